@@ -1,0 +1,12 @@
+"""Strict JAX for every test: 4 CPU devices, no silent rank promotion."""
+
+import os
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ["XLA_FLAGS"] = " ".join(
+  [os.environ.get("XLA_FLAGS", ""), "--xla_force_host_platform_device_count=4"]
+).strip()
+
+import jax
+
+jax.config.update("jax_numpy_rank_promotion", "raise")
