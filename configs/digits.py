@@ -15,7 +15,7 @@ from configs import common
 
 def get_config(arg=None):
   """Returns the config; see the module's docstring for `arg`."""
-  arg = common.parse_arg(arg, stem_ln="dpn", seed=0, epochs=100, runlocal=False)
+  arg = common.parse_arg(arg, stem_ln="dpn", seed=0, epochs=30, runlocal=False)
   config = ml_collections.ConfigDict()
   config.seed = arg.seed
   config.total_epochs = arg.epochs

@@ -100,7 +100,9 @@ class Log:
     row = evaluator.run(variables)
     secs = time.monotonic() - begin
     self._clock.pause(secs)
-    shown = ", ".join(f"{k} {v:.4f}" for k, v in row.items())
+    shown = ", ".join(
+      f"{k} {v:.4f}" for k, v in row.items() if "-seed-" not in k
+    )
     self._line(f"  {shown}  ({secs:.1f} s)\n")
     return row
 

@@ -9,19 +9,6 @@ def _duration(name: str) -> set[str]:
   return {f"{name}_{unit}" for unit in schedules.UNITS}
 
 
-DATA = {"name", "split", "data_dir"}
-INPUT = {
-  "data",
-  "batch_size",
-  "pp",
-  "prefetch",
-  "num_workers",
-  "num_threads",
-  # Without meaning here, see below.
-  "shuffle_buffer_size",
-  "cache_raw",
-  "cache",
-}
 TOP = {
   "seed",
   "task",
@@ -67,17 +54,15 @@ NO_MEANING = {
 def check(config: Mapping) -> list[str]:
   """Returns a note on each key that big_vision has and that means nothing here.
 
-  The values, and the keys of `model`, `optax`, `schedule` and `evals.<name>`,
-  are checked by whoever reads them.
+  The values, and the keys of `input`, `model`, `optax`, `schedule` and
+  `evals.<name>`, are checked by whoever reads them.
 
   Raises:
-    ValueError: at the first unknown or missing key.
+    ValueError: at the first unknown key.
   """
   _check("config", config, TOP)
-  _require("config", config, ("input",))
-  _check("config.input", config["input"], INPUT)
-  _require("config.input", config["input"], ("data", "batch_size"))
-  _check("config.input.data", config["input"]["data"], DATA)
+  if not config.get("input"):
+    raise ValueError("config.input is missing.")
   _check("config.mixup", config.get("mixup") or {}, {"p", "fold_in", "scope"})
   _check("config.model_load", config.get("model_load") or {}, {"dont_load"})
   notes = []
@@ -92,9 +77,3 @@ def _check(path: str, section: Mapping, known: Iterable[str]):
   for key in section:
     if key not in known:
       raise ValueError(names.unknown(f"key in {path}:", key, known))
-
-
-def _require(path: str, section: Mapping, keys: Iterable[str]):
-  for key in keys:
-    if section.get(key) is None:
-      raise ValueError(f"{path}.{key} is missing.")

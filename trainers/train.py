@@ -12,7 +12,7 @@ import sys
 import traceback
 
 import jax
-from absl import app, flags
+from absl import app, flags, logging
 from ml_collections import config_flags
 
 from dpn import checkpoint, metrics, sharding
@@ -117,6 +117,8 @@ def loop(experiment, state, position, checkpoints, workdir):
 
 def main(argv):
   del argv
+  if not flags.FLAGS["verbosity"].present:
+    logging.set_verbosity(logging.WARNING)  # libraries tell a lot at INFO
   try:
     train(_CONFIG.value, _WORKDIR.value)
   except (ValueError, OSError, metrics.NonFiniteError) as e:
