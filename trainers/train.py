@@ -48,7 +48,12 @@ def train(config, workdir: str):
     os.path.join(workdir, "params.safetensors"), state.params
   )
   if jax.process_index() == 0:
-    done = {"step": experiment.total_steps, "metrics": last}
+    timing = metrics.read(os.path.join(workdir, metrics.TIMING))
+    done = {
+      "step": experiment.total_steps,
+      "seconds": round(sum(row["secs"] for row in timing), 1),
+      "metrics": {k: v for k, v in last.items() if k != "step"},
+    }
     checkpoint.write_json(os.path.join(workdir, DONE), done)
   report.say(f"Done. Results are in {workdir}.")
 
