@@ -2,7 +2,7 @@
 
   python -m trainers.train --config configs/digits.py:stem_ln=dpn --workdir W
 
-Arguments: stem_ln (dpn, none, …), seed, epochs, runlocal (a few steps).
+Arguments: stem_ln (dpn, none, …), seed, epochs, runlocal (two steps).
 
 Expected: above 96% test accuracy with every stem; about half a minute on two
 cores. The scans have 8×8 pixels; they are enlarged to 20×20, of which 16×16 are
