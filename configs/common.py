@@ -1,0 +1,176 @@
+"""What configs share: their arguments, augmentation presets, the probe."""
+
+import difflib
+
+import ml_collections
+
+# Appendix C of arXiv 2302.01327, after Steiner et al., arXiv 2106.10270.
+RANDAUG_DEF = {
+  "none": "",
+  "light1": "randaug(2,0)",  # not nothing: magnitude 0 still inverts, rotates …
+  "light2": "randaug(2,10)",
+  "medium1": "randaug(2,15)",
+  "medium2": "randaug(2,15)",
+  "strong1": "randaug(2,20)",
+  "strong2": "randaug(2,20)",
+}
+MIXUP_DEF = {
+  "none": {"p": 0.0, "fold_in": None},
+  "light1": {"p": 0.0, "fold_in": None},
+  "light2": {"p": 0.2, "fold_in": None},
+  "medium1": {"p": 0.2, "fold_in": None},
+  "medium2": {"p": 0.5, "fold_in": None},
+  "strong1": {"p": 0.5, "fold_in": None},
+  "strong2": {"p": 0.8, "fold_in": None},
+}
+
+
+def nearest(kind: str, got: str, known) -> ValueError:
+  """Returns the error for an unknown name, with the nearest known one."""
+  known = sorted(map(str, known))
+  near = difflib.get_close_matches(str(got), known, n=1, cutoff=0.5)
+  hint = f" Did you mean {near[0]!r}?" if near else ""
+  return ValueError(f"Unknown {kind} {got!r}.{hint} Known: {', '.join(known)}.")
+
+
+def choose(kind: str, got: str, table):
+  """Returns `table[got]`, or raises ValueError naming the nearest key."""
+  if got not in table:
+    raise nearest(kind, got, table)
+  return table[got]
+
+
+def parse_arg(arg: str | None, **spec) -> ml_collections.ConfigDict:
+  """Returns the arguments of a config, with dots.
+
+  Args:
+    arg: what follows the colon on the command line, "name=value,flag,…". A
+      boolean needs no value. A single value without a name is for the first
+      argument of `spec`, unless it is the name of a boolean.
+    **spec: default of each argument, whose type the value is converted to; or
+      (default, function that converts a string).
+
+  Raises:
+    ValueError: on an unknown name or a value of another type.
+  """
+  given = {}
+  for part in filter(None, (arg or "").split(",")):
+    name, has_value, value = part.partition("=")
+    if not has_value and name not in spec and "," not in arg:
+      name, value = next(iter(spec)), part
+    elif not has_value:
+      value = "True"
+    if name not in spec:
+      raise nearest("config argument", name, spec)
+    given[name] = value
+  result = ml_collections.ConfigDict(type_safe=False)
+  for name, default in spec.items():
+    default, convert = (
+      default if isinstance(default, tuple) else (default, None)
+    )
+    result[name] = default
+    if name in given:
+      convert = convert or (
+        _bool if default in (True, False) else type(default)
+      )
+      try:
+        result[name] = convert(given[name])
+      except ValueError as e:
+        raise ValueError(
+          f"Config argument {name}={given[name]!r}: expected something like "
+          f"{default!r}."
+        ) from e
+  return result
+
+
+def _bool(text: str) -> bool:
+  table = {"true": True, "1": True, "false": False, "0": False, "": False}
+  if text.lower() not in table:
+    raise ValueError(text)
+  return table[text.lower()]
+
+
+def get_fewshot_lsr(
+  target_resolution=224, resize_resolution=256, runlocal=False, pp=None, **kw
+) -> ml_collections.ConfigDict:
+  """Returns an evaluator: linear probes on a few images per class.
+
+  Args:
+    target_resolution: pixels after the crop.
+    resize_resolution: pixels before the crop.
+    runlocal: probe one small data set only.
+    pp: preprocessing instead of the default, without its `keep`.
+    **kw: further keys of the evaluator; they win over the defaults here.
+  """
+  config = ml_collections.ConfigDict(
+    {
+      "type": "fewshot_lsr",
+      "representation_layer": "pre_logits",
+      "shots": (1, 5, 10, 25),
+      "l2_reg": 2.0**10,
+      "num_seeds": 3,
+    }
+  )
+  if not any(key.startswith("log_") for key in kw):
+    config.log_steps = 25_000
+  small = {"pets": ("oxford_iiit_pet", "train", "test")}
+  config.datasets = small | (
+    {}
+    if runlocal
+    else {
+      "caltech": ("caltech101", "train", "test"),
+      "cars": ("cars196", "train", "test"),
+      "cifar100": ("cifar100", "train", "test"),
+      "dtd": ("dtd", "train", "test"),
+      "uc_merced": ("uc_merced", "train[:1000]", "train[1000:]"),
+    }
+  )
+  pp = pp or (
+    f"decode|resize({resize_resolution})|central_crop({target_resolution})"
+    "|value_range(-1,1)"
+  )
+  config.pp_train = config.pp_eval = f'{pp}|keep("image", "label")'
+  config.update(kw)
+  return config
+
+
+def imagenet_fewshot(resolution=224, **kw) -> ml_collections.ConfigDict:
+  """Returns the paper's 25-shot ImageNet probe; 65,000 images hold 30 a class.
+
+  Args:
+    resolution: pixels after the crop; 256/224 of it before.
+    **kw: further keys of the evaluator.
+  """
+  probe = {"imagenet": ("imagenet2012", "train[:65000]", "validation")}
+  return get_fewshot_lsr(
+    resolution,
+    resolution * 8 // 7,
+    **({"datasets": probe, "shots": (25,)} | kw),
+  )
+
+
+def runlocal(config: ml_collections.ConfigDict):
+  """Shrinks a config in place to two steps that two cores can do.
+
+  Batches of 8, 16 images per evaluation; the model stays what it is.
+  """
+  for key in ("total_epochs", "total_examples"):
+    if key in config:
+      del config[key]
+  config.total_steps = 2
+  config.input.batch_size = 8
+  config.log_training_steps = 1
+  if config.get("schedule"):
+    config.schedule = _without_warmup(config.schedule)
+  for name in config.get("evals", {}):
+    section = config.evals[name]
+    for key in [k for k in section if k.startswith("log_")]:
+      del section[key]
+    section.log_steps = 2
+    if "data" in section:
+      section.data.split = section.data.split.partition("[")[0] + "[:16]"
+
+
+def _without_warmup(schedule):
+  keep = {k: v for k, v in schedule.items() if not k.startswith("warmup_")}
+  return ml_collections.ConfigDict(keep | {"warmup_steps": 1})

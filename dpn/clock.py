@@ -1,0 +1,76 @@
+"""Where the time of a run goes."""
+
+import resource
+import sys
+import time
+
+import jax
+import numpy as np
+
+
+class Clock:
+  """Measures steps in intervals; every `lap` starts a new interval.
+
+  Call `tick` once a step has really finished.
+  """
+
+  def __init__(self, batch_size: int):
+    self._batch_size = batch_size
+    self._restart()
+
+  def _restart(self):
+    self._start = self._last = time.monotonic()
+    self._paused_secs = 0.0
+    self._steps = []
+
+  def tick(self):
+    """Notes that one more step is done."""
+    now = time.monotonic()
+    self._steps.append(now - self._last)
+    self._last = now
+
+  def pause(self, secs: float):
+    """Leaves `secs`, just spent outside of training, out of the interval."""
+    self._paused_secs += secs
+    self._last += secs
+
+  def lap(self, wait_secs: float) -> dict[str, float]:
+    """Returns the interval's figures and starts the next one.
+
+    Args:
+      wait_secs: how long of it the steps waited for data.
+
+    Returns:
+      img_per_sec, step_secs_p50 and _p95, data_wait_percent, and
+      peak_memory_gb: of the first device if it keeps count, of the host
+      process otherwise.
+    """
+    secs = max(time.monotonic() - self._start - self._paused_secs, 1e-9)
+    steps = self._steps or [float("nan")]
+    figures = {
+      "img_per_sec": len(self._steps) * self._batch_size / secs,
+      "step_secs_p50": float(np.percentile(steps, 50)),
+      "step_secs_p95": float(np.percentile(steps, 95)),
+      "data_wait_percent": min(100.0, 100.0 * wait_secs / secs),
+      "peak_memory_gb": peak_memory_bytes() / 2**30,
+    }
+    self._restart()
+    return figures
+
+
+def peak_memory_bytes() -> int:
+  """Returns the most memory used so far, by the device or the process."""
+  stats = jax.local_devices()[0].memory_stats() or {}
+  if "peak_bytes_in_use" in stats:
+    return stats["peak_bytes_in_use"]
+  peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+  return peak if sys.platform == "darwin" else peak * 1024
+
+
+def hms(secs: float) -> str:
+  """Returns seconds as h:mm:ss or m:ss."""
+  minutes, secs = divmod(round(secs), 60)
+  hours, minutes = divmod(minutes, 60)
+  if hours:
+    return f"{hours}:{minutes:02d}:{secs:02d}"
+  return f"{minutes}:{secs:02d}"

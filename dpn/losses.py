@@ -1,0 +1,69 @@
+"""Returns the loss of each example; every reduction is the caller's."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from dpn import names
+
+
+def softmax_xent(logits: jax.Array, labels: jax.Array) -> jax.Array:
+  """Returns the cross entropy of a softmax over classes, in nats.
+
+  Args:
+    logits: (batch, …, classes), any float.
+    labels: (batch, …, classes), the target distribution: one-hot, smoothed or
+      mixed.
+
+  Returns:
+    (batch, …) float32.
+
+  Raises:
+    ValueError: the shapes differ.
+  """
+  logits, labels = _float32(logits, labels)
+  return -jnp.sum(labels * jax.nn.log_softmax(logits), axis=-1)
+
+
+def sigmoid_xent(logits: jax.Array, labels: jax.Array) -> jax.Array:
+  """Returns the binary cross entropy summed over classes, in nats.
+
+  Args:
+    logits: (batch, …, classes), any float.
+    labels: (batch, …, classes), each the probability of its class.
+
+  Returns:
+    (batch, …) float32.
+
+  Raises:
+    ValueError: the shapes differ.
+  """
+  logits, labels = _float32(logits, labels)
+  # 1 - sigmoid(x) = sigmoid(-x), whose logarithm stays finite for large x.
+  yes, no = jax.nn.log_sigmoid(logits), jax.nn.log_sigmoid(-logits)
+  return -jnp.sum(labels * yes + (1.0 - labels) * no, axis=-1)
+
+
+def _float32(logits, labels):
+  if logits.shape != labels.shape:
+    raise ValueError(
+      f"Got logits {logits.shape} and labels {labels.shape}, expected equal"
+      " shapes. Integer labels become one-hot with the preprocessing op"
+      " onehot(num_classes)."
+    )
+  return logits.astype(jnp.float32), labels.astype(jnp.float32)
+
+
+_LOSSES = {"sigmoid_xent": sigmoid_xent, "softmax_xent": softmax_xent}
+
+
+def get(name: str) -> Callable[[jax.Array, jax.Array], jax.Array]:
+  """Returns the loss `name`, a function of logits and labels.
+
+  Raises:
+    ValueError: there is no such loss.
+  """
+  if name not in _LOSSES:
+    raise ValueError(names.unknown("loss", name, _LOSSES))
+  return _LOSSES[name]

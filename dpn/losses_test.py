@@ -1,0 +1,84 @@
+"""Losses against hand-computed values and SciPy."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.special
+
+from dpn import losses
+
+
+def test_softmax_xent_by_hand():
+  logits = jnp.log(jnp.array([[1.0, 3.0], [1.0, 3.0], [2.0, 2.0]]))
+  labels = jnp.array([[0.0, 1.0], [0.5, 0.5], [0.0, 0.0]])
+  expected = [
+    math.log(4 / 3),
+    0.5 * math.log(4) + 0.5 * math.log(4 / 3),
+    0.0,
+  ]
+  got = losses.softmax_xent(logits, labels)
+  np.testing.assert_allclose(got, expected, rtol=1e-6)
+
+
+def test_sigmoid_xent_by_hand():
+  logits = jnp.array([[0.0, math.log(3.0)], [0.0, math.log(3.0)]])
+  labels = jnp.array([[1.0, 0.0], [0.0, 0.25]])
+  expected = [
+    math.log(2) + math.log(4),
+    math.log(2) + 0.25 * math.log(4 / 3) + 0.75 * math.log(4),
+  ]
+  got = losses.sigmoid_xent(logits, labels)
+  np.testing.assert_allclose(got, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["softmax_xent", "sigmoid_xent"])
+def test_against_scipy_on_mixed_labels(name):
+  rng = np.random.default_rng(0)
+  logits = 5 * rng.normal(size=(4, 3, 10))
+  labels = rng.dirichlet(np.full(10, 0.2), size=(4, 3))
+  if name == "softmax_xent":
+    expected = -np.sum(labels * scipy.special.log_softmax(logits, -1), -1)
+  else:
+    yes, no = scipy.special.expit(logits), scipy.special.expit(-logits)
+    expected = -np.sum(labels * np.log(yes) + (1 - labels) * np.log(no), -1)
+  got = losses.get(name)(jnp.float32(logits), jnp.float32(labels))
+  np.testing.assert_allclose(got, expected, rtol=1e-5)
+
+
+def test_initial_sigmoid_loss_of_imagenet():
+  """A head of zeros with bias -6.9 starts near 7.91 (arXiv 2302.01327)."""
+  labels = jax.nn.one_hot(jnp.array([3]), 1000)
+  got = losses.sigmoid_xent(jnp.full((1, 1000), -6.9), labels)
+  expected = 6.9 + 1000 * math.log1p(math.exp(-6.9))
+  np.testing.assert_allclose(got, [expected], rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["softmax_xent", "sigmoid_xent"])
+def test_stable_at_extreme_logits(name):
+  fn = losses.get(name)
+  logits = jnp.array([[1e4, -1e4], [1e4, -1e4]])
+  labels = jnp.array([[1.0, 0.0], [0.0, 1.0]])
+  assert fn(logits, labels).tolist() == [0.0, 2e4]
+  grads = jax.grad(lambda x: fn(x, labels).sum())(logits)
+  assert grads.tolist() == [[0.0, 0.0], [1.0, -1.0]]
+
+
+@pytest.mark.parametrize("name", ["softmax_xent", "sigmoid_xent"])
+def test_half_precision_logits_are_reduced_in_float32(name):
+  rng = np.random.default_rng(1)
+  logits = jnp.asarray(rng.normal(size=(2, 1000)), jnp.bfloat16)
+  labels = jax.nn.one_hot(jnp.array([1, 2]), 1000)
+  got = losses.get(name)(logits, labels)
+  assert got.dtype == jnp.float32
+  expected = losses.get(name)(logits.astype(jnp.float32), labels)
+  np.testing.assert_array_equal(got, expected)
+
+
+def test_errors():
+  with pytest.raises(ValueError, match=r"logits \(2, 2\) and labels \(2,\)"):
+    losses.softmax_xent(jnp.zeros((2, 2)), jnp.array([0, 1]))
+  with pytest.raises(ValueError, match="Did you mean 'softmax_xent'"):
+    losses.get("softmax_xnet")

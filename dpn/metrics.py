@@ -1,0 +1,117 @@
+"""What a run writes down: metrics.jsonl, timing.jsonl, TensorBoard, wandb.
+
+`metrics.jsonl` holds only what config and seed determine, one object per step,
+so that it is the same file however often a run was cut off and resumed. What
+depends on the machine (speed, memory) goes to `timing.jsonl`.
+"""
+
+import json
+import math
+import os
+from collections.abc import Mapping
+
+import tensorboardX
+from absl import logging
+
+METRICS = "metrics.jsonl"
+TIMING = "timing.jsonl"
+
+
+class NonFiniteError(RuntimeError):
+  """A measured quantity became NaN or infinite."""
+
+
+def check_finite(step: int, last_step: int, values: Mapping[str, float]):
+  """Raises NonFiniteError naming the quantities and the interval.
+
+  Args:
+    step: where `values` were measured.
+    last_step: where they were last seen finite.
+    values: of this step.
+  """
+  bad = {k: v for k, v in values.items() if not math.isfinite(v)}
+  if bad:
+    found = ", ".join(f"{k} = {v}" for k, v in sorted(bad.items()))
+    raise NonFiniteError(
+      f"{found} at step {step}; finite until step {last_step}. The run stops "
+      "here and keeps its last good checkpoint. Try a lower lr, a longer "
+      "warmup or grad_clip_norm."
+    )
+
+
+def read(path: str) -> list[dict]:
+  """Returns the objects of a .jsonl file; a torn last line is left out."""
+  if not os.path.exists(path):
+    return []
+  rows = []
+  with open(path) as f:
+    for line in f:
+      if line.endswith("\n"):
+        rows.append(json.loads(line))
+  return rows
+
+
+class Writer:
+  """Appends to a run's logs; only the first process should make one."""
+
+  def __init__(self, workdir: str, *, step: int, wandb: Mapping | None = None):
+    """Opens the logs, dropping whatever is from after `step`.
+
+    Args:
+      workdir: of the run.
+      step: the step that training goes on from.
+      wandb: arguments of wandb.init; None to leave wandb alone. Whatever goes
+        wrong there is logged, and the run goes on without it.
+    """
+    self._files = {
+      name: _reopen(os.path.join(workdir, name), step)
+      for name in (METRICS, TIMING)
+    }
+    self._board = tensorboardX.SummaryWriter(
+      os.path.join(workdir, "tensorboard"), purge_step=step + 1
+    )
+    self._wandb = None
+    if wandb is not None:
+      self._try_wandb(lambda: self._start_wandb(workdir, wandb))
+
+  def write(self, step: int, values: Mapping[str, float], file: str = METRICS):
+    """Writes one step's values, all at once and through to the disk."""
+    values = {k: float(v) for k, v in values.items()}
+    f = self._files[file]
+    f.write(json.dumps({"step": step, **values}) + "\n")
+    f.flush()
+    os.fsync(f.fileno())
+    for key, value in values.items():
+      self._board.add_scalar(key, value, step)
+    self._board.flush()
+    if self._wandb is not None:
+      self._try_wandb(lambda: self._wandb.log(values, step=step))
+
+  def close(self):
+    for f in self._files.values():
+      f.close()
+    self._board.close()
+    if self._wandb is not None:
+      self._try_wandb(self._wandb.finish)
+
+  def _start_wandb(self, workdir, kw):
+    import wandb
+
+    self._wandb = wandb.init(dir=workdir, **kw)
+
+  def _try_wandb(self, action):
+    try:
+      action()
+    except Exception as e:
+      self._wandb = None
+      logging.warning("wandb failed, going on without it: %r", e)
+
+
+def _reopen(path: str, step: int):
+  """Opens `path` for appending after its lines up to and with `step`."""
+  kept = [json.dumps(row) + "\n" for row in read(path) if row["step"] <= step]
+  partial = f"{path}.partial"
+  with open(partial, "w") as f:
+    f.writelines(kept)
+  os.replace(partial, path)
+  return open(path, "a")

@@ -1,0 +1,264 @@
+"""Builds the optimizer of a config: big_vision's optax.make.
+
+An update is, in this order: the gradient, clipped by its global norm, given to
+the optimizer, times `lr`, times `lr_mults`, plus weight decay, times the
+schedule, subtracted. So weight decay is decoupled from the gradient (arXiv
+1711.05101) and multiplied by the schedule but not by `lr`.
+
+The config's fields, where a list holds (pattern, value) and a parameter belongs
+to the first pattern that matches its whole name:
+
+  optax_name: a gradient transformation of optax ("scale_by_adam"), or
+    "big_vision.scale_by_adafactor", "big_vision.momentum_hp", "big_vision.sgd".
+  optax: its arguments.
+  lr: base learning rate.
+  lr_mults: list with factors of `lr`; parameters not listed have 1.
+  wd: weight decay, None or 0 for none.
+  wd_mults: list with factors of `wd`, by default 1 for kernels; parameters not
+    listed have none.
+  grad_clip_norm: largest global norm of the trained parameters' gradients.
+  schedule: arguments of `schedules.learning_rate`, where `mult` is its `base`;
+    or a list of them that covers every parameter. None freezes: these
+    parameters keep their bits, have no optimizer state, and their gradients do
+    not count in the norm.
+"""
+
+import inspect
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from dpn import names, schedules, trees
+
+
+def make(
+  config: Mapping[str, Any],
+  params: trees.Tree,
+  *,
+  total_steps: int,
+  batch_size: int,
+  data_size: int | None,
+) -> tuple[optax.GradientTransformation, list[Callable]]:
+  """Returns the gradient transformation and its schedules.
+
+  Args:
+    config: a dict or ConfigDict with the fields above.
+    params: the parameters, or their shapes.
+    total_steps: length of the run.
+    batch_size: examples per step.
+    data_size: examples per epoch, None if unknown.
+
+  Returns:
+    `(tx, schedule_fns)`: one function of the step for each entry of `schedule`
+    that is not None, in order.
+
+  Raises:
+    ValueError: a field is missing or wrong, or a parameter has no schedule.
+  """
+  if config.get("lr") is None:
+    raise ValueError("config.lr is missing, expected the base learning rate.")
+  frozen = frozen_mask(config, params)
+  trained = jax.tree.map(operator.not_, frozen)
+  schedule_fns, schedule_txs = [], []
+  for mask, value in _schedules(config, params):
+    if value is not None:
+      kw = {("base" if k == "mult" else k): v for k, v in dict(value).items()}
+      fn = schedules.learning_rate(total_steps, batch_size, data_size, **kw)
+      schedule_fns.append(fn)
+      schedule_txs.append(optax.masked(optax.scale_by_schedule(fn), mask))
+  optimizer = _optimizer(config.get("optax_name"), config.get("optax") or {})
+  clip = config.get("grad_clip_norm")
+  clip_tx = optax.clip_by_global_norm(clip) if clip else optax.identity()
+  return optax.chain(
+    optax.masked(clip_tx, trained),
+    optax.masked(optimizer, trained),
+    optax.scale(config["lr"]),
+    *_lr_mults(config, params),
+    *_weight_decay(config, params),
+    *schedule_txs,
+    # Last, so that neither weight decay nor a NaN reaches what is frozen.
+    optax.masked(optax.set_to_zero(), frozen),
+    optax.scale(-1.0),
+  ), schedule_fns
+
+
+def frozen_mask(config: Mapping[str, Any], params: trees.Tree) -> trees.Tree:
+  """Returns a tree of booleans: the parameters that `schedule` freezes.
+
+  Args:
+    config: as for `make`.
+    params: the parameters, or their shapes.
+
+  Raises:
+    ValueError: a parameter has no schedule.
+  """
+  entries = _schedules(config, params)
+  return _union(params, [mask for mask, value in entries if value is None])
+
+
+def _union(params, masks):
+  """Returns a tree of booleans: what any of the masks selects."""
+  nothing = jax.tree.map(lambda _: False, params)
+  return jax.tree.map(lambda *bools: any(bools), nothing, *masks)
+
+
+def _masked(config, params, key, default):
+  """Returns (mask, value) for each (pattern, value) of a list."""
+  entries = config.get(key, default)
+  if isinstance(entries, str) or any(len(entry) != 2 for entry in entries):
+    raise ValueError(
+      f"config.{key} is {entries!r}, expected a list of (pattern, value)."
+    )
+  patterns = [pattern for pattern, _ in entries]
+  masks = trees.masks(params, patterns, f"config.{key}")
+  return [(mask, v) for mask, (_, v) in zip(masks, entries, strict=True)]
+
+
+def _schedules(config, params):
+  """Returns (mask, arguments or None) of each schedule."""
+  schedule = config.get("schedule", {})
+  if not isinstance(schedule, (list, tuple)):
+    config = {"schedule": [(".*", schedule)]}
+  entries = _masked(config, params, "schedule", ())
+  covered = trees.flatten(_union(params, [mask for mask, _ in entries]))
+  if missing := [name for name, hit in covered.items() if not hit]:
+    raise ValueError(
+      "config.schedule must cover every parameter, got none for"
+      f" {', '.join(missing)}. Add (pattern, None) to freeze them, or end the"
+      " list with ('.*', dict(…))."
+    )
+  return entries
+
+
+def _lr_mults(config, params):
+  entries = _masked(config, params, "lr_mults", ())
+  if not all(mult > 0 for _, mult in entries):
+    raise ValueError(
+      f"config.lr_mults is {config['lr_mults']}, expected positive factors. To"
+      " freeze parameters give them None in config.schedule."
+    )
+  return [optax.masked(optax.scale(mult), mask) for mask, mult in entries]
+
+
+def _weight_decay(config, params):
+  if not config.get("wd"):
+    return []
+  entries = _masked(config, params, "wd_mults", [(".*/kernel$", 1.0)])
+  return [
+    optax.add_decayed_weights(config["wd"] * mult, mask)
+    for mask, mult in entries
+  ]
+
+
+def _optimizer(name, kw):
+  """Returns the gradient transformation `name`, made with arguments `kw`."""
+  try:
+    make_tx = _OPTIMIZERS.get(name) or operator.attrgetter(name or "")(optax)
+  except AttributeError:
+    make_tx = None
+  if not callable(make_tx):
+    raise ValueError(names.unknown("config.optax_name", name, _known()))
+  arguments = inspect.signature(make_tx).parameters
+  if "learning_rate" in arguments:
+    raise ValueError(
+      f"config.optax_name {name!r} would apply a learning rate of its own, and"
+      " its sign. Expected a plain transformation, such as 'scale_by_adam' for"
+      " 'adamw': config.lr, wd and schedule do the rest."
+    )
+  kw = dict(kw)
+  for key in kw:
+    if key not in arguments:
+      kind = f"argument of {name} in config.optax"
+      raise ValueError(names.unknown(kind, key, arguments))
+  required = [p.name for p in arguments.values() if p.default is p.empty]
+  if missing := [key for key in required if key not in kw]:
+    raise ValueError(
+      f"config.optax lacks {', '.join(missing)}, which {name} requires. It has"
+      f" the arguments {', '.join(arguments)}."
+    )
+  tx = make_tx(**kw)
+  if not isinstance(tx, optax.GradientTransformation):
+    raise ValueError(names.unknown("config.optax_name", name, _known()))
+  return tx
+
+
+def _known():
+  """Returns the names an unknown one is compared with."""
+  public = [name for name in dir(optax) if name.startswith("scale_by_")]
+  return [*_OPTIMIZERS, *public, "identity", "trace", "ema"]
+
+
+def scale_by_adafactor(
+  min_dim_size_to_factor: int = 32,
+  decay_rate: float = 0.8,
+  decay_offset: int = 0,
+  beta2_cap: float = 0.999,
+  clipping_threshold: float | None = None,
+  momentum: float | None = 0.9,
+  dtype_momentum: str | jnp.dtype = jnp.bfloat16,
+  eps: float = 1e-30,
+) -> optax.GradientTransformation:
+  """Returns Adafactor as Scaling Vision Transformers has it.
+
+  Source: arXiv 2106.04560, section 3.4, on top of arXiv 1804.04235: the second
+  moment of a matrix is kept as the means of its rows and columns; its decay
+  rises as 1 - t^-decay_rate, to `beta2_cap` at most; there is a first moment,
+  in half precision; parameter scaling and update clipping are gone.
+
+  Args:
+    min_dim_size_to_factor: keep the full second moment of arrays that have
+      fewer than two dimensions of this size.
+    decay_rate: exponent of the decay.
+    decay_offset: step at which the decay starts.
+    beta2_cap: largest decay.
+    clipping_threshold: largest root mean square of an array's update.
+    momentum: decay of the first moment, without bias correction.
+    dtype_momentum: its dtype.
+    eps: added to squared gradients.
+  """
+
+  def decay(step, exponent):
+    return jnp.minimum(beta2_cap, 1.0 - (step + 1.0) ** (-exponent))
+
+  txs = [
+    optax.scale_by_factored_rms(
+      decay_rate=decay_rate,
+      step_offset=decay_offset,
+      min_dim_size_to_factor=min_dim_size_to_factor,
+      epsilon=eps,
+      decay_rate_fn=decay,
+    )
+  ]
+  if clipping_threshold:
+    txs.append(optax.clip_by_block_rms(clipping_threshold))
+  if momentum:
+    txs.append(
+      optax.ema(momentum, debias=False, accumulator_dtype=dtype_momentum)
+    )
+  return optax.chain(*txs)
+
+
+def momentum_hp(
+  momentum: float = 0.9,
+  dtype: str | jnp.dtype = jnp.bfloat16,
+  nesterov: bool = False,
+) -> optax.GradientTransformation:
+  """Returns momentum whose accumulator is in half precision.
+
+  Args:
+    momentum: decay of the accumulator.
+    dtype: dtype of the accumulator.
+    nesterov: use Nesterov's momentum.
+  """
+  return optax.trace(momentum, nesterov, dtype)
+
+
+_OPTIMIZERS = {
+  "big_vision.momentum_hp": momentum_hp,
+  "big_vision.scale_by_adafactor": scale_by_adafactor,
+  "big_vision.sgd": optax.identity,
+}

@@ -1,0 +1,233 @@
+"""Durations in any unit, and learning rate schedules.
+
+Both behave as in big_vision, so its configs give the same numbers.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from dpn import names
+
+UNITS = ("steps", "epochs", "examples", "percent")
+_REQUIRED = object()
+
+
+def steps(
+  name: str,
+  config: Mapping[str, Any],
+  *,
+  total_steps: int | None = None,
+  batch_size: int | None = None,
+  data_size: int | None = None,
+  default: Any = _REQUIRED,
+) -> Any:
+  """Returns the duration `name` of a config, in steps.
+
+  The config gives it as exactly one of `<name>_steps`, `<name>_epochs`,
+  `<name>_examples` and `<name>_percent` (a fraction of the run, in [0, 1]).
+  None and negative values count as not given. Other units than steps round to
+  the nearest step, but to one at least unless the value is zero.
+
+  Args:
+    name: which duration, e.g. "warmup" or "log_training".
+    config: a dict or ConfigDict.
+    total_steps: length of the run; percent needs it.
+    batch_size: examples per step; epochs and examples need it.
+    data_size: examples per epoch; epochs need it.
+    default: returned when the config does not give the duration.
+
+  Raises:
+    ValueError: the duration is missing and has no default, is given twice, is
+      out of range, or cannot be converted with the sizes known.
+  """
+  keys = {unit: f"{name}_{unit}" for unit in UNITS}
+  given = {
+    unit: value
+    for unit, key in keys.items()
+    if (value := config.get(key)) is not None and value >= 0
+  }
+  if len(given) > 1:
+    raise ValueError(
+      f"Got {', '.join(keys[unit] for unit in given)}; expected one of them."
+    )
+  if not given:
+    if default is _REQUIRED:
+      raise ValueError(
+        f"No duration {name!r}; expected one of {', '.join(keys.values())}."
+      )
+    return default
+  [(unit, value)] = given.items()
+  sizes = {"total_steps": total_steps, "batch_size": batch_size}
+  return _to_steps(keys[unit], unit, value, sizes | {"data_size": data_size})
+
+
+def _to_steps(key, unit, value, sizes):
+  """Returns `value`, counted in `unit`, in steps."""
+  needs = {
+    "steps": (),
+    "epochs": ("data_size", "batch_size"),
+    "examples": ("batch_size",),
+    "percent": ("total_steps",),
+  }
+  if missing := [size for size in needs[unit] if sizes[size] is None]:
+    raise ValueError(
+      f"{key}={value} cannot become steps: {' and '.join(missing)} unknown"
+      " here. Give the duration in another unit."
+    )
+  if unit == "steps":
+    if value != int(value):
+      raise ValueError(
+        f"{key}={value}, expected a whole number of steps. A fraction of the"
+        f" run is {key.removesuffix('steps')}percent."
+      )
+    return int(value)
+  if unit == "percent":
+    if value > 1:
+      raise ValueError(
+        f"{key}={value}, expected a fraction in [0, 1]: 5 % is 0.05."
+      )
+    exact = value * sizes["total_steps"]
+  elif unit == "epochs":
+    exact = value * (sizes["data_size"] / sizes["batch_size"])
+  else:
+    exact = value / sizes["batch_size"]
+  return max(1, round(exact)) if exact else 0
+
+
+class _Clock(NamedTuple):
+  step: jax.Array  # (), from the start of the run
+  since_warmup: jax.Array  # (), in steps, negative during warmup
+  progress: jax.Array  # (), from 0 at the end of warmup to 1
+
+
+# A decay maps (peak, clock) to the learning rate before warmup and cooldown
+# are multiplied in. Its keyword arguments are what a config may set.
+
+
+def _cosine(peak, clock):
+  return peak * 0.5 * (1.0 + jnp.cos(jnp.pi * clock.progress))
+
+
+def _polynomial(peak, clock, *, power=1, end=None, linear_end=0):
+  """Decays from `peak` to `end`, or to its alias `linear_end`."""
+  end = linear_end if end is None else end
+  return end + (peak - end) * (1.0 - clock.progress) ** power
+
+
+def _rsqrt(peak, clock, *, timescale=10_000, shift=0):
+  """Decays as 1/sqrt(1 + t / timescale), t being `shift` when warmup ends."""
+  since = jnp.maximum(clock.since_warmup, 0)
+  return peak / jnp.sqrt(1 + (since + shift) / timescale)
+
+
+def _stair(peak, clock, *, steps=(), mults=()):
+  """Multiplies `peak` by `mults[i]` from step `steps[i]` on."""
+  stair = jnp.sum(clock.step >= jnp.asarray(steps, jnp.int32))
+  return peak * jnp.asarray((1.0, *mults), jnp.float32)[stair]
+
+
+_DECAYS = {
+  "cosine": _cosine,
+  "linear": _polynomial,
+  "polynomial": _polynomial,
+  "rsqrt": _rsqrt,
+  "stair": _stair,
+}
+
+
+def learning_rate(
+  total_steps: int,
+  batch_size: int | None = None,
+  data_size: int | None = None,
+  *,
+  base: float = 1.0,
+  decay_type: str = "stair",
+  scale_with_batchsize: bool = False,
+  **kw,
+) -> Callable[[jax.typing.ArrayLike], jax.Array]:
+  """Returns a schedule: a function of the step, to a float32 scalar.
+
+  A decay starts when `warmup_<unit>` (linear from zero) ends; that and
+  `cooldown_<unit>` (linear to zero) multiply it. By default it is constant.
+
+  Args:
+    total_steps: length of the run.
+    batch_size: examples per step.
+    data_size: examples per epoch.
+    base: peak learning rate.
+    decay_type: "cosine", "linear" or "polynomial" (power, end or linear_end),
+      "rsqrt" (timescale and shift, also as durations; arXiv 2106.04560,
+      section 3.5) or "stair" (steps, mults).
+    scale_with_batchsize: multiply `base` by batch_size / 256 (arXiv
+      1706.02677).
+    **kw: durations, and the arguments of the decay named above.
+
+  Raises:
+    ValueError: an unknown decay or argument, or a warmup as long as the run.
+  """
+  if decay_type not in _DECAYS:
+    raise ValueError(names.unknown("decay_type", decay_type, _DECAYS))
+  decay = _DECAYS[decay_type]
+  warmup, cooldown, decay_kw = _arguments(
+    decay_type, kw, total_steps, batch_size, data_size
+  )
+  if scale_with_batchsize:
+    if batch_size is None:
+      raise ValueError("scale_with_batchsize needs batch_size, got None.")
+    base = base * batch_size / 256
+
+  def schedule(step):
+    step = jnp.asarray(step)
+    since_warmup = step - warmup
+    progress = jnp.clip(since_warmup / ((total_steps - warmup) or 1), 0.0, 1.0)
+    rate = decay(base, _Clock(step, since_warmup, progress), **decay_kw)
+    if warmup:
+      rate = rate * jnp.minimum(1.0, step / warmup)
+    if cooldown:
+      rate = rate * jnp.minimum(1.0, (total_steps - step) / cooldown)
+    return jnp.asarray(rate, jnp.float32)
+
+  return schedule
+
+
+def _arguments(decay_type, kw, total_steps, batch_size, data_size):
+  """Returns (warmup steps, cooldown steps, arguments of the decay)."""
+  parameters = inspect.signature(_DECAYS[decay_type]).parameters
+  own = [p.name for p in parameters.values() if p.kind is p.KEYWORD_ONLY]
+  durations = ["warmup", "cooldown"]
+  durations += [name for name in own if name in ("timescale", "shift")]
+  known = own + [f"{name}_{unit}" for name in durations for unit in UNITS]
+  for key in kw:
+    if key not in known:
+      kind = f"argument of the {decay_type!r} schedule"
+      raise ValueError(names.unknown(kind, key, known))
+  sizes = {
+    "total_steps": total_steps,
+    "batch_size": batch_size,
+    "data_size": data_size,
+  }
+  lengths = {name: steps(name, kw, default=None, **sizes) for name in durations}
+  warmup, cooldown = lengths.pop("warmup") or 0, lengths.pop("cooldown") or 0
+  # Runs of 0 and 1 steps, for evaluation and debugging, keep their config.
+  if warmup >= total_steps > 1:
+    raise ValueError(
+      f"Warmup is {warmup} steps of a run of {total_steps}, expected fewer."
+      " Shorten warmup or lengthen the run."
+    )
+  decay_kw = {name: kw[name] for name in own if name in kw}
+  decay_kw |= {k: v for k, v in lengths.items() if v is not None}
+  if decay_type == "stair":
+    _check_stairs(**decay_kw)
+  return warmup, cooldown, decay_kw
+
+
+def _check_stairs(steps: Sequence[int] = (), mults: Sequence[float] = ()):
+  if len(steps) != len(mults) or list(steps) != sorted(steps):
+    raise ValueError(
+      f"Stair got steps={tuple(steps)} and mults={tuple(mults)}, expected"
+      " ascending steps and one multiplier for each."
+    )

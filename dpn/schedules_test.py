@@ -1,0 +1,155 @@
+"""Durations and schedules against values worked out by hand."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import ml_collections
+import numpy as np
+import pytest
+
+from dpn import schedules
+
+SIZES = {"total_steps": 1000, "batch_size": 32, "data_size": 100}
+
+
+@pytest.mark.parametrize(
+  ("config", "expected"),
+  [
+    ({"x_steps": 7}, 7),
+    ({"x_steps": 1e4}, 10_000),
+    ({"x_steps": 0}, 0),
+    ({"x_examples": 320}, 10),
+    ({"x_examples": 335}, 10),  # 10.47
+    ({"x_examples": 337}, 11),  # 10.53
+    ({"x_examples": 1}, 1),  # Asked for something: one step at least.
+    ({"x_examples": 0}, 0),
+    ({"x_epochs": 2}, 6),  # 6.25
+    ({"x_epochs": 1e-9}, 1),
+    ({"x_percent": 0.05}, 50),
+    ({"x_percent": 1.0}, 1000),
+    ({"x_steps": None, "x_epochs": -1, "x_percent": 0.1}, 100),
+    (ml_collections.ConfigDict({"x_epochs": 2}).lock(), 6),
+  ],
+)
+def test_steps(config, expected):
+  assert schedules.steps("x", config, **SIZES) == expected
+
+
+def test_steps_of_imagenet():
+  """300 epochs of train[:99%], as in arXiv 2302.01327, are 93k steps."""
+  got = schedules.steps(
+    "total", {"total_epochs": 300}, batch_size=4096, data_size=1_268_355
+  )
+  assert got == 92_897
+
+
+def test_steps_default_only_when_absent():
+  assert schedules.steps("x", {"x_steps": -1}, default=3) == 3
+  assert schedules.steps("x", {}, default=None) is None
+  with pytest.raises(ValueError, match="data_size and batch_size unknown"):
+    schedules.steps("x", {"x_epochs": 2}, default=3)
+
+
+@pytest.mark.parametrize(
+  ("config", "message"),
+  [
+    ({}, "No duration 'x'; expected one of x_steps, x_epochs"),
+    ({"x_steps": 1, "x_epochs": 1}, "Got x_steps, x_epochs; expected one"),
+    ({"x_percent": 5}, r"x_percent=5, expected a fraction in \[0, 1\]"),
+    ({"x_steps": 0.1}, "A fraction of the run is x_percent"),
+  ],
+)
+def test_steps_errors(config, message):
+  with pytest.raises(ValueError, match=message):
+    schedules.steps("x", config, **SIZES)
+
+
+# 100 steps in batches of 512; peak 2. Values at the given steps.
+@pytest.mark.parametrize(
+  ("kw", "values"),
+  [
+    ({}, {0: 2, 99: 2}),
+    ({"decay_type": "cosine"}, {0: 2, 25: 1 + math.sqrt(0.5), 50: 1, 100: 0}),
+    (
+      {"decay_type": "cosine", "warmup_percent": 0.1},
+      {0: 0, 5: 1, 10: 2, 40: 1.5, 55: 1, 100: 0},
+    ),
+    ({"decay_type": "linear"}, {0: 2, 25: 1.5, 100: 0}),
+    ({"decay_type": "linear", "linear_end": 0.5}, {50: 1.25, 100: 0.5}),
+    (
+      {"decay_type": "polynomial", "power": 2, "end": 1, "warmup_steps": 20},
+      {10: 1, 20: 2, 60: 1.25, 100: 1},
+    ),
+    (
+      {"decay_type": "rsqrt", "timescale": 10, "warmup_steps": 10},
+      {5: 1, 10: 2, 40: 1, 90: 2 / 3},
+    ),
+    (
+      {"decay_type": "rsqrt", "timescale_percent": 0.1, "shift": 30},
+      {0: 1, 50: 2 / 3},
+    ),
+    (  # The peak of a shifted schedule is already decayed during warmup.
+      {"decay_type": "rsqrt", "timescale": 10, "shift": 30, "warmup_steps": 4},
+      {2: 0.5, 4: 1, 54: 2 / 3},
+    ),
+    (
+      {"decay_type": "stair", "steps": [30, 60], "mults": [0.1, 0.01]},
+      {29: 2, 30: 0.2, 59: 0.2, 60: 0.02, 99: 0.02},
+    ),
+    (
+      {"decay_type": "linear", "warmup_steps": 10, "cooldown_steps": 20},
+      {5: 1, 55: 1, 90: 2 / 9 * 0.5, 100: 0},
+    ),
+    ({"scale_with_batchsize": True}, {3: 4}),
+    ({"warmup_examples": 5120, "cooldown_epochs": 0.1}, {5: 1, 50: 2, 95: 1}),
+  ],
+)
+def test_learning_rate(kw, values):
+  schedule = schedules.learning_rate(100, 512, 51_200, base=2.0, **kw)
+  for step, expected in values.items():
+    got = schedule(step)
+    assert got.dtype == jnp.float32
+    assert got.shape == ()
+    np.testing.assert_allclose(got, expected, rtol=1e-6, atol=1e-7)
+
+
+def test_learning_rate_under_jit():
+  schedule = schedules.learning_rate(
+    93_000, decay_type="cosine", warmup_steps=10_000
+  )
+  step = 72_250  # Three quarters of the decay.
+  expected = 0.5 * (1 + math.cos(0.75 * math.pi))
+  np.testing.assert_allclose(
+    jax.jit(schedule)(jnp.int32(step)), expected, rtol=1e-6
+  )
+
+
+def test_runs_of_no_and_one_step_keep_their_warmup():
+  for total_steps in (0, 1):
+    schedule = schedules.learning_rate(
+      total_steps, decay_type="cosine", warmup_steps=10_000
+    )
+    assert schedule(0) == 0
+  assert schedules.learning_rate(0, decay_type="linear")(0) == 1
+
+
+@pytest.mark.parametrize(
+  ("kw", "message"),
+  [
+    ({"decay_type": "cosin"}, "Unknown decay_type 'cosin'. Did you mean 'cos"),
+    ({"warmup_step": 3}, "Did you mean 'warmup_steps'"),
+    (
+      {"decay_type": "cosine", "power": 2},
+      "Unknown argument of the 'cosine' schedule 'power'",
+    ),
+    ({"warmup_steps": 100}, "Warmup is 100 steps of a run of 100"),
+    ({"warmup_epochs": 1}, "data_size and batch_size unknown"),
+    ({"scale_with_batchsize": True}, "needs batch_size"),
+    ({"steps": [10, 20], "mults": [0.1]}, "one multiplier for each"),
+    ({"steps": [20, 10], "mults": [0.1, 0.2]}, "ascending steps"),
+  ],
+)
+def test_learning_rate_errors(kw, message):
+  with pytest.raises(ValueError, match=message):
+    schedules.learning_rate(100, **kw)

@@ -1,0 +1,134 @@
+"""Device meshes and where each array lies on them."""
+
+import ast
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from dpn import names, trees
+
+
+def make_mesh(axes: Sequence[tuple[str, int]] = (("data", -1),)) -> Mesh:
+  """Returns a mesh over all devices.
+
+  Args:
+    axes: (name, size) of each axis; one size may be -1, for what is left.
+
+  Raises:
+    ValueError: if the sizes do not multiply to the number of devices.
+  """
+  axis_names = tuple(name for name, _ in axes)
+  sizes = [size for _, size in axes]
+  devices = jax.device_count()
+  if sizes.count(-1) == 1:
+    rest = math.prod(size for size in sizes if size != -1)
+    sizes[sizes.index(-1)] = devices // rest
+  if math.prod(sizes) != devices or min(sizes) < 1:
+    raise ValueError(
+      f"config.mesh={list(axes)} does not fit {devices} devices: the sizes "
+      "must multiply to that number, and one of them may be -1."
+    )
+  # Flax Linen needs automatic axes: with explicit ones, JAX's default, a
+  # sharded parameter in a matmul is a type error.
+  return jax.make_mesh(
+    tuple(sizes), axis_names, axis_types=(AxisType.Auto,) * len(sizes)
+  )
+
+
+def replicated(mesh: Mesh) -> NamedSharding:
+  """Returns the sharding that puts whole arrays on every device."""
+  return NamedSharding(mesh, PartitionSpec())
+
+
+def batch(mesh: Mesh) -> NamedSharding:
+  """Returns the sharding that splits axis 0 over all devices."""
+  return NamedSharding(mesh, PartitionSpec(mesh.axis_names))
+
+
+def check_batch_size(what: str, batch_size: int, mesh: Mesh):
+  """Raises ValueError if the devices cannot share `batch_size` equally."""
+  if batch_size < 1 or batch_size % mesh.size:
+    below = batch_size // mesh.size * mesh.size
+    near = f"{below} or {below + mesh.size}" if below > 0 else f"{mesh.size}"
+    raise ValueError(
+      f"{what}={batch_size} cannot be split over {mesh.size} devices: it must "
+      f"be a multiple of that number, for example {near}."
+    )
+
+
+def infer(shapes: Any, strategy: Sequence[tuple[str, str]], mesh: Mesh) -> Any:
+  """Returns a tree of shardings for a tree of shapes.
+
+  Args:
+    shapes: arrays or `jax.ShapeDtypeStruct`s, for example a train state.
+    strategy: (regex, rule) pairs; the first regex that matches a leaf's whole
+      name gives its rule. Leaves without one are replicated. A name ends like
+      the parameter's, also in the optimizer state, so ".*" means both. Rules:
+      `replicate`;
+      `fsdp(axis="data", min_size_to_shard_mb=4)`, which splits the largest
+      divisible dimension of arrays above that size.
+    mesh: the devices.
+
+  Raises:
+    ValueError: on a malformed rule or unknown mesh axis.
+  """
+  rules = [_parse_rule(rule, mesh) for _, rule in strategy]
+  masks = trees.masks(shapes, [r for r, _ in strategy], "sharding_strategy")
+
+  def spec(leaf, *chosen):
+    for rule, mine in zip(rules, chosen, strict=True):
+      if mine:
+        return NamedSharding(mesh, rule(leaf))
+    return replicated(mesh)
+
+  return jax.tree.map(spec, shapes, *masks)
+
+
+def _replicate(mesh: Mesh) -> Callable[[Any], PartitionSpec]:
+  del mesh
+  return lambda leaf: PartitionSpec()
+
+
+def _fsdp(
+  mesh: Mesh, axis: str = "data", min_size_to_shard_mb: float = 4
+) -> Callable[[Any], PartitionSpec]:
+  if axis not in mesh.shape:
+    raise ValueError(names.unknown("mesh axis", axis, mesh.shape))
+  parts = mesh.shape[axis]
+
+  def rule(leaf):
+    size_mb = math.prod(leaf.shape) * leaf.dtype.itemsize / 2**20
+    fits = [d for d in leaf.shape if d % parts == 0]
+    if size_mb <= min_size_to_shard_mb or not fits:
+      return PartitionSpec()
+    dim = leaf.shape.index(max(fits))
+    return PartitionSpec(*[None] * dim, axis)
+
+  return rule
+
+
+_RULES = {"replicate": _replicate, "fsdp": _fsdp}
+
+
+def _parse_rule(text: str, mesh: Mesh) -> Callable[[Any], PartitionSpec]:
+  """Returns the rule written as `name` or `name(key=literal, …)`."""
+  try:
+    node = ast.parse(text, mode="eval").body
+    call = node if isinstance(node, ast.Call) else ast.Call(node, [], [])
+    name = call.func.id
+    args = [ast.literal_eval(a) for a in call.args]
+    kw = {k.arg: ast.literal_eval(k.value) for k in call.keywords}
+  except (SyntaxError, AttributeError, ValueError) as e:
+    raise ValueError(
+      f"Cannot read the sharding rule {text!r}; write for example "
+      "'replicate' or 'fsdp(axis=\"data\")'."
+    ) from e
+  if name not in _RULES:
+    raise ValueError(names.unknown("sharding rule", name, _RULES))
+  try:
+    return _RULES[name](mesh, *args, **kw)
+  except TypeError as e:
+    raise ValueError(f"Sharding rule {text!r}: {e}.") from e

@@ -1,0 +1,123 @@
+"""Returns and selects leaves of a pytree by name: keys joined by "/".
+
+Names are what configs, checkpoints and exports speak about, for example
+"Transformer/encoderblock_0/LayerNorm_0/scale".
+"""
+
+import functools
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from absl import logging
+from flax import traverse_util
+
+Tree = Any
+
+
+def _name(path: tuple) -> str:
+  return jax.tree_util.keystr(path, simple=True, separator="/")
+
+
+def flatten(tree: Tree) -> dict[str, Any]:
+  """Returns `{name: leaf}` in JAX's leaf order.
+
+  Dictionaries give their keys, sequences the index, named tuples and
+  dataclasses the field. A bare leaf is called "".
+
+  Args:
+    tree: any pytree.
+
+  Raises:
+    ValueError: two leaves share a name, because a key contains "/".
+  """
+  pairs = jax.tree_util.tree_leaves_with_path(tree)
+  flat = {_name(path): leaf for path, leaf in pairs}
+  if len(flat) < len(pairs):
+    raise ValueError(
+      f"{len(pairs)} leaves have only {len(flat)} names. Expected keys"
+      f" without '/', rename those: {sorted(flat)}."
+    )
+  return flat
+
+
+def unflatten(flat: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns the nested dictionary whose leaves bear these names.
+
+  Args:
+    flat: `{name: leaf}`, for example the arrays of an .npz file.
+
+  Raises:
+    ValueError: a name is both a leaf and the parent of another.
+  """
+  parents = {
+    name[:i] for name in flat for i, char in enumerate(name) if char == "/"
+  }
+  if both := sorted(parents & set(flat)):
+    raise ValueError(
+      f"{both} name leaves and parents of other leaves, expected one of the"
+      " two. Rename or drop them."
+    )
+  return traverse_util.unflatten_dict(flat, sep="/")
+
+
+def map_with_names(fn: Callable[[str, Any], Any], tree: Tree) -> Tree:
+  """Returns `tree` with every leaf replaced by `fn(name, leaf)`."""
+  return jax.tree_util.tree_map_with_path(
+    lambda path, leaf: fn(_name(path), leaf), tree
+  )
+
+
+@functools.cache
+def _warn_once(message: str) -> None:
+  logging.warning("%s", message)
+
+
+def masks(tree: Tree, patterns: Sequence[str], what: str) -> list[Tree]:
+  """Returns one tree of booleans per pattern: the leaves that belong to it.
+
+  A leaf belongs to the first pattern that matches its whole name, so it is
+  True in one mask at most. A pattern to which nothing belongs is logged, once:
+  configs may name parameters that only some models have.
+
+  Args:
+    tree: any pytree, arrays or shapes.
+    patterns: regular expressions.
+    what: where the patterns come from, for messages, e.g. "config.lr_mults".
+
+  Raises:
+    ValueError: a pattern is not a regular expression.
+  """
+  try:
+    compiled = [re.compile(pattern) for pattern in patterns]
+  except re.error as error:
+    raise ValueError(
+      f"{what}: got {error.pattern!r}, expected a regular expression: {error}."
+    ) from error
+
+  def owner(name, _):
+    hits = (i for i, regex in enumerate(compiled) if regex.fullmatch(name))
+    return next(hits, -1)
+
+  owners = map_with_names(owner, tree)
+  used = set(jax.tree.leaves(owners))
+  for i, pattern in enumerate(patterns):
+    if i not in used:
+      _warn_once(
+        f"{what}: nothing belongs to {pattern!r}. It must match a whole name"
+        " that no earlier pattern matches."
+      )
+  return [
+    jax.tree.map(lambda o, i=i: o == i, owners) for i in range(len(patterns))
+  ]
+
+
+def l2(tree: Tree) -> jax.Array:
+  """Returns the float32 L2 norm () of all leaves seen as one vector."""
+  squares = [
+    jnp.sum(jnp.square(jnp.asarray(leaf, jnp.float32)))
+    for leaf in jax.tree.leaves(tree)
+  ]
+  return jnp.sqrt(sum(squares, start=jnp.float32(0)))

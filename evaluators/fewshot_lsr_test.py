@@ -1,0 +1,130 @@
+"""The probe against independent solvers, its draw against NumPy's."""
+
+import numpy as np
+import pytest
+import scipy.linalg
+
+from evaluators import fewshot_lsr
+
+
+def _data(examples, width, num_classes, seed=0):
+  """Returns overlapping classes of correlated features, train and test."""
+  rng = np.random.default_rng(seed)
+  centers = 0.5 * rng.normal(size=(num_classes, width))
+  mix = rng.normal(size=(width, width)) / np.sqrt(width)
+  y = rng.integers(0, num_classes, examples + 500)
+  x = (centers[y] + rng.normal(size=(len(y), width))) @ mix
+  x = (x * rng.uniform(0.01, 3, width) + 2).astype(np.float32)
+  return x[:examples], y[:examples], x[examples:], y[examples:]
+
+
+def _design(x, x_train):
+  x, x_train = np.float64(x), np.float64(x_train)
+  x = (x - x_train.mean(0)) / (x_train.std(0) + 1e-5)
+  return np.concatenate([x, np.full((len(x), 1), 100.0)], axis=1)
+
+
+def _lstsq(x, y, x_test, num_classes, l2_reg):
+  """Ridge as least squares with sqrt(l2) I appended to the design matrix."""
+  design, targets = _design(x, x), 2 * np.eye(num_classes)[y] - 1
+  dim = design.shape[1]
+  a = np.concatenate([design, np.sqrt(l2_reg) * np.eye(dim)])
+  b = np.concatenate([targets, np.zeros((dim, num_classes))])
+  weights = scipy.linalg.lstsq(a, b)[0]
+  return np.argmax(_design(x_test, x) @ weights, axis=1)
+
+
+def _eigh(x, y, x_test, num_classes, l2_reg):
+  """Ridge from the eigenvectors of the Gram matrix of the examples."""
+  design, targets = _design(x, x), 2 * np.eye(num_classes)[y] - 1
+  values, vectors = np.linalg.eigh(design @ design.T)
+  dual = (vectors / (values + l2_reg)) @ (vectors.T @ targets)
+  return np.argmax(_design(x_test, x) @ (design.T @ dual), axis=1)
+
+
+# More examples than features, fewer, and the two sides of the boundary.
+@pytest.mark.parametrize("examples", [300, 40, 64, 65])
+@pytest.mark.parametrize("l2_reg", [1.0, 1024.0])
+@pytest.mark.parametrize("solver", [_lstsq, _eigh])
+def test_against_other_solvers(examples, l2_reg, solver):
+  x, y, x_test, y_test = _data(examples, 64, 10)
+  expected = solver(x, y, x_test, 10, l2_reg)
+  got = fewshot_lsr.fit(x, y, 10, l2_reg)(x_test)
+  np.testing.assert_array_equal(got, expected)
+  accuracy = fewshot_lsr.fit_and_score(x, y, x_test, y_test, 10, l2_reg)
+  assert accuracy == np.mean(expected == y_test)
+  assert 0.15 < accuracy < 1.0  # Neither chance nor trivial.
+
+
+def test_by_hand():
+  """One feature, two classes of two points: the boundary is the mean."""
+  x, y = np.array([[0.0], [1.0], [3.0], [4.0]]), np.array([0, 0, 1, 1])
+  x_test = np.array([[1.9], [2.1], [-50.0], [50.0]])
+  predict = fewshot_lsr.fit(x, y, 2, 1e-3)
+  assert predict(x_test).tolist() == [0, 1, 0, 1]
+  labels = np.array([0, 1, 1, 1])
+  assert fewshot_lsr.fit_and_score(x, y, x_test, labels, 2, 1e-3) == 0.75
+
+
+def test_separable_classes_and_constant_features():
+  """Features without variance, as of a collapsed model, do no harm."""
+  rng = np.random.default_rng(0)
+  y = np.repeat(np.arange(5), 4)
+  x = np.eye(5)[y] + 0.01 * rng.normal(size=(20, 5))
+  x = np.concatenate([x, np.full((20, 3), 0.1)], axis=1).astype(np.float32)
+  assert fewshot_lsr.fit_and_score(x, y, x, y, 5, 1.0) == 1.0
+  # With nothing to tell classes apart, the most frequent one is the answer.
+  y = np.array([2] * 8 + [0] * 7 + [1] * 5)
+  x = np.ones((20, 3), np.float32)
+  assert fewshot_lsr.fit_and_score(x, y, x, y, 3, 1.0) == 0.4
+
+
+def test_scores_do_not_depend_on_the_test_set_or_its_order():
+  x, y, x_test, _ = _data(100, 16, 4)
+  predict = fewshot_lsr.fit(x, y, 4, 16.0)
+  whole = predict(x_test)
+  halves = np.concatenate([predict(x_test[:100]), predict(x_test[100:])])
+  np.testing.assert_array_equal(whole, halves)
+  # The order of the training examples does not matter either.
+  reverse = fewshot_lsr.fit(x[::-1], y[::-1], 4, 16.0)
+  np.testing.assert_array_equal(whole, reverse(x_test))
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("shots", [1, 5, 25])
+def test_choose_shots_draws_as_big_vision(seed, shots):
+  labels = np.random.default_rng(7).integers(0, 10, 400)
+  rng = np.random.default_rng(seed)
+  drawn = [rng.permutation(np.where(labels == c)[0]) for c in range(10)]
+  expected = np.concatenate([indices[:shots] for indices in drawn])
+  got = fewshot_lsr.choose_shots(labels, 10, shots, seed)
+  np.testing.assert_array_equal(got, expected)
+  assert np.bincount(labels[got]).tolist() == [shots] * 10
+
+
+def test_choose_shots_of_small_and_empty_classes(monkeypatch):
+  said = []
+  monkeypatch.setattr(
+    fewshot_lsr.logging, "warning", lambda text, *args: said.append(text % args)
+  )
+  labels = np.array([3, 1, 3, 3, 0, 0, 3])
+  got = fewshot_lsr.choose_shots(labels, 5, 2, seed=0)
+  assert labels[got].tolist() == [0, 0, 1, 3, 3]
+  assert said == ["No example of 2 classes: [2, 4]."]
+
+
+@pytest.mark.parametrize(
+  ("change", "message"),
+  [
+    ({"l2_reg": 0.0}, "l2_reg=0.0, expected a positive number"),
+    ({"num_classes": 2}, r"labels from 0 to 2, expected \[0, 2\)"),
+    ({"y_train": np.array([0, 1])}, r"features \(3, 2\) and labels \(2,\)"),
+    ({"x_test": np.zeros((0, 2)), "y_test": np.zeros(0, int)}, "one example"),
+  ],
+)
+def test_errors(change, message):
+  x, y = np.arange(6.0).reshape(3, 2), np.arange(3)
+  kw = {"x_train": x, "y_train": y, "x_test": x, "y_test": y}
+  kw |= {"num_classes": 3, "l2_reg": 1.0}
+  with pytest.raises(ValueError, match=message):
+    fewshot_lsr.fit_and_score(**(kw | change))

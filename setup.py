@@ -1,0 +1,58 @@
+"""Dual PatchNorm: installs the top-level packages; see README.md."""
+
+import setuptools
+
+TEST = ["pytest>=8", "ruff==0.17.5"]
+
+setuptools.setup(
+  name="dual-patchnorm",
+  version="0.1.0",
+  description="Normalization in Vision Transformers, in JAX and Flax",
+  license="Apache-2.0",
+  python_requires=">=3.11",
+  # A plain path entry instead of an import hook: editors resolve the packages.
+  package_dir={"": "."},
+  packages=setuptools.find_packages(
+    include=[
+      f"{name}{rest}"
+      for name in (
+        "configs",
+        "dpn",
+        "evaluators",
+        "input_pipeline",
+        "scripts",
+        "trainers",
+      )
+      for rest in ("", ".*")
+    ]
+  ),
+  install_requires=[
+    "absl-py",
+    "array-record",
+    "clu",
+    "einops",
+    "flax",
+    "grain",
+    "importlib_resources",  # tensorflow-datasets needs it without saying so
+    "jax>=0.10",
+    "matplotlib",
+    "ml_collections",
+    "numpy",
+    "opencv-python-headless<5",  # 5.0 comes without its cv2 module
+    "optax",
+    "orbax-checkpoint>=0.12",
+    "safetensors",
+    "scikit-learn",
+    "scipy",
+    "tensorboardX",
+    "tensorflow-datasets",
+  ],
+  extras_require={
+    "test": TEST,
+    "cuda12": ["jax[cuda12]"],
+    "cuda13": ["jax[cuda13]"],
+    "tpu": ["jax[tpu]"],
+    "prepare": ["tensorflow"],
+    "wandb": ["wandb"],
+  },
+)
