@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
 
 from dpn.models import inits, normalizer, norms
@@ -86,10 +85,14 @@ class Attention(nn.Module):
     return y
 
   def attend(self, q, k, v, bias, deterministic):
-    if deterministic or not self.dropout:
-      return jax.nn.dot_product_attention(q, k, v, bias)
-    logits = jnp.einsum("bqhd,bkhd->bhqk", q, k) * q.shape[-1] ** -0.5
-    logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+    """Returns softmax(q k^T / sqrt(d) + bias) v, (batch, queries, heads, d).
+
+    As jax.nn.dot_product_attention, which cannot drop weights and knows no
+    double precision.
+    """
+    wide = jnp.promote_types(q.dtype, jnp.float32)
+    logits = jnp.einsum("bqhd,bkhd->bhqk", q, k, preferred_element_type=wide)
+    logits = logits * q.shape[-1] ** -0.5
     weights = nn.softmax(logits if bias is None else logits + bias)
     weights = nn.Dropout(self.dropout)(weights, deterministic)
     return jnp.einsum("bhqk,bkhd->bqhd", weights.astype(v.dtype), v)

@@ -100,8 +100,7 @@ class EncoderBlock(nn.Module):
     out = {}
     position = bias = None
     if omega is not None:
-      eps = norms.make(self.block.norm).eps
-      position, omega = self.block.lape.deliver(omega, eps)
+      position, omega = self.block.lape.deliver(omega, self.block.norm)
       out["position"] = position
     if self.block.relative:
       bias = relative.RelativeBias(

@@ -156,16 +156,26 @@ def make(
   return cls(name=name, dtype=jnp.dtype(dtype) if dtype else None, **kw)
 
 
+def epsilon(kind: str) -> float:
+  """Returns the epsilon of a normalizer."""
+  return _option(kind, "eps")
+
+
 def plain(kind: str) -> str:
   """Returns the LayerNorm with the epsilon of `kind`.
 
   For the places where the literature keeps LayerNorm whatever stands in the
   blocks: after the last one, and on position embeddings.
   """
-  return f"layernorm,eps={make(kind).eps}"
+  return f"layernorm,eps={epsilon(kind)}"
 
 
 def joins_late(kind: str) -> bool:
   """Returns whether `kind` keeps the class token out of all but late blocks."""
-  norm = make(kind)
-  return isinstance(norm, dtn.DTN) and norm.cls == "late"
+  return _option(kind, "cls") == "late"
+
+
+def _option(kind, name):
+  """Returns an option of `kind`, None if it has no such option."""
+  norm = options.parse("norm", kind, NORMS)
+  return norm.keywords.get(name, getattr(norm.func, name, None))

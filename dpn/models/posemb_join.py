@@ -36,12 +36,17 @@ class Lape:
   norm: Literal["layernorm", "standardize", "affine"] = "layernorm"
   cls_row: ClassVar[bool] = True
 
-  def deliver(self, omega, eps):
+  def deliver(self, omega, like):
     """Returns the position for this block and for the next, each like omega.
 
     Called in the block, whose parameter `pe_norm` it creates.
+
+    Args:
+      omega: (1, tokens, width).
+      like: the block's norm, whose epsilon this one has.
     """
-    here = norms.make(f"{self.norm},eps={eps}", name="pe_norm")(omega)
+    kind = f"{self.norm},eps={norms.epsilon(like)}"
+    here = norms.make(kind, name="pe_norm")(omega)
     return here, omega if self.share else here
 
 
