@@ -6,7 +6,7 @@ Appendix C of arXiv 2302.01327 (Dual PatchNorm); recipe of arXiv 2106.10270.
     --config configs/augreg_i1k.py:variant=B/16
 
 Arguments: variant (B/16, B/32, S/16, S/32, Ti/16, L/16), stem_ln (dpn, none,
-…), aug (overrides the variant's own setting), runlocal (two cores, 16 images).
+…), aug (overrides the variant's own setting), runlocal (two steps of 8 images).
 
 Expected top-1 on `validation` (Table 1, left; none → dpn): S/32 72.1 → 74.0,
 Ti/16 72.5 → 73.9, B/32 74.8 → 76.2, S/16 78.6 → 79.7, B/16 80.4 → 81.1.

@@ -6,7 +6,7 @@ Appendix D of arXiv 2302.01327 (Dual PatchNorm).
     --config configs/finetune_i1k.py:variant=B/16,init=/path/params.safetensors
 
 Arguments: init (required: the low-resolution model, .npz or .safetensors),
-variant, stem_ln, res, runlocal (two cores, 16 images).
+variant, stem_ln, res, runlocal (two steps of 8 images).
 
 Expected top-1 at 384 px (Section 4.3; none → dpn): B/32 79.0 → 80.0, B/16
 82.2 → 82.8. Cost: 5,000 steps of 512 images; the paper gives no hours.
@@ -22,6 +22,11 @@ def get_config(arg=None):
   arg = common.parse_arg(
     arg, variant="B/16", init="", stem_ln="dpn", res=384, runlocal=False
   )
+  if not arg.init and not arg.runlocal:
+    raise ValueError(
+      "finetune_i1k needs the model to start from: append init=/path/to/"
+      "params.safetensors (or .npz) to the config's arguments."
+    )
   config = ml_collections.ConfigDict()
   config.seed = 0
   config.total_steps = 5000

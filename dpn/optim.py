@@ -108,7 +108,7 @@ def _union(params, masks):
 
 def _masked(config, params, key, default):
   """Returns (mask, value) for each (pattern, value) of a list."""
-  entries = config.get(key, default)
+  entries = default if config.get(key) is None else config.get(key)
   if isinstance(entries, str) or any(len(entry) != 2 for entry in entries):
     raise ValueError(
       f"config.{key} is {entries!r}, expected a list of (pattern, value)."

@@ -305,7 +305,8 @@ def test_weight_decay_follows_the_schedule_and_not_lr():
 def test_kernels_decay_by_default():
   params = {"a": {"kernel": jnp.float32(1), "bias": jnp.float32(1)}}
   zero = jax.tree.map(jnp.zeros_like, params)
-  got = _train(SGD | {"wd": 0.25}, params, [zero])
+  config = SGD | {"wd": 0.25, "wd_mults": None, "lr_mults": None}
+  got = _train(config, params, [zero])
   assert got == {"a": {"kernel": 0.75, "bias": 1.0}}
 
 

@@ -162,16 +162,12 @@ def learning_rate(
     decay_type: "cosine", "linear" or "polynomial" (power, end or linear_end),
       "rsqrt" (timescale and shift, also as durations; arXiv 2106.04560,
       section 3.5) or "stair" (steps, mults).
-    scale_with_batchsize: multiply `base` by batch_size / 256 (arXiv
-      1706.02677).
+    scale_with_batchsize: multiply base by batch_size / 256, arXiv 1706.02677.
     **kw: durations, and the arguments of the decay named above.
 
   Raises:
     ValueError: an unknown decay or argument, or a warmup as long as the run.
   """
-  if decay_type not in _DECAYS:
-    raise ValueError(names.unknown("decay_type", decay_type, _DECAYS))
-  decay = _DECAYS[decay_type]
   warmup, cooldown, decay_kw = _arguments(
     decay_type, kw, total_steps, batch_size, data_size
   )
@@ -184,7 +180,8 @@ def learning_rate(
     step = jnp.asarray(step)
     since_warmup = step - warmup
     progress = jnp.clip(since_warmup / ((total_steps - warmup) or 1), 0.0, 1.0)
-    rate = decay(base, _Clock(step, since_warmup, progress), **decay_kw)
+    clock = _Clock(step, since_warmup, progress)
+    rate = _DECAYS[decay_type](base, clock, **decay_kw)
     if warmup:
       rate = rate * jnp.minimum(1.0, step / warmup)
     if cooldown:
@@ -196,6 +193,8 @@ def learning_rate(
 
 def _arguments(decay_type, kw, total_steps, batch_size, data_size):
   """Returns (warmup steps, cooldown steps, arguments of the decay)."""
+  if decay_type not in _DECAYS:
+    raise ValueError(names.unknown("decay_type", decay_type, _DECAYS))
   parameters = inspect.signature(_DECAYS[decay_type]).parameters
   own = [p.name for p in parameters.values() if p.kind is p.KEYWORD_ONLY]
   durations = ["warmup", "cooldown"]

@@ -1,6 +1,7 @@
 """What a person sees of a run, and what the run writes down."""
 
 import importlib.metadata
+import json
 import os
 import platform
 import shutil
@@ -26,7 +27,7 @@ def say(message: str):
 
 def environment(config, workdir: str):
   """Prints the resolved config, the versions and the devices."""
-  say(f"Config:\n{config}")
+  say(f"Config:\n{json.dumps(config.to_dict(), indent=2)}")
   versions = [f"{p} {importlib.metadata.version(p)}" for p in PACKAGES]
   say(f"Versions: Python {platform.python_version()}, {', '.join(versions)}")
   kinds = sorted({d.device_kind for d in jax.devices()})
@@ -60,7 +61,7 @@ class Log:
   def __init__(self, experiment, workdir: str, step: int):
     self._experiment = experiment
     self._clock = clock.Clock(experiment.batch_size)
-    self._started = time.monotonic()
+    self._started = self._row_time = time.monotonic()
     self._first_step = self._finite_step = step
     self._bar = sys.stdout.isatty()
     self._writer = None
@@ -85,7 +86,7 @@ class Log:
     row = {k: float(v) for k, v in jax.device_get(values).items()}
     self._check_row(step, row)
     row |= self._learning_rates(step)
-    figures = self._clock.lap(batches.wait_secs)
+    figures = self._clock.lap(batches.wait_secs) | {"secs": self._since_row()}
     batches.wait_secs = 0.0
     if self._writer:
       self._writer.write(step, figures, metrics.TIMING)
@@ -120,6 +121,11 @@ class Log:
   def close(self):
     if self._writer:
       self._writer.close()
+
+  def _since_row(self):
+    """Returns the seconds since the last row, evaluations and all."""
+    before, self._row_time = self._row_time, time.monotonic()
+    return self._row_time - before
 
   def _check_row(self, step, row):
     metrics.check_finite(step, self._finite_step, row)

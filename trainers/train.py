@@ -48,7 +48,12 @@ def train(config, workdir: str):
     os.path.join(workdir, "params.safetensors"), state.params
   )
   if jax.process_index() == 0:
-    done = {"step": experiment.total_steps, "metrics": last}
+    timing = metrics.read(os.path.join(workdir, metrics.TIMING))
+    done = {
+      "step": experiment.total_steps,
+      "seconds": round(sum(row["secs"] for row in timing), 1),
+      "metrics": {k: v for k, v in last.items() if k != "step"},
+    }
     checkpoint.write_json(os.path.join(workdir, DONE), done)
   report.say(f"Done. Results are in {workdir}.")
 
@@ -127,7 +132,7 @@ def main(argv):
 
 def fail(error: BaseException):
   """Ends the process with the message alone, or all of it when asked."""
-  if _VERBOSE.value:
+  if "--traceback" in sys.argv:  # flags may not be parsed yet
     traceback.print_exception(error)
   sys.exit(f"Error: {error}\n(--traceback shows where it comes from.)")
 
@@ -142,13 +147,16 @@ def _parse_flags(argv):
 
 if __name__ == "__main__":
   _CONFIG = config_flags.DEFINE_config_file(
-    "config", None, "Path of a config file, its arguments after a colon."
+    "config",
+    None,
+    "Path of a config file, its arguments after a colon.",
+    # Any field may be set; trainers.schema refuses the unknown ones.
+    lock_config=False,
+    accept_new_attributes=True,
   )
   _WORKDIR = flags.DEFINE_string(
     "workdir", None, "Directory of this run: its checkpoints and results."
   )
-  _VERBOSE = flags.DEFINE_bool(
-    "traceback", False, "Show where an error comes from."
-  )
+  flags.DEFINE_bool("traceback", False, "Show where an error comes from.")
   flags.mark_flags_as_required(["config", "workdir"])
   app.run(main, flags_parser=_parse_flags)

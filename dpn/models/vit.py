@@ -240,7 +240,10 @@ def Model(num_classes=None, *, variant=None, **kw) -> nn.Module:
       raise ValueError(
         names.unknown("model option", key, ["variant", *OPTIONS])
       )
-  model = _Model(num_classes, **{**decode_variant(variant), **kw})
+  options = {**decode_variant(variant), **kw}
+  if "patch_size" in options:
+    options["patch_size"] = tuple(options["patch_size"])
+  model = _Model(num_classes, **options)
   stem.get_norms(model.stem_ln)
   heads.check_pool_type(model.pool_type)
   posemb.get_kind(model.posemb)

@@ -1,0 +1,173 @@
+"""Ops on values of any kind. Names and arguments are big_vision's."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dpn import names
+from input_pipeline import op
+
+
+@op.on_key
+def value_range(
+  vmin: float = -1,
+  vmax: float = 1,
+  in_min: float | Sequence[float] = 0,
+  in_max: float | Sequence[float] = 255.0,
+  clip_values: bool = False,
+):
+  """Maps [in_min, in_max] linearly to [vmin, vmax], as float32.
+
+  Args:
+    vmin: result for in_min.
+    vmax: result for in_max.
+    in_min: one number, or one per channel.
+    in_max: likewise.
+    clip_values: whether results are clipped to [vmin, vmax].
+  """
+  low = np.asarray(in_min, np.float64)
+  width = np.asarray(in_max, np.float64) - low
+  if not width.all():
+    raise ValueError(f"in_min and in_max must differ, got {in_min!r} twice.")
+  scale = (vmax - vmin) / width
+  offset = (vmin - low * scale).astype(np.float32)
+  scale = scale.astype(np.float32)
+
+  def apply(value):
+    value = np.multiply(value, scale, dtype=np.float32)
+    value += offset
+    return np.clip(value, vmin, vmax, out=value) if clip_values else value
+
+  return apply
+
+
+def onehot(
+  depth: int,
+  key: str = "labels",
+  key_result: str | None = None,
+  multi: bool = True,
+  on: float = 1.0,
+  off: float = 0.0,
+):
+  """Turns a label, or several, into float32 of shape (depth,).
+
+  Args:
+    depth: number of classes.
+    key: where the label is: an integer, or an array of shape (labels,).
+    key_result: where the result goes; `key` if None.
+    multi: whether several labels share one vector (multi-hot) or give an array
+      of shape (labels, depth).
+    on: value at the labels.
+    off: value elsewhere.
+
+  A negative label stands for "no label" and leaves its vector off; one of
+  `depth` or more is an error.
+  """
+  if depth < 1:
+    raise ValueError(
+      f"depth, the number of classes, must be 1 or more: {depth}."
+    )
+
+  def apply(example, _):
+    if key not in example:
+      raise ValueError(names.unknown("key", key, example))
+    labels = np.asarray(example[key])
+    if labels.size and labels.max() >= depth:
+      raise ValueError(
+        f"label {labels.max()} does not fit {depth} classes (0 to "
+        f"{depth - 1}): raise the depth of onehot or map the labels."
+      )
+    if multi:
+      result = np.full(depth, off, np.float32)
+      result[labels[labels >= 0]] = on
+    else:
+      hits = labels[..., None] == np.arange(depth)
+      result = np.where(hits, np.float32(on), np.float32(off))
+    example[key_result or key] = result
+    return example
+
+  return apply
+
+
+def keep(*keys: str):
+  """Keeps these keys and drops all others; a missing one is an error."""
+
+  def apply(example, _):
+    for key in keys:
+      if key not in example:
+        raise ValueError(names.unknown("key", key, example))
+    return {key: example[key] for key in keys}
+
+  return apply
+
+
+def drop(*keys: str):
+  """Drops these keys; missing ones are fine."""
+  return lambda example, _: {k: v for k, v in example.items() if k not in keys}
+
+
+def copy(inkey: str, outkey: str):
+  """Gives the value of `inkey` a second name, `outkey`."""
+
+  def apply(example, _):
+    if inkey not in example:
+      raise ValueError(names.unknown("key", inkey, example))
+    return {**example, outkey: example[inkey]}
+
+  return apply
+
+
+@op.on_key
+def pad_to_shape(
+  shape: Sequence[int | None], pad_value: Any = 0, where: str = "after"
+):
+  """Pads an array to `shape`; None leaves an axis as it is.
+
+  Args:
+    shape: target size of every axis.
+    pad_value: what fills the new places.
+    where: "before", "after" or "both" (the odd one goes after).
+  """
+  share_before = {"before": 1.0, "after": 0.0, "both": 0.5}
+  if where not in share_before:
+    raise ValueError(names.unknown("side to pad", where, share_before))
+
+  def apply(value):
+    sizes = np.shape(value)
+    target = [
+      old if new is None else new
+      for old, new in zip(sizes, shape, strict=False)
+    ]
+    if len(sizes) != len(shape) or any(np.less(target, sizes)):
+      raise ValueError(
+        f"cannot pad shape {sizes} to {tuple(shape)}: it needs as many axes, "
+        "and none longer than the target."
+      )
+    result = np.full(target, pad_value, value.dtype)
+    begin = [
+      int((new - old) * share_before[where])
+      for old, new in zip(sizes, target, strict=True)
+    ]
+    inside = (slice(b, b + size) for b, size in zip(begin, sizes, strict=True))
+    result[tuple(inside)] = value
+    return result
+
+  return apply
+
+
+@op.on_key
+def squeeze_last_dim():
+  """Removes the last axis, which must be of size 1."""
+  return lambda value: np.squeeze(value, axis=-1)
+
+
+OPS = {
+  "copy": copy,
+  "drop": drop,
+  "keep": keep,
+  "onehot": onehot,
+  "pad_to_shape": pad_to_shape,
+  "squeeze_last_dim": squeeze_last_dim,
+  "value_range": value_range,
+}

@@ -1,0 +1,80 @@
+"""General ops against numbers worked out by hand."""
+
+import numpy as np
+import pytest
+
+from input_pipeline import pp
+
+
+def _apply(spec, **example):
+  return pp.make(spec)(example, np.random.default_rng(0))
+
+
+def test_value_range():
+  levels = np.array([[0, 51, 255]], np.uint8)
+  image = _apply("value_range", image=levels)["image"]
+  assert image.dtype == np.float32
+  np.testing.assert_allclose(image, [[-1, -0.6, 1]], atol=1e-6)
+  image = _apply("value_range(0, 10, 51, 102, True)", image=levels)["image"]
+  np.testing.assert_allclose(image, [[0, 0, 10]], atol=1e-6)
+  image = _apply(
+    "value_range(0, 1, in_min=(0, 1, 5), in_max=[1, 52, 10])", image=levels
+  )["image"]
+  np.testing.assert_allclose(image, [[0, 50 / 51, 50]], rtol=1e-6)
+  with pytest.raises(ValueError, match=r"must differ"):
+    pp.make("value_range(in_min=255)")
+
+
+@pytest.mark.parametrize(
+  ("args", "labels", "expected"),
+  [
+    ("4", 2, [0, 0, 1, 0]),
+    ("4", [1, 3, 1], [0, 1, 0, 1]),
+    ("4", [], [0, 0, 0, 0]),
+    ("4", -1, [0, 0, 0, 0]),
+    ("3, on=0.9, off=0.05", [0, -1], [0.9, 0.05, 0.05]),
+    ("3, multi=False", 1, [0, 1, 0]),
+    ("3, multi=False, on=2", [2, 0], [[0, 0, 2], [2, 0, 0]]),
+  ],
+)
+def test_onehot(args, labels, expected):
+  labels = np.array(labels, int)
+  result = _apply(f'onehot({args}, key_result="hot")', labels=labels)
+  assert result["labels"] is labels
+  assert result["hot"].dtype == np.float32
+  np.testing.assert_allclose(result["hot"], expected)
+
+
+def test_onehot_label_out_of_range():
+  with pytest.raises(ValueError, match=r"label 10 does not fit 10 classes"):
+    _apply('onehot(10, key="label")', label=10)
+
+
+def test_keep_drop_copy():
+  values = {"a": 1, "b": 2, "c": 3}
+  assert _apply('keep("c", "a")', **values) == {"c": 3, "a": 1}
+  assert _apply('drop("a", "x")', **values) == {"b": 2, "c": 3}
+  assert _apply('copy("a", "b")', **values) == {"a": 1, "b": 1, "c": 3}
+  with pytest.raises(ValueError, match=r"Unknown key 'd'. Known: a, b, c"):
+    _apply('keep("a", "d")', **values)
+
+
+def test_pad_to_shape():
+  x = np.array([[1, 2]], np.uint8)
+  for where, expected in (
+    ("after", [[1, 2, 7, 7, 7], [7] * 5]),
+    ("before", [[7] * 5, [7, 7, 7, 1, 2]]),
+    ("both", [[7, 1, 2, 7, 7], [7] * 5]),
+  ):
+    result = _apply(f'pad_to_shape((2, 5), 7, "{where}")', image=x)["image"]
+    assert result.dtype == np.uint8
+    assert result.tolist() == expected
+  assert _apply("pad_to_shape((None, 3))", image=x)["image"].shape == (1, 3)
+  for shape in ("(2, 1)", "(2, 2, 2)", "(1,)"):
+    with pytest.raises(ValueError, match=r"cannot pad shape"):
+      _apply(f"pad_to_shape({shape})", image=x)
+
+
+def test_squeeze_last_dim():
+  x = np.ones((2, 3, 1))
+  assert _apply("squeeze_last_dim", image=x)["image"].shape == (2, 3)

@@ -1,0 +1,256 @@
+"""Batches: the same at any position, however the work is divided."""
+
+import hashlib
+import itertools
+
+import numpy as np
+import pytest
+from ml_collections import ConfigDict
+
+from input_pipeline import pipeline, testing
+
+_PP = 'decode|resize(12)|random_crop(8)|flip_lr|keep("image", "label")'
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory):
+  """22 training JPEGs; the label is the index."""
+  path = str(tmp_path_factory.mktemp("tfds"))
+  rng = np.random.default_rng(0)
+  examples = {
+    "train": [
+      {"image": testing.jpeg(rng, 12, 15), "label": i, "id": f"i{i}"}
+      for i in range(22)
+    ]
+  }
+  features = {"image": "jpeg", "label": 22, "id": "text"}
+  testing.write_tfds(path, "tiny", examples, features, num_shards=2)
+  return path
+
+
+def _config(data_dir, **changes):
+  data = {"name": "tiny", "split": "train", "data_dir": data_dir}
+  return {"data": data, "batch_size": 8, "pp": _PP, **changes}
+
+
+def _take(data, count, examples_seen=0):
+  batches = data.batches(examples_seen)
+  taken = list(itertools.islice(batches, count))
+  batches.close()
+  return taken
+
+
+def _hashes(batches):
+  return [
+    hashlib.sha256(batch["image"].tobytes() + batch["label"].tobytes()).digest()
+    for batch in batches
+  ]
+
+
+@pytest.fixture(scope="module")
+def reference(data_dir):
+  """Ten batches of eight: three and a half epochs."""
+  data = pipeline.training(_config(data_dir, num_threads=1), seed=7)
+  return _take(data, 10)
+
+
+@pytest.mark.parametrize(
+  ("how", "step"),
+  [
+    ({"num_threads": 5, "prefetch": 3}, 0),
+    ({"num_threads": 1}, 1),
+    ({"seed": 7}, 8),
+    ({"num_workers": 1}, 0),
+    ({"num_workers": 2, "prefetch": 1}, 3),
+  ],
+)
+def test_same_batches_however_made_from_any_step(
+  data_dir, reference, how, step
+):
+  seed = 0 if "seed" in how else 7
+  data = pipeline.training(_config(data_dir, **how), seed=seed)
+  batches = _take(data, 10 - step, examples_seen=8 * step)
+  assert _hashes(batches) == _hashes(reference[step:])
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_same_batches_over_processes(data_dir, reference, count):
+  shares = [
+    _take(
+      pipeline.training(
+        _config(data_dir), seed=7, process_index=i, process_count=count
+      ),
+      10,
+    )
+    for i in range(count)
+  ]
+  joined = [
+    {
+      key: np.concatenate([share[step][key] for share in shares])
+      for key in ("image", "label")
+    }
+    for step in range(10)
+  ]
+  assert _hashes(joined) == _hashes(reference)
+
+
+def test_position_decides_not_the_batch(data_dir, reference):
+  flat = {
+    key: np.concatenate([batch[key] for batch in reference])
+    for key in ("image", "label")
+  }
+  # A piece is 64 rows at most: 70 rows are two of 35.
+  data = pipeline.training(_config(data_dir, batch_size=70), seed=7)
+  (batch,) = _take(data, 1, examples_seen=5)
+  for key, value in flat.items():
+    np.testing.assert_array_equal(batch[key], value[5:75])
+  np.testing.assert_array_equal(
+    _take(data, 1, examples_seen=10**12)[0]["label"],
+    _take(data, 1, examples_seen=10**12 - 7)[0]["label"][7:].tolist()
+    + _take(data, 1, examples_seen=10**12 + 63)[0]["label"][:7].tolist(),
+  )
+
+
+def test_every_epoch_covers_all_once_with_fresh_augmentation(reference):
+  labels = np.concatenate([batch["label"] for batch in reference])
+  images = np.concatenate([batch["image"] for batch in reference])
+  epochs = labels[:66].reshape(3, 22)
+  for epoch in epochs:
+    assert sorted(epoch.tolist()) == list(range(22))
+  assert len({tuple(epoch) for epoch in epochs.tolist()}) == 3
+  # 25 positions x 2 flips: three epochs rarely agree.
+  same = [
+    np.array_equal(images[a], images[b])
+    for a, b in itertools.combinations(range(66), 2)
+    if labels[a] == labels[b]
+  ]
+  assert len(same) == 66
+  assert sum(same) < 10
+
+
+def test_seeds_differ(data_dir, reference):
+  data = pipeline.training(_config(data_dir), seed=8)
+  assert _hashes(_take(data, 3)) != _hashes(reference[:3])
+
+
+def test_training_data_describes_itself(data_dir):
+  config = ConfigDict(
+    _config(data_dir, shuffle_buffer_size=250_000, cache_raw=True)
+  )
+  data = pipeline.training(config, seed=0, process_index=1, process_count=2)
+  assert data.num_examples == 22
+  assert data.batch_size == 8
+  assert data.spec == {
+    "image": ((8, 8, 8, 3), np.uint8),
+    "label": ((8,), np.int32),
+  }
+  (batch,) = _take(data, 1)
+  assert batch["image"].shape == (4, 8, 8, 3)
+
+
+def test_data_smaller_than_a_batch():
+  data = pipeline.training(
+    {
+      "data": {"name": "arrays:digits", "split": "train[:3]"},
+      "batch_size": 10,
+      "pp": 'keep("label")',
+    },
+    seed=0,
+  )
+  labels = np.concatenate([batch["label"] for batch in _take(data, 3)])
+  for epoch in labels.reshape(10, 3).tolist():
+    assert sorted(epoch) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("how", [{}, {"num_workers": 1}])
+def test_corrupt_records_are_named(tmp_path, how):
+  rng = np.random.default_rng(0)
+  folder = tmp_path / "train" / "class"
+  folder.mkdir(parents=True)
+  for i in range(6):
+    content = testing.jpeg(rng, 9, 9)
+    (folder / f"{i}.jpg").write_bytes(content[: 100 if i == 4 else None])
+  data = pipeline.training(
+    {
+      "data": {"name": f"folder:{tmp_path}", "split": "train"},
+      "batch_size": 2,
+      "pp": 'decode|keep("image")',
+      **how,
+    },
+    seed=0,
+  )
+  message = (
+    rf"{folder}/4.jpg: Preprocessing op decode failed on {{image: 100 bytes.*"
+    r"not a whole image in a known format \(100 bytes"
+  )
+  with pytest.raises(ValueError, match=message):
+    _take(data, 3)
+
+
+@pytest.mark.parametrize(
+  ("changes", "message"),
+  [
+    ({"pp": "decode|flip"}, "Unknown op 'flip'"),
+    ({"pp": "decode"}, r"the values of 'id' \(bytes\) do not stack"),
+    ({"pp": _PP.replace("12", "4")}, r"random_crop\(8\) failed on.*4 x 4"),
+    ({"batch": 1}, "Unknown key of config.input 'batch'.*'batch_size'"),
+    ({"batch_size": 0}, "positive multiple of the 1 process"),
+    ({"prefetch": 0}, "prefetch must be 1 or more"),
+    ({"seed": -1}, "seed must lie in"),
+  ],
+)
+def test_wrong_configs_fail_at_once(data_dir, changes, message):
+  with pytest.raises(ValueError, match=message):
+    pipeline.training(_config(data_dir, **changes), seed=0)
+
+
+def test_missing_keys_and_uneven_shares(data_dir):
+  config = _config(data_dir)
+  with pytest.raises(ValueError, match="multiple of the 3 process"):
+    pipeline.training(config, seed=0, process_count=3)
+  del config["batch_size"]
+  with pytest.raises(ValueError, match="needs batch_size, it has"):
+    pipeline.training(config, seed=0)
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+@pytest.mark.parametrize("batch_size", [4, 8, 20, 140])
+def test_evaluation_sees_every_example_once(data_dir, batch_size, count):
+  data = _config(data_dir)["data"]
+  seen = {}
+  for index in range(count):
+    share = pipeline.evaluation(
+      data, _PP, batch_size, process_index=index, process_count=count
+    )
+    assert share.num_examples == 22
+    assert share.num_classes == 22
+    batches = list(share)
+    assert len(batches) == len(share) == -(-22 // batch_size)
+    for step, batch in enumerate(batches):
+      assert batch["_mask"].dtype == bool
+      assert batch["image"].shape == (batch_size // count, 8, 8, 3)
+      for row, real in enumerate(batch["_mask"]):
+        position = step * batch_size + index * batch_size // count + row
+        assert real == (position < 22)
+        if real:
+          assert batch["label"][row] == position
+          seen[position] = batch["image"][row]
+        else:
+          assert batch["label"][row] == 0
+          assert not batch["image"][row].any()
+  assert sorted(seen) == list(range(22))
+  # Random ops, too, depend on the example alone.
+  whole = next(iter(pipeline.evaluation(data, _PP, 22)))
+  for position, image in seen.items():
+    np.testing.assert_array_equal(image, whole["image"][position])
+
+
+@pytest.mark.parametrize("cache", [False, True])
+def test_evaluation_repeats(data_dir, cache):
+  data = pipeline.evaluation(_config(data_dir)["data"], _PP, 8, cache=cache)
+  next(iter(data))  # A round that stops early leaves nothing behind.
+  first, second, third = list(data), list(data), list(data)
+  assert _hashes(first) == _hashes(second) == _hashes(third)
+  assert len(first) == 3
+  for a, b in zip(second, third, strict=True):
+    assert (a["image"] is b["image"]) == cache

@@ -1,0 +1,118 @@
+"""The string language: what it accepts, and where its errors point."""
+
+import pickle
+
+import numpy as np
+import pytest
+
+from input_pipeline import pp
+
+
+def _rng():
+  return np.random.default_rng(0)
+
+
+def _image():
+  return np.arange(6 * 8 * 3, dtype=np.uint8).reshape(6, 8, 3)
+
+
+def test_applies_ops_in_order_and_spares_its_input():
+  fn = pp.make(
+    'central_crop(4)|copy("image", "raw")|value_range(0, 1)|'
+    'onehot(3, key="label", key_result="labels")|drop("label")'
+  )
+  example = {"image": _image(), "label": 2}
+  result = fn(example, _rng())
+  assert sorted(example) == ["image", "label"]
+  assert example["image"].shape == (6, 8, 3)
+  assert sorted(result) == ["image", "labels", "raw"]
+  np.testing.assert_array_equal(result["raw"], _image()[1:5, 2:6])
+  np.testing.assert_allclose(
+    result["image"], _image()[1:5, 2:6] / 255, atol=1e-7
+  )
+  assert result["labels"].tolist() == [0, 0, 1]
+
+
+@pytest.mark.parametrize(
+  "spec",
+  [
+    None,
+    "",
+    "  ",
+    "|",
+    "||",
+    "flip_lr||keep('image')",
+    "|flip_lr|",
+    "flip_lr()|",
+    "\n  flip_lr |\n  | keep(\n 'image') \n",
+    "\tcopy('image', 'a|b||')",
+  ],
+)
+def test_empty_ops_and_layout(spec):
+  result = pp.make(spec)({"image": _image()}, _rng())
+  expected = {"image", "a|b||"} if "a|b" in (spec or "") else {"image"}
+  assert set(result) == expected
+
+
+@pytest.mark.parametrize("form", ["key='x'", "inkey='x', outkey='x'"])
+def test_keys(form):
+  fn = pp.make(f"resize(2, {form})|resize(3, inkey='x', outkey='y')")
+  result = fn({"image": _image(), "x": _image()}, _rng())
+  shapes = {key: value.shape for key, value in result.items()}
+  assert shapes == {"image": (6, 8, 3), "x": (2, 2, 3), "y": (3, 3, 3)}
+
+
+@pytest.mark.parametrize(
+  ("spec", "message", "column"),
+  [
+    ("decode|flip_rl", "Unknown op 'flip_rl'. Did you mean 'flip_lr'", 7),
+    ("|flip_lr||flop", "Unknown op 'flop'", 10),
+    ("resize(8, metod='a')", "argument of resize 'metod'.*'method'", 10),
+    ("flip_lr|resize()", "missing.*'size'.*Signature: resize.size: int", 8),
+    ("resize(8, 'area', 1, 2)", "too many positional.*Signature", 0),
+    ("resize(8, method='bilin')", "Did you mean 'bilinear'", 0),
+    ("resize(0)", "Expected a size in pixels.*got 0", 0),
+    ("inception_crop(8, area_min=101)", "0 < area_min <= area_max", 0),
+    ("flip_lr|resize(2 * 4)", "must be literals.*2 \\* 4", 15),
+    ("resize(open('f'))", "must be literals", 7),
+    ("keep('é')|resize(x)", "must be literals.*got x", 17),
+    ("decode|3", "Expected an op", 7),
+    ("a.b(3)", "Expected an op", 0),
+    ("decode(|flip_lr", "Syntax error", 7),
+    ("decode|resize(8", "Syntax error", 13),
+    ("flip_lr resize(8)", "Syntax error", 8),
+    ("flip_lr, resize(8)", "Expected ops joined by", 0),
+    ("flip_lr|keep('é'|", "Syntax error", 12),
+  ],
+)
+def test_errors_point_at_the_column(spec, message, column):
+  with pytest.raises(ValueError, match=message) as caught:
+    pp.make(spec)
+  *_, line, caret = str(caught.value).split("\n")
+  assert line == f"  {spec}"
+  assert caret == " " * (2 + column) + "^"
+
+
+def test_failures_name_the_op_and_what_it_saw():
+  fn = pp.make("flip_lr|random_crop(7)")
+  message = (
+    r"op random_crop\(7\) failed on {image: uint8\(6, 8, 3\), id: 4 bytes, "
+    r"label: int}: cannot crop 7 x 7 pixels from an image of 6 x 8"
+  )
+  with pytest.raises(ValueError, match=message):
+    fn({"image": _image(), "id": b"1234", "label": 3}, _rng())
+  with pytest.raises(ValueError, match=r"Unknown key 'imag'.*'image'"):
+    pp.make("flip_lr(key='imag')")({"image": _image()}, _rng())
+
+
+def test_pickles():
+  spec = "inception_crop(4)|flip_lr|randaug(2, 5)"
+  fn = pp.make(spec)
+  copy = pickle.loads(pickle.dumps(fn))
+  assert copy.spec == spec
+  for seed in range(5):
+    one, two = (
+      f({"image": _image()}, np.random.default_rng(seed))["image"]
+      for f in (fn, copy)
+    )
+    np.testing.assert_array_equal(one, two)

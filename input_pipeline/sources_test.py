@@ -1,0 +1,242 @@
+"""Sources against the files they read, TFDS and scikit-learn."""
+
+import os
+import pickle
+from concurrent import futures
+
+import numpy as np
+import pytest
+import tensorflow_datasets as tfds
+from sklearn import datasets as sklearn_datasets
+
+from input_pipeline import sources, testing
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory):
+  """A TFDS directory with 23 + 5 examples in three files per split."""
+  path = str(tmp_path_factory.mktemp("tfds"))
+  rng = np.random.default_rng(0)
+  examples = {
+    split: [
+      {"id": f"{split}{i}", "image": testing.jpeg(rng, 8, 9), "label": i % 7}
+      for i in range(size)
+    ]
+    for split, size in (("train", 23), ("test", 5))
+  }
+  features = {"id": "text", "image": "jpeg", "label": 7}
+  for version in ("1.0.0", "1.10.0"):
+    testing.write_tfds(
+      path, "tiny", examples, features, version=version, num_shards=3
+    )
+  return path
+
+
+def _tiny(data_dir, split, name="tiny"):
+  return sources.make({"name": name, "split": split, "data_dir": data_dir})
+
+
+def _ids(source):
+  return [example["id"] for example in source.read(range(len(source)))]
+
+
+@pytest.mark.parametrize(
+  "split",
+  [
+    "train",
+    "train[:50%]",
+    "train[-5%:]",
+    "train[3:-4]",
+    "train[:37%]",
+    "test+train[20:]",
+    "train[:10%]+train[90%:]",
+  ],
+)
+def test_tfds_splits_mean_what_tfds_says(data_dir, split):
+  builder = tfds.builder_from_directory(os.path.join(data_dir, "tiny/1.10.0"))
+  expected = builder.as_data_source(
+    split=split, decoders={"image": tfds.decode.SkipDecoding()}
+  )
+  source = _tiny(data_dir, split)
+  assert len(source) == len(expected)
+  assert [source[i] for i in range(len(source))] == list(expected)
+  assert _ids(source) == [e["id"] for e in expected]
+
+
+def test_tfds_features_without_shortcut_are_parsed_by_tfds(tmp_path):
+  directory = testing.write_tfds(
+    str(tmp_path),
+    "odd",
+    {"train": [{"image": b"0", "label": 3, "score": 7}]},
+    {"image": "png", "label": 4, "score": 9},
+  )
+  path = os.path.join(directory, "features.json")
+  with open(path) as file:
+    text = file.read()
+  scalar = (
+    '{"pythonClassName": "tensorflow_datasets.core.features.scalar.Scalar", '
+    '"tensor": {"shape": {}, "dtype": "int64", "encoding": "none"}}'
+  )
+  label = text[text.index('"score": ') + len('"score": ') :].split("}}")[0]
+  with open(path, "w") as file:
+    file.write(text.replace(f'"score": {label}}}}}', f'"score": {scalar}'))
+  source = sources.make(
+    {"name": "odd", "split": "train", "data_dir": str(tmp_path)}
+  )
+  assert source[0] == {"image": b"0", "label": 3, "score": 7}
+  assert source.num_classes("score") is None
+  assert source.num_classes("label") == 4
+
+
+def test_tfds_names_versions_and_description(data_dir):
+  for name, version in (
+    ("tiny", "1.10.0"),
+    ("tfds:tiny", "1.10.0"),
+    ("tiny:1.0.0", "1.0.0"),
+    ("tfds:tiny:1.0.0", "1.0.0"),
+  ):
+    source = _tiny(data_dir, "train[5:]", name)
+    assert source.describe(2) == f"tiny/{version}:train, example 7"
+    assert source.num_classes("label") == 7
+    assert source.num_classes("id") is None
+
+
+def test_tfds_directory_from_the_environment(data_dir, monkeypatch):
+  monkeypatch.setenv("TFDS_DATA_DIR", data_dir)
+  assert len(sources.make({"name": "tiny", "split": "test"})) == 5
+
+
+def test_sources_pickle_and_serve_threads(data_dir):
+  source = _tiny(data_dir, "train[1:]+test")
+  expected = _ids(source)
+  copy = pickle.loads(pickle.dumps(source))
+  assert _ids(copy) == expected
+  with futures.ThreadPoolExecutor(8) as pool:
+    indices = list(range(len(copy))) * 20
+    found = list(pool.map(lambda i: copy[i]["id"], indices))
+  assert found == expected * 20
+
+
+def test_tfds_errors(data_dir, tmp_path, monkeypatch):
+  for data, message in (
+    ({"name": "tiy"}, "Unknown data set 'tiy'. Did you mean 'tiny'"),
+    ({"name": "tiny:2.0.0"}, "Unknown version '2.0.0'.*1.0.0, 1.10.0"),
+    ({"split": "trian"}, "Unknown split 'trian'. Did you mean 'train'"),
+    ({"split": "train[:24]"}, "beyond the 23 examples"),
+    ({"data_dir": "/no/such"}, "no TFDS directory /no/such.*TFDS_DATA_DIR"),
+    ({"data_dir": "gs://bucket"}, "mount the bucket"),
+    ({"name": "foldr:/x"}, "Unknown kind of data source 'foldr'.*'folder'"),
+    ({"shuffle": 1}, "Unknown key of data 'shuffle'"),
+  ):
+    base = {"name": "tiny", "split": "train", "data_dir": data_dir}
+    with pytest.raises(ValueError, match=message):
+      sources.make({**base, **data})
+  monkeypatch.delenv("TFDS_DATA_DIR", raising=False)
+  monkeypatch.setenv("HOME", str(tmp_path))
+  with pytest.raises(ValueError, match=f"{tmp_path}/tensorflow_datasets"):
+    sources.make({"name": "tiny", "split": "train"})
+  with pytest.raises(ValueError, match=r"needs a name and a split"):
+    sources.make({"name": "tiny"})
+
+
+def test_tfds_prepared_as_tfrecord(tmp_path):
+  path = tmp_path / "old" / "1.0.0"
+  path.mkdir(parents=True)
+  data = {"name": "old", "split": "train", "data_dir": str(tmp_path)}
+  with pytest.raises(ValueError, match=r"no dataset_info.json"):
+    sources.make(data)
+  (path / "dataset_info.json").write_text('{"name": "old", "splits": []}')
+  with pytest.raises(ValueError, match=r"tfds build old --file_format=array_r"):
+    sources.make(data)
+  (tmp_path / "new" / "config").mkdir(parents=True)
+  with pytest.raises(
+    ValueError, match=r"but: config. For a data set with conf"
+  ):
+    sources.make({**data, "name": "new"})
+
+
+def test_folder(tmp_path):
+  for name, content in (
+    ("train/dog/b.PNG", b"1"),
+    ("train/dog/a.jpg", b"2"),
+    ("train/cat/c.webp", b"3"),
+    ("train/cat/notes.txt", b"4"),
+    ("train/.git/x.jpg", b"5"),
+  ):
+    path = tmp_path / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+  (tmp_path / "val").mkdir()
+  data = {"name": f"folder:{tmp_path}", "split": "train"}
+  source = pickle.loads(pickle.dumps(sources.make(data)))
+  assert source.read(range(3)) == [
+    {"image": b"3", "label": 0, "id": "cat/c.webp"},
+    {"image": b"2", "label": 1, "id": "dog/a.jpg"},
+    {"image": b"1", "label": 1, "id": "dog/b.PNG"},
+  ]
+  assert source.num_classes("label") == 2
+  part = sources.make({**data, "split": "train[-1:]"})
+  assert part[0]["id"] == "dog/b.PNG"
+  assert part.describe(0) == str(tmp_path / "train/dog/b.PNG")
+  for change, message in (
+    ({"split": "test"}, "Unknown split 'test'. Known: train, val"),
+    ({"split": "val"}, "No image in"),
+    ({"name": "folder:/no/such"}, "No folder /no/such"),
+    ({"data_dir": "/x"}, "data_dir is for TFDS"),
+  ):
+    with pytest.raises(ValueError, match=message):
+      sources.make({**data, **change})
+
+
+def test_digits():
+  digits = sklearn_datasets.load_digits()
+  train, test = (
+    sources.make({"name": "arrays:digits", "split": split})
+    for split in ("train", "test")
+  )
+  assert (len(train), len(test)) == (1438, 359)
+  assert train.num_classes("label") == 10
+  # Row 9 is the second test example; row 5 the fifth training example.
+  for example, row in ((test[1], 9), (train[4], 5), (train[1437], 1796)):
+    expected = [[round(v * 255 / 16) for v in r] for r in digits.images[row]]
+    assert example["image"].dtype == np.uint8
+    assert example["image"].shape == (8, 8, 1)
+    assert example["image"][..., 0].tolist() == expected
+    assert example["label"] == digits.target[row]
+  with pytest.raises(ValueError, match=r"Unknown split 'val'"):
+    sources.make({"name": "arrays:digits", "split": "val"})
+
+
+def test_npz(tmp_path):
+  path = str(tmp_path / "file.npz")
+  arrays = {
+    "train/image": np.arange(12, dtype=np.uint8).reshape(3, 2, 2, 1),
+    "train/label": np.array([0, 1, 1]),
+    "test/image": np.zeros((1, 2, 2, 1), np.uint8),
+    "test/label": np.array([4]),
+  }
+  np.savez(path, **arrays)
+  data = {"name": f"arrays:{path}", "split": "train[1:]"}
+  source = sources.make(data)
+  assert len(source) == 2
+  assert source[1]["image"].tolist() == [[[8], [9]], [[10], [11]]]
+  assert source.num_classes("label") == 5
+  with pytest.raises(ValueError, match=r"Unknown split 'val'. Known: test, tr"):
+    sources.make({**data, "split": "val"})
+  np.savez(path, **{**arrays, "train/label": np.zeros(2)})
+  with pytest.raises(ValueError, match=r"differ in length: {'image': 3, 'lab"):
+    sources.make(data)
+  np.savez(path, **{"train/image": np.array([{}])})
+  with pytest.raises(ValueError, match=r"allow_pickle"):
+    sources.make(data)
+  with pytest.raises(ValueError, match=r"No file /no.npz"):
+    sources.make({**data, "name": "arrays:/no.npz"})
+
+
+def test_made_up_imagenet(tmp_path):
+  testing.imagenet2012(str(tmp_path), train=5, validation=3)
+  data = {"name": "imagenet2012", "data_dir": str(tmp_path)}
+  train = sources.make({**data, "split": "train"})
+  assert (len(train), train.num_classes("label")) == (5, 1000)
+  assert train[4]["file_name"] == b"train_00000004.JPEG"
+  assert len(sources.make({**data, "split": "validation"})) == 3
