@@ -21,6 +21,14 @@ def golden():
   return load
 
 
+@pytest.fixture(autouse=True)
+def compile_fast():
+  """Models here are tiny: most of a test's time would go into compiling."""
+  jax.config.update("jax_disable_most_optimizations", True)
+  yield
+  jax.config.update("jax_disable_most_optimizations", False)
+
+
 class Precision:
   """A floating point type with the tolerance the vectors are met to."""
 

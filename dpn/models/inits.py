@@ -15,12 +15,14 @@ class Inits(NamedTuple):
     embedding: of the patch embedding's kernel.
     dense: of the kernels of attention and MLP.
     mlp_bias: of the biases of the MLP; all others start at zero.
+    cls: of the class token.
     head: of the classifier's kernel, unless that starts at zero.
   """
 
   embedding: Callable
   dense: Callable
   mlp_bias: Callable
+  cls: Callable
   head: Callable
 
 
@@ -33,6 +35,7 @@ INITS = {
     embedding=nn.initializers.lecun_normal(),
     dense=nn.initializers.xavier_uniform(),
     mlp_bias=nn.initializers.normal(1e-6),
+    cls=_ZEROS,
     head=nn.initializers.lecun_normal(),
   ),
   # arXiv 2012.12877; the embedding is PyTorch's default convolution.
@@ -40,6 +43,7 @@ INITS = {
     embedding=nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform"),
     dense=_NORMAL,
     mlp_bias=_ZEROS,
+    cls=_NORMAL,
     head=_NORMAL,
   ),
   # arXiv 2104.05704
@@ -47,6 +51,7 @@ INITS = {
     embedding=nn.initializers.he_normal(),
     dense=_NORMAL,
     mlp_bias=_ZEROS,
+    cls=_ZEROS,
     head=_NORMAL,
   ),
 }

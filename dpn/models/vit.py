@@ -143,7 +143,8 @@ class _Model(nn.Module):
     pe = posemb.get(self, self.posemb, (h, w), width, cls_row)
     cls = None
     if has_cls:
-      cls = self.param("cls", nn.initializers.zeros, (1, 1, width))
+      init = inits.get(self.weight_init).cls
+      cls = self.param("cls", init, (1, 1, width))
       cls = jnp.tile(cls.astype(x.dtype), (n, 1, 1))
 
     if cls_row:
