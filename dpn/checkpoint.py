@@ -68,13 +68,39 @@ class Checkpointer:
     Args:
       state: tree of `jax.ShapeDtypeStruct` with explicit shardings. The mesh
         may differ from the one that saved.
+
+    Raises:
+      ValueError: the checkpoint holds other arrays.
     """
-    position = self._orbax.metadata(self.latest).custom_metadata["position"]
+    metadata = self._orbax.metadata(self.latest)
+    path = os.path.join(str(self._orbax.directory), str(self.latest))
+    _check_shapes(path, metadata.metadata, state)
+    position = metadata.custom_metadata["position"]
     return self._orbax.load(self.latest, state), position
 
   def close(self):
     """Waits for the last save and raises what went wrong there."""
     self._orbax.close()
+
+
+def _check_shapes(path: str, saved: Any, state: Any):
+  there = {k: tuple(v.shape) for k, v in trees.flatten(saved).items()}
+  here = {k: tuple(v.shape) for k, v in trees.flatten(state).items()}
+  absent = "absent"
+  differ = [
+    f"  {name}: {there.get(name, absent)} there, {here.get(name, absent)} here"
+    for name in sorted({*there, *here})
+    if there.get(name) != here.get(name)
+  ]
+  if differ:
+    more = f"\n  and {len(differ) - 20} more" if len(differ) > 20 else ""
+    raise ValueError(
+      f"The checkpoint {path} is of another model or optimizer:\n"
+      + "\n".join(differ[:20])
+      + more
+      + "\nUse the config that made it, or config.model_init to take over "
+      "parameters alone."
+    )
 
 
 def write_atomically(path: str, data: bytes):

@@ -18,24 +18,34 @@ from ml_collections import config_flags
 from dpn import checkpoint, metrics, sharding
 from input_pipeline import device
 from trainers import build, report
+from trainers import workdir as run_directory
 
 DONE = "done.json"
 
 
-def train(config, workdir: str):
+def train(config, workdir: str, *, allow_config_change: bool = False):
   """Trains and evaluates from wherever `workdir` stands to the end.
+
+  Args:
+    config: a ConfigDict.
+    workdir: directory of the run.
+    allow_config_change: go on although the run there began with another config.
 
   Raises:
     ValueError, OSError: something in the config, the data or the working
       directory is wrong.
     metrics.NonFiniteError: training diverged.
   """
+  prepare = lambda: run_directory.prepare(
+    workdir, config.to_dict(), allow_config_change=allow_config_change
+  )
   if os.path.exists(os.path.join(workdir, DONE)):
+    prepare()
     report.say(f"{workdir} is done already; see {DONE} there.")
     return
   report.environment(config, workdir)
   experiment = build.from_config(config)
-  _prepare(workdir, config)
+  prepare()  # after all that a wrong config could fail at
   checkpoints = checkpoint.Checkpointer(
     os.path.join(workdir, build.CHECKPOINTS),
     timeout_secs=config.get("ckpt_timeout") or 1200,
@@ -56,20 +66,6 @@ def train(config, workdir: str):
     }
     checkpoint.write_json(os.path.join(workdir, DONE), done)
   report.say(f"Done. Results are in {workdir}.")
-
-
-def _prepare(workdir: str, config):
-  """Creates the working directory and notes the config there."""
-  try:
-    os.makedirs(workdir, exist_ok=True)
-    if jax.process_index() == 0:
-      path = os.path.join(workdir, "config.json")
-      checkpoint.write_json(path, config.to_dict())
-  except OSError as e:
-    raise type(e)(
-      f"Cannot write to --workdir={workdir}: {e.strerror or e}. Give a "
-      "directory in which this user may create files."
-    ) from e
 
 
 def loop(experiment, state, position, checkpoints, workdir):
@@ -96,8 +92,19 @@ def loop(experiment, state, position, checkpoints, workdir):
     prefetch=experiment.config.get("prefetch_to_device") or 2,
   )
   due = lambda every: step % every == 0 or step == experiment.total_steps
+
+  def evaluate():
+    row = {}
+    for evaluator in experiment.evaluators:
+      if due(evaluator.every_steps):
+        row |= log.evaluation(evaluator, state.variables)
+    return row
+
   values, row = None, log.last_row
   with contextlib.closing(log), contextlib.closing(batches):
+    if experiment.total_steps == 0:  # evaluates config.model_init
+      row = evaluate()
+      log.write(step, row)
     while step < experiment.total_steps:
       previous = values
       state, values = experiment.update(state, next(batches))
@@ -109,9 +116,7 @@ def loop(experiment, state, position, checkpoints, workdir):
       row = {}
       if due(experiment.log_steps):
         row |= log.training(step, values, batches)
-      for evaluator in experiment.evaluators:
-        if due(evaluator.every_steps):
-          row |= log.evaluation(evaluator, state.variables)
+      row |= evaluate()
       if row:
         log.write(step, row)
       if due(experiment.ckpt_steps):
@@ -125,9 +130,17 @@ def main(argv):
   if not flags.FLAGS["verbosity"].present:
     logging.set_verbosity(logging.WARNING)  # libraries tell a lot at INFO
   try:
-    train(_CONFIG.value, _WORKDIR.value)
+    train(
+      _CONFIG.value,
+      _WORKDIR.value,
+      allow_config_change=_ALLOW_CONFIG_CHANGE.value,
+    )
   except (ValueError, OSError, metrics.NonFiniteError) as e:
     fail(e)
+  except KeyboardInterrupt:
+    sys.exit(
+      "\nInterrupted. The same command goes on from the last checkpoint."
+    )
 
 
 def fail(error: BaseException):
@@ -156,6 +169,11 @@ if __name__ == "__main__":
   )
   _WORKDIR = flags.DEFINE_string(
     "workdir", None, "Directory of this run: its checkpoints and results."
+  )
+  _ALLOW_CONFIG_CHANGE = flags.DEFINE_bool(
+    "allow_config_change",
+    False,
+    "Go on in a working directory although the config differs from its own.",
   )
   flags.DEFINE_bool("traceback", False, "Show where an error comes from.")
   flags.mark_flags_as_required(["config", "workdir"])

@@ -1,0 +1,126 @@
+"""Who may import what, read from the source of every module.
+
+And what an import may not bring along.
+"""
+
+import ast
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parent.parent
+MAY_IMPORT = {
+  "dpn": set(),
+  "input_pipeline": {"dpn"},
+  "evaluators": {"dpn", "input_pipeline"},
+  "trainers": {"dpn", "input_pipeline", "evaluators"},
+  "configs": set(),
+  "scripts": {
+    "configs",
+    "dpn",
+    "evaluators",
+    "input_pipeline",
+    "scripts",
+    "trainers",
+  },
+}
+# Where a library is allowed: a folder, or a file.
+HOMES = {
+  "cv2": ["input_pipeline/"],
+  "grain": ["input_pipeline/"],
+  "orbax": ["dpn/checkpoint.py"],
+  "tensorflow": [],
+  "tensorflow_datasets": ["input_pipeline/"],
+  "torch": [],
+  # Entry points; and Grain's worker processes read flags.
+  "absl.flags": ["trainers/train.py", "scripts/", "input_pipeline/pipeline.py"],
+}
+MODULES = [
+  path.relative_to(ROOT).as_posix()
+  for package in MAY_IMPORT
+  for path in sorted((ROOT / package).rglob("*.py"))
+]
+
+
+def _imports(source):
+  """Returns the dotted names a module imports, wherever it does so."""
+  names = set()
+  for node in ast.walk(ast.parse(source)):
+    if isinstance(node, ast.Import):
+      names |= {alias.name for alias in node.names}
+    elif isinstance(node, ast.ImportFrom):
+      assert not node.level, "House style: imports are absolute."
+      names |= {f"{node.module}.{alias.name}" for alias in node.names}
+  return names
+
+
+def _violations(module, names):
+  """Returns what `module` imports and may not."""
+  package = module.partition("/")[0]
+  known = MAY_IMPORT[package] | {package}
+  bad = []
+  for name in sorted(names):
+    top = name.partition(".")[0]
+    if top in MAY_IMPORT and top not in known:
+      bad.append(name)
+    for library, homes in HOMES.items():
+      if f"{name}.".startswith(f"{library}.") and not any(
+        module.startswith(home) for home in homes
+      ):
+        bad.append(name)
+    if package == "configs" and top in ("jax", "jaxlib", "flax", "numpy"):
+      bad.append(name)
+  return bad
+
+
+@pytest.mark.parametrize(
+  "module", [m for m in MODULES if not m.endswith("_test.py")]
+)
+def test_imports_go_one_way(module):
+  names = _imports((ROOT / module).read_text())
+  assert _violations(module, names) == []
+
+
+@pytest.mark.parametrize(
+  ("module", "line"),
+  [
+    ("dpn/x.py", "from trainers import update"),
+    ("dpn/x.py", "def f():\n  import evaluators.mean"),
+    ("dpn/x.py", "from absl import flags"),
+    ("dpn/x.py", "from orbax.checkpoint import v1"),
+    ("input_pipeline/x.py", "from evaluators import mean"),
+    ("evaluators/x.py", "from tensorflow_datasets import core"),
+    ("evaluators/x.py", "from trainers import update"),
+    ("trainers/x.py", "from scripts import tables"),
+    ("configs/x.py", "from dpn import names"),
+    ("configs/x.py", "import jax.numpy as jnp"),
+    ("scripts/x.py", "import tensorflow as tf"),
+  ],
+)
+def test_violations_are_found(module, line):
+  assert len(_violations(module, _imports(line))) == 1
+
+
+def test_the_list_of_modules_is_complete():
+  packages = {path.parent.name for path in ROOT.glob("*/__init__.py")}
+  assert packages == set(MAY_IMPORT)
+  assert "dpn/models/vit.py" in MODULES
+  assert "trainers/train.py" in MODULES
+
+
+def test_the_model_brings_no_data_library():
+  code = (
+    "import sys, dpn.models.vit, dpn.tasks, dpn.optim;"
+    "print([m for m in ('tensorflow', 'torch', 'cv2', 'grain',"
+    " 'tensorflow_datasets', 'orbax') if m in sys.modules])"
+  )
+  done = subprocess.run(
+    [sys.executable, "-c", code],
+    cwd=ROOT,
+    capture_output=True,
+    text=True,
+    check=True,
+  )
+  assert done.stdout.strip() == "[]"
