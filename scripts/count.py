@@ -17,7 +17,7 @@ import cv2
 import flax.linen as nn
 import jax
 import numpy as np
-from absl import app, flags
+from absl import app, flags, logging
 from ml_collections import config_flags
 
 import dpn.tasks
@@ -115,7 +115,9 @@ def is_array(x) -> bool:
 
 def own_flops(call: Call, cache: dict) -> float:
   """Returns the FLOPs of a call without those of the modules it calls."""
-  return flops(call, cache) - sum(flops(c, cache) for c in call.children)
+  inside = sum(flops(c, cache) for c in call.children)
+  # XLA counts the scalar function of equal reductions once per program.
+  return max(0.0, flops(call, cache) - inside)
 
 
 def flops(call: Call, cache: dict) -> float:
@@ -140,10 +142,10 @@ def table(parts: dict[str, Part]) -> str:
   total = Part(
     sum(p.params for p in parts.values()), sum(p.flops for p in parts.values())
   )
-  rows = [("part", "parameters", "MFLOPs", "M multiply-adds")]
+  rows = [("part", "parameters", "FLOPs", "multiply-adds")]
   for name, part in [*parts.items(), ("total", total)]:
-    mega = part.flops / 1e6
-    rows.append((name, f"{part.params:,}", f"{mega:,.1f}", f"{mega / 2:,.1f}"))
+    numbers = part.params, part.flops, part.flops / 2
+    rows.append((name, *(f"{n:,.0f}" for n in numbers)))
   widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
   return "\n".join(
     f"{name:<{widths[0]}}  "
@@ -169,6 +171,7 @@ def image_shape(config) -> tuple[int, ...]:
 
 def main(argv):
   del argv
+  logging.set_verbosity(logging.WARNING)
   config = _CONFIG.value
   model = dpn.tasks.make(config).model
   print(table(count(model, image_shape(config))))

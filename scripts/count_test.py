@@ -70,10 +70,10 @@ def test_parts_sum_to_the_model():
 
 
 def test_table():
-  parts = {"stem": count.Part(1000, 2e6), "head": count.Part(234, 4e6)}
+  parts = {"stem": count.Part(1000, 2e3), "head": count.Part(234, 4e3)}
   assert count.table(parts) == (
-    "part   parameters  MFLOPs  M multiply-adds\n"
-    "stem        1,000     2.0              1.0\n"
-    "head          234     4.0              2.0\n"
-    "total       1,234     6.0              3.0"
+    "part   parameters  FLOPs  multiply-adds\n"
+    "stem        1,000  2,000          1,000\n"
+    "head          234  4,000          2,000\n"
+    "total       1,234  6,000          3,000"
   )
