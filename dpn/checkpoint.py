@@ -26,12 +26,15 @@ class Checkpointer:
   processes of a run must make the same calls.
   """
 
-  def __init__(self, directory: str, *, timeout_secs: int = 1200):
+  def __init__(
+    self, directory: str, *, timeout_secs: int = 1200, read_only: bool = False
+  ):
     """Opens, and creates if needed, `directory`.
 
     Args:
       directory: where the checkpoints lie.
       timeout_secs: a save that takes longer is an error.
+      read_only: leave unfinished saves alone: another run may be writing.
     """
     policies = ocp.training.preservation_policies
     context = ocp.Context()
@@ -40,7 +43,7 @@ class Checkpointer:
       os.path.abspath(directory),
       context=context,
       preservation_policy=policies.LatestN(KEEP),
-      cleanup_tmp_directories=True,
+      cleanup_tmp_directories=not read_only,
     )
 
   @property

@@ -37,6 +37,7 @@ HOMES = {
   # Entry points; and Grain's worker processes read flags.
   "absl.flags": ["trainers/train.py", "scripts/", "input_pipeline/pipeline.py"],
 }
+CONFIGS_MAY_IMPORT = {*sys.stdlib_module_names, "configs", "ml_collections"}
 MODULES = [
   path.relative_to(ROOT).as_posix()
   for package in MAY_IMPORT
@@ -65,13 +66,13 @@ def _violations(module, names):
     top = name.partition(".")[0]
     if top in MAY_IMPORT and top not in known:
       bad.append(name)
+    elif package == "configs" and top not in CONFIGS_MAY_IMPORT:
+      bad.append(name)
     for library, homes in HOMES.items():
       if f"{name}.".startswith(f"{library}.") and not any(
         module.startswith(home) for home in homes
       ):
         bad.append(name)
-    if package == "configs" and top in ("jax", "jaxlib", "flax", "numpy"):
-      bad.append(name)
   return bad
 
 

@@ -25,7 +25,7 @@ def make_mesh(axes: Sequence[tuple[str, int]] = (("data", -1),)) -> Mesh:
   devices = jax.device_count()
   if sizes.count(-1) == 1:
     rest = math.prod(size for size in sizes if size != -1)
-    sizes[sizes.index(-1)] = devices // rest
+    sizes[sizes.index(-1)] = devices // rest if rest else 0
   if math.prod(sizes) != devices or min(sizes) < 1:
     raise ValueError(
       f"config.mesh={list(axes)} does not fit {devices} devices: the sizes "
@@ -73,8 +73,13 @@ def infer(shapes: Any, strategy: Sequence[tuple[str, str]], mesh: Mesh) -> Any:
     mesh: the devices.
 
   Raises:
-    ValueError: on a malformed rule or unknown mesh axis.
+    ValueError: on a malformed strategy or rule, or an unknown mesh axis.
   """
+  if any(isinstance(pair, str) or len(pair) != 2 for pair in strategy):
+    raise ValueError(
+      f"sharding_strategy is {strategy!r}, expected a list of (regex, rule) "
+      "pairs, for example [('.*', 'fsdp(axis=\"data\")')]."
+    )
   rules = [_parse_rule(rule, mesh) for _, rule in strategy]
   masks = trees.masks(shapes, [r for r, _ in strategy], "sharding_strategy")
 

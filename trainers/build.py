@@ -156,7 +156,7 @@ def _resume(workdir: str, experiment: Experiment):
       f"config.resume={workdir!r}: there is no {directory}. Give the working "
       "directory of a run, or use config.model_init to load a parameter file."
     )
-  other = checkpoint.Checkpointer(directory)
+  other = checkpoint.Checkpointer(directory, read_only=True)
   try:
     if other.latest is None:
       raise FileNotFoundError(f"config.resume: no checkpoint in {directory}.")

@@ -77,6 +77,7 @@ class Log:
     self._clock.tick()
     if step == self._first_step + 1:
       secs = time.monotonic() - self._started
+      self._started += secs  # the estimate leaves compilation out
       say(f"First step under way after {secs:.1f} s (compilation included).")
 
   def training(

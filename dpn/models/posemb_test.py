@@ -1,0 +1,82 @@
+"""Position embeddings by hand, and their place in a model."""
+
+import math
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dpn.models import posemb
+
+
+class Holder(nn.Module):
+  """What `posemb.get` needs: a module to own its parameter."""
+
+  kind: str
+  grid: tuple[int, int] = (2, 3)
+  width: int = 8
+
+  @nn.compact
+  def __call__(self):
+    return posemb.get(self, self.kind, self.grid, self.width)
+
+
+def test_sincos2d_by_hand():
+  """Width 8 has two frequencies, 1 and 1e-4; the tokens go row by row."""
+  table = posemb.sincos2d(2, 3, 8)
+  assert table.shape == (1, 6, 8)
+  s1, c1, s2, c2 = math.sin(1), math.cos(1), math.sin(2), math.cos(2)
+  slow = [math.sin(1e-4), math.cos(1e-4), math.sin(2e-4), math.cos(2e-4)]
+  np.testing.assert_allclose(
+    table[0, [0, 2, 3, 5]],
+    [  # sin x      cos x          sin y         cos y
+      [0, 0, 1, 1, 0, 0, 1, 1],
+      [s2, slow[2], c2, slow[3], 0, 0, 1, 1],
+      [0, 0, 1, 1, s1, slow[0], c1, slow[1]],
+      [s2, slow[2], c2, slow[3], s1, slow[0], c1, slow[1]],
+    ],
+    atol=1e-15,
+  )
+
+
+def test_sincos2d_against_its_formula():
+  rows, cols, width, temperature = 3, 4, 20, 50.0
+  table = posemb.sincos2d(rows, cols, width, temperature)
+  quarter = width // 4
+  for y, x, i in np.ndindex(rows, cols, quarter):
+    omega = temperature ** (-i / (quarter - 1))
+    got = table[0, y * cols + x, i::quarter]
+    want = [fn(omega * k) for k in (x, y) for fn in (math.sin, math.cos)]
+    np.testing.assert_allclose(got, want, atol=1e-14)
+
+
+@pytest.mark.parametrize("width", [4, 10])
+def test_sincos2d_width(width):
+  with pytest.raises(
+    ValueError, match=f"multiple of 4 and at least 8, got {width}"
+  ):
+    posemb.sincos2d(2, 2, width)
+
+
+def test_get_sincos2d_has_no_parameters():
+  table, variables = Holder("sincos2d").init_with_output(jax.random.key(0))
+  assert variables == {}
+  assert table.dtype == jnp.float32
+  np.testing.assert_allclose(table, posemb.sincos2d(2, 3, 8), atol=1e-7)
+
+
+def test_get_learn_starts_at_variance_one_over_width():
+  holder = Holder("learn", (40, 50), 64)
+  table, variables = holder.init_with_output(jax.random.key(0))
+  np.testing.assert_array_equal(table, variables["params"]["pos_embedding"])
+  assert table.shape == (1, 2000, 64)
+  # 128,000 draws: four standard errors.
+  np.testing.assert_allclose(table.std(), 1 / 8, rtol=0.008)
+  np.testing.assert_allclose(table.mean(), 0, atol=0.0014)
+
+
+def test_unknown_kind():
+  with pytest.raises(ValueError, match=r"posemb 'sincos'\. Did you mean 'sinc"):
+    Holder("sincos").init(jax.random.key(0))

@@ -1,0 +1,147 @@
+"""Stems against vectors computed in NumPy from the paper's formulas.
+
+testdata/stems.npz: a float32 image (2, 8, 12, 3) with one constant patch,
+parameters, and in float64 the patches and the tokens of every stem.
+"""
+
+import pathlib
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dpn import trees
+from dpn.models import stem, vit
+
+GOLDEN = dict(np.load(pathlib.Path(__file__).parent / "testdata/stems.npz"))
+IMAGE = GOLDEN["in/image_nhwc"]
+
+# Parameters beyond the embedding: 48 pixels per patch, width 10.
+SCALE_0, BIAS_0 = {"ln0/scale": (48,)}, {"ln0/bias": (48,)}
+SCALE_1, BIAS_1 = {"ln1/scale": (10,)}, {"ln1/bias": (10,)}
+STEMS = {
+  "none": {},
+  "dpn": SCALE_0 | BIAS_0 | SCALE_1 | BIAS_1,
+  "pre": SCALE_0 | BIAS_0,
+  "post": SCALE_1 | BIAS_1,
+  "post_posemb": SCALE_1 | BIAS_1,
+  "only_learnable": SCALE_0 | BIAS_0 | SCALE_1 | BIAS_1,
+  "rmsnorm": SCALE_0 | SCALE_1,
+  "no_learnable": {},
+}
+
+
+def model_and_params(stem_ln, dtype=np.float32):
+  """Returns a model without blocks, and the vectors' parameters for it."""
+  model = vit.Model(
+    stem_ln=stem_ln,
+    width=10,
+    depth=0,
+    num_heads=1,
+    patch_size=(4, 4),
+    dtype_mm=np.dtype(dtype).name,
+  )
+  flat = {
+    "embedding/kernel": GOLDEN["param/dense/kernel"].reshape(4, 4, 3, 10),
+    "embedding/bias": GOLDEN["param/dense/bias"],
+    "pos_embedding": GOLDEN["param/pos_embedding"],
+    "Transformer/encoder_norm/scale": np.ones(10),
+    "Transformer/encoder_norm/bias": np.zeros(10),
+  } | {f"stem/{name}": GOLDEN[f"param/{name}"] for name in STEMS[stem_ln]}
+  return model, trees.unflatten({k: x.astype(dtype) for k, x in flat.items()})
+
+
+def tokens(stem_ln, dtype=np.float32, image=IMAGE):
+  model, params = model_and_params(stem_ln, dtype)
+  run = jax.jit(lambda p, x: model.apply({"params": p}, x)[1]["with_posemb"])
+  return run(params, image.astype(dtype))
+
+
+def test_every_stem_is_tested():
+  assert STEMS.keys() == stem.STEM_LN.keys()
+
+
+@pytest.mark.parametrize("stem_ln", STEMS)
+def test_vectors(stem_ln):
+  group = "base" if stem_ln == "none" else stem_ln
+  want = GOLDEN[f"{group}/out/with_posemb"]
+  np.testing.assert_allclose(tokens(stem_ln), want, rtol=1e-4, atol=2e-5)
+  with jax.enable_x64(True):
+    got = tokens(stem_ln, np.float64)
+    assert got.dtype == np.float64
+    np.testing.assert_allclose(got, want, rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize("stem_ln", STEMS)
+def test_parameters(stem_ln):
+  model, _ = model_and_params(stem_ln)
+  params = jax.eval_shape(model.init, jax.random.key(0), IMAGE)["params"]
+  flat = trees.flatten(params.get("stem", {}))
+  assert {name: x.shape for name, x in flat.items()} == STEMS[stem_ln]
+  assert params["embedding"]["kernel"].shape == (4, 4, 3, 10)
+
+
+def test_patches_are_in_row_column_channel_order():
+  patches = stem.patchify(IMAGE, (4, 4)).reshape(2, 6, 48)
+  np.testing.assert_array_equal(patches, GOLDEN["mid/patches"])
+
+
+def test_oblong_patches():
+  image = np.arange(2 * 4 * 12 * 3).reshape(2, 4, 12, 3)
+  patches = stem.patchify(image, (2, 4))
+  assert patches.shape == (2, 2, 3, 24)
+  for n, i, j, r, c, k in np.ndindex(2, 2, 3, 2, 4, 3):
+    pixel = image[n, 2 * i + r, 4 * j + c, k]
+    assert patches[n, i, j, (r * 4 + c) * 3 + k] == pixel
+
+
+def test_embedding_is_a_strided_convolution():
+  model, params = model_and_params("none")
+  conv = nn.Conv(10, (4, 4), strides=(4, 4), padding="VALID")
+  want = conv.apply({"params": params["embedding"]}, IMAGE)
+  _, out = model.apply({"params": params}, IMAGE)
+  np.testing.assert_allclose(out["stem"], want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(1, 10, 8, 3), (1, 8, 10, 3), (8, 8, 3)])
+def test_images_that_cannot_be_cut(shape):
+  with pytest.raises(ValueError, match=r"cut into 4x4 patches.*Resize or crop"):
+    stem.patchify(np.zeros(shape), (4, 4))
+
+
+@pytest.mark.parametrize("stem_ln", ["dpn", "pre", "no_learnable"])
+def test_brightness_and_contrast_of_patches_vanish(stem_ln):
+  """LayerNorm's statistics are each patch's own: nothing else is left."""
+  image = np.random.RandomState(0).uniform(-1, 1, IMAGE.shape)
+  image[0, :4, :4] *= 0.5
+  changed = image.copy()
+  changed[0, :4, :4] = 1.7 * image[0, :4, :4] - 0.2
+  np.testing.assert_allclose(
+    tokens(stem_ln, image=changed), tokens(stem_ln, image=image), atol=1e-4
+  )
+  plain = tokens("none", image=changed) - tokens("none", image=image)
+  assert np.abs(plain[0, 0]).max() > 0.1
+
+
+def test_half_precision_starts_after_the_pixels_are_normalized():
+  stem_norms = stem.Stem("dpn", dtype=jnp.bfloat16)
+  patches = stem.patchify(IMAGE, (4, 4))
+
+  def run(part, x):
+    y, variables = stem_norms.init_with_output(
+      jax.random.key(0), x, method=part
+    )
+    assert {leaf.dtype for leaf in jax.tree.leaves(variables)} == {
+      np.dtype("float32")
+    }
+    return y
+
+  assert run("before", patches).dtype == jnp.float32
+  assert run("after", patches.astype(jnp.bfloat16)).dtype == jnp.bfloat16
+
+
+def test_unknown_stem():
+  with pytest.raises(ValueError, match=r"stem_ln 'dnp'\. Did you mean 'dpn'\?"):
+    stem.get_norms("dnp")

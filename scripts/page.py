@@ -1,0 +1,103 @@
+"""Writes a report as one HTML file that needs no other."""
+
+import base64
+import html
+import io
+from collections.abc import Sequence
+
+from matplotlib import figure
+
+PIXELS_PER_INCH = 100  # of the page; pictures hold twice as many
+
+_PAGE = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title>
+<style>
+body {{
+  margin: 0 auto; max-width: 60rem; padding: 1rem 1.2rem 3rem; color: #1b1b1b;
+  background: #fff; font: 1rem/1.5 system-ui, sans-serif;
+}}
+h1 {{ font-size: 1.6rem; line-height: 1.25; }}
+h2 {{ font-size: 1.15rem; margin-top: 2.2rem; }}
+p {{ max-width: 44rem; }}
+code, pre {{ font: 0.85em ui-monospace, monospace; background: #f4f4f4; }}
+code {{ overflow-wrap: anywhere; }}
+pre {{ padding: 0.7rem; overflow-x: auto; white-space: pre-wrap; }}
+.scroll {{ overflow-x: auto; }}
+table {{ border-collapse: collapse; font-variant-numeric: tabular-nums; }}
+th, td {{ padding: 0.3rem 0.9rem 0.3rem 0; text-align: right; }}
+td:not(:first-child) {{ white-space: nowrap; }}
+th:first-child, td:first-child {{ text-align: left; }}
+th {{ border-bottom: 1px solid #888; vertical-align: bottom; }}
+td {{ border-bottom: 1px solid #e6e6e6; }}
+.row {{ display: flex; flex-wrap: wrap; gap: 0 1rem; align-items: flex-start; }}
+figure {{ margin: 0.8rem 0; flex: 0 1 29rem; break-inside: avoid; }}
+img {{ max-width: 100%; height: auto; }}
+figcaption {{ font-size: 0.9rem; color: #444; }}
+@media (max-width: 34rem) {{
+  table {{ font-size: 0.8rem; }}
+  th, td {{ padding-right: 0.45rem; }}
+}}
+</style>
+</head>
+<body>
+<h1>{title}</h1>
+{body}
+</body>
+</html>
+"""
+
+
+def page(title: str, *parts: str) -> str:
+  """Returns the HTML page of parts made by the functions below."""
+  return _PAGE.format(title=html.escape(title), body="\n".join(parts))
+
+
+def heading(text: str) -> str:
+  """Returns a section's heading."""
+  return f"<h2>{html.escape(text)}</h2>"
+
+
+def paragraph(text: str) -> str:
+  """Returns a paragraph; `text` between backquotes is shown as code."""
+  pieces = html.escape(text).split("`")
+  pieces[1::2] = [f"<code>{piece}</code>" for piece in pieces[1::2]]
+  return f"<p>{''.join(pieces)}</p>"
+
+
+def commands(*lines: str) -> str:
+  """Returns lines to type, one below the other."""
+  return f"<pre>{html.escape(chr(10).join(lines))}</pre>"
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+  """Returns a table, its first column aligned left and the others right."""
+
+  def line(cell, values):
+    cells = (f"<{cell}>{html.escape(v)}</{cell}>" for v in values)
+    return f"<tr>{''.join(cells)}</tr>"
+
+  lines = [line("th", header), *(line("td", row) for row in rows)]
+  return f'<div class="scroll"><table>{"".join(lines)}</table></div>'
+
+
+def row(*figures: str) -> str:
+  """Returns pictures side by side where the screen is wide enough."""
+  return f'<div class="row">{"".join(figures)}</div>'
+
+
+def picture(fig: figure.Figure, caption: str) -> str:
+  """Returns a figure as a PNG inside the page, with its caption."""
+  png = io.BytesIO()
+  fig.savefig(png, format="png", dpi=2 * PIXELS_PER_INCH)
+  data = base64.b64encode(png.getvalue()).decode()
+  width = round(fig.get_figwidth() * PIXELS_PER_INCH)
+  text = html.escape(caption)
+  return (
+    f'<figure><img width="{width}" alt="{text}" '
+    f'src="data:image/png;base64,{data}">'
+    f"<figcaption>{text}</figcaption></figure>"
+  )

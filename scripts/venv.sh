@@ -1,0 +1,62 @@
+#!/usr/bin/env bash
+# Makes .venv with this checkout and its pinned requirements installed.
+#
+#   bash scripts/venv.sh [EXTRAS]      extras of setup.py, such as test,wandb
+#
+# Does nothing, and needs no network, while neither setup.py nor
+# constraints.txt has changed since the last time.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+extras=${1:-}
+# A moved checkout needs a new installation: the environment holds its path.
+inputs=$(cat setup.py constraints.txt <(pwd) | cksum | tr ' ' -)
+stamp=.venv/installed/$inputs/${extras:-base}
+
+fail() {
+  echo "Error: $*" >&2
+  exit 1
+}
+
+# Prints the first interpreter that is new enough and can make environments.
+# Trying beats looking: a name on the PATH may be a launcher of nothing.
+find_python() {
+  local name version found_old='' found_bare=''
+  for name in python3.13 python3.12 python3.11 python3 python; do
+    version=$("$name" -c 'import platform; print(platform.python_version())' \
+      2>/dev/null) || continue
+    if ! "$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
+      found_old+="; $name is $version"
+    elif ! "$name" -c 'import ensurepip, venv' 2>/dev/null; then
+      found_bare=$version
+    else
+      command -v "$name"
+      return
+    fi
+  done
+  if [ -n "$found_bare" ]; then
+    fail "Python $found_bare comes without the modules venv and ensurepip." \
+      "On Debian and Ubuntu: sudo apt install python${found_bare%.*}-venv"
+  fi
+  fail "Found no Python >= 3.11 on the PATH${found_old:-; nor any other}." \
+    "Get one from your package manager, python.org or pyenv."
+}
+
+if [ -e "$stamp" ] && .venv/bin/python -c '' 2>/dev/null; then
+  exit
+fi
+
+if ! .venv/bin/python -m pip --version >/dev/null 2>&1; then
+  python=$(find_python)
+  echo "Making .venv with $("$python" --version) ($python)"
+  "$python" -m venv --clear .venv
+fi
+
+# Whatever was installed from other inputs is about to change.
+[ -d "$(dirname "$stamp")" ] || rm -rf .venv/installed
+echo "Installing into .venv; the first time takes some minutes ..."
+.venv/bin/python -m pip install --quiet --quiet --disable-pip-version-check \
+  --constraint constraints.txt --editable ".${extras:+[$extras]}" ||
+  fail "pip could not install the requirements; its message is above."
+mkdir -p "$(dirname "$stamp")"
+touch "$stamp"
