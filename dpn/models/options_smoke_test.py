@@ -12,7 +12,12 @@ BLOCK_LN = ["sa=post,mlp=pre+post,post=stream", "normformer", "sub_ln", "cct"]
 POSITIONS = [
   {"posemb": "sincos1d"},
   {"posemb": "sincos2d_lape", "posemb_join": "lape"},
-  {"posemb_join": "lape,share=true", "pool_type": "tok"},
+  # From zero, where big_vision has it, a class token could only jump.
+  {
+    "posemb_join": "lape,share=true",
+    "pool_type": "tok",
+    "weight_init": "deit",
+  },
   {"posemb": "rpe", "pool_type": "tok"},
   {"posemb": "rpe", "posemb_join": "lape", "pool_type": "map"},
 ]

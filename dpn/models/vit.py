@@ -242,8 +242,9 @@ def Model(num_classes=None, *, variant=None, **kw) -> nn.Module:
         names.unknown("model option", key, ["variant", *OPTIONS])
       )
   options = {**decode_variant(variant), **kw}
-  if "patch_size" in options:
-    options["patch_size"] = tuple(options["patch_size"])
+  for key in ("patch_size", "conv_stem"):
+    if options.get(key):
+      options[key] = tuple(options[key])
   model = _Model(num_classes, **options)
   stem.get_norms(model.stem_ln)
   heads.check_pool_type(model.pool_type)
