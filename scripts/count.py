@@ -13,7 +13,6 @@ import dataclasses
 import math
 import re
 
-import cv2
 import flax.linen as nn
 import jax
 import numpy as np
@@ -22,7 +21,7 @@ from ml_collections import config_flags
 
 import dpn.tasks
 from dpn import trees
-from input_pipeline import pipeline, pp
+from input_pipeline import pipeline, pp, testing
 
 BLOCK = re.compile(r"Transformer/encoderblock_\d+/?(\w*)")
 STEM = ("stem", "embedding")
@@ -162,11 +161,9 @@ def image_shape(config) -> tuple[int, ...]:
   """
   if "decode" not in config.input.pp:
     return pipeline.training(config.input, seed=0).spec["image"][0][1:]
-  _, jpeg = cv2.imencode(".jpg", np.zeros((64, 64, 3), np.uint8))
-  example = {"image": jpeg.tobytes(), "label": 0}
-  return pp.make(config.input.pp)(example, np.random.default_rng(0))[
-    "image"
-  ].shape
+  rng = np.random.default_rng(0)
+  example = {"image": testing.jpeg(rng, rows=64, cols=64), "label": 0}
+  return pp.make(config.input.pp)(example, rng)["image"].shape
 
 
 def main(argv):

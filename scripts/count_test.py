@@ -4,6 +4,7 @@ import jax
 import numpy as np
 import pytest
 
+from configs import augreg_i1k, digits
 from dpn.models import vit
 from scripts import count
 
@@ -77,3 +78,9 @@ def test_table():
     "head          234  4,000          2,000\n"
     "total       1,234  6,000          3,000"
   )
+
+
+def test_image_shape():
+  shape = count.image_shape(augreg_i1k.get_config("variant=Ti/16"))
+  assert shape == (224, 224, 3)
+  assert count.image_shape(digits.get_config())[-1] == 1
