@@ -1,17 +1,21 @@
 """Checkpoints of a run (Orbax, asynchronous, atomic) and exported parameters.
 
-A checkpoint holds the train state's arrays and, beside them, a small JSON
-`position`: where the run was in its data.
+A checkpoint holds the train state's arrays and, beside them, a small JSON: the
+`position` where the run was in its data, and a checksum of the arrays.
 """
 
+import contextlib
 import json
 import os
+import pathlib
 from collections.abc import Mapping
 from typing import Any
 
 import jax
 import numpy as np
 import safetensors.numpy
+from absl import logging
+from jax.experimental import multihost_utils
 from orbax.checkpoint import v1 as ocp
 
 from dpn import trees
@@ -36,6 +40,7 @@ class Checkpointer:
       timeout_secs: a save that takes longer is an error.
       read_only: leave unfinished saves alone: another run may be writing.
     """
+    self._read_only = read_only
     policies = ocp.training.preservation_policies
     context = ocp.Context()
     context.asynchronous.timeout_secs = timeout_secs
@@ -56,34 +61,108 @@ class Checkpointer:
     """Starts saving; returns once `state` may be donated.
 
     Waits for the save before, and raises what went wrong there.
+
+    Raises:
+      OSError: a checkpoint cannot be written.
     """
     if jax.default_backend() == "cpu":
       # On CPU device memory is host memory: without a copy the writer would
       # read buffers that the next, donating step overwrites.
       state = jax.tree.map(lambda x: x.copy(), state)
-    self._orbax.save_async(
-      step, state, force=True, custom_metadata={"position": dict(position)}
-    )
+    metadata = {"position": dict(position), "checksum": int(_checksum(state))}
+    with self._explained():
+      self._orbax.save_async(step, state, force=True, custom_metadata=metadata)
 
   def restore(self, state: Any) -> tuple[Any, dict[str, int]]:
-    """Returns (state, position) of the latest checkpoint.
+    """Returns (state, position) of the latest checkpoint that is whole.
+
+    Damaged ones are logged and, unless read_only, set aside under another name.
 
     Args:
       state: tree of `jax.ShapeDtypeStruct` with explicit shardings. The mesh
         may differ from the one that saved.
 
     Raises:
-      ValueError: the checkpoint holds other arrays.
+      MismatchError: the checkpoint holds other arrays.
+      OSError: every checkpoint is damaged.
     """
-    metadata = self._orbax.metadata(self.latest)
-    path = os.path.join(str(self._orbax.directory), str(self.latest))
-    _check_shapes(path, metadata.metadata, state)
-    position = metadata.custom_metadata["position"]
-    return self._orbax.load(self.latest, state), position
+    found = [checkpoint.step for checkpoint in self._orbax.checkpoints]
+    for step in reversed(found):
+      restored, position, error = self._load(step, state)
+      if _all_processes(error is None):
+        return restored, position
+      self._set_aside(step, error)
+    raise OSError(
+      f"No checkpoint in {self._orbax.directory} can be read; steps {found} are "
+      "damaged, see above. Start anew in another --workdir."
+    )
+
+  def _load(self, step, state):
+    """Returns a checkpoint's (state, position, what is wrong with it)."""
+    try:
+      metadata = self._orbax.metadata(step)
+      if metadata.metadata is None:
+        raise OSError("its metadata cannot be read")
+      _check_shapes(str(self._path(step)), metadata.metadata, state)
+      restored = self._orbax.load(step, state)
+    except MismatchError:
+      raise
+    except Exception as e:
+      if "RESOURCE_EXHAUSTED" in str(e):
+        raise
+      return None, None, e
+    notes = metadata.custom_metadata
+    got = int(_checksum(restored))
+    expected = notes.get("checksum", got)  # early checkpoints have none
+    if got != expected:
+      return None, None, f"its checksum is {got}, expected {expected}"
+    return restored, notes["position"], None
+
+  def _set_aside(self, step, error):
+    path = self._path(step)
+    logging.error(
+      "Checkpoint %s is damaged, trying the one before: %s",
+      path,
+      error or "another process cannot read it",
+    )
+    if not self._read_only:
+      if jax.process_index() == 0:
+        path.rename(path.with_name(f"{step}.damaged"))
+      self._orbax.reload()
+
+  def _path(self, step):
+    return pathlib.Path(self._orbax.directory) / str(step)
+
+  @contextlib.contextmanager
+  def _explained(self):
+    """Turns whatever goes wrong in writing into an OSError that says so."""
+    try:
+      yield
+    except Exception as e:
+      raise OSError(
+        f"Cannot write a checkpoint to {self._orbax.directory}: {e}\nThe last "
+        f"good one is of step {self.latest}. Free some space, or make the "
+        "directory writable; the same command then goes on from there."
+      ) from e
 
   def close(self):
     """Waits for the last save and raises what went wrong there."""
-    self._orbax.close()
+    with self._explained():
+      self._orbax.close()
+
+
+class MismatchError(ValueError):
+  """A checkpoint is of another model or optimizer."""
+
+
+_checksum = jax.jit(trees.checksum)
+
+
+def _all_processes(ok: bool) -> bool:
+  """Returns whether `ok` is true in every process of the run."""
+  if jax.process_count() == 1:
+    return ok
+  return bool(multihost_utils.process_allgather(np.array(ok)).all())
 
 
 def _check_shapes(path: str, saved: Any, state: Any):
@@ -97,7 +176,7 @@ def _check_shapes(path: str, saved: Any, state: Any):
   ]
   if differ:
     more = f"\n  and {len(differ) - 20} more" if len(differ) > 20 else ""
-    raise ValueError(
+    raise MismatchError(
       f"The checkpoint {path} is of another model or optimizer:\n"
       + "\n".join(differ[:20])
       + more
@@ -129,8 +208,6 @@ def save_params(path: str, params: Any):
   flat = {}
   for name, leaf in trees.flatten(params).items():
     if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
-      from jax.experimental import multihost_utils
-
       leaf = multihost_utils.process_allgather(leaf, tiled=True)
     flat[name] = np.ascontiguousarray(leaf, np.float32)
   if jax.process_index() == 0:

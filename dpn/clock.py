@@ -1,5 +1,8 @@
 """Where the time of a run goes."""
 
+import collections
+import contextlib
+import os
 import resource
 import sys
 import time
@@ -56,6 +59,53 @@ class Clock:
     }
     self._restart()
     return figures
+
+
+def process_start() -> float:
+  """Returns when this process began, by time.monotonic(); else the time now."""
+  try:
+    with open("/proc/self/stat") as f:
+      ticks = int(f.read().rpartition(")")[2].split()[19])
+    since_boot = time.clock_gettime(time.CLOCK_BOOTTIME)
+    age = since_boot - ticks / os.sysconf("SC_CLK_TCK")
+  except OSError:  # not Linux
+    age = 0.0
+  return time.monotonic() - age
+
+
+class Split:
+  """How a process's time since `begin` divides into named parts.
+
+  What no part claims is training.
+  """
+
+  def __init__(self, begin: float):
+    """Starts.
+
+    Args:
+      begin: of the process, by time.monotonic().
+    """
+    self._begin = begin
+    self._secs = collections.Counter()
+
+  @contextlib.contextmanager
+  def part(self, name: str):
+    """Counts the time spent inside to the part `name`."""
+    begin = time.monotonic()
+    try:
+      yield
+    finally:
+      self.add(name, time.monotonic() - begin)
+
+  def add(self, name: str, secs: float):
+    """Counts `secs`, just spent, to the part `name`."""
+    self._secs[name] += secs
+
+  def secs(self) -> dict[str, float]:
+    """Returns the seconds of each part, and those of training."""
+    total = time.monotonic() - self._begin
+    rest = max(0.0, total - sum(self._secs.values()))
+    return {**self._secs, "train": rest}
 
 
 def peak_memory_bytes() -> int:

@@ -72,39 +72,59 @@ class Writer:
     )
     self._wandb = None
     if wandb is not None:
-      self._try_wandb(lambda: self._start_wandb(workdir, wandb))
+      self._try("wandb", lambda: self._start_wandb(workdir, wandb))
 
   def write(self, step: int, values: Mapping[str, float], file: str = METRICS):
-    """Writes one step's values, all at once and through to the disk."""
+    """Writes one step's values, all at once and through to the disk.
+
+    What cannot be written is logged and left out: a run does not end for it.
+    """
     values = {k: float(v) for k, v in values.items()}
-    f = self._files[file]
-    f.write(json.dumps({"step": step, **values}) + "\n")
-    f.flush()
-    os.fsync(f.fileno())
+    line = json.dumps({"step": step, **values}) + "\n"
+    self._try(file, lambda: _append(self._files[file], line.encode()))
+    self._try("TensorBoard", lambda: self._show(step, values))
+    if self._wandb is not None and not self._try(
+      "wandb", lambda: self._wandb.log(values, step=step)
+    ):
+      self._wandb = None
+
+  def close(self):
+    for name, f in self._files.items():
+      self._try(name, f.close)
+    self._try("TensorBoard", self._board.close)
+    if self._wandb is not None:
+      self._try("wandb", self._wandb.finish)
+
+  def _show(self, step, values):
     for key, value in values.items():
       self._board.add_scalar(key, value, step)
     self._board.flush()
-    if self._wandb is not None:
-      self._try_wandb(lambda: self._wandb.log(values, step=step))
-
-  def close(self):
-    for f in self._files.values():
-      f.close()
-    self._board.close()
-    if self._wandb is not None:
-      self._try_wandb(self._wandb.finish)
 
   def _start_wandb(self, workdir, kw):
     import wandb
 
     self._wandb = wandb.init(dir=workdir, **kw)
 
-  def _try_wandb(self, action):
+  def _try(self, what, action) -> bool:
+    """Returns whether the action worked; logs what it raised."""
     try:
       action()
     except Exception as e:
-      self._wandb = None
-      logging.warning("wandb failed, going on without it: %r", e)
+      logging.warning("%s failed, the run goes on without: %r", what, e)
+      return False
+    return True
+
+
+def _append(f, line: bytes):
+  """Writes a whole line or, when that fails, nothing of it."""
+  begin = os.fstat(f.fileno()).st_size
+  try:
+    if f.write(line) != len(line):
+      raise OSError("no space left for a whole line")
+    os.fsync(f.fileno())
+  except OSError:
+    f.truncate(begin)
+    raise
 
 
 def _reopen(path: str, step: int):
@@ -114,4 +134,4 @@ def _reopen(path: str, step: int):
   with open(partial, "w") as f:
     f.writelines(kept)
   os.replace(partial, path)
-  return open(path, "a")
+  return open(path, "ab", buffering=0)

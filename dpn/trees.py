@@ -121,3 +121,38 @@ def l2(tree: Tree) -> jax.Array:
     for leaf in jax.tree.leaves(tree)
   ]
   return jnp.sqrt(sum(squares, start=jnp.float32(0)))
+
+
+def checksum(tree: Tree) -> jax.Array:
+  """Returns a () uint32 that depends on every bit of every leaf and its place.
+
+  The same for any sharding: it sums, modulo 2^32, each element's bits times an
+  odd number made from its place.
+  """
+  total = jnp.uint32(0)
+  for i, leaf in enumerate(jax.tree.leaves(tree)):
+    bits = _bits(jnp.asarray(leaf))
+    place, stride = jnp.uint32(i), 1
+    for axis in range(bits.ndim - 1, -1, -1):
+      steps = jax.lax.broadcasted_iota(jnp.uint32, bits.shape, axis)
+      place, stride = place + stride * steps, stride * bits.shape[axis]
+    # Knuth's multiplicative hash; odd, so that no changed bit is lost.
+    odd = (place * jnp.uint32(2654435761)) | jnp.uint32(1)
+    total += jnp.sum(bits * odd, dtype=jnp.uint32)
+  return total
+
+
+def _bits(x):
+  """Returns the elements' bits as uint32."""
+  if x.dtype == jnp.bool_:
+    return x.astype(jnp.uint32)
+  uint = jnp.dtype(f"uint{8 * x.dtype.itemsize}")
+  return jax.lax.bitcast_convert_type(x, uint).astype(jnp.uint32)
+
+
+def nonfinite(tree: Tree) -> list[str]:
+  """Returns the names of leaves that hold a NaN or an infinity."""
+  finite = jax.jit(
+    lambda t: jax.tree.map(lambda x: jnp.all(jnp.isfinite(x)), t)
+  )(tree)
+  return [n for n, ok in flatten(jax.device_get(finite)).items() if not ok]

@@ -24,6 +24,10 @@ class Evaluator(Protocol):
     """Returns metrics by name; the same on every process."""
 
 
+class EvaluatorError(RuntimeError):
+  """An evaluator failed; the message names it."""
+
+
 class Scheduled(NamedTuple):
   """An evaluator and the number of steps from one run of it to the next."""
 
@@ -32,8 +36,17 @@ class Scheduled(NamedTuple):
   every_steps: int
 
   def run(self, variables: base.Variables) -> dict[str, float]:
-    """Returns `{"<evaluator>/<metric>": value}`."""
-    metrics = self.evaluator.run(variables)
+    """Returns `{"<evaluator>/<metric>": value}`.
+
+    Raises:
+      EvaluatorError: whatever went wrong.
+    """
+    try:
+      metrics = self.evaluator.run(variables)
+    except Exception as e:
+      raise EvaluatorError(
+        f"Evaluator {self.name!r} failed: {type(e).__name__}: {e}"
+      ) from e
     return {f"{self.name}/{key}": float(v) for key, v in metrics.items()}
 
 

@@ -27,8 +27,8 @@ class MaskedMean:
     """Prepares the means of `measure`.
 
     Args:
-      measure: returns {name: (batch,)}, and may return "_mask" to leave out
-        further examples.
+      measure: returns {name: (batch,)}; "_mask" among them is the weight of
+        each example, 0 to leave it out.
       data: batches with `_mask` (batch,).
       mesh: the devices.
     """
@@ -59,14 +59,16 @@ def _to_host(sums) -> dict[str, float]:
 
 
 def _masked_sums(measured: Mapping[str, jax.Array], batch: base.Batch):
-  mask = measured.get("_mask", batch["_mask"])
+  mask = jnp.where(batch["_mask"], measured.get("_mask", 1.0), 0.0)
   for name, values in measured.items():
     if values.shape != mask.shape:
       raise ValueError(
         f"{name!r} has shape {values.shape}; expected one number per example, "
         f"{mask.shape}."
       )
-  sums = {k: jnp.sum(jnp.where(mask, v, 0.0)) for k, v in measured.items()}
+  sums = {
+    k: jnp.sum(jnp.where(mask > 0, mask * v, 0.0)) for k, v in measured.items()
+  }
   return sums | {"_mask": jnp.sum(mask, dtype=jnp.float32)}
 
 

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 import dpn.tasks
-from dpn import checkpoint, optim, schedules, sharding
+from dpn import checkpoint, flops, optim, schedules, sharding
 from dpn.models import load
 from dpn.tasks import base
 from evaluators import base as evaluators_base
@@ -20,37 +20,58 @@ CHECKPOINTS = "checkpoints"
 
 
 @dataclasses.dataclass(frozen=True)
-class Experiment:
+class Training:
+  """The training step and all it needs, before any array exists.
+
+  Attributes:
+    task: model, loss and metrics.
+    schedule_fns: factors of `config.lr` by step.
+    shapes: of the train state, each leaf with its sharding.
+    batch_shapes: of a batch over all processes, likewise.
+    init: rng → TrainState, jitted and sharded.
+    update: (state, batch) → (state, values), jitted; donates the state.
+  """
+
+  task: base.Task
+  schedule_fns: list[Callable[[int], jax.Array]]
+  shapes: update.TrainState
+  batch_shapes: Mapping[str, jax.ShapeDtypeStruct]
+  init: Callable[[jax.Array], update.TrainState]
+  update: Callable
+
+  def compile(self) -> Callable:
+    """Returns `update`, compiled."""
+    return self.update.lower(self.shapes, self.batch_shapes).compile()
+
+  def flops(self) -> int:
+    """Returns the FLOPs of a step over all devices, see `dpn.flops`."""
+    variables = {"params": self.shapes.params, **self.shapes.model_state}
+    loss = lambda v, b: self.task.measure(v, b)[0]["loss"]
+    return flops.training_step(loss, variables, self.batch_shapes)
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment(Training):
   """Everything a run needs, built and checked, before any array exists.
 
   Attributes:
     config: as given.
     mesh: the devices.
     data: training examples.
-    task: model, loss and metrics.
-    schedule_fns: factors of `config.lr` by step.
     evaluators: with how often they run.
     total_steps: length of the run.
     log_steps: steps from one log line to the next.
     ckpt_steps: steps from one checkpoint to the next.
-    shapes: of the train state, each leaf with its sharding.
-    init: rng → TrainState, jitted and sharded.
-    update: (state, batch) → (state, values), jitted; donates the state.
     notes: on the config, for the person who starts the run.
   """
 
   config: Mapping[str, Any]
   mesh: jax.sharding.Mesh
   data: pipeline.TrainingData
-  task: base.Task
-  schedule_fns: list[Callable[[int], jax.Array]]
   evaluators: list[evaluators_base.Scheduled]
   total_steps: int
   log_steps: int
   ckpt_steps: int
-  shapes: update.TrainState
-  init: Callable[[jax.Array], update.TrainState]
-  update: Callable
   notes: list[str]
 
   @property
@@ -66,24 +87,66 @@ def from_config(config: Mapping[str, Any]) -> Experiment:
       message says what was expected.
   """
   notes = schema.check(config)
-  seed = config.get("seed", 0)
-  mesh = sharding.make_mesh(config.get("mesh") or [("data", -1)])
-  task = dpn.tasks.make(config, batch_shards=mesh.size)
+  mesh = make_mesh(config)
   data = pipeline.training(
     config["input"],
-    seed=seed,
+    seed=config.get("seed", 0),
     process_index=jax.process_index(),
     process_count=jax.process_count(),
   )
-  batch_size = data.batch_size
-  sharding.check_batch_size("config.input.batch_size", batch_size, mesh)
-  sizes = {"batch_size": batch_size, "data_size": data.num_examples}
-  sizes["total_steps"] = schedules.steps("total", config, **sizes)
+  parts = training(config, data.spec, mesh, data_size=data.num_examples)
+  sizes = _sizes(config, data.num_examples)
+  return Experiment(
+    **{f.name: getattr(parts, f.name) for f in dataclasses.fields(parts)},
+    config=config,
+    mesh=mesh,
+    data=data,
+    evaluators=evaluators_base.from_config(
+      config, parts.task.predict_fns(), mesh, sizes
+    ),
+    total_steps=sizes["total_steps"],
+    log_steps=schedules.steps("log_training", config, **sizes, default=50),
+    ckpt_steps=schedules.steps("ckpt", config, **sizes, default=1000),
+    notes=notes,
+  )
 
-  one = _one_example(data.spec)
+
+def make_mesh(config: Mapping[str, Any]) -> jax.sharding.Mesh:
+  """Returns the mesh, after checking that it can share the batches."""
+  mesh = sharding.make_mesh(config.get("mesh") or [("data", -1)])
+  size, parts = config["input"]["batch_size"], config.get("grad_accum") or 1
+  if not isinstance(parts, int) or parts < 1 or size % parts:
+    raise ValueError(
+      f"config.grad_accum={parts} must be a whole number that divides "
+      f"config.input.batch_size={size}."
+    )
+  what = "config.input.batch_size" + (" / config.grad_accum" * (parts > 1))
+  sharding.check_batch_size(what, size // parts, mesh)
+  return mesh
+
+
+def training(
+  config: Mapping[str, Any],
+  spec: pipeline.Spec,
+  mesh: jax.sharding.Mesh,
+  *,
+  data_size: int,
+) -> Training:
+  """Returns the training step of a config, for batches like `spec`.
+
+  Args:
+    config: as given.
+    spec: (shape, dtype) of a batch over all processes, by key.
+    mesh: the devices.
+    data_size: examples per epoch.
+  """
+  task = dpn.tasks.make(config, batch_shards=mesh.size)
+  one = _one_example(spec)
   params = jax.eval_shape(task.init, jax.random.key(0), one)["params"]
+  sizes = _sizes(config, data_size)
   tx, schedule_fns = optim.make(config, params, **sizes)
-  init = lambda rng: update.init(task, tx, rng, one)
+  ema_decay = _ema_decay(config)
+  init = lambda rng: update.init(task, tx, rng, one, ema=ema_decay is not None)
   shapes = _with_shardings(
     jax.eval_shape(init, jax.random.key(0)), config, mesh
   )
@@ -91,32 +154,44 @@ def from_config(config: Mapping[str, Any]) -> Experiment:
   step = update.make(
     task,
     tx,
-    seed=seed,
+    seed=config.get("seed", 0),
     frozen=optim.frozen_mask(config, params),
+    grad_accum=config.get("grad_accum") or 1,
+    ema_decay=ema_decay,
     log_grad_depth=config.get("log_grad_depth", False),
   )
-  return Experiment(
-    config=config,
-    mesh=mesh,
-    data=data,
+  by_batch = sharding.batch(mesh)
+  return Training(
     task=task,
     schedule_fns=schedule_fns,
-    evaluators=evaluators_base.from_config(
-      config, task.predict_fns(), mesh, sizes
-    ),
-    total_steps=sizes["total_steps"],
-    log_steps=schedules.steps("log_training", config, **sizes, default=50),
-    ckpt_steps=schedules.steps("ckpt", config, **sizes, default=1000),
     shapes=shapes,
+    batch_shapes={
+      name: jax.ShapeDtypeStruct(shape, dtype, sharding=by_batch)
+      for name, (shape, dtype) in spec.items()
+    },
     init=jax.jit(init, out_shardings=shardings),
     update=jax.jit(
       step,
       donate_argnums=0,
-      in_shardings=(shardings, sharding.batch(mesh)),
+      in_shardings=(shardings, by_batch),
       out_shardings=(shardings, sharding.replicated(mesh)),
     ),
-    notes=notes,
   )
+
+
+def _sizes(config, data_size):
+  sizes = {"batch_size": config["input"]["batch_size"], "data_size": data_size}
+  return sizes | {"total_steps": schedules.steps("total", config, **sizes)}
+
+
+def _ema_decay(config):
+  decay = config.get("ema_decay")
+  if decay is not None and not 0 < decay < 1:
+    raise ValueError(
+      f"config.ema_decay={decay} must lie between 0 and 1, e.g. 0.9999; None "
+      "for no average."
+    )
+  return decay
 
 
 def initial_state(
@@ -138,13 +213,17 @@ def initial_state(
   state = experiment.init(jax.random.key(config.get("seed", 0)))
   if not config.get("model_init"):
     return state, start, "fresh parameters"
+  shardings = jax.tree.map(lambda s: s.sharding, experiment.shapes.params)
+  # Parameters may be spread over machines; loading needs all of each here.
+  gather = jax.jit(
+    lambda params: params, out_shardings=sharding.replicated(experiment.mesh)
+  )
   loaded = load.load(
     config["model_init"],
-    state.params,
+    jax.device_get(gather(state.params)),
     **(config.get("model_load") or {}),
   )
-  shardings = jax.tree.map(lambda s: s.sharding, experiment.shapes.params)
-  state = state.replace(params=jax.device_put(loaded, shardings))
+  state = state.with_params(jax.device_put(loaded, shardings))
   return state, start, config["model_init"]
 
 

@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import json
+import math
 import os
 import platform
 import shutil
@@ -11,9 +12,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
+from absl import logging
 from clu import parameter_overview
 
-from dpn import clock, metrics
+from dpn import clock, flops, metrics
 from evaluators import base as evaluators_base
 
 PACKAGES = ("jax", "flax", "optax", "orbax-checkpoint", "grain", "numpy")
@@ -56,14 +58,25 @@ def start(experiment, state, source: str):
 
 
 class Log:
-  """The journal of one run: progress to the person, metrics to the disk."""
+  """The journal of one run: progress to the person, metrics to the disk.
 
-  def __init__(self, experiment, workdir: str, step: int):
+  Metrics of a step are fetched after the next one has begun, so that the device
+  never waits for them; `flush` fetches them at once.
+  """
+
+  def __init__(self, experiment, workdir: str, step: int, split: clock.Split):
     self._experiment = experiment
+    self.split = split
     self._clock = clock.Clock(experiment.batch_size)
     self._started = self._row_time = time.monotonic()
     self._first_step = self._finite_step = step
     self._bar = sys.stdout.isatty()
+    self._pending = self._row = None
+    peak = flops.peak(jax.devices()[0])
+    self._peak = peak and peak * jax.device_count()
+    self._flops = peak and experiment.flops()
+    rows = metrics.read(os.path.join(workdir, metrics.TIMING))
+    self._core_hours = rows[-1].get("core_hours", 0.0) if rows else 0.0
     self._writer = None
     if jax.process_index() == 0:
       self._writer = metrics.Writer(
@@ -74,45 +87,74 @@ class Log:
 
   def tick(self, step: int):
     """Notes that all steps but the one just begun are done."""
+    self.flush()
     self._clock.tick()
     if step == self._first_step + 1:
-      secs = time.monotonic() - self._started
-      self._started += secs  # the estimate leaves compilation out
-      say(f"First step under way after {secs:.1f} s (compilation included).")
+      self._started = time.monotonic()  # the estimate leaves start-up out
+      say(f"First step under way after {self._parts()}.")
 
-  def training(
-    self, step: int, values: Mapping[str, jax.Array], batches
-  ) -> dict[str, float]:
-    """Returns the step's training metrics; prints and times the interval."""
-    row = {k: float(v) for k, v in jax.device_get(values).items()}
-    metrics.check_finite(step, self._finite_step, row)
-    row |= self._learning_rates(step)
-    figures = self._clock.lap(batches.wait_secs) | {"secs": self._since_row()}
+  def training(self, step: int, values: Mapping[str, jax.Array], batches):
+    """Takes the step's values, to be written; ends the clock's interval."""
+    figures = {}
+    try:
+      figures = self._figures(batches.wait_secs)
+    except Exception as e:  # whatever it is, it is not worth a run
+      logging.warning("The clock failed, the run goes on: %r", e)
     batches.wait_secs = 0.0
-    if self._writer:
-      self._writer.write(step, figures, metrics.TIMING)
-    self._progress(step, row["loss"], figures)
-    return row
+    self._pending = (step, values, figures)
 
   def evaluation(
     self, evaluator: evaluators_base.Scheduled, variables: Mapping[str, Any]
   ) -> dict[str, float]:
-    """Returns the metrics of one evaluator and prints them."""
+    """Returns the metrics of one evaluator and prints them.
+
+    If it fails there are none, and the run goes on; unless
+    `config.strict_evals` or other processes, which would wait for this one.
+    """
+    self.settle()
     begin = time.monotonic()
-    row = evaluator.run(variables)
+    with self.split.part("eval"):
+      try:
+        row = evaluator.run(variables)
+      except evaluators_base.EvaluatorError as e:
+        strict = self._experiment.config.get("strict_evals")
+        if strict or jax.process_count() > 1:
+          raise
+        self._line(f"  {e} (the run goes on; config.strict_evals stops it)\n")
+        logging.warning("%s", e, exc_info=e)
+        row = {}
     secs = time.monotonic() - begin
     self._clock.pause(secs)
     shown = ", ".join(
       f"{k} {v:.4f}" for k, v in row.items() if "-seed-" not in k
     )
-    self._line(f"  {shown}  ({secs:.1f} s)\n")
+    if row:
+      self._line(f"  {shown}  ({secs:.1f} s)\n")
     return row
 
-  def write(self, step: int, row: Mapping[str, float]):
-    """Puts one step's metrics on the disk."""
-    self._check_row(step, row)
-    if self._writer:
-      self._writer.write(step, row)
+  def settle(self):
+    """Fetches and prints what `training` took last."""
+    if self._pending:
+      step, values, figures = self._pending
+      self._pending = None
+      row = {k: float(v) for k, v in jax.device_get(values).items()}
+      self._check_row(step, row)
+      self._progress(step, row["loss"], figures)
+      self._row = (step, row | self._learning_rates(step))
+      if self._writer:
+        self._writer.write(step, figures, metrics.TIMING)
+
+  def flush(self, step: int | None = None, row: Mapping[str, float] = {}):
+    """Puts on the disk what is not yet there, and a `row` of that `step`."""
+    self.settle()
+    if self._row:
+      step, trained = self._row
+      self._row, row = None, trained | row
+    if row:
+      self._check_row(step, row)
+      self.last_row = {"step": step, **row}
+      if self._writer:
+        self._writer.write(step, row)
 
   def check_finite(self, step: int, values: Mapping[str, jax.Array]):
     """Raises NonFiniteError if a value of this step is not finite."""
@@ -120,13 +162,28 @@ class Log:
     self._check_row(step, {k: float(v) for k, v in values.items()})
 
   def close(self):
+    """Says where the time went, and closes the files."""
+    say(f"Time: {self._parts()}.")
     if self._writer:
       self._writer.close()
 
-  def _since_row(self):
-    """Returns the seconds since the last row, evaluations and all."""
+  def _parts(self):
+    parts = self.split.secs()
+    listed = ", ".join(f"{k} {v:.1f}" for k, v in parts.items() if v >= 0.05)
+    return f"{sum(parts.values()):.1f} s ({listed})"
+
+  def _figures(self, wait_secs):
+    """Returns the interval's timing."""
+    self.split.add("input", wait_secs)
     before, self._row_time = self._row_time, time.monotonic()
-    return self._row_time - before
+    secs = self._row_time - before  # since the last row, evaluations and all
+    self._core_hours += jax.device_count() * secs / 3600
+    figures = self._clock.lap(wait_secs)
+    if self._flops:
+      per_sec = figures["img_per_sec"] / self._experiment.batch_size
+      figures["mfu_percent"] = 100 * self._flops * per_sec / self._peak
+    parts = {f"{k}_secs": v for k, v in self.split.secs().items()}
+    return figures | parts | {"core_hours": self._core_hours, "secs": secs}
 
   def _check_row(self, step, row):
     metrics.check_finite(step, self._finite_step, row)
@@ -145,8 +202,8 @@ class Log:
     per_step = (time.monotonic() - self._started) / (step - self._first_step)
     text = (
       f"step {step}/{total} ({step / total:.0%})  loss {loss:.4g}  "
-      f"{figures['img_per_sec']:.0f} img/s  "
-      f"waiting for data {figures['data_wait_percent']:.0f}%  "
+      f"{figures.get('img_per_sec', math.nan):.0f} img/s  "
+      f"waiting for data {figures.get('data_wait_percent', math.nan):.0f}%  "
       f"ETA {clock.hms(per_step * (total - step))}"
     )
     if self._bar:

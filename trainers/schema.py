@@ -42,6 +42,10 @@ TOP = {
   "sharding_strategy",
   "wandb",
   "pp_modules",
+  "deterministic",
+  "ema_decay",
+  "grad_accum",
+  "strict_evals",
 }
 NUMBERS = (
   "seed",
@@ -50,6 +54,8 @@ NUMBERS = (
   "lr",
   "wd",
   "grad_clip_norm",
+  "ema_decay",
+  "grad_accum",
 )
 NO_MEANING = {
   "config.pp_modules": "all preprocessing ops are always known",

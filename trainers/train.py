@@ -9,67 +9,109 @@ README.md lists what it leaves there.
 import contextlib
 import os
 import sys
+import time
 import traceback
 
 import jax
 from absl import app, flags, logging
 from ml_collections import config_flags
 
-from dpn import checkpoint, metrics, sharding
+from dpn import checkpoint, clock, metrics, sharding, trees
+from evaluators import base as evaluators_base
 from input_pipeline import device
-from trainers import build, report
+from trainers import build, cluster, preemption, report
 from trainers import workdir as run_directory
 
 DONE = "done.json"
+EXPECTED = (
+  ValueError,
+  OSError,
+  metrics.NonFiniteError,
+  evaluators_base.EvaluatorError,
+)
+OUT_OF_MEMORY = (
+  "the device's memory does not suffice. Three knobs, cheapest first:\n"
+  "  config.grad_accum=2 (or 4, …): a smaller part of the batch at a time\n"
+  '  config.model.remat_policy="nothing_saveable", config.model.scan=True: '
+  "recompute activations\n"
+  "  config.sharding_strategy=[('.*', 'fsdp(axis=\"data\")')]: spread parameters "
+  "and optimizer over the devices\n"
+  "python -m scripts.estimate_memory says what fits, without running."
+)
 
 
-def train(config, workdir: str, *, allow_config_change: bool = False):
+def train(
+  config,
+  workdir: str,
+  *,
+  allow_config_change: bool = False,
+  split: clock.Split | None = None,
+):
   """Trains and evaluates from wherever `workdir` stands to the end.
 
   Args:
     config: a ConfigDict.
     workdir: directory of the run.
     allow_config_change: go on although the run there began with another config.
+    split: where the time of this process went so far; None to start counting.
 
   Raises:
     ValueError, OSError: something in the config, the data or the working
       directory is wrong.
     metrics.NonFiniteError: training diverged.
+    evaluators.base.EvaluatorError: with `config.strict_evals`.
   """
-  prepare = lambda: run_directory.prepare(
+  split = split or clock.Split(time.monotonic())
+  hold = lambda: run_directory.hold(
     workdir, config.to_dict(), allow_config_change=allow_config_change
   )
   if os.path.exists(os.path.join(workdir, DONE)):
-    prepare()
-    report.say(f"{workdir} is done already; see {DONE} there.")
+    with hold():
+      report.say(f"{workdir} is done already; see {DONE} there.")
     return
   report.environment(config, workdir)
-  experiment = build.from_config(config)
-  prepare()  # after all that a wrong config could fail at
-  checkpoints = checkpoint.Checkpointer(
-    os.path.join(workdir, build.CHECKPOINTS),
-    timeout_secs=config.get("ckpt_timeout") or 1200,
-  )
-  with contextlib.closing(checkpoints):
-    state, position, source = build.initial_state(experiment, checkpoints)
-    report.start(experiment, state, source)
-    state, last = loop(experiment, state, position, checkpoints, workdir)
+  with split.part("build"):
+    experiment = build.from_config(config)
+  # Only now, after all that a wrong config could fail at.
+  with hold(), preemption.Notice() as notice:
+    checkpoints = checkpoint.Checkpointer(
+      os.path.join(workdir, build.CHECKPOINTS),
+      timeout_secs=config.get("ckpt_timeout") or 1200,
+    )
+    with contextlib.closing(checkpoints):
+      with split.part("state"):
+        state, position, source = build.initial_state(experiment, checkpoints)
+      report.start(experiment, state, source)
+      log = report.Log(experiment, workdir, int(state.step), split)
+      with contextlib.closing(log):
+        state = loop(experiment, state, position, checkpoints, log, notice)
+    if int(state.step) < experiment.total_steps:
+      report.say(
+        f"Asked to stop (SIGTERM), and saved step {int(state.step)}. The same "
+        "command goes on from there."
+      )
+    else:
+      finish(workdir, state, log.last_row)
+
+
+def finish(workdir, state, last_row):
+  """Exports the parameters and writes, last of all, done.json."""
   checkpoint.save_params(
-    os.path.join(workdir, "params.safetensors"), state.params
+    os.path.join(workdir, "params.safetensors"), state.variables["params"]
   )
   if jax.process_index() == 0:
     timing = metrics.read(os.path.join(workdir, metrics.TIMING))
     done = {
-      "step": experiment.total_steps,
-      "seconds": round(sum(row["secs"] for row in timing), 1),
-      "metrics": {k: v for k, v in last.items() if k != "step"},
+      "step": int(state.step),
+      "seconds": round(sum(row.get("secs", 0) for row in timing), 1),
+      "metrics": {k: v for k, v in last_row.items() if k != "step"},
     }
     checkpoint.write_json(os.path.join(workdir, DONE), done)
   report.say(f"Done. Results are in {workdir}.")
 
 
-def loop(experiment, state, position, checkpoints, workdir):
-  """Trains to the last step.
+def loop(experiment, state, position, checkpoints, log, notice):
+  """Trains to the last step, or to where `notice` asks to stop.
 
   A step's metrics are on disk before a checkpoint of that step begins: so a
   restart, which drops the metrics after its checkpoint, misses none.
@@ -79,18 +121,13 @@ def loop(experiment, state, position, checkpoints, workdir):
     state: to start from; it is consumed.
     position: `examples_seen` before the first step.
     checkpoints: where to save.
-    workdir: where to write metrics.
+    log: where to write metrics.
+    notice: whether to stop early.
 
   Returns:
-    The last state and the last step's metrics.
+    The last state.
   """
   step, seen = int(state.step), position["examples_seen"]
-  log = report.Log(experiment, workdir, step)
-  batches = device.to_device(
-    experiment.data.batches(seen),
-    sharding.batch(experiment.mesh),
-    prefetch=experiment.config.get("prefetch_to_device") or 2,
-  )
   # Every 0 steps: at the end alone.
   due = lambda every: (
     step == experiment.total_steps or (every and step % every == 0)
@@ -103,54 +140,107 @@ def loop(experiment, state, position, checkpoints, workdir):
         row |= log.evaluation(evaluator, state.variables)
     return row
 
-  values, row = None, log.last_row
-  with contextlib.closing(log), contextlib.closing(batches):
-    if experiment.total_steps == 0:  # evaluates config.model_init
-      row = evaluate()
-      log.write(step, row)
-    while step < experiment.total_steps:
+  if step == experiment.total_steps:
+    if step == 0:  # evaluates config.model_init
+      log.flush(step, evaluate())
+    return state
+  with log.split.part("compile"):
+    update = experiment.compile()
+  batches = device.to_device(
+    experiment.data.batches(seen),
+    sharding.batch(experiment.mesh),
+    prefetch=experiment.config.get("prefetch_to_device") or 2,
+  )
+  values, stop = None, False
+  with contextlib.closing(batches), _naming_leaves(lambda: state):
+    while step < experiment.total_steps and not stop:
       previous = values
-      state, values = experiment.update(state, next(batches))
+      state, values = update(state, next(batches))
       step, seen = step + 1, seen + experiment.batch_size
       # Waiting for the step before keeps the device fed, one step ahead.
       jax.block_until_ready(previous)
       log.tick(step)
 
-      row = {}
       if due(experiment.log_steps):
-        row |= log.training(step, values, batches)
-      row |= evaluate()
-      if row:
-        log.write(step, row)
-      if due(experiment.ckpt_steps):
+        log.training(step, values, batches)
+      if row := evaluate():
+        log.flush(step, row)
+      stop = notice.stop_after(step)
+      if due(experiment.ckpt_steps) or stop:
+        log.flush()
         log.check_finite(step, values)
-        checkpoints.save(step, state, {"examples_seen": seen})
-  return state, row
+        with log.split.part("checkpoint"):
+          checkpoints.save(step, state, {"examples_seen": seen})
+  return state
+
+
+@contextlib.contextmanager
+def _naming_leaves(state):
+  """Adds to a NonFiniteError which arrays of state() are not finite."""
+  try:
+    yield
+  except metrics.NonFiniteError as e:
+    if leaves := trees.nonfinite(state()):
+      more = f" and {len(leaves) - 10} more" if len(leaves) > 10 else ""
+      e.args = (f"{e}\nNot finite now: {', '.join(leaves[:10])}{more}.",)
+    raise
 
 
 def main(argv):
   del argv
   if not flags.FLAGS["verbosity"].present:
     logging.set_verbosity(logging.WARNING)  # libraries tell a lot at INFO
+  split = clock.Split(clock.process_start())
+  split.add("imports", time.monotonic() - clock.process_start())
   try:
+    _configure_jax(_CONFIG.value)
+    with split.part("cluster"):
+      cluster.join(
+        _COORDINATOR.value,
+        _NUM_PROCESSES.value,
+        _PROCESS_ID.value,
+        timeout_secs=_INIT_TIMEOUT_SECS.value,
+      )
     train(
       _CONFIG.value,
       _WORKDIR.value,
       allow_config_change=_ALLOW_CONFIG_CHANGE.value,
+      split=split,
     )
-  except (ValueError, OSError, metrics.NonFiniteError) as e:
+  except EXPECTED as e:
     fail(e)
   except KeyboardInterrupt:
-    sys.exit(
-      "\nInterrupted. The same command goes on from the last checkpoint."
+    fail("interrupted. The same command goes on from the last checkpoint.")
+  except Exception as e:
+    if "RESOURCE_EXHAUSTED" in str(e):
+      fail(MemoryError(f"{OUT_OF_MEMORY}\nJAX says: {e}"))
+    if not jax.distributed.is_initialized():
+      raise
+    traceback.print_exception(e)
+    fail("see above. If another process of this run died, its log says why.")
+
+
+def _configure_jax(config):
+  """Sets what must be set before JAX touches a device."""
+  if config.get("deterministic"):
+    flags_so_far = os.environ.get("XLA_FLAGS", "")
+    os.environ["XLA_FLAGS"] = f"{flags_so_far} --xla_gpu_deterministic_ops=true"
+  if jax.config.jax_compilation_cache_dir is None:
+    caches = os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~/.cache"))
+    jax.config.update(
+      "jax_compilation_cache_dir", os.path.join(caches, "dual-patchnorm")
     )
 
 
-def fail(error: BaseException):
+def fail(error: BaseException | str):
   """Ends the process with the message alone, or all of it when asked."""
-  if "--traceback" in sys.argv:  # flags may not be parsed yet
-    traceback.print_exception(error)
-  sys.exit(f"Error: {error}\n(--traceback shows where it comes from.)")
+  if isinstance(error, BaseException):
+    if "--traceback" in sys.argv:  # flags may not be parsed yet
+      traceback.print_exception(error)
+    error = f"{error}\n(--traceback shows where it comes from.)"
+  if jax.distributed.is_initialized():
+    cluster.leave(error)
+  sys.exit(f"Error: {error}")
 
 
 def _parse_flags(argv):
@@ -186,6 +276,20 @@ if __name__ == "__main__":
     "allow_config_change",
     False,
     "Go on in a working directory although the config differs from its own.",
+  )
+  _COORDINATOR = flags.DEFINE_string(
+    "coordinator",
+    None,
+    "host:port of process 0. Slurm, Open MPI, Cloud TPU need none of this.",
+  )
+  _NUM_PROCESSES = flags.DEFINE_integer(
+    "num_processes", None, "How many processes run this together."
+  )
+  _PROCESS_ID = flags.DEFINE_integer(
+    "process_id", None, "Which of them this is, from 0."
+  )
+  _INIT_TIMEOUT_SECS = flags.DEFINE_integer(
+    "init_timeout_secs", 300, "How long to wait for the other processes."
   )
   flags.DEFINE_bool("traceback", False, "Show where an error comes from.")
   flags.mark_flags_as_required(["config", "workdir"])

@@ -22,17 +22,29 @@ class TrainState:
     params: what the optimizer changes.
     model_state: Flax's other collections (running statistics), often empty.
     opt_state: of the optax transformation.
+    ema: moving average of params, or None.
   """
 
   step: jax.Array
   params: Any
   model_state: Any
   opt_state: Any
+  ema: Any = None
 
   @property
   def variables(self) -> base.Variables:
-    """What a task or an evaluator takes."""
-    return {"params": self.params, **self.model_state}
+    """What evaluators take, and what is exported: averaged if there is one."""
+    params = self.params if self.ema is None else self.ema
+    return {"params": params, **self.model_state}
+
+  def with_params(self, params: Any) -> "TrainState":
+    """Returns the state with other parameters, from which any average starts.
+
+    Args:
+      params: arrays that nothing else holds: training donates them.
+    """
+    ema = None if self.ema is None else jax.tree.map(jnp.copy, params)
+    return self.replace(params=params, ema=ema)
 
 
 def init(
@@ -40,11 +52,14 @@ def init(
   tx: optax.GradientTransformation,
   rng: jax.Array,
   batch: base.Batch,
+  *,
+  ema: bool = False,
 ) -> TrainState:
-  """Returns the state of step 0."""
+  """Returns the state of step 0, with a moving average if `ema`."""
   variables = dict(task.init(rng, batch))
   params = variables.pop("params")
-  return TrainState(jnp.int32(0), params, variables, tx.init(params))
+  average = params if ema else None
+  return TrainState(jnp.int32(0), params, variables, tx.init(params), average)
 
 
 def make(
@@ -53,6 +68,8 @@ def make(
   *,
   seed: int,
   frozen: Any,
+  grad_accum: int = 1,
+  ema_decay: float | None = None,
   log_grad_depth: bool = False,
 ) -> Callable[[TrainState, base.Batch], tuple[TrainState, Mapping[str, Any]]]:
   """Returns the pure function of one step, to be jitted.
@@ -62,6 +79,10 @@ def make(
     tx: turns gradients into updates.
     seed: of the run; a step's key is fold_in(seed, step).
     frozen: tree of booleans, parameters whose gradients do not count.
+    grad_accum: in how many equal parts to go through the batch. The result is
+      that of the whole batch, except for what mixes examples (mixup, batch
+      statistics) or draws random numbers: that happens within each part.
+    ema_decay: of the moving average of parameters; None for no average.
     log_grad_depth: also return the gradient norms of `grad_depth`.
 
   Returns:
@@ -72,23 +93,9 @@ def make(
 
   def update(state: TrainState, batch: base.Batch):
     rng = jax.random.fold_in(jax.random.key(seed), state.step)
-
-    def loss_fn(params, overwritten):
-      variables = {"params": params, **state.model_state, **overwritten}
-      measured, model_state = task.measure(variables, batch, rng=rng)
-      means = {name: jnp.mean(values) for name, values in measured.items()}
-      return means["loss"], (means, model_state)
-
-    # Estimates kept by backward passes: their gradient is their next value.
-    overwritten = {
-      name: value
-      for name, value in state.model_state.items()
-      if name == fp8_ops.OVERWRITE_WITH_GRADIENT
-    }
-    (grads, overwritten), (values, model_state) = jax.grad(
-      loss_fn, argnums=(0, 1), has_aux=True
-    )(state.params, overwritten)
-    model_state = {**model_state, **overwritten}
+    grads, values, model_state = gradients(
+      task, state, batch, rng, parts=grad_accum
+    )
     updates, opt_state = tx.update(grads, state.opt_state, state.params)
     params = optax.apply_updates(state.params, updates)
 
@@ -102,9 +109,99 @@ def make(
     }
     if log_grad_depth:
       values |= grad_depth(grads)
-    return TrainState(state.step + 1, params, model_state, opt_state), values
+    ema = state.ema
+    if ema_decay is not None:
+      ema = average(ema, params, state.step, ema_decay)
+    step = state.step + 1
+    return TrainState(step, params, model_state, opt_state, ema), values
 
   return update
+
+
+def gradients(
+  task: base.Task,
+  state: TrainState,
+  batch: base.Batch,
+  rng: jax.Array,
+  *,
+  parts: int,
+) -> tuple[Any, dict[str, jax.Array], Any]:
+  """Returns the mean loss's gradients, all means, and the model's new state.
+
+  Args:
+    task: measures each example; its `_mask`, if any, weighs them.
+    state: where to take the gradients.
+    batch: arrays (batch, …).
+    rng: key of this step.
+    parts: in how many parts to go through the batch, one after the other.
+  """
+  size = len(jax.tree.leaves(batch)[0])
+
+  def loss_fn(params, overwritten, model_state, batch, rng):
+    variables = {"params": params, **model_state, **overwritten}
+    measured, model_state = task.measure(variables, batch, rng=rng)
+    ones = jnp.ones_like(measured["loss"])
+    weights = measured.get("_mask", ones)
+    # Shares of the mean over all parts; dividing late keeps them exact.
+    shares = {
+      name: jnp.sum(jnp.where(weights > 0, weights * values, 0.0)) / size
+      for name, values in {**measured, "_mask": ones}.items()
+    }
+    return shares["loss"], (shares, model_state)
+
+  def part(model_state, batch, rng):
+    # Estimates kept by backward passes: their gradient is their next value.
+    overwritten = {
+      name: value
+      for name, value in model_state.items()
+      if name == fp8_ops.OVERWRITE_WITH_GRADIENT
+    }
+    (grads, overwritten), (shares, model_state) = jax.grad(
+      loss_fn, argnums=(0, 1), has_aux=True
+    )(state.params, overwritten, model_state, batch, rng)
+    return {**model_state, **overwritten}, grads, shares
+
+  if parts == 1:
+    model_state, grads, shares = part(state.model_state, batch, rng)
+  else:
+
+    def body(carry, xs):
+      model_state, grads, shares = part(carry[0], *xs)
+      return (model_state, jax.tree.map(jnp.add, carry[1], grads)), shares
+
+    zeros = jax.tree.map(jnp.zeros_like, state.params)
+    (model_state, grads), shares = jax.lax.scan(
+      body,
+      (state.model_state, zeros),
+      (_split(batch, parts), jax.random.split(rng, parts)),
+    )
+    shares = {k: jnp.sum(v) for k, v in shares.items()}
+  weight = shares.pop("_mask")
+  grads, values = jax.tree.map(lambda x: x / weight, (grads, shares))
+  return grads, values, model_state
+
+
+def _split(batch, parts):
+  """Returns arrays (parts, batch / parts, …), without communication.
+
+  Part i is every parts-th example from i on: consecutive ones lie on the same
+  device, and every device must have work in every part.
+  """
+  return jax.tree.map(
+    lambda x: x.reshape(-1, parts, *x.shape[1:]).swapaxes(0, 1), batch
+  )
+
+
+def average(ema: Any, params: Any, step: jax.Array, decay: float) -> Any:
+  """Returns the next moving average of parameters.
+
+  The decay grows to `decay` as (1 + step) / (10 + step), so that the average
+  soon forgets the initial parameters.
+  """
+  decay = jnp.minimum(decay, (1.0 + step) / (10.0 + step))
+  return jax.tree.map(
+    lambda e, p: (decay * e + (1.0 - decay) * p).astype(e.dtype), ema, params
+  )
 
 
 def grad_depth(grads: Any) -> dict[str, jax.Array]:

@@ -1,10 +1,15 @@
-"""A run's directory: created, and kept to one config."""
+"""A run's directory: created, kept to one run at a time and to one config."""
 
+import contextlib
+import fcntl
 import json
 import os
 import re
+import socket
+import time
 
 import jax
+from absl import logging
 
 from dpn import checkpoint, trees
 
@@ -15,32 +20,71 @@ FREE = re.compile(
 )
 
 
-def prepare(workdir: str, config: dict, *, allow_config_change: bool = False):
-  """Creates `workdir` and writes config.json, or checks the one there.
+LOCK = "lock"
+
+
+@contextlib.contextmanager
+def hold(workdir: str, config: dict, *, allow_config_change: bool = False):
+  """Creates `workdir` and keeps it to this run and its config.
 
   Args:
     workdir: the directory.
-    config: resolved, as nested dicts.
-    allow_config_change: go on although the config differs.
+    config: resolved, as nested dicts; written to config.json.
+    allow_config_change: go on although the config there differs.
 
   Raises:
     OSError: nothing can be written there.
-    ValueError: the run there began with another config.
+    ValueError: another run is using it, or began with another config.
   """
+  with contextlib.ExitStack() as stack:
+    try:
+      os.makedirs(workdir, exist_ok=True)
+      stack.enter_context(_lock(workdir))
+      _keep_config(workdir, config, allow_config_change)
+    except OSError as e:
+      raise type(e)(
+        f"Cannot write to --workdir={workdir}: {e.strerror or e}. Give a "
+        "directory in which this user may create files."
+      ) from e
+    yield
+
+
+def _lock(workdir: str):
+  """Returns a context in which no other run can enter the same one.
+
+  The system drops the lock with the process, however it ends: no stale lock
+  can block a restart. Network file systems pass it on to other machines.
+  """
+  if jax.process_index() != 0:
+    return contextlib.nullcontext()
+  f = open(os.path.join(workdir, LOCK), "a+")
+  try:
+    fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
+  except BlockingIOError as e:
+    f.seek(0)
+    with f:
+      holder = f.read().strip()
+    raise ValueError(
+      f"Another run is using {workdir}: {holder}. Wait for its end, stop it, or "
+      "give another --workdir."
+    ) from e
+  except OSError as e:
+    logging.warning("%s: no locks here (%s); start one run only.", workdir, e)
+  since = time.strftime("%Y-%m-%d %H:%M:%S")
+  f.truncate(0)
+  f.write(f"process {os.getpid()} on {socket.gethostname()} since {since}\n")
+  f.flush()
+  return f
+
+
+def _keep_config(workdir, config, allow_config_change):
   path = os.path.join(workdir, "config.json")
   config = json.loads(json.dumps(config))
-  try:
-    os.makedirs(workdir, exist_ok=True)
-    if os.path.exists(path) and not allow_config_change:
-      with open(path) as f:
-        _check_same(workdir, json.load(f), config)
-    if jax.process_index() == 0:
-      checkpoint.write_json(path, config)
-  except OSError as e:
-    raise type(e)(
-      f"Cannot write to --workdir={workdir}: {e.strerror or e}. Give a "
-      "directory in which this user may create files."
-    ) from e
+  if os.path.exists(path) and not allow_config_change:
+    with open(path) as f:
+      _check_same(workdir, json.load(f), config)
+  if jax.process_index() == 0:
+    checkpoint.write_json(path, config)
 
 
 def _check_same(workdir: str, old: dict, new: dict):

@@ -31,7 +31,8 @@ class Task(Protocol):
 
     Returns:
       ({"loss": (batch,), …}, model_state): one number per example, unreduced,
-      and the new values of the collections other than "params".
+      and the new values of the collections other than "params". A number
+      "_mask", if there is one, is each example's weight in all means.
     """
 
   def predict_fns(self) -> Mapping[str, Callable[[Variables, Batch], Any]]:

@@ -1,0 +1,102 @@
+"""How much a computation multiplies, and how fast a device could at best.
+
+For model FLOPs utilization, MFU (arXiv 2204.02311, Appendix B): the FLOPs that
+the model needs, without what rematerialization repeats, by what the device's
+peak allows.
+"""
+
+import math
+from collections.abc import Callable
+
+import jax
+from jax.extend import core
+
+# Dense bfloat16 peak in FLOP/s, from the vendors' data sheets, by the beginning
+# of jax.Device.device_kind.
+PEAKS = {
+  "NVIDIA A100": 312e12,
+  "NVIDIA B200": 2250e12,
+  "NVIDIA H100 PCIe": 756e12,
+  "NVIDIA H100": 989e12,
+  "NVIDIA H200": 989e12,
+  "NVIDIA L4": 121e12,
+  "TPU v2": 45e12,
+  "TPU v3": 123e12,
+  "TPU v4": 275e12,
+  "TPU v5 lite": 197e12,
+  "TPU v5p": 459e12,
+  "TPU v6 lite": 918e12,
+}
+
+
+def peak(device: jax.Device) -> float | None:
+  """Returns the device's bfloat16 peak in FLOP/s, None if it is not known."""
+  fitting = [k for k in PEAKS if device.device_kind.startswith(k)]
+  return PEAKS[max(fitting, key=len)] if fitting else None
+
+
+def count(fn: Callable, *args) -> int:
+  """Returns the FLOPs of the matrix products and convolutions in fn(*args).
+
+  A multiply-add is two. What the result does not depend on is left out; the
+  body of a loop counts as often as it runs, a while loop's once, and of a
+  condition the dearest branch.
+
+  Args:
+    fn: traceable by JAX.
+    *args: arrays or shapes.
+  """
+  return _count(jax.make_jaxpr(fn)(*args).jaxpr)
+
+
+def training_step(fn: Callable, *args) -> int:
+  """Returns the FLOPs of fn and its gradient: three times those of fn."""
+  return 3 * count(fn, *args)
+
+
+def _count(jaxpr) -> int:
+  needed = {v for v in jaxpr.outvars if isinstance(v, core.Var)}
+  total = 0
+  for eqn in reversed(jaxpr.eqns):
+    if needed.isdisjoint(eqn.outvars) and not eqn.effects:
+      continue
+    needed.update(v for v in eqn.invars if isinstance(v, core.Var))
+    total += _COUNTS.get(eqn.primitive.name, _inside)(eqn)
+  return total
+
+
+def _dot(eqn):
+  (contracted, _), _ = eqn.params["dimension_numbers"]
+  shape = eqn.invars[0].aval.shape
+  depth = math.prod(shape[i] for i in contracted)
+  return 2 * depth * math.prod(eqn.outvars[0].aval.shape)
+
+
+def _convolution(eqn):
+  kernel = eqn.invars[1].aval.shape
+  out_channels = kernel[eqn.params["dimension_numbers"].rhs_spec[0]]
+  per_output = math.prod(kernel) // out_channels
+  return 2 * per_output * math.prod(eqn.outvars[0].aval.shape)
+
+
+def _scan(eqn):
+  return eqn.params["length"] * _inside(eqn)
+
+
+def _condition(eqn):
+  return max(_count(branch.jaxpr) for branch in eqn.params["branches"])
+
+
+def _inside(eqn):
+  """Returns the FLOPs of the programs that an operation calls, if any."""
+  values = eqn.params.values()
+  jaxprs = [getattr(v, "jaxpr", v) for v in values]
+  return sum(_count(j) for j in jaxprs if isinstance(j, core.Jaxpr))
+
+
+_COUNTS = {
+  "dot_general": _dot,
+  "conv_general_dilated": _convolution,
+  "scan": _scan,
+  "cond": _condition,
+}
