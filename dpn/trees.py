@@ -132,12 +132,14 @@ def checksum(tree: Tree) -> jax.Array:
   total = jnp.uint32(0)
   for i, leaf in enumerate(jax.tree.leaves(tree)):
     bits = _bits(jnp.asarray(leaf))
-    place, stride = jnp.uint32(i), 1
+    place, stride = jnp.uint32(i * 0x9E3779B9 % 2**32), 1
     for axis in range(bits.ndim - 1, -1, -1):
       steps = jax.lax.broadcasted_iota(jnp.uint32, bits.shape, axis)
       place, stride = place + stride * steps, stride * bits.shape[axis]
-    # Knuth's multiplicative hash; odd, so that no changed bit is lost.
-    odd = (place * jnp.uint32(2654435761)) | jnp.uint32(1)
+    # MurmurHash3's mixing; then odd, so that no changed bit is lost.
+    place = (place ^ (place >> 16)) * jnp.uint32(0x85EBCA6B)
+    place = (place ^ (place >> 13)) * jnp.uint32(0xC2B2AE35)
+    odd = (place ^ (place >> 16)) | jnp.uint32(1)
     total += jnp.sum(bits * odd, dtype=jnp.uint32)
   return total
 

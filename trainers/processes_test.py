@@ -8,23 +8,23 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from trainers import testing, train
+from trainers import launching, train
 
 
 @pytest.fixture(scope="module", name="runs")
 def _runs(tmp_path_factory):
   """Returns a folder of runs: alone, whole, stopped and moved."""
   root = tmp_path_factory.mktemp("runs")
-  port = testing.free_port()
+  port = launching.free_port()
   logs = [root / "0.log", root / "1.log"]
   processes = [
-    testing.start(
-      ["trainers.testing", str(root), str(port), str(i)], devices=2, log=log
+    launching.start(
+      ["trainers.launching", str(root), str(port), str(i)], devices=2, log=log
     )
     for i, log in enumerate(logs)
   ]
   try:
-    train.train(testing.config(), str(root / "alone"))
+    train.train(launching.config(), str(root / "alone"))
     codes = [p.wait(timeout=240) for p in processes]
   finally:
     for p in processes:
@@ -33,7 +33,7 @@ def _runs(tmp_path_factory):
   (root / "moved_step").write_text(
     str(max(int(p.name) for p in (root / "moved" / "checkpoints").iterdir()))
   )
-  train.train(testing.config(), str(root / "moved"))
+  train.train(launching.config(), str(root / "moved"))
   return root
 
 
@@ -53,7 +53,7 @@ def _assert_close(a, b):
   params_a, params_b = _params(a), _params(b)
   assert params_a.keys() == params_b.keys()
   for name in params_a:
-    np.testing.assert_allclose(params_a[name], params_b[name], atol=1e-6)
+    np.launching.assert_allclose(params_a[name], params_b[name], atol=1e-6)
 
 
 def test_losses_evaluations_and_parameters_are_those_of_one(runs):
@@ -76,10 +76,10 @@ def test_goes_on_with_another_number_of_processes(runs):
 
 
 def test_a_death_ends_the_others(tmp_path):
-  port = testing.free_port()
+  port = launching.free_port()
   logs = [tmp_path / "0.log", tmp_path / "1.log"]
   processes = [
-    testing.start(
+    launching.start(
       [
         "trainers.train",
         "--config=configs/digits.py",
@@ -98,7 +98,7 @@ def test_a_death_ends_the_others(tmp_path):
     for i, log in enumerate(logs)
   ]
   try:
-    testing.wait_for(logs[0], "step 10/")
+    launching.wait_for(logs[0], "step 10/")
     processes[1].send_signal(signal.SIGKILL)
     begin = time.monotonic()
     assert processes[0].wait(timeout=90) not in (0, None)
