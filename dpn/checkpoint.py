@@ -93,8 +93,8 @@ class Checkpointer:
         return restored, position
       self._set_aside(step, error)
     raise OSError(
-      f"No checkpoint in {self._orbax.directory} can be read; steps {found} are "
-      "damaged, see above. Start anew in another --workdir."
+      f"No checkpoint in {self._orbax.directory} can be read; steps {found} "
+      "are damaged, see above. Start anew in another --workdir."
     )
 
   def _load(self, step, state):

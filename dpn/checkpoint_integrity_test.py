@@ -21,7 +21,9 @@ def _state():
   mesh = sharding.make_mesh()
   return {
     "rows": jax.device_put(ROWS, sharding.batch(mesh)),
-    "half": jax.device_put(jnp.ones((3,), jnp.bfloat16), sharding.replicated(mesh)),
+    "half": jax.device_put(
+      jnp.ones((3,), jnp.bfloat16), sharding.replicated(mesh)
+    ),
   }
 
 
@@ -140,6 +142,9 @@ def test_checksum_sees_every_change_and_no_sharding(state):
   rows = ROWS.copy()
   rows[[3, 5]] = rows[[5, 3]]
   assert int(trees.checksum(state | {"rows": rows})) != whole
-  assert int(trees.checksum(state | {"half": -jnp.ones((3,), jnp.bfloat16)})) != whole
+  assert (
+    int(trees.checksum(state | {"half": -jnp.ones((3,), jnp.bfloat16)}))
+    != whole
+  )
   a, b = jnp.arange(3), jnp.arange(3)[::-1]
   assert trees.checksum([a, b]) != trees.checksum([b, a])

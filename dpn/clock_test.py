@@ -1,6 +1,8 @@
 """The clock against hand-made times."""
 
 import math
+import pathlib
+import time
 
 import pytest
 
@@ -76,3 +78,20 @@ def test_an_interval_without_steps_or_time(now):
 )
 def test_hms(secs, text):
   assert clock.hms(secs) == text
+
+
+def test_where_the_time_goes(now):
+  split = clock.Split(begin=now[0] - 5)
+  split.add("imports", 4.0)
+  with split.part("eval"):
+    now[0] += 2.0
+  with split.part("eval"):
+    now[0] += 3.0
+  now[0] += 10.0
+  assert split.secs() == {"imports": 4.0, "eval": 5.0, "train": 11.0}
+
+
+def test_this_process_is_older_than_its_clock_module():
+  age = time.monotonic() - clock.process_start()
+  began = pathlib.Path("/proc/self").stat().st_ctime
+  assert age == pytest.approx(time.time() - began, abs=1)

@@ -1,6 +1,8 @@
 """Logs: what is on the disk after interruptions, and who may not stop a run."""
 
 import json
+import resource
+import signal
 import struct
 import sys
 import types
@@ -153,3 +155,24 @@ def test_a_broken_wandb_stops_nothing(tmp_path, monkeypatch, fails, called):
   assert [name for name, *_ in calls] == called
   text = (tmp_path / "metrics.jsonl").read_text()
   assert text == _row(1) + _row(2)
+
+
+@pytest.mark.parametrize("limit", [20, 40])
+def test_a_full_disk_stops_nothing(tmp_path, limit, caplog):
+  """A row is on the disk whole or not at all, and later ones are again."""
+  writer = metrics.Writer(str(tmp_path), step=0)
+  writer.write(1, {"loss": 1.0})
+  before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+  limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+  resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limits[1]))
+  try:
+    with caplog.at_level("WARNING"):
+      writer.write(2, {"loss": 0.5})
+  finally:
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    signal.signal(signal.SIGXFSZ, before)
+  writer.write(3, {"loss": 0.25})
+  writer.close()
+  assert "metrics.jsonl failed, the run goes on without" in caplog.text
+  rows = metrics.read(str(tmp_path / "metrics.jsonl"))
+  assert [row["step"] for row in rows] == [1, 3]

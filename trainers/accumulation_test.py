@@ -9,9 +9,10 @@ import optax
 import pytest
 
 from dpn import sharding
-from dpn.tasks import classification
 from dpn.models import vit
+from dpn.tasks import classification
 from trainers import build, launching, update
+from trainers.testing import tiny_config
 
 RNG = np.random.default_rng(0)
 BATCH = {
@@ -20,6 +21,16 @@ BATCH = {
   "weight": RNG.uniform(0, 3, 16).round().astype(np.float32),
 }
 
+MODEL = vit.Model(
+  5,
+  width=16,
+  depth=1,
+  mlp_dim=32,
+  num_heads=2,
+  patch_size=(4, 4),
+  head_zeroinit=False,
+)
+
 
 @dataclasses.dataclass(frozen=True)
 class Weighted(classification.Classification):
@@ -27,19 +38,20 @@ class Weighted(classification.Classification):
 
   def measure(self, variables, batch, *, rng=None):
     measured, state = super().measure(variables, batch, rng=rng)
-    return measured | {"_mask": batch["weight"], "size": batch["weight"] * 0 + 7}, state
+    return measured | {
+      "_mask": batch["weight"],
+      "size": batch["weight"] * 0 + 7,
+    }, state
 
 
 def _run(task_class, parts, steps=3, **kw):
-  model = vit.Model(
-    5, width=16, depth=1, mlp_dim=32, num_heads=2, patch_size=(4, 4),
-    stem_ln="dpn", head_zeroinit=False,
-  )
-  task = task_class(model, loss="softmax_xent", **kw.pop("task", {}))
+  task = task_class(MODEL, loss="softmax_xent", **kw.pop("task", {}))
   tx = optax.sgd(0.1)
   state = update.init(task, tx, jax.random.key(0), BATCH, ema="ema_decay" in kw)
   frozen = jax.tree.map(lambda _: False, state.params)
-  step = jax.jit(update.make(task, tx, seed=0, frozen=frozen, grad_accum=parts, **kw))
+  step = jax.jit(
+    update.make(task, tx, seed=0, frozen=frozen, grad_accum=parts, **kw)
+  )
   states, values = [state], []
   for _ in range(steps):
     state, value = step(state, BATCH)
@@ -48,26 +60,28 @@ def _run(task_class, parts, steps=3, **kw):
   return states, values
 
 
-@pytest.mark.parametrize("parts", [2, 4, 16])
-@pytest.mark.parametrize("task", [classification.Classification, Weighted])
-def test_parts_are_as_good_as_the_whole(parts, task):
+@pytest.mark.parametrize(
+  ("task", "parts"),
+  [(classification.Classification, 4), (Weighted, 2), (Weighted, 16)],
+)
+def test_parts_are_as_good_as_the_whole(task, parts):
   whole, whole_values = _run(task, 1)
   states, values = _run(task, parts)
   for a, b in zip(whole, states, strict=True):
     jax.tree.map(
-      lambda x, y: np.launching.assert_allclose(x, y, atol=1e-5), a.params, b.params
+      lambda x, y: np.testing.assert_allclose(x, y, atol=1e-5),
+      a.params,
+      b.params,
     )
   for a, b in zip(whole_values, values, strict=True):
-    assert jax.device_get(a) == pytest.approx(jax.device_get(b), rel=1e-5)
+    for name in a:
+      assert a[name] == pytest.approx(float(b[name]), rel=1e-5), name
 
 
 def test_weights_are_those_of_the_mean():
   states, values = _run(Weighted, 4, steps=1)
   task = classification.Classification(
-    vit.Model(
-      5, width=16, depth=1, mlp_dim=32, num_heads=2, patch_size=(4, 4),
-      stem_ln="dpn", head_zeroinit=False,
-    ),
+    MODEL,
     loss="softmax_xent",
   )
   losses = task.measure(states[0].variables, BATCH)[0]["loss"]
@@ -80,10 +94,12 @@ def test_weights_are_those_of_the_mean():
 def test_a_part_has_work_for_every_device():
   rows = jax.device_put(jnp.arange(16), sharding.batch(sharding.make_mesh()))
   parts = jax.jit(update._split, static_argnums=1)({"x": rows}, 2)["x"]
-  np.launching.assert_array_equal(parts, [range(0, 16, 2), range(1, 16, 2)])
+  np.testing.assert_array_equal(parts, [range(0, 16, 2), range(1, 16, 2)])
   # Device 1 has rows 4 to 7: the second quarter of both parts.
   assert parts.sharding.shard_shape(parts.shape) == (2, 2)
-  np.launching.assert_array_equal(parts.addressable_shards[1].data, [[4, 6], [5, 7]])
+  np.testing.assert_array_equal(
+    parts.addressable_shards[1].data, [[4, 6], [5, 7]]
+  )
 
 
 def test_parts_draw_different_random_numbers():
@@ -102,17 +118,19 @@ def test_average_by_hand():
   for kernel, decay in zip(kernels[1:], [0.1, 0.15, 0.15], strict=True):
     expected = decay * expected + (1 - decay) * kernel  # (1+t)/(10+t) first
   got = states[-1].variables["params"]["head"]["kernel"]
-  np.launching.assert_allclose(got, expected, rtol=1e-6)
+  np.testing.assert_allclose(got, expected, rtol=1e-6)
   assert np.abs(got - kernels[-1]).max() > 1e-5
 
 
 def test_built_from_a_config():
-  config = launching.config(grad_accum=2, ema_decay=0.9)
+  config = tiny_config(
+    grad_accum=2, ema_decay=0.9, sharding_strategy=launching.FSDP
+  )
   experiment = build.from_config(config)
   state = experiment.init(jax.random.key(0))
-  state, _ = experiment.update(state, _zeros(experiment.batch_shapes))
+  state, _ = experiment.compile()(state, _zeros(experiment.batch_shapes))
   assert state.ema["head"]["kernel"].shape == (16, 10)
-  sharded = state.ema["Transformer"]["encoderblock"]["MlpBlock_0"]["Dense_0"]
+  sharded = state.ema["Transformer"]["encoderblock_0"]["MlpBlock_0"]["Dense_0"]
   assert not sharded["kernel"].sharding.is_fully_replicated
 
 
@@ -126,10 +144,10 @@ def _zeros(shapes):
   ("kw", "message"),
   [
     ({"grad_accum": 3}, "grad_accum=3 must be a whole number that divides"),
-    ({"grad_accum": 8}, r"batch_size / config.grad_accum=2 cannot be split"),
+    ({"grad_accum": 4}, r"batch_size / config.grad_accum=2 cannot be split"),
     ({"ema_decay": 1.0}, "ema_decay=1.0 must lie between 0 and 1"),
   ],
 )
 def test_refused(kw, message):
   with pytest.raises(ValueError, match=message):
-    build.from_config(launching.config(**kw))
+    build.from_config(tiny_config(**kw))

@@ -87,22 +87,23 @@ def from_config(config: Mapping[str, Any]) -> Experiment:
       message says what was expected.
   """
   notes = schema.check(config)
-  mesh = make_mesh(config)
+  mesh = sharding.make_mesh(config.get("mesh") or [("data", -1)])
+  task = dpn.tasks.make(config, batch_shards=mesh.size)
   data = pipeline.training(
     config["input"],
     seed=config.get("seed", 0),
     process_index=jax.process_index(),
     process_count=jax.process_count(),
   )
-  parts = training(config, data.spec, mesh, data_size=data.num_examples)
-  sizes = _sizes(config, data.num_examples)
+  step = training(config, task, data.spec, mesh, data_size=data.num_examples)
+  sizes = _sizes(config, data.batch_size, data.num_examples)
   return Experiment(
-    **{f.name: getattr(parts, f.name) for f in dataclasses.fields(parts)},
+    **{f.name: getattr(step, f.name) for f in dataclasses.fields(step)},
     config=config,
     mesh=mesh,
     data=data,
     evaluators=evaluators_base.from_config(
-      config, parts.task.predict_fns(), mesh, sizes
+      config, task.predict_fns(), mesh, sizes
     ),
     total_steps=sizes["total_steps"],
     log_steps=schedules.steps("log_training", config, **sizes, default=50),
@@ -111,22 +112,9 @@ def from_config(config: Mapping[str, Any]) -> Experiment:
   )
 
 
-def make_mesh(config: Mapping[str, Any]) -> jax.sharding.Mesh:
-  """Returns the mesh, after checking that it can share the batches."""
-  mesh = sharding.make_mesh(config.get("mesh") or [("data", -1)])
-  size, parts = config["input"]["batch_size"], config.get("grad_accum") or 1
-  if not isinstance(parts, int) or parts < 1 or size % parts:
-    raise ValueError(
-      f"config.grad_accum={parts} must be a whole number that divides "
-      f"config.input.batch_size={size}."
-    )
-  what = "config.input.batch_size" + (" / config.grad_accum" * (parts > 1))
-  sharding.check_batch_size(what, size // parts, mesh)
-  return mesh
-
-
 def training(
   config: Mapping[str, Any],
+  task: base.Task,
   spec: pipeline.Spec,
   mesh: jax.sharding.Mesh,
   *,
@@ -136,14 +124,16 @@ def training(
 
   Args:
     config: as given.
+    task: of the config.
     spec: (shape, dtype) of a batch over all processes, by key.
     mesh: the devices.
     data_size: examples per epoch.
   """
-  task = dpn.tasks.make(config, batch_shards=mesh.size)
+  [batch_size] = {shape[0] for shape, _ in spec.values()}
+  parts = _parts(config, batch_size, mesh)
   one = _one_example(spec)
   params = jax.eval_shape(task.init, jax.random.key(0), one)["params"]
-  sizes = _sizes(config, data_size)
+  sizes = _sizes(config, batch_size, data_size)
   tx, schedule_fns = optim.make(config, params, **sizes)
   ema_decay = _ema_decay(config)
   init = lambda rng: update.init(task, tx, rng, one, ema=ema_decay is not None)
@@ -156,7 +146,7 @@ def training(
     tx,
     seed=config.get("seed", 0),
     frozen=optim.frozen_mask(config, params),
-    grad_accum=config.get("grad_accum") or 1,
+    grad_accum=parts,
     ema_decay=ema_decay,
     log_grad_depth=config.get("log_grad_depth", False),
   )
@@ -179,9 +169,22 @@ def training(
   )
 
 
-def _sizes(config, data_size):
-  sizes = {"batch_size": config["input"]["batch_size"], "data_size": data_size}
+def _sizes(config, batch_size, data_size):
+  sizes = {"batch_size": batch_size, "data_size": data_size}
   return sizes | {"total_steps": schedules.steps("total", config, **sizes)}
+
+
+def _parts(config, batch_size, mesh) -> int:
+  """Returns config.grad_accum, after checking that batches can be shared."""
+  parts = config.get("grad_accum") or 1
+  if not isinstance(parts, int) or parts < 1 or batch_size % parts:
+    raise ValueError(
+      f"config.grad_accum={parts} must be a whole number that divides "
+      f"config.input.batch_size={batch_size}."
+    )
+  what = "config.input.batch_size" + (" / config.grad_accum" * (parts > 1))
+  sharding.check_batch_size(what, batch_size // parts, mesh)
+  return parts
 
 
 def _ema_decay(config):

@@ -38,7 +38,9 @@ def _runs(tmp_path_factory):
 
 
 def _rows(run):
-  return [json.loads(x) for x in (run / "metrics.jsonl").read_text().split("\n")[:-1]]
+  return [
+    json.loads(x) for x in (run / "metrics.jsonl").read_text().split("\n")[:-1]
+  ]
 
 
 def _params(run):
@@ -53,21 +55,23 @@ def _assert_close(a, b):
   params_a, params_b = _params(a), _params(b)
   assert params_a.keys() == params_b.keys()
   for name in params_a:
-    np.launching.assert_allclose(params_a[name], params_b[name], atol=1e-6)
+    np.testing.assert_allclose(params_a[name], params_b[name], atol=1e-6)
 
 
 def test_losses_evaluations_and_parameters_are_those_of_one(runs):
   rows = _rows(runs / "whole")
   assert [row["step"] for row in rows] == [1, 2, 3, 4, 5, 6]
-  assert {"loss", "test/prec@1", "fewshot/digits_2shot"} <= rows[-1].keys()
+  assert {"loss", "test/prec@1", "fewshot/digits_1shot"} <= rows[-1].keys()
   _assert_close(runs / "whole", runs / "alone")
 
 
 def test_resumed_after_a_signal_bit_for_bit(runs):
-  assert 1 < int((runs / "moved_step").read_text()) < 6
+  assert 1 <= int((runs / "moved_step").read_text()) < 6
   assert "Asked to stop (SIGTERM)" in (runs / "0.log").read_text()
   for file in ("metrics.jsonl", "params.safetensors"):
-    whole, stopped = ((runs / r / file).read_bytes() for r in ("whole", "stopped"))
+    whole, stopped = (
+      (runs / r / file).read_bytes() for r in ("whole", "stopped")
+    )
     assert whole == stopped, file
 
 
@@ -82,11 +86,12 @@ def test_a_death_ends_the_others(tmp_path):
     launching.start(
       [
         "trainers.train",
-        "--config=configs/digits.py",
+        "--config=configs/digits.py:runlocal",
         "--config.model.depth=1",
-        "--config.total_epochs=10000",
+        "--config.total_steps=1000000",
         "--config.log_training_steps=5",
-        "--config.evals=None",
+        "--config.evals.test.log_steps=1000000",
+        "--config.evals.fewshot.log_steps=1000000",
         f"--workdir={tmp_path / 'run'}",
         f"--coordinator=localhost:{port}",
         "--num_processes=2",
@@ -98,7 +103,7 @@ def test_a_death_ends_the_others(tmp_path):
     for i, log in enumerate(logs)
   ]
   try:
-    launching.wait_for(logs[0], "step 10/")
+    launching.wait_for(processes[0], logs[0], "step 10/")
     processes[1].send_signal(signal.SIGKILL)
     begin = time.monotonic()
     assert processes[0].wait(timeout=90) not in (0, None)

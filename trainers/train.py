@@ -34,8 +34,8 @@ OUT_OF_MEMORY = (
   "  config.grad_accum=2 (or 4, …): a smaller part of the batch at a time\n"
   '  config.model.remat_policy="nothing_saveable", config.model.scan=True: '
   "recompute activations\n"
-  "  config.sharding_strategy=[('.*', 'fsdp(axis=\"data\")')]: spread parameters "
-  "and optimizer over the devices\n"
+  "  config.sharding_strategy=[('.*', 'fsdp(axis=\"data\")')]: "
+  "spread parameters and optimizer over the devices\n"
   "python -m scripts.estimate_memory says what fits, without running."
 )
 

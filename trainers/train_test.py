@@ -66,6 +66,7 @@ def test_what_a_run_leaves(finished):
     "checkpoints",
     "config.json",
     "done.json",
+    "lock",
     "metrics.jsonl",
     "params.safetensors",
     "tensorboard",

@@ -57,7 +57,7 @@ def _lock(workdir: str):
   """
   if jax.process_index() != 0:
     return contextlib.nullcontext()
-  f = open(os.path.join(workdir, LOCK), "a+")
+  f = open(os.path.join(workdir, LOCK), "a+")  # noqa: SIM115, it is returned
   try:
     fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
   except BlockingIOError as e:
@@ -65,8 +65,8 @@ def _lock(workdir: str):
     with f:
       holder = f.read().strip()
     raise ValueError(
-      f"Another run is using {workdir}: {holder}. Wait for its end, stop it, or "
-      "give another --workdir."
+      f"Another run is using {workdir}: {holder}. Wait for its end, stop it, "
+      "or give another --workdir."
     ) from e
   except OSError as e:
     logging.warning("%s: no locks here (%s); start one run only.", workdir, e)

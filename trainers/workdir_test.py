@@ -1,6 +1,9 @@
 """A run's directory keeps to one config, but for what changes no number."""
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -14,8 +17,13 @@ CONFIG = {
 }
 
 
+def _enter(*args, **kw):
+  with workdir.hold(*args, **kw):
+    pass
+
+
 def test_the_config_is_written(tmp_path):
-  workdir.prepare(str(tmp_path / "a" / "run"), CONFIG)
+  _enter(str(tmp_path / "a" / "run"), CONFIG)
   written = json.loads((tmp_path / "a" / "run" / "config.json").read_text())
   assert written == json.loads(json.dumps(CONFIG))
 
@@ -30,12 +38,12 @@ def test_the_config_is_written(tmp_path):
   ],
 )
 def test_another_config_is_refused(tmp_path, changes, name):
-  workdir.prepare(str(tmp_path), CONFIG)
+  _enter(str(tmp_path), CONFIG)
   with pytest.raises(ValueError, match=name):
-    workdir.prepare(str(tmp_path), CONFIG | changes)
+    _enter(str(tmp_path), CONFIG | changes)
   assert json.loads((tmp_path / "config.json").read_text())["lr"] == 0.1
-  workdir.prepare(str(tmp_path), CONFIG | changes, allow_config_change=True)
-  workdir.prepare(str(tmp_path), CONFIG | changes)
+  _enter(str(tmp_path), CONFIG | changes, allow_config_change=True)
+  _enter(str(tmp_path), CONFIG | changes)
 
 
 @pytest.mark.parametrize(
@@ -49,7 +57,59 @@ def test_another_config_is_refused(tmp_path, changes, name):
   ],
 )
 def test_what_changes_no_number_is_free(tmp_path, changes):
-  workdir.prepare(str(tmp_path), CONFIG)
-  workdir.prepare(str(tmp_path), CONFIG | changes)
+  _enter(str(tmp_path), CONFIG)
+  _enter(str(tmp_path), CONFIG | changes)
   written = json.loads((tmp_path / "config.json").read_text())
   assert written == json.loads(json.dumps(CONFIG | changes))
+
+
+def test_one_run_at_a_time(tmp_path):
+  with workdir.hold(str(tmp_path), CONFIG):
+    holder = (
+      rf"Another run is using {tmp_path}: process {os.getpid()} on .* since"
+    )
+    with pytest.raises(ValueError, match=holder):
+      _enter(str(tmp_path), CONFIG)
+  _enter(str(tmp_path), CONFIG)
+
+
+def test_a_refused_config_leaves_no_lock(tmp_path):
+  _enter(str(tmp_path), CONFIG)
+  with pytest.raises(ValueError, match="another config"):
+    _enter(str(tmp_path), CONFIG | {"lr": 0.2})
+  _enter(str(tmp_path), CONFIG)
+
+
+def test_the_lock_of_a_dead_process_is_gone(tmp_path):
+  code = f"""
+import os, signal
+from trainers import workdir
+with workdir.hold({str(tmp_path)!r}, {{}}):
+  print("held", flush=True)
+  os.kill(os.getpid(), signal.SIGSTOP)
+"""
+  holder = subprocess.Popen(
+    [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True
+  )
+  assert holder.stdout.readline() == "held\n"
+  with pytest.raises(ValueError, match=f"process {holder.pid} on"):
+    _enter(str(tmp_path), {})
+  holder.kill()
+  holder.communicate()
+  _enter(str(tmp_path), {})
+
+
+def test_a_file_system_without_locks(tmp_path, monkeypatch, caplog):
+  def flock(*unused):
+    raise OSError(95, "Operation not supported")
+
+  monkeypatch.setattr(workdir.fcntl, "flock", flock)
+  with caplog.at_level("WARNING"):
+    _enter(str(tmp_path), CONFIG)
+  assert "start one run only" in caplog.text
+
+
+def test_an_unwritable_place(tmp_path):
+  (tmp_path / "file").write_text("")
+  with pytest.raises(OSError, match=r"Cannot write to --workdir=.*/file/run"):
+    _enter(str(tmp_path / "file" / "run"), CONFIG)
