@@ -31,11 +31,19 @@ def test_the_config_is_written(tmp_path):
 )
 def test_another_config_is_refused(tmp_path, changes, name):
   workdir.prepare(str(tmp_path), CONFIG)
+  (tmp_path / "checkpoints" / "5").mkdir(parents=True)
   with pytest.raises(ValueError, match=name):
     workdir.prepare(str(tmp_path), CONFIG | changes)
   assert json.loads((tmp_path / "config.json").read_text())["lr"] == 0.1
   workdir.prepare(str(tmp_path), CONFIG | changes, allow_config_change=True)
   workdir.prepare(str(tmp_path), CONFIG | changes)
+
+
+def test_a_config_may_be_mended_before_the_first_checkpoint(tmp_path):
+  workdir.prepare(str(tmp_path), CONFIG)
+  (tmp_path / "checkpoints").mkdir()
+  workdir.prepare(str(tmp_path), CONFIG | {"lr": 0.2})
+  assert json.loads((tmp_path / "config.json").read_text())["lr"] == 0.2
 
 
 @pytest.mark.parametrize(
@@ -50,6 +58,7 @@ def test_another_config_is_refused(tmp_path, changes, name):
 )
 def test_what_changes_no_number_is_free(tmp_path, changes):
   workdir.prepare(str(tmp_path), CONFIG)
+  (tmp_path / "checkpoints" / "5").mkdir(parents=True)
   workdir.prepare(str(tmp_path), CONFIG | changes)
   written = json.loads((tmp_path / "config.json").read_text())
   assert written == json.loads(json.dumps(CONFIG | changes))
