@@ -14,11 +14,26 @@ import tokenize
 import numpy as np
 
 from dpn import names
-from input_pipeline import op, ops_general, ops_image, ops_randaug
+from input_pipeline import (
+  op,
+  ops_deit,
+  ops_general,
+  ops_image,
+  ops_randaug,
+  ops_timm,
+  ops_vtab,
+)
 
 _PREFIX = "_|"
 
-OPS = {**ops_general.OPS, **ops_image.OPS, **ops_randaug.OPS}
+OPS = {
+  **ops_general.OPS,
+  **ops_image.OPS,
+  **ops_randaug.OPS,
+  **ops_deit.OPS,
+  **ops_timm.OPS,
+  **ops_vtab.OPS,
+}
 
 
 def make(spec: str | None) -> "Preprocess":
