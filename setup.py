@@ -53,6 +53,7 @@ setuptools.setup(
     "cuda13": ["jax[cuda13]"],
     "tpu": ["jax[tpu]"],
     "prepare": ["tensorflow"],
+    "hf": ["pyarrow"],
     "wandb": ["wandb"],
   },
 )
