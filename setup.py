@@ -26,6 +26,7 @@ setuptools.setup(
       for rest in ("", ".*")
     ]
   ),
+  package_data={"scripts": ["*.json"]},
   install_requires=[
     "absl-py",
     "array-record",

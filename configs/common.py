@@ -71,7 +71,7 @@ def parse_arg(arg: str | None, **spec) -> ml_collections.ConfigDict:
     result[name] = default
     if name in given:
       convert = convert or (
-        _bool if default in (True, False) else type(default)
+        _bool if isinstance(default, bool) else type(default)
       )
       try:
         result[name] = convert(given[name])

@@ -64,9 +64,8 @@ def _violations(module, names):
   bad = []
   for name in sorted(names):
     top = name.partition(".")[0]
-    if top in MAY_IMPORT and top not in known:
-      bad.append(name)
-    elif package == "configs" and top not in CONFIGS_MAY_IMPORT:
+    ours = top in MAY_IMPORT and top not in known
+    if ours or (package == "configs" and top not in CONFIGS_MAY_IMPORT):
       bad.append(name)
     for library, homes in HOMES.items():
       if f"{name}.".startswith(f"{library}.") and not any(

@@ -70,7 +70,8 @@ def from_config(
         section.pop(f"log_{unit}", None)
       evaluator = _make(section, predict_fns, mesh, sizes["batch_size"])
     except (ValueError, OSError) as e:
-      raise type(e)(f"{path}: {e}") from e
+      kind = OSError if isinstance(e, OSError) else ValueError
+      raise kind(f"{path}: {e}") from e
     scheduled.append(Scheduled(name, evaluator, every))
   return scheduled
 
@@ -83,9 +84,13 @@ def _make(section, predict_fns, mesh, batch_size):
   pred = section.pop("pred", cls.PRED)
   if pred not in predict_fns:
     raise ValueError(names.unknown("pred", pred, predict_fns))
-  known = set(inspect.signature(cls).parameters) - {"predict_fn", "mesh"}
+  section.setdefault("batch_size", batch_size)
+  known = dict(inspect.signature(cls).parameters)
+  del known["predict_fn"], known["mesh"]
   for key in section:
     if key not in known:
       raise ValueError(names.unknown("key", key, known))
-  section.setdefault("batch_size", batch_size)
+  for key, parameter in known.items():
+    if parameter.default is parameter.empty and key not in section:
+      raise ValueError(f"{key} is missing; {kind} needs it.")
   return cls(predict_fns[pred], mesh=mesh, **section)

@@ -244,6 +244,11 @@ def _intermediate(out, layer):
       known = out if isinstance(out, Mapping) else ()
       raise ValueError(names.unknown("representation_layer", layer, known))
     out = out[key]
+  if isinstance(out, Mapping):
+    raise ValueError(
+      f"representation_layer={layer!r} is a group; append one of its members: "
+      f"{', '.join(f'{layer}/{key}' for key in sorted(out))}."
+    )
   if out.ndim != 2:
     raise ValueError(
       f"representation_layer={layer!r} has shape {out.shape}; expected "

@@ -1,5 +1,7 @@
 """The probe against independent solvers, its draw against NumPy's."""
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.linalg
@@ -128,3 +130,102 @@ def test_errors(change, message):
   kw |= {"num_classes": 3, "l2_reg": 1.0}
   with pytest.raises(ValueError, match=message):
     fewshot_lsr.fit_and_score(**(kw | change))
+
+
+# 4 classes; the images are the features; no batch divides the sizes.
+X, Y, X_TEST, Y_TEST = (a[:75] for a in _data(75, 6, 4))
+
+
+@pytest.fixture(name="data", scope="module")
+def _npz(tmp_path_factory):
+  path = tmp_path_factory.mktemp("fewshot") / "data.npz"
+  arrays = {"train/image": X, "train/label": Y, "train/other": 3 - Y}
+  arrays |= {"test/image": X_TEST, "test/label": Y_TEST}
+  np.savez(path, **arrays, **{"test/other": 3 - Y_TEST})
+  return f"arrays:{path}"
+
+
+def _predict(variables, batch):
+  """Returns features, NaN where there is no image, and some constants."""
+  x = batch["image"]
+  size = jnp.abs(x).sum(axis=-1, keepdims=True)
+  x = variables["params"] * x * (size / size)
+  encoder = {"block00": {"tokens": x[:, None], "cls": x[:, :1] * 0}}
+  return None, {"pre_logits": x, "encoder": encoder}
+
+
+def _run(data, devices=4, batch_size=8, **kw):
+  kw = {"shots": (1, 5), "l2_reg": 2.0, "num_seeds": 3, **kw}
+  evaluator = fewshot_lsr.Evaluator(
+    _predict,
+    mesh=jax.sharding.Mesh(jax.devices()[:devices], ("data",)),
+    batch_size=batch_size,
+    datasets={"toy": (data, "train", "test")},
+    pp_train='keep("image", "label", "other")',
+    pp_eval='keep("image", "label", "other")',
+    **kw,
+  )
+  return evaluator.run({"params": jnp.float32(1)})
+
+
+def _want(y, y_test):
+  """Returns the metrics, from the functions tested above."""
+  want = {}
+  for shots in (1, 5):
+    scores = []
+    for seed in range(3):
+      few = fewshot_lsr.choose_shots(y, 4, shots, seed)
+      args = (X[few], y[few], X_TEST, y_test, 4, 2.0)
+      scores.append(fewshot_lsr.fit_and_score(*args))
+      want[f"toy_{shots}shot-seed-{seed}"] = scores[-1]
+    want[f"toy_{shots}shot"] = sum(scores) / 3
+  return want
+
+
+@pytest.mark.parametrize(
+  ("devices", "batch_size"), [(4, 8), (4, 76), (1, 75), (1, 13)]
+)
+def test_evaluator_scores_every_example_once(data, devices, batch_size):
+  got, want = _run(data, devices, batch_size), _want(Y, Y_TEST)
+  assert got == pytest.approx(want, abs=1e-12)
+  assert len(set(want.values())) > 4  # The seeds do differ.
+
+
+def test_evaluator_of_another_label(data):
+  got = _run(data, label_key="other")
+  assert got == pytest.approx(_want(3 - Y, 3 - Y_TEST), abs=1e-12)
+
+
+def test_evaluator_of_another_layer(data):
+  got = _run(data, representation_layer="encoder/block00/cls", num_seeds=1)
+  # A constant: of 5 examples each, the first class is as good as any.
+  assert got["toy_5shot"] == np.mean(Y_TEST == 0)
+
+
+@pytest.mark.parametrize(
+  ("layer", "message"),
+  [
+    (
+      "pre_logit",
+      "'pre_logit'. Did you mean 'pre_logits'. Known: encoder, pre",
+    ),
+    (
+      "encoder/block01",
+      "Unknown representation_layer 'encoder/block01'.*block00",
+    ),
+    ("pre_logits/x", "Unknown representation_layer 'pre_logits/x'"),
+    (
+      "encoder/block00/tokens",
+      r"shape \(8, 1, 6\); expected \(batch, width\). Choose one after pool",
+    ),
+    ("encoder", "'encoder' is a group.*block00"),
+  ],
+)
+def test_evaluator_names_what_layers_there_are(data, layer, message):
+  with pytest.raises(ValueError, match=message):
+    _run(data, representation_layer=layer)
+
+
+def test_the_devices_must_share_the_probes_batch(data):
+  with pytest.raises(ValueError, match="batch_size=6 cannot be split over 4"):
+    _run(data, batch_size=6)

@@ -68,9 +68,6 @@ def from_config(config: Mapping[str, Any]) -> Experiment:
   notes = schema.check(config)
   seed = config.get("seed", 0)
   mesh = sharding.make_mesh(config.get("mesh") or [("data", -1)])
-  batch_size = config["input"]["batch_size"]
-  sharding.check_batch_size("config.input.batch_size", batch_size, mesh)
-
   task = dpn.tasks.make(config, batch_shards=mesh.size)
   data = pipeline.training(
     config["input"],
@@ -78,6 +75,8 @@ def from_config(config: Mapping[str, Any]) -> Experiment:
     process_index=jax.process_index(),
     process_count=jax.process_count(),
   )
+  batch_size = data.batch_size
+  sharding.check_batch_size("config.input.batch_size", batch_size, mesh)
   sizes = {"batch_size": batch_size, "data_size": data.num_examples}
   sizes["total_steps"] = schedules.steps("total", config, **sizes)
 
@@ -141,7 +140,7 @@ def initial_state(
     return state, start, "fresh parameters"
   loaded = load.load(
     config["model_init"],
-    jax.device_get(state.params),
+    state.params,
     **(config.get("model_load") or {}),
   )
   shardings = jax.tree.map(lambda s: s.sharding, experiment.shapes.params)

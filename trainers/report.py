@@ -85,7 +85,7 @@ class Log:
   ) -> dict[str, float]:
     """Returns the step's training metrics; prints and times the interval."""
     row = {k: float(v) for k, v in jax.device_get(values).items()}
-    self._check_row(step, row)
+    metrics.check_finite(step, self._finite_step, row)
     row |= self._learning_rates(step)
     figures = self._clock.lap(batches.wait_secs) | {"secs": self._since_row()}
     batches.wait_secs = 0.0

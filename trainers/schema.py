@@ -43,6 +43,14 @@ TOP = {
   "wandb",
   "pp_modules",
 }
+NUMBERS = (
+  "seed",
+  "num_classes",
+  "init_head_bias",
+  "lr",
+  "wd",
+  "grad_clip_norm",
+)
 NO_MEANING = {
   "config.pp_modules": "all preprocessing ops are always known",
   "config.input.shuffle_buffer_size": "every epoch is shuffled as a whole",
@@ -58,11 +66,14 @@ def check(config: Mapping) -> list[str]:
   `evals.<name>`, are checked by whoever reads them.
 
   Raises:
-    ValueError: at the first unknown key.
+    ValueError: at the first unknown key, or text for a number.
   """
   _check("config", config, TOP)
   if not config.get("input"):
     raise ValueError("config.input is missing.")
+  for key in NUMBERS:
+    if not isinstance(config.get(key), int | float | None):
+      raise ValueError(f"config.{key} must be a number, got {config[key]!r}.")
   _check("config.mixup", config.get("mixup") or {}, {"p", "fold_in", "scope"})
   _check("config.model_load", config.get("model_load") or {}, {"dont_load"})
   notes = []

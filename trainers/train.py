@@ -91,7 +91,10 @@ def loop(experiment, state, position, checkpoints, workdir):
     sharding.batch(experiment.mesh),
     prefetch=experiment.config.get("prefetch_to_device") or 2,
   )
-  due = lambda every: step % every == 0 or step == experiment.total_steps
+  # Every 0 steps: at the end alone.
+  due = lambda every: (
+    step == experiment.total_steps or (every and step % every == 0)
+  )
 
   def evaluate():
     row = {}
@@ -153,9 +156,18 @@ def fail(error: BaseException):
 def _parse_flags(argv):
   """Parses flags; what is wrong with a config is an error like any other."""
   try:
-    return app.parse_flags_with_usage(argv)
+    return flags.FLAGS(argv)
+  except flags.Error as e:
+    fail(_config_error(e) or e)
   except (ValueError, OSError, KeyError, AttributeError) as e:
     fail(e)
+
+
+def _config_error(error: BaseException | None) -> BaseException | None:
+  """Returns what the config raised, which ml_collections wraps in text."""
+  while error and "whilst parsing config file" not in str(error.__context__):
+    error = error.__context__
+  return error and error.__context__.__context__
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import flax
 import jax
 import jax.numpy as jnp
 import optax
+from flax.linen import fp8_ops
 
 from dpn import trees
 from dpn.tasks import base
@@ -72,13 +73,22 @@ def make(
   def update(state: TrainState, batch: base.Batch):
     rng = jax.random.fold_in(jax.random.key(seed), state.step)
 
-    def loss_fn(params):
-      variables = {"params": params, **state.model_state}
+    def loss_fn(params, overwritten):
+      variables = {"params": params, **state.model_state, **overwritten}
       measured, model_state = task.measure(variables, batch, rng=rng)
       means = {name: jnp.mean(values) for name, values in measured.items()}
       return means["loss"], (means, model_state)
 
-    grads, (values, model_state) = jax.grad(loss_fn, has_aux=True)(state.params)
+    # Estimates kept by backward passes: their gradient is their next value.
+    overwritten = {
+      name: value
+      for name, value in state.model_state.items()
+      if name == fp8_ops.OVERWRITE_WITH_GRADIENT
+    }
+    (grads, overwritten), (values, model_state) = jax.grad(
+      loss_fn, argnums=(0, 1), has_aux=True
+    )(state.params, overwritten)
+    model_state = {**model_state, **overwritten}
     updates, opt_state = tx.update(grads, state.opt_state, state.params)
     params = optax.apply_updates(state.params, updates)
 

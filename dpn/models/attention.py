@@ -1,10 +1,12 @@
 """Multi-head dot-product attention with big_vision's parameter tree."""
 
+from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
+
+from dpn.models import inits, normalizer, norms
 
 
 class Attention(nn.Module):
@@ -12,23 +14,89 @@ class Attention(nn.Module):
 
   Parameters, with H heads of d = width / H channels: `query`, `key`, `value`
   with kernels (width, H, d), and `out` with kernel (H, d, width).
+
+  Attributes:
+    num_heads: H.
+    qkv_bias: whether query, key and value have biases.
+    dropout: rate, of the attention weights.
+    inner_norm: see `norms.make`; of the concatenated heads, before `out`.
+    head_scale: see `block_ln.BlockLN`.
+    layout: of the tokens, for `inner_norm`.
+    kernel_init: of all four kernels.
+    init_gain: factor on the initial `value` and `out` kernels.
+    dtype: of the matrix products and the result.
   """
 
   num_heads: int
+  qkv_bias: bool = True
+  dropout: float = 0.0
+  inner_norm: str | None = None
+  head_scale: str = "none"
+  layout: normalizer.Layout | None = None
+  kernel_init: Callable = inits.INITS["big_vision"].dense
+  init_gain: float = 1.0
   dtype: Any = jnp.float32
 
   @nn.compact
-  def __call__(self, x_q, x_kv):  # (batch, tokens, width) twice
+  def __call__(self, x_q, x_kv, bias=None, deterministic=True):
+    """Returns (batch, queries, width).
+
+    Args:
+      x_q: (batch, queries, width).
+      x_kv: (batch, keys, width).
+      bias: (1, heads, queries, keys), added to the logits, or None.
+      deterministic: no dropout, and running statistics are only read.
+    """
     width = x_q.shape[-1]
     if width % self.num_heads:
       raise ValueError(
         f"The width must be a multiple of num_heads, got width={width} and "
         f"num_heads={self.num_heads}."
       )
-    kw = {"dtype": self.dtype, "kernel_init": nn.initializers.xavier_uniform()}
-    heads = (self.num_heads, width // self.num_heads)
-    q = nn.DenseGeneral(heads, name="query", **kw)(x_q)
-    k = nn.DenseGeneral(heads, name="key", **kw)(x_kv)
-    v = nn.DenseGeneral(heads, name="value", **kw)(x_kv)
-    y = jax.nn.dot_product_attention(q, k, v)  # (batch, tokens, heads, d)
-    return nn.DenseGeneral(width, axis=(-2, -1), name="out", **kw)(y)
+    scaled = inits.scaled(self.kernel_init, self.init_gain)
+
+    def project(name, x, init):
+      return nn.DenseGeneral(
+        (self.num_heads, width // self.num_heads),
+        use_bias=self.qkv_bias,
+        kernel_init=init,
+        dtype=self.dtype,
+        name=name,
+      )(x)
+
+    q = project("query", x_q, self.kernel_init)
+    k = project("key", x_kv, self.kernel_init)
+    v = project("value", x_kv, scaled)
+    y = self.attend(q, k, v, bias, deterministic)  # (batch, queries, heads, d)
+    if self.head_scale == "heads":
+      y = self.scale_heads(y)
+    if self.inner_norm:
+      norm = norms.make(
+        self.inner_norm, name="norm", dtype=self.dtype, layout=self.layout
+      )
+      y = norm(y.reshape(*y.shape[:2], width), not deterministic)
+      y = normalizer.split_heads(y, self.num_heads)
+    y = nn.DenseGeneral(
+      width, axis=(-2, -1), kernel_init=scaled, dtype=self.dtype, name="out"
+    )(y)
+    if self.head_scale == "out":
+      y = self.scale_heads(normalizer.split_heads(y, self.num_heads))
+      y = y.reshape(*y.shape[:2], width)
+    return y
+
+  def attend(self, q, k, v, bias, deterministic):
+    """Returns softmax(q k^T / sqrt(d) + bias) v, (batch, queries, heads, d).
+
+    As jax.nn.dot_product_attention, which cannot drop weights and knows no
+    double precision.
+    """
+    wide = jnp.promote_types(q.dtype, jnp.float32)
+    logits = jnp.einsum("bqhd,bkhd->bhqk", q, k, preferred_element_type=wide)
+    logits = logits * q.shape[-1] ** -0.5
+    weights = nn.softmax(logits if bias is None else logits + bias)
+    weights = nn.Dropout(self.dropout)(weights, deterministic)
+    return jnp.einsum("bhqk,bkhd->bqhd", weights.astype(v.dtype), v)
+
+  def scale_heads(self, y):  # (batch, queries, heads, d)
+    scale = self.param("head_scale", nn.initializers.ones, (self.num_heads,))
+    return y * scale.reshape(1, 1, -1, 1).astype(y.dtype)

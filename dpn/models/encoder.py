@@ -1,5 +1,6 @@
-"""The pre-LayerNorm Transformer encoder, looped or scanned over its blocks."""
+"""The Transformer encoder, looped or scanned over its blocks."""
 
+import dataclasses
 from typing import Any
 
 import flax.linen as nn
@@ -7,27 +8,18 @@ import jax
 import jax.numpy as jnp
 
 from dpn import names
-from dpn.models import attention, norms
-
-
-class Mlp(nn.Module):
-  """Dense, GELU (tanh form), dropout, Dense."""
-
-  mlp_dim: int
-  dropout: float = 0.0
-  dtype: Any = jnp.float32
-
-  @nn.compact
-  def __call__(self, x, deterministic=True):
-    kw = {
-      "dtype": self.dtype,
-      "kernel_init": nn.initializers.xavier_uniform(),
-      "bias_init": nn.initializers.normal(stddev=1e-6),
-    }
-    width = x.shape[-1]
-    x = nn.gelu(nn.Dense(self.mlp_dim, name="Dense_0", **kw)(x))
-    x = nn.Dropout(self.dropout)(x, deterministic)
-    return nn.Dense(width, name="Dense_1", **kw)(x)
+from dpn.models import (
+  attention,
+  block_ln,
+  dtn,
+  inits,
+  mlp,
+  normalizer,
+  norms,
+  posemb_join,
+  power_norm,
+  relative,
+)
 
 
 class StochasticDepth(nn.Module):
@@ -44,44 +36,168 @@ class StochasticDepth(nn.Module):
     return jnp.where(keep, x / (1.0 - rate), 0).astype(x.dtype)
 
 
-class EncoderBlock(nn.Module):
-  """x = x + SA(LN(x)); x = x + MLP(LN(x))."""
+@dataclasses.dataclass(frozen=True)
+class Block:
+  """What all blocks of an encoder have in common.
+
+  Attributes:
+    mlp_dim: width of the MLP's hidden layer.
+    num_heads: of the attention.
+    block_ln: where the block normalizes, see `block_ln.get`.
+    norm: what it normalizes with, see `norms.make`.
+    dropout: rate, in the MLP and of both branches.
+    attn_dropout: rate, of the attention weights.
+    gelu: one of `mlp.GELUS`.
+    qkv_bias: whether query, key and value have biases.
+    weight_init: one of `inits.INITS`.
+    relative: add a `relative.RelativeBias` to the attention's logits.
+    lape: deliver positions to the attention; None if the tokens have theirs.
+    dtype: of matrix products and the residual stream.
+  """
 
   mlp_dim: int
   num_heads: int
+  block_ln: str = "sa=pre,mlp=pre"
+  norm: str = "layernorm"
   dropout: float = 0.0
-  stochastic: bool = False
+  attn_dropout: float = 0.0
+  gelu: str = "tanh"
+  qkv_bias: bool = True
+  weight_init: str = "big_vision"
+  relative: bool = False
+  lape: posemb_join.Lape | None = None
   dtype: Any = jnp.float32
 
+
+class EncoderBlock(nn.Module):
+  """x = x + SA(LN(x)); x = x + MLP(LN(x)), or what `block.block_ln` says.
+
+  Attributes:
+    block: the options.
+    layout: of the tokens.
+    init_gain: factor on the initial value, out and MLP kernels.
+    stochastic: use stochastic depth in training.
+  """
+
+  block: Block
+  layout: normalizer.Layout = normalizer.Layout()
+  init_gain: float = 1.0
+  stochastic: bool = False
+
   @nn.compact
-  def __call__(self, x, drop_rate, deterministic=True):
-    """Returns the block's output and its intermediates.
+  def __call__(self, carry, drop_rate, deterministic=True):
+    """Returns the next carry and the block's intermediates.
 
     Args:
-      x: (batch, tokens, width).
+      carry: x (batch, tokens, width) and LaPE's position (1, tokens, width),
+        None without LaPE.
       drop_rate: scalar, the stochastic depth rate of this block.
-      deterministic: no dropout and no stochastic depth.
+      deterministic: no dropout, no stochastic depth; running statistics are
+        read, not written.
     """
+    x, omega = carry
+    spec = block_ln.get(self.block.block_ln)
     out = {}
+    position = bias = None
+    if omega is not None:
+      position, omega = self.block.lape.deliver(omega, self.block.norm)
+      out["position"] = position
+    if self.block.relative:
+      bias = relative.RelativeBias(
+        self.layout,
+        normalize=self.block.lape is not None,
+        dtype=x.dtype,
+        name="rel_posemb",
+      )()
 
-    def branch(y):
-      y = nn.Dropout(self.dropout)(y, deterministic)
+    def norm(name):
+      return lambda x: self.norm(name)(x, not deterministic)
+
+    def drop(y):
+      y = nn.Dropout(self.block.dropout)(y, deterministic)
       if self.stochastic and not deterministic:
         y = StochasticDepth()(y, drop_rate)
       return y
 
-    y = norms.make("layernorm", name="LayerNorm_0", dtype=self.dtype)(x)
-    y = out["sa"] = attention.Attention(
-      self.num_heads, dtype=self.dtype, name="MultiHeadDotProductAttention_0"
-    )(y, y)
-    x = out["+sa"] = x + branch(y)
+    before, on_branch, on_stream = around(spec, spec.sa, norm, "LayerNorm_0")
+    y = before(x)
+    if position is not None:
+      y = y + position.astype(y.dtype)
+    y = out["sa"] = self.attention(spec)(y, y, bias, deterministic)
+    x = out["+sa"] = on_stream(x + drop(on_branch(y)))
 
-    y = norms.make("layernorm", name="LayerNorm_1", dtype=self.dtype)(x)
-    y = out["mlp"] = Mlp(
-      self.mlp_dim, self.dropout, dtype=self.dtype, name="MlpBlock_0"
-    )(y, deterministic)
-    x = out["+mlp"] = x + branch(y)
-    return x, out
+    before, on_branch, on_stream = around(spec, spec.mlp, norm, "LayerNorm_1")
+    y = out["mlp"] = self.mlp(spec)(before(x), deterministic)
+    if spec.resid_scale:
+      x = self.scale_residual(x)
+    x = out["+mlp"] = on_stream(x + drop(on_branch(y)))
+    return (x, omega), out
+
+  def norm(self, name):
+    block = self.block
+    return norms.make(
+      block.norm, name=name, dtype=block.dtype, layout=self.layout
+    )
+
+  def attention(self, spec):
+    block = self.block
+    return attention.Attention(
+      block.num_heads,
+      qkv_bias=block.qkv_bias,
+      dropout=block.attn_dropout,
+      inner_norm=block.norm if spec.sa_inner else None,
+      head_scale=spec.head_scale,
+      layout=self.layout,
+      kernel_init=inits.get(block.weight_init).dense,
+      init_gain=self.init_gain,
+      dtype=block.dtype,
+      name="MultiHeadDotProductAttention_0",
+    )
+
+  def mlp(self, spec):
+    block = self.block
+    return mlp.Mlp(
+      block.mlp_dim,
+      block.dropout,
+      gelu=block.gelu,
+      inner_norm=block.norm,
+      inner=spec.mlp_inner,
+      layout=self.layout,
+      kernel_init=inits.get(block.weight_init).dense,
+      bias_init=inits.get(block.weight_init).mlp_bias,
+      init_gain=self.init_gain,
+      dtype=block.dtype,
+      name="MlpBlock_0",
+    )
+
+  def scale_residual(self, x):
+    width = x.shape[-1]
+    scale = self.param("resid_scale", nn.initializers.ones, (width,))
+    return x * normalizer.along_width(scale, x).astype(x.dtype)
+
+
+def around(spec, placement, norm, name):
+  """Returns what happens to x, f's result and their sum around a sublayer f.
+
+  x = on_stream(x + on_branch(f(before(x)))), of which two are the identity
+  for each single norm of Section 4.1 of arXiv 2302.01327.
+
+  Args:
+    spec: the `block_ln.BlockLN`.
+    placement: `pre`, `post`, `pre+post` or `none`.
+    norm: from a name to a function that normalizes.
+    name: of the norm before; the one after is called `<name>_post`.
+  """
+  where = placement.split("+")
+  pre = norm(name) if "pre" in where else _identity
+  post = norm(f"{name}_post") if "post" in where else _identity
+  if spec.post == "branch":
+    return pre, post, _identity
+  return pre, _identity, post
+
+
+def _identity(x):
+  return x
 
 
 REMAT_POLICIES = (
@@ -115,50 +231,71 @@ def remat(block, policy: str):
 class Encoder(nn.Module):
   """A stack of blocks and the final LayerNorm `encoder_norm`.
 
-  With `scan` the parameters of all blocks are stacked on a leading axis under
-  `encoderblock`, and the block is compiled once. Without it, block i is
-  `encoderblock_i`.
+  With `scan` the parameters and running statistics of all blocks are stacked
+  on a leading axis under `encoderblock`, and the block is compiled once.
+  Without it, block i is `encoderblock_i`.
   """
 
   depth: int
-  mlp_dim: int
-  num_heads: int
-  dropout: float = 0.0
+  block: Block
   stoch_depth: float = 0.0
   scan: bool = False
   remat_policy: str = "none"
-  dtype: Any = jnp.float32
 
   @nn.compact
-  def __call__(self, x, deterministic=True):  # (batch, tokens, width)
-    block = remat(EncoderBlock, self.remat_policy)
-    kw = {
-      "mlp_dim": self.mlp_dim,
-      "num_heads": self.num_heads,
-      "dropout": self.dropout,
-      "stochastic": self.stoch_depth > 0,
-      "dtype": self.dtype,
-    }
+  def __call__(
+    self, x, deterministic=True, *, layout=None, omega=None, late_cls=None
+  ):
+    """Returns the encoded tokens in float32 and a dict of intermediates.
+
+    Args:
+      x: (batch, tokens, width).
+      deterministic: no dropout, no stochastic depth; running statistics are
+        read, not written.
+      layout: of the tokens, for the norms that look beyond one of them.
+      omega: (1, tokens, width), the positions if LaPE delivers them.
+      late_cls: (batch, 1, width), a class token that joins the patches for the
+        last `dtn.LATE_BLOCKS` blocks only; these have LayerNorm.
+    """
+    layout = layout or normalizer.Layout(self.block.num_heads)
+    block_cls = remat(EncoderBlock, self.remat_policy)
     drop_rates = jnp.linspace(0, self.stoch_depth, self.depth)
+    plain = norms.plain(self.block.norm)
+    kw = {
+      "block": self.block,
+      "layout": layout,
+      "init_gain": block_ln.get(self.block.block_ln).init_gain(self.depth),
+      "stochastic": self.stoch_depth > 0,
+    }
     out = {}
     if self.scan:
-      scanned = nn.scan(
-        block,
-        variable_axes={"params": 0},
-        split_rngs={"params": True, "dropout": True},
-        in_axes=(0, nn.broadcast),
-        length=self.depth,
-      )
-      x, stacked = scanned(name="encoderblock", **kw)(
-        x, drop_rates, deterministic
+      (x, _), stacked = scan(block_cls, self.depth)(name="encoderblock", **kw)(
+        (x, omega), drop_rates, deterministic
       )
       for i in range(self.depth):
         out[f"block{i:02d}"] = jax.tree.map(lambda o, i=i: o[i], stacked)
     else:
       for i in range(self.depth):
-        x, out[f"block{i:02d}"] = block(name=f"encoderblock_{i}", **kw)(
-          x, drop_rates[i], deterministic
+        if late_cls is not None and i == self.depth - dtn.LATE_BLOCKS:
+          x = jnp.concatenate([late_cls, x], axis=1)
+          kw["layout"] = dataclasses.replace(layout, cls=True)
+          kw["block"] = dataclasses.replace(self.block, norm=plain)
+        block = block_cls(name=f"encoderblock_{i}", **kw)
+        (x, omega), out[f"block{i:02d}"] = block(
+          (x, omega), drop_rates[i], deterministic
         )
     out["pre_ln"] = x
     # The result stays in float32 for the head and the loss.
-    return norms.make("layernorm", name="encoder_norm")(x), out
+    return norms.make(plain, name="encoder_norm")(x), out
+
+
+def scan(block_cls, depth: int):
+  """Returns `block_cls` repeated, every variable with a leading axis."""
+  collections = ("params", "batch_stats", power_norm.OVERWRITE_WITH_GRADIENT)
+  return nn.scan(
+    block_cls,
+    variable_axes=dict.fromkeys(collections, 0),
+    split_rngs={"params": True, "dropout": True},
+    in_axes=(0, nn.broadcast),
+    length=depth,
+  )

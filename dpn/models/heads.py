@@ -6,9 +6,9 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from dpn import names
-from dpn.models import attention, encoder, norms
+from dpn.models import attention, mlp, norms
 
-POOL_TYPES = ("tok", "gap", "map", "0", "none")
+POOL_TYPES = ("tok", "gap", "map", "seq", "0", "none")
 
 
 class MAPHead(nn.Module):
@@ -26,8 +26,18 @@ class MAPHead(nn.Module):
       self.num_heads, dtype=self.dtype, name="MultiHeadDotProductAttention_0"
     )(jnp.tile(probe, (batch, 1, 1)), x)
     y = norms.make("layernorm", name="LayerNorm_0")(x)
-    x = x + encoder.Mlp(self.mlp_dim, dtype=self.dtype, name="MlpBlock_0")(y)
+    x = x + mlp.Mlp(self.mlp_dim, dtype=self.dtype, name="MlpBlock_0")(y)
     return x[:, 0].astype(jnp.float32)
+
+
+class SequencePool(nn.Module):
+  """A mean weighted by a learned score (arXiv 2104.05704, Section 3.2)."""
+
+  @nn.compact
+  def __call__(self, x):  # (batch, tokens, width) → (batch, width)
+    init = nn.initializers.normal(0.02)
+    score = nn.Dense(1, kernel_init=init, name="score")(x)
+    return (nn.softmax(score, axis=1) * x).sum(axis=1)
 
 
 def check_pool_type(pool_type: str):
@@ -42,7 +52,7 @@ def pool(x, pool_type: str, **map_kw):
   Args:
     x: (batch, tokens, width).
     pool_type: `tok` and `0` take the first token, `gap` the mean, `map` a
-      `MAPHead`, `none` all tokens.
+      `MAPHead`, `seq` a `SequencePool`, `none` all tokens.
     **map_kw: arguments of `MAPHead`, which the calling module then owns.
   """
   check_pool_type(pool_type)
@@ -52,4 +62,6 @@ def pool(x, pool_type: str, **map_kw):
     return x.mean(axis=1)
   if pool_type == "map":
     return MAPHead(name="MAPHead_0", **map_kw)(x)
+  if pool_type == "seq":
+    return SequencePool(name="SequencePool_0")(x)
   return x

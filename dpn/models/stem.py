@@ -4,6 +4,7 @@ Dual PatchNorm (arXiv 2302.01327, Section 3.3): x = LN(PE(LN(x))).
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import einops
@@ -11,7 +12,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from dpn import names
-from dpn.models import norms
+from dpn.models import inits, norms
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,6 +74,7 @@ class PatchEmbedding(nn.Module):
 
   width: int
   patch_size: tuple[int, int]
+  kernel_init: Callable = inits.INITS["big_vision"].embedding
   dtype: Any = jnp.float32
 
   @nn.compact
@@ -81,7 +83,7 @@ class PatchEmbedding(nn.Module):
     channels = pixels // (self.patch_size[0] * self.patch_size[1])
     kernel = self.param(
       "kernel",
-      nn.initializers.lecun_normal(),
+      self.kernel_init,
       (*self.patch_size, channels, self.width),
     )
     bias = self.param("bias", nn.initializers.zeros, (self.width,))
@@ -90,6 +92,38 @@ class PatchEmbedding(nn.Module):
     )
     x = patches @ kernel.reshape(pixels, self.width)
     return x + bias.reshape((1,) * (x.ndim - 1) + (-1,))
+
+
+class ConvEmbedding(nn.Module):
+  """The tokenizer of compact Transformers (arXiv 2104.05704, Section 3.3).
+
+  Each layer is a convolution without bias, ReLU, and max pooling that halves
+  the grid. All but the last have `HIDDEN` channels.
+  """
+
+  HIDDEN = 64
+
+  width: int
+  kernel_size: int
+  num_layers: int
+  kernel_init: Callable = inits.INITS["cct"].embedding
+  dtype: Any = jnp.float32
+
+  @nn.compact
+  def __call__(self, x):  # (batch, rows, cols, channels)
+    k, pad = self.kernel_size, self.kernel_size // 2
+    for i in range(self.num_layers):
+      x = nn.Conv(
+        self.width if i == self.num_layers - 1 else self.HIDDEN,
+        (k, k),
+        padding=pad,
+        use_bias=False,
+        kernel_init=self.kernel_init,
+        dtype=self.dtype,
+        name=f"Conv_{i}",
+      )(x)
+      x = nn.max_pool(nn.relu(x), (3, 3), (2, 2), padding=((1, 1), (1, 1)))
+    return x  # (batch, rows / 2^layers, cols / 2^layers, width)
 
 
 class Stem(nn.Module):

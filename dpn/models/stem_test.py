@@ -83,6 +83,42 @@ def test_parameters(stem_ln):
   assert params["embedding"]["kernel"].shape == (4, 4, 3, 10)
 
 
+def count(variant, stem_ln):
+  """Returns how many parameters a model for 224 px and 1000 classes has."""
+  model = vit.Model(1000, variant=variant, stem_ln=stem_ln, scan=True)
+  image = jax.ShapeDtypeStruct((1, 224, 224, 3), np.float32)
+  shapes = jax.eval_shape(model.init, jax.random.key(0), image)
+  return sum(x.size for x in jax.tree.leaves(shapes))
+
+
+@pytest.mark.parametrize("size", vit.VARIANTS)
+def test_count_formula(size):
+  d, depth, mlp, _ = vit.VARIANTS[size]
+  pixels, tokens = 14 * 14 * 3, 16 * 16
+  block = 4 * (d * d + d) + (2 * d * mlp + mlp + d) + 4 * d
+  plain = (pixels * d + d) + tokens * d + 2 * d + (d * 1000 + 1000)
+  for stem_ln, added in STEMS.items():
+    of_stem = sum(pixels if "ln0" in name else d for name in added)
+    want = plain + depth * block + of_stem
+    assert count(f"{size}/14", stem_ln) == want, stem_ln
+
+
+# 2 (3 P² + D)
+OVERHEAD = {
+  "Ti/16": 1920,
+  "S/16": 2304,
+  "B/16": 3072,
+  "S/32": 6912,
+  "B/32": 7680,
+}
+
+
+@pytest.mark.parametrize("variant", OVERHEAD)
+def test_overhead_of_dual_patchnorm(variant):
+  overhead = count(variant, "dpn") - count(variant, "none")
+  assert overhead == OVERHEAD[variant]
+
+
 def test_patches_are_in_row_column_channel_order():
   patches = stem.patchify(IMAGE, (4, 4)).reshape(2, 6, 48)
   np.testing.assert_array_equal(patches, GOLDEN["mid/patches"])

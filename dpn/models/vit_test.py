@@ -4,6 +4,7 @@ testdata/big_vision_vit.npz holds big_vision's parameters, outputs and the
 gradients of the sum of squared logits; see `OPTIONS`.
 """
 
+import itertools
 import pathlib
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import pytest
 from flax import errors
 
 from dpn import trees
-from dpn.models import stem, vit
+from dpn.models import encoder, vit
 
 GOLDEN = dict(
   np.load(pathlib.Path(__file__).parent / "testdata/big_vision_vit.npz")
@@ -38,10 +39,9 @@ def golden(start):
   return {k[len(start) :]: v for k, v in GOLDEN.items() if k.startswith(start)}
 
 
-def shapes(model, image_px=None):
+def shapes(model, image_shape=IMAGE.shape):
   """Returns {name: ShapeDtypeStruct} of the parameters, computing nothing."""
-  shape = (1, image_px, image_px, 3) if image_px else IMAGE.shape
-  image = jax.ShapeDtypeStruct(shape, jnp.float32)
+  image = jax.ShapeDtypeStruct(image_shape, jnp.float32)
   init = jax.eval_shape(model.init, jax.random.key(0), image)
   return trees.flatten(init["params"])
 
@@ -67,23 +67,68 @@ def run(model, params, image=IMAGE, **kw):
 def assert_close(got, want, rtol=1e-5):
   assert want
   for name, x in want.items():
-    # A key's bias moves all scores alike: its true gradient is zero.
-    atol = max(rtol * np.abs(x).max(), 1e-6)
+    atol = rtol * np.abs(x).max()
     np.testing.assert_allclose(got[name], x, rtol, atol, err_msg=name)
 
 
-@pytest.mark.parametrize("kind", OPTIONS)
-def test_outputs_and_gradients_of_big_vision(kind):
-  model = vit.Model(5, **OPTIONS[kind])
-  params = trees.unflatten(golden(f"{kind}/param/"))
+def stacked(params):
+  """Returns looped parameters in the layout of scanned blocks."""
+  encoder = dict(params["Transformer"])
+  blocks = [encoder.pop(f"encoderblock_{i}") for i in range(2)]
+  encoder["encoderblock"] = jax.tree.map(lambda *x: jnp.stack(x), *blocks)
+  return {**params, "Transformer": encoder}
+
+
+@pytest.mark.parametrize(
+  ("kind", "scan", "policy"),
+  [
+    ("tok", False, "none"),
+    ("map", False, "none"),
+    ("tok", False, "dots_saveable"),
+    ("tok", True, "dots_with_no_batch_dims_saveable"),
+  ],
+)
+def test_outputs_and_gradients_of_big_vision(kind, scan, policy):
+  model = vit.Model(5, **OPTIONS[kind], scan=scan, remat_policy=policy)
 
   def loss(params):
+    params = stacked(params) if scan else params
     logits, out = model.apply({"params": params}, IMAGE)
     return (logits**2).sum(), out
 
-  grads, out = jax.jit(jax.grad(loss, has_aux=True))(params)
+  params = trees.unflatten(golden(f"{kind}/param/"))
+  grad = jax.grad(loss, has_aux=True)
+  assert ("remat" in str(jax.make_jaxpr(grad)(params))) == (policy != "none")
+  grads, out = jax.jit(grad)(params)
   assert_close(trees.flatten(out), golden(f"{kind}/out/"))
   assert_close(trees.flatten(grads), golden(f"{kind}/grad/"))
+
+
+@pytest.mark.parametrize("policy", encoder.REMAT_POLICIES)
+def test_every_remat_policy_traces(policy):
+  kw = {"dropout": 0.1, "stoch_depth": 0.1, "scan": True}
+  model = vit.Model(5, **SIZE, remat_policy=policy, **kw)
+
+  def loss(params):
+    rngs = {"dropout": jax.random.key(0)}
+    logits, _ = model.apply({"params": params}, IMAGE, train=True, rngs=rngs)
+    return logits.sum()
+
+  params = shapes(model)
+  grads = jax.eval_shape(jax.grad(loss), trees.unflatten(params))
+  assert trees.flatten(grads) == params
+
+
+@pytest.mark.parametrize("kind", OPTIONS)
+def test_half_precision_keeps_parameters_and_logits_in_float32(kind):
+  model = vit.Model(5, **OPTIONS[kind], dtype_mm="bfloat16")
+  assert {s.dtype for s in shapes(model).values()} == {np.dtype("float32")}
+  params = trees.unflatten(golden(f"{kind}/param/"))
+  got, out = run(model, params)
+  assert out["encoder/block01/+mlp"].dtype == jnp.bfloat16
+  assert out["encoded"].dtype == got.dtype == jnp.float32
+  want = GOLDEN[f"{kind}/out/logits"]
+  assert 1e-4 < np.abs(got - want).max() / np.abs(want).max() < 0.05
 
 
 # --- Parameters
@@ -119,11 +164,6 @@ def test_parameter_names():
   }
 
 
-def count(variant, image_px=224, **kw):
-  model = vit.Model(1000, variant=variant, **kw)
-  return sum(s.size for s in shapes(model, image_px).values())
-
-
 # Of arXiv 2010.11929's code, whose position embeddings have one row more, for
 # the class token.
 PUBLISHED = {
@@ -138,57 +178,15 @@ PUBLISHED = {
 @pytest.mark.parametrize("variant", PUBLISHED)
 def test_published_counts(variant):
   total, row = PUBLISHED[variant]
-  assert count(variant, pool_type="tok", scan=True) == total - row
-
-
-def test_scan_keeps_the_count():
-  assert count("Ti/16") == count("Ti/16", scan=True)
-
-
-@pytest.mark.parametrize(
-  ("variant", "overhead"),
-  [
-    ("Ti/16", 1920),
-    ("S/16", 2304),
-    ("B/16", 3072),
-    ("S/32", 6912),
-    ("B/32", 7680),
-  ],
-)
-def test_overhead_of_dual_patchnorm(variant, overhead):
-  plain = count(variant, scan=True)
-  assert count(variant, scan=True, stem_ln="dpn") - plain == overhead
-
-
-# Vectors of one number per pixel and channel, and of one per channel of width.
-STEM_VECTORS = {
-  "none": (0, 0),
-  "dpn": (2, 2),
-  "pre": (2, 0),
-  "post": (0, 2),
-  "post_posemb": (0, 2),
-  "only_learnable": (2, 2),
-  "rmsnorm": (1, 1),
-  "no_learnable": (0, 0),
-}
-
-
-@pytest.mark.parametrize("size", vit.VARIANTS)
-def test_count_formula(size):
-  assert STEM_VECTORS.keys() == stem.STEM_LN.keys()
-  d, depth, mlp, _ = vit.VARIANTS[size]
-  pixels, tokens = 14 * 14 * 3, 16 * 16
-  block = 4 * (d * d + d) + (2 * d * mlp + mlp + d) + 4 * d
-  rest = (pixels * d + d) + tokens * d + 2 * d + (d * 1000 + 1000)
-  for stem_ln, (by_pixel, by_width) in STEM_VECTORS.items():
-    want = depth * block + rest + by_pixel * pixels + by_width * d
-    assert count(f"{size}/14", scan=True, stem_ln=stem_ln) == want
+  model = vit.Model(1000, variant=variant, pool_type="tok", scan=True)
+  counts = [s.size for s in shapes(model, (1, 224, 224, 3)).values()]
+  assert sum(counts) == total - row
 
 
 def test_initial_values():
   kw = {**SIZE, "width": 64, "depth": 1, "stem_ln": "dpn"}
-  model = vit.Model(5, **kw)
-  flat = trees.flatten(model.init(jax.random.key(0), IMAGE)["params"])
+  init = jax.jit(vit.Model(5, **kw).init)
+  flat = trees.flatten(init(jax.random.key(0), IMAGE)["params"])
   block = "Transformer/encoderblock_0/"
   xavier = lambda *fans: np.sqrt(2 / sum(fans))
   std = {
@@ -209,8 +207,8 @@ def test_initial_values():
       np.testing.assert_array_equal(x, 1)
     elif name.endswith("bias") or name == "head/kernel":
       np.testing.assert_array_equal(x, 0)
-  model = vit.Model(5, **{**kw, "depth": 0}, head_zeroinit=False)
-  head = model.init(jax.random.key(0), IMAGE)["params"]["head"]["kernel"]
+  init = jax.jit(vit.Model(5, **{**kw, "depth": 0}, head_zeroinit=False).init)
+  head = init(jax.random.key(0), IMAGE)["params"]["head"]["kernel"]
   np.testing.assert_allclose(head.std(), 1 / 8, rtol=0.16)
 
 
@@ -231,15 +229,10 @@ def test_pooling_and_head(pool_type):
 
   pooled = {"gap": x.mean(1), "none": x}.get(pool_type, x[:, 0])
   patches = x[:, 1:] if pool_type == "tok" else x
-  pre_logits, logits = head(pooled)
-  pre_logits_2d, logits_2d = head(patches.reshape(2, 2, 3, 16))
-  want = {
-    "head_input": pooled,
-    "pre_logits": pre_logits,
-    "logits": logits,
-    "pre_logits_2d": pre_logits_2d,
-    "logits_2d": logits_2d,
-  }
+  want = {"head_input": pooled}
+  want["pre_logits"], want["logits"] = head(pooled)
+  patches = patches.reshape(2, 2, 3, 16)
+  want["pre_logits_2d"], want["logits_2d"] = head(patches)
   assert_close(out, want, rtol=1e-4)
 
 
@@ -247,23 +240,22 @@ def test_class_token_goes_first_and_has_no_position():
   model = vit.Model(5, **{**SIZE, "depth": 0}, pool_type="tok")
   params = random_params(model)
   _, out = run(model, params)
-  want = np.tile(params["cls"], (2, 1, 1))
-  np.testing.assert_array_equal(out["encoder/pre_ln"][:, :1], want)
-  np.testing.assert_array_equal(
-    out["encoder/pre_ln"][:, 1:], out["with_posemb"]
-  )
+  cls = np.tile(params["cls"], (2, 1, 1))
+  want = np.concatenate([cls, out["with_posemb"]], axis=1)
+  np.testing.assert_array_equal(out["encoder/pre_ln"], want)
 
 
 def test_without_head():
-  model = vit.Model(**SIZE)
-  representation, out = run(model, random_params(model))
-  np.testing.assert_array_equal(representation, out["pre_logits"])
+  model = vit.Model(**{**SIZE, "depth": 0})
+  x, out = run(model, random_params(model))
+  np.testing.assert_array_equal(x, out["pre_logits"])
   assert "logits" not in out
 
 
 def test_intermediates_have_names_and_shapes():
   model = vit.Model(5, **OPTIONS["tok"])
-  logits, out = run(model, random_params(model))
+  variables = {"params": random_params(model)}
+  logits, out = jax.eval_shape(model.apply, variables, IMAGE)
   tokens = (2, 7, 16)
   want = {
     "stem": (2, 2, 3, 16),
@@ -281,68 +273,8 @@ def test_intermediates_have_names_and_shapes():
     "logits": (2, 5),
     "logits_2d": (2, 2, 3, 5),
   }
-  assert {name: x.shape for name, x in out.items()} == want
-  np.testing.assert_array_equal(out["logits"], logits)
-
-
-# --- Ways to run the encoder
-
-
-def stacked(params):
-  """Returns looped parameters in the layout of scanned blocks."""
-  encoder = dict(params["Transformer"])
-  blocks = [encoder.pop(f"encoderblock_{i}") for i in range(2)]
-  encoder["encoderblock"] = jax.tree.map(lambda *x: np.stack(x), *blocks)
-  return {**params, "Transformer": encoder}
-
-
-def test_scan_gives_what_the_loop_gives():
-  loop = vit.Model(5, **OPTIONS["tok"])
-  params = random_params(loop)
-  _, want = run(loop, params)
-  _, got = run(vit.Model(5, **OPTIONS["tok"], scan=True), stacked(params))
-  assert got.keys() == want.keys()
-  assert_close(got, want)
-
-
-REMAT = {
-  False: ["dots_saveable", "everything_saveable"],
-  True: ["nothing_saveable", "dots_with_no_batch_dims_saveable"],
-}
-
-
-@pytest.mark.parametrize("scan", REMAT)
-def test_remat_changes_neither_values_nor_gradients(scan):
-  kw = {**SIZE, "depth": 1, "scan": scan, "dropout": 0.5}
-
-  def loss(params, model):
-    rngs = {"dropout": jax.random.key(1)}
-    logits, _ = model.apply({"params": params}, IMAGE, train=True, rngs=rngs)
-    return (logits**2).sum()
-
-  def differentiate(model):
-    f = jax.value_and_grad(lambda params: loss(params, model))
-    assert ("remat" in str(jax.make_jaxpr(f)(params))) == (model is not plain)
-    value, grads = jax.jit(f)(params)
-    return {"loss": value, **trees.flatten(grads)}
-
-  plain = vit.Model(5, **kw)
-  params = random_params(plain)
-  want = differentiate(plain)
-  for policy in REMAT[scan]:
-    assert_close(differentiate(vit.Model(5, **kw, remat_policy=policy)), want)
-
-
-@pytest.mark.parametrize("kind", OPTIONS)
-def test_half_precision_keeps_parameters_and_logits_in_float32(kind):
-  model = vit.Model(5, **OPTIONS[kind], dtype_mm="bfloat16")
-  assert {s.dtype for s in shapes(model).values()} == {np.dtype("float32")}
-  params = trees.unflatten(golden(f"{kind}/param/"))
-  got, out = run(model, params)
-  assert out["encoder/block01/+mlp"].dtype == jnp.bfloat16
-  assert out["encoded"].dtype == got.dtype == jnp.float32
-  want = GOLDEN[f"{kind}/out/logits"]
-  assert 1e-4 < np.abs(got - want).max() / np.abs(want).max() < 0.05
+  assert {name: x.shape for name, x in trees.flatten(out).items()} == want
+  assert logits.shape == (2, 5)
 
 
 # --- Dropout and stochastic depth
@@ -364,10 +296,17 @@ def train(model, num_examples):
   return run(model, random_params(model), image, train=True, rngs=rngs)[1]
 
 
+def assert_independent(masks):
+  """Draws that share their random numbers would be equal or nested."""
+  for a, b in itertools.combinations(masks, 2):
+    assert (a & ~b).any()
+    assert (b & ~a).any()
+
+
 @pytest.mark.parametrize("scan", [False, True])
 def test_stochastic_depth(scan):
   """Drops whole examples, at 0, 0.25 and 0.5, and keeps the expectation."""
-  n, seen = 400, []
+  n, masks = 400, []
   model = vit.Model(5, **{**SIZE, "depth": 3}, stoch_depth=0.5, scan=scan)
   for i, added, branch in branches(train(model, n)):
     rate = i / 4
@@ -376,20 +315,22 @@ def test_stochastic_depth(scan):
     np.testing.assert_allclose(added[kept], scaled, atol=1e-4)
     error = 4 * np.sqrt(rate * (1 - rate) / n)
     assert abs(kept.mean() - (1 - rate)) <= error
-    if rate:
-      assert not any(np.array_equal(kept, other) for other in seen)
-      seen.append(kept)
+    masks += [kept] if rate else []
+  assert_independent(masks)
 
 
 def test_dropout():
   """Drops single numbers of each branch and keeps the expectation."""
-  model = vit.Model(5, **{**SIZE, "depth": 3}, dropout=0.2)
+  model = vit.Model(5, **{**SIZE, "depth": 3}, dropout=0.2, scan=True)
   _, *rest = branches(train(model, 100))  # the input has its own dropout
+  masks = []
   for _, added, branch in rest:
     kept = np.abs(added) > 1e-6
     np.testing.assert_allclose(added[kept], branch[kept] / 0.8, atol=1e-4)
     # 100 * 6 * 16 numbers: four standard errors.
     assert abs(kept.mean() - 0.8) < 0.017
+    masks.append(kept)
+  assert_independent(masks)
 
 
 def test_evaluation_is_deterministic_and_training_needs_a_generator():

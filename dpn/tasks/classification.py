@@ -34,6 +34,13 @@ class Classification:
     losses.get(self.loss)
 
   def init(self, rng, batch):
+    for key in ("image", "labels"):
+      if key not in batch:
+        raise ValueError(
+          f"The examples have {', '.join(sorted(batch))}, but no {key!r}. "
+          "Let config.input.pp make it, and name it in keep(...); labels come "
+          'from onehot(…, key="label", key_result="labels").'
+        )
     variables = self.model.init(rng, batch["image"])
     if self.init_head_bias is not None:
       head = variables["params"]["head"]

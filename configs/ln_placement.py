@@ -1,0 +1,74 @@
+r"""Where LayerNorms belong in the block, on ImageNet-1k with AugReg's recipe.
+
+Figure 1 of arXiv 2302.01327 (Dual PatchNorm): nine placements, NormFormer,
+Sub-LN and Dual PatchNorm on five models.
+
+  python -m trainers.train --workdir W \
+    --config configs/ln_placement.py:sa=post,mlp=pre+post,variant=S/16
+
+Arguments: variant (S/16, B/16, B/32, Ti/16, S/32); sa and mlp (pre, post,
+pre+post), or block (normformer, sub_ln), or dpn; post (branch, or stream for
+LN(x + f(x))); seed; runlocal (two steps of 8 images).
+
+Expected: only dpn gains over sa=pre,mlp=pre on all five models; the figure is
+not tabulated. Cost: as configs/augreg_i1k.py for each arm.
+"""
+
+from configs import augreg_i1k, common
+
+VARIANTS = ("S/16", "B/16", "B/32", "Ti/16", "S/32")
+PLACEMENTS = ("pre", "post", "pre+post")
+BLOCKS = ("normformer", "sub_ln")
+
+
+def get_config(arg=None):
+  """Returns the config; see the module's docstring for `arg`."""
+  arg = common.parse_arg(
+    arg,
+    variant="B/16",
+    sa="pre",
+    mlp="pre",
+    post="branch",
+    block="",
+    dpn=False,
+    seed=0,
+    runlocal=False,
+  )
+  if arg.block and (arg.sa, arg.mlp, arg.post) != ("pre", "pre", "branch"):
+    raise ValueError(
+      f"block={arg.block} has placements of its own: leave out sa, mlp, post."
+    )
+  stem_ln = "dpn" if arg.dpn else "none"
+  config = augreg_i1k.get_config(
+    f"variant={arg.variant},stem_ln={stem_ln},runlocal={arg.runlocal}"
+  )
+  config.seed = arg.seed
+  placements = f"sa={arg.sa},mlp={arg.mlp},post={arg.post}"
+  config.model.block_ln = arg.block or placements
+  return config
+
+
+def sweep(arg=None):
+  """Returns the arms of Figure 1, each with name, config argument and seed.
+
+  Args:
+    arg: `variants` and `seeds`, "S/16+B/32" and a number; all five models and
+      one seed without it.
+  """
+  arg = common.parse_arg(arg, variants="+".join(VARIANTS), seeds=1)
+  blocks = {
+    f"sa_{sa}_mlp_{mlp}": f"sa={sa},mlp={mlp}"
+    for sa in PLACEMENTS
+    for mlp in PLACEMENTS
+  }
+  blocks |= {block: f"block={block}" for block in BLOCKS} | {"dpn": "dpn"}
+  return [
+    {
+      "name": f"{name}_{variant.replace('/', '')}",
+      "arg": f"variant={variant},{block},seed={seed}",
+      "seed": seed,
+    }
+    for variant in arg.variants.split("+")
+    for name, block in blocks.items()
+    for seed in range(arg.seeds)
+  ]

@@ -1,0 +1,61 @@
+r"""Which part of Dual PatchNorm matters, on ImageNet-1k with AugReg's recipe.
+
+Table 6 of arXiv 2302.01327 (Dual PatchNorm).
+
+  python -m trainers.train --workdir W \
+    --config configs/stem_ablation.py:stem_ln=pre,variant=B/32
+
+Arguments: variant (B/16, S/16, B/32, S/32, Ti/16), stem_ln (dpn, none, pre,
+post, post_posemb, only_learnable, rmsnorm, no_learnable), seed, runlocal.
+
+Expected top-1 relative to dpn (B/16, S/16, B/32, S/32, Ti/16): pre -0.1 0.0
+-2.6 -0.2 -0.3; post 0.0 -0.2 -0.5 -0.7 -1.1; post_posemb 0.0 -0.1 -0.4 -0.9
+-1.1; only_learnable -0.8 -0.9 -1.2 -1.6 -1.6; rmsnorm 0.0 -0.1 -0.4 -0.5 -1.7;
+no_learnable -0.5 0.0 -0.2 -0.1 -0.1. Cost: as configs/augreg_i1k.py each.
+"""
+
+from configs import augreg_i1k, common
+
+VARIANTS = ("B/16", "S/16", "B/32", "S/32", "Ti/16")
+STEMS = (
+  "dpn",
+  "none",
+  "pre",
+  "post",
+  "post_posemb",
+  "only_learnable",
+  "rmsnorm",
+  "no_learnable",
+)
+
+
+def get_config(arg=None):
+  """Returns the config; see the module's docstring for `arg`."""
+  arg = common.parse_arg(
+    arg, stem_ln="dpn", variant="B/16", seed=0, runlocal=False
+  )
+  config = augreg_i1k.get_config(
+    f"variant={arg.variant},stem_ln={arg.stem_ln},runlocal={arg.runlocal}"
+  )
+  config.seed = arg.seed
+  return config
+
+
+def sweep(arg=None):
+  """Returns the arms of Table 6, each with name, config argument and seed.
+
+  Args:
+    arg: `variants` and `seeds`, "S/16+B/32" and a number; all five models and
+      one seed without it.
+  """
+  arg = common.parse_arg(arg, variants="+".join(VARIANTS), seeds=1)
+  return [
+    {
+      "name": f"{stem}_{variant.replace('/', '')}",
+      "arg": f"stem_ln={stem},variant={variant},seed={seed}",
+      "seed": seed,
+    }
+    for variant in arg.variants.split("+")
+    for stem in STEMS
+    for seed in range(arg.seeds)
+  ]

@@ -1,0 +1,42 @@
+"""The ablations' arms: all there, distinct, and each a model that can be."""
+
+import pytest
+
+import dpn.tasks
+from configs import cifar10, ln_placement, stem_ablation
+from dpn.models import block_ln
+
+
+@pytest.mark.parametrize(
+  ("module", "arms"), [(ln_placement, 12), (stem_ablation, 8)]
+)
+def test_arms(module, arms):
+  assert len(module.sweep()) == 5 * arms
+  assert len(module.sweep("variants=S/16+B/32,seeds=3")) == 2 * arms * 3
+  sweep = module.sweep("variants=S/16")
+  models = set()
+  for arm in sweep:
+    config = module.get_config(arm["arg"])
+    assert config.seed == arm["seed"]
+    models.add(str(dpn.tasks.make(config).model))
+  assert len(models) == len({arm["name"] for arm in sweep}) == arms
+
+
+def test_placements():
+  model = ln_placement.get_config("sa=post,mlp=pre+post,post=stream").model
+  assert model.stem_ln == "none"
+  got = block_ln.get(model.block_ln)
+  assert got == block_ln.BlockLN(sa="post", mlp="pre+post", post="stream")
+  assert ln_placement.get_config("block=sub_ln").model.block_ln == "sub_ln"
+  assert ln_placement.get_config("dpn").model.stem_ln == "dpn"
+  with pytest.raises(ValueError, match="leave out sa, mlp, post"):
+    ln_placement.get_config("block=sub_ln,sa=post")
+
+
+def test_cifar10():
+  config = cifar10.get_config("variant=cvt-7/4,posemb_join=lape,norm=dtn")
+  model = dpn.tasks.make(config).model
+  assert (model.posemb_join, model.norm) == ("lape", "dtn")
+  assert (model.pool_type, model.block_ln) == ("seq", "cct")
+  assert "on=0.91, off=0.01" in config.input.pp
+  assert config.wd == pytest.approx(3.3e-5)

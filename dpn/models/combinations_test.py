@@ -1,0 +1,58 @@
+"""Options that exclude each other are refused with the way out."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from dpn.models import vit
+
+SMALL = {"width": 16, "depth": 3, "num_heads": 2, "patch_size": (4, 4)}
+LATE = {"norm": "dtn,cls=late", "pool_type": "tok"}
+
+
+@pytest.mark.parametrize(
+  ("options", "message"),
+  [
+    (
+      {"stem_ln": "post_posemb", "posemb_join": "lape"},
+      "posemb_join='lape' never forms. Use stem_ln='post'",
+    ),
+    ({"stem_ln": "post_posemb", "posemb": "rpe"}, "posemb='rpe' never forms"),
+    ({"stem_ln": "dpn", "conv_stem": (3, 1)}, "has none. Use stem_ln='post'"),
+    (
+      {"posemb_join": "lape", "block_ln": "sa=post,mlp=pre"},
+      "Use sa=pre or sa=pre\\+post",
+    ),
+    ({**LATE, "pool_type": "gap"}, "needs pool_type='tok', got 'gap'"),
+    ({**LATE, "depth": 2}, "more than 2 blocks, got depth=2"),
+    ({**LATE, "scan": True}, "Use scan=False or cls=intra"),
+    ({**LATE, "posemb_join": "lape"}, "Use posemb_join='add'"),
+    ({"posemb_join": "lap"}, "Unknown posemb_join 'lap'. Did you mean 'lape'"),
+    ({"posemb": "sincos"}, "Unknown posemb 'sincos'. Did you mean 'sincos"),
+    ({"norm": "batchnrom"}, "Did you mean 'batchnorm'"),
+    ({"block_ln": "subln"}, "Did you mean 'sub_ln'"),
+    ({"gelu": "exac"}, "Did you mean 'exact'"),
+    ({"weight_init": "ctc"}, "Unknown init 'ctc'. Did you mean 'cct'"),
+    ({"blok_ln": "sub_ln"}, "Did you mean 'block_ln'"),
+    ({"variant": "cct-7/3"}, "as in 'cct-7/3x1'"),
+    ({"variant": "lite7/4"}, "Did you mean 'lite-7'"),
+  ],
+)
+def test_refused(options, message):
+  with pytest.raises(ValueError, match=message):
+    vit.Model(5, **{**SMALL, **options})
+
+
+def test_late_class_token():
+  model = vit.Model(5, **SMALL, **LATE)
+  image = jax.random.uniform(jax.random.key(0), (2, 8, 8, 3))
+  variables = jax.jit(model.init)(jax.random.key(1), image)
+  _, out = jax.jit(model.apply)(variables, image)
+  tokens = [out["encoder"][f"block0{i}"]["+mlp"].shape[1] for i in range(3)]
+  assert tokens == [4, 5, 5]
+  blocks = variables["params"]["Transformer"]
+  dtn = {"scale", "bias", "mean_ratio", "var_ratio", "pos_proj"}
+  assert set(blocks["encoderblock_0"]["LayerNorm_0"]) == dtn
+  assert set(blocks["encoderblock_1"]["LayerNorm_0"]) == {"scale", "bias"}
+  assert variables["params"]["pos_embedding"].shape == (1, 4, 16)
+  assert jnp.isfinite(out["pre_logits"]).all()

@@ -1,0 +1,85 @@
+"""The compact models' sizes, grids and weights."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dpn.models import heads, vit
+
+
+def params_of(variant, **kw):
+  model = vit.Model(10, variant=variant, **kw)
+  image = jnp.zeros((1, 32, 32, 3))
+  return jax.eval_shape(model.init, jax.random.key(0), image)["params"]
+
+
+def count(tree):
+  return sum(leaf.size for leaf in jax.tree.leaves(tree))
+
+
+# Per block: qkv without bias, projection, MLP and two norms.
+BLOCK = 3 * 256**2 + 256**2 + 256 + 2 * 256 * 512 + 512 + 256 + 4 * 256
+ENDS = 2 * 256 + 2570  # final norm, head
+
+
+@pytest.mark.parametrize(
+  ("variant", "stem", "published"),
+  [
+    ("lite-7/4", 48 * 256 + 256 + 65 * 256 + 256, 3.72e6),
+    ("cvt-7/4", 48 * 256 + 256 + 64 * 256 + 257, 3.72e6),
+    ("cct-7/3x1", 27 * 256 + 256 * 256 + 257, 3.76e6),
+  ],
+)
+def test_parameters(variant, stem, published):
+  total = count(params_of(variant))
+  assert total == 7 * BLOCK + ENDS + stem
+  assert abs(total - published) < 0.005e6
+
+
+def test_lape_adds_its_norms():
+  add = count(params_of("lite-7/4"))
+  lape = count(params_of("lite-7/4", posemb_join="lape"))
+  assert lape - add == 7 * 2 * 256
+
+
+def test_convolutional_stem_halves_the_grid_each_time():
+  assert params_of("cct-7/3x1")["pos_embedding"].shape == (1, 256, 256)
+  two = params_of("cct-7/3x2")
+  assert two["pos_embedding"].shape == (1, 64, 256)
+  assert two["embedding"]["Conv_0"]["kernel"].shape == (3, 3, 3, 64)
+  assert two["embedding"]["Conv_1"]["kernel"].shape == (3, 3, 64, 256)
+
+
+def test_convolutional_stem():
+  from dpn.models import stem
+
+  conv = stem.ConvEmbedding(1, kernel_size=3, num_layers=1)
+  image = np.random.RandomState(0).randn(1, 4, 4, 1).astype("float32")
+  kernel = np.zeros((3, 3, 1, 1), "float32")
+  kernel[1, 1] = 2
+  params = {"Conv_0": {"kernel": kernel}}
+  got = conv.apply({"params": params}, image)[0, :, :, 0]
+  x = np.pad(np.maximum(2 * image[0, :, :, 0], 0), 1)
+  want = [[x[r : r + 3, c : c + 3].max() for c in (0, 2)] for r in (0, 2)]
+  np.testing.assert_allclose(got, want)
+
+
+def test_sequence_pool():
+  x = np.random.RandomState(0).randn(2, 3, 4)
+  kernel = np.arange(4.0)[:, None]
+  score = np.exp(x @ kernel)
+  want = (score / score.sum(1, keepdims=True) * x).sum(1)
+  params = {"score": {"kernel": kernel, "bias": np.ones(1)}}
+  got = heads.SequencePool().apply(
+    {"params": params}, jnp.asarray(x, "float32")
+  )
+  np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6)
+
+
+def test_learned_positions_start_wide():
+  model = vit.Model(10, variant="cvt-7/4", depth=1)
+  image = jnp.zeros((1, 32, 32, 3))
+  params = jax.jit(model.init)(jax.random.key(0), image)["params"]
+  np.testing.assert_allclose(params["pos_embedding"].std(), 0.2, rtol=0.03)
+  np.testing.assert_allclose(params["head"]["kernel"].std(), 0.02, rtol=0.1)

@@ -1,0 +1,61 @@
+"""Golden vectors, to be met in single and in double precision."""
+
+import pathlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+TESTDATA = pathlib.Path(__file__).parent / "testdata"
+
+
+@pytest.fixture
+def golden():
+  """A function from a file's name to its arrays by name."""
+
+  def load(name):
+    with np.load(TESTDATA / f"{name}.npz") as arrays:
+      return dict(arrays)
+
+  return load
+
+
+@pytest.fixture(autouse=True)
+def compile_fast():
+  """Models here are tiny: most of a test's time would go into compiling."""
+  jax.config.update("jax_disable_most_optimizations", True)
+  yield
+  jax.config.update("jax_disable_most_optimizations", False)
+
+
+class Precision:
+  """A floating point type with the tolerance the vectors are met to."""
+
+  def __init__(self, dtype, **tolerance):
+    self.dtype = dtype
+    self.tolerance = tolerance
+
+  def cast(self, tree):
+    """Returns the tree with all its floats in this type."""
+
+    def cast(x):
+      x = jnp.asarray(x)
+      real = jnp.issubdtype(x.dtype, jnp.floating)
+      return x.astype(self.dtype) if real else x
+
+    return jax.tree.map(cast, tree)
+
+  def assert_close(self, got, want):
+    assert got.dtype == self.dtype
+    np.testing.assert_allclose(got, want, **self.tolerance)
+
+
+@pytest.fixture(params=["float32", "float64"])
+def precision(request):
+  """Both precisions; in double JAX has 64-bit types while the test runs."""
+  with jax.enable_x64(request.param == "float64"):
+    if request.param == "float64":
+      yield Precision("float64", rtol=1e-8, atol=1e-8)
+    else:
+      yield Precision("float32", rtol=1e-4, atol=2e-5)

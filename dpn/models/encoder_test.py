@@ -1,0 +1,197 @@
+"""Every block of the literature against its equations, and in the encoder."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dpn.models import block_ln, encoder, inits, normalizer
+
+WHERE = {"pre": "pre", "post": "post", "pre+post": "prepost"}
+PLACEMENTS = {
+  f"sa={sa},mlp={mlp},post={post}": f"placement/{post}/sa_{s}__mlp_{m}"
+  for (sa, s), (mlp, m), post in itertools.product(
+    WHERE.items(), WHERE.items(), ["branch", "stream"]
+  )
+}
+GOLDEN = PLACEMENTS | {
+  "normformer": "normformer/paper_headscale",
+  "normformer,head_scale=out": "normformer/fairseq_headscale",
+  "normformer,head_scale=none": "normformer/no_headscale",
+  "normformer,resid_scale=true": "normformer/paper_headscale_resscale",
+  "sub_ln": "subln/magneto_after_act",
+  "sub_ln,mlp_ln=before_act": "subln/dpn_text_before_act",
+  "cct": "cct_layer_order",
+}
+LAYOUT = normalizer.Layout(num_heads=4, grid=(1, 5))
+
+
+def block_params(vectors):
+  """Returns all parameters that any block may have, ours named."""
+  get = lambda name: vectors[f"param/{name}"]
+  norm = lambda name: {
+    "scale": get(f"{name}/scale"),
+    "bias": get(f"{name}/bias"),
+  }
+  dense = lambda name: {
+    "kernel": get(f"{name}/kernel"),
+    "bias": get(f"{name}/bias"),
+  }
+  heads = lambda name: {
+    "kernel": get(f"{name}/kernel").reshape(24, 4, 6),
+    "bias": get(f"{name}/bias").reshape(4, 6),
+  }
+  out = dense("o") | {"kernel": get("o/kernel").reshape(4, 6, 24)}
+  return {
+    "LayerNorm_0": norm("ln_sa_pre"),
+    "LayerNorm_0_post": norm("ln_sa_post"),
+    "LayerNorm_1": norm("ln_mlp_pre"),
+    "LayerNorm_1_post": norm("ln_mlp_post"),
+    "resid_scale": get("resid_scale"),
+    "MultiHeadDotProductAttention_0": {
+      "query": heads("q"),
+      "key": heads("k"),
+      "value": heads("v"),
+      "out": out,
+      "norm": norm("ln_sa_inner"),
+      "head_scale": get("head_scale"),
+    },
+    "MlpBlock_0": {
+      "Dense_0": dense("fc1"),
+      "Dense_1": dense("fc2"),
+      "norm": norm("ln_ffn_inner"),
+    },
+  }
+
+
+def only(wanted, given):
+  """Returns the part of the tree `given` that `wanted` has."""
+  if not isinstance(wanted, dict):
+    return given
+  return {name: only(wanted[name], given[name]) for name in wanted}
+
+
+@pytest.mark.parametrize("kind", [*GOLDEN, "exact"])
+def test_block(kind, golden, precision):
+  vectors = golden("blocks")
+  exact = kind in ("exact", "cct")
+  block = encoder.EncoderBlock(
+    encoder.Block(
+      mlp_dim=48,
+      num_heads=4,
+      block_ln="sa=pre,mlp=pre" if kind == "exact" else kind,
+      gelu="exact" if exact else "tanh",
+      dtype=precision.dtype,
+    ),
+    LAYOUT,
+  )
+  x = precision.cast(vectors["in/x"])
+  shapes = jax.eval_shape(block.init, jax.random.key(0), (x, None), 0.0)
+  params = block_params(vectors)
+  if kind == "cct":
+    # The code there calls the norm that replaces the stream the MLP's.
+    params["LayerNorm_0_post"] = params["LayerNorm_1"]
+  params = only(shapes["params"], params)
+  assert jax.tree.map(jnp.shape, params) == jax.tree.map(
+    jnp.shape, dict(shapes["params"])
+  )
+  run = jax.jit(lambda p, x: block.apply({"params": p}, (x, None), 0.0)[0][0])
+  want = "pre_ln_gelu_exact" if kind == "exact" else GOLDEN[kind]
+  y = run(precision.cast(params), x)
+  precision.assert_close(y, vectors[f"{want}/out/y"])
+
+
+def test_default_is_pre_ln():
+  assert block_ln.get("sa=pre,mlp=pre") == block_ln.BlockLN()
+  assert block_ln.get("mlp=post") == block_ln.BlockLN(mlp="post")
+
+
+@pytest.mark.parametrize(
+  ("text", "message"),
+  [
+    ("normfomer", "Did you mean 'normformer'.* Or placements, as in"),
+    ("sa=pst", "Unknown sa 'pst'. Did you mean 'post'"),
+    ("sa=pre,mpl=post", "Did you mean 'mlp'"),
+    ("normformer,head_scale=head", "Did you mean 'heads'"),
+  ],
+)
+def test_unknown_block_ln(text, message):
+  with pytest.raises(ValueError, match=message):
+    block_ln.get(text)
+
+
+def init_block(kind, depth=12):
+  block = encoder.EncoderBlock(
+    encoder.Block(mlp_dim=96, num_heads=4, block_ln=kind),
+    init_gain=block_ln.get(kind).init_gain(depth),
+  )
+  x = jnp.zeros((1, 2, 64))
+  params = jax.jit(block.init)(jax.random.key(0), (x, None), 0.0)
+  return params["params"]
+
+
+def test_sub_ln_starts_with_its_gain():
+  plain, sub = init_block("sa=pre"), init_block("sub_ln")
+  gain = 1.78271  # sqrt(ln(24))
+  attention = "MultiHeadDotProductAttention_0"
+  for name, factor in {
+    "query": 1,
+    "key": 1,
+    "value": gain,
+    "out": gain,
+  }.items():
+    np.testing.assert_allclose(
+      sub[attention][name]["kernel"],
+      factor * plain[attention][name]["kernel"],
+      rtol=1e-5,
+    )
+  for name in ("Dense_0", "Dense_1"):
+    np.testing.assert_allclose(
+      sub["MlpBlock_0"][name]["kernel"],
+      gain * plain["MlpBlock_0"][name]["kernel"],
+      rtol=1e-5,
+    )
+
+
+def test_extra_parameters_of_a_block():
+  count = lambda kind: sum(p.size for p in jax.tree.leaves(init_block(kind)))
+  base = count("sa=pre")
+  width, heads, hidden = 64, 4, 96
+  assert count("normformer") - base == 2 * width + heads + 2 * hidden
+  assert count("sub_ln") - base == 2 * width + 2 * hidden
+  assert count("sa=pre+post,mlp=pre+post") - base == 4 * width
+
+
+@pytest.mark.parametrize("name", ["deit", "cct"])
+def test_inits_of_the_torch_models(name):
+  kernel = inits.get(name).dense(jax.random.key(0), (400, 400))
+  np.testing.assert_allclose(kernel.std(), 0.02, rtol=0.02)
+  embedding = inits.get(name).embedding(jax.random.key(0), (4, 4, 3, 2000))
+  # He: sqrt(2 / fan_in); PyTorch: uniform up to 1 / sqrt(fan_in).
+  std = {"deit": (1 / 48 / 3) ** 0.5, "cct": (2 / 48) ** 0.5}[name]
+  np.testing.assert_allclose(embedding.std(), std, rtol=0.02)
+  with pytest.raises(ValueError, match="Did you mean 'deit'"):
+    inits.get("diet")
+
+
+def test_attention_dropout_keeps_the_expectation():
+  options = {"mlp_dim": 8, "num_heads": 2}
+  plain = encoder.EncoderBlock(encoder.Block(**options))
+  dropped = encoder.EncoderBlock(encoder.Block(attn_dropout=0.3, **options))
+  x = jax.random.normal(jax.random.key(0), (1, 6, 8))
+  variables = plain.init(jax.random.key(1), (x, None), 0.0)
+  want = plain.apply(variables, (x, None), 0.0)[1]["sa"]
+
+  @jax.jit
+  @jax.vmap
+  def sample(key):
+    rngs = {"dropout": key}
+    return dropped.apply(variables, (x, None), 0.0, False, rngs=rngs)[1]["sa"]
+
+  samples = sample(jax.random.split(jax.random.key(2), 4000))
+  np.testing.assert_allclose(samples.mean(0), want, atol=0.05)
+  assert samples.std(0).max() > 0.1
+  got = dropped.apply(variables, (x, None), 0.0)[1]["sa"]
+  np.testing.assert_array_equal(got, want)

@@ -1,0 +1,78 @@
+"""What all normalizers share: statistics in float32, scale and bias, layout."""
+
+import dataclasses
+from typing import Any
+
+import flax.linen as nn
+import jax.numpy as jnp
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+  """What the axes of (batch, tokens, width) stand for.
+
+  Attributes:
+    num_heads: into how many equal groups the width is cut, if it is.
+    grid: (rows, cols) of the patches, which are tokens in row-major order.
+    cls: whether a class token precedes the patches.
+  """
+
+  num_heads: int = 1
+  grid: tuple[int, int] = (1, 1)
+  cls: bool = False
+
+
+def split_heads(x, num_heads: int):
+  """Reshapes (…, width) to (…, heads, width / heads)."""
+  if x.shape[-1] % num_heads:
+    raise ValueError(
+      "This norm treats every head's channels as a group: the width must be a "
+      f"multiple of num_heads, got width={x.shape[-1]}, num_heads={num_heads}."
+    )
+  return x.reshape(*x.shape[:-1], num_heads, -1)
+
+
+def group_rms(x, num_heads: int, eps: float):
+  """Returns x / sqrt(mean(x^2) + eps), the mean over each head's channels."""
+  g = split_heads(x, num_heads)
+  mean_square = jnp.square(g).mean(axis=-1, keepdims=True)
+  return (g / jnp.sqrt(mean_square + eps)).reshape(x.shape)
+
+
+class Normalizer(nn.Module):
+  """Base of all normalizers of (…, width), called as norm(x, train=False).
+
+  Attributes:
+    eps: added to variances.
+    layout: of the tokens; normalizers that look beyond one token need it.
+    dtype: of the result. None: the promoted type of input and parameters.
+  """
+
+  eps: float = 1e-5
+  layout: Layout = Layout()
+  dtype: Any = None
+
+  def upcast(self, x):
+    """Returns x in float32 or wider, in which all statistics are taken."""
+    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+
+  def scale_and_bias(self, y, multiplier=1.0):
+    """Returns y * multiplier * scale + bias in the normalizer's dtype."""
+    return self.bias(self.scale(y, multiplier))
+
+  def scale(self, y, multiplier=1.0, init=nn.initializers.ones, scalar=False):
+    shape = (1,) if scalar else (y.shape[-1],)
+    scale = self.param("scale", init, shape)
+    return y * (multiplier * along_width(scale, y))
+
+  def bias(self, y):
+    bias = self.param("bias", nn.initializers.zeros, (y.shape[-1],))
+    return self.cast(y + along_width(bias, y))
+
+  def cast(self, y):
+    return y.astype(self.dtype or y.dtype)
+
+
+def along_width(vector, x):
+  """Returns a vector of shape (width,) broadcastable to x (…, width)."""
+  return vector.reshape((1,) * (x.ndim - 1) + (-1,))

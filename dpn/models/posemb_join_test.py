@@ -1,0 +1,189 @@
+"""LaPE, relative positions and their tables against the authors' code."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dpn.models import attention, normalizer, posemb, relative, vit
+
+
+def vit_params(vectors, lape, learned):
+  """Returns the released ViT's parameters under our names."""
+  get = lambda name: vectors[f"param/{name}"]
+  norm = lambda name: {
+    "scale": get(f"{name}.weight"),
+    "bias": get(f"{name}.bias"),
+  }
+  dense = lambda name: {
+    "kernel": get(f"{name}.weight").T,
+    "bias": get(f"{name}.bias"),
+  }
+
+  def block(i):
+    at = f"blocks.{i}"
+    params = {
+      "LayerNorm_0": norm(f"{at}.norm1"),
+      "LayerNorm_1": norm(f"{at}.norm2"),
+      "MultiHeadDotProductAttention_0": attention_params(get, f"{at}.attn."),
+      "MlpBlock_0": {
+        "Dense_0": dense(f"{at}.mlp.fc1"),
+        "Dense_1": dense(f"{at}.mlp.fc2"),
+      },
+    }
+    return params | ({"pe_norm": norm(f"{at}.pe_norm")} if lape else {})
+
+  params = {
+    "embedding": {
+      "kernel": get("patch_embed.proj.weight").transpose(2, 3, 1, 0),
+      "bias": get("patch_embed.proj.bias"),
+    },
+    "cls": get("cls_token"),
+    "Transformer": {
+      "encoderblock_0": block(0),
+      "encoderblock_1": block(1),
+      "encoder_norm": norm("norm"),
+    },
+    "head": dense("head"),
+  }
+  return params | ({"pos_embedding": get("pos_embed")} if learned else {})
+
+
+def attention_params(get, at):
+  """Returns the parameters of one attention of 4 heads of 6 channels."""
+  qkv = get(f"{at}qkv.weight").T.reshape(24, 3, 4, 6)
+  bias = get(f"{at}qkv.bias").reshape(3, 4, 6)
+  params = {
+    name: {"kernel": qkv[:, i], "bias": bias[i]}
+    for i, name in enumerate(["query", "key", "value"])
+  }
+  out = get(f"{at}proj.weight").T.reshape(4, 6, 24)
+  return params | {"out": {"kernel": out, "bias": get(f"{at}proj.bias")}}
+
+
+GROUPS = {
+  "LaPE": ("lape", "learn"),
+  "basic": ("add,cls_row=true", "learn"),
+  "LaPE_sharingPE_v1": ("lape,share=true", "learn"),
+  "LaPE_1Dsin": ("lape", "sincos1d"),
+  "basic_1Dsin": ("add,cls_row=true", "sincos1d"),
+  "basic_2Dsin": ("add,cls_row=true", "sincos2d_lape"),
+}
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_released_vit(group, golden, precision):
+  vectors = golden("lape_vit")
+  join, kind = GROUPS[group]
+  if "sin" in group and precision.dtype == "float64":
+    pytest.skip("The released tables of sines are in single precision.")
+  model = vit.Model(
+    5,
+    width=24,
+    depth=2,
+    mlp_dim=48,
+    num_heads=4,
+    patch_size=(4, 4),
+    pool_type="tok",
+    gelu="exact",
+    posemb=kind,
+    posemb_join=join,
+    dtype_mm=precision.dtype,
+  )
+  params = vit_params(vectors, "lape" in join, kind == "learn")
+  image = vectors["in/x_nchw"].transpose(0, 2, 3, 1)
+  params, image, cotangent = precision.cast(
+    (params, image, vectors["in/cotangent_logits"])
+  )
+
+  @jax.jit
+  def with_gradient(params):
+    logits, vjp, out = jax.vjp(
+      lambda p: model.apply({"params": p}, image), params, has_aux=True
+    )
+    return logits, vjp(cotangent)[0], out["encoder"]
+
+  logits, grad, out = with_gradient(params)
+  precision.assert_close(logits, vectors[f"{group}/logits"])
+  for i in (0, 1):
+    block = out[f"block{i:02d}"]
+    precision.assert_close(block["+mlp"], vectors[f"{group}/x_after_block{i}"])
+    if "lape" in join:
+      want = vectors[f"{group}/pe_after_LN{i}"].reshape(1, 10, 24)
+      precision.assert_close(block["position"], want)
+  check_gradients(precision, grad, vectors, group)
+
+
+def check_gradients(precision, grad, vectors, group):
+  ours = {"cls_token": grad["cls"], "pos_embed": grad.get("pos_embedding")}
+  names = {"norm1": "LayerNorm_0", "pe_norm": "pe_norm"}
+  for i in (0, 1):
+    block = grad["Transformer"][f"encoderblock_{i}"]
+    for theirs, name in names.items():
+      if name in block:
+        ours[f"blocks.{i}.{theirs}.weight"] = block[name]["scale"]
+        ours[f"blocks.{i}.{theirs}.bias"] = block[name]["bias"]
+  wanted = [k for k in vectors if k.startswith(f"{group}/grad/")]
+  assert len(wanted) == {"LaPE": 10, "basic": 6}.get(group, 0)
+  for name in wanted:
+    precision.assert_close(ours[name.split("/")[-1]], vectors[name])
+
+
+def test_tables(golden):
+  vectors = golden("lape_pos_tables")
+  close = lambda a, b: np.testing.assert_allclose(a, b, atol=5e-7)
+  close(posemb.sincos1d(10, 24)[0], vectors["sin1d_d24_n10"])
+  # Theirs are (width, rows, cols), and their class token's row is zero.
+  table = posemb.sincos2d_lape(3, 5, 8).reshape(3, 5, 8)
+  close(table.transpose(2, 0, 1), vectors["sin2d_d8_h3_w5"])
+  table = posemb.get(None, "sincos2d_lape", (3, 3), 24, cls=True)
+  close(table, vectors["sin2d_d24_h3_w3_with_zero_cls"])
+
+
+def test_a_class_token_is_the_first_position_in_one_dimension():
+  table = posemb.get(None, "sincos1d", (2, 2), 8, cls=True)
+  np.testing.assert_allclose(table[0], posemb.sincos1d(5, 8)[0], atol=1e-7)
+
+
+@pytest.mark.parametrize("group", ["basic", "LN"])
+def test_relative_attention(group, golden, precision):
+  vectors = golden("lape_rpe_attention")
+  get = lambda name: vectors[f"{group}/param/{name}"]
+  params = {"table": get("relative_position_bias_table")}
+  if group == "LN":
+    params["pe_norm"] = {
+      "scale": get("pe_norm.weight"),
+      "bias": get("pe_norm.bias"),
+    }
+  bias = relative.RelativeBias(
+    normalizer.Layout(4, (3, 3), cls=True),
+    normalize=group == "LN",
+    dtype=precision.dtype,
+  ).apply({"params": precision.cast(params)})
+  x = precision.cast(vectors["in/x"])
+  attend = attention.Attention(num_heads=4, dtype=precision.dtype)
+  params = precision.cast(attention_params(get, ""))
+  y = jax.jit(attend.apply)({"params": params}, x, x, bias)
+  precision.assert_close(y, vectors[f"{group}/out/y"])
+
+
+def test_relative_index(golden):
+  want = golden("lape_rpe_attention")["relative_position_index"]
+  np.testing.assert_array_equal(relative.relative_index(3, 3), want)
+  # Two rows of three: from the last patch to the first is the last entry.
+  assert relative.relative_index(2, 3)[5, 0] == 14
+
+
+def test_lape_ignores_the_size_of_positions():
+  model = vit.Model(
+    3, width=16, depth=2, num_heads=2, patch_size=(4, 4), posemb_join="lape"
+  )
+  image = jax.random.uniform(jax.random.key(0), (2, 8, 8, 3))
+  params = model.init(jax.random.key(1), image)["params"]
+  assert params["pos_embedding"].shape == (1, 4, 16)
+  params["pos_embedding"] = params["pos_embedding"] * 100
+  logits = lambda p: model.apply({"params": p}, image)[1]["pre_logits"]
+  scaled = params | {"pos_embedding": params["pos_embedding"] * 7}
+  np.testing.assert_allclose(logits(params), logits(scaled), atol=1e-5)
+  flat = params | {"pos_embedding": jnp.zeros((1, 4, 16))}
+  assert jnp.abs(logits(params) - logits(flat)).max() > 0.01

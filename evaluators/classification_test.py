@@ -1,0 +1,121 @@
+"""Accuracy and loss of predictions whose answer is known."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from evaluators import classification
+
+# The images are the logits: (11 examples, 3 classes).
+LOGITS = np.random.default_rng(0).normal(size=(11, 3)).astype(np.float32)
+LABELS = np.eye(3, dtype=np.float32)[[0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1]]
+
+
+def _mesh(devices):
+  return jax.sharding.Mesh(jax.devices()[:devices], ("data",))
+
+
+@pytest.fixture(name="save")
+def _save(tmp_path):
+  """Returns a function that makes arrays a data set and returns its config."""
+
+  def save(**arrays):
+    path = tmp_path / "data.npz"
+    np.savez(path, **{f"test/{key}": array for key, array in arrays.items()})
+    return {"name": f"arrays:{path}", "split": "test"}
+
+  return save
+
+
+def _predict(variables, batch):
+  """Returns the images as logits, NaN where there is no image."""
+  x = batch["image"]
+  size = jnp.abs(x).sum(axis=-1, keepdims=True)
+  return variables["params"] * x * (size / size), {}
+
+
+def _classify(data, devices=4, batch_size=4, **kw):
+  evaluator = classification.Evaluator(
+    _predict,
+    mesh=_mesh(devices),
+    batch_size=batch_size,
+    data=data,
+    pp_fn='keep("image", "labels")',
+    **kw,
+  )
+  return evaluator.run({"params": jnp.float32(1)})
+
+
+def _sigmoid_xent(logits, labels):
+  p = 1 / (1 + np.exp(-np.float64(logits)))
+  return -np.sum(labels * np.log(p) + (1 - labels) * np.log(1 - p), -1)
+
+
+# 11 examples fill none of these batches, or all of a single one.
+@pytest.mark.parametrize(
+  ("devices", "batch_size"), [(4, 4), (4, 8), (4, 16), (1, 1), (1, 11), (1, 3)]
+)
+@pytest.mark.parametrize("cache", [False, True])
+def test_every_example_counts_once(save, devices, batch_size, cache):
+  data = save(image=LOGITS, labels=LABELS)
+  got = _classify(data, devices, batch_size, cache_final=cache)
+  right = LOGITS.argmax(-1) == LABELS.argmax(-1)
+  assert 0 < right.sum() < 11
+  assert got == pytest.approx(
+    {
+      "prec@1": right.mean(),
+      "loss": _sigmoid_xent(LOGITS, LABELS).mean(),
+    },
+    rel=1e-6,
+  )
+
+
+def test_by_hand(save):
+  labels = np.eye(2)[[0, 1, 1]]
+  logits = np.array([[1.0, 3.0], [0.0, 2.0], [-1.0, 1.0]])
+  data = save(image=logits.astype(np.float32), labels=labels)
+  got = _classify(data, loss_name="softmax_xent")
+  # One softmax of a difference of 2 is wrong, two are right.
+  assert got["prec@1"] == pytest.approx(2 / 3)
+  wrong, right = np.log(1 + np.exp(2)), np.log(1 + np.exp(-2))
+  assert got["loss"] == pytest.approx((wrong + 2 * right) / 3)
+
+
+def test_examples_without_labels_do_not_count(save):
+  labels = LABELS.copy()
+  labels[[1, 4, 10]] = 0
+  rest = labels.any(axis=-1)
+  got = _classify(save(image=LOGITS, labels=labels), batch_size=8)
+  right = (LOGITS.argmax(-1) == labels.argmax(-1))[rest]
+  assert got["prec@1"] == pytest.approx(right.mean())
+  loss = _sigmoid_xent(LOGITS, labels)[rest].mean()
+  assert got["loss"] == pytest.approx(loss, rel=1e-6)
+
+
+def test_any_of_several_labels_is_right(save):
+  labels = np.array([[1, 1, 0], [0, 1, 1], [1, 0, 1]], np.float32)
+  logits = np.float32([[0, 2, 1], [5, 1, 2], [3, 9, 4]])
+  got = _classify(save(image=logits, labels=labels))
+  assert got["prec@1"] == pytest.approx(1 / 3)
+
+
+def test_labels_under_another_key(save):
+  data = save(image=LOGITS, real=np.roll(LABELS, 1, axis=-1))
+  evaluator = classification.Evaluator(
+    _predict,
+    mesh=_mesh(4),
+    batch_size=4,
+    data=data,
+    pp_fn="",
+    label_key="real",
+  )
+  right = LOGITS.argmax(-1) == (LABELS.argmax(-1) + 1) % 3
+  got = evaluator.run({"params": jnp.float32(1)})
+  assert got["prec@1"] == pytest.approx(right.mean())
+
+
+def test_all_labels_missing_is_an_error(save):
+  data = save(image=LOGITS, labels=0 * LABELS)
+  with pytest.raises(ValueError, match="every one of them is masked out"):
+    _classify(data)

@@ -1,0 +1,73 @@
+"""What README.md tells a person to type works."""
+
+import importlib
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+
+
+def _blocks(language):
+  return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+
+
+COMMANDS = [
+  line for block in _blocks("bash") for line in block.strip().splitlines()
+]
+MODULES = [c for c in COMMANDS if c.startswith("python -m ")]
+CONFIGS = re.findall(r"configs/(\w+)\.py(?::([\w=/.,]+))?", README)
+
+
+def test_every_kind_of_command_is_known():
+  known = ("bash scripts/", "python -m ", "python3 -m venv", "pip install")
+  assert [c for c in COMMANDS if not c.startswith(known)] == []
+  assert len(MODULES) >= 1
+
+
+@pytest.mark.parametrize(
+  "command", [c for c in COMMANDS if c.startswith("bash ")]
+)
+def test_scripts_exist_and_parse(command):
+  script = ROOT / shlex.split(command)[1]
+  subprocess.run(["bash", "-n", script], check=True)
+
+
+@pytest.mark.parametrize("command", MODULES)
+def test_modules_run(command, tmp_path):
+  words = shlex.split(command)[2:]
+  if "--config" in words:
+    words[words.index("--config") + 1] += ",runlocal"
+  if "--workdir" in words:
+    words[words.index("--workdir") + 1] = str(tmp_path / "run")
+  result = subprocess.run(
+    [sys.executable, "-m", *words],
+    cwd=ROOT,
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+  assert result.returncode == 0, result.stderr
+  assert (tmp_path / "run" / "done.json").exists()
+
+
+@pytest.mark.parametrize(("name", "arg"), sorted(set(CONFIGS)))
+def test_configs_load(name, arg):
+  config = importlib.import_module(f"configs.{name}").get_config(
+    f"{arg},runlocal" if arg else "runlocal"
+  )
+  assert config.total_steps == 2
+
+
+@pytest.mark.parametrize("code", _blocks("python"))
+def test_python_runs(code):
+  # Its ViT-B/16 on 224 px is the real thing; two patches a side will do here.
+  values = {"image": np.zeros((1, 32, 32, 3), np.float32)}
+  exec(code, values)
+  assert values["logits"].shape == (1, 1000)

@@ -1,0 +1,71 @@
+"""Running state in training: updated, sharded, saved, frozen in evaluation."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from configs import digits
+from dpn import checkpoint, sharding, trees
+from input_pipeline import device
+from trainers import build
+
+FSDP = [(".*", "fsdp(axis='data', min_size_to_shard_mb=0)")]
+
+
+def train(norm, strategy=(), steps=2):
+  """Returns the experiment, the states of all steps and the batches."""
+  config = digits.get_config("runlocal")
+  config.model.update(norm=norm, depth=2, width=32, scan=True)
+  config.model.head_zeroinit = False  # or the first gradients are zero
+  config.evals = {}
+  config.sharding_strategy = strategy
+  experiment = build.from_config(config)
+  batches = device.to_device(
+    experiment.data.batches(0), sharding.batch(experiment.mesh)
+  )
+  batches = [next(batches) for _ in range(steps)]
+  state = experiment.init(jax.random.key(0))
+  states = [jax.device_get(state)]
+  for batch in batches:
+    state, _ = experiment.update(state, batch)
+    states.append(jax.device_get(state))
+  return experiment, states, state, batches
+
+
+@pytest.mark.parametrize("norm", ["batchnorm", "powernorm"])
+def test_running_state_moves_in_training_only(norm):
+  experiment, states, _, batches = train(norm)
+  flat = [trees.flatten(s.model_state) for s in states]
+  assert flat[0]
+  for name in flat[0]:
+    assert not np.array_equal(flat[0][name], flat[1][name]), name
+    assert not np.array_equal(flat[1][name], flat[2][name]), name
+  # In evaluation an example's result does not depend on its batch.
+  variables = jax.tree.map(jnp.asarray, states[-1].variables)
+  measured, state = experiment.task.measure(variables, batches[0])
+  alone = {k: v[:1] for k, v in batches[0].items()}
+  one, _ = experiment.task.measure(variables, alone)
+  assert state == {}
+  np.testing.assert_allclose(measured["loss"][:1], one["loss"], rtol=1e-4)
+
+
+def test_sharded_and_saved(tmp_path):
+  _, whole, _, _ = train("powernorm")
+  experiment, sharded, state, _ = train("powernorm", FSDP)
+  jax.tree.map(
+    lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4),
+    whole[-1].model_state,
+    sharded[-1].model_state,
+  )
+  saved = checkpoint.Checkpointer(str(tmp_path))
+  saved.save(2, state, {"examples_seen": 16})
+  saved.close()
+  restored, _ = checkpoint.Checkpointer(str(tmp_path)).restore(
+    experiment.shapes
+  )
+  jax.tree.map(
+    np.testing.assert_array_equal,
+    jax.device_get(restored.model_state),
+    sharded[-1].model_state,
+  )
