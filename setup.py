@@ -47,6 +47,7 @@ setuptools.setup(
     "scipy",
     "tensorboardX",
     "tensorflow-datasets",
+    "tqdm",
   ],
   extras_require={
     "test": TEST,
