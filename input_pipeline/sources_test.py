@@ -137,7 +137,9 @@ def test_tfds_prepared_as_tfrecord(tmp_path):
   with pytest.raises(ValueError, match=r"no dataset_info.json"):
     sources.make(data)
   (path / "dataset_info.json").write_text('{"name": "old", "splits": []}')
-  with pytest.raises(ValueError, match=r"tfds build old --file_format=array_r"):
+  with pytest.raises(
+    ValueError, match=r"scripts.convert_tfrecord .*/old/1.0.0 --da"
+  ):
     sources.make(data)
   (tmp_path / "new" / "config").mkdir(parents=True)
   with pytest.raises(

@@ -39,8 +39,8 @@ def open_split(name: str, data_dir: str | None, split: str) -> "TfdsSource":
   if file_format != "array_record":
     raise ValueError(
       f"{directory} was prepared as {file_format}, which has no random access. "
-      "Prepare it as ArrayRecord: tfds build "
-      f"{info['name']} --file_format=array_record (this needs TensorFlow)."
+      "Convert it, and set data_dir to where the copy is: python -m "
+      f"scripts.convert_tfrecord {directory} --data_dir NEW"
     )
   known = [entry["name"] for entry in info["splits"]]
   if split not in known:

@@ -32,15 +32,22 @@ def shard_path(name: str, split: str, index: int, count: int) -> str:
 
 def write_shard(path: str, examples: Iterable[Mapping[str, Any]]) -> Shard:
   """Writes examples, of numbers, strings and bytes, to a file."""
-  writer = array_record_module.ArrayRecordWriter(path, "group_size:1")
+  return write_records(path, map(_serialize, examples))
+
+
+def write_records(path: str, records: Iterable[bytes]) -> Shard:
+  """Writes serialized examples to a file, which appears when it is whole."""
+  summary = _Summary()
+  writer = array_record_module.ArrayRecordWriter(
+    f"{path}.incomplete", "group_size:1"
+  )
   try:
-    summary = _Summary()
-    for example in examples:
-      record = _serialize(example)
+    for record in records:
       writer.write(record)
       summary.add(record)
   finally:
     writer.close()
+  os.replace(f"{path}.incomplete", path)
   return summary.shard()
 
 

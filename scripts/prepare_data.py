@@ -70,7 +70,8 @@ def prepare(
         file = tfds_writer.shard_path(name, split, k, len(chunks))
         if file not in done:
           examples = _read(data, chunk, features)
-          done[file] = _write_shard(os.path.join(directory, file), examples)
+          path = os.path.join(directory, file)
+          done[file] = list(tfds_writer.write_shard(path, examples))
           _save(directory, origin, done)
         written[split].append(tfds_writer.Shard(*done[file]))
         bar.update(len(chunk))
@@ -143,12 +144,6 @@ def _save(directory: str, origin: dict[str, Any], done: dict[str, list]):
   with open(f"{path}.incomplete", "w") as file:
     json.dump({"origin": origin, "shards": done}, file, indent=1)
   os.replace(f"{path}.incomplete", path)
-
-
-def _write_shard(path: str, examples: Iterator[dict]) -> list:
-  shard = tfds_writer.write_shard(f"{path}.incomplete", examples)
-  os.replace(f"{path}.incomplete", path)
-  return list(shard)
 
 
 def _chunks(size: int, shard_size: int) -> list[np.ndarray]:
