@@ -32,8 +32,8 @@ def clevr_distance():
   """Labels with the class of the distance to the closest object."""
 
   def label(example):
-    distances = _nested(example, "objects", "pixel_coords")[:, 2]
-    return _class(np.min(distances), _CLEVR_DISTANCES)
+    coords = _nested(example, "objects", "pixel_coords").reshape(-1, 3)
+    return _class(np.min(coords[:, 2]), _CLEVR_DISTANCES)
 
   return _labelled(label)
 
@@ -45,7 +45,7 @@ def kitti_distance():
   """
 
   def label(example):
-    depths = _nested(example, "objects", "location")[:, 2]
+    depths = _nested(example, "objects", "location").reshape(-1, 3)[:, 2]
     vehicles = depths[_nested(example, "objects", "type") < 3]
     return _class(np.min(vehicles, initial=_KITTI_NO_VEHICLE), _KITTI_DISTANCES)
 

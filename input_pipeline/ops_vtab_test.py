@@ -11,9 +11,9 @@ def _label(spec, example):
 
 
 def _clevr(*depths):
-  coords = np.zeros((len(depths), 3), np.float32)
-  coords[:, 2] = depths
-  return {"objects": {"size": np.zeros(len(depths)), "pixel_coords": coords}}
+  """As TFDS gives it: lists, of numbers and of arrays."""
+  coords = [np.float32([50, 60, z]) for z in depths]
+  return {"objects": {"size": [0] * len(depths), "pixel_coords": coords}}
 
 
 @pytest.mark.parametrize("count", [3, 7, 10])
@@ -50,9 +50,7 @@ def test_clevr_distance(depths, label):
   ],
 )
 def test_kitti_distance(types, depths, label):
-  location = np.zeros((len(types), 3), np.float32)
-  location[:, 2] = depths
-  objects = {"type": np.array(types, int), "location": location}
+  objects = {"type": types, "location": [np.float32([1, 2, z]) for z in depths]}
   assert _label("kitti_distance", {"objects": objects}) == label
 
 

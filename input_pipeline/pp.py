@@ -93,8 +93,10 @@ def _split(spec: str) -> list[ast.expr]:
     # The prefix keeps leading blanks from counting as indentation.
     node = ast.parse(f"{_PREFIX}{text}", mode="eval").body
   except SyntaxError as error:
-    column = max(error.offset - 1 - len(_PREFIX), 0)
+    column = max((error.offset or 0) - 1 - len(_PREFIX), 0)
     raise _error(spec, f"Syntax error: {error.msg}.", column) from None
+  except (MemoryError, RecursionError):
+    raise _error(spec, "The string is nested too deeply.", 0) from None
   ops = []
   while isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
     ops.append(node.right)
