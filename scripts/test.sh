@@ -6,4 +6,5 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 bash scripts/venv.sh test
-exec .venv/bin/python -m pytest "$@"
+# A process per core; the tests of a file share what they have compiled.
+exec .venv/bin/python -m pytest --numprocesses auto --dist loadfile "$@"
