@@ -7,7 +7,7 @@ import pytest
 import scipy.stats
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from dpn import cutmix, mixup
+from dpn import cutmix, mixup, tasks
 
 
 def _batch():
@@ -95,6 +95,22 @@ def test_one_or_none():
     cutmix.cutmix(rng, -1, image, labels)
   with pytest.raises(ValueError, match="int32 of shape"):
     cutmix.cutmix(rng, 1, image, jnp.zeros((8, 2), int))
+
+
+def test_the_task_takes_it_from_the_config():
+  config = {
+    "num_classes": 8,
+    "loss": "softmax_xent",
+    "model": {"variant": "mu/16"},
+    "mixup": {"p": 0.8, "cutmix_p": 1.0, "switch_prob": 0.25},
+  }
+  task = tasks.make(config)
+  image, labels = _batch()
+  rng = jax.random.key(5)
+  args = {"mixup_p": 0.8, "cutmix_p": 1.0, "switch_prob": 0.25}
+  expected = cutmix.mixup_or_cutmix(rng, image, labels, **args)
+  for got, want in zip(task.mix(rng, image, labels), expected, strict=True):
+    np.testing.assert_array_equal(got, want)
 
 
 def test_sharded_batch_has_the_same_result():

@@ -97,6 +97,9 @@ class TfdsSource(Source):
   def num_classes(self, label_key):
     return getattr(self._features.get(label_key), "num_classes", None)
 
+  def class_names(self, label_key):
+    return getattr(self._features.get(label_key), "names", None)
+
 
 def _kind(feature) -> str | None:
   """Returns the field of the record that holds a feature; None: ask TFDS."""

@@ -56,6 +56,7 @@ def test_round_trip(photos, capsys):
     )
     assert _rows(now) == _rows(was)
     assert now.num_classes("label") == 3
+    assert now.class_names("label") == ["class0", "class1", "class2"]
   # Shuffled: a slice is no single class.
   assert len({now[i]["label"] for i in range(3)}) > 1
   builder = tfds.builder_from_directory(directory)
