@@ -47,6 +47,7 @@ setuptools.setup(
     "scipy",
     "tensorboardX",
     "tensorflow-datasets",
+    "tqdm",
   ],
   extras_require={
     "test": TEST,
@@ -54,6 +55,7 @@ setuptools.setup(
     "cuda13": ["jax[cuda13]"],
     "tpu": ["jax[tpu]"],
     "prepare": ["tensorflow"],
+    "hf": ["pyarrow"],
     "wandb": ["wandb"],
   },
 )

@@ -32,21 +32,26 @@ def mixup(
     raise ValueError(f"mixup got p={p}, expected p > 0: skip mixup for p=0.")
   lam = jax.random.beta(rng, p, p)
   lam = jnp.maximum(lam, 1.0 - lam)
-  return tuple(_mix(lam, x, groups) for x in arrays)
+  return tuple(mix(lam, x, groups) for x in arrays)
 
 
-def _mix(lam, x, groups):
+def mix(lam: jax.Array, x: jax.Array, groups: int) -> jax.Array:
+  """Returns `lam * x[i] + (1 - lam) * x[i - 1]`, computed in float32."""
   if not jnp.issubdtype(x.dtype, jnp.floating):
     raise ValueError(
       f"mixup got {x.dtype} of shape {x.shape}, expected floats. Preprocess"
       " images with value_range and labels with onehot."
     )
+  own, other = (y.astype(jnp.float32) for y in (x, preceding(x, groups)))
+  return (lam * own + (1.0 - lam) * other).astype(x.dtype)
+
+
+def preceding(x: jax.Array, groups: int) -> jax.Array:
+  """Returns, for every example, the one before it in its part of the batch."""
   if x.shape[0] % groups:
     raise ValueError(
       f"mixup got a batch of {x.shape[0]} in {groups} groups, expected a batch"
       " size that is a multiple of the groups."
     )
   parts = x.reshape(groups, -1, *x.shape[1:])  # (groups, batch/groups, …)
-  parts = parts.astype(jnp.float32)
-  mixed = lam * parts + (1.0 - lam) * jnp.roll(parts, 1, axis=1)
-  return mixed.reshape(x.shape).astype(x.dtype)
+  return jnp.roll(parts, 1, axis=1).reshape(x.shape)

@@ -1,6 +1,6 @@
 """Ops on values of any kind. Names and arguments are big_vision's."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -118,6 +118,67 @@ def copy(inkey: str, outkey: str):
   return apply
 
 
+def flatten():
+  """Gives nested values names of their own: `objects/size`."""
+  return lambda example, _: dict(_leaves("", example))
+
+
+def _leaves(prefix, nested):
+  for key, value in nested.items():
+    if isinstance(value, Mapping):
+      yield from _leaves(f"{prefix}{key}/", value)
+    else:
+      yield prefix + key, value
+
+
+def choice(
+  n: int | str = "single",
+  key: str | Sequence[str] | None = None,
+  fewer_ok: bool = False,
+  inkey: str | Sequence[str] | None = None,
+  outkey: str | Sequence[str] | None = None,
+):
+  """Chooses random entries of an array, the same ones for every key.
+
+  Args:
+    n: how many, without repetition and in their order; "single" chooses one and
+      drops its axis.
+    key: a key, or several, to read and to write.
+    fewer_ok: whether an array of less than `n` entries is taken whole.
+    inkey: where to read, if that differs.
+    outkey: where to write.
+  """
+  inkeys, outkeys = (
+    [keys] if isinstance(keys, str) else list(keys or ())
+    for keys in (inkey or key, outkey or key)
+  )
+  if not inkeys or len(inkeys) != len(outkeys):
+    raise ValueError(
+      f"expected key, or as many of inkey as of outkey, got {inkeys} and "
+      f"{outkeys}."
+    )
+  if n != "single" and not (type(n) is int and n > 0):
+    raise ValueError(f"n must be 1 or more, or 'single', got {n!r}.")
+
+  def apply(example, rng):
+    for name in inkeys:
+      if name not in example:
+        raise ValueError(names.unknown("key", name, example))
+    sizes = {name: len(example[name]) for name in inkeys}
+    size, least = sizes[inkeys[0]], 1 if n == "single" or fewer_ok else n
+    if set(sizes.values()) != {size} or size < least:
+      raise ValueError(f"cannot choose {n} of {sizes} entries.")
+    if n == "single":
+      chosen = int(rng.integers(size))
+    else:
+      chosen = np.sort(rng.permutation(size)[:n])
+    for source, target in zip(inkeys, outkeys, strict=True):
+      example[target] = np.asarray(example[source])[chosen]
+    return example
+
+  return apply
+
+
 @op.on_key
 def pad_to_shape(
   shape: Sequence[int | None], pad_value: Any = 0, where: str = "after"
@@ -163,8 +224,10 @@ def squeeze_last_dim():
 
 
 OPS = {
+  "choice": choice,
   "copy": copy,
   "drop": drop,
+  "flatten": flatten,
   "keep": keep,
   "onehot": onehot,
   "pad_to_shape": pad_to_shape,

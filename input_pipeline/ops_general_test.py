@@ -78,3 +78,32 @@ def test_pad_to_shape():
 def test_squeeze_last_dim():
   x = np.ones((2, 3, 1))
   assert _apply("squeeze_last_dim", image=x)["image"].shape == (2, 3)
+
+
+def test_flatten():
+  nested = {"a": {"b": 1, "c": {"d": 2}}, "e": 3}
+  assert _apply("flatten", **nested) == {"a/b": 1, "a/c/d": 2, "e": 3}
+
+
+def test_choice_takes_the_same_entries_of_all_keys():
+  x = np.arange(5)
+  seen = set()
+  fn = pp.make('choice(2, ["x", "y"])|choice(inkey="z", outkey="one")')
+  for seed in range(200):
+    example = {"x": x, "y": 10 * x, "z": [b"u", b"v"]}
+    result = fn(example, np.random.default_rng(seed))
+    np.testing.assert_array_equal(result["y"], 10 * result["x"])
+    seen.add((*result["x"].tolist(), result["one"]))
+  pairs = [(i, j) for i in range(5) for j in range(i + 1, 5)]
+  assert seen == {(i, j, c) for i, j in pairs for c in (b"u", b"v")}
+  few = _apply("choice(9, 'x', fewer_ok=True)", x=x)["x"]
+  np.testing.assert_array_equal(few, x)
+  for spec, message in (
+    ("choice(6, 'x')", "cannot choose 6 of {'x': 5}"),
+    ("choice(1, ['x', 'y'])", "{'x': 5, 'y': 4}"),
+    ("choice(key='q')", "Unknown key 'q'"),
+    ("choice(0, 'x')", "n must be 1 or more"),
+    ("choice(inkey='x')", "as many of inkey as of outkey"),
+  ):
+    with pytest.raises(ValueError, match=message):
+      _apply(spec, x=x, y=x[:4])

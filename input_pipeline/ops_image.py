@@ -4,6 +4,7 @@ Names, arguments and defaults are big_vision's. Images stay uint8 until
 `value_range` or `vgg_value_range`.
 """
 
+import contextlib
 from collections.abc import Sequence
 
 import cv2
@@ -17,6 +18,7 @@ from input_pipeline.resize import resize as resize_to
 # The loader's threads already keep every core busy.
 cv2.setNumThreads(1)
 
+_PNG = b"\x89PNG\r\n\x1a\n"
 _DECODE_FLAGS = {1: cv2.IMREAD_GRAYSCALE, 3: cv2.IMREAD_COLOR_RGB}
 
 
@@ -38,14 +40,31 @@ def decode_image(data: bytes, channels: int = 3) -> np.ndarray:
       f"{np.shape(data)}: leave decoding out if the data set is decoded."
     )
   flags = _DECODE_FLAGS[channels] | cv2.IMREAD_IGNORE_ORIENTATION
-  # OpenCV asserts that there are bytes, and returns None if they are no image.
-  image = cv2.imdecode(np.frombuffer(data or b"\0", np.uint8), flags)
+  image = None
+  if not data.startswith(_PNG) or _chunks_fit(data):
+    # OpenCV asserts that there are bytes, and that no image is too large.
+    with contextlib.suppress(cv2.error):
+      image = cv2.imdecode(np.frombuffer(data or b"\0", np.uint8), flags)
   if image is None:
     raise ValueError(
       f"not a whole image in a known format ({len(data)} bytes that start "
       f"with {data[:8]!r}): the record is truncated or no image."
     )
   return image.reshape(*image.shape[:2], channels)
+
+
+def _chunks_fit(data: bytes) -> bool:
+  """Returns whether a PNG's chunks are as long as they say.
+
+  OpenCV takes the memory they ask for, which may be gigabytes, before it looks.
+  """
+  place = len(_PNG)
+  while place < len(data):
+    length, kind = data[place : place + 4], data[place + 4 : place + 8]
+    place += int.from_bytes(length, "big") + 12
+    if kind == b"IEND":
+      break
+  return place <= len(data)
 
 
 def sample_crop(

@@ -18,7 +18,7 @@ import math
 import cv2
 import numpy as np
 
-from input_pipeline import op
+from input_pipeline import op, pixels
 
 _FILL = 128
 _CUTOUT_PX = 40
@@ -39,11 +39,7 @@ def randaug(num_layers: int = 2, magnitude: float = 10):
   augmentations = list(AUGMENTATIONS.values())
 
   def apply(image, rng):
-    if image.dtype != np.uint8 or image.shape[2:] != (3,):
-      raise ValueError(
-        f"expected uint8 of shape (rows, cols, 3), got {image.dtype} of "
-        f"{image.shape}: place randaug before value_range."
-      )
+    pixels.check(image, "randaug")
     for _ in range(num_layers):
       augment = augmentations[rng.integers(len(augmentations))]
       image = augment(image, magnitude / 10, rng)
@@ -55,48 +51,13 @@ def randaug(num_layers: int = 2, magnitude: float = 10):
 # Below, `level` is magnitude / 10.
 
 
-def _lookup(image, table):
-  """Maps levels through a table of shape (256,) or (256, 3)."""
-  return cv2.LUT(image, np.asarray(table).astype(np.uint8)[None])
-
-
-def _blend(low, high, factor):
-  """Returns low + factor (high - low), cut to uint8."""
-  low, high = np.float32(low), np.float32(high)
-  return np.clip(low + np.float32(factor) * (high - low), 0, 255).astype(
-    np.uint8
-  )
-
-
-_LEVELS = np.arange(256)
-
-
 def _autocontrast(image, level, rng):
   """Stretches every channel to the full range."""
-  flat = image.reshape(-1, 3)
-  low, high = np.float32(flat.min(0)), np.float32(flat.max(0))
-  spread = high > low
-  scale = np.float32(255) / np.where(spread, high - low, np.float32(1))
-  table = np.float32(_LEVELS[:, None]) * scale - low * scale
-  table = np.where(spread, np.clip(table, 0, 255), _LEVELS[:, None])
-  return _lookup(image, table)
+  return pixels.autocontrast(image, np.float32)
 
 
 def _equalize(image, level, rng):
-  """Flattens every channel's histogram."""
-  tables = []
-  for channel in range(3):
-    counts = cv2.calcHist([image], [channel], None, [256], [0, 256])
-    counts = counts[:, 0].astype(np.int64)
-    last = counts[counts.nonzero()[0][-1]]
-    step = (counts.sum() - last) // 255
-    if step:
-      below = np.cumsum(counts) - counts
-      table = np.minimum((below + step // 2) // step, 255)
-    else:
-      table = _LEVELS
-    tables.append(table)
-  return _lookup(image, np.stack(tables, -1))
+  return pixels.equalize(image)
 
 
 def _invert(image, level, rng):
@@ -105,18 +66,15 @@ def _invert(image, level, rng):
 
 def _posterize(image, level, rng):
   shift = min(max(8 - int(level * 4), 0), 7)
-  return _lookup(image, _LEVELS >> shift << shift)
+  return pixels.lookup(image, pixels.LEVELS >> shift << shift)
 
 
 def _solarize(image, level, rng):
-  return _lookup(
-    image, np.where(int(level * 256) > _LEVELS, _LEVELS, 255 - _LEVELS)
-  )
+  return pixels.solarize(image, int(level * 256))
 
 
 def _solarize_add(image, level, rng):
-  added = np.minimum(_LEVELS + int(level * 110), 255)
-  return _lookup(image, np.where(_LEVELS < 128, added, _LEVELS))
+  return pixels.solarize_add(image, int(level * 110))
 
 
 def _enhancement(level):
@@ -129,16 +87,20 @@ def _color(image, level, rng):
   # float32 holds these sums exactly.
   sums = image.astype(np.float32) @ np.float32([2989, 5870, 1140])
   grey = sums.astype(np.int32) * 511 // 5_100_000
-  return _blend(grey[..., None], image, _enhancement(level))
+  return pixels.blend(grey[..., None], image, _enhancement(level))
 
 
 def _contrast(image, level, rng):
   mean = min(image.shape[0] * image.shape[1] // 256, 255)
-  return _lookup(image, _blend(mean, _LEVELS, _enhancement(level)))
+  return pixels.lookup(
+    image, pixels.blend(mean, pixels.LEVELS, _enhancement(level))
+  )
 
 
 def _brightness(image, level, rng):
-  return _lookup(image, _blend(0, _LEVELS, _enhancement(level)))
+  return pixels.lookup(
+    image, pixels.blend(0, pixels.LEVELS, _enhancement(level))
+  )
 
 
 def _sharpness(image, level, rng):
@@ -147,7 +109,7 @@ def _sharpness(image, level, rng):
   smooth = cv2.filter2D(image, cv2.CV_32F, kernel) // 13
   result = image.copy()
   inner = (slice(1, -1), slice(1, -1))
-  result[inner] = _blend(smooth[inner], image[inner], _enhancement(level))
+  result[inner] = pixels.blend(smooth[inner], image[inner], _enhancement(level))
   return result
 
 

@@ -1,10 +1,11 @@
 """Batches of processed examples, at any position, always the same.
 
 Position p of a training run reads example `permutation(seed, p // n)[p % n]` of
-the n in the source, and augments it with a generator keyed by (seed, p). Both
-are pure functions, so a run's whole position is the number of examples it has
-seen: it resumes exactly, at once, with whatever number of threads, workers,
-processes or devices. Grain runs the work ahead; its own state is never stored.
+the n in the source (`order` has the rest), and augments it with a generator
+keyed by (seed, p). Both are pure functions, so a run's whole position is the
+number of examples it has seen: it resumes exactly, at once, with whatever
+number of threads, workers, processes or devices. Grain runs the work ahead; its
+own state is never stored.
 
 Batches are dicts of NumPy arrays. 64-bit values become 32-bit, as in JAX.
 """
@@ -18,18 +19,30 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import grain
+import ml_collections
 import numpy as np
 from absl import flags, logging
 
 from dpn import names
-from input_pipeline import pp, reader, sources
+from input_pipeline import order, pp, reader, sources
 
 Batch = dict[str, np.ndarray]
 Spec = dict[str, tuple[tuple[int, ...], np.dtype]]
 
-_REQUIRED = ("batch_size", "data")
-_OPTIONAL = ("num_threads", "num_workers", "pp", "prefetch", "seed")
+_KEYS = (
+  "batch_size",
+  "data",
+  "num_threads",
+  "num_workers",
+  "on_error",
+  "pp",
+  "prefetch",
+  "repeats",
+  "seed",
+)
+_PART_KEYS = ("data", "pp")
 _MEANINGLESS = ("cache", "cache_raw", "shuffle_buffer_size")
+_ON_ERROR = ("raise", "skip")
 
 
 def training(
@@ -41,12 +54,22 @@ def training(
 ) -> "TrainingData":
   """Returns endless shuffled data, as `config.input` asks for.
 
+  `data` and `pp` name what to read (see `sources`) and what to do with it (see
+  `pp`). For a mixture, `data` holds weights by name, and each name is a section
+  of its own with `data` and `pp`:
+
+      config.input.data = {"photos": 3, "sketches": 1}
+      config.input.photos = {"data": {"name": …, "split": …}, "pp": "decode|…"}
+      config.input.sketches = {…}
+
   Args:
-    config: `data` (see `sources`), `batch_size` (over all processes), `pp` (see
-      `pp`); optional: `seed`, which replaces the argument; `num_threads`;
-      `num_workers`, processes to use instead of threads; `prefetch`, batches to
-      prepare ahead (per worker). Others' keys for shuffling and caching have no
-      meaning here and are only logged.
+    config: `data`, `pp`, and `batch_size` (over all processes). Optional:
+      `seed`, which replaces the argument; `num_threads`; `num_workers`,
+      processes to use instead of threads; `prefetch`, batches to prepare ahead
+      (per worker); `repeats`, how often an example comes in a batch, each time
+      augmented anew; `on_error`, "raise" (default) or "skip" to let the next
+      example stand in for one that fails. Others' keys for shuffling and
+      caching have no meaning here and are only logged.
     seed: decides order and augmentation.
     process_index: which share of every batch to read.
     process_count: number of shares.
@@ -54,7 +77,7 @@ def training(
   Raises:
     ValueError: something in the config is wrong, or the first example fails.
   """
-  config = {"pp": "", "seed": seed, **config}
+  config = {"seed": seed, **config}
   for key in _MEANINGLESS:
     if config.pop(key, None) is not None:
       logging.log_first_n(
@@ -64,22 +87,63 @@ def training(
         len(_MEANINGLESS),
         key,
       )
-  for key in config:
-    if key not in _REQUIRED + _OPTIONAL:
-      known = _REQUIRED + _OPTIONAL
-      raise ValueError(names.unknown("key of config.input", key, known))
-  for key in _REQUIRED:
+  for key in ("batch_size", "data"):
     if key not in config:
       raise ValueError(f"config.input needs {key}, it has {sorted(config)}.")
+  parts, weights = _parts(config)
+  for key in config:
+    if key not in _KEYS:
+      raise ValueError(names.unknown("key of config.input", key, _KEYS))
   data = TrainingData(
-    preprocess=pp.make(config.pop("pp")),
-    source=sources.make(config.pop("data")),
+    parts=parts,
+    weights=weights,
     process_index=process_index,
     process_count=process_count,
     **config,
   )
-  logging.info("Training on %s: %s", data.source.name, data.spec)
+  logging.info("Training on %s: %s", data.examples.source.name, data.spec)
   return data
+
+
+def _parts(config: dict[str, Any]):
+  """Takes the data out of the config; returns its parts and their weights."""
+  data = config.pop("data")
+  if "name" in data:
+    return (_part({"data": data, "pp": config.pop("pp", "")}),), (1,)
+  if "pp" in config:
+    raise ValueError(
+      "config.input.pp: the parts of a mixture have a pp each, as in "
+      f"config.input.{next(iter(data), 'name')}.pp."
+    )
+  weights = {name: weight for name, weight in data.items() if weight}
+  if not weights:
+    raise ValueError(
+      f"config.input.data needs a name and a split, or weights by name, got "
+      f"{dict(data)}."
+    )
+  sections = {name: config.pop(name, None) for name in data}
+  for name in weights:
+    if not isinstance(sections[name], Mapping | ml_collections.ConfigDict):
+      raise ValueError(
+        f"config.input.data mixes {', '.join(weights)}: config.input.{name} "
+        f"must hold its data and pp, got {sections[name]!r}."
+      )
+  return tuple(_part(sections[name]) for name in weights), tuple(
+    weights.values()
+  )
+
+
+def _part(section: Mapping[str, Any]) -> reader.Part:
+  for key in section:
+    if key not in _PART_KEYS:
+      raise ValueError(
+        names.unknown("key of a mixture's part", key, _PART_KEYS)
+      )
+  if "data" not in section:
+    raise ValueError(f"A mixture's part needs data, it has {sorted(section)}.")
+  return reader.Part(
+    sources.make(section["data"]), pp.make(section.get("pp", ""))
+  )
 
 
 def evaluation(
@@ -107,8 +171,7 @@ def evaluation(
     ValueError: something is wrong with the arguments, or the first example.
   """
   return EvaluationData(
-    source=sources.make(data),
-    preprocess=pp.make(pp_fn),
+    parts=(reader.Part(sources.make(data), pp.make(pp_fn)),),
     batch_size=batch_size,
     process_index=process_index,
     process_count=process_count,
@@ -118,10 +181,9 @@ def evaluation(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Data:
-  """What training and evaluation share: a source, cut into batches."""
+  """What training and evaluation share: examples, cut into batches."""
 
-  source: sources.Source
-  preprocess: pp.Preprocess
+  parts: tuple[reader.Part, ...]
   batch_size: int
   process_index: int = 0
   process_count: int = 1
@@ -148,7 +210,7 @@ class _Data:
   @property
   def num_examples(self) -> int:
     """Number of examples in the source."""
-    return len(self.source)
+    return len(self.examples.source)
 
   @property
   def spec(self) -> Spec:
@@ -161,16 +223,71 @@ class _Data:
   @functools.cached_property
   def examples(self) -> reader.Examples:
     """Processed examples by position, as fixed by the first one."""
-    return reader.Examples(self.source, self.preprocess, self.seed)
+    return reader.Examples(self.parts, self.seed, skip=self._skip)
+
+  @property
+  def _skip(self) -> bool:
+    return False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainingData(_Data):
   """Endless shuffled batches; see `training`."""
 
-  def batches(self, examples_seen: int = 0) -> Iterator[Batch]:
-    """Yields this process's rows of every batch from a position on."""
-    return _iterate(self, examples_seen, None)
+  weights: tuple[float, ...] = (1,)
+  repeats: int = 1
+  on_error: str = "raise"
+
+  def __post_init__(self):
+    if self.on_error not in _ON_ERROR:
+      raise ValueError(names.unknown("on_error", self.on_error, _ON_ERROR))
+    if self.repeats < 1 or self.batch_size % self.repeats:
+      raise ValueError(
+        f"batch_size must be a multiple of repeats, got {self.batch_size} and "
+        f"{self.repeats}."
+      )
+    super().__post_init__()
+
+  @property
+  def order(self) -> order.Order:
+    """Which example stands at which position."""
+    return order.Order(
+      seed=self.seed,
+      sizes=tuple(len(part.source) for part in self.parts),
+      counts=order.counts(self.weights),
+      repeats=self.repeats,
+      batch_size=self.batch_size,
+    )
+
+  @property
+  def _skip(self):
+    return self.on_error == "skip"
+
+  def batches(self, examples_seen: int = 0) -> "TrainingBatches":
+    """Returns this process's rows of every batch from a position on."""
+    return TrainingBatches(_iterate(self, examples_seen, self.order))
+
+
+class TrainingBatches:
+  """An iterator of batches; `close` ends its threads or processes.
+
+  Attributes:
+    skipped: how many examples failed and were left out, in the batches so far.
+  """
+
+  def __init__(self, batches: Iterator[Batch]):
+    """Takes batches that count what they skipped."""
+    self.skipped = 0
+    self._batches = batches
+    self.close = batches.close
+
+  def __iter__(self) -> Iterator[Batch]:
+    return self
+
+  def __next__(self) -> Batch:
+    batch = dict(next(self._batches))
+    self.skipped += int(batch.pop(reader.SKIPPED).sum())
+    return batch
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -183,7 +300,7 @@ class EvaluationData(_Data):
   @property
   def num_classes(self) -> int | None:
     """Number of classes of the key `label`, if the source knows it."""
-    return self.source.num_classes("label")
+    return self.examples.source.num_classes("label")
 
   def __len__(self) -> int:
     """Number of batches, the same for every process."""
@@ -195,7 +312,7 @@ class EvaluationData(_Data):
       yield from self._cached
       return
     finished = []
-    for batch in _iterate(self, 0, len(self)):
+    for batch in _iterate(self, 0, None):
       if self.cache:
         finished.append(batch)
       yield batch
@@ -203,9 +320,9 @@ class EvaluationData(_Data):
 
 
 def _iterate(
-  data: _Data, start: int, num_batches: int | None
+  data: _Data, start: int, how: order.Order | None
 ) -> Iterator[Batch]:
-  """Yields batches from position `start` on; None stands for endless."""
+  """Yields batches from position `start` on; without an order, one round."""
   local_size = data.batch_size // data.process_count
   # Threads share the work on a batch; a worker process makes whole ones.
   num_rows = local_size if data.num_workers else _piece(local_size)
@@ -215,7 +332,7 @@ def _iterate(
     num_rows=num_rows,
     pieces_per_batch=local_size // num_rows,
     batch_size=data.batch_size,
-    num_batches=num_batches,
+    order=how,
   )
   dataset = grain.MapDataset.source(pieces)
   if data.num_workers:

@@ -2,12 +2,16 @@
 
 import hashlib
 import itertools
+import multiprocessing
+import os
+import resource
+import signal
 
 import numpy as np
 import pytest
 from ml_collections import ConfigDict
 
-from input_pipeline import pipeline, testing
+from input_pipeline import pipeline, pp, testing
 
 _PP = 'decode|resize(12)|random_crop(8)|flip_lr|keep("image", "label")'
 
@@ -60,8 +64,8 @@ def reference(data_dir):
     ({"num_threads": 5, "prefetch": 3}, 0),
     ({"num_threads": 1}, 1),
     ({"seed": 7}, 8),
-    ({"num_workers": 1}, 0),
     ({"num_workers": 2, "prefetch": 1}, 3),
+    ({"num_workers": 4}, 5),
   ],
 )
 def test_same_batches_however_made_from_any_step(
@@ -187,6 +191,110 @@ def test_corrupt_records_are_named(tmp_path, how):
     _take(data, 3)
 
 
+@pytest.mark.parametrize("how", [{}, {"num_workers": 1}])
+def test_corrupt_records_are_skipped_and_counted(data_dir, tmp_path, how):
+  folder = tmp_path / "train" / "class"
+  folder.mkdir(parents=True)
+  for i in range(6):
+    content = testing.jpeg(np.random.default_rng(i), 9, 9)
+    (folder / f"{i}.jpg").write_bytes(content[: 100 if i in (0, 4) else None])
+  data = pipeline.training(
+    {
+      "data": {"name": f"folder:{tmp_path}", "split": "train"},
+      "batch_size": 3,
+      "pp": 'decode|keep("image")',
+      "on_error": "skip",
+      **how,
+    },
+    seed=0,
+  )
+  batches = data.batches()
+  images = np.concatenate([next(batches)["image"] for _ in range(6)])
+  batches.close()
+  assert batches.skipped == 2 * 3  # Two of six, in three epochs.
+  good = [
+    pp.make("decode")(
+      {"image": testing.jpeg(np.random.default_rng(i), 9, 9)},
+      np.random.default_rng(),
+    )["image"]
+    for i in (1, 5)
+  ]
+  for epoch in images.reshape(3, 6, -1):
+    for image in good:  # Each stood in for the one before it, too.
+      assert (epoch == image.ravel()).all(1).sum() == 2
+
+
+def test_a_worker_that_dies_is_reported(data_dir):
+  data = pipeline.training(_config(data_dir, num_workers=2), seed=0)
+  batches = data.batches()
+  next(batches)
+  for process in multiprocessing.active_children():
+    if "grain" in process.name:
+      os.kill(process.pid, signal.SIGKILL)
+  # What was ready may still come.
+  with pytest.raises(RuntimeError, match=r"unexpectedly with exit code -9"):
+    list(itertools.islice(batches, 50))
+
+
+def test_mixture(data_dir):
+  part = lambda split, label: {
+    "data": {**_config(data_dir)["data"], "split": split},
+    "pp": f'decode|resize(8)|value_range({label}, {label})|keep("image")',
+  }
+  config = ConfigDict(
+    {
+      "data": {"a": 3, "b": 1, "unused": 0},
+      "a": part("train[:5]", 0),
+      "b": part("train[5:]", 1),
+      "batch_size": 500,
+    }
+  )
+  data = pipeline.training(config, seed=0)
+  assert data.num_examples == 22
+  for batch in _take(data, 2, examples_seen=1000):
+    assert 0.2 < batch["image"].mean() < 0.3
+  both = [batch["image"].mean() for batch in _take(data, 2)]
+  np.testing.assert_allclose(np.mean(both), 0.25, atol=1e-6)
+  with pytest.raises(ValueError, match=r"config.input.b must hold its data"):
+    pipeline.training({**config, "b": None}, seed=0)
+  with pytest.raises(ValueError, match=r"have a pp each.*input.a.pp"):
+    pipeline.training({**config, "pp": ""}, seed=0)
+  with pytest.raises(ValueError, match=r"Unknown key of a mixture's part 'p'"):
+    pipeline.training({**config, "b": {**part("train", 1), "p": 1}}, seed=0)
+  with pytest.raises(ValueError, match=r"needs a name and a split, or weights"):
+    pipeline.training({**config, "data": {}}, seed=0)
+
+
+def test_repeated_examples_are_augmented_anew(data_dir):
+  data = pipeline.training(_config(data_dir, repeats=2), seed=0)
+  for batch in _take(data, 3):
+    labels = batch["label"].reshape(2, 4)
+    np.testing.assert_array_equal(*labels)
+    first, second = batch["image"].reshape(2, 4, -1)
+    assert (first != second).any()
+
+
+def test_memory_stays_flat_over_epochs():
+  data = pipeline.training(
+    {
+      "data": {"name": "arrays:digits", "split": "train"},
+      "batch_size": 128,
+      "pp": 'resize(16)|value_range|keep("image", "label")',
+    },
+    seed=0,
+  )
+  peak_kb = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+  batches = data.batches()
+  epochs = lambda n: [next(batches) for _ in range(n * 11)][-1]
+  epochs(20)
+  before = peak_kb()
+  for _ in range(5):
+    epochs(10)
+  batches.close()
+  # Fifty epochs of 1.4 MB each, ten of which may be held at once above.
+  assert peak_kb() - before < 8_000
+
+
 @pytest.mark.parametrize(
   ("changes", "message"),
   [
@@ -197,6 +305,8 @@ def test_corrupt_records_are_named(tmp_path, how):
     ({"batch_size": 0}, "positive multiple of the 1 process"),
     ({"prefetch": 0}, "prefetch must be 1 or more"),
     ({"seed": -1}, "seed must lie in"),
+    ({"on_error": "skp"}, "Unknown on_error 'skp'. Did you mean 'skip'"),
+    ({"repeats": 3}, "batch_size must be a multiple of repeats, got 8 and 3"),
   ],
 )
 def test_wrong_configs_fail_at_once(data_dir, changes, message):

@@ -14,11 +14,26 @@ import tokenize
 import numpy as np
 
 from dpn import names
-from input_pipeline import op, ops_general, ops_image, ops_randaug
+from input_pipeline import (
+  op,
+  ops_deit,
+  ops_general,
+  ops_image,
+  ops_randaug,
+  ops_timm,
+  ops_vtab,
+)
 
 _PREFIX = "_|"
 
-OPS = {**ops_general.OPS, **ops_image.OPS, **ops_randaug.OPS}
+OPS = {
+  **ops_general.OPS,
+  **ops_image.OPS,
+  **ops_randaug.OPS,
+  **ops_deit.OPS,
+  **ops_timm.OPS,
+  **ops_vtab.OPS,
+}
 
 
 def make(spec: str | None) -> "Preprocess":
@@ -78,8 +93,10 @@ def _split(spec: str) -> list[ast.expr]:
     # The prefix keeps leading blanks from counting as indentation.
     node = ast.parse(f"{_PREFIX}{text}", mode="eval").body
   except SyntaxError as error:
-    column = max(error.offset - 1 - len(_PREFIX), 0)
+    column = max((error.offset or 0) - 1 - len(_PREFIX), 0)
     raise _error(spec, f"Syntax error: {error.msg}.", column) from None
+  except (MemoryError, RecursionError):
+    raise _error(spec, "The string is nested too deeply.", 0) from None
   ops = []
   while isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
     ops.append(node.right)

@@ -1,15 +1,20 @@
 """From positions to arrays: which example, how augmented, stacked."""
 
+import bisect
 import dataclasses
 import functools
-import threading
+import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from absl import logging
 
 from input_pipeline import pp
-from input_pipeline.sources import Source
+from input_pipeline.order import Order
+from input_pipeline.sources import Source, concatenate
+
+SKIPPED = "_skipped"
 
 _NARROW = {
   np.dtype(wide): np.dtype(narrow)
@@ -20,6 +25,7 @@ _NARROW = {
   )
 }
 _ENDLESS = 2**40
+_MAX_SKIPPED = 100
 
 
 class Field(NamedTuple):
@@ -29,32 +35,47 @@ class Field(NamedTuple):
   dtype: np.dtype
 
 
+class Part(NamedTuple):
+  """A source, and what is done to its examples."""
+
+  source: Source
+  preprocess: pp.Preprocess
+
+
 class Examples:
   """Processed examples, stacked in arrays as the first one prescribes."""
 
-  def __init__(self, source: Source, preprocess: pp.Preprocess, seed: int):
+  def __init__(self, parts: Sequence[Part], seed: int, *, skip: bool = False):
     """Processes the first example.
+
+    Args:
+      parts: what to read; indices run through them one after the other.
+      seed: keys the augmentation, together with the position.
+      skip: whether the next example stands in for one that fails.
 
     Raises:
       ValueError: it fails, or holds something that no array can.
     """
-    self.source = source
-    self._preprocess = preprocess
+    self.source = concatenate([part.source for part in parts])
+    self._parts = parts
+    self._ends = list(itertools.accumulate(len(part.source) for part in parts))
     self.seed = seed
-    example = self._process(source[0], 0, 0)
-    self.fields = {
-      key: self._field(key, value) for key, value in example.items()
-    }
+    self._skip = skip
+    first = self._tolerant(self._example, 0, 0)[0]
+    self.fields = {key: self._field(key, v) for key, v in first.items()}
 
   def stack(
     self, indices: Sequence[int], positions: Sequence[int], num_rows: int
-  ) -> dict[str, np.ndarray]:
-    """Returns `num_rows` rows, zeros after the last example.
+  ) -> tuple[dict[str, np.ndarray], int]:
+    """Returns `num_rows` rows, zeros after the last example; and a count.
 
     Args:
       indices: which examples of the source.
       positions: what keys their augmentation.
       num_rows: length of the arrays.
+
+    Returns:
+      The arrays by key, and how many examples failed and were skipped.
 
     Raises:
       ValueError: an example fails or does not fit; the message names it.
@@ -63,36 +84,70 @@ class Examples:
       key: np.zeros((num_rows, *field.shape), field.dtype)
       for key, field in self.fields.items()
     }
-    records = self._read(indices)
+    records, skipped = self._read(indices), 0
     for row, (index, position) in enumerate(
       zip(indices, positions, strict=True)
     ):
-      example = self._process(records[row], index, position)
-      if example.keys() != batch.keys():
-        raise ValueError(
-          f"{self.source.describe(index)} has the keys {sorted(example)}, the "
-          f"first example {sorted(batch)}. Name those you need in keep(...)."
-        )
-      for key, value in example.items():
-        self._store(batch[key], row, key, value, index)
-    return batch
+      store = functools.partial(self._store, batch, row, records)
+      skipped += self._tolerant(store, index, position)[1]
+    return batch, skipped
+
+  def _tolerant(self, fn, index, position):
+    """Returns fn(index, position) and 0, or another index's and the skipped.
+
+    Raises:
+      ValueError: it fails, and so do all that could stand in for it.
+    """
+    for skipped in range(_MAX_SKIPPED + 1):
+      try:
+        return fn((index + skipped) % len(self.source), position), skipped
+      except ValueError as error:
+        if not self._skip:
+          raise
+        last = error
+        logging.log_first_n(logging.WARNING, "Skipped: %s", 20, error)
+    raise ValueError(
+      f"{_MAX_SKIPPED + 1} examples in a row fail, too many to skip; the last: "
+      f"{last}"
+    ) from last
 
   def _read(self, indices):
+    """Returns the records at `indices`; None where one must be read alone."""
     try:
       return self.source.read(indices) if indices else []
     except Exception as error:
+      if self._skip:
+        return [None] * len(indices)
       raise ValueError(
         f"Cannot read from {self.source.name}, one of the examples "
         f"{list(indices)}: {error}"
       ) from error
 
-  def _process(self, record, index, position):
+  def _example(self, index, position, record=None):
+    """Returns one processed example, read if it is not given."""
+    preprocess = self._parts[bisect.bisect_right(self._ends, index)].preprocess
     key = np.array([self.seed, position], np.uint64)
     rng = np.random.Generator(np.random.Philox(key=key))
     try:
-      return self._preprocess(record, rng)
+      record = self.source[index] if record is None else record
+      return preprocess(record, rng)
     except Exception as error:
       raise ValueError(f"{self.source.describe(index)}: {error}") from error
+
+  def _store(self, batch, row, records, index, position):
+    """Writes one example, or fails; a failure may leave the row half written.
+
+    `records[row]` serves the first attempt only: a stand-in is read by itself.
+    """
+    record, records[row] = records[row], None
+    example = self._example(index, position, record)
+    if example.keys() != batch.keys():
+      raise ValueError(
+        f"{self.source.describe(index)} has the keys {sorted(example)}, the "
+        f"first example {sorted(batch)}. Name those you need in keep(...)."
+      )
+    for key, value in example.items():
+      self._store_value(batch[key], row, key, value, index)
 
   def _field(self, key, value) -> Field:
     array = np.asarray(value)
@@ -104,7 +159,7 @@ class Examples:
       )
     return Field(array.shape, _NARROW.get(array.dtype, array.dtype))
 
-  def _store(self, column, row, key, value, index):
+  def _store_value(self, column, row, key, value, index):
     array = np.asarray(value)
     shape, dtype = self.fields[key]
     if array.shape != shape or _NARROW.get(array.dtype, array.dtype) != dtype:
@@ -134,8 +189,9 @@ class Pieces:
     num_rows: rows in a piece.
     pieces_per_batch: pieces in the process's share of a batch.
     batch_size: positions from a batch to the next, over all processes.
-    num_batches: None for endless shuffled epochs; a number to go once through
-      the source in order, with `_mask`.
+    order: of endless training, whose batches count in `_skipped` the examples
+      skipped, one number per piece; None to go once through the source, with
+      `_mask`.
   """
 
   examples: Examples
@@ -143,49 +199,24 @@ class Pieces:
   num_rows: int
   pieces_per_batch: int
   batch_size: int
-  num_batches: int | None
+  order: Order | None
 
   def __len__(self) -> int:
-    return (self.num_batches or _ENDLESS) * self.pieces_per_batch
+    size = len(self.examples.source)
+    batches = _ENDLESS if self.order else -(-size // self.batch_size)
+    return batches * self.pieces_per_batch
 
   def __getitem__(self, piece: int) -> dict[str, np.ndarray]:
     """Returns the arrays of one piece, each of `num_rows` rows."""
     batch, part = divmod(piece, self.pieces_per_batch)
     first = self.start + batch * self.batch_size + part * self.num_rows
     last = first + self.num_rows
+    if self.order:
+      arrays, skipped = self.examples.stack(
+        self.order.indices(first, last), range(first, last), self.num_rows
+      )
+      return {**arrays, SKIPPED: np.array([skipped])}
     size = len(self.examples.source)
-    if self.num_batches is None:
-      indices = shuffled(self.examples.seed, size, first, last)
-      return self.examples.stack(indices, range(first, last), self.num_rows)
     indices = range(first, max(first, min(last, size)))
-    arrays = self.examples.stack(indices, indices, self.num_rows)
+    arrays, _ = self.examples.stack(indices, indices, self.num_rows)
     return {**arrays, "_mask": np.arange(self.num_rows) < len(indices)}
-
-
-def shuffled(seed: int, size: int, first: int, last: int) -> list[int]:
-  """Returns which of `size` examples stand at positions [first, last).
-
-  Every epoch is a permutation of its own, which depends on (seed, epoch) only.
-  """
-  indices = []
-  for epoch in range(first // size, (last - 1) // size + 1):
-    begin = max(first - epoch * size, 0)
-    end = min(last - epoch * size, size)
-    indices += _epoch(seed, epoch, size)[begin:end].tolist()
-  return indices
-
-
-_EPOCH_LOCK = threading.Lock()
-
-
-def _epoch(seed, epoch, size):
-  # The cache alone would let every thread compute a new epoch's permutation.
-  with _EPOCH_LOCK:
-    return _permutation(seed, epoch, size)
-
-
-@functools.lru_cache(maxsize=4)
-def _permutation(seed, epoch, size):
-  bits = np.random.Philox(np.random.SeedSequence((seed, epoch)))
-  indices = np.arange(size, dtype=np.min_scalar_type(size))
-  return np.random.Generator(bits).permutation(indices)

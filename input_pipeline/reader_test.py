@@ -3,36 +3,17 @@
 import numpy as np
 import pytest
 
-from input_pipeline import pp, reader, sources
+from input_pipeline import array_sources, pp, reader, sources
 
 
-def _examples(spec="", **columns):
-  return reader.Examples(
-    sources.ArraySource("here", columns, {}), pp.make(spec), seed=3
+def _part(spec="", **columns):
+  return reader.Part(
+    array_sources.ArraySource("here", columns, {}), pp.make(spec)
   )
 
 
-@pytest.mark.parametrize("size", [1, 7, 1000])
-def test_every_epoch_is_a_fresh_permutation(size):
-  order = np.reshape(reader.shuffled(5, size, 0, 4 * size), (4, size))
-  for epoch in order:
-    assert sorted(epoch.tolist()) == list(range(size))
-  if size == 1000:
-    # Two random permutations agree in one place on average.
-    for a in range(4):
-      for b in range(a):
-        assert (order[a] == order[b]).sum() < 10
-    other_seed = reader.shuffled(6, size, 0, size)
-    assert (order[0] == other_seed).sum() < 10
-
-
-def test_order_at_any_position():
-  whole = reader.shuffled(5, 7, 0, 100)
-  for first in (0, 3, 7, 20, 55):
-    for last in (first + 1, first + 7, first + 30):
-      assert reader.shuffled(5, 7, first, last) == whole[first:last]
-  far = 10**13 + 5
-  assert len(reader.shuffled(5, 10**4, far, far + 50)) == 50
+def _examples(spec="", **columns):
+  return reader.Examples([_part(spec, **columns)], seed=3)
 
 
 def test_stacks_and_pads_with_zeros():
@@ -41,7 +22,8 @@ def test_stacks_and_pads_with_zeros():
     label=np.array([5, 6, 7, 8]),
     score=np.array([0.5, 1, 2, 3]),
   )
-  batch = examples.stack([3, 1], [0, 1], 3)
+  batch, skipped = examples.stack([3, 1], [0, 1], 3)
+  assert skipped == 0
   assert batch["image"].tolist() == [[6, 7], [2, 3], [0, 0]]
   assert batch["label"].tolist() == [8, 6, 0]
   dtypes = {key: value.dtype for key, value in batch.items()}
@@ -51,7 +33,7 @@ def test_stacks_and_pads_with_zeros():
 def test_augmentation_depends_on_seed_and_position_only():
   image = np.arange(10000, dtype=np.int32).reshape(1, 100, 100, 1)
   examples = _examples("random_crop(1)", image=np.repeat(image, 2, 0))
-  values = examples.stack([0, 0, 1, 0], [4, 5, 4, 4], 4)["image"].ravel()
+  values = examples.stack([0, 0, 1, 0], [4, 5, 4, 4], 4)[0]["image"].ravel()
   assert values[0] == values[2] == values[3] != values[1]
   key = np.array([3, 4], np.uint64)
   rng = np.random.Generator(np.random.Philox(key=key))
@@ -66,7 +48,7 @@ def test_values_that_no_array_holds():
 
 def test_values_that_do_not_fit_the_first():
   examples = _examples(image=np.array([1, 2**31 - 1, 2**31]))
-  assert examples.stack([1], [0], 1)["image"][0] == 2**31 - 1
+  assert examples.stack([1], [0], 1)[0]["image"][0] == 2**31 - 1
   message = "here, example 2: 'image' is 2147483648, which does not fit int32"
   with pytest.raises(ValueError, match=message):
     examples.stack([1, 2], [0, 1], 2)
@@ -101,6 +83,52 @@ class _Uneven(sources.Source):
 )  # fmt: skip
 def test_examples_that_differ(second, message):
   source = _Uneven({"x": np.zeros(2)}, second)
-  examples = reader.Examples(source, pp.make(""), seed=0)
+  examples = reader.Examples([reader.Part(source, pp.make(""))], seed=0)
   with pytest.raises(ValueError, match=message):
     examples.stack([1], [0], 1)
+
+
+def test_parts_have_their_own_preprocessing():
+  examples = reader.Examples(
+    [
+      _part("", x=np.array([1, 2])),
+      _part('value_range(0, 10, 0, 1, key="x")', x=np.array([3.0])),
+      _part("", x=np.array([4])),
+    ][::2],
+    seed=0,
+  )
+  assert examples.stack([2, 0], [0, 1], 2)[0]["x"].tolist() == [4, 1]
+  examples = reader.Examples(
+    [
+      _part('value_range(0, 2, 0, 1, key="x")', x=np.array([1, 2])),
+      _part('value_range(0, 10, 0, 1, key="x")', x=np.array([3])),
+    ],
+    seed=0,
+  )
+  batch, _ = examples.stack([2, 0, 1], [0, 1, 2], 3)
+  np.testing.assert_allclose(batch["x"], [30, 2, 4])
+
+
+def test_the_next_example_stands_in_for_one_that_fails():
+  good = [{"x": np.full(2, float(i))} for i in range(4)]
+  ragged = {"x": np.zeros(3)}
+  source = _Uneven(None, good[0], ragged, None, good[1], good[2])
+  part = reader.Part(source, pp.make(""))
+  examples = reader.Examples([part], seed=0, skip=True)
+  batch, skipped = examples.stack([0, 1, 2, 3, 4], range(5), 5)
+  # 0 becomes 1; 2, of another shape, and then 3 become 4.
+  assert batch["x"][:, 0].tolist() == [0, 0, 1, 1, 1]
+  assert skipped == 1 + 2 + 1
+  # After the last comes the first.
+  examples = reader.Examples(
+    [reader.Part(_Uneven(good[3], None), pp.make(""))], seed=0, skip=True
+  )
+  batch, skipped = examples.stack([1], [0], 1)
+  assert (batch["x"][0, 0], skipped) == (3, 1)
+
+
+def test_too_many_failures_are_not_skipped():
+  source = _Uneven(*[None] * 150, {"x": np.zeros(1)})
+  message = "101 examples in a row fail.*the last: uneven, example 100: disk on"
+  with pytest.raises(ValueError, match=message):
+    reader.Examples([reader.Part(source, pp.make(""))], seed=0, skip=True)

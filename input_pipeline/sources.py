@@ -1,42 +1,67 @@
-"""Random-access data sources: TFDS directories, image folders and arrays.
+"""Random-access data sources: what they are, and how one is opened.
 
 `make({"name": …, "split": …})` opens one. Names:
 
-- `imagenet2012`, `tfds:imagenet2012:5.1.0`, `vtab/config`: a data set prepared
-  by TFDS as ArrayRecord, see `tfds_source`.
+- `imagenet2012`, `tfds:imagenet2012:5.1.0`, `clevr/config`: a data set prepared
+  by TFDS, or by scripts.prepare_data, as ArrayRecord; see `tfds_source`.
 - `folder:/path`: files at /path/<split>/<class>/<file>; labels number the class
   folders in alphabetical order.
+- `tar:/path`: the same in archives /path/<split>.tar, ImageNet's too.
+- `manifest:/path/file.csv` or `.jsonl`: one row per image; see `file_sources`.
+- `parquet:/path`: the layout of Hugging Face data sets; see `parquet_source`.
 - `arrays:/path/file.npz`: arrays named `<split>/image`, `<split>/label`, ….
 - `arrays:digits`: scikit-learn's 8 x 8 digits, 1,438 train and 359 test.
+- `custom:package.module:Name`: your own.
 
 Splits follow `splits`. Encoded images stay bytes; the op `decode` reads them.
+
+A source of your own is a class, importable from where you start, that takes the
+name of a split; `custom:shapes:Squares` finds this one in shapes.py:
+
+    import numpy as np
+
+    from input_pipeline import sources
+
+
+    class Squares(sources.Source):  # The label is the side in pixels.
+      def __init__(self, split):
+        self.name = f"squares:{split}"
+        self._size = {"train": 1000, "test": 100}[split]
+
+      def __len__(self):
+        return self._size
+
+      def __getitem__(self, index):
+        side = index % 10
+        image = np.zeros((16, 16, 3), np.uint8)
+        image[:side, :side] = 255
+        return {"image": image, "label": side}
+
+      def num_classes(self, label_key):
+        return 10 if label_key == "label" else None
 """
 
 import abc
 import bisect
 import functools
+import importlib
 import itertools
-import os
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from dpn import names
 from input_pipeline import splits
 
-_IMAGE_SUFFIXES = (
-  ".bmp",
-  ".gif",
-  ".jpeg",
-  ".jpg",
-  ".png",
-  ".tif",
-  ".tiff",
-  ".webp",
+_KINDS = (
+  "arrays",
+  "custom",
+  "folder",
+  "manifest",
+  "parquet",
+  "tar",
+  "tfds",
 )
-_KINDS = ("arrays", "folder", "tfds")
 
 
 class Source(abc.ABC):
@@ -68,6 +93,10 @@ class Source(abc.ABC):
     """Returns how many classes `label_key` knows, None if it is no label."""
     return None
 
+  def class_names(self, label_key: str) -> Sequence[str] | None:
+    """Returns the names of those classes, None if they have none."""
+    return None
+
 
 def make(data: Mapping[str, Any]) -> Source:
   """Returns the source a config's `data` describes.
@@ -93,7 +122,7 @@ def make(data: Mapping[str, Any]) -> Source:
     parts.append(
       whole if stop - start == len(whole) else _Range(whole, start, stop)
     )
-  return parts[0] if len(parts) == 1 else _Concatenation(parts)
+  return concatenate(parts)
 
 
 def _opener(name: str, data_dir: str | None):
@@ -103,18 +132,57 @@ def _opener(name: str, data_dir: str | None):
     kind, rest = "tfds", name
   if kind not in _KINDS:
     raise ValueError(names.unknown("kind of data source", kind, _KINDS))
+  # Deferred: each is needed by its own data only, and TFDS takes a second.
   if kind == "tfds":
-    # Deferred: TFDS takes a second to import, and arrays do without it.
     from input_pipeline import tfds_source
 
     return functools.partial(tfds_source.open_split, rest, data_dir)
   if data_dir is not None:
     raise ValueError(f"data_dir is for TFDS; {name!r} carries its own path.")
-  if kind == "folder":
-    return functools.partial(FolderSource, rest)
-  if rest == "digits":
-    return _digits
-  return functools.partial(_npz, rest)
+  if kind == "custom":
+    return functools.partial(_custom, rest)
+  if kind == "parquet":
+    from input_pipeline import parquet_source
+
+    return functools.partial(parquet_source.ParquetSource, rest)
+  if kind == "arrays":
+    from input_pipeline import array_sources
+
+    return functools.partial(array_sources.open_split, rest)
+  from input_pipeline import file_sources
+
+  return functools.partial(file_sources.OPEN[kind], rest)
+
+
+def _custom(name: str, split: str) -> Source:
+  """Opens a split by a class, or a function, of the user's."""
+  module, colon, attribute = name.partition(":")
+  if not colon:
+    raise ValueError(
+      f"Cannot read 'custom:{name}'. Expected custom:package.module:Name."
+    )
+  try:
+    module = importlib.import_module(module)
+  except ModuleNotFoundError as error:
+    raise ValueError(
+      f"'custom:{name}': {error}. Start from its folder, or install it."
+    ) from error
+  if not hasattr(module, attribute):
+    raise ValueError(
+      f"In {module.__name__}: " + names.unknown("name", attribute, vars(module))
+    )
+  source = getattr(module, attribute)(split)
+  if not isinstance(source, Source):
+    raise ValueError(
+      f"'custom:{name}' gave {type(source).__name__}, expected a subclass of "
+      "input_pipeline.sources.Source."
+    )
+  return source
+
+
+def concatenate(parts: Sequence[Source]) -> Source:
+  """Returns several sources, one after the other, as one."""
+  return parts[0] if len(parts) == 1 else _Concatenation(parts)
 
 
 class _Range(Source):
@@ -139,6 +207,9 @@ class _Range(Source):
   def num_classes(self, label_key):
     return self._source.num_classes(label_key)
 
+  def class_names(self, label_key):
+    return self._source.class_names(label_key)
+
 
 class _Concatenation(Source):
   """Several sources, one after the other."""
@@ -159,6 +230,18 @@ class _Concatenation(Source):
     source, index = self._locate(index)
     return source[index]
 
+  def read(self, indices):
+    """Returns several examples: one read per part, not per example."""
+    located = [self._locate(index) for index in indices]
+    examples = [None] * len(located)
+    for part in self._parts:
+      rows = [row for row, (source, _) in enumerate(located) if source is part]
+      if rows:
+        found = part.read([located[row][1] for row in rows])
+        for row, example in zip(rows, found, strict=True):
+          examples[row] = example
+    return examples
+
   def describe(self, index):
     source, index = self._locate(index)
     return source.describe(index)
@@ -166,130 +249,5 @@ class _Concatenation(Source):
   def num_classes(self, label_key):
     return self._parts[0].num_classes(label_key)
 
-
-class FolderSource(Source):
-  """Images in folders named by class; yields `image`, `label` and `id`."""
-
-  def __init__(self, path: str, split: str):
-    """Lists the files of path/split; reading happens later."""
-    self._root = os.path.join(os.path.expanduser(path), split)
-    self.name = f"folder:{self._root}"
-    if not os.path.isdir(self._root):
-      parent = os.path.dirname(self._root)
-      if not os.path.isdir(parent):
-        raise ValueError(
-          f"No folder {parent}. Expected <split>/<class>/ in it."
-        )
-      raise ValueError(
-        f"In {parent}: " + names.unknown("split", split, _folders(parent))
-      )
-    self._classes = _folders(self._root)
-    self._files = [
-      (label, entry)
-      for label, name in enumerate(self._classes)
-      for entry in sorted(os.listdir(os.path.join(self._root, name)))
-      if entry.lower().endswith(_IMAGE_SUFFIXES) and entry[0] != "."
-    ]
-    if not self._files:
-      raise ValueError(
-        f"No image in {self._root}. Expected {self._root}/<class>/<file>, "
-        f"files ending in {', '.join(_IMAGE_SUFFIXES)}."
-      )
-
-  def __len__(self):
-    return len(self._files)
-
-  def __getitem__(self, index):
-    label, entry = self._files[index]
-    with open(self.describe(index), "rb") as file:
-      image = file.read()
-    return {
-      "image": image,
-      "label": label,
-      "id": f"{self._classes[label]}/{entry}",
-    }
-
-  def describe(self, index):
-    label, entry = self._files[index]
-    return os.path.join(self._root, self._classes[label], entry)
-
-  def num_classes(self, label_key):
-    return len(self._classes) if label_key == "label" else None
-
-
-def _folders(path):
-  return sorted(
-    entry.name
-    for entry in os.scandir(path)
-    if entry.is_dir() and entry.name[0] != "."
-  )
-
-
-class ArraySource(Source):
-  """Rows of arrays held in memory."""
-
-  def __init__(
-    self,
-    name: str,
-    columns: Mapping[str, np.ndarray],
-    num_classes: Mapping[str, int],
-  ):
-    """Takes columns of equal length; num_classes is by label key."""
-    self.name = name
-    self._columns = dict(columns)
-    self._num_classes = dict(num_classes)
-    lengths = {key: len(column) for key, column in self._columns.items()}
-    if len(set(lengths.values())) != 1:
-      raise ValueError(f"{name}: arrays differ in length: {lengths}.")
-
-  def __len__(self):
-    return len(next(iter(self._columns.values())))
-
-  def __getitem__(self, index):
-    return {key: column[index] for key, column in self._columns.items()}
-
-  def num_classes(self, label_key):
-    return self._num_classes.get(label_key)
-
-
-def _digits(split: str) -> ArraySource:
-  """Opens `train` or `test` (every fifth) of the bundled digits."""
-  from sklearn import datasets  # Deferred: this data set alone needs it.
-
-  in_split = {
-    "train": lambda i: i % 5 != 4,
-    "test": lambda i: i % 5 == 4,
-  }
-  if split not in in_split:
-    raise ValueError("In digits: " + names.unknown("split", split, in_split))
-  digits = datasets.load_digits()
-  rows = in_split[split](np.arange(len(digits.target)))
-  images = np.round(digits.images[rows, :, :, None] * (255 / 16))
-  columns = {
-    "image": images.astype(np.uint8),
-    "label": digits.target[rows].astype(np.int32),
-  }
-  return ArraySource(f"digits:{split}", columns, {"label": 10})
-
-
-def _npz(path: str, split: str) -> ArraySource:
-  """Opens the arrays named `<split>/…` of a file."""
-  path = os.path.expanduser(path)
-  if not os.path.isfile(path):
-    raise ValueError(f"No file {path}. Expected an .npz with <split>/image, ….")
-  with np.load(path, allow_pickle=False) as file:
-    keys = [key.rpartition("/") for key in file.files]
-    known = sorted({head for head, slash, _ in keys if slash})
-    if split not in known:
-      raise ValueError(f"In {path}: " + names.unknown("split", split, known))
-    columns = {
-      tail: file[f"{split}/{tail}"] for head, _, tail in keys if head == split
-    }
-    # Over all splits: a small one may lack the last class.
-    labels = [
-      int(file[f"{head}/{tail}"].max())
-      for head, _, tail in keys
-      if tail == "label"
-    ]
-  counts = {"label": max(labels) + 1} if labels else {}
-  return ArraySource(f"{path}:{split}", columns, counts)
+  def class_names(self, label_key):
+    return self._parts[0].class_names(label_key)

@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import textwrap
 from concurrent import futures
 
 import numpy as np
@@ -64,22 +65,12 @@ def test_tfds_splits_mean_what_tfds_says(data_dir, split):
 
 
 def test_tfds_features_without_shortcut_are_parsed_by_tfds(tmp_path):
-  directory = testing.write_tfds(
+  testing.write_tfds(
     str(tmp_path),
     "odd",
     {"train": [{"image": b"0", "label": 3, "score": 7}]},
-    {"image": "png", "label": 4, "score": 9},
+    {"image": "png", "label": 4, "score": "int"},
   )
-  path = os.path.join(directory, "features.json")
-  with open(path) as file:
-    text = file.read()
-  scalar = (
-    '{"pythonClassName": "tensorflow_datasets.core.features.scalar.Scalar", '
-    '"tensor": {"shape": {}, "dtype": "int64", "encoding": "none"}}'
-  )
-  label = text[text.index('"score": ') + len('"score": ') :].split("}}")[0]
-  with open(path, "w") as file:
-    file.write(text.replace(f'"score": {label}}}}}', f'"score": {scalar}'))
   source = sources.make(
     {"name": "odd", "split": "train", "data_dir": str(tmp_path)}
   )
@@ -146,7 +137,9 @@ def test_tfds_prepared_as_tfrecord(tmp_path):
   with pytest.raises(ValueError, match=r"no dataset_info.json"):
     sources.make(data)
   (path / "dataset_info.json").write_text('{"name": "old", "splits": []}')
-  with pytest.raises(ValueError, match=r"tfds build old --file_format=array_r"):
+  with pytest.raises(
+    ValueError, match=r"scripts.convert_tfrecord .*/old/1.0.0 --da"
+  ):
     sources.make(data)
   (tmp_path / "new" / "config").mkdir(parents=True)
   with pytest.raises(
@@ -240,3 +233,23 @@ def test_made_up_imagenet(tmp_path):
   assert (len(train), train.num_classes("label")) == (5, 1000)
   assert train[4]["file_name"] == b"train_00000004.JPEG"
   assert len(sources.make({**data, "split": "validation"})) == 3
+
+
+def test_a_custom_source_as_documented(tmp_path, monkeypatch):
+  example = sources.__doc__[sources.__doc__.index("    import numpy") :]
+  (tmp_path / "shapes.py").write_text(textwrap.dedent(example))
+  monkeypatch.syspath_prepend(tmp_path)
+  data = {"name": "custom:shapes:Squares", "split": "train[:10]"}
+  source = sources.make(data)
+  assert len(source) == 10
+  assert (source[7]["label"], (source[7]["image"] > 0).sum()) == (7, 7 * 7 * 3)
+  assert source.num_classes("label") == 10
+  for name, message in (
+    ("shapes", "Expected custom:package.module:Name"),
+    ("shaps:Squares", "No module named 'shaps'. Start from its folder"),
+    ("shapes:Square", "Unknown name 'Square'. Did you mean 'Squares'"),
+    ("shapes:np.sum", "Unknown name"),
+    ("builtins:str", "gave str, expected a subclass"),
+  ):
+    with pytest.raises(ValueError, match=message):
+      sources.make({**data, "name": f"custom:{name}"})

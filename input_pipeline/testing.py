@@ -1,14 +1,13 @@
 """Tiny made-up data sets for tests, in the formats of real ones."""
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import cv2
 import numpy as np
-from array_record.python import array_record_module
-from tensorflow_datasets.proto import tf_example_pb2
+
+from input_pipeline import tfds_writer
 
 
 def write_tfds(
@@ -26,8 +25,7 @@ def write_tfds(
     data_dir: TFDS directory to write in.
     name: name of the data set.
     examples: by split; images are given as encoded bytes.
-    features: by key: "jpeg" or "png" for an image, "text", or the number of
-      classes of a label.
+    features: by key, see `tfds_writer.write_info`.
     version: version of the data set.
     num_shards: files per split.
 
@@ -36,42 +34,19 @@ def write_tfds(
   """
   directory = os.path.join(data_dir, name, version)
   os.makedirs(directory)
-  split_infos = []
+  splits = {}
   for split, rows in examples.items():
     shards = np.array_split(np.arange(len(rows)), num_shards)
-    for k, shard in enumerate(shards):
-      path = f"{name}-{split}.array_record-{k:05d}-of-{num_shards:05d}"
-      writer = array_record_module.ArrayRecordWriter(
-        os.path.join(directory, path), "group_size:1"
+    splits[split] = [
+      tfds_writer.write_shard(
+        os.path.join(
+          directory, tfds_writer.shard_path(name, split, k, num_shards)
+        ),
+        [rows[i] for i in shard],
       )
-      for i in shard:
-        writer.write(_serialize(rows[i]))
-      writer.close()
-    split_infos.append(
-      {
-        "name": split,
-        "filepathTemplate": "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}",
-        "shardLengths": [str(len(shard)) for shard in shards],
-        "numBytes": "1",
-      }
-    )
-  info = {
-    "name": name,
-    "version": version,
-    "fileFormat": "array_record",
-    "moduleName": "tensorflow_datasets.core.dataset_builders.adhoc_builder",
-    "splits": split_infos,
-  }
-  core = "tensorflow_datasets.core.features"
-  tree = {
-    "pythonClassName": f"{core}.features_dict.FeaturesDict",
-    "featuresDict": {
-      "features": {key: _feature(core, kind) for key, kind in features.items()}
-    },
-  }
-  for file_name, content in (("dataset_info", info), ("features", tree)):
-    with open(os.path.join(directory, f"{file_name}.json"), "w") as file:
-      json.dump(content, file)
+      for k, shard in enumerate(shards)
+    ]
+  tfds_writer.write_info(directory, name, version, features, splits)
   return directory
 
 
@@ -104,34 +79,3 @@ def jpeg(rng: np.random.Generator, rows: int, cols: int) -> bytes:
   coarse = rng.integers(0, 256, (4, 4, 3), dtype=np.uint8)
   image = cv2.resize(coarse, (int(cols), int(rows)))
   return cv2.imencode(".jpg", image)[1].tobytes()
-
-
-def _serialize(example):
-  proto = tf_example_pb2.Example()
-  for key, value in example.items():
-    feature = proto.features.feature[key]
-    if isinstance(value, int):
-      feature.int64_list.value.append(value)
-    else:
-      data = value.encode() if isinstance(value, str) else value
-      feature.bytes_list.value.append(data)
-  return proto.SerializeToString()
-
-
-def _feature(core, kind):
-  """Returns one entry of features.json."""
-  if isinstance(kind, int):
-    return {
-      "pythonClassName": f"{core}.class_label_feature.ClassLabel",
-      "classLabel": {"numClasses": str(kind)},
-    }
-  if kind == "text":
-    return {"pythonClassName": f"{core}.text_feature.Text", "text": {}}
-  return {
-    "pythonClassName": f"{core}.image_feature.Image",
-    "image": {
-      "dtype": "uint8",
-      "encodingFormat": kind,
-      "shape": {"dimensions": ["-1", "-1", "3"]},
-    },
-  }

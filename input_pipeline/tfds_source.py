@@ -39,8 +39,8 @@ def open_split(name: str, data_dir: str | None, split: str) -> "TfdsSource":
   if file_format != "array_record":
     raise ValueError(
       f"{directory} was prepared as {file_format}, which has no random access. "
-      "Prepare it as ArrayRecord: tfds build "
-      f"{info['name']} --file_format=array_record (this needs TensorFlow)."
+      "Convert it, and set data_dir to where the copy is: python -m "
+      f"scripts.convert_tfrecord {directory} --data_dir NEW"
     )
   known = [entry["name"] for entry in info["splits"]]
   if split not in known:
@@ -96,6 +96,9 @@ class TfdsSource(Source):
 
   def num_classes(self, label_key):
     return getattr(self._features.get(label_key), "num_classes", None)
+
+  def class_names(self, label_key):
+    return getattr(self._features.get(label_key), "names", None)
 
 
 def _kind(feature) -> str | None:

@@ -47,6 +47,7 @@ TOP = {
   "grad_accum",
   "strict_evals",
 }
+MIXUP = {"p", "cutmix_p", "switch_prob", "fold_in", "scope"}
 NUMBERS = (
   "seed",
   "num_classes",
@@ -80,7 +81,7 @@ def check(config: Mapping) -> list[str]:
   for key in NUMBERS:
     if not isinstance(config.get(key), int | float | None):
       raise ValueError(f"config.{key} must be a number, got {config[key]!r}.")
-  _check("config.mixup", config.get("mixup") or {}, {"p", "fold_in", "scope"})
+  _check("config.mixup", config.get("mixup") or {}, MIXUP)
   _check("config.model_load", config.get("model_load") or {}, {"dont_load"})
   notes = []
   for path, why in NO_MEANING.items():

@@ -80,11 +80,17 @@ def _lock(workdir: str):
 def _keep_config(workdir, config, allow_config_change):
   path = os.path.join(workdir, "config.json")
   config = json.loads(json.dumps(config))
-  if os.path.exists(path) and not allow_config_change:
+  if _has_checkpoint(workdir) and not allow_config_change:
     with open(path) as f:
       _check_same(workdir, json.load(f), config)
   if jax.process_index() == 0:
     checkpoint.write_json(path, config)
+
+
+def _has_checkpoint(workdir: str) -> bool:
+  """Returns whether a run got so far that its config is settled."""
+  checkpoints = os.path.join(workdir, "checkpoints")
+  return os.path.isdir(checkpoints) and bool(os.listdir(checkpoints))
 
 
 def _check_same(workdir: str, old: dict, new: dict):

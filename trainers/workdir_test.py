@@ -39,11 +39,19 @@ def test_the_config_is_written(tmp_path):
 )
 def test_another_config_is_refused(tmp_path, changes, name):
   _enter(str(tmp_path), CONFIG)
+  (tmp_path / "checkpoints" / "5").mkdir(parents=True)
   with pytest.raises(ValueError, match=name):
     _enter(str(tmp_path), CONFIG | changes)
   assert json.loads((tmp_path / "config.json").read_text())["lr"] == 0.1
   _enter(str(tmp_path), CONFIG | changes, allow_config_change=True)
   _enter(str(tmp_path), CONFIG | changes)
+
+
+def test_a_config_may_be_mended_before_the_first_checkpoint(tmp_path):
+  _enter(str(tmp_path), CONFIG)
+  (tmp_path / "checkpoints").mkdir()
+  _enter(str(tmp_path), CONFIG | {"lr": 0.2})
+  assert json.loads((tmp_path / "config.json").read_text())["lr"] == 0.2
 
 
 @pytest.mark.parametrize(
@@ -58,6 +66,7 @@ def test_another_config_is_refused(tmp_path, changes, name):
 )
 def test_what_changes_no_number_is_free(tmp_path, changes):
   _enter(str(tmp_path), CONFIG)
+  (tmp_path / "checkpoints" / "5").mkdir(parents=True)
   _enter(str(tmp_path), CONFIG | changes)
   written = json.loads((tmp_path / "config.json").read_text())
   assert written == json.loads(json.dumps(CONFIG | changes))
@@ -75,6 +84,7 @@ def test_one_run_at_a_time(tmp_path):
 
 def test_a_refused_config_leaves_no_lock(tmp_path):
   _enter(str(tmp_path), CONFIG)
+  (tmp_path / "checkpoints" / "5").mkdir(parents=True)
   with pytest.raises(ValueError, match="another config"):
     _enter(str(tmp_path), CONFIG | {"lr": 0.2})
   _enter(str(tmp_path), CONFIG)

@@ -54,6 +54,8 @@ def _classification(config, batch_shards):
     loss=config.get("loss", "sigmoid_xent"),
     mixup_p=mixup.get("p") or 0.0,
     mixup_groups=scopes[scope],
+    cutmix_p=mixup.get("cutmix_p") or 0.0,
+    switch_prob=mixup.get("switch_prob", 0.5),
     init_head_bias=config.get("init_head_bias"),
   )
 

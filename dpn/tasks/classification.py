@@ -8,7 +8,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from dpn import losses, mixup
+from dpn import cutmix, losses
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,6 +20,8 @@ class Classification:
     loss: name of one of `dpn.losses`.
     mixup_p: parameter of mixup's Beta distribution; 0 for no mixup.
     mixup_groups: see `mixup.mixup`.
+    cutmix_p: parameter of cutmix's; 0 for no cutmix.
+    switch_prob: probability of cutmix in a step, where both are on.
     init_head_bias: value the head's bias starts at; low values make the
       sigmoid loss start small when there are many classes.
   """
@@ -28,6 +30,8 @@ class Classification:
   loss: str = "sigmoid_xent"
   mixup_p: float = 0.0
   mixup_groups: int = 1
+  cutmix_p: float = 0.0
+  switch_prob: float = 0.5
   init_head_bias: float | None = None
 
   def __post_init__(self):
@@ -53,10 +57,7 @@ class Classification:
       (logits, _), state = self.model.apply(variables, image), {}
     else:
       mixup_rng, model_rng = jax.random.split(rng)
-      if self.mixup_p:
-        image, labels = mixup.mixup(
-          mixup_rng, self.mixup_p, image, labels, groups=self.mixup_groups
-        )
+      image, labels = self.mix(mixup_rng, image, labels)
       (logits, _), state = self.model.apply(
         variables,
         image,
@@ -65,6 +66,20 @@ class Classification:
         mutable=[name for name in variables if name != "params"],
       )
     return {"loss": losses.get(self.loss)(logits, labels)}, state
+
+  def mix(
+    self, rng: jax.Array, image: jax.Array, labels: jax.Array
+  ) -> tuple[jax.Array, jax.Array]:
+    """Returns a batch under mixup or cutmix, as training sees it."""
+    return cutmix.mixup_or_cutmix(
+      rng,
+      image,
+      labels,
+      mixup_p=self.mixup_p,
+      cutmix_p=self.cutmix_p,
+      switch_prob=self.switch_prob,
+      groups=self.mixup_groups,
+    )
 
   def predict_fns(self):
     return {"predict": self._predict, "loss": self._loss}

@@ -1,0 +1,144 @@
+"""Archives and manifests against the files that went into them."""
+
+import io
+import json
+import pickle
+import tarfile
+
+import pytest
+
+from input_pipeline import sources
+
+_FILES = {
+  "dog/b.PNG": b"1",
+  "dog/a.jpg": b"22" * 700,
+  "cat/c.webp": b"3",
+}
+
+
+def _archive(files, prefix="", mode="w"):
+  buffer = io.BytesIO()
+  with tarfile.open(fileobj=buffer, mode=mode) as archive:
+    for name, content in files.items():
+      info = tarfile.TarInfo(prefix + name)
+      info.size = len(content)
+      archive.addfile(info, io.BytesIO(content))
+  return buffer.getvalue()
+
+
+def _open(kind, path, split="train"):
+  return sources.make({"name": f"{kind}:{path}", "split": split})
+
+
+@pytest.mark.parametrize("prefix", ["", "./", "photos/train/"])
+def test_tar(tmp_path, prefix):
+  files = {**_FILES, "dog/notes.txt": b"4", "dog/._a.jpg": b"5"}
+  (tmp_path / "train.tar").write_bytes(_archive(files, prefix))
+  source = pickle.loads(pickle.dumps(_open("tar", tmp_path)))
+  assert source.read(range(len(source))) == [
+    {"image": b"3", "label": 0, "id": "cat/c.webp"},
+    {"image": b"22" * 700, "label": 1, "id": "dog/a.jpg"},
+    {"image": b"1", "label": 1, "id": "dog/b.PNG"},
+  ]
+  assert source.num_classes("label") == 2
+  assert source.class_names("label") == ["cat", "dog"]
+  assert source.describe(1) == f"{tmp_path}/train.tar, dog/a.jpg"
+
+
+def test_tar_of_tars_as_imagenet_comes(tmp_path):
+  inner = {
+    "n2.tar": _archive({"n2_1.JPEG": b"x" * 1000, "n2_0.JPEG": b"y"}),
+    "n1.tar": _archive({"n1_7.JPEG": b"z"}),
+  }
+  (tmp_path / "train.tar").write_bytes(_archive(inner))
+  source = _open("tar", tmp_path)
+  assert source.read(range(len(source))) == [
+    {"image": b"z", "label": 0, "id": "n1/n1_7.JPEG"},
+    {"image": b"y", "label": 1, "id": "n2/n2_0.JPEG"},
+    {"image": b"x" * 1000, "label": 1, "id": "n2/n2_1.JPEG"},
+  ]
+
+
+def test_tar_errors(tmp_path):
+  (tmp_path / "val.tar").write_bytes(_archive({"a/readme": b""}))
+  (tmp_path / "gz.tar").write_bytes(_archive(_FILES, mode="w:gz"))
+  for length in (1200, 2048, 3072):
+    (tmp_path / f"cut{length}.tar").write_bytes(_archive(_FILES)[:length])
+  for split, message in (
+    (
+      "train",
+      "Unknown split 'train'. Known: cut1200, cut2048, cut3072, gz, val",
+    ),
+    ("val", "No image in .*val.tar"),
+    ("gz", "no uncompressed tar archive.*decompress it first"),
+    ("cut1200", "or is cut off: it has no end"),
+    ("cut2048", "or is cut off: it has no end"),
+    ("cut3072", "or is cut off: it has no end"),
+  ):
+    with pytest.raises(ValueError, match=message):
+      _open("tar", tmp_path, split)
+  with pytest.raises(ValueError, match="No folder /no/such"):
+    _open("tar", "/no/such")
+
+
+def _manifest(folder, suffix, rows):
+  for row in rows:
+    (folder / row["path"]).parent.mkdir(exist_ok=True)
+    (folder / row["path"]).write_bytes(row["path"].encode())
+  path = folder / f"list.{suffix}"
+  if suffix == "csv":
+    lines = [",".join(rows[0]), *(",".join(map(str, r.values())) for r in rows)]
+  else:
+    lines = [*map(json.dumps, rows), ""]
+  path.write_text("\n".join(lines))
+  return path
+
+
+_ROWS = [
+  {"path": "x/1.jpg", "size": 3, "label": "dog", "split": "train"},
+  {"path": "x/2.jpg", "size": 3, "label": "ant", "split": "test"},
+  {"path": "y/1.jpg", "size": 3, "label": "cat", "split": "train"},
+]
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
+def test_manifest(tmp_path, suffix):
+  path = _manifest(tmp_path, suffix, _ROWS)
+  source = pickle.loads(pickle.dumps(_open("manifest", path)))
+  assert source.read([0, 1]) == [
+    {"image": b"x/1.jpg", "label": 2, "id": "x/1.jpg"},
+    {"image": b"y/1.jpg", "label": 1, "id": "y/1.jpg"},
+  ]
+  assert source.num_classes("label") == 3
+  assert source.class_names("label") == ["ant", "cat", "dog"]
+  assert source.describe(1) == str(tmp_path / "y/1.jpg")
+  assert _open("manifest", path, "test")[0]["label"] == 0
+  numbered = [{**row, "label": 4 * i} for i, row in enumerate(_ROWS)]
+  source = _open("manifest", _manifest(tmp_path, suffix, numbered))
+  assert [source[i]["label"] for i in range(2)] == [0, 8]
+  assert source.num_classes("label") == 9
+  assert source.class_names("label") is None
+
+
+def test_manifest_errors(tmp_path):
+  path = _manifest(tmp_path, "csv", _ROWS)
+  with pytest.raises(ValueError, match=r"Unknown split 'val'. Known: test, tr"):
+    _open("manifest", path, "val")
+  with pytest.raises(ValueError, match=r"No manifest .*list.xls"):
+    _open("manifest", tmp_path / "list.xls")
+  (tmp_path / "x/1.jpg").unlink()
+  with pytest.raises(OSError, match=r"No such file.*x/1\.jpg"):
+    _open("manifest", path)[0]
+  for text, message in (
+    ("path,label\na,1\n", "row 1 has no split; its columns are path, label"),
+    ("path,label,split\na,1,train\nb,,train\n", "row 2 has no label"),
+    ("path,label,split\na,1,train\nb,x,train", r"partly numbers \('1'\)"),
+  ):
+    path.write_text(text)
+    with pytest.raises(ValueError, match=message):
+      _open("manifest", path)
+  path = tmp_path / "list.jsonl"
+  for text, message in (("[1]", "line 1 is no object"), ("{", "Cannot read")):
+    path.write_text(text)
+    with pytest.raises(ValueError, match=message):
+      _open("manifest", path)

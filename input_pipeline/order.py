@@ -1,0 +1,130 @@
+"""Which example stands at which position of a training run.
+
+All of it is a pure function of the position, so nothing is ever stored:
+
+- One source: every epoch is a permutation of its own.
+- A mixture: in every round of 1,000 positions each part has its share, rounded
+  to whole examples, in shuffled order; through its own examples it goes in
+  epochs of its own.
+- Repeated augmentation (arXiv 1901.09335): every example comes several times
+  in a batch, as far from each other as can be: so mixup's partner is another.
+"""
+
+import dataclasses
+import functools
+import threading
+from collections.abc import Sequence
+
+import numpy as np
+
+_ROUND = 1000
+_ROUNDS = 2**32 - 1  # Where a part's number stands in a permutation's seed.
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Order:
+  """Maps positions to indices of the parts' concatenation.
+
+  Attributes:
+    seed: decides the permutations.
+    sizes: number of examples in each part.
+    counts: how many of `_ROUND` positions each part has.
+    repeats: how often an example comes in a batch.
+    batch_size: over all processes; matters only where examples repeat.
+  """
+
+  seed: int
+  sizes: tuple[int, ...]
+  counts: tuple[int, ...] = (_ROUND,)
+  repeats: int = 1
+  batch_size: int = 1
+
+  def indices(self, first: int, last: int) -> list[int]:
+    """Returns the examples at positions [first, last)."""
+    positions = np.arange(first, last)
+    if self.repeats > 1:
+      batch, row = np.divmod(positions, self.batch_size)
+      distinct = self.batch_size // self.repeats
+      positions = batch * distinct + row % distinct
+    if len(self.sizes) == 1:
+      return self._shuffled(positions, 0).tolist()
+    rounds, rows = np.divmod(positions, _ROUND)
+    parts, ranks = np.empty_like(rows), np.empty_like(rows)
+    for number in np.unique(rounds):
+      here = rounds == number
+      parts[here], ranks[here] = (
+        column[rows[here]] for column in _round(self.seed, number, self.counts)
+      )
+    starts = np.cumsum(self.sizes) - self.sizes
+    indices = np.empty_like(rows)
+    for part in np.unique(parts):
+      here = parts == part
+      own = rounds[here] * self.counts[part] + ranks[here]
+      indices[here] = starts[part] + self._shuffled(own, part)
+    return indices.tolist()
+
+  def _shuffled(self, positions, part):
+    """Returns which of a part's examples stand at its own positions."""
+    size = self.sizes[part]
+    epochs, rows = np.divmod(positions, size)
+    indices = np.empty_like(rows)
+    for epoch in np.unique(epochs):
+      here = epochs == epoch
+      indices[here] = _epoch(self.seed, int(epoch), size, int(part))[rows[here]]
+    return indices
+
+
+def counts(weights: Sequence[float]) -> tuple[int, ...]:
+  """Returns how many positions of a round each part of a mixture has.
+
+  Args:
+    weights: relative to each other.
+
+  Raises:
+    ValueError: a weight is not positive, or too small for one position.
+  """
+  if min(weights) <= 0:
+    raise ValueError(f"Expected positive weights, got {list(weights)}.")
+  shares = np.array(weights) / sum(weights) * _ROUND
+  result = np.floor(shares).astype(int)
+  largest = np.argsort(result - shares, kind="stable")
+  result[largest[: _ROUND - result.sum()]] += 1
+  if not result.all():
+    raise ValueError(
+      f"The weights {list(weights)} leave a part with less than one in {_ROUND}"
+      " examples. Raise its weight, or leave it out."
+    )
+  return tuple(result.tolist())
+
+
+_LOCK = threading.Lock()
+
+
+def _epoch(seed, epoch, size, part):
+  # The cache alone would let every thread compute a new epoch's permutation.
+  with _LOCK:
+    return _permutations(part)(seed, epoch, size, part)
+
+
+@functools.cache
+def _permutations(part):
+  """Returns a cache for each part: one does not drive out another's."""
+  del part
+  return functools.lru_cache(maxsize=4)(_permutation)
+
+
+def _permutation(seed, epoch, size, part):
+  bits = np.random.Philox(np.random.SeedSequence((seed, epoch, part)))
+  indices = np.arange(size, dtype=np.min_scalar_type(size))
+  return np.random.Generator(bits).permutation(indices)
+
+
+@functools.lru_cache(maxsize=4)
+def _round(seed, number, counts):
+  """Returns the part at every position of a round, and the rank therein."""
+  parts = np.repeat(np.arange(len(counts)), counts)
+  order = _permutation(seed, int(number), _ROUND, _ROUNDS).astype(int)
+  ranks = np.empty_like(parts)
+  for part, count in enumerate(counts):
+    ranks[parts[order] == part] = np.arange(count)
+  return parts[order], ranks

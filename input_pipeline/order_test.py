@@ -1,0 +1,107 @@
+"""Orders: what stands where, and that it depends on the position alone."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from input_pipeline import order
+
+
+def _one(size, seed=5, **kw):
+  return order.Order(seed=seed, sizes=(size,), **kw)
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_every_epoch_is_a_fresh_permutation(size):
+  epochs = np.reshape(_one(size).indices(0, 4 * size), (4, size))
+  for epoch in epochs:
+    assert sorted(epoch.tolist()) == list(range(size))
+  if size == 1000:
+    # Two random permutations agree in one place on average.
+    for a, b in itertools.combinations(epochs, 2):
+      assert (a == b).sum() < 10
+    other_seed = _one(size, seed=6).indices(0, size)
+    assert (epochs[0] == other_seed).sum() < 10
+
+
+_ORDERS = [
+  _one(7),
+  _one(50, repeats=3, batch_size=12),
+  order.Order(seed=1, sizes=(7, 90, 2000), counts=order.counts((1, 5, 3))),
+]
+
+
+@pytest.mark.parametrize("any_order", _ORDERS)
+def test_at_any_position(any_order):
+  whole = any_order.indices(0, 2500)
+  for first in (0, 3, 7, 20, 55, 990):
+    for last in (first + 1, first + 7, first + 30, first + 1200):
+      assert any_order.indices(first, last) == whole[first:last]
+  far = 10**13 + 5
+  assert len(any_order.indices(far, far + 50)) == 50
+
+
+def test_orders_do_not_change_between_versions():
+  """A resumed run must go on in the order it began with."""
+  assert _one(10, seed=0).indices(0, 20) == [
+    *_permutation((0, 0), 10),
+    *_permutation((0, 1), 10),
+  ]
+
+
+def _permutation(seed, size):
+  bits = np.random.Philox(np.random.SeedSequence(seed))
+  return np.random.Generator(bits).permutation(np.arange(size, dtype=np.uint8))
+
+
+def test_repeats_are_spread_over_the_batch():
+  repeated = _one(20, repeats=3, batch_size=12)
+  plain = _one(20).indices(0, 40)
+  indices = np.reshape(repeated.indices(0, 120), (10, 3, 4))
+  for step, batch in enumerate(indices):
+    # Three times the same four, one row after the other.
+    assert batch.tolist() == [plain[4 * step : 4 * step + 4]] * 3
+  # In 60 positions, every one of the 20 examples, three times.
+  assert np.bincount(indices[:5].ravel()).tolist() == [3] * 20
+
+
+def test_mixture_has_exact_shares_and_each_part_its_epochs():
+  mixed = order.Order(
+    seed=3, sizes=(30, 200), counts=order.counts((0.75, 0.25))
+  )
+  indices = np.array(mixed.indices(0, 4000))
+  first, second = indices[indices < 30], indices[indices >= 30] - 30
+  for begin in range(0, 4000, 1000):
+    assert (indices[begin : begin + 1000] < 30).sum() == 750
+  # Spread over the round: 75 in 100, give or take four deviations.
+  for begin in range(0, 4000, 100):
+    assert 58 <= (indices[begin : begin + 100] < 30).sum() <= 92
+  for part, size in ((first, 30), (second, 200)):
+    whole = len(part) // size
+    for epoch in part[: whole * size].reshape(whole, size):
+      assert sorted(epoch.tolist()) == list(range(size))
+  assert (np.array(mixed.indices(1000, 2000)) < 30).tolist() != (
+    indices[:1000] < 30
+  ).tolist()
+
+
+@pytest.mark.parametrize(
+  ("weights", "expected"),
+  [
+    ((3, 1), (750, 250)),
+    ((1, 1, 1), (334, 333, 333)),
+    ((2,), (1000,)),
+    ((998.6, 1.4), (999, 1)),
+  ],
+)
+def test_counts(weights, expected):
+  assert order.counts(weights) == expected
+
+
+def test_weights_that_cannot_be():
+  for weights in ((1, -1), (0, 1)):
+    with pytest.raises(ValueError, match="Expected positive weights"):
+      order.counts(weights)
+  with pytest.raises(ValueError, match="less than one in 1000 examples"):
+    order.counts((1e6, 1))

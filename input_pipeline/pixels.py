@@ -1,0 +1,80 @@
+"""Arithmetic on 8-bit images, shared by the augmentations.
+
+Images are uint8 of shape (rows, cols, 3), RGB.
+"""
+
+import cv2
+import numpy as np
+
+LEVELS = np.arange(256)
+
+
+def check(image: np.ndarray, name: str) -> None:
+  """Raises ValueError unless the image suits the op called `name`."""
+  if image.dtype != np.uint8 or image.shape[2:] != (3,):
+    raise ValueError(
+      f"expected uint8 of shape (rows, cols, 3), got {image.dtype} of "
+      f"{image.shape}: place {name} before value_range."
+    )
+
+
+def lookup(image: np.ndarray, table: np.ndarray) -> np.ndarray:
+  """Maps levels through a table of shape (256,) or (256, 3)."""
+  return cv2.LUT(image, np.asarray(table).astype(np.uint8)[None])
+
+
+def blend(low, high, factor: float) -> np.ndarray:
+  """Returns low + factor (high - low) in float32, cut to uint8."""
+  low, high = np.float32(low), np.float32(high)
+  return np.clip(low + np.float32(factor) * (high - low), 0, 255).astype(
+    np.uint8
+  )
+
+
+def grey(image: np.ndarray) -> np.ndarray:
+  """Returns the luma (ITU-R 601), repeated: (rows, cols, 3)."""
+  luma = cv2.cvtColor(image, cv2.COLOR_RGB2GRAY)
+  return cv2.cvtColor(luma, cv2.COLOR_GRAY2RGB)
+
+
+def equalize(image: np.ndarray) -> np.ndarray:
+  """Flattens every channel's histogram, as Pillow does."""
+  tables = []
+  for channel in range(3):
+    counts = cv2.calcHist([image], [channel], None, [256], [0, 256])
+    counts = counts[:, 0].astype(np.int64)
+    last = counts[counts.nonzero()[0][-1]]
+    step = (counts.sum() - last) // 255
+    if step:
+      below = np.cumsum(counts) - counts
+      table = np.minimum((below + step // 2) // step, 255)
+    else:
+      table = LEVELS
+    tables.append(table)
+  return lookup(image, np.stack(tables, -1))
+
+
+def autocontrast(image: np.ndarray, dtype: type = np.float64) -> np.ndarray:
+  """Stretches every channel to the full range; `dtype` is what it computes in.
+
+  Pillow computes in float64, the TPU code in float32: they round differently.
+  """
+  flat = image.reshape(-1, 3)
+  low, high = flat.min(0).astype(dtype), flat.max(0).astype(dtype)
+  spread = high > low
+  scale = dtype(255) / np.where(spread, high - low, dtype(1))
+  table = LEVELS[:, None].astype(dtype) * scale - low * scale
+  return lookup(
+    image, np.where(spread, np.clip(table, 0, 255), LEVELS[:, None])
+  )
+
+
+def solarize(image: np.ndarray, threshold: int) -> np.ndarray:
+  """Inverts the levels from `threshold` on."""
+  return lookup(image, np.where(threshold > LEVELS, LEVELS, 255 - LEVELS))
+
+
+def solarize_add(image: np.ndarray, addition: int) -> np.ndarray:
+  """Raises the levels below 128."""
+  added = np.minimum(LEVELS + addition, 255)
+  return lookup(image, np.where(LEVELS < 128, added, LEVELS))

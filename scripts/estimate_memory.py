@@ -1,0 +1,107 @@
+"""Says how much memory a config's training step needs on each device.
+
+  python -m scripts.estimate_memory --config configs/augreg_i1k.py:variant=B/16 \
+    --devices 8 --memory_gb 80
+
+Nothing is run: the step is compiled for so many simulated CPU devices, and XLA
+says what it would allocate. Parameters, optimizer and batch are exact; the rest
+(activations, gradients, copies) is what XLA's CPU compiler plans. Accelerators'
+compilers fuse more, so they mostly need less.
+"""
+
+import math
+from collections.abc import Mapping
+
+import jax
+from absl import app, flags, logging
+from ml_collections import config_flags
+
+import dpn.tasks
+from dpn import sharding
+from scripts import made_up
+from trainers import build, schema
+
+REST = "activations, gradients"
+
+
+def estimate(config) -> dict[str, int]:
+  """Returns the bytes that each device of this process's mesh needs, by use."""
+  schema.check(config)
+  mesh = sharding.make_mesh(config.get("mesh") or [("data", -1)])
+  task = dpn.tasks.make(config, batch_shards=mesh.size)
+  training = build.training(
+    config, task, made_up.spec(config), mesh, data_size=made_up.EXAMPLES
+  )
+  analysis = training.compile().memory_analysis()
+  shapes = training.shapes
+  return {
+    "parameters": per_device(shapes.params),
+    "optimizer": per_device(shapes.opt_state),
+    "average": per_device(shapes.ema),
+    "batch": per_device(training.batch_shapes),
+    REST: analysis.temp_size_in_bytes,
+  }
+
+
+def per_device(shapes) -> int:
+  """Returns the bytes that arrays of these shapes take on one device."""
+  return sum(
+    math.prod(s.sharding.shard_shape(s.shape)) * s.dtype.itemsize
+    for s in jax.tree.leaves(shapes)
+  )
+
+
+def advice(parts: Mapping[str, int], memory: int, grad_accum: int) -> str:
+  """Returns whether it fits in `memory` bytes, and what would make it fit.
+
+  Args:
+    parts: as `estimate` returns them.
+    memory: of a device.
+    grad_accum: of the config.
+  """
+  total = sum(parts.values())
+  if total <= memory:
+    return f"It fits: {total / memory:.0%} of a device's memory."
+  fixed = total - parts[REST]
+  share = parts["parameters"] + parts["optimizer"] + parts["average"]
+  text = f"It does not fit: {total / memory:.1f} times a device's memory."
+  if fixed < memory:
+    factor = 2 ** math.ceil(math.log2(parts[REST] / (memory - fixed)))
+    text += (
+      f" Try config.grad_accum={factor * grad_accum}: what grows with the batch "
+      "then takes about its share."
+    )
+  if fixed >= memory or share > memory / 2:
+    text += (
+      " Spread parameters and optimizer with config.sharding_strategy="
+      "[('.*', 'fsdp(axis=\"data\")')]."
+    )
+  return text + ' Or config.model.remat_policy="nothing_saveable".'
+
+
+def main(argv):
+  del argv
+  logging.set_verbosity(logging.WARNING)
+  jax.config.update("jax_platforms", "cpu")
+  jax.config.update("jax_num_cpu_devices", _DEVICES.value)
+  config = _CONFIG.value
+  parts = estimate(config)
+  for name, size in [*parts.items(), ("total", sum(parts.values()))]:
+    print(f"{name:<24}{size / 2**30:10.3f} GiB per device")
+  if _MEMORY_GB.value:
+    memory = int(_MEMORY_GB.value * 2**30)
+    print(advice(parts, memory, config.get("grad_accum") or 1))
+
+
+if __name__ == "__main__":
+  _CONFIG = config_flags.DEFINE_config_file(
+    "config",
+    None,
+    "Path of a config file, its arguments after a colon.",
+    lock_config=False,
+    accept_new_attributes=True,
+  )
+  _DEVICES = flags.DEFINE_integer("devices", 1, "How many devices to simulate.")
+  _MEMORY_GB = flags.DEFINE_float("memory_gb", None, "What each of them has.")
+  flags.mark_flag_as_required("config")
+  app.run(main)

@@ -1,0 +1,34 @@
+"""Made-up data of the shapes that a config asks for, where none is at hand."""
+
+import jax
+import numpy as np
+
+from input_pipeline import pipeline, pp, testing
+
+EXAMPLES = 1_281_167  # as ImageNet-1k, for durations given in epochs
+
+
+def spec(config) -> pipeline.Spec:
+  """Returns (shape, dtype) of a batch, by running config.input.pp once.
+
+  Where that decodes images, a made-up one with label 0 will do; otherwise the
+  data are opened.
+  """
+  if "decode" not in config.input.pp:
+    return pipeline.training(config.input, seed=0).spec
+  rng = np.random.default_rng(0)
+  example = {"image": testing.jpeg(rng, rows=64, cols=64), "label": 0}
+  made = pp.make(config.input.pp)(example, rng)
+  return {
+    name: ((config.input.batch_size, *np.shape(value)), np.asarray(value).dtype)
+    for name, value in made.items()
+  }
+
+
+def batch(shapes) -> dict[str, jax.Array]:
+  """Returns random arrays of these shapes, on the devices they name."""
+  rng = np.random.default_rng(0)
+  return {
+    name: jax.device_put(rng.uniform(size=s.shape).astype(s.dtype), s.sharding)
+    for name, s in shapes.items()
+  }

@@ -1,0 +1,112 @@
+"""Draws what the model will really see: a batch of a config's training data.
+
+  python -m scripts.show_batch --config configs/digits.py --out batch.png
+
+Images are preprocessed, and mixed if config.mixup says so; underneath stands
+the label, or the labels and their shares. For the picture floats are stretched
+linearly, black to white, over the range given below it.
+"""
+
+import jax
+import matplotlib
+import numpy as np
+from absl import app, flags
+from matplotlib import figure
+from ml_collections import config_flags
+
+import dpn.tasks
+from input_pipeline import pipeline
+
+_SMALLEST_SHARE = 0.02  # Smaller ones are smoothing, not labels.
+
+
+def batch(config, count: int) -> tuple[np.ndarray, list[str], str]:
+  """Returns the first training examples of a config.
+
+  Args:
+    config: of an experiment.
+    count: how many.
+
+  Returns:
+    Images (count, rows, cols, channels) in [0, 1], their labels in words, and
+    a line on the range of their values.
+  """
+  seed = config.get("seed", 0)
+  data = pipeline.training(
+    {**config.input, "batch_size": count, "repeats": 1}, seed=seed
+  )
+  batches = data.batches()
+  arrays = next(batches)
+  batches.close()
+  image, labels = arrays["image"], arrays.get("labels", arrays.get("label"))
+  if config.get("mixup"):
+    task = dpn.tasks.make(config)
+    image, labels = task.mix(jax.random.key(seed), image, labels)
+  names = data.examples.source.class_names("label")
+  texts = [""] * count
+  if labels is not None:
+    texts = [describe(np.asarray(label), names) for label in labels]
+  image = np.asarray(image, np.float32)
+  low, high = image.min(), image.max()
+  spec = config.input.get("pp", "a mixture")
+  caption = f"{spec}\n{image.shape}, values {low:.4g} to {high:.4g}"
+  return (image - low) / max(high - low, 1e-9), texts, caption
+
+
+def describe(label: np.ndarray, names: list[str] | None) -> str:
+  """Returns a label in words: `7`, or `3 0.62 + 7 0.38` where it is mixed."""
+  name = lambda k: names[k] if names else str(k)
+  if label.ndim != 1:
+    return name(label) if label.size == 1 else ""
+  present = np.flatnonzero(label > _SMALLEST_SHARE)
+  present = present[np.argsort(-label[present], kind="stable")][:3]
+  if len(present) == 1:
+    return name(present[0])
+  return " + ".join(f"{name(k)} {label[k]:.2f}" for k in present)
+
+
+def sheet(
+  images: np.ndarray, texts: list[str], caption: str, cols: int
+) -> figure.Figure:
+  """Returns the images in rows of `cols`, each with its text underneath."""
+  rows = -(-len(images) // cols)
+  fig = figure.Figure(figsize=(1.4 * cols, 1.65 * rows + 0.5), dpi=120)
+  axes = fig.subplots(rows, cols, squeeze=False).ravel()
+  for ax in axes:
+    ax.set_axis_off()
+  for ax, image, text in zip(axes, images, texts, strict=False):
+    # One channel is grey; more than three are not shown.
+    shown = image[..., :3] if image.shape[-1] >= 3 else image[..., 0]
+    ax.imshow(shown, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+    ax.text(
+      0.5,
+      -0.04,
+      text,
+      ha="center",
+      va="top",
+      fontsize=7,
+      transform=ax.transAxes,
+    )
+  fig.text(0.01, 0.005, caption, fontsize=6, family="monospace", wrap=True)
+  fig.subplots_adjust(0.01, 0.6 / (1.65 * rows + 0.5), 0.99, 0.99, 0.04, 0.16)
+  return fig
+
+
+def main(argv):
+  del argv
+  matplotlib.use("agg")
+  count = _ROWS.value * _COLS.value
+  images, texts, caption = batch(_CONFIG.value, count)
+  sheet(images, texts, caption, _COLS.value).savefig(_OUT.value)
+  print(f"Wrote {_OUT.value}.")
+
+
+if __name__ == "__main__":
+  _CONFIG = config_flags.DEFINE_config_file(
+    "config", None, "Path of a config file, its arguments after a colon."
+  )
+  _OUT = flags.DEFINE_string("out", "batch.png", "Where to write the picture.")
+  _ROWS = flags.DEFINE_integer("rows", 4, "Rows of images.", lower_bound=1)
+  _COLS = flags.DEFINE_integer("cols", 8, "Images in a row.", lower_bound=1)
+  flags.mark_flag_as_required("config")
+  app.run(main)

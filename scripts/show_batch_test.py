@@ -1,0 +1,71 @@
+"""The contact sheet: the right images, values and labels."""
+
+import numpy as np
+import pytest
+
+from configs import digits
+from input_pipeline import sources
+from scripts import show_batch
+
+
+@pytest.fixture
+def config():
+  config = digits.get_config()
+  config.input.pp = (
+    'value_range(-1, 1)|onehot(10, key="label", key_result="labels")'
+    '|keep("image", "labels")'
+  )
+  return config
+
+
+def _nearest(image):
+  """Returns the label of the digit that looks most like `image`."""
+  source = sources.make({"name": "arrays:digits", "split": "train"})
+  rows = source.read(range(len(source)))
+  all_images = np.stack([row["image"] for row in rows]) / 255
+  return rows[np.abs(all_images - image).sum((1, 2, 3)).argmin()]["label"]
+
+
+def test_images_go_with_their_labels(config):
+  images, texts, caption = show_batch.batch(config, 12)
+  assert images.shape == (12, 8, 8, 1)
+  assert [str(_nearest(image)) for image in images] == texts
+  assert caption.endswith("(12, 8, 8, 1), values -1 to 1")
+
+
+def test_mixed_images_have_mixed_labels(config):
+  config.seed = 3
+  plain, texts, _ = show_batch.batch(config, 12)
+  config.mixup = {"p": 0.0, "cutmix_p": 1.0}
+  images, mixed, _ = show_batch.batch(config, 12)
+  own = np.isclose(images, plain)
+  assert (own | np.isclose(images, np.roll(plain, 1, axis=0))).all()
+  rows, cols = (~own).any((0, 2, 3)), (~own).any((0, 1, 3))
+  share = rows.sum() * cols.sum() / 64  # The box that was pasted.
+  assert 0.1 < share < 0.5
+  for i, text in enumerate(mixed):
+    if texts[i] != texts[i - 1]:
+      partner = f"{texts[i]} {1 - share:.2f} + {texts[i - 1]} {share:.2f}"
+      assert text == partner
+
+
+def test_labels_in_words():
+  names = ["ant", "bee", "cat"]
+  for label, given, expected in (
+    (np.array([0.38, 0.0, 0.62]), names, "cat 0.62 + ant 0.38"),
+    (np.array([0.0, 1.0, 0.0]), None, "1"),
+    (np.array([0.905, 0.005, 0.005]), names, "ant"),
+    (np.int32(2), names, "cat"),
+    (np.zeros((4, 4)), names, ""),
+  ):
+    assert show_batch.describe(label, given) == expected
+
+
+def test_writes_a_picture(tmp_path):
+  out = tmp_path / "batch.png"
+  images, texts, caption = np.zeros((5, 4, 4, 3)), list("abcde"), "a line"
+  fig = show_batch.sheet(images, texts, caption, 3)
+  assert len(fig.axes) == 6
+  assert [ax.texts[0].get_text() for ax in fig.axes[:5]] == texts
+  fig.savefig(out)
+  assert out.read_bytes().startswith(b"\x89PNG")
