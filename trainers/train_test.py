@@ -15,7 +15,7 @@ import pytest
 import safetensors.numpy
 
 from dpn import checkpoint, metrics, trees
-from trainers import build, train
+from trainers import build, report, train
 from trainers.testing import tiny_config
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -296,3 +296,52 @@ def test_resuming_another_model(finished, tmp_path):
   )
   with pytest.raises(ValueError, match=message):
     train.train(config, str(tmp_path / "run"))
+
+
+def test_a_run_that_is_asked_to_stop(finished, tmp_path, monkeypatch, capsys):
+  """SIGTERM: the step is finished and saved; later it goes on."""
+  workdir, tick = tmp_path / "run", report.Log.tick
+
+  def tick_and_ask(log, step):
+    tick(log, step)
+    if step == 3:
+      os.kill(os.getpid(), signal.SIGTERM)
+
+  before = signal.getsignal(signal.SIGTERM)
+  monkeypatch.setattr(report.Log, "tick", tick_and_ask)
+  train.train(tiny_config(), str(workdir))
+  assert "Asked to stop (SIGTERM), and saved step 3." in capsys.readouterr().out
+  assert signal.getsignal(signal.SIGTERM) is before
+  assert not (workdir / "done.json").exists()
+  monkeypatch.undo()
+  train.train(tiny_config(), str(workdir))
+  assert "from step 3: this run's checkpoint" in capsys.readouterr().out
+  _assert_same_results(workdir, finished)
+
+
+def test_the_average_is_evaluated_resumed_and_exported(finished, tmp_path):
+  config = tiny_config(ema_decay=0.999)
+  train.train(config, str(tmp_path / "whole"))
+  _die(tmp_path / "cut", "after the metrics of step 4", ema_decay=0.999)
+  train.train(config, str(tmp_path / "cut"))
+  _assert_same_results(tmp_path / "cut", tmp_path / "whole")
+  rows, plain = (
+    metrics.read(str(d / "metrics.jsonl"))
+    for d in (tmp_path / "whole", finished)
+  )
+  # Training is the same; evaluation sees the average, which lags behind.
+  assert rows[-1]["loss"] == plain[-1]["loss"]
+  assert rows[-1]["test/loss"] != plain[-1]["test/loss"]
+  head = "head/kernel"
+  assert not np.allclose(
+    _params(tmp_path / "whole")[head], _params(finished)[head]
+  )
+
+
+def test_divergence_names_the_arrays():
+  state = {"a": np.ones(2), "b": {"c": np.array([1, np.nan]), "d": -np.inf}}
+  with (
+    pytest.raises(metrics.NonFiniteError, match=r"Bad\.\nNot.* now: b/c, b/d\."),
+    train._naming_leaves(lambda: state),
+  ):
+    raise metrics.NonFiniteError("Bad.")

@@ -1,0 +1,266 @@
+"""Does to a training run what happens to training runs; prints what survived.
+
+  python -m scripts.chaos --kills 20 --json chaos.json
+
+A fault is survived when what was promised happens: the run goes on to the same
+bits as the undisturbed one, or it ends with a message and its last checkpoint
+is whole. Every fault is done to a tiny run in a process of its own.
+"""
+
+import contextlib
+import json
+import os
+import pathlib
+import pickle
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+
+import numpy as np
+from absl import app, flags
+
+ROOT = pathlib.Path(__file__).parent.parent
+FLAGS = (
+  "--config=configs/digits.py:epochs=4",
+  "--config.model.depth=1",
+  "--config.ckpt_steps=5",
+  "--config.log_training_steps=5",
+)
+RESULTS = ("metrics.jsonl", "params.safetensors")
+FULL_AFTER_BYTES = 30_000  # less than a checkpoint's largest file
+
+
+class Chaos:
+  """The faults, each a method that raises AssertionError if not survived."""
+
+  def __init__(self, root: pathlib.Path, *, kills: int, seed: int):
+    """Prepares; nothing runs yet.
+
+    Args:
+      root: folder for all runs.
+      kills: how often to send SIGKILL.
+      seed: of the moments at which to do so.
+    """
+    self._root, self._kills = root, kills
+    self._random = random.Random(seed)
+    self._cache = root / "compiled"
+
+  def reference(self) -> float:
+    """Trains undisturbed, twice; returns the seconds that the second took."""
+    self._train("warm")
+    begin = time.monotonic()
+    self._train("reference")
+    self._assert_same("warm")
+    return time.monotonic() - begin
+
+  def start(self, run: str, *extra: str, **kw) -> subprocess.Popen:
+    """Starts training in the folder `run`; its output goes to `run`.log."""
+    with open(self._root / f"{run}.log", "a") as log:
+      return subprocess.Popen(
+        [sys.executable, "-m", "trainers.train", *FLAGS]
+        + [f"--workdir={self._root / run}", *extra],
+        cwd=ROOT,
+        env=os.environ
+        | {
+          "JAX_PLATFORMS": "cpu",
+          "JAX_COMPILATION_CACHE_DIR": str(self._cache),
+          "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        },
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        **kw,
+      )
+
+  def _train(self, run, *extra, fails=None, **kw):
+    """Trains to the end, or to a failure that must say `fails`."""
+    code = self.start(run, *extra, **kw).wait()
+    text = (self._root / f"{run}.log").read_text()
+    if fails is None:
+      assert code == 0, f"ended with {code}: {text[-300:]}"
+    else:
+      assert code == 1, f"ended with {code}, expected an error"
+      assert fails in text, f"did not say {fails!r}: {text[-300:]}"
+
+  def _wait(self, process, run, text):
+    log = self._root / f"{run}.log"
+    while text not in log.read_text():
+      assert process.poll() is None, f"ended before {text!r}"
+      time.sleep(0.01)
+
+  def _assert_same(self, run):
+    for name in RESULTS:
+      a, b = (self._root / r / name for r in (run, "reference"))
+      assert a.read_bytes() == b.read_bytes(), f"{name} differs"
+
+  def _checkpoints(self, run):
+    folder = self._root / run / "checkpoints"
+    return sorted(int(p.name) for p in folder.iterdir() if p.name.isdigit())
+
+  def sigterm(self):
+    """SIGTERM: exit 0 with a checkpoint, then the same bits."""
+    process = self.start("sigterm", "--config.log_training_steps=5")
+    self._wait(process, "sigterm", "First step")
+    process.send_signal(signal.SIGTERM)
+    code = process.wait(timeout=30)
+    assert code == 0, f"ended with {code}"
+    assert self._checkpoints("sigterm"), "no checkpoint"
+    self._train("sigterm")
+    self._assert_same("sigterm")
+
+  def sigkill(self, secs: float):
+    """SIGKILL at random moments, then the same bits."""
+    for _ in range(self._kills):
+      process = self.start("sigkill")
+      with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(timeout=self._random.uniform(0.3, 1) * secs)
+      process.kill()
+      process.wait()
+      if (self._root / "sigkill" / "done.json").exists():
+        self._assert_same("sigkill")
+        shutil.rmtree(self._root / "sigkill")
+    self._train("sigkill")
+    self._assert_same("sigkill")
+
+  def damaged_checkpoint(self):
+    """A bit flipped in the latest checkpoint: the one before is used."""
+    run = self._copy("damaged")
+    latest = run / "checkpoints" / str(self._checkpoints("damaged")[-1])
+    files = (p for p in latest.rglob("*") if p.is_file())
+    largest = max(files, key=lambda p: p.stat().st_size)
+    data = bytearray(largest.read_bytes())
+    data[len(data) // 2] ^= 1
+    largest.write_bytes(data)
+    self._train("damaged")
+    self._assert_same("damaged")
+    text = (self._root / "damaged.log").read_text()
+    assert "is damaged, trying the one before" in text, "nothing was said"
+
+  def full_disk(self):
+    """Writing fails: a message, the last checkpoint whole, the same bits."""
+    limit = lambda: resource.setrlimit(
+      resource.RLIMIT_FSIZE, (FULL_AFTER_BYTES, FULL_AFTER_BYTES)
+    )
+    fails = "Cannot write a checkpoint"
+    self._train("full", fails=fails, preexec_fn=limit)
+    self._train("full")
+    self._assert_same("full")
+
+  def unwritable(self):
+    """A working directory that cannot be made: a message."""
+    (self._root / "file").write_text("")
+    fails = "Give a directory in which this user may create files"
+    extra = f"--workdir={self._root / 'file' / 'run'}"
+    self._train("unwritable", extra, fails=fails)
+
+  def divergence(self):
+    """NaN: a message, the last good checkpoint kept."""
+    self._train("nan", "--config.lr=1e30", fails="finite until step")
+
+  def two_runs(self):
+    """Two runs in one folder: the second refuses, the first goes on."""
+    first = self.start("two")
+    self._wait(first, "two", "Training on")
+    second = self.start("two")
+    assert second.wait() == 1, "the second did not refuse"
+    assert first.wait() == 0, "the first did not finish"
+    assert "Another run is using" in (self._root / "two.log").read_text()
+    self._assert_same("two")
+
+  def changed_config(self):
+    """Another config in an old folder: the differences, refused."""
+    self._copy("changed")
+    self._train("changed", "--config.lr=0.5", fails="lr: 0.002 there, 0.5 now")
+    self._train("changed", "--config.lr=0.5", "--allow_config_change")
+
+  def broken_evaluator(self):
+    """An evaluator that fails: named, and training goes on to the end."""
+    self._train("evaluator", "--config.evals.test.label_key=nothing")
+    text = (self._root / "evaluator.log").read_text()
+    assert "Evaluator 'test' failed" in text, "it was not named"
+
+  def strict_evaluator(self):
+    """The same with config.strict_evals: the run ends with a message."""
+    self._train(
+      "strict",
+      "--config.evals.test.label_key=nothing",
+      "--config.strict_evals=True",
+      fails="Evaluator 'test' failed",
+    )
+
+  def pickled_weights(self):
+    """A parameter file that would run code: refused, not run."""
+    proof = self._root / "proof"
+    payload = np.array([_Payload(str(proof))], dtype=object)
+    np.savez(self._root / "evil.npz", kernel=payload)
+    extra = f"--config.model_init={self._root / 'evil.npz'}"
+    self._train("evil", extra, fails="")
+    assert not proof.exists(), "code from the file was run"
+
+  def _copy(self, run):
+    """Returns a folder that is the reference's before its end."""
+    shutil.copytree(self._root / "reference", self._root / run)
+    (self._root / run / "done.json").unlink()
+    return self._root / run
+
+
+class _Payload:
+  def __init__(self, path):
+    self._path = path
+
+  def __reduce__(self):
+    return (pathlib.Path.touch, (pathlib.Path(self._path),))
+
+
+FAULTS = (
+  "sigterm",
+  "sigkill",
+  "damaged_checkpoint",
+  "full_disk",
+  "unwritable",
+  "divergence",
+  "two_runs",
+  "changed_config",
+  "broken_evaluator",
+  "strict_evaluator",
+  "pickled_weights",
+)
+
+
+def run(faults, chaos: Chaos) -> dict[str, str]:
+  """Returns what came of each fault: "survived", or what went wrong."""
+  secs = chaos.reference()
+  outcomes = {}
+  for name in faults:
+    args = (secs,) if name == "sigkill" else ()
+    try:
+      getattr(chaos, name)(*args)
+      outcomes[name] = "survived"
+    except (AssertionError, OSError, subprocess.SubprocessError) as e:
+      outcomes[name] = f"NOT survived: {e}"
+    print(f"{name:<20}{outcomes[name]}", flush=True)
+  return outcomes
+
+
+def main(argv):
+  del argv
+  with tempfile.TemporaryDirectory() as root:
+    chaos = Chaos(pathlib.Path(root), kills=_KILLS.value, seed=_SEED.value)
+    outcomes = run(_ONLY.value or FAULTS, chaos)
+  if _JSON.value:
+    with open(_JSON.value, "w") as f:
+      json.dump(outcomes, f, indent=2)
+  sys.exit(any(outcome != "survived" for outcome in outcomes.values()))
+
+
+if __name__ == "__main__":
+  _KILLS = flags.DEFINE_integer("kills", 20, "How often to send SIGKILL.")
+  _SEED = flags.DEFINE_integer("seed", 0, "Of the moments of SIGKILL.")
+  _ONLY = flags.DEFINE_multi_enum("only", [], FAULTS, "Only these faults.")
+  _JSON = flags.DEFINE_string("json", None, "File for the outcomes.")
+  app.run(main)
