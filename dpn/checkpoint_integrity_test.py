@@ -110,8 +110,8 @@ def test_a_full_disk(directory, state):
   before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
   resource.setrlimit(resource.RLIMIT_FSIZE, (2000, limits[1]))
   try:
+    checkpoints.save(4, state, {"n": 4})
     with pytest.raises(OSError, match="The last good one is of step 3"):
-      checkpoints.save(4, state, {"n": 4})
       checkpoints.close()
   finally:
     resource.setrlimit(resource.RLIMIT_FSIZE, limits)

@@ -11,7 +11,6 @@ import contextlib
 import json
 import os
 import pathlib
-import pickle
 import random
 import resource
 import shutil
@@ -20,7 +19,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 
 import numpy as np
 from absl import app, flags

@@ -1,7 +1,7 @@
 """Says how much memory a config's training step needs on each device.
 
-  python -m scripts.estimate_memory --config configs/augreg_i1k.py:variant=B/16 \
-    --devices 8 --memory_gb 80
+  python -m scripts.estimate_memory --devices 8 --memory_gb 80 \
+    --config configs/augreg_i1k.py:variant=B/16
 
 Nothing is run: the step is compiled for so many simulated CPU devices, and XLA
 says what it would allocate. Parameters, optimizer and batch are exact; the rest
@@ -68,8 +68,8 @@ def advice(parts: Mapping[str, int], memory: int, grad_accum: int) -> str:
   if fixed < memory:
     factor = 2 ** math.ceil(math.log2(parts[REST] / (memory - fixed)))
     text += (
-      f" Try config.grad_accum={factor * grad_accum}: what grows with the batch "
-      "then takes about its share."
+      f" Try config.grad_accum={factor * grad_accum}: what grows with the "
+      "batch then takes about its share."
     )
   if fixed >= memory or share > memory / 2:
     text += (

@@ -36,7 +36,8 @@ for devices in (1, 2, 4, 8):
   config.sharding_strategy = [(".*", "fsdp(min_size_to_shard_mb=0)")]
   jax.device_count = lambda: devices
   make = jax.make_mesh
-  jax.make_mesh = lambda *a, **kw: make(*a, **kw, devices=jax.devices()[:devices])
+  first = jax.devices()[:devices]
+  jax.make_mesh = lambda *a, **kw: make(*a, **kw, devices=first)
   parts.append(estimate_memory.estimate(config))
   jax.make_mesh = make
 print(json.dumps([parts, arguments]))

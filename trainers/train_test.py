@@ -341,7 +341,9 @@ def test_the_average_is_evaluated_resumed_and_exported(finished, tmp_path):
 def test_divergence_names_the_arrays():
   state = {"a": np.ones(2), "b": {"c": np.array([1, np.nan]), "d": -np.inf}}
   with (
-    pytest.raises(metrics.NonFiniteError, match=r"Bad\.\nNot.* now: b/c, b/d\."),
+    pytest.raises(
+      metrics.NonFiniteError, match=r"Bad\.\nNot.* now: b/c, b/d\."
+    ),
     train._naming_leaves(lambda: state),
   ):
     raise metrics.NonFiniteError("Bad.")
