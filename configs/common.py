@@ -130,7 +130,8 @@ def get_fewshot_lsr(
     "|value_range(-1,1)"
   )
   config.pp_train = config.pp_eval = f'{pp}|keep("image", "label")'
-  config.update(kw)
+  for key, value in kw.items():
+    config[key] = value  # not update(), which would merge the data sets
   return config
 
 

@@ -92,7 +92,8 @@ def _check_shapes(path: str, saved: Any, state: Any):
   absent = "absent"
   differ = [
     f"  {name}: {there.get(name, absent)} there, {here.get(name, absent)} here"
-    for name in sorted({*there, *here})
+    # The optimizer's arrays only repeat what is wrong with the parameters.
+    for name in sorted({*there, *here}, key=lambda n: ("opt_state" in n, n))
     if there.get(name) != here.get(name)
   ]
   if differ:

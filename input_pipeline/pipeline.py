@@ -12,7 +12,9 @@ Batches are dicts of NumPy arrays. 64-bit values become 32-bit, as in JAX.
 
 import dataclasses
 import functools
+import multiprocessing
 import os
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -339,7 +341,10 @@ def _iterate(
       flags.FLAGS.mark_as_parsed()
     dataset = dataset.to_iter_dataset(
       grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
-    ).mp_prefetch(grain.MultiprocessingOptions(data.num_workers, data.prefetch))
+    ).mp_prefetch(
+      grain.MultiprocessingOptions(data.num_workers, data.prefetch),
+      worker_init_fn=_end_with_parent,
+    )
   else:
     num_threads = data.num_threads or _default_threads()
     ahead = max(data.prefetch * pieces.pieces_per_batch, num_threads)
@@ -351,6 +356,17 @@ def _iterate(
     yield from iterator
   finally:
     iterator.close()
+
+
+def _end_with_parent(worker_index: int, worker_count: int):
+  """Lets a worker end when its parent is killed; it would wait forever."""
+  del worker_index, worker_count
+
+  def watch():
+    multiprocessing.parent_process().join()
+    os._exit(1)
+
+  threading.Thread(target=watch, daemon=True).start()
 
 
 def _piece(local_size: int) -> int:

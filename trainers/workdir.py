@@ -31,7 +31,7 @@ def prepare(workdir: str, config: dict, *, allow_config_change: bool = False):
   config = json.loads(json.dumps(config))
   try:
     os.makedirs(workdir, exist_ok=True)
-    if os.path.exists(path) and not allow_config_change:
+    if _has_checkpoint(workdir) and not allow_config_change:
       with open(path) as f:
         _check_same(workdir, json.load(f), config)
     if jax.process_index() == 0:
@@ -41,6 +41,12 @@ def prepare(workdir: str, config: dict, *, allow_config_change: bool = False):
       f"Cannot write to --workdir={workdir}: {e.strerror or e}. Give a "
       "directory in which this user may create files."
     ) from e
+
+
+def _has_checkpoint(workdir: str) -> bool:
+  """Returns whether a run got so far that its config is settled."""
+  checkpoints = os.path.join(workdir, "checkpoints")
+  return os.path.isdir(checkpoints) and bool(os.listdir(checkpoints))
 
 
 def _check_same(workdir: str, old: dict, new: dict):

@@ -76,7 +76,8 @@ def test_released_vit(group, golden, precision):
   vectors = golden("lape_vit")
   join, kind = GROUPS[group]
   if "sin" in group and precision.dtype == "float64":
-    pytest.skip("The released tables of sines are in single precision.")
+    # The released tables of sines are in single precision, 2e-7 from ours.
+    precision.tolerance = {"rtol": 1e-5, "atol": 1e-5}
   model = vit.Model(
     5,
     width=24,

@@ -1,0 +1,144 @@
+"""Meshes and shardings on four devices."""
+
+import jax
+import jax.numpy as jnp
+import optax
+import pytest
+from jax.sharding import PartitionSpec as P
+
+from dpn import sharding
+
+
+def test_meshes_cover_all_devices():
+  assert dict(sharding.make_mesh().shape) == {"data": 4}
+  mesh = sharding.make_mesh([("data", -1), ("model", 2)])
+  assert dict(mesh.shape) == {"data": 2, "model": 2}
+  assert sorted(d.id for d in mesh.devices.flat) == [0, 1, 2, 3]
+  # What Linen needs; JAX's default would be Explicit.
+  assert set(mesh.axis_types) == {jax.sharding.AxisType.Auto}
+
+
+@pytest.mark.parametrize(
+  "axes",
+  [
+    [("data", 3)],
+    [("data", 3), ("model", -1)],
+    [("data", 8), ("model", -1)],
+    [("data", -1), ("model", -1)],
+    [("data", -1), ("model", 0)],
+    [("data", -4), ("model", -1)],
+  ],
+)
+def test_meshes_that_do_not_fit(axes):
+  with pytest.raises(ValueError, match=r"config.mesh=.* does not fit 4 device"):
+    sharding.make_mesh(axes)
+
+
+def test_a_batch_is_split_over_all_axes():
+  mesh = sharding.make_mesh([("data", 2), ("model", 2)])
+  x = jax.device_put(jnp.arange(8.0), sharding.batch(mesh))
+  assert [s.data.tolist() for s in x.addressable_shards] == [
+    [0, 1],
+    [2, 3],
+    [4, 5],
+    [6, 7],
+  ]
+  x = jax.device_put(jnp.arange(3.0), sharding.replicated(mesh))
+  assert [s.data.tolist() for s in x.addressable_shards] == [[0, 1, 2]] * 4
+
+
+@pytest.mark.parametrize(
+  ("batch_size", "near"),
+  [(6, "4 or 8"), (9, "8 or 12"), (3, "4"), (0, "4"), (-4, "4")],
+)
+def test_batch_sizes_must_divide(batch_size, near):
+  mesh = sharding.make_mesh()
+  message = rf"b={batch_size} cannot .* 4 devices.*, for example {near}\.$"
+  with pytest.raises(ValueError, match=message):
+    sharding.check_batch_size("b", batch_size, mesh)
+  sharding.check_batch_size("b", 12, mesh)
+
+
+def _spec(shape, rule, axes=(("data", -1),), dtype=jnp.float32):
+  mesh = sharding.make_mesh(axes)
+  leaf = jax.ShapeDtypeStruct(shape, dtype)
+  inferred = sharding.infer({"w": leaf}, [(".*", rule)], mesh)["w"]
+  assert inferred.mesh == mesh
+  return inferred.spec
+
+
+@pytest.mark.parametrize(
+  ("shape", "spec"),
+  [
+    ((8, 16, 3), P(None, "data")),  # the largest
+    ((16, 16), P("data")),  # the first of equal ones
+    ((17, 8), P(None, "data")),  # the largest that divides
+    ((17, 6), P()),  # none divides
+    ((), P()),
+  ],
+)
+def test_fsdp_picks_the_largest_dimension_that_divides(shape, spec):
+  assert _spec(shape, "fsdp(min_size_to_shard_mb=0)") == spec
+
+
+def test_fsdp_leaves_small_arrays_whole():
+  # 2**20 float32 are 4 MB, the default.
+  assert _spec((1024, 1024), "fsdp") == P()
+  assert _spec((1024, 1028), "fsdp") == P(None, "data")
+  assert _spec((1024, 1028), "fsdp", dtype=jnp.bfloat16) == P()
+  assert _spec((1024, 1028), "fsdp(min_size_to_shard_mb=4.1)") == P()
+
+
+def test_fsdp_over_another_axis():
+  axes = [("data", -1), ("model", 2)]
+  rule = 'fsdp(axis="model", min_size_to_shard_mb=0)'
+  assert _spec((3, 6), rule, axes) == P(None, "model")
+  assert _spec((1024, 1028), 'fsdp("model")', axes) == P(None, "model")
+
+
+def test_the_first_rule_that_matches_wins():
+  shapes = {
+    name: jax.ShapeDtypeStruct((8, 4), jnp.float32)
+    for name in ("embedding", "head", "other")
+  }
+  fsdp = 'fsdp(axis="data", min_size_to_shard_mb=0)'
+  strategy = [("head", "replicate"), ("head|emb.*", fsdp)]
+  inferred = sharding.infer(shapes, strategy, sharding.make_mesh())
+  assert {k: s.spec for k, s in inferred.items()} == {
+    "embedding": P("data"),
+    "head": P(),
+    "other": P(),
+  }
+
+
+def test_optimizer_state_lies_like_its_parameter():
+  params = {"kernel": jnp.zeros((8, 4)), "bias": jnp.zeros(4)}
+  state = {"params": params, "opt": optax.scale_by_adam().init(params)}
+  strategy = [(".*kernel", "fsdp(min_size_to_shard_mb=0)")]
+  inferred = sharding.infer(state, strategy, sharding.make_mesh())
+  adam = inferred["opt"]
+  for tree in (inferred["params"], adam.mu, adam.nu):
+    assert tree["kernel"].spec == P("data")
+    assert tree["bias"].spec == P()
+  assert adam.count.spec == P()
+
+
+@pytest.mark.parametrize(
+  ("rule", "message"),
+  [
+    ("fdsp", "Unknown sharding rule 'fdsp'. Did you mean 'fsdp'?"),
+    ("fsdp(axis='dat')", "Unknown mesh axis 'dat'. Did you mean 'data'?"),
+    ("fsdp(ax='data')", "unexpected keyword argument 'ax'"),
+    ("fsdp(axis=data)", "Cannot read the sharding rule"),
+    ("fsdp(", "Cannot read the sharding rule"),
+    ("a.b()", "Cannot read the sharding rule"),
+  ],
+)
+def test_wrong_rules(rule, message):
+  with pytest.raises(ValueError, match=message):
+    _spec((4, 4), rule)
+
+
+def test_a_strategy_is_pairs():
+  with pytest.raises(ValueError, match=r"expected .*\(regex, rule\) pairs"):
+    sharding.infer({"w": jnp.zeros(4)}, [".*"], sharding.make_mesh())

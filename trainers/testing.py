@@ -1,0 +1,75 @@
+"""A run of seconds, for tests."""
+
+from typing import Any
+
+import ml_collections
+
+PP = "resize(20)|central_crop(16)|value_range(-1, 1)"
+LABELS = '|onehot(10, key="label", key_result="labels")|keep("image", "labels")'
+DIGITS = "arrays:digits"
+
+
+def tiny_config(**changes: Any) -> ml_collections.ConfigDict:
+  """Returns a run of six steps on digits, with everything random in it.
+
+  Args:
+    **changes: by dotted name, given as {"model.width": 32}; new keys may be
+      wrong ones.
+  """
+  config = ml_collections.ConfigDict(
+    {
+      "seed": 0,
+      "num_classes": 10,
+      "loss": "softmax_xent",
+      "total_steps": 6,
+      "log_training_steps": 2,
+      "ckpt_steps": 2,
+      "log_grad_depth": True,
+      "input": {
+        "data": {"name": DIGITS, "split": "train[:40]"},
+        "batch_size": 8,
+        "pp": PP.replace("central", "random") + LABELS,
+      },
+      "mixup": {"p": 0.2},
+      "model": {
+        "width": 16,
+        "depth": 1,
+        "mlp_dim": 32,
+        "num_heads": 2,
+        "patch_size": (8, 8),
+        "pool_type": "tok",
+        "stem_ln": "dpn",
+        "dropout": 0.1,
+      },
+      "optax_name": "scale_by_adam",
+      "grad_clip_norm": 1.0,
+      "lr": 0.002,
+      "wd": 0.0002,
+      "schedule": {"warmup_steps": 1, "decay_type": "cosine"},
+      "evals": {
+        "test": {
+          "type": "classification",
+          "data": {"name": DIGITS, "split": "test[:20]"},
+          "pp_fn": PP + LABELS,
+          "loss_name": "softmax_xent",
+          "log_steps": 3,
+        },
+        "fewshot": {
+          "type": "fewshot_lsr",
+          "datasets": {"digits": (DIGITS, "train[:60]", "test[:20]")},
+          "pp_train": f'{PP}|keep("image", "label")',
+          "pp_eval": f'{PP}|keep("image", "label")',
+          "shots": (1, 2),
+          "log_steps": 6,
+        },
+      },
+    }
+  )
+  for name, value in changes.items():
+    *parents, key = name.split(".")
+    section = config
+    for parent in parents:
+      section = section[parent]
+    with section.unlocked(), section.ignore_type():
+      section[key] = value
+  return config

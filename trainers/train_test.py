@@ -1,0 +1,297 @@
+"""Whole runs: what they leave, and that they resume exactly."""
+
+import dataclasses
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from dpn import checkpoint, metrics, trees
+from trainers import build, train
+from trainers.testing import tiny_config
+
+ROOT = pathlib.Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compile_once(tmp_path_factory):
+  """Keeps compiled programs, here and in the processes started here."""
+  folder = str(tmp_path_factory.mktemp("compiled"))
+  options = {
+    "jax_compilation_cache_dir": folder,
+    "jax_persistent_cache_min_compile_time_secs": 0.0,
+    "jax_persistent_cache_min_entry_size_bytes": -1,
+  }
+  for name, value in options.items():
+    jax.config.update(name, value)
+    os.environ[name.upper()] = str(value)
+  yield
+  jax.config.update("jax_compilation_cache_dir", None)
+  for name in options:
+    del os.environ[name.upper()]
+
+
+@pytest.fixture(scope="module", name="finished")
+def _finished(tmp_path_factory):
+  """The working directory of a run that nothing disturbed."""
+  workdir = tmp_path_factory.mktemp("run") / "finished"
+  train.train(tiny_config(), str(workdir))
+  return workdir
+
+
+def _params(workdir):
+  return safetensors.numpy.load_file(workdir / "params.safetensors")
+
+
+def _assert_same_results(workdir, other):
+  for name in ("metrics.jsonl", "params.safetensors", "config.json"):
+    assert (workdir / name).read_bytes() == (other / name).read_bytes(), name
+  done, want = (
+    json.loads((d / "done.json").read_text()) for d in (workdir, other)
+  )
+  assert done["metrics"] == want["metrics"]
+  assert done["step"] == want["step"]
+
+
+def test_what_a_run_leaves(finished):
+  assert sorted(path.name for path in finished.iterdir()) == [
+    "checkpoints",
+    "config.json",
+    "done.json",
+    "metrics.jsonl",
+    "params.safetensors",
+    "tensorboard",
+    "timing.jsonl",
+  ]
+  checkpoints = sorted(p.name for p in (finished / "checkpoints").iterdir())
+  assert checkpoints == ["4", "6"]
+  config = json.loads((finished / "config.json").read_text())
+  assert config["model"]["stem_ln"] == "dpn"
+  params = _params(finished)
+  assert {p.dtype.name for p in params.values()} == {"float32"}
+  assert params["embedding/kernel"].shape == (8, 8, 1, 16)
+  assert params["stem/ln0/scale"].shape == (64,)
+
+
+def test_what_a_run_measures(finished):
+  rows = metrics.read(str(finished / "metrics.jsonl"))
+  assert [row["step"] for row in rows] == [2, 3, 4, 6]
+  training = {
+    "step",
+    "loss",
+    "lr",
+    "l2_grads",
+    "l2_params",
+    "l2_updates",
+    "grad_norm/embedding",
+    "grad_norm/block00",
+  }
+  evaluation = {"test/loss", "test/prec@1"}
+  seeds = [f"-seed-{i}" for i in range(3)]
+  fewshot = {f"fewshot/digits_{n}shot{s}" for n in (1, 2) for s in ["", *seeds]}
+  assert set(rows[0]) == set(rows[2]) == training
+  assert set(rows[1]) == {"step"} | evaluation
+  assert set(rows[3]) == training | evaluation | fewshot
+  # Warmup takes the first of six steps, cosine the other five; a row shows the
+  # rate that made its step.
+  cosine = [0.5 * (1 + np.cos(np.pi * (step - 2) / 5)) for step in (2, 4, 6)]
+  assert [row["lr"] for row in rows if "lr" in row] == pytest.approx(
+    [0.002 * c for c in cosine]
+  )
+  assert rows[3]["test/prec@1"] * 20 == pytest.approx(
+    round(rows[3]["test/prec@1"] * 20)
+  )
+  norm = np.sqrt(
+    sum(np.sum(np.float64(p) ** 2) for p in _params(finished).values())
+  )
+  assert rows[3]["l2_params"] == pytest.approx(norm, rel=1e-6)
+  done = json.loads((finished / "done.json").read_text())
+  assert done["step"] == 6
+  assert done["metrics"] == {k: v for k, v in rows[3].items() if k != "step"}
+  timing = metrics.read(str(finished / "timing.jsonl"))
+  assert [row["step"] for row in timing] == [2, 4, 6]
+  seconds = sum(row["secs"] for row in timing)
+  assert done["seconds"] == pytest.approx(seconds, abs=0.06)
+
+
+def test_a_finished_run_is_left_alone(finished, capsys):
+  before = {p: p.stat().st_mtime_ns for p in finished.glob("*.*")}
+  before.pop(finished / "config.json")
+  train.train(tiny_config(), str(finished))
+  out = capsys.readouterr().out
+  assert f"{finished} is done already; see done.json there." in out
+  assert all(p.stat().st_mtime_ns == time for p, time in before.items())
+
+
+# Each kills the process, as the kernel would, at one point of the program.
+KILL_POINTS = {
+  "after the metrics of step 4": """
+write = metrics.Writer.write
+def write_and_die(self, step, values, file=metrics.METRICS):
+  write(self, step, values, file)
+  if step == 4 and file == metrics.METRICS:
+    die()
+metrics.Writer.write = write_and_die
+""",
+  "while saving step 4": """
+save = checkpoint.Checkpointer.save
+def save_and_die(self, step, *args):
+  save(self, step, *args)
+  if step == 4:
+    die()
+checkpoint.Checkpointer.save = save_and_die
+""",
+  "before done.json": """
+write_json = checkpoint.write_json
+def write_json_and_die(path, value):
+  if path.endswith("done.json"):
+    die()
+  write_json(path, value)
+checkpoint.write_json = write_json_and_die
+""",
+}
+
+
+def _die(workdir, point, **changes):
+  """Trains in a process of its own, which is killed at `point`."""
+  config = tiny_config(**changes).to_json()
+  code = f"""
+import json, os, signal
+import ml_collections
+from dpn import checkpoint, metrics
+from trainers import train
+die = lambda: os.kill(os.getpid(), signal.SIGKILL)
+{KILL_POINTS[point]}
+config = ml_collections.ConfigDict(json.loads({config!r}))
+train.train(config, {str(workdir)!r})
+"""
+  done = subprocess.run(
+    [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True
+  )
+  assert done.returncode == -signal.SIGKILL, done.stderr
+  return done.stdout
+
+
+def test_a_run_that_was_killed_again_and_again(finished, tmp_path):
+  workdir = tmp_path / "run"
+  out = _die(workdir, "after the metrics of step 4")
+  assert "from step 0: fresh parameters" in out
+  assert metrics.read(str(workdir / "metrics.jsonl"))[-1]["step"] == 4
+  # Here the save of step 4 may be finished by luck, but never half found.
+  out = _die(workdir, "while saving step 4", **{"input.num_workers": 1})
+  assert "from step 2: this run's checkpoint" in out
+  out = _die(workdir, "before done.json", **{"input.num_threads": 1})
+  assert "from step 2: this" in out or "from step 4: this" in out
+  assert (workdir / "params.safetensors").exists()
+  assert not (workdir / "done.json").exists()
+  train.train(tiny_config(), str(workdir))
+  _assert_same_results(workdir, finished)
+
+
+def test_a_torn_log_and_a_lost_checkpoint(finished, tmp_path):
+  """The latest checkpoint gone and half a line in the log change nothing."""
+  workdir = tmp_path / "run"
+  shutil.copytree(finished, workdir)
+  (workdir / "done.json").unlink()
+  shutil.rmtree(workdir / "checkpoints" / "6")
+  path = workdir / "metrics.jsonl"
+  path.write_bytes(path.read_bytes()[:-30])
+  train.train(tiny_config(), str(workdir))
+  _assert_same_results(workdir, finished)
+
+
+def test_where_a_run_starts_from(finished, tmp_path):
+  """Own checkpoint, then config.resume, then config.model_init, then fresh."""
+  weights = tmp_path / "weights.safetensors"
+  file = {k: v + 1 for k, v in _params(finished).items()}
+  safetensors.numpy.save_file(file, weights)
+  config = tiny_config(
+    resume=str(finished),
+    model_init=str(weights),
+    model_load={"dont_load": ["head/.*"]},
+  )
+  experiment = build.from_config(config)
+
+  def start(checkpoints, *without):
+    kept = {k: v for k, v in config.items() if k not in without}
+    changed = dataclasses.replace(experiment, config=kept)
+    state, position, source = build.initial_state(changed, checkpoints)
+    params = {k: np.asarray(v) for k, v in trees.flatten(state.params).items()}
+    return state, params, position, source
+
+  def assert_same(got, want):
+    assert got.keys() == want.keys()
+    for name, value in want.items():
+      np.testing.assert_array_equal(got[name], value, err_msg=name)
+
+  own = checkpoint.Checkpointer(str(tmp_path / "checkpoints"))
+  fresh, params, position, source = start(own, "resume", "model_init")
+  assert (int(fresh.step), position["examples_seen"]) == (0, 0)
+  assert source == "fresh parameters"
+  head = {k: v for k, v in params.items() if k.startswith("head/")}
+
+  state, params, position, source = start(own, "resume")
+  assert (int(state.step), position["examples_seen"]) == (0, 0)
+  assert source == str(weights)
+  assert_same(params, {**file, **head})
+  want = jax.tree.map(lambda s: s.sharding, experiment.shapes.params)
+  assert jax.tree.map(lambda x: x.sharding, state.params) == want
+
+  state, params, position, source = start(own)
+  assert (int(state.step), position["examples_seen"]) == (6, 48)
+  assert source == str(finished)
+  assert_same(params, _params(finished))
+
+  own.save(1, fresh.replace(step=fresh.step + 1), {"examples_seen": 8})
+  own.close()
+  own = checkpoint.Checkpointer(str(tmp_path / "checkpoints"))
+  state, params, position, source = start(own)
+  own.close()
+  assert (int(state.step), position["examples_seen"]) == (1, 8)
+  assert source == "this run's checkpoint"
+  assert_same(params, trees.flatten(fresh.params))
+
+
+def test_the_last_checkpoint_survives_divergence(tmp_path):
+  # Warmup spares the first step.
+  message = r"l2_params = inf.* at step 2; finite until step 1\."
+  with pytest.raises(metrics.NonFiniteError, match=message):
+    train.train(tiny_config(lr=1e30, ckpt_steps=1), str(tmp_path))
+  assert sorted(p.name for p in (tmp_path / "checkpoints").iterdir()) == ["1"]
+  assert not (tmp_path / "done.json").exists()
+  assert (tmp_path / "metrics.jsonl").read_text() == ""
+
+
+def test_zero_means_at_the_end(tmp_path):
+  train.train(tiny_config(log_training_steps=0, ckpt_steps=0), str(tmp_path))
+  rows = metrics.read(str(tmp_path / "metrics.jsonl"))
+  assert [row["step"] for row in rows if "loss" in row] == [6]
+  assert [p.name for p in (tmp_path / "checkpoints").iterdir()] == ["6"]
+
+
+def test_no_steps_evaluate_the_parameters_given(finished, tmp_path):
+  config = tiny_config(
+    total_steps=0, model_init=str(finished / "params.safetensors")
+  )
+  train.train(config, str(tmp_path))
+  [row] = metrics.read(str(tmp_path / "metrics.jsonl"))
+  last = metrics.read(str(finished / "metrics.jsonl"))[-1]
+  want = {k: v for k, v in last.items() if k.startswith(("test/", "fewshot/"))}
+  assert row == {"step": 0, **want}
+
+
+def test_resuming_another_model(finished, tmp_path):
+  config = tiny_config(**{"model.width": 32, "resume": str(finished)})
+  message = (
+    r"(?s)of another model.*params/cls: \(1, 1, 16\) there, \(1, 1, 32\)"
+  )
+  with pytest.raises(ValueError, match=message):
+    train.train(config, str(tmp_path / "run"))
