@@ -56,6 +56,7 @@ setuptools.setup(
     "tpu": ["jax[tpu]"],
     "prepare": ["tensorflow"],
     "hf": ["pyarrow"],
+    "bench": ["psutil", "tensorflow", "torch"],
     "wandb": ["wandb"],
   },
 )

@@ -31,9 +31,9 @@ HOMES = {
   "cv2": ["input_pipeline/"],
   "grain": ["input_pipeline/"],
   "orbax": ["dpn/checkpoint.py"],
-  "tensorflow": [],
+  "tensorflow": ["scripts/bench_input_peers.py"],
   "tensorflow_datasets": ["input_pipeline/"],
-  "torch": [],
+  "torch": ["scripts/bench_input_peers.py"],
   # Entry points; and Grain's worker processes read flags.
   "absl.flags": ["trainers/train.py", "scripts/", "input_pipeline/pipeline.py"],
 }

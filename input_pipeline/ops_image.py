@@ -279,7 +279,7 @@ def flip_lr():
   def apply(image, rng):
     if rng.random() < 0.5:
       return image
-    return np.ascontiguousarray(image[:, ::-1])
+    return cv2.flip(image, 1).reshape(image.shape)
 
   return apply
 

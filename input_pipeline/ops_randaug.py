@@ -106,7 +106,8 @@ def _brightness(image, level, rng):
 def _sharpness(image, level, rng):
   """Blends with a smoothed image; the outermost pixels stay."""
   kernel = np.array([[1, 1, 1], [1, 5, 1], [1, 1, 1]], np.float32)
-  smooth = cv2.filter2D(image, cv2.CV_32F, kernel) // 13
+  smooth = cv2.filter2D(image, cv2.CV_32F, kernel)
+  smooth = ((smooth + np.float32(0.5)) / 13).astype(np.uint8)  # sum // 13
   result = image.copy()
   inner = (slice(1, -1), slice(1, -1))
   result[inner] = pixels.blend(smooth[inner], image[inner], _enhancement(level))
@@ -121,14 +122,16 @@ def _warp(image, matrix):
   """Returns the image whose pixel (x, y) is the input's at matrix (x, y, 1)."""
   rows, cols = image.shape[:2]
   x, y = np.arange(cols), np.arange(rows)[:, None]
-  source = np.empty((rows, cols, 2))
+  nearest = np.empty((rows, cols, 2), np.int16)
   for axis, (a, b, c) in enumerate(matrix):
-    source[..., axis] = a * x + b * y + c
-  # To the nearest, halves away from zero.
-  source = np.copysign(np.floor(np.abs(source) + 0.5), source)
+    # Often one of the two does not matter, and a row or a column will do.
+    source = (a * x + b * y if a and b else a * x if a else b * y) + c
+    # To the nearest, halves away from zero.
+    source = np.copysign(np.floor(np.abs(source) + 0.5), source)
+    nearest[..., axis] = np.clip(source, -1, 2**15 - 1)
   return cv2.remap(
     image,
-    np.clip(source, -1, 2**15 - 1).astype(np.int16),
+    nearest,
     None,
     cv2.INTER_NEAREST,
     borderMode=cv2.BORDER_CONSTANT,

@@ -15,7 +15,7 @@ import functools
 import multiprocessing
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import grain
@@ -326,13 +326,18 @@ def _iterate(
   local_size = data.batch_size // data.process_count
   # Threads share the work on a batch; a worker process makes whole ones.
   num_rows = local_size if data.num_workers else _piece(local_size)
+  pieces_per_batch = local_size // num_rows
+  batches = None
+  if pieces_per_batch > 1:
+    batches = reader.Batches(data.examples, num_rows, pieces_per_batch)
   pieces = reader.Pieces(
     examples=data.examples,
     start=start + data.process_index * local_size,
     num_rows=num_rows,
-    pieces_per_batch=local_size // num_rows,
+    pieces_per_batch=pieces_per_batch,
     batch_size=data.batch_size,
     order=how,
+    batches=batches,
   )
   dataset = grain.MapDataset.source(pieces)
   if data.num_workers:
@@ -350,7 +355,7 @@ def _iterate(
     ahead = max(data.prefetch * pieces.pieces_per_batch, num_threads)
     dataset = dataset.to_iter_dataset(
       grain.ReadOptions(num_threads=num_threads, prefetch_buffer_size=ahead)
-    ).batch(pieces.pieces_per_batch, batch_fn=_join)
+    ).batch(pieces.pieces_per_batch, batch_fn=reader.join)
   iterator = iter(dataset)
   try:
     yield from iterator
@@ -376,11 +381,3 @@ def _piece(local_size: int) -> int:
 
 def _default_threads() -> int:
   return 2 * len(os.sched_getaffinity(0))
-
-
-def _join(pieces: Sequence[Batch]) -> Batch:
-  if len(pieces) == 1:
-    return pieces[0]
-  return {
-    key: np.concatenate([piece[key] for piece in pieces]) for key in pieces[0]
-  }

@@ -4,6 +4,7 @@ import bisect
 import dataclasses
 import functools
 import itertools
+import threading
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -14,7 +15,7 @@ from input_pipeline import pp
 from input_pipeline.order import Order
 from input_pipeline.sources import Source, concatenate
 
-SKIPPED = "_skipped"
+MASK, SKIPPED = "_mask", "_skipped"
 
 _NARROW = {
   np.dtype(wide): np.dtype(narrow)
@@ -64,33 +65,39 @@ class Examples:
     first = self._tolerant(self._example, 0, 0)[0]
     self.fields = {key: self._field(key, v) for key, v in first.items()}
 
-  def stack(
-    self, indices: Sequence[int], positions: Sequence[int], num_rows: int
-  ) -> tuple[dict[str, np.ndarray], int]:
-    """Returns `num_rows` rows, zeros after the last example; and a count.
+  def zeros(self, num_rows: int) -> dict[str, np.ndarray]:
+    """Returns arrays for `num_rows` examples, by key."""
+    return {
+      key: np.zeros((num_rows, *field.shape), field.dtype)
+      for key, field in self.fields.items()
+    }
+
+  def write(
+    self,
+    batch: dict[str, np.ndarray],
+    indices: Sequence[int],
+    positions: Sequence[int],
+  ) -> int:
+    """Writes examples to the first rows of `batch`, arrays as `zeros` makes.
 
     Args:
+      batch: where to.
       indices: which examples of the source.
       positions: what keys their augmentation.
-      num_rows: length of the arrays.
 
     Returns:
-      The arrays by key, and how many examples failed and were skipped.
+      How many examples failed and were skipped.
 
     Raises:
       ValueError: an example fails or does not fit; the message names it.
     """
-    batch = {
-      key: np.zeros((num_rows, *field.shape), field.dtype)
-      for key, field in self.fields.items()
-    }
     records, skipped = self._read(indices), 0
     for row, (index, position) in enumerate(
       zip(indices, positions, strict=True)
     ):
       store = functools.partial(self._store, batch, row, records)
       skipped += self._tolerant(store, index, position)[1]
-    return batch, skipped
+    return skipped
 
   def _tolerant(self, fn, index, position):
     """Returns fn(index, position) and 0, or another index's and the skipped.
@@ -179,6 +186,41 @@ class Examples:
       )
 
 
+class Batches:
+  """Arrays of batches that threads fill together, each its own rows."""
+
+  def __init__(self, examples: Examples, num_rows: int, pieces_per_batch: int):
+    """Takes the rows of a piece and the pieces of a batch."""
+    self._examples = examples
+    self._num_rows, self._pieces_per_batch = num_rows, pieces_per_batch
+    self._begun = {}  # batch → (arrays, pieces still to be given out)
+    self._lock = threading.Lock()
+
+  def rows(self, batch: int, part: int) -> dict[str, np.ndarray]:
+    """Returns views of a piece's rows; every piece is given out once."""
+    with self._lock:
+      arrays, left = self._begun.pop(batch, (None, self._pieces_per_batch))
+      if arrays is None:
+        arrays = self._examples.zeros(self._num_rows * self._pieces_per_batch)
+      if left > 1:
+        self._begun[batch] = arrays, left - 1
+    begin = part * self._num_rows
+    return {k: x[begin : begin + self._num_rows] for k, x in arrays.items()}
+
+
+def join(pieces: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+  """Returns the batch that consists of all its pieces, in order."""
+  if len(pieces) == 1:
+    return pieces[0]
+  own = (SKIPPED, MASK)  # The other arrays are one already.
+  return {
+    key: np.concatenate([piece[key] for piece in pieces])
+    if key in own
+    else rows.base
+    for key, rows in pieces[0].items()
+  }
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Pieces:
   """One process's batches, cut into pieces; what Grain maps over.
@@ -192,6 +234,7 @@ class Pieces:
     order: of endless training, whose batches count in `_skipped` the examples
       skipped, one number per piece; None to go once through the source, with
       `_mask`.
+    batches: what pieces are written to, if a batch has several.
   """
 
   examples: Examples
@@ -200,6 +243,7 @@ class Pieces:
   pieces_per_batch: int
   batch_size: int
   order: Order | None
+  batches: Batches | None
 
   def __len__(self) -> int:
     size = len(self.examples.source)
@@ -211,12 +255,15 @@ class Pieces:
     batch, part = divmod(piece, self.pieces_per_batch)
     first = self.start + batch * self.batch_size + part * self.num_rows
     last = first + self.num_rows
+    if self.batches:
+      arrays = self.batches.rows(batch, part)
+    else:
+      arrays = self.examples.zeros(self.num_rows)
     if self.order:
-      arrays, skipped = self.examples.stack(
-        self.order.indices(first, last), range(first, last), self.num_rows
-      )
+      indices = self.order.indices(first, last)
+      skipped = self.examples.write(arrays, indices, range(first, last))
       return {**arrays, SKIPPED: np.array([skipped])}
     size = len(self.examples.source)
     indices = range(first, max(first, min(last, size)))
-    arrays, _ = self.examples.stack(indices, indices, self.num_rows)
-    return {**arrays, "_mask": np.arange(self.num_rows) < len(indices)}
+    self.examples.write(arrays, indices, indices)
+    return {**arrays, MASK: np.arange(self.num_rows) < len(indices)}

@@ -16,13 +16,19 @@ def _examples(spec="", **columns):
   return reader.Examples([_part(spec, **columns)], seed=3)
 
 
+def _stack(examples, indices, positions, num_rows):
+  batch = examples.zeros(num_rows)
+  skipped = examples.write(batch, indices, positions)
+  return batch, skipped
+
+
 def test_stacks_and_pads_with_zeros():
   examples = _examples(
     image=np.arange(8, dtype=np.uint8).reshape(4, 2),
     label=np.array([5, 6, 7, 8]),
     score=np.array([0.5, 1, 2, 3]),
   )
-  batch, skipped = examples.stack([3, 1], [0, 1], 3)
+  batch, skipped = _stack(examples, [3, 1], [0, 1], 3)
   assert skipped == 0
   assert batch["image"].tolist() == [[6, 7], [2, 3], [0, 0]]
   assert batch["label"].tolist() == [8, 6, 0]
@@ -33,7 +39,7 @@ def test_stacks_and_pads_with_zeros():
 def test_augmentation_depends_on_seed_and_position_only():
   image = np.arange(10000, dtype=np.int32).reshape(1, 100, 100, 1)
   examples = _examples("random_crop(1)", image=np.repeat(image, 2, 0))
-  values = examples.stack([0, 0, 1, 0], [4, 5, 4, 4], 4)[0]["image"].ravel()
+  values = _stack(examples, [0, 0, 1, 0], [4, 5, 4, 4], 4)[0]["image"].ravel()
   assert values[0] == values[2] == values[3] != values[1]
   key = np.array([3, 4], np.uint64)
   rng = np.random.Generator(np.random.Philox(key=key))
@@ -48,10 +54,10 @@ def test_values_that_no_array_holds():
 
 def test_values_that_do_not_fit_the_first():
   examples = _examples(image=np.array([1, 2**31 - 1, 2**31]))
-  assert examples.stack([1], [0], 1)[0]["image"][0] == 2**31 - 1
+  assert _stack(examples, [1], [0], 1)[0]["image"][0] == 2**31 - 1
   message = "here, example 2: 'image' is 2147483648, which does not fit int32"
   with pytest.raises(ValueError, match=message):
-    examples.stack([1, 2], [0, 1], 2)
+    _stack(examples, [1, 2], [0, 1], 2)
 
 
 class _Uneven(sources.Source):
@@ -85,7 +91,7 @@ def test_examples_that_differ(second, message):
   source = _Uneven({"x": np.zeros(2)}, second)
   examples = reader.Examples([reader.Part(source, pp.make(""))], seed=0)
   with pytest.raises(ValueError, match=message):
-    examples.stack([1], [0], 1)
+    _stack(examples, [1], [0], 1)
 
 
 def test_parts_have_their_own_preprocessing():
@@ -97,7 +103,7 @@ def test_parts_have_their_own_preprocessing():
     ][::2],
     seed=0,
   )
-  assert examples.stack([2, 0], [0, 1], 2)[0]["x"].tolist() == [4, 1]
+  assert _stack(examples, [2, 0], [0, 1], 2)[0]["x"].tolist() == [4, 1]
   examples = reader.Examples(
     [
       _part('value_range(0, 2, 0, 1, key="x")', x=np.array([1, 2])),
@@ -105,7 +111,7 @@ def test_parts_have_their_own_preprocessing():
     ],
     seed=0,
   )
-  batch, _ = examples.stack([2, 0, 1], [0, 1, 2], 3)
+  batch, _ = _stack(examples, [2, 0, 1], [0, 1, 2], 3)
   np.testing.assert_allclose(batch["x"], [30, 2, 4])
 
 
@@ -115,7 +121,7 @@ def test_the_next_example_stands_in_for_one_that_fails():
   source = _Uneven(None, good[0], ragged, None, good[1], good[2])
   part = reader.Part(source, pp.make(""))
   examples = reader.Examples([part], seed=0, skip=True)
-  batch, skipped = examples.stack([0, 1, 2, 3, 4], range(5), 5)
+  batch, skipped = _stack(examples, [0, 1, 2, 3, 4], range(5), 5)
   # 0 becomes 1; 2, of another shape, and then 3 become 4.
   assert batch["x"][:, 0].tolist() == [0, 0, 1, 1, 1]
   assert skipped == 1 + 2 + 1
@@ -123,7 +129,7 @@ def test_the_next_example_stands_in_for_one_that_fails():
   examples = reader.Examples(
     [reader.Part(_Uneven(good[3], None), pp.make(""))], seed=0, skip=True
   )
-  batch, skipped = examples.stack([1], [0], 1)
+  batch, skipped = _stack(examples, [1], [0], 1)
   assert (batch["x"][0, 0], skipped) == (3, 1)
 
 
