@@ -60,9 +60,9 @@ class Chaos:
   def start(self, run: str, *extra: str, **kw) -> subprocess.Popen:
     """Starts training in the folder `run`; its output goes to `run`.log."""
     with open(self._root / f"{run}.log", "a") as log:
+      command = [sys.executable, "-m", "trainers.train", *FLAGS]
       return subprocess.Popen(
-        [sys.executable, "-m", "trainers.train", *FLAGS]
-        + [f"--workdir={self._root / run}", *extra],
+        [*command, f"--workdir={self._root / run}", *extra],
         cwd=ROOT,
         env=os.environ
         | {
