@@ -48,6 +48,8 @@ def test_modules_run(command, tmp_path):
     words[words.index("--config") + 1] += ",runlocal"
   if "--workdir" in words:
     words[words.index("--workdir") + 1] = str(tmp_path / "run")
+  if "--out" in words:
+    words[words.index("--out") + 1] = str(tmp_path / "out.png")
   result = subprocess.run(
     [sys.executable, "-m", *words],
     cwd=ROOT,
