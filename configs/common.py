@@ -13,6 +13,8 @@ fills, with the names and values of its rows; training does not read it:
 | `setting` | table 7 |
 | `task` | table 3 |
 | `metric` | which metric is the cell: `val/prec@1`, … |
+| `candidate` | `lr=0.0003`, …: one of several settings for the cell. Only runs |
+| | that `selection.json` beside them names count; see scripts/select_best.py |
 | `runlocal` | True for a run of two steps, which fills no cell |
 
 | recipe | tables | metric |
@@ -22,8 +24,8 @@ fills, with the names and values of its rows; training does not read it:
 | `I21k` | 1 (right) | `fewshot/imagenet_25shot` |
 | `JFT` | 2 (left) | `fewshot/imagenet_25shot` |
 | `JFT finetune` | 2 (right) | `val/prec@1` |
-| `VTAB` | 3 | `test/prec@1`, see `configs/vtab.py` |
-| `SUN397` | 7 | `test/prec@1` |
+| `VTAB` | 3 | `test/prec@1`, in the run folder's `test.json` |
+| `SUN397` | 7 | the same |
 
 `arm` is `base` for a plain ViT and `config.model.stem_ln` otherwise; in Figure 1
 also `sa=post,mlp=pre+post` (…), `normformer` and `sub_ln`. A run that is like no
