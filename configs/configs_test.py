@@ -89,6 +89,7 @@ def _compile_once(tmp_path_factory):
     "jax_compilation_cache_dir": str(tmp_path_factory.mktemp("compiled")),
     "jax_persistent_cache_min_compile_time_secs": 0.0,
     "jax_persistent_cache_min_entry_size_bytes": 0,
+    "jax_disable_most_optimizations": True,  # compiling is all the work here
   }
   before = {name: getattr(jax.config, name) for name in values}
   for name, value in values.items():
