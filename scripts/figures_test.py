@@ -12,7 +12,7 @@ def _arm(folder, **logged_by_seed):
   for seed, values in enumerate(by_seed):
     rows = [{"step": 10 * (i + 1), metric: v} for i, v in enumerate(values)]
     testing.write_run(folder / str(seed), seed=seed, rows=rows)
-  return runs.read_all(str(folder))
+  return runs.find([str(folder)])
 
 
 def test_curves_are_the_runs_and_their_mean(tmp_path):
@@ -52,7 +52,7 @@ def test_gradient_depth_is_the_mean_of_the_last_steps(tmp_path):
       for step, norm in [(10, 100.0), (20, 1.0), (30, 3.0)]
     ]
     testing.write_run(tmp_path / str(seed), seed=seed, rows=rows)
-  arm = runs.read_all(str(tmp_path))
+  arm = runs.find([str(tmp_path)])
   fig = figures.gradient_depth({"ViT": arm}, last_steps=20)
   ax = fig.axes[0]
   # Steps 20 and 30: mean norm 2 of the embedding in one run, 6 in the other.

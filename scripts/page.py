@@ -29,8 +29,8 @@ pre {{ padding: 0.7rem; overflow-x: auto; white-space: pre-wrap; }}
 .scroll {{ overflow-x: auto; }}
 table {{ border-collapse: collapse; font-variant-numeric: tabular-nums; }}
 th, td {{ padding: 0.3rem 0.9rem 0.3rem 0; text-align: right; }}
-td:not(:first-child) {{ white-space: nowrap; }}
-th:first-child, td:first-child {{ text-align: left; }}
+td:not(.key) {{ white-space: nowrap; }}
+.key {{ text-align: left; }}
 th {{ border-bottom: 1px solid #888; vertical-align: bottom; }}
 td {{ border-bottom: 1px solid #e6e6e6; }}
 .row {{ display: flex; flex-wrap: wrap; gap: 0 1rem; align-items: flex-start; }}
@@ -73,15 +73,21 @@ def commands(*lines: str) -> str:
   return f"<pre>{html.escape(chr(10).join(lines))}</pre>"
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-  """Returns a table, its first column aligned left and the others right."""
+def table(
+  header: Sequence[str], rows: Sequence[Sequence[str]], *, keys: int = 1
+) -> str:
+  """Returns a table, its first `keys` columns aligned left, others right."""
 
   def line(cell, values):
-    cells = (f"<{cell}>{html.escape(v)}</{cell}>" for v in values)
+    cells = (
+      f"<{cell}{' class=key' * (i < keys)}>{html.escape(v)}</{cell}>"
+      for i, v in enumerate(values)
+    )
     return f"<tr>{''.join(cells)}</tr>"
 
-  lines = [line("th", header), *(line("td", row) for row in rows)]
-  return f'<div class="scroll"><table>{"".join(lines)}</table></div>'
+  head = f"<thead>{line('th', header)}</thead>"
+  body = f"<tbody>{''.join(line('td', row) for row in rows)}</tbody>"
+  return f'<div class="scroll"><table>{head}{body}</table></div>'
 
 
 def row(*figures: str) -> str:

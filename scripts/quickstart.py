@@ -245,7 +245,7 @@ def main(argv: Sequence[str] | None = None):
   parser.add_argument("root", help="folder that holds the runs' folders")
   root = parser.parse_args(argv).root
   try:
-    arms = by_arm(runs.read_all(root))
+    arms = by_arm(runs.find([root]))
     print(text_table(HEADER, results(arms)))
     path = pathlib.Path(root, "report.html")
     path.write_text(report(arms), encoding="utf-8")

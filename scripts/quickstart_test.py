@@ -42,7 +42,7 @@ def root(tmp_path):
 
 
 def _arms(root):
-  return quickstart.by_arm(runs.read_all(str(root)))
+  return quickstart.by_arm(runs.find([str(root)]))
 
 
 def test_rows_are_means_with_intervals(root):

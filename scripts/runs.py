@@ -1,6 +1,7 @@
 """Reads the folders that trainers.train leaves behind."""
 
 import dataclasses
+import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -10,6 +11,8 @@ import numpy as np
 import safetensors
 
 from dpn import metrics, names
+
+UNKNOWN = "unknown"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,22 +24,55 @@ class Run:
     config: as resolved when it started.
     rows: of metrics.jsonl, in the order of their steps.
     done: of done.json; None while the run is incomplete.
+    starts: of environment.json, one mapping for each start of the run; empty
+      where there is no such file.
   """
 
   path: str
   config: Mapping[str, Any]
   rows: Sequence[Mapping[str, float]]
   done: Mapping[str, Any] | None
+  starts: Sequence[Mapping[str, Any]] = ()
+
+  @property
+  def seed(self) -> int:
+    return self.config.get("seed", 0)
+
+  @property
+  def step(self) -> int:
+    """Returns the last step on record, 0 if there is none."""
+    done = (self.done or {}).get("step")
+    return done or (self.rows[-1]["step"] if self.rows else 0)
+
+  @property
+  def commit(self) -> str:
+    """Returns the commit of the last start, "unknown" if none is recorded."""
+    commits = [start["commit"] for start in self.starts if start.get("commit")]
+    return commits[-1] if commits else UNKNOWN
+
+  @property
+  def config_hash(self) -> str:
+    """Returns the recorded hash of the config, or one of config.json."""
+    for start in reversed(self.starts):
+      if start.get("config_hash"):
+        return start["config_hash"]
+    text = json.dumps(self.config, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+  @property
+  def finals(self) -> Mapping[str, float]:
+    """Returns the metrics of the last step of a complete run."""
+    if self.done is None:
+      raise ValueError(f"{self.path} is incomplete: train it to its end first.")
+    return self.done.get("metrics") or {
+      k: v for k, v in (self.rows[-1] if self.rows else {}).items() if k != "step"
+    }
 
   def final(self, metric: str) -> float:
     """Returns the metric's value at the last step of a complete run."""
-    if self.done is None:
-      raise ValueError(f"{self.path} is incomplete: train it to its end first.")
-    if metric not in self.done["metrics"]:
-      raise ValueError(
-        self._unknown("final metric", metric, self.done["metrics"])
-      )
-    return self.done["metrics"][metric]
+    if metric not in self.finals:
+      raise ValueError(self._unknown("final metric", metric, self.finals))
+    return self.finals[metric]
 
   def series(self, metric: str) -> tuple[np.ndarray, np.ndarray]:
     """Returns (steps, values), (logged,) each."""
@@ -73,29 +109,70 @@ def read(path: str) -> Run:
       f"{path} is not the folder of a run: it has no config.json. Give the "
       "--workdir of trainers.train."
     )
-  rows = metrics.read(os.path.join(path, metrics.METRICS))
-  return Run(path, config, rows, _read_json(os.path.join(path, "done.json")))
+  return Run(
+    path,
+    config,
+    _read_rows(os.path.join(path, metrics.METRICS)),
+    _read_json(os.path.join(path, "done.json")),
+    _read_json(os.path.join(path, "environment.json")) or (),
+  )
 
 
-def read_all(root: str) -> list[Run]:
-  """Returns the runs in the folders directly in `root`, by name.
+def find(roots: Sequence[str]) -> list[Run]:
+  """Returns all runs in or below some folders, each once.
 
   Raises:
-    ValueError: there are none.
+    ValueError: one of the folders is none, or holds no run.
   """
-  folders = sorted(os.listdir(root)) if os.path.isdir(root) else []
-  paths = [os.path.join(root, name) for name in folders]
-  found = [
-    read(path)
-    for path in paths
-    if os.path.exists(os.path.join(path, "config.json"))
-  ]
-  if not found:
-    raise ValueError(
-      f"Found no run in {root}; expected folders with a config.json, as "
-      "trainers.train makes them. Give the folder that holds the --workdirs."
-    )
-  return found
+  found = {}
+  for root in roots:
+    if not os.path.isdir(root):
+      raise ValueError(
+        f"{root} is not a folder. Give folders of runs, as scripts.sweep or "
+        "trainers.train make them."
+      )
+    paths = list(_below(root))
+    if not paths:
+      raise ValueError(_none_in(root))
+    for path in paths:
+      found.setdefault(os.path.realpath(path), path)
+  return [read(path) for path in found.values()]
+
+
+def _below(root):
+  """Yields the run folders in or below a folder, in order."""
+  for folder, inside, files in os.walk(root):
+    inside.sort()
+    if "config.json" in files:
+      inside.clear()
+      yield folder
+
+
+def _none_in(root):
+  return (
+    f"Found no run in {root}; expected folders with a config.json, as "
+    "trainers.train makes them. Give the folder that holds the --workdirs."
+  )
+
+
+def _read_rows(path):
+  """Returns the objects of metrics.jsonl, less a last line cut by a kill."""
+  rows = []
+  lines = []
+  if os.path.exists(path):
+    with open(path, encoding="utf-8", errors="replace") as f:
+      lines = f.read().splitlines()
+  for number, line in enumerate(lines, 1):
+    try:
+      row = json.loads(line)
+      rows.append(row | {"step": int(row["step"])})
+    except (ValueError, TypeError, KeyError) as e:
+      if number < len(lines):
+        raise ValueError(
+          f"{path}, line {number} is damaged: expected an object with "
+          f'"step", got {line[:40]!r}. Remove the line, or train the run anew.'
+        ) from e
+  return rows
 
 
 def _read_json(path):

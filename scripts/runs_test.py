@@ -57,7 +57,7 @@ def test_read_all_takes_run_folders_in_order(tmp_path):
     testing.write_run(tmp_path / name, rows=ROWS)
   (tmp_path / "report.html").write_text("")
   (tmp_path / "notes").mkdir()
-  found = runs.read_all(str(tmp_path))
+  found = runs.find([str(tmp_path)])
   assert [run.path for run in found] == [str(tmp_path / n) for n in "ab"]
 
 
@@ -65,9 +65,9 @@ def test_folders_without_runs_are_refused(tmp_path):
   with pytest.raises(ValueError, match=r"it has no config\.json"):
     runs.read(str(tmp_path))
   with pytest.raises(ValueError, match="Found no run in"):
-    runs.read_all(str(tmp_path))
+    runs.find([str(tmp_path)])
   with pytest.raises(ValueError, match="Found no run in"):
-    runs.read_all(str(tmp_path / "nowhere"))
+    runs.find([str(tmp_path / "nowhere")])
 
 
 def test_damaged_json_is_named(tmp_path):
