@@ -4,7 +4,7 @@ import dataclasses
 import json
 import math
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -120,13 +120,13 @@ def build(
     ValueError: see `results.by_cell`.
   """
   arms = arms_of(name, found, metric)
-  if name in _DELTAS:
+  if name in DELTAS:
     header, rows = _deltas(name, arms)
   else:
     header, rows = _pairs(name, arms)
   filled = sum(bool(arm.done) for arm in arms.values())
   notes = _notes(name, arms, len(found))
-  return Table(name, _title(name), header, rows, notes, filled)
+  return Table(name, title(name), header, rows, notes, filled)
 
 
 Place = tuple[tuple[str, ...], str]  # (values of the layout's keys, arm)
@@ -145,9 +145,9 @@ def arms_of(
     values = [cell.get(key) for key in layout.keys]
     if guest and "recipe" not in layout.keys:
       values[0] = f"{cell.recipe} {values[0]}"
-    if name in _DELTAS and cell.arm not in _DELTAS[name].arms:
+    if name in DELTAS and cell.arm not in DELTAS[name].arms:
       return None
-    if name not in _DELTAS and cell.arm not in (cells.BASE, cells.DPN):
+    if name not in DELTAS and cell.arm not in (cells.BASE, cells.DPN):
       return None
     metrics = GUEST_METRICS if guest else layout.metrics
     named = metric or cell.metric
@@ -182,7 +182,8 @@ def published(value: float | None, ci: float = math.nan, sign="") -> Entry:
   return Entry(stats.Mean(value, ci, 1), sign=sign, digits=1)
 
 
-def _title(name):
+def title(name: str) -> str:
+  """Returns what a table shows."""
   table = PUBLISHED.get(name)
   if not table:
     return "Figure 1: placements of LayerNorm, top-1 relative to pre-LN"
@@ -278,25 +279,30 @@ def _over_tasks(arms):
 
 def _deltas(name, arms):
   """Returns header and rows of arms relative to one of them, by model."""
-  layout = _DELTAS[name]
-  known = {(arch,): arch for arch in layout.archs}
-  archs = [*known, *sorted({row for row, _ in arms if row not in known})]
+  layout = DELTAS[name]
+  columns = archs(name, arms)
   header, rows = ["arm"], []
-  for (arch,) in archs:
+  for arch in columns:
     header += [f"{arch} paper"] * layout.printed + [f"{arch} ours"]
   for arm in layout.arms:
     absolute = arm == layout.reference
     row = [f"{arm}: top-1" if absolute else arm]
-    for arch in archs:
+    for arch in columns:
       if layout.printed:
-        row.append(_printed(arm, arch[0]))
-      own, reference = (arms.get((arch, a)) for a in (arm, layout.reference))
+        row.append(printed(arm, arch))
+      own, reference = (arms.get(((arch,), a)) for a in (arm, layout.reference))
       row.append(ours(own) if absolute else difference(own, reference))
     rows.append(tuple(row))
   return header, rows
 
 
-def _printed(arm, arch):
+def archs(name: str, arms: Mapping[Place, results.Arm]) -> list[str]:
+  """Returns the models of a table of differences: the paper's, then others."""
+  known = DELTAS[name].archs
+  return [*known, *sorted({arch for (arch,), _ in arms if arch not in known})]
+
+
+def printed(arm: str, arch: str) -> Entry:
   """Returns Table 6's number; of dpn and base those of Table 1 (left)."""
   table_1 = _reported("1_left").get(("AugReg", arch), {})
   if arm == cells.DPN:
@@ -332,7 +338,7 @@ PLACEMENTS = tuple(
   for mlp in _SIDES
   if f"sa={sa},mlp={mlp}" != cells.PLAIN_BLOCK
 )
-_DELTAS = {
+DELTAS = {
   "6": Deltas(
     cells.DPN,
     (cells.DPN, cells.BASE, *(row["arm"] for row in PUBLISHED["6"]["rows"])),
@@ -382,7 +388,7 @@ def _notes(name, arms, count):
 
 def _seeds(name, arms):
   """Returns a note on each row whose arms have other seeds than its reference."""
-  reference = _DELTAS[name].reference if name in _DELTAS else cells.BASE
+  reference = DELTAS[name].reference if name in DELTAS else cells.BASE
   notes = []
   for (row, arm), result in arms.items():
     other = arms.get((row, reference))
