@@ -6,7 +6,8 @@ Appendix C of arXiv 2302.01327 (Dual PatchNorm); recipe of arXiv 2106.10270.
     --config configs/augreg_i1k.py:variant=B/16
 
 Arguments: variant (B/16, B/32, S/16, S/32, Ti/16, L/16), stem_ln (dpn, none,
-…), aug (overrides the variant's own setting), runlocal (two steps of 8 images).
+…), aug (overrides the variant's own setting), seed, runlocal (two steps of 8
+images). As a sweep: variants, stems, seeds (3).
 
 Expected top-1 on `validation` (Table 1, left; none → dpn): S/32 72.1 → 74.0,
 Ti/16 72.5 → 73.9, B/32 74.8 → 76.2, S/16 78.6 → 79.7, B/16 80.4 → 81.1.
@@ -25,28 +26,26 @@ AUG = {
   "B/16": "medium2",
   "L/16": "medium2",
 }
+VARIANTS = ("S/32", "Ti/16", "B/32", "S/16", "B/16")  # Table 1
 UNREGULARIZED = ("Ti/16", "S/32", "S/16")  # no dropout, no stochastic depth
 
 
 def get_config(arg=None):
   """Returns the config; see the module's docstring for `arg`."""
   arg = common.parse_arg(
-    arg, variant="B/16", stem_ln="dpn", aug="", runlocal=False
+    arg, variant="B/16", stem_ln="dpn", aug="", seed=0, runlocal=False
   )
   aug = arg.aug or common.choose("variant", arg.variant, AUG)
   randaug = common.choose("aug", aug, common.RANDAUG_DEF)
 
   config = ml_collections.ConfigDict()
-  config.seed = 0
+  config.seed = arg.seed
   config.total_epochs = 300
   config.num_classes = 1000
   config.loss = "sigmoid_xent"
   config.init_head_bias = -6.9
 
-  pp_common = (
-    '|value_range(-1, 1)|onehot(1000, key="label", key_result="labels")'
-    '|keep("image", "labels")'
-  )
+  pp_common = common.labels_tail(1000)
   config.input = {}
   config.input.data = {"name": "imagenet2012", "split": "train[:99%]"}
   config.input.batch_size = 4096
@@ -79,20 +78,27 @@ def get_config(arg=None):
   config.schedule = {"warmup_steps": 10_000, "decay_type": "cosine"}
   config.mixup = common.MIXUP_DEF[aug]
 
-  def get_eval(split):
-    return {
-      "type": "classification",
-      "data": {"name": "imagenet2012", "split": split},
-      "pp_fn": pp_eval,
-      "loss_name": config.loss,
-      "log_steps": 2500,
-    }
+  config.evals = common.imagenet_evals(pp_eval, config.loss, log_steps=2500)
 
-  config.evals = {}
-  config.evals.train = get_eval("train[:2%]")
-  config.evals.minival = get_eval("train[99%:]")
-  config.evals.val = get_eval("validation")
+  own = aug == AUG.get(arg.variant)
+  recipe = "AugReg" if own else f"AugReg {aug}"
+  config.table = common.table(recipe, arg.variant, arg.stem_ln)
 
   if arg.runlocal:
     common.runlocal(config)
   return config
+
+
+def sweep(arg=None):
+  """Returns the arms of Table 1 (left); see the module's docstring."""
+  arg = common.parse_sweep(
+    arg, variants=VARIANTS, stems=("none", "dpn"), seeds=3
+  )
+  return [
+    arm
+    for variant in arg.variants
+    for stem in arg.stems
+    for arm in common.arms(
+      arg, f"{stem}_{variant}", variant=variant, stem_ln=stem
+    )
+  ]

@@ -99,6 +99,10 @@ def get_config(arg=None):
     "cache_final": True,
   }
 
+  config.table = common.table(
+    "LaPE", arg.variant, arg.stem_ln, "test/prec@1", join=arg.posemb_join
+  )
+
   if arg.runlocal:
     common.runlocal(config)
   return config

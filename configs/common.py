@@ -1,4 +1,36 @@
-"""What configs share: their arguments, augmentation presets, the probe."""
+"""What configs share: their arguments, augmentation presets, the probe.
+
+`config.table` says which cell of the paper's tables (arXiv 2302.01327) a run
+fills, with the names and values of its rows; training does not read it:
+
+| key | value |
+|---|---|
+| `recipe` | see below |
+| `arch` | as in the tables: `B/16`, `S/16+`, … |
+| `arm` | `base`, `dpn`, or what else the arms are |
+| `steps` | of pretraining: tables 1 (right) and 2 |
+| `resolution` | pixels: table 2 (right) |
+| `setting` | table 7 |
+| `task` | table 3 |
+| `metric` | which metric is the cell: `val/prec@1`, … |
+| `candidate` | `lr=0.0003`, …: one of several settings for the cell, of which |
+| | `selection.json`, beside the runs, names the best: scripts/select_best.py |
+| `runlocal` | True for a run of two steps, which fills no cell |
+
+| recipe | tables | metric |
+|---|---|---|
+| `AugReg` | 1 (left), 6, Figure 1 | `val/prec@1` |
+| `DeiT`, `AugReg+384 finetune` | 1 (left) | `val/prec@1` |
+| `I21k` | 1 (right) | `fewshot/imagenet_25shot` |
+| `JFT` | 2 (left) | `fewshot/imagenet_25shot` |
+| `JFT finetune` | 2 (right) | `val/prec@1` |
+| `VTAB` | 3 | `test/prec@1`, in the run folder's `test.json` |
+| `SUN397` | 7 | the same |
+
+`arm` is `base` for a plain ViT and `config.model.stem_ln` otherwise; in Figure
+1 also `sa=post,mlp=pre+post` (…), `normformer` and `sub_ln`. A run that is like
+no row, because its augmentation or its length is another, has another `recipe`.
+"""
 
 import difflib
 
@@ -150,6 +182,104 @@ def imagenet_fewshot(resolution=224, **kw) -> ml_collections.ConfigDict:
   )
 
 
+def need_init(name: str, arg: ml_collections.ConfigDict):
+  """Raises ValueError if a config that needs `arg.init` is not given one."""
+  if not arg.init and not arg.runlocal:
+    raise ValueError(
+      f"{name} needs the model to start from: append init=/path/to/"
+      "params.safetensors (or .npz) to the config's arguments."
+    )
+
+
+def labels_tail(classes: int, label: str = "label") -> str:
+  """Returns the end of a preprocessing string: pixels to [-1, 1], one-hot."""
+  return (
+    f'|value_range(-1, 1)|onehot({classes}, key="{label}", '
+    'key_result="labels")|keep("image", "labels")'
+  )
+
+
+def imagenet_evals(pp_fn: str, loss: str, log_steps: int) -> dict[str, dict]:
+  """Returns the paper's evaluators: `train`, `minival` and `val`.
+
+  Choices are made on `minival`; `val` is reported.
+
+  Args:
+    pp_fn: preprocessing.
+    loss: its name.
+    log_steps: how often they run.
+  """
+  splits = {
+    "train": "train[:2%]",
+    "minival": "train[99%:]",
+    "val": "validation",
+  }
+  return {
+    name: {
+      "type": "classification",
+      "data": {"name": "imagenet2012", "split": split},
+      "pp_fn": pp_fn,
+      "loss_name": loss,
+      "log_steps": log_steps,
+    }
+    for name, split in splits.items()
+  }
+
+
+def table(
+  recipe: str, arch: str, stem_ln: str, metric: str = "val/prec@1", **keys
+) -> dict[str, str | int]:
+  """Returns `config.table`; see the module."""
+  arm = "base" if stem_ln == "none" else stem_ln
+  return {
+    "recipe": recipe,
+    "arch": arch,
+    "arm": arm,
+    **keys,
+    "metric": metric,
+  }
+
+
+def parse_sweep(arg: str | None, **spec) -> ml_collections.ConfigDict:
+  """Returns the arguments of a sweep, as `parse_arg` does.
+
+  A tuple of text among the defaults is written "a+b". Every sweep has `seeds`
+  (how many, from 0; 1 unless `spec` says otherwise) and `runlocal`.
+  """
+  spec = {"seeds": 1, **spec, "runlocal": False}
+  for name, default in spec.items():
+    if isinstance(default, tuple):
+      spec[name] = (default, lambda text: tuple(text.split("+")))
+  return parse_arg(arg, **spec)
+
+
+def arms(sweep: ml_collections.ConfigDict, name: str, **given) -> list[dict]:
+  """Returns an arm of a sweep for each seed: its name, argument and seed.
+
+  Args:
+    sweep: as `parse_sweep` returns it.
+    name: unique among the arms, but for the seed.
+    **given: arguments of the config. In their text, "{seed}" becomes the seed,
+      "{variant}" the variant without its slash, and so on.
+  """
+  if sweep.runlocal:
+    given["runlocal"] = True
+
+  def fill(text, values):
+    for key, value in values.items():
+      text = text.replace(f"{{{key}}}", str(value).replace("/", ""))
+    return text
+
+  result = []
+  for seed in range(sweep.seeds):
+    values = given | {"seed": seed}
+    parts = [f"{key}={fill(str(v), values)}" for key, v in values.items()]
+    result.append(
+      {"name": name.replace("/", ""), "arg": ",".join(parts), "seed": seed}
+    )
+  return result
+
+
 def runlocal(config: ml_collections.ConfigDict):
   """Shrinks a config in place to two steps that two cores can do.
 
@@ -162,6 +292,8 @@ def runlocal(config: ml_collections.ConfigDict):
   config.total_steps = 2
   config.input.batch_size = 8
   config.log_training_steps = 1
+  if "table" in config:
+    config.table.runlocal = True
   if config.get("schedule"):
     config.schedule = _without_warmup(config.schedule)
   for name in config.get("evals", {}):

@@ -1,8 +1,10 @@
 """A small ViT on scikit-learn's 1,797 scanned digits: minutes on two cores.
 
   python -m trainers.train --config configs/digits.py:stem_ln=dpn --workdir W
+  python -m scripts.sweep --config configs/digits.py:stems=none+dpn --out W
 
-Arguments: stem_ln (dpn, none, …), seed, epochs, runlocal (two steps).
+Arguments: stem_ln (dpn, none, …), seed, epochs, runlocal (two steps). As a
+sweep: stems, epochs, seeds (1).
 
 Expected: above 96% test accuracy with every stem; about half a minute on two
 cores. The scans have 8×8 pixels; they are enlarged to 20×20, of which 16×16 are
@@ -74,6 +76,18 @@ def get_config(arg=None):
     "log_percent": 1.0,
   }
 
+  config.table = common.table("digits", "64x6/8", arg.stem_ln, "test/prec@1")
+
   if arg.runlocal:
     common.runlocal(config)
   return config
+
+
+def sweep(arg=None):
+  """Returns an arm for each stem; see the module's docstring."""
+  arg = common.parse_sweep(arg, stems=("none", "dpn"), epochs=40)
+  return [
+    arm
+    for stem in arg.stems
+    for arm in common.arms(arg, stem, stem_ln=stem, epochs=arg.epochs)
+  ]

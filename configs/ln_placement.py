@@ -5,10 +5,12 @@ Sub-LN and Dual PatchNorm on five models.
 
   python -m trainers.train --workdir W \
     --config configs/ln_placement.py:sa=post,mlp=pre+post,variant=S/16
+  python -m scripts.sweep --config configs/ln_placement.py --out runs/figure1
 
 Arguments: variant (S/16, B/16, B/32, Ti/16, S/32); sa and mlp (pre, post,
 pre+post), or block (normformer, sub_ln), or dpn; post (branch, or stream for
-LN(x + f(x))); seed; runlocal (two steps of 8 images).
+LN(x + f(x))); seed; runlocal (two steps of 8 images). As a sweep: variants,
+seeds (1).
 
 Expected: only dpn gains over sa=pre,mlp=pre on all five models; the figure is
 not tabulated. Cost: as configs/augreg_i1k.py for each arm.
@@ -40,35 +42,30 @@ def get_config(arg=None):
     )
   stem_ln = "dpn" if arg.dpn else "none"
   config = augreg_i1k.get_config(
-    f"variant={arg.variant},stem_ln={stem_ln},runlocal={arg.runlocal}"
+    f"variant={arg.variant},stem_ln={stem_ln},seed={arg.seed},"
+    f"runlocal={arg.runlocal}"
   )
-  config.seed = arg.seed
   placements = f"sa={arg.sa},mlp={arg.mlp},post={arg.post}"
   config.model.block_ln = arg.block or placements
+  if arg.block or placements != "sa=pre,mlp=pre,post=branch":
+    arm = arg.block or placements.removesuffix(",post=branch")
+    config.table.arm = f"{arm},dpn" if arg.dpn else arm
   return config
 
 
 def sweep(arg=None):
-  """Returns the arms of Figure 1, each with name, config argument and seed.
-
-  Args:
-    arg: `variants` and `seeds`, "S/16+B/32" and a number; all five models and
-      one seed without it.
-  """
-  arg = common.parse_arg(arg, variants="+".join(VARIANTS), seeds=1)
+  """Returns the arms of Figure 1; see the module's docstring."""
+  arg = common.parse_sweep(arg, variants=VARIANTS)
   blocks = {
-    f"sa_{sa}_mlp_{mlp}": f"sa={sa},mlp={mlp}"
+    f"sa_{sa}_mlp_{mlp}": {"sa": sa, "mlp": mlp}
     for sa in PLACEMENTS
     for mlp in PLACEMENTS
   }
-  blocks |= {block: f"block={block}" for block in BLOCKS} | {"dpn": "dpn"}
+  blocks |= {block: {"block": block} for block in BLOCKS}
+  blocks |= {"dpn": {"dpn": True}}
   return [
-    {
-      "name": f"{name}_{variant.replace('/', '')}",
-      "arg": f"variant={variant},{block},seed={seed}",
-      "seed": seed,
-    }
-    for variant in arg.variants.split("+")
-    for name, block in blocks.items()
-    for seed in range(arg.seeds)
+    arm
+    for variant in arg.variants
+    for name, given in blocks.items()
+    for arm in common.arms(arg, f"{name}_{variant}", variant=variant, **given)
   ]

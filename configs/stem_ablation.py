@@ -4,9 +4,11 @@ Table 6 of arXiv 2302.01327 (Dual PatchNorm).
 
   python -m trainers.train --workdir W \
     --config configs/stem_ablation.py:stem_ln=pre,variant=B/32
+  python -m scripts.sweep --config configs/stem_ablation.py --out runs/table6
 
 Arguments: variant (B/16, S/16, B/32, S/32, Ti/16), stem_ln (dpn, none, pre,
-post, post_posemb, only_learnable, rmsnorm, no_learnable), seed, runlocal.
+post, post_posemb, only_learnable, rmsnorm, no_learnable), seed, runlocal. As a
+sweep: variants, stems, seeds (1).
 
 Expected top-1 relative to dpn (B/16, S/16, B/32, S/32, Ti/16): pre -0.1 0.0
 -2.6 -0.2 -0.3; post 0.0 -0.2 -0.5 -0.7 -1.1; post_posemb 0.0 -0.1 -0.4 -0.9
@@ -34,28 +36,20 @@ def get_config(arg=None):
   arg = common.parse_arg(
     arg, stem_ln="dpn", variant="B/16", seed=0, runlocal=False
   )
-  config = augreg_i1k.get_config(
-    f"variant={arg.variant},stem_ln={arg.stem_ln},runlocal={arg.runlocal}"
+  return augreg_i1k.get_config(
+    f"variant={arg.variant},stem_ln={arg.stem_ln},seed={arg.seed},"
+    f"runlocal={arg.runlocal}"
   )
-  config.seed = arg.seed
-  return config
 
 
 def sweep(arg=None):
-  """Returns the arms of Table 6, each with name, config argument and seed.
-
-  Args:
-    arg: `variants` and `seeds`, "S/16+B/32" and a number; all five models and
-      one seed without it.
-  """
-  arg = common.parse_arg(arg, variants="+".join(VARIANTS), seeds=1)
+  """Returns the arms of Table 6; see the module's docstring."""
+  arg = common.parse_sweep(arg, variants=VARIANTS, stems=STEMS)
   return [
-    {
-      "name": f"{stem}_{variant.replace('/', '')}",
-      "arg": f"stem_ln={stem},variant={variant},seed={seed}",
-      "seed": seed,
-    }
-    for variant in arg.variants.split("+")
-    for stem in STEMS
-    for seed in range(arg.seeds)
+    arm
+    for variant in arg.variants
+    for stem in arg.stems
+    for arm in common.arms(
+      arg, f"{stem}_{variant}", stem_ln=stem, variant=variant
+    )
   ]

@@ -29,7 +29,8 @@ class Order:
     seed: decides the permutations.
     sizes: number of examples in each part.
     counts: how many of `_ROUND` positions each part has.
-    repeats: how often an example comes in a batch.
+    repeats: how often an example comes in a batch; where that does not divide
+      the batch, the last of its examples come once less.
     batch_size: over all processes; matters only where examples repeat.
   """
 
@@ -44,7 +45,7 @@ class Order:
     positions = np.arange(first, last)
     if self.repeats > 1:
       batch, row = np.divmod(positions, self.batch_size)
-      distinct = self.batch_size // self.repeats
+      distinct = -(-self.batch_size // self.repeats)
       positions = batch * distinct + row % distinct
     if len(self.sizes) == 1:
       return self._shuffled(positions, 0).tolist()

@@ -66,6 +66,15 @@ def test_repeats_are_spread_over_the_batch():
   assert np.bincount(indices[:5].ravel()).tolist() == [3] * 20
 
 
+def test_repeats_that_do_not_divide_the_batch():
+  repeated = _one(20, repeats=3, batch_size=8)
+  plain = _one(20).indices(0, 6)
+  for step in (0, 1):
+    distinct = plain[3 * step : 3 * step + 3]
+    batch = repeated.indices(8 * step, 8 * step + 8)
+    assert batch == (distinct * 3)[:8]
+
+
 def test_mixture_has_exact_shares_and_each_part_its_epochs():
   mixed = order.Order(
     seed=3, sizes=(30, 200), counts=order.counts((0.75, 0.25))

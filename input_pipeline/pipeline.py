@@ -241,9 +241,9 @@ class TrainingData(_Data):
   def __post_init__(self):
     if self.on_error not in _ON_ERROR:
       raise ValueError(names.unknown("on_error", self.on_error, _ON_ERROR))
-    if self.repeats < 1 or self.batch_size % self.repeats:
+    if not 1 <= self.repeats <= max(self.batch_size, 1):
       raise ValueError(
-        f"batch_size must be a multiple of repeats, got {self.batch_size} and "
+        f"repeats must lie in [1, batch_size={self.batch_size}], got "
         f"{self.repeats}."
       )
     super().__post_init__()

@@ -306,7 +306,7 @@ def test_memory_stays_flat_over_epochs():
     ({"prefetch": 0}, "prefetch must be 1 or more"),
     ({"seed": -1}, "seed must lie in"),
     ({"on_error": "skp"}, "Unknown on_error 'skp'. Did you mean 'skip'"),
-    ({"repeats": 3}, "batch_size must be a multiple of repeats, got 8 and 3"),
+    ({"repeats": 9}, r"repeats must lie in \[1, batch_size=8\], got 9"),
   ],
 )
 def test_wrong_configs_fail_at_once(data_dir, changes, message):

@@ -46,6 +46,7 @@ TOP = {
   "ema_decay",
   "grad_accum",
   "strict_evals",
+  "table",
 }
 MIXUP = {"p", "cutmix_p", "switch_prob", "fold_in", "scope"}
 NUMBERS = (
