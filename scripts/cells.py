@@ -6,6 +6,7 @@ resolution, length, model.variant and stem.
 """
 
 import dataclasses
+import os
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -63,11 +64,11 @@ def differences(repetitions: Sequence[runs.Run]) -> dict[str, list[str]]:
   Returns:
     Dotted name of a field → its values, in the order of the runs.
   """
-  flat = [_flatten(run.config) for run in repetitions]
+  flat = [flatten(run.config) for run in repetitions]
   names = sorted({name for config in flat for name in config})
   found = {}
   for name in names:
-    if _FREE.fullmatch(name) or workdir.FREE.fullmatch(name):
+    if is_free(name):
       continue
     values = [_canonical(name, config.get(name)) for config in flat]
     if any(value != values[0] for value in values):
@@ -75,11 +76,17 @@ def differences(repetitions: Sequence[runs.Run]) -> dict[str, list[str]]:
   return found
 
 
-def _flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def is_free(name: str) -> bool:
+  """Returns whether a field, "a/b", may differ among the runs of a cell."""
+  return bool(_FREE.fullmatch(name) or workdir.FREE.fullmatch(name))
+
+
+def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+  """Returns a config's values by names such as "input/data/name"."""
   flat = {}
   for name, value in config.items():
     if isinstance(value, Mapping):
-      flat |= _flatten(value, f"{prefix}{name}/")
+      flat |= flatten(value, f"{prefix}{name}/")
     else:
       flat[prefix + name] = value
   return flat
@@ -109,7 +116,7 @@ def _derived(config: Mapping[str, Any]) -> dict[str, Any]:
   """Returns recipe, arch and the row's other keys from ordinary fields."""
   source = (config.get("input") or {}).get("data") or {}
   name = source.get("name", "") if isinstance(source, Mapping) else ""
-  name = re.split(r"[:/]", name.removeprefix("tfds:"))[0] or "unknown data"
+  name = _data_name(name)
   model = config.get("model") or {}
   found = {"recipe": name, "arch": _arch(model)}
   if name == "imagenet2012":
@@ -121,6 +128,16 @@ def _derived(config: Mapping[str, Any]) -> dict[str, Any]:
   elif name == "sun397" and not config.get("model_init"):
     found |= {"recipe": "SUN397", "setting": _sun397(config)}
   return found
+
+
+def _data_name(name):
+  """Returns a data set's name, without version or folder."""
+  kind, has_kind, rest = name.partition(":")
+  if not has_kind or kind == "tfds":
+    return re.split(r"[:/]", rest or kind)[0] or "unknown data"
+  if kind in ("folder", "tar", "manifest", "parquet", "arrays", "custom"):
+    return os.path.splitext(os.path.basename(rest.rstrip("/")))[0]
+  return kind  # name:version
 
 
 def _arch(model):

@@ -61,7 +61,9 @@ def panels(
       title = " ".join(filter(None, map(cell.get, ("recipe", "arch", "task"))))
       grouped[title][cell.arm].append(run)
   if not grouped:
-    logged = {key for run in found for row in run.rows for key in row} - {"step"}
+    logged = {key for run in found for row in run.rows for key in row} - {
+      "step"
+    }
     raise ValueError(
       f"None of the {len(found)} runs is complete, one of the arms "
       f"{', '.join(arms)} and logged {metric!r}. "
@@ -172,7 +174,9 @@ def scales(found, args) -> Drawn:
   files = {os.path.basename(path): path for path in args.files}
   for run in sorted(found, key=lambda run: run.seed):
     cell = cells.of(run)
-    if cell and run.done and cell.arm == cells.DPN and not cell.get("candidate"):
+    if (
+      cell and run.done and cell.arm == cells.DPN and not cell.get("candidate")
+    ):
       path = os.path.join(run.path, "params.safetensors")
       files.setdefault(f"{cell.recipe} {cell.get('arch')}", path)
   if not files:

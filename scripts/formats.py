@@ -65,7 +65,12 @@ def _fields(name, cell):
     value, note = f"{cell.mean.value:.{cell.digits + 2}f}", cell.note
     ci = "" if math.isnan(cell.mean.ci) else f"{cell.mean.ci:.4f}"
   count = "" if cell.runs is None else str(cell.runs)
-  return {name: value, f"{name} ci": ci, f"{name} n": count, f"{name} note": note}
+  return {
+    name: value,
+    f"{name} ci": ci,
+    f"{name} n": count,
+    f"{name} note": note,
+  }
 
 
 def as_csv(rows: Sequence[dict[str, str]]) -> str:

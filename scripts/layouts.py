@@ -354,11 +354,50 @@ DELTAS = {
 }
 
 
+def condensed(table: Table) -> Table:
+  """Returns a table without most of what was never run, and says so.
+
+  Of the differences, columns without a number go; of Table 3, tasks without a
+  result of ours. Other tables are short.
+  """
+
+  def lacks(cell):
+    words = (NOT_RUN, NOT_PUBLISHED)
+    return isinstance(cell, Entry) and not cell.mean and cell.note in words
+
+  columns = range(len(table.header))
+  rows = table.rows
+  if table.name in DELTAS:
+    columns = [i for i in columns if not all(lacks(row[i]) for row in rows)]
+  if table.name == "3":
+    rows = [
+      row
+      for row in rows
+      if row[1].startswith("mean of") or not all(map(lacks, row[-3:]))
+    ]
+  left_out = len(table.rows) - len(rows) or len(table.header) - len(columns)
+  if not left_out:
+    return table
+  what = "rows" if len(rows) < len(table.rows) else "columns"
+  note = (
+    f"Left out here: {left_out} {what} that were not run; `python -m "
+    f"scripts.tables … --table {table.name}` shows all."
+  )
+  return dataclasses.replace(
+    table,
+    header=[table.header[i] for i in columns],
+    rows=[tuple(row[i] for i in columns) for row in rows],
+    notes=[*table.notes, note],
+  )
+
+
 def _notes(name, arms, count):
   """Returns sentences that say what the numbers are."""
   notes = []
   if paper := PUBLISHED.get(name):
-    notes.append(f"Paper: {'; '.join(filter(None, (paper['source'], paper['setting'])))}.")
+    notes.append(
+      f"Paper: {'; '.join(filter(None, (paper['source'], paper['setting'])))}."
+    )
   if name == "6":
     notes.append(
       "Differences to dpn, whose own top-1 is in the first row. What is given "

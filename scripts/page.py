@@ -90,6 +90,14 @@ def table(
   return f'<div class="scroll"><table>{head}{body}</table></div>'
 
 
+def details(summary: str, text: str) -> str:
+  """Returns lines of text that a click unfolds."""
+  return (
+    f"<details><summary>{html.escape(summary)}</summary>"
+    f"<pre>{html.escape(text)}</pre></details>"
+  )
+
+
 def row(*figures: str) -> str:
   """Returns pictures side by side where the screen is wide enough."""
   return f'<div class="row">{"".join(figures)}</div>'

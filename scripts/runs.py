@@ -26,6 +26,7 @@ class Run:
     done: of done.json; None while the run is incomplete.
     starts: of environment.json, one mapping for each start of the run; empty
       where there is no such file.
+    timing: rows of timing.jsonl, likewise.
   """
 
   path: str
@@ -33,6 +34,7 @@ class Run:
   rows: Sequence[Mapping[str, float]]
   done: Mapping[str, Any] | None
   starts: Sequence[Mapping[str, Any]] = ()
+  timing: Sequence[Mapping[str, float]] = ()
 
   @property
   def seed(self) -> int:
@@ -43,6 +45,16 @@ class Run:
     """Returns the last step on record, 0 if there is none."""
     done = (self.done or {}).get("step")
     return done or (self.rows[-1]["step"] if self.rows else 0)
+
+  @property
+  def status(self) -> str:
+    """Returns "complete", or how far the run has come."""
+    if self.done:
+      return "complete"
+    total = self.config.get("total_steps")
+    return f"incomplete, step {self.step:,}" + (
+      f" of {total:,}" if total else ""
+    )
 
   @property
   def commit(self) -> str:
@@ -60,12 +72,37 @@ class Run:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
   @property
+  def device(self) -> str:
+    """Returns what the run was trained on, as of its last start."""
+    for start in reversed(self.starts):
+      if start.get("device_kind"):
+        return f"{start.get('num_devices', 1)} × {start['device_kind']}"
+    return UNKNOWN
+
+  def timed(self, done_key: str, timing_key: str, last=False) -> float | None:
+    """Returns a figure of the run's speed, None if it recorded none.
+
+    Args:
+      done_key: its name in done.json, which goes first.
+      timing_key: its name in timing.jsonl.
+      last: take the last row there instead of the median.
+    """
+    if (self.done or {}).get(done_key) is not None:
+      return self.done[done_key]
+    values = [row[timing_key] for row in self.timing if timing_key in row]
+    if not values:
+      return None
+    return values[-1] if last else float(np.median(values))
+
+  @property
   def finals(self) -> Mapping[str, float]:
     """Returns the metrics of the last step of a complete run."""
     if self.done is None:
       raise ValueError(f"{self.path} is incomplete: train it to its end first.")
     return self.done.get("metrics") or {
-      k: v for k, v in (self.rows[-1] if self.rows else {}).items() if k != "step"
+      k: v
+      for k, v in (self.rows[-1] if self.rows else {}).items()
+      if k != "step"
     }
 
   def final(self, metric: str) -> float:
@@ -115,6 +152,7 @@ def read(path: str) -> Run:
     _read_rows(os.path.join(path, metrics.METRICS)),
     _read_json(os.path.join(path, "done.json")),
     _read_json(os.path.join(path, "environment.json")) or (),
+    _read_rows(os.path.join(path, metrics.TIMING)),
   )
 
 

@@ -49,7 +49,11 @@ def long_rows(found: Iterable[runs.Run]) -> Iterator[dict[str, str]]:
     for row in run.rows:
       for metric, value in row.items():
         if metric != "step":
-          filled = known | {"step": row["step"], "metric": metric, "value": value}
+          filled = known | {
+            "step": row["step"],
+            "metric": metric,
+            "value": value,
+          }
           yield {name: str(filled[name]) for name in LONG}
 
 
