@@ -73,7 +73,9 @@ class Checkpointer:
     with self._explained():
       self._orbax.save_async(step, state, force=True, custom_metadata=metadata)
 
-  def restore(self, state: Any) -> tuple[Any, dict[str, int]]:
+  def restore(
+    self, state: Any, *, step: int | None = None
+  ) -> tuple[Any, dict[str, int]]:
     """Returns (state, position) of the latest checkpoint that is whole.
 
     Damaged ones are logged and, unless read_only, set aside under another name.
@@ -81,12 +83,20 @@ class Checkpointer:
     Args:
       state: tree of `jax.ShapeDtypeStruct` with explicit shardings. The mesh
         may differ from the one that saved.
+      step: the one to take instead of the latest.
 
     Raises:
       MismatchError: the checkpoint holds other arrays.
-      OSError: every checkpoint is damaged.
+      OSError: every checkpoint is damaged, or there is none.
     """
     found = [checkpoint.step for checkpoint in self._orbax.checkpoints]
+    if step in found:
+      found = [step]
+    elif step is not None or not found:
+      raise FileNotFoundError(
+        f"There is no checkpoint of {'any' if step is None else f'step {step}'}"
+        f" in {self._orbax.directory}; it has those of steps {found}."
+      )
     for step in reversed(found):
       restored, position, error = self._load(step, state)
       if _all_processes(error is None):

@@ -5,6 +5,19 @@ import numpy as np
 
 from input_pipeline import pipeline, pp, testing
 
+# What VTAB's labels are made of, see input_pipeline.ops_vtab.
+_FEATURES = {
+  "label_x_position": 0,
+  "label_orientation": 0,
+  "label_azimuth": 0,
+  "label_elevation": 0,
+  "objects": {
+    "size": [0] * 3,
+    "pixel_coords": [[0, 0, 9]] * 3,
+    "location": [[0, 0, 9]] * 3,
+    "type": [0] * 3,
+  },
+}
 EXAMPLES = 1_281_167  # as ImageNet-1k, for durations given in epochs
 
 
@@ -17,7 +30,8 @@ def spec(config) -> pipeline.Spec:
   if "decode" not in config.input.pp:
     return pipeline.training(config.input, seed=0).spec
   rng = np.random.default_rng(0)
-  example = {"image": testing.jpeg(rng, rows=64, cols=64), "label": 0}
+  image = testing.jpeg(rng, rows=64, cols=64)
+  example = {"image": image, "label": 0, "labels": 0, **_FEATURES}
   made = pp.make(config.input.pp)(example, rng)
   return {
     name: ((config.input.batch_size, *np.shape(value)), np.asarray(value).dtype)

@@ -243,7 +243,7 @@ def fail(error: BaseException | str):
   sys.exit(f"Error: {error}")
 
 
-def _parse_flags(argv):
+def parse_flags(argv):
   """Parses flags; what is wrong with a config is an error like any other."""
   try:
     return flags.FLAGS(argv)
@@ -293,4 +293,4 @@ if __name__ == "__main__":
   )
   flags.DEFINE_bool("traceback", False, "Show where an error comes from.")
   flags.mark_flags_as_required(["config", "workdir"])
-  app.run(main, flags_parser=_parse_flags)
+  app.run(main, flags_parser=parse_flags)
