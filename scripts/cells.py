@@ -53,9 +53,15 @@ def of(run: runs.Run) -> Cell | None:
   recipe = table.pop("recipe", derived.pop("recipe"))
   arm = _arm(run.config.get("model") or {}, table.pop("arm", BASE))
   keys = {**derived, **table}
-  keys.pop("runlocal", None)
+  for name in ("runlocal", "candidate"):
+    keys.pop(name, None)
   metric = keys.pop("metric", "")
   return Cell(recipe, arm, tuple(sorted(keys.items())), metric)
+
+
+def is_candidate(run: runs.Run) -> bool:
+  """Returns whether a run counts only if a selection names it."""
+  return bool((run.config.get("table") or {}).get("candidate"))
 
 
 def differences(repetitions: Sequence[runs.Run]) -> dict[str, list[str]]:

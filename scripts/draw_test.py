@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from scripts import figures, runs, testing
+from scripts import draw, runs, stats, testing
 
 
 def _arm(folder, **logged_by_seed):
@@ -15,9 +15,10 @@ def _arm(folder, **logged_by_seed):
   return runs.find([str(folder)])
 
 
-def test_curves_are_the_runs_and_their_mean(tmp_path):
+def test_curves_of_two_runs_are_the_runs_and_their_mean(tmp_path):
   arm = _arm(tmp_path, accuracy=[[0.2, 0.6], [0.4, 0.8]])
-  fig = figures.curves({"ViT": arm}, "accuracy", "accuracy [%]", scale=100)
+  panels = {"B/16": {"ViT": arm}}
+  fig = draw.curves(panels, "accuracy", "accuracy [%]", scale=100)
   lines = fig.axes[0].lines
   assert [line.get_xdata().tolist() for line in lines] == [[10, 20]] * 3
   np.testing.assert_allclose(
@@ -25,23 +26,38 @@ def test_curves_are_the_runs_and_their_mean(tmp_path):
   )
   assert lines[2].get_linewidth() > lines[0].get_linewidth()
   assert fig.axes[0].get_ylabel() == "accuracy [%]"
+  assert fig.axes[0].get_title() == "B/16"
   assert [t.get_text() for t in fig.axes[0].get_legend().texts] == ["ViT"]
 
 
-def test_arms_have_different_colours(tmp_path):
+def test_curves_of_three_runs_have_a_band(tmp_path):
+  arm = _arm(tmp_path, accuracy=[[0.96], [0.97], [0.98]])
+  ax = draw.curves({"": {"ViT": arm}}, "accuracy", "accuracy").axes[0]
+  (line,) = ax.lines
+  np.testing.assert_allclose(line.get_ydata(), [0.97])
+  band = ax.collections[0].get_paths()[0].vertices
+  # 4.303 · 0.01 / √3 = 0.02484 around the mean.
+  limits = (band.min(0)[1], band.max(0)[1])
+  np.testing.assert_allclose(limits, (0.9452, 0.9948), atol=1e-4)
+
+
+def test_an_arm_keeps_its_colour_in_every_panel(tmp_path):
   arms = {n: _arm(tmp_path / n, loss=[[1.0, 0.5]]) for n in ("none", "dpn")}
-  lines = figures.curves(arms, "loss", "loss").axes[0].lines
-  assert lines[1].get_color() != lines[3].get_color()
+  panels = {"a": arms, "b": {"dpn": arms["dpn"]}}
+  first, second = draw.curves(panels, "loss", "loss").axes
+  none, dpn = (line.get_color() for line in first.lines)
+  assert none != dpn
+  assert second.lines[0].get_color() == dpn
 
 
 def test_runs_of_different_lengths_are_no_repetitions(tmp_path):
   arm = _arm(tmp_path, loss=[[1.0, 0.5], [1.0]])
   with pytest.raises(ValueError, match="'loss' at different steps"):
-    figures.curves({"ViT": arm}, "loss", "loss")
+    draw.curves({"": {"ViT": arm}}, "loss", "loss")
 
 
 def test_gradient_depth_is_the_mean_of_the_last_steps(tmp_path):
-  for seed, factor in enumerate((1.0, 3.0)):
+  for seed, factor in enumerate((1.0, 4.0)):
     rows = [
       {
         "step": step,
@@ -53,19 +69,42 @@ def test_gradient_depth_is_the_mean_of_the_last_steps(tmp_path):
     ]
     testing.write_run(tmp_path / str(seed), seed=seed, rows=rows)
   arm = runs.find([str(tmp_path)])
-  fig = figures.gradient_depth({"ViT": arm}, last_steps=20)
-  ax = fig.axes[0]
-  # Steps 20 and 30: mean norm 2 of the embedding in one run, 6 in the other.
-  np.testing.assert_allclose(ax.lines[0].get_ydata(), [4.0, 8.0, 16.0])
-  band = ax.collections[0].get_paths()[0].vertices
-  np.testing.assert_allclose((band.min(0)[1], band.max(0)[1]), (2.0, 24.0))
+  ax = draw.gradient_depth({"": {"ViT": arm}}, last_steps=20).axes[0]
+  # Steps 20 and 30: norm 2 of the embedding in one run, 8 in the other; on a
+  # logarithmic axis their mean is 4.
+  norms = [line.get_ydata() for line in ax.lines]
+  expected = [[2, 4, 8], [8, 16, 32], [4, 8, 16]]
+  np.testing.assert_allclose(norms, expected)
   labels = [tick.get_text() for tick in ax.get_xticklabels()]
-  assert labels == ["embedding", "1", "2"]
+  assert labels == ["E", "1", "2"]
+
+
+def test_gains_are_bars_with_intervals_beside_the_papers():
+  ours = {
+    "B/16": {
+      "pre": stats.Mean(-0.5, 0.2, 3),
+      "post": stats.Mean(1.0, float("nan"), 1),
+      "rmsnorm": stats.mean([]),
+    }
+  }
+  paper = {"B/16": {"pre": stats.Mean(-0.1, float("nan"), 1)}}
+  ax = draw.gains(ours, paper, "gain [points]", "post").axes[0]
+  widths = [bar.get_width() for bar in ax.patches]
+  np.testing.assert_allclose(widths, [-0.5, 1.0, np.nan])
+  colours = [bar.get_facecolor() for bar in ax.patches]
+  assert colours[0] != colours[1]
+  whiskers = ax.containers[1].lines[2][0].get_segments()
+  np.testing.assert_allclose(whiskers, [[[-0.7, 0], [-0.3, 0]]])
+  diamonds = next(line for line in ax.lines if line.get_marker() == "D")
+  np.testing.assert_allclose(diamonds.get_xdata(), [-0.1, np.nan, np.nan])
+  assert [text.get_text() for text in ax.texts] == ["not run"]
+  labels = [tick.get_text() for tick in ax.get_yticklabels()]
+  assert labels == ["pre", "post", "rmsnorm"]
 
 
 def test_scale_maps_unfold_row_column_channel():
   scale = np.arange(2 * 3 * 3, dtype=np.float32)
-  fig = figures.scale_maps({"seed 0": scale}, (2, 3))
+  fig = draw.scale_maps({"seed 0": scale}, [(2, 3)])
   images = [ax.images[0] for ax in fig.axes if ax.images]
   assert len(images) == 3
   for channel, image in enumerate(images):
@@ -74,19 +113,19 @@ def test_scale_maps_unfold_row_column_channel():
       [(row * 3 + col) * 3 + channel for col in range(3)] for row in range(2)
     ]
     np.testing.assert_array_equal(image.get_array(), expected)
-  labels = [image.axes.get_ylabel() for image in images]
+  labels = [image.axes.get_title() for image in images]
   assert labels == ["red", "green", "blue"]
 
 
 def test_scale_maps_share_colours_around_one():
   scales = {"a": np.array([1.0, 1.5]), "b": np.array([0.25, 1.0])}
-  fig = figures.scale_maps(scales, (1, 2))
+  fig = draw.scale_maps(scales, [(1, 2)] * 2)
   limits = {ax.images[0].get_clim() for ax in fig.axes if ax.images}
   assert limits == {(0.25, 1.75)}
-  titles = [ax.get_title() for ax in fig.axes if ax.images]
+  titles = [ax.get_ylabel() for ax in fig.axes if ax.images]
   assert titles == ["a", "b"]
 
 
 def test_scale_of_another_patch_size_is_refused():
   with pytest.raises(ValueError, match=r"\(7,\) for patches of 2×3"):
-    figures.scale_maps({"seed 0": np.ones(7)}, (2, 3))
+    draw.scale_maps({"seed 0": np.ones(7)}, [(2, 3)])

@@ -22,7 +22,7 @@ from matplotlib import figure
 
 from dpn import names
 from dpn.models import load
-from scripts import cells, draw, layouts, results, runs, stats
+from scripts import cells, draw, entries, layouts, results, runs, stats
 
 LABELS = {
   cells.BASE: "ViT",
@@ -55,7 +55,7 @@ def panels(
   for run in found:
     cell = cells.of(run)
     logged = any(metric in row for row in run.rows)
-    if not (cell and run.done and logged) or cell.get("candidate"):
+    if not (cell and run.done and logged) or cells.is_candidate(run):
       continue
     if cell.arm in arms:
       title = " ".join(filter(None, map(cell.get, ("recipe", "arch", "task"))))
@@ -146,7 +146,7 @@ def _gains(name, found, metric):
       continue
     shown = [arm for arm in layout.arms if arm != layout.reference]
     entries = {
-      _label(a): layouts.difference(arms.get(((arch,), a)), reference)
+      _label(a): entries.difference(arms.get(((arch,), a)), reference)
       for a in shown
     }
     if not any(entry.mean for entry in entries.values()):
@@ -175,7 +175,10 @@ def scales(found, args) -> Drawn:
   for run in sorted(found, key=lambda run: run.seed):
     cell = cells.of(run)
     if (
-      cell and run.done and cell.arm == cells.DPN and not cell.get("candidate")
+      cell
+      and run.done
+      and cell.arm == cells.DPN
+      and not cells.is_candidate(run)
     ):
       path = os.path.join(run.path, "params.safetensors")
       files.setdefault(f"{cell.recipe} {cell.get('arch')}", path)

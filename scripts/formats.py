@@ -6,16 +6,16 @@ import math
 import unicodedata
 from collections.abc import Sequence
 
-from scripts import layouts, page
+from scripts import entries, page
 
 
-def text(table: layouts.Table) -> str:
+def text(table: entries.Table) -> str:
   """Returns a table for a terminal."""
   lines = aligned(table.header, _texts(table))
   return "\n".join([table.title, "", lines, "", *table.notes, ""])
 
 
-def md(table: layouts.Table) -> str:
+def md(table: entries.Table) -> str:
   """Returns a Markdown table below a heading, its notes as a list."""
   keys = _keys(table)
   rule = ["---" if i < keys else "--:" for i in range(len(table.header))]
@@ -28,18 +28,18 @@ def md(table: layouts.Table) -> str:
   return "\n".join([f"### {table.title}", "", *lines, "", *notes, ""])
 
 
-def html(table: layouts.Table) -> str:
+def html(table: entries.Table) -> str:
   """Returns a section of a page."""
   return "\n".join(
     (
       page.heading(table.title),
       page.table(table.header, _texts(table), keys=_keys(table)),
-      *(page.paragraph(note) for note in table.notes),
+      *(page.note(note) for note in table.notes),
     )
   )
 
 
-def records(table: layouts.Table) -> list[dict[str, str]]:
+def records(table: entries.Table) -> list[dict[str, str]]:
   """Returns a mapping for each row, every number in a field of its own.
 
   A column of entries gives "<name>", "<name> ci", "<name> n" and "<name> note";

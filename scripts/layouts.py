@@ -1,5 +1,6 @@
 """Lays results out as the paper's tables, beside what the paper reports."""
 
+import collections
 import dataclasses
 import json
 import math
@@ -8,10 +9,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from scripts import cells, results, runs, stats
+from scripts import cells, entries, results, runs
 
-NOT_RUN = "not run"
-NOT_PUBLISHED = "–"
 PUBLISHED = json.loads(
   pathlib.Path(__file__).with_name("paper_tables.json").read_text("utf-8")
 )
@@ -55,60 +54,9 @@ GUEST_METRICS = ("val/prec@1", "test/prec@1", "minival/prec@1")
 _KNOWN_RECIPES = {r for layout in LAYOUTS.values() for r in layout.recipes}
 
 
-@dataclasses.dataclass(frozen=True)
-class Entry:
-  """A cell: a mean with what is to be said of it, or words alone.
-
-  Attributes:
-    mean: None where there are only words.
-    note: how it was compared, what is missing; or the words.
-    runs: how many were averaged; None for a number of the paper.
-    sign: "+" for differences.
-    digits: of the mean after the decimal point; its interval has two.
-  """
-
-  mean: stats.Mean | None = None
-  note: str = ""
-  runs: int | None = None
-  sign: str = ""
-  digits: int = 2
-
-  def text(self) -> str:
-    if self.mean is None:
-      return self.note
-    sign = self.sign if round(self.mean.value, self.digits) else ""
-    text = f"{self.mean.value:{sign}.{self.digits}f}".replace("-", "−")
-    if not math.isnan(self.mean.ci):
-      text += f" ± {self.mean.ci:.2f}"
-    notes = [f"n={self.runs}"] if self.runs else []
-    notes += [self.note] if self.note else []
-    return f"{text} ({', '.join(notes)})" if notes else text
-
-
-@dataclasses.dataclass(frozen=True)
-class Table:
-  """A table to be written in whatever format.
-
-  Attributes:
-    name: key of `LAYOUTS`.
-    title: what it shows.
-    header: a name for each column.
-    rows: text for what tells rows apart, an `Entry` for what was measured.
-    notes: sentences below it.
-    filled: how many cells hold a result of a run.
-  """
-
-  name: str
-  title: str
-  header: Sequence[str]
-  rows: Sequence[Sequence[str | Entry]]
-  notes: Sequence[str]
-  filled: int
-
-
 def build(
   name: str, found: Sequence[runs.Run], metric: str | None = None
-) -> Table:
+) -> entries.Table:
   """Returns one of the paper's tables with the runs' results.
 
   Args:
@@ -126,7 +74,9 @@ def build(
     header, rows = _pairs(name, arms)
   filled = sum(bool(arm.done) for arm in arms.values())
   notes = _notes(name, arms, len(found))
-  return Table(name, title(name), header, rows, notes, filled)
+  return entries.Table(
+    name, title(name), header, rows, notes, filled, name in DELTAS
+  )
 
 
 Place = tuple[tuple[str, ...], str]  # (values of the layout's keys, arm)
@@ -154,32 +104,6 @@ def arms_of(
     return (tuple(values), cell.arm), (named,) if named else metrics
 
   return results.collect(found, place)
-
-
-def ours(arm: results.Arm | None) -> Entry:
-  """Returns the entry of an arm, None for one that was never run."""
-  if arm is None:
-    return Entry(note=NOT_RUN)
-  if not arm.done:  # none, or not for every task
-    count = len(arm.open)
-    return Entry(note=f"incomplete ({count} run{'s' * (count > 1)})")
-  return Entry(arm.mean, arm.note(), len(arm.done))
-
-
-def difference(new: results.Arm | None, old: results.Arm | None) -> Entry:
-  """Returns new − old of two arms, where both have results."""
-  if not (new and new.done and old and old.done):
-    lacking = any(arm and not arm.done for arm in (new, old))
-    return Entry(note="incomplete" if lacking else NOT_RUN)
-  mean, how = stats.difference(new.values, old.values)
-  return Entry(mean, how, mean.n, sign="+")
-
-
-def published(value: float | None, ci: float = math.nan, sign="") -> Entry:
-  """Returns the entry of a number in the paper, in its precision."""
-  if value is None:
-    return Entry(note=NOT_PUBLISHED)
-  return Entry(stats.Mean(value, ci, 1), sign=sign, digits=1)
 
 
 def title(name: str) -> str:
@@ -212,12 +136,12 @@ def _pair(row, paper, base, dpn):
   gain = None if None in values else values[1] - values[0]
   return (
     *row,
-    published(values[0], paper.get("base_ci", math.nan)),
-    published(values[1], paper.get("dpn_ci", math.nan)),
-    published(gain, sign="+"),
-    ours(base),
-    ours(dpn),
-    difference(dpn, base),
+    entries.published(values[0], paper.get("base_ci", math.nan)),
+    entries.published(values[1], paper.get("dpn_ci", math.nan)),
+    entries.published(gain, sign="+"),
+    entries.ours(base),
+    entries.ours(dpn),
+    entries.difference(dpn, base),
   )
 
 
@@ -291,7 +215,9 @@ def _deltas(name, arms):
       if layout.printed:
         row.append(printed(arm, arch))
       own, reference = (arms.get(((arch,), a)) for a in (arm, layout.reference))
-      row.append(ours(own) if absolute else difference(own, reference))
+      row.append(
+        entries.ours(own) if absolute else entries.difference(own, reference)
+      )
     rows.append(tuple(row))
   return header, rows
 
@@ -302,16 +228,18 @@ def archs(name: str, arms: Mapping[Place, results.Arm]) -> list[str]:
   return [*known, *sorted({arch for (arch,), _ in arms if arch not in known})]
 
 
-def printed(arm: str, arch: str) -> Entry:
+def printed(arm: str, arch: str) -> entries.Entry:
   """Returns Table 6's number; of dpn and base those of Table 1 (left)."""
   table_1 = _reported("1_left").get(("AugReg", arch), {})
   if arm == cells.DPN:
-    return published(table_1.get("dpn"), table_1.get("dpn_ci", math.nan))
+    return entries.published(
+      table_1.get("dpn"), table_1.get("dpn_ci", math.nan)
+    )
   if arm == cells.BASE:
     gain = table_1["base"] - table_1["dpn"] if table_1 else None
-    return published(gain, sign="+")
+    return entries.published(gain, sign="+")
   row = next(row for row in PUBLISHED["6"]["rows"] if row["arm"] == arm)
-  return published(row.get(arch), sign="+")
+  return entries.published(row.get(arch), sign="+")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -354,43 +282,6 @@ DELTAS = {
 }
 
 
-def condensed(table: Table) -> Table:
-  """Returns a table without most of what was never run, and says so.
-
-  Of the differences, columns without a number go; of Table 3, tasks without a
-  result of ours. Other tables are short.
-  """
-
-  def lacks(cell):
-    words = (NOT_RUN, NOT_PUBLISHED)
-    return isinstance(cell, Entry) and not cell.mean and cell.note in words
-
-  columns = range(len(table.header))
-  rows = table.rows
-  if table.name in DELTAS:
-    columns = [i for i in columns if not all(lacks(row[i]) for row in rows)]
-  if table.name == "3":
-    rows = [
-      row
-      for row in rows
-      if row[1].startswith("mean of") or not all(map(lacks, row[-3:]))
-    ]
-  left_out = len(table.rows) - len(rows) or len(table.header) - len(columns)
-  if not left_out:
-    return table
-  what = "rows" if len(rows) < len(table.rows) else "columns"
-  note = (
-    f"Left out here: {left_out} {what} that were not run; `python -m "
-    f"scripts.tables … --table {table.name}` shows all."
-  )
-  return dataclasses.replace(
-    table,
-    header=[table.header[i] for i in columns],
-    rows=[tuple(row[i] for i in columns) for row in rows],
-    notes=[*table.notes, note],
-  )
-
-
 def _notes(name, arms, count):
   """Returns sentences that say what the numbers are."""
   notes = []
@@ -408,8 +299,8 @@ def _notes(name, arms, count):
   metrics = sorted({arm.metric for arm in arms.values() if arm.metric})
   if metrics:
     notes.append(
-      f"Ours: mean of {' or '.join(metrics)} at the last step over n runs ± 95% "
-      "confidence interval (Student's t). Differences are "
+      f"Ours: mean of {' or '.join(metrics)} at the last step over n runs ± "
+      "95% confidence interval (Student's t). Differences are "
       "paired seed by seed where both arms have the same seeds, else Welch's."
     )
   still = [run.path for arm in arms.values() for run in arm.open]
@@ -426,21 +317,21 @@ def _notes(name, arms, count):
 
 
 def _seeds(name, arms):
-  """Returns a note on each row whose arms have other seeds than its reference."""
+  """Returns a note on arms that have other seeds than their reference."""
   reference = DELTAS[name].reference if name in DELTAS else cells.BASE
-  notes = []
+  different = collections.defaultdict(list)
   for (row, arm), result in arms.items():
     other = arms.get((row, reference))
     if not (result.done and other and other.done):
       continue
-    seeds, others = ([r.seed for r in a.done] for a in (result, other))
+    seeds, others = (_seeds_of(a) for a in (result, other))
     if seeds != others:
-      notes.append(
-        f"Seeds differ: {' '.join(row)} {arm} has {_listed(seeds)}, "
-        f"{reference} has {_listed(others)}."
-      )
-  return notes
+      different[seeds, others].append(f"{' '.join(row)} {arm}")
+  return [
+    f"Seeds {seeds}, where {reference} has {others}: {', '.join(names)}."
+    for (seeds, others), names in different.items()
+  ]
 
 
-def _listed(seeds):
-  return ", ".join(map(str, seeds))
+def _seeds_of(arm):
+  return ", ".join(str(run.seed) for run in arm.done)

@@ -87,7 +87,7 @@ sweep "configs/mini.py:data=$data,dir=$dir,steps=$steps" "$out/stems"
 echo "2/3 Transfers to $task:"
 init="$out/stems/{stem_ln}-s{seed}/params.safetensors"
 sweep "configs/mini_vtab.py:data=$task,dir=$out/data,init=$init" "$out/transfers"
-"$python" -m scripts.select_best "$out/transfers" --test --jobs "$jobs"
+"$python" -m scripts.select_best "$out/transfers" --test
 echo "3/3 Tables, figures, report:"
 "$python" -m scripts.tables "$out/stems" "$out/transfers" --table 1_left 3 6 \
   --format md -o "$out/tables.md"

@@ -77,11 +77,6 @@ def test_an_arm_without_a_complete_run_has_no_numbers(tmp_path):
   assert "seed by seed" not in quickstart.report(_arms(tmp_path))
 
 
-def test_text_table_lines_up():
-  lines = quickstart.text_table(("arm", "n"), [("a", "10"), ("long", "2")])
-  assert lines == "arm    n\na     10\nlong   2"
-
-
 class _Page(html.parser.HTMLParser):
   """Collects the tags and the text of a page."""
 

@@ -12,8 +12,18 @@ import pathlib
 import sys
 from collections.abc import Sequence
 
-from scripts import cells, configs_diff, figures, formats, layouts, page
-from scripts import results, runs, stats
+from scripts import (
+  cells,
+  configs_diff,
+  entries,
+  figures,
+  formats,
+  layouts,
+  page,
+  results,
+  runs,
+  stats,
+)
 
 RUNS = (
   "run", "model", "arm", "seed", "status", "result", "steps", "train time",
@@ -21,21 +31,21 @@ RUNS = (
 )  # fmt: skip
 SPEED = ("recipe", "model", "runs", "images/s", "MFU", "core hours", "device")
 CAPTIONS = {
-  "figure_1": "Gain of each placement of LayerNorms in the block, of NormFormer, "
-  "Sub-LN and Dual PatchNorm, over a ViT with LayerNorm before attention and "
-  "MLP. Bars without a whisker are single runs.",
+  "figure_1": "Gain of each placement of LayerNorms in the block, of "
+  "NormFormer, Sub-LN and Dual PatchNorm, over a ViT with LayerNorm "
+  "before attention and MLP. Bars without a whisker are single runs.",
   "figure_2": "Norm of the loss's gradient in the patch embedding (E) and in "
   "each block, mean over the last {last} steps.",
-  "figure_3": "What the first LayerNorm of Dual PatchNorm multiplies each pixel "
-  "of a patch with, by colour channel; training begins at 1 (white).",
+  "figure_3": "What the first LayerNorm of Dual PatchNorm multiplies each "
+  "pixel of a patch with, by colour channel; training begins at 1 (white).",
   "figure_4": "Norm of the loss's gradient in the patch embedding.",
   "table_6": "Stems relative to Dual PatchNorm. Diamonds: the paper's Table 6.",
   "curves_loss": "Loss of single training batches.",
   "curves_accuracy": "Accuracy on images not trained on.",
 }
 _LINES = (
-  " Lines are means over seeds, bands their 95% confidence intervals (Student's "
-  "t) from three runs on."
+  " Lines are means over seeds, bands their 95% confidence intervals "
+  "(Student's t) from three runs on."
 )
 
 
@@ -72,7 +82,7 @@ def _tables(found):
   built = [layouts.build(name, found) for name in layouts.LAYOUTS]
   filled = [table for table in built if table.filled]
   empty = [t.title.partition(":")[0] for t in built if not t.filled]
-  parts = [formats.html(layouts.condensed(table)) for table in filled]
+  parts = [formats.html(entries.condensed(table)) for table in filled]
   if empty:
     text = f"Without any result here: {', '.join(empty)}."
     parts.append(page.paragraph(text))

@@ -24,6 +24,7 @@ class Arm:
     values: of the metric by seed, fractions in percent; where there is a
       single run with a probe that has seeds of its own, by those.
     probes: whether `values` are by probe seed.
+    waiting: what candidates of a selection wait for, "" if for nothing.
   """
 
   done: Sequence[runs.Run] = ()
@@ -32,6 +33,7 @@ class Arm:
   metric: str = ""
   values: Mapping[str, float] = dataclasses.field(default_factory=dict)
   probes: bool = False
+  waiting: str = ""
 
   @property
   def mean(self) -> stats.Mean:
@@ -76,6 +78,13 @@ def collect(
 
 
 def _arm(repetitions, metrics):
+  candidates = [run for run in repetitions if cells.is_candidate(run)]
+  if candidates and candidates == repetitions:
+    repetitions = [run for run in candidates if run.chosen]
+    if not repetitions:
+      return Arm(waiting=f"{len(candidates)} candidates, none selected yet")
+    if not any(m in run.finals for m in metrics for run in repetitions):
+      return Arm(waiting="selected, not tested yet")
   done = [run for run in repetitions if run.done]
   still = [run for run in repetitions if not run.done]
   if not done:
@@ -111,8 +120,8 @@ def _one_a_seed(done, metric):
       continue
     if first.final(metric) != run.final(metric):
       raise ValueError(
-        f"{first.path} and {run.path} have the same seed ({run.seed}), fill the "
-        f"same cell and differ in {metric}: {first.final(metric):g} and "
+        f"{first.path} and {run.path} have the same seed ({run.seed}), fill "
+        f"the same cell and differ in {metric}: {first.final(metric):g} and "
         f"{run.final(metric):g}. Give one of the two only, or train one with "
         "another seed."
       )

@@ -27,6 +27,8 @@ class Run:
     starts: of environment.json, one mapping for each start of the run; empty
       where there is no such file.
     timing: rows of timing.jsonl, likewise.
+    tested: what scripts.evaluate measured afterwards, of test.json.
+    chosen: whether selection.json of the sweep names the run; None without one.
   """
 
   path: str
@@ -35,6 +37,8 @@ class Run:
   done: Mapping[str, Any] | None
   starts: Sequence[Mapping[str, Any]] = ()
   timing: Sequence[Mapping[str, float]] = ()
+  tested: Mapping[str, float] = dataclasses.field(default_factory=dict)
+  chosen: bool | None = None
 
   @property
   def seed(self) -> int:
@@ -96,14 +100,11 @@ class Run:
 
   @property
   def finals(self) -> Mapping[str, float]:
-    """Returns the metrics of the last step of a complete run."""
+    """Returns the metrics of the last step of a complete run, and `tested`."""
     if self.done is None:
       raise ValueError(f"{self.path} is incomplete: train it to its end first.")
-    return self.done.get("metrics") or {
-      k: v
-      for k, v in (self.rows[-1] if self.rows else {}).items()
-      if k != "step"
-    }
+    last = self.done.get("metrics") or (self.rows[-1] if self.rows else {})
+    return {k: v for k, v in {**last, **self.tested}.items() if k != "step"}
 
   def final(self, metric: str) -> float:
     """Returns the metric's value at the last step of a complete run."""
@@ -153,7 +154,18 @@ def read(path: str) -> Run:
     _read_json(os.path.join(path, "done.json")),
     _read_json(os.path.join(path, "environment.json")) or (),
     _read_rows(os.path.join(path, metrics.TIMING)),
+    _read_json(os.path.join(path, "test.json")) or {},
+    _chosen(path),
   )
+
+
+def _chosen(path):
+  """Returns whether the selection beside a run names it, None without one."""
+  sweep, name = os.path.split(os.path.abspath(path))
+  selection = _read_json(os.path.join(sweep, "selection.json"))
+  if selection is None:
+    return None
+  return any(name in choice["runs"] for choice in selection.values())
 
 
 def find(roots: Sequence[str]) -> list[Run]:
