@@ -34,6 +34,7 @@ _NONE = stats.mean([])
 EMBEDDING = "grad_norm/embedding"
 _SCALE = "stem/ln0/scale"
 _DPI = 300
+_FILES = tuple(load.READERS)
 Drawn = dict[str, figure.Figure]  # name of the file → figure
 
 
@@ -145,13 +146,13 @@ def _gains(name, found, metric):
     if not (reference and reference.done):
       continue
     shown = [arm for arm in layout.arms if arm != layout.reference]
-    entries = {
+    compared = {
       _label(a): entries.difference(arms.get(((arch,), a)), reference)
       for a in shown
     }
-    if not any(entry.mean for entry in entries.values()):
+    if not any(entry.mean for entry in compared.values()):
       continue
-    ours[arch] = {a: entry.mean or _NONE for a, entry in entries.items()}
+    ours[arch] = {a: entry.mean or _NONE for a, entry in compared.items()}
     if layout.printed:
       printed = {_label(a): layouts.printed(a, arch).mean for a in shown}
       paper[arch] = {a: mean for a, mean in printed.items() if mean}
@@ -272,7 +273,7 @@ def _parse(argv):
   for name in args.figure:
     if name not in (*FIGURES, "all"):
       raise ValueError(names.unknown("figure", name, [*FIGURES, "all"]))
-  args.files = [path for path in args.runs if not os.path.isdir(path)]
+  args.files = [path for path in args.runs if path.endswith(_FILES)]
   return args
 
 
@@ -281,6 +282,10 @@ def main(argv: Sequence[str] | None = None):
     args = _parse(argv)
     folders = [path for path in args.runs if path not in args.files]
     found = runs.find(folders)
+    if not found and {*args.figure} - {"3", "all"}:
+      raise ValueError(
+        "Only Figure 3 is drawn from parameter files: give folders of runs."
+      )
     if "all" in args.figure:
       drawn, missing = draw_all(found, args)
       for name, why in missing.items():
