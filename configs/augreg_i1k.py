@@ -4,6 +4,7 @@ Appendix C of arXiv 2302.01327 (Dual PatchNorm); recipe of arXiv 2106.10270.
 
   python -m trainers.train --workdir W \
     --config configs/augreg_i1k.py:variant=B/16
+  python -m scripts.sweep --config configs/augreg_i1k.py --out runs/table1
 
 Arguments: variant (B/16, B/32, S/16, S/32, Ti/16, L/16), stem_ln (dpn, none,
 …), aug (overrides the variant's own setting), seed, runlocal (two steps of 8

@@ -3,12 +3,18 @@
 import importlib
 import pathlib
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 
+import dpn.tasks
+from configs import common
 from dpn import metrics
-from input_pipeline import testing
-from trainers import train
+from input_pipeline import pp, testing
+from scripts import made_up
+from trainers import schema, train
 
 FOLDER = pathlib.Path(__file__).parent
 CONFIGS = sorted(
@@ -17,6 +23,39 @@ CONFIGS = sorted(
   if path.stem not in ("__init__", "common") and "_test" not in path.stem
 )
 
+# Arguments that are numbers, names of files, or what the sweeps go through.
+PLAIN = {
+  *("seed", "runlocal", "lr", "wd", "dropout", "mixup", "epochs", "batch"),
+  *("steps", "init", "data", "data_dir", "split", "classes", "label"),
+}
+# For every other argument, values that make another model or other inputs.
+VALUES = {
+  "aug": ["none", "light1", "medium2", "strong2"],
+  "block": ["normformer", "sub_ln"],
+  "block_ln": ["sub_ln"],
+  "datasets": ["imagenet", "small"],
+  "dpn": ["True"],
+  "ema": ["True"],
+  "mlp": ["pre+post"],
+  "norm": ["dtn"],
+  "pool": ["gap", "map"],
+  "posemb_join": ["lape"],
+  "post": ["stream"],
+  "pp": ["vtab", "crop_flip"],
+  "randaug": ["10"],
+  "rep_size": ["True"],
+  "res": ["224", "384"],
+  "sa": ["post"],
+  "stem_ln": ["none", "post_posemb"],
+  "task": ["DTD"],  # the others: vtab_test.py
+  "test": ["True"],
+  "variant": [],  # its own test, below
+}
+VARIANTS = {
+  "cifar10": ["lite-7/4", "cvt-7/4", "cct-7/3x1"],
+  "deit_i1k": ["S/16", "B/16"],
+}
+
 
 @pytest.fixture(scope="module", autouse=True)
 def _data(tmp_path_factory):
@@ -24,42 +63,143 @@ def _data(tmp_path_factory):
   folder = str(tmp_path_factory.mktemp("tfds"))
   testing.imagenet2012(folder, train=16, validation=8)
   image = testing.jpeg(np.random.default_rng(0), 32, 32)
-  examples = [{"image": image, "label": i % 10} for i in range(8)]
-  splits = {"train": examples, "test": examples}
-  testing.write_tfds(folder, "cifar10", splits, {"image": "jpeg", "label": 10})
+
+  def write(path, name, key, classes, *splits):
+    examples = [{"image": image, key: i % 10} for i in range(8)]
+    testing.write_tfds(
+      f"{folder}{path}",
+      name,
+      dict.fromkeys(splits, examples),
+      {"image": "jpeg", key: classes},
+    )
+
+  write("", "cifar10", "label", 10, "train", "test")
+  write("", "cifar100", "label", 100, "train", "test")
+  write("", "imagenet21k", "labels", 21_843, "full")
+  write("/sun397", "tfds", "label", 397, "train", "validation", "test")
   with pytest.MonkeyPatch.context() as patch:
     patch.setenv("TFDS_DATA_DIR", folder)
     yield
 
 
-def _config(name, arg):
-  return importlib.import_module(f"configs.{name}").get_config(arg)
+@pytest.fixture(scope="module", autouse=True)
+def _compile_once(tmp_path_factory):
+  """Many configs share a step or an evaluator, which then compiles once."""
+  values = {
+    "jax_compilation_cache_dir": str(tmp_path_factory.mktemp("compiled")),
+    "jax_persistent_cache_min_compile_time_secs": 0.0,
+    "jax_persistent_cache_min_entry_size_bytes": 0,
+    "jax_disable_most_optimizations": True,  # compiling is all the work here
+  }
+  before = {name: getattr(jax.config, name) for name in values}
+  for name, value in values.items():
+    jax.config.update(name, value)
+  compilation_cache.reset_cache()
+  yield
+  for name, value in before.items():
+    jax.config.update(name, value)
+  compilation_cache.reset_cache()
+
+
+def _module(name):
+  return importlib.import_module(f"configs.{name}")
+
+
+def _shrunk(name, arg="runlocal"):
+  """Returns a config whose model, if it is one of the large ones, is tiny."""
+  config = _module(name).get_config(arg)
+  variant = config.model.get("variant", "lite")
+  if variant[0] in "TSBL" and variant[-2:] in ("16", "32"):
+    config.model.variant = "mu/32"
+  return config
 
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_config_trains_and_evaluates(name, tmp_path):
-  config = _config(name, "runlocal")
-  if config.input.data.name == "imagenet2012":
-    config.model.variant = "mu/32"
+  config = _shrunk(name)
   train.train(config, str(tmp_path))
   rows = metrics.read(str(tmp_path / "metrics.jsonl"))
-  assert [row["step"] for row in rows] == [1, 2]
-  assert {"loss", "lr", "l2_grads"} <= rows[0].keys()
-  evaluated = {key.split("/")[0] for key in rows[1] if "/" in key}
+  steps = [1, 2] if config.total_steps else [0]
+  assert [row["step"] for row in rows] == steps
+  if config.total_steps:
+    assert {"loss", "lr", "l2_grads"} <= rows[0].keys()
+  evaluated = {key.split("/")[0] for key in rows[-1] if "/" in key}
   assert evaluated - {"grad_norm"} == set(config.evals)
   assert (tmp_path / "done.json").exists()
+  assert config.table.runlocal
+  if "test" not in config.table.metric:  # which selection adds
+    assert config.table.metric in rows[-1]
+
+
+def _arguments(name):
+  """Returns the arguments that a config knows."""
+  known = {}
+  with pytest.MonkeyPatch.context() as patch:
+    parse = common.parse_arg
+
+    def record(arg, **spec):
+      known.setdefault("spec", spec)
+      return parse(arg, **spec)
+
+    patch.setattr(common, "parse_arg", record)
+    _module(name).get_config("runlocal")
+  return known["spec"]
+
+
+def _check(config):
+  """Traces a step's loss, and runs the preprocessing of training."""
+  schema.check(config)
+  task = dpn.tasks.make(config)
+  batch = {
+    key: jnp.zeros((2, *shape[1:]), dtype)
+    for key, (shape, dtype) in made_up.spec(config).items()
+  }
+  variables = jax.eval_shape(task.init, jax.random.key(0), batch)
+  loss = lambda v: task.measure(v, batch, rng=jax.random.key(0))[0]["loss"]
+  assert jax.eval_shape(loss, variables).shape == (2,)
+  for section in config.evals.values():
+    for key in ("pp_fn", "pp_train", "pp_eval"):
+      pp.make(section.get(key, ""))
+  return task
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_each_value_of_an_argument(name):
+  for argument in _arguments(name):
+    if argument in PLAIN:
+      continue
+    values = VALUES[argument]  # a new argument has to be listed here
+    if argument == "variant":
+      values = VARIANTS.get(name, [])
+    for value in values:
+      _check(_shrunk(name, f"{argument}={value},runlocal"))
 
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_config_says_how_to_run_it_and_what_to_expect(name):
-  text = importlib.import_module(f"configs.{name}").__doc__
-  assert "python -m trainers.train" in text
-  assert f"--config configs/{name}.py" in text
-  assert "--workdir" in text
+  text = _module(name).__doc__
+  command = "evaluate" if name == "fewshot" else "trainers.train"
+  assert command in text
+  assert f"configs/{name}.py" in text
+  assert "--config" in text
   assert "Expected" in text
+  if hasattr(_module(name), "sweep"):
+    assert "python -m scripts.sweep" in text
+    assert "As a sweep" in " ".join(text.split())
 
 
-def test_finetuning_needs_a_model_to_start_from():
-  with pytest.raises(ValueError, match="append init=/path/to/"):
-    _config("finetune_i1k", None)
-  assert _config("finetune_i1k", "init=a.npz").model_init == "a.npz"
+@pytest.mark.parametrize("name", ["finetune_i1k", "vtab"])
+def test_transfers_need_a_model_to_start_from(name):
+  with pytest.raises(ValueError, match=f"{name} needs.*append init=/path/to/"):
+    _module(name).get_config(None)
+  assert _module(name).get_config("init=a.npz").model_init == "a.npz"
+
+
+def test_jft_needs_data():
+  with pytest.raises(ValueError, match="append data=NAME,classes=N"):
+    _module("jft").get_config("variant=L/16")
+  config = _module("jft").get_config("data=mine,classes=7,label=class")
+  assert (config.input.data.name, config.num_classes) == ("mine", 7)
+  assert 'onehot(7, key="class"' in config.input.pp
+  assert "mixup" not in config
+  assert "randaug" not in config.input.pp

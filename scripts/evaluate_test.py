@@ -1,0 +1,101 @@
+"""Evaluating a checkpoint gives what the run itself measured."""
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from dpn import metrics
+from scripts import evaluate
+from trainers import testing, train
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+  """Returns a finished run's config, folder and last row."""
+  config = testing.tiny_config(
+    total_steps=4, ckpt_steps=2, **{"evals.test.log_steps": 2}
+  )
+  folder = tmp_path_factory.mktemp("run")
+  train.train(config, str(folder))
+  return config, folder, metrics.read(str(folder / "metrics.jsonl"))
+
+
+def _evaluated(row):
+  prefixes = ("test/", "fewshot/")
+  return {k: v for k, v in row.items() if k.startswith(prefixes)}
+
+
+def _check(got, want):
+  assert got.keys() == want.keys()
+  for name, value in want.items():
+    np.testing.assert_allclose(got[name], value, rtol=1e-6, err_msg=name)
+
+
+def test_a_run_and_its_checkpoints(run):
+  config, folder, rows = run
+  final = {"step": 4} | _evaluated(rows[-1])
+  assert len(final) > 4
+  _check(evaluate.evaluate(config, str(folder)), final)
+  test = {k: v for k, v in final.items() if k.startswith(("step", "test/"))}
+  there = folder / "checkpoints"
+  _check(evaluate.evaluate(config, str(there), ["test"]), test)
+  [early] = [row for row in rows if row["step"] == 2]
+  want = {"step": 2} | _evaluated(early)
+  _check(evaluate.evaluate(config, str(there / "2"), ["test"]), want)
+  assert final["test/loss"] != want["test/loss"]
+
+
+def test_parameters_from_elsewhere(run, tmp_path):
+  """Another format, other classes: probes do not use the head."""
+  config, folder, rows = run
+  params = safetensors.numpy.load_file(folder / "params.safetensors")
+  params["head/kernel"] = np.zeros((16, 7), np.float32)
+  params["head/bias"] = np.zeros(7, np.float32)
+  np.savez(tmp_path / "other.npz", **params)
+  got = evaluate.evaluate(config, str(tmp_path / "other.npz"), ["fewshot"])
+  assert got.pop("step") is None
+  want = _evaluated(rows[-1])
+  _check(got, {k: v for k, v in want.items() if k.startswith("fewshot/")})
+  with pytest.raises(ValueError, match=r"head/kernel +\(16, 10\) +\(16, 7\)"):
+    evaluate.evaluate(config, str(tmp_path / "other.npz"), ["test"])
+
+
+@pytest.mark.parametrize(
+  ("path", "evals", "changes", "message"),
+  [
+    ("", ["tets"], {}, r"in --evals: 'tets'. Did you mean 'test'\? Known: few"),
+    ("", ["test"], {"model.width": 8}, r"cls +\(1, 1, 8\) +\(1, 1, 16\)"),
+    ("", ["test"], {"model.stem_ln": "none"}, r"stem/ln0/bias.*unexpected"),
+    (
+      "checkpoints",
+      ["test"],
+      {"model.width": 8},
+      r"cls: \(1, 1, 16\) there, \(1, 1, 8\) here",
+    ),
+    ("nope", ["test"], {}, "There is no checkpoint '.*nope'. Give a run's"),
+    ("checkpoints/3", ["test"], {}, r"no checkpoint of step 3 .*\[2, 4\]"),
+    ("nope.npz", ["test"], {}, r"no file '.*nope\.npz'"),
+    ("", [], {"evals": {}}, "has no evaluators"),
+    ("", ["test"], {"modle": 1}, "Unknown key in config: 'modle'"),
+  ],
+)
+def test_errors(run, path, evals, changes, message):
+  _, folder, _ = run
+  config = testing.tiny_config(total_steps=4, **changes)
+  path = str(folder / path) if path else str(folder)
+  with pytest.raises((ValueError, OSError), match=message):
+    evaluate.evaluate(config, path, evals)
+
+
+def test_running_statistics_are_not_in_a_parameter_file(run):
+  _, folder, _ = run
+  config = testing.tiny_config(**{"model.norm": "batchnorm"})
+  with pytest.raises(ValueError, match=r"parameters alone.* batch_stats"):
+    evaluate.evaluate(config, str(folder), ["test"])
+
+
+def test_table():
+  row = {"step": None, "a/x": 0.25, "a/x-seed-0": 0.5, "long/name": 3.0}
+  assert evaluate.table(row) == (
+    "step       unknown\na/x        0.2500\nlong/name  3.0000"
+  )

@@ -1,0 +1,234 @@
+"""Sweeps: which arms there are, and what becomes of them."""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from scripts import jobs, sweep
+
+ROOT = pathlib.Path(__file__).parents[1]
+
+# Three arms with two seeds; get_config is that of a run that needs no JAX.
+CONFIG = """
+import ml_collections
+
+def get_config(arg):
+  if "wrong" in arg:
+    raise ValueError("no such width")
+  return ml_collections.ConfigDict({"seed": int(arg.rpartition("=")[2])})
+
+def sweep(arg):
+  seeds = int(arg.rpartition("=")[2]) if arg else 2
+  return [
+    {"name": name, "arg": f"{name},seed={seed}", "seed": seed}
+    for name in ("a", "b", "c")
+    for seed in range(seeds)
+  ]
+"""
+
+# What stands in for trainers.train: it writes down how it was called.
+TRAINER = """
+import json, pathlib, signal, sys, time
+_, config, _, workdir, *fields = sys.argv[1:]
+workdir = pathlib.Path(workdir)
+arm = config.partition(":")[2]
+assert (workdir / "log.txt").exists()
+(workdir / "config.json").write_text("{}")
+with (workdir.parent / "calls").open("a") as f:
+  f.write(f"{arm} {fields}\\n")
+print("step 1/4 (25%)", flush=True)
+if arm.startswith("b") and not (workdir.parent / "mended").exists():
+  sys.exit("Error: the disk is full.")
+if arm.startswith("c") and (workdir.parent / "slow").exists():
+  def save(*unused):
+    (workdir / "saved").touch()
+    sys.exit()
+  signal.signal(signal.SIGTERM, save)
+  (workdir / "waiting").touch()
+  time.sleep(60)
+(workdir / "done.json").write_text("{}")
+"""
+
+
+@pytest.fixture
+def made(tmp_path, monkeypatch):
+  """Returns (--config, --out) of a sweep whose trainer is the one above."""
+  config = tmp_path / "config.py"
+  config.write_text(CONFIG)
+  monkeypatch.setattr(sweep, "TRAINER", ("-c", TRAINER))
+  return str(config), str(tmp_path / "out")
+
+
+def _main(made, *more):
+  return sweep.main(["--config", made[0], "--out", made[1], *more])
+
+
+def _calls(made):
+  file = pathlib.Path(made[1], "calls")
+  return file.read_text().splitlines() if file.exists() else []
+
+
+def test_a_failing_arm_and_a_second_sweep(made, capsys):
+  out = pathlib.Path(made[1])
+  with pytest.raises(SystemExit) as exit_info:
+    _main(made, "--jobs", "2", "--set", "lr=0.1", "--set", "config.x=a b")
+  assert exit_info.value.code == 1
+  fields = "['--config.lr=0.1', '--config.x=a b']"
+  arms = [f"{name},seed={seed}" for name in "abc" for seed in (0, 1)]
+  assert sorted(_calls(made)) == [f"{arm} {fields}" for arm in arms]
+  text = capsys.readouterr().out
+  assert "b-s1  failed: the disk is full. (" in text
+  assert text.rstrip().endswith("4 done, 2 failed")
+  index = json.loads((out / "sweep.json").read_text())
+  assert index["arms"][3] == {
+    "name": "b",
+    "arg": "b,seed=1",
+    "seed": 1,
+    "overrides": {"lr": "0.1", "x": "a b"},
+    "workdir": "b-s1",
+    "cell": None,
+    "candidate": None,
+  }
+  # Once more: what is done is left alone, what failed is tried again.
+  (out / "mended").touch()
+  (out / "calls").unlink()
+  _main(made, "--set", "lr=0.1", "--set", "x=a b")
+  assert _calls(made) == [f"b,seed={seed} {fields}" for seed in (0, 1)]
+  text = capsys.readouterr().out
+  assert "6 arms, 4 of them done" in text
+  assert text.rstrip().endswith("6 done")
+  # An arm that began is kept to its settings, a folder to its config.
+  with pytest.raises(ValueError, match=r"a-s0 began with a,seed=0 {'lr': '0.1"):
+    _main(made, "--set", "lr=0.2")
+  other = pathlib.Path(made[0]).with_name("other.py")
+  other.write_text(CONFIG)
+  with pytest.raises(
+    ValueError, match=r"holds a sweep of .*config\.py\. Give an"
+  ):
+    _main((str(other), made[1]))
+
+
+def test_selected_arms_and_more_seeds(made):
+  _main(made, "--select", "a", "--seeds", "1")
+  assert _calls(made) == ["a,seed=0 []"]
+  _main(made, "--select", "[ac]-s*", "--seeds", "3")
+  assert len(_calls(made)) == 6
+  _, arms = sweep.read_index(made[1])
+  assert len(arms) == 6
+  assert all(arm.done for arm in arms.values())
+
+
+def test_what_runs_nothing(made, capsys, monkeypatch):
+  monkeypatch.setattr(sweep, "TRAINER", ("-m", "trainers.train"))
+  out = pathlib.Path(made[1])
+  _main(made, "--dry_run")
+  assert not out.exists()
+  assert "b-s1  not begun  b,seed=1\n" in capsys.readouterr().out
+  (out / "a-s0").mkdir(parents=True)
+  (out / "a-s0" / "done.json").touch()
+  _main(made, "--print_commands", "--set", "x=it's")
+  lines = capsys.readouterr().out.splitlines()
+  assert len(lines) == 5  # a-s0 is done
+  shown = subprocess.run(
+    ["bash", "-c", f"printf '%s\\n' {lines[0]}"],
+    capture_output=True,
+    text=True,
+    check=True,
+  )
+  assert shown.stdout.endswith(f"\n{out}/a-s1\n--config.x=it's\n")
+  _main(made, "--slurm", "--jobs", "4")
+  script = capsys.readouterr().out
+  assert "#SBATCH --array=0-4%4\n" in script
+  subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+  assert _calls(made) == []
+
+
+def _wait_for(path):
+  end = time.monotonic() + 60
+  while not path.exists():
+    assert time.monotonic() < end, path
+    time.sleep(0.05)
+
+
+def test_stopping_saves_and_a_second_sweep_is_refused(made, tmp_path):
+  out = pathlib.Path(made[1])
+  out.mkdir()
+  (out / "slow").touch()
+  code = (
+    "from scripts import sweep; import sys; sweep.TRAINER = ('-c', sys.argv[1])"
+    f"; sweep.main(['--config', {made[0]!r}, '--out', {made[1]!r}, '--select', "
+    "'c'])"
+  )
+  with open(tmp_path / "output", "w") as output:
+    process = subprocess.Popen(
+      [sys.executable, "-c", code, TRAINER], cwd=ROOT, stdout=output
+    )
+  _wait_for(out / "c-s0" / "waiting")
+  with pytest.raises(ValueError, match="Another sweep is using"):
+    _main(made)
+  process.send_signal(signal.SIGINT)
+  assert process.wait(60) == 1
+  assert (out / "c-s0" / "saved").exists()
+  text = (tmp_path / "output").read_text()
+  assert "c-s0  stopped; the same command goes on\nc-s1  not run\n" in text
+  (out / "slow").unlink()
+  _main(made, "--select", "c")
+  assert (out / "c-s1" / "done.json").exists()
+
+
+def test_progress(tmp_path):
+  job = jobs.Job("a", (), str(tmp_path / "log"), str(tmp_path / "done"))
+  assert job.progress() == 0
+  (tmp_path / "log").write_text("x" * 9999 + "\nstep 1/8 (12%)\nstep 6/8 (75%)")
+  assert job.progress() == 0.75
+  assert job.tail().endswith("(75%)")
+
+
+@pytest.mark.parametrize(
+  ("more", "message"),
+  [
+    (("--select", "d"), "Unknown arm in --select: 'd'.*Known: a, b, c"),
+    (("--seeds", "0"), "--seeds must be 1 or more"),
+    (("--jobs", "0"), "--jobs and"),
+  ],
+)
+def test_wrong_arguments(made, more, message):
+  with pytest.raises(ValueError, match=message):
+    _main(made, *more)
+
+
+@pytest.mark.parametrize(
+  ("old", "new", "message"),
+  [
+    ("def sweep", "def swept", "has no function sweep"),
+    ('("a", "b", "c")', '("a", "b", "a")', "two arms would use .*a-s0"),
+    ('"seed": seed}', '"seed": 7}', "its config has seed 0, its entry in.* 7"),
+    ('("a", "b", "c")', '("a/b",)', "'a/b' cannot name a folder"),
+    ('("a", "b", "c")', '("wrong",)', "Arm wrong-s0: no such width"),
+    ('"name": name, ', "", r"has the keys \['arg', 'seed'\]"),
+  ],
+)
+def test_wrong_sweeps(made, old, new, message):
+  assert old in CONFIG
+  pathlib.Path(made[0]).write_text(CONFIG.replace(old, new))
+  with pytest.raises(ValueError, match=message):
+    _main(made)
+  with pytest.raises(ValueError, match=r"There is no config 'nope\.py'"):
+    _main(("nope.py", made[1]))
+
+
+def test_the_command_is_the_trainers():
+  digits = str(ROOT / "configs" / "digits.py")
+  [arm] = sweep.find(digits, "stems=dpn,runlocal", "runs")
+  command = arm.command("configs/digits.py")
+  assert command == [
+    *("-m", "trainers.train", "--config"),
+    "configs/digits.py:stem_ln=dpn,epochs=40,runlocal=True,seed=0",
+    *("--workdir", os.path.join("runs", "dpn-s0")),
+  ]
