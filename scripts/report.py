@@ -205,8 +205,8 @@ def _run(run, found):
     f"{run.step:,}",
     runs.UNKNOWN if seconds is None else f"{seconds:,.0f} s",
     runs.UNKNOWN if speed is None else f"{speed:,.0f}",
-    run.commit[:10],
-    run.config_hash[:10],
+    run.commit[:10] + "+changes" * run.commit.endswith("+changes"),
+    run.config_hash,
   )
 
 

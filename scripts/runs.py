@@ -1,7 +1,6 @@
 """Reads the folders that trainers.train leaves behind."""
 
 import dataclasses
-import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -11,6 +10,7 @@ import numpy as np
 import safetensors
 
 from dpn import metrics, names
+from trainers import provenance
 
 UNKNOWN = "unknown"
 
@@ -72,8 +72,7 @@ class Run:
     for start in reversed(self.starts):
       if start.get("config_hash"):
         return start["config_hash"]
-    text = json.dumps(self.config, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
+    return provenance.config_hash(self.config)
 
   @property
   def device(self) -> str:

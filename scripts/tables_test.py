@@ -1,6 +1,7 @@
 """Tables of made-up runs with known means and intervals."""
 
 import csv
+import importlib
 import io
 import json
 
@@ -292,3 +293,37 @@ def test_wrong_inputs_end_with_a_sentence(root, tmp_path):
   ):
     with pytest.raises(SystemExit, match=message):
       tables.main(argv)
+
+
+@pytest.mark.parametrize(
+  ("table", "sweeps", "cells"),
+  [
+    (
+      "1_left",
+      ("augreg_i1k", "s16_plus_i1k", "deit_i1k", "finetune_i1k"),
+      20,
+    ),
+    ("1_right", ("augreg_i21k",), 20),
+    ("3", ("vtab:tasks=DTD+KITTI-Dist",), 8),
+    ("6", ("stem_ablation",), 40),
+    ("7", ("sun397_scratch",), 4),
+    ("figure_1", ("ln_placement",), 60),
+  ],
+)
+def test_the_sweeps_fill_the_papers_cells(table, sweeps, cells):
+  made = []
+  for sweep in sweeps:
+    name, _, arg = sweep.partition(":")
+    module = importlib.import_module(f"configs.{name}")
+    for arm in module.sweep(arg or None):
+      config = module.get_config(arm["arg"]).to_dict()
+      made.append(runs.Run(arm["name"], config, [], None))
+  filled = layouts.arms_of(table, made)
+  assert len(filled) == cells
+  known = layouts.build(table, []).rows
+  if table in layouts.DELTAS:
+    archs = layouts.DELTAS[table].archs
+    assert {arch for (arch,), _ in filled} == set(archs)
+  else:
+    keys = {tuple(c for c in row if isinstance(c, str)) for row in known}
+    assert {row for row, _ in filled} <= keys
