@@ -156,10 +156,7 @@ def big_vision(setting: Setting, folder: str) -> Step:
 
     def loss_fn(params):
       logits, _ = model.apply(
-        {"params": params},
-        batch["image"],
-        train=True,
-        rngs={"dropout": dropout},
+        {"params": params}, batch["image"], train=True, rngs={"dropout": dropout}
       )
       return utils.softmax_xent(logits=logits, labels=batch["labels"])
 
