@@ -1,171 +1,305 @@
-"""Draws figures from runs: curves, gradients by depth, the scale of ln0.
+"""Draws the paper's figures from runs, as PNG and PDF.
 
-Each function returns a matplotlib Figure of one column's width (4.6 in), for
-a page to arrange. Colours are Okabe and Ito's, told apart by colour-blind
-readers too.
+  python -m scripts.figures runs/figure1 --figure 1 -o figures
+  python -m scripts.figures W/params.safetensors --figure 3 -o figures
+  python -m scripts.figures runs --figure all -o figures
+
+1: gain of each LayerNorm placement; 2: gradient norm against depth; 3: scale of
+the first LayerNorm of Dual PatchNorm, also of a parameter file; 4: gradient
+norm of the patch embedding against the step; 6: Table 6 as bars; curves:
+training loss and accuracy. 2 and 4 need runs with `config.log_grad_depth`.
 """
 
-import re
-from collections.abc import Mapping, Sequence
+import argparse
+import collections
+import math
+import os
+import pathlib
+import sys
+from collections.abc import Callable, Mapping, Sequence
 
-import matplotlib
-import numpy as np
-from matplotlib import figure, ticker
+from matplotlib import figure
 
-from scripts import runs
+from dpn import names
+from dpn.models import load
+from scripts import cells, draw, entries, layouts, results, runs, stats
 
-COLOURS = (
-  "#0072B2",
-  "#D55E00",
-  "#009E73",
-  "#CC79A7",
-  "#E69F00",
-  "#56B4E9",
-  "#000000",
-)
-WIDTH_INCHES = 4.6
-_STYLE = {
-  "axes.grid": True,
-  "axes.spines.right": False,
-  "axes.spines.top": False,
-  "font.size": 9,
-  "grid.color": "#e6e6e6",
-  "legend.frameon": False,
-  "lines.linewidth": 1.8,
+LABELS = {
+  cells.BASE: "ViT",
+  cells.DPN: "Dual PatchNorm",
+  "normformer": "NormFormer",
+  "sub_ln": "Sub-LN",
+}
+_NONE = stats.mean([])
+EMBEDDING = "grad_norm/embedding"
+_SCALE = "stem/ln0/scale"
+_DPI = 300
+_FILES = tuple(load.READERS)
+Drawn = dict[str, figure.Figure]  # name of the file → figure
+
+
+def panels(
+  found: Sequence[runs.Run], metric: str, arms: Sequence[str] = ()
+) -> draw.Panels:
+  """Returns complete runs that logged a metric, by model and by arm.
+
+  Args:
+    found: the runs; trial runs and candidates of a selection are left out.
+    metric: key in metrics.jsonl.
+    arms: which to take; base and dpn without it.
+
+  Raises:
+    ValueError: there is none.
+  """
+  arms = arms or (cells.BASE, cells.DPN)
+  grouped = collections.defaultdict(lambda: {arm: [] for arm in arms})
+  for run in found:
+    cell = cells.of(run)
+    logged = any(metric in row for row in run.rows)
+    if not (cell and run.done and logged) or cells.is_candidate(run):
+      continue
+    if cell.arm in arms:
+      title = " ".join(filter(None, map(cell.get, ("recipe", "arch", "task"))))
+      grouped[title][cell.arm].append(run)
+  if not grouped:
+    logged = {key for run in found for row in run.rows for key in row} - {
+      "step"
+    }
+    raise ValueError(
+      f"None of the {len(found)} runs is complete, one of the arms "
+      f"{', '.join(arms)} and logged {metric!r}. "
+      f"{names.unknown('metric', metric, logged)}"
+      if metric not in logged
+      else f"No complete run of the arms {', '.join(arms)} logged {metric!r}."
+    )
+  return {
+    title: {
+      LABELS.get(arm, arm): sorted(group, key=lambda run: run.seed)
+      for arm, group in by_arm.items()
+      if group
+    }
+    for title, by_arm in sorted(grouped.items())
+  }
+
+
+def depth(found, args) -> Drawn:
+  """Returns Figure 2."""
+  grouped = panels(found, EMBEDDING, args.arms)
+  return {
+    "figure_2": draw.gradient_depth(
+      grouped, last_steps=args.last_steps or default_last_steps(found)
+    )
+  }
+
+
+def default_last_steps(found: Sequence[runs.Run]) -> int:
+  """Returns the paper's 1,000 steps, of short runs the last tenth."""
+  longest = max(run.step for run in found)
+  return 1000 if longest >= 10_000 else math.ceil(longest / 10)
+
+
+def embedding(found, args) -> Drawn:
+  """Returns Figure 4."""
+  label = "L2 norm of embedding gradient"
+  grouped = panels(found, EMBEDDING, args.arms)
+  return {"figure_4": draw.curves(grouped, EMBEDDING, label, log=True)}
+
+
+def training(found, args) -> Drawn:
+  """Returns the curves of loss and accuracy, or of `args.metric`."""
+  if args.metric:
+    grouped = panels(found, args.metric, args.arms)
+    return {"curves": _curves(grouped, args.metric)}
+  drawn = {"curves_loss": _curves(panels(found, "loss", args.arms), "loss")}
+  for metric in layouts.GUEST_METRICS:
+    if any(metric in row for run in found for row in run.rows):
+      grouped = panels(found, metric, args.arms)
+      drawn["curves_accuracy"] = _curves(grouped, metric)
+      break
+  return drawn
+
+
+def _curves(grouped, metric):
+  fraction = results.is_fraction(metric)
+  label = f"{metric} [%]" if fraction else metric
+  label = "training loss" if metric == "loss" else label
+  return draw.curves(grouped, metric, label, scale=100 if fraction else 1)
+
+
+def placements(found, args) -> Drawn:
+  """Returns Figure 1."""
+  return {"figure_1": _gains("figure_1", found, args.metric)}
+
+
+def ablations(found, args) -> Drawn:
+  """Returns Table 6 as bars."""
+  return {"table_6": _gains("6", found, args.metric)}
+
+
+def _gains(name, found, metric):
+  """Returns bars of the arms of a table of differences that were run."""
+  layout = layouts.DELTAS[name]
+  arms = layouts.arms_of(name, found, metric)
+  ours, paper = {}, {}
+  for arch in layouts.archs(name, arms):
+    reference = arms.get(((arch,), layout.reference))
+    if not (reference and reference.done):
+      continue
+    shown = [arm for arm in layout.arms if arm != layout.reference]
+    compared = {
+      _label(a): entries.difference(arms.get(((arch,), a)), reference)
+      for a in shown
+    }
+    if not any(entry.mean for entry in compared.values()):
+      continue
+    ours[arch] = {a: entry.mean or _NONE for a, entry in compared.items()}
+    if layout.printed:
+      printed = {_label(a): layouts.printed(a, arch).mean for a in shown}
+      paper[arch] = {a: mean for a, mean in printed.items() if mean}
+  if not ours:
+    raise ValueError(
+      f"None of the {len(found)} runs can be compared with {layout.reference} "
+      f"of the same model, which {layouts.title(name).partition(':')[0]} is "
+      "about. Train it, or give its folder as well."
+    )
+  label = f"top-1 relative to {LABELS.get(layout.reference)} [points]"
+  return draw.gains(ours, paper, label, LABELS[cells.DPN])
+
+
+def _label(arm):
+  return LABELS.get(arm, arm.replace("sa=", "SA ").replace(",mlp=", ", MLP "))
+
+
+def scales(found, args) -> Drawn:
+  """Returns Figure 3: of each model the run with the least seed, and files."""
+  files = {os.path.basename(path): path for path in args.files}
+  for run in sorted(found, key=lambda run: run.seed):
+    cell = cells.of(run)
+    if (
+      cell
+      and run.done
+      and cell.arm == cells.DPN
+      and not cells.is_candidate(run)
+    ):
+      path = os.path.join(run.path, "params.safetensors")
+      files.setdefault(f"{cell.recipe} {cell.get('arch')}", path)
+  if not files:
+    raise ValueError(
+      f"None of the {len(found)} runs is a complete one of Dual PatchNorm "
+      "(stem_ln=dpn), whose scale Figure 3 shows."
+    )
+  there = {title: p for title, p in files.items() if os.path.exists(p)}
+  read = {title: read_scale(p) for title, p in (there or files).items()}
+  return {
+    "figure_3": draw.scale_maps(
+      {title: scale for title, (scale, _) in read.items()},
+      [patch_size for _, patch_size in read.values()],
+    )
+  }
+
+
+def read_scale(path: str):
+  """Returns the scale of ln0 in a parameter file, and (rows, cols) of a patch.
+
+  Raises:
+    FileNotFoundError, ValueError: there is no such file, or no such scale.
+  """
+  params = load.read(path)
+  if _SCALE not in params:
+    raise ValueError(
+      f"{path} has no {_SCALE!r}, so its model has no LayerNorm with a scale "
+      "before the patch embedding (stem_ln=dpn or pre). It has: "
+      f"{', '.join(sorted(params)[:5])}, …"
+    )
+  scale = params[_SCALE].astype("float32")
+  kernel = params.get("embedding/kernel")
+  side = math.isqrt(scale.size // 3)
+  return scale, tuple(kernel.shape[:2]) if kernel is not None else (side, side)
+
+
+FIGURES: Mapping[str, Callable] = {
+  "1": placements,
+  "2": depth,
+  "3": scales,
+  "4": embedding,
+  "6": ablations,
+  "curves": training,
 }
 
-Arms = Mapping[str, Sequence[runs.Run]]  # legend entry → repetitions
+
+def draw_all(found, args) -> tuple[Drawn, dict[str, str]]:
+  """Returns the figures that can be drawn, and why the others cannot."""
+  drawn, missing = {}, {}
+  for name, function in FIGURES.items():
+    try:
+      drawn |= function(found, args)
+    except (ValueError, OSError) as e:
+      missing[name] = str(e)
+  return drawn, missing
 
 
-@matplotlib.rc_context(_STYLE)
-def curves(
-  arms: Arms, metric: str, label: str, *, scale: float = 1.0
-) -> figure.Figure:
-  """Returns a metric against the step: thin for a run, thick for the mean.
-
-  Args:
-    arms: runs of each arm.
-    metric: key in metrics.jsonl.
-    label: of the vertical axis, with the unit.
-    scale: factor of the values, 100 for percent.
-  """
-  fig, ax = _one_panel("training step", label)
-  for (name, repetitions), colour in zip(arms.items(), COLOURS, strict=False):
-    steps, values = _stack(repetitions, metric)
-    values = scale * values
-    ax.plot(steps, values.T, color=colour, linewidth=0.6, alpha=0.5)
-    ax.plot(steps, values.mean(0), color=colour, label=name)
-  ax.legend()
-  return fig
+def save(drawn: Drawn, folder: str):
+  """Writes each figure as <name>.png and <name>.pdf."""
+  pathlib.Path(folder).mkdir(parents=True, exist_ok=True)
+  for name, fig in drawn.items():
+    for suffix in ("png", "pdf"):
+      path = os.path.join(folder, f"{name}.{suffix}")
+      fig.savefig(path, dpi=_DPI)
+      print(f"Wrote {path}")
 
 
-@matplotlib.rc_context(_STYLE)
-def gradient_depth(arms: Arms, *, last_steps: int) -> figure.Figure:
-  """Returns gradient norms against depth (arXiv 2302.01327, Figure 2).
-
-  A point is the mean over the runs of an arm, a band from the least to the
-  greatest of them. The vertical axis is logarithmic.
-
-  Args:
-    arms: runs of each arm, trained with `config.log_grad_depth`.
-    last_steps: a run's norm is the mean of what it logged in these.
-  """
-  fig, ax = _one_panel("layer", "L2 norm of the gradient")
-  ax.set_yscale("log")
-  ax.yaxis.set_major_formatter("{x:g}")
-  ax.yaxis.set_minor_formatter("{x:g}")
-  ax.yaxis.set_minor_locator(ticker.LogLocator(subs=(2, 5)))
-  for (name, repetitions), colour in zip(arms.items(), COLOURS, strict=False):
-    layers, norms = _norms_by_depth(repetitions, last_steps)
-    depths = np.arange(len(layers))
-    ax.fill_between(
-      depths, norms.min(0), norms.max(0), color=colour, alpha=0.2, linewidth=0
-    )
-    ax.plot(depths, norms.mean(0), "o-", color=colour, markersize=4, label=name)
-  ax.set_xticks(depths, layers)
-  ax.legend()
-  return fig
+def options(**given) -> argparse.Namespace:
+  """Returns what the functions above take, with their defaults."""
+  defaults = {"arms": (), "metric": None, "last_steps": None, "files": ()}
+  return argparse.Namespace(**{**defaults, **given})
 
 
-@matplotlib.rc_context(_STYLE)
-def scale_maps(
-  scales: Mapping[str, np.ndarray], patch_size: tuple[int, int]
-) -> figure.Figure:
-  """Returns the scale of ln0 as maps of pixels (arXiv 2302.01327, Figure 3).
-
-  A row for each channel, a column for each scale; one range of colours, white
-  being 1, where training began.
-
-  Args:
-    scales: title → (rows * cols * channels,), in this order of pixels.
-    patch_size: (rows, cols) of a patch, in pixels.
-  """
-  maps = {k: _channels(v, patch_size) for k, v in scales.items()}
-  channels = len(next(iter(maps.values())))
-  reach = max(np.abs(m - 1).max() for m in maps.values()) or 1.0
-  width = WIDTH_INCHES / (len(maps) + 0.4)
-  fig = _figure(channels * width + 0.4)
-  grid = fig.subplots(channels, len(maps), squeeze=False)
-  for column, (title, by_channel) in zip(grid.T, maps.items(), strict=True):
-    for ax, values in zip(column, by_channel, strict=True):
-      image = ax.imshow(values, cmap="PuOr_r", vmin=1 - reach, vmax=1 + reach)
-      ax.grid(False)
-      ax.spines[:].set_visible(False)
-      ax.set_xticks([])
-      ax.set_yticks([])
-    column[0].set_title(title)
-  if channels == 3:
-    for ax, name in zip(grid[:, 0], ("red", "green", "blue"), strict=True):
-      ax.set_ylabel(name)
-  fig.colorbar(image, ax=grid, shrink=0.8, label="scale of ln0")
-  return fig
+def _parse(argv):
+  parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+  parser.add_argument(
+    "runs", nargs="+", help="folders that hold runs; for 3 also parameter files"
+  )
+  parser.add_argument("--figure", nargs="+", default=["all"], metavar="NAME")
+  parser.add_argument("-o", "--output", required=True, metavar="FOLDER")
+  parser.add_argument(
+    "--arms", type=lambda text: text.split(";"), default=(),
+    help='for 2, 4 and curves: "base;dpn;pre"; base and dpn without it',
+  )  # fmt: skip
+  parser.add_argument("--metric", help="for 1, 6 and curves")
+  parser.add_argument(
+    "--last_steps", type=int, help="of Figure 2; 1,000, of short runs a tenth"
+  )
+  args = parser.parse_args(argv)
+  for name in args.figure:
+    if name not in (*FIGURES, "all"):
+      raise ValueError(names.unknown("figure", name, [*FIGURES, "all"]))
+  args.files = [path for path in args.runs if path.endswith(_FILES)]
+  return args
 
 
-def _figure(height_inches):
-  return figure.Figure((WIDTH_INCHES, height_inches), layout="constrained")
-
-
-def _one_panel(xlabel, ylabel):
-  fig = _figure(3.2)
-  ax = fig.subplots()
-  ax.set_xlabel(xlabel)
-  ax.set_ylabel(ylabel)
-  return fig, ax
-
-
-def _stack(repetitions, metric):
-  """Returns steps (logged,) and values (runs, logged) of repeated runs."""
-  steps, values = zip(*(run.series(metric) for run in repetitions), strict=True)
-  for run, other in zip(repetitions, steps, strict=True):
-    if not np.array_equal(steps[0], other):
+def main(argv: Sequence[str] | None = None):
+  try:
+    args = _parse(argv)
+    folders = [path for path in args.runs if path not in args.files]
+    found = runs.find(folders)
+    if not found and {*args.figure} - {"3", "all"}:
       raise ValueError(
-        f"{repetitions[0].path} and {run.path} logged {metric!r} at different "
-        "steps, so they are no repetitions of each other. Train one of them "
-        "anew, or move it elsewhere."
+        "Only Figure 3 is drawn from parameter files: give folders of runs."
       )
-  return steps[0], np.stack(values)
+    if "all" in args.figure:
+      drawn, missing = draw_all(found, args)
+      for name, why in missing.items():
+        print(f"Not drawn: {name}. {why}", file=sys.stderr)
+      if not drawn:
+        raise ValueError("No figure could be drawn; see above.")
+    else:
+      drawn = {}
+      for name in args.figure:
+        drawn |= FIGURES[name](found, args)
+    save(drawn, args.output)
+  except (ValueError, OSError) as e:
+    sys.exit(f"Error: {e}")
 
 
-def _norms_by_depth(repetitions, last_steps):
-  """Returns names of the layers and norms (runs, layers)."""
-  metrics = ["grad_norm/embedding"]
-  logged = {key for row in repetitions[0].rows for key in row}
-  metrics += sorted(k for k in logged if re.fullmatch(r"grad_norm/block\d+", k))
-  norms = []
-  for metric in metrics:
-    steps, values = _stack(repetitions, metric)
-    norms.append(values[:, steps > steps[-1] - last_steps].mean(1))  # (runs,)
-  layers = ["embedding", *(str(i) for i in range(1, len(metrics)))]
-  return layers, np.stack(norms, axis=1)
-
-
-def _channels(scale, patch_size):
-  """Returns (channels, rows, cols) from the order row, column, channel."""
-  rows, cols = patch_size
-  channels, rest = divmod(scale.size, rows * cols)
-  if scale.ndim != 1 or rest or not channels:
-    raise ValueError(
-      f"Got a scale of shape {scale.shape} for patches of {rows}×{cols} "
-      "pixels, expected (rows * cols * channels,). Check patch_size."
-    )
-  return scale.reshape(rows, cols, channels).transpose(2, 0, 1)
+if __name__ == "__main__":
+  main()

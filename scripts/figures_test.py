@@ -1,92 +1,113 @@
-"""What is drawn is what was logged."""
+"""Figures come out of run folders and parameter files, or say why not."""
 
 import numpy as np
 import pytest
+import safetensors.numpy
 
 from scripts import figures, runs, testing
 
-
-def _arm(folder, **logged_by_seed):
-  """Returns runs that logged `metric = [values]` every 10 steps."""
-  (metric, by_seed), *_ = logged_by_seed.items()
-  for seed, values in enumerate(by_seed):
-    rows = [{"step": 10 * (i + 1), metric: v} for i, v in enumerate(values)]
-    testing.write_run(folder / str(seed), seed=seed, rows=rows)
-  return runs.read_all(str(folder))
+SCALE = "stem/ln0/scale"
 
 
-def test_curves_are_the_runs_and_their_mean(tmp_path):
-  arm = _arm(tmp_path, accuracy=[[0.2, 0.6], [0.4, 0.8]])
-  fig = figures.curves({"ViT": arm}, "accuracy", "accuracy [%]", scale=100)
-  lines = fig.axes[0].lines
-  assert [line.get_xdata().tolist() for line in lines] == [[10, 20]] * 3
-  np.testing.assert_allclose(
-    [line.get_ydata() for line in lines], [[20, 60], [40, 80], [30, 70]]
+def _write(root, arm, seed, *, gain=0.0, complete=True):
+  rows = [
+    {
+      "step": step,
+      "loss": 1.0,
+      "val/prec@1": 0.7 + gain,
+      "grad_norm/embedding": 0.5,
+      "grad_norm/block00": 0.1,
+    }
+    for step in (10, 20)
+  ]
+  stem = {"base": "none"}.get(arm, arm)
+  data = {"data": {"name": "imagenet2012"}}
+  testing.write_run(
+    root / f"{arm}-s{seed}",
+    config={
+      "input": data,
+      "model": {"variant": "B/16", "stem_ln": stem},
+      "loss": "sigmoid_xent",
+    },
+    seed=seed,
+    rows=rows,
+    seconds=1.0 if complete else None,
+    params={SCALE: np.full(12, 1.0 + seed, np.float32)},
   )
-  assert lines[2].get_linewidth() > lines[0].get_linewidth()
-  assert fig.axes[0].get_ylabel() == "accuracy [%]"
-  assert [t.get_text() for t in fig.axes[0].get_legend().texts] == ["ViT"]
 
 
-def test_arms_have_different_colours(tmp_path):
-  arms = {n: _arm(tmp_path / n, loss=[[1.0, 0.5]]) for n in ("none", "dpn")}
-  lines = figures.curves(arms, "loss", "loss").axes[0].lines
-  assert lines[1].get_color() != lines[3].get_color()
+@pytest.fixture
+def root(tmp_path):
+  for seed in range(2):
+    _write(tmp_path, "base", seed)
+    _write(tmp_path, "dpn", seed, gain=0.01)
+    _write(tmp_path, "pre", seed, gain=-0.02)
+  return tmp_path
 
 
-def test_runs_of_different_lengths_are_no_repetitions(tmp_path):
-  arm = _arm(tmp_path, loss=[[1.0, 0.5], [1.0]])
-  with pytest.raises(ValueError, match="'loss' at different steps"):
-    figures.curves({"ViT": arm}, "loss", "loss")
+def test_all_figures_of_a_folder(root, tmp_path, capsys):
+  out = tmp_path / "out"
+  figures.main([str(root), "--figure", "all", "-o", str(out)])
+  names = {"figure_1", "figure_2", "figure_3", "figure_4", "table_6"}
+  names |= {"curves_loss", "curves_accuracy"}
+  assert {path.stem for path in out.iterdir()} == names
+  for name in names:
+    assert (out / f"{name}.png").read_bytes()[:4] == b"\x89PNG"
+    assert (out / f"{name}.pdf").read_bytes()[:5] == b"%PDF-"
+  assert "Not drawn" not in capsys.readouterr().err
 
 
-def test_gradient_depth_is_the_mean_of_the_last_steps(tmp_path):
-  for seed, factor in enumerate((1.0, 3.0)):
-    rows = [
-      {
-        "step": step,
-        "grad_norm/block01": 4 * factor * norm,
-        "grad_norm/block00": 2 * factor * norm,
-        "grad_norm/embedding": factor * norm,
-      }
-      for step, norm in [(10, 100.0), (20, 1.0), (30, 3.0)]
-    ]
-    testing.write_run(tmp_path / str(seed), seed=seed, rows=rows)
-  arm = runs.read_all(str(tmp_path))
-  fig = figures.gradient_depth({"ViT": arm}, last_steps=20)
-  ax = fig.axes[0]
-  # Steps 20 and 30: mean norm 2 of the embedding in one run, 6 in the other.
-  np.testing.assert_allclose(ax.lines[0].get_ydata(), [4.0, 8.0, 16.0])
-  band = ax.collections[0].get_paths()[0].vertices
-  np.testing.assert_allclose((band.min(0)[1], band.max(0)[1]), (2.0, 24.0))
-  labels = [tick.get_text() for tick in ax.get_xticklabels()]
-  assert labels == ["embedding", "1", "2"]
+def test_bars_are_the_tables_differences(root):
+  found = runs.find([str(root)])
+  fig = figures.FIGURES["6"](found, figures.options())["table_6"]
+  widths = [bar.get_width() for bar in fig.axes[0].patches]
+  np.testing.assert_allclose(widths[:2], [-1.0, -3.0])  # base, pre
+  assert np.isnan(widths[2:]).all()
 
 
-def test_scale_maps_unfold_row_column_channel():
+def test_panels_are_models_with_their_arms(root):
+  _write(root, "dpn", 5, complete=False)
+  found = runs.find([str(root)])
+  panels = figures.panels(found, "loss")
+  assert list(panels) == ["AugReg B/16"]
+  arms = panels["AugReg B/16"]
+  assert {k: len(v) for k, v in arms.items()} == {
+    "ViT": 2,
+    "Dual PatchNorm": 2,
+  }
+  assert list(figures.panels(found, "loss", ["pre"])["AugReg B/16"]) == ["pre"]
+  with pytest.raises(ValueError, match="Unknown metric 'los'"):
+    figures.panels(found, "los")
+
+
+def test_scales_of_a_parameter_file(tmp_path):
+  path = tmp_path / "x.npz"
   scale = np.arange(2 * 3 * 3, dtype=np.float32)
-  fig = figures.scale_maps({"seed 0": scale}, (2, 3))
-  images = [ax.images[0] for ax in fig.axes if ax.images]
-  assert len(images) == 3
-  for channel, image in enumerate(images):
-    assert image.origin == "upper"
-    expected = [
-      [(row * 3 + col) * 3 + channel for col in range(3)] for row in range(2)
-    ]
-    np.testing.assert_array_equal(image.get_array(), expected)
-  labels = [image.axes.get_ylabel() for image in images]
-  assert labels == ["red", "green", "blue"]
+  kernel = np.zeros((2, 3, 3, 4), np.float32)
+  np.savez(
+    path, **{f"params/{SCALE}": scale, "params/embedding/kernel": kernel}
+  )
+  figures.main([str(path), "--figure", "3", "-o", str(tmp_path / "out")])
+  assert (tmp_path / "out" / "figure_3.png").exists()
+  read, patch_size = figures.read_scale(str(path))
+  np.testing.assert_array_equal(read, scale)
+  assert patch_size == (2, 3)
 
 
-def test_scale_maps_share_colours_around_one():
-  scales = {"a": np.array([1.0, 1.5]), "b": np.array([0.25, 1.0])}
-  fig = figures.scale_maps(scales, (1, 2))
-  limits = {ax.images[0].get_clim() for ax in fig.axes if ax.images}
-  assert limits == {(0.25, 1.75)}
-  titles = [ax.get_title() for ax in fig.axes if ax.images]
-  assert titles == ["a", "b"]
-
-
-def test_scale_of_another_patch_size_is_refused():
-  with pytest.raises(ValueError, match=r"\(7,\) for patches of 2×3"):
-    figures.scale_maps({"seed 0": np.ones(7)}, (2, 3))
+def test_wrong_inputs_end_with_a_sentence(root, tmp_path):
+  plain = tmp_path / "plain.safetensors"
+  safetensors.numpy.save_file({"head/bias": np.zeros(2)}, plain)
+  (root / "dpn-s0" / "params.safetensors").unlink()
+  lone = str(root / "dpn-s0")
+  out = ["-o", str(tmp_path / "out")]
+  for argv, message in (
+    ([str(root), "--figure", "5"], "Unknown figure '5'"),
+    ([str(plain), "--figure", "3"], "has no 'stem/ln0/scale'"),
+    ([lone, "--figure", "3"], "no file.*params.safetensors"),
+    ([lone, "--figure", "6"], "can be compared with dpn"),
+    ([str(tmp_path / "nowhere.npz"), "--figure", "3"], "no file"),
+    ([str(root / "nowhere"), "--figure", "4"], "nowhere is not a folder"),
+    ([str(plain), "--figure", "4"], "Only Figure 3 is drawn from"),
+  ):
+    with pytest.raises(SystemExit, match=message):
+      figures.main([*argv, *out])

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from matplotlib import figure
 
 PIXELS_PER_INCH = 100  # of the page; pictures hold twice as many
+_MANY_COLUMNS = 5  # more do not fit on a narrow screen
 
 _PAGE = """<!DOCTYPE html>
 <html lang="en">
@@ -17,7 +18,7 @@ _PAGE = """<!DOCTYPE html>
 <title>{title}</title>
 <style>
 body {{
-  margin: 0 auto; max-width: 60rem; padding: 1rem 1.2rem 3rem; color: #1b1b1b;
+  margin: 0 auto; max-width: 74rem; padding: 1rem 1.2rem 3rem; color: #1b1b1b;
   background: #fff; font: 1rem/1.5 system-ui, sans-serif;
 }}
 h1 {{ font-size: 1.6rem; line-height: 1.25; }}
@@ -28,18 +29,25 @@ code {{ overflow-wrap: anywhere; }}
 pre {{ padding: 0.7rem; overflow-x: auto; white-space: pre-wrap; }}
 .scroll {{ overflow-x: auto; }}
 table {{ border-collapse: collapse; font-variant-numeric: tabular-nums; }}
-th, td {{ padding: 0.3rem 0.9rem 0.3rem 0; text-align: right; }}
-td:not(:first-child) {{ white-space: nowrap; }}
-th:first-child, td:first-child {{ text-align: left; }}
+th, td {{ padding: 0.25rem 0.8rem 0.25rem 0; text-align: right; }}
+td:not(.key) {{ white-space: nowrap; }}
+.key {{ text-align: left; }}
 th {{ border-bottom: 1px solid #888; vertical-align: bottom; }}
 td {{ border-bottom: 1px solid #e6e6e6; }}
 .row {{ display: flex; flex-wrap: wrap; gap: 0 1rem; align-items: flex-start; }}
 figure {{ margin: 0.8rem 0; flex: 0 1 29rem; break-inside: avoid; }}
 img {{ max-width: 100%; height: auto; }}
 figcaption {{ font-size: 0.9rem; color: #444; }}
-@media (max-width: 34rem) {{
-  table {{ font-size: 0.8rem; }}
-  th, td {{ padding-right: 0.45rem; }}
+table {{ font-size: 0.9rem; }}
+.note {{ font-size: 0.9rem; color: #444; margin: 0.4rem 0; }}
+summary {{ cursor: pointer; }}
+@media (max-width: 60rem) {{  /* rows of wide tables become cards */
+  .wide thead {{ display: none; }}
+  .wide tr {{ display: block; padding: 0.5rem 0; }}
+  .wide tr {{ border-bottom: 1px solid #888; }}
+  .wide td {{ display: flex; justify-content: space-between; gap: 1rem; }}
+  .wide td {{ border: 0; padding: 0.05rem 0; white-space: normal; }}
+  .wide td::before {{ content: attr(data-label); color: #555; }}
 }}
 </style>
 </head>
@@ -63,9 +71,18 @@ def heading(text: str) -> str:
 
 def paragraph(text: str) -> str:
   """Returns a paragraph; `text` between backquotes is shown as code."""
+  return f"<p>{_with_code(text)}</p>"
+
+
+def note(text: str) -> str:
+  """Returns a smaller paragraph, to go below a table."""
+  return f"<p class=note>{_with_code(text)}</p>"
+
+
+def _with_code(text):
   pieces = html.escape(text).split("`")
   pieces[1::2] = [f"<code>{piece}</code>" for piece in pieces[1::2]]
-  return f"<p>{''.join(pieces)}</p>"
+  return "".join(pieces)
 
 
 def commands(*lines: str) -> str:
@@ -73,15 +90,31 @@ def commands(*lines: str) -> str:
   return f"<pre>{html.escape(chr(10).join(lines))}</pre>"
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-  """Returns a table, its first column aligned left and the others right."""
+def table(
+  header: Sequence[str], rows: Sequence[Sequence[str]], *, keys: int = 1
+) -> str:
+  """Returns a table, its first `keys` columns aligned left, others right."""
 
   def line(cell, values):
-    cells = (f"<{cell}>{html.escape(v)}</{cell}>" for v in values)
+    cells = []
+    for i, (name, value) in enumerate(zip(header, values, strict=True)):
+      key = " class=key" if i < keys else ""
+      label = f' data-label="{html.escape(name)}"' if cell == "td" else ""
+      cells.append(f"<{cell}{key}{label}>{html.escape(value)}</{cell}>")
     return f"<tr>{''.join(cells)}</tr>"
 
-  lines = [line("th", header), *(line("td", row) for row in rows)]
-  return f'<div class="scroll"><table>{"".join(lines)}</table></div>'
+  head = f"<thead>{line('th', header)}</thead>"
+  body = f"<tbody>{''.join(line('td', row) for row in rows)}</tbody>"
+  wide = " class=wide" if len(header) > _MANY_COLUMNS else ""
+  return f'<div class="scroll"><table{wide}>{head}{body}</table></div>'
+
+
+def details(summary: str, text: str) -> str:
+  """Returns lines of text that a click unfolds."""
+  return (
+    f"<details><summary>{html.escape(summary)}</summary>"
+    f"<pre>{html.escape(text)}</pre></details>"
+  )
 
 
 def row(*figures: str) -> str:
@@ -97,7 +130,7 @@ def picture(fig: figure.Figure, caption: str) -> str:
   width = round(fig.get_figwidth() * PIXELS_PER_INCH)
   text = html.escape(caption)
   return (
-    f'<figure><img width="{width}" alt="{text}" '
+    f'<figure style="flex-basis: {width}px"><img width="{width}" alt="{text}" '
     f'src="data:image/png;base64,{data}">'
     f"<figcaption>{text}</figcaption></figure>"
   )

@@ -12,7 +12,7 @@ import pathlib
 import sys
 from collections.abc import Mapping, Sequence
 
-from scripts import figures, page, runs, stats
+from scripts import draw, formats, page, runs, stats
 
 ARMS = {"none": "ViT (none)", "dpn": "Dual PatchNorm (dpn)"}
 ACCURACY = "test/prec@1"
@@ -57,19 +57,6 @@ def results(arms: Mapping[str, Sequence[runs.Run]]) -> list[tuple[str, ...]]:
       )
     )
   return rows
-
-
-def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-  """Returns a table for a terminal."""
-  lines = [header, *rows]
-  widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-  return "\n".join(
-    "  ".join(
-      cell.rjust(width) if i else cell.ljust(width)
-      for i, (cell, width) in enumerate(zip(line, widths, strict=True))
-    )
-    for line in lines
-  )
 
 
 def gain(arms: Mapping[str, Sequence[runs.Run]]) -> stats.Mean:
@@ -187,11 +174,11 @@ def _figures(done):
     page.heading("Training"),
     page.row(
       page.picture(
-        figures.curves(arms, "loss", "training loss"),
-        "Loss of single training batches. Thin: a run; thick: their mean.",
+        draw.curves({"": arms}, "loss", "training loss"),
+        "Loss of single training batches, mean with its 95% interval.",
       ),
       page.picture(
-        figures.curves(arms, ACCURACY, "test accuracy [%]", scale=100),
+        draw.curves({"": arms}, ACCURACY, "test accuracy [%]", scale=100),
         "Accuracy on the test images.",
       ),
     ),
@@ -199,9 +186,9 @@ def _figures(done):
   ]
   inside = [
     page.picture(
-      figures.gradient_depth(arms, last_steps=LAST_STEPS),
+      draw.gradient_depth({"": arms}, last_steps=LAST_STEPS),
       "Gradient norm of the patch embedding and of each block, mean over the "
-      f"last {LAST_STEPS} steps as logged; the band spans the runs. In the "
+      f"last {LAST_STEPS} steps as logged, with 95% intervals. In the "
       "paper's Figure 2 the norm of the embedding drops with Dual PatchNorm.",
     )
   ]
@@ -213,7 +200,7 @@ def _figures(done):
     patch_size = done["dpn"][0].config["model"]["patch_size"]
     inside.append(
       page.picture(
-        figures.scale_maps(scales, patch_size),
+        draw.scale_maps(scales, [patch_size] * len(scales)),
         "What the first LayerNorm of Dual PatchNorm multiplies each pixel of "
         "a patch with; training begins at 1 (white). In the paper's Figure 3 "
         "the scales grow at the centre and the corners.",
@@ -245,8 +232,8 @@ def main(argv: Sequence[str] | None = None):
   parser.add_argument("root", help="folder that holds the runs' folders")
   root = parser.parse_args(argv).root
   try:
-    arms = by_arm(runs.read_all(root))
-    print(text_table(HEADER, results(arms)))
+    arms = by_arm(runs.find([root]))
+    print(formats.aligned(HEADER, results(arms)))
     path = pathlib.Path(root, "report.html")
     path.write_text(report(arms), encoding="utf-8")
   except ValueError as e:

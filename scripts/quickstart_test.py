@@ -42,7 +42,7 @@ def root(tmp_path):
 
 
 def _arms(root):
-  return quickstart.by_arm(runs.read_all(str(root)))
+  return quickstart.by_arm(runs.find([str(root)]))
 
 
 def test_rows_are_means_with_intervals(root):
@@ -77,12 +77,7 @@ def test_an_arm_without_a_complete_run_has_no_numbers(tmp_path):
   assert "seed by seed" not in quickstart.report(_arms(tmp_path))
 
 
-def test_text_table_lines_up():
-  lines = quickstart.text_table(("arm", "n"), [("a", "10"), ("long", "2")])
-  assert lines == "arm    n\na     10\nlong   2"
-
-
-class _Page(html.parser.HTMLParser):
+class Page(html.parser.HTMLParser):
   """Collects the tags and the text of a page."""
 
   def __init__(self, text):
@@ -101,7 +96,7 @@ def test_report_holds_everything_itself(root, capsys):
   quickstart.main([str(root)])
   path = root / "report.html"
   assert str(path) in capsys.readouterr().out
-  page = _Page(path.read_text("utf-8"))
+  page = Page(path.read_text("utf-8"))
   images = [attrs for tag, attrs in page.tags if tag == "img"]
   assert len(images) == 4
   assert all(i["src"].startswith("data:image/png;base64,") for i in images)
@@ -113,7 +108,7 @@ def test_report_holds_everything_itself(root, capsys):
 
 
 def test_report_shows_the_published_numbers(root):
-  text = set(_Page(quickstart.report(_arms(root))).text)
+  text = set(Page(quickstart.report(_arms(root))).text)
   # Table 1 (left): B/16 trained with AugReg, and B/16 with DeiT.
   assert {"80.4 ± 0.06", "81.1 ± 0.09", "+0.7"} <= text
   assert {"81.8 ± 0.03", "82.0 ± 0.05", "+0.2"} <= text
@@ -131,5 +126,5 @@ def test_folders_that_cannot_be_reported(tmp_path):
 def test_config_of_a_run_is_what_the_page_says(root):
   config = json.loads(pathlib.Path(root, "none-0", "config.json").read_text())
   assert config["model"]["patch_size"] == [2, 3]
-  text = " ".join(_Page(quickstart.report(_arms(root))).text)
+  text = " ".join(Page(quickstart.report(_arms(root))).text)
   assert "width 8 with 2 blocks on patches of 2×3 pixels, for 20 steps" in text

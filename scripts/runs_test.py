@@ -1,5 +1,7 @@
 """Run folders are read as written; what is no run is told apart."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -52,22 +54,67 @@ def test_unknown_names_bring_the_nearest(tmp_path):
     run.param("head/kernl")
 
 
-def test_read_all_takes_run_folders_in_order(tmp_path):
+def test_find_takes_run_folders_in_order_and_once(tmp_path):
   for name in ("b", "a"):
     testing.write_run(tmp_path / name, rows=ROWS)
   (tmp_path / "report.html").write_text("")
+  testing.write_run(tmp_path / "more" / "c", rows=ROWS)
   (tmp_path / "notes").mkdir()
-  found = runs.read_all(str(tmp_path))
-  assert [run.path for run in found] == [str(tmp_path / n) for n in "ab"]
+  (tmp_path / "link").symlink_to(tmp_path / "more", target_is_directory=True)
+  folders = [str(tmp_path), str(tmp_path / "a"), str(tmp_path / "link")]
+  found = runs.find(folders)
+  names = ["a", "b", "more/c"]
+  assert [run.path for run in found] == [str(tmp_path / n) for n in names]
+
+
+def test_a_killed_run_may_have_cut_its_last_line(tmp_path):
+  testing.write_run(tmp_path / "a", rows=ROWS)
+  path = tmp_path / "a" / "metrics.jsonl"
+  whole = path.read_text()
+  path.write_text(whole + '{"step": 150, "lo')
+  assert [row["step"] for row in runs.read(str(path.parent)).rows] == [
+    50,
+    75,
+    100,
+  ]
+  path.write_text(whole.rstrip())  # no newline, but whole
+  assert len(runs.read(str(path.parent)).rows) == 3
+  path.write_text('{"step": 1, "lo\n' + whole)
+  with pytest.raises(ValueError, match=r"metrics\.jsonl, line 1 is damaged"):
+    runs.read(str(path.parent))
+
+
+def test_speed_and_origin_where_they_were_recorded(tmp_path):
+  testing.write_run(tmp_path / "a", rows=ROWS, seconds=7.0)
+  run = runs.read(str(tmp_path / "a"))
+  assert (run.commit, run.device) == ("unknown", "unknown")
+  assert run.timed("images_per_sec", "img_per_sec") is None
+  other = dataclasses.replace(run, config=dict(run.config, seed=1))
+  assert run.config_hash != other.config_hash
+  (tmp_path / "a" / "environment.json").write_text(
+    '[{"commit": "0a"}, {"commit": "1b", "config_hash": "cd", '
+    '"device_kind": "TPU v4", "num_devices": 8}]'
+  )
+  timing = '{"step": 1, "img_per_sec": 5}\n{"step": 2, "img_per_sec": 7}\n'
+  (tmp_path / "a" / "timing.jsonl").write_text(timing)
+  run = runs.read(str(tmp_path / "a"))
+  assert (run.commit, run.config_hash) == ("1b", "cd")
+  assert run.device == "8 × TPU v4"
+  assert run.timed("images_per_sec", "img_per_sec") == 6
+  assert run.timed("core_hours", "img_per_sec", last=True) == 7
+  run = dataclasses.replace(run, done={"images_per_sec": 9})
+  assert run.timed("images_per_sec", "img_per_sec") == 9
 
 
 def test_folders_without_runs_are_refused(tmp_path):
   with pytest.raises(ValueError, match=r"it has no config\.json"):
     runs.read(str(tmp_path))
   with pytest.raises(ValueError, match="Found no run in"):
-    runs.read_all(str(tmp_path))
+    runs.find([str(tmp_path)])
   with pytest.raises(ValueError, match="Found no run in"):
-    runs.read_all(str(tmp_path / "nowhere"))
+    runs.find([str(tmp_path)])
+  with pytest.raises(ValueError, match="nowhere is not a folder"):
+    runs.find([str(tmp_path / "nowhere")])
 
 
 def test_damaged_json_is_named(tmp_path):

@@ -3,6 +3,7 @@
 import json
 import pathlib
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import safetensors.numpy
@@ -13,15 +14,27 @@ def write_run(
   *,
   stem_ln: str = "none",
   seed: int = 0,
+  config: Mapping[str, Any] | None = None,
   rows: Sequence[Mapping[str, float]] = (),
   seconds: float | None = None,
   params: Mapping[str, np.ndarray] | None = None,
 ):
-  """Writes a run folder; without `seconds` it is that of an incomplete run."""
+  """Writes a run folder; without `seconds` it is that of an incomplete run.
+
+  Args:
+    folder: to be made.
+    stem_ln: of the model.
+    seed: of the run.
+    config: further keys of the config; they win.
+    rows: of metrics.jsonl, the last of them those of done.json.
+    seconds: the training took.
+    params: trained, by name.
+  """
   folder.mkdir(parents=True)
   model = {"stem_ln": stem_ln, "patch_size": [2, 3], "width": 8, "depth": 2}
-  config = {"seed": seed, "model": model, "input": {"batch_size": 4}}
-  (folder / "config.json").write_text(json.dumps(config))
+  whole = {"seed": seed, "model": model, "input": {"batch_size": 4}}
+  whole |= config or {}
+  (folder / "config.json").write_text(json.dumps(whole))
   (folder / "metrics.jsonl").write_text(
     "".join(json.dumps(row) + "\n" for row in rows)
   )

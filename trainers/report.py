@@ -6,9 +6,10 @@ import math
 import os
 import platform
 import shutil
+import statistics
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -55,6 +56,30 @@ def start(experiment, state, source: str):
     f"Training on {experiment.data.num_examples} examples for {total} steps of "
     f"{experiment.batch_size} ({epochs:.1f} epochs), from step {step}: {source}"
   )
+
+
+def totals(timing: Sequence[Mapping[str, float]]) -> dict[str, float | None]:
+  """Returns what a run took as a whole.
+
+  Args:
+    timing: the rows of timing.jsonl.
+
+  Returns:
+    seconds, core_hours, and the medians images_per_sec and mfu, in [0, 1];
+    None where nothing is known.
+  """
+
+  def median(name):
+    values = [row[name] for row in timing if name in row]
+    return statistics.median(values) if values else None
+
+  mfu_percent = median("mfu_percent")
+  return {
+    "seconds": round(sum(row.get("secs", 0) for row in timing), 1),
+    "core_hours": timing[-1].get("core_hours") if timing else None,
+    "images_per_sec": median("img_per_sec"),
+    "mfu": None if mfu_percent is None else mfu_percent / 100,
+  }
 
 
 class Log:

@@ -19,7 +19,7 @@ from ml_collections import config_flags
 from dpn import checkpoint, clock, metrics, sharding, trees
 from evaluators import base as evaluators_base
 from input_pipeline import device
-from trainers import build, cluster, preemption, report
+from trainers import build, cluster, preemption, provenance, report
 from trainers import workdir as run_directory
 
 DONE = "done.json"
@@ -74,6 +74,8 @@ def train(
     experiment = build.from_config(config)
   # Only now, after all that a wrong config could fail at.
   with hold(), preemption.Notice() as notice:
+    if jax.process_index() == 0:
+      provenance.record(workdir, config.to_dict())
     checkpoints = checkpoint.Checkpointer(
       os.path.join(workdir, build.CHECKPOINTS),
       timeout_secs=config.get("ckpt_timeout") or 1200,
@@ -103,7 +105,7 @@ def finish(workdir, state, last_row):
     timing = metrics.read(os.path.join(workdir, metrics.TIMING))
     done = {
       "step": int(state.step),
-      "seconds": round(sum(row.get("secs", 0) for row in timing), 1),
+      **report.totals(timing),
       "metrics": {k: v for k, v in last_row.items() if k != "step"},
     }
     checkpoint.write_json(os.path.join(workdir, DONE), done)

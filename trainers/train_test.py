@@ -66,6 +66,7 @@ def test_what_a_run_leaves(finished):
     "checkpoints",
     "config.json",
     "done.json",
+    "environment.json",
     "lock",
     "metrics.jsonl",
     "params.safetensors",
@@ -121,6 +122,10 @@ def test_what_a_run_measures(finished):
   assert [row["step"] for row in timing] == [2, 4, 6]
   seconds = sum(row["secs"] for row in timing)
   assert done["seconds"] == pytest.approx(seconds, abs=0.06)
+  speeds = sorted(row["img_per_sec"] for row in timing)
+  assert done["images_per_sec"] == speeds[1]
+  assert done["core_hours"] == timing[-1]["core_hours"]
+  assert done["mfu"] is None  # nobody knows a CPU's peak
 
 
 def test_a_finished_run_is_left_alone(finished, capsys):

@@ -4,9 +4,10 @@ from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 
-from dpn.models import inits, normalizer, norms
+from dpn.models import attn_impl, inits, normalizer, norms
 
 
 class Attention(nn.Module):
@@ -25,6 +26,7 @@ class Attention(nn.Module):
     kernel_init: of all four kernels.
     init_gain: factor on the initial `value` and `out` kernels.
     dtype: of the matrix products and the result.
+    impl: one of `attn_impl.IMPLS`.
   """
 
   num_heads: int
@@ -36,6 +38,7 @@ class Attention(nn.Module):
   kernel_init: Callable = inits.INITS["big_vision"].dense
   init_gain: float = 1.0
   dtype: Any = jnp.float32
+  impl: str = "xla"
 
   @nn.compact
   def __call__(self, x_q, x_kv, bias=None, deterministic=True):
@@ -87,15 +90,29 @@ class Attention(nn.Module):
   def attend(self, q, k, v, bias, deterministic):
     """Returns softmax(q k^T / sqrt(d) + bias) v, (batch, queries, heads, d).
 
-    As jax.nn.dot_product_attention, which cannot drop weights and knows no
-    double precision.
+    cuDNN's is fused, see `attn_impl`. XLA's is as jax.nn.dot_product_attention,
+    which cannot drop weights and knows no double precision.
     """
+    if self.implementation(q, bias, deterministic) == "cudnn":
+      return jax.nn.dot_product_attention(q, k, v, implementation="cudnn")
+    # Heads before tokens, and q scaled rather than the larger logits: CPUs are
+    # faster so.
+    q, k, v = (x.swapaxes(1, 2) for x in (q * q.shape[-1] ** -0.5, k, v))
     wide = jnp.promote_types(q.dtype, jnp.float32)
-    logits = jnp.einsum("bqhd,bkhd->bhqk", q, k, preferred_element_type=wide)
-    logits = logits * q.shape[-1] ** -0.5
+    logits = jnp.einsum("bhqd,bhkd->bhqk", q, k, preferred_element_type=wide)
     weights = nn.softmax(logits if bias is None else logits + bias)
     weights = nn.Dropout(self.dropout)(weights, deterministic)
-    return jnp.einsum("bhqk,bkhd->bqhd", weights.astype(v.dtype), v)
+    y = jnp.einsum("bhqk,bhkd->bhqd", weights.astype(v.dtype), v)
+    return y.swapaxes(1, 2)
+
+  def implementation(self, q, bias, deterministic):
+    """Returns "xla" or "cudnn"; see `attn_impl.resolve`."""
+    asked = {
+      "a bias on the logits": bias is not None,
+      "dropout of attention weights": self.dropout and not deterministic,
+    }
+    wanted = [what for what, is_wanted in asked.items() if is_wanted]
+    return attn_impl.resolve(self.impl, q.shape[1:], q.dtype, wanted)
 
   def scale_heads(self, y):  # (batch, queries, heads, d)
     scale = self.param("head_scale", nn.initializers.ones, (self.num_heads,))

@@ -53,6 +53,7 @@ class Block:
     relative: add a `relative.RelativeBias` to the attention's logits.
     lape: deliver positions to the attention; None if the tokens have theirs.
     dtype: of matrix products and the residual stream.
+    attn_impl: one of `attn_impl.IMPLS`.
   """
 
   mlp_dim: int
@@ -67,6 +68,7 @@ class Block:
   relative: bool = False
   lape: posemb_join.Lape | None = None
   dtype: Any = jnp.float32
+  attn_impl: str = "auto"
 
 
 class EncoderBlock(nn.Module):
@@ -151,6 +153,7 @@ class EncoderBlock(nn.Module):
       kernel_init=inits.get(block.weight_init).dense,
       init_gain=self.init_gain,
       dtype=block.dtype,
+      impl=block.attn_impl,
       name="MultiHeadDotProductAttention_0",
     )
 

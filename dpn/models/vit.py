@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from dpn import names
 from dpn.models import (
+  attn_impl,
   block_ln,
   combinations,
   compact,
@@ -68,6 +69,7 @@ class _Model(nn.Module):
   scan: bool = False
   remat_policy: str = "none"
   dtype_mm: str = "float32"
+  attn_impl: str = "auto"
 
   @nn.compact
   def __call__(self, image, *, train=False):
@@ -190,6 +192,7 @@ class _Model(nn.Module):
       relative=posemb.is_relative(self.posemb),
       lape=lape,
       dtype=self.dtype,
+      attn_impl=self.attn_impl,
     )
 
 
@@ -231,6 +234,8 @@ def Model(num_classes=None, *, variant=None, **kw) -> nn.Module:
       remat_policy: one of `encoder.REMAT_POLICIES`, jax.checkpoint_policies'
         names: what the backward pass keeps instead of recomputing it.
       dtype_mm: of matrix products and the residual stream.
+      attn_impl: one of `attn_impl.IMPLS`: cuDNN's fused attention wherever it
+        works, XLA's, or cuDNN's or an error.
 
   Raises:
     ValueError: on an unknown variant, option or value, naming the nearest,
@@ -255,6 +260,7 @@ def Model(num_classes=None, *, variant=None, **kw) -> nn.Module:
   mlp.check_gelu(model.gelu)
   inits.get(model.weight_init)
   encoder.check_remat_policy(model.remat_policy)
+  attn_impl.check(model.attn_impl)
   combinations.check(model)
   return model
 

@@ -1,0 +1,329 @@
+"""Tables of made-up runs with known means and intervals."""
+
+import csv
+import importlib
+import io
+import json
+
+import pytest
+
+from configs import augreg_i1k
+from scripts import layouts, runs, tables, testing
+
+METRIC = "val/prec@1"
+
+
+def _write(root, stem_ln, seed, value, *, complete=True, **kw):
+  """Writes a run as configs/augreg_i1k.py's, without config.table."""
+  variant, metric = kw.pop("variant", "B/16"), kw.pop("metric", METRIC)
+  arg = f"variant={variant},stem_ln={stem_ln}"
+  config = augreg_i1k.get_config(arg).to_dict() | {"seed": seed, **kw}
+  config.pop("table", None)
+  rows = [{"step": 10, "loss": 2.0}, {"step": 20, "loss": 1.0, metric: value}]
+  folder = root / f"{stem_ln}-{variant.replace('/', '')}-s{seed}"
+  testing.write_run(
+    folder, config=config, rows=rows, seconds=5.0 if complete else None
+  )
+  return folder
+
+
+@pytest.fixture
+def root(tmp_path):
+  for seed, (none, dpn) in enumerate(
+    [(0.80, 0.81), (0.81, 0.83), (0.82, 0.84)]
+  ):
+    _write(tmp_path, "none", seed, none)
+    _write(tmp_path, "dpn", seed, dpn)
+  return tmp_path
+
+
+def _build(root, name="1_left", metric=None):
+  return layouts.build(name, runs.find([str(root)]), metric)
+
+
+def _row(table, *keys):
+  """Returns a row as column → text."""
+  (row,) = [row for row in table.rows if row[: len(keys)] == keys]
+  texts = (cell if isinstance(cell, str) else cell.text() for cell in row)
+  return dict(zip(table.header, texts, strict=True))
+
+
+def _cells(root, *keys, name="1_left", metric=None):
+  return _row(_build(root, name, metric), *keys)
+
+
+B16 = ("AugReg", "B/16")
+
+
+def test_a_row_is_the_papers_and_ours(root):
+  assert _cells(root, *B16) == {
+    "recipe": "AugReg",
+    "arch": "B/16",
+    "paper base": "80.4 ± 0.06",
+    "paper DPN": "81.1 ± 0.09",
+    "paper DPN − base": "+0.7",
+    # s = 1 point: 4.303 · 1 / √3 = 2.48; 81, 83, 84: s = 1.528, so 3.79.
+    "ours base": "81.00 ± 2.48 (n=3)",
+    "ours DPN": "82.67 ± 3.79 (n=3)",
+    # 1, 2 and 2 points: s = 0.577, so 1.43.
+    "ours DPN − base": "+1.67 ± 1.43 (n=3, paired)",
+  }
+
+
+def test_cells_never_run_say_so(root):
+  table = _build(root)
+  for row in table.rows:
+    if row[:2] != B16:
+      assert [cell.text() for cell in row[-3:]] == ["not run"] * 3
+  assert len(table.rows) == 10
+  for name in layouts.TABLES:
+    empty = layouts.build(name, [])
+    for row in empty.rows:
+      ours = [
+        cell
+        for cell, column in zip(row, empty.header, strict=True)
+        if "ours" in column
+      ]
+      assert ours
+      assert all(cell.text() == "not run" for cell in ours)
+
+
+def test_incomplete_runs_are_marked_and_not_counted(root):
+  _write(root, "dpn", 3, 0.1, complete=False)
+  _write(root, "dpn", 0, 0.1, complete=False, variant="S/16")
+  table = _build(root)
+  assert _row(table, *B16)["ours DPN"] == "82.67 ± 3.79 (n=3, 1 incomplete)"
+  assert _row(table, "AugReg", "S/16")["ours DPN"] == "incomplete (1 run)"
+  assert _row(table, "AugReg", "S/16")["ours DPN − base"] == "incomplete"
+  assert any("dpn-B16-s3" in note for note in table.notes)
+
+
+def test_a_run_found_twice_counts_once(root):
+  twice = runs.find([str(root), str(root / "dpn-B16-s0")])
+  assert len(twice) == 6
+  copy = root / "later" / "dpn-B16-s0"
+  _write(root / "later", "dpn", 0, 0.81)
+  table = _build(root)
+  assert _row(table, *B16)["ours DPN"] == "82.67 ± 3.79 (n=3)"
+  assert any(str(copy) in n and "copies" in n for n in table.notes)
+
+
+def test_two_results_of_a_seed_are_refused(root):
+  _write(root / "again", "dpn", 0, 0.5)
+  with pytest.raises(ValueError, match=r"the same seed \(0\).*0\.5"):
+    _build(root)
+
+
+def test_settings_do_not_mix_in_a_mean(root):
+  _write(root, "dpn", 3, 0.81, lr=0.5)
+  with pytest.raises(ValueError, match=r"more than the seed \(lr: 0\.001, 0"):
+    _build(root)
+
+
+def test_other_seeds_are_compared_by_welch_and_listed(root):
+  for seed in (7, 8, 9):
+    _write(root, "none", seed, 0.75 + seed / 100, variant="S/16")
+  for seed in (0, 1, 2):
+    _write(root, "dpn", seed, 0.84 + seed / 100, variant="S/16")
+  table = _build(root)
+  # Both s = 1, so 2.776 · √(2/3) = 2.27.
+  gain = _row(table, "AugReg", "S/16")["ours DPN − base"]
+  assert gain == "+2.00 ± 2.27 (n=3, Welch)"
+  assert any("Seeds 0, 1, 2, where base has 7, 8, 9" in n for n in table.notes)
+
+
+def test_a_missing_metric_lists_what_there_is(root):
+  with pytest.raises(ValueError, match=f"Did you mean '{METRIC}'.*loss"):
+    _build(root, metric="val/prec1")
+  assert _cells(root, *B16, metric="loss")["ours DPN"] == "1.00 ± 0.00 (n=3)"
+
+
+def test_what_is_no_fraction_is_no_accuracy(root):
+  _write(root, "dpn", 3, 81.1)
+  with pytest.raises(ValueError, match=r"81\.1, expected a fraction"):
+    _build(root)
+
+
+def test_models_that_the_paper_lacks_get_rows(root):
+  _write(root, "dpn", 0, 0.5, variant="L/16")
+  data = {"data": {"name": "arrays:digits"}}
+  _write(root / "d", "none", 0, 0.9, metric="test/prec@1", input=data)
+  table = _build(root)
+  large = _row(table, "AugReg", "L/16")
+  assert (large["paper DPN"], large["ours DPN"]) == ("–", "50.00 (n=1)")
+  assert _row(table, "digits", "B/16")["ours base"] == "90.00 (n=1)"
+
+
+def test_table_6_is_relative_to_dpn(root):
+  for seed, value in enumerate((0.80, 0.82, 0.83)):
+    _write(root, "pre", seed, value)
+  table = _build(root, "6")
+  assert _row(table, "pre")["B/16 paper"] == "−0.1"
+  assert _row(table, "pre")["B/16 ours"] == "−1.00 ± 0.00 (n=3, paired)"
+  assert _row(table, "dpn: top-1")["B/16 ours"] == "82.67 ± 3.79 (n=3)"
+  assert _row(table, "base")["B/16 paper"] == "−0.7"
+  assert _row(table, "base")["B/16 ours"] == "−1.67 ± 1.43 (n=3, paired)"
+  assert _row(table, "post")["B/32 ours"] == "not run"
+
+
+def test_a_single_run_has_the_interval_of_its_probe(tmp_path):
+  name = "fewshot/imagenet_25shot"
+  probes = {f"{name}-seed-{i}": v for i, v in enumerate((0.51, 0.52, 0.53))}
+  testing.write_run(
+    tmp_path / "a",
+    config={"table": {"recipe": "I21k", "arch": "S/32", "steps": 93000}},
+    rows=[{"step": 1, name: 0.52, **probes}],
+    seconds=1.0,
+  )
+  row = _cells(tmp_path, "93000", "S/32", name="1_right")
+  assert row["ours base"] == "52.00 ± 2.48 (n=1, CI of 3 probes)"
+
+
+def test_vtab_has_means_of_groups_once_all_tasks_are_run(tmp_path):
+  tasks = layouts.PUBLISHED["3"]["groups"]["Specialized"]
+  for i, task in enumerate(tasks):
+    for seed in range(2):
+      table = {"recipe": "VTAB", "arch": "B/32", "task": task}
+      testing.write_run(
+        tmp_path / f"{task}-{seed}",
+        seed=seed,
+        config={"table": table},
+        rows=[{"step": 1, "test/prec@1": 0.1 * (i + 1) + 0.02 * seed}],
+        seconds=1.0,
+      )
+  table = _build(tmp_path, "3")
+  # 10, 20, 30, 40 with seed 0 and 2 more with seed 1: 25 and 27, whose s is
+  # √2, so 12.706 · 1 = 12.71.
+  group = _row(table, "B/32", "mean of Specialized")
+  assert group["ours base"] == "26.00 ± 12.71 (n=2)"
+  assert group["paper base"] == "80.5"  # (77.9 + 94.8 + 78.2 + 71.2) / 4
+  every = _row(table, "B/32", "mean of all 19 tasks")["ours base"]
+  assert every.startswith("incomplete")
+  assert _row(table, "B/16", "mean of Natural")["ours base"] == "not run"
+
+
+def test_of_candidates_only_the_selected_ones_count(tmp_path):
+  def write(lr, test=None):
+    table = {"recipe": "VTAB", "arch": "B/16", "task": "DTD"}
+    testing.write_run(
+      tmp_path / f"lr{lr}",
+      config={"lr": lr, "table": table | {"candidate": f"lr={lr}"}},
+      rows=[{"step": 1, "minival/prec@1": 0.5}],
+      seconds=1.0,
+    )
+
+  def ours():
+    return _cells(tmp_path, "B/16", "DTD", name="3")["ours base"]
+
+  write(0.1)
+  write(0.2)
+  assert ours() == "2 candidates, none selected yet"
+  selection = {"DTD": {"candidate": "lr=0.2", "runs": ["lr0.2"]}}
+  (tmp_path / "selection.json").write_text(json.dumps(selection))
+  assert ours() == "selected, not tested yet"
+  row = {"step": 1, "test/prec@1": 0.625}
+  (tmp_path / "lr0.2" / "test.json").write_text(json.dumps(row))
+  assert ours() == "62.50 (n=1)"
+
+
+@pytest.mark.parametrize(
+  ("name", "row", "key", "value"),
+  [
+    ("1_right", {"steps": 930000, "arch": "B/16"}, "dpn", 78.4),
+    ("2_left", {"steps": 220000, "arch": "L/16"}, "base", 77.3),
+    ("2_right", {"resolution": 384, "arch": "B/32"}, "dpn", 81.6),
+    ("3", {"arch": "B/16", "arm": "dpn"}, "CIFAR-100", 51.4),
+    ("4", {"arch": "L/16", "pretrain_steps": 220000}, "base_ci", 0.11),
+    ("5", {"train_fraction": "1/16"}, "dpn_ci", 0.21),
+    ("6", {"arm": "pre"}, "B/32", -2.6),
+    ("7", {"arch": "B/32", "setting": "+ augmentation"}, "base", 48.3),
+  ],
+)
+def test_published_numbers(name, row, key, value):
+  rows = layouts.PUBLISHED[name]["rows"]
+  found = [r for r in rows if row.items() <= r.items()]
+  assert found[0][key] == value
+
+
+def test_csv_has_a_field_for_every_number(root, capsys):
+  tables.main([str(root), "--table", "1_left", "--format", "csv"])
+  rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+  row = next(r for r in rows if (r["recipe"], r["arch"]) == B16)
+  assert float(row["ours DPN"]) == pytest.approx(82.667, abs=1e-3)
+  assert float(row["ours DPN ci"]) == pytest.approx(3.795, abs=1e-2)
+  assert (row["ours DPN n"], row["ours DPN − base note"]) == ("3", "paired")
+  assert row["paper base ci"] == "0.0600"
+  assert rows[0]["ours base"] == "not run"
+
+
+def test_formats_hold_the_same_numbers(root, tmp_path, capsys):
+  for form in ("text", "md", "html"):
+    tables.main([str(root), "--table", "1_left", "6", "--format", form])
+    out = capsys.readouterr().out
+    assert out.count("82.67 ± 3.79 (n=3)") == 2
+    assert "not run" in out
+    assert "arXiv 2302.01327, Table 6" in out
+  tables.main(
+    [str(root), "-o", str(tmp_path / "x" / "all.md"), "--format", "md"]
+  )
+  text = (tmp_path / "x" / "all.md").read_text("utf-8")
+  assert text.count("### Table") == len(layouts.TABLES)
+
+
+def test_the_long_table_has_a_row_for_every_number(root, capsys):
+  tables.main([str(root), "--format", "long"])
+  rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+  assert list(rows[0]) == list(tables.LONG)
+  assert len(rows) == 6 * 3
+  found = [
+    row["value"]
+    for row in rows
+    if (row["arm"], row["seed"], row["metric"]) == ("dpn", "1", METRIC)
+  ]
+  assert found == ["0.83"]
+  assert {row["commit"] for row in rows} == {"unknown"}
+  assert len({row["config_hash"] for row in rows}) == 6
+
+
+def test_wrong_inputs_end_with_a_sentence(root, tmp_path):
+  for argv, message in (
+    ([str(root), "--table", "1_lef"], "Unknown table '1_lef'. Did you mean"),
+    ([str(tmp_path / "nowhere")], "nowhere is not a folder"),
+    ([str(root), "--metric", "acc"], "Unknown final metric 'acc'"),
+  ):
+    with pytest.raises(SystemExit, match=message):
+      tables.main(argv)
+
+
+@pytest.mark.parametrize(
+  ("table", "sweeps", "cells"),
+  [
+    (
+      "1_left",
+      ("augreg_i1k", "s16_plus_i1k", "deit_i1k", "finetune_i1k"),
+      20,
+    ),
+    ("1_right", ("augreg_i21k",), 20),
+    ("3", ("vtab:tasks=DTD+KITTI-Dist",), 8),
+    ("6", ("stem_ablation",), 40),
+    ("7", ("sun397_scratch",), 4),
+    ("figure_1", ("ln_placement",), 60),
+  ],
+)
+def test_the_sweeps_fill_the_papers_cells(table, sweeps, cells):
+  made = []
+  for sweep in sweeps:
+    name, _, arg = sweep.partition(":")
+    module = importlib.import_module(f"configs.{name}")
+    for arm in module.sweep(arg or None):
+      config = module.get_config(arm["arg"]).to_dict()
+      made.append(runs.Run(arm["name"], config, [], None))
+  filled = layouts.arms_of(table, made)
+  assert len(filled) == cells
+  known = layouts.build(table, []).rows
+  if table in layouts.DELTAS:
+    archs = layouts.DELTAS[table].archs
+    assert {arch for (arch,), _ in filled} == set(archs)
+  else:
+    keys = {tuple(c for c in row if isinstance(c, str)) for row in known}
+    assert {row for row, _ in filled} <= keys
