@@ -73,7 +73,9 @@ class Checkpointer:
     with self._explained():
       self._orbax.save_async(step, state, force=True, custom_metadata=metadata)
 
-  def restore(self, state: Any) -> tuple[Any, dict[str, int]]:
+  def restore(
+    self, state: Any, *, step: int | None = None
+  ) -> tuple[Any, dict[str, int]]:
     """Returns (state, position) of the latest checkpoint that is whole.
 
     Damaged ones are logged and, unless read_only, set aside under another name.
@@ -81,12 +83,20 @@ class Checkpointer:
     Args:
       state: tree of `jax.ShapeDtypeStruct` with explicit shardings. The mesh
         may differ from the one that saved.
+      step: the one to take instead of the latest.
 
     Raises:
       MismatchError: the checkpoint holds other arrays.
-      OSError: every checkpoint is damaged.
+      OSError: every checkpoint is damaged, or there is none.
     """
     found = [checkpoint.step for checkpoint in self._orbax.checkpoints]
+    if step in found:
+      found = [step]
+    elif step is not None or not found:
+      raise FileNotFoundError(
+        f"There is no checkpoint of {'any' if step is None else f'step {step}'}"
+        f" in {self._orbax.directory}; it has those of steps {found}."
+      )
     for step in reversed(found):
       restored, position, error = self._load(step, state)
       if _all_processes(error is None):
@@ -95,6 +105,19 @@ class Checkpointer:
     raise OSError(
       f"No checkpoint in {self._orbax.directory} can be read; steps {found} "
       "are damaged, see above. Start anew in another --workdir."
+    )
+
+  def shapes(self, step: int | None = None) -> dict[str, Any]:
+    """Returns what a checkpoint holds, as trees of `jax.ShapeDtypeStruct`.
+
+    Args:
+      step: of the checkpoint; the latest without it.
+    """
+    step = self.latest if step is None else step
+    here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    return jax.tree.map(
+      lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here),
+      self._orbax.metadata(step).metadata,
     )
 
   def _load(self, step, state):
@@ -201,15 +224,27 @@ def write_json(path: str, value: Any):
   write_atomically(path, (json.dumps(value, indent=2) + "\n").encode())
 
 
-def save_params(path: str, params: Any):
+def save_params(
+  path: str,
+  params: Any,
+  batch_stats: Any = None,
+  metadata: Mapping[str, str] | None = None,
+):
   """Writes parameters as float32 safetensors, names joined by "/".
 
   In a run of many processes all must call this; the first one writes.
+
+  Args:
+    path: of the file.
+    params: a tree of arrays.
+    batch_stats: running statistics, which are called "batch_stats/<name>".
+    metadata: of the file.
   """
   flat = {}
-  for name, leaf in trees.flatten(params).items():
+  stats = trees.flatten({"batch_stats": batch_stats or {}})
+  for name, leaf in (trees.flatten(params) | stats).items():
     if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
       leaf = multihost_utils.process_allgather(leaf, tiled=True)
     flat[name] = np.ascontiguousarray(leaf, np.float32)
   if jax.process_index() == 0:
-    write_atomically(path, safetensors.numpy.save(flat))
+    write_atomically(path, safetensors.numpy.save(flat, metadata))

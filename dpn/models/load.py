@@ -73,27 +73,56 @@ def load_variables(
     ValueError: names or shapes differ and `dont_load` does not match them; or
       the options do, and `dont_check` does not name them.
   """
-  wanted = _flatten(variables)
   flat = read(path)
-  file, _ = locate(path)
-  layout = _layout(path, flat)
-  source = origin.read(file, layout)
+  layout = layout_of(path, flat)
+  source = origin.read(locate(path)[0], layout)
   if model is not None:
     origin.check(
       path, source, model, pixels=pixels, dont_check=_listed(dont_check)
     )
   if layout in foreign.LAYOUTS:
-    flat = foreign.to_ours(flat, layout, _num_heads(wanted))
+    heads = _num_heads(variables["params"])
+    flat = foreign.to_ours(flat, layout, heads)
   else:
     flat = historical.modernize(flat)
+  return match(
+    path,
+    flat,
+    variables,
+    model=model,
+    has_row=source.cls_row,
+    dont_load=_listed(dont_load),
+  )
+
+
+def match(
+  path: str,
+  flat: Flat,
+  variables: Mapping[str, Any],
+  *,
+  model: Any = None,
+  has_row: bool | None = None,
+  dont_load: Sequence[str] = (),
+) -> dict[str, Any]:
+  """Returns `variables` with the values of `flat`, see `load_variables`.
+
+  Args:
+    path: for messages.
+    flat: arrays by our names.
+    variables: see `load_variables`.
+    model: likewise.
+    has_row: whether the class token has a row in the position embeddings of
+      `flat`; None if unknown.
+    dont_load: see `load_variables`.
+  """
+  wanted = flatten(variables)
   loaded = historical.match_scan(flat, wanted)
   wants_row = None
   if model is not None:
     join = posemb_join.get(model.posemb_join)
     wants_row = model.pool_type == "tok" and join.cls_row
-  loaded = _match_posemb(loaded, wanted, source.cls_row, wants_row)
-  patterns = _listed(dont_load)
-  masks = trees.masks({**loaded, **wanted}, patterns, "model_load.dont_load")
+  loaded = _match_posemb(loaded, wanted, has_row, wants_row)
+  masks = trees.masks({**loaded, **wanted}, dont_load, "model_load.dont_load")
   kept = {name for mask in masks for name in mask if mask[name]}
   _check(path, wanted, loaded, kept)
   return _unflatten(
@@ -109,14 +138,14 @@ def _listed(patterns):
   return [patterns] if isinstance(patterns, str) else list(patterns)
 
 
-def _flatten(variables):
-  """Returns parameters by name, statistics by "batch_stats/<name>"."""
+def flatten(variables: Mapping[str, Any]) -> Flat:
+  """Returns parameters by name, running statistics by "batch_stats/<name>"."""
   stats = {STATISTICS: variables.get(STATISTICS, {})}
   return trees.flatten(variables["params"]) | trees.flatten(stats)
 
 
 def _unflatten(variables, flat):
-  """The inverse of `_flatten`; collections not in `flat` stay."""
+  """The inverse of `flatten`; collections not in `flat` stay."""
   result = {**variables}
   stats = _subtree(flat, STATISTICS)
   if stats:
@@ -232,7 +261,7 @@ def _subtree(flat, prefix):
   }
 
 
-def _layout(path, flat) -> str:
+def layout_of(path: str, flat: Flat) -> str:
   """Returns `ours`, which is big_vision's too, or a key of foreign.LAYOUTS."""
   if layout := foreign.recognize(flat):
     return layout
@@ -246,9 +275,10 @@ def _layout(path, flat) -> str:
   return "ours"
 
 
-def _num_heads(wanted) -> int:
+def _num_heads(params) -> int:
   """Returns the model's number of heads, which PyTorch's arrays do not tell."""
-  kernels = [x for k, x in wanted.items() if k.endswith("/query/kernel")]
+  flat = trees.flatten(params)
+  kernels = [x for k, x in flat.items() if k.endswith("/query/kernel")]
   return kernels[0].shape[-2] if kernels else 1
 
 
@@ -285,18 +315,13 @@ def _match_posemb(
   if wants_row is None:
     wants_row = shape is not None and "cls" in wanted
     wants_row = wants_row and _square_plus_one(shape[1])
-  loaded = dict(loaded)
-  of_cls = x[:, :0]
-  if has_row:
-    of_cls, x = x[:, :1], x[:, 1:]
   if has_row and not wants_row:
     logging.info("The class token takes over its position embedding.")
     if "cls" in loaded:
-      loaded["cls"] = loaded["cls"] + of_cls
-    of_cls = of_cls[:, :0]
+      loaded = {**loaded, "cls": loaded["cls"] + x[:, :1]}
+    x, has_row = x[:, 1:], False
   if shape:
-    x = resample.posemb(x, shape[1] - of_cls.shape[1])
-  x = np.concatenate([of_cls.astype(x.dtype), x], axis=1)
+    x = resample.posemb_with_row(x, shape[1] - has_row, has_row)
   return {**loaded, "pos_embedding": x}
 
 

@@ -167,6 +167,21 @@ def read(path: str, layout: str) -> Origin:
   return _from_run(beside)
 
 
+def read_run(workdir: str) -> Origin:
+  """Returns what the config.json of one of our runs says.
+
+  Raises:
+    FileNotFoundError: there is none.
+  """
+  path = os.path.join(workdir, "config.json")
+  if not os.path.isfile(path):
+    raise FileNotFoundError(
+      f"{path} is missing: checkpoints do not say what model they hold. Keep "
+      "them in their run's folder."
+    )
+  return _from_run(_read_json(path))
+
+
 def check(
   path: str,
   origin: Origin,
@@ -257,7 +272,8 @@ def _from_metadata(path, layout, said):
 
 def _from_run(config):
   """Reads the config.json of one of our runs."""
-  if not ("model" in config and "input" in config):
+  ours = "model" in config and "input" in config
+  if not ours or config.get("task", "classification") != "classification":
     return Origin("ours", {}, source="nothing")
   model = vit.Model(config.get("num_classes"), **config["model"])
   pixels = pixels_of(config["input"].get("pp") or "")

@@ -25,6 +25,19 @@ def posemb(x, tokens: int):
   return grid.reshape(1, tokens, -1)
 
 
+def posemb_with_row(x, tokens: int, has_row: bool):
+  """Returns `posemb` of all but the class token's first row, which is kept.
+
+  Args:
+    x: (1, has_row + old * old, width).
+    tokens: new * new.
+    has_row: whether there is such a row.
+  """
+  row, grid = x[:, : int(has_row)], x[:, int(has_row) :]
+  grid = posemb(grid, tokens)
+  return np.concatenate([row.astype(grid.dtype), grid], axis=1)
+
+
 def patch_kernel(kernel, size: tuple[int, int]):
   """Returns an embedding for patches of another size (arXiv 2212.08013).
 
