@@ -112,12 +112,25 @@ class Checkpointer:
 
     Args:
       step: of the checkpoint; the latest without it.
+
+    Raises:
+      FileNotFoundError: there is no such checkpoint.
+      OSError: it is damaged.
     """
+    found = [checkpoint.step for checkpoint in self._orbax.checkpoints]
+    if not found or step not in (None, *found):
+      raise FileNotFoundError(
+        f"There is no checkpoint {'' if step is None else f'of step {step} '}"
+        f"in {self._orbax.directory}; it has those of steps {found}."
+      )
     step = self.latest if step is None else step
     here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    try:
+      metadata = self._orbax.metadata(step).metadata
+    except Exception as e:
+      raise OSError(f"{self._path(step)} is damaged: {e}") from e
     return jax.tree.map(
-      lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here),
-      self._orbax.metadata(step).metadata,
+      lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here), metadata
     )
 
   def _load(self, step, state):

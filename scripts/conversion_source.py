@@ -152,7 +152,7 @@ def _notes(source, said, told, options, arrays):
 def _checkpoints(path: str) -> tuple[str, int | None] | None:
   """Returns the folder of checkpoints that a path means, and which of them."""
   parent, last = os.path.split(os.path.abspath(path))
-  if last.isdigit() and os.path.isdir(path):
+  if last.isdigit() and os.path.isdir(parent):
     return parent, int(last)
   inside = os.path.join(path, build.CHECKPOINTS)
   finished = os.path.isfile(os.path.join(path, load.FILES_IN_FOLDERS[0]))
@@ -171,8 +171,6 @@ def _from_checkpoints(folder, step):
     config = json.load(file)
   checkpoints = checkpoint.Checkpointer(folder, read_only=True)
   with contextlib.closing(checkpoints):
-    if checkpoints.latest is None:
-      raise FileNotFoundError(f"There is no whole checkpoint in {folder}.")
     shapes = _train_state(config, checkpoints.shapes(step))
     state, _ = checkpoints.restore(shapes, step=step)
   variables = jax.device_get(state.variables)
