@@ -260,4 +260,22 @@ def save_params(
       leaf = multihost_utils.process_allgather(leaf, tiled=True)
     flat[name] = np.ascontiguousarray(leaf, np.float32)
   if jax.process_index() == 0:
-    write_atomically(path, safetensors.numpy.save(flat, metadata))
+    write_atomically(path, safetensors_bytes(flat, metadata))
+
+
+def safetensors_bytes(
+  flat: Mapping[str, np.ndarray], metadata: Mapping[str, str] | None = None
+) -> bytes:
+  """Returns the contents of a file, the same for the same arrays and metadata.
+
+  The library writes metadata in an order that differs between processes.
+  """
+  if not metadata:
+    return safetensors.numpy.save(dict(flat))
+  data = safetensors.numpy.save(dict(flat), dict(metadata))
+  start = 8 + int.from_bytes(data[:8], "little")
+  header = json.loads(data[8:start])
+  header["__metadata__"] = dict(sorted(metadata.items()))
+  compact = json.dumps(header, separators=(",", ":"), ensure_ascii=False)
+  header = compact.encode().ljust(start - 8)
+  return len(header).to_bytes(8, "little") + header + data[start:]

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import safetensors.numpy
 
 from dpn import checkpoint
 
@@ -94,7 +93,7 @@ def write(target: str, written: Written):
 def _bytes(target, written):
   if not target.endswith(".npz"):
     arrays = {k: np.ascontiguousarray(x) for k, x in written.arrays.items()}
-    return safetensors.numpy.save(arrays, dict(written.metadata))
+    return checkpoint.safetensors_bytes(arrays, written.metadata)
   buffer = io.BytesIO()
   metadata = np.array(json.dumps(dict(written.metadata)))
   np.savez(buffer, **written.arrays, metadata=metadata)
