@@ -58,5 +58,6 @@ setuptools.setup(
     "hf": ["pyarrow"],
     "bench": ["psutil", "tensorflow", "torch"],
     "wandb": ["wandb"],
+    "convert": ["timm", "torch", "transformers"],  # only to test conversions
   },
 )

@@ -107,6 +107,32 @@ class Checkpointer:
       "are damaged, see above. Start anew in another --workdir."
     )
 
+  def shapes(self, step: int | None = None) -> dict[str, Any]:
+    """Returns what a checkpoint holds, as trees of `jax.ShapeDtypeStruct`.
+
+    Args:
+      step: of the checkpoint; the latest without it.
+
+    Raises:
+      FileNotFoundError: there is no such checkpoint.
+      OSError: it is damaged.
+    """
+    found = [checkpoint.step for checkpoint in self._orbax.checkpoints]
+    if not found or step not in (None, *found):
+      raise FileNotFoundError(
+        f"There is no checkpoint {'' if step is None else f'of step {step} '}"
+        f"in {self._orbax.directory}; it has those of steps {found}."
+      )
+    step = self.latest if step is None else step
+    here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    try:
+      metadata = self._orbax.metadata(step).metadata
+    except Exception as e:
+      raise OSError(f"{self._path(step)} is damaged: {e}") from e
+    return jax.tree.map(
+      lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here), metadata
+    )
+
   def _load(self, step, state):
     """Returns a checkpoint's (state, position, what is wrong with it)."""
     try:
@@ -211,15 +237,45 @@ def write_json(path: str, value: Any):
   write_atomically(path, (json.dumps(value, indent=2) + "\n").encode())
 
 
-def save_params(path: str, params: Any):
+def save_params(
+  path: str,
+  params: Any,
+  batch_stats: Any = None,
+  metadata: Mapping[str, str] | None = None,
+):
   """Writes parameters as float32 safetensors, names joined by "/".
 
   In a run of many processes all must call this; the first one writes.
+
+  Args:
+    path: of the file.
+    params: a tree of arrays.
+    batch_stats: running statistics, which are called "batch_stats/<name>".
+    metadata: of the file.
   """
   flat = {}
-  for name, leaf in trees.flatten(params).items():
+  stats = trees.flatten({"batch_stats": batch_stats or {}})
+  for name, leaf in (trees.flatten(params) | stats).items():
     if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
       leaf = multihost_utils.process_allgather(leaf, tiled=True)
     flat[name] = np.ascontiguousarray(leaf, np.float32)
   if jax.process_index() == 0:
-    write_atomically(path, safetensors.numpy.save(flat))
+    write_atomically(path, safetensors_bytes(flat, metadata))
+
+
+def safetensors_bytes(
+  flat: Mapping[str, np.ndarray], metadata: Mapping[str, str] | None = None
+) -> bytes:
+  """Returns the contents of a file, the same for the same arrays and metadata.
+
+  The library writes metadata in an order that differs between processes.
+  """
+  if not metadata:
+    return safetensors.numpy.save(dict(flat))
+  data = safetensors.numpy.save(dict(flat), dict(metadata))
+  start = 8 + int.from_bytes(data[:8], "little")
+  header = json.loads(data[8:start])
+  header["__metadata__"] = dict(sorted(metadata.items()))
+  compact = json.dumps(header, separators=(",", ":"), ensure_ascii=False)
+  header = compact.encode().ljust(start - 8)
+  return len(header).to_bytes(8, "little") + header + data[start:]

@@ -186,3 +186,17 @@ def test_files_are_replaced_whole(tmp_path, monkeypatch):
   with pytest.raises(OSError, match="No space left"):
     checkpoint.write_json(str(path), {"b": [2]})
   assert json.loads(path.read_text()) == {"a": [1]}
+
+
+def test_files_with_metadata_are_the_same_every_time(tmp_path):
+  flat = {"b": np.float32([1]), "a/é": np.ones((2, 2), np.float32)}
+  said = {c: f'{{"{c}": "é"}}' for c in "hgfedcba"}
+  data = checkpoint.safetensors_bytes(flat, said)
+  start = 8 + int.from_bytes(data[:8], "little")
+  listed = list(json.loads(data[8:start])["__metadata__"])
+  assert listed == sorted(said)
+  (tmp_path / "x.safetensors").write_bytes(data)
+  with safetensors.safe_open(tmp_path / "x.safetensors", "numpy") as file:
+    assert file.metadata() == said
+    for name, x in flat.items():
+      np.testing.assert_array_equal(file.get_tensor(name), x)

@@ -10,7 +10,7 @@ import numpy as np
 
 import dpn.tasks
 from dpn import checkpoint, flops, optim, schedules, sharding
-from dpn.models import load
+from dpn.models import load, origin
 from dpn.tasks import base
 from evaluators import base as evaluators_base
 from input_pipeline import pipeline
@@ -203,7 +203,8 @@ def initial_state(
   """Returns the state to train from, its position, and where it came from.
 
   In this order: the run's own checkpoint, `config.resume` (another run's
-  working directory), `config.model_init` (parameters only), fresh.
+  working directory), `config.model_init` (parameters and running statistics
+  only), fresh.
   """
   config = experiment.config
   start = {"examples_seen": 0}
@@ -216,18 +217,37 @@ def initial_state(
   state = experiment.init(jax.random.key(config.get("seed", 0)))
   if not config.get("model_init"):
     return state, start, "fresh parameters"
-  shardings = jax.tree.map(lambda s: s.sharding, experiment.shapes.params)
+  return _load(state, experiment), start, config["model_init"]
+
+
+def _load(state, experiment):
+  """Returns the state with parameters and statistics of config.model_init."""
+  config = experiment.config
+  shapes = experiment.shapes.replace(ema=None)
+  shardings = jax.tree.map(lambda s: s.sharding, shapes.variables)
   # Parameters may be spread over machines; loading needs all of each here.
   gather = jax.jit(
-    lambda params: params, out_shardings=sharding.replicated(experiment.mesh)
+    lambda variables: variables,
+    out_shardings=sharding.replicated(experiment.mesh),
   )
-  loaded = load.load(
+  loaded = load.load_variables(
     config["model_init"],
-    jax.device_get(gather(state.params)),
+    jax.device_get(gather(state.replace(ema=None).variables)),
+    model=experiment.task.model,
+    pixels=origin.pixels_of(config["input"].get("pp") or ""),
     **(config.get("model_load") or {}),
   )
-  state = state.with_params(jax.device_put(loaded, shardings))
-  return state, start, config["model_init"]
+  loaded = dict(jax.device_put(loaded, shardings))
+  state = state.with_params(loaded.pop("params"))
+  return state.replace(model_state=loaded)
+
+
+def description(experiment: Experiment) -> dict[str, str]:
+  """Returns the metadata of the parameters' file: what model they are for."""
+  pp = experiment.config["input"].get("pp") or ""
+  return origin.metadata(
+    origin.describe(experiment.task.model), origin.pixels_of(pp)
+  )
 
 
 def _resume(workdir: str, experiment: Experiment):

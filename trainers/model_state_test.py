@@ -8,7 +8,7 @@ import pytest
 from configs import digits
 from dpn import checkpoint, sharding, trees
 from input_pipeline import device
-from trainers import build
+from trainers import build, testing
 
 FSDP = [(".*", "fsdp(axis='data', min_size_to_shard_mb=0)")]
 
@@ -69,3 +69,37 @@ def test_sharded_and_saved(tmp_path):
     jax.device_get(restored.model_state),
     sharded[-1].model_state,
   )
+
+
+def test_a_run_starts_from_another_ones_statistics(tmp_path):
+  config = testing.tiny_config(**{"model.norm": "batchnorm", "evals": {}})
+  experiment = build.from_config(config)
+  fresh = jax.device_get(experiment.init(jax.random.key(1)))
+  stats = jax.tree.map(lambda x: x + 3, fresh.model_state["batch_stats"])
+  path = str(tmp_path / "params.safetensors")
+  checkpoint.save_params(
+    path, fresh.params, stats, build.description(experiment)
+  )
+  config = testing.tiny_config(
+    **{"model.norm": "batchnorm", "evals": {}, "model_init": path}
+  )
+  experiment = build.from_config(config)
+  nothing = checkpoint.Checkpointer(str(tmp_path / "checkpoints"))
+  state, _, source = build.initial_state(experiment, nothing)
+  nothing.close()
+  assert source == path
+  jax.tree.map(
+    np.testing.assert_array_equal,
+    jax.device_get(state.variables),
+    {"params": fresh.params, "batch_stats": stats},
+  )
+  # The file says which model it is for; another is refused.
+  with config.unlocked():
+    config.model.gelu = "exact"
+    config.input.pp = config.input.pp.replace("(-1, 1)", "(0, 1)")
+  other = build.from_config(config)
+  nothing = checkpoint.Checkpointer(str(tmp_path / "checkpoints"))
+  with pytest.raises(ValueError, match=r"config\.model\.gelu='tanh'") as error:
+    build.initial_state(other, nothing)
+  nothing.close()
+  assert "value_range(-1, 1) in config.input.pp" in str(error.value)

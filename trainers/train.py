@@ -17,6 +17,7 @@ from absl import app, flags, logging
 from ml_collections import config_flags
 
 from dpn import checkpoint, clock, metrics, sharding, trees
+from dpn.models import load
 from evaluators import base as evaluators_base
 from input_pipeline import device
 from trainers import build, cluster, preemption, provenance, report
@@ -93,13 +94,16 @@ def train(
         "command goes on from there."
       )
     else:
-      finish(workdir, state, log.last_row)
+      finish(workdir, experiment, state, log.last_row)
 
 
-def finish(workdir, state, last_row):
+def finish(workdir, experiment, state, last_row):
   """Exports the parameters and writes, last of all, done.json."""
   checkpoint.save_params(
-    os.path.join(workdir, "params.safetensors"), state.variables["params"]
+    os.path.join(workdir, "params.safetensors"),
+    state.variables["params"],
+    state.variables.get(load.STATISTICS),
+    build.description(experiment),
   )
   if jax.process_index() == 0:
     timing = metrics.read(os.path.join(workdir, metrics.TIMING))

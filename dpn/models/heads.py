@@ -16,6 +16,8 @@ class MAPHead(nn.Module):
 
   mlp_dim: int
   num_heads: int
+  gelu: str = "tanh"
+  norm: str = "layernorm"
   dtype: Any = jnp.float32
 
   @nn.compact
@@ -25,8 +27,10 @@ class MAPHead(nn.Module):
     x = attention.Attention(
       self.num_heads, dtype=self.dtype, name="MultiHeadDotProductAttention_0"
     )(jnp.tile(probe, (batch, 1, 1)), x)
-    y = norms.make("layernorm", name="LayerNorm_0")(x)
-    x = x + mlp.Mlp(self.mlp_dim, dtype=self.dtype, name="MlpBlock_0")(y)
+    y = norms.make(self.norm, name="LayerNorm_0")(x)
+    x = x + mlp.Mlp(
+      self.mlp_dim, gelu=self.gelu, dtype=self.dtype, name="MlpBlock_0"
+    )(y)
     return x[:, 0].astype(jnp.float32)
 
 

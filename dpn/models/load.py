@@ -1,10 +1,10 @@
 """Starts a Vision Transformer from a parameter file.
 
-Files of big_vision and its predecessors load unchanged. Everything that a
-file and the model do not share is an error unless allowed.
+Files of big_vision and its predecessors load unchanged, those of timm and
+Hugging Face under our names. Everything that a file and the model do not share
+is an error unless allowed.
 """
 
-import collections
 import math
 import os
 import re
@@ -17,68 +17,170 @@ import jax.numpy as jnp
 import numpy as np
 import safetensors
 import safetensors.numpy
-import scipy.ndimage
 from absl import logging
 
 from dpn import names, trees
+from dpn.models import foreign, historical, origin, posemb_join, resample
 
 Flat = dict[str, Any]
 
+# A run's folder; one of Hugging Face or timm.
+FILES_IN_FOLDERS = ("params.safetensors", "model.safetensors")
+PICKLES = (".pth", ".pt", ".bin", ".ckpt", ".pkl", ".pickle", ".tar")
+STATISTICS = "batch_stats"
 
-def load(
-  path: str, params: Mapping[str, Any], *, dont_load: Sequence[str] = ()
-) -> dict[str, Any]:
+
+def load(path: str, params: Mapping[str, Any], **kw: Any) -> dict[str, Any]:
   """Returns `params` with the values of a parameter file.
 
-  Older layouts, and scanned blocks against looped ones, are converted. A
+  For models without running statistics; see `load_variables`.
+  """
+  return load_variables(path, {"params": params}, **kw)["params"]
+
+
+def load_variables(
+  path: str,
+  variables: Mapping[str, Any],
+  *,
+  model: Any = None,
+  pixels: origin.Pixels | None = None,
+  dont_load: Sequence[str] = (),
+  dont_check: Sequence[str] = (),
+) -> dict[str, Any]:
+  """Returns `variables` with the values of a parameter file.
+
+  Other layouts, and scanned blocks against looped ones, are converted. A
   `pos_embedding` of another length is resized if both grids are square.
 
   Args:
     path: see `read`.
-    params: a model's parameters. `jax.ShapeDtypeStruct`s will do for all that
-      is loaded.
+    variables: a model's `params` and, if it has any, `batch_stats`, which files
+      hold as "batch_stats/<name>". `jax.ShapeDtypeStruct`s will do for all that
+      is loaded. Other collections are returned as they are.
+    model: as `vit.Model` makes it; its options must be those that the file says
+      it was made for, see `origin.check`. None: nothing is compared.
+    pixels: of the images that the model will see, compared likewise.
     dont_load: regular expressions on whole names such as "head/kernel". What
-      they match keeps its value in `params`, and is ignored in the file.
+      they match keeps its value in `variables`, and is ignored in the file.
+    dont_check: options not to be compared, such as "gelu", or "pixels".
 
   Returns:
-    NumPy arrays with the structure, shapes and dtypes of `params`; a leaf of
+    NumPy arrays with the structure, shapes and dtypes of `variables`; a leaf of
     `dont_load` as it was given.
 
   Raises:
     FileNotFoundError, ValueError: see `read`.
-    ValueError: names or shapes differ and `dont_load` does not match them.
+    ValueError: names or shapes differ and `dont_load` does not match them; or
+      the options do, and `dont_check` does not name them.
   """
-  wanted = trees.flatten(params)
-  loaded = _match_scan(_modernize(read(path)), wanted)
-  loaded = _match_posemb(loaded, wanted)
-  if isinstance(dont_load, str):
-    dont_load = [dont_load]
-  masks = trees.masks({**loaded, **wanted}, dont_load, "model_load.dont_load")
-  kept = {name for mask in masks for name in mask if mask[name]}
-  _check(path, wanted, loaded, kept)
-  return trees.unflatten(
-    {
-      name: leaf if name in kept else loaded[name].astype(leaf.dtype)
-      for name, leaf in wanted.items()
-    }
+  flat = read(path)
+  layout = layout_of(path, flat)
+  source = origin.read(locate(path)[0], layout)
+  if model is not None:
+    origin.check(
+      path, source, model, pixels=pixels, dont_check=_listed(dont_check)
+    )
+  if layout in foreign.LAYOUTS:
+    heads = _num_heads(variables["params"])
+    flat = foreign.to_ours(flat, layout, heads)
+  else:
+    flat = historical.modernize(flat)
+  return match(
+    path,
+    flat,
+    variables,
+    model=model,
+    has_row=source.cls_row,
+    dont_load=_listed(dont_load),
   )
 
 
-def read(path: str) -> dict[str, np.ndarray]:
-  """Returns the parameters in a file, by name.
-
-  Of a whole training state, as big_vision saves it, only the parameters.
+def match(
+  path: str,
+  flat: Flat,
+  variables: Mapping[str, Any],
+  *,
+  model: Any = None,
+  has_row: bool | None = None,
+  dont_load: Sequence[str] = (),
+) -> dict[str, Any]:
+  """Returns `variables` with the values of `flat`, see `load_variables`.
 
   Args:
-    path: an .npz or .safetensors file, on this machine. A suffix picks a
-      subtree and drops its name: "siglip.npz:img".
+    path: for messages.
+    flat: arrays by our names.
+    variables: see `load_variables`.
+    model: likewise.
+    has_row: whether the class token has a row in the position embeddings of
+      `flat`; None if unknown.
+    dont_load: see `load_variables`.
+  """
+  wanted = flatten(variables)
+  loaded = historical.match_scan(flat, wanted)
+  wants_row = None
+  if model is not None:
+    join = posemb_join.get(model.posemb_join)
+    wants_row = model.pool_type == "tok" and join.cls_row
+  loaded = _match_posemb(loaded, wanted, has_row, wants_row)
+  masks = trees.masks({**loaded, **wanted}, dont_load, "model_load.dont_load")
+  kept = {name for mask in masks for name in mask if mask[name]}
+  _check(path, wanted, loaded, kept)
+  return _unflatten(
+    variables,
+    {
+      name: leaf if name in kept else loaded[name].astype(leaf.dtype)
+      for name, leaf in wanted.items()
+    },
+  )
+
+
+def _listed(patterns):
+  return [patterns] if isinstance(patterns, str) else list(patterns)
+
+
+def flatten(variables: Mapping[str, Any]) -> Flat:
+  """Returns parameters by name, running statistics by "batch_stats/<name>"."""
+  stats = {STATISTICS: variables.get(STATISTICS, {})}
+  return trees.flatten(variables["params"]) | trees.flatten(stats)
+
+
+def _unflatten(variables, flat):
+  """The inverse of `flatten`; collections not in `flat` stay."""
+  result = {**variables}
+  stats = _subtree(flat, STATISTICS)
+  if stats:
+    result[STATISTICS] = trees.unflatten(stats)
+  result["params"] = trees.unflatten(
+    {k: x for k, x in flat.items() if not k.startswith(f"{STATISTICS}/")}
+  )
+  return result
+
+
+def locate(path: str) -> tuple[str, str | None]:
+  """Returns the file and the subtree that a path such as "x.npz:img" names.
+
+  A folder stands for the file in it that is one of `FILES_IN_FOLDERS`.
 
   Raises:
-    FileNotFoundError: there is no such file.
-    ValueError: the format or the subtree is unknown, or the file is damaged.
+    FileNotFoundError, ValueError: see `read`.
   """
+  if os.path.isdir(path):
+    files = [os.path.join(path, name) for name in FILES_IN_FOLDERS]
+    if found := [file for file in files if os.path.isfile(file)]:
+      return found[0], None
+    raise FileNotFoundError(
+      f"The folder {path!r} has no {' or '.join(FILES_IN_FOLDERS)}. Give the "
+      "folder of a finished run, or a parameter file."
+    )
   match = re.fullmatch(r"(.+(\.\w+))(?::([^:]+))?", path)
   file, suffix, subtree = match.groups() if match else (path, "", None)
+  if suffix in PICKLES:
+    raise ValueError(
+      f"Cannot load {path!r}: {suffix} files hold Python's pickles, which can "
+      "run any code and are never opened here. Where you trust the file, "
+      "save it again: safetensors.torch.save_file(torch.load(path, "
+      "weights_only=True), 'x.safetensors')."
+    )
   if suffix not in READERS:
     raise ValueError(
       f"Cannot load parameters from {path!r}. Expected a file of format "
@@ -89,6 +191,26 @@ def read(path: str) -> dict[str, np.ndarray]:
       f"There is no file {file!r}. Files elsewhere, such as in a bucket, have "
       "to be copied to this machine or mounted first."
     )
+  return file, subtree
+
+
+def read(path: str) -> dict[str, np.ndarray]:
+  """Returns the arrays in a file, by name.
+
+  Of a whole training state, as big_vision saves it, only the parameters and
+  running statistics.
+
+  Args:
+    path: an .npz or .safetensors file, on this machine, or a folder that holds
+      one, see `locate`. A suffix picks a subtree and drops its name:
+      "siglip.npz:img".
+
+  Raises:
+    FileNotFoundError: there is no such file.
+    ValueError: the format or the subtree is unknown, or the file is damaged.
+  """
+  file, subtree = locate(path)
+  suffix = os.path.splitext(file)[1]
   try:
     flat = READERS[suffix](file)
   except DAMAGE as error:
@@ -98,7 +220,8 @@ def read(path: str) -> dict[str, np.ndarray]:
     ) from error
   for wrapper in ("params", "opt/target"):
     if inner := _subtree(flat, wrapper):
-      flat = inner
+      stats = _subtree(flat, STATISTICS)
+      flat = inner | {f"{STATISTICS}/{k}": x for k, x in stats.items()}
       break
   if not subtree:
     return flat
@@ -138,113 +261,72 @@ def _subtree(flat, prefix):
   }
 
 
-def _modernize(flat: Flat) -> Flat:
-  """Returns the parameters under the names that the model uses today."""
-  flat = trees.flatten(_renumber(trees.unflatten(flat)))
-  for old in (
-    "Transformer/posembed_input/pos_embedding",  # the first ViTs, and AugReg
-    "Transformer/pos_embedding",  # big_vision until 2022
-  ):
-    if old in flat:
-      flat["pos_embedding"] = flat.pop(old)
-  if "probe" in flat:  # ViT-G's attention pooling was not yet a module
-    head = r"probe|(LayerNorm|MlpBlock|MultiHeadDotProductAttention)_0/.*"
-    flat = {
-      f"MAPHead_0/{name}" if re.fullmatch(head, name) else name: x
-      for name, x in flat.items()
-    }
-  return flat
+def layout_of(path: str, flat: Flat) -> str:
+  """Returns `ours`, which is big_vision's too, or a key of foreign.LAYOUTS."""
+  if layout := foreign.recognize(flat):
+    return layout
+  if flat and all("/" not in name and "." in name for name in flat):
+    few = ", ".join(sorted(flat)[:4])
+    raise ValueError(
+      f"{path!r} has an unknown layout: {few}, … Expected a Vision Transformer "
+      "of this code base, of big_vision, of timm (with "
+      f"{foreign.TIMM.sign}) or of Hugging Face (with {foreign.HF.sign})."
+    )
+  return "ours"
 
 
-def _renumber(tree):
-  """Numbers modules within their class, as Linen does.
-
-  Flax before Linen counted all modules of a parent together: LayerNorm_0,
-  MultiHeadDotProductAttention_1, LayerNorm_2, MlpBlock_3.
-  """
-  if not isinstance(tree, dict):
-    return tree
-  numbered, renumbered = [], {}
-  for name, child in tree.items():
-    if match := re.fullmatch(r"(.+)_(\d+)", name):
-      numbered.append((int(match[2]), match[1], _renumber(child)))
-    else:
-      renumbered[name] = _renumber(child)
-  counts = collections.Counter()
-  for _, kind, child in sorted(numbered, key=lambda entry: entry[0]):
-    renumbered[f"{kind}_{counts[kind]}"] = child
-    counts[kind] += 1
-  return renumbered
+def _num_heads(params) -> int:
+  """Returns the model's number of heads, which PyTorch's arrays do not tell."""
+  flat = trees.flatten(params)
+  kernels = [x for k, x in flat.items() if k.endswith("/query/kernel")]
+  return kernels[0].shape[-2] if kernels else 1
 
 
-def _match_scan(loaded: Flat, wanted: Flat) -> Flat:
-  """Stacks the blocks' parameters, or unstacks them, if the model did."""
-  if any(re.fullmatch(r"(.*/)?encoderblock/.*", name) for name in wanted):
-    return _stack_blocks(loaded)
-  return _unstack_blocks(loaded)
-
-
-def _stack_blocks(flat):
-  stacked, blocks = {}, collections.defaultdict(dict)
-  for name, x in flat.items():
-    if match := re.fullmatch(r"(.*\bencoderblock)_(\d+)(/.*)", name):
-      blocks[match[1] + match[3]][int(match[2])] = x
-    else:
-      stacked[name] = x
-  for name, by_index in blocks.items():
-    stacked[name] = np.stack([by_index[i] for i in sorted(by_index)])
-  return stacked
-
-
-def _unstack_blocks(flat):
-  unstacked = {}
-  for name, x in flat.items():
-    if match := re.fullmatch(r"(.*\bencoderblock)(/.*)", name):
-      for i, x_i in enumerate(x):
-        unstacked[f"{match[1]}_{i}{match[2]}"] = x_i
-    else:
-      unstacked[name] = x
-  return unstacked
-
-
-def _match_posemb(loaded: Flat, wanted: Flat) -> Flat:
+def _match_posemb(
+  loaded: Flat,
+  wanted: Flat,
+  has_row: bool | None = None,
+  wants_row: bool | None = None,
+) -> Flat:
   """Fits the position embeddings, (1, tokens, width), to the model's grid.
 
   Files from before 2022 embed the position of the class token as well, in
-  front: one row more than a square. The token itself takes it over.
-  """
-  posemb = loaded.get("pos_embedding")
-  shape = getattr(wanted.get("pos_embedding"), "shape", None)
-  # An oblong grid, which only an equal one fits, may also be a square plus one.
-  if posemb is None or posemb.ndim != 3 or posemb.shape == shape:
-    return loaded
-  loaded = dict(loaded)
-  if math.isqrt(posemb.shape[1]) ** 2 + 1 == posemb.shape[1]:
-    logging.info("The class token takes over its position embedding.")
-    posemb, of_cls = posemb[:, 1:], posemb[:, :1]
-    if "cls" in loaded:
-      loaded["cls"] = loaded["cls"] + of_cls
-  if shape:
-    posemb = _resize_posemb(posemb, shape[1])
-  return {**loaded, "pos_embedding": posemb}
-
-
-def _resize_posemb(posemb, tokens):
-  """Returns a square grid resized bilinearly to another, corner on corner.
+  front: one row more than a square. It stays in a model that has it too, or
+  else the token itself takes it over.
 
   Args:
-    posemb: (1, old * old, width); returned unchanged if not square.
-    tokens: new * new.
+    loaded: of the file.
+    wanted: of the model.
+    has_row: whether the file has such a row, None if unknown.
+    wants_row: whether the model has, None if unknown.
   """
-  old, new = math.isqrt(posemb.shape[1]), math.isqrt(tokens)
-  if old == new or old**2 != posemb.shape[1] or new**2 != tokens:
-    return posemb
-  logging.info("The %d² position embeddings are resized to %d².", old, new)
-  # SciPy knows no half precision.
-  dtype = np.promote_types(posemb.dtype, np.float32)
-  grid = posemb.reshape(old, old, -1).astype(dtype)
-  grid = scipy.ndimage.zoom(grid, (new / old, new / old, 1), order=1)
-  return grid.reshape(1, tokens, -1)
+  x = loaded.get("pos_embedding")
+  shape = getattr(wanted.get("pos_embedding"), "shape", None)
+  if x is None or x.ndim != 3:
+    return loaded
+  if has_row is None:
+    # An oblong grid, which only an equal one fits, may also be a square plus
+    # one.
+    if x.shape == shape:
+      return loaded
+    has_row = _square_plus_one(x.shape[1]) or (
+      "cls" in loaded and shape is not None and x.shape[1] == shape[1] + 1
+    )
+  if wants_row is None:
+    wants_row = shape is not None and "cls" in wanted
+    wants_row = wants_row and _square_plus_one(shape[1])
+  if has_row and not wants_row:
+    logging.info("The class token takes over its position embedding.")
+    if "cls" in loaded:
+      loaded = {**loaded, "cls": loaded["cls"] + x[:, :1]}
+    x, has_row = x[:, 1:], False
+  if shape:
+    x = resample.posemb_with_row(x, shape[1] - has_row, has_row)
+  return {**loaded, "pos_embedding": x}
+
+
+def _square_plus_one(rows):
+  return math.isqrt(rows) ** 2 + 1 == rows
 
 
 def _check(path: str, wanted: Flat, loaded: Flat, kept: set[str]):

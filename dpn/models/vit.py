@@ -98,6 +98,8 @@ class _Model(nn.Module):
       self.pool_type,
       mlp_dim=self.mlp_dim or 4 * self.width,
       num_heads=self.num_heads,
+      gelu=self.gelu,
+      norm=norms.plain(self.norm),
       dtype=self.dtype,
     )
     if self.rep_size:

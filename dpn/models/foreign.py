@@ -1,0 +1,326 @@
+"""Vision Transformers under the names of timm and of Hugging Face.
+
+Both store PyTorch's arrays: a Linear's weight is our kernel transposed, with
+all heads on one axis; a convolution's is (width, channels, rows, cols).
+docs/checkpoints.md has the names side by side.
+"""
+
+import dataclasses
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+Flat = dict[str, Any]
+
+_BLOCK = "Transformer/encoderblock_{i}/"
+_ATTENTION = _BLOCK + "MultiHeadDotProductAttention_0/"
+_MAP_ATTENTION = "MAPHead_0/MultiHeadDotProductAttention_0/"
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+  """How a library names the parts of a Vision Transformer.
+
+  Attributes:
+    title: of the library.
+    sign: a name that every model of the library has and no other.
+    modules: our module → theirs; {i} is the number of a block.
+    arrays: our array → theirs, for arrays outside of modules.
+    fused: their module → the modules that it is the concatenation of.
+    renamed: (pattern, replacement) for other names of the same things.
+    without_place: our modules that the library's own model has no place for.
+  """
+
+  title: str
+  sign: str
+  modules: Mapping[str, str]
+  arrays: Mapping[str, str]
+  fused: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+  renamed: tuple[tuple[str, str], ...] = ()
+  without_place: tuple[str, ...] = ()
+
+
+TIMM = Layout(
+  title="timm",
+  sign="patch_embed.proj.weight",
+  modules={
+    "embedding": "patch_embed.proj",
+    "stem/ln0": "patch_embed.ln0",
+    "stem/ln1": "patch_embed.norm",
+    _BLOCK + "LayerNorm_0": "blocks.{i}.norm1",
+    _ATTENTION + "query": "blocks.{i}.attn.q",
+    _ATTENTION + "key": "blocks.{i}.attn.k",
+    _ATTENTION + "value": "blocks.{i}.attn.v",
+    _ATTENTION + "out": "blocks.{i}.attn.proj",
+    _BLOCK + "LayerNorm_1": "blocks.{i}.norm2",
+    _BLOCK + "MlpBlock_0/Dense_0": "blocks.{i}.mlp.fc1",
+    _BLOCK + "MlpBlock_0/Dense_1": "blocks.{i}.mlp.fc2",
+    "Transformer/encoder_norm": "norm",
+    _MAP_ATTENTION + "query": "attn_pool.q",
+    _MAP_ATTENTION + "key": "attn_pool.k",
+    _MAP_ATTENTION + "value": "attn_pool.v",
+    _MAP_ATTENTION + "out": "attn_pool.proj",
+    "MAPHead_0/LayerNorm_0": "attn_pool.norm",
+    "MAPHead_0/MlpBlock_0/Dense_0": "attn_pool.mlp.fc1",
+    "MAPHead_0/MlpBlock_0/Dense_1": "attn_pool.mlp.fc2",
+    "pre_logits": "pre_logits.fc",
+    "head": "head",
+  },
+  arrays={
+    "cls": "cls_token",
+    "pos_embedding": "pos_embed",
+    "MAPHead_0/probe": "attn_pool.latent",
+  },
+  fused={
+    "blocks.{i}.attn.qkv": (
+      "blocks.{i}.attn.q",
+      "blocks.{i}.attn.k",
+      "blocks.{i}.attn.v",
+    ),
+    "attn_pool.kv": ("attn_pool.k", "attn_pool.v"),
+  },
+  without_place=("stem/ln0", "pre_logits"),
+)
+_HF_BLOCK = "encoder.layer.{i}."
+HF = Layout(
+  title="Hugging Face transformers",
+  sign="embeddings.patch_embeddings.projection.weight",
+  modules={
+    "embedding": "embeddings.patch_embeddings.projection",
+    "stem/ln0": "embeddings.patch_embeddings.ln0",
+    "stem/ln1": "embeddings.patch_embeddings.ln1",
+    _BLOCK + "LayerNorm_0": _HF_BLOCK + "layernorm_before",
+    _ATTENTION + "query": _HF_BLOCK + "attention.attention.query",
+    _ATTENTION + "key": _HF_BLOCK + "attention.attention.key",
+    _ATTENTION + "value": _HF_BLOCK + "attention.attention.value",
+    _ATTENTION + "out": _HF_BLOCK + "attention.output.dense",
+    _BLOCK + "LayerNorm_1": _HF_BLOCK + "layernorm_after",
+    _BLOCK + "MlpBlock_0/Dense_0": _HF_BLOCK + "intermediate.dense",
+    _BLOCK + "MlpBlock_0/Dense_1": _HF_BLOCK + "output.dense",
+    "Transformer/encoder_norm": "layernorm",
+    "pre_logits": "pooler.dense",
+    "head": "classifier",
+  },
+  arrays={
+    "cls": "embeddings.cls_token",
+    "pos_embedding": "embeddings.position_embeddings",
+  },
+  renamed=(
+    (r"vit\.(.*)", r"\1"),
+    # transformers 5 uses other names in memory than in files.
+    *(
+      (rf"layers\.(\d+)\.{new}\.(.*)", rf"encoder.layer.\1.{old}.\2")
+      for new, old in (
+        ("attention.q_proj", "attention.attention.query"),
+        ("attention.k_proj", "attention.attention.key"),
+        ("attention.v_proj", "attention.attention.value"),
+        ("attention.o_proj", "attention.output.dense"),
+        ("mlp.fc1", "intermediate.dense"),
+        ("mlp.fc2", "output.dense"),
+        ("layernorm_before", "layernorm_before"),
+        ("layernorm_after", "layernorm_after"),
+      )
+    ),
+  ),
+  without_place=("stem/ln0", "stem/ln1"),
+)
+LAYOUTS = {"timm": TIMM, "hf": HF}
+
+
+def recognize(names) -> str | None:
+  """Returns the key in `LAYOUTS` of a file with these names, or None."""
+  for key, layout in LAYOUTS.items():
+    if any(_renamed(layout, name) == layout.sign for name in names):
+      return key
+  return None
+
+
+def to_ours(flat: Flat, key: str, num_heads: int) -> Flat:
+  """Returns the arrays of another library under our names, in our shapes.
+
+  Names that the layout does not know stay as they are.
+
+  Args:
+    flat: arrays by name.
+    key: in `LAYOUTS`.
+    num_heads: of the attention; the arrays do not tell.
+
+  Raises:
+    ValueError: an array has a shape that its name does not allow.
+  """
+  layout = LAYOUTS[key]
+  flat = _split({_renamed(layout, name): x for name, x in flat.items()}, layout)
+  kernel = flat[layout.sign]
+  patch = (*kernel.shape[2:], kernel.shape[1]) if kernel.ndim == 4 else None
+  modules = {theirs: ours for ours, theirs in layout.modules.items()}
+  arrays = {theirs: ours for ours, theirs in layout.arrays.items()}
+  result = {}
+  for name, x in flat.items():
+    template, i = _template(name)
+    module, _, leaf = template.rpartition(".")
+    if name in arrays:
+      result[arrays[name]] = x
+    elif module in modules and leaf in ("weight", "bias"):
+      ours = modules[module]
+      convert = _to_ours(ours, leaf, num_heads, patch)
+      result[f"{ours}/{_leaf(ours, leaf)}".replace("{i}", i)] = _reshaped(
+        convert, name, x, num_heads
+      )
+    else:
+      result[name] = x
+  return result
+
+
+def from_ours(flat: Flat, key: str) -> Flat:
+  """Returns our arrays under the names and in the shapes of another library.
+
+  Position embeddings go as they are: see `with_cls_row`.
+
+  Args:
+    flat: of a model with looped blocks.
+    key: in `LAYOUTS`.
+
+  Raises:
+    ValueError: listing the parameters that the layout has no names for.
+  """
+  layout = LAYOUTS[key]
+  patch = flat["embedding/kernel"].shape[:3]
+  result, left = {}, []
+  for name, x in flat.items():
+    template, i = _template(name)
+    module, _, leaf = template.rpartition("/")
+    if name in layout.arrays:
+      result[layout.arrays[name]] = x
+    elif module in layout.modules and leaf in ("kernel", "scale", "bias"):
+      theirs = (
+        f"{layout.modules[module]}.{'bias' if leaf == 'bias' else 'weight'}"
+      )
+      result[theirs.replace("{i}", i)] = _from_ours(module, leaf, patch)(x)
+    else:
+      left.append(f"  {name}  {tuple(x.shape)}")
+  if left:
+    raise ValueError(
+      f"{layout.title} has no place for these parameters of the model:\n"
+      + "\n".join(left)
+      + "\nIts Vision Transformer has a plain stem, LayerNorm before attention "
+      "and MLP, and learned positions; see docs/checkpoints.md."
+    )
+  return _fuse(result, layout)
+
+
+def with_cls_row(posemb):
+  """Returns (1, tokens, width) after a row of zeros for the class token."""
+  return np.pad(posemb, ((0, 0), (1, 0), (0, 0)))
+
+
+def _template(name):
+  """Returns the name with {i} for the number of its block, and the number."""
+  pattern = r"((?:.*/)?encoderblock_|blocks\.|encoder\.layer\.)(\d+)([./].*)"
+  if match := re.fullmatch(pattern, name):
+    return f"{match[1]}{{i}}{match[3]}", match[2]
+  return name, ""
+
+
+def _renamed(layout, name):
+  for pattern, replacement in layout.renamed:
+    if match := re.fullmatch(pattern, name):
+      name = match.expand(replacement)
+  return name
+
+
+def _split(flat, layout):
+  """Returns `flat` with fused modules taken apart."""
+  result = {}
+  for name, x in flat.items():
+    template, i = _template(name)
+    module, _, leaf = template.rpartition(".")
+    parts = layout.fused.get(module)
+    if parts is None:
+      result[name] = x
+      continue
+    if x.ndim == 0 or x.shape[0] % len(parts):
+      raise ValueError(
+        f"{name} has shape {tuple(x.shape)}; expected {len(parts)} equal parts "
+        "along its first axis, one above the other."
+      )
+    for part, piece in zip(parts, np.split(x, len(parts)), strict=True):
+      result[f"{part}.{leaf}".replace("{i}", i)] = piece
+  return result
+
+
+def _fuse(flat, layout):
+  """The inverse of `_split`."""
+  flat = dict(flat)
+  for fused, parts in layout.fused.items():
+    first = re.escape(parts[0]).replace(r"\{i\}", r"(\d+)")
+    for name in list(flat):
+      if match := re.fullmatch(rf"{first}\.(weight|bias)", name):
+        i, leaf = match[1], match[match.lastindex]
+        names = [f"{p}.{leaf}".replace("{i}", i) for p in parts]
+        flat[f"{fused}.{leaf}".replace("{i}", i)] = np.concatenate(
+          [flat.pop(n) for n in names]
+        )
+  return flat
+
+
+def _is_norm(module):
+  return bool(re.search(r"(LayerNorm_\d|encoder_norm|stem/ln\d)$", module))
+
+
+def _leaf(module, leaf):
+  if leaf == "bias":
+    return "bias"
+  return "scale" if _is_norm(module) else "kernel"
+
+
+def _to_ours(module, leaf, num_heads, patch) -> Callable:
+  """Returns the function from PyTorch's array to ours."""
+  last = module.rpartition("/")[2]
+  if module == "stem/ln0":
+    p, q, c = patch  # theirs is in the order of a flattened convolution
+    return lambda x: x.reshape(c, p, q).transpose(1, 2, 0).reshape(-1)
+  if _is_norm(module) or (leaf == "bias" and last not in _HEADS):
+    return lambda x: x.reshape(*x.shape)
+  if module == "embedding":
+    return lambda x: x.transpose(2, 3, 1, 0)
+  if leaf == "bias":  # (heads * d,)
+    return lambda x: x.reshape(num_heads, -1)
+  if last in _HEADS:  # (heads * d, width)
+    return lambda x: x.T.reshape(x.shape[1], num_heads, -1)
+  if last == "out":  # (width, heads * d)
+    return lambda x: x.T.reshape(num_heads, -1, x.shape[0])
+  return lambda x: x.transpose(1, 0)
+
+
+def _from_ours(module, leaf, patch) -> Callable:
+  """Returns the inverse of `_to_ours`."""
+  last = module.rpartition("/")[2]
+  if module == "stem/ln0":
+    return lambda x: x.reshape(patch).transpose(2, 0, 1).reshape(-1)
+  if _is_norm(module) or (leaf == "bias" and last not in _HEADS):
+    return lambda x: x
+  if module == "embedding":
+    return lambda x: x.transpose(3, 2, 0, 1)
+  if leaf == "bias":
+    return lambda x: x.reshape(-1)
+  if last in _HEADS:
+    return lambda x: x.reshape(x.shape[0], -1).T
+  if last == "out":
+    return lambda x: x.reshape(-1, x.shape[-1]).T
+  return lambda x: x.T
+
+
+_HEADS = ("query", "key", "value")
+
+
+def _reshaped(convert, name, x, num_heads):
+  try:
+    return convert(x)
+  except (ValueError, IndexError, TypeError) as error:
+    raise ValueError(
+      f"{name} has shape {tuple(x.shape)}, from which our array cannot be made "
+      f"with num_heads={num_heads} ({error}). The file is of another "
+      "architecture, or num_heads is wrong."
+    ) from error

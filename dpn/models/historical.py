@@ -1,0 +1,81 @@
+"""Layouts that big_vision and its predecessors have used over the years."""
+
+import collections
+import re
+from typing import Any
+
+import numpy as np
+
+from dpn import trees
+
+Flat = dict[str, Any]
+
+
+def modernize(flat: Flat) -> Flat:
+  """Returns the parameters under the names that the model uses today."""
+  if any(re.search(r"\bMlpBlock_[1-9]", name) for name in flat):
+    flat = trees.flatten(_renumber(trees.unflatten(flat)))
+  for old in (
+    "Transformer/posembed_input/pos_embedding",  # the first ViTs, and AugReg
+    "Transformer/pos_embedding",  # big_vision until 2022
+  ):
+    if old in flat:
+      flat["pos_embedding"] = flat.pop(old)
+  if "probe" in flat:  # ViT-G's attention pooling was not yet a module
+    head = r"probe|(LayerNorm|MlpBlock|MultiHeadDotProductAttention)_0/.*"
+    flat = {
+      f"MAPHead_0/{name}" if re.fullmatch(head, name) else name: x
+      for name, x in flat.items()
+    }
+  return flat
+
+
+def _renumber(tree):
+  """Numbers modules within their class, as Linen does.
+
+  Flax before Linen counted all modules of a parent together: LayerNorm_0,
+  MultiHeadDotProductAttention_1, LayerNorm_2, MlpBlock_3.
+  """
+  if not isinstance(tree, dict):
+    return tree
+  numbered, renumbered = [], {}
+  for name, child in tree.items():
+    if match := re.fullmatch(r"(.+)_(\d+)", name):
+      numbered.append((int(match[2]), match[1], _renumber(child)))
+    else:
+      renumbered[name] = _renumber(child)
+  counts = collections.Counter()
+  for _, kind, child in sorted(numbered, key=lambda entry: entry[0]):
+    renumbered[f"{kind}_{counts[kind]}"] = child
+    counts[kind] += 1
+  return renumbered
+
+
+def match_scan(loaded: Flat, wanted: Flat) -> Flat:
+  """Stacks the blocks' parameters, or unstacks them, if the model did."""
+  if any(re.fullmatch(r"(.*/)?encoderblock/.*", name) for name in wanted):
+    return _stack_blocks(loaded)
+  return _unstack_blocks(loaded)
+
+
+def _stack_blocks(flat):
+  stacked, blocks = {}, collections.defaultdict(dict)
+  for name, x in flat.items():
+    if match := re.fullmatch(r"(.*\bencoderblock)_(\d+)(/.*)", name):
+      blocks[match[1] + match[3]][int(match[2])] = x
+    else:
+      stacked[name] = x
+  for name, by_index in blocks.items():
+    stacked[name] = np.stack([by_index[i] for i in sorted(by_index)])
+  return stacked
+
+
+def _unstack_blocks(flat):
+  unstacked = {}
+  for name, x in flat.items():
+    if match := re.fullmatch(r"(.*\bencoderblock)(/.*)", name):
+      for i, x_i in enumerate(x):
+        unstacked[f"{match[1]}_{i}{match[2]}"] = x_i
+    else:
+      unstacked[name] = x
+  return unstacked

@@ -1,0 +1,296 @@
+"""Reads any checkpoint into our layout, with what its model is."""
+
+import contextlib
+import dataclasses
+import json
+import math
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from dpn import checkpoint, optim
+from dpn.models import (
+  foreign,
+  historical,
+  infer,
+  load,
+  origin,
+  posemb_join,
+  resample,
+  vit,
+)
+from trainers import build, update
+
+TITLES = {
+  "ours": "this code base or big_vision",
+  **{key: layout.title for key, layout in foreign.LAYOUTS.items()},
+}
+MINUS_ONE_TO_ONE = origin.Pixels((0.5,), (0.5,))
+
+
+@dataclasses.dataclass(frozen=True)
+class Checkpoint:
+  """A model in our layout, blocks looped.
+
+  Attributes:
+    arrays: float32 by our names; running statistics "batch_stats/<name>".
+    options: of `vit.Model`, with `num_classes`.
+    pixels: of its images, None if unknown.
+    notes: for the person who asked for it.
+    grid: rows and columns of patches, where it was asked for.
+  """
+
+  arrays: Mapping[str, np.ndarray]
+  options: Mapping[str, Any]
+  pixels: origin.Pixels | None
+  notes: tuple[str, ...]
+  grid: tuple[int, int] | None = None
+
+  @property
+  def model(self):
+    return vit.Model(**self.options)
+
+  @property
+  def has_row(self) -> bool:
+    """Whether the class token has a row in the position embeddings."""
+    return _has_row(self.options)
+
+  @property
+  def tokens(self) -> int | None:
+    """The number of patches, None if positions are not learned."""
+    return infer.tokens(self.arrays, self.has_row)
+
+
+def read(source: str, overrides: Mapping[str, Any]) -> Checkpoint:
+  """Returns what a file or folder holds.
+
+  Args:
+    source: see `scripts.convert`.
+    overrides: options that win over what is found.
+
+  Raises:
+    ValueError, OSError: it is no checkpoint, damaged, of no known layout, or
+      not of a Vision Transformer.
+  """
+  if saved := _checkpoints(source):
+    flat, said = _from_checkpoints(*saved)
+    heads = None
+  else:
+    flat = load.read(source)
+    said = origin.read(load.locate(source)[0], load.layout_of(source, flat))
+  if said.layout in foreign.LAYOUTS:
+    told = {**said.options, **overrides}
+    heads = told.get("num_heads") or infer.num_heads(flat, said.layout)
+    if not heads:
+      raise ValueError(
+        f"{source!r} does not say how many attention heads there are, and no "
+        "known variant has its size. Add --set num_heads=…, which must be "
+        "right: with another number it is another function."
+      )
+    flat = foreign.to_ours(flat, said.layout, heads)
+  else:
+    flat = historical.modernize(flat)
+  told = {k: v for k, v in said.options.items() if v is not None}
+  options = {**infer.options(flat), **told, **overrides}
+  has_row = said.cls_row
+  if has_row is None and "posemb_join" in told:
+    has_row = _has_row(told)
+  arrays = _matched(source, flat, options, has_row, overrides)
+  notes = _notes(source, said, told, options, arrays)
+  return Checkpoint(arrays, options, said.pixels, notes)
+
+
+def _has_row(options):
+  return (
+    options["pool_type"] == "tok"
+    and posemb_join.get(options["posemb_join"]).cls_row
+  )
+
+
+def _matched(source, flat, options, has_row, overrides):
+  """Returns the arrays as a model of these options has them; strict."""
+  model = vit.Model(**options)
+  rows, cols = model.patch_size
+  tokens = infer.tokens(flat, has_row) or 4
+  channels = flat["embedding/kernel"].shape[2]
+  image = jax.ShapeDtypeStruct((1, rows, cols * tokens, channels), np.float32)
+  shapes = dict(jax.eval_shape(model.init, jax.random.key(0), image))
+  variables = {
+    k: v for k, v in shapes.items() if k in ("params", load.STATISTICS)
+  }
+  matched = load.match(source, flat, variables, model=model, has_row=has_row)
+  return load.flatten(matched)
+
+
+def _notes(source, said, told, options, arrays):
+  count = sum(x.size for k, x in arrays.items())
+  listed = ", ".join(f"{k}={options[k]!r}" for k in options)
+  notes = [
+    f"{source}: layout of {TITLES[said.layout]}, {count:,} numbers in "
+    f"{len(arrays)} arrays.",
+    f"Model: {listed}",
+  ]
+  if told:
+    notes.append(f"{', '.join(sorted(told))}: according to {said.source}.")
+  else:
+    notes.append(
+      "The file has no description: GELU (tanh), epsilon 1e-6 and pool_type "
+      f"{options['pool_type']!r} are big_vision's; --set changes them."
+    )
+  if said.pixels:
+    notes.append(f"Pixels: {said.pixels}, according to {said.source}.")
+  else:
+    notes.append(
+      "Pixels: the source does not say; big_vision's are value_range(-1, 1)."
+    )
+  return tuple(notes)
+
+
+def _checkpoints(path: str) -> tuple[str, int | None] | None:
+  """Returns the folder of checkpoints that a path means, and which of them."""
+  parent, last = os.path.split(os.path.abspath(path))
+  if last.isdigit() and os.path.isdir(parent):
+    return parent, int(last)
+  inside = os.path.join(path, build.CHECKPOINTS)
+  finished = os.path.isfile(os.path.join(path, load.FILES_IN_FOLDERS[0]))
+  if os.path.isdir(inside) and not finished:
+    return inside, None
+  if last == build.CHECKPOINTS and os.path.isdir(path):
+    return path, None
+  return None
+
+
+def _from_checkpoints(folder, step):
+  """Returns the arrays of a run's checkpoint and what its config says."""
+  workdir = os.path.dirname(os.path.abspath(folder))
+  said = origin.read_run(workdir)
+  with open(os.path.join(workdir, "config.json"), encoding="utf-8") as file:
+    config = json.load(file)
+  checkpoints = checkpoint.Checkpointer(folder, read_only=True)
+  with contextlib.closing(checkpoints):
+    shapes = _train_state(config, checkpoints.shapes(step))
+    state, _ = checkpoints.restore(shapes, step=step)
+  variables = jax.device_get(state.variables)
+  return load.flatten(variables), said
+
+
+def _train_state(config, saved):
+  """Returns the shapes of the state that a run with this config saves."""
+  batch_size = config["input"]["batch_size"]
+  params = saved["params"]
+  tx, _ = optim.make(
+    config,
+    params,
+    total_steps=10**9,  # schedules do not change the shapes
+    batch_size=batch_size,
+    data_size=10**6,
+  )
+  here = jax.tree.leaves(params)[0].sharding
+  opt_state = jax.tree.map(
+    lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here),
+    jax.eval_shape(tx.init, params),
+  )
+  return update.TrainState(
+    step=saved["step"],
+    params=params,
+    model_state=saved.get("model_state") or {},
+    opt_state=opt_state,
+    ema=saved.get("ema"),
+  )
+
+
+def fold_pixels(source: Checkpoint) -> Checkpoint:
+  """Returns the model that computes the same of pixels in [-1, 1].
+
+  Raises:
+    ValueError: the pixels are unknown, or a norm stands before the embedding.
+  """
+  if source.pixels is None:
+    raise ValueError(
+      "--fold_pixels: the source does not say which mean and std its pixels "
+      "have; there is no config.json or preprocessor_config.json that does."
+    )
+  _without_ln0(source, "--fold_pixels")
+  kernel = source.arrays["embedding/kernel"].astype(np.float64)
+  mean, std = np.array(source.pixels.mean), np.array(source.pixels.std)
+  # (x - mean) / std = z * scale + shift, for z = 2 x - 1.
+  scale, shift = 0.5 / std, (0.5 - mean) / std
+  bias = source.arrays["embedding/bias"] + np.einsum("pqcw,c->w", kernel, shift)
+  arrays = {
+    **source.arrays,
+    "embedding/kernel": (kernel * scale[:, None]).astype(np.float32),
+    "embedding/bias": bias.astype(np.float32),
+  }
+  note = (
+    f"Folded {source.pixels} into the embedding: pixels are in [-1, 1] now."
+  )
+  return dataclasses.replace(
+    source,
+    arrays=arrays,
+    pixels=MINUS_ONE_TO_ONE,
+    notes=(*source.notes, note),
+  )
+
+
+def resize(
+  source: Checkpoint, resolution: int | None, patch_size: int | None
+) -> Checkpoint:
+  """Returns the model for images or patches of another size.
+
+  Args:
+    source: to be changed.
+    resolution: pixels of a side of the images; None: as before.
+    patch_size: pixels of a side of a patch; None: as before.
+
+  Raises:
+    ValueError: the old grid or the new one is not square, or a norm stands
+      before the embedding.
+  """
+  arrays, options, notes = dict(source.arrays), dict(source.options), []
+  rows, cols = options["patch_size"]
+  side = math.isqrt(source.tokens) if source.tokens else None
+  if side and (side**2 != source.tokens or rows != cols):
+    raise ValueError(
+      f"--resolution and --patch_size need square images and patches; there "
+      f"are {source.tokens} patches of {rows}x{cols} pixels."
+    )
+  resolution = resolution or (side and side * rows)
+  if patch_size:
+    _without_ln0(source, "--patch_size")
+    arrays["embedding/kernel"] = resample.patch_kernel(
+      arrays["embedding/kernel"], (patch_size, patch_size)
+    )
+    options["patch_size"] = [patch_size, patch_size]
+    notes.append(
+      f"Patches: from {rows}x{cols} to {patch_size}x{patch_size} px."
+    )
+    rows = patch_size
+  if resolution and resolution % rows:
+    raise ValueError(
+      f"Images of {resolution} px cannot be cut into patches of {rows} px: "
+      "give a --resolution that is a multiple."
+    )
+  if side:
+    arrays["pos_embedding"] = resample.posemb_with_row(
+      arrays["pos_embedding"], (resolution // rows) ** 2, source.has_row
+    )
+    notes.append(f"Position embeddings: from {side}² to {resolution // rows}².")
+  return dataclasses.replace(
+    source,
+    arrays=arrays,
+    options=options,
+    notes=(*source.notes, *notes),
+    grid=resolution and (resolution // rows,) * 2,
+  )
+
+
+def _without_ln0(source, flag):
+  if source.model.stem_ln not in ("none", "post", "post_posemb"):
+    raise ValueError(
+      f"{flag} is not possible with stem_ln={source.model.stem_ln!r}: its norm "
+      "before the embedding sees the pixels of each patch, and no change of "
+      "parameters makes up for other ones."
+    )

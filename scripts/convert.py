@@ -1,0 +1,136 @@
+"""Writes a checkpoint in the layout of another library.
+
+  python -m scripts.convert runs/dpn dpn.safetensors --to timm
+
+SRC is a run's folder, its checkpoints (…/checkpoints/1000), or a parameter file
+of this code base, big_vision, timm or Hugging Face: .npz, .safetensors, or a
+folder with config.json and model.safetensors. What it is, is recognized.
+
+DST is an .npz file for big_vision, else a .safetensors file; for timm and hf a
+name without suffix makes a folder with a config.json as well. It must not exist
+yet.
+
+Names, and what no library but this has a place for: docs/checkpoints.md.
+"""
+
+import argparse
+import ast
+import sys
+from collections.abc import Mapping, Sequence
+
+from dpn import names
+from dpn.models import origin
+from scripts import conversion_files, conversion_source, conversion_targets
+
+
+def convert(
+  source: str,
+  target: str,
+  to: str,
+  *,
+  resolution: int | None = None,
+  patch_size: int | None = None,
+  fold_pixels: bool = False,
+  no_embed_class: bool = False,
+  options: Mapping[str, object] | None = None,
+) -> list[str]:
+  """Writes `target` and returns what a person should know about it.
+
+  Args:
+    source: see the module.
+    target: likewise.
+    to: one of `conversion_targets.WRITERS`.
+    resolution: pixels of a side of the images; position embeddings are resized.
+    patch_size: pixels of a side of a patch; the embedding is resized.
+    fold_pixels: change the embedding so that the model takes pixels in [-1, 1].
+    no_embed_class: for timm, no position for the class token.
+    options: of `vit.Model`, which win over what is found in the source.
+
+  Raises:
+    ValueError, OSError: it cannot be read, converted or written.
+  """
+  conversion_files.check_target(target, to)
+  model = conversion_source.read(source, options or {})
+  if fold_pixels:
+    model = conversion_source.fold_pixels(model)
+  if patch_size or resolution:
+    model = conversion_source.resize(model, resolution, patch_size)
+  written = conversion_targets.write(model, to, no_embed_class)
+  conversion_files.write(target, written)
+  return [*model.notes, *written.notes, f"Wrote {target}."]
+
+
+def parse_options(items: Sequence[str]) -> dict[str, object]:
+  """Returns {"gelu": "exact", …} of "gelu=exact" and the like.
+
+  Raises:
+    ValueError: on an unknown option.
+  """
+  options = {}
+  for item in items:
+    key, equals, value = item.partition("=")
+    known = ["num_classes", *origin.RECORDED]
+    if not equals or key not in known:
+      raise ValueError("--set: " + names.unknown("model option", key, known))
+    try:
+      options[key] = ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+      options[key] = value
+  return options
+
+
+def main(argv: Sequence[str] | None = None):
+  """Runs the command line; see the module."""
+  parser = argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+  )
+  parser.add_argument("source", metavar="SRC")
+  parser.add_argument("target", metavar="DST")
+  parser.add_argument(
+    "--to", required=True, choices=list(conversion_targets.WRITERS)
+  )
+  parser.add_argument(
+    "--resolution", type=int, help="resize position embeddings for such images"
+  )
+  parser.add_argument(
+    "--patch_size",
+    type=int,
+    help="resize the patch embedding by its pseudo-inverse (arXiv 2212.08013)",
+  )
+  parser.add_argument(
+    "--fold_pixels",
+    action="store_true",
+    help="fold the source's mean and std into the patch embedding, so that the "
+    "model takes pixels in [-1, 1]",
+  )
+  parser.add_argument(
+    "--no_embed_class",
+    action="store_true",
+    help="timm: no position for the class token (its no_embed_class=True)",
+  )
+  parser.add_argument(
+    "--set",
+    action="append",
+    default=[],
+    metavar="OPTION=VALUE",
+    help="a model option that the source does not tell, such as num_heads=3",
+  )
+  args = parser.parse_args(argv)
+  try:
+    notes = convert(
+      args.source,
+      args.target,
+      args.to,
+      resolution=args.resolution,
+      patch_size=args.patch_size,
+      fold_pixels=args.fold_pixels,
+      no_embed_class=args.no_embed_class,
+      options=parse_options(args.set),
+    )
+  except (ValueError, OSError) as error:
+    sys.exit(f"Error: {error}")
+  print("\n".join(notes))
+
+
+if __name__ == "__main__":
+  main()

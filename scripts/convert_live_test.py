@@ -1,0 +1,158 @@
+"""Converted files in timm's and transformers' own models, where installed.
+
+scripts/convert_test.py has numbers that these models gave, for everywhere else.
+"""
+
+import json
+import pathlib
+import re
+
+import jax
+import numpy as np
+import pytest
+
+from dpn import checkpoint
+from dpn.models import foreign_test, vit
+from scripts import convert
+
+torch = pytest.importorskip("torch")
+vision_transformer = pytest.importorskip("timm.models.vision_transformer")
+transformers = pytest.importorskip("transformers")
+load_file = pytest.importorskip("safetensors.torch").load_file
+
+DOCS = pathlib.Path(__file__).parents[1] / "docs/checkpoints.md"
+IMAGE = foreign_test.GOLDEN["image"]
+TENSOR = torch.from_numpy(IMAGE.transpose(0, 3, 1, 2).copy())
+MODELS = {
+  "tok": {"pool_type": "tok"},
+  "dpn": {"pool_type": "tok", "stem_ln": "dpn", "norm": "layernorm,eps=1e-6"},
+  "post": {"pool_type": "gap", "stem_ln": "post", "gelu": "exact"},
+  "map": {"pool_type": "map", "gelu": "exact"},
+  "rows": {"pool_type": "tok", "posemb_join": "add,cls_row=true"},
+}
+
+
+def helpers():
+  """Returns what the Python in the documentation defines."""
+  space = {}
+  for block in re.findall(r"```python \w+\n(.*?)```", DOCS.read_text(), re.S):
+    exec(block, space)
+  return space
+
+
+def ours(tmp_path, name, num_classes=5, **kw):
+  """Returns (path, output) of a random model of ours."""
+  options = {**foreign_test.SIZE, **MODELS.get(name, {}), **kw}
+  model = vit.Model(num_classes, **options)
+  rng = np.random.RandomState(0)
+  params = jax.tree.map(
+    lambda s: 0.3 * rng.randn(*s.shape).astype(np.float32),
+    foreign_test.shapes(model),
+  )
+  workdir = tmp_path / name
+  workdir.mkdir()
+  checkpoint.save_params(str(workdir / "params.safetensors"), params)
+  (workdir / "config.json").write_text(
+    json.dumps({"num_classes": num_classes, "model": options, "input": {}})
+  )
+  return str(workdir), jax.jit(model.apply)({"params": params}, IMAGE)[0]
+
+
+def check(got, want):
+  np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+  ("name", "no_embed_class"),
+  [*((name, False) for name in MODELS), ("tok", True)],
+)
+def test_ours_in_timm(tmp_path, name, no_embed_class):
+  path, want = ours(tmp_path, name)
+  target = str(tmp_path / "x.safetensors")
+  notes = convert.convert(path, target, "timm", no_embed_class=no_embed_class)
+  args = next(n for n in notes if n.startswith("timm.models")).partition("**")[
+    2
+  ]
+  model = vision_transformer.VisionTransformer(**eval(args[:-1])).eval()
+  if name == "dpn":
+    model = helpers()["with_ln0"](model, model.patch_embed)
+  model.load_state_dict(load_file(target), strict=True)
+  with torch.no_grad():
+    check(model(TENSOR), want)
+
+
+@pytest.mark.parametrize("name", ["tok", "dpn", "rows"])
+def test_ours_in_transformers(tmp_path, name):
+  path, want = ours(tmp_path, name)
+  folder = tmp_path / "hf"
+  convert.convert(path, str(folder), "hf")
+  if name == "dpn":
+    config = transformers.ViTConfig.from_pretrained(folder)
+    model = transformers.ViTForImageClassification(config).eval()
+    embedding = model.vit.embeddings.patch_embeddings
+    model = helpers()["with_ln0"](model, embedding)
+    model = helpers()["with_ln1"](model, embedding)
+    model.load_state_dict(
+      {
+        new_name(k, model): x
+        for k, x in load_file(folder / "model.safetensors").items()
+      },
+      strict=True,
+    )
+  else:
+    model, info = transformers.ViTForImageClassification.from_pretrained(
+      folder, output_loading_info=True
+    )
+    assert not any(info.values()), info
+  with torch.no_grad():
+    check(model.eval()(TENSOR).logits, want)
+
+
+def new_name(name, model):
+  """Returns the name in memory, where that differs from files'."""
+  if name in model.state_dict():
+    return name
+  for old, new in (
+    ("encoder.layer.", "layers."),
+    ("attention.attention.query", "attention.q_proj"),
+    ("attention.attention.key", "attention.k_proj"),
+    ("attention.attention.value", "attention.v_proj"),
+    ("attention.output.dense", "attention.o_proj"),
+    ("intermediate.dense", "mlp.fc1"),
+    ("output.dense", "mlp.fc2"),
+  ):
+    name = name.replace(old, new)
+  return name
+
+
+def test_ours_without_head_in_transformers(tmp_path):
+  path, want = ours(tmp_path, "tok", num_classes=None, rep_size=True)
+  folder = tmp_path / "hf"
+  convert.convert(path, str(folder), "hf")
+  model, info = transformers.ViTModel.from_pretrained(
+    folder, output_loading_info=True
+  )
+  assert not any(info.values()), info
+  with torch.no_grad():
+    check(model.eval()(TENSOR).pooler_output, want)
+
+
+def test_timm_folder_makes_its_model(tmp_path):
+  timm = pytest.importorskip("timm")
+  path, want = ours(tmp_path, "map")
+  folder = tmp_path / "timm"
+  convert.convert(path, str(folder), "timm")
+  model = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
+  with torch.no_grad():
+    check(model(TENSOR), want)
+
+
+def test_image_processor(tmp_path):
+  """Pixels are ours: from 0 … 255 to -1 … 1."""
+  path, _ = ours(tmp_path, "tok")
+  folder = tmp_path / "hf"
+  convert.convert(path, str(folder), "hf")
+  config = json.loads((folder / "preprocessor_config.json").read_text())
+  levels = np.array([0, 255]) * config["rescale_factor"]
+  mean, std = config["image_mean"][0], config["image_std"][0]
+  np.testing.assert_allclose((levels - mean) / std, [-1, 1])

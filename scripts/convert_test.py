@@ -1,0 +1,358 @@
+"""Conversions of tiny models whose logits timm and transformers gave."""
+
+import contextlib
+import functools
+import json
+
+import jax
+import numpy as np
+import pytest
+import safetensors
+import safetensors.numpy
+
+from dpn import checkpoint, optim, trees
+from dpn.models import foreign_test, load, vit
+from scripts import convert
+from trainers import testing, update
+
+GOLDEN = foreign_test.GOLDEN
+HEADS = {"num_heads": 2}
+
+
+@pytest.fixture
+def source(tmp_path):
+  """A function from a golden model's name to the path of its file."""
+
+  def write(kind):
+    (tmp_path / kind).mkdir()
+    return foreign_test.write(tmp_path / kind, kind)
+
+  return write
+
+
+@functools.cache
+def compiled(kind, **kw):
+  model = foreign_test.make(kind, **kw)
+  return model, foreign_test.shapes(model), jax.jit(model.apply)
+
+
+def logits(path, kind, image=GOLDEN["image"], **kw):
+  """Returns what our model makes of a file, options compared."""
+  model, shapes, apply = compiled(kind, **kw)
+  params = load.load(str(path), shapes, model=model)
+  return apply({"params": params}, image)[0]
+
+
+def metadata(path):
+  with safetensors.safe_open(path, "numpy") as file:
+    return file.metadata()
+
+
+ROUTES = [
+  ("timm_tok", ["big_vision", "hf", "timm"]),
+  ("timm_map", ["timm", "big_vision"]),
+  ("timm_gap", ["timm", "ours"]),
+  ("hf_model", ["hf", "timm"]),
+]
+
+
+@pytest.mark.parametrize(("kind", "route"), ROUTES)
+def test_logits_survive_every_route(tmp_path, source, kind, route):
+  path = source(kind)
+  for i, to in enumerate(route):
+    suffix = "npz" if to == "big_vision" else "safetensors"
+    target = str(tmp_path / f"{i}.{suffix}")
+    convert.convert(path, target, to, options=HEADS if i == 0 else {})
+    np.testing.assert_allclose(
+      logits(target, kind), GOLDEN[f"{kind}/logits"], rtol=1e-4, atol=1e-5
+    )
+    path = target
+
+
+def test_no_position_for_the_class_token(tmp_path, source):
+  path = source("timm_no_embed_class")
+  target = str(tmp_path / "x.safetensors")
+  convert.convert(path, target, "timm", options=HEADS, no_embed_class=True)
+  got, want = (safetensors.numpy.load_file(p) for p in (target, path))
+  assert got.keys() == want.keys()
+  for name, x in want.items():
+    np.testing.assert_array_equal(got[name], x, name)
+
+
+def test_metadata_is_recorded_and_honoured(tmp_path, source):
+  target = tmp_path / "x.safetensors"
+  convert.convert(source("hf_classifier"), str(target), "timm", options=HEADS)
+  said = metadata(target)
+  assert said["format"] == "pt"
+  assert json.loads(said["model"])["norm"] == "layernorm,eps=1e-12"
+  assert json.loads(said["timm"])["act_layer"] == "gelu"
+  assert json.loads(said["cls_row"]) is True
+  model, shapes, _ = compiled("timm_tok", gelu="tanh")
+  with pytest.raises(ValueError, match=r"config\.model\.gelu='exact'") as error:
+    load.load(str(target), shapes, model=model)
+  assert "config.model.norm='layernorm,eps=1e-12'" in str(error.value)
+  load.load(str(target), shapes, model=model, dont_check=["gelu", "norm"])
+
+
+def test_folders_of_both_libraries(tmp_path, source):
+  path = source("hf_classifier")
+  for to in ("hf", "timm"):
+    folder = tmp_path / to
+    convert.convert(path, str(folder), to, options=HEADS)
+    config = json.loads((folder / "config.json").read_text())
+    if to == "hf":
+      assert (config["image_size"], config["num_labels"]) == (9, 5)
+      assert (config["hidden_act"], config["layer_norm_eps"]) == ("gelu", 1e-12)
+    else:
+      assert config["pretrained_cfg"]["mean"] == [0.5] * 3
+      assert config["model_args"]["img_size"] == 9
+    got = logits(folder, "hf_classifier")
+    np.testing.assert_allclose(
+      got, GOLDEN["hf_classifier/logits"], rtol=1e-4, atol=1e-5
+    )
+
+
+def dpn_file(tmp_path, **kw):
+  """Returns the path of a random model of ours, with Dual PatchNorm."""
+  options = {**foreign_test.SIZE, "stem_ln": "dpn", "pool_type": "tok", **kw}
+  model = vit.Model(5, **options)
+  rng = np.random.RandomState(0)
+  params = jax.tree.map(
+    lambda s: 1 + 0.3 * rng.randn(*s.shape).astype(np.float32),
+    foreign_test.shapes(model),
+  )
+  path = str(tmp_path / "dpn.safetensors")
+  checkpoint.save_params(path, params)
+  return path, params
+
+
+@pytest.mark.parametrize(
+  ("to", "ln0", "ln1"),
+  [
+    ("timm", "patch_embed.ln0", "patch_embed.norm"),
+    (
+      "hf",
+      "vit.embeddings.patch_embeddings.ln0",
+      "vit.embeddings.patch_embeddings.ln1",
+    ),
+  ],
+)
+def test_dual_patchnorm_keeps_its_norms(tmp_path, to, ln0, ln1):
+  path, params = dpn_file(tmp_path)
+  target, back = (str(tmp_path / f"{n}.safetensors") for n in "ab")
+  notes = "\n".join(convert.convert(path, target, to))
+  assert "no place for stem/ln0" in notes
+  assert "docs/checkpoints.md" in notes
+  flat = safetensors.numpy.load_file(target)
+  np.testing.assert_array_equal(
+    flat[f"{ln1}.weight"], params["stem"]["ln1"]["scale"]
+  )
+  assert flat[f"{ln0}.bias"].shape == (27,)
+  convert.convert(target, back, "ours")
+  got, want = safetensors.numpy.load_file(back), trees.flatten(params)
+  assert got.keys() == want.keys()
+  for name, x in want.items():
+    np.testing.assert_array_equal(got[name], x, name)
+
+
+def test_pixels_are_folded_in(tmp_path, source):
+  path = source("hf_classifier")
+  mean, std = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
+  (tmp_path / "hf_classifier/preprocessor_config.json").write_text(
+    json.dumps({"image_mean": mean, "image_std": std})
+  )
+  target = str(tmp_path / "x.safetensors")
+  notes = convert.convert(path, target, "ours", options=HEADS, fold_pixels=True)
+  assert any("value_range" in note for note in notes)
+  z = (GOLDEN["image"] * std + mean) * 2 - 1  # ours, of the same images
+  got = logits(target, "hf_classifier", z.astype(np.float32))
+  np.testing.assert_allclose(
+    got, GOLDEN["hf_classifier/logits"], rtol=1e-4, atol=1e-4
+  )
+  assert json.loads(metadata(target)["pixels"])["mean"] == [0.5] * 3
+
+
+def test_resolution_and_patch_size(tmp_path, source):
+  path = source("timm_tok")
+  old = safetensors.numpy.load_file(path)
+  target = tmp_path / "x.safetensors"
+  convert.convert(
+    path, str(target), "timm", options=HEADS, resolution=30, patch_size=6
+  )
+  new = safetensors.numpy.load_file(target)
+  assert new["pos_embed"].shape == (1, 26, 8)
+  grid = new["pos_embed"][0, 1:].reshape(5, 5, 8)
+  np.testing.assert_array_equal(
+    grid[::2, ::2], old["pos_embed"][0, 1:].reshape(3, 3, 8)
+  )
+  x = np.random.RandomState(0).randn(3, 3, 3).astype(np.float32)
+  large = jax.image.resize(x, (3, 6, 6), "bilinear")
+  np.testing.assert_allclose(
+    np.einsum("chw,dchw->d", large, new["patch_embed.proj.weight"]),
+    np.einsum("chw,dchw->d", x, old["patch_embed.proj.weight"]),
+    rtol=1e-4,
+    atol=1e-4,
+  )
+  assert json.loads(metadata(target)["model"])["patch_size"] == [6, 6]
+
+
+def test_fixed_positions_are_written_out(tmp_path):
+  path, _ = dpn_file(
+    tmp_path, stem_ln="none", posemb="sincos2d", pool_type="gap"
+  )
+  target = tmp_path / "x.safetensors"
+  with pytest.raises(ValueError, match="add --resolution"):
+    convert.convert(path, str(target), "timm")
+  convert.convert(path, str(target), "timm", resolution=9)
+  table = safetensors.numpy.load_file(target)["pos_embed"]
+  # The last patch is in column 2, row 2, at frequencies 1 and 1e-4.
+  angles = [2, 2e-4]
+  want = [f(a) for f in (np.sin, np.cos) for a in angles] * 2
+  np.testing.assert_allclose(table[0, 8], want, atol=1e-6)
+
+
+def test_checkpoints_of_a_run(tmp_path):
+  """With running statistics, an average and an optimizer's state."""
+  config = testing.tiny_config(**{"model.norm": "batchnorm", "ema_decay": 0.9})
+  (tmp_path / "config.json").write_text(json.dumps(config.to_dict()))
+  model = vit.Model(10, **config.model)
+  image = np.zeros((1, 16, 16, 1), np.float32)
+  shapes = jax.eval_shape(model.init, jax.random.key(0), image)
+  rng = np.random.RandomState(0)
+  fill = lambda s: jax.numpy.asarray(rng.rand(*s.shape), s.dtype)
+  variables = dict(jax.tree.map(fill, shapes))
+  params = variables.pop("params")
+  tx, _ = optim.make(config, params, total_steps=6, batch_size=8, data_size=40)
+  state = update.TrainState(
+    jax.numpy.int32(3),
+    jax.tree.map(jax.numpy.zeros_like, params),
+    variables,
+    tx.init(params),
+    ema=params,
+  )
+  folder = str(tmp_path / "checkpoints")
+  with contextlib.closing(checkpoint.Checkpointer(folder)) as saved:
+    saved.save(3, state, {"examples_seen": 24})
+  want = trees.flatten(params) | trees.flatten(variables)
+  for i, path in enumerate([str(tmp_path), f"{folder}/3"]):
+    target = str(tmp_path / f"{i}.safetensors")
+    notes = convert.convert(path, target, "ours")
+    got = safetensors.numpy.load_file(target)
+    assert got.keys() == want.keys()
+    for name, x in want.items():
+      np.testing.assert_array_equal(got[name], x, name)
+  assert any("according to the run's config.json" in note for note in notes)
+  with pytest.raises(FileNotFoundError, match=r"step 7 .*steps \[3\]"):
+    convert.convert(f"{folder}/7", str(tmp_path / "x.npz"), "big_vision")
+
+
+def test_statistics_are_loaded(tmp_path):
+  stats = {"Transformer": {"norm": {"mean": np.float32([1, 2])}}}
+  path = str(tmp_path / "x.safetensors")
+  checkpoint.save_params(path, {"a": np.float32([3])}, stats)
+  variables = {
+    "params": {"a": np.float32([0])},
+    "batch_stats": {"Transformer": {"norm": {"mean": np.float32([0, 0])}}},
+    "other": {"b": 5},
+  }
+  got = load.load_variables(path, variables)
+  assert got["other"] == {"b": 5}
+  np.testing.assert_array_equal(
+    got["batch_stats"]["Transformer"]["norm"]["mean"], [1, 2]
+  )
+  with pytest.raises(ValueError, match=r"batch_stats/.*unexpected"):
+    load.load(path, variables["params"])
+  checkpoint.save_params(path, {"a": np.float32([3])})
+  with pytest.raises(ValueError, match=r"batch_stats/.*missing"):
+    load.load_variables(path, variables)
+
+
+@pytest.mark.parametrize(
+  ("options", "message"),
+  [
+    ({"norm": "rmsnorm"}, r"norm='rmsnorm' \(only layernorm\)"),
+    (
+      {"stem_ln": "rmsnorm"},
+      r"stem_ln='rmsnorm' \(only none, post, pre, dpn\)",
+    ),
+    ({"pool_type": "gap"}, r"pool_type='gap' \(only tok\)"),
+    ({"posemb_join": "lape"}, r"posemb_join='lape' \(only add\)"),
+  ],
+)
+def test_what_transformers_cannot_express(tmp_path, options, message):
+  path, _ = dpn_file(tmp_path, **options)
+  told = {k: v for k, v in options.items() if k == "norm"}
+  with pytest.raises(ValueError, match=message):
+    convert.convert(path, str(tmp_path / "x"), "hf", options=told)
+  target = str(tmp_path / "x.npz")
+  notes = convert.convert(path, target, "big_vision", options=told)
+  if "pool_type" not in options:
+    assert "big_vision's own ViT does not have" in "\n".join(notes)
+
+
+def run(*argv):
+  """Returns how a command ended, as text."""
+  with pytest.raises(SystemExit) as error:
+    convert.main(list(argv))
+  return str(error.value)
+
+
+def test_wrong_inputs_of_the_command(tmp_path, source):
+  path, out = source("timm_tok"), str(tmp_path / "x.safetensors")
+  assert "num_heads=…" in run(path, out, "--to", "ours")
+  heads = ("--set", "num_heads=2")
+  assert "Did you mean 'gelu'?" in run(
+    path, out, "--to", "ours", "--set", "gel=1"
+  )
+  assert "expected .npz" in run(path, out, "--to", "big_vision", *heads)
+  (tmp_path / "there.npz").touch()
+  there = str(tmp_path / "there.npz")
+  assert "exists" in run(path, there, "--to", "big_vision", *heads)
+  assert "mkdir -p" in run(
+    path, str(tmp_path / "no/x.npz"), "--to", "big_vision"
+  )
+  assert "not a readable" in run(there, out, "--to", "ours")
+  assert "never opened" in run("x.bin", out, "--to", "ours")
+  assert "multiple" in run(
+    path, out, "--to", "ours", *heads, "--resolution", "10"
+  )
+  assert "--to timm" in run(path, out, "--to", "hf", *heads, "--no_embed_class")
+  assert "mean and std" in run(
+    path, out, "--to", "ours", *heads, "--fold_pixels"
+  )
+  dpn, _ = dpn_file(tmp_path)
+  assert "sees the pixels" in run(dpn, out, "--to", "ours", "--patch_size", "6")
+  assert "reshaped" in run(dpn, out, "--to", "ours", "--set", "width=16")
+  assert not (tmp_path / "x.safetensors").exists()
+
+
+def test_full_disk_leaves_nothing(tmp_path, source, monkeypatch):
+  path = source("timm_tok")
+
+  def full(descriptor):
+    raise OSError(28, "No space left on device")
+
+  monkeypatch.setattr(checkpoint.os, "fsync", full)
+  before = sorted(tmp_path.iterdir())
+  for name in ("x.safetensors", "x"):
+    with pytest.raises(OSError, match=r"Cannot write .*No space left"):
+      convert.convert(path, str(tmp_path / name), "timm", options=HEADS)
+  assert sorted(tmp_path.iterdir()) == before
+
+
+def test_the_command(tmp_path, source, capsys):
+  target = tmp_path / "x.npz"
+  convert.main(
+    [
+      source("hf_model"),
+      str(target),
+      "--to",
+      "big_vision",
+      "--set",
+      "num_heads=2",
+    ]
+  )
+  said = capsys.readouterr().out
+  assert "layout of Hugging Face transformers" in said
+  assert said.endswith(f"Wrote {target}.\n")
+  assert "params/pre_logits/kernel" in np.load(target)
