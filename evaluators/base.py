@@ -20,6 +20,9 @@ class Evaluator(Protocol):
   arguments are the keys of `config.evals.<name>`.
   """
 
+  def check(self, variables: base.Variables):
+    """Raises ValueError if it cannot run on variables of these shapes."""
+
   def run(self, variables: base.Variables) -> Mapping[str, float]:
     """Returns metrics by name; the same on every process."""
 
@@ -34,6 +37,13 @@ class Scheduled(NamedTuple):
   name: str
   evaluator: Evaluator
   every_steps: int
+
+  def check(self, variables: base.Variables):
+    """Raises ValueError if it cannot run on variables of these shapes."""
+    try:
+      self.evaluator.check(variables)
+    except ValueError as e:
+      raise ValueError(f"config.evals.{self.name}: {e}") from e
 
   def run(self, variables: base.Variables) -> dict[str, float]:
     """Returns `{"<evaluator>/<metric>": value}`.

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from dpn import losses
+from dpn import losses, names
 from dpn.tasks import base
 from evaluators import mean
 
@@ -48,6 +48,8 @@ class Evaluator(mean.Evaluator):
 
     def measure(variables, batch):
       logits, *_ = predict_fn(variables, batch)
+      if label_key not in batch:
+        raise ValueError(names.unknown("label_key", label_key, batch))
       labels = batch[label_key]
       top = jnp.argmax(logits, axis=-1)[:, None]  # (batch, 1)
       return {

@@ -205,6 +205,15 @@ class Evaluator:
       for key, (name, train, test) in datasets.items()
     }
 
+  def check(self, variables: base.Variables):
+    """Raises ValueError if variables of these shapes do not fit."""
+    for data in (d for pair in self._datasets.values() for d in pair):
+      if self._label_key not in data.spec:
+        raise ValueError(names.unknown("label_key", self._label_key, data.spec))
+      batch = {k: jax.ShapeDtypeStruct(*v) for k, v in data.spec.items()}
+      del batch[self._label_key]
+      jax.eval_shape(self._features, variables, batch)
+
   def run(self, variables: base.Variables) -> dict[str, float]:
     """Returns the accuracies."""
     metrics = {}

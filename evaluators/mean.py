@@ -39,6 +39,12 @@ class MaskedMean:
       out_shardings=sharding.replicated(mesh),
     )
 
+  def check(self, variables: base.Variables):
+    """Traces `measure` on variables and a batch of these shapes."""
+    shapes = self._data.spec | {"_mask": ((self._data.batch_size,), bool)}
+    batch = {k: jax.ShapeDtypeStruct(*v) for k, v in shapes.items()}
+    jax.eval_shape(self._sums, variables, batch)
+
   def __call__(self, variables: base.Variables) -> dict[str, float]:
     """Returns the mean of each number."""
     totals = collections.Counter()
@@ -107,6 +113,10 @@ class Evaluator:
       cache=cache_final,
     )
     self._mean = MaskedMean(predict_fn, batches, mesh)
+
+  def check(self, variables: base.Variables):
+    """Raises ValueError if variables of these shapes do not fit."""
+    self._mean.check(variables)
 
   def run(self, variables: base.Variables) -> dict[str, float]:
     """Returns the means."""

@@ -84,6 +84,7 @@ def ours(setting: Setting) -> Step:
 
   config = _config(setting)
   config.model.stem_ln = setting.stem_ln
+  config.model.attn_impl = setting.attn_impl
   mesh = sharding.make_mesh()
   size = (setting.resolution, setting.resolution, 3)
   spec = {
@@ -156,7 +157,10 @@ def big_vision(setting: Setting, folder: str) -> Step:
 
     def loss_fn(params):
       logits, _ = model.apply(
-        {"params": params}, batch["image"], train=True, rngs={"dropout": dropout}
+        {"params": params},
+        batch["image"],
+        train=True,
+        rngs={"dropout": dropout},
       )
       return utils.softmax_xent(logits=logits, labels=batch["labels"])
 

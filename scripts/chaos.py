@@ -4,7 +4,8 @@
 
 A fault is survived when what was promised happens: the run goes on to the same
 bits as the undisturbed one, or it ends with a message and its last checkpoint
-is whole. Every fault is done to a tiny run in a process of its own.
+is whole. Every fault is done to a tiny run in a process of its own. "Full disk"
+is a limit on the size of files.
 """
 
 import contextlib
@@ -23,6 +24,8 @@ import time
 import numpy as np
 from absl import app, flags
 
+from input_pipeline import array_sources, sources
+
 ROOT = pathlib.Path(__file__).parent.parent
 FLAGS = (
   "--config=configs/digits.py:epochs=4",
@@ -31,7 +34,33 @@ FLAGS = (
   "--config.log_training_steps=5",
 )
 RESULTS = ("metrics.jsonl", "params.safetensors")
+BROKEN = "--config.evals.test.data.name=custom:scripts.chaos:Broken"
 FULL_AFTER_BYTES = 30_000  # less than a checkpoint's largest file
+BROKEN_CLOCK = """
+import runpy, sys
+from dpn import clock, metrics
+def broken(*args):
+  raise OSError("broken on purpose")
+clock.Clock.lap = metrics.Writer._show = broken
+sys.argv[0] = "trainers.train"
+runpy.run_module("trainers.train", run_name="__main__")
+"""
+
+
+class Broken(sources.Source):
+  """Digits of which only the first few can be read."""
+
+  def __init__(self, split: str):
+    self._digits = array_sources.open_split("digits", split)
+    self.name = "broken"
+
+  def __len__(self):
+    return len(self._digits)
+
+  def __getitem__(self, index):
+    if index > 10:
+      raise OSError("the disk has gone")
+    return self._digits[index]
 
 
 class Chaos:
@@ -48,6 +77,7 @@ class Chaos:
     self._root, self._kills = root, kills
     self._random = random.Random(seed)
     self._cache = root / "compiled"
+    self.killed_in_save = 0
 
   def reference(self) -> float:
     """Trains undisturbed, twice; returns the seconds that the second took."""
@@ -57,10 +87,13 @@ class Chaos:
     self._assert_same("warm")
     return time.monotonic() - begin
 
-  def start(self, run: str, *extra: str, **kw) -> subprocess.Popen:
+  def start(
+    self, run: str, *extra: str, program=("-m", "trainers.train"), **kw
+  ) -> subprocess.Popen:
     """Starts training in the folder `run`; its output goes to `run`.log."""
     with open(self._root / f"{run}.log", "a") as log:
-      command = [sys.executable, "-m", "trainers.train", *FLAGS]
+      kw = {"stdout": log, "stderr": subprocess.STDOUT, **kw}
+      command = [sys.executable, *program, *FLAGS]
       return subprocess.Popen(
         [*command, f"--workdir={self._root / run}", *extra],
         cwd=ROOT,
@@ -70,15 +103,18 @@ class Chaos:
           "JAX_COMPILATION_CACHE_DIR": str(self._cache),
           "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         },
-        stdout=log,
-        stderr=subprocess.STDOUT,
         **kw,
       )
 
   def _train(self, run, *extra, fails=None, **kw):
     """Trains to the end, or to a failure that must say `fails`."""
-    code = self.start(run, *extra, **kw).wait()
-    text = (self._root / f"{run}.log").read_text()
+    process = self.start(run, *extra, **kw)
+    said, _ = process.communicate()
+    code = process.returncode
+    with open(self._root / f"{run}.log", "a+") as log:
+      log.write((said or b"").decode())
+      log.seek(0)
+      text = log.read()
     if fails is None:
       assert code == 0, f"ended with {code}: {text[-300:]}"
     else:
@@ -112,18 +148,34 @@ class Chaos:
     self._assert_same("sigterm")
 
   def sigkill(self, secs: float):
-    """SIGKILL at random moments, then the same bits."""
-    for _ in range(self._kills):
+    """SIGKILL at random moments, every other in a save; then the same bits."""
+    for i in range(self._kills):
       process = self.start("sigkill")
-      with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(timeout=self._random.uniform(0.3, 1) * secs)
+      if i % 2:
+        self._wait_for_save(process, "sigkill")
+      else:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+          process.wait(timeout=self._random.uniform(0.3, 1) * secs)
       process.kill()
       process.wait()
+      self.killed_in_save += bool(self._unfinished("sigkill"))
       if (self._root / "sigkill" / "done.json").exists():
         self._assert_same("sigkill")
         shutil.rmtree(self._root / "sigkill")
     self._train("sigkill")
     self._assert_same("sigkill")
+    print(f"{self.killed_in_save} of {self._kills} kills cut off a save.")
+
+  def _wait_for_save(self, process, run):
+    """Returns in the midst of writing a checkpoint, a random one of them."""
+    saves, before = self._random.randint(1, 3), set()
+    while process.poll() is None and len(before) < saves:
+      before |= self._unfinished(run)
+      time.sleep(0.001)
+
+  def _unfinished(self, run):
+    folder = self._root / run / "checkpoints"
+    return {p.name for p in folder.glob("*orbax-checkpoint-tmp*")}
 
   def damaged_checkpoint(self):
     """A bit flipped in the latest checkpoint: the one before is used."""
@@ -144,8 +196,12 @@ class Chaos:
     limit = lambda: resource.setrlimit(
       resource.RLIMIT_FSIZE, (FULL_AFTER_BYTES, FULL_AFTER_BYTES)
     )
-    fails = "Cannot write a checkpoint"
-    self._train("full", fails=fails, preexec_fn=limit)
+    self._train(
+      "full",
+      fails="Cannot write a checkpoint",
+      preexec_fn=limit,
+      stdout=subprocess.PIPE,  # or the log would hit the limit
+    )
     self._train("full")
     self._assert_same("full")
 
@@ -157,15 +213,21 @@ class Chaos:
     self._train("unwritable", extra, fails=fails)
 
   def divergence(self):
-    """NaN: a message, the last good checkpoint kept."""
-    self._train("nan", "--config.lr=1e30", fails="finite until step")
+    """NaN: a message that names arrays, the last good checkpoint kept."""
+    extra = ("--config.lr=1e30", "--config.ckpt_steps=1")
+    self._train("nan", *extra, fails="Not finite now: params/")
+    assert self._checkpoints("nan"), "no checkpoint was kept"
 
   def two_runs(self):
     """Two runs in one folder: the second refuses, the first goes on."""
     first = self.start("two")
     self._wait(first, "two", "Training on")
-    second = self.start("two")
-    assert second.wait() == 1, "the second did not refuse"
+    first.send_signal(signal.SIGSTOP)  # or it might end too soon
+    try:
+      second = self.start("two")
+      assert second.wait() == 1, "the second did not refuse"
+    finally:
+      first.send_signal(signal.SIGCONT)
     assert first.wait() == 0, "the first did not finish"
     assert "Another run is using" in (self._root / "two.log").read_text()
     self._assert_same("two")
@@ -175,10 +237,11 @@ class Chaos:
     self._copy("changed")
     self._train("changed", "--config.lr=0.5", fails="lr: 0.002 there, 0.5 now")
     self._train("changed", "--config.lr=0.5", "--allow_config_change")
+    assert (self._root / "changed" / "done.json").exists(), "did not finish"
 
   def broken_evaluator(self):
     """An evaluator that fails: named, and training goes on to the end."""
-    self._train("evaluator", "--config.evals.test.label_key=nothing")
+    self._train("evaluator", BROKEN)
     text = (self._root / "evaluator.log").read_text()
     assert "Evaluator 'test' failed" in text, "it was not named"
 
@@ -186,10 +249,18 @@ class Chaos:
     """The same with config.strict_evals: the run ends with a message."""
     self._train(
       "strict",
-      "--config.evals.test.label_key=nothing",
+      BROKEN,
       "--config.strict_evals=True",
       fails="Evaluator 'test' failed",
     )
+
+  def broken_clock(self):
+    """Clock and TensorBoard fail: training goes on to the same bits."""
+    self._train("clock", program=("-c", BROKEN_CLOCK))
+    text = (self._root / "clock.log").read_text()
+    for what in ("The clock failed", "TensorBoard failed"):
+      assert what in text, f"did not say {what!r}"
+    self._assert_same("clock")
 
   def pickled_weights(self):
     """A parameter file that would run code: refused, not run."""
@@ -197,7 +268,7 @@ class Chaos:
     payload = np.array([_Payload(str(proof))], dtype=object)
     np.savez(self._root / "evil.npz", kernel=payload)
     extra = f"--config.model_init={self._root / 'evil.npz'}"
-    self._train("evil", extra, fails="")
+    self._train("evil", extra, fails="allow_pickle=False")
     assert not proof.exists(), "code from the file was run"
 
   def _copy(self, run):
@@ -226,6 +297,7 @@ FAULTS = (
   "changed_config",
   "broken_evaluator",
   "strict_evaluator",
+  "broken_clock",
   "pickled_weights",
 )
 

@@ -97,14 +97,17 @@ def from_config(config: Mapping[str, Any]) -> Experiment:
   )
   step = training(config, task, data.spec, mesh, data_size=data.num_examples)
   sizes = _sizes(config, data.batch_size, data.num_examples)
+  evaluators = evaluators_base.from_config(
+    config, task.predict_fns(), mesh, sizes
+  )
+  for evaluator in evaluators:
+    evaluator.check(step.shapes.variables)
   return Experiment(
     **{f.name: getattr(step, f.name) for f in dataclasses.fields(step)},
     config=config,
     mesh=mesh,
     data=data,
-    evaluators=evaluators_base.from_config(
-      config, task.predict_fns(), mesh, sizes
-    ),
+    evaluators=evaluators,
     total_steps=sizes["total_steps"],
     log_steps=schedules.steps("log_training", config, **sizes, default=50),
     ckpt_steps=schedules.steps("ckpt", config, **sizes, default=1000),
@@ -261,7 +264,8 @@ def _resume(workdir: str, experiment: Experiment):
   try:
     if other.latest is None:
       raise FileNotFoundError(f"config.resume: no checkpoint in {directory}.")
-    return other.restore(experiment.shapes)
+    state, position = other.restore(experiment.shapes)
+    return state, {"examples_seen": position["examples_seen"]}
   finally:
     other.close()
 

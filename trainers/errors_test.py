@@ -37,6 +37,18 @@ ERRORS = [
   ({"model_load": {"dontload": []}}, "config.model_load: 'dontload'"),
   ({"evals.test.pp": ""}, "config.evals.test: Unknown key 'pp'.*mean 'pp_fn'"),
   ({"evals.test.pp_fn": "flip"}, "config.evals.test: Unknown op 'flip'"),
+  (
+    {"evals.test.label_key": "label"},
+    r"config.evals.test: Unknown label_key 'label'. Did you mean 'labels'",
+  ),
+  (
+    {"evals.fewshot.label_key": "labels"},
+    "config.evals.fewshot: Unknown label_key 'labels'. Did you mean 'label'",
+  ),
+  (
+    {"evals.fewshot.representation_layer": "pre_logit"},
+    "config.evals.fewshot: Unknown representation_layer 'pre_logit'",
+  ),
   ({"input.pp": "flip_rl"}, "Unknown op 'flip_rl'. Did you mean 'flip_lr'"),
   ({"input.pp": 'keep("image")'}, "but no 'labels'. Let config.input.pp make"),
   ({"input": {}}, "config.input is missing"),
@@ -115,6 +127,35 @@ def _command_line(*args):
     capture_output=True,
     text=True,
   )
+
+
+def test_no_folder_for_checkpoints(tmp_path):
+  """Orbax alone would say so late, and in a thread of its own."""
+  (tmp_path / "checkpoints").write_text("")
+  with pytest.raises(OSError, match="Cannot write checkpoints to .*/checkpoints"):
+    train.train(tiny_config(total_steps=1, evals={}), str(tmp_path))
+
+
+def test_out_of_memory_names_three_knobs(tmp_path):
+  code = f"""
+import runpy, sys
+import jax
+from trainers import build
+def compile(self):
+  raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory, 9 GiB")
+build.Training.compile = compile
+config = "--config=configs/digits.py:runlocal"
+sys.argv[1:] = [config, "--config.evals={{}}", "--workdir={tmp_path}"]
+runpy.run_module("trainers.train", run_name="__main__")
+"""
+  done = subprocess.run(
+    [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True
+  )
+  assert done.returncode == 1
+  assert "Out of memory, 9 GiB" in done.stderr
+  for knob in ("grad_accum", "model.remat_policy", "sharding_strategy"):
+    assert f"config.{knob}=" in done.stderr
+  assert "Traceback" not in done.stderr
 
 
 def test_divergence_on_the_command_line(tmp_path):

@@ -87,8 +87,10 @@ def train(
       report.start(experiment, state, source)
       log = report.Log(experiment, workdir, int(state.step), split)
       with contextlib.closing(log):
-        state = loop(experiment, state, position, checkpoints, log, notice)
-    if int(state.step) < experiment.total_steps:
+        state, done = loop(
+          experiment, state, position, checkpoints, log, notice
+        )
+    if not done:
       report.say(
         f"Asked to stop (SIGTERM), and saved step {int(state.step)}. The same "
         "command goes on from there."
@@ -120,18 +122,20 @@ def loop(experiment, state, position, checkpoints, log, notice):
   """Trains to the last step, or to where `notice` asks to stop.
 
   A step's metrics are on disk before a checkpoint of that step begins: so a
-  restart, which drops the metrics after its checkpoint, misses none.
+  restart, which drops the metrics after its checkpoint, misses none. Where
+  SIGTERM cuts an evaluation short, the step's own metrics go into the
+  checkpoint, and the restart begins with that evaluation.
 
   Args:
     experiment: as built.
     state: to start from; it is consumed.
-    position: `examples_seen` before the first step.
+    position: `examples_seen` before the first step, and perhaps `unevaluated`.
     checkpoints: where to save.
     log: where to write metrics.
     notice: whether to stop early.
 
   Returns:
-    The last state.
+    The last state, and whether nothing remains to be done.
   """
   step, seen = int(state.step), position["examples_seen"]
   # Every 0 steps: at the end alone.
@@ -146,10 +150,16 @@ def loop(experiment, state, position, checkpoints, log, notice):
         row |= log.evaluation(evaluator, state.variables)
     return row
 
+  def save(**position):
+    with log.split.part("checkpoint"):
+      checkpoints.save(step, state, {"examples_seen": seen, **position})
+
+  if "unevaluated" in position:
+    log.flush(step, position["unevaluated"] | evaluate())
   if step == experiment.total_steps:
     if step == 0:  # evaluates config.model_init
       log.flush(step, evaluate())
-    return state
+    return state, True
   with log.split.part("compile"):
     update = experiment.compile()
   batches = device.to_device(
@@ -169,15 +179,21 @@ def loop(experiment, state, position, checkpoints, log, notice):
 
       if due(experiment.log_steps):
         log.training(step, values, batches)
-      if row := evaluate():
+      try:
+        with notice.interrupts():
+          row = evaluate()
+      except preemption.Preempted:
+        log.check_finite(step, values)
+        save(unevaluated=log.take_row())
+        return state, False
+      if row:
         log.flush(step, row)
       stop = notice.stop_after(step)
       if due(experiment.ckpt_steps) or stop:
         log.flush()
         log.check_finite(step, values)
-        with log.split.part("checkpoint"):
-          checkpoints.save(step, state, {"examples_seen": seen})
-  return state
+        save()
+  return state, step == experiment.total_steps
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ import pytest
 import safetensors.numpy
 
 from dpn import checkpoint, metrics, trees
+from evaluators import mean
 from trainers import build, report, train
 from trainers.testing import tiny_config
 
@@ -303,6 +304,29 @@ def test_resuming_another_model(finished, tmp_path):
     train.train(config, str(tmp_path / "run"))
 
 
+@pytest.mark.parametrize("step", [3, 6])
+def test_a_run_that_is_asked_to_stop_while_it_evaluates(
+  finished, tmp_path, monkeypatch, capsys, step
+):
+  """SIGTERM ends the evaluation; its whole row comes after the restart."""
+  workdir, run = tmp_path / "run", mean.Evaluator.run
+
+  def run_and_ask(evaluator, variables):
+    if step == 3 or (workdir / "checkpoints" / "4").exists():
+      os.kill(os.getpid(), signal.SIGTERM)
+      pytest.fail("The evaluation went on.")
+    return run(evaluator, variables)
+
+  monkeypatch.setattr(mean.Evaluator, "run", run_and_ask)
+  train.train(tiny_config(), str(workdir))
+  out = capsys.readouterr().out
+  assert f"Asked to stop (SIGTERM), and saved step {step}." in out
+  assert not (workdir / "done.json").exists()
+  monkeypatch.undo()
+  train.train(tiny_config(), str(workdir))
+  _assert_same_results(workdir, finished)
+
+
 def test_a_run_that_is_asked_to_stop(finished, tmp_path, monkeypatch, capsys):
   """SIGTERM: the step is finished and saved; later it goes on."""
   workdir, tick = tmp_path / "run", report.Log.tick
@@ -341,6 +365,24 @@ def test_the_average_is_evaluated_resumed_and_exported(finished, tmp_path):
   assert not np.allclose(
     _params(tmp_path / "whole")[head], _params(finished)[head]
   )
+
+
+@pytest.mark.parametrize(
+  ("decay", "message"),
+  [(0.9, "holds no moving average.*ema_decay is set"), (None, "holds a moving")],
+)
+def test_resuming_with_an_average_on_one_side(
+  finished, tmp_path, decay, message
+):
+  averaged = build.from_config(tiny_config(ema_decay=0.9))
+  if decay is None:
+    other = checkpoint.Checkpointer(str(tmp_path / "other" / "checkpoints"))
+    other.save(1, averaged.init(jax.random.key(0)), {"examples_seen": 8})
+    other.close()
+    finished = tmp_path / "other"
+  config = tiny_config(ema_decay=decay, resume=str(finished))
+  with pytest.raises(checkpoint.MismatchError, match=message):
+    train.train(config, str(tmp_path / "run"))
 
 
 def test_divergence_names_the_arrays():
