@@ -1,4 +1,4 @@
-r"""A ViT of 0.2M parameters on images of 32×32 pixels: the paper in miniature.
+r"""A ViT of 0.15M parameters on images of 32×32 pixels: the paper in miniature.
 
   python -m trainers.train --workdir W --config configs/mini.py:\
 data=cifar10_jpeg,dir=/path/to/tfds,stem_ln=dpn

@@ -39,7 +39,8 @@ CAPTIONS = {
   "figure_3": "What the first LayerNorm of Dual PatchNorm multiplies each "
   "pixel of a patch with, by colour channel; training begins at 1 (white).",
   "figure_4": "Norm of the loss's gradient in the patch embedding.",
-  "table_6": "Stems relative to Dual PatchNorm. Diamonds: the paper's Table 6.",
+  "table_6": "Stems relative to Dual PatchNorm. Diamonds: the paper's Table 6, "
+  "where it has the model.",
   "curves_loss": "Loss of single training batches.",
   "curves_accuracy": "Accuracy on images not trained on.",
 }
@@ -157,25 +158,29 @@ def _percent(mfu):
 
 
 def _differences(found):
-  """Returns how the runs' configs differ from the most common one."""
-  common, groups = configs_diff.groups(found)
-  rows = [
-    (_listed([run.path for run in group], found), text or "as most are")
-    for text, group in groups
-  ]
-  return (
+  """Returns how the configs in each folder differ from its most common one."""
+  folders = collections.defaultdict(list)
+  for run in found:
+    folders[os.path.dirname(_short(run.path, found))].append(run)
+  parts = [
     page.heading("How the configs differ"),
-    page.table(("runs", "against the most common value"), rows, keys=2),
     page.paragraph(
-      "Compared field by field; seeds, evaluations, logging and the places of "
-      "files are left out."
+      "Compared field by field with the most common value in the same folder; "
+      "seeds, evaluations, logging and the places of files are left out."
     ),
-    page.details("The most common value of every field", common),
-  )
+  ]
+  for folder, inside in folders.items():
+    common, groups = configs_diff.groups(inside)
+    name = folder or "runs"
+    rows = [(_listed(group), text or "as most are") for text, group in groups]
+    parts.append(page.table((name, "differs in"), rows, keys=2))
+    summary = f"The most common value of every field in {name}"
+    parts.append(page.details(summary, common))
+  return parts
 
 
-def _listed(paths, found):
-  names = [_short(path, found) for path in paths]
+def _listed(group):
+  names = [os.path.basename(os.path.abspath(run.path)) for run in group]
   shown = ", ".join(names[:6])
   return shown + (f" and {len(names) - 6} more" if len(names) > 6 else "")
 
