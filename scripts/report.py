@@ -25,9 +25,9 @@ from scripts import (
   stats,
 )
 
-RUNS = (
-  "run", "model", "arm", "seed", "status", "result", "steps", "train time",
-  "images/s", "commit", "config",
+RUN = (
+  "arm", "seed", "status", "result", "steps", "time", "images/s", "commit",
+  "config",
 )  # fmt: skip
 SPEED = ("recipe", "model", "runs", "images/s", "MFU", "core hours", "device")
 CAPTIONS = {
@@ -192,17 +192,25 @@ def _short(path, found):
 
 
 def _runs(found):
-  rows = [_run(run, found) for run in found]
-  return page.heading("Runs"), page.table(RUNS, rows, keys=3)
+  """Returns a list of the runs for each model."""
+  by_model = collections.defaultdict(list)
+  for run in found:
+    cell = cells.of(run)
+    model = f"{cell.recipe} {cell.get('arch')}" if cell else "trial runs"
+    by_model[model].append(_run(run, cell, found))
+  parts = [page.heading("Runs")]
+  for model, rows in by_model.items():
+    parts.append(page.table((model, *RUN), rows, keys=2))
+  if any(run.commit.endswith("+changes") for run in found):
+    parts.append(page.note("A commit with + had changes that were not in it."))
+  return parts
 
 
-def _run(run, found):
-  cell = cells.of(run)
+def _run(run, cell, found):
   speed = run.timed("images_per_sec", "img_per_sec")
   seconds = (run.done or {}).get("seconds")
   return (
     _short(run.path, found),
-    f"{cell.recipe} {cell.get('arch')}" if cell else "runlocal",
     cell.arm if cell else "",
     str(run.seed),
     run.status,
@@ -210,7 +218,7 @@ def _run(run, found):
     f"{run.step:,}",
     runs.UNKNOWN if seconds is None else f"{seconds:,.0f} s",
     runs.UNKNOWN if speed is None else f"{speed:,.0f}",
-    run.commit[:10] + "+changes" * run.commit.endswith("+changes"),
+    run.commit[:7] + "+" * run.commit.endswith("+changes"),
     run.config_hash,
   )
 
