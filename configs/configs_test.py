@@ -85,20 +85,20 @@ def _data(tmp_path_factory):
 @pytest.fixture(scope="module", autouse=True)
 def _compile_once(tmp_path_factory):
   """Many configs share a step or an evaluator, which then compiles once."""
-  values = {
-    "jax_compilation_cache_dir": str(tmp_path_factory.mktemp("compiled")),
-    "jax_persistent_cache_min_compile_time_secs": 0.0,
-    "jax_persistent_cache_min_entry_size_bytes": 0,
-    "jax_disable_most_optimizations": True,  # compiling is all the work here
-  }
-  before = {name: getattr(jax.config, name) for name in values}
-  for name, value in values.items():
-    jax.config.update(name, value)
-  compilation_cache.reset_cache()
+  folder = str(tmp_path_factory.mktemp("compiled"))
+  before = jax.config.jax_compilation_cache_dir
+  secs = jax.config.jax_persistent_cache_min_compile_time_secs
+
+  def configure(folder, secs, fast):
+    jax.config.update("jax_compilation_cache_dir", folder)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", secs)
+    # Of two steps, compiling is all the work.
+    jax.config.update("jax_disable_most_optimizations", fast)
+    compilation_cache.reset_cache()
+
+  configure(folder, 0.0, True)
   yield
-  for name, value in before.items():
-    jax.config.update(name, value)
-  compilation_cache.reset_cache()
+  configure(before, secs, False)
 
 
 def _module(name):

@@ -85,10 +85,10 @@ job=
 trap stop INT TERM
 "$python" -m scripts.mini_data "$out/data"
 echo "1/3 Stems and placements, trained on $label:"
-sweep "configs/mini.py:data=$data,dir=$dir,steps=$steps" "$out/stems"
+sweep "configs/mini.py:data=$data,data_dir=$dir,steps=$steps" "$out/stems"
 echo "2/3 Transfers to $task:"
 init="$out/stems/{stem_ln}-s{seed}/params.safetensors"
-sweep "configs/mini_vtab.py:data=$task,dir=$out/data,init=$init" "$out/transfers"
+sweep "configs/mini_vtab.py:data=$task,data_dir=$out/data,init=$init" "$out/transfers"
 "$python" -m scripts.select_best "$out/transfers" --test
 echo "3/3 Tables, figures, report:"
 "$python" -m scripts.tables "$out/stems" "$out/transfers" --table 1_left 3 6 \
