@@ -1,11 +1,12 @@
-r"""A ViT of 0.2M parameters on images of 32×32 pixels: the paper in miniature.
+r"""A ViT of 0.15M parameters on images of 32×32 pixels: the paper in miniature.
 
   python -m trainers.train --workdir W --config configs/mini.py:\
-data=cifar10_jpeg,dir=/path/to/tfds,stem_ln=dpn
+data=cifar10_jpeg,data_dir=/path/to/tfds,stem_ln=dpn
+  python -m scripts.sweep --out runs/stems --config configs/mini.py
 
 Arguments: data (a TFDS name of ten classes, or digits, made by
-scripts/mini_data.py), dir (where the data are), stem_ln; sa, mlp and block (as
-configs/ln_placement.py has them); steps, seed, runlocal. As a sweep: data, dir,
+scripts/mini_data.py), data_dir (where the data are), stem_ln; sa, mlp and block (as
+configs/ln_placement.py has them); steps, seed, runlocal. As a sweep: data, data_dir,
 stems, steps, seeds (3), placements (seeds of each of Figure 1's; 1).
 
 Table 6, Table 1 (base against dpn) and Figure 1 of arXiv 2302.01327 (Dual
@@ -46,7 +47,7 @@ def get_config(arg=None):
   arg = common.parse_arg(
     arg,
     data="cifar10",
-    dir="",
+    data_dir="",
     stem_ln="dpn",
     sa="pre",
     mlp="pre",
@@ -62,7 +63,7 @@ def get_config(arg=None):
   config.loss = "softmax_xent"
 
   tail = common.labels_tail(config.num_classes)
-  data, begin = source(arg.data, arg.dir, "train")
+  data, begin = source(arg.data, arg.data_dir, "train")
   flip = "" if arg.data == "digits" else "|flip_lr"
   config.input = {}
   config.input.data = data
@@ -88,7 +89,7 @@ def get_config(arg=None):
   config.evals = {}
   config.evals.val = {
     "type": "classification",
-    "data": source(arg.data, arg.dir, held_out)[0],
+    "data": source(arg.data, arg.data_dir, held_out)[0],
     "pp_fn": begin + tail[1:],
     "loss_name": config.loss,
     "log_percent": 0.2,
@@ -110,13 +111,13 @@ def sweep(arg=None):
   arg = common.parse_sweep(
     arg,
     data="cifar10",
-    dir="",
+    data_dir="",
     stems=stem_ablation.STEMS,
     placements=1,
     steps=600,
     seeds=3,
   )
-  given = {"data": arg.data, "dir": arg.dir, "steps": arg.steps}
+  given = {"data": arg.data, "data_dir": arg.data_dir, "steps": arg.steps}
   arms = []
   for stem in arg.stems:
     arms += common.arms(arg, stem, stem_ln=stem, **given)

@@ -1,11 +1,13 @@
 r"""A transfer by VTAB's rules in miniature: 800 images to train on.
 
   python -m trainers.train --workdir W --config configs/mini_vtab.py:\
-data=digits,dir=/path/to/arrays,init=/path/params.safetensors,lr=0.1
+data=digits,data_dir=/path/to/arrays,init=/path/params.safetensors,lr=0.1
+  python -m scripts.sweep --out runs/transfers --config configs/mini_vtab.py:\
+data_dir=runs/data,init=runs/stems/{stem_ln}-s{seed}/params.safetensors
 
-Arguments: data (digits or photos, of scripts/mini_data.py), dir (where they
+Arguments: data (digits or photos, of scripts/mini_data.py), data_dir (where they
 are), init (required: a model of configs/mini.py), stem_ln, lr, test (evaluates
-on the test split, too), steps, seed, runlocal. As a sweep: data, dir, init (in
+on the test split, too), steps, seed, runlocal. As a sweep: data, data_dir, init (in
 which {stem_ln} is filled in), lrs (three), steps, seeds (3).
 
 Table 3 of arXiv 2302.01327 (Dual PatchNorm) as scripts/mini_paper.sh makes it:
@@ -27,7 +29,7 @@ def get_config(arg=None):
   arg = common.parse_arg(
     arg,
     data="digits",
-    dir="",
+    data_dir="",
     init="",
     stem_ln="dpn",
     lr=0.1,
@@ -51,7 +53,7 @@ def get_config(arg=None):
     source = lambda split: {"name": "arrays:digits", "split": split[:5]}
     tail = f"resize({mini.SIDE})|{tail}"
   else:
-    source = lambda split: mini.source(arg.data, arg.dir, split)[0]
+    source = lambda split: mini.source(arg.data, arg.data_dir, split)[0]
   config.input = {}
   config.input.data = source("train[:800]")
   config.input.batch_size = 128
@@ -101,7 +103,7 @@ def sweep(arg=None):
   arg = common.parse_sweep(
     arg,
     data="digits",
-    dir="",
+    data_dir="",
     init="",
     lrs=("0.03", "0.1", "0.3"),
     steps=150,
@@ -114,7 +116,7 @@ def sweep(arg=None):
       arg,
       f"{arg.data}_{stem}_lr{lr}",
       data=arg.data,
-      dir=arg.dir,
+      data_dir=arg.data_dir,
       init=arg.init,
       stem_ln=stem,
       lr=lr,

@@ -7,6 +7,7 @@ markers tell the arms apart in print.
 
 import math
 import re
+import textwrap
 from collections.abc import Mapping, Sequence
 
 import matplotlib
@@ -29,6 +30,7 @@ _MARKERS = "osD^vPX"
 WIDTH_INCHES = 4.6  # of one panel
 _SEVERAL_INCHES = 3.2  # of one of several panels
 _COLUMNS = 3
+_LABEL_LETTERS = 16  # of a vertical label before it is broken
 _STYLE = {
   "axes.axisbelow": True,
   "axes.grid": True,
@@ -193,7 +195,7 @@ def scale_maps(
       ax.spines[:].set_visible(False)
       ax.set_xticks([])
       ax.set_yticks([])
-    line[0].set_ylabel(title)
+    line[0].set_ylabel("\n".join(textwrap.wrap(title, _LABEL_LETTERS)))
   if channels == 3:
     for ax, name in zip(grid[0], ("red", "green", "blue"), strict=True):
       ax.set_title(name)
@@ -229,7 +231,8 @@ def _line(ax, x, values, name, index, log, markers=False):
   """Draws the mean of values (runs, len(x)) with its band."""
   colour = COLOURS[index % len(COLOURS)]
   line = _LINES[index // len(COLOURS) % len(_LINES)]
-  marker = _MARKERS[index % len(_MARKERS)] if markers else ""
+  alone = len(x) == 1  # a line would not show
+  marker = _MARKERS[index % len(_MARKERS)] if markers or alone else ""
   transformed = np.log(np.maximum(values, 1e-30)) if log else values
   back = np.exp if log else (lambda v: v)
   mean = transformed.mean(0)

@@ -93,8 +93,13 @@ def depth(found, args) -> Drawn:
 
 
 def default_last_steps(found: Sequence[runs.Run]) -> int:
-  """Returns the paper's 1,000 steps, of short runs the last tenth."""
-  longest = max(run.step for run in found)
+  """Returns the paper's 1,000 steps, of short runs the last tenth.
+
+  Args:
+    found: the runs, of which those count that logged gradients by depth.
+  """
+  logged = [run for run in found if any(EMBEDDING in row for row in run.rows)]
+  longest = max((run.step for run in logged), default=1)
   return 1000 if longest >= 10_000 else math.ceil(longest / 10)
 
 

@@ -326,10 +326,10 @@ def _seeds(name, arms):
       continue
     seeds, others = (_seeds_of(a) for a in (result, other))
     if seeds != others:
-      different[seeds, others].append(f"{' '.join(row)} {arm}")
+      different[" ".join(row), seeds, others].append(arm)
   return [
-    f"Seeds {seeds}, where {reference} has {others}: {', '.join(names)}."
-    for (seeds, others), names in different.items()
+    f"{row}: {reference} has the seeds {others}; {', '.join(names)} {seeds}."
+    for (row, seeds, others), names in different.items()
   ]
 
 

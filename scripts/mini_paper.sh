@@ -41,11 +41,13 @@ python=${PYTHON:-.venv/bin/python}
 [ -n "${PYTHON:-}" ] || bash scripts/venv.sh
 
 data=digits
+label="scikit-learn's digits"
 task=photos
 dir=$out/data
 for name in cifar10_jpeg cifar10; do
   if compgen -G "${data_dir:-/nowhere}/$name/*/dataset_info.json" >/dev/null; then
     data=$name
+    label=CIFAR-10
     task=digits
     dir=$data_dir
     break
@@ -82,11 +84,11 @@ sweep() {
 job=
 trap stop INT TERM
 "$python" -m scripts.mini_data "$out/data"
-echo "1/3 Stems and placements, trained on $data:"
-sweep "configs/mini.py:data=$data,dir=$dir,steps=$steps" "$out/stems"
+echo "1/3 Stems and placements, trained on $label:"
+sweep "configs/mini.py:data=$data,data_dir=$dir,steps=$steps" "$out/stems"
 echo "2/3 Transfers to $task:"
 init="$out/stems/{stem_ln}-s{seed}/params.safetensors"
-sweep "configs/mini_vtab.py:data=$task,dir=$out/data,init=$init" "$out/transfers"
+sweep "configs/mini_vtab.py:data=$task,data_dir=$out/data,init=$init" "$out/transfers"
 "$python" -m scripts.select_best "$out/transfers" --test
 echo "3/3 Tables, figures, report:"
 "$python" -m scripts.tables "$out/stems" "$out/transfers" --table 1_left 3 6 \
@@ -94,8 +96,8 @@ echo "3/3 Tables, figures, report:"
 "$python" -m scripts.figures "$out/stems" --figure all -o "$out/figures"
 "$python" -m scripts.report "$out/stems" "$out/transfers" -o "$out/report.html" \
   --title "Dual PatchNorm in miniature" \
-  --note "A miniature of arXiv 2302.01327: a ViT of 0.2M parameters, trained for \
-$steps steps on $data ($((steps * 128)) images of 32×32 pixels) and transferred \
+  --note "A miniature of arXiv 2302.01327: a ViT of 0.15M parameters, trained for \
+$steps steps on $label ($((steps * 128)) images of 32×32 pixels) and transferred \
 to 800 images of $task. Its numbers show how the paper's comparisons are made. \
 They can neither confirm nor refute those of the paper, which stand beside them \
 for orientation."

@@ -27,7 +27,7 @@ p {{ max-width: 44rem; }}
 code, pre {{ font: 0.85em ui-monospace, monospace; background: #f4f4f4; }}
 code {{ overflow-wrap: anywhere; }}
 pre {{ padding: 0.7rem; overflow-x: auto; white-space: pre-wrap; }}
-.scroll {{ overflow-x: auto; }}
+.scroll {{ overflow-x: auto; margin-bottom: 1rem; }}
 table {{ border-collapse: collapse; font-variant-numeric: tabular-nums; }}
 th, td {{ padding: 0.25rem 0.8rem 0.25rem 0; text-align: right; }}
 td:not(.key) {{ white-space: nowrap; }}
@@ -41,6 +41,7 @@ figcaption {{ font-size: 0.9rem; color: #444; }}
 table {{ font-size: 0.9rem; }}
 .note {{ font-size: 0.9rem; color: #444; margin: 0.4rem 0; }}
 summary {{ cursor: pointer; }}
+details {{ margin: 0.5rem 0 1.2rem; }}
 @media (max-width: 60rem) {{  /* rows of wide tables become cards */
   .wide thead {{ display: none; }}
   .wide tr {{ display: block; padding: 0.5rem 0; }}
@@ -48,6 +49,8 @@ summary {{ cursor: pointer; }}
   .wide td {{ display: flex; justify-content: space-between; gap: 1rem; }}
   .wide td {{ border: 0; padding: 0.05rem 0; white-space: normal; }}
   .wide td::before {{ content: attr(data-label); color: #555; }}
+  .wide td::before {{ text-align: left; }}
+  .wide, .wide tbody {{ display: block; }}
 }}
 </style>
 </head>

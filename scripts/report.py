@@ -25,9 +25,9 @@ from scripts import (
   stats,
 )
 
-RUNS = (
-  "run", "model", "arm", "seed", "status", "result", "steps", "train time",
-  "images/s", "commit", "config",
+RUN = (
+  "arm", "seed", "status", "result", "steps", "time", "images/s", "commit",
+  "config",
 )  # fmt: skip
 SPEED = ("recipe", "model", "runs", "images/s", "MFU", "core hours", "device")
 CAPTIONS = {
@@ -39,7 +39,8 @@ CAPTIONS = {
   "figure_3": "What the first LayerNorm of Dual PatchNorm multiplies each "
   "pixel of a patch with, by colour channel; training begins at 1 (white).",
   "figure_4": "Norm of the loss's gradient in the patch embedding.",
-  "table_6": "Stems relative to Dual PatchNorm. Diamonds: the paper's Table 6.",
+  "table_6": "Stems relative to Dual PatchNorm. Diamonds: the paper's Table 6, "
+  "where it has the model.",
   "curves_loss": "Loss of single training batches.",
   "curves_accuracy": "Accuracy on images not trained on.",
 }
@@ -157,25 +158,29 @@ def _percent(mfu):
 
 
 def _differences(found):
-  """Returns how the runs' configs differ from the most common one."""
-  common, groups = configs_diff.groups(found)
-  rows = [
-    (_listed([run.path for run in group], found), text or "as most are")
-    for text, group in groups
-  ]
-  return (
+  """Returns how the configs in each folder differ from its most common one."""
+  folders = collections.defaultdict(list)
+  for run in found:
+    folders[os.path.dirname(_short(run.path, found))].append(run)
+  parts = [
     page.heading("How the configs differ"),
-    page.table(("runs", "against the most common value"), rows, keys=2),
     page.paragraph(
-      "Compared field by field; seeds, evaluations, logging and the places of "
-      "files are left out."
+      "Compared field by field with the most common value in the same folder; "
+      "seeds, evaluations, logging and the places of files are left out."
     ),
-    page.details("The most common value of every field", common),
-  )
+  ]
+  for folder, inside in folders.items():
+    common, groups = configs_diff.groups(inside)
+    name = folder or "runs"
+    rows = [(_listed(group), text or "as most are") for text, group in groups]
+    parts.append(page.table((name, "differs in"), rows, keys=2))
+    summary = f"The most common value of every field in {name}"
+    parts.append(page.details(summary, common))
+  return parts
 
 
-def _listed(paths, found):
-  names = [_short(path, found) for path in paths]
+def _listed(group):
+  names = [os.path.basename(os.path.abspath(run.path)) for run in group]
   shown = ", ".join(names[:6])
   return shown + (f" and {len(names) - 6} more" if len(names) > 6 else "")
 
@@ -187,17 +192,25 @@ def _short(path, found):
 
 
 def _runs(found):
-  rows = [_run(run, found) for run in found]
-  return page.heading("Runs"), page.table(RUNS, rows, keys=3)
+  """Returns a list of the runs for each model."""
+  by_model = collections.defaultdict(list)
+  for run in found:
+    cell = cells.of(run)
+    model = f"{cell.recipe} {cell.get('arch')}" if cell else "trial runs"
+    by_model[model].append(_run(run, cell, found))
+  parts = [page.heading("Runs")]
+  for model, rows in by_model.items():
+    parts.append(page.table((model, *RUN), rows, keys=2))
+  if any(run.commit.endswith("+changes") for run in found):
+    parts.append(page.note("A commit with + had changes that were not in it."))
+  return parts
 
 
-def _run(run, found):
-  cell = cells.of(run)
+def _run(run, cell, found):
   speed = run.timed("images_per_sec", "img_per_sec")
   seconds = (run.done or {}).get("seconds")
   return (
     _short(run.path, found),
-    f"{cell.recipe} {cell.get('arch')}" if cell else "runlocal",
     cell.arm if cell else "",
     str(run.seed),
     run.status,
@@ -205,7 +218,7 @@ def _run(run, found):
     f"{run.step:,}",
     runs.UNKNOWN if seconds is None else f"{seconds:,.0f} s",
     runs.UNKNOWN if speed is None else f"{speed:,.0f}",
-    run.commit[:10] + "+changes" * run.commit.endswith("+changes"),
+    run.commit[:7] + "+" * run.commit.endswith("+changes"),
     run.config_hash,
   )
 

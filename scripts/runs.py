@@ -164,7 +164,7 @@ def _chosen(path):
   selection = _read_json(os.path.join(sweep, "selection.json"))
   if selection is None:
     return None
-  return any(name in choice["runs"] for choice in selection.values())
+  return any(name in choice["runs"] for choice in selection["cells"].values())
 
 
 def find(roots: Sequence[str]) -> list[Run]:

@@ -129,7 +129,8 @@ def test_other_seeds_are_compared_by_welch_and_listed(root):
   # Both s = 1, so 2.776 · √(2/3) = 2.27.
   gain = _row(table, "AugReg", "S/16")["ours DPN − base"]
   assert gain == "+2.00 ± 2.27 (n=3, Welch)"
-  assert any("Seeds 0, 1, 2, where base has 7, 8, 9" in n for n in table.notes)
+  note = "AugReg S/16: base has the seeds 7, 8, 9; dpn 0, 1, 2."
+  assert note in table.notes
 
 
 def test_a_missing_metric_lists_what_there_is(root):
@@ -218,7 +219,8 @@ def test_of_candidates_only_the_selected_ones_count(tmp_path):
   write(0.1)
   write(0.2)
   assert ours() == "2 candidates, none selected yet"
-  selection = {"DTD": {"candidate": "lr=0.2", "runs": ["lr0.2"]}}
+  choices = {"DTD": {"candidate": "lr=0.2", "runs": ["lr0.2"]}}
+  selection = {"metric": "minival/prec@1", "cells": choices}
   (tmp_path / "selection.json").write_text(json.dumps(selection))
   assert ours() == "selected, not tested yet"
   row = {"step": 1, "test/prec@1": 0.625}
