@@ -96,10 +96,16 @@ def read(source: str, overrides: Mapping[str, Any]) -> Checkpoint:
   told = {k: v for k, v in said.options.items() if v is not None}
   options = {**infer.options(flat), **told, **overrides}
   has_row = said.cls_row
-  if has_row is None and "posemb_join" in told:
-    has_row = _has_row(told)
+  if has_row is None and "posemb_join" in {**told, **overrides}:
+    has_row = _has_row(options)
   arrays = _matched(source, flat, options, has_row, overrides)
   notes = _notes(source, said, told, options, arrays)
+  rows = flat.get("pos_embedding", np.zeros((1, 0))).shape[1]
+  if rows and has_row is None and infer.tokens(flat, None) != rows:
+    notes += (
+      f"The first of {rows} rows of positions is taken for the class token's, "
+      "the others being a square. For an oblong grid: --set posemb_join=add.",
+    )
   return Checkpoint(arrays, options, said.pixels, notes)
 
 

@@ -79,8 +79,7 @@ def parse_options(items: Sequence[str]) -> dict[str, object]:
   return options
 
 
-def main(argv: Sequence[str] | None = None):
-  """Runs the command line; see the module."""
+def _parser():
   parser = argparse.ArgumentParser(
     description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
   )
@@ -115,7 +114,12 @@ def main(argv: Sequence[str] | None = None):
     metavar="OPTION=VALUE",
     help="a model option that the source does not tell, such as num_heads=3",
   )
-  args = parser.parse_args(argv)
+  return parser
+
+
+def main(argv: Sequence[str] | None = None):
+  """Runs the command line; see the module."""
+  args = _parser().parse_args(argv)
   try:
     notes = convert(
       args.source,

@@ -11,7 +11,7 @@ import safetensors
 import safetensors.numpy
 
 from dpn import checkpoint, optim, trees
-from dpn.models import foreign_test, load, vit
+from dpn.models import foreign_test, load, load_test, vit
 from scripts import convert
 from trainers import testing, update
 
@@ -110,6 +110,29 @@ def test_folders_of_both_libraries(tmp_path, source):
     np.testing.assert_allclose(
       got, GOLDEN["hf_classifier/logits"], rtol=1e-4, atol=1e-5
     )
+
+
+@pytest.mark.parametrize("layout", [*load_test.LAYOUTS, "scan", "cls"])
+def test_historical_layouts(tmp_path, layout):
+  kind, rename = load_test.LAYOUTS.get(layout, ("tok", lambda name: name))
+  want = load_test.golden(kind)
+  old = {rename(name): x for name, x in want.items()}
+  if layout == "scan":
+    old = load_test.stack(want)
+  if layout == "cls":
+    rows = np.random.RandomState(0).randn(1, 10, 16).astype(np.float32)
+    old["pos_embedding"] = rows
+    want["pos_embedding"] = rows[:, 1:]
+    want["cls"] = want["cls"] + rows[:, :1]
+  path = load_test.write(tmp_path, old, prefix="opt/target/")
+  target = str(tmp_path / "new.npz")
+  notes = convert.convert(path, target, "big_vision")
+  assert (layout == "cls") == any("row" in note for note in notes)
+  got = dict(np.load(target))
+  assert json.loads(str(got.pop("metadata")))["layout"] == "ours"
+  assert got.keys() == {f"params/{name}" for name in want}
+  for name, x in want.items():
+    np.testing.assert_array_equal(got[f"params/{name}"], x, name)
 
 
 def dpn_file(tmp_path, **kw):

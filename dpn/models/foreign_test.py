@@ -144,6 +144,14 @@ def test_another_width(tmp_path):
     load.load(write(tmp_path, "timm_tok"), shapes(model))
 
 
+def test_another_number_of_heads(tmp_path):
+  path = write(tmp_path, "hf_classifier")
+  (tmp_path / "config.json").write_text('{"num_attention_heads": 4}')
+  model = make("hf_classifier")
+  with pytest.raises(ValueError, match=r"4 attention heads.*num_heads=4"):
+    load.load(path, shapes(model))
+
+
 def test_heads_that_do_not_divide():
   with pytest.raises(
     ValueError, match=r"attn\.q\.weight.*\(8, 8\).*num_heads=3"

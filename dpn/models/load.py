@@ -73,18 +73,11 @@ def load_variables(
     ValueError: names or shapes differ and `dont_load` does not match them; or
       the options do, and `dont_check` does not name them.
   """
-  flat = read(path)
-  layout = layout_of(path, flat)
-  source = origin.read(locate(path)[0], layout)
+  flat, source = _in_our_names(path, variables)
   if model is not None:
     origin.check(
       path, source, model, pixels=pixels, dont_check=_listed(dont_check)
     )
-  if layout in foreign.LAYOUTS:
-    heads = _num_heads(variables["params"])
-    flat = foreign.to_ours(flat, layout, heads)
-  else:
-    flat = historical.modernize(flat)
   return match(
     path,
     flat,
@@ -93,6 +86,23 @@ def load_variables(
     has_row=source.cls_row,
     dont_load=_listed(dont_load),
   )
+
+
+def _in_our_names(path, variables):
+  """Returns the arrays of a file and what is known about it."""
+  flat = read(path)
+  layout = layout_of(path, flat)
+  source = origin.read(locate(path)[0], layout)
+  if layout in foreign.LAYOUTS:
+    heads = _num_heads(variables["params"])
+    told = source.options.get("num_heads")
+    if told not in (None, heads):
+      raise ValueError(
+        f"{path!r} has {told} attention heads, according to {source.source}; "
+        f"the model has {heads}. Set config.model.num_heads={told}."
+      )
+    return foreign.to_ours(flat, layout, heads), source
+  return historical.modernize(flat), source
 
 
 def match(
