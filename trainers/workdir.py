@@ -34,8 +34,14 @@ def hold(workdir: str, config: dict, *, allow_config_change: bool = False):
 
   Raises:
     OSError: nothing can be written there.
-    ValueError: another run is using it, or began with another config.
+    ValueError: another run is using it, or began with another config; or it is
+      not a folder.
   """
+  if "://" in workdir:
+    raise ValueError(
+      f"--workdir={workdir}: expected a folder, got an address. Mount the "
+      "bucket, as docs/launch.md says."
+    )
   with contextlib.ExitStack() as stack:
     try:
       os.makedirs(workdir, exist_ok=True)

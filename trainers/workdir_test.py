@@ -123,3 +123,11 @@ def test_an_unwritable_place(tmp_path):
   (tmp_path / "file").write_text("")
   with pytest.raises(OSError, match=r"Cannot write to --workdir=.*/file/run"):
     _enter(str(tmp_path / "file" / "run"), CONFIG)
+
+
+def test_a_bucket_is_no_folder():
+  with (
+    pytest.raises(ValueError, match="gs://b/run: expected a folder"),
+    workdir.hold("gs://b/run", {}),
+  ):
+    pass
