@@ -136,8 +136,7 @@ class Examples:
   def _example(self, index, position, record=None):
     """Returns one processed example, read if it is not given."""
     preprocess = self._parts[bisect.bisect_right(self._ends, index)].preprocess
-    key = np.array([self.seed, position], np.uint64)
-    rng = np.random.Generator(np.random.Philox(key=key))
+    rng = _generator(self.seed, position)
     try:
       record = self.source[index] if record is None else record
       return preprocess(record, rng)
@@ -187,6 +186,23 @@ class Examples:
         f"{self.source.describe(index)}: {key!r} is {array}, which does not "
         f"fit {dtype}. Leave the key out with keep(...)."
       )
+
+
+_GENERATORS = threading.local()
+
+
+def _generator(seed: int, position: int) -> np.random.Generator:
+  """Returns what Philox keyed by both gives; a thread has but one.
+
+  To make a new one asks the system for randomness that nobody uses.
+  """
+  if not hasattr(_GENERATORS, "generator"):
+    _GENERATORS.generator = np.random.Generator(np.random.Philox(key=0))
+    _GENERATORS.state = _GENERATORS.generator.bit_generator.state
+  state = _GENERATORS.state
+  state["state"]["key"] = np.array([seed, position], np.uint64)
+  _GENERATORS.generator.bit_generator.state = state
+  return _GENERATORS.generator
 
 
 class Batches:
