@@ -55,6 +55,7 @@ setuptools.setup(
     "cuda13": ["jax[cuda13]"],
     "tpu": ["jax[tpu]"],
     "prepare": ["tensorflow"],
+    "fast": ['nvidia-nvimgcodec-cu12; sys_platform == "linux"'],
     "hf": ["pyarrow"],
     "bench": ["psutil", "tensorflow", "torch"],
     "wandb": ["wandb"],

@@ -1,5 +1,6 @@
 """Ops on values of any kind. Names and arguments are big_vision's."""
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -194,8 +195,9 @@ def pad_to_shape(
   if where not in share_before:
     raise ValueError(names.unknown("side to pad", where, share_before))
 
-  def apply(value):
-    sizes = np.shape(value)
+  @functools.lru_cache(64)
+  def place(sizes):
+    """Returns the target of an array of these sizes, and where it goes."""
     target = [
       old if new is None else new
       for old, new in zip(sizes, shape, strict=False)
@@ -205,13 +207,18 @@ def pad_to_shape(
         f"cannot pad shape {sizes} to {tuple(shape)}: it needs as many axes, "
         "and none longer than the target."
       )
-    result = np.full(target, pad_value, value.dtype)
     begin = [
       int((new - old) * share_before[where])
       for old, new in zip(sizes, target, strict=True)
     ]
-    inside = (slice(b, b + size) for b, size in zip(begin, sizes, strict=True))
-    result[tuple(inside)] = value
+    ends = zip(begin, sizes, strict=True)
+    return target, tuple(slice(b, b + size) for b, size in ends)
+
+  def apply(value):
+    target, inside = place(np.shape(value))
+    result = np.empty(target, value.dtype)
+    result.fill(pad_value)
+    result[inside] = value
     return result
 
   return apply

@@ -11,9 +11,8 @@ import cv2
 import numpy as np
 
 from dpn import names
-from input_pipeline import op
-from input_pipeline.resize import METHODS
-from input_pipeline.resize import resize as resize_to
+from input_pipeline import jpeg, op, pending
+from input_pipeline import resize as resizing
 
 # The loader's threads already keep every core busy.
 cv2.setNumThreads(1)
@@ -116,12 +115,18 @@ def _crop(image, top, left, height, width):
       f"cannot crop {height} x {width} pixels from an image of {rows} x "
       f"{cols}: resize or pad it first."
     )
-  return np.ascontiguousarray(image[top : top + height, left : left + width])
+  return np.ascontiguousarray(pending.cut(image, top, left, height, width))
+
+
+def _resize(image, size, method, antialias):
+  if method == "area" and image.shape[:2] != size:
+    return resizing.area(image, size)
+  return resizing.resize(pending.whole(image), size, method, antialias)
 
 
 def _check_method(method: str) -> None:
-  if method not in METHODS:
-    raise ValueError(names.unknown("resize method", method, METHODS))
+  if method not in resizing.METHODS:
+    raise ValueError(names.unknown("resize method", method, resizing.METHODS))
 
 
 @op.on_key
@@ -129,7 +134,29 @@ def decode(channels: int = 3):
   """Decodes an image to uint8 (rows, cols, channels); see `decode_image`."""
   if channels not in _DECODE_FLAGS:
     raise ValueError(f"channels must be 1 or 3, got {channels!r}.")
-  return lambda data: decode_image(data, channels)
+
+  def apply(data):
+    stream = None
+    if channels == 3 and isinstance(data, bytes):
+      stream = jpeg.open_stream(data)
+    return _pending(data, stream) if stream else decode_image(data, channels)
+
+  return apply
+
+
+def _pending(data, stream):
+  """Returns a JPEG's pixels, of which those needed will be decoded."""
+  shape = (stream.height, stream.width, 3)
+
+  def cut(top, left, height, width):
+    part = None
+    if (height, width) != shape[:2]:
+      part = jpeg.region(stream, top, left, height, width)
+    if part is None:
+      part = pending.cut(decode_image(data), top, left, height, width)
+    return part
+
+  return pending.Pending(shape, cut)
 
 
 @op.on_key_random
@@ -169,8 +196,10 @@ def inception_crop(
 
   def apply(image, rng):
     box = sample_crop(*image.shape[:2], rng, area=area, ratio=ratio)
-    image = _crop(image, *box)
-    return resize_to(image, size, method, antialias) if size else image
+    if not size:
+      return _crop(image, *box)
+    image = pending.cut(image, *box)
+    return _resize(image, size, method, antialias)
 
   return apply
 
@@ -211,7 +240,7 @@ def resize(
   """Resizes to `size`; see `input_pipeline.resize` for the methods."""
   _check_method(method)
   size = op.pair(size)
-  return lambda image: resize_to(image, size, method, antialias)
+  return lambda image: _resize(image, size, method, antialias)
 
 
 def _resize_side(side, length_px, method, antialias):
@@ -224,7 +253,7 @@ def _resize_side(side, length_px, method, antialias):
     sides = np.array(image.shape[:2], np.float32)
     factor = np.float32(length_px) / side(sides)
     rows, cols = np.maximum(np.round(sides * factor), 1).astype(int).tolist()
-    return resize_to(image, (rows, cols), method, antialias)
+    return _resize(image, (rows, cols), method, antialias)
 
   return apply
 
@@ -301,6 +330,18 @@ def vgg_value_range(
 
   return apply
 
+
+# Ops that take pending images, and may return them.
+TAKE_PENDING = (
+  "central_crop",
+  "decode",
+  "decode_jpeg_and_inception_crop",
+  "inception_crop",
+  "random_crop",
+  "resize",
+  "resize_long",
+  "resize_small",
+)
 
 OPS = {
   "central_crop": central_crop,

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from input_pipeline import ops_image, pp, testing
+from input_pipeline import ops_image, pending, pp, resize, testing
 
 
 def _apply(spec, image, seed=0):
@@ -246,3 +246,64 @@ def test_vgg_value_range():
   assert result.dtype == np.float32
   expected = [-0.485 / 0.229, (128 / 255 - 0.456) / 0.224, (1 - 0.406) / 0.225]
   np.testing.assert_allclose(result[0, 0], expected, rtol=1e-5)
+
+
+def _jpegs():
+  """JPEGs of every kind, by name."""
+  colour = Image.fromarray(_smooth(83, 101))
+  for subsampling in ("4:4:4", "4:2:2", "4:2:0"):
+    for progressive in (False, True):
+      kind = {"subsampling": subsampling, "progressive": progressive}
+      yield f"{kind}", _encode(colour, "JPEG", **kind)
+  yield "restarts", _encode(colour, "JPEG", restart_marker_blocks=3)
+  yield "grey", _encode(colour.convert("L"), "JPEG")
+  yield "cmyk", _encode(colour.convert("CMYK"), "JPEG")
+  exif = Image.Exif()
+  exif[0x0112] = 6
+  yield "exif", _encode(colour, "JPEG", exif=exif.tobytes())
+
+
+@pytest.mark.parametrize("data", [pytest.param(d, id=n) for n, d in _jpegs()])
+def test_a_part_of_a_jpeg_is_that_part_of_the_whole(data):
+  """With nvImageCodec or without it: whichever is installed."""
+  whole = ops_image.decode_image(data)
+  rng = np.random.default_rng(0)
+  for seed in range(30):
+    top, left = (int(rng.integers(n)) for n in (83, 101))
+    height, width = (
+      int(rng.integers(1, 84 - top)),
+      int(rng.integers(1, 102 - left)),
+    )
+    image = ops_image.decode()({"image": data}, None)["image"]
+    part = pending.cut(image, top, left, height, width)
+    box = whole[top : top + height, left : left + width]
+    np.testing.assert_array_equal(part, box)
+    cropped = _apply("decode|random_crop((20, 30))", data, seed)
+    expected = _apply("random_crop((20, 30))", whole, seed)
+    np.testing.assert_array_equal(cropped, expected)
+
+
+@pytest.mark.parametrize("shape", [(375, 500), (90, 61), (30, 300)])
+def test_cropping_what_was_resized_computes_the_same_pixels(shape):
+  data = _encode(_smooth(*shape), "JPEG", quality=95)
+  whole = resize.resize(
+    ops_image.decode_image(data),
+    ops_image.resize_small(64)({"image": np.zeros((*shape, 3))}, None)[
+      "image"
+    ].shape[:2],
+    "area",
+  )
+  rows, cols = whole.shape[:2]
+  top, left = (rows - 48) // 2, (cols - 56) // 2
+  np.testing.assert_array_equal(
+    _apply("decode|resize_small(64)|central_crop((48, 56))", data),
+    whole[top : top + 48, left : left + 56],
+  )
+  np.testing.assert_array_equal(_apply("decode|resize_small(64)", data), whole)
+
+
+def test_damaged_jpegs_are_named_by_the_op_that_decodes():
+  data = _encode(_smooth(), "JPEG")
+  for spec in ("decode|flip_lr", "decode|central_crop(8)|flip_lr"):
+    with pytest.raises(ValueError, match=r"op decode failed on .image: 500 by"):
+      _apply(spec, data[:500])

@@ -380,4 +380,4 @@ def _piece(local_size: int) -> int:
 
 
 def _default_threads() -> int:
-  return 2 * len(os.sched_getaffinity(0))
+  return len(os.sched_getaffinity(0))

@@ -22,6 +22,7 @@ from input_pipeline import (
   ops_randaug,
   ops_timm,
   ops_vtab,
+  pending,
 )
 
 _PREFIX = "_|"
@@ -58,6 +59,7 @@ class Preprocess:
     self._ops = [
       (ast.unparse(node), _build(node, spec)) for node in _split(spec)
     ]
+    self._steps = list(_with_pixels(self._ops))
 
   def __call__(
     self, example: op.Example, rng: np.random.Generator
@@ -68,7 +70,7 @@ class Preprocess:
       ValueError: an op failed; the message names it and what it was given.
     """
     example = dict(example)
-    for text, fn in self._ops:
+    for text, fn in self._steps:
       try:
         example = fn(example, rng)
       except Exception as error:
@@ -82,6 +84,24 @@ class Preprocess:
 
   def __repr__(self):
     return f"pp.make({self.spec!r})"
+
+
+def _with_pixels(ops):
+  """Yields the ops; before those that need arrays, what computes them."""
+  pending_from = None
+  for text, fn in ops:
+    if text.partition("(")[0] in ops_image.TAKE_PENDING:
+      pending_from = text
+    elif pending_from:
+      yield pending_from, _compute
+      pending_from = None
+    yield text, fn
+  if pending_from:
+    yield pending_from, _compute
+
+
+def _compute(example, _):
+  return {key: pending.whole(value) for key, value in example.items()}
 
 
 def _split(spec: str) -> list[ast.expr]:
@@ -187,6 +207,8 @@ def _summary(example: op.Example) -> str:
   for key, value in example.items():
     if isinstance(value, np.ndarray):
       parts.append(f"{key}: {value.dtype}{value.shape}")
+    elif isinstance(value, pending.Pending):
+      parts.append(f"{key}: image {value.shape}")
     elif isinstance(value, bytes):
       parts.append(f"{key}: {len(value)} bytes")
     else:

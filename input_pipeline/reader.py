@@ -4,7 +4,10 @@ import bisect
 import dataclasses
 import functools
 import itertools
+import math
+import mmap
 import threading
+import weakref
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -133,8 +136,7 @@ class Examples:
   def _example(self, index, position, record=None):
     """Returns one processed example, read if it is not given."""
     preprocess = self._parts[bisect.bisect_right(self._ends, index)].preprocess
-    key = np.array([self.seed, position], np.uint64)
-    rng = np.random.Generator(np.random.Philox(key=key))
+    rng = _generator(self.seed, position)
     try:
       record = self.source[index] if record is None else record
       return preprocess(record, rng)
@@ -186,12 +188,34 @@ class Examples:
       )
 
 
+_GENERATORS = threading.local()
+
+
+def _generator(seed: int, position: int) -> np.random.Generator:
+  """Returns what Philox keyed by both gives; a thread has but one.
+
+  To make a new one asks the system for randomness that nobody uses.
+  """
+  if not hasattr(_GENERATORS, "generator"):
+    _GENERATORS.generator = np.random.Generator(np.random.Philox(key=0))
+    _GENERATORS.state = _GENERATORS.generator.bit_generator.state
+  state = _GENERATORS.state
+  state["state"]["key"] = np.array([seed, position], np.uint64)
+  _GENERATORS.generator.bit_generator.state = state
+  return _GENERATORS.generator
+
+
 class Batches:
-  """Arrays of batches that threads fill together, each its own rows."""
+  """Arrays of batches that threads fill together, each its own rows.
+
+  The memory of a batch that nobody holds any more serves the next: to get it
+  from the system, all zeros, takes a tenth of the time of making the batch.
+  """
 
   def __init__(self, examples: Examples, num_rows: int, pieces_per_batch: int):
     """Takes the rows of a piece and the pieces of a batch."""
-    self._examples = examples
+    self._fields = examples.fields
+    self._unused = {key: [] for key in examples.fields}
     self._num_rows, self._pieces_per_batch = num_rows, pieces_per_batch
     self._begun = {}  # batch → (arrays, pieces still to be given out)
     self._lock = threading.Lock()
@@ -201,11 +225,31 @@ class Batches:
     with self._lock:
       arrays, left = self._begun.pop(batch, (None, self._pieces_per_batch))
       if arrays is None:
-        arrays = self._examples.zeros(self._num_rows * self._pieces_per_batch)
+        arrays = {key: self._array(key) for key in self._fields}
       if left > 1:
         self._begun[batch] = arrays, left - 1
     begin = part * self._num_rows
     return {k: x[begin : begin + self._num_rows] for k, x in arrays.items()}
+
+  def _array(self, key):
+    """Returns an array for a batch, with whatever values."""
+    shape, dtype = self._fields[key]
+    shape = (self._num_rows * self._pieces_per_batch, *shape)
+    unused = self._unused[key]
+    memory = (
+      unused.pop() if unused else _memory(math.prod(shape) * dtype.itemsize)
+    )
+    array = np.frombuffer(memory, dtype, math.prod(shape))
+    # Whatever is made of the array refers to it, not to the memory.
+    weakref.finalize(array, unused.append, memory).atexit = False
+    return array.reshape(shape)
+
+
+def _memory(num_bytes):
+  memory = mmap.mmap(-1, max(num_bytes, 1))
+  if hasattr(mmap, "MADV_HUGEPAGE"):
+    memory.madvise(mmap.MADV_HUGEPAGE)
+  return memory
 
 
 def join(pieces: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
@@ -216,7 +260,7 @@ def join(pieces: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
   return {
     key: np.concatenate([piece[key] for piece in pieces])
     if key in own
-    else rows.base
+    else rows.base.reshape(-1, *rows.shape[1:])
     for key, rows in pieces[0].items()
   }
 
@@ -266,4 +310,6 @@ class Pieces:
     size = len(self.examples.source)
     indices = range(first, max(first, min(last, size)))
     self.examples.write(arrays, indices, indices)
+    for rows in arrays.values():
+      rows[len(indices) :] = 0
     return {**arrays, MASK: np.arange(self.num_rows) < len(indices)}

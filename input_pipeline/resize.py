@@ -13,10 +13,14 @@ Differs from TensorFlow: integer images are rounded to the nearest level, where
 `tf.cast` rounds down; weights for 8-bit bilinear have 11 bits (OpenCV).
 """
 
+import functools
 from collections.abc import Callable
 
 import cv2
 import numpy as np
+import scipy.sparse
+
+from input_pipeline import pending
 
 METHODS = ("area", "bicubic", "bilinear", "nearest")
 
@@ -28,16 +32,13 @@ def resize(
   antialias: bool = False,
 ) -> np.ndarray:
   """Returns `image` (rows, cols, channels) with `size` as its rows and cols."""
-  if image.ndim != 3:
-    raise ValueError(
-      f"expected an image of shape (rows, cols, channels), got {image.shape}."
-    )
+  _check(image)
   if image.shape[:2] == tuple(size):
-    return image
+    return np.ascontiguousarray(image)
   if method == "nearest":
     result = _nearest(image, size)
   elif method == "area":
-    result = _area(image, size)
+    result = pending.whole(area(image, size))
   elif method == "bicubic":
     result = _filter(image, size, _cubic, antialias)
   elif antialias:
@@ -61,27 +62,66 @@ def _nearest(image, size):
   return image[rows[:, None], cols]
 
 
-def _area(image, size):
-  # OpenCV's INTER_AREA is the box mean only when no axis grows.
-  shrunk = tuple(np.minimum(size, image.shape[:2]).tolist())
-  if shrunk != image.shape[:2]:
-    image = _opencv(image, shrunk, cv2.INTER_AREA)
-  for axis, target in enumerate(size):
-    if target > image.shape[axis]:
-      image = _grow_area(image, target, axis)
-  return image
+def area(
+  image: np.ndarray | pending.Pending, size: tuple[int, int]
+) -> pending.Pending:
+  """Returns what `resize` does with the method "area", for boxes to be cut.
+
+  Of a pending image only those pixels are computed that a box depends on.
+  """
+  _check(image)
+  return pending.Pending(
+    (*size, image.shape[2]), functools.partial(_area_box, image, size)
+  )
 
 
-def _grow_area(image, target, axis):
-  """Box mean along one axis; boxes are small and touch two pixels at most."""
-  old = image.shape[axis]
-  out = np.arange(target)
-  first = out * old // target
-  share = np.clip(((out + 1) * old - (first + 1) * target) / old, 0, 1)
-  share = np.expand_dims(share.astype(np.float32), (1, 2) if axis == 0 else 1)
-  left = np.take(image, first, axis)
-  right = np.take(image, np.minimum(first + 1, old - 1), axis)
-  return _like(image, left * (1 - share) + right * share)
+def _check(image):
+  if len(image.shape) != 3:
+    raise ValueError(
+      f"expected an image of shape (rows, cols, channels), got {image.shape}."
+    )
+
+
+def _area_box(image, size, top, left, height, width):
+  """Returns a box of the resized image."""
+  first_row, by_row = _boxes(image.shape[0], size[0], top, height)
+  first_col, by_col = _boxes(image.shape[1], size[1], left, width)
+  rows, cols, channels = by_row.shape[1], by_col.shape[1], image.shape[2]
+  part = pending.cut(image, first_row, first_col, rows, cols)
+  values = np.asarray(part, np.float32, order="C")
+  # A sparse product sums over the leading axis only.
+  values = by_row @ values.reshape(rows, cols * channels)
+  values = _transpose(values.reshape(height, cols, channels))
+  values = by_col @ values.reshape(cols, height * channels)
+  values = values.reshape(width, height, channels)
+  if part.dtype == np.uint8:  # Rounds and clips, in one go.
+    return _transpose(cv2.convertScaleAbs(values).reshape(values.shape))
+  return _transpose(_like(part, values))
+
+
+def _transpose(image):
+  rows, cols, channels = image.shape
+  return cv2.transpose(image).reshape(cols, rows, channels)
+
+
+@functools.lru_cache(1024)
+def _boxes(old: int, new: int, first: int, count: int):
+  """Returns the first input of outputs [first, first + count), and weights.
+
+  An output is the mean of `old / new` inputs; those at the ends count in part.
+  The weights are sparse, of shape (count, inputs).
+  """
+  begin = np.arange(first, first + count)[:, None] * old  # In units of 1 / new.
+  columns = begin // new + np.arange((old - 1) // new + 2)
+  share = np.minimum(begin + old, columns * new + new)
+  share -= np.maximum(begin, columns * new)
+  rows, taps = np.nonzero(share > 0)
+  columns = columns[rows, taps]
+  weights = (share[rows, taps] / old).astype(np.float32)
+  start = columns[0]
+  return int(start), scipy.sparse.csr_array(
+    (weights, (rows, columns - start)), (count, int(columns[-1] - start) + 1)
+  )
 
 
 def _filter(image, size, kernel, antialias):
