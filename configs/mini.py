@@ -5,9 +5,9 @@ data=cifar10_jpeg,data_dir=/path/to/tfds,stem_ln=dpn
   python -m scripts.sweep --out runs/stems --config configs/mini.py
 
 Arguments: data (a TFDS name of ten classes, or digits, made by
-scripts/mini_data.py), data_dir (where the data are), stem_ln; sa, mlp and block (as
-configs/ln_placement.py has them); steps, seed, runlocal. As a sweep: data, data_dir,
-stems, steps, seeds (3), placements (seeds of each of Figure 1's; 1).
+scripts/mini_data.py), data_dir (where the data are), stem_ln; sa, mlp and block
+(as configs/ln_placement.py has them); steps, seed, runlocal. As a sweep: data,
+data_dir, stems, steps, seeds (3), placements (seeds of each of Figure 1's; 1).
 
 Table 6, Table 1 (base against dpn) and Figure 1 of arXiv 2302.01327 (Dual
 PatchNorm) at a scale where two cores need minutes: see scripts/mini_paper.sh.

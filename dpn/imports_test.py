@@ -28,12 +28,12 @@ MAY_IMPORT = {
 }
 # Where a library is allowed: a folder, or a file.
 HOMES = {
-  "cv2": ["input_pipeline/"],
+  "cv2": ["input_pipeline/", "scripts/mini_data.py"],
   "grain": ["input_pipeline/"],
   "orbax": ["dpn/checkpoint.py"],
   "tensorflow": ["scripts/bench_input_peers.py"],
   "tensorflow_datasets": ["input_pipeline/"],
-  "torch": ["scripts/bench_input_peers.py"],
+  "torch": ["scripts/bench_input_peers.py", "scripts/bench_step_arms.py"],
   # Entry points; and Grain's worker processes read flags.
   "absl.flags": ["trainers/train.py", "scripts/", "input_pipeline/pipeline.py"],
 }

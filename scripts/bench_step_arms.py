@@ -314,7 +314,8 @@ def _import_big_vision(folder):
       "of a checkout of github.com/google-research/big_vision."
     )
   import flax.training.checkpoints  # noqa: F401, before TensorFlow seems there
-  import orbax.checkpoint  # noqa: F401, likewise
+
+  import dpn.checkpoint  # noqa: F401, likewise
 
   sys.path.insert(0, folder)
   stubs = ("tensorflow", "tensorflow.io", "tensorflow.io.gfile")

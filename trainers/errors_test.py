@@ -132,7 +132,9 @@ def _command_line(*args):
 def test_no_folder_for_checkpoints(tmp_path):
   """Orbax alone would say so late, and in a thread of its own."""
   (tmp_path / "checkpoints").write_text("")
-  with pytest.raises(OSError, match="Cannot write checkpoints to .*/checkpoints"):
+  with pytest.raises(
+    OSError, match=r"Cannot write checkpoints to .*/checkpoints"
+  ):
     train.train(tiny_config(total_steps=1, evals={}), str(tmp_path))
 
 

@@ -182,7 +182,7 @@ class Log:
         self._writer.write(step, row)
 
   def take_row(self) -> dict[str, float]:
-    """Returns what `flush` would have put on the disk, which now nobody does."""
+    """Returns what `flush` would have written; now nobody does."""
     self.settle()
     (_, row), self._row = self._row or (None, {}), None
     return row

@@ -369,7 +369,10 @@ def test_the_average_is_evaluated_resumed_and_exported(finished, tmp_path):
 
 @pytest.mark.parametrize(
   ("decay", "message"),
-  [(0.9, "holds no moving average.*ema_decay is set"), (None, "holds a moving")],
+  [
+    (0.9, "holds no moving average.*ema_decay is set"),
+    (None, "holds a moving"),
+  ],
 )
 def test_resuming_with_an_average_on_one_side(
   finished, tmp_path, decay, message

@@ -52,8 +52,8 @@ def resolve(
     return "cudnn"
   if impl == "cudnn":
     raise ValueError(
-      f"attn_impl='cudnn' does not work here: {problem}. It needs an NVIDIA GPU "
-      "and dtype_mm='bfloat16'; attn_impl='auto' uses it where it works."
+      f"attn_impl='cudnn' does not work here: {problem}. It needs an NVIDIA "
+      "GPU and dtype_mm='bfloat16'; attn_impl='auto' uses it where it works."
     )
   return "xla"
 

@@ -52,7 +52,7 @@ def test_without_a_gpu():
   assert attn_impl.resolve("auto", SHAPE, HALF) == "xla"
   with pytest.raises(ValueError, match="the device is a CPU"):
     attn_impl.resolve("cudnn", SHAPE, HALF)
-  with pytest.raises(ValueError, match="Unknown attn_impl 'cudn'.*'cudnn'"):
+  with pytest.raises(ValueError, match=r"Unknown attn_impl 'cudn'.*'cudnn'"):
     attn_impl.resolve("cudn", SHAPE, HALF)
 
 
