@@ -14,7 +14,6 @@ import argparse
 import collections
 import math
 import os
-import pathlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
@@ -22,7 +21,7 @@ from matplotlib import figure
 
 from dpn import names
 from dpn.models import load
-from scripts import cells, draw, entries, layouts, results, runs, stats
+from scripts import cells, draw, entries, layouts, output, results, runs, stats
 
 LABELS = {
   cells.BASE: "ViT",
@@ -56,7 +55,7 @@ def panels(
   for run in found:
     cell = cells.of(run)
     logged = any(metric in row for row in run.rows)
-    if not (cell and run.done and logged) or cells.is_candidate(run):
+    if not (cell and run.complete and logged) or cells.is_candidate(run):
       continue
     if cell.arm in arms:
       title = " ".join(filter(None, map(cell.get, ("recipe", "arch", "task"))))
@@ -182,7 +181,7 @@ def scales(found, args) -> Drawn:
     cell = cells.of(run)
     if (
       cell
-      and run.done
+      and run.complete
       and cell.arm == cells.DPN
       and not cells.is_candidate(run)
     ):
@@ -245,12 +244,12 @@ def draw_all(found, args) -> tuple[Drawn, dict[str, str]]:
 
 def save(drawn: Drawn, folder: str):
   """Writes each figure as <name>.png and <name>.pdf."""
-  pathlib.Path(folder).mkdir(parents=True, exist_ok=True)
-  for name, fig in drawn.items():
-    for suffix in ("png", "pdf"):
-      path = os.path.join(folder, f"{name}.{suffix}")
-      fig.savefig(path, dpi=_DPI)
-      print(f"Wrote {path}")
+  with output.made(folder):
+    for name, fig in drawn.items():
+      for suffix in ("png", "pdf"):
+        path = os.path.join(folder, f"{name}.{suffix}")
+        fig.savefig(path, dpi=_DPI)
+        print(f"Wrote {path}")
 
 
 def options(**given) -> argparse.Namespace:

@@ -8,7 +8,6 @@ Shows whatever the runs in these folders give, and lists what they do not.
 import argparse
 import collections
 import os
-import pathlib
 import sys
 from collections.abc import Sequence
 
@@ -19,6 +18,7 @@ from scripts import (
   figures,
   formats,
   layouts,
+  output,
   page,
   results,
   runs,
@@ -69,7 +69,7 @@ def report(found: Sequence[runs.Run], title: str, note: str = "") -> str:
 
 
 def _summary(found):
-  done = sum(bool(run.done) for run in found)
+  done = sum(run.complete for run in found)
   text = f"{len(found)} runs, {done} of them complete."
   if done < len(found):
     text += " The others are left out of all means."
@@ -225,12 +225,12 @@ def _run(run, cell, found):
 
 def _result(run, cell):
   """Returns the run's result by name, "–" for an incomplete run."""
-  if not run.done:
+  if not run.complete:
     return "–"
   named = (cell.metric if cell else "", *layouts.GUEST_METRICS)
   for metric in named:
     if metric in run.finals:
-      value = run.finals[metric]
+      value = run.final(metric)
       text = (
         f"{100 * value:.2f}%" if results.is_fraction(metric) else f"{value:g}"
       )
@@ -247,12 +247,10 @@ def main(argv: Sequence[str] | None = None):
   args = parser.parse_args(argv)
   try:
     content = report(runs.find(args.runs), args.title, args.note)
-    path = pathlib.Path(args.output)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(content, encoding="utf-8")
+    output.write(args.output, content)
   except (ValueError, OSError) as e:
     sys.exit(f"Error: {e}")
-  print(f"Report: {path.absolute()}")
+  print(f"Report: {os.path.abspath(args.output)}")
 
 
 if __name__ == "__main__":
