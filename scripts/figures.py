@@ -58,9 +58,11 @@ def panels(
     if not (cell and run.complete and logged) or cells.is_candidate(run):
       continue
     if cell.arm in arms:
-      title = " ".join(filter(None, map(cell.get, ("recipe", "arch", "task"))))
-      grouped[title][cell.arm].append(run)
+      grouped[cell.title()][cell.arm].append(run)
   if not grouped:
+    known = {cell.arm for cell in map(cells.of, found) if cell}
+    if not known & set(arms):
+      raise ValueError(names.unknown("arm", ", ".join(arms), known))
     logged = {key for run in found for row in run.rows for key in row} - {
       "step"
     }
@@ -186,7 +188,7 @@ def scales(found, args) -> Drawn:
       and not cells.is_candidate(run)
     ):
       path = os.path.join(run.path, "params.safetensors")
-      files.setdefault(f"{cell.recipe} {cell.get('arch')}", path)
+      files.setdefault(cell.title(), path)
   if not files:
     raise ValueError(
       f"None of the {len(found)} runs is a complete one of Dual PatchNorm "
@@ -218,7 +220,14 @@ def read_scale(path: str):
   scale = params[_SCALE].astype("float32")
   kernel = params.get("embedding/kernel")
   side = math.isqrt(scale.size // 3)
-  return scale, tuple(kernel.shape[:2]) if kernel is not None else (side, side)
+  shape = (side, side, 3) if kernel is None else kernel.shape[:3]
+  if scale.shape != (math.prod(shape),):
+    raise ValueError(
+      f"{path}: {_SCALE!r} has the shape {scale.shape}; expected "
+      f"({math.prod(shape)},), for patches of {shape[0]}×{shape[1]} pixels, "
+      f"{shape[2]} channels. Is it of another model?"
+    )
+  return scale, shape[:2]
 
 
 FIGURES: Mapping[str, Callable] = {

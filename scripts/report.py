@@ -50,22 +50,22 @@ _LINES = (
 )
 
 
-def report(found: Sequence[runs.Run], title: str, note: str = "") -> str:
-  """Returns the page.
-
-  Raises:
-    ValueError: see `layouts.build`.
-  """
-  return page.page(
+def report(
+  found: Sequence[runs.Run], title: str, note: str = ""
+) -> tuple[str, list[str]]:
+  """Returns the page, and why tables are missing from it."""
+  tables, wrong = _tables(found)
+  content = page.page(
     title,
     *([page.paragraph(note)] if note else []),
     page.paragraph(_summary(found)),
-    *_tables(found),
+    *tables,
     *_figures(found),
     *_speed(found),
     *_differences(found),
     *_runs(found),
   )
+  return content, wrong
 
 
 def _summary(found):
@@ -80,14 +80,21 @@ def _summary(found):
 
 
 def _tables(found):
-  built = [layouts.build(name, found) for name in layouts.LAYOUTS]
+  """Returns the tables that hold something, and what is wrong with others."""
+  built, wrong = [], []
+  for name in layouts.LAYOUTS:
+    try:
+      built.append(layouts.build(name, found))
+    except ValueError as e:
+      wrong.append(f"{layouts.title(name).partition(':')[0]}: {e}")
   filled = [table for table in built if table.filled]
   empty = [t.title.partition(":")[0] for t in built if not t.filled]
   parts = [formats.html(entries.condensed(table)) for table in filled]
   if empty:
     text = f"Without any result here: {', '.join(empty)}."
     parts.append(page.paragraph(text))
-  return parts
+  parts += [page.paragraph(f"Left out: {reason}") for reason in wrong]
+  return parts, wrong
 
 
 def _figures(found):
@@ -246,11 +253,13 @@ def main(argv: Sequence[str] | None = None):
   parser.add_argument("--note", default="", help="a paragraph at the top")
   args = parser.parse_args(argv)
   try:
-    content = report(runs.find(args.runs), args.title, args.note)
+    content, wrong = report(runs.find(args.runs), args.title, args.note)
     output.write(args.output, content)
   except (ValueError, OSError) as e:
     sys.exit(f"Error: {e}")
   print(f"Report: {os.path.abspath(args.output)}")
+  if wrong:
+    sys.exit("\n".join(f"Error: left out: {reason}" for reason in wrong))
 
 
 if __name__ == "__main__":
