@@ -17,8 +17,8 @@ def made(folder: str) -> Iterator[None]:
     yield
   except OSError as e:
     raise OSError(
-      f"Cannot write {e.filename or folder}: {e.strerror or e}. Give a place "
-      "where this user may write, with -o."
+      f"Cannot write {e.filename or folder}: {e.strerror or e}. Give another "
+      "place, where this user may write."
     ) from e
 
 
