@@ -286,6 +286,8 @@ def _parse(argv):
   for name in args.figure:
     if name not in (*FIGURES, "all"):
       raise ValueError(names.unknown("figure", name, [*FIGURES, "all"]))
+  if args.last_steps is not None and args.last_steps < 1:
+    raise ValueError(f"--last_steps={args.last_steps}: expected 1 or more.")
   args.files = [path for path in args.runs if path.endswith(_FILES)]
   return args
 

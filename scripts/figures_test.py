@@ -112,6 +112,7 @@ def test_wrong_inputs_end_with_a_sentence(root, tmp_path):
     ([str(root / "nowhere"), "--figure", "4"], "nowhere is not a folder"),
     ([str(plain), "--figure", "4"], "Only Figure 3 is drawn from"),
     ([str(other), "--figure", "3"], r"shape \(12,\); expected \(48,\)"),
+    ([lone, "--figure", "2", "--last_steps", "0"], "expected 1 or more"),
     ([lone, "--figure", "curves", "--arms", "dpnn"], "Did you mean 'dpn'"),
   ):
     with pytest.raises(SystemExit, match=message):
