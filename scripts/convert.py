@@ -50,6 +50,9 @@ def convert(
     ValueError, OSError: it cannot be read, converted or written.
   """
   conversion_files.check_target(target, to)
+  for name, px in (("resolution", resolution), ("patch_size", patch_size)):
+    if px is not None and px < 1:
+      raise ValueError(f"--{name} must be at least one pixel, got {px}.")
   model = conversion_source.read(source, options or {})
   if fold_pixels:
     model = conversion_source.fold_pixels(model)
@@ -70,7 +73,9 @@ def parse_options(items: Sequence[str]) -> dict[str, object]:
   for item in items:
     key, equals, value = item.partition("=")
     known = ["num_classes", *origin.RECORDED]
-    if not equals or key not in known:
+    if not equals:
+      raise ValueError(f"--set: expected OPTION=VALUE, got {item!r}.")
+    if key not in known:
       raise ValueError("--set: " + names.unknown("model option", key, known))
     try:
       options[key] = ast.literal_eval(value)
