@@ -102,3 +102,15 @@ def test_what_transformers_cannot_express(tmp_path, options, message):
   notes = convert.convert(path, target, "big_vision", options=told)
   if "pool_type" not in options:
     assert "big_vision's own ViT does not have" in "\n".join(notes)
+
+
+def test_an_average_beside_a_class_token(tmp_path):
+  path = foreign_test.write(tmp_path, "timm_tok")
+  (tmp_path / "config.json").write_text('{"global_pool": "avg"}')
+  with pytest.raises(ValueError, match="averages the patches beside it"):
+    convert.convert(
+      path,
+      str(tmp_path / "x.npz"),
+      "big_vision",
+      options=convert_test.HEADS,
+    )

@@ -20,7 +20,12 @@ from collections.abc import Mapping, Sequence
 
 from dpn import names
 from dpn.models import origin
-from scripts import conversion_files, conversion_source, conversion_targets
+from scripts import (
+  conversion_changes,
+  conversion_files,
+  conversion_source,
+  conversion_targets,
+)
 
 
 def convert(
@@ -55,9 +60,9 @@ def convert(
       raise ValueError(f"--{name} must be at least one pixel, got {px}.")
   model = conversion_source.read(source, options or {})
   if fold_pixels:
-    model = conversion_source.fold_pixels(model)
+    model = conversion_changes.fold_pixels(model)
   if patch_size or resolution:
-    model = conversion_source.resize(model, resolution, patch_size)
+    model = conversion_changes.resize(model, resolution, patch_size)
   written = conversion_targets.write(model, to, no_embed_class)
   conversion_files.write(target, written)
   return [*model.notes, *written.notes, f"Wrote {target}."]

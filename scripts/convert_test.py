@@ -292,6 +292,16 @@ def test_wrong_inputs_of_the_command(tmp_path, source):
   assert "Did you mean 'gelu'?" in run(
     path, out, "--to", "ours", "--set", "gel=1"
   )
+  assert "expected OPTION=VALUE" in run(
+    path, out, "--to", "ours", "--set", "gelu"
+  )
+  assert "of another type" in run(
+    path, out, "--to", "ours", *heads, "--set", "patch_size=8"
+  )
+  assert "at least one pixel" in run(
+    path, out, "--to", "ours", *heads, "--patch_size", "0"
+  )
+  assert "is a file" in run(path, f"{path}/x.safetensors", "--to", "ours")
   assert "expected .npz" in run(path, out, "--to", "big_vision", *heads)
   (tmp_path / "there.npz").touch()
   there = str(tmp_path / "there.npz")

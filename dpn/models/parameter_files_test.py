@@ -1,6 +1,7 @@
 """Files whole, in shards, damaged, or of no known format."""
 
 import json
+import zipfile
 
 import jax.numpy as jnp
 import numpy as np
@@ -134,3 +135,22 @@ def test_folder_with_a_pickle(tmp_path):
   (tmp_path / "pytorch_model.bin").touch()
   with pytest.raises(FileNotFoundError, match="bin' is a pickle and never"):
     parameter_files.read(str(tmp_path))
+
+
+def test_renamed_pickles_and_empty_files(tmp_path):
+  path = tmp_path / "x.npz"
+  with zipfile.ZipFile(path, "w") as archive:  # as torch.save writes
+    archive.writestr("archive/data.pkl", b"")
+  with pytest.raises(ValueError, match="is no array of NumPy's"):
+    parameter_files.read(str(path))
+  np.savez(path)
+  with pytest.raises(ValueError, match=r"x\.npz' is empty"):
+    parameter_files.read(str(path))
+
+
+def test_types_that_numpy_lacks(tmp_path):
+  path = tmp_path / "x.safetensors"
+  header = b'{"x": {"dtype": "F8_E4M3", "shape": [1], "data_offsets": [0, 1]}}'
+  path.write_bytes(len(header).to_bytes(8, "little") + header + b"0")
+  with pytest.raises(ValueError, match="NumPy does not know its type"):
+    parameter_files.read(str(path))
