@@ -17,7 +17,7 @@ from absl import app, flags, logging
 from ml_collections import config_flags
 
 from dpn import checkpoint, clock, metrics, sharding, trees
-from dpn.models import load
+from dpn.models import parameter_files
 from evaluators import base as evaluators_base
 from input_pipeline import device
 from trainers import build, cluster, preemption, provenance, report
@@ -105,7 +105,7 @@ def finish(workdir, experiment, state, last_row):
   checkpoint.save_params(
     os.path.join(workdir, "params.safetensors"),
     state.variables["params"],
-    state.variables.get(load.STATISTICS),
+    state.variables.get(parameter_files.STATISTICS),
     build.description(experiment),
   )
   if jax.process_index() == 0:
