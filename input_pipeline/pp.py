@@ -90,9 +90,10 @@ def _with_pixels(ops):
   """Yields the ops; before those that need arrays, what computes them."""
   pending_from = None
   for text, fn in ops:
-    if text.partition("(")[0] in ops_image.TAKE_PENDING:
+    name = text.partition("(")[0]
+    if name in ops_image.GIVE_PENDING:
       pending_from = text
-    elif pending_from:
+    elif pending_from and name not in ops_image.TAKE_PENDING:
       yield pending_from, _compute
       pending_from = None
     yield text, fn
