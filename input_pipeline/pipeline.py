@@ -103,7 +103,13 @@ def training(
     process_count=process_count,
     **config,
   )
-  logging.info("Training on %s: %s", data.examples.source.name, data.spec)
+  source = data.examples.source
+  logging.info("Training on %s: %s", source.name, data.spec)
+  if len(source) < data.batch_size:
+    logging.warning(
+      "%s has %d examples, fewer than a batch of %d: they repeat within it.",
+      *(source.name, len(source), data.batch_size),
+    )
   return data
 
 

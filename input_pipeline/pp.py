@@ -76,6 +76,7 @@ class Preprocess:
       except Exception as error:
         raise ValueError(
           f"Preprocessing op {text} failed on {_summary(example)}: {error}"
+          f"{_hint(text, example)}"
         ) from error
     return example
 
@@ -200,6 +201,13 @@ def _column(node: ast.AST, spec: str) -> int:
 def _error(spec: str, message: str, column: int) -> ValueError:
   line = spec.replace("\n", " ").replace("\r", " ")
   return ValueError(f"{message}\n  {line}\n  {' ' * column}^")
+
+
+def _hint(text: str, example: op.Example) -> str:
+  encoded = isinstance(example.get("image"), bytes)
+  if encoded and not text.startswith("decode"):
+    return " (The image is still encoded: put decode first.)"
+  return ""
 
 
 def _summary(example: op.Example) -> str:
