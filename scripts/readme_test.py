@@ -100,6 +100,6 @@ def test_configs_load(name, arg):
 @pytest.mark.parametrize("code", _blocks("python"))
 def test_python_runs(code):
   # Its ViT-B/16 on 224 px is the real thing; two patches a side will do here.
-  values = {"image": np.zeros((1, 32, 32, 3), np.float32)}
+  values = {"images": np.zeros((1, 32, 32, 3), np.float32)}
   exec(code, values)
   assert values["logits"].shape == (1, 1000)
