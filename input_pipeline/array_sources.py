@@ -22,6 +22,8 @@ def open_split(name: str, split: str) -> "ArraySource":
 class ArraySource(Source):
   """Rows of arrays held in memory."""
 
+  in_memory = True
+
   def __init__(
     self,
     name: str,

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from dpn import metrics
-from input_pipeline import testing
-from trainers import train, update
+from input_pipeline import sources, testing
+from trainers import report, train, update
 from trainers.testing import tiny_config
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -213,3 +213,34 @@ def test_errors_on_the_command_line(tmp_path, config, message):
   assert message in done.stderr
   assert "Traceback" not in done.stderr
   assert not workdir.exists()
+
+
+def test_skipped_examples_are_counted_across_a_restart(tmp_path, monkeypatch):
+  workdir = str(tmp_path)
+  config = tiny_config(total_steps=10, log_training_steps=5, ckpt_steps=6)
+  config.evals = {}
+  config.num_classes = 9  # So the nines do not fit.
+  config.input.pp = config.input.pp.replace("10", "9")
+  config.input.on_error = "skip"
+
+  source = sources.make(config.input.data.to_dict())
+  nine = [source[i]["label"] == 9 for i in range(40)]
+  # One stands in for each nine; where that is a nine, too, the one after it.
+  per_epoch = sum(
+    (nine + nine)[i : i + 40].index(False) for i in range(len(nine))
+  )
+  assert per_epoch >= 2
+
+  take = report.Log.training
+  with monkeypatch.context() as patch:
+    patch.setattr(
+      report.Log,
+      "training",
+      lambda log, step, *args: 1 / (step < 10) and take(log, step, *args),
+    )
+    with pytest.raises(ZeroDivisionError):
+      train.train(config, workdir)
+  train.train(config, workdir)
+  rows = metrics.read(str(tmp_path / "metrics.jsonl"))
+  counts = {row["step"]: row["skipped"] for row in rows}
+  assert counts == {5: per_epoch, 10: 2 * per_epoch}

@@ -13,7 +13,9 @@ import time
 import traceback
 
 import jax
+import numpy as np
 from absl import app, flags, logging
+from jax.experimental import multihost_utils
 from ml_collections import config_flags
 
 from dpn import checkpoint, clock, metrics, sharding, trees
@@ -130,7 +132,8 @@ def loop(experiment, state, position, checkpoints, log, notice):
   Args:
     experiment: as built.
     state: to start from; it is consumed.
-    position: `examples_seen` before the first step, and perhaps `unevaluated`.
+    position: `examples_seen` before the first step, and perhaps `skipped` and
+      `unevaluated`.
     checkpoints: where to save.
     log: where to write metrics.
     notice: whether to stop early.
@@ -143,9 +146,13 @@ def loop(experiment, state, position, checkpoints, log, notice):
   if step == experiment.total_steps:
     return state, True
 
+  def skipped():
+    return _skipped(experiment, batches, position.get("skipped", 0))
+
   def save(**position):
     with log.split.part("checkpoint"):
-      checkpoints.save(step, state, {"examples_seen": seen, **position})
+      counts = {"examples_seen": seen, **skipped()}
+      checkpoints.save(step, state, counts | position)
 
   with log.split.part("compile"):
     update = experiment.compile()
@@ -163,7 +170,7 @@ def loop(experiment, state, position, checkpoints, log, notice):
       log.tick(step)
 
       if experiment.due(experiment.log_steps, step):
-        log.training(step, values, batches)
+        log.training(step, values | skipped(), batches)
       try:
         with notice.interrupts():
           row = evaluate(experiment, state, step, log)
@@ -211,6 +218,14 @@ def batches_from(experiment, examples_seen):
     sharding.batch(experiment.mesh),
     prefetch=experiment.config.get("prefetch_to_device") or 2,
   )
+
+
+def _skipped(experiment, batches, before):
+  """Returns how many examples failed so far, if config.input skips them."""
+  if experiment.config.input.get("on_error") != "skip":
+    return {}
+  here = multihost_utils.process_allgather(np.int32(batches.skipped))
+  return {"skipped": before + int(np.sum(here))}
 
 
 @contextlib.contextmanager
