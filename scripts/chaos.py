@@ -8,6 +8,7 @@ is whole. Every fault is done to a tiny run in a process of its own. "Full disk"
 is a limit on the size of files.
 """
 
+import argparse
 import contextlib
 import json
 import os
@@ -22,7 +23,6 @@ import tempfile
 import time
 
 import numpy as np
-from absl import app, flags
 
 from input_pipeline import array_sources, sources
 
@@ -317,20 +317,25 @@ def run(faults, chaos: Chaos) -> dict[str, str]:
   return outcomes
 
 
-def main(argv):
-  del argv
+def main():
+  parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+  parser.add_argument("--kills", type=int, default=20, help="of SIGKILL")
+  parser.add_argument("--seed", type=int, default=0, help="of their moments")
+  parser.add_argument(
+    "--only", action="append", choices=FAULTS, help="this fault; repeatable"
+  )
+  parser.add_argument("--json", help="file for the outcomes")
+  args = parser.parse_args()
   with tempfile.TemporaryDirectory() as root:
-    chaos = Chaos(pathlib.Path(root), kills=_KILLS.value, seed=_SEED.value)
-    outcomes = run(_ONLY.value or FAULTS, chaos)
-  if _JSON.value:
-    with open(_JSON.value, "w") as f:
+    chaos = Chaos(pathlib.Path(root), kills=args.kills, seed=args.seed)
+    outcomes = run(args.only or FAULTS, chaos)
+  survived = sum(outcome == "survived" for outcome in outcomes.values())
+  print(f"{survived} of {len(outcomes)} faults survived.")
+  if args.json:
+    with open(args.json, "w") as f:
       json.dump(outcomes, f, indent=2)
-  sys.exit(any(outcome != "survived" for outcome in outcomes.values()))
+  sys.exit(survived < len(outcomes))
 
 
 if __name__ == "__main__":
-  _KILLS = flags.DEFINE_integer("kills", 20, "How often to send SIGKILL.")
-  _SEED = flags.DEFINE_integer("seed", 0, "Of the moments of SIGKILL.")
-  _ONLY = flags.DEFINE_multi_enum("only", [], FAULTS, "Only these faults.")
-  _JSON = flags.DEFINE_string("json", None, "File for the outcomes.")
-  app.run(main)
+  main()
