@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from matplotlib import figure
 
 from dpn import names
-from dpn.models import load
+from dpn.models import parameter_files
 from scripts import cells, draw, entries, layouts, output, results, runs, stats
 
 LABELS = {
@@ -33,7 +33,7 @@ _NONE = stats.mean([])
 EMBEDDING = "grad_norm/embedding"
 _SCALE = "stem/ln0/scale"
 _DPI = 300
-_FILES = tuple(load.READERS)
+_FILES = tuple(parameter_files.READERS)
 Drawn = dict[str, figure.Figure]  # name of the file → figure
 
 
@@ -210,7 +210,7 @@ def read_scale(path: str):
   Raises:
     FileNotFoundError, ValueError: there is no such file, or no such scale.
   """
-  params = load.read(path)
+  params = parameter_files.read(path)
   if _SCALE not in params:
     raise ValueError(
       f"{path} has no {_SCALE!r}, so its model has no LayerNorm with a scale "

@@ -9,7 +9,7 @@ import pytest
 
 from dpn import metrics
 from input_pipeline import sources, testing
-from trainers import report, train
+from trainers import report, train, update
 from trainers.testing import tiny_config
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -161,6 +161,23 @@ runpy.run_module("trainers.train", run_name="__main__")
   assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(
+  ("last", "message"),
+  [
+    (np.nan, r"Bad\.\nNot finite now: params/b/c, opt_state\."),
+    (-9.0, r"Bad\.\nNot finite now: opt_state\."),
+  ],
+)
+def test_divergence_names_the_arrays(last, message):
+  params = {"a": np.ones(2), "b": {"c": np.array([1, last])}}
+  state = update.TrainState(1, params, {}, -np.inf)
+  with (
+    pytest.raises(metrics.NonFiniteError, match=message),
+    train._naming_leaves(lambda: state),
+  ):
+    raise metrics.NonFiniteError("Bad.")
+
+
 def test_divergence_on_the_command_line(tmp_path):
   done = _command_line(
     "--config=configs/digits.py:runlocal,seed=3",
@@ -174,6 +191,7 @@ def test_divergence_on_the_command_line(tmp_path):
   assert '"seed": 3,' in done.stdout
   assert "l2_params = inf" in done.stderr
   assert "at step 2; finite until step 1." in done.stderr
+  assert "Finite still, but largest: params/" in done.stderr
   assert "Traceback" not in done.stderr
 
 
