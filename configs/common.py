@@ -12,6 +12,7 @@ fills, with the names and values of its rows; training does not read it:
 | `resolution` | pixels: table 2 (right) |
 | `setting` | table 7 |
 | `task` | table 3 |
+| `pretrain_steps`, `train_fraction` | tables 4 and 5, as printed there |
 | `metric` | which metric is the cell: `val/prec@1`, … |
 | `candidate` | `lr=0.0003`, …: one of several settings for the cell, of which |
 | | `selection.json`, beside the runs, names the best: scripts/select_best.py |
@@ -26,6 +27,8 @@ fills, with the names and values of its rows; training does not read it:
 | `JFT finetune` | 2 (right) | `val/prec@1` |
 | `VTAB` | 3 | `test/prec@1`, in the run folder's `test.json` |
 | `SUN397` | 7 | the same |
+| `LiT` | 4 | `zeroshot/imagenet_prec@1` |
+| `ADE20K` | 5 | `val/miou` |
 
 `arm` is `base` for a plain ViT and `config.model.stem_ln` otherwise; in Figure
 1 also `sa=post,mlp=pre+post` (…), `normformer` and `sub_ln`. A run that is like

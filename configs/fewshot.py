@@ -16,8 +16,8 @@ Arguments: variant, stem_ln, rep_size (as the checkpoint was trained), pool
 init, runlocal (eight images). Classes of the checkpoint do not matter.
 
 Expected: the tables in the docstrings of configs/augreg_i21k.py and jft.py.
-Cost: embeds 65,000 + 50,000 images and solves three systems of the model's
-width; the paper gives no hours.
+Cost: embeds 65,000 + 50,000 images, 2 minutes at 1,000 images per second, and
+solves three systems of the model's width.
 """
 
 import ml_collections

@@ -13,7 +13,8 @@ sweep: variants, stems, seeds (1).
 Expected top-1 relative to dpn (B/16, S/16, B/32, S/32, Ti/16): pre -0.1 0.0
 -2.6 -0.2 -0.3; post 0.0 -0.2 -0.5 -0.7 -1.1; post_posemb 0.0 -0.1 -0.4 -0.9
 -1.1; only_learnable -0.8 -0.9 -1.2 -1.6 -1.6; rmsnorm 0.0 -0.1 -0.4 -0.5 -1.7;
-no_learnable -0.5 0.0 -0.2 -0.1 -0.1. Cost: as configs/augreg_i1k.py each.
+no_learnable -0.5 0.0 -0.2 -0.1 -0.1. Cost: as configs/augreg_i1k.py, so
+106 hours at 1,000 images per second, for each of 40 arms.
 """
 
 from configs import augreg_i1k, common

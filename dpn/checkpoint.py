@@ -255,13 +255,23 @@ def _check_shapes(path: str, saved: Any, state: Any):
 
 
 def write_atomically(path: str, data: bytes):
-  """Writes `path` so that it is never seen half written."""
+  """Writes `path` so that it is never seen half written.
+
+  Raises:
+    OSError: it cannot be written.
+  """
   partial = f"{path}.partial"
-  with open(partial, "wb") as f:
-    f.write(data)
-    f.flush()
-    os.fsync(f.fileno())
-  os.replace(partial, path)
+  try:
+    with open(partial, "wb") as f:
+      f.write(data)
+      f.flush()
+      os.fsync(f.fileno())
+    os.replace(partial, path)
+  except OSError as e:
+    raise type(e)(
+      f"Cannot write {path}: {e.strerror or e}. Free some space, or make its "
+      "directory writable."
+    ) from e
 
 
 def write_json(path: str, value: Any):

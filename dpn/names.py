@@ -9,4 +9,5 @@ def unknown(kind: str, got: str, known: Iterable[str]) -> str:
   known = sorted(map(str, known))
   near = difflib.get_close_matches(str(got), known, n=1, cutoff=0.5)
   hint = f" Did you mean {near[0]!r}?" if near else ""
-  return f"Unknown {kind} {got!r}.{hint} Known: {', '.join(known)}."
+  listed = ", ".join(known) or "none"
+  return f"Unknown {kind} {got!r}.{hint} Known: {listed}."

@@ -158,3 +158,12 @@ def nonfinite(tree: Tree) -> list[str]:
     lambda t: jax.tree.map(lambda x: jnp.all(jnp.isfinite(x)), t)
   )(tree)
   return [n for n, ok in flatten(jax.device_get(finite)).items() if not ok]
+
+
+def largest(tree: Tree) -> tuple[str, float]:
+  """Returns the leaf that holds the largest magnitude, and that magnitude."""
+  sizes = jax.jit(lambda t: jax.tree.map(lambda x: jnp.max(jnp.abs(x)), t))(
+    tree
+  )
+  sizes = {k: float(v) for k, v in flatten(jax.device_get(sizes)).items()}
+  return max(sizes.items(), key=lambda item: item[1])

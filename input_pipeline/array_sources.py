@@ -1,5 +1,6 @@
 """Data held in memory: .npz files, and scikit-learn's digits."""
 
+import importlib.util
 import os
 from collections.abc import Mapping
 
@@ -20,6 +21,8 @@ def open_split(name: str, split: str) -> "ArraySource":
 
 class ArraySource(Source):
   """Rows of arrays held in memory."""
+
+  in_memory = True
 
   def __init__(
     self,
@@ -47,21 +50,23 @@ class ArraySource(Source):
 
 def _digits(split: str) -> ArraySource:
   """Opens `train` or `test` (every fifth) of the bundled digits."""
-  from sklearn import datasets  # Deferred: this data set alone needs it.
-
   in_split = {
     "train": lambda i: i % 5 != 4,
     "test": lambda i: i % 5 == 4,
   }
   if split not in in_split:
     raise ValueError("In digits: " + names.unknown("split", split, in_split))
-  digits = datasets.load_digits()
-  rows = in_split[split](np.arange(len(digits.target)))
-  images = np.round(digits.images[rows, :, :, None] * (255 / 16))
-  columns = {
-    "image": images.astype(np.uint8),
-    "label": digits.target[rows].astype(np.int32),
-  }
+  # (example, 64 values from 0 to 16 and the label). Importing scikit-learn to
+  # read its file would take longer than all else that starts a run.
+  folder = importlib.util.find_spec("sklearn").submodule_search_locations[0]
+  table = np.loadtxt(
+    os.path.join(folder, "datasets", "data", "digits.csv.gz"),
+    np.int32,
+    delimiter=",",
+  )
+  table = table[in_split[split](np.arange(len(table)))]
+  images = np.round(table[:, :64].reshape(-1, 8, 8, 1) * (255 / 16))
+  columns = {"image": images.astype(np.uint8), "label": table[:, 64].copy()}
   return ArraySource(f"digits:{split}", columns, {"label": 10})
 
 

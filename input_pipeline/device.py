@@ -16,6 +16,8 @@ class DeviceIterator:
   Attributes:
     wait_secs: how long the consumer has waited for batches; set it to 0 to
       start counting anew.
+    skipped: examples that this process skipped up to the batch handed out last,
+      if `batches` counts them (see `pipeline.TrainingBatches`).
   """
 
   def __init__(
@@ -26,6 +28,7 @@ class DeviceIterator:
   ):
     """Starts the thread; see `to_device`."""
     self.wait_secs = 0.0
+    self.skipped = 0
     self._ready = queue.SimpleQueue()
     self._free = threading.Semaphore(prefetch)
     self._stop = threading.Event()
@@ -48,11 +51,12 @@ class DeviceIterator:
     if self._stop.is_set():
       raise StopIteration
     begin = time.perf_counter()
-    batch, error = self._ready.get()
+    batch, found = self._ready.get()
     self.wait_secs += time.perf_counter() - begin
     if batch is None:
       self.close()
-      raise error or StopIteration
+      raise found or StopIteration
+    self.skipped = found
     self._free.release()
     return batch
 
@@ -79,14 +83,19 @@ def to_device(
 
 
 def _work(batches, sharding, ready, free, stop):
-  """Places batches until they end, fail, or nobody wants them."""
+  """Places batches until they end, fail, or nobody wants them.
+
+  With each goes the number of examples skipped so far; the end comes as None,
+  with the error if there is one.
+  """
   end = (None, None)
   try:
     for batch in batches:
       free.acquire()
       if stop.is_set():
         break
-      ready.put((jax.tree.map(lambda x: _place(x, sharding), batch), None))
+      arrays = jax.tree.map(lambda x: _place(x, sharding), batch)
+      ready.put((arrays, getattr(batches, "skipped", 0)))
   except BaseException as error:
     end = (None, error)
   finally:

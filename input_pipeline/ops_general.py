@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from dpn import names
-from input_pipeline import op
+from input_pipeline import op, pixels
 
 
 @op.on_key
@@ -32,12 +32,10 @@ def value_range(
   if not width.all():
     raise ValueError(f"in_min and in_max must differ, got {in_min!r} twice.")
   scale = (vmax - vmin) / width
-  offset = (vmin - low * scale).astype(np.float32)
-  scale = scale.astype(np.float32)
+  linear = pixels.linear(scale, vmin - low * scale)
 
   def apply(value):
-    value = np.multiply(value, scale, dtype=np.float32)
-    value += offset
+    value = linear(value)
     return np.clip(value, vmin, vmax, out=value) if clip_values else value
 
   return apply

@@ -11,7 +11,7 @@ import cv2
 import numpy as np
 
 from dpn import names
-from input_pipeline import jpeg, op, pending
+from input_pipeline import jpeg, op, pending, pixels
 from input_pipeline import resize as resizing
 
 # The loader's threads already keep every core busy.
@@ -320,28 +320,19 @@ def vgg_value_range(
 ):
   """Subtracts `mean` and divides by `std`, per channel, as float32."""
   scale = 1 / np.asarray(std, np.float64)
-  offset = (-np.asarray(mean) * scale).astype(np.float32)
-  scale = scale.astype(np.float32)
-
-  def apply(image):
-    image = np.multiply(image, scale, dtype=np.float32)
-    image += offset
-    return image
-
-  return apply
+  return pixels.linear(scale, -np.asarray(mean) * scale)
 
 
-# Ops that take pending images, and may return them.
-TAKE_PENDING = (
-  "central_crop",
+# Ops that may return pending images; these, and some others, take them.
+GIVE_PENDING = (
   "decode",
   "decode_jpeg_and_inception_crop",
   "inception_crop",
-  "random_crop",
   "resize",
   "resize_long",
   "resize_small",
 )
+TAKE_PENDING = (*GIVE_PENDING, "central_crop", "random_crop")
 
 OPS = {
   "central_crop": central_crop,

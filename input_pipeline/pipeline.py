@@ -12,6 +12,7 @@ Batches are dicts of NumPy arrays. 64-bit values become 32-bit, as in JAX.
 
 import dataclasses
 import functools
+import math
 import multiprocessing
 import os
 import threading
@@ -43,6 +44,7 @@ _KEYS = (
 _PART_KEYS = ("data", "pp")
 _MEANINGLESS = ("cache", "cache_raw", "shuffle_buffer_size")
 _ON_ERROR = ("raise", "skip")
+_SMALL_BYTES = 2**17  # See docs/input_performance.md.
 
 
 def training(
@@ -101,7 +103,13 @@ def training(
     process_count=process_count,
     **config,
   )
-  logging.info("Training on %s: %s", data.examples.source.name, data.spec)
+  source = data.examples.source
+  logging.info("Training on %s: %s", source.name, data.spec)
+  if len(source) < data.batch_size:
+    logging.warning(
+      "%s has %d examples, fewer than a batch of %d: they repeat within it.",
+      *(source.name, len(source), data.batch_size),
+    )
   return data
 
 
@@ -351,7 +359,7 @@ def _iterate(
       worker_init_fn=_end_with_parent,
     )
   else:
-    num_threads = data.num_threads or _default_threads()
+    num_threads = data.num_threads or _default_threads(data.examples)
     ahead = max(data.prefetch * pieces.pieces_per_batch, num_threads)
     dataset = dataset.to_iter_dataset(
       grain.ReadOptions(num_threads=num_threads, prefetch_buffer_size=ahead)
@@ -379,5 +387,14 @@ def _piece(local_size: int) -> int:
   return max(n for n in range(1, 65) if local_size % n == 0)
 
 
-def _default_threads() -> int:
+def _default_threads(examples: reader.Examples) -> int:
+  """Returns one per core, but only one for small examples from memory.
+
+  With those it is the interpreter that works, for one thread at a time; more
+  would make each other wait.
+  """
+  fields = examples.fields.values()
+  num_bytes = sum(math.prod(f.shape) * f.dtype.itemsize for f in fields)
+  if examples.source.in_memory and num_bytes <= _SMALL_BYTES:
+    return 1
   return len(os.sched_getaffinity(0))

@@ -152,15 +152,17 @@ def test_training_data_describes_itself(data_dir):
   assert batch["image"].shape == (4, 8, 8, 3)
 
 
-def test_data_smaller_than_a_batch():
-  data = pipeline.training(
-    {
-      "data": {"name": "arrays:digits", "split": "train[:3]"},
-      "batch_size": 10,
-      "pp": 'keep("label")',
-    },
-    seed=0,
-  )
+def test_data_smaller_than_a_batch(caplog):
+  with caplog.at_level("WARNING"):
+    data = pipeline.training(
+      {
+        "data": {"name": "arrays:digits", "split": "train[:3]"},
+        "batch_size": 10,
+        "pp": 'keep("label")',
+      },
+      seed=0,
+    )
+  assert "has 3 examples, fewer than a batch of 10" in caplog.text
   labels = np.concatenate([batch["label"] for batch in _take(data, 3)])
   for epoch in labels.reshape(10, 3).tolist():
     assert sorted(epoch) == [0, 1, 2]

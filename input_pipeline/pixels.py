@@ -1,10 +1,14 @@
-"""Arithmetic on 8-bit images, shared by the augmentations.
+"""Arithmetic on pixels, shared by the ops.
 
-Images are uint8 of shape (rows, cols, 3), RGB.
+Where nothing else is said, images are uint8 of shape (rows, cols, 3), RGB.
 """
+
+import functools
+from collections.abc import Callable
 
 import cv2
 import numpy as np
+import numpy.typing as npt
 
 LEVELS = np.arange(256)
 
@@ -16,6 +20,36 @@ def check(image: np.ndarray, name: str) -> None:
       f"expected uint8 of shape (rows, cols, 3), got {image.dtype} of "
       f"{image.shape}: place {name} before value_range."
     )
+
+
+def linear(
+  scale: npt.ArrayLike, offset: npt.ArrayLike
+) -> Callable[[npt.ArrayLike], np.ndarray]:
+  """Returns a function: value * scale + offset, in float32.
+
+  Args:
+    scale: one number, or one per entry of the value's last axis.
+    offset: likewise.
+  """
+  factors = [np.asarray(x, np.float32) for x in (scale, offset)]
+  channels = np.broadcast(*factors).size
+
+  @functools.lru_cache(64)
+  def tiled(cols):
+    return [np.tile(np.broadcast_to(x, channels), cols) for x in factors]
+
+  def apply(value):
+    shape, (times, plus) = np.shape(value), factors
+    # NumPy takes ten times as long over a last axis of three.
+    longer = channels > 1 and len(shape) > 1 and shape[-1] == channels
+    if longer:
+      times, plus = tiled(shape[-2])
+      value = np.reshape(value, (*shape[:-2], -1))
+    result = np.multiply(value, times, dtype=np.float32)
+    result += plus
+    return result.reshape(shape) if longer else result
+
+  return apply
 
 
 def lookup(image: np.ndarray, table: np.ndarray) -> np.ndarray:

@@ -76,6 +76,7 @@ class Preprocess:
       except Exception as error:
         raise ValueError(
           f"Preprocessing op {text} failed on {_summary(example)}: {error}"
+          f"{_hint(text, example)}"
         ) from error
     return example
 
@@ -90,9 +91,10 @@ def _with_pixels(ops):
   """Yields the ops; before those that need arrays, what computes them."""
   pending_from = None
   for text, fn in ops:
-    if text.partition("(")[0] in ops_image.TAKE_PENDING:
+    name = text.partition("(")[0]
+    if name in ops_image.GIVE_PENDING:
       pending_from = text
-    elif pending_from:
+    elif pending_from and name not in ops_image.TAKE_PENDING:
       yield pending_from, _compute
       pending_from = None
     yield text, fn
@@ -199,6 +201,13 @@ def _column(node: ast.AST, spec: str) -> int:
 def _error(spec: str, message: str, column: int) -> ValueError:
   line = spec.replace("\n", " ").replace("\r", " ")
   return ValueError(f"{message}\n  {line}\n  {' ' * column}^")
+
+
+def _hint(text: str, example: op.Example) -> str:
+  encoded = isinstance(example.get("image"), bytes)
+  if encoded and not text.startswith("decode"):
+    return " (The image is still encoded: put decode first.)"
+  return ""
 
 
 def _summary(example: op.Example) -> str:

@@ -105,6 +105,12 @@ def test_failures_name_the_op_and_what_it_saw():
     pp.make("flip_lr(key='imag')")({"image": _image()}, _rng())
 
 
+@pytest.mark.parametrize("spec", ["flip_lr", "resize(4)", "value_range"])
+def test_an_image_left_encoded_is_called_that(spec):
+  with pytest.raises(ValueError, match="still encoded: put decode first"):
+    pp.make(spec)({"image": b"1234"}, _rng())
+
+
 def test_pickles():
   spec = "inception_crop(4)|flip_lr|randaug(2, 5)"
   fn = pp.make(spec)

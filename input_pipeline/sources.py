@@ -69,9 +69,11 @@ class Source(abc.ABC):
 
   Attributes:
     name: what error messages call it.
+    in_memory: whether reading is but indexing of arrays.
   """
 
   name: str
+  in_memory: bool = False
 
   @abc.abstractmethod
   def __len__(self) -> int:
@@ -190,6 +192,7 @@ class _Range(Source):
 
   def __init__(self, source: Source, start: int, stop: int):
     self.name = f"{source.name}[{start}:{stop}]"
+    self.in_memory = source.in_memory
     self._source, self._start, self._stop = source, start, stop
 
   def __len__(self):
@@ -216,6 +219,7 @@ class _Concatenation(Source):
 
   def __init__(self, parts: Sequence[Source]):
     self.name = " + ".join(part.name for part in parts)
+    self.in_memory = all(part.in_memory for part in parts)
     self._parts = parts
     self._ends = list(itertools.accumulate(map(len, parts)))
 

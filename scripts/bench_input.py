@@ -7,11 +7,14 @@ timm does; they come from the extra `bench`, and those not installed are left
 out. All read the same files: JPEGs cut from scikit-learn's two photographs, or
 those in --data. Each measurement is a process of its own, in turn, several
 times; reported are medians, the ratio to the fastest peer, and where a single
-thread of ours spends its time. Let the machine do nothing else meanwhile.
+thread of ours spends its time; where the extra `fast` is installed, also ours
+without it. Let the machine do nothing else meanwhile.
 """
 
 import argparse
 import collections
+import functools
+import importlib.util
 import json
 import multiprocessing
 import os
@@ -45,7 +48,8 @@ TASKS = {
 }
 BATCH_SIZE = 128
 _COUNTS = {"tiny": 20_000, "large": 60}
-OURS = "ours"
+OURS, OPENCV = "ours", "without fast"
+_FAST = "nvidia.nvimgcodec"
 
 
 def write_images(folder: str, task: str, seed: int = 0):
@@ -59,7 +63,10 @@ def write_images(folder: str, task: str, seed: int = 0):
   rng = np.random.default_rng(seed)
   rows, cols = TASKS[task][1]
   names = ("china.jpg", "flower.jpg")
-  photos = [Image.fromarray(datasets.load_sample_image(n)) for n in names]
+  photos = [
+    _enlarge(Image.fromarray(datasets.load_sample_image(name)), rows, cols)
+    for name in names
+  ]
   cut = lambda photo: _random_cut(photo, rows, cols, rng)
   count = _COUNTS.get(task, 400)
   if task == "tiny":
@@ -73,12 +80,16 @@ def write_images(folder: str, task: str, seed: int = 0):
     image.save(os.path.join(path, f"{i}.jpg"), quality=95, subsampling="4:2:0")
 
 
+def _enlarge(photo, rows, cols):
+  """Returns the photo, larger where there is nothing to cut from."""
+  factor = max(1.05 * rows / photo.size[1], 1.05 * cols / photo.size[0])
+  if factor <= 1:
+    return photo
+  size = [int(side * factor) for side in photo.size]
+  return photo.resize(size, Image.Resampling.BICUBIC)
+
+
 def _random_cut(photo, rows, cols, rng):
-  """Returns a box of the photo, enlarged first where it is too small."""
-  factor = max(1, 1.05 * rows / photo.size[1], 1.05 * cols / photo.size[0])
-  if factor > 1:
-    size = [int(side * factor) for side in photo.size]
-    photo = photo.resize(size, Image.Resampling.BICUBIC)
   left = int(rng.integers(photo.size[0] - cols + 1))
   top = int(rng.integers(photo.size[1] - rows + 1))
   return photo.crop((left, top, left + cols, top + rows))
@@ -119,8 +130,10 @@ def measure(who: str, task: str, folder: str, secs: float) -> dict[str, float]:
   CPU time depends less on what else the machine does. Memory is the process's
   own, without its workers'.
   """
-  make = _ours if who == OURS else lambda *args: _theirs(who, *args)
-  batches = make(task, folder)
+  if who == OPENCV:
+    sys.modules[_FAST] = None  # Importing it fails.
+  ours = who in (OURS, OPENCV)
+  batches = _ours(task, folder) if ours else _theirs(who, task, folder)
   for _ in range(3):
     batch = next(batches)
   shape = (BATCH_SIZE, *([32] * 2 if task == "tiny" else [224] * 2), 3)
@@ -146,17 +159,19 @@ def _cpu_secs() -> float:
   return time.process_time() + workers
 
 
-def stages(task: str, folder: str, count: int = 256) -> dict[str, float]:
-  """Returns the milliseconds per image that one thread spends on each stage."""
+def stages(task: str, folder: str) -> dict[str, float]:
+  """Returns the milliseconds per image that one thread spends on each stage.
+
+  Decoding is what the augmentation asks for: part of the image, if it can be.
+  """
   import jax
 
-  from input_pipeline import pp, sources
+  from input_pipeline import ops_image, pending, pp, sources
 
   source = sources.make(_source(task, folder))
-  decode, _, rest = TASKS[task][0].partition("|")
-  if decode != "decode":
-    decode, rest = "", TASKS[task][0]
-  first, second = pp.make(decode), pp.make(f"{rest}|keep('image')")
+  first, _, rest = TASKS[task][0].partition("|")
+  decode = ops_image.decode() if first == "decode" else lambda record, _: record
+  augment = pp.make(rest if first == "decode" else TASKS[task][0])
   rng = np.random.default_rng(0)
   spent = collections.Counter()
 
@@ -166,16 +181,22 @@ def stages(task: str, folder: str, count: int = 256) -> dict[str, float]:
     spent[stage] += time.perf_counter() - begin
     return result
 
-  examples = []
-  for i in range(count):
+  batch = None
+  for i in range(BATCH_SIZE):
     record = timed("read", source.__getitem__, i % len(source))
-    example = timed("decode", first, record, rng)
-    examples.append(timed("augment", second, example, rng)["image"])
-  batch = timed("batch", np.stack, examples)
+    example = timed("decode", decode, record, rng)
+    image, before = example["image"], spent["decode"]
+    if isinstance(image, pending.Pending):
+      image.cut = functools.partial(timed, "decode", image.cut)
+    image = timed("augment", augment, example, rng)["image"]
+    spent["augment"] -= spent["decode"] - before
+    if batch is None:
+      batch = np.full((BATCH_SIZE, *image.shape), 0, image.dtype)
+    timed("batch", np.copyto, batch[i], image)
   put = lambda x: jax.device_put(x).block_until_ready()
   put(batch)  # The first starts JAX.
   timed("to device", put, batch)
-  return {stage: 1000 * secs / count for stage, secs in spent.items()}
+  return {stage: 1000 * secs / BATCH_SIZE for stage, secs in spent.items()}
 
 
 def _in_a_process(*args: str) -> dict[str, float] | None:
@@ -210,8 +231,9 @@ def compare(
     peer, if there is any; and what else `measure` returns, by name.
   """
   found = collections.defaultdict(list)
+  alone = (OURS, OPENCV) if _decodes_parts(task) else (OURS,)
   for _ in range(repeats):
-    for who in (OURS, *bench_input_peers.PEERS):
+    for who in (*alone, *bench_input_peers.PEERS):
       result = _in_a_process(who, task, folder, str(secs))
       if result:
         found[who].append(result)
@@ -219,11 +241,19 @@ def compare(
     who: {key: statistics.median(r[key] for r in rows) for key in rows[0]}
     for who, rows in found.items()
   }
-  rates = {who: row["rate"] for who, row in medians.items()}
+  rates = {who: row["rate"] for who, row in medians.items() if who != OPENCV}
   peers = [rate for who, rate in rates.items() if who != OURS]
   if peers:
     rates["ratio"] = rates[OURS] / max(peers)
   return rates, medians
+
+
+def _decodes_parts(task: str) -> bool:
+  """Returns whether the extra `fast` is installed, and makes a difference."""
+  try:
+    return task != "tiny" and importlib.util.find_spec(_FAST) is not None
+  except ModuleNotFoundError:  # Not even the package around it is there.
+    return False
 
 
 def report(task: str, folder: str, repeats: int, secs: float) -> dict:

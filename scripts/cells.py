@@ -43,6 +43,16 @@ class Cell:
     """Returns the value of a row's key, "" if the run has none."""
     return str({"recipe": self.recipe, **dict(self.keys)}.get(key, ""))
 
+  def title(self) -> str:
+    """Returns recipe, model and what else tells cells apart, not the arm."""
+    others = [
+      f"{key.replace('_', ' ')} {value}" if isinstance(value, int) else value
+      for key, value in self.keys
+      if key != "arch" and value
+    ]
+    named = filter(None, (self.recipe, self.get("arch"), *others))
+    return " ".join(map(str, named))
+
 
 def of(run: runs.Run) -> Cell | None:
   """Returns the cell of a run, None for a trial run of `runlocal`."""

@@ -96,3 +96,12 @@ def test_differences_leave_out_what_may_differ():
   assert cells.differences([*same, run(lr=2.0)]) == {
     "lr": ["1.0", "1.0", "1.0", "2.0"]
   }
+
+
+def test_titles_tell_cells_apart():
+  keys = (("arch", "B/16"), ("resolution", 384), ("steps", 220_000))
+  cell = cells.Cell("JFT finetune", "dpn", keys)
+  assert cell.title() == "JFT finetune B/16 resolution 384 steps 220000"
+  cell = cells.Cell("VTAB", "base", (("arch", "B/32"), ("task", "DTD")))
+  assert cell.title() == "VTAB B/32 DTD"
+  assert cells.Cell("LaPE", "base", (("join", ""),)).title() == "LaPE"

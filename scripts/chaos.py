@@ -214,7 +214,7 @@ class Chaos:
 
   def divergence(self):
     """NaN: a message that names arrays, the last good checkpoint kept."""
-    extra = ("--config.lr=1e30", "--config.ckpt_steps=1")
+    extra = ("--config.lr=1e39", "--config.ckpt_steps=1")
     self._train("nan", *extra, fails="Not finite now: params/")
     assert self._checkpoints("nan"), "no checkpoint was kept"
 

@@ -57,6 +57,10 @@ def check_target(target: str, to: str):
       "name."
     )
   parent = os.path.dirname(os.path.abspath(target))
+  if os.path.isfile(parent):
+    raise NotADirectoryError(
+      f"{parent!r} is a file, so there can be no {target!r}. Give another name."
+    )
   if not os.path.isdir(parent):
     raise FileNotFoundError(
       f"The folder {parent!r} of the result is missing. Make it first: "

@@ -18,8 +18,9 @@ from dpn.models import (
   infer,
   load,
   origin,
+  parameter_files,
+  posemb,
   posemb_join,
-  resample,
   vit,
 )
 from trainers import build, update
@@ -77,29 +78,28 @@ def read(source: str, overrides: Mapping[str, Any]) -> Checkpoint:
   """
   if saved := _checkpoints(source):
     flat, said = _from_checkpoints(*saved)
-    heads = None
   else:
-    flat = load.read(source)
-    said = origin.read(load.locate(source)[0], load.layout_of(source, flat))
+    flat = parameter_files.read(source)
+    file, _ = parameter_files.locate(source)
+    said = origin.read(file, load.layout_of(source, flat))
+  notes = ()
   if said.layout in foreign.LAYOUTS:
     told = {**said.options, **overrides}
-    heads = told.get("num_heads") or infer.num_heads(flat, said.layout)
-    if not heads:
-      raise ValueError(
-        f"{source!r} does not say how many attention heads there are, and no "
-        "known variant has its size. Add --set num_heads=…, which must be "
-        "right: with another number it is another function."
-      )
-    flat = foreign.to_ours(flat, said.layout, heads)
+    flat, notes = _from_foreign(source, flat, said.layout, told)
   else:
     flat = historical.modernize(flat)
   told = {k: v for k, v in said.options.items() if v is not None}
-  options = {**infer.options(flat), **told, **overrides}
+  with _about(source):
+    options = {**infer.options(flat), **told, **overrides}
   has_row = said.cls_row
   if has_row is None and "posemb_join" in {**told, **overrides}:
     has_row = _has_row(options)
-  arrays = _matched(source, flat, options, has_row, overrides)
-  notes = _notes(source, said, told, options, arrays)
+  if "pos_embedding" in flat and "posemb" not in overrides:
+    options["posemb"] = "learn"  # or written out, see `_without_table`
+  arrays = _matched(source, flat, options, has_row)
+  if "posemb" in told:
+    arrays, options = _without_table(arrays, options, told["posemb"])
+  notes = (*_notes(source, said, told, options, arrays), *notes)
   rows = flat.get("pos_embedding", np.zeros((1, 0))).shape[1]
   if rows and has_row is None and infer.tokens(flat, None) != rows:
     notes += (
@@ -109,6 +109,68 @@ def read(source: str, overrides: Mapping[str, Any]) -> Checkpoint:
   return Checkpoint(arrays, options, said.pixels, notes)
 
 
+def _from_foreign(source, flat, layout, told):
+  """Returns the arrays of another library under our names, and notes.
+
+  Raises:
+    ValueError: they have parts that our model lacks, or no positions; or the
+      number of heads is unknown.
+  """
+  heads = told.get("num_heads")
+  with _about(source):
+    ours = foreign.to_ours(flat, layout, 1)
+  foreign.check_parts(source, ours, layout)
+  if told.get("pool_type") == "gap" and "cls" in ours:
+    raise ValueError(
+      f"{source!r} has a class token but averages the patches beside it; ours "
+      "has one or the other."
+    )
+  with _about(source):
+    heads = heads or infer.num_heads(ours)
+  if not heads:
+    raise ValueError(
+      f"{source!r} does not say how many attention heads there are, and no "
+      "known variant has its size. Add --set num_heads=…, which must be "
+      "right: with another number it is another function."
+    )
+  notes = ()
+  if foreign.has_layer_scale(flat, layout):
+    notes = ("Layer scale is multiplied into the layers before it, exactly.",)
+  with _about(source):
+    return foreign.to_ours(flat, layout, heads), notes
+
+
+@contextlib.contextmanager
+def _about(source):
+  """Puts the name of the file before messages that lack it."""
+  try:
+    yield
+  except ValueError as error:
+    raise ValueError(f"{source!r}: {error}") from error
+
+
+def _without_table(arrays, options, kind):
+  """Returns a model whose positions are no parameters, if they are fixed ones.
+
+  Other libraries' files have them written out.
+
+  Args:
+    arrays: by our names.
+    options: of `vit.Model`.
+    kind: value of its `posemb` that the file's metadata tells.
+  """
+  x = arrays.get("pos_embedding")
+  row = int(_has_row(options))
+  side = 0 if x is None else math.isqrt(x.shape[1] - row)
+  if kind.startswith("learn") or not side:
+    return arrays, {**options, "posemb": kind}
+  table = posemb.get_kind(kind).table(None, (side, side), x.shape[2], row)
+  if table is None or not np.array_equal(table, x):
+    return arrays, options
+  arrays = {k: v for k, v in arrays.items() if k != "pos_embedding"}
+  return arrays, {**options, "posemb": kind}
+
+
 def _has_row(options):
   return (
     options["pool_type"] == "tok"
@@ -116,18 +178,40 @@ def _has_row(options):
   )
 
 
-def _matched(source, flat, options, has_row, overrides):
-  """Returns the arrays as a model of these options has them; strict."""
+def _shapes(flat, options, has_row):
+  """Returns a model and the shapes of its variables, by collection."""
   model = vit.Model(**options)
-  rows, cols = model.patch_size
-  tokens = infer.tokens(flat, has_row) or 4
-  channels = flat["embedding/kernel"].shape[2]
-  image = jax.ShapeDtypeStruct((1, rows, cols * tokens, channels), np.float32)
-  shapes = dict(jax.eval_shape(model.init, jax.random.key(0), image))
+  rows, cols = patch_px(model)
+  grid = infer.grid(flat, has_row)
+  image = jax.ShapeDtypeStruct(
+    (1, rows * grid[0], cols * grid[1], infer.channels(flat)), np.float32
+  )
+  return model, dict(jax.eval_shape(model.init, jax.random.key(0), image))
+
+
+def _matched(source, flat, options, has_row):
+  """Returns the arrays as a model of these options has them; strict."""
+  try:
+    model, shapes = _shapes(flat, options, has_row)
+  except (TypeError, AttributeError) as error:
+    raise ValueError(
+      f"An option of the model has a value of another type ({error}). Check "
+      "--set, for example patch_size=[16,16]."
+    ) from error
   variables = {
-    k: v for k, v in shapes.items() if k in ("params", load.STATISTICS)
+    k: v
+    for k, v in shapes.items()
+    if k in ("params", parameter_files.STATISTICS)
   }
-  matched = load.match(source, flat, variables, model=model, has_row=has_row)
+  matched = load.match(
+    source,
+    flat,
+    variables,
+    model=model,
+    has_row=has_row,
+    advice="The file is not all of such a model, or holds more than it. Give "
+    "another file, or the model's options with --set.",
+  )
   return load.flatten(matched)
 
 
@@ -161,7 +245,9 @@ def _checkpoints(path: str) -> tuple[str, int | None] | None:
   if last.isdigit() and os.path.isdir(parent):
     return parent, int(last)
   inside = os.path.join(path, build.CHECKPOINTS)
-  finished = os.path.isfile(os.path.join(path, load.FILES_IN_FOLDERS[0]))
+  finished = os.path.isfile(
+    os.path.join(path, parameter_files.FILES_IN_FOLDERS[0])
+  )
   if os.path.isdir(inside) and not finished:
     return inside, None
   if last == build.CHECKPOINTS and os.path.isdir(path):
@@ -208,95 +294,8 @@ def _train_state(config, saved):
   )
 
 
-def fold_pixels(source: Checkpoint) -> Checkpoint:
-  """Returns the model that computes the same of pixels in [-1, 1].
-
-  Raises:
-    ValueError: the pixels are unknown, or a norm stands before the embedding.
-  """
-  if source.pixels is None:
-    raise ValueError(
-      "--fold_pixels: the source does not say which mean and std its pixels "
-      "have; there is no config.json or preprocessor_config.json that does."
-    )
-  _without_ln0(source, "--fold_pixels")
-  kernel = source.arrays["embedding/kernel"].astype(np.float64)
-  mean, std = np.array(source.pixels.mean), np.array(source.pixels.std)
-  # (x - mean) / std = z * scale + shift, for z = 2 x - 1.
-  scale, shift = 0.5 / std, (0.5 - mean) / std
-  bias = source.arrays["embedding/bias"] + np.einsum("pqcw,c->w", kernel, shift)
-  arrays = {
-    **source.arrays,
-    "embedding/kernel": (kernel * scale[:, None]).astype(np.float32),
-    "embedding/bias": bias.astype(np.float32),
-  }
-  note = (
-    f"Folded {source.pixels} into the embedding: pixels are in [-1, 1] now."
-  )
-  return dataclasses.replace(
-    source,
-    arrays=arrays,
-    pixels=MINUS_ONE_TO_ONE,
-    notes=(*source.notes, note),
-  )
-
-
-def resize(
-  source: Checkpoint, resolution: int | None, patch_size: int | None
-) -> Checkpoint:
-  """Returns the model for images or patches of another size.
-
-  Args:
-    source: to be changed.
-    resolution: pixels of a side of the images; None: as before.
-    patch_size: pixels of a side of a patch; None: as before.
-
-  Raises:
-    ValueError: the old grid or the new one is not square, or a norm stands
-      before the embedding.
-  """
-  arrays, options, notes = dict(source.arrays), dict(source.options), []
-  rows, cols = options["patch_size"]
-  side = math.isqrt(source.tokens) if source.tokens else None
-  if side and (side**2 != source.tokens or rows != cols):
-    raise ValueError(
-      f"--resolution and --patch_size need square images and patches; there "
-      f"are {source.tokens} patches of {rows}x{cols} pixels."
-    )
-  resolution = resolution or (side and side * rows)
-  if patch_size:
-    _without_ln0(source, "--patch_size")
-    arrays["embedding/kernel"] = resample.patch_kernel(
-      arrays["embedding/kernel"], (patch_size, patch_size)
-    )
-    options["patch_size"] = [patch_size, patch_size]
-    notes.append(
-      f"Patches: from {rows}x{cols} to {patch_size}x{patch_size} px."
-    )
-    rows = patch_size
-  if resolution and resolution % rows:
-    raise ValueError(
-      f"Images of {resolution} px cannot be cut into patches of {rows} px: "
-      "give a --resolution that is a multiple."
-    )
-  if side:
-    arrays["pos_embedding"] = resample.posemb_with_row(
-      arrays["pos_embedding"], (resolution // rows) ** 2, source.has_row
-    )
-    notes.append(f"Position embeddings: from {side}² to {resolution // rows}².")
-  return dataclasses.replace(
-    source,
-    arrays=arrays,
-    options=options,
-    notes=(*source.notes, *notes),
-    grid=resolution and (resolution // rows,) * 2,
-  )
-
-
-def _without_ln0(source, flag):
-  if source.model.stem_ln not in ("none", "post", "post_posemb"):
-    raise ValueError(
-      f"{flag} is not possible with stem_ln={source.model.stem_ln!r}: its norm "
-      "before the embedding sees the pixels of each patch, and no change of "
-      "parameters makes up for other ones."
-    )
+def patch_px(model):
+  """Returns (rows, cols) of pixels for one token."""
+  if model.conv_stem:
+    return (2 ** model.conv_stem[1],) * 2
+  return model.patch_size

@@ -6,12 +6,21 @@ from typing import Any
 
 import numpy as np
 
-from dpn.models import block_ln, foreign, load, norms, origin, posemb
+from dpn.models import (
+  block_ln,
+  foreign,
+  infer,
+  norms,
+  origin,
+  posemb,
+)
+from dpn.models.parameter_files import STATISTICS
 from scripts import conversion_files, conversion_source
 
 DOCS = "docs/checkpoints.md"
 BIG_VISION = {
   "stem_ln": "none",
+  "conv_stem": None,
   "posemb_join": "add",
   "block_ln": block_ln.get("sa=pre,mlp=pre"),
   "norm": "layernorm",
@@ -52,7 +61,7 @@ def _ours(source):
 
 def _big_vision(source):
   options, notes = source.model, []
-  stats = [k for k in source.arrays if k.startswith(f"{load.STATISTICS}/")]
+  stats = [k for k in source.arrays if k.startswith(f"{STATISTICS}/")]
   arrays = {
     name if name in stats else f"params/{name}": x
     for name, x in source.arrays.items()
@@ -100,7 +109,7 @@ def _timm(source, no_embed_class):
   args, notes = _timm_args(source, no_embed_class)
   written = foreign.from_ours(arrays, "timm")
   notes += _homeless(arrays, foreign.TIMM)
-  pixels = source.pixels or conversion_source.MINUS_ONE_TO_ONE
+  mean, std = _mean_and_std(source)
   size = args.get("img_size", 224)
   config = {
     "architecture": "vit_base_patch16_224",
@@ -110,9 +119,9 @@ def _timm(source, no_embed_class):
     "model_args": args,
     "pretrained_cfg": {
       "custom_load": False,
-      "input_size": [3, size, size],
-      "mean": list(pixels.mean),
-      "std": list(pixels.std),
+      "input_size": [args.get("in_chans", 3), size, size],
+      "mean": mean,
+      "std": std,
       "num_classes": args["num_classes"],
       "first_conv": "patch_embed.proj",
       "classifier": "head",
@@ -147,6 +156,8 @@ def _timm_args(source, no_embed_class):
     args = {"img_size": size, **args}
   else:
     notes.append(f"{note}: give VisionTransformer its img_size.")
+  if (channels := infer.channels(source.arrays)) != 3:
+    args["in_chans"] = channels
   if no_embed_class:
     args["no_embed_class"] = True
   if model.stem_ln in ("post", "dpn"):
@@ -186,7 +197,7 @@ def _hf(source):
   config = _hf_config(source, title)
   if "image_size" not in config:
     notes.append(f"{_image_size(source)[1]}: set image_size in its config.")
-  pixels = source.pixels or conversion_source.MINUS_ONE_TO_ONE
+  mean, std = _mean_and_std(source)
   size = config.get("image_size", 224)
   image = {
     "image_processor_type": "ViTImageProcessor",
@@ -196,8 +207,8 @@ def _hf(source):
     "do_rescale": True,
     "rescale_factor": 1 / 255,
     "do_normalize": True,
-    "image_mean": list(pixels.mean),
-    "image_std": list(pixels.std),
+    "image_mean": mean,
+    "image_std": std,
   }
   return conversion_files.Written(
     written,
@@ -220,7 +231,7 @@ def _hf_config(source, title):
     "hidden_act": HF_GELUS[model.gelu],
     "layer_norm_eps": norms.epsilon(model.norm),
     "patch_size": rows if rows == cols else [rows, cols],
-    "num_channels": source.arrays["embedding/kernel"].shape[2],
+    "num_channels": infer.channels(source.arrays),
     "qkv_bias": model.qkv_bias,
   }
   if size := _image_size(source)[0]:
@@ -246,6 +257,8 @@ def _check_plain(source, key, pools):
     wrong.append(f"posemb_join={model.posemb_join!r} (only add)")
   if posemb.is_relative(model.posemb):
     wrong.append(f"posemb={model.posemb!r} (only absolute ones)")
+  if model.conv_stem:
+    wrong.append(f"conv_stem={model.conv_stem!r} (only patches)")
   if model.stem_ln not in STEMS:
     wrong.append(f"stem_ln={model.stem_ln!r} (only {', '.join(STEMS)})")
   if model.pool_type not in pools:
@@ -271,6 +284,11 @@ def _with_posemb(source) -> dict[str, np.ndarray]:
     table = kind.table(None, grid, source.model.width, int(source.has_row))
     arrays["pos_embedding"] = np.asarray(table)
   return arrays
+
+
+def _mean_and_std(source):
+  pixels = source.pixels or conversion_source.MINUS_ONE_TO_ONE
+  return pixels.of(infer.channels(source.arrays))
 
 
 def _image_size(source) -> tuple[int | None, str]:

@@ -20,7 +20,12 @@ from collections.abc import Mapping, Sequence
 
 from dpn import names
 from dpn.models import origin
-from scripts import conversion_files, conversion_source, conversion_targets
+from scripts import (
+  conversion_changes,
+  conversion_files,
+  conversion_source,
+  conversion_targets,
+)
 
 
 def convert(
@@ -50,11 +55,14 @@ def convert(
     ValueError, OSError: it cannot be read, converted or written.
   """
   conversion_files.check_target(target, to)
+  for name, px in (("resolution", resolution), ("patch_size", patch_size)):
+    if px is not None and px < 1:
+      raise ValueError(f"--{name} must be at least one pixel, got {px}.")
   model = conversion_source.read(source, options or {})
   if fold_pixels:
-    model = conversion_source.fold_pixels(model)
+    model = conversion_changes.fold_pixels(model)
   if patch_size or resolution:
-    model = conversion_source.resize(model, resolution, patch_size)
+    model = conversion_changes.resize(model, resolution, patch_size)
   written = conversion_targets.write(model, to, no_embed_class)
   conversion_files.write(target, written)
   return [*model.notes, *written.notes, f"Wrote {target}."]
@@ -70,7 +78,9 @@ def parse_options(items: Sequence[str]) -> dict[str, object]:
   for item in items:
     key, equals, value = item.partition("=")
     known = ["num_classes", *origin.RECORDED]
-    if not equals or key not in known:
+    if not equals:
+      raise ValueError(f"--set: expected OPTION=VALUE, got {item!r}.")
+    if key not in known:
       raise ValueError("--set: " + names.unknown("model option", key, known))
     try:
       options[key] = ast.literal_eval(value)

@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 
 from dpn import checkpoint
-from dpn.models import foreign_test, vit
-from scripts import convert
+from dpn.models import foreign_test, load, vit
+from scripts import convert, convert_test
 
 torch = pytest.importorskip("torch")
 vision_transformer = pytest.importorskip("timm.models.vision_transformer")
 transformers = pytest.importorskip("transformers")
 load_file = pytest.importorskip("safetensors.torch").load_file
+save_file = pytest.importorskip("safetensors.torch").save_file
 
 DOCS = pathlib.Path(__file__).parents[1] / "docs/checkpoints.md"
 IMAGE = foreign_test.GOLDEN["image"]
@@ -135,6 +136,40 @@ def test_ours_without_head_in_transformers(tmp_path):
   assert not any(info.values()), info
   with torch.no_grad():
     check(model.eval()(TENSOR).pooler_output, want)
+
+
+@pytest.mark.parametrize(
+  "args",
+  [
+    {"init_values": 0.5},
+    {"qkv_bias": False},
+    {"no_embed_class": True, "mlp_ratio": 2.5},
+    {"class_token": False, "global_pool": "map", "act_layer": "gelu_tanh"},
+  ],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_timm_in_ours(tmp_path, args, dtype):
+  size = {"img_size": 9, "patch_size": 3, "embed_dim": 8, "depth": 2}
+  model = vision_transformer.VisionTransformer(
+    **size, num_heads=2, num_classes=5, **args
+  ).eval()
+  generator = torch.Generator().manual_seed(0)
+  for x in model.parameters():
+    x.data = 0.3 * torch.randn(x.shape, generator=generator)
+  state = {k: x.to(dtype) for k, x in model.state_dict().items()}
+  model.load_state_dict(state)
+  folder = tmp_path / "timm"
+  folder.mkdir()
+  save_file(state, folder / "model.safetensors")
+  args = {"num_heads": 2, **args}
+  (folder / "config.json").write_text(json.dumps({"model_args": args}))
+  target = str(tmp_path / "x.safetensors")
+  convert.convert(str(folder), target, "ours")
+  said = json.loads(convert_test.metadata(target)["model"])
+  ours = vit.Model(**said)
+  params = load.load(target, foreign_test.shapes(ours), model=ours)
+  with torch.no_grad():
+    check(jax.jit(ours.apply)({"params": params}, IMAGE)[0], model(TENSOR))
 
 
 def test_timm_folder_makes_its_model(tmp_path):

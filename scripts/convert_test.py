@@ -219,21 +219,6 @@ def test_resolution_and_patch_size(tmp_path, source):
   assert json.loads(metadata(target)["model"])["patch_size"] == [6, 6]
 
 
-def test_fixed_positions_are_written_out(tmp_path):
-  path, _ = dpn_file(
-    tmp_path, stem_ln="none", posemb="sincos2d", pool_type="gap"
-  )
-  target = tmp_path / "x.safetensors"
-  with pytest.raises(ValueError, match="add --resolution"):
-    convert.convert(path, str(target), "timm")
-  convert.convert(path, str(target), "timm", resolution=9)
-  table = safetensors.numpy.load_file(target)["pos_embed"]
-  # The last patch is in column 2, row 2, at frequencies 1 and 1e-4.
-  angles = [2, 2e-4]
-  want = [f(a) for f in (np.sin, np.cos) for a in angles] * 2
-  np.testing.assert_allclose(table[0, 8], want, atol=1e-6)
-
-
 def test_checkpoints_of_a_run(tmp_path):
   """With running statistics, an average and an optimizer's state."""
   config = testing.tiny_config(**{"model.norm": "batchnorm", "ema_decay": 0.9})
@@ -290,29 +275,6 @@ def test_statistics_are_loaded(tmp_path):
     load.load_variables(path, variables)
 
 
-@pytest.mark.parametrize(
-  ("options", "message"),
-  [
-    ({"norm": "rmsnorm"}, r"norm='rmsnorm' \(only layernorm\)"),
-    (
-      {"stem_ln": "rmsnorm"},
-      r"stem_ln='rmsnorm' \(only none, post, pre, dpn\)",
-    ),
-    ({"pool_type": "gap"}, r"pool_type='gap' \(only tok\)"),
-    ({"posemb_join": "lape"}, r"posemb_join='lape' \(only add\)"),
-  ],
-)
-def test_what_transformers_cannot_express(tmp_path, options, message):
-  path, _ = dpn_file(tmp_path, **options)
-  told = {k: v for k, v in options.items() if k == "norm"}
-  with pytest.raises(ValueError, match=message):
-    convert.convert(path, str(tmp_path / "x"), "hf", options=told)
-  target = str(tmp_path / "x.npz")
-  notes = convert.convert(path, target, "big_vision", options=told)
-  if "pool_type" not in options:
-    assert "big_vision's own ViT does not have" in "\n".join(notes)
-
-
 def run(*argv):
   """Returns how a command ended, as text."""
   with pytest.raises(SystemExit) as error:
@@ -323,10 +285,23 @@ def run(*argv):
 def test_wrong_inputs_of_the_command(tmp_path, source):
   path, out = source("timm_tok"), str(tmp_path / "x.safetensors")
   assert "num_heads=…" in run(path, out, "--to", "ours")
+  flat = foreign_test.golden("timm_tok") | {"reg_token": np.zeros((1, 4, 8))}
+  registers = foreign_test.write(tmp_path, "timm_tok", flat)
+  assert "registers (reg_token)" in run(registers, out, "--to", "ours")
   heads = ("--set", "num_heads=2")
   assert "Did you mean 'gelu'?" in run(
     path, out, "--to", "ours", "--set", "gel=1"
   )
+  assert "expected OPTION=VALUE" in run(
+    path, out, "--to", "ours", "--set", "gelu"
+  )
+  assert "of another type" in run(
+    path, out, "--to", "ours", *heads, "--set", "patch_size=8"
+  )
+  assert "at least one pixel" in run(
+    path, out, "--to", "ours", *heads, "--patch_size", "0"
+  )
+  assert "is a file" in run(path, f"{path}/x.safetensors", "--to", "ours")
   assert "expected .npz" in run(path, out, "--to", "big_vision", *heads)
   (tmp_path / "there.npz").touch()
   there = str(tmp_path / "there.npz")
@@ -345,7 +320,9 @@ def test_wrong_inputs_of_the_command(tmp_path, source):
   )
   dpn, _ = dpn_file(tmp_path)
   assert "sees the pixels" in run(dpn, out, "--to", "ours", "--patch_size", "6")
-  assert "reshaped" in run(dpn, out, "--to", "ours", "--set", "width=16")
+  said = run(dpn, out, "--to", "ours", "--set", "width=16")
+  assert "reshaped" in said
+  assert "dont_load" not in said
   assert not (tmp_path / "x.safetensors").exists()
 
 

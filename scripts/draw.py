@@ -134,7 +134,7 @@ def gains(
     ax.grid(axis="y", visible=False)
     ax.xaxis.set_major_locator(ticker.MaxNLocator(4))
   axes[0].set_yticks(range(len(names)), names)
-  axes[0].invert_yaxis()
+  axes[0].set_ylim(len(names) - 0.5, -0.5)  # rows that were not run, too
   fig.supxlabel(label, fontsize=9)
   _legend(fig, axes, where="outside upper center")
   return fig
@@ -230,7 +230,7 @@ def _panels(panels, xlabel, ylabel):
 def _line(ax, x, values, name, index, log, markers=False):
   """Draws the mean of values (runs, len(x)) with its band."""
   colour = COLOURS[index % len(COLOURS)]
-  line = _LINES[index // len(COLOURS) % len(_LINES)]
+  line = _LINES[index % len(_LINES)]
   alone = len(x) == 1  # a line would not show
   marker = _MARKERS[index % len(_MARKERS)] if markers or alone else ""
   transformed = np.log(np.maximum(values, 1e-30)) if log else values

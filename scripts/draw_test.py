@@ -98,6 +98,7 @@ def test_gains_are_bars_with_intervals_beside_the_papers():
   diamonds = next(line for line in ax.lines if line.get_marker() == "D")
   np.testing.assert_allclose(diamonds.get_xdata(), [-0.1, np.nan, np.nan])
   assert [text.get_text() for text in ax.texts] == ["not run"]
+  assert ax.get_ylim() == (2.5, -0.5)  # also of the row that was not run
   labels = [tick.get_text() for tick in ax.get_yticklabels()]
   assert labels == ["pre", "post", "rmsnorm"]
 

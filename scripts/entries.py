@@ -69,7 +69,7 @@ def ours(arm: results.Arm | None) -> Entry:
     return Entry(note=NOT_RUN)
   if arm.waiting:
     return Entry(note=arm.waiting)
-  if not arm.done:  # none, or not for every task
+  if not arm.done:
     count = len(arm.open)
     return Entry(note=f"incomplete ({count} run{'s' * (count > 1)})")
   return Entry(arm.mean, arm.note(), len(arm.done))
@@ -80,7 +80,15 @@ def difference(new: results.Arm | None, old: results.Arm | None) -> Entry:
   if not (new and new.done and old and old.done):
     lacking = any(arm and not arm.done for arm in (new, old))
     return Entry(note="incomplete" if lacking else NOT_RUN)
-  mean, how = stats.difference(new.values, old.values)
+  if new.probes and old.probes:
+    mean, how = stats.difference(new.values, old.values)
+    return Entry(mean, f"CI of {mean.n} probes, {how}", 1, sign="+")
+  # Seeds of a probe are no seeds of runs: of a probed run the mean counts.
+  new, old = (
+    {"probes": arm.mean.value} if arm.probes else arm.values
+    for arm in (new, old)
+  )
+  mean, how = stats.difference(new, old)
   return Entry(mean, how, mean.n, sign="+")
 
 

@@ -28,7 +28,7 @@ from dpn import checkpoint, names, sharding
 from dpn.models import load
 from dpn.tasks import base
 from evaluators import base as evaluators_base
-from scripts import made_up
+from scripts import made_up, output
 from trainers import build, schema, train
 
 HEAD = "head/(kernel|bias)"
@@ -181,11 +181,15 @@ def main(argv):
   if not flags.FLAGS["verbosity"].present:
     logging.set_verbosity(logging.WARNING)
   try:
+    folder = os.path.dirname(_OUT.value or "")
+    with output.made(folder):
+      pass  # fails before the work, not after it
     row = evaluate(_CONFIG.value, _CHECKPOINT.value, _EVALS.value or ())
     print(table(row))
     if _OUT.value:
       data = json.dumps(row) + "\n"
-      checkpoint.write_atomically(_OUT.value, data.encode())
+      with output.made(folder):
+        checkpoint.write_atomically(_OUT.value, data.encode())
       print(f"Wrote {_OUT.value}.")
   except train.EXPECTED as e:
     train.fail(e)

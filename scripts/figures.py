@@ -14,15 +14,14 @@ import argparse
 import collections
 import math
 import os
-import pathlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
 from matplotlib import figure
 
 from dpn import names
-from dpn.models import load
-from scripts import cells, draw, entries, layouts, results, runs, stats
+from dpn.models import parameter_files
+from scripts import cells, draw, entries, layouts, output, results, runs, stats
 
 LABELS = {
   cells.BASE: "ViT",
@@ -34,7 +33,7 @@ _NONE = stats.mean([])
 EMBEDDING = "grad_norm/embedding"
 _SCALE = "stem/ln0/scale"
 _DPI = 300
-_FILES = tuple(load.READERS)
+_FILES = tuple(parameter_files.READERS)
 Drawn = dict[str, figure.Figure]  # name of the file → figure
 
 
@@ -56,12 +55,14 @@ def panels(
   for run in found:
     cell = cells.of(run)
     logged = any(metric in row for row in run.rows)
-    if not (cell and run.done and logged) or cells.is_candidate(run):
+    if not (cell and run.complete and logged) or cells.is_candidate(run):
       continue
     if cell.arm in arms:
-      title = " ".join(filter(None, map(cell.get, ("recipe", "arch", "task"))))
-      grouped[title][cell.arm].append(run)
+      grouped[cell.title()][cell.arm].append(run)
   if not grouped:
+    known = {cell.arm for cell in map(cells.of, found) if cell}
+    if not known & set(arms):
+      raise ValueError(names.unknown("arm", ", ".join(arms), known))
     logged = {key for run in found for row in run.rows for key in row} - {
       "step"
     }
@@ -182,12 +183,12 @@ def scales(found, args) -> Drawn:
     cell = cells.of(run)
     if (
       cell
-      and run.done
+      and run.complete
       and cell.arm == cells.DPN
       and not cells.is_candidate(run)
     ):
       path = os.path.join(run.path, "params.safetensors")
-      files.setdefault(f"{cell.recipe} {cell.get('arch')}", path)
+      files.setdefault(cell.title(), path)
   if not files:
     raise ValueError(
       f"None of the {len(found)} runs is a complete one of Dual PatchNorm "
@@ -209,7 +210,7 @@ def read_scale(path: str):
   Raises:
     FileNotFoundError, ValueError: there is no such file, or no such scale.
   """
-  params = load.read(path)
+  params = parameter_files.read(path)
   if _SCALE not in params:
     raise ValueError(
       f"{path} has no {_SCALE!r}, so its model has no LayerNorm with a scale "
@@ -219,7 +220,14 @@ def read_scale(path: str):
   scale = params[_SCALE].astype("float32")
   kernel = params.get("embedding/kernel")
   side = math.isqrt(scale.size // 3)
-  return scale, tuple(kernel.shape[:2]) if kernel is not None else (side, side)
+  shape = (side, side, 3) if kernel is None else kernel.shape[:3]
+  if scale.shape != (math.prod(shape),):
+    raise ValueError(
+      f"{path}: {_SCALE!r} has the shape {scale.shape}; expected "
+      f"({math.prod(shape)},), for patches of {shape[0]}×{shape[1]} pixels, "
+      f"{shape[2]} channels. Is it of another model?"
+    )
+  return scale, shape[:2]
 
 
 FIGURES: Mapping[str, Callable] = {
@@ -245,12 +253,12 @@ def draw_all(found, args) -> tuple[Drawn, dict[str, str]]:
 
 def save(drawn: Drawn, folder: str):
   """Writes each figure as <name>.png and <name>.pdf."""
-  pathlib.Path(folder).mkdir(parents=True, exist_ok=True)
-  for name, fig in drawn.items():
-    for suffix in ("png", "pdf"):
-      path = os.path.join(folder, f"{name}.{suffix}")
-      fig.savefig(path, dpi=_DPI)
-      print(f"Wrote {path}")
+  with output.made(folder):
+    for name, fig in drawn.items():
+      for suffix in ("png", "pdf"):
+        path = os.path.join(folder, f"{name}.{suffix}")
+        fig.savefig(path, dpi=_DPI)
+        print(f"Wrote {path}")
 
 
 def options(**given) -> argparse.Namespace:
@@ -278,6 +286,8 @@ def _parse(argv):
   for name in args.figure:
     if name not in (*FIGURES, "all"):
       raise ValueError(names.unknown("figure", name, [*FIGURES, "all"]))
+  if args.last_steps is not None and args.last_steps < 1:
+    raise ValueError(f"--last_steps={args.last_steps}: expected 1 or more.")
   args.files = [path for path in args.runs if path.endswith(_FILES)]
   return args
 

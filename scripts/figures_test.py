@@ -97,6 +97,9 @@ def test_scales_of_a_parameter_file(tmp_path):
 def test_wrong_inputs_end_with_a_sentence(root, tmp_path):
   plain = tmp_path / "plain.safetensors"
   safetensors.numpy.save_file({"head/bias": np.zeros(2)}, plain)
+  other = tmp_path / "other.npz"
+  kernel = np.zeros((4, 4, 3, 8), np.float32)
+  np.savez(other, **{SCALE: np.ones(12), "embedding/kernel": kernel})
   (root / "dpn-s0" / "params.safetensors").unlink()
   lone = str(root / "dpn-s0")
   out = ["-o", str(tmp_path / "out")]
@@ -108,6 +111,9 @@ def test_wrong_inputs_end_with_a_sentence(root, tmp_path):
     ([str(tmp_path / "nowhere.npz"), "--figure", "3"], "no file"),
     ([str(root / "nowhere"), "--figure", "4"], "nowhere is not a folder"),
     ([str(plain), "--figure", "4"], "Only Figure 3 is drawn from"),
+    ([str(other), "--figure", "3"], r"shape \(12,\); expected \(48,\)"),
+    ([lone, "--figure", "2", "--last_steps", "0"], "expected 1 or more"),
+    ([lone, "--figure", "curves", "--arms", "dpnn"], "Did you mean 'dpn'"),
   ):
     with pytest.raises(SystemExit, match=message):
       figures.main([*argv, *out])

@@ -11,7 +11,7 @@ from scripts import entries, page
 
 def text(table: entries.Table) -> str:
   """Returns a table for a terminal."""
-  lines = aligned(table.header, _texts(table))
+  lines = aligned(table.header, _texts(table), keys=_keys(table))
   return "\n".join([table.title, "", lines, "", *table.notes, ""])
 
 
@@ -82,8 +82,10 @@ def as_csv(rows: Sequence[dict[str, str]]) -> str:
   return out.getvalue()
 
 
-def aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-  """Returns columns for a terminal, the first one aligned left."""
+def aligned(
+  header: Sequence[str], rows: Sequence[Sequence[str]], *, keys: int = 1
+) -> str:
+  """Returns columns for a terminal, the first `keys` aligned left."""
   lines = [header, *rows]
   widths = [max(map(_width, column)) for column in zip(*lines, strict=True)]
 
@@ -93,7 +95,7 @@ def aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
   return "\n".join(
     "  ".join(
-      pad(cell, width, left=not i)
+      pad(cell, width, left=i < keys)
       for i, (cell, width) in enumerate(zip(line, widths, strict=True))
     ).rstrip()
     for line in lines

@@ -188,9 +188,9 @@ def _over_tasks(arms):
   """Returns the mean arm of several tasks; incomplete if one is not done."""
   if not any(arms):
     return None
-  if not all(arm and arm.done for arm in arms):
-    missing = [run for arm in arms if arm for run in (*arm.open, *arm.done)]
-    return results.Arm(open=missing)
+  done = sum(bool(arm and arm.done) for arm in arms)
+  if done < len(arms):
+    return results.Arm(waiting=f"incomplete: {done} of {len(arms)} tasks")
   keys = arms[0].values.keys()
   if any(arm.values.keys() != keys for arm in arms):
     mean = float(np.mean([arm.mean.value for arm in arms]))

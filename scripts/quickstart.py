@@ -40,7 +40,7 @@ def results(arms: Mapping[str, Sequence[runs.Run]]) -> list[tuple[str, ...]]:
   """Returns a row of `HEADER` for each arm; means are over complete runs."""
   rows = []
   for stem, repetitions in arms.items():
-    done = [run for run in repetitions if run.done]
+    done = [run for run in repetitions if run.complete]
     count = str(len(done))
     if len(done) < len(repetitions):
       count += f" of {len(repetitions)}, others incomplete"
@@ -65,9 +65,7 @@ def gain(arms: Mapping[str, Sequence[runs.Run]]) -> stats.Mean:
   Runs are compared seed by seed: they see the same batches in the same order.
   """
   accuracy = {
-    stem: {
-      r.config["seed"]: r.final(ACCURACY) for r in arms.get(stem, ()) if r.done
-    }
+    stem: {r.seed: r.final(ACCURACY) for r in arms.get(stem, ()) if r.complete}
     for stem in ("none", "dpn")
   }
   seeds = accuracy["none"].keys() & accuracy["dpn"].keys()
@@ -77,7 +75,7 @@ def gain(arms: Mapping[str, Sequence[runs.Run]]) -> stats.Mean:
 def report(arms: Mapping[str, Sequence[runs.Run]]) -> str:
   """Returns the page; its figures show the complete runs."""
   done = {
-    stem: [run for run in repetitions if run.done]
+    stem: [run for run in repetitions if run.complete]
     for stem, repetitions in arms.items()
   }
   done = {

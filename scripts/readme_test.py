@@ -28,8 +28,10 @@ COMMANDS = [
   line for block in _blocks("bash") for line in block.strip().splitlines()
 ]
 MODULES = [c for c in COMMANDS if c.startswith("python -m ")]
-NEED_RUNS = tuple(
-  f"scripts.{name}" for name in ("select_best", "tables", "figures", "report")
+# They take minutes, or runs that this test does not have.
+HELP_ONLY = tuple(
+  f"scripts.{name}"
+  for name in ("bench_", "chaos", "select_best", "tables", "figures", "report")
 )
 CONFIGS = re.findall(
   r"(?<!scripts\.sweep --config )configs/(\w+)\.py(?::([\w=/.,]+))?", README
@@ -53,8 +55,8 @@ def test_scripts_exist_and_parse(command):
 @pytest.mark.parametrize("command", MODULES)
 def test_modules_run(command, tmp_path):
   words = shlex.split(command)[2:]
-  if words[0].startswith(("scripts.bench_", *NEED_RUNS)):
-    words[1:] = ["--help"]  # minutes, or runs; they have tests of their own
+  if words[0].startswith(HELP_ONLY):
+    words[1:] = ["--help"]
   if words[0] == "scripts.sweep":
     words.append("--dry_run")
   elif "--config" in words:
@@ -100,6 +102,6 @@ def test_configs_load(name, arg):
 @pytest.mark.parametrize("code", _blocks("python"))
 def test_python_runs(code):
   # Its ViT-B/16 on 224 px is the real thing; two patches a side will do here.
-  values = {"image": np.zeros((1, 32, 32, 3), np.float32)}
+  values = {"images": np.zeros((1, 32, 32, 3), np.float32)}
   exec(code, values)
   assert values["logits"].shape == (1, 1000)

@@ -8,7 +8,6 @@ Shows whatever the runs in these folders give, and lists what they do not.
 import argparse
 import collections
 import os
-import pathlib
 import sys
 from collections.abc import Sequence
 
@@ -19,6 +18,7 @@ from scripts import (
   figures,
   formats,
   layouts,
+  output,
   page,
   results,
   runs,
@@ -50,26 +50,26 @@ _LINES = (
 )
 
 
-def report(found: Sequence[runs.Run], title: str, note: str = "") -> str:
-  """Returns the page.
-
-  Raises:
-    ValueError: see `layouts.build`.
-  """
-  return page.page(
+def report(
+  found: Sequence[runs.Run], title: str, note: str = ""
+) -> tuple[str, list[str]]:
+  """Returns the page, and why tables are missing from it."""
+  tables, wrong = _tables(found)
+  content = page.page(
     title,
     *([page.paragraph(note)] if note else []),
     page.paragraph(_summary(found)),
-    *_tables(found),
+    *tables,
     *_figures(found),
     *_speed(found),
     *_differences(found),
     *_runs(found),
   )
+  return content, wrong
 
 
 def _summary(found):
-  done = sum(bool(run.done) for run in found)
+  done = sum(run.complete for run in found)
   text = f"{len(found)} runs, {done} of them complete."
   if done < len(found):
     text += " The others are left out of all means."
@@ -80,14 +80,21 @@ def _summary(found):
 
 
 def _tables(found):
-  built = [layouts.build(name, found) for name in layouts.LAYOUTS]
+  """Returns the tables that hold something, and what is wrong with others."""
+  built, wrong = [], []
+  for name in layouts.LAYOUTS:
+    try:
+      built.append(layouts.build(name, found))
+    except ValueError as e:
+      wrong.append(f"{layouts.title(name).partition(':')[0]}: {e}")
   filled = [table for table in built if table.filled]
   empty = [t.title.partition(":")[0] for t in built if not t.filled]
   parts = [formats.html(entries.condensed(table)) for table in filled]
   if empty:
     text = f"Without any result here: {', '.join(empty)}."
     parts.append(page.paragraph(text))
-  return parts
+  parts += [page.paragraph(f"Left out: {reason}") for reason in wrong]
+  return parts, wrong
 
 
 def _figures(found):
@@ -225,12 +232,12 @@ def _run(run, cell, found):
 
 def _result(run, cell):
   """Returns the run's result by name, "–" for an incomplete run."""
-  if not run.done:
+  if not run.complete:
     return "–"
   named = (cell.metric if cell else "", *layouts.GUEST_METRICS)
   for metric in named:
     if metric in run.finals:
-      value = run.finals[metric]
+      value = run.final(metric)
       text = (
         f"{100 * value:.2f}%" if results.is_fraction(metric) else f"{value:g}"
       )
@@ -246,13 +253,13 @@ def main(argv: Sequence[str] | None = None):
   parser.add_argument("--note", default="", help="a paragraph at the top")
   args = parser.parse_args(argv)
   try:
-    content = report(runs.find(args.runs), args.title, args.note)
-    path = pathlib.Path(args.output)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(content, encoding="utf-8")
+    content, wrong = report(runs.find(args.runs), args.title, args.note)
+    output.write(args.output, content)
   except (ValueError, OSError) as e:
     sys.exit(f"Error: {e}")
-  print(f"Report: {path.absolute()}")
+  print(f"Report: {os.path.abspath(args.output)}")
+  if wrong:
+    sys.exit("\n".join(f"Error: left out: {reason}" for reason in wrong))
 
 
 if __name__ == "__main__":

@@ -54,6 +54,19 @@ def test_a_page_of_everything(root, tmp_path, capsys):
   assert sum("Not drawn, Figure" in t for t in text) == 2  # 2 and 4
 
 
+def test_a_table_that_means_nothing_is_left_out_and_said(root, capsys):
+  config = json.loads((root / "dpn-s0" / "config.json").read_text())
+  (root / "dpn-s1" / "config.json").write_text(json.dumps(config))
+  with pytest.raises(
+    SystemExit, match=r"left out: Table 1 \(left\): .* the same"
+  ):
+    report.main([str(root), "-o", str(root / "r.html")])
+  assert "Report: " in capsys.readouterr().out
+  text = quickstart_test.Page((root / "r.html").read_text("utf-8")).text
+  assert any(t.startswith("Left out: Table 1 (left): ") for t in text)
+  assert "How the configs differ" in text
+
+
 def test_speed_is_shown_where_it_was_recorded(root):
   timing = {"step": 20, "img_per_sec": 1234.0, "core_hours": 0.25}
   for name in ("none-s0", "none-s1"):

@@ -80,13 +80,11 @@ def collect(
 def _arm(repetitions, metrics):
   candidates = [run for run in repetitions if cells.is_candidate(run)]
   if candidates and candidates == repetitions:
-    repetitions = [run for run in candidates if run.chosen]
-    if not repetitions:
-      return Arm(waiting=f"{len(candidates)} candidates, none selected yet")
-    if not any(m in run.finals for m in metrics for run in repetitions):
-      return Arm(waiting="selected, not tested yet")
-  done = [run for run in repetitions if run.done]
-  still = [run for run in repetitions if not run.done]
+    repetitions, waiting = _selected(candidates, metrics)
+    if waiting:
+      return Arm(waiting=waiting)
+  done = [run for run in repetitions if run.complete]
+  still = [run for run in repetitions if not run.complete]
   if not done:
     return Arm(open=still)
   _check_alike(done)
@@ -94,6 +92,24 @@ def _arm(repetitions, metrics):
   one_a_seed, copies = _one_a_seed(done, metric)
   values, probes = _values(one_a_seed, metric)
   return Arm(one_a_seed, still, copies, metric, values, probes)
+
+
+def _selected(candidates, metrics):
+  """Returns the candidates that count, or what they wait for."""
+
+  def tested(chosen):
+    return any(m in run.finals for m in metrics for run in chosen)
+
+  chosen = [run for run in candidates if run.chosen]
+  if chosen:
+    return chosen, "" if tested(chosen) else "selected, not tested yet"
+  count = len({run.config["table"]["candidate"] for run in candidates})
+  complete = [run for run in candidates if run.complete]
+  never_chosen = all(run.chosen is None for run in candidates)
+  if count == 1 and never_chosen and tested(complete):
+    return candidates, ""  # there is nothing to choose between
+  what = f"{count} candidates" if count > 1 else "1 candidate"
+  return [], f"{what}, none selected yet"
 
 
 def _check_alike(done):
@@ -145,8 +161,10 @@ def _values(done, metric):
     prefix = f"{metric}-seed-"
     probes = {k for k in done[0].finals if k.startswith(prefix)}
     if len(probes) > 1:
-      by_probe = {k.removeprefix(prefix): scaled(done[0], k) for k in probes}
-      return dict(sorted(by_probe.items())), True
+      return {
+        f"probe {k.removeprefix(prefix)}": scaled(done[0], k)
+        for k in sorted(probes)
+      }, True
   return values, False
 
 

@@ -41,6 +41,10 @@ class Run:
   chosen: bool | None = None
 
   @property
+  def complete(self) -> bool:
+    return self.done is not None
+
+  @property
   def seed(self) -> int:
     return self.config.get("seed", 0)
 
@@ -53,7 +57,7 @@ class Run:
   @property
   def status(self) -> str:
     """Returns "complete", or how far the run has come."""
-    if self.done:
+    if self.complete:
       return "complete"
     total = self.config.get("total_steps")
     return f"incomplete, step {self.step:,}" + (
@@ -102,14 +106,25 @@ class Run:
     """Returns the metrics of the last step of a complete run, and `tested`."""
     if self.done is None:
       raise ValueError(f"{self.path} is incomplete: train it to its end first.")
-    last = self.done.get("metrics") or (self.rows[-1] if self.rows else {})
+    last = self.done.get("metrics") or self._last_row()
     return {k: v for k, v in {**last, **self.tested}.items() if k != "step"}
+
+  def _last_row(self):
+    """Returns all that was logged at the last step."""
+    rows = [row for row in self.rows if row["step"] == self.rows[-1]["step"]]
+    return {name: value for row in rows for name, value in row.items()}
 
   def final(self, metric: str) -> float:
     """Returns the metric's value at the last step of a complete run."""
     if metric not in self.finals:
       raise ValueError(self._unknown("final metric", metric, self.finals))
-    return self.finals[metric]
+    value = self.finals[metric]
+    if not isinstance(value, int | float):
+      raise ValueError(
+        f"In {self.path}: {metric} is {value!r}, expected a number. Check what "
+        "wrote done.json there."
+      )
+    return value
 
   def series(self, metric: str) -> tuple[np.ndarray, np.ndarray]:
     """Returns (steps, values), (logged,) each."""
@@ -146,16 +161,30 @@ def read(path: str) -> Run:
       f"{path} is not the folder of a run: it has no config.json. Give the "
       "--workdir of trainers.train."
     )
+  _check(path, config)
   return Run(
     path,
     config,
     _read_rows(os.path.join(path, metrics.METRICS)),
     _read_json(os.path.join(path, "done.json")),
-    _read_json(os.path.join(path, "environment.json")) or (),
+    _read_json(os.path.join(path, "environment.json"), list) or (),
     _read_rows(os.path.join(path, metrics.TIMING)),
     _read_json(os.path.join(path, "test.json")) or {},
     _chosen(path),
   )
+
+
+def _check(path, config):
+  """Raises if a field that tells runs apart is of another kind."""
+  kinds = {"seed": int, "model": dict, "input": dict, "table": dict}
+  for name, kind in kinds.items():
+    value = config.get(name)
+    if value is not None and not isinstance(value, kind):
+      what = "an integer" if kind is int else "an object"
+      raise ValueError(
+        f"{os.path.join(path, 'config.json')}: {name!r} is {value!r}, expected "
+        f"{what}. Is it the config of a run of trainers.train?"
+      )
 
 
 def _chosen(path):
@@ -224,12 +253,18 @@ def _read_rows(path):
   return rows
 
 
-def _read_json(path):
-  """Returns what a JSON file holds, None if there is no such file."""
+def _read_json(path, kind=dict):
+  """Returns the dict or list in a file, None if there is no such file."""
   if not os.path.exists(path):
     return None
-  with open(path) as f:
+  with open(path, encoding="utf-8") as f:
     try:
-      return json.load(f)
-    except json.JSONDecodeError as e:
+      data = json.load(f)
+    except ValueError as e:
       raise ValueError(f"{path} is damaged, expected JSON: {e}.") from e
+  if not isinstance(data, kind):
+    raise ValueError(
+      f"{path} holds {json.dumps(data)[:40]}, expected "
+      f"{'an object' if kind is dict else 'a list'}."
+    )
+  return data

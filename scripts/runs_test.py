@@ -122,3 +122,32 @@ def test_damaged_json_is_named(tmp_path):
   (tmp_path / "a" / "done.json").write_text("{")
   with pytest.raises(ValueError, match=r"done\.json is damaged"):
     runs.read(str(tmp_path / "a"))
+
+
+@pytest.mark.parametrize(
+  ("file", "content", "error"),
+  [
+    ("config.json", "[1]", r"holds \[1\], expected an object"),
+    ("config.json", '{"seed": "one"}', "'seed' is 'one', expected an integer"),
+    ("config.json", '{"table": "3"}', "'table' is '3', expected an object"),
+    ("done.json", "[]", r"holds \[\], expected an object"),
+    ("environment.json", "{}", "expected a list"),
+  ],
+)
+def test_json_of_another_kind_is_named(tmp_path, file, content, error):
+  testing.write_run(tmp_path / "a", rows=ROWS)
+  (tmp_path / "a" / file).write_text(content)
+  with pytest.raises(ValueError, match=error):
+    runs.read(str(tmp_path / "a"))
+
+
+def test_a_run_is_complete_with_any_done_json(tmp_path):
+  """Without metrics there, what the last step logged counts, in all rows."""
+  rows = [*ROWS, {"step": 100, "test/loss": "low"}]
+  testing.write_run(tmp_path / "a", rows=rows)
+  (tmp_path / "a" / "done.json").write_text("{}")
+  run = runs.read(str(tmp_path / "a"))
+  assert run.status == "complete"
+  assert (run.final("loss"), run.final("test/prec@1")) == (1.0, 0.75)
+  with pytest.raises(ValueError, match="test/loss is 'low', expected a number"):
+    run.final("test/loss")

@@ -10,7 +10,7 @@ linearly, black to white, over the range given below it.
 import jax
 import matplotlib
 import numpy as np
-from absl import app, flags
+from absl import app, flags, logging
 from matplotlib import figure
 from ml_collections import config_flags
 
@@ -18,6 +18,7 @@ import dpn.tasks
 from input_pipeline import pipeline
 
 _SMALLEST_SHARE = 0.02  # Smaller ones are smoothing, not labels.
+_LONGEST = 22  # Characters that fit under an image.
 
 
 def batch(config, count: int) -> tuple[np.ndarray, list[str], str]:
@@ -70,7 +71,12 @@ def sheet(
 ) -> figure.Figure:
   """Returns the images in rows of `cols`, each with its text underneath."""
   rows = -(-len(images) // cols)
-  fig = figure.Figure(figsize=(1.4 * cols, 1.65 * rows + 0.5), dpi=120)
+  if max(map(len, texts)) > _LONGEST:
+    texts = [text.replace(" + ", "\n+ ") for text in texts]
+  lines = 1 + max(text.count("\n") for text in texts)
+  below = 0.1 + 0.12 * lines  # Inches, as the following.
+  height = (1.4 + below) * rows + 0.45
+  fig = figure.Figure(figsize=(1.4 * cols, height), dpi=120)
   axes = fig.subplots(rows, cols, squeeze=False).ravel()
   for ax in axes:
     ax.set_axis_off()
@@ -88,12 +94,16 @@ def sheet(
       transform=ax.transAxes,
     )
   fig.text(0.01, 0.005, caption, fontsize=6, family="monospace", wrap=True)
-  fig.subplots_adjust(0.01, 0.6 / (1.65 * rows + 0.5), 0.99, 0.99, 0.04, 0.16)
+  fig.subplots_adjust(
+    0.01, (0.4 + below) / height, 0.99, 0.99, 0.04, below / 1.4
+  )
   return fig
 
 
 def main(argv):
   del argv
+  if not flags.FLAGS["verbosity"].present:
+    logging.set_verbosity(logging.WARNING)
   matplotlib.use("agg")
   count = _ROWS.value * _COLS.value
   images, texts, caption = batch(_CONFIG.value, count)

@@ -69,3 +69,12 @@ def test_writes_a_picture(tmp_path):
   assert [ax.texts[0].get_text() for ax in fig.axes[:5]] == texts
   fig.savefig(out)
   assert out.read_bytes().startswith(b"\x89PNG")
+
+
+def test_long_labels_stay_under_their_images():
+  texts = ["automobile 0.52 + airplane 0.48", "cat 0.62 + automobile 0.38"]
+  fig = show_batch.sheet(np.zeros((2, 4, 4, 3)), texts, "a line", 2)
+  fig.draw_without_rendering()
+  left, right = (ax.texts[0].get_window_extent() for ax in fig.axes)
+  assert not left.overlaps(right)
+  assert not left.overlaps(fig.texts[0].get_window_extent())

@@ -31,7 +31,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from dpn import checkpoint, names
-from scripts import jobs
+from dpn.models import stem
+from scripts import jobs, output
+from trainers import schema
 
 INDEX = "sweep.json"
 TRAINER = ("-m", "trainers.train")
@@ -156,8 +158,10 @@ def _arm(module, entry, out, overrides):
       f"The arm {entry['name']!r} cannot name a folder: use letters, digits "
       "and . + = , - _."
     )
+  fields = dict(entry.get("overrides") or {}) | dict(overrides)
   try:
     config = module.get_config(entry["arg"])
+    _check_fields(config, fields)
   except (ValueError, KeyError) as e:
     raise ValueError(f"Arm {folder}: {e}") from e
   if config.get("seed") != entry["seed"]:
@@ -165,11 +169,16 @@ def _arm(module, entry, out, overrides):
       f"Arm {folder}: its config has seed {config.get('seed')}, its entry in "
       f"sweep() {entry['seed']}. Let them agree."
     )
-  own = dict(entry.get("overrides") or {})
-  return Arm(
-    **entry | {"overrides": own | dict(overrides)},
-    workdir=os.path.join(out, folder),
-  )
+  return Arm(**entry | {"overrides": fields}, workdir=os.path.join(out, folder))
+
+
+def _check_fields(config, fields):
+  """Raises on what would fail at a run's start for sure."""
+  for field in fields:
+    if (top := field.partition(".")[0]) not in schema.TOP:
+      raise ValueError(names.unknown("field", top, schema.TOP))
+  if stem_ln := (config.get("model") or {}).get("stem_ln"):
+    stem.get_norms(stem_ln)
 
 
 def write_index(config: str, arg: str, out: str, arms: Sequence[Arm]):
@@ -197,9 +206,9 @@ def write_index(config: str, arg: str, out: str, arms: Sequence[Arm]):
   entries = [dataclasses.asdict(arm) for arm in every.values()]
   for entry in entries:
     entry["workdir"] = os.path.basename(entry["workdir"])
-  os.makedirs(out, exist_ok=True)
   index = {"config": config, "arg": arg, "arms": entries}
-  checkpoint.write_json(path, index)
+  with output.made(out):
+    checkpoint.write_json(path, index)
 
 
 def read_index(out: str) -> tuple[str, dict[str, Arm]]:
@@ -230,8 +239,9 @@ def hold(out: str) -> Iterator[int]:
   The arms inherit the lock: should the sweep be killed, the next one waits for
   what still runs.
   """
-  os.makedirs(out, exist_ok=True)
-  with open(os.path.join(out, "sweep.lock"), "a") as f:
+  with output.made(out):
+    f = open(os.path.join(out, "sweep.lock"), "a")  # noqa: SIM115, see below
+  with f:
     try:
       fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as e:

@@ -77,9 +77,9 @@ def _calls(made):
 def test_a_failing_arm_and_a_second_sweep(made, capsys):
   out = pathlib.Path(made[1])
   with pytest.raises(SystemExit) as exit_info:
-    _main(made, "--jobs", "2", "--set", "lr=0.1", "--set", "config.x=a b")
+    _main(made, "--jobs", "2", "--set", "lr=0.1", "--set", "config.loss=a b")
   assert exit_info.value.code == 1
-  fields = "['--config.lr=0.1', '--config.x=a b']"
+  fields = "['--config.lr=0.1', '--config.loss=a b']"
   arms = [f"{name},seed={seed}" for name in "abc" for seed in (0, 1)]
   assert sorted(_calls(made)) == [f"{arm} {fields}" for arm in arms]
   text = capsys.readouterr().out
@@ -90,7 +90,7 @@ def test_a_failing_arm_and_a_second_sweep(made, capsys):
     "name": "b",
     "arg": "b,seed=1",
     "seed": 1,
-    "overrides": {"lr": "0.1", "x": "a b"},
+    "overrides": {"lr": "0.1", "loss": "a b"},
     "workdir": "b-s1",
     "cell": None,
     "candidate": None,
@@ -98,7 +98,7 @@ def test_a_failing_arm_and_a_second_sweep(made, capsys):
   # Once more: what is done is left alone, what failed is tried again.
   (out / "mended").touch()
   (out / "calls").unlink()
-  _main(made, "--set", "lr=0.1", "--set", "x=a b")
+  _main(made, "--set", "lr=0.1", "--set", "loss=a b")
   assert _calls(made) == [f"b,seed={seed} {fields}" for seed in (0, 1)]
   text = capsys.readouterr().out
   assert "6 arms, 4 of them done" in text
@@ -132,7 +132,7 @@ def test_what_runs_nothing(made, capsys, monkeypatch):
   assert "b-s1  not begun  b,seed=1\n" in capsys.readouterr().out
   (out / "a-s0").mkdir(parents=True)
   (out / "a-s0" / "done.json").touch()
-  _main(made, "--print_commands", "--set", "x=it's")
+  _main(made, "--print_commands", "--set", "loss=it's")
   lines = capsys.readouterr().out.splitlines()
   assert len(lines) == 5  # a-s0 is done
   shown = subprocess.run(
@@ -141,7 +141,7 @@ def test_what_runs_nothing(made, capsys, monkeypatch):
     text=True,
     check=True,
   )
-  assert shown.stdout.endswith(f"\n{out}/a-s1\n--config.x=it's\n")
+  assert shown.stdout.endswith(f"\n{out}/a-s1\n--config.loss=it's\n")
   _main(made, "--slurm", "--jobs", "4")
   script = capsys.readouterr().out
   assert "#SBATCH --array=0-4%4\n" in script
@@ -196,6 +196,7 @@ def test_progress(tmp_path):
     (("--select", "d"), "Unknown arm in --select: 'd'.*Known: a, b, c"),
     (("--seeds", "0"), "--seeds must be 1 or more"),
     (("--jobs", "0"), "--jobs and"),
+    (("--set", "lrr=3"), "Arm a-s0: Unknown field 'lrr'. Did you mean 'lr'"),
   ],
 )
 def test_wrong_arguments(made, more, message):
@@ -225,6 +226,10 @@ def test_wrong_sweeps(made, old, new, message):
 
 def test_the_command_is_the_trainers():
   digits = str(ROOT / "configs" / "digits.py")
+  with pytest.raises(
+    ValueError, match=r"Arm dpm-s0: .*'dpm'. Did you mean 'dpn'"
+  ):
+    sweep.find(digits, "stems=dpm", "runs")
   [arm] = sweep.find(digits, "stems=dpn,runlocal", "runs")
   command = arm.command("configs/digits.py")
   assert command == [

@@ -9,12 +9,11 @@ configs/common.py). A cell that was never run says "not run".
 """
 
 import argparse
-import pathlib
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 
 from dpn import names
-from scripts import cells, formats, layouts, page, runs
+from scripts import cells, formats, layouts, output, page, runs
 
 FORMATS = {"text": formats.text, "md": formats.md, "html": formats.html}
 LONG = (
@@ -44,7 +43,7 @@ def long_rows(found: Iterable[runs.Run]) -> Iterator[dict[str, str]]:
       "seed": run.seed,
       "commit": run.commit,
       "config_hash": run.config_hash,
-      "complete": bool(run.done),
+      "complete": run.complete,
     }
     for row in run.rows:
       for metric, value in row.items():
@@ -93,8 +92,7 @@ def _write(path: str | None, content: str):
   if path is None:
     print(content, end="" if content.endswith("\n") else "\n")
     return
-  pathlib.Path(path).parent.mkdir(parents=True, exist_ok=True)
-  pathlib.Path(path).write_text(content, "utf-8")
+  output.write(path, content)
   print(f"Wrote {path}.")
 
 

@@ -169,15 +169,33 @@ def test_table_6_is_relative_to_dpn(root):
 
 def test_a_single_run_has_the_interval_of_its_probe(tmp_path):
   name = "fewshot/imagenet_25shot"
-  probes = {f"{name}-seed-{i}": v for i, v in enumerate((0.51, 0.52, 0.53))}
-  testing.write_run(
-    tmp_path / "a",
-    config={"table": {"recipe": "I21k", "arch": "S/32", "steps": 93000}},
-    rows=[{"step": 1, name: 0.52, **probes}],
-    seconds=1.0,
-  )
-  row = _cells(tmp_path, "93000", "S/32", name="1_right")
-  assert row["ours base"] == "52.00 ± 2.48 (n=1, CI of 3 probes)"
+
+  def write(stem_ln, seed, shift):
+    probed = {
+      f"{name}-seed-{i}": v + shift for i, v in enumerate((0.51, 0.52, 0.53))
+    }
+    table = {"recipe": "I21k", "arch": "S/32", "steps": 93000}
+    testing.write_run(
+      tmp_path / f"{stem_ln}{seed}",
+      stem_ln=stem_ln,
+      seed=seed,
+      config={"table": table},
+      rows=[{"step": 1, name: 0.52 + shift, **probed}],
+      seconds=1.0,
+    )
+
+  def cells():
+    return _cells(tmp_path, "93000", "S/32", name="1_right")
+
+  write("none", 0, 0.0)
+  assert cells()["ours base"] == "52.00 ± 2.48 (n=1, CI of 3 probes)"
+  write("dpn", 0, 0.01)
+  paired = "+1.00 ± 0.00 (n=1, CI of 3 probes, paired)"
+  assert cells()["ours DPN − base"] == paired
+  # Three seeds of runs are not paired with three seeds of a probe.
+  write("dpn", 1, 0.02)
+  write("dpn", 2, 0.03)
+  assert cells()["ours DPN − base"] == "+2.00 (n=1, unpaired)"
 
 
 def test_vtab_has_means_of_groups_once_all_tasks_are_run(tmp_path):
@@ -217,6 +235,7 @@ def test_of_candidates_only_the_selected_ones_count(tmp_path):
     return _cells(tmp_path, "B/16", "DTD", name="3")["ours base"]
 
   write(0.1)
+  assert ours() == "1 candidate, none selected yet"
   write(0.2)
   assert ours() == "2 candidates, none selected yet"
   choices = {"DTD": {"candidate": "lr=0.2", "runs": ["lr0.2"]}}
@@ -226,6 +245,23 @@ def test_of_candidates_only_the_selected_ones_count(tmp_path):
   row = {"step": 1, "test/prec@1": 0.625}
   (tmp_path / "lr0.2" / "test.json").write_text(json.dumps(row))
   assert ours() == "62.50 (n=1)"
+
+
+def test_a_single_candidate_that_was_tested_counts(tmp_path):
+  table = {"recipe": "VTAB", "arch": "B/16", "task": "DTD", "candidate": "lr=1"}
+  for seed, value in enumerate((0.5, 0.75)):
+    testing.write_run(
+      tmp_path / f"s{seed}",
+      seed=seed,
+      config={"table": table},
+      rows=[{"step": 1, "test/prec@1": value}],
+      seconds=1.0,
+    )
+  # s = 17.678, so 12.706 · s / √2.
+  ours = _cells(tmp_path, "B/16", "DTD", name="3")["ours base"]
+  assert ours == "62.50 ± 158.83 (n=2)"
+  natural = _row(_build(tmp_path, "3"), "B/16", "mean of Natural")
+  assert natural["ours base"] == "incomplete: 1 of 7 tasks"
 
 
 @pytest.mark.parametrize(

@@ -78,6 +78,14 @@ class Experiment(Training):
   def batch_size(self) -> int:
     return self.config["input"]["batch_size"]
 
+  def due(self, every_steps: int, step: int) -> bool:
+    """Returns whether what happens `every_steps` happens after this step.
+
+    Every 0 steps means at the end alone.
+    """
+    at_end = step == self.total_steps
+    return at_end or (every_steps > 0 and step % every_steps == 0)
+
 
 def from_config(config: Mapping[str, Any]) -> Experiment:
   """Returns the experiment that a config describes.

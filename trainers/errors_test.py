@@ -7,8 +7,9 @@ import sys
 import numpy as np
 import pytest
 
-from input_pipeline import testing
-from trainers import train
+from dpn import metrics
+from input_pipeline import sources, testing
+from trainers import report, train, update
 from trainers.testing import tiny_config
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -160,6 +161,23 @@ runpy.run_module("trainers.train", run_name="__main__")
   assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(
+  ("last", "message"),
+  [
+    (np.nan, r"Bad\.\nNot finite now: params/b/c, opt_state\."),
+    (-9.0, r"Bad\.\nNot finite now: opt_state\."),
+  ],
+)
+def test_divergence_names_the_arrays(last, message):
+  params = {"a": np.ones(2), "b": {"c": np.array([1, last])}}
+  state = update.TrainState(1, params, {}, -np.inf)
+  with (
+    pytest.raises(metrics.NonFiniteError, match=message),
+    train._naming_leaves(lambda: state),
+  ):
+    raise metrics.NonFiniteError("Bad.")
+
+
 def test_divergence_on_the_command_line(tmp_path):
   done = _command_line(
     "--config=configs/digits.py:runlocal,seed=3",
@@ -173,6 +191,7 @@ def test_divergence_on_the_command_line(tmp_path):
   assert '"seed": 3,' in done.stdout
   assert "l2_params = inf" in done.stderr
   assert "at step 2; finite until step 1." in done.stderr
+  assert "Finite still, but largest: params/" in done.stderr
   assert "Traceback" not in done.stderr
 
 
@@ -194,3 +213,34 @@ def test_errors_on_the_command_line(tmp_path, config, message):
   assert message in done.stderr
   assert "Traceback" not in done.stderr
   assert not workdir.exists()
+
+
+def test_skipped_examples_are_counted_across_a_restart(tmp_path, monkeypatch):
+  workdir = str(tmp_path)
+  config = tiny_config(total_steps=10, log_training_steps=5, ckpt_steps=6)
+  config.evals = {}
+  config.num_classes = 9  # So the nines do not fit.
+  config.input.pp = config.input.pp.replace("10", "9")
+  config.input.on_error = "skip"
+
+  source = sources.make(config.input.data.to_dict())
+  nine = [source[i]["label"] == 9 for i in range(40)]
+  # One stands in for each nine; where that is a nine, too, the one after it.
+  per_epoch = sum(
+    (nine + nine)[i : i + 40].index(False) for i in range(len(nine))
+  )
+  assert per_epoch >= 2
+
+  take = report.Log.training
+  with monkeypatch.context() as patch:
+    patch.setattr(
+      report.Log,
+      "training",
+      lambda log, step, *args: 1 / (step < 10) and take(log, step, *args),
+    )
+    with pytest.raises(ZeroDivisionError):
+      train.train(config, workdir)
+  train.train(config, workdir)
+  rows = metrics.read(str(tmp_path / "metrics.jsonl"))
+  counts = {row["step"]: row["skipped"] for row in rows}
+  assert counts == {5: per_epoch, 10: 2 * per_epoch}

@@ -176,7 +176,7 @@ class Log:
       step, trained = self._row
       self._row, row = None, trained | row
     if row:
-      self._check_row(step, row)
+      metrics.check_finite(step, self._finite_step, row)
       self.last_row = {"step": step, **row}
       if self._writer:
         self._writer.write(step, row)

@@ -18,11 +18,13 @@ import time
 import traceback
 
 import jax
+import numpy as np
 from absl import app, flags, logging
+from jax.experimental import multihost_utils
 from ml_collections import config_flags
 
 from dpn import checkpoint, clock, metrics, sharding, trees
-from dpn.models import load
+from dpn.models import parameter_files
 from evaluators import base as evaluators_base
 from input_pipeline import device
 from trainers import build, cluster, preemption, provenance, report
@@ -80,8 +82,6 @@ def train(
     experiment = build.from_config(config)
   # Only now, after all that a wrong config could fail at.
   with hold(), preemption.Notice() as notice:
-    if jax.process_index() == 0:
-      provenance.record(workdir, config.to_dict())
     checkpoints = checkpoint.Checkpointer(
       os.path.join(workdir, build.CHECKPOINTS),
       timeout_secs=config.get("ckpt_timeout") or 1200,
@@ -89,6 +89,9 @@ def train(
     with contextlib.closing(checkpoints):
       with split.part("state"):
         state, position, source = build.initial_state(experiment, checkpoints)
+      if jax.process_index() == 0:
+        run_directory.write_config(workdir, config.to_dict())
+        provenance.record(workdir, config.to_dict())
       report.start(experiment, state, source)
       log = report.Log(experiment, workdir, int(state.step), split)
       with contextlib.closing(log):
@@ -109,7 +112,7 @@ def finish(workdir, experiment, state, last_row):
   checkpoint.save_params(
     os.path.join(workdir, "params.safetensors"),
     state.variables["params"],
-    state.variables.get(load.STATISTICS),
+    state.variables.get(parameter_files.STATISTICS),
     build.description(experiment),
   )
   if jax.process_index() == 0:
@@ -134,7 +137,8 @@ def loop(experiment, state, position, checkpoints, log, notice):
   Args:
     experiment: as built.
     state: to start from; it is consumed.
-    position: `examples_seen` before the first step, and perhaps `unevaluated`.
+    position: `examples_seen` before the first step, and perhaps `skipped` and
+      `unevaluated`.
     checkpoints: where to save.
     log: where to write metrics.
     notice: whether to stop early.
@@ -143,37 +147,25 @@ def loop(experiment, state, position, checkpoints, log, notice):
     The last state, and whether nothing remains to be done.
   """
   step, seen = int(state.step), position["examples_seen"]
-  # Every 0 steps: at the end alone.
-  due = lambda every: (
-    step == experiment.total_steps or (every and step % every == 0)
-  )
+  evaluate_first(experiment, state, position, log)
+  if step == experiment.total_steps:
+    return state, True
 
-  def evaluate():
-    row = {}
-    for evaluator in experiment.evaluators:
-      if due(evaluator.every_steps):
-        row |= log.evaluation(evaluator, state.variables)
-    return row
+  def skipped():
+    return _skipped(experiment, batches, position.get("skipped", 0))
 
   def save(**position):
     with log.split.part("checkpoint"):
-      checkpoints.save(step, state, {"examples_seen": seen, **position})
+      counts = {"examples_seen": seen, **skipped()}
+      checkpoints.save(step, state, counts | position)
 
-  if "unevaluated" in position:
-    log.flush(step, position["unevaluated"] | evaluate())
-  if step == experiment.total_steps:
-    if step == 0:  # evaluates config.model_init
-      log.flush(step, evaluate())
-    return state, True
   with log.split.part("compile"):
     update = experiment.compile()
-  batches = device.to_device(
-    experiment.data.batches(seen),
-    sharding.batch(experiment.mesh),
-    prefetch=experiment.config.get("prefetch_to_device") or 2,
-  )
   values, stop = None, False
-  with contextlib.closing(batches), _naming_leaves(lambda: state):
+  with (
+    contextlib.closing(batches_from(experiment, seen)) as batches,
+    _naming_leaves(lambda: state),
+  ):
     while step < experiment.total_steps and not stop:
       previous = values
       state, values = update(state, next(batches))
@@ -182,11 +174,11 @@ def loop(experiment, state, position, checkpoints, log, notice):
       jax.block_until_ready(previous)
       log.tick(step)
 
-      if due(experiment.log_steps):
-        log.training(step, values, batches)
+      if experiment.due(experiment.log_steps, step):
+        log.training(step, values | skipped(), batches)
       try:
         with notice.interrupts():
-          row = evaluate()
+          row = evaluate(experiment, state, step, log)
       except preemption.Preempted:
         log.check_finite(step, values)
         save(unevaluated=log.take_row())
@@ -194,22 +186,65 @@ def loop(experiment, state, position, checkpoints, log, notice):
       if row:
         log.flush(step, row)
       stop = notice.stop_after(step)
-      if due(experiment.ckpt_steps) or stop:
+      if experiment.due(experiment.ckpt_steps, step) or stop:
         log.flush()
         log.check_finite(step, values)
         save()
   return state, step == experiment.total_steps
 
 
+def evaluate_first(experiment, state, position, log):
+  """Runs the evaluations that come before any step.
+
+  They are those that SIGTERM cut short and, in a run without steps, all: of
+  config.model_init.
+  """
+  step = int(state.step)
+  if "unevaluated" in position:
+    row = evaluate(experiment, state, step, log)
+    log.flush(step, position["unevaluated"] | row)
+  elif experiment.total_steps == 0:
+    log.flush(step, evaluate(experiment, state, step, log))
+
+
+def evaluate(experiment, state, step, log):
+  """Returns the metrics of the evaluators whose turn it is after `step`."""
+  row = {}
+  for evaluator in experiment.evaluators:
+    if experiment.due(evaluator.every_steps, step):
+      row |= log.evaluation(evaluator, state.variables)
+  return row
+
+
+def batches_from(experiment, examples_seen):
+  """Returns an iterator of batches on the devices, from this position on."""
+  return device.to_device(
+    experiment.data.batches(examples_seen),
+    sharding.batch(experiment.mesh),
+    prefetch=experiment.config.get("prefetch_to_device") or 2,
+  )
+
+
+def _skipped(experiment, batches, before):
+  """Returns how many examples failed so far, if config.input skips them."""
+  if experiment.config.input.get("on_error") != "skip":
+    return {}
+  here = multihost_utils.process_allgather(np.int32(batches.skipped))
+  return {"skipped": before + int(np.sum(here))}
+
+
 @contextlib.contextmanager
 def _naming_leaves(state):
-  """Adds to a NonFiniteError which arrays of state() are not finite."""
+  """Adds to a NonFiniteError which arrays of state() are to blame."""
   try:
     yield
   except metrics.NonFiniteError as e:
     if leaves := trees.nonfinite(state()):
       more = f" and {len(leaves) - 10} more" if len(leaves) > 10 else ""
       e.args = (f"{e}\nNot finite now: {', '.join(leaves[:10])}{more}.",)
+    else:
+      name, size = trees.largest(state().params)
+      e.args = (f"{e}\nFinite still, but largest: params/{name}, {size:.3g}.",)
     raise
 
 

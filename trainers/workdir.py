@@ -19,7 +19,7 @@ FREE = re.compile(
   r"|(.*/)?data_dir|mesh(/.*)?|sharding_strategy(/.*)?|wandb(/.*)?|ckpt_.*"
 )
 
-
+CONFIG = "config.json"
 LOCK = "lock"
 
 
@@ -29,7 +29,7 @@ def hold(workdir: str, config: dict, *, allow_config_change: bool = False):
 
   Args:
     workdir: the directory.
-    config: resolved, as nested dicts; written to config.json.
+    config: resolved, as nested dicts.
     allow_config_change: go on although the config there differs.
 
   Raises:
@@ -46,7 +46,8 @@ def hold(workdir: str, config: dict, *, allow_config_change: bool = False):
     try:
       os.makedirs(workdir, exist_ok=True)
       stack.enter_context(_lock(workdir))
-      _keep_config(workdir, config, allow_config_change)
+      if not allow_config_change:
+        _check_config(workdir, config)
     except OSError as e:
       raise type(e)(
         f"Cannot write to --workdir={workdir}: {e.strerror or e}. Give a "
@@ -83,14 +84,17 @@ def _lock(workdir: str):
   return f
 
 
-def _keep_config(workdir, config, allow_config_change):
-  path = os.path.join(workdir, "config.json")
-  config = json.loads(json.dumps(config))
-  if _has_checkpoint(workdir) and not allow_config_change:
+def write_config(workdir: str, config: dict):
+  """Writes config.json: from the first checkpoint on, the run's config."""
+  checkpoint.write_json(os.path.join(workdir, CONFIG), config)
+
+
+def _check_config(workdir, config):
+  """Raises ValueError if the config of the run there is another one."""
+  path = os.path.join(workdir, CONFIG)
+  if _has_checkpoint(workdir) and os.path.exists(path):
     with open(path) as f:
-      _check_same(workdir, json.load(f), config)
-  if jax.process_index() == 0:
-    checkpoint.write_json(path, config)
+      _check_same(workdir, json.load(f), json.loads(json.dumps(config)))
 
 
 def _has_checkpoint(workdir: str) -> bool:

@@ -17,9 +17,9 @@ CONFIG = {
 }
 
 
-def _enter(*args, **kw):
-  with workdir.hold(*args, **kw):
-    pass
+def _enter(path, config, **kw):
+  with workdir.hold(path, config, **kw):
+    workdir.write_config(path, config)
 
 
 def test_the_config_is_written(tmp_path):

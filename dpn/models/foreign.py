@@ -30,6 +30,7 @@ class Layout:
     arrays: our array → theirs, for arrays outside of modules.
     fused: their module → the modules that it is the concatenation of.
     renamed: (pattern, replacement) for other names of the same things.
+    scales: their factors per channel → the module whose result they multiply.
     without_place: our modules that the library's own model has no place for.
   """
 
@@ -39,6 +40,7 @@ class Layout:
   arrays: Mapping[str, str]
   fused: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
   renamed: tuple[tuple[str, str], ...] = ()
+  scales: Mapping[str, str] = dataclasses.field(default_factory=dict)
   without_place: tuple[str, ...] = ()
 
 
@@ -80,6 +82,10 @@ TIMM = Layout(
       "blocks.{i}.attn.v",
     ),
     "attn_pool.kv": ("attn_pool.k", "attn_pool.v"),
+  },
+  scales={
+    "blocks.{i}.ls1.gamma": "blocks.{i}.attn.proj",
+    "blocks.{i}.ls2.gamma": "blocks.{i}.mlp.fc2",
   },
   without_place=("stem/ln0", "pre_logits"),
 )
@@ -127,6 +133,17 @@ HF = Layout(
   without_place=("stem/ln0", "stem/ln1"),
 )
 LAYOUTS = {"timm": TIMM, "hf": HF}
+# What others have and our model lacks, by their names.
+_PARTS = (
+  (r"fc_norm\..*", "a LayerNorm behind the pooling instead of before it"),
+  (r"norm_pre\..*", "a LayerNorm behind the position embeddings"),
+  (r".*\b[qk]_norm\..*", "norms of queries and keys"),
+  (r".*\b(attn|mlp)\.norm\..*", "norms inside attention and MLP"),
+  (r"(.*\.)?(reg_token|register_tokens)", "registers"),
+  (r"dist_token|head_dist\..*|.*distillation.*", "a distillation token"),
+  (r".*\bmask_token", "a token for masked patches"),
+  (r"decoder\..*", "a decoder"),
+)
 
 
 def recognize(names) -> str | None:
@@ -151,7 +168,8 @@ def to_ours(flat: Flat, key: str, num_heads: int) -> Flat:
     ValueError: an array has a shape that its name does not allow.
   """
   layout = LAYOUTS[key]
-  flat = _split({_renamed(layout, name): x for name, x in flat.items()}, layout)
+  flat = {_renamed(layout, name): x for name, x in flat.items()}
+  flat = _split(_fold_layer_scale(flat, layout), layout)
   kernel = flat[layout.sign]
   patch = (*kernel.shape[2:], kernel.shape[1]) if kernel.ndim == 4 else None
   modules = {theirs: ours for ours, theirs in layout.modules.items()}
@@ -171,6 +189,40 @@ def to_ours(flat: Flat, key: str, num_heads: int) -> Flat:
     else:
       result[name] = x
   return result
+
+
+def check_parts(path: str, flat: Flat, key: str):
+  """Raises ValueError saying which parts of a file our model lacks.
+
+  Args:
+    path: for the message.
+    flat: as `to_ours` returns it.
+    key: in `LAYOUTS`.
+  """
+  known = LAYOUTS[key].arrays
+  left = sorted(n for n in flat if "/" not in n and n not in known)
+  found = {}
+  for name in left:
+    what = (w for pattern, w in _PARTS if re.fullmatch(pattern, name))
+    found.setdefault(next(what, "unknown parts"), []).append(name)
+  if found:
+    listed = "; ".join(
+      f"{what} ({', '.join(names[:4])}{', …' if names[4:] else ''})"
+      for what, names in found.items()
+    )
+    raise ValueError(
+      f"{path!r} is no model that ours can compute: it has {listed}."
+    )
+  if "pos_embedding" not in flat:
+    raise ValueError(
+      f"{path!r} has no {known['pos_embedding']!r}: our Vision Transformer "
+      "always has positions."
+    )
+
+
+def has_layer_scale(flat: Flat, key: str) -> bool:
+  """Returns whether `to_ours` multiplies such factors into other arrays."""
+  return any(_template(name)[0] in LAYOUTS[key].scales for name in flat)
 
 
 def from_ours(flat: Flat, key: str) -> Flat:
@@ -228,6 +280,20 @@ def _renamed(layout, name):
     if match := re.fullmatch(pattern, name):
       name = match.expand(replacement)
   return name
+
+
+def _fold_layer_scale(flat, layout):
+  """Returns `flat` with factors on a layer's result within its parameters."""
+  result = dict(flat)
+  for name, gamma in flat.items():
+    template, i = _template(name)
+    if template in layout.scales:
+      module = layout.scales[template].replace("{i}", i)
+      gamma = result.pop(name).astype(np.float32)
+      for leaf in {f"{module}.weight", f"{module}.bias"} & flat.keys():
+        x = flat[leaf]
+        result[leaf] = x * gamma.reshape(-1, *[1] * (x.ndim - 1))
+  return result
 
 
 def _split(flat, layout):

@@ -7,6 +7,7 @@ import json
 import pathlib
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import safetensors.numpy
@@ -40,7 +41,7 @@ OPTIONS = {
 # What the default of the library would have said otherwise.
 CONFIGS = {
   "timm_map": {
-    "architecture": "vit_base_patch16_siglip_224",
+    "architecture": "vit_base_patch32_siglip_256",
     "pretrained_cfg": {"mean": [0.5] * 3, "std": [0.5] * 3},
   },
   "hf_model": {"hidden_act": "gelu_pytorch_tanh", "layer_norm_eps": 1e-6},
@@ -119,10 +120,10 @@ def test_names_of_transformers_5_in_memory():
 
 
 def test_what_is_unknown_is_not_lost(tmp_path):
-  """Registers, layer scale and a norm behind the pooling."""
+  """Registers, a norm of queries and one behind the pooling."""
   flat = golden("timm_tok")
   flat["reg_token"] = np.zeros((1, 4, 8), np.float32)
-  flat["blocks.0.ls1.gamma"] = np.zeros(8, np.float32)
+  flat["blocks.0.attn.q_norm.weight"] = np.zeros(4, np.float32)
   flat["fc_norm.weight"] = flat.pop("norm.weight")
   model = make("timm_tok")
   with pytest.raises(ValueError, match="does not fit the model") as error:
@@ -130,10 +131,68 @@ def test_what_is_unknown_is_not_lost(tmp_path):
   rows = [line.split() for line in str(error.value).splitlines()[2:-1]]
   assert rows == [
     ["Transformer/encoder_norm/scale", "(8,)", "-", "missing"],
-    ["blocks.0.ls1.gamma", "-", "(8,)", "unexpected"],
+    ["blocks.0.attn.q_norm.weight", "-", "(4,)", "unexpected"],
     ["fc_norm.weight", "-", "(8,)", "unexpected"],
     ["reg_token", "-", "(1,", "4,", "8)", "unexpected"],
   ]
+
+
+@pytest.mark.parametrize(
+  ("name", "message"),
+  [
+    ("fc_norm.weight", r"behind the pooling .*\(fc_norm\.weight\)"),
+    ("norm_pre.bias", "behind the position embeddings"),
+    ("blocks.1.attn.k_norm.bias", "norms of queries and keys"),
+    ("blocks.1.mlp.norm.bias", "norms inside attention and MLP"),
+    ("reg_token", "registers"),
+    ("head_dist.weight", "a distillation token"),
+    ("decoder.0.bias", "a decoder"),
+    ("blocks.0.foo", r"unknown parts \(blocks\.0\.foo\)"),
+  ],
+)
+def test_parts_that_ours_lacks(name, message):
+  ours = foreign.to_ours(golden("timm_tok"), "timm", 2)
+  foreign.check_parts("x", ours, "timm")
+  with pytest.raises(ValueError, match=message):
+    foreign.check_parts("x", {**ours, name: np.zeros(1)}, "timm")
+
+
+def test_no_positions():
+  ours = foreign.to_ours(golden("hf_model"), "hf", 2)
+  del ours["pos_embedding"]
+  with pytest.raises(ValueError, match="always has positions"):
+    foreign.check_parts("x", ours, "hf")
+
+
+def test_layer_scale_is_folded(tmp_path):
+  """Factors that undo what is done to the layers before them."""
+  flat = golden("timm_tok")
+  assert not foreign.has_layer_scale(flat, "timm")
+  rng = np.random.RandomState(0)
+  for i in range(2):
+    for scale, module in (("ls1", "attn.proj"), ("ls2", "mlp.fc2")):
+      gamma = rng.uniform(0.5, 2, 8).astype(np.float32)
+      flat[f"blocks.{i}.{scale}.gamma"] = gamma
+      weight, bias = (f"blocks.{i}.{module}.{x}" for x in ("weight", "bias"))
+      flat[weight] = flat[weight] / gamma[:, None]
+      flat[bias] = flat[bias] / gamma
+  assert foreign.has_layer_scale(flat, "timm")
+  model = make("timm_tok")
+  path = write(tmp_path, "timm_tok", flat)
+  params = load.load(path, shapes(model), model=model)
+  logits, _ = jax.jit(model.apply)({"params": params}, GOLDEN["image"])
+  np.testing.assert_allclose(
+    logits, GOLDEN["timm_tok/logits"], rtol=1e-4, atol=1e-5
+  )
+
+
+@pytest.mark.parametrize("dtype", [np.float16, jnp.bfloat16])
+def test_half_precision_is_summed_in_full(tmp_path, dtype):
+  flat = {k: x.astype(dtype) for k, x in golden("timm_tok").items()}
+  path = write(tmp_path, "timm_tok", flat)
+  got = load.load(path, shapes(make("timm_tok")))["cls"]
+  cls, rows = (flat[k].astype(np.float32) for k in ("cls_token", "pos_embed"))
+  np.testing.assert_array_equal(got, cls + rows[:, :1])
 
 
 def test_another_width(tmp_path):
@@ -230,8 +289,9 @@ def test_heads_by_variant():
       )
     },
   }
-  assert infer.num_heads(flat, "timm") == 3
-  assert infer.num_heads(golden("timm_tok"), "timm") is None
+  small = golden("timm_tok")
+  for arrays, heads in ((flat, 3), (small, None)):
+    assert infer.num_heads(foreign.to_ours(arrays, "timm", 1)) == heads
 
 
 def test_not_a_vision_transformer():

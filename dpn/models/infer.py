@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from dpn.models import foreign, vit
+from dpn.models import vit
 
 
 def options(flat: Mapping[str, Any]) -> dict[str, Any]:
@@ -22,14 +22,15 @@ def options(flat: Mapping[str, Any]) -> dict[str, Any]:
   """
   block = r"Transformer/encoderblock(_\d+)?/"
   first = {match[0]: name for name in flat if (match := re.match(block, name))}
-  if "embedding/kernel" not in flat or not first:
+  embeddings = _embeddings(flat)
+  if not embeddings or not first:
     tops = sorted({name.partition("/")[0] for name in flat})
     raise ValueError(
       "These are not the parameters of a Vision Transformer: expected "
       f"'embedding/kernel' and 'Transformer/encoderblock…', got {tops}. Of a "
       "larger model name a part: 'file.npz:img'."
     )
-  *patch_size, _, width = flat["embedding/kernel"].shape
+  *patch_size, _, width = embeddings[-1].shape
 
   def inside(suffix):  # of any block
     return next(
@@ -43,9 +44,13 @@ def options(flat: Mapping[str, Any]) -> dict[str, Any]:
   scanned = "Transformer/encoderblock/" in first
   rep = flat.get("pre_logits/kernel")
   head = flat.get("head/kernel")
+  pe_norm = inside("(rel_posemb/)?pe_norm/scale")
+  stem = {"patch_size": list(patch_size)}
+  if "embedding/kernel" not in flat:
+    stem = {"conv_stem": [patch_size[0], len(embeddings)]}
   return {
     "num_classes": None if head is None else head.shape[-1],
-    "patch_size": list(patch_size),
+    **stem,
     "width": width,
     "depth": query.shape[0] if scanned else len(first),
     "mlp_dim": hidden.shape[-1],
@@ -55,21 +60,32 @@ def options(flat: Mapping[str, Any]) -> dict[str, Any]:
     "rep_size": False if rep is None else rep.shape[-1],
     "pool_type": _pool_type(flat),
     "posemb": _posemb(flat),
-    "posemb_join": ("add" if inside("pe_norm/scale") is None else "lape"),
+    "posemb_join": "add" if pe_norm is None else "lape",
   }
 
 
-def num_heads(flat: Mapping[str, Any], key: str) -> int | None:
+def channels(flat: Mapping[str, Any]) -> int:
+  """Returns the channels of the images, of arrays by our names."""
+  return _embeddings(flat)[0].shape[2]
+
+
+def _embeddings(flat):
+  """Returns the kernels from pixels to tokens, of a `conv_stem` many."""
+  if "embedding/kernel" in flat:
+    return [flat["embedding/kernel"]]
+  names = [k for k in flat if re.fullmatch(r"embedding/Conv_\d+/kernel", k)]
+  return [flat[f"embedding/Conv_{i}/kernel"] for i in range(len(names))]
+
+
+def num_heads(flat: Mapping[str, Any]) -> int | None:
   """Returns the heads of the variant with this width, depth and MLP.
 
   None if none in `vit.VARIANTS` has them: PyTorch's arrays do not tell.
 
   Args:
-    flat: arrays by the names of another library.
-    key: in `foreign.LAYOUTS`.
+    flat: arrays by our names, as if of one head.
   """
-  ours = foreign.to_ours(dict(flat), key, 1)
-  found = options(ours)
+  found = options(flat)
   for width, depth, mlp_dim, heads in vit.VARIANTS.values():
     if (width, depth, mlp_dim) == tuple(
       found[k] for k in ("width", "depth", "mlp_dim")
@@ -92,6 +108,24 @@ def tokens(flat: Mapping[str, Any], has_row: bool | None) -> int | None:
   if has_row is None:
     has_row = math.isqrt(rows) ** 2 + 1 == rows
   return rows - has_row
+
+
+def grid(flat: Mapping[str, Any], has_row: bool | None) -> tuple[int, int]:
+  """Returns (rows, cols) of patches with which a model has these shapes.
+
+  The images' own grid may be another one with as many patches.
+
+  Args:
+    flat: arrays by our names.
+    has_row: see `tokens`.
+  """
+  for name, x in flat.items():
+    if name.endswith("/rel_posemb/table"):  # (2 rows - 1) (2 cols - 1) offsets
+      offsets = x.shape[-2]
+      side = (math.isqrt(offsets) + 1) // 2
+      square = (2 * side - 1) ** 2 == offsets
+      return (side, side) if square else (1, (offsets + 1) // 2)
+  return 1, tokens(flat, has_row) or 4
 
 
 def _stem_ln(flat):

@@ -6,28 +6,24 @@ is an error unless allowed.
 """
 
 import math
-import os
 import re
-import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
-import safetensors
-import safetensors.numpy
 from absl import logging
 
-from dpn import names, trees
-from dpn.models import foreign, historical, origin, posemb_join, resample
+from dpn import trees
+from dpn.models import (
+  foreign,
+  historical,
+  origin,
+  posemb_join,
+  resample,
+)
+from dpn.models.parameter_files import STATISTICS, locate, read
 
 Flat = dict[str, Any]
-
-# A run's folder; one of Hugging Face or timm.
-FILES_IN_FOLDERS = ("params.safetensors", "model.safetensors")
-PICKLES = (".pth", ".pt", ".bin", ".ckpt", ".pkl", ".pickle", ".tar")
-STATISTICS = "batch_stats"
 
 
 def load(path: str, params: Mapping[str, Any], **kw: Any) -> dict[str, Any]:
@@ -53,7 +49,7 @@ def load_variables(
   `pos_embedding` of another length is resized if both grids are square.
 
   Args:
-    path: see `read`.
+    path: see `parameter_files.read`.
     variables: a model's `params` and, if it has any, `batch_stats`, which files
       hold as "batch_stats/<name>". `jax.ShapeDtypeStruct`s will do for all that
       is loaded. Other collections are returned as they are.
@@ -69,7 +65,7 @@ def load_variables(
     `dont_load` as it was given.
 
   Raises:
-    FileNotFoundError, ValueError: see `read`.
+    FileNotFoundError, ValueError: see `parameter_files.read`.
     ValueError: names or shapes differ and `dont_load` does not match them; or
       the options do, and `dont_check` does not name them.
   """
@@ -113,6 +109,7 @@ def match(
   model: Any = None,
   has_row: bool | None = None,
   dont_load: Sequence[str] = (),
+  advice: str | None = None,
 ) -> dict[str, Any]:
   """Returns `variables` with the values of `flat`, see `load_variables`.
 
@@ -124,6 +121,7 @@ def match(
     has_row: whether the class token has a row in the position embeddings of
       `flat`; None if unknown.
     dont_load: see `load_variables`.
+    advice: end of the message if they differ; None: about `dont_load`.
   """
   wanted = flatten(variables)
   loaded = historical.match_scan(flat, wanted)
@@ -134,7 +132,7 @@ def match(
   loaded = _match_posemb(loaded, wanted, has_row, wants_row)
   masks = trees.masks({**loaded, **wanted}, dont_load, "model_load.dont_load")
   kept = {name for mask in masks for name in mask if mask[name]}
-  _check(path, wanted, loaded, kept)
+  _check(path, wanted, loaded, kept, advice)
   return _unflatten(
     variables,
     {
@@ -157,118 +155,16 @@ def flatten(variables: Mapping[str, Any]) -> Flat:
 def _unflatten(variables, flat):
   """The inverse of `flatten`; collections not in `flat` stay."""
   result = {**variables}
-  stats = _subtree(flat, STATISTICS)
+  start = f"{STATISTICS}/"
+  stats = {
+    k.removeprefix(start): x for k, x in flat.items() if k.startswith(start)
+  }
   if stats:
     result[STATISTICS] = trees.unflatten(stats)
   result["params"] = trees.unflatten(
-    {k: x for k, x in flat.items() if not k.startswith(f"{STATISTICS}/")}
+    {k: x for k, x in flat.items() if not k.startswith(start)}
   )
   return result
-
-
-def locate(path: str) -> tuple[str, str | None]:
-  """Returns the file and the subtree that a path such as "x.npz:img" names.
-
-  A folder stands for the file in it that is one of `FILES_IN_FOLDERS`.
-
-  Raises:
-    FileNotFoundError, ValueError: see `read`.
-  """
-  if os.path.isdir(path):
-    files = [os.path.join(path, name) for name in FILES_IN_FOLDERS]
-    if found := [file for file in files if os.path.isfile(file)]:
-      return found[0], None
-    raise FileNotFoundError(
-      f"The folder {path!r} has no {' or '.join(FILES_IN_FOLDERS)}. Give the "
-      "folder of a finished run, or a parameter file."
-    )
-  match = re.fullmatch(r"(.+(\.\w+))(?::([^:]+))?", path)
-  file, suffix, subtree = match.groups() if match else (path, "", None)
-  if suffix in PICKLES:
-    raise ValueError(
-      f"Cannot load {path!r}: {suffix} files hold Python's pickles, which can "
-      "run any code and are never opened here. Where you trust the file, "
-      "save it again: safetensors.torch.save_file(torch.load(path, "
-      "weights_only=True), 'x.safetensors')."
-    )
-  if suffix not in READERS:
-    raise ValueError(
-      f"Cannot load parameters from {path!r}. Expected a file of format "
-      f"{' or '.join(READERS)}, with ':<subtree>' behind it if need be."
-    )
-  if not os.path.isfile(file):
-    raise FileNotFoundError(
-      f"There is no file {file!r}. Files elsewhere, such as in a bucket, have "
-      "to be copied to this machine or mounted first."
-    )
-  return file, subtree
-
-
-def read(path: str) -> dict[str, np.ndarray]:
-  """Returns the arrays in a file, by name.
-
-  Of a whole training state, as big_vision saves it, only the parameters and
-  running statistics.
-
-  Args:
-    path: an .npz or .safetensors file, on this machine, or a folder that holds
-      one, see `locate`. A suffix picks a subtree and drops its name:
-      "siglip.npz:img".
-
-  Raises:
-    FileNotFoundError: there is no such file.
-    ValueError: the format or the subtree is unknown, or the file is damaged.
-  """
-  file, subtree = locate(path)
-  suffix = os.path.splitext(file)[1]
-  try:
-    flat = READERS[suffix](file)
-  except DAMAGE as error:
-    raise ValueError(
-      f"{file!r} is not a readable {suffix} file of arrays ({error}). It may "
-      "be truncated: copy it again."
-    ) from error
-  for wrapper in ("params", "opt/target"):
-    if inner := _subtree(flat, wrapper):
-      stats = _subtree(flat, STATISTICS)
-      flat = inner | {f"{STATISTICS}/{k}": x for k, x in stats.items()}
-      break
-  if not subtree:
-    return flat
-  if inner := _subtree(flat, subtree.strip("/")):
-    return inner
-  known = {name.partition("/")[0] for name in flat if "/" in name}
-  raise ValueError(f"{file!r}: " + names.unknown("subtree", subtree, known))
-
-
-def _read_npz(path):
-  with (
-    open(path, "rb") as f,
-    np.lib.npyio.NpzFile(f, allow_pickle=False) as npz,
-  ):
-    return {name: _recover_bfloat16(npz[name]) for name in npz}
-
-
-def _recover_bfloat16(x):
-  """NumPy's format does not know bfloat16 and stores two bytes of void."""
-  return x.view(jnp.bfloat16) if x.dtype == "V2" else x
-
-
-READERS = {".npz": _read_npz, ".safetensors": safetensors.numpy.load_file}
-DAMAGE = (
-  EOFError,
-  ValueError,
-  zipfile.BadZipFile,
-  zlib.error,
-  safetensors.SafetensorError,
-)
-
-
-def _subtree(flat, prefix):
-  start = len(prefix) + 1
-  return {
-    name[start:]: x for name, x in flat.items() if name.startswith(f"{prefix}/")
-  }
 
 
 def layout_of(path: str, flat: Flat) -> str:
@@ -328,7 +224,9 @@ def _match_posemb(
   if has_row and not wants_row:
     logging.info("The class token takes over its position embedding.")
     if "cls" in loaded:
-      loaded = {**loaded, "cls": loaded["cls"] + x[:, :1]}
+      # A sum in half precision would lose digits that the file has.
+      dtype = np.promote_types(x.dtype, np.float32)
+      loaded = {**loaded, "cls": loaded["cls"].astype(dtype) + x[:, :1]}
     x, has_row = x[:, 1:], False
   if shape:
     x = resample.posemb_with_row(x, shape[1] - has_row, has_row)
@@ -339,7 +237,7 @@ def _square_plus_one(rows):
   return math.isqrt(rows) ** 2 + 1 == rows
 
 
-def _check(path: str, wanted: Flat, loaded: Flat, kept: set[str]):
+def _check(path, wanted, loaded, kept, advice):
   """Raises ValueError with both sides of all differences, but for `kept`."""
   here = {name: str(tuple(x.shape)) for name, x in wanted.items()}
   there = {name: str(tuple(x.shape)) for name, x in loaded.items()}
@@ -359,10 +257,13 @@ def _check(path: str, wanted: Flat, loaded: Flat, kept: set[str]):
   table = "\n".join(
     "  ".join(map(str.ljust, row, widths)).rstrip() for row in rows
   )
+  advice = advice or (
+    "Fix the path or the model; or, to leave all of these as they are in the "
+    f"model, set dont_load={_suggest(wrong, every)}."
+  )
   raise ValueError(
     f"{path!r} does not fit the model. Expected equal names and shapes, got\n"
-    f"{table}\nFix the path or the model; or, to leave all of these as they "
-    f"are in the model, set dont_load={_suggest(wrong, every)}."
+    f"{table}\n{advice}"
   )
 
 

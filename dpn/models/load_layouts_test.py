@@ -1,8 +1,7 @@
-"""Rows of the class token, our own names, folders: what loading recognizes."""
+"""Rows of the class token, our own names: what loading recognizes."""
 
 import numpy as np
 import pytest
-import safetensors.numpy
 
 from dpn import trees
 from dpn.models import load, load_test
@@ -45,16 +44,3 @@ def test_our_own_names_are_not_renumbered(tmp_path, block_ln):
   path = load_test.write(tmp_path, trees.flatten(want))
   got = load.load(path, load_test.shapes(block_ln=block_ln))
   load_test.assert_equal(got, trees.flatten(want))
-
-
-def test_folders_and_pickles(tmp_path):
-  with pytest.raises(
-    FileNotFoundError, match=r"no params\.safetensors or model"
-  ):
-    load.read(str(tmp_path))
-  safetensors.numpy.save_file(
-    {"a": np.ones(1)}, tmp_path / "params.safetensors"
-  )
-  assert load.read(str(tmp_path)) == {"a": np.ones(1)}
-  with pytest.raises(ValueError, match=r"never opened.*save_file"):
-    load.read("model.bin")

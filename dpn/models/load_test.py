@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import safetensors.numpy
 
 from dpn import trees
 from dpn.models import load, vit
@@ -314,80 +313,3 @@ def test_dtypes_are_the_models(tmp_path):
   got = load.load(path, model)
   assert (got["a"].dtype, got["b"].dtype) == (jnp.bfloat16, np.float32)
   assert (got["a"][0], got["b"][0]) == (1.5, 2.5)
-
-
-def test_read_picks_the_parameters(tmp_path):
-  x = np.float32([1.0])
-  np.savez(tmp_path / "new.npz", **{"params/a/b": x, "opt/0": x, "chrono": x})
-  np.savez(tmp_path / "old.npz", **{"opt/target/a/b": x, "opt/state/step": x})
-  np.savez_compressed(tmp_path / "plain.npz", **{"a/b": x})
-  safetensors.numpy.save_file({"a/b": x}, tmp_path / "ours.safetensors")
-  for name in ("new.npz", "old.npz", "plain.npz", "ours.safetensors"):
-    assert load.read(str(tmp_path / name)) == {"a/b": x}
-
-
-def test_read_subtree(tmp_path):
-  path = write(
-    tmp_path, {"img/a/b": np.ones(1), "img/c": np.ones(2), "t": np.ones(3)}
-  )
-  assert load.read(f"{path}:img").keys() == {"a/b", "c"}
-  assert load.read(f"{path}:img/a").keys() == {"b"}
-  with pytest.raises(
-    ValueError, match=r"Unknown subtree 'ima'. Did you mean 'img'\?"
-  ):
-    load.read(f"{path}:ima")
-
-
-@pytest.mark.parametrize("suffix", ["npz", "safetensors"])
-def test_read_bfloat16(tmp_path, suffix):
-  x = np.array([1.0, -2.5, 3e38], jnp.bfloat16)
-  path = tmp_path / f"x.{suffix}"
-  if suffix == "npz":
-    np.savez(path, x=x)
-    assert np.load(path)["x"].dtype == "V2"
-  else:
-    safetensors.numpy.save_file({"x": x}, path)
-  got = load.read(str(path))["x"]
-  assert got.dtype == jnp.bfloat16
-  np.testing.assert_array_equal(got, x)
-
-
-@pytest.mark.parametrize("path", ["run/0100", "x.h5", "x.npz:", "x.d/file"])
-def test_unknown_format(path):
-  with pytest.raises(ValueError, match=r"format \.npz or \.safetensors"):
-    load.read(path)
-
-
-def test_missing_file(tmp_path):
-  with pytest.raises(FileNotFoundError, match=r"no file .*absent\.npz'"):
-    load.read(f"{tmp_path}/absent.npz:img")
-  with pytest.raises(FileNotFoundError, match="bucket"):
-    load.read("gs://bucket/x.npz")
-
-
-@pytest.mark.parametrize("suffix", ["npz", "safetensors"])
-@pytest.mark.parametrize("keep", [0, 3, 0.5, 0.98])
-def test_truncated_file(tmp_path, suffix, keep):
-  path = tmp_path / f"x.{suffix}"
-  x = np.random.RandomState(0).randn(50, 50)
-  if suffix == "npz":
-    np.savez_compressed(path, x=x)
-  else:
-    safetensors.numpy.save_file({"x": x}, path)
-  data = path.read_bytes()
-  path.write_bytes(data[: int(keep * len(data)) if keep < 1 else keep])
-  with pytest.raises(ValueError, match=rf"x\.{suffix}' is not a readable"):
-    load.read(str(path))
-
-
-def test_damaged_and_foreign_npz(tmp_path):
-  path = tmp_path / "x.npz"
-  np.savez_compressed(path, x=np.random.RandomState(0).randn(50, 50))
-  data = bytearray(path.read_bytes())
-  data[1000:1100] = bytes(100)
-  path.write_bytes(data)
-  with pytest.raises(ValueError, match=r"x\.npz' is not a readable"):
-    load.read(str(path))
-  np.savez(path, x=np.array([{}], object))
-  with pytest.raises(ValueError, match="allow_pickle=False"):
-    load.read(str(path))

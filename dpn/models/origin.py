@@ -44,8 +44,21 @@ CHECKED = {
   "num_heads": int,
 }
 PIXELS = "pixels"
-_HF_GELUS = {"gelu": "exact", "gelu_new": "tanh", "gelu_pytorch_tanh": "tanh"}
+_HF_GELUS = {
+  "gelu": "exact",
+  "gelu_python": "exact",
+  "gelu_new": "tanh",
+  "gelu_fast": "tanh",
+  "gelu_accurate": "tanh",
+  "gelu_pytorch_tanh": "tanh",
+}
 _TIMM_GELUS = {"gelu": "exact", "gelu_tanh": "tanh"}
+# timm's models whose GELU is not exact, though their config.json lacks it.
+_TIMM_TANH = (
+  r"vit_((base_patch32|so400m_patch16|giantopt_patch16)_siglip"
+  r"|large_patch16_siglip_(gap_)?512)"
+)
+_TIMM_POOLS = {"token": "tok", "avg": "gap", "map": "map"}
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
@@ -58,8 +71,24 @@ class Pixels:
 
   def __post_init__(self):
     for name in ("mean", "std"):
-      values = np.broadcast_to(getattr(self, name), 3)
+      values = getattr(self, name)
+      values = np.broadcast_to(values, max(3, np.size(values)))
       object.__setattr__(self, name, tuple(map(float, values)))
+
+  def of(self, channels: int) -> tuple[list[float], list[float]]:
+    """Returns mean and std for that many channels.
+
+    Raises:
+      ValueError: they differ, and there are not as many.
+    """
+    both = [self.mean, self.std]
+    if any(len(x) != channels and len(set(x)) > 1 for x in both):
+      raise ValueError(
+        f"The pixels' {self} are for {len(self.mean)} channels, but the "
+        f"images have {channels}."
+      )
+    mean, std = (list((x * channels)[:channels]) for x in both)
+    return mean, std
 
   def close_to(self, other: "Pixels") -> bool:
     return np.allclose(
@@ -154,7 +183,7 @@ def read(path: str, layout: str) -> Origin:
       description is damaged.
   """
   said = _said_inside(path)
-  if "model" in said:
+  if "model" in said and "layout" in said:  # others have a `model` too
     return _from_metadata(path, layout, said)
   beside = _read_json(os.path.join(os.path.dirname(path), "config.json"))
   if layout == "timm":
@@ -204,6 +233,12 @@ def check(
     there, here = origin.options.get(name), getattr(model, name)
     if there is not None and comparable(there) != comparable(here):
       rows.append((name, there, here, f"config.model.{name}={there!r}"))
+  there, here = origin.options.get("pool_type"), model.pool_type
+  same_names = [("gap", "0"), ("0", "gap")]
+  if origin.layout == "timm":  # averages patches beside a class token, too
+    same_names.append(("gap", "tok"))
+  if (there, here) in same_names:
+    rows.append(("pool_type", there, here, f"config.model.pool_type={there!r}"))
   there, here = origin.options.get("stem_ln", "none"), model.stem_ln
   if "none" not in (there, here) and there != here:
     rows.append(("stem_ln", there, here, f"config.model.stem_ln={there!r}"))
@@ -240,6 +275,8 @@ def _said_inside(path):
   if path.endswith(".safetensors"):
     with safetensors.safe_open(path, "numpy") as file:
       return file.metadata() or {}
+  if not path.endswith(".npz"):
+    return {}
   with np.load(path, allow_pickle=False) as npz:
     if "metadata" in npz and npz["metadata"].dtype.kind == "U":
       return _parse(path, str(npz["metadata"]))
@@ -283,11 +320,19 @@ def _from_run(config):
 def _from_timm(config):
   args = config.get("model_args", {})
   name = str(config.get("architecture", ""))
-  act = args.get("act_layer") or ("gelu_tanh" if "siglip" in name else "gelu")
+  tanh = re.match(_TIMM_TANH, name)
+  act = args.get("act_layer") or ("gelu_tanh" if tanh else "gelu")
+  pool = args.get("global_pool") or config.get("global_pool") or None
+  if pool and pool not in _TIMM_POOLS:
+    raise ValueError(
+      f"The file's model pools by {pool!r}, according to its config.json; ours "
+      f"has {', '.join(_TIMM_POOLS)}."
+    )
   options = {
     "gelu": _gelu(act, _TIMM_GELUS),
     "norm": "layernorm,eps=1e-06",
     "num_heads": args.get("num_heads"),
+    "pool_type": _TIMM_POOLS.get(pool),
   }
   image = config.get("pretrained_cfg", config)
   pixels = None
@@ -305,13 +350,20 @@ def _from_timm(config):
 
 def _from_hf(config, image):
   eps = config.get("layer_norm_eps", 1e-12)
+  if (act := config.get("pooler_act", "tanh")) != "tanh":
+    raise ValueError(
+      f"The file's model has the activation {act!r} behind its pooler, "
+      "according to its config.json; ours has tanh."
+    )
   options = {
     "gelu": _gelu(config.get("hidden_act", "gelu"), _HF_GELUS),
     "norm": f"layernorm,eps={eps:g}",
     "num_heads": config.get("num_attention_heads"),
   }
   pixels = None
-  if image.get("image_mean") and image.get("image_std"):
+  if image.get("do_normalize") is False:
+    pixels = Pixels((0.0,), (1.0,))
+  elif image.get("image_mean") and image.get("image_std"):
     pixels = Pixels(tuple(image["image_mean"]), tuple(image["image_std"]))
   return Origin(
     "hf",

@@ -74,6 +74,36 @@ def test_config_of_timm(tmp_path):
     origin.read(write(tmp_path, config=config), "timm")
 
 
+@pytest.mark.parametrize(
+  ("name", "gelu"),
+  [
+    ("vit_base_patch16_siglip_224", "exact"),
+    ("vit_base_patch32_siglip_gap_256", "tanh"),
+    ("vit_large_patch16_siglip_384", "exact"),
+    ("vit_large_patch16_siglip_gap_512", "tanh"),
+    ("vit_so400m_patch14_siglip_384", "exact"),
+    ("vit_so400m_patch16_siglip_384", "tanh"),
+    ("vit_giantopt_patch16_siglip_256", "tanh"),
+  ],
+)
+def test_gelu_by_architecture_of_timm(tmp_path, name, gelu):
+  """As timm 1.0.31 makes these models."""
+  path = write(tmp_path, config={"architecture": name})
+  assert origin.read(path, "timm").options["gelu"] == gelu
+
+
+def test_pooling_of_timm(tmp_path):
+  config = {"global_pool": "avg", "num_classes": 3}
+  got = origin.read(write(tmp_path, config=config), "timm")
+  assert got.options["pool_type"] == "gap"
+  model = vit.Model(3, **SIZE, pool_type="tok", gelu="exact")
+  with pytest.raises(ValueError, match=r"config\.model\.pool_type='gap'"):
+    origin.check("x", got, model)
+  config["model_args"] = {"global_pool": "avgmax"}
+  with pytest.raises(ValueError, match="pools by 'avgmax'"):
+    origin.read(write(tmp_path, config=config), "timm")
+
+
 def test_config_of_hugging_face(tmp_path):
   config = {
     "hidden_act": "gelu_new",
@@ -89,6 +119,34 @@ def test_config_of_hugging_face(tmp_path):
     "num_heads": 3,
   }
   assert (got.pixels, got.cls_row) == (HALF, True)
+
+
+def test_other_options_of_hugging_face(tmp_path):
+  path = write(
+    tmp_path,
+    config={"hidden_act": "gelu_python"},
+    preprocessor_config={"do_normalize": False, "image_mean": [0.5] * 3},
+  )
+  got = origin.read(path, "hf")
+  assert got.options["gelu"] == "exact"
+  assert got.pixels == origin.Pixels((0,), (1,))
+  write(tmp_path, config={"pooler_act": "relu"})
+  with pytest.raises(ValueError, match="'relu' behind its pooler"):
+    origin.read(path, "hf")
+
+
+def test_metadata_of_others(tmp_path):
+  path = write(tmp_path, {"model": "vit", "format": "pt"})
+  assert origin.read(path, "timm").options["gelu"] == "exact"
+
+
+def test_pixels_for_channels():
+  assert HALF.of(1) == ([0.5], [0.5])
+  assert HALF.of(4) == ([0.5] * 4, [0.5] * 4)
+  imagenet = origin.Pixels(*origin.IMAGENET)
+  assert imagenet.of(3) == tuple(map(list, origin.IMAGENET))
+  with pytest.raises(ValueError, match="3 channels, but the images have 1"):
+    imagenet.of(1)
 
 
 def test_config_of_a_run(tmp_path):

@@ -3,7 +3,6 @@
 import math
 
 import numpy as np
-import scipy.ndimage
 from absl import logging
 
 
@@ -18,6 +17,8 @@ def posemb(x, tokens: int):
   if old == new or old**2 != x.shape[1] or new**2 != tokens:
     return x
   logging.info("The %d² position embeddings are resized to %d².", old, new)
+  import scipy.ndimage  # 0.4 s that few runs need
+
   # SciPy knows no half precision.
   dtype = np.promote_types(x.dtype, np.float32)
   grid = x.reshape(old, old, -1).astype(dtype)

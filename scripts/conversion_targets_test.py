@@ -1,0 +1,116 @@
+"""Models that other libraries can, or cannot, express."""
+
+import json
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from dpn import trees
+from dpn.models import foreign_test
+from scripts import convert, convert_test
+
+
+def test_fixed_positions_are_written_out(tmp_path):
+  path, _ = convert_test.dpn_file(
+    tmp_path, stem_ln="none", posemb="sincos2d", pool_type="gap"
+  )
+  target = tmp_path / "x.safetensors"
+  with pytest.raises(ValueError, match="add --resolution"):
+    convert.convert(path, str(target), "timm")
+  convert.convert(path, str(target), "timm", resolution=9)
+  table = safetensors.numpy.load_file(target)["pos_embed"]
+  # The last patch is in column 2, row 2, at frequencies 1 and 1e-4.
+  angles = [2, 2e-4]
+  want = [f(a) for f in (np.sin, np.cos) for a in angles] * 2
+  np.testing.assert_allclose(table[0, 8], want, atol=1e-6)
+
+
+@pytest.mark.parametrize("pool_type", ["gap", "tok"])
+def test_fixed_positions_come_back_as_such(tmp_path, pool_type):
+  options = {"stem_ln": "none", "posemb": "sincos2d", "pool_type": pool_type}
+  path, params = convert_test.dpn_file(tmp_path, **options)
+  there, back = (str(tmp_path / f"{n}.safetensors") for n in "ab")
+  convert.convert(path, there, "timm", resolution=9)
+  convert.convert(there, back, "ours")
+  assert (
+    json.loads(convert_test.metadata(back)["model"])["posemb"] == "sincos2d"
+  )
+  assert (
+    safetensors.numpy.load_file(back).keys() == trees.flatten(params).keys()
+  )
+  flat = safetensors.numpy.load_file(there)
+  flat["pos_embed"][0, -1] += 1  # learned by now
+  safetensors.numpy.save_file(flat, there, convert_test.metadata(there))
+  convert.convert(there, str(tmp_path / "c.safetensors"), "ours")
+  said = json.loads(convert_test.metadata(tmp_path / "c.safetensors")["model"])
+  assert said["posemb"] == "learn"
+
+
+@pytest.mark.parametrize(
+  "options",
+  [
+    {"conv_stem": (3, 2), "pool_type": "seq"},
+    {"posemb": "rpe", "posemb_join": "lape", "pool_type": "tok"},
+  ],
+)
+def test_our_other_models_are_kept(tmp_path, options):
+  path, params = convert_test.dpn_file(
+    tmp_path, **{"stem_ln": "none", **options}
+  )
+  target = str(tmp_path / "x.npz")
+  convert.convert(path, target, "big_vision")
+  got, want = np.load(target), trees.flatten(params)
+  assert set(got) == {"metadata", *(f"params/{name}" for name in want)}
+  with pytest.raises(ValueError, match="no such Vision Transformer"):
+    convert.convert(path, str(tmp_path / "x"), "timm")
+
+
+def test_gray_images(tmp_path):
+  flat = foreign_test.golden("timm_tok")
+  flat["patch_embed.proj.weight"] = flat["patch_embed.proj.weight"][:, :1]
+  path = foreign_test.write(tmp_path, "timm_tok", flat)
+  for to, place in (("timm", "pretrained_cfg"), ("hf", None)):
+    convert.convert(path, str(tmp_path / to), to, options=convert_test.HEADS)
+    config = json.loads((tmp_path / to / "config.json").read_text())
+    if place:
+      assert config["model_args"]["in_chans"] == 1
+      assert config[place]["input_size"] == [1, 9, 9]
+      assert config[place]["mean"] == [0.5]
+    else:
+      assert config["num_channels"] == 1
+
+
+@pytest.mark.parametrize(
+  ("options", "message"),
+  [
+    ({"norm": "rmsnorm"}, r"norm='rmsnorm' \(only layernorm\)"),
+    (
+      {"stem_ln": "rmsnorm"},
+      r"stem_ln='rmsnorm' \(only none, post, pre, dpn\)",
+    ),
+    ({"pool_type": "gap"}, r"pool_type='gap' \(only tok\)"),
+    ({"posemb_join": "lape"}, r"posemb_join='lape' \(only add\)"),
+  ],
+)
+def test_what_transformers_cannot_express(tmp_path, options, message):
+  path, _ = convert_test.dpn_file(tmp_path, **options)
+  told = {k: v for k, v in options.items() if k == "norm"}
+  with pytest.raises(ValueError, match=message):
+    convert.convert(path, str(tmp_path / "x"), "hf", options=told)
+  target = str(tmp_path / "x.npz")
+  notes = convert.convert(path, target, "big_vision", options=told)
+  if "pool_type" not in options:
+    assert "big_vision's own ViT does not have" in "\n".join(notes)
+
+
+def test_an_average_beside_a_class_token(tmp_path):
+  path = foreign_test.write(tmp_path, "timm_tok")
+  (tmp_path / "config.json").write_text('{"global_pool": "avg"}')
+  with pytest.raises(ValueError, match="averages the patches beside it"):
+    convert.convert(
+      path,
+      str(tmp_path / "x.npz"),
+      "big_vision",
+      options=convert_test.HEADS,
+    )
