@@ -1,5 +1,7 @@
 """Running state in training: updated, sharded, saved, frozen in evaluation."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,9 +12,10 @@ from dpn import checkpoint, sharding, trees
 from input_pipeline import device
 from trainers import build, testing
 
-FSDP = [(".*", "fsdp(axis='data', min_size_to_shard_mb=0)")]
+FSDP = ((".*", "fsdp(axis='data', min_size_to_shard_mb=0)"),)
 
 
+@functools.cache
 def train(norm, strategy=(), steps=2):
   """Returns the experiment, the states of all steps and the batches."""
   config = digits.get_config("runlocal")
@@ -43,9 +46,10 @@ def test_running_state_moves_in_training_only(norm):
     assert not np.array_equal(flat[1][name], flat[2][name]), name
   # In evaluation an example's result does not depend on its batch.
   variables = jax.tree.map(jnp.asarray, states[-1].variables)
-  measured, state = experiment.task.measure(variables, batches[0])
+  measure = jax.jit(experiment.task.measure)
+  measured, state = measure(variables, batches[0])
   alone = {k: v[:1] for k, v in batches[0].items()}
-  one, _ = experiment.task.measure(variables, alone)
+  one, _ = measure(variables, alone)
   assert state == {}
   np.testing.assert_allclose(measured["loss"][:1], one["loss"], rtol=1e-4)
 

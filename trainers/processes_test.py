@@ -29,6 +29,7 @@ def _runs(tmp_path_factory):
   finally:
     for p in processes:
       p.kill()
+      p.wait()
   assert codes == [0, 0], "\n".join(log.read_text() for log in logs)
   (root / "moved_step").write_text(
     str(max(int(p.name) for p in (root / "moved" / "checkpoints").iterdir()))
@@ -111,4 +112,5 @@ def test_a_death_ends_the_others(tmp_path):
   finally:
     for p in processes:
       p.kill()
+      p.wait()
   assert "another" in logs[0].read_text().lower()

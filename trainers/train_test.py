@@ -144,6 +144,8 @@ write = metrics.Writer.write
 def write_and_die(self, step, values, file=metrics.METRICS):
   write(self, step, values, file)
   if step == 4 and file == metrics.METRICS:
+    while not os.path.exists(f"{workdir}/checkpoints/2"):
+      time.sleep(0.01)  # it is being written
     die()
 metrics.Writer.write = write_and_die
 """,
@@ -170,14 +172,15 @@ def _die(workdir, point, **changes):
   """Trains in a process of its own, which is killed at `point`."""
   config = tiny_config(**changes).to_json()
   code = f"""
-import json, os, signal
+import json, os, signal, time
 import ml_collections
 from dpn import checkpoint, metrics
 from trainers import train
 die = lambda: os.kill(os.getpid(), signal.SIGKILL)
+workdir = {str(workdir)!r}
 {KILL_POINTS[point]}
 config = ml_collections.ConfigDict(json.loads({config!r}))
-train.train(config, {str(workdir)!r})
+train.train(config, workdir)
 """
   done = subprocess.run(
     [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True
