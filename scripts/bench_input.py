@@ -27,7 +27,6 @@ import time
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-import psutil
 from PIL import Image
 from sklearn import datasets
 
@@ -152,6 +151,8 @@ def measure(who: str, task: str, folder: str, secs: float) -> dict[str, float]:
 
 def _cpu_secs() -> float:
   """Returns the CPU time of this process and its workers so far."""
+  import psutil
+
   workers = sum(
     sum(psutil.Process(child.pid).cpu_times()[:2])
     for child in multiprocessing.active_children()

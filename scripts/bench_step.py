@@ -14,6 +14,9 @@ the same process.
 Peers: timm's model with torch.compile and AdamW, where both are installed (or
 in the environment of `--torch_python`), and big_vision's own update step. If
 dtype is not float32, big_vision is also measured with its default, float32.
+
+On a CPU trainers.train asks for huge pages (`dpn.host_memory`) and its peers do
+not; `--huge_pages` measures them with huge pages too.
 """
 
 import argparse
@@ -29,6 +32,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from dpn import host_memory
 from scripts import bench_step_arms as arms
 
 OURS, TIMM, BIG_VISION = "ours", "timm", "big_vision"
@@ -43,8 +47,6 @@ LISTS = {
   "remat": ("none", str),
   "attn_impl": ("auto", str),
 }
-# For glibc: without it, CPUs spend a third of a step on getting memory anew.
-HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 MATMUL_SIZE = {"cpu": 2048}
 MATMUL_SIZE_ELSEWHERE = 8192
 
@@ -152,7 +154,9 @@ def in_process(who: str, setting: arms.Setting, args) -> dict:
   command = [python, "-m", "scripts.bench_step", "--worker", who]
   command += ["--steps", str(args.steps), "--big_vision", args.big_vision]
   command += ["--setting", json.dumps(dataclasses.asdict(setting))]
-  env = os.environ | (HUGE_PAGES if args.huge_pages else {})
+  env = dict(os.environ)
+  if args.huge_pages:
+    env[host_memory.TUNABLES] = f"{host_memory.HUGE_PAGES}=1"
   done = subprocess.run(command, capture_output=True, text=True, env=env)
   if done.returncode:
     lines = done.stderr.strip().splitlines() or [f"ended: {done.returncode}"]
@@ -248,6 +252,8 @@ def table(results: dict[str, dict]) -> str:
 def main():
   args = parse_args()
   if args.worker:
+    if args.worker == OURS:
+      host_memory.use_huge_pages()  # as trainers.train does
     setting = arms.Setting(**json.loads(args.setting))
     found = measure(args.worker, setting, args.steps, args.big_vision)
     print(json.dumps(found), flush=True)
@@ -278,7 +284,7 @@ def parse_args() -> argparse.Namespace:
   parser.add_argument("--rounds", type=int, default=2)
   parser.add_argument("--big_vision", default="", help="folder of a checkout")
   parser.add_argument(
-    "--huge_pages", action="store_true", help="of the host, for everyone"
+    "--huge_pages", action="store_true", help="on a CPU, for the peers too"
   )
   parser.add_argument("--torch_python", help="a Python with torch and timm")
   parser.add_argument("--json", help="file for the numbers")

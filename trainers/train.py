@@ -6,6 +6,11 @@ Started again with the same working directory it goes on where it was.
 README.md lists what it leaves there.
 """
 
+if __name__ == "__main__":
+  from dpn import host_memory
+
+  host_memory.use_huge_pages()  # before all else, as it may start Python anew
+
 import contextlib
 import os
 import sys

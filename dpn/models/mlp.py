@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 
 from dpn import names
@@ -66,7 +67,8 @@ class Mlp(nn.Module):
     x = nn.Dense(self.mlp_dim, name="Dense_0", **kw)(x)
     if self.inner == "before_act":
       x = norm(x)
-    x = GELUS[self.gelu](x)
+    # The backward pass takes tanh or erf anew, cheaper than keeping it.
+    x = jax.checkpoint(GELUS[self.gelu])(x)
     x = nn.Dropout(self.dropout)(x, deterministic)
     if self.inner == "after_act":
       x = norm(x)

@@ -25,8 +25,17 @@ class LayerNorm(normalizer.Normalizer):
 
   @nn.compact
   def __call__(self, x, train=False):
-    y, multiplier = standardize(self.upcast(x), self.eps, axis=-1)
-    return self.scale_and_bias(y, multiplier)
+    width = (x.shape[-1],)
+    scale = self.param("scale", nn.initializers.ones, width)
+    bias = self.param("bias", nn.initializers.zeros, width)
+
+    @jax.checkpoint  # x is kept for the backward pass, and nothing besides
+    def normalize(x, scale, bias):
+      y, multiplier = standardize(self.upcast(x), self.eps, axis=-1)
+      scale, bias = (normalizer.along_width(p, y) for p in (scale, bias))
+      return self.cast(y * multiplier * scale + bias)
+
+    return normalize(x, scale, bias)
 
 
 class Standardize(normalizer.Normalizer):

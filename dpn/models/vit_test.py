@@ -6,6 +6,7 @@ gradients of the sum of squared logits; see `OPTIONS`.
 
 import itertools
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -98,7 +99,9 @@ def test_outputs_and_gradients_of_big_vision(kind, scan, policy):
 
   params = trees.unflatten(golden(f"{kind}/param/"))
   grad = jax.grad(loss, has_aux=True)
-  assert ("remat" in str(jax.make_jaxpr(grad)(params))) == (policy != "none")
+  # GELU and LayerNorm are always recomputed, which takes no policy.
+  policies = re.findall(r"policy=(\w+)", str(jax.make_jaxpr(grad)(params)))
+  assert (set(policies) != {"None"}) == (policy != "none")
   grads, out = jax.jit(grad)(params)
   assert_close(trees.flatten(out), golden(f"{kind}/out/"))
   assert_close(trees.flatten(grads), golden(f"{kind}/grad/"))
