@@ -161,7 +161,10 @@ def test_stopping_saves_and_a_second_sweep_is_refused(made, tmp_path):
   out.mkdir()
   (out / "slow").touch()
   code = (
-    "from scripts import sweep; import sys; sweep.TRAINER = ('-c', sys.argv[1])"
+    "from scripts import sweep; import signal, sys;"
+    # Whoever started the tests may have them ignore Ctrl-C.
+    "signal.signal(signal.SIGINT, signal.default_int_handler);"
+    "sweep.TRAINER = ('-c', sys.argv[1])"
     f"; sweep.main(['--config', {made[0]!r}, '--out', {made[1]!r}, '--select', "
     "'c'])"
   )
