@@ -15,8 +15,8 @@ Peers: timm's model with torch.compile and AdamW, where both are installed (or
 in the environment of `--torch_python`), and big_vision's own update step. If
 dtype is not float32, big_vision is also measured with its default, float32.
 
-On a CPU trainers.train asks for huge pages (`dpn.host_memory`) and its peers do
-not; `--huge_pages` measures them with huge pages too.
+trainers.train asks for huge pages (`dpn.host_memory`) and its peers do not;
+`--huge_pages` measures them with huge pages too.
 """
 
 import argparse
@@ -284,7 +284,7 @@ def parse_args() -> argparse.Namespace:
   parser.add_argument("--rounds", type=int, default=2)
   parser.add_argument("--big_vision", default="", help="folder of a checkout")
   parser.add_argument(
-    "--huge_pages", action="store_true", help="on a CPU, for the peers too"
+    "--huge_pages", action="store_true", help="for the peers too"
   )
   parser.add_argument("--torch_python", help="a Python with torch and timm")
   parser.add_argument("--json", help="file for the numbers")
