@@ -25,7 +25,7 @@ from ml_collections import config_flags
 
 import dpn.tasks
 from dpn import checkpoint, names, sharding
-from dpn.models import load
+from dpn.models import origin
 from dpn.tasks import base
 from evaluators import base as evaluators_base
 from scripts import made_up, output
@@ -113,16 +113,28 @@ def restore(
     with contextlib.closing(checkpoints):
       state, _ = checkpoints.restore(training.shapes, step=step)
     return state.variables, int(state.step)
-  if training.shapes.model_state:
-    raise ValueError(
-      f"{path} holds parameters alone, and this model needs the statistics "
-      f"{', '.join(training.shapes.model_state)} as well. Give a folder of "
-      "checkpoints."
-    )
-  fresh = jax.device_get(training.init(jax.random.key(0)).params)
-  loaded = load.load(path, fresh, dont_load=_unused(config))
-  shardings = jax.tree.map(lambda s: s.sharding, training.shapes.params)
-  return {"params": jax.device_put(loaded, shardings)}, _step_beside(path)
+  state = build.load_file(
+    path,
+    training,
+    training.init(jax.random.key(0)),
+    pixels=_pixels(config),
+    dont_load=_unused(config),
+    dont_check=(config.get("model_load") or {}).get("dont_check", ()),
+    advice="Give the config of the model in the file.",
+  )
+  return state.variables, _step_beside(path)
+
+
+def _pixels(config):
+  """Returns what the evaluators make of pixels, None if unknown or various."""
+  keys = ("pp_fn", "pp_eval")
+  found = {
+    origin.pixels_of(section[key])
+    for section in config["evals"].values()
+    for key in keys
+    if section.get(key)
+  }
+  return found.pop() if len(found) == 1 else None
 
 
 def _unused(config):

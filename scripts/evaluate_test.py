@@ -8,6 +8,8 @@ from dpn import metrics
 from scripts import evaluate
 from trainers import testing, train
 
+OTHER_RANGE = testing.PP.replace("-1, 1", "0, 1")
+
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
@@ -66,6 +68,14 @@ def test_parameters_from_elsewhere(run, tmp_path):
     ("", ["tets"], {}, r"in --evals: 'tets'. Did you mean 'test'\? Known: few"),
     ("", ["test"], {"model.width": 8}, r"cls +\(1, 1, 8\) +\(1, 1, 16\)"),
     ("", ["test"], {"model.stem_ln": "none"}, r"stem/ln0/bias.*unexpected"),
+    ("", ["test"], {"model.width": 8}, "Give the config of the model in the"),
+    ("", ["test"], {"model.gelu": "exact"}, "gelu: tanh in the file, exact in"),
+    (
+      "",
+      ["test"],
+      {"evals.test.pp_fn": OTHER_RANGE + testing.LABELS},
+      "pixels: .*in the file",
+    ),
     (
       "checkpoints",
       ["test"],
@@ -87,11 +97,22 @@ def test_errors(run, path, evals, changes, message):
     evaluate.evaluate(config, path, evals)
 
 
-def test_running_statistics_are_not_in_a_parameter_file(run):
-  _, folder, _ = run
-  config = testing.tiny_config(**{"model.norm": "batchnorm"})
-  with pytest.raises(ValueError, match=r"parameters alone.* batch_stats"):
-    evaluate.evaluate(config, str(folder), ["test"])
+def test_running_statistics_come_with_the_parameters(run, tmp_path):
+  config = testing.tiny_config(
+    total_steps=2, **{"model.norm": "batchnorm", "evals.test.log_steps": 2}
+  )
+  train.train(config, str(tmp_path))
+  rows = metrics.read(str(tmp_path / "metrics.jsonl"))
+  path = str(tmp_path / "params.safetensors")
+  got = evaluate.evaluate(config, path, ["test"])
+  assert got.pop("step") == 2
+  want = _evaluated(rows[-1])
+  _check(got, {k: v for k, v in want.items() if k.startswith("test/")})
+  _, other, _ = run
+  with pytest.raises(
+    ValueError, match="norm: layernorm in the file, batchnorm"
+  ):
+    evaluate.evaluate(config, str(other), ["test"])
 
 
 def test_table():

@@ -226,27 +226,37 @@ def initial_state(
     state, position = _resume(config["resume"], experiment)
     return state, position, config["resume"]
   state = experiment.init(jax.random.key(config.get("seed", 0)))
-  if not config.get("model_init"):
+  if not (path := config.get("model_init")):
     return state, start, "fresh parameters"
-  return _load(state, experiment), start, config["model_init"]
+  pixels = origin.pixels_of(config["input"].get("pp") or "")
+  more = config.get("model_load") or {}
+  state = load_file(path, experiment, state, pixels=pixels, **more)
+  return state, start, path
 
 
-def _load(state, experiment):
-  """Returns the state with parameters and statistics of config.model_init."""
-  config = experiment.config
-  shapes = experiment.shapes.replace(ema=None)
+def load_file(
+  path: str, training: Training, state: update.TrainState, **more
+) -> update.TrainState:
+  """Returns the state with a file's parameters and running statistics.
+
+  Args:
+    path: of the file.
+    training: whose state it is.
+    state: for what the file does not give; it is consumed.
+    **more: see `load.load_variables`.
+  """
+  shapes = training.shapes.replace(ema=None)
   shardings = jax.tree.map(lambda s: s.sharding, shapes.variables)
+  mesh = jax.tree.leaves(shardings)[0].mesh
   # Parameters may be spread over machines; loading needs all of each here.
   gather = jax.jit(
-    lambda variables: variables,
-    out_shardings=sharding.replicated(experiment.mesh),
+    lambda variables: variables, out_shardings=sharding.replicated(mesh)
   )
   loaded = load.load_variables(
-    config["model_init"],
+    path,
     jax.device_get(gather(state.replace(ema=None).variables)),
-    model=experiment.task.model,
-    pixels=origin.pixels_of(config["input"].get("pp") or ""),
-    **(config.get("model_load") or {}),
+    model=training.task.model,
+    **more,
   )
   loaded = dict(jax.device_put(loaded, shardings))
   state = state.with_params(loaded.pop("params"))

@@ -42,6 +42,7 @@ def load_variables(
   pixels: origin.Pixels | None = None,
   dont_load: Sequence[str] = (),
   dont_check: Sequence[str] = (),
+  advice: str | None = None,
 ) -> dict[str, Any]:
   """Returns `variables` with the values of a parameter file.
 
@@ -59,6 +60,7 @@ def load_variables(
     dont_load: regular expressions on whole names such as "head/kernel". What
       they match keeps its value in `variables`, and is ignored in the file.
     dont_check: options not to be compared, such as "gelu", or "pixels".
+    advice: what to do if names or shapes differ; None: about `dont_load`.
 
   Returns:
     NumPy arrays with the structure, shapes and dtypes of `variables`; a leaf of
@@ -81,6 +83,7 @@ def load_variables(
     model=model,
     has_row=source.cls_row,
     dont_load=_listed(dont_load),
+    advice=advice,
   )
 
 
@@ -121,7 +124,7 @@ def match(
     has_row: whether the class token has a row in the position embeddings of
       `flat`; None if unknown.
     dont_load: see `load_variables`.
-    advice: end of the message if they differ; None: about `dont_load`.
+    advice: likewise.
   """
   wanted = flatten(variables)
   loaded = historical.match_scan(flat, wanted)
