@@ -122,11 +122,9 @@ def big_vision(setting: Setting, folder: str) -> Step:
   """
   import jax
   import jax.numpy as jnp
-  import optax
 
   _import_big_vision(folder)
   from big_vision import optax as bv_optax
-  from big_vision import utils
   from big_vision.models import vit
 
   config = _config(setting)
@@ -151,6 +149,24 @@ def big_vision(setting: Setting, folder: str) -> Step:
     },
   )
 
+  state = jax.jit(lambda rng: {"params": (p := init(rng)), "opt": tx.init(p)})(
+    rng
+  )
+  update = jax.jit(_big_vision_update(model, tx, rng), donate_argnums=0)
+  begin = time.perf_counter()
+  compiled = update.lower(state, batch).compile()
+  compile_secs = time.perf_counter() - begin
+  run = _donating(compiled, state, batch)
+  return _jax_step(run, setting.dtype, compile_secs)
+
+
+def _big_vision_update(model, tx, rng):
+  """Returns its function of a step, to be jitted."""
+  import jax
+  import optax
+  from big_vision import optax as bv_optax
+  from big_vision import utils
+
   def update(state, batch):
     count = bv_optax.get_count(state["opt"], jittable=True)
     _, dropout = jax.random.split(jax.random.fold_in(rng, count))
@@ -171,14 +187,7 @@ def big_vision(setting: Setting, folder: str) -> Step:
     values = {"loss": loss, "l2_grads": l2(grads), "l2_params": l2(params)}
     return {"params": params, "opt": opt}, values | {"l2_updates": l2(updates)}
 
-  state = jax.jit(lambda rng: {"params": (p := init(rng)), "opt": tx.init(p)})(
-    rng
-  )
-  begin = time.perf_counter()
-  compiled = jax.jit(update, donate_argnums=0).lower(state, batch).compile()
-  compile_secs = time.perf_counter() - begin
-  run = _donating(compiled, state, batch)
-  return _jax_step(run, setting.dtype, compile_secs)
+  return update
 
 
 def timm(setting: Setting) -> Step:

@@ -16,12 +16,11 @@ import re
 import flax.linen as nn
 import jax
 import numpy as np
-from absl import app, flags, logging
-from ml_collections import config_flags
 
 import dpn.tasks
 from dpn import trees
 from input_pipeline import pipeline, pp, testing
+from trainers import command
 
 BLOCK = re.compile(r"Transformer/encoderblock_\d+/?(\w*)")
 STEM = ("stem", "embedding")
@@ -166,17 +165,12 @@ def image_shape(config) -> tuple[int, ...]:
   return pp.make(config.input.pp)(example, rng)["image"].shape
 
 
-def main(argv):
-  del argv
-  logging.set_verbosity(logging.WARNING)
+def main():
   config = _CONFIG.value
   model = dpn.tasks.make(config).model
   print(table(count(model, image_shape(config))))
 
 
 if __name__ == "__main__":
-  _CONFIG = config_flags.DEFINE_config_file(
-    "config", None, "Path of a config file, its arguments after a colon."
-  )
-  flags.mark_flag_as_required("config")
-  app.run(main)
+  _CONFIG = command.define_config()
+  command.run(main)

@@ -13,13 +13,12 @@ import math
 from collections.abc import Mapping
 
 import jax
-from absl import app, flags, logging
-from ml_collections import config_flags
+from absl import flags
 
 import dpn.tasks
 from dpn import sharding
 from scripts import made_up
-from trainers import build, schema
+from trainers import build, command, schema
 
 REST = "activations, gradients"
 
@@ -79,9 +78,7 @@ def advice(parts: Mapping[str, int], memory: int, grad_accum: int) -> str:
   return text + ' Or config.model.remat_policy="nothing_saveable".'
 
 
-def main(argv):
-  del argv
-  logging.set_verbosity(logging.WARNING)
+def main():
   jax.config.update("jax_platforms", "cpu")
   jax.config.update("jax_num_cpu_devices", _DEVICES.value)
   config = _CONFIG.value
@@ -94,14 +91,7 @@ def main(argv):
 
 
 if __name__ == "__main__":
-  _CONFIG = config_flags.DEFINE_config_file(
-    "config",
-    None,
-    "Path of a config file, its arguments after a colon.",
-    lock_config=False,
-    accept_new_attributes=True,
-  )
+  _CONFIG = command.define_config()
   _DEVICES = flags.DEFINE_integer("devices", 1, "How many devices to simulate.")
   _MEMORY_GB = flags.DEFINE_float("memory_gb", None, "What each of them has.")
-  flags.mark_flag_as_required("config")
-  app.run(main)
+  command.run(main)

@@ -20,8 +20,7 @@ from typing import Any
 
 import jax
 import ml_collections
-from absl import app, flags, logging
-from ml_collections import config_flags
+from absl import flags
 
 import dpn.tasks
 from dpn import checkpoint, names, sharding
@@ -29,7 +28,7 @@ from dpn.models import origin
 from dpn.tasks import base
 from evaluators import base as evaluators_base
 from scripts import made_up, output
-from trainers import build, schema, train
+from trainers import build, command, schema, train
 
 HEAD = "head/(kernel|bias)"
 
@@ -188,36 +187,22 @@ def table(row: Mapping[str, Any]) -> str:
   )
 
 
-def main(argv):
-  del argv
-  if not flags.FLAGS["verbosity"].present:
-    logging.set_verbosity(logging.WARNING)
-  try:
-    folder = os.path.dirname(_OUT.value or "")
+def main():
+  folder = os.path.dirname(_OUT.value or "")
+  with output.made(folder):
+    pass  # fails before the work, not after it
+  row = evaluate(_CONFIG.value, _CHECKPOINT.value, _EVALS.value or ())
+  print(table(row))
+  if _OUT.value:
+    data = json.dumps(row) + "\n"
     with output.made(folder):
-      pass  # fails before the work, not after it
-    row = evaluate(_CONFIG.value, _CHECKPOINT.value, _EVALS.value or ())
-    print(table(row))
-    if _OUT.value:
-      data = json.dumps(row) + "\n"
-      with output.made(folder):
-        checkpoint.write_atomically(_OUT.value, data.encode())
-      print(f"Wrote {_OUT.value}.")
-  except train.EXPECTED as e:
-    train.fail(e)
+      checkpoint.write_atomically(_OUT.value, data.encode())
+    print(f"Wrote {_OUT.value}.")
 
 
 if __name__ == "__main__":
-  _CONFIG = config_flags.DEFINE_config_file(
-    "config",
-    None,
-    "Path of a config file, its arguments after a colon.",
-    lock_config=False,
-    accept_new_attributes=True,
-  )
+  _CONFIG = command.define_config()
   _CHECKPOINT = flags.DEFINE_string("checkpoint", None, "What to evaluate.")
   _EVALS = flags.DEFINE_list("evals", None, "Evaluators; all by default.")
   _OUT = flags.DEFINE_string("out", None, "JSON file to write.")
-  flags.DEFINE_bool("traceback", False, "Show where an error comes from.")
-  flags.mark_flags_as_required(["config", "checkpoint"])
-  app.run(main, flags_parser=train.parse_flags)
+  command.run(main, ["config", "checkpoint"])

@@ -10,12 +10,12 @@ linearly, black to white, over the range given below it.
 import jax
 import matplotlib
 import numpy as np
-from absl import app, flags, logging
+from absl import flags
 from matplotlib import figure
-from ml_collections import config_flags
 
 import dpn.tasks
 from input_pipeline import pipeline
+from trainers import command
 
 _SMALLEST_SHARE = 0.02  # Smaller ones are smoothing, not labels.
 _LONGEST = 22  # Characters that fit under an image.
@@ -100,10 +100,7 @@ def sheet(
   return fig
 
 
-def main(argv):
-  del argv
-  if not flags.FLAGS["verbosity"].present:
-    logging.set_verbosity(logging.WARNING)
+def main():
   matplotlib.use("agg")
   count = _ROWS.value * _COLS.value
   images, texts, caption = batch(_CONFIG.value, count)
@@ -112,11 +109,8 @@ def main(argv):
 
 
 if __name__ == "__main__":
-  _CONFIG = config_flags.DEFINE_config_file(
-    "config", None, "Path of a config file, its arguments after a colon."
-  )
+  _CONFIG = command.define_config()
   _OUT = flags.DEFINE_string("out", "batch.png", "Where to write the picture.")
   _ROWS = flags.DEFINE_integer("rows", 4, "Rows of images.", lower_bound=1)
   _COLS = flags.DEFINE_integer("cols", 8, "Images in a row.", lower_bound=1)
-  flags.mark_flag_as_required("config")
-  app.run(main)
+  command.run(main)

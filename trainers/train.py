@@ -13,30 +13,21 @@ if __name__ == "__main__":
 
 import contextlib
 import os
-import sys
 import time
 import traceback
 
 import jax
 import numpy as np
-from absl import app, flags, logging
+from absl import flags
 from jax.experimental import multihost_utils
-from ml_collections import config_flags
 
 from dpn import checkpoint, clock, metrics, sharding, trees
 from dpn.models import parameter_files
-from evaluators import base as evaluators_base
 from input_pipeline import device
-from trainers import build, cluster, preemption, provenance, report
+from trainers import build, cluster, command, preemption, provenance, report
 from trainers import workdir as run_directory
 
 DONE = "done.json"
-EXPECTED = (
-  ValueError,
-  OSError,
-  metrics.NonFiniteError,
-  evaluators_base.EvaluatorError,
-)
 OUT_OF_MEMORY = (
   "the device's memory does not suffice. Three knobs, cheapest first:\n"
   "  config.grad_accum=2 (or 4, …): a smaller part of the batch at a time\n"
@@ -248,10 +239,7 @@ def _naming_leaves(state):
     raise
 
 
-def main(argv):
-  del argv
-  if not flags.FLAGS["verbosity"].present:
-    logging.set_verbosity(logging.WARNING)  # libraries tell a lot at INFO
+def main():
   split = clock.Split(clock.process_start())
   split.add("imports", time.monotonic() - clock.process_start())
   try:
@@ -269,17 +257,21 @@ def main(argv):
       allow_config_change=_ALLOW_CONFIG_CHANGE.value,
       split=split,
     )
-  except EXPECTED as e:
-    fail(e)
+  except command.EXPECTED:
+    raise
   except KeyboardInterrupt:
-    fail("interrupted. The same command goes on from the last checkpoint.")
+    command.fail(
+      "interrupted. The same command goes on from the last checkpoint."
+    )
   except Exception as e:
     if "RESOURCE_EXHAUSTED" in str(e):
-      fail(MemoryError(f"{OUT_OF_MEMORY}\nJAX says: {e}"))
+      command.fail(MemoryError(f"{OUT_OF_MEMORY}\nJAX says: {e}"))
     if not jax.distributed.is_initialized():
       raise
     traceback.print_exception(e)
-    fail("see above. If another process of this run died, its log says why.")
+    command.fail(
+      "see above. If another process of this run died, its log says why."
+    )
 
 
 def _configure_jax(config):
@@ -294,43 +286,8 @@ def _configure_jax(config):
     )
 
 
-def fail(error: BaseException | str):
-  """Ends the process with the message alone, or all of it when asked."""
-  if isinstance(error, BaseException):
-    if "--traceback" in sys.argv:  # flags may not be parsed yet
-      traceback.print_exception(error)
-    error = f"{error}\n(--traceback shows where it comes from.)"
-  if jax.distributed.is_initialized():
-    cluster.leave(error)
-  sys.exit(f"Error: {error}")
-
-
-def parse_flags(argv):
-  """Parses flags; what is wrong with a config is an error like any other."""
-  try:
-    return flags.FLAGS(argv)
-  except flags.Error as e:
-    fail(_config_error(e) or e)
-  except (ValueError, OSError, KeyError, AttributeError) as e:
-    fail(e)
-
-
-def _config_error(error: BaseException | None) -> BaseException | None:
-  """Returns what the config raised, which ml_collections wraps in text."""
-  while error and "whilst parsing config file" not in str(error.__context__):
-    error = error.__context__
-  return error and error.__context__.__context__
-
-
 if __name__ == "__main__":
-  _CONFIG = config_flags.DEFINE_config_file(
-    "config",
-    None,
-    "Path of a config file, its arguments after a colon.",
-    # Any field may be set; trainers.schema refuses the unknown ones.
-    lock_config=False,
-    accept_new_attributes=True,
-  )
+  _CONFIG = command.define_config()
   _WORKDIR = flags.DEFINE_string(
     "workdir", None, "Directory of this run: its checkpoints and results."
   )
@@ -353,6 +310,4 @@ if __name__ == "__main__":
   _INIT_TIMEOUT_SECS = flags.DEFINE_integer(
     "init_timeout_secs", 300, "How long to wait for the other processes."
   )
-  flags.DEFINE_bool("traceback", False, "Show where an error comes from.")
-  flags.mark_flags_as_required(["config", "workdir"])
-  app.run(main, flags_parser=parse_flags)
+  command.run(main, ["config", "workdir"])

@@ -140,13 +140,7 @@ def gradients(
   def loss_fn(params, overwritten, model_state, batch, rng):
     variables = {"params": params, **model_state, **overwritten}
     measured, model_state = task.measure(variables, batch, rng=rng)
-    ones = jnp.ones_like(measured["loss"])
-    weights = measured.get("_mask", ones)
-    # Shares of the mean over all parts; dividing late keeps them exact.
-    shares = {
-      name: jnp.sum(jnp.where(weights > 0, weights * values, 0.0)) / size
-      for name, values in {**measured, "_mask": ones}.items()
-    }
+    shares = _shares(measured, size)
     return shares["loss"], (shares, model_state)
 
   def part(model_state, batch, rng):
@@ -179,6 +173,19 @@ def gradients(
   weight = shares.pop("_mask")
   grads, values = jax.tree.map(lambda x: x / weight, (grads, shares))
   return grads, values, model_state
+
+
+def _shares(measured, size):
+  """Returns what a part adds to the means over a batch of `size` examples.
+
+  Among them `_mask`, the mean weight: dividing by it last keeps them exact.
+  """
+  ones = jnp.ones_like(measured["loss"])
+  weights = measured.get("_mask", ones)
+  return {
+    name: jnp.sum(jnp.where(weights > 0, weights * values, 0.0)) / size
+    for name, values in {**measured, "_mask": ones}.items()
+  }
 
 
 def _split(batch, parts):
