@@ -246,7 +246,11 @@ class Batches:
 
 
 def _memory(num_bytes):
-  memory = mmap.mmap(-1, max(num_bytes, 1))
+  if not hasattr(mmap, "MAP_PRIVATE"):  # Windows
+    return mmap.mmap(-1, max(num_bytes, 1))
+  # Memory that could be shared with others gets no huge pages by default.
+  flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+  memory = mmap.mmap(-1, max(num_bytes, 1), flags=flags)
   if hasattr(mmap, "MADV_HUGEPAGE"):
     memory.madvise(mmap.MADV_HUGEPAGE)
   return memory

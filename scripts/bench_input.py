@@ -8,9 +8,7 @@ out. All read the same files: JPEGs cut from scikit-learn's two photographs, or
 those in --data. Each measurement is a process of its own, in turn, several
 times; reported are medians, the ratio to the fastest peer, and where a single
 thread of ours spends its time; where the extra `fast` is installed, also ours
-without it. Ours asks for huge pages as trainers.train does, `dpn.host_memory`;
-with GLIBC_TUNABLES=glibc.malloc.hugetlb=1 all have them, with 0 nobody. Let the
-machine do nothing else meanwhile.
+without it. Let the machine do nothing else meanwhile.
 """
 
 import argparse
@@ -32,7 +30,6 @@ import numpy as np
 from PIL import Image
 from sklearn import datasets
 
-from dpn import host_memory
 from scripts import bench_input_peers
 
 # Preprocessing by task, split where decoding ends, and (rows, cols) of images.
@@ -292,8 +289,6 @@ def main(argv: Sequence[str] | None = None):
   args = parser.parse_args(argv)
   if args.measure:
     who, task, folder, secs = args.measure
-    if who in (OURS, OPENCV):
-      host_memory.use_huge_pages()  # as trainers.train does
     print(json.dumps(measure(who, task, folder, float(secs))), flush=True)
     os._exit(0)  # Some peers' workers do not end otherwise.
   print(

@@ -15,8 +15,8 @@ Peers: timm's model with torch.compile and AdamW, where both are installed (or
 in the environment of `--torch_python`), and big_vision's own update step. If
 dtype is not float32, big_vision is also measured with its default, float32.
 
-trainers.train asks for huge pages (`dpn.host_memory`) and its peers do not;
-`--huge_pages` measures them with huge pages too.
+On CPUs trainers.train keeps memory from step to step (`dpn.host_memory`) and
+its peers do not; with `--keep_memory` big_vision does so too.
 """
 
 import argparse
@@ -24,7 +24,6 @@ import dataclasses
 import importlib.util
 import itertools
 import json
-import os
 import subprocess
 import sys
 import time
@@ -32,7 +31,6 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from dpn import host_memory
 from scripts import bench_step_arms as arms
 
 OURS, TIMM, BIG_VISION = "ours", "timm", "big_vision"
@@ -154,10 +152,8 @@ def in_process(who: str, setting: arms.Setting, args) -> dict:
   command = [python, "-m", "scripts.bench_step", "--worker", who]
   command += ["--steps", str(args.steps), "--big_vision", args.big_vision]
   command += ["--setting", json.dumps(dataclasses.asdict(setting))]
-  env = dict(os.environ)
-  if args.huge_pages:
-    env[host_memory.TUNABLES] = f"{host_memory.HUGE_PAGES}=1"
-  done = subprocess.run(command, capture_output=True, text=True, env=env)
+  command += ["--keep_memory"] * args.keep_memory
+  done = subprocess.run(command, capture_output=True, text=True)
   if done.returncode:
     lines = done.stderr.strip().splitlines() or [f"ended: {done.returncode}"]
     return {"error": lines[-1]}
@@ -252,8 +248,10 @@ def table(results: dict[str, dict]) -> str:
 def main():
   args = parse_args()
   if args.worker:
-    if args.worker == OURS:
-      host_memory.use_huge_pages()  # as trainers.train does
+    if args.worker == OURS or (args.keep_memory and args.worker != TIMM):
+      from dpn import host_memory  # imports JAX, which timm may not have
+
+      host_memory.keep_between_steps()  # as trainers.train does
     setting = arms.Setting(**json.loads(args.setting))
     found = measure(args.worker, setting, args.steps, args.big_vision)
     print(json.dumps(found), flush=True)
@@ -284,7 +282,7 @@ def parse_args() -> argparse.Namespace:
   parser.add_argument("--rounds", type=int, default=2)
   parser.add_argument("--big_vision", default="", help="folder of a checkout")
   parser.add_argument(
-    "--huge_pages", action="store_true", help="for the peers too"
+    "--keep_memory", action="store_true", help="for big_vision too"
   )
   parser.add_argument("--torch_python", help="a Python with torch and timm")
   parser.add_argument("--json", help="file for the numbers")

@@ -6,11 +6,6 @@ Started again with the same working directory it goes on where it was.
 README.md lists what it leaves there.
 """
 
-if __name__ == "__main__":
-  from dpn import host_memory
-
-  host_memory.use_huge_pages()  # before all else, as it may start Python anew
-
 import contextlib
 import os
 import time
@@ -21,7 +16,7 @@ import numpy as np
 from absl import flags
 from jax.experimental import multihost_utils
 
-from dpn import checkpoint, clock, metrics, sharding, trees
+from dpn import checkpoint, clock, host_memory, metrics, sharding, trees
 from dpn.models import parameter_files
 from input_pipeline import device
 from trainers import build, cluster, command, preemption, provenance, report
@@ -251,6 +246,7 @@ def main():
         _PROCESS_ID.value,
         timeout_secs=_INIT_TIMEOUT_SECS.value,
       )
+      host_memory.keep_between_steps()
     train(
       _CONFIG.value,
       _WORKDIR.value,
