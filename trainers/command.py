@@ -56,6 +56,7 @@ def fail(error: BaseException | str):
       traceback.print_exception(error)
     error = f"{error}\n(--traceback shows where it comes from.)"
   if jax.distributed.is_initialized():
+    error = f"{error}\nIf another process of this run died, its log says why."
     cluster.leave(error)
   sys.exit(f"Error: {error}")
 

@@ -33,7 +33,9 @@ def start(
   args: list[str], *, devices: int, log: pathlib.Path | None = None
 ) -> subprocess.Popen:
   """Starts `python -m args` with so many CPU devices, its output in `log`."""
-  flags = f"--xla_force_host_platform_device_count={devices}"
+  # The other flags decide what XLA compiles, and so how it rounds: keep them.
+  flags = os.environ.get("XLA_FLAGS", "")
+  flags += f" --xla_force_host_platform_device_count={devices}"
   with open(log or os.devnull, "w") as f:
     return subprocess.Popen(
       [sys.executable, "-m", *args],

@@ -52,7 +52,7 @@ def _assert_close(a, b):
   rows_a, rows_b = _rows(a), _rows(b)
   assert [row.keys() for row in rows_a] == [row.keys() for row in rows_b]
   for row_a, row_b in zip(rows_a, rows_b, strict=True):
-    assert row_a == pytest.approx(row_b, rel=2e-6, abs=1e-6)
+    assert row_a == pytest.approx(row_b, rel=1e-6, abs=1e-6)
   params_a, params_b = _params(a), _params(b)
   assert params_a.keys() == params_b.keys()
   for name in params_a:

@@ -265,9 +265,7 @@ def main():
     if not jax.distributed.is_initialized():
       raise
     traceback.print_exception(e)
-    command.fail(
-      "see above. If another process of this run died, its log says why."
-    )
+    command.fail("see above.")
 
 
 def _configure_jax(config):
