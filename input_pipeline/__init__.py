@@ -14,5 +14,5 @@ os.environ.setdefault("OPENCV_LOG_LEVEL", "SILENT")
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 with contextlib.suppress(AttributeError, OSError):  # Other C libraries.
   _mallopt = ctypes.CDLL(None).mallopt
-  _mallopt(_M_TRIM_THRESHOLD, 2**27)
+  _mallopt(_M_TRIM_THRESHOLD, -1)  # Never; as in dpn.host_memory.
   _mallopt(_M_MMAP_THRESHOLD, 2**25)
