@@ -34,8 +34,13 @@ HOMES = {
   "tensorflow": ["scripts/bench_input_peers.py"],
   "tensorflow_datasets": ["input_pipeline/"],
   "torch": ["scripts/bench_input_peers.py", "scripts/bench_step_arms.py"],
-  # Entry points; and Grain's worker processes read flags.
-  "absl.flags": ["trainers/train.py", "scripts/", "input_pipeline/pipeline.py"],
+  # Entry points and what they share; and Grain's worker processes read flags.
+  "absl.flags": [
+    "trainers/command.py",
+    "trainers/train.py",
+    "scripts/",
+    "input_pipeline/pipeline.py",
+  ],
 }
 CONFIGS_MAY_IMPORT = {*sys.stdlib_module_names, "configs", "ml_collections"}
 MODULES = [
