@@ -3,9 +3,17 @@
 import contextlib
 import ctypes
 
-import jax
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -3, -4  # as in malloc.h
 
-_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
+
+def keep_images():
+  """Keeps what is freed, in pieces of up to 32 MB, for whoever asks next.
+
+  Images come and go, each larger than what the C library keeps by default: it
+  would return their memory to the system, and ask for it again, every time.
+  """
+  _set(_TRIM_THRESHOLD, -1)  # Never.
+  _set(_MMAP_THRESHOLD, 2**25)
 
 
 def keep_between_steps():
@@ -17,9 +25,14 @@ def keep_between_steps():
   may hold much, so it also runs the steps. Accelerators have memory of their
   own; then nothing changes but how small computations on the CPU are run.
   """
+  import jax  # which the processes that read images do not need
+
   jax.config.update("jax_cpu_enable_async_dispatch", False)
   if jax.default_backend() == "cpu":
-    with contextlib.suppress(AttributeError, OSError):  # Other C libraries.
-      mallopt = ctypes.CDLL(None).mallopt
-      mallopt(_M_MMAP_MAX, 0)
-      mallopt(_M_TRIM_THRESHOLD, -1)  # Never.
+    _set(_TRIM_THRESHOLD, -1)
+    _set(_MMAP_MAX, 0)
+
+
+def _set(option, value):
+  with contextlib.suppress(AttributeError, OSError):  # Other C libraries.
+    ctypes.CDLL(None).mallopt(option, value)

@@ -31,6 +31,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from dpn import host_memory
 from scripts import bench_step_arms as arms
 
 OURS, TIMM, BIG_VISION = "ours", "timm", "big_vision"
@@ -249,8 +250,6 @@ def main():
   args = parse_args()
   if args.worker:
     if args.worker == OURS or (args.keep_memory and args.worker != TIMM):
-      from dpn import host_memory  # imports JAX, which timm may not have
-
       host_memory.keep_between_steps()  # as trainers.train does
     setting = arms.Setting(**json.loads(args.setting))
     found = measure(args.worker, setting, args.steps, args.big_vision)

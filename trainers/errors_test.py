@@ -139,13 +139,14 @@ def test_no_folder_for_checkpoints(tmp_path):
     train.train(tiny_config(total_steps=1, evals={}), str(tmp_path))
 
 
-def test_out_of_memory_names_three_knobs(tmp_path):
+@pytest.mark.parametrize("kind", ["jax.errors.JaxRuntimeError", "ValueError"])
+def test_out_of_memory_names_three_knobs(tmp_path, kind):
   code = f"""
 import runpy, sys
 import jax
 from trainers import build
 def compile(self):
-  raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory, 9 GiB")
+  raise {kind}("RESOURCE_EXHAUSTED: Out of memory, 9 GiB")
 build.Training.compile = compile
 config = "--config=configs/digits.py:runlocal"
 sys.argv[1:] = [config, "--config.evals={{}}", "--workdir={tmp_path}"]

@@ -253,16 +253,15 @@ def main():
       allow_config_change=_ALLOW_CONFIG_CHANGE.value,
       split=split,
     )
-  except command.EXPECTED:
-    raise
   except KeyboardInterrupt:
     command.fail(
       "interrupted. The same command goes on from the last checkpoint."
     )
   except Exception as e:
+    # Of whatever type: JAX raises others where the main thread runs the steps.
     if "RESOURCE_EXHAUSTED" in str(e):
       command.fail(MemoryError(f"{OUT_OF_MEMORY}\nJAX says: {e}"))
-    if not jax.distributed.is_initialized():
+    if isinstance(e, command.EXPECTED) or not jax.distributed.is_initialized():
       raise
     traceback.print_exception(e)
     command.fail("see above.")
