@@ -26,7 +26,7 @@ setuptools.setup(
       for rest in ("", ".*")
     ]
   ),
-  package_data={"scripts": ["*.json"]},
+  package_data={"scripts.results": ["*.json"]},
   install_requires=[
     "absl-py",
     "array-record",

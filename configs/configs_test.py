@@ -11,10 +11,11 @@ from jax.experimental.compilation_cache import compilation_cache
 
 import dpn.tasks
 from configs import common
-from dpn import checkpoint, metrics
+from dpn import metrics
+from dpn.weights import checkpoint
 from input_pipeline import pp, testing
 from scripts import made_up
-from trainers import schema, train
+from trainers import config_keys, train
 
 FOLDER = pathlib.Path(__file__).parent
 CONFIGS = sorted(
@@ -150,7 +151,7 @@ def _arguments(name):
 
 def _check(config):
   """Traces a step's loss, and runs the preprocessing of training."""
-  schema.check(config)
+  config_keys.check(config)
   task = dpn.tasks.make(config)
   batch = {
     key: jnp.zeros((2, *shape[1:]), dtype)

@@ -4,7 +4,7 @@ import pytest
 
 import dpn.tasks
 from configs import cifar10, ln_placement, stem_ablation
-from dpn.models import block_ln
+from dpn.models import placement
 
 
 @pytest.mark.parametrize(
@@ -25,8 +25,8 @@ def test_arms(module, arms):
 def test_placements():
   model = ln_placement.get_config("sa=post,mlp=pre+post,post=stream").model
   assert model.stem_ln == "none"
-  got = block_ln.get(model.block_ln)
-  assert got == block_ln.BlockLN(sa="post", mlp="pre+post", post="stream")
+  got = placement.get(model.block_ln)
+  assert got == placement.BlockLN(sa="post", mlp="pre+post", post="stream")
   assert ln_placement.get_config("block=sub_ln").model.block_ln == "sub_ln"
   assert ln_placement.get_config("dpn").model.stem_ln == "dpn"
   with pytest.raises(ValueError, match="leave out sa, mlp, post"):

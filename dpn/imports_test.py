@@ -30,13 +30,13 @@ MAY_IMPORT = {
 HOMES = {
   "cv2": ["input_pipeline/", "scripts/mini_data.py"],
   "grain": ["input_pipeline/"],
-  "orbax": ["dpn/checkpoint.py"],
-  "tensorflow": ["scripts/bench_input_peers.py"],
+  "orbax": ["dpn/weights/checkpoint.py"],
+  "tensorflow": ["scripts/bench/input_peers.py"],
   "tensorflow_datasets": ["input_pipeline/"],
-  "torch": ["scripts/bench_input_peers.py", "scripts/bench_step_arms.py"],
+  "torch": ["scripts/bench/input_peers.py", "scripts/bench/step_peers.py"],
   # Entry points and what they share; and Grain's worker processes read flags.
   "absl.flags": [
-    "trainers/command.py",
+    "trainers/cli.py",
     "trainers/train.py",
     "scripts/",
     "input_pipeline/pipeline.py",
@@ -99,7 +99,7 @@ def test_imports_go_one_way(module):
     ("evaluators/x.py", "from tensorflow_datasets import core"),
     ("evaluators/x.py", "from trainers import update"),
     ("trainers/x.py", "from scripts import tables"),
-    ("configs/x.py", "from dpn import names"),
+    ("configs/x.py", "from dpn import errors"),
     ("configs/x.py", "import jax.numpy as jnp"),
     ("scripts/x.py", "import tensorflow as tf"),
   ],

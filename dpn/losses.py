@@ -5,7 +5,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from dpn import names
+from dpn import errors
 
 
 def softmax_xent(logits: jax.Array, labels: jax.Array) -> jax.Array:
@@ -65,5 +65,5 @@ def get(name: str) -> Callable[[jax.Array, jax.Array], jax.Array]:
     ValueError: there is no such loss.
   """
   if name not in _LOSSES:
-    raise ValueError(names.unknown("loss", name, _LOSSES))
+    raise ValueError(errors.unknown("loss", name, _LOSSES))
   return _LOSSES[name]

@@ -32,7 +32,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from dpn import names, schedules, trees
+from dpn import errors, schedules, trees
 
 
 def make(
@@ -161,7 +161,7 @@ def _optimizer(name, kw):
   except AttributeError:
     make_tx = None
   if not callable(make_tx):
-    raise ValueError(names.unknown("config.optax_name", name, _known()))
+    raise ValueError(errors.unknown("config.optax_name", name, _known()))
   arguments = inspect.signature(make_tx).parameters
   if "learning_rate" in arguments:
     raise ValueError(
@@ -173,7 +173,7 @@ def _optimizer(name, kw):
   for key in kw:
     if key not in arguments:
       kind = f"argument of {name} in config.optax"
-      raise ValueError(names.unknown(kind, key, arguments))
+      raise ValueError(errors.unknown(kind, key, arguments))
   required = [p.name for p in arguments.values() if p.default is p.empty]
   if missing := [key for key in required if key not in kw]:
     raise ValueError(
@@ -182,7 +182,7 @@ def _optimizer(name, kw):
     )
   tx = make_tx(**kw)
   if not isinstance(tx, optax.GradientTransformation):
-    raise ValueError(names.unknown("config.optax_name", name, _known()))
+    raise ValueError(errors.unknown("config.optax_name", name, _known()))
   return tx
 
 

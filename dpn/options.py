@@ -9,7 +9,7 @@ import functools
 import typing
 from collections.abc import Callable, Mapping
 
-from dpn import names
+from dpn import errors
 
 _BOOLS = {"True": True, "true": True, "False": False, "false": False}
 
@@ -29,7 +29,7 @@ def parse(
   """
   name, _, rest = text.partition(",")
   if name not in table:
-    raise ValueError(names.unknown(kind, name, table))
+    raise ValueError(errors.unknown(kind, name, table))
   return bind(f"{kind}={text!r}", rest, table[name])
 
 
@@ -49,7 +49,7 @@ def bind(where: str, text: str, function: Callable) -> functools.partial:
       )
     if key not in hints:
       known = hints or ["(it has no options)"]
-      raise ValueError(f"{where}: {names.unknown('option', key, known)}")
+      raise ValueError(f"{where}: {errors.unknown('option', key, known)}")
     if key in values:
       raise ValueError(f"{where}: option {key!r} is given twice.")
     values[key] = _value(where, key, value, hints[key])
@@ -83,5 +83,5 @@ def _value(where, key, text, hint):
       ) from None
   known = _BOOLS if hint is bool else {v: v for v in typing.get_args(hint)}
   if text not in known:
-    raise ValueError(f"{where}: {names.unknown(key, text, known)}")
+    raise ValueError(f"{where}: {errors.unknown(key, text, known)}")
   return known[text]

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from dpn import names
+from dpn import errors
 
 UNITS = ("steps", "epochs", "examples", "percent")
 _REQUIRED = object()
@@ -194,7 +194,7 @@ def learning_rate(
 def _arguments(decay_type, kw, total_steps, batch_size, data_size):
   """Returns (warmup steps, cooldown steps, arguments of the decay)."""
   if decay_type not in _DECAYS:
-    raise ValueError(names.unknown("decay_type", decay_type, _DECAYS))
+    raise ValueError(errors.unknown("decay_type", decay_type, _DECAYS))
   parameters = inspect.signature(_DECAYS[decay_type]).parameters
   own = [p.name for p in parameters.values() if p.kind is p.KEYWORD_ONLY]
   durations = ["warmup", "cooldown"]
@@ -203,7 +203,7 @@ def _arguments(decay_type, kw, total_steps, batch_size, data_size):
   for key in kw:
     if key not in known:
       kind = f"argument of the {decay_type!r} schedule"
-      raise ValueError(names.unknown(kind, key, known))
+      raise ValueError(errors.unknown(kind, key, known))
   sizes = {
     "total_steps": total_steps,
     "batch_size": batch_size,

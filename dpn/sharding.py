@@ -8,7 +8,7 @@ from typing import Any
 import jax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from dpn import names, trees
+from dpn import errors, trees
 
 
 def make_mesh(axes: Sequence[tuple[str, int]] = (("data", -1),)) -> Mesh:
@@ -101,7 +101,7 @@ def _fsdp(
   mesh: Mesh, axis: str = "data", min_size_to_shard_mb: float = 4
 ) -> Callable[[Any], PartitionSpec]:
   if axis not in mesh.shape:
-    raise ValueError(names.unknown("mesh axis", axis, mesh.shape))
+    raise ValueError(errors.unknown("mesh axis", axis, mesh.shape))
   parts = mesh.shape[axis]
 
   def rule(leaf):
@@ -132,7 +132,7 @@ def _parse_rule(text: str, mesh: Mesh) -> Callable[[Any], PartitionSpec]:
       "'replicate' or 'fsdp(axis=\"data\")'."
     ) from e
   if name not in _RULES:
-    raise ValueError(names.unknown("sharding rule", name, _RULES))
+    raise ValueError(errors.unknown("sharding rule", name, _RULES))
   try:
     return _RULES[name](mesh, *args, **kw)
   except TypeError as e:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 import jax
 
-from dpn import names, schedules
+from dpn import errors, schedules
 from dpn.tasks import base
 
 TYPES = ("classification", "fewshot_lsr", "mean")
@@ -102,17 +102,17 @@ def from_config(
 def _make(section, predict_fns, mesh, batch_size):
   kind = section.pop("type", None)
   if kind not in TYPES:
-    raise ValueError(names.unknown("type", kind, TYPES))
+    raise ValueError(errors.unknown("type", kind, TYPES))
   cls = importlib.import_module(f"evaluators.{kind}").Evaluator
   pred = section.pop("pred", cls.PRED)
   if pred not in predict_fns:
-    raise ValueError(names.unknown("pred", pred, predict_fns))
+    raise ValueError(errors.unknown("pred", pred, predict_fns))
   section.setdefault("batch_size", batch_size)
   known = dict(inspect.signature(cls).parameters)
   del known["predict_fn"], known["mesh"]
   for key in section:
     if key not in known:
-      raise ValueError(names.unknown("key", key, known))
+      raise ValueError(errors.unknown("key", key, known))
   for key, parameter in known.items():
     if parameter.default is parameter.empty and key not in section:
       raise ValueError(f"{key} is missing; {kind} needs it.")

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from dpn import losses, names
+from dpn import errors, losses
 from dpn.tasks import base
 from evaluators import mean
 
@@ -49,7 +49,7 @@ class Evaluator(mean.Evaluator):
     def measure(variables, batch):
       logits, *_ = predict_fn(variables, batch)
       if label_key not in batch:
-        raise ValueError(names.unknown("label_key", label_key, batch))
+        raise ValueError(errors.unknown("label_key", label_key, batch))
       labels = batch[label_key]
       top = jnp.argmax(logits, axis=-1)[:, None]  # (batch, 1)
       return {

@@ -13,7 +13,7 @@ import numpy as np
 import scipy.linalg
 from absl import logging
 
-from dpn import names, sharding
+from dpn import errors, sharding
 from dpn.tasks import base
 from input_pipeline import device, pipeline
 
@@ -209,7 +209,9 @@ class Evaluator:
     """Raises ValueError if variables of these shapes do not fit."""
     for data in (d for pair in self._datasets.values() for d in pair):
       if self._label_key not in data.spec:
-        raise ValueError(names.unknown("label_key", self._label_key, data.spec))
+        raise ValueError(
+          errors.unknown("label_key", self._label_key, data.spec)
+        )
       batch = {k: jax.ShapeDtypeStruct(*v) for k, v in data.spec.items()}
       del batch[self._label_key]
       jax.eval_shape(self._features, variables, batch)
@@ -251,7 +253,7 @@ def _intermediate(out, layer):
   for key in layer.split("/"):
     if not isinstance(out, Mapping) or key not in out:
       known = out if isinstance(out, Mapping) else ()
-      raise ValueError(names.unknown("representation_layer", layer, known))
+      raise ValueError(errors.unknown("representation_layer", layer, known))
     out = out[key]
   if isinstance(out, Mapping):
     raise ValueError(

@@ -24,7 +24,7 @@ import ml_collections
 import numpy as np
 from absl import flags, logging
 
-from dpn import names
+from dpn import errors
 from input_pipeline import order, pp, reader, sources
 
 Batch = dict[str, np.ndarray]
@@ -95,7 +95,7 @@ def training(
   parts, weights = _parts(config)
   for key in config:
     if key not in _KEYS:
-      raise ValueError(names.unknown("key of config.input", key, _KEYS))
+      raise ValueError(errors.unknown("key of config.input", key, _KEYS))
   data = TrainingData(
     parts=parts,
     weights=weights,
@@ -145,7 +145,7 @@ def _part(section: Mapping[str, Any]) -> reader.Part:
   for key in section:
     if key not in _PART_KEYS:
       raise ValueError(
-        names.unknown("key of a mixture's part", key, _PART_KEYS)
+        errors.unknown("key of a mixture's part", key, _PART_KEYS)
       )
   if "data" not in section:
     raise ValueError(f"A mixture's part needs data, it has {sorted(section)}.")
@@ -248,7 +248,7 @@ class TrainingData(_Data):
 
   def __post_init__(self):
     if self.on_error not in _ON_ERROR:
-      raise ValueError(names.unknown("on_error", self.on_error, _ON_ERROR))
+      raise ValueError(errors.unknown("on_error", self.on_error, _ON_ERROR))
     if not 1 <= self.repeats <= max(self.batch_size, 1):
       raise ValueError(
         f"repeats must lie in [1, batch_size={self.batch_size}], got "

@@ -3,13 +3,12 @@
 import numpy as np
 import pytest
 
-from input_pipeline import array_sources, pp, reader, sources
+from input_pipeline import pp, reader, sources
+from input_pipeline.sources import arrays
 
 
 def _part(spec="", **columns):
-  return reader.Part(
-    array_sources.ArraySource("here", columns, {}), pp.make(spec)
-  )
+  return reader.Part(arrays.ArraySource("here", columns, {}), pp.make(spec))
 
 
 def _examples(spec="", **columns):

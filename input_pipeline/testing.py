@@ -7,7 +7,7 @@ from typing import Any
 import cv2
 import numpy as np
 
-from input_pipeline import tfds_writer
+from input_pipeline.sources import tfds_writer
 
 
 def write_tfds(

@@ -30,7 +30,7 @@ import numpy as np
 from PIL import Image
 from sklearn import datasets
 
-from scripts import bench_input_peers
+from scripts.bench import input_peers
 
 # Preprocessing by task, split where decoding ends, and (rows, cols) of images.
 _TAIL = "|value_range(-1, 1)"
@@ -120,7 +120,7 @@ def _theirs(peer: str, task: str, folder: str) -> Iterator[np.ndarray]:
   else:
     root = os.path.join(folder, "train", "photo")
     files = [entry.path for entry in os.scandir(root)]
-  return bench_input_peers.PEERS[peer](task, files, images, BATCH_SIZE)
+  return input_peers.PEERS[peer](task, files, images, BATCH_SIZE)
 
 
 def measure(who: str, task: str, folder: str, secs: float) -> dict[str, float]:
@@ -167,7 +167,8 @@ def stages(task: str, folder: str) -> dict[str, float]:
   """
   import jax
 
-  from input_pipeline import ops_image, pending, pp, sources
+  from input_pipeline import pp, sources
+  from input_pipeline.pp import ops_image, pending
 
   source = sources.make(_source(task, folder))
   first, _, rest = TASKS[task][0].partition("|")
@@ -234,7 +235,7 @@ def compare(
   found = collections.defaultdict(list)
   alone = (OURS, OPENCV) if _decodes_parts(task) else (OURS,)
   for _ in range(repeats):
-    for who in (*alone, *bench_input_peers.PEERS):
+    for who in (*alone, *input_peers.PEERS):
       result = _in_a_process(who, task, folder, str(secs))
       if result:
         found[who].append(result)

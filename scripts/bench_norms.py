@@ -16,7 +16,8 @@ import time
 import jax
 import jax.numpy as jnp
 
-from dpn.models import norms, power_norm, vit
+from dpn.models import norms, vit
+from dpn.models.norms import power_norm
 
 BASELINE = "pre-LN"
 PER_TOKEN = ("layernorm", "standardize", "affine")  # not of the comparisons

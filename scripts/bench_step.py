@@ -32,7 +32,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from dpn import host_memory
-from scripts import bench_step_arms as arms
+from scripts.bench import step_peers as arms
 
 OURS, TIMM, BIG_VISION = "ours", "timm", "big_vision"
 DEFAULT = "big_vision, default"

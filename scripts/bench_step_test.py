@@ -7,7 +7,7 @@ import types
 import pytest
 
 from scripts import bench_step
-from scripts import bench_step_arms as arms
+from scripts.bench import step_peers as arms
 
 SETTING = arms.Setting("mu/16", (32, 1, 128, 2, 16), 32, 4, "float32")
 ARGS = argparse.Namespace(

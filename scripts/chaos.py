@@ -24,7 +24,8 @@ import time
 
 import numpy as np
 
-from input_pipeline import array_sources, sources
+from input_pipeline import sources
+from input_pipeline.sources import arrays
 
 ROOT = pathlib.Path(__file__).parent.parent
 FLAGS = (
@@ -51,7 +52,7 @@ class Broken(sources.Source):
   """Digits of which only the first few can be read."""
 
   def __init__(self, split: str):
-    self._digits = array_sources.open_split("digits", split)
+    self._digits = arrays.open_split("digits", split)
     self.name = "broken"
 
   def __len__(self):

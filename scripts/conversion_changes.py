@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 
-from dpn.models import resample
+from dpn.weights import resize as resample
 from scripts import conversion_source
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dpn import checkpoint
+from dpn.weights import checkpoint
 
 SUFFIXES = {
   "ours": [".safetensors"],

@@ -11,25 +11,24 @@ from typing import Any
 import jax
 import numpy as np
 
-from dpn import checkpoint, optim
-from dpn.models import (
-  foreign,
-  historical,
+from dpn import optim
+from dpn.models import posemb, posemb_join, vit
+from dpn.weights import (
+  checkpoint,
+  files,
   infer,
+  legacy,
   load,
-  origin,
-  parameter_files,
-  posemb,
-  posemb_join,
-  vit,
+  metadata,
+  torch_names,
 )
 from trainers import build, update
 
 TITLES = {
   "ours": "this code base or big_vision",
-  **{key: layout.title for key, layout in foreign.LAYOUTS.items()},
+  **{key: layout.title for key, layout in torch_names.LAYOUTS.items()},
 }
-MINUS_ONE_TO_ONE = origin.Pixels((0.5,), (0.5,))
+MINUS_ONE_TO_ONE = metadata.Pixels((0.5,), (0.5,))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +45,7 @@ class Checkpoint:
 
   arrays: Mapping[str, np.ndarray]
   options: Mapping[str, Any]
-  pixels: origin.Pixels | None
+  pixels: metadata.Pixels | None
   notes: tuple[str, ...]
   grid: tuple[int, int] | None = None
 
@@ -79,15 +78,15 @@ def read(source: str, overrides: Mapping[str, Any]) -> Checkpoint:
   if saved := _checkpoints(source):
     flat, said = _from_checkpoints(*saved)
   else:
-    flat = parameter_files.read(source)
-    file, _ = parameter_files.locate(source)
-    said = origin.read(file, load.layout_of(source, flat))
+    flat = files.read(source)
+    file, _ = files.locate(source)
+    said = metadata.read(file, load.layout_of(source, flat))
   notes = ()
-  if said.layout in foreign.LAYOUTS:
+  if said.layout in torch_names.LAYOUTS:
     told = {**said.options, **overrides}
     flat, notes = _from_foreign(source, flat, said.layout, told)
   else:
-    flat = historical.modernize(flat)
+    flat = legacy.modernize(flat)
   told = {k: v for k, v in said.options.items() if v is not None}
   with _about(source):
     options = {**infer.options(flat), **told, **overrides}
@@ -118,8 +117,8 @@ def _from_foreign(source, flat, layout, told):
   """
   heads = told.get("num_heads")
   with _about(source):
-    ours = foreign.to_ours(flat, layout, 1)
-  foreign.check_parts(source, ours, layout)
+    ours = torch_names.to_ours(flat, layout, 1)
+  torch_names.check_parts(source, ours, layout)
   if told.get("pool_type") == "gap" and "cls" in ours:
     raise ValueError(
       f"{source!r} has a class token but averages the patches beside it; ours "
@@ -134,10 +133,10 @@ def _from_foreign(source, flat, layout, told):
       "right: with another number it is another function."
     )
   notes = ()
-  if foreign.has_layer_scale(flat, layout):
+  if torch_names.has_layer_scale(flat, layout):
     notes = ("Layer scale is multiplied into the layers before it, exactly.",)
   with _about(source):
-    return foreign.to_ours(flat, layout, heads), notes
+    return torch_names.to_ours(flat, layout, heads), notes
 
 
 @contextlib.contextmanager
@@ -199,9 +198,7 @@ def _matched(source, flat, options, has_row):
       "--set, for example patch_size=[16,16]."
     ) from error
   variables = {
-    k: v
-    for k, v in shapes.items()
-    if k in ("params", parameter_files.STATISTICS)
+    k: v for k, v in shapes.items() if k in ("params", files.STATISTICS)
   }
   matched = load.match(
     source,
@@ -245,9 +242,7 @@ def _checkpoints(path: str) -> tuple[str, int | None] | None:
   if last.isdigit() and os.path.isdir(parent):
     return parent, int(last)
   inside = os.path.join(path, build.CHECKPOINTS)
-  finished = os.path.isfile(
-    os.path.join(path, parameter_files.FILES_IN_FOLDERS[0])
-  )
+  finished = os.path.isfile(os.path.join(path, files.FILES_IN_FOLDERS[0]))
   if os.path.isdir(inside) and not finished:
     return inside, None
   if last == build.CHECKPOINTS and os.path.isdir(path):
@@ -258,7 +253,7 @@ def _checkpoints(path: str) -> tuple[str, int | None] | None:
 def _from_checkpoints(folder, step):
   """Returns the arrays of a run's checkpoint and what its config says."""
   workdir = os.path.dirname(os.path.abspath(folder))
-  said = origin.read_run(workdir)
+  said = metadata.read_run(workdir)
   with open(os.path.join(workdir, "config.json"), encoding="utf-8") as file:
     config = json.load(file)
   checkpoints = checkpoint.Checkpointer(folder, read_only=True)

@@ -6,15 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from dpn.models import (
-  block_ln,
-  foreign,
-  infer,
-  norms,
-  origin,
-  posemb,
-)
-from dpn.models.parameter_files import STATISTICS
+from dpn.models import norms, placement, posemb
+from dpn.weights import infer, torch_names
+from dpn.weights import metadata as origin
+from dpn.weights.files import STATISTICS
 from scripts import conversion_files, conversion_source
 
 DOCS = "docs/checkpoints.md"
@@ -22,7 +17,7 @@ BIG_VISION = {
   "stem_ln": "none",
   "conv_stem": None,
   "posemb_join": "add",
-  "block_ln": block_ln.get("sa=pre,mlp=pre"),
+  "block_ln": placement.get("sa=pre,mlp=pre"),
   "norm": "layernorm",
   "gelu": "tanh",
   "qkv_bias": True,
@@ -105,10 +100,10 @@ def _timm(source, no_embed_class):
       "own (posemb_join='add,cls_row=true'). Leave the flag out."
     )
   if row and not source.has_row:
-    arrays["pos_embedding"] = foreign.with_cls_row(arrays["pos_embedding"])
+    arrays["pos_embedding"] = torch_names.with_cls_row(arrays["pos_embedding"])
   args, notes = _timm_args(source, no_embed_class)
-  written = foreign.from_ours(arrays, "timm")
-  notes += _homeless(arrays, foreign.TIMM)
+  written = torch_names.from_ours(arrays, "timm")
+  notes += _homeless(arrays, torch_names.TIMM)
   mean, std = _mean_and_std(source)
   size = args.get("img_size", 224)
   config = {
@@ -175,9 +170,9 @@ def _hf(source):
   _check_plain(source, "hf", {"tok": "class token"})
   arrays = _with_posemb(source)
   if not source.has_row:
-    arrays["pos_embedding"] = foreign.with_cls_row(arrays["pos_embedding"])
-  written = foreign.from_ours(arrays, "hf")
-  notes = _homeless(arrays, foreign.HF)
+    arrays["pos_embedding"] = torch_names.with_cls_row(arrays["pos_embedding"])
+  written = torch_names.from_ours(arrays, "hf")
+  notes = _homeless(arrays, torch_names.HF)
   title = "ViTModel"
   if model.num_classes:
     title = "ViTForImageClassification"
@@ -247,11 +242,11 @@ def _hf_config(source, title):
 
 def _check_plain(source, key, pools):
   """Raises ValueError if the library's block or pooling is another one."""
-  model, title = source.model, foreign.LAYOUTS[key].title
+  model, title = source.model, torch_names.LAYOUTS[key].title
   wrong = []
   if not model.norm.startswith("layernorm"):
     wrong.append(f"norm={model.norm!r} (only layernorm)")
-  if block_ln.get(model.block_ln) != BIG_VISION["block_ln"]:
+  if placement.get(model.block_ln) != BIG_VISION["block_ln"]:
     wrong.append(f"block_ln={model.block_ln!r} (only sa=pre,mlp=pre)")
   if not model.posemb_join.startswith("add"):
     wrong.append(f"posemb_join={model.posemb_join!r} (only add)")

@@ -7,7 +7,7 @@ import pytest
 import safetensors.numpy
 
 from dpn import trees
-from dpn.models import foreign_test
+from dpn.weights import torch_names_test
 from scripts import convert, convert_test
 
 
@@ -67,9 +67,9 @@ def test_our_other_models_are_kept(tmp_path, options):
 
 
 def test_gray_images(tmp_path):
-  flat = foreign_test.golden("timm_tok")
+  flat = torch_names_test.golden("timm_tok")
   flat["patch_embed.proj.weight"] = flat["patch_embed.proj.weight"][:, :1]
-  path = foreign_test.write(tmp_path, "timm_tok", flat)
+  path = torch_names_test.write(tmp_path, "timm_tok", flat)
   for to, place in (("timm", "pretrained_cfg"), ("hf", None)):
     convert.convert(path, str(tmp_path / to), to, options=convert_test.HEADS)
     config = json.loads((tmp_path / to / "config.json").read_text())
@@ -105,7 +105,7 @@ def test_what_transformers_cannot_express(tmp_path, options, message):
 
 
 def test_an_average_beside_a_class_token(tmp_path):
-  path = foreign_test.write(tmp_path, "timm_tok")
+  path = torch_names_test.write(tmp_path, "timm_tok")
   (tmp_path / "config.json").write_text('{"global_pool": "avg"}')
   with pytest.raises(ValueError, match="averages the patches beside it"):
     convert.convert(

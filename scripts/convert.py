@@ -18,8 +18,8 @@ import ast
 import sys
 from collections.abc import Mapping, Sequence
 
-from dpn import names
-from dpn.models import origin
+from dpn import errors
+from dpn.weights import metadata
 from scripts import (
   conversion_changes,
   conversion_files,
@@ -77,11 +77,11 @@ def parse_options(items: Sequence[str]) -> dict[str, object]:
   options = {}
   for item in items:
     key, equals, value = item.partition("=")
-    known = ["num_classes", *origin.RECORDED]
+    known = ["num_classes", *metadata.RECORDED]
     if not equals:
       raise ValueError(f"--set: expected OPTION=VALUE, got {item!r}.")
     if key not in known:
-      raise ValueError("--set: " + names.unknown("model option", key, known))
+      raise ValueError("--set: " + errors.unknown("model option", key, known))
     try:
       options[key] = ast.literal_eval(value)
     except (ValueError, SyntaxError):

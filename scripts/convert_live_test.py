@@ -11,8 +11,8 @@ import jax
 import numpy as np
 import pytest
 
-from dpn import checkpoint
-from dpn.models import foreign_test, load, vit
+from dpn.models import vit
+from dpn.weights import checkpoint, load, torch_names_test
 from scripts import convert, convert_test
 
 torch = pytest.importorskip("torch")
@@ -22,7 +22,7 @@ load_file = pytest.importorskip("safetensors.torch").load_file
 save_file = pytest.importorskip("safetensors.torch").save_file
 
 DOCS = pathlib.Path(__file__).parents[1] / "docs/checkpoints.md"
-IMAGE = foreign_test.GOLDEN["image"]
+IMAGE = torch_names_test.GOLDEN["image"]
 TENSOR = torch.from_numpy(IMAGE.transpose(0, 3, 1, 2).copy())
 MODELS = {
   "tok": {"pool_type": "tok"},
@@ -43,12 +43,12 @@ def helpers():
 
 def ours(tmp_path, name, num_classes=5, **kw):
   """Returns (path, output) of a random model of ours."""
-  options = {**foreign_test.SIZE, **MODELS.get(name, {}), **kw}
+  options = {**torch_names_test.SIZE, **MODELS.get(name, {}), **kw}
   model = vit.Model(num_classes, **options)
   rng = np.random.RandomState(0)
   params = jax.tree.map(
     lambda s: 0.3 * rng.randn(*s.shape).astype(np.float32),
-    foreign_test.shapes(model),
+    torch_names_test.shapes(model),
   )
   workdir = tmp_path / name
   workdir.mkdir()
@@ -167,7 +167,7 @@ def test_timm_in_ours(tmp_path, args, dtype):
   convert.convert(str(folder), target, "ours")
   said = json.loads(convert_test.metadata(target)["model"])
   ours = vit.Model(**said)
-  params = load.load(target, foreign_test.shapes(ours), model=ours)
+  params = load.load(target, torch_names_test.shapes(ours), model=ours)
   with torch.no_grad():
     check(jax.jit(ours.apply)({"params": params}, IMAGE)[0], model(TENSOR))
 

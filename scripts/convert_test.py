@@ -10,12 +10,13 @@ import pytest
 import safetensors
 import safetensors.numpy
 
-from dpn import checkpoint, optim, trees
-from dpn.models import foreign_test, load, load_test, vit
+from dpn import optim, trees
+from dpn.models import vit
+from dpn.weights import checkpoint, load, load_test, torch_names_test
 from scripts import convert
 from trainers import testing, update
 
-GOLDEN = foreign_test.GOLDEN
+GOLDEN = torch_names_test.GOLDEN
 HEADS = {"num_heads": 2}
 
 
@@ -25,15 +26,15 @@ def source(tmp_path):
 
   def write(kind):
     (tmp_path / kind).mkdir()
-    return foreign_test.write(tmp_path / kind, kind)
+    return torch_names_test.write(tmp_path / kind, kind)
 
   return write
 
 
 @functools.cache
 def compiled(kind, **kw):
-  model = foreign_test.make(kind, **kw)
-  return model, foreign_test.shapes(model), jax.jit(model.apply)
+  model = torch_names_test.make(kind, **kw)
+  return model, torch_names_test.shapes(model), jax.jit(model.apply)
 
 
 def logits(path, kind, image=GOLDEN["image"], **kw):
@@ -137,12 +138,17 @@ def test_historical_layouts(tmp_path, layout):
 
 def dpn_file(tmp_path, **kw):
   """Returns the path of a random model of ours, with Dual PatchNorm."""
-  options = {**foreign_test.SIZE, "stem_ln": "dpn", "pool_type": "tok", **kw}
+  options = {
+    **torch_names_test.SIZE,
+    "stem_ln": "dpn",
+    "pool_type": "tok",
+    **kw,
+  }
   model = vit.Model(5, **options)
   rng = np.random.RandomState(0)
   params = jax.tree.map(
     lambda s: 1 + 0.3 * rng.randn(*s.shape).astype(np.float32),
-    foreign_test.shapes(model),
+    torch_names_test.shapes(model),
   )
   path = str(tmp_path / "dpn.safetensors")
   checkpoint.save_params(path, params)
@@ -285,8 +291,10 @@ def run(*argv):
 def test_wrong_inputs_of_the_command(tmp_path, source):
   path, out = source("timm_tok"), str(tmp_path / "x.safetensors")
   assert "num_heads=…" in run(path, out, "--to", "ours")
-  flat = foreign_test.golden("timm_tok") | {"reg_token": np.zeros((1, 4, 8))}
-  registers = foreign_test.write(tmp_path, "timm_tok", flat)
+  flat = torch_names_test.golden("timm_tok") | {
+    "reg_token": np.zeros((1, 4, 8))
+  }
+  registers = torch_names_test.write(tmp_path, "timm_tok", flat)
   assert "registers (reg_token)" in run(registers, out, "--to", "ours")
   heads = ("--set", "num_heads=2")
   assert "Did you mean 'gelu'?" in run(

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 
 import tqdm
 
-from input_pipeline import tfds_writer
+from input_pipeline.sources import tfds_writer
 
 
 def convert(directory: str, data_dir: str) -> str:

@@ -20,7 +20,7 @@ import numpy as np
 import dpn.tasks
 from dpn import trees
 from input_pipeline import pipeline, pp, testing
-from trainers import command
+from trainers import cli
 
 BLOCK = re.compile(r"Transformer/encoderblock_\d+/?(\w*)")
 STEM = ("stem", "embedding")
@@ -172,5 +172,5 @@ def main():
 
 
 if __name__ == "__main__":
-  _CONFIG = command.define_config()
-  command.run(main)
+  _CONFIG = cli.define_config()
+  cli.run(main)

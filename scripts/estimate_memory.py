@@ -18,14 +18,14 @@ from absl import flags
 import dpn.tasks
 from dpn import sharding
 from scripts import made_up
-from trainers import build, command, schema
+from trainers import build, cli, config_keys
 
 REST = "activations, gradients"
 
 
 def estimate(config) -> dict[str, int]:
   """Returns the bytes that each device of this process's mesh needs, by use."""
-  schema.check(config)
+  config_keys.check(config)
   mesh = sharding.make_mesh(config.get("mesh") or [("data", -1)])
   task = dpn.tasks.make(config, batch_shards=mesh.size)
   training = build.training(
@@ -91,7 +91,7 @@ def main():
 
 
 if __name__ == "__main__":
-  _CONFIG = command.define_config()
+  _CONFIG = cli.define_config()
   _DEVICES = flags.DEFINE_integer("devices", 1, "How many devices to simulate.")
   _MEMORY_GB = flags.DEFINE_float("memory_gb", None, "What each of them has.")
-  command.run(main)
+  cli.run(main)

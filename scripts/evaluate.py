@@ -23,12 +23,13 @@ import ml_collections
 from absl import flags
 
 import dpn.tasks
-from dpn import checkpoint, names, sharding
-from dpn.models import origin
+from dpn import errors, sharding
 from dpn.tasks import base
+from dpn.weights import checkpoint, metadata
 from evaluators import base as evaluators_base
-from scripts import made_up, output
-from trainers import build, command, schema, train
+from scripts import made_up
+from scripts.results import output
+from trainers import build, cli, config_keys, train
 
 HEAD = "head/(kernel|bias)"
 
@@ -52,7 +53,7 @@ def evaluate(
     evaluators.base.EvaluatorError: an evaluator failed.
   """
   config = _with_evals(config, evals)
-  schema.check(config)
+  config_keys.check(config)
   mesh = sharding.make_mesh(config.get("mesh") or [("data", -1)])
   task = dpn.tasks.make(config, batch_shards=mesh.size)
   sizes = {"batch_size": config.input.batch_size, "data_size": None}
@@ -73,7 +74,7 @@ def _with_evals(config, evals):
     raise ValueError("The config has no evaluators: config.evals is empty.")
   for name in evals:
     if name not in known:
-      raise ValueError(names.unknown("evaluator in --evals:", name, known))
+      raise ValueError(errors.unknown("evaluator in --evals:", name, known))
   config = ml_collections.ConfigDict(config.to_dict())
   config.evals = {
     name: {
@@ -128,7 +129,7 @@ def _pixels(config):
   """Returns what the evaluators make of pixels, None if unknown or various."""
   keys = ("pp_fn", "pp_eval")
   found = {
-    origin.pixels_of(section[key])
+    metadata.pixels_of(section[key])
     for section in config["evals"].values()
     for key in keys
     if section.get(key)
@@ -201,8 +202,8 @@ def main():
 
 
 if __name__ == "__main__":
-  _CONFIG = command.define_config()
+  _CONFIG = cli.define_config()
   _CHECKPOINT = flags.DEFINE_string("checkpoint", None, "What to evaluate.")
   _EVALS = flags.DEFINE_list("evals", None, "Evaluators; all by default.")
   _OUT = flags.DEFINE_string("out", None, "JSON file to write.")
-  command.run(main, ["config", "checkpoint"])
+  cli.run(main, ["config", "checkpoint"])

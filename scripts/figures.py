@@ -19,9 +19,18 @@ from collections.abc import Callable, Mapping, Sequence
 
 from matplotlib import figure
 
-from dpn import names
-from dpn.models import parameter_files
-from scripts import cells, draw, entries, layouts, output, results, runs, stats
+from dpn import errors
+from dpn.weights import files as parameter_files
+from scripts.results import (
+  aggregate,
+  cells,
+  entries,
+  output,
+  plots,
+  runs,
+  stats,
+  table_specs,
+)
 
 LABELS = {
   cells.BASE: "ViT",
@@ -39,7 +48,7 @@ Drawn = dict[str, figure.Figure]  # name of the file → figure
 
 def panels(
   found: Sequence[runs.Run], metric: str, arms: Sequence[str] = ()
-) -> draw.Panels:
+) -> plots.Panels:
   """Returns complete runs that logged a metric, by model and by arm.
 
   Args:
@@ -62,14 +71,14 @@ def panels(
   if not grouped:
     known = {cell.arm for cell in map(cells.of, found) if cell}
     if not known & set(arms):
-      raise ValueError(names.unknown("arm", ", ".join(arms), known))
+      raise ValueError(errors.unknown("arm", ", ".join(arms), known))
     logged = {key for run in found for row in run.rows for key in row} - {
       "step"
     }
     raise ValueError(
       f"None of the {len(found)} runs is complete, one of the arms "
       f"{', '.join(arms)} and logged {metric!r}. "
-      f"{names.unknown('metric', metric, logged)}"
+      f"{errors.unknown('metric', metric, logged)}"
       if metric not in logged
       else f"No complete run of the arms {', '.join(arms)} logged {metric!r}."
     )
@@ -87,7 +96,7 @@ def depth(found, args) -> Drawn:
   """Returns Figure 2."""
   grouped = panels(found, EMBEDDING, args.arms)
   return {
-    "figure_2": draw.gradient_depth(
+    "figure_2": plots.gradient_depth(
       grouped, last_steps=args.last_steps or default_last_steps(found)
     )
   }
@@ -108,7 +117,7 @@ def embedding(found, args) -> Drawn:
   """Returns Figure 4."""
   label = "L2 norm of embedding gradient"
   grouped = panels(found, EMBEDDING, args.arms)
-  return {"figure_4": draw.curves(grouped, EMBEDDING, label, log=True)}
+  return {"figure_4": plots.curves(grouped, EMBEDDING, label, log=True)}
 
 
 def training(found, args) -> Drawn:
@@ -117,7 +126,7 @@ def training(found, args) -> Drawn:
     grouped = panels(found, args.metric, args.arms)
     return {"curves": _curves(grouped, args.metric)}
   drawn = {"curves_loss": _curves(panels(found, "loss", args.arms), "loss")}
-  for metric in layouts.GUEST_METRICS:
+  for metric in table_specs.GUEST_METRICS:
     if any(metric in row for run in found for row in run.rows):
       grouped = panels(found, metric, args.arms)
       drawn["curves_accuracy"] = _curves(grouped, metric)
@@ -126,10 +135,10 @@ def training(found, args) -> Drawn:
 
 
 def _curves(grouped, metric):
-  fraction = results.is_fraction(metric)
+  fraction = aggregate.is_fraction(metric)
   label = f"{metric} [%]" if fraction else metric
   label = "training loss" if metric == "loss" else label
-  return draw.curves(grouped, metric, label, scale=100 if fraction else 1)
+  return plots.curves(grouped, metric, label, scale=100 if fraction else 1)
 
 
 def placements(found, args) -> Drawn:
@@ -144,10 +153,10 @@ def ablations(found, args) -> Drawn:
 
 def _gains(name, found, metric):
   """Returns bars of the arms of a table of differences that were run."""
-  layout = layouts.DELTAS[name]
-  arms = layouts.arms_of(name, found, metric)
+  layout = table_specs.DELTAS[name]
+  arms = table_specs.arms_of(name, found, metric)
   ours, paper = {}, {}
-  for arch in layouts.archs(name, arms):
+  for arch in table_specs.archs(name, arms):
     reference = arms.get(((arch,), layout.reference))
     if not (reference and reference.done):
       continue
@@ -160,16 +169,17 @@ def _gains(name, found, metric):
       continue
     ours[arch] = {a: entry.mean or _NONE for a, entry in compared.items()}
     if layout.printed:
-      printed = {_label(a): layouts.printed(a, arch).mean for a in shown}
+      printed = {_label(a): table_specs.printed(a, arch).mean for a in shown}
       paper[arch] = {a: mean for a, mean in printed.items() if mean}
   if not ours:
     raise ValueError(
       f"None of the {len(found)} runs can be compared with {layout.reference} "
-      f"of the same model, which {layouts.title(name).partition(':')[0]} is "
+      "of the same model, which "
+      f"{table_specs.title(name).partition(':')[0]} is "
       "about. Train it, or give its folder as well."
     )
   label = f"top-1 relative to {LABELS.get(layout.reference)} [points]"
-  return draw.gains(ours, paper, label, LABELS[cells.DPN])
+  return plots.gains(ours, paper, label, LABELS[cells.DPN])
 
 
 def _label(arm):
@@ -197,7 +207,7 @@ def scales(found, args) -> Drawn:
   there = {title: p for title, p in files.items() if os.path.exists(p)}
   read = {title: read_scale(p) for title, p in (there or files).items()}
   return {
-    "figure_3": draw.scale_maps(
+    "figure_3": plots.scale_maps(
       {title: scale for title, (scale, _) in read.items()},
       [patch_size for _, patch_size in read.values()],
     )
@@ -285,7 +295,7 @@ def _parse(argv):
   args = parser.parse_args(argv)
   for name in args.figure:
     if name not in (*FIGURES, "all"):
-      raise ValueError(names.unknown("figure", name, [*FIGURES, "all"]))
+      raise ValueError(errors.unknown("figure", name, [*FIGURES, "all"]))
   if args.last_steps is not None and args.last_steps < 1:
     raise ValueError(f"--last_steps={args.last_steps}: expected 1 or more.")
   args.files = [path for path in args.runs if path.endswith(_FILES)]

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from scripts import figures, runs, testing
+from scripts import figures, testing
+from scripts.results import runs
 
 SCALE = "stem/ln0/scale"
 

@@ -20,7 +20,8 @@ from typing import Any
 import numpy as np
 import tqdm
 
-from input_pipeline import sources, tfds_writer
+from input_pipeline import sources
+from input_pipeline.sources import tfds_writer
 
 CHECKSUMS = "checksums.json"
 

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 
-from input_pipeline import sources, testing, tfds_writer
+from input_pipeline import sources, testing
+from input_pipeline.sources import tfds_writer
 from scripts import prepare_data
 
 

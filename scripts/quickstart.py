@@ -12,7 +12,7 @@ import pathlib
 import sys
 from collections.abc import Mapping, Sequence
 
-from scripts import draw, formats, page, runs, stats
+from scripts.results import page, plots, render, runs, stats
 
 ARMS = {"none": "ViT (none)", "dpn": "Dual PatchNorm (dpn)"}
 ACCURACY = "test/prec@1"
@@ -20,7 +20,7 @@ FEWSHOT = "fewshot/digits_5shot"
 HEADER = ("arm", "runs", "test accuracy %", "5-shot accuracy %", "seconds")
 # As in the paper's Figure 2, the late part of training; it has 1,000 of 93,000.
 LAST_STEPS = 250
-_TABLES = pathlib.Path(__file__).with_name("paper_tables.json")
+_TABLES = pathlib.Path(__file__).parent / "results" / "paper_tables.json"
 
 
 def by_arm(found: Sequence[runs.Run]) -> dict[str, list[runs.Run]]:
@@ -172,11 +172,11 @@ def _figures(done):
     page.heading("Training"),
     page.row(
       page.picture(
-        draw.curves({"": arms}, "loss", "training loss"),
+        plots.curves({"": arms}, "loss", "training loss"),
         "Loss of single training batches, mean with its 95% interval.",
       ),
       page.picture(
-        draw.curves({"": arms}, ACCURACY, "test accuracy [%]", scale=100),
+        plots.curves({"": arms}, ACCURACY, "test accuracy [%]", scale=100),
         "Accuracy on the test images.",
       ),
     ),
@@ -184,7 +184,7 @@ def _figures(done):
   ]
   inside = [
     page.picture(
-      draw.gradient_depth({"": arms}, last_steps=LAST_STEPS),
+      plots.gradient_depth({"": arms}, last_steps=LAST_STEPS),
       "Gradient norm of the patch embedding and of each block, mean over the "
       f"last {LAST_STEPS} steps as logged, with 95% intervals. In the "
       "paper's Figure 2 the norm of the embedding drops with Dual PatchNorm.",
@@ -198,7 +198,7 @@ def _figures(done):
     patch_size = done["dpn"][0].config["model"]["patch_size"]
     inside.append(
       page.picture(
-        draw.scale_maps(scales, [patch_size] * len(scales)),
+        plots.scale_maps(scales, [patch_size] * len(scales)),
         "What the first LayerNorm of Dual PatchNorm multiplies each pixel of "
         "a patch with; training begins at 1 (white). In the paper's Figure 3 "
         "the scales grow at the centre and the corners.",
@@ -231,7 +231,7 @@ def main(argv: Sequence[str] | None = None):
   root = parser.parse_args(argv).root
   try:
     arms = by_arm(runs.find([root]))
-    print(formats.aligned(HEADER, results(arms)))
+    print(render.aligned(HEADER, results(arms)))
     path = pathlib.Path(root, "report.html")
     path.write_text(report(arms), encoding="utf-8")
   except ValueError as e:

@@ -7,7 +7,8 @@ import pathlib
 import numpy as np
 import pytest
 
-from scripts import quickstart, runs, testing
+from scripts import quickstart, testing
+from scripts.results import runs
 
 
 def _write(root, stem_ln, seed, accuracy, *, complete=True):

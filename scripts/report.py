@@ -11,18 +11,18 @@ import os
 import sys
 from collections.abc import Sequence
 
-from scripts import (
+from scripts import figures
+from scripts.results import (
+  aggregate,
   cells,
   configs_diff,
   entries,
-  figures,
-  formats,
-  layouts,
   output,
   page,
-  results,
+  render,
   runs,
   stats,
+  table_specs,
 )
 
 RUN = (
@@ -82,14 +82,14 @@ def _summary(found):
 def _tables(found):
   """Returns the tables that hold something, and what is wrong with others."""
   built, wrong = [], []
-  for name in layouts.LAYOUTS:
+  for name in table_specs.LAYOUTS:
     try:
-      built.append(layouts.build(name, found))
+      built.append(table_specs.build(name, found))
     except ValueError as e:
-      wrong.append(f"{layouts.title(name).partition(':')[0]}: {e}")
+      wrong.append(f"{table_specs.title(name).partition(':')[0]}: {e}")
   filled = [table for table in built if table.filled]
   empty = [t.title.partition(":")[0] for t in built if not t.filled]
-  parts = [formats.html(entries.condensed(table)) for table in filled]
+  parts = [render.html(entries.condensed(table)) for table in filled]
   if empty:
     text = f"Without any result here: {', '.join(empty)}."
     parts.append(page.paragraph(text))
@@ -234,12 +234,12 @@ def _result(run, cell):
   """Returns the run's result by name, "–" for an incomplete run."""
   if not run.complete:
     return "–"
-  named = (cell.metric if cell else "", *layouts.GUEST_METRICS)
+  named = (cell.metric if cell else "", *table_specs.GUEST_METRICS)
   for metric in named:
     if metric in run.finals:
       value = run.final(metric)
       text = (
-        f"{100 * value:.2f}%" if results.is_fraction(metric) else f"{value:g}"
+        f"{100 * value:.2f}%" if aggregate.is_fraction(metric) else f"{value:g}"
       )
       return f"{metric} {text}"
   return f"loss {run.finals['loss']:.4g}" if "loss" in run.finals else "–"

@@ -22,8 +22,9 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 
-from dpn import checkpoint
-from scripts import runs, sweep
+from dpn.weights import checkpoint
+from scripts import sweep
+from scripts.results import runs
 
 SELECTION = "selection.json"
 TEST = "test.json"

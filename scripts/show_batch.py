@@ -15,7 +15,7 @@ from matplotlib import figure
 
 import dpn.tasks
 from input_pipeline import pipeline
-from trainers import command
+from trainers import cli
 
 _SMALLEST_SHARE = 0.02  # Smaller ones are smoothing, not labels.
 _LONGEST = 22  # Characters that fit under an image.
@@ -109,8 +109,8 @@ def main():
 
 
 if __name__ == "__main__":
-  _CONFIG = command.define_config()
+  _CONFIG = cli.define_config()
   _OUT = flags.DEFINE_string("out", "batch.png", "Where to write the picture.")
   _ROWS = flags.DEFINE_integer("rows", 4, "Rows of images.", lower_bound=1)
   _COLS = flags.DEFINE_integer("cols", 8, "Images in a row.", lower_bound=1)
-  command.run(main)
+  cli.run(main)

@@ -30,10 +30,12 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from dpn import checkpoint, names
+from dpn import errors
 from dpn.models import stem
-from scripts import jobs, output
-from trainers import schema
+from dpn.weights import checkpoint
+from scripts.jobs import local
+from scripts.results import output
+from trainers import config_keys
 
 INDEX = "sweep.json"
 TRAINER = ("-m", "trainers.train")
@@ -117,7 +119,7 @@ def find(
   ]
   if not chosen:
     known = dict.fromkeys(arm.name for arm in arms)
-    raise ValueError(names.unknown("arm in --select:", select, known))
+    raise ValueError(errors.unknown("arm in --select:", select, known))
   return chosen
 
 
@@ -175,8 +177,8 @@ def _arm(module, entry, out, overrides):
 def _check_fields(config, fields):
   """Raises on what would fail at a run's start for sure."""
   for field in fields:
-    if (top := field.partition(".")[0]) not in schema.TOP:
-      raise ValueError(names.unknown("field", top, schema.TOP))
+    if (top := field.partition(".")[0]) not in config_keys.TOP:
+      raise ValueError(errors.unknown("field", top, config_keys.TOP))
   if stem_ln := (config.get("model") or {}).get("stem_ln"):
     stem.get_norms(stem_ln)
 
@@ -279,7 +281,7 @@ def run(
 ) -> bool:
   """Runs what is not done, prints a table, returns whether all is done."""
   todo = [
-    jobs.Job(
+    local.Job(
       os.path.basename(arm.workdir),
       (sys.executable, *arm.command(config)),
       log=os.path.join(arm.workdir, "log.txt"),
@@ -293,12 +295,12 @@ def run(
     flush=True,
   )
   outcomes = {os.path.basename(arm.workdir): "done before" for arm in arms}
-  outcomes |= jobs.run(todo, at_once, keep_open=lock)
+  outcomes |= local.run(todo, at_once, keep_open=lock)
   width = max(map(len, outcomes))
   for name, outcome in outcomes.items():
     print(f"{name:<{width}}  {outcome}")
   counts = collections.Counter(
-    "not run" if o == jobs.NOT_RUN else o.split()[0] for o in outcomes.values()
+    "not run" if o == local.NOT_RUN else o.split()[0] for o in outcomes.values()
   )
   print(
     ", ".join(f"{n} {outcome.rstrip(':;')}" for outcome, n in counts.items())

@@ -10,7 +10,8 @@ import time
 
 import pytest
 
-from scripts import jobs, sweep
+from scripts import sweep
+from scripts.jobs import local
 
 ROOT = pathlib.Path(__file__).parents[1]
 
@@ -186,7 +187,7 @@ def test_stopping_saves_and_a_second_sweep_is_refused(made, tmp_path):
 
 
 def test_progress(tmp_path):
-  job = jobs.Job("a", (), str(tmp_path / "log"), str(tmp_path / "done"))
+  job = local.Job("a", (), str(tmp_path / "log"), str(tmp_path / "done"))
   assert job.progress() == 0
   (tmp_path / "log").write_text("x" * 9999 + "\nstep 1/8 (12%)\nstep 6/8 (75%)")
   assert job.progress() == 0.75

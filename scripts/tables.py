@@ -12,10 +12,10 @@ import argparse
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 
-from dpn import names
-from scripts import cells, formats, layouts, output, page, runs
+from dpn import errors
+from scripts.results import cells, output, page, render, runs, table_specs
 
-FORMATS = {"text": formats.text, "md": formats.md, "html": formats.html}
+FORMATS = {"text": render.text, "md": render.md, "html": render.html}
 LONG = (
   "run",
   "recipe",
@@ -59,16 +59,16 @@ def long_rows(found: Iterable[runs.Run]) -> Iterator[dict[str, str]]:
 def _render(tables, form):
   if form == "html":
     title = "Dual PatchNorm: the paper's tables"
-    return page.page(title, *map(formats.html, tables))
+    return page.page(title, *map(render.html, tables))
   if form == "csv":
-    return "\n".join(formats.as_csv(formats.records(t)) for t in tables)
+    return "\n".join(render.as_csv(render.records(t)) for t in tables)
   return "\n".join(FORMATS[form](table) for table in tables)
 
 
 def _parse(argv):
   parser = argparse.ArgumentParser(
     description=__doc__.partition("\n")[0],
-    epilog=f"Tables: {', '.join(layouts.LAYOUTS)}.",
+    epilog=f"Tables: {', '.join(table_specs.LAYOUTS)}.",
   )
   parser.add_argument("runs", nargs="+", help="folders that hold runs")
   parser.add_argument("--table", nargs="+", default=["all"], metavar="NAME")
@@ -80,11 +80,11 @@ def _parse(argv):
   parser.add_argument("-o", "--output", metavar="FILE", help="not the screen")
   args = parser.parse_args(argv)
   if args.table == ["all"]:
-    args.table = list(layouts.TABLES)
+    args.table = list(table_specs.TABLES)
   for name in args.table:
-    if name not in layouts.LAYOUTS:
-      known = [*layouts.LAYOUTS, "all"]
-      raise ValueError(names.unknown("table", name, known))
+    if name not in table_specs.LAYOUTS:
+      known = [*table_specs.LAYOUTS, "all"]
+      raise ValueError(errors.unknown("table", name, known))
   return args
 
 
@@ -101,13 +101,15 @@ def main(argv: Sequence[str] | None = None):
     args = _parse(argv)
     found = runs.find(args.runs)
     if args.long or args.format == "long":
-      long = formats.as_csv(list(long_rows(found)))
+      long = render.as_csv(list(long_rows(found)))
     if args.long:
       _write(args.long, long)
     if args.format == "long":
       _write(args.output, long)
       return
-    tables = [layouts.build(name, found, args.metric) for name in args.table]
+    tables = [
+      table_specs.build(name, found, args.metric) for name in args.table
+    ]
     _write(args.output, _render(tables, args.format))
   except (ValueError, OSError) as e:
     sys.exit(f"Error: {e}")

@@ -8,7 +8,8 @@ import json
 import pytest
 
 from configs import augreg_i1k
-from scripts import layouts, runs, tables, testing
+from scripts import tables, testing
+from scripts.results import runs, table_specs
 
 METRIC = "val/prec@1"
 
@@ -38,7 +39,7 @@ def root(tmp_path):
 
 
 def _build(root, name="1_left", metric=None):
-  return layouts.build(name, runs.find([str(root)]), metric)
+  return table_specs.build(name, runs.find([str(root)]), metric)
 
 
 def _row(table, *keys):
@@ -76,8 +77,8 @@ def test_cells_never_run_say_so(root):
     if row[:2] != B16:
       assert [cell.text() for cell in row[-3:]] == ["not run"] * 3
   assert len(table.rows) == 10
-  for name in layouts.TABLES:
-    empty = layouts.build(name, [])
+  for name in table_specs.TABLES:
+    empty = table_specs.build(name, [])
     for row in empty.rows:
       ours = [
         cell
@@ -199,7 +200,7 @@ def test_a_single_run_has_the_interval_of_its_probe(tmp_path):
 
 
 def test_vtab_has_means_of_groups_once_all_tasks_are_run(tmp_path):
-  tasks = layouts.PUBLISHED["3"]["groups"]["Specialized"]
+  tasks = table_specs.PUBLISHED["3"]["groups"]["Specialized"]
   for i, task in enumerate(tasks):
     for seed in range(2):
       table = {"recipe": "VTAB", "arch": "B/32", "task": task}
@@ -278,7 +279,7 @@ def test_a_single_candidate_that_was_tested_counts(tmp_path):
   ],
 )
 def test_published_numbers(name, row, key, value):
-  rows = layouts.PUBLISHED[name]["rows"]
+  rows = table_specs.PUBLISHED[name]["rows"]
   found = [r for r in rows if row.items() <= r.items()]
   assert found[0][key] == value
 
@@ -305,7 +306,7 @@ def test_formats_hold_the_same_numbers(root, tmp_path, capsys):
     [str(root), "-o", str(tmp_path / "x" / "all.md"), "--format", "md"]
   )
   text = (tmp_path / "x" / "all.md").read_text("utf-8")
-  assert text.count("### Table") == len(layouts.TABLES)
+  assert text.count("### Table") == len(table_specs.TABLES)
 
 
 def test_the_long_table_has_a_row_for_every_number(root, capsys):
@@ -356,11 +357,11 @@ def test_the_sweeps_fill_the_papers_cells(table, sweeps, cells):
     for arm in module.sweep(arg or None):
       config = module.get_config(arm["arg"]).to_dict()
       made.append(runs.Run(arm["name"], config, [], None))
-  filled = layouts.arms_of(table, made)
+  filled = table_specs.arms_of(table, made)
   assert len(filled) == cells
-  known = layouts.build(table, []).rows
-  if table in layouts.DELTAS:
-    archs = layouts.DELTAS[table].archs
+  known = table_specs.build(table, []).rows
+  if table in table_specs.DELTAS:
+    archs = table_specs.DELTAS[table].archs
     assert {arch for (arch,), _ in filled} == set(archs)
   else:
     keys = {tuple(c for c in row if isinstance(c, str)) for row in known}

@@ -9,12 +9,12 @@ import jax
 import numpy as np
 
 import dpn.tasks
-from dpn import checkpoint, flops, optim, schedules, sharding
-from dpn.models import load, origin
+from dpn import flops, optim, schedules, sharding
 from dpn.tasks import base
+from dpn.weights import checkpoint, load, metadata
 from evaluators import base as evaluators_base
 from input_pipeline import pipeline
-from trainers import schema, update
+from trainers import config_keys, update
 
 CHECKPOINTS = "checkpoints"
 
@@ -94,7 +94,7 @@ def from_config(config: Mapping[str, Any]) -> Experiment:
     ValueError, OSError: if anything in the config is wrong or missing; the
       message says what was expected.
   """
-  notes = schema.check(config)
+  notes = config_keys.check(config)
   mesh = sharding.make_mesh(config.get("mesh") or [("data", -1)])
   task = dpn.tasks.make(config, batch_shards=mesh.size)
   data = pipeline.training(
@@ -228,7 +228,7 @@ def initial_state(
   state = experiment.init(jax.random.key(config.get("seed", 0)))
   if not (path := config.get("model_init")):
     return state, start, "fresh parameters"
-  pixels = origin.pixels_of(config["input"].get("pp") or "")
+  pixels = metadata.pixels_of(config["input"].get("pp") or "")
   more = config.get("model_load") or {}
   state = load_file(path, experiment, state, pixels=pixels, **more)
   return state, start, path
@@ -266,8 +266,8 @@ def load_file(
 def description(experiment: Experiment) -> dict[str, str]:
   """Returns the metadata of the parameters' file: what model they are for."""
   pp = experiment.config["input"].get("pp") or ""
-  return origin.metadata(
-    origin.describe(experiment.task.model), origin.pixels_of(pp)
+  return metadata.metadata(
+    metadata.describe(experiment.task.model), metadata.pixels_of(pp)
   )
 
 

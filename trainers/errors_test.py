@@ -9,7 +9,8 @@ import pytest
 
 from dpn import metrics
 from input_pipeline import sources, testing
-from trainers import report, train, update
+from trainers import log as report
+from trainers import train, update
 from trainers.testing import tiny_config
 
 ROOT = pathlib.Path(__file__).parent.parent

@@ -13,7 +13,8 @@ import jax
 import ml_collections
 from jax.experimental import multihost_utils
 
-from trainers import cluster, preemption, report, testing, train
+from trainers import distributed, preemption, testing, train
+from trainers import log as report
 
 FSDP = [(".*", "fsdp(axis='data', min_size_to_shard_mb=0)")]
 
@@ -73,7 +74,7 @@ def wait_for(
 
 def _worker(workdir: pathlib.Path, port: int, process_id: int):
   """Trains, stopped by a signal to process 1 and resumed; then in one go."""
-  cluster.join(f"localhost:{port}", 2, process_id)
+  distributed.join(f"localhost:{port}", 2, process_id)
   jax.config.update("jax_compilation_cache_dir", str(workdir / "cache"))
   jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
   tick = report.Log.tick

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from configs import digits
-from dpn import checkpoint, sharding, trees
+from dpn import sharding, trees
+from dpn.weights import checkpoint
 from input_pipeline import device
 from trainers import build, testing
 

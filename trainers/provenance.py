@@ -14,7 +14,7 @@ from typing import Any
 
 import jax
 
-from dpn import checkpoint
+from dpn.weights import checkpoint
 
 FILE = "environment.json"
 

@@ -16,10 +16,12 @@ import numpy as np
 from absl import flags
 from jax.experimental import multihost_utils
 
-from dpn import checkpoint, clock, host_memory, metrics, sharding, trees
-from dpn.models import parameter_files
+from dpn import host_memory, metrics, sharding, trees
+from dpn import timing as clock
+from dpn.weights import checkpoint, files
 from input_pipeline import device
-from trainers import build, cluster, command, preemption, provenance, report
+from trainers import build, cli, distributed, preemption, provenance
+from trainers import log as report
 from trainers import workdir as run_directory
 
 DONE = "done.json"
@@ -98,7 +100,7 @@ def finish(workdir, experiment, state, last_row):
   checkpoint.save_params(
     os.path.join(workdir, "params.safetensors"),
     state.variables["params"],
-    state.variables.get(parameter_files.STATISTICS),
+    state.variables.get(files.STATISTICS),
     build.description(experiment),
   )
   if jax.process_index() == 0:
@@ -240,7 +242,7 @@ def main():
   try:
     _configure_jax(_CONFIG.value)
     with split.part("cluster"):
-      cluster.join(
+      distributed.join(
         _COORDINATOR.value,
         _NUM_PROCESSES.value,
         _PROCESS_ID.value,
@@ -254,17 +256,15 @@ def main():
       split=split,
     )
   except KeyboardInterrupt:
-    command.fail(
-      "interrupted. The same command goes on from the last checkpoint."
-    )
+    cli.fail("interrupted. The same command goes on from the last checkpoint.")
   except Exception as e:
     # Of whatever type: JAX raises others where the main thread runs the steps.
     if "RESOURCE_EXHAUSTED" in str(e):
-      command.fail(MemoryError(f"{OUT_OF_MEMORY}\nJAX says: {e}"))
-    if isinstance(e, command.EXPECTED) or not jax.distributed.is_initialized():
+      cli.fail(MemoryError(f"{OUT_OF_MEMORY}\nJAX says: {e}"))
+    if isinstance(e, cli.EXPECTED) or not jax.distributed.is_initialized():
       raise
     traceback.print_exception(e)
-    command.fail("see above.")
+    cli.fail("see above.")
 
 
 def _configure_jax(config):
@@ -280,7 +280,7 @@ def _configure_jax(config):
 
 
 if __name__ == "__main__":
-  _CONFIG = command.define_config()
+  _CONFIG = cli.define_config()
   _WORKDIR = flags.DEFINE_string(
     "workdir", None, "Directory of this run: its checkpoints and results."
   )
@@ -303,4 +303,4 @@ if __name__ == "__main__":
   _INIT_TIMEOUT_SECS = flags.DEFINE_integer(
     "init_timeout_secs", 300, "How long to wait for the other processes."
   )
-  command.run(main, ["config", "workdir"])
+  cli.run(main, ["config", "workdir"])

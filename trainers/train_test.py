@@ -14,9 +14,11 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from dpn import checkpoint, metrics, trees
+from dpn import metrics, trees
+from dpn.weights import checkpoint
 from evaluators import mean
-from trainers import build, report, train
+from trainers import build, train
+from trainers import log as report
 from trainers.testing import tiny_config
 
 ROOT = pathlib.Path(__file__).parent.parent

@@ -11,7 +11,8 @@ import time
 import jax
 from absl import logging
 
-from dpn import checkpoint, trees
+from dpn import trees
+from dpn.weights import checkpoint
 
 # What decides where and how fast a run goes, not what it computes.
 FREE = re.compile(

@@ -7,7 +7,9 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from dpn.models import attn_impl, inits, normalizer, norms
+from dpn.models import attn_impl, norms
+from dpn.models import init as inits
+from dpn.models.norms import base
 
 
 class Attention(nn.Module):
@@ -34,7 +36,7 @@ class Attention(nn.Module):
   dropout: float = 0.0
   inner_norm: str | None = None
   head_scale: str = "none"
-  layout: normalizer.Layout | None = None
+  layout: base.Layout | None = None
   kernel_init: Callable = inits.INITS["big_vision"].dense
   init_gain: float = 1.0
   dtype: Any = jnp.float32
@@ -78,12 +80,12 @@ class Attention(nn.Module):
         self.inner_norm, name="norm", dtype=self.dtype, layout=self.layout
       )
       y = norm(y.reshape(*y.shape[:2], width), not deterministic)
-      y = normalizer.split_heads(y, self.num_heads)
+      y = base.split_heads(y, self.num_heads)
     y = nn.DenseGeneral(
       width, axis=(-2, -1), kernel_init=scaled, dtype=self.dtype, name="out"
     )(y)
     if self.head_scale == "out":
-      y = self.scale_heads(normalizer.split_heads(y, self.num_heads))
+      y = self.scale_heads(base.split_heads(y, self.num_heads))
       y = y.reshape(*y.shape[:2], width)
     return y
 

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from absl import logging
 
-from dpn import names
+from dpn import errors
 
 IMPLS = ("auto", "xla", "cudnn")
 
@@ -21,7 +21,7 @@ IMPLS = ("auto", "xla", "cudnn")
 def check(impl: str):
   """Raises ValueError naming the nearest if `impl` is unknown."""
   if impl not in IMPLS:
-    raise ValueError(names.unknown("attn_impl", impl, IMPLS))
+    raise ValueError(errors.unknown("attn_impl", impl, IMPLS))
 
 
 def resolve(

@@ -1,6 +1,7 @@
 """Which options of a model exclude each other."""
 
-from dpn.models import block_ln, dtn, norms, posemb, posemb_join, stem
+from dpn.models import norms, placement, posemb, posemb_join, stem
+from dpn.models.norms import dtn
 
 
 def check(model):
@@ -19,7 +20,7 @@ def check(model):
       "convolutional stem (variant 'cct-…') has none. Use stem_ln='post', or "
       "a variant with patches such as 'cvt-7/4'."
     )
-  if lape and "pre" not in block_ln.get(model.block_ln).sa.split("+"):
+  if lape and "pre" not in placement.get(model.block_ln).sa.split("+"):
     raise ValueError(
       "posemb_join='lape' adds positions to the normalized tokens that the "
       f"attention sees, but block_ln={model.block_ln!r} does not normalize "

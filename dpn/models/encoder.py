@@ -7,19 +7,10 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from dpn import names
-from dpn.models import (
-  attention,
-  block_ln,
-  dtn,
-  inits,
-  mlp,
-  normalizer,
-  norms,
-  posemb_join,
-  power_norm,
-  relative,
-)
+from dpn import errors
+from dpn.models import attention, init, mlp, norms, posemb_join, relative
+from dpn.models import placement as block_ln
+from dpn.models.norms import base, dtn, power_norm
 
 
 class StochasticDepth(nn.Module):
@@ -49,7 +40,7 @@ class Block:
     attn_dropout: rate, of the attention weights.
     gelu: one of `mlp.GELUS`.
     qkv_bias: whether query, key and value have biases.
-    weight_init: one of `inits.INITS`.
+    weight_init: one of `init.INITS`.
     relative: add a `relative.RelativeBias` to the attention's logits.
     lape: deliver positions to the attention; None if the tokens have theirs.
     dtype: of matrix products and the residual stream.
@@ -82,7 +73,7 @@ class EncoderBlock(nn.Module):
   """
 
   block: Block
-  layout: normalizer.Layout = normalizer.Layout()
+  layout: base.Layout = base.Layout()
   init_gain: float = 1.0
   stochastic: bool = False
 
@@ -150,7 +141,7 @@ class EncoderBlock(nn.Module):
       inner_norm=block.norm if spec.sa_inner else None,
       head_scale=spec.head_scale,
       layout=self.layout,
-      kernel_init=inits.get(block.weight_init).dense,
+      kernel_init=init.get(block.weight_init).dense,
       init_gain=self.init_gain,
       dtype=block.dtype,
       impl=block.attn_impl,
@@ -166,8 +157,8 @@ class EncoderBlock(nn.Module):
       inner_norm=block.norm,
       inner=spec.mlp_inner,
       layout=self.layout,
-      kernel_init=inits.get(block.weight_init).dense,
-      bias_init=inits.get(block.weight_init).mlp_bias,
+      kernel_init=init.get(block.weight_init).dense,
+      bias_init=init.get(block.weight_init).mlp_bias,
       init_gain=self.init_gain,
       dtype=block.dtype,
       name="MlpBlock_0",
@@ -176,7 +167,7 @@ class EncoderBlock(nn.Module):
   def scale_residual(self, x):
     width = x.shape[-1]
     scale = self.param("resid_scale", nn.initializers.ones, (width,))
-    return x * normalizer.along_width(scale, x).astype(x.dtype)
+    return x * base.along_width(scale, x).astype(x.dtype)
 
 
 def around(spec, placement, norm, name):
@@ -215,7 +206,7 @@ REMAT_POLICIES = (
 def check_remat_policy(policy: str):
   """Raises ValueError naming the nearest if `policy` is unknown."""
   if policy not in REMAT_POLICIES:
-    raise ValueError(names.unknown("remat_policy", policy, REMAT_POLICIES))
+    raise ValueError(errors.unknown("remat_policy", policy, REMAT_POLICIES))
 
 
 def remat(block, policy: str):
@@ -260,7 +251,7 @@ class Encoder(nn.Module):
       late_cls: (batch, 1, width), a class token that joins the patches for the
         last `dtn.LATE_BLOCKS` blocks only; these have LayerNorm.
     """
-    layout = layout or normalizer.Layout(self.block.num_heads)
+    layout = layout or base.Layout(self.block.num_heads)
     block_cls = remat(EncoderBlock, self.remat_policy)
     drop_rates = jnp.linspace(0, self.stoch_depth, self.depth)
     plain = norms.plain(self.block.norm)

@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpn.models import block_ln, encoder, inits, normalizer
+from dpn.models import encoder, init, placement
+from dpn.models.norms import base as normalizer
 
 WHERE = {"pre": "pre", "post": "post", "pre+post": "prepost"}
 PLACEMENTS = {
@@ -104,8 +105,8 @@ def test_block(kind, golden, precision):
 
 
 def test_default_is_pre_ln():
-  assert block_ln.get("sa=pre,mlp=pre") == block_ln.BlockLN()
-  assert block_ln.get("mlp=post") == block_ln.BlockLN(mlp="post")
+  assert placement.get("sa=pre,mlp=pre") == placement.BlockLN()
+  assert placement.get("mlp=post") == placement.BlockLN(mlp="post")
 
 
 @pytest.mark.parametrize(
@@ -119,13 +120,13 @@ def test_default_is_pre_ln():
 )
 def test_unknown_block_ln(text, message):
   with pytest.raises(ValueError, match=message):
-    block_ln.get(text)
+    placement.get(text)
 
 
 def init_block(kind, depth=12):
   block = encoder.EncoderBlock(
     encoder.Block(mlp_dim=96, num_heads=4, block_ln=kind),
-    init_gain=block_ln.get(kind).init_gain(depth),
+    init_gain=placement.get(kind).init_gain(depth),
   )
   x = jnp.zeros((1, 2, 64))
   params = jax.jit(block.init)(jax.random.key(0), (x, None), 0.0)
@@ -166,14 +167,14 @@ def test_extra_parameters_of_a_block():
 
 @pytest.mark.parametrize("name", ["deit", "cct"])
 def test_inits_of_the_torch_models(name):
-  kernel = inits.get(name).dense(jax.random.key(0), (400, 400))
+  kernel = init.get(name).dense(jax.random.key(0), (400, 400))
   np.testing.assert_allclose(kernel.std(), 0.02, rtol=0.02)
-  embedding = inits.get(name).embedding(jax.random.key(0), (4, 4, 3, 2000))
+  embedding = init.get(name).embedding(jax.random.key(0), (4, 4, 3, 2000))
   # He: sqrt(2 / fan_in); PyTorch: uniform up to 1 / sqrt(fan_in).
   std = {"deit": (1 / 48 / 3) ** 0.5, "cct": (2 / 48) ** 0.5}[name]
   np.testing.assert_allclose(embedding.std(), std, rtol=0.02)
   with pytest.raises(ValueError, match="Did you mean 'deit'"):
-    inits.get("diet")
+    init.get("diet")
 
 
 def test_attention_dropout_keeps_the_expectation():

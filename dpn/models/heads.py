@@ -5,7 +5,7 @@ from typing import Any
 import flax.linen as nn
 import jax.numpy as jnp
 
-from dpn import names
+from dpn import errors
 from dpn.models import attention, mlp, norms
 
 POOL_TYPES = ("tok", "gap", "map", "seq", "0", "none")
@@ -47,7 +47,7 @@ class SequencePool(nn.Module):
 def check_pool_type(pool_type: str):
   """Raises ValueError naming the nearest if `pool_type` is unknown."""
   if pool_type not in POOL_TYPES:
-    raise ValueError(names.unknown("pool_type", pool_type, POOL_TYPES))
+    raise ValueError(errors.unknown("pool_type", pool_type, POOL_TYPES))
 
 
 def pool(x, pool_type: str, **map_kw):

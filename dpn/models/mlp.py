@@ -8,8 +8,9 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from dpn import names
-from dpn.models import inits, normalizer, norms
+from dpn import errors
+from dpn.models import init, norms
+from dpn.models.norms import base
 
 GELUS = {
   "tanh": functools.partial(nn.gelu, approximate=True),
@@ -20,7 +21,7 @@ GELUS = {
 def check_gelu(gelu: str):
   """Raises ValueError naming the nearest if `gelu` is unknown."""
   if gelu not in GELUS:
-    raise ValueError(names.unknown("gelu", gelu, GELUS))
+    raise ValueError(errors.unknown("gelu", gelu, GELUS))
 
 
 class Mlp(nn.Module):
@@ -43,9 +44,9 @@ class Mlp(nn.Module):
   gelu: str = "tanh"
   inner_norm: str = "layernorm"
   inner: str = "none"
-  layout: normalizer.Layout | None = None
-  kernel_init: Callable = inits.INITS["big_vision"].dense
-  bias_init: Callable = inits.INITS["big_vision"].mlp_bias
+  layout: base.Layout | None = None
+  kernel_init: Callable = init.INITS["big_vision"].dense
+  bias_init: Callable = init.INITS["big_vision"].mlp_bias
   init_gain: float = 1.0
   dtype: Any = jnp.float32
 
@@ -53,7 +54,7 @@ class Mlp(nn.Module):
   def __call__(self, x, deterministic=True):  # (batch, tokens, width)
     kw = {
       "dtype": self.dtype,
-      "kernel_init": inits.scaled(self.kernel_init, self.init_gain),
+      "kernel_init": init.scaled(self.kernel_init, self.init_gain),
       "bias_init": self.bias_init,
     }
 

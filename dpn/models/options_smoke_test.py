@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from dpn import trees
-from dpn.models import norms, power_norm, vit
+from dpn.models import norms, vit
+from dpn.models.norms import power_norm
 
 BLOCK_LN = ["sa=post,mlp=pre+post,post=stream", "normformer", "sub_ln", "cct"]
 POSITIONS = [

@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpn.models import attention, normalizer, posemb, relative, vit
+from dpn.models import attention, posemb, relative, vit
+from dpn.models.norms import base
 
 
 def vit_params(vectors, lape, learned):
@@ -157,7 +158,7 @@ def test_relative_attention(group, golden, precision):
       "bias": get("pe_norm.bias"),
     }
   bias = relative.RelativeBias(
-    normalizer.Layout(4, (3, 3), cls=True),
+    base.Layout(4, (3, 3), cls=True),
     normalize=group == "LN",
     dtype=precision.dtype,
   ).apply({"params": precision.cast(params)})

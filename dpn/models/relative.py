@@ -6,7 +6,8 @@ import flax.linen as nn
 import jax.numpy as jnp
 import numpy as np
 
-from dpn.models import normalizer, norms
+from dpn.models import norms
+from dpn.models.norms import base
 
 
 class RelativeBias(nn.Module):
@@ -21,7 +22,7 @@ class RelativeBias(nn.Module):
     dtype: of the tokens; the result is in float32 or wider.
   """
 
-  layout: normalizer.Layout
+  layout: base.Layout
   normalize: bool = False
   dtype: Any = jnp.float32
 

@@ -11,8 +11,8 @@ import einops
 import flax.linen as nn
 import jax.numpy as jnp
 
-from dpn import names
-from dpn.models import inits, norms
+from dpn import errors
+from dpn.models import init, norms
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +40,7 @@ STEM_LN = {
 def get_norms(stem_ln: str) -> StemNorms:
   """Returns the entry of `STEM_LN`, or raises naming the nearest one."""
   if stem_ln not in STEM_LN:
-    raise ValueError(names.unknown("stem_ln", stem_ln, STEM_LN))
+    raise ValueError(errors.unknown("stem_ln", stem_ln, STEM_LN))
   return STEM_LN[stem_ln]
 
 
@@ -74,7 +74,7 @@ class PatchEmbedding(nn.Module):
 
   width: int
   patch_size: tuple[int, int]
-  kernel_init: Callable = inits.INITS["big_vision"].embedding
+  kernel_init: Callable = init.INITS["big_vision"].embedding
   dtype: Any = jnp.float32
 
   @nn.compact
@@ -106,7 +106,7 @@ class ConvEmbedding(nn.Module):
   width: int
   kernel_size: int
   num_layers: int
-  kernel_init: Callable = inits.INITS["cct"].embedding
+  kernel_init: Callable = init.INITS["cct"].embedding
   dtype: Any = jnp.float32
 
   @nn.compact

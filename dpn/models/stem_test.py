@@ -15,7 +15,7 @@ import pytest
 from dpn import trees
 from dpn.models import stem, vit
 
-GOLDEN = dict(np.load(pathlib.Path(__file__).parent / "testdata/stems.npz"))
+GOLDEN = dict(np.load(pathlib.Path(__file__).parents[1] / "testdata/stems.npz"))
 IMAGE = GOLDEN["in/image_nhwc"]
 
 # Parameters beyond the embedding: 48 pixels per patch, width 10.

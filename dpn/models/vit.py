@@ -9,22 +9,22 @@ import dataclasses
 import flax.linen as nn
 import jax.numpy as jnp
 
-from dpn import names
+from dpn import errors
 from dpn.models import (
   attn_impl,
-  block_ln,
   combinations,
   compact,
   encoder,
   heads,
-  inits,
   mlp,
-  normalizer,
   norms,
+  placement,
   posemb,
   posemb_join,
   stem,
 )
+from dpn.models import init as inits
+from dpn.models.norms import base
 
 # Table 2 of arXiv 2106.04560; mu, M and So400m as in big_vision.
 #            width, depth, mlp_dim, num_heads
@@ -174,7 +174,7 @@ class _Model(nn.Module):
     )(
       x,
       deterministic,
-      layout=normalizer.Layout(self.num_heads, (h, w), has_cls and not late),
+      layout=base.Layout(self.num_heads, (h, w), has_cls and not late),
       omega=omega,
       late_cls=cls if late else None,
     )
@@ -222,7 +222,7 @@ def Model(num_classes=None, *, variant=None, **kw) -> nn.Module:
         the patch embedding.
       posemb: one of `posemb.KINDS`.
       posemb_join: one of `posemb_join.JOINS`.
-      block_ln: where the blocks normalize, see `block_ln.get`.
+      block_ln: where the blocks normalize, see `placement.get`.
       norm: what they normalize with, one of `norms.NORMS`.
       gelu: one of `mlp.GELUS`.
       qkv_bias: whether query, key and value have biases.
@@ -246,7 +246,7 @@ def Model(num_classes=None, *, variant=None, **kw) -> nn.Module:
   for key in kw:
     if key not in OPTIONS:
       raise ValueError(
-        names.unknown("model option", key, ["variant", *OPTIONS])
+        errors.unknown("model option", key, ["variant", *OPTIONS])
       )
   options = {**decode_variant(variant), **kw}
   for key in ("patch_size", "conv_stem"):
@@ -257,7 +257,7 @@ def Model(num_classes=None, *, variant=None, **kw) -> nn.Module:
   heads.check_pool_type(model.pool_type)
   posemb.get_kind(model.posemb)
   posemb_join.get(model.posemb_join)
-  block_ln.get(model.block_ln)
+  placement.get(model.block_ln)
   norms.make(model.norm)
   mlp.check_gelu(model.gelu)
   inits.get(model.weight_init)
@@ -281,7 +281,7 @@ def decode_variant(variant: str | None) -> dict:
     options = dict(zip(keys, VARIANTS[size], strict=True))
   else:
     known = [*VARIANTS, *compact.VARIANTS]
-    raise ValueError(names.unknown("variant", size, known))
+    raise ValueError(errors.unknown("variant", size, known))
   if patch:
     if not patch.isdigit() or not int(patch):
       raise ValueError(

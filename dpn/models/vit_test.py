@@ -20,7 +20,7 @@ from dpn import trees
 from dpn.models import encoder, vit
 
 GOLDEN = dict(
-  np.load(pathlib.Path(__file__).parent / "testdata/big_vision_vit.npz")
+  np.load(pathlib.Path(__file__).parents[1] / "testdata/big_vision_vit.npz")
 )
 IMAGE = GOLDEN["image"]  # (2, 8, 12, 3): 2 x 3 patches
 SIZE = {

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from dpn import names
+from dpn import errors
 from dpn.models import vit
 from dpn.tasks import base, classification
 
@@ -24,14 +24,14 @@ def make(config: Mapping[str, Any], *, batch_shards: int = 1) -> base.Task:
   """
   task = config.get("task", "classification")
   if task not in TASKS:
-    raise ValueError(names.unknown("task", task, TASKS))
+    raise ValueError(errors.unknown("task", task, TASKS))
   return TASKS[task](config, batch_shards)
 
 
 def _classification(config, batch_shards):
   model_name = config.get("model_name", "vit")
   if model_name not in MODELS:
-    raise ValueError(names.unknown("model_name", model_name, MODELS))
+    raise ValueError(errors.unknown("model_name", model_name, MODELS))
   if not config.get("num_classes"):
     raise ValueError(
       "config.num_classes is missing; set it to the number of classes, the "
@@ -41,7 +41,7 @@ def _classification(config, batch_shards):
   scopes = {"global": 1, "device": batch_shards}
   scope = mixup.get("scope", "global")
   if scope not in scopes:
-    raise ValueError(names.unknown("mixup.scope", scope, scopes))
+    raise ValueError(errors.unknown("mixup.scope", scope, scopes))
   if mixup.get("fold_in") is not None:
     raise ValueError(
       f"mixup.fold_in={mixup['fold_in']!r} is not supported: one mixing "

@@ -1,0 +1,71 @@
+"""How the weights start, by the code base a model comes from."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import flax.linen as nn
+
+from dpn import errors
+
+
+class Inits(NamedTuple):
+  """Initializers of one code base.
+
+  Attributes:
+    embedding: of the patch embedding's kernel.
+    dense: of the kernels of attention and MLP.
+    mlp_bias: of the biases of the MLP; all others start at zero.
+    cls: of the class token.
+    head: of the classifier's kernel, unless that starts at zero.
+  """
+
+  embedding: Callable
+  dense: Callable
+  mlp_bias: Callable
+  cls: Callable
+  head: Callable
+
+
+# PyTorch truncates at 2, not at 2 standard deviations: this is a plain normal.
+_NORMAL = nn.initializers.normal(0.02)
+_ZEROS = nn.initializers.zeros
+
+INITS = {
+  "big_vision": Inits(
+    embedding=nn.initializers.lecun_normal(),
+    dense=nn.initializers.xavier_uniform(),
+    mlp_bias=nn.initializers.normal(1e-6),
+    cls=_ZEROS,
+    head=nn.initializers.lecun_normal(),
+  ),
+  # arXiv 2012.12877; the embedding is PyTorch's default convolution.
+  "deit": Inits(
+    embedding=nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform"),
+    dense=_NORMAL,
+    mlp_bias=_ZEROS,
+    cls=_NORMAL,
+    head=_NORMAL,
+  ),
+  # arXiv 2104.05704
+  "cct": Inits(
+    embedding=nn.initializers.he_normal(),
+    dense=_NORMAL,
+    mlp_bias=_ZEROS,
+    cls=_ZEROS,
+    head=_NORMAL,
+  ),
+}
+
+
+def get(name: str) -> Inits:
+  """Returns the entry of `INITS`, or raises naming the nearest one."""
+  if name not in INITS:
+    raise ValueError(errors.unknown("init", name, INITS))
+  return INITS[name]
+
+
+def scaled(init: Callable, gain: float) -> Callable:
+  """Returns `init` with its values multiplied by `gain`."""
+  if gain == 1:
+    return init
+  return lambda *args, **kw: gain * init(*args, **kw)

@@ -1,0 +1,161 @@
+"""Dynamic Token Normalization against the authors' layer."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dpn.models import norms
+from dpn.models.norms import base, dtn
+
+H = 4
+
+
+def params_of(vectors, group):
+  get = lambda name: vectors[f"{group}/param/{name}"]
+  return {
+    "scale": get("weight"),
+    "bias": get("bias"),
+    "mean_ratio": get("mean_norm_weight"),
+    "var_ratio": get("var_norm_weight"),
+    "pos_proj": {"kernel": get("pos_proj.weight").T},
+  }
+
+
+def apply(precision, kind, params, x, *, grid=(3, 3), cls=False):
+  norm = norms.make(kind, layout=base.Layout(H, grid, cls))
+  params, x = precision.cast((params, x))
+  return jax.jit(norm.apply)({"params": params}, x)
+
+
+def test_output_and_gradients(golden, precision):
+  vectors = golden("dtn_core")
+  norm = norms.make("dtn", layout=base.Layout(H, (3, 3)))
+
+  @jax.jit
+  def with_gradients(params, x, cotangent):
+    y, vjp = jax.vjp(lambda p, x: norm.apply({"params": p}, x), params, x)
+    return y, *vjp(cotangent)
+
+  inputs = params_of(vectors, "A"), vectors["A/in/x"], vectors["A/in/cotangent"]
+  y, grad, grad_x = with_gradients(*precision.cast(inputs))
+  precision.assert_close(y, vectors["A/out/y"])
+  want = lambda name: vectors[f"A/grad/{name}"]
+  precision.assert_close(grad_x, want("x"))
+  precision.assert_close(grad["scale"], want("weight"))
+  precision.assert_close(grad["bias"], want("bias"))
+  precision.assert_close(grad["mean_ratio"], want("mean_norm_weight"))
+  precision.assert_close(grad["var_ratio"], want("var_norm_weight"))
+  precision.assert_close(grad["pos_proj"]["kernel"].T, want("pos_proj.weight"))
+
+
+def test_as_initialized(golden, precision):
+  vectors = golden("dtn_core")
+  x = precision.cast(vectors["A/in/x"])
+  norm = norms.make("dtn", layout=base.Layout(H, (3, 3)))
+  y, _ = jax.jit(norm.init_with_output)(jax.random.key(0), x)
+  precision.assert_close(y, vectors["B_init/out/y"])
+
+
+def test_the_limits_of_the_ratios(golden, precision):
+  vectors = golden("dtn_core")
+  x, params = vectors["A/in/x"], params_of(vectors, "A")
+  token = {"mean_ratio": np.full(H, 40.0), "var_ratio": np.full(H, 40.0)}
+  y = apply(precision, "dtn", params | token, x)
+  precision.assert_close(y, vectors["D_lambda1/out/y"])
+  image = {name: -value for name, value in token.items()}
+  image["pos_proj"] = {"kernel": np.zeros((3, H))}
+  y = apply(precision, "dtn", params | image, x)
+  precision.assert_close(y, vectors["D_lambda0_uniformP/out/y"])
+
+
+def test_only_var(golden, precision):
+  vectors = golden("dtn_core")
+  params = params_of(vectors, "A")
+  del params["mean_ratio"]
+  y = apply(precision, "dtn,only_var=true", params, vectors["A/in/x"])
+  precision.assert_close(y, vectors["C_only_var/out/y"])
+
+
+def test_pooled(golden, precision):
+  vectors = golden("dtn_core")
+  params, x = params_of(vectors, "E_pool"), vectors["E_pool/in/x"]
+  y = apply(precision, "dtn,pool_grid=4", params, x, grid=(16, 16))
+  precision.assert_close(y, vectors["E_pool/out/y"])
+
+
+def test_the_papers_equations(golden, precision):
+  vectors = golden("dtn_core")
+  y = apply(
+    precision, "dtn,form=paper", params_of(vectors, "A"), vectors["A/in/x"]
+  )
+  precision.assert_close(y, vectors["G_paper_eq/out/y"])
+
+
+def test_class_token(golden, precision):
+  vectors = golden("dtn_core")
+  params, x = params_of(vectors, "A"), vectors["H_cls_ext/in/x"]
+  y = apply(precision, "dtn", params, x, cls=True)
+  precision.assert_close(y, vectors["H_cls_ext/out/y"])
+  plain = apply(precision, "dtn,cls=layernorm", params, x, cls=True)
+  precision.assert_close(plain[:, :1], vectors["H_cls_ext/out/y_cls_plain_ln"])
+  precision.assert_close(plain[:, 1:], vectors["H_cls_ext/out/y"][:, 1:])
+
+
+def test_rectangular_grid(golden, precision):
+  vectors = golden("dtn_core")
+  params, x = params_of(vectors, "A"), vectors["I_rect_ext/in/x"]
+  y = apply(precision, "dtn", params, x, grid=(2, 3))
+  precision.assert_close(y, vectors["I_rect_ext/out/y"])
+
+
+@pytest.mark.parametrize("heads", [1, 4, 9, 16])
+def test_local_init(heads, golden):
+  vectors = golden("dtn_core")
+  kernel = dtn.local_init(jax.random.key(0), (3, heads))
+  want = vectors[f"F_localinit/pos_proj_weight_H{heads}"]
+  np.testing.assert_array_equal(kernel.T, want)
+  scores = dtn.relative_positions(4, 4) @ kernel
+  weights = jax.nn.softmax(scores.transpose(2, 0, 1))
+  want = vectors[f"F_localinit/P_tgt_src_4x4_H{heads}"]
+  np.testing.assert_allclose(weights, want, rtol=1e-4, atol=1e-6)
+
+
+def test_init_of_six_heads_is_local_for_four():
+  kernel = dtn.local_init(jax.random.key(0), (3, 6))
+  local = dtn.local_init(jax.random.key(0), (3, 4))
+  np.testing.assert_array_equal(kernel[:, :4], local)
+  assert 0 < jnp.abs(kernel[:, 4:]).max() < 0.1
+
+
+def test_released_init_is_small():
+  layout = base.Layout(9, (1, 2))
+  norm = norms.make("dtn,pos_init=released", layout=layout)
+  params = norm.init(jax.random.key(0), jnp.ones((1, 2, 9)))["params"]
+  assert 0 < jnp.abs(params["pos_proj"]["kernel"]).max() < 0.1
+
+
+def test_the_variance_is_not_negative():
+  # All weight on one source: E[x^2] - E[x]^2 is rounding around zero.
+  params = {
+    "scale": np.ones(8),
+    "bias": np.zeros(8),
+    "mean_ratio": np.zeros(H),
+    "var_ratio": np.full(H, -40.0),
+    "pos_proj": {"kernel": np.tile([[0.0], [0.0], [-100.0]], (1, H))},
+  }
+  layout = base.Layout(H, (2, 2))
+  norm = norms.make("dtn,form=paper,eps=1e-12", layout=layout)
+  x = 100 + jax.random.normal(jax.random.key(0), (4, 4, 8))
+  assert jnp.isfinite(jax.jit(norm.apply)({"params": params}, x)).all()
+
+
+def test_errors():
+  def init(grid, tokens, kind="dtn"):
+    norm = norms.make(kind, layout=base.Layout(2, grid))
+    jax.eval_shape(norm.init, jax.random.key(0), jnp.ones((1, tokens, 4)))
+
+  with pytest.raises(ValueError, match="got 5 of them, expected 2 x 2"):
+    init((2, 2), 5)
+  with pytest.raises(ValueError, match="2x2 cells"):
+    init((5, 5), 25, "dtn,pool_grid=2")

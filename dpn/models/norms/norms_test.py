@@ -1,0 +1,121 @@
+"""The normalizers against PyTorch and the code of arXiv 2112.02624."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dpn.models import norms
+from dpn.models.norms import base
+
+LAYOUT = base.Layout(num_heads=4, grid=(1, 5))
+
+GOLDEN = {
+  "layernorm_eps1e-5": ("layernorm,eps=1e-5", "scale bias"),
+  "layernorm_eps1e-6": ("layernorm", "scale bias"),
+  "layernorm_no_affine_eps1e-6": ("standardize", ""),
+  "affine_only": ("affine", "scale bias"),
+  "rmsnorm_eps1e-6": ("rmsnorm", "scale"),
+  "scalenorm_vec": ("scalenorm", "scale"),
+  "groupnorm_g4": ("groupnorm", "scale bias"),
+  "instancenorm": ("instancenorm", "scale bias"),
+  "batchnorm_eval_init": ("batchnorm", "scale bias"),
+  "powernorm_eval_init_g4": ("powernorm", "scale bias"),
+}
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_output_and_gradient(name, golden, precision):
+  kind, params = GOLDEN[name]
+  vectors = golden("norms")
+  values = {"scale": "param/weight", "bias": "param/bias"}
+  x = precision.cast(vectors["in/x"])
+  norm = norms.make(kind, layout=LAYOUT)
+  variables = precision.cast(jax.jit(norm.init)(jax.random.key(0), x))
+  variables["params"] = precision.cast(
+    {p: vectors[values[p]] for p in params.split()}
+  )
+
+  @jax.jit
+  def with_gradient(x, cotangent):
+    y, vjp = jax.vjp(lambda x: norm.apply(variables, x), x)
+    return y, *vjp(cotangent)
+
+  y, grad = with_gradient(x, precision.cast(vectors["in/cotangent"]))
+  precision.assert_close(y, vectors[f"{name}/y"])
+  if f"{name}/grad_x" in vectors:
+    precision.assert_close(grad, vectors[f"{name}/grad_x"])
+
+
+def test_scalar_scalenorm(golden, precision):
+  vectors = golden("norms")
+  x = precision.cast(vectors["in/x"])
+  norm = norms.make("scalenorm,g=scalar")
+  params = norm.init(jax.random.key(0), x)
+  assert jax.tree.map(jnp.shape, params) == {"params": {"scale": (1,)}}
+  y = norm.apply(precision.cast({"params": {"scale": np.array([24**0.5])}}), x)
+  precision.assert_close(y, vectors["scalenorm_scalar_g/y"])
+  np.testing.assert_allclose(params["params"]["scale"], [24**0.5], rtol=1e-6)
+
+
+@pytest.mark.parametrize("kind", norms.NORMS)
+def test_bfloat16_input_keeps_float32_statistics(kind):
+  # Around 1000, bfloat16 has a spacing of 4: statistics taken in it would be
+  # far off those of the same numbers in float32.
+  x = 1000 + 8 * jax.random.normal(jax.random.key(0), (2, 6, 8))
+  x = x.astype(jnp.bfloat16)
+  layout = base.Layout(num_heads=2, grid=(2, 3))
+  norm = norms.make(kind, layout=layout, dtype="bfloat16")
+  wide = norms.make(kind, layout=layout, dtype="float32")
+  variables = jax.jit(norm.init)(jax.random.key(0), x)
+  got = jax.jit(norm.apply)(variables, x)
+  want = jax.jit(wide.apply)(variables, x.astype(jnp.float32))
+  assert got.dtype == jnp.bfloat16
+  assert all(
+    p.dtype == jnp.float32 for p in jax.tree.leaves(variables.get("params"))
+  )
+  got = got.astype(jnp.float32)
+  np.testing.assert_allclose(got, want, rtol=2**-7, atol=1e-4)
+
+
+def test_zeros_have_finite_gradients():
+  x = jnp.zeros((2, 6, 8))
+  layout = base.Layout(num_heads=2, grid=(2, 3))
+  for kind in norms.NORMS:
+    norm = norms.make(kind, layout=layout)
+
+    @jax.jit
+    def grad(x, norm=norm):
+      variables = norm.init(jax.random.key(0), x)
+      return jax.grad(lambda x: norm.apply(variables, x).sum())(x)
+
+    assert jnp.isfinite(grad(x)).all(), kind
+
+
+def test_plain_is_a_layernorm_with_the_same_epsilon():
+  assert norms.plain("dtn") == "layernorm,eps=1e-05"
+  assert norms.plain("layernorm") == "layernorm,eps=1e-06"
+  assert isinstance(norms.make(norms.plain("rmsnorm,eps=3")), norms.LayerNorm)
+
+
+@pytest.mark.parametrize(
+  ("kind", "message"),
+  [
+    ("layernrm", "Unknown norm 'layernrm'. Did you mean 'layernorm'"),
+    ("dtn,pos_ini=local", "Unknown option 'pos_ini'. Did you mean 'pos_init'"),
+    ("dtn,cls=lat", "Unknown cls 'lat'. Did you mean 'late'"),
+    ("rmsnorm,eps=small", "eps must be of type float, got 'small'"),
+  ],
+)
+def test_unknown(kind, message):
+  with pytest.raises(ValueError, match=message):
+    norms.make(kind)
+
+
+def test_refuses_what_has_no_variance():
+  norm = norms.make("instancenorm")
+  with pytest.raises(ValueError, match="at least two"):
+    norm.init(jax.random.key(0), jnp.ones((2, 1, 8)))
+  norm = norms.make("groupnorm", layout=base.Layout(num_heads=3))
+  with pytest.raises(ValueError, match="width=8, num_heads=3"):
+    norm.init(jax.random.key(0), jnp.ones((2, 4, 8)))

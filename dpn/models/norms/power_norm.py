@@ -1,0 +1,98 @@
+"""PowerNorm (arXiv 2003.07845, Algorithm 2): running second moments.
+
+Every channel is divided by the root of its second moment over batch and tokens,
+running after a warmup. The backward pass is not the derivative of that: it
+subtracts a running estimate of the gradient along the normalized output.
+
+That estimate is known only once the backward pass has run, so no forward pass
+can store it. It is an input of the custom derivative, and *its cotangent is its
+next value*. It lives in Flax's collection for such inputs: whoever trains
+differentiates with respect to `OVERWRITE_WITH_GRADIENT` as well and stores the
+gradient as the new value. Where nobody does, it stays zero and the correction
+vanishes.
+
+Differs from the paper, with the code its comparison in arXiv 2112.02624 was run
+with: the channels of each head are divided by their root mean square first.
+"""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from flax.linen import fp8_ops
+
+from dpn.models.norms import base
+
+OVERWRITE_WITH_GRADIENT = fp8_ops.OVERWRITE_WITH_GRADIENT
+DECAY = 0.9  # of both running estimates
+
+
+@jax.custom_vjp
+def divide(x, forward_rms, backward_rms, ema):
+  """Returns x / forward_rms, with PowerNorm's backward pass.
+
+  Args:
+    x: (batch, tokens, width).
+    forward_rms: (1, 1, width).
+    backward_rms: (1, 1, width), by which the gradient is divided.
+    ema: (1, 1, width), whose cotangent is its next value.
+  """
+  del backward_rms, ema
+  return x / forward_rms
+
+
+def _divide_forward(x, forward_rms, backward_rms, ema):
+  z = x / forward_rms
+  return z, (z, backward_rms, ema)
+
+
+def _divide_backward(residuals, grad):
+  z, backward_rms, ema = residuals
+  grad = grad - (1 - DECAY) * ema * z
+  ema = ema + (grad * z).mean(axis=(0, 1), keepdims=True)
+  zeros = jnp.zeros_like(backward_rms)
+  return grad / backward_rms, zeros, zeros, ema
+
+
+divide.defvjp(_divide_forward, _divide_backward)
+
+
+class PowerNorm(base.Normalizer):
+  """x / sqrt(E[x^2] + eps) * scale + bias.
+
+  Attributes:
+    warmup: training steps in which each batch is divided by its own second
+      moment, and the running one is a plain average.
+  """
+
+  warmup: int = 3000
+
+  @nn.compact
+  def __call__(self, x, train=False):  # (batch, tokens, width)
+    x = self.upcast(x)
+    x = base.group_rms(x, self.layout.num_heads, self.eps)
+    width = (x.shape[-1],)
+    phi = self.variable("batch_stats", "phi", jnp.ones, width)
+    step = self.variable("batch_stats", "step", jnp.zeros, (), jnp.int32)
+    if self.is_initializing() or train:
+      ema = self.variable(OVERWRITE_WITH_GRADIENT, "ema", jnp.zeros, width)
+    if self.is_initializing() or not train:
+      return self.scale_and_bias(x / self.root(phi.value, x))
+
+    count = step.value + 1
+    psi = jnp.square(x).mean(axis=(0, 1))
+    average = phi.value + (psi - phi.value) / count
+    new_phi = jnp.where(count < self.warmup, average, phi.value)
+    new_phi = DECAY * new_phi + (1 - DECAY) * psi
+    forward = jnp.where(count <= self.warmup, psi, phi.value)
+    backward = jnp.where(count < self.warmup, psi, new_phi)
+    z = divide(
+      x,
+      self.root(forward, x),
+      self.root(backward, x),
+      base.along_width(ema.value, x),
+    )
+    phi.value, step.value = new_phi.astype(phi.value.dtype), count
+    return self.scale_and_bias(z)
+
+  def root(self, second_moment, x):
+    return jnp.sqrt(base.along_width(second_moment, x) + self.eps)

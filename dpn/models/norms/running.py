@@ -1,0 +1,104 @@
+"""Normalizers that remember: statistics over the batch, running for evaluation.
+
+Their memory is the collection `batch_stats`: written when `train` is set (the
+collection must be mutable then), read otherwise. Under jit a mean over a batch
+that is sharded over devices is the mean over the global batch, which is all the
+synchronization there is to do.
+"""
+
+from typing import Literal
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from dpn.models.norms import base
+
+
+class Running(base.Normalizer):
+  """Base with running mean and variance of every channel.
+
+  Attributes:
+    momentum: the weight of the newest batch in the running statistics.
+  """
+
+  momentum: float = 0.1
+
+  def batch_moments(self, x, train):
+    """Returns (mean, var), each (1, 1, width), of the batch or running.
+
+    The batch is normalized by its biased variance, the unbiased one is
+    remembered, as PyTorch does.
+    """
+    mean = self.variable("batch_stats", "mean", jnp.zeros, (x.shape[-1],))
+    var = self.variable("batch_stats", "var", jnp.ones, (x.shape[-1],))
+    if not train:
+      return (
+        base.along_width(mean.value, x),
+        base.along_width(var.value, x),
+      )
+    count = x.shape[0] * x.shape[1]
+    if count < 2:
+      raise ValueError(
+        "The variance over a batch needs at least two tokens in all, got x of "
+        f"shape {x.shape} (batch, tokens, width). Raise the batch size."
+      )
+    batch_mean = x.mean(axis=(0, 1), keepdims=True)
+    batch_var = jnp.square(x - batch_mean).mean(axis=(0, 1), keepdims=True)
+    if not self.is_initializing():
+      unbiased = batch_var[0, 0] * (count / (count - 1))
+      mean.value = self.blend(mean.value, batch_mean[0, 0])
+      var.value = self.blend(var.value, unbiased)
+    return batch_mean, batch_var
+
+  def blend(self, old, new):
+    return ((1 - self.momentum) * old + self.momentum * new).astype(old.dtype)
+
+
+class BatchNorm(Running):
+  """Each channel over batch and tokens (arXiv 1502.03167, Algorithm 1)."""
+
+  @nn.compact
+  def __call__(self, x, train=False):  # (batch, tokens, width)
+    x = self.upcast(x)
+    mean, var = self.batch_moments(x, train)
+    return self.scale_and_bias(x - mean, jax.lax.rsqrt(var + self.eps))
+
+
+class SwitchableNorm(Running):
+  """A learned mixture of instance, layer and batch statistics.
+
+  arXiv 1806.10779, Equations 3 and 5: softmax weights for the means and others
+  for the variances. Its layer statistics are those of a whole `image`; `token`
+  takes a Transformer's LayerNorm instead.
+
+  Differs from the paper: running averages instead of a separate pass over the
+  training set for the batch statistics of evaluation.
+  """
+
+  layer: Literal["image", "token"] = "image"
+
+  @nn.compact
+  def __call__(self, x, train=False):  # (batch, tokens, width)
+    x = self.upcast(x)
+    layer_axes = (1, 2) if self.layer == "image" else (2,)
+    means, variances = zip(
+      moments(x, (1,)),
+      moments(x, layer_axes),
+      self.batch_moments(x, train),
+      strict=True,
+    )
+    mean = self.mix("mean_weight", means)
+    var = self.mix("var_weight", variances)
+    return self.scale_and_bias(x - mean, jax.lax.rsqrt(var + self.eps))
+
+  def mix(self, name, statistics):
+    weight = self.param(name, nn.initializers.ones, (3,))
+    weight = nn.softmax(weight.astype(statistics[0].dtype))
+    return sum(weight[i] * s for i, s in enumerate(statistics))
+
+
+def moments(x, axes):
+  """Returns the mean and the biased variance of x over `axes`, kept."""
+  mean = x.mean(axes, keepdims=True)
+  return mean, jnp.square(x - mean).mean(axes, keepdims=True)

@@ -1,0 +1,130 @@
+"""Finds what a config names and checks the options given to it.
+
+A name is an entry of one of our tables, `"dtn"`, or an import path to anything
+of somebody else's, `"package.module:attribute"`. Its options are a dictionary,
+checked against the signature: `norm="dtn", norm_kw={"cls": "late"}`.
+"""
+
+import functools
+import importlib
+import inspect
+import math
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from dpn import errors
+
+
+def lookup(kind: str, name: str, table: Mapping[str, Any]) -> Any:
+  """Returns `table[name]`, or what the import path `name` stands for.
+
+  Args:
+    kind: what is being chosen, for messages, such as "norm".
+    name: a key of `table`, or "package.module:attribute".
+    table: the known names.
+
+  Raises:
+    ValueError: the name is unknown (the message lists the nearest), or there
+      is no such module or attribute.
+  """
+  if not isinstance(name, str):
+    raise ValueError(f"{kind} must be a name, got {name!r}.")
+  if ":" in name:
+    return import_path(kind, name)
+  if name not in table:
+    raise ValueError(
+      f"{errors.unknown(kind, name, table)} Or an import path of your own, "
+      "'package.module:attribute'."
+    )
+  return table[name]
+
+
+def import_path(kind: str, path: str) -> Any:
+  """Returns the object at "package.module:attribute".
+
+  Raises:
+    ValueError: there is no such module or attribute.
+  """
+  module_name, _, attribute = path.partition(":")
+  try:
+    module = importlib.import_module(module_name)
+  except ModuleNotFoundError as e:
+    if not f"{module_name}.".startswith(f"{e.name}."):
+      raise  # the module is there, but what it imports is not
+    raise ValueError(
+      f"{kind}={path!r}: there is no module {e.name!r}. Install it, or start "
+      "Python where it lies (or add that folder to PYTHONPATH)."
+    ) from e
+  if not hasattr(module, attribute):
+    public = [name for name in vars(module) if not name.startswith("_")]
+    raise ValueError(
+      f"{kind}={path!r}: {errors.unknown('attribute', attribute, public)}"
+    )
+  return getattr(module, attribute)
+
+
+def bind(
+  kind: str,
+  name: str,
+  function: Callable,
+  kw: Mapping[str, Any] | None,
+  *,
+  reserved: tuple[str, ...] = (),
+) -> functools.partial:
+  """Returns `function` with the options `kw` bound, after checking them.
+
+  Args:
+    kind: what has been chosen, for messages: the options are `<kind>_kw`.
+    name: which one, for messages.
+    function: a function or class; its keywords are the options.
+    kw: the options; None for none.
+    reserved: keywords that are not the user's to set.
+
+  Raises:
+    ValueError: on an unknown option, or a value that its annotation excludes.
+  """
+  hints = options(function, reserved)
+  for key, value in (kw or {}).items():
+    where = f"{kind}_kw of {kind}={name!r}"
+    if key not in hints:
+      known = hints or ["(it has no options)"]
+      raise ValueError(f"{where}: {errors.unknown('option', key, known)}")
+    _check(where, key, value, hints[key])
+  return functools.partial(function, **dict(kw or {}))
+
+
+def options(function: Callable, reserved: tuple[str, ...] = ()) -> dict:
+  """Returns {keyword: type hint} of what can be set in a function or class."""
+  init = function.__init__ if isinstance(function, type) else function
+  hints = typing.get_type_hints(init)
+  ignored = {"self", "parent", "name", "return", *reserved}
+  return {
+    key: hints.get(key, Any)
+    for key, parameter in inspect.signature(function).parameters.items()
+    if key not in ignored
+    and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+  }
+
+
+def _check(where, key, value, hint):
+  """Raises ValueError unless `value` is one that `hint` allows."""
+  if typing.get_origin(hint) is typing.Literal:
+    known = typing.get_args(hint)
+    if value not in known:
+      raise ValueError(f"{where}: {errors.unknown(key, value, known)}")
+    return
+  allowed = [t for t in typing.get_args(hint) or (hint,) if isinstance(t, type)]
+  if not {bool, int, float, str} & {*allowed}:
+    return
+  number = isinstance(value, int | float) and not isinstance(value, bool)
+  if float in allowed and number:
+    fits = math.isfinite(value)
+  else:
+    fits = isinstance(value, tuple(allowed))
+    fits = fits and (bool in allowed or not isinstance(value, bool))
+  if not fits:
+    expected = " or ".join(t.__name__ for t in allowed)
+    raise ValueError(
+      f"{where}: {key} must be of type {expected}, got {value!r}."
+    )

@@ -1,0 +1,97 @@
+"""The clock against hand-made times."""
+
+import math
+import pathlib
+import time
+
+import pytest
+
+from dpn import timing
+
+
+@pytest.fixture(name="now")
+def _now(monkeypatch):
+  """Returns a list whose only element is the time."""
+  now = [1000.0]
+  monkeypatch.setattr(timing.time, "monotonic", lambda: now[0])
+  return now
+
+
+def _steps(watch, now, *secs):
+  for duration in secs:
+    now[0] += duration
+    watch.tick()
+
+
+def test_figures_of_an_interval(now):
+  watch = timing.Clock(batch_size=32)
+  _steps(watch, now, 1.0, 2.0, 3.0, 10.0)
+  figures = watch.lap(wait_secs=4.0)
+  assert figures["img_per_sec"] == 4 * 32 / 16.0
+  assert figures["step_secs_p50"] == 2.5
+  # Between the two largest, 0.95 * 3 = 2.85 of the way along.
+  assert figures["step_secs_p95"] == pytest.approx(3.0 + 0.85 * 7.0)
+  assert figures["data_wait_percent"] == 25.0
+  assert 0.01 < figures["peak_memory_gb"] < 1000
+
+
+def test_every_lap_starts_anew(now):
+  watch = timing.Clock(batch_size=10)
+  _steps(watch, now, 100.0)
+  watch.lap(0.0)
+  _steps(watch, now, 0.5, 0.5)
+  now[0] += 1.0  # after the last step, but in the interval
+  figures = watch.lap(0.0)
+  assert figures["img_per_sec"] == 2 * 10 / 2.0
+  assert figures["step_secs_p95"] == 0.5
+
+
+def test_pauses_do_not_count(now):
+  watch = timing.Clock(batch_size=10)
+  _steps(watch, now, 1.0)
+  now[0] += 60.0
+  watch.pause(60.0)
+  _steps(watch, now, 1.0)
+  figures = watch.lap(wait_secs=1.0)
+  assert figures["img_per_sec"] == 10.0
+  assert figures["step_secs_p50"] == figures["step_secs_p95"] == 1.0
+  assert figures["data_wait_percent"] == 50.0
+
+
+def test_an_interval_without_steps_or_time(now):
+  figures = timing.Clock(batch_size=10).lap(wait_secs=1.0)
+  assert figures["img_per_sec"] == 0.0
+  assert math.isnan(figures["step_secs_p50"])
+  assert figures["data_wait_percent"] == 100.0
+
+
+@pytest.mark.parametrize(
+  ("secs", "text"),
+  [
+    (0, "0:00"),
+    (59.4, "0:59"),
+    (59.6, "1:00"),
+    (3599.4, "59:59"),
+    (3725, "1:02:05"),
+    (90_061, "25:01:01"),
+  ],
+)
+def test_hms(secs, text):
+  assert timing.hms(secs) == text
+
+
+def test_where_the_time_goes(now):
+  split = timing.Split(begin=now[0] - 5)
+  split.add("imports", 4.0)
+  with split.part("eval"):
+    now[0] += 2.0
+  with split.part("eval"):
+    now[0] += 3.0
+  now[0] += 10.0
+  assert split.secs() == {"imports": 4.0, "eval": 5.0, "train": 11.0}
+
+
+def test_this_process_is_older_than_its_clock_module():
+  age = time.monotonic() - timing.process_start()
+  began = pathlib.Path("/proc/self").stat().st_ctime
+  assert age == pytest.approx(time.time() - began, abs=1)

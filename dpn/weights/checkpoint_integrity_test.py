@@ -1,0 +1,151 @@
+"""Damaged checkpoints and full disks: noticed, survived, explained."""
+
+import logging
+import os
+import resource
+import signal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dpn import sharding, trees
+from dpn.weights import checkpoint
+
+RNG = np.random.default_rng(0)
+ROWS = RNG.normal(size=(64, 64)).astype(np.float32)
+
+
+@pytest.fixture(name="state")
+def _state():
+  mesh = sharding.make_mesh()
+  return {
+    "rows": jax.device_put(ROWS, sharding.batch(mesh)),
+    "half": jax.device_put(
+      jnp.ones((3,), jnp.bfloat16), sharding.replicated(mesh)
+    ),
+  }
+
+
+@pytest.fixture(name="directory")
+def _directory(tmp_path, state):
+  """Returns a folder with checkpoints 2, 3, holding `rows` plus the step."""
+  checkpoints = checkpoint.Checkpointer(str(tmp_path))
+  for step in (1, 2, 3):
+    checkpoints.save(step, state | {"rows": state["rows"] + step}, {"n": step})
+  checkpoints.close()
+  return tmp_path
+
+
+def _shapes(state):
+  return jax.tree.map(
+    lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state
+  )
+
+
+def _files(directory):
+  """Returns the files below, the largest first."""
+  files = [p for p in directory.rglob("*") if p.is_file()]
+  return sorted(files, key=lambda p: -p.stat().st_size)
+
+
+def _flip_a_bit(directory):
+  data = bytearray(_files(directory)[0].read_bytes())
+  data[len(data) // 2] ^= 4
+  _files(directory)[0].write_bytes(data)
+
+
+def _cut_in_half(directory):
+  os.truncate(_files(directory)[0], _files(directory)[0].stat().st_size // 2)
+
+
+def _empty_everything(directory):
+  for path in _files(directory):
+    path.write_bytes(b"")
+
+
+def _remove_the_arrays(directory):
+  for path in _files(directory / "state"):
+    path.unlink()
+
+
+@pytest.mark.parametrize(
+  "damage",
+  [_flip_a_bit, _cut_in_half, _empty_everything, _remove_the_arrays],
+)
+def test_the_previous_one_is_used(directory, state, damage, caplog):
+  damage(directory / "3")
+  checkpoints = checkpoint.Checkpointer(str(directory))
+  with caplog.at_level(logging.ERROR):
+    restored, position = checkpoints.restore(_shapes(state))
+  assert position == {"n": 2}
+  np.testing.assert_array_equal(restored["rows"], ROWS + 2)
+  assert f"{directory / '3'} is damaged, trying the one before" in caplog.text
+  # The step can be saved again, the damaged one remains to be looked at.
+  checkpoints.save(3, state, {"n": 33})
+  checkpoints.close()
+  assert {p.name for p in directory.iterdir()} == {"2", "3", "3.damaged"}
+  _, position = checkpoint.Checkpointer(str(directory)).restore(_shapes(state))
+  assert position == {"n": 33}
+
+
+def test_none_is_whole(directory, state):
+  _cut_in_half(directory / "2")
+  _cut_in_half(directory / "3")
+  checkpoints = checkpoint.Checkpointer(str(directory))
+  with pytest.raises(OSError, match=r"steps \[2, 3\] are damaged"):
+    checkpoints.restore(_shapes(state))
+
+
+def test_another_run_s_damaged_ones_stay_where_they_are(directory, state):
+  _cut_in_half(directory / "3")
+  other = checkpoint.Checkpointer(str(directory), read_only=True)
+  assert other.restore(_shapes(state))[1] == {"n": 2}
+  assert {p.name for p in directory.iterdir()} == {"2", "3"}
+
+
+def test_a_full_disk(directory, state):
+  checkpoints = checkpoint.Checkpointer(str(directory))
+  limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+  before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+  resource.setrlimit(resource.RLIMIT_FSIZE, (2000, limits[1]))
+  try:
+    checkpoints.save(4, state, {"n": 4})
+    with pytest.raises(OSError, match="The last good one is of step 3"):
+      checkpoints.close()
+  finally:
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    signal.signal(signal.SIGXFSZ, before)
+  restored, position = checkpoint.Checkpointer(str(directory)).restore(
+    _shapes(state)
+  )
+  assert position == {"n": 3}
+  np.testing.assert_array_equal(restored["rows"], ROWS + 3)
+
+
+def _mixed(x):
+  x = (x ^ x >> 16) * 0x85EBCA6B % 2**32
+  x = (x ^ x >> 13) * 0xC2B2AE35 % 2**32
+  return (x ^ x >> 16) | 1
+
+
+def test_checksum_by_hand():
+  tree = [jnp.uint32([[5, 6], [7, 8]]), jnp.array([False, True])]
+  first = sum(v * _mixed(k) for k, v in enumerate([5, 6, 7, 8]))
+  assert int(trees.checksum(tree)) == (first + _mixed(0x9E3779B9 + 1)) % 2**32
+
+
+def test_checksum_sees_every_change_and_no_sharding(state):
+  whole = int(trees.checksum(state))
+  alone = int(trees.checksum(jax.device_get(state)))
+  assert whole == alone
+  rows = ROWS.copy()
+  rows[[3, 5]] = rows[[5, 3]]
+  assert int(trees.checksum(state | {"rows": rows})) != whole
+  assert (
+    int(trees.checksum(state | {"half": -jnp.ones((3,), jnp.bfloat16)}))
+    != whole
+  )
+  a, b = jnp.arange(3), jnp.arange(3)[::-1]
+  assert trees.checksum([a, b]) != trees.checksum([b, a])

@@ -1,0 +1,156 @@
+"""Files whole, in shards, damaged, or of no known format."""
+
+import json
+import zipfile
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from dpn.weights import files, load_test
+
+
+def test_read_picks_the_parameters(tmp_path):
+  x = np.float32([1.0])
+  np.savez(tmp_path / "new.npz", **{"params/a/b": x, "opt/0": x, "chrono": x})
+  np.savez(tmp_path / "old.npz", **{"opt/target/a/b": x, "opt/state/step": x})
+  np.savez_compressed(tmp_path / "plain.npz", **{"a/b": x})
+  safetensors.numpy.save_file({"a/b": x}, tmp_path / "ours.safetensors")
+  for name in ("new.npz", "old.npz", "plain.npz", "ours.safetensors"):
+    assert files.read(str(tmp_path / name)) == {"a/b": x}
+
+
+def test_read_subtree(tmp_path):
+  path = load_test.write(
+    tmp_path, {"img/a/b": np.ones(1), "img/c": np.ones(2), "t": np.ones(3)}
+  )
+  assert files.read(f"{path}:img").keys() == {"a/b", "c"}
+  assert files.read(f"{path}:img/a").keys() == {"b"}
+  with pytest.raises(
+    ValueError, match=r"Unknown subtree 'ima'. Did you mean 'img'\?"
+  ):
+    files.read(f"{path}:ima")
+
+
+@pytest.mark.parametrize("suffix", ["npz", "safetensors"])
+def test_read_bfloat16(tmp_path, suffix):
+  x = np.array([1.0, -2.5, 3e38], jnp.bfloat16)
+  path = tmp_path / f"x.{suffix}"
+  if suffix == "npz":
+    np.savez(path, x=x)
+    assert np.load(path)["x"].dtype == "V2"
+  else:
+    safetensors.numpy.save_file({"x": x}, path)
+  got = files.read(str(path))["x"]
+  assert got.dtype == jnp.bfloat16
+  np.testing.assert_array_equal(got, x)
+
+
+@pytest.mark.parametrize("path", ["run/0100", "x.h5", "x.npz:", "x.d/file"])
+def test_unknown_format(path):
+  with pytest.raises(ValueError, match=r"format \.npz or \.safetensors"):
+    files.read(path)
+
+
+def test_missing_file(tmp_path):
+  with pytest.raises(FileNotFoundError, match=r"no file .*absent\.npz'"):
+    files.read(f"{tmp_path}/absent.npz:img")
+  with pytest.raises(FileNotFoundError, match="bucket"):
+    files.read("gs://bucket/x.npz")
+
+
+@pytest.mark.parametrize("suffix", ["npz", "safetensors"])
+@pytest.mark.parametrize("keep", [0, 3, 0.5, 0.98])
+def test_truncated_file(tmp_path, suffix, keep):
+  path = tmp_path / f"x.{suffix}"
+  x = np.random.RandomState(0).randn(50, 50)
+  if suffix == "npz":
+    np.savez_compressed(path, x=x)
+  else:
+    safetensors.numpy.save_file({"x": x}, path)
+  data = path.read_bytes()
+  path.write_bytes(data[: int(keep * len(data)) if keep < 1 else keep])
+  with pytest.raises(ValueError, match=rf"x\.{suffix}' is not a readable"):
+    files.read(str(path))
+
+
+def test_damaged_and_foreign_npz(tmp_path):
+  path = tmp_path / "x.npz"
+  np.savez_compressed(path, x=np.random.RandomState(0).randn(50, 50))
+  data = bytearray(path.read_bytes())
+  data[1000:1100] = bytes(100)
+  path.write_bytes(data)
+  with pytest.raises(ValueError, match=r"x\.npz' is not a readable"):
+    files.read(str(path))
+  np.savez(path, x=np.array([{}], object))
+  with pytest.raises(ValueError, match="never opened here: save plain"):
+    files.read(str(path))
+
+
+def test_folders_and_pickles(tmp_path):
+  with pytest.raises(
+    FileNotFoundError, match=r"no params\.safetensors or model"
+  ):
+    files.read(str(tmp_path))
+  safetensors.numpy.save_file(
+    {"a": np.ones(1)}, tmp_path / "params.safetensors"
+  )
+  assert files.read(str(tmp_path)) == {"a": np.ones(1)}
+  with pytest.raises(ValueError, match=r"never opened.*save_file"):
+    files.read("model.bin")
+
+
+def write_shards(folder, **more):
+  """Writes two arrays in two files, and the index of `weight_map`."""
+  names = {"a": "one.safetensors", "b": "two.safetensors"}
+  for i, (name, file) in enumerate(names.items()):
+    safetensors.numpy.save_file({name: np.full(2, i)}, folder / file)
+  index = folder / "model.safetensors.index.json"
+  index.write_text(json.dumps({"weight_map": names | more}))
+  return index
+
+
+def test_shards(tmp_path):
+  index = write_shards(tmp_path)
+  for path in (tmp_path, index):
+    got = files.read(str(path))
+    assert {k: x.tolist() for k, x in got.items()} == {"a": [0, 0], "b": [1, 1]}
+
+
+def test_broken_shards(tmp_path):
+  index = write_shards(tmp_path, c="three.safetensors")
+  with pytest.raises(FileNotFoundError, match=r"'three\.safetensors' is miss"):
+    files.read(str(tmp_path))
+  write_shards(tmp_path, c="two.safetensors")
+  with pytest.raises(ValueError, match="same arrays: c"):
+    files.read(str(tmp_path))
+  for text in ("{", "[]", "{}", '{"weight_map": []}'):
+    index.write_text(text)
+    with pytest.raises(ValueError, match="not a readable index"):
+      files.read(str(tmp_path))
+
+
+def test_folder_with_a_pickle(tmp_path):
+  (tmp_path / "pytorch_model.bin").touch()
+  with pytest.raises(FileNotFoundError, match="bin' is a pickle and never"):
+    files.read(str(tmp_path))
+
+
+def test_renamed_pickles_and_empty_files(tmp_path):
+  path = tmp_path / "x.npz"
+  with zipfile.ZipFile(path, "w") as archive:  # as torch.save writes
+    archive.writestr("archive/data.pkl", b"")
+  with pytest.raises(ValueError, match="is no array of NumPy's"):
+    files.read(str(path))
+  np.savez(path)
+  with pytest.raises(ValueError, match=r"x\.npz' is empty"):
+    files.read(str(path))
+
+
+def test_types_that_numpy_lacks(tmp_path):
+  path = tmp_path / "x.safetensors"
+  header = b'{"x": {"dtype": "F8_E4M3", "shape": [1], "data_offsets": [0, 1]}}'
+  path.write_bytes(len(header).to_bytes(8, "little") + header + b"0")
+  with pytest.raises(ValueError, match="NumPy does not know its type"):
+    files.read(str(path))

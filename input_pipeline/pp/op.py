@@ -1,0 +1,82 @@
+"""What a preprocessing op is, and how one reads and writes an example's keys.
+
+An op is a function of (example, generator) that returns the example; `pp.make`
+chains them. A factory takes the arguments written in the preprocessing string
+and returns an op. Most ops change one value: their factories return a function
+of that value and are decorated with `on_key` or, when it draws random numbers,
+`on_key_random`.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from dpn import errors
+
+Example = dict[str, Any]
+Op = Callable[[Example, np.random.Generator], Example]
+
+
+def on_key(factory: Callable) -> Callable[..., Op]:
+  """Returns a factory of ops on one key, from one of functions of a value.
+
+  The factory returned takes three more keywords: `inkey` is where the value is
+  read, `outkey` where the result goes, `key` stands for both; all are "image"
+  unless given.
+  """
+  return _keyed(factory, lambda fn, value, rng: fn(value))
+
+
+def on_key_random(factory: Callable) -> Callable[..., Op]:
+  """Returns what `on_key` does, for functions of (value, generator)."""
+  return _keyed(factory, lambda fn, value, rng: fn(value, rng))
+
+
+def _keyed(factory, call):
+  @functools.wraps(factory)
+  def make(*args, key=None, inkey="image", outkey="image", **kwargs):
+    fn = factory(*args, **kwargs)
+    source, target = key or inkey, key or outkey
+
+    def op(example, rng):
+      if source not in example:
+        raise ValueError(errors.unknown("key", source, example))
+      example[target] = call(fn, example[source], rng)
+      return example
+
+    return op
+
+  signature = inspect.signature(factory)
+  keyword = functools.partial(
+    inspect.Parameter, kind=inspect.Parameter.KEYWORD_ONLY
+  )
+  make.__signature__ = signature.replace(
+    parameters=[
+      *signature.parameters.values(),
+      keyword("key", default=None),
+      keyword("inkey", default="image"),
+      keyword("outkey", default="image"),
+    ]
+  )
+  return make
+
+
+def pair(size: int | tuple[int, int]) -> tuple[int, int]:
+  """Returns (rows, cols) from one number for both, or from two.
+
+  Raises:
+    ValueError: not one or two positive integers.
+  """
+  both = (size, size) if isinstance(size, int) else size
+  if (
+    not isinstance(both, tuple | list)
+    or len(both) != 2
+    or not all(type(n) is int and n > 0 for n in both)
+  ):
+    raise ValueError(
+      f"Expected a size in pixels, as 224 or (rows, cols), got {size!r}."
+    )
+  return tuple(both)

@@ -1,0 +1,241 @@
+"""Ops on values of any kind. Names and arguments are big_vision's."""
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from dpn import errors
+from input_pipeline.pp import op, pixels
+
+
+@op.on_key
+def value_range(
+  vmin: float = -1,
+  vmax: float = 1,
+  in_min: float | Sequence[float] = 0,
+  in_max: float | Sequence[float] = 255.0,
+  clip_values: bool = False,
+):
+  """Maps [in_min, in_max] linearly to [vmin, vmax], as float32.
+
+  Args:
+    vmin: result for in_min.
+    vmax: result for in_max.
+    in_min: one number, or one per channel.
+    in_max: likewise.
+    clip_values: whether results are clipped to [vmin, vmax].
+  """
+  low = np.asarray(in_min, np.float64)
+  width = np.asarray(in_max, np.float64) - low
+  if not width.all():
+    raise ValueError(f"in_min and in_max must differ, got {in_min!r} twice.")
+  scale = (vmax - vmin) / width
+  linear = pixels.linear(scale, vmin - low * scale)
+
+  def apply(value):
+    value = linear(value)
+    return np.clip(value, vmin, vmax, out=value) if clip_values else value
+
+  return apply
+
+
+def onehot(
+  depth: int,
+  key: str = "labels",
+  key_result: str | None = None,
+  multi: bool = True,
+  on: float = 1.0,
+  off: float = 0.0,
+):
+  """Turns a label, or several, into float32 of shape (depth,).
+
+  Args:
+    depth: number of classes.
+    key: where the label is: an integer, or an array of shape (labels,).
+    key_result: where the result goes; `key` if None.
+    multi: whether several labels share one vector (multi-hot) or give an array
+      of shape (labels, depth).
+    on: value at the labels.
+    off: value elsewhere.
+
+  A negative label stands for "no label" and leaves its vector off; one of
+  `depth` or more is an error.
+  """
+  if depth < 1:
+    raise ValueError(
+      f"depth, the number of classes, must be 1 or more: {depth}."
+    )
+
+  def apply(example, _):
+    if key not in example:
+      raise ValueError(errors.unknown("key", key, example))
+    labels = np.asarray(example[key])
+    if labels.size and labels.max() >= depth:
+      raise ValueError(
+        f"label {labels.max()} does not fit {depth} classes (0 to "
+        f"{depth - 1}): raise the depth of onehot or map the labels."
+      )
+    if multi:
+      result = np.full(depth, off, np.float32)
+      result[labels[labels >= 0]] = on
+    else:
+      hits = labels[..., None] == np.arange(depth)
+      result = np.where(hits, np.float32(on), np.float32(off))
+    example[key_result or key] = result
+    return example
+
+  return apply
+
+
+def keep(*keys: str):
+  """Keeps these keys and drops all others; a missing one is an error."""
+
+  def apply(example, _):
+    for key in keys:
+      if key not in example:
+        raise ValueError(errors.unknown("key", key, example))
+    return {key: example[key] for key in keys}
+
+  return apply
+
+
+def drop(*keys: str):
+  """Drops these keys; missing ones are fine."""
+  return lambda example, _: {k: v for k, v in example.items() if k not in keys}
+
+
+def copy(inkey: str, outkey: str):
+  """Gives the value of `inkey` a second name, `outkey`."""
+
+  def apply(example, _):
+    if inkey not in example:
+      raise ValueError(errors.unknown("key", inkey, example))
+    return {**example, outkey: example[inkey]}
+
+  return apply
+
+
+def flatten():
+  """Gives nested values names of their own: `objects/size`."""
+  return lambda example, _: dict(_leaves("", example))
+
+
+def _leaves(prefix, nested):
+  for key, value in nested.items():
+    if isinstance(value, Mapping):
+      yield from _leaves(f"{prefix}{key}/", value)
+    else:
+      yield prefix + key, value
+
+
+def choice(
+  n: int | str = "single",
+  key: str | Sequence[str] | None = None,
+  fewer_ok: bool = False,
+  inkey: str | Sequence[str] | None = None,
+  outkey: str | Sequence[str] | None = None,
+):
+  """Chooses random entries of an array, the same ones for every key.
+
+  Args:
+    n: how many, without repetition and in their order; "single" chooses one and
+      drops its axis.
+    key: a key, or several, to read and to write.
+    fewer_ok: whether an array of less than `n` entries is taken whole.
+    inkey: where to read, if that differs.
+    outkey: where to write.
+  """
+  inkeys, outkeys = (
+    [keys] if isinstance(keys, str) else list(keys or ())
+    for keys in (inkey or key, outkey or key)
+  )
+  if not inkeys or len(inkeys) != len(outkeys):
+    raise ValueError(
+      f"expected key, or as many of inkey as of outkey, got {inkeys} and "
+      f"{outkeys}."
+    )
+  if n != "single" and not (type(n) is int and n > 0):
+    raise ValueError(f"n must be 1 or more, or 'single', got {n!r}.")
+
+  def apply(example, rng):
+    for name in inkeys:
+      if name not in example:
+        raise ValueError(errors.unknown("key", name, example))
+    sizes = {name: len(example[name]) for name in inkeys}
+    size, least = sizes[inkeys[0]], 1 if n == "single" or fewer_ok else n
+    if set(sizes.values()) != {size} or size < least:
+      raise ValueError(f"cannot choose {n} of {sizes} entries.")
+    if n == "single":
+      chosen = int(rng.integers(size))
+    else:
+      chosen = np.sort(rng.permutation(size)[:n])
+    for source, target in zip(inkeys, outkeys, strict=True):
+      example[target] = np.asarray(example[source])[chosen]
+    return example
+
+  return apply
+
+
+@op.on_key
+def pad_to_shape(
+  shape: Sequence[int | None], pad_value: Any = 0, where: str = "after"
+):
+  """Pads an array to `shape`; None leaves an axis as it is.
+
+  Args:
+    shape: target size of every axis.
+    pad_value: what fills the new places.
+    where: "before", "after" or "both" (the odd one goes after).
+  """
+  share_before = {"before": 1.0, "after": 0.0, "both": 0.5}
+  if where not in share_before:
+    raise ValueError(errors.unknown("side to pad", where, share_before))
+
+  @functools.lru_cache(64)
+  def place(sizes):
+    """Returns the target of an array of these sizes, and where it goes."""
+    target = [
+      old if new is None else new
+      for old, new in zip(sizes, shape, strict=False)
+    ]
+    if len(sizes) != len(shape) or any(np.less(target, sizes)):
+      raise ValueError(
+        f"cannot pad shape {sizes} to {tuple(shape)}: it needs as many axes, "
+        "and none longer than the target."
+      )
+    begin = [
+      int((new - old) * share_before[where])
+      for old, new in zip(sizes, target, strict=True)
+    ]
+    ends = zip(begin, sizes, strict=True)
+    return target, tuple(slice(b, b + size) for b, size in ends)
+
+  def apply(value):
+    target, inside = place(np.shape(value))
+    result = np.empty(target, value.dtype)
+    result.fill(pad_value)
+    result[inside] = value
+    return result
+
+  return apply
+
+
+@op.on_key
+def squeeze_last_dim():
+  """Removes the last axis, which must be of size 1."""
+  return lambda value: np.squeeze(value, axis=-1)
+
+
+OPS = {
+  "choice": choice,
+  "copy": copy,
+  "drop": drop,
+  "flatten": flatten,
+  "keep": keep,
+  "onehot": onehot,
+  "pad_to_shape": pad_to_shape,
+  "squeeze_last_dim": squeeze_last_dim,
+  "value_range": value_range,
+}

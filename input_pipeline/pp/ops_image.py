@@ -1,0 +1,348 @@
+"""Ops on images: arrays (rows, cols, channels), or encoded bytes to decode.
+
+Names, arguments and defaults are big_vision's. Images stay uint8 until
+`value_range` or `vgg_value_range`.
+"""
+
+import contextlib
+from collections.abc import Sequence
+
+import cv2
+import numpy as np
+
+from dpn import errors
+from input_pipeline.pp import jpeg, op, pending, pixels
+from input_pipeline.pp import resize as resizing
+
+# The loader's threads already keep every core busy.
+cv2.setNumThreads(1)
+
+_PNG = b"\x89PNG\r\n\x1a\n"
+_DECODE_FLAGS = {1: cv2.IMREAD_GRAYSCALE, 3: cv2.IMREAD_COLOR_RGB}
+
+
+def decode_image(data: bytes, channels: int = 3) -> np.ndarray:
+  """Returns the image in `data` as uint8 of shape (rows, cols, channels).
+
+  JPEG, PNG, WebP, BMP, GIF (first frame) and TIFF. With three channels, grey
+  images are repeated, palettes are looked up and CMYK is converted; with one,
+  colours become their luma. An alpha channel is dropped, not blended; 16-bit
+  samples keep their high byte; an EXIF orientation is ignored, as TensorFlow
+  ignores it.
+
+  Raises:
+    ValueError: `data` is not bytes, or not one whole image.
+  """
+  if not isinstance(data, bytes):
+    raise ValueError(
+      f"expected the bytes of an encoded image, got {type(data).__name__} "
+      f"{np.shape(data)}: leave decoding out if the data set is decoded."
+    )
+  flags = _DECODE_FLAGS[channels] | cv2.IMREAD_IGNORE_ORIENTATION
+  image = None
+  if not data.startswith(_PNG) or _chunks_fit(data):
+    # OpenCV asserts that there are bytes, and that no image is too large.
+    with contextlib.suppress(cv2.error):
+      image = cv2.imdecode(np.frombuffer(data or b"\0", np.uint8), flags)
+  if image is None:
+    raise ValueError(
+      f"not a whole image in a known format ({len(data)} bytes that start "
+      f"with {data[:8]!r}): the record is truncated or no image."
+    )
+  return image.reshape(*image.shape[:2], channels)
+
+
+def _chunks_fit(data: bytes) -> bool:
+  """Returns whether a PNG's chunks are as long as they say.
+
+  OpenCV takes the memory they ask for, which may be gigabytes, before it looks.
+  """
+  place = len(_PNG)
+  while place < len(data):
+    length, kind = data[place : place + 4], data[place + 4 : place + 8]
+    place += int.from_bytes(length, "big") + 12
+    if kind == b"IEND":
+      break
+  return place <= len(data)
+
+
+def sample_crop(
+  rows: int,
+  cols: int,
+  rng: np.random.Generator,
+  *,
+  area: tuple[float, float] = (0.05, 1.0),
+  ratio: tuple[float, float] = (0.75, 1.33),
+) -> tuple[int, int, int, int]:
+  """Returns a random box (top, left, height, width) inside the image.
+
+  Follows `tf.image.sample_distorted_bounding_box` without boxes (GoogLeNet's
+  crop, arXiv 1409.4842 §6): the aspect ratio, width / height, is uniform in
+  `ratio`; then the *height* is uniform among those that keep the area within
+  `area` (fractions of the image) and the box within the image. After 100
+  attempts that found none, the whole image.
+
+  Differs from TensorFlow: the last row and column can be reached.
+  """
+  low, high = (fraction * rows * cols for fraction in area)
+  for _ in range(100):
+    aspect = rng.uniform(*ratio)
+    shortest = round((low / aspect) ** 0.5)
+    tallest = round((high / aspect) ** 0.5)
+    if round(tallest * aspect) > cols:
+      tallest = int((cols + 0.5) / aspect)
+    tallest = min(tallest, rows)
+    height = int(rng.integers(min(shortest, tallest), tallest + 1))
+    # Rounding may have left the range by one pixel.
+    if height * round(height * aspect) < low:
+      height += 1
+    if height * round(height * aspect) > high:
+      height -= 1
+    width = round(height * aspect)
+    if (
+      0 < height <= rows and 0 < width <= cols and low <= height * width <= high
+    ):
+      top = int(rng.integers(rows - height + 1))
+      left = int(rng.integers(cols - width + 1))
+      return top, left, height, width
+  return 0, 0, rows, cols
+
+
+def _crop(image, top, left, height, width):
+  rows, cols = image.shape[:2]
+  if height > rows or width > cols:
+    raise ValueError(
+      f"cannot crop {height} x {width} pixels from an image of {rows} x "
+      f"{cols}: resize or pad it first."
+    )
+  return np.ascontiguousarray(pending.cut(image, top, left, height, width))
+
+
+def _resize(image, size, method, antialias):
+  if method == "area" and image.shape[:2] != size:
+    return resizing.area(image, size)
+  return resizing.resize(pending.whole(image), size, method, antialias)
+
+
+def _check_method(method: str) -> None:
+  if method not in resizing.METHODS:
+    raise ValueError(errors.unknown("resize method", method, resizing.METHODS))
+
+
+@op.on_key
+def decode(channels: int = 3):
+  """Decodes an image to uint8 (rows, cols, channels); see `decode_image`."""
+  if channels not in _DECODE_FLAGS:
+    raise ValueError(f"channels must be 1 or 3, got {channels!r}.")
+
+  def apply(data):
+    stream = None
+    if channels == 3 and isinstance(data, bytes):
+      stream = jpeg.open_stream(data)
+    return _pending(data, stream) if stream else decode_image(data, channels)
+
+  return apply
+
+
+def _pending(data, stream):
+  """Returns a JPEG's pixels, of which those needed will be decoded."""
+  shape = (stream.height, stream.width, 3)
+
+  def cut(top, left, height, width):
+    part = None
+    if (height, width) != shape[:2]:
+      part = jpeg.region(stream, top, left, height, width)
+    if part is None:
+      part = pending.cut(decode_image(data), top, left, height, width)
+    return part
+
+  return pending.Pending(shape, cut)
+
+
+@op.on_key_random
+def inception_crop(
+  size: int | tuple[int, int] | None = None,
+  area_min: float = 5,
+  area_max: float = 100,
+  ratio_min: float = 0.75,
+  ratio_max: float = 1.33,
+  method: str = "bilinear",
+  antialias: bool = False,
+):
+  """Crops a random box, of random area and aspect ratio; see `sample_crop`.
+
+  Args:
+    size: what the crop is resized to; None leaves it.
+    area_min: smallest area, percent of the image's.
+    area_max: largest area, percent.
+    ratio_min: smallest width / height.
+    ratio_max: largest width / height.
+    method: how to resize, see `resize`.
+    antialias: likewise.
+  """
+  if not 0 < area_min <= area_max <= 100:
+    raise ValueError(
+      f"areas must satisfy 0 < area_min <= area_max <= 100 percent, got "
+      f"{area_min!r} and {area_max!r}."
+    )
+  if not 0 < ratio_min <= ratio_max:
+    raise ValueError(
+      f"ratios must satisfy 0 < ratio_min <= ratio_max, got {ratio_min!r} and "
+      f"{ratio_max!r}."
+    )
+  _check_method(method)
+  size = None if size is None else op.pair(size)
+  area, ratio = (area_min / 100, area_max / 100), (ratio_min, ratio_max)
+
+  def apply(image, rng):
+    box = sample_crop(*image.shape[:2], rng, area=area, ratio=ratio)
+    if not size:
+      return _crop(image, *box)
+    image = pending.cut(image, *box)
+    return _resize(image, size, method, antialias)
+
+  return apply
+
+
+def decode_jpeg_and_inception_crop(
+  size: int | tuple[int, int] | None = None,
+  area_min: float = 5,
+  area_max: float = 100,
+  ratio_min: float = 0.75,
+  ratio_max: float = 1.33,
+  method: str = "bilinear",
+  antialias: bool = False,
+  *,
+  key: str | None = None,
+  inkey: str = "image",
+  outkey: str = "image",
+):
+  """Decodes (any format), then crops as `inception_crop` does."""
+  source, target = key or inkey, key or outkey
+  decoder = decode(inkey=source, outkey=target)
+  cropper = inception_crop(
+    size,
+    area_min,
+    area_max,
+    ratio_min,
+    ratio_max,
+    method,
+    antialias,
+    key=target,
+  )
+  return lambda example, rng: cropper(decoder(example, rng), rng)
+
+
+@op.on_key
+def resize(
+  size: int | tuple[int, int], method: str = "bilinear", antialias: bool = False
+):
+  """Resizes to `size`; see `input_pipeline.resize` for the methods."""
+  _check_method(method)
+  size = op.pair(size)
+  return lambda image: _resize(image, size, method, antialias)
+
+
+def _resize_side(side, length_px, method, antialias):
+  """Returns a function that makes one side (`min` or `max`) `length_px`."""
+  _check_method(method)
+  op.pair(length_px)
+
+  def apply(image):
+    # In float32, as the sizes of published results were computed.
+    sides = np.array(image.shape[:2], np.float32)
+    factor = np.float32(length_px) / side(sides)
+    rows, cols = np.maximum(np.round(sides * factor), 1).astype(int).tolist()
+    return _resize(image, (rows, cols), method, antialias)
+
+  return apply
+
+
+@op.on_key
+def resize_small(
+  smaller_size: int, method: str = "area", antialias: bool = False
+):
+  """Resizes the shorter side to `smaller_size`, keeping the aspect ratio."""
+  return _resize_side(np.min, smaller_size, method, antialias)
+
+
+@op.on_key
+def resize_long(longer_size: int, method: str = "area", antialias: bool = True):
+  """Resizes the longer side to `longer_size`, keeping the aspect ratio."""
+  return _resize_side(np.max, longer_size, method, antialias)
+
+
+@op.on_key
+def central_crop(crop_size: int | tuple[int, int] | None = None):
+  """Crops the centre; by default the largest square."""
+  size = None if crop_size is None else op.pair(crop_size)
+
+  def apply(image):
+    rows, cols = image.shape[:2]
+    height, width = size or (min(rows, cols),) * 2
+    return _crop(
+      image, (rows - height) // 2, (cols - width) // 2, height, width
+    )
+
+  return apply
+
+
+@op.on_key_random
+def random_crop(crop_size: int | tuple[int, int]):
+  """Crops a box of `crop_size`, all positions equally likely."""
+  height, width = op.pair(crop_size)
+
+  def apply(image, rng):
+    rows, cols = image.shape[:2]
+    top = int(rng.integers(max(rows - height, 0) + 1))
+    left = int(rng.integers(max(cols - width, 0) + 1))
+    return _crop(image, top, left, height, width)
+
+  return apply
+
+
+@op.on_key_random
+def flip_lr():
+  """Mirrors left and right, half the time."""
+
+  def apply(image, rng):
+    if rng.random() < 0.5:
+      return image
+    return cv2.flip(image, 1).reshape(image.shape)
+
+  return apply
+
+
+@op.on_key
+def vgg_value_range(
+  mean: Sequence[float] = (0.485 * 255, 0.456 * 255, 0.406 * 255),
+  std: Sequence[float] = (0.229 * 255, 0.224 * 255, 0.225 * 255),
+):
+  """Subtracts `mean` and divides by `std`, per channel, as float32."""
+  scale = 1 / np.asarray(std, np.float64)
+  return pixels.linear(scale, -np.asarray(mean) * scale)
+
+
+# Ops that may return pending images; these, and some others, take them.
+GIVE_PENDING = (
+  "decode",
+  "decode_jpeg_and_inception_crop",
+  "inception_crop",
+  "resize",
+  "resize_long",
+  "resize_small",
+)
+TAKE_PENDING = (*GIVE_PENDING, "central_crop", "random_crop")
+
+OPS = {
+  "central_crop": central_crop,
+  "decode": decode,
+  "decode_jpeg_and_inception_crop": decode_jpeg_and_inception_crop,
+  "flip_lr": flip_lr,
+  "inception_crop": inception_crop,
+  "random_crop": random_crop,
+  "resize": resize,
+  "resize_long": resize_long,
+  "resize_small": resize_small,
+  "vgg_value_range": vgg_value_range,
+}

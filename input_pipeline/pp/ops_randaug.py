@@ -1,0 +1,204 @@
+"""RandAugment (arXiv 1909.13719), as in the TPU AutoAugment code.
+
+Every layer draws one of sixteen ops, all equally likely, and applies it with
+the shared magnitude; 10 is the top of the original scale, larger ones
+extrapolate. Geometric ops draw their sign, sample the nearest pixel and fill
+what comes from outside with 128.
+
+Differs from the paper, as the code that everybody's results come from does:
+- A chosen op is always applied: the code draws a probability and ignores it.
+- Contrast blends with the grey level rows * cols / 256 (at most 255): the code
+  takes the mean of the histogram's counts, not of the levels.
+- A smaller magnitude is not always milder: at 0 Solarize inverts the image,
+  Posterize keeps one bit, and the four enhancing ops keep a tenth.
+"""
+
+import math
+
+import cv2
+import numpy as np
+
+from input_pipeline.pp import op, pixels
+
+_FILL = 128
+_CUTOUT_PX = 40
+_TRANSLATE_PX = 100
+
+
+@op.on_key_random
+def randaug(num_layers: int = 2, magnitude: float = 10):
+  """Applies `num_layers` random ops of `magnitude` (0 to 30, usually).
+
+  The image is uint8 of shape (rows, cols, 3).
+  """
+  if num_layers < 0 or magnitude < 0:
+    raise ValueError(
+      f"num_layers and magnitude must not be negative, got {num_layers!r} and "
+      f"{magnitude!r}."
+    )
+  augmentations = list(AUGMENTATIONS.values())
+
+  def apply(image, rng):
+    pixels.check(image, "randaug")
+    for _ in range(num_layers):
+      augment = augmentations[rng.integers(len(augmentations))]
+      image = augment(image, magnitude / 10, rng)
+    return image
+
+  return apply
+
+
+# Below, `level` is magnitude / 10.
+
+
+def _autocontrast(image, level, rng):
+  """Stretches every channel to the full range."""
+  return pixels.autocontrast(image, np.float32)
+
+
+def _equalize(image, level, rng):
+  return pixels.equalize(image)
+
+
+def _invert(image, level, rng):
+  return 255 - image
+
+
+def _posterize(image, level, rng):
+  shift = min(max(8 - int(level * 4), 0), 7)
+  return pixels.lookup(image, pixels.LEVELS >> shift << shift)
+
+
+def _solarize(image, level, rng):
+  return pixels.solarize(image, int(level * 256))
+
+
+def _solarize_add(image, level, rng):
+  return pixels.solarize_add(image, int(level * 110))
+
+
+def _enhancement(level):
+  return level * 1.8 + 0.1
+
+
+def _color(image, level, rng):
+  """Blends with the image in grey."""
+  # 0.2989 R + 0.587 G + 0.114 B, scaled as conversion to [0, 1] and back does.
+  # float32 holds these sums exactly.
+  sums = image.astype(np.float32) @ np.float32([2989, 5870, 1140])
+  grey = sums.astype(np.int32) * 511 // 5_100_000
+  return pixels.blend(grey[..., None], image, _enhancement(level))
+
+
+def _contrast(image, level, rng):
+  mean = min(image.shape[0] * image.shape[1] // 256, 255)
+  return pixels.lookup(
+    image, pixels.blend(mean, pixels.LEVELS, _enhancement(level))
+  )
+
+
+def _brightness(image, level, rng):
+  return pixels.lookup(
+    image, pixels.blend(0, pixels.LEVELS, _enhancement(level))
+  )
+
+
+def _sharpness(image, level, rng):
+  """Blends with a smoothed image; the outermost pixels stay."""
+  kernel = np.array([[1, 1, 1], [1, 5, 1], [1, 1, 1]], np.float32)
+  smooth = cv2.filter2D(image, cv2.CV_32F, kernel)
+  smooth = ((smooth + np.float32(0.5)) / 13).astype(np.uint8)  # sum // 13
+  result = image.copy()
+  inner = (slice(1, -1), slice(1, -1))
+  result[inner] = pixels.blend(smooth[inner], image[inner], _enhancement(level))
+  return result
+
+
+def _signed(value, rng):
+  return value if rng.random() < 0.5 else -value
+
+
+def _warp(image, matrix):
+  """Returns the image whose pixel (x, y) is the input's at matrix (x, y, 1)."""
+  rows, cols = image.shape[:2]
+  x, y = np.arange(cols), np.arange(rows)[:, None]
+  nearest = np.empty((rows, cols, 2), np.int16)
+  for axis, (a, b, c) in enumerate(matrix):
+    # Often one of the two does not matter, and a row or a column will do.
+    source = (a * x + b * y if a and b else a * x if a else b * y) + c
+    # To the nearest, halves away from zero.
+    source = np.copysign(np.floor(np.abs(source) + 0.5), source)
+    nearest[..., axis] = np.clip(source, -1, 2**15 - 1)
+  return cv2.remap(
+    image,
+    nearest,
+    None,
+    cv2.INTER_NEAREST,
+    borderMode=cv2.BORDER_CONSTANT,
+    borderValue=(_FILL,) * 3,
+  )
+
+
+def _rotate(image, level, rng):
+  """Rotates about the centre, by up to 30 degrees at magnitude 10."""
+  angle = math.radians(_signed(level * 30, rng))
+  cos, sin = math.cos(angle), math.sin(angle)
+  x, y = (image.shape[1] - 1) / 2, (image.shape[0] - 1) / 2
+  return _warp(
+    image,
+    [
+      (cos, -sin, x - cos * x + sin * y),
+      (sin, cos, y - sin * x - cos * y),
+    ],
+  )
+
+
+def _shear_x(image, level, rng):
+  return _warp(image, [(1, _signed(level * 0.3, rng), 0), (0, 1, 0)])
+
+
+def _shear_y(image, level, rng):
+  return _warp(image, [(1, 0, 0), (_signed(level * 0.3, rng), 1, 0)])
+
+
+def _translate_x(image, level, rng):
+  shift_px = _signed(level * _TRANSLATE_PX, rng)
+  return _warp(image, [(1, 0, shift_px), (0, 1, 0)])
+
+
+def _translate_y(image, level, rng):
+  shift_px = _signed(level * _TRANSLATE_PX, rng)
+  return _warp(image, [(1, 0, 0), (0, 1, shift_px)])
+
+
+def _cutout(image, level, rng):
+  """Fills a square around a random pixel, cut at the border."""
+  half_px = int(level * _CUTOUT_PX)
+  row, col = (int(rng.integers(n)) for n in image.shape[:2])
+  result = image.copy()
+  result[
+    max(row - half_px, 0) : row + half_px, max(col - half_px, 0) : col + half_px
+  ] = _FILL
+  return result
+
+
+AUGMENTATIONS = {
+  "AutoContrast": _autocontrast,
+  "Equalize": _equalize,
+  "Invert": _invert,
+  "Rotate": _rotate,
+  "Posterize": _posterize,
+  "Solarize": _solarize,
+  "Color": _color,
+  "Contrast": _contrast,
+  "Brightness": _brightness,
+  "Sharpness": _sharpness,
+  "ShearX": _shear_x,
+  "ShearY": _shear_y,
+  "TranslateX": _translate_x,
+  "TranslateY": _translate_y,
+  "Cutout": _cutout,
+  "SolarizeAdd": _solarize_add,
+}
+
+OPS = {"randaug": randaug}

@@ -1,0 +1,94 @@
+"""Labels of the VTAB tasks (arXiv 1910.04867) that TFDS does not hold as such.
+
+| task | ops | classes |
+|---|---|---|
+| Clevr/count | `clevr_count` | 8 |
+| Clevr/distance | `clevr_distance` | 6 |
+| dSprites/location | `bin_label("label_x_position", 32, 16)` | 16 |
+| dSprites/orientation | `bin_label("label_orientation", 40, 16)` | 16 |
+| sNORB/azimuth | `copy("label_azimuth", "label")` | 18 |
+| sNORB/elevation | `copy("label_elevation", "label")` | 9 |
+| KITTI/distance | `kitti_distance` | 4 |
+
+They write `label`. The images of dSprites are 0 and 1: `value_range(in_max=1)`.
+"""
+
+import numpy as np
+
+from dpn import errors
+
+# Far ends and the bounds of the classes between, as VTAB has them.
+_CLEVR_DISTANCES = (0.0, 8.0, 8.5, 9.0, 9.5, 10.0, 100.0)
+_KITTI_DISTANCES = (-100.0, 8.0, 20.0, 999.0)
+_KITTI_NO_VEHICLE = 1000.0
+
+
+def clevr_count():
+  """Labels with the number of objects, from 3 (label 0) to 10."""
+  return _labelled(lambda x: len(_nested(x, "objects", "size")) - 3)
+
+
+def clevr_distance():
+  """Labels with the class of the distance to the closest object."""
+
+  def label(example):
+    coords = _nested(example, "objects", "pixel_coords").reshape(-1, 3)
+    return _class(np.min(coords[:, 2]), _CLEVR_DISTANCES)
+
+  return _labelled(label)
+
+
+def kitti_distance():
+  """Labels with the class of the distance to the closest vehicle.
+
+  Vehicles are cars, vans and trucks; label 3 stands for none.
+  """
+
+  def label(example):
+    depths = _nested(example, "objects", "location").reshape(-1, 3)[:, 2]
+    vehicles = depths[_nested(example, "objects", "type") < 3]
+    return _class(np.min(vehicles, initial=_KITTI_NO_VEHICLE), _KITTI_DISTANCES)
+
+  return _labelled(label)
+
+
+def bin_label(inkey: str, num_values: int, num_classes: int):
+  """Labels with `inkey`, its values 0 … num_values - 1 put in equal bins."""
+  if not 0 < num_classes <= num_values:
+    raise ValueError(
+      f"expected 0 < num_classes <= num_values, got {num_classes!r} and "
+      f"{num_values!r}."
+    )
+
+  def label(example):
+    value = int(_nested(example, inkey))
+    if not 0 <= value < num_values:
+      raise ValueError(f"{inkey} is {value}, not in [0, {num_values}).")
+    return value * num_classes // num_values
+
+  return _labelled(label)
+
+
+def _labelled(label):
+  return lambda example, _: {**example, "label": label(example)}
+
+
+def _class(value, bounds):
+  """Returns the number of bounds below `value`, less one."""
+  return int(np.searchsorted(np.float32(bounds), np.float32(value))) - 1
+
+
+def _nested(example, *path):
+  for key in path:
+    if key not in example:
+      raise ValueError(errors.unknown("key", key, example))
+    example = example[key]
+  return np.asarray(example)
+
+
+OPS = {
+  "bin_label": bin_label,
+  "clevr_count": clevr_count,
+  "clevr_distance": clevr_distance,
+  "kitti_distance": kitti_distance,
+}

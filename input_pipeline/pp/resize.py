@@ -1,0 +1,162 @@
+"""Image resizing with TensorFlow's (v2) geometry: pixel centres at halves.
+
+- nearest: the input pixel under the output pixel's centre.
+- bilinear: linear interpolation between centres, without antialiasing.
+- bicubic: Keys' kernel with a = -1/2 (OpenCV's has -3/4).
+- area: the mean over the output pixel's box, whether it shrinks or grows.
+
+Antialiasing widens the linear and the cubic kernel by the shrinking factor, as
+Pillow does; it changes nothing for the other two. At the border the weights of
+the pixels that exist are normalised.
+
+Differs from TensorFlow: integer images are rounded to the nearest level, where
+`tf.cast` rounds down; weights for 8-bit bilinear have 11 bits (OpenCV).
+"""
+
+import functools
+from collections.abc import Callable
+
+import cv2
+import numpy as np
+import scipy.sparse
+
+from input_pipeline.pp import pending
+
+METHODS = ("area", "bicubic", "bilinear", "nearest")
+
+
+def resize(
+  image: np.ndarray,
+  size: tuple[int, int],
+  method: str = "bilinear",
+  antialias: bool = False,
+) -> np.ndarray:
+  """Returns `image` (rows, cols, channels) with `size` as its rows and cols."""
+  _check(image)
+  if image.shape[:2] == tuple(size):
+    return np.ascontiguousarray(image)
+  if method == "nearest":
+    result = _nearest(image, size)
+  elif method == "area":
+    result = pending.whole(area(image, size))
+  elif method == "bicubic":
+    result = _filter(image, size, _cubic, antialias)
+  elif antialias:
+    result = _filter(image, size, _triangle, antialias)
+  else:
+    result = _opencv(image, size, cv2.INTER_LINEAR)
+  return np.ascontiguousarray(result)
+
+
+def _opencv(image, size, interpolation):
+  rows, cols = size
+  result = cv2.resize(image, (cols, rows), interpolation=interpolation)
+  return result.reshape(rows, cols, -1)  # OpenCV drops a single channel.
+
+
+def _nearest(image, size):
+  rows, cols = (
+    (2 * np.arange(n) + 1) * old // (2 * n)
+    for n, old in zip(size, image.shape, strict=False)
+  )
+  return image[rows[:, None], cols]
+
+
+def area(
+  image: np.ndarray | pending.Pending, size: tuple[int, int]
+) -> pending.Pending:
+  """Returns what `resize` does with the method "area", for boxes to be cut.
+
+  Of a pending image only those pixels are computed that a box depends on.
+  """
+  _check(image)
+  return pending.Pending(
+    (*size, image.shape[2]), functools.partial(_area_box, image, size)
+  )
+
+
+def _check(image):
+  if len(image.shape) != 3:
+    raise ValueError(
+      f"expected an image of shape (rows, cols, channels), got {image.shape}."
+    )
+
+
+def _area_box(image, size, top, left, height, width):
+  """Returns a box of the resized image."""
+  first_row, by_row = _boxes(image.shape[0], size[0], top, height)
+  first_col, by_col = _boxes(image.shape[1], size[1], left, width)
+  rows, cols, channels = by_row.shape[1], by_col.shape[1], image.shape[2]
+  part = pending.cut(image, first_row, first_col, rows, cols)
+  values = np.asarray(part, np.float32, order="C")
+  # A sparse product sums over the leading axis only.
+  values = by_row @ values.reshape(rows, cols * channels)
+  values = _transpose(values.reshape(height, cols, channels))
+  values = by_col @ values.reshape(cols, height * channels)
+  values = values.reshape(width, height, channels)
+  if part.dtype == np.uint8:  # Rounds and clips, in one go.
+    return _transpose(cv2.convertScaleAbs(values).reshape(values.shape))
+  return _transpose(_like(part, values))
+
+
+def _transpose(image):
+  rows, cols, channels = image.shape
+  return cv2.transpose(image).reshape(cols, rows, channels)
+
+
+@functools.lru_cache(1024)
+def _boxes(old: int, new: int, first: int, count: int):
+  """Returns the first input of outputs [first, first + count), and weights.
+
+  An output is the mean of `old / new` inputs; those at the ends count in part.
+  The weights are sparse, of shape (count, inputs).
+  """
+  begin = np.arange(first, first + count)[:, None] * old  # In units of 1 / new.
+  columns = begin // new + np.arange((old - 1) // new + 2)
+  share = np.minimum(begin + old, columns * new + new)
+  share -= np.maximum(begin, columns * new)
+  rows, taps = np.nonzero(share > 0)
+  columns = columns[rows, taps]
+  weights = (share[rows, taps] / old).astype(np.float32)
+  start = columns[0]
+  return int(start), scipy.sparse.csr_array(
+    (weights, (rows, columns - start)), (count, int(columns[-1] - start) + 1)
+  )
+
+
+def _filter(image, size, kernel, antialias):
+  by_row, by_col = (
+    _weights(old, new, kernel, antialias)
+    for old, new in zip(image.shape, size, strict=False)
+  )
+  rows = np.tensordot(by_row, image, (1, 0))  # (new rows, cols, channels)
+  return _like(image, by_col @ rows)
+
+
+def _weights(
+  old: int, new: int, kernel: Callable, antialias: bool
+) -> np.ndarray:
+  """Returns the weight of every input pixel in every output: (new, old)."""
+  stretch = max(old / new, 1) if antialias else 1
+  centres = (np.arange(new) + 0.5) * (old / new) - 0.5
+  weights = kernel(np.abs(np.arange(old) - centres[:, None]) / stretch)
+  weights /= weights.sum(1, keepdims=True)
+  return weights.astype(np.float32)
+
+
+def _triangle(x):
+  return np.maximum(1 - x, 0)
+
+
+def _cubic(x):
+  near = (1.5 * x - 2.5) * x * x + 1
+  far = ((-0.5 * x + 2.5) * x - 4) * x + 2
+  return np.where(x <= 1, near, np.where(x < 2, far, 0))
+
+
+def _like(image, values):
+  """Returns `values` in the dtype of `image`, rounded and clipped to fit."""
+  if np.issubdtype(image.dtype, np.integer):
+    limits = np.iinfo(image.dtype)
+    values = np.clip(np.rint(values), limits.min, limits.max)
+  return values.astype(image.dtype)

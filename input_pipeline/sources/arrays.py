@@ -1,0 +1,93 @@
+"""Data held in memory: .npz files, and scikit-learn's digits."""
+
+import importlib.util
+import os
+from collections.abc import Mapping
+
+import numpy as np
+
+from dpn import errors
+from input_pipeline.sources import Source
+
+
+def open_split(name: str, split: str) -> "ArraySource":
+  """Opens a split of `digits`, or of the .npz file at `name`.
+
+  Raises:
+    ValueError: there is no such file or split, or its arrays do not fit.
+  """
+  return _digits(split) if name == "digits" else _npz(name, split)
+
+
+class ArraySource(Source):
+  """Rows of arrays held in memory."""
+
+  in_memory = True
+
+  def __init__(
+    self,
+    name: str,
+    columns: Mapping[str, np.ndarray],
+    num_classes: Mapping[str, int],
+  ):
+    """Takes columns of equal length; num_classes is by label key."""
+    self.name = name
+    self._columns = dict(columns)
+    self._num_classes = dict(num_classes)
+    lengths = {key: len(column) for key, column in self._columns.items()}
+    if len(set(lengths.values())) != 1:
+      raise ValueError(f"{name}: arrays differ in length: {lengths}.")
+
+  def __len__(self):
+    return len(next(iter(self._columns.values())))
+
+  def __getitem__(self, index):
+    return {key: column[index] for key, column in self._columns.items()}
+
+  def num_classes(self, label_key):
+    return self._num_classes.get(label_key)
+
+
+def _digits(split: str) -> ArraySource:
+  """Opens `train` or `test` (every fifth) of the bundled digits."""
+  in_split = {
+    "train": lambda i: i % 5 != 4,
+    "test": lambda i: i % 5 == 4,
+  }
+  if split not in in_split:
+    raise ValueError("In digits: " + errors.unknown("split", split, in_split))
+  # (example, 64 values from 0 to 16 and the label). Importing scikit-learn to
+  # read its file would take longer than all else that starts a run.
+  folder = importlib.util.find_spec("sklearn").submodule_search_locations[0]
+  table = np.loadtxt(
+    os.path.join(folder, "datasets", "data", "digits.csv.gz"),
+    np.int32,
+    delimiter=",",
+  )
+  table = table[in_split[split](np.arange(len(table)))]
+  images = np.round(table[:, :64].reshape(-1, 8, 8, 1) * (255 / 16))
+  columns = {"image": images.astype(np.uint8), "label": table[:, 64].copy()}
+  return ArraySource(f"digits:{split}", columns, {"label": 10})
+
+
+def _npz(path: str, split: str) -> ArraySource:
+  """Opens the arrays named `<split>/…` of a file."""
+  path = os.path.expanduser(path)
+  if not os.path.isfile(path):
+    raise ValueError(f"No file {path}. Expected an .npz with <split>/image, ….")
+  with np.load(path, allow_pickle=False) as file:
+    keys = [key.rpartition("/") for key in file.files]
+    known = sorted({head for head, slash, _ in keys if slash})
+    if split not in known:
+      raise ValueError(f"In {path}: " + errors.unknown("split", split, known))
+    columns = {
+      tail: file[f"{split}/{tail}"] for head, _, tail in keys if head == split
+    }
+    # Over all splits: a small one may lack the last class.
+    labels = [
+      int(file[f"{head}/{tail}"].max())
+      for head, _, tail in keys
+      if tail == "label"
+    ]
+  counts = {"label": max(labels) + 1} if labels else {}
+  return ArraySource(f"{path}:{split}", columns, counts)

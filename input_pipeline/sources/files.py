@@ -1,0 +1,268 @@
+"""Encoded images in files: class folders, tar archives, manifests.
+
+A manifest is a table with the columns `path`, `label` and `split`: a CSV file
+with a header, or a JSONL file with an object per line. Paths are relative to
+the manifest's folder; labels are numbers from 0, or names, which are numbered
+in alphabetical order; other columns are ignored.
+"""
+
+import csv
+import json
+import os
+import tarfile
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from dpn import errors
+from input_pipeline.sources import Source
+
+_IMAGE_SUFFIXES = (
+  ".bmp",
+  ".gif",
+  ".jpeg",
+  ".jpg",
+  ".png",
+  ".tif",
+  ".tiff",
+  ".webp",
+)
+_COLUMNS = ("label", "path", "split")
+
+
+class FolderSource(Source):
+  """Images in folders named by class; yields `image`, `label` and `id`."""
+
+  def __init__(self, path: str, split: str):
+    """Lists the files of path/split; reading happens later."""
+    self._root = os.path.join(os.path.expanduser(path), split)
+    self.name = f"folder:{self._root}"
+    if not os.path.isdir(self._root):
+      parent = os.path.dirname(self._root)
+      if not os.path.isdir(parent):
+        raise ValueError(
+          f"No folder {parent}. Expected <split>/<class>/ in it."
+        )
+      raise ValueError(
+        f"In {parent}: " + errors.unknown("split", split, _folders(parent))
+      )
+    self._classes = _folders(self._root)
+    self._files = [
+      (label, entry)
+      for label, name in enumerate(self._classes)
+      for entry in sorted(os.listdir(os.path.join(self._root, name)))
+      if _is_image(entry)
+    ]
+    if not self._files:
+      raise ValueError(
+        f"No image in {self._root}. Expected {self._root}/<class>/<file>, "
+        f"files ending in {', '.join(_IMAGE_SUFFIXES)}."
+      )
+
+  def __len__(self):
+    return len(self._files)
+
+  def __getitem__(self, index):
+    label, entry = self._files[index]
+    with open(self.describe(index), "rb") as file:
+      image = file.read()
+    return {
+      "image": image,
+      "label": label,
+      "id": f"{self._classes[label]}/{entry}",
+    }
+
+  def describe(self, index):
+    label, entry = self._files[index]
+    return os.path.join(self._root, self._classes[label], entry)
+
+  def num_classes(self, label_key):
+    return len(self._classes) if label_key == "label" else None
+
+  def class_names(self, label_key):
+    return self._classes if label_key == "label" else None
+
+
+def _folders(path):
+  return sorted(
+    entry.name
+    for entry in os.scandir(path)
+    if entry.is_dir() and entry.name[0] != "."
+  )
+
+
+def _is_image(path: str) -> bool:
+  name = os.path.basename(path)
+  return name.lower().endswith(_IMAGE_SUFFIXES) and name[0] != "."
+
+
+class TarSource(Source):
+  """Images in an archive, read in place; yields `image`, `label` and `id`.
+
+  A member's class is its folder, `…/<class>/<file>`; an archive within the
+  archive is a class of its own, as ImageNet's training images come.
+  """
+
+  def __init__(self, path: str, split: str):
+    """Reads the archive's table of contents: a pass over its headers."""
+    root = os.path.expanduser(path)
+    self._path = os.path.join(root, f"{split}.tar")
+    self.name = f"tar:{self._path}"
+    if not os.path.isfile(self._path):
+      if not os.path.isdir(root):
+        raise ValueError(f"No folder {root}. Expected <split>.tar in it.")
+      known = [e[:-4] for e in os.listdir(root) if e.endswith(".tar")]
+      raise ValueError(f"In {root}: " + errors.unknown("split", split, known))
+    try:
+      with open(self._path, "rb") as file:
+        members = sorted(_members(file, 0, os.path.getsize(self._path)))
+    except tarfile.TarError as error:
+      raise ValueError(
+        f"{self._path} is no uncompressed tar archive, or is cut off: {error}. "
+        "A compressed one has no random access: decompress it first."
+      ) from error
+    if not members:
+      raise ValueError(f"No image in {self._path}. Expected <class>/<file>.")
+    self._ids = [name for name, _, _ in members]
+    self._places = np.array([place for _, *place in members], np.int64)
+    folders = [name.rpartition("/")[0] for name in self._ids]
+    self._classes, self._labels = np.unique(folders, return_inverse=True)
+
+  def __len__(self):
+    return len(self._ids)
+
+  def __getitem__(self, index):
+    offset, size = self._places[index].tolist()
+    with open(self._path, "rb") as file:
+      file.seek(offset)
+      image = file.read(size)
+    return {
+      "image": image,
+      "label": int(self._labels[index]),
+      "id": self._ids[index],
+    }
+
+  def describe(self, index):
+    return f"{self._path}, {self._ids[index]}"
+
+  def num_classes(self, label_key):
+    return len(self._classes) if label_key == "label" else None
+
+  def class_names(self, label_key):
+    return self._classes.tolist() if label_key == "label" else None
+
+
+def _members(file, begin: int, end: int) -> Iterator[tuple[str, int, int]]:
+  """Yields (class/file, offset, size) of the images between two offsets."""
+  # An archive ends in empty blocks; tarfile does not miss them.
+  file.seek(max(end - tarfile.BLOCKSIZE, begin))
+  if file.read(tarfile.BLOCKSIZE) != tarfile.NUL * tarfile.BLOCKSIZE:
+    raise tarfile.ReadError("it has no end")
+  file.seek(begin)
+  with tarfile.open(fileobj=file, mode="r:") as archive:
+    for member in archive:
+      first, stop = member.offset_data, member.offset_data + member.size
+      folder, base = os.path.split(member.name)
+      if not member.isfile():
+        continue
+      if _is_image(member.name):
+        yield f"{os.path.basename(folder)}/{base}", first, member.size
+      elif base.endswith(".tar"):
+        place = file.tell()
+        for name, *where in _members(file, first, stop):
+          yield f"{base[:-4]}/{os.path.basename(name)}", *where
+        file.seek(place)
+
+
+class ManifestSource(Source):
+  """Images listed in a table; yields `image`, `label` and `id`, the path."""
+
+  def __init__(self, path: str, split: str):
+    """Reads the table; images are read later."""
+    path = os.path.expanduser(path)
+    self.name = f"manifest:{path}:{split}"
+    self._root = os.path.dirname(path)
+    rows = list(_rows(path))
+    known = sorted({row["split"] for row in rows})
+    if split not in known:
+      raise ValueError(f"In {path}: " + errors.unknown("split", split, known))
+    labels, self._classes = _numbered([row["label"] for row in rows], path)
+    # Over all splits: a small one may lack the last class.
+    self._num_classes = int(labels.max()) + 1
+    chosen = [i for i, row in enumerate(rows) if row["split"] == split]
+    self._labels = labels[chosen]
+    self._paths = [rows[i]["path"] for i in chosen]
+
+  def __len__(self):
+    return len(self._paths)
+
+  def __getitem__(self, index):
+    with open(self.describe(index), "rb") as file:
+      image = file.read()
+    return {
+      "image": image,
+      "label": int(self._labels[index]),
+      "id": self._paths[index],
+    }
+
+  def describe(self, index):
+    return os.path.join(self._root, self._paths[index])
+
+  def num_classes(self, label_key):
+    return self._num_classes if label_key == "label" else None
+
+  def class_names(self, label_key):
+    return self._classes if label_key == "label" else None
+
+
+def _rows(path: str) -> Iterator[dict[str, Any]]:
+  """Yields the rows of a manifest, each with all three columns."""
+  if not path.endswith((".csv", ".jsonl")) or not os.path.isfile(path):
+    raise ValueError(f"No manifest {path}. Expected a .csv or .jsonl file.")
+  with open(path, newline="", encoding="utf-8") as file:
+    try:
+      parsed = csv.DictReader(file) if path.endswith(".csv") else _objects(file)
+      for number, row in enumerate(parsed, 1):
+        missing = [key for key in _COLUMNS if row.get(key) in (None, "")]
+        if missing:
+          raise ValueError(
+            f"row {number} has no {' and no '.join(missing)}; its columns are "
+            f"{', '.join(map(str, row))}"
+          )
+        yield {key: row[key] for key in _COLUMNS}
+    except (ValueError, csv.Error) as error:
+      raise ValueError(
+        f"Cannot read {path}: {error}. Expected the columns path, label and "
+        "split."
+      ) from error
+
+
+def _objects(file):
+  for number, line in enumerate(file, 1):
+    if line.strip():
+      row = json.loads(line)
+      if not isinstance(row, dict):
+        raise ValueError(f"line {number} is no object: {line.strip()[:40]!r}")
+      yield row
+
+
+def _numbered(
+  labels: Sequence[Any], path: str
+) -> tuple[np.ndarray, list[str] | None]:
+  """Returns labels as numbers, with the classes' names if they had names."""
+  texts = [str(label) for label in labels]
+  numeric = [text.isdecimal() for text in texts]
+  if all(numeric):
+    return np.array([int(text) for text in texts]), None
+  if any(numeric):
+    raise ValueError(
+      f"{path}: the labels are partly numbers ({texts[numeric.index(True)]!r}) "
+      f"and partly names ({texts[numeric.index(False)]!r}). Expected numbers "
+      "from 0, or names, for all."
+    )
+  classes, labels = np.unique(texts, return_inverse=True)
+  return labels, classes.tolist()
+
+
+OPEN = {"folder": FolderSource, "manifest": ManifestSource, "tar": TarSource}

@@ -1,0 +1,86 @@
+"""Parquet in the hub's layout, written here as `datasets` writes it."""
+
+import json
+import pickle
+
+import pytest
+
+from input_pipeline import sources
+from input_pipeline.sources import parquet as parquet_source
+
+pyarrow = pytest.importorskip("pyarrow")
+parquet = pytest.importorskip("pyarrow.parquet")
+
+
+def _write(path, first, size, group):
+  path.parent.mkdir(exist_ok=True, parents=True)
+  rows = range(first, first + size)
+  table = pyarrow.table(
+    {
+      "image": [{"bytes": b"%d" % i, "path": f"{i}.jpg"} for i in rows],
+      "label": [i % 3 for i in rows],
+      "caption": [f"no {i}" for i in rows],
+    }
+  )
+  features = {
+    "image": {"_type": "Image"},
+    "label": {"names": ["a", "b", "c"], "_type": "ClassLabel"},
+    "caption": {"dtype": "string", "_type": "Value"},
+  }
+  table = table.replace_schema_metadata(
+    {"huggingface": json.dumps({"info": {"features": features}})}
+  )
+  parquet.write_table(table, path, row_group_size=group)
+
+
+@pytest.mark.parametrize(
+  "files",
+  [
+    ["data/train-00000-of-00002.parquet", "data/train-00001-of-00002.parquet"],
+    ["train-00000-of-00002-ab12.parquet", "train-00001-of-00002-cd34.parquet"],
+    ["train/0000.parquet", "train/0001.parquet"],
+  ],
+)
+def test_rows(tmp_path, files):
+  _write(tmp_path / files[0], 0, 7, group=3)
+  _write(tmp_path / files[1], 7, 4, group=2)
+  _write(tmp_path / files[1].replace("train", "test"), 100, 1, group=1)
+  data = {"name": f"parquet:{tmp_path}", "split": "train"}
+  source = pickle.loads(pickle.dumps(sources.make(data)))
+  assert len(source) == 11
+  for i in (10, 0, 6, 7, 3, 2, 8, 9):
+    assert source[i] == {
+      "image": b"%d" % i,
+      "label": i % 3,
+      "caption": f"no {i}",
+    }
+  assert source.num_classes("label") == 3
+  assert source.class_names("label") == ["a", "b", "c"]
+  assert source.num_classes("caption") is None
+  part = sources.make({**data, "split": "train[-1:]+test"})
+  assert [row["image"] for row in part.read([0, 1])] == [b"10", b"100"]
+  with pytest.raises(ValueError, match=r"Unknown split 'val'. Known: test, tr"):
+    sources.make({**data, "split": "val"})
+
+
+def test_keeps_what_fits_in_memory(tmp_path, monkeypatch):
+  _write(tmp_path / "train.parquet", 0, 40, group=4)
+  sizes = []
+  for budget in (4 * 400, 10**9):
+    monkeypatch.setattr(parquet_source, "_memory_bytes", lambda b=budget: b)
+    source = parquet_source.ParquetSource(str(tmp_path), "train")
+    for i in (*range(40), *range(40)):
+      assert source[i]["label"] == i % 3
+    sizes.append(sum(table.nbytes for table in source._tables.values()))
+    assert sizes[-1] <= budget / 4
+  assert 0 < sizes[0] < sizes[1]
+
+
+def test_images_that_are_only_paths(tmp_path):
+  table = pyarrow.table({"image": [{"bytes": None, "path": "a.jpg"}]})
+  parquet.write_table(table, tmp_path / "train.parquet")
+  source = sources.make({"name": f"parquet:{tmp_path}", "split": "train"})
+  with pytest.raises(ValueError, match=r"'a.jpg' is not in the Parquet file"):
+    source[0]
+  with pytest.raises(ValueError, match=r"No folder /no/such"):
+    sources.make({"name": "parquet:/no/such", "split": "train"})

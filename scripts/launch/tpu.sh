@@ -1,0 +1,110 @@
+#!/usr/bin/env bash
+# Gets a Cloud TPU slice from the queue and trains on all its workers.
+#
+#   scripts/launch/tpu.sh --name dpn --zone us-east5-a --type v5litepod-64 \
+#     --version v2-alpha-tpuv5-lite --bucket my-data --dry_run -- \
+#     --config configs/augreg_i1k.py:variant=B/16 --workdir /mnt/runs/b16
+#
+# What follows -- goes to trainers.train. Run again, it uses the slice that is
+# there, copies the code anew and the run goes on. --delete gives it back.
+set -euo pipefail
+
+usage() {
+  cat <<'END'
+usage: scripts/launch/tpu.sh [options] -- ARGUMENTS OF trainers.train
+  --name NAME        name of the queued resource and of its node (dpn)
+  --zone ZONE        zone, required
+  --type TYPE        accelerator type, e.g. v5litepod-64, required
+  --version VERSION  runtime version, e.g. v2-alpha-tpuv5-lite, required
+  --project ID       project (that of gcloud's configuration)
+  --spot             cheaper, may be taken away at any time
+  --bucket NAME      bucket to mount at ~/data, read-only, as TFDS_DATA_DIR
+  --delete           delete the slice instead of training
+  --dry_run          print what would be run
+END
+}
+
+die() {
+  echo "Error: $*" >&2
+  usage >&2
+  exit 2
+}
+
+name=dpn zone='' type='' version='' project='' spot='' bucket=''
+delete='' dry_run=''
+while (($#)); do
+  case $1 in
+    --name | --zone | --type | --version | --project | --bucket)
+      (($# > 1)) || die "$1 needs a value."
+      printf -v "${1#--}" '%s' "$2"
+      shift 2
+      ;;
+    --spot | --delete | --dry_run) printf -v "${1#--}" 1 && shift ;;
+    --help) usage && exit ;;
+    --) shift && break ;;
+    *) die "unknown option $1; arguments of trainers.train follow --." ;;
+  esac
+done
+[[ -n $zone ]] || die "--zone is missing."
+where=("--zone=$zone")
+[[ -z $project ]] || where+=("--project=$project")
+queued=(gcloud compute tpus queued-resources)
+
+run() {
+  if [[ -n $dry_run ]]; then
+    printf '%q ' "$@"
+    echo
+  else
+    "$@"
+  fi
+}
+
+on_all_workers() {
+  run gcloud compute tpus tpu-vm ssh "$name" "${where[@]}" --worker=all \
+    "--command=$1"
+}
+
+state() {
+  "${queued[@]}" describe "$name" "${where[@]}" \
+    '--format=value(state.state)' 2>/dev/null || echo ABSENT
+}
+
+if [[ -n $delete ]]; then
+  run "${queued[@]}" delete "$name" "${where[@]}" --force --quiet
+  exit
+fi
+[[ -n $type && -n $version ]] || die "--type and --version are missing."
+[[ " $* " == *' --workdir'* ]] || die "give --workdir after --, where all workers can write."
+
+now=ABSENT
+[[ -n $dry_run ]] || now=$(state)
+if [[ $now == ABSENT ]]; then
+  run "${queued[@]}" create "$name" "--node-id=$name" "${where[@]}" \
+    "--accelerator-type=$type" "--runtime-version=$version" ${spot:+--spot}
+fi
+while [[ -z $dry_run && $now != ACTIVE ]]; do
+  now=$(state)
+  echo "$(date +%T) $name is $now"
+  case $now in
+    FAILED | SUSPENDED)
+      echo "Error: $name is $now. Delete it with --delete, then try again." >&2
+      exit 1
+      ;;
+    ACTIVE) ;;
+    *) sleep 30 ;;
+  esac
+done
+
+archive=$(mktemp --suffix=.tar.gz)
+trap 'rm -f "$archive"' EXIT
+run git archive --format=tar.gz "--output=$archive" HEAD
+run gcloud compute tpus tpu-vm scp "$archive" "$name:dpn.tar.gz" \
+  "${where[@]}" --worker=all
+on_all_workers 'mkdir -p dpn && tar -xzf dpn.tar.gz -C dpn && cd dpn &&
+  python3 -m venv .venv && .venv/bin/pip install -q -c constraints.txt -e ".[tpu]"'
+if [[ -n $bucket ]]; then
+  printf -v mount 'mkdir -p data && (mountpoint -q data || gcsfuse -o ro --implicit-dirs %q data)' "$bucket"
+  on_all_workers "$mount"
+fi
+printf -v train '%q ' "$@"
+on_all_workers "cd dpn && TFDS_DATA_DIR=\$HOME/data .venv/bin/python -m trainers.train ${train% }"

@@ -1,0 +1,18 @@
+"""What cannot be written is said in one line."""
+
+import pytest
+
+from scripts.results import output
+
+
+def test_writes_into_new_folders(tmp_path):
+  output.write(str(tmp_path / "a" / "b.txt"), "ä")
+  assert (tmp_path / "a" / "b.txt").read_text("utf-8") == "ä"
+
+
+def test_says_what_is_in_the_way(tmp_path):
+  (tmp_path / "file").touch()
+  with pytest.raises(OSError, match=r"Cannot write .*file: File exists"):
+    output.write(str(tmp_path / "file" / "x.md"), "")
+  with pytest.raises(OSError, match=r"Cannot write .*: Is a directory\. Give"):
+    output.write(str(tmp_path), "")

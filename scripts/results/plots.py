@@ -1,0 +1,313 @@
+"""Draws results: curves, gradients by depth, gains, the scale of ln0.
+
+Each function returns a matplotlib Figure for a page or a file. Colours are
+Okabe and Ito's, told apart by colour-blind readers too; line styles and
+markers tell the arms apart in print.
+"""
+
+import math
+import re
+import textwrap
+from collections.abc import Mapping, Sequence
+
+import matplotlib
+import numpy as np
+from matplotlib import figure, ticker
+
+from scripts.results import runs, stats
+
+COLOURS = (
+  "#0072B2",
+  "#D55E00",
+  "#009E73",
+  "#CC79A7",
+  "#E69F00",
+  "#56B4E9",
+  "#000000",
+)
+_LINES = ("-", "--", "-.", ":")
+_MARKERS = "osD^vPX"
+WIDTH_INCHES = 4.6  # of one panel
+_SEVERAL_INCHES = 3.2  # of one of several panels
+_COLUMNS = 3
+_LABEL_LETTERS = 16  # of a vertical label before it is broken
+_STYLE = {
+  "axes.axisbelow": True,
+  "axes.grid": True,
+  "axes.spines.right": False,
+  "axes.spines.top": False,
+  "axes.titlesize": 9,
+  "font.size": 9,
+  "grid.color": "#e6e6e6",
+  "legend.frameon": False,
+  "lines.linewidth": 1.8,
+  "pdf.fonttype": 42,  # text stays text
+}
+
+Arms = Mapping[str, Sequence[runs.Run]]  # legend entry → repetitions
+Panels = Mapping[str, Arms]  # title → arms
+Gains = Mapping[str, Mapping[str, stats.Mean]]  # panel → arm → gain
+
+
+@matplotlib.rc_context(_STYLE)
+def curves(
+  panels: Panels, metric: str, label: str, *, scale: float = 1.0, log=False
+) -> figure.Figure:
+  """Returns a metric against the step, a panel for each model.
+
+  A line is the mean over the runs of an arm. The band is its 95% confidence
+  interval (Student's t; of the logarithm on a logarithmic axis) from three
+  runs on; below, the runs themselves are drawn thin.
+
+  Args:
+    panels: runs of each arm.
+    metric: key in metrics.jsonl.
+    label: of the vertical axis, with the unit.
+    scale: factor of the values, 100 for percent.
+    log: whether the vertical axis is logarithmic.
+  """
+  fig, axes = _panels(panels, "training step", label)
+  order = _order(panels)
+  for ax, arms in zip(axes, panels.values(), strict=True):
+    for name, repetitions in arms.items():
+      steps, values = _stack(repetitions, metric)
+      _line(ax, steps, scale * values, name, order.index(name), log)
+    ax.xaxis.set_major_locator(ticker.MaxNLocator(4, integer=True))
+    ax.xaxis.set_major_formatter("{x:,.0f}")
+    if log:
+      _log(ax)
+  _legend(fig, axes)
+  return fig
+
+
+@matplotlib.rc_context(_STYLE)
+def gradient_depth(panels: Panels, *, last_steps: int) -> figure.Figure:
+  """Returns gradient norms against depth (arXiv 2302.01327, Figure 2).
+
+  Lines and bands as in `curves`, on a logarithmic axis.
+
+  Args:
+    panels: runs of each arm, trained with `config.log_grad_depth`.
+    last_steps: a run's norm is the mean of what it logged in these.
+  """
+  label = "patch embedding (E) and blocks"
+  fig, axes = _panels(panels, label, "L2 norm of the gradient")
+  order = _order(panels)
+  for ax, arms in zip(axes, panels.values(), strict=True):
+    for name, repetitions in arms.items():
+      layers, norms = _norms_by_depth(repetitions, last_steps)
+      depths, index = np.arange(len(layers)), order.index(name)
+      _line(ax, depths, norms, name, index, log=True, markers=True)
+    every = max(1, math.ceil((len(layers) - 1) / 12))
+    shown = [0, *range(1, len(layers), every)]
+    ax.set_xticks(shown, [layers[i] for i in shown])
+    _log(ax)
+  _legend(fig, axes)
+  return fig
+
+
+@matplotlib.rc_context(_STYLE)
+def gains(
+  ours: Gains, paper: Gains, label: str, highlight: str
+) -> figure.Figure:
+  """Returns bars of differences with their 95% intervals, a panel a model.
+
+  Args:
+    ours: arms in the order they are drawn, from above; NaN for none.
+    paper: what is published, drawn as open diamonds; may lack arms.
+    label: of the horizontal axis, with the unit.
+    highlight: the arm that is drawn in another colour.
+  """
+  names = _order(ours)
+  width = max(WIDTH_INCHES, 1.5 + 2.1 * len(ours))
+  fig = _figure(width, 1.2 + 0.24 * len(names))
+  axes = fig.subplots(1, len(ours), sharey=True, squeeze=False)[0]
+  for ax, (title, arms) in zip(axes, ours.items(), strict=True):
+    _bars(ax, [arms.get(n, _NONE) for n in names], names.index(highlight)
+          if highlight in names else None)  # fmt: skip
+    printed = paper.get(title, {})
+    values = [printed.get(name, _NONE).value for name in names]
+    if printed:
+      ax.plot(values, range(len(names)), "D", **_DIAMOND, label="paper")
+    ax.axvline(0, color="#333333", linewidth=0.8)
+    ax.set_title(title)
+    ax.grid(axis="y", visible=False)
+    ax.xaxis.set_major_locator(ticker.MaxNLocator(4))
+  axes[0].set_yticks(range(len(names)), names)
+  axes[0].set_ylim(len(names) - 0.5, -0.5)  # rows that were not run, too
+  fig.supxlabel(label, fontsize=9)
+  _legend(fig, axes, where="outside upper center")
+  return fig
+
+
+_NONE = stats.mean([])
+_DIAMOND = {"mfc": "white", "mec": "#000000", "markersize": 4.5}
+
+
+def _bars(ax, means, highlighted):
+  """Draws means as bars with intervals, and says which were not run."""
+  rows = np.arange(len(means))
+  values = np.array([mean.value for mean in means])
+  colours = [COLOURS[1 if i == highlighted else 0] for i in rows]
+  ax.barh(rows, values, 0.66, color=colours, alpha=0.8, label="ours")
+  errors = np.nan_to_num([mean.ci for mean in means])
+  some = errors > 0
+  if some.any():
+    ax.errorbar(
+      values[some], rows[some], xerr=errors[some], fmt="none", ecolor="#333333",
+      elinewidth=1, capsize=2, label="95% interval",
+    )  # fmt: skip
+  for row in rows[np.isnan(values)]:
+    ax.annotate(
+      "not run", (0, row), (3, 0), xycoords=ax.get_yaxis_transform(),
+      textcoords="offset points", va="center", fontsize=7, color="#777777",
+    )  # fmt: skip
+
+
+@matplotlib.rc_context(_STYLE)
+def scale_maps(
+  scales: Mapping[str, np.ndarray], patch_sizes: Sequence[tuple[int, int]]
+) -> figure.Figure:
+  """Returns the scale of ln0 as maps of pixels (arXiv 2302.01327, Figure 3).
+
+  A row for each scale, a column for each channel; one range of colours, white
+  being 1, where training began.
+
+  Args:
+    scales: title → (rows * cols * channels,), in this order of pixels.
+    patch_sizes: (rows, cols) of each scale's patch, in pixels.
+  """
+  maps = {
+    title: _channels(scale, patch_size)
+    for (title, scale), patch_size in zip(
+      scales.items(), patch_sizes, strict=True
+    )
+  }
+  channels = len(next(iter(maps.values())))
+  reach = max(np.abs(m - 1).max() for m in maps.values()) or 1.0
+  side = (WIDTH_INCHES - 0.9) / max(channels, 2)
+  fig = _figure(channels * side + 0.9, len(maps) * (side + 0.06) + 0.2)
+  grid = fig.subplots(len(maps), channels, squeeze=False)
+  for line, (title, by_channel) in zip(grid, maps.items(), strict=True):
+    for ax, values in zip(line, by_channel, strict=True):
+      image = ax.imshow(values, cmap="PuOr_r", vmin=1 - reach, vmax=1 + reach)
+      ax.grid(False)
+      ax.spines[:].set_visible(False)
+      ax.set_xticks([])
+      ax.set_yticks([])
+    line[0].set_ylabel("\n".join(textwrap.wrap(title, _LABEL_LETTERS)))
+  if channels == 3:
+    for ax, name in zip(grid[0], ("red", "green", "blue"), strict=True):
+      ax.set_title(name)
+  fig.colorbar(image, ax=grid, shrink=0.8, label="scale of ln0")
+  return fig
+
+
+def _figure(width_inches, height_inches):
+  return figure.Figure((width_inches, height_inches), layout="constrained")
+
+
+def _panels(panels, xlabel, ylabel):
+  """Returns a figure and an axis for each panel, in rows of three."""
+  count = len(panels)
+  columns = min(count, _COLUMNS)
+  rows = math.ceil(count / columns)
+  if count == 1:
+    fig = _figure(WIDTH_INCHES, 3.2)
+  else:
+    fig = _figure(columns * _SEVERAL_INCHES, 2.6 * rows + 0.3)
+  grid = fig.subplots(rows, columns, squeeze=False).ravel()
+  for ax in grid[count:]:
+    ax.remove()
+  for i, (ax, title) in enumerate(zip(grid, panels, strict=False)):
+    ax.set_xlabel(xlabel)
+    if i % columns == 0:
+      ax.set_ylabel(ylabel)
+    ax.set_title(title)
+  return fig, list(grid[:count])
+
+
+def _line(ax, x, values, name, index, log, markers=False):
+  """Draws the mean of values (runs, len(x)) with its band."""
+  colour = COLOURS[index % len(COLOURS)]
+  line = _LINES[index % len(_LINES)]
+  alone = len(x) == 1  # a line would not show
+  marker = _MARKERS[index % len(_MARKERS)] if markers or alone else ""
+  transformed = np.log(np.maximum(values, 1e-30)) if log else values
+  back = np.exp if log else (lambda v: v)
+  mean = transformed.mean(0)
+  if len(values) >= 3:
+    ci = np.array([stats.mean(column).ci for column in transformed.T])
+    ax.fill_between(
+      x, back(mean - ci), back(mean + ci), color=colour, alpha=0.2, linewidth=0
+    )
+  elif len(values) == 2:
+    ax.plot(x, values.T, line, color=colour, linewidth=0.6, alpha=0.6)
+  ax.plot(
+    x, back(mean), line, marker=marker, markersize=4, color=colour, label=name
+  )
+
+
+def _log(ax):
+  ax.set_yscale("log")
+  ax.yaxis.set_major_formatter("{x:g}")
+  low, high = ax.get_ylim()
+  if high < 100 * low:  # less than two decades: name more ticks
+    ax.yaxis.set_minor_locator(ticker.LogLocator(subs=(2, 5)))
+    ax.yaxis.set_minor_formatter("{x:g}")
+  else:
+    ax.yaxis.set_minor_formatter(ticker.NullFormatter())
+
+
+def _order(panels):
+  """Returns the names in all panels, so that each keeps its colour."""
+  return list(dict.fromkeys(name for arms in panels.values() for name in arms))
+
+
+def _legend(fig, axes, where="outside lower center"):
+  """Adds one legend for all panels: inside a single one if there is room."""
+  entries = {}
+  for ax in axes:
+    entries |= dict(zip(*reversed(ax.get_legend_handles_labels()), strict=True))
+  if len(axes) == 1 and len(entries) <= 4 and "lower" in where:
+    axes[0].legend()
+  else:
+    fig.legend(entries.values(), entries.keys(), loc=where, ncols=4)
+
+
+def _stack(repetitions, metric):
+  """Returns steps (logged,) and values (runs, logged) of repeated runs."""
+  steps, values = zip(*(run.series(metric) for run in repetitions), strict=True)
+  for run, other in zip(repetitions, steps, strict=True):
+    if not np.array_equal(steps[0], other):
+      raise ValueError(
+        f"{repetitions[0].path} and {run.path} logged {metric!r} at different "
+        "steps, so they are no repetitions of each other. Train one of them "
+        "anew, or move it elsewhere."
+      )
+  return steps[0], np.stack(values)
+
+
+def _norms_by_depth(repetitions, last_steps):
+  """Returns names of the layers and norms (runs, layers)."""
+  metrics = ["grad_norm/embedding"]
+  logged = {key for row in repetitions[0].rows for key in row}
+  metrics += sorted(k for k in logged if re.fullmatch(r"grad_norm/block\d+", k))
+  norms = []
+  for metric in metrics:
+    steps, values = _stack(repetitions, metric)
+    norms.append(values[:, steps > steps[-1] - last_steps].mean(1))  # (runs,)
+  layers = ["E", *(str(i) for i in range(1, len(metrics)))]
+  return layers, np.stack(norms, axis=1)
+
+
+def _channels(scale, patch_size):
+  """Returns (channels, rows, cols) from the order row, column, channel."""
+  rows, cols = patch_size
+  channels, rest = divmod(scale.size, rows * cols)
+  if scale.ndim != 1 or rest or not channels:
+    raise ValueError(
+      f"Got a scale of shape {scale.shape} for patches of {rows}×{cols} "
+      "pixels, expected (rows * cols * channels,). Check patch_size."
+    )
+  return scale.reshape(rows, cols, channels).transpose(2, 0, 1)

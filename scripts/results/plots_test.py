@@ -1,0 +1,133 @@
+"""What is drawn is what was logged."""
+
+import numpy as np
+import pytest
+
+from scripts import testing
+from scripts.results import plots, runs, stats
+
+
+def _arm(folder, **logged_by_seed):
+  """Returns runs that logged `metric = [values]` every 10 steps."""
+  (metric, by_seed), *_ = logged_by_seed.items()
+  for seed, values in enumerate(by_seed):
+    rows = [{"step": 10 * (i + 1), metric: v} for i, v in enumerate(values)]
+    testing.write_run(folder / str(seed), seed=seed, rows=rows)
+  return runs.find([str(folder)])
+
+
+def test_curves_of_two_runs_are_the_runs_and_their_mean(tmp_path):
+  arm = _arm(tmp_path, accuracy=[[0.2, 0.6], [0.4, 0.8]])
+  panels = {"B/16": {"ViT": arm}}
+  fig = plots.curves(panels, "accuracy", "accuracy [%]", scale=100)
+  lines = fig.axes[0].lines
+  assert [line.get_xdata().tolist() for line in lines] == [[10, 20]] * 3
+  np.testing.assert_allclose(
+    [line.get_ydata() for line in lines], [[20, 60], [40, 80], [30, 70]]
+  )
+  assert lines[2].get_linewidth() > lines[0].get_linewidth()
+  assert fig.axes[0].get_ylabel() == "accuracy [%]"
+  assert fig.axes[0].get_title() == "B/16"
+  assert [t.get_text() for t in fig.axes[0].get_legend().texts] == ["ViT"]
+
+
+def test_curves_of_three_runs_have_a_band(tmp_path):
+  arm = _arm(tmp_path, accuracy=[[0.96], [0.97], [0.98]])
+  ax = plots.curves({"": {"ViT": arm}}, "accuracy", "accuracy").axes[0]
+  (line,) = ax.lines
+  np.testing.assert_allclose(line.get_ydata(), [0.97])
+  band = ax.collections[0].get_paths()[0].vertices
+  # 4.303 · 0.01 / √3 = 0.02484 around the mean.
+  limits = (band.min(0)[1], band.max(0)[1])
+  np.testing.assert_allclose(limits, (0.9452, 0.9948), atol=1e-4)
+
+
+def test_an_arm_keeps_its_colour_in_every_panel(tmp_path):
+  arms = {n: _arm(tmp_path / n, loss=[[1.0, 0.5]]) for n in ("none", "dpn")}
+  panels = {"a": arms, "b": {"dpn": arms["dpn"]}}
+  first, second = plots.curves(panels, "loss", "loss").axes
+  none, dpn = (line.get_color() for line in first.lines)
+  assert none != dpn
+  assert second.lines[0].get_color() == dpn
+
+
+def test_runs_of_different_lengths_are_no_repetitions(tmp_path):
+  arm = _arm(tmp_path, loss=[[1.0, 0.5], [1.0]])
+  with pytest.raises(ValueError, match="'loss' at different steps"):
+    plots.curves({"": {"ViT": arm}}, "loss", "loss")
+
+
+def test_gradient_depth_is_the_mean_of_the_last_steps(tmp_path):
+  for seed, factor in enumerate((1.0, 4.0)):
+    rows = [
+      {
+        "step": step,
+        "grad_norm/block01": 4 * factor * norm,
+        "grad_norm/block00": 2 * factor * norm,
+        "grad_norm/embedding": factor * norm,
+      }
+      for step, norm in [(10, 100.0), (20, 1.0), (30, 3.0)]
+    ]
+    testing.write_run(tmp_path / str(seed), seed=seed, rows=rows)
+  arm = runs.find([str(tmp_path)])
+  ax = plots.gradient_depth({"": {"ViT": arm}}, last_steps=20).axes[0]
+  # Steps 20 and 30: norm 2 of the embedding in one run, 8 in the other; on a
+  # logarithmic axis their mean is 4.
+  norms = [line.get_ydata() for line in ax.lines]
+  expected = [[2, 4, 8], [8, 16, 32], [4, 8, 16]]
+  np.testing.assert_allclose(norms, expected)
+  labels = [tick.get_text() for tick in ax.get_xticklabels()]
+  assert labels == ["E", "1", "2"]
+
+
+def test_gains_are_bars_with_intervals_beside_the_papers():
+  ours = {
+    "B/16": {
+      "pre": stats.Mean(-0.5, 0.2, 3),
+      "post": stats.Mean(1.0, float("nan"), 1),
+      "rmsnorm": stats.mean([]),
+    }
+  }
+  paper = {"B/16": {"pre": stats.Mean(-0.1, float("nan"), 1)}}
+  ax = plots.gains(ours, paper, "gain [points]", "post").axes[0]
+  widths = [bar.get_width() for bar in ax.patches]
+  np.testing.assert_allclose(widths, [-0.5, 1.0, np.nan])
+  colours = [bar.get_facecolor() for bar in ax.patches]
+  assert colours[0] != colours[1]
+  whiskers = ax.containers[1].lines[2][0].get_segments()
+  np.testing.assert_allclose(whiskers, [[[-0.7, 0], [-0.3, 0]]])
+  diamonds = next(line for line in ax.lines if line.get_marker() == "D")
+  np.testing.assert_allclose(diamonds.get_xdata(), [-0.1, np.nan, np.nan])
+  assert [text.get_text() for text in ax.texts] == ["not run"]
+  assert ax.get_ylim() == (2.5, -0.5)  # also of the row that was not run
+  labels = [tick.get_text() for tick in ax.get_yticklabels()]
+  assert labels == ["pre", "post", "rmsnorm"]
+
+
+def test_scale_maps_unfold_row_column_channel():
+  scale = np.arange(2 * 3 * 3, dtype=np.float32)
+  fig = plots.scale_maps({"seed 0": scale}, [(2, 3)])
+  images = [ax.images[0] for ax in fig.axes if ax.images]
+  assert len(images) == 3
+  for channel, image in enumerate(images):
+    assert image.origin == "upper"
+    expected = [
+      [(row * 3 + col) * 3 + channel for col in range(3)] for row in range(2)
+    ]
+    np.testing.assert_array_equal(image.get_array(), expected)
+  labels = [image.axes.get_title() for image in images]
+  assert labels == ["red", "green", "blue"]
+
+
+def test_scale_maps_share_colours_around_one():
+  scales = {"a": np.array([1.0, 1.5]), "b": np.array([0.25, 1.0])}
+  fig = plots.scale_maps(scales, [(1, 2)] * 2)
+  limits = {ax.images[0].get_clim() for ax in fig.axes if ax.images}
+  assert limits == {(0.25, 1.75)}
+  titles = [ax.get_ylabel() for ax in fig.axes if ax.images]
+  assert titles == ["a", "b"]
+
+
+def test_scale_of_another_patch_size_is_refused():
+  with pytest.raises(ValueError, match=r"\(7,\) for patches of 2×3"):
+    plots.scale_maps({"seed 0": np.ones(7)}, [(2, 3)])

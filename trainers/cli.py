@@ -1,0 +1,78 @@
+"""Command lines that take a config: its flag, and errors without tracebacks."""
+
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+
+import jax
+from absl import app, flags, logging
+from ml_collections import config_flags
+
+from dpn import metrics
+from evaluators import base as evaluators_base
+from trainers import distributed
+
+EXPECTED = (
+  ValueError,
+  OSError,
+  metrics.NonFiniteError,
+  evaluators_base.EvaluatorError,
+)
+
+
+def define_config() -> flags.FlagHolder:
+  """Defines --config and --traceback; returns the former, a ConfigDict."""
+  flags.DEFINE_bool("traceback", False, "Show where an error comes from.")
+  return config_flags.DEFINE_config_file(
+    "config",
+    None,
+    "Path of a config file, its arguments after a colon.",
+    # Any field may be set; trainers.schema refuses the unknown ones.
+    lock_config=False,
+    accept_new_attributes=True,
+  )
+
+
+def run(main: Callable[[], None], required: Sequence[str] = ("config",)):
+  """Parses flags and runs `main`; an error of EXPECTED is its message alone."""
+
+  def guarded(argv):
+    del argv
+    if not flags.FLAGS["verbosity"].present:
+      logging.set_verbosity(logging.WARNING)  # libraries tell a lot at INFO
+    try:
+      main()
+    except EXPECTED as e:
+      fail(e)
+
+  flags.mark_flags_as_required(required)
+  app.run(guarded, flags_parser=_parse_flags)
+
+
+def fail(error: BaseException | str):
+  """Ends the process with the message alone, or all of it when asked."""
+  if isinstance(error, BaseException):
+    if "--traceback" in sys.argv:  # flags may not be parsed yet
+      traceback.print_exception(error)
+    error = f"{error}\n(--traceback shows where it comes from.)"
+  if jax.distributed.is_initialized():
+    error = f"{error}\nIf another process of this run died, its log says why."
+    distributed.leave(error)
+  sys.exit(f"Error: {error}")
+
+
+def _parse_flags(argv):
+  """Parses flags; what is wrong with a config is an error like any other."""
+  try:
+    return flags.FLAGS(argv)
+  except flags.Error as e:
+    fail(_config_error(e) or e)
+  except (ValueError, OSError, KeyError, AttributeError) as e:
+    fail(e)
+
+
+def _config_error(error: BaseException | None) -> BaseException | None:
+  """Returns what the config raised, which ml_collections wraps in text."""
+  while error and "whilst parsing config file" not in str(error.__context__):
+    error = error.__context__
+  return error and error.__context__.__context__

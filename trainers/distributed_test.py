@@ -1,0 +1,115 @@
+"""Who is recognized as part of a cluster, and what is refused."""
+
+import pytest
+
+from trainers import distributed
+
+SLURM = {
+  "SLURM_PROCID": "3",
+  "SLURM_STEP_NODELIST": "gpu[01-04]",
+  "SLURM_NTASKS": "32",
+  "SLURM_STEP_NUM_TASKS": "8",
+  "SLURM_STEP_NUM_NODES": "4",
+}
+MPI = {"OMPI_COMM_WORLD_SIZE": "6", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
+
+
+@pytest.fixture(name="calls", autouse=True)
+def _calls(monkeypatch):
+  """Returns what jax.distributed.initialize was given; nothing is started."""
+  calls = []
+  monkeypatch.setattr(
+    distributed.jax.distributed, "initialize", lambda **kw: calls.append(kw)
+  )
+  for name in SLURM | MPI:
+    monkeypatch.delenv(name, raising=False)
+  return calls
+
+
+def _set(monkeypatch, env):
+  for name, value in env.items():
+    monkeypatch.setenv(name, value)
+
+
+@pytest.mark.parametrize(
+  ("env", "expected"),
+  [
+    ({}, None),
+    ({"SLURM_PROCID": "0"}, None),  # an allocation without a step
+    (SLURM, ("Slurm", 8, 4)),
+    (MPI, ("Open MPI", 6, 3)),
+    ({"OMPI_COMM_WORLD_SIZE": "2"}, ("Open MPI", 2, 1)),
+  ],
+)
+def test_detection(env, expected):
+  assert distributed.detect(env) == expected
+
+
+def test_alone(monkeypatch):
+  def initialize(**kw):
+    raise ValueError("coordinator_address should be defined.")
+
+  monkeypatch.setattr(distributed.jax.distributed, "initialize", initialize)
+  distributed.join()
+
+
+def test_a_scheduler_s_only_process(monkeypatch, calls):
+  _set(monkeypatch, SLURM | {"SLURM_STEP_NUM_TASKS": "1"})
+  distributed.join()
+  assert calls == []
+
+
+@pytest.mark.parametrize(
+  ("tasks", "local_devices"),
+  [("8", {}), ("4", {"local_device_ids": []})],  # one per node: all its GPUs
+)
+def test_slurm(monkeypatch, calls, tasks, local_devices):
+  _set(monkeypatch, SLURM | {"SLURM_STEP_NUM_TASKS": tasks})
+  distributed.join(timeout_secs=7)
+  assert calls == [
+    {
+      "initialization_timeout": 17,
+      "heartbeat_timeout_seconds": 60,
+      **local_devices,
+    }
+  ]
+
+
+def test_flags(calls):
+  distributed.join("localhost:1234", 2, 1)
+  assert calls[0]["coordinator_address"] == "localhost:1234"
+  assert (calls[0]["num_processes"], calls[0]["process_id"]) == (2, 1)
+  distributed.join("localhost:1234", 1, 0)
+  assert len(calls) == 1
+
+
+@pytest.mark.parametrize(
+  ("args", "message"),
+  [
+    (("h:1", None, None), "go together, got h:1, None and None"),
+    ((None, 2, 0), "go together"),
+    (("h", 2, 0), "--coordinator=h: expected host:port"),
+    (("h:x", 2, 0), "expected host:port"),
+    (("h:1", 2, 2), r"--process_id=2 must lie in \[0, 2\)"),
+  ],
+)
+def test_refused_flags(args, message):
+  with pytest.raises(ValueError, match=message):
+    distributed.join(*args)
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.0.1.1"])
+def test_a_loopback_coordinator_of_many_nodes(monkeypatch, host):
+  _set(monkeypatch, SLURM)
+  with pytest.raises(ValueError, match="Slurm started this run on 4 nodes"):
+    distributed.join(f"{host}:1234", 8, 3)
+
+
+def test_the_others_do_not_come(monkeypatch, capsys):
+  left = []
+  monkeypatch.setattr(distributed.os, "_exit", left.append)
+  distributed._give_up("127.0.0.1:1234", 7)
+  assert left == [1]
+  error = capsys.readouterr().err
+  assert "did not find each other within 7 s." in error
+  assert "127.0.0.1:1234 is a loopback address" in error
