@@ -12,8 +12,9 @@ def mixup(
   Example i becomes `lam * x[i] + (1 - lam) * x[i - 1]`, in float32, with
   lam ~ Beta(p, p).
 
-  Differs from arXiv 1710.09412: one lam for the batch, at least 1/2 (the larger of
-  lam and 1 - lam), and the partner is the preceding example, not a random one.
+  Differs from arXiv 1710.09412: one lam for the batch, at least 1/2 (the larger
+  of lam and 1 - lam), and the partner is the preceding example, not a random
+  one.
 
   Args:
     rng: random key; the result depends on it and the arrays alone.

@@ -125,9 +125,7 @@ def test_box_and_labels(groups):
 def test_shares_follow_the_published_algorithm(p):
   """Against its own NumPy statement, drawn apart, by a two-sample test."""
   image, labels = jnp.ones((2, 64, 64, 1)), jnp.eye(2)
-  draw = jax.jit(
-    jax.vmap(lambda rng: cutmix(rng, p, image, labels)[1][0, 1])
-  )
+  draw = jax.jit(jax.vmap(lambda rng: cutmix(rng, p, image, labels)[1][0, 1]))
   got = np.asarray(draw(jax.random.split(jax.random.key(0), 4000)))
   rng = np.random.default_rng(0)
   expected = []
