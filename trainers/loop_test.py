@@ -289,6 +289,27 @@ def test_zero_means_at_the_end(tmp_path):
   assert [p.name for p in (tmp_path / "checkpoints").iterdir()] == ["6"]
 
 
+def test_checkpoints_to_keep_and_an_evaluation_at_the_start(
+  finished, tmp_path, monkeypatch
+):
+  config = tiny_config(**{"keep_ckpt_steps": 3, "evals.test.skip_first": False})
+
+  def crash(progress, step):
+    raise RuntimeError("killed")
+
+  with monkeypatch.context() as patch:
+    patch.setattr(log_lib.Progress, "tick", crash)
+    with pytest.raises(RuntimeError, match="killed"):
+      loop.train(config, str(tmp_path))
+  loop.train(config, str(tmp_path))  # evaluates step 0 anew
+  kept = sorted(p.name for p in (tmp_path / "checkpoints").iterdir())
+  assert kept == ["3", "4", "6"]
+  first, *rest = metrics.read(str(tmp_path / "metrics.jsonl"))
+  assert first.keys() == {"step", "test/loss", "test/prec@1"}
+  assert first["step"] == 0
+  assert rest == metrics.read(str(finished / "metrics.jsonl"))
+
+
 def test_no_steps_evaluate_the_parameters_given(finished, tmp_path):
   config = tiny_config(
     total_steps=0, model_init=str(finished / "params.safetensors")
