@@ -29,7 +29,7 @@ from dpn.weights import checkpoint, metadata
 from evaluators import base as evaluators_base
 from scripts import made_up
 from scripts.results import output
-from trainers import build, cli, config_keys, train
+from trainers import build, cli, config_keys, loop
 
 HEAD = "head/(kernel|bias)"
 
@@ -101,7 +101,7 @@ def restore(
     mesh: the devices.
     path: of the checkpoint.
   """
-  training = build.training(
+  train_step = build.train_step(
     config, task, made_up.spec(config), mesh, data_size=made_up.EXAMPLES
   )
   params = os.path.join(path, "params.safetensors")
@@ -111,12 +111,12 @@ def restore(
     folder, step = found
     checkpoints = checkpoint.Checkpointer(folder, read_only=True)
     with contextlib.closing(checkpoints):
-      state, _ = checkpoints.restore(training.shapes, step=step)
+      state, _ = checkpoints.restore(train_step.shapes, step=step)
     return state.variables, int(state.step)
   state = build.load_file(
     path,
-    training,
-    training.init(jax.random.key(0)),
+    train_step,
+    train_step.init(jax.random.key(0)),
     pixels=_pixels(config),
     dont_load=_unused(config),
     dont_check=(config.get("model_load") or {}).get("dont_check", ()),
@@ -169,7 +169,7 @@ def _checkpoints(path: str) -> tuple[str, int | None] | None:
 
 def _step_beside(path: str) -> int | None:
   """Returns the step of the run that left a parameter file, if one did."""
-  done = os.path.join(os.path.dirname(path), train.DONE)
+  done = os.path.join(os.path.dirname(path), loop.DONE)
   if os.path.basename(path) != "params.safetensors" or not os.path.exists(done):
     return None
   with open(done) as f:
