@@ -11,7 +11,7 @@ import time
 import pytest
 
 from scripts import sweep
-from scripts.jobs import arms, local
+from scripts.jobs import arms
 
 ROOT = pathlib.Path(__file__).parents[1]
 
