@@ -22,13 +22,12 @@ def _write(root, arm, seed, *, gain=0.0, complete=True):
     for step in (10, 20)
   ]
   stem = {"base": "none"}.get(arm, arm)
-  data = {"data": {"name": "imagenet2012"}}
+  table = {"recipe": "AugReg", "arch": "B/16", "arm": arm}
   testing.write_run(
     root / f"{arm}-s{seed}",
     config={
-      "input": data,
+      "table": table | {"metric": "val/prec@1"},
       "model": {"variant": "B/16", "stem_ln": stem},
-      "loss": "sigmoid_xent",
     },
     seed=seed,
     rows=rows,

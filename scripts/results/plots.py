@@ -14,7 +14,7 @@ import matplotlib
 import numpy as np
 from matplotlib import figure, ticker
 
-from scripts.results import runs, stats
+from scripts.results import aggregate, runs
 
 COLOURS = (
   "#0072B2",
@@ -42,11 +42,12 @@ _STYLE = {
   "legend.frameon": False,
   "lines.linewidth": 1.8,
   "pdf.fonttype": 42,  # text stays text
+  "text.parse_math": False,  # names of runs may hold a "$"
 }
 
 Arms = Mapping[str, Sequence[runs.Run]]  # legend entry → repetitions
 Panels = Mapping[str, Arms]  # title → arms
-Gains = Mapping[str, Mapping[str, stats.Mean]]  # panel → arm → gain
+Gains = Mapping[str, Mapping[str, aggregate.Estimate]]  # panel → arm → gain
 
 
 @matplotlib.rc_context(_STYLE)
@@ -126,7 +127,7 @@ def gains(
     _bars(ax, [arms.get(n, _NONE) for n in names], names.index(highlight)
           if highlight in names else None)  # fmt: skip
     printed = paper.get(title, {})
-    values = [printed.get(name, _NONE).value for name in names]
+    values = [printed.get(name, _NONE).mean for name in names]
     if printed:
       ax.plot(values, range(len(names)), "D", **_DIAMOND, label="paper")
     ax.axvline(0, color="#333333", linewidth=0.8)
@@ -140,14 +141,14 @@ def gains(
   return fig
 
 
-_NONE = stats.mean([])
+_NONE = aggregate.Estimate(math.nan)
 _DIAMOND = {"mfc": "white", "mec": "#000000", "markersize": 4.5}
 
 
 def _bars(ax, means, highlighted):
   """Draws means as bars with intervals, and says which were not run."""
   rows = np.arange(len(means))
-  values = np.array([mean.value for mean in means])
+  values = np.array([mean.mean for mean in means])
   colours = [COLOURS[1 if i == highlighted else 0] for i in rows]
   ax.barh(rows, values, 0.66, color=colours, alpha=0.8, label="ours")
   errors = np.nan_to_num([mean.ci for mean in means])
@@ -237,7 +238,7 @@ def _line(ax, x, values, name, index, log, markers=False):
   back = np.exp if log else (lambda v: v)
   mean = transformed.mean(0)
   if len(values) >= 3:
-    ci = np.array([stats.mean(column).ci for column in transformed.T])
+    ci = np.array([aggregate.estimate(column).ci for column in transformed.T])
     ax.fill_between(
       x, back(mean - ci), back(mean + ci), color=colour, alpha=0.2, linewidth=0
     )
@@ -277,21 +278,21 @@ def _legend(fig, axes, where="outside lower center"):
 
 def _stack(repetitions, metric):
   """Returns steps (logged,) and values (runs, logged) of repeated runs."""
-  steps, values = zip(*(run.series(metric) for run in repetitions), strict=True)
-  for run, other in zip(repetitions, steps, strict=True):
-    if not np.array_equal(steps[0], other):
+  series = [run.series(metric) for run in repetitions]
+  for run, other in zip(repetitions, series, strict=True):
+    if not other.index.equals(series[0].index):
       raise ValueError(
         f"{repetitions[0].path} and {run.path} logged {metric!r} at different "
         "steps, so they are no repetitions of each other. Train one of them "
         "anew, or move it elsewhere."
       )
-  return steps[0], np.stack(values)
+  return series[0].index.to_numpy(), np.stack(series)
 
 
 def _norms_by_depth(repetitions, last_steps):
   """Returns names of the layers and norms (runs, layers)."""
   metrics = ["grad_norm/embedding"]
-  logged = {key for row in repetitions[0].rows for key in row}
+  logged = repetitions[0].logged
   metrics += sorted(k for k in logged if re.fullmatch(r"grad_norm/block\d+", k))
   norms = []
   for metric in metrics:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from scripts import testing
-from scripts.results import plots, runs, stats
+from scripts.results import aggregate, plots, runs
 
 
 def _arm(folder, **logged_by_seed):
@@ -83,12 +83,12 @@ def test_gradient_depth_is_the_mean_of_the_last_steps(tmp_path):
 def test_gains_are_bars_with_intervals_beside_the_papers():
   ours = {
     "B/16": {
-      "pre": stats.Mean(-0.5, 0.2, 3),
-      "post": stats.Mean(1.0, float("nan"), 1),
-      "rmsnorm": stats.mean([]),
+      "pre": aggregate.Estimate(-0.5, 0.2, 3),
+      "post": aggregate.Estimate(1.0, float("nan"), 1),
+      "rmsnorm": aggregate.Estimate(float("nan")),
     }
   }
-  paper = {"B/16": {"pre": stats.Mean(-0.1, float("nan"), 1)}}
+  paper = {"B/16": {"pre": aggregate.Estimate(-0.1, float("nan"), 1)}}
   ax = plots.gains(ours, paper, "gain [points]", "post").axes[0]
   widths = [bar.get_width() for bar in ax.patches]
   np.testing.assert_allclose(widths, [-0.5, 1.0, np.nan])
@@ -131,3 +131,15 @@ def test_scale_maps_share_colours_around_one():
 def test_scale_of_another_patch_size_is_refused():
   with pytest.raises(ValueError, match=r"\(7,\) for patches of 2×3"):
     plots.scale_maps({"seed 0": np.ones(7)}, [(2, 3)])
+
+
+def test_dollars_in_names_are_dollars(tmp_path):
+  name = r"$\frac$ and $x_{"
+  arm = _arm(tmp_path, loss=[[1.0, 0.5]])
+  bars = {name: {name: aggregate.Estimate(1.0)}}
+  for fig in (
+    plots.curves({name: {name: arm}, "b": {name: arm}}, "loss", name),
+    plots.gains(bars, {}, name, name),
+    plots.scale_maps({name: np.array([1.0, 2.0, 3.0])}, [(1, 1)]),
+  ):
+    fig.savefig(tmp_path / "x.png")  # as mathematics it would not parse
