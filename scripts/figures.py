@@ -16,6 +16,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
 from matplotlib import figure
 
 from dpn import errors
@@ -193,16 +194,11 @@ def scales(found, args) -> Drawn:
     )
   there = {title: p for title, p in files.items() if os.path.exists(p)}
   read = {title: read_scale(p) for title, p in (there or files).items()}
-  return {
-    "figure_3": plots.scale_maps(
-      {title: scale for title, (scale, _) in read.items()},
-      [patch_size for _, patch_size in read.values()],
-    )
-  }
+  return {"figure_3": plots.scale_maps(read)}
 
 
-def read_scale(path: str):
-  """Returns the scale of ln0 in a parameter file, and (rows, cols) of a patch.
+def read_scale(path: str) -> np.ndarray:
+  """Returns the scale of ln0 in a parameter file, (rows, cols, channels).
 
   Raises:
     FileNotFoundError, ValueError: there is no such file, or no such scale.
@@ -224,7 +220,7 @@ def read_scale(path: str):
       f"({math.prod(shape)},), for patches of {shape[0]}×{shape[1]} pixels, "
       f"{shape[2]} channels. Is it of another model?"
     )
-  return scale, shape[:2]
+  return scale.reshape(shape)
 
 
 FIGURES: Mapping[str, Callable] = {
@@ -272,8 +268,8 @@ def _parse(argv):
   parser.add_argument("--figure", nargs="+", default=["all"], metavar="NAME")
   parser.add_argument("-o", "--output", required=True, metavar="FOLDER")
   parser.add_argument(
-    "--arms", type=lambda text: text.split(";"), default=(),
-    help='for 2, 4 and curves: "base;dpn;pre"; base and dpn without it',
+    "--arms", nargs="+", default=(), metavar="ARM",
+    help="for 2, 4 and curves: base dpn pre …; base and dpn without it",
   )  # fmt: skip
   parser.add_argument("--metric", help="for 1, 6 and curves")
   parser.add_argument(

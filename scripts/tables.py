@@ -31,7 +31,6 @@ def _parse(argv):
   parser.add_argument("--table", nargs="+", default=["all"], metavar="NAME")
   parser.add_argument("--format", default="text", choices=[*FORMATS, "long"])
   parser.add_argument("--metric", help="instead of the table's own")
-  parser.add_argument("--long", metavar="FILE", help="the long table as CSV")
   parser.add_argument("-o", "--output", metavar="FILE", help="not the screen")
   args = parser.parse_args(argv)
   if args.table == ["all"]:
@@ -47,8 +46,6 @@ def main(argv: Sequence[str] | None = None):
   with output.errors_in_a_line():
     args = _parse(argv)
     found = runs.find(args.runs)
-    if args.long:
-      output.write(args.long, render.as_csv(runs.long(found)))
     if args.format == "long":
       output.write(args.output, render.as_csv(runs.long(found)))
       return

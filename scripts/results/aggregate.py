@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Sequence
 
+import numpy as np
 import pandas as pd
 import scipy.stats
 
@@ -46,15 +47,22 @@ class Estimate:
     return f"{text} ({', '.join(notes)})" if notes else text
 
 
-def estimate(values: Sequence[float]) -> Estimate:
-  """Returns the mean of some numbers and its 95% interval (Student's t).
+def half_width(values: np.ndarray) -> np.ndarray:
+  """Returns half the 95% interval of the mean over the first axis.
 
-  The interval is t(0.975, n - 1) · s / √n around the mean, s² being the
-  unbiased variance: right for independent, normally distributed values.
+  That is t(0.975, n - 1) · s / √n, s² being the unbiased variance: right for
+  independent, normally distributed values. NaN for n < 2.
   """
-  values = pd.Series(values, dtype=float)
-  ci = scipy.stats.t.ppf(0.975, len(values) - 1) * values.sem()
-  return Estimate(float(values.mean()), float(ci), len(values))
+  n = len(values)
+  if n < 2:
+    return np.full(np.shape(values)[1:], np.nan)
+  return scipy.stats.t.ppf(0.975, n - 1) * scipy.stats.sem(values)
+
+
+def estimate(values: Sequence[float]) -> Estimate:
+  """Returns the mean of some numbers and its interval."""
+  ci = half_width(np.asarray(values))
+  return Estimate(float(np.mean(values)), float(ci), len(values))
 
 
 def difference(new: pd.Series, old: pd.Series) -> Estimate:

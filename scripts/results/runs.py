@@ -9,9 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import pandas as pd
-import safetensors
 from flax import traverse_util
 
 from dpn import errors, metrics
@@ -197,16 +195,6 @@ class Run:
       raise ValueError(self._unknown("metric", metric, self.logged))
     return self.logged[metric].dropna()
 
-  def param(self, name: str) -> np.ndarray:
-    """Returns one trained parameter, its name joined by "/"."""
-    path = os.path.join(self.path, "params.safetensors")
-    if not os.path.exists(path):
-      raise ValueError(f"{path} is missing: train the run to its end first.")
-    with safetensors.safe_open(path, "numpy") as params:
-      if name not in params.keys():  # noqa: SIM118, it is no mapping
-        raise ValueError(self._unknown("parameter", name, params.keys()))
-      return params.get_tensor(name)
-
   def _unknown(self, kind, got, known):
     return f"In {self.path}: {errors.unknown(kind, got, known)}"
 
@@ -280,24 +268,15 @@ def frame(found: Sequence[Run]) -> pd.DataFrame:
 
 def long(found: Sequence[Run]) -> pd.DataFrame:
   """Returns a row for each number that the runs logged."""
-  columns = ["run", "recipe", "arch", "arm", "seed", "step", "metric", "value"]
-  columns += ["commit", "config_hash", "complete"]
-  parts = []
-  for run in found:
-    numbers = run.logged.stack().dropna().rename_axis(["step", "metric"])
-    part = numbers.rename("value").reset_index()
-    known = {
-      "run": run.path,
-      "recipe": run.cell["recipe"],
-      "arch": run.cell["arch"],
-      "arm": run.cell["arm"],
-      "seed": run.seed,
-      "commit": run.commit,
-      "config_hash": run.config_hash,
-      "complete": run.complete,
-    }
-    parts.append(part.assign(**known))
-  return pd.concat(parts)[columns]
+  cell = ["run", "recipe", "arch", "arm", "seed"]
+  code = ["commit", "config_hash", "complete"]
+  numbers = pd.concat(
+    {run.path: run.logged.stack().dropna() for run in found},
+    names=["run", "step", "metric"],
+  )
+  facts = frame(found).drop(columns="run").rename(columns={"path": "run"})
+  table = numbers.rename("value").reset_index().merge(facts[cell + code])
+  return table[[*cell, "step", "metric", "value", *code]]
 
 
 def read(path: str) -> Run:

@@ -19,16 +19,12 @@ ROWS = [
 
 
 def test_reads_what_was_written(tmp_path):
-  kernel = np.arange(6, dtype=np.float32).reshape(2, 3)
-  testing.write_run(
-    tmp_path / "a", rows=ROWS, seconds=7.0, params={"head/kernel": kernel}
-  )
+  testing.write_run(tmp_path / "a", rows=ROWS, seconds=7.0)
   run = runs.read(str(tmp_path / "a"))
   assert run.config["seed"] == 0
   assert run.final("test/prec@1") == 0.75
   assert run.series("loss").to_dict() == {50: 2.0, 100: 1.0}
   assert run.series("test/prec@1").to_dict() == {75: 0.5, 100: 0.75}
-  np.testing.assert_array_equal(run.param("head/kernel"), kernel)
 
 
 def test_incomplete_run_has_a_history_but_no_result(tmp_path):
@@ -38,20 +34,15 @@ def test_incomplete_run_has_a_history_but_no_result(tmp_path):
   assert run.series("loss").tolist() == [2.0, 1.0]
   with pytest.raises(ValueError, match="incomplete: train it to its end"):
     run.final("loss")
-  with pytest.raises(ValueError, match=r"params\.safetensors is missing"):
-    run.param("head/kernel")
 
 
 def test_unknown_names_bring_the_nearest(tmp_path):
-  params = {"head/kernel": np.zeros(1, np.float32)}
-  testing.write_run(tmp_path / "a", rows=ROWS, seconds=7.0, params=params)
+  testing.write_run(tmp_path / "a", rows=ROWS, seconds=7.0)
   run = runs.read(str(tmp_path / "a"))
   with pytest.raises(ValueError, match="Did you mean 'test/prec@1'"):
     run.final("test/prec1")
   with pytest.raises(ValueError, match="Did you mean 'loss'"):
     run.series("los")
-  with pytest.raises(ValueError, match="Did you mean 'head/kernel'"):
-    run.param("head/kernl")
 
 
 def test_find_takes_run_folders_in_order_and_once(tmp_path):
