@@ -21,7 +21,7 @@ from matplotlib import figure
 
 from dpn import errors
 from dpn.weights import files as parameter_files
-from scripts.results import aggregate, output, plots, runs, table_specs
+from scripts.results import aggregate, output, plots, runs, table_specs, tables
 
 LABELS = {
   runs.BASE: "ViT",
@@ -143,10 +143,10 @@ def ablations(found, args) -> Drawn:
 def _gains(name, found, metric):
   """Returns bars of the arms of a table of differences that were run."""
   spec = table_specs.SPECS[name]
-  arms = table_specs.arms_of(name, found, metric)
+  arms = tables.arms_of(name, runs.frame(found), metric)
   shown = [arm for arm in spec.arms if arm != spec.reference]
   ours, paper = {}, {}
-  for arch in table_specs.archs(name, arms):
+  for arch in tables.archs(name, arms):
     reference = arms.get(((arch,), spec.reference))
     gains = {
       a: aggregate.gain(arms.get(((arch,), a)), reference) for a in shown
@@ -161,7 +161,7 @@ def _gains(name, found, metric):
     raise ValueError(
       f"None of the {len(found)} runs can be compared with {spec.reference} of "
       "the same model, which "
-      f"{table_specs.title(name).partition(':')[0]} is about. Train it, or "
+      f"{table_specs.short_title(name)} is about. Train it, or "
       "give its folder as well."
     )
   label = f"top-1 relative to {LABELS[spec.reference]} [points]"

@@ -6,6 +6,7 @@ Shows whatever the runs in these folders give, and lists what they do not.
 """
 
 import argparse
+import functools
 import math
 import os
 import sys
@@ -14,7 +15,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from scripts import figures
-from scripts.results import aggregate, output, render, runs, table_specs
+from scripts.results import aggregate, output, render, runs, table_specs, tables
 
 CAPTIONS = {
   "figure_1": "Gain of each placement of LayerNorms in the block, of "
@@ -43,23 +44,25 @@ _BARS = {"1": "figure_1", "6": "6"}  # figure → the table that it shows
 
 def report(
   found: Sequence[runs.Run], title: str, notes: Sequence[str] = ()
-) -> tuple[str, list[str]]:
-  """Returns the page, and why tables are missing from it."""
-  results, wrong = _results(found)
-  tables, more_wrong = _tables(found)
+) -> tuple[str, tables.Table | None, list[str]]:
+  """Returns the page, its table of results, and why others are missing."""
   frame = runs.frame(found)
+  others = set(frame.arm) - {runs.BASE, runs.DPN}
+  built, wrong = _tables(frame, others)
+  filled = [table for table in built if table.filled]
+  results = next((table for table in filled if table.name == "results"), None)
   content = render.page(
     title,
     *map(render.paragraph, notes),
     render.paragraph(_summary(found)),
-    *results,
-    *tables,
-    *_figures(found),
+    *(_section(table) for table in filled),
+    *_missing(built, wrong),
+    *_figures(found, others),
     *_speed(frame),
     *_differences(found),
     *_runs(frame),
   )
-  return content, wrong + more_wrong
+  return content, results, wrong
 
 
 def _summary(found):
@@ -73,72 +76,41 @@ def _summary(found):
   )
 
 
-def _results(found):
-  """Returns what the runs measured, and what is wrong with them."""
-  try:
-    table = table_specs.results(found)
-  except ValueError as e:
-    return [render.paragraph(f"Left out: {e}")], [str(e)]
-  if table is None:
-    return [], []
-  return [render.html(table), *map(render.paragraph, _verdict(table))], []
-
-
-def _verdict(table):
-  """Returns in words what a single comparison of DPN with a ViT has shown."""
-  frame = table.frame
-  gains = [
-    (row.metric, row["minus base"])
-    for _, row in frame[frame.arm == runs.DPN].iterrows()
-    if row["minus base"]
-  ]
-  if len(gains) != 1:
-    return []
-  (metric, gain), *_ = gains
-  if math.isnan(gain.ci):
-    verdict = "A single seed has no interval: train more of them."
-  elif abs(gain.mean) <= gain.ci:
-    verdict = "The interval contains 0, so these runs do not tell them apart."
-  else:
-    verdict = "The interval does not contain 0."
-  published = table_specs.PUBLISHED["1_left"]["rows"]
-  gains = [row["dpn"] - row["base"] for row in published]
-  return [
-    f"Dual PatchNorm minus ViT, {metric}: {gain}. {verdict}",
-    "At scale, on ImageNet-1k, the paper reports "
-    f"{min(gains):+.1f} to {max(gains):+.1f} points for {len(gains)} models, "
-    "see its Table 1 (left) below.",
-  ]
-
-
-def _tables(found):
-  """Returns the tables that hold something, and what is wrong with others."""
-  built, wrong = [], []
-  others = _other_arms(found)
+def _tables(frame, others):
+  """Returns the tables, and what is wrong with those that cannot be made."""
+  makers = {"Results": lambda: tables.results(frame)}
   for name, spec in table_specs.SPECS.items():
-    if spec.reference and not others & set(spec.arms):
-      continue  # base and DPN alone stand in Table 1 (left)
+    if not spec.reference or others & set(spec.arms):  # else see Table 1 (left)
+      title = table_specs.short_title(name)
+      makers[title] = functools.partial(tables.build, name, frame)
+  built, wrong = [], []
+  for title, make in makers.items():
     try:
-      built.append(table_specs.build(name, found))
+      built.append(make())
     except ValueError as e:
-      wrong.append(f"{table_specs.title(name).partition(':')[0]}: {e}")
-  parts = [
-    render.html(table_specs.condensed(table)) for table in built if table.filled
-  ]
-  empty = [t.title.partition(":")[0] for t in built if not t.filled]
+      wrong.append(f"{title}: {e}")
+  return [table for table in built if table], wrong
+
+
+def _section(table):
+  if table.name != "results":
+    return render.html(tables.condensed(table))
+  words = map(render.paragraph, table.notes)
+  cells = render.html_table(table.frame, keys=table.keys)
+  return "\n".join([render.heading(table.title), *words, cells])
+
+
+def _missing(built, wrong):
+  """Returns which tables hold nothing, and what is wrong with others."""
+  empty = [table_specs.short_title(t.name) for t in built if not t.filled]
+  parts = []
   if empty:
     text = f"Without any result here: {', '.join(empty)}."
     parts.append(render.paragraph(text))
-  parts += [render.paragraph(f"Left out: {reason}") for reason in wrong]
-  return parts, wrong
+  return parts + [render.paragraph(f"Left out: {reason}") for reason in wrong]
 
 
-def _other_arms(found):
-  return {run.cell["arm"] for run in found} - {runs.BASE, runs.DPN}
-
-
-def _figures(found):
-  others = _other_arms(found)
+def _figures(found, others):
   names = [
     name
     for name in figures.FIGURES
@@ -292,7 +264,11 @@ def main(argv: Sequence[str] | None = None):
   )
   args = parser.parse_args(argv)
   with output.errors_in_a_line():
-    content, wrong = report(runs.find(args.runs), args.title, args.note)
+    content, results, wrong = report(
+      runs.find(args.runs), args.title, args.note
+    )
+    if results:
+      output.say(render.text(results))
     output.write(os.path.abspath(args.output), content)
   if wrong:
     reasons = "\n".join(f"Error: left out: {reason}" for reason in wrong)

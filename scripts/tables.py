@@ -12,7 +12,7 @@ import argparse
 from collections.abc import Sequence
 
 from dpn import errors
-from scripts.results import output, render, runs, table_specs
+from scripts.results import output, render, runs, table_specs, tables
 
 FORMATS = {
   "text": render.text,
@@ -46,11 +46,12 @@ def main(argv: Sequence[str] | None = None):
   with output.errors_in_a_line():
     args = _parse(argv)
     found = runs.find(args.runs)
+    frame = runs.frame(found)
     if args.format == "long":
       output.write(args.output, render.as_csv(runs.long(found)))
       return
     parts = [
-      FORMATS[args.format](table_specs.build(name, found, args.metric))
+      FORMATS[args.format](tables.build(name, frame, args.metric))
       for name in args.table
     ]
     if args.format == "html":

@@ -10,6 +10,7 @@ import pytest
 from configs import augreg_i1k
 from scripts import tables, testing
 from scripts.results import runs, table_specs
+from scripts.results import tables as laid_out
 
 METRIC = "val/prec@1"
 
@@ -38,7 +39,8 @@ def root(tmp_path):
 
 
 def _build(root, name="1_left", metric=None):
-  return table_specs.build(name, runs.find([str(root)]), metric)
+  frame = runs.frame(runs.find([str(root)]))
+  return laid_out.build(name, frame, metric)
 
 
 def _row(table, *keys):
@@ -77,7 +79,7 @@ def test_cells_never_run_say_so(root):
     if row[:2] != B16:
       assert row[-3:] == ("not run",) * 3
   for name in table_specs.TABLES:
-    ours = table_specs.build(name, []).frame.filter(like="ours")
+    ours = laid_out.build(name, runs.frame([])).frame.filter(like="ours")
     assert ours.size
     assert (ours == "not run").all(axis=None)
 
@@ -364,12 +366,12 @@ def test_the_sweeps_fill_the_papers_cells(table, sweeps, cells):
     for arm in module.sweep(arg or None):
       config = module.get_config(arm["arg"]).to_dict()
       made.append(runs.Run(arm["name"], config))
-  filled = table_specs.arms_of(table, made)
+  filled = laid_out.arms_of(table, runs.frame(made))
   assert len(filled) == cells
   places = {place for place, _ in filled}
   if archs := table_specs.SPECS[table].archs:
     assert places == {(arch,) for arch in archs}
   else:
-    known = table_specs.build(table, [])
+    known = laid_out.build(table, runs.frame([]))
     keys = known.frame.iloc[:, : known.keys]
     assert places <= set(keys.itertuples(index=False, name=None))

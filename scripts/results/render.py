@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pandas as pd
 from matplotlib import figure
 
-from scripts.results import aggregate, output, table_specs
+from scripts.results import aggregate, output, tables
 
 PIXELS_PER_INCH = 100  # of the page; pictures hold twice as many
 _MANY_COLUMNS = 5  # more do not fit on a narrow screen
@@ -66,13 +66,13 @@ details {{ margin: 0.5rem 0 1.2rem; }}
 """
 
 
-def text(table: table_specs.Table) -> str:
+def text(table: tables.Table) -> str:
   """Returns a table for a terminal."""
   lines = grid(table.frame, keys=table.keys)
   return "\n".join([table.title, "", lines, "", *table.notes, ""])
 
 
-def md(table: table_specs.Table) -> str:
+def md(table: tables.Table) -> str:
   """Returns a Markdown table below a heading, its notes as a list."""
   frame = table.frame.map(lambda cell: str(cell).replace("|", "\\|"))
   lines = grid(frame, keys=table.keys, style="pipe")
@@ -95,7 +95,7 @@ def grid(frame: pd.DataFrame, *, keys: int = 1, style: str = "plain") -> str:
   return "\n".join(line.rstrip() for line in lines.splitlines())
 
 
-def csv(table: table_specs.Table) -> str:
+def csv(table: tables.Table) -> str:
   """Returns a table as CSV, every number in a field of its own.
 
   A column of estimates gives "<name>", "<name> ci", "<name> n" and "<name>
@@ -142,7 +142,7 @@ def _inert(cell):
   return cell
 
 
-def html(table: table_specs.Table) -> str:
+def html(table: tables.Table) -> str:
   """Returns a section of a page."""
   return "\n".join(
     (
