@@ -54,10 +54,8 @@ def panels(
   usable = [
     run
     for run in found
-    if run.complete
-    and not (run.trial or run.candidate)
-    and metric in run.logged
-    and run.cell["arm"] in arms
+    if run.complete and not (run.trial or run.candidate)
+    if metric in run.logged and run.cell["arm"] in arms
   ]
   if not usable:
     raise ValueError(_why_none(found, metric, arms))

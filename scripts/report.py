@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Sequence
 
+import numpy as np
 import pandas as pd
 
 from scripts import figures
@@ -59,7 +60,7 @@ def report(
     *_missing(built, wrong),
     *_figures(found, others),
     *_speed(frame),
-    *_differences(found),
+    *_differences(frame),
     *_runs(frame),
   )
   return content, results, wrong
@@ -170,41 +171,41 @@ def _texts(numbers, form):
   return [runs.UNKNOWN if math.isnan(n) else form.format(n) for n in numbers]
 
 
-def _differences(found):
-  """Returns how the configs in each folder differ from its most common one."""
+def _differences(frame):
+  """Returns how the configs of a recipe differ from its most common one."""
   parts = [
     render.heading("How the configs differ"),
     render.paragraph(
-      "Compared field by field with the most common value in the same folder; "
-      "seeds, evaluations, logging and the places of files are left out."
+      "Compared field by field with the recipe's most common value; seeds, "
+      "evaluations, logging and the places of files are left out."
     ),
   ]
-  folders = pd.Series([os.path.dirname(p) or "runs" for p in _short(found)])
-  for folder, places in folders.groupby(folders).groups.items():
-    inside = [found[i] for i in places]
-    configs = runs.configs(inside).rename(columns=lambda k: k.replace("/", "."))
+  for recipe, group in frame.groupby("recipe"):
+    configs = runs.configs(group.run)
     common = configs.apply(lambda field: field.value_counts().index[0])
-    compared = [k for k in configs if not runs.is_free(k.replace(".", "/"))]
-    texts = configs[compared].apply(
+    names = np.array([os.path.basename(p) for p in _short(group.run)])
+    texts = configs.apply(
       lambda config, common=common: "; ".join(
-        f"{k} = {v}" for k, v in config.items() if v != common[k]
+        f"{name.replace('/', '.')} = {value}"
+        for name, value in config.items()
+        if value != common[name] and not runs.is_free(name)
       ),
       axis=1,
     )
     rows = [
-      (_listed([inside[i] for i in texts.index[texts == text]]), text)
+      (_listed(names[texts == text]), text or "as most are")
       for text in texts.value_counts().index
     ]
-    table = pd.DataFrame(rows, columns=[folder, "differs in"])
-    parts.append(render.html_table(table.replace("", "as most are"), keys=2))
-    listing = [f"{k} = {v}" for k, v in common.items() if v != "absent"]
-    summary = f"The most common value of every field in {folder}"
-    parts.append(render.details(summary, "\n".join(listing)))
+    table = pd.DataFrame(rows, columns=[recipe, "differs in"])
+    parts.append(render.html_table(table, keys=2))
+    text = "\n".join(f"{k.replace('/', '.')} = {v}" for k, v in common.items())
+    summary = f"The most common value of every field in {recipe}"
+    parts.append(render.details(summary, text))
   return parts
 
 
-def _listed(group):
-  names = [os.path.basename(os.path.abspath(run.path)) for run in group]
+def _listed(names):
+  """Returns names in a line, of many the first."""
   more = f" and {len(names) - 6} more" if len(names) > 6 else ""
   return ", ".join(names[:6]) + more
 

@@ -94,23 +94,26 @@ class Arm:
   """The runs of one table cell.
 
   Attributes:
-    done: complete runs, one a seed, by seed.
-    open: incomplete runs.
-    copies: complete runs that repeat one of `done`, number for number.
-    metric: what was read from the complete runs.
+    metric: what was read from the complete runs; "" if there is none.
     values: of the metric by seed, fractions in percent; where there is a
       single run with a probe that has seeds of its own, by those.
-    probes: whether `values` are by probe seed.
+    seeds: of the complete runs.
+    open: paths of incomplete runs.
+    copies: paths of runs that repeat another one's seed and result.
     waiting: what candidates of a selection wait for, "" if for nothing.
   """
 
-  done: Sequence[runs.Run] = ()
-  open: Sequence[runs.Run] = ()
-  copies: Sequence[runs.Run] = ()
   metric: str = ""
   values: pd.Series = dataclasses.field(default_factory=pd.Series)
-  probes: bool = False
+  seeds: Sequence[int] = ()
+  open: Sequence[str] = ()
+  copies: Sequence[str] = ()
   waiting: str = ""
+
+  @property
+  def probes(self) -> bool:
+    """Whether `values` are by the seeds of a probe."""
+    return len(self.values) > len(self.seeds)
 
 
 def cell(arm: Arm | None) -> Estimate | str:
@@ -119,20 +122,20 @@ def cell(arm: Arm | None) -> Estimate | str:
     return NOT_RUN
   if arm.waiting:
     return arm.waiting
-  if not arm.done:
+  if not arm.metric:
     count = len(arm.open)
     return f"incomplete ({count} run{'s' * (count > 1)})"
   notes = [f"CI of {len(arm.values)} probes"] if arm.probes else []
   notes += [f"{len(arm.open)} incomplete"] if arm.open else []
   return dataclasses.replace(
-    estimate(arm.values), n=len(arm.done), note=", ".join(notes)
+    estimate(arm.values), n=len(arm.seeds), note=", ".join(notes)
   )
 
 
 def gain(new: Arm | None, old: Arm | None) -> Estimate | str:
   """Returns new − old of two arms, or why there is none."""
-  if not (new and new.done and old and old.done):
-    lacking = any(arm and not arm.done for arm in (new, old))
+  if not (new and new.metric and old and old.metric):
+    lacking = any(arm and not arm.metric for arm in (new, old))
     return "incomplete" if lacking else NOT_RUN
   if new.probes and old.probes:
     found = difference(new.values, old.values)
@@ -146,103 +149,82 @@ def gain(new: Arm | None, old: Arm | None) -> Estimate | str:
   return difference(new, old)
 
 
-def arm(repetitions: Sequence[runs.Run], metrics: Sequence[str]) -> Arm:
+def arm(group: pd.DataFrame, metrics: Sequence[str]) -> Arm:
   """Returns the runs of one cell as an arm.
 
   Args:
-    repetitions: runs, none of them a trial run.
+    group: rows of `runs.frame`, none of them a trial run.
     metrics: what to look for; the first that all complete runs have is read.
 
   Raises:
     ValueError: two runs share a seed but not their result, or differ in more
       than the seed; or a complete run lacks the metric.
   """
-  if all(run.candidate for run in repetitions):
-    repetitions, waiting = _selected(repetitions, metrics)
+  if group.candidate.notna().all():
+    group, waiting = _selected(group, metrics)
     if waiting:
       return Arm(waiting=waiting)
-  done = [run for run in repetitions if run.complete]
-  still = [run for run in repetitions if not run.complete]
-  if not done:
+  still = list(group.path[~group.complete])
+  done = group[group.complete].sort_values("seed", kind="stable")
+  if done.empty:
     return Arm(open=still)
   _check_alike(done)
-  metric = _choose(done, metrics)
-  by_seed, copies = _one_a_seed(done, metric)
-  values, probes = _values(by_seed, metric)
-  return Arm(by_seed, still, copies, metric, values, probes)
+  has = lambda metric: all(metric in run.finals for run in done.run)
+  metric = next(filter(has, metrics), metrics[0])
+  values = pd.Series([percent(run, metric) for run in done.run], done.seed)
+  repeated = done.seed.duplicated().to_numpy()
+  for seed, results in values[repeated].items():
+    if (values[[seed]] != results).any():
+      raise ValueError(
+        f"{' and '.join(done.path[done.seed == seed])} have the same seed "
+        f"({seed}), fill the same cell and differ in {metric}: "
+        f"{', '.join(f'{v:g}' for v in values[[seed]])}. Give only one, or "
+        "train one with another seed."
+      )
+  probes = _probes(done.run.iloc[0], metric) if len(done) == 1 else ()
+  return Arm(
+    metric,
+    probes if len(probes) > 1 else values[~repeated],
+    list(done.seed[~repeated]),
+    still,
+    list(done.path[repeated]),
+  )
+
+
+def _probes(run, metric):
+  """Returns the results of a probe that was fitted with several seeds."""
+  names = sorted(m for m in run.finals if m.startswith(f"{metric}-seed-"))
+  return pd.Series({name: percent(run, name) for name in names}, dtype=float)
 
 
 def _selected(candidates, metrics):
-  """Returns the candidates that count, or what they wait for."""
-
-  def tested(chosen):
-    return any(m in run.finals for m in metrics for run in chosen)
-
-  chosen = [run for run in candidates if run.chosen]
-  if chosen:
-    return chosen, "" if tested(chosen) else "selected, not tested yet"
-  count = len({run.candidate for run in candidates})
-  never_chosen = all(run.chosen is None for run in candidates)
-  complete = [run for run in candidates if run.complete]
-  if count == 1 and never_chosen and tested(complete):
+  """Returns the candidates that count, and what they wait for."""
+  complete = candidates[candidates.complete]
+  tested = [any(m in run.finals for m in metrics) for run in complete.run]
+  chosen = [bool(run.chosen) for run in candidates.run]
+  if any(chosen):
+    waits = not any(run.chosen for run in complete.run[tested])
+    return candidates[chosen], "selected, not tested yet" if waits else ""
+  count = candidates.candidate.nunique()
+  if count == 1 and candidates.run.iloc[0].chosen is None and any(tested):
     return candidates, ""  # there is nothing to choose between
-  what = f"{count} candidates" if count > 1 else "1 candidate"
-  return [], f"{what}, none selected yet"
+  return candidates, f"{count} candidate{'s' * (count > 1)}, none selected yet"
 
 
 def _check_alike(done):
   """Raises if runs differ in what may not differ within a cell."""
-  configs = runs.configs(done)
   different = [
     f"{name.replace('/', '.')}: {', '.join(values.unique())}"
-    for name, values in configs.items()
+    for name, values in runs.configs(done.run).items()
     if values.nunique() > 1 and not runs.is_free(name)
   ]
   if different:
-    paths = ", ".join(run.path for run in done[:3])
     more = f" and {len(done) - 3} more" if len(done) > 3 else ""
     raise ValueError(
-      f"{paths}{more} fill the same cell and differ in more than the seed "
-      f"({'; '.join(different[:3])}). A mean over them means nothing: give "
-      "the folders of one setting only."
+      f"{', '.join(done.path[:3])}{more} fill the same cell and differ in more "
+      f"than the seed ({'; '.join(different[:3])}). A mean over them means "
+      "nothing: give the folders of one setting only."
     )
-
-
-def _choose(done, metrics):
-  """Returns the first metric that all runs have; raises if there is none."""
-  for metric in metrics:
-    if all(metric in run.finals for run in done):
-      return metric
-  lacking = next(run for run in done if metrics[0] not in run.finals)
-  return lacking.final(metrics[0])  # raises, with what is there
-
-
-def _one_a_seed(done, metric):
-  """Returns (runs by seed, copies); raises on two results for a seed."""
-  by_seed, copies = {}, []
-  for run in done:
-    first = by_seed.setdefault(run.seed, run)
-    if first is run:
-      continue
-    if first.final(metric) != run.final(metric):
-      raise ValueError(
-        f"{first.path} and {run.path} have the same seed ({run.seed}), fill "
-        f"the same cell and differ in {metric}: {first.final(metric):g} and "
-        f"{run.final(metric):g}. Give one of the two only, or train one with "
-        "another seed."
-      )
-    copies.append(run)
-  return [by_seed[seed] for seed in sorted(by_seed)], copies
-
-
-def _values(done, metric):
-  """Returns values by seed, and whether they are of the probe's seeds."""
-  if len(done) == 1:
-    prefix = f"{metric}-seed-"
-    probes = sorted(k for k in done[0].finals if k.startswith(prefix))
-    if len(probes) > 1:
-      return pd.Series({k: percent(done[0], k) for k in probes}), True
-  return pd.Series({run.seed: percent(run, metric) for run in done}), False
 
 
 @functools.cache

@@ -94,8 +94,12 @@ def test_what_may_differ_among_seeds_does_not_keep_runs_apart():
     run(1, model_init="b", log_training_steps=5),
     run(2, plain),
   ]
-  assert aggregate.arm(same, ("loss",)).values.to_dict() == {0: 1, 1: 1, 2: 1}
+  assert aggregate.arm(runs.frame(same), ("loss",)).values.to_dict() == {
+    0: 1,
+    1: 1,
+    2: 1,
+  }
   with pytest.raises(
     ValueError, match=r"more than the seed \(lr: 1\.0, 2\.0\)"
   ):
-    aggregate.arm([*same, run(3, lr=2.0)], ("loss",))
+    aggregate.arm(runs.frame([*same, run(3, lr=2.0)]), ("loss",))

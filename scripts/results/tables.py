@@ -36,7 +36,7 @@ class Table:
   @property
   def filled(self) -> bool:
     """Whether any cell holds a result of a run."""
-    return any(arm.done for arm in self.arms.values())
+    return any(arm.metric for arm in self.arms.values())
 
 
 def build(name: str, frame: pd.DataFrame, metric: str | None = None) -> Table:
@@ -77,10 +77,11 @@ def arms_of(
   groups = frame[belongs].groupby(pd.Series(places, frame.index)[belongs])
   arms = {}
   for place, group in groups:
-    repetitions = list(group.run)
-    named = metric or (repetitions[0].config.get("table") or {}).get("metric")
+    named = metric or (group.run.iloc[0].config.get("table") or {}).get(
+      "metric"
+    )
     metrics = runs.ACCURACIES if guest[group.index[0]] else spec.metrics
-    arms[place] = aggregate.arm(repetitions, (named,) if named else metrics)
+    arms[place] = aggregate.arm(group, (named,) if named else metrics)
   return arms
 
 
@@ -151,7 +152,7 @@ def _overtasks(arms):
   """Returns the mean arm of several tasks; incomplete if one is not done."""
   if not any(arms):
     return None
-  done = sum(bool(arm and arm.done) for arm in arms)
+  done = sum(bool(arm and arm.metric) for arm in arms)
   if done < len(arms):
     return aggregate.Arm(waiting=f"incomplete: {done} of {len(arms)} tasks")
   by_seed = pd.DataFrame([arm.values for arm in arms])  # (tasks, seeds)
@@ -208,11 +209,11 @@ def _notes(name, arms, count):
       "95% confidence interval (Student's t). Differences are "
       "paired seed by seed where both arms have the same seeds, else Welch's."
     )
-  still = [run.path for arm in arms.values() for run in arm.open]
+  still = [path for arm in arms.values() for path in arm.open]
   if still:
     notes.append(f"Incomplete, left out of the means: {', '.join(still)}.")
   notes += _seeds(table_specs.SPECS[name].reference or runs.BASE, arms)
-  copies = [run.path for arm in arms.values() for run in arm.copies]
+  copies = [path for arm in arms.values() for path in arm.copies]
   if copies:
     notes.append(
       "Left out as copies of runs with the same seed and the same result: "
@@ -223,10 +224,7 @@ def _notes(name, arms, count):
 
 def _seeds(reference, arms):
   """Returns a note on arms that have other seeds than their reference."""
-  seeds = {
-    place: ", ".join(str(run.seed) for run in arm.done)
-    for place, arm in arms.items()
-  }
+  seeds = {place: ", ".join(map(str, arm.seeds)) for place, arm in arms.items()}
   different = collections.defaultdict(list)
   for (row, arm), ours in seeds.items():
     theirs = seeds.get((row, reference))
@@ -272,7 +270,7 @@ def results(frame: pd.DataFrame) -> Table | None:
     done = group.run[group.complete]
     for metric in done.iloc[0].headline if len(done) else ():
       found = {
-        name: aggregate.arm(list(repetitions.run), (metric,))
+        name: aggregate.arm(repetitions, (metric,))
         for name, repetitions in group.groupby("arm")
       }
       base = found.get(runs.BASE)
