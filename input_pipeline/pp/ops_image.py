@@ -5,6 +5,7 @@ Names, arguments and defaults are big_vision's. Images stay uint8 until
 """
 
 import contextlib
+import inspect
 from collections.abc import Sequence
 
 import cv2
@@ -206,32 +207,16 @@ def inception_crop(
 
 @op.takes_lazy
 def decode_jpeg_and_inception_crop(
-  size: int | tuple[int, int] | None = None,
-  area_min: float = 5,
-  area_max: float = 100,
-  ratio_min: float = 0.75,
-  ratio_max: float = 1.33,
-  method: str = "bilinear",
-  antialias: bool = False,
-  *,
-  key: str | None = None,
-  inkey: str = "image",
-  outkey: str = "image",
+  *args, key=None, inkey="image", outkey="image", **kw
 ):
   """Decodes (any format), then crops as `inception_crop` does."""
   source, target = key or inkey, key or outkey
   decoder = decode(inkey=source, outkey=target)
-  cropper = inception_crop(
-    size,
-    area_min,
-    area_max,
-    ratio_min,
-    ratio_max,
-    method,
-    antialias,
-    key=target,
-  )
+  cropper = inception_crop(*args, key=target, **kw)
   return lambda example, rng: cropper(decoder(example, rng), rng)
+
+
+decode_jpeg_and_inception_crop.__signature__ = inspect.signature(inception_crop)
 
 
 @op.takes_lazy
