@@ -60,7 +60,6 @@ NUMBERS = (
   "grad_accum",
 )
 NO_MEANING = {
-  "config.pp_modules": "all preprocessing ops are always known",
   "config.input.shuffle_buffer_size": "every epoch is shuffled as a whole",
   "config.input.cache_raw": "records are read from disk as needed",
   "config.input.cache": "records are read from disk as needed",

@@ -11,8 +11,6 @@ def test_keys_without_a_meaning_are_noted():
     "input": {"cache_raw": True, "shuffle_buffer_size": 250_000},
   }
   assert config_keys.check(config) == [
-    "config.pp_modules is accepted and ignored: all preprocessing ops are "
-    "always known.",
     "config.input.shuffle_buffer_size is accepted and ignored: every epoch is "
     "shuffled as a whole.",
     "config.input.cache_raw is accepted and ignored: records are read from "

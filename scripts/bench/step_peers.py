@@ -79,7 +79,7 @@ def ours(setting: Setting) -> Step:
 
   import dpn.tasks
   from dpn import flops, sharding
-  from scripts import made_up
+  from scripts import fake_data
   from trainers import build
 
   config = _config(setting)
@@ -94,12 +94,12 @@ def ours(setting: Setting) -> Step:
   task = dpn.tasks.make(config, batch_shards=mesh.size)
   begin = time.perf_counter()
   training = build.training(
-    config, task, spec, mesh, data_size=made_up.EXAMPLES
+    config, task, spec, mesh, data_size=fake_data.EXAMPLES
   )
   update = training.compile()
   compile_secs = time.perf_counter() - begin
   state = training.init(jax.random.key(0))
-  run = _donating(update, state, made_up.batch(training.batch_shapes))
+  run = _donating(update, state, fake_data.batch(training.batch_shapes))
   step = _jax_step(run, setting.dtype, compile_secs)
   peak = flops.peak(jax.devices()[0])
   step.peak = peak and peak * jax.device_count()
