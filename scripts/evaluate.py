@@ -27,7 +27,7 @@ from dpn import errors, sharding
 from dpn.tasks import base
 from dpn.weights import checkpoint, metadata
 from evaluators import base as evaluators_base
-from scripts import made_up
+from scripts import fake_data
 from scripts.results import output
 from trainers import build, cli, config_keys, loop
 
@@ -102,7 +102,7 @@ def restore(
     path: of the checkpoint.
   """
   train_step = build.train_step(
-    config, task, made_up.spec(config), mesh, data_size=made_up.EXAMPLES
+    config, task, fake_data.spec(config), mesh, data_size=fake_data.EXAMPLES
   )
   params = os.path.join(path, "params.safetensors")
   if os.path.isfile(params):
