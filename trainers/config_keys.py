@@ -1,8 +1,10 @@
 """The keys a config may have; anything else is an error."""
 
+import inspect
 from collections.abc import Iterable, Mapping
 
 from dpn import errors, schedules
+from dpn.weights import load
 
 
 def _duration(name: str) -> set[str]:
@@ -83,7 +85,9 @@ def check(config: Mapping) -> list[str]:
     if not isinstance(config.get(key), int | float | None):
       raise ValueError(f"config.{key} must be a number, got {config[key]!r}.")
   _check("config.mixup", config.get("mixup") or {}, MIXUP)
-  _check("config.model_load", config.get("model_load") or {}, {"dont_load"})
+  options = inspect.signature(load.load_variables).parameters
+  options = [name for name in options if name.startswith("dont_")]
+  _check("config.model_load", config.get("model_load") or {}, options)
   notes = []
   for path, why in NO_MEANING.items():
     section = config["input"] if path.startswith("config.input.") else config

@@ -28,7 +28,10 @@ def test_keys_without_a_meaning_are_noted():
     ({"input": {}}, r"config\.input is missing"),
     ({"lr": "0.1"}, r"config\.lr must be a number, got '0\.1'"),
     ({"mixup": {"pp": 0.1}}, r"in config\.mixup: 'pp'. Did you mean 'p'"),
-    ({"model_load": {"x": 1}}, r"in config\.model_load: 'x'. Known: dont_load"),
+    (
+      {"model_load": {"x": 1}},
+      r"model_load: 'x'. Known: dont_check, dont_load",
+    ),
   ],
 )
 def test_wrong_configs(config, message):

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from dpn import cutmix, losses
+from dpn.weights import model_options
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,6 +81,10 @@ class Classification:
       switch_prob=self.switch_prob,
       groups=self.mixup_groups,
     )
+
+  def model_options(self) -> Mapping[str, Any]:
+    """Returns what says which function the parameters compute, JSON-able."""
+    return model_options.options(self.model)
 
   def predict_fns(self):
     return {"predict": self._predict, "loss": self._loss}
