@@ -15,7 +15,7 @@ from dpn import metrics
 from dpn.weights import checkpoint
 from input_pipeline import pp, testing
 from scripts import made_up
-from trainers import config_keys, train
+from trainers import config_keys, loop
 
 FOLDER = pathlib.Path(__file__).parent
 CONFIGS = sorted(
@@ -120,7 +120,7 @@ def test_a_config_trains_and_evaluates(name, tmp_path, monkeypatch):
   # Seconds to compile, and the same for every config.
   monkeypatch.setattr(checkpoint, "_checksum", lambda state: 0)
   config = _shrunk(name)
-  train.train(config, str(tmp_path))
+  loop.train(config, str(tmp_path))
   rows = metrics.read(str(tmp_path / "metrics.jsonl"))
   steps = [1, 2] if config.total_steps else [0]
   assert [row["step"] for row in rows] == steps

@@ -39,10 +39,10 @@ BROKEN = "--config.evals.test.data.name=custom:scripts.chaos:Broken"
 FULL_AFTER_BYTES = 30_000  # less than a checkpoint's largest file
 BROKEN_CLOCK = """
 import runpy, sys
-from dpn import clock, metrics
+from dpn import timing, metrics
 def broken(*args):
   raise OSError("broken on purpose")
-clock.Clock.lap = metrics.Writer._show = broken
+timing.StepTimer.lap = metrics.Writer._show = broken
 sys.argv[0] = "trainers.train"
 runpy.run_module("trainers.train", run_name="__main__")
 """

@@ -134,14 +134,14 @@ def _speed(found):
     grouped[model, run.device].append(run)
   rows = []
   for (model, device), group in sorted(grouped.items()):
-    speed = stats.mean(_known(group, "images_per_sec", "img_per_sec"))
-    mfu = stats.mean(_known(group, "mfu", "mfu_percent"))
+    speed = stats.mean(_known(group, "images_per_sec", "images_per_sec"))
+    mfu = stats.mean(_known(group, "mfu", "mfu"))
     hours = _known(group, "core_hours", "core_hours", last=True)
     rows.append((
       *model,
       str(len(group)),
       f"{speed.value:,.0f}" if speed.n else runs.UNKNOWN,
-      f"{_percent(mfu.value):.0f}%" if mfu.n else runs.UNKNOWN,
+      f"{mfu.value:.0%}" if mfu.n else runs.UNKNOWN,
       f"{sum(hours):.2f}" if hours else runs.UNKNOWN,
       device,
     ))  # fmt: skip
@@ -158,10 +158,6 @@ def _speed(found):
 def _known(group, done_key, timing_key, last=False):
   values = (run.timed(done_key, timing_key, last) for run in group)
   return [value for value in values if value is not None]
-
-
-def _percent(mfu):
-  return 100 * mfu if mfu <= 1 else mfu
 
 
 def _differences(found):
@@ -214,7 +210,7 @@ def _runs(found):
 
 
 def _run(run, cell, found):
-  speed = run.timed("images_per_sec", "img_per_sec")
+  speed = run.timed("images_per_sec", "images_per_sec")
   seconds = (run.done or {}).get("seconds")
   return (
     _short(run.path, found),

@@ -68,7 +68,7 @@ def test_a_table_that_means_nothing_is_left_out_and_said(root, capsys):
 
 
 def test_speed_is_shown_where_it_was_recorded(root):
-  timing = {"step": 20, "img_per_sec": 1234.0, "core_hours": 0.25}
+  timing = {"step": 20, "images_per_sec": 1234.0, "core_hours": 0.25}
   for name in ("none-s0", "none-s1"):
     path = root / name / "timing.jsonl"
     path.write_text(json.dumps(timing) + "\n")

@@ -39,10 +39,9 @@ def batch(config, count: int) -> tuple[np.ndarray, list[str], str]:
   batches = data.batches()
   arrays = next(batches)
   batches.close()
-  image, labels = arrays["image"], arrays.get("labels", arrays.get("label"))
   if config.get("mixup"):
-    task = dpn.tasks.make(config)
-    image, labels = task.mix(jax.random.key(seed), image, labels)
+    arrays = dpn.tasks.make(config).augment(jax.random.key(seed), arrays)
+  image, labels = arrays["image"], arrays.get("labels", arrays.get("label"))
   names = data.examples.source.class_names("label")
   texts = [""] * count
   if labels is not None:

@@ -177,8 +177,9 @@ def _arm(module, entry, out, overrides):
 def _check_fields(config, fields):
   """Raises on what would fail at a run's start for sure."""
   for field in fields:
-    if (top := field.partition(".")[0]) not in config_keys.TOP:
-      raise ValueError(errors.unknown("field", top, config_keys.TOP))
+    known = config_keys.known(config)
+    if (top := field.partition(".")[0]) not in known:
+      raise ValueError(errors.unknown("field", top, known))
   if stem_ln := (config.get("model") or {}).get("stem_ln"):
     stem.get_norms(stem_ln)
 

@@ -21,7 +21,7 @@ CHECKPOINTS = files.CHECKPOINTS
 
 
 @dataclasses.dataclass(frozen=True)
-class Training:
+class TrainStep:
   """The training step and all it needs, before any array exists.
 
   Attributes:
@@ -52,27 +52,32 @@ class Training:
 
 
 @dataclasses.dataclass(frozen=True)
-class Experiment(Training):
+class Run:
   """Everything a run needs, built and checked, before any array exists.
 
   Attributes:
     config: as given.
+    step: the training step.
     mesh: the devices.
     data: training examples.
     evaluators: with how often they run.
     total_steps: length of the run.
     log_steps: steps from one log line to the next.
     ckpt_steps: steps from one checkpoint to the next.
+    keep_ckpt_steps: steps from one checkpoint that is kept for good to the
+      next; 0 for none but the last two.
     notes: on the config, for the person who starts the run.
   """
 
   config: Mapping[str, Any]
+  step: TrainStep
   mesh: jax.sharding.Mesh
   data: pipeline.TrainingData
   evaluators: list[evaluators_base.Scheduled]
   total_steps: int
   log_steps: int
   ckpt_steps: int
+  keep_ckpt_steps: int
   notes: list[str]
 
   @property
@@ -80,16 +85,16 @@ class Experiment(Training):
     return self.config["input"]["batch_size"]
 
   def due(self, every_steps: int, step: int) -> bool:
-    """Returns whether what happens `every_steps` happens after this step.
+    """Returns whether an action with this period is due after `step`.
 
-    Every 0 steps means at the end alone.
+    A period of 0 means at the end only.
     """
     at_end = step == self.total_steps
     return at_end or (every_steps > 0 and step % every_steps == 0)
 
 
-def from_config(config: Mapping[str, Any]) -> Experiment:
-  """Returns the experiment that a config describes.
+def from_config(config: Mapping[str, Any]) -> Run:
+  """Returns the run that a config describes.
 
   Raises:
     ValueError, OSError: if anything in the config is wrong or missing; the
@@ -104,34 +109,38 @@ def from_config(config: Mapping[str, Any]) -> Experiment:
     process_index=jax.process_index(),
     process_count=jax.process_count(),
   )
-  step = training(config, task, data.spec, mesh, data_size=data.num_examples)
+  step = train_step(config, task, data.spec, mesh, data_size=data.num_examples)
   sizes = _sizes(config, data.batch_size, data.num_examples)
   evaluators = evaluators_base.from_config(
     config, task.predict_fns(), mesh, sizes
   )
   for evaluator in evaluators:
     evaluator.check(step.shapes.variables)
-  return Experiment(
-    **{f.name: getattr(step, f.name) for f in dataclasses.fields(step)},
+  duration = lambda name, default: schedules.steps(
+    name, config, **sizes, default=default
+  )
+  return Run(
     config=config,
+    step=step,
     mesh=mesh,
     data=data,
     evaluators=evaluators,
     total_steps=sizes["total_steps"],
-    log_steps=schedules.steps("log_training", config, **sizes, default=50),
-    ckpt_steps=schedules.steps("ckpt", config, **sizes, default=1000),
+    log_steps=duration("log_training", 50),
+    ckpt_steps=duration("ckpt", 1000),
+    keep_ckpt_steps=duration("keep_ckpt", 0),
     notes=notes,
   )
 
 
-def training(
+def train_step(
   config: Mapping[str, Any],
   task: base.Task,
   spec: pipeline.Spec,
   mesh: jax.sharding.Mesh,
   *,
   data_size: int,
-) -> Training:
+) -> TrainStep:
   """Returns the training step of a config, for batches like `spec`.
 
   Args:
@@ -140,6 +149,9 @@ def training(
     spec: (shape, dtype) of a batch over all processes, by key.
     mesh: the devices.
     data_size: examples per epoch.
+
+  Raises:
+    ValueError: the config does not fit the task, the batches or the devices.
   """
   [batch_size] = {shape[0] for shape, _ in spec.values()}
   parts = _parts(config, batch_size, mesh)
@@ -161,7 +173,7 @@ def training(
     log_grad_depth=config.get("log_grad_depth", False),
   )
   by_batch = sharding.batch(mesh)
-  return Training(
+  return TrainStep(
     task=task,
     schedule_fns=schedule_fns,
     shapes=shapes,
@@ -208,7 +220,7 @@ def _ema_decay(config):
 
 
 def initial_state(
-  experiment: Experiment, checkpoints: checkpoint.Checkpointer
+  run: Run, checkpoints: checkpoint.Checkpointer
 ) -> tuple[update.TrainState, dict[str, int], str]:
   """Returns the state to train from, its position, and where it came from.
 
@@ -216,20 +228,20 @@ def initial_state(
   working directory), `config.model_init` (parameters and running statistics
   only), fresh.
   """
-  config = experiment.config
+  config = run.config
   start = {"examples_seen": 0}
   if checkpoints.latest is not None:
-    state, position = checkpoints.restore(experiment.shapes)
+    state, position = checkpoints.restore(run.step.shapes)
     return state, position, "this run's checkpoint"
   if config.get("resume"):
-    state, position = _resume(config["resume"], experiment)
+    state, position = _resume(config["resume"], run)
     return state, position, config["resume"]
-  state = experiment.init(jax.random.key(config.get("seed", 0)))
+  state = run.step.init(jax.random.key(config.get("seed", 0)))
   if not (path := config.get("model_init")):
     return state, start, "fresh parameters"
   variables = load_file(
     path,
-    experiment.task,
+    run.step.task,
     state.replace(ema=None).variables,
     pixels=metadata.pixels_of(config["input"].get("pp") or ""),
     **(config.get("model_load") or {}),
@@ -262,15 +274,15 @@ def load_file(
   return dict(jax.device_put(loaded, shardings))
 
 
-def description(experiment: Experiment) -> dict[str, str]:
+def description(run: Run) -> dict[str, str]:
   """Returns the metadata of the parameters' file: what model they are for."""
-  pp = experiment.config["input"].get("pp") or ""
+  pp = run.config["input"].get("pp") or ""
   return metadata.metadata(
-    experiment.task.model_options(), metadata.pixels_of(pp)
+    run.step.task.model_options(), metadata.pixels_of(pp)
   )
 
 
-def _resume(path: str, experiment: Experiment):
+def _resume(path: str, run: Run):
   where = files.locate(path)
   if where.is_file:
     # A finished run: its state lies beside its parameters.
@@ -283,7 +295,7 @@ def _resume(path: str, experiment: Experiment):
     )
   other = checkpoint.Checkpointer(where.path, read_only=True)
   with contextlib.closing(other):
-    state, position = other.restore(experiment.shapes, step=where.step)
+    state, position = other.restore(run.step.shapes, step=where.step)
   return state, {"examples_seen": position["examples_seen"]}
 
 

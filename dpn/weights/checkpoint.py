@@ -33,13 +33,20 @@ class Checkpointer:
   """
 
   def __init__(
-    self, directory: str, *, timeout_secs: int = 1200, read_only: bool = False
+    self,
+    directory: str,
+    *,
+    timeout_secs: int = 1200,
+    keep_every_steps: int = 0,
+    read_only: bool = False,
   ):
     """Opens, and creates if needed, `directory`.
 
     Args:
       directory: where the checkpoints lie.
       timeout_secs: a save that takes longer is an error.
+      keep_every_steps: never delete checkpoints at multiples of this step; 0
+        to keep the last two only.
       read_only: leave unfinished saves alone: another run may be writing.
 
     Raises:
@@ -49,12 +56,15 @@ class Checkpointer:
     if not read_only:
       _check_writable(directory)
     policies = ocp.training.preservation_policies
+    kept = [policies.LatestN(KEEP)]
+    if keep_every_steps:
+      kept.append(policies.EveryNSteps(keep_every_steps))
     context = ocp.Context()
     context.asynchronous.timeout_secs = timeout_secs
     self._orbax = ocp.training.Checkpointer(
       os.path.abspath(directory),
       context=context,
-      preservation_policy=policies.LatestN(KEEP),
+      preservation_policy=policies.AnyPreservationPolicy(kept),
       cleanup_tmp_directories=not read_only,
     )
 

@@ -93,17 +93,17 @@ def ours(setting: Setting) -> Step:
   }
   task = dpn.tasks.make(config, batch_shards=mesh.size)
   begin = time.perf_counter()
-  training = build.training(
+  train_step = build.train_step(
     config, task, spec, mesh, data_size=made_up.EXAMPLES
   )
-  update = training.compile()
+  update = train_step.compile()
   compile_secs = time.perf_counter() - begin
-  state = training.init(jax.random.key(0))
-  run = _donating(update, state, made_up.batch(training.batch_shapes))
+  state = train_step.init(jax.random.key(0))
+  run = _donating(update, state, made_up.batch(train_step.batch_shapes))
   step = _jax_step(run, setting.dtype, compile_secs)
   peak = flops.peak(jax.devices()[0])
   step.peak = peak and peak * jax.device_count()
-  step.flops = training.flops()
+  step.flops = train_step.flops()
   return step
 
 

@@ -94,7 +94,7 @@ def differences(repetitions: Sequence[runs.Run]) -> dict[str, list[str]]:
 
 def is_free(name: str) -> bool:
   """Returns whether a field, "a/b", may differ among the runs of a cell."""
-  return bool(_FREE.fullmatch(name) or workdir.FREE.fullmatch(name))
+  return bool(_FREE.fullmatch(name) or workdir.RESUMABLE_KEYS.fullmatch(name))
 
 
 def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -10,7 +10,7 @@ import numpy as np
 import safetensors
 
 from dpn import errors, metrics
-from trainers import provenance
+from trainers import workdir
 
 UNKNOWN = "unknown"
 
@@ -76,7 +76,7 @@ class Run:
     for start in reversed(self.starts):
       if start.get("config_hash"):
         return start["config_hash"]
-    return provenance.config_hash(self.config)
+    return workdir.config_hash(self.config)
 
   @property
   def device(self) -> str:
