@@ -1,5 +1,6 @@
 """From a config to the objects that train: no step is taken here."""
 
+import contextlib
 import dataclasses
 import os
 from collections.abc import Callable, Mapping
@@ -11,12 +12,12 @@ import numpy as np
 import dpn.tasks
 from dpn import flops, optim, schedules, sharding
 from dpn.tasks import base
-from dpn.weights import checkpoint, load, metadata
+from dpn.weights import checkpoint, files, load, metadata
 from evaluators import base as evaluators_base
-from input_pipeline import pipeline
+from input_pipeline import pipeline, pp
 from trainers import config_keys, update
 
-CHECKPOINTS = "checkpoints"
+CHECKPOINTS = files.CHECKPOINTS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,6 +103,7 @@ def from_config(config: Mapping[str, Any]) -> Run:
   notes = config_keys.check(config)
   mesh = sharding.make_mesh(config.get("mesh") or [("data", -1)])
   task = dpn.tasks.make(config, batch_shards=mesh.size)
+  pp.add_modules(config.get("pp_modules") or ())
   data = pipeline.training(
     config["input"],
     seed=config.get("seed", 0),
@@ -154,15 +156,13 @@ def train_step(
   """
   [batch_size] = {shape[0] for shape, _ in spec.values()}
   parts = _parts(config, batch_size, mesh)
-  one = _one_example(spec)
+  one = one_example(spec)
   params = jax.eval_shape(task.init, jax.random.key(0), one)["params"]
   sizes = _sizes(config, batch_size, data_size)
   tx, schedule_fns = optim.make(config, params, **sizes)
   ema_decay = _ema_decay(config)
   init = lambda rng: update.init(task, tx, rng, one, ema=ema_decay is not None)
-  shapes = _with_shardings(
-    jax.eval_shape(init, jax.random.key(0)), config, mesh
-  )
+  shapes = with_shardings(jax.eval_shape(init, jax.random.key(0)), config, mesh)
   shardings = jax.tree.map(lambda s: s.sharding, shapes)
   step = update.make(
     task,
@@ -240,39 +240,39 @@ def initial_state(
   state = run.step.init(jax.random.key(config.get("seed", 0)))
   if not (path := config.get("model_init")):
     return state, start, "fresh parameters"
-  pixels = metadata.pixels_of(config["input"].get("pp") or "")
-  more = config.get("model_load") or {}
-  state = load_file(path, run.step, state, pixels=pixels, **more)
-  return state, start, path
+  variables = load_file(
+    path,
+    run.step.task,
+    state.replace(ema=None).variables,
+    pixels=metadata.pixels_of(config["input"].get("pp") or ""),
+    **(config.get("model_load") or {}),
+  )
+  params = variables.pop("params")
+  return state.with_params(params).replace(model_state=variables), start, path
 
 
 def load_file(
-  path: str, step: TrainStep, state: update.TrainState, **more
-) -> update.TrainState:
-  """Returns the state with a file's parameters and running statistics.
+  path: str | load.Checkpoint, task: base.Task, variables: base.Variables, **kw
+) -> dict[str, Any]:
+  """Returns the variables with the values that a path stands for.
 
   Args:
-    path: of the file.
-    step: whose state it is.
-    state: for what the file does not give; it is consumed.
-    **more: see `load.load_variables`.
+    path: see `load.load_variables`.
+    task: whose model it is.
+    variables: for what is not loaded, and for the shardings.
+    **kw: see `load.load_variables`.
   """
-  shapes = step.shapes.replace(ema=None)
-  shardings = jax.tree.map(lambda s: s.sharding, shapes.variables)
+  shardings = jax.tree.map(lambda x: x.sharding, variables)
   mesh = jax.tree.leaves(shardings)[0].mesh
   # Parameters may be spread over machines; loading needs all of each here.
-  gather = jax.jit(
-    lambda variables: variables, out_shardings=sharding.replicated(mesh)
-  )
+  gather = jax.jit(lambda x: x, out_shardings=sharding.replicated(mesh))
   loaded = load.load_variables(
     path,
-    jax.device_get(gather(state.replace(ema=None).variables)),
-    model=getattr(step.task, "model", None),
-    **more,
+    jax.device_get(gather(variables)),
+    options=task.model_options(),
+    **kw,
   )
-  loaded = dict(jax.device_put(loaded, shardings))
-  state = state.with_params(loaded.pop("params"))
-  return state.replace(model_state=loaded)
+  return dict(jax.device_put(loaded, shardings))
 
 
 def description(run: Run) -> dict[str, str]:
@@ -283,29 +283,30 @@ def description(run: Run) -> dict[str, str]:
   )
 
 
-def _resume(workdir: str, run: Run):
-  directory = os.path.join(workdir, CHECKPOINTS)
-  if not os.path.isdir(directory):
+def _resume(path: str, run: Run):
+  where = files.locate(path)
+  if where.is_file:
+    # A finished run: its state lies beside its parameters.
+    folder = os.path.join(where.folder, files.CHECKPOINTS)
+    where = files.Location(folder, is_file=False)
+  if not os.path.isdir(where.path):
     raise FileNotFoundError(
-      f"config.resume={workdir!r}: there is no {directory}. Give the working "
+      f"config.resume={path!r}: there is no {where.path}. Give the working "
       "directory of a run, or use config.model_init to load a parameter file."
     )
-  other = checkpoint.Checkpointer(directory, read_only=True)
-  try:
-    if other.latest is None:
-      raise FileNotFoundError(f"config.resume: no checkpoint in {directory}.")
-    state, position = other.restore(run.step.shapes)
-    return state, {"examples_seen": position["examples_seen"]}
-  finally:
-    other.close()
+  other = checkpoint.Checkpointer(where.path, read_only=True)
+  with contextlib.closing(other):
+    state, position = other.restore(run.step.shapes, step=where.step)
+  return state, {"examples_seen": position["examples_seen"]}
 
 
-def _one_example(spec):
+def one_example(spec: pipeline.Spec):
   """Returns a batch of one: enough to initialise from, and cheap."""
   return {k: np.zeros((1, *s[1:]), dtype) for k, (s, dtype) in spec.items()}
 
 
-def _with_shardings(shapes, config, mesh):
+def with_shardings(shapes, config: Mapping[str, Any], mesh: jax.sharding.Mesh):
+  """Returns shapes with the shardings that a config gives them."""
   strategy = config.get("sharding_strategy") or []
   return jax.tree.map(
     lambda s, where: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=where),
