@@ -119,7 +119,11 @@ def loop(run, state, position, checkpoints, log, progress, preemption):
     return state, True
 
   def skipped():
-    return _skipped(run, batches, position.get("skipped", 0))
+    """Returns how many examples failed so far, if config.input skips them."""
+    if run.config.input.get("on_error") != "skip":
+      return {}
+    here = multihost_utils.process_allgather(np.int32(batches.skipped))
+    return {"skipped": position.get("skipped", 0) + int(np.sum(here))}
 
   def save(**position):
     with progress.phases.phase("checkpoint"):
@@ -221,14 +225,6 @@ def batches_from(run, examples_seen):
     sharding.batch(run.mesh),
     prefetch=run.config.get("prefetch_to_device") or 2,
   )
-
-
-def _skipped(run, batches, before):
-  """Returns how many examples failed so far, if config.input skips them."""
-  if run.config.input.get("on_error") != "skip":
-    return {}
-  here = multihost_utils.process_allgather(np.int32(batches.skipped))
-  return {"skipped": before + int(np.sum(here))}
 
 
 @contextlib.contextmanager
