@@ -74,7 +74,7 @@ def train(
     progress = log_lib.Progress(run, workdir, step, phases)
     stack.enter_context(contextlib.closing(progress))
     # Evaluations before the first step will write this step's row anew.
-    kept = step - bool(_due_first(run, step, position))
+    kept = step - _begins_with_row(run, step, position)
     log = log_lib.MetricsLog(workdir, step=kept, wandb=config.get("wandb"))
     stack.enter_context(contextlib.closing(log))
     state, done = loop(
@@ -111,7 +111,8 @@ def loop(run, state, position, checkpoints, log, progress, preemption):
     The last state, and whether nothing remains to be done.
   """
   step, seen = int(state.step), position["examples_seen"]
-  if due := _due_first(run, step, position):
+  if _begins_with_row(run, step, position):
+    due = _due_first(run, step, position)
     row = evaluate(run, due, state, progress)
     log.add(step, position.get("unevaluated", {}) | row)
     log.flush()
@@ -194,6 +195,11 @@ def _due_first(run, step, position):
     return [e for e in run.evaluators if run.due(e.every_steps, step)]
   every = step == run.total_steps == 0
   return [e for e in run.evaluators if step == 0 and (every or e.first)]
+
+
+def _begins_with_row(run, step, position):
+  """Returns whether this process writes a row of `step` before it trains."""
+  return "unevaluated" in position or bool(_due_first(run, step, position))
 
 
 def evaluate(run, evaluators, state, progress):
