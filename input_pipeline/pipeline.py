@@ -82,21 +82,14 @@ def training(
   for key in ("batch_size", "data"):
     if key not in config:
       raise ValueError(f"config.input needs {key}, it has {sorted(config)}.")
-  data = config.pop("data")
-  # A mixture's weights, and the section of each of its parts.
-  weights = {"": 1} if "name" in data else {k: w for k, w in data.items() if w}
-  if "name" in data:
-    sections = {"": {"data": data, "pp": config.pop("pp", "")}}
-  else:
-    sections = {name: config.pop(name, None) for name in data}
-    _check_mixture(config, data, weights, sections)
+  sections, weights = _sections(config)
   for key in config:
     if key not in _OPTIONS:
       known = ("data", "pp", *_OPTIONS)
       raise ValueError(errors.unknown("key of config.input", key, known))
   data = TrainingData(
-    parts=tuple(_part(sections[name]) for name in weights),
-    weights=tuple(weights.values()),
+    parts=tuple(map(_part, sections)),
+    weights=weights,
     process_index=process_index,
     process_count=process_count,
     **{"seed": seed, **config},
@@ -111,34 +104,40 @@ def training(
   return data
 
 
-def _check_mixture(config, data, weights, sections):
-  """Raises ValueError unless every part of a mixture has a section."""
+def _sections(config: dict[str, Any]):
+  """Takes the data out of the config; returns each part's section and weight.
+
+  Raises:
+    ValueError: a part of a mixture has no section, or a wrong one.
+  """
+  data = config.pop("data")
+  if "name" in data:
+    return ({"data": data, "pp": config.pop("pp", "")},), (1,)
   if "pp" in config:
     raise ValueError(
       "config.input.pp: the parts of a mixture have a pp each, as in "
       f"config.input.{next(iter(data), 'name')}.pp."
     )
+  sections = {name: config.pop(name, None) for name in data}
+  weights = {name: weight for name, weight in data.items() if weight}
   if not weights:
     raise ValueError(
       f"config.input.data needs a name and a split, or weights by name, got "
       f"{dict(data)}."
     )
   for name in weights:
-    section = sections[name]
-    if not isinstance(section, Mapping | ml_collections.ConfigDict):
+    section, known = sections[name], ("data", "pp")
+    if (
+      not isinstance(section, Mapping | ml_collections.ConfigDict)
+      or "data" not in section
+    ):
       raise ValueError(
         f"config.input.data mixes {', '.join(weights)}: config.input.{name} "
         f"must hold its data and pp, got {section!r}."
       )
-    for key in section:
-      if key not in ("data", "pp"):
-        raise ValueError(
-          errors.unknown("key of a mixture's part", key, ("data", "pp"))
-        )
-    if "data" not in section:
-      raise ValueError(
-        f"A mixture's part needs data, it has {sorted(section)}."
-      )
+    for key in set(section) - set(known):
+      raise ValueError(errors.unknown("key of a mixture's part", key, known))
+  return tuple(sections[name] for name in weights), tuple(weights.values())
 
 
 def _part(section: Mapping[str, Any]) -> batches.MixturePart:
