@@ -89,7 +89,6 @@ def onehot(
 
 def keep(*keys: str):
   """Keeps these keys and drops all others; a missing one is an error."""
-
   return lambda example, _: {key: op.get(example, key) for key in keys}
 
 
@@ -100,7 +99,6 @@ def drop(*keys: str):
 
 def copy(inkey: str, outkey: str):
   """Gives the value of `inkey` a second name, `outkey`."""
-
   return lambda example, _: {**example, outkey: op.get(example, inkey)}
 
 
