@@ -11,10 +11,11 @@ training loss and accuracy. 2 and 4 need runs with `config.log_grad_depth`.
 """
 
 import argparse
+import functools
 import math
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 from matplotlib import figure
@@ -35,6 +36,7 @@ _SCALE = "stem/ln0/scale"
 _DPI = 300
 _FILES = tuple(parameter_files.READERS)
 Drawn = dict[str, figure.Figure]  # name of the file → figure
+DEFAULTS = argparse.Namespace(arms=(), metric=None, last_steps=None, files=())
 
 
 def panels(
@@ -128,29 +130,19 @@ def _curves(grouped, metric):
   return plots.curves(grouped, metric, label, scale=100 if fraction else 1)
 
 
-def placements(found, args) -> Drawn:
-  """Returns Figure 1."""
-  return {"figure_1": _gains("figure_1", found, args.metric)}
-
-
-def ablations(found, args) -> Drawn:
-  """Returns Table 6 as bars."""
-  return {"table_6": _gains("6", found, args.metric)}
-
-
-def _gains(name, found, metric):
+def gains(name, found, args) -> Drawn:
   """Returns bars of the arms of a table of differences that were run."""
   spec = table_specs.SPECS[name]
-  arms = tables.arms_of(name, runs.frame(found), metric)
+  arms = tables.arms_of(name, runs.frame(found), args.metric)
   shown = [arm for arm in spec.arms if arm != spec.reference]
   ours, paper = {}, {}
   for arch in tables.archs(name, arms):
     reference = arms.get(((arch,), spec.reference))
-    gains = {
+    cells = {
       a: aggregate.gain(arms.get(((arch,), a)), reference) for a in shown
     }
-    if any(isinstance(g, aggregate.Estimate) for g in gains.values()):
-      ours[arch] = _estimates(gains)
+    if any(isinstance(cell, aggregate.Estimate) for cell in cells.values()):
+      ours[arch] = _estimates(cells)
       if spec.printed:
         paper[arch] = _estimates(
           {arm: table_specs.printed(arm, arch) for arm in shown}
@@ -158,12 +150,12 @@ def _gains(name, found, metric):
   if not ours:
     raise ValueError(
       f"None of the {len(found)} runs can be compared with {spec.reference} of "
-      "the same model, which "
-      f"{table_specs.short_title(name)} is about. Train it, or "
-      "give its folder as well."
+      f"the same model, which {table_specs.short_title(name)} is about. Train "
+      "it, or give its folder as well."
     )
   label = f"top-1 relative to {LABELS[spec.reference]} [points]"
-  return plots.gains(ours, paper, label, LABELS[runs.DPN])
+  file = name if name.startswith("figure") else f"table_{name}"
+  return {file: plots.gains(ours, paper, label, LABELS[runs.DPN])}
 
 
 def _estimates(cells):
@@ -222,16 +214,20 @@ def read_scale(path: str) -> np.ndarray:
 
 
 FIGURES: Mapping[str, Callable] = {
-  "1": placements,
+  "1": functools.partial(gains, "figure_1"),
   "2": depth,
   "3": scales,
   "4": embedding,
-  "6": ablations,
+  "6": functools.partial(gains, "6"),
   "curves": training,
 }
 
 
-def draw_all(found, args, names=FIGURES) -> tuple[Drawn, dict[str, str]]:
+def draw_all(
+  found: Sequence[runs.Run],
+  names: Iterable[str] = tuple(FIGURES),
+  args: argparse.Namespace = DEFAULTS,
+) -> tuple[Drawn, dict[str, str]]:
   """Returns the figures that can be drawn, and why the others cannot."""
   drawn, missing = {}, {}
   for name in names:
@@ -250,12 +246,6 @@ def save(drawn: Drawn, folder: str):
         path = os.path.join(folder, f"{name}.{suffix}")
         fig.savefig(path, dpi=_DPI)
         output.say(f"Wrote {path}")
-
-
-def options(**given) -> argparse.Namespace:
-  """Returns what the functions above take, with their defaults."""
-  defaults = {"arms": (), "metric": None, "last_steps": None, "files": ()}
-  return argparse.Namespace(**{**defaults, **given})
 
 
 def _parse(argv):
@@ -292,7 +282,7 @@ def main(argv: Sequence[str] | None = None):
         "Only Figure 3 is drawn from parameter files: give folders of runs."
       )
     if "all" in args.figure:
-      drawn, missing = draw_all(found, args)
+      drawn, missing = draw_all(found, args=args)
       for name, why in missing.items():
         output.say(f"Not drawn: {name}. {why}", sys.stderr)
       if not drawn:

@@ -59,7 +59,7 @@ def test_all_figures_of_a_folder(root, tmp_path, capsys):
 
 def test_bars_are_the_tables_differences(root):
   found = runs.find([str(root)])
-  fig = figures.FIGURES["6"](found, figures.options())["table_6"]
+  fig = figures.FIGURES["6"](found, figures.DEFAULTS)["table_6"]
   widths = [bar.get_width() for bar in fig.axes[0].patches]
   np.testing.assert_allclose(widths[:2], [-1.0, -3.0])  # base, pre
   assert np.isnan(widths[2:]).all()

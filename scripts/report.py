@@ -117,7 +117,7 @@ def _figures(found, others):
     for name in figures.FIGURES
     if name not in _BARS or others & {*table_specs.SPECS[_BARS[name]].arms}
   ]
-  drawn, missing = figures.draw_all(found, figures.options(), names)
+  drawn, missing = figures.draw_all(found, names)
   last = figures.default_last_steps(found)
   captioned = [
     (

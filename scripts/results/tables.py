@@ -77,9 +77,7 @@ def arms_of(
   groups = frame[belongs].groupby(pd.Series(places, frame.index)[belongs])
   arms = {}
   for place, group in groups:
-    named = metric or (group.run.iloc[0].config.get("table") or {}).get(
-      "metric"
-    )
+    named = metric or group.run.iloc[0].table.get("metric")
     metrics = runs.ACCURACIES if guest[group.index[0]] else spec.metrics
     arms[place] = aggregate.arm(group, (named,) if named else metrics)
   return arms
