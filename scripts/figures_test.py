@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from scripts import figures, testing
-from scripts.results import runs
+from scripts import figures as command
+from scripts import testing
+from scripts.results import figures, runs
 
 SCALE = "stem/ln0/scale"
 
@@ -47,7 +48,7 @@ def root(tmp_path):
 
 def test_all_figures_of_a_folder(root, tmp_path, capsys):
   out = tmp_path / "out"
-  figures.main([str(root), "--figure", "all", "-o", str(out)])
+  command.main([str(root), "--figure", "all", "-o", str(out)])
   names = {"figure_1", "figure_2", "figure_3", "figure_4", "table_6"}
   names |= {"curves_loss", "curves_accuracy"}
   assert {path.stem for path in out.iterdir()} == names
@@ -87,7 +88,7 @@ def test_scales_of_a_parameter_file(tmp_path):
   np.savez(
     path, **{f"params/{SCALE}": scale, "params/embedding/kernel": kernel}
   )
-  figures.main([str(path), "--figure", "3", "-o", str(tmp_path / "out")])
+  command.main([str(path), "--figure", "3", "-o", str(tmp_path / "out")])
   assert (tmp_path / "out" / "figure_3.png").exists()
   read = figures.read_scale(str(path))
   np.testing.assert_array_equal(read, scale.reshape(2, 3, 3))
@@ -115,4 +116,4 @@ def test_wrong_inputs_end_with_a_sentence(root, tmp_path):
     ([lone, "--figure", "curves", "--arms", "dpnn"], "Did you mean 'dpn'"),
   ):
     with pytest.raises(SystemExit, match=message):
-      figures.main([*argv, *out])
+      command.main([*argv, *out])

@@ -15,8 +15,15 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from scripts import figures
-from scripts.results import aggregate, output, render, runs, table_specs, tables
+from scripts.results import (
+  aggregate,
+  figures,
+  output,
+  render,
+  runs,
+  table_specs,
+  tables,
+)
 
 CAPTIONS = {
   "figure_1": "Gain of each placement of LayerNorms in the block, of "

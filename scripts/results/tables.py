@@ -138,7 +138,7 @@ def _with_groups(rows, reported, arms):
     result += [row for row in rows if row[:2] in reported and row[0] == arch]
     for group, tasks in groups.items():
       pair = [
-        _overtasks([arms.get(((arch, task), arm)) for task in tasks])
+        _over_tasks([arms.get(((arch, task), arm)) for task in tasks])
         for arm in (runs.BASE, runs.DPN)
       ]
       means = paper.loc[[(arch, task) for task in tasks]].mean()
@@ -146,7 +146,7 @@ def _with_groups(rows, reported, arms):
   return result + [row for row in rows if row[:2] not in reported]
 
 
-def _overtasks(arms):
+def _over_tasks(arms):
   """Returns the mean arm of several tasks; incomplete if one is not done."""
   if not any(arms):
     return None
