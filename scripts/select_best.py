@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 
 from dpn.weights import checkpoint
-from scripts import sweep
+from scripts.jobs import arms as arms_lib
 from scripts.results import output, render, runs
 
 SELECTION = "selection.json"
@@ -68,7 +68,7 @@ def choose(out: str, metric: str) -> dict[str, dict]:
   Raises:
     ValueError: it has no candidates, or a run is not done or lacks the metric.
   """
-  _, arms = sweep.read_index(out)
+  _, arms = arms_lib.read_index(out)
   competing = [arm for arm in arms.values() if arm.cell and arm.candidate]
   if not competing:
     raise ValueError(
@@ -111,7 +111,7 @@ def test_commands(
   Without the interpreter; the config has an argument `test` that adds an
   evaluator of that name.
   """
-  config, arms = sweep.read_index(out)
+  config, arms = arms_lib.read_index(out)
   commands = {}
   for choice in choices.values():
     for name in choice["runs"]:
