@@ -106,9 +106,9 @@ def test_wrong_inputs_end_with_a_sentence(root, tmp_path):
   for argv, message in (
     ([str(root), "--figure", "5"], "Unknown figure '5'"),
     ([str(plain), "--figure", "3"], "has no 'stem/ln0/scale'"),
-    ([lone, "--figure", "3"], "no file.*params.safetensors"),
+    ([lone, "--figure", "3"], r"There is no .*params\.safetensors"),
     ([lone, "--figure", "6"], "can be compared with dpn"),
-    ([str(tmp_path / "nowhere.npz"), "--figure", "3"], "no file"),
+    ([str(tmp_path / "nowhere.npz"), "--figure", "3"], "There is no"),
     ([str(root / "nowhere"), "--figure", "4"], "nowhere is not a folder"),
     ([str(plain), "--figure", "4"], "Only Figure 3 is drawn from"),
     ([str(other), "--figure", "3"], r"shape \(12,\); expected \(48,\)"),
