@@ -14,8 +14,8 @@ from configs import common
 from dpn import metrics
 from dpn.weights import checkpoint
 from input_pipeline import pp, testing
-from scripts import made_up
-from trainers import config_keys, train
+from scripts import fake_data
+from trainers import config_keys, loop
 
 FOLDER = pathlib.Path(__file__).parent
 CONFIGS = sorted(
@@ -120,7 +120,7 @@ def test_a_config_trains_and_evaluates(name, tmp_path, monkeypatch):
   # Seconds to compile, and the same for every config.
   monkeypatch.setattr(checkpoint, "_checksum", lambda state: 0)
   config = _shrunk(name)
-  train.train(config, str(tmp_path))
+  loop.train(config, str(tmp_path))
   rows = metrics.read(str(tmp_path / "metrics.jsonl"))
   steps = [1, 2] if config.total_steps else [0]
   assert [row["step"] for row in rows] == steps
@@ -155,7 +155,7 @@ def _check(config):
   task = dpn.tasks.make(config)
   batch = {
     key: jnp.zeros((2, *shape[1:]), dtype)
-    for key, (shape, dtype) in made_up.spec(config).items()
+    for key, (shape, dtype) in fake_data.spec(config).items()
   }
   variables = jax.eval_shape(task.init, jax.random.key(0), batch)
   loss = lambda v: task.measure(v, batch, rng=jax.random.key(0))[0]["loss"]

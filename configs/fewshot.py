@@ -58,6 +58,7 @@ def get_config(arg=None):
   config.model_init = arg.init
   config.model_load = {"dont_load": ["head/kernel", "head/bias"]}
   config.model = {
+    **common.MODEL_KW,
     "variant": arg.variant,
     "rep_size": arg.rep_size,
     "pool_type": arg.pool,

@@ -68,6 +68,7 @@ def get_config(arg=None):
   config.model_init = arg.init
   config.model_load = {"dont_load": ["head/kernel", "head/bias"]}
   config.model = {
+    **common.MODEL_KW,
     "variant": arg.variant,
     "rep_size": True,
     "pool_type": "tok",

@@ -183,19 +183,19 @@ def test_appendix_c():
   assert schedules.steps("total", config, **sizes) == 92_897
   del config.total_epochs  # too short with the images made up here
   config.total_steps = 92_897
-  experiment = build.from_config(config)
-  assert (experiment.log_steps, experiment.ckpt_steps) == (50, 1000)
-  every = {e.name: e.every_steps for e in experiment.evaluators}
+  run = build.from_config(config)
+  assert (run.log_steps, run.ckpt_steps) == (50, 1000)
+  every = {e.name: e.every_steps for e in run.evaluators}
   evals = {"train": 2500, "minival": 2500, "val": 2500, "fewshot": 10_000}
   assert every == evals
   # A plain B/16 with 1,000 classes has 86,567,656, of which the class token's
   # position makes 768; then pre_logits and two LayerNorms of 768 numbers.
   params = 86_567_656 - 768 + (768 * 768 + 768) + 4 * 768
-  assert _size(experiment.shapes.params) == params
-  moments = experiment.shapes.opt_state
+  assert _size(run.step.shapes.params) == params
+  moments = run.step.shapes.opt_state
   dtypes = {x.dtype.name for x in jax.tree.leaves(moments) if x.ndim > 0}
   assert dtypes == {"bfloat16", "float32"}
-  assert len(experiment.notes) == 3  # pp_modules, the buffer, cache_raw
+  assert len(run.notes) == 2  # the buffer, cache_raw
 
 
 def test_appendix_c_without_augmentation():
@@ -217,14 +217,14 @@ def test_appendix_c_without_augmentation():
 
 @pytest.mark.parametrize("constants", [APPENDIX_D, APPENDIX_E])
 def test_appendix_d_and_e(constants):
-  experiment = build.from_config(_config(FINETUNE, **constants))
-  assert experiment.total_steps == constants["STEPS"]
-  assert experiment.log_steps == 10
-  assert [e.every_steps for e in experiment.evaluators] == [100]
+  run = build.from_config(_config(FINETUNE, **constants))
+  assert run.total_steps == constants["STEPS"]
+  assert run.log_steps == 10
+  assert [e.every_steps for e in run.evaluators] == [100]
   num_train = {"imagenet2012": 99, "cifar100": 800}[constants["DATASET"]]
-  assert experiment.data.num_examples == num_train
-  assert experiment.data.spec["image"][0] == (512, 384, 384, 3)
-  [schedule] = experiment.schedule_fns
+  assert run.data.num_examples == num_train
+  assert run.data.spec["image"][0] == (512, 384, 384, 3)
+  [schedule] = run.step.schedule_fns
   warmup, total = constants["WARMUP"], constants["STEPS"]
   assert float(schedule(warmup)) == pytest.approx(1)
   assert float(schedule(warmup // 2)) == pytest.approx(0.5, abs=1e-3)
@@ -232,7 +232,7 @@ def test_appendix_d_and_e(constants):
   # Momentum in half precision, and nothing else.
   sizes = {
     x.dtype.name: x.size
-    for x in jax.tree.leaves(experiment.shapes.opt_state)
+    for x in jax.tree.leaves(run.step.shapes.opt_state)
     if x.ndim > 0
   }
   assert set(sizes) == {"bfloat16"}

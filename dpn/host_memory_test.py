@@ -19,7 +19,7 @@ from dpn import host_memory
 
 if sys.argv[1] == "keep":
   host_memory.keep_between_steps()
-import input_pipeline  # has settings of its own
+host_memory.keep_images()  # as the input does
 
 @jax.jit
 def step(v):

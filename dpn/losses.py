@@ -5,7 +5,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from dpn import errors
+from dpn import registry
 
 
 def softmax_xent(logits: jax.Array, labels: jax.Array) -> jax.Array:
@@ -59,11 +59,9 @@ _LOSSES = {"sigmoid_xent": sigmoid_xent, "softmax_xent": softmax_xent}
 
 
 def get(name: str) -> Callable[[jax.Array, jax.Array], jax.Array]:
-  """Returns the loss `name`, a function of logits and labels.
+  """Returns the loss `name`, or the one at an import path "package.module:fn".
 
   Raises:
     ValueError: there is no such loss.
   """
-  if name not in _LOSSES:
-    raise ValueError(errors.unknown("loss", name, _LOSSES))
-  return _LOSSES[name]
+  return registry.lookup("loss", name, _LOSSES)

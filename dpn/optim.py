@@ -9,7 +9,8 @@ The config's fields, where a list holds (pattern, value) and a parameter belongs
 to the first pattern that matches its whole name:
 
   optax_name: a gradient transformation of optax ("scale_by_adam"), or
-    "big_vision.scale_by_adafactor", "big_vision.momentum_hp", "big_vision.sgd".
+    "big_vision.scale_by_adafactor", "big_vision.momentum_hp", "big_vision.sgd",
+    or the import path of another ("mypkg.optimizers:scale_by_lion").
   optax: its arguments.
   lr: base learning rate.
   lr_mults: list with factors of `lr`; parameters not listed have 1.
@@ -32,7 +33,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from dpn import errors, schedules, trees
+from dpn import errors, registry, schedules, trees
 
 
 def make(
@@ -157,7 +158,10 @@ def _weight_decay(config, params):
 def _optimizer(name, kw):
   """Returns the gradient transformation `name`, made with arguments `kw`."""
   try:
-    make_tx = _OPTIMIZERS.get(name) or operator.attrgetter(name or "")(optax)
+    if ":" in (name or ""):
+      make_tx = registry.import_path("config.optax_name", name)
+    else:
+      make_tx = _OPTIMIZERS.get(name) or operator.attrgetter(name or "")(optax)
   except AttributeError:
     make_tx = None
   if not callable(make_tx):

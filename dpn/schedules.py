@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from dpn import errors
+from dpn import errors, registry
 
 UNITS = ("steps", "epochs", "examples", "percent")
 _REQUIRED = object()
@@ -98,7 +98,9 @@ def _to_steps(key, unit, value, sizes):
   return max(1, round(exact)) if exact else 0
 
 
-class _Clock(NamedTuple):
+class Clock(NamedTuple):
+  """Where a schedule stands; a decay is a function of (peak, clock)."""
+
   step: jax.Array  # (), from the start of the run
   since_warmup: jax.Array  # (), in steps, negative during warmup
   progress: jax.Array  # (), from 0 at the end of warmup to 1
@@ -161,15 +163,17 @@ def learning_rate(
     base: peak learning rate.
     decay_type: "cosine", "linear" or "polynomial" (power, end or linear_end),
       "rsqrt" (timescale and shift, also as durations; arXiv 2106.04560,
-      section 3.5) or "stair" (steps, mults).
+      section 3.5), "stair" (steps, mults), or the import path of a function
+      (peak, clock, *, …) → rate, see `Clock`.
     scale_with_batchsize: multiply base by batch_size / 256, arXiv 1706.02677.
     **kw: durations, and the arguments of the decay named above.
 
   Raises:
     ValueError: an unknown decay or argument, or a warmup as long as the run.
   """
+  decay = registry.lookup("decay_type", decay_type, _DECAYS)
   warmup, cooldown, decay_kw = _arguments(
-    decay_type, kw, total_steps, batch_size, data_size
+    decay_type, decay, kw, total_steps, batch_size, data_size
   )
   if scale_with_batchsize:
     if batch_size is None:
@@ -180,8 +184,8 @@ def learning_rate(
     step = jnp.asarray(step)
     since_warmup = step - warmup
     progress = jnp.clip(since_warmup / ((total_steps - warmup) or 1), 0.0, 1.0)
-    clock = _Clock(step, since_warmup, progress)
-    rate = _DECAYS[decay_type](base, clock, **decay_kw)
+    clock = Clock(step, since_warmup, progress)
+    rate = decay(base, clock, **decay_kw)
     if warmup:
       rate = rate * jnp.minimum(1.0, step / warmup)
     if cooldown:
@@ -191,11 +195,9 @@ def learning_rate(
   return schedule
 
 
-def _arguments(decay_type, kw, total_steps, batch_size, data_size):
+def _arguments(decay_type, decay, kw, total_steps, batch_size, data_size):
   """Returns (warmup steps, cooldown steps, arguments of the decay)."""
-  if decay_type not in _DECAYS:
-    raise ValueError(errors.unknown("decay_type", decay_type, _DECAYS))
-  parameters = inspect.signature(_DECAYS[decay_type]).parameters
+  parameters = inspect.signature(decay).parameters
   own = [p.name for p in parameters.values() if p.kind is p.KEYWORD_ONLY]
   durations = ["warmup", "cooldown"]
   durations += [name for name in own if name in ("timescale", "shift")]

@@ -11,8 +11,8 @@ import jax
 import numpy as np
 
 
-class Clock:
-  """Measures steps in intervals; every `lap` starts a new interval.
+class StepTimer:
+  """Times steps in intervals; every `lap` starts a new interval.
 
   Call `tick` once a step has really finished.
   """
@@ -44,14 +44,14 @@ class Clock:
       wait_secs: how long of it the steps waited for data.
 
     Returns:
-      img_per_sec, step_secs_p50 and _p95, data_wait_percent, and
+      images_per_sec, step_secs_p50 and _p95, data_wait_percent, and
       peak_memory_gb: of the first device if it keeps count, of the host
       process otherwise.
     """
     secs = max(time.monotonic() - self._start - self._paused_secs, 1e-9)
     steps = self._steps or [float("nan")]
     figures = {
-      "img_per_sec": len(self._steps) * self._batch_size / secs,
+      "images_per_sec": len(self._steps) * self._batch_size / secs,
       "step_secs_p50": float(np.percentile(steps, 50)),
       "step_secs_p95": float(np.percentile(steps, 95)),
       "data_wait_percent": min(100.0, 100.0 * wait_secs / secs),
@@ -73,11 +73,8 @@ def process_start() -> float:
   return time.monotonic() - age
 
 
-class Split:
-  """How a process's time since `begin` divides into named parts.
-
-  What no part claims is training.
-  """
+class PhaseTimer:
+  """Wall-clock seconds by phase; what no phase claims counts as training."""
 
   def __init__(self, begin: float):
     """Starts.
@@ -89,8 +86,8 @@ class Split:
     self._secs = collections.Counter()
 
   @contextlib.contextmanager
-  def part(self, name: str):
-    """Counts the time spent inside to the part `name`."""
+  def phase(self, name: str):
+    """Counts the time spent inside to the phase `name`."""
     begin = time.monotonic()
     try:
       yield
@@ -98,11 +95,11 @@ class Split:
       self.add(name, time.monotonic() - begin)
 
   def add(self, name: str, secs: float):
-    """Counts `secs`, just spent, to the part `name`."""
+    """Counts `secs`, just spent, to the phase `name`."""
     self._secs[name] += secs
 
   def secs(self) -> dict[str, float]:
-    """Returns the seconds of each part, and those of training."""
+    """Returns the seconds of each phase, and those of training."""
     total = time.monotonic() - self._begin
     rest = max(0.0, total - sum(self._secs.values()))
     return {**self._secs, "train": rest}

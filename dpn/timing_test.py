@@ -1,4 +1,4 @@
-"""The clock against hand-made times."""
+"""Timers against hand-made times."""
 
 import math
 import pathlib
@@ -17,17 +17,17 @@ def _now(monkeypatch):
   return now
 
 
-def _steps(watch, now, *secs):
+def _steps(timer, now, *secs):
   for duration in secs:
     now[0] += duration
-    watch.tick()
+    timer.tick()
 
 
 def test_figures_of_an_interval(now):
-  watch = timing.Clock(batch_size=32)
-  _steps(watch, now, 1.0, 2.0, 3.0, 10.0)
-  figures = watch.lap(wait_secs=4.0)
-  assert figures["img_per_sec"] == 4 * 32 / 16.0
+  timer = timing.StepTimer(batch_size=32)
+  _steps(timer, now, 1.0, 2.0, 3.0, 10.0)
+  figures = timer.lap(wait_secs=4.0)
+  assert figures["images_per_sec"] == 4 * 32 / 16.0
   assert figures["step_secs_p50"] == 2.5
   # Between the two largest, 0.95 * 3 = 2.85 of the way along.
   assert figures["step_secs_p95"] == pytest.approx(3.0 + 0.85 * 7.0)
@@ -36,31 +36,31 @@ def test_figures_of_an_interval(now):
 
 
 def test_every_lap_starts_anew(now):
-  watch = timing.Clock(batch_size=10)
-  _steps(watch, now, 100.0)
-  watch.lap(0.0)
-  _steps(watch, now, 0.5, 0.5)
+  timer = timing.StepTimer(batch_size=10)
+  _steps(timer, now, 100.0)
+  timer.lap(0.0)
+  _steps(timer, now, 0.5, 0.5)
   now[0] += 1.0  # after the last step, but in the interval
-  figures = watch.lap(0.0)
-  assert figures["img_per_sec"] == 2 * 10 / 2.0
+  figures = timer.lap(0.0)
+  assert figures["images_per_sec"] == 2 * 10 / 2.0
   assert figures["step_secs_p95"] == 0.5
 
 
 def test_pauses_do_not_count(now):
-  watch = timing.Clock(batch_size=10)
-  _steps(watch, now, 1.0)
+  timer = timing.StepTimer(batch_size=10)
+  _steps(timer, now, 1.0)
   now[0] += 60.0
-  watch.pause(60.0)
-  _steps(watch, now, 1.0)
-  figures = watch.lap(wait_secs=1.0)
-  assert figures["img_per_sec"] == 10.0
+  timer.pause(60.0)
+  _steps(timer, now, 1.0)
+  figures = timer.lap(wait_secs=1.0)
+  assert figures["images_per_sec"] == 10.0
   assert figures["step_secs_p50"] == figures["step_secs_p95"] == 1.0
   assert figures["data_wait_percent"] == 50.0
 
 
 def test_an_interval_without_steps_or_time(now):
-  figures = timing.Clock(batch_size=10).lap(wait_secs=1.0)
-  assert figures["img_per_sec"] == 0.0
+  figures = timing.StepTimer(batch_size=10).lap(wait_secs=1.0)
+  assert figures["images_per_sec"] == 0.0
   assert math.isnan(figures["step_secs_p50"])
   assert figures["data_wait_percent"] == 100.0
 
@@ -81,14 +81,14 @@ def test_hms(secs, text):
 
 
 def test_where_the_time_goes(now):
-  split = timing.Split(begin=now[0] - 5)
-  split.add("imports", 4.0)
-  with split.part("eval"):
+  phases = timing.PhaseTimer(begin=now[0] - 5)
+  phases.add("imports", 4.0)
+  with phases.phase("eval"):
     now[0] += 2.0
-  with split.part("eval"):
+  with phases.phase("eval"):
     now[0] += 3.0
   now[0] += 10.0
-  assert split.secs() == {"imports": 4.0, "eval": 5.0, "train": 11.0}
+  assert phases.secs() == {"imports": 4.0, "eval": 5.0, "train": 11.0}
 
 
 def test_this_process_is_older_than_its_clock_module():

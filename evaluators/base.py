@@ -1,30 +1,83 @@
-"""Evaluators by name, and when they run."""
+"""Evaluators by name or import path, and when they run."""
 
+import dataclasses
 import importlib
 import inspect
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol
+import pkgutil
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 
-from dpn import errors, schedules
+import evaluators
+from dpn import errors, registry, schedules, sharding
 from dpn.tasks import base
+from input_pipeline import device, pipeline
 
-TYPES = ("classification", "fewshot_lsr", "mean")
+TYPES = [
+  module.name
+  for module in pkgutil.iter_modules(evaluators.__path__)
+  if module.name != "base" and not module.name.endswith("_test")
+]
 
 
-class Evaluator(Protocol):
+@dataclasses.dataclass
+class Evaluator:
   """Measures variables on data of its own.
 
-  Constructed with (predict_fn, *, mesh, batch_size, **arguments), where the
-  arguments are the keys of `config.evals.<name>`.
+  A subclass is a dataclass of the name `Evaluator` in a module of its own,
+  which `config.evals.<name>.type` gives: one of `TYPES`, or a dotted path. Its
+  fields are the keys of `config.evals.<name>`.
+
+  Attributes:
+    predict_fn: (variables, batch) → whatever the task returns for `pred`.
+    mesh: the devices.
+    batch_size: examples at a time, over all devices.
   """
+
+  PRED: ClassVar[str] = "predict"  # what `pred` is by default
+
+  predict_fn: Callable[..., Any]
+  _: dataclasses.KW_ONLY
+  mesh: jax.sharding.Mesh
+  batch_size: int
+
+  def __post_init__(self):
+    sharding.check_batch_size("batch_size", self.batch_size, self.mesh)
 
   def check(self, variables: base.Variables):
     """Raises ValueError if it cannot run on variables of these shapes."""
 
   def run(self, variables: base.Variables) -> Mapping[str, float]:
     """Returns metrics by name; the same on every process."""
+    raise NotImplementedError
+
+  def open(
+    self, data: Mapping[str, Any], pp_fn: str, *, cache: bool = False
+  ) -> pipeline.EvaluationData:
+    """Returns this process's share of a data set.
+
+    Args:
+      data: the data set, see `input_pipeline.sources.make`.
+      pp_fn: preprocessing of each example.
+      cache: keep the preprocessed examples in memory.
+    """
+    return pipeline.evaluation(
+      data,
+      pp_fn,
+      self.batch_size,
+      process_index=jax.process_index(),
+      process_count=jax.process_count(),
+      cache=cache,
+    )
+
+  def batches(self, data: pipeline.EvaluationData) -> Iterator[base.Batch]:
+    """Returns global batches; `_mask` (batch,) is false where one is padded."""
+    return device.to_device(iter(data), sharding.batch(self.mesh))
+
+  def jit(self, function: Callable) -> Callable:
+    """Returns the function compiled, its results whole on every process."""
+    return jax.jit(function, out_shardings=sharding.replicated(self.mesh))
 
 
 class EvaluatorError(RuntimeError):
@@ -32,11 +85,21 @@ class EvaluatorError(RuntimeError):
 
 
 class Scheduled(NamedTuple):
-  """An evaluator and the number of steps from one run of it to the next."""
+  """An evaluator and when it runs.
+
+  Attributes:
+    name: in `config.evals`.
+    evaluator: what runs.
+    every_steps: from one run of it to the next.
+    prefix: of its metrics' names.
+    first: whether it runs before the first step, too.
+  """
 
   name: str
   evaluator: Evaluator
   every_steps: int
+  prefix: str
+  first: bool = False
 
   def check(self, variables: base.Variables):
     """Raises ValueError if it cannot run on variables of these shapes."""
@@ -46,7 +109,7 @@ class Scheduled(NamedTuple):
       raise ValueError(f"config.evals.{self.name}: {e}") from e
 
   def run(self, variables: base.Variables) -> dict[str, float]:
-    """Returns `{"<evaluator>/<metric>": value}`.
+    """Returns `{"<prefix><metric>": value}`.
 
     Raises:
       EvaluatorError: whatever went wrong.
@@ -57,7 +120,7 @@ class Scheduled(NamedTuple):
       raise EvaluatorError(
         f"Evaluator {self.name!r} failed: {type(e).__name__}: {e}"
       ) from e
-    return {f"{self.name}/{key}": float(v) for key, v in metrics.items()}
+    return {f"{self.prefix}{key}": float(v) for key, v in metrics.items()}
 
 
 def from_config(
@@ -68,8 +131,15 @@ def from_config(
 ) -> list[Scheduled]:
   """Returns the evaluators in `config.evals`.
 
-  Each has `type`, optionally `pred` (one of `predict_fns`), a duration `log`
-  (`config.log_eval_steps` if it has none), and the arguments of its type.
+  Each section has these keys, all but a duration with a default, and the
+  fields of its type:
+
+    type: see `Evaluator`; the section's name by default.
+    pred: one of `predict_fns`; the type says which by default.
+    pred_kw: further arguments of that function.
+    log_<unit>: how often it runs; `config.log_eval_<unit>` by default.
+    prefix: of its metrics; "<name>/" by default.
+    skip_first: if False, it runs before the first step, too.
 
   Args:
     config: the whole config.
@@ -84,36 +154,55 @@ def from_config(
   scheduled = []
   for name, section in (config.get("evals") or {}).items():
     section = dict(section)
-    path = f"config.evals.{name}"
     try:
       every = schedules.steps("log", section, **sizes, default=default)
       if not every:
         raise ValueError("how often it runs is missing, e.g. log_steps=100.")
       for unit in schedules.UNITS:
         section.pop(f"log_{unit}", None)
-      evaluator = _make(section, predict_fns, mesh, sizes["batch_size"])
+      prefix = section.pop("prefix", f"{name}/")
+      first = section.pop("skip_first", True) is False
+      cls = find(section.pop("type", name))
+      evaluator = _make(cls, section, predict_fns, mesh, sizes["batch_size"])
     except (ValueError, OSError) as e:
       kind = OSError if isinstance(e, OSError) else ValueError
-      raise kind(f"{path}: {e}") from e
-    scheduled.append(Scheduled(name, evaluator, every))
+      raise kind(f"config.evals.{name}: {e}") from e
+    scheduled.append(Scheduled(name, evaluator, every, prefix, first))
   return scheduled
 
 
-def _make(section, predict_fns, mesh, batch_size):
-  kind = section.pop("type", None)
-  if kind not in TYPES:
-    raise ValueError(errors.unknown("type", kind, TYPES))
-  cls = importlib.import_module(f"evaluators.{kind}").Evaluator
+def find(kind: str) -> type[Evaluator]:
+  """Returns the class `Evaluator` of one of `TYPES` or of a dotted path."""
+  if kind in TYPES:
+    return importlib.import_module(f"evaluators.{kind}").Evaluator
+  if isinstance(kind, str) and "." in kind:
+    return registry.import_path("type", f"{kind}:Evaluator")
+  raise ValueError(
+    f"{errors.unknown('type', kind, TYPES)} Or the path of a module of your "
+    "own with a class Evaluator, 'mypkg.confusion'."
+  )
+
+
+def _make(cls, section, predict_fns, mesh, batch_size):
+  """Returns an evaluator made with the keys of a section, after checks."""
   pred = section.pop("pred", cls.PRED)
   if pred not in predict_fns:
     raise ValueError(errors.unknown("pred", pred, predict_fns))
+  predict_fn = predict_fns[pred]
+  if pred_kw := section.pop("pred_kw", None):
+    reserved = ("variables", "batch")
+    predict_fn = registry.bind(
+      "pred", pred, predict_fn, pred_kw, reserved=reserved
+    )
   section.setdefault("batch_size", batch_size)
   known = dict(inspect.signature(cls).parameters)
   del known["predict_fn"], known["mesh"]
+  if (cache := section.pop("cache", None)) and "cache_final" in known:
+    section["cache_final"] = cache == "final_data"  # big_vision's newer name
   for key in section:
     if key not in known:
       raise ValueError(errors.unknown("key", key, known))
   for key, parameter in known.items():
     if parameter.default is parameter.empty and key not in section:
-      raise ValueError(f"{key} is missing; {kind} needs it.")
-  return cls(predict_fns[pred], mesh=mesh, **section)
+      raise ValueError(f"{key} is missing; {cls.__module__} needs it.")
+  return cls(predict_fn, mesh=mesh, **section)

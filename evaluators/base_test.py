@@ -1,7 +1,5 @@
 """Evaluators made from configs: their schedule, names and errors."""
 
-import pathlib
-
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -86,14 +84,65 @@ def test_errors_name_the_evaluator(section, changes, message):
 def test_missing_arguments_are_named(section):
   del section["data"]
   with pytest.raises(
-    ValueError, match=r"evals.val: data is missing; mean need"
+    ValueError, match=r"evals.val: data is missing; evaluators.mean needs it"
   ):
     _make({"val": section})
 
 
-def test_every_evaluator_can_be_named():
-  folder = pathlib.Path(base.__file__).parent
-  modules = {
-    path.stem for path in folder.glob("*.py") if "_test" not in path.stem
-  }
-  assert set(base.TYPES) == modules - {"__init__", "base"}
+OWN = """
+import dataclasses
+import numpy as np
+from evaluators import base
+
+@dataclasses.dataclass(kw_only=True)
+class Evaluator(base.Evaluator):
+  data: dict
+  scale: float = 1.0
+
+  def run(self, variables):
+    largest = -np.inf
+    for batch in self.batches(self.open(self.data, "")):
+      x = self.predict_fn(variables, batch)[0][batch["_mask"]]
+      largest = max(largest, x.max())
+    return {"max": self.scale * largest}
+"""
+
+
+def test_an_evaluator_of_ones_own(section, tmp_path, monkeypatch):
+  (tmp_path / "mypkg_evals").mkdir()
+  (tmp_path / "mypkg_evals" / "largest.py").write_text(OWN)
+  monkeypatch.syspath_prepend(tmp_path)
+  del section["pp_fn"]
+  section |= {"type": "mypkg_evals.largest", "scale": 2.0}
+  [evaluator] = _make({"val": section})
+  evaluator.check({"params": jnp.float32(10)})
+  assert evaluator.run({"params": jnp.float32(10)}) == {"val/max": 60.0}
+  with pytest.raises(ValueError, match=r"Unknown key 'scala'.*mean 'scale'"):
+    _make({"val": {**section, "scala": 2.0}})
+  with pytest.raises(ValueError, match=r"no module 'mypkg_evals.no'"):
+    _make({"val": {**section, "type": "mypkg_evals.no"}})
+
+
+def test_big_visions_keys(section):
+  power = lambda variables, batch, *, exponent: {"x": batch["x"] ** exponent}
+  del section["type"]
+  section |= {"prefix": "z/", "pred": "power", "pred_kw": {"exponent": 2}}
+  config = {"evals": {"mean": {**section, "cache": "final_data"}}}
+  make = lambda: base.from_config(
+    config, {"power": power}, sharding.make_mesh(), SIZES
+  )
+  [evaluator] = make()
+  assert evaluator.evaluator.cache_final
+  assert not evaluator.first
+  assert evaluator.run({"params": ()}) == {"z/x": pytest.approx(14 / 3)}
+  config["evals"]["mean"]["skip_first"] = False
+  assert make()[0].first
+  config["evals"]["mean"]["pred_kw"] = {"exponant": 2}
+  with pytest.raises(ValueError, match=r"option 'exponant'.*mean 'exponent'"):
+    make()
+
+
+def test_every_type_has_an_evaluator():
+  assert set(base.TYPES) >= {"classification", "fewshot_lsr", "mean"}
+  for name in base.TYPES:
+    assert issubclass(base.find(name), base.Evaluator)

@@ -119,3 +119,8 @@ def test_all_labels_missing_is_an_error(save):
   data = save(image=LOGITS, labels=0 * LABELS)
   with pytest.raises(ValueError, match="every one of them is masked out"):
     _classify(data)
+
+
+def test_a_wrong_label_key_is_named(save):
+  with pytest.raises(ValueError, match=r"label_key 'label'.*mean 'labels'"):
+    _classify(save(image=LOGITS, labels=LABELS), label_key="label")

@@ -154,9 +154,9 @@ def _predict(variables, batch):
   return None, {"pre_logits": x, "encoder": encoder}
 
 
-def _run(data, devices=4, batch_size=8, **kw):
+def _evaluator(data, devices=4, batch_size=8, **kw):
   kw = {"shots": (1, 5), "l2_reg": 2.0, "num_seeds": 3, **kw}
-  evaluator = fewshot_lsr.Evaluator(
+  return fewshot_lsr.Evaluator(
     _predict,
     mesh=jax.sharding.Mesh(jax.devices()[:devices], ("data",)),
     batch_size=batch_size,
@@ -165,7 +165,10 @@ def _run(data, devices=4, batch_size=8, **kw):
     pp_eval='keep("image", "label", "other")',
     **kw,
   )
-  return evaluator.run({"params": jnp.float32(1)})
+
+
+def _run(data, *args, **kw):
+  return _evaluator(data, *args, **kw).run({"params": jnp.float32(1)})
 
 
 def _want(y, y_test):
@@ -229,3 +232,8 @@ def test_evaluator_names_what_layers_there_are(data, layer, message):
 def test_the_devices_must_share_the_probes_batch(data):
   with pytest.raises(ValueError, match="batch_size=6 cannot be split over 4"):
     _run(data, batch_size=6)
+
+
+def test_a_wrong_label_key_is_named_before_the_run(data):
+  with pytest.raises(ValueError, match=r"label_key 'labels'.*mean 'label'"):
+    _evaluator(data, label_key="labels").check({"params": jnp.float32(1)})

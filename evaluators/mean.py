@@ -1,55 +1,63 @@
 """The mean over a data set of what a task measures for each example."""
 
 import collections
-from collections.abc import Callable, Mapping
-from typing import Any
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 
-from dpn import sharding
-from dpn.tasks import base
-from input_pipeline import device, pipeline
+from dpn.tasks import base as tasks_base
+from evaluators import base
 
 
-class MaskedMean:
-  """Averages per-example numbers over a data set, each example once.
+@dataclasses.dataclass(kw_only=True)
+class Evaluator(base.Evaluator):
+  """Reports the means of per-example numbers, each example counted once.
 
-  Padding (`_mask` false) never counts, whatever value it has.
+  Padding (`_mask` false) never counts, whatever value it has. Subclasses
+  override `measure`.
+
+  Attributes:
+    data: the data set, see `input_pipeline.sources.make`.
+    pp_fn: preprocessing of each example.
+    cache_final: keep the preprocessed data set in memory.
   """
 
-  def __init__(
-    self,
-    measure: Callable[[base.Variables, base.Batch], Mapping[str, jax.Array]],
-    data: pipeline.EvaluationData,
-    mesh: jax.sharding.Mesh,
-  ):
-    """Prepares the means of `measure`.
+  PRED: ClassVar[str] = "loss"
 
-    Args:
-      measure: returns {name: (batch,)}; "_mask" among them is the weight of
-        each example, 0 to leave it out.
-      data: batches with `_mask` (batch,).
-      mesh: the devices.
-    """
-    self._data = data
-    self._sharding = sharding.batch(mesh)
-    self._sums = jax.jit(
-      lambda variables, batch: _masked_sums(measure(variables, batch), batch),
-      out_shardings=sharding.replicated(mesh),
+  data: Mapping[str, Any]
+  pp_fn: str
+  cache_final: bool = False
+
+  def __post_init__(self):
+    super().__post_init__()
+    self._data = self.open(self.data, self.pp_fn, cache=self.cache_final)
+    self._sums = self.jit(
+      lambda variables, batch: masked_sums(
+        self.measure(variables, batch), batch["_mask"]
+      )
     )
 
-  def check(self, variables: base.Variables):
-    """Traces `measure` on variables and a batch of these shapes."""
-    shapes = self._data.spec | {"_mask": ((self._data.batch_size,), bool)}
+  def measure(
+    self, variables: tasks_base.Variables, batch: tasks_base.Batch
+  ) -> Mapping[str, jax.Array]:
+    """Returns {name: (batch,)}.
+
+    "_mask" among them is the weight of each example, 0 to leave it out.
+    """
+    return self.predict_fn(variables, batch)
+
+  def check(self, variables):
+    shapes = self._data.spec | {"_mask": ((self.batch_size,), bool)}
     batch = {k: jax.ShapeDtypeStruct(*v) for k, v in shapes.items()}
     jax.eval_shape(self._sums, variables, batch)
 
-  def __call__(self, variables: base.Variables) -> dict[str, float]:
-    """Returns the mean of each number."""
+  def run(self, variables):
     totals = collections.Counter()
     running = None
-    for batch in device.to_device(iter(self._data), self._sharding):
+    for batch in self.batches(self._data):
       # Fetching one batch late keeps the device busy and its memory bounded.
       running, done = self._sums(variables, batch), running
       totals.update(_to_host(done))
@@ -64,60 +72,27 @@ def _to_host(sums) -> dict[str, float]:
   return {k: float(v) for k, v in jax.device_get(sums or {}).items()}
 
 
-def _masked_sums(measured: Mapping[str, jax.Array], batch: base.Batch):
-  mask = jnp.where(batch["_mask"], measured.get("_mask", 1.0), 0.0)
+def masked_sums(
+  measured: Mapping[str, jax.Array], mask: jax.Array
+) -> dict[str, jax.Array]:
+  """Returns the weighted sum () of each number, and `_mask`, of the weights.
+
+  Args:
+    measured: {name: (batch,)}; "_mask" among them is each example's weight.
+    mask: (batch,), false where the batch is padded.
+
+  Raises:
+    ValueError: there is not one number per example.
+  """
+  weights = jnp.where(mask, measured.get("_mask", 1.0), 0.0)
   for name, values in measured.items():
-    if values.shape != mask.shape:
+    if values.shape != weights.shape:
       raise ValueError(
         f"{name!r} has shape {values.shape}; expected one number per example, "
-        f"{mask.shape}."
+        f"{weights.shape}."
       )
   sums = {
-    k: jnp.sum(jnp.where(mask > 0, mask * v, 0.0)) for k, v in measured.items()
+    name: jnp.sum(jnp.where(weights > 0, weights * values, 0.0))
+    for name, values in measured.items()
   }
-  return sums | {"_mask": jnp.sum(mask, dtype=jnp.float32)}
-
-
-class Evaluator:
-  """Reports the mean of whatever the task's prediction `loss` returns."""
-
-  PRED = "loss"
-
-  def __init__(
-    self,
-    predict_fn: Callable[[base.Variables, base.Batch], Any],
-    *,
-    mesh: jax.sharding.Mesh,
-    batch_size: int,
-    data: Mapping[str, Any],
-    pp_fn: str,
-    cache_final: bool = False,
-  ):
-    """Prepares the evaluation.
-
-    Args:
-      predict_fn: (variables, batch) → {name: (batch,)}.
-      mesh: the devices.
-      batch_size: images at a time, over all devices.
-      data: the data set, see `input_pipeline.sources.make`.
-      pp_fn: preprocessing of each example.
-      cache_final: keep the preprocessed data set in memory.
-    """
-    sharding.check_batch_size("batch_size", batch_size, mesh)
-    batches = pipeline.evaluation(
-      data,
-      pp_fn,
-      batch_size,
-      process_index=jax.process_index(),
-      process_count=jax.process_count(),
-      cache=cache_final,
-    )
-    self._mean = MaskedMean(predict_fn, batches, mesh)
-
-  def check(self, variables: base.Variables):
-    """Raises ValueError if variables of these shapes do not fit."""
-    self._mean.check(variables)
-
-  def run(self, variables: base.Variables) -> dict[str, float]:
-    """Returns the means."""
-    return self._mean(variables)
+  return sums | {"_mask": jnp.sum(weights, dtype=jnp.float32)}

@@ -35,7 +35,7 @@ FLAGS = (
   "--config.log_training_steps=5",
 )
 RESULTS = ("metrics.jsonl", "params.safetensors")
-BROKEN_EVALUATOR = "--config.evals.test.data.name=custom:scripts.chaos:Broken"
+BROKEN_EVALUATOR = "--config.evals.test.data.name=scripts.chaos:Broken"
 FULL_AFTER_BYTES = 30_000  # less than a checkpoint's largest file
 BROKEN_LOGGING = (
   "dpn.timing.peak_memory_bytes",

@@ -2,9 +2,10 @@
 
   python -m scripts.convert runs/dpn dpn.safetensors --to timm
 
-SRC is a run's folder, its checkpoints (…/checkpoints/1000), or a parameter file
-of this code base, big_vision, timm or Hugging Face: .npz, .safetensors, or a
-folder with config.json and model.safetensors. What it is, is recognized.
+SRC is a run's folder, one of its checkpoints (…/checkpoints/1000), or a
+parameter file of this code base, big_vision, timm or Hugging Face: .npz,
+.safetensors, or a folder with config.json and model.safetensors. What it is, is
+recognized.
 
 DST is an .npz file for big_vision, else a .safetensors file; for timm and hf a
 name without suffix makes a folder with a config.json as well. It must not exist
@@ -19,13 +20,8 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from dpn import errors
-from dpn.weights import metadata
-from scripts import (
-  conversion_changes,
-  conversion_files,
-  conversion_source,
-  conversion_targets,
-)
+from dpn.models import vit
+from dpn.weights import edit, export, model_options, vit_params
 
 
 def convert(
@@ -44,7 +40,7 @@ def convert(
   Args:
     source: see the module.
     target: likewise.
-    to: one of `conversion_targets.WRITERS`.
+    to: key of `export.SUFFIXES`.
     resolution: pixels of a side of the images; position embeddings are resized.
     patch_size: pixels of a side of a patch; the embedding is resized.
     fold_pixels: change the embedding so that the model takes pixels in [-1, 1].
@@ -54,18 +50,18 @@ def convert(
   Raises:
     ValueError, OSError: it cannot be read, converted or written.
   """
-  conversion_files.check_target(target, to)
+  export.check_target(target, to)
   for name, px in (("resolution", resolution), ("patch_size", patch_size)):
     if px is not None and px < 1:
       raise ValueError(f"--{name} must be at least one pixel, got {px}.")
-  model = conversion_source.read(source, options or {})
+  model = vit_params.read(source, options or {})
   if fold_pixels:
-    model = conversion_changes.fold_pixels(model)
+    model = edit.fold_pixels(model)
   if patch_size or resolution:
-    model = conversion_changes.resize(model, resolution, patch_size)
-  written = conversion_targets.write(model, to, no_embed_class)
-  conversion_files.write(target, written)
-  return [*model.notes, *written.notes, f"Wrote {target}."]
+    model = edit.resize(model, resolution, patch_size)
+  exported = export.export(model, to, no_embed_class=no_embed_class)
+  export.write(target, exported)
+  return [*model.notes, *exported.notes, f"Wrote {target}."]
 
 
 def parse_options(items: Sequence[str]) -> dict[str, object]:
@@ -75,9 +71,9 @@ def parse_options(items: Sequence[str]) -> dict[str, object]:
     ValueError: on an unknown option.
   """
   options = {}
+  known = model_options.options(vit.Model())
   for item in items:
     key, equals, value = item.partition("=")
-    known = ["num_classes", *metadata.RECORDED]
     if not equals:
       raise ValueError(f"--set: expected OPTION=VALUE, got {item!r}.")
     if key not in known:
@@ -93,31 +89,25 @@ def _parser():
   parser = argparse.ArgumentParser(
     description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
   )
-  parser.add_argument("source", metavar="SRC")
-  parser.add_argument("target", metavar="DST")
-  parser.add_argument(
-    "--to", required=True, choices=list(conversion_targets.WRITERS)
-  )
-  parser.add_argument(
-    "--resolution", type=int, help="resize position embeddings for such images"
-  )
-  parser.add_argument(
-    "--patch_size",
-    type=int,
-    help="resize the patch embedding by its pseudo-inverse (arXiv 2212.08013)",
-  )
-  parser.add_argument(
+  add = parser.add_argument
+  add("source", metavar="SRC")
+  add("target", metavar="DST")
+  add("--to", required=True, choices=list(export.SUFFIXES))
+  px = {"type": int, "metavar": "PX"}
+  add("--resolution", **px, help="resize position embeddings for such images")
+  add("--patch_size", **px, help="resize the patch embedding (2212.08013)")
+  add(
     "--fold_pixels",
     action="store_true",
-    help="fold the source's mean and std into the patch embedding, so that the "
-    "model takes pixels in [-1, 1]",
+    help="fold mean and std of the pixels into the patch embedding, so that "
+    "the model takes pixels in [-1, 1]",
   )
-  parser.add_argument(
+  add(
     "--no_embed_class",
     action="store_true",
     help="timm: no position for the class token (its no_embed_class=True)",
   )
-  parser.add_argument(
+  add(
     "--set",
     action="append",
     default=[],
@@ -129,18 +119,10 @@ def _parser():
 
 def main(argv: Sequence[str] | None = None):
   """Runs the command line; see the module."""
-  args = _parser().parse_args(argv)
+  args = vars(_parser().parse_args(argv))
   try:
-    notes = convert(
-      args.source,
-      args.target,
-      args.to,
-      resolution=args.resolution,
-      patch_size=args.patch_size,
-      fold_pixels=args.fold_pixels,
-      no_embed_class=args.no_embed_class,
-      options=parse_options(args.set),
-    )
+    options = parse_options(args.pop("set"))
+    notes = convert(**args, options=options)
   except (ValueError, OSError) as error:
     sys.exit(f"Error: {error}")
   print("\n".join(notes))

@@ -12,11 +12,11 @@ import safetensors.numpy
 
 from dpn import optim, trees
 from dpn.models import vit
-from dpn.weights import checkpoint, load, load_test, torch_names_test
+from dpn.weights import checkpoint, load, model_options, testing
 from scripts import convert
-from trainers import testing, update
+from trainers import testing as trainers_testing
+from trainers import update
 
-GOLDEN = torch_names_test.GOLDEN
 HEADS = {"num_heads": 2}
 
 
@@ -26,34 +26,29 @@ def source(tmp_path):
 
   def write(kind):
     (tmp_path / kind).mkdir()
-    return torch_names_test.write(tmp_path / kind, kind)
+    return testing.write_torch(tmp_path / kind, kind)
 
   return write
 
 
 @functools.cache
 def compiled(kind, **kw):
-  model = torch_names_test.make(kind, **kw)
-  return model, torch_names_test.shapes(model), jax.jit(model.apply)
+  model = testing.make(kind, **kw)
+  return model, testing.shapes_of(model), jax.jit(model.apply)
 
 
-def logits(path, kind, image=GOLDEN["image"], **kw):
+def logits(path, kind, image=testing.IMAGE, **kw):
   """Returns what our model makes of a file, options compared."""
   model, shapes, apply = compiled(kind, **kw)
-  params = load.load(str(path), shapes, model=model)
+  params = load.load(str(path), shapes, options=model_options.options(model))
   return apply({"params": params}, image)[0]
-
-
-def metadata(path):
-  with safetensors.safe_open(path, "numpy") as file:
-    return file.metadata()
 
 
 ROUTES = [
   ("timm_tok", ["big_vision", "hf", "timm"]),
   ("timm_map", ["timm", "big_vision"]),
   ("timm_gap", ["timm", "ours"]),
-  ("hf_model", ["hf", "timm"]),
+  ("hf_model", ["hf", "ours"]),
 ]
 
 
@@ -65,7 +60,10 @@ def test_logits_survive_every_route(tmp_path, source, kind, route):
     target = str(tmp_path / f"{i}.{suffix}")
     convert.convert(path, target, to, options=HEADS if i == 0 else {})
     np.testing.assert_allclose(
-      logits(target, kind), GOLDEN[f"{kind}/logits"], rtol=1e-4, atol=1e-5
+      logits(target, kind),
+      testing.GOLDEN[f"{kind}/logits"],
+      rtol=1e-4,
+      atol=1e-5,
     )
     path = target
 
@@ -83,16 +81,21 @@ def test_no_position_for_the_class_token(tmp_path, source):
 def test_metadata_is_recorded_and_honoured(tmp_path, source):
   target = tmp_path / "x.safetensors"
   convert.convert(source("hf_classifier"), str(target), "timm", options=HEADS)
-  said = metadata(target)
+  said = testing.metadata(target)
   assert said["format"] == "pt"
-  assert json.loads(said["model"])["norm"] == "layernorm,eps=1e-12"
+  assert json.loads(said["model"])["norm_kw"] == {"eps": 1e-12}
   assert json.loads(said["timm"])["act_layer"] == "gelu"
   assert json.loads(said["cls_row"]) is True
   model, shapes, _ = compiled("timm_tok", gelu="tanh")
   with pytest.raises(ValueError, match=r"config\.model\.gelu='exact'") as error:
-    load.load(str(target), shapes, model=model)
-  assert "config.model.norm='layernorm,eps=1e-12'" in str(error.value)
-  load.load(str(target), shapes, model=model, dont_check=["gelu", "norm"])
+    load.load(str(target), shapes, options=model_options.options(model))
+  assert "config.model.norm_kw={'eps': 1e-12}" in str(error.value)
+  load.load(
+    str(target),
+    shapes,
+    options=model_options.options(model),
+    dont_check=["gelu", "norm_kw"],
+  )
 
 
 def test_folders_of_both_libraries(tmp_path, source):
@@ -109,50 +112,31 @@ def test_folders_of_both_libraries(tmp_path, source):
       assert config["model_args"]["img_size"] == 9
     got = logits(folder, "hf_classifier")
     np.testing.assert_allclose(
-      got, GOLDEN["hf_classifier/logits"], rtol=1e-4, atol=1e-5
+      got, testing.GOLDEN["hf_classifier/logits"], rtol=1e-4, atol=1e-5
     )
 
 
-@pytest.mark.parametrize("layout", [*load_test.LAYOUTS, "scan", "cls"])
+@pytest.mark.parametrize("layout", [*testing.LAYOUTS, "scan", "cls"])
 def test_historical_layouts(tmp_path, layout):
-  kind, rename = load_test.LAYOUTS.get(layout, ("tok", lambda name: name))
-  want = load_test.golden(kind)
+  kind, rename = testing.LAYOUTS.get(layout, ("tok", lambda name: name))
+  want = testing.golden(kind)
   old = {rename(name): x for name, x in want.items()}
   if layout == "scan":
-    old = load_test.stack(want)
+    old = testing.stack(want)
   if layout == "cls":
     rows = np.random.RandomState(0).randn(1, 10, 16).astype(np.float32)
     old["pos_embedding"] = rows
     want["pos_embedding"] = rows[:, 1:]
     want["cls"] = want["cls"] + rows[:, :1]
-  path = load_test.write(tmp_path, old, prefix="opt/target/")
+  path = testing.write(tmp_path, old, prefix="opt/target/")
   target = str(tmp_path / "new.npz")
   notes = convert.convert(path, target, "big_vision")
-  assert (layout == "cls") == any("row" in note for note in notes)
+  assert (layout == "cls") == any("rows of" in note for note in notes)
   got = dict(np.load(target))
   assert json.loads(str(got.pop("metadata")))["layout"] == "ours"
   assert got.keys() == {f"params/{name}" for name in want}
   for name, x in want.items():
     np.testing.assert_array_equal(got[f"params/{name}"], x, name)
-
-
-def dpn_file(tmp_path, **kw):
-  """Returns the path of a random model of ours, with Dual PatchNorm."""
-  options = {
-    **torch_names_test.SIZE,
-    "stem_ln": "dpn",
-    "pool_type": "tok",
-    **kw,
-  }
-  model = vit.Model(5, **options)
-  rng = np.random.RandomState(0)
-  params = jax.tree.map(
-    lambda s: 1 + 0.3 * rng.randn(*s.shape).astype(np.float32),
-    torch_names_test.shapes(model),
-  )
-  path = str(tmp_path / "dpn.safetensors")
-  checkpoint.save_params(path, params)
-  return path, params
 
 
 @pytest.mark.parametrize(
@@ -167,7 +151,7 @@ def dpn_file(tmp_path, **kw):
   ],
 )
 def test_dual_patchnorm_keeps_its_norms(tmp_path, to, ln0, ln1):
-  path, params = dpn_file(tmp_path)
+  path, params = testing.write_ours(tmp_path)
   target, back = (str(tmp_path / f"{n}.safetensors") for n in "ab")
   notes = "\n".join(convert.convert(path, target, to))
   assert "no place for stem/ln0" in notes
@@ -193,12 +177,12 @@ def test_pixels_are_folded_in(tmp_path, source):
   target = str(tmp_path / "x.safetensors")
   notes = convert.convert(path, target, "ours", options=HEADS, fold_pixels=True)
   assert any("value_range" in note for note in notes)
-  z = (GOLDEN["image"] * std + mean) * 2 - 1  # ours, of the same images
+  z = (testing.IMAGE * std + mean) * 2 - 1  # ours, of the same images
   got = logits(target, "hf_classifier", z.astype(np.float32))
   np.testing.assert_allclose(
-    got, GOLDEN["hf_classifier/logits"], rtol=1e-4, atol=1e-4
+    got, testing.GOLDEN["hf_classifier/logits"], rtol=1e-4, atol=1e-4
   )
-  assert json.loads(metadata(target)["pixels"])["mean"] == [0.5] * 3
+  assert json.loads(testing.metadata(target)["pixels"])["mean"] == [0.5] * 3
 
 
 def test_resolution_and_patch_size(tmp_path, source):
@@ -222,12 +206,14 @@ def test_resolution_and_patch_size(tmp_path, source):
     rtol=1e-4,
     atol=1e-4,
   )
-  assert json.loads(metadata(target)["model"])["patch_size"] == [6, 6]
+  assert json.loads(testing.metadata(target)["model"])["patch_size"] == [6, 6]
 
 
 def test_checkpoints_of_a_run(tmp_path):
   """With running statistics, an average and an optimizer's state."""
-  config = testing.tiny_config(**{"model.norm": "batchnorm", "ema_decay": 0.9})
+  config = trainers_testing.tiny_config(
+    **{"model.norm": "batchnorm", "ema_decay": 0.9}
+  )
   (tmp_path / "config.json").write_text(json.dumps(config.to_dict()))
   model = vit.Model(10, **config.model)
   image = np.zeros((1, 16, 16, 1), np.float32)
@@ -291,10 +277,8 @@ def run(*argv):
 def test_wrong_inputs_of_the_command(tmp_path, source):
   path, out = source("timm_tok"), str(tmp_path / "x.safetensors")
   assert "num_heads=…" in run(path, out, "--to", "ours")
-  flat = torch_names_test.golden("timm_tok") | {
-    "reg_token": np.zeros((1, 4, 8))
-  }
-  registers = torch_names_test.write(tmp_path, "timm_tok", flat)
+  flat = testing.golden("timm_tok") | {"reg_token": np.zeros((1, 4, 8))}
+  registers = testing.write_torch(tmp_path, "timm_tok", flat)
   assert "registers (reg_token)" in run(registers, out, "--to", "ours")
   heads = ("--set", "num_heads=2")
   assert "Did you mean 'gelu'?" in run(
@@ -309,7 +293,6 @@ def test_wrong_inputs_of_the_command(tmp_path, source):
   assert "at least one pixel" in run(
     path, out, "--to", "ours", *heads, "--patch_size", "0"
   )
-  assert "is a file" in run(path, f"{path}/x.safetensors", "--to", "ours")
   assert "expected .npz" in run(path, out, "--to", "big_vision", *heads)
   (tmp_path / "there.npz").touch()
   there = str(tmp_path / "there.npz")
@@ -326,7 +309,7 @@ def test_wrong_inputs_of_the_command(tmp_path, source):
   assert "mean and std" in run(
     path, out, "--to", "ours", *heads, "--fold_pixels"
   )
-  dpn, _ = dpn_file(tmp_path)
+  dpn, _ = testing.write_ours(tmp_path)
   assert "sees the pixels" in run(dpn, out, "--to", "ours", "--patch_size", "6")
   said = run(dpn, out, "--to", "ours", "--set", "width=16")
   assert "reshaped" in said

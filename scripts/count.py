@@ -18,7 +18,7 @@ import dpn.tasks
 from dpn import flops, trees
 from dpn.tasks import base
 from input_pipeline import pipeline
-from scripts import made_up
+from scripts import fake_data
 from trainers import cli
 
 _BLOCK = re.compile(r"(encoderblock)(?:_\d+)?(/[^/]+)?.*")
@@ -71,7 +71,7 @@ def table(rows: pd.DataFrame) -> str:
 
 def main():
   config = _CONFIG.value
-  print(table(count(dpn.tasks.make(config), made_up.spec(config))))
+  print(table(count(dpn.tasks.make(config), fake_data.spec(config))))
 
 
 if __name__ == "__main__":

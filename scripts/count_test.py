@@ -7,7 +7,7 @@ import pytest
 
 import dpn.tasks
 from configs import digits
-from scripts import count, made_up
+from scripts import count, fake_data
 
 # Table 2 of arXiv 2112.02624, LN rows: 10^9 multiply-adds, 10^6 parameters.
 PUBLISHED = {
@@ -103,5 +103,5 @@ def test_table():
 
 
 def test_batches_without_data():
-  [*_, channels] = made_up.spec(digits.get_config())["image"][0]
+  [*_, channels] = fake_data.spec(digits.get_config())["image"][0]
   assert channels == 1

@@ -17,7 +17,7 @@ from absl import flags
 
 import dpn.tasks
 from dpn import sharding
-from scripts import made_up
+from scripts import fake_data
 from trainers import build, cli, config_keys
 
 REST = "activations, gradients"
@@ -28,16 +28,16 @@ def estimate(config) -> dict[str, int]:
   config_keys.check(config)
   mesh = sharding.make_mesh(config.get("mesh") or [("data", -1)])
   task = dpn.tasks.make(config, batch_shards=mesh.size)
-  training = build.training(
-    config, task, made_up.spec(config), mesh, data_size=made_up.EXAMPLES
+  step = build.train_step(
+    config, task, fake_data.spec(config), mesh, data_size=fake_data.EXAMPLES
   )
-  analysis = training.compile().memory_analysis()
-  shapes = training.shapes
+  analysis = step.compile().memory_analysis()
+  shapes = step.shapes
   return {
     "parameters": per_device(shapes.params),
     "optimizer": per_device(shapes.opt_state),
     "average": per_device(shapes.ema),
-    "batch": per_device(training.batch_shapes),
+    "batch": per_device(step.batch_shapes),
     REST: analysis.temp_size_in_bytes,
   }
 

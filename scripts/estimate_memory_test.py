@@ -18,12 +18,12 @@ from scripts import estimate_memory
 from trainers import build
 
 arguments = []
-compile = build.Training.compile
+compile = build.TrainStep.compile
 def keep(training):
   compiled = compile(training)
   arguments.append(compiled.memory_analysis().argument_size_in_bytes)
   return compiled
-build.Training.compile = keep
+build.TrainStep.compile = keep
 
 parts = []
 for devices in (1, 2, 4, 8):

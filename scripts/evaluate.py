@@ -1,18 +1,17 @@
 """Runs evaluators of a config on a checkpoint; nothing is trained.
 
   python -m scripts.evaluate --config configs/fewshot.py:variant=B/16 \
-    --checkpoint runs/dpn/params.safetensors --evals fewshot --out probe.json
+    --checkpoint runs/dpn --evals fewshot --out probe.json
 
-The checkpoint is a run's folder (its params.safetensors, or else the last
-checkpoint), a folder of checkpoints or one of them (…/checkpoints/1000), or any
-file that config.model_init takes. The config says what model it holds; its
-model_init, optimizer and training data are not used. The head is loaded unless
-only probes of a representation are asked for.
+The checkpoint is whatever config.model_init takes: a run's folder, one of its
+checkpoints (…/checkpoints/1000), or a parameter file of any supported library.
+The config says what model it holds; its model_init, optimizer and training data
+are not used. The head is loaded unless only probes of a representation are
+asked for.
 
 Prints a table; writes one row like those of metrics.jsonl.
 """
 
-import contextlib
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -25,11 +24,11 @@ from absl import flags
 import dpn.tasks
 from dpn import errors, sharding
 from dpn.tasks import base
-from dpn.weights import checkpoint, metadata
+from dpn.weights import checkpoint, load, metadata
 from evaluators import base as evaluators_base
-from scripts import made_up
+from scripts import fake_data
 from scripts.results import output
-from trainers import build, cli, config_keys, train
+from trainers import build, cli, config_keys
 
 HEAD = "head/(kernel|bias)"
 
@@ -43,7 +42,7 @@ def evaluate(
 
   Args:
     config: of the model and of the evaluators.
-    path: of the checkpoint.
+    path: of the checkpoint, see `dpn.weights.files.locate`.
     evals: names of evaluators; all of the config's without it. The step is None
       where the checkpoint does not know it.
 
@@ -60,8 +59,17 @@ def evaluate(
   evaluators = evaluators_base.from_config(
     config, task.predict_fns(), mesh, sizes | {"total_steps": 1}
   )
-  variables, step = restore(config, task, mesh, path)
-  row = {"step": step}
+  source = load.read(path)
+  variables = build.load_file(
+    source,
+    task,
+    _fresh(config, task, mesh),
+    pixels=_pixels(config),
+    dont_load=_unused(config),
+    dont_check=(config.get("model_load") or {}).get("dont_check", ()),
+    advice="Give the config of the model in the file.",
+  )
+  row = {"step": source.step}
   for evaluator in evaluators:
     row |= evaluator.run(variables)
   return row
@@ -90,39 +98,14 @@ def _with_evals(config, evals):
   return config
 
 
-def restore(
-  config: Mapping[str, Any], task: base.Task, mesh: jax.sharding.Mesh, path: str
-) -> tuple[base.Variables, int | None]:
-  """Returns the variables in a checkpoint, on the devices, and its step.
-
-  Args:
-    config: of the model; `evals` decides whether the head is loaded.
-    task: of the config.
-    mesh: the devices.
-    path: of the checkpoint.
-  """
-  training = build.training(
-    config, task, made_up.spec(config), mesh, data_size=made_up.EXAMPLES
-  )
-  params = os.path.join(path, "params.safetensors")
-  if os.path.isfile(params):
-    path = params
-  elif found := _checkpoints(path):
-    folder, step = found
-    checkpoints = checkpoint.Checkpointer(folder, read_only=True)
-    with contextlib.closing(checkpoints):
-      state, _ = checkpoints.restore(training.shapes, step=step)
-    return state.variables, int(state.step)
-  state = build.load_file(
-    path,
-    training,
-    training.init(jax.random.key(0)),
-    pixels=_pixels(config),
-    dont_load=_unused(config),
-    dont_check=(config.get("model_load") or {}).get("dont_check", ()),
-    advice="Give the config of the model in the file.",
-  )
-  return state.variables, _step_beside(path)
+def _fresh(config, task: base.Task, mesh) -> base.Variables:
+  """Returns initial variables on the devices."""
+  example = build.one_example(fake_data.spec(config))
+  init = lambda rng: dict(task.init(rng, example))
+  rng = jax.random.key(0)
+  shapes = build.with_shardings(jax.eval_shape(init, rng), config, mesh)
+  shardings = jax.tree.map(lambda s: s.sharding, shapes)
+  return jax.jit(init, out_shardings=shardings)(rng)
 
 
 def _pixels(config):
@@ -144,36 +127,6 @@ def _unused(config):
     for section in config["evals"].values()
   ]
   return [HEAD] if all(probes) else []
-
-
-def _checkpoints(path: str) -> tuple[str, int | None] | None:
-  """Returns the folder of checkpoints that a path means, and which of them.
-
-  None for a parameter file.
-  """
-  parent, last = os.path.split(os.path.normpath(path))
-  if last.isdigit() and os.path.isdir(parent or "."):
-    return parent or ".", int(last)
-  inner = os.path.join(path, build.CHECKPOINTS)
-  if os.path.isdir(inner):
-    return inner, None
-  if os.path.isdir(path) and any(name.isdigit() for name in os.listdir(path)):
-    return path, None
-  if not os.path.exists(path) and not os.path.splitext(path)[1]:
-    raise FileNotFoundError(
-      f"There is no checkpoint {path!r}. Give a run's folder, one of its "
-      "checkpoints, or a parameter file."
-    )
-  return None
-
-
-def _step_beside(path: str) -> int | None:
-  """Returns the step of the run that left a parameter file, if one did."""
-  done = os.path.join(os.path.dirname(path), train.DONE)
-  if os.path.basename(path) != "params.safetensors" or not os.path.exists(done):
-    return None
-  with open(done) as f:
-    return json.load(f)["step"]
 
 
 def table(row: Mapping[str, Any]) -> str:

@@ -6,7 +6,7 @@ import safetensors.numpy
 
 from dpn import metrics
 from scripts import evaluate
-from trainers import testing, train
+from trainers import loop, testing
 
 OTHER_RANGE = testing.PP.replace("-1, 1", "0, 1")
 
@@ -18,7 +18,7 @@ def run(tmp_path_factory):
     total_steps=4, ckpt_steps=2, **{"evals.test.log_steps": 2}
   )
   folder = tmp_path_factory.mktemp("run")
-  train.train(config, str(folder))
+  loop.train(config, str(folder))
   return config, folder, metrics.read(str(folder / "metrics.jsonl"))
 
 
@@ -80,11 +80,16 @@ def test_parameters_from_elsewhere(run, tmp_path):
       "checkpoints",
       ["test"],
       {"model.width": 8},
-      r"cls: \(1, 1, 16\) there, \(1, 1, 8\) here",
+      r"cls +\(1, 1, 8\) +\(1, 1, 16\) +reshaped",
     ),
-    ("nope", ["test"], {}, "There is no checkpoint '.*nope'. Give a run's"),
+    (
+      "nope",
+      ["test"],
+      {},
+      "There is no '.*nope'. Expected the folder of a run",
+    ),
     ("checkpoints/3", ["test"], {}, r"no checkpoint of step 3 .*\[2, 4\]"),
-    ("nope.npz", ["test"], {}, r"no file '.*nope\.npz'"),
+    ("nope.npz", ["test"], {}, r"There is no '.*nope\.npz'"),
     ("", [], {"evals": {}}, "has no evaluators"),
     ("", ["test"], {"modle": 1}, "Unknown key in config: 'modle'"),
   ],
@@ -101,7 +106,7 @@ def test_running_statistics_come_with_the_parameters(run, tmp_path):
   config = testing.tiny_config(
     total_steps=2, **{"model.norm": "batchnorm", "evals.test.log_steps": 2}
   )
-  train.train(config, str(tmp_path))
+  loop.train(config, str(tmp_path))
   rows = metrics.read(str(tmp_path / "metrics.jsonl"))
   path = str(tmp_path / "params.safetensors")
   got = evaluate.evaluate(config, path, ["test"])

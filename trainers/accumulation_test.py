@@ -12,8 +12,7 @@ import pytest
 from dpn import sharding
 from dpn.models import vit
 from dpn.tasks import classification
-from trainers import build, launching, update
-from trainers.testing import tiny_config
+from trainers import build, testing, update
 
 RNG = np.random.default_rng(0)
 BATCH = {
@@ -124,12 +123,12 @@ def test_average_by_hand():
 
 
 def test_built_from_a_config():
-  config = tiny_config(
-    grad_accum=2, ema_decay=0.9, sharding_strategy=launching.FSDP
+  config = testing.tiny_config(
+    grad_accum=2, ema_decay=0.9, sharding_strategy=testing.FSDP
   )
-  experiment = build.from_config(config)
-  state = experiment.init(jax.random.key(0))
-  state, _ = experiment.compile()(state, _zeros(experiment.batch_shapes))
+  run = build.from_config(config)
+  state = run.step.init(jax.random.key(0))
+  state, _ = run.step.compile()(state, _zeros(run.step.batch_shapes))
   assert state.ema["head"]["kernel"].shape == (16, 10)
   sharded = state.ema["Transformer"]["encoderblock_0"]["MlpBlock_0"]["Dense_0"]
   assert not sharded["kernel"].sharding.is_fully_replicated
@@ -151,4 +150,4 @@ def _zeros(shapes):
 )
 def test_refused(kw, message):
   with pytest.raises(ValueError, match=message):
-    build.from_config(tiny_config(**kw))
+    build.from_config(testing.tiny_config(**kw))

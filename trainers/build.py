@@ -1,5 +1,6 @@
 """From a config to the objects that train: no step is taken here."""
 
+import contextlib
 import dataclasses
 import os
 from collections.abc import Callable, Mapping
@@ -11,16 +12,16 @@ import numpy as np
 import dpn.tasks
 from dpn import flops, optim, schedules, sharding
 from dpn.tasks import base
-from dpn.weights import checkpoint, load, metadata
+from dpn.weights import checkpoint, files, load, metadata
 from evaluators import base as evaluators_base
-from input_pipeline import pipeline
+from input_pipeline import pipeline, pp
 from trainers import config_keys, update
 
-CHECKPOINTS = "checkpoints"
+CHECKPOINTS = files.CHECKPOINTS
 
 
 @dataclasses.dataclass(frozen=True)
-class Training:
+class TrainStep:
   """The training step and all it needs, before any array exists.
 
   Attributes:
@@ -51,27 +52,32 @@ class Training:
 
 
 @dataclasses.dataclass(frozen=True)
-class Experiment(Training):
+class Run:
   """Everything a run needs, built and checked, before any array exists.
 
   Attributes:
     config: as given.
+    step: the training step.
     mesh: the devices.
     data: training examples.
     evaluators: with how often they run.
     total_steps: length of the run.
     log_steps: steps from one log line to the next.
     ckpt_steps: steps from one checkpoint to the next.
+    keep_ckpt_steps: steps from one checkpoint that is kept for good to the
+      next; 0 for none but the last two.
     notes: on the config, for the person who starts the run.
   """
 
   config: Mapping[str, Any]
+  step: TrainStep
   mesh: jax.sharding.Mesh
   data: pipeline.TrainingData
   evaluators: list[evaluators_base.Scheduled]
   total_steps: int
   log_steps: int
   ckpt_steps: int
+  keep_ckpt_steps: int
   notes: list[str]
 
   @property
@@ -79,16 +85,16 @@ class Experiment(Training):
     return self.config["input"]["batch_size"]
 
   def due(self, every_steps: int, step: int) -> bool:
-    """Returns whether what happens `every_steps` happens after this step.
+    """Returns whether an action with this period is due after `step`.
 
-    Every 0 steps means at the end alone.
+    A period of 0 means at the end only.
     """
     at_end = step == self.total_steps
     return at_end or (every_steps > 0 and step % every_steps == 0)
 
 
-def from_config(config: Mapping[str, Any]) -> Experiment:
-  """Returns the experiment that a config describes.
+def from_config(config: Mapping[str, Any]) -> Run:
+  """Returns the run that a config describes.
 
   Raises:
     ValueError, OSError: if anything in the config is wrong or missing; the
@@ -97,40 +103,45 @@ def from_config(config: Mapping[str, Any]) -> Experiment:
   notes = config_keys.check(config)
   mesh = sharding.make_mesh(config.get("mesh") or [("data", -1)])
   task = dpn.tasks.make(config, batch_shards=mesh.size)
+  pp.add_modules(config.get("pp_modules") or ())
   data = pipeline.training(
     config["input"],
     seed=config.get("seed", 0),
     process_index=jax.process_index(),
     process_count=jax.process_count(),
   )
-  step = training(config, task, data.spec, mesh, data_size=data.num_examples)
+  step = train_step(config, task, data.spec, mesh, data_size=data.num_examples)
   sizes = _sizes(config, data.batch_size, data.num_examples)
   evaluators = evaluators_base.from_config(
     config, task.predict_fns(), mesh, sizes
   )
   for evaluator in evaluators:
     evaluator.check(step.shapes.variables)
-  return Experiment(
-    **{f.name: getattr(step, f.name) for f in dataclasses.fields(step)},
+  duration = lambda name, default: schedules.steps(
+    name, config, **sizes, default=default
+  )
+  return Run(
     config=config,
+    step=step,
     mesh=mesh,
     data=data,
     evaluators=evaluators,
     total_steps=sizes["total_steps"],
-    log_steps=schedules.steps("log_training", config, **sizes, default=50),
-    ckpt_steps=schedules.steps("ckpt", config, **sizes, default=1000),
+    log_steps=duration("log_training", 50),
+    ckpt_steps=duration("ckpt", 1000),
+    keep_ckpt_steps=duration("keep_ckpt", 0),
     notes=notes,
   )
 
 
-def training(
+def train_step(
   config: Mapping[str, Any],
   task: base.Task,
   spec: pipeline.Spec,
   mesh: jax.sharding.Mesh,
   *,
   data_size: int,
-) -> Training:
+) -> TrainStep:
   """Returns the training step of a config, for batches like `spec`.
 
   Args:
@@ -139,18 +150,19 @@ def training(
     spec: (shape, dtype) of a batch over all processes, by key.
     mesh: the devices.
     data_size: examples per epoch.
+
+  Raises:
+    ValueError: the config does not fit the task, the batches or the devices.
   """
   [batch_size] = {shape[0] for shape, _ in spec.values()}
   parts = _parts(config, batch_size, mesh)
-  one = _one_example(spec)
+  one = one_example(spec)
   params = jax.eval_shape(task.init, jax.random.key(0), one)["params"]
   sizes = _sizes(config, batch_size, data_size)
   tx, schedule_fns = optim.make(config, params, **sizes)
   ema_decay = _ema_decay(config)
   init = lambda rng: update.init(task, tx, rng, one, ema=ema_decay is not None)
-  shapes = _with_shardings(
-    jax.eval_shape(init, jax.random.key(0)), config, mesh
-  )
+  shapes = with_shardings(jax.eval_shape(init, jax.random.key(0)), config, mesh)
   shardings = jax.tree.map(lambda s: s.sharding, shapes)
   step = update.make(
     task,
@@ -162,7 +174,7 @@ def training(
     log_grad_depth=config.get("log_grad_depth", False),
   )
   by_batch = sharding.batch(mesh)
-  return Training(
+  return TrainStep(
     task=task,
     schedule_fns=schedule_fns,
     shapes=shapes,
@@ -209,7 +221,7 @@ def _ema_decay(config):
 
 
 def initial_state(
-  experiment: Experiment, checkpoints: checkpoint.Checkpointer
+  run: Run, checkpoints: checkpoint.Checkpointer
 ) -> tuple[update.TrainState, dict[str, int], str]:
   """Returns the state to train from, its position, and where it came from.
 
@@ -217,83 +229,84 @@ def initial_state(
   working directory), `config.model_init` (parameters and running statistics
   only), fresh.
   """
-  config = experiment.config
+  config = run.config
   start = {"examples_seen": 0}
   if checkpoints.latest is not None:
-    state, position = checkpoints.restore(experiment.shapes)
+    state, position = checkpoints.restore(run.step.shapes)
     return state, position, "this run's checkpoint"
   if config.get("resume"):
-    state, position = _resume(config["resume"], experiment)
+    state, position = _resume(config["resume"], run)
     return state, position, config["resume"]
-  state = experiment.init(jax.random.key(config.get("seed", 0)))
+  state = run.step.init(jax.random.key(config.get("seed", 0)))
   if not (path := config.get("model_init")):
     return state, start, "fresh parameters"
-  pixels = metadata.pixels_of(config["input"].get("pp") or "")
-  more = config.get("model_load") or {}
-  state = load_file(path, experiment, state, pixels=pixels, **more)
-  return state, start, path
+  variables = load_file(
+    path,
+    run.step.task,
+    state.replace(ema=None).variables,
+    pixels=metadata.pixels_of(config["input"].get("pp") or ""),
+    **(config.get("model_load") or {}),
+  )
+  params = variables.pop("params")
+  return state.with_params(params).replace(model_state=variables), start, path
 
 
 def load_file(
-  path: str, training: Training, state: update.TrainState, **more
-) -> update.TrainState:
-  """Returns the state with a file's parameters and running statistics.
+  path: str | load.Checkpoint, task: base.Task, variables: base.Variables, **kw
+) -> dict[str, Any]:
+  """Returns the variables with the values that a path stands for.
 
   Args:
-    path: of the file.
-    training: whose state it is.
-    state: for what the file does not give; it is consumed.
-    **more: see `load.load_variables`.
+    path: see `load.load_variables`.
+    task: whose model it is.
+    variables: for what is not loaded, and for the shardings.
+    **kw: see `load.load_variables`.
   """
-  shapes = training.shapes.replace(ema=None)
-  shardings = jax.tree.map(lambda s: s.sharding, shapes.variables)
+  shardings = jax.tree.map(lambda x: x.sharding, variables)
   mesh = jax.tree.leaves(shardings)[0].mesh
   # Parameters may be spread over machines; loading needs all of each here.
-  gather = jax.jit(
-    lambda variables: variables, out_shardings=sharding.replicated(mesh)
-  )
+  gather = jax.jit(lambda x: x, out_shardings=sharding.replicated(mesh))
   loaded = load.load_variables(
     path,
-    jax.device_get(gather(state.replace(ema=None).variables)),
-    model=training.task.model,
-    **more,
+    jax.device_get(gather(variables)),
+    options=task.model_options(),
+    **kw,
   )
-  loaded = dict(jax.device_put(loaded, shardings))
-  state = state.with_params(loaded.pop("params"))
-  return state.replace(model_state=loaded)
+  return dict(jax.device_put(loaded, shardings))
 
 
-def description(experiment: Experiment) -> dict[str, str]:
+def description(run: Run) -> dict[str, str]:
   """Returns the metadata of the parameters' file: what model they are for."""
-  pp = experiment.config["input"].get("pp") or ""
+  pp = run.config["input"].get("pp") or ""
   return metadata.metadata(
-    metadata.describe(experiment.task.model), metadata.pixels_of(pp)
+    run.step.task.model_options(), metadata.pixels_of(pp)
   )
 
 
-def _resume(workdir: str, experiment: Experiment):
-  directory = os.path.join(workdir, CHECKPOINTS)
-  if not os.path.isdir(directory):
+def _resume(path: str, run: Run):
+  where = files.locate(path)
+  if where.is_file:
+    # A finished run: its state lies beside its parameters.
+    folder = os.path.join(where.folder, files.CHECKPOINTS)
+    where = files.Location(folder, is_file=False)
+  if not os.path.isdir(where.path):
     raise FileNotFoundError(
-      f"config.resume={workdir!r}: there is no {directory}. Give the working "
+      f"config.resume={path!r}: there is no {where.path}. Give the working "
       "directory of a run, or use config.model_init to load a parameter file."
     )
-  other = checkpoint.Checkpointer(directory, read_only=True)
-  try:
-    if other.latest is None:
-      raise FileNotFoundError(f"config.resume: no checkpoint in {directory}.")
-    state, position = other.restore(experiment.shapes)
-    return state, {"examples_seen": position["examples_seen"]}
-  finally:
-    other.close()
+  other = checkpoint.Checkpointer(where.path, read_only=True)
+  with contextlib.closing(other):
+    state, position = other.restore(run.step.shapes, step=where.step)
+  return state, {"examples_seen": position["examples_seen"]}
 
 
-def _one_example(spec):
+def one_example(spec: pipeline.Spec):
   """Returns a batch of one: enough to initialise from, and cheap."""
   return {k: np.zeros((1, *s[1:]), dtype) for k, (s, dtype) in spec.items()}
 
 
-def _with_shardings(shapes, config, mesh):
+def with_shardings(shapes, config: Mapping[str, Any], mesh: jax.sharding.Mesh):
+  """Returns shapes with the shardings that a config gives them."""
   strategy = config.get("sharding_strategy") or []
   return jax.tree.map(
     lambda s, where: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=where),

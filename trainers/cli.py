@@ -27,7 +27,7 @@ def define_config() -> flags.FlagHolder:
     "config",
     None,
     "Path of a config file, its arguments after a colon.",
-    # Any field may be set; trainers.schema refuses the unknown ones.
+    # Any field may be set; trainers.config_keys refuses the unknown ones.
     lock_config=False,
     accept_new_attributes=True,
   )

@@ -1,30 +1,37 @@
-"""Scripts that share a command line end with a message alone."""
+"""Programs that share a command line end with a message alone."""
 
 import pathlib
 import subprocess
 import sys
 
-import pytest
-
 ROOT = pathlib.Path(__file__).parent.parent
 
 
-@pytest.mark.parametrize(
-  ("config", "message"),
-  [
-    ("configs/digits.py:stem_ln=dnp", "Unknown stem_ln 'dnp'. Did you mean"),
-    ("configs/digist.py", "No such file or directory: 'configs/digist.py'"),
-  ],
-)
-def test_a_wrong_config(config, message):
-  run = lambda *more: subprocess.run(
-    [sys.executable, "-m", "scripts.count", "--config", config, *more],
+def _run(tmp_path, config, *more):
+  done = subprocess.run(
+    [
+      *(sys.executable, "-m", "trainers.train"),
+      *(f"--config=configs/{config}", f"--workdir={tmp_path / 'run'}"),
+      *more,
+    ],
     cwd=ROOT,
     capture_output=True,
     text=True,
   )
-  short, long = run(), run("--traceback")
-  assert short.returncode == long.returncode == 1
-  assert message in short.stderr
-  assert "Traceback" not in short.stderr
-  assert "Traceback" in long.stderr
+  assert done.returncode == 1
+  assert not (tmp_path / "run").exists()
+  return done.stderr
+
+
+def test_a_wrong_config(tmp_path):
+  short = _run(tmp_path, "digits.py:stem=dpn")
+  message = "Error: Unknown config argument 'stem'. Did you mean 'stem_ln'"
+  assert short.startswith(message)
+  assert "Traceback" not in short
+  assert "Traceback" in _run(tmp_path, "digits.py:stem=dpn", "--traceback")
+
+
+def test_no_config(tmp_path):
+  said = _run(tmp_path, "digist.py")
+  assert "No such file or directory: 'configs/digist.py'" in said
+  assert "Traceback" not in said

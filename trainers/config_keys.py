@@ -1,24 +1,19 @@
-"""The keys a config may have; anything else is an error."""
+"""The keys that a config may have; any other is an error."""
 
+import inspect
 from collections.abc import Iterable, Mapping
 
+import dpn.tasks
 from dpn import errors, schedules
+from dpn.weights import load
 
-
-def _duration(name: str) -> set[str]:
-  return {f"{name}_{unit}" for unit in schedules.UNITS}
-
-
-TOP = {
+DURATIONS = ("total", "log_training", "log_eval", "ckpt", "keep_ckpt")
+# What the trainer reads; `dpn.tasks` adds what the task reads.
+TRAINER = {
   "seed",
   "task",
   "input",
-  "num_classes",
-  "loss",
-  "init_head_bias",
-  *_duration("total"),
-  "model_name",
-  "model",
+  *(f"{name}_{unit}" for name in DURATIONS for unit in schedules.UNITS),
   "model_init",
   "model_load",
   "resume",
@@ -30,10 +25,6 @@ TOP = {
   "lr_mults",
   "grad_clip_norm",
   "schedule",
-  "mixup",
-  *_duration("log_training"),
-  *_duration("log_eval"),
-  *_duration("ckpt"),
   "ckpt_timeout",
   "log_grad_depth",
   "prefetch_to_device",
@@ -41,14 +32,12 @@ TOP = {
   "mesh",
   "sharding_strategy",
   "wandb",
-  "pp_modules",
   "deterministic",
   "ema_decay",
   "grad_accum",
   "strict_evals",
   "table",
 }
-MIXUP = {"p", "cutmix_p", "switch_prob", "fold_in", "scope"}
 NUMBERS = (
   "seed",
   "num_classes",
@@ -59,12 +48,20 @@ NUMBERS = (
   "ema_decay",
   "grad_accum",
 )
-NO_MEANING = {
-  "config.pp_modules": "all preprocessing ops are always known",
+# Keys of big_vision that mean nothing here, with the reason why.
+IGNORED_KEYS = {
+  "config.sharding_rules": "activations are split over the batch, on all axes",
+  "config.mesh_allow_split_physical_axes": "JAX places the mesh",
   "config.input.shuffle_buffer_size": "every epoch is shuffled as a whole",
   "config.input.cache_raw": "records are read from disk as needed",
   "config.input.cache": "records are read from disk as needed",
 }
+
+
+def known(config: Mapping) -> set[str]:
+  """Returns the top-level keys that a config with this task may have."""
+  ignored = {path.removeprefix("config.") for path in IGNORED_KEYS}
+  return TRAINER | ignored | {*dpn.tasks.find(config).config_keys}
 
 
 def check(config: Mapping) -> list[str]:
@@ -76,16 +73,17 @@ def check(config: Mapping) -> list[str]:
   Raises:
     ValueError: at the first unknown key, or text for a number.
   """
-  _check("config", config, TOP)
+  _check("config", config, known(config))
   if not config.get("input"):
     raise ValueError("config.input is missing.")
   for key in NUMBERS:
     if not isinstance(config.get(key), int | float | None):
       raise ValueError(f"config.{key} must be a number, got {config[key]!r}.")
-  _check("config.mixup", config.get("mixup") or {}, MIXUP)
-  _check("config.model_load", config.get("model_load") or {}, {"dont_load"})
+  options = inspect.signature(load.load_variables).parameters
+  options = [name for name in options if name.startswith("dont_")]
+  _check("config.model_load", config.get("model_load") or {}, options)
   notes = []
-  for path, why in NO_MEANING.items():
+  for path, why in IGNORED_KEYS.items():
     section = config["input"] if path.startswith("config.input.") else config
     if path.rpartition(".")[2] in section:
       notes.append(f"{path} is accepted and ignored: {why}.")

@@ -1,40 +1,35 @@
-"""Makes the processes of a run one: the only place that starts JAX's cluster.
+"""Connects the processes of a run, and stops them together (SIGTERM).
 
-Slurm, Open MPI, Cloud TPU and Kubernetes are recognized; elsewhere the three
-flags of trainers.train say who is who. A process on its own needs nothing.
+The only place that starts JAX's cluster. Slurm, Open MPI, Cloud TPU and
+Kubernetes are recognized by JAX; elsewhere three flags of trainers.train say
+who is who. A process on its own needs nothing.
 """
 
+import contextlib
 import ipaddress
 import os
+import signal
 import socket
 import sys
 import threading
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import jax
+from jax.experimental import multihost_utils
 
-# Beyond it a silent process counts as dead, and the others end.
-SILENCE_SECS = 60
-
-
-class Launch(NamedTuple):
-  """What a scheduler says of the processes that it started together."""
-
-  scheduler: str
-  processes: int
-  nodes: int
+# A process that is silent for longer counts as dead, and the others end.
+HEARTBEAT_SECS = 60
 
 
-def detect(env: Mapping[str, str]) -> Launch | None:
-  """Returns what Slurm or Open MPI say in the environment, if they do."""
+def scheduled(env: Mapping[str, str]) -> tuple[int, int] | None:
+  """Returns how many (processes, nodes) Slurm or Open MPI started, if any."""
   if "SLURM_PROCID" in env and "SLURM_STEP_NODELIST" in env:
-    processes = int(env.get("SLURM_STEP_NUM_TASKS") or env["SLURM_NTASKS"])
-    return Launch("Slurm", processes, int(env.get("SLURM_STEP_NUM_NODES", 1)))
+    tasks = int(env.get("SLURM_STEP_NUM_TASKS") or env["SLURM_NTASKS"])
+    return tasks, int(env.get("SLURM_STEP_NUM_NODES", 1))
   if "OMPI_COMM_WORLD_SIZE" in env:
-    processes = int(env["OMPI_COMM_WORLD_SIZE"])
-    per_node = int(env.get("OMPI_COMM_WORLD_LOCAL_SIZE", processes))
-    return Launch("Open MPI", processes, -(-processes // per_node))
+    tasks = int(env["OMPI_COMM_WORLD_SIZE"])
+    per_node = int(env.get("OMPI_COMM_WORLD_LOCAL_SIZE", tasks))
+    return tasks, -(-tasks // per_node)
   return None
 
 
@@ -47,24 +42,36 @@ def join(
 ):
   """Connects this process with the others of its run; alone, does nothing.
 
-  Must come before anything that touches a device.
+  Must come before anything that touches a device. When the others do not come
+  in time, the process ends with a message.
 
   Args:
-    coordinator: "host:port" at which process 0 listens; None lets the scheduler
-      say.
+    coordinator: "host:port" at which process 0 listens; None lets JAX ask the
+      scheduler.
     num_processes: how many there are; goes with `coordinator`.
     process_id: which of them this is; goes with `coordinator`.
     timeout_secs: how long to wait for the others.
 
   Raises:
     ValueError: the arguments do not fit together.
-
-  When the others do not come in time, the process ends with a message.
   """
-  launch = detect(os.environ)
-  kw = _arguments(coordinator, num_processes, process_id, launch)
-  if kw is None:
+  tasks, nodes = scheduled(os.environ) or (None, 1)
+  by_flags = (coordinator, num_processes, process_id) != (None, None, None)
+  kw = {}
+  if by_flags:
+    _check(coordinator, num_processes, process_id, nodes)
+    kw = {
+      "coordinator_address": coordinator,
+      "num_processes": num_processes,
+      "process_id": process_id,
+      "cluster_detection_method": "deactivate",
+    }
+  if (num_processes if by_flags else tasks) == 1:
     return
+  if tasks == nodes:
+    # JAX gives each process one GPU under these schedulers, which is wrong
+    # when there is one process per node: it should have all of them.
+    kw["local_device_ids"] = []
   # JAX would abort with a stack trace; this says why, and comes first.
   alarm = threading.Timer(timeout_secs, _give_up, (coordinator, timeout_secs))
   alarm.daemon = True
@@ -73,7 +80,7 @@ def join(
     jax.distributed.initialize(
       **kw,
       initialization_timeout=timeout_secs + 10,
-      heartbeat_timeout_seconds=SILENCE_SECS,
+      heartbeat_timeout_seconds=HEARTBEAT_SECS,
     )
   except ValueError as e:
     # JAX's answer to "no cluster that I know": this process is alone.
@@ -83,29 +90,7 @@ def join(
     alarm.cancel()
 
 
-def _arguments(coordinator, num_processes, process_id, launch):
-  """Returns what to tell jax.distributed; None when there is nobody else."""
-  kw = {}
-  if (coordinator, num_processes, process_id) != (None, None, None):
-    _check(coordinator, num_processes, process_id, launch)
-    if num_processes == 1:
-      return None
-    kw = {
-      "coordinator_address": coordinator,
-      "num_processes": num_processes,
-      "process_id": process_id,
-      "cluster_detection_method": "deactivate",
-    }
-  elif launch and launch.processes == 1:
-    return None
-  if launch and launch.processes == launch.nodes:
-    # JAX gives each process one GPU under these schedulers, which is wrong
-    # when there is one process per node: it should have all of them.
-    kw["local_device_ids"] = []
-  return kw
-
-
-def _check(coordinator, num_processes, process_id, launch):
+def _check(coordinator, num_processes, process_id, nodes):
   """Raises ValueError unless the flags describe a cluster."""
   if None in (coordinator, num_processes, process_id):
     raise ValueError(
@@ -123,17 +108,16 @@ def _check(coordinator, num_processes, process_id, launch):
       f"--process_id={process_id} must lie in [0, {num_processes}), as "
       f"--num_processes={num_processes}."
     )
-  nodes = launch.nodes if launch else 1
   if nodes > 1 and is_loopback(host):
     raise ValueError(
-      f"--coordinator={coordinator} is reached from its own machine alone, and "
-      f"{launch.scheduler} started this run on {nodes} nodes. Give the address "
+      f"--coordinator={coordinator} can be reached from its own machine only, "
+      f"and the scheduler started this run on {nodes} nodes. Give the address "
       "at which the others see process 0."
     )
 
 
 def is_loopback(host: str) -> bool:
-  """Returns whether `host`, a name or an address, stands for this machine."""
+  """Returns whether `host`, a name or an address, is a loopback."""
   try:
     addresses = {info[4][0] for info in socket.getaddrinfo(host, None)}
   except OSError:
@@ -159,9 +143,58 @@ def _give_up(coordinator, timeout_secs):
 def leave(message: str):
   """Ends this process at once, with a message.
 
-  Without waiting for the others, as leaving in order would: they notice that
-  this one is gone and end as well.
+  An orderly exit would wait for the others; this way they notice that this
+  process is gone and end as well.
   """
   print(f"Error: {message}", file=sys.stderr, flush=True)
   sys.stdout.flush()
   os._exit(1)
+
+
+class Preempted(BaseException):  # no `except Exception` may swallow it
+  """SIGTERM came where it may interrupt."""
+
+
+class PreemptionHandler:
+  """Context manager that turns SIGTERM into a request to stop.
+
+  In a run of many processes JAX listens, and agrees with the others on the step
+  after which all of them stop.
+  """
+
+  def __init__(self):
+    self._requested = self._may_interrupt = False
+
+  def __enter__(self):
+    if jax.process_count() == 1:
+      self._before = signal.signal(signal.SIGTERM, self._on_signal)
+    return self
+
+  def __exit__(self, *unused):
+    if jax.process_count() == 1:
+      signal.signal(signal.SIGTERM, self._before)
+
+  def _on_signal(self, *unused):
+    self._requested = True
+    if self._may_interrupt:
+      raise Preempted
+
+  @contextlib.contextmanager
+  def interruptible(self):
+    """Lets SIGTERM end what happens inside at once, by raising Preempted.
+
+    In a run of many processes it does not: the others would wait.
+    """
+    self._may_interrupt = jax.process_count() == 1
+    try:
+      if self._requested and self._may_interrupt:
+        raise Preempted
+      yield
+    finally:
+      self._may_interrupt = False
+
+  def should_stop(self, step: int) -> bool:
+    """Returns whether to stop after `step`; call it after every step."""
+    if jax.process_count() == 1:
+      return self._requested
+    return multihost_utils.reached_preemption_sync_point(step)

@@ -1,24 +1,22 @@
-"""What a person sees of a run, and what the run writes down."""
+"""What a run writes down (MetricsLog) and what a person sees (Progress)."""
 
 import importlib.metadata
 import json
 import math
 import os
 import platform
-import shutil
 import statistics
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
 import jax
+import tqdm
 from absl import logging
 from clu import parameter_overview
 
-from dpn import flops, metrics
-from dpn import timing as clock
-from evaluators import base as evaluators_base
+from dpn import flops, metrics, timing
+from trainers import build, update
 
 PACKAGES = ("jax", "flax", "optax", "orbax-checkpoint", "grain", "numpy")
 
@@ -26,7 +24,8 @@ PACKAGES = ("jax", "flax", "optax", "orbax-checkpoint", "grain", "numpy")
 def say(message: str):
   """Prints a message, once per run however many processes it has."""
   if jax.process_index() == 0:
-    print(message, flush=True)
+    with tqdm.tqdm.external_write_mode():  # above the bar, if there is one
+      print(message, flush=True)
 
 
 def environment(config, workdir: str):
@@ -42,28 +41,28 @@ def environment(config, workdir: str):
   say(f"Working directory: {workdir}")
 
 
-def start(experiment, state, source: str):
+def start(run: build.Run, state: update.TrainState, source: str):
   """Prints what is trained, on how much, and from where."""
-  for note in experiment.notes:
+  for note in run.notes:
     say(f"Note: {note}")
   say(
     parameter_overview.get_parameter_overview(
-      experiment.shapes.params, include_stats=False
+      run.step.shapes.params, include_stats=False
     )
   )
-  step, total = int(state.step), experiment.total_steps
-  epochs = total * experiment.batch_size / experiment.data.num_examples
+  epochs = run.total_steps * run.batch_size / run.data.num_examples
   say(
-    f"Training on {experiment.data.num_examples} examples for {total} steps of "
-    f"{experiment.batch_size} ({epochs:.1f} epochs), from step {step}: {source}"
+    f"Training on {run.data.num_examples} examples for {run.total_steps} steps "
+    f"of {run.batch_size} ({epochs:.1f} epochs), from step {int(state.step)}: "
+    f"{source}"
   )
 
 
-def totals(timing: Sequence[Mapping[str, float]]) -> dict[str, float | None]:
+def totals(rows: Sequence[Mapping[str, float]]) -> dict[str, float | None]:
   """Returns what a run took as a whole.
 
   Args:
-    timing: the rows of timing.jsonl.
+    rows: of timing.jsonl.
 
   Returns:
     seconds, core_hours, and the medians images_per_sec and mfu, in [0, 1];
@@ -71,188 +70,184 @@ def totals(timing: Sequence[Mapping[str, float]]) -> dict[str, float | None]:
   """
 
   def median(name):
-    values = [row[name] for row in timing if name in row]
+    values = [row[name] for row in rows if name in row]
     return statistics.median(values) if values else None
 
-  mfu_percent = median("mfu_percent")
   return {
-    "seconds": round(sum(row.get("secs", 0) for row in timing), 1),
-    "core_hours": timing[-1].get("core_hours") if timing else None,
-    "images_per_sec": median("img_per_sec"),
-    "mfu": None if mfu_percent is None else mfu_percent / 100,
+    "seconds": round(sum(row.get("seconds", 0) for row in rows), 1),
+    "core_hours": rows[-1].get("core_hours") if rows else None,
+    "images_per_sec": median("images_per_sec"),
+    "mfu": median("mfu"),
   }
 
 
-class Log:
-  """The journal of one run: progress to the person, metrics to the disk.
+class Progress:
+  """How far and how fast a run is: a bar on terminals, lines elsewhere."""
 
-  Metrics of a step are fetched after the next one has begun, so that the device
-  never waits for them; `flush` fetches them at once.
-  """
+  def __init__(self, run: build.Run, workdir: str, step: int, phases):
+    """Starts.
 
-  def __init__(self, experiment, workdir: str, step: int, split: clock.Split):
-    self._experiment = experiment
-    self.split = split
-    self._clock = clock.Clock(experiment.batch_size)
-    self._started = self._row_time = time.monotonic()
-    self._first_step = self._finite_step = step
-    self._bar = sys.stdout.isatty()
-    self._pending = self._row = None
+    Args:
+      run: as built.
+      workdir: its timing.jsonl says how many core hours went before.
+      step: the step that training resumes from.
+      phases: a `timing.PhaseTimer` of this process.
+    """
+    self.phases = phases
+    self._run, self._first_step = run, step
+    self._steps = timing.StepTimer(run.batch_size)
+    self._started = self._lap_time = time.monotonic()
+    self._waited_secs = 0.0
+    self._shown = {}
     peak = flops.peak(jax.devices()[0])
     self._peak = peak and peak * jax.device_count()
-    self._flops = peak and experiment.flops()
+    self._flops = peak and run.step.flops()
     rows = metrics.read(os.path.join(workdir, metrics.TIMING))
     self._core_hours = rows[-1].get("core_hours", 0.0) if rows else 0.0
-    self._writer = None
-    if jax.process_index() == 0:
-      self._writer = metrics.Writer(
-        workdir, step=step, wandb=experiment.config.get("wandb")
-      )
-    rows = metrics.read(os.path.join(workdir, metrics.METRICS))
-    self.last_row = rows[-1] if rows else {}
+    self._bar = tqdm.tqdm(
+      total=run.total_steps,
+      initial=step,
+      unit="step",
+      dynamic_ncols=True,
+      disable=jax.process_index() != 0 or not sys.stderr.isatty(),
+    )
 
   def tick(self, step: int):
-    """Notes that all steps but the one just begun are done."""
-    self.flush()
-    self._clock.tick()
+    """Notes that all steps before `step`, which has just begun, are done."""
+    self._steps.tick()
     if step == self._first_step + 1:
       self._started = time.monotonic()  # the estimate leaves start-up out
-      say(f"First step under way after {self._parts()}.")
+      say(f"First step under way after {self._phase_secs()}.")
 
-  def training(self, step: int, values: Mapping[str, jax.Array], batches):
-    """Takes the step's values, to be written; ends the clock's interval."""
-    figures = {}
+  def lap(self, waited_secs: float) -> dict[str, float]:
+    """Returns a row for timing.jsonl: the interval since the last one.
+
+    Args:
+      waited_secs: how long the steps have waited for data, so far.
+    """
     try:
-      figures = self._figures(batches.wait_secs)
+      self._shown = self._figures(waited_secs)
     except Exception as e:  # whatever it is, it is not worth a run
       logging.warning("The clock failed, the run goes on: %r", e)
-    batches.wait_secs = 0.0
-    self._pending = (step, values, figures)
+      self._shown = {}
+    return self._shown
 
-  def evaluation(
-    self, evaluator: evaluators_base.Scheduled, variables: Mapping[str, Any]
-  ) -> dict[str, float]:
-    """Returns the metrics of one evaluator and prints them.
+  def _figures(self, waited_secs):
+    wait_secs = waited_secs - self._waited_secs
+    self._waited_secs = waited_secs
+    self.phases.add("input", wait_secs)
+    now = time.monotonic()
+    secs, self._lap_time = now - self._lap_time, now  # with evaluations
+    self._core_hours += jax.device_count() * secs / 3600
+    row = self._steps.lap(wait_secs)
+    if self._flops:
+      steps_per_sec = row["images_per_sec"] / self._run.batch_size
+      row["mfu"] = self._flops * steps_per_sec / self._peak
+    phases = {f"{k}_secs": v for k, v in self.phases.secs().items()}
+    return row | phases | {"core_hours": self._core_hours, "seconds": secs}
 
-    If it fails there are none, and the run goes on; unless
-    `config.strict_evals` or other processes, which would wait for this one.
-    """
-    self.settle()
-    begin = time.monotonic()
-    with self.split.part("eval"):
-      try:
-        row = evaluator.run(variables)
-      except evaluators_base.EvaluatorError as e:
-        strict = self._experiment.config.get("strict_evals")
-        if strict or jax.process_count() > 1:
-          raise
-        self._line(f"  {e} (the run goes on; config.strict_evals stops it)\n")
-        logging.warning("%s", e, exc_info=e)
-        row = {}
-    secs = time.monotonic() - begin
-    self._clock.pause(secs)
-    shown = ", ".join(
-      f"{k} {v:.4f}" for k, v in row.items() if "-seed-" not in k
+  def show(self, step: int, loss: float):
+    """Shows the loss of a step, with the speed of the last lap."""
+    speed = (
+      f"loss {loss:.4g}  "
+      f"{self._shown.get('images_per_sec', math.nan):.0f} img/s  "
+      f"waiting for data {self._shown.get('data_wait_percent', math.nan):.0f}%"
     )
-    if row:
-      self._line(f"  {shown}  ({secs:.1f} s)\n")
-    return row
+    if not self._bar.disable:
+      self._bar.set_postfix_str(speed, refresh=False)
+      self._bar.update(step - self._bar.n)
+      return
+    total = self._run.total_steps
+    per_step = (time.monotonic() - self._started) / (step - self._first_step)
+    eta = timing.hms(per_step * (total - step))
+    say(f"step {step}/{total} ({step / total:.0%})  {speed}  ETA {eta}")
 
-  def settle(self):
-    """Fetches and prints what `training` took last."""
-    if self._pending:
-      step, values, figures = self._pending
-      self._pending = None
-      row = {k: float(v) for k, v in jax.device_get(values).items()}
-      self._check_row(step, row)
-      self._progress(step, row["loss"], figures)
-      self._row = (step, row | self._learning_rates(step))
-      if self._writer:
-        self._writer.write(step, figures, metrics.TIMING)
-
-  def flush(self, step: int | None = None, row: Mapping[str, float] = {}):
-    """Puts on the disk what is not yet there, and a `row` of that `step`."""
-    self.settle()
-    if self._row:
-      step, trained = self._row
-      self._row, row = None, trained | row
-    if row:
-      metrics.check_finite(step, self._finite_step, row)
-      self.last_row = {"step": step, **row}
-      if self._writer:
-        self._writer.write(step, row)
-
-  def take_row(self) -> dict[str, float]:
-    """Returns what `flush` would have written; now nobody does."""
-    self.settle()
-    (_, row), self._row = self._row or (None, {}), None
-    return row
-
-  def check_finite(self, step: int, values: Mapping[str, jax.Array]):
-    """Raises NonFiniteError if a value of this step is not finite."""
-    values = jax.device_get(values)
-    self._check_row(step, {k: float(v) for k, v in values.items()})
+  def evaluated(self, row: Mapping[str, float], secs: float):
+    """Shows an evaluation's metrics and leaves its time out of the steps'."""
+    self._steps.pause(secs)
+    shown = [f"{k} {v:.4f}" for k, v in row.items() if "-seed-" not in k]
+    if shown:
+      say(f"  {', '.join(shown)}  ({secs:.1f} s)")
 
   def close(self):
-    """Says where the time went, and closes the files."""
-    say(f"Time: {self._parts()}.")
+    """Ends the bar and says where the time went."""
+    self._bar.close()
+    say(f"Time: {self._phase_secs()}.")
+
+  def _phase_secs(self):
+    secs = self.phases.secs()
+    listed = ", ".join(f"{k} {v:.1f}" for k, v in secs.items() if v >= 0.05)
+    return f"{sum(secs.values()):.1f} s ({listed})"
+
+
+class MetricsLog:
+  """Collects the row of a step and writes it, whole and finite, in one go.
+
+  Every method may be called at any time: a row is complete when one of another
+  step begins, or at `flush`.
+  """
+
+  def __init__(self, workdir: str, *, step: int, wandb: Mapping | None = None):
+    """Opens the files; see `metrics.Writer`."""
+    self._writer = None
+    if jax.process_index() == 0:
+      self._writer = metrics.Writer(workdir, step=step, wandb=wandb)
+    rows = metrics.read(os.path.join(workdir, metrics.METRICS))
+    self.last_row = rows[-1] if rows else {}
+    self._step, self._finite_step = step, max(step, 0)
+    self._parts, self._row = [], {}
+
+  def add(self, step: int, part: Mapping[str, float] | Callable[[], Mapping]):
+    """Adds to the row of a step.
+
+    Args:
+      step: of the row.
+      part: numbers by name; or a function that returns them, for what should
+        be fetched from the device only when it is needed, so that the device
+        need not wait. It is called once.
+    """
+    if step != self._step:
+      self.flush()
+    self._step = step
+    self._parts.append(part)
+
+  def fetch(self):
+    """Waits for the numbers of the current row.
+
+    Raises:
+      NonFiniteError: one of them is not finite.
+    """
+    parts, self._parts = self._parts, []
+    for part in parts:
+      part = part() if callable(part) else part
+      self.check_finite(self._step, part)
+      self._row |= part
+
+  def flush(self):
+    """Writes the current row to the disk; raises as `fetch` does."""
+    row = self.pop()
+    if row:
+      self.last_row = {"step": self._step, **row}
+      if self._writer:
+        self._writer.write(self._step, row)
+
+  def pop(self) -> dict[str, float]:
+    """Returns the current row, which will not be written."""
+    self.fetch()
+    row, self._row = self._row, {}
+    return row
+
+  def add_timing(self, step: int, row: Mapping[str, float]):
+    """Writes a row of timing.jsonl."""
     if self._writer:
-      self._writer.close()
+      self._writer.write(step, row, metrics.TIMING)
 
-  def _parts(self):
-    parts = self.split.secs()
-    listed = ", ".join(f"{k} {v:.1f}" for k, v in parts.items() if v >= 0.05)
-    return f"{sum(parts.values()):.1f} s ({listed})"
-
-  def _figures(self, wait_secs):
-    """Returns the interval's timing."""
-    self.split.add("input", wait_secs)
-    before, self._row_time = self._row_time, time.monotonic()
-    secs = self._row_time - before  # since the last row, evaluations and all
-    self._core_hours += jax.device_count() * secs / 3600
-    figures = self._clock.lap(wait_secs)
-    if self._flops:
-      per_sec = figures["img_per_sec"] / self._experiment.batch_size
-      figures["mfu_percent"] = 100 * self._flops * per_sec / self._peak
-    parts = {f"{k}_secs": v for k, v in self.split.secs().items()}
-    return figures | parts | {"core_hours": self._core_hours, "secs": secs}
-
-  def _check_row(self, step, row):
-    metrics.check_finite(step, self._finite_step, row)
+  def check_finite(self, step: int, values: Mapping[str, jax.Array | float]):
+    """Raises NonFiniteError if a value of this step is not finite."""
+    values = {k: float(v) for k, v in jax.device_get(dict(values)).items()}
+    metrics.check_finite(step, self._finite_step, values)
     self._finite_step = step
 
-  def _learning_rates(self, step):
-    """Returns the rates that made this step: `lr`, `lr_1` and so on."""
-    lr = self._experiment.config["lr"]
-    return {
-      f"lr_{i}" if i else "lr": lr * float(fn(step - 1))
-      for i, fn in enumerate(self._experiment.schedule_fns)
-    }
-
-  def _progress(self, step, loss, figures):
-    total = self._experiment.total_steps
-    per_step = (time.monotonic() - self._started) / (step - self._first_step)
-    text = (
-      f"step {step}/{total} ({step / total:.0%})  loss {loss:.4g}  "
-      f"{figures.get('img_per_sec', math.nan):.0f} img/s  "
-      f"waiting for data {figures.get('data_wait_percent', math.nan):.0f}%  "
-      f"ETA {clock.hms(per_step * (total - step))}"
-    )
-    if self._bar:
-      cells = 20
-      done = cells * step // total
-      text = f"[{'#' * done}{'.' * (cells - done)}] {text}"
-      end = "\n" if step == total else ""
-    else:
-      end = "\n"
-    self._line(text + end)
-
-  def _line(self, text):
-    """Prints over the current line of a terminal, below it elsewhere."""
-    if jax.process_index() == 0:
-      if self._bar:
-        width = shutil.get_terminal_size().columns
-        text = (
-          f"\r\x1b[K{text if text.endswith(chr(10)) else text[: width - 1]}"
-        )
-      print(text, end="", flush=True)
+  def close(self):
+    if self._writer:
+      self._writer.close()

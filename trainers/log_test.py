@@ -1,6 +1,7 @@
-"""The journal of a run: rows, rates, and what a person reads."""
+"""The log of a run: rows, rates, and what a person reads."""
 
 import json
+import math
 import time
 import types
 
@@ -8,138 +9,163 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from dpn import metrics
-from dpn import timing as clock
+from dpn import metrics, timing
 from evaluators import base as evaluators_base
-from trainers import log as report
+from trainers import log as log_lib
+from trainers import loop
+
+
+@pytest.fixture(name="run")
+def _run():
+  """Returns a run of 100 steps of 32 examples."""
+  schedules = [lambda step: step / 100, lambda step: 2.0]
+  return types.SimpleNamespace(
+    batch_size=32,
+    total_steps=100,
+    config={"lr": 0.5},
+    step=types.SimpleNamespace(schedule_fns=schedules),
+  )
+
+
+@pytest.fixture(name="progress")
+def _progress(run, tmp_path):
+  phases = timing.PhaseTimer(time.monotonic() - 100)
+  progress = log_lib.Progress(run, str(tmp_path), 10, phases)
+  yield progress
+  progress.close()
 
 
 @pytest.fixture(name="log")
 def _log(tmp_path):
-  """The log of a run of 100 steps of 32 examples that goes on from step 10."""
-  experiment = types.SimpleNamespace(
-    batch_size=32,
-    total_steps=100,
-    config={"lr": 0.5},
-    schedule_fns=[lambda step: step / 100, lambda step: 2.0],
-  )
-  log = report.Log(
-    experiment, str(tmp_path), 10, clock.Split(time.monotonic() - 100)
-  )
+  log = log_lib.MetricsLog(str(tmp_path), step=10)
   yield log
   log.close()
 
 
-def _rows(tmp_path, name="metrics.jsonl"):
-  return metrics.read(str(tmp_path / name))
+def _rows(tmp_path):
+  return metrics.read(str(tmp_path / "metrics.jsonl"))
 
 
-def _batches(wait_secs=0.0):
-  return types.SimpleNamespace(wait_secs=wait_secs)
-
-
-def test_a_row(log, tmp_path, capsys):
-  batches = _batches(wait_secs=3.0)
-  for step in range(11, 21):
-    log.tick(step)
-  log.training(20, {"loss": jnp.float32(1.25)}, batches)
-  assert batches.wait_secs == 0.0
+def test_a_row_is_written_once_and_whole(log, tmp_path):
+  log.add(20, lambda: {"loss": 1.25})
+  log.add(20, {"val/p": 0.5})
   assert _rows(tmp_path) == []  # nothing waits for the values of step 20
-  log.tick(21)
-  # The rates that made step 20 are those of 19 steps before it.
-  row = {"step": 20, "loss": 1.25, "lr": pytest.approx(0.095), "lr_1": 1.0}
+  log.fetch()
+  assert _rows(tmp_path) == []
+  log.add(21, {"val/p": 0.75})
+  row = {"step": 20, "loss": 1.25, "val/p": 0.5}
   assert _rows(tmp_path) == [row]
   assert log.last_row == row
-  [timing] = _rows(tmp_path, "timing.jsonl")
-  assert timing["step"] == 20
-  assert timing["secs"] < 60
-  assert timing["input_secs"] == 3.0
-  assert 97 <= timing["train_secs"] + timing["input_secs"] < 160
-  cores = jax.device_count() * timing["secs"] / 3600
-  assert timing["core_hours"] == pytest.approx(cores)
-  assert "mfu_percent" not in timing  # nobody knows a CPU's peak
+  log.flush()
+  log.flush()
+  assert _rows(tmp_path) == [row, {"step": 21, "val/p": 0.75}]
+
+
+def test_a_row_that_is_taken_away(log, tmp_path):
+  log.add(20, lambda: {"loss": 1.25})
+  assert log.pop() == {"loss": 1.25}
+  log.flush()
+  assert _rows(tmp_path) == []
+  assert log.last_row == {}
+
+
+def test_the_interval_of_a_nan(log, tmp_path):
+  log.add(20, {"loss": 1.0})
+  log.add(20, {"val/loss": math.nan})
+  message = r"val/loss = nan at step 20; finite until step 20\."
+  with pytest.raises(metrics.NonFiniteError, match=message):
+    log.flush()
+  assert _rows(tmp_path) == []
+  log.check_finite(25, {"loss": jnp.float32(1)})
+  log.add(30, lambda: {"loss": math.inf})
+  message = r"loss = inf at step 30; finite until step 25\."
+  with pytest.raises(metrics.NonFiniteError, match=message):
+    log.fetch()
+
+
+def test_a_training_step(run, progress, capsys):
+  for step in range(11, 21):
+    progress.tick(step)
+  timed = progress.lap(3.0)
+  row = loop._row(run, 20, {"loss": jnp.float32(1.25)}, progress)()
+  # The rates that made step 20 are those of 19 steps before it.
+  assert row == {"loss": 1.25, "lr": pytest.approx(0.095), "lr_1": 1.0}
+  assert timed["seconds"] < 60
+  assert timed["input_secs"] == 3.0
+  assert 97 <= timed["train_secs"] + timed["input_secs"] < 160
+  cores = jax.device_count() * timed["seconds"] / 3600
+  assert timed["core_hours"] == pytest.approx(cores)
+  assert "mfu" not in timed  # nobody knows a CPU's peak
   out = capsys.readouterr().out
   assert "First step under way after 100." in out
   assert "step 20/100 (20%)  loss 1.25  " in out
   assert "waiting for data 100%  ETA 0:0" in out
+  progress.tick(21)
+  assert progress.lap(3.5)["input_secs"] == 3.5  # as a whole
 
 
-def test_evaluations_join_the_row_of_their_step(log, tmp_path, capsys):
-  log.tick(11)
-  log.training(11, {"loss": jnp.float32(1)}, _batches())
-  row = log.evaluation(_evaluator(lambda _: {"p": 0.5}), None)
-  log.flush(11, row)
-  log.tick(12)
-  log.flush(12, {"val/p": 0.75})
-  assert [(r["step"], r.get("loss"), r["val/p"]) for r in _rows(tmp_path)] == [
-    (11, 1.0, 0.5),
-    (12, None, 0.75),
-  ]
-  out = capsys.readouterr().out
-  assert out.index("step 11/100") < out.index("  val/p 0.5000  (")
+def test_mfu_is_a_fraction(run, tmp_path, monkeypatch):
+  monkeypatch.setattr(log_lib.flops, "peak", lambda device: 1e6)
+  run.step.flops = lambda: 5e5  # of a step; four devices
+  phases = timing.PhaseTimer(time.monotonic())
+  progress = log_lib.Progress(run, str(tmp_path), 0, phases)
+  progress.tick(1)
+  row = progress.lap(0.0)
+  steps_per_sec = row["images_per_sec"] / 32
+  assert row["mfu"] == pytest.approx(steps_per_sec * 5e5 / 4e6)
+  rows = [{"seconds": 1.0, "mfu": x, "images_per_sec": 9} for x in (0.1, 0.3)]
+  assert log_lib.totals([*rows, {"seconds": 2.5, "core_hours": 7.0}]) == {
+    "seconds": 4.5,
+    "core_hours": 7.0,
+    "images_per_sec": 9,
+    "mfu": 0.2,
+  }
+  progress.close()
 
 
-def test_the_hours_of_earlier_processes_count(log, tmp_path):
-  log.training(11, {"loss": jnp.float32(1)}, _batches())
-  log.flush()
-  [timing] = _rows(tmp_path, "timing.jsonl")
-  with open(tmp_path / "timing.jsonl", "w") as f:
-    f.write(json.dumps(timing | {"core_hours": 50.0}) + "\n")
-  again = report.Log(log._experiment, str(tmp_path), 11, log.split)
-  again.training(12, {"loss": jnp.float32(1)}, _batches())
-  again.flush()
-  assert _rows(tmp_path, "timing.jsonl")[-1]["core_hours"] > 50
-  again.close()
+def test_the_hours_of_earlier_processes_count(run, tmp_path):
+  (tmp_path / "timing.jsonl").write_text(
+    json.dumps({"step": 10, "core_hours": 50.0}) + "\n"
+  )
+  phases = timing.PhaseTimer(time.monotonic())
+  progress = log_lib.Progress(run, str(tmp_path), 10, phases)
+  assert progress.lap(0.0)["core_hours"] > 50
+  progress.close()
+
+
+def test_a_broken_clock_stops_nothing(progress, monkeypatch, caplog):
+  monkeypatch.setattr(timing.StepTimer, "lap", _broken)
+  with caplog.at_level("WARNING"):
+    assert progress.lap(0.0) == {}
+  assert "The clock failed, the run goes on" in caplog.text
+  progress.show(20, 1.0)
 
 
 def _evaluator(run):
-  return evaluators_base.Scheduled("val", types.SimpleNamespace(run=run), 1)
+  return evaluators_base.Scheduled(
+    "val", types.SimpleNamespace(run=run), 1, "val/"
+  )
 
 
-def test_seeds_are_not_shown(log, capsys):
-  evaluator = _evaluator(lambda _: {"1shot": 0.5, "1shot-seed-0": 0.25})
-  assert log.evaluation(evaluator, None) == {
-    "val/1shot": 0.5,
-    "val/1shot-seed-0": 0.25,
-  }
-  assert "  val/1shot 0.5000  (" in capsys.readouterr().out
-
-
-def _broken(variables):
+def _broken(*args):
   raise KeyError("no such thing")
 
 
-def test_an_evaluator_may_fail(log, capsys, caplog):
+STATE = types.SimpleNamespace(variables=None)
+
+
+def test_seeds_are_not_shown(run, progress, capsys):
+  evaluator = _evaluator(lambda _: {"1shot": 0.5, "1shot-seed-0": 0.25})
+  row = loop.evaluate(run, [evaluator], STATE, progress)
+  assert row == {"val/1shot": 0.5, "val/1shot-seed-0": 0.25}
+  assert "  val/1shot 0.5000  (" in capsys.readouterr().out
+
+
+def test_an_evaluator_may_fail(run, progress, capsys, caplog):
   with caplog.at_level("WARNING"):
-    assert log.evaluation(_evaluator(_broken), None) == {}
+    assert loop.evaluate(run, [_evaluator(_broken)], STATE, progress) == {}
   assert "Evaluator 'val' failed: KeyError: 'no such" in capsys.readouterr().out
   assert "in _broken" in caplog.text
-
-
-def test_an_evaluator_may_not_fail(log):
-  log._experiment.config["strict_evals"] = True
+  run.config["strict_evals"] = True
   with pytest.raises(evaluators_base.EvaluatorError, match="'val' failed"):
-    log.evaluation(_evaluator(_broken), None)
-
-
-def test_a_broken_clock_stops_nothing(log, tmp_path, monkeypatch, caplog):
-  monkeypatch.setattr(clock.Clock, "lap", _broken)
-  with caplog.at_level("WARNING"):
-    log.tick(11)
-    log.training(11, {"loss": jnp.float32(1)}, _batches())
-    log.tick(12)
-  assert "The clock failed, the run goes on" in caplog.text
-  assert [row["loss"] for row in _rows(tmp_path)] == [1.0]
-
-
-def test_the_interval_of_a_nan(log, tmp_path):
-  log.training(20, {"loss": jnp.float32(1)}, _batches())
-  message = r"val/loss = nan at step 20; finite until step 20\."
-  with pytest.raises(metrics.NonFiniteError, match=message):
-    log.flush(20, {"val/loss": float("nan")})
-  assert _rows(tmp_path) == []
-  log.check_finite(25, {"loss": jnp.float32(1)})
-  log.training(30, {"loss": jnp.float32("inf")}, _batches())
-  message = r"loss = inf at step 30; finite until step 25\."
-  with pytest.raises(metrics.NonFiniteError, match=message):
-    log.tick(31)
+    loop.evaluate(run, [_evaluator(_broken)], STATE, progress)

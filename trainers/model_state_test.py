@@ -18,28 +18,26 @@ FSDP = ((".*", "fsdp(axis='data', min_size_to_shard_mb=0)"),)
 
 @functools.cache
 def train(norm, strategy=(), steps=2):
-  """Returns the experiment, the states of all steps and the batches."""
+  """Returns the run, the states of all steps and the batches."""
   config = digits.get_config("runlocal")
   config.model.update(norm=norm, depth=2, width=32, scan=True)
   config.model.head_zeroinit = False  # or the first gradients are zero
   config.evals = {}
   config.sharding_strategy = strategy
-  experiment = build.from_config(config)
-  batches = device.to_device(
-    experiment.data.batches(0), sharding.batch(experiment.mesh)
-  )
+  run = build.from_config(config)
+  batches = device.to_device(run.data.batches(0), sharding.batch(run.mesh))
   batches = [next(batches) for _ in range(steps)]
-  state = experiment.init(jax.random.key(0))
+  state = run.step.init(jax.random.key(0))
   states = [jax.device_get(state)]
   for batch in batches:
-    state, _ = experiment.update(state, batch)
+    state, _ = run.step.update(state, batch)
     states.append(jax.device_get(state))
-  return experiment, states, state, batches
+  return run, states, state, batches
 
 
 @pytest.mark.parametrize("norm", ["batchnorm", "powernorm"])
 def test_running_state_moves_in_training_only(norm):
-  experiment, states, _, batches = train(norm)
+  run, states, _, batches = train(norm)
   flat = [trees.flatten(s.model_state) for s in states]
   assert flat[0]
   for name in flat[0]:
@@ -47,7 +45,7 @@ def test_running_state_moves_in_training_only(norm):
     assert not np.array_equal(flat[1][name], flat[2][name]), name
   # In evaluation an example's result does not depend on its batch.
   variables = jax.tree.map(jnp.asarray, states[-1].variables)
-  measure = jax.jit(experiment.task.measure)
+  measure = jax.jit(run.step.task.measure)
   measured, state = measure(variables, batches[0])
   alone = {k: v[:1] for k, v in batches[0].items()}
   one, _ = measure(variables, alone)
@@ -57,7 +55,7 @@ def test_running_state_moves_in_training_only(norm):
 
 def test_sharded_and_saved(tmp_path):
   _, whole, _, _ = train("powernorm")
-  experiment, sharded, state, _ = train("powernorm", FSDP)
+  run, sharded, state, _ = train("powernorm", FSDP)
   jax.tree.map(
     lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4),
     whole[-1].model_state,
@@ -66,9 +64,7 @@ def test_sharded_and_saved(tmp_path):
   saved = checkpoint.Checkpointer(str(tmp_path))
   saved.save(2, state, {"examples_seen": 16})
   saved.close()
-  restored, _ = checkpoint.Checkpointer(str(tmp_path)).restore(
-    experiment.shapes
-  )
+  restored, _ = checkpoint.Checkpointer(str(tmp_path)).restore(run.step.shapes)
   jax.tree.map(
     np.testing.assert_array_equal,
     jax.device_get(restored.model_state),
@@ -78,19 +74,17 @@ def test_sharded_and_saved(tmp_path):
 
 def test_a_run_starts_from_another_ones_statistics(tmp_path):
   config = testing.tiny_config(**{"model.norm": "batchnorm", "evals": {}})
-  experiment = build.from_config(config)
-  fresh = jax.device_get(experiment.init(jax.random.key(1)))
+  run = build.from_config(config)
+  fresh = jax.device_get(run.step.init(jax.random.key(1)))
   stats = jax.tree.map(lambda x: x + 3, fresh.model_state["batch_stats"])
   path = str(tmp_path / "params.safetensors")
-  checkpoint.save_params(
-    path, fresh.params, stats, build.description(experiment)
-  )
+  checkpoint.save_params(path, fresh.params, stats, build.description(run))
   config = testing.tiny_config(
     **{"model.norm": "batchnorm", "evals": {}, "model_init": path}
   )
-  experiment = build.from_config(config)
+  run = build.from_config(config)
   nothing = checkpoint.Checkpointer(str(tmp_path / "checkpoints"))
-  state, _, source = build.initial_state(experiment, nothing)
+  state, _, source = build.initial_state(run, nothing)
   nothing.close()
   assert source == path
   jax.tree.map(

@@ -8,23 +8,23 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from trainers import launching, train
+from trainers import loop, testing
 
 
 @pytest.fixture(scope="module", name="runs")
 def _runs(tmp_path_factory):
   """Returns a folder of runs: alone, whole, stopped and moved."""
   root = tmp_path_factory.mktemp("runs")
-  port = launching.free_port()
+  port = testing.free_port()
   logs = [root / "0.log", root / "1.log"]
   processes = [
-    launching.start(
-      ["trainers.launching", str(root), str(port), str(i)], devices=2, log=log
+    testing.start(
+      ["trainers.testing", str(root), str(port), str(i)], devices=2, log=log
     )
     for i, log in enumerate(logs)
   ]
   try:
-    train.train(launching.config(), str(root / "alone"))
+    loop.train(testing.sharded_config(), str(root / "alone"))
     codes = [p.wait(timeout=240) for p in processes]
   finally:
     for p in processes:
@@ -34,7 +34,7 @@ def _runs(tmp_path_factory):
   (root / "moved_step").write_text(
     str(max(int(p.name) for p in (root / "moved" / "checkpoints").iterdir()))
   )
-  train.train(launching.config(), str(root / "moved"))
+  loop.train(testing.sharded_config(), str(root / "moved"))
   return root
 
 
@@ -81,10 +81,10 @@ def test_goes_on_with_another_number_of_processes(runs):
 
 
 def test_a_death_ends_the_others(tmp_path):
-  port = launching.free_port()
+  port = testing.free_port()
   logs = [tmp_path / "0.log", tmp_path / "1.log"]
   processes = [
-    launching.start(
+    testing.start(
       [
         "trainers.train",
         "--config=configs/digits.py:runlocal",
@@ -104,7 +104,7 @@ def test_a_death_ends_the_others(tmp_path):
     for i, log in enumerate(logs)
   ]
   try:
-    launching.wait_for(processes[0], logs[0], "step 10/")
+    testing.wait_for(processes[0], logs[0], "step 10/")
     processes[1].send_signal(signal.SIGKILL)
     begin = time.monotonic()
     assert processes[0].wait(timeout=90) not in (0, None)

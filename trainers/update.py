@@ -83,10 +83,10 @@ def make(
       that of the whole batch, except for what mixes examples (mixup, batch
       statistics) or draws random numbers: that happens within each part.
     ema_decay: of the moving average of parameters; None for no average.
-    log_grad_depth: also return the gradient norms of `grad_depth`.
+    log_grad_depth: also return the task's gradient norms, as grad_norm/….
 
   Returns:
-    A function (state, batch) → (state, values), `values` being scalars: loss,
+    A function (state, batch) → (state, values). The values are scalars: loss,
     l2_grads (before clipping), l2_params, l2_updates, the mean of whatever
     else the task measures, and the gradient norms.
   """
@@ -108,7 +108,8 @@ def make(
       "l2_updates": trees.l2(updates),
     }
     if log_grad_depth:
-      values |= grad_depth(grads)
+      norms = task.grad_norms(grads)
+      values |= {f"grad_norm/{name}": norm for name, norm in norms.items()}
     ema = state.ema
     if ema_decay is not None:
       ema = average(ema, params, state.step, ema_decay)
@@ -209,26 +210,3 @@ def average(ema: Any, params: Any, step: jax.Array, decay: float) -> Any:
   return jax.tree.map(
     lambda e, p: (decay * e + (1.0 - decay) * p).astype(e.dtype), ema, params
   )
-
-
-def grad_depth(grads: Any) -> dict[str, jax.Array]:
-  """Returns the gradient's L2 norm by depth (arXiv 2302.01327, Figure 2).
-
-  Args:
-    grads: tree like a ViT's parameters, looped or scanned.
-
-  Returns:
-    `grad_norm/embedding` and `grad_norm/blockNN`, () each.
-  """
-  norms = {"grad_norm/embedding": trees.l2(grads["embedding"])}
-  blocks = grads["Transformer"]
-  if "encoderblock" in blocks:
-    depth = len(jax.tree.leaves(blocks["encoderblock"])[0])
-    per_block = jax.vmap(trees.l2)(blocks["encoderblock"])  # (depth,)
-    per_block = [per_block[i] for i in range(depth)]
-  else:
-    depth = sum(name.startswith("encoderblock_") for name in blocks)
-    per_block = [trees.l2(blocks[f"encoderblock_{i}"]) for i in range(depth)]
-  for i, norm in enumerate(per_block):
-    norms[f"grad_norm/block{i:02d}"] = norm
-  return norms

@@ -1,12 +1,20 @@
-"""A run's directory: created, kept to one run at a time and to one config."""
+"""A run's directory: locked to one run and one config, with what made it."""
 
 import contextlib
 import fcntl
+import hashlib
+import importlib.metadata
 import json
 import os
+import pathlib
+import platform
 import re
 import socket
+import subprocess
+import sys
 import time
+from collections.abc import Mapping
+from typing import Any
 
 import jax
 from absl import logging
@@ -14,24 +22,26 @@ from absl import logging
 from dpn import trees
 from dpn.weights import checkpoint
 
-# What decides where and how fast a run goes, not what it computes.
-FREE = re.compile(
+# Keys that may change when a run is resumed: they decide where and how fast it
+# runs, not what it computes.
+RESUMABLE_KEYS = re.compile(
   r"input/(num_workers|num_threads|prefetch)|prefetch_to_device"
-  r"|(.*/)?data_dir|mesh(/.*)?|sharding_strategy(/.*)?|wandb(/.*)?|ckpt_.*"
+  r"|(.*/)?data_dir|mesh(/.*)?|sharding_strategy(/.*)?|wandb(/.*)?|(keep_)?ckpt_.*"
 )
 
 CONFIG = "config.json"
+ENVIRONMENT = "environment.json"
 LOCK = "lock"
 
 
 @contextlib.contextmanager
-def hold(workdir: str, config: dict, *, allow_config_change: bool = False):
-  """Creates `workdir` and keeps it to this run and its config.
+def lock(workdir: str, config: dict, *, allow_config_change: bool = False):
+  """Creates `workdir` and locks it to this run and its config.
 
   Args:
     workdir: the directory.
     config: resolved, as nested dicts.
-    allow_config_change: go on although the config there differs.
+    allow_config_change: resume although the config there differs.
 
   Raises:
     OSError: nothing can be written there.
@@ -46,7 +56,7 @@ def hold(workdir: str, config: dict, *, allow_config_change: bool = False):
   with contextlib.ExitStack() as stack:
     try:
       os.makedirs(workdir, exist_ok=True)
-      stack.enter_context(_lock(workdir))
+      stack.enter_context(_flock(workdir))
       if not allow_config_change:
         _check_config(workdir, config)
     except OSError as e:
@@ -57,7 +67,7 @@ def hold(workdir: str, config: dict, *, allow_config_change: bool = False):
     yield
 
 
-def _lock(workdir: str):
+def _flock(workdir: str):
   """Returns a context in which no other run can enter the same one.
 
   The system drops the lock with the process, however it ends: no stale lock
@@ -85,11 +95,6 @@ def _lock(workdir: str):
   return f
 
 
-def write_config(workdir: str, config: dict):
-  """Writes config.json: from the first checkpoint on, the run's config."""
-  checkpoint.write_json(os.path.join(workdir, CONFIG), config)
-
-
 def _check_config(workdir, config):
   """Raises ValueError if the config of the run there is another one."""
   path = os.path.join(workdir, CONFIG)
@@ -112,11 +117,74 @@ def _check_same(workdir: str, old: dict, new: dict):
     f"{new.get(name, absent)!r} now"
     for name in sorted({*old, *new})
     if old.get(name, absent) != new.get(name, absent)
-    and not FREE.fullmatch(name)
+    and not RESUMABLE_KEYS.fullmatch(name)
   ]
   if changes:
     raise ValueError(
       f"The run in {workdir} began with another config:\n"
       + "\n".join(changes)
-      + "\nGive another --workdir, or --allow_config_change to go on anyway."
+      + "\nGive another --workdir, or --allow_config_change to resume anyway."
     )
+
+
+def record(workdir: str, config: Mapping[str, Any]):
+  """Writes config.json, and an entry for this start to environment.json.
+
+  From the first checkpoint on, config.json is the run's config.
+
+  Args:
+    workdir: of the run; it exists.
+    config: resolved, as nested dicts.
+
+  Raises:
+    OSError: a file cannot be written.
+  """
+  checkpoint.write_json(os.path.join(workdir, CONFIG), config)
+  path = os.path.join(workdir, ENVIRONMENT)
+  starts = []
+  if os.path.exists(path):
+    with open(path) as f:
+      starts = json.load(f)
+  checkpoint.write_json(path, [*starts, describe(config)])
+
+
+def describe(config: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns the entry of a process that starts now with this config."""
+  return {
+    "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+    "commit": commit(pathlib.Path(__file__).parent),
+    "config_hash": config_hash(config),
+    "device_kind": jax.devices()[0].device_kind,
+    "num_devices": jax.device_count(),
+    "num_processes": jax.process_count(),
+    "python": platform.python_version(),
+    "jax": importlib.metadata.version("jax"),
+    "jaxlib": importlib.metadata.version("jaxlib"),
+    "command": sys.argv,
+  }
+
+
+def config_hash(config: Mapping[str, Any]) -> str:
+  """Returns 12 hex digits of the SHA-256 of the config's canonical JSON."""
+  text = json.dumps(config, sort_keys=True, separators=(",", ":"))
+  return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def commit(folder: pathlib.Path) -> str | None:
+  """Returns the Git commit of a folder; None outside of a checkout.
+
+  It ends in "+changes" if tracked files differ from it.
+  """
+
+  def git(*args):
+    done = subprocess.run(
+      ["git", *args], cwd=folder, capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
+
+  try:
+    head = git("rev-parse", "HEAD")
+    changed = git("status", "--porcelain", "--untracked-files=no")
+  except (OSError, subprocess.CalledProcessError):
+    return None
+  return head + "+changes" * bool(changed)

@@ -1,10 +1,11 @@
-"""A run's directory keeps to one config, but for what changes no number."""
+"""A run's directory keeps to one config, and says what made it."""
 
 import json
 import os
 import subprocess
 import sys
 
+import jax
 import pytest
 
 from trainers import workdir
@@ -18,8 +19,8 @@ CONFIG = {
 
 
 def _enter(path, config, **kw):
-  with workdir.hold(path, config, **kw):
-    workdir.write_config(path, config)
+  with workdir.lock(path, config, **kw):
+    workdir.record(path, config)
 
 
 def test_the_config_is_written(tmp_path):
@@ -60,7 +61,7 @@ def test_a_config_may_be_mended_before_the_first_checkpoint(tmp_path):
     {},
     {"input": {"data": {"name": "x", "data_dir": "/d"}, "num_workers": 2}},
     {"mesh": [("data", 2), ("model", 2)], "sharding_strategy": [("a", "b")]},
-    {"ckpt_steps": 5, "ckpt_timeout": 1, "prefetch_to_device": 4},
+    {"ckpt_steps": 5, "ckpt_timeout": 1, "keep_ckpt_epochs": 2},
     {"wandb": {"project": "p"}},
   ],
 )
@@ -73,7 +74,7 @@ def test_what_changes_no_number_is_free(tmp_path, changes):
 
 
 def test_one_run_at_a_time(tmp_path):
-  with workdir.hold(str(tmp_path), CONFIG):
+  with workdir.lock(str(tmp_path), CONFIG):
     holder = (
       rf"Another run is using {tmp_path}: process {os.getpid()} on .* since"
     )
@@ -94,7 +95,7 @@ def test_the_lock_of_a_dead_process_is_gone(tmp_path):
   code = f"""
 import os, signal
 from trainers import workdir
-with workdir.hold({str(tmp_path)!r}, {{}}):
+with workdir.lock({str(tmp_path)!r}, {{}}):
   print("held", flush=True)
   os.kill(os.getpid(), signal.SIGSTOP)
 """
@@ -128,6 +129,47 @@ def test_an_unwritable_place(tmp_path):
 def test_a_bucket_is_no_folder():
   with (
     pytest.raises(ValueError, match="gs://b/run: expected a folder"),
-    workdir.hold("gs://b/run", {}),
+    workdir.lock("gs://b/run", {}),
   ):
     pass
+
+
+def test_the_hash_is_of_the_values_not_their_order():
+  # printf '{"a":[1,2],"b":{"c":0.5,"d":null}}' | sha256sum
+  want = "288c9c757c97"
+  assert workdir.config_hash({"b": {"d": None, "c": 0.5}, "a": (1, 2)}) == (
+    want
+  )
+  assert workdir.config_hash({"b": {"d": None, "c": 0.5}, "a": (2, 1)}) != (
+    want
+  )
+
+
+def test_the_commit(tmp_path):
+  def git(*args):
+    name = ["-c", "user.name=n", "-c", "user.email=e"]
+    subprocess.run(["git", *name, *args], cwd=tmp_path, check=True)
+
+  assert workdir.commit(tmp_path) is None
+  git("init", "-q")
+  (tmp_path / "file").write_text("1")
+  git("add", ".")
+  git("commit", "-qm", "first")
+  head = (tmp_path / ".git" / "HEAD").read_text().split()[1]
+  want = (tmp_path / ".git" / head).read_text().strip()
+  assert workdir.commit(tmp_path) == want
+  (tmp_path / "new").write_text("")  # a run's own folder may lie there
+  assert workdir.commit(tmp_path) == want
+  (tmp_path / "file").write_text("2")
+  assert workdir.commit(tmp_path) == want + "+changes"
+
+
+def test_one_entry_for_every_start(tmp_path):
+  workdir.record(str(tmp_path), {"lr": 1})
+  workdir.record(str(tmp_path), {"lr": 2})
+  first, second = json.loads((tmp_path / "environment.json").read_text())
+  assert first["config_hash"] != second["config_hash"]
+  assert second["num_devices"] == len(jax.devices()) == 4
+  assert second["num_processes"] == 1
+  assert second["device_kind"] == "cpu"
+  assert second["jax"] == jax.__version__

@@ -1,7 +1,7 @@
-"""What the trainer and the evaluators expect of a task."""
+"""What the trainer, the evaluators and the scripts expect of a task."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import jax
 
@@ -12,11 +12,37 @@ Batch = Mapping[str, jax.Array]
 class Task(Protocol):
   """A model with its loss, its metrics and what evaluators may ask of it.
 
-  A task knows nothing of meshes, optimizers, files or logging.
+  A task knows nothing of meshes, optimizers, files or logging; nobody else
+  knows its model, its parameters' names or the keys of its batches.
+  `config.task` names one of `dpn.tasks.TASKS` or gives the import path of a
+  class, "mypkg.tasks:Regression".
+
+  Attributes:
+    config_keys: keys of the config that `from_config` reads.
   """
+
+  config_keys: ClassVar[tuple[str, ...]]
+
+  @classmethod
+  def from_config(
+    cls, config: Mapping[str, Any], *, batch_shards: int = 1
+  ) -> "Task":
+    """Returns the task of a config.
+
+    Args:
+      config: the whole config.
+      batch_shards: over how many devices the batch is split, for what must not
+        mix examples of different devices.
+
+    Raises:
+      ValueError: a value is missing or wrong.
+    """
 
   def init(self, rng: jax.Array, batch: Batch) -> Variables:
     """Returns fresh variables; only the shapes in `batch` matter."""
+
+  def augment(self, rng: jax.Array, batch: Batch) -> Batch:
+    """Returns the batch as a training step sees it, e.g. under mixup."""
 
   def measure(
     self, variables: Variables, batch: Batch, *, rng: jax.Array | None = None
@@ -36,4 +62,20 @@ class Task(Protocol):
     """
 
   def predict_fns(self) -> Mapping[str, Callable[[Variables, Batch], Any]]:
-    """Returns what evaluators can call, by the name in `evals.<name>.pred`."""
+    """Returns what evaluators can call, by the name in `evals.<name>.pred`.
+
+    Keywords beyond (variables, batch) are set by `evals.<name>.pred_kw`.
+    """
+
+  def model_options(self) -> Mapping[str, Any]:
+    """Returns what says which function the parameters compute, as JSON values.
+
+    It is written beside exported parameters and compared when they are loaded.
+    """
+
+  def grad_norms(self, grads: Any) -> Mapping[str, jax.Array]:
+    """Returns gradient norms () by group, for `config.log_grad_depth`.
+
+    Args:
+      grads: a tree like the parameters.
+    """

@@ -8,7 +8,12 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from dpn import cutmix, losses
+from dpn import errors, losses, mixing, trees
+from dpn.models import vit
+from dpn.weights import model_options
+
+MODELS = {"vit": vit.Model}
+MIXUP = ("p", "cutmix_p", "switch_prob", "fold_in", "scope")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,11 +22,11 @@ class Classification:
 
   Attributes:
     model: returns (logits, out) for images.
-    loss: name of one of `dpn.losses`.
+    loss: name of one of `dpn.losses`, or the import path of another.
     mixup_p: parameter of mixup's Beta distribution; 0 for no mixup.
-    mixup_groups: see `mixup.mixup`.
-    cutmix_p: parameter of cutmix's; 0 for no cutmix.
-    switch_prob: probability of cutmix in a step, where both are on.
+    mixup_groups: see `mixing.mixup`.
+    cutmix_p: parameter of CutMix's; 0 for no CutMix.
+    switch_prob: probability of CutMix in a step, where both are on.
     init_head_bias: value the head's bias starts at; low values make the
       sigmoid loss start small when there are many classes.
   """
@@ -34,8 +39,52 @@ class Classification:
   switch_prob: float = 0.5
   init_head_bias: float | None = None
 
+  config_keys = (
+    "model_name",
+    "model",
+    "num_classes",
+    "loss",
+    "mixup",
+    "init_head_bias",
+  )
+
   def __post_init__(self):
     losses.get(self.loss)
+
+  @classmethod
+  def from_config(cls, config, *, batch_shards=1):
+    model_name = config.get("model_name", "vit")
+    if model_name not in MODELS:
+      raise ValueError(errors.unknown("model_name", model_name, MODELS))
+    if not config.get("num_classes"):
+      raise ValueError(
+        "config.num_classes is missing; set it to the number of classes, the "
+        "same as in the onehot op of config.input.pp."
+      )
+    mixup = dict(config.get("mixup") or {})
+    for key in mixup:
+      if key not in MIXUP:
+        raise ValueError(errors.unknown("key in config.mixup:", key, MIXUP))
+    groups = {"global": 1, "device": batch_shards}
+    scope = mixup.get("scope", "global")
+    if scope not in groups:
+      raise ValueError(errors.unknown("mixup.scope", scope, groups))
+    if mixup.get("fold_in") is not None:
+      raise ValueError(
+        f"mixup.fold_in={mixup['fold_in']!r} is not supported: one mixing "
+        "weight serves the whole batch. Set it to None."
+      )
+    return cls(
+      model=MODELS[model_name](
+        config["num_classes"], **dict(config.get("model") or {})
+      ),
+      loss=config.get("loss", "sigmoid_xent"),
+      mixup_p=mixup.get("p") or 0.0,
+      mixup_groups=groups[scope],
+      cutmix_p=mixup.get("cutmix_p") or 0.0,
+      switch_prob=mixup.get("switch_prob", 0.5),
+      init_head_bias=config.get("init_head_bias"),
+    )
 
   def init(self, rng, batch):
     for key in ("image", "labels"):
@@ -51,43 +100,61 @@ class Classification:
       head["bias"] = jnp.full_like(head["bias"], self.init_head_bias)
     return variables
 
-  def measure(self, variables, batch, *, rng=None):
-    image, labels = batch["image"], batch["labels"]
-    if rng is None:
-      (logits, _), state = self.model.apply(variables, image), {}
-    else:
-      mixup_rng, model_rng = jax.random.split(rng)
-      image, labels = self.mix(mixup_rng, image, labels)
-      (logits, _), state = self.model.apply(
-        variables,
-        image,
-        train=True,
-        rngs={"dropout": model_rng},
-        mutable=[name for name in variables if name != "params"],
-      )
-    return {"loss": losses.get(self.loss)(logits, labels)}, state
-
-  def mix(
-    self, rng: jax.Array, image: jax.Array, labels: jax.Array
-  ) -> tuple[jax.Array, jax.Array]:
-    """Returns a batch under mixup or cutmix, as training sees it."""
-    return cutmix.mixup_or_cutmix(
+  def augment(self, rng, batch):
+    image, labels = mixing.mixup_or_cutmix(
       rng,
-      image,
-      labels,
+      batch["image"],
+      batch["labels"],
       mixup_p=self.mixup_p,
       cutmix_p=self.cutmix_p,
       switch_prob=self.switch_prob,
       groups=self.mixup_groups,
     )
+    return {**batch, "image": image, "labels": labels}
+
+  def measure(self, variables, batch, *, rng=None):
+    if rng is None:
+      (logits, _), state = self._predict(variables, batch), {}
+    else:
+      augment_rng, model_rng = jax.random.split(rng)
+      batch = self.augment(augment_rng, batch)
+      (logits, _), state = self.model.apply(
+        variables,
+        batch["image"],
+        train=True,
+        rngs={"dropout": model_rng},
+        mutable=[name for name in variables if name != "params"],
+      )
+    return {"loss": losses.get(self.loss)(logits, batch["labels"])}, state
 
   def predict_fns(self):
-    return {"predict": self._predict, "loss": self._loss}
+    return {
+      "predict": self._predict,
+      "loss": lambda variables, batch: self.measure(variables, batch)[0],
+    }
 
   def _predict(self, variables, batch) -> tuple[jax.Array, Mapping[str, Any]]:
     """Returns (logits, out)."""
     return self.model.apply(variables, batch["image"])
 
-  def _loss(self, variables, batch) -> Mapping[str, jax.Array]:
-    """Returns `measure` as in evaluation, {"loss": (batch,)}."""
-    return self.measure(variables, batch)[0]
+  def model_options(self):
+    return model_options.options(self.model)
+
+  def grad_norms(self, grads):
+    """Returns the norms of the embedding and of each block.
+
+    They are those of Figure 2 of arXiv 2302.01327.
+
+    Args:
+      grads: a tree like a ViT's parameters, looped or scanned.
+    """
+    norms = {"embedding": trees.l2(grads["embedding"])}
+    blocks = grads["Transformer"]
+    if "encoderblock" in blocks:
+      per_block = jax.vmap(trees.l2)(blocks["encoderblock"])  # (depth,)
+    else:
+      depth = sum(name.startswith("encoderblock_") for name in blocks)
+      per_block = [trees.l2(blocks[f"encoderblock_{i}"]) for i in range(depth)]
+    for i, norm in enumerate(per_block):
+      norms[f"block{i:02d}"] = norm
+    return norms

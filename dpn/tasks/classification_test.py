@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpn import mixup, tasks
+from dpn import mixing, tasks
 from dpn.tasks import classification
 
 RNG = np.random.default_rng(0)
@@ -65,7 +65,7 @@ def test_training_mixes_images_and_labels_alike(groups):
   task, variables = _task(loss="softmax_xent", mixup_p=0.8, mixup_groups=groups)
   rng = jax.random.key(7)
   measured, state = task.measure(variables, BATCH, rng=rng)
-  mixed = mixup.mixup(
+  mixed = mixing.mixup(
     jax.random.split(rng)[0],
     0.8,
     BATCH["image"],
@@ -119,3 +119,21 @@ def test_make_defaults():
   got = (task.loss, task.mixup_p, task.mixup_groups, task.init_head_bias)
   assert got == ("sigmoid_xent", 0.0, 1, None)
   assert tasks.make({**CONFIG, "mixup": {"p": None}}).mixup_p == 0.0
+
+
+@pytest.mark.parametrize(
+  ("changes", "message"),
+  [
+    ({"task": "classify"}, "Unknown task 'classify'"),
+    ({"task": "nowhere.tasks:Task"}, "there is no module 'nowhere'"),
+    ({"model_name": "vitt"}, "Unknown model_name 'vitt'.*mean 'vit'"),
+    ({"num_classes": None}, "config.num_classes is missing"),
+    ({"loss": "softmax"}, "Unknown loss 'softmax'.*mean 'softmax_xent'"),
+    ({"mixup": {"q": 1}}, "Unknown key in config.mixup: 'q'"),
+    ({"mixup": {"scope": "host"}}, "Unknown mixup.scope 'host'"),
+    ({"mixup": {"fold_in": "data"}}, "mixup.fold_in='data' is not supported"),
+  ],
+)
+def test_wrong_configs(changes, message):
+  with pytest.raises(ValueError, match=message):
+    tasks.make({**CONFIG, **changes})

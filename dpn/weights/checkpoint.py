@@ -1,7 +1,7 @@
 """Checkpoints of a run (Orbax, asynchronous, atomic) and exported parameters.
 
 A checkpoint holds the train state's arrays and, beside them, a small JSON: the
-`position` where the run was in its data, and a checksum of the arrays.
+`position` where the run was in its data, and checksums of the state's parts.
 """
 
 import contextlib
@@ -20,6 +20,7 @@ from jax.experimental import multihost_utils
 from orbax.checkpoint import v1 as ocp
 
 from dpn import trees
+from dpn.weights import files
 
 KEEP = 2  # the latest, and the one before should the latest be damaged
 
@@ -32,13 +33,20 @@ class Checkpointer:
   """
 
   def __init__(
-    self, directory: str, *, timeout_secs: int = 1200, read_only: bool = False
+    self,
+    directory: str,
+    *,
+    timeout_secs: int = 1200,
+    keep_every_steps: int = 0,
+    read_only: bool = False,
   ):
     """Opens, and creates if needed, `directory`.
 
     Args:
       directory: where the checkpoints lie.
       timeout_secs: a save that takes longer is an error.
+      keep_every_steps: never delete checkpoints at multiples of this step; 0
+        to keep the last two only.
       read_only: leave unfinished saves alone: another run may be writing.
 
     Raises:
@@ -48,12 +56,15 @@ class Checkpointer:
     if not read_only:
       _check_writable(directory)
     policies = ocp.training.preservation_policies
+    kept = [policies.LatestN(KEEP)]
+    if keep_every_steps:
+      kept.append(policies.EveryNSteps(keep_every_steps))
     context = ocp.Context()
     context.asynchronous.timeout_secs = timeout_secs
     self._orbax = ocp.training.Checkpointer(
       os.path.abspath(directory),
       context=context,
-      preservation_policy=policies.LatestN(KEEP),
+      preservation_policy=policies.AnyPreservationPolicy(kept),
       cleanup_tmp_directories=not read_only,
     )
 
@@ -75,9 +86,9 @@ class Checkpointer:
       # On CPU device memory is host memory: without a copy the writer would
       # read buffers that the next, donating step overwrites.
       state = jax.tree.map(lambda x: x.copy(), state)
-    metadata = {"position": dict(position), "checksum": int(_checksum(state))}
+    notes = {"position": dict(position), "checksums": _checksums(state)}
     with self._explained():
-      self._orbax.save_async(step, state, force=True, custom_metadata=metadata)
+      self._orbax.save_async(step, state, force=True, custom_metadata=notes)
 
   def restore(
     self, state: Any, *, step: int | None = None
@@ -95,56 +106,60 @@ class Checkpointer:
       MismatchError: the checkpoint holds other arrays.
       OSError: every checkpoint is damaged, or there is none.
     """
+    restored, notes, _ = self._first_whole(step, lambda saved: state)
+    return restored, notes["position"]
+
+  def restore_variables(
+    self, step: int | None = None
+  ) -> tuple[dict[str, Any], int]:
+    """Returns (variables, step) of the latest checkpoint that is whole.
+
+    The parameters, averaged if the run kept an average, and the other
+    collections, as NumPy arrays. What is read is what the checkpoint says it
+    holds: neither a model nor an optimizer is needed, nor the devices.
+
+    Args:
+      step: the one to take instead of the latest.
+
+    Raises:
+      OSError: every checkpoint is damaged, or there is none.
+    """
+    restored, _, step = self._first_whole(step, _only_variables)
+    params = restored.get("ema") or restored["params"]
+    return {"params": params, **(restored.get("model_state") or {})}, step
+
+  def _first_whole(self, step, wanted):
+    """Returns (state, notes, step) of the latest checkpoint that is whole.
+
+    Args:
+      step: the one to take instead of the latest, or None.
+      wanted: from what a checkpoint holds to the tree to load.
+    """
     found = [checkpoint.step for checkpoint in self._orbax.checkpoints]
     if step in found:
       found = [step]
     elif step is not None or not found:
       raise FileNotFoundError(
-        f"There is no checkpoint of {'any' if step is None else f'step {step}'}"
+        f"There is no checkpoint{'' if step is None else f' of step {step}'}"
         f" in {self._orbax.directory}; it has those of steps {found}."
       )
     for step in reversed(found):
-      restored, position, error = self._load(step, state)
+      restored, notes, error = self._load(step, wanted)
       if _all_processes(error is None):
-        return restored, position
+        return restored, notes, step
       self._set_aside(step, error)
     raise OSError(
       f"No checkpoint in {self._orbax.directory} can be read; steps {found} "
       "are damaged, see above. Start anew in another --workdir."
     )
 
-  def shapes(self, step: int | None = None) -> dict[str, Any]:
-    """Returns what a checkpoint holds, as trees of `jax.ShapeDtypeStruct`.
-
-    Args:
-      step: of the checkpoint; the latest without it.
-
-    Raises:
-      FileNotFoundError: there is no such checkpoint.
-      OSError: it is damaged.
-    """
-    found = [checkpoint.step for checkpoint in self._orbax.checkpoints]
-    if not found or step not in (None, *found):
-      raise FileNotFoundError(
-        f"There is no checkpoint {'' if step is None else f'of step {step} '}"
-        f"in {self._orbax.directory}; it has those of steps {found}."
-      )
-    step = self.latest if step is None else step
-    here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-    try:
-      metadata = self._orbax.metadata(step).metadata
-    except Exception as e:
-      raise OSError(f"{self._path(step)} is damaged: {e}") from e
-    return jax.tree.map(
-      lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here), metadata
-    )
-
-  def _load(self, step, state):
-    """Returns a checkpoint's (state, position, what is wrong with it)."""
+  def _load(self, step, wanted):
+    """Returns a checkpoint's (state, notes, what is wrong with it)."""
     try:
       metadata = self._orbax.metadata(step)
       if metadata.metadata is None:
         raise OSError("its metadata cannot be read")
+      state = wanted(metadata.metadata)
       _check_shapes(str(self._path(step)), metadata.metadata, state)
       restored = self._orbax.load(step, state)
     except MismatchError:
@@ -154,11 +169,12 @@ class Checkpointer:
         raise
       return None, None, e
     notes = metadata.custom_metadata
-    got = int(_checksum(restored))
-    expected = notes.get("checksum", got)  # early checkpoints have none
-    if got != expected:
-      return None, None, f"its checksum is {got}, expected {expected}"
-    return restored, notes["position"], None
+    expected = notes.get("checksums", {})
+    for part, got in _checksums(restored).items():
+      if got != expected.get(part, got):
+        why = f"the checksum of {part} is {got}, expected {expected[part]}"
+        return None, None, why
+    return restored, notes, None
 
   def _set_aside(self, step, error):
     path = self._path(step)
@@ -184,7 +200,7 @@ class Checkpointer:
       raise OSError(
         f"Cannot write a checkpoint to {self._orbax.directory}: {e}\nThe last "
         f"good one is of step {self.latest}. Free some space, or make the "
-        "directory writable; the same command then goes on from there."
+        "directory writable; the same command then resumes from there."
       ) from e
 
   def close(self):
@@ -213,6 +229,29 @@ class MismatchError(ValueError):
 _checksum = jax.jit(trees.checksum)
 
 
+def _checksums(state) -> dict[str, int]:
+  """Returns a checksum of each part of the state that has been loaded."""
+  parts = dict(state) if isinstance(state, Mapping) else vars(state)
+  sums = {
+    name: _checksum(part)
+    for name, part in parts.items()
+    if (leaves := jax.tree.leaves(part)) and leaves[0] is not ...
+  }
+  return {name: int(x) for name, x in jax.device_get(sums).items()}
+
+
+def _only_variables(saved):
+  """Returns what to load of a train state: NumPy arrays, or `...` for not."""
+  wanted = lambda x: np.empty(x.shape, x.dtype)
+  return {
+    name: jax.tree.map(
+      wanted if name in ("params", "model_state", "ema") else lambda _: ...,
+      part,
+    )
+    for name, part in saved.items()
+  }
+
+
 def _all_processes(ok: bool) -> bool:
   """Returns whether `ok` is true in every process of the run."""
   if jax.process_count() == 1:
@@ -222,7 +261,10 @@ def _all_processes(ok: bool) -> bool:
 
 def _check_shapes(path: str, saved: Any, state: Any):
   there = {k: tuple(v.shape) for k, v in trees.flatten(saved).items()}
-  here = {k: tuple(v.shape) for k, v in trees.flatten(state).items()}
+  here = {
+    k: there.get(k) if v is ... else tuple(v.shape)
+    for k, v in trees.flatten(state).items()
+  }
   absent = "absent"
   differ = [
     f"  {name}: {there.get(name, absent)} there, {here.get(name, absent)} here"
@@ -296,8 +338,8 @@ def save_params(
     metadata: of the file.
   """
   flat = {}
-  stats = trees.flatten({"batch_stats": batch_stats or {}})
-  for name, leaf in (trees.flatten(params) | stats).items():
+  variables = {"params": params, files.STATISTICS: batch_stats or {}}
+  for name, leaf in files.flatten(variables).items():
     if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
       leaf = multihost_utils.process_allgather(leaf, tiled=True)
     flat[name] = np.ascontiguousarray(leaf, np.float32)

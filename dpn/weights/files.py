@@ -1,86 +1,138 @@
-"""Files of arrays by name: .npz and .safetensors, never a pickle."""
+"""Where parameters lie, and the arrays there by name. Never opens a pickle."""
 
+import contextlib
+import dataclasses
 import json
 import os
 import re
 import zipfile
 import zlib
+from collections.abc import Mapping
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 import safetensors
 import safetensors.numpy
 
-from dpn import errors
+from dpn import errors, trees
+
+Flat = dict[str, Any]
 
 STATISTICS = "batch_stats"
+CHECKPOINTS = "checkpoints"  # the folder in a run's folder
 _INDEX = "model.safetensors.index.json"
-# A run's folder; one of Hugging Face or timm, in one file or in several.
+# What a folder may hold: a run's parameters; those of Hugging Face or timm, in
+# one file or in several.
 FILES_IN_FOLDERS = ("params.safetensors", "model.safetensors", _INDEX)
 PICKLES = (".pth", ".pt", ".bin", ".ckpt", ".pkl", ".pickle", ".tar")
 
 
-def locate(path: str) -> tuple[str, str | None]:
-  """Returns the file and the subtree that a path such as "x.npz:img" names.
+@dataclasses.dataclass(frozen=True)
+class Location:
+  """Where the parameters lie that a path stands for.
 
-  A folder stands for the file in it that is one of `FILES_IN_FOLDERS`.
+  Attributes:
+    path: of a parameter file, or of a run's folder of checkpoints.
+    is_file: which of both.
+    subtree: the part of the file that is meant; None: all.
+    step: of the checkpoint that is meant; None: the latest.
+  """
+
+  path: str
+  is_file: bool = True
+  subtree: str | None = None
+  step: int | None = None
+
+  @property
+  def folder(self) -> str:
+    """The folder with the config.json of the model, if there is one."""
+    return os.path.dirname(os.path.abspath(self.path))
+
+
+def locate(path: str) -> Location:
+  """Returns where the parameters lie that a path stands for.
+
+  Args:
+    path: the folder of a run (its params.safetensors, or else its latest
+      checkpoint), its folder of checkpoints or one of them
+      ("run/checkpoints/1000"), a folder as timm and Hugging Face write it, or
+      an .npz or .safetensors file. A suffix ":img" picks a subtree of a file.
 
   Raises:
-    FileNotFoundError, ValueError: see `read`.
+    FileNotFoundError: there is nothing, or no parameters in it.
+    ValueError: the file has another format.
   """
+  parent, last = os.path.split(os.path.normpath(path))
   if os.path.isdir(path):
-    return _in_folder(path), None
+    files = [os.path.join(path, name) for name in FILES_IN_FOLDERS]
+    if found := [file for file in files if os.path.isfile(file)]:
+      return Location(found[0])
+    for folder in (os.path.join(path, CHECKPOINTS), path):
+      if _has_checkpoints(folder):
+        return Location(folder, is_file=False)
+  if last.isdigit() and _has_checkpoints(parent or "."):
+    return Location(parent or ".", is_file=False, step=int(last))
   match = re.fullmatch(r"(.+(\.\w+))(?::([^:]+))?", path)
   file, suffix, subtree = match.groups() if match else (path, "", None)
   if suffix in PICKLES:
     raise ValueError(
       f"Cannot load {path!r}: {suffix} files hold Python's pickles, which can "
-      "run any code and are never opened here. Where you trust the file, "
-      "save it again: safetensors.torch.save_file(torch.load(path, "
+      "run any code and are never opened here. If you trust the file, save it "
+      "again: safetensors.torch.save_file(torch.load(path, "
       "weights_only=True), 'x.safetensors')."
     )
-  if suffix not in READERS and not file.endswith(_INDEX):
-    raise ValueError(
-      f"Cannot load parameters from {path!r}. Expected a file of format "
-      f"{' or '.join(READERS)}, with ':<subtree>' behind it if need be, or a "
-      "folder that exists and holds one."
-    )
-  if not os.path.isfile(file):
-    raise FileNotFoundError(
-      f"There is no file {file!r}. Files elsewhere, such as in a bucket, have "
-      "to be copied to this machine or mounted first."
-    )
-  return file, subtree
-
-
-def _in_folder(folder):
-  files = [os.path.join(folder, name) for name in FILES_IN_FOLDERS]
-  if found := [file for file in files if os.path.isfile(file)]:
-    return found[0]
-  pickled = sorted(f for f in os.listdir(folder) if f.endswith(PICKLES))
-  hint = f" {pickled[0]!r} is a pickle and never opened." if pickled else ""
+  if os.path.isfile(file) and (suffix in READERS or file.endswith(_INDEX)):
+    return Location(file, subtree=subtree)
+  if os.path.isdir(path):
+    problem = f"The folder {path!r} has no {' or '.join(FILES_IN_FOLDERS)}"
+    pickled = sorted(f for f in os.listdir(path) if f.endswith(PICKLES))
+    if pickled:
+      problem += f" ({pickled[0]!r} is a pickle and never opened)"
+  elif os.path.isfile(file):
+    problem = f"{file!r} has no known format"
+  else:
+    problem = f"There is no {file!r}"
   raise FileNotFoundError(
-    f"The folder {folder!r} has no {' or '.join(FILES_IN_FOLDERS)}.{hint} Give "
-    "the folder of a finished run, or a parameter file."
+    f"{problem}. Expected the folder of a run, one of its checkpoints "
+    f"('run/{CHECKPOINTS}/1000'), a folder of timm or Hugging Face, or a "
+    f"parameter file ({' or '.join(READERS)}, with ':<subtree>' behind it if "
+    "need be). What lies elsewhere, such as in a bucket, has to be copied to "
+    "this machine or mounted first."
   )
 
 
-def read(path: str) -> dict[str, np.ndarray]:
-  """Returns the arrays in a file, by name.
+def _has_checkpoints(folder):
+  return os.path.isdir(folder) and any(map(str.isdigit, os.listdir(folder)))
 
-  Of a whole training state, as big_vision saves it, only the parameters and
-  running statistics.
+
+def read(path: str) -> Flat:
+  """Returns the arrays that a path stands for, by name.
+
+  Of a training state, ours or big_vision's, only the parameters and running
+  statistics.
 
   Args:
-    path: an .npz or .safetensors file, on this machine, or a folder that holds
-      one, see `locate`. A suffix picks a subtree and drops its name:
-      "siglip.npz:img".
+    path: see `locate`.
 
   Raises:
     FileNotFoundError: there is no such file.
     ValueError: the format or the subtree is unknown, or the file is damaged.
+    OSError: every checkpoint is damaged.
   """
-  file, subtree = locate(path)
+  return read_located(locate(path))[0]
+
+
+def read_located(where: Location) -> tuple[Flat, int | None]:
+  """Returns `read` of a location, and the step of its run if that is known."""
+  if not where.is_file:
+    from dpn.weights import checkpoint  # it takes a second to import Orbax
+
+    saved = checkpoint.Checkpointer(where.path, read_only=True)
+    with contextlib.closing(saved):
+      variables, step = saved.restore_variables(where.step)
+    return flatten(variables), step
+  file = where.path
   flat = _read_shards(file) if file.endswith(_INDEX) else _read_file(file)
   if not flat:
     raise ValueError(f"{file!r} is empty: there are no arrays in it.")
@@ -89,12 +141,37 @@ def read(path: str) -> dict[str, np.ndarray]:
       stats = _subtree(flat, STATISTICS)
       flat = inner | {f"{STATISTICS}/{k}": x for k, x in stats.items()}
       break
-  if not subtree:
-    return flat
-  if inner := _subtree(flat, subtree.strip("/")):
-    return inner
-  known = {name.partition("/")[0] for name in flat if "/" in name}
-  raise ValueError(f"{file!r}: " + errors.unknown("subtree", subtree, known))
+  if where.subtree:
+    inner = _subtree(flat, where.subtree.strip("/"))
+    if not inner:
+      known = {name.partition("/")[0] for name in flat if "/" in name}
+      message = errors.unknown("subtree", where.subtree, known)
+      raise ValueError(f"{file!r}: {message}")
+    flat = inner
+  return flat, _step_beside(file)
+
+
+def _step_beside(file):
+  """Returns the step of the run that left a parameter file, if one did."""
+  done = os.path.join(os.path.dirname(file), "done.json")
+  if os.path.basename(file) != FILES_IN_FOLDERS[0] or not os.path.isfile(done):
+    return None
+  with open(done, encoding="utf-8") as f:
+    return json.load(f)["step"]
+
+
+def flatten(variables: Mapping[str, Any]) -> Flat:
+  """Returns parameters by name, running statistics by "batch_stats/<name>"."""
+  stats = {STATISTICS: variables.get(STATISTICS, {})}
+  return trees.flatten(variables["params"]) | trees.flatten(stats)
+
+
+def unflatten(flat: Flat) -> dict[str, Any]:
+  """Returns {"params": …} and, if there are any, {"batch_stats": …}."""
+  stats = _subtree(flat, STATISTICS)
+  params = {k: x for k, x in flat.items() if k.partition("/")[0] != STATISTICS}
+  result = {"params": trees.unflatten(params)}
+  return result | ({STATISTICS: trees.unflatten(stats)} if stats else {})
 
 
 def _read_file(file):

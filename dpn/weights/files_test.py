@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from dpn.weights import files, load_test
+from dpn.weights import files, testing
 
 
 def test_read_picks_the_parameters(tmp_path):
@@ -22,7 +22,7 @@ def test_read_picks_the_parameters(tmp_path):
 
 
 def test_read_subtree(tmp_path):
-  path = load_test.write(
+  path = testing.write(
     tmp_path, {"img/a/b": np.ones(1), "img/c": np.ones(2), "t": np.ones(3)}
   )
   assert files.read(f"{path}:img").keys() == {"a/b", "c"}
@@ -47,17 +47,33 @@ def test_read_bfloat16(tmp_path, suffix):
   np.testing.assert_array_equal(got, x)
 
 
-@pytest.mark.parametrize("path", ["run/0100", "x.h5", "x.npz:", "x.d/file"])
-def test_unknown_format(path):
-  with pytest.raises(ValueError, match=r"format \.npz or \.safetensors"):
-    files.read(path)
+@pytest.mark.parametrize(
+  "path", ["run/0100", "x.h5", "x.npz:", "x.d/file", "gs://bucket/x.npz:img"]
+)
+def test_nothing_there(path):
+  with pytest.raises(FileNotFoundError, match=r"There is no .*bucket"):
+    files.locate(path)
 
 
-def test_missing_file(tmp_path):
-  with pytest.raises(FileNotFoundError, match=r"no file .*absent\.npz'"):
-    files.read(f"{tmp_path}/absent.npz:img")
-  with pytest.raises(FileNotFoundError, match="bucket"):
-    files.read("gs://bucket/x.npz")
+def test_unknown_format(tmp_path):
+  (tmp_path / "x.h5").touch()
+  with pytest.raises(FileNotFoundError, match=r"no known format.*\.npz or"):
+    files.locate(str(tmp_path / "x.h5"))
+
+
+def test_folders(tmp_path, monkeypatch):
+  """A run's folder, its checkpoints, one of them; a finished run's file."""
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / "run/checkpoints/20").mkdir(parents=True)
+  saved = files.Location("run/checkpoints", is_file=False)
+  assert files.locate("run") == files.locate("run/checkpoints") == saved
+  assert saved.folder == str(tmp_path / "run")
+  for step in (20, 30):  # restoring says that there is no 30
+    want = files.Location("run/checkpoints", is_file=False, step=step)
+    assert files.locate(f"run/checkpoints/{step}") == want
+  (tmp_path / "run/params.safetensors").touch()
+  assert files.locate("run") == files.Location("run/params.safetensors")
+  assert files.locate("run/checkpoints/20").step == 20
 
 
 @pytest.mark.parametrize("suffix", ["npz", "safetensors"])

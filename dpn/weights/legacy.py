@@ -11,7 +11,7 @@ from dpn import trees
 Flat = dict[str, Any]
 
 
-def modernize(flat: Flat) -> Flat:
+def upgrade(flat: Flat) -> Flat:
   """Returns the parameters under the names that the model uses today."""
   if any(re.search(r"\bMlpBlock_[1-9]", name) for name in flat):
     flat = trees.flatten(_renumber(trees.unflatten(flat)))

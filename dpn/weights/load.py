@@ -1,10 +1,11 @@
-"""Starts a Vision Transformer from a parameter file.
+"""Starts a model from a parameter file, strictly.
 
 Files of big_vision and its predecessors load unchanged, those of timm and
 Hugging Face under our names. Everything that a file and the model do not share
 is an error unless allowed.
 """
 
+import dataclasses
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -14,11 +15,49 @@ import numpy as np
 from absl import logging
 
 from dpn import trees
-from dpn.models import posemb_join
-from dpn.weights import legacy, metadata, resize, torch_names
-from dpn.weights.files import STATISTICS, locate, read
+from dpn.weights import (
+  files,
+  legacy,
+  metadata,
+  options_from_params,
+  resize,
+  torch_names,
+)
 
-Flat = dict[str, Any]
+Flat = files.Flat
+
+
+@dataclasses.dataclass(frozen=True)
+class Checkpoint:
+  """What a path holds, as it is there.
+
+  Attributes:
+    path: as given.
+    arrays: by the names in the file.
+    metadata: of the model.
+    step: of the run, None if unknown.
+  """
+
+  path: str
+  arrays: Flat
+  metadata: metadata.ModelMetadata
+  step: int | None = None
+
+
+def read(path: str) -> Checkpoint:
+  """Returns the parameters that a path stands for, and what they are for.
+
+  Args:
+    path: see `files.locate`.
+
+  Raises:
+    FileNotFoundError, ValueError, OSError: see `files.read`.
+    ValueError: names of an unknown library; or a model that ours cannot be.
+  """
+  where = files.locate(path)
+  arrays, step = files.read_located(where)
+  said = metadata.read(where, _layout_of(path, arrays))
+  return Checkpoint(path, arrays, said, step)
 
 
 def load(path: str, params: Mapping[str, Any], **kw: Any) -> dict[str, Any]:
@@ -30,14 +69,14 @@ def load(path: str, params: Mapping[str, Any], **kw: Any) -> dict[str, Any]:
 
 
 def load_variables(
-  path: str,
+  path: str | Checkpoint,
   variables: Mapping[str, Any],
   *,
-  model: Any = None,
+  options: Mapping[str, Any] | None = None,
   pixels: metadata.Pixels | None = None,
+  advice: str | None = None,
   dont_load: Sequence[str] = (),
   dont_check: Sequence[str] = (),
-  advice: str | None = None,
 ) -> dict[str, Any]:
   """Returns `variables` with the values of a parameter file.
 
@@ -45,58 +84,72 @@ def load_variables(
   `pos_embedding` of another length is resized if both grids are square.
 
   Args:
-    path: see `parameter_files.read`.
+    path: see `files.locate`; or what `read` returned for it.
     variables: a model's `params` and, if it has any, `batch_stats`, which files
       hold as "batch_stats/<name>". `jax.ShapeDtypeStruct`s will do for all that
       is loaded. Other collections are returned as they are.
-    model: as `vit.Model` makes it; its options must be those that the file says
-      it was made for, see `metadata.check`. None: nothing is compared.
+    options: of the model, as `Task.model_options` gives them, which must be
+      those that the file says it was made for. None: nothing is compared.
     pixels: of the images that the model will see, compared likewise.
+    advice: what to do if names or shapes differ; None: about `dont_load`.
     dont_load: regular expressions on whole names such as "head/kernel". What
       they match keeps its value in `variables`, and is ignored in the file.
     dont_check: options not to be compared, such as "gelu", or "pixels".
-    advice: what to do if names or shapes differ; None: about `dont_load`.
 
   Returns:
     NumPy arrays with the structure, shapes and dtypes of `variables`; a leaf of
     `dont_load` as it was given.
 
   Raises:
-    FileNotFoundError, ValueError: see `parameter_files.read`.
+    FileNotFoundError, ValueError, OSError: see `read`.
     ValueError: names or shapes differ and `dont_load` does not match them; or
       the options do, and `dont_check` does not name them.
   """
-  flat, source = _in_our_names(path, variables)
-  if model is not None:
-    metadata.check(
-      path, source, model, pixels=pixels, dont_check=_listed(dont_check)
+  source = read(path) if isinstance(path, str) else path
+  file = source.metadata
+  flat = _in_our_names(source, variables)
+  if "pos_embedding" in flat and file.options.get("posemb"):
+    # Fixed positions are written out for libraries that have none.
+    file = dataclasses.replace(
+      file, options={**file.options, "posemb": "learn"}
     )
-  return match(
-    path,
+  differences = []
+  if options is not None:
+    differences = metadata.differences(file, options, pixels)
+  loaded, differing = match(
+    source.path,
     flat,
     variables,
-    model=model,
-    has_row=source.cls_row,
+    options=options,
+    cls_row=file.cls_row,
     dont_load=_listed(dont_load),
     advice=advice,
+    differences=differences,
   )
+  metadata.check(source.path, file, differences, differing, _listed(dont_check))
+  if assumed := metadata.assumed(file, options or {}):
+    logging.warning(
+      "%r does not say everything about its model. Assumed, as configured: %s "
+      "(state it with config.model).",
+      source.path,
+      ", ".join(assumed),
+    )
+  return loaded
 
 
-def _in_our_names(path, variables):
-  """Returns the arrays of a file and what is known about it."""
-  flat = read(path)
-  layout = layout_of(path, flat)
-  source = metadata.read(locate(path)[0], layout)
-  if layout in torch_names.LAYOUTS:
-    heads = _num_heads(variables["params"])
-    told = source.options.get("num_heads")
-    if told not in (None, heads):
-      raise ValueError(
-        f"{path!r} has {told} attention heads, according to {source.source}; "
-        f"the model has {heads}. Set config.model.num_heads={told}."
-      )
-    return torch_names.to_ours(flat, layout, heads), source
-  return legacy.modernize(flat), source
+def _in_our_names(source, variables):
+  """Returns the arrays of a file by our names, for a model's heads."""
+  if source.metadata.layout == "ours":
+    return legacy.upgrade(source.arrays)
+  heads = _num_heads(variables["params"])
+  told = source.metadata.options.get("num_heads")
+  if told not in (None, heads):
+    raise ValueError(
+      f"{source.path!r} has {told} attention heads, according to "
+      f"{source.metadata.source}; the model has {heads}. Set "
+      f"config.model.num_heads={told}."
+    )
+  return torch_names.to_ours(source.arrays, source.metadata.layout, heads)
 
 
 def match(
@@ -104,78 +157,73 @@ def match(
   flat: Flat,
   variables: Mapping[str, Any],
   *,
-  model: Any = None,
-  has_row: bool | None = None,
+  options: Mapping[str, Any] | None = None,
+  cls_row: bool | None = None,
   dont_load: Sequence[str] = (),
   advice: str | None = None,
-) -> dict[str, Any]:
-  """Returns `variables` with the values of `flat`, see `load_variables`.
+  differences: Sequence[metadata.Difference] = (),
+) -> tuple[dict[str, Any], set[str]]:
+  """Returns `variables` with the values of `flat`, and names that differed.
 
   Args:
     path: for messages.
     flat: arrays by our names.
     variables: see `load_variables`.
-    model: likewise.
-    has_row: whether the class token has a row in the position embeddings of
+    options: likewise.
+    cls_row: whether the class token has a row in the position embeddings of
       `flat`; None if unknown.
     dont_load: see `load_variables`.
     advice: likewise.
+    differences: between the options of both models, for messages.
   """
-  wanted = flatten(variables)
+  wanted = files.flatten(variables)
   loaded = legacy.match_scan(flat, wanted)
   wants_row = None
-  if model is not None:
-    join = posemb_join.get(model.posemb_join)
-    wants_row = model.pool_type == "tok" and join.cls_row
-  loaded = _match_posemb(loaded, wanted, has_row, wants_row)
+  if options and {"pool_type", "posemb_join"} <= options.keys():
+    wants_row = options_from_params.has_row(options)
+  cls_row = cls_row and "cls" in flat  # None stays unknown
+  loaded = _match_posemb(loaded, wanted, cls_row, wants_row)
   masks = trees.masks({**loaded, **wanted}, dont_load, "model_load.dont_load")
   kept = {name for mask in masks for name in mask if mask[name]}
-  _check(path, wanted, loaded, kept, advice)
-  return _unflatten(
-    variables,
+  differing = _differing(wanted, loaded)
+  if wrong := differing - kept:
+    every = wanted.keys() | loaded.keys()
+    advice = advice or (
+      "Fix the path or the model; or, to leave all of these as they are in the "
+      f"model, set dont_load={_suggest(wrong, every)}."
+    )
+    raise ValueError(
+      f"{path!r} does not fit the model. Expected equal names and shapes, got\n"
+      f"{_table(wrong, wanted, loaded)}\n"
+      + "".join(f"{difference}\n" for difference in differences)
+      + advice
+    )
+  result = files.unflatten(
     {
       name: leaf if name in kept else loaded[name].astype(leaf.dtype)
       for name, leaf in wanted.items()
-    },
+    }
   )
+  return {**variables, **result}, differing
 
 
 def _listed(patterns):
   return [patterns] if isinstance(patterns, str) else list(patterns)
 
 
-def flatten(variables: Mapping[str, Any]) -> Flat:
-  """Returns parameters by name, running statistics by "batch_stats/<name>"."""
-  stats = {STATISTICS: variables.get(STATISTICS, {})}
-  return trees.flatten(variables["params"]) | trees.flatten(stats)
-
-
-def _unflatten(variables, flat):
-  """The inverse of `flatten`; collections not in `flat` stay."""
-  result = {**variables}
-  start = f"{STATISTICS}/"
-  stats = {
-    k.removeprefix(start): x for k, x in flat.items() if k.startswith(start)
-  }
-  if stats:
-    result[STATISTICS] = trees.unflatten(stats)
-  result["params"] = trees.unflatten(
-    {k: x for k, x in flat.items() if not k.startswith(start)}
-  )
-  return result
-
-
-def layout_of(path: str, flat: Flat) -> str:
-  """Returns `ours`, which is big_vision's too, or a key of foreign.LAYOUTS."""
+def _layout_of(path: str, flat: Flat) -> str:
+  """Returns `ours`, which is big_vision's too, or a key of `LIBRARIES`."""
   if layout := torch_names.recognize(flat):
     return layout
   if flat and all("/" not in name and "." in name for name in flat):
     few = ", ".join(sorted(flat)[:4])
+    signs = " or ".join(
+      f"{names.title} (with {names.sign})"
+      for names in torch_names.LIBRARIES.values()
+    )
     raise ValueError(
       f"{path!r} has an unknown layout: {few}, … Expected a Vision Transformer "
-      "of this code base, of big_vision, of timm (with "
-      f"{torch_names.TIMM.sign}) or of Hugging Face (with "
-      f"{torch_names.HF.sign})."
+      f"of this code base, of big_vision, of {signs}."
     )
   return "ours"
 
@@ -236,33 +284,30 @@ def _square_plus_one(rows):
   return math.isqrt(rows) ** 2 + 1 == rows
 
 
-def _check(path, wanted, loaded, kept, advice):
-  """Raises ValueError with both sides of all differences, but for `kept`."""
-  here = {name: str(tuple(x.shape)) for name, x in wanted.items()}
-  there = {name: str(tuple(x.shape)) for name, x in loaded.items()}
-  every = here.keys() | there.keys()
-  wrong = {n for n in every - kept if here.get(n) != there.get(n)}
-  if not wrong:
-    return
+def _shape(flat, name):
+  return str(tuple(flat[name].shape)) if name in flat else "-"
 
-  def row(name):
-    sides = here.get(name, "-"), there.get(name, "-")
-    if name not in there:
-      return name, *sides, "missing"
-    return name, *sides, "reshaped" if name in here else "unexpected"
 
-  rows = [("parameter", "model", "file", ""), *map(row, sorted(wrong))]
+def _differing(wanted, loaded) -> set[str]:
+  """Returns the names that only one side has, or with another shape."""
+  return {
+    name
+    for name in wanted.keys() | loaded.keys()
+    if _shape(wanted, name) != _shape(loaded, name)
+  }
+
+
+def _table(names, wanted, loaded) -> str:
+  """Returns both sides' shapes and what is wrong with each name, aligned."""
+  rows = [("parameter", "model", "file", "")]
+  for name in sorted(names):
+    problem = "reshaped" if name in wanted else "unexpected"
+    if name not in loaded:
+      problem = "missing"
+    rows.append((name, _shape(wanted, name), _shape(loaded, name), problem))
   widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-  table = "\n".join(
+  return "\n".join(
     "  ".join(map(str.ljust, row, widths)).rstrip() for row in rows
-  )
-  advice = advice or (
-    "Fix the path or the model; or, to leave all of these as they are in the "
-    f"model, set dont_load={_suggest(wrong, every)}."
-  )
-  raise ValueError(
-    f"{path!r} does not fit the model. Expected equal names and shapes, got\n"
-    f"{table}\n{advice}"
   )
 
 

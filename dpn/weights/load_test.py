@@ -3,99 +3,37 @@
 testdata/big_vision_vit.npz holds parameters and logits of big_vision's model.
 """
 
-import pathlib
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from dpn import trees
-from dpn.models import vit
-from dpn.weights import load
-
-GOLDEN = dict(
-  np.load(pathlib.Path(__file__).parents[1] / "testdata/big_vision_vit.npz")
-)
-SIZE = {
-  "width": 16,
-  "depth": 2,
-  "mlp_dim": 24,
-  "num_heads": 2,
-  "patch_size": (4, 4),
-}
-OPTIONS = {
-  "tok": {**SIZE, "pool_type": "tok", "rep_size": True},
-  "map": {**SIZE, "pool_type": "map"},
-}
-
-
-def golden(kind):
-  """Returns big_vision's parameters by name."""
-  start = f"{kind}/param/"
-  return {k[len(start) :]: v for k, v in GOLDEN.items() if k.startswith(start)}
-
-
-def write(tmp_path, flat, prefix="params/"):
-  path = str(tmp_path / "checkpoint.npz")
-  np.savez(path, **{prefix + name: x for name, x in flat.items()})
-  return path
-
-
-def make(kind="tok", num_classes=5, **kw):
-  return vit.Model(num_classes, **{**OPTIONS[kind], **kw})
-
-
-def shapes(rows_px=8, cols_px=12, kind="tok", **kw):
-  """Returns the parameters' shapes for images of this size."""
-  image = jax.ShapeDtypeStruct((1, rows_px, cols_px, 3), jnp.float32)
-  init = make(kind, **kw).init
-  return jax.eval_shape(init, jax.random.key(0), image)["params"]
-
-
-def sevens(tree):
-  """Returns arrays that no file has."""
-  return jax.tree.map(lambda s: np.full(s.shape, 7, s.dtype), tree)
-
-
-def assert_equal(got, want):
-  got = trees.flatten(got)
-  assert got.keys() == want.keys()
-  for name, x in want.items():
-    assert isinstance(got[name], np.ndarray)
-    np.testing.assert_array_equal(got[name], x, err_msg=name)
-
-
-def stack(flat):
-  """Returns the names and arrays of a scanned model of two blocks."""
-  first = "Transformer/encoderblock_0/"
-  blocks = {k[len(first) :] for k in flat if k.startswith(first)}
-  return {k: x for k, x in flat.items() if "encoderblock" not in k} | {
-    f"Transformer/encoderblock/{k}": np.stack(
-      [flat[f"Transformer/encoderblock_{i}/{k}"] for i in range(2)]
-    )
-    for k in blocks
-  }
+from dpn.weights import load, testing
 
 
 @pytest.mark.parametrize("kind", ["tok", "map"])
 @pytest.mark.parametrize("scan", [False, True])
 def test_big_vision_file_gives_its_logits(tmp_path, kind, scan):
-  flat = golden(kind)
-  got = load.load(write(tmp_path, flat), shapes(kind=kind, scan=scan))
-  assert_equal(got, stack(flat) if scan else flat)
-  apply = jax.jit(make(kind, scan=scan).apply)
-  logits, _ = apply({"params": got}, GOLDEN["image"])
+  flat = testing.golden(kind)
+  got = load.load(
+    testing.write(tmp_path, flat), testing.shapes(kind=kind, scan=scan)
+  )
+  testing.assert_equal(got, testing.stack(flat) if scan else flat)
+  apply = jax.jit(testing.make(kind, scan=scan).apply)
+  logits, _ = apply({"params": got}, testing.GOLDEN["image"])
   np.testing.assert_allclose(
-    logits, GOLDEN[f"{kind}/out/logits"], rtol=1e-5, atol=1e-5
+    logits, testing.GOLDEN[f"{kind}/out/logits"], rtol=1e-5, atol=1e-5
   )
 
 
 @pytest.mark.parametrize("scan", [False, True])
 def test_scanned_file(tmp_path, scan):
-  flat = golden("tok")
-  got = load.load(write(tmp_path, stack(flat)), shapes(scan=scan))
-  assert_equal(got, stack(flat) if scan else flat)
+  flat = testing.golden("tok")
+  got = load.load(
+    testing.write(tmp_path, testing.stack(flat)), testing.shapes(scan=scan)
+  )
+  testing.assert_equal(got, testing.stack(flat) if scan else flat)
 
 
 def test_more_than_ten_blocks_keep_their_order(tmp_path):
@@ -104,78 +42,42 @@ def test_more_than_ten_blocks_keep_their_order(tmp_path):
     for i in reversed(range(12))
   }
   wanted = {"Transformer": {"encoderblock": {"bias": np.zeros((12, 2))}}}
-  got = load.load(write(tmp_path, flat), wanted)
+  got = load.load(testing.write(tmp_path, flat), wanted)
   np.testing.assert_array_equal(
     got["Transformer"]["encoderblock"]["bias"][:, 0], range(12)
   )
-  looped = load.load(write(tmp_path, flat), trees.unflatten(flat))
-  assert_equal(looped, flat)
+  looped = load.load(testing.write(tmp_path, flat), trees.unflatten(flat))
+  testing.assert_equal(looped, flat)
 
 
-def pre_linen(name):
-  """Returns the name from when Flax counted all modules of a parent."""
-  if "encoderblock" not in name:
-    return name
-  for new, old in (
-    ("MultiHeadDotProductAttention_0", "MultiHeadDotProductAttention_1"),
-    ("LayerNorm_1", "LayerNorm_2"),
-    ("MlpBlock_0", "MlpBlock_3"),
-  ):
-    name = name.replace(new, old)
-  return name
-
-
-def inline_map(name):
-  return name.replace("MAPHead_0/", "")
-
-
-def inline_map_pre_linen(name):
-  if not name.startswith("MAPHead_0/"):
-    return pre_linen(name)
-  return inline_map(name).replace("MlpBlock_0", "MlpBlock_2")
-
-
-def posemb_in(parent):
-  return lambda name: name.replace("pos_embedding", f"{parent}/pos_embedding")
-
-
-LAYOUTS = {
-  "pre-linen": ("tok", pre_linen),
-  "posembed_input": ("tok", posemb_in("Transformer/posembed_input")),
-  "posemb in Transformer": ("tok", posemb_in("Transformer")),
-  "MAP inline": ("map", inline_map),
-  "MAP inline, pre-linen": ("map", inline_map_pre_linen),
-}
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", testing.LAYOUTS)
 def test_historical_layouts(tmp_path, layout):
-  kind, rename = LAYOUTS[layout]
-  flat = golden(kind)
+  kind, rename = testing.LAYOUTS[layout]
+  flat = testing.golden(kind)
   old = {rename(name): x for name, x in flat.items()}
   assert old.keys() != flat.keys()
-  path = write(tmp_path, old, prefix="opt/target/")
-  assert_equal(load.load(path, shapes(kind=kind)), flat)
+  path = testing.write(tmp_path, old, prefix="opt/target/")
+  testing.assert_equal(load.load(path, testing.shapes(kind=kind)), flat)
 
 
 @pytest.mark.parametrize("kind", ["tok", "map"])
 def test_class_token_in_position_embedding(tmp_path, kind):
   """Nine patches and the class token: ten rows, 3² + 1."""
   rows = np.random.RandomState(0).randn(1, 10, 16).astype(np.float32)
-  flat = {**golden(kind), "pos_embedding": rows}
-  got = load.load(write(tmp_path, flat), shapes(12, 12, kind))
+  flat = {**testing.golden(kind), "pos_embedding": rows}
+  got = load.load(testing.write(tmp_path, flat), testing.shapes(12, 12, kind))
   want = {**flat, "pos_embedding": rows[:, 1:]}
   if kind == "tok":
     want["cls"] = flat["cls"] + rows[:, :1]
-  assert_equal(got, want)
+  testing.assert_equal(got, want)
 
 
 def test_class_token_is_adjusted_where_positions_are_fixed(tmp_path):
   rows = np.ones((1, 10, 16), np.float32)
-  flat = {**golden("tok"), "pos_embedding": rows}
+  flat = {**testing.golden("tok"), "pos_embedding": rows}
   got = load.load(
-    write(tmp_path, flat),
-    shapes(12, 12, posemb="sincos2d"),
+    testing.write(tmp_path, flat),
+    testing.shapes(12, 12, posemb="sincos2d"),
     dont_load=["pos_embedding"],
   )
   np.testing.assert_array_equal(got["cls"], flat["cls"] + 1)
@@ -183,55 +85,49 @@ def test_class_token_is_adjusted_where_positions_are_fixed(tmp_path):
 
 def test_oblong_grid_of_a_square_plus_one_has_no_class_token(tmp_path):
   rows = np.ones((1, 10, 16), np.float32)  # 2 x 5
-  flat = {**golden("tok"), "pos_embedding": rows}
-  got = load.load(write(tmp_path, flat), shapes(8, 20))
-  assert_equal(got, flat)
-
-
-def bilinear(grid, new):
-  """Returns (new, new, width), the corners of both grids coinciding."""
-  old, out = len(grid), np.zeros((new, new, grid.shape[-1]))
-  for i, j in np.ndindex(new, new):
-    y, x = (k * (old - 1) / (new - 1) for k in (i, j))
-    for a, b in np.ndindex(old, old):
-      out[i, j] += max(0, 1 - abs(y - a)) * max(0, 1 - abs(x - b)) * grid[a, b]
-  return out
+  flat = {**testing.golden("tok"), "pos_embedding": rows}
+  got = load.load(testing.write(tmp_path, flat), testing.shapes(8, 20))
+  testing.assert_equal(got, flat)
 
 
 @pytest.mark.parametrize(("old", "new"), [(3, 5), (5, 3), (2, 7), (1, 2)])
 @pytest.mark.parametrize("dtype", [np.float32, jnp.bfloat16])
 def test_position_embeddings_are_resized_bilinearly(tmp_path, old, new, dtype):
   rows = np.random.RandomState(1).randn(1, old * old, 16).astype(dtype)
-  flat = {**golden("tok"), "pos_embedding": rows}
-  got = load.load(write(tmp_path, flat), shapes(4 * new, 4 * new))
+  flat = {**testing.golden("tok"), "pos_embedding": rows}
+  got = load.load(
+    testing.write(tmp_path, flat), testing.shapes(4 * new, 4 * new)
+  )
   grid = rows.astype(np.float64).reshape(old, old, 16)
   np.testing.assert_allclose(
-    got["pos_embedding"].reshape(new, new, 16), bilinear(grid, new), atol=1e-6
+    got["pos_embedding"].reshape(new, new, 16),
+    testing.bilinear(grid, new),
+    atol=1e-6,
   )
 
 
 def test_to_a_single_position(tmp_path):
   """As SciPy does: the corner that coincides is the first."""
   rows = np.random.RandomState(1).randn(1, 4, 16).astype(np.float32)
-  flat = {**golden("map"), "pos_embedding": rows}
-  got = load.load(write(tmp_path, flat), shapes(4, 4, "map"))
+  flat = {**testing.golden("map"), "pos_embedding": rows}
+  got = load.load(testing.write(tmp_path, flat), testing.shapes(4, 4, "map"))
   np.testing.assert_array_equal(got["pos_embedding"], rows[:, :1])
 
 
 def test_oblong_grids_are_not_resized(tmp_path):
-  path = write(tmp_path, golden("tok"))  # 2 x 3
+  path = testing.write(tmp_path, testing.golden("tok"))  # 2 x 3
   with pytest.raises(
     ValueError,
     match=r"pos_embedding +\(1, 9, 16\) +\(1, 6, 16\) +reshaped\n.*\n?"
     r".*dont_load=\['pos_embedding'\]",
   ):
-    load.load(path, shapes(12, 12))
+    load.load(path, testing.shapes(12, 12))
 
 
 def test_plain_file_in_a_dpn_model(tmp_path):
-  flat = golden("tok")
-  path = write(tmp_path, flat)
-  params = sevens(shapes(stem_ln="dpn"))
+  flat = testing.golden("tok")
+  path = testing.write(tmp_path, flat)
+  params = testing.sevens(testing.shapes(stem_ln="dpn"))
   with pytest.raises(ValueError, match="does not fit the model") as error:
     load.load(path, params)
   lines = str(error.value).splitlines()
@@ -247,12 +143,12 @@ def test_plain_file_in_a_dpn_model(tmp_path):
   got = load.load(path, params, dont_load=["stem/.*"])
   np.testing.assert_array_equal(got["stem"]["ln0"]["scale"], np.full(48, 7))
   got.pop("stem")
-  assert_equal(got, flat)
+  testing.assert_equal(got, flat)
 
 
 def test_head_of_another_size(tmp_path):
-  path = write(tmp_path, golden("tok"))
-  params = sevens(shapes(num_classes=7))
+  path = testing.write(tmp_path, testing.golden("tok"))
+  params = testing.sevens(testing.shapes(num_classes=7))
   with pytest.raises(
     ValueError,
     match=r"head/bias +\(7,\) +\(5,\) +reshaped\n"
@@ -263,12 +159,12 @@ def test_head_of_another_size(tmp_path):
   for dont_load in (["head/.*"], ["head/kernel", "head/bias"], "head/.*"):
     got = load.load(path, params, dont_load=dont_load)
     np.testing.assert_array_equal(got["head"]["kernel"], np.full((16, 7), 7))
-    np.testing.assert_array_equal(got["cls"], golden("tok")["cls"])
+    np.testing.assert_array_equal(got["cls"], testing.golden("tok")["cls"])
 
 
 def test_headless_model_ignores_a_head_when_told(tmp_path):
-  path = write(tmp_path, golden("tok"))
-  params = shapes(num_classes=None)
+  path = testing.write(tmp_path, testing.golden("tok"))
+  params = testing.shapes(num_classes=None)
   with pytest.raises(
     ValueError, match=r"head/bias +- +\(5,\) +unexpected\n[^+]*'head/\.\*'"
   ):
@@ -277,11 +173,11 @@ def test_headless_model_ignores_a_head_when_told(tmp_path):
 
 
 def test_all_differences_come_in_one_error(tmp_path):
-  flat = golden("tok")
+  flat = testing.golden("tok")
   flat["extra"] = flat.pop("cls")
   flat["head/bias"] = flat["head/bias"][:3]
   with pytest.raises(ValueError, match="does not fit") as error:
-    load.load(write(tmp_path, flat), shapes())
+    load.load(testing.write(tmp_path, flat), testing.shapes())
   message = str(error.value)
   assert [line.split()[-1] for line in message.splitlines()[2:-1]] == [
     "missing",
@@ -292,21 +188,23 @@ def test_all_differences_come_in_one_error(tmp_path):
 
 
 def test_a_missing_block_is_seen(tmp_path):
-  flat = {k: x for k, x in golden("tok").items() if "block_0" not in k}
+  flat = {k: x for k, x in testing.golden("tok").items() if "block_0" not in k}
   with pytest.raises(
     ValueError, match=r"dont_load=\['Transformer/encoderblock_0/\.\*'\]"
   ):
-    load.load(write(tmp_path, flat), shapes())
+    load.load(testing.write(tmp_path, flat), testing.shapes())
 
 
 def test_broken_pattern(tmp_path):
-  path = write(tmp_path, golden("tok"))
+  path = testing.write(tmp_path, testing.golden("tok"))
   with pytest.raises(ValueError, match=r"dont_load: got '\*head'"):
-    load.load(path, shapes(), dont_load=["*head"])
+    load.load(path, testing.shapes(), dont_load=["*head"])
 
 
 def test_dtypes_are_the_models(tmp_path):
-  path = write(tmp_path, {"a": np.float32([1.5]), "b": np.float64([2.5])})
+  path = testing.write(
+    tmp_path, {"a": np.float32([1.5]), "b": np.float64([2.5])}
+  )
   model = {
     "a": jax.ShapeDtypeStruct((1,), jnp.bfloat16),
     "b": jax.ShapeDtypeStruct((1,), jnp.float32),

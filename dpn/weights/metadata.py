@@ -1,49 +1,48 @@
-"""What a parameter file's numbers were trained for, beyond names and shapes.
+"""What a parameter file is for, beyond the names and shapes in it.
 
 The same arrays are another function under another GELU, epsilon or pixel range.
 Our files say so in their metadata; those of timm and Hugging Face in the
 config.json beside them, or by the defaults of the library.
 """
 
+import ast
 import dataclasses
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import safetensors
 
-from dpn.models import norms, placement, posemb_join, vit
+from dpn.weights.files import Location
 
-# The options that say what the parameters compute; others are for training.
-RECORDED = (
+# Options that names and shapes of parameters give away; files are not asked.
+IN_SHAPES = (
+  "num_classes",
   "patch_size",
   "width",
   "depth",
   "mlp_dim",
-  "num_heads",
-  "stem_ln",
-  "conv_stem",
-  "posemb",
-  "posemb_join",
-  "block_ln",
-  "norm",
-  "gelu",
   "qkv_bias",
   "rep_size",
-  "pool_type",
 )
-# Those that names and shapes do not give away, made comparable.
-CHECKED = {
-  "gelu": str,
-  "norm": lambda text: _fields(norms.make(text)),
-  "block_ln": placement.get,
-  "posemb_join": posemb_join.get,
-  "num_heads": int,
+# Options that only sometimes show, and the parameters that show them then.
+# Where those differ and may (`dont_load`), the option may differ as well.
+IN_NAMES = {
+  "stem_ln": r"stem/.*",
+  "stem": r"embedding/.*",
+  "stem_kw": r"embedding/.*",
+  "pool_type": r"cls|(MAPHead|SequencePool)_0/.*",
+  "posemb": r"pos_embedding|.*/rel_posemb/.*",
+  "posemb_kw": r"pos_embedding|.*/rel_posemb/.*",
 }
+# Options that neither shows and that some files do not tell; the number of
+# heads is in the shapes of our arrays, but not of PyTorch's.
+_MAY_BE_UNKNOWN = ("gelu", "norm", "norm_kw", "pool_type", "num_heads")
 PIXELS = "pixels"
+IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 _HF_GELUS = {
   "gelu": "exact",
   "gelu_python": "exact",
@@ -53,13 +52,13 @@ _HF_GELUS = {
   "gelu_pytorch_tanh": "tanh",
 }
 _TIMM_GELUS = {"gelu": "exact", "gelu_tanh": "tanh"}
-# timm's models whose GELU is not exact, though their config.json lacks it.
+_TIMM_POOLS = {"token": "tok", "avg": "gap", "map": "map", "": "none"}
+# What timm's architectures have although their config.json lacks it.
 _TIMM_TANH = (
   r"vit_((base_patch32|so400m_patch16|giantopt_patch16)_siglip"
   r"|large_patch16_siglip_(gap_)?512)"
 )
-_TIMM_POOLS = {"token": "tok", "avg": "gap", "map": "map"}
-IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+_TIMM_HEADS = {"vit_base_patch16_gap_224": 16}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,12 +106,13 @@ class Pixels:
 
 
 @dataclasses.dataclass(frozen=True)
-class Origin:
-  """What is known about a file.
+class ModelMetadata:
+  """What is known about the model that a file is for.
 
   Attributes:
     layout: `ours` (and big_vision's), `timm` or `hf`.
-    options: of `vit.Model`, with `num_classes`, that the parameters are for.
+    options: of the model, as `Task.model_options` gives them; those that are
+      unknown are missing.
     pixels: of the images; None if unknown.
     cls_row: whether the class token has a row in the position embeddings; None
       if unknown.
@@ -126,28 +126,38 @@ class Origin:
   source: str = "its metadata"
 
 
-def describe(model) -> dict[str, Any]:
-  """Returns the `RECORDED` options and num_classes of a `vit.Model`."""
-  options = {name: getattr(model, name) for name in RECORDED}
-  return {"num_classes": model.num_classes, **options}
-
-
 def pixels_of(pp: str) -> Pixels | None:
   """Returns what a preprocessing string makes of pixels, None if unknown."""
-  if "vgg_value_range" in pp:
-    plain = re.search(r"vgg_value_range(\(\s*\))?\s*(\||$)", pp)
-    return Pixels(*IMAGENET) if plain else None
-  if not (match := re.search(r"value_range\(?([^|)]*)", pp)):
+  found = [
+    part.strip()
+    for part in pp.split("|")
+    if re.match(r"\s*(vgg_)?value_range\b", part)
+  ]
+  if len(found) != 1:
     return None
-  values = [-1.0, 1.0]
-  for i, text in enumerate(filter(None, map(str.strip, match[1].split(",")))):
-    text = text.removeprefix(("vmin=", "vmax=")[min(i, 1)])
-    try:
-      values[i] = float(text)
-    except (ValueError, IndexError):
-      return None
-  low, high = values
-  return Pixels((-low / (high - low),), (1 / (high - low),))
+  try:
+    call = ast.parse(found[0], mode="eval").body
+    args = [ast.literal_eval(x) for x in getattr(call, "args", ())]
+    keywords = getattr(call, "keywords", ())
+    kw = {k.arg: ast.literal_eval(k.value) for k in keywords}
+    op = _vgg_value_range if found[0].startswith("vgg") else _value_range
+    return op(*args, **kw)
+  except (SyntaxError, TypeError, ValueError):
+    return None
+
+
+def _vgg_value_range(mean=None, std=None):
+  mean = IMAGENET[0] if mean is None else np.asarray(mean) / 255
+  std = IMAGENET[1] if std is None else np.asarray(std) / 255
+  return Pixels(mean, std)
+
+
+def _value_range(vmin=-1, vmax=1, in_min=0, in_max=255, clip_values=False):
+  """As the op: in_min becomes vmin, in_max becomes vmax, linearly."""
+  del clip_values
+  low, high = np.asarray(in_min) / 255, np.asarray(in_max) / 255
+  std = (high - low) / (vmax - vmin)
+  return Pixels(low - vmin * std, std)
 
 
 def metadata(
@@ -159,9 +169,9 @@ def metadata(
   """Returns the strings that `read` finds again in a file's metadata.
 
   Args:
-    options: see `Origin`.
+    options: see `ModelMetadata`.
     pixels: of the images, None if unknown.
-    layout: see `Origin`.
+    layout: see `ModelMetadata`.
     **more: further values, written as JSON.
   """
   # transformers reads only files that say "pt".
@@ -171,103 +181,119 @@ def metadata(
   return result | {name: json.dumps(value) for name, value in more.items()}
 
 
-def read(path: str, layout: str) -> Origin:
-  """Returns what a file, or the config.json beside it, says about itself.
+def read(where: Location, layout: str) -> ModelMetadata:
+  """Returns what a file, or the config.json beside it, says about its model.
 
   Args:
-    path: a readable .npz or .safetensors file.
-    layout: see `Origin`.
+    where: a readable file, or checkpoints.
+    layout: see `ModelMetadata`.
 
   Raises:
+    FileNotFoundError: checkpoints lie outside the folder of their run.
     ValueError: the model computes something that ours cannot, or the
       description is damaged.
   """
-  said = _said_inside(path)
+  said = _said_inside(where.path) if where.is_file else {}
   if "model" in said and "layout" in said:  # others have a `model` too
-    return _from_metadata(path, layout, said)
-  beside = _read_json(os.path.join(os.path.dirname(path), "config.json"))
+    return _from_metadata(f"the metadata of {where.path!r}", layout, said)
+  beside = _read_json(where.folder, "config.json")
   if layout == "timm":
     return _from_timm(beside)
   if layout == "hf":
-    image = _read_json(
-      os.path.join(os.path.dirname(path), "preprocessor_config.json")
+    return _from_hf(
+      beside, _read_json(where.folder, "preprocessor_config.json")
     )
-    return _from_hf(beside, image)
+  if not where.is_file and not beside:
+    raise FileNotFoundError(
+      f"{where.folder}/config.json is missing: checkpoints do not say what "
+      "model they hold. Keep them in their run's folder."
+    )
   return _from_run(beside)
 
 
-def read_run(workdir: str) -> Origin:
-  """Returns what the config.json of one of our runs says.
+class Difference(NamedTuple):
+  """An option that a file's model has another value for than ours."""
 
-  Raises:
-    FileNotFoundError: there is none.
-  """
-  path = os.path.join(workdir, "config.json")
-  if not os.path.isfile(path):
-    raise FileNotFoundError(
-      f"{path} is missing: checkpoints do not say what model they hold. Keep "
-      "them in their run's folder."
+  option: str
+  file: Any
+  model: Any
+
+  def __str__(self):
+    return (
+      f"  {self.option}: {self.file} in the file, {self.model} in the model"
     )
-  return _from_run(_read_json(path))
+
+  @property
+  def remedy(self) -> str:
+    """What to set in the config."""
+    if self.option == PIXELS:
+      return f"{self.file} in config.input.pp and config.evals"
+    return f"config.model.{self.option}={self.file!r}"
+
+
+def differences(
+  file: ModelMetadata, options: Mapping[str, Any], pixels: Pixels | None = None
+) -> list[Difference]:
+  """Returns where a file's model is known to be another one.
+
+  Args:
+    file: what is known about it.
+    options: of the model, as `Task.model_options` gives them.
+    pixels: of the images that the model will see; None if unknown.
+  """
+  here = json.loads(json.dumps(options))  # tuples become lists, as in files
+  result = [
+    Difference(name, value, here[name])
+    for name, value in file.options.items()
+    if value is not None and name in here and value != here[name]
+  ]
+  if file.pixels and pixels and not file.pixels.close_to(pixels):
+    result.append(Difference(PIXELS, file.pixels, pixels))
+  return result
 
 
 def check(
   path: str,
-  origin: Origin,
-  model,
-  *,
-  pixels: Pixels | None = None,
+  file: ModelMetadata,
+  differences: Sequence[Difference],
+  differing: Iterable[str] = (),
   dont_check: Sequence[str] = (),
 ):
-  """Raises ValueError if `model` would make another function of the file.
+  """Raises ValueError if a model would make another function of a file.
 
   Args:
     path: of the file, for the message.
-    origin: of the file.
-    model: as `vit.Model` makes it.
-    pixels: of the images that the model will see; None if unknown.
+    file: what is known about it.
+    differences: between both models.
+    differing: parameters that differ in name or shape, and may.
     dont_check: names of options to ignore, or `pixels`.
   """
-  rows = []
-  for name, comparable in CHECKED.items():
-    there, here = origin.options.get(name), getattr(model, name)
-    if there is not None and comparable(there) != comparable(here):
-      rows.append((name, there, here, f"config.model.{name}={there!r}"))
-  there, here = origin.options.get("pool_type"), model.pool_type
-  same_names = [("gap", "0"), ("0", "gap")]
-  if origin.layout == "timm":  # averages patches beside a class token, too
-    same_names.append(("gap", "tok"))
-  if (there, here) in same_names:
-    rows.append(("pool_type", there, here, f"config.model.pool_type={there!r}"))
-  there, here = origin.options.get("stem_ln", "none"), model.stem_ln
-  if "none" not in (there, here) and there != here:
-    rows.append(("stem_ln", there, here, f"config.model.stem_ln={there!r}"))
-  if origin.pixels and pixels and not origin.pixels.close_to(pixels):
-    fix = f"{origin.pixels} in config.input.pp and config.evals"
-    rows.append((PIXELS, origin.pixels, pixels, fix))
-  rows = [row for row in rows if row[0] not in dont_check]
-  if not rows:
-    return
-  differences = "\n".join(
-    f"  {name}: {there} in the file, {here} in the model"
-    for name, there, here, _ in rows
-  )
-  raise ValueError(
-    f"{path!r} was not made for this model, according to {origin.source}:\n"
-    f"{differences}\nThe parameters would compute something else. Set "
-    f"{', '.join(fix for *_, fix in rows)}; or, to take them as they are, "
-    f"model_load.dont_check={[name for name, *_ in rows]}."
-  )
+  ignored = {*IN_SHAPES, *dont_check}
+  for option, names in IN_NAMES.items():
+    if any(re.fullmatch(names, name) for name in differing):
+      ignored.add(option)
+  wrong = [d for d in differences if d.option not in ignored]
+  if wrong:
+    listed = "\n".join(map(str, wrong))
+    raise ValueError(
+      f"{path!r} was not made for this model, according to {file.source}:\n"
+      f"{listed}\nThe parameters would compute something else. Set "
+      f"{', '.join(d.remedy for d in wrong)}; or, to take them as they are, "
+      f"config.model_load.dont_check={[d.option for d in wrong]}."
+    )
 
 
-def _fields(module):
-  ignored = ("parent", "name", "layout", "dtype")
-  values = {
-    f.name: getattr(module, f.name)
-    for f in dataclasses.fields(module)
-    if f.name not in ignored
-  }
-  return type(module), values
+def assumed(file: ModelMetadata, options: Mapping[str, Any]) -> list[str]:
+  """Returns the options that a file leaves open, as "name=value".
+
+  Args:
+    file: what is known about it.
+    options: of the model that is taken for the file's.
+  """
+  unknown = [name for name in _MAY_BE_UNKNOWN if name not in file.options]
+  if file.layout == "ours":
+    unknown = [name for name in unknown if name != "num_heads"]
+  return [f"{name}={options[name]!r}" for name in unknown if name in options]
 
 
 def _said_inside(path):
@@ -291,7 +317,8 @@ def _parse(path, text):
   return value
 
 
-def _read_json(path):
+def _read_json(folder, name):
+  path = os.path.join(folder, name)
   if not os.path.isfile(path):
     return {}
   with open(path, encoding="utf-8") as file:
@@ -299,22 +326,23 @@ def _read_json(path):
   return value if isinstance(value, dict) else {}
 
 
-def _from_metadata(path, layout, said):
-  where = f"the metadata of {path!r}"
-  options = _parse(where, said["model"])
-  pixels = _parse(where, said[PIXELS]) if PIXELS in said else None
-  row = _parse(where, said["cls_row"]) if "cls_row" in said else None
-  return Origin(layout, options, pixels and Pixels(**pixels), row)
+def _from_metadata(where, layout, said):
+  options, pixels, cls_row = (
+    _parse(where, said[name]) if name in said else None
+    for name in ("model", PIXELS, "cls_row")
+  )
+  return ModelMetadata(layout, options, pixels and Pixels(**pixels), cls_row)
 
 
 def _from_run(config):
-  """Reads the config.json of one of our runs."""
-  ours = "model" in config and "input" in config
-  if not ours or config.get("task", "classification") != "classification":
-    return Origin("ours", {}, source="nothing")
-  model = vit.Model(config.get("num_classes"), **config["model"])
+  """Reads the config.json of one of our runs, by its task."""
+  if not ("model" in config and "input" in config):
+    return ModelMetadata("ours", {}, source="nothing")
+  import dpn.tasks  # a task may import this module
+
+  options = dpn.tasks.make(config).model_options()
   pixels = pixels_of(config["input"].get("pp") or "")
-  return Origin("ours", describe(model), pixels, source="the run's config.json")
+  return ModelMetadata("ours", options, pixels, source="the run's config.json")
 
 
 def _from_timm(config):
@@ -322,34 +350,31 @@ def _from_timm(config):
   name = str(config.get("architecture", ""))
   tanh = re.match(_TIMM_TANH, name)
   act = args.get("act_layer") or ("gelu_tanh" if tanh else "gelu")
-  pool = args.get("global_pool") or config.get("global_pool") or None
-  if pool and pool not in _TIMM_POOLS:
+  pool = args.get("global_pool", config.get("global_pool"))
+  if pool is not None and pool not in _TIMM_POOLS:
     raise ValueError(
       f"The file's model pools by {pool!r}, according to its config.json; ours "
-      f"has {', '.join(_TIMM_POOLS)}."
+      f"has {', '.join(map(repr, _TIMM_POOLS))}."
     )
   options = {
     "gelu": _gelu(act, _TIMM_GELUS),
-    "norm": "layernorm,eps=1e-06",
-    "num_heads": args.get("num_heads"),
+    "norm": "layernorm",
+    "norm_kw": {"eps": 1e-6},
+    "num_heads": args.get("num_heads", _TIMM_HEADS.get(name)),
     "pool_type": _TIMM_POOLS.get(pool),
   }
   image = config.get("pretrained_cfg", config)
-  pixels = None
-  if "mean" in image and "std" in image:
-    pixels = Pixels(tuple(image["mean"]), tuple(image["std"]))
   no_embed_class = args.get("no_embed_class")
-  return Origin(
+  return ModelMetadata(
     "timm",
-    options,
-    pixels,
+    _known(options),
+    _pixels(image.get("mean"), image.get("std")),
     None if no_embed_class is None else not no_embed_class,
     "its config.json" if config else "timm's defaults (it has no config.json)",
   )
 
 
 def _from_hf(config, image):
-  eps = config.get("layer_norm_eps", 1e-12)
   if (act := config.get("pooler_act", "tanh")) != "tanh":
     raise ValueError(
       f"The file's model has the activation {act!r} behind its pooler, "
@@ -357,23 +382,27 @@ def _from_hf(config, image):
     )
   options = {
     "gelu": _gelu(config.get("hidden_act", "gelu"), _HF_GELUS),
-    "norm": f"layernorm,eps={eps:g}",
+    "norm": "layernorm",
+    "norm_kw": {"eps": config.get("layer_norm_eps", 1e-12)},
     "num_heads": config.get("num_attention_heads"),
+    # I-JEPA alone has no class token.
+    "pool_type": None if config.get("model_type") == "ijepa" else "tok",
   }
-  pixels = None
+  mean, std = image.get("image_mean"), image.get("image_std")
   if image.get("do_normalize") is False:
-    pixels = Pixels((0.0,), (1.0,))
-  elif image.get("image_mean") and image.get("image_std"):
-    pixels = Pixels(tuple(image["image_mean"]), tuple(image["image_std"]))
-  return Origin(
-    "hf",
-    options,
-    pixels,
-    True,
-    "its config.json"
-    if config
-    else "the defaults of transformers (it has no config.json)",
-  )
+    mean, std = (0.0,), (1.0,)
+  source = "its config.json"
+  if not config:
+    source = "the defaults of transformers (it has no config.json)"
+  return ModelMetadata("hf", _known(options), _pixels(mean, std), True, source)
+
+
+def _known(options):
+  return {name: value for name, value in options.items() if value is not None}
+
+
+def _pixels(mean, std):
+  return Pixels(tuple(mean), tuple(std)) if mean and std else None
 
 
 def _gelu(act, known):

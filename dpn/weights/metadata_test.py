@@ -7,10 +7,14 @@ import pytest
 import safetensors.numpy
 
 from dpn.models import vit
-from dpn.weights import metadata as origin
+from dpn.weights import files, metadata, model_options
 
 SIZE = {"width": 16, "depth": 1, "num_heads": 2, "patch_size": (4, 4)}
-HALF = origin.Pixels((0.5,), (0.5,))
+HALF = metadata.Pixels((0.5,), (0.5,))
+
+
+def read(path, layout):
+  return metadata.read(files.locate(path), layout)
 
 
 def write(tmp_path, metadata=None, **beside):
@@ -31,35 +35,47 @@ def write(tmp_path, metadata=None, **beside):
     ("value_range(0, 1)", 0, 1),
     ("value_range(vmin=0, vmax=2)", 0, 2),
     ("decode|vgg_value_range|x", -0.485 / 0.229, (1 - 0.485) / 0.229),
+    # (255 x - 51) / 25.5
+    ("vgg_value_range((51, 0, 0), (25.5, 1, 1))", -2, 8),
+    ("vgg_value_range(51, std=25.5)|flip_lr", -2, 8),
+    # 0 … 127.5 to -1 … 1, so 255 to 3.
+    ("value_range(-1, 1, in_max=127.5)|keep('image')", -1, 3),
+    ("value_range(0, 1, 51, 102)", -1, 4),
+    ("value_range(-1, 1, 0, 255, True)", -1, 1),
   ],
 )
 def test_pixels_of_preprocessing(pp, low, high):
-  got = origin.pixels_of(pp)
+  got = metadata.pixels_of(pp)
   ends = [(x - got.mean[0]) / got.std[0] for x in (0, 1)]
   np.testing.assert_allclose(ends, [low, high], atol=1e-9)
 
 
 @pytest.mark.parametrize(
-  "pp", ["decode|flip_lr", "vgg_value_range(1, 2)", "value_range(0, 1, 0, 1)"]
+  "pp",
+  [
+    "decode|flip_lr",
+    "value_range(0, x)",
+    "value_range(-1, 1)|value_range(0, 1)",
+  ],
 )
 def test_pixels_that_are_not_understood(pp):
-  assert origin.pixels_of(pp) is None
+  assert metadata.pixels_of(pp) is None
 
 
 def test_pixels_are_written_as_ops():
   assert str(HALF) == "value_range(-1, 1)"
-  imagenet = origin.Pixels(*origin.IMAGENET)
+  imagenet = metadata.Pixels(*metadata.IMAGENET)
   assert str(imagenet).startswith("vgg_value_range((123.675, 116.28, 103.53)")
 
 
 def test_metadata_comes_back(tmp_path):
-  options = origin.describe(vit.Model(3, **SIZE, stem_ln="dpn"))
-  said = origin.metadata(options, HALF, "timm", cls_row=False)
-  got = origin.read(write(tmp_path, said), "timm")
+  options = model_options.options(vit.Model(3, **SIZE, stem_ln="dpn"))
+  said = metadata.metadata(options, HALF, "timm", cls_row=False)
+  got = read(write(tmp_path, said), "timm")
   assert got.options == json.loads(json.dumps(options))
   assert (got.pixels, got.cls_row) == (HALF, False)
   np.savez(tmp_path / "x.npz", metadata=np.array(json.dumps(said)))
-  assert origin.read(str(tmp_path / "x.npz"), "ours").options == got.options
+  assert read(str(tmp_path / "x.npz"), "ours").options == got.options
 
 
 def test_config_of_timm(tmp_path):
@@ -68,11 +84,11 @@ def test_config_of_timm(tmp_path):
     "model_args": {"act_layer": "gelu_tanh", "no_embed_class": True},
     "pretrained_cfg": {"mean": [0.5] * 3, "std": [0.5] * 3},
   }
-  got = origin.read(write(tmp_path, config=config), "timm")
+  got = read(write(tmp_path, config=config), "timm")
   assert (got.options["gelu"], got.pixels, got.cls_row) == ("tanh", HALF, False)
   config["model_args"]["act_layer"] = "silu"
   with pytest.raises(ValueError, match="activation 'silu'"):
-    origin.read(write(tmp_path, config=config), "timm")
+    read(write(tmp_path, config=config), "timm")
 
 
 @pytest.mark.parametrize(
@@ -90,19 +106,46 @@ def test_config_of_timm(tmp_path):
 def test_gelu_by_architecture_of_timm(tmp_path, name, gelu):
   """As timm 1.0.31 makes these models."""
   path = write(tmp_path, config={"architecture": name})
-  assert origin.read(path, "timm").options["gelu"] == gelu
+  assert read(path, "timm").options["gelu"] == gelu
+
+
+def check(file, model, pixels=None, **kw):
+  options = model_options.options(model)
+  differences = metadata.differences(file, options, pixels)
+  metadata.check("x", file, differences, **kw)
 
 
 def test_pooling_of_timm(tmp_path):
   config = {"global_pool": "avg", "num_classes": 3}
-  got = origin.read(write(tmp_path, config=config), "timm")
+  got = read(write(tmp_path, config=config), "timm")
   assert got.options["pool_type"] == "gap"
   model = vit.Model(3, **SIZE, pool_type="tok", gelu="exact")
   with pytest.raises(ValueError, match=r"config\.model\.pool_type='gap'"):
-    origin.check("x", got, model)
+    check(got, model)
+  config["global_pool"] = ""
+  got = read(write(tmp_path, config=config), "timm")
+  assert got.options["pool_type"] == "none"
   config["model_args"] = {"global_pool": "avgmax"}
   with pytest.raises(ValueError, match="pools by 'avgmax'"):
-    origin.read(write(tmp_path, config=config), "timm")
+    read(write(tmp_path, config=config), "timm")
+
+
+def test_heads_by_architecture_of_timm(tmp_path):
+  """In timm 1.0.31; its config.json does not say so."""
+  config = {"architecture": "vit_base_patch16_gap_224", "model_args": {}}
+  got = read(write(tmp_path, config=config), "timm")
+  assert got.options["num_heads"] == 16
+  with pytest.raises(ValueError, match=r"num_heads: 16 in the file, 2 in the"):
+    check(got, vit.Model(3, **SIZE, gelu="exact"))
+
+
+def test_what_is_assumed(tmp_path):
+  options = model_options.options(vit.Model(3, **SIZE))
+  got = read(write(tmp_path), "timm")
+  assert metadata.assumed(got, options) == ["pool_type='gap'", "num_heads=2"]
+  got = read(write(tmp_path), "ours")
+  assert "gelu='tanh'" in metadata.assumed(got, options)
+  assert "num_heads=2" not in metadata.assumed(got, options)
 
 
 def test_config_of_hugging_face(tmp_path):
@@ -113,11 +156,13 @@ def test_config_of_hugging_face(tmp_path):
   }
   image = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
   path = write(tmp_path, config=config, preprocessor_config=image)
-  got = origin.read(path, "hf")
+  got = read(path, "hf")
   assert got.options == {
     "gelu": "tanh",
-    "norm": "layernorm,eps=1e-05",
+    "norm": "layernorm",
+    "norm_kw": {"eps": 1e-5},
     "num_heads": 3,
+    "pool_type": "tok",
   }
   assert (got.pixels, got.cls_row) == (HALF, True)
 
@@ -128,24 +173,24 @@ def test_other_options_of_hugging_face(tmp_path):
     config={"hidden_act": "gelu_python"},
     preprocessor_config={"do_normalize": False, "image_mean": [0.5] * 3},
   )
-  got = origin.read(path, "hf")
+  got = read(path, "hf")
   assert got.options["gelu"] == "exact"
-  assert got.pixels == origin.Pixels((0,), (1,))
+  assert got.pixels == metadata.Pixels((0,), (1,))
   write(tmp_path, config={"pooler_act": "relu"})
   with pytest.raises(ValueError, match="'relu' behind its pooler"):
-    origin.read(path, "hf")
+    read(path, "hf")
 
 
 def test_metadata_of_others(tmp_path):
   path = write(tmp_path, {"model": "vit", "format": "pt"})
-  assert origin.read(path, "timm").options["gelu"] == "exact"
+  assert read(path, "timm").options["gelu"] == "exact"
 
 
 def test_pixels_for_channels():
   assert HALF.of(1) == ([0.5], [0.5])
   assert HALF.of(4) == ([0.5] * 4, [0.5] * 4)
-  imagenet = origin.Pixels(*origin.IMAGENET)
-  assert imagenet.of(3) == tuple(map(list, origin.IMAGENET))
+  imagenet = metadata.Pixels(*metadata.IMAGENET)
+  assert imagenet.of(3) == tuple(map(list, metadata.IMAGENET))
   with pytest.raises(ValueError, match="3 channels, but the images have 1"):
     imagenet.of(1)
 
@@ -156,51 +201,73 @@ def test_config_of_a_run(tmp_path):
     "model": {**SIZE, "gelu": "exact"},
     "input": {"pp": "value_range(0, 1)"},
   }
-  got = origin.read(write(tmp_path, config=config), "ours")
+  got = read(write(tmp_path, config=config), "ours")
   assert (got.options["num_classes"], got.options["gelu"]) == (7, "exact")
-  assert got.pixels == origin.Pixels((0,), (1,))
+  assert got.pixels == metadata.Pixels((0,), (1,))
   (tmp_path / "config.json").write_text("{")
   with pytest.raises(ValueError, match=r"config\.json'?: expected JSON"):
-    origin.read(str(tmp_path / "model.safetensors"), "ours")
+    read(str(tmp_path / "model.safetensors"), "ours")
 
 
 def test_all_differences_come_with_their_options():
-  there = origin.Origin(
+  there = metadata.ModelMetadata(
     "hf",
-    {"gelu": "exact", "norm": "layernorm,eps=1e-12", "stem_ln": "post"},
-    origin.Pixels(*origin.IMAGENET),
+    {"gelu": "exact", "norm_kw": {"eps": 1e-12}, "stem_ln": "post"},
+    metadata.Pixels(*metadata.IMAGENET),
   )
   model = vit.Model(3, **SIZE, stem_ln="dpn")
   with pytest.raises(ValueError, match="was not made for this model") as error:
-    origin.check("x", there, model, pixels=HALF)
+    check(there, model, HALF)
   message = str(error.value)
   for option in (
     "config.model.gelu='exact'",
-    "config.model.norm='layernorm,eps=1e-12'",
+    "config.model.norm_kw={'eps': 1e-12}",
     "config.model.stem_ln='post'",
     "vgg_value_range((123.675",
-    "dont_check=['gelu', 'norm', 'stem_ln', 'pixels']",
+    "dont_check=['gelu', 'norm_kw', 'stem_ln', 'pixels']",
   ):
     assert option in message
-  origin.check(
-    "x",
+  ignored = ["gelu", "norm_kw", "stem_ln", "pixels"]
+  check(there, model, HALF, dont_check=ignored)
+
+
+def test_options_that_parameters_show_may_differ_with_them():
+  plain = vit.Model(3, **SIZE)
+  there = metadata.ModelMetadata("ours", model_options.options(plain), HALF)
+  dpn = vit.Model(7, **SIZE, stem_ln="dpn")  # on top of a plain one
+  check(
     there,
-    model,
-    pixels=HALF,
-    dont_check=["gelu", "norm", "stem_ln", "pixels"],
+    dpn,
+    metadata.Pixels((0.5,) * 3, (0.5,) * 3),
+    differing=["stem/ln0/scale"],
   )
+  with pytest.raises(ValueError, match="stem_ln: none in the file, dpn in the"):
+    check(there, dpn, differing=["head/kernel"])
 
 
-def test_equal_options_may_be_written_differently():
-  there = origin.Origin(
-    "ours",
-    {
-      "norm": "layernorm,eps=0.000001",
-      "block_ln": "mlp=pre,sa=pre",
-      "stem_ln": "none",
-    },
-    HALF,
-  )
-  model = vit.Model(3, **SIZE, stem_ln="dpn")  # on top of a plain one
-  origin.check("x", there, model, pixels=origin.Pixels((0.5,) * 3, (0.5,) * 3))
-  origin.check("x", there, model)
+@pytest.mark.parametrize(
+  ("option", "there", "here"),
+  [
+    ("posemb", "sincos2d", "sincos2d_lape"),
+    ("posemb", "sincos1d", "sincos2d"),
+    ("stem_ln", "no_learnable", "none"),
+    ("stem_ln", "post", "post_posemb"),
+    ("pool_type", "gap", "0"),
+  ],
+)
+def test_options_without_parameters(option, there, here):
+  model = vit.Model(3, **SIZE, **{option: there})
+  file = metadata.ModelMetadata("ours", model_options.options(model))
+  check(file, model)
+  with pytest.raises(
+    ValueError, match=f"{option}: {there} in the file, {here}"
+  ):
+    check(file, vit.Model(3, **SIZE, **{option: here}))
+
+
+def test_options_of_any_task():
+  file = metadata.ModelMetadata("ours", {"tower": {"depth": 2}})
+  [difference] = metadata.differences(file, {"tower": {"depth": 3}, "x": 1})
+  assert str(difference).strip().startswith("tower: {'depth': 2} in the file")
+  assert metadata.differences(file, {"tower": {"depth": 2}}) == []
+  assert metadata.differences(file, {}) == []

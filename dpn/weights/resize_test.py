@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from dpn.weights import resize as resample
+from dpn.weights import resize as resizing
 
 
 def resize(patches, size):
@@ -26,7 +26,7 @@ def test_larger_patches_have_the_same_embedding(old, new):
   rng = np.random.RandomState(0)
   kernel = rng.randn(*old, 3, 6).astype(np.float32)
   patches = rng.randn(5, *old, 3).astype(np.float32)
-  got = embed(resize(patches, new), resample.patch_kernel(kernel, new))
+  got = embed(resize(patches, new), resizing.patch_kernel(kernel, new))
   np.testing.assert_allclose(got, embed(patches, kernel), rtol=1e-4, atol=1e-4)
 
 
@@ -37,7 +37,7 @@ def test_smaller_patches_have_the_nearest_embedding():
   kernel = rng.randn(*old, 2, 5).astype(np.float32)
   pixels = np.eye(24, dtype=np.float32).reshape(24, *old, 1)
   matrix = resize(pixels, new).reshape(24, 12)  # a patch x becomes x @ matrix
-  got = resample.patch_kernel(kernel, new)
+  got = resizing.patch_kernel(kernel, new)
   for channel in range(2):
     want, *_ = np.linalg.lstsq(
       matrix, kernel[:, :, channel].reshape(24, 5), rcond=None
@@ -50,13 +50,13 @@ def test_smaller_patches_have_the_nearest_embedding():
 def test_same_size_is_the_same():
   kernel = np.random.RandomState(0).randn(4, 4, 3, 2).astype(np.float32)
   np.testing.assert_allclose(
-    resample.patch_kernel(kernel, (4, 4)), kernel, atol=1e-6
+    resizing.patch_kernel(kernel, (4, 4)), kernel, atol=1e-6
   )
 
 
 def test_the_row_of_the_class_token_is_kept():
   x = np.random.RandomState(0).randn(1, 5, 3).astype(np.float32)
-  got = resample.posemb_with_row(x, 9, has_row=True)
+  got = resizing.posemb_with_row(x, 9, has_row=True)
   np.testing.assert_array_equal(got[:, 0], x[:, 0])
   np.testing.assert_array_equal(
     got[:, 1:].reshape(3, 3, 3)[::2, ::2], x[:, 1:].reshape(2, 2, 3)

@@ -7,7 +7,7 @@ docs/checkpoints.md has the names side by side.
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ _MAP_ATTENTION = "MAPHead_0/MultiHeadDotProductAttention_0/"
 
 
 @dataclasses.dataclass(frozen=True)
-class Layout:
+class ParamNames:
   """How a library names the parts of a Vision Transformer.
 
   Attributes:
@@ -44,7 +44,7 @@ class Layout:
   without_place: tuple[str, ...] = ()
 
 
-TIMM = Layout(
+TIMM = ParamNames(
   title="timm",
   sign="patch_embed.proj.weight",
   modules={
@@ -87,10 +87,10 @@ TIMM = Layout(
     "blocks.{i}.ls1.gamma": "blocks.{i}.attn.proj",
     "blocks.{i}.ls2.gamma": "blocks.{i}.mlp.fc2",
   },
-  without_place=("stem/ln0", "pre_logits"),
+  without_place=("stem/ln0",),
 )
 _HF_BLOCK = "encoder.layer.{i}."
-HF = Layout(
+HF = ParamNames(
   title="Hugging Face transformers",
   sign="embeddings.patch_embeddings.projection.weight",
   modules={
@@ -132,7 +132,7 @@ HF = Layout(
   ),
   without_place=("stem/ln0", "stem/ln1"),
 )
-LAYOUTS = {"timm": TIMM, "hf": HF}
+LIBRARIES = {"timm": TIMM, "hf": HF}
 # What others have and our model lacks, by their names.
 _PARTS = (
   (r"fc_norm\..*", "a LayerNorm behind the pooling instead of before it"),
@@ -147,8 +147,8 @@ _PARTS = (
 
 
 def recognize(names) -> str | None:
-  """Returns the key in `LAYOUTS` of a file with these names, or None."""
-  for key, layout in LAYOUTS.items():
+  """Returns the key in `LIBRARIES` of a file with these names, or None."""
+  for key, layout in LIBRARIES.items():
     if any(_renamed(layout, name) == layout.sign for name in names):
       return key
   return None
@@ -161,13 +161,13 @@ def to_ours(flat: Flat, key: str, num_heads: int) -> Flat:
 
   Args:
     flat: arrays by name.
-    key: in `LAYOUTS`.
+    key: in `LIBRARIES`.
     num_heads: of the attention; the arrays do not tell.
 
   Raises:
     ValueError: an array has a shape that its name does not allow.
   """
-  layout = LAYOUTS[key]
+  layout = LIBRARIES[key]
   flat = {_renamed(layout, name): x for name, x in flat.items()}
   flat = _split(_fold_layer_scale(flat, layout), layout)
   kernel = flat[layout.sign]
@@ -182,24 +182,29 @@ def to_ours(flat: Flat, key: str, num_heads: int) -> Flat:
       result[arrays[name]] = x
     elif module in modules and leaf in ("weight", "bias"):
       ours = modules[module]
-      convert = _to_ours(ours, leaf, num_heads, patch)
-      result[f"{ours}/{_leaf(ours, leaf)}".replace("{i}", i)] = _reshaped(
-        convert, name, x, num_heads
-      )
+      convert = _CONVERSIONS[_kind(ours, leaf)][0]
+      try:
+        x = convert(x, num_heads, patch)
+      except (ValueError, IndexError, TypeError) as error:
+        raise ValueError(
+          f"{name} has shape {tuple(x.shape)}, from which our array cannot be "
+          f"made with num_heads={num_heads} ({error}). The file is of another "
+          "architecture, or num_heads is wrong."
+        ) from error
+      result[f"{ours}/{_our_leaf(ours, leaf)}".replace("{i}", i)] = x
     else:
       result[name] = x
   return result
 
 
-def check_parts(path: str, flat: Flat, key: str):
+def check_parts(flat: Flat, key: str):
   """Raises ValueError saying which parts of a file our model lacks.
 
   Args:
-    path: for the message.
     flat: as `to_ours` returns it.
-    key: in `LAYOUTS`.
+    key: in `LIBRARIES`.
   """
-  known = LAYOUTS[key].arrays
+  known = LIBRARIES[key].arrays
   left = sorted(n for n in flat if "/" not in n and n not in known)
   found = {}
   for name in left:
@@ -210,19 +215,18 @@ def check_parts(path: str, flat: Flat, key: str):
       f"{what} ({', '.join(names[:4])}{', …' if names[4:] else ''})"
       for what, names in found.items()
     )
-    raise ValueError(
-      f"{path!r} is no model that ours can compute: it has {listed}."
-    )
+    raise ValueError(f"it is no model that ours can compute: it has {listed}.")
   if "pos_embedding" not in flat:
     raise ValueError(
-      f"{path!r} has no {known['pos_embedding']!r}: our Vision Transformer "
-      "always has positions."
+      f"it has no {known['pos_embedding']!r}: our Vision Transformer always "
+      "has positions."
     )
 
 
 def has_layer_scale(flat: Flat, key: str) -> bool:
   """Returns whether `to_ours` multiplies such factors into other arrays."""
-  return any(_template(name)[0] in LAYOUTS[key].scales for name in flat)
+  scales = LIBRARIES[key].scales if key in LIBRARIES else ()
+  return any(_template(name)[0] in scales for name in flat)
 
 
 def from_ours(flat: Flat, key: str) -> Flat:
@@ -232,12 +236,12 @@ def from_ours(flat: Flat, key: str) -> Flat:
 
   Args:
     flat: of a model with looped blocks.
-    key: in `LAYOUTS`.
+    key: in `LIBRARIES`.
 
   Raises:
     ValueError: listing the parameters that the layout has no names for.
   """
-  layout = LAYOUTS[key]
+  layout = LIBRARIES[key]
   patch = flat["embedding/kernel"].shape[:3]
   result, left = {}, []
   for name, x in flat.items():
@@ -249,7 +253,8 @@ def from_ours(flat: Flat, key: str) -> Flat:
       theirs = (
         f"{layout.modules[module]}.{'bias' if leaf == 'bias' else 'weight'}"
       )
-      result[theirs.replace("{i}", i)] = _from_ours(module, leaf, patch)(x)
+      convert = _CONVERSIONS[_kind(module, leaf)][1]
+      result[theirs.replace("{i}", i)] = convert(x, patch)
     else:
       left.append(f"  {name}  {tuple(x.shape)}")
   if left:
@@ -331,62 +336,55 @@ def _fuse(flat, layout):
   return flat
 
 
-def _is_norm(module):
-  return bool(re.search(r"(LayerNorm_\d|encoder_norm|stem/ln\d)$", module))
+def _kind(module, leaf) -> str:
+  """Returns the key in `_CONVERSIONS` of a module's kernel, scale or bias."""
+  last = module.rpartition("/")[2]
+  if module == "stem/ln0":
+    return "patch"
+  heads = last in ("query", "key", "value")
+  if leaf == "bias":
+    return "bias of heads" if heads else "vector"
+  if re.search(r"(LayerNorm_\d|encoder_norm|stem/ln\d)$", module):
+    return "vector"
+  if heads:
+    return "to heads"
+  return {"embedding": "convolution", "out": "from heads"}.get(last, "matrix")
 
 
-def _leaf(module, leaf):
+# From PyTorch's array x to ours, and from ours to PyTorch's, by what it is;
+# n is the number of heads, (p, q, c) the shape of a patch.
+_CONVERSIONS = {
+  "vector": (lambda x, n, patch: x.reshape(*x.shape), lambda x, patch: x),
+  "matrix": (
+    lambda x, n, patch: x.transpose(1, 0),
+    lambda x, patch: x.T,
+  ),
+  "convolution": (
+    lambda x, n, patch: x.transpose(2, 3, 1, 0),
+    lambda x, patch: x.transpose(3, 2, 0, 1),
+  ),
+  "patch": (  # theirs is in the order of a flattened convolution
+    lambda x, n, pqc: x.reshape(pqc[2], *pqc[:2]).transpose(1, 2, 0).ravel(),
+    lambda x, pqc: x.reshape(pqc).transpose(2, 0, 1).ravel(),
+  ),
+  "bias of heads": (  # (heads * d,)
+    lambda x, n, patch: x.reshape(n, -1),
+    lambda x, patch: x.reshape(-1),
+  ),
+  "to heads": (  # (heads * d, width)
+    lambda x, n, patch: x.T.reshape(x.shape[1], n, -1),
+    lambda x, patch: x.reshape(x.shape[0], -1).T,
+  ),
+  "from heads": (  # (width, heads * d)
+    lambda x, n, patch: x.T.reshape(n, -1, x.shape[0]),
+    lambda x, patch: x.reshape(-1, x.shape[-1]).T,
+  ),
+}
+
+
+def _our_leaf(module, leaf):
+  """Returns what we call a "weight" or "bias" of PyTorch's."""
   if leaf == "bias":
     return "bias"
-  return "scale" if _is_norm(module) else "kernel"
-
-
-def _to_ours(module, leaf, num_heads, patch) -> Callable:
-  """Returns the function from PyTorch's array to ours."""
-  last = module.rpartition("/")[2]
-  if module == "stem/ln0":
-    p, q, c = patch  # theirs is in the order of a flattened convolution
-    return lambda x: x.reshape(c, p, q).transpose(1, 2, 0).reshape(-1)
-  if _is_norm(module) or (leaf == "bias" and last not in _HEADS):
-    return lambda x: x.reshape(*x.shape)
-  if module == "embedding":
-    return lambda x: x.transpose(2, 3, 1, 0)
-  if leaf == "bias":  # (heads * d,)
-    return lambda x: x.reshape(num_heads, -1)
-  if last in _HEADS:  # (heads * d, width)
-    return lambda x: x.T.reshape(x.shape[1], num_heads, -1)
-  if last == "out":  # (width, heads * d)
-    return lambda x: x.T.reshape(num_heads, -1, x.shape[0])
-  return lambda x: x.transpose(1, 0)
-
-
-def _from_ours(module, leaf, patch) -> Callable:
-  """Returns the inverse of `_to_ours`."""
-  last = module.rpartition("/")[2]
-  if module == "stem/ln0":
-    return lambda x: x.reshape(patch).transpose(2, 0, 1).reshape(-1)
-  if _is_norm(module) or (leaf == "bias" and last not in _HEADS):
-    return lambda x: x
-  if module == "embedding":
-    return lambda x: x.transpose(3, 2, 0, 1)
-  if leaf == "bias":
-    return lambda x: x.reshape(-1)
-  if last in _HEADS:
-    return lambda x: x.reshape(x.shape[0], -1).T
-  if last == "out":
-    return lambda x: x.reshape(-1, x.shape[-1]).T
-  return lambda x: x.T
-
-
-_HEADS = ("query", "key", "value")
-
-
-def _reshaped(convert, name, x, num_heads):
-  try:
-    return convert(x)
-  except (ValueError, IndexError, TypeError) as error:
-    raise ValueError(
-      f"{name} has shape {tuple(x.shape)}, from which our array cannot be made "
-      f"with num_heads={num_heads} ({error}). The file is of another "
-      "architecture, or num_heads is wrong."
-    ) from error
+  kind = _kind(module, leaf)
+  return "scale" if kind in ("vector", "patch") else "kernel"

@@ -3,93 +3,40 @@
 testdata/foreign_vit.npz; see the README beside it.
 """
 
-import json
-import pathlib
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import safetensors.numpy
 
-from dpn.models import vit
-from dpn.weights import infer, legacy, load, torch_names
-
-GOLDEN = dict(
-  np.load(pathlib.Path(__file__).parents[1] / "testdata/foreign_vit.npz")
+from dpn.weights import (
+  legacy,
+  load,
+  model_options,
+  options_from_params,
+  testing,
+  torch_names,
 )
-SIZE = {
-  "width": 8,
-  "depth": 2,
-  "mlp_dim": 12,
-  "num_heads": 2,
-  "patch_size": (3, 3),
-}
-EXACT = {"gelu": "exact", "norm": "layernorm,eps=1e-6"}
-# As the models were made, see the README in testdata.
-OPTIONS = {
-  "timm_tok": {"pool_type": "tok", **EXACT},
-  "timm_no_embed_class": {"pool_type": "tok", **EXACT},
-  "timm_gap": {"pool_type": "gap", "stem_ln": "post", **EXACT},
-  "timm_map": {"pool_type": "map"},
-  "hf_classifier": {
-    "pool_type": "tok",
-    "gelu": "exact",
-    "norm": "layernorm,eps=1e-12",
-  },
-  "hf_model": {"pool_type": "tok", "rep_size": True, "num_classes": None},
-}
-# What the default of the library would have said otherwise.
-CONFIGS = {
-  "timm_map": {
-    "architecture": "vit_base_patch32_siglip_256",
-    "pretrained_cfg": {"mean": [0.5] * 3, "std": [0.5] * 3},
-  },
-  "hf_model": {"hidden_act": "gelu_pytorch_tanh", "layer_norm_eps": 1e-6},
-}
 
 
-def golden(kind):
-  """Returns a model's arrays by name."""
-  start = f"{kind}/param/"
-  return {k[len(start) :]: x for k, x in GOLDEN.items() if k.startswith(start)}
-
-
-def make(kind, **kw):
-  options = {"num_classes": 5, **SIZE, **OPTIONS[kind], **kw}
-  return vit.Model(**options)
-
-
-def shapes(model):
-  return jax.eval_shape(model.init, jax.random.key(0), GOLDEN["image"])[
-    "params"
-  ]
-
-
-def write(tmp_path, kind, flat=None):
-  """Returns the path of a file as it lies in a library's folder."""
-  safetensors.numpy.save_file(
-    flat or golden(kind), tmp_path / "model.safetensors", {"format": "pt"}
-  )
-  if kind in CONFIGS:
-    (tmp_path / "config.json").write_text(json.dumps(CONFIGS[kind]))
-  return str(tmp_path / "model.safetensors")
-
-
-@pytest.mark.parametrize("kind", OPTIONS)
+@pytest.mark.parametrize("kind", testing.LIBRARIES)
 def test_their_files_give_their_logits(tmp_path, kind):
-  model = make(kind, scan=kind == "hf_model")
-  params = load.load(write(tmp_path, kind), shapes(model), model=model)
-  logits, _ = jax.jit(model.apply)({"params": params}, GOLDEN["image"])
+  model = testing.make(kind, scan=kind == "hf_model")
+  params = load.load(
+    testing.write_torch(tmp_path, kind),
+    testing.shapes_of(model),
+    options=model_options.options(model),
+  )
+  logits, _ = jax.jit(model.apply)({"params": params}, testing.IMAGE)
   np.testing.assert_allclose(
-    logits, GOLDEN[f"{kind}/logits"], rtol=1e-4, atol=1e-5
+    logits, testing.GOLDEN[f"{kind}/logits"], rtol=1e-4, atol=1e-5
   )
 
 
-@pytest.mark.parametrize("kind", OPTIONS)
+@pytest.mark.parametrize("kind", testing.LIBRARIES)
 def test_there_and_back(kind):
   key = kind.partition("_")[0]
-  flat = golden(kind)
+  flat = testing.golden(kind)
   assert torch_names.recognize(flat) == key
   back = torch_names.from_ours(torch_names.to_ours(flat, key, 2), key)
   prefix = "vit." if kind == "hf_classifier" else ""
@@ -99,7 +46,7 @@ def test_there_and_back(kind):
 
 
 def test_names_of_transformers_5_in_memory():
-  flat = golden("hf_classifier")
+  flat = testing.golden("hf_classifier")
   new = {}
   for name, x in flat.items():
     for old, now in (
@@ -122,13 +69,15 @@ def test_names_of_transformers_5_in_memory():
 
 def test_what_is_unknown_is_not_lost(tmp_path):
   """Registers, a norm of queries and one behind the pooling."""
-  flat = golden("timm_tok")
+  flat = testing.golden("timm_tok")
   flat["reg_token"] = np.zeros((1, 4, 8), np.float32)
   flat["blocks.0.attn.q_norm.weight"] = np.zeros(4, np.float32)
   flat["fc_norm.weight"] = flat.pop("norm.weight")
-  model = make("timm_tok")
+  model = testing.make("timm_tok")
   with pytest.raises(ValueError, match="does not fit the model") as error:
-    load.load(write(tmp_path, "timm_tok", flat), shapes(model))
+    load.load(
+      testing.write_torch(tmp_path, "timm_tok", flat), testing.shapes_of(model)
+    )
   rows = [line.split() for line in str(error.value).splitlines()[2:-1]]
   assert rows == [
     ["Transformer/encoder_norm/scale", "(8,)", "-", "missing"],
@@ -152,22 +101,22 @@ def test_what_is_unknown_is_not_lost(tmp_path):
   ],
 )
 def test_parts_that_ours_lacks(name, message):
-  ours = torch_names.to_ours(golden("timm_tok"), "timm", 2)
-  torch_names.check_parts("x", ours, "timm")
+  ours = torch_names.to_ours(testing.golden("timm_tok"), "timm", 2)
+  torch_names.check_parts(ours, "timm")
   with pytest.raises(ValueError, match=message):
-    torch_names.check_parts("x", {**ours, name: np.zeros(1)}, "timm")
+    torch_names.check_parts({**ours, name: np.zeros(1)}, "timm")
 
 
 def test_no_positions():
-  ours = torch_names.to_ours(golden("hf_model"), "hf", 2)
+  ours = torch_names.to_ours(testing.golden("hf_model"), "hf", 2)
   del ours["pos_embedding"]
   with pytest.raises(ValueError, match="always has positions"):
-    torch_names.check_parts("x", ours, "hf")
+    torch_names.check_parts(ours, "hf")
 
 
 def test_layer_scale_is_folded(tmp_path):
   """Factors that undo what is done to the layers before them."""
-  flat = golden("timm_tok")
+  flat = testing.golden("timm_tok")
   assert not torch_names.has_layer_scale(flat, "timm")
   rng = np.random.RandomState(0)
   for i in range(2):
@@ -178,49 +127,53 @@ def test_layer_scale_is_folded(tmp_path):
       flat[weight] = flat[weight] / gamma[:, None]
       flat[bias] = flat[bias] / gamma
   assert torch_names.has_layer_scale(flat, "timm")
-  model = make("timm_tok")
-  path = write(tmp_path, "timm_tok", flat)
-  params = load.load(path, shapes(model), model=model)
-  logits, _ = jax.jit(model.apply)({"params": params}, GOLDEN["image"])
+  model = testing.make("timm_tok")
+  path = testing.write_torch(tmp_path, "timm_tok", flat)
+  params = load.load(
+    path, testing.shapes_of(model), options=model_options.options(model)
+  )
+  logits, _ = jax.jit(model.apply)({"params": params}, testing.IMAGE)
   np.testing.assert_allclose(
-    logits, GOLDEN["timm_tok/logits"], rtol=1e-4, atol=1e-5
+    logits, testing.GOLDEN["timm_tok/logits"], rtol=1e-4, atol=1e-5
   )
 
 
 @pytest.mark.parametrize("dtype", [np.float16, jnp.bfloat16])
 def test_half_precision_is_summed_in_full(tmp_path, dtype):
-  flat = {k: x.astype(dtype) for k, x in golden("timm_tok").items()}
-  path = write(tmp_path, "timm_tok", flat)
-  got = load.load(path, shapes(make("timm_tok")))["cls"]
+  flat = {k: x.astype(dtype) for k, x in testing.golden("timm_tok").items()}
+  path = testing.write_torch(tmp_path, "timm_tok", flat)
+  got = load.load(path, testing.shapes_of(testing.make("timm_tok")))["cls"]
   cls, rows = (flat[k].astype(np.float32) for k in ("cls_token", "pos_embed"))
   np.testing.assert_array_equal(got, cls + rows[:, :1])
 
 
 def test_another_width(tmp_path):
-  model = make("timm_tok", width=16)
+  model = testing.make("timm_tok", width=16)
   with pytest.raises(
     ValueError, match=r"head/kernel +\(16, 5\) +\(8, 5\) +reshaped"
   ):
-    load.load(write(tmp_path, "timm_tok"), shapes(model))
+    load.load(
+      testing.write_torch(tmp_path, "timm_tok"), testing.shapes_of(model)
+    )
 
 
 def test_another_number_of_heads(tmp_path):
-  path = write(tmp_path, "hf_classifier")
+  path = testing.write_torch(tmp_path, "hf_classifier")
   (tmp_path / "config.json").write_text('{"num_attention_heads": 4}')
-  model = make("hf_classifier")
+  model = testing.make("hf_classifier")
   with pytest.raises(ValueError, match=r"4 attention heads.*num_heads=4"):
-    load.load(path, shapes(model))
+    load.load(path, testing.shapes_of(model))
 
 
 def test_heads_that_do_not_divide():
   with pytest.raises(
     ValueError, match=r"attn\.q\.weight.*\(8, 8\).*num_heads=3"
   ):
-    torch_names.to_ours(golden("timm_tok"), "timm", 3)
+    torch_names.to_ours(testing.golden("timm_tok"), "timm", 3)
 
 
 def test_fused_array_of_another_shape():
-  flat = golden("timm_tok")
+  flat = testing.golden("timm_tok")
   flat["blocks.1.attn.qkv.weight"] = np.zeros((25, 8), np.float32)
   with pytest.raises(
     ValueError, match=r"blocks\.1\.attn\.qkv\.weight.*\(25, 8\)"
@@ -264,12 +217,12 @@ def test_first_norm_is_in_the_order_of_a_convolution():
   np.testing.assert_array_equal(back["stem/ln0/scale"], scale)
 
 
-@pytest.mark.parametrize("kind", OPTIONS)
+@pytest.mark.parametrize("kind", testing.LIBRARIES)
 def test_options_inferred_from_shapes(kind):
-  flat = torch_names.to_ours(golden(kind), kind.partition("_")[0], 2)
-  model = make(kind)
+  flat = torch_names.to_ours(testing.golden(kind), kind.partition("_")[0], 2)
+  model = testing.make(kind)
   for scanned in (False, True):
-    found = infer.options(
+    found = options_from_params.options(
       legacy.match_scan(flat, {"encoderblock/x": 0} if scanned else {})
     )
     for name, value in found.items():
@@ -290,11 +243,14 @@ def test_heads_by_variant():
       )
     },
   }
-  small = golden("timm_tok")
+  small = testing.golden("timm_tok")
   for arrays, heads in ((flat, 3), (small, None)):
-    assert infer.num_heads(torch_names.to_ours(arrays, "timm", 1)) == heads
+    assert (
+      options_from_params.num_heads(torch_names.to_ours(arrays, "timm", 1))
+      == heads
+    )
 
 
 def test_not_a_vision_transformer():
   with pytest.raises(ValueError, match=r"got \['img', 'txt'\].*file\.npz:img"):
-    infer.options({"img/x": 0, "txt/x": 0})
+    options_from_params.options({"img/x": 0, "txt/x": 0})

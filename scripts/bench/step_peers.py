@@ -95,7 +95,7 @@ def trainer_step(config: Any, resolution: int) -> tuple[Step, Any]:
 
   import dpn.tasks
   from dpn import flops, sharding
-  from scripts import made_up
+  from scripts import fake_data
   from trainers import build
 
   mesh = sharding.make_mesh()
@@ -106,18 +106,18 @@ def trainer_step(config: Any, resolution: int) -> tuple[Step, Any]:
   }
   task = dpn.tasks.make(config, batch_shards=mesh.size)
   begin = time.perf_counter()
-  training = build.training(
-    config, task, spec, mesh, data_size=made_up.EXAMPLES
+  train_step = build.train_step(
+    config, task, spec, mesh, data_size=fake_data.EXAMPLES
   )
-  update = training.compile()
+  update = train_step.compile()
   compile_secs = time.perf_counter() - begin
-  state = training.init(jax.random.key(0))
-  run = _donating(update, state, made_up.batch(training.batch_shapes))
+  state = train_step.init(jax.random.key(0))
+  run = _donating(update, state, fake_data.batch(train_step.batch_shapes))
   dtype = config.model.get("dtype_mm", "float32")
   step = _jax_step(run, dtype, compile_secs)
   peak = flops.peak(jax.devices()[0])
   step.peak = peak and peak * jax.device_count()
-  step.flops = training.flops()
+  step.flops = train_step.flops()
   return step, update
 
 

@@ -153,8 +153,9 @@ def _arm(module, entry, out, overrides):
   try:
     config = module.get_config(entry["arg"])
     for field in fields:
-      if (top := field.partition(".")[0]) not in config_keys.TOP:
-        raise ValueError(errors.unknown("field", top, config_keys.TOP))
+      known = config_keys.known(config)
+      if (top := field.partition(".")[0]) not in known:
+        raise ValueError(errors.unknown("field", top, known))
     if "model" in config:
       dpn.tasks.make(config)
   except (ValueError, KeyError) as e:

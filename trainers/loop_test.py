@@ -17,8 +17,8 @@ import safetensors.numpy
 from dpn import metrics, trees
 from dpn.weights import checkpoint
 from evaluators import mean
-from trainers import build, train
-from trainers import log as report
+from trainers import build, loop
+from trainers import log as log_lib
 from trainers.testing import tiny_config
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -46,7 +46,7 @@ def _compile_once(tmp_path_factory):
 def _finished(tmp_path_factory):
   """The working directory of a run that nothing disturbed."""
   workdir = tmp_path_factory.mktemp("run") / "finished"
-  train.train(tiny_config(), str(workdir))
+  loop.train(tiny_config(), str(workdir))
   return workdir
 
 
@@ -123,9 +123,9 @@ def test_what_a_run_measures(finished):
   assert done["metrics"] == {k: v for k, v in rows[3].items() if k != "step"}
   timing = metrics.read(str(finished / "timing.jsonl"))
   assert [row["step"] for row in timing] == [2, 4, 6]
-  seconds = sum(row["secs"] for row in timing)
+  seconds = sum(row["seconds"] for row in timing)
   assert done["seconds"] == pytest.approx(seconds, abs=0.06)
-  speeds = sorted(row["img_per_sec"] for row in timing)
+  speeds = sorted(row["images_per_sec"] for row in timing)
   assert done["images_per_sec"] == speeds[1]
   assert done["core_hours"] == timing[-1]["core_hours"]
   assert done["mfu"] is None  # nobody knows a CPU's peak
@@ -133,7 +133,7 @@ def test_what_a_run_measures(finished):
 
 def test_a_finished_run_is_left_alone(finished, capsys):
   before = {p: p.stat().st_mtime_ns for p in finished.glob("*.*")}
-  train.train(tiny_config(), str(finished))
+  loop.train(tiny_config(), str(finished))
   out = capsys.readouterr().out
   assert f"{finished} is done already; see done.json there." in out
   assert all(p.stat().st_mtime_ns == time for p, time in before.items())
@@ -176,13 +176,14 @@ def _die(workdir, point, **changes):
   code = f"""
 import json, os, signal, time
 import ml_collections
-from dpn import checkpoint, metrics
-from trainers import train
+from dpn import metrics
+from dpn.weights import checkpoint
+from trainers import loop
 die = lambda: os.kill(os.getpid(), signal.SIGKILL)
 workdir = {str(workdir)!r}
 {KILL_POINTS[point]}
 config = ml_collections.ConfigDict(json.loads({config!r}))
-train.train(config, workdir)
+loop.train(config, workdir)
 """
   done = subprocess.run(
     [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True
@@ -203,7 +204,7 @@ def test_a_run_that_was_killed_again_and_again(finished, tmp_path):
   assert "from step 2: this" in out or "from step 4: this" in out
   assert (workdir / "params.safetensors").exists()
   assert not (workdir / "done.json").exists()
-  train.train(tiny_config(), str(workdir))
+  loop.train(tiny_config(), str(workdir))
   _assert_same_results(workdir, finished)
 
 
@@ -215,7 +216,7 @@ def test_a_torn_log_and_a_lost_checkpoint(finished, tmp_path):
   shutil.rmtree(workdir / "checkpoints" / "6")
   path = workdir / "metrics.jsonl"
   path.write_bytes(path.read_bytes()[:-30])
-  train.train(tiny_config(), str(workdir))
+  loop.train(tiny_config(), str(workdir))
   _assert_same_results(workdir, finished)
 
 
@@ -229,11 +230,11 @@ def test_where_a_run_starts_from(finished, tmp_path):
     model_init=str(weights),
     model_load={"dont_load": ["head/.*"]},
   )
-  experiment = build.from_config(config)
+  run = build.from_config(config)
 
   def start(checkpoints, *without):
     kept = {k: v for k, v in config.items() if k not in without}
-    changed = dataclasses.replace(experiment, config=kept)
+    changed = dataclasses.replace(run, config=kept)
     state, position, source = build.initial_state(changed, checkpoints)
     params = {k: np.asarray(v) for k, v in trees.flatten(state.params).items()}
     return state, params, position, source
@@ -253,7 +254,7 @@ def test_where_a_run_starts_from(finished, tmp_path):
   assert (int(state.step), position["examples_seen"]) == (0, 0)
   assert source == str(weights)
   assert_same(params, {**file, **head})
-  want = jax.tree.map(lambda s: s.sharding, experiment.shapes.params)
+  want = jax.tree.map(lambda s: s.sharding, run.step.shapes.params)
   assert jax.tree.map(lambda x: x.sharding, state.params) == want
 
   state, params, position, source = start(own)
@@ -275,24 +276,45 @@ def test_the_last_checkpoint_survives_divergence(tmp_path):
   # Warmup spares the first step.
   message = r"l2_params = inf.* at step 2; finite until step 1\."
   with pytest.raises(metrics.NonFiniteError, match=message):
-    train.train(tiny_config(lr=1e30, ckpt_steps=1), str(tmp_path))
+    loop.train(tiny_config(lr=1e30, ckpt_steps=1), str(tmp_path))
   assert sorted(p.name for p in (tmp_path / "checkpoints").iterdir()) == ["1"]
   assert not (tmp_path / "done.json").exists()
   assert (tmp_path / "metrics.jsonl").read_text() == ""
 
 
 def test_zero_means_at_the_end(tmp_path):
-  train.train(tiny_config(log_training_steps=0, ckpt_steps=0), str(tmp_path))
+  loop.train(tiny_config(log_training_steps=0, ckpt_steps=0), str(tmp_path))
   rows = metrics.read(str(tmp_path / "metrics.jsonl"))
   assert [row["step"] for row in rows if "loss" in row] == [6]
   assert [p.name for p in (tmp_path / "checkpoints").iterdir()] == ["6"]
+
+
+def test_checkpoints_to_keep_and_an_evaluation_at_the_start(
+  finished, tmp_path, monkeypatch
+):
+  config = tiny_config(**{"keep_ckpt_steps": 3, "evals.test.skip_first": False})
+
+  def crash(progress, step):
+    raise RuntimeError("killed")
+
+  with monkeypatch.context() as patch:
+    patch.setattr(log_lib.Progress, "tick", crash)
+    with pytest.raises(RuntimeError, match="killed"):
+      loop.train(config, str(tmp_path))
+  loop.train(config, str(tmp_path))  # evaluates step 0 anew
+  kept = sorted(p.name for p in (tmp_path / "checkpoints").iterdir())
+  assert kept == ["3", "4", "6"]
+  first, *rest = metrics.read(str(tmp_path / "metrics.jsonl"))
+  assert first.keys() == {"step", "test/loss", "test/prec@1"}
+  assert first["step"] == 0
+  assert rest == metrics.read(str(finished / "metrics.jsonl"))
 
 
 def test_no_steps_evaluate_the_parameters_given(finished, tmp_path):
   config = tiny_config(
     total_steps=0, model_init=str(finished / "params.safetensors")
   )
-  train.train(config, str(tmp_path))
+  loop.train(config, str(tmp_path))
   [row] = metrics.read(str(tmp_path / "metrics.jsonl"))
   last = metrics.read(str(finished / "metrics.jsonl"))[-1]
   want = {k: v for k, v in last.items() if k.startswith(("test/", "fewshot/"))}
@@ -305,13 +327,13 @@ def test_resuming_another_model(finished, tmp_path):
     r"(?s)of another model.*params/cls: \(1, 1, 16\) there, \(1, 1, 32\)"
   )
   with pytest.raises(ValueError, match=message):
-    train.train(config, str(tmp_path / "run"))
+    loop.train(config, str(tmp_path / "run"))
   # In a run's own directory its config.json stays as it was.
   shutil.copytree(finished, tmp_path / "own")
   (tmp_path / "own" / "done.json").unlink()
   del config.resume
   with pytest.raises(ValueError, match=message):
-    train.train(config, str(tmp_path / "own"), allow_config_change=True)
+    loop.train(config, str(tmp_path / "own"), allow_config_change=True)
   kept, want = (d / "config.json" for d in (tmp_path / "own", finished))
   assert kept.read_text() == want.read_text()
 
@@ -331,41 +353,41 @@ def test_a_run_that_is_asked_to_stop_while_it_evaluates(
     return run(evaluator, variables)
 
   monkeypatch.setattr(mean.Evaluator, "run", run_and_ask)
-  train.train(tiny_config(), str(workdir))
+  loop.train(tiny_config(), str(workdir))
   out = capsys.readouterr().out
   assert f"Asked to stop (SIGTERM), and saved step {step}." in out
   assert not (workdir / "done.json").exists()
   monkeypatch.undo()
-  train.train(tiny_config(), str(workdir))
+  loop.train(tiny_config(), str(workdir))
   _assert_same_results(workdir, finished)
 
 
 def test_a_run_that_is_asked_to_stop(finished, tmp_path, monkeypatch, capsys):
   """SIGTERM: the step is finished and saved; later it goes on."""
-  workdir, tick = tmp_path / "run", report.Log.tick
+  workdir, tick = tmp_path / "run", log_lib.Progress.tick
 
-  def tick_and_ask(log, step):
-    tick(log, step)
+  def tick_and_ask(progress, step):
+    tick(progress, step)
     if step == 3:
       os.kill(os.getpid(), signal.SIGTERM)
 
   before = signal.getsignal(signal.SIGTERM)
-  monkeypatch.setattr(report.Log, "tick", tick_and_ask)
-  train.train(tiny_config(), str(workdir))
+  monkeypatch.setattr(log_lib.Progress, "tick", tick_and_ask)
+  loop.train(tiny_config(), str(workdir))
   assert "Asked to stop (SIGTERM), and saved step 3." in capsys.readouterr().out
   assert signal.getsignal(signal.SIGTERM) is before
   assert not (workdir / "done.json").exists()
   monkeypatch.undo()
-  train.train(tiny_config(), str(workdir))
+  loop.train(tiny_config(), str(workdir))
   assert "from step 3: this run's checkpoint" in capsys.readouterr().out
   _assert_same_results(workdir, finished)
 
 
 def test_the_average_is_evaluated_resumed_and_exported(finished, tmp_path):
   config = tiny_config(ema_decay=0.999)
-  train.train(config, str(tmp_path / "whole"))
+  loop.train(config, str(tmp_path / "whole"))
   _die(tmp_path / "cut", "after the metrics of step 4", ema_decay=0.999)
-  train.train(config, str(tmp_path / "cut"))
+  loop.train(config, str(tmp_path / "cut"))
   _assert_same_results(tmp_path / "cut", tmp_path / "whole")
   rows, plain = (
     metrics.read(str(d / "metrics.jsonl"))
@@ -393,9 +415,9 @@ def test_resuming_with_an_average_on_one_side(
   averaged = build.from_config(tiny_config(ema_decay=0.9))
   if decay is None:
     other = checkpoint.Checkpointer(str(tmp_path / "other" / "checkpoints"))
-    other.save(1, averaged.init(jax.random.key(0)), {"examples_seen": 8})
+    other.save(1, averaged.step.init(jax.random.key(0)), {"examples_seen": 8})
     other.close()
     finished = tmp_path / "other"
   config = tiny_config(ema_decay=decay, resume=str(finished))
   with pytest.raises(checkpoint.MismatchError, match=message):
-    train.train(config, str(tmp_path / "run"))
+    loop.train(config, str(tmp_path / "run"))

@@ -7,12 +7,14 @@ import pytest
 import safetensors.numpy
 
 from dpn import trees
-from dpn.weights import torch_names_test
-from scripts import convert, convert_test
+from dpn.weights import testing
+from scripts import convert
+
+HEADS = {"num_heads": 2}
 
 
 def test_fixed_positions_are_written_out(tmp_path):
-  path, _ = convert_test.dpn_file(
+  path, _ = testing.write_ours(
     tmp_path, stem_ln="none", posemb="sincos2d", pool_type="gap"
   )
   target = tmp_path / "x.safetensors"
@@ -29,21 +31,19 @@ def test_fixed_positions_are_written_out(tmp_path):
 @pytest.mark.parametrize("pool_type", ["gap", "tok"])
 def test_fixed_positions_come_back_as_such(tmp_path, pool_type):
   options = {"stem_ln": "none", "posemb": "sincos2d", "pool_type": pool_type}
-  path, params = convert_test.dpn_file(tmp_path, **options)
+  path, params = testing.write_ours(tmp_path, **options)
   there, back = (str(tmp_path / f"{n}.safetensors") for n in "ab")
   convert.convert(path, there, "timm", resolution=9)
   convert.convert(there, back, "ours")
-  assert (
-    json.loads(convert_test.metadata(back)["model"])["posemb"] == "sincos2d"
-  )
+  assert json.loads(testing.metadata(back)["model"])["posemb"] == "sincos2d"
   assert (
     safetensors.numpy.load_file(back).keys() == trees.flatten(params).keys()
   )
   flat = safetensors.numpy.load_file(there)
   flat["pos_embed"][0, -1] += 1  # learned by now
-  safetensors.numpy.save_file(flat, there, convert_test.metadata(there))
+  safetensors.numpy.save_file(flat, there, testing.metadata(there))
   convert.convert(there, str(tmp_path / "c.safetensors"), "ours")
-  said = json.loads(convert_test.metadata(tmp_path / "c.safetensors")["model"])
+  said = json.loads(testing.metadata(tmp_path / "c.safetensors")["model"])
   assert said["posemb"] == "learn"
 
 
@@ -55,9 +55,7 @@ def test_fixed_positions_come_back_as_such(tmp_path, pool_type):
   ],
 )
 def test_our_other_models_are_kept(tmp_path, options):
-  path, params = convert_test.dpn_file(
-    tmp_path, **{"stem_ln": "none", **options}
-  )
+  path, params = testing.write_ours(tmp_path, **{"stem_ln": "none", **options})
   target = str(tmp_path / "x.npz")
   convert.convert(path, target, "big_vision")
   got, want = np.load(target), trees.flatten(params)
@@ -67,11 +65,11 @@ def test_our_other_models_are_kept(tmp_path, options):
 
 
 def test_gray_images(tmp_path):
-  flat = torch_names_test.golden("timm_tok")
+  flat = testing.golden("timm_tok")
   flat["patch_embed.proj.weight"] = flat["patch_embed.proj.weight"][:, :1]
-  path = torch_names_test.write(tmp_path, "timm_tok", flat)
+  path = testing.write_torch(tmp_path, "timm_tok", flat)
   for to, place in (("timm", "pretrained_cfg"), ("hf", None)):
-    convert.convert(path, str(tmp_path / to), to, options=convert_test.HEADS)
+    convert.convert(path, str(tmp_path / to), to, options=HEADS)
     config = json.loads((tmp_path / to / "config.json").read_text())
     if place:
       assert config["model_args"]["in_chans"] == 1
@@ -94,7 +92,7 @@ def test_gray_images(tmp_path):
   ],
 )
 def test_what_transformers_cannot_express(tmp_path, options, message):
-  path, _ = convert_test.dpn_file(tmp_path, **options)
+  path, _ = testing.write_ours(tmp_path, **options)
   told = {k: v for k, v in options.items() if k == "norm"}
   with pytest.raises(ValueError, match=message):
     convert.convert(path, str(tmp_path / "x"), "hf", options=told)
@@ -105,12 +103,12 @@ def test_what_transformers_cannot_express(tmp_path, options, message):
 
 
 def test_an_average_beside_a_class_token(tmp_path):
-  path = torch_names_test.write(tmp_path, "timm_tok")
+  path = testing.write_torch(tmp_path, "timm_tok")
   (tmp_path / "config.json").write_text('{"global_pool": "avg"}')
-  with pytest.raises(ValueError, match="averages the patches beside it"):
+  with pytest.raises(ValueError, match="has a class token, but"):
     convert.convert(
       path,
       str(tmp_path / "x.npz"),
       "big_vision",
-      options=convert_test.HEADS,
+      options=HEADS,
     )

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from dpn.models import vit
-from dpn.weights import checkpoint, load, torch_names_test
-from scripts import convert, convert_test
+from dpn.weights import checkpoint, load, model_options, testing
+from scripts import convert
 
 torch = pytest.importorskip("torch")
 vision_transformer = pytest.importorskip("timm.models.vision_transformer")
@@ -22,7 +22,7 @@ load_file = pytest.importorskip("safetensors.torch").load_file
 save_file = pytest.importorskip("safetensors.torch").save_file
 
 DOCS = pathlib.Path(__file__).parents[1] / "docs/checkpoints.md"
-IMAGE = torch_names_test.GOLDEN["image"]
+IMAGE = testing.IMAGE
 TENSOR = torch.from_numpy(IMAGE.transpose(0, 3, 1, 2).copy())
 MODELS = {
   "tok": {"pool_type": "tok"},
@@ -43,12 +43,12 @@ def helpers():
 
 def ours(tmp_path, name, num_classes=5, **kw):
   """Returns (path, output) of a random model of ours."""
-  options = {**torch_names_test.SIZE, **MODELS.get(name, {}), **kw}
+  options = {**testing.TORCH, **MODELS.get(name, {}), **kw}
   model = vit.Model(num_classes, **options)
   rng = np.random.RandomState(0)
   params = jax.tree.map(
     lambda s: 0.3 * rng.randn(*s.shape).astype(np.float32),
-    torch_names_test.shapes(model),
+    testing.shapes_of(model),
   )
   workdir = tmp_path / name
   workdir.mkdir()
@@ -165,9 +165,9 @@ def test_timm_in_ours(tmp_path, args, dtype):
   (folder / "config.json").write_text(json.dumps({"model_args": args}))
   target = str(tmp_path / "x.safetensors")
   convert.convert(str(folder), target, "ours")
-  said = json.loads(convert_test.metadata(target)["model"])
-  ours = vit.Model(**said)
-  params = load.load(target, torch_names_test.shapes(ours), model=ours)
+  said = json.loads(testing.metadata(target)["model"])
+  ours = model_options.make(said)
+  params = load.load(target, testing.shapes_of(ours), options=said)
   with torch.no_grad():
     check(jax.jit(ours.apply)({"params": params}, IMAGE)[0], model(TENSOR))
 

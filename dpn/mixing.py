@@ -1,0 +1,149 @@
+"""Mixes examples and their labels: mixup and CutMix."""
+
+import jax
+import jax.numpy as jnp
+
+
+def mixup(
+  rng: jax.Array, p: float, *arrays: jax.Array, groups: int = 1
+) -> tuple[jax.Array, ...]:
+  """Returns the arrays with each example mixed into the next (mixup).
+
+  Example i becomes `lam * x[i] + (1 - lam) * x[i - 1]`, in float32, with
+  lam ~ Beta(p, p).
+
+  Differs from arXiv 1710.09412: one lam for the batch, at least 1/2 (the larger
+  of lam and 1 - lam), and the partner is the preceding example, not a random
+  one.
+
+  Args:
+    rng: random key; the result depends on it and the arrays alone.
+    p: parameter of the Beta distribution, positive.
+    *arrays: (batch, …) floats, for example images and one-hot labels.
+    groups: how many equal parts of the batch are mixed apart, the first of a
+      part with its last. 1 has the same result on any number of devices. The
+      number of devices over which the batch is split keeps every example's
+      partner on its device, without communication (big_vision's behaviour).
+
+  Raises:
+    ValueError: p is not positive, an array is not of floats, or the groups do
+      not divide the batch.
+  """
+  if not p > 0:
+    raise ValueError(f"mixup got p={p}, expected p > 0: skip mixup for p=0.")
+  lam = jax.random.beta(rng, p, p)
+  lam = jnp.maximum(lam, 1.0 - lam)
+  return tuple(_mix(lam, x, groups) for x in arrays)
+
+
+def cutmix(
+  rng: jax.Array,
+  p: float,
+  image: jax.Array,
+  labels: jax.Array,
+  groups: int = 1,
+) -> tuple[jax.Array, jax.Array]:
+  """Returns images with a box of the preceding one, and mixed labels (CutMix).
+
+  The box takes a share 1 - lam of the image, with its aspect ratio, lam ~
+  Beta(p, p); its centre is a uniform pixel, and what lies outside is cut off
+  (Eq. 2 and Algorithm 1). Labels are mixed, in float32, by the share of the
+  image that the box really takes.
+
+  Differs from arXiv 1905.04899: the partner is the preceding example, not a
+  random one.
+
+  Args:
+    rng: random key; the result depends on it and the arrays alone.
+    p: parameter of the Beta distribution, positive.
+    image: (batch, rows, cols, channels).
+    labels: (batch, classes) floats.
+    groups: how many equal parts of the batch are mixed apart, see
+      `mixup`.
+
+  Raises:
+    ValueError: p is not positive, the labels are not of floats, or the groups
+      do not divide the batch.
+  """
+  if not p > 0:
+    raise ValueError(f"cutmix got p={p}, expected p > 0: skip cutmix for p=0.")
+  lam_rng, centre_rng = jax.random.split(rng)
+  rows, cols = image.shape[1:3]
+  half = jnp.sqrt(1.0 - jax.random.beta(lam_rng, p, p)) / 2
+  centre = jax.random.uniform(centre_rng, (2,))
+  in_rows = _inside(centre[0], half, rows)  # (rows,)
+  in_cols = _inside(centre[1], half, cols)  # (cols,)
+  box = in_rows[:, None] & in_cols[None, :]  # (rows, cols)
+  box = box[None, :, :, None]
+  share = jnp.mean(box, dtype=jnp.float32)
+  partner = _preceding(image, groups)
+  return (
+    jnp.where(box, partner, image),
+    _mix(1.0 - share, labels, groups),
+  )
+
+
+def mixup_or_cutmix(
+  rng: jax.Array,
+  image: jax.Array,
+  labels: jax.Array,
+  *,
+  mixup_p: float,
+  cutmix_p: float,
+  switch_prob: float = 0.5,
+  groups: int = 1,
+) -> tuple[jax.Array, jax.Array]:
+  """Returns images and labels of a batch under one of the two, as DeiT trains.
+
+  Args:
+    rng: random key.
+    image: (batch, rows, cols, channels) floats.
+    labels: (batch, classes) floats.
+    mixup_p: as in `mixup`; 0 for no mixup.
+    cutmix_p: as in `cutmix`; 0 for no cutmix.
+    switch_prob: probability of cutmix where both are on.
+    groups: see `mixup`.
+
+  Raises:
+    ValueError: a parameter or an array does not fit.
+  """
+  if not 0 <= switch_prob <= 1:
+    raise ValueError(f"switch_prob must lie in [0, 1], got {switch_prob}.")
+  mix = lambda rng: mixup(rng, mixup_p, image, labels, groups=groups)
+  cut = lambda rng: cutmix(rng, cutmix_p, image, labels, groups)
+  if mixup_p and cutmix_p:
+    switch_rng, rng = jax.random.split(rng)
+    switched = jax.random.bernoulli(switch_rng, switch_prob)
+    return jax.lax.cond(switched, cut, mix, rng)
+  if cutmix_p:
+    return cut(rng)
+  return mix(rng) if mixup_p else (image, labels)
+
+
+def _mix(lam: jax.Array, x: jax.Array, groups: int) -> jax.Array:
+  """Returns `lam * x[i] + (1 - lam) * x[i - 1]`, computed in float32."""
+  if not jnp.issubdtype(x.dtype, jnp.floating):
+    raise ValueError(
+      f"mixup got {x.dtype} of shape {x.shape}, expected floats. Preprocess"
+      " images with value_range and labels with onehot."
+    )
+  own, other = (y.astype(jnp.float32) for y in (x, _preceding(x, groups)))
+  return (lam * own + (1.0 - lam) * other).astype(x.dtype)
+
+
+def _preceding(x: jax.Array, groups: int) -> jax.Array:
+  """Returns, for every example, the one before it in its part of the batch."""
+  if x.shape[0] % groups:
+    raise ValueError(
+      f"mixup got a batch of {x.shape[0]} in {groups} groups, expected a batch"
+      " size that is a multiple of the groups."
+    )
+  parts = x.reshape(groups, -1, *x.shape[1:])  # (groups, batch/groups, …)
+  return jnp.roll(parts, 1, axis=1).reshape(x.shape)
+
+
+def _inside(centre, half, size):
+  """Returns which pixels of an axis lie in the box: (size,) booleans."""
+  middle, reach = jnp.floor(centre * size), jnp.floor(half * size)
+  index = jnp.arange(size)
+  return (index >= middle - reach) & (index < middle + reach)

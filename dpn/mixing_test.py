@@ -1,0 +1,207 @@
+"""Mixup and CutMix against NumPy, SciPy and the compiled program."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.stats
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+from dpn import tasks
+from dpn.mixing import cutmix, mixup, mixup_or_cutmix
+
+# Names of the operations by which devices talk to each other.
+COLLECTIVES = ("all-", "collective-", "reduce-scatter")
+
+
+def _lam(rng, p):
+  """Returns the lam of a draw: the weight of a one among zeros."""
+  return mixup(rng, p, jnp.array([1.0, 0.0]))[0][0]
+
+
+def _batch(dtype=np.float32):
+  rng = np.random.default_rng(0)
+  return rng.normal(size=(8, 4, 4, 3)).astype(dtype), np.eye(8, dtype=dtype)
+
+
+def _numpy_mixup(lam, x, groups):
+  parts = np.split(x, groups)
+  return np.concatenate(
+    [lam * x + (1 - lam) * np.concatenate([x[-1:], x[:-1]]) for x in parts]
+  )
+
+
+@pytest.mark.parametrize("groups", [1, 2, 8])
+def test_against_numpy(groups):
+  rng = jax.random.key(3)
+  lam = np.float64(_lam(rng, 0.5))
+  for x, got in zip(
+    _batch(), mixup(rng, 0.5, *_batch(), groups=groups), strict=True
+  ):
+    assert got.dtype == x.dtype
+    np.testing.assert_allclose(got, _numpy_mixup(lam, x, groups), atol=1e-6)
+
+
+@pytest.mark.parametrize("p", [0.2, 0.8])
+def test_lam_is_the_larger_side_of_a_beta(p):
+  """P(max(l, 1 - l) < t) = 2 P(l < t) - 1 for t > 1/2, l being symmetric."""
+  rngs = jax.random.split(jax.random.key(0), 2000)
+  lams = np.asarray(jax.vmap(lambda rng: _lam(rng, p))(rngs), np.float64)
+  assert lams.min() >= 0.5
+  assert lams.max() <= 1.0
+  beta = scipy.stats.beta(p, p)
+  test = scipy.stats.kstest(lams, lambda t: 2 * beta.cdf(t) - 1)
+  assert test.pvalue > 0.01
+
+
+def test_half_precision_is_mixed_in_float32():
+  rng = jax.random.key(1)
+  lam = np.float64(_lam(rng, 0.2))
+  images, _ = _batch(jnp.bfloat16)
+  (got,) = mixup(rng, 0.2, jnp.asarray(images))
+  assert got.dtype == jnp.bfloat16
+  expected = _numpy_mixup(lam, images.astype(np.float64), 1)
+  # Half a unit in the last of bfloat16's eight digits: rounded only once.
+  np.testing.assert_allclose(np.float64(got), expected, rtol=2**-8)
+
+
+@pytest.mark.parametrize("groups", [1, 4])
+def test_sharded_batch_has_the_same_result(groups):
+  rng = jax.random.key(7)
+  mesh = jax.make_mesh((4,), ("data",), axis_types=(AxisType.Auto,))
+  sharding = NamedSharding(mesh, PartitionSpec("data"))
+  batch = jax.device_put(_batch(), sharding)
+  step = jax.jit(
+    lambda rng, *xs: mixup(rng, 0.5, *xs, groups=groups),
+    out_shardings=sharding,
+  )
+  expected = mixup(rng, 0.5, *_batch(), groups=groups)
+  for got, want in zip(step(rng, *batch), expected, strict=True):
+    np.testing.assert_allclose(got, want, atol=1e-6)
+  text = step.lower(rng, *batch).compile().as_text()
+  talks = any(f" {name}" in text for name in COLLECTIVES)
+  assert talks == (groups == 1)
+
+
+def test_errors():
+  rng = jax.random.key(0)
+  with pytest.raises(ValueError, match="got p=0, expected p > 0"):
+    mixup(rng, 0, jnp.ones(4))
+  with pytest.raises(ValueError, match=r"int32 of shape \(4,\), expected floa"):
+    mixup(rng, 0.2, jnp.arange(4))
+  with pytest.raises(ValueError, match="batch of 6 in 4 groups"):
+    mixup(rng, 0.2, jnp.ones(6), groups=4)
+
+
+def _numbered():
+  """Every image is filled with its number plus one."""
+  image = np.broadcast_to(
+    np.arange(1.0, 9, dtype=np.float32)[:, None, None, None], (8, 20, 30, 3)
+  )
+  return jnp.asarray(image), jnp.eye(8)
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_box_and_labels(groups):
+  image, labels = _numbered()
+  partner = np.roll(np.arange(8).reshape(groups, -1), 1, axis=1).ravel()
+  for seed in range(20):
+    got, mixed = cutmix(jax.random.key(seed), 1.0, image, labels, groups)
+    got = np.asarray(got)
+    pasted = got[0, :, :, 0] == partner[0] + 1
+    rows, cols = pasted.any(1), pasted.any(0)
+    np.testing.assert_array_equal(pasted, rows[:, None] & cols)  # A box,
+    for side in (rows, cols):  # in one piece,
+      assert np.abs(np.diff(np.pad(side, 1).astype(int))).sum() in (0, 2)
+    for i in range(8):  # the same for all.
+      expected = np.where(pasted[..., None], partner[i] + 1.0, i + 1.0)
+      np.testing.assert_array_equal(got[i], np.repeat(expected, 3, -1))
+    share = pasted.mean()
+    expected = (1 - share) * np.eye(8) + share * np.eye(8)[partner]
+    np.testing.assert_allclose(mixed, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("p", [0.5, 1.0])
+def test_shares_follow_the_published_algorithm(p):
+  """Against its own NumPy statement, drawn apart, by a two-sample test."""
+  image, labels = jnp.ones((2, 64, 64, 1)), jnp.eye(2)
+  draw = jax.jit(jax.vmap(lambda rng: cutmix(rng, p, image, labels)[1][0, 1]))
+  got = np.asarray(draw(jax.random.split(jax.random.key(0), 4000)))
+  rng = np.random.default_rng(0)
+  expected = []
+  for lam in rng.beta(p, p, 4000):
+    side = int(64 * np.sqrt(1 - lam)) // 2
+    sides = [
+      min(c + side, 64) - max(c - side, 0) for c in rng.integers(64, size=2)
+    ]
+    expected.append(sides[0] * sides[1] / 64**2)
+  assert scipy.stats.ks_2samp(got, expected).pvalue > 0.01
+
+
+def test_switch():
+  image, labels = _numbered()
+  args = {"mixup_p": 0.8, "cutmix_p": 1.0, "switch_prob": 0.25}
+  mix = jax.jit(lambda rng: mixup_or_cutmix(rng, image, labels, **args))
+  cuts = 0
+  for seed in range(400):
+    rng = jax.random.key(seed)
+    switch_rng, rest = jax.random.split(rng)
+    cut = bool(jax.random.bernoulli(switch_rng, 0.25))
+    cuts += cut
+    if seed < 12:
+      expected = (
+        cutmix(rest, 1.0, image, labels)
+        if cut
+        else mixup(rest, 0.8, image, labels)
+      )
+      for got, want in zip(mix(rng), expected, strict=True):
+        np.testing.assert_allclose(got, want, atol=1e-6)
+  assert 70 < cuts < 130  # Binomial(400, 1/4): deviation 8.7.
+
+
+def test_one_or_none():
+  image, labels = _numbered()
+  rng = jax.random.key(0)
+  both = lambda **kw: mixup_or_cutmix(rng, image, labels, **kw)
+  for got, want in (
+    (both(mixup_p=0, cutmix_p=0), (image, labels)),
+    (both(mixup_p=0.2, cutmix_p=0), mixup(rng, 0.2, image, labels)),
+    (both(mixup_p=0, cutmix_p=1.0), cutmix(rng, 1.0, image, labels)),
+  ):
+    for x, y in zip(got, want, strict=True):
+      np.testing.assert_array_equal(x, y)
+  with pytest.raises(ValueError, match="switch_prob must lie"):
+    both(mixup_p=1, cutmix_p=1, switch_prob=2)
+  with pytest.raises(ValueError, match="cutmix got p=-1"):
+    cutmix(rng, -1, image, labels)
+  with pytest.raises(ValueError, match="int32 of shape"):
+    cutmix(rng, 1, image, jnp.zeros((8, 2), int))
+
+
+def test_the_task_takes_it_from_the_config():
+  config = {
+    "num_classes": 8,
+    "loss": "softmax_xent",
+    "model": {"variant": "mu/16"},
+    "mixup": {"p": 0.8, "cutmix_p": 1.0, "switch_prob": 0.25},
+  }
+  task = tasks.make(config)
+  image, labels = _numbered()
+  rng = jax.random.key(5)
+  args = {"mixup_p": 0.8, "cutmix_p": 1.0, "switch_prob": 0.25}
+  expected = mixup_or_cutmix(rng, image, labels, **args)
+  got = task.augment(rng, {"image": image, "labels": labels, "x": rng})
+  assert got["x"] is rng
+  for name, want in zip(("image", "labels"), expected, strict=True):
+    np.testing.assert_array_equal(got[name], want)
+
+
+def test_sharded_cutmix_has_the_same_result():
+  mesh = jax.make_mesh((4,), ("data",), axis_types=(AxisType.Auto,))
+  sharding = NamedSharding(mesh, PartitionSpec("data"))
+  batch = jax.device_put(_numbered(), sharding)
+  rng = jax.random.key(3)
+  step = jax.jit(lambda rng, *xs: cutmix(rng, 1.0, *xs, groups=4))
+  expected = cutmix(rng, 1.0, *_numbered(), groups=4)
+  for got, want in zip(step(rng, *batch), expected, strict=True):
+    np.testing.assert_allclose(got, want, atol=1e-6)

@@ -1,0 +1,386 @@
+"""Writes a Vision Transformer in the layout of another library."""
+
+import dataclasses
+import io
+import json
+import math
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from dpn.weights import (
+  checkpoint,
+  metadata,
+  model_options,
+  torch_names,
+  vit_params,
+)
+from dpn.weights.vit_params import VitParams
+
+DOCS = "docs/checkpoints.md"
+TIMM_GELUS = {"tanh": "gelu_tanh", "exact": "gelu"}
+HF_GELUS = {"tanh": "gelu_pytorch_tanh", "exact": "gelu"}
+TIMM_POOLS = {"tok": "token", "gap": "avg", "map": "map"}
+_PLAIN = {
+  "stem": ["patch"],
+  "norm": ["layernorm"],
+  "posemb_join": ["add"],
+  "block_ln": ["placement"],
+  "block_ln_kw": [{"sa": "pre", "mlp": "pre"}],
+}
+# Stems whose LayerNorms can be named elsewhere; the others are not LayerNorms,
+# or stand behind the sum with the positions.
+_TORCH = {
+  **_PLAIN,
+  "stem_ln": ["none", "post", "pre", "dpn"],
+  "posemb": ["learn", "sincos1d", "sincos2d", "sincos2d_lape"],
+}
+# By library, the options that its own Vision Transformer has.
+SUPPORTED = {
+  "big_vision": {
+    **_PLAIN,
+    "stem_ln": ["none"],
+    "posemb": ["learn", "sincos2d"],
+    "posemb_join_kw": [{"cls_row": False}],
+    "norm_kw": [{"eps": 1e-6}],
+    "gelu": ["tanh"],
+    "qkv_bias": [True],
+    "pool_type": ["tok", "gap", "map", "0", "none"],
+  },
+  # Neither library applies the tanh layer when it loads a classifier.
+  "timm": {**_TORCH, "pool_type": [*TIMM_POOLS], "rep_size": [False]},
+  "hf": {**_TORCH, "pool_type": ["tok"]},
+}
+SUFFIXES = {
+  "ours": [".safetensors"],
+  "big_vision": [".npz"],
+  "timm": [".safetensors", ""],
+  "hf": [".safetensors", ""],
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Exported:
+  """What to write.
+
+  Attributes:
+    arrays: by name.
+    metadata: of the file.
+    config: what a folder's other files hold, as {file: JSON}.
+    notes: for the person who asked for it.
+  """
+
+  arrays: Mapping[str, np.ndarray]
+  metadata: Mapping[str, str]
+  config: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  notes: Sequence[str] = ()
+
+
+def export(
+  model: VitParams, to: str, *, no_embed_class: bool = False
+) -> Exported:
+  """Returns what to write for another library.
+
+  Args:
+    model: in our layout.
+    to: key of `SUFFIXES`.
+    no_embed_class: for timm, no position for the class token.
+
+  Raises:
+    ValueError: the other library cannot express the model.
+  """
+  if no_embed_class and to != "timm":
+    raise ValueError("--no_embed_class is a convention of timm: --to timm.")
+  if to == "ours":
+    return Exported(model.arrays, _metadata(model, "ours"))
+  wrong = _unsupported(model.options, to)
+  if to == "big_vision":
+    return _big_vision(model, wrong)
+  if wrong:
+    raise ValueError(
+      f"{torch_names.LIBRARIES[to].title} has no such Vision Transformer: "
+      f"{'; '.join(wrong)}. --to ours and --to big_vision keep everything."
+    )
+  return _timm(model, no_embed_class) if to == "timm" else _hf(model)
+
+
+def _unsupported(options, to) -> list[str]:
+  """Returns the options that a library does not have, and what it has."""
+  supported = SUPPORTED[to]
+  if to == "hf" and options["num_classes"]:
+    supported = {**supported, "rep_size": [False]}
+  return [
+    f"{name}={options[name]!r} (only {', '.join(map(str, known))})"
+    for name, known in supported.items()
+    if not any(_agrees(options[name], x) for x in known)
+  ]
+
+
+def _agrees(value, known) -> bool:
+  if isinstance(known, dict):  # the other keys do not matter
+    return all(value.get(k) == x for k, x in known.items())
+  return value == known
+
+
+def _big_vision(model, unsupported):
+  arrays = {
+    name if name.startswith("batch_stats/") else f"params/{name}": x
+    for name, x in model.arrays.items()
+  }
+  notes = []
+  if unsupported:
+    notes.append(
+      f"big_vision's own ViT does not have {'; '.join(unsupported)}: this file "
+      f"keeps our names, and only our model computes it. See {DOCS}."
+    )
+  return Exported(arrays, _metadata(model, "ours"), notes=notes)
+
+
+def _timm(model, no_embed_class):
+  row = model.options["pool_type"] == "tok" and not no_embed_class
+  if no_embed_class and model.cls_row:
+    raise ValueError(
+      "--no_embed_class: the class token of this model has a position of its "
+      "own (posemb_join_kw={'cls_row': True}). Leave the flag out."
+    )
+  arrays, notes = _in_torch_names(model, "timm", row)
+  args, more = _timm_args(model, no_embed_class)
+  mean, std = _mean_and_std(model)
+  size = args.get("img_size", 224)
+  config = {
+    "architecture": "vit_base_patch16_224",
+    "num_classes": args["num_classes"],
+    "num_features": args["embed_dim"],
+    "global_pool": args["global_pool"],
+    "model_args": args,
+    "pretrained_cfg": {
+      "custom_load": False,
+      "input_size": [args.get("in_chans", 3), size, size],
+      "mean": mean,
+      "std": std,
+      "num_classes": args["num_classes"],
+      "first_conv": "patch_embed.proj",
+      "classifier": "head",
+    },
+  }
+  made = f"timm.models.vision_transformer.VisionTransformer(**{args})"
+  said = _metadata(model, "timm", cls_row=row, timm=args)
+  return Exported(arrays, said, {"config.json": config}, [made, *more, *notes])
+
+
+def _timm_args(model, no_embed_class):
+  """Returns arguments of timm's VisionTransformer, and notes on others."""
+  options, notes = model.options, []
+  width = options["width"]
+  args = {
+    "patch_size": _one_or_two(model.patch_px),
+    "embed_dim": width,
+    "depth": options["depth"],
+    "num_heads": options["num_heads"],
+    "mlp_ratio": (options["mlp_dim"] or 4 * width) / width,
+    "qkv_bias": options["qkv_bias"],
+    "num_classes": options["num_classes"] or 0,
+    "class_token": options["pool_type"] == "tok",
+    "global_pool": TIMM_POOLS[options["pool_type"]],
+    "fc_norm": False,
+    "act_layer": TIMM_GELUS[options["gelu"]],
+  }
+  if size := _image_px(model):
+    args = {"img_size": size, **args}
+  else:
+    notes.append("The grid is not known: give VisionTransformer its img_size.")
+  if model.channels != 3:
+    args["in_chans"] = model.channels
+  if no_embed_class:
+    args["no_embed_class"] = True
+  if options["stem_ln"] in ("post", "dpn"):
+    args["embed_norm_layer"] = "layernorm"
+  if (eps := options["norm_kw"]["eps"]) != 1e-6:
+    notes.append(
+      "timm's LayerNorm has another epsilon: add "
+      f"norm_layer=functools.partial(torch.nn.LayerNorm, eps={eps:g})."
+    )
+  return args, notes
+
+
+def _hf(model):
+  options = model.options
+  arrays, notes = _in_torch_names(model, "hf", True)
+  title = "ViTModel"
+  if options["num_classes"]:
+    title = "ViTForImageClassification"
+    arrays = {
+      name if name.startswith("classifier.") else f"vit.{name}": x
+      for name, x in arrays.items()
+    }
+  elif not options["rep_size"]:
+    notes.append(
+      "There is no tanh layer: ViTModel(config, add_pooling_layer=False)."
+    )
+  config = _hf_config(model, title)
+  if "image_size" not in config:
+    notes.append("The grid is not known: set image_size in the config.")
+  mean, std = _mean_and_std(model)
+  size = config.get("image_size", 224)
+  image = {
+    "image_processor_type": "ViTImageProcessor",
+    "do_resize": True,
+    "size": {"height": size, "width": size},
+    "resample": 2,
+    "do_rescale": True,
+    "rescale_factor": 1 / 255,
+    "do_normalize": True,
+    "image_mean": mean,
+    "image_std": std,
+  }
+  return Exported(
+    arrays,
+    _metadata(model, "hf", cls_row=True, hf=config),
+    {"config.json": config, "preprocessor_config.json": image},
+    [f"{title}, ViTConfig(**{config})", *notes],
+  )
+
+
+def _hf_config(model, title):
+  options = model.options
+  width, rep_size = options["width"], options["rep_size"]
+  config = {
+    "architectures": [title],
+    "model_type": "vit",
+    "hidden_size": width,
+    "num_hidden_layers": options["depth"],
+    "num_attention_heads": options["num_heads"],
+    "intermediate_size": options["mlp_dim"] or 4 * width,
+    "hidden_act": HF_GELUS[options["gelu"]],
+    "layer_norm_eps": options["norm_kw"]["eps"],
+    "patch_size": _one_or_two(model.patch_px),
+    "num_channels": model.channels,
+    "qkv_bias": options["qkv_bias"],
+  }
+  if size := _image_px(model):
+    config["image_size"] = size
+  if options["num_classes"]:
+    config["num_labels"] = options["num_classes"]
+  if rep_size:
+    config["pooler_output_size"] = width if rep_size is True else rep_size
+  return config
+
+
+def _in_torch_names(model, to, row):
+  """Returns arrays as PyTorch has them, and notes on what has no place there.
+
+  Args:
+    model: in our layout.
+    to: key of `torch_names.LIBRARIES`.
+    row: whether the library embeds the class token's position.
+  """
+  arrays, library = dict(model.arrays), torch_names.LIBRARIES[to]
+  if "pos_embedding" not in arrays:
+    if not model.grid:
+      raise ValueError(
+        f"posemb={model.options['posemb']!r} has no parameters; to write its "
+        "table, add --resolution with the size of the images in pixels."
+      )
+    arrays["pos_embedding"] = model_options.posemb_table(
+      model.options, model.grid, model.cls_row
+    )
+  if row and not model.cls_row:
+    arrays["pos_embedding"] = torch_names.with_cls_row(arrays["pos_embedding"])
+  homeless = [
+    f"{m} ({library.modules[m]}.*)"
+    for m in library.without_place
+    if any(name.startswith(f"{m}/") for name in arrays)
+  ]
+  notes = []
+  if homeless:
+    notes.append(
+      f"{library.title}'s own model has no place for {', '.join(homeless)}. "
+      f"{DOCS} has the few lines that add it."
+    )
+  return torch_names.from_ours(arrays, to), notes
+
+
+def _mean_and_std(model):
+  return (model.pixels or vit_params.MINUS_ONE_TO_ONE).of(model.channels)
+
+
+def _image_px(model) -> int | None:
+  """Returns the side of square images, None if they may not be square."""
+  rows, cols = model.patch_px
+  tokens = model.tokens or math.prod(model.grid)
+  side = math.isqrt(tokens)
+  return side * rows if side**2 == tokens and rows == cols else None
+
+
+def _one_or_two(sides):
+  rows, cols = sides
+  return rows if rows == cols else [rows, cols]
+
+
+def _metadata(model, layout, **more):
+  return metadata.metadata(model.options, model.pixels, layout, **more)
+
+
+def check_target(target: str, to: str):
+  """Raises ValueError or OSError if `target` cannot be made.
+
+  Args:
+    target: file or folder.
+    to: key of `SUFFIXES`.
+  """
+  suffix = os.path.splitext(target)[1]
+  if suffix not in SUFFIXES[to]:
+    known = " or ".join(s or "no suffix (a folder)" for s in SUFFIXES[to])
+    raise ValueError(
+      f"{target!r} is no name for --to {to}: expected {known}, got "
+      f"{suffix or 'none'!r}."
+    )
+  if os.path.lexists(target):
+    raise FileExistsError(
+      f"{target!r} exists and is never overwritten. Remove it, or give another "
+      "name."
+    )
+  parent = os.path.dirname(os.path.abspath(target))
+  if not os.path.isdir(parent):
+    raise FileNotFoundError(
+      f"There is no folder {parent!r} for the result. Make it first: "
+      f"mkdir -p {parent}"
+    )
+
+
+def write(target: str, exported: Exported):
+  """Writes a file, or a folder if `target` has no suffix.
+
+  Raises:
+    OSError: it cannot be written; nothing is left behind.
+  """
+  partial = f"{target}.partial"
+  try:
+    if os.path.splitext(target)[1]:
+      checkpoint.write_atomically(target, _bytes(target, exported))
+      return
+    os.makedirs(partial)
+    file = os.path.join(partial, "model.safetensors")
+    checkpoint.write_atomically(file, _bytes(file, exported))
+    for name, value in exported.config.items():
+      checkpoint.write_json(os.path.join(partial, name), value)
+    os.rename(partial, target)
+  except OSError as error:
+    if os.path.isdir(partial):
+      shutil.rmtree(partial, ignore_errors=True)
+    elif os.path.exists(partial):
+      os.remove(partial)
+    raise OSError(f"Cannot write {target!r}: {error}.") from error
+
+
+def _bytes(target, exported):
+  if not target.endswith(".npz"):
+    arrays = {k: np.ascontiguousarray(x) for k, x in exported.arrays.items()}
+    return checkpoint.safetensors_bytes(arrays, exported.metadata)
+  buffer = io.BytesIO()
+  said = np.array(json.dumps(dict(exported.metadata)))
+  np.savez(buffer, **exported.arrays, metadata=said)
+  return buffer.getvalue()

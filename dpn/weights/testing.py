@@ -1,0 +1,197 @@
+"""Models of big_vision, timm and transformers: their arrays and logits.
+
+../testdata/README.md says how they were made.
+"""
+
+import json
+import pathlib
+
+import jax
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+from dpn import trees
+from dpn.models import vit
+from dpn.weights import checkpoint
+
+TESTDATA = pathlib.Path(__file__).parents[1] / "testdata"
+GOLDEN = {
+  **np.load(TESTDATA / "big_vision_vit.npz"),
+  **{
+    k: x for k, x in np.load(TESTDATA / "foreign_vit.npz").items() if "/" in k
+  },
+}
+# Of the models of timm and transformers.
+IMAGE = np.load(TESTDATA / "foreign_vit.npz")["image"]
+BIG_VISION = {
+  "width": 16,
+  "depth": 2,
+  "mlp_dim": 24,
+  "num_heads": 2,
+  "patch_size": (4, 4),
+}
+TORCH = {
+  "width": 8,
+  "depth": 2,
+  "mlp_dim": 12,
+  "num_heads": 2,
+  "patch_size": (3, 3),
+}
+EXACT = {"gelu": "exact", "norm": "layernorm,eps=1e-6"}
+# As the models were made, see the README in testdata.
+OPTIONS = {
+  "tok": {**BIG_VISION, "pool_type": "tok", "rep_size": True},
+  "map": {**BIG_VISION, "pool_type": "map"},
+  "timm_tok": {**TORCH, "pool_type": "tok", **EXACT},
+  "timm_no_embed_class": {**TORCH, "pool_type": "tok", **EXACT},
+  "timm_gap": {**TORCH, "pool_type": "gap", "stem_ln": "post", **EXACT},
+  "timm_map": {**TORCH, "pool_type": "map"},
+  "hf_classifier": {
+    **TORCH,
+    "pool_type": "tok",
+    "gelu": "exact",
+    "norm": "layernorm,eps=1e-12",
+  },
+  "hf_model": {
+    **TORCH,
+    "pool_type": "tok",
+    "rep_size": True,
+    "num_classes": None,
+  },
+}
+LIBRARIES = [kind for kind in OPTIONS if "_" in kind]
+# What the default of the library would have said otherwise.
+CONFIGS = {
+  "timm_map": {
+    "architecture": "vit_base_patch32_siglip_256",
+    "pretrained_cfg": {"mean": [0.5] * 3, "std": [0.5] * 3},
+  },
+  "hf_model": {"hidden_act": "gelu_pytorch_tanh", "layer_norm_eps": 1e-6},
+}
+
+
+def golden(kind):
+  """Returns a model's arrays by the names of its library."""
+  start = f"{kind}/param/"
+  return {k[len(start) :]: x for k, x in GOLDEN.items() if k.startswith(start)}
+
+
+def make(kind="tok", **kw):
+  return vit.Model(**{"num_classes": 5, **OPTIONS[kind], **kw})
+
+
+def shapes(rows_px=8, cols_px=12, kind="tok", **kw):
+  """Returns the parameters' shapes for images of this size."""
+  return shapes_of(make(kind, **kw), (1, rows_px, cols_px, 3))
+
+
+def shapes_of(model, image=IMAGE.shape):
+  image = jax.ShapeDtypeStruct(image, np.float32)
+  return jax.eval_shape(model.init, jax.random.key(0), image)["params"]
+
+
+def write(tmp_path, flat, prefix="params/"):
+  """Returns the path of a file as big_vision writes it."""
+  path = str(tmp_path / "checkpoint.npz")
+  np.savez(path, **{prefix + name: x for name, x in flat.items()})
+  return path
+
+
+def write_torch(tmp_path, kind, flat=None):
+  """Returns the path of a file as it lies in a library's folder."""
+  safetensors.numpy.save_file(
+    flat or golden(kind), tmp_path / "model.safetensors", {"format": "pt"}
+  )
+  if kind in CONFIGS:
+    (tmp_path / "config.json").write_text(json.dumps(CONFIGS[kind]))
+  return str(tmp_path / "model.safetensors")
+
+
+def write_ours(tmp_path, **kw):
+  """Returns the path of a random model of ours, and its parameters."""
+  options = {**TORCH, "stem_ln": "dpn", "pool_type": "tok", **kw}
+  rng = np.random.RandomState(0)
+  params = jax.tree.map(
+    lambda s: 1 + 0.3 * rng.randn(*s.shape).astype(np.float32),
+    shapes_of(vit.Model(5, **options)),
+  )
+  path = str(tmp_path / "ours.safetensors")
+  checkpoint.save_params(path, params)
+  return path, params
+
+
+def metadata(path):
+  with safetensors.safe_open(path, "numpy") as file:
+    return file.metadata()
+
+
+def sevens(tree):
+  """Returns arrays that no file has."""
+  return jax.tree.map(lambda s: np.full(s.shape, 7, s.dtype), tree)
+
+
+def assert_equal(got, want):
+  got = trees.flatten(got)
+  assert got.keys() == want.keys()
+  for name, x in want.items():
+    assert isinstance(got[name], np.ndarray)
+    np.testing.assert_array_equal(got[name], x, err_msg=name)
+
+
+def stack(flat):
+  """Returns the names and arrays of a scanned model of two blocks."""
+  first = "Transformer/encoderblock_0/"
+  blocks = {k[len(first) :] for k in flat if k.startswith(first)}
+  return {k: x for k, x in flat.items() if "encoderblock" not in k} | {
+    f"Transformer/encoderblock/{k}": np.stack(
+      [flat[f"Transformer/encoderblock_{i}/{k}"] for i in range(2)]
+    )
+    for k in blocks
+  }
+
+
+def pre_linen(name):
+  """Returns the name from when Flax counted all modules of a parent."""
+  if "encoderblock" not in name:
+    return name
+  for new, old in (
+    ("MultiHeadDotProductAttention_0", "MultiHeadDotProductAttention_1"),
+    ("LayerNorm_1", "LayerNorm_2"),
+    ("MlpBlock_0", "MlpBlock_3"),
+  ):
+    name = name.replace(new, old)
+  return name
+
+
+def inline_map(name):
+  return name.replace("MAPHead_0/", "")
+
+
+def inline_map_pre_linen(name):
+  if not name.startswith("MAPHead_0/"):
+    return pre_linen(name)
+  return inline_map(name).replace("MlpBlock_0", "MlpBlock_2")
+
+
+def posemb_in(parent):
+  return lambda name: name.replace("pos_embedding", f"{parent}/pos_embedding")
+
+
+LAYOUTS = {
+  "pre-linen": ("tok", pre_linen),
+  "posembed_input": ("tok", posemb_in("Transformer/posembed_input")),
+  "posemb in Transformer": ("tok", posemb_in("Transformer")),
+  "MAP inline": ("map", inline_map),
+  "MAP inline, pre-linen": ("map", inline_map_pre_linen),
+}
+
+
+def bilinear(grid, new):
+  """Returns (new, new, width), the corners of both grids coinciding."""
+  old, out = len(grid), np.zeros((new, new, grid.shape[-1]))
+  for i, j in np.ndindex(new, new):
+    y, x = (k * (old - 1) / (new - 1) for k in (i, j))
+    for a, b in np.ndindex(old, old):
+      out[i, j] += max(0, 1 - abs(y - a)) * max(0, 1 - abs(x - b)) * grid[a, b]
+  return out

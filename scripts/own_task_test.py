@@ -1,0 +1,134 @@
+"""A task of one's own, with a model of its own, goes through every tool."""
+
+import json
+
+import ml_collections
+import numpy as np
+import pytest
+import safetensors
+
+from dpn import metrics
+from scripts import evaluate, report, tables
+from trainers import log as log_lib
+from trainers import loop
+
+# Four numbers of an image, e.g. a box; nothing in it is like a ViT.
+TASK = """
+import dataclasses
+import flax.linen as nn
+import jax.numpy as jnp
+
+
+class Net(nn.Module):
+  width: int
+
+  @nn.compact
+  def __call__(self, image):
+    x = image.reshape(len(image), -1)
+    return nn.Dense(4, name="box")(nn.relu(nn.Dense(self.width, name="in")(x)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Regression:
+  net: Net
+
+  config_keys = ("net_width",)
+
+  @classmethod
+  def from_config(cls, config, *, batch_shards=1):
+    return cls(Net(config["net_width"]))
+
+  def init(self, rng, batch):
+    return self.net.init(rng, batch["image"])
+
+  def augment(self, rng, batch):
+    return batch
+
+  def measure(self, variables, batch, *, rng=None):
+    error = self.net.apply(variables, batch["image"]) - batch["box"]
+    distance = jnp.abs(error).mean(-1)
+    return {"loss": (error**2).sum(-1), "distance": distance}, {}
+
+  def predict_fns(self):
+    return {"loss": lambda variables, batch: self.measure(variables, batch)[0]}
+
+  def model_options(self):
+    return {"net_width": self.net.width}
+
+  def grad_norms(self, grads):
+    return {name: jnp.linalg.norm(g["kernel"]) for name, g in grads.items()}
+"""
+
+
+@pytest.fixture(name="config")
+def _config(tmp_path, monkeypatch):
+  """Returns a run of six steps; the task's module is outside the checkout."""
+  (tmp_path / "mypkg_tasks.py").write_text(TASK)
+  monkeypatch.syspath_prepend(tmp_path)
+  rng = np.random.default_rng(0)
+  arrays = {}
+  for split in ("train", "test"):
+    arrays[f"{split}/image"] = rng.normal(size=(24, 4, 4, 1))
+    arrays[f"{split}/box"] = arrays[f"{split}/image"].reshape(24, -1)[:, :4]
+  path = tmp_path / "boxes.npz"
+  np.savez(path, **{k: np.float32(v) for k, v in arrays.items()})
+  data = {"name": f"arrays:{path}", "split": "test"}
+  return ml_collections.ConfigDict({
+    "task": "mypkg_tasks:Regression",
+    "net_width": 8,
+    "total_steps": 6,
+    "log_training_steps": 2,
+    "ckpt_steps": 2,
+    "log_grad_depth": True,
+    "input": {"data": {**data, "split": "train"}, "batch_size": 8, "pp": ""},
+    "optax_name": "scale_by_adam",
+    "lr": 0.01,
+    "schedule": {"decay_type": "cosine"},
+    "evals": {
+      "val": {"type": "mean", "data": data, "pp_fn": "", "log_steps": 3}
+    },
+  })  # fmt: skip
+
+
+def test_train_resume_evaluate_export_report(
+  config, tmp_path, monkeypatch, capsys
+):
+  whole, killed = tmp_path / "runs" / "whole", tmp_path / "runs" / "killed"
+  loop.train(config, str(whole))
+
+  def crash(progress, step):
+    if step == 5:
+      raise RuntimeError("killed")
+
+  with monkeypatch.context() as patch:
+    patch.setattr(log_lib.Progress, "tick", crash)
+    with pytest.raises(RuntimeError, match="killed"):
+      loop.train(config, str(killed))
+  loop.train(config, str(killed))
+  assert "from step 4: this run's checkpoint" in capsys.readouterr().out
+  for name in ("metrics.jsonl", "params.safetensors"):
+    assert (whole / name).read_bytes() == (killed / name).read_bytes(), name
+
+  last = metrics.read(str(whole / "metrics.jsonl"))[-1]
+  assert {"loss", "distance", "grad_norm/in", "grad_norm/box"} <= last.keys()
+  with safetensors.safe_open(whole / "params.safetensors", "numpy") as file:
+    params = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    said = json.loads(file.metadata()["model"])
+  assert said == {"net_width": 8}
+  arrays = np.load(tmp_path / "boxes.npz")
+  x = arrays["test/image"].reshape(24, -1)
+  hidden = np.maximum(x @ params["in/kernel"] + params["in/bias"], 0)
+  error = hidden @ params["box/kernel"] + params["box/bias"]
+  error -= arrays["test/box"]
+  assert last["val/loss"] == pytest.approx((error**2).sum(-1).mean(), rel=1e-5)
+
+  row = evaluate.evaluate(config, str(whole))
+  assert row == {"step": 6, **{k: v for k, v in last.items() if "val/" in k}}
+  page = tmp_path / "report.html"
+  monkeypatch.setattr(
+    "sys.argv", ["report", str(tmp_path / "runs"), "-o", str(page)]
+  )
+  report.main()
+  assert "killed" in page.read_text()
+  monkeypatch.setattr("sys.argv", ["tables", str(tmp_path / "runs")])
+  tables.main()

@@ -1,0 +1,265 @@
+"""Trains, evaluates and saves until a run is done."""
+
+import contextlib
+import os
+import time
+
+import jax
+import numpy as np
+from absl import logging
+from jax.experimental import multihost_utils
+
+from dpn import metrics, sharding, timing, trees
+from dpn.weights import checkpoint, files
+from evaluators import base as evaluators_base
+from input_pipeline import device
+from trainers import build, distributed
+from trainers import log as log_lib
+from trainers import workdir as workdir_lib
+
+DONE = "done.json"
+
+
+def train(
+  config,
+  workdir: str,
+  *,
+  allow_config_change: bool = False,
+  phases: timing.PhaseTimer | None = None,
+):
+  """Trains and evaluates from wherever `workdir` stands to the end.
+
+  Args:
+    config: a ConfigDict.
+    workdir: directory of the run.
+    allow_config_change: resume although the run there began with another
+      config.
+    phases: where the time of this process went so far; None to start counting.
+
+  Raises:
+    ValueError, OSError: something in the config, the data or the working
+      directory is wrong.
+    metrics.NonFiniteError: training diverged.
+    evaluators.base.EvaluatorError: with `config.strict_evals`.
+  """
+  phases = phases or timing.PhaseTimer(time.monotonic())
+  lock = lambda: workdir_lib.lock(
+    workdir, config.to_dict(), allow_config_change=allow_config_change
+  )
+  if os.path.exists(os.path.join(workdir, DONE)):
+    with lock():
+      log_lib.say(f"{workdir} is done already; see {DONE} there.")
+    return
+  log_lib.environment(config, workdir)
+  with phases.phase("build"):
+    run = build.from_config(config)
+  # Only now, after all that a wrong config could fail at.
+  with (
+    lock(),
+    distributed.PreemptionHandler() as preemption,
+    contextlib.ExitStack() as stack,
+  ):
+    checkpoints = checkpoint.Checkpointer(
+      os.path.join(workdir, build.CHECKPOINTS),
+      timeout_secs=config.get("ckpt_timeout") or 1200,
+      keep_every_steps=run.keep_ckpt_steps,
+    )
+    stack.enter_context(contextlib.closing(checkpoints))
+    with phases.phase("state"):
+      state, position, source = build.initial_state(run, checkpoints)
+    step = int(state.step)
+    if jax.process_index() == 0:
+      workdir_lib.record(workdir, config.to_dict())
+    log_lib.start(run, state, source)
+    progress = log_lib.Progress(run, workdir, step, phases)
+    stack.enter_context(contextlib.closing(progress))
+    # Evaluations before the first step will write this step's row anew.
+    kept = step - bool(_due_first(run, step, position))
+    log = log_lib.MetricsLog(workdir, step=kept, wandb=config.get("wandb"))
+    stack.enter_context(contextlib.closing(log))
+    state, done = loop(
+      run, state, position, checkpoints, log, progress, preemption
+    )
+  if done:
+    finish(workdir, run, state, log.last_row)
+  else:
+    log_lib.say(
+      f"Asked to stop (SIGTERM), and saved step {int(state.step)}. The same "
+      "command resumes from there."
+    )
+
+
+def loop(run, state, position, checkpoints, log, progress, preemption):
+  """Trains to the last step, or to where the scheduler asks to stop.
+
+  A step's metrics are on disk before a checkpoint of that step begins: so a
+  restart, which drops the metrics after its checkpoint, misses none. Where
+  SIGTERM cuts an evaluation short, the step's own metrics go into the
+  checkpoint, and the restart begins with that evaluation.
+
+  Args:
+    run: as built.
+    state: to start from; it is consumed.
+    position: `examples_seen` before the first step, and perhaps `skipped` and
+      `unevaluated`.
+    checkpoints: where to save.
+    log: where to write metrics.
+    progress: where to show them.
+    preemption: whether to stop early.
+
+  Returns:
+    The last state, and whether nothing remains to be done.
+  """
+  step, seen = int(state.step), position["examples_seen"]
+  if due := _due_first(run, step, position):
+    row = evaluate(run, due, state, progress)
+    log.add(step, position.get("unevaluated", {}) | row)
+    log.flush()
+  if step == run.total_steps:
+    return state, True
+
+  def skipped():
+    return _skipped(run, batches, position.get("skipped", 0))
+
+  def save(**position):
+    with progress.phases.phase("checkpoint"):
+      counts = {"examples_seen": seen, **skipped()}
+      checkpoints.save(step, state, counts | position)
+
+  with progress.phases.phase("compile"):
+    update = run.step.compile()
+  values, stop = None, False
+  with (
+    contextlib.closing(batches_from(run, seen)) as batches,
+    _naming_leaves(lambda: state),
+  ):
+    while step < run.total_steps and not stop:
+      previous = values
+      state, values = update(state, next(batches))
+      step, seen = step + 1, seen + run.batch_size
+      # Waiting for the step before keeps the device fed, one step ahead.
+      jax.block_until_ready(previous)
+      progress.tick(step)
+      log.flush()
+
+      if run.due(run.log_steps, step):
+        log.add_timing(step, progress.lap(batches.wait_secs))
+        log.add(step, _row(run, step, values | skipped(), progress))
+      if due := [e for e in run.evaluators if run.due(e.every_steps, step)]:
+        log.fetch()  # stops here if the loss is not finite
+        try:
+          with preemption.interruptible():
+            row = evaluate(run, due, state, progress)
+        except distributed.Preempted:
+          log.check_finite(step, values)
+          save(unevaluated=log.pop())
+          return state, False
+        log.add(step, row)
+        log.flush()
+      stop = preemption.should_stop(step)
+      periods = (run.ckpt_steps, run.keep_ckpt_steps)
+      if stop or any(run.due(period, step) for period in periods):
+        log.flush()
+        log.check_finite(step, values)
+        save()
+  return state, step == run.total_steps
+
+
+def _row(run, step, values, progress):
+  """Returns a function that returns the metrics of a training step."""
+
+  def fetch():
+    row = {k: float(v) for k, v in jax.device_get(values).items()}
+    progress.show(step, row["loss"])
+    rates = {  # those that made this step
+      f"lr_{i}" if i else "lr": run.config["lr"] * float(fn(step - 1))
+      for i, fn in enumerate(run.step.schedule_fns)
+    }
+    return row | rates
+
+  return fetch
+
+
+def _due_first(run, step, position):
+  """Returns the evaluators to run before the first step of this process.
+
+  They are those that SIGTERM cut short; at step 0 those with `skip_first` off;
+  and in a run without steps all of them, on config.model_init.
+  """
+  if "unevaluated" in position:
+    return [e for e in run.evaluators if run.due(e.every_steps, step)]
+  every = step == run.total_steps == 0
+  return [e for e in run.evaluators if step == 0 and (every or e.first)]
+
+
+def evaluate(run, evaluators, state, progress):
+  """Returns the metrics of these evaluators.
+
+  One that fails has none, and the run continues; unless `config.strict_evals`
+  or other processes, which would wait for this one.
+  """
+  row = {}
+  for evaluator in evaluators:
+    begin, found = time.monotonic(), {}
+    with progress.phases.phase("eval"):
+      try:
+        found = evaluator.run(state.variables)
+      except evaluators_base.EvaluatorError as e:
+        if run.config.get("strict_evals") or jax.process_count() > 1:
+          raise
+        log_lib.say(f"  {e} (the run goes on; config.strict_evals stops it)")
+        logging.warning("%s", e, exc_info=e)
+    progress.evaluated(found, time.monotonic() - begin)
+    row |= found
+  return row
+
+
+def batches_from(run, examples_seen):
+  """Returns an iterator of batches on the devices, from this position on."""
+  return device.to_device(
+    run.data.batches(examples_seen),
+    sharding.batch(run.mesh),
+    prefetch=run.config.get("prefetch_to_device") or 2,
+  )
+
+
+def _skipped(run, batches, before):
+  """Returns how many examples failed so far, if config.input skips them."""
+  if run.config.input.get("on_error") != "skip":
+    return {}
+  here = multihost_utils.process_allgather(np.int32(batches.skipped))
+  return {"skipped": before + int(np.sum(here))}
+
+
+@contextlib.contextmanager
+def _naming_leaves(state):
+  """Adds to a NonFiniteError which arrays of state() are to blame."""
+  try:
+    yield
+  except metrics.NonFiniteError as e:
+    if leaves := trees.nonfinite(state()):
+      more = f" and {len(leaves) - 10} more" if len(leaves) > 10 else ""
+      e.args = (f"{e}\nNot finite now: {', '.join(leaves[:10])}{more}.",)
+    else:
+      name, size = trees.largest(state().params)
+      e.args = (f"{e}\nFinite still, but largest: params/{name}, {size:.3g}.",)
+    raise
+
+
+def finish(workdir, run, state, last_row):
+  """Exports the parameters and writes, last of all, done.json."""
+  checkpoint.save_params(
+    os.path.join(workdir, "params.safetensors"),
+    state.variables["params"],
+    state.variables.get(files.STATISTICS),
+    build.description(run),
+  )
+  if jax.process_index() == 0:
+    rows = metrics.read(os.path.join(workdir, metrics.TIMING))
+    done = {
+      "step": int(state.step),
+      **log_lib.totals(rows),
+      "metrics": {k: v for k, v in last_row.items() if k != "step"},
+    }
+    checkpoint.write_json(os.path.join(workdir, DONE), done)
+  log_lib.say(f"Done. Results are in {workdir}.")
