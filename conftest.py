@@ -1,6 +1,7 @@
 """Strict JAX for every test: 4 CPU devices, no silent rank promotion."""
 
 import atexit
+import importlib
 import importlib.metadata
 import os
 import shutil
@@ -26,5 +27,10 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
   os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 
 import jax  # noqa: E402, reads what is set above
+import pytest  # noqa: E402
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
+if os.environ.get("REQUIRE_EXTRAS"):  # by test.sh --all: nothing is skipped
+  pytest.importorskip = lambda name, *unused, **kw: importlib.import_module(
+    name
+  )
