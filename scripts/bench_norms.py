@@ -26,7 +26,7 @@ PLACEMENTS = ("pre", "post", "pre+post")
 ARMS = (
   {BASELINE: {}, "stem_ln=dpn": {"stem_ln": "dpn"}}
   | {
-    f"sa={sa},mlp={mlp}": {"block_ln": f"sa={sa},mlp={mlp}"}
+    f"sa={sa},mlp={mlp}": {"block_ln_kw": {"sa": sa, "mlp": mlp}}
     for sa in PLACEMENTS
     for mlp in PLACEMENTS
     if (sa, mlp) != ("pre", "pre")

@@ -9,12 +9,12 @@ from typing import Any
 import jax
 import numpy as np
 
+from dpn.models import posemb, vit
 from dpn.weights import (
   files,
   legacy,
   load,
   metadata,
-  model_options,
   options_from_params,
   torch_names,
 )
@@ -140,7 +140,7 @@ def _naming(path):
 def _matched(path, flat, options, cls_row):
   """Returns arrays as a model of these options has them, and all options."""
   try:
-    model = model_options.make(options)
+    model = vit.Model(**options)
     rows, cols = _patch_px(options)
     grid = options_from_params.grid(flat, cls_row)
     channels = options_from_params.channels(flat)
@@ -152,7 +152,7 @@ def _matched(path, flat, options, cls_row):
       f"An option of the model has a value of another type ({error}). Check "
       "--set, for example patch_size=[16,16]."
     ) from error
-  options = model_options.options(model)
+  options = vit.options(model)
   loaded, _ = load.match(
     path,
     flat,
@@ -187,10 +187,25 @@ def _without_table(arrays, options, kind):
     return arrays, fixed
   row = options_from_params.has_row(options)
   side = math.isqrt(x.shape[1] - row)
-  table = model_options.posemb_table(fixed, (side, side), row)
+  table = posemb_table(fixed, (side, side), row)
   if table is None or not np.array_equal(table, x):
     return arrays, options
   return {k: v for k, v in arrays.items() if k != "pos_embedding"}, fixed
+
+
+def posemb_table(
+  options: Mapping[str, Any], grid: tuple[int, int], cls: bool
+) -> np.ndarray | None:
+  """Returns fixed positions (1, tokens, width), None if they are not.
+
+  Args:
+    options: of the model.
+    grid: (rows, cols) of patches.
+    cls: whether a first row is for the class token.
+  """
+  table = posemb.bind(options["posemb"], options.get("posemb_kw"))
+  x = table and table(grid, options["width"], int(cls))
+  return None if x is None else np.asarray(x)
 
 
 def _notes(source, file, options, arrays):
