@@ -42,9 +42,11 @@ setuptools.setup(
     "opencv-python-headless<5",  # 5.0 comes without its cv2 module
     "optax",
     "orbax-checkpoint>=0.12",
+    "pandas>=3",
     "safetensors",
     "scikit-learn",
     "scipy",
+    "tabulate",  # pandas.DataFrame.to_markdown
     "tensorboardX",
     "tensorflow-datasets",
     "tqdm",

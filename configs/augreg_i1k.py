@@ -64,6 +64,7 @@ def get_config(arg=None):
   config.model_name = "vit"
   regularized = arg.variant not in UNREGULARIZED
   config.model = {
+    **common.MODEL_KW,
     "variant": arg.variant,
     "rep_size": arg.variant != "S/32",
     "pool_type": "tok",

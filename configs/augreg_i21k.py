@@ -82,6 +82,7 @@ def get_config(arg=None):
 
   config.model_name = "vit"
   config.model = {
+    **common.MODEL_KW,
     "variant": arg.variant,
     "pool_type": "gap",
     "stem_ln": arg.stem_ln,

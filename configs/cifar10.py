@@ -6,9 +6,10 @@ Recipe of arXiv 2104.05704's code, as arXiv 2212.05262 (LaPE) uses it.
 variant=lite-7/4,posemb_join=lape,data=cifar10_jpeg,data_dir=/path/to/tfds
 
 Arguments: variant (lite-7/4, cvt-7/4, cct-7/3x1), posemb_join (add, lape),
-stem_ln, norm, block_ln, seed, epochs, data (a TFDS name), data_dir, runlocal
-(two steps of 8 images). cct has no patches: of the stems it takes none, post
-and post_posemb.
+stem_ln, norm, block_ln, their options (norm=dtn,norm_kw.pos_init=released;
+block_ln_kw and posemb_join_kw likewise), seed, epochs, data (a TFDS name),
+data_dir, runlocal (two steps of 8 images). cct has no patches: of the stems it
+takes none, post and post_posemb.
 
 Expected top-1, mean of five seeds, add → lape: lite-7/4 93.45 → 94.29, cvt-7/4
 94.30 → 94.69, cct-7/3x1 96.03 → 96.53. Cost: 300 epochs of 390 steps,
@@ -31,10 +32,13 @@ def get_config(arg=None):
   arg = common.parse_arg(
     arg,
     variant="lite-7/4",
-    posemb_join="",
+    posemb_join="add",
+    posemb_join_kw={},
     stem_ln="none",
-    norm="",
-    block_ln="",
+    norm="layernorm",
+    norm_kw={},
+    block_ln="cct",
+    block_ln_kw={},
     seed=0,
     epochs=300,
     data="cifar10",
@@ -74,6 +78,7 @@ def get_config(arg=None):
 
   config.model_name = "vit"
   config.model = {
+    **common.MODEL_KW,
     "variant": arg.variant,
     "stem_ln": arg.stem_ln,
     "attn_dropout": 0.1,
@@ -81,8 +86,8 @@ def get_config(arg=None):
     "scan": True,
   }
   for option in ("posemb_join", "norm", "block_ln"):
-    if arg[option]:
-      config.model[option] = arg[option]
+    config.model[option] = arg[option]
+    config.model[f"{option}_kw"] = arg[f"{option}_kw"]
 
   config.optax_name = "scale_by_adam"
   config.lr = 5.5e-4

@@ -35,6 +35,7 @@ fills, with the names and values of its rows; training does not read it:
 no row, because its augmentation or its length is another, has another `recipe`.
 """
 
+import ast
 import difflib
 
 import ml_collections
@@ -60,6 +61,17 @@ MIXUP_DEF = {
 }
 
 
+# Part of every config.model, so that each can be set from the command line:
+# --config.model.norm_kw.eps=1e-5.
+MODEL_KW = {
+  "stem_kw": {},
+  "posemb_kw": {},
+  "posemb_join_kw": {},
+  "block_ln_kw": {},
+  "norm_kw": {},
+}
+
+
 def nearest(kind: str, got: str, known) -> ValueError:
   """Returns the error for an unknown name, with the nearest known one."""
   known = sorted(map(str, known))
@@ -81,9 +93,11 @@ def parse_arg(arg: str | None, **spec) -> ml_collections.ConfigDict:
   Args:
     arg: what follows the colon on the command line, "name=value,flag,…". A
       boolean needs no value. A single value without a name is for the first
-      argument of `spec`, unless it is the name of a boolean.
+      argument of `spec`, unless it is the name of a boolean. An item of an
+      argument that is a dictionary is "name.key=value".
     **spec: default of each argument, whose type the value is converted to; or
-      (default, function that converts a string).
+      (default, function that converts a string). A dictionary's values are
+      Python literals or else text.
 
   Raises:
     ValueError: on an unknown name or a value of another type.
@@ -95,6 +109,10 @@ def parse_arg(arg: str | None, **spec) -> ml_collections.ConfigDict:
       name, value = next(iter(spec)), part
     elif not has_value:
       value = "True"
+    name, has_key, key = name.partition(".")
+    if has_key and isinstance(spec.get(name), dict):
+      given.setdefault(name, {})[key] = _literal(value)
+      continue
     if name not in spec:
       raise nearest("config argument", name, spec)
     given[name] = value
@@ -104,7 +122,9 @@ def parse_arg(arg: str | None, **spec) -> ml_collections.ConfigDict:
       default if isinstance(default, tuple) else (default, None)
     )
     result[name] = default
-    if name in given:
+    if isinstance(default, dict):
+      result[name] = default | given.get(name, {})
+    elif name in given:
       convert = convert or (
         _bool if isinstance(default, bool) else type(default)
       )
@@ -116,6 +136,13 @@ def parse_arg(arg: str | None, **spec) -> ml_collections.ConfigDict:
           f"{default!r}."
         ) from e
   return result
+
+
+def _literal(text: str):
+  try:
+    return ast.literal_eval(text)
+  except (ValueError, SyntaxError):
+    return text
 
 
 def _bool(text: str) -> bool:
@@ -227,6 +254,23 @@ def imagenet_evals(pp_fn: str, loss: str, log_steps: int) -> dict[str, dict]:
     }
     for name, split in splits.items()
   }
+
+
+def place_norms(model, sa: str, mlp: str, post: str = "branch") -> str:
+  """Sets where the blocks of a `config.model` normalize.
+
+  Args:
+    model: the section.
+    sa: pre, post or pre+post, around self-attention.
+    mlp: the same, around the MLP.
+    post: branch, or stream for LN(x + f(x)).
+
+  Returns:
+    The arm in Figure 1, "sa=post,mlp=pre+post"; empty for a plain ViT.
+  """
+  model.block_ln_kw = {"sa": sa, "mlp": mlp, "post": post}
+  arm = f"sa={sa},mlp={mlp}" + ("" if post == "branch" else f",post={post}")
+  return "" if arm == "sa=pre,mlp=pre" else arm
 
 
 def table(

@@ -89,7 +89,7 @@ def test_presets():
 )
 def test_augreg_by_variant(variant, aug, rep_size, rate):
   config = augreg_i1k.get_config(f"variant={variant}")
-  assert config.model.to_dict() == {
+  assert config.model.to_dict() == common.MODEL_KW | {
     "variant": variant,
     "rep_size": rep_size,
     "pool_type": "tok",

@@ -14,7 +14,7 @@ from configs import common
 from dpn import metrics
 from dpn.weights import checkpoint
 from input_pipeline import pp, testing
-from scripts import made_up
+from scripts import fake_data
 from trainers import config_keys, loop
 
 FOLDER = pathlib.Path(__file__).parent
@@ -155,7 +155,7 @@ def _check(config):
   task = dpn.tasks.make(config)
   batch = {
     key: jnp.zeros((2, *shape[1:]), dtype)
-    for key, (shape, dtype) in made_up.spec(config).items()
+    for key, (shape, dtype) in fake_data.spec(config).items()
   }
   variables = jax.eval_shape(task.init, jax.random.key(0), batch)
   loss = lambda v: task.measure(v, batch, rng=jax.random.key(0))[0]["loss"]

@@ -71,12 +71,12 @@ def get_config(arg=None):
 
   config.model_name = "vit"
   config.model = {
+    **common.MODEL_KW,
     "variant": arg.variant,
     "pool_type": "tok",
     "stem_ln": arg.stem_ln,
     "stoch_depth": 0.1,
-    "posemb": "learn,std=0.02",
-    "posemb_join": "add,cls_row=True",
+    "posemb_join_kw": {"cls": True},
     "gelu": "exact",
     "weight_init": "deit",
     "head_zeroinit": False,

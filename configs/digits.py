@@ -42,6 +42,7 @@ def get_config(arg=None):
 
   config.model_name = "vit"
   config.model = {
+    **common.MODEL_KW,
     "width": 64,
     "depth": 6,
     "mlp_dim": 128,

@@ -46,10 +46,10 @@ def get_config(arg=None):
     f"variant={arg.variant},stem_ln={stem_ln},seed={arg.seed},"
     f"runlocal={arg.runlocal}"
   )
-  placements = f"sa={arg.sa},mlp={arg.mlp},post={arg.post}"
-  config.model.block_ln = arg.block or placements
-  if arg.block or placements != "sa=pre,mlp=pre,post=branch":
-    arm = arg.block or placements.removesuffix(",post=branch")
+  arm = arg.block or common.place_norms(config.model, arg.sa, arg.mlp, arg.post)
+  if arg.block:
+    config.model.block_ln = arg.block
+  if arm:
     config.table.arm = f"{arm},dpn" if arg.dpn else arm
   return config
 

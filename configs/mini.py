@@ -75,9 +75,10 @@ def get_config(arg=None):
   config.log_grad_depth = True
 
   config.model_name = "vit"
-  config.model = {**MODEL, "stem_ln": arg.stem_ln}
-  block = arg.block or f"sa={arg.sa},mlp={arg.mlp}"
-  config.model.block_ln = block
+  config.model = {**common.MODEL_KW, **MODEL, "stem_ln": arg.stem_ln}
+  block = arg.block or common.place_norms(config.model, arg.sa, arg.mlp)
+  if arg.block:
+    config.model.block_ln = arg.block
 
   config.grad_clip_norm = 1.0
   config.optax_name = "scale_by_adam"
@@ -98,7 +99,7 @@ def get_config(arg=None):
 
   name = NAMES.get(arg.data, arg.data)
   config.table = common.table(f"{name} miniature", ARCH, arg.stem_ln)
-  if block != "sa=pre,mlp=pre":
+  if block:
     config.table.arm = block
 
   if arg.runlocal:

@@ -47,6 +47,7 @@ def get_config(arg=None):
 
   config.model_name = "vit"
   config.model = {
+    **common.MODEL_KW,
     "variant": "S/16",
     "rep_size": True,
     "pool_type": "gap",

@@ -90,6 +90,7 @@ def get_config(arg=None):
 
   config.model_name = "vit"
   config.model = {
+    **common.MODEL_KW,
     "variant": arg.variant,
     "rep_size": True,
     "pool_type": "tok",

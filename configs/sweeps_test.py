@@ -4,7 +4,6 @@ import pytest
 
 import dpn.tasks
 from configs import cifar10, ln_placement, stem_ablation
-from dpn.models import placement
 
 
 @pytest.mark.parametrize(
@@ -25,8 +24,12 @@ def test_arms(module, arms):
 def test_placements():
   model = ln_placement.get_config("sa=post,mlp=pre+post,post=stream").model
   assert model.stem_ln == "none"
-  got = placement.get(model.block_ln)
-  assert got == placement.BlockLN(sa="post", mlp="pre+post", post="stream")
+  assert model.block_ln == "placement"
+  assert model.block_ln_kw.to_dict() == {
+    "sa": "post",
+    "mlp": "pre+post",
+    "post": "stream",
+  }
   assert ln_placement.get_config("block=sub_ln").model.block_ln == "sub_ln"
   assert ln_placement.get_config("dpn").model.stem_ln == "dpn"
   with pytest.raises(ValueError, match="leave out sa, mlp, post"):
@@ -34,9 +37,12 @@ def test_placements():
 
 
 def test_cifar10():
-  config = cifar10.get_config("variant=cvt-7/4,posemb_join=lape,norm=dtn")
-  model = dpn.tasks.make(config).model
+  config = cifar10.get_config(
+    "variant=cvt-7/4,posemb_join=lape,norm=dtn,norm_kw.pos_init=released"
+  )
+  model = dpn.tasks.make(config).model.config
   assert (model.posemb_join, model.norm) == ("lape", "dtn")
   assert (model.pool_type, model.block_ln) == ("seq", "cct")
+  assert model.norm_kw == {"pos_init": "released"}
   assert "on=0.91, off=0.01" in config.input.pp
   assert config.wd == pytest.approx(3.3e-5)

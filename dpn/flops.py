@@ -5,6 +5,7 @@ the model needs, without what rematerialization repeats, by what the device's
 peak allows.
 """
 
+import collections
 import math
 from collections.abc import Callable
 
@@ -46,7 +47,15 @@ def count(fn: Callable, *args) -> int:
     fn: traceable by JAX.
     *args: arrays or shapes.
   """
-  return _count(jax.make_jaxpr(fn)(*args).jaxpr)
+  return by_scope(fn, *args).total()
+
+
+def by_scope(fn: Callable, *args) -> collections.Counter[str]:
+  """Returns what `count` does, by jax.named_scope, names joined by "/".
+
+  Flax names a scope after every module and after some methods.
+  """
+  return _count(jax.make_jaxpr(fn)(*args).jaxpr, "")
 
 
 def training_step(fn: Callable, *args) -> int:
@@ -54,14 +63,29 @@ def training_step(fn: Callable, *args) -> int:
   return 3 * count(fn, *args)
 
 
-def _count(jaxpr) -> int:
+def _count(jaxpr, scope):
   needed = {v for v in jaxpr.outvars if isinstance(v, core.Var)}
-  total = 0
+  total = collections.Counter()
   for eqn in reversed(jaxpr.eqns):
     if needed.isdisjoint(eqn.outvars) and not eqn.effects:
       continue
     needed.update(v for v in eqn.invars if isinstance(v, core.Var))
-    total += _COUNTS.get(eqn.primitive.name, _inside)(eqn)
+    name, params = eqn.primitive.name, eqn.params
+    inner_scope = f"{scope}/{eqn.source_info.name_stack}"
+    if name == "dot_general":
+      total[inner_scope] += _dot(eqn)
+    elif name == "conv_general_dilated":
+      total[inner_scope] += _convolution(eqn)
+    elif name == "cond":
+      branches = [_count(b.jaxpr, inner_scope) for b in params["branches"]]
+      total.update(max(branches, key=collections.Counter.total))
+    else:
+      times = params["length"] if name == "scan" else 1
+      # The programs that an operation calls, if any.
+      for inner in (getattr(v, "jaxpr", v) for v in params.values()):
+        if isinstance(inner, core.Jaxpr):
+          for key, flops in _count(inner, inner_scope).items():
+            total[key] += times * flops
   return total
 
 
@@ -77,26 +101,3 @@ def _convolution(eqn):
   out_channels = kernel[eqn.params["dimension_numbers"].rhs_spec[0]]
   per_output = math.prod(kernel) // out_channels
   return 2 * per_output * math.prod(eqn.outvars[0].aval.shape)
-
-
-def _scan(eqn):
-  return eqn.params["length"] * _inside(eqn)
-
-
-def _condition(eqn):
-  return max(_count(branch.jaxpr) for branch in eqn.params["branches"])
-
-
-def _inside(eqn):
-  """Returns the FLOPs of the programs that an operation calls, if any."""
-  values = eqn.params.values()
-  jaxprs = [getattr(v, "jaxpr", v) for v in values]
-  return sum(_count(j) for j in jaxprs if isinstance(j, core.Jaxpr))
-
-
-_COUNTS = {
-  "dot_general": _dot,
-  "conv_general_dilated": _convolution,
-  "scan": _scan,
-  "cond": _condition,
-}

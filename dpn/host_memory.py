@@ -34,5 +34,6 @@ def keep_between_steps():
 
 
 def _set(option, value):
-  with contextlib.suppress(AttributeError, OSError):  # Other C libraries.
+  # Other C libraries have no mallopt; Windows has no library of name None.
+  with contextlib.suppress(AttributeError, OSError, TypeError):
     ctypes.CDLL(None).mallopt(option, value)

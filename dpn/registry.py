@@ -96,6 +96,8 @@ def bind(
 
 def options(function: Callable, reserved: tuple[str, ...] = ()) -> dict:
   """Returns {keyword: type hint} of what can be set in a function or class."""
+  if function is None:
+    return {}
   init = function.__init__ if isinstance(function, type) else function
   hints = typing.get_type_hints(init)
   ignored = {"self", "parent", "name", "return", *reserved}
@@ -105,6 +107,12 @@ def options(function: Callable, reserved: tuple[str, ...] = ()) -> dict:
     if key not in ignored
     and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
   }
+
+
+def defaults(function: Callable, reserved: tuple[str, ...] = ()) -> dict:
+  """Returns {keyword: default} of what can be set in a function or class."""
+  parameters = inspect.signature(function).parameters if function else {}
+  return {key: parameters[key].default for key in options(function, reserved)}
 
 
 def _check(where, key, value, hint):

@@ -2,11 +2,7 @@
 
 import os
 
-from dpn import host_memory
-
 # OpenCV reads these when it is imported. A damaged header must not make it take
 # gigabytes; and what it has to say about damage, our errors say.
 os.environ.setdefault("OPENCV_IO_MAX_IMAGE_PIXELS", str(2**27))
 os.environ.setdefault("OPENCV_LOG_LEVEL", "SILENT")
-
-host_memory.keep_images()

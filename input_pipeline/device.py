@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator
 import jax
 import numpy as np
 
+from input_pipeline.batches import SKIPPED
+
 
 class DeviceIterator:
   """Batches as dicts of global arrays, placed by a background thread.
@@ -17,7 +19,7 @@ class DeviceIterator:
     wait_secs: how long the consumer has waited for batches; set it to 0 to
       start counting anew.
     skipped: examples that this process skipped up to the batch handed out last,
-      if `batches` counts them (see `pipeline.TrainingBatches`).
+      the sum of the column `batches.SKIPPED`.
   """
 
   def __init__(
@@ -88,14 +90,17 @@ def _work(batches, sharding, ready, free, stop):
   With each goes the number of examples skipped so far; the end comes as None,
   with the error if there is one.
   """
-  end = (None, None)
+  end, skipped = (None, None), 0
   try:
     for batch in batches:
       free.acquire()
       if stop.is_set():
         break
-      arrays = jax.tree.map(lambda x: _place(x, sharding), batch)
-      ready.put((arrays, getattr(batches, "skipped", 0)))
+      skipped += int(np.sum(batch.get(SKIPPED, 0)))
+      arrays = {
+        key: _place(x, sharding) for key, x in batch.items() if key != SKIPPED
+      }
+      ready.put((arrays, skipped))
   except BaseException as error:
     end = (None, error)
   finally:

@@ -24,8 +24,8 @@ import ml_collections
 import numpy as np
 from absl import flags, logging
 
-from dpn import errors
-from input_pipeline import order, pp, reader, sources
+from dpn import errors, host_memory
+from input_pipeline import batches, order, pp, sources
 
 Batch = dict[str, np.ndarray]
 Spec = dict[str, tuple[tuple[int, ...], np.dtype]]
@@ -42,7 +42,9 @@ _KEYS = (
   "seed",
 )
 _PART_KEYS = ("data", "pp")
-_MEANINGLESS = ("cache", "cache_raw", "shuffle_buffer_size")
+# Other pipelines' keys that mean nothing here: every epoch is shuffled as a
+# whole, without a buffer, and the system caches files.
+_IGNORED_KEYS = ("cache", "cache_raw", "shuffle_buffer_size")
 _ON_ERROR = ("raise", "skip")
 _SMALL_BYTES = 2**17  # See docs/input_performance.md.
 
@@ -70,8 +72,7 @@ def training(
       processes to use instead of threads; `prefetch`, batches to prepare ahead
       (per worker); `repeats`, how often an example comes in a batch, each time
       augmented anew; `on_error`, "raise" (default) or "skip" to let the next
-      example stand in for one that fails. Others' keys for shuffling and
-      caching have no meaning here and are only logged.
+      example replace one that fails.
     seed: decides order and augmentation.
     process_index: which share of every batch to read.
     process_count: number of shares.
@@ -79,16 +80,10 @@ def training(
   Raises:
     ValueError: something in the config is wrong, or the first example fails.
   """
-  config = {"seed": seed, **config}
-  for key in _MEANINGLESS:
-    if config.pop(key, None) is not None:
-      logging.log_first_n(
-        logging.INFO,
-        "config.input.%s has no effect: every epoch is shuffled as a whole, "
-        "without a buffer, and files are cached by the system.",
-        len(_MEANINGLESS),
-        key,
-      )
+  config = {
+    "seed": seed,
+    **{k: v for k, v in config.items() if k not in _IGNORED_KEYS},
+  }
   for key in ("batch_size", "data"):
     if key not in config:
       raise ValueError(f"config.input needs {key}, it has {sorted(config)}.")
@@ -141,7 +136,7 @@ def _parts(config: dict[str, Any]):
   )
 
 
-def _part(section: Mapping[str, Any]) -> reader.Part:
+def _part(section: Mapping[str, Any]) -> batches.MixturePart:
   for key in section:
     if key not in _PART_KEYS:
       raise ValueError(
@@ -149,7 +144,7 @@ def _part(section: Mapping[str, Any]) -> reader.Part:
       )
   if "data" not in section:
     raise ValueError(f"A mixture's part needs data, it has {sorted(section)}.")
-  return reader.Part(
+  return batches.MixturePart(
     sources.make(section["data"]), pp.make(section.get("pp", ""))
   )
 
@@ -179,7 +174,7 @@ def evaluation(
     ValueError: something is wrong with the arguments, or the first example.
   """
   return EvaluationData(
-    parts=(reader.Part(sources.make(data), pp.make(pp_fn)),),
+    parts=(batches.MixturePart(sources.make(data), pp.make(pp_fn)),),
     batch_size=batch_size,
     process_index=process_index,
     process_count=process_count,
@@ -191,7 +186,7 @@ def evaluation(
 class _Data:
   """What training and evaluation share: examples, cut into batches."""
 
-  parts: tuple[reader.Part, ...]
+  parts: tuple[batches.MixturePart, ...]
   batch_size: int
   process_index: int = 0
   process_count: int = 1
@@ -229,12 +224,13 @@ class _Data:
     }
 
   @functools.cached_property
-  def examples(self) -> reader.Examples:
+  def examples(self) -> batches.Examples:
     """Processed examples by position, as fixed by the first one."""
-    return reader.Examples(self.parts, self.seed, skip=self._skip)
+    return batches.Examples(self.parts, self.seed, skip=self.skips)
 
   @property
-  def _skip(self) -> bool:
+  def skips(self) -> bool:
+    """Whether the next example replaces one that fails."""
     return False
 
 
@@ -268,34 +264,16 @@ class TrainingData(_Data):
     )
 
   @property
-  def _skip(self):
+  def skips(self):
     return self.on_error == "skip"
 
-  def batches(self, examples_seen: int = 0) -> "TrainingBatches":
-    """Returns this process's rows of every batch from a position on."""
-    return TrainingBatches(_iterate(self, examples_seen, self.order))
+  def batches(self, examples_seen: int = 0) -> Iterator[Batch]:
+    """Yields this process's rows of every batch from a position on.
 
-
-class TrainingBatches:
-  """An iterator of batches; `close` ends its threads or processes.
-
-  Attributes:
-    skipped: how many examples failed and were left out, in the batches so far.
-  """
-
-  def __init__(self, batches: Iterator[Batch]):
-    """Takes batches that count what they skipped."""
-    self.skipped = 0
-    self._batches = batches
-    self.close = batches.close
-
-  def __iter__(self) -> Iterator[Batch]:
-    return self
-
-  def __next__(self) -> Batch:
-    batch = dict(next(self._batches))
-    self.skipped += int(batch.pop(reader.SKIPPED).sum())
-    return batch
+    With on_error="skip" they have the column `batches.SKIPPED`. The generator's
+    `close` ends its threads or processes.
+    """
+    return _iterate(self, examples_seen, self.order)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -328,26 +306,33 @@ class EvaluationData(_Data):
 
 
 def _iterate(
-  data: _Data, start: int, how: order.Order | None
+  data: _Data, start: int, shuffled: order.Order | None
 ) -> Iterator[Batch]:
   """Yields batches from position `start` on; without an order, one round."""
+  host_memory.keep_images()
   local_size = data.batch_size // data.process_count
   # Threads share the work on a batch; a worker process makes whole ones.
-  num_rows = local_size if data.num_workers else _piece(local_size)
-  pieces_per_batch = local_size // num_rows
-  batches = None
-  if pieces_per_batch > 1:
-    batches = reader.Batches(data.examples, num_rows, pieces_per_batch)
-  pieces = reader.Pieces(
+  num_rows = local_size if data.num_workers else _shard_rows(local_size)
+  num_shards = local_size // num_rows
+  fields = dict(data.examples.fields)
+  if shuffled is None:
+    fields[batches.MASK] = batches.Field((), np.dtype(bool))
+  if data.skips:
+    fields[batches.SKIPPED] = batches.Field((), np.dtype(np.int32))
+  buffers = None
+  if not data.num_workers:
+    buffers = batches.BatchBuffers(fields, num_rows, num_shards)
+  shards = batches.BatchShards(
     examples=data.examples,
     start=start + data.process_index * local_size,
     num_rows=num_rows,
-    pieces_per_batch=pieces_per_batch,
+    num_shards=num_shards,
     batch_size=data.batch_size,
-    order=how,
-    batches=batches,
+    order=shuffled,
+    fields=fields,
+    buffers=buffers,
   )
-  dataset = grain.MapDataset.source(pieces)
+  dataset = grain.MapDataset.source(shards)
   if data.num_workers:
     # Grain's processes read absl flags, which a notebook or test never parses.
     if not flags.FLAGS.is_parsed():
@@ -356,14 +341,14 @@ def _iterate(
       grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
     ).mp_prefetch(
       grain.MultiprocessingOptions(data.num_workers, data.prefetch),
-      worker_init_fn=_end_with_parent,
+      worker_init_fn=_start_worker,
     )
   else:
     num_threads = data.num_threads or _default_threads(data.examples)
-    ahead = max(data.prefetch * pieces.pieces_per_batch, num_threads)
+    ahead = max(data.prefetch * num_shards, num_threads)
     dataset = dataset.to_iter_dataset(
       grain.ReadOptions(num_threads=num_threads, prefetch_buffer_size=ahead)
-    ).batch(pieces.pieces_per_batch, batch_fn=reader.join)
+    ).batch(num_shards, batch_fn=batches.join)
   iterator = iter(dataset)
   try:
     yield from iterator
@@ -371,9 +356,10 @@ def _iterate(
     iterator.close()
 
 
-def _end_with_parent(worker_index: int, worker_count: int):
-  """Lets a worker end when its parent is killed; it would wait forever."""
+def _start_worker(worker_index: int, worker_count: int):
+  """Prepares a worker process, and ends it when its parent is killed."""
   del worker_index, worker_count
+  host_memory.keep_images()
 
   def watch():
     multiprocessing.parent_process().join()
@@ -382,12 +368,12 @@ def _end_with_parent(worker_index: int, worker_count: int):
   threading.Thread(target=watch, daemon=True).start()
 
 
-def _piece(local_size: int) -> int:
-  """Returns how many rows a thread makes at once: up to 64, in equal parts."""
+def _shard_rows(local_size: int) -> int:
+  """Returns how many rows a thread makes at once: up to 64, in equal shares."""
   return max(n for n in range(1, 65) if local_size % n == 0)
 
 
-def _default_threads(examples: reader.Examples) -> int:
+def _default_threads(examples: batches.Examples) -> int:
   """Returns one per core, but only one for small examples from memory.
 
   With those it is the interpreter that works, for one thread at a time; more
@@ -397,4 +383,11 @@ def _default_threads(examples: reader.Examples) -> int:
   num_bytes = sum(math.prod(f.shape) * f.dtype.itemsize for f in fields)
   if examples.source.in_memory and num_bytes <= _SMALL_BYTES:
     return 1
-  return len(os.sched_getaffinity(0))
+  return num_cores()
+
+
+def num_cores() -> int:
+  """Returns how many cores this process may use."""
+  if hasattr(os, "sched_getaffinity"):  # Linux
+    return len(os.sched_getaffinity(0))
+  return os.cpu_count() or 1

@@ -168,7 +168,7 @@ def stages(task: str, folder: str) -> dict[str, float]:
   import jax
 
   from input_pipeline import pp, sources
-  from input_pipeline.pp import ops_image, pending
+  from input_pipeline.pp import lazy_image, ops_image
 
   source = sources.make(_source(task, folder))
   first, _, rest = TASKS[task][0].partition("|")
@@ -188,7 +188,7 @@ def stages(task: str, folder: str) -> dict[str, float]:
     record = timed("read", source.__getitem__, i % len(source))
     example = timed("decode", decode, record, rng)
     image, before = example["image"], spent["decode"]
-    if isinstance(image, pending.Pending):
+    if isinstance(image, lazy_image.LazyImage):
       image.cut = functools.partial(timed, "decode", image.cut)
     image = timed("augment", augment, example, rng)["image"]
     spent["augment"] -= spent["decode"] - before

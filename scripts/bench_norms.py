@@ -2,10 +2,10 @@
 
   python -m scripts.bench_norms [--json FILE] [--image_size 64] [--steps 10]
 
-One run compiles one training step (forward, backward, SGD) per option and
-times them in turn, again and again, so that whatever else the machine does
-meets them all alike. Reported are the ratio of the median times, its quartiles
-over the repetitions, and the ratio of the memory XLA reserves.
+One run compiles a training step per option, with Adam, and times them in turn,
+again and again, so that other load on the machine affects them all alike.
+Reported are the milliseconds, the ratio to pre-LN's time with its quartiles
+over the repetitions, and the ratio of the memory that XLA reserves.
 """
 
 import argparse
@@ -14,10 +14,10 @@ import statistics
 import time
 
 import jax
-import jax.numpy as jnp
+import pandas as pd
 
-from dpn.models import norms, vit
-from dpn.models.norms import power_norm
+from dpn.models import norms
+from scripts.bench import step_peers
 
 BASELINE = "pre-LN"
 PER_TOKEN = ("layernorm", "standardize", "affine")  # not of the comparisons
@@ -26,7 +26,7 @@ PLACEMENTS = ("pre", "post", "pre+post")
 ARMS = (
   {BASELINE: {}, "stem_ln=dpn": {"stem_ln": "dpn"}}
   | {
-    f"sa={sa},mlp={mlp}": {"block_ln": f"sa={sa},mlp={mlp}"}
+    f"sa={sa},mlp={mlp}": {"block_ln_kw": {"sa": sa, "mlp": mlp}}
     for sa in PLACEMENTS
     for mlp in PLACEMENTS
     if (sa, mlp) != ("pre", "pre")
@@ -41,57 +41,34 @@ ARMS = (
 )
 
 
-def compile_step(options: dict, variant: str, image):
-  """Returns (step, variables, bytes) of one model.
+def compile_step(
+  options: dict, variant: str, image_size: int, batch_size: int
+) -> tuple[step_peers.Step, int]:
+  """Returns a model's training step and the bytes that XLA reserves for it.
 
   Args:
     options: of the model.
     variant: its size and patch.
-    image: (batch, rows, cols, 3).
-
-  Returns:
-    A compiled function from variables to variables, what to start from, and
-    the bytes that XLA reserves for arguments, results and temporaries.
+    image_size: rows and columns.
+    batch_size: images of a step.
   """
-  model = vit.Model(10, variant=variant, head_zeroinit=False, **options)
-  overwrite = power_norm.OVERWRITE_WITH_GRADIENT
-
-  def step(variables):
-    state = {k: v for k, v in variables.items() if k != "params"}
-
-    def loss_fn(params, overwritten):
-      (logits, _), new = model.apply(
-        {**state, "params": params, **overwritten},
-        image,
-        train=True,
-        mutable=list(state),
-      )
-      return jnp.square(logits).mean(), new
-
-    overwritten = {k: v for k, v in state.items() if k == overwrite}
-    (grads, overwritten), new = jax.grad(loss_fn, (0, 1), has_aux=True)(
-      variables["params"], overwritten
-    )
-    params = jax.tree.map(lambda p, g: p - 1e-4 * g, variables["params"], grads)
-    return {**new, **overwritten, "params": params}
-
-  variables = jax.jit(model.init)(jax.random.key(0), image)
-  compiled = jax.jit(step, donate_argnums=0).lower(variables).compile()
-  memory = compiled.memory_analysis()
-  reserved = memory.argument_size_in_bytes + memory.temp_size_in_bytes
-  return compiled, variables, reserved
+  config = step_peers.config_of({"variant": variant, **options}, batch_size)
+  step, program = step_peers.trainer_step(config, image_size)
+  memory = program.memory_analysis()
+  return step, memory.argument_size_in_bytes + memory.temp_size_in_bytes
 
 
-def interleave(steps: dict, repetitions: int) -> dict[str, list[float]]:
+def interleave(
+  steps: dict[str, step_peers.Step], repetitions: int
+) -> dict[str, list[float]]:
   """Returns the seconds of each step, taken in turn, without a first round."""
   seconds = {name: [] for name in steps}
   for repetition in range(repetitions + 1):
-    for name, (step, variables, reserved) in steps.items():
+    for name, step in steps.items():
       start = time.perf_counter()
-      variables = jax.block_until_ready(step(variables))
+      step.wait(step.run())
       if repetition:
         seconds[name].append(time.perf_counter() - start)
-      steps[name] = step, variables, reserved
   return seconds
 
 
@@ -117,15 +94,12 @@ def compare(seconds: dict, reserved: dict) -> dict[str, dict[str, float]]:
 
 def table(results: dict) -> str:
   """Returns the results as an aligned table."""
-  width = max(map(len, results))
-  lines = [f"{'':<{width}}     ms   time (quartiles)     memory"]
-  lines += [
-    f"{name:<{width}} {1e3 * r['ours']:>6.1f}   {r['ratio']:.2f} "
-    f"({r['ratio_q1']:.2f}–{r['ratio_q3']:.2f})"
-    f"     {r['memory_ratio']:.2f}"
-    for name, r in results.items()
-  ]
-  return "\n".join(lines)
+  frame = pd.DataFrame(results).T
+  frame["ms"] = 1e3 * frame["ours"]
+  columns = {"ms": "{:.1f}", "ratio": "{:.2f}", "ratio_q1": "{:.2f}"}
+  columns |= {"ratio_q3": "{:.2f}", "memory_ratio": "{:.2f}"}
+  formats = {name: text.format for name, text in columns.items()}
+  return frame.to_string(columns=list(columns), formatters=formats)
 
 
 def main():
@@ -137,16 +111,17 @@ def main():
   parser.add_argument("--steps", type=int, default=10)
   args = parser.parse_args()
 
-  shape = (args.batch_size, args.image_size, args.image_size, 3)
-  image = jax.random.uniform(jax.random.key(0), shape, minval=-1)
-  scan = {"scan": True}  # each block is compiled once
-  steps = {
-    name: compile_step(scan | options, args.variant, image)
-    for name, options in ARMS.items()
-  }
-  reserved = {name: step[2] for name, step in steps.items()}
+  steps, reserved = {}, {}
+  for name, options in ARMS.items():
+    steps[name], reserved[name] = compile_step(
+      {"scan": True, **options},  # a scanned block is compiled once
+      args.variant,
+      args.image_size,
+      args.batch_size,
+    )
   results = compare(interleave(steps, args.steps), reserved)
-  print(f"{args.variant}, images {shape}, {jax.devices()[0].device_kind}")
+  size = f"{args.batch_size} images of {args.image_size} px"
+  print(f"{args.variant}, {size}, {jax.devices()[0].device_kind}")
   print(table(results))
   if args.json:
     with open(args.json, "w") as f:

@@ -36,33 +36,40 @@ from scripts.bench import step_peers as arms
 
 OURS, TIMM, BIG_VISION = "ours", "timm", "big_vision"
 DEFAULT = "big_vision, default"
+# Options that are lists: their default and how to read an element.
 LISTS = {
   "variant": ("S/16", str),
   "resolution": ("224", int),
   "batch_size": ("16", int),
   "dtype": ("float32", str),
   "stem_ln": ("none", str),
-  "scan": ("False", lambda text: {"False": False, "True": True}[text]),
+  "scan": ("False", {"False": False, "True": True}.__getitem__),
   "remat": ("none", str),
   "attn_impl": ("auto", str),
 }
 MATMUL_SIZE = {"cpu": 2048}
 MATMUL_SIZE_ELSEWHERE = 8192
+COLUMNS = {
+  "img_per_sec": ("img/s", "{:.1f}"),
+  "step_secs_p50": ("p50 s", "{:.4f}"),
+  "step_secs_p95": ("p95 s", "{:.4f}"),
+  "compile_secs": ("compile s", "{:.1f}"),
+  "peak_memory_gb": ("GiB", "{:.1f}"),
+  "flops": ("FLOP", "{:.2e}"),
+  "matmul_flops": ("matmul FLOP/s", "{:.2e}"),
+  "of_matmul": ("of matmul", "{:.0%}"),
+  "mfu": ("MFU", "{:.0%}"),
+}
 
 
 def settings(args: argparse.Namespace) -> list[arms.Setting]:
   """Returns every combination of the lists."""
   values = [
-    [convert(text) for text in getattr(args, name).split(",")]
-    for name, (_, convert) in LISTS.items()
+    [read(text) for text in getattr(args, name).split(",")]
+    for name, (_, read) in LISTS.items()
   ]
-  return [
-    arms.Setting(
-      sizes=sizes(combination[0]),
-      **dict(zip(LISTS, combination, strict=True)),
-    )
-    for combination in itertools.product(*values)
-  ]
+  found = (dict(zip(LISTS, v, strict=True)) for v in itertools.product(*values))
+  return [arms.Setting(sizes=sizes(kw["variant"]), **kw) for kw in found]
 
 
 def sizes(variant: str) -> tuple[int, ...]:
@@ -74,27 +81,20 @@ def sizes(variant: str) -> tuple[int, ...]:
   return (*(options[key] for key in keys), options["patch_size"][0])
 
 
-def as_peer(who: str, setting: arms.Setting) -> arms.Setting:
-  """Returns a setting without what this peer does not know."""
-  setting = dataclasses.replace(setting, stem_ln="none", attn_impl="auto")
-  if who == TIMM:
-    return dataclasses.replace(setting, scan=False, remat="none")
-  if who == DEFAULT:
-    return dataclasses.replace(setting, dtype="float32")
-  return setting
-
-
-def peers(args: argparse.Namespace, setting: arms.Setting) -> list[str]:
-  """Returns whom to compare with."""
-  who = []
+def peers(
+  args: argparse.Namespace, setting: arms.Setting
+) -> dict[str, arms.Setting]:
+  """Returns whom to compare with, and the setting without what they lack."""
+  plain = dataclasses.replace(setting, stem_ln="none", attn_impl="auto")
+  found = {}
   has_torch = all(map(importlib.util.find_spec, ("torch", "timm")))
   if args.torch_python or has_torch:
-    who.append(TIMM)
+    found[TIMM] = dataclasses.replace(plain, scan=False, remat="none")
   if args.big_vision:
-    who.append(BIG_VISION)
+    found[BIG_VISION] = plain
     if setting.dtype != "float32":
-      who.append(DEFAULT)
-  return who
+      found[DEFAULT] = dataclasses.replace(plain, dtype="float32")
+  return found
 
 
 def measure(who: str, setting: arms.Setting, steps: int, folder: str) -> dict:
@@ -223,27 +223,25 @@ def name_of(setting: arms.Setting) -> str:
 
 
 def table(results: dict[str, dict]) -> str:
-  """Returns the results as an aligned table, a line for each who."""
-  lines = [
-    f"{'':<22}   img/s  p50 ms  p95 ms  compile s  GiB  TFLOP  MFU  of matmul"
-  ]
-  percent = lambda x: "  -" if x is None else f"{100 * x:2.0f}%"
+  """Returns the results as aligned tables, a line for each who."""
+  import pandas as pd  # workers do without: PyTorch's may lack it
+
+  texts = []
   for name, result in results.items():
     ratio = result.get("ratio")
-    lines.append(name + (f": {ratio:.2f} x the best peer" if ratio else ""))
-    for who, found in result["figures"].items():
-      if "error" in found:
-        lines.append(f"  {who:<20} {found['error'][:120]}")
-        continue
-      lines.append(
-        f"  {who:<20}{found['img_per_sec']:>8.1f}"
-        f"{1e3 * found['step_secs_p50']:>8.1f}"
-        f"{1e3 * found['step_secs_p95']:>8.1f}{found['compile_secs']:>11.1f}"
-        f"{found['peak_memory_gb']:>5.1f}{found.get('flops', 0) / 1e12:>7.2f}  "
-        f"{percent(found.get('mfu'))} {percent(found.get('of_matmul')):>6} "
-        f"({found['matmul_flops'] / 1e12:.2f} TFLOP/s)"
-      )
-  return "\n".join(lines)
+    texts.append(name + (f": {ratio:.2f} x the best peer" if ratio else ""))
+    found = pd.DataFrame.from_dict(result["figures"], orient="index")
+    columns = {k: v for k, v in COLUMNS.items() if k in found}
+    shown = pd.DataFrame(
+      {
+        title: found[key].map(pattern.format, na_action="ignore")
+        for key, (title, pattern) in columns.items()
+      }
+    )
+    if "error" in found:
+      shown["error"] = found["error"].str[:120]
+    texts.append(shown.to_string(na_rep="-"))
+  return "\n".join(texts)
 
 
 def main():
@@ -256,7 +254,7 @@ def main():
     print(json.dumps(found), flush=True)
     return
   mine = settings(args)
-  against = {s: {who: as_peer(who, s) for who in peers(args, s)} for s in mine}
+  against = {s: peers(args, s) for s in mine}
   plan = [(OURS, s) for s in mine]
   plan += [pair for others in against.values() for pair in others.items()]
   found = collect(dict.fromkeys(plan), args)

@@ -16,12 +16,13 @@ Names, and what no library but this has a place for: docs/checkpoints.md.
 
 import argparse
 import ast
+import contextlib
 import sys
 from collections.abc import Mapping, Sequence
 
 from dpn import errors
 from dpn.models import vit
-from dpn.weights import edit, export, model_options, vit_params
+from dpn.weights import edit, export, vit_params
 
 
 def convert(
@@ -65,22 +66,25 @@ def convert(
 
 
 def parse_options(items: Sequence[str]) -> dict[str, object]:
-  """Returns {"gelu": "exact", …} of "gelu=exact" and the like.
+  """Returns {"gelu": "exact", …} of "gelu=exact", "norm_kw.eps=1e-5" and such.
 
   Raises:
     ValueError: on an unknown option.
   """
   options = {}
-  known = model_options.options(vit.Model())
+  known = vit.options(vit.Model())
   for item in items:
     key, equals, value = item.partition("=")
     if not equals:
       raise ValueError(f"--set: expected OPTION=VALUE, got {item!r}.")
+    key, dot, inner = key.partition(".")
     if key not in known:
       raise ValueError("--set: " + errors.unknown("model option", key, known))
-    try:
-      options[key] = ast.literal_eval(value)
-    except (ValueError, SyntaxError):
+    with contextlib.suppress(ValueError, SyntaxError):  # else it is text
+      value = ast.literal_eval(value)
+    if dot:
+      options.setdefault(key, {})[inner] = value
+    else:
       options[key] = value
   return options
 

@@ -12,7 +12,7 @@ import safetensors.numpy
 
 from dpn import optim, trees
 from dpn.models import vit
-from dpn.weights import checkpoint, load, model_options, testing
+from dpn.weights import checkpoint, load, testing
 from scripts import convert
 from trainers import testing as trainers_testing
 from trainers import update
@@ -40,7 +40,7 @@ def compiled(kind, **kw):
 def logits(path, kind, image=testing.IMAGE, **kw):
   """Returns what our model makes of a file, options compared."""
   model, shapes, apply = compiled(kind, **kw)
-  params = load.load(str(path), shapes, options=model_options.options(model))
+  params = load.load(str(path), shapes, options=vit.options(model))
   return apply({"params": params}, image)[0]
 
 
@@ -88,12 +88,12 @@ def test_metadata_is_recorded_and_honoured(tmp_path, source):
   assert json.loads(said["cls_row"]) is True
   model, shapes, _ = compiled("timm_tok", gelu="tanh")
   with pytest.raises(ValueError, match=r"config\.model\.gelu='exact'") as error:
-    load.load(str(target), shapes, options=model_options.options(model))
+    load.load(str(target), shapes, options=vit.options(model))
   assert "config.model.norm_kw={'eps': 1e-12}" in str(error.value)
   load.load(
     str(target),
     shapes,
-    options=model_options.options(model),
+    options=vit.options(model),
     dont_check=["gelu", "norm_kw"],
   )
 

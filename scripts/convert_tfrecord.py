@@ -2,8 +2,9 @@
 
   python -m scripts.convert_tfrecord DATA_DIR/caltech101/3.0.1 --data_dir OTHER
 
-Records stay what they are, in their order and in as many files; so splits keep
-their meaning. Started again it goes on after the last finished file.
+Records, their order and the number of files stay the same, so splits keep their
+meaning. Started again, it resumes after the last finished file. TFDS's own
+tool, `python -m tensorflow_datasets.scripts.convert_format`, needs TensorFlow.
 """
 
 import argparse
@@ -55,9 +56,7 @@ def convert(directory: str, data_dir: str) -> str:
       shutil.copy(entry.path, target)
   # Last, and whole or not at all: it makes the folder a data set.
   path = os.path.join(target, "dataset_info.json")
-  with open(f"{path}.incomplete", "w", encoding="utf-8") as file:
-    json.dump({**info, "fileFormat": "array_record"}, file, indent=2)
-  os.replace(f"{path}.incomplete", path)
+  tfds_writer.write_json(path, {**info, "fileFormat": "array_record"})
   return target
 
 

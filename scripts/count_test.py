@@ -2,11 +2,12 @@
 
 import jax
 import numpy as np
+import pandas as pd
 import pytest
 
-from configs import augreg_i1k, digits
-from dpn.models import vit
-from scripts import count
+import dpn.tasks
+from configs import digits
+from scripts import count, fake_data
 
 # Table 2 of arXiv 2112.02624, LN rows: 10^9 multiply-adds, 10^6 parameters.
 PUBLISHED = {
@@ -17,26 +18,33 @@ PUBLISHED = {
 }
 
 
-def total(parts):
-  params = sum(p.params for p in parts.values())
-  return sum(p.flops for p in parts.values()) / 2, params
+def rows_of(num_classes, px=224, **model):
+  task = dpn.tasks.make({"num_classes": num_classes, "model": model})
+  spec = {
+    "image": ((8, px, px, 3), np.dtype("float32")),
+    "labels": ((8, num_classes), np.dtype("float32")),
+  }
+  return count.count(task, spec), task, spec
+
+
+def total(rows):
+  return rows["FLOPs"].sum() / 2, rows["parameters"].sum()
 
 
 @pytest.mark.parametrize(("variant", "heads"), PUBLISHED)
 def test_published(variant, heads):
   macs, params = PUBLISHED[variant, heads]
-  model = vit.Model(1000, variant=variant, num_heads=heads, pool_type="tok")
-  parts = count.count(model, (224, 224, 3))
+  rows, *_ = rows_of(1000, variant=variant, num_heads=heads, pool_type="tok")
   np.testing.assert_allclose(
-    total(parts), (macs * 1e9, params * 1e6), rtol=(0.02)
+    total(rows), (macs * 1e9, params * 1e6), rtol=(0.02)
   )
-  np.testing.assert_allclose(total(parts)[1], params * 1e6, rtol=0.01)
+  np.testing.assert_allclose(total(rows)[1], params * 1e6, rtol=0.01)
 
 
 def test_dtn_adds_what_its_equations_do():
   kw = {"variant": "S/16", "depth": 3, "pool_type": "tok"}
-  plain = count.count(vit.Model(10, **kw), (224, 224, 3))
-  dtn = count.count(vit.Model(10, norm="dtn", **kw), (224, 224, 3))
+  plain, *_ = rows_of(10, **kw)
+  dtn, *_ = rows_of(10, norm="dtn", **kw)
   # Two ratios and three position weights per head, in six norms.
   assert total(dtn)[1] - total(plain)[1] == 6 * 5 * 6
   # Two weighted sums over 196 sources for each of 196 targets and channel.
@@ -44,11 +52,14 @@ def test_dtn_adds_what_its_equations_do():
   np.testing.assert_allclose(extra, 6 * 2 * 196 * 196 * 384, rtol=0.1)
 
 
-def test_parts_sum_to_the_model():
-  model = vit.Model(
+@pytest.mark.parametrize("scan", [False, True])
+def test_rows_by_hand(scan):
+  rows, task, spec = rows_of(
     7,
+    px=16,
     width=32,
     depth=2,
+    mlp_dim=128,
     num_heads=2,
     patch_size=(4, 4),
     pool_type="map",
@@ -56,31 +67,41 @@ def test_parts_sum_to_the_model():
     stem_ln="dpn",
     posemb_join="lape",
     block_ln="normformer",
-    scan=True,
+    scan=scan,
+    remat_policy="nothing_saveable",
   )
-  parts = count.count(model, (16, 16, 3))
-  image = np.zeros((1, 16, 16, 3), np.float32)
-  variables = jax.eval_shape(model.init, jax.random.key(0), image)
+  batch = {k: np.zeros(shape, dtype) for k, (shape, dtype) in spec.items()}
+  variables = jax.eval_shape(task.init, jax.random.key(0), batch)
   params = jax.tree.leaves(variables["params"])
-  assert total(parts)[1] == sum(p.size for p in params)
-  assert parts["head"].params == 32 * 7 + 7
-  assert parts["head"].flops == 2 * 32 * 7 + 7
-  assert parts["blocks/pe_norm"].params == 2 * 2 * 32
-  assert parts["stem"].params == 2 * 48 + 48 * 32 + 32 + 2 * 32
-  assert {"MAPHead_0", "pre_logits", "encoder_norm"} < set(parts)
+  assert total(rows)[1] == sum(p.size for p in params)
+  block = "Transformer/encoderblock"
+  parameters, flops = rows["parameters"], rows["FLOPs"]
+  assert parameters["head"] == 32 * 7 + 7
+  assert flops["head"] == 2 * 32 * 7
+  assert parameters[f"{block}/pe_norm"] == 2 * 2 * 32
+  assert parameters["stem/ln0"] == 2 * 48
+  assert parameters["stem/ln1"] == 2 * 32
+  assert parameters["embedding"] == 48 * 32 + 32
+  assert flops["embedding"] == 2 * 16 * 48 * 32
+  # In each of two blocks, by 16 tokens: four projections, scores, their sums.
+  attention = 4 * 16 * 32 * 32 + 2 * 16 * 16 * 32
+  assert flops[f"{block}/MultiHeadDotProductAttention_0"] == 2 * 2 * attention
+  assert flops[f"{block}/MlpBlock_0"] == 2 * 2 * 2 * 16 * 32 * 128
+  assert count.OUTSIDE not in rows.index
 
 
 def test_table():
-  parts = {"stem": count.Part(1000, 2e3), "head": count.Part(234, 4e3)}
-  assert count.table(parts) == (
-    "part   parameters  FLOPs  multiply-adds\n"
-    "stem        1,000  2,000          1,000\n"
-    "head          234  4,000          2,000\n"
-    "total       1,234  6,000          3,000"
+  rows = pd.DataFrame(
+    {"parameters": [1000, 234], "FLOPs": [2000, 4000]}, index=["stem", "head"]
+  )
+  assert count.table(rows) == (
+    "      parameters  FLOPs multiply-adds\n"
+    "stem       1,000  2,000         1,000\n"
+    "head         234  4,000         2,000\n"
+    "total      1,234  6,000         3,000"
   )
 
 
-def test_image_shape():
-  shape = count.image_shape(augreg_i1k.get_config("variant=Ti/16"))
-  assert shape == (224, 224, 3)
-  assert count.image_shape(digits.get_config())[-1] == 1
+def test_batches_without_data():
+  [*_, channels] = fake_data.spec(digits.get_config())["image"][0]
+  assert channels == 1

@@ -17,7 +17,7 @@ from absl import flags
 
 import dpn.tasks
 from dpn import sharding
-from scripts import made_up
+from scripts import fake_data
 from trainers import build, cli, config_keys
 
 REST = "activations, gradients"
@@ -29,7 +29,7 @@ def estimate(config) -> dict[str, int]:
   mesh = sharding.make_mesh(config.get("mesh") or [("data", -1)])
   task = dpn.tasks.make(config, batch_shards=mesh.size)
   step = build.train_step(
-    config, task, made_up.spec(config), mesh, data_size=made_up.EXAMPLES
+    config, task, fake_data.spec(config), mesh, data_size=fake_data.EXAMPLES
   )
   analysis = step.compile().memory_analysis()
   shapes = step.shapes

@@ -26,7 +26,7 @@ from dpn import errors, sharding
 from dpn.tasks import base
 from dpn.weights import checkpoint, load, pixels
 from evaluators import base as evaluators_base
-from scripts import made_up
+from scripts import fake_data
 from scripts.results import output
 from trainers import build, cli, config_keys
 
@@ -100,7 +100,7 @@ def _with_evals(config, evals):
 
 def _fresh(config, task: base.Task, mesh) -> base.Variables:
   """Returns initial variables on the devices."""
-  example = build.one_example(made_up.spec(config))
+  example = build.one_example(fake_data.spec(config))
   init = lambda rng: dict(task.init(rng, example))
   rng = jax.random.key(0)
   shapes = build.with_shardings(jax.eval_shape(init, rng), config, mesh)

@@ -11,34 +11,25 @@ training loss and accuracy. 2 and 4 need runs with `config.log_grad_depth`.
 """
 
 import argparse
-import collections
 import math
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
 from matplotlib import figure
 
 from dpn import errors
 from dpn.weights import files as parameter_files
-from scripts.results import (
-  aggregate,
-  cells,
-  entries,
-  output,
-  plots,
-  runs,
-  stats,
-  table_specs,
-)
+from scripts.results import aggregate, output, plots, runs, table_specs, tables
 
 LABELS = {
-  cells.BASE: "ViT",
-  cells.DPN: "Dual PatchNorm",
+  runs.BASE: "ViT",
+  runs.DPN: "Dual PatchNorm",
   "normformer": "NormFormer",
   "sub_ln": "Sub-LN",
 }
-_NONE = stats.mean([])
+_NONE = aggregate.Estimate(math.nan)
 EMBEDDING = "grad_norm/embedding"
 _SCALE = "stem/ln0/scale"
 _DPI = 300
@@ -59,37 +50,34 @@ def panels(
   Raises:
     ValueError: there is none.
   """
-  arms = arms or (cells.BASE, cells.DPN)
-  grouped = collections.defaultdict(lambda: {arm: [] for arm in arms})
-  for run in found:
-    cell = cells.of(run)
-    logged = any(metric in row for row in run.rows)
-    if not (cell and run.complete and logged) or cells.is_candidate(run):
-      continue
-    if cell.arm in arms:
-      grouped[cell.title()][cell.arm].append(run)
-  if not grouped:
-    known = {cell.arm for cell in map(cells.of, found) if cell}
-    if not known & set(arms):
-      raise ValueError(errors.unknown("arm", ", ".join(arms), known))
-    logged = {key for run in found for row in run.rows for key in row} - {
-      "step"
-    }
-    raise ValueError(
-      f"None of the {len(found)} runs is complete, one of the arms "
-      f"{', '.join(arms)} and logged {metric!r}. "
-      f"{errors.unknown('metric', metric, logged)}"
-      if metric not in logged
-      else f"No complete run of the arms {', '.join(arms)} logged {metric!r}."
-    )
+  arms = arms or (runs.BASE, runs.DPN)
+  usable = [
+    run
+    for run in found
+    if run.complete and not (run.trial or run.candidate)
+    if metric in run.logged and run.cell["arm"] in arms
+  ]
+  if not usable:
+    raise ValueError(_why_none(found, metric, arms))
   return {
     title: {
-      LABELS.get(arm, arm): sorted(group, key=lambda run: run.seed)
-      for arm, group in by_arm.items()
-      if group
+      LABELS.get(arm, arm): list(group.sort_values("seed").run)
+      for arm in arms
+      if len(group := model[model.arm == arm])
     }
-    for title, by_arm in sorted(grouped.items())
+    for title, model in runs.frame(usable).groupby("title")
   }
+
+
+def _why_none(found, metric, arms):
+  """Returns why no run can be drawn: its arm, its metric, or incomplete."""
+  known = {run.cell["arm"] for run in found}
+  if not known & set(arms):
+    return errors.unknown("arm", ", ".join(arms), known)
+  logged = {name for run in found for name in run.logged}
+  if metric not in logged:
+    return errors.unknown("metric", metric, logged)
+  return f"No complete run of the arms {', '.join(arms)} logged {metric!r}."
 
 
 def depth(found, args) -> Drawn:
@@ -108,8 +96,7 @@ def default_last_steps(found: Sequence[runs.Run]) -> int:
   Args:
     found: the runs, of which those count that logged gradients by depth.
   """
-  logged = [run for run in found if any(EMBEDDING in row for row in run.rows)]
-  longest = max((run.step for run in logged), default=1)
+  longest = max((r.step for r in found if EMBEDDING in r.logged), default=1)
   return 1000 if longest >= 10_000 else math.ceil(longest / 10)
 
 
@@ -126,11 +113,11 @@ def training(found, args) -> Drawn:
     grouped = panels(found, args.metric, args.arms)
     return {"curves": _curves(grouped, args.metric)}
   drawn = {"curves_loss": _curves(panels(found, "loss", args.arms), "loss")}
-  for metric in table_specs.GUEST_METRICS:
-    if any(metric in row for run in found for row in run.rows):
-      grouped = panels(found, metric, args.arms)
-      drawn["curves_accuracy"] = _curves(grouped, metric)
-      break
+  results = [*runs.ACCURACIES, *(m for run in found for m in run.headline)]
+  logged = {name for run in found for name in run.logged} - {"loss"}
+  if metric := next((m for m in results if m in logged), None):
+    kind = "accuracy" if aggregate.is_fraction(metric) else "result"
+    drawn[f"curves_{kind}"] = _curves(panels(found, metric, args.arms), metric)
   return drawn
 
 
@@ -153,33 +140,38 @@ def ablations(found, args) -> Drawn:
 
 def _gains(name, found, metric):
   """Returns bars of the arms of a table of differences that were run."""
-  layout = table_specs.DELTAS[name]
-  arms = table_specs.arms_of(name, found, metric)
+  spec = table_specs.SPECS[name]
+  arms = tables.arms_of(name, runs.frame(found), metric)
+  shown = [arm for arm in spec.arms if arm != spec.reference]
   ours, paper = {}, {}
-  for arch in table_specs.archs(name, arms):
-    reference = arms.get(((arch,), layout.reference))
-    if not (reference and reference.done):
-      continue
-    shown = [arm for arm in layout.arms if arm != layout.reference]
-    compared = {
-      _label(a): entries.difference(arms.get(((arch,), a)), reference)
-      for a in shown
+  for arch in tables.archs(name, arms):
+    reference = arms.get(((arch,), spec.reference))
+    gains = {
+      a: aggregate.gain(arms.get(((arch,), a)), reference) for a in shown
     }
-    if not any(entry.mean for entry in compared.values()):
-      continue
-    ours[arch] = {a: entry.mean or _NONE for a, entry in compared.items()}
-    if layout.printed:
-      printed = {_label(a): table_specs.printed(a, arch).mean for a in shown}
-      paper[arch] = {a: mean for a, mean in printed.items() if mean}
+    if any(isinstance(g, aggregate.Estimate) for g in gains.values()):
+      ours[arch] = _estimates(gains)
+      if spec.printed:
+        paper[arch] = _estimates(
+          {arm: table_specs.printed(arm, arch) for arm in shown}
+        )
   if not ours:
     raise ValueError(
-      f"None of the {len(found)} runs can be compared with {layout.reference} "
-      "of the same model, which "
-      f"{table_specs.title(name).partition(':')[0]} is "
-      "about. Train it, or give its folder as well."
+      f"None of the {len(found)} runs can be compared with {spec.reference} of "
+      "the same model, which "
+      f"{table_specs.short_title(name)} is about. Train it, or "
+      "give its folder as well."
     )
-  label = f"top-1 relative to {LABELS.get(layout.reference)} [points]"
-  return plots.gains(ours, paper, label, LABELS[cells.DPN])
+  label = f"top-1 relative to {LABELS[spec.reference]} [points]"
+  return plots.gains(ours, paper, label, LABELS[runs.DPN])
+
+
+def _estimates(cells):
+  """Returns table cells by label, NaN for words."""
+  return {
+    _label(arm): cell if isinstance(cell, aggregate.Estimate) else _NONE
+    for arm, cell in cells.items()
+  }
 
 
 def _label(arm):
@@ -190,15 +182,9 @@ def scales(found, args) -> Drawn:
   """Returns Figure 3: of each model the run with the least seed, and files."""
   files = {os.path.basename(path): path for path in args.files}
   for run in sorted(found, key=lambda run: run.seed):
-    cell = cells.of(run)
-    if (
-      cell
-      and run.complete
-      and cell.arm == cells.DPN
-      and not cells.is_candidate(run)
-    ):
+    if run.complete and run.cell["arm"] == runs.DPN and not run.candidate:
       path = os.path.join(run.path, "params.safetensors")
-      files.setdefault(cell.title(), path)
+      files.setdefault(run.title, path)
   if not files:
     raise ValueError(
       f"None of the {len(found)} runs is a complete one of Dual PatchNorm "
@@ -206,16 +192,11 @@ def scales(found, args) -> Drawn:
     )
   there = {title: p for title, p in files.items() if os.path.exists(p)}
   read = {title: read_scale(p) for title, p in (there or files).items()}
-  return {
-    "figure_3": plots.scale_maps(
-      {title: scale for title, (scale, _) in read.items()},
-      [patch_size for _, patch_size in read.values()],
-    )
-  }
+  return {"figure_3": plots.scale_maps(read)}
 
 
-def read_scale(path: str):
-  """Returns the scale of ln0 in a parameter file, and (rows, cols) of a patch.
+def read_scale(path: str) -> np.ndarray:
+  """Returns the scale of ln0 in a parameter file, (rows, cols, channels).
 
   Raises:
     FileNotFoundError, ValueError: there is no such file, or no such scale.
@@ -237,7 +218,7 @@ def read_scale(path: str):
       f"({math.prod(shape)},), for patches of {shape[0]}×{shape[1]} pixels, "
       f"{shape[2]} channels. Is it of another model?"
     )
-  return scale, shape[:2]
+  return scale.reshape(shape)
 
 
 FIGURES: Mapping[str, Callable] = {
@@ -250,12 +231,12 @@ FIGURES: Mapping[str, Callable] = {
 }
 
 
-def draw_all(found, args) -> tuple[Drawn, dict[str, str]]:
+def draw_all(found, args, names=FIGURES) -> tuple[Drawn, dict[str, str]]:
   """Returns the figures that can be drawn, and why the others cannot."""
   drawn, missing = {}, {}
-  for name, function in FIGURES.items():
+  for name in names:
     try:
-      drawn |= function(found, args)
+      drawn |= FIGURES[name](found, args)
     except (ValueError, OSError) as e:
       missing[name] = str(e)
   return drawn, missing
@@ -268,7 +249,7 @@ def save(drawn: Drawn, folder: str):
       for suffix in ("png", "pdf"):
         path = os.path.join(folder, f"{name}.{suffix}")
         fig.savefig(path, dpi=_DPI)
-        print(f"Wrote {path}")
+        output.say(f"Wrote {path}")
 
 
 def options(**given) -> argparse.Namespace:
@@ -285,8 +266,8 @@ def _parse(argv):
   parser.add_argument("--figure", nargs="+", default=["all"], metavar="NAME")
   parser.add_argument("-o", "--output", required=True, metavar="FOLDER")
   parser.add_argument(
-    "--arms", type=lambda text: text.split(";"), default=(),
-    help='for 2, 4 and curves: "base;dpn;pre"; base and dpn without it',
+    "--arms", nargs="+", default=(), metavar="ARM",
+    help="for 2, 4 and curves: base dpn pre …; base and dpn without it",
   )  # fmt: skip
   parser.add_argument("--metric", help="for 1, 6 and curves")
   parser.add_argument(
@@ -303,10 +284,9 @@ def _parse(argv):
 
 
 def main(argv: Sequence[str] | None = None):
-  try:
+  with output.errors_in_a_line():
     args = _parse(argv)
-    folders = [path for path in args.runs if path not in args.files]
-    found = runs.find(folders)
+    found = runs.find([path for path in args.runs if path not in args.files])
     if not found and {*args.figure} - {"3", "all"}:
       raise ValueError(
         "Only Figure 3 is drawn from parameter files: give folders of runs."
@@ -314,7 +294,7 @@ def main(argv: Sequence[str] | None = None):
     if "all" in args.figure:
       drawn, missing = draw_all(found, args)
       for name, why in missing.items():
-        print(f"Not drawn: {name}. {why}", file=sys.stderr)
+        output.say(f"Not drawn: {name}. {why}", sys.stderr)
       if not drawn:
         raise ValueError("No figure could be drawn; see above.")
     else:
@@ -322,8 +302,6 @@ def main(argv: Sequence[str] | None = None):
       for name in args.figure:
         drawn |= FIGURES[name](found, args)
     save(drawn, args.output)
-  except (ValueError, OSError) as e:
-    sys.exit(f"Error: {e}")
 
 
 if __name__ == "__main__":

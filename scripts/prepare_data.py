@@ -6,8 +6,8 @@ The source is anything that config.input.data can name: class folders, tar
 archives, manifests, Parquet, your own. The result is read as `photos` from
 --data_dir (else $TFDS_DATA_DIR, else ~/tensorflow_datasets), by us and by TFDS.
 Records are shuffled, the same way each time, so that `train[:10%]` is a random
-sample. Interrupted, the same command goes on after the last finished file. With
---verify every record is read again and compared with its checksum.
+sample. After an interruption, the same command resumes after the last finished
+file. With --verify every record is read again and compared with its checksum.
 """
 
 import argparse
@@ -142,9 +142,7 @@ def _progress(directory: str, origin: dict[str, Any]) -> dict[str, list]:
 
 def _save(directory: str, origin: dict[str, Any], done: dict[str, list]):
   path = os.path.join(directory, CHECKSUMS)
-  with open(f"{path}.incomplete", "w") as file:
-    json.dump({"origin": origin, "shards": done}, file, indent=1)
-  os.replace(f"{path}.incomplete", path)
+  tfds_writer.write_json(path, {"origin": origin, "shards": done})
 
 
 def _chunks(size: int, shard_size: int) -> list[np.ndarray]:

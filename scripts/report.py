@@ -1,4 +1,4 @@
-"""Writes one page that needs no other: tables, figures, runs, their configs.
+"""Writes one page that needs no other: results, tables, figures, configs.
 
   python -m scripts.report runs/table1 runs/table6 -o report.html
 
@@ -6,66 +6,64 @@ Shows whatever the runs in these folders give, and lists what they do not.
 """
 
 import argparse
-import collections
+import functools
+import math
 import os
 import sys
 from collections.abc import Sequence
 
-from scripts import figures
-from scripts.results import (
-  aggregate,
-  cells,
-  configs_diff,
-  entries,
-  output,
-  page,
-  render,
-  runs,
-  stats,
-  table_specs,
-)
+import numpy as np
+import pandas as pd
 
-RUN = (
-  "arm", "seed", "status", "result", "steps", "time", "images/s", "commit",
-  "config",
-)  # fmt: skip
-SPEED = ("recipe", "model", "runs", "images/s", "MFU", "core hours", "device")
+from scripts import figures
+from scripts.results import aggregate, output, render, runs, table_specs, tables
+
 CAPTIONS = {
   "figure_1": "Gain of each placement of LayerNorms in the block, of "
   "NormFormer, Sub-LN and Dual PatchNorm, over a ViT with LayerNorm "
   "before attention and MLP. Bars without a whisker are single runs.",
   "figure_2": "Norm of the loss's gradient in the patch embedding (E) and in "
-  "each block, mean over the last {last} steps.",
+  "each block, mean over the last {last} steps. In the paper's Figure 2, Dual "
+  "PatchNorm lowers that of the embedding.",
   "figure_3": "What the first LayerNorm of Dual PatchNorm multiplies each "
-  "pixel of a patch with, by colour channel; training begins at 1 (white).",
+  "pixel of a patch with, by colour channel; training begins at 1 (white). In "
+  "the paper's Figure 3 the scales grow at the centre and the corners.",
   "figure_4": "Norm of the loss's gradient in the patch embedding.",
   "table_6": "Stems relative to Dual PatchNorm. Diamonds: the paper's Table 6, "
   "where it has the model.",
   "curves_loss": "Loss of single training batches.",
   "curves_accuracy": "Accuracy on images not trained on.",
+  "curves_result": "What the evaluator measures.",
 }
 _LINES = (
   " Lines are means over seeds, bands their 95% confidence intervals "
   "(Student's t) from three runs on."
 )
+_WITH_LINES = ("figure_2", "figure_4", "curves_")
+_BARS = {"1": "figure_1", "6": "6"}  # figure → the table that it shows
 
 
 def report(
-  found: Sequence[runs.Run], title: str, note: str = ""
-) -> tuple[str, list[str]]:
-  """Returns the page, and why tables are missing from it."""
-  tables, wrong = _tables(found)
-  content = page.page(
+  found: Sequence[runs.Run], title: str, notes: Sequence[str] = ()
+) -> tuple[str, tables.Table | None, list[str]]:
+  """Returns the page, its table of results, and why others are missing."""
+  frame = runs.frame(found)
+  others = set(frame.arm) - {runs.BASE, runs.DPN}
+  built, wrong = _tables(frame, others)
+  filled = [table for table in built if table.filled]
+  results = next((table for table in filled if table.name == "results"), None)
+  content = render.page(
     title,
-    *([page.paragraph(note)] if note else []),
-    page.paragraph(_summary(found)),
-    *tables,
-    *_figures(found),
-    *_speed(found),
-    *_differences(found),
-    *_runs(found),
+    *map(render.paragraph, notes),
+    render.paragraph(_summary(found)),
+    *(_section(table) for table in filled),
+    *_missing(built, wrong),
+    *_figures(found, others),
+    *_speed(frame),
+    *_differences(frame),
+    *_runs(frame),
   )
-  return content, wrong
+  return content, results, wrong
 
 
 def _summary(found):
@@ -79,166 +77,182 @@ def _summary(found):
   )
 
 
-def _tables(found):
-  """Returns the tables that hold something, and what is wrong with others."""
+def _tables(frame, others):
+  """Returns the tables, and what is wrong with those that cannot be made."""
+  makers = {"Results": lambda: tables.results(frame)}
+  for name, spec in table_specs.SPECS.items():
+    if not spec.reference or others & set(spec.arms):  # else see Table 1 (left)
+      title = table_specs.short_title(name)
+      makers[title] = functools.partial(tables.build, name, frame)
   built, wrong = [], []
-  for name in table_specs.LAYOUTS:
+  for title, make in makers.items():
     try:
-      built.append(table_specs.build(name, found))
+      built.append(make())
     except ValueError as e:
-      wrong.append(f"{table_specs.title(name).partition(':')[0]}: {e}")
-  filled = [table for table in built if table.filled]
-  empty = [t.title.partition(":")[0] for t in built if not t.filled]
-  parts = [render.html(entries.condensed(table)) for table in filled]
+      wrong.append(f"{title}: {e}")
+  return [table for table in built if table], wrong
+
+
+def _section(table):
+  if table.name != "results":
+    return render.html(tables.condensed(table))
+  words = map(render.paragraph, table.notes)
+  cells = render.html_table(table.frame, keys=table.keys)
+  return "\n".join([render.heading(table.title), *words, cells])
+
+
+def _missing(built, wrong):
+  """Returns which tables hold nothing, and what is wrong with others."""
+  empty = [table_specs.short_title(t.name) for t in built if not t.filled]
+  parts = []
   if empty:
     text = f"Without any result here: {', '.join(empty)}."
-    parts.append(page.paragraph(text))
-  parts += [page.paragraph(f"Left out: {reason}") for reason in wrong]
-  return parts, wrong
+    parts.append(render.paragraph(text))
+  return parts + [render.paragraph(f"Left out: {reason}") for reason in wrong]
 
 
-def _figures(found):
-  drawn, missing = figures.draw_all(found, figures.options())
-  captions = dict(CAPTIONS)
-  last = figures.default_last_steps(found)
-  captions["figure_2"] = CAPTIONS["figure_2"].format(last=last)
-  for name in ("figure_2", "figure_4", "curves_loss", "curves_accuracy"):
-    captions[name] += _LINES
-  parts = [page.heading("Figures")]
-  parts.append(
-    page.row(
-      *(page.picture(fig, captions[name]) for name, fig in drawn.items())
-    )
-  )
-  parts += [
-    page.paragraph(f"Not drawn, {_figure(name)}: {why}")
-    for name, why in missing.items()
+def _figures(found, others):
+  names = [
+    name
+    for name in figures.FIGURES
+    if name not in _BARS or others & {*table_specs.SPECS[_BARS[name]].arms}
   ]
-  return parts
+  drawn, missing = figures.draw_all(found, figures.options(), names)
+  last = figures.default_last_steps(found)
+  captioned = [
+    (
+      fig,
+      CAPTIONS[name].format(last=last) + _LINES * name.startswith(_WITH_LINES),
+    )
+    for name, fig in drawn.items()
+  ]
+  return [
+    render.heading("Figures"),
+    render.pictures(captioned),
+    *(
+      render.paragraph(f"Not drawn, {_figure(name)}: {why}")
+      for name, why in missing.items()
+    ),
+  ]
 
 
 def _figure(name):
-  return (
-    f"Figure {name}"
-    if name.isdigit() and name != "6"
-    else {"6": "Table 6 as bars"}.get(name, name)
-  )
+  if name == "6":
+    return "Table 6 as bars"
+  return f"Figure {name}" if name.isdigit() else name
 
 
-def _speed(found):
+def _speed(frame):
   """Returns throughput and cost by model."""
-  grouped = collections.defaultdict(list)
-  for run in found:
-    cell = cells.of(run)
-    model = (cell.recipe, cell.get("arch")) if cell else ("runlocal", "")
-    grouped[model, run.device].append(run)
-  rows = []
-  for (model, device), group in sorted(grouped.items()):
-    speed = stats.mean(_known(group, "images_per_sec", "images_per_sec"))
-    mfu = stats.mean(_known(group, "mfu", "mfu"))
-    hours = _known(group, "core_hours", "core_hours", last=True)
-    rows.append((
-      *model,
-      str(len(group)),
-      f"{speed.value:,.0f}" if speed.n else runs.UNKNOWN,
-      f"{mfu.value:.0%}" if mfu.n else runs.UNKNOWN,
-      f"{sum(hours):.2f}" if hours else runs.UNKNOWN,
-      device,
-    ))  # fmt: skip
+  columns = {
+    "runs": ("run", "size", "{:d}"),
+    "images/s": ("images_per_sec", "mean", "{:,.0f}"),
+    "MFU": ("mfu", "mean", "{:.0%}"),
+    "core hours": ("core_hours", lambda s: s.sum(min_count=1), "{:.2f}"),
+  }
+  models = frame.groupby(["recipe", "arch", "device"])
+  speed = models.agg(**{k: v[:2] for k, v in columns.items()}).reset_index()
+  for name, (_, _, form) in columns.items():
+    speed[name] = _texts(speed[name], form)
+  speed = speed.rename(columns={"arch": "model"})
+  speed["device"] = speed.pop("device")  # the last column
   return (
-    page.heading("Throughput and cost"),
-    page.table(SPEED, rows, keys=2),
-    page.paragraph(
-      "Images per second: of each run's median, while training, the mean over "
-      "the runs. Core hours: devices times hours, of all runs together."
+    render.heading("Throughput and cost"),
+    render.html_table(speed, keys=2),
+    render.paragraph(
+      "Images per second and model FLOPs utilization (MFU): of each run's "
+      "median while training, the mean over the runs. Core hours: devices "
+      "times hours, of all runs together."
     ),
   )
 
 
-def _known(group, done_key, timing_key, last=False):
-  values = (run.timed(done_key, timing_key, last) for run in group)
-  return [value for value in values if value is not None]
+def _texts(numbers, form):
+  return [runs.UNKNOWN if math.isnan(n) else form.format(n) for n in numbers]
 
 
-def _differences(found):
-  """Returns how the configs in each folder differ from its most common one."""
-  folders = collections.defaultdict(list)
-  for run in found:
-    folders[os.path.dirname(_short(run.path, found))].append(run)
+def _differences(frame):
+  """Returns how the configs of a recipe differ from its most common one."""
   parts = [
-    page.heading("How the configs differ"),
-    page.paragraph(
-      "Compared field by field with the most common value in the same folder; "
-      "seeds, evaluations, logging and the places of files are left out."
+    render.heading("How the configs differ"),
+    render.paragraph(
+      "Compared field by field with the recipe's most common value; seeds, "
+      "evaluations, logging and the places of files are left out."
     ),
   ]
-  for folder, inside in folders.items():
-    common, groups = configs_diff.groups(inside)
-    name = folder or "runs"
-    rows = [(_listed(group), text or "as most are") for text, group in groups]
-    parts.append(page.table((name, "differs in"), rows, keys=2))
-    summary = f"The most common value of every field in {name}"
-    parts.append(page.details(summary, common))
+  for recipe, group in frame.groupby("recipe"):
+    configs = runs.configs(group.run)
+    common = configs.apply(lambda field: field.value_counts().index[0])
+    names = np.array([os.path.basename(p) for p in _short(group.run)])
+    texts = configs.apply(
+      lambda config, common=common: "; ".join(
+        f"{name.replace('/', '.')} = {value}"
+        for name, value in config.items()
+        if value != common[name] and not runs.is_free(name)
+      ),
+      axis=1,
+    )
+    rows = [
+      (_listed(names[texts == text]), text or "as most are")
+      for text in texts.value_counts().index
+    ]
+    table = pd.DataFrame(rows, columns=[recipe, "differs in"])
+    parts.append(render.html_table(table, keys=2))
+    text = "\n".join(f"{k.replace('/', '.')} = {v}" for k, v in common.items())
+    summary = f"The most common value of every field in {recipe}"
+    parts.append(render.details(summary, text))
   return parts
 
 
-def _listed(group):
-  names = [os.path.basename(os.path.abspath(run.path)) for run in group]
-  shown = ", ".join(names[:6])
-  return shown + (f" and {len(names) - 6} more" if len(names) > 6 else "")
+def _listed(names):
+  """Returns names in a line, of many the first."""
+  more = f" and {len(names) - 6} more" if len(names) > 6 else ""
+  return ", ".join(names[:6]) + more
 
 
-def _short(path, found):
-  """Returns a run's path from where all runs are."""
-  paths = [os.path.dirname(os.path.abspath(run.path)) for run in found]
-  return os.path.relpath(os.path.abspath(path), os.path.commonpath(paths))
+def _short(found):
+  """Returns the paths of runs from the folder that holds them all."""
+  paths = [os.path.abspath(run.path) for run in found]
+  top = os.path.commonpath([os.path.dirname(path) for path in paths])
+  return [os.path.relpath(path, top) for path in paths]
 
 
-def _runs(found):
+def _runs(frame):
   """Returns a list of the runs for each model."""
-  by_model = collections.defaultdict(list)
-  for run in found:
-    cell = cells.of(run)
-    model = f"{cell.recipe} {cell.get('arch')}" if cell else "trial runs"
-    by_model[model].append(_run(run, cell, found))
-  parts = [page.heading("Runs")]
-  for model, rows in by_model.items():
-    parts.append(page.table((model, *RUN), rows, keys=2))
-  if any(run.commit.endswith("+changes") for run in found):
-    parts.append(page.note("A commit with + had changes that were not in it."))
+  shown = pd.DataFrame(
+    {
+      "run": _short(frame.run),
+      "arm": frame.arm,
+      "seed": frame.seed,
+      "status": frame.status,
+      "result": frame.run.map(_result),
+      "steps": _texts(frame.step, "{:,}"),
+      "time": _texts(frame.seconds, "{:,.0f} s"),
+      "images/s": _texts(frame.images_per_sec, "{:,.0f}"),
+      "commit": frame.commit.str.replace(
+        r"^(.{7})[^+]*(\+?).*", r"\1\2", regex=True
+      ),
+      "config": frame.config_hash,
+    }
+  )
+  parts = [render.heading("Runs")]
+  for title, rows in shown.groupby(frame.title):
+    parts.append(render.paragraph(title))
+    parts.append(render.html_table(rows, keys=2))
+  if frame.commit.str.endswith("+changes").any():
+    note = "A commit with + had changes that were not in it."
+    parts.append(render.paragraph(note, "note"))
   return parts
 
 
-def _run(run, cell, found):
-  speed = run.timed("images_per_sec", "images_per_sec")
-  seconds = (run.done or {}).get("seconds")
-  return (
-    _short(run.path, found),
-    cell.arm if cell else "",
-    str(run.seed),
-    run.status,
-    _result(run, cell),
-    f"{run.step:,}",
-    runs.UNKNOWN if seconds is None else f"{seconds:,.0f} s",
-    runs.UNKNOWN if speed is None else f"{speed:,.0f}",
-    run.commit[:7] + "+" * run.commit.endswith("+changes"),
-    run.config_hash,
-  )
-
-
-def _result(run, cell):
-  """Returns the run's result by name, "–" for an incomplete run."""
-  if not run.complete:
-    return "–"
-  named = (cell.metric if cell else "", *table_specs.GUEST_METRICS)
-  for metric in named:
-    if metric in run.finals:
-      value = run.final(metric)
-      text = (
-        f"{100 * value:.2f}%" if aggregate.is_fraction(metric) else f"{value:g}"
-      )
-      return f"{metric} {text}"
-  return f"loss {run.finals['loss']:.4g}" if "loss" in run.finals else "–"
+def _result(run):
+  """Returns the run's results by name, "–" for an incomplete run."""
+  known = [m for m in run.headline if run.complete and m in run.finals]
+  shown = [
+    f"{m} {run.final(m):{'.2%' if aggregate.is_fraction(m) else '.4g'}}"
+    for m in known
+  ]
+  return ", ".join(shown) or "–"
 
 
 def main(argv: Sequence[str] | None = None):
@@ -246,16 +260,20 @@ def main(argv: Sequence[str] | None = None):
   parser.add_argument("runs", nargs="+", help="folders that hold runs")
   parser.add_argument("-o", "--output", default="report.html", metavar="FILE")
   parser.add_argument("--title", default="Dual PatchNorm: results")
-  parser.add_argument("--note", default="", help="a paragraph at the top")
+  parser.add_argument(
+    "--note", action="append", default=[], help="a paragraph at the top"
+  )
   args = parser.parse_args(argv)
-  try:
-    content, wrong = report(runs.find(args.runs), args.title, args.note)
-    output.write(args.output, content)
-  except (ValueError, OSError) as e:
-    sys.exit(f"Error: {e}")
-  print(f"Report: {os.path.abspath(args.output)}")
+  with output.errors_in_a_line():
+    content, results, wrong = report(
+      runs.find(args.runs), args.title, args.note
+    )
+    if results:
+      output.say(render.text(results))
+    output.write(os.path.abspath(args.output), content)
   if wrong:
-    sys.exit("\n".join(f"Error: left out: {reason}" for reason in wrong))
+    reasons = "\n".join(f"Error: left out: {reason}" for reason in wrong)
+    sys.exit(output.printable(reasons))
 
 
 if __name__ == "__main__":

@@ -5,25 +5,28 @@ import json
 import numpy as np
 import pytest
 
-from scripts import quickstart_test, report, testing
+from scripts import report, testing
+
+AUGREG = {"recipe": "AugReg", "arch": "B/16", "metric": "val/prec@1"}
+
+
+def _write(root, stem, seed, accuracy, *, table=AUGREG, complete=True, **row):
+  testing.write_run(
+    root / f"{stem}-s{seed}",
+    stem_ln=stem,
+    seed=seed,
+    config={"table": table} if table else {},
+    rows=[{"step": 20, "loss": 1.5, table["metric"]: accuracy, **row}],
+    seconds=60.0 if complete else None,
+    params={"stem/ln0/scale": np.ones(12, np.float32)},
+  )
 
 
 @pytest.fixture
 def root(tmp_path):
   for seed, (none, dpn) in enumerate([(0.80, 0.81), (0.81, 0.83)]):
-    for stem, value in (("none", none), ("dpn", dpn)):
-      testing.write_run(
-        tmp_path / f"{stem}-s{seed}",
-        config={
-          "input": {"data": {"name": "imagenet2012"}},
-          "loss": "sigmoid_xent",
-          "model": {"variant": "B/16", "stem_ln": stem},
-        },
-        seed=seed,
-        rows=[{"step": 20, "loss": 1.5, "val/prec@1": value}],
-        seconds=60.0,
-        params={"stem/ln0/scale": np.ones(12, np.float32)},
-      )
+    _write(tmp_path, "none", seed, none)
+    _write(tmp_path, "dpn", seed, dpn)
   testing.write_run(
     tmp_path / "cut",
     config={"lr": 0.5, "total_steps": 90},
@@ -32,14 +35,16 @@ def root(tmp_path):
   return tmp_path
 
 
-def test_a_page_of_everything(root, tmp_path, capsys):
-  path = tmp_path / "report.html"
-  argv = [str(root), "-o", str(path), "--title", "A title", "--note", "A note"]
-  report.main(argv)
-  assert str(path) in capsys.readouterr().out
-  page = quickstart_test.Page(path.read_text("utf-8"))
+def _page(root, *argv):
+  report.main([str(root), "-o", str(root / "r.html"), *argv])
+  return testing.Page((root / "r.html").read_text("utf-8"))
+
+
+def test_a_page_of_everything(root, capsys):
+  page = _page(root, "--title", "A title", "--note", "A note", "--note", "More")
+  assert str(root / "r.html") in capsys.readouterr().out
   text = set(page.text)
-  assert {"A title", "A note"} <= text
+  assert {"A title", "A note", "More"} <= text
   # 80 and 81: s = 0.707, so 12.706 · 0.5 = 6.35; 1 and 2 points the same.
   assert {"80.50 ± 6.35 (n=2)", "+1.50 ± 6.35 (n=2, paired)"} <= text
   assert {"80.4 ± 0.06", "not run"} <= text
@@ -48,10 +53,66 @@ def test_a_page_of_everything(root, tmp_path, capsys):
   assert any("lr = 0.5" in t for t in text)
   assert any("Without any result here: Table 1 (right)" in t for t in text)
   images = [attrs for tag, attrs in page.tags if tag == "img"]
-  assert len(images) == 5  # Figure 1, 3, Table 6, loss, accuracy
+  assert len(images) == 3  # Figure 3, loss, accuracy
   assert all(i["src"].startswith("data:image/png;base64,") for i in images)
+  assert all(i["alt"] for i in images)
   assert not {"link", "script", "iframe"} & {tag for tag, _ in page.tags}
+  assert not any({"href", "srcset"} & attrs.keys() for _, attrs in page.tags)
   assert sum("Not drawn, Figure" in t for t in text) == 2  # 2 and 4
+
+
+def test_more_arms_have_their_table_and_bars(root):
+  for seed in range(2):
+    _write(root, "pre", seed, 0.70 + 0.01 * seed)
+  page = _page(root)
+  # 11 and 12 points below dpn, 10 below the plain ViT.
+  assert "−11.50 ± 6.35 (n=2, paired)" in page.text
+  assert "−10.00 ± 0.00 (n=2, paired)" in page.text
+  assert any(t.startswith("Table 6: ") for t in page.text)
+  assert len([tag for tag, _ in page.tags if tag == "img"]) == 4
+
+
+def test_the_result_comes_first_and_in_words(tmp_path):
+  digits = {"recipe": "digits", "arch": "64x6/8", "metric": "test/prec@1"}
+  norms = {"grad_norm/embedding": 0.5, "grad_norm/block00": 0.1}
+  for seed, (none, dpn) in enumerate([(0.96, 0.97), (0.97, 0.99), (0.98, 1)]):
+    _write(tmp_path, "none", seed, none, table=digits, **norms)
+    _write(tmp_path, "dpn", seed, dpn, table=digits, **norms)
+  _write(tmp_path, "none", 3, 0.1, table=digits, complete=False, **norms)
+  page = _page(tmp_path)
+  # none: s = 1 point, so 4.303 · 1 / √3 = 2.48; dpn: 97, 99, 100 have mean
+  # 98.67 and s = 1.528, so 3.79; 1, 2 and 2 points: s = 0.577, so 1.43.
+  first = page.text.index("97.00 ± 2.48 (n=3, 1 incomplete)")
+  assert first < page.text.index("98.67 ± 3.79 (n=3)")
+  words = [t for t in page.text if t.startswith("Dual PatchNorm minus ViT")]
+  assert words == [
+    "Dual PatchNorm minus ViT, test/prec@1 [%]: +1.67 ± 1.43 (n=3, paired). "
+    "The interval does not contain 0."
+  ]
+  # Table 1 (left): ViT-S/32 gains most; one DeiT loses nothing.
+  scale = next(t for t in page.text if t.startswith("At scale"))
+  assert "+0.2 to +1.9 points for 10 models" in scale
+  assert page.text.index(words[0]) < page.text.index("Figures")
+  # The paper's B/16 trained with AugReg, and with DeiT.
+  assert {"80.4 ± 0.06", "81.1 ± 0.09", "+0.7"} <= set(page.text)
+  assert {"81.8 ± 0.03", "82.0 ± 0.05", "+0.2"} <= set(page.text)
+  assert len([tag for tag, _ in page.tags if tag == "img"]) == 5
+
+
+def test_runs_of_another_task_show_what_they_measured(tmp_path):
+  for seed in range(2):
+    testing.write_run(
+      tmp_path / f"s{seed}",
+      seed=seed,
+      config={"model": {"width": 4}, "input": {}},
+      rows=[{"step": 9, "loss": 1.0, "val/mse": 2.0 + seed, "val/mae": 1.5}],
+      seconds=1.0,
+    )
+  page = _page(tmp_path)
+  # 2 and 3: s = 0.707, so 12.706 · 0.5 = 6.35.
+  assert {"val/mse", "2.50 ± 6.35 (n=2)", "val/mae"} <= set(page.text)
+  assert "val/mse 2, val/mae 1.5" in page.text
+  assert len([tag for tag, _ in page.tags if tag == "img"]) == 2
 
 
 def test_a_table_that_means_nothing_is_left_out_and_said(root, capsys):
@@ -60,22 +121,27 @@ def test_a_table_that_means_nothing_is_left_out_and_said(root, capsys):
   with pytest.raises(
     SystemExit, match=r"left out: Table 1 \(left\): .* the same"
   ):
-    report.main([str(root), "-o", str(root / "r.html")])
-  assert "Report: " in capsys.readouterr().out
-  text = quickstart_test.Page((root / "r.html").read_text("utf-8")).text
+    _page(root)
+  assert "Wrote " in capsys.readouterr().out
+  text = testing.Page((root / "r.html").read_text("utf-8")).text
   assert any(t.startswith("Left out: Table 1 (left): ") for t in text)
   assert "How the configs differ" in text
 
 
-def test_speed_is_shown_where_it_was_recorded(root):
+def test_mfu_of_complete_and_incomplete_runs_is_in_one_unit(root):
   timing = {"step": 20, "images_per_sec": 1234.0, "core_hours": 0.25}
-  for name in ("none-s0", "none-s1"):
-    path = root / name / "timing.jsonl"
-    path.write_text(json.dumps(timing) + "\n")
-  report.main([str(root), "-o", str(root / "r.html")])
-  text = quickstart_test.Page((root / "r.html").read_text("utf-8")).text
-  assert text.count("1,234") == 3  # the model's row and two runs
-  assert "0.50" in text  # core hours
+  for name in ("none-s0", "dpn-s0"):
+    row = timing | {"mfu": 0.4, "seconds": 30.0}
+    (root / name / "timing.jsonl").write_text(json.dumps(row) + "\n")
+  path = root / "none-s0" / "done.json"
+  done = json.loads(path.read_text())
+  path.write_text(json.dumps(done | timing | {"mfu": 0.5}))
+  (root / "dpn-s0" / "done.json").unlink()
+  page = _page(root)
+  assert page.text.count("45%") == 1  # the mean of 50% and 40%
+  assert page.text.count("1,234") == 3  # the model's row and two runs
+  assert page.text.count("30 s") == 1  # the incomplete run's
+  assert "0.50" in page.text  # core hours
 
 
 def test_folders_without_runs_are_refused(tmp_path):

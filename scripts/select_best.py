@@ -13,18 +13,18 @@ folder: a row like those of metrics.jsonl.
 """
 
 import argparse
-import collections
 import math
 import os
 import shlex
-import statistics
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 
+import pandas as pd
+
 from dpn.weights import checkpoint
-from scripts import sweep
-from scripts.results import runs
+from scripts.jobs import arms as arms_lib
+from scripts.results import output, render, runs
 
 SELECTION = "selection.json"
 TEST = "test.json"
@@ -68,7 +68,7 @@ def choose(out: str, metric: str) -> dict[str, dict]:
   Raises:
     ValueError: it has no candidates, or a run is not done or lacks the metric.
   """
-  _, arms = sweep.read_index(out)
+  _, arms = arms_lib.read_index(out)
   competing = [arm for arm in arms.values() if arm.cell and arm.candidate]
   if not competing:
     raise ValueError(
@@ -81,27 +81,24 @@ def choose(out: str, metric: str) -> dict[str, dict]:
       f"{len(undone)} of {len(competing)} runs are not done: "
       f"{', '.join(undone[:5])}{more}. Finish the sweep first."
     )
-  scores = collections.defaultdict(lambda: collections.defaultdict(dict))
-  for arm in competing:
-    value = runs.read(arm.workdir).final(metric)
-    scores[arm.cell][arm.candidate][arm.seed] = value
+  scores = pd.DataFrame(
+    (arm.cell, arm.candidate, arm.seed, runs.read(arm.workdir).final(metric),
+     os.path.basename(arm.workdir))
+    for arm in competing
+  ).set_axis(["cell", "candidate", "seed", "score", "run"], axis=1)  # fmt: skip
   result = {}
-  for cell, by_candidate in scores.items():
+  for cell, of_cell in scores.groupby("cell", sort=False):
+    by_candidate = of_cell.groupby("candidate", sort=False)
     try:
-      chosen = best(by_candidate)
+      chosen = best(
+        {c: dict(zip(g.seed, g.score, strict=True)) for c, g in by_candidate}
+      )
     except ValueError as e:
       raise ValueError(f"{cell}: {e}") from e
     result[cell] = {
       "candidate": chosen,
-      "mean": {
-        candidate: statistics.fmean(by_seed.values())
-        for candidate, by_seed in by_candidate.items()
-      },
-      "runs": [
-        os.path.basename(arm.workdir)
-        for arm in competing
-        if (arm.cell, arm.candidate) == (cell, chosen)
-      ],
+      "mean": by_candidate.score.mean().to_dict(),
+      "runs": list(of_cell.run[of_cell.candidate == chosen]),
     }
   return result
 
@@ -114,7 +111,7 @@ def test_commands(
   Without the interpreter; the config has an argument `test` that adds an
   evaluator of that name.
   """
-  config, arms = sweep.read_index(out)
+  config, arms = arms_lib.read_index(out)
   commands = {}
   for choice in choices.values():
     for name in choice["runs"]:
@@ -133,11 +130,10 @@ def test_commands(
 
 def table(choices: Mapping[str, Mapping]) -> str:
   """Returns a line for each cell: the choice and the candidates' means."""
-  width = max(map(len, choices))
-  return "\n".join(
-    f"{cell:<{width}}  {choice['candidate']}  of "
-    + ", ".join(f"{c}: {mean:.4f}" for c, mean in choice["mean"].items())
-    for cell, choice in choices.items()
+  means = lambda mean: ", ".join(f"{c}: {m:.4f}" for c, m in mean.items())
+  rows = [(k, c["candidate"], means(c["mean"])) for k, c in choices.items()]
+  return render.grid(
+    pd.DataFrame(rows, columns=["cell", "chosen", "of"]), keys=3
   )
 
 
@@ -177,7 +173,5 @@ def main(argv: Sequence[str] | None = None):
 
 
 if __name__ == "__main__":
-  try:
+  with output.errors_in_a_line():
     main()
-  except (ValueError, OSError) as e:
-    sys.exit(f"Error: {e}")

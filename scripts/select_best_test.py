@@ -5,7 +5,8 @@ import pathlib
 
 import pytest
 
-from scripts import select_best, sweep
+from scripts import select_best
+from scripts.jobs import arms as arms_lib
 
 ROOT = pathlib.Path(__file__).parents[1]
 METRIC = "minival/prec@1"
@@ -57,9 +58,9 @@ def out(tmp_path, monkeypatch):
   monkeypatch.chdir(ROOT)
   config = "configs/vtab.py"
   arg = "tasks=DTD+Pets,variants=B/32,stems=dpn,seeds=2"
-  arms = sweep.find(config, arg, str(tmp_path), overrides={"lr": "1"})
+  arms = arms_lib.find(config, arg, str(tmp_path), overrides={"lr": "1"})
   assert len(arms) == 12
-  sweep.write_index(config, arg, str(tmp_path), arms)
+  arms_lib.write_index(config, arg, str(tmp_path), arms)
   for arm in arms:
     folder = tmp_path / arm.workdir
     folder.mkdir()
@@ -105,7 +106,7 @@ def test_errors(out):
     select_best.choose(str(out), METRIC)
   with pytest.raises(ValueError, match=r"sweep.json is missing"):
     select_best.choose(str(out / "nothing"), METRIC)
-  arms = sweep.find("configs/digits.py", "", str(out / "digits"))
-  sweep.write_index("configs/digits.py", "", str(out / "digits"), arms)
+  arms = arms_lib.find("configs/digits.py", "", str(out / "digits"))
+  arms_lib.write_index("configs/digits.py", "", str(out / "digits"), arms)
   with pytest.raises(ValueError, match="no candidates to choose from"):
     select_best.choose(str(out / "digits"), METRIC)

@@ -1,4 +1,4 @@
-"""Draws what the model will really see: a batch of a config's training data.
+"""Draws what the model gets to see: a batch of a config's training data.
 
   python -m scripts.show_batch --config configs/digits.py --out batch.png
 
@@ -14,7 +14,7 @@ from absl import flags
 from matplotlib import figure
 
 import dpn.tasks
-from input_pipeline import pipeline
+from input_pipeline import pipeline, pp
 from trainers import cli
 
 _SMALLEST_SHARE = 0.02  # Smaller ones are smoothing, not labels.
@@ -32,6 +32,7 @@ def batch(config, count: int) -> tuple[np.ndarray, list[str], str]:
     Images (count, rows, cols, channels) in [0, 1], their labels in words, and
     a line on the range of their values.
   """
+  pp.add_modules(config.get("pp_modules") or ())
   seed = config.get("seed", 0)
   data = pipeline.training(
     {**config.input, "batch_size": count, "repeats": 1}, seed=seed

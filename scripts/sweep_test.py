@@ -11,7 +11,7 @@ import time
 import pytest
 
 from scripts import sweep
-from scripts.jobs import local
+from scripts.jobs import arms
 
 ROOT = pathlib.Path(__file__).parents[1]
 
@@ -62,7 +62,7 @@ def made(tmp_path, monkeypatch):
   """Returns (--config, --out) of a sweep whose trainer is the one above."""
   config = tmp_path / "config.py"
   config.write_text(CONFIG)
-  monkeypatch.setattr(sweep, "TRAINER", ("-c", TRAINER))
+  monkeypatch.setattr(arms, "TRAINER", ("-c", TRAINER))
   return str(config), str(tmp_path / "out")
 
 
@@ -81,8 +81,8 @@ def test_a_failing_arm_and_a_second_sweep(made, capsys):
     _main(made, "--jobs", "2", "--set", "lr=0.1", "--set", "config.loss=a b")
   assert exit_info.value.code == 1
   fields = "['--config.lr=0.1', '--config.loss=a b']"
-  arms = [f"{name},seed={seed}" for name in "abc" for seed in (0, 1)]
-  assert sorted(_calls(made)) == [f"{arm} {fields}" for arm in arms]
+  args = [f"{name},seed={seed}" for name in "abc" for seed in (0, 1)]
+  assert sorted(_calls(made)) == [f"{arg} {fields}" for arg in args]
   text = capsys.readouterr().out
   assert "b-s1  failed: the disk is full. (" in text
   assert text.rstrip().endswith("4 done, 2 failed")
@@ -105,7 +105,9 @@ def test_a_failing_arm_and_a_second_sweep(made, capsys):
   assert "6 arms, 4 of them done" in text
   assert text.rstrip().endswith("6 done")
   # An arm that began is kept to its settings, a folder to its config.
-  with pytest.raises(ValueError, match=r"a-s0 began with a,seed=0 {'lr': '0.1"):
+  with pytest.raises(
+    ValueError, match=r"a-s0 started with a,seed=0 {'lr': '0.1"
+  ):
     _main(made, "--set", "lr=0.2")
   other = pathlib.Path(made[0]).with_name("other.py")
   other.write_text(CONFIG)
@@ -120,17 +122,17 @@ def test_selected_arms_and_more_seeds(made):
   assert _calls(made) == ["a,seed=0 []"]
   _main(made, "--select", "[ac]-s*", "--seeds", "3")
   assert len(_calls(made)) == 6
-  _, arms = sweep.read_index(made[1])
-  assert len(arms) == 6
-  assert all(arm.done for arm in arms.values())
+  _, found = arms.read_index(made[1])
+  assert len(found) == 6
+  assert all(arm.done for arm in found.values())
 
 
 def test_what_runs_nothing(made, capsys, monkeypatch):
-  monkeypatch.setattr(sweep, "TRAINER", ("-m", "trainers.train"))
+  monkeypatch.setattr(arms, "TRAINER", ("-m", "trainers.train"))
   out = pathlib.Path(made[1])
   _main(made, "--dry_run")
   assert not out.exists()
-  assert "b-s1  not begun  b,seed=1\n" in capsys.readouterr().out
+  assert "b-s1  not started  b,seed=1\n" in capsys.readouterr().out
   (out / "a-s0").mkdir(parents=True)
   (out / "a-s0" / "done.json").touch()
   _main(made, "--print_commands", "--set", "loss=it's")
@@ -162,10 +164,11 @@ def test_stopping_saves_and_a_second_sweep_is_refused(made, tmp_path):
   out.mkdir()
   (out / "slow").touch()
   code = (
-    "from scripts import sweep; import signal, sys;"
+    "from scripts import sweep; from scripts.jobs import arms;"
+    "import signal, sys;"
     # Whoever started the tests may have them ignore Ctrl-C.
     "signal.signal(signal.SIGINT, signal.default_int_handler);"
-    "sweep.TRAINER = ('-c', sys.argv[1])"
+    "arms.TRAINER = ('-c', sys.argv[1])"
     f"; sweep.main(['--config', {made[0]!r}, '--out', {made[1]!r}, '--select', "
     "'c'])"
   )
@@ -180,32 +183,31 @@ def test_stopping_saves_and_a_second_sweep_is_refused(made, tmp_path):
   assert process.wait(60) == 1
   assert (out / "c-s0" / "saved").exists()
   text = (tmp_path / "output").read_text()
-  assert "c-s0  stopped; the same command goes on\nc-s1  not run\n" in text
+  assert (
+    "c-s0  stopped; run the same command to resume\nc-s1  not run\n" in text
+  )
   (out / "slow").unlink()
   _main(made, "--select", "c")
   assert (out / "c-s1" / "done.json").exists()
-
-
-def test_progress(tmp_path):
-  job = local.Job("a", (), str(tmp_path / "log"), str(tmp_path / "done"))
-  assert job.progress() == 0
-  (tmp_path / "log").write_text("x" * 9999 + "\nstep 1/8 (12%)\nstep 6/8 (75%)")
-  assert job.progress() == 0.75
-  assert job.tail().endswith("(75%)")
 
 
 @pytest.mark.parametrize(
   ("more", "message"),
   [
     (("--select", "d"), "Unknown arm in --select: 'd'.*Known: a, b, c"),
-    (("--seeds", "0"), "--seeds must be 1 or more"),
-    (("--jobs", "0"), "--jobs and"),
     (("--set", "lrr=3"), "Arm a-s0: Unknown field 'lrr'. Did you mean 'lr'"),
   ],
 )
 def test_wrong_arguments(made, more, message):
   with pytest.raises(ValueError, match=message):
     _main(made, *more)
+
+
+def test_numbers_start_at_one(made, capsys):
+  for flag in ("--seeds", "--jobs"):
+    with pytest.raises(SystemExit):
+      _main(made, flag, "0")
+    assert f"argument {flag}: expected 1 or more" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -233,8 +235,8 @@ def test_the_command_is_the_trainers():
   with pytest.raises(
     ValueError, match=r"Arm dpm-s0: .*'dpm'. Did you mean 'dpn'"
   ):
-    sweep.find(digits, "stems=dpm", "runs")
-  [arm] = sweep.find(digits, "stems=dpn,runlocal", "runs")
+    arms.find(digits, "stems=dpm", "runs")
+  [arm] = arms.find(digits, "stems=dpn,runlocal", "runs")
   command = arm.command("configs/digits.py")
   assert command == [
     *("-m", "trainers.train", "--config"),

@@ -10,16 +10,16 @@ import pytest
 from configs import augreg_i1k
 from scripts import tables, testing
 from scripts.results import runs, table_specs
+from scripts.results import tables as laid_out
 
 METRIC = "val/prec@1"
 
 
 def _write(root, stem_ln, seed, value, *, complete=True, **kw):
-  """Writes a run as configs/augreg_i1k.py's, without config.table."""
+  """Writes a run as configs/augreg_i1k.py's."""
   variant, metric = kw.pop("variant", "B/16"), kw.pop("metric", METRIC)
   arg = f"variant={variant},stem_ln={stem_ln}"
   config = augreg_i1k.get_config(arg).to_dict() | {"seed": seed, **kw}
-  config.pop("table", None)
   rows = [{"step": 10, "loss": 2.0}, {"step": 20, "loss": 1.0, metric: value}]
   folder = root / f"{stem_ln}-{variant.replace('/', '')}-s{seed}"
   testing.write_run(
@@ -39,14 +39,15 @@ def root(tmp_path):
 
 
 def _build(root, name="1_left", metric=None):
-  return table_specs.build(name, runs.find([str(root)]), metric)
+  frame = runs.frame(runs.find([str(root)]))
+  return laid_out.build(name, frame, metric)
 
 
 def _row(table, *keys):
   """Returns a row as column → text."""
-  (row,) = [row for row in table.rows if row[: len(keys)] == keys]
-  texts = (cell if isinstance(cell, str) else cell.text() for cell in row)
-  return dict(zip(table.header, texts, strict=True))
+  rows = table.frame.map(str).to_dict("records")
+  (row,) = [r for r in rows if tuple(r.values())[: len(keys)] == keys]
+  return row
 
 
 def _cells(root, *keys, name="1_left", metric=None):
@@ -72,21 +73,15 @@ def test_a_row_is_the_papers_and_ours(root):
 
 
 def test_cells_never_run_say_so(root):
-  table = _build(root)
-  for row in table.rows:
+  rows = list(_build(root).frame.itertuples(index=False, name=None))
+  assert len(rows) == 10
+  for row in rows:
     if row[:2] != B16:
-      assert [cell.text() for cell in row[-3:]] == ["not run"] * 3
-  assert len(table.rows) == 10
+      assert row[-3:] == ("not run",) * 3
   for name in table_specs.TABLES:
-    empty = table_specs.build(name, [])
-    for row in empty.rows:
-      ours = [
-        cell
-        for cell, column in zip(row, empty.header, strict=True)
-        if "ours" in column
-      ]
-      assert ours
-      assert all(cell.text() == "not run" for cell in ours)
+    ours = laid_out.build(name, runs.frame([])).frame.filter(like="ours")
+    assert ours.size
+    assert (ours == "not run").all(axis=None)
 
 
 def test_incomplete_runs_are_marked_and_not_counted(root):
@@ -111,7 +106,7 @@ def test_a_run_found_twice_counts_once(root):
 
 def test_two_results_of_a_seed_are_refused(root):
   _write(root / "again", "dpn", 0, 0.5)
-  with pytest.raises(ValueError, match=r"the same seed \(0\).*0\.5"):
+  with pytest.raises(ValueError, match=r"the same seed \(0\).*: 50, 81\."):
     _build(root)
 
 
@@ -148,8 +143,8 @@ def test_what_is_no_fraction_is_no_accuracy(root):
 
 def test_models_that_the_paper_lacks_get_rows(root):
   _write(root, "dpn", 0, 0.5, variant="L/16")
-  data = {"data": {"name": "arrays:digits"}}
-  _write(root / "d", "none", 0, 0.9, metric="test/prec@1", input=data)
+  digits = {"recipe": "digits", "arch": "B/16"}
+  _write(root / "d", "none", 0, 0.9, metric="test/prec@1", table=digits)
   table = _build(root)
   large = _row(table, "AugReg", "L/16")
   assert (large["paper DPN"], large["ours DPN"]) == ("–", "50.00 (n=1)")
@@ -295,6 +290,19 @@ def test_csv_has_a_field_for_every_number(root, capsys):
   assert rows[0]["ours base"] == "not run"
 
 
+def test_no_cell_is_a_formula(root, capsys):
+  table = {"recipe": "=1+1", "arch": "@x", "arm": "base"}
+  rows = [{"step": 1, "val/prec@1": 0.5, "-b": -1.0}]
+  testing.write_run(root / "x", config={"table": table}, rows=rows, seconds=1.0)
+  tables.main([str(root), "--table", "1_left", "--format", "csv"])
+  rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+  assert (rows[-1]["recipe"], rows[-1]["arch"]) == ("'=1+1", "'@x")
+  tables.main([str(root), "--format", "long"])
+  rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+  values = {r["metric"]: r["value"] for r in rows if r["arch"] == "'@x"}
+  assert values == {"val/prec@1": "0.5", "'-b": "-1.0"}  # numbers stay numbers
+
+
 def test_formats_hold_the_same_numbers(root, tmp_path, capsys):
   for form in ("text", "md", "html"):
     tables.main([str(root), "--table", "1_left", "6", "--format", form])
@@ -312,7 +320,8 @@ def test_formats_hold_the_same_numbers(root, tmp_path, capsys):
 def test_the_long_table_has_a_row_for_every_number(root, capsys):
   tables.main([str(root), "--format", "long"])
   rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
-  assert list(rows[0]) == list(tables.LONG)
+  columns = "run,recipe,arch,arm,seed,step,metric,value,commit,config_hash"
+  assert ",".join(rows[0]) == f"{columns},complete"
   assert len(rows) == 6 * 3
   found = [
     row["value"]
@@ -356,13 +365,13 @@ def test_the_sweeps_fill_the_papers_cells(table, sweeps, cells):
     module = importlib.import_module(f"configs.{name}")
     for arm in module.sweep(arg or None):
       config = module.get_config(arm["arg"]).to_dict()
-      made.append(runs.Run(arm["name"], config, [], None))
-  filled = table_specs.arms_of(table, made)
+      made.append(runs.Run(arm["name"], config))
+  filled = laid_out.arms_of(table, runs.frame(made))
   assert len(filled) == cells
-  known = table_specs.build(table, []).rows
-  if table in table_specs.DELTAS:
-    archs = table_specs.DELTAS[table].archs
-    assert {arch for (arch,), _ in filled} == set(archs)
+  places = {place for place, _ in filled}
+  if archs := table_specs.SPECS[table].archs:
+    assert places == {(arch,) for arch in archs}
   else:
-    keys = {tuple(c for c in row if isinstance(c, str)) for row in known}
-    assert {row for row, _ in filled} <= keys
+    known = laid_out.build(table, runs.frame([]))
+    keys = known.frame.iloc[:, : known.keys]
+    assert places <= set(keys.itertuples(index=False, name=None))

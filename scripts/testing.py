@@ -1,5 +1,6 @@
-"""Made-up run folders for tests."""
+"""Made-up run folders for tests, and their pages read back."""
 
+import html.parser
 import json
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -45,3 +46,18 @@ def write_run(
     safetensors.numpy.save_file(
       dict(params or {}), folder / "params.safetensors"
     )
+
+
+class Page(html.parser.HTMLParser):
+  """The tags of an HTML page, with attributes, and its pieces of text."""
+
+  def __init__(self, text: str):
+    super().__init__()
+    self.tags, self.text = [], []
+    self.feed(text)
+
+  def handle_starttag(self, tag, attrs):
+    self.tags.append((tag, dict(attrs)))
+
+  def handle_data(self, data):
+    self.text.append(data)

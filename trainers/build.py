@@ -14,7 +14,7 @@ from dpn import flops, optim, schedules, sharding
 from dpn.tasks import base
 from dpn.weights import checkpoint, files, load, metadata, pixels
 from evaluators import base as evaluators_base
-from input_pipeline import pipeline
+from input_pipeline import pipeline, pp
 from trainers import config_keys, update
 
 CHECKPOINTS = files.CHECKPOINTS
@@ -103,6 +103,7 @@ def from_config(config: Mapping[str, Any]) -> Run:
   notes = config_keys.check(config)
   mesh = sharding.make_mesh(config.get("mesh") or [("data", -1)])
   task = dpn.tasks.make(config, batch_shards=mesh.size)
+  pp.add_modules(config.get("pp_modules") or ())
   data = pipeline.training(
     config["input"],
     seed=config.get("seed", 0),

@@ -50,7 +50,6 @@ NUMBERS = (
 )
 # Keys of big_vision that mean nothing here, with the reason why.
 IGNORED_KEYS = {
-  "config.pp_modules": "all preprocessing ops are always known",
   "config.sharding_rules": "activations are split over the batch, on all axes",
   "config.mesh_allow_split_physical_axes": "JAX places the mesh",
   "config.input.shuffle_buffer_size": "every epoch is shuffled as a whole",

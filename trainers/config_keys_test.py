@@ -12,8 +12,6 @@ def test_keys_without_a_meaning_are_noted():
     "input": {"cache_raw": True, "shuffle_buffer_size": 250_000},
   }
   assert config_keys.check(config) == [
-    "config.pp_modules is accepted and ignored: all preprocessing ops are "
-    "always known.",
     "config.sharding_rules is accepted and ignored: activations are split over "
     "the batch, on all axes.",
     "config.input.shuffle_buffer_size is accepted and ignored: every epoch is "

@@ -1,15 +1,19 @@
 """Multi-head dot-product attention with big_vision's parameter tree."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from absl import logging
 
-from dpn.models import attn_impl, norms
-from dpn.models import init as inits
+from dpn import errors
+from dpn.models import init
 from dpn.models.norms import base
+
+IMPLS = ("auto", "xla", "cudnn")
 
 
 class Attention(nn.Module):
@@ -22,22 +26,21 @@ class Attention(nn.Module):
     num_heads: H.
     qkv_bias: whether query, key and value have biases.
     dropout: rate, of the attention weights.
-    inner_norm: see `norms.make`; of the concatenated heads, before `out`.
-    head_scale: see `block_ln.BlockLN`.
-    layout: of the tokens, for `inner_norm`.
+    make_norm: returns a normalizer of that name, for the concatenated heads
+      before `out`; None for none.
+    head_scale: see `placement.Placement`.
     kernel_init: of all four kernels.
     init_gain: factor on the initial `value` and `out` kernels.
     dtype: of the matrix products and the result.
-    impl: one of `attn_impl.IMPLS`.
+    impl: one of `IMPLS`, see `choose_impl`.
   """
 
   num_heads: int
   qkv_bias: bool = True
   dropout: float = 0.0
-  inner_norm: str | None = None
+  make_norm: Callable[..., nn.Module] | None = None
   head_scale: str = "none"
-  layout: base.Layout | None = None
-  kernel_init: Callable = inits.INITS["big_vision"].dense
+  kernel_init: Callable = init.INITS["big_vision"].dense
   init_gain: float = 1.0
   dtype: Any = jnp.float32
   impl: str = "xla"
@@ -58,13 +61,13 @@ class Attention(nn.Module):
         f"The width must be a multiple of num_heads, got width={width} and "
         f"num_heads={self.num_heads}."
       )
-    scaled = inits.scaled(self.kernel_init, self.init_gain)
+    scaled = init.scaled(self.kernel_init, self.init_gain)
 
-    def project(name, x, init):
+    def project(name, x, kernel_init):
       return nn.DenseGeneral(
         (self.num_heads, width // self.num_heads),
         use_bias=self.qkv_bias,
-        kernel_init=init,
+        kernel_init=kernel_init,
         dtype=self.dtype,
         name=name,
       )(x)
@@ -75,15 +78,13 @@ class Attention(nn.Module):
     y = self.attend(q, k, v, bias, deterministic)  # (batch, queries, heads, d)
     if self.head_scale == "heads":
       y = self.scale_heads(y)
-    if self.inner_norm:
-      norm = norms.make(
-        self.inner_norm, name="norm", dtype=self.dtype, layout=self.layout
-      )
-      y = norm(y.reshape(*y.shape[:2], width), not deterministic)
+    if self.make_norm:
+      y = y.reshape(*y.shape[:2], width)
+      y = self.make_norm(name="norm")(y, not deterministic)
       y = base.split_heads(y, self.num_heads)
     y = nn.DenseGeneral(
       width, axis=(-2, -1), kernel_init=scaled, dtype=self.dtype, name="out"
-    )(y)
+    )(y)  # (batch, queries, width)
     if self.head_scale == "out":
       y = self.scale_heads(base.split_heads(y, self.num_heads))
       y = y.reshape(*y.shape[:2], width)
@@ -92,10 +93,16 @@ class Attention(nn.Module):
   def attend(self, q, k, v, bias, deterministic):
     """Returns softmax(q k^T / sqrt(d) + bias) v, (batch, queries, heads, d).
 
-    cuDNN's is fused, see `attn_impl`. XLA's is as jax.nn.dot_product_attention,
-    which cannot drop weights and knows no double precision.
+    XLA's is written as in jax.nn.dot_product_attention, which can neither drop
+    weights nor compute in double precision.
     """
-    if self.implementation(q, bias, deterministic) == "cudnn":
+    unsupported = []
+    if bias is not None:
+      unsupported.append("a bias on the logits")
+    if self.dropout and not deterministic:
+      unsupported.append("dropout of attention weights")
+    impl = choose_impl(self.impl, q.shape[1:], q.dtype, unsupported)
+    if impl == "cudnn":
       return jax.nn.dot_product_attention(q, k, v, implementation="cudnn")
     # Heads before tokens, and q scaled rather than the larger logits: CPUs are
     # faster so.
@@ -107,15 +114,77 @@ class Attention(nn.Module):
     y = jnp.einsum("bhqk,bhkd->bhqd", weights.astype(v.dtype), v)
     return y.swapaxes(1, 2)
 
-  def implementation(self, q, bias, deterministic):
-    """Returns "xla" or "cudnn"; see `attn_impl.resolve`."""
-    asked = {
-      "a bias on the logits": bias is not None,
-      "dropout of attention weights": self.dropout and not deterministic,
-    }
-    wanted = [what for what, is_wanted in asked.items() if is_wanted]
-    return attn_impl.resolve(self.impl, q.shape[1:], q.dtype, wanted)
-
   def scale_heads(self, y):  # (batch, queries, heads, d)
     scale = self.param("head_scale", nn.initializers.ones, (self.num_heads,))
     return y * scale.reshape(1, 1, -1, 1).astype(y.dtype)
+
+
+def choose_impl(
+  impl: str,
+  shape: tuple[int, int, int],
+  dtype: jnp.dtype,
+  unsupported: list[str],
+) -> str:
+  """Returns which kernel computes attention, "xla" or "cudnn".
+
+  cuDNN's flash attention never writes the (queries, keys) weights to memory,
+  but supports only half precision, some head sizes and some devices. Instead of
+  repeating its rules, `auto` tries it once per shape, forward and backward.
+
+  Args:
+    impl: one of `IMPLS`.
+    shape: (tokens, heads, head size) of queries, keys and values.
+    dtype: of them.
+    unsupported: what is wanted that cuDNN is not used for, in words.
+
+  Raises:
+    ValueError: cudnn is asked for and does not work here.
+  """
+  if impl not in IMPLS:
+    raise ValueError(errors.unknown("attn_impl", impl, IMPLS))
+  if impl == "xla":
+    return "xla"
+  if unsupported:
+    problem = f"it is not used with {' and '.join(unsupported)}"
+  else:
+    problem = probe_cudnn(tuple(shape), jnp.dtype(dtype))
+  if problem is None:
+    return "cudnn"
+  if impl == "cudnn":
+    raise ValueError(
+      f"attn_impl='cudnn' does not work here: {problem}. It needs an NVIDIA "
+      "GPU and dtype_mm='bfloat16'; attn_impl='auto' uses it where it works."
+    )
+  return "xla"
+
+
+@functools.cache
+def probe_cudnn(shape: tuple[int, int, int], dtype: jnp.dtype) -> str | None:
+  """Returns why cuDNN's attention fails at this shape here; None if it works.
+
+  Args:
+    shape: (tokens, heads, head size).
+    dtype: of queries, keys and values.
+  """
+  if jax.default_backend() != "gpu":
+    return f"the device is a {jax.default_backend().upper()}"
+  if dtype.itemsize != 2:
+    return f"the dtype is {dtype.name}"
+  try:
+    # A model may just be being traced: run this now, do not trace it as well.
+    with jax.ensure_compile_time_eval():
+      cudnn_gradient(jnp.ones((1, *shape), dtype))
+  except Exception as e:  # whatever it is, XLA's kernel will do
+    logging.info("No cuDNN attention for %s %s: %s", shape, dtype, e)
+    return str(e)
+  return None
+
+
+def cudnn_gradient(x: jax.Array):
+  """Runs cuDNN's attention of x over itself, and its gradient."""
+
+  def total(x):
+    y = jax.nn.dot_product_attention(x, x, x, implementation="cudnn")
+    return y.astype(jnp.float32).sum()
+
+  jax.block_until_ready(jax.jit(jax.value_and_grad(total))(x))

@@ -1,16 +1,250 @@
 """The Transformer encoder, looped or scanned over its blocks."""
 
 import dataclasses
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import flax
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from dpn import errors
-from dpn.models import attention, init, mlp, norms, posemb_join, relative
-from dpn.models import placement as block_ln
-from dpn.models.norms import base, dtn, power_norm
+from dpn import errors, registry
+from dpn.models import attention, init, norms
+from dpn.models import placement as placements
+from dpn.models.norms import base
+
+GELUS = {
+  "tanh": functools.partial(nn.gelu, approximate=True),
+  "exact": functools.partial(nn.gelu, approximate=False),
+}
+REMAT_POLICIES = (
+  "none",
+  "nothing_saveable",
+  "dots_saveable",
+  "dots_with_no_batch_dims_saveable",
+  "everything_saveable",
+)
+NO_OPTIONS: Mapping[str, Any] = flax.core.FrozenDict()
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+  """The options of a Transformer encoder.
+
+  Attributes:
+    width: of the tokens.
+    depth: number of blocks.
+    mlp_dim: width of the MLP's hidden layer.
+    num_heads: of the attention.
+    block_ln: where the blocks normalize, one of `placement.PLACEMENTS`.
+    norm: what they normalize with, one of `norms.NORMS`.
+    cls_blocks: a class token joins the patches only for the last so many
+      blocks, which have LayerNorm; None: it is there from the start.
+    gelu: `tanh` approximation or `exact`.
+    qkv_bias: whether query, key and value have biases.
+    dropout: rate, in the MLP and of both branches.
+    attn_dropout: rate, of the attention weights.
+    stoch_depth: rate of the last block; grows linearly from 0 in the first.
+    weight_init: one of `init.INITS`.
+    scan: stack all blocks' parameters and compile the block once.
+    remat_policy: what the backward pass keeps instead of recomputing it, by
+      the names of jax.checkpoint_policies; or `none`.
+    dtype_mm: of matrix products and the residual stream.
+    attn_impl: `auto`, cuDNN's flash attention where it works; `xla`; `cudnn`.
+  """
+
+  width: int = 768
+  depth: int = 12
+  mlp_dim: int = 3072
+  num_heads: int = 12
+  block_ln: str = "placement"
+  block_ln_kw: Mapping[str, Any] = NO_OPTIONS
+  norm: str = "layernorm"
+  norm_kw: Mapping[str, Any] = NO_OPTIONS
+  cls_blocks: int | None = None
+  gelu: str = "tanh"
+  qkv_bias: bool = True
+  dropout: float = 0.0
+  attn_dropout: float = 0.0
+  stoch_depth: float = 0.0
+  weight_init: str = "big_vision"
+  scan: bool = False
+  remat_policy: str = "none"
+  dtype_mm: str = "float32"
+  attn_impl: str = "auto"
+
+  @property
+  def dtype(self):
+    return jnp.dtype(self.dtype_mm)
+
+
+class EncoderBlock(nn.Module):
+  """x = x + SA(LN(x)); x = x + MLP(LN(x)), or as `placement` says.
+
+  For a block of your own, subclass this and name it by import path,
+  `block_ln="mypkg.blocks:PeriLN"`; further fields are its options.
+
+  Attributes:
+    config: the options.
+    tokens: how they are arranged.
+    placement: where to normalize.
+    positions: a `posemb.BlockPositions` if positions join in the blocks.
+  """
+
+  config: Config
+  tokens: norms.TokenGrid = norms.TokenGrid()
+  placement: placements.Placement = placements.Placement()
+  positions: Callable | None = None
+
+  @nn.compact
+  def __call__(self, carry, drop_rate, deterministic=True):
+    """Returns the next carry and the block's intermediates.
+
+    Args:
+      carry: x (batch, tokens, width); and LaPE's positions (1, tokens, width),
+        None in all other models.
+      drop_rate: scalar, the stochastic depth rate of this block.
+      deterministic: no dropout, no stochastic depth; running statistics are
+        read, not written.
+    """
+    x, positions = carry
+    where, out, bias = self.placement, {}, None
+    norm = functools.partial(self.norm, train=not deterministic)
+    add = functools.partial(
+      self.add, drop_rate=drop_rate, deterministic=deterministic
+    )
+
+    y = norm("LayerNorm_0", x) if "pre" in where.sa else x
+    if self.positions:
+      y, bias, positions = self.positions(y, positions, self.tokens, out)
+    y = out["sa"] = self.attention()(y, y, bias, deterministic)
+    x = out["+sa"] = add(x, y, where.sa, "LayerNorm_0_post")
+
+    y = norm("LayerNorm_1", x) if "pre" in where.mlp else x
+    y = out["mlp"] = self.mlp()(y, deterministic)
+    if where.resid_scale:
+      x = self.scale_residual(x)
+    x = out["+mlp"] = add(x, y, where.mlp, "LayerNorm_1_post")
+    return (x, positions), out
+
+  def add(self, x, y, where, name, *, drop_rate, deterministic):
+    """Returns the residual sum x + y, either of which a post-norm may follow.
+
+    Args:
+      x: (batch, tokens, width), the residual stream.
+      y: (batch, tokens, width), the output of a sublayer.
+      where: the sublayer's `pre`, `post`, `pre+post` or `none`.
+      name: of the post-norm.
+      drop_rate: see `__call__`.
+      deterministic: likewise.
+    """
+    post = self.placement.post if "post" in where else None
+    if post == "branch":
+      y = self.norm(name, y, train=not deterministic)
+    y = nn.Dropout(self.config.dropout)(y, deterministic)
+    if self.config.stoch_depth and not deterministic:
+      y = StochasticDepth()(y, drop_rate)
+    x = x + y
+    if post == "stream":
+      x = self.norm(name, x, train=not deterministic)
+    return x
+
+  def norm(self, name, x, train):
+    return self.make_norm(name=name)(x, train)
+
+  @property
+  def make_norm(self):
+    return functools.partial(
+      norms.make,
+      self.config.norm,
+      self.config.norm_kw,
+      dtype=self.config.dtype,
+      tokens=self.tokens,
+    )
+
+  def attention(self):
+    config, where = self.config, self.placement
+    return attention.Attention(
+      config.num_heads,
+      qkv_bias=config.qkv_bias,
+      dropout=config.attn_dropout,
+      make_norm=self.make_norm if where.sa_inner else None,
+      head_scale=where.head_scale,
+      kernel_init=init.get(config.weight_init).dense,
+      init_gain=where.init_gain(config.depth),
+      dtype=config.dtype,
+      impl=config.attn_impl,
+      name="MultiHeadDotProductAttention_0",
+    )
+
+  def mlp(self):
+    config, where = self.config, self.placement
+    return Mlp(
+      config.mlp_dim,
+      config.dropout,
+      gelu=config.gelu,
+      make_norm=self.make_norm,
+      inner_norm=where.mlp_inner,
+      kernel_init=init.get(config.weight_init).dense,
+      bias_init=init.get(config.weight_init).mlp_bias,
+      init_gain=where.init_gain(config.depth),
+      dtype=config.dtype,
+      name="MlpBlock_0",
+    )
+
+  def scale_residual(self, x):
+    width = x.shape[-1]
+    scale = self.param("resid_scale", nn.initializers.ones, (width,))
+    return x * base.along_width(scale, x).astype(x.dtype)
+
+
+RESERVED = tuple(field.name for field in dataclasses.fields(EncoderBlock))
+
+
+class Mlp(nn.Module):
+  """Dense, GELU, dropout, Dense.
+
+  Attributes:
+    mlp_dim: width of the hidden layer.
+    dropout: rate, of the hidden layer.
+    gelu: one of `GELUS`.
+    make_norm: returns the normalizer of that name, for `inner_norm`.
+    inner_norm: normalize the hidden layer `after_act` or `before_act`; `none`.
+    kernel_init: of both kernels, times `init_gain`.
+    bias_init: of both biases.
+    dtype: of the matrix products and the result.
+  """
+
+  mlp_dim: int
+  dropout: float = 0.0
+  gelu: str = "tanh"
+  make_norm: Callable[..., nn.Module] | None = None
+  inner_norm: str = "none"
+  kernel_init: Callable = init.INITS["big_vision"].dense
+  bias_init: Callable = init.INITS["big_vision"].mlp_bias
+  init_gain: float = 1.0
+  dtype: Any = jnp.float32
+
+  @nn.compact
+  def __call__(self, x, deterministic=True):  # (batch, tokens, width)
+    width = x.shape[-1]
+    dense = functools.partial(
+      nn.Dense,
+      dtype=self.dtype,
+      kernel_init=init.scaled(self.kernel_init, self.init_gain),
+      bias_init=self.bias_init,
+    )
+    x = dense(self.mlp_dim, name="Dense_0")(x)
+    if self.inner_norm == "before_act":
+      x = self.make_norm(name="norm")(x, not deterministic)
+    # Recomputing tanh or erf in the backward pass is cheaper than storing it.
+    x = jax.checkpoint(GELUS[self.gelu])(x)
+    x = nn.Dropout(self.dropout)(x, deterministic)
+    if self.inner_norm == "after_act":
+      x = self.make_norm(name="norm")(x, not deterministic)
+    return dense(width, name="Dense_1")(x)
 
 
 class StochasticDepth(nn.Module):
@@ -27,218 +261,20 @@ class StochasticDepth(nn.Module):
     return jnp.where(keep, x / (1.0 - rate), 0).astype(x.dtype)
 
 
-@dataclasses.dataclass(frozen=True)
-class Block:
-  """What all blocks of an encoder have in common.
-
-  Attributes:
-    mlp_dim: width of the MLP's hidden layer.
-    num_heads: of the attention.
-    block_ln: where the block normalizes, see `block_ln.get`.
-    norm: what it normalizes with, see `norms.make`.
-    dropout: rate, in the MLP and of both branches.
-    attn_dropout: rate, of the attention weights.
-    gelu: one of `mlp.GELUS`.
-    qkv_bias: whether query, key and value have biases.
-    weight_init: one of `init.INITS`.
-    relative: add a `relative.RelativeBias` to the attention's logits.
-    lape: deliver positions to the attention; None if the tokens have theirs.
-    dtype: of matrix products and the residual stream.
-    attn_impl: one of `attn_impl.IMPLS`.
-  """
-
-  mlp_dim: int
-  num_heads: int
-  block_ln: str = "sa=pre,mlp=pre"
-  norm: str = "layernorm"
-  dropout: float = 0.0
-  attn_dropout: float = 0.0
-  gelu: str = "tanh"
-  qkv_bias: bool = True
-  weight_init: str = "big_vision"
-  relative: bool = False
-  lape: posemb_join.Lape | None = None
-  dtype: Any = jnp.float32
-  attn_impl: str = "auto"
-
-
-class EncoderBlock(nn.Module):
-  """x = x + SA(LN(x)); x = x + MLP(LN(x)), or what `block.block_ln` says.
-
-  Attributes:
-    block: the options.
-    layout: of the tokens.
-    init_gain: factor on the initial value, out and MLP kernels.
-    stochastic: use stochastic depth in training.
-  """
-
-  block: Block
-  layout: base.Layout = base.Layout()
-  init_gain: float = 1.0
-  stochastic: bool = False
-
-  @nn.compact
-  def __call__(self, carry, drop_rate, deterministic=True):
-    """Returns the next carry and the block's intermediates.
-
-    Args:
-      carry: x (batch, tokens, width) and LaPE's position (1, tokens, width),
-        None without LaPE.
-      drop_rate: scalar, the stochastic depth rate of this block.
-      deterministic: no dropout, no stochastic depth; running statistics are
-        read, not written.
-    """
-    x, omega = carry
-    spec = block_ln.get(self.block.block_ln)
-    out = {}
-    position = bias = None
-    if omega is not None:
-      position, omega = self.block.lape.deliver(omega, self.block.norm)
-      out["position"] = position
-    if self.block.relative:
-      bias = relative.RelativeBias(
-        self.layout,
-        normalize=self.block.lape is not None,
-        dtype=x.dtype,
-        name="rel_posemb",
-      )()
-
-    def norm(name):
-      return lambda x: self.norm(name)(x, not deterministic)
-
-    def drop(y):
-      y = nn.Dropout(self.block.dropout)(y, deterministic)
-      if self.stochastic and not deterministic:
-        y = StochasticDepth()(y, drop_rate)
-      return y
-
-    before, on_branch, on_stream = around(spec, spec.sa, norm, "LayerNorm_0")
-    y = before(x)
-    if position is not None:
-      y = y + position.astype(y.dtype)
-    y = out["sa"] = self.attention(spec)(y, y, bias, deterministic)
-    x = out["+sa"] = on_stream(x + drop(on_branch(y)))
-
-    before, on_branch, on_stream = around(spec, spec.mlp, norm, "LayerNorm_1")
-    y = out["mlp"] = self.mlp(spec)(before(x), deterministic)
-    if spec.resid_scale:
-      x = self.scale_residual(x)
-    x = out["+mlp"] = on_stream(x + drop(on_branch(y)))
-    return (x, omega), out
-
-  def norm(self, name):
-    block = self.block
-    return norms.make(
-      block.norm, name=name, dtype=block.dtype, layout=self.layout
-    )
-
-  def attention(self, spec):
-    block = self.block
-    return attention.Attention(
-      block.num_heads,
-      qkv_bias=block.qkv_bias,
-      dropout=block.attn_dropout,
-      inner_norm=block.norm if spec.sa_inner else None,
-      head_scale=spec.head_scale,
-      layout=self.layout,
-      kernel_init=init.get(block.weight_init).dense,
-      init_gain=self.init_gain,
-      dtype=block.dtype,
-      impl=block.attn_impl,
-      name="MultiHeadDotProductAttention_0",
-    )
-
-  def mlp(self, spec):
-    block = self.block
-    return mlp.Mlp(
-      block.mlp_dim,
-      block.dropout,
-      gelu=block.gelu,
-      inner_norm=block.norm,
-      inner=spec.mlp_inner,
-      layout=self.layout,
-      kernel_init=init.get(block.weight_init).dense,
-      bias_init=init.get(block.weight_init).mlp_bias,
-      init_gain=self.init_gain,
-      dtype=block.dtype,
-      name="MlpBlock_0",
-    )
-
-  def scale_residual(self, x):
-    width = x.shape[-1]
-    scale = self.param("resid_scale", nn.initializers.ones, (width,))
-    return x * base.along_width(scale, x).astype(x.dtype)
-
-
-def around(spec, placement, norm, name):
-  """Returns what happens to x, f's result and their sum around a sublayer f.
-
-  x = on_stream(x + on_branch(f(before(x)))), of which two are the identity
-  for each single norm of Section 4.1 of arXiv 2302.01327.
-
-  Args:
-    spec: the `block_ln.BlockLN`.
-    placement: `pre`, `post`, `pre+post` or `none`.
-    norm: from a name to a function that normalizes.
-    name: of the norm before; the one after is called `<name>_post`.
-  """
-  where = placement.split("+")
-  pre = norm(name) if "pre" in where else _identity
-  post = norm(f"{name}_post") if "post" in where else _identity
-  if spec.post == "branch":
-    return pre, post, _identity
-  return pre, _identity, post
-
-
-def _identity(x):
-  return x
-
-
-REMAT_POLICIES = (
-  "none",
-  "nothing_saveable",
-  "dots_saveable",
-  "dots_with_no_batch_dims_saveable",
-  "everything_saveable",
-)
-
-
-def check_remat_policy(policy: str):
-  """Raises ValueError naming the nearest if `policy` is unknown."""
-  if policy not in REMAT_POLICIES:
-    raise ValueError(errors.unknown("remat_policy", policy, REMAT_POLICIES))
-
-
-def remat(block, policy: str):
-  """Returns `block`, recomputed in the backward pass as `policy` says."""
-  check_remat_policy(policy)
-  if policy == "none":
-    return block
-  return nn.remat(
-    block,
-    prevent_cse=False,
-    static_argnums=(3,),  # 0 is self, 3 deterministic
-    policy=getattr(jax.checkpoint_policies, policy),
-  )
-
-
 class Encoder(nn.Module):
   """A stack of blocks and the final LayerNorm `encoder_norm`.
 
-  With `scan` the parameters and running statistics of all blocks are stacked
-  on a leading axis under `encoderblock`, and the block is compiled once.
-  Without it, block i is `encoderblock_i`.
+  With `config.scan` the variables of all blocks are stacked on a leading axis
+  under `encoderblock`, and the block is compiled once. Without it, block i is
+  `encoderblock_i`.
   """
 
-  depth: int
-  block: Block
-  stoch_depth: float = 0.0
-  scan: bool = False
-  remat_policy: str = "none"
+  config: Config
+  positions: Callable | None = None
 
   @nn.compact
   def __call__(
-    self, x, deterministic=True, *, layout=None, omega=None, late_cls=None
+    self, x, deterministic=True, *, tokens, positions=None, late_cls=None
   ):
     """Returns the encoded tokens in float32 and a dict of intermediates.
 
@@ -246,49 +282,83 @@ class Encoder(nn.Module):
       x: (batch, tokens, width).
       deterministic: no dropout, no stochastic depth; running statistics are
         read, not written.
-      layout: of the tokens, for the norms that look beyond one of them.
-      omega: (1, tokens, width), the positions if LaPE delivers them.
-      late_cls: (batch, 1, width), a class token that joins the patches for the
-        last `dtn.LATE_BLOCKS` blocks only; these have LayerNorm.
+      tokens: the `norms.TokenGrid` of x.
+      positions: (1, tokens, width) for blocks that add them (LaPE).
+      late_cls: (batch, 1, width), the class token of `config.cls_blocks`.
     """
-    layout = layout or base.Layout(self.block.num_heads)
-    block_cls = remat(EncoderBlock, self.remat_policy)
-    drop_rates = jnp.linspace(0, self.stoch_depth, self.depth)
-    plain = norms.plain(self.block.norm)
-    kw = {
-      "block": self.block,
-      "layout": layout,
-      "init_gain": block_ln.get(self.block.block_ln).init_gain(self.depth),
-      "stochastic": self.stoch_depth > 0,
+    config = self.config
+    block_cls, fields = bind_block(config)
+    block = functools.partial(
+      remat(block_cls, config.remat_policy),
+      config=config,
+      tokens=tokens,
+      positions=self.positions,
+      **fields,
+    )
+    drop_rates = jnp.linspace(0, config.stoch_depth, config.depth)
+    layernorm = {
+      "norm": "layernorm",
+      "norm_kw": {"eps": norms.epsilon(config.norm, config.norm_kw)},
     }
-    out = {}
-    if self.scan:
-      (x, _), stacked = scan(block_cls, self.depth)(name="encoderblock", **kw)(
-        (x, omega), drop_rates, deterministic
+    carry, out = (x, positions), {}
+    if config.scan:
+      blocks = scan(block.func, config.depth)(
+        **block.keywords, name="encoderblock"
       )
-      for i in range(self.depth):
+      carry, stacked = blocks(carry, drop_rates, deterministic)
+      for i in range(config.depth):
         out[f"block{i:02d}"] = jax.tree.map(lambda o, i=i: o[i], stacked)
     else:
-      for i in range(self.depth):
-        if late_cls is not None and i == self.depth - dtn.LATE_BLOCKS:
-          x = jnp.concatenate([late_cls, x], axis=1)
-          kw["layout"] = dataclasses.replace(layout, cls=True)
-          kw["block"] = dataclasses.replace(self.block, norm=plain)
-        block = block_cls(name=f"encoderblock_{i}", **kw)
-        (x, omega), out[f"block{i:02d}"] = block(
-          (x, omega), drop_rates[i], deterministic
+      for i in range(config.depth):
+        if late_cls is not None and i == config.depth - config.cls_blocks:
+          carry = (jnp.concatenate([late_cls, carry[0]], axis=1), None)
+          block = functools.partial(
+            block,
+            config=dataclasses.replace(config, **layernorm),
+            tokens=dataclasses.replace(tokens, cls=True),
+          )
+        carry, out[f"block{i:02d}"] = block(name=f"encoderblock_{i}")(
+          carry, drop_rates[i], deterministic
         )
-    out["pre_ln"] = x
+    x = out["pre_ln"] = carry[0]
     # The result stays in float32 for the head and the loss.
-    return norms.make(plain, name="encoder_norm")(x), out
+    return norms.make(*layernorm.values(), name="encoder_norm")(x), out
+
+
+def bind_block(config: Config) -> tuple[type[EncoderBlock], dict[str, Any]]:
+  """Returns the class of the blocks and the fields that `block_ln` sets.
+
+  Raises:
+    ValueError: on an unknown name, option or value, naming the nearest.
+  """
+  name, kw = config.block_ln, config.block_ln_kw
+  found = registry.lookup("block_ln", name, placements.PLACEMENTS)
+  if isinstance(found, type) and issubclass(found, EncoderBlock):
+    bound = registry.bind("block_ln", name, found, kw, reserved=RESERVED)
+    return found, bound.keywords
+  bound = registry.bind("block_ln", name, found, kw)
+  return EncoderBlock, {"placement": bound()}
+
+
+def remat(block_cls, policy: str):
+  """Returns `block_cls`, recomputed in the backward pass as `policy` says."""
+  if policy not in REMAT_POLICIES:
+    raise ValueError(errors.unknown("remat_policy", policy, REMAT_POLICIES))
+  if policy == "none":
+    return block_cls
+  return nn.remat(
+    block_cls,
+    prevent_cse=False,
+    static_argnums=(3,),  # 0 is self, 3 deterministic
+    policy=getattr(jax.checkpoint_policies, policy),
+  )
 
 
 def scan(block_cls, depth: int):
   """Returns `block_cls` repeated, every variable with a leading axis."""
-  collections = ("params", "batch_stats", power_norm.OVERWRITE_WITH_GRADIENT)
   return nn.scan(
     block_cls,
-    variable_axes=dict.fromkeys(collections, 0),
+    variable_axes={True: 0},  # of all collections
     split_rngs={"params": True, "dropout": True},
     in_axes=(0, nn.broadcast),
     length=depth,

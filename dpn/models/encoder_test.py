@@ -8,25 +8,38 @@ import numpy as np
 import pytest
 
 from dpn.models import encoder, init, placement
-from dpn.models.norms import base as normalizer
+from dpn.models.norms import base
 
 WHERE = {"pre": "pre", "post": "post", "pre+post": "prepost"}
 PLACEMENTS = {
-  f"sa={sa},mlp={mlp},post={post}": f"placement/{post}/sa_{s}__mlp_{m}"
+  f"placement sa={sa} mlp={mlp} post={post}": (
+    f"placement/{post}/sa_{s}__mlp_{m}"
+  )
   for (sa, s), (mlp, m), post in itertools.product(
     WHERE.items(), WHERE.items(), ["branch", "stream"]
   )
 }
 GOLDEN = PLACEMENTS | {
   "normformer": "normformer/paper_headscale",
-  "normformer,head_scale=out": "normformer/fairseq_headscale",
-  "normformer,head_scale=none": "normformer/no_headscale",
-  "normformer,resid_scale=true": "normformer/paper_headscale_resscale",
+  "normformer head_scale=out": "normformer/fairseq_headscale",
+  "normformer head_scale=none": "normformer/no_headscale",
+  "normformer resid_scale=True": "normformer/paper_headscale_resscale",
   "sub_ln": "subln/magneto_after_act",
-  "sub_ln,mlp_ln=before_act": "subln/dpn_text_before_act",
+  "sub_ln mlp_ln=before_act": "subln/dpn_text_before_act",
   "cct": "cct_layer_order",
 }
-LAYOUT = normalizer.Layout(num_heads=4, grid=(1, 5))
+TOKENS = base.TokenGrid(num_heads=4, grid=(1, 5))
+
+
+def make_block(kind, **options):
+  """Returns the block that "name key=value …" stands for."""
+  name, *items = kind.split()
+  kw = dict(item.split("=") for item in items)
+  if "resid_scale" in kw:
+    kw["resid_scale"] = True
+  config = encoder.Config(block_ln=name, block_ln_kw=kw, **options)
+  cls, fields = encoder.bind_block(config)
+  return cls(config, TOKENS, **fields)
 
 
 def block_params(vectors):
@@ -78,15 +91,12 @@ def only(wanted, given):
 def test_block(kind, golden, precision):
   vectors = golden("blocks")
   exact = kind in ("exact", "cct")
-  block = encoder.EncoderBlock(
-    encoder.Block(
-      mlp_dim=48,
-      num_heads=4,
-      block_ln="sa=pre,mlp=pre" if kind == "exact" else kind,
-      gelu="exact" if exact else "tanh",
-      dtype=precision.dtype,
-    ),
-    LAYOUT,
+  block = make_block(
+    "placement" if kind == "exact" else kind,
+    mlp_dim=48,
+    num_heads=4,
+    gelu="exact" if exact else "tanh",
+    dtype_mm=precision.dtype,
   )
   x = precision.cast(vectors["in/x"])
   shapes = jax.eval_shape(block.init, jax.random.key(0), (x, None), 0.0)
@@ -105,36 +115,37 @@ def test_block(kind, golden, precision):
 
 
 def test_default_is_pre_ln():
-  assert placement.get("sa=pre,mlp=pre") == placement.BlockLN()
-  assert placement.get("mlp=post") == placement.BlockLN(mlp="post")
+  assert encoder.EncoderBlock(encoder.Config()).placement == (
+    placement.Placement(sa="pre", mlp="pre")
+  )
+  block = make_block("placement mlp=post")
+  assert block.placement == placement.Placement(mlp="post")
 
 
 @pytest.mark.parametrize(
-  ("text", "message"),
+  ("name", "kw", "message"),
   [
-    ("normfomer", "Did you mean 'normformer'.* Or placements, as in"),
-    ("sa=pst", "Unknown sa 'pst'. Did you mean 'post'"),
-    ("sa=pre,mpl=post", "Did you mean 'mlp'"),
-    ("normformer,head_scale=head", "Did you mean 'heads'"),
+    ("normfomer", {}, "Did you mean 'normformer'"),
+    ("placement", {"sa": "pst"}, "Unknown sa 'pst'. Did you mean 'post'"),
+    ("placement", {"mpl": "post"}, "Did you mean 'mlp'"),
+    ("normformer", {"head_scale": "head"}, "Did you mean 'heads'"),
   ],
 )
-def test_unknown_block_ln(text, message):
+def test_unknown_block_ln(name, kw, message):
+  config = encoder.Config(block_ln=name, block_ln_kw=kw)
   with pytest.raises(ValueError, match=message):
-    placement.get(text)
+    encoder.bind_block(config)
 
 
-def init_block(kind, depth=12):
-  block = encoder.EncoderBlock(
-    encoder.Block(mlp_dim=96, num_heads=4, block_ln=kind),
-    init_gain=placement.get(kind).init_gain(depth),
-  )
+def init_block(kind):
+  block = make_block(kind, mlp_dim=96, num_heads=4)
   x = jnp.zeros((1, 2, 64))
   params = jax.jit(block.init)(jax.random.key(0), (x, None), 0.0)
   return params["params"]
 
 
 def test_sub_ln_starts_with_its_gain():
-  plain, sub = init_block("sa=pre"), init_block("sub_ln")
+  plain, sub = init_block("placement"), init_block("sub_ln")
   gain = 1.78271  # sqrt(ln(24))
   attention = "MultiHeadDotProductAttention_0"
   for name, factor in {
@@ -158,11 +169,11 @@ def test_sub_ln_starts_with_its_gain():
 
 def test_extra_parameters_of_a_block():
   count = lambda kind: sum(p.size for p in jax.tree.leaves(init_block(kind)))
-  base = count("sa=pre")
+  plain = count("placement")
   width, heads, hidden = 64, 4, 96
-  assert count("normformer") - base == 2 * width + heads + 2 * hidden
-  assert count("sub_ln") - base == 2 * width + 2 * hidden
-  assert count("sa=pre+post,mlp=pre+post") - base == 4 * width
+  assert count("normformer") - plain == 2 * width + heads + 2 * hidden
+  assert count("sub_ln") - plain == 2 * width + 2 * hidden
+  assert count("placement sa=pre+post mlp=pre+post") - plain == 4 * width
 
 
 @pytest.mark.parametrize("name", ["deit", "cct"])
@@ -179,8 +190,8 @@ def test_inits_of_the_torch_models(name):
 
 def test_attention_dropout_keeps_the_expectation():
   options = {"mlp_dim": 8, "num_heads": 2}
-  plain = encoder.EncoderBlock(encoder.Block(**options))
-  dropped = encoder.EncoderBlock(encoder.Block(attn_dropout=0.3, **options))
+  plain = encoder.EncoderBlock(encoder.Config(**options))
+  dropped = encoder.EncoderBlock(encoder.Config(attn_dropout=0.3, **options))
   x = jax.random.normal(jax.random.key(0), (1, 6, 8))
   variables = plain.init(jax.random.key(1), (x, None), 0.0)
   want = plain.apply(variables, (x, None), 0.0)[1]["sa"]

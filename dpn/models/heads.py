@@ -1,12 +1,11 @@
-"""From encoded tokens to one vector per image."""
+"""From encoded tokens to one vector per image, by modules of their own."""
 
 from typing import Any
 
 import flax.linen as nn
 import jax.numpy as jnp
 
-from dpn import errors
-from dpn.models import attention, mlp, norms
+from dpn.models import attention, encoder, norms
 
 POOL_TYPES = ("tok", "gap", "map", "seq", "0", "none")
 
@@ -17,7 +16,7 @@ class MAPHead(nn.Module):
   mlp_dim: int
   num_heads: int
   gelu: str = "tanh"
-  norm: str = "layernorm"
+  eps: float = 1e-6
   dtype: Any = jnp.float32
 
   @nn.compact
@@ -27,8 +26,8 @@ class MAPHead(nn.Module):
     x = attention.Attention(
       self.num_heads, dtype=self.dtype, name="MultiHeadDotProductAttention_0"
     )(jnp.tile(probe, (batch, 1, 1)), x)
-    y = norms.make(self.norm, name="LayerNorm_0")(x)
-    x = x + mlp.Mlp(
+    y = norms.make("layernorm", {"eps": self.eps}, name="LayerNorm_0")(x)
+    x = x + encoder.Mlp(
       self.mlp_dim, gelu=self.gelu, dtype=self.dtype, name="MlpBlock_0"
     )(y)
     return x[:, 0].astype(jnp.float32)
@@ -39,33 +38,33 @@ class SequencePool(nn.Module):
 
   @nn.compact
   def __call__(self, x):  # (batch, tokens, width) → (batch, width)
-    init = nn.initializers.normal(0.02)
-    score = nn.Dense(1, kernel_init=init, name="score")(x)
-    return (nn.softmax(score, axis=1) * x).sum(axis=1)
+    score = nn.Dense(1, kernel_init=nn.initializers.normal(0.02), name="score")
+    return (nn.softmax(score(x), axis=1) * x).sum(axis=1)
 
 
-def check_pool_type(pool_type: str):
-  """Raises ValueError naming the nearest if `pool_type` is unknown."""
-  if pool_type not in POOL_TYPES:
-    raise ValueError(errors.unknown("pool_type", pool_type, POOL_TYPES))
-
-
-def pool(x, pool_type: str, **map_kw):
+def pool(x, config):
   """Returns the image's representation from encoded tokens.
 
   Args:
     x: (batch, tokens, width).
-    pool_type: `tok` and `0` take the first token, `gap` the mean, `map` a
-      `MAPHead`, `seq` a `SequencePool`, `none` all tokens.
-    **map_kw: arguments of `MAPHead`, which the calling module then owns.
+    config: the `vit.Config`; its `pool_type` is `tok` or `0` for the first
+      token, `gap` for the mean, `map` for a `MAPHead`, `seq` for a
+      `SequencePool`, `none` for all tokens. The model that calls this owns
+      their parameters.
   """
-  check_pool_type(pool_type)
-  if pool_type in ("tok", "0"):
+  if config.pool_type in ("tok", "0"):
     return x[:, 0]
-  if pool_type == "gap":
+  if config.pool_type == "gap":
     return x.mean(axis=1)
-  if pool_type == "map":
-    return MAPHead(name="MAPHead_0", **map_kw)(x)
-  if pool_type == "seq":
+  if config.pool_type == "map":
+    return MAPHead(
+      config.mlp_dim,
+      config.num_heads,
+      gelu=config.gelu,
+      eps=norms.epsilon(config.norm, config.norm_kw),
+      dtype=config.dtype,
+      name="MAPHead_0",
+    )(x)
+  if config.pool_type == "seq":
     return SequencePool(name="SequencePool_0")(x)
   return x

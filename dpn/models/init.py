@@ -17,6 +17,7 @@ class Inits(NamedTuple):
     mlp_bias: of the biases of the MLP; all others start at zero.
     cls: of the class token.
     head: of the classifier's kernel, unless that starts at zero.
+    posemb: returns that of learned position embeddings, from the width.
   """
 
   embedding: Callable
@@ -24,6 +25,9 @@ class Inits(NamedTuple):
   mlp_bias: Callable
   cls: Callable
   head: Callable
+  posemb: Callable[[int], Callable] = lambda width: nn.initializers.normal(
+    width**-0.5
+  )
 
 
 # PyTorch truncates at 2, not at 2 standard deviations: this is a plain normal.
@@ -45,6 +49,7 @@ INITS = {
     mlp_bias=_ZEROS,
     cls=_NORMAL,
     head=_NORMAL,
+    posemb=lambda width: _NORMAL,
   ),
   # arXiv 2104.05704
   "cct": Inits(
@@ -53,6 +58,7 @@ INITS = {
     mlp_bias=_ZEROS,
     cls=_ZEROS,
     head=_NORMAL,
+    posemb=lambda width: nn.initializers.normal(0.2),
   ),
 }
 

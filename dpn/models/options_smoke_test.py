@@ -9,13 +9,17 @@ from dpn import trees
 from dpn.models import norms, vit
 from dpn.models.norms import power_norm
 
-BLOCK_LN = ["sa=post,mlp=pre+post,post=stream", "normformer", "sub_ln", "cct"]
+BLOCK_LN = [
+  {"block_ln_kw": {"sa": "post", "mlp": "pre+post", "post": "stream"}},
+  *({"block_ln": name} for name in ("normformer", "sub_ln", "cct")),
+]
 POSITIONS = [
   {"posemb": "sincos1d"},
   {"posemb": "sincos2d_lape", "posemb_join": "lape"},
   # From zero, where big_vision has it, a class token could only jump.
   {
-    "posemb_join": "lape,share=true",
+    "posemb_join": "lape",
+    "posemb_join_kw": {"share": True},
     "pool_type": "tok",
     "weight_init": "deit",
   },
@@ -24,7 +28,7 @@ POSITIONS = [
 ]
 OPTIONS = [
   *({"norm": kind, "pool_type": "tok"} for kind in norms.NORMS),
-  *({"block_ln": kind, "stem_ln": "dpn"} for kind in BLOCK_LN),
+  *({**block, "stem_ln": "dpn"} for block in BLOCK_LN),
   *POSITIONS,
   {"pool_type": "seq", "weight_init": "cct", "stoch_depth": 0.2},
   {"attn_dropout": 0.1, "dropout": 0.1, "qkv_bias": False},
@@ -121,7 +125,7 @@ def stack(variables):
 @pytest.mark.parametrize(
   "options",
   [
-    {"norm": "powernorm,warmup=1", "pool_type": "tok"},
+    {"norm": "powernorm", "norm_kw": {"warmup": 1}, "pool_type": "tok"},
     {"norm": "switchable", "remat_policy": "dots_saveable"},
     {"posemb_join": "lape", "pool_type": "tok"},
     {"block_ln": "sub_ln", "norm": "dtn"},
@@ -131,7 +135,7 @@ def stack(variables):
 def test_scan_is_the_loop(options):
   key = jax.random.key(0)
   looped = vit.Model(5, head_zeroinit=False, **SMALL, **options)
-  scanned = looped.clone(scan=True)
+  scanned = vit.Model(5, head_zeroinit=False, scan=True, **SMALL, **options)
   variables = jax.jit(looped.init)(key, IMAGE)
   state = [k for k in variables if k != "params"]
 

@@ -1,12 +1,19 @@
-"""Position embeddings."""
+"""Position embeddings other than learned ones, and where they are added.
+
+A learned table that is added once before the first block, the default, is in
+`vit.py`. Here are fixed tables, relative positions, and LaPE, which normalizes
+and adds the positions in every block.
+"""
 
 import dataclasses
+from typing import Any, Literal
 
 import flax.linen as nn
 import jax.numpy as jnp
 import numpy as np
 
-from dpn import options
+from dpn import registry
+from dpn.models import norms
 
 
 def sincos1d(tokens: int, width: int, temperature: float = 10_000.0):
@@ -62,89 +69,163 @@ def sincos2d_lape(rows: int, cols: int, width: int):
   return np.concatenate([table[x], table[y]], axis=1)[None]
 
 
-@dataclasses.dataclass(frozen=True)
-class Learn:
-  """A parameter, N(0, std^2); std is 1 / sqrt(width) unless given."""
-
-  std: float | None = None
-
-  def table(self, module, grid, width, cls):
-    init = nn.initializers.normal(self.std or width**-0.5)
-    tokens = grid[0] * grid[1] + cls
-    return module.param("pos_embedding", init, (1, tokens, width))
+def _with_cls(table, cls):
+  """Returns a float32 table whose first `cls` rows are zero."""
+  return jnp.asarray(np.pad(table, ((0, 0), (cls, 0), (0, 0))), jnp.float32)
 
 
-@dataclasses.dataclass(frozen=True)
-class Sincos1d:
-  """`sincos1d` of the tokens; a class token is the first of them."""
-
-  def table(self, module, grid, width, cls):
-    return as_constant(sincos1d(grid[0] * grid[1] + cls, width))
+def _no_table(grid, width, cls):
+  """Returns None: each block has a `RelativeBias` instead."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Sincos2d:
-  """`sincos2d`; the row of a class token is zero."""
-
-  def table(self, module, grid, width, cls):
-    return as_constant(sincos2d(*grid, width), zero_rows=cls)
-
-
-@dataclasses.dataclass(frozen=True)
-class Sincos2dLape:
-  """`sincos2d_lape`; the row of a class token is zero."""
-
-  def table(self, module, grid, width, cls):
-    return as_constant(sincos2d_lape(*grid, width), zero_rows=cls)
-
-
-@dataclasses.dataclass(frozen=True)
-class Relative:
-  """No absolute position: a `RelativeBias` in every block instead."""
-
-  def table(self, module, grid, width, cls):
-    return None
-
-
-def as_constant(table, zero_rows=0):
-  """Returns a (1, tokens, width) array, after `zero_rows` rows of zeros."""
-  table = np.pad(table, ((0, 0), (zero_rows, 0), (0, 0)))
-  return jnp.asarray(table, jnp.float32)
-
-
-KINDS = {
-  "learn": Learn,
-  "sincos1d": Sincos1d,
-  "sincos2d": Sincos2d,
-  "sincos2d_lape": Sincos2dLape,
-  "rpe": Relative,
+# (grid, width, cls) → (1, tokens, width) or None; see `bind`.
+POSEMBS = {
+  "learn": None,
+  "sincos1d": lambda grid, width, cls: _with_cls(
+    sincos1d(grid[0] * grid[1] + cls, width), 0
+  ),
+  "sincos2d": lambda grid, width, cls: _with_cls(sincos2d(*grid, width), cls),
+  "sincos2d_lape": lambda grid, width, cls: _with_cls(
+    sincos2d_lape(*grid, width), cls
+  ),
+  "rpe": _no_table,
 }
+RESERVED = ("grid", "width", "cls")
 
 
-def get_kind(text: str):
-  """Returns the instance of one of `KINDS` that `text` stands for."""
-  return options.parse("posemb", text, KINDS)()
+def bind(posemb: str, kw=None):
+  """Returns a function (grid, width, cls) → table (1, tokens, width).
 
-
-def is_relative(text: str) -> bool:
-  """Returns whether `text` stands for positions relative to each other."""
-  return isinstance(get_kind(text), Relative)
-
-
-def get(
-  module: nn.Module,
-  text: str,
-  grid: tuple[int, int],
-  width: int,
-  cls: bool = False,
-):
-  """Returns the embedding (1, tokens, width), or None if it is relative.
+  `grid` is (rows, cols) of the patches, row-major; `cls` is 1 if a first row is
+  for the class token, else 0. The table may be None: no absolute positions.
 
   Args:
-    module: in which a learned embedding becomes the parameter `pos_embedding`.
-    text: one of `KINDS`, with options: `"learn,std=0.2"`.
-    grid: (rows, cols) of the patches, row-major.
-    width: of the tokens.
-    cls: whether a first row is for the class token.
+    posemb: one of `POSEMBS`, or the import path of such a function.
+    kw: its options, which are its other arguments.
+
+  Returns:
+    The function; None for `learn`, whose table is a parameter of the model.
   """
-  return get_kind(text).table(module, grid, width, int(cls))
+  function = registry.lookup("posemb", posemb, POSEMBS)
+  if function is None and not kw:
+    return None
+  return registry.bind("posemb", posemb, function, kw, reserved=RESERVED)
+
+
+@dataclasses.dataclass(frozen=True)
+class Add:
+  """Positions are added to the tokens once, before the first block.
+
+  Attributes:
+    cls: the class token has a position too, as in DeiT.
+  """
+
+  cls: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Lape:
+  """Layer-adaptive position embedding (arXiv 2212.05262).
+
+  Each block normalizes the positions by a norm of its own and adds the result
+  to the normalized tokens that its attention sees. The residual stream never
+  contains positions; a class token has one.
+
+  Attributes:
+    share: every block normalizes the raw positions, the first arXiv version's
+      method, instead of what the block before has made of them.
+    norm: of the positions; all but the default are Table 8's ablations.
+  """
+
+  share: bool = False
+  norm: Literal["layernorm", "standardize", "affine"] = "layernorm"
+
+
+JOINS = {"add": Add, "lape": Lape}
+
+
+def get_join(posemb_join: str, kw=None) -> Add | Lape:
+  """Returns how positions join the tokens: one of `JOINS`, with options."""
+  cls = registry.lookup("posemb_join", posemb_join, JOINS)
+  return registry.bind("posemb_join", posemb_join, cls, kw)()
+
+
+@dataclasses.dataclass(frozen=True)
+class BlockPositions:
+  """What blocks do about positions; a plain model has none of it.
+
+  Attributes:
+    lape: None if positions are not added in the blocks.
+    relative: add a `RelativeBias` to the attention's logits.
+    eps: of LaPE's normalizers.
+  """
+
+  lape: Lape | None
+  relative: bool
+  eps: float
+
+  def __call__(self, y, positions, tokens, out):
+    """Called in a block, which owns the parameters `pe_norm`, `rel_posemb`.
+
+    Args:
+      y: (batch, tokens, width), what the attention would see.
+      positions: (1, tokens, width) for LaPE, else None.
+      tokens: the `norms.TokenGrid`.
+      out: the block's intermediates; gains `position`.
+
+    Returns:
+      What the attention sees, (batch, tokens, width); its bias (1, heads,
+      tokens, tokens) or None; the positions for the next block.
+    """
+    bias = None
+    if positions is not None:
+      kw = {"eps": self.eps}
+      here = norms.make(self.lape.norm, kw, name="pe_norm")(positions)
+      out["position"] = here
+      y = y + here.astype(y.dtype)
+      positions = positions if self.lape.share else here
+    if self.relative:
+      bias = RelativeBias(
+        tokens, self.lape is not None, dtype=y.dtype, name="rel_posemb"
+      )()
+    return y, bias, positions
+
+
+class RelativeBias(nn.Module):
+  """A learned number for every offset and head, added to attention's logits.
+
+  arXiv 2103.14030, Equation 4, between patches; a class token's logits are
+  left alone.
+
+  Attributes:
+    tokens: how they are arranged.
+    normalize: LaPE's form (arXiv 2212.05262): a LayerNorm over the keys.
+    dtype: of the tokens; the result is in float32 or wider.
+  """
+
+  tokens: norms.TokenGrid
+  normalize: bool = False
+  dtype: Any = jnp.float32
+
+  @nn.compact
+  def __call__(self):  # → (1, heads, queries, keys)
+    rows, cols = self.tokens.grid
+    table = self.param(
+      "table",
+      nn.initializers.zeros,
+      ((2 * rows - 1) * (2 * cols - 1), self.tokens.num_heads),
+    )
+    table = table.astype(jnp.promote_types(table.dtype, self.dtype))
+    bias = table[relative_index(rows, cols)].transpose(2, 0, 1)
+    if self.normalize:
+      bias = norms.make("layernorm", {"eps": 1e-5}, name="pe_norm")(bias)
+    cls = (int(self.tokens.cls), 0)
+    return jnp.pad(bias, ((0, 0), cls, cls))[None]
+
+
+def relative_index(rows: int, cols: int):
+  """Returns which table row belongs to (query, key), both row-major."""
+  y, x = np.divmod(np.arange(rows * cols), cols)
+  dy = y[:, None] - y[None, :] + rows - 1
+  dx = x[:, None] - x[None, :] + cols - 1
+  return dy * (2 * cols - 1) + dx

@@ -2,25 +2,12 @@
 
 import math
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpn.models import posemb
-
-
-class Holder(nn.Module):
-  """What `posemb.get` needs: a module to own its parameter."""
-
-  kind: str
-  grid: tuple[int, int] = (2, 3)
-  width: int = 8
-
-  @nn.compact
-  def __call__(self):
-    return posemb.get(self, self.kind, self.grid, self.width)
+from dpn.models import posemb, vit
 
 
 def test_sincos2d_by_hand():
@@ -60,17 +47,17 @@ def test_sincos2d_width(width):
     posemb.sincos2d(2, 2, width)
 
 
-def test_get_sincos2d_has_no_parameters():
-  table, variables = Holder("sincos2d").init_with_output(jax.random.key(0))
-  assert variables == {}
+def test_tables_are_in_float32():
+  table = posemb.bind("sincos2d")((2, 3), 8, 0)
   assert table.dtype == jnp.float32
   np.testing.assert_allclose(table, posemb.sincos2d(2, 3, 8), atol=1e-7)
 
 
-def test_get_learn_starts_at_variance_one_over_width():
-  holder = Holder("learn", (40, 50), 64)
-  table, variables = holder.init_with_output(jax.random.key(0))
-  np.testing.assert_array_equal(table, variables["params"]["pos_embedding"])
+def test_learned_positions_start_at_variance_one_over_width():
+  model = vit.Model(width=64, depth=0, patch_size=(1, 1), num_heads=1)
+  image = jnp.zeros((1, 40, 50, 3))
+  params = jax.jit(model.init)(jax.random.key(0), image)["params"]
+  table = params["pos_embedding"]
   assert table.shape == (1, 2000, 64)
   # 128,000 draws: four standard errors.
   np.testing.assert_allclose(table.std(), 1 / 8, rtol=0.008)
@@ -79,4 +66,4 @@ def test_get_learn_starts_at_variance_one_over_width():
 
 def test_unknown_kind():
   with pytest.raises(ValueError, match=r"posemb 'sincos'\. Did you mean 'sinc"):
-    Holder("sincos").init(jax.random.key(0))
+    posemb.bind("sincos")

@@ -1,9 +1,10 @@
 """The stem: patches, their embedding, and the LayerNorms around it.
 
-Dual PatchNorm (arXiv 2302.01327, Section 3.3): x = LN(PE(LN(x))).
+Dual PatchNorm (arXiv 2302.01327, Section 3.3) is x = LN(PE(LN(x))): `patch`.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -11,13 +12,19 @@ import einops
 import flax.linen as nn
 import jax.numpy as jnp
 
-from dpn import errors
+from dpn import registry
 from dpn.models import init, norms
 
 
 @dataclasses.dataclass(frozen=True)
-class StemNorms:
-  """Which normalizer, if any, stands before and after the embedding."""
+class StemLN:
+  """Which normalizers are in the stem, of `norms.NORMS` or None.
+
+  Attributes:
+    ln0: of the flattened patches, before the embedding.
+    ln1: of the tokens, after the embedding.
+    ln1_after_posemb: apply `ln1` only once positions have been added.
+  """
 
   ln0: str | None = None
   ln1: str | None = None
@@ -26,22 +33,86 @@ class StemNorms:
 
 # Section 3.3 (dpn) and the ablations of Table 6.
 STEM_LN = {
-  "none": StemNorms(),
-  "dpn": StemNorms(ln0="layernorm", ln1="layernorm"),
-  "pre": StemNorms(ln0="layernorm"),
-  "post": StemNorms(ln1="layernorm"),
-  "post_posemb": StemNorms(ln1="layernorm", ln1_after_posemb=True),
-  "only_learnable": StemNorms(ln0="affine", ln1="affine"),
-  "rmsnorm": StemNorms(ln0="rmsnorm", ln1="rmsnorm"),
-  "no_learnable": StemNorms(ln0="standardize", ln1="standardize"),
+  "none": StemLN(),
+  "dpn": StemLN(ln0="layernorm", ln1="layernorm"),
+  "pre": StemLN(ln0="layernorm"),
+  "post": StemLN(ln1="layernorm"),
+  "post_posemb": StemLN(ln1="layernorm", ln1_after_posemb=True),
+  "only_learnable": StemLN(ln0="affine", ln1="affine"),
+  "rmsnorm": StemLN(ln0="rmsnorm", ln1="rmsnorm"),
+  "no_learnable": StemLN(ln0="standardize", ln1="standardize"),
 }
 
 
-def get_norms(stem_ln: str) -> StemNorms:
-  """Returns the entry of `STEM_LN`, or raises naming the nearest one."""
-  if stem_ln not in STEM_LN:
-    raise ValueError(errors.unknown("stem_ln", stem_ln, STEM_LN))
-  return STEM_LN[stem_ln]
+def get_ln(stem_ln: str) -> StemLN:
+  """Returns an entry of `STEM_LN`, or the `StemLN` at an import path."""
+  return registry.lookup("stem_ln", stem_ln, STEM_LN)
+
+
+def patch(image, ln0, ln1, config):
+  """Returns embedded patches: x = LN(PE(LN(x))).
+
+  Args:
+    image: (batch, rows, cols, channels).
+    ln0: normalizes patches (…, P * Q * channels); the identity if `stem_ln`
+      has nothing there.
+    ln1: normalizes tokens (…, width), likewise.
+    config: the `vit.Config`.
+
+  Returns:
+    (batch, rows / P, cols / Q, width).
+  """
+  x = patchify(image, config.patch_size)  # (…, P * Q * channels)
+  x = ln0(x)
+  x = PatchEmbedding(
+    config.width,
+    config.patch_size,
+    kernel_init=init.get(config.weight_init).embedding,
+    dtype=config.dtype,
+    name="embedding",
+  )(x)  # (…, width)
+  return ln1(x)
+
+
+def conv(image, ln0, ln1, config, *, kernel_size: int = 3, num_layers: int = 1):
+  """Returns the tokens of compact Transformers (arXiv 2104.05704).
+
+  Args:
+    image: (batch, rows, cols, channels).
+    ln0: not used, as there are no patches.
+    ln1: see `patch`.
+    config: the `vit.Config`.
+    kernel_size: of each convolution, in pixels.
+    num_layers: how many there are.
+
+  Returns:
+    (batch, rows / 2^num_layers, cols / 2^num_layers, width).
+  """
+  x = ConvEmbedding(
+    config.width,
+    kernel_size,
+    num_layers,
+    kernel_init=init.get(config.weight_init).embedding,
+    dtype=config.dtype,
+    name="embedding",
+  )(image)
+  return ln1(x)
+
+
+STEMS = {"patch": patch, "conv": conv}
+RESERVED = ("image", "ln0", "ln1", "config")
+
+
+def bind(stem: str, kw=None) -> functools.partial:
+  """Returns a stem, (image, ln0, ln1, config) → (batch, rows, cols, width).
+
+  Args:
+    stem: one of `STEMS`; or the import path of such a function, which creates
+      its modules inside the model that calls it.
+    kw: its options, which are its other arguments.
+  """
+  function = registry.lookup("stem", stem, STEMS)
+  return registry.bind("stem", stem, function, kw, reserved=RESERVED)
 
 
 def patchify(image, patch_size):
@@ -126,28 +197,27 @@ class ConvEmbedding(nn.Module):
     return x  # (batch, rows / 2^layers, cols / 2^layers, width)
 
 
-class Stem(nn.Module):
-  """The normalizers of `stem_ln`, named `ln0` and `ln1`.
+class StemNorms(nn.Module):
+  """The normalizers of `stem_ln`; parameters `stem/ln0` and `stem/ln1`.
 
-  Used in three places, each of which is the identity where `stem_ln` has no
-  normalizer: x = after_posemb(after(PE(before(patches))) + posemb).
+  Each method is the identity where `stem_ln` has no normalizer.
   """
 
   stem_ln: str
   dtype: Any = jnp.float32
 
   def setup(self):
-    spec = get_norms(self.stem_ln)
+    spec = get_ln(self.stem_ln)
     # ln0 sees raw pixels: it stays in float32, whatever the matmuls do.
     self.ln0 = norms.make(spec.ln0) if spec.ln0 else None
     self.ln1 = norms.make(spec.ln1, dtype=self.dtype) if spec.ln1 else None
     self.ln1_after_posemb = spec.ln1_after_posemb
 
-  def before(self, patches):
+  def pre_embed(self, patches):
     return self.ln0(patches) if self.ln0 else patches
 
-  def after(self, x):
+  def post_embed(self, x):
     return self.ln1(x) if self.ln1 and not self.ln1_after_posemb else x
 
-  def after_posemb(self, x):
+  def post_posemb(self, x):
     return self.ln1(x) if self.ln1 and self.ln1_after_posemb else x

@@ -162,7 +162,7 @@ def test_brightness_and_contrast_of_patches_vanish(stem_ln):
 
 
 def test_half_precision_starts_after_the_pixels_are_normalized():
-  stem_norms = stem.Stem("dpn", dtype=jnp.bfloat16)
+  stem_norms = stem.StemNorms("dpn", dtype=jnp.bfloat16)
   patches = stem.patchify(IMAGE, (4, 4))
 
   def run(part, x):
@@ -174,10 +174,10 @@ def test_half_precision_starts_after_the_pixels_are_normalized():
     }
     return y
 
-  assert run("before", patches).dtype == jnp.float32
-  assert run("after", patches.astype(jnp.bfloat16)).dtype == jnp.bfloat16
+  assert run("pre_embed", patches).dtype == jnp.float32
+  assert run("post_embed", patches.astype(jnp.bfloat16)).dtype == jnp.bfloat16
 
 
 def test_unknown_stem():
   with pytest.raises(ValueError, match=r"stem_ln 'dnp'\. Did you mean 'dpn'\?"):
-    stem.get_norms("dnp")
+    stem.get_ln("dnp")

@@ -1,30 +1,29 @@
 """Vision Transformer (arXiv 2010.11929) with normalization in its stem.
 
-Parameter names, shapes and defaults are big_vision's; see `Stem` for what
-`stem_ln` adds.
+Parameter names, shapes and defaults are big_vision's; `stem_ln` adds `stem/ln0`
+and `stem/ln1`. The forward pass is `_Model.__call__` here, `stem.patch`,
+`encoder.EncoderBlock`, `attention.Attention` and `norms.stateless.LayerNorm`.
 """
 
 import dataclasses
+from collections.abc import Mapping
+from typing import Any
 
+import flax
 import flax.linen as nn
 import jax.numpy as jnp
 
-from dpn import errors
+from dpn import errors, registry
 from dpn.models import (
-  attn_impl,
-  combinations,
-  compact,
+  attention,
   encoder,
   heads,
-  mlp,
+  init,
   norms,
   placement,
   posemb,
-  posemb_join,
   stem,
 )
-from dpn.models import init as inits
-from dpn.models.norms import base
 
 # Table 2 of arXiv 2106.04560; mu, M and So400m as in big_vision.
 #            width, depth, mlp_dim, num_heads
@@ -40,36 +39,106 @@ VARIANTS = {
   "g": (1408, 40, 6144, 16),
   "G": (1664, 48, 8192, 16),
 }
+# Compact Transformers (arXiv 2104.05704), for small images: `lite-7/4` is a ViT
+# with patches of 4 pixels and a class token, `cvt-7/4` pools the sequence
+# instead, `cct-7/3x1` also has one convolution of size 3 for a stem. The number
+# after the name is the depth. The block is that of the authors' code, not of
+# their Equation 1.
+COMPACT = {
+  "width": 256,
+  "mlp_dim": 512,
+  "num_heads": 4,
+  "block_ln": "cct",
+  "norm_kw": {"eps": 1e-5},
+  "posemb_join_kw": {"cls": True},
+  "gelu": "exact",
+  "qkv_bias": False,
+  "weight_init": "cct",
+  "head_zeroinit": False,
+}
+COMPACT_VARIANTS = {
+  f"{name}-{depth}": {**COMPACT, "depth": depth, "pool_type": pool_type}
+  for name, pool_type in [("lite", "tok"), ("cvt", "seq"), ("cct", "seq")]
+  for depth in (6, 7)
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Config(encoder.Config):
+  """The options of a Vision Transformer: these and an encoder's.
+
+  Names of several choices may also be import paths, "package.module:attribute".
+  Their own options are the dictionary that follows, such as `norm_kw`.
+
+  Attributes:
+    patch_size: in pixels.
+    stem_ln: which LayerNorms are in the stem, one of `stem.STEM_LN`.
+    stem: what makes tokens of an image, one of `stem.STEMS`.
+    posemb: the kind of position embedding, one of `posemb.POSEMBS`.
+    posemb_join: where positions are added, one of `posemb.JOINS`.
+    rep_size: width of a tanh layer before the head; True: the model's width.
+    pool_type: how tokens become a vector, one of `heads.POOL_TYPES`.
+    head_zeroinit: start the head's kernel at zero.
+  """
+
+  patch_size: tuple[int, int] = (16, 16)
+  stem_ln: str = "none"
+  stem: str = "patch"
+  stem_kw: Mapping[str, Any] = encoder.NO_OPTIONS
+  posemb: str = "learn"
+  posemb_kw: Mapping[str, Any] = encoder.NO_OPTIONS
+  posemb_join: str = "add"
+  posemb_join_kw: Mapping[str, Any] = encoder.NO_OPTIONS
+  rep_size: int | bool = False
+  pool_type: str = "gap"
+  head_zeroinit: bool = True
+
+  @property
+  def join(self):  # posemb.Add or posemb.Lape
+    return posemb.get_join(self.posemb_join, self.posemb_join_kw)
+
+  @property
+  def lape(self):  # posemb.Lape or None
+    return self.join if isinstance(self.join, posemb.Lape) else None
+
+  @property
+  def has_cls(self) -> bool:
+    return self.pool_type == "tok"
+
+  @property
+  def cls_has_position(self) -> bool:
+    return self.has_cls and (self.lape is not None or self.join.cls)
+
+
+OPTIONS = tuple(field.name for field in dataclasses.fields(Config))
+# Options that do not change the function which given parameters compute.
+TRAINING_ONLY = (
+  "dropout",
+  "attn_dropout",
+  "stoch_depth",
+  "weight_init",
+  "head_zeroinit",
+  "scan",
+  "remat_policy",
+  "dtype_mm",
+  "attn_impl",
+)
+
+# What has options of its own: its table, and arguments that are not options.
+CHOICES = {
+  "stem": (stem.STEMS, stem.RESERVED),
+  "posemb": (posemb.POSEMBS, posemb.RESERVED),
+  "posemb_join": (posemb.JOINS, ()),
+  "block_ln": (placement.PLACEMENTS, encoder.RESERVED),
+  "norm": (norms.NORMS, norms.RESERVED),
+}
 
 
 class _Model(nn.Module):
   """See `Model`."""
 
-  num_classes: int | None = None
-  patch_size: tuple[int, int] = (16, 16)
-  width: int = 768
-  depth: int = 12
-  mlp_dim: int | None = None
-  num_heads: int = 12
-  stem_ln: str = "none"
-  conv_stem: tuple[int, int] | None = None
-  posemb: str = "learn"
-  posemb_join: str = "add"
-  block_ln: str = "sa=pre,mlp=pre"
-  norm: str = "layernorm"
-  gelu: str = "tanh"
-  qkv_bias: bool = True
-  rep_size: int | bool = False
-  dropout: float = 0.0
-  attn_dropout: float = 0.0
-  stoch_depth: float = 0.0
-  pool_type: str = "gap"
-  weight_init: str = "big_vision"
-  head_zeroinit: bool = True
-  scan: bool = False
-  remat_policy: str = "none"
-  dtype_mm: str = "float32"
-  attn_impl: str = "auto"
+  num_classes: int | None
+  config: Config
 
   @nn.compact
   def __call__(self, image, *, train=False):
@@ -84,125 +153,87 @@ class _Model(nn.Module):
       logits (batch, num_classes), the representation (batch, width) if
       `num_classes` is None, and a dict of every intermediate.
     """
-    out = {}
-    stem_norms = stem.Stem(self.stem_ln, dtype=self.dtype, name="stem")
-    x = out["stem"] = self.embed(image, stem_norms)  # (batch, h, w, width)
+    config, out = self.config, {}
+    ln = stem.StemNorms(config.stem_ln, dtype=config.dtype, name="stem")
+    embed = stem.bind(config.stem, config.stem_kw)
+    x = embed(image, ln.pre_embed, ln.post_embed, config)
+    out["stem"] = x  # (batch, rows / P, cols / P, width)
     grid = x.shape[1:3]
-    x = self.encode(x, stem_norms, out, deterministic=not train)
-    out["encoded"] = x
+    x = out["encoded"] = self.encode(x, ln, out, deterministic=not train)
 
-    patches = x[:, 1:] if self.pool_type == "tok" else x
+    patches = x[:, 1:] if config.has_cls else x
     x_2d = patches.reshape(x.shape[0], *grid, x.shape[-1])
-    x = out["head_input"] = heads.pool(
-      x,
-      self.pool_type,
-      mlp_dim=self.mlp_dim or 4 * self.width,
-      num_heads=self.num_heads,
-      gelu=self.gelu,
-      norm=norms.plain(self.norm),
-      dtype=self.dtype,
-    )
-    if self.rep_size:
-      rep_size = self.width if self.rep_size is True else self.rep_size
+    x = out["head_input"] = heads.pool(x, config)  # (batch, width)
+    if config.rep_size:
+      rep_size = config.width if config.rep_size is True else config.rep_size
       hidden = nn.Dense(rep_size, name="pre_logits")
       x, x_2d = nn.tanh(hidden(x)), nn.tanh(hidden(x_2d))
     out["pre_logits"], out["pre_logits_2d"] = x, x_2d
 
     if self.num_classes:
-      init = inits.get(self.weight_init).head
-      if self.head_zeroinit:
-        init = nn.initializers.zeros
-      head = nn.Dense(self.num_classes, kernel_init=init, name="head")
+      kernel_init = init.get(config.weight_init).head
+      if config.head_zeroinit:
+        kernel_init = nn.initializers.zeros
+      head = nn.Dense(self.num_classes, kernel_init=kernel_init, name="head")
       x = out["logits"] = head(x)
       out["logits_2d"] = head(x_2d)
     return x, out
 
-  @property
-  def dtype(self):
-    return jnp.dtype(self.dtype_mm)
+  def encode(self, x, ln, out, deterministic):
+    """Returns encoded tokens (batch, tokens, width) from a grid of patches.
 
-  def embed(self, image, stem_norms):
-    """Returns tokens (batch, rows, cols, width): x = LN(PE(LN(x)))."""
-    init = inits.get(self.weight_init).embedding
-    if self.conv_stem:
-      x = stem.ConvEmbedding(
-        self.width, *self.conv_stem, init, self.dtype, name="embedding"
-      )(image)
-    else:
-      x = stem.patchify(image, self.patch_size)  # (batch, h, w, P * P * 3)
-      x = stem_norms.before(x)
-      x = stem.PatchEmbedding(
-        self.width, self.patch_size, init, self.dtype, name="embedding"
-      )(x)
-    return stem_norms.after(x)
-
-  def encode(self, x, stem_norms, out, deterministic):
-    """Returns encoded tokens (batch, tokens, width) from a grid of them."""
+    Args:
+      x: (batch, rows, cols, width).
+      ln: the `stem.StemNorms`.
+      out: gains the intermediates.
+      deterministic: no dropout.
+    """
+    config = self.config
     n, h, w, width = x.shape
     x = x.reshape(n, h * w, width)
-    join = posemb_join.get(self.posemb_join)
-    lape = join if isinstance(join, posemb_join.Lape) else None
-    has_cls, late = self.pool_type == "tok", norms.joins_late(self.norm)
-    cls_row = has_cls and join.cls_row
-    pe = posemb.get(self, self.posemb, (h, w), width, cls_row)
+    inits = init.get(config.weight_init)
+    if config.posemb == "learn":
+      shape = (1, h * w + config.cls_has_position, width)
+      pe = self.param("pos_embedding", inits.posemb(width), shape)
+    else:
+      table = posemb.bind(config.posemb, config.posemb_kw)
+      pe = table((h, w), width, int(config.cls_has_position))
     cls = None
-    if has_cls:
-      init = inits.get(self.weight_init).cls
-      cls = self.param("cls", init, (1, 1, width))
+    if config.has_cls:
+      cls = self.param("cls", inits.cls, (1, 1, width))
       cls = jnp.tile(cls.astype(x.dtype), (n, 1, 1))
 
-    if cls_row:
+    if config.cls_has_position:
       x = jnp.concatenate([cls, x], axis=1)
-    if pe is not None and not lape:
+    if pe is not None and not config.lape:
       x = x + pe.astype(x.dtype)
-    x = out["with_posemb"] = stem_norms.after_posemb(x)
-    if has_cls and not cls_row and not late:
+    x = out["with_posemb"] = ln.post_posemb(x)
+    if config.has_cls and not (config.cls_has_position or config.cls_blocks):
       x = jnp.concatenate([cls, x], axis=1)  # (batch, 1 + h * w, width)
-    x = nn.Dropout(self.dropout)(x, deterministic)
+    x = nn.Dropout(config.dropout)(x, deterministic)
 
-    omega = None
-    if pe is not None and lape:
-      # In float32 or wider: it goes through one norm after another.
-      omega = pe.astype(jnp.promote_types(pe.dtype, x.dtype))
+    has_cls = config.has_cls and not config.cls_blocks
     x, out["encoder"] = encoder.Encoder(
-      depth=self.depth,
-      block=self.block(lape),
-      stoch_depth=self.stoch_depth,
-      scan=self.scan,
-      remat_policy=self.remat_policy,
-      name="Transformer",
+      config, positions=self.block_positions(), name="Transformer"
     )(
       x,
       deterministic,
-      layout=base.Layout(self.num_heads, (h, w), has_cls and not late),
-      omega=omega,
-      late_cls=cls if late else None,
+      tokens=norms.TokenGrid(config.num_heads, (h, w), has_cls),
+      # In float32 or wider: they go through one norm after another.
+      positions=pe.astype(jnp.promote_types(pe.dtype, x.dtype))
+      if config.lape and pe is not None
+      else None,
+      late_cls=cls if config.cls_blocks else None,
     )
     return x
 
-  def block(self, lape):
-    return encoder.Block(
-      mlp_dim=self.mlp_dim or 4 * self.width,
-      num_heads=self.num_heads,
-      block_ln=self.block_ln,
-      norm=self.norm,
-      dropout=self.dropout,
-      attn_dropout=self.attn_dropout,
-      gelu=self.gelu,
-      qkv_bias=self.qkv_bias,
-      weight_init=self.weight_init,
-      relative=posemb.is_relative(self.posemb),
-      lape=lape,
-      dtype=self.dtype,
-      attn_impl=self.attn_impl,
-    )
-
-
-OPTIONS = tuple(
-  f.name
-  for f in dataclasses.fields(_Model)
-  if f.name not in ("num_classes", "parent", "name")
-)
+  def block_positions(self):
+    """Returns what blocks do about positions: None in a plain model."""
+    config, relative = self.config, self.config.posemb == "rpe"
+    if not config.lape and not relative:
+      return None
+    eps = norms.epsilon(config.norm, config.norm_kw)
+    return posemb.BlockPositions(config.lape, relative, eps)
 
 
 def Model(num_classes=None, *, variant=None, **kw) -> nn.Module:
@@ -214,30 +245,8 @@ def Model(num_classes=None, *, variant=None, **kw) -> nn.Module:
   Args:
     num_classes: size of the head; None leaves the head out.
     variant: size and patch, such as `"B/16"`; see `VARIANTS` and, for
-      `"lite-7/4"` and the like, `compact`.
-    **kw: any of `OPTIONS`; they win over `variant`. Where one of them has
-      options of its own, they follow its name: `norm="dtn,cls=late"`.
-      stem_ln: one of `stem.STEM_LN`.
-      conv_stem: (kernel size, layers) of `stem.ConvEmbedding`, which replaces
-        the patch embedding.
-      posemb: one of `posemb.KINDS`.
-      posemb_join: one of `posemb_join.JOINS`.
-      block_ln: where the blocks normalize, see `placement.get`.
-      norm: what they normalize with, one of `norms.NORMS`.
-      gelu: one of `mlp.GELUS`.
-      qkv_bias: whether query, key and value have biases.
-      rep_size: width of a tanh layer before the head; True: the model's width.
-      dropout, attn_dropout, stoch_depth: rates; stochastic depth grows
-        linearly from 0 in the first block to `stoch_depth` in the last.
-      pool_type: one of `heads.POOL_TYPES`.
-      weight_init: one of `inits.INITS`.
-      head_zeroinit: start the head's kernel at zero.
-      scan: stack all blocks' parameters and compile the block once.
-      remat_policy: one of `encoder.REMAT_POLICIES`, jax.checkpoint_policies'
-        names: what the backward pass keeps instead of recomputing it.
-      dtype_mm: of matrix products and the residual stream.
-      attn_impl: one of `attn_impl.IMPLS`: cuDNN's fused attention wherever it
-        works, XLA's, or cuDNN's or an error.
+      `"lite-7/4"` and the like, `COMPACT_VARIANTS`.
+    **kw: fields of `Config`; they win over `variant`.
 
   Raises:
     ValueError: on an unknown variant, option or value, naming the nearest,
@@ -248,39 +257,44 @@ def Model(num_classes=None, *, variant=None, **kw) -> nn.Module:
       raise ValueError(
         errors.unknown("model option", key, ["variant", *OPTIONS])
       )
-  options = {**decode_variant(variant), **kw}
-  for key in ("patch_size", "conv_stem"):
-    if options.get(key):
-      options[key] = tuple(options[key])
-  model = _Model(num_classes, **options)
-  stem.get_norms(model.stem_ln)
-  heads.check_pool_type(model.pool_type)
-  posemb.get_kind(model.posemb)
-  posemb_join.get(model.posemb_join)
-  placement.get(model.block_ln)
-  norms.make(model.norm)
-  mlp.check_gelu(model.gelu)
-  inits.get(model.weight_init)
-  encoder.check_remat_policy(model.remat_policy)
-  attn_impl.check(model.attn_impl)
-  combinations.check(model)
-  return model
+  options = _merge(decode_variant(variant), kw)
+  options["mlp_dim"] = options.get("mlp_dim") or 4 * options.get("width", 768)
+  if "patch_size" in options:
+    options["patch_size"] = tuple(options["patch_size"])
+  config = Config(**options)
+  _check(config)
+  return _Model(num_classes, config)
 
 
-def decode_variant(variant: str | None) -> dict:
+def _merge(base, kw):
+  """Returns the options `base`, replaced by those given in `kw`.
+
+  Options of a choice (`norm_kw`) are replaced one by one, unless another choice
+  (`norm`) has been made: then those in `base` do not apply.
+  """
+  result = {**base, **kw}
+  for choice in CHOICES:
+    key = f"{choice}_kw"
+    before = base.get(choice, getattr(Config, choice))
+    kept = base.get(key, {}) if kw.get(choice, before) == before else {}
+    result[key] = flax.core.freeze({**kept, **dict(kw.get(key) or {})})
+  return result
+
+
+def decode_variant(variant: str | None) -> dict[str, Any]:
   """Returns the options that a variant such as "B/16" stands for."""
   if variant is None:
     return {}
   size, _, patch = variant.partition("/")
-  if size in compact.VARIANTS:
-    options = dict(compact.VARIANTS[size])
+  if size in COMPACT_VARIANTS:
+    options = dict(COMPACT_VARIANTS[size])
     if size.startswith("cct"):
-      return {**options, "conv_stem": compact.conv_stem(variant, patch)}
+      return {**options, "stem": "conv", "stem_kw": _conv_stem(variant, patch)}
   elif size in VARIANTS:
     keys = ("width", "depth", "mlp_dim", "num_heads")
     options = dict(zip(keys, VARIANTS[size], strict=True))
   else:
-    known = [*VARIANTS, *compact.VARIANTS]
+    known = [*VARIANTS, *COMPACT_VARIANTS]
     raise ValueError(errors.unknown("variant", size, known))
   if patch:
     if not patch.isdigit() or not int(patch):
@@ -290,3 +304,102 @@ def decode_variant(variant: str | None) -> dict:
       )
     options["patch_size"] = (int(patch), int(patch))
   return options
+
+
+def _conv_stem(variant, text):
+  """Returns the options of the stem in "cct-7/3x1"."""
+  kernel_size, _, num_layers = text.partition("x")
+  if not kernel_size.isdigit() or not num_layers.isdigit():
+    raise ValueError(
+      f"The part of variant {variant!r} after the slash must be the kernel "
+      "size and the number of convolutions, as in 'cct-7/3x1'."
+    )
+  return {"kernel_size": int(kernel_size), "num_layers": int(num_layers)}
+
+
+def options(model: nn.Module) -> dict[str, Any]:
+  """Returns which function a model's parameters compute.
+
+  `Model(**options(model))` is that function again. Two models whose options are
+  equal compute the same function of the same parameters.
+
+  Args:
+    model: made by `Model`.
+
+  Returns:
+    JSON-able: num_classes and all fields of `Config` but `TRAINING_ONLY`, the
+    `*_kw` with their defaults.
+  """
+  config = model.config
+  result = {
+    key: getattr(config, key) for key in OPTIONS if key not in TRAINING_ONLY
+  }
+  result["patch_size"] = list(config.patch_size)
+  for key, (table, reserved) in CHOICES.items():
+    function = registry.lookup(key, getattr(config, key), table)
+    defaults = registry.defaults(function, reserved)
+    result[f"{key}_kw"] = defaults | dict(result[f"{key}_kw"])
+  return {"num_classes": model.num_classes, **result}
+
+
+def _check(config):
+  """Raises ValueError on unknown values, and on those that exclude others."""
+  ln = stem.get_ln(config.stem_ln)
+  stem.bind(config.stem, config.stem_kw)
+  posemb.bind(config.posemb, config.posemb_kw)
+  _, fields = encoder.bind_block(config)
+  norms.bind(config.norm, config.norm_kw)
+  init.get(config.weight_init)
+  encoder.remat(encoder.EncoderBlock, config.remat_policy)
+  for key, known in {
+    "pool_type": heads.POOL_TYPES,
+    "gelu": encoder.GELUS,
+    "attn_impl": attention.IMPLS,
+  }.items():
+    if getattr(config, key) not in known:
+      raise ValueError(errors.unknown(key, getattr(config, key), known))
+
+  if ln.ln1_after_posemb and (config.lape or config.posemb == "rpe"):
+    option = "posemb_join='lape'" if config.lape else "posemb='rpe'"
+    raise ValueError(
+      f"stem_ln={config.stem_ln!r} normalizes the sum of tokens and positions, "
+      f"which {option} never forms. Use stem_ln='post'."
+    )
+  if config.stem == "conv" and ln.ln0:
+    raise ValueError(
+      f"stem_ln={config.stem_ln!r} normalizes flattened patches, but a "
+      "convolutional stem (variant 'cct-…') has none. Use stem_ln='post', or "
+      "a variant with patches such as 'cvt-7/4'."
+    )
+  where = fields.get("placement", placement.Placement())
+  if config.lape and "pre" not in where.sa:
+    raise ValueError(
+      "posemb_join='lape' adds positions to the normalized tokens that the "
+      f"attention sees, but block_ln={config.block_ln!r} does not normalize "
+      "there. Use sa='pre' or 'pre+post' in block_ln_kw."
+    )
+  if config.cls_blocks is not None:
+    _check_cls_blocks(config)
+
+
+def _check_cls_blocks(config):
+  """Checks what a class token that joins late cannot be combined with."""
+  wrong = {
+    f"pool_type={config.pool_type!r}: only 'tok' has a class token": (
+      not config.has_cls
+    ),
+    f"depth={config.depth}: expected 0 < cls_blocks < depth": (
+      not 0 < config.cls_blocks < config.depth
+    ),
+    "scan=True: there are two kinds of blocks, which cannot be scanned": (
+      config.scan
+    ),
+    f"posemb_join={config.posemb_join!r}: a class token that joins late has no "
+    "position": config.cls_has_position,
+  }
+  if problems := [text for text, is_wrong in wrong.items() if is_wrong]:
+    raise ValueError(
+      f"cls_blocks={config.cls_blocks} does not go with {'; '.join(problems)}. "
+      "Change that, or leave cls_blocks out: the class token is then there "
+      "from the first block on."
+    )

@@ -5,10 +5,9 @@ gradients of the sum of squared logits; see `OPTIONS`.
 """
 
 import itertools
+import json
 import pathlib
 import re
-import subprocess
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -353,8 +352,9 @@ def test_evaluation_is_deterministic_and_training_needs_a_generator():
 
 def test_variants_and_options():
   model = vit.Model(variant="S/32", depth=2, patch_size=[4, 8])
-  assert (model.width, model.mlp_dim, model.num_heads) == (384, 1536, 6)
-  assert (model.depth, model.patch_size) == (2, (4, 8))
+  config = model.config
+  assert (config.width, config.mlp_dim, config.num_heads) == (384, 1536, 6)
+  assert (config.depth, config.patch_size) == (2, (4, 8))
   assert vit.decode_variant("S/32")["patch_size"] == (32, 32)
   assert "patch_size" not in vit.decode_variant("S")
   hash(model)  # Linen's requirement
@@ -385,17 +385,22 @@ def test_sizes_that_do_not_divide():
     shapes(vit.Model(5, **{**SIZE, "num_heads": 3}))
 
 
-def test_import_is_light():
-  code = (
-    "import sys, dpn.models.vit; "
-    "print({'tensorflow', 'torch', 'cv2', 'tensorflow_datasets'} "
-    "& sys.modules.keys())"
-  )
-  done = subprocess.run(
-    [sys.executable, "-c", code],
-    cwd=pathlib.Path(__file__).parents[2],
-    capture_output=True,
-    text=True,
-    check=True,
-  )
-  assert done.stdout == "set()\n"
+def test_options_say_which_function_a_model_computes():
+  kw = {"norm": "dtn", "norm_kw": {"cls": "layernorm"}, "pool_type": "tok"}
+  model = vit.Model(5, variant="mu/8", stem_ln="dpn", dropout=0.1, **kw)
+  options = json.loads(json.dumps(vit.options(model)))
+  assert options == vit.options(vit.Model(**options))
+  assert options["norm_kw"]["cls"] == "layernorm"
+  assert options["norm_kw"]["pool_grid"] == 14  # a default, said
+  assert "dropout" not in options
+  other = vit.options(vit.Model(5, variant="mu/8", stem_ln="dpn"))
+  assert {k for k in options if options[k] != other[k]} == {
+    *("norm", "norm_kw", "pool_type")
+  }
+
+
+def test_options_of_a_choice_replace_those_of_the_variant():
+  kw = lambda **options: vit.Model(variant="lite-7/4", **options).config.norm_kw
+  assert kw() == {"eps": 1e-5}
+  assert kw(norm="layernorm", norm_kw={"eps": 0.1}) == {"eps": 0.1}
+  assert kw(norm="dtn", norm_kw={}) == {}

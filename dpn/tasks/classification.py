@@ -10,7 +10,6 @@ import jax.numpy as jnp
 
 from dpn import errors, losses, mixing, trees
 from dpn.models import vit
-from dpn.weights import model_options
 
 MODELS = {"vit": vit.Model}
 MIXUP = ("p", "cutmix_p", "switch_prob", "fold_in", "scope")
@@ -138,7 +137,7 @@ class Classification:
     return self.model.apply(variables, batch["image"])
 
   def model_options(self):
-    return model_options.options(self.model)
+    return vit.options(self.model)
 
   def grad_norms(self, grads):
     """Returns the norms of the embedding and of each block.

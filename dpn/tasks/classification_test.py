@@ -108,7 +108,7 @@ def test_make_reads_the_config():
   mix = {"p": 0.2, "scope": "device", "fold_in": None}
   config = {**CONFIG, "loss": "softmax_xent", "mixup": mix}
   task = tasks.make({**config, "init_head_bias": -2.0}, batch_shards=3)
-  assert task.model.width == 32
+  assert task.model.config.width == 32
   assert task.model.num_classes == 3
   got = (task.loss, task.mixup_p, task.mixup_groups, task.init_head_bias)
   assert got == ("softmax_xent", 0.2, 3, -2.0)

@@ -14,11 +14,10 @@ import numpy as np
 from dpn.weights import (
   checkpoint,
   metadata,
-  model_options,
   torch_names,
   vit_params,
 )
-from dpn.weights.vit_params import VitParams
+from dpn.weights.vit_params import VitParams, posemb_table
 
 DOCS = "docs/checkpoints.md"
 TIMM_GELUS = {"tanh": "gelu_tanh", "exact": "gelu"}
@@ -29,7 +28,8 @@ _PLAIN = {
   "norm": ["layernorm"],
   "posemb_join": ["add"],
   "block_ln": ["placement"],
-  "block_ln_kw": [{"sa": "pre", "mlp": "pre"}],
+  "block_ln_kw": [{"sa": "pre", "mlp": "pre", "post": "branch"}],
+  "cls_blocks": [None],
 }
 # Stems whose LayerNorms can be named elsewhere; the others are not LayerNorms,
 # or stand behind the sum with the positions.
@@ -44,7 +44,7 @@ SUPPORTED = {
     **_PLAIN,
     "stem_ln": ["none"],
     "posemb": ["learn", "sincos2d"],
-    "posemb_join_kw": [{"cls_row": False}],
+    "posemb_join_kw": [{"cls": False}],
     "norm_kw": [{"eps": 1e-6}],
     "gelu": ["tanh"],
     "qkv_bias": [True],
@@ -144,7 +144,7 @@ def _timm(model, no_embed_class):
   if no_embed_class and model.cls_row:
     raise ValueError(
       "--no_embed_class: the class token of this model has a position of its "
-      "own (posemb_join_kw={'cls_row': True}). Leave the flag out."
+      "own (posemb_join_kw={'cls': True}). Leave the flag out."
     )
   arrays, notes = _in_torch_names(model, "timm", row)
   args, more = _timm_args(model, no_embed_class)
@@ -284,7 +284,7 @@ def _in_torch_names(model, to, row):
         f"posemb={model.options['posemb']!r} has no parameters; to write its "
         "table, add --resolution with the size of the images in pixels."
       )
-    arrays["pos_embedding"] = model_options.posemb_table(
+    arrays["pos_embedding"] = posemb_table(
       model.options, model.grid, model.cls_row
     )
   if row and not model.cls_row:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from dpn.models import vit
-from dpn.weights import checkpoint, load, model_options, testing
+from dpn.weights import checkpoint, load, testing
 from scripts import convert
 
 torch = pytest.importorskip("torch")
@@ -26,10 +26,10 @@ IMAGE = testing.IMAGE
 TENSOR = torch.from_numpy(IMAGE.transpose(0, 3, 1, 2).copy())
 MODELS = {
   "tok": {"pool_type": "tok"},
-  "dpn": {"pool_type": "tok", "stem_ln": "dpn", "norm": "layernorm,eps=1e-6"},
+  "dpn": {"pool_type": "tok", "stem_ln": "dpn"},
   "post": {"pool_type": "gap", "stem_ln": "post", "gelu": "exact"},
   "map": {"pool_type": "map", "gelu": "exact"},
-  "rows": {"pool_type": "tok", "posemb_join": "add,cls_row=true"},
+  "rows": {"pool_type": "tok", "posemb_join_kw": {"cls": True}},
 }
 
 
@@ -166,7 +166,7 @@ def test_timm_in_ours(tmp_path, args, dtype):
   target = str(tmp_path / "x.safetensors")
   convert.convert(str(folder), target, "ours")
   said = json.loads(testing.metadata(target)["model"])
-  ours = model_options.make(said)
+  ours = vit.Model(**said)
   params = load.load(target, testing.shapes_of(ours), options=said)
   with torch.no_grad():
     check(jax.jit(ours.apply)({"params": params}, IMAGE)[0], model(TENSOR))

@@ -31,7 +31,11 @@ def test_fixed_positions_are_written_out(tmp_path):
 @pytest.mark.parametrize(
   "options",
   [
-    {"conv_stem": (3, 2), "pool_type": "seq"},
+    {
+      "stem": "conv",
+      "stem_kw": {"kernel_size": 3, "num_layers": 2},
+      "pool_type": "seq",
+    },
     {"posemb": "rpe", "posemb_join": "lape", "pool_type": "tok"},
   ],
 )

@@ -4,18 +4,25 @@ import numpy as np
 import pytest
 
 from dpn import trees
-from dpn.weights import load, model_options, testing, vit_params
+from dpn.models import vit
+from dpn.weights import load, testing, vit_params
 
 
-@pytest.mark.parametrize("join", ["lape", "add,cls_row=true"])
+@pytest.mark.parametrize(
+  "join",
+  [
+    {"posemb_join": "lape"},
+    {"posemb_join": "add", "posemb_join_kw": {"cls": True}},
+  ],
+)
 @pytest.mark.parametrize("compare", [False, True])
 def test_a_kept_row_of_the_class_token_is_not_resized(tmp_path, join, compare):
   rows = np.random.RandomState(1).randn(1, 10, 16).astype(np.float32)
-  wanted = testing.shapes(20, 20, posemb_join=join)
-  flat = trees.flatten(testing.sevens(testing.shapes(12, 12, posemb_join=join)))
+  wanted = testing.shapes(20, 20, **join)
+  flat = trees.flatten(testing.sevens(testing.shapes(12, 12, **join)))
   path = testing.write(tmp_path, flat | {"pos_embedding": rows})
-  model = testing.make(posemb_join=join)
-  kw = {"options": model_options.options(model)} if compare else {}
+  model = testing.make(**join)
+  kw = {"options": vit.options(model)} if compare else {}
   got = load.load(path, wanted, **kw)
   np.testing.assert_array_equal(got["pos_embedding"][:, 0], rows[:, 0])
   np.testing.assert_allclose(
@@ -35,13 +42,12 @@ def test_oblong_grid_with_a_row_for_the_class_token(tmp_path):
   np.testing.assert_array_equal(got["cls"], flat["cls"] + rows[:, :1])
 
 
-@pytest.mark.parametrize(
-  "block_ln", ["sa=post,mlp=pre", "sa=post,mlp=pre+post"]
-)
-def test_our_own_names_are_not_renumbered(tmp_path, block_ln):
-  want = testing.sevens(testing.shapes(block_ln=block_ln))
+@pytest.mark.parametrize("mlp", ["pre", "pre+post"])
+def test_our_own_names_are_not_renumbered(tmp_path, mlp):
+  kw = {"block_ln_kw": {"sa": "post", "mlp": mlp}}
+  want = testing.sevens(testing.shapes(**kw))
   path = testing.write(tmp_path, trees.flatten(want))
-  got = load.load(path, testing.shapes(block_ln=block_ln))
+  got = load.load(path, testing.shapes(**kw))
   testing.assert_equal(got, trees.flatten(want))
 
 

@@ -7,7 +7,7 @@ import pytest
 import safetensors.numpy
 
 from dpn.models import vit
-from dpn.weights import files, metadata, model_options, pixels
+from dpn.weights import files, metadata, pixels
 
 SIZE = {"width": 16, "depth": 1, "num_heads": 2, "patch_size": (4, 4)}
 HALF = pixels.Pixels((0.5,), (0.5,))
@@ -26,7 +26,7 @@ def write(tmp_path, metadata=None, **beside):
 
 
 def test_metadata_comes_back(tmp_path):
-  options = model_options.options(vit.Model(3, **SIZE, stem_ln="dpn"))
+  options = vit.options(vit.Model(3, **SIZE, stem_ln="dpn"))
   said = metadata.metadata(options, HALF, "timm", cls_row=False)
   got = read(write(tmp_path, said), "timm")
   assert got.options == json.loads(json.dumps(options))
@@ -67,7 +67,7 @@ def test_gelu_by_architecture_of_timm(tmp_path, name, gelu):
 
 
 def check(file, model, values=None, **kw):
-  options = model_options.options(model)
+  options = vit.options(model)
   differences = metadata.differences(file, options, values)
   metadata.check("x", file, differences, **kw)
 
@@ -97,7 +97,7 @@ def test_heads_by_architecture_of_timm(tmp_path):
 
 
 def test_what_is_assumed(tmp_path):
-  options = model_options.options(vit.Model(3, **SIZE))
+  options = vit.options(vit.Model(3, **SIZE))
   got = read(write(tmp_path), "timm")
   assert metadata.assumed(got, options) == ["pool_type='gap'", "num_heads=2"]
   got = read(write(tmp_path), "ours")
@@ -181,7 +181,7 @@ def test_all_differences_come_with_their_options():
 
 def test_options_that_parameters_show_may_differ_with_them():
   plain = vit.Model(3, **SIZE)
-  there = metadata.ModelMetadata("ours", model_options.options(plain), HALF)
+  there = metadata.ModelMetadata("ours", vit.options(plain), HALF)
   dpn = vit.Model(7, **SIZE, stem_ln="dpn")  # on top of a plain one
   check(
     there,
@@ -205,7 +205,7 @@ def test_options_that_parameters_show_may_differ_with_them():
 )
 def test_options_without_parameters(option, there, here):
   model = vit.Model(3, **SIZE, **{option: there})
-  file = metadata.ModelMetadata("ours", model_options.options(model))
+  file = metadata.ModelMetadata("ours", vit.options(model))
   check(file, model)
   with pytest.raises(
     ValueError, match=f"{option}: {there} in the file, {here}"

@@ -95,7 +95,7 @@ def has_row(options: Mapping[str, Any]) -> bool:
   if options["pool_type"] != "tok":
     return False
   lape = options.get("posemb_join") == "lape"
-  return lape or options.get("posemb_join_kw", {}).get("cls_row", False)
+  return lape or options.get("posemb_join_kw", {}).get("cls", False)
 
 
 def tokens(flat: Mapping[str, Any], cls_row: bool | None) -> int | None:

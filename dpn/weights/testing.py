@@ -38,7 +38,7 @@ TORCH = {
   "num_heads": 2,
   "patch_size": (3, 3),
 }
-EXACT = {"gelu": "exact", "norm": "layernorm,eps=1e-6"}
+EXACT = {"gelu": "exact"}
 # As the models were made, see the README in testdata.
 OPTIONS = {
   "tok": {**BIG_VISION, "pool_type": "tok", "rep_size": True},
@@ -51,7 +51,7 @@ OPTIONS = {
     **TORCH,
     "pool_type": "tok",
     "gelu": "exact",
-    "norm": "layernorm,eps=1e-12",
+    "norm_kw": {"eps": 1e-12},
   },
   "hf_model": {
     **TORCH,

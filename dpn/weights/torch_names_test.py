@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
+from dpn.models import vit
 from dpn.weights import (
   legacy,
   load,
-  model_options,
   options_from_params,
   testing,
   torch_names,
@@ -25,7 +25,7 @@ def test_their_files_give_their_logits(tmp_path, kind):
   params = load.load(
     testing.write_torch(tmp_path, kind),
     testing.shapes_of(model),
-    options=model_options.options(model),
+    options=vit.options(model),
   )
   logits, _ = jax.jit(model.apply)({"params": params}, testing.IMAGE)
   np.testing.assert_allclose(
@@ -120,9 +120,7 @@ def test_layer_scale_is_folded(tmp_path):
   assert torch_names.has_layer_scale(flat, "timm")
   model = testing.make("timm_tok")
   path = testing.write_torch(tmp_path, "timm_tok", flat)
-  params = load.load(
-    path, testing.shapes_of(model), options=model_options.options(model)
-  )
+  params = load.load(path, testing.shapes_of(model), options=vit.options(model))
   logits, _ = jax.jit(model.apply)({"params": params}, testing.IMAGE)
   np.testing.assert_allclose(
     logits, testing.GOLDEN["timm_tok/logits"], rtol=1e-4, atol=1e-5
@@ -211,15 +209,14 @@ def test_first_norm_is_in_the_order_of_a_convolution():
 @pytest.mark.parametrize("kind", testing.LIBRARIES)
 def test_options_inferred_from_shapes(kind):
   flat = torch_names.to_ours(testing.golden(kind), kind.partition("_")[0], 2)
-  model = testing.make(kind)
+  options = vit.options(testing.make(kind))
   for scanned in (False, True):
     found = options_from_params.options(
       legacy.match_scan(flat, {"encoderblock/x": 0} if scanned else {})
     )
     for name, value in found.items():
-      want = getattr(model, name)
-      want = want and 8 if name == "rep_size" else want
-      assert value == (list(want) if name == "patch_size" else want), name
+      want = options[name]
+      assert value == (want and 8 if name == "rep_size" else want), name
 
 
 def test_heads_by_variant():

@@ -8,12 +8,12 @@ from typing import Any
 import jax
 import numpy as np
 
+from dpn.models import posemb, vit
 from dpn.weights import (
   files,
   legacy,
   load,
   metadata,
-  model_options,
   options_from_params,
   torch_names,
 )
@@ -83,7 +83,8 @@ def read(path: str, overrides: Mapping[str, Any]) -> VitParams:
   if cls_row is None and "posemb_join" in told:
     cls_row = options_from_params.has_row(options)
   if "pos_embedding" in flat and "posemb" not in overrides:
-    options["posemb"] = "learn"  # fixed ones are written out for PyTorch
+    # Other libraries' files have fixed ones written out.
+    options |= {"posemb": "learn", "posemb_kw": {}}
   arrays, options = _matched(path, flat, options, cls_row)
   notes = _notes(source, file, options, arrays)
   if torch_names.has_layer_scale(source.arrays, file.layout):
@@ -138,7 +139,7 @@ def _naming(path):
 def _matched(path, flat, options, cls_row):
   """Returns arrays as a model of these options has them, and all options."""
   try:
-    model = model_options.make(options)
+    model = vit.Model(**options)
     rows, cols = _patch_px(options)
     grid = options_from_params.grid(flat, cls_row)
     channels = options_from_params.channels(flat)
@@ -150,7 +151,7 @@ def _matched(path, flat, options, cls_row):
       f"An option of the model has a value of another type ({error}). Check "
       "--set, for example patch_size=[16,16]."
     ) from error
-  options = model_options.options(model)
+  options = vit.options(model)
   loaded, _ = load.match(
     path,
     flat,
@@ -167,6 +168,21 @@ def _patch_px(options):
   if options.get("stem", "patch") == "conv":
     return (2 ** options["stem_kw"]["num_layers"],) * 2
   return tuple(options["patch_size"])
+
+
+def posemb_table(
+  options: Mapping[str, Any], grid: tuple[int, int], cls: bool
+) -> np.ndarray | None:
+  """Returns fixed positions (1, tokens, width), None if they are not.
+
+  Args:
+    options: of the model.
+    grid: (rows, cols) of patches.
+    cls: whether a first row is for the class token.
+  """
+  table = posemb.bind(options["posemb"], options.get("posemb_kw"))
+  x = table and table(grid, options["width"], int(cls))
+  return None if x is None else np.asarray(x)
 
 
 def _notes(source, file, options, arrays):

@@ -4,17 +4,31 @@
 op names come from the table below, arguments are literals, and both are
 checked when the config is read. Empty ops (`a||b`) are skipped, so a config may
 leave one out by formatting in an empty string.
+
+Ops of your own stand in a module with a table `OPS`, which a config names in
+`config.pp_modules = ["mypkg.ops"]`; see `op` for what an op is:
+
+    from input_pipeline.pp import op
+
+
+    @op.on_key
+    def invert(top: int = 255):
+      return lambda image: top - image
+
+
+    OPS = {"invert": invert}
 """
 
 import ast
 import inspect
-import io
-import tokenize
+import re
+from collections.abc import Sequence
 
 import numpy as np
 
-from dpn import errors
+from dpn import errors, registry
 from input_pipeline.pp import (
+  lazy_image,
   op,
   ops_deit,
   ops_general,
@@ -22,10 +36,7 @@ from input_pipeline.pp import (
   ops_randaug,
   ops_timm,
   ops_vtab,
-  pending,
 )
-
-_PREFIX = "_|"
 
 OPS = {
   **ops_general.OPS,
@@ -35,19 +46,51 @@ OPS = {
   **ops_timm.OPS,
   **ops_vtab.OPS,
 }
+# big_vision's modules, whose ops are always there.
+_BUILT_IN = ("archive.randaug", "ops_general", "ops_image", "ops_text")
+_added = []
+
+_PREFIX = "_|"
+# Strings, and bars with no op before the next one or the end.
+_EMPTY_OP = re.compile(r"""'[^']*'|"[^"]*"|\|(?=[\s|]*(?:\||$))""")
 
 
-def make(spec: str | None) -> "Preprocess":
+def add_modules(modules: Sequence[str]):
+  """Makes the ops of `config.pp_modules` known to every string from now on.
+
+  Args:
+    modules: importable names; each has a table `OPS` of factories by name.
+
+  Raises:
+    ValueError: there is no such module, it has no `OPS`, or an op of that name
+      is there already.
+  """
+  for module in modules:
+    if module in _BUILT_IN or module in _added:
+      continue
+    ops = registry.import_path("pp_modules", f"{module}:OPS")
+    if taken := sorted(ops.keys() & OPS.keys()):
+      raise ValueError(
+        f"pp_modules: {module} defines {', '.join(taken)}, which exist "
+        "already. Choose other names."
+      )
+    OPS.update(ops)
+    _added.append(module)
+
+
+def make(spec: str | None, modules: Sequence[str] = ()) -> "Preprocess":
   """Returns the function that `spec` describes.
 
   Args:
     spec: ops joined by `|`, each a name or a call with literal arguments; None
       or an empty string is the identity.
+    modules: where to find more ops, see `add_modules`.
 
   Raises:
     ValueError: the string cannot be parsed, an op is unknown, or its arguments
       do not fit; the message shows where.
   """
+  add_modules(modules)
   return Preprocess(spec or "")
 
 
@@ -57,9 +100,8 @@ class Preprocess:
   def __init__(self, spec: str):
     self.spec = spec
     self._ops = [
-      (ast.unparse(node), _build(node, spec)) for node in _split(spec)
+      (ast.unparse(node), *_build(node, spec)) for node in _split(spec)
     ]
-    self._steps = list(_with_pixels(self._ops))
 
   def __call__(
     self, example: op.Example, rng: np.random.Generator
@@ -70,40 +112,27 @@ class Preprocess:
       ValueError: an op failed; the message names it and what it was given.
     """
     example = dict(example)
-    for text, fn in self._steps:
+    for text, takes_lazy, fn in self._ops:
       try:
+        if not takes_lazy:
+          example = _materialize(example)
         example = fn(example, rng)
       except Exception as error:
         raise ValueError(
           f"Preprocessing op {text} failed on {_summary(example)}: {error}"
           f"{_hint(text, example)}"
         ) from error
-    return example
+    return _materialize(example)
 
   def __reduce__(self):
-    return make, (self.spec,)
+    return make, (self.spec, tuple(_added))
 
   def __repr__(self):
     return f"pp.make({self.spec!r})"
 
 
-def _with_pixels(ops):
-  """Yields the ops; before those that need arrays, what computes them."""
-  pending_from = None
-  for text, fn in ops:
-    name = text.partition("(")[0]
-    if name in ops_image.GIVE_PENDING:
-      pending_from = text
-    elif pending_from and name not in ops_image.TAKE_PENDING:
-      yield pending_from, _compute
-      pending_from = None
-    yield text, fn
-  if pending_from:
-    yield pending_from, _compute
-
-
-def _compute(example, _):
-  return {key: pending.whole(value) for key, value in example.items()}
+def _materialize(example):
+  return {key: lazy_image.materialize(x) for key, x in example.items()}
 
 
 def _split(spec: str) -> list[ast.expr]:
@@ -129,32 +158,15 @@ def _split(spec: str) -> list[ast.expr]:
 
 
 def _without_empty_ops(spec: str) -> str:
-  """Returns `spec` on one line, every bar that joins nothing made a blank."""
-  chars = [" " if c in "\r\n" else c for c in spec]
-  text = f"({''.join(chars)})"
-  depth, bar, after_op = 0, None, False
-  try:
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-      depth += (token.string in "([{") - (token.string in ")]}")
-      if depth == 0:
-        break
-      if token.string == "|" and depth == 1:
-        column = token.start[1] - 1
-        if after_op:
-          bar, after_op = column, False
-        else:
-          chars[column] = " "
-      elif token.start[1] > 0:
-        after_op = True
-  except tokenize.TokenError:
-    return "".join(chars)  # Parsing will say what is wrong, and where.
-  if bar is not None and not after_op:
-    chars[bar] = " "
-  return "".join(chars)
+  """Returns `spec` on one line, bars that join nothing replaced by blanks."""
+  blank = lambda match: match[0] if len(match[0]) > 1 else " "
+  text = _EMPTY_OP.sub(blank, re.sub(r"[\r\n]", " ", spec))
+  first = len(text) - len(text.lstrip("| \t"))
+  return " " * first + text[first:]
 
 
-def _build(node: ast.expr, spec: str) -> op.Op:
-  """Returns the op that one call, or one name, asks for."""
+def _build(node: ast.expr, spec: str) -> tuple[bool, op.Op]:
+  """Returns whether an op takes lazy images, and the op."""
   call = node if isinstance(node, ast.Call) else ast.Call(node, [], [])
   if not isinstance(call.func, ast.Name):
     raise _error(
@@ -175,7 +187,8 @@ def _build(node: ast.expr, spec: str) -> op.Op:
     kwargs[keyword.arg] = _literal(keyword.value, name, spec)
   try:
     signature.bind(*args, **kwargs)
-    return OPS[name](*args, **kwargs)
+    takes_lazy = getattr(OPS[name], "takes_lazy", False)
+    return takes_lazy, OPS[name](*args, **kwargs)
   except (TypeError, ValueError) as error:
     message = f"{name}: {error} Signature: {name}{signature}."
     raise _error(spec, message, _column(node, spec)) from error
@@ -216,7 +229,7 @@ def _summary(example: op.Example) -> str:
   for key, value in example.items():
     if isinstance(value, np.ndarray):
       parts.append(f"{key}: {value.dtype}{value.shape}")
-    elif isinstance(value, pending.Pending):
+    elif isinstance(value, lazy_image.LazyImage):
       parts.append(f"{key}: image {value.shape}")
     elif isinstance(value, bytes):
       parts.append(f"{key}: {len(value)} bytes")

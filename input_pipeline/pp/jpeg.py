@@ -25,10 +25,10 @@ def open_stream(data: bytes):
   installed, or because this is no JPEG, one with four colours, or one without
   an end, which OpenCV may find to be damaged.
   """
-  if not (data.startswith(_START) and data.endswith(_END)):
+  if not (isinstance(data, bytes) and data.startswith(_START)):
     return None
   library = _library()
-  if library is None:
+  if library is None or not data.endswith(_END):
     return None
   try:
     stream = library.CodeStream(data)

@@ -35,6 +35,12 @@ def on_key_random(factory: Callable) -> Callable[..., Op]:
   return _keyed(factory, lambda fn, value, rng: fn(value, rng))
 
 
+def takes_lazy(factory: Callable) -> Callable:
+  """Marks a factory whose ops need not get arrays; see `lazy_image`."""
+  factory.takes_lazy = True
+  return factory
+
+
 def _keyed(factory, call):
   @functools.wraps(factory)
   def make(*args, key=None, inkey="image", outkey="image", **kwargs):

@@ -5,13 +5,14 @@ Names, arguments and defaults are big_vision's. Images stay uint8 until
 """
 
 import contextlib
+import inspect
 from collections.abc import Sequence
 
 import cv2
 import numpy as np
 
 from dpn import errors
-from input_pipeline.pp import jpeg, op, pending, pixels
+from input_pipeline.pp import jpeg, lazy_image, op, pixels
 from input_pipeline.pp import resize as resizing
 
 # The loader's threads already keep every core busy.
@@ -115,13 +116,13 @@ def _crop(image, top, left, height, width):
       f"cannot crop {height} x {width} pixels from an image of {rows} x "
       f"{cols}: resize or pad it first."
     )
-  return np.ascontiguousarray(pending.cut(image, top, left, height, width))
+  return np.ascontiguousarray(lazy_image.cut(image, top, left, height, width))
 
 
 def _resize(image, size, method, antialias):
   if method == "area" and image.shape[:2] != size:
     return resizing.area(image, size)
-  return resizing.resize(pending.whole(image), size, method, antialias)
+  return resizing.resize(lazy_image.materialize(image), size, method, antialias)
 
 
 def _check_method(method: str) -> None:
@@ -129,6 +130,7 @@ def _check_method(method: str) -> None:
     raise ValueError(errors.unknown("resize method", method, resizing.METHODS))
 
 
+@op.takes_lazy
 @op.on_key
 def decode(channels: int = 3):
   """Decodes an image to uint8 (rows, cols, channels); see `decode_image`."""
@@ -136,16 +138,14 @@ def decode(channels: int = 3):
     raise ValueError(f"channels must be 1 or 3, got {channels!r}.")
 
   def apply(data):
-    stream = None
-    if channels == 3 and isinstance(data, bytes):
-      stream = jpeg.open_stream(data)
-    return _pending(data, stream) if stream else decode_image(data, channels)
+    stream = jpeg.open_stream(data) if channels == 3 else None
+    return _lazy(data, stream) if stream else decode_image(data, channels)
 
   return apply
 
 
-def _pending(data, stream):
-  """Returns a JPEG's pixels, of which those needed will be decoded."""
+def _lazy(data, stream):
+  """Returns a JPEG of which the part that is needed will be decoded."""
   shape = (stream.height, stream.width, 3)
 
   def cut(top, left, height, width):
@@ -153,12 +153,13 @@ def _pending(data, stream):
     if (height, width) != shape[:2]:
       part = jpeg.region(stream, top, left, height, width)
     if part is None:
-      part = pending.cut(decode_image(data), top, left, height, width)
+      part = lazy_image.cut(decode_image(data), top, left, height, width)
     return part
 
-  return pending.Pending(shape, cut)
+  return lazy_image.LazyImage(shape, cut)
 
 
+@op.takes_lazy
 @op.on_key_random
 def inception_crop(
   size: int | tuple[int, int] | None = None,
@@ -198,41 +199,27 @@ def inception_crop(
     box = sample_crop(*image.shape[:2], rng, area=area, ratio=ratio)
     if not size:
       return _crop(image, *box)
-    image = pending.cut(image, *box)
+    image = lazy_image.cut(image, *box)
     return _resize(image, size, method, antialias)
 
   return apply
 
 
+@op.takes_lazy
 def decode_jpeg_and_inception_crop(
-  size: int | tuple[int, int] | None = None,
-  area_min: float = 5,
-  area_max: float = 100,
-  ratio_min: float = 0.75,
-  ratio_max: float = 1.33,
-  method: str = "bilinear",
-  antialias: bool = False,
-  *,
-  key: str | None = None,
-  inkey: str = "image",
-  outkey: str = "image",
+  *args, key=None, inkey="image", outkey="image", **kw
 ):
   """Decodes (any format), then crops as `inception_crop` does."""
   source, target = key or inkey, key or outkey
   decoder = decode(inkey=source, outkey=target)
-  cropper = inception_crop(
-    size,
-    area_min,
-    area_max,
-    ratio_min,
-    ratio_max,
-    method,
-    antialias,
-    key=target,
-  )
+  cropper = inception_crop(*args, key=target, **kw)
   return lambda example, rng: cropper(decoder(example, rng), rng)
 
 
+decode_jpeg_and_inception_crop.__signature__ = inspect.signature(inception_crop)
+
+
+@op.takes_lazy
 @op.on_key
 def resize(
   size: int | tuple[int, int], method: str = "bilinear", antialias: bool = False
@@ -258,6 +245,7 @@ def _resize_side(side, length_px, method, antialias):
   return apply
 
 
+@op.takes_lazy
 @op.on_key
 def resize_small(
   smaller_size: int, method: str = "area", antialias: bool = False
@@ -266,12 +254,14 @@ def resize_small(
   return _resize_side(np.min, smaller_size, method, antialias)
 
 
+@op.takes_lazy
 @op.on_key
 def resize_long(longer_size: int, method: str = "area", antialias: bool = True):
   """Resizes the longer side to `longer_size`, keeping the aspect ratio."""
   return _resize_side(np.max, longer_size, method, antialias)
 
 
+@op.takes_lazy
 @op.on_key
 def central_crop(crop_size: int | tuple[int, int] | None = None):
   """Crops the centre; by default the largest square."""
@@ -287,6 +277,7 @@ def central_crop(crop_size: int | tuple[int, int] | None = None):
   return apply
 
 
+@op.takes_lazy
 @op.on_key_random
 def random_crop(crop_size: int | tuple[int, int]):
   """Crops a box of `crop_size`, all positions equally likely."""
@@ -322,17 +313,6 @@ def vgg_value_range(
   scale = 1 / np.asarray(std, np.float64)
   return pixels.linear(scale, -np.asarray(mean) * scale)
 
-
-# Ops that may return pending images; these, and some others, take them.
-GIVE_PENDING = (
-  "decode",
-  "decode_jpeg_and_inception_crop",
-  "inception_crop",
-  "resize",
-  "resize_long",
-  "resize_small",
-)
-TAKE_PENDING = (*GIVE_PENDING, "central_crop", "random_crop")
 
 OPS = {
   "central_crop": central_crop,

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from input_pipeline import pp, testing
-from input_pipeline.pp import ops_image, pending, resize
+from input_pipeline.pp import lazy_image, ops_image, resize
 
 
 def _apply(spec, image, seed=0):
@@ -276,7 +276,7 @@ def test_a_part_of_a_jpeg_is_that_part_of_the_whole(data):
       int(rng.integers(1, 102 - left)),
     )
     image = ops_image.decode()({"image": data}, None)["image"]
-    part = pending.cut(image, top, left, height, width)
+    part = lazy_image.cut(image, top, left, height, width)
     box = whole[top : top + height, left : left + width]
     np.testing.assert_array_equal(part, box)
     cropped = _apply("decode|random_crop((20, 30))", data, seed)

@@ -13,8 +13,6 @@ Differs from the paper, as the code that everybody's results come from does:
   Posterize keeps one bit, and the four enhancing ops keep a tenth.
 """
 
-import math
-
 import cv2
 import numpy as np
 
@@ -48,74 +46,37 @@ def randaug(num_layers: int = 2, magnitude: float = 10):
   return apply
 
 
-# Below, `level` is magnitude / 10.
-
-
-def _autocontrast(image, level, rng):
-  """Stretches every channel to the full range."""
-  return pixels.autocontrast(image, np.float32)
-
-
-def _equalize(image, level, rng):
-  return pixels.equalize(image)
-
-
-def _invert(image, level, rng):
-  return 255 - image
-
-
-def _posterize(image, level, rng):
-  shift = min(max(8 - int(level * 4), 0), 7)
-  return pixels.lookup(image, pixels.LEVELS >> shift << shift)
-
-
-def _solarize(image, level, rng):
-  return pixels.solarize(image, int(level * 256))
-
-
-def _solarize_add(image, level, rng):
-  return pixels.solarize_add(image, int(level * 110))
-
-
-def _enhancement(level):
+def _factor(level):
   return level * 1.8 + 0.1
 
 
-def _color(image, level, rng):
+def _color(image, level, _):
   """Blends with the image in grey."""
   # 0.2989 R + 0.587 G + 0.114 B, scaled as conversion to [0, 1] and back does.
   # float32 holds these sums exactly.
   sums = image.astype(np.float32) @ np.float32([2989, 5870, 1140])
   grey = sums.astype(np.int32) * 511 // 5_100_000
-  return pixels.blend(grey[..., None], image, _enhancement(level))
+  return pixels.blend(grey[..., None], image, _factor(level))
 
 
-def _contrast(image, level, rng):
+def _contrast(image, level, _):
   mean = min(image.shape[0] * image.shape[1] // 256, 255)
-  return pixels.lookup(
-    image, pixels.blend(mean, pixels.LEVELS, _enhancement(level))
-  )
+  return pixels.lookup(image, pixels.blend(mean, pixels.LEVELS, _factor(level)))
 
 
-def _brightness(image, level, rng):
-  return pixels.lookup(
-    image, pixels.blend(0, pixels.LEVELS, _enhancement(level))
-  )
+def _brightness(image, level, _):
+  return pixels.lookup(image, pixels.blend(0, pixels.LEVELS, _factor(level)))
 
 
-def _sharpness(image, level, rng):
+def _sharpness(image, level, _):
   """Blends with a smoothed image; the outermost pixels stay."""
   kernel = np.array([[1, 1, 1], [1, 5, 1], [1, 1, 1]], np.float32)
   smooth = cv2.filter2D(image, cv2.CV_32F, kernel)
   smooth = ((smooth + np.float32(0.5)) / 13).astype(np.uint8)  # sum // 13
   result = image.copy()
   inner = (slice(1, -1), slice(1, -1))
-  result[inner] = pixels.blend(smooth[inner], image[inner], _enhancement(level))
+  result[inner] = pixels.blend(smooth[inner], image[inner], _factor(level))
   return result
-
-
-def _signed(value, rng):
-  return value if rng.random() < 0.5 else -value
 
 
 def _warp(image, matrix):
@@ -140,35 +101,19 @@ def _warp(image, matrix):
 
 
 def _rotate(image, level, rng):
-  """Rotates about the centre, by up to 30 degrees at magnitude 10."""
-  angle = math.radians(_signed(level * 30, rng))
-  cos, sin = math.cos(angle), math.sin(angle)
-  x, y = (image.shape[1] - 1) / 2, (image.shape[0] - 1) / 2
-  return _warp(
-    image,
-    [
-      (cos, -sin, x - cos * x + sin * y),
-      (sin, cos, y - sin * x - cos * y),
-    ],
-  )
+  degrees = pixels.random_sign(level * 30, rng)
+  rows, cols = image.shape[:2]
+  return _warp(image, pixels.rotation(degrees, (cols - 1) / 2, (rows - 1) / 2))
 
 
-def _shear_x(image, level, rng):
-  return _warp(image, [(1, _signed(level * 0.3, rng), 0), (0, 1, 0)])
+def _affine(name, amount):
+  """Returns the op that shears or shifts by up to `amount` at magnitude 10."""
+  matrix = pixels.AFFINE[name]
 
+  def augment(image, level, rng):
+    return _warp(image, matrix(pixels.random_sign(level * amount, rng)))
 
-def _shear_y(image, level, rng):
-  return _warp(image, [(1, 0, 0), (_signed(level * 0.3, rng), 1, 0)])
-
-
-def _translate_x(image, level, rng):
-  shift_px = _signed(level * _TRANSLATE_PX, rng)
-  return _warp(image, [(1, 0, shift_px), (0, 1, 0)])
-
-
-def _translate_y(image, level, rng):
-  shift_px = _signed(level * _TRANSLATE_PX, rng)
-  return _warp(image, [(1, 0, 0), (0, 1, shift_px)])
+  return augment
 
 
 def _cutout(image, level, rng):
@@ -182,23 +127,26 @@ def _cutout(image, level, rng):
   return result
 
 
+# Functions of (image, level, generator); `level` is magnitude / 10.
 AUGMENTATIONS = {
-  "AutoContrast": _autocontrast,
-  "Equalize": _equalize,
-  "Invert": _invert,
+  "AutoContrast": lambda x, *_: pixels.autocontrast(x, np.float32),
+  "Equalize": lambda x, *_: pixels.equalize(x),
+  "Invert": lambda x, *_: 255 - x,
   "Rotate": _rotate,
-  "Posterize": _posterize,
-  "Solarize": _solarize,
+  "Posterize": lambda x, level, _: pixels.posterize(
+    x, min(max(8 - int(level * 4), 0), 7)
+  ),
+  "Solarize": lambda x, level, _: pixels.solarize(x, int(level * 256)),
   "Color": _color,
   "Contrast": _contrast,
   "Brightness": _brightness,
   "Sharpness": _sharpness,
-  "ShearX": _shear_x,
-  "ShearY": _shear_y,
-  "TranslateX": _translate_x,
-  "TranslateY": _translate_y,
+  "ShearX": _affine("ShearX", 0.3),
+  "ShearY": _affine("ShearY", 0.3),
+  "TranslateX": _affine("TranslateX", _TRANSLATE_PX),
+  "TranslateY": _affine("TranslateY", _TRANSLATE_PX),
   "Cutout": _cutout,
-  "SolarizeAdd": _solarize_add,
+  "SolarizeAdd": lambda x, level, _: pixels.solarize_add(x, int(level * 110)),
 }
 
 OPS = {"randaug": randaug}

@@ -8,7 +8,6 @@ Differs from timm: OpenCV's cubic kernel has a = -3/4, Pillow's -1, and what
 lies outside the image blends in over one pixel.
 """
 
-import math
 import re
 
 import cv2
@@ -74,60 +73,21 @@ def _parse(spec):
   return values
 
 
-# Below, `level` is magnitude / 10, from 0 to 1.
+def _enhancer(enhance):
+  """Returns the op that enhances by a random factor around 1."""
+
+  def augment(image, level, rng, _):
+    return enhance(image, max(0.1, 1 + pixels.random_sign(level * 0.9, rng)))
+
+  return augment
 
 
-def _signed(value, rng):
-  return value if rng.random() < 0.5 else -value
-
-
-def _autocontrast(image, level, rng, fill):
-  return pixels.autocontrast(image)
-
-
-def _equalize(image, level, rng, fill):
-  return pixels.equalize(image)
-
-
-def _invert(image, level, rng, fill):
-  return 255 - image
-
-
-def _posterize(image, level, rng, fill):
-  shift = 4 + int(level * 4)  # At the very top, no bit is left.
-  return pixels.lookup(image, pixels.LEVELS >> shift << shift)
-
-
-def _solarize(image, level, rng, fill):
-  return pixels.solarize(image, 256 - int(level * 256))
-
-
-def _solarize_add(image, level, rng, fill):
-  return pixels.solarize_add(image, int(level * 110))
-
-
-def _factor(level, rng):
-  return max(0.1, 1 + _signed(level * 0.9, rng))
-
-
-def _color(image, level, rng, fill):
-  return ops_deit.adjust_saturation(image, _factor(level, rng))
-
-
-def _contrast(image, level, rng, fill):
-  return ops_deit.adjust_contrast(image, _factor(level, rng))
-
-
-def _brightness(image, level, rng, fill):
-  return ops_deit.adjust_brightness(image, _factor(level, rng))
-
-
-def _sharpness(image, level, rng, fill):
+def _sharpen(image, factor):
   """Blends with a smoothed image, whose outermost pixels are the image's."""
   kernel = np.array([[1, 1, 1], [1, 5, 1], [1, 1, 1]], np.float32) / 13
   smooth = image.copy()
   smooth[1:-1, 1:-1] = cv2.filter2D(image, -1, kernel)[1:-1, 1:-1]
-  return pixels.blend(smooth, image, _factor(level, rng))
+  return pixels.blend(smooth, image, factor)
 
 
 def _warp(image, matrix, fill):
@@ -148,50 +108,41 @@ def _warp(image, matrix, fill):
 
 
 def _rotate(image, level, rng, fill):
-  angle = math.radians(_signed(level * 30, rng))
-  cos, sin = math.cos(angle), math.sin(angle)
-  y, x = image.shape[0] / 2, image.shape[1] / 2
-  matrix = [
-    (cos, -sin, x - cos * x + sin * y),
-    (sin, cos, y - sin * x - cos * y),
-  ]
-  return _warp(image, matrix, fill)
+  degrees = pixels.random_sign(level * 30, rng)
+  rows, cols = image.shape[:2]
+  return _warp(image, pixels.rotation(degrees, cols / 2, rows / 2), fill)
 
 
-def _shear_x(image, level, rng, fill):
-  return _warp(image, [(1, _signed(level * 0.3, rng), 0), (0, 1, 0)], fill)
+def _affine(name, amount, axis=None):
+  """Returns the op that shears, or shifts by a share of the size of an axis."""
+  matrix = pixels.AFFINE[name]
+
+  def augment(image, level, rng, fill):
+    size = 1 if axis is None else image.shape[axis]
+    value = pixels.random_sign(level * amount, rng) * size
+    return _warp(image, matrix(value), fill)
+
+  return augment
 
 
-def _shear_y(image, level, rng, fill):
-  return _warp(image, [(1, 0, 0), (_signed(level * 0.3, rng), 1, 0)], fill)
-
-
-def _translate_x(image, level, rng, fill):
-  shift_px = _signed(level * 0.45, rng) * image.shape[1]
-  return _warp(image, [(1, 0, shift_px), (0, 1, 0)], fill)
-
-
-def _translate_y(image, level, rng, fill):
-  shift_px = _signed(level * 0.45, rng) * image.shape[0]
-  return _warp(image, [(1, 0, 0), (0, 1, shift_px)], fill)
-
-
+# Functions of (image, level, generator, fill); `level` is magnitude / 10.
 AUGMENTATIONS = {
-  "AutoContrast": _autocontrast,
-  "Equalize": _equalize,
-  "Invert": _invert,
+  "AutoContrast": lambda x, *_: pixels.autocontrast(x),
+  "Equalize": lambda x, *_: pixels.equalize(x),
+  "Invert": lambda x, *_: 255 - x,
   "Rotate": _rotate,
-  "Posterize": _posterize,
-  "Solarize": _solarize,
-  "SolarizeAdd": _solarize_add,
-  "Color": _color,
-  "Contrast": _contrast,
-  "Brightness": _brightness,
-  "Sharpness": _sharpness,
-  "ShearX": _shear_x,
-  "ShearY": _shear_y,
-  "TranslateX": _translate_x,
-  "TranslateY": _translate_y,
+  # At the very top, no bit is left.
+  "Posterize": lambda x, level, *_: pixels.posterize(x, 4 + int(level * 4)),
+  "Solarize": lambda x, level, *_: pixels.solarize(x, 256 - int(level * 256)),
+  "SolarizeAdd": lambda x, level, *_: pixels.solarize_add(x, int(level * 110)),
+  "Color": _enhancer(ops_deit.adjust_saturation),
+  "Contrast": _enhancer(ops_deit.adjust_contrast),
+  "Brightness": _enhancer(ops_deit.adjust_brightness),
+  "Sharpness": _enhancer(_sharpen),
+  "ShearX": _affine("ShearX", 0.3),
+  "ShearY": _affine("ShearY", 0.3),
+  "TranslateX": _affine("TranslateX", 0.45, axis=1),
+  "TranslateY": _affine("TranslateY", 0.45, axis=0),
 }
 
 OPS = {"rand_augment": rand_augment}

@@ -4,6 +4,7 @@ Where nothing else is said, images are uint8 of shape (rows, cols, 3), RGB.
 """
 
 import functools
+import math
 from collections.abc import Callable
 
 import cv2
@@ -11,6 +12,34 @@ import numpy as np
 import numpy.typing as npt
 
 LEVELS = np.arange(256)
+
+Matrix = tuple[tuple[float, float, float], tuple[float, float, float]]
+# Where an output's (x, y) lies in the input, by RandAugment's names.
+AFFINE: dict[str, Callable[[float], Matrix]] = {
+  "ShearX": lambda slope: ((1, slope, 0), (0, 1, 0)),
+  "ShearY": lambda slope: ((1, 0, 0), (slope, 1, 0)),
+  "TranslateX": lambda shift_px: ((1, 0, shift_px), (0, 1, 0)),
+  "TranslateY": lambda shift_px: ((1, 0, 0), (0, 1, shift_px)),
+}
+
+
+def rotation(degrees: float, x: float, y: float) -> Matrix:
+  """Returns the matrix that rotates counterclockwise about the point (x, y)."""
+  cos, sin = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
+  return (
+    (cos, -sin, x - cos * x + sin * y),
+    (sin, cos, y - sin * x - cos * y),
+  )
+
+
+def random_sign(value: float, rng: np.random.Generator) -> float:
+  """Returns `value` or its negative, equally likely."""
+  return value if rng.random() < 0.5 else -value
+
+
+def posterize(image: np.ndarray, drop_bits: int) -> np.ndarray:
+  """Sets the lowest bits of every level to zero."""
+  return lookup(image, LEVELS >> drop_bits << drop_bits)
 
 
 def check(image: np.ndarray, name: str) -> None:

@@ -1,6 +1,10 @@
 """The string language: what it accepts, and where its errors point."""
 
+import os
 import pickle
+import subprocess
+import sys
+import textwrap
 
 import numpy as np
 import pytest
@@ -122,3 +126,37 @@ def test_pickles():
       for f in (fn, copy)
     )
     np.testing.assert_array_equal(one, two)
+
+
+_INVERT = pp.__doc__[pp.__doc__.index("    from input_pipeline.pp import op") :]
+
+
+def test_modules_of_ones_own_as_documented(tmp_path, monkeypatch):
+  (tmp_path / "my_ops.py").write_text(textwrap.dedent(_INVERT))
+  (tmp_path / "no_ops.py").write_text("")
+  (tmp_path / "same_ops.py").write_text("OPS = {'resize': None}")
+  monkeypatch.syspath_prepend(tmp_path)
+  monkeypatch.setattr(pp, "OPS", dict(pp.OPS))
+  monkeypatch.setattr(pp, "_added", [])
+  # Names of big_vision's modules stand for ops that are always known.
+  fn = pp.make("invert(250)", modules=["ops_image", "my_ops"])
+  image = fn({"image": _image()}, _rng())["image"]
+  np.testing.assert_array_equal(image, 250 - _image())
+  pp.make("flip_lr|invert")  # Evaluators' strings know it, too.
+  for module, message in (
+    ("my_op", "pp_modules='my_op:OPS': there is no module 'my_op'"),
+    ("no_ops", "Unknown attribute 'OPS'"),
+    ("same_ops", "same_ops defines resize, which exist already"),
+  ):
+    with pytest.raises(ValueError, match=message):
+      pp.make("", modules=[module])
+  # A worker process, which has imported nothing yet, finds the op by itself.
+  program = "import pickle, sys; print(pickle.loads(sys.stdin.buffer.read()))"
+  done = subprocess.run(
+    [sys.executable, "-c", program],
+    input=pickle.dumps(fn),
+    env={**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, os.getcwd()])},
+    capture_output=True,
+    check=True,
+  )
+  assert done.stdout.strip() == b"pp.make('invert(250)')"

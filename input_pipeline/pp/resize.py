@@ -20,7 +20,7 @@ import cv2
 import numpy as np
 import scipy.sparse
 
-from input_pipeline.pp import pending
+from input_pipeline.pp import lazy_image
 
 METHODS = ("area", "bicubic", "bilinear", "nearest")
 
@@ -38,7 +38,7 @@ def resize(
   if method == "nearest":
     result = _nearest(image, size)
   elif method == "area":
-    result = pending.whole(area(image, size))
+    result = lazy_image.materialize(area(image, size))
   elif method == "bicubic":
     result = _filter(image, size, _cubic, antialias)
   elif antialias:
@@ -63,14 +63,14 @@ def _nearest(image, size):
 
 
 def area(
-  image: np.ndarray | pending.Pending, size: tuple[int, int]
-) -> pending.Pending:
+  image: np.ndarray | lazy_image.LazyImage, size: tuple[int, int]
+) -> lazy_image.LazyImage:
   """Returns what `resize` does with the method "area", for boxes to be cut.
 
-  Of a pending image only those pixels are computed that a box depends on.
+  Of a lazy image only those pixels are computed that a box depends on.
   """
   _check(image)
-  return pending.Pending(
+  return lazy_image.LazyImage(
     (*size, image.shape[2]), functools.partial(_area_box, image, size)
   )
 
@@ -87,7 +87,7 @@ def _area_box(image, size, top, left, height, width):
   first_row, by_row = _boxes(image.shape[0], size[0], top, height)
   first_col, by_col = _boxes(image.shape[1], size[1], left, width)
   rows, cols, channels = by_row.shape[1], by_col.shape[1], image.shape[2]
-  part = pending.cut(image, first_row, first_col, rows, cols)
+  part = lazy_image.cut(image, first_row, first_col, rows, cols)
   values = np.asarray(part, np.float32, order="C")
   # A sparse product sums over the leading axis only.
   values = by_row @ values.reshape(rows, cols * channels)

@@ -11,12 +11,13 @@
 - `parquet:/path`: the layout of Hugging Face data sets; see `parquet`.
 - `arrays:/path/file.npz`: arrays named `<split>/image`, `<split>/label`, ….
 - `arrays:digits`: scikit-learn's 8 x 8 digits, 1,438 train and 359 test.
-- `custom:package.module:Name`: your own.
+- `package.module:Name`: your own.
 
 Splits follow `splits`. Encoded images stay bytes; the op `decode` reads them.
 
-A source of your own is a class, importable from where you start, that takes the
-name of a split; `custom:shapes:Squares` finds this one in shapes.py:
+A source of your own is a class that takes the name of a split; the name
+`shapes:Squares` finds this one in shapes.py, which Python must be able to
+import:
 
     import numpy as np
 
@@ -44,24 +45,24 @@ name of a split; `custom:shapes:Squares` finds this one in shapes.py:
 import abc
 import bisect
 import functools
-import importlib
 import itertools
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dpn import errors
+from dpn import errors, registry
 from input_pipeline.sources import splits
 
-_KINDS = (
-  "arrays",
-  "custom",
-  "folder",
-  "manifest",
-  "parquet",
-  "tar",
-  "tfds",
-)
+# What opens a whole split, given the rest of the name and the split. Imported
+# when needed: TFDS alone takes a second.
+KINDS = {
+  "arrays": "input_pipeline.sources.arrays:open_split",
+  "folder": "input_pipeline.sources.files:FolderSource",
+  "manifest": "input_pipeline.sources.files:ManifestSource",
+  "parquet": "input_pipeline.sources.parquet:ParquetSource",
+  "tar": "input_pipeline.sources.files:TarSource",
+  "tfds": "input_pipeline.sources.tfds:open_split",
+}
 
 
 class Source(abc.ABC):
@@ -117,14 +118,11 @@ def make(data: Mapping[str, Any]) -> Source:
   if "name" not in data or "split" not in data:
     raise ValueError(f"data needs a name and a split, got {data}.")
   open_split = _opener(data["name"], data.get("data_dir"))
-  parts = []
+  slices = []
   for part in splits.parse(data["split"]):
     whole = open_split(part.split)
-    start, stop = part.bounds(len(whole))
-    parts.append(
-      whole if stop - start == len(whole) else _Range(whole, start, stop)
-    )
-  return concatenate(parts)
+    slices.append((whole, *part.bounds(len(whole))))
+  return _join(slices)
 
 
 def _opener(name: str, data_dir: str | None):
@@ -132,127 +130,87 @@ def _opener(name: str, data_dir: str | None):
   kind, colon, rest = name.partition(":")
   if not colon or re.fullmatch(r"\d+\.\d+\.\d+", rest):
     kind, rest = "tfds", name
-  if kind not in _KINDS:
-    raise ValueError(errors.unknown("kind of data source", kind, _KINDS))
-  # Deferred: each is needed by its own data only, and TFDS takes a second.
-  if kind == "tfds":
-    from input_pipeline.sources import tfds
-
-    return functools.partial(tfds.open_split, rest, data_dir)
+  if kind not in KINDS and not rest.isidentifier():
+    raise ValueError(
+      f"{errors.unknown('kind of data source', kind, KINDS)} Or an import path "
+      "of your own, 'package.module:Name'."
+    )
+  options = {}
   if data_dir is not None:
-    raise ValueError(f"data_dir is for TFDS; {name!r} carries its own path.")
-  if kind == "custom":
-    return functools.partial(_custom, rest)
-  if kind == "parquet":
-    from input_pipeline.sources import parquet
-
-    return functools.partial(parquet.ParquetSource, rest)
-  if kind == "arrays":
-    from input_pipeline.sources import arrays
-
-    return functools.partial(arrays.open_split, rest)
-  from input_pipeline.sources import files
-
-  return functools.partial(files.OPEN[kind], rest)
+    if kind != "tfds":
+      raise ValueError(f"data_dir is for TFDS; {name!r} carries its own path.")
+    options = {"data_dir": data_dir}
+  if kind not in KINDS:
+    return functools.partial(_open_own, name)
+  open_kind = registry.import_path("data.name", KINDS[kind])
+  return functools.partial(open_kind, rest, **options)
 
 
-def _custom(name: str, split: str) -> Source:
+def _open_own(name: str, split: str) -> Source:
   """Opens a split by a class, or a function, of the user's."""
-  module, colon, attribute = name.partition(":")
-  if not colon:
-    raise ValueError(
-      f"Cannot read 'custom:{name}'. Expected custom:package.module:Name."
-    )
-  try:
-    module = importlib.import_module(module)
-  except ModuleNotFoundError as error:
-    raise ValueError(
-      f"'custom:{name}': {error}. Start from its folder, or install it."
-    ) from error
-  if not hasattr(module, attribute):
-    raise ValueError(
-      f"In {module.__name__}: "
-      + errors.unknown("name", attribute, vars(module))
-    )
-  source = getattr(module, attribute)(split)
+  source = registry.import_path("data.name", name)(split)
   if not isinstance(source, Source):
     raise ValueError(
-      f"'custom:{name}' gave {type(source).__name__}, expected a subclass of "
-      "input_pipeline.sources.Source."
+      f"data.name={name!r} gave {type(source).__name__}, expected a subclass "
+      "of input_pipeline.sources.Source."
     )
   return source
 
 
 def concatenate(parts: Sequence[Source]) -> Source:
   """Returns several sources, one after the other, as one."""
-  return parts[0] if len(parts) == 1 else _Concatenation(parts)
+  return _join([(part, 0, len(part)) for part in parts])
 
 
-class _Range(Source):
-  """Examples [start, stop) of another source."""
-
-  def __init__(self, source: Source, start: int, stop: int):
-    self.name = f"{source.name}[{start}:{stop}]"
-    self.in_memory = source.in_memory
-    self._source, self._start, self._stop = source, start, stop
-
-  def __len__(self):
-    return self._stop - self._start
-
-  def __getitem__(self, index):
-    return self._source[self._start + index]
-
-  def read(self, indices):
-    return self._source.read([self._start + index for index in indices])
-
-  def describe(self, index):
-    return self._source.describe(self._start + index)
-
-  def num_classes(self, label_key):
-    return self._source.num_classes(label_key)
-
-  def class_names(self, label_key):
-    return self._source.class_names(label_key)
+def _join(slices: Sequence[tuple[Source, int, int]]) -> Source:
+  """Returns the examples [start, stop) of each source, one after the other."""
+  source, start, stop = slices[0]
+  whole = len(slices) == 1 and stop - start == len(source)
+  return source if whole else _Slices(slices)
 
 
-class _Concatenation(Source):
-  """Several sources, one after the other."""
+class _Slices(Source):
+  """Parts of other sources, one after the other."""
 
-  def __init__(self, parts: Sequence[Source]):
-    self.name = " + ".join(part.name for part in parts)
-    self.in_memory = all(part.in_memory for part in parts)
-    self._parts = parts
-    self._ends = list(itertools.accumulate(map(len, parts)))
+  def __init__(self, slices: Sequence[tuple[Source, int, int]]):
+    self.name = " + ".join(
+      part.name if stop - start == len(part) else f"{part.name}[{start}:{stop}]"
+      for part, start, stop in slices
+    )
+    self.in_memory = all(part.in_memory for part, *_ in slices)
+    self._slices = slices
+    self._ends = list(itertools.accumulate(b - a for _, a, b in slices))
 
   def _locate(self, index):
+    """Returns the number of the part that holds an example, and its index."""
     part = bisect.bisect_right(self._ends, index)
-    return self._parts[part], index - (self._ends[part - 1] if part else 0)
+    _, _, stop = self._slices[part]
+    return part, index - self._ends[part] + stop
 
   def __len__(self):
     return self._ends[-1]
 
   def __getitem__(self, index):
-    source, index = self._locate(index)
-    return source[index]
+    part, index = self._locate(index)
+    return self._slices[part][0][index]
 
   def read(self, indices):
-    """Returns several examples: one read per part, not per example."""
+    """Returns several examples at once: one read per part, not per example."""
     located = [self._locate(index) for index in indices]
     examples = [None] * len(located)
-    for part in self._parts:
-      rows = [row for row, (source, _) in enumerate(located) if source is part]
-      if rows:
-        found = part.read([located[row][1] for row in rows])
-        for row, example in zip(rows, found, strict=True):
-          examples[row] = example
+    for part in {part for part, _ in located}:
+      rows = [row for row, (other, _) in enumerate(located) if other == part]
+      found = self._slices[part][0].read([located[row][1] for row in rows])
+      for row, example in zip(rows, found, strict=True):
+        examples[row] = example
     return examples
 
   def describe(self, index):
-    source, index = self._locate(index)
-    return source.describe(index)
+    part, index = self._locate(index)
+    return self._slices[part][0].describe(index)
 
   def num_classes(self, label_key):
-    return self._parts[0].num_classes(label_key)
+    return self._slices[0][0].num_classes(label_key)
 
   def class_names(self, label_key):
-    return self._parts[0].class_names(label_key)
+    return self._slices[0][0].class_names(label_key)

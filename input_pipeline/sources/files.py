@@ -6,6 +6,7 @@ the manifest's folder; labels are numbers from 0, or names, which are numbered
 in alphabetical order; other columns are ignored.
 """
 
+import abc
 import csv
 import json
 import os
@@ -31,8 +32,42 @@ _IMAGE_SUFFIXES = (
 _COLUMNS = ("label", "path", "split")
 
 
-class FolderSource(Source):
-  """Images in folders named by class; yields `image`, `label` and `id`."""
+class _ImageSource(Source):
+  """Yields `image`, `label` and `id`.
+
+  Attributes:
+    ids: what identifies every image in the data set.
+    labels: (images,) their classes.
+    classes: names of the classes; None if they only have numbers.
+  """
+
+  ids: Sequence[str]
+  labels: np.ndarray
+  classes: Sequence[str] | None
+
+  @abc.abstractmethod
+  def _bytes(self, index: int) -> bytes:
+    """Returns an encoded image."""
+
+  def __len__(self):
+    return len(self.ids)
+
+  def __getitem__(self, index):
+    return {
+      "image": self._bytes(index),
+      "label": int(self.labels[index]),
+      "id": self.ids[index],
+    }
+
+  def num_classes(self, label_key):
+    return len(self.classes) if label_key == "label" else None
+
+  def class_names(self, label_key):
+    return self.classes if label_key == "label" else None
+
+
+class FolderSource(_ImageSource):
+  """Images in folders named by class."""
 
   def __init__(self, path: str, split: str):
     """Lists the files of path/split; reading happens later."""
@@ -47,41 +82,28 @@ class FolderSource(Source):
       raise ValueError(
         f"In {parent}: " + errors.unknown("split", split, _folders(parent))
       )
-    self._classes = _folders(self._root)
-    self._files = [
-      (label, entry)
-      for label, name in enumerate(self._classes)
+    self.classes = _folders(self._root)
+    files = [
+      (label, f"{name}/{entry}")
+      for label, name in enumerate(self.classes)
       for entry in sorted(os.listdir(os.path.join(self._root, name)))
       if _is_image(entry)
     ]
-    if not self._files:
+    if not files:
       raise ValueError(
         f"No image in {self._root}. Expected {self._root}/<class>/<file>, "
         f"files ending in {', '.join(_IMAGE_SUFFIXES)}."
       )
 
-  def __len__(self):
-    return len(self._files)
+    labels, self.ids = zip(*files, strict=True)
+    self.labels = np.array(labels)
 
-  def __getitem__(self, index):
-    label, entry = self._files[index]
+  def _bytes(self, index):
     with open(self.describe(index), "rb") as file:
-      image = file.read()
-    return {
-      "image": image,
-      "label": label,
-      "id": f"{self._classes[label]}/{entry}",
-    }
+      return file.read()
 
   def describe(self, index):
-    label, entry = self._files[index]
-    return os.path.join(self._root, self._classes[label], entry)
-
-  def num_classes(self, label_key):
-    return len(self._classes) if label_key == "label" else None
-
-  def class_names(self, label_key):
-    return self._classes if label_key == "label" else None
+    return os.path.join(self._root, self.ids[index])
 
 
 def _folders(path):
@@ -97,8 +119,8 @@ def _is_image(path: str) -> bool:
   return name.lower().endswith(_IMAGE_SUFFIXES) and name[0] != "."
 
 
-class TarSource(Source):
-  """Images in an archive, read in place; yields `image`, `label` and `id`.
+class TarSource(_ImageSource):
+  """Images in an archive, read in place.
 
   A member's class is its folder, `…/<class>/<file>`; an archive within the
   archive is a class of its own, as ImageNet's training images come.
@@ -124,33 +146,20 @@ class TarSource(Source):
       ) from error
     if not members:
       raise ValueError(f"No image in {self._path}. Expected <class>/<file>.")
-    self._ids = [name for name, _, _ in members]
+    self.ids = [name for name, _, _ in members]
     self._places = np.array([place for _, *place in members], np.int64)
-    folders = [name.rpartition("/")[0] for name in self._ids]
-    self._classes, self._labels = np.unique(folders, return_inverse=True)
+    folders = [name.rpartition("/")[0] for name in self.ids]
+    classes, self.labels = np.unique(folders, return_inverse=True)
+    self.classes = classes.tolist()
 
-  def __len__(self):
-    return len(self._ids)
-
-  def __getitem__(self, index):
+  def _bytes(self, index):
     offset, size = self._places[index].tolist()
     with open(self._path, "rb") as file:
       file.seek(offset)
-      image = file.read(size)
-    return {
-      "image": image,
-      "label": int(self._labels[index]),
-      "id": self._ids[index],
-    }
+      return file.read(size)
 
   def describe(self, index):
-    return f"{self._path}, {self._ids[index]}"
-
-  def num_classes(self, label_key):
-    return len(self._classes) if label_key == "label" else None
-
-  def class_names(self, label_key):
-    return self._classes.tolist() if label_key == "label" else None
+    return f"{self._path}, {self.ids[index]}"
 
 
 def _members(file, begin: int, end: int) -> Iterator[tuple[str, int, int]]:
@@ -175,8 +184,8 @@ def _members(file, begin: int, end: int) -> Iterator[tuple[str, int, int]]:
         file.seek(place)
 
 
-class ManifestSource(Source):
-  """Images listed in a table; yields `image`, `label` and `id`, the path."""
+class ManifestSource(_ImageSource):
+  """Images listed in a table; the `id` is the path."""
 
   def __init__(self, path: str, split: str):
     """Reads the table; images are read later."""
@@ -187,33 +196,22 @@ class ManifestSource(Source):
     known = sorted({row["split"] for row in rows})
     if split not in known:
       raise ValueError(f"In {path}: " + errors.unknown("split", split, known))
-    labels, self._classes = _numbered([row["label"] for row in rows], path)
+    labels, self.classes = _numbered([row["label"] for row in rows], path)
     # Over all splits: a small one may lack the last class.
     self._num_classes = int(labels.max()) + 1
     chosen = [i for i, row in enumerate(rows) if row["split"] == split]
-    self._labels = labels[chosen]
-    self._paths = [rows[i]["path"] for i in chosen]
+    self.labels = labels[chosen]
+    self.ids = [rows[i]["path"] for i in chosen]
 
-  def __len__(self):
-    return len(self._paths)
-
-  def __getitem__(self, index):
+  def _bytes(self, index):
     with open(self.describe(index), "rb") as file:
-      image = file.read()
-    return {
-      "image": image,
-      "label": int(self._labels[index]),
-      "id": self._paths[index],
-    }
+      return file.read()
 
   def describe(self, index):
-    return os.path.join(self._root, self._paths[index])
+    return os.path.join(self._root, self.ids[index])
 
   def num_classes(self, label_key):
     return self._num_classes if label_key == "label" else None
-
-  def class_names(self, label_key):
-    return self._classes if label_key == "label" else None
 
 
 def _rows(path: str) -> Iterator[dict[str, Any]]:
@@ -263,6 +261,3 @@ def _numbered(
     )
   classes, labels = np.unique(texts, return_inverse=True)
   return labels, classes.tolist()
-
-
-OPEN = {"folder": FolderSource, "manifest": ManifestSource, "tar": TarSource}

@@ -13,6 +13,7 @@ ArrayRecord.
 
 import bisect
 import collections
+import functools
 import glob
 import itertools
 import json
@@ -45,7 +46,6 @@ class ParquetSource(Source):
     if not self._ends or not self._ends[-1]:
       raise ValueError(f"{self.name} has no rows.")
     self._labels = _class_labels(self._files[0])
-    self._tables = collections.OrderedDict()
     self._lock = threading.Lock()
     self._budget = _memory_bytes() // 4
     size = sum(info.total_byte_size for info in infos)
@@ -59,6 +59,10 @@ class ParquetSource(Source):
         self._budget / 1e9,
         path,
       )
+    largest = max(info.total_byte_size for info in infos)
+    self._table = functools.lru_cache(max(self._budget // max(largest, 1), 1))(
+      self._read_group
+    )
 
   def __reduce__(self):
     return ParquetSource, self._args
@@ -69,26 +73,15 @@ class ParquetSource(Source):
   def __getitem__(self, index):
     group = bisect.bisect_right(self._ends, index)
     row = index - (self._ends[group - 1] if group else 0)
-    table = self._table(group)
+    with self._lock:  # or several threads would read the same group
+      table = self._table(group)
     return {
       key: _plain(table.column(key)[row].as_py()) for key in table.column_names
     }
 
-  def _table(self, group: int):
-    """Returns a group of rows, from memory if it is there."""
-    with self._lock:
-      if group in self._tables:
-        self._tables.move_to_end(group)
-        return self._tables[group]
-      file, number = self._groups[group]
-      table = file.read_row_group(number)
-      self._tables[group] = table
-      while (
-        sum(table.nbytes for table in self._tables.values()) > self._budget
-        and len(self._tables) > 1
-      ):
-        self._tables.popitem(last=False)
-      return table
+  def _read_group(self, group: int):
+    file, number = self._groups[group]
+    return file.read_row_group(number)
 
   def num_classes(self, label_key):
     classes = self.class_names(label_key)
@@ -149,4 +142,6 @@ def _plain(value):
 
 
 def _memory_bytes() -> int:
-  return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+  if hasattr(os, "sysconf"):
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+  return 2**34  # Windows does not say; 16 GB are common.

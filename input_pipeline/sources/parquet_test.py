@@ -65,15 +65,22 @@ def test_rows(tmp_path, files):
 
 def test_keeps_what_fits_in_memory(tmp_path, monkeypatch):
   _write(tmp_path / "train.parquet", 0, 40, group=4)
-  sizes = []
-  for budget in (4 * 400, 10**9):
+  read, reads = parquet.ParquetFile.read_row_group, []
+  monkeypatch.setattr(
+    parquet.ParquetFile,
+    "read_row_group",
+    lambda file, group: reads.append(group) or read(file, group),
+  )
+  # Of ten groups, one round after the other: some fit, or all.
+  for budget, expected in ((4 * 400, [*range(10)] * 2), (10**9, [*range(10)])):
     monkeypatch.setattr(parquet_source, "_memory_bytes", lambda b=budget: b)
+    reads.clear()
     source = parquet_source.ParquetSource(str(tmp_path), "train")
     for i in (*range(40), *range(40)):
       assert source[i]["label"] == i % 3
-    sizes.append(sum(table.nbytes for table in source._tables.values()))
-    assert sizes[-1] <= budget / 4
-  assert 0 < sizes[0] < sizes[1]
+    assert reads == expected
+    kept = source._table.cache_info().currsize
+    assert 0 < kept * source._table(9).nbytes <= budget / 4
 
 
 def test_images_that_are_only_paths(tmp_path):

@@ -235,21 +235,20 @@ def test_made_up_imagenet(tmp_path):
   assert len(sources.make({**data, "split": "validation"})) == 3
 
 
-def test_a_custom_source_as_documented(tmp_path, monkeypatch):
+def test_a_source_of_ones_own_as_documented(tmp_path, monkeypatch):
   example = sources.__doc__[sources.__doc__.index("    import numpy") :]
   (tmp_path / "shapes.py").write_text(textwrap.dedent(example))
   monkeypatch.syspath_prepend(tmp_path)
-  data = {"name": "custom:shapes:Squares", "split": "train[:10]"}
+  data = {"name": "shapes:Squares", "split": "train[:10]"}
   source = sources.make(data)
   assert len(source) == 10
   assert (source[7]["label"], (source[7]["image"] > 0).sum()) == (7, 7 * 7 * 3)
   assert source.num_classes("label") == 10
   for name, message in (
-    ("shapes", "Expected custom:package.module:Name"),
-    ("shaps:Squares", "No module named 'shaps'. Start from its folder"),
-    ("shapes:Square", "Unknown name 'Square'. Did you mean 'Squares'"),
-    ("shapes:np.sum", "Unknown name"),
+    ("shaps:Squares", "there is no module 'shaps'. Install it, or start Pyth"),
+    ("shapes:Square", "Unknown attribute 'Square'. Did you mean 'Squares'"),
+    ("shapes:np.sum", "Unknown kind of data source 'shapes'.*package.module"),
     ("builtins:str", "gave str, expected a subclass"),
   ):
     with pytest.raises(ValueError, match=message):
-      sources.make({**data, "name": f"custom:{name}"})
+      sources.make({**data, "name": name})

@@ -19,14 +19,16 @@ from input_pipeline.sources import Source
 _NAME = re.compile(r"([^:/]+)(?:/([^:/]+))?(?::(\d+\.\d+\.\d+))?")
 
 
-def open_split(name: str, data_dir: str | None, split: str) -> "TfdsSource":
+def open_split(
+  name: str, split: str, *, data_dir: str | None = None
+) -> "TfdsSource":
   """Opens a whole split of a prepared data set.
 
   Args:
     name: `name`, `name/config`, either with `:version`; default is the newest.
+    split: a split's name.
     data_dir: where TFDS keeps its data sets; None means the environment's
       TFDS_DATA_DIR, or else ~/tensorflow_datasets.
-    split: a split's name.
 
   Raises:
     ValueError: there is no such data set, it was prepared in a format without

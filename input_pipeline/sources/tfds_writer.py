@@ -10,11 +10,10 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+import tensorflow_datasets as tfds
 from array_record.python import array_record_module
 from tensorflow_datasets.proto import tf_example_pb2
-
-_CORE = "tensorflow_datasets.core"
-_FEATURES = f"{_CORE}.features"
 
 
 class Shard(NamedTuple):
@@ -92,7 +91,7 @@ def write_info(
   features: Mapping[str, str | int | Sequence[str]],
   splits: Mapping[str, Sequence[Shard]],
 ):
-  """Writes the two JSON files, which make the folder a data set.
+  """Writes what describes a data set: `features.json`, `dataset_info.json`.
 
   Args:
     directory: the data set's folder.
@@ -103,20 +102,12 @@ def write_info(
     splits: by name, the shards in order.
   """
   entries = {key: _feature(kind) for key, kind in features.items()}
-  tree = {
-    "pythonClassName": f"{_FEATURES}.features_dict.FeaturesDict",
-    "featuresDict": {"features": entries},
-  }
-  for key, kind in features.items():
-    if not isinstance(kind, str | int):
-      path = os.path.join(directory, f"{key}.labels.txt")
-      _write(path, "".join(f"{label}\n" for label in kind))
-  _write(os.path.join(directory, "features.json"), json.dumps(tree, indent=2))
+  tfds.features.FeaturesDict(entries).save_config(directory)
   info = {
     "name": name,
     "version": version,
     "fileFormat": "array_record",
-    "moduleName": f"{_CORE}.dataset_builders.adhoc_builder",
+    "moduleName": "tensorflow_datasets.core.dataset_builders.adhoc_builder",
     "splits": [
       {
         "name": split,
@@ -127,14 +118,14 @@ def write_info(
       for split, shards in splits.items()
     ],
   }
-  _write(
-    os.path.join(directory, "dataset_info.json"), json.dumps(info, indent=2)
-  )
+  write_json(os.path.join(directory, "dataset_info.json"), info)
 
 
-def _write(path: str, text: str):
-  with open(path, "w", encoding="utf-8") as file:
-    file.write(text)
+def write_json(path: str, value: Any):
+  """Writes a JSON file, which appears when it is whole."""
+  with open(f"{path}.incomplete", "w", encoding="utf-8") as file:
+    json.dump(value, file, indent=2)
+  os.replace(f"{path}.incomplete", path)
 
 
 def _serialize(example) -> bytes:
@@ -149,26 +140,13 @@ def _serialize(example) -> bytes:
   return proto.SerializeToString(deterministic=True)
 
 
-def _feature(kind) -> dict[str, Any]:
-  """Returns one entry of features.json."""
+def _feature(kind):
   if kind == "text":
-    return {"pythonClassName": f"{_FEATURES}.text_feature.Text", "text": {}}
+    return tfds.features.Text()
   if kind == "int":
-    return {
-      "pythonClassName": f"{_FEATURES}.scalar.Scalar",
-      "tensor": {"shape": {}, "dtype": "int64", "encoding": "none"},
-    }
+    return tfds.features.Scalar(np.int64)
   if isinstance(kind, str):
-    return {
-      "pythonClassName": f"{_FEATURES}.image_feature.Image",
-      "image": {
-        "dtype": "uint8",
-        "encodingFormat": kind,
-        "shape": {"dimensions": ["-1", "-1", "3"]},
-      },
-    }
-  count = kind if isinstance(kind, int) else len(kind)
-  return {
-    "pythonClassName": f"{_FEATURES}.class_label_feature.ClassLabel",
-    "classLabel": {"numClasses": str(count)},
-  }
+    return tfds.features.Image(encoding_format=kind)
+  if isinstance(kind, int):
+    return tfds.features.ClassLabel(num_classes=kind)
+  return tfds.features.ClassLabel(names=kind)

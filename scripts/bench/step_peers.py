@@ -73,38 +73,52 @@ class Step:
 
 
 def ours(setting: Setting) -> Step:
-  """Returns this codebase's step, built as trainers.train builds it."""
+  """Returns this codebase's step, see `trainer_step`."""
+  config = _config(setting)
+  config.model.stem_ln = setting.stem_ln
+  config.model.attn_impl = setting.attn_impl
+  return trainer_step(config, setting.resolution)[0]
+
+
+def trainer_step(config: Any, resolution: int) -> tuple[Step, Any]:
+  """Returns the step of a config, as trainers.train builds it.
+
+  Args:
+    config: of a run that classifies images; its data are not opened.
+    resolution: rows and columns of an image.
+
+  Returns:
+    The step, and the compiled program that it runs.
+  """
   import jax
   import numpy as np
 
   import dpn.tasks
   from dpn import flops, sharding
-  from scripts import made_up
+  from scripts import fake_data
   from trainers import build
 
-  config = _config(setting)
-  config.model.stem_ln = setting.stem_ln
-  config.model.attn_impl = setting.attn_impl
   mesh = sharding.make_mesh()
-  size = (setting.resolution, setting.resolution, 3)
+  batch_size = config.input.batch_size
   spec = {
-    "image": ((setting.batch_size, *size), np.dtype("float32")),
-    "labels": ((setting.batch_size, NUM_CLASSES), np.dtype("float32")),
+    "image": ((batch_size, resolution, resolution, 3), np.dtype("float32")),
+    "labels": ((batch_size, config.num_classes), np.dtype("float32")),
   }
   task = dpn.tasks.make(config, batch_shards=mesh.size)
   begin = time.perf_counter()
   train_step = build.train_step(
-    config, task, spec, mesh, data_size=made_up.EXAMPLES
+    config, task, spec, mesh, data_size=fake_data.EXAMPLES
   )
   update = train_step.compile()
   compile_secs = time.perf_counter() - begin
   state = train_step.init(jax.random.key(0))
-  run = _donating(update, state, made_up.batch(train_step.batch_shapes))
-  step = _jax_step(run, setting.dtype, compile_secs)
+  run = _donating(update, state, fake_data.batch(train_step.batch_shapes))
+  dtype = config.model.get("dtype_mm", "float32")
+  step = _jax_step(run, dtype, compile_secs)
   peak = flops.peak(jax.devices()[0])
   step.peak = peak and peak * jax.device_count()
   step.flops = train_step.flops()
-  return step
+  return step, update
 
 
 def big_vision(setting: Setting, folder: str) -> Step:
@@ -254,6 +268,18 @@ def timm(setting: Setting) -> Step:
 
 def _config(setting):
   """Returns the config that ours and big_vision read."""
+  model = {
+    "variant": setting.variant,
+    "pool_type": "tok",
+    "scan": setting.scan,
+    "remat_policy": setting.remat,
+    "dtype_mm": setting.dtype,
+  }
+  return config_of(model, setting.batch_size)
+
+
+def config_of(model: dict[str, Any], batch_size: int) -> Any:
+  """Returns the config of a run with this `config.model`, without data."""
   import ml_collections
 
   return ml_collections.ConfigDict(
@@ -261,14 +287,8 @@ def _config(setting):
       "num_classes": NUM_CLASSES,
       "loss": "softmax_xent",
       "total_steps": 1000,
-      "input": {"batch_size": setting.batch_size},
-      "model": {
-        "variant": setting.variant,
-        "pool_type": "tok",
-        "scan": setting.scan,
-        "remat_policy": setting.remat,
-        "dtype_mm": setting.dtype,
-      },
+      "input": {"batch_size": batch_size},
+      "model": model,
       "optax_name": "scale_by_adam",
       "grad_clip_norm": CLIP,
       "lr": LR,

@@ -1,195 +1,250 @@
-"""Collects the results of runs by cell of the paper's tables."""
+"""Averages the runs of each table cell: means, intervals, differences."""
 
-import collections
 import dataclasses
+import functools
 import math
 import re
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Sequence
 
-from scripts.results import cells, runs, stats
+import numpy as np
+import pandas as pd
+import scipy.stats
 
+from scripts.results import runs
+
+NOT_RUN = "not run"
 # Metrics that are fractions here and percentages in the paper.
 _FRACTION = re.compile(r"(.*/)?(.*prec@\d+|.*\d+shot|.*acc.*|.*miou.*|.*IoU.*)")
 
 
 @dataclasses.dataclass(frozen=True)
-class Arm:
-  """The runs of one cell.
+class Estimate:
+  """A mean with its 95% confidence interval; its text is a table's cell.
 
   Attributes:
-    done: complete runs, one a seed, by seed.
-    open: incomplete runs.
-    copies: complete runs that repeat one of `done`, number for number.
-    metric: what was read from the complete runs.
+    mean: NaN for no numbers at all.
+    ci: half the interval's length; NaN for fewer than two numbers.
+    n: how many runs were averaged; None for a number of the paper.
+    note: how it was compared, what is missing.
+    sign: "+" for differences.
+    digits: of the mean after the decimal point; its interval has two.
+  """
+
+  mean: float
+  ci: float = math.nan
+  n: int | None = None
+  note: str = ""
+  sign: str = ""
+  digits: int = 2
+
+  def __str__(self) -> str:
+    sign = self.sign if round(self.mean, self.digits) else ""
+    text = f"{self.mean:{sign}.{self.digits}f}".replace("-", "−")
+    if not math.isnan(self.ci):
+      text += f" ± {self.ci:.2f}"
+    notes = [f"n={self.n}"] if self.n else []
+    notes += [self.note] if self.note else []
+    return f"{text} ({', '.join(notes)})" if notes else text
+
+
+def half_width(values: np.ndarray) -> np.ndarray:
+  """Returns half the 95% interval of the mean over the first axis.
+
+  That is t(0.975, n - 1) · s / √n, s² being the unbiased variance: right for
+  independent, normally distributed values. NaN for n < 2.
+  """
+  n = len(values)
+  if n < 2:
+    return np.full(np.shape(values)[1:], np.nan)
+  return scipy.stats.t.ppf(0.975, n - 1) * scipy.stats.sem(values)
+
+
+def estimate(values: Sequence[float]) -> Estimate:
+  """Returns the mean of some numbers and its interval."""
+  ci = half_width(np.asarray(values))
+  return Estimate(float(np.mean(values)), float(ci), len(values))
+
+
+def difference(new: pd.Series, old: pd.Series) -> Estimate:
+  """Returns the mean of new − old, its note saying how it was found.
+
+  "paired" where both have the same seeds: the interval is that of the mean of
+  the differences seed by seed. Otherwise "Welch", the interval for two means of
+  unequal variances, and "unpaired" where a single run leaves none.
+
+  Args:
+    new: values by seed, at least one.
+    old: the same, of the other arm.
+  """
+  if set(new.index) == set(old.index):
+    return dataclasses.replace(estimate(new - old), note="paired", sign="+")
+  gain, n = float(new.mean() - old.mean()), min(len(new), len(old))
+  if n < 2:
+    return Estimate(gain, math.nan, n, "unpaired", "+")
+  ci = 0.0
+  if new.var() + old.var() > 0:
+    test = scipy.stats.ttest_ind(new, old, equal_var=False)
+    low, high = test.confidence_interval()
+    ci = float(high - low) / 2
+  return Estimate(gain, ci, n, "Welch", "+")
+
+
+@dataclasses.dataclass(frozen=True)
+class Arm:
+  """The runs of one table cell.
+
+  Attributes:
+    metric: what was read from the complete runs; "" if there is none.
     values: of the metric by seed, fractions in percent; where there is a
       single run with a probe that has seeds of its own, by those.
-    probes: whether `values` are by probe seed.
+    seeds: of the complete runs.
+    open: paths of incomplete runs.
+    copies: paths of runs that repeat another one's seed and result.
     waiting: what candidates of a selection wait for, "" if for nothing.
   """
 
-  done: Sequence[runs.Run] = ()
-  open: Sequence[runs.Run] = ()
-  copies: Sequence[runs.Run] = ()
   metric: str = ""
-  values: Mapping[str, float] = dataclasses.field(default_factory=dict)
-  probes: bool = False
+  values: pd.Series = dataclasses.field(default_factory=pd.Series)
+  seeds: Sequence[int] = ()
+  open: Sequence[str] = ()
+  copies: Sequence[str] = ()
   waiting: str = ""
 
   @property
-  def mean(self) -> stats.Mean:
-    return stats.mean(list(self.values.values()))
-
-  def note(self) -> str:
-    """Returns what is to be said of the arm's mean, "" if nothing."""
-    parts = []
-    if self.probes:
-      parts.append(f"CI of {len(self.values)} probes")
-    if self.open:
-      parts.append(f"{len(self.open)} incomplete")
-    return ", ".join(parts)
+  def probes(self) -> bool:
+    """Whether `values` are by the seeds of a probe."""
+    return len(self.values) > len(self.seeds)
 
 
-def collect(
-  found: Iterable[runs.Run],
-  place: Callable[[cells.Cell], tuple[Hashable, Sequence[str]] | None],
-) -> dict[Hashable, Arm]:
-  """Returns the arms that the runs make up, by their place.
+def cell(arm: Arm | None) -> Estimate | str:
+  """Returns the mean of an arm, or why it has none."""
+  if arm is None:
+    return NOT_RUN
+  if arm.waiting:
+    return arm.waiting
+  if not arm.metric:
+    count = len(arm.open)
+    return f"incomplete ({count} run{'s' * (count > 1)})"
+  notes = [f"CI of {len(arm.values)} probes"] if arm.probes else []
+  notes += [f"{len(arm.open)} incomplete"] if arm.open else []
+  return dataclasses.replace(
+    estimate(arm.values), n=len(arm.seeds), note=", ".join(notes)
+  )
+
+
+def gain(new: Arm | None, old: Arm | None) -> Estimate | str:
+  """Returns new − old of two arms, or why there is none."""
+  if not (new and new.metric and old and old.metric):
+    lacking = any(arm and not arm.metric for arm in (new, old))
+    return "incomplete" if lacking else NOT_RUN
+  if new.probes and old.probes:
+    found = difference(new.values, old.values)
+    note = f"CI of {found.n} probes, {found.note}"
+    return dataclasses.replace(found, n=1, note=note)
+  # Seeds of a probe are not seeds of runs: a probed run counts by its mean.
+  new, old = (
+    pd.Series({"probes": arm.values.mean()}) if arm.probes else arm.values
+    for arm in (new, old)
+  )
+  return difference(new, old)
+
+
+def arm(group: pd.DataFrame, metrics: Sequence[str]) -> Arm:
+  """Returns the runs of one cell as an arm.
 
   Args:
-    found: the runs; trial runs of `runlocal` are left out.
-    place: cell → (where its runs count, the metrics to look for, of which the
-      first that all runs of a place have is read); None to leave it out.
+    group: rows of `runs.frame`, none of them a trial run.
+    metrics: what to look for; the first that all complete runs have is read.
 
   Raises:
-    ValueError: two runs of a place share a seed and not their result, or differ
-      in more than the seed; or a complete run lacks the metric.
+    ValueError: two runs share a seed but not their result, or differ in more
+      than the seed; or a complete run lacks the metric.
   """
-  grouped, metrics = collections.defaultdict(list), {}
-  for run in found:
-    cell = cells.of(run)
-    placed = cell and place(cell)
-    if placed:
-      grouped[placed[0]].append(run)
-      metrics[placed[0]] = placed[1]
-  return {
-    where: _arm(repetitions, metrics[where])
-    for where, repetitions in grouped.items()
-  }
-
-
-def _arm(repetitions, metrics):
-  candidates = [run for run in repetitions if cells.is_candidate(run)]
-  if candidates and candidates == repetitions:
-    repetitions, waiting = _selected(candidates, metrics)
+  if group.candidate.notna().all():
+    group, waiting = _selected(group, metrics)
     if waiting:
       return Arm(waiting=waiting)
-  done = [run for run in repetitions if run.complete]
-  still = [run for run in repetitions if not run.complete]
-  if not done:
+  still = list(group.path[~group.complete])
+  done = group[group.complete].sort_values("seed", kind="stable")
+  if done.empty:
     return Arm(open=still)
   _check_alike(done)
-  metric = _choose(done, metrics)
-  one_a_seed, copies = _one_a_seed(done, metric)
-  values, probes = _values(one_a_seed, metric)
-  return Arm(one_a_seed, still, copies, metric, values, probes)
+  has = lambda metric: all(metric in run.finals for run in done.run)
+  metric = next(filter(has, metrics), metrics[0])
+  values = pd.Series([percent(run, metric) for run in done.run], done.seed)
+  repeated = done.seed.duplicated().to_numpy()
+  for seed, results in values[repeated].items():
+    if (values[[seed]] != results).any():
+      raise ValueError(
+        f"{' and '.join(done.path[done.seed == seed])} have the same seed "
+        f"({seed}), fill the same cell and differ in {metric}: "
+        f"{', '.join(f'{v:g}' for v in values[[seed]])}. Give only one, or "
+        "train one with another seed."
+      )
+  probes = _probes(done.run.iloc[0], metric) if len(done) == 1 else ()
+  return Arm(
+    metric,
+    probes if len(probes) > 1 else values[~repeated],
+    list(done.seed[~repeated]),
+    still,
+    list(done.path[repeated]),
+  )
+
+
+def _probes(run, metric):
+  """Returns the results of a probe that was fitted with several seeds."""
+  names = sorted(m for m in run.finals if m.startswith(f"{metric}-seed-"))
+  return pd.Series({name: percent(run, name) for name in names}, dtype=float)
 
 
 def _selected(candidates, metrics):
-  """Returns the candidates that count, or what they wait for."""
-
-  def tested(chosen):
-    return any(m in run.finals for m in metrics for run in chosen)
-
-  chosen = [run for run in candidates if run.chosen]
-  if chosen:
-    return chosen, "" if tested(chosen) else "selected, not tested yet"
-  count = len({run.config["table"]["candidate"] for run in candidates})
-  complete = [run for run in candidates if run.complete]
-  never_chosen = all(run.chosen is None for run in candidates)
-  if count == 1 and never_chosen and tested(complete):
+  """Returns the candidates that count, and what they wait for."""
+  complete = candidates[candidates.complete]
+  tested = [any(m in run.finals for m in metrics) for run in complete.run]
+  chosen = [bool(run.chosen) for run in candidates.run]
+  if any(chosen):
+    waits = not any(run.chosen for run in complete.run[tested])
+    return candidates[chosen], "selected, not tested yet" if waits else ""
+  count = candidates.candidate.nunique()
+  if count == 1 and candidates.run.iloc[0].chosen is None and any(tested):
     return candidates, ""  # there is nothing to choose between
-  what = f"{count} candidates" if count > 1 else "1 candidate"
-  return [], f"{what}, none selected yet"
+  return candidates, f"{count} candidate{'s' * (count > 1)}, none selected yet"
 
 
 def _check_alike(done):
   """Raises if runs differ in what may not differ within a cell."""
-  different = cells.differences(done)
+  different = [
+    f"{name.replace('/', '.')}: {', '.join(values.unique())}"
+    for name, values in runs.configs(done.run).items()
+    if values.nunique() > 1 and not runs.is_free(name)
+  ]
   if different:
-    listed = "; ".join(
-      f"{name}: {', '.join(dict.fromkeys(values))}"
-      for name, values in list(different.items())[:3]
-    )
+    more = f" and {len(done) - 3} more" if len(done) > 3 else ""
     raise ValueError(
-      f"{_paths(done)} fill the same cell and differ in more than the seed "
-      f"({listed}). A mean over them would mean nothing: give the folders of "
-      "one setting only."
+      f"{', '.join(done.path[:3])}{more} fill the same cell and differ in more "
+      f"than the seed ({'; '.join(different[:3])}). A mean over them means "
+      "nothing: give the folders of one setting only."
     )
 
 
-def _one_a_seed(done, metric):
-  """Returns (runs by seed, copies); raises on two results for a seed."""
-  by_seed, copies = {}, []
-  for run in done:
-    first = by_seed.setdefault(run.seed, run)
-    if first is run:
-      continue
-    if first.final(metric) != run.final(metric):
-      raise ValueError(
-        f"{first.path} and {run.path} have the same seed ({run.seed}), fill "
-        f"the same cell and differ in {metric}: {first.final(metric):g} and "
-        f"{run.final(metric):g}. Give one of the two only, or train one with "
-        "another seed."
-      )
-    copies.append(run)
-  return [by_seed[seed] for seed in sorted(by_seed)], copies
-
-
-def _choose(done, metrics):
-  """Returns the first metric that all runs have; raises if there is none."""
-  for metric in metrics:
-    if all(metric in run.finals for run in done):
-      return metric
-  lacking = next(run for run in done if metrics[0] not in run.finals)
-  lacking.final(metrics[0])  # raises, with what is there
-
-
-def _values(done, metric):
-  """Returns values by seed, and whether they are of the probe's seeds."""
-  values = {f"{run.seed}": scaled(run, metric) for run in done}
-  if len(done) == 1:
-    prefix = f"{metric}-seed-"
-    probes = {k for k in done[0].finals if k.startswith(prefix)}
-    if len(probes) > 1:
-      return {
-        f"probe {k.removeprefix(prefix)}": scaled(done[0], k)
-        for k in sorted(probes)
-      }, True
-  return values, False
-
-
+@functools.cache
 def is_fraction(metric: str) -> bool:
   """Returns whether a metric is in [0, 1] and shown in percent."""
   return bool(_FRACTION.fullmatch(re.sub(r"-seed-\d+$", "", metric)))
 
 
-def scaled(run: runs.Run, metric: str) -> float:
+def percent(run: runs.Run, metric: str) -> float:
   """Returns a complete run's metric, fractions in percent.
 
   Raises:
-    ValueError: the metric is missing, or a fraction that is none.
+    ValueError: the metric is missing, or a fraction outside of [0, 1].
   """
   value = run.final(metric)
   if not is_fraction(metric):
     return value
-  if not (math.isfinite(value) and 0 <= value <= 1):
+  if not 0 <= value <= 1:  # NaN neither
     raise ValueError(
       f"In {run.path}: {metric} is {value:g}, expected a fraction in [0, 1]. "
       "Check what wrote done.json there."
     )
   return 100 * value
-
-
-def _paths(found):
-  shown = ", ".join(run.path for run in found[:3])
-  return shown + (f" and {len(found) - 3} more" if len(found) > 3 else "")

@@ -2,6 +2,8 @@
 
 import contextlib
 import os
+import sys
+import unicodedata
 from collections.abc import Iterator
 
 
@@ -22,7 +24,42 @@ def made(folder: str) -> Iterator[None]:
     ) from e
 
 
-def write(path: str, content: str):
-  """Writes text to a file, whose folder is made; raises as `made` does."""
+def write(path: str | None, content: str):
+  """Writes text to a file, whose folder is made, or (None) to the terminal.
+
+  Raises:
+    OSError: as `made` does.
+  """
+  if path is None:
+    say(content.removesuffix("\n"))
+    return
   with made(os.path.dirname(path)), open(path, "w", encoding="utf-8") as f:
     f.write(content)
+  say(f"Wrote {path}.")
+
+
+def say(text: str, file=None):
+  """Prints text, which may hold names that come from elsewhere."""
+  print(printable(text), file=file, flush=True)
+
+
+def printable(text: str) -> str:
+  """Returns text whose control characters, but for newlines, are escaped.
+
+  In a terminal they could move the cursor or change what has been printed.
+  """
+  return "".join(
+    char.encode("unicode_escape").decode()
+    if unicodedata.category(char) in ("Cc", "Cf") and char != "\n"
+    else char
+    for char in text
+  )
+
+
+@contextlib.contextmanager
+def errors_in_a_line() -> Iterator[None]:
+  """Ends the process with the message of what a user can put right."""
+  try:
+    yield
+  except (ValueError, OSError) as e:
+    sys.exit(printable(f"Error: {e}"))

@@ -14,7 +14,7 @@ import matplotlib
 import numpy as np
 from matplotlib import figure, ticker
 
-from scripts.results import runs, stats
+from scripts.results import aggregate, runs
 
 COLOURS = (
   "#0072B2",
@@ -42,11 +42,12 @@ _STYLE = {
   "legend.frameon": False,
   "lines.linewidth": 1.8,
   "pdf.fonttype": 42,  # text stays text
+  "text.parse_math": False,  # names of runs may hold a "$"
 }
 
 Arms = Mapping[str, Sequence[runs.Run]]  # legend entry → repetitions
 Panels = Mapping[str, Arms]  # title → arms
-Gains = Mapping[str, Mapping[str, stats.Mean]]  # panel → arm → gain
+Gains = Mapping[str, Mapping[str, aggregate.Estimate]]  # panel → arm → gain
 
 
 @matplotlib.rc_context(_STYLE)
@@ -66,17 +67,15 @@ def curves(
     scale: factor of the values, 100 for percent.
     log: whether the vertical axis is logarithmic.
   """
-  fig, axes = _panels(panels, "training step", label)
-  order = _order(panels)
-  for ax, arms in zip(axes, panels.values(), strict=True):
-    for name, repetitions in arms.items():
-      steps, values = _stack(repetitions, metric)
-      _line(ax, steps, scale * values, name, order.index(name), log)
+
+  def read(repetitions):
+    steps, values = _stack(repetitions, metric)
+    return steps, scale * values
+
+  fig, axes = _lines(panels, read, "training step", label, log=log)
+  for ax in axes:
     ax.xaxis.set_major_locator(ticker.MaxNLocator(4, integer=True))
     ax.xaxis.set_major_formatter("{x:,.0f}")
-    if log:
-      _log(ax)
-  _legend(fig, axes)
   return fig
 
 
@@ -90,19 +89,17 @@ def gradient_depth(panels: Panels, *, last_steps: int) -> figure.Figure:
     panels: runs of each arm, trained with `config.log_grad_depth`.
     last_steps: a run's norm is the mean of what it logged in these.
   """
-  label = "patch embedding (E) and blocks"
-  fig, axes = _panels(panels, label, "L2 norm of the gradient")
-  order = _order(panels)
-  for ax, arms in zip(axes, panels.values(), strict=True):
-    for name, repetitions in arms.items():
-      layers, norms = _norms_by_depth(repetitions, last_steps)
-      depths, index = np.arange(len(layers)), order.index(name)
-      _line(ax, depths, norms, name, index, log=True, markers=True)
-    every = max(1, math.ceil((len(layers) - 1) / 12))
-    shown = [0, *range(1, len(layers), every)]
-    ax.set_xticks(shown, [layers[i] for i in shown])
-    _log(ax)
-  _legend(fig, axes)
+
+  def read(repetitions):
+    norms = _norms_by_depth(repetitions, last_steps)
+    return np.arange(norms.shape[1]), norms
+
+  labels = ("patch embedding (E) and blocks", "L2 norm of the gradient")
+  fig, axes = _lines(panels, read, *labels, log=True, markers=True)
+  for ax in axes:
+    depth = len(ax.lines[0].get_xdata())
+    shown = [0, *range(1, depth, max(1, math.ceil((depth - 1) / 12)))]
+    ax.set_xticks(shown, ["E", *map(str, shown[1:])])
   return fig
 
 
@@ -123,10 +120,10 @@ def gains(
   fig = _figure(width, 1.2 + 0.24 * len(names))
   axes = fig.subplots(1, len(ours), sharey=True, squeeze=False)[0]
   for ax, (title, arms) in zip(axes, ours.items(), strict=True):
-    _bars(ax, [arms.get(n, _NONE) for n in names], names.index(highlight)
-          if highlight in names else None)  # fmt: skip
+    colours = [COLOURS[name == highlight] for name in names]
+    _bars(ax, [arms.get(name, _NONE) for name in names], colours)
     printed = paper.get(title, {})
-    values = [printed.get(name, _NONE).value for name in names]
+    values = [printed.get(name, _NONE).mean for name in names]
     if printed:
       ax.plot(values, range(len(names)), "D", **_DIAMOND, label="paper")
     ax.axvline(0, color="#333333", linewidth=0.8)
@@ -140,15 +137,14 @@ def gains(
   return fig
 
 
-_NONE = stats.mean([])
+_NONE = aggregate.Estimate(math.nan)
 _DIAMOND = {"mfc": "white", "mec": "#000000", "markersize": 4.5}
 
 
-def _bars(ax, means, highlighted):
+def _bars(ax, means, colours):
   """Draws means as bars with intervals, and says which were not run."""
   rows = np.arange(len(means))
-  values = np.array([mean.value for mean in means])
-  colours = [COLOURS[1 if i == highlighted else 0] for i in rows]
+  values = np.array([mean.mean for mean in means])
   ax.barh(rows, values, 0.66, color=colours, alpha=0.8, label="ours")
   errors = np.nan_to_num([mean.ci for mean in means])
   some = errors > 0
@@ -165,37 +161,27 @@ def _bars(ax, means, highlighted):
 
 
 @matplotlib.rc_context(_STYLE)
-def scale_maps(
-  scales: Mapping[str, np.ndarray], patch_sizes: Sequence[tuple[int, int]]
-) -> figure.Figure:
+def scale_maps(scales: Mapping[str, np.ndarray]) -> figure.Figure:
   """Returns the scale of ln0 as maps of pixels (arXiv 2302.01327, Figure 3).
 
   A row for each scale, a column for each channel; one range of colours, white
   being 1, where training began.
 
   Args:
-    scales: title → (rows * cols * channels,), in this order of pixels.
-    patch_sizes: (rows, cols) of each scale's patch, in pixels.
+    scales: title → (rows, cols, channels) of a patch.
   """
-  maps = {
-    title: _channels(scale, patch_size)
-    for (title, scale), patch_size in zip(
-      scales.items(), patch_sizes, strict=True
-    )
-  }
-  channels = len(next(iter(maps.values())))
-  reach = max(np.abs(m - 1).max() for m in maps.values()) or 1.0
+  channels = max(scale.shape[-1] for scale in scales.values())
+  reach = max(np.abs(s - 1).max() for s in scales.values()) or 1.0
   side = (WIDTH_INCHES - 0.9) / max(channels, 2)
-  fig = _figure(channels * side + 0.9, len(maps) * (side + 0.06) + 0.2)
-  grid = fig.subplots(len(maps), channels, squeeze=False)
-  for line, (title, by_channel) in zip(grid, maps.items(), strict=True):
-    for ax, values in zip(line, by_channel, strict=True):
+  fig = _figure(channels * side + 0.9, len(scales) * (side + 0.06) + 0.2)
+  grid = fig.subplots(len(scales), channels, squeeze=False)
+  for axes, (title, scale) in zip(grid, scales.items(), strict=True):
+    for ax, values in zip(axes, np.moveaxis(scale, -1, 0), strict=True):
       image = ax.imshow(values, cmap="PuOr_r", vmin=1 - reach, vmax=1 + reach)
       ax.grid(False)
       ax.spines[:].set_visible(False)
-      ax.set_xticks([])
-      ax.set_yticks([])
-    line[0].set_ylabel("\n".join(textwrap.wrap(title, _LABEL_LETTERS)))
+      ax.set(xticks=[], yticks=[])
+    axes[0].set_ylabel("\n".join(textwrap.wrap(title, _LABEL_LETTERS)))
   if channels == 3:
     for ax, name in zip(grid[0], ("red", "green", "blue"), strict=True):
       ax.set_title(name)
@@ -207,24 +193,39 @@ def _figure(width_inches, height_inches):
   return figure.Figure((width_inches, height_inches), layout="constrained")
 
 
-def _panels(panels, xlabel, ylabel):
-  """Returns a figure and an axis for each panel, in rows of three."""
+def _lines(panels, read, xlabel, ylabel, *, log=False, markers=False):
+  """Draws a line for each arm of each panel, in rows of three panels.
+
+  Args:
+    panels: title → arm → repetitions.
+    read: repetitions → x, values (runs, len(x)).
+    xlabel: of each panel.
+    ylabel: of the first panel in a row.
+    log: whether the vertical axis is logarithmic.
+    markers: whether points are marked.
+
+  Returns:
+    The figure and its axes.
+  """
   count = len(panels)
-  columns = min(count, _COLUMNS)
-  rows = math.ceil(count / columns)
-  if count == 1:
-    fig = _figure(WIDTH_INCHES, 3.2)
-  else:
-    fig = _figure(columns * _SEVERAL_INCHES, 2.6 * rows + 0.3)
+  columns, rows = min(count, _COLUMNS), math.ceil(count / _COLUMNS)
+  size = (columns * _SEVERAL_INCHES, 2.6 * rows + 0.3)
+  fig = _figure(*size if count > 1 else (WIDTH_INCHES, 3.2))
   grid = fig.subplots(rows, columns, squeeze=False).ravel()
   for ax in grid[count:]:
     ax.remove()
-  for i, (ax, title) in enumerate(zip(grid, panels, strict=False)):
-    ax.set_xlabel(xlabel)
-    if i % columns == 0:
-      ax.set_ylabel(ylabel)
-    ax.set_title(title)
-  return fig, list(grid[:count])
+  order = _order(panels)
+  for ax, (title, arms) in zip(grid, panels.items(), strict=False):
+    for name, repetitions in arms.items():
+      x, values = read(repetitions)
+      _line(ax, x, values, name, order.index(name), log, markers)
+    ax.set(title=title, xlabel=xlabel)
+    if log:
+      _log(ax)
+  for ax in grid[:count:columns]:
+    ax.set_ylabel(ylabel)
+  _legend(fig, grid[:count])
+  return fig, grid[:count]
 
 
 def _line(ax, x, values, name, index, log, markers=False):
@@ -237,7 +238,7 @@ def _line(ax, x, values, name, index, log, markers=False):
   back = np.exp if log else (lambda v: v)
   mean = transformed.mean(0)
   if len(values) >= 3:
-    ci = np.array([stats.mean(column).ci for column in transformed.T])
+    ci = aggregate.half_width(transformed)
     ax.fill_between(
       x, back(mean - ci), back(mean + ci), color=colour, alpha=0.2, linewidth=0
     )
@@ -277,37 +278,23 @@ def _legend(fig, axes, where="outside lower center"):
 
 def _stack(repetitions, metric):
   """Returns steps (logged,) and values (runs, logged) of repeated runs."""
-  steps, values = zip(*(run.series(metric) for run in repetitions), strict=True)
-  for run, other in zip(repetitions, steps, strict=True):
-    if not np.array_equal(steps[0], other):
+  series = [run.series(metric) for run in repetitions]
+  for run, other in zip(repetitions, series, strict=True):
+    if not other.index.equals(series[0].index):
       raise ValueError(
         f"{repetitions[0].path} and {run.path} logged {metric!r} at different "
         "steps, so they are no repetitions of each other. Train one of them "
         "anew, or move it elsewhere."
       )
-  return steps[0], np.stack(values)
+  return series[0].index.to_numpy(), np.stack(series)
 
 
 def _norms_by_depth(repetitions, last_steps):
-  """Returns names of the layers and norms (runs, layers)."""
-  metrics = ["grad_norm/embedding"]
-  logged = {key for row in repetitions[0].rows for key in row}
-  metrics += sorted(k for k in logged if re.fullmatch(r"grad_norm/block\d+", k))
+  """Returns norms (runs, layers), the patch embedding's first."""
+  logged = repetitions[0].logged
+  blocks = sorted(k for k in logged if re.fullmatch(r"grad_norm/block\d+", k))
   norms = []
-  for metric in metrics:
+  for metric in ["grad_norm/embedding", *blocks]:
     steps, values = _stack(repetitions, metric)
     norms.append(values[:, steps > steps[-1] - last_steps].mean(1))  # (runs,)
-  layers = ["E", *(str(i) for i in range(1, len(metrics)))]
-  return layers, np.stack(norms, axis=1)
-
-
-def _channels(scale, patch_size):
-  """Returns (channels, rows, cols) from the order row, column, channel."""
-  rows, cols = patch_size
-  channels, rest = divmod(scale.size, rows * cols)
-  if scale.ndim != 1 or rest or not channels:
-    raise ValueError(
-      f"Got a scale of shape {scale.shape} for patches of {rows}×{cols} "
-      "pixels, expected (rows * cols * channels,). Check patch_size."
-    )
-  return scale.reshape(rows, cols, channels).transpose(2, 0, 1)
+  return np.stack(norms, axis=1)

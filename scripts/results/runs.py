@@ -1,42 +1,66 @@
 """Reads the folders that trainers.train leaves behind."""
 
 import dataclasses
+import functools
 import json
+import math
 import os
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-import safetensors
+import pandas as pd
+from flax import traverse_util
 
 from dpn import errors, metrics
-from trainers import workdir
+from trainers import provenance, workdir
 
 UNKNOWN = "unknown"
+BASE, DPN, OWN = "base", "dpn", "own"
+PLAIN_BLOCK = "sa=pre,mlp=pre"
+ACCURACIES = ("val/prec@1", "test/prec@1", "minival/prec@1")
+# Of timing.jsonl's column, for a run whose done.json is not there yet.
+COSTS = {
+  "images_per_sec": "median",
+  "mfu": "median",
+  "seconds": "sum",
+  "core_hours": "max",
+}
+# May differ between the seeds of a cell: where things are, what is watched.
+_FREE = re.compile(
+  r"(seed|table|evals|mesh|sharding_strategy|wandb|input/seed)(/.*)?"
+  r"|model_init|log_.*|cache_.*|strict_evals|deterministic"
+)
 
 
-@dataclasses.dataclass(frozen=True)
+def _by_step(rows: Sequence[Mapping[str, float]] = ()) -> pd.DataFrame:
+  """Returns a row per step, a column per metric."""
+  frame = pd.DataFrame(rows or {"step": []})
+  by_step = frame.astype({"step": int}).groupby("step").last()
+  return by_step.astype(float)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
 class Run:
   """What one run wrote down.
 
   Attributes:
     path: its folder.
     config: as resolved when it started.
-    rows: of metrics.jsonl, in the order of their steps.
-    done: of done.json; None while the run is incomplete.
-    starts: of environment.json, one mapping for each start of the run; empty
-      where there is no such file.
-    timing: rows of timing.jsonl, likewise.
-    tested: what scripts.evaluate measured afterwards, of test.json.
+    logged: metrics.jsonl: a row per step (the index), a column per metric.
+    done: done.json; None while the run is incomplete.
+    starts: environment.json: one mapping for each start of the run.
+    timing: timing.jsonl, likewise by step.
+    tested: test.json, what scripts.evaluate measured afterwards.
     chosen: whether selection.json of the sweep names the run; None without one.
   """
 
   path: str
   config: Mapping[str, Any]
-  rows: Sequence[Mapping[str, float]]
-  done: Mapping[str, Any] | None
+  logged: pd.DataFrame = dataclasses.field(default_factory=_by_step)
+  done: Mapping[str, Any] | None = None
   starts: Sequence[Mapping[str, Any]] = ()
-  timing: Sequence[Mapping[str, float]] = ()
+  timing: pd.DataFrame = dataclasses.field(default_factory=_by_step)
   tested: Mapping[str, float] = dataclasses.field(default_factory=dict)
   chosen: bool | None = None
 
@@ -51,8 +75,8 @@ class Run:
   @property
   def step(self) -> int:
     """Returns the last step on record, 0 if there is none."""
-    done = (self.done or {}).get("step")
-    return done or (self.rows[-1]["step"] if self.rows else 0)
+    steps = [(self.done or {}).get("step", 0), *self.logged.index[-1:]]
+    return int(max(steps))
 
   @property
   def status(self) -> str:
@@ -60,131 +84,244 @@ class Run:
     if self.complete:
       return "complete"
     total = self.config.get("total_steps")
-    return f"incomplete, step {self.step:,}" + (
-      f" of {total:,}" if total else ""
-    )
+    of = f" of {total:,}" if total else ""
+    return f"incomplete, step {self.step:,}{of}"
 
   @property
   def commit(self) -> str:
     """Returns the commit of the last start, "unknown" if none is recorded."""
-    commits = [start["commit"] for start in self.starts if start.get("commit")]
-    return commits[-1] if commits else UNKNOWN
+    return self._start("commit").get("commit", UNKNOWN)
 
   @property
   def config_hash(self) -> str:
-    """Returns the recorded hash of the config, or one of config.json."""
-    for start in reversed(self.starts):
-      if start.get("config_hash"):
-        return start["config_hash"]
-    return workdir.config_hash(self.config)
+    """Returns the recorded hash of the config, or that of config.json."""
+    recorded = self._start("config_hash").get("config_hash")
+    return recorded or provenance.config_hash(self.config)
 
   @property
   def device(self) -> str:
-    """Returns what the run was trained on, as of its last start."""
-    for start in reversed(self.starts):
-      if start.get("device_kind"):
-        return f"{start.get('num_devices', 1)} × {start['device_kind']}"
-    return UNKNOWN
+    """Returns what the run was last trained on."""
+    start = self._start("device_kind")
+    if not start:
+      return UNKNOWN
+    return f"{start.get('num_devices', 1)} × {start['device_kind']}"
 
-  def timed(self, done_key: str, timing_key: str, last=False) -> float | None:
-    """Returns a figure of the run's speed, None if it recorded none.
+  def _start(self, key):
+    """Returns the last start that recorded `key`, {} if none did."""
+    return next((s for s in reversed(self.starts) if s.get(key)), {})
 
-    Args:
-      done_key: its name in done.json, which goes first.
-      timing_key: its name in timing.jsonl.
-      last: take the last row there instead of the median.
+  def cost(self, name: str) -> float:
+    """Returns one of `COSTS`, mfu in [0, 1]; NaN if it was not recorded."""
+    value = (self.done or {}).get(name)
+    if value is None and name in self.timing:
+      value = self.timing[name].agg(COSTS[name])
+    return math.nan if value is None else float(value)
+
+  @property
+  def trial(self) -> bool:
+    """Whether this is a run of two steps (`runlocal`), which fills no cell."""
+    return bool((self.config.get("table") or {}).get("runlocal"))
+
+  @property
+  def candidate(self) -> str | None:
+    """Returns which candidate of a selection the run is, None if none."""
+    return (self.config.get("table") or {}).get("candidate")
+
+  @functools.cached_property
+  def cell(self) -> dict[str, Any]:
+    """Returns the run's place in tables: recipe, arch, arm and further keys.
+
+    `config.table` names it (docs/tables.md). The arm is what config.model says,
+    in case a flag has changed it. A run without config.table has the recipe
+    "own" and, as arch, a hash of all that may not differ within a row.
     """
-    if (self.done or {}).get(done_key) is not None:
-      return self.done[done_key]
-    values = [row[timing_key] for row in self.timing if timing_key in row]
-    if not values:
-      return None
-    return values[-1] if last else float(np.median(values))
+    if self.trial:
+      return {"recipe": "runlocal", "arch": "", "arm": ""}
+    model = self.config.get("model") or {}
+    table = {"recipe": OWN, "arch": "", "arm": BASE}
+    table |= self.config.get("table") or {"arch": _row_hash(self.config)}
+    if {"stem_ln", "block_ln", "block_ln_kw"} & model.keys():
+      table["arm"] = _arm(model)
+    skipped = ("candidate", "metric")
+    return {k: v for k, v in table.items() if k not in skipped}
+
+  @property
+  def title(self) -> str:
+    """Returns recipe, model and what else tells rows apart, but not the arm."""
+    named = dict(self.cell)
+    parts = [named.pop("recipe"), named.pop("arch")]
+    named.pop("arm")
+    parts += [
+      f"{key.replace('_', ' ')} {value}" if isinstance(value, int) else value
+      for key, value in sorted(named.items())
+    ]
+    return " ".join(str(part) for part in parts if part)
+
+  @property
+  def headline(self) -> tuple[str, ...]:
+    """Returns the metrics that are the run's result.
+
+    The one that config.table names, else the first of `ACCURACIES`, else
+    all that evaluators measured, else the training loss.
+    """
+    named = (self.config.get("table") or {}).get("metric")
+    if named:
+      return (named,)
+    known = self.finals if self.complete else self.logged.columns
+    accuracies = [metric for metric in ACCURACIES if metric in known]
+    measured = [m for m in known if "/" in m and not m.startswith("grad_norm/")]
+    return tuple(accuracies[:1] or measured or ("loss",))
 
   @property
   def finals(self) -> Mapping[str, float]:
     """Returns the metrics of the last step of a complete run, and `tested`."""
     if self.done is None:
       raise ValueError(f"{self.path} is incomplete: train it to its end first.")
-    last = self.done.get("metrics") or self._last_row()
-    return {k: v for k, v in {**last, **self.tested}.items() if k != "step"}
-
-  def _last_row(self):
-    """Returns all that was logged at the last step."""
-    rows = [row for row in self.rows if row["step"] == self.rows[-1]["step"]]
-    return {name: value for row in rows for name, value in row.items()}
+    last = self.done.get("metrics")
+    if not last and len(self.logged):
+      last = self.logged.iloc[-1].dropna()
+    last = {**(last if last is not None else {}), **self.tested}
+    return {name: value for name, value in last.items() if name != "step"}
 
   def final(self, metric: str) -> float:
     """Returns the metric's value at the last step of a complete run."""
     if metric not in self.finals:
       raise ValueError(self._unknown("final metric", metric, self.finals))
-    value = self.finals[metric]
-    if not isinstance(value, int | float):
-      raise ValueError(
-        f"In {self.path}: {metric} is {value!r}, expected a number. Check what "
-        "wrote done.json there."
-      )
-    return value
+    return self.finals[metric]
 
-  def series(self, metric: str) -> tuple[np.ndarray, np.ndarray]:
-    """Returns (steps, values), (logged,) each."""
-    pairs = [(row["step"], row[metric]) for row in self.rows if metric in row]
-    if not pairs:
-      known = {name for row in self.rows for name in row}
-      raise ValueError(self._unknown("metric", metric, known))
-    steps, values = zip(*pairs, strict=True)
-    return np.array(steps), np.array(values)
-
-  def param(self, name: str) -> np.ndarray:
-    """Returns one trained parameter, its name joined by "/"."""
-    path = os.path.join(self.path, "params.safetensors")
-    if not os.path.exists(path):
-      raise ValueError(f"{path} is missing: train the run to its end first.")
-    with safetensors.safe_open(path, "numpy") as params:
-      if name not in params.keys():  # noqa: SIM118, it is no mapping
-        raise ValueError(self._unknown("parameter", name, params.keys()))
-      return params.get_tensor(name)
+  def series(self, metric: str) -> pd.Series:
+    """Returns the logged values of a metric by step."""
+    if metric not in self.logged:
+      raise ValueError(self._unknown("metric", metric, self.logged))
+    return self.logged[metric].dropna()
 
   def _unknown(self, kind, got, known):
     return f"In {self.path}: {errors.unknown(kind, got, known)}"
+
+
+def _arm(model: Mapping[str, Any]) -> str:
+  """Returns the arm of config.model: stem and block, "base" for a plain ViT."""
+  stem = model.get("stem_ln") or "none"
+  parts = [*([stem] if stem != "none" else []), _block(model)]
+  return "+".join(filter(None, parts)) or BASE
+
+
+def _block(model):
+  """Returns the placement of LayerNorms in blocks; "" for the usual one."""
+  name, kw = model.get("block_ln"), dict(model.get("block_ln_kw") or {})
+  parts = [name]
+  if name in (None, "placement"):
+    parts, kw = [], {"sa": "pre", "mlp": "pre"} | kw
+  parts += [f"{key}={value}" for key, value in kw.items()]
+  text = ",".join(parts).replace(",post=branch", "")
+  return "" if text == PLAIN_BLOCK else text
+
+
+def _flat(config):
+  """Returns the fields of a config by names such as "input/data/name"."""
+  flat = traverse_util.flatten_dict(dict(config), sep="/")
+  flat = {k: v for k, v in flat.items() if not k.startswith("model/block_ln")}
+  flat["model/block_ln"] = _block(config.get("model") or {}) or None
+  return {k: v for k, v in flat.items() if v is not None}
+
+
+def _row_hash(config):
+  """Returns what runs without config.table share with others of their row."""
+  arm = ("model/stem_ln", "model/block_ln")
+  flat = _flat(config).items()
+  same = {k: v for k, v in flat if k not in arm and not is_free(k)}
+  return provenance.config_hash(same)
+
+
+def is_free(field: str) -> bool:
+  """Returns whether a field, "a/b", may differ among the runs of a cell."""
+  return bool(_FREE.fullmatch(field) or workdir.FREE.fullmatch(field))
+
+
+def configs(found: Sequence[Run]) -> pd.DataFrame:
+  """Returns the configs as JSON text, (runs, fields), "absent" where unset."""
+  dumps = functools.partial(json.dumps, ensure_ascii=False)
+  flat = [{k: dumps(v) for k, v in _flat(r.config).items()} for r in found]
+  return pd.DataFrame(flat).fillna("absent").sort_index(axis=1)
+
+
+def frame(found: Sequence[Run]) -> pd.DataFrame:
+  """Returns a row for each run, its final metrics (if complete) as columns.
+
+  The other columns: `run` (the `Run` itself), the keys of `Run.cell`, its
+  `COSTS`, title, path, seed, step, complete, status, trial, candidate, device,
+  commit and config_hash.
+  """
+  plain = (
+    "title", "path", "seed", "step", "complete", "status", "trial",
+    "candidate", "device", "commit", "config_hash",
+  )  # fmt: skip
+  return pd.DataFrame(
+    (run.finals if run.complete else {})
+    | run.cell
+    | {name: run.cost(name) for name in COSTS}
+    | {name: getattr(run, name) for name in plain}
+    | {"run": run}
+    for run in found
+  )
+
+
+def long(found: Sequence[Run]) -> pd.DataFrame:
+  """Returns a row for each number that the runs logged."""
+  cell = ["run", "recipe", "arch", "arm", "seed"]
+  code = ["commit", "config_hash", "complete"]
+  numbers = pd.concat(
+    {run.path: run.logged.stack().dropna() for run in found},
+    names=["run", "step", "metric"],
+  )
+  facts = frame(found).drop(columns="run").rename(columns={"path": "run"})
+  table = numbers.rename("value").reset_index().merge(facts[cell + code])
+  return table[[*cell, "step", "metric", "value", *code]]
 
 
 def read(path: str) -> Run:
   """Returns the run in a folder, complete or not.
 
   Raises:
-    ValueError: the folder is not one of a run.
+    ValueError: it is no run's folder, or one of its files is damaged.
   """
-  config = _read_json(os.path.join(path, "config.json"))
+  file = functools.partial(os.path.join, path)
+  config = _read_json(file("config.json"))
   if config is None:
     raise ValueError(
       f"{path} is not the folder of a run: it has no config.json. Give the "
       "--workdir of trainers.train."
     )
-  _check(path, config)
+  for name, kind in _CONFIG.items():
+    _check(file("config.json"), name, config.get(name), kind)
+  done = _read_json(file("done.json"))
+  tested = _read_json(file("test.json")) or {}
+  _check(file("done.json"), "metrics", (done or {}).get("metrics"), dict)
+  for name, value in {**((done or {}).get("metrics") or {}), **tested}.items():
+    _check(file("done.json or test.json"), name, value, int | float)
   return Run(
     path,
     config,
-    _read_rows(os.path.join(path, metrics.METRICS)),
-    _read_json(os.path.join(path, "done.json")),
-    _read_json(os.path.join(path, "environment.json"), list) or (),
-    _read_rows(os.path.join(path, metrics.TIMING)),
-    _read_json(os.path.join(path, "test.json")) or {},
+    _read_rows(file(metrics.METRICS)),
+    done,
+    _read_json(file("environment.json"), list) or (),
+    _read_rows(file(metrics.TIMING)),
+    tested,
     _chosen(path),
   )
 
 
-def _check(path, config):
-  """Raises if a field that tells runs apart is of another kind."""
-  kinds = {"seed": int, "model": dict, "input": dict, "table": dict}
-  for name, kind in kinds.items():
-    value = config.get(name)
-    if value is not None and not isinstance(value, kind):
-      what = "an integer" if kind is int else "an object"
-      raise ValueError(
-        f"{os.path.join(path, 'config.json')}: {name!r} is {value!r}, expected "
-        f"{what}. Is it the config of a run of trainers.train?"
-      )
+_CONFIG = {"seed": int, "model": dict, "input": dict, "table": dict}
+_KINDS = {int: "an integer", dict: "an object", list: "a list"}
+
+
+def _check(file, name, value, kind):
+  """Raises if a field that results are told apart by is of another type."""
+  if value is not None and not isinstance(value, kind):
+    raise ValueError(
+      f"{file}: {name!r} is {value!r}, expected {_KINDS.get(kind, 'a number')}."
+      " Is it a file of trainers.train?"
+    )
 
 
 def _chosen(path):
@@ -200,7 +337,7 @@ def find(roots: Sequence[str]) -> list[Run]:
   """Returns all runs in or below some folders, each once.
 
   Raises:
-    ValueError: one of the folders is none, or holds no run.
+    ValueError: one of the folders does not exist, or holds no run.
   """
   found = {}
   for root in roots:
@@ -211,7 +348,10 @@ def find(roots: Sequence[str]) -> list[Run]:
       )
     paths = list(_below(root))
     if not paths:
-      raise ValueError(_none_in(root))
+      raise ValueError(
+        f"Found no run in {root}; expected folders with a config.json, as "
+        "trainers.train makes them. Give the folder that holds the --workdirs."
+      )
     for path in paths:
       found.setdefault(os.path.realpath(path), path)
   return [read(path) for path in found.values()]
@@ -226,31 +366,17 @@ def _below(root):
       yield folder
 
 
-def _none_in(root):
-  return (
-    f"Found no run in {root}; expected folders with a config.json, as "
-    "trainers.train makes them. Give the folder that holds the --workdirs."
-  )
-
-
 def _read_rows(path):
-  """Returns the objects of metrics.jsonl, less a last line cut by a kill."""
-  rows = []
-  lines = []
-  if os.path.exists(path):
-    with open(path, encoding="utf-8", errors="replace") as f:
-      lines = f.read().splitlines()
-  for number, line in enumerate(lines, 1):
-    try:
-      row = json.loads(line)
-      rows.append(row | {"step": int(row["step"])})
-    except (ValueError, TypeError, KeyError) as e:
-      if number < len(lines):
-        raise ValueError(
-          f"{path}, line {number} is damaged: expected an object with "
-          f'"step", got {line[:40]!r}. Remove the line, or train the run anew.'
-        ) from e
-  return rows
+  """Returns a .jsonl file by step; rows of the same step are joined."""
+  try:
+    rows = metrics.read(path)
+    if not all(isinstance(row.get("step"), int) for row in rows):
+      raise ValueError('expected "step" in every line')
+    return _by_step(rows)
+  except (ValueError, AttributeError) as e:
+    raise ValueError(
+      f"{path} is damaged: {e}. Remove the damaged line, or train the run anew."
+    ) from e
 
 
 def _read_json(path, kind=dict):
@@ -264,7 +390,6 @@ def _read_json(path, kind=dict):
       raise ValueError(f"{path} is damaged, expected JSON: {e}.") from e
   if not isinstance(data, kind):
     raise ValueError(
-      f"{path} holds {json.dumps(data)[:40]}, expected "
-      f"{'an object' if kind is dict else 'a list'}."
+      f"{path} holds {json.dumps(data)[:40]}, expected {_KINDS[kind]}."
     )
   return data

@@ -1,10 +1,13 @@
 """Run folders are read as written; what is no run is told apart."""
 
 import dataclasses
+import json
+import math
 
 import numpy as np
 import pytest
 
+from configs import augreg_i1k, finetune_i1k, ln_placement, stem_ablation
 from scripts import testing
 from scripts.results import runs
 
@@ -16,43 +19,30 @@ ROWS = [
 
 
 def test_reads_what_was_written(tmp_path):
-  kernel = np.arange(6, dtype=np.float32).reshape(2, 3)
-  testing.write_run(
-    tmp_path / "a", rows=ROWS, seconds=7.0, params={"head/kernel": kernel}
-  )
+  testing.write_run(tmp_path / "a", rows=ROWS, seconds=7.0)
   run = runs.read(str(tmp_path / "a"))
   assert run.config["seed"] == 0
   assert run.final("test/prec@1") == 0.75
-  steps, losses = run.series("loss")
-  assert steps.tolist() == [50, 100]
-  assert losses.tolist() == [2.0, 1.0]
-  steps, accuracies = run.series("test/prec@1")
-  assert steps.tolist() == [75, 100]
-  assert accuracies.tolist() == [0.5, 0.75]
-  np.testing.assert_array_equal(run.param("head/kernel"), kernel)
+  assert run.series("loss").to_dict() == {50: 2.0, 100: 1.0}
+  assert run.series("test/prec@1").to_dict() == {75: 0.5, 100: 0.75}
 
 
 def test_incomplete_run_has_a_history_but_no_result(tmp_path):
   testing.write_run(tmp_path / "a", rows=ROWS)
   run = runs.read(str(tmp_path / "a"))
   assert run.done is None
-  assert run.series("loss")[1].tolist() == [2.0, 1.0]
+  assert run.series("loss").tolist() == [2.0, 1.0]
   with pytest.raises(ValueError, match="incomplete: train it to its end"):
     run.final("loss")
-  with pytest.raises(ValueError, match=r"params\.safetensors is missing"):
-    run.param("head/kernel")
 
 
 def test_unknown_names_bring_the_nearest(tmp_path):
-  params = {"head/kernel": np.zeros(1, np.float32)}
-  testing.write_run(tmp_path / "a", rows=ROWS, seconds=7.0, params=params)
+  testing.write_run(tmp_path / "a", rows=ROWS, seconds=7.0)
   run = runs.read(str(tmp_path / "a"))
   with pytest.raises(ValueError, match="Did you mean 'test/prec@1'"):
     run.final("test/prec1")
   with pytest.raises(ValueError, match="Did you mean 'loss'"):
     run.series("los")
-  with pytest.raises(ValueError, match="Did you mean 'head/kernel'"):
-    run.param("head/kernl")
 
 
 def test_find_takes_run_folders_in_order_and_once(tmp_path):
@@ -73,38 +63,50 @@ def test_a_killed_run_may_have_cut_its_last_line(tmp_path):
   path = tmp_path / "a" / "metrics.jsonl"
   whole = path.read_text()
   path.write_text(whole + '{"step": 150, "lo')
-  assert [row["step"] for row in runs.read(str(path.parent)).rows] == [
-    50,
-    75,
-    100,
-  ]
-  path.write_text(whole.rstrip())  # no newline, but whole
-  assert len(runs.read(str(path.parent)).rows) == 3
+  assert list(runs.read(str(path.parent)).logged.index) == [50, 75, 100]
   path.write_text('{"step": 1, "lo\n' + whole)
-  with pytest.raises(ValueError, match=r"metrics\.jsonl, line 1 is damaged"):
+  with pytest.raises(ValueError, match=r"metrics\.jsonl is damaged"):
     runs.read(str(path.parent))
+
+
+@pytest.mark.parametrize(
+  "line",
+  ["[]", "{}", "null", "\0", '{"step": 1, "x": "low"}', '{"step": "one"}'],
+)
+def test_lines_that_are_no_rows_are_named(tmp_path, line):
+  testing.write_run(tmp_path / "a", rows=ROWS)
+  (tmp_path / "a" / "metrics.jsonl").write_text(f"{line}\n")
+  with pytest.raises(ValueError, match=r"metrics\.jsonl is damaged"):
+    runs.read(str(tmp_path / "a"))
 
 
 def test_speed_and_origin_where_they_were_recorded(tmp_path):
   testing.write_run(tmp_path / "a", rows=ROWS, seconds=7.0)
   run = runs.read(str(tmp_path / "a"))
   assert (run.commit, run.device) == ("unknown", "unknown")
-  assert run.timed("images_per_sec", "img_per_sec") is None
+  assert math.isnan(run.cost("images_per_sec"))
   other = dataclasses.replace(run, config=dict(run.config, seed=1))
   assert run.config_hash != other.config_hash
   (tmp_path / "a" / "environment.json").write_text(
     '[{"commit": "0a"}, {"commit": "1b", "config_hash": "cd", '
     '"device_kind": "TPU v4", "num_devices": 8}]'
   )
-  timing = '{"step": 1, "img_per_sec": 5}\n{"step": 2, "img_per_sec": 7}\n'
-  (tmp_path / "a" / "timing.jsonl").write_text(timing)
+  (tmp_path / "a" / "timing.jsonl").write_text(
+    "".join(
+      json.dumps(
+        {"step": i, "images_per_sec": v, "core_hours": i, "seconds": 4}
+      )
+      + "\n"
+      for i, v in enumerate((5, 7, 30))
+    )
+  )
   run = runs.read(str(tmp_path / "a"))
   assert (run.commit, run.config_hash) == ("1b", "cd")
   assert run.device == "8 × TPU v4"
-  assert run.timed("images_per_sec", "img_per_sec") == 6
-  assert run.timed("core_hours", "img_per_sec", last=True) == 7
-  run = dataclasses.replace(run, done={"images_per_sec": 9})
-  assert run.timed("images_per_sec", "img_per_sec") == 9
+  assert run.cost("images_per_sec") == 7  # the median
+  assert run.cost("core_hours") == 2  # the last
+  assert run.cost("seconds") == 7.0  # of done.json
+  assert dataclasses.replace(run, done=None).cost("seconds") == 12
 
 
 def test_folders_without_runs_are_refused(tmp_path):
@@ -112,17 +114,8 @@ def test_folders_without_runs_are_refused(tmp_path):
     runs.read(str(tmp_path))
   with pytest.raises(ValueError, match="Found no run in"):
     runs.find([str(tmp_path)])
-  with pytest.raises(ValueError, match="Found no run in"):
-    runs.find([str(tmp_path)])
   with pytest.raises(ValueError, match="nowhere is not a folder"):
     runs.find([str(tmp_path / "nowhere")])
-
-
-def test_damaged_json_is_named(tmp_path):
-  testing.write_run(tmp_path / "a", rows=ROWS)
-  (tmp_path / "a" / "done.json").write_text("{")
-  with pytest.raises(ValueError, match=r"done\.json is damaged"):
-    runs.read(str(tmp_path / "a"))
 
 
 @pytest.mark.parametrize(
@@ -132,6 +125,12 @@ def test_damaged_json_is_named(tmp_path):
     ("config.json", '{"seed": "one"}', "'seed' is 'one', expected an integer"),
     ("config.json", '{"table": "3"}', "'table' is '3', expected an object"),
     ("done.json", "[]", r"holds \[\], expected an object"),
+    ("done.json", "{", r"done\.json is damaged"),
+    (
+      "done.json",
+      '{"metrics": {"acc": "x"}}',
+      "'acc' is 'x', expected a number",
+    ),
     ("environment.json", "{}", "expected a list"),
   ],
 )
@@ -144,11 +143,96 @@ def test_json_of_another_kind_is_named(tmp_path, file, content, error):
 
 def test_a_run_is_complete_with_any_done_json(tmp_path):
   """Without metrics there, what the last step logged counts, in all rows."""
-  rows = [*ROWS, {"step": 100, "test/loss": "low"}]
-  testing.write_run(tmp_path / "a", rows=rows)
+  testing.write_run(tmp_path / "a", rows=[*ROWS, {"step": 100, "val/x": 2.5}])
   (tmp_path / "a" / "done.json").write_text("{}")
   run = runs.read(str(tmp_path / "a"))
   assert run.status == "complete"
-  assert (run.final("loss"), run.final("test/prec@1")) == (1.0, 0.75)
-  with pytest.raises(ValueError, match="test/loss is 'low', expected a number"):
-    run.final("test/loss")
+  assert run.finals == {"loss": 1.0, "test/prec@1": 0.75, "val/x": 2.5}
+
+
+@pytest.mark.parametrize(
+  ("config", "recipe", "arch", "arm"),
+  [
+    (augreg_i1k.get_config("variant=S/32"), "AugReg", "S/32", "dpn"),
+    (
+      augreg_i1k.get_config("variant=Ti/16,stem_ln=none"),
+      "AugReg",
+      "Ti/16",
+      "base",
+    ),
+    (stem_ablation.get_config("stem_ln=rmsnorm"), "AugReg", "B/16", "rmsnorm"),
+    (
+      ln_placement.get_config("sa=post,mlp=pre+post"),
+      "AugReg",
+      "B/16",
+      "sa=post,mlp=pre+post",
+    ),
+    (ln_placement.get_config("sa=pre,mlp=pre"), "AugReg", "B/16", "base"),
+    (ln_placement.get_config("block=sub_ln"), "AugReg", "B/16", "sub_ln"),
+    (
+      finetune_i1k.get_config("variant=B/32,init=x.npz"),
+      "AugReg+384 finetune",
+      "B/32",
+      "dpn",
+    ),
+  ],
+)
+def test_cells_of_the_papers_configs(config, recipe, arch, arm):
+  cell = runs.Run("path", config.to_dict()).cell
+  assert (cell["recipe"], cell["arch"], cell["arm"]) == (recipe, arch, arm)
+
+
+def test_a_model_changed_by_a_flag_is_believed_before_the_table():
+  config = augreg_i1k.get_config("variant=S/32")
+  config.model.stem_ln = "pre"
+  assert runs.Run("path", config.to_dict()).cell["arm"] == "pre"
+
+
+def test_runs_without_a_table_share_a_row_if_only_seed_and_arm_differ():
+  def row(lr=1.0, **kw):
+    model = {"width": 8, "stem_ln": kw.pop("stem_ln", "none")}
+    cell = runs.Run("path", {"lr": lr, "model": model, **kw}).cell
+    return cell["recipe"], cell["arch"]
+
+  assert row()[0] == "own"
+  assert row() == row(stem_ln="dpn", seed=1, log_training_steps=5)
+  assert row() != row(lr=2.0)
+
+
+def test_titles_tell_cells_apart():
+  def title(**table):
+    return runs.Run("path", {"table": table}).title
+
+  table = {"recipe": "JFT finetune", "arch": "B/16", "arm": "dpn"}
+  finetuned = title(**table, resolution=384, steps=220_000, metric="x")
+  assert finetuned == "JFT finetune B/16 resolution 384 steps 220000"
+  assert title(recipe="VTAB", arch="B/32", task="DTD") == "VTAB B/32 DTD"
+  assert title(recipe="LaPE", arch="", join="") == "LaPE"
+
+
+def test_the_frame_has_a_row_for_each_run(tmp_path):
+  table = {"recipe": "mine", "arch": "S"}
+  config = {"table": table, "model": {"stem_ln": "dpn"}}
+  testing.write_run(tmp_path / "a", config=config, rows=ROWS, seconds=7.0)
+  testing.write_run(tmp_path / "b", config=config, rows=ROWS, seed=1)
+  frame = runs.frame(runs.find([str(tmp_path)]))
+  assert frame.groupby(["recipe", "arch", "arm"]).size().to_dict() == {
+    ("mine", "S", "dpn"): 2
+  }
+  assert frame.complete.tolist() == [True, False]
+  np.testing.assert_array_equal(frame["test/prec@1"], [0.75, np.nan])
+  np.testing.assert_array_equal(frame.seconds, [7.0, np.nan])
+
+
+def test_headline_metrics(tmp_path):
+  def headline(table=None, **logged):
+    folder = tmp_path / str(len(list(tmp_path.iterdir())))
+    row = {"step": 1, "loss": 1.0, "grad_norm/block00": 1.0, **logged}
+    config = {"table": table} if table else {}
+    testing.write_run(folder, config=config, rows=[row], seconds=1.0)
+    return runs.read(str(folder)).headline
+
+  assert headline({"metric": "a/b"}) == ("a/b",)
+  assert headline(**{"val/loss": 1.0, "val/prec@1": 0.5}) == ("val/prec@1",)
+  assert headline(**{"val/mse": 1.0, "val/mae": 2.0}) == ("val/mse", "val/mae")
+  assert headline() == ("loss",)

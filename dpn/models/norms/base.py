@@ -1,18 +1,19 @@
-"""What all normalizers share: statistics in float32, scale and bias, layout."""
+"""What all normalizers share: statistics in float32, scale and bias."""
 
 import dataclasses
 from typing import Any
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 
 
 @dataclasses.dataclass(frozen=True)
-class Layout:
-  """What the axes of (batch, tokens, width) stand for.
+class TokenGrid:
+  """How the tokens of (batch, tokens, width) are arranged.
 
   Attributes:
-    num_heads: into how many equal groups the width is cut, if it is.
+    num_heads: of the attention; head-wise norms group the channels by it.
     grid: (rows, cols) of the patches, which are tokens in row-major order.
     cls: whether a class token precedes the patches.
   """
@@ -22,34 +23,19 @@ class Layout:
   cls: bool = False
 
 
-def split_heads(x, num_heads: int):
-  """Reshapes (…, width) to (…, heads, width / heads)."""
-  if x.shape[-1] % num_heads:
-    raise ValueError(
-      "This norm treats every head's channels as a group: the width must be a "
-      f"multiple of num_heads, got width={x.shape[-1]}, num_heads={num_heads}."
-    )
-  return x.reshape(*x.shape[:-1], num_heads, -1)
-
-
-def group_rms(x, num_heads: int, eps: float):
-  """Returns x / sqrt(mean(x^2) + eps), the mean over each head's channels."""
-  g = split_heads(x, num_heads)
-  mean_square = jnp.square(g).mean(axis=-1, keepdims=True)
-  return (g / jnp.sqrt(mean_square + eps)).reshape(x.shape)
-
-
 class Normalizer(nn.Module):
   """Base of all normalizers of (…, width), called as norm(x, train=False).
 
+  The further fields of a subclass are its options, set by `norm_kw`.
+
   Attributes:
     eps: added to variances.
-    layout: of the tokens; normalizers that look beyond one token need it.
+    tokens: how they are arranged, for norms that look beyond one token.
     dtype: of the result. None: the promoted type of input and parameters.
   """
 
   eps: float = 1e-5
-  layout: Layout = Layout()
+  tokens: TokenGrid = TokenGrid()
   dtype: Any = None
 
   def upcast(self, x):
@@ -76,3 +62,30 @@ class Normalizer(nn.Module):
 def along_width(vector, x):
   """Returns a vector of shape (width,) broadcastable to x (…, width)."""
   return vector.reshape((1,) * (x.ndim - 1) + (-1,))
+
+
+def split_heads(x, num_heads: int):
+  """Reshapes (…, width) to (…, heads, width / heads)."""
+  if x.shape[-1] % num_heads:
+    raise ValueError(
+      "This norm treats every head's channels as a group: the width must be a "
+      f"multiple of num_heads, got width={x.shape[-1]}, num_heads={num_heads}."
+    )
+  return x.reshape(*x.shape[:-1], num_heads, -1)
+
+
+def group_rms(x, num_heads: int, eps: float):
+  """Returns x / sqrt(mean(x^2) + eps), the mean over each head's channels."""
+  g = split_heads(x, num_heads)
+  mean_square = jnp.square(g).mean(axis=-1, keepdims=True)
+  return (g / jnp.sqrt(mean_square + eps)).reshape(x.shape)
+
+
+def standardize(x, eps, axis, ddof=0):
+  """Returns x - mean and 1 / sqrt(var + eps) over `axis`."""
+  y = x - x.mean(axis, keepdims=True)
+  var = jnp.square(y).mean(axis, keepdims=True)
+  if ddof:
+    count = x.shape[axis]
+    var = var * (count / (count - ddof))
+  return y, jax.lax.rsqrt(var + eps)

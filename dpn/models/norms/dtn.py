@@ -22,8 +22,6 @@ import numpy as np
 
 from dpn.models.norms import base
 
-LATE_BLOCKS = 2  # how many of the last blocks see the class token of cls=late
-
 
 def local_init(key, shape, dtype=jnp.float32):
   """Returns position weights (3, heads) that look at one neighbour each.
@@ -60,8 +58,8 @@ class DTN(base.Normalizer):
   Attributes:
     cls: how a class token is normalized. `intra`: as the patches with all
       weight within the token; `layernorm`: by a LayerNorm with the same scale
-      and bias; `late`: the released model, in which it joins the patches only
-      for the last `LATE_BLOCKS` blocks, which have LayerNorm.
+      and bias. (In the released models it joins the patches only for the last
+      two blocks, which have LayerNorm: the model option `cls_blocks=2`.)
     pos_init: of the position weights. `local`: the paper's, each head looks at
       a neighbour; `released`: N(0, 0.02), as the released models end up.
     form: `released` or the `paper`'s equations, see the module.
@@ -70,7 +68,7 @@ class DTN(base.Normalizer):
       side before statistics between tokens are taken.
   """
 
-  cls: Literal["intra", "layernorm", "late"] = "intra"
+  cls: Literal["intra", "layernorm"] = "intra"
   pos_init: Literal["local", "released"] = "local"
   form: Literal["released", "paper"] = "released"
   only_var: bool = False
@@ -79,7 +77,7 @@ class DTN(base.Normalizer):
   @nn.compact
   def __call__(self, x, train=False):  # (batch, tokens, width)
     x = self.upcast(x)
-    first = int(self.layout.cls)
+    first = int(self.tokens.cls)
     self.check_tokens(x.shape[1] - first)
     cls, patches = x[:, :first], self.rms(x[:, first:])
     mean, var = self.mix(
@@ -98,17 +96,17 @@ class DTN(base.Normalizer):
     return self.scale_and_bias(y)
 
   def check_tokens(self, patches):
-    rows, cols = self.layout.grid
+    rows, cols = self.tokens.grid
     if patches != rows * cols:
       raise ValueError(
         f"norm='dtn' needs the patches of one whole grid: got {patches} of "
-        f"them, expected {rows} x {cols}, the layout's grid."
+        f"them, expected {rows} x {cols}, the grid of `tokens`."
       )
 
   def rms(self, x):
     if self.form == "paper":
       return x
-    return base.group_rms(x, self.layout.num_heads, self.eps)
+    return base.group_rms(x, self.tokens.num_heads, self.eps)
 
   def within(self, x, unbiased):
     """Returns mean and variance of each token, (batch, tokens, 1)."""
@@ -122,7 +120,7 @@ class DTN(base.Normalizer):
     Equation 5, weighted as Equation 6 says.
     """
     batch, _, width = x.shape
-    rows, cols = self.layout.grid
+    rows, cols = self.tokens.grid
     pool = max(1, min(rows, cols) // self.pool_grid)
     if rows % pool or cols % pool:
       raise ValueError(
@@ -132,7 +130,7 @@ class DTN(base.Normalizer):
       )
     cells = x.reshape(batch, rows // pool, pool, cols // pool, pool, width)
     cells = cells.mean(axis=(2, 4)).reshape(batch, -1, width)
-    cells = base.split_heads(cells, self.layout.num_heads)
+    cells = base.split_heads(cells, self.tokens.num_heads)
 
     weights = self.position_weights(rows // pool, cols // pool, x.dtype)
 
@@ -155,7 +153,7 @@ class DTN(base.Normalizer):
   def position_weights(self, rows, cols, dtype):
     """Returns (heads, targets, sources) weights that sum to 1 over sources."""
     scores = nn.Dense(
-      self.layout.num_heads,
+      self.tokens.num_heads,
       use_bias=False,
       dtype=dtype,
       precision=jax.lax.Precision.HIGHEST,
@@ -172,7 +170,7 @@ class DTN(base.Normalizer):
     return mean, self.blend("var_ratio", var, between[1])
 
   def blend(self, name, within, between):  # Equation 8; ratios start at 1/2
-    heads = self.layout.num_heads
+    heads = self.tokens.num_heads
     logits = self.param(name, nn.initializers.zeros, (heads,))
     ratio = nn.sigmoid(logits.astype(between.dtype))
     ratio = ratio.repeat(between.shape[-1] // heads)[None, None]

@@ -22,15 +22,15 @@ def params_of(vectors, group):
   }
 
 
-def apply(precision, kind, params, x, *, grid=(3, 3), cls=False):
-  norm = norms.make(kind, layout=base.Layout(H, grid, cls))
+def apply(precision, kw, params, x, *, grid=(3, 3), cls=False):
+  norm = norms.make("dtn", kw, tokens=base.TokenGrid(H, grid, cls))
   params, x = precision.cast((params, x))
   return jax.jit(norm.apply)({"params": params}, x)
 
 
 def test_output_and_gradients(golden, precision):
   vectors = golden("dtn_core")
-  norm = norms.make("dtn", layout=base.Layout(H, (3, 3)))
+  norm = norms.make("dtn", tokens=base.TokenGrid(H, (3, 3)))
 
   @jax.jit
   def with_gradients(params, x, cotangent):
@@ -52,7 +52,7 @@ def test_output_and_gradients(golden, precision):
 def test_as_initialized(golden, precision):
   vectors = golden("dtn_core")
   x = precision.cast(vectors["A/in/x"])
-  norm = norms.make("dtn", layout=base.Layout(H, (3, 3)))
+  norm = norms.make("dtn", tokens=base.TokenGrid(H, (3, 3)))
   y, _ = jax.jit(norm.init_with_output)(jax.random.key(0), x)
   precision.assert_close(y, vectors["B_init/out/y"])
 
@@ -61,11 +61,11 @@ def test_the_limits_of_the_ratios(golden, precision):
   vectors = golden("dtn_core")
   x, params = vectors["A/in/x"], params_of(vectors, "A")
   token = {"mean_ratio": np.full(H, 40.0), "var_ratio": np.full(H, 40.0)}
-  y = apply(precision, "dtn", params | token, x)
+  y = apply(precision, {}, params | token, x)
   precision.assert_close(y, vectors["D_lambda1/out/y"])
   image = {name: -value for name, value in token.items()}
   image["pos_proj"] = {"kernel": np.zeros((3, H))}
-  y = apply(precision, "dtn", params | image, x)
+  y = apply(precision, {}, params | image, x)
   precision.assert_close(y, vectors["D_lambda0_uniformP/out/y"])
 
 
@@ -73,21 +73,21 @@ def test_only_var(golden, precision):
   vectors = golden("dtn_core")
   params = params_of(vectors, "A")
   del params["mean_ratio"]
-  y = apply(precision, "dtn,only_var=true", params, vectors["A/in/x"])
+  y = apply(precision, {"only_var": True}, params, vectors["A/in/x"])
   precision.assert_close(y, vectors["C_only_var/out/y"])
 
 
 def test_pooled(golden, precision):
   vectors = golden("dtn_core")
   params, x = params_of(vectors, "E_pool"), vectors["E_pool/in/x"]
-  y = apply(precision, "dtn,pool_grid=4", params, x, grid=(16, 16))
+  y = apply(precision, {"pool_grid": 4}, params, x, grid=(16, 16))
   precision.assert_close(y, vectors["E_pool/out/y"])
 
 
 def test_the_papers_equations(golden, precision):
   vectors = golden("dtn_core")
   y = apply(
-    precision, "dtn,form=paper", params_of(vectors, "A"), vectors["A/in/x"]
+    precision, {"form": "paper"}, params_of(vectors, "A"), vectors["A/in/x"]
   )
   precision.assert_close(y, vectors["G_paper_eq/out/y"])
 
@@ -95,9 +95,9 @@ def test_the_papers_equations(golden, precision):
 def test_class_token(golden, precision):
   vectors = golden("dtn_core")
   params, x = params_of(vectors, "A"), vectors["H_cls_ext/in/x"]
-  y = apply(precision, "dtn", params, x, cls=True)
+  y = apply(precision, {}, params, x, cls=True)
   precision.assert_close(y, vectors["H_cls_ext/out/y"])
-  plain = apply(precision, "dtn,cls=layernorm", params, x, cls=True)
+  plain = apply(precision, {"cls": "layernorm"}, params, x, cls=True)
   precision.assert_close(plain[:, :1], vectors["H_cls_ext/out/y_cls_plain_ln"])
   precision.assert_close(plain[:, 1:], vectors["H_cls_ext/out/y"][:, 1:])
 
@@ -105,7 +105,7 @@ def test_class_token(golden, precision):
 def test_rectangular_grid(golden, precision):
   vectors = golden("dtn_core")
   params, x = params_of(vectors, "A"), vectors["I_rect_ext/in/x"]
-  y = apply(precision, "dtn", params, x, grid=(2, 3))
+  y = apply(precision, {}, params, x, grid=(2, 3))
   precision.assert_close(y, vectors["I_rect_ext/out/y"])
 
 
@@ -129,8 +129,8 @@ def test_init_of_six_heads_is_local_for_four():
 
 
 def test_released_init_is_small():
-  layout = base.Layout(9, (1, 2))
-  norm = norms.make("dtn,pos_init=released", layout=layout)
+  tokens = base.TokenGrid(9, (1, 2))
+  norm = norms.make("dtn", {"pos_init": "released"}, tokens=tokens)
   params = norm.init(jax.random.key(0), jnp.ones((1, 2, 9)))["params"]
   assert 0 < jnp.abs(params["pos_proj"]["kernel"]).max() < 0.1
 
@@ -144,18 +144,18 @@ def test_the_variance_is_not_negative():
     "var_ratio": np.full(H, -40.0),
     "pos_proj": {"kernel": np.tile([[0.0], [0.0], [-100.0]], (1, H))},
   }
-  layout = base.Layout(H, (2, 2))
-  norm = norms.make("dtn,form=paper,eps=1e-12", layout=layout)
+  tokens = base.TokenGrid(H, (2, 2))
+  norm = norms.make("dtn", {"form": "paper", "eps": 1e-12}, tokens=tokens)
   x = 100 + jax.random.normal(jax.random.key(0), (4, 4, 8))
   assert jnp.isfinite(jax.jit(norm.apply)({"params": params}, x)).all()
 
 
 def test_errors():
-  def init(grid, tokens, kind="dtn"):
-    norm = norms.make(kind, layout=base.Layout(2, grid))
+  def init(grid, tokens, **kw):
+    norm = norms.make("dtn", kw, tokens=base.TokenGrid(2, grid))
     jax.eval_shape(norm.init, jax.random.key(0), jnp.ones((1, tokens, 4)))
 
   with pytest.raises(ValueError, match="got 5 of them, expected 2 x 2"):
     init((2, 2), 5)
   with pytest.raises(ValueError, match="2x2 cells"):
-    init((5, 5), 25, "dtn,pool_grid=2")
+    init((5, 5), 25, pool_grid=2)

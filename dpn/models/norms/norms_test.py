@@ -8,10 +8,10 @@ import pytest
 from dpn.models import norms
 from dpn.models.norms import base
 
-LAYOUT = base.Layout(num_heads=4, grid=(1, 5))
+TOKENS = base.TokenGrid(num_heads=4, grid=(1, 5))
 
 GOLDEN = {
-  "layernorm_eps1e-5": ("layernorm,eps=1e-5", "scale bias"),
+  "layernorm_eps1e-5": ("layernorm", "scale bias", {"eps": 1e-5}),
   "layernorm_eps1e-6": ("layernorm", "scale bias"),
   "layernorm_no_affine_eps1e-6": ("standardize", ""),
   "affine_only": ("affine", "scale bias"),
@@ -26,11 +26,11 @@ GOLDEN = {
 
 @pytest.mark.parametrize("name", GOLDEN)
 def test_output_and_gradient(name, golden, precision):
-  kind, params = GOLDEN[name]
+  kind, params, *kw = GOLDEN[name]
   vectors = golden("norms")
   values = {"scale": "param/weight", "bias": "param/bias"}
   x = precision.cast(vectors["in/x"])
-  norm = norms.make(kind, layout=LAYOUT)
+  norm = norms.make(kind, *kw, tokens=TOKENS)
   variables = precision.cast(jax.jit(norm.init)(jax.random.key(0), x))
   variables["params"] = precision.cast(
     {p: vectors[values[p]] for p in params.split()}
@@ -50,7 +50,7 @@ def test_output_and_gradient(name, golden, precision):
 def test_scalar_scalenorm(golden, precision):
   vectors = golden("norms")
   x = precision.cast(vectors["in/x"])
-  norm = norms.make("scalenorm,g=scalar")
+  norm = norms.make("scalenorm", {"g": "scalar"})
   params = norm.init(jax.random.key(0), x)
   assert jax.tree.map(jnp.shape, params) == {"params": {"scale": (1,)}}
   y = norm.apply(precision.cast({"params": {"scale": np.array([24**0.5])}}), x)
@@ -64,9 +64,9 @@ def test_bfloat16_input_keeps_float32_statistics(kind):
   # far off those of the same numbers in float32.
   x = 1000 + 8 * jax.random.normal(jax.random.key(0), (2, 6, 8))
   x = x.astype(jnp.bfloat16)
-  layout = base.Layout(num_heads=2, grid=(2, 3))
-  norm = norms.make(kind, layout=layout, dtype="bfloat16")
-  wide = norms.make(kind, layout=layout, dtype="float32")
+  tokens = base.TokenGrid(num_heads=2, grid=(2, 3))
+  norm = norms.make(kind, tokens=tokens, dtype="bfloat16")
+  wide = norms.make(kind, tokens=tokens, dtype="float32")
   variables = jax.jit(norm.init)(jax.random.key(0), x)
   got = jax.jit(norm.apply)(variables, x)
   want = jax.jit(wide.apply)(variables, x.astype(jnp.float32))
@@ -80,9 +80,9 @@ def test_bfloat16_input_keeps_float32_statistics(kind):
 
 def test_zeros_have_finite_gradients():
   x = jnp.zeros((2, 6, 8))
-  layout = base.Layout(num_heads=2, grid=(2, 3))
+  tokens = base.TokenGrid(num_heads=2, grid=(2, 3))
   for kind in norms.NORMS:
-    norm = norms.make(kind, layout=layout)
+    norm = norms.make(kind, tokens=tokens)
 
     @jax.jit
     def grad(x, norm=norm):
@@ -92,30 +92,31 @@ def test_zeros_have_finite_gradients():
     assert jnp.isfinite(grad(x)).all(), kind
 
 
-def test_plain_is_a_layernorm_with_the_same_epsilon():
-  assert norms.plain("dtn") == "layernorm,eps=1e-05"
-  assert norms.plain("layernorm") == "layernorm,eps=1e-06"
-  assert isinstance(norms.make(norms.plain("rmsnorm,eps=3")), norms.LayerNorm)
+def test_epsilon():
+  assert norms.epsilon("dtn") == 1e-5
+  assert norms.epsilon("layernorm") == 1e-6
+  assert norms.epsilon("rmsnorm", {"eps": 3.0}) == 3
 
 
 @pytest.mark.parametrize(
-  ("kind", "message"),
+  ("kind", "kw", "message"),
   [
-    ("layernrm", "Unknown norm 'layernrm'. Did you mean 'layernorm'"),
-    ("dtn,pos_ini=local", "Unknown option 'pos_ini'. Did you mean 'pos_init'"),
-    ("dtn,cls=lat", "Unknown cls 'lat'. Did you mean 'late'"),
-    ("rmsnorm,eps=small", "eps must be of type float, got 'small'"),
+    ("layernrm", {}, "Unknown norm 'layernrm'. Did you mean 'layernorm'"),
+    ("dtn", {"pos_ini": "local"}, "'pos_ini'. Did you mean 'pos_init'"),
+    ("dtn", {"cls": "intr"}, "Unknown cls 'intr'. Did you mean 'intra'"),
+    ("dtn", {"tokens": 3}, "Unknown option 'tokens'"),
+    ("rmsnorm", {"eps": "small"}, "eps must be of type float, got 'small'"),
   ],
 )
-def test_unknown(kind, message):
+def test_unknown(kind, kw, message):
   with pytest.raises(ValueError, match=message):
-    norms.make(kind)
+    norms.make(kind, kw)
 
 
 def test_refuses_what_has_no_variance():
   norm = norms.make("instancenorm")
   with pytest.raises(ValueError, match="at least two"):
     norm.init(jax.random.key(0), jnp.ones((2, 1, 8)))
-  norm = norms.make("groupnorm", layout=base.Layout(num_heads=3))
+  norm = norms.make("groupnorm", tokens=base.TokenGrid(num_heads=3))
   with pytest.raises(ValueError, match="width=8, num_heads=3"):
     norm.init(jax.random.key(0), jnp.ones((2, 4, 8)))

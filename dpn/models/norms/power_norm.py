@@ -69,7 +69,7 @@ class PowerNorm(base.Normalizer):
   @nn.compact
   def __call__(self, x, train=False):  # (batch, tokens, width)
     x = self.upcast(x)
-    x = base.group_rms(x, self.layout.num_heads, self.eps)
+    x = base.group_rms(x, self.tokens.num_heads, self.eps)
     width = (x.shape[-1],)
     phi = self.variable("batch_stats", "phi", jnp.ones, width)
     step = self.variable("batch_stats", "step", jnp.zeros, (), jnp.int32)

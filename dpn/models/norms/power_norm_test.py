@@ -40,7 +40,9 @@ def test_three_steps_across_the_warmup(golden, precision):
   vectors = golden("norms")
   cast = precision.cast
   x = cast(vectors["in/x"])
-  norm = norms.make("powernorm,warmup=2", layout=base.Layout(num_heads=4))
+  norm = norms.make(
+    "powernorm", {"warmup": 2}, tokens=base.TokenGrid(num_heads=4)
+  )
   params = cast(
     {"scale": vectors["param/weight"], "bias": vectors["param/bias"]}
   )
@@ -62,7 +64,7 @@ def test_three_steps_across_the_warmup(golden, precision):
 def test_both_running_estimates_are_those_of_the_global_batch():
   x = jax.random.normal(jax.random.key(0), (8, 3, 6))
   cotangent = jax.random.normal(jax.random.key(1), (8, 3, 6))
-  norm = norms.make("powernorm", layout=base.Layout(num_heads=2))
+  norm = norms.make("powernorm", tokens=base.TokenGrid(num_heads=2))
   params = {"scale": jnp.arange(1.0, 7), "bias": jnp.ones(6)}
   mesh = jax.make_mesh(
     (4,), ("data",), axis_types=(jax.sharding.AxisType.Auto,)
@@ -87,7 +89,7 @@ def test_both_running_estimates_are_those_of_the_global_batch():
 
 def test_evaluation_reads_and_does_not_write():
   x = jax.random.normal(jax.random.key(0), (4, 3, 6))
-  norm = norms.make("powernorm", layout=base.Layout(num_heads=6))
+  norm = norms.make("powernorm", tokens=base.TokenGrid(num_heads=6))
   variables = norm.init(jax.random.key(0), x)
   variables["batch_stats"]["phi"] = jnp.full(6, 4.0)
   y, state = norm.apply(variables, x, mutable=["batch_stats"])

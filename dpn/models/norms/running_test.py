@@ -53,10 +53,9 @@ def numpy_switchable(x, means, variances, layer_axes, mean_weight, var_weight):
 
 
 @pytest.mark.parametrize(
-  ("kind", "layer_axes"),
-  [("switchable", (1, 2)), ("switchable,layer=token", (2,))],
+  ("kw", "layer_axes"), [({}, (1, 2)), ({"layer": "token"}, (2,))]
 )
-def test_switchable(kind, layer_axes, precision):
+def test_switchable(kw, layer_axes, precision):
   x = np.random.RandomState(0).randn(3, 5, 8) * 2 + 1
   params = {
     "mean_weight": np.array([0.5, -1.0, 2.0]),
@@ -65,7 +64,7 @@ def test_switchable(kind, layer_axes, precision):
     "bias": np.zeros(8),
   }
   stats = {"mean": np.linspace(-1, 1, 8), "var": np.linspace(1, 2, 8)}
-  norm = norms.make(kind)
+  norm = norms.make("switchable", kw)
   variables = precision.cast({"params": params, "batch_stats": stats})
   x_in = precision.cast(x)
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpn.models import attention, posemb, relative, vit
+from dpn.models import attention, posemb, vit
 from dpn.models.norms import base
 
 
@@ -63,19 +63,19 @@ def attention_params(get, at):
 
 
 GROUPS = {
-  "LaPE": ("lape", "learn"),
-  "basic": ("add,cls_row=true", "learn"),
-  "LaPE_sharingPE_v1": ("lape,share=true", "learn"),
-  "LaPE_1Dsin": ("lape", "sincos1d"),
-  "basic_1Dsin": ("add,cls_row=true", "sincos1d"),
-  "basic_2Dsin": ("add,cls_row=true", "sincos2d_lape"),
+  "LaPE": ("lape", {}, "learn"),
+  "basic": ("add", {"cls": True}, "learn"),
+  "LaPE_sharingPE_v1": ("lape", {"share": True}, "learn"),
+  "LaPE_1Dsin": ("lape", {}, "sincos1d"),
+  "basic_1Dsin": ("add", {"cls": True}, "sincos1d"),
+  "basic_2Dsin": ("add", {"cls": True}, "sincos2d_lape"),
 }
 
 
 @pytest.mark.parametrize("group", GROUPS)
 def test_released_vit(group, golden, precision):
   vectors = golden("lape_vit")
-  join, kind = GROUPS[group]
+  join, kw, kind = GROUPS[group]
   if "sin" in group and precision.dtype == "float64":
     # The released tables of sines are in single precision, 2e-7 from ours.
     precision.tolerance = {"rtol": 1e-5, "atol": 1e-5}
@@ -90,9 +90,10 @@ def test_released_vit(group, golden, precision):
     gelu="exact",
     posemb=kind,
     posemb_join=join,
+    posemb_join_kw=kw,
     dtype_mm=precision.dtype,
   )
-  params = vit_params(vectors, "lape" in join, kind == "learn")
+  params = vit_params(vectors, join == "lape", kind == "learn")
   image = vectors["in/x_nchw"].transpose(0, 2, 3, 1)
   params, image, cotangent = precision.cast(
     (params, image, vectors["in/cotangent_logits"])
@@ -110,7 +111,7 @@ def test_released_vit(group, golden, precision):
   for i in (0, 1):
     block = out[f"block{i:02d}"]
     precision.assert_close(block["+mlp"], vectors[f"{group}/x_after_block{i}"])
-    if "lape" in join:
+    if join == "lape":
       want = vectors[f"{group}/pe_after_LN{i}"].reshape(1, 10, 24)
       precision.assert_close(block["position"], want)
   check_gradients(precision, grad, vectors, group)
@@ -138,12 +139,12 @@ def test_tables(golden):
   # Theirs are (width, rows, cols), and their class token's row is zero.
   table = posemb.sincos2d_lape(3, 5, 8).reshape(3, 5, 8)
   close(table.transpose(2, 0, 1), vectors["sin2d_d8_h3_w5"])
-  table = posemb.get(None, "sincos2d_lape", (3, 3), 24, cls=True)
+  table = posemb.bind("sincos2d_lape")((3, 3), 24, 1)
   close(table, vectors["sin2d_d24_h3_w3_with_zero_cls"])
 
 
 def test_a_class_token_is_the_first_position_in_one_dimension():
-  table = posemb.get(None, "sincos1d", (2, 2), 8, cls=True)
+  table = posemb.bind("sincos1d")((2, 2), 8, 1)
   np.testing.assert_allclose(table[0], posemb.sincos1d(5, 8)[0], atol=1e-7)
 
 
@@ -157,8 +158,8 @@ def test_relative_attention(group, golden, precision):
       "scale": get("pe_norm.weight"),
       "bias": get("pe_norm.bias"),
     }
-  bias = relative.RelativeBias(
-    base.Layout(4, (3, 3), cls=True),
+  bias = posemb.RelativeBias(
+    base.TokenGrid(4, (3, 3), cls=True),
     normalize=group == "LN",
     dtype=precision.dtype,
   ).apply({"params": precision.cast(params)})
@@ -171,9 +172,9 @@ def test_relative_attention(group, golden, precision):
 
 def test_relative_index(golden):
   want = golden("lape_rpe_attention")["relative_position_index"]
-  np.testing.assert_array_equal(relative.relative_index(3, 3), want)
+  np.testing.assert_array_equal(posemb.relative_index(3, 3), want)
   # Two rows of three: from the last patch to the first is the last entry.
-  assert relative.relative_index(2, 3)[5, 0] == 14
+  assert posemb.relative_index(2, 3)[5, 0] == 14
 
 
 def test_lape_ignores_the_size_of_positions():

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpn.models import attention, attn_impl
+from dpn.models import attention
 
 SHAPE = (5, 2, 8)
 HALF = jnp.dtype("bfloat16")
@@ -16,10 +16,10 @@ def _gpu(monkeypatch):
   """A device that says it is a GPU; its attention is what is appended."""
   behaviours = []
   monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-  monkeypatch.setattr(attn_impl, "attend", lambda x: behaviours[-1](x))
-  attn_impl.probe.cache_clear()
+  monkeypatch.setattr(attention, "cudnn_gradient", lambda x: behaviours[-1](x))
+  attention.probe_cudnn.cache_clear()
   yield behaviours
-  attn_impl.probe.cache_clear()
+  attention.probe_cudnn.cache_clear()
 
 
 def _unsupported(x):
@@ -29,31 +29,31 @@ def _unsupported(x):
 def test_where_it_works_it_is_used(gpu):
   seen = []
   gpu.append(seen.append)
-  assert attn_impl.resolve("auto", SHAPE, HALF) == "cudnn"
-  assert attn_impl.resolve("cudnn", SHAPE, HALF) == "cudnn"
-  assert attn_impl.resolve("xla", SHAPE, HALF) == "xla"
+  assert attention.choose_impl("auto", SHAPE, HALF, []) == "cudnn"
+  assert attention.choose_impl("cudnn", SHAPE, HALF, []) == "cudnn"
+  assert attention.choose_impl("xla", SHAPE, HALF, []) == "xla"
   [x] = seen  # tried once
   assert (x.shape, x.dtype) == ((1, *SHAPE), HALF)
-  assert attn_impl.resolve("auto", SHAPE, jnp.dtype("float32")) == "xla"
-  assert attn_impl.resolve("auto", SHAPE, HALF, ["dropout"]) == "xla"
+  assert attention.choose_impl("auto", SHAPE, jnp.dtype("float32"), []) == "xla"
+  assert attention.choose_impl("auto", SHAPE, HALF, ["dropout"]) == "xla"
   message = "does not work here: it is not used with dropout and a bias"
   with pytest.raises(ValueError, match=message):
-    attn_impl.resolve("cudnn", SHAPE, HALF, ["dropout", "a bias"])
+    attention.choose_impl("cudnn", SHAPE, HALF, ["dropout", "a bias"])
 
 
 def test_where_it_fails_xla_is_used(gpu):
   gpu.append(_unsupported)
-  assert attn_impl.resolve("auto", SHAPE, HALF) == "xla"
+  assert attention.choose_impl("auto", SHAPE, HALF, []) == "xla"
   with pytest.raises(ValueError, match="does not work here: head size 8"):
-    attn_impl.resolve("cudnn", SHAPE, HALF)
+    attention.choose_impl("cudnn", SHAPE, HALF, [])
 
 
 def test_without_a_gpu():
-  assert attn_impl.resolve("auto", SHAPE, HALF) == "xla"
+  assert attention.choose_impl("auto", SHAPE, HALF, []) == "xla"
   with pytest.raises(ValueError, match="the device is a CPU"):
-    attn_impl.resolve("cudnn", SHAPE, HALF)
+    attention.choose_impl("cudnn", SHAPE, HALF, [])
   with pytest.raises(ValueError, match=r"Unknown attn_impl 'cudn'.*'cudnn'"):
-    attn_impl.resolve("cudn", SHAPE, HALF)
+    attention.choose_impl("cudn", SHAPE, HALF, [])
 
 
 def test_it_is_tried_while_a_model_is_traced(gpu, monkeypatch):
@@ -83,5 +83,5 @@ def test_the_fused_program_computes_the_same(monkeypatch):
   monkeypatch.setattr(
     jax.nn, "dot_product_attention", lambda q, k, v, **_: plain(q, k, v)
   )
-  monkeypatch.setattr(attn_impl, "resolve", lambda *_: "cudnn")
+  monkeypatch.setattr(attention, "choose_impl", lambda *_: "cudnn")
   np.testing.assert_allclose(model.apply(variables, x, x), want, atol=1e-6)

@@ -7,7 +7,7 @@ import pytest
 from dpn.models import vit
 
 SMALL = {"width": 16, "depth": 3, "num_heads": 2, "patch_size": (4, 4)}
-LATE = {"norm": "dtn,cls=late", "pool_type": "tok"}
+LATE = {"norm": "dtn", "cls_blocks": 2, "pool_type": "tok"}
 
 
 @pytest.mark.parametrize(
@@ -18,15 +18,18 @@ LATE = {"norm": "dtn,cls=late", "pool_type": "tok"}
       "posemb_join='lape' never forms. Use stem_ln='post'",
     ),
     ({"stem_ln": "post_posemb", "posemb": "rpe"}, "posemb='rpe' never forms"),
-    ({"stem_ln": "dpn", "conv_stem": (3, 1)}, "has none. Use stem_ln='post'"),
+    ({"stem_ln": "dpn", "stem": "conv"}, "has none. Use stem_ln='post'"),
     (
-      {"posemb_join": "lape", "block_ln": "sa=post,mlp=pre"},
-      "Use sa=pre or sa=pre\\+post",
+      {"posemb_join": "lape", "block_ln_kw": {"sa": "post"}},
+      "Use sa='pre' or 'pre\\+post' in block_ln_kw",
     ),
-    ({**LATE, "pool_type": "gap"}, "needs pool_type='tok', got 'gap'"),
-    ({**LATE, "depth": 2}, "more than 2 blocks, got depth=2"),
-    ({**LATE, "scan": True}, "Use scan=False or cls=intra"),
-    ({**LATE, "posemb_join": "lape"}, "Use posemb_join='add'"),
+    (
+      {**LATE, "pool_type": "gap"},
+      "pool_type='gap': only 'tok' has a class token",
+    ),
+    ({**LATE, "depth": 2}, "depth=2: expected 0 < cls_blocks < depth"),
+    ({**LATE, "scan": True}, "scan=True: there are two kinds of blocks"),
+    ({**LATE, "posemb_join": "lape"}, "posemb_join='lape': a class token that"),
     ({"posemb_join": "lap"}, "Unknown posemb_join 'lap'. Did you mean 'lape'"),
     ({"posemb": "sincos"}, "Unknown posemb 'sincos'. Did you mean 'sincos"),
     ({"norm": "batchnrom"}, "Did you mean 'batchnorm'"),

@@ -1,11 +1,14 @@
-"""Made-up data of the shapes that a config asks for, where none is at hand."""
+"""Fake batches of the shapes that a config asks for; no data needed."""
+
+import io
 
 import jax
 import numpy as np
+from PIL import Image
 
-from input_pipeline import pipeline, pp, testing
+from input_pipeline import pipeline, pp
 
-# What VTAB's labels are made of, see input_pipeline.ops_vtab.
+# What VTAB's labels are made of, see input_pipeline.pp.ops_vtab.
 _FEATURES = {
   "label_x_position": 0,
   "label_orientation": 0,
@@ -24,14 +27,16 @@ EXAMPLES = 1_281_167  # as ImageNet-1k, for durations given in epochs
 def spec(config) -> pipeline.Spec:
   """Returns (shape, dtype) of a batch, by running config.input.pp once.
 
-  Where that decodes images, a made-up one with label 0 will do; otherwise the
-  data are opened.
+  Where that decodes images, a grey one with label 0 will do; otherwise the data
+  are opened.
   """
+  pp.add_modules(config.get("pp_modules") or ())
   if "decode" not in config.input.pp:
     return pipeline.training(config.input, seed=0).spec
   rng = np.random.default_rng(0)
-  image = testing.jpeg(rng, rows=64, cols=64)
-  example = {"image": image, "label": 0, "labels": 0, **_FEATURES}
+  image = io.BytesIO()
+  Image.new("RGB", (64, 64), "grey").save(image, "JPEG")
+  example = {"image": image.getvalue(), "label": 0, "labels": 0, **_FEATURES}
   made = pp.make(config.input.pp)(example, rng)
   return {
     name: ((config.input.batch_size, *np.shape(value)), np.asarray(value).dtype)

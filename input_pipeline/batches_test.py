@@ -3,22 +3,28 @@
 import numpy as np
 import pytest
 
-from input_pipeline import pp, reader, sources
+from input_pipeline import batches, pp, sources
 from input_pipeline.sources import arrays
 
 
 def _part(spec="", **columns):
-  return reader.Part(arrays.ArraySource("here", columns, {}), pp.make(spec))
+  return batches.MixturePart(
+    arrays.ArraySource("here", columns, {}), pp.make(spec)
+  )
 
 
 def _examples(spec="", **columns):
-  return reader.Examples([_part(spec, **columns)], seed=3)
+  return batches.Examples([_part(spec, **columns)], seed=3)
 
 
 def _stack(examples, indices, positions, num_rows):
-  batch = examples.zeros(num_rows)
-  skipped = examples.write(batch, indices, positions)
-  return batch, skipped
+  batch = {
+    key: np.zeros((num_rows, *field.shape), field.dtype)
+    for key, field in examples.fields.items()
+  }
+  skipped = np.zeros(num_rows, np.int32)
+  examples.write({**batch, batches.SKIPPED: skipped}, indices, positions)
+  return batch, skipped.sum()
 
 
 def test_stacks_and_pads_with_zeros():
@@ -88,13 +94,15 @@ class _Uneven(sources.Source):
 )  # fmt: skip
 def test_examples_that_differ(second, message):
   source = _Uneven({"x": np.zeros(2)}, second)
-  examples = reader.Examples([reader.Part(source, pp.make(""))], seed=0)
+  examples = batches.Examples(
+    [batches.MixturePart(source, pp.make(""))], seed=0
+  )
   with pytest.raises(ValueError, match=message):
     _stack(examples, [1], [0], 1)
 
 
 def test_parts_have_their_own_preprocessing():
-  examples = reader.Examples(
+  examples = batches.Examples(
     [
       _part("", x=np.array([1, 2])),
       _part('value_range(0, 10, 0, 1, key="x")', x=np.array([3.0])),
@@ -103,7 +111,7 @@ def test_parts_have_their_own_preprocessing():
     seed=0,
   )
   assert _stack(examples, [2, 0], [0, 1], 2)[0]["x"].tolist() == [4, 1]
-  examples = reader.Examples(
+  examples = batches.Examples(
     [
       _part('value_range(0, 2, 0, 1, key="x")', x=np.array([1, 2])),
       _part('value_range(0, 10, 0, 1, key="x")', x=np.array([3])),
@@ -118,15 +126,17 @@ def test_the_next_example_stands_in_for_one_that_fails():
   good = [{"x": np.full(2, float(i))} for i in range(4)]
   ragged = {"x": np.zeros(3)}
   source = _Uneven(None, good[0], ragged, None, good[1], good[2])
-  part = reader.Part(source, pp.make(""))
-  examples = reader.Examples([part], seed=0, skip=True)
+  part = batches.MixturePart(source, pp.make(""))
+  examples = batches.Examples([part], seed=0, skip=True)
   batch, skipped = _stack(examples, [0, 1, 2, 3, 4], range(5), 5)
   # 0 becomes 1; 2, of another shape, and then 3 become 4.
   assert batch["x"][:, 0].tolist() == [0, 0, 1, 1, 1]
   assert skipped == 1 + 2 + 1
   # After the last comes the first.
-  examples = reader.Examples(
-    [reader.Part(_Uneven(good[3], None), pp.make(""))], seed=0, skip=True
+  examples = batches.Examples(
+    [batches.MixturePart(_Uneven(good[3], None), pp.make(""))],
+    seed=0,
+    skip=True,
   )
   batch, skipped = _stack(examples, [1], [0], 1)
   assert (batch["x"][0, 0], skipped) == (3, 1)
@@ -136,4 +146,6 @@ def test_too_many_failures_are_not_skipped():
   source = _Uneven(*[None] * 150, {"x": np.zeros(1)})
   message = "101 examples in a row fail.*the last: uneven, example 100: disk on"
   with pytest.raises(ValueError, match=message):
-    reader.Examples([reader.Part(source, pp.make(""))], seed=0, skip=True)
+    batches.Examples(
+      [batches.MixturePart(source, pp.make(""))], seed=0, skip=True
+    )

@@ -1,0 +1,116 @@
+"""Normalizers of one token or of one image, without running statistics."""
+
+from typing import Literal
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from dpn.models.norms.base import (
+  Normalizer,
+  along_width,
+  split_heads,
+  standardize,
+)
+
+
+class LayerNorm(Normalizer):
+  """(x - mean) / sqrt(var + eps) * scale + bias (arXiv 1607.06450).
+
+  The variance is taken in two passes: E[x^2] - E[x]^2 loses digits comparable
+  to eps on constant patches, which are common in images.
+  """
+
+  eps: float = 1e-6
+
+  @nn.compact
+  def __call__(self, x, train=False):
+    width = (x.shape[-1],)
+    scale = self.param("scale", nn.initializers.ones, width)
+    bias = self.param("bias", nn.initializers.zeros, width)
+
+    @jax.checkpoint  # x is kept for the backward pass, and nothing besides
+    def normalize(x, scale, bias):
+      y, multiplier = standardize(self.upcast(x), self.eps, axis=-1)
+      scale, bias = (along_width(p, y) for p in (scale, bias))
+      return self.cast(y * multiplier * scale + bias)
+
+    return normalize(x, scale, bias)
+
+
+class Standardize(Normalizer):
+  """LayerNorm without scale and bias."""
+
+  eps: float = 1e-6
+
+  @nn.compact
+  def __call__(self, x, train=False):
+    y, multiplier = standardize(self.upcast(x), self.eps, axis=-1)
+    return self.cast(y * multiplier)
+
+
+class Affine(Normalizer):
+  """Returns scale * x + bias: LayerNorm's learnable half alone."""
+
+  @nn.compact
+  def __call__(self, x, train=False):
+    return self.scale_and_bias(x)
+
+
+class RMSNorm(Normalizer):
+  """x / sqrt(mean(x^2) + eps) * scale (arXiv 1910.07467, Equation 4)."""
+
+  eps: float = 1e-6
+
+  @nn.compact
+  def __call__(self, x, train=False):
+    x = self.upcast(x)
+    mean_square = jnp.square(x).mean(axis=-1, keepdims=True)
+    return self.cast(self.scale(x, jax.lax.rsqrt(mean_square + self.eps)))
+
+
+class ScaleNorm(Normalizer):
+  """g * x / max(||x||, eps), g starting at sqrt(width).
+
+  arXiv 1910.05895, Equation 5, has one `scalar` g; the comparison in Table 2 of
+  arXiv 2112.02624 was run with a `vector`, one g per channel.
+  """
+
+  g: Literal["vector", "scalar"] = "vector"
+
+  @nn.compact
+  def __call__(self, x, train=False):
+    x = self.upcast(x)
+    square = jnp.square(x).sum(axis=-1, keepdims=True)
+    # Clamped before the root, whose gradient at zero is infinite.
+    multiplier = jax.lax.rsqrt(jnp.maximum(square, self.eps**2))
+    init = nn.initializers.constant(x.shape[-1] ** 0.5)
+    return self.cast(self.scale(x, multiplier, init, self.g == "scalar"))
+
+
+class InstanceNorm(Normalizer):
+  """Each channel of each image over its tokens; the variance is unbiased."""
+
+  @nn.compact
+  def __call__(self, x, train=False):  # (batch, tokens, width)
+    if x.shape[1] < 2:
+      raise ValueError(
+        "norm='instancenorm' takes the variance over an image's tokens and "
+        f"needs at least two of them, got {x.shape[1]}. Use larger images or "
+        "smaller patches."
+      )
+    y, multiplier = standardize(self.upcast(x), self.eps, axis=1, ddof=1)
+    return self.scale_and_bias(y, multiplier)
+
+
+class GroupNorm(Normalizer):
+  """The channels of each head of each image, over them and all its tokens.
+
+  arXiv 1803.08494, Equation 7, with as many groups as attention heads.
+  """
+
+  @nn.compact
+  def __call__(self, x, train=False):  # (batch, tokens, width)
+    g = split_heads(self.upcast(x), self.tokens.num_heads)
+    y, multiplier = standardize(g, self.eps, axis=(1, 3))
+    return self.scale_and_bias((y * multiplier).reshape(x.shape))

@@ -1,0 +1,40 @@
+"""Images of which only the pixels that are needed get computed.
+
+`decode`, and resizing by area, return a `LazyImage`; a crop cuts a box out of
+it, and the rest is never computed. Ops not marked `op.takes_lazy` get arrays.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+
+class LazyImage:
+  """An image of known shape that is not computed yet.
+
+  Attributes:
+    shape: (rows, cols, channels).
+    cut: function of (top, left, height, width) that returns a box's pixels.
+  """
+
+  def __init__(
+    self, shape: tuple[int, int, int], cut: Callable[..., np.ndarray]
+  ):
+    self.shape = shape
+    self.cut = cut
+
+
+def cut(
+  image: np.ndarray | LazyImage, top: int, left: int, height: int, width: int
+) -> np.ndarray:
+  """Returns a box of an image; of an array, a view."""
+  if isinstance(image, LazyImage):
+    return image.cut(top, left, height, width)
+  return image[top : top + height, left : left + width]
+
+
+def materialize(value):
+  """Returns all pixels of a lazy image, anything else as it is."""
+  if isinstance(value, LazyImage):
+    return value.cut(0, 0, *value.shape[:2])
+  return value

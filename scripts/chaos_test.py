@@ -1,0 +1,13 @@
+"""What the faults rely on, without the runs."""
+
+from unittest import mock
+
+import pytest
+
+from scripts import chaos
+
+
+@pytest.mark.parametrize("name", chaos.BROKEN_LOGGING)
+def test_what_is_to_break_exists(name):
+  with mock.patch(name) as broken:
+    assert callable(broken)

@@ -1,0 +1,220 @@
+"""The arms of a sweep: which runs a config asks for, and their index file.
+
+A config has arms if it has a function sweep(arg), which returns a list of
+{"name", "arg", "seed"}: what to call the arm, the argument of get_config, its
+seed; optionally "overrides", fields of the config by dotted name, and "cell"
+and "candidate", see `scripts.select_best`.
+"""
+
+import collections
+import dataclasses
+import fnmatch
+import importlib.util
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import dpn.tasks
+from dpn import errors
+from dpn.weights import checkpoint
+from scripts.results import output
+from trainers import config_keys
+
+INDEX = "sweep.json"
+TRAINER = ("-m", "trainers.train")
+
+
+@dataclasses.dataclass(frozen=True)
+class Arm:
+  """One run of a sweep.
+
+  Attributes:
+    name: of the arm, the same for all its seeds.
+    arg: argument of the config.
+    seed: of the run.
+    overrides: values of the config's fields, by dotted name.
+    workdir: of the run.
+    cell: the table cell for which the arm competes with other candidates.
+    candidate: its name among them.
+  """
+
+  name: str
+  arg: str
+  seed: int
+  overrides: Mapping[str, Any]
+  workdir: str
+  cell: str | None = None
+  candidate: str | None = None
+
+  @property
+  def run_name(self) -> str:
+    return os.path.basename(self.workdir)
+
+  @property
+  def done(self) -> bool:
+    return os.path.exists(os.path.join(self.workdir, "done.json"))
+
+  @property
+  def started(self) -> bool:
+    return os.path.exists(os.path.join(self.workdir, "config.json"))
+
+  def command(self, config: str) -> list[str]:
+    """Returns the training command, without the interpreter."""
+    fields = [f"--config.{k}={v}" for k, v in self.overrides.items()]
+    config = f"{config}:{self.arg}" if self.arg else config
+    return [*TRAINER, "--config", config, "--workdir", self.workdir, *fields]
+
+
+def find(
+  config: str,
+  arg: str,
+  out: str,
+  *,
+  select: str | None = None,
+  overrides: Mapping[str, str] | None = None,
+) -> list[Arm]:
+  """Returns the arms of a config.
+
+  Args:
+    config: path of its file.
+    arg: argument of its sweep().
+    out: folder of the run folders.
+    select: shell pattern of names, with or without the seed.
+    overrides: config fields of every arm.
+
+  Raises:
+    ValueError: there is no such config, it has no sweep, an arm is wrong, or
+      none is selected.
+  """
+  module = _load(config)
+  arms = [
+    _arm(module, entry, out, overrides or {})
+    for entry in module.sweep(arg or None)
+  ]
+  counts = collections.Counter(arm.workdir for arm in arms)
+  if twice := [workdir for workdir, count in counts.items() if count > 1]:
+    raise ValueError(
+      f"{config}: two arms would use {twice[0]}. Let sweep() return each pair "
+      "of name and seed once."
+    )
+  if select is None:
+    return arms
+  matches = lambda name: fnmatch.fnmatchcase(name, select)
+  chosen = [arm for arm in arms if matches(arm.name) or matches(arm.run_name)]
+  if not chosen:
+    known = {arm.name for arm in arms}
+    raise ValueError(errors.unknown("arm in --select:", select, known))
+  return chosen
+
+
+def _load(path):
+  if not os.path.isfile(path):
+    raise ValueError(
+      f"There is no config {path!r}. Give the path of its file, and arguments "
+      "after a colon."
+    )
+  spec = importlib.util.spec_from_file_location("swept_config", path)
+  module = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(module)
+  if not hasattr(module, "sweep"):
+    raise ValueError(
+      f"{path} has no function sweep(): it describes a single run, for "
+      "trainers.train."
+    )
+  return module
+
+
+def _arm(module, entry, out, overrides):
+  """Returns an arm, after building its config: nothing fails hours later."""
+  required = {"name", "arg", "seed"}
+  if (
+    not required
+    <= entry.keys()
+    <= required
+    | {
+      "overrides",
+      "cell",
+      "candidate",
+    }
+  ):
+    raise ValueError(
+      f"An arm of sweep() has the keys {sorted(entry)}; expected name, arg "
+      "and seed, and optionally overrides, cell, candidate."
+    )
+  folder = f"{entry['name']}-s{entry['seed']}"
+  if not re.fullmatch(r"[\w.+=,-]+", folder):
+    raise ValueError(
+      f"The arm {entry['name']!r} cannot name a folder: use letters, digits "
+      "and . + = , - _."
+    )
+  fields = dict(entry.get("overrides") or {}) | dict(overrides)
+  try:
+    config = module.get_config(entry["arg"])
+    for field in fields:
+      known = config_keys.known(config)
+      if (top := field.partition(".")[0]) not in known:
+        raise ValueError(errors.unknown("field", top, known))
+    if "model" in config:
+      dpn.tasks.make(config)
+  except (ValueError, KeyError) as e:
+    raise ValueError(f"Arm {folder}: {e}") from e
+  if config.get("seed") != entry["seed"]:
+    raise ValueError(
+      f"Arm {folder}: its config has seed {config.get('seed')}, its entry in "
+      f"sweep() {entry['seed']}. They must agree."
+    )
+  return Arm(**entry | {"overrides": fields}, workdir=os.path.join(out, folder))
+
+
+def write_index(config: str, arg: str, out: str, arms: Sequence[Arm]):
+  """Adds arms to OUT/sweep.json.
+
+  Raises:
+    ValueError: OUT belongs to another config, or an arm has already started
+      with other settings.
+  """
+  path = os.path.join(out, INDEX)
+  before = {}
+  if os.path.exists(path):
+    config_there, before = read_index(out)
+    if os.path.realpath(config_there) != os.path.realpath(config):
+      raise ValueError(
+        f"{out} holds a sweep of {config_there}. Give another --out."
+      )
+  for arm in arms:
+    there = before.get(arm.workdir)
+    if there and arm.started and there != arm:
+      raise ValueError(
+        f"{arm.workdir} started with {there.arg} {dict(there.overrides)}, now "
+        f"it is {arm.arg} {dict(arm.overrides)}. Give another --out."
+      )
+  every = before | {arm.workdir: arm for arm in arms}
+  entries = [
+    dataclasses.asdict(arm) | {"workdir": arm.run_name}
+    for arm in every.values()
+  ]
+  with output.made(out):
+    checkpoint.write_json(path, {"config": config, "arg": arg, "arms": entries})
+
+
+def read_index(out: str) -> tuple[str, dict[str, Arm]]:
+  """Returns the config of OUT/sweep.json, and its arms by workdir.
+
+  Raises:
+    ValueError: there is none.
+  """
+  path = os.path.join(out, INDEX)
+  if not os.path.isfile(path):
+    raise ValueError(
+      f"{path} is missing: give the --out folder of a sweep, as python -m "
+      "scripts.sweep makes it."
+    )
+  with open(path) as f:
+    index = json.load(f)
+  arms = [
+    Arm(**entry | {"workdir": os.path.join(out, entry["workdir"])})
+    for entry in index["arms"]
+  ]
+  return index["config"], {arm.workdir: arm for arm in arms}

@@ -1,0 +1,32 @@
+"""Job arrays for Slurm."""
+
+import os
+import shlex
+from collections.abc import Sequence
+
+
+def array(commands: Sequence[str], name: str, at_once: int | None) -> str:
+  """Returns a script for sbatch that runs each command as a task of an array.
+
+  Two minutes before its time limit a task is told to save. Submitted again,
+  the script resumes.
+
+  Args:
+    commands: shell commands, run from the current directory.
+    name: of the job.
+    at_once: how many tasks may run at a time; None for no limit.
+  """
+  limit = f"%{at_once}" if at_once else ""
+  lines = "\n".join(f"  {shlex.quote(command)}" for command in commands)
+  return f"""#!/bin/bash
+#SBATCH --job-name={name}
+#SBATCH --array=0-{len(commands) - 1}{limit}
+#SBATCH --signal=TERM@120
+#SBATCH --requeue
+# Add --time, --partition, --gres and so on for your cluster.
+cd {shlex.quote(os.getcwd())}
+commands=(
+{lines}
+)
+srun bash -c "exec ${{commands[$SLURM_ARRAY_TASK_ID]}}"
+"""

@@ -1,0 +1,105 @@
+"""Intervals against printed tables of Student's t."""
+
+import math
+
+import pandas as pd
+import pytest
+import scipy.stats
+
+from scripts.results import aggregate, runs
+
+
+@pytest.mark.parametrize(
+  ("n", "t"),  # t(0.975, n - 1) as printed in any table
+  [(2, 12.706), (3, 4.303), (5, 2.776), (10, 2.262), (31, 2.042)],
+)
+def test_interval_has_the_quantile_of_the_t_table(n, t):
+  values = [0.0] * (n - 1) + [1.0]
+  # Mean 1/n and variance 1/n, so that s / √n is 1/n.
+  result = aggregate.estimate(values)
+  assert result.mean == pytest.approx(1 / n)
+  assert result.ci == pytest.approx(t / n, rel=1e-3)
+  assert result.n == n
+
+
+def test_three_accuracies_by_hand():
+  # Mean 97, s = 1, 4.303 · 1 / √3 = 2.484.
+  assert str(aggregate.estimate([96, 97, 98])) == "97.00 ± 2.48 (n=3)"
+
+
+def test_one_number_has_no_interval_and_equal_numbers_an_empty_one():
+  assert str(aggregate.estimate([0.5])) == "0.50 (n=1)"
+  assert str(aggregate.estimate([0.25] * 3)) == "0.25 ± 0.00 (n=3)"
+
+
+def test_sign():
+  for mean, text in ((0.5, "+0.50"), (-0.5, "−0.50"), (0.001, "0.00")):
+    estimate = aggregate.Estimate(mean, 0.25, sign="+")
+    assert str(estimate) == f"{text} ± 0.25"
+
+
+def test_equal_seeds_are_paired():
+  # Differences 1, 2, 3: mean 2, s = 1, 4.303 · 1 / √3 = 2.484.
+  new, old = {0: 11.0, 1: 7.0, 2: 5.0}, {0: 10.0, 1: 5.0, 2: 2.0}
+  difference = aggregate.difference(pd.Series(new), pd.Series(old))
+  assert (difference.note, difference.n) == ("paired", 3)
+  assert difference.mean == pytest.approx(2.0)
+  assert difference.ci == pytest.approx(2.484, abs=1e-3)
+
+
+def test_other_seeds_are_compared_by_welch():
+  # Variances 1, so √(1/3 + 1/3) with 4 degrees of freedom: 2.776 · 0.8165.
+  new, old = {0: 5.0, 1: 6.0, 2: 7.0}, {3: 0.0, 4: 1.0, 5: 2.0}
+  difference = aggregate.difference(pd.Series(new), pd.Series(old))
+  assert (difference.note, difference.n) == ("Welch", 3)
+  assert difference.mean == pytest.approx(5.0)
+  assert difference.ci == pytest.approx(2.267, abs=1e-3)
+
+
+def test_welch_is_scipys():
+  a, b = [0.2, 0.5, 0.9, 0.1], [1.0, 7.0]
+  difference = aggregate.difference(pd.Series(a), pd.Series(b))
+  theirs = scipy.stats.ttest_ind(a, b, equal_var=False).confidence_interval()
+  assert difference.mean - difference.ci == pytest.approx(theirs.low)
+  assert difference.mean + difference.ci == pytest.approx(theirs.high)
+
+
+def test_a_difference_of_single_runs_has_no_interval():
+  for seed, expected in ((0, "paired"), (1, "unpaired")):
+    old = pd.Series({seed: 1.0})
+    difference = aggregate.difference(pd.Series({0: 3.0}), old)
+    assert (difference.mean, difference.n, difference.note) == (
+      2.0,
+      1,
+      expected,
+    )
+    assert math.isnan(difference.ci)
+
+
+def test_a_difference_of_constants_has_an_empty_interval():
+  new, old = pd.Series([3.0, 3.0]), pd.Series([1.0, 1.0, 1.0])
+  difference = aggregate.difference(new, old)
+  assert str(difference) == "+2.00 ± 0.00 (n=2, Welch)"
+
+
+def test_what_may_differ_among_seeds_does_not_keep_runs_apart():
+  def run(seed, model=(), **kw):
+    config = {"lr": 1.0, "model": {"width": 8, **dict(model)}, **kw}
+    done = {"metrics": {"loss": 1.0}}
+    return runs.Run(f"run{seed}", {"seed": seed, **config}, done=done)
+
+  plain = {"block_ln": "placement", "block_ln_kw": {"sa": "pre", "mlp": "pre"}}
+  same = [
+    run(0, model_init="a"),
+    run(1, model_init="b", log_training_steps=5),
+    run(2, plain),
+  ]
+  assert aggregate.arm(runs.frame(same), ("loss",)).values.to_dict() == {
+    0: 1,
+    1: 1,
+    2: 1,
+  }
+  with pytest.raises(
+    ValueError, match=r"more than the seed \(lr: 1\.0, 2\.0\)"
+  ):
+    aggregate.arm(runs.frame([*same, run(3, lr=2.0)]), ("loss",))
