@@ -126,27 +126,18 @@ def _figures(found, others):
   ]
   drawn, missing = figures.draw_all(found, names)
   last = figures.default_last_steps(found)
+  lines = lambda name: _LINES if name.startswith(_WITH_LINES) else ""
   captioned = [
-    (
-      fig,
-      CAPTIONS[name].format(last=last) + _LINES * name.startswith(_WITH_LINES),
-    )
+    (fig, CAPTIONS[name].format(last=last) + lines(name))
     for name, fig in drawn.items()
   ]
-  return [
-    render.heading("Figures"),
-    render.pictures(captioned),
-    *(
-      render.paragraph(f"Not drawn, {_figure(name)}: {why}")
-      for name, why in missing.items()
-    ),
+  titles = {"6": "Table 6 as bars", "curves": "curves"}
+  reasons = [
+    f"Not drawn, {titles.get(name, f'Figure {name}')}: {why}"
+    for name, why in missing.items()
   ]
-
-
-def _figure(name):
-  if name == "6":
-    return "Table 6 as bars"
-  return f"Figure {name}" if name.isdigit() else name
+  pictures = render.pictures(captioned)
+  return [render.heading("Figures"), pictures, *map(render.paragraph, reasons)]
 
 
 def _speed(frame):
