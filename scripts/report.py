@@ -17,6 +17,7 @@ import pandas as pd
 
 from scripts.results import (
   aggregate,
+  configs,
   figures,
   output,
   render,
@@ -179,14 +180,14 @@ def _differences(frame):
     ),
   ]
   for recipe, group in frame.groupby("recipe"):
-    configs = runs.configs(group.run)
-    common = configs.apply(lambda field: field.value_counts().index[0])
+    fields = configs.fields(run.config for run in group.run)
+    common = fields.apply(lambda field: field.value_counts().index[0])
     names = np.array([os.path.basename(p) for p in _short(group.run)])
-    texts = configs.apply(
+    texts = fields.apply(
       lambda config, common=common: "; ".join(
         f"{name.replace('/', '.')} = {value}"
         for name, value in config.items()
-        if value != common[name] and not runs.is_free(name)
+        if value != common[name] and not configs.is_free(name)
       ),
       axis=1,
     )
