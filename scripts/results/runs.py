@@ -13,7 +13,7 @@ import pandas as pd
 from flax import traverse_util
 
 from dpn import errors, metrics
-from trainers import provenance, workdir
+from trainers import workdir
 
 UNKNOWN = "unknown"
 BASE, DPN, OWN = "base", "dpn", "own"
@@ -96,7 +96,7 @@ class Run:
   def config_hash(self) -> str:
     """Returns the recorded hash of the config, or that of config.json."""
     recorded = self._start("config_hash").get("config_hash")
-    return recorded or provenance.config_hash(self.config)
+    return recorded or workdir.config_hash(self.config)
 
   @property
   def device(self) -> str:
@@ -230,7 +230,7 @@ def _row_hash(config):
   arm = ("model/stem_ln", "model/block_ln")
   flat = _flat(config).items()
   same = {k: v for k, v in flat if k not in arm and not is_free(k)}
-  return provenance.config_hash(same)
+  return workdir.config_hash(same)
 
 
 def is_free(field: str) -> bool:
