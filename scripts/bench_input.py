@@ -30,6 +30,7 @@ import numpy as np
 from PIL import Image
 from sklearn import datasets
 
+import input_pipeline
 from scripts.bench import input_peers
 
 # Preprocessing by task, split where decoding ends, and (rows, cols) of images.
@@ -293,7 +294,7 @@ def main(argv: Sequence[str] | None = None):
     print(json.dumps(measure(who, task, folder, float(secs))), flush=True)
     os._exit(0)  # Some peers' workers do not end otherwise.
   print(
-    f"{len(os.sched_getaffinity(0))} cores, load average before "
+    f"{input_pipeline.num_cores()} cores, load average before "
     f"{os.getloadavg()[0]:.1f}, /dev/shm {_shm_mb():.0f} MB"
   )
   results = {}

@@ -89,41 +89,24 @@ def parse_options(items: Sequence[str]) -> dict[str, object]:
   return options
 
 
-def _parser():
+def main(argv: Sequence[str] | None = None):
+  """Runs the command line; see the module."""
   parser = argparse.ArgumentParser(
     description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
   )
-  add = parser.add_argument
+  add, px = parser.add_argument, {"type": int, "metavar": "PX"}
   add("source", metavar="SRC")
   add("target", metavar="DST")
   add("--to", required=True, choices=list(export.SUFFIXES))
-  px = {"type": int, "metavar": "PX"}
   add("--resolution", **px, help="resize position embeddings for such images")
   add("--patch_size", **px, help="resize the patch embedding (2212.08013)")
-  add(
-    "--fold_pixels",
-    action="store_true",
-    help="fold mean and std of the pixels into the patch embedding, so that "
-    "the model takes pixels in [-1, 1]",
-  )
-  add(
-    "--no_embed_class",
-    action="store_true",
-    help="timm: no position for the class token (its no_embed_class=True)",
-  )
-  add(
-    "--set",
-    action="append",
-    default=[],
-    metavar="OPTION=VALUE",
-    help="a model option that the source does not tell, such as num_heads=3",
-  )
-  return parser
-
-
-def main(argv: Sequence[str] | None = None):
-  """Runs the command line; see the module."""
-  args = vars(_parser().parse_args(argv))
+  help_ = "fold mean and std of the pixels into the patch embedding"
+  add("--fold_pixels", action="store_true", help=help_)
+  help_ = "timm: no position for the class token (its no_embed_class=True)"
+  add("--no_embed_class", action="store_true", help=help_)
+  help_ = "model options that the source does not tell: num_heads=3"
+  add("--set", action="append", default=[], metavar="OPTION=VALUE", help=help_)
+  args = vars(parser.parse_args(argv))
   try:
     options = parse_options(args.pop("set"))
     notes = convert(**args, options=options)

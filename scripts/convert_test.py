@@ -279,7 +279,7 @@ def test_wrong_inputs_of_the_command(tmp_path, source):
   assert "num_heads=…" in run(path, out, "--to", "ours")
   flat = testing.golden("timm_tok") | {"reg_token": np.zeros((1, 4, 8))}
   registers = testing.write_torch(tmp_path, "timm_tok", flat)
-  assert "registers (reg_token)" in run(registers, out, "--to", "ours")
+  assert "no place for reg_token" in run(registers, out, "--to", "ours")
   heads = ("--set", "num_heads=2")
   assert "Did you mean 'gelu'?" in run(
     path, out, "--to", "ours", "--set", "gel=1"

@@ -24,7 +24,7 @@ from absl import flags
 import dpn.tasks
 from dpn import errors, sharding
 from dpn.tasks import base
-from dpn.weights import checkpoint, load, metadata
+from dpn.weights import checkpoint, load, pixels
 from evaluators import base as evaluators_base
 from scripts import fake_data
 from scripts.results import output
@@ -112,7 +112,7 @@ def _pixels(config):
   """Returns what the evaluators make of pixels, None if unknown or various."""
   keys = ("pp_fn", "pp_eval")
   found = {
-    metadata.pixels_of(section[key])
+    pixels.of_pp(section[key])
     for section in config["evals"].values()
     for key in keys
     if section.get(key)

@@ -15,8 +15,15 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from scripts import figures
-from scripts.results import aggregate, output, render, runs, table_specs, tables
+from scripts.results import (
+  aggregate,
+  figures,
+  output,
+  render,
+  runs,
+  table_specs,
+  tables,
+)
 
 CAPTIONS = {
   "figure_1": "Gain of each placement of LayerNorms in the block, of "
@@ -117,7 +124,7 @@ def _figures(found, others):
     for name in figures.FIGURES
     if name not in _BARS or others & {*table_specs.SPECS[_BARS[name]].arms}
   ]
-  drawn, missing = figures.draw_all(found, figures.options(), names)
+  drawn, missing = figures.draw_all(found, names)
   last = figures.default_last_steps(found)
   captioned = [
     (

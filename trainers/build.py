@@ -12,7 +12,7 @@ import numpy as np
 import dpn.tasks
 from dpn import flops, optim, schedules, sharding
 from dpn.tasks import base
-from dpn.weights import checkpoint, files, load, metadata
+from dpn.weights import checkpoint, files, load, metadata, pixels
 from evaluators import base as evaluators_base
 from input_pipeline import pipeline, pp
 from trainers import config_keys, update
@@ -244,7 +244,7 @@ def initial_state(
     path,
     run.step.task,
     state.replace(ema=None).variables,
-    pixels=metadata.pixels_of(config["input"].get("pp") or ""),
+    pixels=pixels.of_pp(config["input"].get("pp") or ""),
     **(config.get("model_load") or {}),
   )
   params = variables.pop("params")
@@ -278,9 +278,7 @@ def load_file(
 def description(run: Run) -> dict[str, str]:
   """Returns the metadata of the parameters' file: what model they are for."""
   pp = run.config["input"].get("pp") or ""
-  return metadata.metadata(
-    run.step.task.model_options(), metadata.pixels_of(pp)
-  )
+  return metadata.metadata(run.step.task.model_options(), pixels.of_pp(pp))
 
 
 def _resume(path: str, run: Run):

@@ -45,8 +45,8 @@ def test_wrong_configs_leave_nothing_behind(tmp_path, changes, message):
   ("changes", "error", "message"),
   [
     ({"num_classes": 11}, ValueError, r"logits \(8, 11\) and labels \(8, 10\)"),
-    ({"model_init": "no.npz"}, FileNotFoundError, "There is no file 'no.npz'"),
-    ({"resume": "/nowhere"}, FileNotFoundError, "there is no /nowhere/checkp"),
+    ({"model_init": "no.npz"}, FileNotFoundError, "There is no 'no.npz'"),
+    ({"resume": "/nowhere"}, FileNotFoundError, "There is no '/nowhere'"),
   ],
 )
 def test_errors_after_building(tmp_path, changes, error, message):

@@ -273,17 +273,12 @@ def _check_shapes(path: str, saved: Any, state: Any):
     if there.get(name) != here.get(name)
   ]
   averaged = [any(k.startswith("ema/") for k in tree) for tree in (there, here)]
-  if averaged == [True, False]:
+  if averaged[0] != averaged[1]:
+    has, config = ("a", "None") if averaged[0] else ("no", "set")
     raise MismatchError(
-      f"The checkpoint {path} holds a moving average of the parameters and "
-      "config.ema_decay is None. Set it as in that run; or take over the "
+      f"The checkpoint {path} holds {has} moving average of the parameters and "
+      f"config.ema_decay is {config}. Set it as in that run; or take over the "
       "parameters alone, with config.model_init."
-    )
-  if averaged == [False, True]:
-    raise MismatchError(
-      f"The checkpoint {path} holds no moving average of the parameters and "
-      "config.ema_decay is set. Set it to None, or take over the parameters "
-      "alone, with config.model_init."
     )
   if differ:
     more = f"\n  and {len(differ) - 20} more" if len(differ) > 20 else ""

@@ -28,25 +28,6 @@ def test_fixed_positions_are_written_out(tmp_path):
   np.testing.assert_allclose(table[0, 8], want, atol=1e-6)
 
 
-@pytest.mark.parametrize("pool_type", ["gap", "tok"])
-def test_fixed_positions_come_back_as_such(tmp_path, pool_type):
-  options = {"stem_ln": "none", "posemb": "sincos2d", "pool_type": pool_type}
-  path, params = testing.write_ours(tmp_path, **options)
-  there, back = (str(tmp_path / f"{n}.safetensors") for n in "ab")
-  convert.convert(path, there, "timm", resolution=9)
-  convert.convert(there, back, "ours")
-  assert json.loads(testing.metadata(back)["model"])["posemb"] == "sincos2d"
-  assert (
-    safetensors.numpy.load_file(back).keys() == trees.flatten(params).keys()
-  )
-  flat = safetensors.numpy.load_file(there)
-  flat["pos_embed"][0, -1] += 1  # learned by now
-  safetensors.numpy.save_file(flat, there, testing.metadata(there))
-  convert.convert(there, str(tmp_path / "c.safetensors"), "ours")
-  said = json.loads(testing.metadata(tmp_path / "c.safetensors")["model"])
-  assert said["posemb"] == "learn"
-
-
 @pytest.mark.parametrize(
   "options",
   [

@@ -23,6 +23,7 @@ from dpn.weights import (
   resize,
   torch_names,
 )
+from dpn.weights.pixels import Pixels
 
 Flat = files.Flat
 
@@ -73,7 +74,7 @@ def load_variables(
   variables: Mapping[str, Any],
   *,
   options: Mapping[str, Any] | None = None,
-  pixels: metadata.Pixels | None = None,
+  pixels: Pixels | None = None,
   advice: str | None = None,
   dont_load: Sequence[str] = (),
   dont_check: Sequence[str] = (),

@@ -7,10 +7,10 @@ import pytest
 import safetensors.numpy
 
 from dpn.models import vit
-from dpn.weights import files, metadata
+from dpn.weights import files, metadata, pixels
 
 SIZE = {"width": 16, "depth": 1, "num_heads": 2, "patch_size": (4, 4)}
-HALF = metadata.Pixels((0.5,), (0.5,))
+HALF = pixels.Pixels((0.5,), (0.5,))
 
 
 def read(path, layout):
@@ -23,49 +23,6 @@ def write(tmp_path, metadata=None, **beside):
   for name, value in beside.items():
     (tmp_path / f"{name}.json").write_text(json.dumps(value))
   return path
-
-
-@pytest.mark.parametrize(
-  ("pp", "low", "high"),
-  [
-    ("resize(8)|value_range(-1, 1)|flip_lr", -1, 1),
-    ("decode|value_range(-1,1)", -1, 1),
-    ("value_range", -1, 1),
-    ("value_range()|keep('image')", -1, 1),
-    ("value_range(0, 1)", 0, 1),
-    ("value_range(vmin=0, vmax=2)", 0, 2),
-    ("decode|vgg_value_range|x", -0.485 / 0.229, (1 - 0.485) / 0.229),
-    # (255 x - 51) / 25.5
-    ("vgg_value_range((51, 0, 0), (25.5, 1, 1))", -2, 8),
-    ("vgg_value_range(51, std=25.5)|flip_lr", -2, 8),
-    # 0 … 127.5 to -1 … 1, so 255 to 3.
-    ("value_range(-1, 1, in_max=127.5)|keep('image')", -1, 3),
-    ("value_range(0, 1, 51, 102)", -1, 4),
-    ("value_range(-1, 1, 0, 255, True)", -1, 1),
-  ],
-)
-def test_pixels_of_preprocessing(pp, low, high):
-  got = metadata.pixels_of(pp)
-  ends = [(x - got.mean[0]) / got.std[0] for x in (0, 1)]
-  np.testing.assert_allclose(ends, [low, high], atol=1e-9)
-
-
-@pytest.mark.parametrize(
-  "pp",
-  [
-    "decode|flip_lr",
-    "value_range(0, x)",
-    "value_range(-1, 1)|value_range(0, 1)",
-  ],
-)
-def test_pixels_that_are_not_understood(pp):
-  assert metadata.pixels_of(pp) is None
-
-
-def test_pixels_are_written_as_ops():
-  assert str(HALF) == "value_range(-1, 1)"
-  imagenet = metadata.Pixels(*metadata.IMAGENET)
-  assert str(imagenet).startswith("vgg_value_range((123.675, 116.28, 103.53)")
 
 
 def test_metadata_comes_back(tmp_path):
@@ -109,9 +66,9 @@ def test_gelu_by_architecture_of_timm(tmp_path, name, gelu):
   assert read(path, "timm").options["gelu"] == gelu
 
 
-def check(file, model, pixels=None, **kw):
+def check(file, model, values=None, **kw):
   options = vit.options(model)
-  differences = metadata.differences(file, options, pixels)
+  differences = metadata.differences(file, options, values)
   metadata.check("x", file, differences, **kw)
 
 
@@ -175,7 +132,7 @@ def test_other_options_of_hugging_face(tmp_path):
   )
   got = read(path, "hf")
   assert got.options["gelu"] == "exact"
-  assert got.pixels == metadata.Pixels((0,), (1,))
+  assert got.pixels == pixels.Pixels((0,), (1,))
   write(tmp_path, config={"pooler_act": "relu"})
   with pytest.raises(ValueError, match="'relu' behind its pooler"):
     read(path, "hf")
@@ -186,15 +143,6 @@ def test_metadata_of_others(tmp_path):
   assert read(path, "timm").options["gelu"] == "exact"
 
 
-def test_pixels_for_channels():
-  assert HALF.of(1) == ([0.5], [0.5])
-  assert HALF.of(4) == ([0.5] * 4, [0.5] * 4)
-  imagenet = metadata.Pixels(*metadata.IMAGENET)
-  assert imagenet.of(3) == tuple(map(list, metadata.IMAGENET))
-  with pytest.raises(ValueError, match="3 channels, but the images have 1"):
-    imagenet.of(1)
-
-
 def test_config_of_a_run(tmp_path):
   config = {
     "num_classes": 7,
@@ -203,7 +151,7 @@ def test_config_of_a_run(tmp_path):
   }
   got = read(write(tmp_path, config=config), "ours")
   assert (got.options["num_classes"], got.options["gelu"]) == (7, "exact")
-  assert got.pixels == metadata.Pixels((0,), (1,))
+  assert got.pixels == pixels.Pixels((0,), (1,))
   (tmp_path / "config.json").write_text("{")
   with pytest.raises(ValueError, match=r"config\.json'?: expected JSON"):
     read(str(tmp_path / "model.safetensors"), "ours")
@@ -213,7 +161,7 @@ def test_all_differences_come_with_their_options():
   there = metadata.ModelMetadata(
     "hf",
     {"gelu": "exact", "norm_kw": {"eps": 1e-12}, "stem_ln": "post"},
-    metadata.Pixels(*metadata.IMAGENET),
+    pixels.Pixels(*pixels.IMAGENET),
   )
   model = vit.Model(3, **SIZE, stem_ln="dpn")
   with pytest.raises(ValueError, match="was not made for this model") as error:
@@ -238,7 +186,7 @@ def test_options_that_parameters_show_may_differ_with_them():
   check(
     there,
     dpn,
-    metadata.Pixels((0.5,) * 3, (0.5,) * 3),
+    pixels.Pixels((0.5,) * 3, (0.5,) * 3),
     differing=["stem/ln0/scale"],
   )
   with pytest.raises(ValueError, match="stem_ln: none in the file, dpn in the"):

@@ -133,17 +133,6 @@ HF = ParamNames(
   without_place=("stem/ln0", "stem/ln1"),
 )
 LIBRARIES = {"timm": TIMM, "hf": HF}
-# What others have and our model lacks, by their names.
-_PARTS = (
-  (r"fc_norm\..*", "a LayerNorm behind the pooling instead of before it"),
-  (r"norm_pre\..*", "a LayerNorm behind the position embeddings"),
-  (r".*\b[qk]_norm\..*", "norms of queries and keys"),
-  (r".*\b(attn|mlp)\.norm\..*", "norms inside attention and MLP"),
-  (r"(.*\.)?(reg_token|register_tokens)", "registers"),
-  (r"dist_token|head_dist\..*|.*distillation.*", "a distillation token"),
-  (r".*\bmask_token", "a token for masked patches"),
-  (r"decoder\..*", "a decoder"),
-)
 
 
 def recognize(names) -> str | None:
@@ -206,16 +195,14 @@ def check_parts(flat: Flat, key: str):
   """
   known = LIBRARIES[key].arrays
   left = sorted(n for n in flat if "/" not in n and n not in known)
-  found = {}
-  for name in left:
-    what = (w for pattern, w in _PARTS if re.fullmatch(pattern, name))
-    found.setdefault(next(what, "unknown parts"), []).append(name)
-  if found:
-    listed = "; ".join(
-      f"{what} ({', '.join(names[:4])}{', …' if names[4:] else ''})"
-      for what, names in found.items()
+  if left:
+    more = f" and {len(left) - 8} more" if len(left) > 8 else ""
+    raise ValueError(
+      "it is no model that ours can compute. We have no place for "
+      f"{', '.join(left[:8])}{more}: a plain Vision Transformer has no "
+      "registers or other tokens, no norms of queries and keys, none behind "
+      "the pooling or the positions, and no decoder."
     )
-    raise ValueError(f"it is no model that ours can compute: it has {listed}.")
   if "pos_embedding" not in flat:
     raise ValueError(
       f"it has no {known['pos_embedding']!r}: our Vision Transformer always "

@@ -2,14 +2,13 @@
 
 import contextlib
 import dataclasses
-import math
 from collections.abc import Mapping
 from typing import Any
 
 import jax
 import numpy as np
 
-from dpn.models import posemb, vit
+from dpn.models import vit
 from dpn.weights import (
   files,
   legacy,
@@ -18,8 +17,9 @@ from dpn.weights import (
   options_from_params,
   torch_names,
 )
+from dpn.weights.pixels import Pixels
 
-MINUS_ONE_TO_ONE = metadata.Pixels((0.5,), (0.5,))
+MINUS_ONE_TO_ONE = Pixels((0.5,), (0.5,))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +36,7 @@ class VitParams:
 
   arrays: Mapping[str, np.ndarray]
   options: Mapping[str, Any]
-  pixels: metadata.Pixels | None
+  pixels: Pixels | None
   notes: tuple[str, ...]
   grid: tuple[int, int] | None = None
 
@@ -83,10 +83,8 @@ def read(path: str, overrides: Mapping[str, Any]) -> VitParams:
   if cls_row is None and "posemb_join" in told:
     cls_row = options_from_params.has_row(options)
   if "pos_embedding" in flat and "posemb" not in overrides:
-    options["posemb"] = "learn"  # or written out, see `_without_table`
+    options["posemb"] = "learn"  # fixed ones are written out for PyTorch
   arrays, options = _matched(path, flat, options, cls_row)
-  if "posemb" in told:
-    arrays, options = _without_table(arrays, options, told["posemb"])
   notes = _notes(source, file, options, arrays)
   if torch_names.has_layer_scale(source.arrays, file.layout):
     notes += ("Layer scale is multiplied into the layers before it, exactly.",)
@@ -169,43 +167,6 @@ def _patch_px(options):
   if options.get("stem", "patch") == "conv":
     return (2 ** options["stem_kw"]["num_layers"],) * 2
   return tuple(options["patch_size"])
-
-
-def _without_table(arrays, options, kind):
-  """Returns a model whose positions are no parameters, if they are fixed ones.
-
-  Other libraries' files have them written out.
-
-  Args:
-    arrays: by our names.
-    options: of the model.
-    kind: value of its `posemb` that the file's metadata tells.
-  """
-  x = arrays.get("pos_embedding")
-  fixed = {**options, "posemb": kind}
-  if x is None:
-    return arrays, fixed
-  row = options_from_params.has_row(options)
-  side = math.isqrt(x.shape[1] - row)
-  table = posemb_table(fixed, (side, side), row)
-  if table is None or not np.array_equal(table, x):
-    return arrays, options
-  return {k: v for k, v in arrays.items() if k != "pos_embedding"}, fixed
-
-
-def posemb_table(
-  options: Mapping[str, Any], grid: tuple[int, int], cls: bool
-) -> np.ndarray | None:
-  """Returns fixed positions (1, tokens, width), None if they are not.
-
-  Args:
-    options: of the model.
-    grid: (rows, cols) of patches.
-    cls: whether a first row is for the class token.
-  """
-  table = posemb.bind(options["posemb"], options.get("posemb_kw"))
-  x = table and table(grid, options["width"], int(cls))
-  return None if x is None else np.asarray(x)
 
 
 def _notes(source, file, options, arrays):

@@ -118,28 +118,33 @@ class Run:
     return math.nan if value is None else float(value)
 
   @property
+  def table(self) -> Mapping[str, Any]:
+    """Returns `config.table`, see docs/tables.md; {} without it."""
+    return self.config.get("table") or {}
+
+  @property
   def trial(self) -> bool:
     """Whether this is a run of two steps (`runlocal`), which fills no cell."""
-    return bool((self.config.get("table") or {}).get("runlocal"))
+    return bool(self.table.get("runlocal"))
 
   @property
   def candidate(self) -> str | None:
     """Returns which candidate of a selection the run is, None if none."""
-    return (self.config.get("table") or {}).get("candidate")
+    return self.table.get("candidate")
 
   @functools.cached_property
   def cell(self) -> dict[str, Any]:
     """Returns the run's place in tables: recipe, arch, arm and further keys.
 
-    `config.table` names it (docs/tables.md). The arm is what config.model says,
-    in case a flag has changed it. A run without config.table has the recipe
+    `config.table` names it, except for the arm, which config.model knows
+    better if a flag has changed it. A run without config.table has the recipe
     "own" and, as arch, a hash of all that may not differ within a row.
     """
     if self.trial:
       return {"recipe": "runlocal", "arch": "", "arm": ""}
     model = self.config.get("model") or {}
     table = {"recipe": OWN, "arch": "", "arm": BASE}
-    table |= self.config.get("table") or {"arch": _row_hash(self.config)}
+    table |= self.table or {"arch": _row_hash(self.config)}
     if {"stem_ln", "block_ln", "block_ln_kw"} & model.keys():
       table["arm"] = _arm(model)
     skipped = ("candidate", "metric")
@@ -164,9 +169,8 @@ class Run:
     The one that config.table names, else the first of `ACCURACIES`, else
     all that evaluators measured, else the training loss.
     """
-    named = (self.config.get("table") or {}).get("metric")
-    if named:
-      return (named,)
+    if "metric" in self.table:
+      return (self.table["metric"],)
     known = self.finals if self.complete else self.logged.columns
     accuracies = [metric for metric in ACCURACIES if metric in known]
     measured = [m for m in known if "/" in m and not m.startswith("grad_norm/")]
@@ -235,7 +239,7 @@ def _row_hash(config):
 
 def is_free(field: str) -> bool:
   """Returns whether a field, "a/b", may differ among the runs of a cell."""
-  return bool(_FREE.fullmatch(field) or workdir.FREE.fullmatch(field))
+  return bool(_FREE.fullmatch(field) or workdir.RESUMABLE_KEYS.fullmatch(field))
 
 
 def configs(found: Sequence[Run]) -> pd.DataFrame:

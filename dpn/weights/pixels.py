@@ -1,0 +1,87 @@
+"""What preprocessing makes of pixels: mean and standard deviation."""
+
+import ast
+import dataclasses
+import re
+
+import numpy as np
+
+IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+
+
+@dataclasses.dataclass(frozen=True)
+class Pixels:
+  """Images are (x - mean) / std, of x in [0, 1]; one number per channel."""
+
+  mean: tuple[float, ...]
+  std: tuple[float, ...]
+
+  def __post_init__(self):
+    for name in ("mean", "std"):
+      values = getattr(self, name)
+      values = np.broadcast_to(values, max(3, np.size(values)))
+      object.__setattr__(self, name, tuple(map(float, values)))
+
+  def of(self, channels: int) -> tuple[list[float], list[float]]:
+    """Returns mean and std for that many channels.
+
+    Raises:
+      ValueError: they differ, and there are not as many.
+    """
+    both = [self.mean, self.std]
+    if any(len(x) != channels and len(set(x)) > 1 for x in both):
+      raise ValueError(
+        f"The pixels' {self} are for {len(self.mean)} channels, but the "
+        f"images have {channels}."
+      )
+    mean, std = (list((x * channels)[:channels]) for x in both)
+    return mean, std
+
+  def close_to(self, other: "Pixels") -> bool:
+    return np.allclose(
+      [*self.mean, *self.std], [*other.mean, *other.std], atol=1e-3
+    )
+
+  def __str__(self):
+    low = [-m / s for m, s in zip(self.mean, self.std, strict=True)]
+    high = [(1 - m) / s for m, s in zip(self.mean, self.std, strict=True)]
+    if len(set(low)) == len(set(high)) == 1:
+      return f"value_range({low[0]:g}, {high[0]:g})"
+    levels = [
+      tuple(round(255 * v, 3) for v in t) for t in (self.mean, self.std)
+    ]
+    return f"vgg_value_range({levels[0]}, {levels[1]})"
+
+
+def of_pp(pp: str) -> Pixels | None:
+  """Returns what a preprocessing string makes of pixels, None if unknown."""
+  found = [
+    part.strip()
+    for part in pp.split("|")
+    if re.match(r"\s*(vgg_)?value_range\b", part)
+  ]
+  if len(found) != 1:
+    return None
+  try:
+    call = ast.parse(found[0], mode="eval").body
+    args = [ast.literal_eval(x) for x in getattr(call, "args", ())]
+    keywords = getattr(call, "keywords", ())
+    kw = {k.arg: ast.literal_eval(k.value) for k in keywords}
+    op = _vgg_value_range if found[0].startswith("vgg") else _value_range
+    return op(*args, **kw)
+  except (SyntaxError, TypeError, ValueError):
+    return None
+
+
+def _vgg_value_range(mean=None, std=None):
+  mean = IMAGENET[0] if mean is None else np.asarray(mean) / 255
+  std = IMAGENET[1] if std is None else np.asarray(std) / 255
+  return Pixels(mean, std)
+
+
+def _value_range(vmin=-1, vmax=1, in_min=0, in_max=255, clip_values=False):
+  """As the op: in_min becomes vmin, in_max becomes vmax, linearly."""
+  del clip_values
+  low, high = np.asarray(in_min) / 255, np.asarray(in_max) / 255
+  std = (high - low) / (vmax - vmin)
+  return Pixels(low - vmin * std, std)
