@@ -76,8 +76,8 @@ class _ParsedError(Exception):
   """The arguments were parsed without error."""
 
 
-def _parse_and_exit(parser):
-  _, unknown = parser.parse_known_args()
+def _parse_and_exit(parser, args=None):
+  _, unknown = parser.parse_known_args(args)
   assert unknown == []
   raise _ParsedError
 

@@ -10,7 +10,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-extras=test
+extras="test"
 if [ "${1:-}" = --all ]; then
   shift
   extras=test,convert,prepare,fast,hf
