@@ -286,7 +286,7 @@ def test_csv_has_a_field_for_every_number(root, capsys):
   assert float(row["ours DPN"]) == pytest.approx(82.667, abs=1e-3)
   assert float(row["ours DPN ci"]) == pytest.approx(3.795, abs=1e-2)
   assert (row["ours DPN n"], row["ours DPN − base note"]) == ("3", "paired")
-  assert row["paper base ci"] == "0.0600"
+  assert row["paper base ci"] == "0.06"
   assert rows[0]["ours base"] == "not run"
 
 
