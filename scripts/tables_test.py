@@ -335,7 +335,6 @@ def test_the_long_table_has_a_row_for_every_number(root, capsys):
 
 def test_wrong_inputs_end_with_a_sentence(root, tmp_path):
   for argv, message in (
-    ([str(root), "--table", "1_lef"], "Unknown table '1_lef'. Did you mean"),
     ([str(tmp_path / "nowhere")], "nowhere is not a folder"),
     ([str(root), "--metric", "acc"], "Unknown final metric 'acc'"),
   ):
