@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.experimental.compilation_cache import compilation_cache
 
 import dpn.tasks
 from configs import common
@@ -84,22 +83,11 @@ def _data(tmp_path_factory):
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _compile_once(tmp_path_factory):
-  """Many configs share a step or an evaluator, which then compiles once."""
-  folder = str(tmp_path_factory.mktemp("compiled"))
-  before = jax.config.jax_compilation_cache_dir
-  secs = jax.config.jax_persistent_cache_min_compile_time_secs
-
-  def configure(folder, secs, fast):
-    jax.config.update("jax_compilation_cache_dir", folder)
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", secs)
-    # Of two steps, compiling is all the work.
-    jax.config.update("jax_disable_most_optimizations", fast)
-    compilation_cache.reset_cache()
-
-  configure(folder, 0.0, True)
+def _compile_fast():
+  # Of two steps, compiling is all the work.
+  jax.config.update("jax_disable_most_optimizations", True)
   yield
-  configure(before, secs, False)
+  jax.config.update("jax_disable_most_optimizations", False)
 
 
 def _module(name):
