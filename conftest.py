@@ -1,7 +1,11 @@
 """Strict JAX for every test: 4 CPU devices, no silent rank promotion."""
 
+import atexit
+import importlib
 import importlib.metadata
 import os
+import shutil
+import tempfile
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Tests compile a lot and compute little: less optimized code is there sooner.
@@ -14,6 +18,19 @@ if importlib.metadata.version("jaxlib").startswith("0.10."):
   FLAGS.append("--xla_cpu_use_fusion_emitters=false")
 os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *FLAGS])
 
+# Tests, their processes and those of pytest-xdist compile each program once.
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+  cache = tempfile.mkdtemp(prefix="jax-")
+  atexit.register(shutil.rmtree, cache, ignore_errors=True)
+  os.environ["JAX_COMPILATION_CACHE_DIR"] = cache
+  os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"
+  os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
+
 import jax  # noqa: E402, reads what is set above
+import pytest  # noqa: E402
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
+if os.environ.get("REQUIRE_EXTRAS"):  # by test.sh --all: nothing is skipped
+  pytest.importorskip = lambda name, *unused, **kw: importlib.import_module(
+    name
+  )

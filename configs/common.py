@@ -1,38 +1,7 @@
 """What configs share: their arguments, augmentation presets, the probe.
 
-`config.table` says which cell of the paper's tables (arXiv 2302.01327) a run
-fills, with the names and values of its rows; training does not read it:
-
-| key | value |
-|---|---|
-| `recipe` | see below |
-| `arch` | as in the tables: `B/16`, `S/16+`, … |
-| `arm` | `base`, `dpn`, or what else the arms are |
-| `steps` | of pretraining: tables 1 (right) and 2 |
-| `resolution` | pixels: table 2 (right) |
-| `setting` | table 7 |
-| `task` | table 3 |
-| `pretrain_steps`, `train_fraction` | tables 4 and 5, as printed there |
-| `metric` | which metric is the cell: `val/prec@1`, … |
-| `candidate` | `lr=0.0003`, …: one of several settings for the cell, of which |
-| | `selection.json`, beside the runs, names the best: scripts/select_best.py |
-| `runlocal` | True for a run of two steps, which fills no cell |
-
-| recipe | tables | metric |
-|---|---|---|
-| `AugReg` | 1 (left), 6, Figure 1 | `val/prec@1` |
-| `DeiT`, `AugReg+384 finetune` | 1 (left) | `val/prec@1` |
-| `I21k` | 1 (right) | `fewshot/imagenet_25shot` |
-| `JFT` | 2 (left) | `fewshot/imagenet_25shot` |
-| `JFT finetune` | 2 (right) | `val/prec@1` |
-| `VTAB` | 3 | `test/prec@1`, in the run folder's `test.json` |
-| `SUN397` | 7 | the same |
-| `LiT` | 4 | `zeroshot/imagenet_prec@1` |
-| `ADE20K` | 5 | `val/miou` |
-
-`arm` is `base` for a plain ViT and `config.model.stem_ln` otherwise; in Figure
-1 also `sa=post,mlp=pre+post` (…), `normformer` and `sub_ln`. A run that is like
-no row, because its augmentation or its length is another, has another `recipe`.
+`config.table` says which cell of the paper's tables a run fills; docs/tables.md
+lists its keys.
 """
 
 import ast
@@ -276,7 +245,7 @@ def place_norms(model, sa: str, mlp: str, post: str = "branch") -> str:
 def table(
   recipe: str, arch: str, stem_ln: str, metric: str = "val/prec@1", **keys
 ) -> dict[str, str | int]:
-  """Returns `config.table`; see the module."""
+  """Returns `config.table`; see docs/tables.md."""
   arm = "base" if stem_ln == "none" else stem_ln
   return {
     "recipe": recipe,

@@ -112,12 +112,3 @@ def peak_memory_bytes() -> int:
     return stats["peak_bytes_in_use"]
   peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
   return peak if sys.platform == "darwin" else peak * 1024
-
-
-def hms(secs: float) -> str:
-  """Returns seconds as h:mm:ss or m:ss."""
-  minutes, secs = divmod(round(secs), 60)
-  hours, minutes = divmod(minutes, 60)
-  if hours:
-    return f"{hours}:{minutes:02d}:{secs:02d}"
-  return f"{minutes}:{secs:02d}"

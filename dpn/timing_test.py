@@ -65,21 +65,6 @@ def test_an_interval_without_steps_or_time(now):
   assert figures["data_wait_percent"] == 100.0
 
 
-@pytest.mark.parametrize(
-  ("secs", "text"),
-  [
-    (0, "0:00"),
-    (59.4, "0:59"),
-    (59.6, "1:00"),
-    (3599.4, "59:59"),
-    (3725, "1:02:05"),
-    (90_061, "25:01:01"),
-  ],
-)
-def test_hms(secs, text):
-  assert timing.hms(secs) == text
-
-
 def test_where_the_time_goes(now):
   phases = timing.PhaseTimer(begin=now[0] - 5)
   phases.add("imports", 4.0)

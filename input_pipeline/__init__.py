@@ -6,3 +6,10 @@ import os
 # gigabytes; and what it has to say about damage, our errors say.
 os.environ.setdefault("OPENCV_IO_MAX_IMAGE_PIXELS", str(2**27))
 os.environ.setdefault("OPENCV_LOG_LEVEL", "SILENT")
+
+
+def num_cores() -> int:
+  """Returns how many cores this process may use."""
+  if hasattr(os, "sched_getaffinity"):  # Linux
+    return len(os.sched_getaffinity(0))
+  return os.cpu_count() or 1

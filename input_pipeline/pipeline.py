@@ -24,27 +24,25 @@ import ml_collections
 import numpy as np
 from absl import flags, logging
 
+import input_pipeline
 from dpn import errors, host_memory
 from input_pipeline import batches, order, pp, sources
 
 Batch = dict[str, np.ndarray]
 Spec = dict[str, tuple[tuple[int, ...], np.dtype]]
 
-_KEYS = (
+# Other pipelines' keys that mean nothing here: every epoch is shuffled as a
+# whole, without a buffer, and the system caches files.
+_IGNORED_KEYS = ("cache", "cache_raw", "shuffle_buffer_size")
+_OPTIONS = (
   "batch_size",
-  "data",
   "num_threads",
   "num_workers",
   "on_error",
-  "pp",
   "prefetch",
   "repeats",
   "seed",
 )
-_PART_KEYS = ("data", "pp")
-# Other pipelines' keys that mean nothing here: every epoch is shuffled as a
-# whole, without a buffer, and the system caches files.
-_IGNORED_KEYS = ("cache", "cache_raw", "shuffle_buffer_size")
 _ON_ERROR = ("raise", "skip")
 _SMALL_BYTES = 2**17  # See docs/input_performance.md.
 
@@ -80,23 +78,21 @@ def training(
   Raises:
     ValueError: something in the config is wrong, or the first example fails.
   """
-  config = {
-    "seed": seed,
-    **{k: v for k, v in config.items() if k not in _IGNORED_KEYS},
-  }
+  config = {k: v for k, v in config.items() if k not in _IGNORED_KEYS}
   for key in ("batch_size", "data"):
     if key not in config:
       raise ValueError(f"config.input needs {key}, it has {sorted(config)}.")
-  parts, weights = _parts(config)
+  sections, weights = _sections(config)
   for key in config:
-    if key not in _KEYS:
-      raise ValueError(errors.unknown("key of config.input", key, _KEYS))
+    if key not in _OPTIONS:
+      known = ("data", "pp", *_OPTIONS)
+      raise ValueError(errors.unknown("key of config.input", key, known))
   data = TrainingData(
-    parts=parts,
+    parts=tuple(map(_part, sections)),
     weights=weights,
     process_index=process_index,
     process_count=process_count,
-    **config,
+    **{"seed": seed, **config},
   )
   source = data.examples.source
   logging.info("Training on %s: %s", source.name, data.spec)
@@ -108,42 +104,43 @@ def training(
   return data
 
 
-def _parts(config: dict[str, Any]):
-  """Takes the data out of the config; returns its parts and their weights."""
+def _sections(config: dict[str, Any]):
+  """Takes the data out of the config; returns each part's section and weight.
+
+  Raises:
+    ValueError: a part of a mixture has no section, or a wrong one.
+  """
   data = config.pop("data")
   if "name" in data:
-    return (_part({"data": data, "pp": config.pop("pp", "")}),), (1,)
+    return ({"data": data, "pp": config.pop("pp", "")},), (1,)
   if "pp" in config:
     raise ValueError(
       "config.input.pp: the parts of a mixture have a pp each, as in "
       f"config.input.{next(iter(data), 'name')}.pp."
     )
+  sections = {name: config.pop(name, None) for name in data}
   weights = {name: weight for name, weight in data.items() if weight}
   if not weights:
     raise ValueError(
       f"config.input.data needs a name and a split, or weights by name, got "
       f"{dict(data)}."
     )
-  sections = {name: config.pop(name, None) for name in data}
   for name in weights:
-    if not isinstance(sections[name], Mapping | ml_collections.ConfigDict):
+    section, known = sections[name], ("data", "pp")
+    if (
+      not isinstance(section, Mapping | ml_collections.ConfigDict)
+      or "data" not in section
+    ):
       raise ValueError(
         f"config.input.data mixes {', '.join(weights)}: config.input.{name} "
-        f"must hold its data and pp, got {sections[name]!r}."
+        f"must hold its data and pp, got {section!r}."
       )
-  return tuple(_part(sections[name]) for name in weights), tuple(
-    weights.values()
-  )
+    for key in set(section) - set(known):
+      raise ValueError(errors.unknown("key of a mixture's part", key, known))
+  return tuple(sections[name] for name in weights), tuple(weights.values())
 
 
 def _part(section: Mapping[str, Any]) -> batches.MixturePart:
-  for key in section:
-    if key not in _PART_KEYS:
-      raise ValueError(
-        errors.unknown("key of a mixture's part", key, _PART_KEYS)
-      )
-  if "data" not in section:
-    raise ValueError(f"A mixture's part needs data, it has {sorted(section)}.")
   return batches.MixturePart(
     sources.make(section["data"]), pp.make(section.get("pp", ""))
   )
@@ -174,7 +171,7 @@ def evaluation(
     ValueError: something is wrong with the arguments, or the first example.
   """
   return EvaluationData(
-    parts=(batches.MixturePart(sources.make(data), pp.make(pp_fn)),),
+    parts=(_part({"data": data, "pp": pp_fn}),),
     batch_size=batch_size,
     process_index=process_index,
     process_count=process_count,
@@ -254,7 +251,7 @@ class TrainingData(_Data):
 
   @property
   def order(self) -> order.Order:
-    """Which example stands at which position."""
+    """The order of the examples."""
     return order.Order(
       seed=self.seed,
       sizes=tuple(len(part.source) for part in self.parts),
@@ -383,11 +380,4 @@ def _default_threads(examples: batches.Examples) -> int:
   num_bytes = sum(math.prod(f.shape) * f.dtype.itemsize for f in fields)
   if examples.source.in_memory and num_bytes <= _SMALL_BYTES:
     return 1
-  return num_cores()
-
-
-def num_cores() -> int:
-  """Returns how many cores this process may use."""
-  if hasattr(os, "sched_getaffinity"):  # Linux
-    return len(os.sched_getaffinity(0))
-  return os.cpu_count() or 1
+  return input_pipeline.num_cores()

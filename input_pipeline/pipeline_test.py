@@ -1,15 +1,19 @@
 """Batches: the same at any position, however the work is divided."""
 
+import ctypes
 import hashlib
 import itertools
+import mmap
 import multiprocessing
 import os
 import resource
 import signal
 
 import numpy as np
+import pyarrow
 import pytest
 from ml_collections import ConfigDict
+from pyarrow import parquet
 
 from input_pipeline import pipeline, pp, testing
 
@@ -366,3 +370,25 @@ def test_evaluation_repeats(data_dir, cache):
   assert len(first) == 3
   for a, b in zip(second, third, strict=True):
     assert (a["image"] is b["image"]) == cache
+
+
+def test_other_systems(tmp_path, data_dir, reference, monkeypatch):
+  """What only Linux, or only Unix, has is not needed."""
+  monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+  monkeypatch.delattr(os, "sysconf", raising=False)
+  monkeypatch.delattr(os, "getloadavg", raising=False)
+  for name in ("MAP_PRIVATE", "MAP_ANONYMOUS", "MADV_HUGEPAGE"):
+    monkeypatch.delattr(mmap, name, raising=False)
+
+  def no_library(name):  # what Windows does with the name None
+    raise TypeError(name)
+
+  monkeypatch.setattr(ctypes, "CDLL", no_library)
+  data = pipeline.training(_config(data_dir), seed=7)
+  assert _hashes(_take(data, 3)) == _hashes(reference[:3])
+  assert len(list(pipeline.evaluation(_config(data_dir)["data"], _PP, 8))) == 3
+  table = pyarrow.table({"x": np.arange(5)})
+  parquet.write_table(table, tmp_path / "train.parquet")
+  source = {"name": f"parquet:{tmp_path}", "split": "train"}
+  (batch,) = pipeline.evaluation(source, "", 8)
+  assert batch["x"].tolist() == [0, 1, 2, 3, 4, 0, 0, 0]

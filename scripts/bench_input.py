@@ -5,7 +5,7 @@
 The peers are tf.data as big_vision uses it, and Pillow in torch's workers as
 timm does; they come from the extra `bench`, and those not installed are left
 out. All read the same files: JPEGs cut from scikit-learn's two photographs, or
-those in --data. Each measurement is a process of its own, in turn, several
+those in --data. Each measurement runs in a new process, in turn, several
 times; reported are medians, the ratio to the fastest peer, and where a single
 thread of ours spends its time; where the extra `fast` is installed, also ours
 without it. Let the machine do nothing else meanwhile.
@@ -30,6 +30,7 @@ import numpy as np
 from PIL import Image
 from sklearn import datasets
 
+import input_pipeline
 from scripts.bench import input_peers
 
 # Preprocessing by task, split where decoding ends, and (rows, cols) of images.
@@ -293,7 +294,7 @@ def main(argv: Sequence[str] | None = None):
     print(json.dumps(measure(who, task, folder, float(secs))), flush=True)
     os._exit(0)  # Some peers' workers do not end otherwise.
   print(
-    f"{len(os.sched_getaffinity(0))} cores, load average before "
+    f"{input_pipeline.num_cores()} cores, load average before "
     f"{os.getloadavg()[0]:.1f}, /dev/shm {_shm_mb():.0f} MB"
   )
   results = {}

@@ -26,7 +26,7 @@ def keep(training):
 build.TrainStep.compile = keep
 
 parts = []
-for devices in (1, 2, 4, 8):
+for devices in (1, 2, 8):
   config = augreg_i1k.get_config("variant=S/32")
   config.input.batch_size = 8
   config.model.update(width=64, depth=2, mlp_dim=256, num_heads=8, scan=True)
@@ -58,7 +58,7 @@ def test_parameters_and_optimizer_fall_as_one_over_n():
   assert parts[0]["optimizer"] == pytest.approx(
     parts[0]["parameters"] * 1.5, rel=0.01
   )
-  for devices, got in zip((1, 2, 4, 8), state, strict=True):
+  for devices, got in zip((1, 2, 8), state, strict=True):
     assert got == pytest.approx(state[0] / devices, rel=0.02)
   # What XLA says the compiled program takes: state, batch and the step number.
   for p, argument in zip(parts, arguments, strict=True):

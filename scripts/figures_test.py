@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from scripts import figures, testing
-from scripts.results import runs
+from scripts import figures as command
+from scripts import testing
+from scripts.results import figures, runs
 
 SCALE = "stem/ln0/scale"
 
@@ -47,7 +48,7 @@ def root(tmp_path):
 
 def test_all_figures_of_a_folder(root, tmp_path, capsys):
   out = tmp_path / "out"
-  figures.main([str(root), "--figure", "all", "-o", str(out)])
+  command.main([str(root), "--figure", "all", "-o", str(out)])
   names = {"figure_1", "figure_2", "figure_3", "figure_4", "table_6"}
   names |= {"curves_loss", "curves_accuracy"}
   assert {path.stem for path in out.iterdir()} == names
@@ -59,7 +60,7 @@ def test_all_figures_of_a_folder(root, tmp_path, capsys):
 
 def test_bars_are_the_tables_differences(root):
   found = runs.find([str(root)])
-  fig = figures.FIGURES["6"](found, figures.options())["table_6"]
+  fig = figures.FIGURES["6"](found, figures.DEFAULTS)["table_6"]
   widths = [bar.get_width() for bar in fig.axes[0].patches]
   np.testing.assert_allclose(widths[:2], [-1.0, -3.0])  # base, pre
   assert np.isnan(widths[2:]).all()
@@ -87,7 +88,7 @@ def test_scales_of_a_parameter_file(tmp_path):
   np.savez(
     path, **{f"params/{SCALE}": scale, "params/embedding/kernel": kernel}
   )
-  figures.main([str(path), "--figure", "3", "-o", str(tmp_path / "out")])
+  command.main([str(path), "--figure", "3", "-o", str(tmp_path / "out")])
   assert (tmp_path / "out" / "figure_3.png").exists()
   read = figures.read_scale(str(path))
   np.testing.assert_array_equal(read, scale.reshape(2, 3, 3))
@@ -105,9 +106,9 @@ def test_wrong_inputs_end_with_a_sentence(root, tmp_path):
   for argv, message in (
     ([str(root), "--figure", "5"], "Unknown figure '5'"),
     ([str(plain), "--figure", "3"], "has no 'stem/ln0/scale'"),
-    ([lone, "--figure", "3"], "no file.*params.safetensors"),
+    ([lone, "--figure", "3"], r"There is no .*params\.safetensors"),
     ([lone, "--figure", "6"], "can be compared with dpn"),
-    ([str(tmp_path / "nowhere.npz"), "--figure", "3"], "no file"),
+    ([str(tmp_path / "nowhere.npz"), "--figure", "3"], "There is no"),
     ([str(root / "nowhere"), "--figure", "4"], "nowhere is not a folder"),
     ([str(plain), "--figure", "4"], "Only Figure 3 is drawn from"),
     ([str(other), "--figure", "3"], r"shape \(12,\); expected \(48,\)"),
@@ -115,4 +116,4 @@ def test_wrong_inputs_end_with_a_sentence(root, tmp_path):
     ([lone, "--figure", "curves", "--arms", "dpnn"], "Did you mean 'dpn'"),
   ):
     with pytest.raises(SystemExit, match=message):
-      figures.main([*argv, *out])
+      command.main([*argv, *out])

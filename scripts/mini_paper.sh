@@ -9,7 +9,7 @@
 # CIFAR-10's if --data_dir holds it (TFDS's cifar10 or cifar10_jpeg, ArrayRecord),
 # and those that come with scikit-learn otherwise.
 #
-# Started again, it goes on where it was. Needs Python >= 3.11 and installs the
+# Run it again to resume. Needs Python >= 3.11 and installs the
 # rest into .venv, unless PYTHON names an interpreter that has it all.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -64,21 +64,21 @@ if [ -e "$out/data.txt" ] && [ "$(cat "$out/data.txt")" != "$data $steps" ]; the
 fi
 echo "$data $steps" >"$out/data.txt"
 
-# Only while waiting for a background job does the shell act on Ctrl-C at once;
-# the job itself does not hear of it.
+# The shell acts on a signal at once only while it waits for a background job,
+# which in turn does not get the Ctrl-C of the terminal.
 stop() {
   trap '' INT TERM
   kill "$job" 2>/dev/null || true
   wait "$job" || true
   echo
-  echo "Stopped. The same command goes on from here."
+  echo "Stopped. Run the same command again to resume."
   exit 130
 }
 
 sweep() {
   "$python" -m scripts.sweep --config "$1" --out "$2" --jobs "$jobs" &
   job=$!
-  wait "$job" || fail "some runs failed, see above. The same command tries again."
+  wait "$job" || fail "some runs failed, see above. Run the same command to retry."
 }
 
 job=

@@ -1,9 +1,12 @@
 """What README.md tells a person to type works."""
 
+import argparse
+import contextlib
 import importlib
 import os
 import pathlib
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -29,10 +32,13 @@ COMMANDS = [
 ]
 MODULES = [c for c in COMMANDS if c.startswith("python -m ")]
 # They take minutes, or runs that this test does not have.
-HELP_ONLY = tuple(
+PARSED_ONLY = tuple(
   f"scripts.{name}"
   for name in ("bench_", "chaos", "select_best", "tables", "figures", "report")
 )
+IN_PROCESS = [
+  c for c in MODULES if c.split()[2].startswith((*PARSED_ONLY, "scripts.sweep"))
+]
 CONFIGS = re.findall(
   r"(?<!scripts\.sweep --config )configs/(\w+)\.py(?::([\w=/.,]+))?", README
 )
@@ -52,15 +58,34 @@ def test_scripts_exist_and_parse(command):
   subprocess.run(["bash", "-n", script], check=True)
 
 
-@pytest.mark.parametrize("command", MODULES)
-def test_modules_run(command, tmp_path):
+@pytest.mark.parametrize("command", IN_PROCESS)
+def test_arguments_are_accepted(command, monkeypatch):
   words = shlex.split(command)[2:]
-  if words[0].startswith(HELP_ONLY):
-    words[1:] = ["--help"]
   if words[0] == "scripts.sweep":
     words.append("--dry_run")
-  elif "--config" in words:
-    words[words.index("--config") + 1] += ",runlocal"
+  else:
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", _parse_and_exit)
+  monkeypatch.setattr(sys, "argv", words)
+  monkeypatch.chdir(ROOT)
+  monkeypatch.delitem(sys.modules, words[0], raising=False)
+  with contextlib.suppress(_ParsedError):
+    runpy.run_module(words[0], run_name="__main__")
+
+
+class _ParsedError(Exception):
+  """The arguments were parsed without error."""
+
+
+def _parse_and_exit(parser, args=None):
+  _, unknown = parser.parse_known_args(args)
+  assert unknown == []
+  raise _ParsedError
+
+
+@pytest.mark.parametrize("command", sorted({*MODULES} - {*IN_PROCESS}))
+def test_modules_run(command, tmp_path):
+  words = shlex.split(command)[2:]
+  words[words.index("--config") + 1] += ",runlocal"
   if "--workdir" in words:
     words[words.index("--workdir") + 1] = str(tmp_path / "run")
   if "--out" in words:
@@ -100,8 +125,9 @@ def test_configs_load(name, arg):
 
 
 @pytest.mark.parametrize("code", _blocks("python"))
-def test_python_runs(code):
-  # Its ViT-B/16 on 224 px is the real thing; two patches a side will do here.
+def test_python_runs(code, monkeypatch):
+  # A smaller B, and two patches a side instead of 14, will do here.
+  monkeypatch.setitem(vit.VARIANTS, "B", vit.VARIANTS["mu"])
   values = {"images": np.zeros((1, 32, 32, 3), np.float32)}
   exec(code, values)
   assert values["logits"].shape == (1, 1000)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes .venv with this checkout and its pinned requirements installed.
+# Makes .venv, or $VENV, with this checkout and its pinned requirements.
 #
 #   bash scripts/venv.sh [EXTRAS]      extras of setup.py, such as test,wandb
 #
@@ -9,9 +9,10 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 extras=${1:-}
+venv=${VENV:-.venv}
 # A moved checkout needs a new installation: the environment holds its path.
 inputs=$(cat setup.py constraints.txt <(pwd) | cksum | tr ' ' -)
-stamp=.venv/installed/$inputs/${extras:-base}
+stamp=$venv/installed/$inputs/${extras:-base}
 
 fail() {
   echo "Error: $*" >&2
@@ -42,20 +43,22 @@ find_python() {
     "Get one from your package manager, python.org or pyenv."
 }
 
-if [ -e "$stamp" ] && .venv/bin/python -c '' 2>/dev/null; then
+if [ -e "$stamp" ] && "$venv/bin/python" -c '' 2>/dev/null; then
   exit
 fi
 
-if ! .venv/bin/python -m pip --version >/dev/null 2>&1; then
+if ! "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
+  [ ! -e "$venv" ] || [ -e "$venv/pyvenv.cfg" ] ||
+    fail "$venv exists and is no virtual environment. Give another VENV."
   python=$(find_python)
-  echo "Making .venv with $("$python" --version) ($python)"
-  "$python" -m venv --clear .venv
+  echo "Making $venv with $("$python" --version) ($python)"
+  "$python" -m venv --clear "$venv"
 fi
 
 # Whatever was installed from other inputs is about to change.
-[ -d "$(dirname "$stamp")" ] || rm -rf .venv/installed
-echo "Installing into .venv; the first time takes some minutes ..."
-.venv/bin/python -m pip install --quiet --quiet --disable-pip-version-check \
+[ -d "$(dirname "$stamp")" ] || rm -rf "$venv/installed"
+echo "Installing into $venv; the first time takes some minutes ..."
+"$venv/bin/python" -m pip install --quiet --quiet --disable-pip-version-check \
   --constraint constraints.txt --editable ".${extras:+[$extras]}" ||
   fail "pip could not install the requirements; its message is above."
 mkdir -p "$(dirname "$stamp")"

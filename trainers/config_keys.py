@@ -13,6 +13,7 @@ TRAINER = {
   "seed",
   "task",
   "input",
+  "pp_modules",
   *(f"{name}_{unit}" for name in DURATIONS for unit in schedules.UNITS),
   "model_init",
   "model_load",

@@ -6,10 +6,8 @@ who is who. A process on its own needs nothing.
 """
 
 import contextlib
-import ipaddress
 import os
 import signal
-import socket
 import sys
 import threading
 from collections.abc import Mapping
@@ -73,7 +71,7 @@ def join(
     # when there is one process per node: it should have all of them.
     kw["local_device_ids"] = []
   # JAX would abort with a stack trace; this says why, and comes first.
-  alarm = threading.Timer(timeout_secs, _give_up, (coordinator, timeout_secs))
+  alarm = threading.Timer(timeout_secs, _give_up, (timeout_secs,))
   alarm.daemon = True
   alarm.start()
   try:
@@ -108,7 +106,7 @@ def _check(coordinator, num_processes, process_id, nodes):
       f"--process_id={process_id} must lie in [0, {num_processes}), as "
       f"--num_processes={num_processes}."
     )
-  if nodes > 1 and is_loopback(host):
+  if nodes > 1 and (host == "localhost" or host.startswith("127.")):
     raise ValueError(
       f"--coordinator={coordinator} can be reached from its own machine only, "
       f"and the scheduler started this run on {nodes} nodes. Give the address "
@@ -116,27 +114,13 @@ def _check(coordinator, num_processes, process_id, nodes):
     )
 
 
-def is_loopback(host: str) -> bool:
-  """Returns whether `host`, a name or an address, is a loopback."""
-  try:
-    addresses = {info[4][0] for info in socket.getaddrinfo(host, None)}
-  except OSError:
-    return False  # unknown here; whoever connects will say so
-  return any(ipaddress.ip_address(a).is_loopback for a in addresses)
-
-
-def _give_up(coordinator, timeout_secs):
+def _give_up(timeout_secs):
   """Ends the process: the others did not come."""
-  hint = ""
-  if coordinator and is_loopback(coordinator.rpartition(":")[0]):
-    hint = (
-      f" {coordinator} is a loopback address: it cannot connect processes on "
-      "different machines."
-    )
   leave(
     f"the processes of this run did not find each other within {timeout_secs} "
-    f"s.{hint} Check that all were started, with the same coordinator, and "
-    "that its port is open; --init_timeout_secs gives them longer."
+    "s. Check that all were started, with the same coordinator, and that its "
+    "port is open; --init_timeout_secs gives them longer. A loopback address "
+    "cannot connect different machines."
   )
 
 

@@ -159,7 +159,7 @@ class Progress:
       return
     total = self._run.total_steps
     per_step = (time.monotonic() - self._started) / (step - self._first_step)
-    eta = timing.hms(per_step * (total - step))
+    eta = tqdm.tqdm.format_interval(per_step * (total - step))
     say(f"step {step}/{total} ({step / total:.0%})  {speed}  ETA {eta}")
 
   def evaluated(self, row: Mapping[str, float], secs: float):

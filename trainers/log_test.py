@@ -99,7 +99,7 @@ def test_a_training_step(run, progress, capsys):
   out = capsys.readouterr().out
   assert "First step under way after 100." in out
   assert "step 20/100 (20%)  loss 1.25  " in out
-  assert "waiting for data 100%  ETA 0:0" in out
+  assert "waiting for data 100%  ETA 00:0" in out
   progress.tick(21)
   assert progress.lap(3.5)["input_secs"] == 3.5  # as a whole
 

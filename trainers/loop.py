@@ -74,7 +74,7 @@ def train(
     progress = log_lib.Progress(run, workdir, step, phases)
     stack.enter_context(contextlib.closing(progress))
     # Evaluations before the first step will write this step's row anew.
-    kept = step - bool(_due_first(run, step, position))
+    kept = step - _begins_with_row(run, step, position)
     log = log_lib.MetricsLog(workdir, step=kept, wandb=config.get("wandb"))
     stack.enter_context(contextlib.closing(log))
     state, done = loop(
@@ -111,7 +111,8 @@ def loop(run, state, position, checkpoints, log, progress, preemption):
     The last state, and whether nothing remains to be done.
   """
   step, seen = int(state.step), position["examples_seen"]
-  if due := _due_first(run, step, position):
+  if _begins_with_row(run, step, position):
+    due = _due_first(run, step, position)
     row = evaluate(run, due, state, progress)
     log.add(step, position.get("unevaluated", {}) | row)
     log.flush()
@@ -119,7 +120,11 @@ def loop(run, state, position, checkpoints, log, progress, preemption):
     return state, True
 
   def skipped():
-    return _skipped(run, batches, position.get("skipped", 0))
+    """Returns how many examples failed so far, if config.input skips them."""
+    if run.config.input.get("on_error") != "skip":
+      return {}
+    here = multihost_utils.process_allgather(np.int32(batches.skipped))
+    return {"skipped": position.get("skipped", 0) + int(np.sum(here))}
 
   def save(**position):
     with progress.phases.phase("checkpoint"):
@@ -192,6 +197,11 @@ def _due_first(run, step, position):
   return [e for e in run.evaluators if step == 0 and (every or e.first)]
 
 
+def _begins_with_row(run, step, position):
+  """Returns whether this process writes a row of `step` before it trains."""
+  return "unevaluated" in position or bool(_due_first(run, step, position))
+
+
 def evaluate(run, evaluators, state, progress):
   """Returns the metrics of these evaluators.
 
@@ -221,14 +231,6 @@ def batches_from(run, examples_seen):
     sharding.batch(run.mesh),
     prefetch=run.config.get("prefetch_to_device") or 2,
   )
-
-
-def _skipped(run, batches, before):
-  """Returns how many examples failed so far, if config.input skips them."""
-  if run.config.input.get("on_error") != "skip":
-    return {}
-  here = multihost_utils.process_allgather(np.int32(batches.skipped))
-  return {"skipped": before + int(np.sum(here))}
 
 
 @contextlib.contextmanager

@@ -95,22 +95,16 @@ def _flock(workdir: str):
   return f
 
 
-def _check_config(workdir, config):
-  """Raises ValueError if the config of the run there is another one."""
+def _check_config(workdir: str, config: dict):
+  """Raises ValueError if the run there, once it has a checkpoint, differs."""
   path = os.path.join(workdir, CONFIG)
-  if _has_checkpoint(workdir) and os.path.exists(path):
-    with open(path) as f:
-      _check_same(workdir, json.load(f), json.loads(json.dumps(config)))
-
-
-def _has_checkpoint(workdir: str) -> bool:
-  """Returns whether a run got so far that its config is settled."""
   checkpoints = os.path.join(workdir, "checkpoints")
-  return os.path.isdir(checkpoints) and bool(os.listdir(checkpoints))
-
-
-def _check_same(workdir: str, old: dict, new: dict):
-  old, new = trees.flatten(old), trees.flatten(new)
+  settled = os.path.isdir(checkpoints) and os.listdir(checkpoints)
+  if not settled or not os.path.exists(path):
+    return
+  with open(path) as f:
+    old = trees.flatten(json.load(f))
+  new = trees.flatten(json.loads(json.dumps(config)))
   absent = "absent"
   changes = [
     f"  {name.replace('/', '.')}: {old.get(name, absent)!r} there, "

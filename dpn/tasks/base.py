@@ -1,16 +1,21 @@
 """What the trainer, the evaluators and the scripts expect of a task."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import jax
+
+from dpn import trees
 
 Variables = Mapping[str, Any]  # {"params": …} and Flax's other collections
 Batch = Mapping[str, jax.Array]
 
 
-class Task(Protocol):
+class Task:
   """A model with its loss, its metrics and what evaluators may ask of it.
+
+  A task of your own derives from this and has to define `from_config`, `init`
+  and `measure`.
 
   A task knows nothing of meshes, optimizers, files or logging; nobody else
   knows its model, its parameters' names or the keys of its batches.
@@ -21,7 +26,7 @@ class Task(Protocol):
     config_keys: keys of the config that `from_config` reads.
   """
 
-  config_keys: ClassVar[tuple[str, ...]]
+  config_keys: ClassVar[tuple[str, ...]] = ()
 
   @classmethod
   def from_config(
@@ -37,12 +42,16 @@ class Task(Protocol):
     Raises:
       ValueError: a value is missing or wrong.
     """
+    raise NotImplementedError
 
   def init(self, rng: jax.Array, batch: Batch) -> Variables:
     """Returns fresh variables; only the shapes in `batch` matter."""
+    raise NotImplementedError
 
   def augment(self, rng: jax.Array, batch: Batch) -> Batch:
     """Returns the batch as a training step sees it, e.g. under mixup."""
+    del rng
+    return batch
 
   def measure(
     self, variables: Variables, batch: Batch, *, rng: jax.Array | None = None
@@ -60,18 +69,21 @@ class Task(Protocol):
       and the new values of the collections other than "params". A number
       "_mask", if there is one, is each example's weight in all means.
     """
+    raise NotImplementedError
 
   def predict_fns(self) -> Mapping[str, Callable[[Variables, Batch], Any]]:
     """Returns what evaluators can call, by the name in `evals.<name>.pred`.
 
     Keywords beyond (variables, batch) are set by `evals.<name>.pred_kw`.
     """
+    return {"loss": lambda variables, batch: self.measure(variables, batch)[0]}
 
   def model_options(self) -> Mapping[str, Any]:
     """Returns what says which function the parameters compute, as JSON values.
 
     It is written beside exported parameters and compared when they are loaded.
     """
+    return {}
 
   def grad_norms(self, grads: Any) -> Mapping[str, jax.Array]:
     """Returns gradient norms () by group, for `config.log_grad_depth`.
@@ -79,3 +91,4 @@ class Task(Protocol):
     Args:
       grads: a tree like the parameters.
     """
+    return {name: trees.l2(group) for name, group in grads.items()}

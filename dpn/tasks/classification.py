@@ -10,13 +10,14 @@ import jax.numpy as jnp
 
 from dpn import errors, losses, mixing, trees
 from dpn.models import vit
+from dpn.tasks import base
 
 MODELS = {"vit": vit.Model}
 MIXUP = ("p", "cutmix_p", "switch_prob", "fold_in", "scope")
 
 
 @dataclasses.dataclass(frozen=True)
-class Classification:
+class Classification(base.Task):
   """Cross entropy of a model's logits on `image` and `labels`.
 
   Attributes:
@@ -127,10 +128,7 @@ class Classification:
     return {"loss": losses.get(self.loss)(logits, batch["labels"])}, state
 
   def predict_fns(self):
-    return {
-      "predict": self._predict,
-      "loss": lambda variables, batch: self.measure(variables, batch)[0],
-    }
+    return {"predict": self._predict, **super().predict_fns()}
 
   def _predict(self, variables, batch) -> tuple[jax.Array, Mapping[str, Any]]:
     """Returns (logits, out)."""

@@ -11,13 +11,14 @@ from typing import Any
 
 import numpy as np
 
+from dpn.models import posemb
 from dpn.weights import (
   checkpoint,
   metadata,
   torch_names,
   vit_params,
 )
-from dpn.weights.vit_params import VitParams, posemb_table
+from dpn.weights.vit_params import VitParams
 
 DOCS = "docs/checkpoints.md"
 TIMM_GELUS = {"tanh": "gelu_tanh", "exact": "gelu"}
@@ -284,9 +285,10 @@ def _in_torch_names(model, to, row):
         f"posemb={model.options['posemb']!r} has no parameters; to write its "
         "table, add --resolution with the size of the images in pixels."
       )
-    arrays["pos_embedding"] = posemb_table(
-      model.options, model.grid, model.cls_row
-    )
+    options = model.options
+    table = posemb.bind(options["posemb"], options.get("posemb_kw"))
+    fixed = table(model.grid, options["width"], int(model.cls_row))
+    arrays["pos_embedding"] = np.asarray(fixed)
   if row and not model.cls_row:
     arrays["pos_embedding"] = torch_names.with_cls_row(arrays["pos_embedding"])
   homeless = [

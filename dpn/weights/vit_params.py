@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from dpn.models import posemb, vit
+from dpn.models import vit
 from dpn.weights import (
   files,
   legacy,
@@ -168,21 +168,6 @@ def _patch_px(options):
   if options.get("stem", "patch") == "conv":
     return (2 ** options["stem_kw"]["num_layers"],) * 2
   return tuple(options["patch_size"])
-
-
-def posemb_table(
-  options: Mapping[str, Any], grid: tuple[int, int], cls: bool
-) -> np.ndarray | None:
-  """Returns fixed positions (1, tokens, width), None if they are not.
-
-  Args:
-    options: of the model.
-    grid: (rows, cols) of patches.
-    cls: whether a first row is for the class token.
-  """
-  table = posemb.bind(options["posemb"], options.get("posemb_kw"))
-  x = table and table(grid, options["width"], int(cls))
-  return None if x is None else np.asarray(x)
 
 
 def _notes(source, file, options, arrays):

@@ -5,7 +5,7 @@ op names come from the table below, arguments are literals, and both are
 checked when the config is read. Empty ops (`a||b`) are skipped, so a config may
 leave one out by formatting in an empty string.
 
-Ops of your own stand in a module with a table `OPS`, which a config names in
+Your own ops go into a module with a table `OPS`, which a config names in
 `config.pp_modules = ["mypkg.ops"]`; see `op` for what an op is:
 
     from input_pipeline.pp import op
@@ -99,9 +99,13 @@ class Preprocess:
 
   def __init__(self, spec: str):
     self.spec = spec
-    self._ops = [
-      (ast.unparse(node), *_build(node, spec)) for node in _split(spec)
-    ]
+    self._ops = []
+    self._ends_lazy = False  # Only ops that take lazy images return them.
+    for node in _split(spec):
+      takes_lazy, fn = _build(node, spec)
+      needs_pixels = self._ends_lazy and not takes_lazy
+      self._ops.append((ast.unparse(node), needs_pixels, fn))
+      self._ends_lazy = takes_lazy
 
   def __call__(
     self, example: op.Example, rng: np.random.Generator
@@ -112,9 +116,9 @@ class Preprocess:
       ValueError: an op failed; the message names it and what it was given.
     """
     example = dict(example)
-    for text, takes_lazy, fn in self._ops:
+    for text, needs_pixels, fn in self._ops:
       try:
-        if not takes_lazy:
+        if needs_pixels:
           example = _materialize(example)
         example = fn(example, rng)
       except Exception as error:
@@ -122,7 +126,7 @@ class Preprocess:
           f"Preprocessing op {text} failed on {_summary(example)}: {error}"
           f"{_hint(text, example)}"
         ) from error
-    return _materialize(example)
+    return _materialize(example) if self._ends_lazy else example
 
   def __reduce__(self):
     return make, (self.spec, tuple(_added))

@@ -9,7 +9,7 @@ of that value and are decorated with `on_key` or, when it draws random numbers,
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ def on_key(factory: Callable) -> Callable[..., Op]:
   """Returns a factory of ops on one key, from one of functions of a value.
 
   The factory returned takes three more keywords: `inkey` is where the value is
-  read, `outkey` where the result goes, `key` stands for both; all are "image"
+  read, `outkey` where the result goes, `key` means both; all are "image"
   unless given.
   """
   return _keyed(factory, lambda fn, value, rng: fn(value))
@@ -48,9 +48,7 @@ def _keyed(factory, call):
     source, target = key or inkey, key or outkey
 
     def op(example, rng):
-      if source not in example:
-        raise ValueError(errors.unknown("key", source, example))
-      example[target] = call(fn, example[source], rng)
+      example[target] = call(fn, get(example, source), rng)
       return example
 
     return op
@@ -68,6 +66,17 @@ def _keyed(factory, call):
     ]
   )
   return make
+
+
+def get(example: Mapping[str, Any], key: str) -> Any:
+  """Returns the value at `key`.
+
+  Raises:
+    ValueError: there is none; the message names the nearest key.
+  """
+  if key not in example:
+    raise ValueError(errors.unknown("key", key, example))
+  return example[key]
 
 
 def pair(size: int | tuple[int, int]) -> tuple[int, int]:

@@ -60,7 +60,7 @@ def onehot(
     on: value at the labels.
     off: value elsewhere.
 
-  A negative label stands for "no label" and leaves its vector off; one of
+  A negative label means "no label" and leaves its vector off; one of
   `depth` or more is an error.
   """
   if depth < 1:
@@ -69,9 +69,7 @@ def onehot(
     )
 
   def apply(example, _):
-    if key not in example:
-      raise ValueError(errors.unknown("key", key, example))
-    labels = np.asarray(example[key])
+    labels = np.asarray(op.get(example, key))
     if labels.size and labels.max() >= depth:
       raise ValueError(
         f"label {labels.max()} does not fit {depth} classes (0 to "
@@ -91,14 +89,7 @@ def onehot(
 
 def keep(*keys: str):
   """Keeps these keys and drops all others; a missing one is an error."""
-
-  def apply(example, _):
-    for key in keys:
-      if key not in example:
-        raise ValueError(errors.unknown("key", key, example))
-    return {key: example[key] for key in keys}
-
-  return apply
+  return lambda example, _: {key: op.get(example, key) for key in keys}
 
 
 def drop(*keys: str):
@@ -108,17 +99,11 @@ def drop(*keys: str):
 
 def copy(inkey: str, outkey: str):
   """Gives the value of `inkey` a second name, `outkey`."""
-
-  def apply(example, _):
-    if inkey not in example:
-      raise ValueError(errors.unknown("key", inkey, example))
-    return {**example, outkey: example[inkey]}
-
-  return apply
+  return lambda example, _: {**example, outkey: op.get(example, inkey)}
 
 
 def flatten():
-  """Gives nested values names of their own: `objects/size`."""
+  """Flattens nested dictionaries to names joined by slashes: `objects/size`."""
   return lambda example, _: dict(_leaves("", example))
 
 
@@ -160,10 +145,7 @@ def choice(
     raise ValueError(f"n must be 1 or more, or 'single', got {n!r}.")
 
   def apply(example, rng):
-    for name in inkeys:
-      if name not in example:
-        raise ValueError(errors.unknown("key", name, example))
-    sizes = {name: len(example[name]) for name in inkeys}
+    sizes = {name: len(op.get(example, name)) for name in inkeys}
     size, least = sizes[inkeys[0]], 1 if n == "single" or fewer_ok else n
     if set(sizes.values()) != {size} or size < least:
       raise ValueError(f"cannot choose {n} of {sizes} entries.")

@@ -15,7 +15,7 @@ They write `label`. The images of dSprites are 0 and 1: `value_range(in_max=1)`.
 
 import numpy as np
 
-from dpn import errors
+from input_pipeline.pp import op
 
 # Far ends and the bounds of the classes between, as VTAB has them.
 _CLEVR_DISTANCES = (0.0, 8.0, 8.5, 9.0, 9.5, 10.0, 100.0)
@@ -41,7 +41,7 @@ def clevr_distance():
 def kitti_distance():
   """Labels with the class of the distance to the closest vehicle.
 
-  Vehicles are cars, vans and trucks; label 3 stands for none.
+  Vehicles are cars, vans and trucks; label 3 means none.
   """
 
   def label(example):
@@ -80,9 +80,7 @@ def _class(value, bounds):
 
 def _nested(example, *path):
   for key in path:
-    if key not in example:
-      raise ValueError(errors.unknown("key", key, example))
-    example = example[key]
+    example = op.get(example, key)
   return np.asarray(example)
 
 

@@ -11,6 +11,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+import input_pipeline
+
 RANDAUG_LAYERS, RANDAUG_LEVEL = 2, 1.5
 
 
@@ -117,8 +119,6 @@ def pillow(
   task: str, files: Sequence[str], images: np.ndarray, batch_size: int
 ) -> Iterator[np.ndarray]:
   """Returns batches by Pillow in torch's worker processes, in timm's way."""
-  import os
-
   import torch.utils.data
 
   loader = torch.utils.data.DataLoader(
@@ -129,7 +129,7 @@ def pillow(
       replacement=True,
       num_samples=10**9,
     ),
-    num_workers=len(os.sched_getaffinity(0)),
+    num_workers=input_pipeline.num_cores(),
     drop_last=True,
   )
   return (batch.numpy() for batch in loader)

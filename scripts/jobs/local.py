@@ -12,8 +12,6 @@ from collections.abc import Sequence
 
 import tqdm
 
-from dpn import timing
-
 NOT_RUN = "not run"
 STOPPED = "stopped; run the same command to resume"
 _TAIL_BYTES = 4096
@@ -120,7 +118,7 @@ def _stop(running, futures):
 
 def _outcome(job, code, secs):
   if os.path.exists(job.done):
-    return f"done in {timing.hms(secs)}"
+    return f"done in {tqdm.tqdm.format_interval(secs)}"
   if code in (0, -signal.SIGTERM):
     return STOPPED
   lines = [line for line in _tail(job.log).splitlines() if line.strip()]

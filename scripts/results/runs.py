@@ -5,19 +5,17 @@ import functools
 import json
 import math
 import os
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
-from flax import traverse_util
 
 from dpn import errors, metrics
-from trainers import provenance, workdir
+from scripts.results import configs
+from trainers import workdir
 
 UNKNOWN = "unknown"
 BASE, DPN, OWN = "base", "dpn", "own"
-PLAIN_BLOCK = "sa=pre,mlp=pre"
 ACCURACIES = ("val/prec@1", "test/prec@1", "minival/prec@1")
 # Of timing.jsonl's column, for a run whose done.json is not there yet.
 COSTS = {
@@ -26,11 +24,6 @@ COSTS = {
   "seconds": "sum",
   "core_hours": "max",
 }
-# May differ between the seeds of a cell: where things are, what is watched.
-_FREE = re.compile(
-  r"(seed|table|evals|mesh|sharding_strategy|wandb|input/seed)(/.*)?"
-  r"|model_init|log_.*|cache_.*|strict_evals|deterministic"
-)
 
 
 def _by_step(rows: Sequence[Mapping[str, float]] = ()) -> pd.DataFrame:
@@ -96,7 +89,7 @@ class Run:
   def config_hash(self) -> str:
     """Returns the recorded hash of the config, or that of config.json."""
     recorded = self._start("config_hash").get("config_hash")
-    return recorded or provenance.config_hash(self.config)
+    return recorded or workdir.config_hash(self.config)
 
   @property
   def device(self) -> str:
@@ -118,30 +111,35 @@ class Run:
     return math.nan if value is None else float(value)
 
   @property
+  def table(self) -> Mapping[str, Any]:
+    """Returns `config.table`, see docs/tables.md; {} without it."""
+    return self.config.get("table") or {}
+
+  @property
   def trial(self) -> bool:
     """Whether this is a run of two steps (`runlocal`), which fills no cell."""
-    return bool((self.config.get("table") or {}).get("runlocal"))
+    return bool(self.table.get("runlocal"))
 
   @property
   def candidate(self) -> str | None:
     """Returns which candidate of a selection the run is, None if none."""
-    return (self.config.get("table") or {}).get("candidate")
+    return self.table.get("candidate")
 
   @functools.cached_property
   def cell(self) -> dict[str, Any]:
     """Returns the run's place in tables: recipe, arch, arm and further keys.
 
-    `config.table` names it (docs/tables.md). The arm is what config.model says,
-    in case a flag has changed it. A run without config.table has the recipe
+    `config.table` names it, except for the arm, which config.model knows
+    better if a flag has changed it. A run without config.table has the recipe
     "own" and, as arch, a hash of all that may not differ within a row.
     """
     if self.trial:
       return {"recipe": "runlocal", "arch": "", "arm": ""}
     model = self.config.get("model") or {}
     table = {"recipe": OWN, "arch": "", "arm": BASE}
-    table |= self.config.get("table") or {"arch": _row_hash(self.config)}
+    table |= self.table or {"arch": configs.row_hash(self.config)}
     if {"stem_ln", "block_ln", "block_ln_kw"} & model.keys():
-      table["arm"] = _arm(model)
+      table["arm"] = configs.arm(model) or BASE
     skipped = ("candidate", "metric")
     return {k: v for k, v in table.items() if k not in skipped}
 
@@ -164,9 +162,8 @@ class Run:
     The one that config.table names, else the first of `ACCURACIES`, else
     all that evaluators measured, else the training loss.
     """
-    named = (self.config.get("table") or {}).get("metric")
-    if named:
-      return (named,)
+    if "metric" in self.table:
+      return (self.table["metric"],)
     known = self.finals if self.complete else self.logged.columns
     accuracies = [metric for metric in ACCURACIES if metric in known]
     measured = [m for m in known if "/" in m and not m.startswith("grad_norm/")]
@@ -197,52 +194,6 @@ class Run:
 
   def _unknown(self, kind, got, known):
     return f"In {self.path}: {errors.unknown(kind, got, known)}"
-
-
-def _arm(model: Mapping[str, Any]) -> str:
-  """Returns the arm of config.model: stem and block, "base" for a plain ViT."""
-  stem = model.get("stem_ln") or "none"
-  parts = [*([stem] if stem != "none" else []), _block(model)]
-  return "+".join(filter(None, parts)) or BASE
-
-
-def _block(model):
-  """Returns the placement of LayerNorms in blocks; "" for the usual one."""
-  name, kw = model.get("block_ln"), dict(model.get("block_ln_kw") or {})
-  parts = [name]
-  if name in (None, "placement"):
-    parts, kw = [], {"sa": "pre", "mlp": "pre"} | kw
-  parts += [f"{key}={value}" for key, value in kw.items()]
-  text = ",".join(parts).replace(",post=branch", "")
-  return "" if text == PLAIN_BLOCK else text
-
-
-def _flat(config):
-  """Returns the fields of a config by names such as "input/data/name"."""
-  flat = traverse_util.flatten_dict(dict(config), sep="/")
-  flat = {k: v for k, v in flat.items() if not k.startswith("model/block_ln")}
-  flat["model/block_ln"] = _block(config.get("model") or {}) or None
-  return {k: v for k, v in flat.items() if v is not None}
-
-
-def _row_hash(config):
-  """Returns what runs without config.table share with others of their row."""
-  arm = ("model/stem_ln", "model/block_ln")
-  flat = _flat(config).items()
-  same = {k: v for k, v in flat if k not in arm and not is_free(k)}
-  return provenance.config_hash(same)
-
-
-def is_free(field: str) -> bool:
-  """Returns whether a field, "a/b", may differ among the runs of a cell."""
-  return bool(_FREE.fullmatch(field) or workdir.FREE.fullmatch(field))
-
-
-def configs(found: Sequence[Run]) -> pd.DataFrame:
-  """Returns the configs as JSON text, (runs, fields), "absent" where unset."""
-  dumps = functools.partial(json.dumps, ensure_ascii=False)
-  flat = [{k: dumps(v) for k, v in _flat(r.config).items()} for r in found]
-  return pd.DataFrame(flat).fillna("absent").sort_index(axis=1)
 
 
 def frame(found: Sequence[Run]) -> pd.DataFrame:

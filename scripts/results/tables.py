@@ -77,9 +77,7 @@ def arms_of(
   groups = frame[belongs].groupby(pd.Series(places, frame.index)[belongs])
   arms = {}
   for place, group in groups:
-    named = metric or (group.run.iloc[0].config.get("table") or {}).get(
-      "metric"
-    )
+    named = metric or group.run.iloc[0].table.get("metric")
     metrics = runs.ACCURACIES if guest[group.index[0]] else spec.metrics
     arms[place] = aggregate.arm(group, (named,) if named else metrics)
   return arms
@@ -140,7 +138,7 @@ def _with_groups(rows, reported, arms):
     result += [row for row in rows if row[:2] in reported and row[0] == arch]
     for group, tasks in groups.items():
       pair = [
-        _overtasks([arms.get(((arch, task), arm)) for task in tasks])
+        _over_tasks([arms.get(((arch, task), arm)) for task in tasks])
         for arm in (runs.BASE, runs.DPN)
       ]
       means = paper.loc[[(arch, task) for task in tasks]].mean()
@@ -148,7 +146,7 @@ def _with_groups(rows, reported, arms):
   return result + [row for row in rows if row[:2] not in reported]
 
 
-def _overtasks(arms):
+def _over_tasks(arms):
   """Returns the mean arm of several tasks; incomplete if one is not done."""
   if not any(arms):
     return None

@@ -1,0 +1,110 @@
+"""The parts in docs/extending.md train in a folder outside the checkout."""
+
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+import safetensors
+
+ROOT = pathlib.Path(__file__).parents[1]
+BLOCKS = re.findall(
+  r"```python\n# (mypkg/\w+\.py)\n(.*?)```",
+  (ROOT / "docs/extending.md").read_text(),
+  re.S,
+)
+COMMON = """
+import ml_collections
+
+TAIL = ("value_range(-1, 1)|onehot(8, key='label', key_result='labels')"
+        "|keep('image', 'labels')")
+
+
+def get_config():
+  data = {"name": "mypkg.data:Squares", "split": "train"}
+  test = {"name": "mypkg.data:Squares", "split": "test"}
+  config = ml_collections.ConfigDict()
+  config.pp_modules = ["mypkg.ops"]
+  config.input = {"data": data, "batch_size": 8}
+  config.input.pp = "random_invert(0.2)|" + TAIL
+  config.total_steps = 4
+  config.log_training_steps = 2
+  config.optax_name = "scale_by_adam"
+  config.lr = 0.01
+  config.schedule = {"decay_type": "mypkg.schedules:sqrt_decay", "end": 0.001}
+"""
+CLASSIFY = """
+  config.num_classes = 8
+  config.loss = "mypkg.losses:focal"
+  config.model = {
+    "width": 16, "depth": 2, "num_heads": 2, "patch_size": (8, 8),
+    "norm": "mypkg.norms:DyT", "norm_kw": {"alpha": 0.7},
+    "stem": "mypkg.stems:overlapping", "stem_kw": {"stride": 8},
+    "stem_ln": "mypkg.stems:RMS_THEN_LN",
+    "block_ln": "mypkg.blocks:LayerScale", "block_ln_kw": {"init_value": 0.1},
+    "posemb": "mypkg.positions:rows", "scan": True,
+  }
+  config.evals = {"per_class": {
+    "type": "mypkg.per_class", "data": test, "pp_fn": TAIL, "log_steps": 4}}
+  return config
+"""
+REGRESS = """
+  config.task = "mypkg.tasks:Brightness"
+  config.net_width = 4
+  config.evals = {"val": {
+    "type": "mean", "data": test, "pp_fn": TAIL, "log_steps": 4}}
+  return config
+"""
+
+
+def train(folder, config):
+  """Returns the metrics and the parameters of a run started in `folder`."""
+  for path, text in BLOCKS:
+    (folder / "mypkg").mkdir(exist_ok=True)
+    (folder / path).write_text(text)
+  (folder / "config.py").write_text(COMMON + config)
+  done = subprocess.run(
+    [
+      *(sys.executable, "-m", "trainers.train"),
+      *("--config=config.py", "--workdir=run"),
+    ],
+    cwd=folder,
+    env=os.environ | {"PYTHONPATH": str(ROOT)},
+    capture_output=True,
+    text=True,
+  )
+  assert done.returncode == 0, done.stdout + done.stderr
+  metrics = json.loads((folder / "run/done.json").read_text())["metrics"]
+  path = folder / "run/params.safetensors"
+  with safetensors.safe_open(path, "numpy") as file:
+    params = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+  return metrics, params
+
+
+def test_every_example_is_short():
+  assert len(BLOCKS) == 10
+  for path, text in BLOCKS:
+    assert len(text.strip().split("\n")) <= 25, path
+
+
+def test_parts_of_a_model(tmp_path):
+  metrics, params = train(tmp_path, CLASSIFY)
+  classes = [f"per_class/class_{i}" for i in range(8)]
+  assert {0, 1} >= {metrics[name] for name in classes}  # one image each way
+  block = "Transformer/encoderblock"
+  assert params[f"{block}/LayerNorm_0/alpha"].shape == (2,)
+  assert params[f"{block}/LayerNorm_0_post_gamma"].shape == (2, 1, 1, 16)
+  assert params["stem/ln0/scale"].shape == (3,)
+  assert params["embedding/kernel"].shape == (8, 8, 3, 16)
+  assert "pos_embedding" not in params
+  # The last step but one: warmup none, progress 3/4, peak 0.01.
+  assert metrics["lr"] == pytest.approx(0.01 * (1 - 0.75**0.5))
+
+
+def test_task(tmp_path):
+  metrics, params = train(tmp_path, REGRESS)
+  assert params["layers_0/kernel"].shape == (16 * 16 * 3, 4)
+  assert metrics["val/loss"] > 0
