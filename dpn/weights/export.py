@@ -327,10 +327,10 @@ def _metadata(model, layout, **more):
 
 
 def check_target(target: str, to: str):
-  """Raises ValueError or OSError if `target` cannot be made.
+  """Raises ValueError or OSError if `target`, a file or folder, cannot be made.
 
   Args:
-    target: file or folder.
+    target: see `write`.
     to: key of `SUFFIXES`.
   """
   suffix = os.path.splitext(target)[1]
