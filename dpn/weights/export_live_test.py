@@ -21,7 +21,7 @@ transformers = pytest.importorskip("transformers")
 load_file = pytest.importorskip("safetensors.torch").load_file
 save_file = pytest.importorskip("safetensors.torch").save_file
 
-DOCS = pathlib.Path(__file__).parents[1] / "docs/checkpoints.md"
+DOCS = pathlib.Path(__file__).parents[2] / "docs/checkpoints.md"
 IMAGE = testing.IMAGE
 TENSOR = torch.from_numpy(IMAGE.transpose(0, 3, 1, 2).copy())
 MODELS = {
