@@ -64,7 +64,10 @@ def get_config(arg=None):
 
   config.model_name = "vit"
   config.model_init = arg.init
-  config.model_load = {"dont_load": ["head/kernel", "head/bias"]}
+  config.model_load = {
+    "dont_load": ("head/kernel", "head/bias"),
+    "dont_check": (),
+  }
   config.model = {**common.MODEL_KW, **mini.MODEL, "stem_ln": arg.stem_ln}
 
   config.grad_clip_norm = 1.0

@@ -24,7 +24,6 @@ def test_arms(module, arms):
 def test_placements():
   model = ln_placement.get_config("sa=post,mlp=pre+post,post=stream").model
   assert model.stem_ln == "none"
-  assert model.block_ln == "placement"
   assert model.block_ln_kw.to_dict() == {
     "sa": "post",
     "mlp": "pre+post",

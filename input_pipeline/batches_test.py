@@ -1,4 +1,4 @@
-"""Which example stands where, and what happens to those that do not fit."""
+"""Stacking examples, and what happens to those that do not fit."""
 
 import numpy as np
 import pytest

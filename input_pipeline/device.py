@@ -85,7 +85,7 @@ def to_device(
 
 
 def _work(batches, sharding, ready, free, stop):
-  """Places batches until they end, fail, or nobody wants them.
+  """Places batches until they end, fail, or the consumer stops.
 
   With each goes the number of examples skipped so far; the end comes as None,
   with the error if there is one.

@@ -1,13 +1,13 @@
-"""Which example stands at which position of a training run.
+"""The order in which a training run sees its examples.
 
 All of it is a pure function of the position, so nothing is ever stored:
 
-- One source: every epoch is a permutation of its own.
-- A mixture: in every round of 1,000 positions each part has its share, rounded
-  to whole examples, in shuffled order; through its own examples it goes in
-  epochs of its own.
-- Repeated augmentation (arXiv 1901.09335): every example comes several times
-  in a batch, as far from each other as can be: so mixup's partner is another.
+- One source: every epoch is a new permutation.
+- A mixture: every 1,000 positions are a round, in which each part has its share
+  of positions, rounded to whole examples and shuffled. Each part has its own
+  epochs.
+- Repeated augmentation (arXiv 1901.09335): every example occurs several times
+  in a batch, as far apart as possible, so that mixup pairs different examples.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ from collections.abc import Sequence
 import numpy as np
 
 _ROUND = 1000
-_ROUNDS = 2**32 - 1  # Where a part's number stands in a permutation's seed.
+_ROUNDS = 2**32 - 1  # Seeds a round's permutation, in place of a part's index.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -29,8 +29,8 @@ class Order:
     seed: decides the permutations.
     sizes: number of examples in each part.
     counts: how many of `_ROUND` positions each part has.
-    repeats: how often an example comes in a batch; where that does not divide
-      the batch, the last of its examples come once less.
+    repeats: how often an example occurs in a batch; where that does not divide
+      the batch size, its last examples occur once less.
     batch_size: over all processes; matters only where examples repeat.
   """
 
@@ -50,6 +50,8 @@ class Order:
     if len(self.sizes) == 1:
       return self._shuffled(positions, 0).tolist()
     rounds, rows = np.divmod(positions, _ROUND)
+    # A position's part, and how many of its round's positions the part had
+    # before: with full rounds of `counts`, that is a position within the part.
     parts, ranks = np.empty_like(rows), np.empty_like(rows)
     for number in np.unique(rounds):
       here = rounds == number
@@ -65,7 +67,7 @@ class Order:
     return indices.tolist()
 
   def _shuffled(self, positions, part):
-    """Returns which of a part's examples stand at its own positions."""
+    """Returns a part's examples at positions counted within the part."""
     size = self.sizes[part]
     epochs, rows = np.divmod(positions, size)
     indices = np.empty_like(rows)

@@ -1,4 +1,4 @@
-"""Orders: what stands where, and that it depends on the position alone."""
+"""The order of examples is a pure function of the position."""
 
 import itertools
 
@@ -43,7 +43,7 @@ def test_at_any_position(any_order):
 
 
 def test_orders_do_not_change_between_versions():
-  """A resumed run must go on in the order it began with."""
+  """A resumed run must continue in the order it began with."""
   assert _one(10, seed=0).indices(0, 20) == [
     *_permutation((0, 0), 10),
     *_permutation((0, 1), 10),

@@ -251,7 +251,7 @@ class TrainingData(_Data):
 
   @property
   def order(self) -> order.Order:
-    """Which example stands at which position."""
+    """The order of the examples."""
     return order.Order(
       seed=self.seed,
       sizes=tuple(len(part.source) for part in self.parts),

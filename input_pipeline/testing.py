@@ -1,4 +1,4 @@
-"""Tiny made-up data sets for tests, in the formats of real ones."""
+"""Tiny fake data sets for tests, in the formats of real ones."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -53,7 +53,7 @@ def write_tfds(
 def imagenet2012(
   data_dir: str, *, train: int = 16, validation: int = 8, seed: int = 0
 ) -> str:
-  """Writes a made-up `imagenet2012`: 1,000 classes, JPEGs of varied sizes."""
+  """Writes a fake `imagenet2012`: 1,000 classes, JPEGs of varied sizes."""
   rng = np.random.default_rng(seed)
 
   def example(split, i):

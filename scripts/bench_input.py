@@ -5,7 +5,7 @@
 The peers are tf.data as big_vision uses it, and Pillow in torch's workers as
 timm does; they come from the extra `bench`, and those not installed are left
 out. All read the same files: JPEGs cut from scikit-learn's two photographs, or
-those in --data. Each measurement is a process of its own, in turn, several
+those in --data. Each measurement runs in a new process, in turn, several
 times; reported are medians, the ratio to the fastest peer, and where a single
 thread of ours spends its time; where the extra `fast` is installed, also ours
 without it. Let the machine do nothing else meanwhile.

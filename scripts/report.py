@@ -17,6 +17,7 @@ import pandas as pd
 
 from scripts.results import (
   aggregate,
+  configs,
   figures,
   output,
   render,
@@ -126,27 +127,18 @@ def _figures(found, others):
   ]
   drawn, missing = figures.draw_all(found, names)
   last = figures.default_last_steps(found)
+  lines = lambda name: _LINES if name.startswith(_WITH_LINES) else ""
   captioned = [
-    (
-      fig,
-      CAPTIONS[name].format(last=last) + _LINES * name.startswith(_WITH_LINES),
-    )
+    (fig, CAPTIONS[name].format(last=last) + lines(name))
     for name, fig in drawn.items()
   ]
-  return [
-    render.heading("Figures"),
-    render.pictures(captioned),
-    *(
-      render.paragraph(f"Not drawn, {_figure(name)}: {why}")
-      for name, why in missing.items()
-    ),
+  titles = {"6": "Table 6 as bars", "curves": "curves"}
+  reasons = [
+    f"Not drawn, {titles.get(name, f'Figure {name}')}: {why}"
+    for name, why in missing.items()
   ]
-
-
-def _figure(name):
-  if name == "6":
-    return "Table 6 as bars"
-  return f"Figure {name}" if name.isdigit() else name
+  pictures = render.pictures(captioned)
+  return [render.heading("Figures"), pictures, *map(render.paragraph, reasons)]
 
 
 def _speed(frame):
@@ -188,14 +180,14 @@ def _differences(frame):
     ),
   ]
   for recipe, group in frame.groupby("recipe"):
-    configs = runs.configs(group.run)
-    common = configs.apply(lambda field: field.value_counts().index[0])
+    fields = configs.fields(run.config for run in group.run)
+    common = fields.apply(lambda field: field.value_counts().index[0])
     names = np.array([os.path.basename(p) for p in _short(group.run)])
-    texts = configs.apply(
+    texts = fields.apply(
       lambda config, common=common: "; ".join(
         f"{name.replace('/', '.')} = {value}"
         for name, value in config.items()
-        if value != common[name] and not runs.is_free(name)
+        if value != common[name] and not configs.is_free(name)
       ),
       axis=1,
     )

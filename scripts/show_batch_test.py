@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from configs import digits
-from input_pipeline import sources
+from input_pipeline import pp, sources
 from scripts import show_batch
 
 
@@ -78,3 +78,19 @@ def test_long_labels_stay_under_their_images():
   left, right = (ax.texts[0].get_window_extent() for ax in fig.axes)
   assert not left.overlaps(right)
   assert not left.overlaps(fig.texts[0].get_window_extent())
+
+
+def test_ops_from_a_configs_pp_modules(config, tmp_path, monkeypatch):
+  plain, *_ = show_batch.batch(config, 4)
+  (tmp_path / "negative_ops.py").write_text(
+    "from input_pipeline.pp import op\n"
+    "OPS = {'negative': op.on_key(lambda: lambda image: 255 - image)}\n"
+  )
+  monkeypatch.syspath_prepend(tmp_path)
+  monkeypatch.setattr(pp, "OPS", dict(pp.OPS))
+  monkeypatch.setattr(pp, "_added", [])
+  with config.unlocked():
+    config.pp_modules = ["negative_ops"]
+  config.input.pp = f"negative|{config.input.pp}"
+  negative, *_ = show_batch.batch(config, 4)
+  np.testing.assert_allclose(negative, 1 - plain, atol=1e-6)

@@ -90,6 +90,18 @@ def test_the_previous_one_is_used(directory, state, damage, caplog):
   assert position == {"n": 33}
 
 
+def test_damaged_parameters_are_not_read(tmp_path):
+  saved = checkpoint.Checkpointer(str(tmp_path))
+  for step in (1, 2):
+    saved.save(step, {"params": {"w": jnp.asarray(ROWS + step)}}, {})
+  saved.close()
+  _flip_a_bit(tmp_path / "2")
+  reader = checkpoint.Checkpointer(str(tmp_path), read_only=True)
+  variables, step = reader.restore_variables()
+  assert step == 1
+  np.testing.assert_array_equal(variables["params"]["w"], ROWS + 1)
+
+
 def test_none_is_whole(directory, state):
   _cut_in_half(directory / "2")
   _cut_in_half(directory / "3")

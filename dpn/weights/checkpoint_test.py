@@ -89,6 +89,30 @@ def test_roundtrip_to_any_sharding(open_checkpoints, where):
     assert x.sharding.is_equivalent_to(where(x), x.ndim)
 
 
+@pytest.mark.parametrize("averaged", [False, True])
+def test_variables_are_read_without_the_optimizer(open_checkpoints, averaged):
+  """The same bits as with the whole state, from the checkpoint alone."""
+  state = _state() | {
+    "model_state": {"batch_stats": {"norm": {"mean": jnp.arange(3.0)}}},
+    "ema": jax.tree.map(lambda x: x + 1, _state()["params"]),
+  }
+  if not averaged:
+    state["ema"] = None
+  checkpoints = open_checkpoints()
+  checkpoints.save(3, state, {"examples_seen": 24})
+  checkpoints.save(7, state | {"step": jnp.int32(8)}, {"examples_seen": 56})
+  checkpoints.close()
+  whole, _ = open_checkpoints().restore(_shapes(state, _replicated))
+  got, step = open_checkpoints(read_only=True).restore_variables()
+  assert step == 7
+  params = whole["ema"] if averaged else whole["params"]
+  _assert_same_bits(got, {"params": params, **whole["model_state"]})
+  assert all(isinstance(x, np.ndarray) for x in jax.tree.leaves(got))
+  assert open_checkpoints(read_only=True).restore_variables(3)[1] == 3
+  with pytest.raises(FileNotFoundError, match=r"step 4 .*steps \[3, 7\]"):
+    open_checkpoints(read_only=True).restore_variables(4)
+
+
 def test_a_state_may_be_donated_once_save_returns(open_checkpoints):
   @functools.partial(jax.jit, donate_argnums=0)
   def overwrite(state):

@@ -97,3 +97,28 @@ def test_an_average_beside_a_class_token(tmp_path):
       "big_vision",
       options=HEADS,
     )
+
+
+@pytest.mark.parametrize("to", ["timm", "hf"])
+def test_a_tanh_layer_that_the_library_would_not_apply(tmp_path, to):
+  path, _ = testing.write_ours(tmp_path, stem_ln="none", rep_size=True)
+  with pytest.raises(ValueError, match=r"rep_size=8 \(only False\).*--to ours"):
+    convert.convert(path, str(tmp_path / "x"), to)
+
+
+def test_heads_of_an_architecture_of_timm(tmp_path):
+  """Its config.json does not say 16, and a variant of its size has 12."""
+  flat = testing.golden("timm_gap")
+  path = testing.write_torch(tmp_path, "timm_gap", flat)
+  config = {"architecture": "vit_base_patch16_gap_224"}
+  (tmp_path / "config.json").write_text(json.dumps(config))
+  with pytest.raises(ValueError, match="num_heads=16"):  # of 8 channels
+    convert.convert(path, str(tmp_path / "x.npz"), "big_vision")
+
+
+def test_what_had_to_be_assumed(tmp_path):
+  path = testing.write_torch(tmp_path, "timm_tok")
+  target = str(tmp_path / "x.npz")
+  notes = convert.convert(path, target, "big_vision", options=HEADS)
+  [note] = [note for note in notes if note.startswith("Assumed")]
+  assert note == "Assumed: pool_type='tok' (state it with --set pool_type=…)."

@@ -109,11 +109,10 @@ def load_variables(
   source = read(path) if isinstance(path, str) else path
   file = source.metadata
   flat = _in_our_names(source, variables)
-  if "pos_embedding" in flat and file.options.get("posemb"):
-    # Fixed positions are written out for libraries that have none.
-    file = dataclasses.replace(
-      file, options={**file.options, "posemb": "learn"}
-    )
+  if "pos_embedding" in flat and "posemb" in file.options:
+    # Other libraries' files have fixed positions written out.
+    learned = {**file.options, "posemb": "learn", "posemb_kw": {}}
+    file = dataclasses.replace(file, options=learned)
   differences = []
   if options is not None:
     differences = metadata.differences(file, options, pixels)

@@ -83,7 +83,8 @@ def read(path: str, overrides: Mapping[str, Any]) -> VitParams:
   if cls_row is None and "posemb_join" in told:
     cls_row = options_from_params.has_row(options)
   if "pos_embedding" in flat and "posemb" not in overrides:
-    options["posemb"] = "learn"  # fixed ones are written out for PyTorch
+    # Other libraries' files have fixed ones written out.
+    options |= {"posemb": "learn", "posemb_kw": {}}
   arrays, options = _matched(path, flat, options, cls_row)
   notes = _notes(source, file, options, arrays)
   if torch_names.has_layer_scale(source.arrays, file.layout):

@@ -5,7 +5,7 @@ op names come from the table below, arguments are literals, and both are
 checked when the config is read. Empty ops (`a||b`) are skipped, so a config may
 leave one out by formatting in an empty string.
 
-Ops of your own stand in a module with a table `OPS`, which a config names in
+Your own ops go into a module with a table `OPS`, which a config names in
 `config.pp_modules = ["mypkg.ops"]`; see `op` for what an op is:
 
     from input_pipeline.pp import op

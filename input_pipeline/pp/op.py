@@ -24,7 +24,7 @@ def on_key(factory: Callable) -> Callable[..., Op]:
   """Returns a factory of ops on one key, from one of functions of a value.
 
   The factory returned takes three more keywords: `inkey` is where the value is
-  read, `outkey` where the result goes, `key` stands for both; all are "image"
+  read, `outkey` where the result goes, `key` means both; all are "image"
   unless given.
   """
   return _keyed(factory, lambda fn, value, rng: fn(value))

@@ -60,7 +60,7 @@ def onehot(
     on: value at the labels.
     off: value elsewhere.
 
-  A negative label stands for "no label" and leaves its vector off; one of
+  A negative label means "no label" and leaves its vector off; one of
   `depth` or more is an error.
   """
   if depth < 1:
@@ -103,7 +103,7 @@ def copy(inkey: str, outkey: str):
 
 
 def flatten():
-  """Gives nested values names of their own: `objects/size`."""
+  """Flattens nested dictionaries to names joined by slashes: `objects/size`."""
   return lambda example, _: dict(_leaves("", example))
 
 

@@ -41,7 +41,7 @@ def clevr_distance():
 def kitti_distance():
   """Labels with the class of the distance to the closest vehicle.
 
-  Vehicles are cars, vans and trucks; label 3 stands for none.
+  Vehicles are cars, vans and trucks; label 3 means none.
   """
 
   def label(example):

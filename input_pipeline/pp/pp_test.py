@@ -138,7 +138,7 @@ def test_modules_of_ones_own_as_documented(tmp_path, monkeypatch):
   monkeypatch.syspath_prepend(tmp_path)
   monkeypatch.setattr(pp, "OPS", dict(pp.OPS))
   monkeypatch.setattr(pp, "_added", [])
-  # Names of big_vision's modules stand for ops that are always known.
+  # The ops of big_vision's modules are always known.
   fn = pp.make("invert(250)", modules=["ops_image", "my_ops"])
   image = fn({"image": _image()}, _rng())["image"]
   np.testing.assert_array_equal(image, 250 - _image())

@@ -123,7 +123,7 @@ class TarSource(_ImageSource):
   """Images in an archive, read in place.
 
   A member's class is its folder, `…/<class>/<file>`; an archive within the
-  archive is a class of its own, as ImageNet's training images come.
+  archive is one class, the format of ImageNet's training images.
   """
 
   def __init__(self, path: str, split: str):

@@ -226,7 +226,7 @@ def test_npz(tmp_path):
     sources.make({**data, "name": "arrays:/no.npz"})
 
 
-def test_made_up_imagenet(tmp_path):
+def test_fake_imagenet(tmp_path):
   testing.imagenet2012(str(tmp_path), train=5, validation=3)
   data = {"name": "imagenet2012", "data_dir": str(tmp_path)}
   train = sources.make({**data, "split": "train"})

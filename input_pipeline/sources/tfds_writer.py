@@ -69,7 +69,7 @@ def read_shard(path: str) -> Shard:
 
 
 class _Summary:
-  """Sums up records: those of equal sums are equal, and so is their order."""
+  """Counts records and hashes them in their order."""
 
   def __init__(self):
     self._records, self._bytes = 0, 0

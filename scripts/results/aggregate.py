@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import scipy.stats
 
-from scripts.results import runs
+from scripts.results import configs, runs
 
 NOT_RUN = "not run"
 # Metrics that are fractions here and percentages in the paper.
@@ -215,8 +215,8 @@ def _check_alike(done):
   """Raises if runs differ in what may not differ within a cell."""
   different = [
     f"{name.replace('/', '.')}: {', '.join(values.unique())}"
-    for name, values in runs.configs(done.run).items()
-    if values.nunique() > 1 and not runs.is_free(name)
+    for name, values in configs.fields(run.config for run in done.run).items()
+    if values.nunique() > 1 and not configs.is_free(name)
   ]
   if different:
     more = f" and {len(done) - 3} more" if len(done) > 3 else ""

@@ -41,9 +41,9 @@ td {{ border-bottom: 1px solid #e6e6e6; }}
 .row {{ display: flex; flex-wrap: wrap; gap: 0 1rem; align-items: flex-start; }}
 figure {{ margin: 0.8rem 0; flex: 0 1 29rem; break-inside: avoid; }}
 img {{ max-width: 100%; height: auto; }}
-figcaption {{ font-size: 0.9rem; color: #444; }}
-table {{ font-size: 0.9rem; }}
-.note {{ font-size: 0.9rem; color: #444; margin: 0.4rem 0; }}
+figcaption, table, .note {{ font-size: 0.9rem; }}
+figcaption, .note {{ color: #444; }}
+.note {{ margin: 0.4rem 0; }}
 summary {{ cursor: pointer; }}
 details {{ margin: 0.5rem 0 1.2rem; }}
 @media (max-width: 60rem) {{  /* rows of wide tables become cards */

@@ -5,19 +5,17 @@ import functools
 import json
 import math
 import os
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
-from flax import traverse_util
 
 from dpn import errors, metrics
+from scripts.results import configs
 from trainers import workdir
 
 UNKNOWN = "unknown"
 BASE, DPN, OWN = "base", "dpn", "own"
-PLAIN_BLOCK = "sa=pre,mlp=pre"
 ACCURACIES = ("val/prec@1", "test/prec@1", "minival/prec@1")
 # Of timing.jsonl's column, for a run whose done.json is not there yet.
 COSTS = {
@@ -26,11 +24,6 @@ COSTS = {
   "seconds": "sum",
   "core_hours": "max",
 }
-# May differ between the seeds of a cell: where things are, what is watched.
-_FREE = re.compile(
-  r"(seed|table|evals|mesh|sharding_strategy|wandb|input/seed)(/.*)?"
-  r"|model_init|log_.*|cache_.*|strict_evals|deterministic"
-)
 
 
 def _by_step(rows: Sequence[Mapping[str, float]] = ()) -> pd.DataFrame:
@@ -144,9 +137,9 @@ class Run:
       return {"recipe": "runlocal", "arch": "", "arm": ""}
     model = self.config.get("model") or {}
     table = {"recipe": OWN, "arch": "", "arm": BASE}
-    table |= self.table or {"arch": _row_hash(self.config)}
+    table |= self.table or {"arch": configs.row_hash(self.config)}
     if {"stem_ln", "block_ln", "block_ln_kw"} & model.keys():
-      table["arm"] = _arm(model)
+      table["arm"] = configs.arm(model) or BASE
     skipped = ("candidate", "metric")
     return {k: v for k, v in table.items() if k not in skipped}
 
@@ -201,52 +194,6 @@ class Run:
 
   def _unknown(self, kind, got, known):
     return f"In {self.path}: {errors.unknown(kind, got, known)}"
-
-
-def _arm(model: Mapping[str, Any]) -> str:
-  """Returns the arm of config.model: stem and block, "base" for a plain ViT."""
-  stem = model.get("stem_ln") or "none"
-  parts = [*([stem] if stem != "none" else []), _block(model)]
-  return "+".join(filter(None, parts)) or BASE
-
-
-def _block(model):
-  """Returns the placement of LayerNorms in blocks; "" for the usual one."""
-  name, kw = model.get("block_ln"), dict(model.get("block_ln_kw") or {})
-  parts = [name]
-  if name in (None, "placement"):
-    parts, kw = [], {"sa": "pre", "mlp": "pre"} | kw
-  parts += [f"{key}={value}" for key, value in kw.items()]
-  text = ",".join(parts).replace(",post=branch", "")
-  return "" if text == PLAIN_BLOCK else text
-
-
-def _flat(config):
-  """Returns the fields of a config by names such as "input/data/name"."""
-  flat = traverse_util.flatten_dict(dict(config), sep="/")
-  flat = {k: v for k, v in flat.items() if not k.startswith("model/block_ln")}
-  flat["model/block_ln"] = _block(config.get("model") or {}) or None
-  return {k: v for k, v in flat.items() if v is not None}
-
-
-def _row_hash(config):
-  """Returns what runs without config.table share with others of their row."""
-  arm = ("model/stem_ln", "model/block_ln")
-  flat = _flat(config).items()
-  same = {k: v for k, v in flat if k not in arm and not is_free(k)}
-  return workdir.config_hash(same)
-
-
-def is_free(field: str) -> bool:
-  """Returns whether a field, "a/b", may differ among the runs of a cell."""
-  return bool(_FREE.fullmatch(field) or workdir.RESUMABLE_KEYS.fullmatch(field))
-
-
-def configs(found: Sequence[Run]) -> pd.DataFrame:
-  """Returns the configs as JSON text, (runs, fields), "absent" where unset."""
-  dumps = functools.partial(json.dumps, ensure_ascii=False)
-  flat = [{k: dumps(v) for k, v in _flat(r.config).items()} for r in found]
-  return pd.DataFrame(flat).fillna("absent").sort_index(axis=1)
 
 
 def frame(found: Sequence[Run]) -> pd.DataFrame:

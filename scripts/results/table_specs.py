@@ -6,7 +6,7 @@ import math
 import pathlib
 from collections.abc import Sequence
 
-from scripts.results import aggregate, runs
+from scripts.results import aggregate, configs, runs
 
 PUBLISHED = json.loads(
   pathlib.Path(__file__).with_name("paper_tables.json").read_text("utf-8")
@@ -16,7 +16,7 @@ PLACEMENTS = tuple(
   f"sa={sa},mlp={mlp}"
   for sa in ("pre", "post", "pre+post")
   for mlp in ("pre", "post", "pre+post")
-  if f"sa={sa},mlp={mlp}" != runs.PLAIN_BLOCK
+  if f"sa={sa},mlp={mlp}" != configs.PLAIN_BLOCK
 )
 
 

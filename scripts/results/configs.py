@@ -1,0 +1,65 @@
+"""Compares the configs of runs: their arms, and what else they differ in."""
+
+import functools
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pandas as pd
+from flax import traverse_util
+
+from trainers import workdir
+
+PLAIN_BLOCK = "sa=pre,mlp=pre"
+# May differ between the seeds of a cell: where things are, what is watched.
+_FREE = re.compile(
+  r"(seed|table|evals|mesh|sharding_strategy|wandb|input/seed)(/.*)?"
+  r"|model_init|log_.*|cache_.*|strict_evals|deterministic"
+)
+
+
+def arm(model: Mapping[str, Any]) -> str:
+  """Returns the arm of config.model: stem and block, "" for a plain ViT."""
+  stem = model.get("stem_ln") or "none"
+  parts = [*([stem] if stem != "none" else []), _block(model)]
+  return "+".join(filter(None, parts))
+
+
+def _block(model):
+  """Returns the placement of LayerNorms in blocks; "" for the usual one."""
+  name, kw = model.get("block_ln"), dict(model.get("block_ln_kw") or {})
+  parts = [name]
+  if name in (None, "placement"):
+    parts, kw = [], {"sa": "pre", "mlp": "pre"} | kw
+  parts += [f"{key}={value}" for key, value in kw.items()]
+  text = ",".join(parts).replace(",post=branch", "")
+  return "" if text == PLAIN_BLOCK else text
+
+
+def _flat(config):
+  """Returns the fields of a config by names such as "input/data/name"."""
+  flat = traverse_util.flatten_dict(dict(config), sep="/")
+  flat = {k: v for k, v in flat.items() if not k.startswith("model/block_ln")}
+  flat["model/block_ln"] = _block(config.get("model") or {}) or None
+  return {k: v for k, v in flat.items() if v is not None}
+
+
+def row_hash(config: Mapping[str, Any]) -> str:
+  """Returns what runs without config.table share with others of their row."""
+  of_arm = ("model/stem_ln", "model/block_ln")
+  flat = _flat(config).items()
+  same = {k: v for k, v in flat if k not in of_arm and not is_free(k)}
+  return workdir.config_hash(same)
+
+
+def is_free(field: str) -> bool:
+  """Returns whether a field, "a/b", may differ among the runs of a cell."""
+  return bool(_FREE.fullmatch(field) or workdir.RESUMABLE_KEYS.fullmatch(field))
+
+
+def fields(configs: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
+  """Returns configs as JSON text, (runs, fields), "absent" where unset."""
+  dumps = functools.partial(json.dumps, ensure_ascii=False)
+  flat = [{k: dumps(v) for k, v in _flat(config).items()} for config in configs]
+  return pd.DataFrame(flat).fillna("absent").sort_index(axis=1)
