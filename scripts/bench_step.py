@@ -27,7 +27,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -36,17 +36,6 @@ from scripts.bench import step_peers as arms
 
 OURS, TIMM, BIG_VISION = "ours", "timm", "big_vision"
 DEFAULT = "big_vision, default"
-# Options that are lists: their default and how to read an element.
-LISTS = {
-  "variant": ("S/16", str),
-  "resolution": ("224", int),
-  "batch_size": ("16", int),
-  "dtype": ("float32", str),
-  "stem_ln": ("none", str),
-  "scan": ("False", {"False": False, "True": True}.__getitem__),
-  "remat": ("none", str),
-  "attn_impl": ("auto", str),
-}
 MATMUL_SIZE = {"cpu": 2048}
 MATMUL_SIZE_ELSEWHERE = 8192
 COLUMNS = {
@@ -64,21 +53,9 @@ COLUMNS = {
 
 def settings(args: argparse.Namespace) -> list[arms.Setting]:
   """Returns every combination of the lists."""
-  values = [
-    [read(text) for text in getattr(args, name).split(",")]
-    for name, (_, read) in LISTS.items()
-  ]
-  found = (dict(zip(LISTS, v, strict=True)) for v in itertools.product(*values))
-  return [arms.Setting(sizes=sizes(kw["variant"]), **kw) for kw in found]
-
-
-def sizes(variant: str) -> tuple[int, ...]:
-  """Returns width, depth, mlp_dim, num_heads and the rows of a patch."""
-  from dpn.models import vit
-
-  options = vit.decode_variant(variant)
-  keys = ("width", "depth", "mlp_dim", "num_heads")
-  return (*(options[key] for key in keys), options["patch_size"][0])
+  names = [field.name for field in dataclasses.fields(arms.Setting)]
+  combinations = itertools.product(*(getattr(args, name) for name in names))
+  return [arms.Setting(*values) for values in combinations]
 
 
 def peers(
@@ -270,11 +247,17 @@ def main():
       json.dump(results, f, indent=2)
 
 
-def parse_args() -> argparse.Namespace:
-  """Returns the options."""
+def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
+  """Returns the options; those that are fields of a setting are lists."""
   parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-  for name, (default, _) in LISTS.items():
-    parser.add_argument(f"--{name}", default=default, help="a list")
+  for field in dataclasses.fields(arms.Setting):
+    read = {bool: "True".__eq__}.get(field.type, field.type)
+    parser.add_argument(
+      f"--{field.name}",
+      type=lambda text, read=read: [read(x) for x in text.split(",")],
+      default=[field.default],
+      help=f"list of {field.type.__name__} ({field.default})",
+    )
   parser.add_argument("--steps", type=int, default=20, help="timed, a round")
   parser.add_argument("--rounds", type=int, default=2)
   parser.add_argument("--big_vision", default="", help="folder of a checkout")
@@ -285,7 +268,7 @@ def parse_args() -> argparse.Namespace:
   parser.add_argument("--json", help="file for the numbers")
   parser.add_argument("--worker", help=argparse.SUPPRESS)
   parser.add_argument("--setting", help=argparse.SUPPRESS)
-  return parser.parse_args()
+  return parser.parse_args(argv)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,5 @@
 """The step benchmark: its arithmetic, and a tiny run of it."""
 
-import argparse
 import itertools
 import types
 
@@ -9,12 +8,7 @@ import pytest
 from scripts import bench_step
 from scripts.bench import step_peers as arms
 
-SETTING = arms.Setting("mu/16", (32, 1, 128, 2, 16), 32, 4, "float32")
-ARGS = argparse.Namespace(
-  **{name: default for name, (default, _) in bench_step.LISTS.items()},
-  torch_python="python",
-  big_vision="folder",
-)
+SETTING = arms.Setting("mu/16", resolution=32, batch_size=4)
 
 
 def _round(secs, **more):
@@ -59,14 +53,17 @@ def test_the_best_peer_counts():
 
 
 def test_every_combination_and_its_peers():
-  args = argparse.Namespace(
-    **vars(ARGS) | {"dtype": "float32,bfloat16", "scan": "False,True"}
+  args = bench_step.parse_args(
+    [
+      *("--dtype", "float32,bfloat16", "--scan", "False,True"),
+      *("--torch_python", "python", "--big_vision", "folder"),
+    ]
   )
   settings = bench_step.settings(args)
   assert [(s.dtype, s.scan) for s in settings] == list(
     itertools.product(["float32", "bfloat16"], [False, True])
   )
-  assert settings[0].sizes == (384, 12, 1536, 6, 16)
+  assert settings[0] == arms.Setting()
   assert list(bench_step.peers(args, settings[0])) == ["timm", "big_vision"]
   peers = bench_step.peers(args, settings[3])
   assert {who: (p.dtype, p.scan) for who, p in peers.items()} == {

@@ -18,6 +18,7 @@ from unittest import mock
 
 NUM_CLASSES = 1000
 LR, WD, CLIP = 1e-3, 1e-4, 1.0
+TIMM_SIZES = {"Ti": "tiny", "S": "small", "B": "base", "L": "large"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,7 +27,6 @@ class Setting:
 
   Attributes:
     variant: such as "S/16".
-    sizes: what it stands for: width, depth, mlp_dim, num_heads, patch rows.
     resolution: rows and columns of an image.
     batch_size: images of a step.
     dtype: of matrix products.
@@ -36,11 +36,10 @@ class Setting:
     attn_impl: likewise; ours only.
   """
 
-  variant: str
-  sizes: tuple[int, ...]
-  resolution: int
-  batch_size: int
-  dtype: str
+  variant: str = "S/16"
+  resolution: int = 224
+  batch_size: int = 16
+  dtype: str = "float32"
   stem_ln: str = "none"
   scan: bool = False
   remat: str = "none"
@@ -206,20 +205,17 @@ def _big_vision_update(model, tx, rng):
 
 def timm(setting: Setting) -> Step:
   """Returns timm's step: torch.compile, AdamW, autocast below float32."""
+  import timm
   import torch
-  from timm.models import vision_transformer
 
   device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
   torch.set_float32_matmul_precision("high")  # as JAX does: TF32 on GPUs
-  width, depth, mlp_dim, num_heads, patch_size = setting.sizes
-  model = vision_transformer.VisionTransformer(
+  size, _, patch_size = setting.variant.partition("/")
+  model = timm.create_model(
+    f"vit_{TIMM_SIZES[size]}_patch16_224",
     img_size=setting.resolution,
-    patch_size=patch_size,
+    patch_size=int(patch_size),
     num_classes=NUM_CLASSES,
-    embed_dim=width,
-    depth=depth,
-    num_heads=num_heads,
-    mlp_ratio=mlp_dim / width,
   ).to(device)
   optimizer = torch.optim.AdamW(
     model.parameters(), LR, weight_decay=WD, fused=True
