@@ -66,7 +66,7 @@ def report(
     render.paragraph(_summary(found)),
     *(_section(table) for table in filled),
     *_missing(built, wrong),
-    *_figures(found, others),
+    *_figures(frame, others),
     *_speed(frame),
     *_differences(frame),
     *_runs(frame),
@@ -119,14 +119,14 @@ def _missing(built, wrong):
   return parts + [render.paragraph(f"Left out: {reason}") for reason in wrong]
 
 
-def _figures(found, others):
+def _figures(frame, others):
   names = [
     name
     for name in figures.FIGURES
     if name not in _BARS or others & {*table_specs.SPECS[_BARS[name]].arms}
   ]
-  drawn, missing = figures.draw_all(found, names)
-  last = figures.default_last_steps(found)
+  drawn, missing = figures.draw_all(frame, names)
+  last = figures.default_last_steps(frame)
   lines = lambda name: _LINES if name.startswith(_WITH_LINES) else ""
   captioned = [
     (fig, CAPTIONS[name].format(last=last) + lines(name))

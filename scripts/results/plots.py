@@ -17,14 +17,8 @@ from matplotlib import figure, ticker
 from scripts.results import aggregate, runs
 
 COLOURS = (
-  "#0072B2",
-  "#D55E00",
-  "#009E73",
-  "#CC79A7",
-  "#E69F00",
-  "#56B4E9",
-  "#000000",
-)
+  "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000",
+)  # fmt: skip
 _LINES = ("-", "--", "-.", ":")
 _MARKERS = "osD^vPX"
 WIDTH_INCHES = 4.6  # of one panel
@@ -110,22 +104,23 @@ def gains(
   """Returns bars of differences with their 95% intervals, a panel a model.
 
   Args:
-    ours: arms in the order they are drawn, from above; NaN for none.
+    ours: all arms in the order they are drawn, from above; NaN for none.
     paper: what is published, drawn as open diamonds; may lack arms.
     label: of the horizontal axis, with the unit.
     highlight: the arm that is drawn in another colour.
   """
-  names = _order(ours)
+  names = list(next(iter(ours.values())))
   width = max(WIDTH_INCHES, 1.5 + 2.1 * len(ours))
   fig = _figure(width, 1.2 + 0.24 * len(names))
   axes = fig.subplots(1, len(ours), sharey=True, squeeze=False)[0]
   for ax, (title, arms) in zip(axes, ours.items(), strict=True):
-    colours = [COLOURS[name == highlight] for name in names]
-    _bars(ax, [arms.get(name, _NONE) for name in names], colours)
-    printed = paper.get(title, {})
-    values = [printed.get(name, _NONE).mean for name in names]
-    if printed:
-      ax.plot(values, range(len(names)), "D", **_DIAMOND, label="paper")
+    _bars(ax, list(arms.values()), [COLOURS[n == highlight] for n in names])
+    if printed := paper.get(title):
+      values = [printed.get(name, aggregate.NONE).mean for name in names]
+      ax.plot(
+        values, range(len(names)), "D", mfc="white", mec="#000000",
+        markersize=4.5, label="paper",
+      )  # fmt: skip
     ax.axvline(0, color="#333333", linewidth=0.8)
     ax.set_title(title)
     ax.grid(axis="y", visible=False)
@@ -135,10 +130,6 @@ def gains(
   fig.supxlabel(label, fontsize=9)
   _legend(fig, axes, where="outside upper center")
   return fig
-
-
-_NONE = aggregate.Estimate(math.nan)
-_DIAMOND = {"mfc": "white", "mec": "#000000", "markersize": 4.5}
 
 
 def _bars(ax, means, colours):
@@ -196,60 +187,58 @@ def _figure(width_inches, height_inches):
 def _lines(panels, read, xlabel, ylabel, *, log=False, markers=False):
   """Draws a line for each arm of each panel, in rows of three panels.
 
-  Args:
-    panels: title → arm → repetitions.
-    read: repetitions → x, values (runs, len(x)).
-    xlabel: of each panel.
-    ylabel: of the first panel in a row.
-    log: whether the vertical axis is logarithmic.
-    markers: whether points are marked.
-
-  Returns:
-    The figure and its axes.
+  `read` takes repetitions and returns x and values of shape (runs, len(x)).
+  Returns the figure and its axes.
   """
   count = len(panels)
   columns, rows = min(count, _COLUMNS), math.ceil(count / _COLUMNS)
   size = (columns * _SEVERAL_INCHES, 2.6 * rows + 0.3)
   fig = _figure(*size if count > 1 else (WIDTH_INCHES, 3.2))
-  grid = fig.subplots(rows, columns, squeeze=False).ravel()
-  for ax in grid[count:]:
+  axes = fig.subplots(rows, columns, squeeze=False).ravel()
+  for ax in axes[count:]:
     ax.remove()
-  order = _order(panels)
-  for ax, (title, arms) in zip(grid, panels.items(), strict=False):
+  axes = axes[:count]
+  # Each arm keeps its style in all panels.
+  order = list(dict.fromkeys(arm for arms in panels.values() for arm in arms))
+  for ax, (title, arms) in zip(axes, panels.items(), strict=True):
     for name, repetitions in arms.items():
+      index = order.index(name)
+      style = {
+        "color": COLOURS[index % len(COLOURS)],
+        "linestyle": _LINES[index % len(_LINES)],
+      }
       x, values = read(repetitions)
-      _line(ax, x, values, name, order.index(name), log, markers)
+      if markers or len(x) == 1:  # a line would not show
+        style["marker"] = _MARKERS[index % len(_MARKERS)]
+      _line(ax, x, values, log, label=name, **style)
     ax.set(title=title, xlabel=xlabel)
     if log:
       _log(ax)
-  for ax in grid[:count:columns]:
+  for ax in axes[::columns]:
     ax.set_ylabel(ylabel)
-  _legend(fig, grid[:count])
-  return fig, grid[:count]
+  _legend(fig, axes)
+  return fig, axes
 
 
-def _line(ax, x, values, name, index, log, markers=False):
+def _line(ax, x, values, log, **style):
   """Draws the mean of values (runs, len(x)) with its band."""
-  colour = COLOURS[index % len(COLOURS)]
-  line = _LINES[index % len(_LINES)]
-  alone = len(x) == 1  # a line would not show
-  marker = _MARKERS[index % len(_MARKERS)] if markers or alone else ""
   transformed = np.log(np.maximum(values, 1e-30)) if log else values
-  back = np.exp if log else (lambda v: v)
+  back = np.exp if log else np.asarray
   mean = transformed.mean(0)
   if len(values) >= 3:
     ci = aggregate.half_width(transformed)
     ax.fill_between(
-      x, back(mean - ci), back(mean + ci), color=colour, alpha=0.2, linewidth=0
-    )
+      x, back(mean - ci), back(mean + ci), color=style["color"], alpha=0.2,
+      linewidth=0,
+    )  # fmt: skip
   elif len(values) == 2:
-    ax.plot(x, values.T, line, color=colour, linewidth=0.6, alpha=0.6)
-  ax.plot(
-    x, back(mean), line, marker=marker, markersize=4, color=colour, label=name
-  )
+    thin = {"linewidth": 0.6, "alpha": 0.6}
+    ax.plot(x, values.T, style["linestyle"], color=style["color"], **thin)
+  ax.plot(x, back(mean), markersize=4, **style)
 
 
 def _log(ax):
+  """Makes the vertical axis logarithmic, with enough ticks."""
   ax.set_yscale("log")
   ax.yaxis.set_major_formatter("{x:g}")
   low, high = ax.get_ylim()
@@ -258,11 +247,6 @@ def _log(ax):
     ax.yaxis.set_minor_formatter("{x:g}")
   else:
     ax.yaxis.set_minor_formatter(ticker.NullFormatter())
-
-
-def _order(panels):
-  """Returns the names in all panels, so that each keeps its colour."""
-  return list(dict.fromkeys(name for arms in panels.values() for name in arms))
 
 
 def _legend(fig, axes, where="outside lower center"):
@@ -283,8 +267,7 @@ def _stack(repetitions, metric):
     if not other.index.equals(series[0].index):
       raise ValueError(
         f"{repetitions[0].path} and {run.path} logged {metric!r} at different "
-        "steps, so they are no repetitions of each other. Train one of them "
-        "anew, or move it elsewhere."
+        "steps. Train one of them anew, or move it elsewhere."
       )
   return series[0].index.to_numpy(), np.stack(series)
 
