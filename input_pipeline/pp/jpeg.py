@@ -5,92 +5,90 @@ that OpenCV's decoder wraps as well, and skips what lies outside. It is set to
 interpolate colour as OpenCV does: the pixels are the same.
 """
 
-import contextlib
 import functools
 import importlib
 import os
 import threading
+from collections.abc import Callable
 
 import numpy as np
 
+from input_pipeline.pp import lazy_image
+
 _START, _END = b"\xff\xd8\xff", b"\xff\xd9"
-_MAX_PIXELS = 2**27  # As for OpenCV, see __init__.py.
-_DECODERS = threading.local()
+_MAX_PIXELS = 2**27  # As for OpenCV, see input_pipeline/__init__.py.
 
 
-def open_stream(data: bytes):
-  """Returns what `region` reads, with `height` and `width`, or None.
+def open_lazily(
+  data: bytes, decode: Callable[[bytes], np.ndarray]
+) -> lazy_image.LazyImage | None:
+  """Returns a JPEG of which the part that is needed will be decoded, or None.
 
   None means that `data` is for OpenCV to decode: because nvImageCodec is not
   installed, or because this is no JPEG, one with four colours, or one without
   an end, which OpenCV may find to be damaged.
+
+  Args:
+    data: the file.
+    decode: what decodes all of it, where that is needed or a part is damaged.
   """
   if not (isinstance(data, bytes) and data.startswith(_START)):
     return None
-  library = _library()
-  if library is None or not data.endswith(_END):
+  codec = _codec()
+  if codec is None or not data.endswith(_END):
     return None
   try:
-    stream = library.CodeStream(data)
+    stream = codec.library.CodeStream(data)
   except RuntimeError:
     return None
+  rows, cols = stream.height, stream.width
   usual = stream.num_channels in (1, 3) and stream.precision in (0, 8)
-  small = 0 < stream.height * stream.width <= _MAX_PIXELS
-  return stream if usual and small else None
+  if not usual or not 0 < rows * cols <= _MAX_PIXELS:
+    return None
+
+  def cut(top, left, height, width):
+    part = None
+    if (height, width) != (rows, cols):
+      box = codec.library.Region(top, left, top + height, left + width)
+      part = codec.decoder.decode(
+        stream.get_sub_code_stream(region=box), params=codec.parameters
+      )
+    if part is None:
+      return lazy_image.cut(decode(data), top, left, height, width)
+    return np.asarray(part)
+
+  return lazy_image.LazyImage((rows, cols, 3), cut)
 
 
-def region(
-  stream, top: int, left: int, height: int, width: int
-) -> np.ndarray | None:
-  """Returns that part of an image, uint8 (height, width, 3).
+class _Codec(threading.local):
+  """nvImageCodec, with a decoder for each thread, which no other may use."""
 
-  None if it is damaged.
-  """
-  library = _library()
-  box = library.Region(top, left, top + height, left + width)
-  decoder, parameters = _decoder(library)
-  image = decoder.decode(
-    stream.get_sub_code_stream(region=box), params=parameters
-  )
-  return None if image is None else np.asarray(image)
-
-
-@functools.cache
-def _library():
-  """Returns the module, or None."""
-  os.environ.setdefault("PYNVIMGCODEC_VERBOSITY", "0")
-  with _silence():
-    try:
-      return importlib.import_module("nvidia.nvimgcodec")
-    except ImportError:
-      return None
-
-
-@contextlib.contextmanager
-def _silence():
-  """Drops what is printed meanwhile about libraries for GPUs."""
-  with open(os.devnull, "w") as nowhere:
-    stderr = os.dup(2)
-    os.dup2(nowhere.fileno(), 2)
-    try:
-      yield
-    finally:
-      os.dup2(stderr, 2)
-      os.close(stderr)
-
-
-def _decoder(library):
-  """Returns this thread's decoder, which no other thread may use."""
-  if not hasattr(_DECODERS, "decoder"):
-    _DECODERS.decoder = library.Decoder(
+  def __init__(self, library):
+    self.library = library
+    self.decoder = library.Decoder(
       device_id=library.NVIMGCODEC_DEVICE_CPU_ONLY,
       max_num_cpu_threads=1,
       backends=[library.Backend(library.BackendKind.CPU_ONLY)],
       options=":fancy_upsampling=1",
     )
-    _DECODERS.parameters = library.DecodeParams(
+    self.parameters = library.DecodeParams(
       apply_exif_orientation=False,
       color_spec=library.ColorSpec.SRGB,
       sample_format=library.SampleFormat.I_RGB,
     )
-  return _DECODERS.decoder, _DECODERS.parameters
+
+
+@functools.cache
+def _codec() -> _Codec | None:
+  os.environ.setdefault("PYNVIMGCODEC_VERBOSITY", "0")
+  # It prints which libraries for GPUs are missing.
+  stderr = os.dup(2)
+  try:
+    with open(os.devnull, "w") as nowhere:
+      os.dup2(nowhere.fileno(), 2)
+    return _Codec(importlib.import_module("nvidia.nvimgcodec"))
+  except ImportError:
+    return None
+  finally:
+    os.dup2(stderr, 2)
+    os.close(stderr)

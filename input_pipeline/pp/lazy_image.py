@@ -4,11 +4,13 @@
 it, and the rest is never computed. Ops not marked `op.takes_lazy` get arrays.
 """
 
+import dataclasses
 from collections.abc import Callable
 
 import numpy as np
 
 
+@dataclasses.dataclass
 class LazyImage:
   """An image of known shape that is not computed yet.
 
@@ -17,11 +19,8 @@ class LazyImage:
     cut: function of (top, left, height, width) that returns a box's pixels.
   """
 
-  def __init__(
-    self, shape: tuple[int, int, int], cut: Callable[..., np.ndarray]
-  ):
-    self.shape = shape
-    self.cut = cut
+  shape: tuple[int, int, int]
+  cut: Callable[..., np.ndarray]
 
 
 def cut(

@@ -14,7 +14,6 @@ Differs from TensorFlow: integer images are rounded to the nearest level, where
 """
 
 import functools
-from collections.abc import Callable
 
 import cv2
 import numpy as np
@@ -26,32 +25,36 @@ METHODS = ("area", "bicubic", "bilinear", "nearest")
 
 
 def resize(
-  image: np.ndarray,
+  image: np.ndarray | lazy_image.LazyImage,
   size: tuple[int, int],
   method: str = "bilinear",
   antialias: bool = False,
-) -> np.ndarray:
-  """Returns `image` (rows, cols, channels) with `size` as its rows and cols."""
-  _check(image)
-  if image.shape[:2] == tuple(size):
-    return np.ascontiguousarray(image)
-  if method == "nearest":
+) -> np.ndarray | lazy_image.LazyImage:
+  """Returns `image` (rows, cols, channels) with `size` as its rows and cols.
+
+  By area the result is lazy: a box that is cut costs no more than its pixels.
+  """
+  if len(image.shape) != 3:
+    raise ValueError(
+      f"expected an image of shape (rows, cols, channels), got {image.shape}."
+    )
+  same = image.shape[:2] == size
+  if method == "area" and not same:
+    box = functools.partial(_area_box, image, size)
+    return lazy_image.LazyImage((*size, image.shape[2]), box)
+  image = lazy_image.materialize(image)
+  if same:
+    result = image
+  elif method == "nearest":
     result = _nearest(image, size)
-  elif method == "area":
-    result = lazy_image.materialize(area(image, size))
   elif method == "bicubic":
     result = _filter(image, size, _cubic, antialias)
   elif antialias:
     result = _filter(image, size, _triangle, antialias)
   else:
-    result = _opencv(image, size, cv2.INTER_LINEAR)
+    result = cv2.resize(image, size[::-1], interpolation=cv2.INTER_LINEAR)
+    result = result.reshape(*size, -1)  # OpenCV drops a single channel.
   return np.ascontiguousarray(result)
-
-
-def _opencv(image, size, interpolation):
-  rows, cols = size
-  result = cv2.resize(image, (cols, rows), interpolation=interpolation)
-  return result.reshape(rows, cols, -1)  # OpenCV drops a single channel.
 
 
 def _nearest(image, size):
@@ -60,26 +63,6 @@ def _nearest(image, size):
     for n, old in zip(size, image.shape, strict=False)
   )
   return image[rows[:, None], cols]
-
-
-def area(
-  image: np.ndarray | lazy_image.LazyImage, size: tuple[int, int]
-) -> lazy_image.LazyImage:
-  """Returns what `resize` does with the method "area", for boxes to be cut.
-
-  Of a lazy image only those pixels are computed that a box depends on.
-  """
-  _check(image)
-  return lazy_image.LazyImage(
-    (*size, image.shape[2]), functools.partial(_area_box, image, size)
-  )
-
-
-def _check(image):
-  if len(image.shape) != 3:
-    raise ValueError(
-      f"expected an image of shape (rows, cols, channels), got {image.shape}."
-    )
 
 
 def _area_box(image, size, top, left, height, width):
@@ -133,9 +116,7 @@ def _filter(image, size, kernel, antialias):
   return _like(image, by_col @ rows)
 
 
-def _weights(
-  old: int, new: int, kernel: Callable, antialias: bool
-) -> np.ndarray:
+def _weights(old, new, kernel, antialias):
   """Returns the weight of every input pixel in every output: (new, old)."""
   stretch = max(old / new, 1) if antialias else 1
   centres = (np.arange(new) + 0.5) * (old / new) - 0.5
