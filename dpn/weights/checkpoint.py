@@ -305,6 +305,8 @@ def write_atomically(path: str, data: bytes):
       os.fsync(f.fileno())
     os.replace(partial, path)
   except OSError as e:
+    with contextlib.suppress(OSError):
+      os.remove(partial)
     raise type(e)(
       f"Cannot write {path}: {e.strerror or e}. Free some space, or make its "
       "directory writable."
