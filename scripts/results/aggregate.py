@@ -47,9 +47,6 @@ class Estimate:
     return f"{text} ({', '.join(notes)})" if notes else text
 
 
-NONE = Estimate(math.nan)
-
-
 def half_width(values: np.ndarray) -> np.ndarray:
   """Returns half the 95% interval of the mean over the first axis.
 

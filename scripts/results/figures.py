@@ -116,17 +116,20 @@ def gains(name, frame, args) -> Drawn:
   spec = table_specs.SPECS[name]
   arms = tables.arms_of(name, frame, args.metric)
   shown = [arm for arm in spec.arms if arm != spec.reference]
-  ours, paper = {}, {}
+  published, ours, paper = table_specs.paper(name), {}, {}
   for arch in tables.archs(name, arms):
     reference = arms.get(((arch,), spec.reference))
     cells = {
-      arm: aggregate.gain(arms.get(((arch,), arm)), reference) for arm in shown
+      _label(arm): aggregate.gain(arms.get(((arch,), arm)), reference)
+      for arm in shown
     }
     if any(isinstance(cell, aggregate.Estimate) for cell in cells.values()):
-      ours[arch] = _estimates(cells)
-      if spec.printed:
-        printed = {arm: table_specs.printed(arm, arch) for arm in shown}
-        paper[arch] = _estimates(printed)
+      ours[arch] = cells
+      paper[arch] = {
+        _label(arm): value
+        for (place, arm), value in published.items()
+        if place == (arch,)
+      }
   if not ours:
     raise ValueError(
       f"None of the {len(frame)} runs can be compared with {spec.reference} of "
@@ -136,15 +139,6 @@ def gains(name, frame, args) -> Drawn:
   label = f"top-1 relative to {LABELS[spec.reference]} [points]"
   file = name if name.startswith("figure") else f"table_{name}"
   return {file: plots.gains(ours, paper, label, LABELS[runs.DPN])}
-
-
-def _estimates(cells):
-  """Returns table cells by label, NaN for words."""
-  number = lambda cell: isinstance(cell, aggregate.Estimate)
-  return {
-    _label(arm): cell if number(cell) else aggregate.NONE
-    for arm, cell in cells.items()
-  }
 
 
 def _label(arm):

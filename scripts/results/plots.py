@@ -41,7 +41,7 @@ _STYLE = {
 
 Arms = Mapping[str, Sequence[runs.Run]]  # legend entry → repetitions
 Panels = Mapping[str, Arms]  # title → arms
-Gains = Mapping[str, Mapping[str, aggregate.Estimate]]  # panel → arm → gain
+Gains = Mapping[str, Mapping[str, aggregate.Estimate | str]]  # panel → arm
 
 
 @matplotlib.rc_context(_STYLE)
@@ -104,7 +104,8 @@ def gains(
   """Returns bars of differences with their 95% intervals, a panel a model.
 
   Args:
-    ours: all arms in the order they are drawn, from above; NaN for none.
+    ours: all arms in the order they are drawn, from above, or words in place
+      of a bar.
     paper: what is published, drawn as open diamonds; may lack arms.
     label: of the horizontal axis, with the unit.
     highlight: the arm that is drawn in another colour.
@@ -114,9 +115,9 @@ def gains(
   fig = _figure(width, 1.2 + 0.24 * len(names))
   axes = fig.subplots(1, len(ours), sharey=True, squeeze=False)[0]
   for ax, (title, arms) in zip(axes, ours.items(), strict=True):
-    _bars(ax, list(arms.values()), [COLOURS[n == highlight] for n in names])
+    _bars(ax, arms.values(), [COLOURS[name == highlight] for name in names])
     if printed := paper.get(title):
-      values = [printed.get(name, aggregate.NONE).mean for name in names]
+      values = [getattr(printed.get(n), "mean", math.nan) for n in names]
       ax.plot(
         values, range(len(names)), "D", mfc="white", mec="#000000",
         markersize=4.5, label="paper",
@@ -132,23 +133,24 @@ def gains(
   return fig
 
 
-def _bars(ax, means, colours):
-  """Draws means as bars with intervals, and says which were not run."""
-  rows = np.arange(len(means))
-  values = np.array([mean.mean for mean in means])
-  ax.barh(rows, values, 0.66, color=colours, alpha=0.8, label="ours")
-  errors = np.nan_to_num([mean.ci for mean in means])
+def _bars(ax, cells, colours):
+  """Draws estimates as bars with intervals; of the others says the word."""
+  rows = np.arange(len(cells))
+  means = np.array([getattr(cell, "mean", math.nan) for cell in cells])
+  ax.barh(rows, means, 0.66, color=colours, alpha=0.8, label="ours")
+  errors = np.array([getattr(cell, "ci", math.nan) for cell in cells])
   some = errors > 0
   if some.any():
     ax.errorbar(
-      values[some], rows[some], xerr=errors[some], fmt="none", ecolor="#333333",
+      means[some], rows[some], xerr=errors[some], fmt="none", ecolor="#333333",
       elinewidth=1, capsize=2, label="95% interval",
     )  # fmt: skip
-  for row in rows[np.isnan(values)]:
-    ax.annotate(
-      "not run", (0, row), (3, 0), xycoords=ax.get_yaxis_transform(),
-      textcoords="offset points", va="center", fontsize=7, color="#777777",
-    )  # fmt: skip
+  for row, cell in enumerate(cells):
+    if isinstance(cell, str):
+      ax.annotate(
+        cell, (0, row), (3, 0), xycoords=ax.get_yaxis_transform(),
+        textcoords="offset points", va="center", fontsize=7, color="#777777",
+      )  # fmt: skip
 
 
 @matplotlib.rc_context(_STYLE)
