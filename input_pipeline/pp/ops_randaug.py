@@ -29,11 +29,6 @@ def randaug(num_layers: int = 2, magnitude: float = 10):
 
   The image is uint8 of shape (rows, cols, 3).
   """
-  if num_layers < 0 or magnitude < 0:
-    raise ValueError(
-      f"num_layers and magnitude must not be negative, got {num_layers!r} and "
-      f"{magnitude!r}."
-    )
   augmentations = list(AUGMENTATIONS.values())
 
   def apply(image, rng):
@@ -90,14 +85,8 @@ def _warp(image, matrix):
     # To the nearest, halves away from zero.
     source = np.copysign(np.floor(np.abs(source) + 0.5), source)
     nearest[..., axis] = np.clip(source, -1, 2**15 - 1)
-  return cv2.remap(
-    image,
-    nearest,
-    None,
-    cv2.INTER_NEAREST,
-    borderMode=cv2.BORDER_CONSTANT,
-    borderValue=(_FILL,) * 3,
-  )
+  fill = {"borderMode": cv2.BORDER_CONSTANT, "borderValue": (_FILL,) * 3}
+  return cv2.remap(image, nearest, None, cv2.INTER_NEAREST, **fill)
 
 
 def _rotate(image, level, rng):
@@ -106,12 +95,13 @@ def _rotate(image, level, rng):
   return _warp(image, pixels.rotation(degrees, (cols - 1) / 2, (rows - 1) / 2))
 
 
-def _affine(name, amount):
-  """Returns the op that shears or shifts by up to `amount` at magnitude 10."""
-  matrix = pixels.AFFINE[name]
+def _affine(row, col, amount):
+  """Returns the op that draws its sign of ±amount * level in the matrix."""
 
   def augment(image, level, rng):
-    return _warp(image, matrix(pixels.random_sign(level * amount, rng)))
+    matrix = np.eye(2, 3)
+    matrix[row, col] = pixels.random_sign(level * amount, rng)
+    return _warp(image, matrix)
 
   return augment
 
@@ -119,11 +109,12 @@ def _affine(name, amount):
 def _cutout(image, level, rng):
   """Fills a square around a random pixel, cut at the border."""
   half_px = int(level * _CUTOUT_PX)
-  row, col = (int(rng.integers(n)) for n in image.shape[:2])
+  rows, cols = (
+    slice(max(centre - half_px, 0), centre + half_px)
+    for centre in (int(rng.integers(n)) for n in image.shape[:2])
+  )
   result = image.copy()
-  result[
-    max(row - half_px, 0) : row + half_px, max(col - half_px, 0) : col + half_px
-  ] = _FILL
+  result[rows, cols] = _FILL
   return result
 
 
@@ -141,10 +132,10 @@ AUGMENTATIONS = {
   "Contrast": _contrast,
   "Brightness": _brightness,
   "Sharpness": _sharpness,
-  "ShearX": _affine("ShearX", 0.3),
-  "ShearY": _affine("ShearY", 0.3),
-  "TranslateX": _affine("TranslateX", _TRANSLATE_PX),
-  "TranslateY": _affine("TranslateY", _TRANSLATE_PX),
+  "ShearX": _affine(0, 1, 0.3),
+  "ShearY": _affine(1, 0, 0.3),
+  "TranslateX": _affine(0, 2, _TRANSLATE_PX),
+  "TranslateY": _affine(1, 2, _TRANSLATE_PX),
   "Cutout": _cutout,
   "SolarizeAdd": lambda x, level, _: pixels.solarize_add(x, int(level * 110)),
 }

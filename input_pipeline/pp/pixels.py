@@ -13,22 +13,12 @@ import numpy.typing as npt
 
 LEVELS = np.arange(256)
 
-Matrix = tuple[tuple[float, float, float], tuple[float, float, float]]
-# Where an output's (x, y) lies in the input, by RandAugment's names.
-AFFINE: dict[str, Callable[[float], Matrix]] = {
-  "ShearX": lambda slope: ((1, slope, 0), (0, 1, 0)),
-  "ShearY": lambda slope: ((1, 0, 0), (slope, 1, 0)),
-  "TranslateX": lambda shift_px: ((1, 0, shift_px), (0, 1, 0)),
-  "TranslateY": lambda shift_px: ((1, 0, 0), (0, 1, shift_px)),
-}
 
-
-def rotation(degrees: float, x: float, y: float) -> Matrix:
-  """Returns the matrix that rotates counterclockwise about the point (x, y)."""
+def rotation(degrees: float, x: float, y: float) -> np.ndarray:
+  """Returns the (2, 3) matrix that rotates counterclockwise about (x, y)."""
   cos, sin = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
-  return (
-    (cos, -sin, x - cos * x + sin * y),
-    (sin, cos, y - sin * x - cos * y),
+  return np.array(
+    [[cos, -sin, x - cos * x + sin * y], [sin, cos, y - sin * x - cos * y]]
   )
 
 
@@ -56,9 +46,7 @@ def linear(
 ) -> Callable[[npt.ArrayLike], np.ndarray]:
   """Returns a function: value * scale + offset, in float32.
 
-  Args:
-    scale: one number, or one per entry of the value's last axis.
-    offset: likewise.
+  Both are one number, or one per entry of the value's last axis.
   """
   factors = [np.asarray(x, np.float32) for x in (scale, offset)]
   channels = np.broadcast(*factors).size
@@ -109,19 +97,15 @@ def grey(image: np.ndarray) -> np.ndarray:
 
 def equalize(image: np.ndarray) -> np.ndarray:
   """Flattens every channel's histogram, as Pillow does."""
-  tables = []
+  tables = np.tile(LEVELS[:, None], 3)
   for channel in range(3):
     counts = cv2.calcHist([image], [channel], None, [256], [0, 256])
     counts = counts[:, 0].astype(np.int64)
     last = counts[counts.nonzero()[0][-1]]
-    step = (counts.sum() - last) // 255
-    if step:
+    if step := (counts.sum() - last) // 255:
       below = np.cumsum(counts) - counts
-      table = np.minimum((below + step // 2) // step, 255)
-    else:
-      table = LEVELS
-    tables.append(table)
-  return lookup(image, np.stack(tables, -1))
+      tables[:, channel] = np.minimum((below + step // 2) // step, 255)
+  return lookup(image, tables)
 
 
 def autocontrast(image: np.ndarray, dtype: type = np.float64) -> np.ndarray:
@@ -132,10 +116,8 @@ def autocontrast(image: np.ndarray, dtype: type = np.float64) -> np.ndarray:
   low, high = (level.astype(dtype) for level in channel_range(image))
   spread = high > low
   scale = dtype(255) / np.where(spread, high - low, dtype(1))
-  table = LEVELS[:, None].astype(dtype) * scale - low * scale
-  return lookup(
-    image, np.where(spread, np.clip(table, 0, 255), LEVELS[:, None])
-  )
+  table = np.clip(LEVELS[:, None].astype(dtype) * scale - low * scale, 0, 255)
+  return lookup(image, np.where(spread, table, LEVELS[:, None]))
 
 
 def solarize(image: np.ndarray, threshold: int) -> np.ndarray:
