@@ -103,14 +103,13 @@ def random_erasing(
 
 def adjust_brightness(image: np.ndarray, factor: float) -> np.ndarray:
   """Blends with black."""
-  return pixels.lookup(image, pixels.blend(0, pixels.LEVELS, factor))
+  return pixels.fade(image, 0, factor)
 
 
 def adjust_contrast(image: np.ndarray, factor: float) -> np.ndarray:
   """Blends with the mean level of the image in grey."""
   luma = cv2.cvtColor(image, cv2.COLOR_RGB2GRAY)
-  mean = int(cv2.mean(luma)[0] + 0.5)
-  return pixels.lookup(image, pixels.blend(mean, pixels.LEVELS, factor))
+  return pixels.fade(image, int(cv2.mean(luma)[0] + 0.5), factor)
 
 
 def adjust_saturation(image: np.ndarray, factor: float) -> np.ndarray:
@@ -123,10 +122,3 @@ def blur(image: np.ndarray, sigma_px: float) -> np.ndarray:
   return cv2.GaussianBlur(
     image, (0, 0), sigma_px, borderType=cv2.BORDER_REPLICATE
   )
-
-
-OPS = {
-  "color_jitter": color_jitter,
-  "random_erasing": random_erasing,
-  "three_augment": three_augment,
-}

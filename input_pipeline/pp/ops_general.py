@@ -183,16 +183,3 @@ def pad_to_shape(
 def squeeze_last_dim():
   """Removes the last axis, which must be of size 1."""
   return lambda value: np.squeeze(value, axis=-1)
-
-
-OPS = {
-  "choice": choice,
-  "copy": copy,
-  "drop": drop,
-  "flatten": flatten,
-  "keep": keep,
-  "onehot": onehot,
-  "pad_to_shape": pad_to_shape,
-  "squeeze_last_dim": squeeze_last_dim,
-  "value_range": value_range,
-}

@@ -56,11 +56,7 @@ def _color(image, level, _):
 
 def _contrast(image, level, _):
   mean = min(image.shape[0] * image.shape[1] // 256, 255)
-  return pixels.lookup(image, pixels.blend(mean, pixels.LEVELS, _factor(level)))
-
-
-def _brightness(image, level, _):
-  return pixels.lookup(image, pixels.blend(0, pixels.LEVELS, _factor(level)))
+  return pixels.fade(image, mean, _factor(level))
 
 
 def _sharpness(image, level, _):
@@ -95,17 +91,6 @@ def _rotate(image, level, rng):
   return _warp(image, pixels.rotation(degrees, (cols - 1) / 2, (rows - 1) / 2))
 
 
-def _affine(row, col, amount):
-  """Returns the op that draws its sign of ±amount * level in the matrix."""
-
-  def augment(image, level, rng):
-    matrix = np.eye(2, 3)
-    matrix[row, col] = pixels.random_sign(level * amount, rng)
-    return _warp(image, matrix)
-
-  return augment
-
-
 def _cutout(image, level, rng):
   """Fills a square around a random pixel, cut at the border."""
   half_px = int(level * _CUTOUT_PX)
@@ -130,14 +115,12 @@ AUGMENTATIONS = {
   "Solarize": lambda x, level, _: pixels.solarize(x, int(level * 256)),
   "Color": _color,
   "Contrast": _contrast,
-  "Brightness": _brightness,
+  "Brightness": lambda x, level, _: pixels.fade(x, 0, _factor(level)),
   "Sharpness": _sharpness,
-  "ShearX": _affine(0, 1, 0.3),
-  "ShearY": _affine(1, 0, 0.3),
-  "TranslateX": _affine(0, 2, _TRANSLATE_PX),
-  "TranslateY": _affine(1, 2, _TRANSLATE_PX),
+  "ShearX": pixels.affine(_warp, 0, 1, 0.3),
+  "ShearY": pixels.affine(_warp, 1, 0, 0.3),
+  "TranslateX": pixels.affine(_warp, 0, 2, _TRANSLATE_PX),
+  "TranslateY": pixels.affine(_warp, 1, 2, _TRANSLATE_PX),
   "Cutout": _cutout,
   "SolarizeAdd": lambda x, level, _: pixels.solarize_add(x, int(level * 110)),
 }
-
-OPS = {"randaug": randaug}

@@ -101,21 +101,6 @@ def _rotate(image, level, rng, fill):
   return _warp(image, pixels.rotation(degrees, cols / 2, rows / 2), fill)
 
 
-def _affine(row, col, amount):
-  """Returns the op that draws its sign of ±amount * level in the matrix.
-
-  The last column is in shares of the image's size.
-  """
-
-  def augment(image, level, rng, fill):
-    size = image.shape[1 - row] if col == 2 else 1
-    matrix = np.eye(2, 3)
-    matrix[row, col] = pixels.random_sign(level * amount, rng) * size
-    return _warp(image, matrix, fill)
-
-  return augment
-
-
 # Functions of (image, level, generator, fill); `level` is magnitude / 10.
 AUGMENTATIONS = {
   "AutoContrast": lambda x, *_: pixels.autocontrast(x),
@@ -130,10 +115,8 @@ AUGMENTATIONS = {
   "Contrast": _enhancer(ops_deit.adjust_contrast),
   "Brightness": _enhancer(ops_deit.adjust_brightness),
   "Sharpness": _enhancer(_sharpen),
-  "ShearX": _affine(0, 1, 0.3),
-  "ShearY": _affine(1, 0, 0.3),
-  "TranslateX": _affine(0, 2, 0.45),
-  "TranslateY": _affine(1, 2, 0.45),
+  "ShearX": pixels.affine(_warp, 0, 1, 0.3),
+  "ShearY": pixels.affine(_warp, 1, 0, 0.3),
+  "TranslateX": pixels.affine(_warp, 0, 2, 0.45, relative=True),
+  "TranslateY": pixels.affine(_warp, 1, 2, 0.45, relative=True),
 }
-
-OPS = {"rand_augment": rand_augment}

@@ -71,11 +71,3 @@ def _label(function):
 def _class(value, bounds):
   """Returns the number of bounds below `value`, less one."""
   return int(np.searchsorted(np.float32(bounds), np.float32(value))) - 1
-
-
-OPS = {
-  "bin_label": bin_label,
-  "clevr_count": clevr_count,
-  "clevr_distance": clevr_distance,
-  "kitti_distance": kitti_distance,
-}

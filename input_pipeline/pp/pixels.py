@@ -22,6 +22,29 @@ def rotation(degrees: float, x: float, y: float) -> np.ndarray:
   )
 
 
+def affine(
+  warp: Callable, row: int, col: int, amount: float, relative: bool = False
+) -> Callable[..., np.ndarray]:
+  """Returns a function of (image, level, generator, …) that shears or shifts.
+
+  Args:
+    warp: function of (image, matrix, …); the matrix is the identity but for
+      amount * level, of random sign, at (row, col).
+    row: 0 for x, 1 for y.
+    col: 0 or 1 for a slope, 2 for a shift.
+    amount: at level 1.
+    relative: whether it is a share of the image's size instead of pixels.
+  """
+
+  def augment(image, level, rng, *args):
+    matrix = np.eye(2, 3)
+    size = image.shape[1 - row] if relative else 1
+    matrix[row, col] = random_sign(level * amount, rng) * size
+    return warp(image, matrix, *args)
+
+  return augment
+
+
 def random_sign(value: float, rng: np.random.Generator) -> float:
   """Returns `value` or its negative, equally likely."""
   return value if rng.random() < 0.5 else -value
@@ -83,10 +106,9 @@ def blend(low, high, factor: float) -> np.ndarray:
   return np.clip(result, 0, 255, out=result).astype(np.uint8)
 
 
-def channel_range(image: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  """Returns the lowest and the highest level of every channel, (3,) each."""
-  # NumPy is fast along the first axis, and slow along one of three.
-  return tuple(reduce(reduce(image, 0), 0) for reduce in (np.amin, np.amax))
+def fade(image: np.ndarray, level: int, factor: float) -> np.ndarray:
+  """Blends with an image that has one level everywhere."""
+  return lookup(image, blend(level, LEVELS, factor))
 
 
 def grey(image: np.ndarray) -> np.ndarray:
@@ -113,7 +135,8 @@ def autocontrast(image: np.ndarray, dtype: type = np.float64) -> np.ndarray:
 
   Pillow computes in float64, the TPU code in float32: they round differently.
   """
-  low, high = (level.astype(dtype) for level in channel_range(image))
+  # NumPy is fast along the first axis, and slow along one of three.
+  low, high = (f(f(image, 0), 0).astype(dtype) for f in (np.amin, np.amax))
   spread = high > low
   scale = dtype(255) / np.where(spread, high - low, dtype(1))
   table = np.clip(LEVELS[:, None].astype(dtype) * scale - low * scale, 0, 255)
