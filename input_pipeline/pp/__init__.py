@@ -30,12 +30,37 @@ from input_pipeline.pp import (
 )
 
 OPS = {
-  **ops_general.OPS,
-  **ops_image.OPS,
-  **ops_randaug.OPS,
-  **ops_deit.OPS,
-  **ops_timm.OPS,
-  **ops_vtab.OPS,
+  factory.__name__: factory
+  for factory in (
+    ops_general.choice,
+    ops_general.copy,
+    ops_general.drop,
+    ops_general.flatten,
+    ops_general.keep,
+    ops_general.onehot,
+    ops_general.pad_to_shape,
+    ops_general.squeeze_last_dim,
+    ops_general.value_range,
+    ops_image.central_crop,
+    ops_image.decode,
+    ops_image.decode_jpeg_and_inception_crop,
+    ops_image.flip_lr,
+    ops_image.inception_crop,
+    ops_image.random_crop,
+    ops_image.resize,
+    ops_image.resize_long,
+    ops_image.resize_small,
+    ops_image.vgg_value_range,
+    ops_randaug.randaug,
+    ops_deit.color_jitter,
+    ops_deit.random_erasing,
+    ops_deit.three_augment,
+    ops_timm.rand_augment,
+    ops_vtab.bin_label,
+    ops_vtab.clevr_count,
+    ops_vtab.clevr_distance,
+    ops_vtab.kitti_distance,
+  )
 }
 # big_vision's modules, whose ops are always there.
 _BUILT_IN = ("archive.randaug", "ops_general", "ops_image", "ops_text")

@@ -24,27 +24,18 @@ def color_jitter(
   Each factor is uniform in [max(0, 1 - x), 1 + x]; 1 is the image as it is, 0
   black, the mean grey, or the image in grey. The image is uint8.
   """
-  if min(brightness, contrast, saturation) < 0:
-    raise ValueError(
-      "the strengths must not be negative, got "
-      f"{(brightness, contrast, saturation)}."
-    )
-  enhancers = [
-    (enhance, strength)
-    for enhance, strength in (
-      (adjust_brightness, brightness),
-      (adjust_contrast, contrast),
-      (adjust_saturation, saturation),
-    )
-    if strength
-  ]
+  strengths = {
+    adjust_brightness: brightness,
+    adjust_contrast: contrast,
+    adjust_saturation: saturation,
+  }
+  enhancers = [(fn, strength) for fn, strength in strengths.items() if strength]
 
   def apply(image, rng):
     pixels.check(image, "color_jitter")
     for k in rng.permutation(len(enhancers)):
       enhance, strength = enhancers[k]
-      factor = rng.uniform(max(0, 1 - strength), 1 + strength)
-      image = enhance(image, factor)
+      image = enhance(image, rng.uniform(max(0, 1 - strength), 1 + strength))
     return image
 
   return apply
@@ -76,20 +67,13 @@ def random_erasing(
 ):
   """Replaces, with probability `p`, a random box by normal noise.
 
-  Args:
-    p: probability.
-    area_min: smallest area, percent of the image's.
-    area_max: largest area, percent.
-
-  The box's height / width is log-uniform in [0.3, 1 / 0.3]; after ten attempts
-  that do not fit, nothing is erased. Noise has mean 0 and deviation 1: the op's
-  place is after vgg_value_range, or value_range.
+  Areas are in percent of the image's. The box's height / width is log-uniform
+  in [0.3, 1 / 0.3]; after ten attempts that do not fit, nothing is erased. The
+  noise has mean 0 and deviation 1: the op belongs after vgg_value_range, or
+  value_range.
   """
-  if not 0 <= p <= 1 or not 0 < area_min <= area_max <= 100:
-    raise ValueError(
-      "expected p in [0, 1] and 0 < area_min <= area_max <= 100 percent, got "
-      f"{p!r}, {area_min!r} and {area_max!r}."
-    )
+  if not 0 <= p <= 1:
+    raise ValueError(f"p is a probability, in [0, 1]: got {p!r}.")
 
   def apply(image, rng):
     if image.dtype != np.float32:
@@ -119,14 +103,13 @@ def random_erasing(
 
 def adjust_brightness(image: np.ndarray, factor: float) -> np.ndarray:
   """Blends with black."""
-  return pixels.lookup(image, pixels.blend(0, pixels.LEVELS, factor))
+  return pixels.fade(image, 0, factor)
 
 
 def adjust_contrast(image: np.ndarray, factor: float) -> np.ndarray:
   """Blends with the mean level of the image in grey."""
   luma = cv2.cvtColor(image, cv2.COLOR_RGB2GRAY)
-  mean = int(cv2.mean(luma)[0] + 0.5)
-  return pixels.lookup(image, pixels.blend(mean, pixels.LEVELS, factor))
+  return pixels.fade(image, int(cv2.mean(luma)[0] + 0.5), factor)
 
 
 def adjust_saturation(image: np.ndarray, factor: float) -> np.ndarray:
@@ -139,10 +122,3 @@ def blur(image: np.ndarray, sigma_px: float) -> np.ndarray:
   return cv2.GaussianBlur(
     image, (0, 0), sigma_px, borderType=cv2.BORDER_REPLICATE
   )
-
-
-OPS = {
-  "color_jitter": color_jitter,
-  "random_erasing": random_erasing,
-  "three_augment": three_augment,
-}

@@ -117,13 +117,8 @@ def test_random_erasing():
 
 
 def test_errors():
-  for spec, message in (
-    ("color_jitter(-1)", "must not be negative"),
-    ("random_erasing(2)", r"p in \[0, 1\].*got 2"),
-    ("random_erasing(area_min=0)", "0 < area_min"),
-  ):
-    with pytest.raises(ValueError, match=message):
-      pp.make(spec)
+  with pytest.raises(ValueError, match=r"in \[0, 1\]: got 2"):
+    pp.make("random_erasing(2)")
   with pytest.raises(ValueError, match="place random_erasing after"):
     _apply("random_erasing", _image())
   for name in ("color_jitter", "three_augment"):

@@ -281,17 +281,3 @@ def vgg_value_range(
   """Subtracts `mean` and divides by `std`, per channel, as float32."""
   scale = 1 / np.asarray(std, np.float64)
   return pixels.linear(scale, -np.asarray(mean) * scale)
-
-
-OPS = {
-  "central_crop": central_crop,
-  "decode": decode,
-  "decode_jpeg_and_inception_crop": decode_jpeg_and_inception_crop,
-  "flip_lr": flip_lr,
-  "inception_crop": inception_crop,
-  "random_crop": random_crop,
-  "resize": resize,
-  "resize_long": resize_long,
-  "resize_small": resize_small,
-  "vgg_value_range": vgg_value_range,
-}

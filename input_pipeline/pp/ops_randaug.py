@@ -29,11 +29,6 @@ def randaug(num_layers: int = 2, magnitude: float = 10):
 
   The image is uint8 of shape (rows, cols, 3).
   """
-  if num_layers < 0 or magnitude < 0:
-    raise ValueError(
-      f"num_layers and magnitude must not be negative, got {num_layers!r} and "
-      f"{magnitude!r}."
-    )
   augmentations = list(AUGMENTATIONS.values())
 
   def apply(image, rng):
@@ -61,11 +56,7 @@ def _color(image, level, _):
 
 def _contrast(image, level, _):
   mean = min(image.shape[0] * image.shape[1] // 256, 255)
-  return pixels.lookup(image, pixels.blend(mean, pixels.LEVELS, _factor(level)))
-
-
-def _brightness(image, level, _):
-  return pixels.lookup(image, pixels.blend(0, pixels.LEVELS, _factor(level)))
+  return pixels.fade(image, mean, _factor(level))
 
 
 def _sharpness(image, level, _):
@@ -90,14 +81,8 @@ def _warp(image, matrix):
     # To the nearest, halves away from zero.
     source = np.copysign(np.floor(np.abs(source) + 0.5), source)
     nearest[..., axis] = np.clip(source, -1, 2**15 - 1)
-  return cv2.remap(
-    image,
-    nearest,
-    None,
-    cv2.INTER_NEAREST,
-    borderMode=cv2.BORDER_CONSTANT,
-    borderValue=(_FILL,) * 3,
-  )
+  fill = {"borderMode": cv2.BORDER_CONSTANT, "borderValue": (_FILL,) * 3}
+  return cv2.remap(image, nearest, None, cv2.INTER_NEAREST, **fill)
 
 
 def _rotate(image, level, rng):
@@ -106,24 +91,15 @@ def _rotate(image, level, rng):
   return _warp(image, pixels.rotation(degrees, (cols - 1) / 2, (rows - 1) / 2))
 
 
-def _affine(name, amount):
-  """Returns the op that shears or shifts by up to `amount` at magnitude 10."""
-  matrix = pixels.AFFINE[name]
-
-  def augment(image, level, rng):
-    return _warp(image, matrix(pixels.random_sign(level * amount, rng)))
-
-  return augment
-
-
 def _cutout(image, level, rng):
   """Fills a square around a random pixel, cut at the border."""
   half_px = int(level * _CUTOUT_PX)
-  row, col = (int(rng.integers(n)) for n in image.shape[:2])
+  rows, cols = (
+    slice(max(centre - half_px, 0), centre + half_px)
+    for centre in (int(rng.integers(n)) for n in image.shape[:2])
+  )
   result = image.copy()
-  result[
-    max(row - half_px, 0) : row + half_px, max(col - half_px, 0) : col + half_px
-  ] = _FILL
+  result[rows, cols] = _FILL
   return result
 
 
@@ -139,14 +115,12 @@ AUGMENTATIONS = {
   "Solarize": lambda x, level, _: pixels.solarize(x, int(level * 256)),
   "Color": _color,
   "Contrast": _contrast,
-  "Brightness": _brightness,
+  "Brightness": lambda x, level, _: pixels.fade(x, 0, _factor(level)),
   "Sharpness": _sharpness,
-  "ShearX": _affine("ShearX", 0.3),
-  "ShearY": _affine("ShearY", 0.3),
-  "TranslateX": _affine("TranslateX", _TRANSLATE_PX),
-  "TranslateY": _affine("TranslateY", _TRANSLATE_PX),
+  "ShearX": pixels.affine(_warp, 0, 1, 0.3),
+  "ShearY": pixels.affine(_warp, 1, 0, 0.3),
+  "TranslateX": pixels.affine(_warp, 0, 2, _TRANSLATE_PX),
+  "TranslateY": pixels.affine(_warp, 1, 2, _TRANSLATE_PX),
   "Cutout": _cutout,
   "SolarizeAdd": lambda x, level, _: pixels.solarize_add(x, int(level * 110)),
 }
-
-OPS = {"randaug": randaug}

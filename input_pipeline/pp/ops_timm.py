@@ -13,10 +13,7 @@ import re
 import cv2
 import numpy as np
 
-from dpn import errors
 from input_pipeline.pp import op, ops_deit, pixels
-
-_PARTS = ("m", "mstd", "n", "p", "inc")
 
 
 @op.on_key_random
@@ -53,33 +50,25 @@ def rand_augment(
 def _parse(spec):
   """Returns the numbers of a spec by name."""
   head, *parts = spec.split("-")
-  values = {"mstd": 0.0, "n": 2.0, "p": 0.5}
-  for part in parts:
-    match = re.fullmatch(r"([a-z]+)(\d+(?:\.\d+)?)", part)
-    if not match or match[1] not in _PARTS:
-      raise ValueError(
-        f"In {spec!r}: " + errors.unknown("part of the recipe", part, _PARTS)
-      )
-    values[match[1]] = float(match[2])
-  if head != "rand" or values.get("inc") != 1 or "m" not in values:
+  number = re.compile(r"(m|mstd|n|p|inc)(\d+(?:\.\d+)?)")
+  matches = [number.fullmatch(part) for part in parts]
+  values = {"m": -1, "mstd": 0.0, "n": 2.0, "p": 0.5, "inc": 0}
+  if head == "rand" and all(matches):
+    values |= {match[1]: float(match[2]) for match in matches}
+  in_range = 0 <= values["m"] <= 10 and values["p"] <= 1
+  if not in_range or values["n"] % 1 or values["inc"] != 1:
     raise ValueError(
-      f"expected a recipe like 'rand-m9-mstd0.5-inc1' (rand, m and inc1 must "
-      f"be there), got {spec!r}."
-    )
-  if values["m"] > 10 or values["p"] > 1 or values["n"] % 1:
-    raise ValueError(
-      f"expected m up to 10, p up to 1 and a whole n, got {spec!r}."
+      "expected a recipe like 'rand-m9-mstd0.5-inc1' (m up to 10 and inc1 must "
+      f"be there; mstd, a whole n and p up to 1 may be), got {spec!r}."
     )
   return values
 
 
 def _enhancer(enhance):
   """Returns the op that enhances by a random factor around 1."""
-
-  def augment(image, level, rng, _):
-    return enhance(image, max(0.1, 1 + pixels.random_sign(level * 0.9, rng)))
-
-  return augment
+  return lambda image, level, rng, _: enhance(
+    image, max(0.1, 1 + pixels.random_sign(level * 0.9, rng))
+  )
 
 
 def _sharpen(image, factor):
@@ -95,11 +84,10 @@ def _warp(image, matrix, fill):
 
   Points are in pixels from the top left corner: pixel centres lie at halves.
   """
-  inverse = np.array(matrix, np.float64)
-  inverse[:, 2] += inverse[:, :2] @ [0.5, 0.5] - 0.5  # From centres to centres.
+  matrix[:, 2] += matrix[:, :2] @ [0.5, 0.5] - 0.5  # From centres to centres.
   return cv2.warpAffine(
     image,
-    inverse,
+    matrix,
     image.shape[1::-1],
     flags=cv2.INTER_CUBIC | cv2.WARP_INVERSE_MAP,
     borderMode=cv2.BORDER_CONSTANT,
@@ -111,18 +99,6 @@ def _rotate(image, level, rng, fill):
   degrees = pixels.random_sign(level * 30, rng)
   rows, cols = image.shape[:2]
   return _warp(image, pixels.rotation(degrees, cols / 2, rows / 2), fill)
-
-
-def _affine(name, amount, axis=None):
-  """Returns the op that shears, or shifts by a share of the size of an axis."""
-  matrix = pixels.AFFINE[name]
-
-  def augment(image, level, rng, fill):
-    size = 1 if axis is None else image.shape[axis]
-    value = pixels.random_sign(level * amount, rng) * size
-    return _warp(image, matrix(value), fill)
-
-  return augment
 
 
 # Functions of (image, level, generator, fill); `level` is magnitude / 10.
@@ -139,10 +115,8 @@ AUGMENTATIONS = {
   "Contrast": _enhancer(ops_deit.adjust_contrast),
   "Brightness": _enhancer(ops_deit.adjust_brightness),
   "Sharpness": _enhancer(_sharpen),
-  "ShearX": _affine("ShearX", 0.3),
-  "ShearY": _affine("ShearY", 0.3),
-  "TranslateX": _affine("TranslateX", 0.45, axis=1),
-  "TranslateY": _affine("TranslateY", 0.45, axis=0),
+  "ShearX": pixels.affine(_warp, 0, 1, 0.3),
+  "ShearY": pixels.affine(_warp, 1, 0, 0.3),
+  "TranslateX": pixels.affine(_warp, 0, 2, 0.45, relative=True),
+  "TranslateY": pixels.affine(_warp, 1, 2, 0.45, relative=True),
 }
-
-OPS = {"rand_augment": rand_augment}

@@ -166,14 +166,9 @@ def test_magnitude_spreads_as_asked(monkeypatch):
 
 
 @pytest.mark.parametrize(
-  ("spec", "message"),
-  [
-    ("rand-m9-mst0.5-inc1", "Unknown part of the recipe 'mst0.5'"),
-    ("rand-m9", "must be there"),
-    ("augmix-m9-inc1", "must be there"),
-    ("rand-m11-inc1", "m up to 10"),
-  ],
+  "spec",
+  ["rand-m9-mst0.5-inc1", "rand-m9", "augmix-m9-inc1", "rand-m11-inc1"],
 )
-def test_errors(spec, message):
-  with pytest.raises(ValueError, match=message):
+def test_errors(spec):
+  with pytest.raises(ValueError, match=rf"m up to 10.*got '{spec}'"):
     pp.make(f"rand_augment({spec!r})")
