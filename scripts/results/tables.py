@@ -1,6 +1,5 @@
 """Lays results out as the paper's tables, beside what the paper reports."""
 
-import collections
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
@@ -164,7 +163,7 @@ def _notes(name, arms, count):
       "as the paper's for dpn and base is from Table 1 (left)."
     )
   if not arms:
-    return [*notes, f"None of the {count} runs given belongs into this table."]
+    notes.append(f"None of the {count} runs given belongs into this table.")
   metrics = sorted({arm.metric for arm in arms.values() if arm.metric})
   if metrics:
     notes.append(
@@ -175,7 +174,6 @@ def _notes(name, arms, count):
   still = [path for arm in arms.values() for path in arm.open]
   if still:
     notes.append(f"Incomplete, left out of the means: {', '.join(still)}.")
-  notes += _seeds(table_specs.SPECS[name].reference or runs.BASE, arms)
   copies = [path for arm in arms.values() for path in arm.copies]
   if copies:
     notes.append(
@@ -183,20 +181,6 @@ def _notes(name, arms, count):
       f"{', '.join(copies)}."
     )
   return notes
-
-
-def _seeds(reference, arms):
-  """Returns a note on arms that have other seeds than their reference."""
-  seeds = {place: ", ".join(map(str, arm.seeds)) for place, arm in arms.items()}
-  different = collections.defaultdict(list)
-  for (row, arm), ours in seeds.items():
-    theirs = seeds.get((row, reference))
-    if ours and theirs and ours != theirs:
-      different[" ".join(row), theirs, ours].append(arm)
-  return [
-    f"{row}: {reference} has the seeds {theirs}; {', '.join(names)} {ours}."
-    for (row, theirs, ours), names in different.items()
-  ]
 
 
 def condensed(table: Table) -> Table:
