@@ -21,7 +21,6 @@ from dpn import errors, registry
 from input_pipeline.pp import (
   lazy_image,
   op,
-  ops_deit,
   ops_general,
   ops_image,
   ops_randaug,
@@ -52,9 +51,9 @@ OPS = {
     ops_image.resize_small,
     ops_image.vgg_value_range,
     ops_randaug.randaug,
-    ops_deit.color_jitter,
-    ops_deit.random_erasing,
-    ops_deit.three_augment,
+    ops_timm.color_jitter,
+    ops_timm.random_erasing,
+    ops_timm.three_augment,
     ops_timm.rand_augment,
     ops_vtab.bin_label,
     ops_vtab.clevr_count,
@@ -73,12 +72,9 @@ _OP = re.compile(r"""[^\s|](?:'[^']*'|"[^"]*"|[^|])*""")
 def add_modules(modules: Sequence[str]):
   """Makes the ops of `config.pp_modules` known to every string from now on.
 
-  Args:
-    modules: importable names; each has a table `OPS` of factories by name.
-
   Raises:
-    ValueError: there is no such module, it has no `OPS`, or an op of that name
-      is there already.
+    ValueError: there is no such module, it has no table `OPS` of factories by
+      name, or an op of that name is there already.
   """
   for module in modules:
     if module in _BUILT_IN or module in _added:
@@ -145,9 +141,6 @@ class Preprocess:
 
   def __reduce__(self):
     return make, (self.spec, tuple(_added))
-
-  def __repr__(self):
-    return f"pp.make({self.spec!r})"
 
 
 def _materialize(example, _):

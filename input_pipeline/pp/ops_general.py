@@ -113,13 +113,9 @@ def choice(
 ):
   """Chooses random entries of an array, the same ones for every key.
 
-  Args:
-    n: how many, without repetition and in their order; "single" chooses one and
-      drops its axis.
-    key: a key, or several, to read and to write.
-    fewer_ok: whether an array of less than `n` entries is taken whole.
-    inkey: where to read, if that differs.
-    outkey: where to write.
+  `n` entries without repetition and in their order, or all of fewer if
+  `fewer_ok`; "single" chooses one and drops its axis. `key` is a key, or
+  several, to read and to write, unless `inkey` and `outkey` are given.
   """
   inkeys, outkeys = (
     [keys] if isinstance(keys, str) else list(keys or ())

@@ -25,10 +25,7 @@ _TRANSLATE_PX = 100
 
 @op.on_key_random
 def randaug(num_layers: int = 2, magnitude: float = 10):
-  """Applies `num_layers` random ops of `magnitude` (0 to 30, usually).
-
-  The image is uint8 of shape (rows, cols, 3).
-  """
+  """Applies `num_layers` random ops of `magnitude` (0 to 30, usually)."""
   augmentations = list(AUGMENTATIONS.values())
 
   def apply(image, rng):
@@ -59,17 +56,6 @@ def _contrast(image, level, _):
   return pixels.fade(image, mean, _factor(level))
 
 
-def _sharpness(image, level, _):
-  """Blends with a smoothed image; the outermost pixels stay."""
-  kernel = np.array([[1, 1, 1], [1, 5, 1], [1, 1, 1]], np.float32)
-  smooth = cv2.filter2D(image, cv2.CV_32F, kernel)
-  smooth = ((smooth + np.float32(0.5)) / 13).astype(np.uint8)  # sum // 13
-  result = image.copy()
-  inner = (slice(1, -1), slice(1, -1))
-  result[inner] = pixels.blend(smooth[inner], image[inner], _factor(level))
-  return result
-
-
 def _warp(image, matrix):
   """Returns the image whose pixel (x, y) is the input's at matrix (x, y, 1)."""
   rows, cols = image.shape[:2]
@@ -83,12 +69,6 @@ def _warp(image, matrix):
     nearest[..., axis] = np.clip(source, -1, 2**15 - 1)
   fill = {"borderMode": cv2.BORDER_CONSTANT, "borderValue": (_FILL,) * 3}
   return cv2.remap(image, nearest, None, cv2.INTER_NEAREST, **fill)
-
-
-def _rotate(image, level, rng):
-  degrees = pixels.random_sign(level * 30, rng)
-  rows, cols = image.shape[:2]
-  return _warp(image, pixels.rotation(degrees, (cols - 1) / 2, (rows - 1) / 2))
 
 
 def _cutout(image, level, rng):
@@ -108,7 +88,7 @@ AUGMENTATIONS = {
   "AutoContrast": lambda x, *_: pixels.autocontrast(x, np.float32),
   "Equalize": lambda x, *_: pixels.equalize(x),
   "Invert": lambda x, *_: 255 - x,
-  "Rotate": _rotate,
+  "Rotate": pixels.rotate(_warp, -0.5),
   "Posterize": lambda x, level, _: pixels.posterize(
     x, min(max(8 - int(level * 4), 0), 7)
   ),
@@ -116,7 +96,7 @@ AUGMENTATIONS = {
   "Color": _color,
   "Contrast": _contrast,
   "Brightness": lambda x, level, _: pixels.fade(x, 0, _factor(level)),
-  "Sharpness": _sharpness,
+  "Sharpness": lambda x, level, _: pixels.sharpen(x, _factor(level), 0.5),
   "ShearX": pixels.affine(_warp, 0, 1, 0.3),
   "ShearY": pixels.affine(_warp, 1, 0, 0.3),
   "TranslateX": pixels.affine(_warp, 0, 2, _TRANSLATE_PX),

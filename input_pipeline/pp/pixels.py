@@ -14,26 +14,34 @@ import numpy.typing as npt
 LEVELS = np.arange(256)
 
 
-def rotation(degrees: float, x: float, y: float) -> np.ndarray:
-  """Returns the (2, 3) matrix that rotates counterclockwise about (x, y)."""
-  cos, sin = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
-  return np.array(
-    [[cos, -sin, x - cos * x + sin * y], [sin, cos, y - sin * x - cos * y]]
-  )
+def rotate(warp: Callable, corner_px: float) -> Callable[..., np.ndarray]:
+  """Returns a function of (image, level, generator, …) that rotates by ±30°.
+
+  That is at level 1; the centre is the image's, counted from a top left corner
+  at `corner_px`. `warp` is a function of (image, matrix, …) whose output at (x,
+  y) is the input at matrix (x, y, 1).
+  """
+
+  def augment(image, level, rng, *args):
+    angle = math.radians(random_sign(level * 30, rng))
+    cos, sin = math.cos(angle), math.sin(angle)
+    y, x = (size / 2 + corner_px for size in image.shape[:2])
+    matrix = [
+      [cos, -sin, x - cos * x + sin * y],
+      [sin, cos, y - sin * x - cos * y],
+    ]
+    return warp(image, np.array(matrix), *args)
+
+  return augment
 
 
 def affine(
   warp: Callable, row: int, col: int, amount: float, relative: bool = False
 ) -> Callable[..., np.ndarray]:
-  """Returns a function of (image, level, generator, …) that shears or shifts.
+  """Returns what `rotate` does, for shearing (col 0 or 1) or shifting (2).
 
-  Args:
-    warp: function of (image, matrix, …); the matrix is the identity but for
-      amount * level, of random sign, at (row, col).
-    row: 0 for x, 1 for y.
-    col: 0 or 1 for a slope, 2 for a shift.
-    amount: at level 1.
-    relative: whether it is a share of the image's size instead of pixels.
+  The matrix is the identity but for ±amount * level at (row, col): in pixels,
+  or if `relative` a share of the image's size.
   """
 
   def augment(image, level, rng, *args):
@@ -109,6 +117,18 @@ def blend(low, high, factor: float) -> np.ndarray:
 def fade(image: np.ndarray, level: int, factor: float) -> np.ndarray:
   """Blends with an image that has one level everywhere."""
   return lookup(image, blend(level, LEVELS, factor))
+
+
+def sharpen(image: np.ndarray, factor: float, rounding: float) -> np.ndarray:
+  """Blends with a smoothed image, whose outermost pixels are the image's.
+
+  Its levels are sums / 13, rounded down after `rounding` is added to the sums.
+  """
+  kernel = np.array([[1, 1, 1], [1, 5, 1], [1, 1, 1]], np.float32)
+  sums = cv2.filter2D(image, cv2.CV_32F, kernel) + np.float32(rounding)
+  smooth = image.copy()
+  smooth[1:-1, 1:-1] = (sums[1:-1, 1:-1] / 13).astype(np.uint8)
+  return blend(smooth, image, factor)
 
 
 def grey(image: np.ndarray) -> np.ndarray:
