@@ -2,7 +2,6 @@
 
 import importlib.metadata
 import json
-import math
 import os
 import platform
 import statistics
@@ -12,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 import jax
 import tqdm
-from absl import logging
 from clu import parameter_overview
 
 from dpn import flops, metrics, timing
@@ -59,14 +57,9 @@ def start(run: build.Run, state: update.TrainState, source: str):
 
 
 def totals(rows: Sequence[Mapping[str, float]]) -> dict[str, float | None]:
-  """Returns what a run took as a whole.
+  """Returns what a run took as a whole, from the rows of timing.jsonl.
 
-  Args:
-    rows: of timing.jsonl.
-
-  Returns:
-    seconds, core_hours, and the medians images_per_sec and mfu, in [0, 1];
-    None where nothing is known.
+  images_per_sec and mfu, in [0, 1], are medians; None stands for unknown.
   """
 
   def median(name):
@@ -84,21 +77,15 @@ def totals(rows: Sequence[Mapping[str, float]]) -> dict[str, float | None]:
 class Progress:
   """How far and how fast a run is: a bar on terminals, lines elsewhere."""
 
-  def __init__(self, run: build.Run, workdir: str, step: int, phases):
-    """Starts.
-
-    Args:
-      run: as built.
-      workdir: its timing.jsonl says how many core hours went before.
-      step: the step that training resumes from.
-      phases: a `timing.PhaseTimer` of this process.
-    """
+  def __init__(
+    self, run: build.Run, workdir: str, step: int, phases: timing.PhaseTimer
+  ):
+    """Starts at `step`; adds to the core hours in the run's timing.jsonl."""
     self.phases = phases
     self._run, self._first_step = run, step
     self._steps = timing.StepTimer(run.batch_size)
     self._started = self._lap_time = time.monotonic()
     self._waited_secs = 0.0
-    self._shown = {}
     peak = flops.peak(jax.devices()[0])
     self._peak = peak and peak * jax.device_count()
     self._flops = peak and run.step.flops()
@@ -125,21 +112,13 @@ class Progress:
     Args:
       waited_secs: how long the steps have waited for data, so far.
     """
-    try:
-      self._shown = self._figures(waited_secs)
-    except Exception as e:  # whatever it is, it is not worth a run
-      logging.warning("The clock failed, the run goes on: %r", e)
-      self._shown = {}
-    return self._shown
-
-  def _figures(self, waited_secs):
     wait_secs = waited_secs - self._waited_secs
     self._waited_secs = waited_secs
     self.phases.add("input", wait_secs)
     now = time.monotonic()
     secs, self._lap_time = now - self._lap_time, now  # with evaluations
     self._core_hours += jax.device_count() * secs / 3600
-    row = self._steps.lap(wait_secs)
+    row = self._shown = self._steps.lap(wait_secs)
     if self._flops:
       steps_per_sec = row["images_per_sec"] / self._run.batch_size
       row["mfu"] = self._flops * steps_per_sec / self._peak
@@ -149,9 +128,8 @@ class Progress:
   def show(self, step: int, loss: float):
     """Shows the loss of a step, with the speed of the last lap."""
     speed = (
-      f"loss {loss:.4g}  "
-      f"{self._shown.get('images_per_sec', math.nan):.0f} img/s  "
-      f"waiting for data {self._shown.get('data_wait_percent', math.nan):.0f}%"
+      f"loss {loss:.4g}  {self._shown['images_per_sec']:.0f} img/s  "
+      f"waiting for data {self._shown['data_wait_percent']:.0f}%"
     )
     if not self._bar.disable:
       self._bar.set_postfix_str(speed, refresh=False)
@@ -202,9 +180,8 @@ class MetricsLog:
 
     Args:
       step: of the row.
-      part: numbers by name; or a function that returns them, for what should
-        be fetched from the device only when it is needed, so that the device
-        need not wait. It is called once.
+      part: numbers by name; or a function that returns them, called once, for
+        what is fetched late so that the device need not wait.
     """
     if step != self._step:
       self.flush()
@@ -212,11 +189,7 @@ class MetricsLog:
     self._parts.append(part)
 
   def fetch(self):
-    """Waits for the numbers of the current row.
-
-    Raises:
-      NonFiniteError: one of them is not finite.
-    """
+    """Waits for the numbers of the current row; they must be finite."""
     parts, self._parts = self._parts, []
     for part in parts:
       part = part() if callable(part) else part
@@ -224,7 +197,7 @@ class MetricsLog:
       self._row |= part
 
   def flush(self):
-    """Writes the current row to the disk; raises as `fetch` does."""
+    """Writes the current row, which must be finite, to the disk."""
     row = self.pop()
     if row:
       self.last_row = {"step": self._step, **row}
