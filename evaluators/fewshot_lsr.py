@@ -213,6 +213,6 @@ def _intermediate(out, layer):
     found = sorted(out) if isinstance(out, Mapping) else out.shape
     raise ValueError(
       f"representation_layer={layer!r} holds {found}; expected one array "
-      "(batch, width). Choose one after pooling; a group's members follow a slash."
+      "(batch, width). Choose one after pooling, a group's after a slash."
     )
   return out

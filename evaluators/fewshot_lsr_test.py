@@ -221,7 +221,7 @@ def test_evaluator_of_another_layer(data):
       "encoder/block00/tokens",
       r"holds \(8, 1, 6\); expected one array \(batch, width\). Choose one",
     ),
-    ("encoder", "'encoder' holds .'block00'.; .* members follow a slash"),
+    ("encoder", "'encoder' holds .'block00'.; .* a group's after a slash"),
   ],
 )
 def test_evaluator_names_what_layers_there_are(data, layer, message):

@@ -1,7 +1,9 @@
 """What a run writes down (MetricsLog) and what a person sees (Progress)."""
 
+import collections
 import importlib.metadata
 import json
+import math
 import os
 import platform
 import statistics
@@ -11,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import jax
 import tqdm
+from absl import logging
 from clu import parameter_overview
 
 from dpn import flops, metrics, timing
@@ -112,13 +115,21 @@ class Progress:
     Args:
       waited_secs: how long the steps have waited for data, so far.
     """
+    try:
+      self._shown = self._figures(waited_secs)
+    except Exception as e:  # whatever it is, it is not worth a run
+      logging.warning("The clock failed, the run goes on: %r", e)
+      self._shown = {}
+    return self._shown
+
+  def _figures(self, waited_secs):
     wait_secs = waited_secs - self._waited_secs
     self._waited_secs = waited_secs
     self.phases.add("input", wait_secs)
     now = time.monotonic()
     secs, self._lap_time = now - self._lap_time, now  # with evaluations
     self._core_hours += jax.device_count() * secs / 3600
-    row = self._shown = self._steps.lap(wait_secs)
+    row = self._steps.lap(wait_secs)
     if self._flops:
       steps_per_sec = row["images_per_sec"] / self._run.batch_size
       row["mfu"] = self._flops * steps_per_sec / self._peak
@@ -127,9 +138,10 @@ class Progress:
 
   def show(self, step: int, loss: float):
     """Shows the loss of a step, with the speed of the last lap."""
+    shown = collections.defaultdict(lambda: math.nan, self._shown)
     speed = (
-      f"loss {loss:.4g}  {self._shown['images_per_sec']:.0f} img/s  "
-      f"waiting for data {self._shown['data_wait_percent']:.0f}%"
+      f"loss {loss:.4g}  {shown['images_per_sec']:.0f} img/s  "
+      f"waiting for data {shown['data_wait_percent']:.0f}%"
     )
     if not self._bar.disable:
       self._bar.set_postfix_str(speed, refresh=False)

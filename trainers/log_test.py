@@ -133,6 +133,14 @@ def test_the_hours_of_earlier_processes_count(run, tmp_path):
   progress.close()
 
 
+def test_a_broken_clock_stops_nothing(progress, monkeypatch, caplog):
+  monkeypatch.setattr(timing.StepTimer, "lap", _broken)
+  with caplog.at_level("WARNING"):
+    assert progress.lap(0.0) == {}
+  assert "The clock failed, the run goes on" in caplog.text
+  progress.show(20, 1.0)
+
+
 def _evaluator(run):
   return evaluators_base.Scheduled(
     "val", types.SimpleNamespace(run=run), 1, "val/"
