@@ -32,8 +32,7 @@ class Evaluator(mean.Evaluator):
 
   def measure(self, variables, batch):
     logits, *_ = self.predict_fn(variables, batch)
-    if self.label_key not in batch:
-      raise ValueError(errors.unknown("label_key", self.label_key, batch))
+    errors.check_known("label_key", self.label_key, batch)
     labels = batch[self.label_key]
     top = jnp.argmax(logits, axis=-1)[:, None]  # (batch, 1)
     return {

@@ -6,6 +6,7 @@ of the predictions and less than 0.1 % of the accuracy.
 """
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 
 import jax
@@ -38,7 +39,6 @@ def choose_shots(
   Returns:
     (at most num_classes * shots,) indices, class by class.
   """
-  labels = np.asarray(labels)
   order = np.argsort(labels, kind="stable")
   bounds = np.searchsorted(labels[order], np.arange(num_classes + 1))
   classes = np.split(order, bounds)[1:-1]
@@ -62,9 +62,6 @@ def fit(
     y: (examples,) classes in [0, num_classes).
     num_classes: how many classes there are.
     l2_reg: weight of the penalty, positive.
-
-  Raises:
-    ValueError: shapes, classes or l2_reg are not as above.
   """
   x, y = _checked(x, y, num_classes)
   if not l2_reg > 0:
@@ -101,16 +98,7 @@ def fit_and_score(
 ) -> float:
   """Returns the accuracy, in [0, 1], of the probe fitted on the train set.
 
-  Args:
-    x_train: (train, width) features.
-    y_train: (train,) classes in [0, num_classes).
-    x_test: (test, width) features.
-    y_test: (test,) classes in [0, num_classes).
-    num_classes: how many classes there are.
-    l2_reg: weight of the squared weights, positive.
-
-  Raises:
-    ValueError: an argument is not as above.
+  See `fit` for the arguments' shapes.
   """
   x_test, y_test = _checked(x_test, y_test, num_classes)
   predict = fit(x_train, y_train, num_classes, l2_reg)
@@ -181,9 +169,8 @@ class Evaluator(base.Evaluator):
     }
 
   def check(self, variables):
-    for data in (d for pair in self._datasets.values() for d in pair):
-      if self.label_key not in data.spec:
-        raise ValueError(errors.unknown("label_key", self.label_key, data.spec))
+    for data in itertools.chain(*self._datasets.values()):
+      errors.check_known("label_key", self.label_key, data.spec)
       batch = {k: jax.ShapeDtypeStruct(*v) for k, v in data.spec.items()}
       del batch[self.label_key]
       jax.eval_shape(self._features, variables, batch)
@@ -198,11 +185,8 @@ class Evaluator(base.Evaluator):
         accuracies = []
         for seed in range(self.num_seeds):
           few = choose_shots(y, num_classes, shots, seed)
-          accuracies.append(
-            fit_and_score(
-              x[few], y[few], x_test, y_test, num_classes, self.l2_reg
-            )
-          )
+          args = (x[few], y[few], x_test, y_test, num_classes, self.l2_reg)
+          accuracies.append(fit_and_score(*args))
           metrics[f"{name}_{shots}shot-seed-{seed}"] = accuracies[-1]
         metrics[f"{name}_{shots}shot"] = float(np.mean(accuracies))
     return metrics
@@ -211,7 +195,6 @@ class Evaluator(base.Evaluator):
     """Returns features (examples, width) and classes (examples,)."""
     features, labels = [], []
     for batch in self.batches(data):
-      batch = dict(batch)
       label, mask = batch.pop(self.label_key), batch.pop("_mask")
       x = self._features(variables, batch)
       label, mask = jax.device_get(self._gather(label, mask))
@@ -222,18 +205,14 @@ class Evaluator(base.Evaluator):
 
 def _intermediate(out, layer):
   for key in layer.split("/"):
-    if not isinstance(out, Mapping) or key not in out:
-      known = out if isinstance(out, Mapping) else ()
+    known = out if isinstance(out, Mapping) else ()
+    if key not in known:
       raise ValueError(errors.unknown("representation_layer", layer, known))
     out = out[key]
-  if isinstance(out, Mapping):
+  if isinstance(out, Mapping) or out.ndim != 2:
+    found = sorted(out) if isinstance(out, Mapping) else out.shape
     raise ValueError(
-      f"representation_layer={layer!r} is a group; append one of its members: "
-      f"{', '.join(f'{layer}/{key}' for key in sorted(out))}."
-    )
-  if out.ndim != 2:
-    raise ValueError(
-      f"representation_layer={layer!r} has shape {out.shape}; expected "
-      "(batch, width). Choose one after pooling."
+      f"representation_layer={layer!r} holds {found}; expected one array "
+      "(batch, width). Choose one after pooling, a group's after a slash."
     )
   return out

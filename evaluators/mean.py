@@ -56,20 +56,20 @@ class Evaluator(base.Evaluator):
 
   def run(self, variables):
     totals = collections.Counter()
-    running = None
+    running = {}
     for batch in self.batches(self._data):
       # Fetching one batch late keeps the device busy and its memory bounded.
       running, done = self._sums(variables, batch), running
-      totals.update(_to_host(done))
-    totals.update(_to_host(running))
+      totals.update(_floats(done))
+    totals.update(_floats(running))
     count = totals.pop("_mask")
     if not count:
       raise ValueError("No example counts: every one of them is masked out.")
     return {name: total / count for name, total in totals.items()}
 
 
-def _to_host(sums) -> dict[str, float]:
-  return {k: float(v) for k, v in jax.device_get(sums or {}).items()}
+def _floats(sums) -> dict[str, float]:
+  return {k: float(v) for k, v in jax.device_get(sums).items()}
 
 
 def masked_sums(
@@ -80,9 +80,6 @@ def masked_sums(
   Args:
     measured: {name: (batch,)}; "_mask" among them is each example's weight.
     mask: (batch,), false where the batch is padded.
-
-  Raises:
-    ValueError: there is not one number per example.
   """
   weights = jnp.where(mask, measured.get("_mask", 1.0), 0.0)
   for name, values in measured.items():
@@ -91,8 +88,6 @@ def masked_sums(
         f"{name!r} has shape {values.shape}; expected one number per example, "
         f"{weights.shape}."
       )
-  sums = {
-    name: jnp.sum(jnp.where(weights > 0, weights * values, 0.0))
-    for name, values in measured.items()
-  }
+  total = lambda x: jnp.sum(jnp.where(weights > 0, weights * x, 0.0))
+  sums = {name: total(values) for name, values in measured.items()}
   return sums | {"_mask": jnp.sum(weights, dtype=jnp.float32)}

@@ -20,7 +20,8 @@ from absl import logging
 
 from input_pipeline import pp
 from input_pipeline.order import Order
-from input_pipeline.sources import Source, concatenate
+from input_pipeline.sources import Source
+from input_pipeline.sources import join as join_sources
 
 # Columns of a batch beside its examples' keys.
 MASK = "_mask"  # (rows,) bool, false on padding; of evaluation
@@ -73,7 +74,7 @@ class Examples:
     Raises:
       ValueError: the first example fails, or does not consist of numbers.
     """
-    self.source = concatenate([part.source for part in parts])
+    self.source = join_sources([(p.source, 0, len(p.source)) for p in parts])
     self._parts = parts
     self._ends = list(itertools.accumulate(len(part.source) for part in parts))
     self._seed = seed

@@ -17,6 +17,11 @@ from jax.experimental import multihost_utils
 
 # A process that is silent for longer counts as dead, and the others end.
 HEARTBEAT_SECS = 60
+ALONE = (
+  "the processes of this run did not find each other within {} s. Check that "
+  "all were started, with the same coordinator, and that its port is open from "
+  "the other machines; --init_timeout_secs gives them longer."
+)
 
 
 def scheduled(env: Mapping[str, str]) -> tuple[int, int] | None:
@@ -49,14 +54,10 @@ def join(
     num_processes: how many there are; goes with `coordinator`.
     process_id: which of them this is; goes with `coordinator`.
     timeout_secs: how long to wait for the others.
-
-  Raises:
-    ValueError: the arguments do not fit together.
   """
   tasks, nodes = scheduled(os.environ) or (None, 1)
-  by_flags = (coordinator, num_processes, process_id) != (None, None, None)
   kw = {}
-  if by_flags:
+  if (coordinator, num_processes, process_id) != (None, None, None):
     _check(coordinator, num_processes, process_id, nodes)
     kw = {
       "coordinator_address": coordinator,
@@ -64,14 +65,14 @@ def join(
       "process_id": process_id,
       "cluster_detection_method": "deactivate",
     }
-  if (num_processes if by_flags else tasks) == 1:
+  if (num_processes or tasks) == 1:
     return
   if tasks == nodes:
     # JAX gives each process one GPU under these schedulers, which is wrong
     # when there is one process per node: it should have all of them.
     kw["local_device_ids"] = []
   # JAX would abort with a stack trace; this says why, and comes first.
-  alarm = threading.Timer(timeout_secs, _give_up, (timeout_secs,))
+  alarm = threading.Timer(timeout_secs, leave, [ALONE.format(timeout_secs)])
   alarm.daemon = True
   alarm.start()
   try:
@@ -114,16 +115,6 @@ def _check(coordinator, num_processes, process_id, nodes):
     )
 
 
-def _give_up(timeout_secs):
-  """Ends the process: the others did not come."""
-  leave(
-    f"the processes of this run did not find each other within {timeout_secs} "
-    "s. Check that all were started, with the same coordinator, and that its "
-    "port is open; --init_timeout_secs gives them longer. A loopback address "
-    "cannot connect different machines."
-  )
-
-
 def leave(message: str):
   """Ends this process at once, with a message.
 
@@ -148,14 +139,15 @@ class PreemptionHandler:
 
   def __init__(self):
     self._requested = self._may_interrupt = False
+    self._alone = jax.process_count() == 1
 
   def __enter__(self):
-    if jax.process_count() == 1:
+    if self._alone:
       self._before = signal.signal(signal.SIGTERM, self._on_signal)
     return self
 
   def __exit__(self, *unused):
-    if jax.process_count() == 1:
+    if self._alone:
       signal.signal(signal.SIGTERM, self._before)
 
   def _on_signal(self, *unused):
@@ -169,7 +161,7 @@ class PreemptionHandler:
 
     In a run of many processes it does not: the others would wait.
     """
-    self._may_interrupt = jax.process_count() == 1
+    self._may_interrupt = self._alone
     try:
       if self._requested and self._may_interrupt:
         raise Preempted
@@ -179,6 +171,6 @@ class PreemptionHandler:
 
   def should_stop(self, step: int) -> bool:
     """Returns whether to stop after `step`; call it after every step."""
-    if jax.process_count() == 1:
+    if self._alone:
       return self._requested
     return multihost_utils.reached_preemption_sync_point(step)

@@ -93,8 +93,8 @@ def _explaining(run):
 def _configure_jax(config):
   """Sets what must be set before JAX touches a device."""
   if config.get("deterministic"):
-    flags_so_far = os.environ.get("XLA_FLAGS", "")
-    os.environ["XLA_FLAGS"] = f"{flags_so_far} --xla_gpu_deterministic_ops=true"
+    before = os.environ.get("XLA_FLAGS", "")
+    os.environ["XLA_FLAGS"] = f"{before} --xla_gpu_deterministic_ops=true"
   if jax.config.jax_compilation_cache_dir is None:
     caches = os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~/.cache"))
     jax.config.update(

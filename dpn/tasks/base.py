@@ -14,13 +14,11 @@ Batch = Mapping[str, jax.Array]
 class Task:
   """A model with its loss, its metrics and what evaluators may ask of it.
 
-  A task of your own derives from this and has to define `from_config`, `init`
-  and `measure`.
-
-  A task knows nothing of meshes, optimizers, files or logging; nobody else
-  knows its model, its parameters' names or the keys of its batches.
   `config.task` names one of `dpn.tasks.TASKS` or gives the import path of a
-  class, "mypkg.tasks:Regression".
+  class of your own, "mypkg.tasks:Regression", which derives from this and has
+  to define `from_config`, `init` and `measure`. A task knows nothing of meshes,
+  optimizers, files or logging; nobody else knows its model, its parameters'
+  names or the keys of its batches.
 
   Attributes:
     config_keys: keys of the config that `from_config` reads.
@@ -38,9 +36,6 @@ class Task:
       config: the whole config.
       batch_shards: over how many devices the batch is split, for what must not
         mix examples of different devices.
-
-    Raises:
-      ValueError: a value is missing or wrong.
     """
     raise NotImplementedError
 
@@ -81,14 +76,10 @@ class Task:
   def model_options(self) -> Mapping[str, Any]:
     """Returns what says which function the parameters compute, as JSON values.
 
-    It is written beside exported parameters and compared when they are loaded.
+    They are written beside exported parameters and compared when loading.
     """
     return {}
 
   def grad_norms(self, grads: Any) -> Mapping[str, jax.Array]:
-    """Returns gradient norms () by group, for `config.log_grad_depth`.
-
-    Args:
-      grads: a tree like the parameters.
-    """
+    """Returns gradient norms () by group, for `config.log_grad_depth`."""
     return {name: trees.l2(group) for name, group in grads.items()}

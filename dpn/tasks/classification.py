@@ -54,8 +54,7 @@ class Classification(base.Task):
   @classmethod
   def from_config(cls, config, *, batch_shards=1):
     model_name = config.get("model_name", "vit")
-    if model_name not in MODELS:
-      raise ValueError(errors.unknown("model_name", model_name, MODELS))
+    errors.check_known("model_name", model_name, MODELS)
     if not config.get("num_classes"):
       raise ValueError(
         "config.num_classes is missing; set it to the number of classes, the "
@@ -63,21 +62,18 @@ class Classification(base.Task):
       )
     mixup = dict(config.get("mixup") or {})
     for key in mixup:
-      if key not in MIXUP:
-        raise ValueError(errors.unknown("key in config.mixup:", key, MIXUP))
+      errors.check_known("key in config.mixup:", key, MIXUP)
     groups = {"global": 1, "device": batch_shards}
     scope = mixup.get("scope", "global")
-    if scope not in groups:
-      raise ValueError(errors.unknown("mixup.scope", scope, groups))
+    errors.check_known("mixup.scope", scope, groups)
     if mixup.get("fold_in") is not None:
       raise ValueError(
         f"mixup.fold_in={mixup['fold_in']!r} is not supported: one mixing "
         "weight serves the whole batch. Set it to None."
       )
+    model_kw = dict(config.get("model") or {})
     return cls(
-      model=MODELS[model_name](
-        config["num_classes"], **dict(config.get("model") or {})
-      ),
+      model=MODELS[model_name](config["num_classes"], **model_kw),
       loss=config.get("loss", "sigmoid_xent"),
       mixup_p=mixup.get("p") or 0.0,
       mixup_groups=groups[scope],
@@ -140,10 +136,7 @@ class Classification(base.Task):
   def grad_norms(self, grads):
     """Returns the norms of the embedding and of each block.
 
-    They are those of Figure 2 of arXiv 2302.01327.
-
-    Args:
-      grads: a tree like a ViT's parameters, looped or scanned.
+    They are those of Figure 2 of arXiv 2302.01327; blocks looped or scanned.
     """
     norms = {"embedding": trees.l2(grads["embedding"])}
     blocks = grads["Transformer"]
@@ -152,6 +145,4 @@ class Classification(base.Task):
     else:
       depth = sum(name.startswith("encoderblock_") for name in blocks)
       per_block = [trees.l2(blocks[f"encoderblock_{i}"]) for i in range(depth)]
-    for i, norm in enumerate(per_block):
-      norms[f"block{i:02d}"] = norm
-    return norms
+    return norms | {f"block{i:02d}": norm for i, norm in enumerate(per_block)}

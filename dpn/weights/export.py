@@ -3,21 +3,16 @@
 import dataclasses
 import io
 import json
-import math
 import os
-import shutil
+import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from dpn.models import posemb
-from dpn.weights import (
-  checkpoint,
-  metadata,
-  torch_names,
-  vit_params,
-)
+from dpn.weights import checkpoint, metadata, torch_names
+from dpn.weights.pixels import Pixels
 from dpn.weights.vit_params import VitParams
 
 DOCS = "docs/checkpoints.md"
@@ -280,20 +275,22 @@ def _in_torch_names(model, to, row):
   """
   arrays, library = dict(model.arrays), torch_names.LIBRARIES[to]
   if "pos_embedding" not in arrays:
-    if not model.grid:
+    if not model.side:
       raise ValueError(
         f"posemb={model.options['posemb']!r} has no parameters; to write its "
         "table, add --resolution with the size of the images in pixels."
       )
     options = model.options
-    table = posemb.bind(options["posemb"], options.get("posemb_kw"))
-    fixed = table(model.grid, options["width"], int(model.cls_row))
+    table = posemb.bind(options["posemb"], options["posemb_kw"])
+    grid = (model.side, model.side)
+    fixed = table(grid, options["width"], int(model.cls_row))
     arrays["pos_embedding"] = np.asarray(fixed)
   if row and not model.cls_row:
-    arrays["pos_embedding"] = torch_names.with_cls_row(arrays["pos_embedding"])
+    zeros = [(0, 0), (1, 0), (0, 0)]  # a row before the patches'
+    arrays["pos_embedding"] = np.pad(arrays["pos_embedding"], zeros)
   homeless = [
     f"{m} ({library.modules[m]}.*)"
-    for m in library.without_place
+    for m in library.homeless
     if any(name.startswith(f"{m}/") for name in arrays)
   ]
   notes = []
@@ -306,15 +303,14 @@ def _in_torch_names(model, to, row):
 
 
 def _mean_and_std(model):
-  return (model.pixels or vit_params.MINUS_ONE_TO_ONE).of(model.channels)
+  pixels = model.pixels or Pixels((0.5,), (0.5,))  # big_vision's, -1 to 1
+  return pixels.of(model.channels)
 
 
 def _image_px(model) -> int | None:
   """Returns the side of square images, None if they may not be square."""
   rows, cols = model.patch_px
-  tokens = model.tokens or math.prod(model.grid)
-  side = math.isqrt(tokens)
-  return side * rows if side**2 == tokens and rows == cols else None
+  return model.side * rows if model.side and rows == cols else None
 
 
 def _one_or_two(sides):
@@ -327,10 +323,10 @@ def _metadata(model, layout, **more):
 
 
 def check_target(target: str, to: str):
-  """Raises ValueError or OSError if `target` cannot be made.
+  """Raises ValueError or OSError if `target`, a file or folder, cannot be made.
 
   Args:
-    target: file or folder.
+    target: see `write`.
     to: key of `SUFFIXES`.
   """
   suffix = os.path.splitext(target)[1]
@@ -359,23 +355,18 @@ def write(target: str, exported: Exported):
   Raises:
     OSError: it cannot be written; nothing is left behind.
   """
-  partial = f"{target}.partial"
-  try:
-    if os.path.splitext(target)[1]:
-      checkpoint.write_atomically(target, _bytes(target, exported))
-      return
-    os.makedirs(partial)
-    file = os.path.join(partial, "model.safetensors")
+  if os.path.splitext(target)[1]:
+    checkpoint.write_atomically(target, _bytes(target, exported))
+    return
+  parent = os.path.dirname(os.path.abspath(target))
+  with tempfile.TemporaryDirectory(dir=parent) as scratch:
+    folder = os.path.join(scratch, "model")
+    os.mkdir(folder)
+    file = os.path.join(folder, "model.safetensors")
     checkpoint.write_atomically(file, _bytes(file, exported))
     for name, value in exported.config.items():
-      checkpoint.write_json(os.path.join(partial, name), value)
-    os.rename(partial, target)
-  except OSError as error:
-    if os.path.isdir(partial):
-      shutil.rmtree(partial, ignore_errors=True)
-    elif os.path.exists(partial):
-      os.remove(partial)
-    raise OSError(f"Cannot write {target!r}: {error}.") from error
+      checkpoint.write_json(os.path.join(folder, name), value)
+    os.rename(folder, target)
 
 
 def _bytes(target, exported):
@@ -383,6 +374,6 @@ def _bytes(target, exported):
     arrays = {k: np.ascontiguousarray(x) for k, x in exported.arrays.items()}
     return checkpoint.safetensors_bytes(arrays, exported.metadata)
   buffer = io.BytesIO()
-  said = np.array(json.dumps(dict(exported.metadata)))
+  said = np.array(json.dumps(exported.metadata))
   np.savez(buffer, **exported.arrays, metadata=said)
   return buffer.getvalue()

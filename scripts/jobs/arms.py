@@ -24,6 +24,7 @@ from trainers import config_keys
 
 INDEX = "sweep.json"
 TRAINER = ("-m", "trainers.train")
+_KEYS = {"name", "arg", "seed"}, {"overrides", "cell", "candidate"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,17 +129,8 @@ def _load(path):
 
 def _arm(module, entry, out, overrides):
   """Returns an arm, after building its config: nothing fails hours later."""
-  required = {"name", "arg", "seed"}
-  if (
-    not required
-    <= entry.keys()
-    <= required
-    | {
-      "overrides",
-      "cell",
-      "candidate",
-    }
-  ):
+  required, optional = _KEYS
+  if not required <= entry.keys() <= required | optional:
     raise ValueError(
       f"An arm of sweep() has the keys {sorted(entry)}; expected name, arg "
       "and seed, and optionally overrides, cell, candidate."
@@ -152,8 +144,8 @@ def _arm(module, entry, out, overrides):
   fields = dict(entry.get("overrides") or {}) | dict(overrides)
   try:
     config = module.get_config(entry["arg"])
+    known = config_keys.known(config)
     for field in fields:
-      known = config_keys.known(config)
       if (top := field.partition(".")[0]) not in known:
         raise ValueError(errors.unknown("field", top, known))
     if "model" in config:
