@@ -94,10 +94,8 @@ def training(frame, args) -> Drawn:
   shown = {"curves": args.metric}
   if not args.metric:
     shown = {"curves_loss": "loss"}
-    results = [
-      *runs.ACCURACIES,
-      *(m for run in frame.run for m in run.headline),
-    ]
+    headlines = (metric for run in frame.run for metric in run.headline)
+    results = [*runs.ACCURACIES, *headlines]
     logged = _logged(frame) - {"loss"}
     if result := next((m for m in results if m in logged), None):
       kind = "accuracy" if aggregate.is_fraction(result) else "result"
