@@ -179,7 +179,13 @@ def read_scale(path: str) -> np.ndarray:
   scale = params[_SCALE].astype("float32")
   kernel = params.get("embedding/kernel")
   side = math.isqrt(scale.size // 3)
-  return scale.reshape((side, side, 3) if kernel is None else kernel.shape[:3])
+  shape = (side, side, 3) if kernel is None else kernel.shape[:3]
+  if scale.size != math.prod(shape):
+    raise ValueError(
+      f"{path}: {_SCALE!r} has {scale.size} numbers, expected those of patches "
+      f"of shape {shape} (rows, cols, channels)."
+    )
+  return scale.reshape(shape)
 
 
 FIGURES: Mapping[str, Callable] = {
