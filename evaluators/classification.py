@@ -38,5 +38,5 @@ class Evaluator(mean.Evaluator):
     return {
       "prec@1": jnp.take_along_axis(labels, top, axis=-1)[:, 0],
       "loss": losses.get(self.loss_name)(logits, labels),
-      "_mask": batch["_mask"] & (labels.max(axis=-1) > 0),
+      "_mask": labels.max(axis=-1) > 0,
     }

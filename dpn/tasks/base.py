@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import jax
+import jax.numpy as jnp
 
 from dpn import trees
 
@@ -83,3 +84,24 @@ class Task:
   def grad_norms(self, grads: Any) -> Mapping[str, jax.Array]:
     """Returns gradient norms () by group, for `config.log_grad_depth`."""
     return {name: trees.l2(group) for name, group in grads.items()}
+
+
+def weighted_sums(
+  measured: Mapping[str, jax.Array], mask: jax.Array
+) -> dict[str, jax.Array]:
+  """Returns the weighted sum () of each number, and `_mask`, of the weights.
+
+  Args:
+    measured: {name: (batch,)}; "_mask" among them is each example's weight.
+    mask: (batch,), false where the batch is padded.
+  """
+  weights = jnp.where(mask, measured.get("_mask", 1.0), 0.0)
+  for name, values in measured.items():
+    if values.shape != weights.shape:
+      raise ValueError(
+        f"{name!r} has shape {values.shape}; expected one number per example, "
+        f"{weights.shape}."
+      )
+  total = lambda x: jnp.sum(jnp.where(weights > 0, weights * x, 0.0))
+  sums = {name: total(values) for name, values in measured.items()}
+  return sums | {"_mask": jnp.sum(weights, dtype=jnp.float32)}
