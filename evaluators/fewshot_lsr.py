@@ -121,28 +121,17 @@ class Evaluator(base.Evaluator):
 
   Reports `<data set>_<shots>shot`, the mean accuracy over the seeds, and
   `<data set>_<shots>shot-seed-<seed>`, each in [0, 1].
-
-  Attributes:
-    datasets: name → (data set, train split, test split).
-    pp_train: preprocessing; must leave `image` and an integer label.
-    pp_eval: the same for the test split.
-    shots: examples per class.
-    l2_reg: weight of the penalty.
-    num_seeds: draws of the examples, from seed 0 on.
-    representation_layer: which intermediate, names joined by "/".
-    label_key: of the class.
-    data_dir: where TFDS data sets are.
   """
 
-  datasets: Mapping[str, tuple[str, str, str]]
-  pp_train: str
-  pp_eval: str
-  shots: Sequence[int] = (1, 5, 10, 25)
+  datasets: Mapping[str, tuple[str, str, str]]  # name → (data set, train, test)
+  pp_train: str  # must leave `image` and an integer label
+  pp_eval: str  # the same for the test split
+  shots: Sequence[int] = (1, 5, 10, 25)  # examples per class
   l2_reg: float = 2.0**10
-  num_seeds: int = 3
-  representation_layer: str = "pre_logits"
+  num_seeds: int = 3  # draws of the examples, from seed 0 on
+  representation_layer: str = "pre_logits"  # names joined by "/"
   label_key: str = "label"
-  data_dir: str | None = None
+  data_dir: str | None = None  # where TFDS data sets are
 
   def __post_init__(self):
     super().__post_init__()

@@ -17,18 +17,13 @@ class Evaluator(base.Evaluator):
 
   Padding (`_mask` false) never counts, whatever value it has. Subclasses
   override `measure`.
-
-  Attributes:
-    data: the data set, see `input_pipeline.sources.make`.
-    pp_fn: preprocessing of each example.
-    cache_final: keep the preprocessed data set in memory.
   """
 
   PRED: ClassVar[str] = "loss"
 
-  data: Mapping[str, Any]
+  data: Mapping[str, Any]  # see `input_pipeline.sources.make`
   pp_fn: str
-  cache_final: bool = False
+  cache_final: bool = False  # keep the preprocessed data set in memory
 
   def __post_init__(self):
     super().__post_init__()

@@ -33,10 +33,8 @@ class Task:
   ) -> "Task":
     """Returns the task of a config.
 
-    Args:
-      config: the whole config.
-      batch_shards: over how many devices the batch is split, for what must not
-        mix examples of different devices.
+    The batch is split over `batch_shards` devices, whose examples some tasks
+    must not mix.
     """
     raise NotImplementedError
 
@@ -57,8 +55,7 @@ class Task:
     Args:
       variables: as `init` returns them.
       batch: whatever the task needs, leading axis (batch,).
-      rng: key of this step's randomness; None measures as in evaluation,
-        without dropout or mixup.
+      rng: key of this step; None for evaluation, without dropout or mixup.
 
     Returns:
       ({"loss": (batch,), …}, model_state): one number per example, unreduced,
