@@ -37,11 +37,7 @@ class StepTimer:
     self._last += secs
 
   def lap(self, wait_secs: float) -> dict[str, float]:
-    """Returns the interval's figures and starts the next one.
-
-    Args:
-      wait_secs: how long of it the steps waited for data.
-    """
+    """Returns the interval's figures, of which `wait_secs` were for data."""
     secs = max(time.monotonic() - self._start - self._paused_secs, 1e-9)
     steps = self._steps or [float("nan")]
     figures = {

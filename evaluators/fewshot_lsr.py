@@ -29,13 +29,7 @@ def choose_shots(
 
   The draw is big_vision's, so a seed names the same examples in both; those of
   fewer shots are among those of more. A class with fewer examples gives all it
-  has, and one without any is logged.
-
-  Args:
-    labels: (examples,) class of each example, integers.
-    num_classes: how many classes there are.
-    shots: examples per class.
-    seed: of the draw.
+  has, and one without any is logged. `labels` are integers, (examples,).
   """
   order = np.argsort(labels, kind="stable")
   bounds = np.searchsorted(labels[order], np.arange(num_classes + 1))
@@ -59,7 +53,7 @@ def fit(
     x: (examples, width) features.
     y: (examples,) classes in [0, num_classes).
     num_classes: how many classes there are.
-    l2_reg: weight of the penalty, positive.
+    l2_reg: positive.
   """
   x, y = _checked(x, y, num_classes)
   if not l2_reg > 0:

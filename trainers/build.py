@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 import dpn.tasks
@@ -198,7 +199,10 @@ def initial_state(
     **(config.get("model_load") or {}),
   )
   params = variables.pop("params")
-  return state.with_params(params).replace(model_state=variables), start, path
+  # A copy, as training donates both.
+  ema = None if state.ema is None else jax.tree.map(jnp.copy, params)
+  state = state.replace(params=params, model_state=variables, ema=ema)
+  return state, start, path
 
 
 def load_file(

@@ -110,8 +110,7 @@ class Progress:
   def lap(self, waited_secs: float) -> dict[str, float]:
     """Returns a row for timing.jsonl: the interval since the last one.
 
-    Args:
-      waited_secs: how long the steps have waited for data, so far.
+    So far, all steps together have waited `waited_secs` for data.
     """
     try:
       self._shown = self._figures(waited_secs)
@@ -186,12 +185,9 @@ class MetricsLog:
     self._parts, self._row = [], {}
 
   def add(self, step: int, part: Mapping[str, float] | Callable[[], Mapping]):
-    """Adds to the row of a step.
+    """Adds numbers by name to the row of a step.
 
-    Args:
-      step: of the row.
-      part: numbers by name; or a function that returns them, called once, for
-        what is fetched late so that the device need not wait.
+    A function that returns them is called late, so the device need not wait.
     """
     if step != self._step:
       self.flush()

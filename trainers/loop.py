@@ -29,12 +29,7 @@ def train(
 ):
   """Trains and evaluates from wherever `workdir` stands to the end.
 
-  Args:
-    config: a ConfigDict.
-    workdir: directory of the run.
-    allow_config_change: resume although the run there began with another
-      config.
-    phases: where the time of this process went so far; None to start counting.
+  `phases` says where the time of this process went so far.
 
   Raises:
     ValueError, OSError: the config, the data or the directory is wrong.

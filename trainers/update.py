@@ -29,14 +29,6 @@ class TrainState:
     params = self.params if self.ema is None else self.ema
     return {"params": params, **self.model_state}
 
-  def with_params(self, params: Any) -> "TrainState":
-    """Returns the state with other parameters, from which any average starts.
-
-    Nothing else may hold them: training donates them.
-    """
-    ema = None if self.ema is None else jax.tree.map(jnp.copy, params)
-    return self.replace(params=params, ema=ema)
-
 
 def init(
   task: base.Task,

@@ -32,7 +32,6 @@ RESUMABLE_KEYS = re.compile(
 )
 
 CONFIG = "config.json"
-ENVIRONMENT = "environment.json"
 
 
 @contextlib.contextmanager
@@ -118,7 +117,7 @@ def record(workdir: str, config: Mapping[str, Any]):
   From the first checkpoint on, config.json is the run's config.
   """
   checkpoint.write_json(os.path.join(workdir, CONFIG), config)
-  path = os.path.join(workdir, ENVIRONMENT)
+  path = os.path.join(workdir, "environment.json")
   starts = _read(path) if os.path.exists(path) else []
   this = {
     "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),

@@ -88,9 +88,7 @@ def weighted_sums(
 ) -> dict[str, jax.Array]:
   """Returns the weighted sum () of each number, and `_mask`, of the weights.
 
-  Args:
-    measured: {name: (batch,)}; "_mask" among them is each example's weight.
-    mask: (batch,), false where the batch is padded.
+  What `Task.measure` returns is (batch,), and so is `mask`, false in padding.
   """
   weights = jnp.where(mask, measured.get("_mask", 1.0), 0.0)
   for name, values in measured.items():
