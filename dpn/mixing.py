@@ -41,14 +41,8 @@ def cutmix(
   image that the box really takes.
 
   Differs from arXiv 1905.04899: the partner is the preceding example, not a
-  random one.
-
-  Args:
-    rng: random key.
-    p: parameter of the Beta distribution, positive.
-    image: (batch, rows, cols, channels).
-    labels: (batch, classes) floats.
-    groups: see `mixup`.
+  random one. Images are (batch, rows, cols, channels), labels floats (batch,
+  classes), and `groups` as in `mixup`.
   """
   lam_rng, centre_rng = jax.random.split(rng)
   rows, cols = image.shape[1:3]

@@ -93,10 +93,7 @@ class PhaseTimer:
 
 
 def peak_memory_bytes() -> int:
-  """Returns the most memory used so far, by the first device or the process.
-
-  The process's counts where the device keeps no count.
-  """
+  """Returns the most memory used so far, by the device or else the process."""
   stats = jax.local_devices()[0].memory_stats() or {}
   if "peak_bytes_in_use" in stats:
     return stats["peak_bytes_in_use"]

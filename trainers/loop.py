@@ -207,11 +207,12 @@ def _naming_leaves(state):
     yield
   except metrics.NonFiniteError as e:
     if leaves := trees.nonfinite(state()):
-      more = f" and {len(leaves) - 10} more" if len(leaves) > 10 else ""
-      e.args = (f"{e}\nNot finite now: {', '.join(leaves[:10])}{more}.",)
+      rest = "." if len(leaves) <= 10 else f" and {len(leaves) - 10} more."
+      found = f"Not finite now: {', '.join(leaves[:10])}{rest}"
     else:
       name, size = trees.largest(state().params)
-      e.args = (f"{e}\nFinite still, but largest: params/{name}, {size:.3g}.",)
+      found = f"Finite still, but largest: params/{name}, {size:.3g}."
+    e.args = (f"{e}\n{found}",)
     raise
 
 

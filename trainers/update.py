@@ -76,7 +76,7 @@ def make(
 
   def update(state: TrainState, batch: base.Batch):
     rng = jax.random.fold_in(jax.random.key(seed), state.step)
-    grads, values, model_state = gradients(task, state, batch, rng, grad_accum)
+    grads, values, model_state = _gradients(task, state, batch, rng, grad_accum)
     updates, opt_state = tx.update(grads, state.opt_state, state.params)
     params = optax.apply_updates(state.params, updates)
 
@@ -89,20 +89,14 @@ def make(
       values |= {f"grad_norm/{name}": norm for name, norm in norms.items()}
     ema = state.ema
     if ema_decay is not None:
-      ema = average(ema, params, state.step, ema_decay)
+      ema = _average(ema, params, state.step, ema_decay)
     step = state.step + 1
     return TrainState(step, params, model_state, opt_state, ema), values
 
   return update
 
 
-def gradients(
-  task: base.Task,
-  state: TrainState,
-  batch: base.Batch,
-  rng: jax.Array,
-  parts: int,
-) -> tuple[Any, dict[str, jax.Array], Any]:
+def _gradients(task, state, batch, rng, parts):
   """Returns the mean loss's gradients, all means, and the model's new state.
 
   Goes through the batch in `parts`, one after the other. The task's `_mask`, if
@@ -156,7 +150,7 @@ def _split(batch, parts):
   )
 
 
-def average(ema: Any, params: Any, step: jax.Array, decay: float) -> Any:
+def _average(ema, params, step, decay):
   """Returns the next moving average of parameters.
 
   The decay grows to `decay` as (1 + step) / (10 + step), so that the average
