@@ -63,10 +63,7 @@ def test_every_example_counts_once(save, devices, batch_size, cache):
   right = LOGITS.argmax(-1) == LABELS.argmax(-1)
   assert 0 < right.sum() < 11
   assert got == pytest.approx(
-    {
-      "prec@1": right.mean(),
-      "loss": _sigmoid_xent(LOGITS, LABELS).mean(),
-    },
+    {"prec@1": right.mean(), "loss": _sigmoid_xent(LOGITS, LABELS).mean()},
     rel=1e-6,
   )
 
@@ -103,12 +100,7 @@ def test_any_of_several_labels_is_right(save):
 def test_labels_under_another_key(save):
   data = save(image=LOGITS, real=np.roll(LABELS, 1, axis=-1))
   evaluator = classification.Evaluator(
-    _predict,
-    mesh=_mesh(4),
-    batch_size=4,
-    data=data,
-    pp_fn="",
-    label_key="real",
+    _predict, mesh=_mesh(4), batch_size=4, data=data, pp_fn="", label_key="real"
   )
   right = LOGITS.argmax(-1) == (LABELS.argmax(-1) + 1) % 3
   got = evaluator.run({"params": jnp.float32(1)})

@@ -47,13 +47,8 @@ def fit(
 
   Features are whitened one by one and given a constant feature; targets are 1
   for the class and -1 for the others. The weights are those of the smallest
-  squared error plus l2_reg times the squared weights, in closed form.
-
-  Args:
-    x: (examples, width) features.
-    y: (examples,) classes in [0, num_classes).
-    num_classes: how many classes there are.
-    l2_reg: positive.
+  squared error plus l2_reg times the squared weights, in closed form. Features
+  `x` are (examples, width), classes `y` (examples,) and in [0, num_classes).
   """
   x, y = _checked(x, y, num_classes)
   if not l2_reg > 0:

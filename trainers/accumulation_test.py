@@ -62,8 +62,7 @@ def _run(task_class, parts, mixup_p=0.0, **kw):
 
 
 @pytest.mark.parametrize(
-  ("task", "parts"),
-  [(classification.Classification, 4), (Weighted, 16)],
+  ("task", "parts"), [(classification.Classification, 4), (Weighted, 16)]
 )
 def test_parts_are_as_good_as_the_whole(task, parts):
   whole, whole_values = _run(task, 1)
@@ -81,10 +80,7 @@ def test_parts_are_as_good_as_the_whole(task, parts):
 
 def test_weights_are_those_of_the_mean():
   states, values = _run(Weighted, 16)
-  task = classification.Classification(
-    MODEL,
-    loss="softmax_xent",
-  )
+  task = classification.Classification(MODEL, loss="softmax_xent")
   losses = task.measure(states[0].variables, BATCH)[0]["loss"]
   expected = np.average(losses, weights=BATCH["weight"])
   assert 0 in BATCH["weight"]

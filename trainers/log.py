@@ -52,8 +52,7 @@ def start(run: build.Run, state: update.TrainState, source: str):
   epochs = run.total_steps * run.batch_size / examples
   say(
     f"Training on {examples} examples for {run.total_steps} steps of "
-    f"{run.batch_size} ({epochs:.1f} epochs), from step {int(state.step)}: "
-    f"{source}"
+    f"{run.batch_size} ({epochs:.1f} epochs), from step {state.step}: {source}"
   )
 
 
@@ -176,9 +175,8 @@ class MetricsLog:
 
   def __init__(self, workdir: str, *, step: int, wandb: Mapping | None = None):
     """Opens the files; see `metrics.Writer`."""
-    self._writer = None
-    if jax.process_index() == 0:
-      self._writer = metrics.Writer(workdir, step=step, wandb=wandb)
+    first = jax.process_index() == 0
+    self._writer = first and metrics.Writer(workdir, step=step, wandb=wandb)
     rows = metrics.read(os.path.join(workdir, metrics.METRICS))
     self.last_row = rows[-1] if rows else {}
     self._step, self._finite_step = step, max(step, 0)

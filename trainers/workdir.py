@@ -95,9 +95,10 @@ def _check_config(workdir: str, config: dict):
   settled = os.path.isdir(checkpoints) and os.listdir(checkpoints)
   if not settled or not os.path.exists(path):
     return
-  old = collections.defaultdict(lambda: "absent", trees.flatten(_read(path)))
-  new = trees.flatten(json.loads(json.dumps(config)))
-  new = collections.defaultdict(lambda: "absent", new)
+  old, new = (
+    collections.defaultdict(lambda: "absent", trees.flatten(nested))
+    for nested in (_read(path), json.loads(json.dumps(config)))
+  )
   changes = [
     f"  {name.replace('/', '.')}: {old[name]!r} there, {new[name]!r} now"
     for name in sorted({*old, *new})

@@ -52,10 +52,7 @@ class Task:
   ) -> tuple[Mapping[str, jax.Array], Mapping[str, Any]]:
     """Measures every example.
 
-    Args:
-      variables: as `init` returns them.
-      batch: whatever the task needs, leading axis (batch,).
-      rng: key of this step; None for evaluation, without dropout or mixup.
+    Without `rng`, the step's key, as in evaluation: no dropout, no mixup.
 
     Returns:
       ({"loss": (batch,), …}, model_state): one number per example, unreduced,
