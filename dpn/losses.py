@@ -35,8 +35,7 @@ def _float32(logits, labels):
   if logits.shape != labels.shape:
     raise ValueError(
       f"Got logits {logits.shape} and labels {labels.shape}, expected equal"
-      " shapes. Integer labels become one-hot with the preprocessing op"
-      " onehot(num_classes)."
+      " shapes. Preprocess integer labels with onehot(num_classes)."
     )
   return logits.astype(jnp.float32), labels.astype(jnp.float32)
 

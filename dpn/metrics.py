@@ -30,8 +30,8 @@ def check_finite(step: int, last_step: int, values: Mapping[str, float]):
   if found:
     raise NonFiniteError(
       f"{', '.join(sorted(found))} at step {step}; finite until step "
-      f"{last_step}. The run stops here and keeps its last good checkpoint. Try "
-      "a lower lr, a longer warmup or grad_clip_norm."
+      f"{last_step}. The run stops here and keeps its last good checkpoint. "
+      "Try a lower lr, a longer warmup or grad_clip_norm."
     )
 
 

@@ -45,10 +45,10 @@ def check_batch_size(what: str, batch_size: int, mesh: Mesh):
   """Raises ValueError if the devices cannot share `batch_size` equally."""
   if batch_size < 1 or batch_size % mesh.size:
     below = batch_size // mesh.size * mesh.size
-    near = f"{below} or {below + mesh.size}" if below > 0 else f"{mesh.size}"
+    near = f"{below} or {below + mesh.size}" if below > 0 else mesh.size
     raise ValueError(
-      f"{what}={batch_size} cannot be split over {mesh.size} devices: it must "
-      f"be a multiple of that number, for example {near}."
+      f"{what}={batch_size} cannot be split over {mesh.size} devices: expected "
+      f"a multiple of that number, for example {near}."
     )
 
 

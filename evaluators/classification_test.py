@@ -12,10 +12,6 @@ LOGITS = np.random.default_rng(0).normal(size=(11, 3)).astype(np.float32)
 LABELS = np.eye(3, dtype=np.float32)[[0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1]]
 
 
-def _mesh(devices):
-  return jax.sharding.Mesh(jax.devices()[:devices], ("data",))
-
-
 @pytest.fixture(name="save")
 def _save(tmp_path):
   """Returns a function that makes arrays a data set and returns its config."""
@@ -38,10 +34,10 @@ def _predict(variables, batch):
 def _classify(data, devices=4, batch_size=4, **kw):
   evaluator = classification.Evaluator(
     _predict,
-    mesh=_mesh(devices),
+    mesh=jax.sharding.Mesh(jax.devices()[:devices], ("data",)),
     batch_size=batch_size,
     data=data,
-    pp_fn='keep("image", "labels")',
+    pp_fn="",
     **kw,
   )
   return evaluator.run({"params": jnp.float32(1)})
@@ -99,11 +95,8 @@ def test_any_of_several_labels_is_right(save):
 
 def test_labels_under_another_key(save):
   data = save(image=LOGITS, real=np.roll(LABELS, 1, axis=-1))
-  evaluator = classification.Evaluator(
-    _predict, mesh=_mesh(4), batch_size=4, data=data, pp_fn="", label_key="real"
-  )
   right = LOGITS.argmax(-1) == (LABELS.argmax(-1) + 1) % 3
-  got = evaluator.run({"params": jnp.float32(1)})
+  got = _classify(data, label_key="real")
   assert got["prec@1"] == pytest.approx(right.mean())
 
 

@@ -124,16 +124,14 @@ def test_built_from_a_config():
   )
   run = build.from_config(config)
   state = run.step.init(jax.random.key(0))
-  state, _ = run.step.compile()(state, _zeros(run.step.batch_shapes))
+  batch = jax.tree.map(
+    lambda s: jax.device_put(np.zeros(s.shape, s.dtype), s.sharding),
+    run.step.batch_shapes,
+  )
+  state, _ = run.step.compile()(state, batch)
   assert state.ema["head"]["kernel"].shape == (16, 10)
   sharded = state.ema["Transformer"]["encoderblock_0"]["MlpBlock_0"]["Dense_0"]
   assert not sharded["kernel"].sharding.is_fully_replicated
-
-
-def _zeros(shapes):
-  return jax.tree.map(
-    lambda s: jax.device_put(np.zeros(s.shape, s.dtype), s.sharding), shapes
-  )
 
 
 @pytest.mark.parametrize(

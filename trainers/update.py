@@ -39,10 +39,10 @@ def init(
   ema: bool = False,
 ) -> TrainState:
   """Returns the state of step 0, with a moving average if `ema`."""
-  variables = dict(task.init(rng, batch))
-  params = variables.pop("params")
-  average = params if ema else None
-  return TrainState(jnp.int32(0), params, variables, tx.init(params), average)
+  state = dict(task.init(rng, batch))
+  params = state.pop("params")
+  ema = params if ema else None
+  return TrainState(jnp.int32(0), params, state, tx.init(params), ema)
 
 
 def make(
