@@ -1,8 +1,8 @@
-"""Finds what a config names and checks the options given to it.
+"""Looks up what a config names, and checks the options given to it.
 
-A name is an entry of one of our tables, `"dtn"`, or an import path to anything
-of somebody else's, `"package.module:attribute"`. Its options are a dictionary,
-checked against the signature: `norm="dtn", norm_kw={"cls": "late"}`.
+A name is a key of one of our tables, such as `"dtn"`, or an import path,
+`"package.module:attribute"`. Options are a dictionary, checked against the
+signature: `norm="dtn", norm_kw={"cls": "layernorm"}`.
 """
 
 import functools

@@ -3,12 +3,12 @@
 import collections
 import contextlib
 import os
-import resource
-import sys
 import time
 
 import jax
 import numpy as np
+
+from dpn import host_memory
 
 
 class StepTimer:
@@ -97,5 +97,4 @@ def peak_memory_bytes() -> int:
   stats = jax.local_devices()[0].memory_stats() or {}
   if "peak_bytes_in_use" in stats:
     return stats["peak_bytes_in_use"]
-  peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-  return peak if sys.platform == "darwin" else peak * 1024
+  return host_memory.peak_bytes()

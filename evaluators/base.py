@@ -58,7 +58,7 @@ class Evaluator:
 
   def batches(self, data: pipeline.EvaluationData) -> Iterator[base.Batch]:
     """Returns global batches; `_mask` (batch,) is false where one is padded."""
-    return device.to_device(iter(data), sharding.batch(self.mesh))
+    return device.DeviceIterator(data, sharding.batch(self.mesh))
 
   def jit(self, function: Callable) -> Callable:
     """Returns the function compiled, its results whole on every process."""

@@ -51,7 +51,7 @@ class Run:
   config: Mapping[str, Any]
   step: TrainStep
   mesh: jax.sharding.Mesh
-  data: pipeline.TrainingData
+  data: pipeline.Data
   evaluators: list[evaluators_base.Scheduled]
   total_steps: int
   log_steps: int  # from one log line to the next

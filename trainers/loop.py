@@ -193,7 +193,7 @@ def evaluate(run, evaluators, state, progress):
 
 def batches_from(run, examples_seen):
   """Returns an iterator of batches on the devices, from this position on."""
-  return device.to_device(
+  return device.DeviceIterator(
     run.data.batches(examples_seen),
     sharding.batch(run.mesh),
     prefetch=run.config.get("prefetch_to_device") or 2,
