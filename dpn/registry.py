@@ -62,14 +62,10 @@ def bind(
   *,
   reserved: tuple[str, ...] = (),
 ) -> functools.partial:
-  """Returns `function` with the options `kw` bound, after checking them.
+  """Returns a function or class with the options `kw` bound, once checked.
 
-  Args:
-    kind: what has been chosen, for messages: the options are `<kind>_kw`.
-    name: which one, for messages.
-    function: a function or class; its keywords are the options.
-    kw: the options; None for none.
-    reserved: keywords that are not the user's to set.
+  Its keywords are the options, but those `reserved` are not the user's to set.
+  In messages they are the `<kind>_kw` of `name`.
   """
   hints = options(function, reserved)
   for key, value in (kw or {}).items():
