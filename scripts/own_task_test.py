@@ -122,8 +122,9 @@ def test_train_resume_evaluate_export_report(
   error -= arrays["test/box"]
   assert last["val/loss"] == pytest.approx((error**2).sum(-1).mean(), rel=1e-5)
 
-  row = evaluate.evaluate(config, str(whole))
-  assert row == {"step": 6, **{k: v for k, v in last.items() if "val/" in k}}
+  for path in (whole, whole / "checkpoints"):
+    row = evaluate.evaluate(config, str(path))
+    assert row == {"step": 6, **{k: v for k, v in last.items() if "val/" in k}}
   page = tmp_path / "report.html"
   monkeypatch.setattr(
     "sys.argv", ["report", str(tmp_path / "runs"), "-o", str(page)]

@@ -24,24 +24,6 @@ from trainers.testing import tiny_config
 ROOT = pathlib.Path(__file__).parent.parent
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _compile_once(tmp_path_factory):
-  """Keeps compiled programs, here and in the processes started here."""
-  folder = str(tmp_path_factory.mktemp("compiled"))
-  options = {
-    "jax_compilation_cache_dir": folder,
-    "jax_persistent_cache_min_compile_time_secs": 0.0,
-    "jax_persistent_cache_min_entry_size_bytes": -1,
-  }
-  for name, value in options.items():
-    jax.config.update(name, value)
-    os.environ[name.upper()] = str(value)
-  yield
-  jax.config.update("jax_compilation_cache_dir", None)
-  for name in options:
-    del os.environ[name.upper()]
-
-
 @pytest.fixture(scope="module", name="finished")
 def _finished(tmp_path_factory):
   """The working directory of a run that nothing disturbed."""

@@ -1,4 +1,4 @@
-"""From encoded tokens to one vector per image, by modules of their own."""
+"""Pooling: from encoded tokens to one vector per image."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""How the weights start, by the code base a model comes from."""
+"""Weight initialization, by the code base that a model comes from."""
 
 from collections.abc import Callable
 from typing import NamedTuple

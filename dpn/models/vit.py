@@ -378,28 +378,16 @@ def _check(config):
       f"attention sees, but block_ln={config.block_ln!r} does not normalize "
       "there. Use sa='pre' or 'pre+post' in block_ln_kw."
     )
-  if config.cls_blocks is not None:
-    _check_cls_blocks(config)
-
-
-def _check_cls_blocks(config):
-  """Checks what a class token that joins late cannot be combined with."""
-  wrong = {
-    f"pool_type={config.pool_type!r}: only 'tok' has a class token": (
-      not config.has_cls
-    ),
-    f"depth={config.depth}: expected 0 < cls_blocks < depth": (
-      not 0 < config.cls_blocks < config.depth
-    ),
-    "scan=True: there are two kinds of blocks, which cannot be scanned": (
-      config.scan
-    ),
-    f"posemb_join={config.posemb_join!r}: a class token that joins late has no "
-    "position": config.cls_has_position,
-  }
-  if problems := [text for text, is_wrong in wrong.items() if is_wrong]:
+  if config.cls_blocks is not None and (
+    not 0 < config.cls_blocks < config.depth
+    or not config.has_cls
+    or config.cls_has_position
+    or config.scan
+  ):
     raise ValueError(
-      f"cls_blocks={config.cls_blocks} does not go with {'; '.join(problems)}. "
-      "Change that, or leave cls_blocks out: the class token is then there "
-      "from the first block on."
+      f"cls_blocks={config.cls_blocks} needs pool_type='tok', scan=False, "
+      "posemb_join='add' without cls, and more blocks than that; got pool_type="
+      f"{config.pool_type!r}, scan={config.scan}, posemb_join="
+      f"{config.posemb_join!r}, depth={config.depth}. Change that, or leave "
+      "cls_blocks out: the class token is then there from the first block on."
     )

@@ -1,6 +1,6 @@
 """Converted files in timm's and transformers' own models, where installed.
 
-scripts/convert_test.py has numbers that these models gave, for everywhere else.
+testing.py has numbers that these models gave, for tests that run everywhere.
 """
 
 import json
@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from dpn.models import vit
-from dpn.weights import checkpoint, load, testing
+from dpn.weights import checkpoint, load, metadata, testing
 from scripts import convert
 
 torch = pytest.importorskip("torch")
@@ -50,13 +50,10 @@ def ours(tmp_path, name, num_classes=5, **kw):
     lambda s: 0.3 * rng.randn(*s.shape).astype(np.float32),
     testing.shapes_of(model),
   )
-  workdir = tmp_path / name
-  workdir.mkdir()
-  checkpoint.save_params(str(workdir / "params.safetensors"), params)
-  (workdir / "config.json").write_text(
-    json.dumps({"num_classes": num_classes, "model": options, "input": {}})
-  )
-  return str(workdir), jax.jit(model.apply)({"params": params}, IMAGE)[0]
+  path = str(tmp_path / f"{name}.safetensors")
+  said = metadata.metadata(vit.options(model), None)
+  checkpoint.save_params(path, params, metadata=said)
+  return path, jax.jit(model.apply)({"params": params}, IMAGE)[0]
 
 
 def check(got, want):

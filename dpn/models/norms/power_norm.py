@@ -4,12 +4,12 @@ Every channel is divided by the root of its second moment over batch and tokens,
 running after a warmup. The backward pass is not the derivative of that: it
 subtracts a running estimate of the gradient along the normalized output.
 
-That estimate is known only once the backward pass has run, so no forward pass
-can store it. It is an input of the custom derivative, and *its cotangent is its
-next value*. It lives in Flax's collection for such inputs: whoever trains
-differentiates with respect to `OVERWRITE_WITH_GRADIENT` as well and stores the
-gradient as the new value. Where nobody does, it stays zero and the correction
-vanishes.
+The estimate is known only after the backward pass, so no forward pass can store
+it. It is therefore an input of the custom derivative, and *its cotangent is its
+next value*. It is kept in Flax's collection for such inputs: the training step
+also differentiates with respect to `OVERWRITE_WITH_GRADIENT` and stores the
+gradient as the new value. Without that it stays zero, and so does the
+correction.
 
 Differs from the paper, with the code its comparison in arXiv 2112.02624 was run
 with: the channels of each head are divided by their root mean square first.

@@ -1,9 +1,9 @@
-"""Normalizers that remember: statistics over the batch, running for evaluation.
+"""Normalizers with running statistics: BatchNorm and SwitchableNorm.
 
-Their memory is the collection `batch_stats`: written when `train` is set (the
-collection must be mutable then), read otherwise. Under jit a mean over a batch
-that is sharded over devices is the mean over the global batch, which is all the
-synchronization there is to do.
+The statistics are in the collection `batch_stats`: updated when `train` is set
+(the collection must be mutable then), read otherwise. Under jit, the mean of a
+batch that is sharded over devices is that of the global batch, so they are
+synchronized without further code.
 """
 
 from typing import Literal
@@ -28,7 +28,7 @@ class Running(base.Normalizer):
     """Returns (mean, var), each (1, 1, width), of the batch or running.
 
     The batch is normalized by its biased variance, the unbiased one is
-    remembered, as PyTorch does.
+    kept, as in PyTorch.
     """
     mean = self.variable("batch_stats", "mean", jnp.zeros, (x.shape[-1],))
     var = self.variable("batch_stats", "var", jnp.ones, (x.shape[-1],))
