@@ -38,7 +38,7 @@ class Field(NamedTuple):
 
 
 class MixturePart(NamedTuple):
-  """A source, and how its examples are preprocessed."""
+  """A source and the preprocessing of its examples."""
 
   source: sources.Source
   preprocess: pp.Preprocess
@@ -129,9 +129,9 @@ class Examples:
 
   def _example(self, index, position, record):
     """Returns one example as arrays, read if `record` is None."""
-    preprocess = self._parts[bisect.bisect_right(self._ends, index)].preprocess
+    part = self._parts[bisect.bisect_right(self._ends, index)]
     record = self.source[index] if record is None else record
-    example = preprocess(record, generator(self._seed, position))
+    example = part.preprocess(record, generator(self._seed, position))
     arrays = {key: np.asarray(x) for key, x in example.items()}
     if self.fields is None:
       return arrays

@@ -81,6 +81,7 @@ def prepare(
       f"{directory} holds another data set, of {saved['origin']}; this one is "
       f"of {origin}: give another --data_dir, --name or --version."
     )
+  tfds_writer.write_json(checksums, saved)
   done = saved["shards"]
   written = {split: [] for split in shards}
   bar = tqdm.tqdm(total=sum(sizes.values()), unit=" examples", disable=None)
@@ -102,8 +103,8 @@ def _from_source(source, splits, name, version, shard_size):
   """Plans a data set of a source's examples.
 
   Returns:
-    By split, the size of each file and a function that returns its records;
-    and what to call when all are written, with the folder and {split: Shards}.
+    By split, the size of each file and a function that returns its records; and
+    a function (folder, {split: shards}) → None to call when all are written.
   """
   shards, features = {}, None
   for split in splits:
