@@ -13,7 +13,6 @@ from dpn.models import vit
 from dpn.weights import files, legacy, load, metadata, torch_names
 from dpn.weights.pixels import Pixels
 
-_BLOCK = r"Transformer/encoderblock(_\d+)?/"
 _STEMS = {
   (False, False): "none",
   (True, True): "dpn",
@@ -135,8 +134,8 @@ def at_resolution(model: VitParams, px: int) -> VitParams:
 def infer_options(flat: Mapping[str, Any]) -> dict[str, Any]:
   """Returns options of `vit.Model`, with `num_classes`, that fit parameters.
 
-  What leaves no trace is left out, or the default: `gap` for a model that has
-  neither class token nor a pooling module.
+  These are options that files of other libraries show in names and shapes; our
+  own files say everything in their metadata.
 
   Args:
     flat: arrays by our names, of blocks looped or scanned.
@@ -144,14 +143,12 @@ def infer_options(flat: Mapping[str, Any]) -> dict[str, Any]:
   Raises:
     ValueError: these are not the parameters of a Vision Transformer.
   """
-  blocks = {match[0] for name in flat if (match := re.match(_BLOCK, name))}
-
-  def in_block(suffix):
-    pattern = re.compile(_BLOCK + suffix)
-    return next((x for k, x in flat.items() if pattern.fullmatch(k)), None)
-
-  query = in_block("MultiHeadDotProductAttention_0/query/kernel")
-  hidden = in_block("MlpBlock_0/Dense_0/kernel")
+  block = r"Transformer/encoderblock(_\d+)?/"
+  depth = len({match[0] for name in flat if (match := re.match(block, name))})
+  in_blocks = {re.sub(block, "", name): x for name, x in flat.items()}
+  attention = "MultiHeadDotProductAttention_0/query"
+  query = in_blocks.get(f"{attention}/kernel")
+  hidden = in_blocks.get("MlpBlock_0/Dense_0/kernel")
   embeddings = _embeddings(flat)
   if not embeddings or query is None or hidden is None:
     tops = sorted({name.partition("/")[0] for name in flat})
@@ -161,27 +158,21 @@ def infer_options(flat: Mapping[str, Any]) -> dict[str, Any]:
       f"MLP, got {tops}. Of a larger model name a part: 'file.npz:img'."
     )
   *patch_size, _, width = embeddings[-1].shape
-  stem = {"patch_size": list(patch_size)}
-  if "embedding/kernel" not in flat:
-    kw = {"kernel_size": patch_size[0], "num_layers": len(embeddings)}
-    stem = {"stem": "conv", "stem_kw": kw}
-  lape = in_block("(rel_posemb/)?pe_norm/scale") is not None
-  ln0, ln1 = (f"stem/{norm}/scale" in flat for norm in ("ln0", "ln1"))
-  rms = ln0 and "stem/ln0/bias" not in flat
-  bias = in_block("MultiHeadDotProductAttention_0/query/bias")
+  sizes = {name: x.shape[-1] for name, x in flat.items() if x.ndim}
+  pool_type = "tok" if "cls" in flat else "gap"
   return {
-    "num_classes": _last(flat, "head/kernel", None),
-    **stem,
+    "num_classes": sizes.get("head/kernel"),
+    "patch_size": list(patch_size),
     "width": width,
-    "depth": len(query) if query.ndim == 4 else len(blocks),
+    "depth": len(query) if query.ndim == 4 else depth,
     "mlp_dim": hidden.shape[-1],
     "num_heads": query.shape[-2],
-    "stem_ln": "rmsnorm" if rms else _STEMS[ln0, ln1],
-    "qkv_bias": bias is not None,
-    "rep_size": _last(flat, "pre_logits/kernel", False),
-    "pool_type": _pool_type(flat),
-    "posemb": _posemb(flat),
-    "posemb_join": "lape" if lape else "add",
+    "stem_ln": _STEMS["stem/ln0/scale" in flat, "stem/ln1/scale" in flat],
+    "qkv_bias": f"{attention}/bias" in in_blocks,
+    "rep_size": sizes.get("pre_logits/kernel", False),
+    "pool_type": "map" if "MAPHead_0/probe" in flat else pool_type,
+    "posemb": "learn" if "pos_embedding" in flat else "sincos2d",
+    "posemb_join": "add",
   }
 
 
@@ -261,24 +252,6 @@ def _embeddings(flat):
     return [flat["embedding/kernel"]]
   names = [k for k in flat if re.fullmatch(r"embedding/Conv_\d+/kernel", k)]
   return [flat[f"embedding/Conv_{i}/kernel"] for i in range(len(names))]
-
-
-def _last(flat, name, otherwise):
-  return flat[name].shape[-1] if name in flat else otherwise
-
-
-def _pool_type(flat):
-  for module, pool_type in (("MAPHead_0", "map"), ("SequencePool_0", "seq")):
-    if any(name.startswith(f"{module}/") for name in flat):
-      return pool_type
-  return "tok" if "cls" in flat else "gap"
-
-
-def _posemb(flat):
-  if "pos_embedding" in flat:
-    return "learn"
-  relative = any("/rel_posemb/" in name for name in flat)
-  return "rpe" if relative else "sincos2d"
 
 
 def _notes(source, file, options, arrays):
