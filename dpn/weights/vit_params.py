@@ -30,6 +30,7 @@ class VitParams:
     options: of `vit.Model`, with `num_classes`; complete.
     pixels: of its images, None if unknown.
     notes: for the person who asked for it.
+    patch: (rows, cols, channels) of the pixels for one token.
     side: patches on a side of square images, None if unknown.
   """
 
@@ -37,22 +38,13 @@ class VitParams:
   options: Mapping[str, Any]
   pixels: Pixels | None
   notes: tuple[str, ...]
+  patch: tuple[int, int, int]
   side: int | None
 
   @property
   def cls_row(self) -> bool:
     """Whether the class token has a row in the position embeddings."""
     return load.has_cls_row(self.options)
-
-  @property
-  def channels(self) -> int:
-    """Of the images."""
-    return _embeddings(self.arrays)[0].shape[2]
-
-  @property
-  def patch_px(self) -> tuple[int, int]:
-    """Rows and columns of pixels for one token."""
-    return _patch_px(self.options)
 
 
 def read(path: str, overrides: Mapping[str, Any]) -> VitParams:
@@ -84,7 +76,7 @@ def read(path: str, overrides: Mapping[str, Any]) -> VitParams:
     if "cls" in flat and "posemb_join" not in told and not cls_row:
       cls_row = guessed = load.square_plus_one(rows)
   tokens = rows - cls_row if rows else None
-  model, shapes = _model(flat, options, tokens)
+  model, patch, shapes = _model(flat, options, tokens)
   options = vit.options(model)
   known = dataclasses.replace(file, options=options, cls_row=cls_row)
   variables = load.load_variables(
@@ -104,7 +96,7 @@ def read(path: str, overrides: Mapping[str, Any]) -> VitParams:
     )
   side = math.isqrt(tokens or 0)
   side = side if side and side**2 == tokens else None
-  return VitParams(arrays, options, file.pixels, tuple(notes), side)
+  return VitParams(arrays, options, file.pixels, tuple(notes), patch, side)
 
 
 def at_resolution(model: VitParams, px: int) -> VitParams:
@@ -113,7 +105,7 @@ def at_resolution(model: VitParams, px: int) -> VitParams:
   Raises:
     ValueError: the old grid or the patches are not square, or do not fit in.
   """
-  rows, cols = model.patch_px
+  rows, cols, _ = model.patch
   table = model.arrays.get("pos_embedding")
   if rows != cols or (table is not None and not model.side):
     raise ValueError(
@@ -210,12 +202,15 @@ def _inferred(source, told):
 
 
 def _model(flat, options, tokens):
-  """Returns a model of these options, and the shapes of its variables."""
+  """Returns a model of these options, its patch and its variables' shapes."""
   try:
     model = vit.Model(**options)
-    px = zip(_patch_px(options), _grid(flat, tokens), strict=True)
-    channels = _embeddings(flat)[0].shape[2]
-    shape = (1, *(size * count for size, count in px), channels)
+    px = model.config.patch_size
+    if model.config.stem == "conv":
+      px = (2 ** model.config.stem_kw["num_layers"],) * 2
+    patch = (*px, _embeddings(flat)[0].shape[2])
+    grid = (*_grid(flat, tokens), 1)
+    shape = (1, *np.multiply(patch, grid))
     image = jax.ShapeDtypeStruct(shape, np.float32)
     shapes = jax.eval_shape(model.init, jax.random.key(0), image)
   except (TypeError, AttributeError) as error:
@@ -223,7 +218,7 @@ def _model(flat, options, tokens):
       f"An option of the model has a value of another type ({error}). Check "
       "--set, for example patch_size=[16,16]."
     ) from error
-  return model, shapes
+  return model, patch, shapes
 
 
 def _grid(flat, tokens):
@@ -238,12 +233,6 @@ def _grid(flat, tokens):
       square = (2 * side - 1) ** 2 == offsets
       return (side, side) if square else (1, (offsets + 1) // 2)
   return 1, tokens or 4
-
-
-def _patch_px(options):
-  if options.get("stem", "patch") == "conv":
-    return (2 ** options["stem_kw"]["num_layers"],) * 2
-  return tuple(options["patch_size"])
 
 
 def _embeddings(flat):
