@@ -17,5 +17,6 @@ if [ "${1:-}" = --all ]; then
   export VENV=${VENV:-.venv-all} REQUIRE_EXTRAS=1
 fi
 bash scripts/venv.sh "$extras"
-# A process per core; the tests of a file share what they have compiled.
-exec "${VENV:-.venv}/bin/python" -m pytest --numprocesses auto --dist loadfile "$@"
+# A process per core; the tests of a file share its fixtures.
+exec "${VENV:-.venv}/bin/python" -m pytest --numprocesses auto \
+  --dist loadfile --no-loadscope-reorder "$@"

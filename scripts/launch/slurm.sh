@@ -6,7 +6,7 @@
 #
 # What follows -- goes to trainers.train. Two minutes before the time is up, or
 # when the job is preempted, the run gets SIGTERM, saves and ends; a preempted
-# job is queued again and goes on.
+# job is requeued and resumes.
 set -euo pipefail
 
 usage() {

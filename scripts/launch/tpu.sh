@@ -5,8 +5,8 @@
 #     --version v2-alpha-tpuv5-lite --bucket my-data --dry_run -- \
 #     --config configs/augreg_i1k.py:variant=B/16 --workdir /mnt/runs/b16
 #
-# What follows -- goes to trainers.train. Run again, it uses the slice that is
-# there, copies the code anew and the run goes on. --delete gives it back.
+# Arguments after -- go to trainers.train. Run again, it uses the existing slice,
+# copies the code again and the run resumes. --delete releases the slice.
 set -euo pipefail
 
 usage() {
@@ -16,7 +16,7 @@ usage: scripts/launch/tpu.sh [options] -- ARGUMENTS OF trainers.train
   --zone ZONE        zone, required
   --type TYPE        accelerator type, e.g. v5litepod-64, required
   --version VERSION  runtime version, e.g. v2-alpha-tpuv5-lite, required
-  --project ID       project (that of gcloud's configuration)
+  --project ID       project (default: gcloud's)
   --spot             cheaper, may be taken away at any time
   --bucket NAME      bucket to mount at ~/data, read-only, as TFDS_DATA_DIR
   --delete           delete the slice instead of training
