@@ -190,10 +190,7 @@ def _make(cls, section, predict_fns, mesh, batch_size):
     raise ValueError(errors.unknown("pred", pred, predict_fns))
   predict_fn = predict_fns[pred]
   if pred_kw := section.pop("pred_kw", None):
-    reserved = ("variables", "batch")
-    predict_fn = registry.bind(
-      "pred", pred, predict_fn, pred_kw, reserved=reserved
-    )
+    predict_fn = registry.bind("pred", pred, predict_fns, pred_kw)
   section.setdefault("batch_size", batch_size)
   known = dict(inspect.signature(cls).parameters)
   del known["predict_fn"], known["mesh"]

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from dpn import registry
 from dpn.models import posemb
 from dpn.weights import (
   checkpoint,
@@ -286,7 +287,9 @@ def _in_torch_names(model, to, row):
         "table, add --resolution with the size of the images in pixels."
       )
     options = model.options
-    table = posemb.bind(options["posemb"], options.get("posemb_kw"))
+    table = registry.bind(
+      "posemb", options["posemb"], posemb.POSEMBS, options.get("posemb_kw")
+    )
     fixed = table(model.grid, options["width"], int(model.cls_row))
     arrays["pos_embedding"] = np.asarray(fixed)
   if row and not model.cls_row:
