@@ -37,9 +37,12 @@ VALUES = {
   "dpn": ["True"],
   "ema": ["True"],
   "mlp": ["pre+post"],
+  "block_ln_kw": [],  # needs a block_ln with options: sweeps_test.py
   "norm": ["dtn"],
+  "norm_kw": [".eps=1e-4"],
   "pool": ["gap", "map"],
   "posemb_join": ["lape"],
+  "posemb_join_kw": [".cls=False"],
   "post": ["stream"],
   "pp": ["vtab", "crop_flip"],
   "randaug": ["10"],
@@ -163,7 +166,8 @@ def test_each_value_of_an_argument(name):
     if argument == "variant":
       values = VARIANTS.get(name, [])
     for value in values:
-      _check(_shrunk(name, f"{argument}={value},runlocal"))
+      item = value if value.startswith(".") else f"={value}"
+      _check(_shrunk(name, f"{argument}{item},runlocal"))
 
 
 @pytest.mark.parametrize("name", CONFIGS)

@@ -11,3 +11,9 @@ def unknown(kind: str, got: str, known: Iterable[str]) -> str:
   hint = f" Did you mean {near[0]!r}?" if near else ""
   listed = ", ".join(known) or "none"
   return f"Unknown {kind} {got!r}.{hint} Known: {listed}."
+
+
+def check_known(kind: str, got: str, known: Iterable[str]):
+  """Raises ValueError, see `unknown`, if `got` is not among them."""
+  if got not in known:
+    raise ValueError(unknown(kind, got, known))

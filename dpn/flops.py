@@ -41,11 +41,7 @@ def count(fn: Callable, *args) -> int:
 
   A multiply-add is two. What the result does not depend on is left out; the
   body of a loop counts as often as it runs, a while loop's once, and of a
-  condition the dearest branch.
-
-  Args:
-    fn: traceable by JAX.
-    *args: arrays or shapes.
+  condition the dearest branch. The arguments may be arrays or shapes.
   """
   return by_scope(fn, *args).total()
 
@@ -72,10 +68,9 @@ def _count(jaxpr, scope):
     needed.update(v for v in eqn.invars if isinstance(v, core.Var))
     name, params = eqn.primitive.name, eqn.params
     inner_scope = f"{scope}/{eqn.source_info.name_stack}"
-    if name == "dot_general":
-      total[inner_scope] += _dot(eqn)
-    elif name == "conv_general_dilated":
-      total[inner_scope] += _convolution(eqn)
+    if name in _MULTIPLY_ADDS:
+      outputs = math.prod(eqn.outvars[0].aval.shape)
+      total[inner_scope] += 2 * outputs * _MULTIPLY_ADDS[name](eqn)
     elif name == "cond":
       branches = [_count(b.jaxpr, inner_scope) for b in params["branches"]]
       total.update(max(branches, key=collections.Counter.total))
@@ -91,13 +86,14 @@ def _count(jaxpr, scope):
 
 def _dot(eqn):
   (contracted, _), _ = eqn.params["dimension_numbers"]
-  shape = eqn.invars[0].aval.shape
-  depth = math.prod(shape[i] for i in contracted)
-  return 2 * depth * math.prod(eqn.outvars[0].aval.shape)
+  return math.prod(eqn.invars[0].aval.shape[i] for i in contracted)
 
 
 def _convolution(eqn):
   kernel = eqn.invars[1].aval.shape
   out_channels = kernel[eqn.params["dimension_numbers"].rhs_spec[0]]
-  per_output = math.prod(kernel) // out_channels
-  return 2 * per_output * math.prod(eqn.outvars[0].aval.shape)
+  return math.prod(kernel) // out_channels
+
+
+# By operation: how many for each element of the result.
+_MULTIPLY_ADDS = {"dot_general": _dot, "conv_general_dilated": _convolution}

@@ -1,7 +1,8 @@
-"""How a process gets memory from the C library."""
+"""How a process gets memory from the C library, and how much it took."""
 
 import contextlib
 import ctypes
+import sys
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -3, -4  # as in malloc.h
 
@@ -31,6 +32,14 @@ def keep_between_steps():
   if jax.default_backend() == "cpu":
     _set(_TRIM_THRESHOLD, -1)
     _set(_MMAP_MAX, 0)
+
+
+def peak_bytes() -> int:
+  """Returns the most memory that this process has used so far."""
+  import resource  # which Windows lacks
+
+  peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+  return peak if sys.platform == "darwin" else peak * 1024
 
 
 def _set(option, value):

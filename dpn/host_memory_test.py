@@ -28,11 +28,11 @@ def step(v):
 
 v = jax.numpy.ones(4096)
 faults = []
-for _ in range(3):
+for _ in range(4):
   before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
   step(v).block_until_ready()
   faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
-print(faults[-1])
+print(min(faults))
 """
 
 

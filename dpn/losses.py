@@ -1,4 +1,4 @@
-"""Returns the loss of each example; every reduction is the caller's."""
+"""Returns the loss of each example, (batch, …) float32, unreduced."""
 
 from collections.abc import Callable
 
@@ -15,12 +15,6 @@ def softmax_xent(logits: jax.Array, labels: jax.Array) -> jax.Array:
     logits: (batch, …, classes), any float.
     labels: (batch, …, classes), the target distribution: one-hot, smoothed or
       mixed.
-
-  Returns:
-    (batch, …) float32.
-
-  Raises:
-    ValueError: the shapes differ.
   """
   logits, labels = _float32(logits, labels)
   return -jnp.sum(labels * jax.nn.log_softmax(logits), axis=-1)
@@ -32,12 +26,6 @@ def sigmoid_xent(logits: jax.Array, labels: jax.Array) -> jax.Array:
   Args:
     logits: (batch, …, classes), any float.
     labels: (batch, …, classes), each the probability of its class.
-
-  Returns:
-    (batch, …) float32.
-
-  Raises:
-    ValueError: the shapes differ.
   """
   logits, labels = _float32(logits, labels)
   # 1 - sigmoid(x) = sigmoid(-x), whose logarithm stays finite for large x.
@@ -59,9 +47,5 @@ _LOSSES = {"sigmoid_xent": sigmoid_xent, "softmax_xent": softmax_xent}
 
 
 def get(name: str) -> Callable[[jax.Array, jax.Array], jax.Array]:
-  """Returns the loss `name`, or the one at an import path "package.module:fn".
-
-  Raises:
-    ValueError: there is no such loss.
-  """
+  """Returns the loss of this name, or at this import path, "package:fn"."""
   return registry.lookup("loss", name, _LOSSES)

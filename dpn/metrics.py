@@ -22,12 +22,9 @@ class NonFiniteError(RuntimeError):
 
 
 def check_finite(step: int, last_step: int, values: Mapping[str, float]):
-  """Raises NonFiniteError naming the quantities and the interval.
+  """Raises NonFiniteError if a value of `step` is not finite.
 
-  Args:
-    step: where `values` were measured.
-    last_step: where they were last seen finite.
-    values: of this step.
+  `last_step` is where they were last seen finite.
   """
   bad = {k: v for k, v in values.items() if not math.isfinite(v)}
   if bad:
@@ -43,12 +40,8 @@ def read(path: str) -> list[dict]:
   """Returns the objects of a .jsonl file; a torn last line is left out."""
   if not os.path.exists(path):
     return []
-  rows = []
   with open(path) as f:
-    for line in f:
-      if line.endswith("\n"):
-        rows.append(json.loads(line))
-  return rows
+    return [json.loads(line) for line in f if line.endswith("\n")]
 
 
 class Writer:
@@ -57,11 +50,8 @@ class Writer:
   def __init__(self, workdir: str, *, step: int, wandb: Mapping | None = None):
     """Opens the logs, dropping whatever is from after `step`.
 
-    Args:
-      workdir: of the run.
-      step: the step that training goes on from.
-      wandb: arguments of wandb.init; None to leave wandb alone. Whatever goes
-        wrong there is logged, and the run goes on without it.
+    `wandb` holds arguments of wandb.init. Whatever goes wrong there is logged,
+    and the run goes on without it.
     """
     self._files = {
       name: _reopen(os.path.join(workdir, name), step)

@@ -24,24 +24,14 @@ def mixup(
       part with its last. 1 has the same result on any number of devices. The
       number of devices over which the batch is split keeps every example's
       partner on its device, without communication (big_vision's behaviour).
-
-  Raises:
-    ValueError: p is not positive, an array is not of floats, or the groups do
-      not divide the batch.
   """
-  if not p > 0:
-    raise ValueError(f"mixup got p={p}, expected p > 0: skip mixup for p=0.")
   lam = jax.random.beta(rng, p, p)
   lam = jnp.maximum(lam, 1.0 - lam)
   return tuple(_mix(lam, x, groups) for x in arrays)
 
 
 def cutmix(
-  rng: jax.Array,
-  p: float,
-  image: jax.Array,
-  labels: jax.Array,
-  groups: int = 1,
+  rng: jax.Array, p: float, image: jax.Array, labels: jax.Array, groups: int = 1
 ) -> tuple[jax.Array, jax.Array]:
   """Returns images with a box of the preceding one, and mixed labels (CutMix).
 
@@ -54,33 +44,22 @@ def cutmix(
   random one.
 
   Args:
-    rng: random key; the result depends on it and the arrays alone.
+    rng: random key.
     p: parameter of the Beta distribution, positive.
     image: (batch, rows, cols, channels).
     labels: (batch, classes) floats.
-    groups: how many equal parts of the batch are mixed apart, see
-      `mixup`.
-
-  Raises:
-    ValueError: p is not positive, the labels are not of floats, or the groups
-      do not divide the batch.
+    groups: see `mixup`.
   """
-  if not p > 0:
-    raise ValueError(f"cutmix got p={p}, expected p > 0: skip cutmix for p=0.")
   lam_rng, centre_rng = jax.random.split(rng)
   rows, cols = image.shape[1:3]
   half = jnp.sqrt(1.0 - jax.random.beta(lam_rng, p, p)) / 2
   centre = jax.random.uniform(centre_rng, (2,))
   in_rows = _inside(centre[0], half, rows)  # (rows,)
   in_cols = _inside(centre[1], half, cols)  # (cols,)
-  box = in_rows[:, None] & in_cols[None, :]  # (rows, cols)
-  box = box[None, :, :, None]
+  box = (in_rows[:, None] & in_cols[None])[:, :, None]  # (rows, cols, 1)
+  mixed = jnp.where(box[None], _preceding(image, groups), image)
   share = jnp.mean(box, dtype=jnp.float32)
-  partner = _preceding(image, groups)
-  return (
-    jnp.where(box, partner, image),
-    _mix(1.0 - share, labels, groups),
-  )
+  return mixed, _mix(1.0 - share, labels, groups)
 
 
 def mixup_or_cutmix(
@@ -95,20 +74,14 @@ def mixup_or_cutmix(
 ) -> tuple[jax.Array, jax.Array]:
   """Returns images and labels of a batch under one of the two, as DeiT trains.
 
-  Args:
-    rng: random key.
-    image: (batch, rows, cols, channels) floats.
-    labels: (batch, classes) floats.
-    mixup_p: as in `mixup`; 0 for no mixup.
-    cutmix_p: as in `cutmix`; 0 for no cutmix.
-    switch_prob: probability of cutmix where both are on.
-    groups: see `mixup`.
-
-  Raises:
-    ValueError: a parameter or an array does not fit.
+  A parameter of 0 turns its method off; where both are on, CutMix has the
+  probability `switch_prob`. Arrays as in `cutmix`.
   """
-  if not 0 <= switch_prob <= 1:
-    raise ValueError(f"switch_prob must lie in [0, 1], got {switch_prob}.")
+  if min(mixup_p, cutmix_p) < 0 or not 0 <= switch_prob <= 1:
+    raise ValueError(
+      f"config.mixup has p={mixup_p}, cutmix_p={cutmix_p} and switch_prob="
+      f"{switch_prob}, expected none below 0 and switch_prob in [0, 1]."
+    )
   mix = lambda rng: mixup(rng, mixup_p, image, labels, groups=groups)
   cut = lambda rng: cutmix(rng, cutmix_p, image, labels, groups)
   if mixup_p and cutmix_p:
@@ -133,11 +106,6 @@ def _mix(lam: jax.Array, x: jax.Array, groups: int) -> jax.Array:
 
 def _preceding(x: jax.Array, groups: int) -> jax.Array:
   """Returns, for every example, the one before it in its part of the batch."""
-  if x.shape[0] % groups:
-    raise ValueError(
-      f"mixup got a batch of {x.shape[0]} in {groups} groups, expected a batch"
-      " size that is a multiple of the groups."
-    )
   parts = x.reshape(groups, -1, *x.shape[1:])  # (groups, batch/groups, …)
   return jnp.roll(parts, 1, axis=1).reshape(x.shape)
 

@@ -85,12 +85,8 @@ def test_sharded_batch_has_the_same_result(groups):
 
 def test_errors():
   rng = jax.random.key(0)
-  with pytest.raises(ValueError, match="got p=0, expected p > 0"):
-    mixup(rng, 0, jnp.ones(4))
   with pytest.raises(ValueError, match=r"int32 of shape \(4,\), expected floa"):
     mixup(rng, 0.2, jnp.arange(4))
-  with pytest.raises(ValueError, match="batch of 6 in 4 groups"):
-    mixup(rng, 0.2, jnp.ones(6), groups=4)
 
 
 def _numbered():
@@ -170,10 +166,11 @@ def test_one_or_none():
   ):
     for x, y in zip(got, want, strict=True):
       np.testing.assert_array_equal(x, y)
-  with pytest.raises(ValueError, match="switch_prob must lie"):
-    both(mixup_p=1, cutmix_p=1, switch_prob=2)
-  with pytest.raises(ValueError, match="cutmix got p=-1"):
-    cutmix(rng, -1, image, labels)
+  for p, prob in ((1, 2), (-1, 0.5)):
+    with pytest.raises(
+      ValueError, match=rf"cutmix_p={p} and switch_prob={prob}"
+    ):
+      both(mixup_p=1, cutmix_p=p, switch_prob=prob)
   with pytest.raises(ValueError, match="int32 of shape"):
     cutmix(rng, 1, image, jnp.zeros((8, 2), int))
 

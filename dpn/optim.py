@@ -24,6 +24,7 @@ to the first pattern that matches its whole name:
     not count in the norm.
 """
 
+import functools
 import inspect
 import operator
 from collections.abc import Callable, Mapping
@@ -56,9 +57,6 @@ def make(
   Returns:
     `(tx, schedule_fns)`: one function of the step for each entry of `schedule`
     that is not None, in order.
-
-  Raises:
-    ValueError: a field is missing or wrong, or a parameter has no schedule.
   """
   if config.get("lr") is None:
     raise ValueError("config.lr is missing, expected the base learning rate.")
@@ -74,12 +72,20 @@ def make(
   optimizer = _optimizer(config.get("optax_name"), config.get("optax") or {})
   clip = config.get("grad_clip_norm")
   clip_tx = optax.clip_by_global_norm(clip) if clip else optax.identity()
+  lr_mults = _masked(config, params, "lr_mults", ())
+  if any(mult <= 0 for _, mult in lr_mults):
+    raise ValueError(
+      f"config.lr_mults is {config['lr_mults']}, expected positive factors. To"
+      " freeze parameters give them None in config.schedule."
+    )
+  wd = config.get("wd") or 0.0
+  decayed = _masked(config, params, "wd_mults", [(".*/kernel$", 1.0)])
   return optax.chain(
     optax.masked(clip_tx, trained),
     optax.masked(optimizer, trained),
     optax.scale(config["lr"]),
-    *_lr_mults(config, params),
-    *_weight_decay(config, params),
+    *(optax.masked(optax.scale(mult), mask) for mask, mult in lr_mults),
+    *(optax.add_decayed_weights(wd * mult, m) for m, mult in decayed if wd),
     *schedule_txs,
     # Last, so that neither weight decay nor a NaN reaches what is frozen.
     optax.masked(optax.set_to_zero(), frozen),
@@ -88,15 +94,7 @@ def make(
 
 
 def frozen_mask(config: Mapping[str, Any], params: trees.Tree) -> trees.Tree:
-  """Returns a tree of booleans: the parameters that `schedule` freezes.
-
-  Args:
-    config: as for `make`.
-    params: the parameters, or their shapes.
-
-  Raises:
-    ValueError: a parameter has no schedule.
-  """
+  """Returns a tree of booleans: the parameters that `schedule` freezes."""
   entries = _schedules(config, params)
   return _union(params, [mask for mask, value in entries if value is None])
 
@@ -135,65 +133,34 @@ def _schedules(config, params):
   return entries
 
 
-def _lr_mults(config, params):
-  entries = _masked(config, params, "lr_mults", ())
-  if not all(mult > 0 for _, mult in entries):
-    raise ValueError(
-      f"config.lr_mults is {config['lr_mults']}, expected positive factors. To"
-      " freeze parameters give them None in config.schedule."
-    )
-  return [optax.masked(optax.scale(mult), mask) for mask, mult in entries]
-
-
-def _weight_decay(config, params):
-  if not config.get("wd"):
-    return []
-  entries = _masked(config, params, "wd_mults", [(".*/kernel$", 1.0)])
-  return [
-    optax.add_decayed_weights(config["wd"] * mult, mask)
-    for mask, mult in entries
-  ]
-
-
 def _optimizer(name, kw):
   """Returns the gradient transformation `name`, made with arguments `kw`."""
-  try:
-    if ":" in (name or ""):
-      make_tx = registry.import_path("config.optax_name", name)
-    else:
-      make_tx = _OPTIMIZERS.get(name) or operator.attrgetter(name or "")(optax)
-  except AttributeError:
-    make_tx = None
+  name = name or ""
+  if ":" in name:
+    make_tx = registry.import_path("config.optax_name", name)
+  else:
+    make_tx = _OPTIMIZERS.get(name) or functools.reduce(
+      lambda module, part: getattr(module, part, None), name.split("."), optax
+    )
   if not callable(make_tx):
-    raise ValueError(errors.unknown("config.optax_name", name, _known()))
-  arguments = inspect.signature(make_tx).parameters
-  if "learning_rate" in arguments:
+    transforms = [key for key in dir(optax) if key.startswith("scale_by_")]
+    known = [*_OPTIMIZERS, *transforms, "identity", "trace", "ema"]
+    raise ValueError(errors.unknown("config.optax_name", name, known))
+  arguments = inspect.signature(make_tx)
+  if "learning_rate" in arguments.parameters:
     raise ValueError(
       f"config.optax_name {name!r} would apply a learning rate of its own, and"
       " its sign. Expected a plain transformation, such as 'scale_by_adam' for"
       " 'adamw': config.lr, wd and schedule do the rest."
     )
-  kw = dict(kw)
   for key in kw:
-    if key not in arguments:
-      kind = f"argument of {name} in config.optax"
-      raise ValueError(errors.unknown(kind, key, arguments))
-  required = [p.name for p in arguments.values() if p.default is p.empty]
-  if missing := [key for key in required if key not in kw]:
-    raise ValueError(
-      f"config.optax lacks {', '.join(missing)}, which {name} requires. It has"
-      f" the arguments {', '.join(arguments)}."
-    )
-  tx = make_tx(**kw)
-  if not isinstance(tx, optax.GradientTransformation):
-    raise ValueError(errors.unknown("config.optax_name", name, _known()))
-  return tx
-
-
-def _known():
-  """Returns the names an unknown one is compared with."""
-  public = [name for name in dir(optax) if name.startswith("scale_by_")]
-  return [*_OPTIMIZERS, *public, "identity", "trace", "ema"]
+    kind = f"argument of {name} in config.optax"
+    errors.check_known(kind, key, arguments.parameters)
+  try:
+    arguments.bind(**kw)
+  except TypeError as e:
+    raise ValueError(f"config.optax for {name}{arguments}: {e}.") from e
+  return make_tx(**kw)
 
 
 def scale_by_adafactor(
@@ -211,18 +178,11 @@ def scale_by_adafactor(
   Source: arXiv 2106.04560, section 3.4, on top of arXiv 1804.04235: the second
   moment of a matrix is kept as the means of its rows and columns; its decay
   rises as 1 - t^-decay_rate, to `beta2_cap` at most; there is a first moment,
-  in half precision; parameter scaling and update clipping are gone.
-
-  Args:
-    min_dim_size_to_factor: keep the full second moment of arrays that have
-      fewer than two dimensions of this size.
-    decay_rate: exponent of the decay.
-    decay_offset: step at which the decay starts.
-    beta2_cap: largest decay.
-    clipping_threshold: largest root mean square of an array's update.
-    momentum: decay of the first moment, without bias correction.
-    dtype_momentum: its dtype.
-    eps: added to squared gradients.
+  in half precision and without bias correction; parameter scaling and update
+  clipping are gone, unless `clipping_threshold` limits the root mean square of
+  an array's update. Arrays with fewer than two dimensions of
+  `min_dim_size_to_factor` keep their full second moment. `eps` is added to
+  squared gradients.
   """
 
   def decay(step, exponent):
@@ -240,9 +200,7 @@ def scale_by_adafactor(
   if clipping_threshold:
     txs.append(optax.clip_by_block_rms(clipping_threshold))
   if momentum:
-    txs.append(
-      optax.ema(momentum, debias=False, accumulator_dtype=dtype_momentum)
-    )
+    txs.append(optax.ema(momentum, False, accumulator_dtype=dtype_momentum))
   return optax.chain(*txs)
 
 
@@ -251,13 +209,7 @@ def momentum_hp(
   dtype: str | jnp.dtype = jnp.bfloat16,
   nesterov: bool = False,
 ) -> optax.GradientTransformation:
-  """Returns momentum whose accumulator is in half precision.
-
-  Args:
-    momentum: decay of the accumulator.
-    dtype: dtype of the accumulator.
-    nesterov: use Nesterov's momentum.
-  """
+  """Returns momentum whose accumulator is in half precision."""
   return optax.trace(momentum, nesterov, dtype)
 
 

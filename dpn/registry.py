@@ -19,14 +19,8 @@ from dpn import errors
 def lookup(kind: str, name: str, table: Mapping[str, Any]) -> Any:
   """Returns `table[name]`, or what the import path `name` stands for.
 
-  Args:
-    kind: what is being chosen, for messages, such as "norm".
-    name: a key of `table`, or "package.module:attribute".
-    table: the known names.
-
-  Raises:
-    ValueError: the name is unknown (the message lists the nearest), or there
-      is no such module or attribute.
+  `kind` says in messages what is being chosen, such as "norm". ValueError where
+  there is no such name, module or attribute.
   """
   if not isinstance(name, str):
     raise ValueError(f"{kind} must be a name, got {name!r}.")
@@ -41,11 +35,7 @@ def lookup(kind: str, name: str, table: Mapping[str, Any]) -> Any:
 
 
 def import_path(kind: str, path: str) -> Any:
-  """Returns the object at "package.module:attribute".
-
-  Raises:
-    ValueError: there is no such module or attribute.
-  """
+  """Returns the object at "package.module:attribute"; ValueError if none is."""
   module_name, _, attribute = path.partition(":")
   try:
     module = importlib.import_module(module_name)
@@ -76,11 +66,7 @@ def bind(
     kind: what is being chosen; its options are called `<kind>_kw`.
     name: see `lookup`; of a function or class.
     table: see `lookup`.
-    kw: see `options`.
-
-  Raises:
-    ValueError: on an unknown name or option, or a value that the option's
-      annotation excludes.
+    kw: see `options`; None for none.
   """
   function = lookup(kind, name, table)
   hints = options(function)
@@ -104,11 +90,9 @@ def options(function: Callable) -> dict[str, Any]:
   ignored = {"parent", "name", *getattr(function, "RESERVED", ())}
   return {
     key: hints.get(key, Any)
-    for key, parameter in inspect.signature(function).parameters.items()
-    if key not in ignored
-    and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-    and (parameter.default, parameter.kind)
-    != (parameter.empty, parameter.POSITIONAL_OR_KEYWORD)
+    for key, p in inspect.signature(function).parameters.items()
+    if (p.default is not p.empty or p.kind is p.KEYWORD_ONLY)
+    and key not in ignored
   }
 
 
@@ -128,12 +112,12 @@ def _check(where, key, value, hint):
   allowed = [t for t in typing.get_args(hint) or (hint,) if isinstance(t, type)]
   if not {bool, int, float, str} & {*allowed}:
     return
-  number = isinstance(value, int | float) and not isinstance(value, bool)
-  if float in allowed and number:
+  if isinstance(value, bool):
+    fits = bool in allowed
+  elif isinstance(value, int | float) and float in allowed:
     fits = math.isfinite(value)
   else:
     fits = isinstance(value, tuple(allowed))
-    fits = fits and (bool in allowed or not isinstance(value, bool))
   if not fits:
     expected = " or ".join(t.__name__ for t in allowed)
     raise ValueError(

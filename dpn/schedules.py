@@ -4,7 +4,7 @@ Both behave as in big_vision, so its configs give the same numbers.
 """
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -39,75 +39,48 @@ def steps(
     batch_size: examples per step; epochs and examples need it.
     data_size: examples per epoch; epochs need it.
     default: returned when the config does not give the duration.
-
-  Raises:
-    ValueError: the duration is missing and has no default, is given twice, is
-      out of range, or cannot be converted with the sizes known.
   """
-  keys = {unit: f"{name}_{unit}" for unit in UNITS}
-  given = {
-    unit: value
-    for unit, key in keys.items()
-    if (value := config.get(key)) is not None and value >= 0
-  }
+  given = {f"{name}_{unit}": config.get(f"{name}_{unit}") for unit in UNITS}
+  keys = ", ".join(given)
+  given = {k: v for k, v in given.items() if v is not None and v >= 0}
   if len(given) > 1:
-    raise ValueError(
-      f"Got {', '.join(keys[unit] for unit in given)}; expected one of them."
-    )
+    raise ValueError(f"Got {', '.join(given)}; expected one of them.")
+  if not given and default is _REQUIRED:
+    raise ValueError(f"No duration {name!r}; expected one of {keys}.")
   if not given:
-    if default is _REQUIRED:
-      raise ValueError(
-        f"No duration {name!r}; expected one of {', '.join(keys.values())}."
-      )
     return default
-  [(unit, value)] = given.items()
-  sizes = {"total_steps": total_steps, "batch_size": batch_size}
-  return _to_steps(keys[unit], unit, value, sizes | {"data_size": data_size})
-
-
-def _to_steps(key, unit, value, sizes):
-  """Returns `value`, counted in `unit`, in steps."""
-  needs = {
-    "steps": (),
-    "epochs": ("data_size", "batch_size"),
-    "examples": ("batch_size",),
-    "percent": ("total_steps",),
-  }
-  if missing := [size for size in needs[unit] if sizes[size] is None]:
-    raise ValueError(
-      f"{key}={value} cannot become steps: {' and '.join(missing)} unknown"
-      " here. Give the duration in another unit."
-    )
-  if unit == "steps":
-    if value != int(value):
-      raise ValueError(
-        f"{key}={value}, expected a whole number of steps. A fraction of the"
-        f" run is {key.removesuffix('steps')}percent."
-      )
+  [(key, value)] = given.items()
+  unit = key.removeprefix(f"{name}_")
+  if unit == "steps" and value == int(value):
     return int(value)
-  if unit == "percent":
-    if value > 1:
-      raise ValueError(
-        f"{key}={value}, expected a fraction in [0, 1]: 5 % is 0.05."
-      )
-    exact = value * sizes["total_steps"]
-  elif unit == "epochs":
-    exact = value * (sizes["data_size"] / sizes["batch_size"])
-  else:
-    exact = value / sizes["batch_size"]
+  if unit == "steps" or (unit == "percent" and value > 1):
+    raise ValueError(
+      f"{key}={value}, expected a whole number of steps, or {name}_percent: a"
+      " fraction of the run, in [0, 1]."
+    )
+  try:
+    if unit == "epochs":
+      exact = value * (data_size / batch_size)
+    else:
+      exact = value * total_steps if unit == "percent" else value / batch_size
+  except TypeError as e:  # one of them is None
+    raise ValueError(
+      f"{key}={value} cannot become steps: a size that this takes is unknown"
+      " here. Give the duration in another unit."
+    ) from e
   return max(1, round(exact)) if exact else 0
 
 
 class Clock(NamedTuple):
-  """Where a schedule stands; a decay is a function of (peak, clock)."""
+  """Where a schedule stands.
+
+  A decay maps (peak, clock) to the learning rate before warmup and cooldown are
+  multiplied in. Its keyword arguments are what a config may set.
+  """
 
   step: jax.Array  # (), from the start of the run
   since_warmup: jax.Array  # (), in steps, negative during warmup
   progress: jax.Array  # (), from 0 at the end of warmup to 1
-
-
-# A decay maps (peak, clock) to the learning rate before warmup and cooldown
-# are multiplied in. Its keyword arguments are what a config may set.
 
 
 def _cosine(peak, clock):
@@ -167,17 +140,12 @@ def learning_rate(
       (peak, clock, *, …) → rate, see `Clock`.
     scale_with_batchsize: multiply base by batch_size / 256, arXiv 1706.02677.
     **kw: durations, and the arguments of the decay named above.
-
-  Raises:
-    ValueError: an unknown decay or argument, or a warmup as long as the run.
   """
   decay = registry.lookup("decay_type", decay_type, _DECAYS)
-  warmup, cooldown, decay_kw = _arguments(
-    decay_type, decay, kw, total_steps, batch_size, data_size
-  )
+  sizes = {"batch_size": batch_size, "data_size": data_size}
+  sizes["total_steps"] = total_steps
+  warmup, cooldown, decay_kw = _arguments(decay_type, decay, kw, sizes)
   if scale_with_batchsize:
-    if batch_size is None:
-      raise ValueError("scale_with_batchsize needs batch_size, got None.")
     base = base * batch_size / 256
 
   def schedule(step):
@@ -195,7 +163,7 @@ def learning_rate(
   return schedule
 
 
-def _arguments(decay_type, decay, kw, total_steps, batch_size, data_size):
+def _arguments(decay_type, decay, kw, sizes):
   """Returns (warmup steps, cooldown steps, arguments of the decay)."""
   parameters = inspect.signature(decay).parameters
   own = [p.name for p in parameters.values() if p.kind is p.KEYWORD_ONLY]
@@ -203,32 +171,23 @@ def _arguments(decay_type, decay, kw, total_steps, batch_size, data_size):
   durations += [name for name in own if name in ("timescale", "shift")]
   known = own + [f"{name}_{unit}" for name in durations for unit in UNITS]
   for key in kw:
-    if key not in known:
-      kind = f"argument of the {decay_type!r} schedule"
-      raise ValueError(errors.unknown(kind, key, known))
-  sizes = {
-    "total_steps": total_steps,
-    "batch_size": batch_size,
-    "data_size": data_size,
-  }
+    errors.check_known(f"argument of the {decay_type!r} schedule", key, known)
   lengths = {name: steps(name, kw, default=None, **sizes) for name in durations}
   warmup, cooldown = lengths.pop("warmup") or 0, lengths.pop("cooldown") or 0
   # Runs of 0 and 1 steps, for evaluation and debugging, keep their config.
-  if warmup >= total_steps > 1:
+  if warmup >= sizes["total_steps"] > 1:
     raise ValueError(
-      f"Warmup is {warmup} steps of a run of {total_steps}, expected fewer."
-      " Shorten warmup or lengthen the run."
+      f"Warmup is {warmup} steps of a run of {sizes['total_steps']}, expected"
+      " fewer. Shorten warmup or lengthen the run."
     )
   decay_kw = {name: kw[name] for name in own if name in kw}
   decay_kw |= {k: v for k, v in lengths.items() if v is not None}
-  if decay_type == "stair":
-    _check_stairs(**decay_kw)
-  return warmup, cooldown, decay_kw
-
-
-def _check_stairs(steps: Sequence[int] = (), mults: Sequence[float] = ()):
-  if len(steps) != len(mults) or list(steps) != sorted(steps):
+  stairs, mults = (decay_kw.get(key, ()) for key in ("steps", "mults"))
+  if decay_type == "stair" and (
+    len(stairs) != len(mults) or list(stairs) != sorted(stairs)
+  ):
     raise ValueError(
-      f"Stair got steps={tuple(steps)} and mults={tuple(mults)}, expected"
+      f"Stair got steps={tuple(stairs)} and mults={tuple(mults)}, expected"
       " ascending steps and one multiplier for each."
     )
+  return warmup, cooldown, decay_kw

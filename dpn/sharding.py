@@ -16,15 +16,11 @@ def make_mesh(axes: Sequence[tuple[str, int]] = (("data", -1),)) -> Mesh:
 
   Args:
     axes: (name, size) of each axis; one size may be -1, for what is left.
-
-  Raises:
-    ValueError: if the sizes do not multiply to the number of devices.
   """
-  axis_names = tuple(name for name, _ in axes)
-  sizes = [size for _, size in axes]
-  devices = jax.device_count()
+  names, sizes = zip(*axes, strict=True)
+  sizes, devices = list(sizes), jax.device_count()
   if sizes.count(-1) == 1:
-    rest = math.prod(size for size in sizes if size != -1)
+    rest = -math.prod(sizes)
     sizes[sizes.index(-1)] = devices // rest if rest else 0
   if math.prod(sizes) != devices or min(sizes) < 1:
     raise ValueError(
@@ -33,9 +29,7 @@ def make_mesh(axes: Sequence[tuple[str, int]] = (("data", -1),)) -> Mesh:
     )
   # Flax Linen needs automatic axes: with explicit ones, JAX's default, a
   # sharded parameter in a matmul is a type error.
-  return jax.make_mesh(
-    tuple(sizes), axis_names, axis_types=(AxisType.Auto,) * len(sizes)
-  )
+  return jax.make_mesh(sizes, names, axis_types=(AxisType.Auto,) * len(sizes))
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
@@ -71,9 +65,6 @@ def infer(shapes: Any, strategy: Sequence[tuple[str, str]], mesh: Mesh) -> Any:
       `fsdp(axis="data", min_size_to_shard_mb=4)`, which splits the largest
       divisible dimension of arrays above that size.
     mesh: the devices.
-
-  Raises:
-    ValueError: on a malformed strategy or rule, or an unknown mesh axis.
   """
   if any(isinstance(pair, str) or len(pair) != 2 for pair in strategy):
     raise ValueError(
@@ -84,24 +75,14 @@ def infer(shapes: Any, strategy: Sequence[tuple[str, str]], mesh: Mesh) -> Any:
   masks = trees.masks(shapes, [r for r, _ in strategy], "sharding_strategy")
 
   def spec(leaf, *chosen):
-    for rule, mine in zip(rules, chosen, strict=True):
-      if mine:
-        return NamedSharding(mesh, rule(leaf))
-    return replicated(mesh)
+    mine = [rule for rule, hit in zip(rules, chosen, strict=True) if hit]
+    return NamedSharding(mesh, mine[0](leaf) if mine else PartitionSpec())
 
   return jax.tree.map(spec, shapes, *masks)
 
 
-def _replicate(mesh: Mesh) -> Callable[[Any], PartitionSpec]:
-  del mesh
-  return lambda leaf: PartitionSpec()
-
-
-def _fsdp(
-  mesh: Mesh, axis: str = "data", min_size_to_shard_mb: float = 4
-) -> Callable[[Any], PartitionSpec]:
-  if axis not in mesh.shape:
-    raise ValueError(errors.unknown("mesh axis", axis, mesh.shape))
+def _fsdp(mesh: Mesh, axis: str = "data", min_size_to_shard_mb: float = 4):
+  errors.check_known("mesh axis", axis, mesh.shape)
   parts = mesh.shape[axis]
 
   def rule(leaf):
@@ -115,7 +96,7 @@ def _fsdp(
   return rule
 
 
-_RULES = {"replicate": _replicate, "fsdp": _fsdp}
+_RULES = {"replicate": lambda mesh: lambda leaf: PartitionSpec(), "fsdp": _fsdp}
 
 
 def _parse_rule(text: str, mesh: Mesh) -> Callable[[Any], PartitionSpec]:
@@ -131,8 +112,7 @@ def _parse_rule(text: str, mesh: Mesh) -> Callable[[Any], PartitionSpec]:
       f"Cannot read the sharding rule {text!r}; write for example "
       "'replicate' or 'fsdp(axis=\"data\")'."
     ) from e
-  if name not in _RULES:
-    raise ValueError(errors.unknown("sharding rule", name, _RULES))
+  errors.check_known("sharding rule", name, _RULES)
   try:
     return _RULES[name](mesh, *args, **kw)
   except TypeError as e:

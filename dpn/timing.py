@@ -3,12 +3,12 @@
 import collections
 import contextlib
 import os
-import resource
-import sys
 import time
 
 import jax
 import numpy as np
+
+from dpn import host_memory
 
 
 class StepTimer:
@@ -28,9 +28,8 @@ class StepTimer:
 
   def tick(self):
     """Notes that one more step is done."""
-    now = time.monotonic()
-    self._steps.append(now - self._last)
-    self._last = now
+    before, self._last = self._last, time.monotonic()
+    self._steps.append(self._last - before)
 
   def pause(self, secs: float):
     """Leaves `secs`, just spent outside of training, out of the interval."""
@@ -42,11 +41,6 @@ class StepTimer:
 
     Args:
       wait_secs: how long of it the steps waited for data.
-
-    Returns:
-      images_per_sec, step_secs_p50 and _p95, data_wait_percent, and
-      peak_memory_gb: of the first device if it keeps count, of the host
-      process otherwise.
     """
     secs = max(time.monotonic() - self._start - self._paused_secs, 1e-9)
     steps = self._steps or [float("nan")]
@@ -74,14 +68,12 @@ def process_start() -> float:
 
 
 class PhaseTimer:
-  """Wall-clock seconds by phase; what no phase claims counts as training."""
+  """Wall-clock seconds by phase; what no phase claims counts as training.
+
+  Counts from `begin`, by time.monotonic().
+  """
 
   def __init__(self, begin: float):
-    """Starts.
-
-    Args:
-      begin: of the process, by time.monotonic().
-    """
     self._begin = begin
     self._secs = collections.Counter()
 
@@ -100,15 +92,16 @@ class PhaseTimer:
 
   def secs(self) -> dict[str, float]:
     """Returns the seconds of each phase, and those of training."""
-    total = time.monotonic() - self._begin
-    rest = max(0.0, total - sum(self._secs.values()))
-    return {**self._secs, "train": rest}
+    rest = time.monotonic() - self._begin - self._secs.total()
+    return {**self._secs, "train": max(0.0, rest)}
 
 
 def peak_memory_bytes() -> int:
-  """Returns the most memory used so far, by the device or the process."""
+  """Returns the most memory used so far, by the first device or the process.
+
+  The process's counts where the device keeps no count.
+  """
   stats = jax.local_devices()[0].memory_stats() or {}
   if "peak_bytes_in_use" in stats:
     return stats["peak_bytes_in_use"]
-  peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-  return peak if sys.platform == "darwin" else peak * 1024
+  return host_memory.peak_bytes()

@@ -5,8 +5,9 @@ Names are what configs, checkpoints and exports speak about, for example
 """
 
 import functools
+import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -17,28 +18,20 @@ from flax import traverse_util
 Tree = Any
 
 
-def _name(path: tuple) -> str:
-  return jax.tree_util.keystr(path, simple=True, separator="/")
-
-
 def flatten(tree: Tree) -> dict[str, Any]:
   """Returns `{name: leaf}` in JAX's leaf order.
 
   Dictionaries give their keys, sequences the index, named tuples and
-  dataclasses the field. A bare leaf is called "".
-
-  Args:
-    tree: any pytree.
-
-  Raises:
-    ValueError: two leaves share a name, because a key contains "/".
+  dataclasses the field. A bare leaf is called "". Raises ValueError where two
+  leaves share a name, because a key contains "/".
   """
   pairs = jax.tree_util.tree_leaves_with_path(tree)
-  flat = {_name(path): leaf for path, leaf in pairs}
+  name = functools.partial(jax.tree_util.keystr, simple=True, separator="/")
+  flat = {name(path): leaf for path, leaf in pairs}
   if len(flat) < len(pairs):
     raise ValueError(
-      f"{len(pairs)} leaves have only {len(flat)} names. Expected keys"
-      f" without '/', rename those: {sorted(flat)}."
+      f"{len(pairs)} leaves have only {len(flat)} names. Expected keys without "
+      f"'/', rename those: {sorted(flat)}."
     )
   return flat
 
@@ -46,28 +39,14 @@ def flatten(tree: Tree) -> dict[str, Any]:
 def unflatten(flat: Mapping[str, Any]) -> dict[str, Any]:
   """Returns the nested dictionary whose leaves bear these names.
 
-  Args:
-    flat: `{name: leaf}`, for example the arrays of an .npz file.
-
-  Raises:
-    ValueError: a name is both a leaf and the parent of another.
+  Raises ValueError where a name is both a leaf and the parent of another.
   """
-  parents = {
-    name[:i] for name in flat for i, char in enumerate(name) if char == "/"
-  }
-  if both := sorted(parents & set(flat)):
+  parents = {name[:i] for name in flat for i, c in enumerate(name) if c == "/"}
+  if both := sorted(parents & flat.keys()):
     raise ValueError(
-      f"{both} name leaves and parents of other leaves, expected one of the"
-      " two. Rename or drop them."
+      f"{both} name leaves and parents of other leaves. Rename or drop them."
     )
   return traverse_util.unflatten_dict(flat, sep="/")
-
-
-def map_with_names(fn: Callable[[str, Any], Any], tree: Tree) -> Tree:
-  """Returns `tree` with every leaf replaced by `fn(name, leaf)`."""
-  return jax.tree_util.tree_map_with_path(
-    lambda path, leaf: fn(_name(path), leaf), tree
-  )
 
 
 @functools.cache
@@ -80,15 +59,8 @@ def masks(tree: Tree, patterns: Sequence[str], what: str) -> list[Tree]:
 
   A leaf belongs to the first pattern that matches its whole name, so it is
   True in one mask at most. A pattern to which nothing belongs is logged, once:
-  configs may name parameters that only some models have.
-
-  Args:
-    tree: any pytree, arrays or shapes.
-    patterns: regular expressions.
-    what: where the patterns come from, for messages, e.g. "config.lr_mults".
-
-  Raises:
-    ValueError: a pattern is not a regular expression.
+  configs may name parameters that only some models have. `what` says in
+  messages where the patterns come from, e.g. "config.lr_mults".
   """
   try:
     compiled = [re.compile(pattern) for pattern in patterns]
@@ -97,21 +69,18 @@ def masks(tree: Tree, patterns: Sequence[str], what: str) -> list[Tree]:
       f"{what}: got {error.pattern!r}, expected a regular expression: {error}."
     ) from error
 
-  def owner(name, _):
+  owners = []  # of each leaf: which pattern it belongs to, or -1
+  for name in flatten(tree):
     hits = (i for i, regex in enumerate(compiled) if regex.fullmatch(name))
-    return next(hits, -1)
-
-  owners = map_with_names(owner, tree)
-  used = set(jax.tree.leaves(owners))
+    owners.append(next(hits, -1))
   for i, pattern in enumerate(patterns):
-    if i not in used:
+    if i not in owners:
       _warn_once(
         f"{what}: nothing belongs to {pattern!r}. It must match a whole name"
         " that no earlier pattern matches."
       )
-  return [
-    jax.tree.map(lambda o, i=i: o == i, owners) for i in range(len(patterns))
-  ]
+  unflatten = jax.tree.structure(tree).unflatten
+  return [unflatten([o == i for o in owners]) for i in range(len(patterns))]
 
 
 def l2(tree: Tree) -> jax.Array:
@@ -154,16 +123,10 @@ def _bits(x):
 
 def nonfinite(tree: Tree) -> list[str]:
   """Returns the names of leaves that hold a NaN or an infinity."""
-  finite = jax.jit(
-    lambda t: jax.tree.map(lambda x: jnp.all(jnp.isfinite(x)), t)
-  )(tree)
-  return [n for n, ok in flatten(jax.device_get(finite)).items() if not ok]
+  return [n for n, x in flatten(tree).items() if not jnp.isfinite(x).all()]
 
 
 def largest(tree: Tree) -> tuple[str, float]:
   """Returns the leaf that holds the largest magnitude, and that magnitude."""
-  sizes = jax.jit(lambda t: jax.tree.map(lambda x: jnp.max(jnp.abs(x)), t))(
-    tree
-  )
-  sizes = {k: float(v) for k, v in flatten(jax.device_get(sizes)).items()}
-  return max(sizes.items(), key=lambda item: item[1])
+  sizes = {n: float(jnp.abs(x).max()) for n, x in flatten(tree).items()}
+  return max(sizes.items(), key=operator.itemgetter(1))

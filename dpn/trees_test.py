@@ -54,14 +54,6 @@ def test_ambiguous_names_are_errors():
     trees.unflatten({"a/b": 1, "a/b/c": 2})
 
 
-def test_map_with_names():
-  tree = {"a": [1, 2], "b": Pair(3, 4)}
-  assert trees.map_with_names(lambda name, x: f"{name}={x}", tree) == {
-    "a": ["a/0=1", "a/1=2"],
-    "b": Pair("b/mu=3", "b/nu=4"),
-  }
-
-
 def test_masks_first_full_match_owns():
   shape = jax.ShapeDtypeStruct((2,), "float32")
   tree = {"a": {"kernel": shape, "bias": shape}, "kernel2": shape}

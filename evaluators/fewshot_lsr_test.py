@@ -219,9 +219,9 @@ def test_evaluator_of_another_layer(data):
     ("pre_logits/x", "Unknown representation_layer 'pre_logits/x'"),
     (
       "encoder/block00/tokens",
-      r"shape \(8, 1, 6\); expected \(batch, width\). Choose one after pool",
+      r"holds \(8, 1, 6\); expected one array \(batch, width\). Choose one",
     ),
-    ("encoder", "'encoder' is a group.*block00"),
+    ("encoder", "'encoder' holds .'block00'.; .* a group's after a slash"),
   ],
 )
 def test_evaluator_names_what_layers_there_are(data, layer, message):

@@ -34,18 +34,14 @@ def write_tfds(
   """
   directory = os.path.join(data_dir, name, version)
   os.makedirs(directory)
-  splits = {}
+  splits = {split: [] for split in examples}
   for split, rows in examples.items():
     shards = np.array_split(np.arange(len(rows)), num_shards)
-    splits[split] = [
-      tfds_writer.write_shard(
-        os.path.join(
-          directory, tfds_writer.shard_path(name, split, k, num_shards)
-        ),
-        [rows[i] for i in shard],
-      )
-      for k, shard in enumerate(shards)
-    ]
+    for k, shard in enumerate(shards):
+      file = tfds_writer.shard_path(name, split, k, num_shards)
+      records = [tfds_writer.serialize(rows[i]) for i in shard]
+      path = os.path.join(directory, file)
+      splits[split].append(tfds_writer.write_shard(path, records))
   tfds_writer.write_info(directory, name, version, features, splits)
   return directory
 
@@ -56,16 +52,15 @@ def imagenet2012(
   """Writes a fake `imagenet2012`: 1,000 classes, JPEGs of varied sizes."""
   rng = np.random.default_rng(seed)
 
-  def example(split, i):
-    rows, cols = rng.integers(24, 48, 2)
-    return {
-      "file_name": f"{split}_{i:08d}.JPEG",
-      "image": jpeg(rng, rows, cols),
-      "label": int(rng.integers(1000)),
-    }
-
   examples = {
-    split: [example(split, i) for i in range(size)]
+    split: [
+      {
+        "file_name": f"{split}_{i:08d}.JPEG",
+        "image": jpeg(rng, *rng.integers(24, 48, 2)),
+        "label": int(rng.integers(1000)),
+      }
+      for i in range(size)
+    ]
     for split, size in (("train", train), ("validation", validation))
   }
   features = {"file_name": "text", "image": "jpeg", "label": 1000}

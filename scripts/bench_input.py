@@ -3,53 +3,39 @@
   python -m scripts.bench_input [--tasks crop,eval] [--json FILE]
 
 The peers are tf.data as big_vision uses it, and Pillow in torch's workers as
-timm does; they come from the extra `bench`, and those not installed are left
-out. All read the same files: JPEGs cut from scikit-learn's two photographs, or
-those in --data. Each measurement runs in a new process, in turn, several
-times; reported are medians, the ratio to the fastest peer, and where a single
-thread of ours spends its time; where the extra `fast` is installed, also ours
-without it. Let the machine do nothing else meanwhile.
+timm does; they come from the extra `bench`, and those that cannot run say why.
+All read the same files: JPEGs cut from scikit-learn's two photographs, or those
+in --data. Each measurement runs in a new process, in turn, several times;
+reported are medians, the ratio to the fastest peer, and where a single thread
+of ours spends its time; where the extra `fast` is installed, also ours without
+it. Let the machine do nothing else meanwhile.
 """
 
-import argparse
 import collections
 import functools
-import importlib.util
-import json
-import multiprocessing
 import os
-import resource
-import statistics
-import subprocess
-import sys
+import pathlib
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
+import jax
 import numpy as np
-from PIL import Image
+import pandas as pd
+from PIL import Image, ImageOps
 from sklearn import datasets
 
 import input_pipeline
-from scripts.bench import input_peers
+from input_pipeline import pp, sources
+from input_pipeline.pp import lazy_image, ops_image
+from scripts.bench import harness, input_peers
 
-# Preprocessing by task, split where decoding ends, and (rows, cols) of images.
-_TAIL = "|value_range(-1, 1)"
-_CROP = "inception_crop(224)|flip_lr"
-TASKS = {
-  "crop": (f"decode|{_CROP}{_TAIL}", (375, 500)),
-  "randaug": (f"decode|{_CROP}|randaug(2, 15){_TAIL}", (375, 500)),
-  "eval": (f"decode|resize_small(256)|central_crop(224){_TAIL}", (375, 500)),
-  "tiny": (
-    f"pad_to_shape((40, 40, 3), where='both')|random_crop(32)|flip_lr{_TAIL}",
-    (32, 32),
-  ),
-  "large": (f"decode|{_CROP}{_TAIL}", (1500, 2000)),
+COUNTS = {"crop": 400, "randaug": 400, "eval": 400, "tiny": 20_000, "large": 60}
+COLUMNS = {
+  "rate": ("images/s", "{:.0f}"),
+  "cpu_ms": ("CPU ms per image", "{:.3f}"),
+  "peak_mb": ("MB", "{:.0f}"),
 }
-BATCH_SIZE = 128
-_COUNTS = {"tiny": 20_000, "large": 60}
-OURS, OPENCV = "ours", "without fast"
-_FAST = "nvidia.nvimgcodec"
 
 
 def write_images(folder: str, task: str, seed: int = 0):
@@ -61,104 +47,28 @@ def write_images(folder: str, task: str, seed: int = 0):
     seed: decides where the photographs are cut.
   """
   rng = np.random.default_rng(seed)
-  rows, cols = TASKS[task][1]
-  names = ("china.jpg", "flower.jpg")
-  photos = [
-    _enlarge(Image.fromarray(datasets.load_sample_image(name)), rows, cols)
-    for name in names
-  ]
-  cut = lambda photo: _random_cut(photo, rows, cols, rng)
-  count = _COUNTS.get(task, 400)
+  rows, cols = input_peers.TASKS[task][1]
+  photos = []
+  for name in ("china.jpg", "flower.jpg"):
+    photo = Image.fromarray(datasets.load_sample_image(name))
+    factor = 1.05 * max(rows / photo.height, cols / photo.width)
+    photos.append(ImageOps.scale(photo, max(1, factor)))
+
+  def cut(i):
+    photo = photos[i % 2]
+    left = int(rng.integers(photo.width - cols + 1))
+    top = int(rng.integers(photo.height - rows + 1))
+    return photo.crop((left, top, left + cols, top + rows))
+
+  images = map(cut, range(COUNTS[task]))
   if task == "tiny":
-    images = np.stack([np.asarray(cut(photos[i % 2])) for i in range(count)])
-    np.savez(os.path.join(folder, "tiny.npz"), **{"train/image": images})
+    arrays = np.stack([np.asarray(image) for image in images])
+    np.savez(os.path.join(folder, "tiny.npz"), **{"train/image": arrays})
     return
-  path = os.path.join(folder, "train", "photo")
-  os.makedirs(path)
-  for i in range(count):
-    image = cut(photos[i % 2])
-    image.save(os.path.join(path, f"{i}.jpg"), quality=95, subsampling="4:2:0")
-
-
-def _enlarge(photo, rows, cols):
-  """Returns the photo, larger where there is nothing to cut from."""
-  factor = max(1.05 * rows / photo.size[1], 1.05 * cols / photo.size[0])
-  if factor <= 1:
-    return photo
-  size = [int(side * factor) for side in photo.size]
-  return photo.resize(size, Image.Resampling.BICUBIC)
-
-
-def _random_cut(photo, rows, cols, rng):
-  left = int(rng.integers(photo.size[0] - cols + 1))
-  top = int(rng.integers(photo.size[1] - rows + 1))
-  return photo.crop((left, top, left + cols, top + rows))
-
-
-def _source(task: str, folder: str) -> dict[str, str]:
-  name = f"arrays:{folder}/tiny.npz" if task == "tiny" else f"folder:{folder}"
-  return {"name": name, "split": "train"}
-
-
-def _ours(task: str, folder: str) -> Iterator[np.ndarray]:
-  from input_pipeline import pipeline
-
-  data = pipeline.training(
-    {
-      "data": _source(task, folder),
-      "batch_size": BATCH_SIZE,
-      "pp": f"{TASKS[task][0]}|keep('image')",
-    },
-    seed=0,
-  )
-  return (batch["image"] for batch in data.batches())
-
-
-def _theirs(peer: str, task: str, folder: str) -> Iterator[np.ndarray]:
-  files, images = [], None
-  if task == "tiny":
-    images = np.load(os.path.join(folder, "tiny.npz"))["train/image"]
-  else:
-    root = os.path.join(folder, "train", "photo")
-    files = [entry.path for entry in os.scandir(root)]
-  return input_peers.PEERS[peer](task, files, images, BATCH_SIZE)
-
-
-def measure(who: str, task: str, folder: str, secs: float) -> dict[str, float]:
-  """Returns images per second, CPU time per image, and peak memory.
-
-  CPU time depends less on what else the machine does. Memory is the process's
-  own, without its workers'.
-  """
-  if who == OPENCV:
-    sys.modules[_FAST] = None  # Importing it fails.
-  ours = who in (OURS, OPENCV)
-  batches = _ours(task, folder) if ours else _theirs(who, task, folder)
-  for _ in range(3):
-    batch = next(batches)
-  shape = (BATCH_SIZE, *([32] * 2 if task == "tiny" else [224] * 2), 3)
-  if batch.shape != shape or batch.dtype != np.float32:
-    raise ValueError(f"{who} made {batch.dtype} {batch.shape} for {task}.")
-  count, begin, cpu_secs = 0, time.perf_counter(), _cpu_secs()
-  while (elapsed := time.perf_counter() - begin) < secs:
-    next(batches)
-    count += BATCH_SIZE
-  return {
-    "rate": count / elapsed,
-    "cpu_ms": 1000 * (_cpu_secs() - cpu_secs) / count,
-    "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-  }
-
-
-def _cpu_secs() -> float:
-  """Returns the CPU time of this process and its workers so far."""
-  import psutil
-
-  workers = sum(
-    sum(psutil.Process(child.pid).cpu_times()[:2])
-    for child in multiprocessing.active_children()
-  )
-  return time.process_time() + workers
+  path = pathlib.Path(folder, "train", "photo")
+  path.mkdir(parents=True)
+  for i, image in enumerate(images):
+    image.save(path / f"{i}.jpg", quality=95, subsampling="4:2:0")
 
 
 def stages(task: str, folder: str) -> dict[str, float]:
@@ -166,16 +76,13 @@ def stages(task: str, folder: str) -> dict[str, float]:
 
   Decoding is what the augmentation asks for: part of the image, if it can be.
   """
-  import jax
-
-  from input_pipeline import pp, sources
-  from input_pipeline.pp import lazy_image, ops_image
-
-  source = sources.make(_source(task, folder))
-  first, _, rest = TASKS[task][0].partition("|")
+  source = sources.make(input_peers.source(task, folder))
+  spec = input_peers.TASKS[task][0]
+  first, _, rest = spec.partition("|")
   decode = ops_image.decode() if first == "decode" else lambda record, _: record
-  augment = pp.make(rest if first == "decode" else TASKS[task][0])
+  augment = pp.make(rest if first == "decode" else spec)
   rng = np.random.default_rng(0)
+  count = input_peers.BATCH_SIZE
   spent = collections.Counter()
 
   def timed(stage, fn, *args):
@@ -185,7 +92,7 @@ def stages(task: str, folder: str) -> dict[str, float]:
     return result
 
   batch = None
-  for i in range(BATCH_SIZE):
+  for i in range(count):
     record = timed("read", source.__getitem__, i % len(source))
     example = timed("decode", decode, record, rng)
     image, before = example["image"], spent["decode"]
@@ -194,34 +101,16 @@ def stages(task: str, folder: str) -> dict[str, float]:
     image = timed("augment", augment, example, rng)["image"]
     spent["augment"] -= spent["decode"] - before
     if batch is None:
-      batch = np.full((BATCH_SIZE, *image.shape), 0, image.dtype)
+      batch = np.full((count, *image.shape), 0, image.dtype)
     timed("batch", np.copyto, batch[i], image)
   put = lambda x: jax.device_put(x).block_until_ready()
   put(batch)  # The first starts JAX.
   timed("to device", put, batch)
-  return {stage: 1000 * secs / BATCH_SIZE for stage, secs in spent.items()}
+  return {stage: 1000 * secs / count for stage, secs in spent.items()}
 
 
-def _in_a_process(*args: str) -> dict[str, float] | None:
-  """Returns what a measurement prints; None if it cannot be made."""
-  done = subprocess.run(
-    [sys.executable, "-m", "scripts.bench_input", "--measure", *args],
-    capture_output=True,
-    text=True,
-    check=False,
-  )
-  last = done.stderr.strip().rpartition("\n")[2]
-  if "ModuleNotFoundError" in last or "NotImplementedError" in last:
-    return None
-  if done.returncode:
-    raise RuntimeError(f"{' '.join(args)} failed:\n{done.stderr}")
-  return json.loads(done.stdout.strip().rpartition("\n")[2])
-
-
-def compare(
-  task: str, folder: str, repeats: int, secs: float
-) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
-  """Measures everybody in turn.
+def report(task: str, folder: str, repeats: int, secs: float) -> dict:
+  """Prints one task's numbers.
 
   Args:
     task: a name in TASKS.
@@ -230,69 +119,38 @@ def compare(
     secs: length of a measurement.
 
   Returns:
-    Median images per second by name, with the `ratio` of ours to the fastest
-    peer, if there is any; and what else `measure` returns, by name.
+    Median images per second by name, without those of the arm without `fast`;
+    and the `ratio` of ours to the fastest peer, if there is any.
   """
-  found = collections.defaultdict(list)
-  alone = (OURS, OPENCV) if _decodes_parts(task) else (OURS,)
-  for _ in range(repeats):
-    for who in (*alone, *input_peers.PEERS):
-      result = _in_a_process(who, task, folder, str(secs))
-      if result:
-        found[who].append(result)
-  medians = {
-    who: {key: statistics.median(r[key] for r in rows) for key in rows[0]}
-    for who, rows in found.items()
-  }
-  rates = {who: row["rate"] for who, row in medians.items() if who != OPENCV}
-  peers = [rate for who, rate in rates.items() if who != OURS]
-  if peers:
-    rates["ratio"] = rates[OURS] / max(peers)
-  return rates, medians
-
-
-def _decodes_parts(task: str) -> bool:
-  """Returns whether the extra `fast` is installed, and makes a difference."""
-  try:
-    return task != "tiny" and importlib.util.find_spec(_FAST) is not None
-  except ModuleNotFoundError:  # Not even the package around it is there.
-    return False
-
-
-def report(task: str, folder: str, repeats: int, secs: float) -> dict:
-  """Prints one task's numbers and returns its rates."""
-  rates, medians = compare(task, folder, repeats, secs)
-  print(f"{task}: {TASKS[task][0]}")
-  for who, row in medians.items():
-    print(
-      f"  {who:<14}{row['rate']:>9.0f} images/s {row['cpu_ms']:>8.3f} CPU ms "
-      f"per image {row['peak_mb']:>6.0f} MB"
-    )
-  if "ratio" in rates:
-    print(f"  ratio to the fastest peer {rates['ratio']:.2f}")
-  parts = stages(task, folder)
-  print(
-    "  one thread, ms per image: "
-    + ", ".join(f"{stage} {ms:.3f}" for stage, ms in parts.items()),
-    flush=True,
+  measure = lambda who: harness.worker(
+    "scripts.bench.input_peers",
+    {"who": who, "task": task, "folder": folder, "secs": secs},
   )
+  found = harness.in_turn(measure, input_peers.ARMS, repeats)
+  rows = {
+    who: rounds[-1]
+    if "error" in rounds[-1]
+    else dict(pd.DataFrame(rounds).median())
+    for who, rounds in found.items()
+  }
+  print(f"{task}: {input_peers.TASKS[task][0]}\n{harness.table(rows, COLUMNS)}")
+  rows.pop(input_peers.WITHOUT_FAST)
+  rates = harness.compare(rows, "rate")
+  if "ratio" in rates:
+    print(f"ratio to the fastest peer {rates['ratio']:.2f}")
+  parts = [f"{name} {ms:.3f}" for name, ms in stages(task, folder).items()]
+  print("one thread, ms per image:", ", ".join(parts), flush=True)
   return rates
 
 
 def main(argv: Sequence[str] | None = None):
   """Runs the command line; see the module."""
-  parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-  parser.add_argument("--tasks", default=",".join(TASKS))
+  parser = harness.parser(__doc__)
+  parser.add_argument("--tasks", default=",".join(input_peers.TASKS))
   parser.add_argument("--data", help="folder with train/photo/*.jpg")
-  parser.add_argument("--json", help="file for the numbers")
   parser.add_argument("--repeats", type=int, default=3)
   parser.add_argument("--secs", type=float, default=4.0)
-  parser.add_argument("--measure", nargs=4, help=argparse.SUPPRESS)
   args = parser.parse_args(argv)
-  if args.measure:
-    who, task, folder, secs = args.measure
-    print(json.dumps(measure(who, task, folder, float(secs))), flush=True)
-    os._exit(0)  # Some peers' workers do not end otherwise.
   print(
     f"{input_pipeline.num_cores()} cores, load average before "
     f"{os.getloadavg()[0]:.1f}, /dev/shm {_shm_mb():.0f} MB"
@@ -306,14 +164,12 @@ def main(argv: Sequence[str] | None = None):
         write_images(folder, task)
       results[task] = report(task, folder, args.repeats, args.secs)
   print(f"/dev/shm after {_shm_mb():.0f} MB")
-  if args.json:
-    with open(args.json, "w") as file:
-      json.dump(results, file, indent=2)
+  harness.write_json(args.json, results)
 
 
 def _shm_mb() -> float:
-  entries = os.scandir("/dev/shm") if os.path.isdir("/dev/shm") else ()
-  return sum(entry.stat().st_size for entry in entries) / 1e6
+  shared = pathlib.Path("/dev/shm")
+  return sum(file.stat().st_size for file in shared.rglob("*")) / 1e6
 
 
 if __name__ == "__main__":

@@ -8,21 +8,17 @@ Reported are the milliseconds, the ratio to pre-LN's time with its quartiles
 over the repetitions, and the ratio of the memory that XLA reserves.
 """
 
-import argparse
-import json
-import statistics
 import time
 
 import jax
 import pandas as pd
 
 from dpn.models import norms
-from scripts.bench import step_peers
+from scripts.bench import harness, step_peers
 
 BASELINE = "pre-LN"
 PER_TOKEN = ("layernorm", "standardize", "affine")  # not of the comparisons
 PLACEMENTS = ("pre", "post", "pre+post")
-
 ARMS = (
   {BASELINE: {}, "stem_ln=dpn": {"stem_ln": "dpn"}}
   | {
@@ -39,37 +35,35 @@ ARMS = (
     "lape, posemb=rpe": {"posemb_join": "lape", "posemb": "rpe"},
   }
 )
+COLUMNS = {
+  "ms": ("ms", "{:.1f}"),
+  "ratio": ("ratio", "{:.2f}"),
+  "ratio_q1": ("quartile 1", "{:.2f}"),
+  "ratio_q3": ("quartile 3", "{:.2f}"),
+  "memory_ratio": ("memory", "{:.2f}"),
+}
 
 
-def compile_step(
-  options: dict, variant: str, image_size: int, batch_size: int
-) -> tuple[step_peers.Step, int]:
-  """Returns a model's training step and the bytes that XLA reserves for it.
-
-  Args:
-    options: of the model.
-    variant: its size and patch.
-    image_size: rows and columns.
-    batch_size: images of a step.
-  """
-  config = step_peers.config_of({"variant": variant, **options}, batch_size)
-  step, program = step_peers.trainer_step(config, image_size)
-  memory = program.memory_analysis()
-  return step, memory.argument_size_in_bytes + memory.temp_size_in_bytes
+def reserved_bytes(step: step_peers.Step) -> int:
+  """Returns the bytes that XLA reserves for a step."""
+  memory = step.program.memory_analysis()
+  return memory.argument_size_in_bytes + memory.temp_size_in_bytes
 
 
-def interleave(
+def time_in_turn(
   steps: dict[str, step_peers.Step], repetitions: int
 ) -> dict[str, list[float]]:
   """Returns the seconds of each step, taken in turn, without a first round."""
-  seconds = {name: [] for name in steps}
-  for repetition in range(repetitions + 1):
-    for name, step in steps.items():
-      start = time.perf_counter()
-      step.wait(step.run())
-      if repetition:
-        seconds[name].append(time.perf_counter() - start)
-  return seconds
+
+  def measure(name):
+    step, start = steps[name], time.perf_counter()
+    step.wait(step.run())
+    return {"secs": time.perf_counter() - start}
+
+  found = harness.in_turn(measure, steps, repetitions + 1)
+  return {
+    name: [r["secs"] for r in rounds[1:]] for name, rounds in found.items()
+  }
 
 
 def compare(seconds: dict, reserved: dict) -> dict[str, dict[str, float]]:
@@ -77,55 +71,42 @@ def compare(seconds: dict, reserved: dict) -> dict[str, dict[str, float]]:
 
   A repetition's ratio is that of its own baseline, measured next to it.
   """
-  base, results = seconds[BASELINE], {}
-  for name, mine in seconds.items():
-    ratios = [a / b for a, b in zip(mine, base, strict=True)]
-    low, middle, high = statistics.quantiles(ratios, n=4, method="inclusive")
-    results[name] = {
-      "ours": statistics.median(mine),
-      BASELINE: statistics.median(base),
-      "ratio": middle,
-      "ratio_q1": low,
-      "ratio_q3": high,
-      "memory_ratio": reserved[name] / reserved[BASELINE],
-    }
-  return results
-
-
-def table(results: dict) -> str:
-  """Returns the results as an aligned table."""
-  frame = pd.DataFrame(results).T
-  frame["ms"] = 1e3 * frame["ours"]
-  columns = {"ms": "{:.1f}", "ratio": "{:.2f}", "ratio_q1": "{:.2f}"}
-  columns |= {"ratio_q3": "{:.2f}", "memory_ratio": "{:.2f}"}
-  formats = {name: text.format for name, text in columns.items()}
-  return frame.to_string(columns=list(columns), formatters=formats)
+  frame = pd.DataFrame(seconds)
+  base = frame[BASELINE]
+  quartiles = frame.div(base, axis=0).quantile([0.25, 0.5, 0.75])
+  columns = {
+    "ours": frame.median(),
+    BASELINE: base.median(),
+    "ratio": quartiles.loc[0.5],
+    "ratio_q1": quartiles.loc[0.25],
+    "ratio_q3": quartiles.loc[0.75],
+    "memory_ratio": pd.Series(reserved) / reserved[BASELINE],
+  }
+  return pd.DataFrame(columns).to_dict("index")
 
 
 def main():
-  parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-  parser.add_argument("--json", help="file to write the results to")
+  parser = harness.parser(__doc__)
   parser.add_argument("--variant", default="Ti/16")
   parser.add_argument("--image_size", type=int, default=64)
   parser.add_argument("--batch_size", type=int, default=16)
   parser.add_argument("--steps", type=int, default=10)
   args = parser.parse_args()
 
-  steps, reserved = {}, {}
+  steps = {}
   for name, options in ARMS.items():
-    steps[name], reserved[name] = compile_step(
-      {"scan": True, **options},  # a scanned block is compiled once
-      args.variant,
-      args.image_size,
-      args.batch_size,
-    )
-  results = compare(interleave(steps, args.steps), reserved)
+    model = {"variant": args.variant, "scan": True, **options}  # compiles once
+    config = step_peers.config_of(args.batch_size, **model)
+    steps[name] = step_peers.trainer_step(config, args.image_size)
+  reserved = {name: reserved_bytes(step) for name, step in steps.items()}
+  results = compare(time_in_turn(steps, args.steps), reserved)
   size = f"{args.batch_size} images of {args.image_size} px"
   print(f"{args.variant}, {size}, {jax.devices()[0].device_kind}")
-  print(table(results))
-  if args.json:
-    with open(args.json, "w") as f:
-      json.dump(results, f, indent=2)
+  rows = {
+    name: {**row, "ms": 1e3 * row["ours"]} for name, row in results.items()
+  }
+  print(harness.table(rows, COLUMNS))
+  harness.write_json(args.json, results)
 
 
 if __name__ == "__main__":

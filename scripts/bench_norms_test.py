@@ -4,6 +4,7 @@ import pytest
 
 from dpn.models import vit
 from scripts import bench_norms
+from scripts.bench import step_peers
 
 
 def test_ratios_are_of_neighbours():
@@ -30,12 +31,13 @@ def test_arms_cover_every_option():
 
 @pytest.mark.parametrize("name", ["pre-LN", "powernorm", "lape"])
 def test_steps_run(name):
-  options = bench_norms.ARMS[name]
-  step, reserved = bench_norms.compile_step(options, "mu/16", 32, 4)
+  model = {"variant": "mu/16", **bench_norms.ARMS[name]}
+  step = step_peers.trainer_step(step_peers.config_of(4, **model), 32)
   before = step.run()
-  seconds = bench_norms.interleave({name: step}, repetitions=2)
+  seconds = bench_norms.time_in_turn({name: step}, repetitions=2)
   assert len(seconds[name]) == 2
   assert step.run()["l2_params"] != before["l2_params"]
   # At least the parameters and both moments: those of 12 * 32**2 in a block,
   # of the embedding and of the head.
-  assert reserved >= 3 * 4 * (12 * 32**2 + 768 * 32 + 32 * 1000)
+  parameters = 12 * 32**2 + 768 * 32 + 32 * 1000
+  assert bench_norms.reserved_bytes(step) >= 3 * 4 * parameters

@@ -1,14 +1,11 @@
-"""The step benchmark: its arithmetic, and a tiny run of it."""
+"""The arithmetic of the step benchmark, and whom it compares."""
 
 import itertools
-import types
 
 import pytest
 
 from scripts import bench_step
-from scripts.bench import step_peers as arms
-
-SETTING = arms.Setting("mu/16", resolution=32, batch_size=4)
+from scripts.bench import harness, step_peers
 
 
 def _round(secs, **more):
@@ -42,14 +39,14 @@ def test_figures_by_hand():
 def test_the_best_peer_counts():
   speed = lambda x: bench_step.figures([_round([1 / x])], 1)
   others = {"timm": speed(8), "big_vision": speed(5), "slow": {"error": "OOM"}}
-  got = bench_step.compare(speed(10), others)
+  compare = lambda rows: harness.compare(rows, "img_per_sec")
+  rows = {"ours": speed(10), **others}
+  got = compare(rows)
   assert got["ours"] == pytest.approx(10)
   assert got["ratio"] == pytest.approx(1.25)
   assert "slow" not in got
-  text = bench_step.table({"S/16": got})
-  assert "S/16: 1.25 x the best peer" in text
-  assert "OOM" in text
-  assert "ratio" not in bench_step.compare({"error": "OOM"}, others)
+  assert "OOM" in harness.table(rows, bench_step.COLUMNS)
+  assert "ratio" not in compare({"ours": {"error": "OOM"}, **others})
 
 
 def test_every_combination_and_its_peers():
@@ -63,42 +60,14 @@ def test_every_combination_and_its_peers():
   assert [(s.dtype, s.scan) for s in settings] == list(
     itertools.product(["float32", "bfloat16"], [False, True])
   )
-  assert settings[0] == arms.Setting()
-  assert list(bench_step.peers(args, settings[0])) == ["timm", "big_vision"]
-  peers = bench_step.peers(args, settings[3])
-  assert {who: (p.dtype, p.scan) for who, p in peers.items()} == {
+  assert settings[0] == step_peers.Setting()
+  assert list(bench_step.arms(args, settings[0])) == [
+    *("ours", "timm", "big_vision")
+  ]
+  arms = bench_step.arms(args, settings[3])
+  assert {who: (arm.dtype, arm.scan) for who, arm in arms.items()} == {
+    "ours": ("bfloat16", True),
     "timm": ("bfloat16", False),
     "big_vision": ("bfloat16", True),
     "big_vision, default": ("float32", True),
   }
-
-
-def test_a_step_lasts_from_end_to_end(monkeypatch):
-  clock = itertools.chain([0.0, 5.0], itertools.count(6.0, 2.0))
-  monkeypatch.setattr(
-    bench_step, "time", types.SimpleNamespace(perf_counter=lambda: next(clock))
-  )
-  order = []
-  step = types.SimpleNamespace(
-    run=lambda: order.append("run") or len(order), wait=order.append
-  )
-  # The first to end, and the one after it, are left out.
-  assert bench_step.time_steps(step, 3) == [1.0, 2.0, 2.0]
-  assert order[:4] == ["run", "run", 1, "run"]  # one step in advance
-
-
-def test_ours_runs(monkeypatch):
-  monkeypatch.setattr(bench_step, "MATMUL_SIZE", {"cpu": 64})
-  found = bench_step.measure("ours", SETTING, 2, "")
-  assert len(found["secs"]) == 2
-  # Two layers more than the blocks: patches and head. 3 for the backward pass.
-  tokens, width = 5, 32
-  block = 12 * width**2 * tokens + 2 * tokens**2 * width
-  flops = 2 * 3 * 4 * (block + 4 * 768 * width + width * 1000)
-  assert found["flops"] == flops
-  assert found["peak"] is None
-
-
-def test_no_big_vision_there(tmp_path):
-  with pytest.raises(FileNotFoundError, match="there is no big_vision/optax"):
-    arms.big_vision(SETTING, str(tmp_path))

@@ -15,22 +15,10 @@ import os
 import sys
 from collections.abc import Sequence
 
-from dpn import errors
 from dpn.weights import files as parameter_files
 from scripts.results import figures, output, runs
 
 _DPI = 300
-_FILES = tuple(parameter_files.READERS)
-
-
-def save(drawn: figures.Drawn, folder: str):
-  """Writes each figure as <name>.png and <name>.pdf."""
-  with output.made(folder):
-    for name, fig in drawn.items():
-      for suffix in ("png", "pdf"):
-        path = os.path.join(folder, f"{name}.{suffix}")
-        fig.savefig(path, dpi=_DPI)
-        output.say(f"Wrote {path}")
 
 
 def _parse(argv):
@@ -38,7 +26,9 @@ def _parse(argv):
   parser.add_argument(
     "runs", nargs="+", help="folders that hold runs; for 3 also parameter files"
   )
-  parser.add_argument("--figure", nargs="+", default=["all"], metavar="NAME")
+  parser.add_argument(
+    "--figure", nargs="+", default=["all"], choices=[*figures.FIGURES, "all"]
+  )
   parser.add_argument("-o", "--output", required=True, metavar="FOLDER")
   parser.add_argument(
     "--arms", nargs="+", default=(), metavar="ARM",
@@ -49,36 +39,36 @@ def _parse(argv):
     "--last_steps", type=int, help="of Figure 2; 1,000, of short runs a tenth"
   )
   args = parser.parse_args(argv)
-  for name in args.figure:
-    if name not in (*figures.FIGURES, "all"):
-      raise ValueError(
-        errors.unknown("figure", name, [*figures.FIGURES, "all"])
-      )
   if args.last_steps is not None and args.last_steps < 1:
-    raise ValueError(f"--last_steps={args.last_steps}: expected 1 or more.")
-  args.files = [path for path in args.runs if path.endswith(_FILES)]
+    parser.error(f"--last_steps={args.last_steps}: expected 1 or more.")
+  suffixes = tuple(parameter_files.READERS)
+  args.files = [path for path in args.runs if path.endswith(suffixes)]
   return args
 
 
 def main(argv: Sequence[str] | None = None):
+  args = _parse(argv)
   with output.errors_in_a_line():
-    args = _parse(argv)
-    found = runs.find([path for path in args.runs if path not in args.files])
-    if not found and {*args.figure} - {"3", "all"}:
-      raise ValueError(
-        "Only Figure 3 is drawn from parameter files: give folders of runs."
-      )
-    if "all" in args.figure:
-      drawn, missing = figures.draw_all(found, args=args)
-      for name, why in missing.items():
-        output.say(f"Not drawn: {name}. {why}", sys.stderr)
-      if not drawn:
-        raise ValueError("No figure could be drawn; see above.")
-    else:
-      drawn = {}
-      for name in args.figure:
-        drawn |= figures.FIGURES[name](found, args)
-    save(drawn, args.output)
+    folders = [path for path in args.runs if path not in args.files]
+    frame = runs.frame(runs.find(folders))
+    names = figures.FIGURES if "all" in args.figure else args.figure
+    if frame.empty:
+      names = [name for name in names if name == "3"]
+      if not names:
+        raise ValueError(
+          "Only Figure 3 is drawn from parameter files: give folders of runs."
+        )
+    drawn, missing = figures.draw_all(frame, names, args)
+    if missing and not (drawn and "all" in args.figure):
+      raise ValueError(" ".join(missing.values()))
+    for name, why in missing.items():
+      output.say(f"Not drawn: {name}. {why}", sys.stderr)
+    with output.made(args.output):
+      for name, fig in drawn.items():
+        for suffix in ("png", "pdf"):
+          path = os.path.join(args.output, f"{name}.{suffix}")
+          fig.savefig(path, dpi=_DPI)
+          output.say(f"Wrote {path}")
 
 
 if __name__ == "__main__":

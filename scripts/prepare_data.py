@@ -1,4 +1,4 @@
-"""Turns images into a TFDS data set in ArrayRecord format, without TensorFlow.
+"""Writes TFDS data sets in ArrayRecord format, without TensorFlow.
 
   python -m scripts.prepare_data --source folder:/photos --name photos --verify
 
@@ -6,16 +6,26 @@ The source is anything that config.input.data can name: class folders, tar
 archives, manifests, Parquet, your own. The result is read as `photos` from
 --data_dir (else $TFDS_DATA_DIR, else ~/tensorflow_datasets), by us and by TFDS.
 Records are shuffled, the same way each time, so that `train[:10%]` is a random
-sample. After an interruption, the same command resumes after the last finished
-file. With --verify every record is read again and compared with its checksum.
+sample.
+
+  python -m scripts.prepare_data --source tfrecord:OLD/dtd/3.0.1 --data_dir NEW
+
+copies a data set of TFDS from TFRecord: records, their order and the number of
+files stay the same, so splits keep their meaning. (TFDS's own tool,
+`tensorflow_datasets.scripts.convert_format`, needs TensorFlow.)
+
+After an interruption, the same command resumes after the last finished file.
+With --verify every record is read again and compared with its checksum.
 """
 
 import argparse
+import functools
 import json
 import os
+import shutil
+import struct
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import tqdm
@@ -24,60 +34,126 @@ from input_pipeline import sources
 from input_pipeline.sources import tfds_writer
 
 CHECKSUMS = "checksums.json"
+INFO = "dataset_info.json"
 
 
 def prepare(
   source: str,
-  splits: Sequence[str],
-  name: str,
   data_dir: str,
   *,
+  splits: Sequence[str] = ("train",),
+  name: str = "",
   version: str = "1.0.0",
   shard_size: int = 2000,
 ) -> str:
-  """Writes a data set and returns its folder.
+  """Writes a data set, or what is missing of it, and returns its folder.
 
   Args:
-    source: a name as in config.input.data.
+    source: a name as in config.input.data; or "tfrecord:" and the folder of a
+      version, which decides about everything else.
+    data_dir: where TFDS keeps its data sets.
     splits: which of the source's to take.
     name: of the data set.
-    data_dir: where TFDS keeps its data sets.
     version: of the data set.
     shard_size: examples in a file.
 
   Raises:
-    ValueError: the source is wrong, or the folder holds another data set.
+    ValueError, OSError: the source is wrong, or the folder holds another data
+      set.
   """
-  opened = {
-    split: sources.make({"name": source, "split": split}) for split in splits
-  }
-  directory = os.path.join(data_dir, name, version)
+  kind, _, path = source.partition(":")
+  if kind == "tfrecord":
+    folder, shards, finish = _from_tfrecord(path)
+  else:
+    folder = os.path.join(name, version)
+    shards, finish = _from_source(source, splits, name, version, shard_size)
+  name = folder.partition(os.sep)[0]
+  directory = os.path.join(data_dir, folder)
   os.makedirs(directory, exist_ok=True)
-  origin = {
-    "source": source,
-    "shard_size": shard_size,
-    "sizes": {split: len(opened[split]) for split in splits},
-  }
+  sizes = {s: sum(size for size, _ in shards[s]) for s in shards}
+  origin = {"source": source, "shard_size": shard_size, "sizes": sizes}
   done = _progress(directory, origin)
-  features = _features(next(iter(opened.values())))
-  written = {}
-  with tqdm.tqdm(
-    total=sum(origin["sizes"].values()), unit=" examples", disable=None
-  ) as bar:
-    for split, data in opened.items():
-      chunks = _chunks(len(data), shard_size)
-      written[split] = []
-      for k, chunk in enumerate(chunks):
-        file = tfds_writer.shard_path(name, split, k, len(chunks))
-        if file not in done:
-          examples = _read(data, chunk, features)
-          path = os.path.join(directory, file)
-          done[file] = list(tfds_writer.write_shard(path, examples))
-          _save(directory, origin, done)
-        written[split].append(tfds_writer.Shard(*done[file]))
-        bar.update(len(chunk))
-  tfds_writer.write_info(directory, name, version, features, written)
+  written = {split: [] for split in shards}
+  bar = tqdm.tqdm(total=sum(sizes.values()), unit=" examples", disable=None)
+  for split in shards:
+    for k, (size, records) in enumerate(shards[split]):
+      file = tfds_writer.shard_path(name, split, k, len(shards[split]))
+      path = os.path.join(directory, file)
+      if file not in done or not os.path.isfile(path):
+        done[file] = tfds_writer.write_shard(path, records())
+        tfds_writer.write_json(
+          os.path.join(directory, CHECKSUMS), {"origin": origin, "shards": done}
+        )
+      written[split].append(tfds_writer.Shard(*done[file]))
+      bar.update(size)
+  bar.close()
+  finish(directory, written)
   return directory
+
+
+def _from_source(source, splits, name, version, shard_size):
+  """Plans a data set of a source's examples.
+
+  Returns:
+    By split, the size of each file and a function that returns its records;
+    and what to call when all are written, with the folder and {split: Shards}.
+  """
+  shards, features = {}, None
+  for split in splits:
+    data = sources.make({"name": source, "split": split})
+    features = features or _features(data)
+    order = np.random.default_rng(0).permutation(len(data))
+    shards[split] = [
+      (len(chunk), functools.partial(_records, data, chunk, features))
+      for chunk in np.array_split(order, -(-len(data) // shard_size))
+    ]
+  return shards, lambda folder, written: tfds_writer.write_info(
+    folder, name, version, features, written
+  )
+
+
+def _from_tfrecord(directory):
+  """Plans a copy; returns its folder, and the same as `_from_source`."""
+  directory = os.path.abspath(os.path.expanduser(directory))
+  with open(os.path.join(directory, INFO), encoding="utf-8") as file:
+    info = json.load(file)
+  if info.get("fileFormat", "tfrecord") != "tfrecord":
+    raise ValueError(f"{directory} is {info['fileFormat']}, not tfrecord.")
+  shards = {}
+  for split in info["splits"]:
+    sizes = [int(length) for length in split["shardLengths"]]
+    shards[split["name"]] = []
+    for k, size in enumerate(sizes):
+      file = tfds_writer.shard_path(info["name"], split["name"], k, len(sizes))
+      path = os.path.join(directory, file.replace("array_record", "tfrecord"))
+      records = functools.partial(_tfrecords, path, size)
+      shards[split["name"]].append((size, records))
+
+  def finish(folder, written):
+    ignored = shutil.ignore_patterns("*.tfrecord*", INFO)
+    shutil.copytree(directory, folder, ignore=ignored, dirs_exist_ok=True)
+    path = os.path.join(folder, INFO)
+    tfds_writer.write_json(path, {**info, "fileFormat": "array_record"})
+
+  version = os.path.basename(directory)
+  folder = os.path.join(info["name"], info.get("configName") or "", version)
+  return folder, shards, finish
+
+
+def _progress(directory, origin):
+  """Returns the shards that are done, by file."""
+  if not os.listdir(directory):
+    return {}
+  saved, path = {}, os.path.join(directory, CHECKSUMS)
+  if os.path.isfile(path):
+    with open(path) as file:
+      saved = json.load(file)
+  if saved.get("origin") != origin:
+    raise ValueError(
+      f"{directory} holds another data set, of {saved.get('origin')}; this one "
+      f"is of {origin}: give another --data_dir, --name or --version."
+    )
+  return saved["shards"]
 
 
 def verify(directory: str) -> tuple[int, int]:
@@ -86,27 +162,22 @@ def verify(directory: str) -> tuple[int, int]:
   Raises:
     ValueError: a record is missing, damaged or another one.
   """
+  if not os.path.isfile(os.path.join(directory, INFO)):
+    raise ValueError(f"{directory} has no {INFO}: preparing was not finished.")
   path = os.path.join(directory, CHECKSUMS)
-  info = os.path.join(directory, "dataset_info.json")
-  if not os.path.isfile(path) or not os.path.isfile(info):
-    raise ValueError(
-      f"{directory} lacks {CHECKSUMS} or dataset_info.json: its preparation "
-      "was not finished, or was not done by scripts.prepare_data."
-    )
   with open(path) as file:
     shards = json.load(file)["shards"]
   wrong = []
   for name, expected in tqdm.tqdm(shards.items(), unit=" files", disable=None):
-    expected = tfds_writer.Shard(*expected)
     try:
       found = tfds_writer.read_shard(os.path.join(directory, name))
     except ValueError as error:
       wrong.append(str(error))
       continue
-    if found != expected:
+    if list(found) != expected:
       wrong.append(
         f"{name} has {found.records} records with checksum {found.sha256[:12]}"
-        f", expected {expected.records} with {expected.sha256[:12]}"
+        f", expected {expected[0]} with {expected[2][:12]}"
       )
   if wrong:
     raise ValueError(
@@ -116,54 +187,33 @@ def verify(directory: str) -> tuple[int, int]:
   return sum(records for records, *_ in shards.values()), len(shards)
 
 
-def _progress(directory: str, origin: dict[str, Any]) -> dict[str, list]:
-  """Returns the shards that are done, by file."""
-  path = os.path.join(directory, CHECKSUMS)
-  if not os.path.isfile(path):
-    if os.listdir(directory):
-      raise ValueError(
-        f"{directory} holds another data set: give another --name, --version "
-        "or --data_dir, or delete it."
-      )
-    return {}
-  with open(path) as file:
-    saved = json.load(file)
-  if saved["origin"] != origin:
-    raise ValueError(
-      f"{directory} was begun with {saved['origin']}, now it is {origin}: give "
-      "another --name or --version, or delete it."
-    )
-  return {
-    file: shard
-    for file, shard in saved["shards"].items()
-    if os.path.isfile(os.path.join(directory, file))
-  }
+def _tfrecords(path: str, count: int) -> Iterator[bytes]:
+  """Yields the records of a TFRecord file, without checking their checksums.
+
+  Each is its length (8 bytes), a checksum (4), the bytes, a checksum (4).
+
+  Raises:
+    ValueError: the file is cut off, or does not hold `count` records.
+  """
+  left, found = os.path.getsize(path), 0
+  with open(path, "rb") as file:
+    while header := file.read(12):
+      left -= 16
+      size = struct.unpack("<Q", header[:8])[0] if len(header) == 12 else left
+      if not 0 <= size <= left:
+        raise ValueError(f"{path} is cut off, or no TFRecord file.")
+      yield file.read(size)
+      file.read(4)
+      left, found = left - size, found + 1
+  if found != count:
+    raise ValueError(f"{path} has {found} records, {INFO} says {count}.")
 
 
-def _save(directory: str, origin: dict[str, Any], done: dict[str, list]):
-  path = os.path.join(directory, CHECKSUMS)
-  tfds_writer.write_json(path, {"origin": origin, "shards": done})
-
-
-def _chunks(size: int, shard_size: int) -> list[np.ndarray]:
-  """Returns the examples of each file: a fixed permutation, cut in parts."""
-  order = np.random.default_rng(0).permutation(size)
-  return np.array_split(order, -(-size // shard_size))
-
-
-def _read(
-  data: sources.Source, indices: np.ndarray, features: dict
-) -> Iterator[dict]:
-  """Yields examples, a few held in memory at a time."""
+def _records(data, indices, features) -> Iterator[bytes]:
+  """Yields serialized examples, a few held in memory at a time."""
   for begin in range(0, len(indices), 100):
-    some = indices[begin : begin + 100].tolist()
-    for index, example in zip(some, data.read(some), strict=True):
-      if not features.keys() <= example.keys():
-        raise ValueError(
-          f"{data.describe(index)} has the keys {sorted(example)}, the first "
-          f"example {sorted(features)}."
-        )
-      yield {key: example[key] for key in features}
+    for example in data.read(indices[begin : begin + 100].tolist()):
+      yield tfds_writer.serialize({key: example[key] for key in features})
 
 
 def _features(data: sources.Source) -> dict[str, str | int | Sequence[str]]:
@@ -181,17 +231,15 @@ def _features(data: sources.Source) -> dict[str, str | int | Sequence[str]]:
       features[key] = "int" if known is None else known
     else:
       print(f"{key!r} ({type(value).__name__}) is left out.")
-  if not features:
-    raise ValueError(f"{data.name} has nothing that can be written: {data[0]}")
   return features
 
 
 def main(argv: Sequence[str] | None = None):
   """Runs the command line; see the module."""
   parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-  parser.add_argument("--source", help="as in config.input.data")
+  parser.add_argument("--source", help="as in config.input.data, or tfrecord:…")
   parser.add_argument("--splits", default="train", help="train,val,…")
-  parser.add_argument("--name", required=True, help="of the data set")
+  parser.add_argument("--name", help="of the data set")
   parser.add_argument("--version", default="1.0.0")
   parser.add_argument(
     "--data_dir",
@@ -200,21 +248,23 @@ def main(argv: Sequence[str] | None = None):
   parser.add_argument("--shard_size", type=int, default=2000)
   parser.add_argument("--verify", action="store_true")
   args = parser.parse_args(argv)
+  copies = (args.source or "").startswith("tfrecord:")
+  if not (args.source or args.verify) or not (args.name or copies):
+    parser.error("give --name, and a --source to prepare, --verify, or both")
   data_dir = os.path.expanduser(args.data_dir)
-  directory = os.path.join(data_dir, args.name, args.version)
-  if not args.source and not args.verify:
-    parser.error("give a --source to prepare, or --verify, or both")
   try:
     if args.source:
-      prepare(
+      directory = prepare(
         args.source,
-        args.splits.split(","),
-        args.name,
         data_dir,
+        splits=args.splits.split(","),
+        name=args.name,
         version=args.version,
         shard_size=args.shard_size,
       )
       print(f"Prepared {directory}.")
+    else:
+      directory = os.path.join(data_dir, args.name, args.version)
     if args.verify:
       examples, files = verify(directory)
       print(f"Verified {examples} examples in {files} files.")

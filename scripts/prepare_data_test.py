@@ -2,10 +2,12 @@
 
 import json
 import os
+import struct
 
 import numpy as np
 import pytest
 import tensorflow_datasets as tfds
+from array_record.python import array_record_module
 
 from input_pipeline import sources, testing
 from input_pipeline.sources import tfds_writer
@@ -69,16 +71,16 @@ def test_round_trip(photos, capsys):
 def test_goes_on_where_it_was(photos, monkeypatch):
   write, calls = tfds_writer.write_shard, []
 
-  def fail_at_third(path, examples):
+  def fail_at_third(path, records):
     calls.append(os.path.basename(path))
     if len(calls) == 3:
       raise OSError("disk full")
-    return write(path, examples)
+    return write(path, records)
 
   monkeypatch.setattr(tfds_writer, "write_shard", fail_at_third)
   with pytest.raises(SystemExit, match="Error: disk full"):
     _run(photos)
-  with pytest.raises(SystemExit, match=r"preparation was not finished"):
+  with pytest.raises(SystemExit, match=r"preparing was not finished"):
     prepare_data.main(
       ["--verify", "--name=photos", f"--data_dir={photos}/tfds"]
     )
@@ -94,7 +96,11 @@ def test_goes_on_where_it_was(photos, monkeypatch):
   assert len(calls) == 5
   other = photos / "other"
   prepare_data.prepare(
-    f"folder:{photos}/photos", ["train", "val"], "photos", other, shard_size=10
+    f"folder:{photos}/photos",
+    other,
+    splits=["train", "val"],
+    name="photos",
+    shard_size=10,
   )
   for file in os.listdir(photos / "tfds/photos/1.0.0"):
     first, second = (
@@ -128,7 +134,9 @@ def test_verify_finds_damage(photos):
 
 def test_refuses_another_data_set(photos):
   directory = _run(photos)
-  with pytest.raises(SystemExit, match=r"was begun with.*'shard_size': 10"):
+  with pytest.raises(
+    SystemExit, match=r"holds another.*'shard_size': 10.*give another"
+  ):
     _run(photos, "--shard_size=7")
   (directory / "checksums.json").unlink()
   with pytest.raises(SystemExit, match=r"holds another data set"):
@@ -167,3 +175,83 @@ def test_checksums_are_plain_json(photos):
   saved = json.loads((directory / "checksums.json").read_text())
   assert saved["origin"]["sizes"] == {"train": 23, "val": 5}
   assert [shard[0] for shard in saved["shards"].values()] == [8, 8, 7, 5]
+
+
+def _as_tfrecord(directory):
+  """Turns a data set's files into TFRecord; checksums are left empty."""
+  for entry in list(os.scandir(directory)):
+    if ".array_record-" in entry.name:
+      reader = array_record_module.ArrayRecordReader(entry.path)
+      with open(entry.path.replace("array_record", "tfrecord"), "wb") as file:
+        for record in reader.read_all():
+          file.write(struct.pack("<Q4x", len(record)) + record + bytes(4))
+      os.remove(entry.path)
+  path = os.path.join(directory, "dataset_info.json")
+  with open(path) as file:
+    info = json.load(file)
+  with open(path, "w") as file:
+    json.dump({**info, "fileFormat": "tfrecord"}, file)
+
+
+@pytest.fixture
+def old(tmp_path):
+  testing.imagenet2012(str(tmp_path / "old"), train=7, validation=3)
+  return tmp_path / "old" / "imagenet2012" / "5.1.0"
+
+
+def _examples(data_dir, split):
+  source = sources.make(
+    {"name": "imagenet2012", "split": split, "data_dir": str(data_dir)}
+  )
+  return source.read(range(len(source)))
+
+
+def test_tfrecord_is_copied(old, tmp_path, capsys):
+  expected = {
+    s: _examples(tmp_path / "old", s) for s in ("train", "validation")
+  }
+  _as_tfrecord(old)
+  with pytest.raises(ValueError, match=f"source tfrecord:{old} --data_dir"):
+    _examples(tmp_path / "old", "train")
+  args = [
+    f"--source=tfrecord:{old}",
+    "--verify",
+    "--data_dir",
+    str(tmp_path / "new"),
+  ]
+  prepare_data.main(args)
+  copy = tmp_path / "new" / "imagenet2012" / "5.1.0"
+  printed = capsys.readouterr().out
+  assert printed == f"Prepared {copy}.\nVerified 10 examples in 4 files.\n"
+  for split, rows in expected.items():
+    assert _examples(tmp_path / "new", split) == rows
+  # Again: nothing is left to write.
+  times = {f: f.stat().st_mtime_ns for f in copy.glob("*array_record*")}
+  assert len(times) == 4
+  prepare_data.main(args)
+  assert {f: f.stat().st_mtime_ns for f in times} == times
+
+
+def test_tfrecord_errors(old, tmp_path):
+  run = lambda folder, data_dir: prepare_data.main(
+    [f"--source=tfrecord:{folder}", f"--data_dir={tmp_path / data_dir}"]
+  )
+  with pytest.raises(SystemExit, match="is array_record, not tfrecord"):
+    run(old, "new")
+  _as_tfrecord(old)
+  with pytest.raises(
+    SystemExit, match=r"holds another data set.*give another --data_dir"
+  ):
+    run(old, "old")
+  with pytest.raises(SystemExit, match=r"No such file.*/dataset_info.json"):
+    run(tmp_path, "new")
+  path = next(old.glob("*train.tfrecord-00001*"))
+  content = path.read_bytes()
+  for length in (7, 40, len(content) - 3):
+    path.write_bytes(content[:length])
+    with pytest.raises(SystemExit, match="is cut off"):
+      run(old, "new")
+  size = struct.unpack("<Q", content[:8])[0] + 16
+  path.write_bytes(content[:size])
+  with pytest.raises(SystemExit, match=r"has 1 records, .* says 3"):
+    run(old, "new")

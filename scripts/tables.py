@@ -11,7 +11,6 @@ Folders are searched for runs; config.table says which cell a run fills
 import argparse
 from collections.abc import Sequence
 
-from dpn import errors
 from scripts.results import output, render, runs, table_specs, tables
 
 FORMATS = {
@@ -22,38 +21,24 @@ FORMATS = {
 }
 
 
-def _parse(argv):
-  parser = argparse.ArgumentParser(
-    description=__doc__.partition("\n")[0],
-    epilog=f"Tables: {', '.join(table_specs.SPECS)}.",
-  )
+def main(argv: Sequence[str] | None = None):
+  parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
   parser.add_argument("runs", nargs="+", help="folders that hold runs")
-  parser.add_argument("--table", nargs="+", default=["all"], metavar="NAME")
+  parser.add_argument(
+    "--table", nargs="+", default=["all"], choices=[*table_specs.SPECS, "all"]
+  )
   parser.add_argument("--format", default="text", choices=[*FORMATS, "long"])
   parser.add_argument("--metric", help="instead of the table's own")
   parser.add_argument("-o", "--output", metavar="FILE", help="not the screen")
   args = parser.parse_args(argv)
-  if args.table == ["all"]:
-    args.table = list(table_specs.TABLES)
-  for name in args.table:
-    if name not in table_specs.SPECS:
-      known = [*table_specs.SPECS, "all"]
-      raise ValueError(errors.unknown("table", name, known))
-  return args
-
-
-def main(argv: Sequence[str] | None = None):
+  names = table_specs.TABLES if "all" in args.table else args.table
   with output.errors_in_a_line():
-    args = _parse(argv)
     found = runs.find(args.runs)
-    frame = runs.frame(found)
     if args.format == "long":
       output.write(args.output, render.as_csv(runs.long(found)))
       return
-    parts = [
-      FORMATS[args.format](tables.build(name, frame, args.metric))
-      for name in args.table
-    ]
+    frame, form = runs.frame(found), FORMATS[args.format]
+    parts = [form(tables.build(name, frame, args.metric)) for name in names]
     if args.format == "html":
       parts = [render.page("Dual PatchNorm: the paper's tables", *parts)]
     output.write(args.output, "\n".join(parts))

@@ -25,7 +25,7 @@ def train(norm, strategy=(), steps=2):
   config.evals = {}
   config.sharding_strategy = strategy
   run = build.from_config(config)
-  batches = device.to_device(run.data.batches(0), sharding.batch(run.mesh))
+  batches = device.DeviceIterator(run.data.batches(0), sharding.batch(run.mesh))
   batches = [next(batches) for _ in range(steps)]
   state = run.step.init(jax.random.key(0))
   states = [jax.device_get(state)]

@@ -251,9 +251,8 @@ def Model(num_classes=None, *, variant=None, **kw) -> nn.Module:
     ValueError: on an unknown variant, option or value, naming the nearest,
       and on values that exclude each other.
   """
-  if wrong := kw.keys() - {*OPTIONS}:
-    known = ["variant", *OPTIONS]
-    raise ValueError(errors.unknown("model option", min(wrong), known))
+  for key in kw:
+    errors.check_known("model option", key, ["variant", *OPTIONS])
   options = _merge(decode_variant(variant), kw)
   options["mlp_dim"] = options.get("mlp_dim") or 4 * options.get("width", 768)
   if "patch_size" in options:
@@ -342,8 +341,7 @@ def _check(config):
     "remat_policy": encoder.REMAT_POLICIES,
     "attn_impl": attention.IMPLS,
   }.items():
-    if getattr(config, key) not in known:
-      raise ValueError(errors.unknown(key, getattr(config, key), known))
+    errors.check_known(key, getattr(config, key), known)
   if config.width % config.num_heads:
     raise ValueError(
       f"width={config.width} must be a multiple of num_heads="

@@ -10,22 +10,10 @@ TASKS = {"classification": classification.Classification}
 
 
 def find(config: Mapping[str, Any]) -> type[base.Task]:
-  """Returns the class that `config.task` names, or gives an import path of.
-
-  Raises:
-    ValueError: there is no such task.
-  """
+  """Returns the class that `config.task` names, or gives an import path of."""
   return registry.lookup("task", config.get("task", "classification"), TASKS)
 
 
 def make(config: Mapping[str, Any], *, batch_shards: int = 1) -> base.Task:
-  """Returns the task of a config.
-
-  Args:
-    config: see the task's `config_keys`.
-    batch_shards: over how many devices the batch is split.
-
-  Raises:
-    ValueError: a name or value is unknown.
-  """
+  """Returns the task of a config, see `base.Task.from_config`."""
   return find(config).from_config(config, batch_shards=batch_shards)

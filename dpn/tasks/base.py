@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import jax
+import jax.numpy as jnp
 
 from dpn import trees
 
@@ -14,13 +15,11 @@ Batch = Mapping[str, jax.Array]
 class Task:
   """A model with its loss, its metrics and what evaluators may ask of it.
 
-  A task of your own derives from this and has to define `from_config`, `init`
-  and `measure`.
-
-  A task knows nothing of meshes, optimizers, files or logging; nobody else
-  knows its model, its parameters' names or the keys of its batches.
   `config.task` names one of `dpn.tasks.TASKS` or gives the import path of a
-  class, "mypkg.tasks:Regression".
+  class of your own, "mypkg.tasks:Regression", which derives from this and has
+  to define `from_config`, `init` and `measure`. A task knows nothing of meshes,
+  optimizers, files or logging; nobody else knows its model, its parameters'
+  names or the keys of its batches.
 
   Attributes:
     config_keys: keys of the config that `from_config` reads.
@@ -34,13 +33,8 @@ class Task:
   ) -> "Task":
     """Returns the task of a config.
 
-    Args:
-      config: the whole config.
-      batch_shards: over how many devices the batch is split, for what must not
-        mix examples of different devices.
-
-    Raises:
-      ValueError: a value is missing or wrong.
+    The batch is split over `batch_shards` devices, whose examples some tasks
+    must not mix.
     """
     raise NotImplementedError
 
@@ -61,8 +55,7 @@ class Task:
     Args:
       variables: as `init` returns them.
       batch: whatever the task needs, leading axis (batch,).
-      rng: key of this step's randomness; None measures as in evaluation,
-        without dropout or mixup.
+      rng: key of this step; None for evaluation, without dropout or mixup.
 
     Returns:
       ({"loss": (batch,), …}, model_state): one number per example, unreduced,
@@ -81,14 +74,31 @@ class Task:
   def model_options(self) -> Mapping[str, Any]:
     """Returns what says which function the parameters compute, as JSON values.
 
-    It is written beside exported parameters and compared when they are loaded.
+    They are written beside exported parameters and compared when loading.
     """
     return {}
 
   def grad_norms(self, grads: Any) -> Mapping[str, jax.Array]:
-    """Returns gradient norms () by group, for `config.log_grad_depth`.
-
-    Args:
-      grads: a tree like the parameters.
-    """
+    """Returns gradient norms () by group, for `config.log_grad_depth`."""
     return {name: trees.l2(group) for name, group in grads.items()}
+
+
+def weighted_sums(
+  measured: Mapping[str, jax.Array], mask: jax.Array
+) -> dict[str, jax.Array]:
+  """Returns the weighted sum () of each number, and `_mask`, of the weights.
+
+  Args:
+    measured: {name: (batch,)}; "_mask" among them is each example's weight.
+    mask: (batch,), false where the batch is padded.
+  """
+  weights = jnp.where(mask, measured.get("_mask", 1.0), 0.0)
+  for name, values in measured.items():
+    if values.shape != weights.shape:
+      raise ValueError(
+        f"{name!r} has shape {values.shape}; expected one number per example, "
+        f"{weights.shape}."
+      )
+  total = lambda x: jnp.sum(jnp.where(weights > 0, weights * x, 0.0))
+  sums = {name: total(values) for name, values in measured.items()}
+  return sums | {"_mask": jnp.sum(weights, dtype=jnp.float32)}

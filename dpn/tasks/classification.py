@@ -20,33 +20,22 @@ MIXUP = ("p", "cutmix_p", "switch_prob", "fold_in", "scope")
 class Classification(base.Task):
   """Cross entropy of a model's logits on `image` and `labels`.
 
-  Attributes:
-    model: returns (logits, out) for images.
-    loss: name of one of `dpn.losses`, or the import path of another.
-    mixup_p: parameter of mixup's Beta distribution; 0 for no mixup.
-    mixup_groups: see `mixing.mixup`.
-    cutmix_p: parameter of CutMix's; 0 for no CutMix.
-    switch_prob: probability of CutMix in a step, where both are on.
-    init_head_bias: value the head's bias starts at; low values make the
-      sigmoid loss start small when there are many classes.
+  A low `init_head_bias` makes the sigmoid loss start small when there are many
+  classes. For the options of mixup and CutMix see `mixing.mixup_or_cutmix`.
   """
 
-  model: nn.Module
-  loss: str = "sigmoid_xent"
+  config_keys = (
+    *("model_name", "model", "num_classes", "init_head_bias"),
+    *("loss", "mixup"),
+  )
+
+  model: nn.Module  # images → (logits, out)
+  loss: str = "sigmoid_xent"  # see `losses.get`
   mixup_p: float = 0.0
   mixup_groups: int = 1
   cutmix_p: float = 0.0
   switch_prob: float = 0.5
   init_head_bias: float | None = None
-
-  config_keys = (
-    "model_name",
-    "model",
-    "num_classes",
-    "loss",
-    "mixup",
-    "init_head_bias",
-  )
 
   def __post_init__(self):
     losses.get(self.loss)
@@ -54,8 +43,7 @@ class Classification(base.Task):
   @classmethod
   def from_config(cls, config, *, batch_shards=1):
     model_name = config.get("model_name", "vit")
-    if model_name not in MODELS:
-      raise ValueError(errors.unknown("model_name", model_name, MODELS))
+    errors.check_known("model_name", model_name, MODELS)
     if not config.get("num_classes"):
       raise ValueError(
         "config.num_classes is missing; set it to the number of classes, the "
@@ -63,21 +51,18 @@ class Classification(base.Task):
       )
     mixup = dict(config.get("mixup") or {})
     for key in mixup:
-      if key not in MIXUP:
-        raise ValueError(errors.unknown("key in config.mixup:", key, MIXUP))
+      errors.check_known("key in config.mixup:", key, MIXUP)
     groups = {"global": 1, "device": batch_shards}
     scope = mixup.get("scope", "global")
-    if scope not in groups:
-      raise ValueError(errors.unknown("mixup.scope", scope, groups))
+    errors.check_known("mixup.scope", scope, groups)
     if mixup.get("fold_in") is not None:
       raise ValueError(
         f"mixup.fold_in={mixup['fold_in']!r} is not supported: one mixing "
         "weight serves the whole batch. Set it to None."
       )
+    model_kw = dict(config.get("model") or {})
     return cls(
-      model=MODELS[model_name](
-        config["num_classes"], **dict(config.get("model") or {})
-      ),
+      model=MODELS[model_name](config["num_classes"], **model_kw),
       loss=config.get("loss", "sigmoid_xent"),
       mixup_p=mixup.get("p") or 0.0,
       mixup_groups=groups[scope],
@@ -140,10 +125,7 @@ class Classification(base.Task):
   def grad_norms(self, grads):
     """Returns the norms of the embedding and of each block.
 
-    They are those of Figure 2 of arXiv 2302.01327.
-
-    Args:
-      grads: a tree like a ViT's parameters, looped or scanned.
+    They are those of Figure 2 of arXiv 2302.01327; blocks looped or scanned.
     """
     norms = {"embedding": trees.l2(grads["embedding"])}
     blocks = grads["Transformer"]
@@ -152,6 +134,4 @@ class Classification(base.Task):
     else:
       depth = sum(name.startswith("encoderblock_") for name in blocks)
       per_block = [trees.l2(blocks[f"encoderblock_{i}"]) for i in range(depth)]
-    for i, norm in enumerate(per_block):
-      norms[f"block{i:02d}"] = norm
-    return norms
+    return norms | {f"block{i:02d}": norm for i, norm in enumerate(per_block)}

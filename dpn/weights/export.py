@@ -3,9 +3,8 @@
 import dataclasses
 import io
 import json
-import math
 import os
-import shutil
+import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,12 +12,8 @@ import numpy as np
 
 from dpn import registry
 from dpn.models import posemb
-from dpn.weights import (
-  checkpoint,
-  metadata,
-  torch_names,
-  vit_params,
-)
+from dpn.weights import checkpoint, metadata, torch_names
+from dpn.weights.pixels import Pixels
 from dpn.weights.vit_params import VitParams
 
 DOCS = "docs/checkpoints.md"
@@ -97,7 +92,7 @@ def export(
   if no_embed_class and to != "timm":
     raise ValueError("--no_embed_class is a convention of timm: --to timm.")
   if to == "ours":
-    return Exported(model.arrays, _metadata(model, "ours"))
+    return Exported(model.arrays, _metadata(model))
   wrong = _unsupported(model.options, to)
   if to == "big_vision":
     return _big_vision(model, wrong)
@@ -132,13 +127,12 @@ def _big_vision(model, unsupported):
     name if name.startswith("batch_stats/") else f"params/{name}": x
     for name, x in model.arrays.items()
   }
-  notes = []
-  if unsupported:
-    notes.append(
-      f"big_vision's own ViT does not have {'; '.join(unsupported)}: this file "
-      f"keeps our names, and only our model computes it. See {DOCS}."
-    )
-  return Exported(arrays, _metadata(model, "ours"), notes=notes)
+  note = (
+    f"big_vision's own ViT does not have {'; '.join(unsupported)}: this file "
+    f"keeps our names, and only our model computes it. See {DOCS}."
+  )
+  notes = [note] if unsupported else []
+  return Exported(arrays, _metadata(model), notes=notes)
 
 
 def _timm(model, no_embed_class):
@@ -274,50 +268,46 @@ def _hf_config(model, title):
 def _in_torch_names(model, to, row):
   """Returns arrays as PyTorch has them, and notes on what has no place there.
 
-  Args:
-    model: in our layout.
-    to: key of `torch_names.LIBRARIES`.
-    row: whether the library embeds the class token's position.
+  `row` says whether the library embeds the class token's position.
   """
   arrays, library = dict(model.arrays), torch_names.LIBRARIES[to]
   if "pos_embedding" not in arrays:
-    if not model.grid:
+    if not model.side:
       raise ValueError(
         f"posemb={model.options['posemb']!r} has no parameters; to write its "
         "table, add --resolution with the size of the images in pixels."
       )
     options = model.options
     table = registry.bind(
-      "posemb", options["posemb"], posemb.POSEMBS, options.get("posemb_kw")
+      "posemb", options["posemb"], posemb.POSEMBS, options["posemb_kw"]
     )
-    fixed = table(model.grid, options["width"], int(model.cls_row))
+    grid = (model.side, model.side)
+    fixed = table(grid, options["width"], int(model.cls_row))
     arrays["pos_embedding"] = np.asarray(fixed)
   if row and not model.cls_row:
-    arrays["pos_embedding"] = torch_names.with_cls_row(arrays["pos_embedding"])
+    zeros = [(0, 0), (1, 0), (0, 0)]  # a row before the patches'
+    arrays["pos_embedding"] = np.pad(arrays["pos_embedding"], zeros)
   homeless = [
     f"{m} ({library.modules[m]}.*)"
-    for m in library.without_place
+    for m in library.homeless
     if any(name.startswith(f"{m}/") for name in arrays)
   ]
-  notes = []
-  if homeless:
-    notes.append(
-      f"{library.title}'s own model has no place for {', '.join(homeless)}. "
-      f"{DOCS} has the few lines that add it."
-    )
-  return torch_names.from_ours(arrays, to), notes
+  note = (
+    f"{library.title}'s own model has no place for {', '.join(homeless)}. "
+    f"{DOCS} has the few lines that add it."
+  )
+  return torch_names.from_ours(arrays, to), [note] if homeless else []
 
 
 def _mean_and_std(model):
-  return (model.pixels or vit_params.MINUS_ONE_TO_ONE).of(model.channels)
+  pixels = model.pixels or Pixels((0.5,), (0.5,))  # big_vision's, -1 to 1
+  return pixels.of(model.channels)
 
 
 def _image_px(model) -> int | None:
   """Returns the side of square images, None if they may not be square."""
   rows, cols = model.patch_px
-  tokens = model.tokens or math.prod(model.grid)
-  side = math.isqrt(tokens)
-  return side * rows if side**2 == tokens and rows == cols else None
+  return model.side * rows if model.side and rows == cols else None
 
 
 def _one_or_two(sides):
@@ -325,17 +315,12 @@ def _one_or_two(sides):
   return rows if rows == cols else [rows, cols]
 
 
-def _metadata(model, layout, **more):
+def _metadata(model, layout="ours", **more):
   return metadata.metadata(model.options, model.pixels, layout, **more)
 
 
 def check_target(target: str, to: str):
-  """Raises ValueError or OSError if `target`, a file or folder, cannot be made.
-
-  Args:
-    target: see `write`.
-    to: key of `SUFFIXES`.
-  """
+  """Raises an error if `target` has no suffix for `to`, or is there already."""
   suffix = os.path.splitext(target)[1]
   if suffix not in SUFFIXES[to]:
     known = " or ".join(s or "no suffix (a folder)" for s in SUFFIXES[to])
@@ -348,12 +333,6 @@ def check_target(target: str, to: str):
       f"{target!r} exists and is never overwritten. Remove it, or give another "
       "name."
     )
-  parent = os.path.dirname(os.path.abspath(target))
-  if not os.path.isdir(parent):
-    raise FileNotFoundError(
-      f"There is no folder {parent!r} for the result. Make it first: "
-      f"mkdir -p {parent}"
-    )
 
 
 def write(target: str, exported: Exported):
@@ -362,23 +341,19 @@ def write(target: str, exported: Exported):
   Raises:
     OSError: it cannot be written; nothing is left behind.
   """
-  partial = f"{target}.partial"
-  try:
-    if os.path.splitext(target)[1]:
-      checkpoint.write_atomically(target, _bytes(target, exported))
-      return
-    os.makedirs(partial)
-    file = os.path.join(partial, "model.safetensors")
+  parent = os.path.dirname(os.path.abspath(target))
+  os.makedirs(parent, exist_ok=True)
+  if os.path.splitext(target)[1]:
+    checkpoint.write_atomically(target, _bytes(target, exported))
+    return
+  with tempfile.TemporaryDirectory(dir=parent) as scratch:
+    folder = os.path.join(scratch, "model")
+    os.mkdir(folder)
+    file = os.path.join(folder, "model.safetensors")
     checkpoint.write_atomically(file, _bytes(file, exported))
     for name, value in exported.config.items():
-      checkpoint.write_json(os.path.join(partial, name), value)
-    os.rename(partial, target)
-  except OSError as error:
-    if os.path.isdir(partial):
-      shutil.rmtree(partial, ignore_errors=True)
-    elif os.path.exists(partial):
-      os.remove(partial)
-    raise OSError(f"Cannot write {target!r}: {error}.") from error
+      checkpoint.write_json(os.path.join(folder, name), value)
+    os.rename(folder, target)
 
 
 def _bytes(target, exported):
@@ -386,6 +361,6 @@ def _bytes(target, exported):
     arrays = {k: np.ascontiguousarray(x) for k, x in exported.arrays.items()}
     return checkpoint.safetensors_bytes(arrays, exported.metadata)
   buffer = io.BytesIO()
-  said = np.array(json.dumps(dict(exported.metadata)))
+  said = np.array(json.dumps(exported.metadata))
   np.savez(buffer, **exported.arrays, metadata=said)
   return buffer.getvalue()

@@ -15,17 +15,9 @@ import numpy as np
 from absl import logging
 
 from dpn import trees
-from dpn.weights import (
-  files,
-  legacy,
-  metadata,
-  options_from_params,
-  resize,
-  torch_names,
-)
+from dpn.weights import files, legacy, metadata, torch_names
+from dpn.weights.files import Flat
 from dpn.weights.pixels import Pixels
-
-Flat = files.Flat
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +49,7 @@ def read(path: str) -> Checkpoint:
   """
   where = files.locate(path)
   arrays, step = files.read_located(where)
-  said = metadata.read(where, _layout_of(path, arrays))
+  said = metadata.read(where, torch_names.layout_of(path, arrays))
   return Checkpoint(path, arrays, said, step)
 
 
@@ -107,139 +99,78 @@ def load_variables(
       the options do, and `dont_check` does not name them.
   """
   source = read(path) if isinstance(path, str) else path
-  file = source.metadata
-  flat = _in_our_names(source, variables)
+  file, wanted = source.metadata, files.flatten(variables)
+  flat = _in_our_names(source, wanted)
   if "pos_embedding" in flat and "posemb" in file.options:
     # Other libraries' files have fixed positions written out.
     learned = {**file.options, "posemb": "learn", "posemb_kw": {}}
     file = dataclasses.replace(file, options=learned)
-  differences = []
-  if options is not None:
-    differences = metadata.differences(file, options, pixels)
-  loaded, differing = match(
-    source.path,
-    flat,
-    variables,
-    options=options,
-    cls_row=file.cls_row,
-    dont_load=_listed(dont_load),
-    advice=advice,
-    differences=differences,
-  )
+  options = options or {}
+  differences = metadata.differences(file, options, pixels)
+  loaded = legacy.match_scan(flat, wanted)
+  loaded = _match_posemb(loaded, wanted, file.cls_row, has_cls_row(options))
+  patterns = _listed(dont_load)
+  masks = trees.masks({**loaded, **wanted}, patterns, "model_load.dont_load")
+  kept = {name for mask in masks for name in mask if mask[name]}
+  every = wanted.keys() | loaded.keys()
+  differing = {n for n in every if _shape(wanted, n) != _shape(loaded, n)}
+  if wrong := differing - kept:
+    advice = advice or (
+      "Fix the path or the model; or, to leave all of these as they are in the "
+      f"model, set dont_load={_suggest(wrong, every)}."
+    )
+    raise ValueError(
+      f"{source.path!r} does not fit the model. Expected equal names and "
+      f"shapes, got\n{_table(wrong, wanted, loaded)}\n"
+      + "".join(f"{difference}\n" for difference in differences)
+      + advice
+    )
   metadata.check(source.path, file, differences, differing, _listed(dont_check))
-  if assumed := metadata.assumed(file, options or {}):
+  if assumed := metadata.assumed(file, options):
     logging.warning(
       "%r does not say everything about its model. Assumed, as configured: %s "
       "(state it with config.model).",
       source.path,
       ", ".join(assumed),
     )
-  return loaded
+  result = {
+    name: leaf if name in kept else loaded[name].astype(leaf.dtype)
+    for name, leaf in wanted.items()
+  }
+  return {**variables, **files.unflatten(result)}
 
 
-def _in_our_names(source, variables):
+def _in_our_names(source, wanted):
   """Returns the arrays of a file by our names, for a model's heads."""
-  if source.metadata.layout == "ours":
+  file = source.metadata
+  if file.layout == "ours":
     return legacy.upgrade(source.arrays)
-  heads = _num_heads(variables["params"])
-  told = source.metadata.options.get("num_heads")
-  if told not in (None, heads):
+  queries = (x for name, x in wanted.items() if name.endswith("/query/kernel"))
+  heads = next((x.shape[-2] for x in queries), 1)
+  told = file.options.get("num_heads", heads)
+  if told != heads:
     raise ValueError(
-      f"{source.path!r} has {told} attention heads, according to "
-      f"{source.metadata.source}; the model has {heads}. Set "
-      f"config.model.num_heads={told}."
+      f"{source.path!r} has {told} attention heads, says {file.source}; the "
+      f"model has {heads}. Set config.model.num_heads={told}."
     )
-  return torch_names.to_ours(source.arrays, source.metadata.layout, heads)
-
-
-def match(
-  path: str,
-  flat: Flat,
-  variables: Mapping[str, Any],
-  *,
-  options: Mapping[str, Any] | None = None,
-  cls_row: bool | None = None,
-  dont_load: Sequence[str] = (),
-  advice: str | None = None,
-  differences: Sequence[metadata.Difference] = (),
-) -> tuple[dict[str, Any], set[str]]:
-  """Returns `variables` with the values of `flat`, and names that differed.
-
-  Args:
-    path: for messages.
-    flat: arrays by our names.
-    variables: see `load_variables`.
-    options: likewise.
-    cls_row: whether the class token has a row in the position embeddings of
-      `flat`; None if unknown.
-    dont_load: see `load_variables`.
-    advice: likewise.
-    differences: between the options of both models, for messages.
-  """
-  wanted = files.flatten(variables)
-  loaded = legacy.match_scan(flat, wanted)
-  wants_row = None
-  if options and {"pool_type", "posemb_join"} <= options.keys():
-    wants_row = options_from_params.has_row(options)
-  cls_row = cls_row and "cls" in flat  # None stays unknown
-  loaded = _match_posemb(loaded, wanted, cls_row, wants_row)
-  masks = trees.masks({**loaded, **wanted}, dont_load, "model_load.dont_load")
-  kept = {name for mask in masks for name in mask if mask[name]}
-  differing = _differing(wanted, loaded)
-  if wrong := differing - kept:
-    every = wanted.keys() | loaded.keys()
-    advice = advice or (
-      "Fix the path or the model; or, to leave all of these as they are in the "
-      f"model, set dont_load={_suggest(wrong, every)}."
-    )
-    raise ValueError(
-      f"{path!r} does not fit the model. Expected equal names and shapes, got\n"
-      f"{_table(wrong, wanted, loaded)}\n"
-      + "".join(f"{difference}\n" for difference in differences)
-      + advice
-    )
-  result = files.unflatten(
-    {
-      name: leaf if name in kept else loaded[name].astype(leaf.dtype)
-      for name, leaf in wanted.items()
-    }
-  )
-  return {**variables, **result}, differing
+  return torch_names.to_ours(source.arrays, file.layout, heads)
 
 
 def _listed(patterns):
   return [patterns] if isinstance(patterns, str) else list(patterns)
 
 
-def _layout_of(path: str, flat: Flat) -> str:
-  """Returns `ours`, which is big_vision's too, or a key of `LIBRARIES`."""
-  if layout := torch_names.recognize(flat):
-    return layout
-  if flat and all("/" not in name and "." in name for name in flat):
-    few = ", ".join(sorted(flat)[:4])
-    signs = " or ".join(
-      f"{names.title} (with {names.sign})"
-      for names in torch_names.LIBRARIES.values()
-    )
-    raise ValueError(
-      f"{path!r} has an unknown layout: {few}, … Expected a Vision Transformer "
-      f"of this code base, of big_vision, of {signs}."
-    )
-  return "ours"
-
-
-def _num_heads(params) -> int:
-  """Returns the model's number of heads, which PyTorch's arrays do not tell."""
-  flat = trees.flatten(params)
-  kernels = [x for k, x in flat.items() if k.endswith("/query/kernel")]
-  return kernels[0].shape[-2] if kernels else 1
+def has_cls_row(options: Mapping[str, Any]) -> bool | None:
+  """Returns whether the class token has a position, None if that is unknown."""
+  if not {"pool_type", "posemb_join"} <= options.keys():
+    return None
+  lape = options["posemb_join"] == "lape"
+  own = lape or options.get("posemb_join_kw", {}).get("cls", False)
+  return options["pool_type"] == "tok" and own
 
 
 def _match_posemb(
-  loaded: Flat,
-  wanted: Flat,
-  has_row: bool | None = None,
-  wants_row: bool | None = None,
+  loaded: Flat, wanted: Flat, has_row: bool | None, wants_row: bool | None
 ) -> Flat:
   """Fits the position embeddings, (1, tokens, width), to the model's grid.
 
@@ -257,17 +188,18 @@ def _match_posemb(
   shape = getattr(wanted.get("pos_embedding"), "shape", None)
   if x is None or x.ndim != 3:
     return loaded
+  has_row = has_row and "cls" in loaded  # None stays unknown
   if has_row is None:
     # An oblong grid, which only an equal one fits, may also be a square plus
     # one.
     if x.shape == shape:
       return loaded
-    has_row = _square_plus_one(x.shape[1]) or (
+    has_row = square_plus_one(x.shape[1]) or (
       "cls" in loaded and shape is not None and x.shape[1] == shape[1] + 1
     )
   if wants_row is None:
     wants_row = shape is not None and "cls" in wanted
-    wants_row = wants_row and _square_plus_one(shape[1])
+    wants_row = wants_row and square_plus_one(shape[1])
   if has_row and not wants_row:
     logging.info("The class token takes over its position embedding.")
     if "cls" in loaded:
@@ -276,25 +208,39 @@ def _match_posemb(
       loaded = {**loaded, "cls": loaded["cls"].astype(dtype) + x[:, :1]}
     x, has_row = x[:, 1:], False
   if shape:
-    x = resize.posemb_with_row(x, shape[1] - has_row, has_row)
+    x = resize_posemb(x, shape[1] - has_row, has_row)
   return {**loaded, "pos_embedding": x}
 
 
-def _square_plus_one(rows):
+def resize_posemb(x, tokens: int, has_row: bool):
+  """Returns a square grid resized bilinearly to another, corner on corner.
+
+  Args:
+    x: (1, has_row + old * old, width); returned unchanged if not square.
+    tokens: new * new.
+    has_row: whether the first row is the class token's, which is kept.
+  """
+  row, grid = np.split(x, [int(has_row)], axis=1)
+  old, new = math.isqrt(grid.shape[1]), math.isqrt(tokens)
+  if old == new or old**2 != grid.shape[1] or new**2 != tokens:
+    return x
+  logging.info("The %d² position embeddings are resized to %d².", old, new)
+  import scipy.ndimage  # 0.4 s that few runs need
+
+  # SciPy knows no half precision.
+  dtype = np.promote_types(x.dtype, np.float32)
+  grid = grid.reshape(old, old, -1).astype(dtype)
+  grid = scipy.ndimage.zoom(grid, (new / old, new / old, 1), order=1)
+  grid = grid.reshape(1, tokens, -1)
+  return np.concatenate([row.astype(dtype), grid], axis=1)
+
+
+def square_plus_one(rows: int) -> bool:
   return math.isqrt(rows) ** 2 + 1 == rows
 
 
 def _shape(flat, name):
   return str(tuple(flat[name].shape)) if name in flat else "-"
-
-
-def _differing(wanted, loaded) -> set[str]:
-  """Returns the names that only one side has, or with another shape."""
-  return {
-    name
-    for name in wanted.keys() | loaded.keys()
-    if _shape(wanted, name) != _shape(loaded, name)
-  }
 
 
 def _table(names, wanted, loaded) -> str:

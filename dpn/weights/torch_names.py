@@ -31,7 +31,7 @@ class ParamNames:
     fused: their module → the modules that it is the concatenation of.
     renamed: (pattern, replacement) for other names of the same things.
     scales: their factors per channel → the module whose result they multiply.
-    without_place: our modules that the library's own model has no place for.
+    homeless: our modules that the library's own model has no place for.
   """
 
   title: str
@@ -41,7 +41,7 @@ class ParamNames:
   fused: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
   renamed: tuple[tuple[str, str], ...] = ()
   scales: Mapping[str, str] = dataclasses.field(default_factory=dict)
-  without_place: tuple[str, ...] = ()
+  homeless: tuple[str, ...] = ()
 
 
 TIMM = ParamNames(
@@ -87,7 +87,7 @@ TIMM = ParamNames(
     "blocks.{i}.ls1.gamma": "blocks.{i}.attn.proj",
     "blocks.{i}.ls2.gamma": "blocks.{i}.mlp.fc2",
   },
-  without_place=("stem/ln0",),
+  homeless=("stem/ln0",),
 )
 _HF_BLOCK = "encoder.layer.{i}."
 HF = ParamNames(
@@ -130,17 +130,32 @@ HF = ParamNames(
       )
     ),
   ),
-  without_place=("stem/ln0", "stem/ln1"),
+  homeless=("stem/ln0", "stem/ln1"),
 )
 LIBRARIES = {"timm": TIMM, "hf": HF}
 
 
-def recognize(names) -> str | None:
-  """Returns the key in `LIBRARIES` of a file with these names, or None."""
-  for key, layout in LIBRARIES.items():
-    if any(_renamed(layout, name) == layout.sign for name in names):
+def layout_of(path: str, flat: Flat) -> str:
+  """Returns `ours`, which is big_vision's too, or a key of `LIBRARIES`.
+
+  Args:
+    path: for the message.
+    flat: arrays by name.
+
+  Raises:
+    ValueError: the names are PyTorch's, but of no known library.
+  """
+  for key, library in LIBRARIES.items():
+    if any(_renamed(library, name) == library.sign for name in flat):
       return key
-  return None
+  if all("/" not in name and "." in name for name in flat):
+    signs = [f"{names.title} ({names.sign})" for names in LIBRARIES.values()]
+    raise ValueError(
+      f"{path!r} has an unknown layout: {', '.join(sorted(flat)[:4])}, … "
+      "Expected a Vision Transformer of this code base, of big_vision, of "
+      f"{' or of '.join(signs)}."
+    )
+  return "ours"
 
 
 def to_ours(flat: Flat, key: str, num_heads: int) -> Flat:
@@ -156,70 +171,40 @@ def to_ours(flat: Flat, key: str, num_heads: int) -> Flat:
   Raises:
     ValueError: an array has a shape that its name does not allow.
   """
-  layout = LIBRARIES[key]
-  flat = {_renamed(layout, name): x for name, x in flat.items()}
-  flat = _split(_fold_layer_scale(flat, layout), layout)
-  kernel = flat[layout.sign]
-  patch = (*kernel.shape[2:], kernel.shape[1]) if kernel.ndim == 4 else None
-  modules = {theirs: ours for ours, theirs in layout.modules.items()}
-  arrays = {theirs: ours for ours, theirs in layout.arrays.items()}
+  library = LIBRARIES[key]
+  flat = {_renamed(library, name): x for name, x in flat.items()}
+  flat = _split(_fold_layer_scale(flat, library), library)
+  kernel = flat[library.sign].shape  # (width, channels, rows, cols)
+  patch = (*kernel[2:], *kernel[1:2])
+  modules = {theirs: ours for ours, theirs in library.modules.items()}
+  arrays = {theirs: ours for ours, theirs in library.arrays.items()}
   result = {}
   for name, x in flat.items():
     template, i = _template(name)
     module, _, leaf = template.rpartition(".")
-    if name in arrays:
-      result[arrays[name]] = x
-    elif module in modules and leaf in ("weight", "bias"):
-      ours = modules[module]
-      convert = _CONVERSIONS[_kind(ours, leaf)][0]
-      try:
-        x = convert(x, num_heads, patch)
-      except (ValueError, IndexError, TypeError) as error:
-        raise ValueError(
-          f"{name} has shape {tuple(x.shape)}, from which our array cannot be "
-          f"made with num_heads={num_heads} ({error}). The file is of another "
-          "architecture, or num_heads is wrong."
-        ) from error
-      result[f"{ours}/{_our_leaf(ours, leaf)}".replace("{i}", i)] = x
-    else:
-      result[name] = x
+    if module not in modules or leaf not in ("weight", "bias"):
+      result[arrays.get(name, name)] = x
+      continue
+    module = modules[module]
+    if leaf == "weight":
+      leaf = "scale" if re.search(_NORMS, module) else "kernel"
+    ours = f"{module}/{leaf}".replace("{i}", i)
+    convert, _ = _conversions(ours)
+    try:
+      result[ours] = convert(x, num_heads, patch)
+    except (ValueError, IndexError, TypeError) as error:
+      raise ValueError(
+        f"{name} has shape {tuple(x.shape)}, from which our array cannot be "
+        f"made with num_heads={num_heads} ({error}). The file is of another "
+        "architecture, or num_heads is wrong."
+      ) from error
   return result
-
-
-def check_parts(flat: Flat, key: str):
-  """Raises ValueError saying which parts of a file our model lacks.
-
-  Args:
-    flat: as `to_ours` returns it.
-    key: in `LIBRARIES`.
-  """
-  known = LIBRARIES[key].arrays
-  left = sorted(n for n in flat if "/" not in n and n not in known)
-  if left:
-    more = f" and {len(left) - 8} more" if len(left) > 8 else ""
-    raise ValueError(
-      "it is no model that ours can compute. We have no place for "
-      f"{', '.join(left[:8])}{more}: a plain Vision Transformer has no "
-      "registers or other tokens, no norms of queries and keys, none behind "
-      "the pooling or the positions, and no decoder."
-    )
-  if "pos_embedding" not in flat:
-    raise ValueError(
-      f"it has no {known['pos_embedding']!r}: our Vision Transformer always "
-      "has positions."
-    )
-
-
-def has_layer_scale(flat: Flat, key: str) -> bool:
-  """Returns whether `to_ours` multiplies such factors into other arrays."""
-  scales = LIBRARIES[key].scales if key in LIBRARIES else ()
-  return any(_template(name)[0] in scales for name in flat)
 
 
 def from_ours(flat: Flat, key: str) -> Flat:
   """Returns our arrays under the names and in the shapes of another library.
 
-  Position embeddings go as they are: see `with_cls_row`.
+  Position embeddings go as they are, with or without the class token's row.
 
   Args:
     flat: of a model with looped blocks.
@@ -228,35 +213,27 @@ def from_ours(flat: Flat, key: str) -> Flat:
   Raises:
     ValueError: listing the parameters that the layout has no names for.
   """
-  layout = LIBRARIES[key]
+  library = LIBRARIES[key]
   patch = flat["embedding/kernel"].shape[:3]
   result, left = {}, []
   for name, x in flat.items():
     template, i = _template(name)
     module, _, leaf = template.rpartition("/")
-    if name in layout.arrays:
-      result[layout.arrays[name]] = x
-    elif module in layout.modules and leaf in ("kernel", "scale", "bias"):
-      theirs = (
-        f"{layout.modules[module]}.{'bias' if leaf == 'bias' else 'weight'}"
-      )
-      convert = _CONVERSIONS[_kind(module, leaf)][1]
-      result[theirs.replace("{i}", i)] = convert(x, patch)
+    if name in library.arrays:
+      result[library.arrays[name]] = x
+    elif module in library.modules:
+      leaf = "bias" if leaf == "bias" else "weight"
+      theirs = f"{library.modules[module]}.{leaf}".replace("{i}", i)
+      _, convert = _conversions(name)
+      result[theirs] = convert(x, patch)
     else:
       left.append(f"  {name}  {tuple(x.shape)}")
   if left:
     raise ValueError(
-      f"{layout.title} has no place for these parameters of the model:\n"
-      + "\n".join(left)
-      + "\nIts Vision Transformer has a plain stem, LayerNorm before attention "
-      "and MLP, and learned positions; see docs/checkpoints.md."
+      f"{library.title} has no place for these parameters of the model, see "
+      "docs/checkpoints.md:\n" + "\n".join(left)
     )
-  return _fuse(result, layout)
-
-
-def with_cls_row(posemb):
-  """Returns (1, tokens, width) after a row of zeros for the class token."""
-  return np.pad(posemb, ((0, 0), (1, 0), (0, 0)))
+  return _fuse(result, library)
 
 
 def _template(name):
@@ -267,20 +244,20 @@ def _template(name):
   return name, ""
 
 
-def _renamed(layout, name):
-  for pattern, replacement in layout.renamed:
+def _renamed(library, name):
+  for pattern, replacement in library.renamed:
     if match := re.fullmatch(pattern, name):
       name = match.expand(replacement)
   return name
 
 
-def _fold_layer_scale(flat, layout):
+def _fold_layer_scale(flat, library):
   """Returns `flat` with factors on a layer's result within its parameters."""
   result = dict(flat)
   for name, gamma in flat.items():
     template, i = _template(name)
-    if template in layout.scales:
-      module = layout.scales[template].replace("{i}", i)
+    if template in library.scales:
+      module = library.scales[template].replace("{i}", i)
       gamma = result.pop(name).astype(np.float32)
       for leaf in {f"{module}.weight", f"{module}.bias"} & flat.keys():
         x = flat[leaf]
@@ -288,13 +265,13 @@ def _fold_layer_scale(flat, layout):
   return result
 
 
-def _split(flat, layout):
+def _split(flat, library):
   """Returns `flat` with fused modules taken apart."""
   result = {}
   for name, x in flat.items():
     template, i = _template(name)
     module, _, leaf = template.rpartition(".")
-    parts = layout.fused.get(module)
+    parts = library.fused.get(module)
     if parts is None:
       result[name] = x
       continue
@@ -308,70 +285,55 @@ def _split(flat, layout):
   return result
 
 
-def _fuse(flat, layout):
+def _fuse(flat, library):
   """The inverse of `_split`."""
   flat = dict(flat)
-  for fused, parts in layout.fused.items():
-    first = re.escape(parts[0]).replace(r"\{i\}", r"(\d+)")
+  for fused, parts in library.fused.items():
     for name in list(flat):
-      if match := re.fullmatch(rf"{first}\.(weight|bias)", name):
-        i, leaf = match[1], match[match.lastindex]
-        names = [f"{p}.{leaf}".replace("{i}", i) for p in parts]
-        flat[f"{fused}.{leaf}".replace("{i}", i)] = np.concatenate(
-          [flat.pop(n) for n in names]
-        )
+      template, i = _template(name)
+      module, _, leaf = template.rpartition(".")
+      if module == parts[0]:
+        names = [f"{part}.{leaf}".replace("{i}", i) for part in parts]
+        pieces = [flat.pop(n) for n in names]
+        flat[f"{fused}.{leaf}".replace("{i}", i)] = np.concatenate(pieces)
   return flat
 
 
-def _kind(module, leaf) -> str:
-  """Returns the key in `_CONVERSIONS` of a module's kernel, scale or bias."""
-  last = module.rpartition("/")[2]
-  if module == "stem/ln0":
-    return "patch"
-  heads = last in ("query", "key", "value")
-  if leaf == "bias":
-    return "bias of heads" if heads else "vector"
-  if re.search(r"(LayerNorm_\d|encoder_norm|stem/ln\d)$", module):
-    return "vector"
-  if heads:
-    return "to heads"
-  return {"embedding": "convolution", "out": "from heads"}.get(last, "matrix")
-
-
-# From PyTorch's array x to ours, and from ours to PyTorch's, by what it is;
-# n is the number of heads, (p, q, c) the shape of a patch.
-_CONVERSIONS = {
-  "vector": (lambda x, n, patch: x.reshape(*x.shape), lambda x, patch: x),
-  "matrix": (
-    lambda x, n, patch: x.transpose(1, 0),
-    lambda x, patch: x.T,
-  ),
-  "convolution": (
-    lambda x, n, patch: x.transpose(2, 3, 1, 0),
-    lambda x, patch: x.transpose(3, 2, 0, 1),
-  ),
-  "patch": (  # theirs is in the order of a flattened convolution
+_NORMS = r"(LayerNorm_\d|encoder_norm|stem/ln\d)$"
+# By our names, the first that matches: from PyTorch's array x to ours, and from
+# ours to PyTorch's. n is the number of heads, pqc the (rows, cols, channels) of
+# a patch.
+_CONVERSIONS = (
+  (  # theirs is in the order of a flattened convolution
+    r"stem/ln0/.*",
     lambda x, n, pqc: x.reshape(pqc[2], *pqc[:2]).transpose(1, 2, 0).ravel(),
     lambda x, pqc: x.reshape(pqc).transpose(2, 0, 1).ravel(),
   ),
-  "bias of heads": (  # (heads * d,)
-    lambda x, n, patch: x.reshape(n, -1),
-    lambda x, patch: x.reshape(-1),
+  (  # a convolution: (width, channels, rows, cols)
+    r"embedding/kernel",
+    lambda x, n, pqc: x.transpose(2, 3, 1, 0),
+    lambda x, pqc: x.transpose(3, 2, 0, 1),
   ),
-  "to heads": (  # (heads * d, width)
-    lambda x, n, patch: x.T.reshape(x.shape[1], n, -1),
-    lambda x, patch: x.reshape(x.shape[0], -1).T,
+  (  # (heads * d, width)
+    r".*/(query|key|value)/kernel",
+    lambda x, n, pqc: x.T.reshape(x.shape[1], n, -1),
+    lambda x, pqc: x.reshape(x.shape[0], -1).T,
   ),
-  "from heads": (  # (width, heads * d)
-    lambda x, n, patch: x.T.reshape(n, -1, x.shape[0]),
-    lambda x, patch: x.reshape(-1, x.shape[-1]).T,
+  (  # (heads * d,)
+    r".*/(query|key|value)/bias",
+    lambda x, n, pqc: x.reshape(n, -1),
+    lambda x, pqc: x.reshape(-1),
   ),
-}
+  (  # (width, heads * d)
+    r".*/out/kernel",
+    lambda x, n, pqc: x.T.reshape(n, -1, x.shape[0]),
+    lambda x, pqc: x.reshape(-1, x.shape[-1]).T,
+  ),
+  (r".*/kernel", lambda x, n, pqc: x.transpose(1, 0), lambda x, pqc: x.T),
+  (r".*", lambda x, n, pqc: x, lambda x, pqc: x),
+)
 
 
-def _our_leaf(module, leaf):
-  """Returns what we call a "weight" or "bias" of PyTorch's."""
-  if leaf == "bias":
-    return "bias"
-  kind = _kind(module, leaf)
-  return "scale" if kind in ("vector", "patch") else "kernel"
+def _conversions(name):
+  """Returns the functions from PyTorch's array to ours, and back."""
+  return next(both for p, *both in _CONVERSIONS if re.fullmatch(p, name))

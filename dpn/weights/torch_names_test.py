@@ -9,14 +9,9 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
+from dpn import trees
 from dpn.models import vit
-from dpn.weights import (
-  legacy,
-  load,
-  options_from_params,
-  testing,
-  torch_names,
-)
+from dpn.weights import legacy, load, testing, torch_names, vit_params
 
 
 @pytest.mark.parametrize("kind", testing.LIBRARIES)
@@ -37,7 +32,7 @@ def test_their_files_give_their_logits(tmp_path, kind):
 def test_there_and_back(kind):
   key = kind.partition("_")[0]
   flat = testing.golden(kind)
-  assert torch_names.recognize(flat) == key
+  assert torch_names.layout_of("x", flat) == key
   back = torch_names.from_ours(torch_names.to_ours(flat, key, 2), key)
   prefix = "vit." if kind == "hf_classifier" else ""
   assert {n.removeprefix(prefix) for n in flat} == back.keys()
@@ -91,24 +86,26 @@ def test_what_is_unknown_is_not_lost(tmp_path):
   "name",
   ["fc_norm.weight", "norm_pre.bias", "blocks.1.attn.k_norm.bias", "reg_token"],
 )
-def test_parts_that_ours_lacks(name):
-  ours = torch_names.to_ours(testing.golden("timm_tok"), "timm", 2)
-  torch_names.check_parts(ours, "timm")
-  with pytest.raises(ValueError, match=f"no place for {name}: a plain"):
-    torch_names.check_parts({**ours, name: np.zeros(1)}, "timm")
+def test_parts_that_ours_lacks(tmp_path, name):
+  flat = testing.golden("timm_tok") | {name: np.zeros(1, np.float32)}
+  path = testing.write_torch(tmp_path, "timm_tok", flat)
+  with pytest.raises(
+    ValueError, match=rf"{name} +- +\(1,\) +unexpected\n.*no re"
+  ):
+    vit_params.read(path, {"num_heads": 2})
 
 
-def test_no_positions():
-  ours = torch_names.to_ours(testing.golden("hf_model"), "hf", 2)
-  del ours["pos_embedding"]
-  with pytest.raises(ValueError, match="always has positions"):
-    torch_names.check_parts(ours, "hf")
+def test_no_positions(tmp_path):
+  flat = testing.golden("hf_model")
+  del flat["embeddings.position_embeddings"]
+  path = testing.write_torch(tmp_path, "hf_model", flat)
+  with pytest.raises(ValueError, match="always has some"):
+    vit_params.read(path, {"num_heads": 2})
 
 
 def test_layer_scale_is_folded(tmp_path):
   """Factors that undo what is done to the layers before them."""
   flat = testing.golden("timm_tok")
-  assert not torch_names.has_layer_scale(flat, "timm")
   rng = np.random.RandomState(0)
   for i in range(2):
     for scale, module in (("ls1", "attn.proj"), ("ls2", "mlp.fc2")):
@@ -117,7 +114,6 @@ def test_layer_scale_is_folded(tmp_path):
       weight, bias = (f"blocks.{i}.{module}.{x}" for x in ("weight", "bias"))
       flat[weight] = flat[weight] / gamma[:, None]
       flat[bias] = flat[bias] / gamma
-  assert torch_names.has_layer_scale(flat, "timm")
   model = testing.make("timm_tok")
   path = testing.write_torch(tmp_path, "timm_tok", flat)
   params = load.load(path, testing.shapes_of(model), options=vit.options(model))
@@ -211,7 +207,7 @@ def test_options_inferred_from_shapes(kind):
   flat = torch_names.to_ours(testing.golden(kind), kind.partition("_")[0], 2)
   options = vit.options(testing.make(kind))
   for scanned in (False, True):
-    found = options_from_params.options(
+    found = vit_params.infer_options(
       legacy.match_scan(flat, {"encoderblock/x": 0} if scanned else {})
     )
     for name, value in found.items():
@@ -219,26 +215,15 @@ def test_options_inferred_from_shapes(kind):
       assert value == (want and 8 if name == "rep_size" else want), name
 
 
-def test_heads_by_variant():
-  flat = {
-    "patch_embed.proj.weight": np.zeros((192, 3, 1, 1)),
-    **{
-      f"blocks.{i}.{name}": np.zeros(shape)
-      for i in range(12)
-      for name, shape in (
-        ("attn.qkv.weight", (3 * 192, 192)),
-        ("mlp.fc1.weight", (768, 192)),
-      )
-    },
-  }
-  small = testing.golden("timm_tok")
-  for arrays, heads in ((flat, 3), (small, None)):
-    assert (
-      options_from_params.num_heads(torch_names.to_ours(arrays, "timm", 1))
-      == heads
-    )
+def test_heads_by_variant(tmp_path):
+  """Ti/4 has three, of 64 channels each."""
+  model = vit.Model(5, variant="Ti/4", gelu="exact")
+  params = testing.sevens(testing.shapes_of(model, (1, 8, 8, 3)))
+  flat = torch_names.from_ours(trees.flatten(params), "timm")
+  path = testing.write_torch(tmp_path, "timm_gap", flat)
+  assert vit_params.read(path, {}).options["num_heads"] == 3
 
 
 def test_not_a_vision_transformer():
   with pytest.raises(ValueError, match=r"got \['img', 'txt'\].*file\.npz:img"):
-    options_from_params.options({"img/x": 0, "txt/x": 0})
+    vit_params.infer_options({"img/x": 0, "txt/x": 0})

@@ -1,7 +1,8 @@
 """A Vision Transformer read from any checkpoint, with all its options."""
 
-import contextlib
 import dataclasses
+import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,17 +10,16 @@ import jax
 import numpy as np
 
 from dpn.models import vit
-from dpn.weights import (
-  files,
-  legacy,
-  load,
-  metadata,
-  options_from_params,
-  torch_names,
-)
+from dpn.weights import files, legacy, load, metadata, torch_names
 from dpn.weights.pixels import Pixels
 
-MINUS_ONE_TO_ONE = Pixels((0.5,), (0.5,))
+_BLOCK = r"Transformer/encoderblock(_\d+)?/"
+_STEMS = {
+  (False, False): "none",
+  (True, True): "dpn",
+  (True, False): "pre",
+  (False, True): "post",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,29 +31,24 @@ class VitParams:
     options: of `vit.Model`, with `num_classes`; complete.
     pixels: of its images, None if unknown.
     notes: for the person who asked for it.
-    grid: rows and columns of patches, where it was asked for.
+    side: patches on a side of square images, None if unknown.
   """
 
   arrays: Mapping[str, np.ndarray]
   options: Mapping[str, Any]
   pixels: Pixels | None
   notes: tuple[str, ...]
-  grid: tuple[int, int] | None = None
+  side: int | None
 
   @property
   def cls_row(self) -> bool:
     """Whether the class token has a row in the position embeddings."""
-    return options_from_params.has_row(self.options)
-
-  @property
-  def tokens(self) -> int | None:
-    """The number of patches, None if positions are not learned."""
-    return options_from_params.tokens(self.arrays, self.cls_row)
+    return load.has_cls_row(self.options)
 
   @property
   def channels(self) -> int:
     """Of the images."""
-    return options_from_params.channels(self.arrays)
+    return _embeddings(self.arrays)[0].shape[2]
 
   @property
   def patch_px(self) -> tuple[int, int]:
@@ -73,101 +68,217 @@ def read(path: str, overrides: Mapping[str, Any]) -> VitParams:
       not of a Vision Transformer.
   """
   source = load.read(path)
-  file = source.metadata
-  file = dataclasses.replace(file, options={**file.options, **overrides})
-  told = file.options
-  with _naming(path):
-    flat = _in_our_names(source, told)
-    options = {**options_from_params.options(flat), **told}
-  cls_row = file.cls_row and "cls" in flat
-  if cls_row is None and "posemb_join" in told:
-    cls_row = options_from_params.has_row(options)
-  if "pos_embedding" in flat and "posemb" not in overrides:
+  told = {**source.metadata.options, **overrides}
+  file = dataclasses.replace(source.metadata, options=told)
+  try:
+    flat, options = _inferred(source, told)
+  except ValueError as error:
+    raise ValueError(f"{path!r}: {error}") from error
+  options |= told
+  rows = flat["pos_embedding"].shape[1] if "pos_embedding" in flat else 0
+  if rows and "posemb" not in overrides:
     # Other libraries' files have fixed ones written out.
     options |= {"posemb": "learn", "posemb_kw": {}}
-  arrays, options = _matched(path, flat, options, cls_row)
+  cls_row, guessed = file.cls_row and "cls" in flat, False
+  if cls_row is None:
+    cls_row = load.has_cls_row(options)
+    if "cls" in flat and "posemb_join" not in told and not cls_row:
+      cls_row = guessed = load.square_plus_one(rows)
+  tokens = rows - cls_row if rows else None
+  model, shapes = _model(flat, options, tokens)
+  options = vit.options(model)
+  known = dataclasses.replace(file, options=options, cls_row=cls_row)
+  variables = load.load_variables(
+    dataclasses.replace(source, metadata=known),
+    shapes,
+    options=options,
+    advice="The file is not all of such a model, or holds more than it: ours "
+    "has no registers, norms of queries and keys or decoder. Give another "
+    "file, or the model's options with --set.",
+  )
+  arrays = files.flatten(variables)
   notes = _notes(source, file, options, arrays)
-  if torch_names.has_layer_scale(source.arrays, file.layout):
-    notes += ("Layer scale is multiplied into the layers before it, exactly.",)
-  rows = flat.get("pos_embedding", np.zeros((1, 0))).shape[1]
-  if (
-    rows and cls_row is None and options_from_params.tokens(flat, None) != rows
-  ):
-    notes += (
+  if guessed:
+    notes.append(
       f"The first of {rows} rows of positions is taken for the class token's, "
-      "the others being a square. For an oblong grid: --set posemb_join=add.",
+      "the others being a square. For an oblong grid: --set posemb_join=add."
     )
-  return VitParams(arrays, options, file.pixels, notes)
+  side = math.isqrt(tokens or 0)
+  side = side if side and side**2 == tokens else None
+  return VitParams(arrays, options, file.pixels, tuple(notes), side)
 
 
-def _in_our_names(source, told):
-  """Returns the arrays of a file by our names.
+def at_resolution(model: VitParams, px: int) -> VitParams:
+  """Returns the model for images with sides of that many pixels.
 
   Raises:
-    ValueError: they have parts that our model lacks, or no positions; or the
+    ValueError: the old grid or the patches are not square, or do not fit in.
+  """
+  rows, cols = model.patch_px
+  table = model.arrays.get("pos_embedding")
+  if rows != cols or (table is not None and not model.side):
+    raise ValueError(
+      "--resolution needs square images and patches; the source has patches of "
+      f"{rows}x{cols} px, and positions for other images."
+    )
+  if px < 1 or px % rows:
+    raise ValueError(
+      f"--resolution: expected a multiple of {rows}, the patches' px; got {px}."
+    )
+  side, arrays, notes = px // rows, dict(model.arrays), model.notes
+  if table is not None:
+    arrays["pos_embedding"] = load.resize_posemb(table, side**2, model.cls_row)
+    notes += (f"Position embeddings: from {model.side}² to {side}².",)
+  return dataclasses.replace(model, arrays=arrays, side=side, notes=notes)
+
+
+def infer_options(flat: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns options of `vit.Model`, with `num_classes`, that fit parameters.
+
+  What leaves no trace is left out, or the default: `gap` for a model that has
+  neither class token nor a pooling module.
+
+  Args:
+    flat: arrays by our names, of blocks looped or scanned.
+
+  Raises:
+    ValueError: these are not the parameters of a Vision Transformer.
+  """
+  blocks = {match[0] for name in flat if (match := re.match(_BLOCK, name))}
+
+  def in_block(suffix):
+    pattern = re.compile(_BLOCK + suffix)
+    return next((x for k, x in flat.items() if pattern.fullmatch(k)), None)
+
+  query = in_block("MultiHeadDotProductAttention_0/query/kernel")
+  hidden = in_block("MlpBlock_0/Dense_0/kernel")
+  embeddings = _embeddings(flat)
+  if not embeddings or query is None or hidden is None:
+    tops = sorted({name.partition("/")[0] for name in flat})
+    raise ValueError(
+      "These are not the parameters of a Vision Transformer: expected "
+      "'embedding/kernel' and 'Transformer/encoderblock…' with attention and "
+      f"MLP, got {tops}. Of a larger model name a part: 'file.npz:img'."
+    )
+  *patch_size, _, width = embeddings[-1].shape
+  stem = {"patch_size": list(patch_size)}
+  if "embedding/kernel" not in flat:
+    kw = {"kernel_size": patch_size[0], "num_layers": len(embeddings)}
+    stem = {"stem": "conv", "stem_kw": kw}
+  lape = in_block("(rel_posemb/)?pe_norm/scale") is not None
+  ln0, ln1 = (f"stem/{norm}/scale" in flat for norm in ("ln0", "ln1"))
+  rms = ln0 and "stem/ln0/bias" not in flat
+  bias = in_block("MultiHeadDotProductAttention_0/query/bias")
+  return {
+    "num_classes": _last(flat, "head/kernel", None),
+    **stem,
+    "width": width,
+    "depth": len(query) if query.ndim == 4 else len(blocks),
+    "mlp_dim": hidden.shape[-1],
+    "num_heads": query.shape[-2],
+    "stem_ln": "rmsnorm" if rms else _STEMS[ln0, ln1],
+    "qkv_bias": bias is not None,
+    "rep_size": _last(flat, "pre_logits/kernel", False),
+    "pool_type": _pool_type(flat),
+    "posemb": _posemb(flat),
+    "posemb_join": "lape" if lape else "add",
+  }
+
+
+def _inferred(source, told):
+  """Returns the arrays of a file by our names, and options that fit them.
+
+  Raises:
+    ValueError: there are no positions, a class token that is not used, or the
       number of heads is unknown.
   """
   layout = source.metadata.layout
   if layout == "ours":
-    return legacy.upgrade(source.arrays)
-  flat = torch_names.to_ours(source.arrays, layout, 1)
-  torch_names.check_parts(flat, layout)
+    flat = legacy.upgrade(source.arrays)
+    return flat, infer_options(flat)
+  flat = torch_names.to_ours(source.arrays, layout, told.get("num_heads", 1))
+  if "pos_embedding" not in flat:
+    raise ValueError(
+      "it has no position embeddings; our Vision Transformer always has some."
+    )
   if told.get("pool_type") in ("gap", "none") and "cls" in flat:
     raise ValueError(
       f"it has a class token, but pool_type={told['pool_type']!r} does not use "
       "it; ours has one or the other."
     )
-  heads = told.get("num_heads") or options_from_params.num_heads(flat)
-  if not heads:
+  options = infer_options(flat)
+  size = [options[name] for name in ("width", "depth", "mlp_dim")]
+  known = [heads for *its, heads in vit.VARIANTS.values() if its == size]
+  if not known and "num_heads" not in told:
     raise ValueError(
       "it does not say how many attention heads there are, and no known "
       "variant has its size. Add --set num_heads=…, which must be right: with "
       "another number it is another function."
     )
-  return torch_names.to_ours(source.arrays, layout, heads)
+  return flat, options | {"num_heads": known[0] if known else None}
 
 
-@contextlib.contextmanager
-def _naming(path):
-  """Puts the name of the file before messages."""
-  try:
-    yield
-  except ValueError as error:
-    raise ValueError(f"{path!r}: {error}") from error
-
-
-def _matched(path, flat, options, cls_row):
-  """Returns arrays as a model of these options has them, and all options."""
+def _model(flat, options, tokens):
+  """Returns a model of these options, and the shapes of its variables."""
   try:
     model = vit.Model(**options)
-    rows, cols = _patch_px(options)
-    grid = options_from_params.grid(flat, cls_row)
-    channels = options_from_params.channels(flat)
-    shape = (1, rows * grid[0], cols * grid[1], channels)
+    px = zip(_patch_px(options), _grid(flat, tokens), strict=True)
+    channels = _embeddings(flat)[0].shape[2]
+    shape = (1, *(size * count for size, count in px), channels)
     image = jax.ShapeDtypeStruct(shape, np.float32)
-    shapes = dict(jax.eval_shape(model.init, jax.random.key(0), image))
+    shapes = jax.eval_shape(model.init, jax.random.key(0), image)
   except (TypeError, AttributeError) as error:
     raise ValueError(
       f"An option of the model has a value of another type ({error}). Check "
       "--set, for example patch_size=[16,16]."
     ) from error
-  options = vit.options(model)
-  loaded, _ = load.match(
-    path,
-    flat,
-    {k: v for k, v in shapes.items() if k in ("params", files.STATISTICS)},
-    options=options,
-    cls_row=cls_row,
-    advice="The file is not all of such a model, or holds more than it. Give "
-    "another file, or the model's options with --set.",
-  )
-  return files.flatten(loaded), options
+  return model, shapes
+
+
+def _grid(flat, tokens):
+  """Returns (rows, cols) of patches with which a model has these shapes.
+
+  The images' own grid may be another one with as many patches.
+  """
+  for name, x in flat.items():
+    if name.endswith("/rel_posemb/table"):  # (2 rows - 1) (2 cols - 1) offsets
+      offsets = x.shape[-2]
+      side = (math.isqrt(offsets) + 1) // 2
+      square = (2 * side - 1) ** 2 == offsets
+      return (side, side) if square else (1, (offsets + 1) // 2)
+  return 1, tokens or 4
 
 
 def _patch_px(options):
   if options.get("stem", "patch") == "conv":
     return (2 ** options["stem_kw"]["num_layers"],) * 2
   return tuple(options["patch_size"])
+
+
+def _embeddings(flat):
+  """Returns the kernels from pixels to tokens, one for each convolution."""
+  if "embedding/kernel" in flat:
+    return [flat["embedding/kernel"]]
+  names = [k for k in flat if re.fullmatch(r"embedding/Conv_\d+/kernel", k)]
+  return [flat[f"embedding/Conv_{i}/kernel"] for i in range(len(names))]
+
+
+def _last(flat, name, otherwise):
+  return flat[name].shape[-1] if name in flat else otherwise
+
+
+def _pool_type(flat):
+  for module, pool_type in (("MAPHead_0", "map"), ("SequencePool_0", "seq")):
+    if any(name.startswith(f"{module}/") for name in flat):
+      return pool_type
+  return "tok" if "cls" in flat else "gap"
+
+
+def _posemb(flat):
+  if "pos_embedding" in flat:
+    return "learn"
+  relative = any("/rel_posemb/" in name for name in flat)
+  return "rpe" if relative else "sincos2d"
 
 
 def _notes(source, file, options, arrays):
@@ -188,4 +299,4 @@ def _notes(source, file, options, arrays):
   pixels = "the source does not say; big_vision's are value_range(-1, 1)"
   if file.pixels:
     pixels = f"{file.pixels}, according to {file.source}"
-  return (*notes, f"Pixels: {pixels}.")
+  return [*notes, f"Pixels: {pixels}."]

@@ -6,21 +6,12 @@ checked when the config is read. Empty ops (`a||b`) are skipped, so a config may
 leave one out by formatting in an empty string.
 
 Your own ops go into a module with a table `OPS`, which a config names in
-`config.pp_modules = ["mypkg.ops"]`; see `op` for what an op is:
-
-    from input_pipeline.pp import op
-
-
-    @op.on_key
-    def invert(top: int = 255):
-      return lambda image: top - image
-
-
-    OPS = {"invert": invert}
+`config.pp_modules = ["mypkg.ops"]`; see `op`, and docs/extending.md.
 """
 
 import ast
 import inspect
+import itertools
 import re
 from collections.abc import Sequence
 
@@ -30,7 +21,6 @@ from dpn import errors, registry
 from input_pipeline.pp import (
   lazy_image,
   op,
-  ops_deit,
   ops_general,
   ops_image,
   ops_randaug,
@@ -39,31 +29,52 @@ from input_pipeline.pp import (
 )
 
 OPS = {
-  **ops_general.OPS,
-  **ops_image.OPS,
-  **ops_randaug.OPS,
-  **ops_deit.OPS,
-  **ops_timm.OPS,
-  **ops_vtab.OPS,
+  factory.__name__: factory
+  for factory in (
+    ops_general.choice,
+    ops_general.copy,
+    ops_general.drop,
+    ops_general.flatten,
+    ops_general.keep,
+    ops_general.onehot,
+    ops_general.pad_to_shape,
+    ops_general.squeeze_last_dim,
+    ops_general.value_range,
+    ops_image.central_crop,
+    ops_image.decode,
+    ops_image.decode_jpeg_and_inception_crop,
+    ops_image.flip_lr,
+    ops_image.inception_crop,
+    ops_image.random_crop,
+    ops_image.resize,
+    ops_image.resize_long,
+    ops_image.resize_small,
+    ops_image.vgg_value_range,
+    ops_randaug.randaug,
+    ops_timm.color_jitter,
+    ops_timm.random_erasing,
+    ops_timm.three_augment,
+    ops_timm.rand_augment,
+    ops_vtab.bin_label,
+    ops_vtab.clevr_count,
+    ops_vtab.clevr_distance,
+    ops_vtab.kitti_distance,
+  )
 }
 # big_vision's modules, whose ops are always there.
 _BUILT_IN = ("archive.randaug", "ops_general", "ops_image", "ops_text")
 _added = []
 
-_PREFIX = "_|"
-# Strings, and bars with no op before the next one or the end.
-_EMPTY_OP = re.compile(r"""'[^']*'|"[^"]*"|\|(?=[\s|]*(?:\||$))""")
+# What stands between bars, not counting those inside strings.
+_OP = re.compile(r"""[^\s|](?:'[^']*'|"[^"]*"|[^|])*""")
 
 
 def add_modules(modules: Sequence[str]):
   """Makes the ops of `config.pp_modules` known to every string from now on.
 
-  Args:
-    modules: importable names; each has a table `OPS` of factories by name.
-
   Raises:
-    ValueError: there is no such module, it has no `OPS`, or an op of that name
-      is there already.
+    ValueError: there is no such module, it has no table `OPS` of factories by
+      name, or an op of that name is there already.
   """
   for module in modules:
     if module in _BUILT_IN or module in _added:
@@ -99,144 +110,94 @@ class Preprocess:
 
   def __init__(self, spec: str):
     self.spec = spec
-    self._ops = []
-    self._ends_lazy = False  # Only ops that take lazy images return them.
-    for node in _split(spec):
-      takes_lazy, fn = _build(node, spec)
-      needs_pixels = self._ends_lazy and not takes_lazy
-      self._ops.append((ast.unparse(node), needs_pixels, fn))
-      self._ends_lazy = takes_lazy
+    self._ops = []  # (text, function) of each
+    ops = [_build(op) for op in _OP.finditer(re.sub(r"[\r\n]", " ", spec))]
+    for (text, fn, lazy), following in itertools.zip_longest(ops, ops[1:]):
+      self._ops.append((text, fn))
+      # Only ops that take lazy images return them.
+      if lazy and not (following and following[2]):
+        self._ops.append((text, _materialize))
 
   def __call__(
     self, example: op.Example, rng: np.random.Generator
   ) -> op.Example:
-    """Returns the processed example; the one given is left as it is.
-
-    Raises:
-      ValueError: an op failed; the message names it and what it was given.
-    """
+    """Returns the processed example; the one given is left as it is."""
     example = dict(example)
-    for text, needs_pixels, fn in self._ops:
+    for text, fn in self._ops:
       try:
-        if needs_pixels:
-          example = _materialize(example)
         example = fn(example, rng)
       except Exception as error:
-        raise ValueError(
-          f"Preprocessing op {text} failed on {_summary(example)}: {error}"
-          f"{_hint(text, example)}"
-        ) from error
-    return _materialize(example) if self._ends_lazy else example
+        given = ", ".join(f"{k}: {_describe(v)}" for k, v in example.items())
+        message = f"Preprocessing op {text} failed on {{{given}}}: {error}"
+        encoded = isinstance(example.get("image"), bytes)
+        if encoded and not text.startswith("decode"):
+          message += " (The image is still encoded: put decode first.)"
+        raise ValueError(message) from error
+    return example
 
   def __reduce__(self):
     return make, (self.spec, tuple(_added))
 
-  def __repr__(self):
-    return f"pp.make({self.spec!r})"
 
-
-def _materialize(example):
+def _materialize(example, _):
   return {key: lazy_image.materialize(x) for key, x in example.items()}
 
 
-def _split(spec: str) -> list[ast.expr]:
-  """Returns the syntax tree of each op, in order."""
-  text = _without_empty_ops(spec)
-  if not text.strip():
-    return []
+def _describe(value) -> str:
+  """Returns the shape of a value, or its kind."""
+  if isinstance(value, np.ndarray | lazy_image.LazyImage):
+    return f"{getattr(value, 'dtype', 'image ')}{value.shape}"
+  if isinstance(value, bytes):
+    return f"{len(value)} bytes"
+  return type(value).__name__
+
+
+def _build(match: re.Match) -> tuple[str, op.Op, bool]:
+  """Returns an op's text, the op, and whether it takes lazy images."""
+  text = match[0].rstrip()
   try:
-    # The prefix keeps leading blanks from counting as indentation.
-    node = ast.parse(f"{_PREFIX}{text}", mode="eval").body
+    node = ast.parse(text, mode="eval").body
   except SyntaxError as error:
-    column = max((error.offset or 0) - 1 - len(_PREFIX), 0)
-    raise _error(spec, f"Syntax error: {error.msg}.", column) from None
+    column = max((error.offset or 0) - 1, 0)
+    raise _error(match, f"Syntax error: {error.msg}.", column) from None
   except (MemoryError, RecursionError):
-    raise _error(spec, "The string is nested too deeply.", 0) from None
-  ops = []
-  while isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
-    ops.append(node.right)
-    node = node.left
-  if not isinstance(node, ast.Name):
-    raise _error(spec, "Expected ops joined by |, and nothing else.", 0)
-  return ops[::-1]
-
-
-def _without_empty_ops(spec: str) -> str:
-  """Returns `spec` on one line, bars that join nothing replaced by blanks."""
-  blank = lambda match: match[0] if len(match[0]) > 1 else " "
-  text = _EMPTY_OP.sub(blank, re.sub(r"[\r\n]", " ", spec))
-  first = len(text) - len(text.lstrip("| \t"))
-  return " " * first + text[first:]
-
-
-def _build(node: ast.expr, spec: str) -> tuple[bool, op.Op]:
-  """Returns whether an op takes lazy images, and the op."""
+    raise _error(match, "The string is nested too deeply.") from None
   call = node if isinstance(node, ast.Call) else ast.Call(node, [], [])
   if not isinstance(call.func, ast.Name):
-    raise _error(
-      spec, "Expected an op: a name, or a call of a name.", _column(node, spec)
-    )
+    raise _error(match, "Expected an op: a name, or a call of a name.")
   name = call.func.id
   if name not in OPS:
-    raise _error(spec, errors.unknown("op", name, OPS), _column(node, spec))
+    raise _error(match, errors.unknown("op", name, OPS))
   signature = inspect.signature(OPS[name])
-  args = [_literal(arg, name, spec) for arg in call.args]
-  kwargs = {}
+  known = signature.parameters
   for keyword in call.keywords:
-    if keyword.arg not in signature.parameters:
-      message = errors.unknown(
-        f"argument of {name}", keyword.arg, signature.parameters
-      )
-      raise _error(spec, message, _column(keyword, spec))
-    kwargs[keyword.arg] = _literal(keyword.value, name, spec)
+    if keyword.arg not in known:
+      message = errors.unknown(f"argument of {name}", keyword.arg, known)
+      raise _error(match, message, keyword)
+  args = [_literal(match, arg) for arg in call.args]
+  kwargs = {k.arg: _literal(match, k.value) for k in call.keywords}
   try:
     signature.bind(*args, **kwargs)
-    takes_lazy = getattr(OPS[name], "takes_lazy", False)
-    return takes_lazy, OPS[name](*args, **kwargs)
+    return text, OPS[name](*args, **kwargs), hasattr(OPS[name], "takes_lazy")
   except (TypeError, ValueError) as error:
     message = f"{name}: {error} Signature: {name}{signature}."
-    raise _error(spec, message, _column(node, spec)) from error
+    raise _error(match, message) from error
 
 
-def _literal(node: ast.expr, name: str, spec: str):
+def _literal(match: re.Match, node: ast.expr):
   try:
     return ast.literal_eval(node)
   except (TypeError, ValueError):
     message = (
-      f"The arguments of {name} must be literals (numbers, strings, None, "
-      f"True, False, tuples or lists of them), got {ast.unparse(node)}."
+      "Arguments must be literals (numbers, strings, None, True, False, tuples "
+      f"or lists of them), got {ast.get_source_segment(match[0], node)}."
     )
-    raise _error(spec, message, _column(node, spec)) from None
+    raise _error(match, message, node) from None
 
 
-def _column(node: ast.AST, spec: str) -> int:
-  """Returns where `node` begins; the parser counts bytes."""
-  before = spec.encode()[: node.col_offset - len(_PREFIX)]
-  return len(before.decode())
-
-
-def _error(spec: str, message: str, column: int) -> ValueError:
-  line = spec.replace("\n", " ").replace("\r", " ")
-  return ValueError(f"{message}\n  {line}\n  {' ' * column}^")
-
-
-def _hint(text: str, example: op.Example) -> str:
-  encoded = isinstance(example.get("image"), bytes)
-  if encoded and not text.startswith("decode"):
-    return " (The image is still encoded: put decode first.)"
-  return ""
-
-
-def _summary(example: op.Example) -> str:
-  """Returns the keys of an example, with the shape or the kind of each."""
-  parts = []
-  for key, value in example.items():
-    if isinstance(value, np.ndarray):
-      parts.append(f"{key}: {value.dtype}{value.shape}")
-    elif isinstance(value, lazy_image.LazyImage):
-      parts.append(f"{key}: image {value.shape}")
-    elif isinstance(value, bytes):
-      parts.append(f"{key}: {len(value)} bytes")
-    else:
-      parts.append(f"{key}: {type(value).__name__}")
-  return "{" + ", ".join(parts) + "}"
+def _error(match: re.Match, message: str, at: ast.AST | int = 0) -> ValueError:
+  """Returns an error that points at a column of an op, or at a node."""
+  if isinstance(at, ast.AST):  # The parser counts bytes.
+    at = len(match[0].encode()[: at.col_offset].decode())
+  caret = " " * (match.start() + at) + "^"
+  return ValueError(f"{message}\n  {match.string}\n  {caret}")

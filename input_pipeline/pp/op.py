@@ -27,12 +27,37 @@ def on_key(factory: Callable) -> Callable[..., Op]:
   read, `outkey` where the result goes, `key` means both; all are "image"
   unless given.
   """
-  return _keyed(factory, lambda fn, value, rng: fn(value))
+
+  @functools.wraps(factory)
+  def make(*args, **kwargs):
+    fn = factory(*args, **kwargs)
+    return lambda value, rng: fn(value)
+
+  return on_key_random(make)
 
 
 def on_key_random(factory: Callable) -> Callable[..., Op]:
   """Returns what `on_key` does, for functions of (value, generator)."""
-  return _keyed(factory, lambda fn, value, rng: fn(value, rng))
+
+  @functools.wraps(factory)
+  def make(*args, key=None, inkey="image", outkey="image", **kwargs):
+    fn = factory(*args, **kwargs)
+    source, target = key or inkey, key or outkey
+
+    def op(example, rng):
+      example[target] = fn(get(example, source), rng)
+      return example
+
+    return op
+
+  own = inspect.signature(make, follow_wrapped=False).parameters
+  make.__signature__ = inspect.Signature(
+    [
+      *inspect.signature(factory).parameters.values(),
+      *(own[name] for name in ("key", "inkey", "outkey")),
+    ]
+  )
+  return make
 
 
 def takes_lazy(factory: Callable) -> Callable:
@@ -41,57 +66,18 @@ def takes_lazy(factory: Callable) -> Callable:
   return factory
 
 
-def _keyed(factory, call):
-  @functools.wraps(factory)
-  def make(*args, key=None, inkey="image", outkey="image", **kwargs):
-    fn = factory(*args, **kwargs)
-    source, target = key or inkey, key or outkey
-
-    def op(example, rng):
-      example[target] = call(fn, get(example, source), rng)
-      return example
-
-    return op
-
-  signature = inspect.signature(factory)
-  keyword = functools.partial(
-    inspect.Parameter, kind=inspect.Parameter.KEYWORD_ONLY
-  )
-  make.__signature__ = signature.replace(
-    parameters=[
-      *signature.parameters.values(),
-      keyword("key", default=None),
-      keyword("inkey", default="image"),
-      keyword("outkey", default="image"),
-    ]
-  )
-  return make
-
-
 def get(example: Mapping[str, Any], key: str) -> Any:
-  """Returns the value at `key`.
-
-  Raises:
-    ValueError: there is none; the message names the nearest key.
-  """
+  """Returns the value at `key`; an error names the nearest key."""
   if key not in example:
     raise ValueError(errors.unknown("key", key, example))
   return example[key]
 
 
 def pair(size: int | tuple[int, int]) -> tuple[int, int]:
-  """Returns (rows, cols) from one number for both, or from two.
-
-  Raises:
-    ValueError: not one or two positive integers.
-  """
-  both = (size, size) if isinstance(size, int) else size
-  if (
-    not isinstance(both, tuple | list)
-    or len(both) != 2
-    or not all(type(n) is int and n > 0 for n in both)
-  ):
+  """Returns (rows, cols) from one number for both, or from two."""
+  both = tuple(size) if isinstance(size, tuple | list) else (size, size)
+  if len(both) != 2 or not all(type(n) is int and n > 0 for n in both):
     raise ValueError(
       f"Expected a size in pixels, as 224 or (rows, cols), got {size!r}."
     )
-  return tuple(both)
+  return both

@@ -12,7 +12,7 @@ import cv2
 import numpy as np
 
 from dpn import errors
-from input_pipeline.pp import jpeg, lazy_image, op, pixels
+from input_pipeline.pp import lazy_image, op, pixels
 from input_pipeline.pp import resize as resizing
 
 # The loader's threads already keep every core busy.
@@ -59,12 +59,9 @@ def _chunks_fit(data: bytes) -> bool:
   OpenCV takes the memory they ask for, which may be gigabytes, before it looks.
   """
   place = len(_PNG)
-  while place < len(data):
-    length, kind = data[place : place + 4], data[place + 4 : place + 8]
-    place += int.from_bytes(length, "big") + 12
-    if kind == b"IEND":
-      break
-  return place <= len(data)
+  while place < len(data) and data[place + 4 : place + 8] != b"IEND":
+    place += int.from_bytes(data[place : place + 4], "big") + 12
+  return place < len(data)
 
 
 def sample_crop(
@@ -119,15 +116,11 @@ def _crop(image, top, left, height, width):
   return np.ascontiguousarray(lazy_image.cut(image, top, left, height, width))
 
 
-def _resize(image, size, method, antialias):
-  if method == "area" and image.shape[:2] != size:
-    return resizing.area(image, size)
-  return resizing.resize(lazy_image.materialize(image), size, method, antialias)
-
-
-def _check_method(method: str) -> None:
+def _resizer(method, antialias):
+  """Returns a function that resizes an image to a size."""
   if method not in resizing.METHODS:
     raise ValueError(errors.unknown("resize method", method, resizing.METHODS))
+  return lambda image, size: resizing.resize(image, size, method, antialias)
 
 
 @op.takes_lazy
@@ -138,25 +131,10 @@ def decode(channels: int = 3):
     raise ValueError(f"channels must be 1 or 3, got {channels!r}.")
 
   def apply(data):
-    stream = jpeg.open_stream(data) if channels == 3 else None
-    return _lazy(data, stream) if stream else decode_image(data, channels)
+    lazy = lazy_image.from_jpeg(data, decode_image) if channels == 3 else None
+    return lazy or decode_image(data, channels)
 
   return apply
-
-
-def _lazy(data, stream):
-  """Returns a JPEG of which the part that is needed will be decoded."""
-  shape = (stream.height, stream.width, 3)
-
-  def cut(top, left, height, width):
-    part = None
-    if (height, width) != shape[:2]:
-      part = jpeg.region(stream, top, left, height, width)
-    if part is None:
-      part = lazy_image.cut(decode_image(data), top, left, height, width)
-    return part
-
-  return lazy_image.LazyImage(shape, cut)
 
 
 @op.takes_lazy
@@ -172,26 +150,16 @@ def inception_crop(
 ):
   """Crops a random box, of random area and aspect ratio; see `sample_crop`.
 
-  Args:
-    size: what the crop is resized to; None leaves it.
-    area_min: smallest area, percent of the image's.
-    area_max: largest area, percent.
-    ratio_min: smallest width / height.
-    ratio_max: largest width / height.
-    method: how to resize, see `resize`.
-    antialias: likewise.
+  Areas are in percent of the image's, ratios are width / height. `size` is what
+  the crop is resized to, by `method` and `antialias` as in `resize`; None
+  leaves it.
   """
-  if not 0 < area_min <= area_max <= 100:
+  if not (0 < area_min <= area_max <= 100 and 0 < ratio_min <= ratio_max):
     raise ValueError(
-      f"areas must satisfy 0 < area_min <= area_max <= 100 percent, got "
-      f"{area_min!r} and {area_max!r}."
+      "expected 0 < area_min <= area_max <= 100 percent and 0 < ratio_min <= "
+      f"ratio_max, got {(area_min, area_max, ratio_min, ratio_max)}."
     )
-  if not 0 < ratio_min <= ratio_max:
-    raise ValueError(
-      f"ratios must satisfy 0 < ratio_min <= ratio_max, got {ratio_min!r} and "
-      f"{ratio_max!r}."
-    )
-  _check_method(method)
+  resize_to = _resizer(method, antialias)
   size = None if size is None else op.pair(size)
   area, ratio = (area_min / 100, area_max / 100), (ratio_min, ratio_max)
 
@@ -199,8 +167,7 @@ def inception_crop(
     box = sample_crop(*image.shape[:2], rng, area=area, ratio=ratio)
     if not size:
       return _crop(image, *box)
-    image = lazy_image.cut(image, *box)
-    return _resize(image, size, method, antialias)
+    return resize_to(lazy_image.cut(image, *box), size)
 
   return apply
 
@@ -210,9 +177,8 @@ def decode_jpeg_and_inception_crop(
   *args, key=None, inkey="image", outkey="image", **kw
 ):
   """Decodes (any format), then crops as `inception_crop` does."""
-  source, target = key or inkey, key or outkey
-  decoder = decode(inkey=source, outkey=target)
-  cropper = inception_crop(*args, key=target, **kw)
+  decoder = decode(key=key, inkey=inkey, outkey=outkey)
+  cropper = inception_crop(*args, key=key or outkey, **kw)
   return lambda example, rng: cropper(decoder(example, rng), rng)
 
 
@@ -224,23 +190,22 @@ decode_jpeg_and_inception_crop.__signature__ = inspect.signature(inception_crop)
 def resize(
   size: int | tuple[int, int], method: str = "bilinear", antialias: bool = False
 ):
-  """Resizes to `size`; see `input_pipeline.resize` for the methods."""
-  _check_method(method)
-  size = op.pair(size)
-  return lambda image: _resize(image, size, method, antialias)
+  """Resizes to `size`; see `input_pipeline.pp.resize` for the methods."""
+  size, resize_to = op.pair(size), _resizer(method, antialias)
+  return lambda image: resize_to(image, size)
 
 
 def _resize_side(side, length_px, method, antialias):
   """Returns a function that makes one side (`min` or `max`) `length_px`."""
-  _check_method(method)
-  op.pair(length_px)
+  length_px, _ = op.pair(length_px)
+  resize_to = _resizer(method, antialias)
 
   def apply(image):
     # In float32, as the sizes of published results were computed.
     sides = np.array(image.shape[:2], np.float32)
     factor = np.float32(length_px) / side(sides)
     rows, cols = np.maximum(np.round(sides * factor), 1).astype(int).tolist()
-    return _resize(image, (rows, cols), method, antialias)
+    return resize_to(image, (rows, cols))
 
   return apply
 
@@ -270,9 +235,8 @@ def central_crop(crop_size: int | tuple[int, int] | None = None):
   def apply(image):
     rows, cols = image.shape[:2]
     height, width = size or (min(rows, cols),) * 2
-    return _crop(
-      image, (rows - height) // 2, (cols - width) // 2, height, width
-    )
+    top, left = (rows - height) // 2, (cols - width) // 2
+    return _crop(image, top, left, height, width)
 
   return apply
 
@@ -295,13 +259,8 @@ def random_crop(crop_size: int | tuple[int, int]):
 @op.on_key_random
 def flip_lr():
   """Mirrors left and right, half the time."""
-
-  def apply(image, rng):
-    if rng.random() < 0.5:
-      return image
-    return cv2.flip(image, 1).reshape(image.shape)
-
-  return apply
+  flip = lambda image: cv2.flip(image, 1).reshape(image.shape)
+  return lambda image, rng: image if rng.random() < 0.5 else flip(image)
 
 
 @op.on_key
@@ -312,17 +271,3 @@ def vgg_value_range(
   """Subtracts `mean` and divides by `std`, per channel, as float32."""
   scale = 1 / np.asarray(std, np.float64)
   return pixels.linear(scale, -np.asarray(mean) * scale)
-
-
-OPS = {
-  "central_crop": central_crop,
-  "decode": decode,
-  "decode_jpeg_and_inception_crop": decode_jpeg_and_inception_crop,
-  "flip_lr": flip_lr,
-  "inception_crop": inception_crop,
-  "random_crop": random_crop,
-  "resize": resize,
-  "resize_long": resize_long,
-  "resize_small": resize_small,
-  "vgg_value_range": vgg_value_range,
-}

@@ -287,12 +287,9 @@ def test_a_part_of_a_jpeg_is_that_part_of_the_whole(data):
 @pytest.mark.parametrize("shape", [(375, 500), (90, 61), (30, 300)])
 def test_cropping_what_was_resized_computes_the_same_pixels(shape):
   data = _encode(_smooth(*shape), "JPEG", quality=95)
-  whole = resize.resize(
-    ops_image.decode_image(data),
-    ops_image.resize_small(64)({"image": np.zeros((*shape, 3))}, None)[
-      "image"
-    ].shape[:2],
-    "area",
+  size = _apply("resize_small(64)", np.zeros((*shape, 3))).shape[:2]
+  whole = lazy_image.materialize(
+    resize.resize(ops_image.decode_image(data), size, "area")
   )
   rows, cols = whole.shape[:2]
   top, left = (rows - 48) // 2, (cols - 56) // 2

@@ -6,9 +6,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from input_pipeline.pp.resize import resize
+from input_pipeline.pp import lazy_image
+from input_pipeline.pp import resize as resizing
 
 _SIZES = [(5, 9), (3, 4), (14, 21), (5, 21), (14, 4), (7, 1)]
+
+
+def resize(*args, **kw):
+  return lazy_image.materialize(resizing.resize(*args, **kw))
 
 
 def _image(rows=7, cols=12, channels=3, dtype=np.float32):

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from sklearn import datasets
 
-from input_pipeline.pp.resize import resize
+from input_pipeline.pp import lazy_image
+from input_pipeline.pp import resize as resizing
 
 _GOLDEN = pathlib.Path(__file__).parent / "testdata" / "tf_resize.npz"
 _CASES = [
@@ -35,7 +36,9 @@ def _key(photo, method, antialias):
 
 def _ours(photo, method, antialias, dtype):
   image = datasets.load_sample_image(photo)  # (427, 640, 3) uint8
-  return resize(image.astype(dtype), _SIZE, method, antialias)
+  return lazy_image.materialize(
+    resizing.resize(image.astype(dtype), _SIZE, method, antialias)
+  )
 
 
 @pytest.mark.parametrize("case", _CASES, ids=lambda case: _key(*case))

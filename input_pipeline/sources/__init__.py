@@ -44,10 +44,9 @@ import:
 
 import abc
 import bisect
-import functools
 import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from dpn import errors, registry
@@ -61,7 +60,7 @@ KINDS = {
   "manifest": "input_pipeline.sources.files:ManifestSource",
   "parquet": "input_pipeline.sources.parquet:ParquetSource",
   "tar": "input_pipeline.sources.files:TarSource",
-  "tfds": "input_pipeline.sources.tfds:open_split",
+  "tfds": "input_pipeline.sources.tfds:TfdsSource",
 }
 
 
@@ -92,13 +91,14 @@ class Source(abc.ABC):
     """Returns words by which a person finds example `index`."""
     return f"{self.name}, example {index}"
 
-  def num_classes(self, label_key: str) -> int | None:
-    """Returns how many classes `label_key` knows, None if it is no label."""
+  def class_names(self, label_key: str) -> Sequence[str] | None:
+    """Returns the names of `label_key`'s classes, None if they have none."""
     return None
 
-  def class_names(self, label_key: str) -> Sequence[str] | None:
-    """Returns the names of those classes, None if they have none."""
-    return None
+  def num_classes(self, label_key: str) -> int | None:
+    """Returns how many classes `label_key` knows, None if it is no label."""
+    names = self.class_names(label_key)
+    return None if names is None else len(names)
 
 
 def make(data: Mapping[str, Any]) -> Source:
@@ -108,61 +108,49 @@ def make(data: Mapping[str, Any]) -> Source:
     data: `name` and `split`, see the module; for TFDS also `data_dir`.
 
   Raises:
-    ValueError: no such data, no such split, or nothing in it.
+    ValueError, OSError: no such data, no such split, or nothing in it.
   """
   data = dict(data)
-  for key in data:
-    if key not in ("name", "split", "data_dir"):
-      known = ("name", "split", "data_dir")
-      raise ValueError(errors.unknown("key of data", key, known))
   if "name" not in data or "split" not in data:
     raise ValueError(f"data needs a name and a split, got {data}.")
-  open_split = _opener(data["name"], data.get("data_dir"))
-  slices = []
-  for part in splits.parse(data["split"]):
-    whole = open_split(part.split)
-    slices.append((whole, *part.bounds(len(whole))))
-  return _join(slices)
-
-
-def _opener(name: str, data_dir: str | None):
-  """Returns the function that opens a whole split of `name`."""
-  kind, colon, rest = name.partition(":")
-  if not colon or re.fullmatch(r"\d+\.\d+\.\d+", rest):
+  name, split = data.pop("name"), data.pop("split")
+  for key in data.keys() - {"data_dir"}:
+    known = ("name", "split", "data_dir")
+    raise ValueError(errors.unknown("key of data", key, known))
+  kind, _, rest = name.partition(":")
+  if not rest or re.fullmatch(r"\d+\.\d+\.\d+", rest):
     kind, rest = "tfds", name
-  if kind not in KINDS and not rest.isidentifier():
+  if kind in KINDS:
+    path, args = KINDS[kind], [rest]
+  elif rest.isidentifier():
+    path, args = name, []
+  else:
     raise ValueError(
       f"{errors.unknown('kind of data source', kind, KINDS)} Or an import path "
       "of your own, 'package.module:Name'."
     )
-  options = {}
-  if data_dir is not None:
-    if kind != "tfds":
-      raise ValueError(f"data_dir is for TFDS; {name!r} carries its own path.")
-    options = {"data_dir": data_dir}
-  if kind not in KINDS:
-    return functools.partial(_open_own, name)
-  open_kind = registry.import_path("data.name", KINDS[kind])
-  return functools.partial(open_kind, rest, **options)
+  if kind != "tfds" and data.pop("data_dir", None) is not None:
+    raise ValueError(f"data_dir is for TFDS; {name!r} carries its own path.")
+  open_split = registry.import_path("data.name", path)
+  slices = []
+  for part in splits.parse(split):
+    whole = open_split(*args, part.split, **data)
+    if not isinstance(whole, Source):
+      raise ValueError(
+        f"data.name={name!r} gave {type(whole).__name__}, expected a subclass "
+        "of input_pipeline.sources.Source."
+      )
+    slices.append((whole, *part.bounds(len(whole))))
+  return join(slices)
 
 
-def _open_own(name: str, split: str) -> Source:
-  """Opens a split by a class, or a function, of the user's."""
-  source = registry.import_path("data.name", name)(split)
-  if not isinstance(source, Source):
-    raise ValueError(
-      f"data.name={name!r} gave {type(source).__name__}, expected a subclass "
-      "of input_pipeline.sources.Source."
-    )
-  return source
+def check_split(where: str, split: str, known: Collection[str]):
+  """Raises ValueError if `split` is none of those known."""
+  if split not in known:
+    raise ValueError(f"In {where}: {errors.unknown('split', split, known)}")
 
 
-def concatenate(parts: Sequence[Source]) -> Source:
-  """Returns several sources, one after the other, as one."""
-  return _join([(part, 0, len(part)) for part in parts])
-
-
-def _join(slices: Sequence[tuple[Source, int, int]]) -> Source:
+def join(slices: Sequence[tuple[Source, int, int]]) -> Source:
   """Returns the examples [start, stop) of each source, one after the other."""
   source, start, stop = slices[0]
   whole = len(slices) == 1 and stop - start == len(source)

@@ -6,20 +6,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from dpn import errors
-from input_pipeline.sources import Source
+from input_pipeline import sources
 
 
-def open_split(name: str, split: str) -> "ArraySource":
-  """Opens a split of `digits`, or of the .npz file at `name`.
-
-  Raises:
-    ValueError: there is no such file or split, or its arrays do not fit.
-  """
-  return _digits(split) if name == "digits" else _npz(name, split)
-
-
-class ArraySource(Source):
+class ArraySource(sources.Source):
   """Rows of arrays held in memory."""
 
   in_memory = True
@@ -31,10 +21,8 @@ class ArraySource(Source):
     num_classes: Mapping[str, int],
   ):
     """Takes columns of equal length; num_classes is by label key."""
-    self.name = name
-    self._columns = dict(columns)
-    self._num_classes = dict(num_classes)
-    lengths = {key: len(column) for key, column in self._columns.items()}
+    self.name, self._columns, self._num_classes = name, columns, num_classes
+    lengths = {key: len(column) for key, column in columns.items()}
     if len(set(lengths.values())) != 1:
       raise ValueError(f"{name}: arrays differ in length: {lengths}.")
 
@@ -48,23 +36,26 @@ class ArraySource(Source):
     return self._num_classes.get(label_key)
 
 
+def open_split(name: str, split: str) -> ArraySource:
+  """Opens a split of `digits`, or of the .npz file at `name`.
+
+  Raises:
+    ValueError, OSError: there is no such file or split, or its arrays do not
+      fit.
+  """
+  return _digits(split) if name == "digits" else _npz(name, split)
+
+
 def _digits(split: str) -> ArraySource:
   """Opens `train` or `test` (every fifth) of the bundled digits."""
-  in_split = {
-    "train": lambda i: i % 5 != 4,
-    "test": lambda i: i % 5 == 4,
-  }
-  if split not in in_split:
-    raise ValueError("In digits: " + errors.unknown("split", split, in_split))
+  sources.check_split("digits", split, ("train", "test"))
   # (example, 64 values from 0 to 16 and the label). Importing scikit-learn to
   # read its file would take longer than all else that starts a run.
   folder = importlib.util.find_spec("sklearn").submodule_search_locations[0]
-  table = np.loadtxt(
-    os.path.join(folder, "datasets", "data", "digits.csv.gz"),
-    np.int32,
-    delimiter=",",
-  )
-  table = table[in_split[split](np.arange(len(table)))]
+  path = os.path.join(folder, "datasets", "data", "digits.csv.gz")
+  table = np.loadtxt(path, np.int32, delimiter=",")
+  in_test = np.arange(len(table)) % 5 == 4
+  table = table[in_test if split == "test" else ~in_test]
   images = np.round(table[:, :64].reshape(-1, 8, 8, 1) * (255 / 16))
   columns = {"image": images.astype(np.uint8), "label": table[:, 64].copy()}
   return ArraySource(f"digits:{split}", columns, {"label": 10})
@@ -73,19 +64,15 @@ def _digits(split: str) -> ArraySource:
 def _npz(path: str, split: str) -> ArraySource:
   """Opens the arrays named `<split>/…` of a file."""
   path = os.path.expanduser(path)
-  if not os.path.isfile(path):
-    raise ValueError(f"No file {path}. Expected an .npz with <split>/image, ….")
   with np.load(path, allow_pickle=False) as file:
     keys = [key.rpartition("/") for key in file.files]
-    known = sorted({head for head, slash, _ in keys if slash})
-    if split not in known:
-      raise ValueError(f"In {path}: " + errors.unknown("split", split, known))
+    sources.check_split(path, split, {head for head, slash, _ in keys if slash})
     columns = {
       tail: file[f"{split}/{tail}"] for head, _, tail in keys if head == split
     }
     # Over all splits: a small one may lack the last class.
     labels = [
-      int(file[f"{head}/{tail}"].max())
+      int(file[f"{head}/label"].max())
       for head, _, tail in keys
       if tail == "label"
     ]

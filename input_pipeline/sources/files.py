@@ -6,48 +6,31 @@ the manifest's folder; labels are numbers from 0, or names, which are numbered
 in alphabetical order; other columns are ignored.
 """
 
-import abc
-import csv
-import json
 import os
 import tarfile
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
-from dpn import errors
-from input_pipeline.sources import Source
+from input_pipeline import sources
 
-_IMAGE_SUFFIXES = (
-  ".bmp",
-  ".gif",
-  ".jpeg",
-  ".jpg",
-  ".png",
-  ".tif",
-  ".tiff",
-  ".webp",
-)
-_COLUMNS = ("label", "path", "split")
+_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
 
 
-class _ImageSource(Source):
-  """Yields `image`, `label` and `id`.
+class _FileSource(sources.Source):
+  """Images in files of their own; yields `image`, `label` and `id`.
 
   Attributes:
-    ids: what identifies every image in the data set.
+    root: folder of the files.
+    ids: what identifies every image in the data set: here, its path.
     labels: (images,) their classes.
     classes: names of the classes; None if they only have numbers.
   """
 
+  root: str
   ids: Sequence[str]
   labels: np.ndarray
   classes: Sequence[str] | None
-
-  @abc.abstractmethod
-  def _bytes(self, index: int) -> bytes:
-    """Returns an encoded image."""
 
   def __len__(self):
     return len(self.ids)
@@ -59,51 +42,40 @@ class _ImageSource(Source):
       "id": self.ids[index],
     }
 
-  def num_classes(self, label_key):
-    return len(self.classes) if label_key == "label" else None
+  def _bytes(self, index: int) -> bytes:
+    with open(self.describe(index), "rb") as file:
+      return file.read()
+
+  def describe(self, index):
+    return os.path.join(self.root, self.ids[index])
 
   def class_names(self, label_key):
     return self.classes if label_key == "label" else None
 
 
-class FolderSource(_ImageSource):
+class FolderSource(_FileSource):
   """Images in folders named by class."""
 
   def __init__(self, path: str, split: str):
     """Lists the files of path/split; reading happens later."""
-    self._root = os.path.join(os.path.expanduser(path), split)
-    self.name = f"folder:{self._root}"
-    if not os.path.isdir(self._root):
-      parent = os.path.dirname(self._root)
-      if not os.path.isdir(parent):
-        raise ValueError(
-          f"No folder {parent}. Expected <split>/<class>/ in it."
-        )
-      raise ValueError(
-        f"In {parent}: " + errors.unknown("split", split, _folders(parent))
-      )
-    self.classes = _folders(self._root)
+    path = os.path.expanduser(path)
+    sources.check_split(path, split, _folders(path))
+    self.root = os.path.join(path, split)
+    self.name = f"folder:{self.root}"
+    self.classes = _folders(self.root)
     files = [
       (label, f"{name}/{entry}")
       for label, name in enumerate(self.classes)
-      for entry in sorted(os.listdir(os.path.join(self._root, name)))
+      for entry in sorted(os.listdir(os.path.join(self.root, name)))
       if _is_image(entry)
     ]
     if not files:
       raise ValueError(
-        f"No image in {self._root}. Expected {self._root}/<class>/<file>, "
-        f"files ending in {', '.join(_IMAGE_SUFFIXES)}."
+        f"No image in {self.root}. Expected {self.root}/<class>/<file>, "
+        f"files ending in {', '.join(_SUFFIXES)}."
       )
-
     labels, self.ids = zip(*files, strict=True)
     self.labels = np.array(labels)
-
-  def _bytes(self, index):
-    with open(self.describe(index), "rb") as file:
-      return file.read()
-
-  def describe(self, index):
-    return os.path.join(self._root, self.ids[index])
 
 
 def _folders(path):
@@ -116,10 +88,10 @@ def _folders(path):
 
 def _is_image(path: str) -> bool:
   name = os.path.basename(path)
-  return name.lower().endswith(_IMAGE_SUFFIXES) and name[0] != "."
+  return name.lower().endswith(_SUFFIXES) and name[0] != "."
 
 
-class TarSource(_ImageSource):
+class TarSource(_FileSource):
   """Images in an archive, read in place.
 
   A member's class is its folder, `…/<class>/<file>`; an archive within the
@@ -129,13 +101,10 @@ class TarSource(_ImageSource):
   def __init__(self, path: str, split: str):
     """Reads the archive's table of contents: a pass over its headers."""
     root = os.path.expanduser(path)
+    known = [e[:-4] for e in os.listdir(root) if e.endswith(".tar")]
+    sources.check_split(root, split, known)
     self._path = os.path.join(root, f"{split}.tar")
     self.name = f"tar:{self._path}"
-    if not os.path.isfile(self._path):
-      if not os.path.isdir(root):
-        raise ValueError(f"No folder {root}. Expected <split>.tar in it.")
-      known = [e[:-4] for e in os.listdir(root) if e.endswith(".tar")]
-      raise ValueError(f"In {root}: " + errors.unknown("split", split, known))
     try:
       with open(self._path, "rb") as file:
         members = sorted(_members(file, 0, os.path.getsize(self._path)))
@@ -184,80 +153,59 @@ def _members(file, begin: int, end: int) -> Iterator[tuple[str, int, int]]:
         file.seek(place)
 
 
-class ManifestSource(_ImageSource):
+class ManifestSource(_FileSource):
   """Images listed in a table; the `id` is the path."""
 
   def __init__(self, path: str, split: str):
     """Reads the table; images are read later."""
     path = os.path.expanduser(path)
     self.name = f"manifest:{path}:{split}"
-    self._root = os.path.dirname(path)
-    rows = list(_rows(path))
-    known = sorted({row["split"] for row in rows})
-    if split not in known:
-      raise ValueError(f"In {path}: " + errors.unknown("split", split, known))
-    labels, self.classes = _numbered([row["label"] for row in rows], path)
+    self.root = os.path.dirname(path)
+    table = _table(path)
+    sources.check_split(path, split, set(table["split"]))
+    labels, self.classes = _numbered(table["label"], path)
     # Over all splits: a small one may lack the last class.
     self._num_classes = int(labels.max()) + 1
-    chosen = [i for i, row in enumerate(rows) if row["split"] == split]
+    chosen = (table["split"] == split).to_numpy()
     self.labels = labels[chosen]
-    self.ids = [rows[i]["path"] for i in chosen]
-
-  def _bytes(self, index):
-    with open(self.describe(index), "rb") as file:
-      return file.read()
-
-  def describe(self, index):
-    return os.path.join(self._root, self.ids[index])
+    self.ids = table["path"][chosen].tolist()
 
   def num_classes(self, label_key):
     return self._num_classes if label_key == "label" else None
 
 
-def _rows(path: str) -> Iterator[dict[str, Any]]:
-  """Yields the rows of a manifest, each with all three columns."""
-  if not path.endswith((".csv", ".jsonl")) or not os.path.isfile(path):
-    raise ValueError(f"No manifest {path}. Expected a .csv or .jsonl file.")
-  with open(path, newline="", encoding="utf-8") as file:
-    try:
-      parsed = csv.DictReader(file) if path.endswith(".csv") else _objects(file)
-      for number, row in enumerate(parsed, 1):
-        missing = [key for key in _COLUMNS if row.get(key) in (None, "")]
-        if missing:
-          raise ValueError(
-            f"row {number} has no {' and no '.join(missing)}; its columns are "
-            f"{', '.join(map(str, row))}"
-          )
-        yield {key: row[key] for key in _COLUMNS}
-    except (ValueError, csv.Error) as error:
-      raise ValueError(
-        f"Cannot read {path}: {error}. Expected the columns path, label and "
-        "split."
-      ) from error
+def _table(path: str):
+  """Returns a manifest's three columns as text."""
+  import pandas as pd  # takes half a second
 
-
-def _objects(file):
-  for number, line in enumerate(file, 1):
-    if line.strip():
-      row = json.loads(line)
-      if not isinstance(row, dict):
-        raise ValueError(f"line {number} is no object: {line.strip()[:40]!r}")
-      yield row
-
-
-def _numbered(
-  labels: Sequence[Any], path: str
-) -> tuple[np.ndarray, list[str] | None]:
-  """Returns labels as numbers, with the classes' names if they had names."""
-  texts = [str(label) for label in labels]
-  numeric = [text.isdecimal() for text in texts]
-  if all(numeric):
-    return np.array([int(text) for text in texts]), None
-  if any(numeric):
+  try:
+    if path.endswith(".jsonl"):
+      table = pd.read_json(path, lines=True, dtype=False)
+    else:
+      table = pd.read_csv(path, dtype=str, keep_default_na=False)
+    table = table[["path", "label", "split"]]
+  except (ValueError, AttributeError, KeyError) as error:
     raise ValueError(
-      f"{path}: the labels are partly numbers ({texts[numeric.index(True)]!r}) "
-      f"and partly names ({texts[numeric.index(False)]!r}). Expected numbers "
+      f"Cannot read {path}: {error}. Expected a .csv file with a header or a "
+      ".jsonl file of objects, with the columns path, label and split."
+    ) from error
+  missing = table.isna() | (table == "")
+  if missing.any(axis=None):
+    row, column = np.argwhere(missing.to_numpy())[0]
+    raise ValueError(f"{path}: row {row + 1} has no {table.columns[column]}.")
+  return table.astype(str)
+
+
+def _numbered(labels, path: str) -> tuple[np.ndarray, list[str] | None]:
+  """Returns labels as numbers, with the classes' names if they had names."""
+  numeric = labels.str.isdecimal()
+  if numeric.all():
+    return labels.astype(int).to_numpy(), None
+  if numeric.any():
+    raise ValueError(
+      f"{path}: the labels are partly numbers ({labels[numeric].iloc[0]!r}) "
+      f"and partly names ({labels[~numeric].iloc[0]!r}). Expected numbers "
       "from 0, or names, for all."
     )
-  classes, labels = np.unique(texts, return_inverse=True)
-  return labels, classes.tolist()
+  classes, numbers = np.unique(labels.tolist(), return_inverse=True)
+  return numbers, classes.tolist()

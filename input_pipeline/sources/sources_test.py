@@ -115,7 +115,7 @@ def test_tfds_errors(data_dir, tmp_path, monkeypatch):
     ({"split": "trian"}, "Unknown split 'trian'. Did you mean 'train'"),
     ({"split": "train[:24]"}, "beyond the 23 examples"),
     ({"data_dir": "/no/such"}, "no TFDS directory /no/such.*TFDS_DATA_DIR"),
-    ({"data_dir": "gs://bucket"}, "mount the bucket"),
+    ({"data_dir": "gs://bucket"}, "TFDS directory gs://bucket.*mount a bucket"),
     ({"name": "foldr:/x"}, "Unknown kind of data source 'foldr'.*'folder'"),
     ({"shuffle": 1}, "Unknown key of data 'shuffle'"),
   ):
@@ -138,7 +138,8 @@ def test_tfds_prepared_as_tfrecord(tmp_path):
     sources.make(data)
   (path / "dataset_info.json").write_text('{"name": "old", "splits": []}')
   with pytest.raises(
-    ValueError, match=r"scripts.convert_tfrecord .*/old/1.0.0 --da"
+    ValueError,
+    match=r"scripts.prepare_data --source tfrecord:.*/old/1.0.0 --da",
   ):
     sources.make(data)
   (tmp_path / "new" / "config").mkdir(parents=True)
@@ -174,11 +175,12 @@ def test_folder(tmp_path):
   for change, message in (
     ({"split": "test"}, "Unknown split 'test'. Known: train, val"),
     ({"split": "val"}, "No image in"),
-    ({"name": "folder:/no/such"}, "No folder /no/such"),
     ({"data_dir": "/x"}, "data_dir is for TFDS"),
   ):
     with pytest.raises(ValueError, match=message):
       sources.make({**data, **change})
+  with pytest.raises(OSError, match="/no/such"):
+    sources.make({**data, "name": "folder:/no/such"})
 
 
 def test_digits():
@@ -222,7 +224,7 @@ def test_npz(tmp_path):
   np.savez(path, **{"train/image": np.array([{}])})
   with pytest.raises(ValueError, match=r"allow_pickle"):
     sources.make(data)
-  with pytest.raises(ValueError, match=r"No file /no.npz"):
+  with pytest.raises(OSError, match=r"/no.npz"):
     sources.make({**data, "name": "arrays:/no.npz"})
 
 

@@ -4,6 +4,7 @@ A data set is the folder `<name>/<version>` with a file per shard,
 `features.json` and, written last, `dataset_info.json`.
 """
 
+import contextlib
 import hashlib
 import json
 import os
@@ -29,25 +30,23 @@ def shard_path(name: str, split: str, index: int, count: int) -> str:
   return f"{name}-{split}.array_record-{index:05d}-of-{count:05d}"
 
 
-def write_shard(path: str, examples: Iterable[Mapping[str, Any]]) -> Shard:
-  """Writes examples, of numbers, strings and bytes, to a file."""
-  return write_records(path, map(_serialize, examples))
-
-
-def write_records(path: str, records: Iterable[bytes]) -> Shard:
+def write_shard(path: str, records: Iterable[bytes]) -> Shard:
   """Writes serialized examples to a file, which appears when it is whole."""
-  summary = _Summary()
   writer = array_record_module.ArrayRecordWriter(
     f"{path}.incomplete", "group_size:1"
   )
-  try:
+
+  def written():
     for record in records:
       writer.write(record)
-      summary.add(record)
+      yield record
+
+  try:
+    shard = _summarize(written())
   finally:
     writer.close()
   os.replace(f"{path}.incomplete", path)
-  return summary.shard()
+  return shard
 
 
 def read_shard(path: str) -> Shard:
@@ -56,32 +55,27 @@ def read_shard(path: str) -> Shard:
   Raises:
     ValueError: the file is damaged.
   """
-  summary = _Summary()
   try:
-    reader = array_record_module.ArrayRecordReader(path)
-    for begin in range(0, reader.num_records(), 100):
-      for record in reader.read(begin, min(begin + 100, reader.num_records())):
-        summary.add(record)
-    reader.close()
+    with contextlib.closing(
+      array_record_module.ArrayRecordReader(path)
+    ) as reader:
+      size = reader.num_records()
+      return _summarize(
+        record
+        for begin in range(0, size, 100)
+        for record in reader.read(begin, min(begin + 100, size))
+      )
   except (RuntimeError, ValueError, IndexError) as error:
     raise ValueError(f"{path} cannot be read: {error}") from error
-  return summary.shard()
 
 
-class _Summary:
+def _summarize(records: Iterable[bytes]) -> Shard:
   """Counts records and hashes them in their order."""
-
-  def __init__(self):
-    self._records, self._bytes = 0, 0
-    self._hash = hashlib.sha256()
-
-  def add(self, record: bytes):
-    self._records += 1
-    self._bytes += len(record)
-    self._hash.update(len(record).to_bytes(8, "little") + record)
-
-  def shard(self) -> Shard:
-    return Shard(self._records, self._bytes, self._hash.hexdigest())
+  count, size, digest = 0, 0, hashlib.sha256()
+  for record in records:
+    count, size = count + 1, size + len(record)
+    digest.update(len(record).to_bytes(8, "little") + record)
+  return Shard(count, size, digest.hexdigest())
 
 
 def write_info(
@@ -128,7 +122,8 @@ def write_json(path: str, value: Any):
   os.replace(f"{path}.incomplete", path)
 
 
-def _serialize(example) -> bytes:
+def serialize(example: Mapping[str, Any]) -> bytes:
+  """Returns a record of numbers, strings and bytes."""
   proto = tf_example_pb2.Example()
   for key, value in example.items():
     feature = proto.features.feature[key]

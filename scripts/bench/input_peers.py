@@ -1,38 +1,110 @@
-"""What people would use instead of our input: tf.data, and Pillow in workers.
+"""Who makes batches in scripts.bench_input: we, tf.data, Pillow in workers.
 
-For scripts.bench_input, which has the tasks. Each function returns an endless
-iterator over batches of float32 images in [-1, 1], made from the same files,
-with as many threads or processes as there are cores. Their libraries come from
-the extra `bench`.
+Each function takes a name in TASKS and a folder that bench_input.write_images
+filled, and returns an endless iterator over batches of float32 images in
+[-1, 1], by as many threads or processes as there are cores. What the peers need
+comes from the extra `bench`. As a program, this module takes arguments of
+`measure` as JSON and prints what it returns.
 """
 
+import importlib
+import json
+import os
 import random
+import sys
+import time
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+from PIL import Image, ImageEnhance, ImageOps
 
 import input_pipeline
+from dpn import host_memory
 
+BATCH_SIZE = 128
+# Preprocessing by task, split where decoding ends, and (rows, cols) of images.
+_TAIL = "|value_range(-1, 1)"
+_CROP = "inception_crop(224)|flip_lr"
+TASKS = {
+  "crop": (f"decode|{_CROP}{_TAIL}", (375, 500)),
+  "randaug": (f"decode|{_CROP}|randaug(2, 15){_TAIL}", (375, 500)),
+  "eval": (f"decode|resize_small(256)|central_crop(224){_TAIL}", (375, 500)),
+  "tiny": (
+    f"pad_to_shape((40, 40, 3), where='both')|random_crop(32)|flip_lr{_TAIL}",
+    (32, 32),
+  ),
+  "large": (f"decode|{_CROP}{_TAIL}", (1500, 2000)),
+}
 RANDAUG_LAYERS, RANDAUG_LEVEL = 2, 1.5
+WITHOUT_FAST = "without fast"
 
 
-def tf_data(
-  task: str, files: Sequence[str], images: np.ndarray, batch_size: int
-) -> Iterator[np.ndarray]:
-  """Returns batches by tf.data, in big_vision's way.
+def measure(who: str, task: str, folder: str, secs: float) -> dict[str, float]:
+  """Returns images per second, CPU time per image, and peak memory.
 
-  Args:
-    task: a name in bench_input.TASKS.
-    files: JPEGs; of all tasks but "tiny".
-    images: (examples, 32, 32, 3) for that one.
-    batch_size: images in a batch.
-
-  Raises:
-    NotImplementedError: the task needs RandAugment, whose TensorFlow version
-      needs tensorflow_addons and no longer runs.
+  CPU time depends less on what else the machine does. Memory is the process's
+  own, without its workers'.
   """
+  batches = ARMS[who](task, folder)
+  for _ in range(3):
+    next(batches)
+  count, begin, cpu_secs = 0, time.perf_counter(), _cpu_secs()
+  while (elapsed := time.perf_counter() - begin) < secs:
+    next(batches)
+    count += BATCH_SIZE
+  return {
+    "rate": count / elapsed,
+    "cpu_ms": 1000 * (_cpu_secs() - cpu_secs) / count,
+    "peak_mb": host_memory.peak_bytes() / 2**20,
+  }
+
+
+def _cpu_secs() -> float:
+  """Returns the CPU time of this process and its workers so far."""
+  import psutil
+
+  process = psutil.Process()
+  processes = [process, *process.children(recursive=True)]
+  return sum(sum(p.cpu_times()[:2]) for p in processes)
+
+
+def source(task: str, folder: str) -> dict[str, str]:
+  """Returns our name for the images of a task."""
+  name = f"arrays:{folder}/tiny.npz" if task == "tiny" else f"folder:{folder}"
+  return {"name": name, "split": "train"}
+
+
+def _examples(task: str, folder: str) -> Sequence:
+  """Returns the images of "tiny", of other tasks the names of their files."""
+  if task == "tiny":
+    return np.load(os.path.join(folder, "tiny.npz"))["train/image"]
+  return [file.path for file in os.scandir(f"{folder}/train/photo")]
+
+
+def ours(task: str, folder: str) -> Iterator[np.ndarray]:
+  """Returns batches of this codebase."""
+  from input_pipeline import pipeline
+
+  config = {
+    "data": source(task, folder),
+    "batch_size": BATCH_SIZE,
+    "pp": f"{TASKS[task][0]}|keep('image')",
+  }
+  batches = pipeline.training(config, seed=0).batches()
+  return (batch["image"] for batch in batches)
+
+
+def without_fast(task: str, folder: str) -> Iterator[np.ndarray]:
+  """Returns ours as if the extra `fast`, if it is there, were not."""
+  importlib.import_module("nvidia.nvimgcodec")
+  sys.modules["nvidia.nvimgcodec"] = None  # now importing it fails
+  return ours(task, folder)
+
+
+def tf_data(task: str, folder: str) -> Iterator[np.ndarray]:
+  """Returns batches by tf.data, in big_vision's way."""
   if task == "randaug":
-    raise NotImplementedError(task)
+    raise NotImplementedError("RandAugment: tensorflow_addons no longer runs")
   import tensorflow as tf
 
   def random_crop(data):
@@ -58,81 +130,67 @@ def tf_data(
     return tf.image.crop_to_bounding_box(image, top, left, 224, 224)
 
   def tiny(image):
-    image = tf.image.random_crop(
-      tf.pad(image, [[4, 4], [4, 4], [0, 0]]), (32, 32, 3)
+    padded = tf.pad(image, [[4, 4], [4, 4], [0, 0]])
+    return tf.image.random_flip_left_right(
+      tf.image.random_crop(padded, (32, 32, 3))
     )
-    return tf.image.random_flip_left_right(image)
 
   fn = {"eval": evaluate, "tiny": tiny}.get(task, random_crop)
-  dataset = tf.data.Dataset.from_tensor_slices(
-    images if task == "tiny" else list(files)
-  )
+  dataset = tf.data.Dataset.from_tensor_slices(_examples(task, folder))
   dataset = dataset.repeat().shuffle(1000)
   if task != "tiny":
     dataset = dataset.map(tf.io.read_file, tf.data.AUTOTUNE)
   dataset = dataset.map(
     lambda x: tf.cast(fn(x), tf.float32) / 127.5 - 1.0, tf.data.AUTOTUNE
   )
-  dataset = dataset.batch(batch_size, drop_remainder=True)
+  dataset = dataset.batch(BATCH_SIZE, drop_remainder=True)
   return dataset.prefetch(tf.data.AUTOTUNE).as_numpy_iterator()
+
+
+def pillow(task: str, folder: str) -> Iterator[np.ndarray]:
+  """Returns batches by Pillow in torch's worker processes, in timm's way."""
+  from torch.utils import data
+
+  examples = PillowExamples(task, _examples(task, folder))
+  loader = data.DataLoader(
+    examples,
+    BATCH_SIZE,
+    sampler=data.RandomSampler(examples, replacement=True, num_samples=10**9),
+    num_workers=input_pipeline.num_cores(),
+    drop_last=True,
+  )
+  return (batch.numpy() for batch in loader)
 
 
 class PillowExamples:
   """A torch-style data set: one image by index, Pillow and NumPy inside."""
 
-  def __init__(self, task: str, files: Sequence[str], images: np.ndarray):
-    """Takes what `tf_data` does."""
-    self._task, self._files, self._images = task, files, images
+  def __init__(self, task: str, examples: Sequence):
+    self._task, self._examples = task, examples
 
   def __len__(self):
-    return len(self._images if self._task == "tiny" else self._files)
+    return len(self._examples)
 
   def __getitem__(self, index: int):
-    import torch
-    from PIL import Image
-
+    example = self._examples[index]
     if self._task == "tiny":
-      padded = np.pad(self._images[index], ((4, 4), (4, 4), (0, 0)))
+      padded = np.pad(example, ((4, 4), (4, 4), (0, 0)))
       top, left = random.randrange(9), random.randrange(9)
       image = Image.fromarray(padded[top : top + 32, left : left + 32])
     else:
-      image = Image.open(self._files[index]).convert("RGB")
+      image = Image.open(example).convert("RGB")
     if self._task == "eval":
       image = _pillow_eval(image)
     else:
       if self._task != "tiny":
         box = _pillow_box(*image.size)
-        bilinear = Image.Resampling.BILINEAR
-        image = image.resize((224, 224), bilinear, box=box)
+        image = image.resize((224, 224), Image.Resampling.BILINEAR, box)
       if random.random() < 0.5:
-        image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+        image = ImageOps.mirror(image)
       if self._task == "randaug":
-        for augment in random.choices(
-          _pillow_augmentations(), k=RANDAUG_LAYERS
-        ):
+        for augment in random.choices(RANDAUG, k=RANDAUG_LAYERS):
           image = augment(image)
-    array = np.asarray(image, np.float32) / 127.5 - 1
-    return torch.from_numpy(array)
-
-
-def pillow(
-  task: str, files: Sequence[str], images: np.ndarray, batch_size: int
-) -> Iterator[np.ndarray]:
-  """Returns batches by Pillow in torch's worker processes, in timm's way."""
-  import torch.utils.data
-
-  loader = torch.utils.data.DataLoader(
-    PillowExamples(task, files, images),
-    batch_size,
-    sampler=torch.utils.data.RandomSampler(
-      range(len(images if task == "tiny" else files)),
-      replacement=True,
-      num_samples=10**9,
-    ),
-    num_workers=input_pipeline.num_cores(),
-    drop_last=True,
-  )
-  return (batch.numpy() for batch in loader)
+    return np.asarray(image, np.float32) / 127.5 - 1
 
 
 def _pillow_box(cols: int, rows: int) -> tuple[int, int, int, int]:
@@ -149,43 +207,45 @@ def _pillow_box(cols: int, rows: int) -> tuple[int, int, int, int]:
 
 
 def _pillow_eval(image):
-  from PIL import Image
-
-  factor = 256 / min(image.size)
-  cols, rows = (round(side * factor) for side in image.size)
-  image = image.resize((cols, rows), Image.Resampling.BOX)
-  left, top = (cols - 224) // 2, (rows - 224) // 2
+  image = ImageOps.scale(image, 256 / min(image.size), Image.Resampling.BOX)
+  left, top = ((side - 224) // 2 for side in image.size)
   return image.crop((left, top, left + 224, top + 224))
 
 
-def _pillow_augmentations():
-  """Returns RandAugment's ops as timm writes them, at our magnitude."""
-  from PIL import Image, ImageEnhance, ImageOps
-
-  def affine(*matrix):
-    return lambda image: image.transform(
-      image.size, Image.Transform.AFFINE, matrix, fillcolor=(128, 128, 128)
-    )
-
-  enhance = lambda kind: (
-    lambda image: kind(image).enhance(RANDAUG_LEVEL * 1.8 + 0.1)
+def _affine(*matrix):
+  return lambda image: image.transform(
+    image.size, Image.Transform.AFFINE, matrix, fillcolor=(128, 128, 128)
   )
-  return [
-    ImageOps.autocontrast,
-    ImageOps.equalize,
-    ImageOps.invert,
-    lambda image: image.rotate(RANDAUG_LEVEL * 30),
-    lambda image: ImageOps.posterize(image, 6),
-    lambda image: ImageOps.solarize(image, 128),
-    enhance(ImageEnhance.Color),
-    enhance(ImageEnhance.Contrast),
-    enhance(ImageEnhance.Brightness),
-    enhance(ImageEnhance.Sharpness),
-    affine(1, RANDAUG_LEVEL * 0.3, 0, 0, 1, 0),
-    affine(1, 0, 0, RANDAUG_LEVEL * 0.3, 1, 0),
-    affine(1, 0, RANDAUG_LEVEL * 100, 0, 1, 0),
-    affine(1, 0, 0, 0, 1, RANDAUG_LEVEL * 100),
-  ]
 
 
-PEERS = {"tf.data": tf_data, "torch+Pillow": pillow}
+def _enhance(kind):
+  return lambda image: kind(image).enhance(RANDAUG_LEVEL * 1.8 + 0.1)
+
+
+# The ops as timm writes them, at our magnitude.
+RANDAUG = (
+  ImageOps.autocontrast,
+  ImageOps.equalize,
+  ImageOps.invert,
+  lambda image: image.rotate(RANDAUG_LEVEL * 30),
+  lambda image: ImageOps.posterize(image, 6),
+  lambda image: ImageOps.solarize(image, 128),
+  _enhance(ImageEnhance.Color),
+  _enhance(ImageEnhance.Contrast),
+  _enhance(ImageEnhance.Brightness),
+  _enhance(ImageEnhance.Sharpness),
+  _affine(1, RANDAUG_LEVEL * 0.3, 0, 0, 1, 0),
+  _affine(1, 0, 0, RANDAUG_LEVEL * 0.3, 1, 0),
+  _affine(1, 0, RANDAUG_LEVEL * 100, 0, 1, 0),
+  _affine(1, 0, 0, 0, 1, RANDAUG_LEVEL * 100),
+)
+ARMS = {
+  "ours": ours,
+  WITHOUT_FAST: without_fast,
+  "tf.data": tf_data,
+  "torch+Pillow": pillow,
+}
+
+if __name__ == "__main__":
+  print(json.dumps(measure(**json.loads(sys.argv[1]))), flush=True)
+  os._exit(0)  # Some peers' workers do not end otherwise.

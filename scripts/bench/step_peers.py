@@ -2,38 +2,45 @@
 
 Each function takes a `Setting` and returns a `Step` that is compiled and has
 its data on the device: random images, labels of 1,000 classes, Adam with weight
-decay, gradients clipped at norm 1. Nothing is imported before it is needed, so
-that PyTorch may live in another environment than JAX.
+decay, gradients clipped at norm 1. As a program, this module takes arguments of
+`measure` as JSON and prints what it returns. Nothing is imported before it is
+needed, so that PyTorch may live in another environment than JAX.
 """
 
 import dataclasses
 import importlib
+import json
 import os
-import resource
 import sys
 import time
 from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
+import numpy as np
+
+from dpn import host_memory
+
 NUM_CLASSES = 1000
 LR, WD, CLIP = 1e-3, 1e-4, 1.0
 TIMM_SIZES = {"Ti": "tiny", "S": "small", "B": "base", "L": "large"}
+MATMUL_SIZE = {"cpu": 2048}
+MATMUL_SIZE_ELSEWHERE = 8192
 
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-  """One model and how it is trained.
+  """One model and how it is trained; `stem_ln` and `attn_impl` are ours only.
 
   Attributes:
     variant: such as "S/16".
     resolution: rows and columns of an image.
     batch_size: images of a step.
     dtype: of matrix products.
-    stem_ln: see `dpn.models.stem`; ours only.
+    stem_ln: see `dpn.models.stem`.
     scan: see `dpn.models.vit`.
     remat: its `remat_policy`.
-    attn_impl: likewise; ours only.
+    attn_impl: likewise.
   """
 
   variant: str = "S/16"
@@ -53,10 +60,11 @@ class Step:
   Attributes:
     run: begins a step; returns what `wait` takes.
     wait: returns once that step is done.
-    matmul: (size) → a function like `run`, multiplying two square matrices.
+    matmul: size → a function like `run`, multiplying two square matrices.
     compile_secs: how long it took to trace and compile.
     memory: () → the most bytes used so far.
     device: its kind.
+    program: that XLA compiled, if it did.
     flops: of a step, by `dpn.flops`; None if unknown.
     peak: of the device in FLOP/s, by `dpn.flops`; None if unknown.
   """
@@ -67,8 +75,63 @@ class Step:
   compile_secs: float
   memory: Callable[[], int]
   device: str
+  program: Any = None
   flops: int | None = None
   peak: float | None = None
+
+
+def measure(
+  who: str, setting: dict, steps: int, folder: str, keep_memory: bool
+) -> dict[str, Any]:
+  """Returns what there is to know of a step, in a process with no other.
+
+  Args:
+    who: "ours", "timm", or "big_vision" with or without more.
+    setting: the fields of a `Setting`.
+    steps: how many to time, after two that are not.
+    folder: of big_vision's checkout.
+    keep_memory: from step to step on CPUs, as trainers.train does.
+  """
+  if keep_memory:
+    host_memory.keep_between_steps()
+  make = {"ours": ours, "timm": timm}.get(who)
+  setting = Setting(**setting)
+  step = make(setting) if make else big_vision(setting, folder)
+  secs = time_steps(step, steps)
+  return {
+    "secs": secs,
+    "compile_secs": step.compile_secs,
+    "memory": step.memory(),
+    "device": step.device,
+    "flops": step.flops,
+    "peak": step.peak,
+    "matmul": matmul_ceiling(step),
+  }
+
+
+def time_steps(step: Step, steps: int) -> list[float]:
+  """Returns the seconds from the end of each step to the end of the next."""
+  ends, previous = [], step.run()
+  for _ in range(steps + 2):
+    current = step.run()
+    step.wait(previous)
+    ends.append(time.perf_counter())
+    previous = current
+  step.wait(previous)
+  return np.diff(ends)[1:].tolist()
+
+
+def matmul_ceiling(step: Step) -> float:
+  """Returns the FLOP/s of the fastest of ten products of square matrices."""
+  size = MATMUL_SIZE.get(step.device, MATMUL_SIZE_ELSEWHERE)
+  multiply = step.matmul(size)
+  step.wait(multiply())
+  secs = []
+  for _ in range(10):
+    begin = time.perf_counter()
+    step.wait(multiply())
+    secs.append(time.perf_counter() - begin)
+  return 2 * size**3 / min(secs)
 
 
 def ours(setting: Setting) -> Step:
@@ -76,21 +139,17 @@ def ours(setting: Setting) -> Step:
   config = _config(setting)
   config.model.stem_ln = setting.stem_ln
   config.model.attn_impl = setting.attn_impl
-  return trainer_step(config, setting.resolution)[0]
+  return trainer_step(config, setting.resolution)
 
 
-def trainer_step(config: Any, resolution: int) -> tuple[Step, Any]:
+def trainer_step(config: Any, resolution: int) -> Step:
   """Returns the step of a config, as trainers.train builds it.
 
   Args:
     config: of a run that classifies images; its data are not opened.
     resolution: rows and columns of an image.
-
-  Returns:
-    The step, and the compiled program that it runs.
   """
   import jax
-  import numpy as np
 
   import dpn.tasks
   from dpn import flops, sharding
@@ -108,16 +167,16 @@ def trainer_step(config: Any, resolution: int) -> tuple[Step, Any]:
   train_step = build.train_step(
     config, task, spec, mesh, data_size=fake_data.EXAMPLES
   )
-  update = train_step.compile()
+  program = train_step.compile()
   compile_secs = time.perf_counter() - begin
   state = train_step.init(jax.random.key(0))
-  run = _donating(update, state, fake_data.batch(train_step.batch_shapes))
+  batch = fake_data.batch(train_step.batch_shapes)
   dtype = config.model.get("dtype_mm", "float32")
-  step = _jax_step(run, dtype, compile_secs)
+  step = _jax_step(program, state, batch, dtype, compile_secs)
   peak = flops.peak(jax.devices()[0])
   step.peak = peak and peak * jax.device_count()
   step.flops = train_step.flops()
-  return step, update
+  return step
 
 
 def big_vision(setting: Setting, folder: str) -> Step:
@@ -125,13 +184,6 @@ def big_vision(setting: Setting, folder: str) -> Step:
 
   Its train.py needs TensorFlow; the model, the loss and the optimizer are its
   own, and jitted and donated as there, on the batch as ours.
-
-  Args:
-    setting: `stem_ln` and `attn_impl` do not matter.
-    folder: of the checkout.
-
-  Raises:
-    OSError: it is not there.
   """
   import jax
   import jax.numpy as jnp
@@ -139,6 +191,8 @@ def big_vision(setting: Setting, folder: str) -> Step:
   _import_big_vision(folder)
   from big_vision import optax as bv_optax
   from big_vision.models import vit
+
+  from scripts import fake_data
 
   config = _config(setting)
   model = vit.Model(NUM_CLASSES, **config.model)
@@ -148,29 +202,21 @@ def big_vision(setting: Setting, folder: str) -> Step:
     "image": jax.random.uniform(rng, shape),
     "labels": jax.random.uniform(rng, (setting.batch_size, NUM_CLASSES)),
   }
-
-  def init(rng):
-    return model.init(rng, jnp.zeros(shape, jnp.float32))["params"]
-
-  tx, _ = bv_optax.make(
-    config,
-    jax.eval_shape(init, rng),
-    sched_kw={
-      "total_steps": config.total_steps,
-      "batch_size": setting.batch_size,
-      "data_size": 1_281_167,
-    },
-  )
-
+  init = lambda rng: model.init(rng, jnp.zeros(shape))["params"]
+  sizes = {
+    "total_steps": config.total_steps,
+    "batch_size": setting.batch_size,
+    "data_size": fake_data.EXAMPLES,
+  }
+  tx, _ = bv_optax.make(config, jax.eval_shape(init, rng), sched_kw=sizes)
   state = jax.jit(lambda rng: {"params": (p := init(rng)), "opt": tx.init(p)})(
     rng
   )
   update = jax.jit(_big_vision_update(model, tx, rng), donate_argnums=0)
   begin = time.perf_counter()
-  compiled = update.lower(state, batch).compile()
+  program = update.lower(state, batch).compile()
   compile_secs = time.perf_counter() - begin
-  run = _donating(compiled, state, batch)
-  return _jax_step(run, setting.dtype, compile_secs)
+  return _jax_step(program, state, batch, setting.dtype, compile_secs)
 
 
 def _big_vision_update(model, tx, rng):
@@ -196,139 +242,11 @@ def _big_vision_update(model, tx, rng):
     loss, grads = jax.value_and_grad(loss_fn)(state["params"])
     updates, opt = tx.update(grads, state["opt"], state["params"])
     params = optax.apply_updates(state["params"], updates)
-    l2 = lambda tree: optax.tree.norm(tree)
+    l2 = optax.tree.norm
     values = {"loss": loss, "l2_grads": l2(grads), "l2_params": l2(params)}
     return {"params": params, "opt": opt}, values | {"l2_updates": l2(updates)}
 
   return update
-
-
-def timm(setting: Setting) -> Step:
-  """Returns timm's step: torch.compile, AdamW, autocast below float32."""
-  import timm
-  import torch
-
-  device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-  torch.set_float32_matmul_precision("high")  # as JAX does: TF32 on GPUs
-  size, _, patch_size = setting.variant.partition("/")
-  model = timm.create_model(
-    f"vit_{TIMM_SIZES[size]}_patch16_224",
-    img_size=setting.resolution,
-    patch_size=int(patch_size),
-    num_classes=NUM_CLASSES,
-  ).to(device)
-  optimizer = torch.optim.AdamW(
-    model.parameters(), LR, weight_decay=WD, fused=True
-  )
-  shape = (setting.batch_size, 3, setting.resolution, setting.resolution)
-  images = torch.rand(shape, device=device)
-  labels = torch.rand((setting.batch_size, NUM_CLASSES), device=device)
-  dtype = getattr(torch, setting.dtype)
-  forward = torch.compile(model)
-
-  def run():
-    with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
-      logits = forward(images)
-    loss = torch.nn.functional.cross_entropy(logits.float(), labels)
-    loss.backward()
-    torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
-    optimizer.step()
-    optimizer.zero_grad()
-    if device.type == "cuda":
-      event = torch.cuda.Event()
-      event.record()
-      return event
-    return None
-
-  def wait(event):
-    if event:
-      event.synchronize()
-
-  def matmul(size):
-    a = torch.rand((size, size), device=device).to(dtype)
-
-    def multiply():
-      a @ a
-      if device.type == "cuda":
-        torch.cuda.synchronize()
-
-    return multiply
-
-  begin = time.perf_counter()
-  wait(run())
-  name = torch.cuda.get_device_name() if device.type == "cuda" else "cpu"
-  memory = torch.cuda.max_memory_allocated if name != "cpu" else _host_memory
-  secs = time.perf_counter() - begin
-  return Step(run, wait, matmul, secs, memory, name)
-
-
-def _config(setting):
-  """Returns the config that ours and big_vision read."""
-  model = {
-    "variant": setting.variant,
-    "pool_type": "tok",
-    "scan": setting.scan,
-    "remat_policy": setting.remat,
-    "dtype_mm": setting.dtype,
-  }
-  return config_of(model, setting.batch_size)
-
-
-def config_of(model: dict[str, Any], batch_size: int) -> Any:
-  """Returns the config of a run with this `config.model`, without data."""
-  import ml_collections
-
-  return ml_collections.ConfigDict(
-    {
-      "num_classes": NUM_CLASSES,
-      "loss": "softmax_xent",
-      "total_steps": 1000,
-      "input": {"batch_size": batch_size},
-      "model": model,
-      "optax_name": "scale_by_adam",
-      "grad_clip_norm": CLIP,
-      "lr": LR,
-      "wd": WD,
-      "schedule": {"warmup_steps": 10, "decay_type": "cosine"},
-    }
-  )
-
-
-def _donating(update, state, batch):
-  """Returns a function that steps on from the state that it left."""
-
-  def run():
-    nonlocal state
-    state, values = update(state, batch)
-    return values
-
-  return run
-
-
-def _jax_step(run, dtype, compile_secs):
-  import jax
-  import jax.numpy as jnp
-
-  from dpn import timing
-
-  def matmul(size):
-    a = jax.random.uniform(jax.random.key(0), (size, size)).astype(dtype)
-    multiply = jax.jit(jnp.matmul)
-    return lambda: jax.block_until_ready(multiply(a, a))
-
-  return Step(
-    run,
-    jax.block_until_ready,
-    matmul,
-    compile_secs,
-    timing.peak_memory_bytes,
-    jax.devices()[0].device_kind,
-  )
-
-
-def _host_memory():
-  peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-  return peak if sys.platform == "darwin" else peak * 1024
 
 
 def _import_big_vision(folder):
@@ -349,3 +267,120 @@ def _import_big_vision(folder):
   importlib.import_module("big_vision.models.vit")
   for name in stubs:
     del sys.modules[name]
+
+
+def timm(setting: Setting) -> Step:
+  """Returns timm's step: torch.compile, AdamW, autocast below float32."""
+  import timm
+  import torch
+
+  cuda = torch.cuda.is_available()
+  device = "cuda" if cuda else "cpu"
+  torch.set_float32_matmul_precision("high")  # as JAX does: TF32 on GPUs
+  size, _, patch_size = setting.variant.partition("/")
+  model = timm.create_model(
+    f"vit_{TIMM_SIZES[size]}_patch16_224",
+    img_size=setting.resolution,
+    patch_size=int(patch_size),
+    num_classes=NUM_CLASSES,
+  ).to(device)
+  optimizer = torch.optim.AdamW(
+    model.parameters(), LR, weight_decay=WD, fused=True
+  )
+  shape = (setting.batch_size, 3, setting.resolution, setting.resolution)
+  images = torch.rand(shape, device=device)
+  labels = torch.rand((setting.batch_size, NUM_CLASSES), device=device)
+  dtype = getattr(torch, setting.dtype)
+  forward = torch.compile(model)
+  event = lambda: torch.cuda.current_stream().record_event() if cuda else None
+  wait = lambda event: event and event.synchronize()
+
+  def run():
+    with torch.autocast(device, dtype, enabled=dtype != torch.float32):
+      logits = forward(images)
+    loss = torch.nn.functional.cross_entropy(logits.float(), labels)
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+    optimizer.step()
+    optimizer.zero_grad()
+    return event()
+
+  def matmul(size):
+    a = torch.rand((size, size), device=device).to(dtype)
+
+    def multiply():
+      a @ a
+      return event()
+
+    return multiply
+
+  begin = time.perf_counter()
+  wait(run())
+  compile_secs = time.perf_counter() - begin
+  name = torch.cuda.get_device_name() if cuda else "cpu"
+  memory = torch.cuda.max_memory_allocated if cuda else host_memory.peak_bytes
+  return Step(run, wait, matmul, compile_secs, memory, name)
+
+
+def _config(setting):
+  """Returns the config that ours and big_vision read."""
+  return config_of(
+    setting.batch_size,
+    variant=setting.variant,
+    pool_type="tok",
+    scan=setting.scan,
+    remat_policy=setting.remat,
+    dtype_mm=setting.dtype,
+  )
+
+
+def config_of(batch_size: int, **model) -> Any:
+  """Returns the config of a run with this `config.model`, without data."""
+  import ml_collections
+
+  return ml_collections.ConfigDict(
+    {
+      "num_classes": NUM_CLASSES,
+      "loss": "softmax_xent",
+      "total_steps": 1000,
+      "input": {"batch_size": batch_size},
+      "model": model,
+      "optax_name": "scale_by_adam",
+      "grad_clip_norm": CLIP,
+      "lr": LR,
+      "wd": WD,
+      "schedule": {"warmup_steps": 10, "decay_type": "cosine"},
+    }
+  )
+
+
+def _jax_step(program, state, batch, dtype, compile_secs):
+  """Returns a Step whose `run` goes on from the state that it left."""
+  import jax
+  import jax.numpy as jnp
+
+  from dpn import timing
+
+  def run():
+    nonlocal state
+    state, values = program(state, batch)
+    return values
+
+  def matmul(size):
+    a = jax.random.uniform(jax.random.key(0), (size, size)).astype(dtype)
+    multiply = jax.jit(jnp.matmul)
+    return lambda: multiply(a, a)
+
+  return Step(
+    run,
+    jax.block_until_ready,
+    matmul,
+    compile_secs,
+    timing.peak_memory_bytes,
+    jax.devices()[0].device_kind,
+    program,
+  )
+
+
+if __name__ == "__main__":
+  print(json.dumps(measure(**json.loads(sys.argv[1]))), flush=True)

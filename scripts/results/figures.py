@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
+import pandas as pd
 from matplotlib import figure
 
 from dpn import errors
@@ -19,124 +20,121 @@ LABELS = {
   "normformer": "NormFormer",
   "sub_ln": "Sub-LN",
 }
-_NONE = aggregate.Estimate(math.nan)
-EMBEDDING = "grad_norm/embedding"
+_EMBEDDING = "grad_norm/embedding"
 _SCALE = "stem/ln0/scale"
 Drawn = dict[str, figure.Figure]  # name of the file → figure
 DEFAULTS = argparse.Namespace(arms=(), metric=None, last_steps=None, files=())
 
 
 def panels(
-  found: Sequence[runs.Run], metric: str, arms: Sequence[str] = ()
+  frame: pd.DataFrame, metric: str, arms: Sequence[str] = ()
 ) -> plots.Panels:
   """Returns complete runs that logged a metric, by model and by arm.
 
   Args:
-    found: the runs; trial runs and candidates of a selection are left out.
+    frame: of the runs; trials and candidates of a selection are left out.
     metric: key in metrics.jsonl.
     arms: which to take; base and dpn without it.
 
   Raises:
     ValueError: there is none.
   """
-  arms = arms or (runs.BASE, runs.DPN)
-  usable = [
-    run
-    for run in found
-    if run.complete and not (run.trial or run.candidate)
-    if metric in run.logged and run.cell["arm"] in arms
+  arms = list(arms or (runs.BASE, runs.DPN))
+  logged = frame.run.map(lambda run: metric in run.logged)
+  usable = frame[
+    frame.complete & ~frame.trial & frame.candidate.isna() & logged
   ]
-  if not usable:
-    raise ValueError(_why_none(found, metric, arms))
+  usable = usable[usable.arm.isin(arms)].sort_values("seed", kind="stable")
+  if usable.empty:
+    if not frame.arm.isin(arms).any():
+      raise ValueError(errors.unknown("arm", ", ".join(arms), set(frame.arm)))
+    if not logged.any():
+      raise ValueError(errors.unknown("metric", metric, _logged(frame)))
+    raise ValueError(
+      f"No complete run of the arms {', '.join(arms)} logged {metric!r}."
+    )
   return {
     title: {
-      LABELS.get(arm, arm): list(group.sort_values("seed").run)
+      LABELS.get(arm, arm): list(model.run[model.arm == arm])
       for arm in arms
-      if len(group := model[model.arm == arm])
+      if arm in set(model.arm)
     }
-    for title, model in runs.frame(usable).groupby("title")
+    for title, model in usable.groupby("title")
   }
 
 
-def _why_none(found, metric, arms):
-  """Returns why no run can be drawn: its arm, its metric, or incomplete."""
-  known = {run.cell["arm"] for run in found}
-  if not known & set(arms):
-    return errors.unknown("arm", ", ".join(arms), known)
-  logged = {name for run in found for name in run.logged}
-  if metric not in logged:
-    return errors.unknown("metric", metric, logged)
-  return f"No complete run of the arms {', '.join(arms)} logged {metric!r}."
+def _logged(frame):
+  """Returns the metrics that any run logged."""
+  return {name for run in frame.run for name in run.logged}
 
 
-def depth(found, args) -> Drawn:
+def depth(frame, args) -> Drawn:
   """Returns Figure 2."""
-  grouped = panels(found, EMBEDDING, args.arms)
-  return {
-    "figure_2": plots.gradient_depth(
-      grouped, last_steps=args.last_steps or default_last_steps(found)
-    )
-  }
+  grouped = panels(frame, _EMBEDDING, args.arms)
+  last_steps = args.last_steps or default_last_steps(frame)
+  return {"figure_2": plots.gradient_depth(grouped, last_steps=last_steps)}
 
 
-def default_last_steps(found: Sequence[runs.Run]) -> int:
-  """Returns the paper's 1,000 steps, of short runs the last tenth.
-
-  Args:
-    found: the runs, of which those count that logged gradients by depth.
-  """
-  longest = max((r.step for r in found if EMBEDDING in r.logged), default=1)
+def default_last_steps(frame: pd.DataFrame) -> int:
+  """Returns the paper's 1,000 steps, of short runs the last tenth."""
+  with_depth = frame.run.map(lambda run: _EMBEDDING in run.logged)
+  longest = frame.step[with_depth].max() if with_depth.any() else 1
   return 1000 if longest >= 10_000 else math.ceil(longest / 10)
 
 
-def embedding(found, args) -> Drawn:
+def embedding(frame, args) -> Drawn:
   """Returns Figure 4."""
   label = "L2 norm of embedding gradient"
-  grouped = panels(found, EMBEDDING, args.arms)
-  return {"figure_4": plots.curves(grouped, EMBEDDING, label, log=True)}
+  grouped = panels(frame, _EMBEDDING, args.arms)
+  return {"figure_4": plots.curves(grouped, _EMBEDDING, label, log=True)}
 
 
-def training(found, args) -> Drawn:
+def training(frame, args) -> Drawn:
   """Returns the curves of loss and accuracy, or of `args.metric`."""
-  if args.metric:
-    grouped = panels(found, args.metric, args.arms)
-    return {"curves": _curves(grouped, args.metric)}
-  drawn = {"curves_loss": _curves(panels(found, "loss", args.arms), "loss")}
-  results = [*runs.ACCURACIES, *(m for run in found for m in run.headline)]
-  logged = {name for run in found for name in run.logged} - {"loss"}
-  if metric := next((m for m in results if m in logged), None):
-    kind = "accuracy" if aggregate.is_fraction(metric) else "result"
-    drawn[f"curves_{kind}"] = _curves(panels(found, metric, args.arms), metric)
+  shown = {"curves": args.metric}
+  if not args.metric:
+    shown = {"curves_loss": "loss"}
+    results = [
+      *runs.ACCURACIES,
+      *(m for run in frame.run for m in run.headline),
+    ]
+    logged = _logged(frame) - {"loss"}
+    if result := next((m for m in results if m in logged), None):
+      kind = "accuracy" if aggregate.is_fraction(result) else "result"
+      shown[f"curves_{kind}"] = result
+  drawn = {}
+  for name, metric in shown.items():
+    fraction = aggregate.is_fraction(metric)
+    label = f"{metric} [%]" if fraction else metric
+    label = "training loss" if metric == "loss" else label
+    grouped = panels(frame, metric, args.arms)
+    scale = 100 if fraction else 1
+    drawn[name] = plots.curves(grouped, metric, label, scale=scale)
   return drawn
 
 
-def _curves(grouped, metric):
-  fraction = aggregate.is_fraction(metric)
-  label = f"{metric} [%]" if fraction else metric
-  label = "training loss" if metric == "loss" else label
-  return plots.curves(grouped, metric, label, scale=100 if fraction else 1)
-
-
-def gains(name, found, args) -> Drawn:
+def gains(name, frame, args) -> Drawn:
   """Returns bars of the arms of a table of differences that were run."""
   spec = table_specs.SPECS[name]
-  arms = tables.arms_of(name, runs.frame(found), args.metric)
+  arms = tables.arms_of(name, frame, args.metric)
   shown = [arm for arm in spec.arms if arm != spec.reference]
-  ours, paper = {}, {}
+  published, ours, paper = table_specs.paper(name), {}, {}
   for arch in tables.archs(name, arms):
     reference = arms.get(((arch,), spec.reference))
     cells = {
-      a: aggregate.gain(arms.get(((arch,), a)), reference) for a in shown
+      _label(arm): aggregate.gain(arms.get(((arch,), arm)), reference)
+      for arm in shown
     }
     if any(isinstance(cell, aggregate.Estimate) for cell in cells.values()):
-      ours[arch] = _estimates(cells)
-      if spec.printed:
-        paper[arch] = _estimates(
-          {arm: table_specs.printed(arm, arch) for arm in shown}
-        )
+      ours[arch] = cells
+      paper[arch] = {
+        _label(arm): value
+        for (place, arm), value in published.items()
+        if place == (arch,)
+      }
   if not ours:
     raise ValueError(
-      f"None of the {len(found)} runs can be compared with {spec.reference} of "
+      f"None of the {len(frame)} runs can be compared with {spec.reference} of "
       f"the same model, which {table_specs.short_title(name)} is about. Train "
       "it, or give its folder as well."
     )
@@ -145,32 +143,26 @@ def gains(name, found, args) -> Drawn:
   return {file: plots.gains(ours, paper, label, LABELS[runs.DPN])}
 
 
-def _estimates(cells):
-  """Returns table cells by label, NaN for words."""
-  return {
-    _label(arm): cell if isinstance(cell, aggregate.Estimate) else _NONE
-    for arm, cell in cells.items()
-  }
-
-
 def _label(arm):
   return LABELS.get(arm, arm.replace("sa=", "SA ").replace(",mlp=", ", MLP "))
 
 
-def scales(found, args) -> Drawn:
+def scales(frame, args) -> Drawn:
   """Returns Figure 3: of each model the run with the least seed, and files."""
-  files = {os.path.basename(path): path for path in args.files}
-  for run in sorted(found, key=lambda run: run.seed):
-    if run.complete and run.cell["arm"] == runs.DPN and not run.candidate:
-      path = os.path.join(run.path, "params.safetensors")
-      files.setdefault(run.title, path)
-  if not files:
+  paths = {os.path.basename(path): path for path in args.files}
+  if len(frame):
+    mine = frame[frame.complete & (frame.arm == runs.DPN)]
+    mine = mine[mine.candidate.isna()].sort_values("seed", kind="stable")
+    for run in mine.run:
+      file = os.path.join(run.path, "params.safetensors")
+      paths.setdefault(run.title, file)
+  if not paths:
     raise ValueError(
-      f"None of the {len(found)} runs is a complete one of Dual PatchNorm "
+      f"None of the {len(frame)} runs is a complete one of Dual PatchNorm "
       "(stem_ln=dpn), whose scale Figure 3 shows."
     )
-  there = {title: p for title, p in files.items() if os.path.exists(p)}
-  read = {title: read_scale(p) for title, p in (there or files).items()}
+  there = {title: p for title, p in paths.items() if os.path.exists(p)}
+  read = {title: read_scale(p) for title, p in (there or paths).items()}
   return {"figure_3": plots.scale_maps(read)}
 
 
@@ -183,21 +175,13 @@ def read_scale(path: str) -> np.ndarray:
   params = parameter_files.read(path)
   if _SCALE not in params:
     raise ValueError(
-      f"{path} has no {_SCALE!r}, so its model has no LayerNorm with a scale "
-      "before the patch embedding (stem_ln=dpn or pre). It has: "
-      f"{', '.join(sorted(params)[:5])}, …"
+      f"{path} has no {_SCALE!r}: expected the parameters of a model with a "
+      "LayerNorm before the patch embedding (stem_ln=dpn or pre)."
     )
   scale = params[_SCALE].astype("float32")
   kernel = params.get("embedding/kernel")
   side = math.isqrt(scale.size // 3)
-  shape = (side, side, 3) if kernel is None else kernel.shape[:3]
-  if scale.shape != (math.prod(shape),):
-    raise ValueError(
-      f"{path}: {_SCALE!r} has the shape {scale.shape}; expected "
-      f"({math.prod(shape)},), for patches of {shape[0]}×{shape[1]} pixels, "
-      f"{shape[2]} channels. Is it of another model?"
-    )
-  return scale.reshape(shape)
+  return scale.reshape((side, side, 3) if kernel is None else kernel.shape[:3])
 
 
 FIGURES: Mapping[str, Callable] = {
@@ -211,7 +195,7 @@ FIGURES: Mapping[str, Callable] = {
 
 
 def draw_all(
-  found: Sequence[runs.Run],
+  frame: pd.DataFrame,
   names: Iterable[str] = tuple(FIGURES),
   args: argparse.Namespace = DEFAULTS,
 ) -> tuple[Drawn, dict[str, str]]:
@@ -219,7 +203,7 @@ def draw_all(
   drawn, missing = {}, {}
   for name in names:
     try:
-      drawn |= FIGURES[name](found, args)
+      drawn |= FIGURES[name](frame, args)
     except (ValueError, OSError) as e:
       missing[name] = str(e)
   return drawn, missing

@@ -9,11 +9,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def made(folder: str) -> Iterator[None]:
-  """Makes a folder, in which the body then writes.
-
-  Raises:
-    OSError: that is impossible; says where, and what to give instead.
-  """
+  """Makes a folder in which the body then writes; OSErrors say where."""
   try:
     os.makedirs(folder or ".", exist_ok=True)
     yield
@@ -25,11 +21,7 @@ def made(folder: str) -> Iterator[None]:
 
 
 def write(path: str | None, content: str):
-  """Writes text to a file, whose folder is made, or (None) to the terminal.
-
-  Raises:
-    OSError: as `made` does.
-  """
+  """Writes text to a file, in a new folder if need be, or to the terminal."""
   if path is None:
     say(content.removesuffix("\n"))
     return

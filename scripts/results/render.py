@@ -12,7 +12,6 @@ from matplotlib import figure
 from scripts.results import aggregate, output, tables
 
 PIXELS_PER_INCH = 100  # of the page; pictures hold twice as many
-_MANY_COLUMNS = 5  # more do not fit on a narrow screen
 
 _PAGE = """<!DOCTYPE html>
 <html lang="en">
@@ -21,40 +20,30 @@ _PAGE = """<!DOCTYPE html>
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{title}</title>
 <style>
-body {{
-  margin: 0 auto; max-width: 74rem; padding: 1rem 1.2rem 3rem; color: #1b1b1b;
-  background: #fff; font: 1rem/1.5 system-ui, sans-serif;
-}}
+body {{ margin: 0 auto; max-width: 74rem; padding: 1rem 1.2rem 3rem; }}
+body {{ color: #1b1b1b; font: 1rem/1.5 system-ui, sans-serif; }}
 h1 {{ font-size: 1.6rem; line-height: 1.25; }}
 h2 {{ font-size: 1.15rem; margin-top: 2.2rem; }}
 p {{ max-width: 44rem; }}
 code, pre {{ font: 0.85em ui-monospace, monospace; background: #f4f4f4; }}
-code {{ overflow-wrap: anywhere; }}
-pre {{ padding: 0.7rem; overflow-x: auto; white-space: pre-wrap; }}
+code, pre {{ overflow-wrap: anywhere; }}
+pre {{ padding: 0.7rem; white-space: pre-wrap; }}
 .scroll {{ overflow-x: auto; margin-bottom: 1rem; }}
 table {{ border-collapse: collapse; font-variant-numeric: tabular-nums; }}
 th, td {{ padding: 0.25rem 0.8rem 0.25rem 0; text-align: right; }}
-td:not(.key) {{ white-space: nowrap; }}
-.key {{ text-align: left; }}
+td {{ border-bottom: 1px solid #e6e6e6; white-space: nowrap; }}
 th {{ border-bottom: 1px solid #888; vertical-align: bottom; }}
-td {{ border-bottom: 1px solid #e6e6e6; }}
+.keys1 :nth-child(-n+1):is(th, td), .keys2 :nth-child(-n+2):is(th, td),
+.keys3 :nth-child(-n+3):is(th, td) {{ text-align: left; white-space: normal; }}
 .row {{ display: flex; flex-wrap: wrap; gap: 0 1rem; align-items: flex-start; }}
 figure {{ margin: 0.8rem 0; flex: 0 1 29rem; break-inside: avoid; }}
 img {{ max-width: 100%; height: auto; }}
 figcaption, table, .note {{ font-size: 0.9rem; }}
-figcaption, .note {{ color: #444; }}
-.note {{ margin: 0.4rem 0; }}
+figcaption, .note {{ color: #444; margin: 0.4rem 0; }}
 summary {{ cursor: pointer; }}
-details {{ margin: 0.5rem 0 1.2rem; }}
-@media (max-width: 60rem) {{  /* rows of wide tables become cards */
-  .wide thead {{ display: none; }}
-  .wide tr {{ display: block; padding: 0.5rem 0; }}
-  .wide tr {{ border-bottom: 1px solid #888; }}
-  .wide td {{ display: flex; justify-content: space-between; gap: 1rem; }}
-  .wide td {{ border: 0; padding: 0.05rem 0; white-space: normal; }}
-  .wide td::before {{ content: attr(data-label); color: #555; }}
-  .wide td::before {{ text-align: left; }}
-  .wide, .wide tbody {{ display: block; }}
+@media (max-width: 40rem) {{  /* while a wide table is scrolled sideways */
+  :is(th, td):first-child {{ position: sticky; left: 0; background: #fff; }}
+  td:first-child {{ max-width: 9rem; overflow-wrap: break-word; }}
 }}
 </style>
 </head>
@@ -83,10 +72,7 @@ def md(table: tables.Table) -> str:
 def grid(frame: pd.DataFrame, *, keys: int = 1, style: str = "plain") -> str:
   """Returns columns of text, the first `keys` aligned left, others right.
 
-  Args:
-    frame: any cells; their `str` is shown.
-    keys: see above.
-    style: one of tabulate's table formats.
+  `style` is one of tabulate's table formats.
   """
   align = ["left" if i < keys else "right" for i in range(frame.shape[1])]
   lines = frame.map(lambda cell: output.printable(str(cell))).to_markdown(
@@ -102,55 +88,39 @@ def csv(table: tables.Table) -> str:
   note"; words instead of a number stand in "<name>". Empty columns are left
   out.
   """
-  columns = {}
-  for i, (name, cells) in enumerate(table.frame.items()):
-    if i < table.keys:
-      columns[name] = cells
-      continue
-    for field in ("", " ci", " n", " note"):
-      columns[name + field] = [_field(cell, field) for cell in cells]
-  frame = pd.DataFrame(columns)
+  columns = [
+    pd.DataFrame(map(_fields, cells), dtype=object).add_prefix(name)
+    for name, cells in table.frame.items()
+  ]
+  frame = pd.concat(columns, axis=1).fillna("")
   return as_csv(frame.loc[:, (frame != "").any()])
 
 
-def _field(cell, field):
-  """Returns a field of a cell in CSV."""
+def _fields(cell):
+  """Returns a cell's fields in CSV, by the end of the column's name."""
   if not isinstance(cell, aggregate.Estimate):
-    return "" if field else cell
-  return {
-    "": f"{cell.mean:.{cell.digits + 2}f}",
-    " ci": "" if math.isnan(cell.ci) else f"{cell.ci:.4f}",
-    " n": "" if cell.n is None else str(cell.n),
-    " note": cell.note,
-  }[field]
+    return {"": cell}
+  mean = round(cell.mean, cell.digits + 2)
+  ci = "" if math.isnan(cell.ci) else round(cell.ci, 4)
+  return {"": mean, " ci": ci, " n": cell.n or "", " note": cell.note}
 
 
 def as_csv(frame: pd.DataFrame) -> str:
   """Returns a frame as CSV that no spreadsheet takes for formulas."""
-  inert = frame.map(_inert).rename(columns=_inert)
-  return inert.to_csv(index=False, lineterminator="\n")
 
+  def inert(cell):
+    formula = isinstance(cell, str) and cell.startswith(tuple("=+-@\t\r"))
+    return f"'{cell}" if formula else cell
 
-def _inert(cell):
-  """Returns a cell, text that would run as a formula behind an apostrophe."""
-  if not isinstance(cell, str) or not cell.startswith(tuple("=+-@\t\r")):
-    return cell
-  try:
-    float(cell)
-  except ValueError:
-    return f"'{cell}"
-  return cell
+  inert_frame = frame.map(inert).rename(columns=inert)
+  return inert_frame.to_csv(index=False, lineterminator="\n")
 
 
 def html(table: tables.Table) -> str:
   """Returns a section of a page."""
-  return "\n".join(
-    (
-      heading(table.title),
-      html_table(table.frame, keys=table.keys),
-      *(paragraph(note, "note") for note in table.notes),
-    )
-  )
+  notes = [paragraph(note, "note") for note in table.notes]
+  cells = html_table(table.frame, keys=table.keys)
+  return "\n".join([heading(table.title), cells, *notes])
 
 
 def page(title: str, *parts: str) -> str:
@@ -159,7 +129,6 @@ def page(title: str, *parts: str) -> str:
 
 
 def heading(text: str) -> str:
-  """Returns a section's heading."""
   return f"<h2>{html_lib.escape(text)}</h2>"
 
 
@@ -171,29 +140,13 @@ def paragraph(text: str, kind: str = "text") -> str:
 
 
 def html_table(frame: pd.DataFrame, *, keys: int = 1) -> str:
-  """Returns a table, its first `keys` columns aligned left, others right.
+  """Returns a table, its first `keys` ≤ 3 columns aligned left, others right.
 
-  A row of a wide table becomes a card on a narrow screen, hence its labels.
+  What is too wide for the screen scrolls.
   """
-  names = [html_lib.escape(name) for name in frame]
-
-  def line(tag, cells, labels):
-    return "<tr>{}</tr>".format(
-      "".join(
-        f"<{tag}{' class=key' if i < keys else ''}{label}>{cell}</{tag}>"
-        for i, (cell, label) in enumerate(zip(cells, labels, strict=True))
-      )
-    )
-
-  labels = [f' data-label="{name}"' for name in names]
-  cells = frame.map(lambda cell: html_lib.escape(str(cell)))
-  rows = [line("td", row, labels) for row in cells.itertuples(index=False)]
-  head = line("th", names, [""] * len(names))
-  wide = " class=wide" if len(names) > _MANY_COLUMNS else ""
-  return (
-    f'<div class="scroll"><table{wide}><thead>{head}</thead>'
-    f"<tbody>{''.join(rows)}</tbody></table></div>"
-  )
+  with pd.option_context("display.max_colwidth", None):
+    cells = frame.map(str).to_html(index=False, border=0, classes=f"keys{keys}")
+  return f'<div class="scroll">{cells}</div>'
 
 
 def details(summary: str, text: str) -> str:
@@ -206,9 +159,8 @@ def details(summary: str, text: str) -> str:
 
 def pictures(figures: Sequence[tuple[figure.Figure, str]]) -> str:
   """Returns figures with captions, side by side if the screen is wide."""
-  return (
-    f'<div class="row">{"".join(_picture(*pair) for pair in figures)}</div>'
-  )
+  shown = "".join(_picture(*pair) for pair in figures)
+  return f'<div class="row">{shown}</div>'
 
 
 def _picture(fig, caption):

@@ -32,8 +32,7 @@ def test_incomplete_run_has_a_history_but_no_result(tmp_path):
   run = runs.read(str(tmp_path / "a"))
   assert run.done is None
   assert run.series("loss").tolist() == [2.0, 1.0]
-  with pytest.raises(ValueError, match="incomplete: train it to its end"):
-    run.final("loss")
+  assert not run.finals
 
 
 def test_unknown_names_bring_the_nearest(tmp_path):
@@ -83,10 +82,11 @@ def test_lines_that_are_no_rows_are_named(tmp_path, line):
 def test_speed_and_origin_where_they_were_recorded(tmp_path):
   testing.write_run(tmp_path / "a", rows=ROWS, seconds=7.0)
   run = runs.read(str(tmp_path / "a"))
-  assert (run.commit, run.device) == ("unknown", "unknown")
-  assert math.isnan(run.cost("images_per_sec"))
   other = dataclasses.replace(run, config=dict(run.config, seed=1))
-  assert run.config_hash != other.config_hash
+  first, second = runs.frame([run, other]).itertuples()
+  assert (first.commit, first.device) == ("unknown", "unknown")
+  assert math.isnan(first.images_per_sec)
+  assert first.config_hash != second.config_hash
   (tmp_path / "a" / "environment.json").write_text(
     '[{"commit": "0a"}, {"commit": "1b", "config_hash": "cd", '
     '"device_kind": "TPU v4", "num_devices": 8}]'
@@ -101,12 +101,15 @@ def test_speed_and_origin_where_they_were_recorded(tmp_path):
     )
   )
   run = runs.read(str(tmp_path / "a"))
-  assert (run.commit, run.config_hash) == ("1b", "cd")
-  assert run.device == "8 × TPU v4"
-  assert run.cost("images_per_sec") == 7  # the median
-  assert run.cost("core_hours") == 2  # the last
-  assert run.cost("seconds") == 7.0  # of done.json
-  assert dataclasses.replace(run, done=None).cost("seconds") == 12
+  first, second = runs.frame(
+    [run, dataclasses.replace(run, done=None)]
+  ).itertuples()
+  assert (first.commit, first.config_hash) == ("1b", "cd")
+  assert first.device == "8 × TPU v4"
+  assert first.images_per_sec == 7  # the median
+  assert first.core_hours == 2  # the last
+  assert first.seconds == 7.0  # of done.json
+  assert second.seconds == 12
 
 
 def test_folders_without_runs_are_refused(tmp_path):
@@ -118,26 +121,10 @@ def test_folders_without_runs_are_refused(tmp_path):
     runs.find([str(tmp_path / "nowhere")])
 
 
-@pytest.mark.parametrize(
-  ("file", "content", "error"),
-  [
-    ("config.json", "[1]", r"holds \[1\], expected an object"),
-    ("config.json", '{"seed": "one"}', "'seed' is 'one', expected an integer"),
-    ("config.json", '{"table": "3"}', "'table' is '3', expected an object"),
-    ("done.json", "[]", r"holds \[\], expected an object"),
-    ("done.json", "{", r"done\.json is damaged"),
-    (
-      "done.json",
-      '{"metrics": {"acc": "x"}}',
-      "'acc' is 'x', expected a number",
-    ),
-    ("environment.json", "{}", "expected a list"),
-  ],
-)
-def test_json_of_another_kind_is_named(tmp_path, file, content, error):
+def test_damaged_json_is_named(tmp_path):
   testing.write_run(tmp_path / "a", rows=ROWS)
-  (tmp_path / "a" / file).write_text(content)
-  with pytest.raises(ValueError, match=error):
+  (tmp_path / "a" / "done.json").write_text("{")
+  with pytest.raises(ValueError, match=r"done\.json is damaged"):
     runs.read(str(tmp_path / "a"))
 
 
@@ -146,7 +133,7 @@ def test_a_run_is_complete_with_any_done_json(tmp_path):
   testing.write_run(tmp_path / "a", rows=[*ROWS, {"step": 100, "val/x": 2.5}])
   (tmp_path / "a" / "done.json").write_text("{}")
   run = runs.read(str(tmp_path / "a"))
-  assert run.status == "complete"
+  assert run.complete
   assert run.finals == {"loss": 1.0, "test/prec@1": 0.75, "val/x": 2.5}
 
 

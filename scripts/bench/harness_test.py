@@ -1,0 +1,31 @@
+"""Who is measured when, and what a worker's end means."""
+
+import pytest
+
+from scripts.bench import harness
+
+
+def test_failures_get_no_further_round():
+  order = []
+
+  def measure(key):
+    order.append(key)
+    return {"error": "broken"} if key == "b" else {"secs": len(order)}
+
+  found = harness.in_turn(measure, "abc", rounds=2)
+  assert order == ["a", "b", "c", "a", "c"]
+  assert found["a"] == [{"secs": 1}, {"secs": 4}]
+
+
+@pytest.mark.parametrize(
+  ("code", "expected"),
+  [
+    ("print('noise'); print(sys.argv[1])", {"x": 1}),
+    ("1 / 0", {"error": "ZeroDivisionError: division by zero"}),
+    ("sys.exit(3)", {"error": "exit status 3"}),
+  ],
+)
+def test_workers(tmp_path, monkeypatch, code, expected):
+  (tmp_path / "made_up.py").write_text(f"import sys\n{code}\n")
+  monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+  assert harness.worker("made_up", {"x": 1}) == expected
