@@ -159,10 +159,7 @@ def _make(cls, predict_fns, mesh, kw):
   errors.check_known("pred", pred, predict_fns)
   predict_fn = predict_fns[pred]
   if pred_kw := kw.pop("pred_kw", None):
-    reserved = ("variables", "batch")
-    predict_fn = registry.bind(
-      "pred", pred, predict_fn, pred_kw, reserved=reserved
-    )
+    predict_fn = registry.bind("pred", pred, predict_fns, pred_kw)
   known = dict(inspect.signature(cls).parameters)
   del known["predict_fn"], known["mesh"]
   if (cache := kw.pop("cache", None)) and "cache_final" in known:
