@@ -1,16 +1,21 @@
 """Encoded images in files: class folders, tar archives, manifests.
 
+Labels number the classes of all splits, in alphabetical order, so that they
+mean the same in each; a class that a split lacks is logged.
+
 A manifest is a table with the columns `path`, `label` and `split`: a CSV file
 with a header, or a JSONL file with an object per line. Paths are relative to
-the manifest's folder; labels are numbers from 0, or names, which are numbered
-in alphabetical order; other columns are ignored.
+the manifest's folder; labels are numbers from 0, or names; other columns are
+ignored. Slices are cut in the order of the rows.
 """
 
+import functools
 import os
 import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
+from absl import logging
 
 from input_pipeline import sources
 
@@ -46,29 +51,53 @@ class _FileSource(sources.Source):
     return self.classes if label_key == "label" else None
 
 
-class FolderSource(_FileSource):
+class _ClassSource(_FileSource):
+  """Images whose `ids` are <class>/<file>."""
+
+  by_class = True
+
+  def _number(self, classes: Collection[str]):
+    """Labels the images; `classes` are those of all splits."""
+    self.classes = sorted(classes)
+    numbers = {name: number for number, name in enumerate(self.classes)}
+    folders = [name.rpartition("/")[0] for name in self.ids]
+    self.labels = np.array([numbers[folder] for folder in folders])
+    if missing := sorted({*classes} - {*folders}):
+      logging.warning(
+        "%s has no image of %d of the %d classes of all splits: %s%s.",
+        *(self.name, len(missing), len(classes), ", ".join(missing[:9])),
+        ", …" if len(missing) > 9 else "",
+      )
+
+
+class FolderSource(_ClassSource):
   """Images in folders named by class."""
 
   def __init__(self, path: str, split: str):
     """Lists the files of path/split; reading happens later."""
     path = os.path.expanduser(path)
-    sources.check_split(path, split, _folders(path))
+    splits = _folders(path)
+    sources.check_split(f"{path}/<split>/<class>/<file>", split, splits)
     self.root = os.path.join(path, split)
     self.name = f"folder:{self.root}"
-    self.classes = _folders(self.root)
-    files = [
-      (label, f"{name}/{entry}")
-      for label, name in enumerate(self.classes)
-      for entry in sorted(os.listdir(os.path.join(self.root, name)))
-      if _is_image(entry)
-    ]
-    if not files:
+    self.ids = [*_listed(self.root)]
+    if not self.ids:
       raise ValueError(
         f"No image in {self.root}. Expected {self.root}/<class>/<file>, "
         f"files ending in {', '.join(_SUFFIXES)}."
       )
-    labels, self.ids = zip(*files, strict=True)
-    self.labels = np.array(labels)
+    # A folder that holds no images, such as annotations, is no split.
+    roots = [os.path.join(path, name) for name in splits]
+    roots = [x for x in roots if os.access(x, os.R_OK) and any(_listed(x))]
+    self._number({name for root in roots for name in _folders(root)})
+
+
+def _listed(root: str) -> Iterator[str]:
+  """Yields <class>/<file> of the images below a folder, in order."""
+  for folder in _folders(root):
+    for name in sorted(os.listdir(os.path.join(root, folder))):
+      if _is_image(name):
+        yield f"{folder}/{name}"
 
 
 def _folders(path):
@@ -84,7 +113,7 @@ def _is_image(path: str) -> bool:
   return name.lower().endswith(_SUFFIXES) and name[0] != "."
 
 
-class TarSource(_FileSource):
+class TarSource(_ClassSource):
   """Images in an archive, read in place.
 
   A member's class is its folder, `…/<class>/<file>`; an archive within the
@@ -92,27 +121,18 @@ class TarSource(_FileSource):
   """
 
   def __init__(self, path: str, split: str):
-    """Reads the archive's table of contents: a pass over its headers."""
+    """Reads the tables of contents of all splits: passes over their headers."""
     root = os.path.expanduser(path)
-    known = [e[:-4] for e in os.listdir(root) if e.endswith(".tar")]
-    sources.check_split(root, split, known)
+    files = [e for e in os.listdir(root) if e.endswith(".tar") and e[0] != "."]
+    sources.check_split(root, split, [file[:-4] for file in files])
     self._path = os.path.join(root, f"{split}.tar")
     self.name = f"tar:{self._path}"
-    try:
-      with open(self._path, "rb") as file:
-        members = sorted(_members(file, 0, os.path.getsize(self._path)))
-    except tarfile.TarError as error:
-      raise ValueError(
-        f"{self._path} is no uncompressed tar archive, or is cut off: {error}. "
-        "A compressed one has no random access: decompress it first."
-      ) from error
-    if not members:
+    self.ids, self._places = _contents(self._path)
+    if not self.ids:
       raise ValueError(f"No image in {self._path}. Expected <class>/<file>.")
-    self.ids = [name for name, _, _ in members]
-    self._places = np.array([place for _, *place in members], np.int64)
-    folders = [name.rpartition("/")[0] for name in self.ids]
-    classes, self.labels = np.unique(folders, return_inverse=True)
-    self.classes = classes.tolist()
+    paths = [os.path.join(root, file) for file in files]
+    ids = (name for x in paths for name in _contents(x)[0])
+    self._number({name.rpartition("/")[0] for name in ids})
 
   def _bytes(self, index):
     offset, size = self._places[index].tolist()
@@ -122,6 +142,27 @@ class TarSource(_FileSource):
 
   def describe(self, index):
     return f"{self._path}, {self.ids[index]}"
+
+
+def _contents(path: str) -> tuple[list[str], np.ndarray]:
+  """Returns <class>/<file> of the images, in order, and (offset, size)."""
+  stat = os.stat(path)
+  return _read_contents(path, stat.st_size, stat.st_mtime_ns)
+
+
+@functools.lru_cache(16)
+def _read_contents(path, size, _):
+  try:
+    with open(path, "rb") as file:
+      members = sorted(_members(file, 0, size))
+  except tarfile.TarError as error:
+    raise ValueError(
+      f"{path} is no uncompressed tar archive, or is cut off: {error}. All in "
+      "its folder are read, to number the classes. A compressed one has no "
+      "random access: decompress it first."
+    ) from error
+  places = np.array([place for _, *place in members], np.int64)
+  return [name for name, *_ in members], places
 
 
 def _members(file, begin: int, end: int) -> Iterator[tuple[str, int, int]]:

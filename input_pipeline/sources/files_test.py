@@ -81,6 +81,47 @@ def test_tar_errors(tmp_path):
     _open("tar", "/no/such")
 
 
+def _write(root, kind, split, names):
+  """Writes one-byte images as class folders, or as an archive."""
+  if kind == "tar":
+    content = _archive(dict.fromkeys(names, b"x"))
+    (root / f"{split}.tar").write_bytes(content)
+    return
+  for name in names:
+    path = root / split / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"x")
+
+
+@pytest.mark.parametrize("kind", ["folder", "tar"])
+def test_classes_are_numbered_over_all_splits(tmp_path, kind, caplog):
+  _write(tmp_path, kind, "train", ["ant/1.jpg", "bee/1.jpg", "cat/1.jpg"])
+  _write(tmp_path, kind, "val", ["ant/2.jpg", "cat/2.jpg", "dog/2.jpg"])
+  _write(tmp_path, kind, "annotations", ["xml/1.txt"])  # no split: no image
+  val = _open(kind, tmp_path, "val")
+  assert [val[i]["label"] for i in range(3)] == [0, 2, 3]
+  assert "val" in caplog.text
+  assert "no image of 1 of the 4 classes of all splits: bee." in caplog.text
+  caplog.clear()
+  train = _open(kind, tmp_path)
+  assert [train[i]["label"] for i in range(3)] == [0, 1, 2]
+  assert "classes of all splits: dog." in caplog.text
+  for source in (train, val):
+    assert source.class_names("label") == ["ant", "bee", "cat", "dog"]
+  # An archive that changes is read anew.
+  _write(tmp_path, kind, "val", ["ant/2.jpg", "cat/2.jpg", "eel/2.jpg"])
+  assert "eel" in _open(kind, tmp_path).class_names("label")
+
+
+def test_empty_class_folders_are_logged(tmp_path, caplog):
+  _write(tmp_path, "folder", "train", ["ant/1.jpg", "cat/1.jpg"])
+  (tmp_path / "train" / "bee").mkdir()
+  source = _open("folder", tmp_path)
+  assert source[1]["label"] == 2
+  assert source.num_classes("label") == 3
+  assert "no image of 1 of the 3 classes of all splits: bee." in caplog.text
+
+
 def _manifest(folder, suffix, rows):
   for row in rows:
     (folder / row["path"]).parent.mkdir(exist_ok=True)
