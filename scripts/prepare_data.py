@@ -6,7 +6,7 @@ The source is anything that config.input.data can name: class folders, tar
 archives, manifests, Parquet, your own. The result is read as `photos` from
 --data_dir (else $TFDS_DATA_DIR, else ~/tensorflow_datasets), by us and by TFDS.
 Records are shuffled, the same way each time, so that `train[:10%]` is a random
-sample.
+sample: the one that `train[:10%]` of class folders and archives is, too.
 
   python -m scripts.prepare_data --source tfrecord:OLD/dtd/3.0.1 --data_dir NEW
 
@@ -110,7 +110,7 @@ def _from_source(source, splits, name, version, shard_size):
   for split in splits:
     data = sources.make({"name": source, "split": split})
     features = features or _features(data)
-    order = np.random.default_rng(0).permutation(len(data))
+    order = sources.shuffled(len(data))
     shards[split] = [
       (len(chunk), functools.partial(_records, data, chunk, features))
       for chunk in np.array_split(order, -(-len(data) // shard_size))

@@ -68,6 +68,18 @@ def test_round_trip(photos, capsys):
   assert names == ["class0", "class1", "class2"]
 
 
+def test_classes_and_slices_are_those_of_the_folders(photos):
+  (photos / "photos/val/class1").rename(photos / "photos/val/class7")
+  _run(photos)
+  for split in ("train[:30%]", "train[30%:]", "val[2:]"):
+    was = sources.make({"name": f"folder:{photos}/photos", "split": split})
+    now = sources.make(
+      {"name": "photos", "split": split, "data_dir": f"{photos}/tfds"}
+    )
+    assert _rows(now) == _rows(was)
+    assert now.class_names("label") == ["class0", "class1", "class2", "class7"]
+
+
 def test_goes_on_where_it_was(photos, monkeypatch):
   write, calls = tfds_writer.write_shard, []
 

@@ -14,7 +14,10 @@
 - `package.module:Name`: a class of your own that takes the name of a split, see
   docs/extending.md.
 
-Splits follow `splits`. Encoded images stay bytes; the op `decode` reads them.
+Splits follow `splits`. Folders and archives list class after class; their
+slices are cut from an order that is random, but always the same, and that in
+which scripts.prepare_data writes. Encoded images stay bytes; the op `decode`
+reads them.
 """
 
 import abc
@@ -23,6 +26,8 @@ import itertools
 import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from dpn import errors, registry
 from input_pipeline.sources import splits
@@ -45,10 +50,13 @@ class Source(abc.ABC):
   Attributes:
     name: what error messages call it.
     in_memory: whether reading is but indexing of arrays.
+    by_class: whether the examples stand class after class, so that slices must
+      be cut from a `shuffled` order.
   """
 
   name: str
   in_memory: bool = False
+  by_class: bool = False
 
   @abc.abstractmethod
   def __len__(self) -> int:
@@ -125,6 +133,11 @@ def check_split(where: str, split: str, known: Collection[str]):
     raise ValueError(f"In {where}: {errors.unknown('split', split, known)}")
 
 
+def shuffled(size: int) -> np.ndarray:
+  """Returns 0, …, size - 1 in random order, the same on every machine."""
+  return np.random.default_rng(0).permutation(size)
+
+
 def join(slices: Sequence[tuple[Source, int, int]]) -> Source:
   """Returns the examples [start, stop) of each source, one after the other."""
   source, start, stop = slices[0]
@@ -136,19 +149,23 @@ class _Slices(Source):
   """Parts of other sources, one after the other."""
 
   def __init__(self, slices: Sequence[tuple[Source, int, int]]):
-    self.name = " + ".join(
-      part.name if stop - start == len(part) else f"{part.name}[{start}:{stop}]"
-      for part, start, stop in slices
-    )
-    self.in_memory = all(part.in_memory for part, *_ in slices)
-    self._slices = slices
-    self._ends = list(itertools.accumulate(b - a for _, a, b in slices))
+    names, self._slices = [], []
+    for part, start, stop in slices:
+      rows, name = range(len(part)), part.name
+      if stop - start < len(part):
+        name += f"[{start}:{stop}]" + " at random" * part.by_class
+        rows = shuffled(len(part)) if part.by_class else rows
+      names.append(name)
+      self._slices.append((part, rows[start:stop]))
+    self.name = " + ".join(names)
+    self.in_memory = all(part.in_memory for part, _ in self._slices)
+    self._ends = [*itertools.accumulate(len(rows) for _, rows in self._slices)]
 
   def _locate(self, index):
     """Returns the number of the part that holds an example, and its index."""
     part = bisect.bisect_right(self._ends, index)
-    _, _, stop = self._slices[part]
-    return part, index - self._ends[part] + stop
+    _, rows = self._slices[part]
+    return part, int(rows[index - self._ends[part] + len(rows)])
 
   def __len__(self):
     return self._ends[-1]

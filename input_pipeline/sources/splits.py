@@ -4,6 +4,9 @@ Means what it means in TFDS: percentages are rounded to the closest example
 (Python's round: half to even), negative boundaries count from the end, and a
 boundary beyond the split is an error. TFDS's `all`, `even_splits` and `shard`
 units are not supported.
+
+A slice is cut from the examples in their stored order; those of folders and
+archives are shuffled before, always in the same way.
 """
 
 import dataclasses
