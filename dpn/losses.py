@@ -35,7 +35,7 @@ def _float32(logits, labels):
   if logits.shape != labels.shape:
     raise ValueError(
       f"Got logits {logits.shape} and labels {labels.shape}, expected equal"
-      " shapes. Preprocess integer labels with onehot(num_classes)."
+      " shapes. Preprocess integer labels with onehot(config.num_classes)."
     )
   return logits.astype(jnp.float32), labels.astype(jnp.float32)
 

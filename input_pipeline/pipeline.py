@@ -140,7 +140,18 @@ def _parts(config: dict[str, Any]):
 
 
 def _part(data: Mapping[str, Any], spec: str) -> batches.MixturePart:
-  return batches.MixturePart(sources.make(data), pp.make(spec))
+  """Returns data and its preprocessing, checked to know the same classes."""
+  source, preprocess = sources.make(data), pp.make(spec)
+  if onehot := preprocess.onehot_of_source():
+    key, depth = onehot
+    names = source.class_names(key)
+    if names is not None and len(names) != depth:
+      raise ValueError(
+        f"{source.name} has {len(names)} classes of {key!r}, but onehot makes "
+        f"{depth}. Set config.num_classes and the depth of every onehot to "
+        f"{len(names)}, or map the labels with an op of your own before onehot."
+      )
+  return batches.MixturePart(source, preprocess)
 
 
 def evaluation(

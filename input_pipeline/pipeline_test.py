@@ -328,6 +328,27 @@ def test_missing_keys_and_uneven_shares(data_dir):
     pipeline.training(config, seed=0)
 
 
+def test_onehot_is_compared_with_the_classes(tmp_path):
+  for name in "abc":
+    path = tmp_path / "train" / name / "1.jpg"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(testing.jpeg(np.random.default_rng(0), 9, 9))
+  data = {"name": f"folder:{tmp_path}", "split": "train[:2]"}
+
+  def shape(depth, before=""):
+    onehot = f'onehot({depth}, key="label", key_result="labels")'
+    ops = f'decode|flip_lr|{before}{onehot}|keep("labels")'
+    return pipeline.evaluation(data, ops, 2).spec["labels"][0]
+
+  assert shape(3) == (2, 3)
+  for depth in (2, 4):
+    message = rf"3 classes of 'label', but onehot makes {depth}\. Set config\."
+    with pytest.raises(ValueError, match=message):
+      shape(depth)
+    # An op that may change the labels.
+    assert shape(depth, 'bin_label("label", 3, 2)|') == (2, depth)
+
+
 @pytest.mark.parametrize("count", [1, 2, 4])
 @pytest.mark.parametrize("batch_size", [4, 8, 20, 140])
 def test_evaluation_sees_every_example_once(data_dir, batch_size, count):

@@ -135,6 +135,22 @@ class Preprocess:
         raise ValueError(message) from error
     return example
 
+  def onehot_of_source(self) -> tuple[str, int] | None:
+    """Returns key and depth of the onehot that reads a label of the source.
+
+    None if there is none, or if an op before it may change the label: one of
+    VTAB's or of your own, or one that names the key.
+    """
+    before = ""
+    for text, fn in self._ops:
+      if reads := getattr(fn, "reads", None):
+        return None if reads[0] in before else reads
+      module = fn.__module__
+      if not module.startswith(__name__) or module == ops_vtab.__name__:
+        return None
+      before += text
+    return None
+
   def __reduce__(self):
     return make, (self.spec, tuple(_added))
 

@@ -67,6 +67,7 @@ def onehot(
     example[key_result or key] = result
     return example
 
+  apply.reads = key, depth
   return apply
 
 
