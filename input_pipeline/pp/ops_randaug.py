@@ -11,6 +11,12 @@ Differs from the paper, as the code that everybody's results come from does:
   takes the mean of the histogram's counts, not of the levels.
 - A smaller magnitude is not always milder: at 0 Solarize inverts the image,
   Posterize keeps one bit, and the four enhancing ops keep a tenth.
+- The code compares uint8 pixels with a threshold of Solarize (magnitude * 25.6)
+  that TensorFlow converted to uint8 whenever this ran, with NumPy before 2: it
+  wraps at 256. Magnitudes 10, 20 and 30 invert everything, as 0 does; at 15 the
+  levels from 128 on. The shift of Posterize wraps likewise: from 22.5 on, one
+  bit stays. `wrap=False` clamps both: from 10 on Solarize, and from 20 on
+  Posterize, change nothing.
 """
 
 import cv2
@@ -24,9 +30,13 @@ _TRANSLATE_PX = 100
 
 
 @op.on_key_random
-def randaug(num_layers: int = 2, magnitude: float = 10):
-  """Applies `num_layers` random ops of `magnitude` (0 to 30, usually)."""
-  augmentations = list(AUGMENTATIONS.values())
+def randaug(num_layers: int = 2, magnitude: float = 10, wrap: bool = True):
+  """Applies `num_layers` random ops of `magnitude` (0 to 30, usually).
+
+  `wrap` is for Solarize and Posterize, see the module.
+  """
+  table = AUGMENTATIONS if wrap else AUGMENTATIONS | CLAMPED
+  augmentations = list(table.values())
 
   def apply(image, rng):
     pixels.check(image, "randaug")
@@ -90,9 +100,9 @@ AUGMENTATIONS = {
   "Invert": lambda x, *_: 255 - x,
   "Rotate": pixels.rotate(_warp, -0.5),
   "Posterize": lambda x, level, _: pixels.posterize(
-    x, min(max(8 - int(level * 4), 0), 7)
+    x, min((8 - int(level * 4)) % 256, 7)
   ),
-  "Solarize": lambda x, level, _: pixels.solarize(x, int(level * 256)),
+  "Solarize": lambda x, level, _: pixels.solarize(x, int(level * 256) % 256),
   "Color": _color,
   "Contrast": _contrast,
   "Brightness": lambda x, level, _: pixels.fade(x, 0, _factor(level)),
@@ -103,4 +113,10 @@ AUGMENTATIONS = {
   "TranslateY": pixels.affine(_warp, 1, 2, _TRANSLATE_PX),
   "Cutout": _cutout,
   "SolarizeAdd": lambda x, level, _: pixels.solarize_add(x, int(level * 110)),
+}
+CLAMPED = {
+  "Posterize": lambda x, level, _: pixels.posterize(
+    x, min(max(8 - int(level * 4), 0), 7)
+  ),
+  "Solarize": lambda x, level, _: pixels.solarize(x, int(level * 256)),
 }

@@ -63,7 +63,7 @@ def _slow_posterize(image, magnitude):
 
 
 def _slow_solarize(image, magnitude):
-  threshold = int(magnitude / 10 * 256)
+  threshold = int(magnitude / 10 * 256) % 256
   return _each(image, lambda v, *_: v if v < threshold else 255 - v)
 
 
@@ -154,6 +154,32 @@ def test_ops_on_levels(name, magnitude):
   np.testing.assert_array_equal(
     _apply(name, image, magnitude), _SLOW[name](image, magnitude)
   )
+
+
+@pytest.mark.parametrize(
+  ("name", "magnitude", "published", "clamped"),
+  [
+    ("Solarize", 0, [255, 254, 128, 127, 1, 0], [255, 254, 128, 127, 1, 0]),
+    ("Solarize", 5, [0, 1, 127, 127, 1, 0], [0, 1, 127, 127, 1, 0]),
+    ("Solarize", 10, [255, 254, 128, 127, 1, 0], [0, 1, 127, 128, 254, 255]),
+    ("Solarize", 15, [0, 1, 127, 127, 1, 0], [0, 1, 127, 128, 254, 255]),
+    ("Solarize", 20, [255, 254, 128, 127, 1, 0], [0, 1, 127, 128, 254, 255]),
+    ("Posterize", 10, [0, 0, 112, 128, 240, 240], [0, 0, 112, 128, 240, 240]),
+    ("Posterize", 20, [0, 1, 127, 128, 254, 255], [0, 1, 127, 128, 254, 255]),
+    ("Posterize", 30, [0, 0, 0, 128, 128, 128], [0, 1, 127, 128, 254, 255]),
+  ],
+)
+def test_what_wraps_at_256(name, magnitude, published, clamped, monkeypatch):
+  levels = np.uint8([0, 1, 127, 128, 254, 255])
+  image = np.stack([levels.reshape(2, 3)] * 3, -1)
+  assert _apply(name, image, magnitude)[..., 0].ravel().tolist() == published
+  for op_name in {*ops_randaug.AUGMENTATIONS} - {name}:
+    monkeypatch.delitem(ops_randaug.AUGMENTATIONS, op_name)
+    monkeypatch.delitem(ops_randaug.CLAMPED, op_name, raising=False)
+  for arg, expected in (("", published), (", wrap=False", clamped)):
+    fn = pp.make(f"randaug(1, {magnitude}{arg})")
+    result = fn({"image": image}, np.random.default_rng(0))["image"]
+    assert result[..., 0].ravel().tolist() == expected
 
 
 @pytest.mark.parametrize("name", ["AutoContrast", "Contrast", "Equalize"])
