@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, NamedTuple
 
 import jax
+from absl import logging
 
 import evaluators
 from dpn import errors, registry, schedules, sharding
@@ -120,6 +121,7 @@ def from_config(
     pred_kw: further arguments of that function.
     log_<unit>: how often it runs; `config.log_eval_<unit>` by default.
     prefix: of its metrics; "<name>/" by default.
+    cache: "final_data" is another name of `cache_final=True`.
     skip_first: if False, it runs before the first step, too.
 
   `sizes` are total_steps, batch_size and data_size, to convert durations.
@@ -135,7 +137,7 @@ def from_config(
       for unit in schedules.UNITS:
         kw.pop(f"log_{unit}", None)
       prefix = kw.pop("prefix", f"{name}/")
-      first = kw.pop("skip_first", True) is False
+      first = not kw.pop("skip_first", True)
       evaluator = _make(find(kw.pop("type", name)), predict_fns, mesh, kw)
     scheduled.append(Scheduled(name, evaluator, every, prefix, first))
   return scheduled
@@ -162,8 +164,15 @@ def _make(cls, predict_fns, mesh, kw):
     predict_fn = registry.bind("pred", pred, predict_fns, pred_kw)
   known = dict(inspect.signature(cls).parameters)
   del known["predict_fn"], known["mesh"]
-  if (cache := kw.pop("cache", None)) and "cache_final" in known:
-    kw["cache_final"] = cache == "final_data"  # big_vision's newer name
+  if cache := kw.pop("cache", None):  # big_vision's newer name
+    if cache == "final_data" and "cache_final" in known:
+      kw["cache_final"] = True
+    else:
+      logging.warning(
+        "cache=%r of evaluator %s is accepted and ignored: records are read "
+        "from disk as needed.",
+        *(cache, cls.__module__),
+      )
   for key in kw:
     errors.check_known("key", key, known)
   for key, parameter in known.items():

@@ -142,6 +142,20 @@ def test_big_visions_keys(section):
     make()
 
 
+def test_keys_without_effect_are_logged(section, caplog):
+  predict_fns = {"predict": lambda variables, batch: {"x": batch["x"]}}
+  section |= {"cache": "raw_data", "skip_first": 0}
+  [evaluator] = base.from_config(
+    {"evals": {"mean": {**section, "pred": "predict"}}},
+    predict_fns,
+    sharding.make_mesh(),
+    SIZES,
+  )
+  assert not evaluator.evaluator.cache_final
+  assert evaluator.first
+  assert "cache='raw_data' of evaluator evaluators.mean is acc" in caplog.text
+
+
 def test_every_type_has_an_evaluator():
   assert set(base.TYPES) >= {"classification", "fewshot_lsr", "mean"}
   for name in base.TYPES:

@@ -91,6 +91,10 @@ def training(
   on_error = config.pop("on_error", "raise")
   if on_error not in _ON_ERROR:
     raise ValueError(errors.unknown("on_error", on_error, _ON_ERROR))
+  if config.get("num_workers") and config.get("num_threads"):
+    logging.warning(
+      "config.input.num_threads is ignored: num_workers processes do the work."
+    )
   examples = batches.Examples(parts, seed, skip=on_error == "skip")
   data = Data(
     examples=examples,

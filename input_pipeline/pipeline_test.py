@@ -172,6 +172,11 @@ def test_data_smaller_than_a_batch(caplog):
     assert sorted(epoch) == [0, 1, 2]
 
 
+def test_threads_beside_workers_are_said_to_be_ignored(data_dir, caplog):
+  pipeline.training(_config(data_dir, num_workers=1, num_threads=2), seed=0)
+  assert "config.input.num_threads is ignored: num_workers" in caplog.text
+
+
 @pytest.mark.parametrize("how", [{}, {"num_workers": 1}])
 def test_corrupt_records_are_named(tmp_path, how):
   rng = np.random.default_rng(0)
