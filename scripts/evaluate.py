@@ -26,6 +26,7 @@ from dpn import errors, sharding
 from dpn.tasks import base
 from dpn.weights import load, pixels
 from evaluators import base as evaluators_base
+from input_pipeline import pp
 from scripts import fake_data
 from scripts.results import output
 from trainers import build, cli, config_keys
@@ -53,6 +54,7 @@ def evaluate(
   """
   config = _with_evals(config, evals)
   config_keys.check(config)
+  pp.add_modules(config.get("pp_modules") or ())
   mesh = sharding.make_mesh(config.get("mesh") or [("data", -1)])
   task = dpn.tasks.make(config, batch_shards=mesh.size)
   sizes = {"batch_size": config.input.batch_size, "data_size": None}

@@ -47,6 +47,19 @@ def test_a_run_and_its_checkpoints(run):
   assert final["test/loss"] != want["test/loss"]
 
 
+def test_ops_of_ones_own(run, tmp_path, monkeypatch):
+  config, folder, rows = run
+  (tmp_path / "same_ops.py").write_text(
+    "same = lambda: lambda example, rng: example\nOPS = {'same': same}\n"
+  )
+  monkeypatch.syspath_prepend(tmp_path)
+  config = config.copy_and_resolve_references()
+  config.pp_modules = ("same_ops",)
+  config.evals.test.pp_fn = f"same|{config.evals.test.pp_fn}"
+  got = evaluate.evaluate(config, str(folder), ["test"])
+  assert got["test/loss"] == pytest.approx(rows[-1]["test/loss"], rel=1e-6)
+
+
 def test_parameters_from_elsewhere(run, tmp_path):
   """Another format, other classes: probes do not use the head."""
   config, folder, rows = run
