@@ -93,11 +93,16 @@ def main():
   parser.add_argument("--steps", type=int, default=10)
   args = parser.parse_args()
 
-  steps = {}
-  for name, options in ARMS.items():
-    model = {"variant": args.variant, "scan": True, **options}  # compiles once
-    config = step_peers.config_of(args.batch_size, **model)
-    steps[name] = step_peers.trainer_step(config, args.image_size)
+  setting = step_peers.Setting(
+    args.variant,
+    args.image_size,
+    args.batch_size,
+    scan=True,  # compiles a block once
+  )
+  steps = {
+    name: step_peers.ours(setting, pool_type="gap", **options)
+    for name, options in ARMS.items()
+  }
   reserved = {name: reserved_bytes(step) for name, step in steps.items()}
   results = compare(time_in_turn(steps, args.steps), reserved)
   size = f"{args.batch_size} images of {args.image_size} px"
