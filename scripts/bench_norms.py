@@ -8,7 +8,7 @@ Reported are the milliseconds, the ratio to pre-LN's time with its quartiles
 over the repetitions, and the ratio of the memory that XLA reserves.
 """
 
-import time
+import timeit
 
 import jax
 import pandas as pd
@@ -56,9 +56,8 @@ def time_in_turn(
   """Returns the seconds of each step, taken in turn, without a first round."""
 
   def measure(name):
-    step, start = steps[name], time.perf_counter()
-    step.wait(step.run())
-    return {"secs": time.perf_counter() - start}
+    step = steps[name]
+    return {"secs": timeit.timeit(lambda: step.wait(step.run()), number=1)}
 
   found = harness.in_turn(measure, steps, repetitions + 1)
   return {

@@ -13,6 +13,7 @@ import json
 import os
 import sys
 import time
+import timeit
 from collections.abc import Callable
 from typing import Any
 from unittest import mock
@@ -64,7 +65,7 @@ def measure(
   """Returns what there is to know of a step, in a process with no other.
 
   Args:
-    who: "ours", "timm", or "big_vision" with or without more.
+    who: "ours", "timm"; anything else is big_vision.
     setting: the fields of a `Setting`.
     steps: how many to time, after two that are not.
     folder: of big_vision's checkout.
@@ -100,25 +101,15 @@ def time_steps(step: Step, steps: int) -> list[float]:
 
 
 def matmul_ceiling(step: Step) -> float:
-  """Returns the FLOP/s of the fastest of ten products of square matrices."""
+  """Returns the FLOP/s of the fastest product of square matrices."""
   size = MATMUL_SIZE.get(step.device, MATMUL_SIZE_ELSEWHERE)
   multiply = step.matmul(size)
-  step.wait(multiply())
-  secs = []
-  for _ in range(10):
-    begin = time.perf_counter()
-    step.wait(multiply())
-    secs.append(time.perf_counter() - begin)
+  secs = timeit.repeat(lambda: step.wait(multiply()), number=1, repeat=11)
   return 2 * size**3 / min(secs)
 
 
 def ours(setting: Setting, **options) -> Step:
-  """Returns the step of a setting as trainers.train builds it.
-
-  Args:
-    setting: of a run that classifies images.
-    **options: of `config.model`, beside the setting's.
-  """
+  """Returns the step as trainers.train builds it, with options of the model."""
   import jax
 
   import dpn.tasks
