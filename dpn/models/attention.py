@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 from absl import logging
 
-from dpn import errors
 from dpn.models import init
 from dpn.models.norms import base
 
@@ -56,11 +55,6 @@ class Attention(nn.Module):
       deterministic: no dropout, and running statistics are only read.
     """
     width = x_q.shape[-1]
-    if width % self.num_heads:
-      raise ValueError(
-        f"The width must be a multiple of num_heads, got width={width} and "
-        f"num_heads={self.num_heads}."
-      )
     scaled = init.scaled(self.kernel_init, self.init_gain)
 
     def project(name, x, kernel_init):
@@ -140,8 +134,6 @@ def choose_impl(
   Raises:
     ValueError: cudnn is asked for and does not work here.
   """
-  if impl not in IMPLS:
-    raise ValueError(errors.unknown("attn_impl", impl, IMPLS))
   if impl == "xla":
     return "xla"
   if unsupported:

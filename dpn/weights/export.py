@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from dpn import registry
 from dpn.models import posemb
 from dpn.weights import checkpoint, metadata, torch_names
 from dpn.weights.pixels import Pixels
@@ -271,7 +272,9 @@ def _in_torch_names(model, to, row):
         "table, add --resolution with the size of the images in pixels."
       )
     options = model.options
-    table = posemb.bind(options["posemb"], options["posemb_kw"])
+    table = registry.bind(
+      "posemb", options["posemb"], posemb.POSEMBS, options["posemb_kw"]
+    )
     grid = (model.side, model.side)
     fixed = table(grid, options["width"], int(model.cls_row))
     arrays["pos_embedding"] = np.asarray(fixed)

@@ -121,8 +121,7 @@ def _arm(get_config, entry, out, overrides):
     config = get_config(entry["arg"])
     known = config_keys.known(config)
     for field in fields:
-      if (top := field.partition(".")[0]) not in known:
-        raise ValueError(errors.unknown("field", top, known))
+      errors.check_known("field", field.partition(".")[0], known)
     if "model" in config:
       dpn.tasks.make(config)
   except (ValueError, KeyError) as e:

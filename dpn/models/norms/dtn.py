@@ -78,7 +78,6 @@ class DTN(base.Normalizer):
   def __call__(self, x, train=False):  # (batch, tokens, width)
     x = self.upcast(x)
     first = int(self.tokens.cls)
-    self.check_tokens(x.shape[1] - first)
     cls, patches = x[:, :first], self.rms(x[:, first:])
     mean, var = self.mix(
       self.within(patches, unbiased=self.form == "released"),
@@ -94,14 +93,6 @@ class DTN(base.Normalizer):
       cls = (cls - mean) * jax.lax.rsqrt(var + self.eps)
       y = jnp.concatenate([cls, y], axis=1)
     return self.scale_and_bias(y)
-
-  def check_tokens(self, patches):
-    rows, cols = self.tokens.grid
-    if patches != rows * cols:
-      raise ValueError(
-        f"norm='dtn' needs the patches of one whole grid: got {patches} of "
-        f"them, expected {rows} x {cols}, the grid of `tokens`."
-      )
 
   def rms(self, x):
     if self.form == "paper":
