@@ -72,8 +72,7 @@ def test_sharded_batch_has_the_same_result(groups):
   sharding = NamedSharding(mesh, PartitionSpec("data"))
   batch = jax.device_put(_batch(), sharding)
   step = jax.jit(
-    lambda rng, *xs: mixup(rng, 0.5, *xs, groups=groups),
-    out_shardings=sharding,
+    lambda rng, *xs: mixup(rng, 0.5, *xs, groups=groups), out_shardings=sharding
   )
   expected = mixup(rng, 0.5, *_batch(), groups=groups)
   for got, want in zip(step(rng, *batch), expected, strict=True):

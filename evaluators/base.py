@@ -49,17 +49,12 @@ class Evaluator:
     raise NotImplementedError
 
   def open(
-    self, data: Mapping[str, Any], pp_fn: str, *, cache: bool = False
+    self, data: Mapping[str, Any], pp_fn: str, **kw
   ) -> pipeline.EvaluationData:
     """Returns this process's share of a data set, see `pipeline.evaluation`."""
-    return pipeline.evaluation(
-      data,
-      pp_fn,
-      self.batch_size,
-      process_index=jax.process_index(),
-      process_count=jax.process_count(),
-      cache=cache,
-    )
+    kw["process_index"] = jax.process_index()
+    kw["process_count"] = jax.process_count()
+    return pipeline.evaluation(data, pp_fn, self.batch_size, **kw)
 
   def batches(self, data: pipeline.EvaluationData) -> Iterator[base.Batch]:
     """Returns global batches; `_mask` (batch,) is false where one is padded."""

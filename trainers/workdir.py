@@ -32,7 +32,6 @@ RESUMABLE_KEYS = re.compile(
 )
 
 CONFIG = "config.json"
-ENVIRONMENT = "environment.json"
 
 
 @contextlib.contextmanager
@@ -96,9 +95,10 @@ def _check_config(workdir: str, config: dict):
   settled = os.path.isdir(checkpoints) and os.listdir(checkpoints)
   if not settled or not os.path.exists(path):
     return
-  old = collections.defaultdict(lambda: "absent", trees.flatten(_read(path)))
-  new = trees.flatten(json.loads(json.dumps(config)))
-  new = collections.defaultdict(lambda: "absent", new)
+  old, new = (
+    collections.defaultdict(lambda: "absent", trees.flatten(nested))
+    for nested in (_read(path), json.loads(json.dumps(config)))
+  )
   changes = [
     f"  {name.replace('/', '.')}: {old[name]!r} there, {new[name]!r} now"
     for name in sorted({*old, *new})
@@ -118,7 +118,7 @@ def record(workdir: str, config: Mapping[str, Any]):
   From the first checkpoint on, config.json is the run's config.
   """
   checkpoint.write_json(os.path.join(workdir, CONFIG), config)
-  path = os.path.join(workdir, ENVIRONMENT)
+  path = os.path.join(workdir, "environment.json")
   starts = _read(path) if os.path.exists(path) else []
   this = {
     "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
