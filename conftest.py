@@ -31,6 +31,5 @@ import pytest  # noqa: E402
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 if os.environ.get("REQUIRE_EXTRAS"):  # by test.sh --all: nothing is skipped
-  pytest.importorskip = lambda name, *unused, **kw: importlib.import_module(
-    name
-  )
+  pytest.importorskip = lambda name, **unused: importlib.import_module(name)
+  importlib.import_module("nvidia.nvimgcodec")  # or OpenCV would take its place

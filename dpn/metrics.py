@@ -26,13 +26,12 @@ def check_finite(step: int, last_step: int, values: Mapping[str, float]):
 
   `last_step` is where they were last seen finite.
   """
-  bad = {k: v for k, v in values.items() if not math.isfinite(v)}
-  if bad:
-    found = ", ".join(f"{k} = {v}" for k, v in sorted(bad.items()))
+  found = [f"{k} = {v}" for k, v in values.items() if not math.isfinite(v)]
+  if found:
     raise NonFiniteError(
-      f"{found} at step {step}; finite until step {last_step}. The run stops "
-      "here and keeps its last good checkpoint. Try a lower lr, a longer "
-      "warmup or grad_clip_norm."
+      f"{', '.join(sorted(found))} at step {step}; finite until step "
+      f"{last_step}. The run stops here and keeps its last good checkpoint. "
+      "Try a lower lr, a longer warmup or grad_clip_norm."
     )
 
 
@@ -50,11 +49,8 @@ class Writer:
   def __init__(self, workdir: str, *, step: int, wandb: Mapping | None = None):
     """Opens the logs, dropping whatever is from after `step`.
 
-    Args:
-      workdir: of the run.
-      step: the step that training goes on from.
-      wandb: arguments of wandb.init; None to leave wandb alone. Whatever goes
-        wrong there is logged, and the run goes on without it.
+    `wandb` holds arguments of wandb.init. Whatever goes wrong there is logged,
+    and the run goes on without it.
     """
     self._files = {
       name: _reopen(os.path.join(workdir, name), step)

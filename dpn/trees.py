@@ -59,15 +59,8 @@ def masks(tree: Tree, patterns: Sequence[str], what: str) -> list[Tree]:
 
   A leaf belongs to the first pattern that matches its whole name, so it is
   True in one mask at most. A pattern to which nothing belongs is logged, once:
-  configs may name parameters that only some models have.
-
-  Args:
-    tree: any pytree, arrays or shapes.
-    patterns: regular expressions.
-    what: where the patterns come from, for messages, e.g. "config.lr_mults".
-
-  Raises:
-    ValueError: a pattern is not a regular expression.
+  configs may name parameters that only some models have. `what` says in
+  messages where the patterns come from, e.g. "config.lr_mults".
   """
   try:
     compiled = [re.compile(pattern) for pattern in patterns]
@@ -107,7 +100,10 @@ def checksum(tree: Tree) -> jax.Array:
   """
   total = jnp.uint32(0)
   for i, leaf in enumerate(jax.tree.leaves(tree)):
-    bits = _bits(jnp.asarray(leaf))
+    x = jnp.asarray(leaf)
+    x = x.astype(jnp.uint8) if x.dtype == jnp.bool_ else x
+    uint = jnp.dtype(f"uint{8 * x.dtype.itemsize}")
+    bits = jax.lax.bitcast_convert_type(x, uint).astype(jnp.uint32)
     place, stride = jnp.uint32(i * 0x9E3779B9 % 2**32), 1
     for axis in range(bits.ndim - 1, -1, -1):
       steps = jax.lax.broadcasted_iota(jnp.uint32, bits.shape, axis)
@@ -118,14 +114,6 @@ def checksum(tree: Tree) -> jax.Array:
     odd = (place ^ (place >> 16)) | jnp.uint32(1)
     total += jnp.sum(bits * odd, dtype=jnp.uint32)
   return total
-
-
-def _bits(x):
-  """Returns the elements' bits as uint32."""
-  if x.dtype == jnp.bool_:
-    return x.astype(jnp.uint32)
-  uint = jnp.dtype(f"uint{8 * x.dtype.itemsize}")
-  return jax.lax.bitcast_convert_type(x, uint).astype(jnp.uint32)
 
 
 def nonfinite(tree: Tree) -> list[str]:

@@ -1,5 +1,6 @@
 """Evaluators by name or import path, and when they run."""
 
+import contextlib
 import dataclasses
 import importlib
 import inspect
@@ -28,19 +29,14 @@ class Evaluator:
   A subclass is a dataclass of the name `Evaluator` in a module of its own,
   which `config.evals.<name>.type` gives: one of `TYPES`, or a dotted path. Its
   fields are the keys of `config.evals.<name>`.
-
-  Attributes:
-    predict_fn: (variables, batch) → whatever the task returns for `pred`.
-    mesh: the devices.
-    batch_size: examples at a time, over all devices.
   """
 
   PRED: ClassVar[str] = "predict"  # what `pred` is by default
 
-  predict_fn: Callable[..., Any]
+  predict_fn: Callable[..., Any]  # (variables, batch) → what `pred` names
   _: dataclasses.KW_ONLY
   mesh: jax.sharding.Mesh
-  batch_size: int
+  batch_size: int  # over all devices
 
   def __post_init__(self):
     sharding.check_batch_size("batch_size", self.batch_size, self.mesh)
@@ -53,27 +49,16 @@ class Evaluator:
     raise NotImplementedError
 
   def open(
-    self, data: Mapping[str, Any], pp_fn: str, *, cache: bool = False
+    self, data: Mapping[str, Any], pp_fn: str, **kw
   ) -> pipeline.EvaluationData:
-    """Returns this process's share of a data set.
-
-    Args:
-      data: the data set, see `input_pipeline.sources.make`.
-      pp_fn: preprocessing of each example.
-      cache: keep the preprocessed examples in memory.
-    """
-    return pipeline.evaluation(
-      data,
-      pp_fn,
-      self.batch_size,
-      process_index=jax.process_index(),
-      process_count=jax.process_count(),
-      cache=cache,
-    )
+    """Returns this process's share of a data set, see `pipeline.evaluation`."""
+    kw["process_index"] = jax.process_index()
+    kw["process_count"] = jax.process_count()
+    return pipeline.evaluation(data, pp_fn, self.batch_size, **kw)
 
   def batches(self, data: pipeline.EvaluationData) -> Iterator[base.Batch]:
     """Returns global batches; `_mask` (batch,) is false where one is padded."""
-    return device.to_device(iter(data), sharding.batch(self.mesh))
+    return device.DeviceIterator(data, sharding.batch(self.mesh))
 
   def jit(self, function: Callable) -> Callable:
     """Returns the function compiled, its results whole on every process."""
@@ -85,35 +70,21 @@ class EvaluatorError(RuntimeError):
 
 
 class Scheduled(NamedTuple):
-  """An evaluator and when it runs.
+  """An evaluator and when it runs."""
 
-  Attributes:
-    name: in `config.evals`.
-    evaluator: what runs.
-    every_steps: from one run of it to the next.
-    prefix: of its metrics' names.
-    first: whether it runs before the first step, too.
-  """
-
-  name: str
+  name: str  # in `config.evals`
   evaluator: Evaluator
   every_steps: int
-  prefix: str
-  first: bool = False
+  prefix: str  # of its metrics' names
+  first: bool = False  # whether it runs before the first step, too
 
   def check(self, variables: base.Variables):
     """Raises ValueError if it cannot run on variables of these shapes."""
-    try:
+    with _of_section(self.name):
       self.evaluator.check(variables)
-    except ValueError as e:
-      raise ValueError(f"config.evals.{self.name}: {e}") from e
 
   def run(self, variables: base.Variables) -> dict[str, float]:
-    """Returns `{"<prefix><metric>": value}`.
-
-    Raises:
-      EvaluatorError: whatever went wrong.
-    """
+    """Returns `{"<prefix><metric>": value}`; any failure is EvaluatorError."""
     try:
       metrics = self.evaluator.run(variables)
     except Exception as e:
@@ -121,6 +92,16 @@ class Scheduled(NamedTuple):
         f"Evaluator {self.name!r} failed: {type(e).__name__}: {e}"
       ) from e
     return {f"{self.prefix}{key}": float(v) for key, v in metrics.items()}
+
+
+@contextlib.contextmanager
+def _of_section(name: str):
+  """Adds to errors of the user which section of config.evals they are in."""
+  try:
+    yield
+  except (ValueError, OSError) as e:
+    kind = OSError if isinstance(e, OSError) else ValueError
+    raise kind(f"config.evals.{name}: {e}") from e
 
 
 def from_config(
@@ -141,32 +122,21 @@ def from_config(
     prefix: of its metrics; "<name>/" by default.
     skip_first: if False, it runs before the first step, too.
 
-  Args:
-    config: the whole config.
-    predict_fns: of the task.
-    mesh: the devices.
-    sizes: total_steps, batch_size and data_size, to convert durations.
-
-  Raises:
-    ValueError: on an unknown type, prediction or argument, or no duration.
+  `sizes` are total_steps, batch_size and data_size, to convert durations.
   """
   default = schedules.steps("log_eval", config, **sizes, default=None)
   scheduled = []
   for name, section in (config.get("evals") or {}).items():
-    section = dict(section)
-    try:
+    with _of_section(name):
       every = schedules.steps("log", section, **sizes, default=default)
       if not every:
         raise ValueError("how often it runs is missing, e.g. log_steps=100.")
+      kw = {"batch_size": sizes["batch_size"], **section}
       for unit in schedules.UNITS:
-        section.pop(f"log_{unit}", None)
-      prefix = section.pop("prefix", f"{name}/")
-      first = section.pop("skip_first", True) is False
-      cls = find(section.pop("type", name))
-      evaluator = _make(cls, section, predict_fns, mesh, sizes["batch_size"])
-    except (ValueError, OSError) as e:
-      kind = OSError if isinstance(e, OSError) else ValueError
-      raise kind(f"config.evals.{name}: {e}") from e
+        kw.pop(f"log_{unit}", None)
+      prefix = kw.pop("prefix", f"{name}/")
+      first = kw.pop("skip_first", True) is False
+      evaluator = _make(find(kw.pop("type", name)), predict_fns, mesh, kw)
     scheduled.append(Scheduled(name, evaluator, every, prefix, first))
   return scheduled
 
@@ -183,26 +153,20 @@ def find(kind: str) -> type[Evaluator]:
   )
 
 
-def _make(cls, section, predict_fns, mesh, batch_size):
+def _make(cls, predict_fns, mesh, kw):
   """Returns an evaluator made with the keys of a section, after checks."""
-  pred = section.pop("pred", cls.PRED)
-  if pred not in predict_fns:
-    raise ValueError(errors.unknown("pred", pred, predict_fns))
+  pred = kw.pop("pred", cls.PRED)
+  errors.check_known("pred", pred, predict_fns)
   predict_fn = predict_fns[pred]
-  if pred_kw := section.pop("pred_kw", None):
-    reserved = ("variables", "batch")
-    predict_fn = registry.bind(
-      "pred", pred, predict_fn, pred_kw, reserved=reserved
-    )
-  section.setdefault("batch_size", batch_size)
+  if pred_kw := kw.pop("pred_kw", None):
+    predict_fn = registry.bind("pred", pred, predict_fns, pred_kw)
   known = dict(inspect.signature(cls).parameters)
   del known["predict_fn"], known["mesh"]
-  if (cache := section.pop("cache", None)) and "cache_final" in known:
-    section["cache_final"] = cache == "final_data"  # big_vision's newer name
-  for key in section:
-    if key not in known:
-      raise ValueError(errors.unknown("key", key, known))
+  if (cache := kw.pop("cache", None)) and "cache_final" in known:
+    kw["cache_final"] = cache == "final_data"  # big_vision's newer name
+  for key in kw:
+    errors.check_known("key", key, known)
   for key, parameter in known.items():
-    if parameter.default is parameter.empty and key not in section:
+    if parameter.default is parameter.empty and key not in kw:
       raise ValueError(f"{key} is missing; {cls.__module__} needs it.")
-  return cls(predict_fn, mesh=mesh, **section)
+  return cls(predict_fn, mesh=mesh, **kw)

@@ -6,6 +6,8 @@ of the predictions and less than 0.1 % of the accuracy.
 """
 
 import dataclasses
+import functools
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 
 import jax
@@ -23,22 +25,12 @@ BIAS = 100.0
 def choose_shots(
   labels: np.ndarray, num_classes: int, shots: int, seed: int
 ) -> np.ndarray:
-  """Returns the indices of `shots` random examples of each class.
+  """Returns the indices of `shots` random examples of each class, by class.
 
   The draw is big_vision's, so a seed names the same examples in both; those of
   fewer shots are among those of more. A class with fewer examples gives all it
-  has, and one without any is logged.
-
-  Args:
-    labels: (examples,) class of each example, integers.
-    num_classes: how many classes there are.
-    shots: examples per class.
-    seed: of the draw.
-
-  Returns:
-    (at most num_classes * shots,) indices, class by class.
+  has, and one without any is logged. `labels` are integers, (examples,).
   """
-  labels = np.asarray(labels)
   order = np.argsort(labels, kind="stable")
   bounds = np.searchsorted(labels[order], np.arange(num_classes + 1))
   classes = np.split(order, bounds)[1:-1]
@@ -55,16 +47,8 @@ def fit(
 
   Features are whitened one by one and given a constant feature; targets are 1
   for the class and -1 for the others. The weights are those of the smallest
-  squared error plus l2_reg times the squared weights, in closed form.
-
-  Args:
-    x: (examples, width) features.
-    y: (examples,) classes in [0, num_classes).
-    num_classes: how many classes there are.
-    l2_reg: weight of the penalty, positive.
-
-  Raises:
-    ValueError: shapes, classes or l2_reg are not as above.
+  squared error plus l2_reg times the squared weights, in closed form. Features
+  `x` are (examples, width), classes `y` (examples,) and in [0, num_classes).
   """
   x, y = _checked(x, y, num_classes)
   if not l2_reg > 0:
@@ -84,11 +68,10 @@ def fit(
 def _ridge(x, y, l2_reg):
   """Returns the ridge weights, from the smaller of the two Gram matrices."""
   n, dim = x.shape
-  gram = x.T @ x if n >= dim else x @ x.T
-  gram[np.diag_indices_from(gram)] += l2_reg
+  solve = functools.partial(scipy.linalg.solve, assume_a="pos")
   if n >= dim:
-    return scipy.linalg.solve(gram, x.T @ y, assume_a="pos")
-  return x.T @ scipy.linalg.solve(gram, y, assume_a="pos")
+    return solve(x.T @ x + l2_reg * np.eye(dim), x.T @ y)
+  return x.T @ solve(x @ x.T + l2_reg * np.eye(n), y)
 
 
 def fit_and_score(
@@ -99,19 +82,7 @@ def fit_and_score(
   num_classes: int,
   l2_reg: float,
 ) -> float:
-  """Returns the accuracy, in [0, 1], of the probe fitted on the train set.
-
-  Args:
-    x_train: (train, width) features.
-    y_train: (train,) classes in [0, num_classes).
-    x_test: (test, width) features.
-    y_test: (test,) classes in [0, num_classes).
-    num_classes: how many classes there are.
-    l2_reg: weight of the squared weights, positive.
-
-  Raises:
-    ValueError: an argument is not as above.
-  """
+  """Returns the accuracy, in [0, 1], of the probe that `fit` makes."""
   x_test, y_test = _checked(x_test, y_test, num_classes)
   predict = fit(x_train, y_train, num_classes, l2_reg)
   return float(np.mean(predict(x_test) == y_test))
@@ -139,28 +110,17 @@ class Evaluator(base.Evaluator):
 
   Reports `<data set>_<shots>shot`, the mean accuracy over the seeds, and
   `<data set>_<shots>shot-seed-<seed>`, each in [0, 1].
-
-  Attributes:
-    datasets: name → (data set, train split, test split).
-    pp_train: preprocessing; must leave `image` and an integer label.
-    pp_eval: the same for the test split.
-    shots: examples per class.
-    l2_reg: weight of the penalty.
-    num_seeds: draws of the examples, from seed 0 on.
-    representation_layer: which intermediate, names joined by "/".
-    label_key: of the class.
-    data_dir: where TFDS data sets are.
   """
 
-  datasets: Mapping[str, tuple[str, str, str]]
-  pp_train: str
-  pp_eval: str
-  shots: Sequence[int] = (1, 5, 10, 25)
+  datasets: Mapping[str, tuple[str, str, str]]  # name → (data set, train, test)
+  pp_train: str  # must leave `image` and an integer label
+  pp_eval: str  # the same for the test split
+  shots: Sequence[int] = (1, 5, 10, 25)  # examples per class
   l2_reg: float = 2.0**10
-  num_seeds: int = 3
-  representation_layer: str = "pre_logits"
+  num_seeds: int = 3  # draws of the examples, from seed 0 on
+  representation_layer: str = "pre_logits"  # names joined by "/"
   label_key: str = "label"
-  data_dir: str | None = None
+  data_dir: str | None = None  # where TFDS data sets are
 
   def __post_init__(self):
     super().__post_init__()
@@ -171,19 +131,17 @@ class Evaluator(base.Evaluator):
       )
     )
     self._gather = self.jit(lambda *arrays: arrays)
-    where = {"data_dir": self.data_dir}
-    self._datasets = {
-      key: (
-        self.open({"name": name, "split": train, **where}, self.pp_train),
-        self.open({"name": name, "split": test, **where}, self.pp_eval),
+    self._datasets = {}
+    for key, (name, train, test) in self.datasets.items():
+      data = {"name": name, "data_dir": self.data_dir}
+      self._datasets[key] = (
+        self.open(data | {"split": train}, self.pp_train),
+        self.open(data | {"split": test}, self.pp_eval),
       )
-      for key, (name, train, test) in self.datasets.items()
-    }
 
   def check(self, variables):
-    for data in (d for pair in self._datasets.values() for d in pair):
-      if self.label_key not in data.spec:
-        raise ValueError(errors.unknown("label_key", self.label_key, data.spec))
+    for data in itertools.chain(*self._datasets.values()):
+      errors.check_known("label_key", self.label_key, data.spec)
       batch = {k: jax.ShapeDtypeStruct(*v) for k, v in data.spec.items()}
       del batch[self.label_key]
       jax.eval_shape(self._features, variables, batch)
@@ -198,11 +156,8 @@ class Evaluator(base.Evaluator):
         accuracies = []
         for seed in range(self.num_seeds):
           few = choose_shots(y, num_classes, shots, seed)
-          accuracies.append(
-            fit_and_score(
-              x[few], y[few], x_test, y_test, num_classes, self.l2_reg
-            )
-          )
+          args = (x[few], y[few], x_test, y_test, num_classes, self.l2_reg)
+          accuracies.append(fit_and_score(*args))
           metrics[f"{name}_{shots}shot-seed-{seed}"] = accuracies[-1]
         metrics[f"{name}_{shots}shot"] = float(np.mean(accuracies))
     return metrics
@@ -211,7 +166,6 @@ class Evaluator(base.Evaluator):
     """Returns features (examples, width) and classes (examples,)."""
     features, labels = [], []
     for batch in self.batches(data):
-      batch = dict(batch)
       label, mask = batch.pop(self.label_key), batch.pop("_mask")
       x = self._features(variables, batch)
       label, mask = jax.device_get(self._gather(label, mask))
@@ -222,18 +176,14 @@ class Evaluator(base.Evaluator):
 
 def _intermediate(out, layer):
   for key in layer.split("/"):
-    if not isinstance(out, Mapping) or key not in out:
-      known = out if isinstance(out, Mapping) else ()
+    known = out if isinstance(out, Mapping) else ()
+    if key not in known:
       raise ValueError(errors.unknown("representation_layer", layer, known))
     out = out[key]
-  if isinstance(out, Mapping):
+  if isinstance(out, Mapping) or out.ndim != 2:
+    found = sorted(out) if isinstance(out, Mapping) else out.shape
     raise ValueError(
-      f"representation_layer={layer!r} is a group; append one of its members: "
-      f"{', '.join(f'{layer}/{key}' for key in sorted(out))}."
-    )
-  if out.ndim != 2:
-    raise ValueError(
-      f"representation_layer={layer!r} has shape {out.shape}; expected "
-      "(batch, width). Choose one after pooling."
+      f"representation_layer={layer!r} holds {found}; expected one array "
+      "(batch, width). Choose one after pooling, a group's after a slash."
     )
   return out

@@ -219,19 +219,14 @@ def test_evaluator_of_another_layer(data):
     ("pre_logits/x", "Unknown representation_layer 'pre_logits/x'"),
     (
       "encoder/block00/tokens",
-      r"shape \(8, 1, 6\); expected \(batch, width\). Choose one after pool",
+      r"holds \(8, 1, 6\); expected one array \(batch, width\). Choose one",
     ),
-    ("encoder", "'encoder' is a group.*block00"),
+    ("encoder", "'encoder' holds .'block00'.; .* a group's after a slash"),
   ],
 )
 def test_evaluator_names_what_layers_there_are(data, layer, message):
   with pytest.raises(ValueError, match=message):
     _run(data, representation_layer=layer)
-
-
-def test_the_devices_must_share_the_probes_batch(data):
-  with pytest.raises(ValueError, match="batch_size=6 cannot be split over 4"):
-    _run(data, batch_size=6)
 
 
 def test_a_wrong_label_key_is_named_before_the_run(data):

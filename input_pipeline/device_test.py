@@ -26,12 +26,12 @@ def _batch(i):
 
 
 def _threads():
-  return [t for t in threading.enumerate() if t.name == "to_device"]
+  return [t for t in threading.enumerate() if t.name.startswith("to_device")]
 
 
 @pytest.mark.parametrize("prefetch", [1, 2, 20])
 def test_batches_arrive_in_order_and_sharded(sharding, prefetch):
-  batches = device.to_device(map(_batch, range(9)), sharding, prefetch)
+  batches = device.DeviceIterator(map(_batch, range(9)), sharding, prefetch)
   for i, batch in enumerate(batches):
     assert batch["image"].sharding.is_equivalent_to(sharding, 4)
     assert batch["_mask"].addressable_shards[0].data.shape == (2,)
@@ -48,7 +48,7 @@ def test_errors_come_after_the_batches_before_them(sharding):
     yield _batch(1)
     raise ValueError("record 17 is broken")
 
-  batches = device.to_device(failing(), sharding)
+  batches = device.DeviceIterator(failing(), sharding)
   assert float(next(batches)["image"][0, 0, 0, 0]) == 0
   assert float(next(batches)["image"][0, 0, 0, 0]) == 1
   with pytest.raises(ValueError, match="record 17 is broken"):
@@ -69,7 +69,7 @@ def test_stopping_early_closes_everything(sharding, how):
     finally:
       closed.append(True)
 
-  batches = device.to_device(endless(), sharding, prefetch=3)
+  batches = device.DeviceIterator(endless(), sharding, prefetch=3)
   next(batches)
   next(batches)
   if how == "close":
@@ -89,7 +89,7 @@ def test_wait_secs_counts_the_consumers_waiting(sharding):
       time.sleep(0.1)
       yield _batch(i)
 
-  batches = device.to_device(slow(), sharding)
+  batches = device.DeviceIterator(slow(), sharding)
   next(batches)
   assert 0.09 < batches.wait_secs < 1
   time.sleep(0.5)  # The next two are ready by now.
@@ -102,4 +102,4 @@ def test_wait_secs_counts_the_consumers_waiting(sharding):
 
 def test_prefetch_must_be_positive(sharding):
   with pytest.raises(ValueError, match="prefetch must be 1 batch or more"):
-    device.to_device([], sharding, 0)
+    device.DeviceIterator([], sharding, 0)

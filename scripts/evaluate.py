@@ -24,7 +24,7 @@ from absl import flags
 import dpn.tasks
 from dpn import errors, sharding
 from dpn.tasks import base
-from dpn.weights import checkpoint, load, pixels
+from dpn.weights import load, pixels
 from evaluators import base as evaluators_base
 from scripts import fake_data
 from scripts.results import output
@@ -42,9 +42,9 @@ def evaluate(
 
   Args:
     config: of the model and of the evaluators.
-    path: of the checkpoint, see `dpn.weights.files.locate`.
-    evals: names of evaluators; all of the config's without it. The step is None
-      where the checkpoint does not know it.
+    path: of the checkpoint, see `dpn.weights.files.locate`. The step is None
+      where it does not know it.
+    evals: names of evaluators; all of the config's without it.
 
   Raises:
     ValueError, OSError: there is no such evaluator, data or checkpoint, or it
@@ -83,19 +83,12 @@ def _with_evals(config, evals):
   for name in evals:
     if name not in known:
       raise ValueError(errors.unknown("evaluator in --evals:", name, known))
-  config = ml_collections.ConfigDict(config.to_dict())
-  config.evals = {
-    name: {
-      key: value
-      for key, value in config.evals[name].items()
-      if not key.startswith("log_")
-    }
+  fields = {k: v for k, v in config.to_dict().items() if k[:9] != "log_eval_"}
+  fields["evals"] = {
+    name: {k: v for k, v in fields["evals"][name].items() if k[:4] != "log_"}
     for name in evals or known
   }
-  for key in [key for key in config if key.startswith("log_eval_")]:
-    del config[key]
-  config.log_eval_steps = 1
-  return config
+  return ml_collections.ConfigDict({**fields, "log_eval_steps": 1})
 
 
 def _fresh(config, task: base.Task, mesh) -> base.Variables:
@@ -110,11 +103,10 @@ def _fresh(config, task: base.Task, mesh) -> base.Variables:
 
 def _pixels(config):
   """Returns what the evaluators make of pixels, None if unknown or various."""
-  keys = ("pp_fn", "pp_eval")
   found = {
     pixels.of_pp(section[key])
     for section in config["evals"].values()
-    for key in keys
+    for key in ("pp_fn", "pp_eval")
     if section.get(key)
   }
   return found.pop() if len(found) == 1 else None
@@ -131,27 +123,24 @@ def _unused(config):
 
 def table(row: Mapping[str, Any]) -> str:
   """Returns the row as lines of name and value, without single seeds."""
-  shown = {k: v for k, v in row.items() if "-seed-" not in k}
+  shown = {
+    key: f"{value:.4f}" if isinstance(value, float) else value
+    for key, value in row.items()
+    if "-seed-" not in key
+  }
+  if row["step"] is None:
+    shown["step"] = "unknown"
   width = max(map(len, shown))
-  return "\n".join(
-    f"{key:<{width}}  {value:.4f}"
-    if isinstance(value, float)
-    else f"{key:<{width}}  {'unknown' if value is None else value}"
-    for key, value in shown.items()
-  )
+  return "\n".join(f"{key:<{width}}  {text}" for key, text in shown.items())
 
 
 def main():
-  folder = os.path.dirname(_OUT.value or "")
-  with output.made(folder):
+  with output.made(os.path.dirname(_OUT.value or "")):
     pass  # fails before the work, not after it
   row = evaluate(_CONFIG.value, _CHECKPOINT.value, _EVALS.value or ())
   print(table(row))
   if _OUT.value:
-    data = json.dumps(row) + "\n"
-    with output.made(folder):
-      checkpoint.write_atomically(_OUT.value, data.encode())
-    print(f"Wrote {_OUT.value}.")
+    output.write(_OUT.value, json.dumps(row) + "\n")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ import os
 import sys
 from collections.abc import Sequence
 
-import numpy as np
 import pandas as pd
 
 from scripts.results import (
@@ -32,22 +31,21 @@ CAPTIONS = {
   "before attention and MLP. Bars without a whisker are single runs.",
   "figure_2": "Norm of the loss's gradient in the patch embedding (E) and in "
   "each block, mean over the last {last} steps. In the paper's Figure 2, Dual "
-  "PatchNorm lowers that of the embedding.",
+  "PatchNorm lowers that of the embedding. {lines}",
   "figure_3": "What the first LayerNorm of Dual PatchNorm multiplies each "
   "pixel of a patch with, by colour channel; training begins at 1 (white). In "
   "the paper's Figure 3 the scales grow at the centre and the corners.",
-  "figure_4": "Norm of the loss's gradient in the patch embedding.",
+  "figure_4": "Norm of the loss's gradient in the patch embedding. {lines}",
   "table_6": "Stems relative to Dual PatchNorm. Diamonds: the paper's Table 6, "
   "where it has the model.",
-  "curves_loss": "Loss of single training batches.",
-  "curves_accuracy": "Accuracy on images not trained on.",
-  "curves_result": "What the evaluator measures.",
+  "curves_loss": "Loss of single training batches. {lines}",
+  "curves_accuracy": "Accuracy on images not trained on. {lines}",
+  "curves_result": "What the evaluator measures. {lines}",
 }
 _LINES = (
-  " Lines are means over seeds, bands their 95% confidence intervals "
+  "Lines are means over seeds, bands their 95% confidence intervals "
   "(Student's t) from three runs on."
 )
-_WITH_LINES = ("figure_2", "figure_4", "curves_")
 _BARS = {"1": "figure_1", "6": "6"}  # figure → the table that it shows
 
 
@@ -60,12 +58,14 @@ def report(
   built, wrong = _tables(frame, others)
   filled = [table for table in built if table.filled]
   results = next((table for table in filled if table.name == "results"), None)
+  empty = [table_specs.short_title(t.name) for t in built if not t.filled]
+  missing = [f"Without any result here: {', '.join(empty)}."] if empty else []
+  missing += [f"Left out: {reason}" for reason in wrong]
   content = render.page(
     title,
-    *map(render.paragraph, notes),
-    render.paragraph(_summary(found)),
-    *(_section(table) for table in filled),
-    *_missing(built, wrong),
+    *map(render.paragraph, (*notes, _summary(frame))),
+    *map(_section, filled),
+    *map(render.paragraph, missing),
     *_figures(frame, others),
     *_speed(frame),
     *_differences(frame),
@@ -74,28 +74,26 @@ def report(
   return content, results, wrong
 
 
-def _summary(found):
-  done = sum(run.complete for run in found)
-  text = f"{len(found)} runs, {done} of them complete."
-  if done < len(found):
-    text += " The others are left out of all means."
-  return text + (
-    " ± is a 95% confidence interval (Student's t) over n runs that differ in "
-    "their seed. What was not run says so; nothing is filled in from the paper."
+def _summary(frame):
+  others = "" if frame.complete.all() else " Means leave the others out."
+  return (
+    f"{len(frame)} runs, {frame.complete.sum()} of them complete.{others} ± is "
+    "a 95% confidence interval (Student's t) over n runs that differ in their "
+    "seed. What was not run says so; nothing is filled in from the paper."
   )
 
 
 def _tables(frame, others):
   """Returns the tables, and what is wrong with those that cannot be made."""
-  makers = {"Results": lambda: tables.results(frame)}
+  makers = {"Results": tables.results}
   for name, spec in table_specs.SPECS.items():
     if not spec.reference or others & set(spec.arms):  # else see Table 1 (left)
       title = table_specs.short_title(name)
-      makers[title] = functools.partial(tables.build, name, frame)
+      makers[title] = functools.partial(tables.build, name)
   built, wrong = [], []
   for title, make in makers.items():
     try:
-      built.append(make())
+      built.append(make(frame))
     except ValueError as e:
       wrong.append(f"{title}: {e}")
   return [table for table in built if table], wrong
@@ -109,16 +107,6 @@ def _section(table):
   return "\n".join([render.heading(table.title), *words, cells])
 
 
-def _missing(built, wrong):
-  """Returns which tables hold nothing, and what is wrong with others."""
-  empty = [table_specs.short_title(t.name) for t in built if not t.filled]
-  parts = []
-  if empty:
-    text = f"Without any result here: {', '.join(empty)}."
-    parts.append(render.paragraph(text))
-  return parts + [render.paragraph(f"Left out: {reason}") for reason in wrong]
-
-
 def _figures(frame, others):
   names = [
     name
@@ -127,9 +115,8 @@ def _figures(frame, others):
   ]
   drawn, missing = figures.draw_all(frame, names)
   last = figures.default_last_steps(frame)
-  lines = lambda name: _LINES if name.startswith(_WITH_LINES) else ""
   captioned = [
-    (fig, CAPTIONS[name].format(last=last) + lines(name))
+    (fig, CAPTIONS[name].format(last=last, lines=_LINES))
     for name, fig in drawn.items()
   ]
   titles = {"6": "Table 6 as bars", "curves": "curves"}
@@ -143,21 +130,20 @@ def _figures(frame, others):
 
 def _speed(frame):
   """Returns throughput and cost by model."""
-  columns = {
-    "runs": ("run", "size", "{:d}"),
-    "images/s": ("images_per_sec", "mean", "{:,.0f}"),
-    "MFU": ("mfu", "mean", "{:.0%}"),
-    "core hours": ("core_hours", lambda s: s.sum(min_count=1), "{:.2f}"),
-  }
   models = frame.groupby(["recipe", "arch", "device"])
-  speed = models.agg(**{k: v[:2] for k, v in columns.items()}).reset_index()
-  for name, (_, _, form) in columns.items():
-    speed[name] = _texts(speed[name], form)
-  speed = speed.rename(columns={"arch": "model"})
-  speed["device"] = speed.pop("device")  # the last column
+  mean, total = models.mean(numeric_only=True), models.core_hours
+  speed = pd.DataFrame(
+    {
+      "runs": models.size(),
+      "images/s": _texts(mean.images_per_sec, "{:,.0f}"),
+      "MFU": _texts(mean.mfu, "{:.0%}"),
+      "core hours": _texts(total.sum(min_count=1), "{:.2f}"),
+    }
+  ).reset_index()
+  speed.insert(len(speed.columns) - 1, "device", speed.pop("device"))
   return (
     render.heading("Throughput and cost"),
-    render.html_table(speed, keys=2),
+    render.html_table(speed.rename(columns={"arch": "model"}), keys=2),
     render.paragraph(
       "Images per second and model FLOPs utilization (MFU): of each run's "
       "median while training, the mean over the runs. Core hours: devices "
@@ -167,7 +153,8 @@ def _speed(frame):
 
 
 def _texts(numbers, form):
-  return [runs.UNKNOWN if math.isnan(n) else form.format(n) for n in numbers]
+  known = lambda n: runs.UNKNOWN if math.isnan(n) else form.format(n)
+  return numbers.map(known)
 
 
 def _differences(frame):
@@ -182,45 +169,39 @@ def _differences(frame):
   for recipe, group in frame.groupby("recipe"):
     fields = configs.fields(run.config for run in group.run)
     common = fields.apply(lambda field: field.value_counts().index[0])
-    names = np.array([os.path.basename(p) for p in _short(group.run)])
-    texts = fields.apply(
-      lambda config, common=common: "; ".join(
-        f"{name.replace('/', '.')} = {value}"
-        for name, value in config.items()
-        if value != common[name] and not configs.is_free(name)
-      ),
-      axis=1,
-    )
-    rows = [
-      (_listed(names[texts == text]), text or "as most are")
-      for text in texts.value_counts().index
-    ]
-    table = pd.DataFrame(rows, columns=[recipe, "differs in"])
+    lines = fields.apply(lambda f: f.name.replace("/", ".") + " = " + f)
+    common = lines.mode().iloc[0]
+    compared = [name for name in fields if not configs.is_free(name)]
+    differing = lines[compared].where(lines[compared] != common[compared])
+    texts = differing.apply(lambda run: "; ".join(run.dropna()), axis=1)
+    names = pd.Series(_short(group.path)).groupby(texts).agg(_listed)
+    table = names.rename_axis("differs in").rename(recipe).reset_index()
+    table = table[[recipe, "differs in"]].replace("", "as most are")
     parts.append(render.html_table(table, keys=2))
-    text = "\n".join(f"{k.replace('/', '.')} = {v}" for k, v in common.items())
     summary = f"The most common value of every field in {recipe}"
-    parts.append(render.details(summary, text))
+    parts.append(render.details(summary, "\n".join(common)))
   return parts
 
 
 def _listed(names):
-  """Returns names in a line, of many the first."""
   more = f" and {len(names) - 6} more" if len(names) > 6 else ""
   return ", ".join(names[:6]) + more
 
 
-def _short(found):
+def _short(paths):
   """Returns the paths of runs from the folder that holds them all."""
-  paths = [os.path.abspath(run.path) for run in found]
-  top = os.path.commonpath([os.path.dirname(path) for path in paths])
+  paths = [os.path.abspath(path) for path in paths]
+  top = os.path.commonpath(map(os.path.dirname, paths))
   return [os.path.relpath(path, top) for path in paths]
 
 
 def _runs(frame):
   """Returns a list of the runs for each model."""
+  short = r"^(.{7})[^+]*(\+?).*"
+  commit = frame.commit.str.replace(short, r"\1\2", regex=True)
   shown = pd.DataFrame(
     {
-      "run": _short(frame.run),
+      "run": _short(frame.path),
       "arm": frame.arm,
       "seed": frame.seed,
       "status": frame.status,
@@ -228,17 +209,14 @@ def _runs(frame):
       "steps": _texts(frame.step, "{:,}"),
       "time": _texts(frame.seconds, "{:,.0f} s"),
       "images/s": _texts(frame.images_per_sec, "{:,.0f}"),
-      "commit": frame.commit.str.replace(
-        r"^(.{7})[^+]*(\+?).*", r"\1\2", regex=True
-      ),
+      "commit": commit,
       "config": frame.config_hash,
     }
   )
   parts = [render.heading("Runs")]
   for title, rows in shown.groupby(frame.title):
-    parts.append(render.paragraph(title))
-    parts.append(render.html_table(rows, keys=2))
-  if frame.commit.str.endswith("+changes").any():
+    parts += [render.paragraph(title), render.html_table(rows, keys=2)]
+  if commit.str.endswith("+").any():
     note = "A commit with + had changes that were not in it."
     parts.append(render.paragraph(note, "note"))
   return parts
@@ -246,10 +224,10 @@ def _runs(frame):
 
 def _result(run):
   """Returns the run's results by name, "–" for an incomplete run."""
-  known = [m for m in run.headline if run.complete and m in run.finals]
   shown = [
-    f"{m} {run.final(m):{'.2%' if aggregate.is_fraction(m) else '.4g'}}"
-    for m in known
+    f"{m} {run.finals[m]:{'.2%' if aggregate.is_fraction(m) else '.4g'}}"
+    for m in run.headline
+    if m in run.finals
   ]
   return ", ".join(shown) or "–"
 
@@ -264,9 +242,8 @@ def main(argv: Sequence[str] | None = None):
   )
   args = parser.parse_args(argv)
   with output.errors_in_a_line():
-    content, results, wrong = report(
-      runs.find(args.runs), args.title, args.note
-    )
+    found = runs.find(args.runs)
+    content, results, wrong = report(found, args.title, args.note)
     if results:
       output.say(render.text(results))
     output.write(os.path.abspath(args.output), content)

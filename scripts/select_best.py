@@ -26,37 +26,28 @@ from dpn.weights import checkpoint
 from scripts.jobs import arms as arms_lib
 from scripts.results import output, render, runs
 
-SELECTION = "selection.json"
-TEST = "test.json"
 
-
-def best(scores: Mapping[str, Mapping[int, float]]) -> str:
+def best(scores: pd.DataFrame) -> str:
   """Returns the candidate with the highest mean score; of equals the first.
 
   Args:
-    scores: of each candidate by seed, higher is better.
+    scores: (candidates, seeds), higher is better.
 
   Raises:
-    ValueError: there is no candidate, one lacks a seed that another has, or a
-      score is not finite.
+    ValueError: a score is missing or not finite.
   """
-  seeds = set().union(*scores.values())
-  if not seeds:
-    raise ValueError("There is nothing to choose from: no candidate, no seed.")
-  for candidate, by_seed in scores.items():
-    if missing := seeds - by_seed.keys():
+  for candidate, by_seed in scores.iterrows():
+    if len(wrong := by_seed.index[~by_seed.map(math.isfinite)]):
       raise ValueError(
-        f"Candidate {candidate} lacks seed {min(missing)}, which others have: "
+        f"Candidate {candidate} has no finite score with seed {wrong[0]}: "
         "means over different seeds do not compare."
       )
-    if wrong := [s for s, score in by_seed.items() if not math.isfinite(score)]:
-      raise ValueError(f"Candidate {candidate}, seed {wrong[0]}: not finite.")
-  # Correctly rounded means: equal scores tie in whatever order they come.
-  return max(scores, key=lambda c: math.fsum(scores[c].values()))
+  # Correctly rounded sums: equal scores tie in whatever order they come.
+  return scores.apply(math.fsum, axis=1).idxmax()
 
 
 def choose(out: str, metric: str) -> dict[str, dict]:
-  """Returns the choice for each cell of a sweep.
+  """Returns the choice for each cell of the sweep in a folder.
 
   Args:
     out: folder of the sweep.
@@ -81,24 +72,20 @@ def choose(out: str, metric: str) -> dict[str, dict]:
       f"{len(undone)} of {len(competing)} runs are not done: "
       f"{', '.join(undone[:5])}{more}. Finish the sweep first."
     )
-  scores = pd.DataFrame(
-    (arm.cell, arm.candidate, arm.seed, runs.read(arm.workdir).final(metric),
-     os.path.basename(arm.workdir))
-    for arm in competing
-  ).set_axis(["cell", "candidate", "seed", "score", "run"], axis=1)  # fmt: skip
+  frame = pd.DataFrame(competing)  # a column for each field of an arm
+  frame["score"] = [runs.read(path).final(metric) for path in frame.workdir]
   result = {}
-  for cell, of_cell in scores.groupby("cell", sort=False):
-    by_candidate = of_cell.groupby("candidate", sort=False)
+  for cell, of_cell in frame.groupby("cell", sort=False):
+    scores = of_cell.set_index(["candidate", "seed"]).score.unstack(sort=False)
     try:
-      chosen = best(
-        {c: dict(zip(g.seed, g.score, strict=True)) for c, g in by_candidate}
-      )
+      chosen = best(scores)
     except ValueError as e:
       raise ValueError(f"{cell}: {e}") from e
+    folders = of_cell.workdir[of_cell.candidate == chosen]
     result[cell] = {
       "candidate": chosen,
-      "mean": by_candidate.score.mean().to_dict(),
-      "runs": list(of_cell.run[of_cell.candidate == chosen]),
+      "mean": scores.mean(axis=1).to_dict(),
+      "runs": list(folders.map(os.path.basename)),
     }
   return result
 
@@ -113,28 +100,18 @@ def test_commands(
   """
   config, arms = arms_lib.read_index(out)
   commands = {}
-  for choice in choices.values():
-    for name in choice["runs"]:
-      arm = arms[os.path.join(out, name)]
-      file = os.path.join(arm.workdir, TEST)
-      commands[file] = [
-        *("-m", "scripts.evaluate"),
-        *("--config", f"{config}:{arm.arg},test"),
-        *("--checkpoint", arm.workdir),
-        *("--evals", "test"),
-        *("--out", file),
-        *(f"--config.{k}={v}" for k, v in arm.overrides.items()),
-      ]
+  for name in (name for choice in choices.values() for name in choice["runs"]):
+    arm = arms[os.path.join(out, name)]
+    file = os.path.join(arm.workdir, "test.json")
+    commands[file] = [
+      *("-m", "scripts.evaluate"),
+      *("--config", f"{config}:{arm.arg},test"),
+      *("--checkpoint", arm.workdir),
+      *("--evals", "test"),
+      *("--out", file),
+      *(f"--config.{k}={v}" for k, v in arm.overrides.items()),
+    ]
   return commands
-
-
-def table(choices: Mapping[str, Mapping]) -> str:
-  """Returns a line for each cell: the choice and the candidates' means."""
-  means = lambda mean: ", ".join(f"{c}: {m:.4f}" for c, m in mean.items())
-  rows = [(k, c["candidate"], means(c["mean"])) for k, c in choices.items()]
-  return render.grid(
-    pd.DataFrame(rows, columns=["cell", "chosen", "of"]), keys=3
-  )
 
 
 def main(argv: Sequence[str] | None = None):
@@ -147,9 +124,12 @@ def main(argv: Sequence[str] | None = None):
   args = parser.parse_args(argv)
   out = os.path.normpath(args.out)
   choices = choose(out, args.metric)
-  path = os.path.join(out, SELECTION)
+  path = os.path.join(out, "selection.json")
   checkpoint.write_json(path, {"metric": args.metric, "cells": choices})
-  print(table(choices))
+  means = lambda mean: ", ".join(f"{c}: {m:.4f}" for c, m in mean.items())
+  rows = [(k, c["candidate"], means(c["mean"])) for k, c in choices.items()]
+  table = pd.DataFrame(rows, columns=["cell", "chosen", "of"])
+  print(render.grid(table, keys=3))
   print(f"Wrote {path}.", flush=True)
   todo = {
     file: command

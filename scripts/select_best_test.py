@@ -3,6 +3,7 @@
 import json
 import pathlib
 
+import pandas as pd
 import pytest
 
 from scripts import select_best
@@ -12,13 +13,17 @@ ROOT = pathlib.Path(__file__).parents[1]
 METRIC = "minival/prec@1"
 
 
+def _best(scores):
+  return select_best.best(pd.DataFrame.from_dict(scores, orient="index"))
+
+
 def test_the_highest_mean_wins_and_not_the_highest_run():
   scores = {
     "lr=1e-4": {0: 0.50, 1: 0.95, 2: 0.50},  # mean 0.65
     "lr=3e-4": {0: 0.70, 1: 0.71, 2: 0.72},  # mean 0.71
     "lr=1e-3": {0: 0.71, 1: 0.72, 2: 0.69},  # mean 0.7067
   }
-  assert select_best.best(scores) == "lr=3e-4"
+  assert _best(scores) == "lr=3e-4"
 
 
 def test_of_equals_the_first():
@@ -28,21 +33,20 @@ def test_of_equals_the_first():
     "b": {0: 0.3, 1: 0.2, 2: 0.1},
     "c": {0: 0.1, 1: 0.1, 2: 0.1},
   }
-  assert select_best.best(scores) == "a"
-  assert select_best.best(dict(reversed(scores.items()))) == "b"
+  assert _best(scores) == "a"
+  assert _best(dict(reversed(scores.items()))) == "b"
 
 
 @pytest.mark.parametrize(
   ("scores", "message"),
   [
-    ({}, "nothing to choose from"),
-    ({"a": {0: 0.1, 1: 0.2}, "b": {0: 0.3}}, "Candidate b lacks seed 1"),
-    ({"a": {0: 0.1}, "b": {0: float("nan")}}, "Candidate b, seed 0: not fin"),
+    ({"a": {0: 0.1, 1: 0.2}, "b": {0: 0.3}}, "Candidate b has no .* seed 1"),
+    ({"a": {0: 0.1}, "b": {0: float("nan")}}, "Candidate b has no .* seed 0"),
   ],
 )
 def test_what_does_not_compare(scores, message):
   with pytest.raises(ValueError, match=message):
-    select_best.best(scores)
+    _best(scores)
 
 
 # Minival by task, learning rate and seed; 1e-3 wins DTD, 1e-4 wins Pets.

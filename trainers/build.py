@@ -2,11 +2,13 @@
 
 import contextlib
 import dataclasses
+import functools
 import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 import dpn.tasks
@@ -17,28 +19,18 @@ from evaluators import base as evaluators_base
 from input_pipeline import pipeline, pp
 from trainers import config_keys, update
 
-CHECKPOINTS = files.CHECKPOINTS
-
 
 @dataclasses.dataclass(frozen=True)
 class TrainStep:
-  """The training step and all it needs, before any array exists.
-
-  Attributes:
-    task: model, loss and metrics.
-    schedule_fns: factors of `config.lr` by step.
-    shapes: of the train state, each leaf with its sharding.
-    batch_shapes: of a batch over all processes, likewise.
-    init: rng → TrainState, jitted and sharded.
-    update: (state, batch) → (state, values), jitted; donates the state.
-  """
+  """The training step and all it needs, before any array exists."""
 
   task: base.Task
-  schedule_fns: list[Callable[[int], jax.Array]]
-  shapes: update.TrainState
-  batch_shapes: Mapping[str, jax.ShapeDtypeStruct]
-  init: Callable[[jax.Array], update.TrainState]
-  update: Callable
+  sizes: Mapping[str, int]  # total_steps, batch_size and data_size
+  schedule_fns: list[Callable[[int], jax.Array]]  # factors of `config.lr`
+  shapes: update.TrainState  # each leaf with its sharding
+  batch_shapes: Mapping[str, jax.ShapeDtypeStruct]  # over all processes
+  init: Callable[[jax.Array], update.TrainState]  # jitted and sharded
+  update: Callable  # (state, batch) → (state, values); donates the state
 
   def compile(self) -> Callable:
     """Returns `update`, compiled."""
@@ -48,58 +40,37 @@ class TrainStep:
     """Returns the FLOPs of a step over all devices, see `dpn.flops`."""
     variables = {"params": self.shapes.params, **self.shapes.model_state}
     loss = lambda v, b: self.task.measure(v, b)[0]["loss"]
-    return flops.training_step(loss, variables, self.batch_shapes)
+    # A gradient takes twice the FLOPs of its function.
+    return 3 * flops.count(loss, variables, self.batch_shapes)
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-  """Everything a run needs, built and checked, before any array exists.
-
-  Attributes:
-    config: as given.
-    step: the training step.
-    mesh: the devices.
-    data: training examples.
-    evaluators: with how often they run.
-    total_steps: length of the run.
-    log_steps: steps from one log line to the next.
-    ckpt_steps: steps from one checkpoint to the next.
-    keep_ckpt_steps: steps from one checkpoint that is kept for good to the
-      next; 0 for none but the last two.
-    notes: on the config, for the person who starts the run.
-  """
+  """Everything a run needs, built and checked, before any array exists."""
 
   config: Mapping[str, Any]
   step: TrainStep
   mesh: jax.sharding.Mesh
-  data: pipeline.TrainingData
+  data: pipeline.Data
   evaluators: list[evaluators_base.Scheduled]
   total_steps: int
-  log_steps: int
-  ckpt_steps: int
-  keep_ckpt_steps: int
-  notes: list[str]
+  log_steps: int  # from one log line to the next
+  ckpt_steps: int  # from one checkpoint to the next
+  keep_ckpt_steps: int  # between those kept for good; 0: just the last two
+  notes: list[str]  # on the config, for the person who starts the run
 
   @property
   def batch_size(self) -> int:
     return self.config["input"]["batch_size"]
 
   def due(self, every_steps: int, step: int) -> bool:
-    """Returns whether an action with this period is due after `step`.
-
-    A period of 0 means at the end only.
-    """
+    """Returns whether a period ends at `step`; one of 0, at the last only."""
     at_end = step == self.total_steps
     return at_end or (every_steps > 0 and step % every_steps == 0)
 
 
 def from_config(config: Mapping[str, Any]) -> Run:
-  """Returns the run that a config describes.
-
-  Raises:
-    ValueError, OSError: if anything in the config is wrong or missing; the
-      message says what was expected.
-  """
+  """Returns the run that a config describes, all of which is checked."""
   notes = config_keys.check(config)
   mesh = sharding.make_mesh(config.get("mesh") or [("data", -1)])
   task = dpn.tasks.make(config, batch_shards=mesh.size)
@@ -111,25 +82,22 @@ def from_config(config: Mapping[str, Any]) -> Run:
     process_count=jax.process_count(),
   )
   step = train_step(config, task, data.spec, mesh, data_size=data.num_examples)
-  sizes = _sizes(config, data.batch_size, data.num_examples)
   evaluators = evaluators_base.from_config(
-    config, task.predict_fns(), mesh, sizes
+    config, task.predict_fns(), mesh, step.sizes
   )
   for evaluator in evaluators:
     evaluator.check(step.shapes.variables)
-  duration = lambda name, default: schedules.steps(
-    name, config, **sizes, default=default
-  )
+  duration = functools.partial(schedules.steps, config=config, **step.sizes)
   return Run(
     config=config,
     step=step,
     mesh=mesh,
     data=data,
     evaluators=evaluators,
-    total_steps=sizes["total_steps"],
-    log_steps=duration("log_training", 50),
-    ckpt_steps=duration("ckpt", 1000),
-    keep_ckpt_steps=duration("keep_ckpt", 0),
+    total_steps=step.sizes["total_steps"],
+    log_steps=duration("log_training", default=50),
+    ckpt_steps=duration("ckpt", default=1000),
+    keep_ckpt_steps=duration("keep_ckpt", default=0),
     notes=notes,
   )
 
@@ -142,25 +110,23 @@ def train_step(
   *,
   data_size: int,
 ) -> TrainStep:
-  """Returns the training step of a config, for batches like `spec`.
+  """Returns the training step of a config.
 
-  Args:
-    config: as given.
-    task: of the config.
-    spec: (shape, dtype) of a batch over all processes, by key.
-    mesh: the devices.
-    data_size: examples per epoch.
-
-  Raises:
-    ValueError: the config does not fit the task, the batches or the devices.
+  `spec` is of batches over all processes; an epoch has `data_size` examples.
   """
   [batch_size] = {shape[0] for shape, _ in spec.values()}
   parts = _parts(config, batch_size, mesh)
   one = one_example(spec)
   params = jax.eval_shape(task.init, jax.random.key(0), one)["params"]
-  sizes = _sizes(config, batch_size, data_size)
+  sizes = {"batch_size": batch_size, "data_size": data_size}
+  sizes["total_steps"] = schedules.steps("total", config, **sizes)
   tx, schedule_fns = optim.make(config, params, **sizes)
-  ema_decay = _ema_decay(config)
+  ema_decay = config.get("ema_decay")
+  if ema_decay is not None and not 0 < ema_decay < 1:
+    raise ValueError(
+      f"config.ema_decay={ema_decay} must lie between 0 and 1, e.g. 0.9999; "
+      "None for no average."
+    )
   init = lambda rng: update.init(task, tx, rng, one, ema=ema_decay is not None)
   shapes = with_shardings(jax.eval_shape(init, jax.random.key(0)), config, mesh)
   shardings = jax.tree.map(lambda s: s.sharding, shapes)
@@ -176,6 +142,7 @@ def train_step(
   by_batch = sharding.batch(mesh)
   return TrainStep(
     task=task,
+    sizes=sizes,
     schedule_fns=schedule_fns,
     shapes=shapes,
     batch_shapes={
@@ -192,11 +159,6 @@ def train_step(
   )
 
 
-def _sizes(config, batch_size, data_size):
-  sizes = {"batch_size": batch_size, "data_size": data_size}
-  return sizes | {"total_steps": schedules.steps("total", config, **sizes)}
-
-
 def _parts(config, batch_size, mesh) -> int:
   """Returns config.grad_accum, after checking that batches can be shared."""
   parts = config.get("grad_accum") or 1
@@ -210,16 +172,6 @@ def _parts(config, batch_size, mesh) -> int:
   return parts
 
 
-def _ema_decay(config):
-  decay = config.get("ema_decay")
-  if decay is not None and not 0 < decay < 1:
-    raise ValueError(
-      f"config.ema_decay={decay} must lie between 0 and 1, e.g. 0.9999; None "
-      "for no average."
-    )
-  return decay
-
-
 def initial_state(
   run: Run, checkpoints: checkpoint.Checkpointer
 ) -> tuple[update.TrainState, dict[str, int], str]:
@@ -229,14 +181,11 @@ def initial_state(
   working directory), `config.model_init` (parameters and running statistics
   only), fresh.
   """
-  config = run.config
-  start = {"examples_seen": 0}
+  config, start = run.config, {"examples_seen": 0}
   if checkpoints.latest is not None:
-    state, position = checkpoints.restore(run.step.shapes)
-    return state, position, "this run's checkpoint"
+    return *checkpoints.restore(run.step.shapes), "this run's checkpoint"
   if config.get("resume"):
-    state, position = _resume(config["resume"], run)
-    return state, position, config["resume"]
+    return *_resume(config["resume"], run), config["resume"]
   state = run.step.init(jax.random.key(config.get("seed", 0)))
   if not (path := config.get("model_init")):
     return state, start, "fresh parameters"
@@ -244,11 +193,14 @@ def initial_state(
     path,
     run.step.task,
     state.replace(ema=None).variables,
-    pixels=pixels.of_pp(config["input"].get("pp") or ""),
+    pixels=_pixels(config),
     **(config.get("model_load") or {}),
   )
   params = variables.pop("params")
-  return state.with_params(params).replace(model_state=variables), start, path
+  # A copy, as training donates both.
+  ema = None if state.ema is None else jax.tree.map(jnp.copy, params)
+  state = state.replace(params=params, model_state=variables, ema=ema)
+  return state, start, path
 
 
 def load_file(
@@ -256,29 +208,26 @@ def load_file(
 ) -> dict[str, Any]:
   """Returns the variables with the values that a path stands for.
 
-  Args:
-    path: see `load.load_variables`.
-    task: whose model it is.
-    variables: for what is not loaded, and for the shardings.
-    **kw: see `load.load_variables`.
+  `variables` give what is not loaded, and the shardings; for the path and the
+  keywords see `load.load_variables`.
   """
   shardings = jax.tree.map(lambda x: x.sharding, variables)
   mesh = jax.tree.leaves(shardings)[0].mesh
   # Parameters may be spread over machines; loading needs all of each here.
   gather = jax.jit(lambda x: x, out_shardings=sharding.replicated(mesh))
-  loaded = load.load_variables(
-    path,
-    jax.device_get(gather(variables)),
-    options=task.model_options(),
-    **kw,
-  )
+  host = jax.device_get(gather(variables))
+  loaded = load.load_variables(path, host, options=task.model_options(), **kw)
   return dict(jax.device_put(loaded, shardings))
 
 
 def description(run: Run) -> dict[str, str]:
   """Returns the metadata of the parameters' file: what model they are for."""
-  pp = run.config["input"].get("pp") or ""
-  return metadata.metadata(run.step.task.model_options(), pixels.of_pp(pp))
+  options = run.step.task.model_options()
+  return metadata.metadata(options, _pixels(run.config))
+
+
+def _pixels(config):
+  return pixels.of_pp(config["input"].get("pp") or "")
 
 
 def _resume(path: str, run: Run):

@@ -17,11 +17,16 @@ from jax.experimental import multihost_utils
 
 # A process that is silent for longer counts as dead, and the others end.
 HEARTBEAT_SECS = 60
+ALONE = (
+  "the processes of this run did not find each other within {} s. Check that "
+  "all were started, with the same coordinator, and that its port is open from "
+  "the other machines; --init_timeout_secs gives them longer."
+)
 
 
 def scheduled(env: Mapping[str, str]) -> tuple[int, int] | None:
   """Returns how many (processes, nodes) Slurm or Open MPI started, if any."""
-  if "SLURM_PROCID" in env and "SLURM_STEP_NODELIST" in env:
+  if {"SLURM_PROCID", "SLURM_STEP_NODELIST"} <= env.keys():
     tasks = int(env.get("SLURM_STEP_NUM_TASKS") or env["SLURM_NTASKS"])
     return tasks, int(env.get("SLURM_STEP_NUM_NODES", 1))
   if "OMPI_COMM_WORLD_SIZE" in env:
@@ -41,22 +46,12 @@ def join(
   """Connects this process with the others of its run; alone, does nothing.
 
   Must come before anything that touches a device. When the others do not come
-  in time, the process ends with a message.
-
-  Args:
-    coordinator: "host:port" at which process 0 listens; None lets JAX ask the
-      scheduler.
-    num_processes: how many there are; goes with `coordinator`.
-    process_id: which of them this is; goes with `coordinator`.
-    timeout_secs: how long to wait for the others.
-
-  Raises:
-    ValueError: the arguments do not fit together.
+  in time, the process ends with a message. Process 0 listens at `coordinator`,
+  "host:port"; without the three arguments JAX asks the scheduler.
   """
   tasks, nodes = scheduled(os.environ) or (None, 1)
-  by_flags = (coordinator, num_processes, process_id) != (None, None, None)
   kw = {}
-  if by_flags:
+  if (coordinator, num_processes, process_id) != (None, None, None):
     _check(coordinator, num_processes, process_id, nodes)
     kw = {
       "coordinator_address": coordinator,
@@ -64,14 +59,14 @@ def join(
       "process_id": process_id,
       "cluster_detection_method": "deactivate",
     }
-  if (num_processes if by_flags else tasks) == 1:
+  if (num_processes or tasks) == 1:
     return
   if tasks == nodes:
     # JAX gives each process one GPU under these schedulers, which is wrong
     # when there is one process per node: it should have all of them.
     kw["local_device_ids"] = []
   # JAX would abort with a stack trace; this says why, and comes first.
-  alarm = threading.Timer(timeout_secs, _give_up, (timeout_secs,))
+  alarm = threading.Timer(timeout_secs, leave, [ALONE.format(timeout_secs)])
   alarm.daemon = True
   alarm.start()
   try:
@@ -97,7 +92,7 @@ def _check(coordinator, num_processes, process_id, nodes):
       "none to let the scheduler say."
     )
   host, _, port = coordinator.rpartition(":")
-  if not host or not port.isdigit():
+  if not (host and port.isdigit()):
     raise ValueError(
       f"--coordinator={coordinator}: expected host:port, e.g. node0:8476."
     )
@@ -108,20 +103,9 @@ def _check(coordinator, num_processes, process_id, nodes):
     )
   if nodes > 1 and (host == "localhost" or host.startswith("127.")):
     raise ValueError(
-      f"--coordinator={coordinator} can be reached from its own machine only, "
-      f"and the scheduler started this run on {nodes} nodes. Give the address "
-      "at which the others see process 0."
+      f"--coordinator={coordinator} is seen by its own machine only, and the "
+      f"scheduler started this run on {nodes} nodes. Give an address for all."
     )
-
-
-def _give_up(timeout_secs):
-  """Ends the process: the others did not come."""
-  leave(
-    f"the processes of this run did not find each other within {timeout_secs} "
-    "s. Check that all were started, with the same coordinator, and that its "
-    "port is open; --init_timeout_secs gives them longer. A loopback address "
-    "cannot connect different machines."
-  )
 
 
 def leave(message: str):
@@ -148,14 +132,15 @@ class PreemptionHandler:
 
   def __init__(self):
     self._requested = self._may_interrupt = False
+    self._alone = jax.process_count() == 1
 
   def __enter__(self):
-    if jax.process_count() == 1:
+    if self._alone:
       self._before = signal.signal(signal.SIGTERM, self._on_signal)
     return self
 
   def __exit__(self, *unused):
-    if jax.process_count() == 1:
+    if self._alone:
       signal.signal(signal.SIGTERM, self._before)
 
   def _on_signal(self, *unused):
@@ -169,7 +154,7 @@ class PreemptionHandler:
 
     In a run of many processes it does not: the others would wait.
     """
-    self._may_interrupt = jax.process_count() == 1
+    self._may_interrupt = self._alone
     try:
       if self._requested and self._may_interrupt:
         raise Preempted
@@ -179,6 +164,6 @@ class PreemptionHandler:
 
   def should_stop(self, step: int) -> bool:
     """Returns whether to stop after `step`; call it after every step."""
-    if jax.process_count() == 1:
+    if self._alone:
       return self._requested
     return multihost_utils.reached_preemption_sync_point(step)

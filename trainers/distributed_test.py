@@ -108,7 +108,7 @@ def test_a_loopback_coordinator_of_many_nodes(monkeypatch, host):
 def test_the_others_do_not_come(monkeypatch, capsys):
   left = []
   monkeypatch.setattr(distributed.os, "_exit", left.append)
-  distributed._give_up(7)
+  distributed.leave(distributed.ALONE.format(7))
   assert left == [1]
   error = capsys.readouterr().err
   assert "did not find each other within 7 s." in error

@@ -1,5 +1,6 @@
 """What a run writes down (MetricsLog) and what a person sees (Progress)."""
 
+import collections
 import importlib.metadata
 import json
 import math
@@ -45,28 +46,20 @@ def start(run: build.Run, state: update.TrainState, source: str):
   """Prints what is trained, on how much, and from where."""
   for note in run.notes:
     say(f"Note: {note}")
+  table = parameter_overview.get_parameter_overview
+  say(table(run.step.shapes.params, include_stats=False))
+  examples = run.data.num_examples
+  epochs = run.total_steps * run.batch_size / examples
   say(
-    parameter_overview.get_parameter_overview(
-      run.step.shapes.params, include_stats=False
-    )
-  )
-  epochs = run.total_steps * run.batch_size / run.data.num_examples
-  say(
-    f"Training on {run.data.num_examples} examples for {run.total_steps} steps "
-    f"of {run.batch_size} ({epochs:.1f} epochs), from step {int(state.step)}: "
-    f"{source}"
+    f"Training on {examples} examples for {run.total_steps} steps of "
+    f"{run.batch_size} ({epochs:.1f} epochs), from step {state.step}: {source}"
   )
 
 
 def totals(rows: Sequence[Mapping[str, float]]) -> dict[str, float | None]:
-  """Returns what a run took as a whole.
+  """Returns what a run took as a whole, from the rows of timing.jsonl.
 
-  Args:
-    rows: of timing.jsonl.
-
-  Returns:
-    seconds, core_hours, and the medians images_per_sec and mfu, in [0, 1];
-    None where nothing is known.
+  images_per_sec and mfu, in [0, 1], are medians; None stands for unknown.
   """
 
   def median(name):
@@ -84,21 +77,15 @@ def totals(rows: Sequence[Mapping[str, float]]) -> dict[str, float | None]:
 class Progress:
   """How far and how fast a run is: a bar on terminals, lines elsewhere."""
 
-  def __init__(self, run: build.Run, workdir: str, step: int, phases):
-    """Starts.
-
-    Args:
-      run: as built.
-      workdir: its timing.jsonl says how many core hours went before.
-      step: the step that training resumes from.
-      phases: a `timing.PhaseTimer` of this process.
-    """
+  def __init__(
+    self, run: build.Run, workdir: str, step: int, phases: timing.PhaseTimer
+  ):
+    """Starts at `step`; adds to the core hours in the run's timing.jsonl."""
     self.phases = phases
     self._run, self._first_step = run, step
     self._steps = timing.StepTimer(run.batch_size)
     self._started = self._lap_time = time.monotonic()
     self._waited_secs = 0.0
-    self._shown = {}
     peak = flops.peak(jax.devices()[0])
     self._peak = peak and peak * jax.device_count()
     self._flops = peak and run.step.flops()
@@ -122,8 +109,7 @@ class Progress:
   def lap(self, waited_secs: float) -> dict[str, float]:
     """Returns a row for timing.jsonl: the interval since the last one.
 
-    Args:
-      waited_secs: how long the steps have waited for data, so far.
+    So far, all steps together have waited `waited_secs` for data.
     """
     try:
       self._shown = self._figures(waited_secs)
@@ -148,10 +134,10 @@ class Progress:
 
   def show(self, step: int, loss: float):
     """Shows the loss of a step, with the speed of the last lap."""
+    shown = collections.defaultdict(lambda: math.nan, self._shown)
     speed = (
-      f"loss {loss:.4g}  "
-      f"{self._shown.get('images_per_sec', math.nan):.0f} img/s  "
-      f"waiting for data {self._shown.get('data_wait_percent', math.nan):.0f}%"
+      f"loss {loss:.4g}  {shown['images_per_sec']:.0f} img/s  "
+      f"waiting for data {shown['data_wait_percent']:.0f}%"
     )
     if not self._bar.disable:
       self._bar.set_postfix_str(speed, refresh=False)
@@ -189,22 +175,17 @@ class MetricsLog:
 
   def __init__(self, workdir: str, *, step: int, wandb: Mapping | None = None):
     """Opens the files; see `metrics.Writer`."""
-    self._writer = None
-    if jax.process_index() == 0:
-      self._writer = metrics.Writer(workdir, step=step, wandb=wandb)
+    first = jax.process_index() == 0
+    self._writer = first and metrics.Writer(workdir, step=step, wandb=wandb)
     rows = metrics.read(os.path.join(workdir, metrics.METRICS))
     self.last_row = rows[-1] if rows else {}
     self._step, self._finite_step = step, max(step, 0)
     self._parts, self._row = [], {}
 
   def add(self, step: int, part: Mapping[str, float] | Callable[[], Mapping]):
-    """Adds to the row of a step.
+    """Adds numbers by name to the row of a step.
 
-    Args:
-      step: of the row.
-      part: numbers by name; or a function that returns them, for what should
-        be fetched from the device only when it is needed, so that the device
-        need not wait. It is called once.
+    A function that returns them is called late, so the device need not wait.
     """
     if step != self._step:
       self.flush()
@@ -212,11 +193,7 @@ class MetricsLog:
     self._parts.append(part)
 
   def fetch(self):
-    """Waits for the numbers of the current row.
-
-    Raises:
-      NonFiniteError: one of them is not finite.
-    """
+    """Waits for the numbers of the current row; they must be finite."""
     parts, self._parts = self._parts, []
     for part in parts:
       part = part() if callable(part) else part
@@ -224,7 +201,7 @@ class MetricsLog:
       self._row |= part
 
   def flush(self):
-    """Writes the current row to the disk; raises as `fetch` does."""
+    """Writes the current row, which must be finite, to the disk."""
     row = self.pop()
     if row:
       self.last_row = {"step": self._step, **row}

@@ -29,16 +29,10 @@ def train(
 ):
   """Trains and evaluates from wherever `workdir` stands to the end.
 
-  Args:
-    config: a ConfigDict.
-    workdir: directory of the run.
-    allow_config_change: resume although the run there began with another
-      config.
-    phases: where the time of this process went so far; None to start counting.
+  `phases` says where the time of this process went so far.
 
   Raises:
-    ValueError, OSError: something in the config, the data or the working
-      directory is wrong.
+    ValueError, OSError: the config, the data or the directory is wrong.
     metrics.NonFiniteError: training diverged.
     evaluators.base.EvaluatorError: with `config.strict_evals`.
   """
@@ -53,14 +47,12 @@ def train(
   log_lib.environment(config, workdir)
   with phases.phase("build"):
     run = build.from_config(config)
-  # Only now, after all that a wrong config could fail at.
-  with (
-    lock(),
-    distributed.PreemptionHandler() as preemption,
-    contextlib.ExitStack() as stack,
-  ):
+  with contextlib.ExitStack() as stack:
+    # Only now, after all that a wrong config could fail at.
+    stack.enter_context(lock())
+    preemption = stack.enter_context(distributed.PreemptionHandler())
     checkpoints = checkpoint.Checkpointer(
-      os.path.join(workdir, build.CHECKPOINTS),
+      os.path.join(workdir, files.CHECKPOINTS),
       timeout_secs=config.get("ckpt_timeout") or 1200,
       keep_every_steps=run.keep_ckpt_steps,
     )
@@ -73,10 +65,13 @@ def train(
     log_lib.start(run, state, source)
     progress = log_lib.Progress(run, workdir, step, phases)
     stack.enter_context(contextlib.closing(progress))
-    # Evaluations before the first step will write this step's row anew.
-    kept = step - _begins_with_row(run, step, position)
+    found = evaluate(run, _due_first(run, step, position), state, progress)
+    row = position.get("unevaluated", {}) | found
+    kept = step - bool(row)  # this step's row is written anew
     log = log_lib.MetricsLog(workdir, step=kept, wandb=config.get("wandb"))
     stack.enter_context(contextlib.closing(log))
+    log.add(step, row)
+    log.flush()
     state, done = loop(
       run, state, position, checkpoints, log, progress, preemption
     )
@@ -95,49 +90,19 @@ def loop(run, state, position, checkpoints, log, progress, preemption):
   A step's metrics are on disk before a checkpoint of that step begins: so a
   restart, which drops the metrics after its checkpoint, misses none. Where
   SIGTERM cuts an evaluation short, the step's own metrics go into the
-  checkpoint, and the restart begins with that evaluation.
+  checkpoint, as `unevaluated`, and the restart begins with that evaluation.
+  `position` says how many `examples_seen`, and perhaps `skipped`, came before.
 
-  Args:
-    run: as built.
-    state: to start from; it is consumed.
-    position: `examples_seen` before the first step, and perhaps `skipped` and
-      `unevaluated`.
-    checkpoints: where to save.
-    log: where to write metrics.
-    progress: where to show them.
-    preemption: whether to stop early.
-
-  Returns:
-    The last state, and whether nothing remains to be done.
+  Returns the last state, and whether nothing remains to be done.
   """
   step, seen = int(state.step), position["examples_seen"]
-  if _begins_with_row(run, step, position):
-    due = _due_first(run, step, position)
-    row = evaluate(run, due, state, progress)
-    log.add(step, position.get("unevaluated", {}) | row)
-    log.flush()
   if step == run.total_steps:
     return state, True
-
-  def skipped():
-    """Returns how many examples failed so far, if config.input skips them."""
-    if run.config.input.get("on_error") != "skip":
-      return {}
-    here = multihost_utils.process_allgather(np.int32(batches.skipped))
-    return {"skipped": position.get("skipped", 0) + int(np.sum(here))}
-
-  def save(**position):
-    with progress.phases.phase("checkpoint"):
-      counts = {"examples_seen": seen, **skipped()}
-      checkpoints.save(step, state, counts | position)
-
   with progress.phases.phase("compile"):
     update = run.step.compile()
-  values, stop = None, False
-  with (
-    contextlib.closing(batches_from(run, seen)) as batches,
-    _naming_leaves(lambda: state),
-  ):
+  values, stop, unevaluated = None, False, {}
+  batches = batches_from(run, seen)
+  with contextlib.closing(batches), _naming_leaves(lambda: state):
     while step < run.total_steps and not stop:
       previous = values
       state, values = update(state, next(batches))
@@ -146,28 +111,35 @@ def loop(run, state, position, checkpoints, log, progress, preemption):
       jax.block_until_ready(previous)
       progress.tick(step)
       log.flush()
-
       if run.due(run.log_steps, step):
         log.add_timing(step, progress.lap(batches.wait_secs))
-        log.add(step, _row(run, step, values | skipped(), progress))
+        row = values | _skipped(run, position, batches)
+        log.add(step, _row(run, step, row, progress))
       if due := [e for e in run.evaluators if run.due(e.every_steps, step)]:
         log.fetch()  # stops here if the loss is not finite
         try:
           with preemption.interruptible():
-            row = evaluate(run, due, state, progress)
+            log.add(step, evaluate(run, due, state, progress))
+          log.flush()
         except distributed.Preempted:
-          log.check_finite(step, values)
-          save(unevaluated=log.pop())
-          return state, False
-        log.add(step, row)
-        log.flush()
+          unevaluated = {"unevaluated": log.pop()}
       stop = preemption.should_stop(step)
       periods = (run.ckpt_steps, run.keep_ckpt_steps)
       if stop or any(run.due(period, step) for period in periods):
         log.flush()
         log.check_finite(step, values)
-        save()
-  return state, step == run.total_steps
+        with progress.phases.phase("checkpoint"):
+          counts = {"examples_seen": seen, **_skipped(run, position, batches)}
+          checkpoints.save(step, state, counts | unevaluated)
+  return state, step == run.total_steps and not unevaluated
+
+
+def _skipped(run, position, batches):
+  """Returns how many examples failed so far, if config.input skips them."""
+  if run.config["input"].get("on_error") != "skip":
+    return {}
+  here = multihost_utils.process_allgather(np.int32(batches.skipped))
+  return {"skipped": position.get("skipped", 0) + int(np.sum(here))}
 
 
 def _row(run, step, values, progress):
@@ -197,11 +169,6 @@ def _due_first(run, step, position):
   return [e for e in run.evaluators if step == 0 and (every or e.first)]
 
 
-def _begins_with_row(run, step, position):
-  """Returns whether this process writes a row of `step` before it trains."""
-  return "unevaluated" in position or bool(_due_first(run, step, position))
-
-
 def evaluate(run, evaluators, state, progress):
   """Returns the metrics of these evaluators.
 
@@ -226,7 +193,7 @@ def evaluate(run, evaluators, state, progress):
 
 def batches_from(run, examples_seen):
   """Returns an iterator of batches on the devices, from this position on."""
-  return device.to_device(
+  return device.DeviceIterator(
     run.data.batches(examples_seen),
     sharding.batch(run.mesh),
     prefetch=run.config.get("prefetch_to_device") or 2,
@@ -240,11 +207,12 @@ def _naming_leaves(state):
     yield
   except metrics.NonFiniteError as e:
     if leaves := trees.nonfinite(state()):
-      more = f" and {len(leaves) - 10} more" if len(leaves) > 10 else ""
-      e.args = (f"{e}\nNot finite now: {', '.join(leaves[:10])}{more}.",)
+      rest = "." if len(leaves) <= 10 else f" and {len(leaves) - 10} more."
+      found = f"Not finite now: {', '.join(leaves[:10])}{rest}"
     else:
       name, size = trees.largest(state().params)
-      e.args = (f"{e}\nFinite still, but largest: params/{name}, {size:.3g}.",)
+      found = f"Finite still, but largest: params/{name}, {size:.3g}."
+    e.args = (f"{e}\n{found}",)
     raise
 
 

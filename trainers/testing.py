@@ -13,9 +13,7 @@ FSDP = [(".*", "fsdp(axis='data', min_size_to_shard_mb=0)")]
 def tiny_config(**changes: Any) -> ml_collections.ConfigDict:
   """Returns a run of six steps on digits, with everything random in it.
 
-  Args:
-    **changes: by dotted name, given as {"model.width": 32}; new keys may be
-      wrong ones.
+  Changes are by dotted name, {"model.width": 32}; new keys may be wrong ones.
   """
   config = ml_collections.ConfigDict(
     {
@@ -78,10 +76,7 @@ def tiny_config(**changes: Any) -> ml_collections.ConfigDict:
 
 def sharded_config() -> ml_collections.ConfigDict:
   """Returns a tiny run, everything sharded, with a row for every step."""
-  return tiny_config(
-    sharding_strategy=FSDP,
-    log_training_steps=1,
-    # Adam would turn rounding errors of vanishing gradients into whole steps.
-    optax_name="trace",
-    optax={"decay": 0.9},
-  )
+  config = tiny_config(sharding_strategy=FSDP, log_training_steps=1)
+  # Adam would turn rounding errors of vanishing gradients into whole steps.
+  config.update(optax_name="trace", optax={"decay": 0.9})
+  return config

@@ -15,36 +15,19 @@ from dpn.tasks import base
 
 @flax.struct.dataclass
 class TrainState:
-  """All that a step reads and replaces.
+  """All that a step reads and replaces."""
 
-  Attributes:
-    step: () int32, updates done so far.
-    params: what the optimizer changes.
-    model_state: Flax's other collections (running statistics), often empty.
-    opt_state: of the optax transformation.
-    ema: moving average of params, or None.
-  """
-
-  step: jax.Array
-  params: Any
-  model_state: Any
+  step: jax.Array  # () int32, updates done so far
+  params: Any  # what the optimizer changes
+  model_state: Any  # Flax's other collections (running statistics), often none
   opt_state: Any
-  ema: Any = None
+  ema: Any = None  # moving average of params, if there is one
 
   @property
   def variables(self) -> base.Variables:
     """What evaluators take, and what is exported: averaged if there is one."""
     params = self.params if self.ema is None else self.ema
     return {"params": params, **self.model_state}
-
-  def with_params(self, params: Any) -> "TrainState":
-    """Returns the state with other parameters, from which any average starts.
-
-    Args:
-      params: arrays that nothing else holds: training donates them.
-    """
-    ema = None if self.ema is None else jax.tree.map(jnp.copy, params)
-    return self.replace(params=params, ema=ema)
 
 
 def init(
@@ -56,10 +39,10 @@ def init(
   ema: bool = False,
 ) -> TrainState:
   """Returns the state of step 0, with a moving average if `ema`."""
-  variables = dict(task.init(rng, batch))
-  params = variables.pop("params")
-  average = params if ema else None
-  return TrainState(jnp.int32(0), params, variables, tx.init(params), average)
+  state = dict(task.init(rng, batch))
+  params = state.pop("params")
+  ema = params if ema else None
+  return TrainState(jnp.int32(0), params, state, tx.init(params), ema)
 
 
 def make(
@@ -93,67 +76,50 @@ def make(
 
   def update(state: TrainState, batch: base.Batch):
     rng = jax.random.fold_in(jax.random.key(seed), state.step)
-    grads, values, model_state = gradients(
-      task, state, batch, rng, parts=grad_accum
-    )
+    grads, values, model_state = _gradients(task, state, batch, rng, grad_accum)
     updates, opt_state = tx.update(grads, state.opt_state, state.params)
     params = optax.apply_updates(state.params, updates)
 
-    grads = jax.tree.map(
-      lambda g, f: jnp.zeros_like(g) if f else g, grads, frozen
-    )
-    values |= {
-      "l2_grads": trees.l2(grads),
-      "l2_params": trees.l2(params),
-      "l2_updates": trees.l2(updates),
-    }
+    count = lambda grad, frozen: jnp.zeros_like(grad) if frozen else grad
+    grads = jax.tree.map(count, grads, frozen)
+    norms = {"l2_grads": grads, "l2_params": params, "l2_updates": updates}
+    values |= {name: trees.l2(tree) for name, tree in norms.items()}
     if log_grad_depth:
       norms = task.grad_norms(grads)
       values |= {f"grad_norm/{name}": norm for name, norm in norms.items()}
     ema = state.ema
     if ema_decay is not None:
-      ema = average(ema, params, state.step, ema_decay)
+      ema = _average(ema, params, state.step, ema_decay)
     step = state.step + 1
     return TrainState(step, params, model_state, opt_state, ema), values
 
   return update
 
 
-def gradients(
-  task: base.Task,
-  state: TrainState,
-  batch: base.Batch,
-  rng: jax.Array,
-  *,
-  parts: int,
-) -> tuple[Any, dict[str, jax.Array], Any]:
+def _gradients(task, state, batch, rng, parts):
   """Returns the mean loss's gradients, all means, and the model's new state.
 
-  Args:
-    task: measures each example; its `_mask`, if any, weighs them.
-    state: where to take the gradients.
-    batch: arrays (batch, …).
-    rng: key of this step.
-    parts: in how many parts to go through the batch, one after the other.
+  Goes through the batch in `parts`, one after the other. The task's `_mask`, if
+  any, weighs the examples.
   """
   size = len(jax.tree.leaves(batch)[0])
 
   def loss_fn(params, overwritten, model_state, batch, rng):
     variables = {"params": params, **model_state, **overwritten}
     measured, model_state = task.measure(variables, batch, rng=rng)
-    shares = _shares(measured, size)
+    mask = jnp.ones(len(jax.tree.leaves(batch)[0]), bool)
+    sums = base.weighted_sums(measured, mask)
+    shares = {name: x / size for name, x in sums.items()}  # of the whole's mean
     return shares["loss"], (shares, model_state)
 
   def part(model_state, batch, rng):
     # Estimates kept by backward passes: their gradient is their next value.
-    overwritten = {
-      name: value
-      for name, value in model_state.items()
-      if name == fp8_ops.OVERWRITE_WITH_GRADIENT
-    }
-    (grads, overwritten), (shares, model_state) = jax.grad(
-      loss_fn, argnums=(0, 1), has_aux=True
-    )(state.params, overwritten, model_state, batch, rng)
+    key = fp8_ops.OVERWRITE_WITH_GRADIENT
+    overwritten = {k: v for k, v in model_state.items() if k == key}
+    grad_fn = jax.grad(loss_fn, argnums=(0, 1), has_aux=True)
+    (grads, overwritten), (shares, model_state) = grad_fn(
+      state.params, overwritten, model_state, batch, rng
+    )
     return {**model_state, **overwritten}, grads, shares
 
   if parts == 1:
@@ -164,29 +130,13 @@ def gradients(
       model_state, grads, shares = part(carry[0], *xs)
       return (model_state, jax.tree.map(jnp.add, carry[1], grads)), shares
 
-    zeros = jax.tree.map(jnp.zeros_like, state.params)
-    (model_state, grads), shares = jax.lax.scan(
-      body,
-      (state.model_state, zeros),
-      (_split(batch, parts), jax.random.split(rng, parts)),
-    )
+    start = state.model_state, jax.tree.map(jnp.zeros_like, state.params)
+    xs = _split(batch, parts), jax.random.split(rng, parts)
+    (model_state, grads), shares = jax.lax.scan(body, start, xs)
     shares = {k: jnp.sum(v) for k, v in shares.items()}
-  weight = shares.pop("_mask")
+  weight = shares.pop("_mask")  # the mean weight, mostly 1
   grads, values = jax.tree.map(lambda x: x / weight, (grads, shares))
   return grads, values, model_state
-
-
-def _shares(measured, size):
-  """Returns what a part adds to the means over a batch of `size` examples.
-
-  Among them `_mask`, the mean weight: dividing by it last keeps them exact.
-  """
-  ones = jnp.ones_like(measured["loss"])
-  weights = measured.get("_mask", ones)
-  return {
-    name: jnp.sum(jnp.where(weights > 0, weights * values, 0.0)) / size
-    for name, values in {**measured, "_mask": ones}.items()
-  }
 
 
 def _split(batch, parts):
@@ -200,7 +150,7 @@ def _split(batch, parts):
   )
 
 
-def average(ema: Any, params: Any, step: jax.Array, decay: float) -> Any:
+def _average(ema, params, step, decay):
   """Returns the next moving average of parameters.
 
   The decay grows to `decay` as (1 + step) / (10 + step), so that the average

@@ -1,7 +1,9 @@
 """A run's directory: locked to one run and one config, with what made it."""
 
+import collections
 import contextlib
 import fcntl
+import functools
 import hashlib
 import importlib.metadata
 import json
@@ -20,7 +22,7 @@ import jax
 from absl import logging
 
 from dpn import trees
-from dpn.weights import checkpoint
+from dpn.weights import checkpoint, files
 
 # Keys that may change when a run is resumed: they decide where and how fast it
 # runs, not what it computes.
@@ -30,23 +32,14 @@ RESUMABLE_KEYS = re.compile(
 )
 
 CONFIG = "config.json"
-ENVIRONMENT = "environment.json"
-LOCK = "lock"
 
 
 @contextlib.contextmanager
 def lock(workdir: str, config: dict, *, allow_config_change: bool = False):
   """Creates `workdir` and locks it to this run and its config.
 
-  Args:
-    workdir: the directory.
-    config: resolved, as nested dicts.
-    allow_config_change: resume although the config there differs.
-
-  Raises:
-    OSError: nothing can be written there.
-    ValueError: another run is using it, or began with another config; or it is
-      not a folder.
+  Raises ValueError where another run is using it or, unless
+  `allow_config_change`, began with another config.
   """
   if "://" in workdir:
     raise ValueError(
@@ -75,7 +68,7 @@ def _flock(workdir: str):
   """
   if jax.process_index() != 0:
     return contextlib.nullcontext()
-  f = open(os.path.join(workdir, LOCK), "a+")  # noqa: SIM115, it is returned
+  f = open(os.path.join(workdir, "lock"), "a+")  # noqa: SIM115, it is returned
   try:
     fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
   except BlockingIOError as e:
@@ -97,21 +90,18 @@ def _flock(workdir: str):
 
 def _check_config(workdir: str, config: dict):
   """Raises ValueError if the run there, once it has a checkpoint, differs."""
-  path = os.path.join(workdir, CONFIG)
-  checkpoints = os.path.join(workdir, "checkpoints")
-  settled = os.path.isdir(checkpoints) and os.listdir(checkpoints)
-  if not settled or not os.path.exists(path):
+  path = pathlib.Path(workdir, CONFIG)
+  settled = any(pathlib.Path(workdir, files.CHECKPOINTS).glob("*"))
+  if not settled or not path.exists():
     return
-  with open(path) as f:
-    old = trees.flatten(json.load(f))
-  new = trees.flatten(json.loads(json.dumps(config)))
-  absent = "absent"
+  old, new = (
+    collections.defaultdict(lambda: "absent", trees.flatten(nested))
+    for nested in map(json.loads, (path.read_text(), json.dumps(config)))
+  )
   changes = [
-    f"  {name.replace('/', '.')}: {old.get(name, absent)!r} there, "
-    f"{new.get(name, absent)!r} now"
+    f"  {name.replace('/', '.')}: {old[name]!r} there, {new[name]!r} now"
     for name in sorted({*old, *new})
-    if old.get(name, absent) != new.get(name, absent)
-    and not RESUMABLE_KEYS.fullmatch(name)
+    if old[name] != new[name] and not RESUMABLE_KEYS.fullmatch(name)
   ]
   if changes:
     raise ValueError(
@@ -125,26 +115,11 @@ def record(workdir: str, config: Mapping[str, Any]):
   """Writes config.json, and an entry for this start to environment.json.
 
   From the first checkpoint on, config.json is the run's config.
-
-  Args:
-    workdir: of the run; it exists.
-    config: resolved, as nested dicts.
-
-  Raises:
-    OSError: a file cannot be written.
   """
   checkpoint.write_json(os.path.join(workdir, CONFIG), config)
-  path = os.path.join(workdir, ENVIRONMENT)
-  starts = []
-  if os.path.exists(path):
-    with open(path) as f:
-      starts = json.load(f)
-  checkpoint.write_json(path, [*starts, describe(config)])
-
-
-def describe(config: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns the entry of a process that starts now with this config."""
-  return {
+  path = pathlib.Path(workdir, "environment.json")
+  starts = json.loads(path.read_text()) if path.exists() else []
+  this = {
     "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     "commit": commit(pathlib.Path(__file__).parent),
     "config_hash": config_hash(config),
@@ -156,6 +131,7 @@ def describe(config: Mapping[str, Any]) -> dict[str, Any]:
     "jaxlib": importlib.metadata.version("jaxlib"),
     "command": sys.argv,
   }
+  checkpoint.write_json(str(path), [*starts, this])
 
 
 def config_hash(config: Mapping[str, Any]) -> str:
@@ -169,16 +145,12 @@ def commit(folder: pathlib.Path) -> str | None:
 
   It ends in "+changes" if tracked files differ from it.
   """
-
-  def git(*args):
-    done = subprocess.run(
-      ["git", *args], cwd=folder, capture_output=True, text=True, check=True
-    )
-    return done.stdout.strip()
-
+  git = functools.partial(
+    subprocess.check_output, cwd=folder, stderr=subprocess.DEVNULL, text=True
+  )
   try:
-    head = git("rev-parse", "HEAD")
-    changed = git("status", "--porcelain", "--untracked-files=no")
+    head = git(["git", "rev-parse", "HEAD"]).strip()
+    changed = git(["git", "status", "--porcelain", "--untracked-files=no"])
   except (OSError, subprocess.CalledProcessError):
     return None
   return head + "+changes" * bool(changed)

@@ -5,8 +5,6 @@ from typing import NamedTuple
 
 import flax.linen as nn
 
-from dpn import errors
-
 
 class Inits(NamedTuple):
   """Initializers of one code base.
@@ -61,13 +59,6 @@ INITS = {
     posemb=lambda width: nn.initializers.normal(0.2),
   ),
 }
-
-
-def get(name: str) -> Inits:
-  """Returns the entry of `INITS`, or raises naming the nearest one."""
-  if name not in INITS:
-    raise ValueError(errors.unknown("init", name, INITS))
-  return INITS[name]
 
 
 def scaled(init: Callable, gain: float) -> Callable:

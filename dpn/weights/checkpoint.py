@@ -52,6 +52,7 @@ class Checkpointer:
     Raises:
       OSError: nothing can be created there.
     """
+    self._directory = pathlib.Path(os.path.abspath(directory))
     self._read_only = read_only
     if not read_only:
       _check_writable(directory)
@@ -62,7 +63,7 @@ class Checkpointer:
     context = ocp.Context()
     context.asynchronous.timeout_secs = timeout_secs
     self._orbax = ocp.training.Checkpointer(
-      os.path.abspath(directory),
+      self._directory,
       context=context,
       preservation_policy=policies.AnyPreservationPolicy(kept),
       cleanup_tmp_directories=not read_only,
@@ -100,7 +101,7 @@ class Checkpointer:
     Args:
       state: tree of `jax.ShapeDtypeStruct` with explicit shardings. The mesh
         may differ from the one that saved.
-      step: the one to take instead of the latest.
+      step: of the only checkpoint to try; None for the latest.
 
     Raises:
       MismatchError: the checkpoint holds other arrays.
@@ -118,9 +119,6 @@ class Checkpointer:
     collections, as NumPy arrays. What is read is what the checkpoint says it
     holds: neither a model nor an optimizer is needed, nor the devices.
 
-    Args:
-      step: the one to take instead of the latest.
-
     Raises:
       OSError: every checkpoint is damaged, or there is none.
     """
@@ -131,9 +129,7 @@ class Checkpointer:
   def _first_whole(self, step, wanted):
     """Returns (state, notes, step) of the latest checkpoint that is whole.
 
-    Args:
-      step: the one to take instead of the latest, or None.
-      wanted: from what a checkpoint holds to the tree to load.
+    `wanted` is from what a checkpoint holds to the tree to load.
     """
     found = [checkpoint.step for checkpoint in self._orbax.checkpoints]
     if step in found:
@@ -141,16 +137,24 @@ class Checkpointer:
     elif step is not None or not found:
       raise FileNotFoundError(
         f"There is no checkpoint{'' if step is None else f' of step {step}'}"
-        f" in {self._orbax.directory}; it has those of steps {found}."
+        f" in {self._directory}; it has those of steps {found}."
       )
     for step in reversed(found):
       restored, notes, error = self._load(step, wanted)
-      if _all_processes(error is None):
+      if multihost_utils.process_allgather(np.array(error is None)).all():
         return restored, notes, step
-      self._set_aside(step, error)
+      path = self._directory / str(step)
+      error = error or "another process cannot read it"
+      logging.error(
+        "Checkpoint %s is damaged, trying the one before: %s", path, error
+      )
+      if not self._read_only:
+        if jax.process_index() == 0:
+          path.rename(path.with_name(f"{step}.damaged"))
+        self._orbax.reload()
     raise OSError(
-      f"No checkpoint in {self._orbax.directory} can be read; steps {found} "
-      "are damaged, see above. Start anew in another --workdir."
+      f"No checkpoint in {self._directory} can be read; steps {found} are "
+      "damaged, see above. Start anew in another --workdir."
     )
 
   def _load(self, step, wanted):
@@ -160,7 +164,7 @@ class Checkpointer:
       if metadata.metadata is None:
         raise OSError("its metadata cannot be read")
       state = wanted(metadata.metadata)
-      _check_shapes(str(self._path(step)), metadata.metadata, state)
+      _check_shapes(self._directory / str(step), metadata.metadata, state)
       restored = self._orbax.load(step, state)
     except MismatchError:
       raise
@@ -176,21 +180,6 @@ class Checkpointer:
         return None, None, why
     return restored, notes, None
 
-  def _set_aside(self, step, error):
-    path = self._path(step)
-    logging.error(
-      "Checkpoint %s is damaged, trying the one before: %s",
-      path,
-      error or "another process cannot read it",
-    )
-    if not self._read_only:
-      if jax.process_index() == 0:
-        path.rename(path.with_name(f"{step}.damaged"))
-      self._orbax.reload()
-
-  def _path(self, step):
-    return pathlib.Path(self._orbax.directory) / str(step)
-
   @contextlib.contextmanager
   def _explained(self):
     """Turns whatever goes wrong in writing into an OSError that says so."""
@@ -198,9 +187,9 @@ class Checkpointer:
       yield
     except Exception as e:
       raise OSError(
-        f"Cannot write a checkpoint to {self._orbax.directory}: {e}\nThe last "
-        f"good one is of step {self.latest}. Free some space, or make the "
-        "directory writable; the same command then resumes from there."
+        f"Cannot write a checkpoint to {self._directory}: {e}\nThe last good "
+        f"one is of step {self.latest}. Free some space, or make the directory "
+        "writable; the same command then resumes from there."
       ) from e
 
   def close(self):
@@ -242,50 +231,44 @@ def _checksums(state) -> dict[str, int]:
 
 def _only_variables(saved):
   """Returns what to load of a train state: NumPy arrays, or `...` for not."""
-  wanted = lambda x: np.empty(x.shape, x.dtype)
+  load = lambda x: np.empty(x.shape, x.dtype)
+  skip = lambda _: ...
+  kept = ("params", "model_state", "ema")
   return {
-    name: jax.tree.map(
-      wanted if name in ("params", "model_state", "ema") else lambda _: ...,
-      part,
-    )
+    name: jax.tree.map(load if name in kept else skip, part)
     for name, part in saved.items()
   }
 
 
-def _all_processes(ok: bool) -> bool:
-  """Returns whether `ok` is true in every process of the run."""
-  if jax.process_count() == 1:
-    return ok
-  return bool(multihost_utils.process_allgather(np.array(ok)).all())
-
-
-def _check_shapes(path: str, saved: Any, state: Any):
-  there = {k: tuple(v.shape) for k, v in trees.flatten(saved).items()}
+def _check_shapes(path, saved: Any, state: Any):
+  """Raises MismatchError unless a checkpoint holds what is to be loaded."""
+  there = {k: str(v.shape) for k, v in trees.flatten(saved).items()}
   here = {
-    k: there.get(k) if v is ... else tuple(v.shape)
+    k: there.get(k) if v is ... else str(v.shape)
     for k, v in trees.flatten(state).items()
   }
-  absent = "absent"
-  differ = [
-    f"  {name}: {there.get(name, absent)} there, {here.get(name, absent)} here"
-    # The optimizer's arrays only repeat what is wrong with the parameters.
-    for name in sorted({*there, *here}, key=lambda n: ("opt_state" in n, n))
-    if there.get(name) != here.get(name)
-  ]
-  averaged = [any(k.startswith("ema/") for k in tree) for tree in (there, here)]
-  if averaged[0] != averaged[1]:
-    has, config = ("a", "None") if averaged[0] else ("no", "set")
+  averaged, wanted = (
+    any(name.startswith("ema/") for name in tree) for tree in (there, here)
+  )
+  if averaged != wanted:
     raise MismatchError(
-      f"The checkpoint {path} holds {has} moving average of the parameters and "
-      f"config.ema_decay is {config}. Set it as in that run; or take over the "
+      f"The checkpoint {path} holds {'a' if averaged else 'no'} moving average "
+      "of the parameters and config.ema_decay is "
+      f"{'set' if wanted else 'None'}. Set it as in that run; or take over the "
       "parameters alone, with config.model_init."
     )
+  # The optimizer's arrays only repeat what is wrong with the parameters.
+  names = sorted({*there, *here}, key=lambda n: ("opt_state" in n, n))
+  differ = [
+    f"  {n}: {there.get(n, 'absent')} there, {here.get(n, 'absent')} here"
+    for n in names
+    if there.get(n) != here.get(n)
+  ]
   if differ:
-    more = f"\n  and {len(differ) - 20} more" if len(differ) > 20 else ""
+    more = [f"  and {len(differ) - 20} more"] if len(differ) > 20 else []
     raise MismatchError(
       f"The checkpoint {path} is of another model or optimizer:\n"
-      + "\n".join(differ[:20])
-      + more
+      + "\n".join(differ[:20] + more)
       + "\nUse the config that made it, or config.model_init to take over "
       "parameters alone."
     )
@@ -326,13 +309,8 @@ def save_params(
 ):
   """Writes parameters as float32 safetensors, names joined by "/".
 
-  In a run of many processes all must call this; the first one writes.
-
-  Args:
-    path: of the file.
-    params: a tree of arrays.
-    batch_stats: running statistics, which are called "batch_stats/<name>".
-    metadata: of the file.
+  Running statistics are called "batch_stats/<name>". In a run of many processes
+  all must call this; the first one writes.
   """
   flat = {}
   variables = {"params": params, files.STATISTICS: batch_stats or {}}

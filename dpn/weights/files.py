@@ -61,9 +61,12 @@ def locate(path: str) -> Location:
 
   Raises:
     FileNotFoundError: there is nothing, or no parameters in it.
-    ValueError: the file has another format.
+    ValueError: the parameters are pickled.
   """
-  parent, last = os.path.split(os.path.normpath(path))
+  match = re.fullmatch(r"(.+(\.\w+))(?::([^:]+))?", path)
+  file, suffix, subtree = match.groups() if match else (path, "", None)
+  problem = f"There is no {file!r}"
+  pickles = [path] if suffix in PICKLES else []
   if os.path.isdir(path):
     files = [os.path.join(path, name) for name in FILES_IN_FOLDERS]
     if found := [file for file in files if os.path.isfile(file)]:
@@ -71,34 +74,26 @@ def locate(path: str) -> Location:
     for folder in (os.path.join(path, CHECKPOINTS), path):
       if _has_checkpoints(folder):
         return Location(folder, is_file=False)
+    problem = f"The folder {path!r} has no {' or '.join(FILES_IN_FOLDERS)}"
+    pickles = sorted(f for f in os.listdir(path) if f.endswith(PICKLES))
+  elif os.path.isfile(file):
+    if suffix in READERS or file.endswith(_INDEX):
+      return Location(file, subtree=subtree)
+    problem = f"{file!r} has no known format"
+  parent, last = os.path.split(os.path.normpath(path))
   if last.isdigit() and _has_checkpoints(parent or "."):
     return Location(parent or ".", is_file=False, step=int(last))
-  match = re.fullmatch(r"(.+(\.\w+))(?::([^:]+))?", path)
-  file, suffix, subtree = match.groups() if match else (path, "", None)
-  if suffix in PICKLES:
+  if pickles:
     raise ValueError(
-      f"Cannot load {path!r}: {suffix} files hold Python's pickles, which can "
-      "run any code and are never opened here. If you trust the file, save it "
-      "again: safetensors.torch.save_file(torch.load(path, "
-      "weights_only=True), 'x.safetensors')."
+      f"{pickles[0]!r} is a pickle, which can run any code and is never opened "
+      "here. If you trust it, save it again: safetensors.torch.save_file("
+      "torch.load(path, weights_only=True), 'x.safetensors')."
     )
-  if os.path.isfile(file) and (suffix in READERS or file.endswith(_INDEX)):
-    return Location(file, subtree=subtree)
-  if os.path.isdir(path):
-    problem = f"The folder {path!r} has no {' or '.join(FILES_IN_FOLDERS)}"
-    pickled = sorted(f for f in os.listdir(path) if f.endswith(PICKLES))
-    if pickled:
-      problem += f" ({pickled[0]!r} is a pickle and never opened)"
-  elif os.path.isfile(file):
-    problem = f"{file!r} has no known format"
-  else:
-    problem = f"There is no {file!r}"
   raise FileNotFoundError(
     f"{problem}. Expected the folder of a run, one of its checkpoints "
     f"('run/{CHECKPOINTS}/1000'), a folder of timm or Hugging Face, or a "
     f"parameter file ({' or '.join(READERS)}, with ':<subtree>' behind it if "
-    "need be). What lies elsewhere, such as in a bucket, has to be copied to "
-    "this machine or mounted first."
+    "need be). What lies in a bucket has to be copied or mounted first."
   )
 
 
@@ -107,13 +102,10 @@ def _has_checkpoints(folder):
 
 
 def read(path: str) -> Flat:
-  """Returns the arrays that a path stands for, by name.
+  """Returns the arrays that a path stands for (see `locate`), by name.
 
   Of a training state, ours or big_vision's, only the parameters and running
   statistics.
-
-  Args:
-    path: see `locate`.
 
   Raises:
     FileNotFoundError: there is no such file.
@@ -179,14 +171,9 @@ def _read_file(file):
   try:
     return READERS[suffix](file)
   except _DAMAGE as error:
-    why = "It may be truncated, or no such file at all: copy it again."
-    if "allow_pickle" in str(error):
-      why = (
-        "What it holds are Python's pickles, which can run any code and are "
-        "never opened here: save plain arrays."
-      )
     raise ValueError(
-      f"{file!r} is not a readable {suffix} file of arrays ({error}). {why}"
+      f"{file!r} is not a readable {suffix} file of arrays ({error}). It may "
+      "be truncated, or hold pickles, which are never opened here."
     ) from error
 
 
@@ -226,12 +213,11 @@ def _read_npz(path):
     arrays = {name: npz[name] for name in npz}
   if wrong := [k for k, x in arrays.items() if not isinstance(x, np.ndarray)]:
     raise ValueError(f"{wrong[0]!r} in it is no array of NumPy's")
-  return {name: _recover_bfloat16(x) for name, x in arrays.items()}
-
-
-def _recover_bfloat16(x):
-  """NumPy's format does not know bfloat16 and stores two bytes of void."""
-  return x.view(jnp.bfloat16) if x.dtype == "V2" else x
+  # NumPy's format does not know bfloat16 and stores two bytes of void.
+  return {
+    name: x.view(jnp.bfloat16) if x.dtype == "V2" else x
+    for name, x in arrays.items()
+  }
 
 
 def _read_safetensors(path):

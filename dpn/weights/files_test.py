@@ -100,7 +100,7 @@ def test_damaged_and_foreign_npz(tmp_path):
   with pytest.raises(ValueError, match=r"x\.npz' is not a readable"):
     files.read(str(path))
   np.savez(path, x=np.array([{}], object))
-  with pytest.raises(ValueError, match="never opened here: save plain"):
+  with pytest.raises(ValueError, match="pickles, which are never opened"):
     files.read(str(path))
 
 
@@ -149,7 +149,7 @@ def test_broken_shards(tmp_path):
 
 def test_folder_with_a_pickle(tmp_path):
   (tmp_path / "pytorch_model.bin").touch()
-  with pytest.raises(FileNotFoundError, match="bin' is a pickle and never"):
+  with pytest.raises(ValueError, match=r"model\.bin' is a pickle, which"):
     files.read(str(tmp_path))
 
 

@@ -21,13 +21,8 @@ from dpn.weights.pixels import Pixels
 
 # Options that names and shapes of parameters give away; files are not asked.
 IN_SHAPES = (
-  "num_classes",
-  "patch_size",
-  "width",
-  "depth",
-  "mlp_dim",
-  "qkv_bias",
-  "rep_size",
+  *("num_classes", "patch_size", "width", "depth", "mlp_dim"),
+  *("qkv_bias", "rep_size"),
 )
 # Options that only sometimes show, and the parameters that show them then.
 # Where those differ and may (`dont_load`), the option may differ as well.
@@ -43,13 +38,10 @@ IN_NAMES = {
 # heads is in the shapes of our arrays, but not of PyTorch's.
 _MAY_BE_UNKNOWN = ("gelu", "norm", "norm_kw", "pool_type", "num_heads")
 PIXELS = "pixels"
+_HF_TANH = ("gelu_new", "gelu_fast", "gelu_accurate", "gelu_pytorch_tanh")
 _HF_GELUS = {
-  "gelu": "exact",
-  "gelu_python": "exact",
-  "gelu_new": "tanh",
-  "gelu_fast": "tanh",
-  "gelu_accurate": "tanh",
-  "gelu_pytorch_tanh": "tanh",
+  **dict.fromkeys(["gelu", "gelu_python"], "exact"),
+  **dict.fromkeys(_HF_TANH, "tanh"),
 }
 _TIMM_GELUS = {"gelu": "exact", "gelu_tanh": "tanh"}
 _TIMM_POOLS = {"token": "tok", "avg": "gap", "map": "map", "": "none"}
@@ -88,14 +80,7 @@ def metadata(
   layout: str = "ours",
   **more,
 ) -> dict[str, str]:
-  """Returns the strings that `read` finds again in a file's metadata.
-
-  Args:
-    options: see `ModelMetadata`.
-    pixels: of the images, None if unknown.
-    layout: see `ModelMetadata`.
-    **more: further values, written as JSON.
-  """
+  """Returns what `read` finds again in a file's metadata, as JSON by name."""
   # transformers reads only files that say "pt".
   result = {"format": "pt", "layout": layout, "model": json.dumps(options)}
   if pixels:
@@ -106,10 +91,6 @@ def metadata(
 def read(where: Location, layout: str) -> ModelMetadata:
   """Returns what a file, or the config.json beside it, says about its model.
 
-  Args:
-    where: a readable file, or checkpoints.
-    layout: see `ModelMetadata`.
-
   Raises:
     FileNotFoundError: checkpoints lie outside the folder of their run.
     ValueError: the model computes something that ours cannot, or the
@@ -117,7 +98,11 @@ def read(where: Location, layout: str) -> ModelMetadata:
   """
   said = _said_inside(where.path) if where.is_file else {}
   if "model" in said and "layout" in said:  # others have a `model` too
-    return _from_metadata(f"the metadata of {where.path!r}", layout, said)
+    options, pixels, cls_row = (
+      _parse(f"the metadata of {where.path}", said.get(name, "null"))
+      for name in ("model", PIXELS, "cls_row")
+    )
+    return ModelMetadata(layout, options, pixels and Pixels(**pixels), cls_row)
   beside = _read_json(where.folder, "config.json")
   if layout == "timm":
     return _from_timm(beside)
@@ -141,9 +126,8 @@ class Difference(NamedTuple):
   model: Any
 
   def __str__(self):
-    return (
-      f"  {self.option}: {self.file} in the file, {self.model} in the model"
-    )
+    there, here = f"{self.file} in the file", f"{self.model} in the model"
+    return f"  {self.option}: {there}, {here}"
 
   @property
   def remedy(self) -> str:
@@ -156,12 +140,12 @@ class Difference(NamedTuple):
 def differences(
   file: ModelMetadata, options: Mapping[str, Any], pixels: Pixels | None = None
 ) -> list[Difference]:
-  """Returns where a file's model is known to be another one.
+  """Returns where a file's model is known to be another one than ours.
 
   Args:
     file: what is known about it.
-    options: of the model, as `Task.model_options` gives them.
-    pixels: of the images that the model will see; None if unknown.
+    options: of our model, as `Task.model_options` gives them.
+    pixels: of the images that it will see; None if unknown.
   """
   here = json.loads(json.dumps(options))  # tuples become lists, as in files
   result = [
@@ -190,10 +174,12 @@ def check(
     differing: parameters that differ in name or shape, and may.
     dont_check: names of options to ignore, or `pixels`.
   """
-  ignored = {*IN_SHAPES, *dont_check}
-  for option, names in IN_NAMES.items():
-    if any(re.fullmatch(names, name) for name in differing):
-      ignored.add(option)
+  shown = (
+    option
+    for option, names in IN_NAMES.items()
+    if any(re.fullmatch(names, name) for name in differing)
+  )
+  ignored = {*IN_SHAPES, *dont_check, *shown}
   wrong = [d for d in differences if d.option not in ignored]
   if wrong:
     listed = "\n".join(map(str, wrong))
@@ -212,9 +198,8 @@ def assumed(file: ModelMetadata, options: Mapping[str, Any]) -> list[str]:
     file: what is known about it.
     options: of the model that is taken for the file's.
   """
-  unknown = [name for name in _MAY_BE_UNKNOWN if name not in file.options]
-  if file.layout == "ours":
-    unknown = [name for name in unknown if name != "num_heads"]
+  told = {*file.options, *(["num_heads"] if file.layout == "ours" else [])}
+  unknown = [name for name in _MAY_BE_UNKNOWN if name not in told]
   return [f"{name}={options[name]!r}" for name in unknown if name in options]
 
 
@@ -233,10 +218,9 @@ def _said_inside(path):
 
 def _parse(path, text):
   try:
-    value = json.loads(text)
+    return json.loads(text)
   except json.JSONDecodeError as error:
     raise ValueError(f"{path!r}: expected JSON in it, {error}.") from error
-  return value
 
 
 def _read_json(folder, name):
@@ -244,16 +228,7 @@ def _read_json(folder, name):
   if not os.path.isfile(path):
     return {}
   with open(path, encoding="utf-8") as file:
-    value = _parse(path, file.read())
-  return value if isinstance(value, dict) else {}
-
-
-def _from_metadata(where, layout, said):
-  options, pixels, cls_row = (
-    _parse(where, said[name]) if name in said else None
-    for name in ("model", PIXELS, "cls_row")
-  )
-  return ModelMetadata(layout, options, pixels and Pixels(**pixels), cls_row)
+    return _parse(path, file.read())
 
 
 def _from_run(config):
@@ -324,7 +299,7 @@ def _known(options):
 
 
 def _pixels(mean, std):
-  return Pixels(tuple(mean), tuple(std)) if mean and std else None
+  return Pixels(mean, std) if mean and std else None
 
 
 def _gelu(act, known):

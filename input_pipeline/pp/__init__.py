@@ -21,7 +21,6 @@ from dpn import errors, registry
 from input_pipeline.pp import (
   lazy_image,
   op,
-  ops_deit,
   ops_general,
   ops_image,
   ops_randaug,
@@ -30,12 +29,37 @@ from input_pipeline.pp import (
 )
 
 OPS = {
-  **ops_general.OPS,
-  **ops_image.OPS,
-  **ops_randaug.OPS,
-  **ops_deit.OPS,
-  **ops_timm.OPS,
-  **ops_vtab.OPS,
+  factory.__name__: factory
+  for factory in (
+    ops_general.choice,
+    ops_general.copy,
+    ops_general.drop,
+    ops_general.flatten,
+    ops_general.keep,
+    ops_general.onehot,
+    ops_general.pad_to_shape,
+    ops_general.squeeze_last_dim,
+    ops_general.value_range,
+    ops_image.central_crop,
+    ops_image.decode,
+    ops_image.decode_jpeg_and_inception_crop,
+    ops_image.flip_lr,
+    ops_image.inception_crop,
+    ops_image.random_crop,
+    ops_image.resize,
+    ops_image.resize_long,
+    ops_image.resize_small,
+    ops_image.vgg_value_range,
+    ops_randaug.randaug,
+    ops_timm.color_jitter,
+    ops_timm.random_erasing,
+    ops_timm.three_augment,
+    ops_timm.rand_augment,
+    ops_vtab.bin_label,
+    ops_vtab.clevr_count,
+    ops_vtab.clevr_distance,
+    ops_vtab.kitti_distance,
+  )
 }
 # big_vision's modules, whose ops are always there.
 _BUILT_IN = ("archive.randaug", "ops_general", "ops_image", "ops_text")
@@ -48,12 +72,9 @@ _OP = re.compile(r"""[^\s|](?:'[^']*'|"[^"]*"|[^|])*""")
 def add_modules(modules: Sequence[str]):
   """Makes the ops of `config.pp_modules` known to every string from now on.
 
-  Args:
-    modules: importable names; each has a table `OPS` of factories by name.
-
   Raises:
-    ValueError: there is no such module, it has no `OPS`, or an op of that name
-      is there already.
+    ValueError: a module is not there, has no table `OPS` of factories by name,
+      or defines an op that exists.
   """
   for module in modules:
     if module in _BUILT_IN or module in _added:
@@ -100,11 +121,7 @@ class Preprocess:
   def __call__(
     self, example: op.Example, rng: np.random.Generator
   ) -> op.Example:
-    """Returns the processed example; the one given is left as it is.
-
-    Raises:
-      ValueError: an op failed; the message names it and what it was given.
-    """
+    """Returns the processed example; the one given is left as it is."""
     example = dict(example)
     for text, fn in self._ops:
       try:
@@ -120,9 +137,6 @@ class Preprocess:
 
   def __reduce__(self):
     return make, (self.spec, tuple(_added))
-
-  def __repr__(self):
-    return f"pp.make({self.spec!r})"
 
 
 def _materialize(example, _):
@@ -156,13 +170,12 @@ def _build(match: re.Match) -> tuple[str, op.Op, bool]:
     raise _error(match, errors.unknown("op", name, OPS))
   signature = inspect.signature(OPS[name])
   known = signature.parameters
-  args = [_literal(match, arg) for arg in call.args]
-  kwargs = {}
   for keyword in call.keywords:
     if keyword.arg not in known:
       message = errors.unknown(f"argument of {name}", keyword.arg, known)
-      raise _error(match, message, _column(match, keyword))
-    kwargs[keyword.arg] = _literal(match, keyword.value)
+      raise _error(match, message, keyword)
+  args = [_literal(match, arg) for arg in call.args]
+  kwargs = {k.arg: _literal(match, k.value) for k in call.keywords}
   try:
     signature.bind(*args, **kwargs)
     return text, OPS[name](*args, **kwargs), hasattr(OPS[name], "takes_lazy")
@@ -179,15 +192,12 @@ def _literal(match: re.Match, node: ast.expr):
       "Arguments must be literals (numbers, strings, None, True, False, tuples "
       f"or lists of them), got {ast.get_source_segment(match[0], node)}."
     )
-    raise _error(match, message, _column(match, node)) from None
+    raise _error(match, message, node) from None
 
 
-def _column(match: re.Match, node: ast.AST) -> int:
-  """Returns where in an op `node` begins; the parser counts bytes."""
-  return len(match[0].encode()[: node.col_offset].decode())
-
-
-def _error(match: re.Match, message: str, column: int = 0) -> ValueError:
-  """Returns an error that points at a column of an op."""
-  caret = " " * (match.start() + column) + "^"
+def _error(match: re.Match, message: str, at: ast.AST | int = 0) -> ValueError:
+  """Returns an error that points at a column of an op, or at a node."""
+  if isinstance(at, ast.AST):  # The parser counts bytes.
+    at = len(match[0].encode()[: at.col_offset].decode())
+  caret = " " * (match.start() + at) + "^"
   return ValueError(f"{message}\n  {match.string}\n  {caret}")

@@ -2,12 +2,25 @@
 
 `decode`, and resizing by area, return a `LazyImage`; a crop cuts a box out of
 it, and the rest is never computed. Ops not marked `op.takes_lazy` get arrays.
+
+Parts of JPEGs are decoded without the rest where nvImageCodec is installed. Its
+back end for CPUs (the extra `fast`; no GPU is needed) wraps the library that
+OpenCV's decoder wraps as well, and is set to interpolate colour as OpenCV does:
+the pixels are the same.
 """
 
 import dataclasses
+import functools
+import importlib
+import os
+import threading
 from collections.abc import Callable
 
 import numpy as np
+
+_JPEG_ENDS = b"\xff\xd8\xff\xff\xd9"
+_MAX_PIXELS = 2**27  # As for OpenCV, see input_pipeline/__init__.py.
+_LOCK = threading.Lock()
 
 
 @dataclasses.dataclass
@@ -37,3 +50,74 @@ def materialize(value):
   if isinstance(value, LazyImage):
     return value.cut(0, 0, *value.shape[:2])
   return value
+
+
+def from_jpeg(
+  data: bytes, decode: Callable[[bytes], np.ndarray]
+) -> LazyImage | None:
+  """Returns a JPEG of which the part that is needed will be decoded, or None.
+
+  None means that `data` is for OpenCV to decode: because nvImageCodec is not
+  installed, or because this is no JPEG, one with four colours, or one without
+  an end, which OpenCV may find to be damaged. `decode` decodes all of `data`,
+  where that is needed or a part is damaged.
+  """
+  whole = isinstance(data, bytes) and data[:3] + data[-2:] == _JPEG_ENDS
+  if not whole or (codec := _codec()) is None:
+    return None
+  try:
+    stream = codec.library.CodeStream(data)
+  except RuntimeError:
+    return None
+  rows, cols = stream.height, stream.width
+  usual = stream.num_channels in (1, 3) and stream.precision in (0, 8)
+  if not usual or not 0 < rows * cols <= _MAX_PIXELS:
+    return None
+
+  def cut_jpeg(top, left, height, width):
+    part = None
+    if (height, width) != (rows, cols):
+      box = codec.library.Region(top, left, top + height, left + width)
+      part = codec.decoder.decode(
+        stream.get_sub_code_stream(region=box), params=codec.parameters
+      )
+    if part is None:
+      return cut(decode(data), top, left, height, width)
+    return np.asarray(part)
+
+  return LazyImage((rows, cols, 3), cut_jpeg)
+
+
+class _Codec(threading.local):
+  """nvImageCodec, with a decoder for each thread, which no other may use."""
+
+  def __init__(self, library):
+    self.library = library
+    self.decoder = library.Decoder(
+      device_id=library.NVIMGCODEC_DEVICE_CPU_ONLY,
+      max_num_cpu_threads=1,
+      backends=[library.Backend(library.BackendKind.CPU_ONLY)],
+      options=":fancy_upsampling=1",
+    )
+    self.parameters = library.DecodeParams(
+      apply_exif_orientation=False,
+      color_spec=library.ColorSpec.SRGB,
+      sample_format=library.SampleFormat.I_RGB,
+    )
+
+
+@functools.cache
+def _codec() -> _Codec | None:
+  os.environ.setdefault("PYNVIMGCODEC_VERBOSITY", "0")
+  # It prints which libraries for GPUs are missing. One thread at a time, so
+  # that none takes the silenced stream for the original.
+  with _LOCK, open(os.devnull, "w") as nowhere:
+    stderr = os.dup(2)
+    os.dup2(nowhere.fileno(), 2)
+    try:
+      return _Codec(importlib.import_module("nvidia.nvimgcodec"))
+    except ImportError:
+      return None
+    finally:
+      os.dup2(stderr, 2)
+      os.close(stderr)

@@ -27,28 +27,25 @@ def on_key(factory: Callable) -> Callable[..., Op]:
   read, `outkey` where the result goes, `key` means both; all are "image"
   unless given.
   """
-  return _keyed(factory, lambda fn, value, rng: fn(value))
+
+  @functools.wraps(factory)
+  def make(*args, **kwargs):
+    fn = factory(*args, **kwargs)
+    return lambda value, rng: fn(value)
+
+  return on_key_random(make)
 
 
 def on_key_random(factory: Callable) -> Callable[..., Op]:
   """Returns what `on_key` does, for functions of (value, generator)."""
-  return _keyed(factory, lambda fn, value, rng: fn(value, rng))
 
-
-def takes_lazy(factory: Callable) -> Callable:
-  """Marks a factory whose ops need not get arrays; see `lazy_image`."""
-  factory.takes_lazy = True
-  return factory
-
-
-def _keyed(factory, call):
   @functools.wraps(factory)
   def make(*args, key=None, inkey="image", outkey="image", **kwargs):
     fn = factory(*args, **kwargs)
     source, target = key or inkey, key or outkey
 
     def op(example, rng):
-      example[target] = call(fn, get(example, source), rng)
+      example[target] = fn(get(example, source), rng)
       return example
 
     return op
@@ -61,6 +58,12 @@ def _keyed(factory, call):
     ]
   )
   return make
+
+
+def takes_lazy(factory: Callable) -> Callable:
+  """Marks a factory whose ops need not get arrays; see `lazy_image`."""
+  factory.takes_lazy = True
+  return factory
 
 
 def get(example: Mapping[str, Any], key: str) -> Any:

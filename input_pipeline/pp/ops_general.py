@@ -20,12 +20,7 @@ def value_range(
 ):
   """Maps [in_min, in_max] linearly to [vmin, vmax], as float32.
 
-  Args:
-    vmin: result for in_min.
-    vmax: result for in_max.
-    in_min: one number, or one per channel.
-    in_max: likewise.
-    clip_values: whether results are clipped to [vmin, vmax].
+  `in_min` and `in_max` are one number, or one per channel.
   """
   low = np.asarray(in_min, np.float64)
   width = np.asarray(in_max, np.float64) - low
@@ -51,22 +46,10 @@ def onehot(
 ):
   """Turns a label, or several, into float32 of shape (depth,).
 
-  Args:
-    depth: number of classes.
-    key: where the label is: an integer, or an array of shape (labels,).
-    key_result: where the result goes; `key` if None.
-    multi: whether several labels share one vector (multi-hot) or give an array
-      of shape (labels, depth).
-    on: value at the labels.
-    off: value elsewhere.
-
-  A negative label means "no label" and leaves its vector off; one of
-  `depth` or more is an error.
+  It is an integer, or an array of shape (labels,), which with `multi` share one
+  vector (multi-hot), else give (labels, depth). A negative label means "no
+  label" and leaves its vector `off`. The result goes to `key_result`, or `key`.
   """
-  if depth < 1:
-    raise ValueError(
-      f"depth, the number of classes, must be 1 or more: {depth}."
-    )
 
   def apply(example, _):
     labels = np.asarray(op.get(example, key))
@@ -124,13 +107,9 @@ def choice(
 ):
   """Chooses random entries of an array, the same ones for every key.
 
-  Args:
-    n: how many, without repetition and in their order; "single" chooses one and
-      drops its axis.
-    key: a key, or several, to read and to write.
-    fewer_ok: whether an array of less than `n` entries is taken whole.
-    inkey: where to read, if that differs.
-    outkey: where to write.
+  `n` entries without repetition and in their order, or all of fewer if
+  `fewer_ok`; "single" chooses one and drops its axis. `key` is a key, or
+  several, to read and to write, unless `inkey` and `outkey` are given.
   """
   inkeys, outkeys = (
     [keys] if isinstance(keys, str) else list(keys or ())
@@ -138,11 +117,8 @@ def choice(
   )
   if not inkeys or len(inkeys) != len(outkeys):
     raise ValueError(
-      f"expected key, or as many of inkey as of outkey, got {inkeys} and "
-      f"{outkeys}."
+      f"expected key, or inkey and outkey, got {inkeys} and {outkeys}."
     )
-  if n != "single" and not (type(n) is int and n > 0):
-    raise ValueError(f"n must be 1 or more, or 'single', got {n!r}.")
 
   def apply(example, rng):
     sizes = {name: len(op.get(example, name)) for name in inkeys}
@@ -166,37 +142,25 @@ def pad_to_shape(
 ):
   """Pads an array to `shape`; None leaves an axis as it is.
 
-  Args:
-    shape: target size of every axis.
-    pad_value: what fills the new places.
-    where: "before", "after" or "both" (the odd one goes after).
+  `where` is "before", "after" or "both" (the odd one goes after).
   """
-  share_before = {"before": 1.0, "after": 0.0, "both": 0.5}
-  if where not in share_before:
-    raise ValueError(errors.unknown("side to pad", where, share_before))
+  shares = {"before": 1.0, "after": 0.0, "both": 0.5}  # Of what is added.
+  if where not in shares:
+    raise ValueError(errors.unknown("side to pad", where, shares))
 
   @functools.lru_cache(64)
-  def place(sizes):
-    """Returns the target of an array of these sizes, and where it goes."""
-    target = [
-      old if new is None else new
-      for old, new in zip(sizes, shape, strict=False)
-    ]
-    if len(sizes) != len(shape) or any(np.less(target, sizes)):
-      raise ValueError(
-        f"cannot pad shape {sizes} to {tuple(shape)}: it needs as many axes, "
-        "and none longer than the target."
-      )
-    begin = [
-      int((new - old) * share_before[where])
-      for old, new in zip(sizes, target, strict=True)
-    ]
-    ends = zip(begin, sizes, strict=True)
-    return target, tuple(slice(b, b + size) for b, size in ends)
+  def place(old):
+    """Returns the shape of an `old` one padded, and where in it `old` goes."""
+    new = [o if n is None else n for o, n in zip(old, shape, strict=False)]
+    if len(old) != len(shape) or any(np.less(new, old)):
+      raise ValueError(f"cannot pad shape {old} to {tuple(shape)}.")
+    begin = (np.subtract(new, old) * shares[where]).astype(int).tolist()
+    ends = zip(begin, old, strict=True)
+    return new, tuple(slice(b, b + o) for b, o in ends)
 
   def apply(value):
-    target, inside = place(np.shape(value))
-    result = np.empty(target, value.dtype)
+    padded, inside = place(value.shape)
+    result = np.empty(padded, value.dtype)
     result.fill(pad_value)
     result[inside] = value
     return result
@@ -208,16 +172,3 @@ def pad_to_shape(
 def squeeze_last_dim():
   """Removes the last axis, which must be of size 1."""
   return lambda value: np.squeeze(value, axis=-1)
-
-
-OPS = {
-  "choice": choice,
-  "copy": copy,
-  "drop": drop,
-  "flatten": flatten,
-  "keep": keep,
-  "onehot": onehot,
-  "pad_to_shape": pad_to_shape,
-  "squeeze_last_dim": squeeze_last_dim,
-  "value_range": value_range,
-}

@@ -12,7 +12,7 @@ import cv2
 import numpy as np
 
 from dpn import errors
-from input_pipeline.pp import jpeg, lazy_image, op, pixels
+from input_pipeline.pp import lazy_image, op, pixels
 from input_pipeline.pp import resize as resizing
 
 # The loader's threads already keep every core busy.
@@ -59,12 +59,9 @@ def _chunks_fit(data: bytes) -> bool:
   OpenCV takes the memory they ask for, which may be gigabytes, before it looks.
   """
   place = len(_PNG)
-  while place < len(data):
-    length, kind = data[place : place + 4], data[place + 4 : place + 8]
-    place += int.from_bytes(length, "big") + 12
-    if kind == b"IEND":
-      break
-  return place <= len(data)
+  while place < len(data) and data[place + 4 : place + 8] != b"IEND":
+    place += int.from_bytes(data[place : place + 4], "big") + 12
+  return place < len(data)
 
 
 def sample_crop(
@@ -134,7 +131,7 @@ def decode(channels: int = 3):
     raise ValueError(f"channels must be 1 or 3, got {channels!r}.")
 
   def apply(data):
-    lazy = jpeg.open_lazily(data, decode_image) if channels == 3 else None
+    lazy = lazy_image.from_jpeg(data, decode_image) if channels == 3 else None
     return lazy or decode_image(data, channels)
 
   return apply
@@ -180,9 +177,8 @@ def decode_jpeg_and_inception_crop(
   *args, key=None, inkey="image", outkey="image", **kw
 ):
   """Decodes (any format), then crops as `inception_crop` does."""
-  source, target = key or inkey, key or outkey
-  decoder = decode(inkey=source, outkey=target)
-  cropper = inception_crop(*args, key=target, **kw)
+  decoder = decode(key=key, inkey=inkey, outkey=outkey)
+  cropper = inception_crop(*args, key=key or outkey, **kw)
   return lambda example, rng: cropper(decoder(example, rng), rng)
 
 
@@ -239,9 +235,8 @@ def central_crop(crop_size: int | tuple[int, int] | None = None):
   def apply(image):
     rows, cols = image.shape[:2]
     height, width = size or (min(rows, cols),) * 2
-    return _crop(
-      image, (rows - height) // 2, (cols - width) // 2, height, width
-    )
+    top, left = (rows - height) // 2, (cols - width) // 2
+    return _crop(image, top, left, height, width)
 
   return apply
 
@@ -264,13 +259,8 @@ def random_crop(crop_size: int | tuple[int, int]):
 @op.on_key_random
 def flip_lr():
   """Mirrors left and right, half the time."""
-
-  def apply(image, rng):
-    if rng.random() < 0.5:
-      return image
-    return cv2.flip(image, 1).reshape(image.shape)
-
-  return apply
+  flip = lambda image: cv2.flip(image, 1).reshape(image.shape)
+  return lambda image, rng: image if rng.random() < 0.5 else flip(image)
 
 
 @op.on_key
@@ -281,17 +271,3 @@ def vgg_value_range(
   """Subtracts `mean` and divides by `std`, per channel, as float32."""
   scale = 1 / np.asarray(std, np.float64)
   return pixels.linear(scale, -np.asarray(mean) * scale)
-
-
-OPS = {
-  "central_crop": central_crop,
-  "decode": decode,
-  "decode_jpeg_and_inception_crop": decode_jpeg_and_inception_crop,
-  "flip_lr": flip_lr,
-  "inception_crop": inception_crop,
-  "random_crop": random_crop,
-  "resize": resize,
-  "resize_long": resize_long,
-  "resize_small": resize_small,
-  "vgg_value_range": vgg_value_range,
-}

@@ -25,15 +25,7 @@ _TRANSLATE_PX = 100
 
 @op.on_key_random
 def randaug(num_layers: int = 2, magnitude: float = 10):
-  """Applies `num_layers` random ops of `magnitude` (0 to 30, usually).
-
-  The image is uint8 of shape (rows, cols, 3).
-  """
-  if num_layers < 0 or magnitude < 0:
-    raise ValueError(
-      f"num_layers and magnitude must not be negative, got {num_layers!r} and "
-      f"{magnitude!r}."
-    )
+  """Applies `num_layers` random ops of `magnitude` (0 to 30, usually)."""
   augmentations = list(AUGMENTATIONS.values())
 
   def apply(image, rng):
@@ -61,22 +53,7 @@ def _color(image, level, _):
 
 def _contrast(image, level, _):
   mean = min(image.shape[0] * image.shape[1] // 256, 255)
-  return pixels.lookup(image, pixels.blend(mean, pixels.LEVELS, _factor(level)))
-
-
-def _brightness(image, level, _):
-  return pixels.lookup(image, pixels.blend(0, pixels.LEVELS, _factor(level)))
-
-
-def _sharpness(image, level, _):
-  """Blends with a smoothed image; the outermost pixels stay."""
-  kernel = np.array([[1, 1, 1], [1, 5, 1], [1, 1, 1]], np.float32)
-  smooth = cv2.filter2D(image, cv2.CV_32F, kernel)
-  smooth = ((smooth + np.float32(0.5)) / 13).astype(np.uint8)  # sum // 13
-  result = image.copy()
-  inner = (slice(1, -1), slice(1, -1))
-  result[inner] = pixels.blend(smooth[inner], image[inner], _factor(level))
-  return result
+  return pixels.fade(image, mean, _factor(level))
 
 
 def _warp(image, matrix):
@@ -90,40 +67,19 @@ def _warp(image, matrix):
     # To the nearest, halves away from zero.
     source = np.copysign(np.floor(np.abs(source) + 0.5), source)
     nearest[..., axis] = np.clip(source, -1, 2**15 - 1)
-  return cv2.remap(
-    image,
-    nearest,
-    None,
-    cv2.INTER_NEAREST,
-    borderMode=cv2.BORDER_CONSTANT,
-    borderValue=(_FILL,) * 3,
-  )
-
-
-def _rotate(image, level, rng):
-  degrees = pixels.random_sign(level * 30, rng)
-  rows, cols = image.shape[:2]
-  return _warp(image, pixels.rotation(degrees, (cols - 1) / 2, (rows - 1) / 2))
-
-
-def _affine(name, amount):
-  """Returns the op that shears or shifts by up to `amount` at magnitude 10."""
-  matrix = pixels.AFFINE[name]
-
-  def augment(image, level, rng):
-    return _warp(image, matrix(pixels.random_sign(level * amount, rng)))
-
-  return augment
+  outside = cv2.BORDER_CONSTANT, (_FILL,) * 3
+  return cv2.remap(image, nearest, None, cv2.INTER_NEAREST, None, *outside)
 
 
 def _cutout(image, level, rng):
   """Fills a square around a random pixel, cut at the border."""
   half_px = int(level * _CUTOUT_PX)
-  row, col = (int(rng.integers(n)) for n in image.shape[:2])
+  rows, cols = (
+    slice(max(centre - half_px, 0), centre + half_px)
+    for centre in (int(rng.integers(n)) for n in image.shape[:2])
+  )
   result = image.copy()
-  result[
-    max(row - half_px, 0) : row + half_px, max(col - half_px, 0) : col + half_px
-  ] = _FILL
+  result[rows, cols] = _FILL
   return result
 
 
@@ -132,21 +88,19 @@ AUGMENTATIONS = {
   "AutoContrast": lambda x, *_: pixels.autocontrast(x, np.float32),
   "Equalize": lambda x, *_: pixels.equalize(x),
   "Invert": lambda x, *_: 255 - x,
-  "Rotate": _rotate,
+  "Rotate": pixels.rotate(_warp, -0.5),
   "Posterize": lambda x, level, _: pixels.posterize(
     x, min(max(8 - int(level * 4), 0), 7)
   ),
   "Solarize": lambda x, level, _: pixels.solarize(x, int(level * 256)),
   "Color": _color,
   "Contrast": _contrast,
-  "Brightness": _brightness,
-  "Sharpness": _sharpness,
-  "ShearX": _affine("ShearX", 0.3),
-  "ShearY": _affine("ShearY", 0.3),
-  "TranslateX": _affine("TranslateX", _TRANSLATE_PX),
-  "TranslateY": _affine("TranslateY", _TRANSLATE_PX),
+  "Brightness": lambda x, level, _: pixels.fade(x, 0, _factor(level)),
+  "Sharpness": lambda x, level, _: pixels.sharpen(x, _factor(level), 0.5),
+  "ShearX": pixels.affine(_warp, 0, 1, 0.3),
+  "ShearY": pixels.affine(_warp, 1, 0, 0.3),
+  "TranslateX": pixels.affine(_warp, 0, 2, _TRANSLATE_PX),
+  "TranslateY": pixels.affine(_warp, 1, 2, _TRANSLATE_PX),
   "Cutout": _cutout,
   "SolarizeAdd": lambda x, level, _: pixels.solarize_add(x, int(level * 110)),
 }
-
-OPS = {"randaug": randaug}

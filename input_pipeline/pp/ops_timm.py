@@ -1,22 +1,24 @@
-"""RandAugment as timm has it, which DeiT and most CIFAR recipes use.
+"""Augmentations of the DeiT recipes, with timm's names and defaults.
 
-It is not the RandAugment of `ops_randaug`: fifteen ops, each applied with
-probability 1/2, whose effect grows with the magnitude; cubic interpolation, and
-a fill of ImageNet's mean colour.
+RandAugment as timm has it is not that of `ops_randaug`: fifteen ops, each
+applied with probability 1/2, whose effect grows with the magnitude; cubic
+interpolation, and a fill of ImageNet's mean colour. Besides, color jitter
+(Pillow's enhancements), 3-Augment (DeiT III, arXiv 2204.07118 §3) and random
+erasing (arXiv 1708.04896).
 
-Differs from timm: OpenCV's cubic kernel has a = -3/4, Pillow's -1, and what
-lies outside the image blends in over one pixel.
+Differs from timm and Pillow, on which published results rest: the cubic kernel
+is OpenCV's, a = -3/4 instead of -1; what lies outside the image blends in over
+one pixel; luma may be one level off; the blur is a true Gaussian instead of
+three box filters.
 """
 
+import math
 import re
 
 import cv2
 import numpy as np
 
-from dpn import errors
-from input_pipeline.pp import op, ops_deit, pixels
-
-_PARTS = ("m", "mstd", "n", "p", "inc")
+from input_pipeline.pp import op, pixels
 
 
 @op.on_key_random
@@ -26,24 +28,20 @@ def rand_augment(
 ):
   """Applies random ops; `spec` is written as in timm's recipes.
 
-  Args:
-    spec: "rand", then joined by hyphens `m` (magnitude, 0 to 10), `mstd` (its
-      standard deviation, 0 if not given), `n` (ops per image, 2), `p`
-      (probability of each, 0.5) and `inc1`, the set of ops that grow with the
-      magnitude, which is the only one here.
-    fill: colour of what comes from outside the image.
-
-  The image is uint8.
+  That is "rand", then joined by hyphens `m` (magnitude, 0 to 10), `mstd` (its
+  standard deviation, 0 if not given), `n` (ops per image, 2), `p` (probability
+  of each, 0.5) and `inc1`, the set of ops that grow with the magnitude, which
+  is the only one here. What comes from outside the image has the colour `fill`.
   """
   given = _parse(spec)
-  magnitude, std = given["m"], given["mstd"]
   augmentations = list(AUGMENTATIONS.values())
 
   def apply(image, rng):
     pixels.check(image, "rand_augment")
     for k in rng.integers(len(augmentations), size=int(given["n"])):
       if rng.random() < given["p"]:
-        level = min(max(rng.normal(magnitude, std), 0), 10) / 10
+        magnitude = rng.normal(given["m"], given["mstd"])
+        level = min(max(magnitude, 0), 10) / 10
         image = augmentations[k](image, level, rng, fill)
     return image
 
@@ -53,41 +51,25 @@ def rand_augment(
 def _parse(spec):
   """Returns the numbers of a spec by name."""
   head, *parts = spec.split("-")
-  values = {"mstd": 0.0, "n": 2.0, "p": 0.5}
-  for part in parts:
-    match = re.fullmatch(r"([a-z]+)(\d+(?:\.\d+)?)", part)
-    if not match or match[1] not in _PARTS:
-      raise ValueError(
-        f"In {spec!r}: " + errors.unknown("part of the recipe", part, _PARTS)
-      )
-    values[match[1]] = float(match[2])
-  if head != "rand" or values.get("inc") != 1 or "m" not in values:
+  number = re.compile(r"(m|mstd|n|p|inc)(\d+(?:\.\d+)?)")
+  matches = [number.fullmatch(part) for part in parts]
+  values = {"m": -1, "mstd": 0.0, "n": 2.0, "p": 0.5, "inc": 0}
+  if head == "rand" and all(matches):
+    values |= {match[1]: float(match[2]) for match in matches}
+  in_range = 0 <= values["m"] <= 10 and values["p"] <= 1
+  if not in_range or values["n"] % 1 or values["inc"] != 1:
     raise ValueError(
-      f"expected a recipe like 'rand-m9-mstd0.5-inc1' (rand, m and inc1 must "
-      f"be there), got {spec!r}."
-    )
-  if values["m"] > 10 or values["p"] > 1 or values["n"] % 1:
-    raise ValueError(
-      f"expected m up to 10, p up to 1 and a whole n, got {spec!r}."
+      "expected a recipe like 'rand-m9-mstd0.5-inc1' (m up to 10 and inc1 must "
+      f"be there; mstd, a whole n and p up to 1 may be), got {spec!r}."
     )
   return values
 
 
 def _enhancer(enhance):
   """Returns the op that enhances by a random factor around 1."""
-
-  def augment(image, level, rng, _):
-    return enhance(image, max(0.1, 1 + pixels.random_sign(level * 0.9, rng)))
-
-  return augment
-
-
-def _sharpen(image, factor):
-  """Blends with a smoothed image, whose outermost pixels are the image's."""
-  kernel = np.array([[1, 1, 1], [1, 5, 1], [1, 1, 1]], np.float32) / 13
-  smooth = image.copy()
-  smooth[1:-1, 1:-1] = cv2.filter2D(image, -1, kernel)[1:-1, 1:-1]
-  return pixels.blend(smooth, image, factor)
+  return lambda image, level, rng, _: enhance(
+    image, max(0.1, 1 + pixels.random_sign(level * 0.9, rng))
+  )
 
 
 def _warp(image, matrix, fill):
@@ -95,34 +77,120 @@ def _warp(image, matrix, fill):
 
   Points are in pixels from the top left corner: pixel centres lie at halves.
   """
-  inverse = np.array(matrix, np.float64)
-  inverse[:, 2] += inverse[:, :2] @ [0.5, 0.5] - 0.5  # From centres to centres.
+  matrix[:, 2] += matrix[:, :2] @ [0.5, 0.5] - 0.5  # From centres to centres.
+  size, flags = image.shape[1::-1], cv2.INTER_CUBIC | cv2.WARP_INVERSE_MAP
   return cv2.warpAffine(
-    image,
-    inverse,
-    image.shape[1::-1],
-    flags=cv2.INTER_CUBIC | cv2.WARP_INVERSE_MAP,
-    borderMode=cv2.BORDER_CONSTANT,
-    borderValue=fill,
+    image, matrix, size, None, flags, cv2.BORDER_CONSTANT, fill
   )
 
 
-def _rotate(image, level, rng, fill):
-  degrees = pixels.random_sign(level * 30, rng)
-  rows, cols = image.shape[:2]
-  return _warp(image, pixels.rotation(degrees, cols / 2, rows / 2), fill)
+@op.on_key_random
+def color_jitter(
+  brightness: float = 0.4, contrast: float = 0.4, saturation: float = 0.4
+):
+  """Changes brightness, contrast and saturation, in random order.
+
+  Each factor is uniform in [max(0, 1 - x), 1 + x]; 1 is the image as it is, 0
+  black, the mean grey, or the image in grey. The image is uint8.
+  """
+  strengths = {
+    adjust_brightness: brightness,
+    adjust_contrast: contrast,
+    adjust_saturation: saturation,
+  }
+  enhancers = [(fn, strength) for fn, strength in strengths.items() if strength]
+
+  def apply(image, rng):
+    pixels.check(image, "color_jitter")
+    for k in rng.permutation(len(enhancers)):
+      enhance, strength = enhancers[k]
+      image = enhance(image, rng.uniform(max(0, 1 - strength), 1 + strength))
+    return image
+
+  return apply
 
 
-def _affine(name, amount, axis=None):
-  """Returns the op that shears, or shifts by a share of the size of an axis."""
-  matrix = pixels.AFFINE[name]
+@op.on_key_random
+def three_augment():
+  """Makes the image grey, solarizes it, or blurs it: one of the three.
 
-  def augment(image, level, rng, fill):
-    size = 1 if axis is None else image.shape[axis]
-    value = pixels.random_sign(level * amount, rng) * size
-    return _warp(image, matrix(value), fill)
+  The threshold is 128; sigma is uniform in [0.1, 2] pixels. DeiT III flips
+  before, and jitters colours with 0.3 after it. The image is uint8.
+  """
 
-  return augment
+  def apply(image, rng):
+    pixels.check(image, "three_augment")
+    choice = rng.integers(3)
+    if choice == 0:
+      return pixels.grey(image)
+    if choice == 1:
+      return pixels.solarize(image, 128)
+    return blur(image, rng.uniform(0.1, 2.0))
+
+  return apply
+
+
+@op.on_key_random
+def random_erasing(
+  p: float = 0.25, area_min: float = 2, area_max: float = 100 / 3
+):
+  """Replaces, with probability `p`, a random box by normal noise.
+
+  Areas are in percent of the image's. The box's height / width is log-uniform
+  in [0.3, 1 / 0.3]; after ten attempts that do not fit, nothing is erased. The
+  noise has mean 0 and deviation 1: the op belongs after vgg_value_range, or
+  value_range.
+  """
+  if not 0 <= p <= 1:
+    raise ValueError(f"p is a probability, in [0, 1]: got {p!r}.")
+
+  def apply(image, rng):
+    if image.dtype != np.float32:
+      raise ValueError(
+        f"expected float32, got {image.dtype}: place random_erasing after "
+        "vgg_value_range or value_range."
+      )
+    if rng.random() >= p:
+      return image
+    rows, cols = image.shape[:2]
+    for _ in range(10):
+      area = rng.uniform(area_min, area_max) / 100 * rows * cols
+      aspect = math.exp(rng.uniform(math.log(0.3), -math.log(0.3)))
+      height = round(math.sqrt(area * aspect))
+      width = round(math.sqrt(area / aspect))
+      if height < rows and width < cols:
+        top = int(rng.integers(rows - height + 1))
+        left = int(rng.integers(cols - width + 1))
+        image = image.copy()
+        box = image[top : top + height, left : left + width]
+        box[:] = rng.standard_normal(box.shape, np.float32)
+        break
+    return image
+
+  return apply
+
+
+def adjust_brightness(image: np.ndarray, factor: float) -> np.ndarray:
+  """Blends with black."""
+  return pixels.fade(image, 0, factor)
+
+
+def adjust_contrast(image: np.ndarray, factor: float) -> np.ndarray:
+  """Blends with the mean level of the image in grey."""
+  luma = cv2.cvtColor(image, cv2.COLOR_RGB2GRAY)
+  return pixels.fade(image, int(cv2.mean(luma)[0] + 0.5), factor)
+
+
+def adjust_saturation(image: np.ndarray, factor: float) -> np.ndarray:
+  """Blends with the image in grey."""
+  return pixels.blend(pixels.grey(image), image, factor)
+
+
+def blur(image: np.ndarray, sigma_px: float) -> np.ndarray:
+  """Returns the image under a Gaussian; the border is repeated outside."""
+  return cv2.GaussianBlur(
+    image, (0, 0), sigma_px, borderType=cv2.BORDER_REPLICATE
+  )
 
 
 # Functions of (image, level, generator, fill); `level` is magnitude / 10.
@@ -130,19 +198,17 @@ AUGMENTATIONS = {
   "AutoContrast": lambda x, *_: pixels.autocontrast(x),
   "Equalize": lambda x, *_: pixels.equalize(x),
   "Invert": lambda x, *_: 255 - x,
-  "Rotate": _rotate,
+  "Rotate": pixels.rotate(_warp, 0),
   # At the very top, no bit is left.
   "Posterize": lambda x, level, *_: pixels.posterize(x, 4 + int(level * 4)),
   "Solarize": lambda x, level, *_: pixels.solarize(x, 256 - int(level * 256)),
   "SolarizeAdd": lambda x, level, *_: pixels.solarize_add(x, int(level * 110)),
-  "Color": _enhancer(ops_deit.adjust_saturation),
-  "Contrast": _enhancer(ops_deit.adjust_contrast),
-  "Brightness": _enhancer(ops_deit.adjust_brightness),
-  "Sharpness": _enhancer(_sharpen),
-  "ShearX": _affine("ShearX", 0.3),
-  "ShearY": _affine("ShearY", 0.3),
-  "TranslateX": _affine("TranslateX", 0.45, axis=1),
-  "TranslateY": _affine("TranslateY", 0.45, axis=0),
+  "Color": _enhancer(adjust_saturation),
+  "Contrast": _enhancer(adjust_contrast),
+  "Brightness": _enhancer(adjust_brightness),
+  "Sharpness": _enhancer(lambda x, factor: pixels.sharpen(x, factor, 6.5)),
+  "ShearX": pixels.affine(_warp, 0, 1, 0.3),
+  "ShearY": pixels.affine(_warp, 1, 0, 0.3),
+  "TranslateX": pixels.affine(_warp, 0, 2, 0.45, relative=True),
+  "TranslateY": pixels.affine(_warp, 1, 2, 0.45, relative=True),
 }
-
-OPS = {"rand_augment": rand_augment}

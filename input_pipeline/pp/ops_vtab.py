@@ -25,68 +25,47 @@ _KITTI_NO_VEHICLE = 1000.0
 
 def clevr_count():
   """Labels with the number of objects, from 3 (label 0) to 10."""
-  return _labelled(lambda x: len(_nested(x, "objects", "size")) - 3)
+  return _label(lambda example: len(example["objects"]["size"]) - 3)
 
 
 def clevr_distance():
   """Labels with the class of the distance to the closest object."""
 
   def label(example):
-    coords = _nested(example, "objects", "pixel_coords").reshape(-1, 3)
+    coords = np.reshape(example["objects"]["pixel_coords"], (-1, 3))
     return _class(np.min(coords[:, 2]), _CLEVR_DISTANCES)
 
-  return _labelled(label)
+  return _label(label)
 
 
 def kitti_distance():
-  """Labels with the class of the distance to the closest vehicle.
-
-  Vehicles are cars, vans and trucks; label 3 means none.
-  """
+  """Labels with the class of the closest vehicle's distance; 3 means none."""
 
   def label(example):
-    depths = _nested(example, "objects", "location").reshape(-1, 3)[:, 2]
-    vehicles = depths[_nested(example, "objects", "type") < 3]
+    depths = np.reshape(example["objects"]["location"], (-1, 3))[:, 2]
+    # Cars, vans and trucks.
+    vehicles = depths[np.asarray(example["objects"]["type"]) < 3]
     return _class(np.min(vehicles, initial=_KITTI_NO_VEHICLE), _KITTI_DISTANCES)
 
-  return _labelled(label)
+  return _label(label)
 
 
 def bin_label(inkey: str, num_values: int, num_classes: int):
   """Labels with `inkey`, its values 0 … num_values - 1 put in equal bins."""
-  if not 0 < num_classes <= num_values:
-    raise ValueError(
-      f"expected 0 < num_classes <= num_values, got {num_classes!r} and "
-      f"{num_values!r}."
-    )
 
   def label(example):
-    value = int(_nested(example, inkey))
+    value = int(op.get(example, inkey))
     if not 0 <= value < num_values:
       raise ValueError(f"{inkey} is {value}, not in [0, {num_values}).")
     return value * num_classes // num_values
 
-  return _labelled(label)
+  return _label(label)
 
 
-def _labelled(label):
-  return lambda example, _: {**example, "label": label(example)}
+def _label(function):
+  return lambda example, _: {**example, "label": function(example)}
 
 
 def _class(value, bounds):
   """Returns the number of bounds below `value`, less one."""
   return int(np.searchsorted(np.float32(bounds), np.float32(value))) - 1
-
-
-def _nested(example, *path):
-  for key in path:
-    example = op.get(example, key)
-  return np.asarray(example)
-
-
-OPS = {
-  "bin_label": bin_label,
-  "clevr_count": clevr_count,
-  "clevr_distance": clevr_distance,
-  "kitti_distance": kitti_distance,
-}

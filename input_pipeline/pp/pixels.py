@@ -13,23 +13,44 @@ import numpy.typing as npt
 
 LEVELS = np.arange(256)
 
-Matrix = tuple[tuple[float, float, float], tuple[float, float, float]]
-# Where an output's (x, y) lies in the input, by RandAugment's names.
-AFFINE: dict[str, Callable[[float], Matrix]] = {
-  "ShearX": lambda slope: ((1, slope, 0), (0, 1, 0)),
-  "ShearY": lambda slope: ((1, 0, 0), (slope, 1, 0)),
-  "TranslateX": lambda shift_px: ((1, 0, shift_px), (0, 1, 0)),
-  "TranslateY": lambda shift_px: ((1, 0, 0), (0, 1, shift_px)),
-}
+
+def rotate(warp: Callable, corner_px: float) -> Callable[..., np.ndarray]:
+  """Returns a function of (image, level, generator, …) that rotates by ±30°.
+
+  That is at level 1; the centre is the image's, counted from a top left corner
+  at `corner_px`. `warp` is a function of (image, matrix, …) whose output at (x,
+  y) is the input at matrix (x, y, 1).
+  """
+
+  def augment(image, level, rng, *args):
+    angle = math.radians(random_sign(level * 30, rng))
+    cos, sin = math.cos(angle), math.sin(angle)
+    y, x = (size / 2 + corner_px for size in image.shape[:2])
+    matrix = [
+      [cos, -sin, x - cos * x + sin * y],
+      [sin, cos, y - sin * x - cos * y],
+    ]
+    return warp(image, np.array(matrix), *args)
+
+  return augment
 
 
-def rotation(degrees: float, x: float, y: float) -> Matrix:
-  """Returns the matrix that rotates counterclockwise about the point (x, y)."""
-  cos, sin = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
-  return (
-    (cos, -sin, x - cos * x + sin * y),
-    (sin, cos, y - sin * x - cos * y),
-  )
+def affine(
+  warp: Callable, row: int, col: int, amount: float, relative: bool = False
+) -> Callable[..., np.ndarray]:
+  """Returns what `rotate` does, for shearing (col 0 or 1) or shifting (2).
+
+  The matrix is the identity but for ±amount * level at (row, col): in pixels,
+  or if `relative` a share of the image's size.
+  """
+
+  def augment(image, level, rng, *args):
+    matrix = np.eye(2, 3)
+    size = image.shape[1 - row] if relative else 1
+    matrix[row, col] = random_sign(level * amount, rng) * size
+    return warp(image, matrix, *args)
+
+  return augment
 
 
 def random_sign(value: float, rng: np.random.Generator) -> float:
@@ -56,9 +77,7 @@ def linear(
 ) -> Callable[[npt.ArrayLike], np.ndarray]:
   """Returns a function: value * scale + offset, in float32.
 
-  Args:
-    scale: one number, or one per entry of the value's last axis.
-    offset: likewise.
+  Both are one number, or one per entry of the value's last axis.
   """
   factors = [np.asarray(x, np.float32) for x in (scale, offset)]
   channels = np.broadcast(*factors).size
@@ -95,10 +114,21 @@ def blend(low, high, factor: float) -> np.ndarray:
   return np.clip(result, 0, 255, out=result).astype(np.uint8)
 
 
-def channel_range(image: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  """Returns the lowest and the highest level of every channel, (3,) each."""
-  # NumPy is fast along the first axis, and slow along one of three.
-  return tuple(reduce(reduce(image, 0), 0) for reduce in (np.amin, np.amax))
+def fade(image: np.ndarray, level: int, factor: float) -> np.ndarray:
+  """Blends with an image that has one level everywhere."""
+  return lookup(image, blend(level, LEVELS, factor))
+
+
+def sharpen(image: np.ndarray, factor: float, rounding: float) -> np.ndarray:
+  """Blends with a smoothed image, whose outermost pixels are the image's.
+
+  Its levels are sums / 13, rounded down after `rounding` is added to the sums.
+  """
+  kernel = np.array([[1, 1, 1], [1, 5, 1], [1, 1, 1]], np.float32)
+  sums = cv2.filter2D(image, cv2.CV_32F, kernel) + np.float32(rounding)
+  smooth = image.copy()
+  smooth[1:-1, 1:-1] = (sums[1:-1, 1:-1] / 13).astype(np.uint8)
+  return blend(smooth, image, factor)
 
 
 def grey(image: np.ndarray) -> np.ndarray:
@@ -109,19 +139,15 @@ def grey(image: np.ndarray) -> np.ndarray:
 
 def equalize(image: np.ndarray) -> np.ndarray:
   """Flattens every channel's histogram, as Pillow does."""
-  tables = []
+  tables = np.tile(LEVELS[:, None], 3)
   for channel in range(3):
     counts = cv2.calcHist([image], [channel], None, [256], [0, 256])
     counts = counts[:, 0].astype(np.int64)
     last = counts[counts.nonzero()[0][-1]]
-    step = (counts.sum() - last) // 255
-    if step:
+    if step := (counts.sum() - last) // 255:
       below = np.cumsum(counts) - counts
-      table = np.minimum((below + step // 2) // step, 255)
-    else:
-      table = LEVELS
-    tables.append(table)
-  return lookup(image, np.stack(tables, -1))
+      tables[:, channel] = np.minimum((below + step // 2) // step, 255)
+  return lookup(image, tables)
 
 
 def autocontrast(image: np.ndarray, dtype: type = np.float64) -> np.ndarray:
@@ -129,13 +155,12 @@ def autocontrast(image: np.ndarray, dtype: type = np.float64) -> np.ndarray:
 
   Pillow computes in float64, the TPU code in float32: they round differently.
   """
-  low, high = (level.astype(dtype) for level in channel_range(image))
+  # NumPy is fast along the first axis, and slow along one of three.
+  low, high = (f(f(image, 0), 0).astype(dtype) for f in (np.amin, np.amax))
   spread = high > low
   scale = dtype(255) / np.where(spread, high - low, dtype(1))
-  table = LEVELS[:, None].astype(dtype) * scale - low * scale
-  return lookup(
-    image, np.where(spread, np.clip(table, 0, 255), LEVELS[:, None])
-  )
+  table = np.clip(LEVELS[:, None].astype(dtype) * scale - low * scale, 0, 255)
+  return lookup(image, np.where(spread, table, LEVELS[:, None]))
 
 
 def solarize(image: np.ndarray, threshold: int) -> np.ndarray:

@@ -46,23 +46,22 @@ def resize(
   if same:
     result = image
   elif method == "nearest":
-    result = _nearest(image, size)
-  elif method == "bicubic":
-    result = _filter(image, size, _cubic, antialias)
-  elif antialias:
-    result = _filter(image, size, _triangle, antialias)
-  else:
+    rows, cols = (
+      (2 * np.arange(new) + 1) * old // (2 * new)
+      for new, old in zip(size, image.shape, strict=False)
+    )
+    result = image[rows[:, None], cols]
+  elif method == "bilinear" and not antialias:
     result = cv2.resize(image, size[::-1], interpolation=cv2.INTER_LINEAR)
     result = result.reshape(*size, -1)  # OpenCV drops a single channel.
+  else:
+    by_row, by_col = (
+      _weights(old, new, method, antialias)
+      for old, new in zip(image.shape, size, strict=False)
+    )
+    rows = np.tensordot(by_row, image, (1, 0))  # (new rows, cols, channels)
+    result = _like(image, by_col @ rows)
   return np.ascontiguousarray(result)
-
-
-def _nearest(image, size):
-  rows, cols = (
-    (2 * np.arange(n) + 1) * old // (2 * n)
-    for n, old in zip(size, image.shape, strict=False)
-  )
-  return image[rows[:, None], cols]
 
 
 def _area_box(image, size, top, left, height, width):
@@ -107,32 +106,19 @@ def _boxes(old: int, new: int, first: int, count: int):
   )
 
 
-def _filter(image, size, kernel, antialias):
-  by_row, by_col = (
-    _weights(old, new, kernel, antialias)
-    for old, new in zip(image.shape, size, strict=False)
-  )
-  rows = np.tensordot(by_row, image, (1, 0))  # (new rows, cols, channels)
-  return _like(image, by_col @ rows)
-
-
-def _weights(old, new, kernel, antialias):
+def _weights(old, new, method, antialias):
   """Returns the weight of every input pixel in every output: (new, old)."""
   stretch = max(old / new, 1) if antialias else 1
   centres = (np.arange(new) + 0.5) * (old / new) - 0.5
-  weights = kernel(np.abs(np.arange(old) - centres[:, None]) / stretch)
+  x = np.abs(np.arange(old) - centres[:, None]) / stretch
+  if method == "bilinear":
+    weights = np.maximum(1 - x, 0)
+  else:
+    near = (1.5 * x - 2.5) * x * x + 1
+    far = ((-0.5 * x + 2.5) * x - 4) * x + 2
+    weights = np.where(x <= 1, near, np.where(x < 2, far, 0))
   weights /= weights.sum(1, keepdims=True)
   return weights.astype(np.float32)
-
-
-def _triangle(x):
-  return np.maximum(1 - x, 0)
-
-
-def _cubic(x):
-  near = (1.5 * x - 2.5) * x * x + 1
-  far = ((-0.5 * x + 2.5) * x - 4) * x + 2
-  return np.where(x <= 1, near, np.where(x < 2, far, 0))
 
 
 def _like(image, values):

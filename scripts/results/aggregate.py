@@ -47,9 +47,6 @@ class Estimate:
     return f"{text} ({', '.join(notes)})" if notes else text
 
 
-NONE = Estimate(math.nan)
-
-
 def half_width(values: np.ndarray) -> np.ndarray:
   """Returns half the 95% interval of the mean over the first axis.
 
@@ -69,15 +66,11 @@ def estimate(values: Sequence[float]) -> Estimate:
 
 
 def difference(new: pd.Series, old: pd.Series) -> Estimate:
-  """Returns the mean of new − old, its note saying how it was found.
+  """Returns the mean of new − old, two series by seed.
 
-  "paired" where both have the same seeds: the interval is that of the mean of
-  the differences seed by seed. Otherwise "Welch", the interval for two means of
-  unequal variances, and "unpaired" where a single run leaves none.
-
-  Args:
-    new: values by seed, at least one.
-    old: the same, of the other arm.
+  Its note: "paired" where both have the same seeds, with the interval of the
+  mean of the differences seed by seed; else "Welch", with the interval for two
+  means of unequal variances; "unpaired" where a single run leaves none.
   """
   if set(new.index) == set(old.index):
     return dataclasses.replace(estimate(new - old), note="paired", sign="+")
@@ -100,7 +93,7 @@ class Arm:
     metric: what was read from the complete runs; "" if there is none.
     values: of the metric by seed, fractions in percent; where there is a
       single run with a probe that has seeds of its own, by those.
-    seeds: of the complete runs.
+    n: how many complete runs there are.
     open: paths of incomplete runs.
     copies: paths of runs that repeat another one's seed and result.
     waiting: what candidates of a selection wait for, "" if for nothing.
@@ -108,7 +101,7 @@ class Arm:
 
   metric: str = ""
   values: pd.Series = dataclasses.field(default_factory=pd.Series)
-  seeds: Sequence[int] = ()
+  n: int = 0
   open: Sequence[str] = ()
   copies: Sequence[str] = ()
   waiting: str = ""
@@ -116,7 +109,7 @@ class Arm:
   @property
   def probes(self) -> bool:
     """Whether `values` are by the seeds of a probe."""
-    return len(self.values) > len(self.seeds)
+    return len(self.values) > self.n
 
 
 def cell(arm: Arm | None) -> Estimate | str:
@@ -130,9 +123,8 @@ def cell(arm: Arm | None) -> Estimate | str:
     return f"incomplete ({count} run{'s' * (count > 1)})"
   notes = [f"CI of {len(arm.values)} probes"] if arm.probes else []
   notes += [f"{len(arm.open)} incomplete"] if arm.open else []
-  return dataclasses.replace(
-    estimate(arm.values), n=len(arm.seeds), note=", ".join(notes)
-  )
+  mean = estimate(arm.values)
+  return dataclasses.replace(mean, n=arm.n, note=", ".join(notes))
 
 
 def gain(new: Arm | None, old: Arm | None) -> Estimate | str:
@@ -153,11 +145,9 @@ def gain(new: Arm | None, old: Arm | None) -> Estimate | str:
 
 
 def arm(group: pd.DataFrame, metrics: Sequence[str]) -> Arm:
-  """Returns the runs of one cell as an arm.
+  """Returns the runs of one cell, rows of `runs.frame`, as an arm.
 
-  Args:
-    group: rows of `runs.frame`, none of them a trial run.
-    metrics: what to look for; the first that all complete runs have is read.
+  The first of `metrics` that all complete runs have is read.
 
   Raises:
     ValueError: two runs share a seed but not their result, or differ in more
@@ -181,23 +171,16 @@ def arm(group: pd.DataFrame, metrics: Sequence[str]) -> Arm:
       raise ValueError(
         f"{' and '.join(done.path[done.seed == seed])} have the same seed "
         f"({seed}), fill the same cell and differ in {metric}: "
-        f"{', '.join(f'{v:g}' for v in values[[seed]])}. Give only one, or "
-        "train one with another seed."
+        f"{', '.join(f'{v:g}' for v in values[[seed]])}. Give only one."
       )
-  probes = _probes(done.run.iloc[0], metric) if len(done) == 1 else ()
-  return Arm(
-    metric,
-    probes if len(probes) > 1 else values[~repeated],
-    list(done.seed[~repeated]),
-    still,
-    list(done.path[repeated]),
-  )
-
-
-def _probes(run, metric):
-  """Returns the results of a probe that was fitted with several seeds."""
-  names = sorted(m for m in run.finals if m.startswith(f"{metric}-seed-"))
-  return pd.Series({name: percent(run, name) for name in names}, dtype=float)
+  copies, values = list(done.path[repeated]), values[~repeated]
+  n = len(values)
+  if len(done) == 1:  # a probe may have been fitted with several seeds
+    run = done.run.iloc[0]
+    names = sorted(m for m in run.finals if m.startswith(f"{metric}-seed-"))
+    if len(names) > 1:
+      values = pd.Series({name: percent(run, name) for name in names})
+  return Arm(metric, values, n, still, copies)
 
 
 def _selected(candidates, metrics):
@@ -225,8 +208,8 @@ def _check_alike(done):
     more = f" and {len(done) - 3} more" if len(done) > 3 else ""
     raise ValueError(
       f"{', '.join(done.path[:3])}{more} fill the same cell and differ in more "
-      f"than the seed ({'; '.join(different[:3])}). A mean over them means "
-      "nothing: give the folders of one setting only."
+      f"than the seed ({'; '.join(different[:3])}). Give the folders of one "
+      "setting only."
     )
 
 
@@ -247,7 +230,6 @@ def percent(run: runs.Run, metric: str) -> float:
     return value
   if not 0 <= value <= 1:  # NaN neither
     raise ValueError(
-      f"In {run.path}: {metric} is {value:g}, expected a fraction in [0, 1]. "
-      "Check what wrote done.json there."
+      f"In {run.path}: {metric} is {value:g}, expected a fraction in [0, 1]."
     )
   return 100 * value

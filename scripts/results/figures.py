@@ -32,8 +32,7 @@ def panels(
   """Returns complete runs that logged a metric, by model and by arm.
 
   Args:
-    frame: see `runs.frame`; trial runs and candidates of a selection are left
-      out.
+    frame: of the runs; trials and candidates of a selection are left out.
     metric: key in metrics.jsonl.
     arms: which to take; base and dpn without it.
 
@@ -92,23 +91,24 @@ def embedding(frame, args) -> Drawn:
 
 def training(frame, args) -> Drawn:
   """Returns the curves of loss and accuracy, or of `args.metric`."""
-  if args.metric:
-    return {"curves": _curves(frame, args.metric, args.arms)}
-  drawn = {"curves_loss": _curves(frame, "loss", args.arms)}
-  results = [*runs.ACCURACIES, *(m for run in frame.run for m in run.headline)]
-  logged = _logged(frame) - {"loss"}
-  if metric := next((m for m in results if m in logged), None):
-    kind = "accuracy" if aggregate.is_fraction(metric) else "result"
-    drawn[f"curves_{kind}"] = _curves(frame, metric, args.arms)
+  shown = {"curves": args.metric}
+  if not args.metric:
+    shown = {"curves_loss": "loss"}
+    headlines = (metric for run in frame.run for metric in run.headline)
+    results = [*runs.ACCURACIES, *headlines]
+    logged = _logged(frame) - {"loss"}
+    if result := next((m for m in results if m in logged), None):
+      kind = "accuracy" if aggregate.is_fraction(result) else "result"
+      shown[f"curves_{kind}"] = result
+  drawn = {}
+  for name, metric in shown.items():
+    fraction = aggregate.is_fraction(metric)
+    label = f"{metric} [%]" if fraction else metric
+    label = "training loss" if metric == "loss" else label
+    grouped = panels(frame, metric, args.arms)
+    scale = 100 if fraction else 1
+    drawn[name] = plots.curves(grouped, metric, label, scale=scale)
   return drawn
-
-
-def _curves(frame, metric, arms):
-  fraction = aggregate.is_fraction(metric)
-  label = f"{metric} [%]" if fraction else metric
-  label = "training loss" if metric == "loss" else label
-  grouped = panels(frame, metric, arms)
-  return plots.curves(grouped, metric, label, scale=100 if fraction else 1)
 
 
 def gains(name, frame, args) -> Drawn:
@@ -116,17 +116,20 @@ def gains(name, frame, args) -> Drawn:
   spec = table_specs.SPECS[name]
   arms = tables.arms_of(name, frame, args.metric)
   shown = [arm for arm in spec.arms if arm != spec.reference]
-  ours, paper = {}, {}
+  published, ours, paper = table_specs.paper(name), {}, {}
   for arch in tables.archs(name, arms):
     reference = arms.get(((arch,), spec.reference))
     cells = {
-      arm: aggregate.gain(arms.get(((arch,), arm)), reference) for arm in shown
+      _label(arm): aggregate.gain(arms.get(((arch,), arm)), reference)
+      for arm in shown
     }
     if any(isinstance(cell, aggregate.Estimate) for cell in cells.values()):
-      ours[arch] = _estimates(cells)
-      if spec.printed:
-        printed = {arm: table_specs.printed(arm, arch) for arm in shown}
-        paper[arch] = _estimates(printed)
+      ours[arch] = cells
+      paper[arch] = {
+        _label(arm): value
+        for (place, arm), value in published.items()
+        if place == (arch,)
+      }
   if not ours:
     raise ValueError(
       f"None of the {len(frame)} runs can be compared with {spec.reference} of "
@@ -136,15 +139,6 @@ def gains(name, frame, args) -> Drawn:
   label = f"top-1 relative to {LABELS[spec.reference]} [points]"
   file = name if name.startswith("figure") else f"table_{name}"
   return {file: plots.gains(ours, paper, label, LABELS[runs.DPN])}
-
-
-def _estimates(cells):
-  """Returns table cells by label, NaN for words."""
-  number = lambda cell: isinstance(cell, aggregate.Estimate)
-  return {
-    _label(arm): cell if number(cell) else aggregate.NONE
-    for arm, cell in cells.items()
-  }
 
 
 def _label(arm):
@@ -188,9 +182,8 @@ def read_scale(path: str) -> np.ndarray:
   shape = (side, side, 3) if kernel is None else kernel.shape[:3]
   if scale.size != math.prod(shape):
     raise ValueError(
-      f"{path}: {_SCALE!r} has the shape {scale.shape}; expected "
-      f"({math.prod(shape)},), for patches of {shape[0]}×{shape[1]} pixels, "
-      f"{shape[2]} channels."
+      f"{path}: {_SCALE!r} has {scale.size} numbers, expected those of patches "
+      f"of shape {shape} (rows, cols, channels)."
     )
   return scale.reshape(shape)
 

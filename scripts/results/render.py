@@ -43,7 +43,7 @@ figcaption, .note {{ color: #444; margin: 0.4rem 0; }}
 summary {{ cursor: pointer; }}
 @media (max-width: 40rem) {{  /* while a wide table is scrolled sideways */
   :is(th, td):first-child {{ position: sticky; left: 0; background: #fff; }}
-  td:first-child {{ max-width: 9rem; overflow-wrap: anywhere; }}
+  td:first-child {{ max-width: 9rem; overflow-wrap: break-word; }}
 }}
 </style>
 </head>

@@ -1,23 +1,28 @@
 """The paper's tables as data: what belongs into them, what is printed there."""
 
 import dataclasses
+import itertools
 import json
 import math
 import pathlib
 from collections.abc import Sequence
+
+import pandas as pd
 
 from scripts.results import aggregate, configs, runs
 
 PUBLISHED = json.loads(
   pathlib.Path(__file__).with_name("paper_tables.json").read_text("utf-8")
 )
-NOT_PUBLISHED = "–"
-PLACEMENTS = tuple(
-  f"sa={sa},mlp={mlp}"
-  for sa in ("pre", "post", "pre+post")
-  for mlp in ("pre", "post", "pre+post")
-  if f"sa={sa},mlp={mlp}" != configs.PLAIN_BLOCK
-)
+# The rows of means in Table 3 and the tasks that they are over.
+GROUPS = {
+  f"mean of {group}": tasks for group, tasks in PUBLISHED["3"]["groups"].items()
+}
+GROUPS["mean of all 19 tasks"] = [*itertools.chain(*GROUPS.values())]
+_SIDES = ("pre", "post", "pre+post")
+PLACEMENTS = [f"sa={sa},mlp={mlp}" for sa in _SIDES for mlp in _SIDES]
+PLACEMENTS.remove(configs.PLAIN_BLOCK)
+Place = tuple[tuple[str, ...], str]  # (values of the spec's keys, arm)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +41,6 @@ class Spec:
     arms: those that belong there.
     reference: the arm that the others are compared with.
     archs: the columns that the paper has.
-    printed: whether the paper prints the differences.
   """
 
   keys: Sequence[str]
@@ -46,7 +50,6 @@ class Spec:
   arms: Sequence[str] = (runs.BASE, runs.DPN)
   reference: str | None = None
   archs: Sequence[str] = ()
-  printed: bool = False
 
 
 _PROBE = ("fewshot/imagenet_25shot",)
@@ -69,7 +72,6 @@ SPECS = {
     arms=(runs.DPN, runs.BASE, *(r["arm"] for r in PUBLISHED["6"]["rows"])),
     reference=runs.DPN,
     archs=("B/16", "S/16", "B/32", "S/32", "Ti/16"),
-    printed=True,
   ),
   "7": Spec(("arch", "setting"), ("SUN397",), ("test/prec@1",)),
   "figure_1": Spec(
@@ -98,39 +100,44 @@ def title(name: str) -> str:
   return f"{table['source'].partition(', ')[2]}: {table['title']}"
 
 
-def published(value, ci=math.nan, sign=""):
+def number(value: float, ci: float = math.nan, sign: str = ""):
   """Returns a number of the paper, in its precision."""
-  if value is None:
-    return NOT_PUBLISHED
   return aggregate.Estimate(value, ci, sign=sign, digits=1)
 
 
-def reported(name):
-  """Returns what the paper has: values of the keys → numbers of both arms."""
+def paper(name: str) -> dict[Place, aggregate.Estimate]:
+  """Returns what the paper has in a table, by place, in its order."""
+  if name == "figure_1":  # a drawing without numbers
+    return {}
   rows = PUBLISHED[name]["rows"]
-  if name != "3":
-    keys = SPECS[name].keys
-    return {tuple(str(row[key]) for key in keys): row for row in rows}
-  by_arm = {(row["arch"], row["arm"]): row for row in rows}
-  return {
-    (arch, task): {arm: by_arm[arch, arm][task] for arm in ("base", "dpn")}
-    for arch in dict.fromkeys(row["arch"] for row in rows)
-    for task in tasks()
+  if name == "6":
+    return _relative_to_dpn(rows)
+  if name == "3":  # rows of (arch, arm), a column for each task
+    tasks = pd.DataFrame(rows).set_index(["arch", "arm"])
+    for mean, of in GROUPS.items():
+      tasks[mean] = tasks[of].mean(axis=1)
+    by_task = tasks.rename_axis(columns="task").stack()
+    by_arm = by_task.unstack("arm", sort=False)  # (arch, task) × (base, dpn)
+    rows = by_arm.reset_index().to_dict("records")
+  found = {}
+  for row in rows:
+    place = tuple(str(row[key]) for key in SPECS[name].keys)
+    for arm in (runs.BASE, runs.DPN):
+      found[place, arm] = number(row[arm], row.get(f"{arm}_ci", math.nan))
+  return found
+
+
+def _relative_to_dpn(rows):
+  """Returns Table 6; what it has for dpn and base is from Table 1 (left)."""
+  found = {
+    ((arch,), row["arm"]): number(gain, sign="+")
+    for row in rows
+    for arch, gain in row.items()
+    if arch != "arm"
   }
-
-
-def tasks():
-  groups = PUBLISHED["3"]["groups"].values()
-  return [task for group in groups for task in group]
-
-
-def printed(arm: str, arch: str) -> aggregate.Estimate | str:
-  """Returns Table 6's number; of dpn and base those of Table 1 (left)."""
-  table_1 = reported("1_left").get(("AugReg", arch), {})
-  if arm == runs.DPN:
-    return published(table_1.get("dpn"), table_1.get("dpn_ci", math.nan))
-  if arm == runs.BASE:
-    gain = table_1["base"] - table_1["dpn"] if table_1 else None
-    return published(gain, sign="+")
-  row = next(row for row in PUBLISHED["6"]["rows"] if row["arm"] == arm)
-  return published(row.get(arch), sign="+")
+  for row in PUBLISHED["1_left"]["rows"]:
+    if row["recipe"] == "AugReg":
+      place, gain = (row["arch"],), row["base"] - row["dpn"]
+      found[place, runs.BASE] = number(gain, sign="+")
+      found[place, runs.DPN] = number(row["dpn"], row["dpn_ci"])
+  return found

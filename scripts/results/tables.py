@@ -1,15 +1,16 @@
 """Lays results out as the paper's tables, beside what the paper reports."""
 
-import collections
 import dataclasses
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
 from scripts.results import aggregate, runs, table_specs
+from scripts.results.table_specs import Place
 
-Place = tuple[tuple[str, ...], str]  # (values of the spec's keys, arm)
+NOT_PUBLISHED = "–"
 Arms = Mapping[Place, aggregate.Arm]
 
 
@@ -17,26 +18,16 @@ Arms = Mapping[Place, aggregate.Arm]
 class Table:
   """A table to be written in whatever format.
 
-  Attributes:
-    name: key of `table_specs.SPECS`.
-    title: what it shows.
-    frame: its first `keys` columns hold text, the others `Estimate`s or words.
-    keys: see `frame`.
-    notes: sentences below it.
-    arms: what was averaged for it.
+  The first `keys` columns of `frame` hold text, the others `Estimate`s or
+  words. `filled` says whether any cell holds a result of a run.
   """
 
   name: str
   title: str
   frame: pd.DataFrame
   keys: int
-  notes: Sequence[str] = ()
-  arms: Arms = dataclasses.field(default_factory=dict)
-
-  @property
-  def filled(self) -> bool:
-    """Whether any cell holds a result of a run."""
-    return any(arm.metric for arm in self.arms.values())
+  notes: Sequence[str]
+  filled: bool = True
 
 
 def build(name: str, frame: pd.DataFrame, metric: str | None = None) -> Table:
@@ -54,8 +45,9 @@ def build(name: str, frame: pd.DataFrame, metric: str | None = None) -> Table:
   by_model = table_specs.SPECS[name].reference
   rows = _differences(name, arms) if by_model else _pairs(name, arms)
   keys = 1 if by_model else len(table_specs.SPECS[name].keys)
+  filled = any(arm.metric for arm in arms.values())
   notes = _notes(name, arms, len(frame))
-  return Table(name, table_specs.title(name), rows, keys, notes, arms)
+  return Table(name, table_specs.title(name), rows, keys, notes, filled)
 
 
 def arms_of(
@@ -67,83 +59,52 @@ def arms_of(
     return {}
   guest = spec.guests & ~frame.recipe.isin(table_specs.RECIPES)
   if metric is None:  # an accuracy stands in the table, or nothing
-    guest &= frame.run.map(_has_accuracy)
+    guest &= ~frame.complete | frame.run.map(
+      lambda run: all(map(aggregate.is_fraction, run.headline))
+    )
   belongs = (guest | frame.recipe.isin(spec.recipes)) & ~frame.trial
   belongs &= frame.arm.isin(spec.arms)
-  places = [
-    (_place(spec, run, is_guest), run.cell["arm"])
-    for run, is_guest in zip(frame.run, guest, strict=True)
-  ]
-  groups = frame[belongs].groupby(pd.Series(places, frame.index)[belongs])
+  places = pd.Series(map(_place, frame.run, guest, [spec] * len(frame)))
   arms = {}
-  for place, group in groups:
+  for place, group in frame[belongs].groupby(places[belongs]):
     named = metric or group.run.iloc[0].table.get("metric")
     metrics = runs.ACCURACIES if guest[group.index[0]] else spec.metrics
     arms[place] = aggregate.arm(group, (named,) if named else metrics)
   return arms
 
 
-def _place(spec, run, is_guest):
-  """Returns the values of the keys that tell a run's row apart."""
+def _place(run, is_guest, spec):
+  """Returns the values of the keys that tell a run's row apart, and its arm."""
   first, *others = (str(run.cell.get(key, "")) for key in spec.keys)
   if is_guest and "recipe" not in spec.keys:
     first = f"{run.cell['recipe']} {first}"
-  return (first, *others)
-
-
-def _has_accuracy(run):
-  return not run.complete or all(map(aggregate.is_fraction, run.headline))
+  return (first, *others), run.cell["arm"]
 
 
 def _pairs(name, arms):
   """Returns a table of base against DPN."""
-  reported = table_specs.reported(name)
-  more = sorted({row for row, _ in arms if row not in reported})
-  rows = []
-  for row in [*reported, *more]:
-    pair = [arms.get((row, arm)) for arm in (runs.BASE, runs.DPN)]
-    rows.append(_pair(row, reported.get(row, {}), *pair))
-  if name == "3":
-    rows = _with_groups(rows, reported, arms)
+  paper, arms = table_specs.paper(name), dict(arms)
+  rows = dict.fromkeys(row for row, _ in paper)
+  more = sorted({row for row, _ in arms} - rows.keys())
+  for (arch, mean), arm in paper if name == "3" else ():
+    if tasks := table_specs.GROUPS.get(mean):
+      of_tasks = [arms.get(((arch, task), arm)) for task in tasks]
+      arms[(arch, mean), arm] = _over_tasks(of_tasks)
+  cells = []
+  for row in [*rows, *more]:
+    base, dpn = (paper.get((row, arm)) for arm in (runs.BASE, runs.DPN))
+    gain = table_specs.number(dpn.mean - base.mean, sign="+") if base else None
+    ours = [arms.get((row, arm)) for arm in (runs.BASE, runs.DPN)]
+    cells.append((
+      *row,
+      *(value or NOT_PUBLISHED for value in (base, dpn, gain)),
+      *map(aggregate.cell, ours),
+      aggregate.gain(*reversed(ours)),
+    ))  # fmt: skip
   header = [key.replace("_", " ") for key in table_specs.SPECS[name].keys]
   kinds = ("base", "DPN", "DPN − base")
   header += [f"{whose} {kind}" for whose in ("paper", "ours") for kind in kinds]
-  return pd.DataFrame(rows, columns=header, dtype=object)
-
-
-def _pair(row, paper, base, dpn):
-  """Returns a row: its keys, the paper's numbers, ours."""
-  values = paper.get("base"), paper.get("dpn")
-  gain = None if None in values else values[1] - values[0]
-  return (
-    *row,
-    table_specs.published(values[0], paper.get("base_ci", math.nan)),
-    table_specs.published(values[1], paper.get("dpn_ci", math.nan)),
-    table_specs.published(gain, sign="+"),
-    aggregate.cell(base),
-    aggregate.cell(dpn),
-    aggregate.gain(dpn, base),
-  )
-
-
-def _with_groups(rows, reported, arms):
-  """Returns the rows of Table 3 with means over groups after each model."""
-  groups = {
-    **table_specs.PUBLISHED["3"]["groups"],
-    "all 19 tasks": table_specs.tasks(),
-  }
-  paper = pd.DataFrame(reported).T  # (arch, task) × (base, dpn)
-  result = []
-  for arch in dict.fromkeys(arch for arch, _ in reported):
-    result += [row for row in rows if row[:2] in reported and row[0] == arch]
-    for group, tasks in groups.items():
-      pair = [
-        _over_tasks([arms.get(((arch, task), arm)) for task in tasks])
-        for arm in (runs.BASE, runs.DPN)
-      ]
-      means = paper.loc[[(arch, task) for task in tasks]].mean()
-      result.append(_pair((arch, f"mean of {group}"), means.to_dict(), *pair))
-  return result + [row for row in rows if row[:2] not in reported]
+  return pd.DataFrame(cells, columns=header, dtype=object)
 
 
 def _over_tasks(arms):
@@ -161,14 +122,14 @@ def _over_tasks(arms):
 
 def _differences(name, arms):
   """Returns a table of arms relative to one of them, by model."""
-  spec = table_specs.SPECS[name]
+  spec, paper = table_specs.SPECS[name], table_specs.paper(name)
   columns = {
     "arm": [f"{a}: top-1" if a == spec.reference else a for a in spec.arms]
   }
   for arch in archs(name, arms):
-    if spec.printed:
+    if paper:
       columns[f"{arch} paper"] = [
-        table_specs.printed(arm, arch) for arm in spec.arms
+        paper.get(((arch,), arm), NOT_PUBLISHED) for arm in spec.arms
       ]
     reference = arms.get(((arch,), spec.reference))
     columns[f"{arch} ours"] = [
@@ -183,23 +144,22 @@ def _differences(name, arms):
 def archs(name: str, arms: Arms) -> list[str]:
   """Returns the models of a table of differences: the paper's, then others."""
   known = table_specs.SPECS[name].archs
-  return [*known, *sorted({arch for (arch,), _ in arms if arch not in known})]
+  return [*known, *sorted({arch for (arch,), _ in arms} - {*known})]
 
 
 def _notes(name, arms, count):
   """Returns sentences that say what the numbers are."""
   notes = []
-  if paper := table_specs.PUBLISHED.get(name):
-    notes.append(
-      f"Paper: {'; '.join(filter(None, (paper['source'], paper['setting'])))}."
-    )
+  if published := table_specs.PUBLISHED.get(name):
+    facts = filter(None, (published["source"], published["setting"]))
+    notes.append(f"Paper: {'; '.join(facts)}.")
   if name == "6":
     notes.append(
       "Differences to dpn, whose own top-1 is in the first row. What is given "
       "as the paper's for dpn and base is from Table 1 (left)."
     )
   if not arms:
-    return [*notes, f"None of the {count} runs given belongs into this table."]
+    notes.append(f"None of the {count} runs given belongs into this table.")
   metrics = sorted({arm.metric for arm in arms.values() if arm.metric})
   if metrics:
     notes.append(
@@ -207,31 +167,15 @@ def _notes(name, arms, count):
       "95% confidence interval (Student's t). Differences are "
       "paired seed by seed where both arms have the same seeds, else Welch's."
     )
-  still = [path for arm in arms.values() for path in arm.open]
-  if still:
-    notes.append(f"Incomplete, left out of the means: {', '.join(still)}.")
-  notes += _seeds(table_specs.SPECS[name].reference or runs.BASE, arms)
-  copies = [path for arm in arms.values() for path in arm.copies]
-  if copies:
-    notes.append(
-      "Left out as copies of runs with the same seed and the same result: "
-      f"{', '.join(copies)}."
-    )
+  for why, paths in {
+    "Incomplete, left out of the means": [arm.open for arm in arms.values()],
+    "Left out as copies of runs with the same seed and the same result": [
+      arm.copies for arm in arms.values()
+    ],
+  }.items():
+    if listed := ", ".join(itertools.chain(*paths)):
+      notes.append(f"{why}: {listed}.")
   return notes
-
-
-def _seeds(reference, arms):
-  """Returns a note on arms that have other seeds than their reference."""
-  seeds = {place: ", ".join(map(str, arm.seeds)) for place, arm in arms.items()}
-  different = collections.defaultdict(list)
-  for (row, arm), ours in seeds.items():
-    theirs = seeds.get((row, reference))
-    if ours and theirs and ours != theirs:
-      different[" ".join(row), theirs, ours].append(arm)
-  return [
-    f"{row}: {reference} has the seeds {theirs}; {', '.join(names)} {ours}."
-    for (row, theirs, ours), names in different.items()
-  ]
 
 
 def condensed(table: Table) -> Table:
@@ -240,14 +184,14 @@ def condensed(table: Table) -> Table:
   Of the differences, columns without a number go; of Table 3, tasks without a
   result of ours. Other tables are short.
   """
-  lacks = table.frame.isin([aggregate.NOT_RUN, table_specs.NOT_PUBLISHED])
-  kept = table.frame
+  lacks = table.frame.isin([aggregate.NOT_RUN, NOT_PUBLISHED])
+  kept, what = table.frame, "rows"
   if table_specs.SPECS[table.name].reference:
     kept, what = kept.loc[:, ~lacks.all()], "columns"
   elif table.name == "3":
-    mean = kept["task"].str.startswith("mean of")
-    kept, what = kept[mean | ~lacks.iloc[:, -3:].all(axis=1)], "rows"
-  count = max(len(table.frame) - len(kept), lacks.shape[1] - kept.shape[1])
+    mean = kept["task"].isin(table_specs.GROUPS)
+    kept = kept[mean | ~lacks.iloc[:, -3:].all(axis=1)]
+  count = sum(lacks.shape) - sum(kept.shape)
   if not count:
     return table
   note = (
@@ -263,28 +207,26 @@ def results(frame: pd.DataFrame) -> Table | None:
   The last column is the difference from a plain ViT, where it was run; the
   metrics are each run's `headline`. None if no run is complete.
   """
-  rows, arms = [], {}
+  rows = []
   for model, group in frame[~frame.trial].groupby("title"):
     done = group.run[group.complete]
     for metric in done.iloc[0].headline if len(done) else ():
-      found = {
+      arms = {
         name: aggregate.arm(repetitions, (metric,))
         for name, repetitions in group.groupby("arm")
       }
-      base = found.get(runs.BASE)
+      base = arms.get(runs.BASE)
       unit = " [%]" if aggregate.is_fraction(metric) else ""
-      for name in sorted(found, key=lambda name: (name != runs.BASE, name)):
-        gain = aggregate.gain(found[name], base)
-        if name == runs.BASE or not isinstance(gain, aggregate.Estimate):
-          gain = ""
-        cell = aggregate.cell(found[name])
+      for name in sorted(arms, key=lambda name: (name != runs.BASE, name)):
+        gain = "" if name == runs.BASE else aggregate.gain(arms[name], base)
+        gain = gain if isinstance(gain, aggregate.Estimate) else ""
+        cell = aggregate.cell(arms[name])
         rows.append((model, metric + unit, name, cell, gain))
-        arms[(model, metric), name] = found[name]
   if not rows:
     return None
   header = ("model", "metric", "arm", "result", "minus base")
   table = pd.DataFrame(rows, columns=header, dtype=object)
-  return Table("results", "Results", table, 3, _verdict(table), arms)
+  return Table("results", "Results", table, 3, _verdict(table))
 
 
 def _verdict(table):
@@ -299,7 +241,7 @@ def _verdict(table):
     verdict = "The interval contains 0, so these runs do not tell them apart."
   else:
     verdict = "The interval does not contain 0."
-  at_scale = table_specs.reported("1_left").values()
+  at_scale = table_specs.PUBLISHED["1_left"]["rows"]
   gains = [row["dpn"] - row["base"] for row in at_scale]
   return [
     f"Dual PatchNorm minus ViT, {metric}: {gain}. {verdict}",
