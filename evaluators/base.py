@@ -58,7 +58,7 @@ class Evaluator:
     return pipeline.evaluation(data, pp_fn, self.batch_size, **kw)
 
   def batches(self, data: pipeline.EvaluationData) -> Iterator[base.Batch]:
-    """Returns global batches; `_mask` (batch,) is false where one is padded."""
+    """Returns global batches; `_mask` (batch,) is false for padding."""
     return device.DeviceIterator(data, sharding.batch(self.mesh))
 
   def jit(self, function: Callable) -> Callable:

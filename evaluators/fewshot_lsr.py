@@ -18,7 +18,8 @@ from absl import logging
 from dpn import errors
 from evaluators import base
 
-# So large that the ridge leaves the weights of this feature, the bias, alone.
+# So large that the penalty on the weights of this feature, the bias, does not
+# matter.
 BIAS = 100.0
 
 
@@ -45,7 +46,7 @@ def fit(
 ) -> Callable[[np.ndarray], np.ndarray]:
   """Fits the probe and returns it: (examples, width) → (examples,) classes.
 
-  Features are whitened one by one and given a constant feature; targets are 1
+  Each feature is standardized and a constant one is appended; targets are 1
   for the class and -1 for the others. The weights are those of the smallest
   squared error plus l2_reg times the squared weights, in closed form. Features
   `x` are (examples, width), classes `y` (examples,) and in [0, num_classes).

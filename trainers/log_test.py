@@ -173,8 +173,8 @@ def test_an_evaluator_may_fail(run, progress, capsys, caplog):
 
 def test_flops_of_a_step_by_hand():
   run = build.from_config(testing.tiny_config())
-  products = {  # of 4 patches of 8 x 8 x 3 and a class token, width 16
-    "embedding": 4 * 192 * 16,
+  products = {  # of 4 patches of 8 x 8 and a class token, width 16
+    "embedding": 4 * 64 * 16,
     "attention": 4 * 5 * 16 * 16 + 2 * (2 * 5 * 5 * 8),
     "mlp": 2 * 5 * 16 * 32,
     "head": 16 * 10,

@@ -67,7 +67,8 @@ def train(
     stack.enter_context(contextlib.closing(progress))
     found = evaluate(run, _due_first(run, step, position), state, progress)
     row = position.get("unevaluated", {}) | found
-    kept = step - bool(row)  # this step's row is written anew
+    # If this step gets a new row, keep only the rows before it.
+    kept = step - bool(row)
     log = log_lib.MetricsLog(workdir, step=kept, wandb=config.get("wandb"))
     stack.enter_context(contextlib.closing(log))
     log.add(step, row)

@@ -93,8 +93,8 @@ class Attention(nn.Module):
     plain = bias is None and (deterministic or not self.dropout)
     if choose_impl(self.impl, q.shape[1:], q.dtype, plain) == "cudnn":
       return jax.nn.dot_product_attention(q, k, v, implementation="cudnn")
-    # Heads before tokens, and q scaled rather than the larger logits: CPUs are
-    # faster so.
+    # Heads before tokens, and q scaled instead of the larger logits: both are
+    # faster on CPU.
     q, k, v = (x.swapaxes(1, 2) for x in (q * q.shape[-1] ** -0.5, k, v))
     wide = jnp.promote_types(q.dtype, jnp.float32)
     logits = jnp.einsum("bhqd,bhkd->bhqk", q, k, preferred_element_type=wide)

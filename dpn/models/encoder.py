@@ -40,11 +40,11 @@ class Config:
     num_heads: of the attention.
     block_ln: where the blocks normalize, one of `placement.PLACEMENTS`.
     norm: what they normalize with, one of `norms.NORMS`.
-    cls_blocks: a class token joins the patches only for the last so many
-      blocks, which have LayerNorm; None: it is there from the start.
+    cls_blocks: if set, the class token is prepended only before the last
+      `cls_blocks` blocks, which then use LayerNorm whatever `norm` is.
     gelu: `tanh` approximation or `exact`.
     qkv_bias: whether query, key and value have biases.
-    dropout: rate, in the MLP and of both branches.
+    dropout: rate; of embedded tokens, in the MLP and of both residual branches.
     attn_dropout: rate, of the attention weights.
     stoch_depth: rate of the last block; grows linearly from 0 in the first.
     weight_init: one of `init.INITS`.
@@ -294,6 +294,7 @@ class Encoder(nn.Module):
         policy=getattr(jax.checkpoint_policies, config.remat_policy),
       )
     drop_rates = jnp.linspace(0, config.stoch_depth, config.depth)
+    # The final norm, and blocks after a late class token, are LayerNorm.
     layernorm = {"norm": "layernorm", "norm_kw": {"eps": config.eps}}
     if pe is not None:
       # In float32 or wider: it goes through one norm after another.
@@ -320,7 +321,8 @@ class Encoder(nn.Module):
         carry, out[f"block{i:02d}"] = block(carry, drop_rates[i], deterministic)
     x = out["pre_ln"] = carry[0]
     # The result stays in float32 for the head and the loss.
-    return norms.make(*layernorm.values(), name="encoder_norm")(x), out
+    kw = layernorm["norm_kw"]
+    return norms.make("layernorm", kw, name="encoder_norm")(x), out
 
 
 def bind_block(config: Config) -> tuple[type[EncoderBlock], dict[str, Any]]:

@@ -43,19 +43,13 @@ class SequencePool(nn.Module):
 
 
 def pool(x, config):
-  """Returns the image's representation from encoded tokens.
+  """Returns the image's representation where it takes a module, or all tokens.
 
   Args:
     x: (batch, tokens, width).
-    config: the `vit.Config`; its `pool_type` is `tok` or `0` for the first
-      token, `gap` for the mean, `map` for a `MAPHead`, `seq` for a
-      `SequencePool`, `none` for all tokens. The model that calls this owns
-      their parameters.
+    config: the `vit.Config`; its `pool_type` is `map` for a `MAPHead`, `seq`
+      for a `SequencePool`, whose parameters the calling model owns, or `none`.
   """
-  if config.pool_type in ("tok", "0"):
-    return x[:, 0]
-  if config.pool_type == "gap":
-    return x.mean(axis=1)
   if config.pool_type == "map":
     return MAPHead(
       config.mlp_dim,

@@ -167,7 +167,7 @@ class _Model(nn.Module):
     """
     config, out = self.config, {}
     ln = stem.StemNorms(config.stem_ln, dtype=config.dtype, name="stem")
-    embed = config.bind("stem")
+    embed = config.bind("stem")  # stem.patch: x = LN(PE(LN(x)))
     x = embed(image, ln.pre_embed, ln.post_embed, config)
     out["stem"] = x  # (batch, rows / P, cols / P, width)
     grid = x.shape[1:3]
@@ -175,7 +175,13 @@ class _Model(nn.Module):
 
     patches = x[:, 1:] if config.has_cls else x
     x_2d = patches.reshape(x.shape[0], *grid, x.shape[-1])
-    x = out["head_input"] = heads.pool(x, config)  # (batch, width)
+    if config.pool_type in ("tok", "0"):
+      x = x[:, 0]
+    elif config.pool_type == "gap":
+      x = x.mean(axis=1)
+    else:
+      x = heads.pool(x, config)
+    out["head_input"] = x  # (batch, width)
     if config.rep_size:
       rep_size = config.width if config.rep_size is True else config.rep_size
       hidden = nn.Dense(rep_size, name="pre_logits")
@@ -213,6 +219,9 @@ class _Model(nn.Module):
       cls = self.param("cls", config.inits.cls, (1, 1, width))
       cls = jnp.tile(cls.astype(x.dtype), (n, 1, 1))
 
+    # As in big_vision, the class token is prepended after positions are added:
+    # it has none, and `post_posemb` does not normalize it. It comes first with
+    # `posemb_join_kw.cls`, and inside the encoder with `cls_blocks`.
     if config.cls_has_position:
       x = jnp.concatenate([cls, x], axis=1)
     if pe is not None and not config.lape:

@@ -29,7 +29,8 @@ class Normalizer(nn.Module):
   The further fields of a subclass are its options, set by `norm_kw`.
 
   Attributes:
-    eps: added to variances.
+    eps: avoids division by zero; added to the variance unless a subclass says
+      otherwise.
     tokens: how they are arranged, for norms that look beyond one token.
     dtype: of the result. None: the promoted type of input and parameters.
   """
@@ -78,8 +79,11 @@ def group_rms(x, num_heads: int, eps: float):
   return (g / jnp.sqrt(mean_square + eps)).reshape(x.shape)
 
 
-def standardize(x, eps, axis, ddof=0):
-  """Returns x - mean and 1 / sqrt(var + eps) over `axis`."""
+def center(x, eps, axis, ddof=0):
+  """Returns x - mean and 1 / sqrt(var + eps) over `axis`.
+
+  Their product has mean 0 and variance 1; callers first fold in the scale.
+  """
   y = x - x.mean(axis, keepdims=True)
   var = jnp.square(y).mean(axis, keepdims=True)
   if ddof:

@@ -27,8 +27,8 @@ class Running(base.Normalizer):
   def batch_moments(self, x, train):
     """Returns (mean, var), each (1, 1, width), of the batch or running.
 
-    The batch is normalized by its biased variance, the unbiased one is
-    kept, as in PyTorch.
+    As in PyTorch, a batch is normalized by its biased variance and the
+    running average uses the unbiased one.
     """
     mean = self.variable("batch_stats", "mean", jnp.zeros, (x.shape[-1],))
     var = self.variable("batch_stats", "var", jnp.ones, (x.shape[-1],))
@@ -90,6 +90,6 @@ class SwitchableNorm(Running):
 
 
 def moments(x, axes):
-  """Returns the mean and the biased variance of x over `axes`, kept."""
+  """Returns mean and biased variance of x over `axes`, which keep size 1."""
   mean = x.mean(axes, keepdims=True)
   return mean, jnp.square(x - mean).mean(axes, keepdims=True)

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from dpn.models.norms.base import (
   Normalizer,
   along_width,
+  center,
   split_heads,
-  standardize,
 )
 
 
@@ -31,9 +31,11 @@ class LayerNorm(Normalizer):
 
     @jax.checkpoint  # x is kept for the backward pass, and nothing besides
     def normalize(x, scale, bias):
-      y, multiplier = standardize(self.upcast(x), self.eps, axis=-1)
+      x = self.upcast(x)  # float32
+      y = x - x.mean(axis=-1, keepdims=True)
+      var = jnp.square(y).mean(axis=-1, keepdims=True)
       scale, bias = (along_width(p, y) for p in (scale, bias))
-      return self.cast(y * multiplier * scale + bias)
+      return self.cast(y * jax.lax.rsqrt(var + self.eps) * scale + bias)
 
     return normalize(x, scale, bias)
 
@@ -45,7 +47,7 @@ class Standardize(Normalizer):
 
   @nn.compact
   def __call__(self, x, train=False):
-    y, multiplier = standardize(self.upcast(x), self.eps, axis=-1)
+    y, multiplier = center(self.upcast(x), self.eps, axis=-1)
     return self.cast(y * multiplier)
 
 
@@ -93,7 +95,7 @@ class InstanceNorm(Normalizer):
 
   @nn.compact
   def __call__(self, x, train=False):  # (batch, tokens, width)
-    y, multiplier = standardize(self.upcast(x), self.eps, axis=1, ddof=1)
+    y, multiplier = center(self.upcast(x), self.eps, axis=1, ddof=1)
     return self.scale_and_bias(y, multiplier)
 
 
@@ -106,5 +108,5 @@ class GroupNorm(Normalizer):
   @nn.compact
   def __call__(self, x, train=False):  # (batch, tokens, width)
     g = split_heads(self.upcast(x), self.tokens.num_heads)
-    y, multiplier = standardize(g, self.eps, axis=(1, 3))
+    y, multiplier = center(g, self.eps, axis=(1, 3))
     return self.scale_and_bias((y * multiplier).reshape(x.shape))
