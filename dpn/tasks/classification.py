@@ -13,7 +13,7 @@ from dpn.models import vit
 from dpn.tasks import base
 
 MODELS = {"vit": vit.Model}
-MIXUP = ("p", "cutmix_p", "switch_prob", "fold_in", "scope")
+MIXUP = ("p", "cutmix_p", "switch_prob", "fold_in", "scope", "until_steps")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,6 +27,8 @@ class Classification(base.Task):
     mixup_groups: see `mixing.mixup`.
     cutmix_p: parameter of CutMix's; 0 for no CutMix.
     switch_prob: probability of CutMix in a step, where both are on.
+    mixup_until: step from which on there is neither; None for never.
+    mixes: whether there are any now.
     init_head_bias: value the head's bias starts at; low values make the
       sigmoid loss start small when there are many classes.
   """
@@ -37,6 +39,8 @@ class Classification(base.Task):
   mixup_groups: int = 1
   cutmix_p: float = 0.0
   switch_prob: float = 0.5
+  mixup_until: int | None = None
+  mixes: bool | jax.Array = True
   init_head_bias: float | None = None
 
   config_keys = (
@@ -79,6 +83,7 @@ class Classification(base.Task):
       mixup_groups=groups[scope],
       cutmix_p=mixup.get("cutmix_p") or 0.0,
       switch_prob=mixup.get("switch_prob", 0.5),
+      mixup_until=mixup.get("until_steps"),
       init_head_bias=config.get("init_head_bias"),
     )
 
@@ -96,8 +101,13 @@ class Classification(base.Task):
       head["bias"] = jnp.full_like(head["bias"], self.init_head_bias)
     return variables
 
+  def at(self, step):
+    if self.mixup_until is None:
+      return self
+    return dataclasses.replace(self, mixes=step < self.mixup_until)
+
   def augment(self, rng, batch):
-    image, labels = mixing.mixup_or_cutmix(
+    mixed = mixing.mixup_or_cutmix(
       rng,
       batch["image"],
       batch["labels"],
@@ -106,7 +116,10 @@ class Classification(base.Task):
       switch_prob=self.switch_prob,
       groups=self.mixup_groups,
     )
-    return {**batch, "image": image, "labels": labels}
+    own = batch["image"], batch["labels"]
+    if self.mixes is not True:
+      mixed = jax.tree.map(lambda x, y: jnp.where(self.mixes, x, y), mixed, own)
+    return {**batch, "image": mixed[0], "labels": mixed[1]}
 
   def measure(self, variables, batch, *, rng=None):
     if rng is None:
