@@ -50,11 +50,8 @@ class Writer:
   def __init__(self, workdir: str, *, step: int, wandb: Mapping | None = None):
     """Opens the logs, dropping whatever is from after `step`.
 
-    Args:
-      workdir: of the run.
-      step: the step that training goes on from.
-      wandb: arguments of wandb.init; None to leave wandb alone. Whatever goes
-        wrong there is logged, and the run goes on without it.
+    `wandb` holds arguments of wandb.init. Whatever goes wrong there is logged,
+    and the run goes on without it.
     """
     self._files = {
       name: _reopen(os.path.join(workdir, name), step)

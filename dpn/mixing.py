@@ -44,11 +44,11 @@ def cutmix(
   random one.
 
   Args:
-    rng: random key; the result depends on it and the arrays alone.
+    rng: random key.
     p: parameter of the Beta distribution, positive.
     image: (batch, rows, cols, channels).
     labels: (batch, classes) floats.
-    groups: how many equal parts of the batch are mixed apart, see `mixup`.
+    groups: see `mixup`.
   """
   lam_rng, centre_rng = jax.random.split(rng)
   rows, cols = image.shape[1:3]
@@ -74,14 +74,8 @@ def mixup_or_cutmix(
 ) -> tuple[jax.Array, jax.Array]:
   """Returns images and labels of a batch under one of the two, as DeiT trains.
 
-  Args:
-    rng: random key.
-    image: (batch, rows, cols, channels) floats.
-    labels: (batch, classes) floats.
-    mixup_p: as in `mixup`; 0 for no mixup.
-    cutmix_p: as in `cutmix`; 0 for no cutmix.
-    switch_prob: probability of cutmix where both are on.
-    groups: see `mixup`.
+  A parameter of 0 turns its method off; where both are on, CutMix has the
+  probability `switch_prob`. Arrays as in `cutmix`.
   """
   if min(mixup_p, cutmix_p) < 0 or not 0 <= switch_prob <= 1:
     raise ValueError(

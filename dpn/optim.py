@@ -178,18 +178,11 @@ def scale_by_adafactor(
   Source: arXiv 2106.04560, section 3.4, on top of arXiv 1804.04235: the second
   moment of a matrix is kept as the means of its rows and columns; its decay
   rises as 1 - t^-decay_rate, to `beta2_cap` at most; there is a first moment,
-  in half precision; parameter scaling and update clipping are gone.
-
-  Args:
-    min_dim_size_to_factor: keep the full second moment of arrays that have
-      fewer than two dimensions of this size.
-    decay_rate: exponent of the decay.
-    decay_offset: step at which the decay starts.
-    beta2_cap: largest decay.
-    clipping_threshold: largest root mean square of an array's update.
-    momentum: decay of the first moment, without bias correction.
-    dtype_momentum: its dtype.
-    eps: added to squared gradients.
+  in half precision and without bias correction; parameter scaling and update
+  clipping are gone, unless `clipping_threshold` limits the root mean square of
+  an array's update. Arrays with fewer than two dimensions of
+  `min_dim_size_to_factor` keep their full second moment. `eps` is added to
+  squared gradients.
   """
 
   def decay(step, exponent):

@@ -39,10 +39,6 @@ def steps(
     batch_size: examples per step; epochs and examples need it.
     data_size: examples per epoch; epochs need it.
     default: returned when the config does not give the duration.
-
-  Raises:
-    ValueError: the duration is missing and has no default, is given twice, is
-      out of range, or cannot be converted with the sizes known.
   """
   given = {f"{name}_{unit}": config.get(f"{name}_{unit}") for unit in UNITS}
   keys = ", ".join(given)

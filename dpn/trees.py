@@ -59,15 +59,8 @@ def masks(tree: Tree, patterns: Sequence[str], what: str) -> list[Tree]:
 
   A leaf belongs to the first pattern that matches its whole name, so it is
   True in one mask at most. A pattern to which nothing belongs is logged, once:
-  configs may name parameters that only some models have.
-
-  Args:
-    tree: any pytree, arrays or shapes.
-    patterns: regular expressions.
-    what: where the patterns come from, for messages, e.g. "config.lr_mults".
-
-  Raises:
-    ValueError: a pattern is not a regular expression.
+  configs may name parameters that only some models have. `what` says in
+  messages where the patterns come from, e.g. "config.lr_mults".
   """
   try:
     compiled = [re.compile(pattern) for pattern in patterns]

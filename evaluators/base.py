@@ -29,19 +29,14 @@ class Evaluator:
   A subclass is a dataclass of the name `Evaluator` in a module of its own,
   which `config.evals.<name>.type` gives: one of `TYPES`, or a dotted path. Its
   fields are the keys of `config.evals.<name>`.
-
-  Attributes:
-    predict_fn: (variables, batch) → whatever the task returns for `pred`.
-    mesh: the devices.
-    batch_size: examples at a time, over all devices.
   """
 
   PRED: ClassVar[str] = "predict"  # what `pred` is by default
 
-  predict_fn: Callable[..., Any]
+  predict_fn: Callable[..., Any]  # (variables, batch) → what `pred` names
   _: dataclasses.KW_ONLY
   mesh: jax.sharding.Mesh
-  batch_size: int
+  batch_size: int  # over all devices
 
   def __post_init__(self):
     sharding.check_batch_size("batch_size", self.batch_size, self.mesh)
@@ -132,11 +127,7 @@ def from_config(
     prefix: of its metrics; "<name>/" by default.
     skip_first: if False, it runs before the first step, too.
 
-  Args:
-    config: the whole config.
-    predict_fns: of the task.
-    mesh: the devices.
-    sizes: total_steps, batch_size and data_size, to convert durations.
+  `sizes` are total_steps, batch_size and data_size, to convert durations.
   """
   default = schedules.steps("log_eval", config, **sizes, default=None)
   scheduled = []

@@ -15,16 +15,12 @@ class Evaluator(mean.Evaluator):
 
   An example whose labels are all zero (as in ImageNet-ReaL) does not count;
   one with several labels counts as right when the top class is among them.
-
-  Attributes:
-    loss_name: one of `dpn.losses`, or the import path of another.
-    label_key: of the labels (batch, classes), one-hot or several.
   """
 
   PRED: ClassVar[str] = "predict"
 
-  loss_name: str = "sigmoid_xent"
-  label_key: str = "labels"
+  loss_name: str = "sigmoid_xent"  # see `losses.get`
+  label_key: str = "labels"  # (batch, classes), one-hot or several
 
   def __post_init__(self):
     losses.get(self.loss_name)
@@ -38,5 +34,5 @@ class Evaluator(mean.Evaluator):
     return {
       "prec@1": jnp.take_along_axis(labels, top, axis=-1)[:, 0],
       "loss": losses.get(self.loss_name)(logits, labels),
-      "_mask": batch["_mask"] & (labels.max(axis=-1) > 0),
+      "_mask": labels.max(axis=-1) > 0,
     }

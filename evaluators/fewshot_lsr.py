@@ -6,6 +6,7 @@ of the predictions and less than 0.1 % of the accuracy.
 """
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 
@@ -24,7 +25,7 @@ BIAS = 100.0
 def choose_shots(
   labels: np.ndarray, num_classes: int, shots: int, seed: int
 ) -> np.ndarray:
-  """Returns the indices of `shots` random examples of each class.
+  """Returns the indices of `shots` random examples of each class, by class.
 
   The draw is big_vision's, so a seed names the same examples in both; those of
   fewer shots are among those of more. A class with fewer examples gives all it
@@ -35,9 +36,6 @@ def choose_shots(
     num_classes: how many classes there are.
     shots: examples per class.
     seed: of the draw.
-
-  Returns:
-    (at most num_classes * shots,) indices, class by class.
   """
   order = np.argsort(labels, kind="stable")
   bounds = np.searchsorted(labels[order], np.arange(num_classes + 1))
@@ -81,11 +79,10 @@ def fit(
 def _ridge(x, y, l2_reg):
   """Returns the ridge weights, from the smaller of the two Gram matrices."""
   n, dim = x.shape
-  gram = x.T @ x if n >= dim else x @ x.T
-  gram[np.diag_indices_from(gram)] += l2_reg
+  solve = functools.partial(scipy.linalg.solve, assume_a="pos")
   if n >= dim:
-    return scipy.linalg.solve(gram, x.T @ y, assume_a="pos")
-  return x.T @ scipy.linalg.solve(gram, y, assume_a="pos")
+    return solve(x.T @ x + l2_reg * np.eye(dim), x.T @ y)
+  return x.T @ solve(x @ x.T + l2_reg * np.eye(n), y)
 
 
 def fit_and_score(
@@ -96,10 +93,7 @@ def fit_and_score(
   num_classes: int,
   l2_reg: float,
 ) -> float:
-  """Returns the accuracy, in [0, 1], of the probe fitted on the train set.
-
-  See `fit` for the arguments' shapes.
-  """
+  """Returns the accuracy, in [0, 1], of the probe that `fit` makes."""
   x_test, y_test = _checked(x_test, y_test, num_classes)
   predict = fit(x_train, y_train, num_classes, l2_reg)
   return float(np.mean(predict(x_test) == y_test))
@@ -127,28 +121,17 @@ class Evaluator(base.Evaluator):
 
   Reports `<data set>_<shots>shot`, the mean accuracy over the seeds, and
   `<data set>_<shots>shot-seed-<seed>`, each in [0, 1].
-
-  Attributes:
-    datasets: name → (data set, train split, test split).
-    pp_train: preprocessing; must leave `image` and an integer label.
-    pp_eval: the same for the test split.
-    shots: examples per class.
-    l2_reg: weight of the penalty.
-    num_seeds: draws of the examples, from seed 0 on.
-    representation_layer: which intermediate, names joined by "/".
-    label_key: of the class.
-    data_dir: where TFDS data sets are.
   """
 
-  datasets: Mapping[str, tuple[str, str, str]]
-  pp_train: str
-  pp_eval: str
-  shots: Sequence[int] = (1, 5, 10, 25)
+  datasets: Mapping[str, tuple[str, str, str]]  # name → (data set, train, test)
+  pp_train: str  # must leave `image` and an integer label
+  pp_eval: str  # the same for the test split
+  shots: Sequence[int] = (1, 5, 10, 25)  # examples per class
   l2_reg: float = 2.0**10
-  num_seeds: int = 3
-  representation_layer: str = "pre_logits"
+  num_seeds: int = 3  # draws of the examples, from seed 0 on
+  representation_layer: str = "pre_logits"  # names joined by "/"
   label_key: str = "label"
-  data_dir: str | None = None
+  data_dir: str | None = None  # where TFDS data sets are
 
   def __post_init__(self):
     super().__post_init__()
@@ -159,14 +142,13 @@ class Evaluator(base.Evaluator):
       )
     )
     self._gather = self.jit(lambda *arrays: arrays)
-    where = {"data_dir": self.data_dir}
-    self._datasets = {
-      key: (
-        self.open({"name": name, "split": train, **where}, self.pp_train),
-        self.open({"name": name, "split": test, **where}, self.pp_eval),
+    self._datasets = {}
+    for key, (name, train, test) in self.datasets.items():
+      data = {"name": name, "data_dir": self.data_dir}
+      self._datasets[key] = (
+        self.open(data | {"split": train}, self.pp_train),
+        self.open(data | {"split": test}, self.pp_eval),
       )
-      for key, (name, train, test) in self.datasets.items()
-    }
 
   def check(self, variables):
     for data in itertools.chain(*self._datasets.values()):

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import jax
-import jax.numpy as jnp
 
 from dpn.tasks import base as tasks_base
 from evaluators import base
@@ -18,24 +17,19 @@ class Evaluator(base.Evaluator):
 
   Padding (`_mask` false) never counts, whatever value it has. Subclasses
   override `measure`.
-
-  Attributes:
-    data: the data set, see `input_pipeline.sources.make`.
-    pp_fn: preprocessing of each example.
-    cache_final: keep the preprocessed data set in memory.
   """
 
   PRED: ClassVar[str] = "loss"
 
-  data: Mapping[str, Any]
+  data: Mapping[str, Any]  # see `input_pipeline.sources.make`
   pp_fn: str
-  cache_final: bool = False
+  cache_final: bool = False  # keep the preprocessed data set in memory
 
   def __post_init__(self):
     super().__post_init__()
     self._data = self.open(self.data, self.pp_fn, cache=self.cache_final)
     self._sums = self.jit(
-      lambda variables, batch: masked_sums(
+      lambda variables, batch: tasks_base.weighted_sums(
         self.measure(variables, batch), batch["_mask"]
       )
     )
@@ -70,24 +64,3 @@ class Evaluator(base.Evaluator):
 
 def _floats(sums) -> dict[str, float]:
   return {k: float(v) for k, v in jax.device_get(sums).items()}
-
-
-def masked_sums(
-  measured: Mapping[str, jax.Array], mask: jax.Array
-) -> dict[str, jax.Array]:
-  """Returns the weighted sum () of each number, and `_mask`, of the weights.
-
-  Args:
-    measured: {name: (batch,)}; "_mask" among them is each example's weight.
-    mask: (batch,), false where the batch is padded.
-  """
-  weights = jnp.where(mask, measured.get("_mask", 1.0), 0.0)
-  for name, values in measured.items():
-    if values.shape != weights.shape:
-      raise ValueError(
-        f"{name!r} has shape {values.shape}; expected one number per example, "
-        f"{weights.shape}."
-      )
-  total = lambda x: jnp.sum(jnp.where(weights > 0, weights * x, 0.0))
-  sums = {name: total(values) for name, values in measured.items()}
-  return sums | {"_mask": jnp.sum(weights, dtype=jnp.float32)}

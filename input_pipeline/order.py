@@ -10,6 +10,7 @@ All of it is a pure function of the position, so nothing is ever stored:
   in a batch, as far apart as possible, so that mixup pairs different examples.
 """
 
+import collections
 import dataclasses
 import functools
 import threading
@@ -80,9 +81,6 @@ class Order:
 def counts(weights: Sequence[float]) -> tuple[int, ...]:
   """Returns how many positions of a round each part of a mixture has.
 
-  Args:
-    weights: relative to each other.
-
   Raises:
     ValueError: a weight is not positive, or too small for one position.
   """
@@ -101,19 +99,15 @@ def counts(weights: Sequence[float]) -> tuple[int, ...]:
 
 
 _LOCK = threading.Lock()
+# By part: one does not drive out another's permutations.
+_CACHES = collections.defaultdict(
+  lambda: functools.lru_cache(maxsize=4)(_permutation)
+)
 
 
 def _epoch(seed, epoch, size, part):
-  # The cache alone would let every thread compute a new epoch's permutation.
-  with _LOCK:
-    return _permutations(part)(seed, epoch, size, part)
-
-
-@functools.cache
-def _permutations(part):
-  """Returns a cache for each part: one does not drive out another's."""
-  del part
-  return functools.lru_cache(maxsize=4)(_permutation)
+  with _LOCK:  # or every thread would compute a new epoch's permutation
+    return _CACHES[part](seed, epoch, size, part)
 
 
 def _permutation(seed, epoch, size, part):

@@ -11,7 +11,6 @@ Batches are dicts of NumPy arrays. 64-bit values become 32-bit, as in JAX.
 """
 
 import dataclasses
-import functools
 import math
 import multiprocessing
 import os
@@ -20,13 +19,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import grain
-import ml_collections
 import numpy as np
 from absl import flags, logging
 
 import input_pipeline
 from dpn import errors, host_memory
-from input_pipeline import batches, order, pp, sources
+from input_pipeline import batches, pp, sources
+from input_pipeline import order as order_lib
 
 Batch = dict[str, np.ndarray]
 Spec = dict[str, tuple[tuple[int, ...], np.dtype]]
@@ -34,16 +33,17 @@ Spec = dict[str, tuple[tuple[int, ...], np.dtype]]
 # Other pipelines' keys that mean nothing here: every epoch is shuffled as a
 # whole, without a buffer, and the system caches files.
 _IGNORED_KEYS = ("cache", "cache_raw", "shuffle_buffer_size")
-_OPTIONS = (
-  "batch_size",
-  "num_threads",
-  "num_workers",
-  "on_error",
-  "prefetch",
-  "repeats",
-  "seed",
-)
+_LOWEST = {
+  "batch_size": 1,
+  "num_threads": 1,
+  "num_workers": 0,
+  "prefetch": 1,
+  "repeats": 1,
+  "seed": 0,
+}
 _ON_ERROR = ("raise", "skip")
+_MAX_SHARD_ROWS = 64
+_ENDLESS = 2**40
 _SMALL_BYTES = 2**17  # See docs/input_performance.md.
 
 
@@ -53,7 +53,7 @@ def training(
   seed: int,
   process_index: int = 0,
   process_count: int = 1,
-) -> "TrainingData":
+) -> "Data":
   """Returns endless shuffled data, as `config.input` asks for.
 
   `data` and `pp` name what to read (see `sources`) and what to do with it (see
@@ -79,71 +79,73 @@ def training(
     ValueError: something in the config is wrong, or the first example fails.
   """
   config = {k: v for k, v in config.items() if k not in _IGNORED_KEYS}
+  config.setdefault("seed", seed)
   for key in ("batch_size", "data"):
     if key not in config:
       raise ValueError(f"config.input needs {key}, it has {sorted(config)}.")
-  sections, weights = _sections(config)
-  for key in config:
-    if key not in _OPTIONS:
-      known = ("data", "pp", *_OPTIONS)
+  parts, weights = _parts(config)
+  for key, value in config.items():
+    if key not in (*_LOWEST, "on_error"):
+      known = ("data", "pp", *_LOWEST, "on_error")
       raise ValueError(errors.unknown("key of config.input", key, known))
-  data = TrainingData(
-    parts=tuple(map(_part, sections)),
-    weights=weights,
+    if key in _LOWEST and value is not None and value < _LOWEST[key]:
+      raise ValueError(
+        f"config.input.{key} must be {_LOWEST[key]} or more, got {value}."
+      )
+  on_error = config.pop("on_error", "raise")
+  if on_error not in _ON_ERROR:
+    raise ValueError(errors.unknown("on_error", on_error, _ON_ERROR))
+  seed = config.pop("seed")
+  examples = batches.Examples(parts, seed, skip=on_error == "skip")
+  data = Data(
+    examples=examples,
+    order=order_lib.Order(
+      seed=seed,
+      sizes=tuple(len(part.source) for part in parts),
+      counts=order_lib.counts(weights),
+      repeats=config.pop("repeats", 1),
+      batch_size=config["batch_size"],
+    ),
     process_index=process_index,
     process_count=process_count,
-    **{"seed": seed, **config},
+    **config,
   )
-  source = data.examples.source
-  logging.info("Training on %s: %s", source.name, data.spec)
-  if len(source) < data.batch_size:
+  logging.info("Training on %s: %s", examples.source.name, data.spec)
+  if data.num_examples < data.batch_size:
     logging.warning(
       "%s has %d examples, fewer than a batch of %d: they repeat within it.",
-      *(source.name, len(source), data.batch_size),
+      *(examples.source.name, data.num_examples, data.batch_size),
     )
   return data
 
 
-def _sections(config: dict[str, Any]):
-  """Takes the data out of the config; returns each part's section and weight.
-
-  Raises:
-    ValueError: a part of a mixture has no section, or a wrong one.
-  """
+def _parts(config: dict[str, Any]):
+  """Takes the data out of the config; returns the parts and their weights."""
   data = config.pop("data")
-  if "name" in data:
-    return ({"data": data, "pp": config.pop("pp", "")},), (1,)
+  if "name" in data or not data:
+    return [_part(data, config.pop("pp", ""))], [1]
   if "pp" in config:
     raise ValueError(
       "config.input.pp: the parts of a mixture have a pp each, as in "
-      f"config.input.{next(iter(data), 'name')}.pp."
+      f"config.input.{next(iter(data))}.pp."
     )
-  sections = {name: config.pop(name, None) for name in data}
-  weights = {name: weight for name, weight in data.items() if weight}
-  if not weights:
-    raise ValueError(
-      f"config.input.data needs a name and a split, or weights by name, got "
-      f"{dict(data)}."
-    )
-  for name in weights:
-    section, known = sections[name], ("data", "pp")
-    if (
-      not isinstance(section, Mapping | ml_collections.ConfigDict)
-      or "data" not in section
-    ):
+  parts, weights = [], []
+  for name, weight in data.items():
+    section = config.pop(name, None)
+    if not weight:
+      continue
+    if not {"data"} <= {*(section or ())} <= {"data", "pp"}:
       raise ValueError(
-        f"config.input.data mixes {', '.join(weights)}: config.input.{name} "
-        f"must hold its data and pp, got {section!r}."
+        f"config.input.data has no name, so it mixes {', '.join(data)}: "
+        f"config.input.{name} must hold data and pp, got {section!r}."
       )
-    for key in set(section) - set(known):
-      raise ValueError(errors.unknown("key of a mixture's part", key, known))
-  return tuple(sections[name] for name in weights), tuple(weights.values())
+    parts.append(_part(section["data"], section.get("pp", "")))
+    weights.append(weight)
+  return parts, weights
 
 
-def _part(section: Mapping[str, Any]) -> batches.MixturePart:
-  return batches.MixturePart(
-    sources.make(section["data"]), pp.make(section.get("pp", ""))
-  )
+def _part(data: Mapping[str, Any], spec: str) -> batches.MixturePart:
+  return batches.MixturePart(sources.make(data), pp.make(spec))
 
 
 def evaluation(
@@ -171,7 +173,7 @@ def evaluation(
     ValueError: something is wrong with the arguments, or the first example.
   """
   return EvaluationData(
-    parts=(_part({"data": data, "pp": pp_fn}),),
+    examples=batches.Examples([_part(data, pp_fn)], seed=0),
     batch_size=batch_size,
     process_index=process_index,
     process_count=process_count,
@@ -180,14 +182,17 @@ def evaluation(
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _Data:
-  """What training and evaluation share: examples, cut into batches."""
+class Data:
+  """Examples in batches: endless ones in an `order`; without, one round.
 
-  parts: tuple[batches.MixturePart, ...]
+  The other attributes are the arguments of `training`.
+  """
+
+  examples: batches.Examples
   batch_size: int
+  order: order_lib.Order | None = None
   process_index: int = 0
   process_count: int = 1
-  seed: int = 0
   num_threads: int | None = None
   num_workers: int = 0
   prefetch: int = 2
@@ -198,14 +203,6 @@ class _Data:
         f"batch_size must be a positive multiple of the {self.process_count} "
         f"process(es), got {self.batch_size}."
       )
-    if not 0 <= self.seed < 2**63:
-      raise ValueError(f"seed must lie in [0, 2^63), got {self.seed}.")
-    if self.prefetch < 1 or self.num_workers < 0:
-      raise ValueError(
-        "prefetch must be 1 or more and num_workers 0 or more, got "
-        f"{self.prefetch} and {self.num_workers}."
-      )
-    _ = self.examples  # The first must work before anything else starts.
 
   @property
   def num_examples(self) -> int:
@@ -220,61 +217,42 @@ class _Data:
       for key, field in self.examples.fields.items()
     }
 
-  @functools.cached_property
-  def examples(self) -> batches.Examples:
-    """Processed examples by position, as fixed by the first one."""
-    return batches.Examples(self.parts, self.seed, skip=self.skips)
-
-  @property
-  def skips(self) -> bool:
-    """Whether the next example replaces one that fails."""
-    return False
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TrainingData(_Data):
-  """Endless shuffled batches; see `training`."""
-
-  weights: tuple[float, ...] = (1,)
-  repeats: int = 1
-  on_error: str = "raise"
-
-  def __post_init__(self):
-    if self.on_error not in _ON_ERROR:
-      raise ValueError(errors.unknown("on_error", self.on_error, _ON_ERROR))
-    if not 1 <= self.repeats <= max(self.batch_size, 1):
-      raise ValueError(
-        f"repeats must lie in [1, batch_size={self.batch_size}], got "
-        f"{self.repeats}."
-      )
-    super().__post_init__()
-
-  @property
-  def order(self) -> order.Order:
-    """The order of the examples."""
-    return order.Order(
-      seed=self.seed,
-      sizes=tuple(len(part.source) for part in self.parts),
-      counts=order.counts(self.weights),
-      repeats=self.repeats,
-      batch_size=self.batch_size,
-    )
-
-  @property
-  def skips(self):
-    return self.on_error == "skip"
-
   def batches(self, examples_seen: int = 0) -> Iterator[Batch]:
     """Yields this process's rows of every batch from a position on.
 
-    With on_error="skip" they have the column `batches.SKIPPED`. The generator's
-    `close` ends its threads or processes.
+    With on_error="skip" they have the column `batches.SKIPPED`; in a single
+    round, `batches.MASK`. The generator's `close` ends its threads or
+    processes.
     """
-    return _iterate(self, examples_seen, self.order)
+    host_memory.keep_images()
+    shards = _Shards(self, examples_seen)
+    dataset = grain.MapDataset.source(shards)
+    if self.num_workers:
+      # Grain's processes read absl flags, which a notebook or test never
+      # parses.
+      if not flags.FLAGS.is_parsed():
+        flags.FLAGS.mark_as_parsed()
+      dataset = dataset.to_iter_dataset(
+        grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
+      ).mp_prefetch(
+        grain.MultiprocessingOptions(self.num_workers, self.prefetch),
+        worker_init_fn=_start_worker,
+      )
+    else:
+      num_threads = self.num_threads or _default_threads(self.examples)
+      ahead = max(self.prefetch * shards.per_batch, num_threads)
+      dataset = dataset.to_iter_dataset(
+        grain.ReadOptions(num_threads=num_threads, prefetch_buffer_size=ahead)
+      ).batch(shards.per_batch, batch_fn=batches.join)
+    iterator = iter(dataset)
+    try:
+      yield from iterator
+    finally:
+      iterator.close()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class EvaluationData(_Data):
+class EvaluationData(Data):
   """Every example once, in order; iterate as often as needed."""
 
   cache: bool = False
@@ -295,62 +273,53 @@ class EvaluationData(_Data):
       yield from self._cached
       return
     finished = []
-    for batch in _iterate(self, 0, None):
+    for batch in self.batches():
       if self.cache:
         finished.append(batch)
       yield batch
     self._cached[:] = finished
 
 
-def _iterate(
-  data: _Data, start: int, shuffled: order.Order | None
-) -> Iterator[Batch]:
-  """Yields batches from position `start` on; without an order, one round."""
-  host_memory.keep_images()
-  local_size = data.batch_size // data.process_count
-  # Threads share the work on a batch; a worker process makes whole ones.
-  num_rows = local_size if data.num_workers else _shard_rows(local_size)
-  num_shards = local_size // num_rows
-  fields = dict(data.examples.fields)
-  if shuffled is None:
-    fields[batches.MASK] = batches.Field((), np.dtype(bool))
-  if data.skips:
-    fields[batches.SKIPPED] = batches.Field((), np.dtype(np.int32))
-  buffers = None
-  if not data.num_workers:
-    buffers = batches.BatchBuffers(fields, num_rows, num_shards)
-  shards = batches.BatchShards(
-    examples=data.examples,
-    start=start + data.process_index * local_size,
-    num_rows=num_rows,
-    num_shards=num_shards,
-    batch_size=data.batch_size,
-    order=shuffled,
-    fields=fields,
-    buffers=buffers,
-  )
-  dataset = grain.MapDataset.source(shards)
-  if data.num_workers:
-    # Grain's processes read absl flags, which a notebook or test never parses.
-    if not flags.FLAGS.is_parsed():
-      flags.FLAGS.mark_as_parsed()
-    dataset = dataset.to_iter_dataset(
-      grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
-    ).mp_prefetch(
-      grain.MultiprocessingOptions(data.num_workers, data.prefetch),
-      worker_init_fn=_start_worker,
-    )
-  else:
-    num_threads = data.num_threads or _default_threads(data.examples)
-    ahead = max(data.prefetch * num_shards, num_threads)
-    dataset = dataset.to_iter_dataset(
-      grain.ReadOptions(num_threads=num_threads, prefetch_buffer_size=ahead)
-    ).batch(num_shards, batch_fn=batches.join)
-  iterator = iter(dataset)
-  try:
-    yield from iterator
-  finally:
-    iterator.close()
+class _Shards:
+  """One process's batches, cut into shards; Grain maps over their indices.
+
+  Attributes:
+    per_batch: shards in the process's share of a batch.
+  """
+
+  def __init__(self, data: Data, examples_seen: int):
+    self._data = data
+    local_size = data.batch_size // data.process_count
+    self._start = examples_seen + data.process_index * local_size
+    # Threads share the work on a batch; a worker process makes whole ones.
+    most = local_size if data.num_workers else _MAX_SHARD_ROWS
+    self._rows = max(n for n in range(1, most + 1) if local_size % n == 0)
+    self.per_batch = local_size // self._rows
+    fields = dict(data.examples.fields)
+    if not data.order:
+      fields[batches.MASK] = batches.Field((), np.dtype(bool))
+    if data.examples.skip:
+      fields[batches.SKIPPED] = batches.Field((), np.dtype(np.int32))
+    self._buffers = batches.BatchBuffers(fields, self._rows, self.per_batch)
+
+  def __len__(self):
+    return (_ENDLESS if self._data.order else len(self._data)) * self.per_batch
+
+  def __getitem__(self, index: int) -> Batch:
+    data, (batch, shard) = self._data, divmod(index, self.per_batch)
+    first = self._start + batch * data.batch_size + shard * self._rows
+    last = first + self._rows
+    rows = self._buffers.rows(batch, shard)
+    if data.order:
+      indices = data.order.indices(first, last)
+      data.examples.write(rows, indices, range(first, last))
+      return rows
+    indices = range(first, max(first, min(last, data.num_examples)))
+    data.examples.write(rows, indices, indices)
+    for column in rows.values():
+      column[len(indices) :] = 0  # padding
+    rows[batches.MASK][: len(indices)] = True
+    return rows
 
 
 def _start_worker(worker_index: int, worker_count: int):
@@ -363,11 +332,6 @@ def _start_worker(worker_index: int, worker_count: int):
     os._exit(1)
 
   threading.Thread(target=watch, daemon=True).start()
-
-
-def _shard_rows(local_size: int) -> int:
-  """Returns how many rows a thread makes at once: up to 64, in equal shares."""
-  return max(n for n in range(1, 65) if local_size % n == 0)
 
 
 def _default_threads(examples: batches.Examples) -> int:

@@ -261,13 +261,13 @@ def test_mixture(data_dir):
     assert 0.2 < batch["image"].mean() < 0.3
   both = [batch["image"].mean() for batch in _take(data, 2)]
   np.testing.assert_allclose(np.mean(both), 0.25, atol=1e-6)
-  with pytest.raises(ValueError, match=r"config.input.b must hold its data"):
+  with pytest.raises(ValueError, match=r"config.input.b must hold data"):
     pipeline.training({**config, "b": None}, seed=0)
   with pytest.raises(ValueError, match=r"have a pp each.*input.a.pp"):
     pipeline.training({**config, "pp": ""}, seed=0)
-  with pytest.raises(ValueError, match=r"Unknown key of a mixture's part 'p'"):
+  with pytest.raises(ValueError, match=r"b must hold data and pp, got.*'p'"):
     pipeline.training({**config, "b": {**part("train", 1), "p": 1}}, seed=0)
-  with pytest.raises(ValueError, match=r"needs a name and a split, or weights"):
+  with pytest.raises(ValueError, match=r"needs a name and a split, got {}"):
     pipeline.training({**config, "data": {}}, seed=0)
 
 
@@ -305,14 +305,13 @@ def test_memory_stays_flat_over_epochs():
   ("changes", "message"),
   [
     ({"pp": "decode|flip"}, "Unknown op 'flip'"),
-    ({"pp": "decode"}, r"the values of 'id' \(bytes\) do not stack"),
+    ({"pp": "decode"}, r"the values of 'id' \(\|S2\) are no numbers"),
     ({"pp": _PP.replace("12", "4")}, r"random_crop\(8\) failed on.*4 x 4"),
     ({"batch": 1}, "Unknown key of config.input 'batch'.*'batch_size'"),
-    ({"batch_size": 0}, "positive multiple of the 1 process"),
+    ({"batch_size": 0}, "batch_size must be 1 or more, got 0"),
     ({"prefetch": 0}, "prefetch must be 1 or more"),
-    ({"seed": -1}, "seed must lie in"),
+    ({"seed": -1}, "seed must be 0 or more"),
     ({"on_error": "skp"}, "Unknown on_error 'skp'. Did you mean 'skip'"),
-    ({"repeats": 9}, r"repeats must lie in \[1, batch_size=8\], got 9"),
   ],
 )
 def test_wrong_configs_fail_at_once(data_dir, changes, message):

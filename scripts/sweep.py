@@ -17,6 +17,7 @@ import argparse
 import collections
 import contextlib
 import fcntl
+import functools
 import os
 import shlex
 import sys
@@ -34,9 +35,8 @@ def lock(out: str) -> Iterator[int]:
   Runs hold the lock too: if the sweep is killed, the next one is refused while
   any of them is still training.
   """
-  with output.made(out):
-    f = open(os.path.join(out, "sweep.lock"), "a")  # noqa: SIM115, see below
-  with f:
+  os.makedirs(out, exist_ok=True)
+  with open(os.path.join(out, "sweep.lock"), "a") as f:
     try:
       fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as e:
@@ -56,22 +56,13 @@ def run(
   keep_open: int,
 ) -> bool:
   """Runs unfinished arms, prints a table, returns whether all are done."""
-  todo = [
-    local.Job(
-      arm.run_name,
-      (sys.executable, *arm.command(config)),
-      log=os.path.join(arm.workdir, "log.txt"),
-      done=os.path.join(arm.workdir, "done.json"),
-    )
-    for arm in arms
-    if not arm.done
-  ]
+  todo = [arm for arm in arms if not arm.done]
   print(
     f"{len(arms)} arms, {len(arms) - len(todo)} of them done; folders in {out}",
     flush=True,
   )
   outcomes = {arm.run_name: "done before" for arm in arms}
-  outcomes |= local.run(todo, workers, keep_open=keep_open)
+  outcomes |= local.run(config, todo, workers, keep_open=keep_open)
   width = max(map(len, outcomes))
   for name, outcome in outcomes.items():
     print(f"{name:<{width}}  {outcome}")
@@ -104,7 +95,7 @@ def _parser():
   add("--config", required=True, help="path, and :arguments of its sweep()")
   add("--out", required=True, type=os.path.normpath, help="of the run folders")
   add("--seeds", type=_positive, help="how many of each arm, from 0")
-  add("--select", help="pattern of the arms to run, such as 'dpn_*'")
+  add("--select", default="*", help="pattern of the arms, such as 'dpn_*'")
   add("--jobs", type=_positive, help="how many at a time (1)")
   add(
     "--set",
@@ -114,21 +105,13 @@ def _parser():
     metavar="FIELD=VALUE",
     help="a field of every arm's config; may be repeated",
   )
-  what = parser.add_mutually_exclusive_group()
-  for name, text in (
-    ("--dry_run", "list the arms and their state"),
-    ("--print_commands", "print the commands, one per line"),
-    ("--slurm", "print a job array for sbatch"),
-  ):
-    what.add_argument(name, action="store_true", help=text)
+  flag = functools.partial(
+    parser.add_mutually_exclusive_group().add_argument, action="store_true"
+  )
+  flag("--dry_run", help="list the arms and their state")
+  flag("--print_commands", help="print the commands, one per line")
+  flag("--slurm", help="print a job array for sbatch")
   return parser
-
-
-def _print_plan(arms):
-  width = max(len(arm.run_name) for arm in arms)
-  for arm in arms:
-    state = "done" if arm.done else "started" if arm.started else "not started"
-    print(f"{arm.run_name:<{width}}  {state:<11}  {arm.arg}")
 
 
 def _print_commands(config, arms, args):
@@ -153,7 +136,11 @@ def main(argv: Sequence[str] | None = None):
     config, arg, args.out, select=args.select, overrides=dict(args.set)
   )
   if args.dry_run:
-    _print_plan(arms)
+    width = max(len(arm.run_name) for arm in arms)
+    for arm in arms:
+      begun = "started" if arm.started else "not started"
+      state = "done" if arm.done else begun
+      print(f"{arm.run_name:<{width}}  {state:<11}  {arm.arg}")
   elif args.print_commands or args.slurm:
     arms_lib.write_index(config, arg, args.out, arms)
     _print_commands(config, arms, args)
@@ -165,7 +152,5 @@ def main(argv: Sequence[str] | None = None):
 
 
 if __name__ == "__main__":
-  try:
+  with output.errors_in_a_line():
     main()
-  except (ValueError, OSError) as e:
-    sys.exit(f"Error: {e}")

@@ -49,7 +49,7 @@ class Run:
   config: Mapping[str, Any]
   step: TrainStep
   mesh: jax.sharding.Mesh
-  data: pipeline.TrainingData
+  data: pipeline.Data
   evaluators: list[evaluators_base.Scheduled]
   total_steps: int
   log_steps: int  # from one log line to the next
@@ -62,10 +62,7 @@ class Run:
     return self.config["input"]["batch_size"]
 
   def due(self, every_steps: int, step: int) -> bool:
-    """Returns whether an action with this period is due after `step`.
-
-    A period of 0 means at the end only.
-    """
+    """Returns whether a period ends at `step`; one of 0, at the last only."""
     at_end = step == self.total_steps
     return at_end or (every_steps > 0 and step % every_steps == 0)
 
@@ -73,9 +70,7 @@ class Run:
 def from_config(config: Mapping[str, Any]) -> Run:
   """Returns the run that a config describes.
 
-  Raises:
-    ValueError, OSError: if anything in the config is wrong or missing; the
-      message says what was expected.
+  ValueError or OSError say what was expected where anything is wrong in it.
   """
   notes = config_keys.check(config)
   mesh = sharding.make_mesh(config.get("mesh") or [("data", -1)])
@@ -116,14 +111,9 @@ def train_step(
   *,
   data_size: int,
 ) -> TrainStep:
-  """Returns the training step of a config, for batches like `spec`.
+  """Returns the training step of a config.
 
-  Args:
-    config: as given.
-    task: of the config.
-    spec: (shape, dtype) of a batch over all processes, by key.
-    mesh: the devices.
-    data_size: examples per epoch.
+  `spec` is of batches over all processes; an epoch has `data_size` examples.
   """
   [batch_size] = {shape[0] for shape, _ in spec.values()}
   parts = _parts(config, batch_size, mesh)
@@ -192,14 +182,11 @@ def initial_state(
   working directory), `config.model_init` (parameters and running statistics
   only), fresh.
   """
-  config = run.config
-  start = {"examples_seen": 0}
+  config, start = run.config, {"examples_seen": 0}
   if checkpoints.latest is not None:
-    state, position = checkpoints.restore(run.step.shapes)
-    return state, position, "this run's checkpoint"
+    return *checkpoints.restore(run.step.shapes), "this run's checkpoint"
   if config.get("resume"):
-    state, position = _resume(config["resume"], run)
-    return state, position, config["resume"]
+    return *_resume(config["resume"], run), config["resume"]
   state = run.step.init(jax.random.key(config.get("seed", 0)))
   if not (path := config.get("model_init")):
     return state, start, "fresh parameters"
@@ -207,7 +194,7 @@ def initial_state(
     path,
     run.step.task,
     state.replace(ema=None).variables,
-    pixels=pixels.of_pp(config["input"].get("pp") or ""),
+    pixels=_pixels(config),
     **(config.get("model_load") or {}),
   )
   params = variables.pop("params")
@@ -233,8 +220,12 @@ def load_file(
 
 def description(run: Run) -> dict[str, str]:
   """Returns the metadata of the parameters' file: what model they are for."""
-  pp = run.config["input"].get("pp") or ""
-  return metadata.metadata(run.step.task.model_options(), pixels.of_pp(pp))
+  options = run.step.task.model_options()
+  return metadata.metadata(options, _pixels(run.config))
+
+
+def _pixels(config):
+  return pixels.of_pp(config["input"].get("pp") or "")
 
 
 def _resume(path: str, run: Run):

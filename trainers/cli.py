@@ -36,8 +36,7 @@ def define_config() -> flags.FlagHolder:
 def run(main: Callable[[], None], required: Sequence[str] = ("config",)):
   """Parses flags and runs `main`; an error of EXPECTED is its message alone."""
 
-  def guarded(argv):
-    del argv
+  def guarded(_):
     if not flags.FLAGS["verbosity"].present:
       logging.set_verbosity(logging.WARNING)  # libraries tell a lot at INFO
     try:

@@ -10,44 +10,17 @@ from dpn.weights import load
 DURATIONS = ("total", "log_training", "log_eval", "ckpt", "keep_ckpt")
 # What the trainer reads; `dpn.tasks` adds what the task reads.
 TRAINER = {
-  "seed",
-  "task",
-  "input",
-  "pp_modules",
+  *("seed", "task", "table", "wandb", "input", "pp_modules"),
   *(f"{name}_{unit}" for name in DURATIONS for unit in schedules.UNITS),
-  "model_init",
-  "model_load",
-  "resume",
-  "optax_name",
-  "optax",
-  "lr",
-  "wd",
-  "wd_mults",
-  "lr_mults",
-  "grad_clip_norm",
-  "schedule",
-  "ckpt_timeout",
-  "log_grad_depth",
-  "prefetch_to_device",
-  "evals",
-  "mesh",
-  "sharding_strategy",
-  "wandb",
-  "deterministic",
-  "ema_decay",
-  "grad_accum",
-  "strict_evals",
-  "table",
+  *("model_init", "model_load", "resume", "ckpt_timeout"),
+  *("optax_name", "optax", "lr", "wd", "lr_mults", "wd_mults", "schedule"),
+  *("grad_clip_norm", "grad_accum", "ema_decay", "log_grad_depth"),
+  *("mesh", "sharding_strategy", "prefetch_to_device", "deterministic"),
+  *("evals", "strict_evals"),
 }
 NUMBERS = (
-  "seed",
-  "num_classes",
-  "init_head_bias",
-  "lr",
-  "wd",
-  "grad_clip_norm",
-  "ema_decay",
-  "grad_accum",
+  *("seed", "num_classes", "init_head_bias", "lr", "wd"),
+  *("grad_clip_norm", "grad_accum", "ema_decay"),
 )
 # Keys of big_vision that mean nothing here, with the reason why.
 IGNORED_KEYS = {
@@ -80,8 +53,8 @@ def check(config: Mapping) -> list[str]:
   for key in NUMBERS:
     if not isinstance(config.get(key), int | float | None):
       raise ValueError(f"config.{key} must be a number, got {config[key]!r}.")
-  options = inspect.signature(load.load_variables).parameters
-  options = [name for name in options if name.startswith("dont_")]
+  keywords = inspect.signature(load.load_variables).parameters
+  options = [name for name in keywords if name.startswith("dont_")]
   _check("config.model_load", config.get("model_load") or {}, options)
   notes = []
   for path, why in IGNORED_KEYS.items():
@@ -93,5 +66,4 @@ def check(config: Mapping) -> list[str]:
 
 def _check(path: str, section: Mapping, known: Iterable[str]):
   for key in section:
-    if key not in known:
-      raise ValueError(errors.unknown(f"key in {path}:", key, known))
+    errors.check_known(f"key in {path}:", key, known)

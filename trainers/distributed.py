@@ -26,7 +26,7 @@ ALONE = (
 
 def scheduled(env: Mapping[str, str]) -> tuple[int, int] | None:
   """Returns how many (processes, nodes) Slurm or Open MPI started, if any."""
-  if "SLURM_PROCID" in env and "SLURM_STEP_NODELIST" in env:
+  if {"SLURM_PROCID", "SLURM_STEP_NODELIST"} <= env.keys():
     tasks = int(env.get("SLURM_STEP_NUM_TASKS") or env["SLURM_NTASKS"])
     return tasks, int(env.get("SLURM_STEP_NUM_NODES", 1))
   if "OMPI_COMM_WORLD_SIZE" in env:
@@ -48,12 +48,8 @@ def join(
   Must come before anything that touches a device. When the others do not come
   in time, the process ends with a message.
 
-  Args:
-    coordinator: "host:port" at which process 0 listens; None lets JAX ask the
-      scheduler.
-    num_processes: how many there are; goes with `coordinator`.
-    process_id: which of them this is; goes with `coordinator`.
-    timeout_secs: how long to wait for the others.
+  Process 0 of `num_processes` listens at `coordinator`, "host:port"; without
+  the three arguments JAX asks the scheduler.
   """
   tasks, nodes = scheduled(os.environ) or (None, 1)
   kw = {}
@@ -98,7 +94,7 @@ def _check(coordinator, num_processes, process_id, nodes):
       "none to let the scheduler say."
     )
   host, _, port = coordinator.rpartition(":")
-  if not host or not port.isdigit():
+  if not (host and port.isdigit()):
     raise ValueError(
       f"--coordinator={coordinator}: expected host:port, e.g. node0:8476."
     )

@@ -46,15 +46,13 @@ def start(run: build.Run, state: update.TrainState, source: str):
   """Prints what is trained, on how much, and from where."""
   for note in run.notes:
     say(f"Note: {note}")
+  table = parameter_overview.get_parameter_overview
+  say(table(run.step.shapes.params, include_stats=False))
+  examples = run.data.num_examples
+  epochs = run.total_steps * run.batch_size / examples
   say(
-    parameter_overview.get_parameter_overview(
-      run.step.shapes.params, include_stats=False
-    )
-  )
-  epochs = run.total_steps * run.batch_size / run.data.num_examples
-  say(
-    f"Training on {run.data.num_examples} examples for {run.total_steps} steps "
-    f"of {run.batch_size} ({epochs:.1f} epochs), from step {int(state.step)}: "
+    f"Training on {examples} examples for {run.total_steps} steps of "
+    f"{run.batch_size} ({epochs:.1f} epochs), from step {int(state.step)}: "
     f"{source}"
   )
 

@@ -13,9 +13,7 @@ FSDP = [(".*", "fsdp(axis='data', min_size_to_shard_mb=0)")]
 def tiny_config(**changes: Any) -> ml_collections.ConfigDict:
   """Returns a run of six steps on digits, with everything random in it.
 
-  Args:
-    **changes: by dotted name, given as {"model.width": 32}; new keys may be
-      wrong ones.
+  Changes are by dotted name, {"model.width": 32}; new keys may be wrong ones.
   """
   config = ml_collections.ConfigDict(
     {

@@ -29,39 +29,28 @@ OUT_OF_MEMORY = (
 
 def main():
   config = cli.define_config()
-  workdir = flags.DEFINE_string(
-    "workdir", None, "Directory of this run: its checkpoints and results."
-  )
+  text, number = flags.DEFINE_string, flags.DEFINE_integer
+  workdir = text("workdir", None, "Directory for checkpoints and results.")
   allow_config_change = flags.DEFINE_bool(
-    "allow_config_change",
-    False,
-    "Resume a working directory although its config differs from this one.",
+    "allow_config_change", False, "Resume although the config differs."
   )
-  coordinator = flags.DEFINE_string(
-    "coordinator",
-    None,
-    "host:port of process 0. Slurm, Open MPI, Cloud TPU need none of this.",
-  )
-  num_processes = flags.DEFINE_integer(
-    "num_processes", None, "How many processes run this together."
-  )
-  process_id = flags.DEFINE_integer(
-    "process_id", None, "Which of them this is, from 0."
-  )
-  init_timeout_secs = flags.DEFINE_integer(
-    "init_timeout_secs", 300, "How long to wait for the other processes."
-  )
+  # Slurm, Open MPI, Cloud TPU and Kubernetes need none of these.
+  coordinator = text("coordinator", None, "host:port of process 0.")
+  num_processes = number("num_processes", None, "How many run this together.")
+  process_id = number("process_id", None, "Which of them this is, from 0.")
+  timeout = number("init_timeout_secs", 300, "How long to wait for the others.")
 
   def run():
-    phases = timing.PhaseTimer(timing.process_start())
-    phases.add("imports", time.monotonic() - timing.process_start())
+    began = timing.process_start()
+    phases = timing.PhaseTimer(began)
+    phases.add("imports", time.monotonic() - began)
     _configure_jax(config.value)
     with phases.phase("cluster"):
       distributed.join(
         coordinator.value,
         num_processes.value,
         process_id.value,
-        timeout_secs=init_timeout_secs.value,
+        timeout_secs=timeout.value,
       )
       host_memory.keep_between_steps()
     loop.train(

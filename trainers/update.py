@@ -123,7 +123,9 @@ def gradients(
   def loss_fn(params, overwritten, model_state, batch, rng):
     variables = {"params": params, **model_state, **overwritten}
     measured, model_state = task.measure(variables, batch, rng=rng)
-    shares = _shares(measured, size)
+    mask = jnp.ones(len(jax.tree.leaves(batch)[0]), bool)
+    sums = base.weighted_sums(measured, mask)
+    shares = {name: x / size for name, x in sums.items()}  # of the whole's mean
     return shares["loss"], (shares, model_state)
 
   def part(model_state, batch, rng):
@@ -148,22 +150,9 @@ def gradients(
     xs = _split(batch, parts), jax.random.split(rng, parts)
     (model_state, grads), shares = jax.lax.scan(body, start, xs)
     shares = {k: jnp.sum(v) for k, v in shares.items()}
-  weight = shares.pop("_mask")
+  weight = shares.pop("_mask")  # the mean weight, mostly 1
   grads, values = jax.tree.map(lambda x: x / weight, (grads, shares))
   return grads, values, model_state
-
-
-def _shares(measured, size):
-  """Returns what a part adds to the means over a batch of `size` examples.
-
-  Among them `_mask`, the mean weight: dividing by it last keeps them exact.
-  """
-  ones = jnp.ones_like(measured["loss"])
-  weights = measured.get("_mask", ones)
-  return {
-    name: jnp.sum(jnp.where(weights > 0, weights * values, 0.0)) / size
-    for name, values in {**measured, "_mask": ones}.items()
-  }
 
 
 def _split(batch, parts):

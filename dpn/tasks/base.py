@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import jax
+import jax.numpy as jnp
 
 from dpn import trees
 
@@ -32,10 +33,8 @@ class Task:
   ) -> "Task":
     """Returns the task of a config.
 
-    Args:
-      config: the whole config.
-      batch_shards: over how many devices the batch is split, for what must not
-        mix examples of different devices.
+    The batch is split over `batch_shards` devices, whose examples some tasks
+    must not mix.
     """
     raise NotImplementedError
 
@@ -61,8 +60,7 @@ class Task:
     Args:
       variables: as `init` returns them.
       batch: whatever the task needs, leading axis (batch,).
-      rng: key of this step's randomness; None measures as in evaluation,
-        without dropout or mixup.
+      rng: key of this step; None for evaluation, without dropout or mixup.
 
     Returns:
       ({"loss": (batch,), …}, model_state): one number per example, unreduced,
@@ -88,3 +86,24 @@ class Task:
   def grad_norms(self, grads: Any) -> Mapping[str, jax.Array]:
     """Returns gradient norms () by group, for `config.log_grad_depth`."""
     return {name: trees.l2(group) for name, group in grads.items()}
+
+
+def weighted_sums(
+  measured: Mapping[str, jax.Array], mask: jax.Array
+) -> dict[str, jax.Array]:
+  """Returns the weighted sum () of each number, and `_mask`, of the weights.
+
+  Args:
+    measured: {name: (batch,)}; "_mask" among them is each example's weight.
+    mask: (batch,), false where the batch is padded.
+  """
+  weights = jnp.where(mask, measured.get("_mask", 1.0), 0.0)
+  for name, values in measured.items():
+    if values.shape != weights.shape:
+      raise ValueError(
+        f"{name!r} has shape {values.shape}; expected one number per example, "
+        f"{weights.shape}."
+      )
+  total = lambda x: jnp.sum(jnp.where(weights > 0, weights * x, 0.0))
+  sums = {name: total(values) for name, values in measured.items()}
+  return sums | {"_mask": jnp.sum(weights, dtype=jnp.float32)}

@@ -20,37 +20,24 @@ MIXUP = ("p", "cutmix_p", "switch_prob", "fold_in", "scope", "until_steps")
 class Classification(base.Task):
   """Cross entropy of a model's logits on `image` and `labels`.
 
-  Attributes:
-    model: returns (logits, out) for images.
-    loss: name of one of `dpn.losses`, or the import path of another.
-    mixup_p: parameter of mixup's Beta distribution; 0 for no mixup.
-    mixup_groups: see `mixing.mixup`.
-    cutmix_p: parameter of CutMix's; 0 for no CutMix.
-    switch_prob: probability of CutMix in a step, where both are on.
-    mixup_until: step from which on there is neither; None for never.
-    mixes: whether there are any now.
-    init_head_bias: value the head's bias starts at; low values make the
-      sigmoid loss start small when there are many classes.
+  A low `init_head_bias` makes the sigmoid loss start small when there are many
+  classes. For the options of mixup and CutMix see `mixing.mixup_or_cutmix`.
   """
 
-  model: nn.Module
-  loss: str = "sigmoid_xent"
+  config_keys = (
+    *("model_name", "model", "num_classes", "init_head_bias"),
+    *("loss", "mixup"),
+  )
+
+  model: nn.Module  # images → (logits, out)
+  loss: str = "sigmoid_xent"  # see `losses.get`
   mixup_p: float = 0.0
   mixup_groups: int = 1
   cutmix_p: float = 0.0
   switch_prob: float = 0.5
-  mixup_until: int | None = None
-  mixes: bool | jax.Array = True
+  mixup_until: int | None = None  # the step from which on nothing is mixed
+  mixes: bool | jax.Array = True  # whether anything is in this step
   init_head_bias: float | None = None
-
-  config_keys = (
-    "model_name",
-    "model",
-    "num_classes",
-    "loss",
-    "mixup",
-    "init_head_bias",
-  )
 
   def __post_init__(self):
     losses.get(self.loss)

@@ -91,7 +91,7 @@ def export(
   if no_embed_class and to != "timm":
     raise ValueError("--no_embed_class is a convention of timm: --to timm.")
   if to == "ours":
-    return Exported(model.arrays, _metadata(model, "ours"))
+    return Exported(model.arrays, _metadata(model))
   wrong = _unsupported(model.options, to)
   if to == "big_vision":
     return _big_vision(model, wrong)
@@ -126,13 +126,12 @@ def _big_vision(model, unsupported):
     name if name.startswith("batch_stats/") else f"params/{name}": x
     for name, x in model.arrays.items()
   }
-  notes = []
-  if unsupported:
-    notes.append(
-      f"big_vision's own ViT does not have {'; '.join(unsupported)}: this file "
-      f"keeps our names, and only our model computes it. See {DOCS}."
-    )
-  return Exported(arrays, _metadata(model, "ours"), notes=notes)
+  note = (
+    f"big_vision's own ViT does not have {'; '.join(unsupported)}: this file "
+    f"keeps our names, and only our model computes it. See {DOCS}."
+  )
+  notes = [note] if unsupported else []
+  return Exported(arrays, _metadata(model), notes=notes)
 
 
 def _timm(model, no_embed_class):
@@ -268,10 +267,7 @@ def _hf_config(model, title):
 def _in_torch_names(model, to, row):
   """Returns arrays as PyTorch has them, and notes on what has no place there.
 
-  Args:
-    model: in our layout.
-    to: key of `torch_names.LIBRARIES`.
-    row: whether the library embeds the class token's position.
+  `row` says whether the library embeds the class token's position.
   """
   arrays, library = dict(model.arrays), torch_names.LIBRARIES[to]
   if "pos_embedding" not in arrays:
@@ -293,13 +289,11 @@ def _in_torch_names(model, to, row):
     for m in library.homeless
     if any(name.startswith(f"{m}/") for name in arrays)
   ]
-  notes = []
-  if homeless:
-    notes.append(
-      f"{library.title}'s own model has no place for {', '.join(homeless)}. "
-      f"{DOCS} has the few lines that add it."
-    )
-  return torch_names.from_ours(arrays, to), notes
+  note = (
+    f"{library.title}'s own model has no place for {', '.join(homeless)}. "
+    f"{DOCS} has the few lines that add it."
+  )
+  return torch_names.from_ours(arrays, to), [note] if homeless else []
 
 
 def _mean_and_std(model):
@@ -318,17 +312,12 @@ def _one_or_two(sides):
   return rows if rows == cols else [rows, cols]
 
 
-def _metadata(model, layout, **more):
+def _metadata(model, layout="ours", **more):
   return metadata.metadata(model.options, model.pixels, layout, **more)
 
 
 def check_target(target: str, to: str):
-  """Raises ValueError or OSError if `target`, a file or folder, cannot be made.
-
-  Args:
-    target: see `write`.
-    to: key of `SUFFIXES`.
-  """
+  """Raises an error if `target` has no suffix for `to`, or is there already."""
   suffix = os.path.splitext(target)[1]
   if suffix not in SUFFIXES[to]:
     known = " or ".join(s or "no suffix (a folder)" for s in SUFFIXES[to])
@@ -341,12 +330,6 @@ def check_target(target: str, to: str):
       f"{target!r} exists and is never overwritten. Remove it, or give another "
       "name."
     )
-  parent = os.path.dirname(os.path.abspath(target))
-  if not os.path.isdir(parent):
-    raise FileNotFoundError(
-      f"There is no folder {parent!r} for the result. Make it first: "
-      f"mkdir -p {parent}"
-    )
 
 
 def write(target: str, exported: Exported):
@@ -355,10 +338,11 @@ def write(target: str, exported: Exported):
   Raises:
     OSError: it cannot be written; nothing is left behind.
   """
+  parent = os.path.dirname(os.path.abspath(target))
+  os.makedirs(parent, exist_ok=True)
   if os.path.splitext(target)[1]:
     checkpoint.write_atomically(target, _bytes(target, exported))
     return
-  parent = os.path.dirname(os.path.abspath(target))
   with tempfile.TemporaryDirectory(dir=parent) as scratch:
     folder = os.path.join(scratch, "model")
     os.mkdir(folder)

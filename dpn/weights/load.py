@@ -99,84 +99,18 @@ def load_variables(
       the options do, and `dont_check` does not name them.
   """
   source = read(path) if isinstance(path, str) else path
-  file = source.metadata
-  flat = _in_our_names(source, variables)
+  file, wanted = source.metadata, files.flatten(variables)
+  flat = _in_our_names(source, wanted)
   if "pos_embedding" in flat and "posemb" in file.options:
     # Other libraries' files have fixed positions written out.
     learned = {**file.options, "posemb": "learn", "posemb_kw": {}}
     file = dataclasses.replace(file, options=learned)
-  differences = []
-  if options is not None:
-    differences = metadata.differences(file, options, pixels)
-  loaded, differing = match(
-    source.path,
-    flat,
-    variables,
-    options=options or {},
-    cls_row=file.cls_row,
-    dont_load=_listed(dont_load),
-    advice=advice,
-    differences=differences,
-  )
-  metadata.check(source.path, file, differences, differing, _listed(dont_check))
-  if assumed := metadata.assumed(file, options or {}):
-    logging.warning(
-      "%r does not say everything about its model. Assumed, as configured: %s "
-      "(state it with config.model).",
-      source.path,
-      ", ".join(assumed),
-    )
-  return loaded
-
-
-def _in_our_names(source, variables):
-  """Returns the arrays of a file by our names, for a model's heads."""
-  if source.metadata.layout == "ours":
-    return legacy.upgrade(source.arrays)
-  queries = (
-    x.shape[-2]
-    for name, x in trees.flatten(variables["params"]).items()
-    if name.endswith("/query/kernel")
-  )
-  heads = next(queries, 1)
-  told = source.metadata.options.get("num_heads", heads)
-  if told != heads:
-    raise ValueError(
-      f"{source.path!r} has {told} attention heads, according to "
-      f"{source.metadata.source}; the model has {heads}. Set "
-      f"config.model.num_heads={told}."
-    )
-  return torch_names.to_ours(source.arrays, source.metadata.layout, heads)
-
-
-def match(
-  path: str,
-  flat: Flat,
-  variables: Mapping[str, Any],
-  *,
-  options: Mapping[str, Any],
-  cls_row: bool | None,
-  dont_load: Sequence[str] = (),
-  advice: str | None = None,
-  differences: Sequence[metadata.Difference] = (),
-) -> tuple[dict[str, Any], set[str]]:
-  """Returns `variables` with the values of `flat`, and names that differed.
-
-  Args:
-    path: for messages.
-    flat: arrays by our names.
-    variables: see `load_variables`.
-    options: of the model, as far as they are known.
-    cls_row: whether the class token has a row in the position embeddings of
-      `flat`; None if unknown.
-    dont_load: see `load_variables`.
-    advice: likewise.
-    differences: between the options of both models, for messages.
-  """
-  wanted = files.flatten(variables)
+  options = options or {}
+  differences = metadata.differences(file, options, pixels)
   loaded = legacy.match_scan(flat, wanted)
-  loaded = _match_posemb(loaded, wanted, cls_row, has_cls_row(options))
-  masks = trees.masks({**loaded, **wanted}, dont_load, "model_load.dont_load")
+  loaded = _match_posemb(loaded, wanted, file.cls_row, has_cls_row(options))
+  patterns = _listed(dont_load)
+  masks = trees.masks({**loaded, **wanted}, patterns, "model_load.dont_load")
   kept = {name for mask in masks for name in mask if mask[name]}
   every = wanted.keys() | loaded.keys()
   differing = {n for n in every if _shape(wanted, n) != _shape(loaded, n)}
@@ -186,16 +120,40 @@ def match(
       f"model, set dont_load={_suggest(wrong, every)}."
     )
     raise ValueError(
-      f"{path!r} does not fit the model. Expected equal names and shapes, got\n"
-      f"{_table(wrong, wanted, loaded)}\n"
+      f"{source.path!r} does not fit the model. Expected equal names and "
+      f"shapes, got\n{_table(wrong, wanted, loaded)}\n"
       + "".join(f"{difference}\n" for difference in differences)
       + advice
+    )
+  metadata.check(source.path, file, differences, differing, _listed(dont_check))
+  if assumed := metadata.assumed(file, options):
+    logging.warning(
+      "%r does not say everything about its model. Assumed, as configured: %s "
+      "(state it with config.model).",
+      source.path,
+      ", ".join(assumed),
     )
   result = {
     name: leaf if name in kept else loaded[name].astype(leaf.dtype)
     for name, leaf in wanted.items()
   }
-  return {**variables, **files.unflatten(result)}, differing
+  return {**variables, **files.unflatten(result)}
+
+
+def _in_our_names(source, wanted):
+  """Returns the arrays of a file by our names, for a model's heads."""
+  file = source.metadata
+  if file.layout == "ours":
+    return legacy.upgrade(source.arrays)
+  queries = (x for name, x in wanted.items() if name.endswith("/query/kernel"))
+  heads = next((x.shape[-2] for x in queries), 1)
+  told = file.options.get("num_heads", heads)
+  if told != heads:
+    raise ValueError(
+      f"{source.path!r} has {told} attention heads, says {file.source}; the "
+      f"model has {heads}. Set config.model.num_heads={told}."
+    )
+  return torch_names.to_ours(source.arrays, file.layout, heads)
 
 
 def _listed(patterns):

@@ -16,30 +16,15 @@ from dpn.models import vit
 from dpn.weights import checkpoint
 
 TESTDATA = pathlib.Path(__file__).parents[1] / "testdata"
-GOLDEN = {
-  **np.load(TESTDATA / "big_vision_vit.npz"),
-  **{
-    k: x for k, x in np.load(TESTDATA / "foreign_vit.npz").items() if "/" in k
-  },
-}
-# Of the models of timm and transformers.
-IMAGE = np.load(TESTDATA / "foreign_vit.npz")["image"]
-BIG_VISION = {
-  "width": 16,
-  "depth": 2,
-  "mlp_dim": 24,
-  "num_heads": 2,
-  "patch_size": (4, 4),
-}
-TORCH = {
-  "width": 8,
-  "depth": 2,
-  "mlp_dim": 12,
-  "num_heads": 2,
-  "patch_size": (3, 3),
-}
-EXACT = {"gelu": "exact"}
+TORCH_GOLDEN = dict(np.load(TESTDATA / "foreign_vit.npz"))
+IMAGE = TORCH_GOLDEN.pop("image")  # of the models of timm and transformers
+GOLDEN = {**np.load(TESTDATA / "big_vision_vit.npz"), **TORCH_GOLDEN}
 # As the models were made, see the README in testdata.
+SIZE = {"depth": 2, "num_heads": 2}
+BIG_VISION = {**SIZE, "width": 16, "mlp_dim": 24, "patch_size": (4, 4)}
+TORCH = {**SIZE, "width": 8, "mlp_dim": 12, "patch_size": (3, 3)}
+EXACT, HF_EPS = {"gelu": "exact"}, {"norm_kw": {"eps": 1e-12}}
+NO_HEAD = {"num_classes": None}
 OPTIONS = {
   "tok": {**BIG_VISION, "pool_type": "tok", "rep_size": True},
   "map": {**BIG_VISION, "pool_type": "map"},
@@ -47,18 +32,8 @@ OPTIONS = {
   "timm_no_embed_class": {**TORCH, "pool_type": "tok", **EXACT},
   "timm_gap": {**TORCH, "pool_type": "gap", "stem_ln": "post", **EXACT},
   "timm_map": {**TORCH, "pool_type": "map"},
-  "hf_classifier": {
-    **TORCH,
-    "pool_type": "tok",
-    "gelu": "exact",
-    "norm_kw": {"eps": 1e-12},
-  },
-  "hf_model": {
-    **TORCH,
-    "pool_type": "tok",
-    "rep_size": True,
-    "num_classes": None,
-  },
+  "hf_classifier": {**TORCH, "pool_type": "tok", **EXACT, **HF_EPS},
+  "hf_model": {**TORCH, "pool_type": "tok", "rep_size": True, **NO_HEAD},
 }
 LIBRARIES = [kind for kind in OPTIONS if "_" in kind]
 # What the default of the library would have said otherwise.
@@ -149,42 +124,6 @@ def stack(flat):
     )
     for k in blocks
   }
-
-
-def pre_linen(name):
-  """Returns the name from when Flax counted all modules of a parent."""
-  if "encoderblock" not in name:
-    return name
-  for new, old in (
-    ("MultiHeadDotProductAttention_0", "MultiHeadDotProductAttention_1"),
-    ("LayerNorm_1", "LayerNorm_2"),
-    ("MlpBlock_0", "MlpBlock_3"),
-  ):
-    name = name.replace(new, old)
-  return name
-
-
-def inline_map(name):
-  return name.replace("MAPHead_0/", "")
-
-
-def inline_map_pre_linen(name):
-  if not name.startswith("MAPHead_0/"):
-    return pre_linen(name)
-  return inline_map(name).replace("MlpBlock_0", "MlpBlock_2")
-
-
-def posemb_in(parent):
-  return lambda name: name.replace("pos_embedding", f"{parent}/pos_embedding")
-
-
-LAYOUTS = {
-  "pre-linen": ("tok", pre_linen),
-  "posembed_input": ("tok", posemb_in("Transformer/posembed_input")),
-  "posemb in Transformer": ("tok", posemb_in("Transformer")),
-  "MAP inline": ("map", inline_map),
-  "MAP inline, pre-linen": ("map", inline_map_pre_linen),
-}
 
 
 def bilinear(grid, new):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
+from dpn import trees
 from dpn.models import vit
 from dpn.weights import legacy, load, testing, torch_names, vit_params
 
@@ -214,22 +215,13 @@ def test_options_inferred_from_shapes(kind):
       assert value == (want and 8 if name == "rep_size" else want), name
 
 
-def test_heads_by_variant():
-  flat = {
-    "patch_embed.proj.weight": np.zeros((192, 3, 1, 1)),
-    **{
-      f"blocks.{i}.{name}": np.zeros(shape)
-      for i in range(12)
-      for name, shape in (
-        ("attn.qkv.weight", (3 * 192, 192)),
-        ("mlp.fc1.weight", (768, 192)),
-      )
-    },
-  }
-  small = testing.golden("timm_tok")
-  for arrays, heads in ((flat, 3), (small, None)):
-    ours = torch_names.to_ours(arrays, "timm", 1)
-    assert vit_params.variant_heads(vit_params.infer_options(ours)) == heads
+def test_heads_by_variant(tmp_path):
+  """Ti/4 has three, of 64 channels each."""
+  model = vit.Model(5, variant="Ti/4", gelu="exact")
+  params = testing.sevens(testing.shapes_of(model, (1, 8, 8, 3)))
+  flat = torch_names.from_ours(trees.flatten(params), "timm")
+  path = testing.write_torch(tmp_path, "timm_gap", flat)
+  assert vit_params.read(path, {}).options["num_heads"] == 3
 
 
 def test_not_a_vision_transformer():

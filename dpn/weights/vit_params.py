@@ -68,34 +68,43 @@ def read(path: str, overrides: Mapping[str, Any]) -> VitParams:
       not of a Vision Transformer.
   """
   source = load.read(path)
-  file = source.metadata
-  file = dataclasses.replace(file, options={**file.options, **overrides})
+  told = {**source.metadata.options, **overrides}
+  file = dataclasses.replace(source.metadata, options=told)
   try:
-    flat = _in_our_names(source, file.options)
-    options = {**infer_options(flat), **file.options}
+    flat, options = _inferred(source, told)
   except ValueError as error:
     raise ValueError(f"{path!r}: {error}") from error
-  rows = flat["pos_embedding"].shape[1] if "pos_embedding" in flat else None
+  options |= told
+  rows = flat["pos_embedding"].shape[1] if "pos_embedding" in flat else 0
   if rows and "posemb" not in overrides:
     # Other libraries' files have fixed ones written out.
     options |= {"posemb": "learn", "posemb_kw": {}}
-  cls_row = file.cls_row and "cls" in flat
-  guessed = False
+  cls_row, guessed = file.cls_row and "cls" in flat, False
   if cls_row is None:
     cls_row = load.has_cls_row(options)
-    if rows and "cls" in flat and "posemb_join" not in file.options:
-      guessed = not cls_row and load.square_plus_one(rows)
-  tokens = rows and rows - (cls_row or guessed)
-  arrays, options = _matched(path, flat, options, tokens, cls_row or guessed)
+    if "cls" in flat and "posemb_join" not in told and not cls_row:
+      cls_row = guessed = load.square_plus_one(rows)
+  tokens = rows - cls_row if rows else None
+  model, shapes = _model(flat, options, tokens)
+  options = vit.options(model)
+  known = dataclasses.replace(file, options=options, cls_row=cls_row)
+  variables = load.load_variables(
+    dataclasses.replace(source, metadata=known),
+    shapes,
+    options=options,
+    advice="The file is not all of such a model, or holds more than it: ours "
+    "has no registers, norms of queries and keys or decoder. Give another "
+    "file, or the model's options with --set.",
+  )
+  arrays = files.flatten(variables)
   notes = _notes(source, file, options, arrays)
   if guessed:
     notes.append(
       f"The first of {rows} rows of positions is taken for the class token's, "
       "the others being a square. For an oblong grid: --set posemb_join=add."
     )
-  side = math.isqrt(tokens) if tokens else None
-  if side and side**2 != tokens:
-    side = None
+  side = math.isqrt(tokens or 0)
+  side = side if side and side**2 == tokens else None
   return VitParams(arrays, options, file.pixels, tuple(notes), side)
 
 
@@ -176,15 +185,8 @@ def infer_options(flat: Mapping[str, Any]) -> dict[str, Any]:
   }
 
 
-def variant_heads(options: Mapping[str, Any]) -> int | None:
-  """Returns the heads of the variant of this size, None if there is none."""
-  size = tuple(options[k] for k in ("width", "depth", "mlp_dim"))
-  sizes = {tuple(known): heads for *known, heads in vit.VARIANTS.values()}
-  return sizes.get(size)
-
-
-def _in_our_names(source, told):
-  """Returns the arrays of a file by our names.
+def _inferred(source, told):
+  """Returns the arrays of a file by our names, and options that fit them.
 
   Raises:
     ValueError: there are no positions, a class token that is not used, or the
@@ -192,8 +194,9 @@ def _in_our_names(source, told):
   """
   layout = source.metadata.layout
   if layout == "ours":
-    return legacy.upgrade(source.arrays)
-  flat = torch_names.to_ours(source.arrays, layout, 1)
+    flat = legacy.upgrade(source.arrays)
+    return flat, infer_options(flat)
+  flat = torch_names.to_ours(source.arrays, layout, told.get("num_heads", 1))
   if "pos_embedding" not in flat:
     raise ValueError(
       "it has no position embeddings; our Vision Transformer always has some."
@@ -203,42 +206,33 @@ def _in_our_names(source, told):
       f"it has a class token, but pool_type={told['pool_type']!r} does not use "
       "it; ours has one or the other."
     )
-  heads = told.get("num_heads") or variant_heads(infer_options(flat))
-  if not heads:
+  options = infer_options(flat)
+  size = [options[name] for name in ("width", "depth", "mlp_dim")]
+  known = [heads for *its, heads in vit.VARIANTS.values() if its == size]
+  if not known and "num_heads" not in told:
     raise ValueError(
       "it does not say how many attention heads there are, and no known "
       "variant has its size. Add --set num_heads=…, which must be right: with "
       "another number it is another function."
     )
-  return torch_names.to_ours(source.arrays, layout, heads)
+  return flat, options | {"num_heads": known[0] if known else None}
 
 
-def _matched(path, flat, options, tokens, cls_row):
-  """Returns arrays as a model of these options has them, and all options."""
+def _model(flat, options, tokens):
+  """Returns a model of these options, and the shapes of its variables."""
   try:
     model = vit.Model(**options)
     px = zip(_patch_px(options), _grid(flat, tokens), strict=True)
     channels = _embeddings(flat)[0].shape[2]
     shape = (1, *(size * count for size, count in px), channels)
     image = jax.ShapeDtypeStruct(shape, np.float32)
-    shapes = dict(jax.eval_shape(model.init, jax.random.key(0), image))
+    shapes = jax.eval_shape(model.init, jax.random.key(0), image)
   except (TypeError, AttributeError) as error:
     raise ValueError(
       f"An option of the model has a value of another type ({error}). Check "
       "--set, for example patch_size=[16,16]."
     ) from error
-  options = vit.options(model)
-  loaded, _ = load.match(
-    path,
-    flat,
-    {k: v for k, v in shapes.items() if k in ("params", files.STATISTICS)},
-    options=options,
-    cls_row=cls_row,
-    advice="The file is not all of such a model, or holds more than it: ours "
-    "has no registers, norms of queries and keys or decoder. Give another "
-    "file, or the model's options with --set.",
-  )
-  return files.flatten(loaded), options
+  return model, shapes
 
 
 def _grid(flat, tokens):

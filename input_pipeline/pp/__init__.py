@@ -121,11 +121,7 @@ class Preprocess:
   def __call__(
     self, example: op.Example, rng: np.random.Generator
   ) -> op.Example:
-    """Returns the processed example; the one given is left as it is.
-
-    Raises:
-      ValueError: an op failed; the message names it and what it was given.
-    """
+    """Returns the processed example; the one given is left as it is."""
     example = dict(example)
     for text, fn in self._ops:
       try:
@@ -174,13 +170,12 @@ def _build(match: re.Match) -> tuple[str, op.Op, bool]:
     raise _error(match, errors.unknown("op", name, OPS))
   signature = inspect.signature(OPS[name])
   known = signature.parameters
-  args = [_literal(match, arg) for arg in call.args]
-  kwargs = {}
   for keyword in call.keywords:
     if keyword.arg not in known:
       message = errors.unknown(f"argument of {name}", keyword.arg, known)
-      raise _error(match, message, _column(match, keyword))
-    kwargs[keyword.arg] = _literal(match, keyword.value)
+      raise _error(match, message, keyword)
+  args = [_literal(match, arg) for arg in call.args]
+  kwargs = {k.arg: _literal(match, k.value) for k in call.keywords}
   try:
     signature.bind(*args, **kwargs)
     return text, OPS[name](*args, **kwargs), hasattr(OPS[name], "takes_lazy")
@@ -197,15 +192,12 @@ def _literal(match: re.Match, node: ast.expr):
       "Arguments must be literals (numbers, strings, None, True, False, tuples "
       f"or lists of them), got {ast.get_source_segment(match[0], node)}."
     )
-    raise _error(match, message, _column(match, node)) from None
+    raise _error(match, message, node) from None
 
 
-def _column(match: re.Match, node: ast.AST) -> int:
-  """Returns where in an op `node` begins; the parser counts bytes."""
-  return len(match[0].encode()[: node.col_offset].decode())
-
-
-def _error(match: re.Match, message: str, column: int = 0) -> ValueError:
-  """Returns an error that points at a column of an op."""
-  caret = " " * (match.start() + column) + "^"
+def _error(match: re.Match, message: str, at: ast.AST | int = 0) -> ValueError:
+  """Returns an error that points at a column of an op, or at a node."""
+  if isinstance(at, ast.AST):  # The parser counts bytes.
+    at = len(match[0].encode()[: at.col_offset].decode())
+  caret = " " * (match.start() + at) + "^"
   return ValueError(f"{message}\n  {match.string}\n  {caret}")

@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-_START, _END = b"\xff\xd8\xff", b"\xff\xd9"
+_JPEG_ENDS = b"\xff\xd8\xff\xff\xd9"
 _MAX_PIXELS = 2**27  # As for OpenCV, see input_pipeline/__init__.py.
 
 
@@ -64,10 +64,8 @@ def from_jpeg(
     data: the file.
     decode: what decodes all of it, where that is needed or a part is damaged.
   """
-  if not (isinstance(data, bytes) and data.startswith(_START)):
-    return None
-  codec = _codec()
-  if codec is None or not data.endswith(_END):
+  whole = isinstance(data, bytes) and data[:3] + data[-2:] == _JPEG_ENDS
+  if not whole or (codec := _codec()) is None:
     return None
   try:
     stream = codec.library.CodeStream(data)

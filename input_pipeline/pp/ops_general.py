@@ -46,15 +46,9 @@ def onehot(
 ):
   """Turns a label, or several, into float32 of shape (depth,).
 
-  Args:
-    depth: number of classes.
-    key: where the label is: an integer, or an array of shape (labels,). A
-      negative one means "no label" and leaves its vector off.
-    key_result: where the result goes; `key` if None.
-    multi: whether several labels share one vector (multi-hot) or give an array
-      of shape (labels, depth).
-    on: value at the labels.
-    off: value elsewhere.
+  It is an integer, or an array of shape (labels,), which with `multi` share one
+  vector (multi-hot), else give (labels, depth). A negative label means "no
+  label" and leaves its vector `off`. The result goes to `key_result`, or `key`.
   """
 
   def apply(example, _):
@@ -160,11 +154,9 @@ def pad_to_shape(
     new = [o if n is None else n for o, n in zip(old, shape, strict=False)]
     if len(old) != len(shape) or any(np.less(new, old)):
       raise ValueError(f"cannot pad shape {old} to {tuple(shape)}.")
-    inside = []
-    for o, n in zip(old, new, strict=True):
-      begin = int((n - o) * shares[where])
-      inside.append(slice(begin, begin + o))
-    return new, tuple(inside)
+    begin = (np.subtract(new, old) * shares[where]).astype(int).tolist()
+    ends = zip(begin, old, strict=True)
+    return new, tuple(slice(b, b + o) for b, o in ends)
 
   def apply(value):
     padded, inside = place(value.shape)

@@ -177,9 +177,8 @@ def decode_jpeg_and_inception_crop(
   *args, key=None, inkey="image", outkey="image", **kw
 ):
   """Decodes (any format), then crops as `inception_crop` does."""
-  source, target = key or inkey, key or outkey
-  decoder = decode(inkey=source, outkey=target)
-  cropper = inception_crop(*args, key=target, **kw)
+  decoder = decode(key=key, inkey=inkey, outkey=outkey)
+  cropper = inception_crop(*args, key=key or outkey, **kw)
   return lambda example, rng: cropper(decoder(example, rng), rng)
 
 

@@ -28,24 +28,20 @@ def rand_augment(
 ):
   """Applies random ops; `spec` is written as in timm's recipes.
 
-  Args:
-    spec: "rand", then joined by hyphens `m` (magnitude, 0 to 10), `mstd` (its
-      standard deviation, 0 if not given), `n` (ops per image, 2), `p`
-      (probability of each, 0.5) and `inc1`, the set of ops that grow with the
-      magnitude, which is the only one here.
-    fill: colour of what comes from outside the image.
-
-  The image is uint8.
+  That is "rand", then joined by hyphens `m` (magnitude, 0 to 10), `mstd` (its
+  standard deviation, 0 if not given), `n` (ops per image, 2), `p` (probability
+  of each, 0.5) and `inc1`, the set of ops that grow with the magnitude, which
+  is the only one here. What comes from outside the image has the colour `fill`.
   """
   given = _parse(spec)
-  magnitude, std = given["m"], given["mstd"]
   augmentations = list(AUGMENTATIONS.values())
 
   def apply(image, rng):
     pixels.check(image, "rand_augment")
     for k in rng.integers(len(augmentations), size=int(given["n"])):
       if rng.random() < given["p"]:
-        level = min(max(rng.normal(magnitude, std), 0), 10) / 10
+        magnitude = rng.normal(given["m"], given["mstd"])
+        level = min(max(magnitude, 0), 10) / 10
         image = augmentations[k](image, level, rng, fill)
     return image
 

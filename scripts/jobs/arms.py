@@ -6,13 +6,12 @@ seed; optionally "overrides", fields of the config by dotted name, and "cell"
 and "candidate", see `scripts.select_best`.
 """
 
-import collections
 import dataclasses
 import fnmatch
-import importlib.util
 import json
 import os
 import re
+import runpy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -24,7 +23,6 @@ from trainers import config_keys
 
 INDEX = "sweep.json"
 TRAINER = ("-m", "trainers.train")
-_KEYS = {"name", "arg", "seed"}, {"overrides", "cell", "candidate"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,6 +52,10 @@ class Arm:
     return os.path.basename(self.workdir)
 
   @property
+  def log(self) -> str:
+    return os.path.join(self.workdir, "log.txt")
+
+  @property
   def done(self) -> bool:
     return os.path.exists(os.path.join(self.workdir, "done.json"))
 
@@ -73,7 +75,7 @@ def find(
   arg: str,
   out: str,
   *,
-  select: str | None = None,
+  select: str = "*",
   overrides: Mapping[str, str] | None = None,
 ) -> list[Arm]:
   """Returns the arms of a config.
@@ -86,22 +88,18 @@ def find(
     overrides: config fields of every arm.
 
   Raises:
-    ValueError: there is no such config, it has no sweep, an arm is wrong, or
-      none is selected.
+    ValueError: the config has no sweep, an arm is wrong, or none is selected.
   """
-  module = _load(config)
-  arms = [
-    _arm(module, entry, out, overrides or {})
-    for entry in module.sweep(arg or None)
-  ]
-  counts = collections.Counter(arm.workdir for arm in arms)
-  if twice := [workdir for workdir, count in counts.items() if count > 1]:
+  module = runpy.run_path(config)
+  if "sweep" not in module:
     raise ValueError(
-      f"{config}: two arms would use {twice[0]}. Let sweep() return each pair "
-      "of name and seed once."
+      f"{config} has no function sweep(): it describes a single run, for "
+      "trainers.train."
     )
-  if select is None:
-    return arms
+  arms = [
+    _arm(module["get_config"], entry, out, overrides or {})
+    for entry in module["sweep"](arg or None)
+  ]
   matches = lambda name: fnmatch.fnmatchcase(name, select)
   chosen = [arm for arm in arms if matches(arm.name) or matches(arm.run_name)]
   if not chosen:
@@ -110,40 +108,17 @@ def find(
   return chosen
 
 
-def _load(path):
-  if not os.path.isfile(path):
-    raise ValueError(
-      f"There is no config {path!r}. Give the path of its file, and arguments "
-      "after a colon."
-    )
-  spec = importlib.util.spec_from_file_location("swept_config", path)
-  module = importlib.util.module_from_spec(spec)
-  spec.loader.exec_module(module)
-  if not hasattr(module, "sweep"):
-    raise ValueError(
-      f"{path} has no function sweep(): it describes a single run, for "
-      "trainers.train."
-    )
-  return module
-
-
-def _arm(module, entry, out, overrides):
+def _arm(get_config, entry, out, overrides):
   """Returns an arm, after building its config: nothing fails hours later."""
-  required, optional = _KEYS
-  if not required <= entry.keys() <= required | optional:
-    raise ValueError(
-      f"An arm of sweep() has the keys {sorted(entry)}; expected name, arg "
-      "and seed, and optionally overrides, cell, candidate."
-    )
   folder = f"{entry['name']}-s{entry['seed']}"
   if not re.fullmatch(r"[\w.+=,-]+", folder):
     raise ValueError(
       f"The arm {entry['name']!r} cannot name a folder: use letters, digits "
       "and . + = , - _."
     )
-  fields = dict(entry.get("overrides") or {}) | dict(overrides)
+  fields = {**entry.get("overrides", {}), **overrides}
   try:
-    config = module.get_config(entry["arg"])
+    config = get_config(entry["arg"])
     known = config_keys.known(config)
     for field in fields:
       if (top := field.partition(".")[0]) not in known:
@@ -192,17 +167,10 @@ def write_index(config: str, arg: str, out: str, arms: Sequence[Arm]):
 
 
 def read_index(out: str) -> tuple[str, dict[str, Arm]]:
-  """Returns the config of OUT/sweep.json, and its arms by workdir.
-
-  Raises:
-    ValueError: there is none.
-  """
+  """Returns the config of OUT/sweep.json, and its arms by workdir."""
   path = os.path.join(out, INDEX)
   if not os.path.isfile(path):
-    raise ValueError(
-      f"{path} is missing: give the --out folder of a sweep, as python -m "
-      "scripts.sweep makes it."
-    )
+    raise ValueError(f"{path} is missing: {out} is not the --out of a sweep.")
   with open(path) as f:
     index = json.load(f)
   arms = [

@@ -32,8 +32,7 @@ def panels(
   """Returns complete runs that logged a metric, by model and by arm.
 
   Args:
-    frame: see `runs.frame`; trial runs and candidates of a selection are left
-      out.
+    frame: of the runs; trials and candidates of a selection are left out.
     metric: key in metrics.jsonl.
     arms: which to take; base and dpn without it.
 
@@ -92,23 +91,26 @@ def embedding(frame, args) -> Drawn:
 
 def training(frame, args) -> Drawn:
   """Returns the curves of loss and accuracy, or of `args.metric`."""
-  if args.metric:
-    return {"curves": _curves(frame, args.metric, args.arms)}
-  drawn = {"curves_loss": _curves(frame, "loss", args.arms)}
-  results = [*runs.ACCURACIES, *(m for run in frame.run for m in run.headline)]
-  logged = _logged(frame) - {"loss"}
-  if metric := next((m for m in results if m in logged), None):
-    kind = "accuracy" if aggregate.is_fraction(metric) else "result"
-    drawn[f"curves_{kind}"] = _curves(frame, metric, args.arms)
+  shown = {"curves": args.metric}
+  if not args.metric:
+    shown = {"curves_loss": "loss"}
+    results = [
+      *runs.ACCURACIES,
+      *(m for run in frame.run for m in run.headline),
+    ]
+    logged = _logged(frame) - {"loss"}
+    if result := next((m for m in results if m in logged), None):
+      kind = "accuracy" if aggregate.is_fraction(result) else "result"
+      shown[f"curves_{kind}"] = result
+  drawn = {}
+  for name, metric in shown.items():
+    fraction = aggregate.is_fraction(metric)
+    label = f"{metric} [%]" if fraction else metric
+    label = "training loss" if metric == "loss" else label
+    grouped = panels(frame, metric, args.arms)
+    scale = 100 if fraction else 1
+    drawn[name] = plots.curves(grouped, metric, label, scale=scale)
   return drawn
-
-
-def _curves(frame, metric, arms):
-  fraction = aggregate.is_fraction(metric)
-  label = f"{metric} [%]" if fraction else metric
-  label = "training loss" if metric == "loss" else label
-  grouped = panels(frame, metric, arms)
-  return plots.curves(grouped, metric, label, scale=100 if fraction else 1)
 
 
 def gains(name, frame, args) -> Drawn:
@@ -179,14 +181,7 @@ def read_scale(path: str) -> np.ndarray:
   scale = params[_SCALE].astype("float32")
   kernel = params.get("embedding/kernel")
   side = math.isqrt(scale.size // 3)
-  shape = (side, side, 3) if kernel is None else kernel.shape[:3]
-  if scale.size != math.prod(shape):
-    raise ValueError(
-      f"{path}: {_SCALE!r} has the shape {scale.shape}; expected "
-      f"({math.prod(shape)},), for patches of {shape[0]}×{shape[1]} pixels, "
-      f"{shape[2]} channels."
-    )
-  return scale.reshape(shape)
+  return scale.reshape((side, side, 3) if kernel is None else kernel.shape[:3])
 
 
 FIGURES: Mapping[str, Callable] = {

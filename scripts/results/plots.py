@@ -5,13 +5,16 @@ Okabe and Ito's, told apart by colour-blind readers too; line styles and
 markers tell the arms apart in print.
 """
 
+import itertools
 import math
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
 
+import cycler
 import matplotlib
 import numpy as np
+import pandas as pd
 from matplotlib import figure, ticker
 
 from scripts.results import aggregate, runs
@@ -19,8 +22,11 @@ from scripts.results import aggregate, runs
 COLOURS = (
   "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000",
 )  # fmt: skip
-_LINES = ("-", "--", "-.", ":")
-_MARKERS = "osD^vPX"
+_STYLES = cycler.cycler(
+  color=COLOURS,
+  linestyle=("-", "--", "-.", ":", "-", "--", "-."),
+  marker=list("osD^vPX"),
+)
 WIDTH_INCHES = 4.6  # of one panel
 _SEVERAL_INCHES = 3.2  # of one of several panels
 _COLUMNS = 3
@@ -61,11 +67,7 @@ def curves(
     scale: factor of the values, 100 for percent.
     log: whether the vertical axis is logarithmic.
   """
-
-  def read(repetitions):
-    steps, values = _stack(repetitions, metric)
-    return steps, scale * values
-
+  read = lambda repetitions: scale * _stack(repetitions, metric)
   fig, axes = _lines(panels, read, "training step", label, log=log)
   for ax in axes:
     ax.xaxis.set_major_locator(ticker.MaxNLocator(4, integer=True))
@@ -83,11 +85,7 @@ def gradient_depth(panels: Panels, *, last_steps: int) -> figure.Figure:
     panels: runs of each arm, trained with `config.log_grad_depth`.
     last_steps: a run's norm is the mean of what it logged in these.
   """
-
-  def read(repetitions):
-    norms = _norms_by_depth(repetitions, last_steps)
-    return np.arange(norms.shape[1]), norms
-
+  read = lambda repetitions: _norms_by_depth(repetitions, last_steps)
   labels = ("patch embedding (E) and blocks", "L2 norm of the gradient")
   fig, axes = _lines(panels, read, *labels, log=True, markers=True)
   for ax in axes:
@@ -189,8 +187,8 @@ def _figure(width_inches, height_inches):
 def _lines(panels, read, xlabel, ylabel, *, log=False, markers=False):
   """Draws a line for each arm of each panel, in rows of three panels.
 
-  `read` takes repetitions and returns x and values of shape (runs, len(x)).
-  Returns the figure and its axes.
+  `read` takes repetitions and returns a frame of (runs, x). Returns the figure
+  and its axes.
   """
   count = len(panels)
   columns, rows = min(count, _COLUMNS), math.ceil(count / _COLUMNS)
@@ -201,18 +199,14 @@ def _lines(panels, read, xlabel, ylabel, *, log=False, markers=False):
     ax.remove()
   axes = axes[:count]
   # Each arm keeps its style in all panels.
-  order = list(dict.fromkeys(arm for arms in panels.values() for arm in arms))
+  order = dict.fromkeys(arm for arms in panels.values() for arm in arms)
+  styles = dict(zip(order, itertools.cycle(_STYLES), strict=False))
   for ax, (title, arms) in zip(axes, panels.items(), strict=True):
     for name, repetitions in arms.items():
-      index = order.index(name)
-      style = {
-        "color": COLOURS[index % len(COLOURS)],
-        "linestyle": _LINES[index % len(_LINES)],
-      }
-      x, values = read(repetitions)
-      if markers or len(x) == 1:  # a line would not show
-        style["marker"] = _MARKERS[index % len(_MARKERS)]
-      _line(ax, x, values, log, label=name, **style)
+      values, style = read(repetitions), dict(styles[name])
+      if not markers and values.shape[1] > 1:  # a line shows without
+        style.pop("marker")
+      _line(ax, values, log, label=name, **style)
     ax.set(title=title, xlabel=xlabel)
     if log:
       _log(ax)
@@ -222,20 +216,19 @@ def _lines(panels, read, xlabel, ylabel, *, log=False, markers=False):
   return fig, axes
 
 
-def _line(ax, x, values, log, **style):
-  """Draws the mean of values (runs, len(x)) with its band."""
+def _line(ax, values, log, **style):
+  """Draws the mean of the rows of a frame (runs, x), with its band."""
+  x, values = values.columns, values.to_numpy()
   transformed = np.log(np.maximum(values, 1e-30)) if log else values
   back = np.exp if log else np.asarray
-  mean = transformed.mean(0)
+  mean, color = transformed.mean(0), style["color"]
   if len(values) >= 3:
     ci = aggregate.half_width(transformed)
-    ax.fill_between(
-      x, back(mean - ci), back(mean + ci), color=style["color"], alpha=0.2,
-      linewidth=0,
-    )  # fmt: skip
+    band = back(mean - ci), back(mean + ci)
+    ax.fill_between(x, *band, color=color, alpha=0.2, linewidth=0)
   elif len(values) == 2:
-    thin = {"linewidth": 0.6, "alpha": 0.6}
-    ax.plot(x, values.T, style["linestyle"], color=style["color"], **thin)
+    thin = {"linewidth": 0.6, "alpha": 0.6, "color": color}
+    ax.plot(x, values.T, style["linestyle"], **thin)
   ax.plot(x, back(mean), markersize=4, **style)
 
 
@@ -263,23 +256,24 @@ def _legend(fig, axes, where="outside lower center"):
 
 
 def _stack(repetitions, metric):
-  """Returns steps (logged,) and values (runs, logged) of repeated runs."""
-  series = [run.series(metric) for run in repetitions]
-  for run, other in zip(repetitions, series, strict=True):
-    if not other.index.equals(series[0].index):
-      raise ValueError(
-        f"{repetitions[0].path} and {run.path} logged {metric!r} at different "
-        "steps. Train one of them anew, or move it elsewhere."
-      )
-  return series[0].index.to_numpy(), np.stack(series)
+  """Returns what repeated runs logged, (runs, steps)."""
+  series = {run.path: run.series(metric) for run in repetitions}
+  values = pd.DataFrame(series).T
+  if values.isna().any(axis=None):
+    raise ValueError(
+      f"{', '.join(series)} logged {metric!r} at different steps. Train those "
+      "that differ anew, or move them elsewhere."
+    )
+  return values
 
 
 def _norms_by_depth(repetitions, last_steps):
-  """Returns norms (runs, layers), the patch embedding's first."""
+  """Returns gradient norms (runs, layers), the patch embedding's first."""
   logged = repetitions[0].logged
   blocks = sorted(k for k in logged if re.fullmatch(r"grad_norm/block\d+", k))
-  norms = []
-  for metric in ["grad_norm/embedding", *blocks]:
-    steps, values = _stack(repetitions, metric)
-    norms.append(values[:, steps > steps[-1] - last_steps].mean(1))  # (runs,)
-  return np.stack(norms, axis=1)
+  norms = {}
+  for layer, metric in enumerate(["grad_norm/embedding", *blocks]):
+    values = _stack(repetitions, metric)
+    last = values.columns > values.columns[-1] - last_steps
+    norms[layer] = values.loc[:, last].mean(axis=1)
+  return pd.DataFrame(norms)

@@ -86,11 +86,9 @@ class Run:
   @property
   def title(self) -> str:
     """Returns recipe, model and what else tells rows apart, but not the arm."""
-    others = sorted(self.cell.keys() - {"recipe", "arch", "arm"})
     parts = [self.cell["recipe"], self.cell["arch"]]
-    for key in others:
-      value = self.cell[key]
-      name = key.replace("_", " ")
+    for key in sorted(self.cell.keys() - {"recipe", "arch", "arm"}):
+      name, value = key.replace("_", " "), self.cell[key]
       parts.append(f"{name} {value}" if isinstance(value, int) else value)
     return " ".join(str(part) for part in parts if part)
 
@@ -121,18 +119,18 @@ class Run:
 
   def final(self, metric: str) -> float:
     """Returns the metric's value at the last step of a complete run."""
-    if metric not in self.finals:
-      raise ValueError(self._unknown("final metric", metric, self.finals))
+    self._check("final metric", metric, self.finals)
     return self.finals[metric]
 
   def series(self, metric: str) -> pd.Series:
     """Returns the logged values of a metric by step."""
-    if metric not in self.logged:
-      raise ValueError(self._unknown("metric", metric, self.logged))
+    self._check("metric", metric, self.logged)
     return self.logged[metric].dropna()
 
-  def _unknown(self, kind, got, known):
-    return f"In {self.path}: {errors.unknown(kind, got, known)}"
+  def _check(self, kind, name, known):
+    if name not in known:
+      message = errors.unknown(kind, name, known)
+      raise ValueError(f"In {self.path}: {message}")
 
 
 def frame(found: Sequence[Run]) -> pd.DataFrame:
@@ -152,26 +150,25 @@ def _facts(run):
   `COSTS` are NaN where they were not recorded, mfu is in [0, 1]; the others
   "unknown". `step` is the last on record.
   """
-  done, origin, seed = run.done or {}, run.origin, run.config.get("seed", 0)
+  done, origin, config = run.done or {}, run.origin, run.config
   costs = run.timing.reindex(columns=list(COSTS)).agg(COSTS).to_dict()
   costs |= {name: done[name] for name in COSTS if done.get(name) is not None}
   step = int(max(done.get("step", 0), *run.logged.index[-1:], 0))
-  total = run.config.get("total_steps")
-  of = f" of {total:,}" if total else ""
-  device = origin.get("device_kind")
+  total, device = config.get("total_steps"), origin.get("device_kind")
+  status = f"incomplete, step {step:,}" + (f" of {total:,}" if total else "")
   return {
     "run": run,
     "path": run.path,
     "title": run.title,
-    "seed": seed,
+    "seed": config.get("seed", 0),
     "step": step,
     "complete": run.complete,
-    "status": "complete" if run.complete else f"incomplete, step {step:,}{of}",
+    "status": "complete" if run.complete else status,
     "trial": bool(run.table.get("runlocal")),
     "candidate": run.table.get("candidate"),
-    "device": f"{origin['num_devices']} × {device}" if device else UNKNOWN,
+    "device": f"{origin.get('num_devices')} × {device}" if device else UNKNOWN,
     "commit": origin.get("commit", UNKNOWN),
-    "config_hash": origin.get("config_hash") or workdir.config_hash(run.config),
+    "config_hash": origin.get("config_hash") or workdir.config_hash(config),
     **costs,
   }
 
@@ -236,7 +233,12 @@ def find(roots: Sequence[str]) -> list[Run]:
   for root in roots:
     if not os.path.isdir(root):
       raise ValueError(f"{root} is not a folder. Give folders of runs.")
-    paths = list(_below(root))
+    paths = []
+    for folder, inside, files in os.walk(root):
+      inside.sort()
+      if "config.json" in files:
+        inside.clear()
+        paths.append(folder)
     if not paths:
       raise ValueError(
         f"Found no run in {root}; expected folders with a config.json. Give "
@@ -245,15 +247,6 @@ def find(roots: Sequence[str]) -> list[Run]:
     for path in paths:
       found.setdefault(os.path.realpath(path), path)
   return [read(path) for path in found.values()]
-
-
-def _below(root):
-  """Yields the run folders in or below a folder, in order."""
-  for folder, inside, files in os.walk(root):
-    inside.sort()
-    if "config.json" in files:
-      inside.clear()
-      yield folder
 
 
 def _read_rows(path):

@@ -19,12 +19,9 @@ GROUPS = {
   f"mean of {group}": tasks for group, tasks in PUBLISHED["3"]["groups"].items()
 }
 GROUPS["mean of all 19 tasks"] = [*itertools.chain(*GROUPS.values())]
-PLACEMENTS = tuple(
-  f"sa={sa},mlp={mlp}"
-  for sa in ("pre", "post", "pre+post")
-  for mlp in ("pre", "post", "pre+post")
-  if f"sa={sa},mlp={mlp}" != configs.PLAIN_BLOCK
-)
+_SIDES = ("pre", "post", "pre+post")
+PLACEMENTS = [f"sa={sa},mlp={mlp}" for sa in _SIDES for mlp in _SIDES]
+PLACEMENTS.remove(configs.PLAIN_BLOCK)
 Place = tuple[tuple[str, ...], str]  # (values of the spec's keys, arm)
 
 

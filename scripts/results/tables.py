@@ -1,6 +1,7 @@
 """Lays results out as the paper's tables, beside what the paper reports."""
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 
@@ -17,13 +18,8 @@ Arms = Mapping[Place, aggregate.Arm]
 class Table:
   """A table to be written in whatever format.
 
-  Attributes:
-    name: key of `table_specs.SPECS`.
-    title: what it shows.
-    frame: its first `keys` columns hold text, the others `Estimate`s or words.
-    keys: see `frame`.
-    notes: sentences below it.
-    filled: whether any cell holds a result of a run.
+  The first `keys` columns of `frame` hold text, the others `Estimate`s or
+  words. `filled` says whether any cell holds a result of a run.
   """
 
   name: str
@@ -171,15 +167,14 @@ def _notes(name, arms, count):
       "95% confidence interval (Student's t). Differences are "
       "paired seed by seed where both arms have the same seeds, else Welch's."
     )
-  still = [path for arm in arms.values() for path in arm.open]
-  if still:
-    notes.append(f"Incomplete, left out of the means: {', '.join(still)}.")
-  copies = [path for arm in arms.values() for path in arm.copies]
-  if copies:
-    notes.append(
-      "Left out as copies of runs with the same seed and the same result: "
-      f"{', '.join(copies)}."
-    )
+  for why, paths in {
+    "Incomplete, left out of the means": [arm.open for arm in arms.values()],
+    "Left out as copies of runs with the same seed and the same result": [
+      arm.copies for arm in arms.values()
+    ],
+  }.items():
+    if listed := ", ".join(itertools.chain(*paths)):
+      notes.append(f"{why}: {listed}.")
   return notes
 
 
