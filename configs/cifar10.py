@@ -74,6 +74,7 @@ def get_config(arg=None):
   config.mixup = {"p": 0.8, "cutmix_p": 1.0, "switch_prob": 0.5}
 
   config.log_training_steps = 50
+  config.log_grad_depth = True
   config.ckpt_steps = 2000
 
   config.model_name = "vit"

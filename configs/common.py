@@ -311,7 +311,7 @@ def runlocal(config: ml_collections.ConfigDict):
   if "table" in config:
     config.table.runlocal = True
   if config.get("schedule"):
-    config.schedule = _without_warmup(config.schedule)
+    config.schedule = _without_durations(config.schedule)
   for name in config.get("evals", {}):
     section = config.evals[name]
     for key in [k for k in section if k.startswith("log_")]:
@@ -330,6 +330,7 @@ def _first(split: str) -> str:
   return split.partition("[")[0] + "[:8]"
 
 
-def _without_warmup(schedule):
-  keep = {k: v for k, v in schedule.items() if not k.startswith("warmup_")}
+def _without_durations(schedule):
+  units = ("_steps", "_epochs", "_examples", "_percent")
+  keep = {k: v for k, v in schedule.items() if not k.endswith(units)}
   return ml_collections.ConfigDict(keep | {"warmup_steps": 1})

@@ -86,6 +86,7 @@ def get_config(arg=None):
   config.mixup = {"p": arg.mixup, "fold_in": None}
 
   config.log_training_steps = 50
+  config.log_grad_depth = True
   config.ckpt_steps = 1000
 
   config.model_name = "vit"

@@ -7,12 +7,12 @@ from configs import cifar10, ln_placement, stem_ablation
 
 
 @pytest.mark.parametrize(
-  ("module", "arms"), [(ln_placement, 12), (stem_ablation, 8)]
+  ("module", "arms"), [(ln_placement, 22), (stem_ablation, 8)]
 )
 def test_arms(module, arms):
-  assert len(module.sweep()) == 5 * arms
-  assert len(module.sweep("variants=S/16+B/32,seeds=3")) == 2 * arms * 3
-  sweep = module.sweep("variants=S/16")
+  assert len(module.sweep()) == 5 * arms * 3
+  assert len(module.sweep("variants=S/16+B/32,seeds=2")) == 2 * arms * 2
+  sweep = module.sweep("variants=S/16,seeds=1")
   models = set()
   for arm in sweep:
     config = module.get_config(arm["arg"])
@@ -33,6 +33,11 @@ def test_placements():
   assert ln_placement.get_config("dpn").model.stem_ln == "dpn"
   with pytest.raises(ValueError, match="leave out sa, mlp, post"):
     ln_placement.get_config("block=sub_ln,sa=post")
+  with pytest.raises(ValueError, match="head_scale=none needs the block"):
+    ln_placement.get_config("block=sub_ln,head_scale=none")
+  assert len(ln_placement.sweep("variants=S/16,readings=first,seeds=1")) == 12
+  model = ln_placement.get_config("block=sub_ln,mlp_ln=before_act").model
+  assert model.block_ln_kw.to_dict() == {"mlp_ln": "before_act"}
 
 
 def test_cifar10():
