@@ -38,6 +38,7 @@ VALUES = {
   "datasets": ["imagenet", "small"],
   "dpn": ["True"],
   "ema": ["True"],
+  "erasing": ["0"],
   "head_scale": [],  # needs a block, as mlp_ln: sweeps_test.py
   "minival": ["train"],
   "mlp": ["pre+post"],
@@ -50,11 +51,12 @@ VALUES = {
   "posemb_join_kw": [".cls=False"],
   "post": ["stream"],
   "pp": ["vtab", "crop_flip"],
-  "randaug": ["10"],
+  "randaug": ["0", "10"],
   "rep_size": ["True"],
   "res": ["224", "384"],
   "sa": ["post"],
   "setup": [],  # its own test
+  "stoch_depth": ["True"],
   "stem_ln": ["none", "post_posemb"],
   "task": ["DTD"],  # the others: vtab_test.py
   "test": ["True"],

@@ -15,14 +15,14 @@ seeds (3), pool, init, where {stem_ln}, {variant}, {steps} and {seed} are filled
 in; by default the runs that configs/augreg_i1k.py or configs/jft.py leave as
 sweeps.
 
-Expected top-1 at 384 px (Section 5.3 and Table 1, left; none → dpn): B/32 79.0 → 80.0, B/16
-82.2 → 82.8. After JFT, 220k steps, 224 and 384 px (Table 2, right): B/32 77.6 →
-78.3, 81.3 → 81.6; L/16 84.9 → 85.3, 86.7 → 87.0; after 1.1M steps: B/32 80.8 →
-81.3, 83.8 → 84.1; L/16 86.7 → 87.1, 88.2 → 88.3. Cost: 5,000 steps of 512
-images, 0.7 hours at 1,000 images per second; the paper gives no hours.
+Expected top-1 at 384 px (Section 5.3, Table 1 left; none → dpn): B/32 79.0 →
+80.0, B/16 82.2 → 82.8. After JFT, 220k steps, 224 and 384 px (Table 2, right):
+B/32 77.6 → 78.3, 81.3 → 81.6; L/16 84.9 → 85.3, 86.7 → 87.0; after 1.1M steps:
+B/32 80.8 → 81.3, 83.8 → 84.1; L/16 86.7 → 87.1, 88.2 → 88.3. Cost: 5,000 steps
+of 512 images, 0.7 hours at 1,000 images per second; the paper gives no hours.
 
-Unknown: the settings after JFT, where Appendix D says nothing of its own, at 224
-px above all; they are those of 384 px after ImageNet-1k, evaluated at 224 as in
+Unknown: the settings after JFT, of which Appendix D does not speak, at 224 px
+above all; they are those of 384 px after ImageNet-1k, evaluated at 224 as in
 Appendix C. pool=map is for models that configs/jft.py trained with it.
 """
 

@@ -81,7 +81,7 @@ _BINARY = "value_range(0, 255, in_max=1)"  # the images are 0 and 1
 _SNORB = {"data": "smallnorb", "val": ("test", 0), "test": "test[50%:]"}
 
 TASKS = {
-  "Caltech101": Task("caltech101", 102, val=("train", 2754)),
+  "Caltech101": Task("caltech101", 102, val=("train", 2753)),
   "CIFAR-100": Task("cifar100", 100, val=("train", 45_000)),
   "DTD": Task("dtd", 47),
   "Flowers102": Task("oxford_flowers102", 102),
