@@ -87,9 +87,9 @@ def test_cifar10():
   assert "onehot(100" in hundred.input.pp
   assert "until_steps" not in hundred.mixup
   # Epochs 0, 5, 10, 150, 300 and the last: towards lr and on to 1e-5.
-  for config, start, lr in ((config, 1e-5, 5.5e-4), (hundred, 1e-6, 6e-4)):
+  for made, start, lr in ((config, 1e-5, 5.5e-4), (hundred, 1e-6, 6e-4)):
     fn = schedules.learning_rate(
-      310 * 390, 128, 390 * 128, **config.schedule.to_dict()
+      310 * 390, 128, 390 * 128, **made.schedule.to_dict()
     )
     cosine = lambda t, lr=lr: 1e-5 + (lr - 1e-5) * (1 + math.cos(t)) / 2
     want = {
@@ -97,7 +97,7 @@ def test_cifar10():
       **{10 * 390: cosine(math.pi / 30), 151 * 390 - 1: cosine(math.pi / 2)},
       **{300 * 390: 1e-5, 310 * 390 - 1: 1e-5},
     }
-    got = {step: float(fn(step)) * config.lr for step in want}
+    got = {step: float(fn(step)) * made.lr for step in want}
     assert got == pytest.approx(want, rel=1e-4)
   arms = cifar10.sweep("data=cifar100,variants=lite-7/4")
   assert [arm["seed"] for arm in arms] == 2 * [121, 122, 123, 124, 125]
