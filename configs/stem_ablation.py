@@ -21,7 +21,8 @@ second, for each of 40 arms and each seed.
 Unknown: where post_posemb leaves the class token. Here LayerNorm is over the
 patches' tokens, with their positions, and the token joins afterwards, as in
 Appendix C's code base; with cls_row the token has a position of its own and is
-in the LayerNorm, as in CLIP, which the paper cites there.
+in the LayerNorm, as in CLIP, which the paper cites there, and as in
+configs/deit_i1k.py.
 """
 
 from configs import augreg_i1k, common

@@ -21,7 +21,8 @@ class Classification(base.Task):
   """Cross entropy of a model's logits on `image` and `labels`.
 
   A low `init_head_bias` makes the sigmoid loss start small when there are many
-  classes. For the options of mixup and CutMix see `mixing.mixup_or_cutmix`.
+  classes. For the options of mixup and CutMix see `mixing.mixup_or_cutmix`;
+  `config.mixup.until_steps` ends both.
   """
 
   config_keys = (
