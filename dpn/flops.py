@@ -54,11 +54,6 @@ def by_scope(fn: Callable, *args) -> collections.Counter[str]:
   return _count(jax.make_jaxpr(fn)(*args).jaxpr, "")
 
 
-def training_step(fn: Callable, *args) -> int:
-  """Returns the FLOPs of fn and its gradient: three times those of fn."""
-  return 3 * count(fn, *args)
-
-
 def _count(jaxpr, scope):
   needed = {v for v in jaxpr.outvars if isinstance(v, core.Var)}
   total = collections.Counter()

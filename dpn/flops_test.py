@@ -15,7 +15,6 @@ def _shape(*dims):
 def test_a_product_of_matrices():
   f = lambda a, b: jnp.einsum("bij,bjk->bik", a, b)
   assert flops.count(f, _shape(5, 2, 3), _shape(5, 3, 7)) == 5 * 2 * 3 * 7 * 2
-  assert flops.training_step(f, _shape(1, 2, 3), _shape(1, 3, 7)) == 3 * 84
 
 
 def test_a_convolution():

@@ -10,8 +10,7 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -3, -4  # as in malloc.h
 def keep_images():
   """Keeps what is freed, in pieces of up to 32 MB, for whoever asks next.
 
-  Images come and go, each larger than what the C library keeps by default: it
-  would return their memory to the system, and ask for it again, every time.
+  By default the C library returns an image's memory to the system every time.
   """
   _set(_TRIM_THRESHOLD, -1)  # Never.
   _set(_MMAP_THRESHOLD, 2**25)

@@ -1,4 +1,7 @@
-"""Returns the loss of each example, (batch, …) float32, unreduced."""
+"""Returns the loss of each example, (batch, …) float32, unreduced.
+
+Logits, any float, and labels are (batch, …, classes).
+"""
 
 from collections.abc import Callable
 
@@ -11,10 +14,7 @@ from dpn import registry
 def softmax_xent(logits: jax.Array, labels: jax.Array) -> jax.Array:
   """Returns the cross entropy of a softmax over classes, in nats.
 
-  Args:
-    logits: (batch, …, classes), any float.
-    labels: (batch, …, classes), the target distribution: one-hot, smoothed or
-      mixed.
+  The labels are the target distribution: one-hot, smoothed or mixed.
   """
   logits, labels = _float32(logits, labels)
   return -jnp.sum(labels * jax.nn.log_softmax(logits), axis=-1)
@@ -23,9 +23,7 @@ def softmax_xent(logits: jax.Array, labels: jax.Array) -> jax.Array:
 def sigmoid_xent(logits: jax.Array, labels: jax.Array) -> jax.Array:
   """Returns the binary cross entropy summed over classes, in nats.
 
-  Args:
-    logits: (batch, …, classes), any float.
-    labels: (batch, …, classes), each the probability of its class.
+  Each label is the probability of its class.
   """
   logits, labels = _float32(logits, labels)
   # 1 - sigmoid(x) = sigmoid(-x), whose logarithm stays finite for large x.
@@ -37,8 +35,7 @@ def _float32(logits, labels):
   if logits.shape != labels.shape:
     raise ValueError(
       f"Got logits {logits.shape} and labels {labels.shape}, expected equal"
-      " shapes. Integer labels become one-hot with the preprocessing op"
-      " onehot(num_classes)."
+      " shapes. Preprocess integer labels with onehot(num_classes)."
     )
   return logits.astype(jnp.float32), labels.astype(jnp.float32)
 

@@ -14,11 +14,7 @@ from dpn import losses
 def test_softmax_xent_by_hand():
   logits = jnp.log(jnp.array([[1.0, 3.0], [1.0, 3.0], [2.0, 2.0]]))
   labels = jnp.array([[0.0, 1.0], [0.5, 0.5], [0.0, 0.0]])
-  expected = [
-    math.log(4 / 3),
-    0.5 * math.log(4) + 0.5 * math.log(4 / 3),
-    0.0,
-  ]
+  expected = [math.log(4 / 3), 0.5 * math.log(4) + 0.5 * math.log(4 / 3), 0.0]
   got = losses.softmax_xent(logits, labels)
   np.testing.assert_allclose(got, expected, rtol=1e-6)
 

@@ -26,13 +26,12 @@ def check_finite(step: int, last_step: int, values: Mapping[str, float]):
 
   `last_step` is where they were last seen finite.
   """
-  bad = {k: v for k, v in values.items() if not math.isfinite(v)}
-  if bad:
-    found = ", ".join(f"{k} = {v}" for k, v in sorted(bad.items()))
+  found = [f"{k} = {v}" for k, v in values.items() if not math.isfinite(v)]
+  if found:
     raise NonFiniteError(
-      f"{found} at step {step}; finite until step {last_step}. The run stops "
-      "here and keeps its last good checkpoint. Try a lower lr, a longer "
-      "warmup or grad_clip_norm."
+      f"{', '.join(sorted(found))} at step {step}; finite until step "
+      f"{last_step}. The run stops here and keeps its last good checkpoint. "
+      "Try a lower lr, a longer warmup or grad_clip_norm."
     )
 
 

@@ -16,14 +16,10 @@ def mixup(
   of lam and 1 - lam), and the partner is the preceding example, not a random
   one.
 
-  Args:
-    rng: random key; the result depends on it and the arrays alone.
-    p: parameter of the Beta distribution, positive.
-    *arrays: (batch, …) floats, for example images and one-hot labels.
-    groups: how many equal parts of the batch are mixed apart, the first of a
-      part with its last. 1 has the same result on any number of devices. The
-      number of devices over which the batch is split keeps every example's
-      partner on its device, without communication (big_vision's behaviour).
+  Arrays are (batch, …) floats, for example images and one-hot labels. `groups`
+  are equal parts of the batch mixed apart, the first of a part with its last. 1
+  has the same result on any number of devices; as many as devices share the
+  batch need no communication (big_vision's behaviour).
   """
   lam = jax.random.beta(rng, p, p)
   lam = jnp.maximum(lam, 1.0 - lam)
@@ -41,14 +37,8 @@ def cutmix(
   image that the box really takes.
 
   Differs from arXiv 1905.04899: the partner is the preceding example, not a
-  random one.
-
-  Args:
-    rng: random key.
-    p: parameter of the Beta distribution, positive.
-    image: (batch, rows, cols, channels).
-    labels: (batch, classes) floats.
-    groups: see `mixup`.
+  random one. Images are (batch, rows, cols, channels), labels floats (batch,
+  classes), and `groups` as in `mixup`.
   """
   lam_rng, centre_rng = jax.random.split(rng)
   rows, cols = image.shape[1:3]

@@ -47,16 +47,8 @@ def make(
 ) -> tuple[optax.GradientTransformation, list[Callable]]:
   """Returns the gradient transformation and its schedules.
 
-  Args:
-    config: a dict or ConfigDict with the fields above.
-    params: the parameters, or their shapes.
-    total_steps: length of the run.
-    batch_size: examples per step.
-    data_size: examples per epoch, None if unknown.
-
-  Returns:
-    `(tx, schedule_fns)`: one function of the step for each entry of `schedule`
-    that is not None, in order.
+  The latter are functions of the step, one for each entry of `schedule` that is
+  not None, in order. `params` may be shapes; an epoch has `data_size` examples.
   """
   if config.get("lr") is None:
     raise ValueError("config.lr is missing, expected the base learning rate.")
@@ -78,14 +70,14 @@ def make(
       f"config.lr_mults is {config['lr_mults']}, expected positive factors. To"
       " freeze parameters give them None in config.schedule."
     )
-  wd = config.get("wd") or 0.0
-  decayed = _masked(config, params, "wd_mults", [(".*/kernel$", 1.0)])
+  wd, kernels = config.get("wd"), [(".*/kernel$", 1.0)]
+  decayed = _masked(config, params, "wd_mults", kernels) if wd else []
   return optax.chain(
     optax.masked(clip_tx, trained),
     optax.masked(optimizer, trained),
     optax.scale(config["lr"]),
     *(optax.masked(optax.scale(mult), mask) for mask, mult in lr_mults),
-    *(optax.add_decayed_weights(wd * mult, m) for m, mult in decayed if wd),
+    *(optax.add_decayed_weights(wd * mult, m) for m, mult in decayed),
     *schedule_txs,
     # Last, so that neither weight decay nor a NaN reaches what is frozen.
     optax.masked(optax.set_to_zero(), frozen),

@@ -57,21 +57,19 @@ def import_path(kind: str, path: str) -> Any:
 def bind(
   kind: str,
   name: str,
-  function: Callable,
-  kw: Mapping[str, Any] | None,
-  *,
-  reserved: tuple[str, ...] = (),
+  table: Mapping[str, Callable],
+  kw: Mapping[str, Any] | None = None,
 ) -> functools.partial:
-  """Returns `function` with the options `kw` bound, after checking them.
+  """Returns what `name` stands for with the options `kw` bound to it.
 
   Args:
-    kind: what has been chosen, for messages: the options are `<kind>_kw`.
-    name: which one, for messages.
-    function: a function or class; its keywords are the options.
-    kw: the options; None for none.
-    reserved: keywords that are not the user's to set.
+    kind: what is being chosen; its options are called `<kind>_kw`.
+    name: see `lookup`; of a function or class.
+    table: see `lookup`.
+    kw: see `options`; None for none.
   """
-  hints = options(function, reserved)
+  function = lookup(kind, name, table)
+  hints = options(function)
   for key, value in (kw or {}).items():
     where = f"{kind}_kw of {kind}={name!r}"
     if key not in hints:
@@ -81,25 +79,27 @@ def bind(
   return functools.partial(function, **dict(kw or {}))
 
 
-def options(function: Callable, reserved: tuple[str, ...] = ()) -> dict:
-  """Returns {keyword: type hint} of what can be set in a function or class."""
-  if function is None:
-    return {}
+def options(function: Callable) -> dict[str, Any]:
+  """Returns {keyword: type hint} of what can be set in a function or class.
+
+  That is all with a default or after a `*`, but for fields of a class that it
+  names in `RESERVED`.
+  """
   init = function.__init__ if isinstance(function, type) else function
   hints = typing.get_type_hints(init)
-  ignored = {"self", "parent", "name", "return", *reserved}
+  ignored = {"parent", "name", *getattr(function, "RESERVED", ())}
   return {
     key: hints.get(key, Any)
-    for key, parameter in inspect.signature(function).parameters.items()
-    if key not in ignored
-    and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    for key, p in inspect.signature(function).parameters.items()
+    if (p.default is not p.empty or p.kind is p.KEYWORD_ONLY)
+    and key not in ignored
   }
 
 
-def defaults(function: Callable, reserved: tuple[str, ...] = ()) -> dict:
-  """Returns {keyword: default} of what can be set in a function or class."""
-  parameters = inspect.signature(function).parameters if function else {}
-  return {key: parameters[key].default for key in options(function, reserved)}
+def defaults(function: Callable) -> dict[str, Any]:
+  """Returns {keyword: default} of `options`."""
+  parameters = inspect.signature(function).parameters
+  return {key: parameters[key].default for key in options(function)}
 
 
 def _check(where, key, value, hint):

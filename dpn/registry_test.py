@@ -38,9 +38,14 @@ def test_what_is_not_there_is_named(name, message):
 
 
 def test_options_are_bound():
-  bound = registry.bind("norm", "c", _choice, {"mode": "b", "rate": 1})
+  bound = registry.bind("norm", "c", {"c": _choice}, {"mode": "b", "rate": 1})
   assert bound() == ("b", 1, 1, False)
-  assert registry.bind("norm", "c", _choice, None)() == ("a", 1, None, False)
+  assert registry.bind("norm", "c", {"c": _choice}, None)() == (
+    "a",
+    1,
+    None,
+    False,
+  )
 
 
 @pytest.mark.parametrize(
@@ -57,4 +62,4 @@ def test_options_are_bound():
 )
 def test_wrong_options_are_refused(kw, message):
   with pytest.raises(ValueError, match=message):
-    registry.bind("norm", "c", _choice, kw)
+    registry.bind("norm", "c", {"c": _choice}, kw)

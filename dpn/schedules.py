@@ -30,15 +30,9 @@ def steps(
   The config gives it as exactly one of `<name>_steps`, `<name>_epochs`,
   `<name>_examples` and `<name>_percent` (a fraction of the run, in [0, 1]).
   None and negative values count as not given. Other units than steps round to
-  the nearest step, but to one at least unless the value is zero.
-
-  Args:
-    name: which duration, e.g. "warmup" or "log_training".
-    config: a dict or ConfigDict.
-    total_steps: length of the run; percent needs it.
-    batch_size: examples per step; epochs and examples need it.
-    data_size: examples per epoch; epochs need it.
-    default: returned when the config does not give the duration.
+  the nearest step, but to one at least unless the value is zero; percent need
+  `total_steps`, epochs and examples `batch_size`, epochs `data_size`. Where the
+  config does not give the duration, it is `default`.
   """
   given = {f"{name}_{unit}": config.get(f"{name}_{unit}") for unit in UNITS}
   keys = ", ".join(given)
@@ -134,20 +128,14 @@ def learning_rate(
   run, and the rate stays. With `every_<unit>` the rate changes only so often,
   each epoch for example. By default it is constant.
 
-  Args:
-    total_steps: length of the run.
-    batch_size: examples per step.
-    data_size: examples per epoch.
-    base: peak learning rate.
-    decay_type: "cosine" (end), "linear" or "polynomial" (power, end or
-      linear_end), "rsqrt" (timescale and shift, also as durations; arXiv
-      2106.04560, section 3.5), "stair" (steps, mults), or the import path of a
-      function (peak, clock, *, …) → rate, see `Clock`.
-    scale_with_batchsize: multiply base by batch_size / 256, arXiv 1706.02677.
-    warmup_start: where warmup starts; like `end`, in the units of `base`.
-    decay_in_warmup: count the decay from the start of the run, as timm does:
-      after a warmup to `base` the rate falls to where the decay then is.
-    **kw: durations, and the arguments of the decay named above.
+  The decays and their arguments in `kw`: "cosine" (end), "linear" or
+  "polynomial" (power, end or linear_end), "rsqrt" (timescale and shift, also as
+  durations; arXiv 2106.04560, section 3.5), "stair" (steps, mults), or the
+  import path of a function (peak, clock, *, …) → rate, see `Clock`.
+  `scale_with_batchsize` multiplies the peak, `base`, by batch_size / 256 (arXiv
+  1706.02677). Warmup starts at `warmup_start`, like `end` in the units of
+  `base`. `decay_in_warmup` counts the decay from the start of the run, as timm
+  does: after a warmup to `base` the rate falls to where the decay then is.
   """
   decay = registry.lookup("decay_type", decay_type, _DECAYS)
   sizes = {"batch_size": batch_size, "data_size": data_size}

@@ -12,10 +12,9 @@ from dpn import errors, trees
 
 
 def make_mesh(axes: Sequence[tuple[str, int]] = (("data", -1),)) -> Mesh:
-  """Returns a mesh over all devices.
+  """Returns a mesh over all devices, with these (name, size) of axes.
 
-  Args:
-    axes: (name, size) of each axis; one size may be -1, for what is left.
+  One size may be -1, for what is left.
   """
   names, sizes = zip(*axes, strict=True)
   sizes, devices = list(sizes), jax.device_count()
@@ -46,25 +45,21 @@ def check_batch_size(what: str, batch_size: int, mesh: Mesh):
   """Raises ValueError if the devices cannot share `batch_size` equally."""
   if batch_size < 1 or batch_size % mesh.size:
     below = batch_size // mesh.size * mesh.size
-    near = f"{below} or {below + mesh.size}" if below > 0 else f"{mesh.size}"
+    near = f"{below} or {below + mesh.size}" if below > 0 else mesh.size
     raise ValueError(
-      f"{what}={batch_size} cannot be split over {mesh.size} devices: it must "
-      f"be a multiple of that number, for example {near}."
+      f"{what}={batch_size} cannot be split over {mesh.size} devices: expected "
+      f"a multiple of that number, for example {near}."
     )
 
 
 def infer(shapes: Any, strategy: Sequence[tuple[str, str]], mesh: Mesh) -> Any:
   """Returns a tree of shardings for a tree of shapes.
 
-  Args:
-    shapes: arrays or `jax.ShapeDtypeStruct`s, for example a train state.
-    strategy: (regex, rule) pairs; the first regex that matches a leaf's whole
-      name gives its rule. Leaves without one are replicated. A name ends like
-      the parameter's, also in the optimizer state, so ".*" means both. Rules:
-      `replicate`;
-      `fsdp(axis="data", min_size_to_shard_mb=4)`, which splits the largest
-      divisible dimension of arrays above that size.
-    mesh: the devices.
+  A strategy is (regex, rule) pairs; the first regex that matches a leaf's whole
+  name gives its rule. Leaves without one are replicated. A name ends like the
+  parameter's, also in the optimizer state, so ".*" means both. Rules are
+  `replicate` and `fsdp(axis="data", min_size_to_shard_mb=4)`, which splits the
+  largest divisible dimension of arrays above that size.
   """
   if any(isinstance(pair, str) or len(pair) != 2 for pair in strategy):
     raise ValueError(

@@ -37,11 +37,7 @@ class StepTimer:
     self._last += secs
 
   def lap(self, wait_secs: float) -> dict[str, float]:
-    """Returns the interval's figures and starts the next one.
-
-    Args:
-      wait_secs: how long of it the steps waited for data.
-    """
+    """Returns the interval's figures, of which `wait_secs` were for data."""
     secs = max(time.monotonic() - self._start - self._paused_secs, 1e-9)
     steps = self._steps or [float("nan")]
     figures = {
@@ -97,10 +93,7 @@ class PhaseTimer:
 
 
 def peak_memory_bytes() -> int:
-  """Returns the most memory used so far, by the first device or the process.
-
-  The process's counts where the device keeps no count.
-  """
+  """Returns the most memory used so far, by the device or else the process."""
   stats = jax.local_devices()[0].memory_stats() or {}
   if "peak_bytes_in_use" in stats:
     return stats["peak_bytes_in_use"]

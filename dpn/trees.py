@@ -100,7 +100,10 @@ def checksum(tree: Tree) -> jax.Array:
   """
   total = jnp.uint32(0)
   for i, leaf in enumerate(jax.tree.leaves(tree)):
-    bits = _bits(jnp.asarray(leaf))
+    x = jnp.asarray(leaf)
+    x = x.astype(jnp.uint8) if x.dtype == jnp.bool_ else x
+    uint = jnp.dtype(f"uint{8 * x.dtype.itemsize}")
+    bits = jax.lax.bitcast_convert_type(x, uint).astype(jnp.uint32)
     place, stride = jnp.uint32(i * 0x9E3779B9 % 2**32), 1
     for axis in range(bits.ndim - 1, -1, -1):
       steps = jax.lax.broadcasted_iota(jnp.uint32, bits.shape, axis)
@@ -111,14 +114,6 @@ def checksum(tree: Tree) -> jax.Array:
     odd = (place ^ (place >> 16)) | jnp.uint32(1)
     total += jnp.sum(bits * odd, dtype=jnp.uint32)
   return total
-
-
-def _bits(x):
-  """Returns the elements' bits as uint32."""
-  if x.dtype == jnp.bool_:
-    return x.astype(jnp.uint32)
-  uint = jnp.dtype(f"uint{8 * x.dtype.itemsize}")
-  return jax.lax.bitcast_convert_type(x, uint).astype(jnp.uint32)
 
 
 def nonfinite(tree: Tree) -> list[str]:

@@ -49,17 +49,12 @@ class Evaluator:
     raise NotImplementedError
 
   def open(
-    self, data: Mapping[str, Any], pp_fn: str, *, cache: bool = False
+    self, data: Mapping[str, Any], pp_fn: str, **kw
   ) -> pipeline.EvaluationData:
     """Returns this process's share of a data set, see `pipeline.evaluation`."""
-    return pipeline.evaluation(
-      data,
-      pp_fn,
-      self.batch_size,
-      process_index=jax.process_index(),
-      process_count=jax.process_count(),
-      cache=cache,
-    )
+    kw["process_index"] = jax.process_index()
+    kw["process_count"] = jax.process_count()
+    return pipeline.evaluation(data, pp_fn, self.batch_size, **kw)
 
   def batches(self, data: pipeline.EvaluationData) -> Iterator[base.Batch]:
     """Returns global batches; `_mask` (batch,) is false where one is padded."""
@@ -164,10 +159,7 @@ def _make(cls, predict_fns, mesh, kw):
   errors.check_known("pred", pred, predict_fns)
   predict_fn = predict_fns[pred]
   if pred_kw := kw.pop("pred_kw", None):
-    reserved = ("variables", "batch")
-    predict_fn = registry.bind(
-      "pred", pred, predict_fn, pred_kw, reserved=reserved
-    )
+    predict_fn = registry.bind("pred", pred, predict_fns, pred_kw)
   known = dict(inspect.signature(cls).parameters)
   del known["predict_fn"], known["mesh"]
   if (cache := kw.pop("cache", None)) and "cache_final" in known:

@@ -12,10 +12,6 @@ LOGITS = np.random.default_rng(0).normal(size=(11, 3)).astype(np.float32)
 LABELS = np.eye(3, dtype=np.float32)[[0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1]]
 
 
-def _mesh(devices):
-  return jax.sharding.Mesh(jax.devices()[:devices], ("data",))
-
-
 @pytest.fixture(name="save")
 def _save(tmp_path):
   """Returns a function that makes arrays a data set and returns its config."""
@@ -38,10 +34,10 @@ def _predict(variables, batch):
 def _classify(data, devices=4, batch_size=4, **kw):
   evaluator = classification.Evaluator(
     _predict,
-    mesh=_mesh(devices),
+    mesh=jax.sharding.Mesh(jax.devices()[:devices], ("data",)),
     batch_size=batch_size,
     data=data,
-    pp_fn='keep("image", "labels")',
+    pp_fn="",
     **kw,
   )
   return evaluator.run({"params": jnp.float32(1)})
@@ -63,10 +59,7 @@ def test_every_example_counts_once(save, devices, batch_size, cache):
   right = LOGITS.argmax(-1) == LABELS.argmax(-1)
   assert 0 < right.sum() < 11
   assert got == pytest.approx(
-    {
-      "prec@1": right.mean(),
-      "loss": _sigmoid_xent(LOGITS, LABELS).mean(),
-    },
+    {"prec@1": right.mean(), "loss": _sigmoid_xent(LOGITS, LABELS).mean()},
     rel=1e-6,
   )
 
@@ -102,16 +95,8 @@ def test_any_of_several_labels_is_right(save):
 
 def test_labels_under_another_key(save):
   data = save(image=LOGITS, real=np.roll(LABELS, 1, axis=-1))
-  evaluator = classification.Evaluator(
-    _predict,
-    mesh=_mesh(4),
-    batch_size=4,
-    data=data,
-    pp_fn="",
-    label_key="real",
-  )
   right = LOGITS.argmax(-1) == (LABELS.argmax(-1) + 1) % 3
-  got = evaluator.run({"params": jnp.float32(1)})
+  got = _classify(data, label_key="real")
   assert got["prec@1"] == pytest.approx(right.mean())
 
 

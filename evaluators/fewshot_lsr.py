@@ -29,13 +29,7 @@ def choose_shots(
 
   The draw is big_vision's, so a seed names the same examples in both; those of
   fewer shots are among those of more. A class with fewer examples gives all it
-  has, and one without any is logged.
-
-  Args:
-    labels: (examples,) class of each example, integers.
-    num_classes: how many classes there are.
-    shots: examples per class.
-    seed: of the draw.
+  has, and one without any is logged. `labels` are integers, (examples,).
   """
   order = np.argsort(labels, kind="stable")
   bounds = np.searchsorted(labels[order], np.arange(num_classes + 1))
@@ -53,13 +47,8 @@ def fit(
 
   Features are whitened one by one and given a constant feature; targets are 1
   for the class and -1 for the others. The weights are those of the smallest
-  squared error plus l2_reg times the squared weights, in closed form.
-
-  Args:
-    x: (examples, width) features.
-    y: (examples,) classes in [0, num_classes).
-    num_classes: how many classes there are.
-    l2_reg: weight of the penalty, positive.
+  squared error plus l2_reg times the squared weights, in closed form. Features
+  `x` are (examples, width), classes `y` (examples,) and in [0, num_classes).
   """
   x, y = _checked(x, y, num_classes)
   if not l2_reg > 0:

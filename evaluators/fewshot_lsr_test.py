@@ -229,11 +229,6 @@ def test_evaluator_names_what_layers_there_are(data, layer, message):
     _run(data, representation_layer=layer)
 
 
-def test_the_devices_must_share_the_probes_batch(data):
-  with pytest.raises(ValueError, match="batch_size=6 cannot be split over 4"):
-    _run(data, batch_size=6)
-
-
 def test_a_wrong_label_key_is_named_before_the_run(data):
   with pytest.raises(ValueError, match=r"label_key 'labels'.*mean 'label'"):
     _evaluator(data, label_key="labels").check({"params": jnp.float32(1)})

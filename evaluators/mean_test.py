@@ -50,8 +50,3 @@ def test_one_number_per_example_is_expected(save):
   message = r"'x' has shape \(\); expected one number per example, \(4,\)"
   with pytest.raises(ValueError, match=message):
     _mean(predict, save(x=np.ones(8, np.float32)))
-
-
-def test_the_devices_must_share_a_batch(save):
-  with pytest.raises(ValueError, match="batch_size=6 cannot be split over 4"):
-    _mean(lambda variables, batch: batch, save(x=np.ones(8)), batch_size=6)

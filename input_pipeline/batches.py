@@ -38,7 +38,7 @@ class Field(NamedTuple):
 
 
 class MixturePart(NamedTuple):
-  """A source, and how its examples are preprocessed."""
+  """A source and the preprocessing of its examples."""
 
   source: sources.Source
   preprocess: pp.Preprocess
@@ -61,14 +61,11 @@ class Examples:
     Raises:
       ValueError: the first example fails, or does not consist of numbers.
     """
-    sizes = [len(part.source) for part in parts]
-    self.source = sources.join(
-      [(part.source, 0, size) for part, size in zip(parts, sizes, strict=True)]
-    )
+    slices = [(part.source, 0, len(part.source)) for part in parts]
+    self.source = sources.join(slices)
     self.skip = skip
-    self._parts = parts
-    self._ends = list(itertools.accumulate(sizes))
-    self._seed = seed
+    self._parts, self._seed = parts, seed
+    self._ends = list(itertools.accumulate(size for *_, size in slices))
     self.fields = None
     first, _ = self._process(0, 0)
     self.fields = {
@@ -78,8 +75,8 @@ class Examples:
     for key, (_, dtype) in self.fields.items():
       if dtype.kind not in "biuf":
         raise ValueError(
-          f"{self.source.name}: the values of {key!r} ({dtype}) are no numbers."
-          " Leave the key out with keep(...), or let an op turn it into numbers."
+          f"{self.source.name}: the values of {key!r} ({dtype}) are no numbers:"
+          " leave the key out with keep(...), or let an op turn it into some."
         )
 
   def write(
@@ -88,12 +85,12 @@ class Examples:
     indices: Sequence[int],
     positions: Sequence[int],
   ):
-    """Writes examples to the first rows of arrays.
+    """Writes the source's examples at `indices` to the first rows of arrays.
 
     Args:
       rows: arrays by key, as `fields` says, with a leading axis. If `SKIPPED`
         is among them, it gets the number of examples that failed.
-      indices: which examples of the source.
+      indices: which examples.
       positions: of the run, which decide the augmentation.
 
     Raises:
@@ -132,9 +129,9 @@ class Examples:
 
   def _example(self, index, position, record):
     """Returns one example as arrays, read if `record` is None."""
-    preprocess = self._parts[bisect.bisect_right(self._ends, index)].preprocess
+    part = self._parts[bisect.bisect_right(self._ends, index)]
     record = self.source[index] if record is None else record
-    example = preprocess(record, generator(self._seed, position))
+    example = part.preprocess(record, generator(self._seed, position))
     arrays = {key: np.asarray(x) for key, x in example.items()}
     if self.fields is None:
       return arrays

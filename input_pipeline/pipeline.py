@@ -33,14 +33,10 @@ Spec = dict[str, tuple[tuple[int, ...], np.dtype]]
 # Other pipelines' keys that mean nothing here: every epoch is shuffled as a
 # whole, without a buffer, and the system caches files.
 _IGNORED_KEYS = ("cache", "cache_raw", "shuffle_buffer_size")
-_LOWEST = {
-  "batch_size": 1,
-  "num_threads": 1,
-  "num_workers": 0,
-  "prefetch": 1,
-  "repeats": 1,
-  "seed": 0,
-}
+# The numbers in config.input, and the lowest that each may be.
+_LOWEST = {"num_workers": 0, "seed": 0} | dict.fromkeys(
+  ("batch_size", "num_threads", "prefetch", "repeats"), 1
+)
 _ON_ERROR = ("raise", "skip")
 _MAX_SHARD_ROWS = 64
 _ENDLESS = 2**40
@@ -79,14 +75,14 @@ def training(
     ValueError: something in the config is wrong, or the first example fails.
   """
   config = {k: v for k, v in config.items() if k not in _IGNORED_KEYS}
-  config.setdefault("seed", seed)
+  seed = config.setdefault("seed", seed)
   for key in ("batch_size", "data"):
     if key not in config:
       raise ValueError(f"config.input needs {key}, it has {sorted(config)}.")
   parts, weights = _parts(config)
+  known = ("data", "pp", "on_error", *_LOWEST)
   for key, value in config.items():
-    if key not in (*_LOWEST, "on_error"):
-      known = ("data", "pp", *_LOWEST, "on_error")
+    if key not in known:
       raise ValueError(errors.unknown("key of config.input", key, known))
     if key in _LOWEST and value is not None and value < _LOWEST[key]:
       raise ValueError(
@@ -95,7 +91,6 @@ def training(
   on_error = config.pop("on_error", "raise")
   if on_error not in _ON_ERROR:
     raise ValueError(errors.unknown("on_error", on_error, _ON_ERROR))
-  seed = config.pop("seed")
   examples = batches.Examples(parts, seed, skip=on_error == "skip")
   data = Data(
     examples=examples,
@@ -103,12 +98,12 @@ def training(
       seed=seed,
       sizes=tuple(len(part.source) for part in parts),
       counts=order_lib.counts(weights),
-      repeats=config.pop("repeats", 1),
+      repeats=config.get("repeats", 1),
       batch_size=config["batch_size"],
     ),
     process_index=process_index,
     process_count=process_count,
-    **config,
+    **{k: v for k, v in config.items() if k not in ("seed", "repeats")},
   )
   logging.info("Training on %s: %s", examples.source.name, data.spec)
   if data.num_examples < data.batch_size:
@@ -159,18 +154,9 @@ def evaluation(
 ) -> "EvaluationData":
   """Returns every example once, in order, with `_mask` false on padding.
 
-  Random ops, if there are any, do the same to an example every time.
-
-  Args:
-    data: see `sources`.
-    pp_fn: see `pp`.
-    batch_size: over all processes.
-    process_index: which share of every batch to read.
-    process_count: number of shares.
-    cache: whether finished batches stay in memory for the next round.
-
-  Raises:
-    ValueError: something is wrong with the arguments, or the first example.
+  Random ops, if there are any, do the same to an example every time. With
+  `cache`, finished batches stay in memory for the next round. The other
+  arguments, and what is raised, are as for `training`.
   """
   return EvaluationData(
     examples=batches.Examples([_part(data, pp_fn)], seed=0),
@@ -198,10 +184,10 @@ class Data:
   prefetch: int = 2
 
   def __post_init__(self):
-    if self.batch_size < 1 or self.batch_size % self.process_count:
+    if self.batch_size % self.process_count:
       raise ValueError(
-        f"batch_size must be a positive multiple of the {self.process_count} "
-        f"process(es), got {self.batch_size}."
+        f"batch_size must be a multiple of the {self.process_count} processes, "
+        f"got {self.batch_size}."
       )
 
   @property
@@ -221,15 +207,13 @@ class Data:
     """Yields this process's rows of every batch from a position on.
 
     With on_error="skip" they have the column `batches.SKIPPED`; in a single
-    round, `batches.MASK`. The generator's `close` ends its threads or
-    processes.
+    round, `batches.MASK`. `close` ends the threads or processes.
     """
     host_memory.keep_images()
     shards = _Shards(self, examples_seen)
     dataset = grain.MapDataset.source(shards)
     if self.num_workers:
-      # Grain's processes read absl flags, which a notebook or test never
-      # parses.
+      # Grain's processes read absl flags, which a notebook never parses.
       if not flags.FLAGS.is_parsed():
         flags.FLAGS.mark_as_parsed()
       dataset = dataset.to_iter_dataset(
@@ -335,10 +319,9 @@ def _start_worker(worker_index: int, worker_count: int):
 
 
 def _default_threads(examples: batches.Examples) -> int:
-  """Returns one per core, but only one for small examples from memory.
+  """Returns one per core, but one for small examples from memory.
 
-  With those it is the interpreter that works, for one thread at a time; more
-  would make each other wait.
+  With those, threads would wait for each other to leave the interpreter.
   """
   fields = examples.fields.values()
   num_bytes = sum(math.prod(f.shape) * f.dtype.itemsize for f in fields)

@@ -321,7 +321,7 @@ def test_wrong_configs_fail_at_once(data_dir, changes, message):
 
 def test_missing_keys_and_uneven_shares(data_dir):
   config = _config(data_dir)
-  with pytest.raises(ValueError, match="multiple of the 3 process"):
+  with pytest.raises(ValueError, match="multiple of the 3 processes"):
     pipeline.training(config, seed=0, process_count=3)
   del config["batch_size"]
   with pytest.raises(ValueError, match="needs batch_size, it has"):

@@ -19,7 +19,7 @@ def write_tfds(
   version: str = "1.0.0",
   num_shards: int = 1,
 ) -> str:
-  """Writes what `tfds build --file_format=array_record` would leave.
+  """Writes what `tfds build --file_format=array_record` would; returns where.
 
   Args:
     data_dir: TFDS directory to write in.
@@ -28,9 +28,6 @@ def write_tfds(
     features: by key, see `tfds_writer.write_info`.
     version: version of the data set.
     num_shards: files per split.
-
-  Returns:
-    The data set's directory.
   """
   directory = os.path.join(data_dir, name, version)
   os.makedirs(directory)
@@ -51,7 +48,6 @@ def imagenet2012(
 ) -> str:
   """Writes a fake `imagenet2012`: 1,000 classes, JPEGs of varied sizes."""
   rng = np.random.default_rng(seed)
-
   examples = {
     split: [
       {

@@ -36,13 +36,7 @@ def convert(
 ) -> list[str]:
   """Writes `target` and returns what a person should know about it.
 
-  Args:
-    source: see the module.
-    target: likewise.
-    to: key of `export.SUFFIXES`.
-    resolution: pixels of a side of the images; position embeddings are resized.
-    no_embed_class: for timm, no position for the class token.
-    options: of `vit.Model`, which win over what is found in the source.
+  Args are those of the command line, see `main`; `options` those of --set.
 
   Raises:
     ValueError, OSError: it cannot be read, converted or written.

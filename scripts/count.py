@@ -8,7 +8,6 @@ evaluation. Papers mostly call multiply-adds FLOPs. Blocks are summed.
 """
 
 import collections
-import math
 import re
 
 import jax
@@ -19,7 +18,7 @@ from dpn import flops, trees
 from dpn.tasks import base
 from input_pipeline import pipeline
 from scripts import fake_data
-from trainers import cli
+from trainers import build, cli
 
 _BLOCK = re.compile(r"(encoderblock)(?:_\d+)?(/[^/]+)?.*")
 OUTSIDE = "(outside modules)"
@@ -32,19 +31,19 @@ def count(task: base.Task, spec: pipeline.Spec) -> pd.DataFrame:
     task: of a config.
     spec: (shape, dtype) of a batch, by key.
   """
-  batch = {
-    name: jax.ShapeDtypeStruct((1, *shape[1:]), dtype)
-    for name, (shape, dtype) in spec.items()
-  }
+  batch = build.one_example(spec)
   variables = jax.eval_shape(task.init, jax.random.key(0), batch)
   loss = lambda v, b: task.measure(v, b)[0]["loss"]
   rows = collections.defaultdict(lambda: {"parameters": 0, "FLOPs": 0})
+
+  def add(column, module, number):
+    rows[_BLOCK.sub(r"\1\2", module)][column] += number
+
   for name, leaf in trees.flatten(variables["params"]).items():
     # Parameters that the model itself owns stand for themselves.
-    module = name.rpartition("/")[0] or name
-    rows[_row(module)]["parameters"] += math.prod(leaf.shape)
-  for scope, count in flops.by_scope(loss, variables, batch).items():
-    rows[_row(_module(scope, variables["params"]))]["FLOPs"] += count
+    add("parameters", name.rpartition("/")[0] or name, leaf.size)
+  for scope, number in flops.by_scope(loss, variables, batch).items():
+    add("FLOPs", _module(scope, variables["params"]), number)
   return pd.DataFrame.from_dict(rows, orient="index")
 
 
@@ -56,10 +55,6 @@ def _module(scope, params):
       path.append(name)
       params = params[name]
   return "/".join(path) or OUTSIDE
-
-
-def _row(module):
-  return _BLOCK.sub(r"\1\2", module)
 
 
 def table(rows: pd.DataFrame) -> str:

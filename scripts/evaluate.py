@@ -42,9 +42,9 @@ def evaluate(
 
   Args:
     config: of the model and of the evaluators.
-    path: of the checkpoint, see `dpn.weights.files.locate`.
-    evals: names of evaluators; all of the config's without it. The step is None
-      where the checkpoint does not know it.
+    path: of the checkpoint, see `dpn.weights.files.locate`. The step is None
+      where it does not know it.
+    evals: names of evaluators; all of the config's without it.
 
   Raises:
     ValueError, OSError: there is no such evaluator, data or checkpoint, or it
@@ -123,14 +123,15 @@ def _unused(config):
 
 def table(row: Mapping[str, Any]) -> str:
   """Returns the row as lines of name and value, without single seeds."""
-  shown = {k: v for k, v in row.items() if "-seed-" not in k}
+  shown = {
+    key: f"{value:.4f}" if isinstance(value, float) else value
+    for key, value in row.items()
+    if "-seed-" not in key
+  }
+  if row["step"] is None:
+    shown["step"] = "unknown"
   width = max(map(len, shown))
-  return "\n".join(
-    f"{key:<{width}}  {value:.4f}"
-    if isinstance(value, float)
-    else f"{key:<{width}}  {'unknown' if value is None else value}"
-    for key, value in shown.items()
-  )
+  return "\n".join(f"{key:<{width}}  {text}" for key, text in shown.items())
 
 
 def main():

@@ -33,11 +33,10 @@ def spec(config) -> pipeline.Spec:
   pp.add_modules(config.get("pp_modules") or ())
   if "decode" not in config.input.pp:
     return pipeline.training(config.input, seed=0).spec
-  rng = np.random.default_rng(0)
   image = io.BytesIO()
   Image.new("RGB", (64, 64), "grey").save(image, "JPEG")
   example = {"image": image.getvalue(), "label": 0, "labels": 0, **_FEATURES}
-  made = pp.make(config.input.pp)(example, rng)
+  made = pp.make(config.input.pp)(example, np.random.default_rng(0))
   return {
     name: ((config.input.batch_size, *np.shape(value)), np.asarray(value).dtype)
     for name, value in made.items()

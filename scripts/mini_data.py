@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 
 import cv2
+import einops
 import numpy as np
 from sklearn import datasets
 
@@ -24,43 +25,36 @@ def digits() -> tuple[np.ndarray, np.ndarray]:
   """Returns uint8 images (1797, 32, 32, 3) and labels from 0 to 9."""
   data = datasets.load_digits()
   images = np.round(data.images * (255 / 16)).astype(np.uint8)
-  return _colour(images), data.target
+  return np.repeat(_enlarge(images)[..., None], 3, axis=-1), data.target
 
 
 def photos() -> tuple[np.ndarray, np.ndarray]:
   """Returns uint8 images (1200, 32, 32, 3) and labels 0 and 1."""
-  tiles = []
-  for photo in datasets.load_sample_images().images:
-    rows, cols = (length // _TILE for length in photo.shape[:2])
-    tiles += [
-      photo[_TILE * i : _TILE * (i + 1), _TILE * j : _TILE * (j + 1)]
-      for i in range(rows)
-      for j in range(cols)
-    ]
-  labels = np.repeat([0, 1], len(tiles) // 2)
-  return np.stack([_enlarge(tile) for tile in tiles]), labels
+  photos = np.stack(datasets.load_sample_images().images)
+  rows, cols = (length // _TILE for length in photos.shape[1:3])
+  photos = photos[:, : rows * _TILE, : cols * _TILE]
+  tiles = einops.rearrange(
+    photos, "n (i h) (j w) c -> (n i j) h w c", h=_TILE, w=_TILE
+  )
+  return _enlarge(tiles), np.repeat([0, 1], rows * cols)
 
 
-def _enlarge(image):
-  return cv2.resize(image, (SIDE, SIDE), interpolation=cv2.INTER_CUBIC)
-
-
-def _colour(images):
-  large = np.stack([_enlarge(image) for image in images])
-  return np.repeat(large[..., None], 3, axis=-1)
+def _enlarge(images):
+  size = (SIDE, SIDE)
+  return np.stack(
+    [cv2.resize(x, size, interpolation=cv2.INTER_CUBIC) for x in images]
+  )
 
 
 def write(path: pathlib.Path, images: np.ndarray, labels: np.ndarray):
   """Writes images in a fixed random order, the first `TRAIN` to train on."""
   order = np.random.default_rng(0).permutation(len(images))
   images, labels = images[order], labels[order].astype(np.int32)
-  columns = {
-    "train/image": images[:TRAIN],
-    "train/label": labels[:TRAIN],
-    "test/image": images[TRAIN:],
-    "test/label": labels[TRAIN:],
-  }
-  np.savez_compressed(path, **columns)
+  np.savez_compressed(
+    path,
+    **{"train/image": images[:TRAIN], "train/label": labels[:TRAIN]},
+    **{"test/image": images[TRAIN:], "test/label": labels[TRAIN:]},
+  )
 
 
 def main(argv: Sequence[str] | None = None):

@@ -40,7 +40,6 @@ INFO = "dataset_info.json"
 def prepare(
   source: str,
   data_dir: str,
-  *,
   splits: Sequence[str] = ("train",),
   name: str = "",
   version: str = "1.0.0",
@@ -72,7 +71,18 @@ def prepare(
   os.makedirs(directory, exist_ok=True)
   sizes = {s: sum(size for size, _ in shards[s]) for s in shards}
   origin = {"source": source, "shard_size": shard_size, "sizes": sizes}
-  done = _progress(directory, origin)
+  checksums = os.path.join(directory, CHECKSUMS)
+  saved = {"origin": None if os.listdir(directory) else origin, "shards": {}}
+  if os.path.isfile(checksums):
+    with open(checksums) as file:
+      saved = json.load(file)
+  if saved["origin"] != origin:
+    raise ValueError(
+      f"{directory} holds another data set, of {saved['origin']}; this one is "
+      f"of {origin}: give another --data_dir, --name or --version."
+    )
+  tfds_writer.write_json(checksums, saved)
+  done = saved["shards"]
   written = {split: [] for split in shards}
   bar = tqdm.tqdm(total=sum(sizes.values()), unit=" examples", disable=None)
   for split in shards:
@@ -81,9 +91,7 @@ def prepare(
       path = os.path.join(directory, file)
       if file not in done or not os.path.isfile(path):
         done[file] = tfds_writer.write_shard(path, records())
-        tfds_writer.write_json(
-          os.path.join(directory, CHECKSUMS), {"origin": origin, "shards": done}
-        )
+        tfds_writer.write_json(checksums, saved)
       written[split].append(tfds_writer.Shard(*done[file]))
       bar.update(size)
   bar.close()
@@ -95,8 +103,8 @@ def _from_source(source, splits, name, version, shard_size):
   """Plans a data set of a source's examples.
 
   Returns:
-    By split, the size of each file and a function that returns its records;
-    and what to call when all are written, with the folder and {split: Shards}.
+    By split, the size of each file and a function that returns its records; and
+    a function (folder, {split: shards}) → None to call when all are written.
   """
   shards, features = {}, None
   for split in splits:
@@ -138,22 +146,6 @@ def _from_tfrecord(directory):
   version = os.path.basename(directory)
   folder = os.path.join(info["name"], info.get("configName") or "", version)
   return folder, shards, finish
-
-
-def _progress(directory, origin):
-  """Returns the shards that are done, by file."""
-  if not os.listdir(directory):
-    return {}
-  saved, path = {}, os.path.join(directory, CHECKSUMS)
-  if os.path.isfile(path):
-    with open(path) as file:
-      saved = json.load(file)
-  if saved.get("origin") != origin:
-    raise ValueError(
-      f"{directory} holds another data set, of {saved.get('origin')}; this one "
-      f"is of {origin}: give another --data_dir, --name or --version."
-    )
-  return saved["shards"]
 
 
 def verify(directory: str) -> tuple[int, int]:
@@ -254,14 +246,8 @@ def main(argv: Sequence[str] | None = None):
   data_dir = os.path.expanduser(args.data_dir)
   try:
     if args.source:
-      directory = prepare(
-        args.source,
-        data_dir,
-        splits=args.splits.split(","),
-        name=args.name,
-        version=args.version,
-        shard_size=args.shard_size,
-      )
+      what = (args.splits.split(","), args.name, args.version, args.shard_size)
+      directory = prepare(args.source, data_dir, *what)
       print(f"Prepared {directory}.")
     else:
       directory = os.path.join(data_dir, args.name, args.version)

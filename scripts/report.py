@@ -172,13 +172,8 @@ def _differences(frame):
     lines = fields.apply(lambda f: f.name.replace("/", ".") + " = " + f)
     common = lines.mode().iloc[0]
     compared = [name for name in fields if not configs.is_free(name)]
-    differ = lines[compared] != common[compared]  # (runs, fields)
-    texts = [
-      "; ".join(run[different])
-      for (_, run), (_, different) in zip(
-        lines[compared].iterrows(), differ.iterrows(), strict=True
-      )
-    ]
+    differing = lines[compared].where(lines[compared] != common[compared])
+    texts = differing.apply(lambda run: "; ".join(run.dropna()), axis=1)
     names = pd.Series(_short(group.path)).groupby(texts).agg(_listed)
     table = names.rename_axis("differs in").rename(recipe).reset_index()
     table = table[[recipe, "differs in"]].replace("", "as most are")
@@ -189,7 +184,6 @@ def _differences(frame):
 
 
 def _listed(names):
-  """Returns names in a line, of many the first."""
   more = f" and {len(names) - 6} more" if len(names) > 6 else ""
   return ", ".join(names[:6]) + more
 
@@ -203,6 +197,8 @@ def _short(paths):
 
 def _runs(frame):
   """Returns a list of the runs for each model."""
+  short = r"^(.{7})[^+]*(\+?).*"
+  commit = frame.commit.str.replace(short, r"\1\2", regex=True)
   shown = pd.DataFrame(
     {
       "run": _short(frame.path),
@@ -213,17 +209,14 @@ def _runs(frame):
       "steps": _texts(frame.step, "{:,}"),
       "time": _texts(frame.seconds, "{:,.0f} s"),
       "images/s": _texts(frame.images_per_sec, "{:,.0f}"),
-      "commit": frame.commit.str.replace(
-        r"^(.{7})[^+]*(\+?).*", r"\1\2", regex=True
-      ),
+      "commit": commit,
       "config": frame.config_hash,
     }
   )
   parts = [render.heading("Runs")]
   for title, rows in shown.groupby(frame.title):
-    parts.append(render.paragraph(title))
-    parts.append(render.html_table(rows, keys=2))
-  if frame.commit.str.endswith("+changes").any():
+    parts += [render.paragraph(title), render.html_table(rows, keys=2)]
+  if commit.str.endswith("+").any():
     note = "A commit with + had changes that were not in it."
     parts.append(render.paragraph(note, "note"))
   return parts

@@ -18,19 +18,13 @@ from input_pipeline import pipeline, pp
 from trainers import cli
 
 _SMALLEST_SHARE = 0.02  # Smaller ones are smoothing, not labels.
-_LONGEST = 22  # Characters that fit under an image.
 
 
 def batch(config, count: int) -> tuple[np.ndarray, list[str], str]:
-  """Returns the first training examples of a config.
+  """Returns the first `count` training examples of a config.
 
-  Args:
-    config: of an experiment.
-    count: how many.
-
-  Returns:
-    Images (count, rows, cols, channels) in [0, 1], their labels in words, and
-    a line on the range of their values.
+  They are images (count, rows, cols, channels) in [0, 1], their labels in
+  words, and a line on the range of their values.
   """
   pp.add_modules(config.get("pp_modules") or ())
   seed = config.get("seed", 0)
@@ -44,9 +38,9 @@ def batch(config, count: int) -> tuple[np.ndarray, list[str], str]:
     arrays = dpn.tasks.make(config).augment(jax.random.key(seed), arrays)
   image, labels = arrays["image"], arrays.get("labels", arrays.get("label"))
   names = data.examples.source.class_names("label")
-  texts = [""] * count
-  if labels is not None:
-    texts = [describe(np.asarray(label), names) for label in labels]
+  if labels is None:
+    labels = [()] * count
+  texts = [describe(np.asarray(label), names) for label in labels]
   image = np.asarray(image, np.float32)
   low, high = image.min(), image.max()
   spec = config.input.get("pp", "a mixture")
@@ -71,8 +65,7 @@ def sheet(
 ) -> figure.Figure:
   """Returns the images in rows of `cols`, each with its text underneath."""
   rows = -(-len(images) // cols)
-  if max(map(len, texts)) > _LONGEST:
-    texts = [text.replace(" + ", "\n+ ") for text in texts]
+  texts = [text.replace(" + ", "\n+ ") for text in texts]
   lines = 1 + max(text.count("\n") for text in texts)
   below = 0.1 + 0.12 * lines  # Inches, as the following.
   height = (1.4 + below) * rows + 0.45
@@ -84,15 +77,8 @@ def sheet(
     # One channel is grey; more than three are not shown.
     shown = image[..., :3] if image.shape[-1] >= 3 else image[..., 0]
     ax.imshow(shown, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
-    ax.text(
-      0.5,
-      -0.04,
-      text,
-      ha="center",
-      va="top",
-      fontsize=7,
-      transform=ax.transAxes,
-    )
+    kw = {"transform": ax.transAxes, "fontsize": 7}
+    ax.text(0.5, -0.04, text, ha="center", va="top", **kw)
   fig.text(0.01, 0.005, caption, fontsize=6, family="monospace", wrap=True)
   fig.subplots_adjust(
     0.01, (0.4 + below) / height, 0.99, 0.99, 0.04, below / 1.4
@@ -102,9 +88,8 @@ def sheet(
 
 def main():
   matplotlib.use("agg")
-  count = _ROWS.value * _COLS.value
-  images, texts, caption = batch(_CONFIG.value, count)
-  sheet(images, texts, caption, _COLS.value).savefig(_OUT.value)
+  images = batch(_CONFIG.value, _ROWS.value * _COLS.value)
+  sheet(*images, _COLS.value).savefig(_OUT.value)
   print(f"Wrote {_OUT.value}.")
 
 

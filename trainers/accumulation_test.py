@@ -62,8 +62,7 @@ def _run(task_class, parts, mixup_p=0.0, **kw):
 
 
 @pytest.mark.parametrize(
-  ("task", "parts"),
-  [(classification.Classification, 4), (Weighted, 16)],
+  ("task", "parts"), [(classification.Classification, 4), (Weighted, 16)]
 )
 def test_parts_are_as_good_as_the_whole(task, parts):
   whole, whole_values = _run(task, 1)
@@ -81,10 +80,7 @@ def test_parts_are_as_good_as_the_whole(task, parts):
 
 def test_weights_are_those_of_the_mean():
   states, values = _run(Weighted, 16)
-  task = classification.Classification(
-    MODEL,
-    loss="softmax_xent",
-  )
+  task = classification.Classification(MODEL, loss="softmax_xent")
   losses = task.measure(states[0].variables, BATCH)[0]["loss"]
   expected = np.average(losses, weights=BATCH["weight"])
   assert 0 in BATCH["weight"]
@@ -128,16 +124,14 @@ def test_built_from_a_config():
   )
   run = build.from_config(config)
   state = run.step.init(jax.random.key(0))
-  state, _ = run.step.compile()(state, _zeros(run.step.batch_shapes))
+  batch = jax.tree.map(
+    lambda s: jax.device_put(np.zeros(s.shape, s.dtype), s.sharding),
+    run.step.batch_shapes,
+  )
+  state, _ = run.step.compile()(state, batch)
   assert state.ema["head"]["kernel"].shape == (16, 10)
   sharded = state.ema["Transformer"]["encoderblock_0"]["MlpBlock_0"]["Dense_0"]
   assert not sharded["kernel"].sharding.is_fully_replicated
-
-
-def _zeros(shapes):
-  return jax.tree.map(
-    lambda s: jax.device_put(np.zeros(s.shape, s.dtype), s.sharding), shapes
-  )
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,8 @@ from evaluators import base as evaluators_base
 from trainers import distributed
 
 EXPECTED = (
-  ValueError,
-  OSError,
-  metrics.NonFiniteError,
-  evaluators_base.EvaluatorError,
+  *(ValueError, OSError),
+  *(metrics.NonFiniteError, evaluators_base.EvaluatorError),
 )
 
 

@@ -1,7 +1,7 @@
 """The keys that a config may have; any other is an error."""
 
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import dpn.tasks
 from dpn import errors, schedules
@@ -47,7 +47,8 @@ def check(config: Mapping) -> list[str]:
   Raises:
     ValueError: at the first unknown key, or text for a number.
   """
-  _check("config", config, known(config))
+  for key in config:
+    errors.check_known("key in config:", key, known(config))
   if not config.get("input"):
     raise ValueError("config.input is missing.")
   for key in NUMBERS:
@@ -55,15 +56,11 @@ def check(config: Mapping) -> list[str]:
       raise ValueError(f"config.{key} must be a number, got {config[key]!r}.")
   keywords = inspect.signature(load.load_variables).parameters
   options = [name for name in keywords if name.startswith("dont_")]
-  _check("config.model_load", config.get("model_load") or {}, options)
+  for key in config.get("model_load") or {}:
+    errors.check_known("key in config.model_load:", key, options)
   notes = []
   for path, why in IGNORED_KEYS.items():
     section = config["input"] if path.startswith("config.input.") else config
     if path.rpartition(".")[2] in section:
       notes.append(f"{path} is accepted and ignored: {why}.")
   return notes
-
-
-def _check(path: str, section: Mapping, known: Iterable[str]):
-  for key in section:
-    errors.check_known(f"key in {path}:", key, known)

@@ -46,10 +46,8 @@ def join(
   """Connects this process with the others of its run; alone, does nothing.
 
   Must come before anything that touches a device. When the others do not come
-  in time, the process ends with a message.
-
-  Process 0 of `num_processes` listens at `coordinator`, "host:port"; without
-  the three arguments JAX asks the scheduler.
+  in time, the process ends with a message. Process 0 listens at `coordinator`,
+  "host:port"; without the three arguments JAX asks the scheduler.
   """
   tasks, nodes = scheduled(os.environ) or (None, 1)
   kw = {}
@@ -105,9 +103,8 @@ def _check(coordinator, num_processes, process_id, nodes):
     )
   if nodes > 1 and (host == "localhost" or host.startswith("127.")):
     raise ValueError(
-      f"--coordinator={coordinator} can be reached from its own machine only, "
-      f"and the scheduler started this run on {nodes} nodes. Give the address "
-      "at which the others see process 0."
+      f"--coordinator={coordinator} is seen by its own machine only, and the "
+      f"scheduler started this run on {nodes} nodes. Give an address for all."
     )
 
 

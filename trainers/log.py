@@ -52,8 +52,7 @@ def start(run: build.Run, state: update.TrainState, source: str):
   epochs = run.total_steps * run.batch_size / examples
   say(
     f"Training on {examples} examples for {run.total_steps} steps of "
-    f"{run.batch_size} ({epochs:.1f} epochs), from step {int(state.step)}: "
-    f"{source}"
+    f"{run.batch_size} ({epochs:.1f} epochs), from step {state.step}: {source}"
   )
 
 
@@ -110,8 +109,7 @@ class Progress:
   def lap(self, waited_secs: float) -> dict[str, float]:
     """Returns a row for timing.jsonl: the interval since the last one.
 
-    Args:
-      waited_secs: how long the steps have waited for data, so far.
+    So far, all steps together have waited `waited_secs` for data.
     """
     try:
       self._shown = self._figures(waited_secs)
@@ -177,21 +175,17 @@ class MetricsLog:
 
   def __init__(self, workdir: str, *, step: int, wandb: Mapping | None = None):
     """Opens the files; see `metrics.Writer`."""
-    self._writer = None
-    if jax.process_index() == 0:
-      self._writer = metrics.Writer(workdir, step=step, wandb=wandb)
+    first = jax.process_index() == 0
+    self._writer = first and metrics.Writer(workdir, step=step, wandb=wandb)
     rows = metrics.read(os.path.join(workdir, metrics.METRICS))
     self.last_row = rows[-1] if rows else {}
     self._step, self._finite_step = step, max(step, 0)
     self._parts, self._row = [], {}
 
   def add(self, step: int, part: Mapping[str, float] | Callable[[], Mapping]):
-    """Adds to the row of a step.
+    """Adds numbers by name to the row of a step.
 
-    Args:
-      step: of the row.
-      part: numbers by name; or a function that returns them, called once, for
-        what is fetched late so that the device need not wait.
+    A function that returns them is called late, so the device need not wait.
     """
     if step != self._step:
       self.flush()

@@ -29,12 +29,7 @@ def train(
 ):
   """Trains and evaluates from wherever `workdir` stands to the end.
 
-  Args:
-    config: a ConfigDict.
-    workdir: directory of the run.
-    allow_config_change: resume although the run there began with another
-      config.
-    phases: where the time of this process went so far; None to start counting.
+  `phases` says where the time of this process went so far.
 
   Raises:
     ValueError, OSError: the config, the data or the directory is wrong.
@@ -212,11 +207,12 @@ def _naming_leaves(state):
     yield
   except metrics.NonFiniteError as e:
     if leaves := trees.nonfinite(state()):
-      more = f" and {len(leaves) - 10} more" if len(leaves) > 10 else ""
-      e.args = (f"{e}\nNot finite now: {', '.join(leaves[:10])}{more}.",)
+      rest = "." if len(leaves) <= 10 else f" and {len(leaves) - 10} more."
+      found = f"Not finite now: {', '.join(leaves[:10])}{rest}"
     else:
       name, size = trees.largest(state().params)
-      e.args = (f"{e}\nFinite still, but largest: params/{name}, {size:.3g}.",)
+      found = f"Finite still, but largest: params/{name}, {size:.3g}."
+    e.args = (f"{e}\n{found}",)
     raise
 
 

@@ -13,8 +13,6 @@ from dpn.weights import checkpoint
 from input_pipeline import device
 from trainers import build, testing
 
-FSDP = ((".*", "fsdp(axis='data', min_size_to_shard_mb=0)"),)
-
 
 @functools.cache
 def train(norm, strategy=(), steps=2):
@@ -55,7 +53,7 @@ def test_running_state_moves_in_training_only(norm):
 
 def test_sharded_and_saved(tmp_path):
   _, whole, _, _ = train("powernorm")
-  run, sharded, state, _ = train("powernorm", FSDP)
+  run, sharded, state, _ = train("powernorm", tuple(testing.FSDP))
   jax.tree.map(
     lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4),
     whole[-1].model_state,
@@ -79,13 +77,10 @@ def test_a_run_starts_from_another_ones_statistics(tmp_path):
   stats = jax.tree.map(lambda x: x + 3, fresh.model_state["batch_stats"])
   path = str(tmp_path / "params.safetensors")
   checkpoint.save_params(path, fresh.params, stats, build.description(run))
-  config = testing.tiny_config(
-    **{"model.norm": "batchnorm", "evals": {}, "model_init": path}
-  )
-  run = build.from_config(config)
+  with config.unlocked():
+    config.model_init = path
   nothing = checkpoint.Checkpointer(str(tmp_path / "checkpoints"))
-  state, _, source = build.initial_state(run, nothing)
-  nothing.close()
+  state, _, source = build.initial_state(build.from_config(config), nothing)
   assert source == path
   jax.tree.map(
     np.testing.assert_array_equal,
@@ -97,7 +92,6 @@ def test_a_run_starts_from_another_ones_statistics(tmp_path):
     config.model.gelu = "exact"
     config.input.pp = config.input.pp.replace("(-1, 1)", "(0, 1)")
   other = build.from_config(config)
-  nothing = checkpoint.Checkpointer(str(tmp_path / "checkpoints"))
   with pytest.raises(ValueError, match=r"config\.model\.gelu='tanh'") as error:
     build.initial_state(other, nothing)
   nothing.close()

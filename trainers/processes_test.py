@@ -3,7 +3,6 @@
 As a program it is one of the two: `python -m trainers.processes_test`.
 """
 
-import json
 import os
 import pathlib
 import shutil
@@ -19,6 +18,7 @@ import pytest
 import safetensors.numpy
 from jax.experimental import multihost_utils
 
+from dpn import metrics
 from trainers import distributed, loop, testing
 from trainers import log as log_lib
 
@@ -62,9 +62,7 @@ def _runs(tmp_path_factory):
 
 
 def _rows(run):
-  return [
-    json.loads(x) for x in (run / "metrics.jsonl").read_text().split("\n")[:-1]
-  ]
+  return metrics.read(str(run / "metrics.jsonl"))
 
 
 def _params(run):
@@ -93,10 +91,8 @@ def test_resumed_after_a_signal_bit_for_bit(runs):
   assert 1 <= int((runs / "moved_step").read_text()) < 6
   assert "Asked to stop (SIGTERM)" in (runs / "0.log").read_text()
   for file in ("metrics.jsonl", "params.safetensors"):
-    whole, stopped = (
-      (runs / r / file).read_bytes() for r in ("whole", "stopped")
-    )
-    assert whole == stopped, file
+    whole, stopped = runs / "whole" / file, runs / "stopped" / file
+    assert whole.read_bytes() == stopped.read_bytes(), file
 
 
 def test_goes_on_with_another_number_of_processes(runs):
@@ -140,14 +136,12 @@ def test_a_death_ends_the_others(tmp_path):
   assert "another" in logs[0].read_text().lower()
 
 
-def _start(
-  args: list[str], *, devices: int, log: pathlib.Path | None = None
-) -> subprocess.Popen:
+def _start(args: list[str], *, devices: int, log: pathlib.Path):
   """Starts `python args` with so many CPU devices, its output in `log`."""
   # The other flags decide what XLA compiles, and so how it rounds: keep them.
   flags = os.environ.get("XLA_FLAGS", "")
   flags += f" --xla_force_host_platform_device_count={devices}"
-  with open(log or os.devnull, "w") as f:
+  with open(log, "w") as f:
     return subprocess.Popen(
       [sys.executable, *args],
       env=os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags},
@@ -164,18 +158,9 @@ def _free_port() -> int:
     return s.getsockname()[1]
 
 
-def _wait_for(
-  process: subprocess.Popen,
-  log: pathlib.Path,
-  text: str,
-  timeout_secs: float = 120,
-):
-  """Returns once the log of a process holds the text.
-
-  Raises:
-    TimeoutError: it does not come.
-  """
-  end = time.monotonic() + timeout_secs
+def _wait_for(process: subprocess.Popen, log: pathlib.Path, text: str):
+  """Returns once the log of a process holds the text."""
+  end = time.monotonic() + 120
   while text not in log.read_text():
     if time.monotonic() > end or process.poll() is not None:
       raise TimeoutError(f"No {text!r} in {log}:\n{log.read_text()}")

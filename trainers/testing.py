@@ -76,10 +76,7 @@ def tiny_config(**changes: Any) -> ml_collections.ConfigDict:
 
 def sharded_config() -> ml_collections.ConfigDict:
   """Returns a tiny run, everything sharded, with a row for every step."""
-  return tiny_config(
-    sharding_strategy=FSDP,
-    log_training_steps=1,
-    # Adam would turn rounding errors of vanishing gradients into whole steps.
-    optax_name="trace",
-    optax={"decay": 0.9},
-  )
+  config = tiny_config(sharding_strategy=FSDP, log_training_steps=1)
+  # Adam would turn rounding errors of vanishing gradients into whole steps.
+  config.update(optax_name="trace", optax={"decay": 0.9})
+  return config

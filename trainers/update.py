@@ -29,14 +29,6 @@ class TrainState:
     params = self.params if self.ema is None else self.ema
     return {"params": params, **self.model_state}
 
-  def with_params(self, params: Any) -> "TrainState":
-    """Returns the state with other parameters, from which any average starts.
-
-    Nothing else may hold them: training donates them.
-    """
-    ema = None if self.ema is None else jax.tree.map(jnp.copy, params)
-    return self.replace(params=params, ema=ema)
-
 
 def init(
   task: base.Task,
@@ -47,10 +39,10 @@ def init(
   ema: bool = False,
 ) -> TrainState:
   """Returns the state of step 0, with a moving average if `ema`."""
-  variables = dict(task.init(rng, batch))
-  params = variables.pop("params")
-  average = params if ema else None
-  return TrainState(jnp.int32(0), params, variables, tx.init(params), average)
+  state = dict(task.init(rng, batch))
+  params = state.pop("params")
+  ema = params if ema else None
+  return TrainState(jnp.int32(0), params, state, tx.init(params), ema)
 
 
 def make(
@@ -86,7 +78,7 @@ def make(
   def update(state: TrainState, batch: base.Batch):
     rng = jax.random.fold_in(jax.random.key(seed), state.step)
     now = at(state.step)
-    grads, values, model_state = gradients(now, state, batch, rng, grad_accum)
+    grads, values, model_state = _gradients(now, state, batch, rng, grad_accum)
     updates, opt_state = tx.update(grads, state.opt_state, state.params)
     params = optax.apply_updates(state.params, updates)
 
@@ -99,20 +91,14 @@ def make(
       values |= {f"grad_norm/{name}": norm for name, norm in norms.items()}
     ema = state.ema
     if ema_decay is not None:
-      ema = average(ema, params, state.step, ema_decay)
+      ema = _average(ema, params, state.step, ema_decay)
     step = state.step + 1
     return TrainState(step, params, model_state, opt_state, ema), values
 
   return update
 
 
-def gradients(
-  task: base.Task,
-  state: TrainState,
-  batch: base.Batch,
-  rng: jax.Array,
-  parts: int,
-) -> tuple[Any, dict[str, jax.Array], Any]:
+def _gradients(task, state, batch, rng, parts):
   """Returns the mean loss's gradients, all means, and the model's new state.
 
   Goes through the batch in `parts`, one after the other. The task's `_mask`, if
@@ -166,7 +152,7 @@ def _split(batch, parts):
   )
 
 
-def average(ema: Any, params: Any, step: jax.Array, decay: float) -> Any:
+def _average(ema, params, step, decay):
   """Returns the next moving average of parameters.
 
   The decay grows to `decay` as (1 + step) / (10 + step), so that the average

@@ -11,7 +11,7 @@ import pytest
 from dpn import optim, sharding, trees
 from dpn.models import vit
 from dpn.tasks import classification
-from trainers import update
+from trainers import testing, update
 
 SIZES = {"total_steps": 10, "batch_size": 8, "data_size": 64}
 CONFIG = {
@@ -95,10 +95,8 @@ def _adamw(params, steps):
     for k, value in old.items():
       mu[k] = 0.9 * mu[k] + 0.1 * g[k] * clip
       nu[k] = 0.999 * nu[k] + 0.001 * (g[k] * clip) ** 2
-      mu_hat, nu_hat = (
-        mu[k] / (1 - 0.9 ** (t + 1)),
-        nu[k] / (1 - 0.999 ** (t + 1)),
-      )
+      mu_hat = mu[k] / (1 - 0.9 ** (t + 1))
+      nu_hat = nu[k] / (1 - 0.999 ** (t + 1))
       decay = 0.1 * value if k.endswith("kernel") else 0.0
       p[k] = value - rate * (0.01 * mu_hat / (np.sqrt(nu_hat) + 1e-8) + decay)
     values = {
@@ -232,10 +230,9 @@ def _single(params):
 
 # Adam would turn rounding errors of vanishing gradients into whole steps.
 MOMENTUM = {**CONFIG, "optax_name": "trace", "optax": {"decay": 0.9}}
-FSDP = [(".*", "fsdp(min_size_to_shard_mb=0)")]
 
 
-@pytest.mark.parametrize("strategy", [(), FSDP])
+@pytest.mark.parametrize("strategy", [(), testing.FSDP])
 def test_devices_and_sharding_change_nothing(params, single, strategy):
   state, losses = _run(params, devices=4, strategy=strategy)
   np.testing.assert_allclose(losses, single[1], rtol=1e-6)
@@ -262,15 +259,13 @@ def _values(task, params, **kw):
 
 def test_gradient_norms_by_depth(params):
   grads = trees.flatten(jax.jit(jax.grad(_loss))(params, _batch()))
+  norm = lambda prefix: _norm(
+    *(v for k, v in grads.items() if k.startswith(f"{prefix}/"))
+  )
   want = {
-    f"grad_norm/{key}": _norm(
-      *(v for k, v in grads.items() if k.startswith(prefix))
-    )
-    for key, prefix in {
-      "embedding": "embedding/",
-      "block00": "Transformer/encoderblock_0/",
-      "block01": "Transformer/encoderblock_1/",
-    }.items()
+    "grad_norm/embedding": norm("embedding"),
+    "grad_norm/block00": norm("Transformer/encoderblock_0"),
+    "grad_norm/block01": norm("Transformer/encoderblock_1"),
   }
   looped = _values(_task(), params, log_grad_depth=True)
   scanned = _values(_task(scan=True), _stack(params), log_grad_depth=True)

@@ -10,7 +10,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from dpn import errors, registry
+from dpn import registry
 from dpn.models import attention, init, norms
 from dpn.models import placement as placements
 from dpn.models.norms import base
@@ -76,8 +76,16 @@ class Config:
   attn_impl: str = "auto"
 
   @property
-  def dtype(self):
+  def dtype(self) -> jnp.dtype:
     return jnp.dtype(self.dtype_mm)
+
+  @property
+  def inits(self) -> init.Inits:
+    return init.INITS[self.weight_init]
+
+  @property
+  def eps(self) -> float:
+    return norms.epsilon(self.norm, self.norm_kw)
 
 
 class EncoderBlock(nn.Module):
@@ -93,6 +101,8 @@ class EncoderBlock(nn.Module):
     positions: a `posemb.BlockPositions` if positions join in the blocks.
   """
 
+  RESERVED = ("tokens", "placement", "positions")  # not options
+
   config: Config
   tokens: norms.TokenGrid = norms.TokenGrid()
   placement: placements.Placement = placements.Placement()
@@ -103,31 +113,32 @@ class EncoderBlock(nn.Module):
     """Returns the next carry and the block's intermediates.
 
     Args:
-      carry: x (batch, tokens, width); and LaPE's positions (1, tokens, width),
-        None in all other models.
+      carry: x (batch, tokens, width); and LaPE's position embedding (1,
+        tokens, width), None in all other models.
       drop_rate: scalar, the stochastic depth rate of this block.
       deterministic: no dropout, no stochastic depth; running statistics are
         read, not written.
     """
-    x, positions = carry
+    x, pe = carry
     where, out, bias = self.placement, {}, None
-    norm = functools.partial(self.norm, train=not deterministic)
+    norm = lambda name, x: self.make_norm(name=name)(x, not deterministic)
     add = functools.partial(
       self.add, drop_rate=drop_rate, deterministic=deterministic
     )
 
     y = norm("LayerNorm_0", x) if "pre" in where.sa else x
     if self.positions:
-      y, bias, positions = self.positions(y, positions, self.tokens, out)
+      y, bias, pe = self.positions(y, pe, self.tokens, out)
     y = out["sa"] = self.attention()(y, y, bias, deterministic)
     x = out["+sa"] = add(x, y, where.sa, "LayerNorm_0_post")
 
     y = norm("LayerNorm_1", x) if "pre" in where.mlp else x
     y = out["mlp"] = self.mlp()(y, deterministic)
     if where.resid_scale:
-      x = self.scale_residual(x)
+      scale = self.param("resid_scale", nn.initializers.ones, x.shape[-1:])
+      x = x * base.along_width(scale, x).astype(x.dtype)
     x = out["+mlp"] = add(x, y, where.mlp, "LayerNorm_1_post")
-    return (x, positions), out
+    return (x, pe), out
 
   def add(self, x, y, where, name, *, drop_rate, deterministic):
     """Returns the residual sum x + y, either of which a post-norm may follow.
@@ -140,19 +151,15 @@ class EncoderBlock(nn.Module):
       drop_rate: see `__call__`.
       deterministic: likewise.
     """
+    norm = lambda x: self.make_norm(name=name)(x, not deterministic)
     post = self.placement.post if "post" in where else None
     if post == "branch":
-      y = self.norm(name, y, train=not deterministic)
+      y = norm(y)
     y = nn.Dropout(self.config.dropout)(y, deterministic)
     if self.config.stoch_depth and not deterministic:
       y = StochasticDepth()(y, drop_rate)
     x = x + y
-    if post == "stream":
-      x = self.norm(name, x, train=not deterministic)
-    return x
-
-  def norm(self, name, x, train):
-    return self.make_norm(name=name)(x, train)
+    return norm(x) if post == "stream" else x
 
   @property
   def make_norm(self):
@@ -172,7 +179,7 @@ class EncoderBlock(nn.Module):
       dropout=config.attn_dropout,
       make_norm=self.make_norm if where.sa_inner else None,
       head_scale=where.head_scale,
-      kernel_init=init.get(config.weight_init).dense,
+      kernel_init=config.inits.dense,
       init_gain=where.init_gain(config.depth),
       dtype=config.dtype,
       impl=config.attn_impl,
@@ -187,20 +194,13 @@ class EncoderBlock(nn.Module):
       gelu=config.gelu,
       make_norm=self.make_norm,
       inner_norm=where.mlp_inner,
-      kernel_init=init.get(config.weight_init).dense,
-      bias_init=init.get(config.weight_init).mlp_bias,
-      init_gain=where.init_gain(config.depth),
+      kernel_init=init.scaled(
+        config.inits.dense, where.init_gain(config.depth)
+      ),
+      bias_init=config.inits.mlp_bias,
       dtype=config.dtype,
       name="MlpBlock_0",
     )
-
-  def scale_residual(self, x):
-    width = x.shape[-1]
-    scale = self.param("resid_scale", nn.initializers.ones, (width,))
-    return x * base.along_width(scale, x).astype(x.dtype)
-
-
-RESERVED = tuple(field.name for field in dataclasses.fields(EncoderBlock))
 
 
 class Mlp(nn.Module):
@@ -212,7 +212,7 @@ class Mlp(nn.Module):
     gelu: one of `GELUS`.
     make_norm: returns the normalizer of that name, for `inner_norm`.
     inner_norm: normalize the hidden layer `after_act` or `before_act`; `none`.
-    kernel_init: of both kernels, times `init_gain`.
+    kernel_init: of both kernels.
     bias_init: of both biases.
     dtype: of the matrix products and the result.
   """
@@ -224,7 +224,6 @@ class Mlp(nn.Module):
   inner_norm: str = "none"
   kernel_init: Callable = init.INITS["big_vision"].dense
   bias_init: Callable = init.INITS["big_vision"].mlp_bias
-  init_gain: float = 1.0
   dtype: Any = jnp.float32
 
   @nn.compact
@@ -233,7 +232,7 @@ class Mlp(nn.Module):
     dense = functools.partial(
       nn.Dense,
       dtype=self.dtype,
-      kernel_init=init.scaled(self.kernel_init, self.init_gain),
+      kernel_init=self.kernel_init,
       bias_init=self.bias_init,
     )
     x = dense(self.mlp_dim, name="Dense_0")(x)
@@ -273,9 +272,7 @@ class Encoder(nn.Module):
   positions: Callable | None = None
 
   @nn.compact
-  def __call__(
-    self, x, deterministic=True, *, tokens, positions=None, late_cls=None
-  ):
+  def __call__(self, x, deterministic=True, *, tokens, pe=None, late_cls=None):
     """Returns the encoded tokens in float32 and a dict of intermediates.
 
     Args:
@@ -283,28 +280,33 @@ class Encoder(nn.Module):
       deterministic: no dropout, no stochastic depth; running statistics are
         read, not written.
       tokens: the `norms.TokenGrid` of x.
-      positions: (1, tokens, width) for blocks that add them (LaPE).
+      pe: (1, tokens, width), positions for blocks that add them (LaPE).
       late_cls: (batch, 1, width), the class token of `config.cls_blocks`.
     """
     config = self.config
     block_cls, fields = bind_block(config)
-    block = functools.partial(
-      remat(block_cls, config.remat_policy),
-      config=config,
-      tokens=tokens,
-      positions=self.positions,
-      **fields,
-    )
-    drop_rates = jnp.linspace(0, config.stoch_depth, config.depth)
-    layernorm = {
-      "norm": "layernorm",
-      "norm_kw": {"eps": norms.epsilon(config.norm, config.norm_kw)},
-    }
-    carry, out = (x, positions), {}
-    if config.scan:
-      blocks = scan(block.func, config.depth)(
-        **block.keywords, name="encoderblock"
+    fields |= {"config": config, "tokens": tokens, "positions": self.positions}
+    if config.remat_policy != "none":
+      block_cls = nn.remat(
+        block_cls,
+        prevent_cse=False,
+        static_argnums=(3,),  # 0 is self, 3 deterministic
+        policy=getattr(jax.checkpoint_policies, config.remat_policy),
       )
+    drop_rates = jnp.linspace(0, config.stoch_depth, config.depth)
+    layernorm = {"norm": "layernorm", "norm_kw": {"eps": config.eps}}
+    if pe is not None:
+      # In float32 or wider: it goes through one norm after another.
+      pe = pe.astype(jnp.promote_types(pe.dtype, x.dtype))
+    carry, out = (x, pe), {}
+    if config.scan:
+      blocks = nn.scan(
+        block_cls,
+        variable_axes={True: 0},  # of all collections
+        split_rngs={"params": True, "dropout": True},
+        in_axes=(0, nn.broadcast),
+        length=config.depth,
+      )(**fields, name="encoderblock")
       carry, stacked = blocks(carry, drop_rates, deterministic)
       for i in range(config.depth):
         out[f"block{i:02d}"] = jax.tree.map(lambda o, i=i: o[i], stacked)
@@ -312,54 +314,20 @@ class Encoder(nn.Module):
       for i in range(config.depth):
         if late_cls is not None and i == config.depth - config.cls_blocks:
           carry = (jnp.concatenate([late_cls, carry[0]], axis=1), None)
-          block = functools.partial(
-            block,
-            config=dataclasses.replace(config, **layernorm),
-            tokens=dataclasses.replace(tokens, cls=True),
-          )
-        carry, out[f"block{i:02d}"] = block(name=f"encoderblock_{i}")(
-          carry, drop_rates[i], deterministic
-        )
+          fields["config"] = dataclasses.replace(config, **layernorm)
+          fields["tokens"] = dataclasses.replace(tokens, cls=True)
+        block = block_cls(**fields, name=f"encoderblock_{i}")
+        carry, out[f"block{i:02d}"] = block(carry, drop_rates[i], deterministic)
     x = out["pre_ln"] = carry[0]
     # The result stays in float32 for the head and the loss.
     return norms.make(*layernorm.values(), name="encoder_norm")(x), out
 
 
 def bind_block(config: Config) -> tuple[type[EncoderBlock], dict[str, Any]]:
-  """Returns the class of the blocks and the fields that `block_ln` sets.
-
-  Raises:
-    ValueError: on an unknown name, option or value, naming the nearest.
-  """
-  name, kw = config.block_ln, config.block_ln_kw
-  found = registry.lookup("block_ln", name, placements.PLACEMENTS)
-  if isinstance(found, type) and issubclass(found, EncoderBlock):
-    bound = registry.bind("block_ln", name, found, kw, reserved=RESERVED)
-    return found, bound.keywords
-  bound = registry.bind("block_ln", name, found, kw)
+  """Returns the class of the blocks and the fields that `block_ln` sets."""
+  bound = registry.bind(
+    "block_ln", config.block_ln, placements.PLACEMENTS, config.block_ln_kw
+  )
+  if isinstance(bound.func, type) and issubclass(bound.func, EncoderBlock):
+    return bound.func, bound.keywords
   return EncoderBlock, {"placement": bound()}
-
-
-def remat(block_cls, policy: str):
-  """Returns `block_cls`, recomputed in the backward pass as `policy` says."""
-  if policy not in REMAT_POLICIES:
-    raise ValueError(errors.unknown("remat_policy", policy, REMAT_POLICIES))
-  if policy == "none":
-    return block_cls
-  return nn.remat(
-    block_cls,
-    prevent_cse=False,
-    static_argnums=(3,),  # 0 is self, 3 deterministic
-    policy=getattr(jax.checkpoint_policies, policy),
-  )
-
-
-def scan(block_cls, depth: int):
-  """Returns `block_cls` repeated, every variable with a leading axis."""
-  return nn.scan(
-    block_cls,
-    variable_axes={True: 0},  # of all collections
-    split_rngs={"params": True, "dropout": True},
-    in_axes=(0, nn.broadcast),
-    length=depth,
-  )

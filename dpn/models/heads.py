@@ -61,7 +61,7 @@ def pool(x, config):
       config.mlp_dim,
       config.num_heads,
       gelu=config.gelu,
-      eps=norms.epsilon(config.norm, config.norm_kw),
+      eps=config.eps,
       dtype=config.dtype,
       name="MAPHead_0",
     )(x)

@@ -6,8 +6,6 @@ from typing import NamedTuple
 import flax.linen as nn
 import jax
 
-from dpn import errors
-
 
 class Inits(NamedTuple):
   """Initializers of one code base.
@@ -78,13 +76,6 @@ INITS = {
     embedding_bias=_torch_bias,
   ),
 }
-
-
-def get(name: str) -> Inits:
-  """Returns the entry of `INITS`, or raises naming the nearest one."""
-  if name not in INITS:
-    raise ValueError(errors.unknown("init", name, INITS))
-  return INITS[name]
 
 
 def scaled(init: Callable, gain: float) -> Callable:

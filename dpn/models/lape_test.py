@@ -139,12 +139,12 @@ def test_tables(golden):
   # Theirs are (width, rows, cols), and their class token's row is zero.
   table = posemb.sincos2d_lape(3, 5, 8).reshape(3, 5, 8)
   close(table.transpose(2, 0, 1), vectors["sin2d_d8_h3_w5"])
-  table = posemb.bind("sincos2d_lape")((3, 3), 24, 1)
+  table = posemb.POSEMBS["sincos2d_lape"]((3, 3), 24, 1)
   close(table, vectors["sin2d_d24_h3_w3_with_zero_cls"])
 
 
 def test_a_class_token_is_the_first_position_in_one_dimension():
-  table = posemb.bind("sincos1d")((2, 2), 8, 1)
+  table = posemb.POSEMBS["sincos1d"]((2, 2), 8, 1)
   np.testing.assert_allclose(table[0], posemb.sincos1d(5, 8)[0], atol=1e-7)
 
 

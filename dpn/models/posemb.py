@@ -12,21 +12,20 @@ import flax.linen as nn
 import jax.numpy as jnp
 import numpy as np
 
-from dpn import registry
 from dpn.models import norms
 
 
-def sincos1d(tokens: int, width: int, temperature: float = 10_000.0):
+def sincos1d(tokens: int, width: int):
   """Returns the table of arXiv 1706.03762, Section 3.5.
 
   Channels 2i and 2i + 1 hold the sine and cosine of
-  position * temperature^(-2i / width).
+  position * 10000^(-2i / width).
 
   Returns:
     (1, tokens, width) float64 NumPy array.
   """
   channel = np.arange(width)
-  angle = np.arange(tokens)[:, None] / temperature ** (channel // 2 * 2 / width)
+  angle = np.arange(tokens)[:, None] / 10_000.0 ** (channel // 2 * 2 / width)
   return np.where(channel % 2, np.cos(angle), np.sin(angle))[None]
 
 
@@ -59,28 +58,21 @@ def sincos2d_lape(rows: int, cols: int, width: int):
   Returns:
     (1, rows * cols, width) float64 NumPy array, row-major.
   """
-  if width % 4:
-    raise ValueError(
-      f"posemb='sincos2d_lape' needs a width that is a multiple of 4, got "
-      f"{width}."
-    )
   table = sincos1d(max(rows, cols), width // 2)[0]
   y, x = np.mgrid[:rows, :cols].reshape(2, -1)
   return np.concatenate([table[x], table[y]], axis=1)[None]
 
 
 def _with_cls(table, cls):
-  """Returns a float32 table whose first `cls` rows are zero."""
+  """Returns a float32 table before which `cls` rows of zeros stand."""
   return jnp.asarray(np.pad(table, ((0, 0), (cls, 0), (0, 0))), jnp.float32)
 
 
-def _no_table(grid, width, cls):
-  """Returns None: each block has a `RelativeBias` instead."""
-
-
-# (grid, width, cls) → (1, tokens, width) or None; see `bind`.
+# Functions (grid, width, cls) → table (1, tokens, width), or None for none. The
+# grid is (rows, cols) of the patches, row-major; cls is 1 if a first row is for
+# the class token, else 0. Further arguments are options.
 POSEMBS = {
-  "learn": None,
+  "learn": lambda grid, width, cls: None,  # the model's own parameter
   "sincos1d": lambda grid, width, cls: _with_cls(
     sincos1d(grid[0] * grid[1] + cls, width), 0
   ),
@@ -88,28 +80,8 @@ POSEMBS = {
   "sincos2d_lape": lambda grid, width, cls: _with_cls(
     sincos2d_lape(*grid, width), cls
   ),
-  "rpe": _no_table,
+  "rpe": lambda grid, width, cls: None,  # `RelativeBias` in each block
 }
-RESERVED = ("grid", "width", "cls")
-
-
-def bind(posemb: str, kw=None):
-  """Returns a function (grid, width, cls) → table (1, tokens, width).
-
-  `grid` is (rows, cols) of the patches, row-major; `cls` is 1 if a first row is
-  for the class token, else 0. The table may be None: no absolute positions.
-
-  Args:
-    posemb: one of `POSEMBS`, or the import path of such a function.
-    kw: its options, which are its other arguments.
-
-  Returns:
-    The function; None for `learn`, whose table is a parameter of the model.
-  """
-  function = registry.lookup("posemb", posemb, POSEMBS)
-  if function is None and not kw:
-    return None
-  return registry.bind("posemb", posemb, function, kw, reserved=RESERVED)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,15 +111,10 @@ class Lape:
 
   share: bool = False
   norm: Literal["layernorm", "standardize", "affine"] = "layernorm"
+  cls = True
 
 
 JOINS = {"add": Add, "lape": Lape}
-
-
-def get_join(posemb_join: str, kw=None) -> Add | Lape:
-  """Returns how positions join the tokens: one of `JOINS`, with options."""
-  cls = registry.lookup("posemb_join", posemb_join, JOINS)
-  return registry.bind("posemb_join", posemb_join, cls, kw)()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,31 +131,29 @@ class BlockPositions:
   relative: bool
   eps: float
 
-  def __call__(self, y, positions, tokens, out):
+  def __call__(self, y, pe, tokens, out):
     """Called in a block, which owns the parameters `pe_norm`, `rel_posemb`.
 
     Args:
       y: (batch, tokens, width), what the attention would see.
-      positions: (1, tokens, width) for LaPE, else None.
+      pe: (1, tokens, width) for LaPE, else None.
       tokens: the `norms.TokenGrid`.
       out: the block's intermediates; gains `position`.
 
     Returns:
       What the attention sees, (batch, tokens, width); its bias (1, heads,
-      tokens, tokens) or None; the positions for the next block.
+      tokens, tokens) or None; `pe` for the next block.
     """
     bias = None
-    if positions is not None:
-      kw = {"eps": self.eps}
-      here = norms.make(self.lape.norm, kw, name="pe_norm")(positions)
-      out["position"] = here
+    if pe is not None:
+      norm = norms.make(self.lape.norm, {"eps": self.eps}, name="pe_norm")
+      here = out["position"] = norm(pe)
       y = y + here.astype(y.dtype)
-      positions = positions if self.lape.share else here
+      pe = pe if self.lape.share else here
     if self.relative:
-      bias = RelativeBias(
-        tokens, self.lape is not None, dtype=y.dtype, name="rel_posemb"
-      )()
-    return y, bias, positions
+      normalize = self.lape is not None
+      bias = RelativeBias(tokens, normalize, y.dtype, name="rel_posemb")()
+    return y, bias, pe
 
 
 class RelativeBias(nn.Module):
@@ -210,11 +175,8 @@ class RelativeBias(nn.Module):
   @nn.compact
   def __call__(self):  # → (1, heads, queries, keys)
     rows, cols = self.tokens.grid
-    table = self.param(
-      "table",
-      nn.initializers.zeros,
-      ((2 * rows - 1) * (2 * cols - 1), self.tokens.num_heads),
-    )
+    shape = ((2 * rows - 1) * (2 * cols - 1), self.tokens.num_heads)
+    table = self.param("table", nn.initializers.zeros, shape)
     table = table.astype(jnp.promote_types(table.dtype, self.dtype))
     bias = table[relative_index(rows, cols)].transpose(2, 0, 1)
     if self.normalize:

@@ -48,7 +48,7 @@ def test_sincos2d_width(width):
 
 
 def test_tables_are_in_float32():
-  table = posemb.bind("sincos2d")((2, 3), 8, 0)
+  table = posemb.POSEMBS["sincos2d"]((2, 3), 8, 0)
   assert table.dtype == jnp.float32
   np.testing.assert_allclose(table, posemb.sincos2d(2, 3, 8), atol=1e-7)
 
@@ -62,8 +62,3 @@ def test_learned_positions_start_at_variance_one_over_width():
   # 128,000 draws: four standard errors.
   np.testing.assert_allclose(table.std(), 1 / 8, rtol=0.008)
   np.testing.assert_allclose(table.mean(), 0, atol=0.0014)
-
-
-def test_unknown_kind():
-  with pytest.raises(ValueError, match=r"posemb 'sincos'\. Did you mean 'sinc"):
-    posemb.bind("sincos")

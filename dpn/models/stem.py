@@ -4,7 +4,7 @@ Dual PatchNorm (arXiv 2302.01327, Section 4.2) is x = LN(PE(LN(x))): `patch`.
 """
 
 import dataclasses
-import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -63,12 +63,11 @@ def patch(image, ln0, ln1, config):
     (batch, rows / P, cols / Q, width).
   """
   x = ln0(patchify(image, config.patch_size))  # (…, P * Q * channels)
-  inits = init.get(config.weight_init)
   x = PatchEmbedding(
     config.width,
     config.patch_size,
-    kernel_init=inits.embedding,
-    bias_init=inits.embedding_bias(x.shape[-1]),
+    kernel_init=config.inits.embedding,
+    bias_init=config.inits.embedding_bias(x.shape[-1]),
     dtype=config.dtype,
     name="embedding",
   )(x)  # (…, width)
@@ -78,42 +77,23 @@ def patch(image, ln0, ln1, config):
 def conv(image, ln0, ln1, config, *, kernel_size: int = 3, num_layers: int = 1):
   """Returns the tokens of compact Transformers (arXiv 2104.05704).
 
-  Args:
-    image: (batch, rows, cols, channels).
-    ln0: not used, as there are no patches.
-    ln1: see `patch`.
-    config: the `vit.Config`.
-    kernel_size: of each convolution, in pixels.
-    num_layers: how many there are.
-
-  Returns:
-    (batch, rows / 2^num_layers, cols / 2^num_layers, width).
+  There are no patches, so `ln0` is not used; see `patch` for the others, and
+  `ConvEmbedding` for the options.
   """
   x = ConvEmbedding(
     config.width,
     kernel_size,
     num_layers,
-    kernel_init=init.get(config.weight_init).embedding,
+    kernel_init=config.inits.embedding,
     dtype=config.dtype,
     name="embedding",
-  )(image)
+  )(image)  # (batch, rows / 2^num_layers, cols / 2^num_layers, width)
   return ln1(x)
 
 
+# Functions (image, ln0, ln1, config) → (batch, rows, cols, width), which create
+# their modules inside the model that calls them. Other arguments are options.
 STEMS = {"patch": patch, "conv": conv}
-RESERVED = ("image", "ln0", "ln1", "config")
-
-
-def bind(stem: str, kw=None) -> functools.partial:
-  """Returns a stem, (image, ln0, ln1, config) → (batch, rows, cols, width).
-
-  Args:
-    stem: one of `STEMS`; or the import path of such a function, which creates
-      its modules inside the model that calls it.
-    kw: its options, which are its other arguments.
-  """
-  function = registry.lookup("stem", stem, STEMS)
-  return registry.bind("stem", stem, function, kw, reserved=RESERVED)
 
 
 def patchify(image, patch_size):
@@ -153,12 +133,9 @@ class PatchEmbedding(nn.Module):
   @nn.compact
   def __call__(self, patches):  # (..., P * Q * channels)
     pixels = patches.shape[-1]
-    channels = pixels // (self.patch_size[0] * self.patch_size[1])
-    kernel = self.param(
-      "kernel",
-      self.kernel_init,
-      (*self.patch_size, channels, self.width),
-    )
+    channels = pixels // math.prod(self.patch_size)
+    shape = (*self.patch_size, channels, self.width)
+    kernel = self.param("kernel", self.kernel_init, shape)
     bias = self.param("bias", self.bias_init, (self.width,))
     patches, kernel, bias = nn.dtypes.promote_dtype(
       patches, kernel, bias, dtype=self.dtype
@@ -177,7 +154,7 @@ class ConvEmbedding(nn.Module):
   HIDDEN = 64
 
   width: int
-  kernel_size: int
+  kernel_size: int  # in pixels
   num_layers: int
   kernel_init: Callable = init.INITS["cct"].embedding
   dtype: Any = jnp.float32
@@ -196,7 +173,7 @@ class ConvEmbedding(nn.Module):
         name=f"Conv_{i}",
       )(x)
       x = nn.max_pool(nn.relu(x), (3, 3), (2, 2), padding=((1, 1), (1, 1)))
-    return x  # (batch, rows / 2^layers, cols / 2^layers, width)
+    return x
 
 
 class StemNorms(nn.Module):

@@ -6,6 +6,7 @@ and `stem/ln1`. The forward pass is `_Model.__call__` here, `stem.patch`,
 """
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -93,13 +94,25 @@ class Config(encoder.Config):
   pool_type: str = "gap"
   head_zeroinit: bool = True
 
+  def bind(self, choice: str) -> functools.partial:
+    """Returns what has been chosen, with its options bound."""
+    name, kw = getattr(self, choice), getattr(self, f"{choice}_kw")
+    return registry.bind(choice, name, CHOICES[choice], kw)
+
   @property
   def join(self):  # posemb.Add or posemb.Lape
-    return posemb.get_join(self.posemb_join, self.posemb_join_kw)
+    return self.bind("posemb_join")()
 
   @property
   def lape(self):  # posemb.Lape or None
     return self.join if isinstance(self.join, posemb.Lape) else None
+
+  @property
+  def block_positions(self):  # posemb.BlockPositions or None
+    relative = self.posemb == "rpe"
+    if not self.lape and not relative:
+      return None
+    return posemb.BlockPositions(self.lape, relative, self.eps)
 
   @property
   def has_cls(self) -> bool:
@@ -107,7 +120,7 @@ class Config(encoder.Config):
 
   @property
   def cls_has_position(self) -> bool:
-    return self.has_cls and (self.lape is not None or self.join.cls)
+    return self.has_cls and self.join.cls
 
 
 OPTIONS = tuple(field.name for field in dataclasses.fields(Config))
@@ -123,14 +136,13 @@ TRAINING_ONLY = (
   "dtype_mm",
   "attn_impl",
 )
-
-# What has options of its own: its table, and arguments that are not options.
+# What has options of its own.
 CHOICES = {
-  "stem": (stem.STEMS, stem.RESERVED),
-  "posemb": (posemb.POSEMBS, posemb.RESERVED),
-  "posemb_join": (posemb.JOINS, ()),
-  "block_ln": (placement.PLACEMENTS, encoder.RESERVED),
-  "norm": (norms.NORMS, norms.RESERVED),
+  "stem": stem.STEMS,
+  "posemb": posemb.POSEMBS,
+  "posemb_join": posemb.JOINS,
+  "block_ln": placement.PLACEMENTS,
+  "norm": norms.NORMS,
 }
 
 
@@ -155,7 +167,7 @@ class _Model(nn.Module):
     """
     config, out = self.config, {}
     ln = stem.StemNorms(config.stem_ln, dtype=config.dtype, name="stem")
-    embed = stem.bind(config.stem, config.stem_kw)
+    embed = config.bind("stem")
     x = embed(image, ln.pre_embed, ln.post_embed, config)
     out["stem"] = x  # (batch, rows / P, cols / P, width)
     grid = x.shape[1:3]
@@ -171,7 +183,7 @@ class _Model(nn.Module):
     out["pre_logits"], out["pre_logits_2d"] = x, x_2d
 
     if self.num_classes:
-      kernel_init = init.get(config.weight_init).head
+      kernel_init = config.inits.head
       if config.head_zeroinit:
         kernel_init = nn.initializers.zeros
       head = nn.Dense(self.num_classes, kernel_init=kernel_init, name="head")
@@ -191,16 +203,14 @@ class _Model(nn.Module):
     config = self.config
     n, h, w, width = x.shape
     x = x.reshape(n, h * w, width)
-    inits = init.get(config.weight_init)
+    first = int(config.cls_has_position)
     if config.posemb == "learn":
-      shape = (1, h * w + config.cls_has_position, width)
-      pe = self.param("pos_embedding", inits.posemb(width), shape)
+      shape = (1, first + h * w, width)
+      pe = self.param("pos_embedding", config.inits.posemb(width), shape)
     else:
-      table = posemb.bind(config.posemb, config.posemb_kw)
-      pe = table((h, w), width, int(config.cls_has_position))
-    cls = None
+      pe = config.bind("posemb")((h, w), width, first)
     if config.has_cls:
-      cls = self.param("cls", inits.cls, (1, 1, width))
+      cls = self.param("cls", config.inits.cls, (1, 1, width))
       cls = jnp.tile(cls.astype(x.dtype), (n, 1, 1))
 
     if config.cls_has_position:
@@ -212,28 +222,18 @@ class _Model(nn.Module):
       x = jnp.concatenate([cls, x], axis=1)  # (batch, 1 + h * w, width)
     x = nn.Dropout(config.dropout)(x, deterministic)
 
-    has_cls = config.has_cls and not config.cls_blocks
-    x, out["encoder"] = encoder.Encoder(
-      config, positions=self.block_positions(), name="Transformer"
-    )(
+    tokens = norms.TokenGrid(
+      config.num_heads, (h, w), cls=config.has_cls and not config.cls_blocks
+    )
+    blocks = encoder.Encoder(config, config.block_positions, name="Transformer")
+    x, out["encoder"] = blocks(
       x,
       deterministic,
-      tokens=norms.TokenGrid(config.num_heads, (h, w), has_cls),
-      # In float32 or wider: they go through one norm after another.
-      positions=pe.astype(jnp.promote_types(pe.dtype, x.dtype))
-      if config.lape and pe is not None
-      else None,
+      tokens=tokens,
+      pe=pe if config.lape else None,
       late_cls=cls if config.cls_blocks else None,
     )
     return x
-
-  def block_positions(self):
-    """Returns what blocks do about positions: None in a plain model."""
-    config, relative = self.config, self.config.posemb == "rpe"
-    if not config.lape and not relative:
-      return None
-    eps = norms.epsilon(config.norm, config.norm_kw)
-    return posemb.BlockPositions(config.lape, relative, eps)
 
 
 def Model(num_classes=None, *, variant=None, **kw) -> nn.Module:
@@ -253,10 +253,7 @@ def Model(num_classes=None, *, variant=None, **kw) -> nn.Module:
       and on values that exclude each other.
   """
   for key in kw:
-    if key not in OPTIONS:
-      raise ValueError(
-        errors.unknown("model option", key, ["variant", *OPTIONS])
-      )
+    errors.check_known("model option", key, ["variant", *OPTIONS])
   options = _merge(decode_variant(variant), kw)
   options["mlp_dim"] = options.get("mlp_dim") or 4 * options.get("width", 768)
   if "patch_size" in options:
@@ -288,33 +285,25 @@ def decode_variant(variant: str | None) -> dict[str, Any]:
   size, _, patch = variant.partition("/")
   if size in COMPACT_VARIANTS:
     options = dict(COMPACT_VARIANTS[size])
-    if size.startswith("cct"):
-      return {**options, "stem": "conv", "stem_kw": _conv_stem(variant, patch)}
   elif size in VARIANTS:
     keys = ("width", "depth", "mlp_dim", "num_heads")
     options = dict(zip(keys, VARIANTS[size], strict=True))
   else:
     known = [*VARIANTS, *COMPACT_VARIANTS]
     raise ValueError(errors.unknown("variant", size, known))
-  if patch:
-    if not patch.isdigit() or not int(patch):
-      raise ValueError(
-        f"The patch size in variant {variant!r} must be a positive whole "
-        "number of pixels, as in 'B/16'."
-      )
-    options["patch_size"] = (int(patch), int(patch))
-  return options
-
-
-def _conv_stem(variant, text):
-  """Returns the options of the stem in "cct-7/3x1"."""
-  kernel_size, _, num_layers = text.partition("x")
-  if not kernel_size.isdigit() or not num_layers.isdigit():
+  try:
+    if size.startswith("cct"):
+      kernel_size, num_layers = map(int, patch.split("x"))
+      kw = {"kernel_size": kernel_size, "num_layers": num_layers}
+      options |= {"stem": "conv", "stem_kw": kw}
+    elif patch:
+      options["patch_size"] = (int(patch), int(patch))
+  except ValueError as e:
     raise ValueError(
-      f"The part of variant {variant!r} after the slash must be the kernel "
-      "size and the number of convolutions, as in 'cct-7/3x1'."
-    )
-  return {"kernel_size": int(kernel_size), "num_layers": int(num_layers)}
+      f"Variant {variant!r} must end in the patch size in pixels, as in 'B/16'"
+      "; for cct in kernel size x number of convolutions, as in 'cct-7/3x1'."
+    ) from e
+  return options
 
 
 def options(model: nn.Module) -> dict[str, Any]:
@@ -335,30 +324,31 @@ def options(model: nn.Module) -> dict[str, Any]:
     key: getattr(config, key) for key in OPTIONS if key not in TRAINING_ONLY
   }
   result["patch_size"] = list(config.patch_size)
-  for key, (table, reserved) in CHOICES.items():
-    function = registry.lookup(key, getattr(config, key), table)
-    defaults = registry.defaults(function, reserved)
-    result[f"{key}_kw"] = defaults | dict(result[f"{key}_kw"])
+  for choice in CHOICES:
+    bound = config.bind(choice)
+    kw = registry.defaults(bound.func) | bound.keywords
+    result[f"{choice}_kw"] = kw
   return {"num_classes": model.num_classes, **result}
 
 
 def _check(config):
   """Raises ValueError on unknown values, and on those that exclude others."""
-  ln = stem.get_ln(config.stem_ln)
-  stem.bind(config.stem, config.stem_kw)
-  posemb.bind(config.posemb, config.posemb_kw)
-  _, fields = encoder.bind_block(config)
-  norms.bind(config.norm, config.norm_kw)
-  init.get(config.weight_init)
-  encoder.remat(encoder.EncoderBlock, config.remat_policy)
+  for choice in CHOICES:
+    config.bind(choice)
   for key, known in {
     "pool_type": heads.POOL_TYPES,
     "gelu": encoder.GELUS,
+    "weight_init": init.INITS,
+    "remat_policy": encoder.REMAT_POLICIES,
     "attn_impl": attention.IMPLS,
   }.items():
-    if getattr(config, key) not in known:
-      raise ValueError(errors.unknown(key, getattr(config, key), known))
-
+    errors.check_known(key, getattr(config, key), known)
+  if config.width % config.num_heads:
+    raise ValueError(
+      f"width={config.width} must be a multiple of num_heads="
+      f"{config.num_heads}."
+    )
+  ln = stem.get_ln(config.stem_ln)
   if ln.ln1_after_posemb and (config.lape or config.posemb == "rpe"):
     option = "posemb_join='lape'" if config.lape else "posemb='rpe'"
     raise ValueError(
@@ -371,6 +361,7 @@ def _check(config):
       "convolutional stem (variant 'cct-…') has none. Use stem_ln='post', or "
       "a variant with patches such as 'cvt-7/4'."
     )
+  _, fields = encoder.bind_block(config)
   where = fields.get("placement", placement.Placement())
   if config.lape and "pre" not in where.sa:
     raise ValueError(
@@ -386,8 +377,7 @@ def _check(config):
   ):
     raise ValueError(
       f"cls_blocks={config.cls_blocks} needs pool_type='tok', scan=False, "
-      "posemb_join='add' without cls, and more blocks than that; got pool_type="
-      f"{config.pool_type!r}, scan={config.scan}, posemb_join="
-      f"{config.posemb_join!r}, depth={config.depth}. Change that, or leave "
-      "cls_blocks out: the class token is then there from the first block on."
+      "posemb_join='add' without cls, and more blocks than that; got "
+      f"pool_type={config.pool_type!r}, scan={config.scan}, "
+      f"posemb_join={config.posemb_join!r}, depth={config.depth}."
     )

@@ -364,8 +364,7 @@ def test_variants_and_options():
   ("kw", "message"),
   [
     ({"variant": "Tj/16"}, r"variant 'Tj'\. Did you mean 'Ti'\?"),
-    ({"variant": "B/x"}, r"'B/x' must be a positive whole number"),
-    ({"variant": "B/0"}, r"'B/0' must be a positive whole number"),
+    ({"variant": "B/x"}, r"'B/x' must end in the patch size in pixels"),
     ({"widht": 3}, r"model option 'widht'\. Did you mean 'width'\?"),
     ({"pool_type": "tokk"}, r"pool_type 'tokk'\. Did you mean 'tok'\?"),
     ({"posemb": "lern"}, r"posemb 'lern'\. Did you mean 'learn'\?"),
@@ -381,8 +380,8 @@ def test_wrong_options_are_named(kw, message):
 def test_sizes_that_do_not_divide():
   with pytest.raises(ValueError, match=r"cut into 5x5 patches"):
     shapes(vit.Model(5, **{**SIZE, "patch_size": (5, 5)}))
-  with pytest.raises(ValueError, match=r"width=16 and num_heads=3"):
-    shapes(vit.Model(5, **{**SIZE, "num_heads": 3}))
+  with pytest.raises(ValueError, match=r"width=16 must be .* num_heads=3"):
+    vit.Model(5, **{**SIZE, "num_heads": 3})
 
 
 def test_options_say_which_function_a_model_computes():

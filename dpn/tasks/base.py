@@ -57,10 +57,7 @@ class Task:
   ) -> tuple[Mapping[str, jax.Array], Mapping[str, Any]]:
     """Measures every example.
 
-    Args:
-      variables: as `init` returns them.
-      batch: whatever the task needs, leading axis (batch,).
-      rng: key of this step; None for evaluation, without dropout or mixup.
+    Without `rng`, the step's key, as in evaluation: no dropout, no mixup.
 
     Returns:
       ({"loss": (batch,), …}, model_state): one number per example, unreduced,
@@ -93,9 +90,7 @@ def weighted_sums(
 ) -> dict[str, jax.Array]:
   """Returns the weighted sum () of each number, and `_mask`, of the weights.
 
-  Args:
-    measured: {name: (batch,)}; "_mask" among them is each example's weight.
-    mask: (batch,), false where the batch is padded.
+  What `Task.measure` returns is (batch,), and so is `mask`, false in padding.
   """
   weights = jnp.where(mask, measured.get("_mask", 1.0), 0.0)
   for name, values in measured.items():

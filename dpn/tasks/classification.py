@@ -1,8 +1,6 @@
 """Image classification with soft or hard labels."""
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any
 
 import flax.linen as nn
 import jax
@@ -127,9 +125,8 @@ class Classification(base.Task):
   def predict_fns(self):
     return {"predict": self._predict, **super().predict_fns()}
 
-  def _predict(self, variables, batch) -> tuple[jax.Array, Mapping[str, Any]]:
-    """Returns (logits, out)."""
-    return self.model.apply(variables, batch["image"])
+  def _predict(self, variables, batch):
+    return self.model.apply(variables, batch["image"])  # (logits, out)
 
   def model_options(self):
     return vit.options(self.model)

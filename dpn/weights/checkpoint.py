@@ -101,7 +101,7 @@ class Checkpointer:
     Args:
       state: tree of `jax.ShapeDtypeStruct` with explicit shardings. The mesh
         may differ from the one that saved.
-      step: the one to take instead of the latest.
+      step: of the only checkpoint to try; None for the latest.
 
     Raises:
       MismatchError: the checkpoint holds other arrays.
@@ -119,9 +119,6 @@ class Checkpointer:
     collections, as NumPy arrays. What is read is what the checkpoint says it
     holds: neither a model nor an optimizer is needed, nor the devices.
 
-    Args:
-      step: the one to take instead of the latest.
-
     Raises:
       OSError: every checkpoint is damaged, or there is none.
     """
@@ -132,9 +129,7 @@ class Checkpointer:
   def _first_whole(self, step, wanted):
     """Returns (state, notes, step) of the latest checkpoint that is whole.
 
-    Args:
-      step: the one to take instead of the latest, or None.
-      wanted: from what a checkpoint holds to the tree to load.
+    `wanted` is from what a checkpoint holds to the tree to load.
     """
     found = [checkpoint.step for checkpoint in self._orbax.checkpoints]
     if step in found:
@@ -236,12 +231,11 @@ def _checksums(state) -> dict[str, int]:
 
 def _only_variables(saved):
   """Returns what to load of a train state: NumPy arrays, or `...` for not."""
-  wanted = lambda x: np.empty(x.shape, x.dtype)
+  load = lambda x: np.empty(x.shape, x.dtype)
+  skip = lambda _: ...
+  kept = ("params", "model_state", "ema")
   return {
-    name: jax.tree.map(
-      wanted if name in ("params", "model_state", "ema") else lambda _: ...,
-      part,
-    )
+    name: jax.tree.map(load if name in kept else skip, part)
     for name, part in saved.items()
   }
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from dpn import registry
 from dpn.models import posemb
 from dpn.weights import checkpoint, metadata, torch_names
 from dpn.weights.pixels import Pixels
@@ -71,19 +72,16 @@ class Exported:
 
   arrays: Mapping[str, np.ndarray]
   metadata: Mapping[str, str]
-  config: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-  notes: Sequence[str] = ()
+  config: Mapping[str, Any]
+  notes: Sequence[str]
 
 
 def export(
   model: VitParams, to: str, *, no_embed_class: bool = False
 ) -> Exported:
-  """Returns what to write for another library.
+  """Returns what to write for another library, a key of `SUFFIXES`.
 
-  Args:
-    model: in our layout.
-    to: key of `SUFFIXES`.
-    no_embed_class: for timm, no position for the class token.
+  With `no_embed_class`, timm's class token has no position.
 
   Raises:
     ValueError: the other library cannot express the model.
@@ -91,7 +89,7 @@ def export(
   if no_embed_class and to != "timm":
     raise ValueError("--no_embed_class is a convention of timm: --to timm.")
   if to == "ours":
-    return Exported(model.arrays, _metadata(model))
+    return Exported(model.arrays, _metadata(model), {}, [])
   wrong = _unsupported(model.options, to)
   if to == "big_vision":
     return _big_vision(model, wrong)
@@ -126,12 +124,13 @@ def _big_vision(model, unsupported):
     name if name.startswith("batch_stats/") else f"params/{name}": x
     for name, x in model.arrays.items()
   }
-  note = (
-    f"big_vision's own ViT does not have {'; '.join(unsupported)}: this file "
-    f"keeps our names, and only our model computes it. See {DOCS}."
-  )
-  notes = [note] if unsupported else []
-  return Exported(arrays, _metadata(model), notes=notes)
+  notes = []
+  if unsupported:
+    notes.append(
+      f"big_vision's own ViT does not have {'; '.join(unsupported)}: this file "
+      f"keeps our names, and only our model computes it. See {DOCS}."
+    )
+  return Exported(arrays, _metadata(model), {}, notes)
 
 
 def _timm(model, no_embed_class):
@@ -171,11 +170,11 @@ def _timm_args(model, no_embed_class):
   options, notes = model.options, []
   width = options["width"]
   args = {
-    "patch_size": _one_or_two(model.patch_px),
+    "patch_size": _patch_size(model),
     "embed_dim": width,
     "depth": options["depth"],
     "num_heads": options["num_heads"],
-    "mlp_ratio": (options["mlp_dim"] or 4 * width) / width,
+    "mlp_ratio": options["mlp_dim"] / width,
     "qkv_bias": options["qkv_bias"],
     "num_classes": options["num_classes"] or 0,
     "class_token": options["pool_type"] == "tok",
@@ -185,10 +184,8 @@ def _timm_args(model, no_embed_class):
   }
   if size := _image_px(model):
     args = {"img_size": size, **args}
-  else:
-    notes.append("The grid is not known: give VisionTransformer its img_size.")
-  if model.channels != 3:
-    args["in_chans"] = model.channels
+  if model.patch[2] != 3:
+    args["in_chans"] = model.patch[2]
   if no_embed_class:
     args["no_embed_class"] = True
   if options["stem_ln"] in ("post", "dpn"):
@@ -216,8 +213,6 @@ def _hf(model):
       "There is no tanh layer: ViTModel(config, add_pooling_layer=False)."
     )
   config = _hf_config(model, title)
-  if "image_size" not in config:
-    notes.append("The grid is not known: set image_size in the config.")
   mean, std = _mean_and_std(model)
   size = config.get("image_size", 224)
   image = {
@@ -248,11 +243,11 @@ def _hf_config(model, title):
     "hidden_size": width,
     "num_hidden_layers": options["depth"],
     "num_attention_heads": options["num_heads"],
-    "intermediate_size": options["mlp_dim"] or 4 * width,
+    "intermediate_size": options["mlp_dim"],
     "hidden_act": HF_GELUS[options["gelu"]],
     "layer_norm_eps": options["norm_kw"]["eps"],
-    "patch_size": _one_or_two(model.patch_px),
-    "num_channels": model.channels,
+    "patch_size": _patch_size(model),
+    "num_channels": model.patch[2],
     "qkv_bias": options["qkv_bias"],
   }
   if size := _image_px(model):
@@ -277,7 +272,9 @@ def _in_torch_names(model, to, row):
         "table, add --resolution with the size of the images in pixels."
       )
     options = model.options
-    table = posemb.bind(options["posemb"], options["posemb_kw"])
+    table = registry.bind(
+      "posemb", options["posemb"], posemb.POSEMBS, options["posemb_kw"]
+    )
     grid = (model.side, model.side)
     fixed = table(grid, options["width"], int(model.cls_row))
     arrays["pos_embedding"] = np.asarray(fixed)
@@ -289,26 +286,30 @@ def _in_torch_names(model, to, row):
     for m in library.homeless
     if any(name.startswith(f"{m}/") for name in arrays)
   ]
-  note = (
-    f"{library.title}'s own model has no place for {', '.join(homeless)}. "
-    f"{DOCS} has the few lines that add it."
-  )
-  return torch_names.from_ours(arrays, to), [note] if homeless else []
+  notes = []
+  if homeless:
+    notes.append(
+      f"{library.title}'s own model has no place for {', '.join(homeless)}. "
+      f"{DOCS} has the few lines that add it."
+    )
+  if not _image_px(model):
+    notes.append("The grid is not known: tell the model the images' size.")
+  return torch_names.from_ours(arrays, to), notes
 
 
 def _mean_and_std(model):
   pixels = model.pixels or Pixels((0.5,), (0.5,))  # big_vision's, -1 to 1
-  return pixels.of(model.channels)
+  return pixels.of(model.patch[2])
 
 
 def _image_px(model) -> int | None:
   """Returns the side of square images, None if they may not be square."""
-  rows, cols = model.patch_px
+  rows, cols, _ = model.patch
   return model.side * rows if model.side and rows == cols else None
 
 
-def _one_or_two(sides):
-  rows, cols = sides
+def _patch_size(model):
+  rows, cols, _ = model.patch
   return rows if rows == cols else [rows, cols]
 
 

@@ -102,7 +102,9 @@ def test_an_average_beside_a_class_token(tmp_path):
 @pytest.mark.parametrize("to", ["timm", "hf"])
 def test_a_tanh_layer_that_the_library_would_not_apply(tmp_path, to):
   path, _ = testing.write_ours(tmp_path, stem_ln="none", rep_size=True)
-  with pytest.raises(ValueError, match=r"rep_size=8 \(only False\).*--to ours"):
+  with pytest.raises(
+    ValueError, match=r"rep_size=True \(only False\).*--to ours"
+  ):
     convert.convert(path, str(tmp_path / "x"), to)
 
 

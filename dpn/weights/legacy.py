@@ -53,29 +53,16 @@ def _renumber(tree):
 
 def match_scan(loaded: Flat, wanted: Flat) -> Flat:
   """Stacks the blocks' parameters, or unstacks them, if the model did."""
-  if any(re.fullmatch(r"(.*/)?encoderblock/.*", name) for name in wanted):
-    return _stack_blocks(loaded)
-  return _unstack_blocks(loaded)
-
-
-def _stack_blocks(flat):
-  stacked, blocks = {}, collections.defaultdict(dict)
-  for name, x in flat.items():
-    if match := re.fullmatch(r"(.*\bencoderblock)_(\d+)(/.*)", name):
+  stack = any(re.search(r"\bencoderblock/", name) for name in wanted)
+  result, blocks = {}, collections.defaultdict(dict)
+  for name, x in loaded.items():
+    match = re.fullmatch(r"(.*\bencoderblock)(?:_(\d+))?(/.*)", name)
+    if not match or stack == (match[2] is None):
+      result[name] = x
+    elif stack:
       blocks[match[1] + match[3]][int(match[2])] = x
     else:
-      stacked[name] = x
+      result |= {f"{match[1]}_{i}{match[3]}": x_i for i, x_i in enumerate(x)}
   for name, by_index in blocks.items():
-    stacked[name] = np.stack([by_index[i] for i in sorted(by_index)])
-  return stacked
-
-
-def _unstack_blocks(flat):
-  unstacked = {}
-  for name, x in flat.items():
-    if match := re.fullmatch(r"(.*\bencoderblock)(/.*)", name):
-      for i, x_i in enumerate(x):
-        unstacked[f"{match[1]}_{i}{match[2]}"] = x_i
-    else:
-      unstacked[name] = x
-  return unstacked
+    result[name] = np.stack([by_index[i] for i in sorted(by_index)])
+  return result

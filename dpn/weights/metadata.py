@@ -21,13 +21,8 @@ from dpn.weights.pixels import Pixels
 
 # Options that names and shapes of parameters give away; files are not asked.
 IN_SHAPES = (
-  "num_classes",
-  "patch_size",
-  "width",
-  "depth",
-  "mlp_dim",
-  "qkv_bias",
-  "rep_size",
+  *("num_classes", "patch_size", "width", "depth", "mlp_dim"),
+  *("qkv_bias", "rep_size"),
 )
 # Options that only sometimes show, and the parameters that show them then.
 # Where those differ and may (`dont_load`), the option may differ as well.
@@ -43,13 +38,10 @@ IN_NAMES = {
 # heads is in the shapes of our arrays, but not of PyTorch's.
 _MAY_BE_UNKNOWN = ("gelu", "norm", "norm_kw", "pool_type", "num_heads")
 PIXELS = "pixels"
+_HF_TANH = ("gelu_new", "gelu_fast", "gelu_accurate", "gelu_pytorch_tanh")
 _HF_GELUS = {
-  "gelu": "exact",
-  "gelu_python": "exact",
-  "gelu_new": "tanh",
-  "gelu_fast": "tanh",
-  "gelu_accurate": "tanh",
-  "gelu_pytorch_tanh": "tanh",
+  **dict.fromkeys(["gelu", "gelu_python"], "exact"),
+  **dict.fromkeys(_HF_TANH, "tanh"),
 }
 _TIMM_GELUS = {"gelu": "exact", "gelu_tanh": "tanh"}
 _TIMM_POOLS = {"token": "tok", "avg": "gap", "map": "map", "": "none"}
@@ -106,10 +98,9 @@ def read(where: Location, layout: str) -> ModelMetadata:
   """
   said = _said_inside(where.path) if where.is_file else {}
   if "model" in said and "layout" in said:  # others have a `model` too
-    names = ("model", PIXELS, "cls_row")
     options, pixels, cls_row = (
       _parse(f"the metadata of {where.path}", said.get(name, "null"))
-      for name in names
+      for name in ("model", PIXELS, "cls_row")
     )
     return ModelMetadata(layout, options, pixels and Pixels(**pixels), cls_row)
   beside = _read_json(where.folder, "config.json")
@@ -308,7 +299,7 @@ def _known(options):
 
 
 def _pixels(mean, std):
-  return Pixels(tuple(mean), tuple(std)) if mean and std else None
+  return Pixels(mean, std) if mean and std else None
 
 
 def _gelu(act, known):

@@ -34,8 +34,7 @@ class Pixels:
         f"The pixels' {self} are for {len(self.mean)} channels, but the "
         f"images have {channels}."
       )
-    mean, std = (list((x * channels)[:channels]) for x in both)
-    return mean, std
+    return tuple(list((x * channels)[:channels]) for x in both)
 
   def close_to(self, other: "Pixels") -> bool:
     return np.allclose(
@@ -55,21 +54,17 @@ class Pixels:
 
 def of_pp(pp: str) -> Pixels | None:
   """Returns what a preprocessing string makes of pixels, None if unknown."""
-  found = [
-    part.strip()
-    for part in pp.split("|")
-    if re.match(r"\s*(vgg_)?value_range\b", part)
-  ]
+  found = re.findall(r"(?:^|\|)\s*((?:vgg_)?value_range)\b([^|]*)", pp)
   if len(found) != 1:
     return None
+  [(name, args)] = found
   try:
-    call = ast.parse(found[0], mode="eval").body
-    args = [ast.literal_eval(x) for x in getattr(call, "args", ())]
-    keywords = getattr(call, "keywords", ())
-    kw = {k.arg: ast.literal_eval(k.value) for k in keywords}
-    op = _vgg_value_range if found[0].startswith("vgg") else _value_range
+    call = ast.parse(name + (args.strip() or "()"), mode="eval").body
+    args = [ast.literal_eval(x) for x in call.args]
+    kw = {k.arg: ast.literal_eval(k.value) for k in call.keywords}
+    op = _vgg_value_range if name.startswith("vgg") else _value_range
     return op(*args, **kw)
-  except (SyntaxError, TypeError, ValueError):
+  except (SyntaxError, TypeError, ValueError, AttributeError):
     return None
 
 

@@ -14,6 +14,7 @@ import safetensors.numpy
 from dpn import trees
 from dpn.models import vit
 from dpn.weights import checkpoint
+from dpn.weights import metadata as file_metadata
 
 TESTDATA = pathlib.Path(__file__).parents[1] / "testdata"
 TORCH_GOLDEN = dict(np.load(TESTDATA / "foreign_vit.npz"))
@@ -85,14 +86,15 @@ def write_torch(tmp_path, kind, flat=None):
 
 def write_ours(tmp_path, **kw):
   """Returns the path of a random model of ours, and its parameters."""
-  options = {**TORCH, "stem_ln": "dpn", "pool_type": "tok", **kw}
+  model = vit.Model(5, **{**TORCH, "stem_ln": "dpn", "pool_type": "tok", **kw})
   rng = np.random.RandomState(0)
   params = jax.tree.map(
     lambda s: 1 + 0.3 * rng.randn(*s.shape).astype(np.float32),
-    shapes_of(vit.Model(5, **options)),
+    shapes_of(model),
   )
   path = str(tmp_path / "ours.safetensors")
-  checkpoint.save_params(path, params)
+  said = file_metadata.metadata(vit.options(model), None)
+  checkpoint.save_params(path, params, metadata=said)
   return path, params
 
 

@@ -13,7 +13,6 @@ from dpn.models import vit
 from dpn.weights import files, legacy, load, metadata, torch_names
 from dpn.weights.pixels import Pixels
 
-_BLOCK = r"Transformer/encoderblock(_\d+)?/"
 _STEMS = {
   (False, False): "none",
   (True, True): "dpn",
@@ -31,6 +30,7 @@ class VitParams:
     options: of `vit.Model`, with `num_classes`; complete.
     pixels: of its images, None if unknown.
     notes: for the person who asked for it.
+    patch: (rows, cols, channels) of the pixels for one token.
     side: patches on a side of square images, None if unknown.
   """
 
@@ -38,22 +38,13 @@ class VitParams:
   options: Mapping[str, Any]
   pixels: Pixels | None
   notes: tuple[str, ...]
+  patch: tuple[int, int, int]
   side: int | None
 
   @property
   def cls_row(self) -> bool:
     """Whether the class token has a row in the position embeddings."""
     return load.has_cls_row(self.options)
-
-  @property
-  def channels(self) -> int:
-    """Of the images."""
-    return _embeddings(self.arrays)[0].shape[2]
-
-  @property
-  def patch_px(self) -> tuple[int, int]:
-    """Rows and columns of pixels for one token."""
-    return _patch_px(self.options)
 
 
 def read(path: str, overrides: Mapping[str, Any]) -> VitParams:
@@ -85,7 +76,7 @@ def read(path: str, overrides: Mapping[str, Any]) -> VitParams:
     if "cls" in flat and "posemb_join" not in told and not cls_row:
       cls_row = guessed = load.square_plus_one(rows)
   tokens = rows - cls_row if rows else None
-  model, shapes = _model(flat, options, tokens)
+  model, patch, shapes = _model(flat, options, tokens)
   options = vit.options(model)
   known = dataclasses.replace(file, options=options, cls_row=cls_row)
   variables = load.load_variables(
@@ -105,7 +96,7 @@ def read(path: str, overrides: Mapping[str, Any]) -> VitParams:
     )
   side = math.isqrt(tokens or 0)
   side = side if side and side**2 == tokens else None
-  return VitParams(arrays, options, file.pixels, tuple(notes), side)
+  return VitParams(arrays, options, file.pixels, tuple(notes), patch, side)
 
 
 def at_resolution(model: VitParams, px: int) -> VitParams:
@@ -114,7 +105,7 @@ def at_resolution(model: VitParams, px: int) -> VitParams:
   Raises:
     ValueError: the old grid or the patches are not square, or do not fit in.
   """
-  rows, cols = model.patch_px
+  rows, cols, _ = model.patch
   table = model.arrays.get("pos_embedding")
   if rows != cols or (table is not None and not model.side):
     raise ValueError(
@@ -135,8 +126,8 @@ def at_resolution(model: VitParams, px: int) -> VitParams:
 def infer_options(flat: Mapping[str, Any]) -> dict[str, Any]:
   """Returns options of `vit.Model`, with `num_classes`, that fit parameters.
 
-  What leaves no trace is left out, or the default: `gap` for a model that has
-  neither class token nor a pooling module.
+  These are options that files of other libraries show in names and shapes; our
+  own files say everything in their metadata.
 
   Args:
     flat: arrays by our names, of blocks looped or scanned.
@@ -144,14 +135,12 @@ def infer_options(flat: Mapping[str, Any]) -> dict[str, Any]:
   Raises:
     ValueError: these are not the parameters of a Vision Transformer.
   """
-  blocks = {match[0] for name in flat if (match := re.match(_BLOCK, name))}
-
-  def in_block(suffix):
-    pattern = re.compile(_BLOCK + suffix)
-    return next((x for k, x in flat.items() if pattern.fullmatch(k)), None)
-
-  query = in_block("MultiHeadDotProductAttention_0/query/kernel")
-  hidden = in_block("MlpBlock_0/Dense_0/kernel")
+  block = r"Transformer/encoderblock(_\d+)?/"
+  depth = len({match[0] for name in flat if (match := re.match(block, name))})
+  in_blocks = {re.sub(block, "", name): x for name, x in flat.items()}
+  attention = "MultiHeadDotProductAttention_0/query"
+  query = in_blocks.get(f"{attention}/kernel")
+  hidden = in_blocks.get("MlpBlock_0/Dense_0/kernel")
   embeddings = _embeddings(flat)
   if not embeddings or query is None or hidden is None:
     tops = sorted({name.partition("/")[0] for name in flat})
@@ -161,27 +150,21 @@ def infer_options(flat: Mapping[str, Any]) -> dict[str, Any]:
       f"MLP, got {tops}. Of a larger model name a part: 'file.npz:img'."
     )
   *patch_size, _, width = embeddings[-1].shape
-  stem = {"patch_size": list(patch_size)}
-  if "embedding/kernel" not in flat:
-    kw = {"kernel_size": patch_size[0], "num_layers": len(embeddings)}
-    stem = {"stem": "conv", "stem_kw": kw}
-  lape = in_block("(rel_posemb/)?pe_norm/scale") is not None
-  ln0, ln1 = (f"stem/{norm}/scale" in flat for norm in ("ln0", "ln1"))
-  rms = ln0 and "stem/ln0/bias" not in flat
-  bias = in_block("MultiHeadDotProductAttention_0/query/bias")
+  sizes = {name: x.shape[-1] for name, x in flat.items() if x.ndim}
+  pool_type = "tok" if "cls" in flat else "gap"
   return {
-    "num_classes": _last(flat, "head/kernel", None),
-    **stem,
+    "num_classes": sizes.get("head/kernel"),
+    "patch_size": list(patch_size),
     "width": width,
-    "depth": len(query) if query.ndim == 4 else len(blocks),
+    "depth": len(query) if query.ndim == 4 else depth,
     "mlp_dim": hidden.shape[-1],
     "num_heads": query.shape[-2],
-    "stem_ln": "rmsnorm" if rms else _STEMS[ln0, ln1],
-    "qkv_bias": bias is not None,
-    "rep_size": _last(flat, "pre_logits/kernel", False),
-    "pool_type": _pool_type(flat),
-    "posemb": _posemb(flat),
-    "posemb_join": "lape" if lape else "add",
+    "stem_ln": _STEMS["stem/ln0/scale" in flat, "stem/ln1/scale" in flat],
+    "qkv_bias": f"{attention}/bias" in in_blocks,
+    "rep_size": sizes.get("pre_logits/kernel", False),
+    "pool_type": "map" if "MAPHead_0/probe" in flat else pool_type,
+    "posemb": "learn" if "pos_embedding" in flat else "sincos2d",
+    "posemb_join": "add",
   }
 
 
@@ -219,12 +202,15 @@ def _inferred(source, told):
 
 
 def _model(flat, options, tokens):
-  """Returns a model of these options, and the shapes of its variables."""
+  """Returns a model of these options, its patch and its variables' shapes."""
   try:
     model = vit.Model(**options)
-    px = zip(_patch_px(options), _grid(flat, tokens), strict=True)
-    channels = _embeddings(flat)[0].shape[2]
-    shape = (1, *(size * count for size, count in px), channels)
+    px = model.config.patch_size
+    if model.config.stem == "conv":
+      px = (2 ** model.config.stem_kw["num_layers"],) * 2
+    patch = (*px, _embeddings(flat)[0].shape[2])
+    grid = (*_grid(flat, tokens), 1)
+    shape = (1, *np.multiply(patch, grid))
     image = jax.ShapeDtypeStruct(shape, np.float32)
     shapes = jax.eval_shape(model.init, jax.random.key(0), image)
   except (TypeError, AttributeError) as error:
@@ -232,7 +218,7 @@ def _model(flat, options, tokens):
       f"An option of the model has a value of another type ({error}). Check "
       "--set, for example patch_size=[16,16]."
     ) from error
-  return model, shapes
+  return model, patch, shapes
 
 
 def _grid(flat, tokens):
@@ -249,36 +235,12 @@ def _grid(flat, tokens):
   return 1, tokens or 4
 
 
-def _patch_px(options):
-  if options.get("stem", "patch") == "conv":
-    return (2 ** options["stem_kw"]["num_layers"],) * 2
-  return tuple(options["patch_size"])
-
-
 def _embeddings(flat):
   """Returns the kernels from pixels to tokens, one for each convolution."""
   if "embedding/kernel" in flat:
     return [flat["embedding/kernel"]]
   names = [k for k in flat if re.fullmatch(r"embedding/Conv_\d+/kernel", k)]
   return [flat[f"embedding/Conv_{i}/kernel"] for i in range(len(names))]
-
-
-def _last(flat, name, otherwise):
-  return flat[name].shape[-1] if name in flat else otherwise
-
-
-def _pool_type(flat):
-  for module, pool_type in (("MAPHead_0", "map"), ("SequencePool_0", "seq")):
-    if any(name.startswith(f"{module}/") for name in flat):
-      return pool_type
-  return "tok" if "cls" in flat else "gap"
-
-
-def _posemb(flat):
-  if "pos_embedding" in flat:
-    return "learn"
-  relative = any("/rel_posemb/" in name for name in flat)
-  return "rpe" if relative else "sincos2d"
 
 
 def _notes(source, file, options, arrays):

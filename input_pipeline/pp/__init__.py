@@ -73,8 +73,8 @@ def add_modules(modules: Sequence[str]):
   """Makes the ops of `config.pp_modules` known to every string from now on.
 
   Raises:
-    ValueError: there is no such module, it has no table `OPS` of factories by
-      name, or an op of that name is there already.
+    ValueError: a module is not there, has no table `OPS` of factories by name,
+      or defines an op that exists.
   """
   for module in modules:
     if module in _BUILT_IN or module in _added:

@@ -20,6 +20,7 @@ import numpy as np
 
 _JPEG_ENDS = b"\xff\xd8\xff\xff\xd9"
 _MAX_PIXELS = 2**27  # As for OpenCV, see input_pipeline/__init__.py.
+_LOCK = threading.Lock()
 
 
 @dataclasses.dataclass
@@ -58,11 +59,8 @@ def from_jpeg(
 
   None means that `data` is for OpenCV to decode: because nvImageCodec is not
   installed, or because this is no JPEG, one with four colours, or one without
-  an end, which OpenCV may find to be damaged.
-
-  Args:
-    data: the file.
-    decode: what decodes all of it, where that is needed or a part is damaged.
+  an end, which OpenCV may find to be damaged. `decode` decodes all of `data`,
+  where that is needed or a part is damaged.
   """
   whole = isinstance(data, bytes) and data[:3] + data[-2:] == _JPEG_ENDS
   if not whole or (codec := _codec()) is None:
@@ -111,14 +109,15 @@ class _Codec(threading.local):
 @functools.cache
 def _codec() -> _Codec | None:
   os.environ.setdefault("PYNVIMGCODEC_VERBOSITY", "0")
-  # It prints which libraries for GPUs are missing.
-  stderr = os.dup(2)
-  try:
-    with open(os.devnull, "w") as nowhere:
-      os.dup2(nowhere.fileno(), 2)
-    return _Codec(importlib.import_module("nvidia.nvimgcodec"))
-  except ImportError:
-    return None
-  finally:
-    os.dup2(stderr, 2)
-    os.close(stderr)
+  # It prints which libraries for GPUs are missing. One thread at a time, so
+  # that none takes the silenced stream for the original.
+  with _LOCK, open(os.devnull, "w") as nowhere:
+    stderr = os.dup(2)
+    os.dup2(nowhere.fileno(), 2)
+    try:
+      return _Codec(importlib.import_module("nvidia.nvimgcodec"))
+    except ImportError:
+      return None
+    finally:
+      os.dup2(stderr, 2)
+      os.close(stderr)

@@ -67,8 +67,8 @@ def _warp(image, matrix):
     # To the nearest, halves away from zero.
     source = np.copysign(np.floor(np.abs(source) + 0.5), source)
     nearest[..., axis] = np.clip(source, -1, 2**15 - 1)
-  fill = {"borderMode": cv2.BORDER_CONSTANT, "borderValue": (_FILL,) * 3}
-  return cv2.remap(image, nearest, None, cv2.INTER_NEAREST, **fill)
+  outside = cv2.BORDER_CONSTANT, (_FILL,) * 3
+  return cv2.remap(image, nearest, None, cv2.INTER_NEAREST, None, *outside)
 
 
 def _cutout(image, level, rng):

@@ -78,13 +78,9 @@ def _warp(image, matrix, fill):
   Points are in pixels from the top left corner: pixel centres lie at halves.
   """
   matrix[:, 2] += matrix[:, :2] @ [0.5, 0.5] - 0.5  # From centres to centres.
+  size, flags = image.shape[1::-1], cv2.INTER_CUBIC | cv2.WARP_INVERSE_MAP
   return cv2.warpAffine(
-    image,
-    matrix,
-    image.shape[1::-1],
-    flags=cv2.INTER_CUBIC | cv2.WARP_INVERSE_MAP,
-    borderMode=cv2.BORDER_CONSTANT,
-    borderValue=fill,
+    image, matrix, size, None, flags, cv2.BORDER_CONSTANT, fill
   )
 
 

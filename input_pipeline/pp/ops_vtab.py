@@ -39,13 +39,11 @@ def clevr_distance():
 
 
 def kitti_distance():
-  """Labels with the class of the distance to the closest vehicle.
-
-  Vehicles are cars, vans and trucks; label 3 means none.
-  """
+  """Labels with the class of the closest vehicle's distance; 3 means none."""
 
   def label(example):
     depths = np.reshape(example["objects"]["location"], (-1, 3))[:, 2]
+    # Cars, vans and trucks.
     vehicles = depths[np.asarray(example["objects"]["type"]) < 3]
     return _class(np.min(vehicles, initial=_KITTI_NO_VEHICLE), _KITTI_DISTANCES)
 

@@ -11,35 +11,10 @@
 - `parquet:/path`: the layout of Hugging Face data sets; see `parquet`.
 - `arrays:/path/file.npz`: arrays named `<split>/image`, `<split>/label`, ….
 - `arrays:digits`: scikit-learn's 8 x 8 digits, 1,438 train and 359 test.
-- `package.module:Name`: your own.
+- `package.module:Name`: a class of your own that takes the name of a split, see
+  docs/extending.md.
 
 Splits follow `splits`. Encoded images stay bytes; the op `decode` reads them.
-
-A source of your own is a class that takes the name of a split; the name
-`shapes:Squares` finds this one in shapes.py, which Python must be able to
-import:
-
-    import numpy as np
-
-    from input_pipeline import sources
-
-
-    class Squares(sources.Source):  # The label is the side in pixels.
-      def __init__(self, split):
-        self.name = f"squares:{split}"
-        self._size = {"train": 1000, "test": 100}[split]
-
-      def __len__(self):
-        return self._size
-
-      def __getitem__(self, index):
-        side = index % 10
-        image = np.zeros((16, 16, 3), np.uint8)
-        image[:side, :side] = 255
-        return {"image": image, "label": side}
-
-      def num_classes(self, label_key):
-        return 10 if label_key == "label" else None
 """
 
 import abc

@@ -43,7 +43,23 @@ def open_split(name: str, split: str) -> ArraySource:
     ValueError, OSError: there is no such file or split, or its arrays do not
       fit.
   """
-  return _digits(split) if name == "digits" else _npz(name, split)
+  if name == "digits":
+    return _digits(split)
+  path = os.path.expanduser(name)
+  with np.load(path, allow_pickle=False) as file:
+    keys = [key.rpartition("/") for key in file.files]
+    sources.check_split(path, split, {head for head, slash, _ in keys if slash})
+    columns = {
+      tail: file[f"{split}/{tail}"] for head, _, tail in keys if head == split
+    }
+    # Over all splits: a small one may lack the last class.
+    labels = [
+      int(file[f"{head}/label"].max())
+      for head, _, tail in keys
+      if tail == "label"
+    ]
+  counts = {"label": max(labels) + 1} if labels else {}
+  return ArraySource(f"{path}:{split}", columns, counts)
 
 
 def _digits(split: str) -> ArraySource:
@@ -59,22 +75,3 @@ def _digits(split: str) -> ArraySource:
   images = np.round(table[:, :64].reshape(-1, 8, 8, 1) * (255 / 16))
   columns = {"image": images.astype(np.uint8), "label": table[:, 64].copy()}
   return ArraySource(f"digits:{split}", columns, {"label": 10})
-
-
-def _npz(path: str, split: str) -> ArraySource:
-  """Opens the arrays named `<split>/…` of a file."""
-  path = os.path.expanduser(path)
-  with np.load(path, allow_pickle=False) as file:
-    keys = [key.rpartition("/") for key in file.files]
-    sources.check_split(path, split, {head for head, slash, _ in keys if slash})
-    columns = {
-      tail: file[f"{split}/{tail}"] for head, _, tail in keys if head == split
-    }
-    # Over all splits: a small one may lack the last class.
-    labels = [
-      int(file[f"{head}/label"].max())
-      for head, _, tail in keys
-      if tail == "label"
-    ]
-  counts = {"label": max(labels) + 1} if labels else {}
-  return ArraySource(f"{path}:{split}", columns, counts)

@@ -18,19 +18,12 @@ _SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
 
 
 class _FileSource(sources.Source):
-  """Images in files of their own; yields `image`, `label` and `id`.
-
-  Attributes:
-    root: folder of the files.
-    ids: what identifies every image in the data set: here, its path.
-    labels: (images,) their classes.
-    classes: names of the classes; None if they only have numbers.
-  """
+  """Images in files of their own; yields `image`, `label` and `id`."""
 
   root: str
-  ids: Sequence[str]
-  labels: np.ndarray
-  classes: Sequence[str] | None
+  ids: Sequence[str]  # paths below `root`
+  labels: np.ndarray  # (images,)
+  classes: Sequence[str] | None  # their names; None if there are only numbers
 
   def __len__(self):
     return len(self.ids)

@@ -52,9 +52,8 @@ class ParquetSource(sources.Source):
     sizes, budget = [info.total_byte_size for info in infos], _budget_bytes()
     if sum(sizes) > budget:
       logging.warning(
-        "%s has %.1f GB, of which %.1f can be kept in memory; shuffled reading "
-        "will be slow. Turn it into ArrayRecord: python -m "
-        "scripts.prepare_data --source parquet:%s",
+        "%s has %.1f GB, of which %.1f fit in memory; reading it shuffled is "
+        "slow. Convert it: python -m scripts.prepare_data --source parquet:%s",
         *(self.name, sum(sizes) / 1e9, budget / 1e9, path),
       )
     self._lock = threading.Lock()

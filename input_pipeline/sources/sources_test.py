@@ -2,7 +2,6 @@
 
 import os
 import pickle
-import textwrap
 from concurrent import futures
 
 import numpy as np
@@ -134,7 +133,7 @@ def test_tfds_prepared_as_tfrecord(tmp_path):
   path = tmp_path / "old" / "1.0.0"
   path.mkdir(parents=True)
   data = {"name": "old", "split": "train", "data_dir": str(tmp_path)}
-  with pytest.raises(ValueError, match=r"no dataset_info.json"):
+  with pytest.raises(OSError, match=r"No such file.*dataset_info.json"):
     sources.make(data)
   (path / "dataset_info.json").write_text('{"name": "old", "splits": []}')
   with pytest.raises(
@@ -237,15 +236,29 @@ def test_fake_imagenet(tmp_path):
   assert len(sources.make({**data, "split": "validation"})) == 3
 
 
-def test_a_source_of_ones_own_as_documented(tmp_path, monkeypatch):
-  example = sources.__doc__[sources.__doc__.index("    import numpy") :]
-  (tmp_path / "shapes.py").write_text(textwrap.dedent(example))
+_SHAPES = """
+from input_pipeline import sources
+
+class Squares(sources.Source):
+  def __init__(self, split):
+    self.name = f"squares:{split}"
+
+  def __len__(self):
+    return 100
+
+  def __getitem__(self, index):
+    return {"label": index % 10}
+"""
+
+
+def test_a_source_of_ones_own(tmp_path, monkeypatch):
+  (tmp_path / "shapes.py").write_text(_SHAPES)
   monkeypatch.syspath_prepend(tmp_path)
   data = {"name": "shapes:Squares", "split": "train[:10]"}
   source = sources.make(data)
   assert len(source) == 10
-  assert (source[7]["label"], (source[7]["image"] > 0).sum()) == (7, 7 * 7 * 3)
-  assert source.num_classes("label") == 10
+  assert source[7] == {"label": 7}
+  assert source.num_classes("label") is None
   for name, message in (
     ("shaps:Squares", "there is no module 'shaps'. Install it, or start Pyth"),
     ("shapes:Square", "Unknown attribute 'Square'. Did you mean 'Squares'"),

@@ -6,7 +6,6 @@ not decoded: the bytes go to the op `decode`.
 
 import json
 import os
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,8 +15,6 @@ from tensorflow_datasets.proto import tf_example_pb2
 
 from dpn import errors
 from input_pipeline import sources
-
-_NAME = re.compile(r"([^:/]+)(?:/([^:/]+))?(?::(\d+\.\d+\.\d+))?")
 
 
 class TfdsSource(sources.Source):
@@ -34,11 +31,12 @@ class TfdsSource(sources.Source):
         TFDS_DATA_DIR, or else ~/tensorflow_datasets.
 
     Raises:
-      ValueError: there is no such data set, it was prepared in a format without
-        random access, or it has no such split.
+      ValueError, OSError: there is no such data set or split, or it was
+        prepared in a format without random access.
     """
     self._args = name, split, data_dir
     directory = _find(name, data_dir)
+    # It is written last: an error here means that preparing was not finished.
     with open(os.path.join(directory, "dataset_info.json")) as file:
       info = json.load(file)
     file_format = info.get("fileFormat", "tfrecord")
@@ -113,14 +111,8 @@ def _find(name: str, data_dir: str | None) -> str:
       "data, or TFDS_DATA_DIR in the environment; mount a bucket, for records "
       "are not read over the network."
     )
-  match = _NAME.fullmatch(name)
-  if not match:
-    raise ValueError(
-      f"Cannot read the TFDS name {name!r}. Expected name, name/config, "
-      "name:1.0.0 or name/config:1.0.0."
-    )
-  *folders, version = match.groups()
-  for folder in filter(None, folders):
+  path, _, version = name.partition(":")
+  for folder in path.split("/"):
     directory = _enter(directory, "data set", folder)
   versions = versions_lib.list_all_versions(directory)
   if not versions:
@@ -129,12 +121,7 @@ def _find(name: str, data_dir: str | None) -> str:
       f"{', '.join(sorted(os.listdir(directory))) or 'nothing'}. For a data "
       "set with configs, write name/config."
     )
-  directory = _enter(directory, "version", version or str(versions[-1]))
-  if not os.path.isfile(os.path.join(directory, "dataset_info.json")):
-    raise ValueError(
-      f"{directory} has no dataset_info.json: preparing it was not finished."
-    )
-  return directory
+  return _enter(directory, "version", version or str(versions[-1]))
 
 
 def _enter(directory: str, kind: str, entry: str) -> str:

@@ -4,7 +4,6 @@ A data set is the folder `<name>/<version>` with a file per shard,
 `features.json` and, written last, `dataset_info.json`.
 """
 
-import contextlib
 import hashlib
 import json
 import os
@@ -56,17 +55,17 @@ def read_shard(path: str) -> Shard:
     ValueError: the file is damaged.
   """
   try:
-    with contextlib.closing(
-      array_record_module.ArrayRecordReader(path)
-    ) as reader:
-      size = reader.num_records()
-      return _summarize(
-        record
-        for begin in range(0, size, 100)
-        for record in reader.read(begin, min(begin + 100, size))
-      )
+    reader = array_record_module.ArrayRecordReader(path)
+    size = reader.num_records()
+    shard = _summarize(
+      record
+      for begin in range(0, size, 100)
+      for record in reader.read(begin, min(begin + 100, size))
+    )
+    reader.close()  # raises what went wrong
   except (RuntimeError, ValueError, IndexError) as error:
     raise ValueError(f"{path} cannot be read: {error}") from error
+  return shard
 
 
 def _summarize(records: Iterable[bytes]) -> Shard:
@@ -88,9 +87,9 @@ def write_info(
   """Writes what describes a data set: `features.json`, `dataset_info.json`.
 
   Args:
-    directory: the data set's folder.
-    name: name of the data set.
-    version: its version.
+    directory: `<name>/<version>`, the data set's folder.
+    name: see `directory`.
+    version: see `directory`.
     features: by key: "jpeg" or "png" for an image, "text", "int", or a label's
       number of classes, or their names.
     splits: by name, the shards in order.
@@ -127,9 +126,10 @@ def serialize(example: Mapping[str, Any]) -> bytes:
   proto = tf_example_pb2.Example()
   for key, value in example.items():
     feature = proto.features.feature[key]
-    if isinstance(value, bytes | str):
-      data = value.encode() if isinstance(value, str) else value
-      feature.bytes_list.value.append(data)
+    if isinstance(value, str):
+      value = value.encode()
+    if isinstance(value, bytes):
+      feature.bytes_list.value.append(value)
     else:
       feature.int64_list.value.append(int(value))
   return proto.SerializeToString(deterministic=True)

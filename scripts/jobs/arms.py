@@ -78,12 +78,12 @@ def find(
   select: str = "*",
   overrides: Mapping[str, str] | None = None,
 ) -> list[Arm]:
-  """Returns the arms of a config.
+  """Returns the arms of a config's sweep(arg), whose run folders are in `out`.
 
   Args:
     config: path of its file.
-    arg: argument of its sweep().
-    out: folder of the run folders.
+    arg: of sweep().
+    out: see above.
     select: shell pattern of names, with or without the seed.
     overrides: config fields of every arm.
 
@@ -121,8 +121,7 @@ def _arm(get_config, entry, out, overrides):
     config = get_config(entry["arg"])
     known = config_keys.known(config)
     for field in fields:
-      if (top := field.partition(".")[0]) not in known:
-        raise ValueError(errors.unknown("field", top, known))
+      errors.check_known("field", field.partition(".")[0], known)
     if "model" in config:
       dpn.tasks.make(config)
   except (ValueError, KeyError) as e:

@@ -145,11 +145,9 @@ def gain(new: Arm | None, old: Arm | None) -> Estimate | str:
 
 
 def arm(group: pd.DataFrame, metrics: Sequence[str]) -> Arm:
-  """Returns the runs of one cell as an arm.
+  """Returns the runs of one cell, rows of `runs.frame`, as an arm.
 
-  Args:
-    group: rows of `runs.frame`, none of them a trial run.
-    metrics: what to look for; the first that all complete runs have is read.
+  The first of `metrics` that all complete runs have is read.
 
   Raises:
     ValueError: two runs share a seed but not their result, or differ in more

@@ -94,10 +94,8 @@ def training(frame, args) -> Drawn:
   shown = {"curves": args.metric}
   if not args.metric:
     shown = {"curves_loss": "loss"}
-    results = [
-      *runs.ACCURACIES,
-      *(m for run in frame.run for m in run.headline),
-    ]
+    headlines = (metric for run in frame.run for metric in run.headline)
+    results = [*runs.ACCURACIES, *headlines]
     logged = _logged(frame) - {"loss"}
     if result := next((m for m in results if m in logged), None):
       kind = "accuracy" if aggregate.is_fraction(result) else "result"
@@ -187,7 +185,13 @@ def read_scale(path: str) -> np.ndarray:
   scale = params[_SCALE].astype("float32")
   kernel = params.get("embedding/kernel")
   side = math.isqrt(scale.size // 3)
-  return scale.reshape((side, side, 3) if kernel is None else kernel.shape[:3])
+  shape = (side, side, 3) if kernel is None else kernel.shape[:3]
+  if scale.size != math.prod(shape):
+    raise ValueError(
+      f"{path}: {_SCALE!r} has {scale.size} numbers, expected those of patches "
+      f"of shape {shape} (rows, cols, channels)."
+    )
+  return scale.reshape(shape)
 
 
 FIGURES: Mapping[str, Callable] = {

@@ -11,18 +11,17 @@ import re
 import textwrap
 from collections.abc import Mapping, Sequence
 
-import cycler
 import matplotlib
 import numpy as np
 import pandas as pd
-from matplotlib import figure, ticker
+from matplotlib import cycler, figure, ticker
 
 from scripts.results import aggregate, runs
 
 COLOURS = (
   "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000",
 )  # fmt: skip
-_STYLES = cycler.cycler(
+_STYLES = cycler(
   color=COLOURS,
   linestyle=("-", "--", "-.", ":", "-", "--", "-."),
   marker=list("osD^vPX"),

@@ -155,6 +155,7 @@ def _facts(run):
   costs |= {name: done[name] for name in COSTS if done.get(name) is not None}
   step = int(max(done.get("step", 0), *run.logged.index[-1:], 0))
   total, device = config.get("total_steps"), origin.get("device_kind")
+  count = origin.get("num_devices", 1)
   status = f"incomplete, step {step:,}" + (f" of {total:,}" if total else "")
   return {
     "run": run,
@@ -166,7 +167,7 @@ def _facts(run):
     "status": "complete" if run.complete else status,
     "trial": bool(run.table.get("runlocal")),
     "candidate": run.table.get("candidate"),
-    "device": f"{origin.get('num_devices')} × {device}" if device else UNKNOWN,
+    "device": f"{count} × {device}" if device else UNKNOWN,
     "commit": origin.get("commit", UNKNOWN),
     "config_hash": origin.get("config_hash") or workdir.config_hash(config),
     **costs,

@@ -34,6 +34,8 @@ class Normalizer(nn.Module):
     dtype: of the result. None: the promoted type of input and parameters.
   """
 
+  RESERVED = ("tokens", "dtype")  # not options: the model sets them
+
   eps: float = 1e-5
   tokens: TokenGrid = TokenGrid()
   dtype: Any = None
@@ -66,11 +68,6 @@ def along_width(vector, x):
 
 def split_heads(x, num_heads: int):
   """Reshapes (…, width) to (…, heads, width / heads)."""
-  if x.shape[-1] % num_heads:
-    raise ValueError(
-      "This norm treats every head's channels as a group: the width must be a "
-      f"multiple of num_heads, got width={x.shape[-1]}, num_heads={num_heads}."
-    )
   return x.reshape(*x.shape[:-1], num_heads, -1)
 
 

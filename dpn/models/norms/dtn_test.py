@@ -150,12 +150,8 @@ def test_the_variance_is_not_negative():
   assert jnp.isfinite(jax.jit(norm.apply)({"params": params}, x)).all()
 
 
-def test_errors():
-  def init(grid, tokens, **kw):
-    norm = norms.make("dtn", kw, tokens=base.TokenGrid(2, grid))
-    jax.eval_shape(norm.init, jax.random.key(0), jnp.ones((1, tokens, 4)))
-
-  with pytest.raises(ValueError, match="got 5 of them, expected 2 x 2"):
-    init((2, 2), 5)
+def test_a_grid_that_cannot_be_pooled():
+  tokens = base.TokenGrid(2, (5, 5))
+  norm = norms.make("dtn", {"pool_grid": 2}, tokens=tokens)
   with pytest.raises(ValueError, match="2x2 cells"):
-    init((5, 5), 25, pool_grid=2)
+    jax.eval_shape(norm.init, jax.random.key(0), jnp.ones((1, 25, 4)))

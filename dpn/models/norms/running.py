@@ -33,19 +33,10 @@ class Running(base.Normalizer):
     mean = self.variable("batch_stats", "mean", jnp.zeros, (x.shape[-1],))
     var = self.variable("batch_stats", "var", jnp.ones, (x.shape[-1],))
     if not train:
-      return (
-        base.along_width(mean.value, x),
-        base.along_width(var.value, x),
-      )
-    count = x.shape[0] * x.shape[1]
-    if count < 2:
-      raise ValueError(
-        "The variance over a batch needs at least two tokens in all, got x of "
-        f"shape {x.shape} (batch, tokens, width). Raise the batch size."
-      )
-    batch_mean = x.mean(axis=(0, 1), keepdims=True)
-    batch_var = jnp.square(x - batch_mean).mean(axis=(0, 1), keepdims=True)
+      return tuple(base.along_width(v.value, x) for v in (mean, var))
+    batch_mean, batch_var = moments(x, (0, 1))
     if not self.is_initializing():
+      count = x.shape[0] * x.shape[1]
       unbiased = batch_var[0, 0] * (count / (count - 1))
       mean.value = self.blend(mean.value, batch_mean[0, 0])
       var.value = self.blend(var.value, unbiased)

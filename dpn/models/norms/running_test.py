@@ -103,10 +103,3 @@ def test_statistics_are_those_of_the_global_batch(kind):
     one,
     four,
   )
-
-
-def test_a_single_token_has_no_variance():
-  norm = norms.make("batchnorm")
-  x = jnp.ones((1, 1, 4))
-  with pytest.raises(ValueError, match="at least two tokens"):
-    train(norm, norm.init(jax.random.key(0), x), x)

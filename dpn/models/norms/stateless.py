@@ -93,12 +93,6 @@ class InstanceNorm(Normalizer):
 
   @nn.compact
   def __call__(self, x, train=False):  # (batch, tokens, width)
-    if x.shape[1] < 2:
-      raise ValueError(
-        "norm='instancenorm' takes the variance over an image's tokens and "
-        f"needs at least two of them, got {x.shape[1]}. Use larger images or "
-        "smaller patches."
-      )
     y, multiplier = standardize(self.upcast(x), self.eps, axis=1, ddof=1)
     return self.scale_and_bias(y, multiplier)
 

@@ -1,0 +1,102 @@
+"""Every option of a model trains, looped or scanned in half precision."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from dpn.models import encoder, heads, init, vit
+from dpn.tasks import classification
+from trainers import update
+
+LOOPED = [
+  {"norm": "layernorm", "stem_ln": "dpn", "posemb": "sincos1d"},
+  # From zero, where big_vision has it, a class token could only jump.
+  {"norm": "dtn", "pool_type": "tok", "cls_blocks": 1, "weight_init": "deit"},
+  {"norm": "batchnorm", "posemb": "rpe", "posemb_join": "lape"},
+  {"norm": "powernorm", "block_ln": "normformer", "gelu": "exact"},
+  {"norm": "affine", "pool_type": "seq", "weight_init": "cct", "posemb": "rpe"},
+  {"norm": "groupnorm", "pool_type": "map", "dropout": 0.1, "rep_size": True},
+  {"stem": "conv", "posemb": "sincos2d", "qkv_bias": False, "pool_type": "0"},
+]
+SCANNED = [
+  {"norm": "standardize", "block_ln": "cct", "stoch_depth": 0.2},
+  {"norm": "rmsnorm", "block_ln": "sub_ln", "attn_dropout": 0.1},
+  {"norm": "scalenorm", "block_ln_kw": {"sa": "post", "post": "stream"}},
+  {"norm": "switchable", "posemb": "sincos2d_lape", "posemb_join": "lape"},
+  {"norm": "instancenorm", "posemb_join": "lape", "pool_type": "tok"},
+  {"norm": "powernorm", "posemb": "rpe", "pool_type": "tok"},
+]
+SMALL = {
+  "width": 16,
+  "depth": 2,
+  "num_heads": 2,
+  "patch_size": (4, 4),
+  "head_zeroinit": False,
+}
+BATCH = {
+  "image": np.random.RandomState(0).uniform(-1, 1, (4, 8, 8, 3)).astype("f"),
+  "labels": np.eye(5, dtype="f")[[0, 1, 2, 3]],
+}
+
+
+@pytest.fixture(autouse=True)
+def compile_fast():
+  jax.config.update("jax_disable_most_optimizations", True)
+  yield
+  jax.config.update("jax_disable_most_optimizations", False)
+
+
+def name(options):
+  return " ".join(f"{k}={v}" for k, v in options.items())
+
+
+def train(options):
+  """Returns the losses before and after a short step, and the state then."""
+  model = vit.Model(5, **SMALL, **options)
+  task = classification.Classification(model, loss="softmax_xent")
+  tx = optax.chain(optax.normalize_by_update_norm(), optax.sgd(0.003))
+
+  @jax.jit
+  def step(state):
+    # The same mask each time: the loss must fall.
+    key = jax.random.key(1)
+    grads, values, model_state = update.gradients(
+      task, state, BATCH, key, parts=1
+    )
+    updates, _ = tx.update(grads, state.opt_state)
+    params = optax.apply_updates(state.params, updates)
+    return state.replace(params=params, model_state=model_state), values["loss"]
+
+  state = jax.jit(lambda key: update.init(task, tx, key, BATCH))(
+    jax.random.key(0)
+  )
+  losses = [None, None]
+  for i in range(2):
+    state, losses[i] = step(state)
+  return losses, state.variables
+
+
+@pytest.mark.parametrize("options", LOOPED, ids=name)
+def test_two_steps(options):
+  losses, variables = train(options)
+  assert losses[1] < losses[0]
+  assert all(np.isfinite(v).all() for v in jax.tree.leaves(variables))
+
+
+@pytest.mark.parametrize("options", SCANNED, ids=name)
+def test_scanned_in_half_precision(options):
+  losses, variables = train({**options, "scan": True, "dtype_mm": "bfloat16"})
+  leaves = jax.tree.leaves(variables)
+  assert np.isfinite(losses).all()
+  assert all(np.isfinite(v).all() for v in leaves)
+  assert all(v.dtype in (jnp.float32, jnp.int32) for v in leaves)
+
+
+def test_every_choice_is_tried():
+  tables = {**vit.CHOICES, "weight_init": init.INITS, "gelu": encoder.GELUS}
+  tables["pool_type"] = set(heads.POOL_TYPES) - {"none"}  # labels per token
+  for key, table in tables.items():
+    tried = {getattr(vit.Model(**o).config, key) for o in LOOPED + SCANNED}
+    assert tried == set(table), key
