@@ -269,12 +269,15 @@ def parse_sweep(arg: str | None, **spec) -> ml_collections.ConfigDict:
   return parse_arg(arg, **spec)
 
 
-def arms(sweep: ml_collections.ConfigDict, name: str, **given) -> list[dict]:
+def arms(
+  sweep: ml_collections.ConfigDict, name: str, *, first_seed: int = 0, **given
+) -> list[dict]:
   """Returns an arm of a sweep for each seed: its name, argument and seed.
 
   Args:
     sweep: as `parse_sweep` returns it.
     name: unique among the arms, but for the seed.
+    first_seed: the others follow.
     **given: arguments of the config. In their text, "{seed}" becomes the seed,
       "{variant}" the variant without its slash, and so on.
   """
@@ -287,7 +290,7 @@ def arms(sweep: ml_collections.ConfigDict, name: str, **given) -> list[dict]:
     return text
 
   result = []
-  for seed in range(sweep.seeds):
+  for seed in range(first_seed, first_seed + sweep.seeds):
     values = given | {"seed": seed}
     parts = [f"{key}={fill(str(v), values)}" for key, v in values.items()]
     result.append(
@@ -311,7 +314,7 @@ def runlocal(config: ml_collections.ConfigDict):
   if "table" in config:
     config.table.runlocal = True
   if config.get("schedule"):
-    config.schedule = _without_warmup(config.schedule)
+    config.schedule = _without_durations(config.schedule)
   for name in config.get("evals", {}):
     section = config.evals[name]
     for key in [k for k in section if k.startswith("log_")]:
@@ -330,6 +333,7 @@ def _first(split: str) -> str:
   return split.partition("[")[0] + "[:8]"
 
 
-def _without_warmup(schedule):
-  keep = {k: v for k, v in schedule.items() if not k.startswith("warmup_")}
+def _without_durations(schedule):
+  units = ("_steps", "_epochs", "_examples", "_percent")
+  keep = {k: v for k, v in schedule.items() if not k.endswith(units)}
   return ml_collections.ConfigDict(keep | {"warmup_steps": 1})

@@ -33,10 +33,16 @@ VALUES = {
   "aug": ["none", "light1", "medium2", "strong2"],
   "block": ["normformer", "sub_ln"],
   "block_ln": ["sub_ln"],
+  "cls_row": ["True"],
+  "crop": ["224"],
   "datasets": ["imagenet", "small"],
   "dpn": ["True"],
   "ema": ["True"],
+  "erasing": ["0"],
+  "head_scale": [],  # needs a block, as mlp_ln: sweeps_test.py
+  "minival": ["train"],
   "mlp": ["pre+post"],
+  "mlp_ln": [],
   "block_ln_kw": [],  # needs a block_ln with options: sweeps_test.py
   "norm": ["dtn"],
   "norm_kw": [".eps=1e-4"],
@@ -45,10 +51,12 @@ VALUES = {
   "posemb_join_kw": [".cls=False"],
   "post": ["stream"],
   "pp": ["vtab", "crop_flip"],
-  "randaug": ["10"],
+  "randaug": ["0", "10"],
   "rep_size": ["True"],
   "res": ["224", "384"],
   "sa": ["post"],
+  "setup": [],  # its own test
+  "stoch_depth": ["True"],
   "stem_ln": ["none", "post_posemb"],
   "task": ["DTD"],  # the others: vtab_test.py
   "test": ["True"],
@@ -198,3 +206,27 @@ def test_jft_needs_data():
   assert 'onehot(7, key="class"' in config.input.pp
   assert "mixup" not in config
   assert "randaug" not in config.input.pp
+
+
+def test_what_pretraining_leaves_open():
+  get = lambda name, arg: _module(name).get_config(arg)
+  i21k = get("augreg_i21k", "B/16")
+  assert (i21k.model.pool_type, i21k.model.dropout) == ("gap", 0.0)
+  assert set(i21k.evals) == {"train", "val", "test", "fewshot"}
+  literal = get("augreg_i21k", "setup=i1k,split=train")
+  assert (literal.model.pool_type, literal.model.dropout) == ("tok", 0.1)
+  assert literal.model == get("augreg_i1k", "B/16").model
+  assert "randaug(2,15)" in literal.input.pp
+  assert set(literal.evals) == {"fewshot"}
+  jft = get("jft", "data=mine,classes=7")
+  assert (jft.optax_name, jft.optax.to_dict(), jft.lr, jft.wd) == (
+    *("big_vision.scale_by_adafactor", {}),
+    *(8e-4, pytest.approx(2.4e-5)),
+  )
+  assert jft.schedule.cooldown_steps == 50_000
+  assert (jft.model.pool_type, jft.model.rep_size) == ("tok", True)
+  augreg = get("jft", "data=mine,classes=7,setup=augreg,pool=map")
+  assert (augreg.optax_name, augreg.lr) == ("scale_by_adam", 1e-3)
+  assert (augreg.model.pool_type, augreg.model.rep_size) == ("map", False)
+  recipes = [c.table.recipe for c in (i21k, literal, jft, augreg)]
+  assert recipes == ["I21k", "I21k, setup i1k", "JFT", "JFT, augreg, map"]

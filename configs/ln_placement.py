@@ -8,13 +8,29 @@ Sub-LN and Dual PatchNorm on five models.
   python -m scripts.sweep --config configs/ln_placement.py --out runs/figure1
 
 Arguments: variant (S/16, B/16, B/32, Ti/16, S/32); sa and mlp (pre, post,
-pre+post), or block (normformer, sub_ln), or dpn; post (branch, or stream for
-LN(x + f(x))); seed; runlocal (two steps of 8 images). As a sweep: variants,
-seeds (1).
+pre+post) with post (branch, stream); or block (normformer with head_scale:
+heads, none, out; sub_ln with mlp_ln: after_act, before_act); or dpn; seed;
+runlocal (two steps of 8 images). As a sweep: variants, seeds (3, the paper's
+least on ImageNet-1k), readings (all, or first for the defaults below alone).
 
 Expected: only dpn gains over sa=pre,mlp=pre on all five models; the figure is
 not tabulated. Cost: as configs/augreg_i1k.py, so 106 hours at 1,000 images per
-second, for each of 60 arms.
+second, for each of 60 arms of first readings, 110 of all, and each seed.
+
+Section 4.1 can be read in two ways at three points. The first is the default:
+
+- post=branch, x + LN(f(x)), or stream, LN(x + f(x)). The section puts LayerNorm
+  before, after, or before and after a layer; after the layer, not after the
+  sum, is what mirrors "before", what lets pre+post be both at once, and what
+  the section says of NormFormer's LayerNorm after the attention's projection.
+  For stream: it cites Xiong et al., whose post-LN that is.
+- normformer with a learned scale for each head, or head_scale=none. The section
+  names two LayerNorms and no scale, but it compares with a published method,
+  of which the scale is a part. (`out` is where that method's code applies it.)
+- sub_ln with mlp_ln=after_act, or before_act. The section has it before the
+  non-linearity; the method it cites, and its code, right before the second
+  dense layer and so after the non-linearity. By the same argument the published
+  method comes first, and its initialization belongs to both.
 """
 
 from configs import augreg_i1k, common
@@ -22,6 +38,13 @@ from configs import augreg_i1k, common
 VARIANTS = ("S/16", "B/16", "B/32", "Ti/16", "S/32")
 PLACEMENTS = ("pre", "post", "pre+post")
 BLOCKS = ("normformer", "sub_ln")
+# Other readings of the blocks, and the option that each block has.
+OTHERS = {
+  "normformer_no_head_scale": {"block": "normformer", "head_scale": "none"},
+  "sub_ln_before_act": {"block": "sub_ln", "mlp_ln": "before_act"},
+}
+OPTIONS = {"normformer": "head_scale", "sub_ln": "mlp_ln"}
+DEFAULTS = {"head_scale": "heads", "mlp_ln": "after_act"}
 
 
 def get_config(arg=None):
@@ -33,6 +56,7 @@ def get_config(arg=None):
     mlp="pre",
     post="branch",
     block="",
+    **DEFAULTS,
     dpn=False,
     seed=0,
     runlocal=False,
@@ -41,14 +65,22 @@ def get_config(arg=None):
     raise ValueError(
       f"block={arg.block} has placements of its own: leave out sa, mlp, post."
     )
+  own = OPTIONS.get(arg.block)
+  for option, default in DEFAULTS.items():
+    if option != own and arg[option] != default:
+      raise ValueError(f"{option}={arg[option]} needs the block that has it.")
   stem_ln = "dpn" if arg.dpn else "none"
   config = augreg_i1k.get_config(
     f"variant={arg.variant},stem_ln={stem_ln},seed={arg.seed},"
     f"runlocal={arg.runlocal}"
   )
-  arm = arg.block or common.place_norms(config.model, arg.sa, arg.mlp, arg.post)
   if arg.block:
-    config.model.block_ln = arg.block
+    arm = config.model.block_ln = arg.block
+    if own and arg[own] != DEFAULTS[own]:
+      config.model.block_ln_kw = {own: arg[own]}
+      arm = f"{arm},{own}={arg[own]}"
+  else:
+    arm = common.place_norms(config.model, arg.sa, arg.mlp, arg.post)
   if arm:
     config.table.arm = f"{arm},dpn" if arg.dpn else arm
   return config
@@ -56,14 +88,21 @@ def get_config(arg=None):
 
 def sweep(arg=None):
   """Returns the arms of Figure 1; see the module's docstring."""
-  arg = common.parse_sweep(arg, variants=VARIANTS)
+  arg = common.parse_sweep(arg, variants=VARIANTS, seeds=3, readings="all")
   blocks = {
     f"sa_{sa}_mlp_{mlp}": {"sa": sa, "mlp": mlp}
     for sa in PLACEMENTS
     for mlp in PLACEMENTS
   }
+  streams = {
+    f"{name}_stream": given | {"post": "stream"}
+    for name, given in blocks.items()
+    if name != "sa_pre_mlp_pre"
+  }
   blocks |= {block: {"block": block} for block in BLOCKS}
   blocks |= {"dpn": {"dpn": True}}
+  others = {"all": streams | OTHERS, "first": {}}
+  blocks |= common.choose("readings", arg.readings, others)
   return [
     arm
     for variant in arg.variants

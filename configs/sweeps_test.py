@@ -1,18 +1,22 @@
 """The ablations' arms: all there, distinct, and each a model that can be."""
 
+import json
+import math
+
 import pytest
 
 import dpn.tasks
-from configs import cifar10, ln_placement, stem_ablation
+from configs import cifar10, ln_placement, stem_ablation, sun397_scratch
+from dpn import schedules
 
 
 @pytest.mark.parametrize(
-  ("module", "arms"), [(ln_placement, 12), (stem_ablation, 8)]
+  ("module", "arms"), [(ln_placement, 22), (stem_ablation, 8)]
 )
 def test_arms(module, arms):
-  assert len(module.sweep()) == 5 * arms
-  assert len(module.sweep("variants=S/16+B/32,seeds=3")) == 2 * arms * 3
-  sweep = module.sweep("variants=S/16")
+  assert len(module.sweep()) == 5 * arms * 3
+  assert len(module.sweep("variants=S/16+B/32,seeds=2")) == 2 * arms * 2
+  sweep = module.sweep("variants=S/16,seeds=1")
   models = set()
   for arm in sweep:
     config = module.get_config(arm["arg"])
@@ -33,6 +37,38 @@ def test_placements():
   assert ln_placement.get_config("dpn").model.stem_ln == "dpn"
   with pytest.raises(ValueError, match="leave out sa, mlp, post"):
     ln_placement.get_config("block=sub_ln,sa=post")
+  with pytest.raises(ValueError, match="head_scale=none needs the block"):
+    ln_placement.get_config("block=sub_ln,head_scale=none")
+  assert len(ln_placement.sweep("variants=S/16,readings=first,seeds=1")) == 12
+  model = ln_placement.get_config("block=sub_ln,mlp_ln=before_act").model
+  assert model.block_ln_kw.to_dict() == {"mlp_ln": "before_act"}
+
+
+def test_stages_of_sun397(tmp_path):
+  stages = {"search": 3 * 2 * 2, "augment": 3 * 4, "longer": 1}
+  settings = ("from scratch", "+ augmentation", "+ train longer (600 epochs)")
+  go_on = ""
+  for (stage, count), setting in zip(stages.items(), settings, strict=True):
+    arms = sun397_scratch.sweep(f"stage={stage}{go_on}")
+    assert len(arms) == len({arm["name"] for arm in arms}) == 4 * count
+    cells = {}
+    for arm in arms:
+      config = sun397_scratch.get_config(arm["arg"])
+      assert config.table.setting == setting
+      assert config.table.candidate == arm["candidate"]
+      cells[arm["cell"]] = {"candidate": arm["candidate"]}  # the last is best
+    (tmp_path / "selection.json").write_text(json.dumps({"cells": cells}))
+    go_on = f",from={tmp_path}"
+  # The last of each grid, of which stage 3 knows by stage 2 alone.
+  want = "lr=0.0001,wd=0.1,dropout=0.1,mixup=0.5,randaug=15"
+  assert {arm["candidate"] for arm in arms} == {want}
+  [first] = sun397_scratch.sweep("stage=augment,variants=B/16,stems=dpn")[:1]
+  assert (
+    "flip_lr|randaug(2,0)|" in sun397_scratch.get_config(first["arg"]).input.pp
+  )
+  assert "randaug" not in sun397_scratch.get_config().input.pp
+  with pytest.raises(ValueError, match="has no 'search B/32 none', which stag"):
+    sun397_scratch.sweep(f"stage=augment{go_on}")
 
 
 def test_cifar10():
@@ -45,3 +81,25 @@ def test_cifar10():
   assert model.norm_kw == {"pos_init": "released"}
   assert "on=0.91, off=0.01" in config.input.pp
   assert config.wd == pytest.approx(3.3e-5)
+  assert config.mixup.until_steps == 68_359  # 175 epochs of 390.625 batches
+  hundred = cifar10.get_config("data=cifar100")
+  assert hundred.num_classes == 100
+  assert "onehot(100" in hundred.input.pp
+  assert "until_steps" not in hundred.mixup
+  # Epochs 0, 5, 10, 150, 300 and the last: towards lr and on to 1e-5.
+  for made, start, lr in ((config, 1e-5, 5.5e-4), (hundred, 1e-6, 6e-4)):
+    fn = schedules.learning_rate(
+      310 * 390, 128, 390 * 128, **made.schedule.to_dict()
+    )
+    cosine = lambda t, lr=lr: 1e-5 + (lr - 1e-5) * (1 + math.cos(t)) / 2
+    want = {
+      **{0: start, 389: start, 5 * 390: (start + lr) / 2},
+      **{10 * 390: cosine(math.pi / 30), 151 * 390 - 1: cosine(math.pi / 2)},
+      **{300 * 390: 1e-5, 310 * 390 - 1: 1e-5},
+    }
+    got = {step: float(fn(step)) * made.lr for step in want}
+    assert got == pytest.approx(want, rel=1e-4)
+  arms = cifar10.sweep("data=cifar100,variants=lite-7/4")
+  assert [arm["seed"] for arm in arms] == 2 * [121, 122, 123, 124, 125]
+  table = cifar10.get_config(arms[-1]["arg"]).table
+  assert (table.data, table.join) == ("CIFAR-100", "lape")

@@ -62,7 +62,6 @@ def test_a_task(task):
     config = vtab.get_config(f"task={task},init=a.npz,pp={kind},test")
     assert config.num_classes == classes
     assert config.input.data.split == "train[:800]"
-    assert config.evals.minival.data.split == "train[800:1000]"
     pp_eval = config.evals.test.pp_fn
     assert config.evals.minival.pp_fn == pp_eval
     for text in (config.input.pp, pp_eval):
@@ -74,13 +73,27 @@ def test_a_task(task):
         assert (made["image"].min(), made["image"].max()) == (-1, 1)
       assert np.abs(made["image"]).max() <= 1
   assert config.table.to_dict() == {
-    "recipe": "VTAB crop_flip",
+    "recipe": "VTAB pp crop_flip",
     "arch": "B/16",
     "arm": "dpn",
     "task": task,
     "candidate": "lr=0.0003",
     "metric": "test/prec@1",
   }
+
+
+def test_what_validates():
+  get = lambda arg: vtab.get_config(f"init=a.npz,{arg}")
+  split = lambda arg: get(arg).evals.minival.data.split
+  # arXiv 1910.04867's code: its own validation split, or a part of another.
+  assert split("task=DTD") == "validation[:200]"
+  assert split("task=CIFAR-100") == "train[45000:45200]"  # of 90% and 10%
+  assert split("task=Resisc45") == "train[18900:19100]"  # 60%, 20%, 20%
+  assert split("task=sNORB-Elev") == "test[:200]"  # halves
+  assert split("task=DTD,minival=train") == "train[800:1000]"
+  config = get("task=DTD,minival=train,res=384")
+  assert config.table.recipe == "VTAB res 384, minival train"
+  assert "resize(384)" in config.input.pp
 
 
 def test_preprocessing():

@@ -74,11 +74,12 @@ class Clock(NamedTuple):
 
   step: jax.Array  # (), from the start of the run
   since_warmup: jax.Array  # (), in steps, negative during warmup
-  progress: jax.Array  # (), from 0 at the end of warmup to 1
+  progress: jax.Array  # (), of the decay; 0 during warmup, 1 at its end
 
 
-def _cosine(peak, clock):
-  return peak * 0.5 * (1.0 + jnp.cos(jnp.pi * clock.progress))
+def _cosine(peak, clock, *, end=0.0):
+  """Decays from `peak` to `end` along half a cosine."""
+  return end + (peak - end) * 0.5 * (1.0 + jnp.cos(jnp.pi * clock.progress))
 
 
 def _polynomial(peak, clock, *, power=1, end=None, linear_end=0):
@@ -116,35 +117,46 @@ def learning_rate(
   base: float = 1.0,
   decay_type: str = "stair",
   scale_with_batchsize: bool = False,
+  warmup_start: float = 0.0,
+  decay_in_warmup: bool = False,
   **kw,
 ) -> Callable[[jax.typing.ArrayLike], jax.Array]:
   """Returns a schedule: a function of the step, to a float32 scalar.
 
-  A decay starts when `warmup_<unit>` (linear from zero) ends; that and
-  `cooldown_<unit>` (linear to zero) multiply it. By default it is constant.
+  A decay starts when `warmup_<unit>` (linear) ends; that and `cooldown_<unit>`
+  (linear to zero) multiply it. It is over `hold_<unit>` before the end of the
+  run, and the rate stays. With `every_<unit>` the rate changes only so often,
+  each epoch for example. By default it is constant.
 
-  The decays and their arguments in `kw`: "cosine", "linear" or "polynomial"
-  (power, end or linear_end), "rsqrt" (timescale and shift, also as durations;
-  arXiv 2106.04560, section 3.5), "stair" (steps, mults), or the import path of
-  a function (peak, clock, *, …) → rate, see `Clock`. `scale_with_batchsize`
-  multiplies the peak, `base`, by batch_size / 256 (arXiv 1706.02677).
+  The decays and their arguments in `kw`: "cosine" (end), "linear" or
+  "polynomial" (power, end or linear_end), "rsqrt" (timescale and shift, also as
+  durations; arXiv 2106.04560, section 3.5), "stair" (steps, mults), or the
+  import path of a function (peak, clock, *, …) → rate, see `Clock`.
+  `scale_with_batchsize` multiplies the peak, `base`, by batch_size / 256 (arXiv
+  1706.02677). Warmup starts at `warmup_start`, like `end` in the units of
+  `base`. `decay_in_warmup` counts the decay from the start of the run, as timm
+  does: after a warmup to `base` the rate falls to where the decay then is.
   """
   decay = registry.lookup("decay_type", decay_type, _DECAYS)
   sizes = {"batch_size": batch_size, "data_size": data_size}
   sizes["total_steps"] = total_steps
-  warmup, cooldown, decay_kw = _arguments(decay_type, decay, kw, sizes)
+  lengths, decay_kw = _arguments(decay_type, decay, kw, sizes)
+  warmup, every = lengths["warmup"], lengths["every"]
+  start = 0 if decay_in_warmup else warmup
+  decay_steps = total_steps - lengths["hold"] - start
   if scale_with_batchsize:
     base = base * batch_size / 256
 
   def schedule(step):
     step = jnp.asarray(step)
-    since_warmup = step - warmup
-    progress = jnp.clip(since_warmup / ((total_steps - warmup) or 1), 0.0, 1.0)
-    clock = Clock(step, since_warmup, progress)
-    rate = decay(base, clock, **decay_kw)
+    step = step // every * every if every else step
+    progress = jnp.clip((step - start) / (decay_steps or 1), 0.0, 1.0)
+    progress = jnp.where(step < warmup, 0.0, progress)
+    rate = decay(base, Clock(step, step - warmup, progress), **decay_kw)
     if warmup:
-      rate = rate * jnp.minimum(1.0, step / warmup)
-    if cooldown:
+      share = jnp.minimum(1.0, step / warmup)
+      rate = warmup_start + share * (rate - warmup_start)
+    if cooldown := lengths["cooldown"]:
       rate = rate * jnp.minimum(1.0, (total_steps - step) / cooldown)
     return jnp.asarray(rate, jnp.float32)
 
@@ -152,24 +164,28 @@ def learning_rate(
 
 
 def _arguments(decay_type, decay, kw, sizes):
-  """Returns (warmup steps, cooldown steps, arguments of the decay)."""
+  """Returns (steps of each duration, arguments of the decay)."""
   parameters = inspect.signature(decay).parameters
   own = [p.name for p in parameters.values() if p.kind is p.KEYWORD_ONLY]
-  durations = ["warmup", "cooldown"]
-  durations += [name for name in own if name in ("timescale", "shift")]
-  known = own + [f"{name}_{unit}" for name in durations for unit in UNITS]
+  durations = ["warmup", "cooldown", "hold", "every"]
+  of_decay = [name for name in own if name in ("timescale", "shift")]
+  known = own + [
+    f"{name}_{unit}" for name in durations + of_decay for unit in UNITS
+  ]
   for key in kw:
     errors.check_known(f"argument of the {decay_type!r} schedule", key, known)
-  lengths = {name: steps(name, kw, default=None, **sizes) for name in durations}
-  warmup, cooldown = lengths.pop("warmup") or 0, lengths.pop("cooldown") or 0
+  lengths = {name: steps(name, kw, default=0, **sizes) for name in durations}
   # Runs of 0 and 1 steps, for evaluation and debugging, keep their config.
-  if warmup >= sizes["total_steps"] > 1:
+  if lengths["warmup"] + lengths["hold"] >= sizes["total_steps"] > 1:
     raise ValueError(
-      f"Warmup is {warmup} steps of a run of {sizes['total_steps']}, expected"
-      " fewer. Shorten warmup or lengthen the run."
+      f"Warmup is {lengths['warmup']} steps of a run of {sizes['total_steps']},"
+      f" hold {lengths['hold']}; expected fewer. Shorten them or lengthen the"
+      " run."
     )
   decay_kw = {name: kw[name] for name in own if name in kw}
-  decay_kw |= {k: v for k, v in lengths.items() if v is not None}
+  for name in of_decay:
+    if (value := steps(name, kw, default=None, **sizes)) is not None:
+      decay_kw[name] = value
   stairs, mults = (decay_kw.get(key, ()) for key in ("steps", "mults"))
   if decay_type == "stair" and (
     len(stairs) != len(mults) or list(stairs) != sorted(stairs)
@@ -178,4 +194,4 @@ def _arguments(decay_type, decay, kw, sizes):
       f"Stair got steps={tuple(stairs)} and mults={tuple(mults)}, expected"
       " ascending steps and one multiplier for each."
     )
-  return warmup, cooldown, decay_kw
+  return lengths, decay_kw

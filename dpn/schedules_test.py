@@ -75,6 +75,23 @@ def test_steps_errors(config, message):
       {"decay_type": "cosine", "warmup_percent": 0.1},
       {0: 0, 5: 1, 10: 2, 40: 1.5, 55: 1, 100: 0},
     ),
+    (  # Halfway through warmup, halfway from 0.5 to 2.
+      {"decay_type": "cosine", "warmup_steps": 20, "warmup_start": 0.5}
+      | {"end": 0.4},
+      {0: 0.5, 10: 1.25, 20: 2, 60: 1.2, 100: 0.4},
+    ),
+    (  # The decay takes 80 steps: 60 are 3/4.
+      {"decay_type": "cosine", "end": 1, "hold_percent": 0.2},
+      {0: 2, 40: 1.5, 60: 1.5 - math.sqrt(0.125), 80: 1, 99: 1},
+    ),
+    (  # Epochs of 20 steps: 1/5, 2/5 … of a line from 2.
+      {"decay_type": "linear", "every_examples": 20 * 512},
+      {0: 2, 19: 2, 20: 1.6, 39: 1.6, 99: 0.4},
+    ),
+    (  # timm's: towards 2 at step 25, then where the cosine is that began at 0.
+      {"decay_type": "cosine", "warmup_steps": 25, "decay_in_warmup": True},
+      {5: 0.4, 24: 1.92, 25: 1 + math.sqrt(0.5), 50: 1, 100: 0},
+    ),
     ({"decay_type": "linear"}, {0: 2, 25: 1.5, 100: 0}),
     ({"decay_type": "linear", "linear_end": 0.5}, {50: 1.25, 100: 0.5}),
     (
@@ -144,6 +161,7 @@ def test_runs_of_no_and_one_step_keep_their_warmup():
       "Unknown argument of the 'cosine' schedule 'power'",
     ),
     ({"warmup_steps": 100}, "Warmup is 100 steps of a run of 100"),
+    ({"warmup_steps": 60, "hold_steps": 40}, "of 100, hold 40; expected fewer"),
     ({"warmup_epochs": 1}, "warmup_epochs=1 cannot become steps"),
     ({"steps": [10, 20], "mults": [0.1]}, "one multiplier for each"),
     ({"steps": [20, 10], "mults": [0.1, 0.2]}, "ascending steps"),

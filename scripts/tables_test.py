@@ -352,7 +352,7 @@ def test_wrong_inputs_end_with_a_sentence(root, tmp_path):
     ("3", ("vtab:tasks=DTD+KITTI-Dist",), 8),
     ("6", ("stem_ablation",), 40),
     ("7", ("sun397_scratch",), 4),
-    ("figure_1", ("ln_placement",), 60),
+    ("figure_1", ("ln_placement",), 110),
   ],
 )
 def test_the_sweeps_fill_the_papers_cells(table, sweeps, cells):

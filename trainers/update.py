@@ -73,10 +73,12 @@ def make(
     l2_grads (before clipping), l2_params, l2_updates, the mean of whatever
     else the task measures, and the gradient norms.
   """
+  at = getattr(task, "at", lambda step: task)  # not all derive from base.Task
 
   def update(state: TrainState, batch: base.Batch):
     rng = jax.random.fold_in(jax.random.key(seed), state.step)
-    grads, values, model_state = _gradients(task, state, batch, rng, grad_accum)
+    now = at(state.step)
+    grads, values, model_state = _gradients(now, state, batch, rng, grad_accum)
     updates, opt_state = tx.update(grads, state.opt_state, state.params)
     params = optax.apply_updates(state.params, updates)
 

@@ -184,6 +184,9 @@ def test_inits_of_the_torch_models(name):
   # He: sqrt(2 / fan_in); PyTorch: uniform up to 1 / sqrt(fan_in).
   std = {"deit": (1 / 48 / 3) ** 0.5, "cct": (2 / 48) ** 0.5}[name]
   np.testing.assert_allclose(embedding.std(), std, rtol=0.02)
+  bias = init.INITS[name].embedding_bias(48)(jax.random.key(0), (10_000,))
+  np.testing.assert_allclose(bias.std(), (1 / 48 / 3) ** 0.5, rtol=0.02)
+  assert float(jnp.abs(bias).max()) <= 48**-0.5
 
 
 def test_attention_dropout_keeps_the_expectation():

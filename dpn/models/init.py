@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import flax.linen as nn
+import jax
 
 
 class Inits(NamedTuple):
@@ -12,10 +13,12 @@ class Inits(NamedTuple):
   Attributes:
     embedding: of the patch embedding's kernel.
     dense: of the kernels of attention and MLP.
-    mlp_bias: of the biases of the MLP; all others start at zero.
+    mlp_bias: of the biases of the MLP.
     cls: of the class token.
     head: of the classifier's kernel, unless that starts at zero.
     posemb: returns that of learned position embeddings, from the width.
+    embedding_bias: of the patch embedding's bias, from the numbers in a patch.
+      All other biases start at zero.
   """
 
   embedding: Callable
@@ -26,11 +29,23 @@ class Inits(NamedTuple):
   posemb: Callable[[int], Callable] = lambda width: nn.initializers.normal(
     width**-0.5
   )
+  embedding_bias: Callable[[int], Callable] = lambda fan_in: _ZEROS
 
 
 # PyTorch truncates at 2, not at 2 standard deviations: this is a plain normal.
 _NORMAL = nn.initializers.normal(0.02)
 _ZEROS = nn.initializers.zeros
+
+
+def _torch_bias(fan_in):
+  """Returns PyTorch's initializer of a bias: uniform up to 1 / sqrt(fan_in)."""
+
+  def init(key, shape, dtype=float):
+    bound = fan_in**-0.5
+    return jax.random.uniform(key, shape, dtype, -bound, bound)
+
+  return init
+
 
 INITS = {
   "big_vision": Inits(
@@ -48,6 +63,7 @@ INITS = {
     cls=_NORMAL,
     head=_NORMAL,
     posemb=lambda width: _NORMAL,
+    embedding_bias=_torch_bias,
   ),
   # arXiv 2104.05704
   "cct": Inits(
@@ -57,6 +73,7 @@ INITS = {
     cls=_ZEROS,
     head=_NORMAL,
     posemb=lambda width: nn.initializers.normal(0.2),
+    embedding_bias=_torch_bias,
   ),
 }
 

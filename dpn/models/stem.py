@@ -1,6 +1,6 @@
 """The stem: patches, their embedding, and the LayerNorms around it.
 
-Dual PatchNorm (arXiv 2302.01327, Section 3.3) is x = LN(PE(LN(x))): `patch`.
+Dual PatchNorm (arXiv 2302.01327, Section 4.2) is x = LN(PE(LN(x))): `patch`.
 """
 
 import dataclasses
@@ -31,7 +31,7 @@ class StemLN:
   ln1_after_posemb: bool = False
 
 
-# Section 3.3 (dpn) and the ablations of Table 6.
+# Section 4.2 (dpn) and the ablations of Table 6.
 STEM_LN = {
   "none": StemLN(),
   "dpn": StemLN(ln0="layernorm", ln1="layernorm"),
@@ -62,12 +62,12 @@ def patch(image, ln0, ln1, config):
   Returns:
     (batch, rows / P, cols / Q, width).
   """
-  x = patchify(image, config.patch_size)  # (…, P * Q * channels)
-  x = ln0(x)
+  x = ln0(patchify(image, config.patch_size))  # (…, P * Q * channels)
   x = PatchEmbedding(
     config.width,
     config.patch_size,
     kernel_init=config.inits.embedding,
+    bias_init=config.inits.embedding_bias(x.shape[-1]),
     dtype=config.dtype,
     name="embedding",
   )(x)  # (…, width)
@@ -127,6 +127,7 @@ class PatchEmbedding(nn.Module):
   width: int
   patch_size: tuple[int, int]
   kernel_init: Callable = init.INITS["big_vision"].embedding
+  bias_init: Callable = nn.initializers.zeros
   dtype: Any = jnp.float32
 
   @nn.compact
@@ -135,7 +136,7 @@ class PatchEmbedding(nn.Module):
     channels = pixels // math.prod(self.patch_size)
     shape = (*self.patch_size, channels, self.width)
     kernel = self.param("kernel", self.kernel_init, shape)
-    bias = self.param("bias", nn.initializers.zeros, (self.width,))
+    bias = self.param("bias", self.bias_init, (self.width,))
     patches, kernel, bias = nn.dtypes.promote_dtype(
       patches, kernel, bias, dtype=self.dtype
     )

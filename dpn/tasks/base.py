@@ -42,6 +42,11 @@ class Task:
     """Returns fresh variables; only the shapes in `batch` matter."""
     raise NotImplementedError
 
+  def at(self, step: jax.Array) -> "Task":
+    """Returns the task of a training step, for what changes during a run."""
+    del step
+    return self
+
   def augment(self, rng: jax.Array, batch: Batch) -> Batch:
     """Returns the batch as a training step sees it, e.g. under mixup."""
     del rng

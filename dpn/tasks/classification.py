@@ -11,7 +11,7 @@ from dpn.models import vit
 from dpn.tasks import base
 
 MODELS = {"vit": vit.Model}
-MIXUP = ("p", "cutmix_p", "switch_prob", "fold_in", "scope")
+MIXUP = ("p", "cutmix_p", "switch_prob", "fold_in", "scope", "until_steps")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,7 +19,8 @@ class Classification(base.Task):
   """Cross entropy of a model's logits on `image` and `labels`.
 
   A low `init_head_bias` makes the sigmoid loss start small when there are many
-  classes. For the options of mixup and CutMix see `mixing.mixup_or_cutmix`.
+  classes. For the options of mixup and CutMix see `mixing.mixup_or_cutmix`;
+  `config.mixup.until_steps` ends both.
   """
 
   config_keys = (
@@ -33,6 +34,8 @@ class Classification(base.Task):
   mixup_groups: int = 1
   cutmix_p: float = 0.0
   switch_prob: float = 0.5
+  mixup_until: int | None = None  # the step from which on nothing is mixed
+  mixes: bool | jax.Array = True  # whether anything is in this step
   init_head_bias: float | None = None
 
   def __post_init__(self):
@@ -66,6 +69,7 @@ class Classification(base.Task):
       mixup_groups=groups[scope],
       cutmix_p=mixup.get("cutmix_p") or 0.0,
       switch_prob=mixup.get("switch_prob", 0.5),
+      mixup_until=mixup.get("until_steps"),
       init_head_bias=config.get("init_head_bias"),
     )
 
@@ -83,8 +87,13 @@ class Classification(base.Task):
       head["bias"] = jnp.full_like(head["bias"], self.init_head_bias)
     return variables
 
+  def at(self, step):
+    if self.mixup_until is None:
+      return self
+    return dataclasses.replace(self, mixes=step < self.mixup_until)
+
   def augment(self, rng, batch):
-    image, labels = mixing.mixup_or_cutmix(
+    mixed = mixing.mixup_or_cutmix(
       rng,
       batch["image"],
       batch["labels"],
@@ -93,7 +102,10 @@ class Classification(base.Task):
       switch_prob=self.switch_prob,
       groups=self.mixup_groups,
     )
-    return {**batch, "image": image, "labels": labels}
+    own = batch["image"], batch["labels"]
+    if self.mixes is not True:
+      mixed = jax.tree.map(lambda x, y: jnp.where(self.mixes, x, y), mixed, own)
+    return {**batch, "image": mixed[0], "labels": mixed[1]}
 
   def measure(self, variables, batch, *, rng=None):
     if rng is None:

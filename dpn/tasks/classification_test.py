@@ -79,6 +79,17 @@ def test_training_mixes_images_and_labels_alike(groups):
   assert int(state["stats"]["count"]) == 1
 
 
+def test_mixing_ends_when_it_should():
+  task, variables = _task(loss="softmax_xent", mixup_p=0.8, mixup_until=3)
+  kw = {"variables": variables, "batch": BATCH, "rng": jax.random.key(7)}
+  loss = lambda task: task.measure(**kw)[0]["loss"]
+  at = jax.jit(lambda step: loss(task.at(step)))
+  plain = _softmax_xent(variables, BATCH["image"], BATCH["labels"])
+  np.testing.assert_allclose(at(2), loss(task), rtol=1e-5)
+  assert np.abs(at(2) - plain).max() > 0.01
+  np.testing.assert_allclose(at(3), plain, rtol=1e-5)
+
+
 def test_training_drops_out():
   task, variables = _task(rate=0.5)
   losses = [

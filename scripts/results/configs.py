@@ -12,6 +12,8 @@ from flax import traverse_util
 from trainers import workdir
 
 PLAIN_BLOCK = "sa=pre,mlp=pre"
+# What an option of dpn.models.placement is when it is not given.
+_DEFAULTS = {"post": "branch", "head_scale": "heads", "mlp_ln": "after_act"}
 # May differ between the seeds of a cell: where things are, what is watched.
 _FREE = re.compile(
   r"(seed|table|evals|mesh|sharding_strategy|wandb|input/seed)(/.*)?"
@@ -32,8 +34,10 @@ def _block(model):
   parts = [name]
   if name in (None, "placement"):
     parts, kw = [], {"sa": "pre", "mlp": "pre"} | kw
-  parts += [f"{key}={value}" for key, value in kw.items()]
-  text = ",".join(parts).replace(",post=branch", "")
+    if kw["sa"] == kw["mlp"] == "pre":
+      kw.pop("post", None)  # of nothing
+  kw = {k: v for k, v in kw.items() if v != _DEFAULTS.get(k, ...)}
+  text = ",".join([*parts, *(f"{k}={v}" for k, v in kw.items())])
   return "" if text == PLAIN_BLOCK else text
 
 

@@ -142,7 +142,13 @@ def gains(name, frame, args) -> Drawn:
 
 
 def _label(arm):
-  return LABELS.get(arm, arm.replace("sa=", "SA ").replace(",mlp=", ", MLP "))
+  name, *options = arm.split(",")
+  words = {"sa": "SA", "mlp": "MLP", "post": "on the", "mlp_ln": "MLP's LN"}
+  if name.startswith("sa="):
+    name, options = "", [name, *options]
+  pairs = (option.split("=") for option in options)
+  parts = [f"{words.get(k, k.replace('_', ' '))} {v}" for k, v in pairs]
+  return ", ".join([*([LABELS.get(name, name)] if name else []), *parts])
 
 
 def scales(frame, args) -> Drawn:

@@ -155,7 +155,14 @@ def test_a_run_is_complete_with_any_done_json(tmp_path):
       "sa=post,mlp=pre+post",
     ),
     (ln_placement.get_config("sa=pre,mlp=pre"), "AugReg", "B/16", "base"),
+    (ln_placement.get_config("post=stream"), "AugReg", "B/16", "base"),
     (ln_placement.get_config("block=sub_ln"), "AugReg", "B/16", "sub_ln"),
+    (
+      ln_placement.get_config("block=normformer,head_scale=none"),
+      "AugReg",
+      "B/16",
+      "normformer,head_scale=none",
+    ),
     (
       finetune_i1k.get_config("variant=B/32,init=x.npz"),
       "AugReg+384 finetune",

@@ -22,6 +22,15 @@ GROUPS["mean of all 19 tasks"] = [*itertools.chain(*GROUPS.values())]
 _SIDES = ("pre", "post", "pre+post")
 PLACEMENTS = [f"sa={sa},mlp={mlp}" for sa in _SIDES for mlp in _SIDES]
 PLACEMENTS.remove(configs.PLAIN_BLOCK)
+# Figure 1 in its order, each arm with the other readings of the paper.
+FIGURE_1 = (
+  runs.BASE,
+  *PLACEMENTS,
+  *(f"{arm},post=stream" for arm in PLACEMENTS),
+  *("normformer", "normformer,head_scale=none", "normformer,head_scale=out"),
+  *("sub_ln", "sub_ln,mlp_ln=before_act"),
+  runs.DPN,
+)
 Place = tuple[tuple[str, ...], str]  # (values of the spec's keys, arm)
 
 
@@ -78,7 +87,7 @@ SPECS = {
     ("arch",),
     ("AugReg",),
     guests=True,
-    arms=(runs.BASE, *PLACEMENTS, "normformer", "sub_ln", runs.DPN),
+    arms=FIGURE_1,
     reference=runs.BASE,
     archs=("S/16", "B/16", "B/32", "Ti/16", "S/32"),
   ),
