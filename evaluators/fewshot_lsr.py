@@ -1,8 +1,8 @@
 """Few-shot linear probe: ridge regression onto one-hot labels.
 
-Differs from big_vision: float64 instead of float32, of which the squared bias
-feature takes half the digits. On synthetic features this changes 0.2 to 0.4 %
-of the predictions and less than 0.1 % of the accuracy.
+Differs from big_vision: float64 instead of float32, half of whose digits the
+squared constant feature would use up. On synthetic features this changes 0.2 to
+0.4 % of the predictions and less than 0.1 % of the accuracy.
 """
 
 import dataclasses
