@@ -5,13 +5,18 @@ so that it is the same file however often a run was cut off and resumed. What
 depends on the machine (speed, memory) goes to `timing.jsonl`.
 """
 
+import functools
 import json
 import math
 import os
+import socket
+import struct
+import time
 from collections.abc import Mapping
 
-import tensorboardX
 from absl import logging
+from tensorboardX import record_writer, summary
+from tensorboardX.proto import event_pb2
 
 METRICS = "metrics.jsonl"
 TIMING = "timing.jsonl"
@@ -56,9 +61,7 @@ class Writer:
       name: _reopen(os.path.join(workdir, name), step)
       for name in (METRICS, TIMING)
     }
-    self._board = tensorboardX.SummaryWriter(
-      os.path.join(workdir, "tensorboard"), purge_step=step + 1
-    )
+    self._workdir, self._purge_step = workdir, step + 1
     self._wandb = None
     if wandb is not None:
       self._try("wandb", lambda: self._start_wandb(workdir, wandb))
@@ -80,14 +83,26 @@ class Writer:
   def close(self):
     for name, f in self._files.items():
       self._try(name, f.close)
-    self._try("TensorBoard", self._board.close)
+    if "_board" in vars(self):
+      self._try("TensorBoard", self._board.close)
     if self._wandb is not None:
       self._try("wandb", self._wandb.finish)
 
+  @functools.cached_property
+  def _board(self):
+    """TensorBoard's file; tensorboardX's writer can hang on a full disk."""
+    folder = os.path.join(self._workdir, "tensorboard")
+    os.makedirs(folder, exist_ok=True)
+    name = f"events.out.tfevents.{time.time():.0f}.{socket.gethostname()}"
+    f = _open(os.path.join(folder, name))
+    start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+    events = {"file_version": "brain.Event:2"}, {"session_log": start}
+    _append(f, b"".join(_record(self._purge_step, **kw) for kw in events))
+    return f
+
   def _show(self, step, values):
-    for key, value in values.items():
-      self._board.add_scalar(key, value, step)
-    self._board.flush()
+    shown = (summary.scalar(key, value) for key, value in values.items())
+    _append(self._board, b"".join(_record(step, summary=x) for x in shown))
 
   def _start_wandb(self, workdir, kw):
     import wandb
@@ -102,6 +117,15 @@ class Writer:
       logging.warning("%s failed, the run goes on without: %r", what, e)
       return False
     return True
+
+
+def _record(step, **kw) -> bytes:
+  """Returns an event as TensorBoard's files hold it."""
+  event = event_pb2.Event(step=step, wall_time=time.time(), **kw)
+  data = event.SerializeToString()
+  size = struct.pack("<Q", len(data))
+  crc = lambda x: struct.pack("<I", record_writer.masked_crc32c(x))
+  return size + crc(size) + data + crc(data)
 
 
 def _append(f, line: bytes):
@@ -123,4 +147,8 @@ def _reopen(path: str, step: int):
   with open(partial, "w") as f:
     f.writelines(kept)
   os.replace(partial, path)
+  return _open(path)
+
+
+def _open(path):
   return open(path, "ab", buffering=0)

@@ -39,7 +39,7 @@ BROKEN_EVALUATOR = "--config.evals.test.data.name=scripts.chaos:Broken"
 FULL_AFTER_BYTES = 30_000  # less than a checkpoint's largest file
 BROKEN_LOGGING = (
   "dpn.timing.peak_memory_bytes",
-  "tensorboardX.SummaryWriter.add_scalar",
+  "tensorboardX.summary.scalar",
 )
 TRAIN_WITH_BROKEN_LOGGING = f"""
 import runpy, sys
