@@ -9,6 +9,7 @@ import functools
 import json
 import math
 import os
+import pathlib
 import socket
 import struct
 import time
@@ -17,6 +18,8 @@ from collections.abc import Mapping
 from absl import logging
 from tensorboardX import record_writer, summary
 from tensorboardX.proto import event_pb2
+
+from dpn import damage
 
 METRICS = "metrics.jsonl"
 TIMING = "timing.jsonl"
@@ -41,11 +44,41 @@ def check_finite(step: int, last_step: int, values: Mapping[str, float]):
 
 
 def read(path: str) -> list[dict]:
-  """Returns the objects of a .jsonl file; a torn last line is left out."""
+  """Returns the rows of a .jsonl file that can be trusted, see `scan`."""
+  return scan(path)[0]
+
+
+def scan(
+  path: str, *, any_order: bool = False
+) -> tuple[list[dict], list[bytes]]:
+  """Returns the rows of a .jsonl file, and the lines that are damaged.
+
+  A row is an object of finite numbers, with a `step` that is, unless
+  `any_order`, after that of the row before. A torn last line is in neither.
+  """
+  rows, damaged = [], []
   if not os.path.exists(path):
-    return []
-  with open(path) as f:
-    return [json.loads(line) for line in f if line.endswith("\n")]
+    return rows, damaged
+  with open(path, "rb") as f:
+    lines = [line for line in f if line.endswith(b"\n")]
+  for line in lines:
+    row = _parse(line)
+    last = -1 if any_order or not rows else rows[-1]["step"]
+    if row is None or row["step"] <= last:
+      damaged.append(line)
+    else:
+      rows.append(row)
+  return rows, damaged
+
+
+def _parse(line):
+  """Returns a line's row, None if it is none."""
+  try:
+    row = json.loads(line)
+    whole = type(row["step"]) is int and all(map(math.isfinite, row.values()))
+  except (ValueError, TypeError, LookupError, RecursionError, OverflowError):
+    return None
+  return row if whole else None
 
 
 class Writer:
@@ -53,6 +86,8 @@ class Writer:
 
   def __init__(self, workdir: str, *, step: int, wandb: Mapping | None = None):
     """Opens the logs, dropping whatever is from after `step`.
+
+    Damaged lines are moved to a file of their own.
 
     `wandb` holds arguments of wandb.init. Whatever goes wrong there is logged,
     and the run goes on without it.
@@ -142,7 +177,15 @@ def _append(f, line: bytes):
 
 def _reopen(path: str, step: int):
   """Opens `path` for appending after its lines up to and with `step`."""
-  kept = [json.dumps(row) + "\n" for row in read(path) if row["step"] <= step]
+  rows, damaged = scan(path)
+  if damaged:
+    aside = damage.free_name(pathlib.Path(path))
+    aside.write_bytes(b"".join(damaged))
+    logging.warning(
+      "%s: %d damaged lines are now in %s, the other %d rows are kept.",
+      *(path, len(damaged), aside.name, len(rows)),
+    )
+  kept = [json.dumps(row) + "\n" for row in rows if row["step"] <= step]
   partial = f"{path}.partial"
   with open(partial, "w") as f:
     f.writelines(kept)

@@ -68,7 +68,12 @@ def train(
     found = evaluate(run, _due_first(run, step, position), state, progress)
     row = position.get("unevaluated", {}) | found
     kept = step - bool(row)  # this step's row is written anew
-    log = log_lib.MetricsLog(workdir, step=kept, wandb=config.get("wandb"))
+    log = log_lib.MetricsLog(
+      workdir,
+      step=kept,
+      rows=position.get("rows", 0),
+      wandb=config.get("wandb"),
+    )
     stack.enter_context(contextlib.closing(log))
     log.add(step, row)
     log.flush()
@@ -76,7 +81,7 @@ def train(
       run, state, position, checkpoints, log, progress, preemption
     )
   if done:
-    finish(workdir, run, state, log.last_row)
+    finish(workdir, run, state, log)
   else:
     log_lib.say(
       f"Asked to stop (SIGTERM), and saved step {int(state.step)}. The same "
@@ -91,7 +96,8 @@ def loop(run, state, position, checkpoints, log, progress, preemption):
   restart, which drops the metrics after its checkpoint, misses none. Where
   SIGTERM cuts an evaluation short, the step's own metrics go into the
   checkpoint, as `unevaluated`, and the restart begins with that evaluation.
-  `position` says how many `examples_seen`, and perhaps `skipped`, came before.
+  `position` says how many `examples_seen`, `rows` of metrics.jsonl, and perhaps
+  `skipped`, came before.
 
   Returns the last state, and whether nothing remains to be done.
   """
@@ -129,7 +135,8 @@ def loop(run, state, position, checkpoints, log, progress, preemption):
         log.flush()
         log.check_finite(step, values)
         with progress.phases.phase("checkpoint"):
-          counts = {"examples_seen": seen, **_skipped(run, position, batches)}
+          counts = {"examples_seen": seen, "rows": log.rows}
+          counts |= _skipped(run, position, batches)
           checkpoints.save(step, state, counts | unevaluated)
   return state, step == run.total_steps and not unevaluated
 
@@ -216,7 +223,7 @@ def _naming_leaves(state):
     raise
 
 
-def finish(workdir, run, state, last_row):
+def finish(workdir, run, state, log):
   """Exports the parameters and writes, last of all, done.json."""
   checkpoint.save_params(
     os.path.join(workdir, "params.safetensors"),
@@ -229,7 +236,9 @@ def finish(workdir, run, state, last_row):
     done = {
       "step": int(state.step),
       **log_lib.totals(rows),
-      "metrics": {k: v for k, v in last_row.items() if k != "step"},
+      "metrics": {k: v for k, v in log.last_row.items() if k != "step"},
     }
+    if log.lost:
+      done["lost_rows"] = log.lost
     checkpoint.write_json(os.path.join(workdir, DONE), done)
   log_lib.say(f"Done. Results are in {workdir}.")

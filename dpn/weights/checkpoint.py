@@ -184,7 +184,7 @@ class Checkpointer:
             continue
         except Exception as e:
           logging.error("Checkpoint %s is damaged: %s", path, e)
-        damage.set_aside(path)
+        path.rename(damage.free_name(path))
     multihost_utils.sync_global_devices("damaged checkpoints are set aside")
     self._orbax  # noqa: B018, removes unfinished saves
 
