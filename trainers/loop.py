@@ -60,6 +60,12 @@ def train(
     with phases.phase("state"):
       state, position, source = build.initial_state(run, checkpoints)
     step = int(state.step)
+    if step > run.total_steps:
+      raise ValueError(
+        f"The checkpoint is of step {step} ({source}), and the config's total "
+        f"is {run.total_steps} steps. Set config.total_steps to {step} or "
+        "more, or give another --workdir."
+      )
     if jax.process_index() == 0:
       workdir_lib.record(workdir, config.to_dict())
     log_lib.start(run, state, source)
