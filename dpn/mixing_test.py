@@ -5,9 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.stats
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from dpn import tasks
+from dpn import sharding, tasks
 from dpn.mixing import cutmix, mixup, mixup_or_cutmix
 
 # Names of the operations by which devices talk to each other.
@@ -65,16 +64,16 @@ def test_half_precision_is_mixed_in_float32():
   np.testing.assert_allclose(np.float64(got), expected, rtol=2**-8)
 
 
+@pytest.mark.parametrize("mix", [mixup, cutmix])
 @pytest.mark.parametrize("groups", [1, 4])
-def test_sharded_batch_has_the_same_result(groups):
+def test_sharded_batch_has_the_same_result(mix, groups):
   rng = jax.random.key(7)
-  mesh = jax.make_mesh((4,), ("data",), axis_types=(AxisType.Auto,))
-  sharding = NamedSharding(mesh, PartitionSpec("data"))
-  batch = jax.device_put(_batch(), sharding)
+  by_batch = sharding.batch(sharding.make_mesh())
+  batch = jax.device_put(_batch(), by_batch)
   step = jax.jit(
-    lambda rng, *xs: mixup(rng, 0.5, *xs, groups=groups), out_shardings=sharding
+    lambda rng, *xs: mix(rng, 0.5, *xs, groups=groups), out_shardings=by_batch
   )
-  expected = mixup(rng, 0.5, *_batch(), groups=groups)
+  expected = mix(rng, 0.5, *_batch(), groups=groups)
   for got, want in zip(step(rng, *batch), expected, strict=True):
     np.testing.assert_allclose(got, want, atol=1e-6)
   text = step.lower(rng, *batch).compile().as_text()
@@ -190,14 +189,3 @@ def test_the_task_takes_it_from_the_config():
   assert got["x"] is rng
   for name, want in zip(("image", "labels"), expected, strict=True):
     np.testing.assert_array_equal(got[name], want)
-
-
-def test_sharded_cutmix_has_the_same_result():
-  mesh = jax.make_mesh((4,), ("data",), axis_types=(AxisType.Auto,))
-  sharding = NamedSharding(mesh, PartitionSpec("data"))
-  batch = jax.device_put(_numbered(), sharding)
-  rng = jax.random.key(3)
-  step = jax.jit(lambda rng, *xs: cutmix(rng, 1.0, *xs, groups=4))
-  expected = cutmix(rng, 1.0, *_numbered(), groups=4)
-  for got, want in zip(step(rng, *batch), expected, strict=True):
-    np.testing.assert_allclose(got, want, atol=1e-6)

@@ -39,13 +39,7 @@ COLUMNS = {
 
 
 def write_images(folder: str, task: str, seed: int = 0):
-  """Writes what a task reads: JPEGs of about 110 kB, or arrays for "tiny".
-
-  Args:
-    folder: where; JPEGs go to `train/photo/`.
-    task: a name in TASKS.
-    seed: decides where the photographs are cut.
-  """
+  """Writes what a task reads: JPEGs of about 110 kB, or arrays for "tiny"."""
   rng = np.random.default_rng(seed)
   rows, cols = input_peers.TASKS[task][1]
   photos = []
@@ -110,17 +104,11 @@ def stages(task: str, folder: str) -> dict[str, float]:
 
 
 def report(task: str, folder: str, repeats: int, secs: float) -> dict:
-  """Prints one task's numbers.
-
-  Args:
-    task: a name in TASKS.
-    folder: with its images.
-    repeats: measurements of each.
-    secs: length of a measurement.
+  """Prints a task's numbers, medians of measurements that each take `secs`.
 
   Returns:
-    Median images per second by name, without those of the arm without `fast`;
-    and the `ratio` of ours to the fastest peer, if there is any.
+    Images per second of ours and of our peers, and the `ratio` of ours to the
+    fastest peer, if there is any.
   """
   measure = lambda who: harness.worker(
     "scripts.bench.input_peers",

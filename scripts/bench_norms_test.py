@@ -31,8 +31,8 @@ def test_arms_cover_every_option():
 
 @pytest.mark.parametrize("name", ["pre-LN", "powernorm", "lape"])
 def test_steps_run(name):
-  model = {"variant": "mu/16", **bench_norms.ARMS[name]}
-  step = step_peers.trainer_step(step_peers.config_of(4, **model), 32)
+  setting = step_peers.Setting("mu/16", resolution=32, batch_size=4)
+  step = step_peers.ours(setting, **bench_norms.ARMS[name])
   before = step.run()
   seconds = bench_norms.time_in_turn({name: step}, repetitions=2)
   assert len(seconds[name]) == 2

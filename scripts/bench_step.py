@@ -31,6 +31,7 @@ from scripts.bench import harness, step_peers
 
 OURS, TIMM, BIG_VISION = harness.OURS, "timm", "big_vision"
 DEFAULT = "big_vision, default"
+FIELDS = dataclasses.fields(step_peers.Setting)
 COLUMNS = {
   "img_per_sec": ("img/s", "{:.1f}"),
   "step_secs_p50": ("p50 s", "{:.4f}"),
@@ -46,9 +47,8 @@ COLUMNS = {
 
 def settings(args: argparse.Namespace) -> list[step_peers.Setting]:
   """Returns every combination of the lists."""
-  names = [field.name for field in dataclasses.fields(step_peers.Setting)]
-  combinations = itertools.product(*(getattr(args, name) for name in names))
-  return [step_peers.Setting(*values) for values in combinations]
+  lists = (getattr(args, field.name) for field in FIELDS)
+  return [step_peers.Setting(*values) for values in itertools.product(*lists)]
 
 
 def arms(
@@ -134,7 +134,7 @@ def main():
 def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
   """Returns the options; those that are fields of a setting are lists."""
   parser = harness.parser(__doc__)
-  for field in dataclasses.fields(step_peers.Setting):
+  for field in FIELDS:
     read = {bool: "True".__eq__}.get(field.type, field.type)
     parser.add_argument(
       f"--{field.name}",

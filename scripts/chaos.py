@@ -8,9 +8,8 @@ checkpoint is intact. Each fault is a function of this module, and every run a
 process of its own. A full disk is simulated by a limit on the size of files.
 """
 
-import argparse
 import contextlib
-import json
+import inspect
 import os
 import pathlib
 import random
@@ -26,6 +25,7 @@ import numpy as np
 
 from input_pipeline import sources
 from input_pipeline.sources import arrays
+from scripts.bench import harness
 
 ROOT = pathlib.Path(__file__).parent.parent
 FLAGS = (
@@ -34,10 +34,14 @@ FLAGS = (
   "--config.ckpt_steps=5",
   "--config.log_training_steps=5",
 )
+ENVIRONMENT = {
+  "JAX_PLATFORMS": "cpu",
+  "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+}
 RESULTS = ("metrics.jsonl", "params.safetensors")
 BROKEN_EVALUATOR = "--config.evals.test.data.name=scripts.chaos:Broken"
 FULL_AFTER_BYTES = 30_000  # less than a checkpoint's largest file
-FULL_LOGS_AFTER_BYTES = 10_000  # less than the logs of a run
+HANGS_AFTER_SECS = 600
 BROKEN_LOGGING = (
   "dpn.timing.peak_memory_bytes",
   "tensorboardX.summary.scalar",
@@ -69,21 +73,15 @@ class Broken(sources.Source):
 
 
 class Runs:
-  """Training runs in folders below a root, each with its output in a log.
+  """Training runs in folders below `root`, each with its output in a log.
 
-  Methods that check raise AssertionError.
-
-  Attributes:
-    root: folder of all runs.
-    kills: how often `sigkill` kills.
-    random: chooses the moments at which it does.
-    secs: an undisturbed run takes.
+  What is not as it should be raises an AssertionError.
   """
 
   def __init__(self, root: pathlib.Path, *, kills: int, seed: int):
     """Trains the undisturbed run, named "reference"."""
-    self.root, self.kills = root, kills
-    self.random = random.Random(seed)
+    self.root = root
+    self.kills, self.random = kills, random.Random(seed)  # of `sigkill`
     self.train("warm")  # fills the compilation cache
     begin = time.monotonic()
     self.train("reference")
@@ -94,38 +92,23 @@ class Runs:
     self, run: str, *flags: str, program=("-m", "trainers.train"), **kw
   ) -> subprocess.Popen:
     """Starts training in the folder `run`; its output goes to `run`.log."""
-    environment = {
-      "JAX_PLATFORMS": "cpu",
-      "JAX_COMPILATION_CACHE_DIR": str(self.root / "compiled"),
-      "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-    }
     workdir = f"--workdir={self.root / run}"
+    cache = {"JAX_COMPILATION_CACHE_DIR": str(self.root / "compiled")}
     with open(self._log(run), "a") as log:
       return subprocess.Popen(
         [sys.executable, *program, *FLAGS, workdir, *flags],
         cwd=ROOT,
-        env=os.environ | environment,
+        env=os.environ | ENVIRONMENT | cache,
         **{"stdout": log, "stderr": subprocess.STDOUT, **kw},
       )
 
-  def train(
-    self,
-    run: str,
-    *flags: str,
-    fails: str | None = None,
-    timeout: float | None = None,
-    **kw,
-  ) -> str:
-    """Trains to the end, or to an error that says `fails`; returns the log.
-
-    A run that takes longer than `timeout` seconds is killed, and an error.
-    """
+  def train(self, run: str, *flags: str, fails: str | None = None, **kw) -> str:
+    """Trains to the end, or to an error that says `fails`; returns the log."""
     process = self.start(run, *flags, **kw)
     try:
-      output, _ = process.communicate(timeout=timeout)
-    except subprocess.TimeoutExpired:
+      output, _ = process.communicate(timeout=HANGS_AFTER_SECS)
+    finally:
       process.kill()
-      raise
     text = self._log(run).read_text() + (output or b"").decode()
     code = process.returncode
     assert code == (fails is not None), f"ended with {code}: {text[-300:]}"
@@ -146,10 +129,9 @@ class Runs:
 
   def checkpoints(self, run: str) -> list[pathlib.Path]:
     """Returns a run's complete checkpoints, the latest last."""
-    folders = (self.root / run / "checkpoints").iterdir()
-    return sorted(
-      (p for p in folders if p.name.isdigit()), key=lambda p: int(p.name)
-    )
+    folders = (self.root / run / "checkpoints").glob("[0-9]*")
+    complete = [p for p in folders if p.name.isdigit()]
+    return sorted(complete, key=lambda p: int(p.name))
 
   def unfinished_saves(self, run: str) -> set[str]:
     folder = self.root / run / "checkpoints"
@@ -169,8 +151,7 @@ def sigterm(runs: Runs):
   process = runs.start("sigterm")
   runs.wait_for(process, "sigterm", "First step")
   process.send_signal(signal.SIGTERM)
-  code = process.wait(timeout=30)
-  assert code == 0, f"ended with {code}"
+  assert process.wait(timeout=30) == 0, f"ended with {process.returncode}"
   assert runs.checkpoints("sigterm"), "no checkpoint"
   runs.train("sigterm")
   runs.assert_same("sigterm")
@@ -181,8 +162,11 @@ def sigkill(runs: Runs):
   in_save = 0
   for i in range(runs.kills):
     process = runs.start("sigkill")
-    if i % 2:
-      _wait_for_save(runs, process)
+    if i % 2:  # while one of the checkpoints, chosen at random, is written
+      saves, seen = runs.random.randint(1, 3), set()
+      while process.poll() is None and len(seen) < saves:
+        seen |= runs.unfinished_saves("sigkill")
+        time.sleep(0.001)
     else:
       with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(timeout=runs.random.uniform(0.3, 1) * runs.secs)
@@ -197,19 +181,11 @@ def sigkill(runs: Runs):
   print(f"{in_save} of {runs.kills} kills interrupted a save.")
 
 
-def _wait_for_save(runs, process):
-  """Returns while a checkpoint, a random one of them, is being written."""
-  saves, seen = runs.random.randint(1, 3), set()
-  while process.poll() is None and len(seen) < saves:
-    seen |= runs.unfinished_saves("sigkill")
-    time.sleep(0.001)
-
-
 def damaged_checkpoint(runs: Runs):
   """A bit flipped in the latest checkpoint: the one before is used."""
   runs.copy_unfinished("damaged")
-  files = (p for p in runs.checkpoints("damaged")[-1].rglob("*") if p.is_file())
-  largest = max(files, key=lambda p: p.stat().st_size)
+  files = filter(os.path.isfile, runs.checkpoints("damaged")[-1].rglob("*"))
+  largest = max(files, key=os.path.getsize)
   data = bytearray(largest.read_bytes())
   data[len(data) // 2] ^= 1
   largest.write_bytes(data)
@@ -268,8 +244,8 @@ def lost_log(runs: Runs):
   (runs.root / "lost" / "metrics.jsonl").unlink()
   text = runs.train("lost")
   assert "metrics.jsonl has lost" in text, "nothing was said"
-  done = json.loads((runs.root / "lost" / "done.json").read_text())
-  assert done["lost_rows"], "done.json does not say so"
+  done = (runs.root / "lost" / "done.json").read_text()
+  assert "lost_rows" in done, "done.json does not say so"
 
 
 def fewer_steps(runs: Runs):
@@ -280,14 +256,13 @@ def fewer_steps(runs: Runs):
 
 
 def full_logs(runs: Runs):
-  """Logs fill the disk before a checkpoint does: the same message."""
-  limit = (FULL_LOGS_AFTER_BYTES, FULL_LOGS_AFTER_BYTES)
+  """Logs meet the limit before a checkpoint does: the same message."""
+  limit = (10_000, 10_000)
   runs.train(
     "logs",
     "--config.ckpt_steps=1000",
     "--config.log_training_steps=1",
     fails="Cannot write a checkpoint",
-    timeout=10 * runs.secs + 60,
     preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit),
     stdout=subprocess.PIPE,  # or the log would hit the limit
   )
@@ -366,55 +341,35 @@ def broken_logging(runs: Runs):
 def pickled_weights(runs: Runs):
   """A parameter file that would run code: refused, not run."""
   proof = runs.root / "proof"
-  payload = np.array([_Payload(str(proof))], dtype=object)
-  np.savez(runs.root / "evil.npz", kernel=payload)
-  flag = f"--config.model_init={runs.root / 'evil.npz'}"
-  runs.train("evil", flag, fails="allow_pickle=False")
+  payload = np.array([_Payload(proof)], dtype=object)
+  file = runs.root / "evil.npz"
+  np.savez(file, kernel=payload)
+  runs.train("evil", f"--config.model_init={file}", fails="allow_pickle=False")
   assert not proof.exists(), "code from the file was run"
 
 
-class _Payload:
-  def __init__(self, path):
-    self._path = path
+class _Payload(str):
+  """A path; where this is unpickled, a file appears."""
 
   def __reduce__(self):
-    return (pathlib.Path.touch, (pathlib.Path(self._path),))
+    return pathlib.Path.touch, (pathlib.Path(self),)
 
 
+# Every public function up to here.
 FAULTS = {
-  fault.__name__: fault
-  for fault in (
-    sigterm,
-    sigkill,
-    damaged_checkpoint,
-    damaged_notes,
-    damaged_twice,
-    all_damaged,
-    damaged_log,
-    lost_log,
-    fewer_steps,
-    full_logs,
-    full_disk,
-    unwritable,
-    divergence,
-    two_runs,
-    changed_config,
-    broken_evaluator,
-    strict_evaluator,
-    broken_logging,
-    pickled_weights,
-  )
+  name: value
+  for name, value in list(globals().items())
+  if inspect.isfunction(value) and not name.startswith("_")
 }
 
 
 def main():
-  parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+  parser = harness.parser(__doc__)
   parser.add_argument("--kills", type=int, default=20, help="of SIGKILL")
   parser.add_argument("--seed", type=int, default=0, help="of their moments")
   parser.add_argument(
     "--only", action="append", choices=FAULTS, help="this fault; repeatable"
   )
-  parser.add_argument("--json", help="file for the outcomes")
   args = parser.parse_args()
   outcomes = {}
   with tempfile.TemporaryDirectory() as root:
@@ -428,9 +383,7 @@ def main():
       print(f"{name:<20}{outcomes[name]}", flush=True)
   survived = sum(outcome == "survived" for outcome in outcomes.values())
   print(f"{survived} of {len(outcomes)} faults survived.")
-  if args.json:
-    with open(args.json, "w") as f:
-      json.dump(outcomes, f, indent=2)
+  harness.write_json(args.json, outcomes)
   sys.exit(survived < len(outcomes))
 
 

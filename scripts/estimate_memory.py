@@ -55,15 +55,14 @@ def advice(parts: Mapping[str, int], memory: int, grad_accum: int) -> str:
   total = sum(parts.values())
   if total <= memory:
     return f"It fits: {total / memory:.0%} of a device's memory."
-  fixed = total - parts[REST]
-  share = parts["parameters"] + parts["optimizer"] + parts["average"]
-  text = f"It does not fit: {total / memory:.1f} times a device's memory."
-  if fixed < memory:
-    factor = 2 ** math.ceil(math.log2(parts[REST] / (memory - fixed)))
-    text += f" Try config.grad_accum={factor * grad_accum}."
-  if fixed >= memory or share > memory / 2:
-    text += """ Try config.sharding_strategy=[('.*', 'fsdp(axis="data")')]."""
-  return text + ' Or config.model.remat_policy="nothing_saveable".'
+  text = f"It does not fit: {total / memory:.1f} times a device's memory. Try "
+  if (room := memory - total + parts[REST]) > 0:
+    factor = 2 ** math.ceil(math.log2(parts[REST] / room))
+    text += f"config.grad_accum={factor * grad_accum}, "
+  return (
+    f"{text}config.sharding_strategy=[('.*', 'fsdp(axis=\"data\")')], or "
+    'config.model.remat_policy="nothing_saveable".'
+  )
 
 
 def main():

@@ -73,8 +73,8 @@ PARTS = {"parameters": 8, "optimizer": 16, "average": 0, "batch": 2}
 def test_advice():
   parts = PARTS | {estimate_memory.REST: 70}
   assert estimate_memory.advice(parts, 100, 1).startswith("It fits: 96%")
-  assert "config.grad_accum=4." in estimate_memory.advice(parts, 50, 1)
-  assert "config.grad_accum=8." in estimate_memory.advice(parts, 50, 2)
+  assert "config.grad_accum=4, " in estimate_memory.advice(parts, 50, 1)
+  assert "config.grad_accum=8, " in estimate_memory.advice(parts, 50, 2)
   text = estimate_memory.advice(parts, 20, 1)
   assert text.startswith("It does not fit: 4.8 times")
   assert "grad_accum" not in text

@@ -123,15 +123,15 @@ def _unused(config):
 
 def table(row: Mapping[str, Any]) -> str:
   """Returns the row as lines of name and value, without single seeds."""
-  shown = {k: v for k, v in row.items() if "-seed-" not in k}
+  shown = {
+    key: f"{value:.4f}" if isinstance(value, float) else value
+    for key, value in row.items()
+    if "-seed-" not in key
+  }
+  if row["step"] is None:
+    shown["step"] = "unknown"
   width = max(map(len, shown))
-  return "\n".join(
-    f"{key:<{width}}  "
-    + (
-      f"{x:.4f}" if isinstance(x, float) else str("unknown" if x is None else x)
-    )
-    for key, x in shown.items()
-  )
+  return "\n".join(f"{key:<{width}}  {text}" for key, text in shown.items())
 
 
 def main():

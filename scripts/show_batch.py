@@ -18,7 +18,6 @@ from input_pipeline import pipeline, pp
 from trainers import cli
 
 _SMALLEST_SHARE = 0.02  # Smaller ones are smoothing, not labels.
-_LONGEST = 22  # Characters that fit under an image.
 
 
 def batch(config, count: int) -> tuple[np.ndarray, list[str], str]:
@@ -66,8 +65,7 @@ def sheet(
 ) -> figure.Figure:
   """Returns the images in rows of `cols`, each with its text underneath."""
   rows = -(-len(images) // cols)
-  if max(map(len, texts)) > _LONGEST:
-    texts = [text.replace(" + ", "\n+ ") for text in texts]
+  texts = [text.replace(" + ", "\n+ ") for text in texts]
   lines = 1 + max(text.count("\n") for text in texts)
   below = 0.1 + 0.12 * lines  # Inches, as the following.
   height = (1.4 + below) * rows + 0.45

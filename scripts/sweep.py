@@ -19,6 +19,7 @@ import contextlib
 import fcntl
 import functools
 import os
+import re
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
@@ -48,28 +49,19 @@ def lock(out: str) -> Iterator[int]:
 
 
 def run(
-  config: str,
-  arms: Sequence[arms_lib.Arm],
-  out: str,
-  *,
-  workers: int,
-  keep_open: int,
+  config: str, arms: Sequence[arms_lib.Arm], workers: int, keep_open: int
 ) -> bool:
   """Runs unfinished arms, prints a table, returns whether all are done."""
   todo = [arm for arm in arms if not arm.done]
-  print(
-    f"{len(arms)} arms, {len(arms) - len(todo)} of them done; folders in {out}",
-    flush=True,
-  )
+  done = len(arms) - len(todo)
+  print(f"{len(arms)} arms, {done} of them done", flush=True)
   outcomes = {arm.run_name: "done before" for arm in arms}
   outcomes |= local.run(config, todo, workers, keep_open=keep_open)
   width = max(map(len, outcomes))
   for name, outcome in outcomes.items():
     print(f"{name:<{width}}  {outcome}")
-  counts = collections.Counter(
-    o if o == local.NOT_RUN else o.split()[0].rstrip(":;")
-    for o in outcomes.values()
-  )
+  kinds = [re.match(r"not run|\w+", o)[0] for o in outcomes.values()]
+  counts = collections.Counter(kinds)
   print(", ".join(f"{n} {outcome}" for outcome, n in counts.items()))
   return set(counts) <= {"done"}
 
@@ -147,7 +139,7 @@ def main(argv: Sequence[str] | None = None):
   else:
     with lock(args.out) as fd:
       arms_lib.write_index(config, arg, args.out, arms)
-      if not run(config, arms, args.out, workers=args.jobs or 1, keep_open=fd):
+      if not run(config, arms, args.jobs or 1, fd):
         sys.exit(1)
 
 

@@ -70,10 +70,7 @@ class Run:
 
 
 def from_config(config: Mapping[str, Any]) -> Run:
-  """Returns the run that a config describes.
-
-  ValueError or OSError say what was expected where anything is wrong in it.
-  """
+  """Returns the run that a config describes, all of which is checked."""
   notes = config_keys.check(config)
   mesh = sharding.make_mesh(config.get("mesh") or [("data", -1)])
   task = dpn.tasks.make(config, batch_shards=mesh.size)

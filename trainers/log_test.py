@@ -11,8 +11,8 @@ import pytest
 
 from dpn import metrics, timing
 from evaluators import base as evaluators_base
+from trainers import build, loop, testing
 from trainers import log as log_lib
-from trainers import loop
 
 
 @pytest.fixture(name="run")
@@ -169,3 +169,16 @@ def test_an_evaluator_may_fail(run, progress, capsys, caplog):
   run.config["strict_evals"] = True
   with pytest.raises(evaluators_base.EvaluatorError, match="'val' failed"):
     loop.evaluate(run, [_evaluator(_broken)], STATE, progress)
+
+
+def test_flops_of_a_step_by_hand():
+  run = build.from_config(testing.tiny_config())
+  products = {  # of 4 patches of 8 x 8 x 3 and a class token, width 16
+    "embedding": 4 * 192 * 16,
+    "attention": 4 * 5 * 16 * 16 + 2 * (2 * 5 * 5 * 8),
+    "mlp": 2 * 5 * 16 * 32,
+    "head": 16 * 10,
+  }
+  per_image = 2 * sum(products.values())
+  # The gradient takes twice the FLOPs of the forward pass.
+  assert run.step.flops() == 3 * 8 * per_image

@@ -90,14 +90,13 @@ def _flock(workdir: str):
 
 def _check_config(workdir: str, config: dict):
   """Raises ValueError if the run there, once it has a checkpoint, differs."""
-  path = os.path.join(workdir, CONFIG)
-  checkpoints = os.path.join(workdir, files.CHECKPOINTS)
-  settled = os.path.isdir(checkpoints) and os.listdir(checkpoints)
-  if not settled or not os.path.exists(path):
+  path = pathlib.Path(workdir, CONFIG)
+  settled = any(pathlib.Path(workdir, files.CHECKPOINTS).glob("*"))
+  if not settled or not path.exists():
     return
   old, new = (
     collections.defaultdict(lambda: "absent", trees.flatten(nested))
-    for nested in (_read(path), json.loads(json.dumps(config)))
+    for nested in map(json.loads, (path.read_text(), json.dumps(config)))
   )
   changes = [
     f"  {name.replace('/', '.')}: {old[name]!r} there, {new[name]!r} now"
@@ -118,8 +117,8 @@ def record(workdir: str, config: Mapping[str, Any]):
   From the first checkpoint on, config.json is the run's config.
   """
   checkpoint.write_json(os.path.join(workdir, CONFIG), config)
-  path = os.path.join(workdir, "environment.json")
-  starts = _read(path) if os.path.exists(path) else []
+  path = pathlib.Path(workdir, "environment.json")
+  starts = json.loads(path.read_text()) if path.exists() else []
   this = {
     "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     "commit": commit(pathlib.Path(__file__).parent),
@@ -132,12 +131,7 @@ def record(workdir: str, config: Mapping[str, Any]):
     "jaxlib": importlib.metadata.version("jaxlib"),
     "command": sys.argv,
   }
-  checkpoint.write_json(path, [*starts, this])
-
-
-def _read(path):
-  with open(path) as f:
-    return json.load(f)
+  checkpoint.write_json(str(path), [*starts, this])
 
 
 def config_hash(config: Mapping[str, Any]) -> str:

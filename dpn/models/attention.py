@@ -90,13 +90,8 @@ class Attention(nn.Module):
     XLA's is written as in jax.nn.dot_product_attention, which can neither drop
     weights nor compute in double precision.
     """
-    unsupported = []
-    if bias is not None:
-      unsupported.append("a bias on the logits")
-    if self.dropout and not deterministic:
-      unsupported.append("dropout of attention weights")
-    impl = choose_impl(self.impl, q.shape[1:], q.dtype, unsupported)
-    if impl == "cudnn":
+    plain = bias is None and (deterministic or not self.dropout)
+    if choose_impl(self.impl, q.shape[1:], q.dtype, plain) == "cudnn":
       return jax.nn.dot_product_attention(q, k, v, implementation="cudnn")
     # Heads before tokens, and q scaled rather than the larger logits: CPUs are
     # faster so.
@@ -114,10 +109,7 @@ class Attention(nn.Module):
 
 
 def choose_impl(
-  impl: str,
-  shape: tuple[int, int, int],
-  dtype: jnp.dtype,
-  unsupported: list[str],
+  impl: str, shape: tuple[int, int, int], dtype: jnp.dtype, plain: bool
 ) -> str:
   """Returns which kernel computes attention, "xla" or "cudnn".
 
@@ -129,16 +121,15 @@ def choose_impl(
     impl: one of `IMPLS`.
     shape: (tokens, heads, head size) of queries, keys and values.
     dtype: of them.
-    unsupported: what is wanted that cuDNN is not used for, in words.
+    plain: neither a bias on the logits nor dropout of weights is wanted.
 
   Raises:
     ValueError: cudnn is asked for and does not work here.
   """
   if impl == "xla":
     return "xla"
-  if unsupported:
-    problem = f"it is not used with {' and '.join(unsupported)}"
-  else:
+  problem = "it is not used with a bias on the logits or attn_dropout"
+  if plain:
     problem = probe_cudnn(tuple(shape), jnp.dtype(dtype))
   if problem is None:
     return "cudnn"

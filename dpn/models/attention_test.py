@@ -29,29 +29,30 @@ def _unsupported(x):
 def test_where_it_works_it_is_used(gpu):
   seen = []
   gpu.append(seen.append)
-  assert attention.choose_impl("auto", SHAPE, HALF, []) == "cudnn"
-  assert attention.choose_impl("cudnn", SHAPE, HALF, []) == "cudnn"
-  assert attention.choose_impl("xla", SHAPE, HALF, []) == "xla"
+  assert attention.choose_impl("auto", SHAPE, HALF, True) == "cudnn"
+  assert attention.choose_impl("cudnn", SHAPE, HALF, True) == "cudnn"
+  assert attention.choose_impl("xla", SHAPE, HALF, True) == "xla"
   [x] = seen  # tried once
   assert (x.shape, x.dtype) == ((1, *SHAPE), HALF)
-  assert attention.choose_impl("auto", SHAPE, jnp.dtype("float32"), []) == "xla"
-  assert attention.choose_impl("auto", SHAPE, HALF, ["dropout"]) == "xla"
-  message = "does not work here: it is not used with dropout and a bias"
-  with pytest.raises(ValueError, match=message):
-    attention.choose_impl("cudnn", SHAPE, HALF, ["dropout", "a bias"])
+  assert (
+    attention.choose_impl("auto", SHAPE, jnp.dtype("float32"), True) == "xla"
+  )
+  assert attention.choose_impl("auto", SHAPE, HALF, False) == "xla"
+  with pytest.raises(ValueError, match="does not work here: it is not used"):
+    attention.choose_impl("cudnn", SHAPE, HALF, False)
 
 
 def test_where_it_fails_xla_is_used(gpu):
   gpu.append(_unsupported)
-  assert attention.choose_impl("auto", SHAPE, HALF, []) == "xla"
+  assert attention.choose_impl("auto", SHAPE, HALF, True) == "xla"
   with pytest.raises(ValueError, match="does not work here: head size 8"):
-    attention.choose_impl("cudnn", SHAPE, HALF, [])
+    attention.choose_impl("cudnn", SHAPE, HALF, True)
 
 
 def test_without_a_gpu():
-  assert attention.choose_impl("auto", SHAPE, HALF, []) == "xla"
+  assert attention.choose_impl("auto", SHAPE, HALF, True) == "xla"
   with pytest.raises(ValueError, match="the device is a CPU"):
-    attention.choose_impl("cudnn", SHAPE, HALF, [])
+    attention.choose_impl("cudnn", SHAPE, HALF, True)
 
 
 def test_it_is_tried_while_a_model_is_traced(gpu, monkeypatch):

@@ -113,13 +113,13 @@ class EncoderBlock(nn.Module):
     """Returns the next carry and the block's intermediates.
 
     Args:
-      carry: x (batch, tokens, width); and LaPE's positions (1, tokens, width),
-        None in all other models.
+      carry: x (batch, tokens, width); and LaPE's position embedding (1,
+        tokens, width), None in all other models.
       drop_rate: scalar, the stochastic depth rate of this block.
       deterministic: no dropout, no stochastic depth; running statistics are
         read, not written.
     """
-    x, positions = carry
+    x, pe = carry
     where, out, bias = self.placement, {}, None
     norm = lambda name, x: self.make_norm(name=name)(x, not deterministic)
     add = functools.partial(
@@ -128,7 +128,7 @@ class EncoderBlock(nn.Module):
 
     y = norm("LayerNorm_0", x) if "pre" in where.sa else x
     if self.positions:
-      y, bias, positions = self.positions(y, positions, self.tokens, out)
+      y, bias, pe = self.positions(y, pe, self.tokens, out)
     y = out["sa"] = self.attention()(y, y, bias, deterministic)
     x = out["+sa"] = add(x, y, where.sa, "LayerNorm_0_post")
 
@@ -138,7 +138,7 @@ class EncoderBlock(nn.Module):
       scale = self.param("resid_scale", nn.initializers.ones, x.shape[-1:])
       x = x * base.along_width(scale, x).astype(x.dtype)
     x = out["+mlp"] = add(x, y, where.mlp, "LayerNorm_1_post")
-    return (x, positions), out
+    return (x, pe), out
 
   def add(self, x, y, where, name, *, drop_rate, deterministic):
     """Returns the residual sum x + y, either of which a post-norm may follow.
@@ -194,9 +194,10 @@ class EncoderBlock(nn.Module):
       gelu=config.gelu,
       make_norm=self.make_norm,
       inner_norm=where.mlp_inner,
-      kernel_init=config.inits.dense,
+      kernel_init=init.scaled(
+        config.inits.dense, where.init_gain(config.depth)
+      ),
       bias_init=config.inits.mlp_bias,
-      init_gain=where.init_gain(config.depth),
       dtype=config.dtype,
       name="MlpBlock_0",
     )
@@ -211,7 +212,7 @@ class Mlp(nn.Module):
     gelu: one of `GELUS`.
     make_norm: returns the normalizer of that name, for `inner_norm`.
     inner_norm: normalize the hidden layer `after_act` or `before_act`; `none`.
-    kernel_init: of both kernels, times `init_gain`.
+    kernel_init: of both kernels.
     bias_init: of both biases.
     dtype: of the matrix products and the result.
   """
@@ -223,7 +224,6 @@ class Mlp(nn.Module):
   inner_norm: str = "none"
   kernel_init: Callable = init.INITS["big_vision"].dense
   bias_init: Callable = init.INITS["big_vision"].mlp_bias
-  init_gain: float = 1.0
   dtype: Any = jnp.float32
 
   @nn.compact
@@ -232,7 +232,7 @@ class Mlp(nn.Module):
     dense = functools.partial(
       nn.Dense,
       dtype=self.dtype,
-      kernel_init=init.scaled(self.kernel_init, self.init_gain),
+      kernel_init=self.kernel_init,
       bias_init=self.bias_init,
     )
     x = dense(self.mlp_dim, name="Dense_0")(x)
@@ -272,9 +272,7 @@ class Encoder(nn.Module):
   positions: Callable | None = None
 
   @nn.compact
-  def __call__(
-    self, x, deterministic=True, *, tokens, positions=None, late_cls=None
-  ):
+  def __call__(self, x, deterministic=True, *, tokens, pe=None, late_cls=None):
     """Returns the encoded tokens in float32 and a dict of intermediates.
 
     Args:
@@ -282,7 +280,7 @@ class Encoder(nn.Module):
       deterministic: no dropout, no stochastic depth; running statistics are
         read, not written.
       tokens: the `norms.TokenGrid` of x.
-      positions: (1, tokens, width) for blocks that add them (LaPE).
+      pe: (1, tokens, width), positions for blocks that add them (LaPE).
       late_cls: (batch, 1, width), the class token of `config.cls_blocks`.
     """
     config = self.config
@@ -297,7 +295,10 @@ class Encoder(nn.Module):
       )
     drop_rates = jnp.linspace(0, config.stoch_depth, config.depth)
     layernorm = {"norm": "layernorm", "norm_kw": {"eps": config.eps}}
-    carry, out = (x, positions), {}
+    if pe is not None:
+      # In float32 or wider: it goes through one norm after another.
+      pe = pe.astype(jnp.promote_types(pe.dtype, x.dtype))
+    carry, out = (x, pe), {}
     if config.scan:
       blocks = nn.scan(
         block_cls,

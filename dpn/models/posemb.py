@@ -131,29 +131,29 @@ class BlockPositions:
   relative: bool
   eps: float
 
-  def __call__(self, y, positions, tokens, out):
+  def __call__(self, y, pe, tokens, out):
     """Called in a block, which owns the parameters `pe_norm`, `rel_posemb`.
 
     Args:
       y: (batch, tokens, width), what the attention would see.
-      positions: (1, tokens, width) for LaPE, else None.
+      pe: (1, tokens, width) for LaPE, else None.
       tokens: the `norms.TokenGrid`.
       out: the block's intermediates; gains `position`.
 
     Returns:
       What the attention sees, (batch, tokens, width); its bias (1, heads,
-      tokens, tokens) or None; the positions for the next block.
+      tokens, tokens) or None; `pe` for the next block.
     """
     bias = None
-    if positions is not None:
+    if pe is not None:
       norm = norms.make(self.lape.norm, {"eps": self.eps}, name="pe_norm")
-      here = out["position"] = norm(positions)
+      here = out["position"] = norm(pe)
       y = y + here.astype(y.dtype)
-      positions = positions if self.lape.share else here
+      pe = pe if self.lape.share else here
     if self.relative:
       normalize = self.lape is not None
       bias = RelativeBias(tokens, normalize, y.dtype, name="rel_posemb")()
-    return y, bias, positions
+    return y, bias, pe
 
 
 class RelativeBias(nn.Module):

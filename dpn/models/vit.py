@@ -108,6 +108,13 @@ class Config(encoder.Config):
     return self.join if isinstance(self.join, posemb.Lape) else None
 
   @property
+  def block_positions(self):  # posemb.BlockPositions or None
+    relative = self.posemb == "rpe"
+    if not self.lape and not relative:
+      return None
+    return posemb.BlockPositions(self.lape, relative, self.eps)
+
+  @property
   def has_cls(self) -> bool:
     return self.pool_type == "tok"
 
@@ -208,29 +215,23 @@ class _Model(nn.Module):
 
     if config.cls_has_position:
       x = jnp.concatenate([cls, x], axis=1)
-    late_cls, block_pe = None, None
-    if pe is not None and config.lape:
-      # In float32 or wider: it goes through one norm after another.
-      block_pe = pe.astype(jnp.promote_types(pe.dtype, x.dtype))
-    elif pe is not None:
+    if pe is not None and not config.lape:
       x = x + pe.astype(x.dtype)
     x = out["with_posemb"] = ln.post_posemb(x)
-    if config.cls_blocks:
-      late_cls = cls
-    elif config.has_cls and not config.cls_has_position:
+    if config.has_cls and not (config.cls_has_position or config.cls_blocks):
       x = jnp.concatenate([cls, x], axis=1)  # (batch, 1 + h * w, width)
     x = nn.Dropout(config.dropout)(x, deterministic)
 
     tokens = norms.TokenGrid(
       config.num_heads, (h, w), cls=config.has_cls and not config.cls_blocks
     )
-    positions = None
-    if config.lape or config.posemb == "rpe":
-      positions = posemb.BlockPositions(
-        config.lape, config.posemb == "rpe", config.eps
-      )
-    x, out["encoder"] = encoder.Encoder(config, positions, name="Transformer")(
-      x, deterministic, tokens=tokens, positions=block_pe, late_cls=late_cls
+    blocks = encoder.Encoder(config, config.block_positions, name="Transformer")
+    x, out["encoder"] = blocks(
+      x,
+      deterministic,
+      tokens=tokens,
+      pe=pe if config.lape else None,
+      late_cls=cls if config.cls_blocks else None,
     )
     return x
 

@@ -160,7 +160,8 @@ def pad_to_shape(
 
   def apply(value):
     padded, inside = place(value.shape)
-    result = np.full(padded, pad_value, value.dtype)
+    result = np.empty(padded, value.dtype)
+    result.fill(pad_value)
     result[inside] = value
     return result
 

@@ -31,15 +31,9 @@ def write_json(path: str | None, results: Mapping[str, Any]):
 def worker(
   module: str, arguments: Mapping[str, Any], python: str | None = None
 ) -> dict[str, Any]:
-  """Returns what a module prints as JSON, run in a process of its own.
+  """Returns what `python -m module` prints last, if given arguments as JSON.
 
-  Args:
-    module: run with `arguments`, as JSON, on its command line.
-    arguments: see `module`.
-    python: the interpreter, this one by default.
-
-  Returns:
-    What the last line says; {"error": last line of stderr} if it fails.
+  Where it fails, that is {"error": last line of stderr}.
   """
   command = [python or sys.executable, "-m", module, json.dumps(arguments)]
   done = subprocess.run(command, capture_output=True, text=True)
@@ -65,11 +59,9 @@ def in_turn(
 
 
 def compare(figures: Mapping[str, dict], speed: str) -> dict[str, float]:
-  """Returns everyone's speed, and "ratio": ours to that of the best peer.
+  """Returns everyone's `speed`, and "ratio": ours to that of the best peer.
 
-  Args:
-    figures: of us and of our peers; those with an "error" are left out.
-    speed: the figure to compare.
+  Whose measurement failed is left out.
   """
   speeds = {who: row[speed] for who, row in figures.items() if speed in row}
   peers = [value for who, value in speeds.items() if who != OURS]
@@ -81,11 +73,9 @@ def compare(figures: Mapping[str, dict], speed: str) -> dict[str, float]:
 def table(
   figures: Mapping[str, dict], columns: Mapping[str, tuple[str, str]]
 ) -> str:
-  """Returns figures as aligned text, a row each.
+  """Returns figures as aligned text, a row each; failures with their "error".
 
-  Args:
-    figures: by row.
-    columns: figure → (title, format); those that no row has are left out.
+  Columns are figure → (title, format); those that no row has are left out.
   """
   found = pd.DataFrame.from_dict(figures, orient="index")
   columns = {**columns, "error": ("error", "{:.120}")}

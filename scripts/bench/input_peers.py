@@ -7,6 +7,7 @@ comes from the extra `bench`. As a program, this module takes arguments of
 `measure` as JSON and prints what it returns.
 """
 
+import dataclasses
 import importlib
 import json
 import os
@@ -63,9 +64,9 @@ def _cpu_secs() -> float:
   """Returns the CPU time of this process and its workers so far."""
   import psutil
 
-  process = psutil.Process()
-  processes = [process, *process.children(recursive=True)]
-  return sum(sum(p.cpu_times()[:2]) for p in processes)
+  me = psutil.Process()
+  workers = me.children(recursive=True)
+  return sum(sum(process.cpu_times()[:2]) for process in (me, *workers))
 
 
 def source(task: str, folder: str) -> dict[str, str]:
@@ -162,38 +163,41 @@ def pillow(task: str, folder: str) -> Iterator[np.ndarray]:
   return (batch.numpy() for batch in loader)
 
 
+@dataclasses.dataclass
 class PillowExamples:
   """A torch-style data set: one image by index, Pillow and NumPy inside."""
 
-  def __init__(self, task: str, examples: Sequence):
-    self._task, self._examples = task, examples
+  task: str
+  examples: Sequence
 
   def __len__(self):
-    return len(self._examples)
+    return len(self.examples)
 
-  def __getitem__(self, index: int):
-    example = self._examples[index]
-    if self._task == "tiny":
+  def __getitem__(self, index: int) -> np.ndarray:
+    example = self.examples[index]
+    if self.task == "tiny":
       padded = np.pad(example, ((4, 4), (4, 4), (0, 0)))
       top, left = random.randrange(9), random.randrange(9)
       image = Image.fromarray(padded[top : top + 32, left : left + 32])
     else:
       image = Image.open(example).convert("RGB")
-    if self._task == "eval":
-      image = _pillow_eval(image)
-    else:
-      if self._task != "tiny":
-        box = _pillow_box(*image.size)
-        image = image.resize((224, 224), Image.Resampling.BILINEAR, box)
-      if random.random() < 0.5:
-        image = ImageOps.mirror(image)
-      if self._task == "randaug":
-        for augment in random.choices(RANDAUG, k=RANDAUG_LAYERS):
-          image = augment(image)
+    if self.task == "eval":
+      scale = 256 / min(image.size)
+      image = ImageOps.scale(image, scale, Image.Resampling.BOX)
+      left, top = ((side - 224) // 2 for side in image.size)
+      image = image.crop((left, top, left + 224, top + 224))
+    elif self.task != "tiny":
+      box = _random_box(*image.size)
+      image = image.resize((224, 224), Image.Resampling.BILINEAR, box)
+    if self.task != "eval" and random.random() < 0.5:
+      image = ImageOps.mirror(image)
+    if self.task == "randaug":
+      for augment in random.choices(RANDAUG, k=RANDAUG_LAYERS):
+        image = augment(image)
     return np.asarray(image, np.float32) / 127.5 - 1
 
 
-def _pillow_box(cols: int, rows: int) -> tuple[int, int, int, int]:
+def _random_box(cols: int, rows: int) -> tuple[int, int, int, int]:
   """Returns a random (left, top, right, bottom), as torchvision draws it."""
   for _ in range(10):
     area = random.uniform(0.05, 1) * rows * cols
@@ -204,12 +208,6 @@ def _pillow_box(cols: int, rows: int) -> tuple[int, int, int, int]:
       top = random.randrange(rows - height + 1)
       return left, top, left + width, top + height
   return 0, 0, cols, rows
-
-
-def _pillow_eval(image):
-  image = ImageOps.scale(image, 256 / min(image.size), Image.Resampling.BOX)
-  left, top = ((side - 224) // 2 for side in image.size)
-  return image.crop((left, top, left + 224, top + 224))
 
 
 def _affine(*matrix):

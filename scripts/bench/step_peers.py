@@ -13,6 +13,7 @@ import json
 import os
 import sys
 import time
+import timeit
 from collections.abc import Callable
 from typing import Any
 from unittest import mock
@@ -30,54 +31,32 @@ MATMUL_SIZE_ELSEWHERE = 8192
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-  """One model and how it is trained; `stem_ln` and `attn_impl` are ours only.
-
-  Attributes:
-    variant: such as "S/16".
-    resolution: rows and columns of an image.
-    batch_size: images of a step.
-    dtype: of matrix products.
-    stem_ln: see `dpn.models.stem`.
-    scan: see `dpn.models.vit`.
-    remat: its `remat_policy`.
-    attn_impl: likewise.
-  """
+  """One model and how it is trained; see `dpn.models.vit`."""
 
   variant: str = "S/16"
-  resolution: int = 224
+  resolution: int = 224  # rows and columns of an image
   batch_size: int = 16
-  dtype: str = "float32"
-  stem_ln: str = "none"
+  dtype: str = "float32"  # of matrix products
+  stem_ln: str = "none"  # ours only
   scan: bool = False
   remat: str = "none"
-  attn_impl: str = "auto"
+  attn_impl: str = "auto"  # ours only
 
 
 @dataclasses.dataclass
 class Step:
-  """A compiled training step.
+  """A compiled training step."""
 
-  Attributes:
-    run: begins a step; returns what `wait` takes.
-    wait: returns once that step is done.
-    matmul: size → a function like `run`, multiplying two square matrices.
-    compile_secs: how long it took to trace and compile.
-    memory: () → the most bytes used so far.
-    device: its kind.
-    program: that XLA compiled, if it did.
-    flops: of a step, by `dpn.flops`; None if unknown.
-    peak: of the device in FLOP/s, by `dpn.flops`; None if unknown.
-  """
-
-  run: Callable[[], Any]
-  wait: Callable[[Any], Any]
+  run: Callable[[], Any]  # begins a step; returns what `wait` takes
+  wait: Callable[[Any], Any]  # returns once that step is done
+  # size → a function like `run`, multiplying two square matrices.
   matmul: Callable[[int], Callable[[], Any]]
-  compile_secs: float
-  memory: Callable[[], int]
-  device: str
-  program: Any = None
-  flops: int | None = None
-  peak: float | None = None
+  compile_secs: float  # tracing included
+  memory: Callable[[], int]  # the most bytes used so far
+  device: str  # its kind
+  program: Any = None  # that XLA compiled, if it did
+  flops: int | None = None  # of a step, by `dpn.flops`
+  peak: float | None = None  # of the device in FLOP/s, by `dpn.flops`
 
 
 def measure(
@@ -86,7 +65,7 @@ def measure(
   """Returns what there is to know of a step, in a process with no other.
 
   Args:
-    who: "ours", "timm", or "big_vision" with or without more.
+    who: "ours", "timm"; anything else is big_vision.
     setting: the fields of a `Setting`.
     steps: how many to time, after two that are not.
     folder: of big_vision's checkout.
@@ -122,33 +101,15 @@ def time_steps(step: Step, steps: int) -> list[float]:
 
 
 def matmul_ceiling(step: Step) -> float:
-  """Returns the FLOP/s of the fastest of ten products of square matrices."""
+  """Returns the FLOP/s of the fastest product of square matrices."""
   size = MATMUL_SIZE.get(step.device, MATMUL_SIZE_ELSEWHERE)
   multiply = step.matmul(size)
-  step.wait(multiply())
-  secs = []
-  for _ in range(10):
-    begin = time.perf_counter()
-    step.wait(multiply())
-    secs.append(time.perf_counter() - begin)
+  secs = timeit.repeat(lambda: step.wait(multiply()), number=1, repeat=11)
   return 2 * size**3 / min(secs)
 
 
-def ours(setting: Setting) -> Step:
-  """Returns this codebase's step, see `trainer_step`."""
-  config = _config(setting)
-  config.model.stem_ln = setting.stem_ln
-  config.model.attn_impl = setting.attn_impl
-  return trainer_step(config, setting.resolution)
-
-
-def trainer_step(config: Any, resolution: int) -> Step:
-  """Returns the step of a config, as trainers.train builds it.
-
-  Args:
-    config: of a run that classifies images; its data are not opened.
-    resolution: rows and columns of an image.
-  """
+def ours(setting: Setting, **options) -> Step:
+  """Returns the step as trainers.train builds it, with options of the model."""
   import jax
 
   import dpn.tasks
@@ -156,11 +117,13 @@ def trainer_step(config: Any, resolution: int) -> Step:
   from scripts import fake_data
   from trainers import build
 
+  plain = {"stem_ln": setting.stem_ln, "attn_impl": setting.attn_impl}
+  config = config_of(setting, **{**plain, **options})
   mesh = sharding.make_mesh()
-  batch_size = config.input.batch_size
+  image = (setting.resolution, setting.resolution, 3)
   spec = {
-    "image": ((batch_size, resolution, resolution, 3), np.dtype("float32")),
-    "labels": ((batch_size, config.num_classes), np.dtype("float32")),
+    "image": ((setting.batch_size, *image), np.dtype("float32")),
+    "labels": ((setting.batch_size, NUM_CLASSES), np.dtype("float32")),
   }
   task = dpn.tasks.make(config, batch_shards=mesh.size)
   begin = time.perf_counter()
@@ -171,8 +134,7 @@ def trainer_step(config: Any, resolution: int) -> Step:
   compile_secs = time.perf_counter() - begin
   state = train_step.init(jax.random.key(0))
   batch = fake_data.batch(train_step.batch_shapes)
-  dtype = config.model.get("dtype_mm", "float32")
-  step = _jax_step(program, state, batch, dtype, compile_secs)
+  step = _jax_step(program, state, batch, setting.dtype, compile_secs)
   peak = flops.peak(jax.devices()[0])
   step.peak = peak and peak * jax.device_count()
   step.flops = train_step.flops()
@@ -183,7 +145,7 @@ def big_vision(setting: Setting, folder: str) -> Step:
   """Returns big_vision's step, put together from a checkout of it.
 
   Its train.py needs TensorFlow; the model, the loss and the optimizer are its
-  own, and jitted and donated as there, on the batch as ours.
+  own, and jitted and donated as there.
   """
   import jax
   import jax.numpy as jnp
@@ -194,7 +156,7 @@ def big_vision(setting: Setting, folder: str) -> Step:
 
   from scripts import fake_data
 
-  config = _config(setting)
+  config = config_of(setting)
   model = vit.Model(NUM_CLASSES, **config.model)
   rng = jax.random.key(0)
   shape = (setting.batch_size, setting.resolution, setting.resolution, 3)
@@ -322,29 +284,24 @@ def timm(setting: Setting) -> Step:
   return Step(run, wait, matmul, compile_secs, memory, name)
 
 
-def _config(setting):
-  """Returns the config that ours and big_vision read."""
-  return config_of(
-    setting.batch_size,
-    variant=setting.variant,
-    pool_type="tok",
-    scan=setting.scan,
-    remat_policy=setting.remat,
-    dtype_mm=setting.dtype,
-  )
-
-
-def config_of(batch_size: int, **model) -> Any:
-  """Returns the config of a run with this `config.model`, without data."""
+def config_of(setting: Setting, **options) -> Any:
+  """Returns a run's config, without data, for us and for big_vision."""
   import ml_collections
 
+  model = {
+    "variant": setting.variant,
+    "pool_type": "tok",
+    "scan": setting.scan,
+    "remat_policy": setting.remat,
+    "dtype_mm": setting.dtype,
+  }
   return ml_collections.ConfigDict(
     {
       "num_classes": NUM_CLASSES,
       "loss": "softmax_xent",
       "total_steps": 1000,
-      "input": {"batch_size": batch_size},
-      "model": model,
+      "input": {"batch_size": setting.batch_size},
+      "model": model | options,
       "optax_name": "scale_by_adam",
       "grad_clip_norm": CLIP,
       "lr": LR,
@@ -355,14 +312,14 @@ def config_of(batch_size: int, **model) -> Any:
 
 
 def _jax_step(program, state, batch, dtype, compile_secs):
-  """Returns a Step whose `run` goes on from the state that it left."""
+  """Returns the step of a compiled program."""
   import jax
   import jax.numpy as jnp
 
   from dpn import timing
 
   def run():
-    nonlocal state
+    nonlocal state  # `program` donates it
     state, values = program(state, batch)
     return values
 

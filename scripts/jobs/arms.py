@@ -78,12 +78,12 @@ def find(
   select: str = "*",
   overrides: Mapping[str, str] | None = None,
 ) -> list[Arm]:
-  """Returns the arms of a config.
+  """Returns the arms of a config's sweep(arg), whose run folders are in `out`.
 
   Args:
     config: path of its file.
-    arg: argument of its sweep().
-    out: folder of the run folders.
+    arg: of sweep().
+    out: see above.
     select: shell pattern of names, with or without the seed.
     overrides: config fields of every arm.
 

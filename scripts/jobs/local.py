@@ -14,8 +14,6 @@ import tqdm
 
 from scripts.jobs import arms as arms_lib
 
-NOT_RUN = "not run"
-STOPPED = "stopped; run the same command to resume"
 _TAIL_BYTES = 4096
 
 
@@ -38,7 +36,7 @@ def run(
   def run_one(arm):
     with lock:
       if stopping.is_set():
-        return NOT_RUN
+        return "not run"
       process = _start([sys.executable, *arm.command(config)], arm, keep_open)
       running.add(process)
     begin = time.monotonic()
@@ -60,11 +58,13 @@ def run(
         with contextlib.suppress(ProcessLookupError):
           os.killpg(process.pid, signal.SIGKILL)
 
+  before = signal.signal(signal.SIGTERM, signal.default_int_handler)
   with (
-    _sigterm_interrupts(),
+    contextlib.ExitStack() as stack,
     concurrent.futures.ThreadPoolExecutor(workers) as pool,
     tqdm.tqdm(total=len(arms), unit="run", disable=None) as bar,
   ):
+    stack.callback(signal.signal, signal.SIGTERM, before)
     futures = {pool.submit(run_one, arm): arm.run_name for arm in arms}
     try:
       for future in concurrent.futures.as_completed(futures):
@@ -75,16 +75,6 @@ def run(
       if not isinstance(e, KeyboardInterrupt):
         raise
   return {name: future.result() for future, name in futures.items()}
-
-
-@contextlib.contextmanager
-def _sigterm_interrupts():
-  """Lets SIGTERM do what Ctrl-C does."""
-  before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-  try:
-    yield
-  finally:
-    signal.signal(signal.SIGTERM, before)
 
 
 def _start(command, arm, keep_open):
@@ -105,7 +95,7 @@ def _outcome(arm, code, secs):
   if arm.done:
     return f"done in {tqdm.tqdm.format_interval(secs)}"
   if code in (0, -signal.SIGTERM):
-    return STOPPED
+    return "stopped; run the same command to resume"
   with open(arm.log, "rb") as f:
     f.seek(max(0, f.seek(0, os.SEEK_END) - _TAIL_BYTES))
     lines = f.read().decode(errors="replace").split("\n")

@@ -8,13 +8,9 @@ from collections.abc import Sequence
 def array(commands: Sequence[str], name: str, at_once: int | None) -> str:
   """Returns a script for sbatch that runs each command as a task of an array.
 
-  Two minutes before its time limit a task is told to save. Submitted again,
-  the script resumes.
-
-  Args:
-    commands: shell commands, run from the current directory.
-    name: of the job.
-    at_once: how many tasks may run at a time; None for no limit.
+  At most `at_once` run at a time, from the current directory. Two minutes
+  before its time limit a task is told to save. Submitted again, the script
+  resumes.
   """
   limit = f"%{at_once}" if at_once else ""
   lines = "\n".join(f"  {shlex.quote(command)}" for command in commands)

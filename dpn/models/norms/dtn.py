@@ -77,19 +77,18 @@ class DTN(base.Normalizer):
   @nn.compact
   def __call__(self, x, train=False):  # (batch, tokens, width)
     x = self.upcast(x)
-    first = int(self.tokens.cls)
+    first, released = int(self.tokens.cls), self.form == "released"
     cls, patches = x[:, :first], self.rms(x[:, first:])
-    mean, var = self.mix(
-      self.within(patches, unbiased=self.form == "released"),
-      self.between(patches),
-    )
+    mean, var = self.within(patches, unbiased=released)
+    mean_between, var_between = self.between(patches)
+    if not self.only_var:
+      mean = self.mix("mean_ratio", mean, mean_between)
+    var = self.mix("var_ratio", var, var_between)
     y = (patches - mean) * jax.lax.rsqrt(var + self.eps)
     if first:
-      if self.cls == "intra":
-        cls = self.rms(cls)
-      mean, var = self.within(
-        cls, unbiased=self.cls == "intra" and self.form == "released"
-      )
+      intra = self.cls == "intra"
+      cls = self.rms(cls) if intra else cls
+      mean, var = self.within(cls, unbiased=intra and released)
       cls = (cls - mean) * jax.lax.rsqrt(var + self.eps)
       y = jnp.concatenate([cls, y], axis=1)
     return self.scale_and_bias(y)
@@ -153,15 +152,10 @@ class DTN(base.Normalizer):
     )(relative_positions(rows, cols))
     return nn.softmax(scores.transpose(2, 0, 1), axis=-1)
 
-  def mix(self, within, between):
-    """Returns ratio * within + (1 - ratio) * between for mean and variance."""
-    mean, var = within
-    if not self.only_var:
-      mean = self.blend("mean_ratio", mean, between[0])
-    return mean, self.blend("var_ratio", var, between[1])
-
-  def blend(self, name, within, between):  # Equation 8; ratios start at 1/2
+  def mix(self, name, within, between):
+    """Returns ratio * within + (1 - ratio) * between, Equation 8."""
     heads = self.tokens.num_heads
+    # Ratios start at 1/2.
     logits = self.param(name, nn.initializers.zeros, (heads,))
     ratio = nn.sigmoid(logits.astype(between.dtype))
     ratio = ratio.repeat(between.shape[-1] // heads)[None, None]
