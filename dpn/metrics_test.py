@@ -65,6 +65,38 @@ def test_a_torn_last_line_is_dropped(tmp_path, cut):
   assert path.read_text() == _row(1) + _row(2) + _row(4)
 
 
+LINES = {
+  "zeros": bytes(20),
+  "blank": b"",
+  "no text": b'{"step": 2, "\xff": 1}',
+  "a list": b"[]",
+  "no step": b"{}",
+  "null": b"null",
+  "a step of text": b'{"step": "2", "loss": 1}',
+  "text": b'{"step": 2, "loss": "low"}',
+  "not finite": b'{"step": 2, "loss": NaN}',
+  "doubled": b'{"step": 1, "loss": 1.0}',
+  "deep": b"[" * 100_000,
+  "long": b'{"step": 2, "loss": ' + b"9" * 4000 + b"}",
+}
+
+
+@pytest.mark.parametrize("line", LINES.values(), ids=LINES)
+def test_a_damaged_line_is_set_aside(tmp_path, line, caplog):
+  _write(tmp_path, 0, [1, 3])
+  path = tmp_path / "metrics.jsonl"
+  first, last = path.read_bytes().splitlines(keepends=True)
+  for suffix in ("", "-2"):
+    path.write_bytes(first + line + b"\n" + last)
+    with caplog.at_level("WARNING"):
+      _write(tmp_path, 3, [])
+    assert path.read_bytes() == first + last
+    aside = tmp_path / f"metrics.jsonl.damaged{suffix}"
+    assert aside.read_bytes() == line + b"\n"
+    message = f"1 damaged lines are now in {aside.name}, the other 2 rows"
+    assert message in caplog.text
+
+
 def test_no_file_is_no_rows(tmp_path):
   assert metrics.read(str(tmp_path / "metrics.jsonl")) == []
 
@@ -176,3 +208,12 @@ def test_a_full_disk_stops_nothing(tmp_path, limit, caplog):
   assert "metrics.jsonl failed, the run goes on without" in caplog.text
   rows = metrics.read(str(tmp_path / "metrics.jsonl"))
   assert [row["step"] for row in rows] == [1, 3]
+  assert [e.step for e in _events(tmp_path) if e.summary.value] == [1, 3]
+
+
+def test_tensorboard_cannot_be_opened(tmp_path, caplog):
+  (tmp_path / "tensorboard").write_text("")
+  with caplog.at_level("WARNING"):
+    _write(tmp_path, 0, range(1, 30))
+  assert "TensorBoard failed, the run goes on without" in caplog.text
+  assert len(metrics.read(str(tmp_path / "metrics.jsonl"))) == 29

@@ -41,9 +41,10 @@ ENVIRONMENT = {
 RESULTS = ("metrics.jsonl", "params.safetensors")
 BROKEN_EVALUATOR = "--config.evals.test.data.name=scripts.chaos:Broken"
 FULL_AFTER_BYTES = 30_000  # less than a checkpoint's largest file
+HANGS_AFTER_SECS = 600
 BROKEN_LOGGING = (
   "dpn.timing.peak_memory_bytes",
-  "tensorboardX.SummaryWriter.add_scalar",
+  "tensorboardX.summary.scalar",
 )
 TRAIN_WITH_BROKEN_LOGGING = f"""
 import runpy, sys
@@ -104,7 +105,10 @@ class Runs:
   def train(self, run: str, *flags: str, fails: str | None = None, **kw) -> str:
     """Trains to the end, or to an error that says `fails`; returns the log."""
     process = self.start(run, *flags, **kw)
-    output, _ = process.communicate()
+    try:
+      output, _ = process.communicate(timeout=HANGS_AFTER_SECS)
+    finally:
+      process.kill()
     text = self._log(run).read_text() + (output or b"").decode()
     code = process.returncode
     assert code == (fails is not None), f"ended with {code}: {text[-300:]}"
@@ -188,6 +192,80 @@ def damaged_checkpoint(runs: Runs):
   text = runs.train("damaged")
   runs.assert_same("damaged")
   assert "is damaged, trying the one before" in text, "nothing was said"
+
+
+def damaged_notes(runs: Runs):
+  """The latest checkpoint's position changed: the one before is used."""
+  runs.copy_unfinished("notes")
+  path = runs.checkpoints("notes")[-1] / "_CHECKPOINT_METADATA"
+  position, changed = '"examples_seen": ', '"examples_seen": 1'
+  path.write_text(path.read_text().replace(position, changed))
+  text = runs.train("notes")
+  runs.assert_same("notes")
+  assert "is damaged, trying the one before" in text, "nothing was said"
+
+
+def damaged_twice(runs: Runs):
+  """The same step damaged in one start after another: the same bits."""
+  runs.copy_unfinished("twice")
+  for _ in range(2):
+    (runs.checkpoints("twice")[-1] / "_CHECKPOINT_METADATA").write_text("")
+    runs.train("twice")
+    runs.assert_same("twice")
+    (runs.root / "twice" / "done.json").unlink()
+
+
+def all_damaged(runs: Runs):
+  """No checkpoint is whole: every start fails, none starts over unasked."""
+  runs.copy_unfinished("all")
+  for path in runs.checkpoints("all"):
+    (path / "_CHECKPOINT_METADATA").unlink()
+  for _ in range(2):
+    runs.train("all", fails="to start over, delete this folder")
+  shutil.rmtree(runs.root / "all" / "checkpoints")
+  runs.train("all")
+  runs.assert_same("all")
+
+
+def damaged_log(runs: Runs):
+  """Zeros within metrics.jsonl: set aside, and the same bits."""
+  runs.copy_unfinished("log")
+  path = runs.root / "log" / "metrics.jsonl"
+  first, rest = path.read_bytes().split(b"\n", 1)
+  path.write_bytes(first + b"\n" + bytes(512) + b"\n[]\n" + rest)
+  text = runs.train("log")
+  runs.assert_same("log")
+  assert "2 damaged lines are now in" in text, "nothing was said"
+
+
+def lost_log(runs: Runs):
+  """metrics.jsonl is gone: said, and noted in done.json."""
+  runs.copy_unfinished("lost")
+  (runs.root / "lost" / "metrics.jsonl").unlink()
+  text = runs.train("lost")
+  assert "metrics.jsonl has lost" in text, "nothing was said"
+  done = (runs.root / "lost" / "done.json").read_text()
+  assert "lost_rows" in done, "done.json does not say so"
+
+
+def fewer_steps(runs: Runs):
+  """total_steps below the checkpoint's step: a message."""
+  runs.copy_unfinished("fewer")
+  flags = ("--config.total_epochs=1", "--allow_config_change")
+  runs.train("fewer", *flags, fails="Set config.total_steps to")
+
+
+def full_logs(runs: Runs):
+  """Logs meet the limit before a checkpoint does: the same message."""
+  limit = (10_000, 10_000)
+  runs.train(
+    "logs",
+    "--config.ckpt_steps=1000",
+    "--config.log_training_steps=1",
+    fails="Cannot write a checkpoint",
+    preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit),
+    stdout=subprocess.PIPE,  # or the log would hit the limit
+  )
 
 
 def full_disk(runs: Runs):

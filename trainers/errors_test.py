@@ -73,6 +73,14 @@ def test_out_of_memory_names_three_knobs(kind):
     assert f"config.{knob}=" in str(error.value)
 
 
+def test_a_full_disk_is_no_memory_of_the_device():
+  def run():
+    raise OSError("Cannot write a checkpoint: RESOURCE_EXHAUSTED: Error")
+
+  with pytest.raises(OSError, match=r"^Cannot write"):
+    train._explaining(run)
+
+
 @pytest.mark.parametrize(
   ("last", "message"),
   [

@@ -173,14 +173,34 @@ class MetricsLog:
   step begins, or at `flush`.
   """
 
-  def __init__(self, workdir: str, *, step: int, wandb: Mapping | None = None):
-    """Opens the files; see `metrics.Writer`."""
+  def __init__(
+    self,
+    workdir: str,
+    *,
+    step: int,
+    rows: int = 0,
+    wandb: Mapping | None = None,
+  ):
+    """Opens the files; see `metrics.Writer`.
+
+    Until `step` the run has made so many `rows`; a file that has lost some is
+    no reason to stop.
+    """
     first = jax.process_index() == 0
     self._writer = first and metrics.Writer(workdir, step=step, wandb=wandb)
-    rows = metrics.read(os.path.join(workdir, metrics.METRICS))
-    self.last_row = rows[-1] if rows else {}
+    self._path = os.path.join(workdir, metrics.METRICS)
+    found = metrics.read(self._path)
+    self.last_row = found[-1] if found else {}
+    self.rows = rows
+    if self.lost:
+      say(f"Note: {self._path} has lost {self.lost} of {rows} rows.")
     self._step, self._finite_step = step, max(step, 0)
     self._parts, self._row = [], {}
+
+  @property
+  def lost(self) -> int:
+    """How many of the rows made so far are not on the disk."""
+    return max(0, self.rows - len(metrics.read(self._path)))
 
   def add(self, step: int, part: Mapping[str, float] | Callable[[], Mapping]):
     """Adds numbers by name to the row of a step.
@@ -205,6 +225,7 @@ class MetricsLog:
     row = self.pop()
     if row:
       self.last_row = {"step": self._step, **row}
+      self.rows += 1
       if self._writer:
         self._writer.write(self._step, row)
 

@@ -60,6 +60,12 @@ def train(
     with phases.phase("state"):
       state, position, source = build.initial_state(run, checkpoints)
     step = int(state.step)
+    if step > run.total_steps:
+      raise ValueError(
+        f"The checkpoint is of step {step} ({source}), and the config's total "
+        f"is {run.total_steps} steps. Set config.total_steps to {step} or "
+        "more, or give another --workdir."
+      )
     if jax.process_index() == 0:
       workdir_lib.record(workdir, config.to_dict())
     log_lib.start(run, state, source)
@@ -69,7 +75,12 @@ def train(
     row = position.get("unevaluated", {}) | found
     # If this step gets a new row, keep only the rows before it.
     kept = step - bool(row)
-    log = log_lib.MetricsLog(workdir, step=kept, wandb=config.get("wandb"))
+    log = log_lib.MetricsLog(
+      workdir,
+      step=kept,
+      rows=position.get("rows", 0),
+      wandb=config.get("wandb"),
+    )
     stack.enter_context(contextlib.closing(log))
     log.add(step, row)
     log.flush()
@@ -77,7 +88,7 @@ def train(
       run, state, position, checkpoints, log, progress, preemption
     )
   if done:
-    finish(workdir, run, state, log.last_row)
+    finish(workdir, run, state, log)
   else:
     log_lib.say(
       f"Asked to stop (SIGTERM), and saved step {int(state.step)}. The same "
@@ -92,7 +103,8 @@ def loop(run, state, position, checkpoints, log, progress, preemption):
   restart, which drops the metrics after its checkpoint, misses none. Where
   SIGTERM cuts an evaluation short, the step's own metrics go into the
   checkpoint, as `unevaluated`, and the restart begins with that evaluation.
-  `position` says how many `examples_seen`, and perhaps `skipped`, came before.
+  `position` says how many `examples_seen`, `rows` of metrics.jsonl, and perhaps
+  `skipped`, came before.
 
   Returns the last state, and whether nothing remains to be done.
   """
@@ -130,7 +142,8 @@ def loop(run, state, position, checkpoints, log, progress, preemption):
         log.flush()
         log.check_finite(step, values)
         with progress.phases.phase("checkpoint"):
-          counts = {"examples_seen": seen, **_skipped(run, position, batches)}
+          counts = {"examples_seen": seen, "rows": log.rows}
+          counts |= _skipped(run, position, batches)
           checkpoints.save(step, state, counts | unevaluated)
   return state, step == run.total_steps and not unevaluated
 
@@ -217,7 +230,7 @@ def _naming_leaves(state):
     raise
 
 
-def finish(workdir, run, state, last_row):
+def finish(workdir, run, state, log):
   """Exports the parameters and writes, last of all, done.json."""
   checkpoint.save_params(
     os.path.join(workdir, "params.safetensors"),
@@ -230,7 +243,9 @@ def finish(workdir, run, state, last_row):
     done = {
       "step": int(state.step),
       **log_lib.totals(rows),
-      "metrics": {k: v for k, v in last_row.items() if k != "step"},
+      "metrics": {k: v for k, v in log.last_row.items() if k != "step"},
     }
+    if log.lost:
+      done["lost_rows"] = log.lost
     checkpoint.write_json(os.path.join(workdir, DONE), done)
   log_lib.say(f"Done. Results are in {workdir}.")

@@ -202,6 +202,30 @@ def test_a_torn_log_and_a_lost_checkpoint(finished, tmp_path):
   _assert_same_results(workdir, finished)
 
 
+def test_fewer_steps_than_the_checkpoint(finished, tmp_path):
+  workdir = tmp_path / "run"
+  shutil.copytree(finished, workdir)
+  (workdir / "done.json").unlink()
+  with pytest.raises(ValueError, match=r"of step 6 .*total is 5 steps"):
+    loop.train(
+      tiny_config(total_steps=5), str(workdir), allow_config_change=True
+    )
+  config = json.loads((workdir / "config.json").read_text())
+  assert config["total_steps"] == 6
+
+
+def test_a_log_that_has_lost_rows(finished, tmp_path, capsys):
+  workdir = tmp_path / "run"
+  shutil.copytree(finished, workdir)
+  (workdir / "done.json").unlink()
+  shutil.rmtree(workdir / "checkpoints" / "6")
+  (workdir / "metrics.jsonl").unlink()
+  loop.train(tiny_config(), str(workdir))
+  assert "metrics.jsonl has lost 3 of 3 rows." in capsys.readouterr().out
+  assert json.loads((workdir / "done.json").read_text())["lost_rows"] == 3
+  assert "lost_rows" not in json.loads((finished / "done.json").read_text())
+
+
 def test_where_a_run_starts_from(finished, tmp_path):
   """Own checkpoint, then config.resume, then config.model_init, then fresh."""
   weights = tmp_path / "weights.safetensors"

@@ -71,7 +71,8 @@ def _explaining(run):
     cli.fail("interrupted. The same command resumes from the last checkpoint.")
   except Exception as e:
     # Of whatever type: JAX raises others where the main thread runs the steps.
-    if "RESOURCE_EXHAUSTED" in str(e):
+    # Of files it means a full disk, an OSError.
+    if "RESOURCE_EXHAUSTED" in str(e) and not isinstance(e, OSError):
       cli.fail(MemoryError(f"{OUT_OF_MEMORY}\nJAX says: {e}"))
     if isinstance(e, cli.EXPECTED) or not jax.distributed.is_initialized():
       raise

@@ -78,12 +78,13 @@ def make(
   def update(state: TrainState, batch: base.Batch):
     rng = jax.random.fold_in(jax.random.key(seed), state.step)
     now = at(state.step)
-    grads, values, model_state = _gradients(now, state, batch, rng, grad_accum)
+    grads, values, model_state = gradients(now, state, batch, rng, grad_accum)
     updates, opt_state = tx.update(grads, state.opt_state, state.params)
     params = optax.apply_updates(state.params, updates)
 
-    count = lambda grad, frozen: jnp.zeros_like(grad) if frozen else grad
-    grads = jax.tree.map(count, grads, frozen)
+    # Frozen parameters do not contribute to the norms that are logged.
+    mask_frozen = lambda grad, frozen: jnp.zeros_like(grad) if frozen else grad
+    grads = jax.tree.map(mask_frozen, grads, frozen)
     norms = {"l2_grads": grads, "l2_params": params, "l2_updates": updates}
     values |= {name: trees.l2(tree) for name, tree in norms.items()}
     if log_grad_depth:
@@ -98,7 +99,7 @@ def make(
   return update
 
 
-def _gradients(task, state, batch, rng, parts):
+def gradients(task, state, batch, rng, parts):
   """Returns the mean loss's gradients, all means, and the model's new state.
 
   Goes through the batch in `parts`, one after the other. The task's `_mask`, if
@@ -111,11 +112,13 @@ def _gradients(task, state, batch, rng, parts):
     measured, model_state = task.measure(variables, batch, rng=rng)
     mask = jnp.ones(len(jax.tree.leaves(batch)[0]), bool)
     sums = base.weighted_sums(measured, mask)
-    shares = {name: x / size for name, x in sums.items()}  # of the whole's mean
+    # This part's contribution to the mean over the whole batch.
+    shares = {name: x / size for name, x in sums.items()}
     return shares["loss"], (shares, model_state)
 
   def part(model_state, batch, rng):
-    # Estimates kept by backward passes: their gradient is their next value.
+    # PowerNorm returns its next running estimate as the gradient of the current
+    # one: it is stored, not handed to the optimizer (norms/power_norm.py).
     key = fp8_ops.OVERWRITE_WITH_GRADIENT
     overwritten = {k: v for k, v in model_state.items() if k == key}
     grad_fn = jax.grad(loss_fn, argnums=(0, 1), has_aux=True)

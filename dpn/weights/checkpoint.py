@@ -1,14 +1,17 @@
 """Checkpoints of a run (Orbax, asynchronous, atomic) and exported parameters.
 
 A checkpoint holds the train state's arrays and, beside them, a small JSON: the
-`position` where the run was in its data, and checksums of the state's parts.
+`position` where the run was in its data, and checksums of that, of the arrays'
+names and shapes, and of the state's parts. What has no checksum is not read.
 """
 
 import contextlib
+import functools
 import json
 import os
 import pathlib
 import tempfile
+import zlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,7 +22,7 @@ from absl import logging
 from jax.experimental import multihost_utils
 from orbax.checkpoint import v1 as ocp
 
-from dpn import trees
+from dpn import damage, trees
 from dpn.weights import files
 
 KEEP = 2  # the latest, and the one before should the latest be damaged
@@ -56,24 +59,36 @@ class Checkpointer:
     self._read_only = read_only
     if not read_only:
       _check_writable(directory)
+    self._timeout_secs = timeout_secs
+    self._keep_every_steps = keep_every_steps
+    if not read_only and self.latest is None:
+      self._orbax  # noqa: B018, removes unfinished saves
+
+  @functools.cached_property
+  def _orbax(self):
+    """What writes; only to be opened once damaged checkpoints are set aside."""
     policies = ocp.training.preservation_policies
     kept = [policies.LatestN(KEEP)]
-    if keep_every_steps:
-      kept.append(policies.EveryNSteps(keep_every_steps))
+    if self._keep_every_steps:
+      kept.append(policies.EveryNSteps(self._keep_every_steps))
     context = ocp.Context()
-    context.asynchronous.timeout_secs = timeout_secs
-    self._orbax = ocp.training.Checkpointer(
+    context.asynchronous.timeout_secs = self._timeout_secs
+    return ocp.training.Checkpointer(
       self._directory,
       context=context,
       preservation_policy=policies.AnyPreservationPolicy(kept),
-      cleanup_tmp_directories=not read_only,
+      cleanup_tmp_directories=True,
     )
+
+  def _steps(self) -> list[int]:
+    """Returns the steps of the complete checkpoints, in order."""
+    names = (path.name for path in self._directory.glob("[0-9]*"))
+    return sorted(int(name) for name in names if name.isdecimal())
 
   @property
   def latest(self) -> int | None:
     """The step of the latest complete checkpoint, None if there is none."""
-    checkpoint = self._orbax.latest
-    return checkpoint.step if checkpoint else None
+    return max(self._steps(), default=None)
 
   def save(self, step: int, state: Any, position: Mapping[str, int]):
     """Starts saving; returns once `state` may be donated.
@@ -88,6 +103,7 @@ class Checkpointer:
       # read buffers that the next, donating step overwrites.
       state = jax.tree.map(lambda x: x.copy(), state)
     notes = {"position": dict(position), "checksums": _checksums(state)}
+    notes["checksums"] |= _described(notes["position"], state)
     with self._explained():
       self._orbax.save_async(step, state, force=True, custom_metadata=notes)
 
@@ -96,7 +112,8 @@ class Checkpointer:
   ) -> tuple[Any, dict[str, int]]:
     """Returns (state, position) of the latest checkpoint that is whole.
 
-    Damaged ones are logged and, unless read_only, set aside under another name.
+    Damaged ones are logged and, unless read_only, set aside under another name;
+    unless all of them are, so that the next start fails like this one.
 
     Args:
       state: tree of `jax.ShapeDtypeStruct` with explicit shardings. The mesh
@@ -131,7 +148,7 @@ class Checkpointer:
 
     `wanted` is from what a checkpoint holds to the tree to load.
     """
-    found = [checkpoint.step for checkpoint in self._orbax.checkpoints]
+    found = self._steps()
     if step in found:
       found = [step]
     elif step is not None or not found:
@@ -142,42 +159,50 @@ class Checkpointer:
     for step in reversed(found):
       restored, notes, error = self._load(step, wanted)
       if multihost_utils.process_allgather(np.array(error is None)).all():
+        if not self._read_only:
+          self._set_damaged_aside(found, step)
         return restored, notes, step
-      path = self._directory / str(step)
-      error = error or "another process cannot read it"
       logging.error(
-        "Checkpoint %s is damaged, trying the one before: %s", path, error
+        "Checkpoint %s is damaged, trying the one before: %s",
+        self._directory / str(step),
+        error or "another process cannot read it",
       )
-      if not self._read_only:
-        if jax.process_index() == 0:
-          path.rename(path.with_name(f"{step}.damaged"))
-        self._orbax.reload()
     raise OSError(
       f"No checkpoint in {self._directory} can be read; steps {found} are "
-      "damaged, see above. Start anew in another --workdir."
+      "damaged, see above. Restore them from a copy; or, to start over, delete "
+      "this folder or give another --workdir."
     )
+
+  def _set_damaged_aside(self, found, whole):
+    """Renames checkpoints after `whole`, and those Orbax would trip over."""
+    if jax.process_index() == 0:
+      for step in found:
+        path = self._directory / str(step)
+        try:
+          if step <= whole:
+            _metadata(path)
+            continue
+        except Exception as e:
+          logging.error("Checkpoint %s is damaged: %s", path, e)
+        path.rename(damage.free_name(path))
+    multihost_utils.sync_global_devices("damaged checkpoints are set aside")
+    self._orbax  # noqa: B018, removes unfinished saves
 
   def _load(self, step, wanted):
     """Returns a checkpoint's (state, notes, what is wrong with it)."""
+    path = self._directory / str(step)
     try:
-      metadata = self._orbax.metadata(step)
-      if metadata.metadata is None:
-        raise OSError("its metadata cannot be read")
-      state = wanted(metadata.metadata)
-      _check_shapes(self._directory / str(step), metadata.metadata, state)
-      restored = self._orbax.load(step, state)
+      saved, notes = _metadata(path)
+      state = wanted(saved)
+      _check_shapes(path, saved, state)
+      restored = ocp.load(path, state)
+      _check_sums(notes["checksums"], _checksums(restored))
     except MismatchError:
       raise
     except Exception as e:
       if "RESOURCE_EXHAUSTED" in str(e):
         raise
       return None, None, e
-    notes = metadata.custom_metadata
-    expected = notes.get("checksums", {})
-    for part, got in _checksums(restored).items():
-      if got != expected.get(part, got):
-        why = f"the checksum of {part} is {got}, expected {expected[part]}"
-        return None, None, why
     return restored, notes, None
 
   @contextlib.contextmanager
@@ -194,8 +219,9 @@ class Checkpointer:
 
   def close(self):
     """Waits for the last save and raises what went wrong there."""
-    with self._explained():
-      self._orbax.close()
+    if "_orbax" in vars(self):
+      with self._explained():
+        self._orbax.close()
 
 
 def _check_writable(directory):
@@ -227,6 +253,40 @@ def _checksums(state) -> dict[str, int]:
     if (leaves := jax.tree.leaves(part)) and leaves[0] is not ...
   }
   return {name: int(x) for name, x in jax.device_get(sums).items()}
+
+
+def _described(position, state) -> dict[str, int]:
+  """Returns checksums of a position, and of the state's names and shapes."""
+  shapes = {k: [*map(int, v.shape)] for k, v in trees.flatten(state).items()}
+  parts = {"position": position, "shapes": shapes}
+  text = {k: json.dumps(v, sort_keys=True) for k, v in parts.items()}
+  return {f"its {k}": zlib.crc32(v.encode()) for k, v in text.items()}
+
+
+def _check_sums(expected: Mapping[str, int], got: Mapping[str, int]):
+  """Raises ValueError unless all that was read has the checksum it had."""
+  for part, value in got.items():
+    if value != expected.get(part):
+      raise ValueError(
+        f"the checksum of {part} is {value}, expected {expected.get(part)}"
+      )
+
+
+def _metadata(path):
+  """Returns what a checkpoint holds, as shapes, and its notes.
+
+  Raises:
+    Exception: of any type, where they are damaged.
+  """
+  found = ocp.metadata(path)
+  if found.metadata is None:
+    raise ValueError("its metadata cannot be read")
+  notes = found.custom_metadata
+  if not isinstance(notes, dict) or not {"position", "checksums"} <= {*notes}:
+    raise ValueError(f"{path / '_CHECKPOINT_METADATA'} cannot be read")
+  described = _described(notes["position"], found.metadata)
+  _check_sums(notes["checksums"], described)
+  return found.metadata, notes
 
 
 def _only_variables(saved):

@@ -70,10 +70,52 @@ def _remove_the_arrays(directory):
     path.unlink()
 
 
-@pytest.mark.parametrize(
-  "damage",
-  [_flip_a_bit, _cut_in_half, _empty_everything, _remove_the_arrays],
-)
+def _notes(change):
+  """Returns a function that damages a checkpoint's notes."""
+
+  def damage(directory):
+    path = directory / "_CHECKPOINT_METADATA"
+    path.write_bytes(change(path.read_bytes()))
+
+  return damage
+
+
+def _remove_the_notes(directory):
+  (directory / "_CHECKPOINT_METADATA").unlink()
+
+
+def _replace(old, new):
+  return _notes(lambda data: data.replace(old, new))
+
+
+def _change_a_shape(directory):
+  path = directory / "state" / "_METADATA"
+  path.write_text(path.read_text().replace("rows", "cows"))
+
+
+DAMAGES = {
+  "a bit": _flip_a_bit,
+  "half": _cut_in_half,
+  "empty": _empty_everything,
+  "no arrays": _remove_the_arrays,
+  "no notes": _remove_the_notes,
+  "half the notes": _notes(lambda data: data[: len(data) // 2]),
+  "empty notes": _notes(lambda data: b""),
+  "zeros": _notes(lambda data: bytes(len(data))),
+  "a list": _notes(lambda data: b"[]"),
+  "a number": _notes(lambda data: b"7"),
+  "no text": _notes(lambda data: b"\xff" + data),
+  "the position": _replace(b'"n": 3', b'"n": 7'),
+  "a position of text": _replace(b'"n": 3', b'"n": "3"'),
+  "no position": _replace(b'{"n": 3}', b"null"),
+  "no checksums": _replace(b"checksums", b"checksumz"),
+  "a checksum's name": _replace(b'"rows": ', b'"cows": '),
+  "a time of text": _replace(b'nsecs": ', b'nsecs": "x", "y": '),
+  "an array's name": _change_a_shape,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 def test_the_previous_one_is_used(directory, state, damage, caplog):
   damage(directory / "3")
   checkpoints = checkpoint.Checkpointer(str(directory))
@@ -103,11 +145,36 @@ def test_damaged_parameters_are_not_read(tmp_path):
 
 
 def test_none_is_whole(directory, state):
+  """Every start says so: starting over is something one has to ask for."""
   _cut_in_half(directory / "2")
-  _cut_in_half(directory / "3")
+  _remove_the_notes(directory / "3")
+  for _ in range(2):
+    checkpoints = checkpoint.Checkpointer(str(directory))
+    assert checkpoints.latest == 3
+    with pytest.raises(OSError, match=r"\[2, 3\] are damaged.*start over, del"):
+      checkpoints.restore(_shapes(state))
+    checkpoints.close()
+
+
+def test_a_step_that_is_damaged_again(directory, state):
+  for number in range(3):
+    _flip_a_bit(directory / "3")
+    checkpoints = checkpoint.Checkpointer(str(directory))
+    assert checkpoints.restore(_shapes(state))[1] == {"n": 2}
+    checkpoints.save(3, state, {"n": number})
+    checkpoints.close()
+  aside = {"3.damaged", "3.damaged-2", "3.damaged-3"}
+  assert {p.name for p in directory.iterdir()} == {"2", "3", *aside}
+
+
+def test_an_older_one_is_damaged(directory, state):
+  """It is not needed now, but is not in the way either."""
+  (directory / "2" / "_CHECKPOINT_METADATA").write_text("[]")
   checkpoints = checkpoint.Checkpointer(str(directory))
-  with pytest.raises(OSError, match=r"steps \[2, 3\] are damaged"):
-    checkpoints.restore(_shapes(state))
+  assert checkpoints.restore(_shapes(state))[1] == {"n": 3}
+  checkpoints.save(4, state, {"n": 4})
+  checkpoints.close()
+  assert {p.name for p in directory.iterdir()} == {"2.damaged", "3", "4"}
 
 
 def test_another_run_s_damaged_ones_stay_where_they_are(directory, state):

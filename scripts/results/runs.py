@@ -252,13 +252,13 @@ def find(roots: Sequence[str]) -> list[Run]:
 
 def _read_rows(path):
   """Returns a .jsonl file by step; rows of the same step are joined."""
-  try:
-    return _by_step(metrics.read(path))
-  except (ValueError, KeyError) as e:
+  rows, damaged = metrics.scan(path, any_order=True)
+  if damaged:
     raise ValueError(
-      f"{path} is damaged: {e!r}. Remove the damaged line, or train the run "
-      "anew."
-    ) from e
+      f"{path} is damaged: {damaged[0][:80]!r}. Remove the damaged line, or "
+      "train the run anew."
+    )
+  return _by_step(rows)
 
 
 def _read_json(path):
