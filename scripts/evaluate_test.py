@@ -5,6 +5,7 @@ import pytest
 import safetensors.numpy
 
 from dpn import metrics
+from input_pipeline import pp
 from scripts import evaluate
 from trainers import loop, testing
 
@@ -53,6 +54,8 @@ def test_ops_of_ones_own(run, tmp_path, monkeypatch):
     "same = lambda: lambda example, rng: example\nOPS = {'same': same}\n"
   )
   monkeypatch.syspath_prepend(tmp_path)
+  monkeypatch.setattr(pp, "OPS", dict(pp.OPS))
+  monkeypatch.setattr(pp, "_added", [])
   config = config.copy_and_resolve_references()
   config.pp_modules = ("same_ops",)
   config.evals.test.pp_fn = f"same|{config.evals.test.pp_fn}"

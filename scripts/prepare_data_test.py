@@ -96,7 +96,7 @@ def test_goes_on_where_it_was(photos, monkeypatch):
     prepare_data.main(
       ["--verify", "--name=photos", f"--data_dir={photos}/tfds"]
     )
-  with pytest.raises(OSError, match=r"No such file.*dataset_info.json"):
+  with pytest.raises(OSError, match=r"dataset_info.json is not there"):
     sources.make(
       {"name": "photos", "split": "train", "data_dir": f"{photos}/tfds"}
     )
@@ -255,7 +255,7 @@ def test_tfrecord_errors(old, tmp_path):
     SystemExit, match=r"holds another data set.*give another --data_dir"
   ):
     run(old, "old")
-  with pytest.raises(SystemExit, match=r"No such file.*/dataset_info.json"):
+  with pytest.raises(SystemExit, match=r"/dataset_info.json is not there"):
     run(tmp_path, "new")
   path = next(old.glob("*train.tfrecord-00001*"))
   content = path.read_bytes()

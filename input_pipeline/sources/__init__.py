@@ -117,7 +117,12 @@ def make(data: Mapping[str, Any]) -> Source:
   open_split = registry.import_path("data.name", path)
   slices = []
   for part in splits.parse(split):
-    whole = open_split(*args, part.split, **data)
+    try:
+      whole = open_split(*args, part.split, **data)
+    except FileNotFoundError as e:
+      raise FileNotFoundError(
+        f"data.name={name!r}: {e.filename or e} is not there. Check the path."
+      ) from e
     if not isinstance(whole, Source):
       raise ValueError(
         f"data.name={name!r} gave {type(whole).__name__}, expected a subclass "

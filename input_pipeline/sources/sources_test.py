@@ -133,7 +133,7 @@ def test_tfds_prepared_as_tfrecord(tmp_path):
   path = tmp_path / "old" / "1.0.0"
   path.mkdir(parents=True)
   data = {"name": "old", "split": "train", "data_dir": str(tmp_path)}
-  with pytest.raises(OSError, match=r"No such file.*dataset_info.json"):
+  with pytest.raises(OSError, match=r"dataset_info.json is not there"):
     sources.make(data)
   (path / "dataset_info.json").write_text('{"name": "old", "splits": []}')
   with pytest.raises(
