@@ -21,7 +21,8 @@ class StemLN:
   """Which normalizers are in the stem, of `norms.NORMS` or None.
 
   Attributes:
-    ln0: of the flattened patches, before the embedding.
+    ln0: of the flattened patches, before the embedding; a norm of single tokens,
+      such as LayerNorm, RMSNorm or ScaleNorm, like `ln1`.
     ln1: of the tokens, after the embedding.
     ln1_after_posemb: apply `ln1` only once positions have been added.
   """
@@ -46,7 +47,14 @@ STEM_LN = {
 
 def get_ln(stem_ln: str) -> StemLN:
   """Returns an entry of `STEM_LN`, or the `StemLN` at an import path."""
-  return registry.lookup("stem_ln", stem_ln, STEM_LN)
+  spec = registry.lookup("stem_ln", stem_ln, STEM_LN)
+  for norm in filter(None, (spec.ln0, spec.ln1)):
+    if not registry.lookup("norm", norm, norms.NORMS).PER_TOKEN:
+      raise ValueError(
+        f"stem_ln={stem_ln!r} has {norm!r}, whose statistics are not of one "
+        "token alone. The stem takes layernorm, rmsnorm, scalenorm and such."
+      )
+  return spec
 
 
 def patch(image, ln0, ln1, config):

@@ -181,3 +181,11 @@ def test_half_precision_starts_after_the_pixels_are_normalized():
 def test_unknown_stem():
   with pytest.raises(ValueError, match=r"stem_ln 'dnp'\. Did you mean 'dpn'\?"):
     stem.get_ln("dnp")
+
+
+def test_norms_of_more_than_one_token_are_refused(monkeypatch):
+  monkeypatch.setitem(stem.STEM_LN, "batch", stem.StemLN(ln0="batchnorm"))
+  with pytest.raises(
+    ValueError, match=r"'batchnorm', whose statistics are not"
+  ):
+    stem.get_ln("batch")

@@ -36,6 +36,7 @@ class Normalizer(nn.Module):
   """
 
   RESERVED = ("tokens", "dtype")  # not options: the model sets them
+  PER_TOKEN = True  # statistics of each token alone, so that it fits a stem
 
   eps: float = 1e-5
   tokens: TokenGrid = TokenGrid()

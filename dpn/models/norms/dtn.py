@@ -68,6 +68,8 @@ class DTN(base.Normalizer):
       side before statistics between tokens are taken.
   """
 
+  PER_TOKEN = False
+
   cls: Literal["intra", "layernorm"] = "intra"
   pos_init: Literal["local", "released"] = "local"
   form: Literal["released", "paper"] = "released"

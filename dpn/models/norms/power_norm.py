@@ -64,6 +64,8 @@ class PowerNorm(base.Normalizer):
       moment, and the running one is a plain average.
   """
 
+  PER_TOKEN = False
+
   warmup: int = 3000
 
   @nn.compact

@@ -22,6 +22,8 @@ class Running(base.Normalizer):
     momentum: the weight of the newest batch in the running statistics.
   """
 
+  PER_TOKEN = False
+
   momentum: float = 0.1
 
   def batch_moments(self, x, train):

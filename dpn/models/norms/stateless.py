@@ -93,6 +93,8 @@ class ScaleNorm(Normalizer):
 class InstanceNorm(Normalizer):
   """Each channel of each image over its tokens; the variance is unbiased."""
 
+  PER_TOKEN = False
+
   @nn.compact
   def __call__(self, x, train=False):  # (batch, tokens, width)
     y, multiplier = center(self.upcast(x), self.eps, axis=1, ddof=1)
@@ -104,6 +106,8 @@ class GroupNorm(Normalizer):
 
   arXiv 1803.08494, Equation 7, with as many groups as attention heads.
   """
+
+  PER_TOKEN = False
 
   @nn.compact
   def __call__(self, x, train=False):  # (batch, tokens, width)
