@@ -21,8 +21,8 @@ class StemLN:
   """Which normalizers are in the stem, of `norms.NORMS` or None.
 
   Attributes:
-    ln0: of the flattened patches, before the embedding; a norm of single tokens,
-      such as LayerNorm, RMSNorm or ScaleNorm, like `ln1`.
+    ln0: of the flattened patches, before the embedding; like `ln1` a norm of
+      single tokens, such as LayerNorm, RMSNorm or ScaleNorm.
     ln1: of the tokens, after the embedding.
     ln1_after_posemb: apply `ln1` only once positions have been added.
   """
