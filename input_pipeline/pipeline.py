@@ -30,9 +30,12 @@ from input_pipeline import order as order_lib
 Batch = dict[str, np.ndarray]
 Spec = dict[str, tuple[tuple[int, ...], np.dtype]]
 
-# Other pipelines' keys that mean nothing here: every epoch is shuffled as a
-# whole, without a buffer, and the system caches files.
-_IGNORED_KEYS = ("cache", "cache_raw", "shuffle_buffer_size")
+# Keys of big_vision that mean nothing here, with the reason why.
+IGNORED_KEYS = {
+  "shuffle_buffer_size": "every epoch is shuffled as a whole",
+  "cache_raw": "records are read from disk as needed",
+  "cache": "records are read from disk as needed",
+}
 # The numbers in config.input, and the lowest that each may be.
 _LOWEST = {"num_workers": 0, "seed": 0} | dict.fromkeys(
   ("batch_size", "num_threads", "prefetch", "repeats"), 1
@@ -74,7 +77,7 @@ def training(
   Raises:
     ValueError: something in the config is wrong, or the first example fails.
   """
-  config = {k: v for k, v in config.items() if k not in _IGNORED_KEYS}
+  config = {k: v for k, v in config.items() if k not in IGNORED_KEYS}
   seed = config.setdefault("seed", seed)
   for key in ("batch_size", "data"):
     if key not in config:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 import dpn.tasks
 from dpn import errors, schedules
 from dpn.weights import load
+from input_pipeline import pipeline
 
 DURATIONS = ("total", "log_training", "log_eval", "ckpt", "keep_ckpt")
 # What the trainer reads; `dpn.tasks` adds what the task reads.
@@ -24,25 +25,21 @@ NUMBERS = (
 )
 # Keys of big_vision that mean nothing here, with the reason why.
 IGNORED_KEYS = {
-  "config.sharding_rules": "activations are split over the batch, on all axes",
-  "config.mesh_allow_split_physical_axes": "JAX places the mesh",
-  "config.input.shuffle_buffer_size": "every epoch is shuffled as a whole",
-  "config.input.cache_raw": "records are read from disk as needed",
-  "config.input.cache": "records are read from disk as needed",
+  "sharding_rules": "activations are split over the batch, on all axes",
+  "mesh_allow_split_physical_axes": "JAX places the mesh",
 }
 
 
 def known(config: Mapping) -> set[str]:
   """Returns the top-level keys that a config with this task may have."""
-  ignored = {path.removeprefix("config.") for path in IGNORED_KEYS}
-  return TRAINER | ignored | {*dpn.tasks.find(config).config_keys}
+  return TRAINER | IGNORED_KEYS.keys() | {*dpn.tasks.find(config).config_keys}
 
 
 def check(config: Mapping) -> list[str]:
   """Returns a note on each key that big_vision has and that means nothing here.
 
   The values, and the keys of `input`, `model`, `optax`, `schedule` and
-  `evals.<name>`, are checked by whoever reads them.
+  `evals.<name>`, are checked where they are read.
 
   Raises:
     ValueError: at the first unknown key, or text for a number.
@@ -58,9 +55,12 @@ def check(config: Mapping) -> list[str]:
   options = [name for name in keywords if name.startswith("dont_")]
   for key in config.get("model_load") or {}:
     errors.check_known("key in config.model_load:", key, options)
-  notes = []
-  for path, why in IGNORED_KEYS.items():
-    section = config["input"] if path.startswith("config.input.") else config
-    if path.rpartition(".")[2] in section:
-      notes.append(f"{path} is accepted and ignored: {why}.")
-  return notes
+  return [
+    f"{path}.{key} is accepted and ignored: {why}."
+    for path, section, ignored in (
+      ("config", config, IGNORED_KEYS),
+      ("config.input", config["input"], pipeline.IGNORED_KEYS),
+    )
+    for key, why in ignored.items()
+    if key in section
+  ]

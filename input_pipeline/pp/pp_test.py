@@ -141,7 +141,7 @@ OPS = {"invert": invert}
 def test_modules_of_ones_own(tmp_path, monkeypatch):
   (tmp_path / "my_ops.py").write_text(_INVERT)
   (tmp_path / "no_ops.py").write_text("")
-  (tmp_path / "same_ops.py").write_text("OPS = {'resize': None}")
+  (tmp_path / "taken_ops.py").write_text("OPS = {'resize': None}")
   monkeypatch.syspath_prepend(tmp_path)
   monkeypatch.setattr(pp, "OPS", dict(pp.OPS))
   monkeypatch.setattr(pp, "_added", [])
@@ -153,7 +153,7 @@ def test_modules_of_ones_own(tmp_path, monkeypatch):
   for module, message in (
     ("my_op", "pp_modules='my_op:OPS': there is no module 'my_op'"),
     ("no_ops", "Unknown attribute 'OPS'"),
-    ("same_ops", "same_ops defines resize, which exist already"),
+    ("taken_ops", "taken_ops defines resize, which exist already"),
   ):
     with pytest.raises(ValueError, match=message):
       pp.make("", modules=[module])
