@@ -50,6 +50,7 @@ class Examples:
   Attributes:
     source: the parts' sources, one after the other.
     fields: shape and dtype by key.
+    vocabularies: by key of token ids, the size of their vocabulary.
     skip: whether the next example replaces one that fails.
   """
 
@@ -65,6 +66,11 @@ class Examples:
     self.source = sources.join(slices)
     self.skip = skip
     self._parts, self._seed = parts, seed
+    self.vocabularies = {
+      key: max(p.preprocess.vocabularies.get(key, 0) for p in parts)
+      for part in parts
+      for key in part.preprocess.vocabularies
+    }
     self._ends = list(itertools.accumulate(size for *_, size in slices))
     self.fields = None
     first, _ = self._process(0, 0)

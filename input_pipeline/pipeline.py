@@ -146,9 +146,12 @@ def _parts(config: dict[str, Any]):
   return parts, weights
 
 
-def _part(data: Mapping[str, Any], spec: str) -> batches.MixturePart:
+def _part(
+  data: Mapping[str, Any] | sources.Source, spec: str
+) -> batches.MixturePart:
   """Returns data and its preprocessing, checked to know the same classes."""
-  source, preprocess = sources.make(data), pp.make(spec)
+  source = data if isinstance(data, sources.Source) else sources.make(data)
+  preprocess = pp.make(spec)
   if onehot := preprocess.onehot_of_source():
     key, depth = onehot
     names = source.class_names(key)
@@ -162,7 +165,7 @@ def _part(data: Mapping[str, Any], spec: str) -> batches.MixturePart:
 
 
 def evaluation(
-  data: Mapping[str, Any],
+  data: Mapping[str, Any] | sources.Source,
   pp_fn: str,
   batch_size: int,
   *,
@@ -172,7 +175,8 @@ def evaluation(
 ) -> "EvaluationData":
   """Returns every example once, in order, with `_mask` false on padding.
 
-  Random ops, if there are any, do the same to an example every time. With
+  `data` may be a source itself. Random ops do the same to an example every
+  time. With
   `cache`, finished batches stay in memory for the next round. The other
   arguments, and what is raised, are as for `training`.
   """
@@ -220,6 +224,11 @@ class Data:
       key: ((self.batch_size, *field.shape), field.dtype)
       for key, field in self.examples.fields.items()
     }
+
+  @property
+  def vocabularies(self) -> dict[str, int]:
+    """Size of the vocabulary that a key's token ids are from."""
+    return self.examples.vocabularies
 
   def batches(self, examples_seen: int = 0) -> Iterator[Batch]:
     """Yields this process's rows of every batch from a position on.

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import functools
+import operator
 import os
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -28,6 +29,7 @@ class TrainStep:
   sizes: Mapping[str, int]  # total_steps, batch_size and data_size
   schedule_fns: list[Callable[[int], jax.Array]]  # factors of `config.lr`
   shapes: update.TrainState  # each leaf with its sharding
+  frozen: Any  # tree of booleans: the parameters that stay as they are
   batch_shapes: Mapping[str, jax.ShapeDtypeStruct]  # over all processes
   init: Callable[[jax.Array], update.TrainState]  # jitted and sharded
   update: Callable  # (state, batch) → (state, values); donates the state
@@ -40,8 +42,10 @@ class TrainStep:
     """Returns the FLOPs of a step over all devices, see `dpn.flops`."""
     variables = {"params": self.shapes.params, **self.shapes.model_state}
     loss = lambda v, b: self.task.measure(v, b)[0]["loss"]
-    # A gradient takes twice the FLOPs of its function.
-    return 3 * flops.count(loss, variables, self.batch_shapes)
+    args = variables, self.batch_shapes
+    trained = jax.tree.map(lambda _: False, args)
+    trained[0]["params"] = jax.tree.map(operator.not_, self.frozen)
+    return flops.of_training(loss, *args, trained=trained)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,6 +85,8 @@ def from_config(config: Mapping[str, Any]) -> Run:
     process_index=jax.process_index(),
     process_count=jax.process_count(),
   )
+  if hasattr(task, "check_vocabularies"):  # not all derive from base.Task
+    task.check_vocabularies(data.vocabularies)
   step = train_step(config, task, data.spec, mesh, data_size=data.num_examples)
   evaluators = evaluators_base.from_config(
     config, task.predict_fns(), mesh, step.sizes
@@ -130,11 +136,12 @@ def train_step(
   init = lambda rng: update.init(task, tx, rng, one, ema=ema_decay is not None)
   shapes = with_shardings(jax.eval_shape(init, jax.random.key(0)), config, mesh)
   shardings = jax.tree.map(lambda s: s.sharding, shapes)
+  frozen = optim.frozen_mask(config, params)
   step = update.make(
     task,
     tx,
     seed=config.get("seed", 0),
-    frozen=optim.frozen_mask(config, params),
+    frozen=frozen,
     grad_accum=parts,
     ema_decay=ema_decay,
     log_grad_depth=config.get("log_grad_depth", False),
@@ -145,6 +152,7 @@ def train_step(
     sizes=sizes,
     schedule_fns=schedule_fns,
     shapes=shapes,
+    frozen=frozen,
     batch_shapes={
       name: jax.ShapeDtypeStruct(shape, dtype, sharding=by_batch)
       for name, (shape, dtype) in spec.items()
@@ -200,11 +208,14 @@ def initial_state(
   # A copy, as training donates both.
   ema = None if state.ema is None else jax.tree.map(jnp.copy, params)
   state = state.replace(params=params, model_state=variables, ema=ema)
-  return state, start, path
+  return state, start, str(path)
 
 
 def load_file(
-  path: str | load.Checkpoint, task: base.Task, variables: base.Variables, **kw
+  path: str | load.Checkpoint | Mapping[str, str],
+  task: base.Task,
+  variables: base.Variables,
+  **kw,
 ) -> dict[str, Any]:
   """Returns the variables with the values that a path stands for.
 
@@ -216,7 +227,11 @@ def load_file(
   # Parameters may be spread over machines; loading needs all of each here.
   gather = jax.jit(lambda x: x, out_shardings=sharding.replicated(mesh))
   host = jax.device_get(gather(variables))
-  loaded = load.load_variables(path, host, options=task.model_options(), **kw)
+  kw["options"] = task.model_options()
+  if towers := getattr(task, "towers", ()):
+    loaded = load.load_towers(path, host, towers, **kw)
+  else:
+    loaded = load.load_variables(path, host, **kw)
   return dict(jax.device_put(loaded, shardings))
 
 

@@ -53,6 +53,8 @@ def check(config: Mapping) -> list[str]:
       raise ValueError(f"config.{key} must be a number, got {config[key]!r}.")
   keywords = inspect.signature(load.load_variables).parameters
   options = [name for name in keywords if name.startswith("dont_")]
+  towers = getattr(dpn.tasks.find(config), "towers", ())
+  options += [f"{tower}_load_kw" for tower in towers]
   for key in config.get("model_load") or {}:
     errors.check_known("key in config.model_load:", key, options)
   return [

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-from dpn import trees
+from dpn import errors, trees
 from dpn.weights import files, legacy, metadata, torch_names
 from dpn.weights.files import Flat
 from dpn.weights.pixels import Pixels
@@ -36,6 +36,23 @@ class Checkpoint:
   metadata: metadata.ModelMetadata
   step: int | None = None
 
+  def tower(self, name: str) -> "Checkpoint":
+    """Returns the part of a larger model that is a model of its own."""
+    start = f"{name}/"
+    flat = {
+      k.replace(start, "", 1): x
+      for k, x in self.arrays.items()
+      if k.removeprefix(f"{files.STATISTICS}/").startswith(start)
+    }
+    if not flat:
+      raise ValueError(
+        f"{self.path!r} has no {start}…: it is no checkpoint of all towers. "
+        f"Load them one by one: model_init={{{name!r}: {self.path!r}}}."
+      )
+    said = metadata.of_tower(self.metadata, name)
+    path = f"{self.path}:{name}"
+    return Checkpoint(path, flat, said, self.step)
+
 
 def read(path: str) -> Checkpoint:
   """Returns the parameters that a path stands for, and what they are for.
@@ -50,6 +67,8 @@ def read(path: str) -> Checkpoint:
   where = files.locate(path)
   arrays, step = files.read_located(where)
   said = metadata.read(where, torch_names.layout_of(path, arrays))
+  if where.subtree:
+    said = metadata.of_tower(said, where.subtree)
   return Checkpoint(path, arrays, said, step)
 
 
@@ -140,6 +159,60 @@ def load_variables(
   return {**variables, **files.unflatten(result)}
 
 
+def load_towers(
+  path: str | Checkpoint | Mapping[str, str],
+  variables: Mapping[str, Any],
+  towers: Sequence[str],
+  *,
+  options: Mapping[str, Any],
+  dont_load: Sequence[str] = (),
+  **kw: Any,
+) -> dict[str, Any]:
+  """Returns `variables` of several towers with the values of parameter files.
+
+  Args:
+    path: of a file of the whole model; or those of the towers by name, where
+      "image" and "text" are other names of `img` and `txt`.
+    variables: see `load_variables`.
+    towers: names of the subtrees that are models of their own.
+    options: of each tower by its name, and others.
+    dont_load: of what belongs to no tower.
+    **kw: see `load_variables`. `<tower>_load_kw` are more for one of them.
+
+  Raises:
+    ValueError, OSError: see `load_variables`.
+  """
+  of_tower = {t: dict(kw.pop(f"{t}_load_kw", None) or {}) for t in towers}
+  result = {name: dict(tree) for name, tree in variables.items()}
+  towers = [t for t in towers if t in variables["params"]]
+  if isinstance(path, Mapping):
+    sources, aliases = {}, {"image": "img", "text": "txt"}
+    for name, file in path.items():
+      name = aliases.get(name, name)
+      errors.check_known("tower in config.model_init:", name, towers)
+      sources[name] = read(file)
+  else:
+    whole = read(path) if isinstance(path, str) else path
+    sources = {name: whole.tower(name) for name in towers}
+    inside = lambda name: any(f"{tower}/" in name for tower in of_tower)
+    rest = {k: x for k, x in whole.arrays.items() if not inside(k)}
+    own = {k: v for k, v in result["params"].items() if k not in towers}
+    own = load_variables(
+      dataclasses.replace(whole, arrays=rest),
+      {"params": own},
+      dont_load=dont_load,
+      **kw,
+    )
+    result["params"] |= own["params"]
+  for name, source in sources.items():
+    own = {k: tree[name] for k, tree in variables.items() if name in tree}
+    more = {"dont_load": (), "options": options.get(name), **kw}
+    loaded = load_variables(source, own, **{**more, **of_tower[name]})
+    for key, tree in loaded.items():
+      result[key][name] = tree
+  return result
+
+
 def _in_our_names(source, wanted):
   """Returns the arrays of a file by our names, for a model's heads."""
   file = source.metadata
@@ -185,6 +258,8 @@ def _match_posemb(
     wants_row: whether the model has, None if unknown.
   """
   x = loaded.get("pos_embedding")
+  if "Embed_0/embedding" in wanted:  # of text, which is no grid
+    return loaded
   shape = getattr(wanted.get("pos_embedding"), "shape", None)
   if x is None or x.ndim != 3:
     return loaded

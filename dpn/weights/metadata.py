@@ -118,6 +118,11 @@ def read(where: Location, layout: str) -> ModelMetadata:
   return _from_run(beside)
 
 
+def of_tower(said: ModelMetadata, name: str) -> ModelMetadata:
+  """Returns what is known about a part of a model, such as "img"."""
+  return dataclasses.replace(said, options=said.options.get(name) or {})
+
+
 class Difference(NamedTuple):
   """An option that a file's model has another value for than ours."""
 

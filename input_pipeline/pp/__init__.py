@@ -151,6 +151,11 @@ class Preprocess:
       before += text
     return None
 
+  @property
+  def vocabularies(self) -> dict[str, int]:
+    """How many different token ids there are, by the key that holds them."""
+    return dict(fn.makes for _, fn in self._ops if hasattr(fn, "makes"))
+
   def __reduce__(self):
     return make, (self.spec, tuple(_added))
 
