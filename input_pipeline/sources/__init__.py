@@ -11,6 +11,7 @@
 - `parquet:/path`: the layout of Hugging Face data sets; see `parquet`.
 - `arrays:/path/file.npz`: arrays named `<split>/image`, `<split>/label`, ….
 - `arrays:digits`: scikit-learn's 8 x 8 digits, 1,438 train and 359 test.
+- `arrays:glyphs`: drawn letters with their Unicode names; see `glyphs`.
 - `package.module:Name`: a class of your own that takes the name of a split, see
   docs/extending.md.
 
