@@ -15,7 +15,7 @@ import math
 import multiprocessing
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import grain
@@ -273,6 +273,11 @@ class EvaluationData(Data):
   def num_classes(self) -> int | None:
     """Number of classes of the key `label`, if the source knows it."""
     return self.examples.source.num_classes("label")
+
+  @property
+  def class_names(self) -> Sequence[str] | None:
+    """Names of the classes of the key `label`, if the source knows them."""
+    return self.examples.source.class_names("label")
 
   def __len__(self) -> int:
     """Number of batches, the same for every process."""

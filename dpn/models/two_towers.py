@@ -73,7 +73,7 @@ class _Model(nn.Module):
     ztxt = self._embed("txt", text, train, out)
     log_t = jnp.log(self.temperature_init)
     t = self.param("t", nn.initializers.constant(log_t), (1,))
-    out |= {"t": jnp.exp(t), "t/parameter": t}
+    out["t"] = jnp.exp(t)
     if self.bias_init is not None:
       bias = nn.initializers.constant(self.bias_init)
       out["b"] = self.param("b", bias, (1,))

@@ -84,12 +84,12 @@ def _glyphs(split: str) -> ArraySource:
 
 
 def captions(source: sources.Source, key: str) -> ArraySource:
-  """Returns a source's captions as examples: `text`, and `image`, an index.
+  """Returns a source's captions as examples: `text`, and its index, `owner`.
 
   Every example of the source is read. `key` is where one text is, or several;
   names of nested ones are joined by "/".
   """
-  texts, images = [], []
+  texts, owners = [], []
   for index in range(len(source)):
     found = source[index]
     for name in key.split("/"):
@@ -100,8 +100,8 @@ def captions(source: sources.Source, key: str) -> ArraySource:
       found = found[name]
     several = [found] if isinstance(found, str | bytes) else list(found)
     texts += several
-    images += [index] * len(several)
-  columns = {"text": np.array(texts, object), "image": np.array(images)}
+    owners += [index] * len(several)
+  columns = {"text": np.array(texts, object), "owner": np.array(owners)}
   return ArraySource(f"{source.name}, {key}", columns)
 
 

@@ -49,9 +49,7 @@ def test_captions_of_a_source():
     "captions": np.array([["a", "b"], ["c", "d"]]),
   }
   made = arrays.captions(arrays.ArraySource("two", columns), "captions")
-  got = [
-    (str(x["text"]), int(x["image"])) for x in map(made.__getitem__, range(4))
-  ]
+  got = [(str(x["text"]), int(x["owner"])) for x in made.read(range(4))]
   assert got == [("a", 0), ("b", 0), ("c", 1), ("d", 1)]
   with pytest.raises(ValueError, match="two, example 0: Unknown key 'caption'"):
     arrays.captions(arrays.ArraySource("two", columns), "caption")
