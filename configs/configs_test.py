@@ -27,12 +27,14 @@ CONFIGS = sorted(
 PLAIN = {
   *("seed", "runlocal", "lr", "wd", "dropout", "mixup", "epochs", "batch"),
   *("steps", "init", "data", "data_dir", "split", "classes", "label"),
+  *("pretrain_steps", "caption", "vocab", "vocab_size", "tokens"),
 }
 # For every other argument, values that make another model or other inputs.
 VALUES = {
   "aug": ["none", "light1", "medium2", "strong2"],
   "block": ["normformer", "sub_ln"],
   "block_ln": ["sub_ln"],
+  "chunks": ["2"],
   "cls_row": ["True"],
   "crop": ["224"],
   "datasets": ["imagenet", "small"],
@@ -40,6 +42,7 @@ VALUES = {
   "ema": ["True"],
   "erasing": ["0"],
   "head_scale": [],  # needs a block, as mlp_ln: sweeps_test.py
+  "loss": ["sigmoid"],
   "minival": ["train"],
   "mlp": ["pre+post"],
   "mlp_ln": [],
@@ -51,11 +54,13 @@ VALUES = {
   "posemb_join_kw": [".cls=False"],
   "post": ["stream"],
   "pp": ["vtab", "crop_flip"],
+  "prompts": ["clip_best"],
   "randaug": ["0", "10"],
   "rep_size": ["True"],
   "res": ["224", "384"],
   "sa": ["post"],
   "setup": [],  # its own test
+  "stage": ["tower"],
   "stoch_depth": ["True"],
   "stem_ln": ["none", "post_posemb"],
   "task": ["DTD"],  # the others: vtab_test.py
@@ -86,6 +91,13 @@ def _data(tmp_path_factory):
 
   write("", "cifar10", "label", 10, "train", "test")
   write("", "cifar100", "label", 100, "train", "test")
+  captions = [{"image": image, "captions/text": ["a cat", "two"]}] * 8
+  testing.write_tfds(
+    folder,
+    "coco_captions",
+    dict.fromkeys(("train", "test"), captions),
+    {"image": "jpeg", "captions/text": "texts"},
+  )
   write("", "imagenet21k", "labels", 21_843, "full")
   write("/sun397", "tfds", "label", 397, "train", "validation", "test")
   with pytest.MonkeyPatch.context() as patch:
@@ -111,6 +123,10 @@ def _shrunk(name, arg="runlocal"):
   variant = config.model.get("variant", "lite")
   if variant[0] in "TSBL" and variant[-2:] in ("16", "32"):
     config.model.variant = "mu/32"
+  if config.model.get("text", {}).get("variant"):  # two towers
+    config.model.image.variant, config.model.text.variant = "mu/32", "mu"
+    with config.ignore_type():
+      config.model.out_dim = 32
   return config
 
 

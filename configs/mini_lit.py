@@ -1,4 +1,4 @@
-r"""LiT in miniature: drawn letters and their Unicode names, minutes on two cores.
+r"""LiT in miniature: drawn letters and their names, minutes on two cores.
 
   python -m trainers.train --config configs/mini_lit.py --workdir W
   python -m trainers.train --config configs/mini_lit.py:stage=tower --workdir T
@@ -32,6 +32,7 @@ MODEL = {
   "num_heads": 4,
   "patch_size": (8, 8),
   "pool_type": "gap",
+  "scan": True,
 }
 TEXT = {
   "width": 64,
@@ -40,6 +41,7 @@ TEXT = {
   "num_heads": 4,
   "vocab_size": 260,
   "pool_type": "map",
+  "scan": True,
 }
 TOKENIZE = 'tokenize(max_len=60, eos="yes", model="bytes")'
 EPOCHS = {"tower": 30, "lit": 40}
@@ -156,7 +158,7 @@ def _lit(config, arg, schedule):
     "shots": (1, 5),
     "log_percent": 1.0,
   }
-  recipe = "mini LiT" + "" * (arg.loss == "softmax")
+  recipe = "mini LiT"
   if arg.loss != "softmax":
     recipe += f", {arg.loss}"
   if not arg.init:

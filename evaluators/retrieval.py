@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from dpn import errors
 from evaluators import base
-from input_pipeline import sources
+from input_pipeline import pp, sources
 from input_pipeline.sources import arrays
 
 _BLOCK = 1024  # queries whose similarities are held in memory
@@ -74,6 +75,27 @@ def _ranks(queries, keys, answers) -> np.ndarray:
   return np.array(ranks)
 
 
+def captions(source: sources.Source, key: str) -> arrays.ArraySource:
+  """Returns a source's captions as examples: `text`, and its index, `owner`.
+
+  Every example of the source is read. `key` is where one text is, or several;
+  names of nested ones are joined by "/".
+  """
+  flatten, rng = pp.make("flatten"), np.random.default_rng(0)
+  texts, owners = [], []
+  for index in range(len(source)):
+    found = flatten(source[index], rng)
+    if key not in found:
+      message = errors.unknown("text_key", key, found)
+      raise ValueError(f"{source.describe(index)}: {message}")
+    one = isinstance(found[key], str | bytes)
+    several = [found[key]] if one else list(found[key])
+    texts += several
+    owners += [index] * len(several)
+  columns = {"text": np.array(texts, object), "owner": np.array(owners)}
+  return arrays.ArraySource(f"{source.name}, {key}", columns)
+
+
 @dataclasses.dataclass(kw_only=True)
 class Evaluator(base.Evaluator):
   """Reports what `recall` returns."""
@@ -89,7 +111,7 @@ class Evaluator(base.Evaluator):
     source = sources.make(self.data)
     self._images = self.open(source, f'{self.pp_img}|keep("image")')
     self._texts = self.open(
-      arrays.captions(source, self.text_key),
+      captions(source, self.text_key),
       f'{self.pp_txt}|keep("text", "owner")',
     )
     self._embed = [

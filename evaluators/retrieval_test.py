@@ -5,6 +5,7 @@ import pytest
 
 from dpn import sharding
 from evaluators import base, retrieval
+from input_pipeline.sources import arrays
 
 RNG = np.random.default_rng(0)
 
@@ -62,6 +63,16 @@ def test_bad_input(owner, ztxt, message):
     retrieval.recall(np.ones((2, 2)), ztxt, owner)
 
 
+def test_captions_of_a_source():
+  columns = {"captions/text": np.array([["a", "b"], ["c", "d"]])}
+  source = arrays.ArraySource("two", columns)
+  rows = retrieval.captions(source, "captions/text").read(range(4))
+  got = [(str(x["text"]), int(x["owner"])) for x in rows]
+  assert got == [("a", 0), ("b", 0), ("c", 1), ("d", 1)]
+  with pytest.raises(ValueError, match="two, example 0: Unknown text_key 'x'"):
+    retrieval.captions(source, "x")
+
+
 def _predict(variables, batch):
   """Embeds images as they are, texts by their first byte."""
   zimg = batch.get("image")
@@ -75,8 +86,8 @@ def test_every_example_once(tmp_path, batch_size):
   letters = np.array([["a", "x"], ["b", "x"], ["c", "x"]] * 2)
   letters[3:, 0] = list("def")
   path = tmp_path / "a.npz"
-  arrays = {"image": np.eye(6, dtype=np.float32), "text": letters}
-  np.savez(path, **{f"test/{k}": x for k, x in arrays.items()})
+  columns = {"image": np.eye(6, dtype=np.float32), "text": letters}
+  np.savez(path, **{f"test/{k}": x for k, x in columns.items()})
   table = np.zeros((260, 6), np.float32)
   table[4 + ord("a") : 4 + ord("g")] = np.eye(6)
   table[4 + ord("f")] = table[4 + ord("a")]  # "f" is taken for "a"

@@ -105,7 +105,7 @@ def Model(
   image, text, train=False)` → `(zimg, ztxt, out)`; either input may be None.
 
   Args:
-    image: options of the image tower.
+    image: options of the image tower; `head_zeroinit` is off by default.
     text: options of the text tower.
     image_model: `vit`, `precomputed`, or an import path.
     text_model: `text`, or an import path.
@@ -123,7 +123,11 @@ def Model(
     raise ValueError(f"out_dim must be a number or two, got {out_dim!r}.")
   make_img = registry.lookup("image_model", image_model, IMAGE_MODELS)
   make_txt = registry.lookup("text_model", text_model, TEXT_MODELS)
-  img = make_img(**{"num_classes": dims[0], **(image or {})})
+  kw = {"num_classes": dims[0]}
+  if image_model == "vit":
+    # Of an embedding that is zero the direction, and its gradient, is NaN.
+    kw["head_zeroinit"] = False
+  img = make_img(**{**kw, **(image or {})})
   txt = make_txt(**{"num_classes": dims[1], **(text or {})})
   width = lambda tower: tower.num_classes or tower.config.width
   if image_model == "vit" and width(img) != width(txt):

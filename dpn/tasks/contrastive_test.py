@@ -39,9 +39,6 @@ def _task(name="softmax"):
 def _fresh(name="softmax", **changes):
   task = tasks.make({"task": "contrastive", **CONFIGS[name], **changes})
   variables = jax.jit(task.init)(jax.random.key(0), BATCH)
-  # Of a head on the images that is not zero.
-  head = variables["params"]["img"]["head"]
-  head["kernel"] = jax.random.normal(jax.random.key(1), head["kernel"].shape)
   return task, variables
 
 

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from dpn import errors
 from input_pipeline import sources
 
 
@@ -81,28 +80,6 @@ def _glyphs(split: str) -> ArraySource:
   columns, names = glyphs.split(split)
   names = {"label": names}
   return ArraySource(f"glyphs:{split}", columns, class_names=names)
-
-
-def captions(source: sources.Source, key: str) -> ArraySource:
-  """Returns a source's captions as examples: `text`, and its index, `owner`.
-
-  Every example of the source is read. `key` is where one text is, or several;
-  names of nested ones are joined by "/".
-  """
-  texts, owners = [], []
-  for index in range(len(source)):
-    found = source[index]
-    for name in key.split("/"):
-      if name not in found:
-        raise ValueError(
-          f"{source.describe(index)}: {errors.unknown('key', name, found)}"
-        )
-      found = found[name]
-    several = [found] if isinstance(found, str | bytes) else list(found)
-    texts += several
-    owners += [index] * len(several)
-  columns = {"text": np.array(texts, object), "owner": np.array(owners)}
-  return ArraySource(f"{source.name}, {key}", columns)
 
 
 def _digits(split: str) -> ArraySource:

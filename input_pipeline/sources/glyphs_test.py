@@ -1,10 +1,9 @@
 """What is drawn, and what is held out."""
 
 import numpy as np
-import pytest
 
 from input_pipeline import sources
-from input_pipeline.sources import arrays, glyphs
+from input_pipeline.sources import glyphs
 
 
 def _open(split):
@@ -41,15 +40,3 @@ def test_examples():
   assert ink[rows.min() : rows.max() - 3, cols.max()].sum() == 0
   images = {x["image"].tobytes() for x in [*shown, fonts[label]]}
   assert len(images) == 11
-
-
-def test_captions_of_a_source():
-  columns = {
-    "image": np.zeros((2, 1)),
-    "captions": np.array([["a", "b"], ["c", "d"]]),
-  }
-  made = arrays.captions(arrays.ArraySource("two", columns), "captions")
-  got = [(str(x["text"]), int(x["owner"])) for x in made.read(range(4))]
-  assert got == [("a", 0), ("b", 0), ("c", 1), ("d", 1)]
-  with pytest.raises(ValueError, match="two, example 0: Unknown key 'caption'"):
-    arrays.captions(arrays.ArraySource("two", columns), "caption")
