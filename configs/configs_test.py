@@ -28,6 +28,7 @@ PLAIN = {
   *("seed", "runlocal", "lr", "wd", "dropout", "mixup", "epochs", "batch"),
   *("steps", "init", "data", "data_dir", "split", "classes", "label"),
   *("pretrain_steps", "caption", "vocab", "vocab_size", "tokens"),
+  "embedded",  # its own test: scripts/embed_images_test.py
 }
 # For every other argument, values that make another model or other inputs.
 VALUES = {

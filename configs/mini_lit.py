@@ -13,7 +13,8 @@ learns to match it. Data are made on the spot, see
 input_pipeline/sources/glyphs.py.
 
 Arguments: stage (lit or tower), stem_ln, init (the image tower; without it both
-are trained), loss (softmax or sigmoid), epochs (of the stage), seed, runlocal.
+are trained), embedded (a folder of scripts.embed_images, instead of a tower),
+loss (softmax or sigmoid), epochs (of the stage), seed, runlocal.
 As a sweep: stage, stems, init, loss, epochs, seeds (5).
 
 Expected: zero-shot accuracy on 209 names that were never seen far above chance,
@@ -57,6 +58,7 @@ def get_config(arg=None):
     stage="lit",
     stem_ln="dpn",
     init="",
+    embedded="",
     loss="softmax",
     epochs=0,
     seed=0,
@@ -161,11 +163,27 @@ def _lit(config, arg, schedule):
   recipe = "mini LiT"
   if arg.loss != "softmax":
     recipe += f", {arg.loss}"
-  if not arg.init:
+  if arg.embedded:
+    _precompute(config, f"embedded:{arg.embedded}")
+  if not arg.init and not arg.embedded:
     recipe += ", from scratch"
   config.table = common.table(
     recipe, "", arg.stem_ln, "zeroshot/new_names_prec@1"
   )
+
+
+def _precompute(config, name):
+  """Reads embeddings instead of images, in place; probes have no use for it."""
+  config.input.data.name = config.evals.retrieval.data.name = name
+  config.input.pp = f'{TOKENIZE}|keep("image", "text")'
+  config.model.image_model = "precomputed"
+  config.model.image = {}
+  del config.evals.probe
+  section = config.evals.zeroshot
+  section.datasets = {
+    key: (name, split) for key, (_, split) in section.datasets.items()
+  }
+  config.evals.zeroshot.pp_img = config.evals.retrieval.pp_img = ""
 
 
 def sweep(arg=None):

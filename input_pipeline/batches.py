@@ -50,7 +50,7 @@ class Examples:
   Attributes:
     source: the parts' sources, one after the other.
     fields: shape and dtype by key.
-    vocabularies: by key of token ids, the size of their vocabulary.
+    vocabularies: what token ids are from, by the key that holds them.
     skip: whether the next example replaces one that fails.
   """
 
@@ -66,11 +66,10 @@ class Examples:
     self.source = sources.join(slices)
     self.skip = skip
     self._parts, self._seed = parts, seed
-    self.vocabularies = {
-      key: max(p.preprocess.vocabularies.get(key, 0) for p in parts)
-      for part in parts
-      for key in part.preprocess.vocabularies
-    }
+    every = (part.preprocess.vocabularies.items() for part in parts)
+    self.vocabularies = dict(
+      sorted(itertools.chain(*every), key=lambda item: item[1].size)
+    )
     self._ends = list(itertools.accumulate(size for *_, size in slices))
     self.fields = None
     first, _ = self._process(0, 0)

@@ -26,6 +26,7 @@ import input_pipeline
 from dpn import errors, host_memory
 from input_pipeline import batches, pp, sources
 from input_pipeline import order as order_lib
+from input_pipeline.pp import ops_text
 
 Batch = dict[str, np.ndarray]
 Spec = dict[str, tuple[tuple[int, ...], np.dtype]]
@@ -226,8 +227,8 @@ class Data:
     }
 
   @property
-  def vocabularies(self) -> dict[str, int]:
-    """Size of the vocabulary that a key's token ids are from."""
+  def vocabularies(self) -> dict[str, ops_text.Vocabulary]:
+    """What token ids are from, by the key that holds them."""
     return self.examples.vocabularies
 
   def batches(self, examples_seen: int = 0) -> Iterator[Batch]:

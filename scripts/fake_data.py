@@ -21,6 +21,7 @@ _FEATURES = {
     "type": [0] * 3,
   },
 }
+_CAPTIONS = {"text": "grey", "captions": {"text": ["grey"]}}
 EXAMPLES = 1_281_167  # as ImageNet-1k, for durations given in epochs
 
 
@@ -35,7 +36,8 @@ def spec(config) -> pipeline.Spec:
     return pipeline.training(config.input, seed=0).spec
   image = io.BytesIO()
   Image.new("RGB", (64, 64), "grey").save(image, "JPEG")
-  example = {"image": image.getvalue(), "label": 0, "labels": 0, **_FEATURES}
+  labels = {"label": 0, "labels": 0, **_FEATURES}
+  example = {"image": image.getvalue(), **labels, **_CAPTIONS}
   made = pp.make(config.input.pp)(example, np.random.default_rng(0))
   return {
     name: ((config.input.batch_size, *np.shape(value)), np.asarray(value).dtype)

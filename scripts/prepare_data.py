@@ -14,6 +14,10 @@ copies a data set of TFDS from TFRecord: records, their order and the number of
 files stay the same, so splits keep their meaning. (TFDS's own tool,
 `tensorflow_datasets.scripts.convert_format`, needs TensorFlow.)
 
+With --vocab_size 8000 a sentencepiece model is trained on the captions, under
+--text_key, of the first split; `tokenizer.model` in the folder is for the op
+`tokenize`.
+
 After an interruption, the same command resumes after the last finished file.
 With --verify every record is read again and compared with its checksum.
 """
@@ -30,10 +34,13 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import tqdm
 
+from evaluators import retrieval
 from input_pipeline import sources
 from input_pipeline.sources import tfds_writer
+from input_pipeline.text import tokenizers
 
 CHECKSUMS = "checksums.json"
+TOKENIZER = "tokenizer.model"
 INFO = "dataset_info.json"
 
 
@@ -97,6 +104,23 @@ def prepare(
   bar.close()
   finish(directory, written)
   return directory
+
+
+def train_tokenizer(
+  source: str, split: str, key: str, vocab_size: int, directory: str
+) -> str:
+  """Trains a sentencepiece model on a split's captions; returns its path.
+
+  Raises:
+    ValueError: the examples have no text under `key`.
+  """
+  data = sources.make({"name": source, "split": split})
+  texts = retrieval.captions(data, key)
+  rows = (texts[i]["text"] for i in range(len(texts)))
+  plain = (x.decode() if isinstance(x, bytes) else x for x in rows)
+  path = os.path.join(directory, TOKENIZER)
+  tokenizers.train((text.lower() for text in plain), vocab_size, path)
+  return path
 
 
 def _from_source(source, splits, name, version, shard_size):
@@ -218,6 +242,8 @@ def _features(data: sources.Source) -> dict[str, str | int | Sequence[str]]:
       features[key] = "png"
     elif isinstance(value, bytes | str):
       features[key] = "jpeg" if key == "image" else "text"
+    elif isinstance(value, list) and isinstance(value[0], bytes | str):
+      features[key] = "texts"
     elif isinstance(value, int | np.integer):
       known = data.class_names(key) or data.num_classes(key)
       features[key] = "int" if known is None else known
@@ -239,6 +265,8 @@ def main(argv: Sequence[str] | None = None):
   )
   parser.add_argument("--shard_size", type=int, default=2000)
   parser.add_argument("--verify", action="store_true")
+  parser.add_argument("--vocab_size", type=int, help="of a tokenizer to train")
+  parser.add_argument("--text_key", default="text", help="of captions")
   args = parser.parse_args(argv)
   copies = (args.source or "").startswith("tfrecord:")
   if not (args.source or args.verify) or not (args.name or copies):
@@ -249,6 +277,9 @@ def main(argv: Sequence[str] | None = None):
       what = (args.splits.split(","), args.name, args.version, args.shard_size)
       directory = prepare(args.source, data_dir, *what)
       print(f"Prepared {directory}.")
+      if args.vocab_size:
+        what = args.source, what[0][0], args.text_key, args.vocab_size
+        print(f"Trained {train_tokenizer(*what, directory)}.")
     else:
       directory = os.path.join(data_dir, args.name, args.version)
     if args.verify:

@@ -86,7 +86,8 @@ def from_config(config: Mapping[str, Any]) -> Run:
     process_count=jax.process_count(),
   )
   if hasattr(task, "check_vocabularies"):  # not all derive from base.Task
-    task.check_vocabularies(data.vocabularies)
+    sizes = {key: v.size for key, v in data.vocabularies.items()}
+    task.check_vocabularies(sizes)
   step = train_step(config, task, data.spec, mesh, data_size=data.num_examples)
   evaluators = evaluators_base.from_config(
     config, task.predict_fns(), mesh, step.sizes
@@ -238,7 +239,9 @@ def load_file(
 def description(run: Run) -> dict[str, str]:
   """Returns the metadata of the parameters' file: what model they are for."""
   options = run.step.task.model_options()
-  return metadata.metadata(options, _pixels(run.config))
+  made = {k: v.sha256 for k, v in run.data.vocabularies.items() if v.sha256}
+  more = {"vocabularies": made} if made else {}
+  return metadata.metadata(options, _pixels(run.config), **more)
 
 
 def _pixels(config):

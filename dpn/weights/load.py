@@ -185,7 +185,7 @@ def load_towers(
   of_tower = {t: dict(kw.pop(f"{t}_load_kw", None) or {}) for t in towers}
   result = {name: dict(tree) for name, tree in variables.items()}
   towers = [t for t in towers if t in variables["params"]]
-  if isinstance(path, Mapping):
+  if not isinstance(path, str | Checkpoint):
     sources, aliases = {}, {"image": "img", "text": "txt"}
     for name, file in path.items():
       name = aliases.get(name, name)

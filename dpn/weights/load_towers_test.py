@@ -1,6 +1,7 @@
 """config.model_init of two towers: from one file, or from one for each."""
 
 import jax
+import ml_collections
 import numpy as np
 import pytest
 import safetensors.numpy
@@ -80,8 +81,8 @@ def test_a_file_for_each_tower(tmp_path):
     "image": str(tmp_path / "img.safetensors"),
     "txt": str(tmp_path / "lit.npz:txt"),
   }
-  kw = {"dont_load": ["head/.*"]}
-  got = _load(paths, task, img_load_kw=kw)
+  kw = ml_collections.ConfigDict({"dont_load": ["head/.*"]})
+  got = _load(ml_collections.ConfigDict(paths), task, img_load_kw=kw)
   _, fresh = _arrays(seed=1)
   np.testing.assert_allclose(
     got.pop("txt/pos_embedding"), arrays.pop("txt/pos_embedding"), rtol=1e-6

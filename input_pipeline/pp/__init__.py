@@ -158,8 +158,8 @@ class Preprocess:
     return None
 
   @property
-  def vocabularies(self) -> dict[str, int]:
-    """How many different token ids there are, by the key that holds them."""
+  def vocabularies(self) -> dict[str, ops_text.Vocabulary]:
+    """What token ids are from, by the key that holds them."""
     return dict(fn.makes for _, fn in self._ops if hasattr(fn, "makes"))
 
   def __reduce__(self):

@@ -4,11 +4,21 @@ Text is a string, or bytes in UTF-8. An empty one is an error, which
 config.input.on_error="skip" passes over.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 
 from dpn import errors
 from input_pipeline.pp import op
 from input_pipeline.text import prompts, tokenizers
+
+
+class Vocabulary(NamedTuple):
+  """Where token ids are from: how many there are, and the file's hash."""
+
+  size: int
+  sha256: str
+
 
 _EOS = ("none", "yes", "sticky")
 
@@ -68,7 +78,8 @@ def tokenize(
     example[target] = result
     return example
 
-  apply.makes = target, max(tokenizer.vocab_size, pad + 1)
+  size = max(tokenizer.vocab_size, pad + 1)
+  apply.makes = target, Vocabulary(size, tokenizer.sha256)
   return apply
 
 

@@ -44,9 +44,9 @@ def test_tokenize_bytes():
     assert _run(spec, caption=text)["text"].tolist() == [A, A, 1, 0, 0]
   spec = 'tokenize(3, "none", lower=False, add_bos=True)'
   assert _run(spec, text="aAb")["text"].tolist() == [2, A, A - 32]
-  assert pp.make("tokenize(4)").vocabularies == {"text": 260}
+  assert pp.make("tokenize(4)").vocabularies == {"text": (260, "")}
   assert pp.make('tokenize(4, pad_value=300, outkey="t")').vocabularies == {
-    "t": 301
+    "t": (301, "")
   }
 
 
