@@ -1,17 +1,38 @@
 """Image classification with soft or hard labels."""
 
 import dataclasses
+from collections.abc import Mapping
+from typing import TypedDict
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from dpn import errors, losses, mixing, trees
+from dpn import errors, losses, mixing, schema, trees
 from dpn.models import vit
 from dpn.tasks import base
 
 MODELS = {"vit": vit.Model}
 MIXUP = ("p", "cutmix_p", "switch_prob", "fold_in", "scope", "until_steps")
+
+
+class _Mixup(TypedDict, total=False):
+  p: float | None
+  cutmix_p: float | None
+  switch_prob: float
+  scope: str
+  until_steps: int | None
+
+
+class _Config(TypedDict, total=False):
+  """What this task reads in a config."""
+
+  num_classes: int | None
+  model_name: str
+  model: Mapping | None
+  loss: str
+  mixup: _Mixup | None
+  init_head_bias: float | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +64,7 @@ class Classification(base.Task):
 
   @classmethod
   def from_config(cls, config, *, batch_shards=1):
+    schema.check("config", "", config, _Config)
     model_name = config.get("model_name", "vit")
     errors.check_known("model_name", model_name, MODELS)
     if not config.get("num_classes"):

@@ -153,7 +153,9 @@ def test_config_of_a_run(tmp_path):
   assert (got.options["num_classes"], got.options["gelu"]) == (7, "exact")
   assert got.pixels == pixels.Pixels((0,), (1,))
   (tmp_path / "config.json").write_text("{")
-  with pytest.raises(ValueError, match=r"config\.json'?: expected JSON"):
+  with pytest.raises(
+    ValueError, match=r"config\.json is damaged, expected JSON"
+  ):
     read(str(tmp_path / "model.safetensors"), "ours")
 
 
