@@ -27,7 +27,7 @@ from dpn import errors, host_memory
 from input_pipeline import batches, pp, sources
 from input_pipeline import order as order_lib
 
-Batch = dict[str, np.ndarray]
+Batch = Example = dict[str, np.ndarray]
 Spec = dict[str, tuple[tuple[int, ...], np.dtype]]
 
 # Keys of big_vision that mean nothing here, with the reason why.
@@ -183,6 +183,58 @@ def evaluation(
     process_count=process_count,
     cache=cache,
   )
+
+
+def examples(
+  data: Mapping[str, Any],
+  pp_fn: str,
+  *,
+  process_index: int = 0,
+  process_count: int = 1,
+) -> "SingleExamples":
+  """Returns every example once, by itself: images of many sizes do not stack.
+
+  Process p of n reads examples p, p + n, …. The rest is as for `evaluation`.
+  """
+  made = batches.Examples([_part(data, pp_fn)], seed=0, any_shape=True)
+  share = range(process_index, len(made.source), process_count)
+  return SingleExamples(made, share)
+
+
+@dataclasses.dataclass(frozen=True)
+class SingleExamples:
+  """Examples with shapes of their own, in order; iterate as often as needed.
+
+  Attributes:
+    examples: all there are.
+    indices: those that this process reads, numbered as in the source.
+  """
+
+  examples: batches.Examples
+  indices: range
+
+  @property
+  def num_examples(self) -> int:
+    """Number of examples over all processes."""
+    return len(self.examples.source)
+
+  def __len__(self):
+    return len(self.indices)
+
+  def __getitem__(self, place: int) -> Example:
+    """Returns the example numbered `indices[place]`."""
+    return self.examples[self.indices[place]]
+
+  def __iter__(self) -> Iterator[tuple[int, Example]]:
+    """Yields (index in the source, example); threads work ahead."""
+    host_memory.keep_images()
+    threads = _default_threads(self.examples)
+    options = grain.ReadOptions(threads, 2 * threads)
+    iterator = iter(grain.MapDataset.source(self).to_iter_dataset(options))
+    try:
+      yield from zip(self.indices, iterator, strict=True)
+    finally:
+      iterator.close()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
