@@ -97,6 +97,9 @@ def test_palettes_of_few_colours_and_many_classes():
     assert label[24] == bits  # of IHDR
     labels = _apply("decode_labels(4)", image=image, label=label)["labels"]
     assert labels.tolist() == ids.tolist()
+  binary = Image.fromarray(ids % 2 == 1)
+  labels = _apply("decode_labels(2)", image=image, label=_encode(binary))
+  assert labels["labels"].tolist() == [[0, 1, 0, 1]]
   label = _encode(np.array([[0, 299, 999, 4000]], np.uint16))
   spec = "decode_labels(1000, label_map={4000: -1}, ignore_label=-1)"
   labels = _apply(spec, image=image, label=label)["labels"]
@@ -118,6 +121,8 @@ def test_palettes_of_few_colours_and_many_classes():
     ("decode_labels(11)", _encode(_IDS, "JPEG"),
      r"no whole label map in PNG, .*JPEG would change"),
     ("decode_labels(11)", _encode(np.eye(99, dtype=np.uint8))[:60],
+     r"not a whole image"),
+    ("decode_labels(11)", _encode(_palette(_IDS))[:-30],
      r"no whole label map .*truncated"),
     ("decode_labels(11)", b"", "no whole label map"),
     ("decode_labels(11)", _IDS.astype(np.int32) - 1,
