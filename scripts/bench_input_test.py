@@ -44,6 +44,7 @@ def test_ratio_is_to_the_fastest_peer(tmp_path, monkeypatch, capsys):
   rates = {
     "ours": [300, 100, 200],
     "without fast": [900, 900, 900],
+    "restart markers": [250, 260, 240],
     "tf.data": [160, 20, 100],
   }
   left = {who: iter(values) for who, values in rates.items()}
@@ -60,7 +61,13 @@ def test_ratio_is_to_the_fastest_peer(tmp_path, monkeypatch, capsys):
   path = tmp_path / "speed.json"
   bench_input.main(["--tasks", "crop", "--json", str(path)])
   assert json.loads(path.read_text()) == {
-    "crop": {"ours": 200, "tf.data": 100, "ratio": 2}
+    "crop": {
+      "ours": 200,
+      "tf.data": 100,
+      "ratio": 2,
+      "restart markers": 250,
+      "ratio_restart": 2.5,
+    }
   }
   out = capsys.readouterr().out
   for text in ("900", "ratio to the fastest peer 2.00", "No module named 'to"):
