@@ -50,12 +50,15 @@ _BARS = {"1": "figure_1", "6": "6"}  # figure → the table that it shows
 
 
 def report(
-  found: Sequence[runs.Run], title: str, notes: Sequence[str] = ()
+  found: Sequence[runs.Run],
+  title: str,
+  notes: Sequence[str] = (),
+  interval: str = "ci95",
 ) -> tuple[str, tables.Table | None, list[str]]:
   """Returns the page, its table of results, and why others are missing."""
   frame = runs.frame(found)
   others = set(frame.arm) - {runs.BASE, runs.DPN}
-  built, wrong = _tables(frame, others)
+  built, wrong = _tables(frame, others, interval)
   filled = [table for table in built if table.filled]
   results = next((table for table in filled if table.name == "results"), None)
   empty = [table_specs.short_title(t.name) for t in built if not t.filled]
@@ -63,7 +66,7 @@ def report(
   missing += [f"Left out: {reason}" for reason in wrong]
   content = render.page(
     title,
-    *map(render.paragraph, (*notes, _summary(frame))),
+    *map(render.paragraph, (*notes, _summary(frame, interval))),
     *map(_section, filled),
     *map(render.paragraph, missing),
     *_figures(frame, others),
@@ -74,16 +77,15 @@ def report(
   return content, results, wrong
 
 
-def _summary(frame):
+def _summary(frame, interval):
   others = "" if frame.complete.all() else " Means leave the others out."
   return (
     f"{len(frame)} runs, {frame.complete.sum()} of them complete.{others} ± is "
-    "a 95% confidence interval (Student's t) over n runs that differ in their "
-    "seed. What was not run says so; nothing is filled in from the paper."
+    f"{tables.WORDS[interval]} over n runs that differ in their seed. What was not run says so; nothing is filled in from the paper."
   )
 
 
-def _tables(frame, others):
+def _tables(frame, others, interval):
   """Returns the tables, and what is wrong with those that cannot be made."""
   makers = {"Results": tables.results}
   for name, spec in table_specs.SPECS.items():
@@ -93,7 +95,7 @@ def _tables(frame, others):
   built, wrong = [], []
   for title, make in makers.items():
     try:
-      built.append(make(frame))
+      built.append(make(frame, interval=interval))
     except ValueError as e:
       wrong.append(f"{title}: {e}")
   return [table for table in built if table], wrong
@@ -103,7 +105,7 @@ def _section(table):
   if table.name != "results":
     return render.html(tables.condensed(table))
   words = map(render.paragraph, table.notes)
-  cells = render.html_table(table.frame, keys=table.keys)
+  cells = render.html_cells(table)
   return "\n".join([render.heading(table.title), *words, cells])
 
 
@@ -236,6 +238,9 @@ def main(argv: Sequence[str] | None = None):
   parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
   parser.add_argument("runs", nargs="+", help="folders that hold runs")
   parser.add_argument("-o", "--output", default="report.html", metavar="FILE")
+  parser.add_argument(
+    "--interval", default="ci95", choices=aggregate.MEASURES, help="after ±"
+  )
   parser.add_argument("--title", default="Dual PatchNorm: results")
   parser.add_argument(
     "--note", action="append", default=[], help="a paragraph at the top"
@@ -243,7 +248,9 @@ def main(argv: Sequence[str] | None = None):
   args = parser.parse_args(argv)
   with output.errors_in_a_line():
     found = runs.find(args.runs)
-    content, results, wrong = report(found, args.title, args.note)
+    content, results, wrong = report(
+      found, args.title, args.note, args.interval
+    )
     if results:
       output.say(render.text(results))
     output.write(os.path.abspath(args.output), content)

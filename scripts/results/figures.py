@@ -114,7 +114,7 @@ def training(frame, args) -> Drawn:
 def gains(name, frame, args) -> Drawn:
   """Returns bars of the arms of a table of differences that were run."""
   spec = table_specs.SPECS[name]
-  arms = tables.arms_of(name, frame, args.metric)
+  arms = tables.sort_runs(name, frame, args.metric).arms
   shown = [arm for arm in spec.arms if arm != spec.reference]
   published, ours, paper = table_specs.paper(name), {}, {}
   for arch in tables.archs(name, arms):
