@@ -29,13 +29,15 @@ CAPTIONS = {
   "figure_1": "Gain of each placement of LayerNorms in the block, of "
   "NormFormer, Sub-LN and Dual PatchNorm, over a ViT with LayerNorm "
   "before attention and MLP. Bars without a whisker are single runs.",
-  "figure_2": "Norm of the loss's gradient in the patch embedding (E) and in "
-  "each block, mean over the last {last} steps. In the paper's Figure 2, Dual "
-  "PatchNorm lowers that of the embedding. {lines}",
+  "figure_2_left": "Norm of the loss's gradient in the patch embedding (E) and "
+  "in each block. In the paper's Figure 2, Dual PatchNorm lowers that of the "
+  "embedding. {lines}",
+  "figure_2_right": "Norm of the loss's gradient in the patch embedding, by "
+  "step. {lines}",
   "figure_3": "What the first LayerNorm of Dual PatchNorm multiplies each "
   "pixel of a patch with, by colour channel; training begins at 1 (white). In "
   "the paper's Figure 3 the scales grow at the centre and the corners.",
-  "figure_4": "Norm of the loss's gradient in the patch embedding. {lines}",
+  "figure_4": "As Figure 2 (left), of the models of Appendix H. {lines}",
   "table_6": "Stems relative to Dual PatchNorm. Diamonds: the paper's Table 6, "
   "where it has the model.",
   "curves_loss": "Loss of single training batches. {lines}",
@@ -81,7 +83,8 @@ def _summary(frame, interval):
   others = "" if frame.complete.all() else " Means leave the others out."
   return (
     f"{len(frame)} runs, {frame.complete.sum()} of them complete.{others} ± is "
-    f"{tables.WORDS[interval]} over n runs that differ in their seed. What was not run says so; nothing is filled in from the paper."
+    f"{tables.WORDS[interval]} over n runs that differ in their seed. What was "
+    "not run says so; nothing is filled in from the paper."
   )
 
 
@@ -116,10 +119,12 @@ def _figures(frame, others):
     if name not in _BARS or others & {*table_specs.SPECS[_BARS[name]].arms}
   ]
   drawn, missing = figures.draw_all(frame, names)
-  last = figures.default_last_steps(frame)
   captioned = [
-    (fig, CAPTIONS[name].format(last=last, lines=_LINES))
-    for name, fig in drawn.items()
+    (
+      shown.figure,
+      f"{CAPTIONS[name].format(lines=_LINES)} {shown.left_out}".strip(),
+    )
+    for name, shown in drawn.items()
   ]
   titles = {"6": "Table 6 as bars", "curves": "curves"}
   reasons = [

@@ -58,7 +58,7 @@ def test_a_page_of_everything(root, capsys):
   assert all(i["alt"] for i in images)
   assert not {"link", "script", "iframe"} & {tag for tag, _ in page.tags}
   assert not any({"href", "srcset"} & attrs.keys() for _, attrs in page.tags)
-  assert sum("Not drawn, Figure" in t for t in text) == 2  # 2 and 4
+  assert sum("Not drawn, Figure" in t for t in text) == 3  # both of 2, and 4
 
 
 def test_more_arms_have_their_table_and_bars(root):
@@ -74,7 +74,11 @@ def test_more_arms_have_their_table_and_bars(root):
 
 def test_the_result_comes_first_and_in_words(tmp_path):
   digits = {"recipe": "digits", "arch": "64x6/8", "metric": "test/prec@1"}
-  norms = {"grad_norm/embedding": 0.5, "grad_norm/block00": 0.1}
+  norms = {
+    f"grad_norm{mean}/{group}": 0.5
+    for mean in ("", "_mean")
+    for group in ("embedding", "block00")
+  }
   for seed, (none, dpn) in enumerate([(0.96, 0.97), (0.97, 0.99), (0.98, 1)]):
     _write(tmp_path, "none", seed, none, table=digits, **norms)
     _write(tmp_path, "dpn", seed, dpn, table=digits, **norms)

@@ -6,8 +6,8 @@
 
 Folders are searched for runs; config.table says which cell a run fills
 (docs/tables.md). A cell that was never run says "not run"; a finished run that
-fills none is named below the table, with the reason. --interval says what stands
-after ±, on both sides: a 95% interval (ci95) or a standard error (sem).
+fills none is named below the table, with the reason. --interval says what
+stands after ±, on both sides: a 95% interval (ci95) or a standard error (sem).
 """
 
 import argparse

@@ -78,7 +78,7 @@ def test_both_sides_are_shown_in_the_measure_that_the_header_names(
 ):
   def shown(*argv):
     tables.main([str(root), "--table", "1_left", *argv])
-    title, _, header, *rows = capsys.readouterr().out.splitlines()
+    _, _, header, *rows = capsys.readouterr().out.splitlines()
     return header, " ".join(rows)
 
   header, rows = shown("--interval", "sem", "--format", "md")
