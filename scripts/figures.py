@@ -18,7 +18,7 @@ import sys
 from collections.abc import Sequence
 
 from dpn.weights import files as parameter_files
-from scripts.results import figures, output, runs
+from scripts.results import figures, output, runs, tables
 
 _DPI = 300
 GROUPS = {"2": ("2_left", "2_right"), "all": tuple(figures.FIGURES)}
@@ -71,7 +71,7 @@ def main(argv: Sequence[str] | None = None):
           shown.figure.savefig(path, dpi=_DPI)
           output.say(f"Wrote {path}")
         if shown.left_out:
-          output.say(f"  {shown.left_out}")
+          output.say(f"  {tables.left_out(shown.left_out)}")
 
 
 if __name__ == "__main__":

@@ -122,7 +122,12 @@ def _figures(frame, others):
   captioned = [
     (
       shown.figure,
-      f"{CAPTIONS[name].format(lines=_LINES)} {shown.left_out}".strip(),
+      " ".join(
+        (
+          CAPTIONS[name].format(lines=_LINES),
+          tables.left_out(shown.left_out),
+        )
+      ).strip(),
     )
     for name, shown in drawn.items()
   ]

@@ -22,13 +22,6 @@ from scripts.results import (
   tables,
 )
 
-FORMATS = {
-  "text": render.text,
-  "md": render.md,
-  "html": render.html,
-  "csv": render.csv,
-}
-
 
 def main(argv: Sequence[str] | None = None):
   parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -36,7 +29,9 @@ def main(argv: Sequence[str] | None = None):
   parser.add_argument(
     "--table", nargs="+", default=["all"], choices=[*table_specs.SPECS, "all"]
   )
-  parser.add_argument("--format", default="text", choices=[*FORMATS, "long"])
+  parser.add_argument(
+    "--format", default="text", choices=[*render.FORMATS, "long"]
+  )
   parser.add_argument("--metric", help="instead of the table's own")
   parser.add_argument(
     "--interval", default="ci95", choices=aggregate.MEASURES, help="after ±"
@@ -49,7 +44,7 @@ def main(argv: Sequence[str] | None = None):
     if args.format == "long":
       output.write(args.output, render.as_csv(runs.long(found)))
       return
-    frame, form = runs.frame(found), FORMATS[args.format]
+    frame, form = runs.frame(found), render.FORMATS[args.format]
     build = lambda name: tables.build(name, frame, args.metric, args.interval)
     parts = [form(build(name)) for name in names]
     if args.format == "html":

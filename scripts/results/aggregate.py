@@ -223,7 +223,8 @@ def arm(group: pd.DataFrame, metrics: Sequence[str]) -> Arm:
   done = group[group.complete].sort_values("seed", kind="stable")
   if done.empty:
     return Arm(open=still, unchosen=unchosen)
-  _check_alike(done)
+  if len(done) > 1:
+    _check_alike(done)
   has = lambda metric: all(metric in run.finals for run in done.run)
   metric = next(filter(has, metrics), metrics[0])
   values = pd.Series([percent(run, metric) for run in done.run], done.seed)

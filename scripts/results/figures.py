@@ -31,17 +31,20 @@ DEFAULTS = argparse.Namespace(
 )
 
 
+Reasons = dict[str, list[str]]  # why → paths of runs
+
+
 @dataclasses.dataclass(frozen=True)
 class Drawn:
   """A figure, and why it shows no more of the runs than it does.
 
   Attributes:
     figure: to be saved.
-    left_out: sentence on the finished runs that are not in it, perhaps "".
+    left_out: paths of finished runs that are not in it, by the reason.
   """
 
   figure: figure.Figure
-  left_out: str = ""
+  left_out: Reasons
 
 
 def panels(
@@ -49,10 +52,10 @@ def panels(
   metric: str,
   arms: Sequence[str] = (),
   archs: Callable[[str], bool] = lambda arch: True,
-) -> tuple[plots.Panels, str]:
+) -> tuple[plots.Panels, Reasons]:
   """Returns complete runs that logged a metric, by model and by arm.
 
-  And a sentence on the complete runs that are not among them.
+  And the paths of all other complete runs, by the reason.
 
   Args:
     frame: of the runs; trials and candidates of a selection are left out.
@@ -78,14 +81,14 @@ def panels(
     why = why.mask((why == "") & those, reason)
   usable, rest = done[why == ""], done[why != ""]
   reasons = {k: list(v.path) for k, v in rest.groupby(why, sort=False)}
-  left_out = tables.left_out(reasons)
   if usable.empty:
     if not frame.arm.isin(arms).any():
       raise ValueError(errors.unknown("arm", ", ".join(arms), set(frame.arm)))
     if metric not in (logged := _logged(frame)):
       raise ValueError(errors.unknown("metric", metric, logged))
     raise ValueError(
-      f"No complete run of the arms {', '.join(arms)} can be shown. {left_out}"
+      f"No complete run of the arms {', '.join(arms)} can be shown. "
+      + tables.left_out(reasons)
     )
   return {
     title: {
@@ -94,7 +97,7 @@ def panels(
       if arm in set(model.arm)
     }
     for title, model in usable.groupby("title")
-  }, left_out
+  }, reasons
 
 
 def _logged(frame):
@@ -187,7 +190,7 @@ def gains(name, frame, args) -> dict[str, Drawn]:
   label = f"top-1 relative to {LABELS[spec.reference]} [points]"
   file = name if name.startswith("figure") else f"table_{name}"
   fig = plots.gains(ours, paper, label, LABELS[runs.DPN])
-  return {file: Drawn(fig, tables.left_out(found.left_out))}
+  return {file: Drawn(fig, found.left_out)}
 
 
 def _label(arm):
@@ -200,29 +203,42 @@ def _label(arm):
   return ", ".join([*([LABELS.get(name, name)] if name else []), *parts])
 
 
+def scale_files(
+  frame: pd.DataFrame,
+) -> tuple[dict[str, str], Reasons]:
+  """Returns the parameters of one run of DPN for each model, by title.
+
+  And the paths of other finished runs by the reason why they are left out.
+  """
+  chosen, reasons = {}, {}
+  done = frame[frame.complete].sort_values("seed") if len(frame) else frame
+  for run in done.run if len(done) else ():
+    file = os.path.join(run.path, "params.safetensors")
+    why = {
+      "without Dual PatchNorm": run.cell["arm"] != runs.DPN,
+      "candidates of a selection": "candidate" in run.table,
+      f"without {os.path.basename(file)}": not os.path.exists(file),
+      "repetitions of what is shown": run.title in chosen,
+    }
+    if any(why.values()):
+      reason = next(reason for reason, so in why.items() if so)
+      reasons.setdefault(reason, []).append(run.path)
+    else:
+      chosen[run.title] = file
+  return chosen, reasons
+
+
 def scales(frame, args) -> dict[str, Drawn]:
   """Returns Figure 3: of each model the run with the least seed, and files."""
-  paths = {os.path.basename(path): path for path in args.files}
-  done = frame[frame.complete] if len(frame) else frame
-  reasons = {}
-  for run in done.sort_values("seed", kind="stable").run if len(done) else ():
-    file = os.path.join(run.path, "params.safetensors")
-    why = "repetitions of what is shown" if run.title in paths else ""
-    why = why if os.path.exists(file) else f"without {os.path.basename(file)}"
-    why = "candidates of a selection" if run.table.get("candidate") else why
-    why = why if run.cell["arm"] == runs.DPN else "without Dual PatchNorm"
-    if why:
-      reasons.setdefault(why, []).append(run.path)
-    else:
-      paths[run.title] = file
-  left_out = tables.left_out(reasons)
+  chosen, reasons = scale_files(frame)
+  paths = {os.path.basename(path): path for path in args.files} | chosen
   if not paths:
     raise ValueError(
       f"None of the {len(frame)} runs is a complete one of Dual PatchNorm "
-      f"(stem_ln=dpn), whose scale Figure 3 shows. {left_out}"
+      "(stem_ln=dpn), whose scale Figure 3 shows. " + tables.left_out(reasons)
     )
   read = {title: read_scale(path) for title, path in paths.items()}
-  return {"figure_3": Drawn(plots.scale_maps(read), left_out)}
+  return {"figure_3": Drawn(plots.scale_maps(read), reasons)}
 
 
 def read_scale(path: str) -> np.ndarray:

@@ -193,6 +193,9 @@ def pictures(figures: Sequence[tuple[figure.Figure, str]]) -> str:
   return f'<div class="row">{shown}</div>'
 
 
+FORMATS = {"text": text, "md": md, "html": html, "csv": csv}
+
+
 def _picture(fig, caption):
   """Returns a figure as a PNG inside the page, with its caption."""
   png = io.BytesIO()
