@@ -127,7 +127,14 @@ def train_step(
       f"config.ema_decay={ema_decay} must lie between 0 and 1, e.g. 0.9999; "
       "None for no average."
     )
-  init = lambda rng: update.init(task, tx, rng, one, ema=ema_decay is not None)
+  init = functools.partial(
+    update.init,
+    task,
+    tx,
+    batch=one,
+    ema=ema_decay is not None,
+    grad_depth_steps=update.grad_depth_steps(config.get("log_grad_depth")),
+  )
   shapes = with_shardings(jax.eval_shape(init, jax.random.key(0)), config, mesh)
   shardings = jax.tree.map(lambda s: s.sharding, shapes)
   step = update.make(
@@ -137,7 +144,7 @@ def train_step(
     frozen=optim.frozen_mask(config, params),
     grad_accum=parts,
     ema_decay=ema_decay,
-    log_grad_depth=config.get("log_grad_depth", False),
+    grad_clip_norm=config.get("grad_clip_norm"),
   )
   by_batch = sharding.batch(mesh)
   return TrainStep(
