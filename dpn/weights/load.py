@@ -164,8 +164,8 @@ def has_cls_row(options: Mapping[str, Any]) -> bool | None:
   """Returns whether the class token has a position, None if that is unknown."""
   if not {"pool_type", "posemb_join"} <= options.keys():
     return None
-  lape = options["posemb_join"] == "lape"
-  own = lape or options.get("posemb_join_kw", {}).get("cls", False)
+  in_blocks = options["posemb_join"] != "add"
+  own = in_blocks or options.get("posemb_join_kw", {}).get("cls", False)
   return options["pool_type"] == "tok" and own
 
 
@@ -184,6 +184,11 @@ def _match_posemb(
     has_row: whether the file has such a row, None if unknown.
     wants_row: whether the model has, None if unknown.
   """
+  row = "cls" in wanted  # a block's own positions always have one then
+  for name in posemb_names(loaded):
+    if "/" in name and name in wanted:
+      tokens = wanted[name].shape[-2] - row
+      loaded = {**loaded, name: resize_posemb(loaded[name], tokens, row)}
   x = loaded.get("pos_embedding")
   shape = getattr(wanted.get("pos_embedding"), "shape", None)
   if x is None or x.ndim != 3:
@@ -212,27 +217,33 @@ def _match_posemb(
   return {**loaded, "pos_embedding": x}
 
 
+def posemb_names(flat: Flat) -> list[str]:
+  """Returns the names of learned positions, of the model or of each block."""
+  return [name for name in flat if name.rpartition("/")[2] == "pos_embedding"]
+
+
 def resize_posemb(x, tokens: int, has_row: bool):
   """Returns a square grid resized bilinearly to another, corner on corner.
 
   Args:
-    x: (1, has_row + old * old, width); returned unchanged if not square.
+    x: (…, has_row + old * old, width); returned unchanged if not square.
     tokens: new * new.
     has_row: whether the first row is the class token's, which is kept.
   """
-  row, grid = np.split(x, [int(has_row)], axis=1)
-  old, new = math.isqrt(grid.shape[1]), math.isqrt(tokens)
-  if old == new or old**2 != grid.shape[1] or new**2 != tokens:
+  row, grid = np.split(x, [int(has_row)], axis=-2)
+  *leading, rows, width = grid.shape
+  old, new = math.isqrt(rows), math.isqrt(tokens)
+  if old == new or old**2 != rows or new**2 != tokens:
     return x
   logging.info("The %d² position embeddings are resized to %d².", old, new)
   import scipy.ndimage  # 0.4 s that few runs need
 
   # SciPy knows no half precision.
   dtype = np.promote_types(x.dtype, np.float32)
-  grid = grid.reshape(old, old, -1).astype(dtype)
-  grid = scipy.ndimage.zoom(grid, (new / old, new / old, 1), order=1)
-  grid = grid.reshape(1, tokens, -1)
-  return np.concatenate([row.astype(dtype), grid], axis=1)
+  grid = grid.reshape(-1, old, old, width).astype(dtype)
+  grid = scipy.ndimage.zoom(grid, (1, new / old, new / old, 1), order=1)
+  grid = grid.reshape(*leading, tokens, width)
+  return np.concatenate([row.astype(dtype), grid], axis=-2)
 
 
 def square_plus_one(rows: int) -> bool:
