@@ -138,6 +138,11 @@ def test_wrong_label_maps(spec, label, message):
     _apply(spec, image=np.zeros((2, 3, 3), np.uint8), label=label)
 
 
+def test_images_are_decoded_first():
+  with pytest.raises(ValueError, match="still encoded: put decode first"):
+    _apply("decode_labels(255)", image=_encode(_IDS), label=_encode(_IDS))
+
+
 @pytest.mark.parametrize(
   "op",
   [
