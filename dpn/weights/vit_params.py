@@ -118,7 +118,9 @@ def at_resolution(model: VitParams, px: int) -> VitParams:
     )
   side, arrays, notes = px // rows, dict(model.arrays), model.notes
   if table is not None:
-    arrays["pos_embedding"] = load.resize_posemb(table, side**2, model.cls_row)
+    arrays["pos_embedding"] = load.resize_posemb(
+      table, (side, side), model.cls_row
+    )
     notes += (f"Position embeddings: from {model.side}² to {side}².",)
   return dataclasses.replace(model, arrays=arrays, side=side, notes=notes)
 
@@ -161,6 +163,7 @@ def infer_options(flat: Mapping[str, Any]) -> dict[str, Any]:
     "num_heads": query.shape[-2],
     "stem_ln": _STEMS["stem/ln0/scale" in flat, "stem/ln1/scale" in flat],
     "qkv_bias": f"{attention}/bias" in in_blocks,
+    "final_norm": "Transformer/encoder_norm/scale" in flat,
     "rep_size": sizes.get("pre_logits/kernel", False),
     "pool_type": "map" if "MAPHead_0/probe" in flat else pool_type,
     "posemb": "learn" if "pos_embedding" in flat else "sincos2d",
