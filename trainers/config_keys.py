@@ -20,7 +20,7 @@ TRAINER = {
   *("evals", "strict_evals"),
 }
 NUMBERS = (
-  *("seed", "num_classes", "init_head_bias", "lr", "wd"),
+  *("seed", "num_classes", "ignore_label", "init_head_bias", "lr", "wd"),
   *("grad_clip_norm", "grad_accum", "ema_decay"),
 )
 # Keys of big_vision that mean nothing here, with the reason why.
