@@ -31,9 +31,9 @@ CLASSES = (
 )
 VOID = 11
 MODEL = {
-  "width": 128,
-  "depth": 6,
-  "mlp_dim": 512,
+  "width": 96,
+  "depth": 4,
+  "mlp_dim": 384,
   "num_heads": 4,
   "patch_size": (8, 8),
   "scan": True,
@@ -49,7 +49,7 @@ def get_config(arg=None):
     init="",
     side=180,
     crop=128,
-    steps=1000,
+    steps=800,
     lr=1e-3,
     fraction="1",
     seed=0,
@@ -139,7 +139,7 @@ def sweep(arg=None):
     stems=("none", "dpn", "post"),
     seeds=5,
     fractions=("1",),
-    steps=1000,
+    steps=800,
     variant="",
     init="",
     side=180,
