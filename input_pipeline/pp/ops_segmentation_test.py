@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from input_pipeline import pp
+from input_pipeline import pipeline, pp, testing
 
 _GOLDEN = np.load(pathlib.Path(__file__).parent / "testdata" / "mmseg.npz")
 _MEAN = "vgg_value_range((123.675, 116.28, 103.53), (58.395, 57.12, 57.375))"
@@ -262,3 +262,79 @@ def test_cat_max():
   for cat_max, ignore_label in ((1, 255), (0.75, 0)):
     few = np.less(shares(cat_max, ignore_label), 0.75)
     assert few.mean() == pytest.approx(6 / 57, abs=0.06)
+
+
+@pytest.fixture(scope="module")
+def ade20k(tmp_path_factory):
+  """Seven images of many sizes, as TFDS has them."""
+  path = str(tmp_path_factory.mktemp("tfds"))
+  rng = np.random.default_rng(0)
+  sizes = rng.integers(24, 60, (7, 2))
+  examples = [
+    {
+      "image": testing.jpeg(rng, *size),
+      "annotation": _encode(rng.integers(0, 151, size).astype(np.uint8)),
+    }
+    for size in sizes
+  ]
+  features = {"image": "jpeg", "annotation": "png"}
+  testing.write_tfds(path, "scene_parse150", {"train": examples}, features)
+  return {"name": "scene_parse150", "split": "train", "data_dir": path}
+
+
+def test_same_batches_however_made(ade20k):
+  config = {
+    "data": ade20k,
+    "batch_size": 4,
+    "pp": f"{_ADE20K}|photometric_distortion|{_MEAN}|"
+    'pad_to_shape((32, 32, 3))|pad_to_shape((32, 32), 255, key="labels")|'
+    'keep("image", "labels")',
+  }
+
+  def batches(examples_seen=0, process_count=1, **kw):
+    made = [
+      pipeline.training(
+        {**config, **kw},
+        seed=3,
+        process_index=index,
+        process_count=process_count,
+      ).batches(examples_seen)
+      for index in range(process_count)
+    ]
+    count = 5 - examples_seen // 4
+    found = [[next(iterator) for iterator in made] for _ in range(count)]
+    for iterator in made:
+      iterator.close()
+    return [
+      {k: np.concatenate([part[k] for part in parts]) for k in parts[0]}
+      for parts in found
+    ]
+
+  expected = batches(num_threads=1)
+  assert expected[0]["image"].shape == (4, 32, 32, 3)
+  assert expected[0]["labels"].shape == (4, 32, 32)
+  assert expected[0]["labels"].dtype == np.uint8
+  for start, how in (
+    (0, {"num_threads": 3}),
+    (4, {"process_count": 2}),
+    (8, {"num_workers": 1}),
+  ):
+    found = batches(start, **how)
+    for a, b in zip(expected[start // 4 :], found, strict=True):
+      for key in a:
+        np.testing.assert_array_equal(a[key], b[key])
+
+
+def test_evaluation_at_every_images_own_size(ade20k):
+  spec = (
+    'decode|decode_labels(150, inkey="annotation", reduce_zero_label=True)|'
+    'resize_small(32)|vgg_value_range|keep("image", "labels")'
+  )
+  for _, example in pipeline.examples(ade20k, spec):
+    rows, cols = example["labels"].shape
+    small = np.array([rows, cols]) * 32 / min(rows, cols)
+    assert example["image"].shape == (*np.round(small), 3)
+    assert example["image"].dtype == np.float32
+  # Where sizes differ they do not stack, and the message says what does.
+  with pytest.raises(ValueError, match=r"needs equal shapes: resize, crop or"):
+    list(pipeline.evaluation(ade20k, spec, 4))
