@@ -10,7 +10,8 @@ Arguments: variant, init (required: a model pretrained on ImageNet), stem_ln,
 fraction (of the training images: 1/16, 1/8, 1/4, 1/2, 1), draw (which these
 are: first, as stored; seed, a draw by the run's seed), eval (single, multi),
 final_norm, seed, data (scene_parse150 from TFDS, or
-pairs:/path/ADEChallengeData2016), data_dir, runlocal (two steps of 8 images).
+pairs:/path/ADEChallengeData2016), data_dir, runlocal (two steps of 8 images,
+crops of 128 pixels).
 As a sweep: variant, stems, fractions, seeds (10), draw, eval, data, data_dir,
 init, where {stem_ln}, {variant} and {seed} are filled in; by default the runs
 that configs/augreg_i1k.py leaves as a sweep. 100 runs.
@@ -107,13 +108,13 @@ def get_config(arg=None):
   config.num_classes = 150
   config.ignore_label = 255
 
+  crop = 128 if arg.runlocal else 512
   folders = arg.data.startswith("pairs:")
   data = {"name": arg.data}
   data |= {"data_dir": arg.data_dir} if arg.data_dir else {}
-  key = "label" if folders else "annotation"
-  decode = f'decode|decode_labels(150, inkey="{key}", reduce_zero_label=True)'
+  labels = 'decode_labels(150, inkey="annotation", reduce_zero_label=True)'
   pp_train, pp_eval = segmentation_pp(
-    decode, (2048, 512), 512, "vgg_value_range", scales
+    f"decode|{labels}", (4 * crop, crop), crop, "vgg_value_range", scales
   )
   train, val = ("training", "validation") if folders else ("train", "test")
   config.input = {}
@@ -155,8 +156,7 @@ def get_config(arg=None):
   config.evals.val = evaluator(
     data | {"split": val},
     pp_eval,
-    512,
-    stride=(341, 341),
+    crop,
     flip=arg.eval == "multi",
     log_percent=0.1,
   )
