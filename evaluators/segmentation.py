@@ -97,7 +97,7 @@ class _Image(NamedTuple):
   """An image that is being predicted."""
 
   index: int  # in the source
-  labels: np.ndarray  # (rows, cols)
+  example: pipeline.Example
   views: list[_View]
 
 
@@ -143,6 +143,11 @@ class Evaluator(base.Evaluator):
     )
 
   @property
+  def num_examples(self) -> int:
+    """Number of images, over all processes."""
+    return self._data[0].num_examples
+
+  @property
   def _stride(self):
     return self.stride or self.window
 
@@ -150,6 +155,12 @@ class Evaluator(base.Evaluator):
     for data in self._data:
       for key in ("image", self.label_key):
         errors.check_known("key of the examples:", key, data.examples.fields)
+    shape = self._data[0].examples.fields[self.label_key].shape
+    if len(shape) != 2:
+      raise ValueError(
+        f"{self.label_key!r} has shape {shape}, expected label maps (rows, "
+        "cols), as the op decode_labels makes them."
+      )
     *_, classes = self._logits_shape(variables)
     if self.class_names and len(self.class_names) != classes:
       raise ValueError(
@@ -160,7 +171,8 @@ class Evaluator(base.Evaluator):
   def run(self, variables):
     *_, classes = self._logits_shape(variables)
     matrix = np.zeros((classes, classes), np.int64)
-    for index, labels, predicted in self.predictions(variables):
+    for index, example, predicted in self.predictions(variables):
+      labels = example[self.label_key]
       try:
         matrix += confusion_matrix(
           predicted, labels, classes, self.ignore_label
@@ -184,11 +196,11 @@ class Evaluator(base.Evaluator):
 
   def predictions(
     self, variables: tasks_base.Variables, places: Sequence[int] | None = None
-  ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    """Yields (index, label map, predicted map) of this process's images.
+  ) -> Iterator[tuple[int, pipeline.Example, np.ndarray]]:
+    """Yields (index, example, predicted map) of this process's images.
 
-    Both maps are (rows, cols), integers. `places` chooses some of the images;
-    all processes have to take part.
+    The map is of integers and has the shape of the example's label map. All
+    processes have to take part. `places` chooses some of the images.
     """
     _, *grid, classes = self._logits_shape(variables)
     images = zip(*self._data, strict=True)
@@ -249,15 +261,13 @@ class Evaluator(base.Evaluator):
   def _windows(self, images, grid, classes):
     """Yields (pixels, where logits go, the image if this is its last)."""
     for views in images:
-      index, first = views[0]
-      image = _Image(index, first[self.label_key], [])
+      image = _Image(*views[0], [])
+      size = views[0][1][self.label_key].shape
       windows = []
       for _, example in views:
         for flip in (False, True)[: 1 + self.flip]:
           pixels = example["image"][:, :: -1 if flip else 1]
-          view, cut = self._view(
-            image.labels.shape, pixels, flip, grid, classes
-          )
+          view, cut = self._view(size, pixels, flip, grid, classes)
           image.views.append(view)
           windows += cut
       for i, (pixels, logits) in enumerate(windows):
@@ -290,16 +300,16 @@ class Evaluator(base.Evaluator):
     return _View(*weights, logits), cut
 
   def _predicted(self, image):
-    """Returns (index, label map, predicted map) of a finished image."""
+    """Returns (index, example, predicted map) of a finished image."""
     maps = (sliding_window.stitch(*view) for view in image.views)
     if len(image.views) > 1:
       maps = (jax.nn.softmax(x) for x in maps)
     total = next(maps)
     for x in maps:
       total += x
-    rows, cols = image.labels.shape
+    rows, cols = image.example[self.label_key].shape
     predicted = np.asarray(jnp.argmax(total, axis=-1))[:rows, :cols]
-    return image.index, image.labels, predicted
+    return image.index, image.example, predicted
 
 
 def _fill(chunk, logits):

@@ -233,3 +233,4 @@ def test_some_of_the_images():
   assert [index for index, *_ in some] == [3, 0]
   for index, *maps in some:
     jax.tree.map(np.testing.assert_array_equal, maps, every[index])
+    np.testing.assert_array_equal(maps[0]["image"], PHOTOS[index]["image"])
