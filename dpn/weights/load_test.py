@@ -143,6 +143,7 @@ def test_position_embeddings_are_resized_bilinearly(tmp_path, old, new, dtype):
   )
 
 
+<<<<<<< HEAD
 @pytest.mark.parametrize("cls", [False, True])
 def test_position_embeddings_of_oblong_images_between_pixel_centres(
   tmp_path, cls
@@ -167,6 +168,28 @@ def test_position_embeddings_of_oblong_images_between_pixel_centres(
     load.load(path, shapes, **kw)
   with pytest.raises(ValueError, match=r"posemb_grid=\(4, 4\) does not have"):
     load.load(path, shapes, posemb_grid=(4, 4), **kw)
+=======
+@pytest.mark.parametrize("scan", [False, True])
+def test_positions_of_each_block_are_resized(tmp_path, scan):
+  model = {"posemb_join": "unshared"}
+  old = trees.flatten(testing.sevens(testing.shapes(8, 8, **model)))
+  names = [n for n in old if n.endswith("/pos_embedding")]
+  assert [old[n].shape for n in names] == [(1, 1 + 4, 16)] * 2
+  for name in names:
+    old[name] = np.random.RandomState(1).randn(1, 5, 16).astype(np.float32)
+  path = testing.write(tmp_path, old)
+  got = load.load(path, testing.shapes(12, 12, scan=scan, **model))
+  blocks = got["Transformer"]
+  last = blocks["encoderblock_1"] if not scan else blocks["encoderblock"]
+  last = last["pos_embedding"][1] if scan else last["pos_embedding"]
+  row, grid = np.split(old[names[1]][0], [1])
+  np.testing.assert_array_equal(last[0, :1], row)
+  np.testing.assert_allclose(
+    last[0, 1:].reshape(3, 3, 16),
+    testing.bilinear(grid.reshape(2, 2, 16), 3),
+    atol=1e-6,
+  )
+>>>>>>> main
 
 
 def test_to_a_single_position(tmp_path):
