@@ -23,11 +23,11 @@ TINY = {
   **{"width": 16, "depth": 1, "mlp_dim": 16, "num_heads": 2},
   **{"patch_size": (4, 4), "scan": False, "rep_size": True},
 }
-# Parameters besides kernels that a recipe decays. The code of Compact
-# Transformers, and Scenic, decay all that is neither a bias nor one-dimensional.
-DECAYED = dict.fromkeys(
-  ("ade20k", "camvid", "cifar10"), {"cls", "pos_embedding"}
-)
+# Parameters besides kernels that a recipe decays. Compact Transformers' code
+# and Scenic decay all that is neither a bias nor one-dimensional.
+DECAYED = {
+  name: {"cls", "pos_embedding"} for name in ("ade20k", "camvid", "cifar10")
+}
 # One number for all that a softmax compares, which it ignores.
 NO_GRADIENT = r".*/(key|score)/bias"
 

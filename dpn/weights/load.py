@@ -207,7 +207,7 @@ def _match_posemb(
   for name in posemb_names(loaded):
     if "/" in name and name in wanted:
       tokens = wanted[name].shape[-2] - row
-      loaded = {**loaded, name: resize_posemb(loaded[name], tokens, row)}
+      loaded = {**loaded, name: resize(loaded[name], tokens, row)}
   x = loaded.get("pos_embedding")
   shape = getattr(wanted.get("pos_embedding"), "shape", None)
   if x is None or x.ndim != 3:
@@ -236,7 +236,11 @@ def _match_posemb(
   return {**loaded, "pos_embedding": x}
 
 
-<<<<<<< HEAD
+def posemb_names(flat: Flat) -> list[str]:
+  """Returns the names of learned positions, of the model or of each block."""
+  return [name for name in flat if name.rpartition("/")[2] == "pos_embedding"]
+
+
 def _grid(tokens: int, given: Sequence[int] | None):
   """Returns (rows, cols) of that many patches, None if that is unknown."""
   if given is None:
@@ -254,57 +258,31 @@ def resize_posemb(x, grid, has_row: bool, align_corners: bool = True):
   """Returns a square grid resized bilinearly to another.
 
   Args:
-    x: (1, has_row + old * old, width); returned unchanged if not square.
-    grid: (rows, cols) to get; None if unknown: `x` is returned unchanged.
-=======
-def posemb_names(flat: Flat) -> list[str]:
-  """Returns the names of learned positions, of the model or of each block."""
-  return [name for name in flat if name.rpartition("/")[2] == "pos_embedding"]
-
-
-def resize_posemb(x, tokens: int, has_row: bool):
-  """Returns a square grid resized bilinearly to another, corner on corner.
-
-  Args:
     x: (…, has_row + old * old, width); returned unchanged if not square.
-    tokens: new * new.
->>>>>>> main
+    grid: (rows, cols) to get; None if unknown: `x` is returned unchanged.
     has_row: whether the first row is the class token's, which is kept.
     align_corners: whether corners fall on corners, as in big_vision; otherwise
       the edges of both grids coincide, and patches lie half a patch inside, as
       in PyTorch and `jax.image.resize`.
   """
-<<<<<<< HEAD
-  row, table = np.split(x, [int(has_row)], axis=1)
-  old = math.isqrt(table.shape[1])
-  if old**2 != table.shape[1] or grid in (None, (old, old)):
-=======
-  row, grid = np.split(x, [int(has_row)], axis=-2)
-  *leading, rows, width = grid.shape
-  old, new = math.isqrt(rows), math.isqrt(tokens)
-  if old == new or old**2 != rows or new**2 != tokens:
->>>>>>> main
+  row, table = np.split(x, [int(has_row)], axis=-2)
+  *leading, rows, width = table.shape
+  old = math.isqrt(rows)
+  if old**2 != rows or grid in (None, (old, old)):
     return x
   logging.info("The %d² position embeddings are resized to %s.", old, grid)
   import scipy.ndimage  # 0.4 s that few runs need
 
   # SciPy knows no half precision.
   dtype = np.promote_types(x.dtype, np.float32)
-<<<<<<< HEAD
-  resized = scipy.ndimage.zoom(
-    table.reshape(old, old, -1).astype(dtype),
-    (*np.divide(grid, old), 1),
+  table = scipy.ndimage.zoom(
+    table.reshape(-1, old, old, width).astype(dtype),
+    (1, *np.divide(grid, old), 1),
     order=1,
     **({} if align_corners else {"grid_mode": True, "mode": "nearest"}),
   )
-  resized = resized.reshape(1, math.prod(grid), -1)
-  return np.concatenate([row.astype(dtype), resized], axis=1)
-=======
-  grid = grid.reshape(-1, old, old, width).astype(dtype)
-  grid = scipy.ndimage.zoom(grid, (1, new / old, new / old, 1), order=1)
-  grid = grid.reshape(*leading, tokens, width)
-  return np.concatenate([row.astype(dtype), grid], axis=-2)
->>>>>>> main
+  table = table.reshape(*leading, math.prod(grid), width)
+  return np.concatenate([row.astype(dtype), table], axis=-2)
 
 
 def square_plus_one(rows: int) -> bool:

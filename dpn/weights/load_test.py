@@ -143,7 +143,6 @@ def test_position_embeddings_are_resized_bilinearly(tmp_path, old, new, dtype):
   )
 
 
-<<<<<<< HEAD
 @pytest.mark.parametrize("cls", [False, True])
 def test_position_embeddings_of_oblong_images_between_pixel_centres(
   tmp_path, cls
@@ -168,7 +167,8 @@ def test_position_embeddings_of_oblong_images_between_pixel_centres(
     load.load(path, shapes, **kw)
   with pytest.raises(ValueError, match=r"posemb_grid=\(4, 4\) does not have"):
     load.load(path, shapes, posemb_grid=(4, 4), **kw)
-=======
+
+
 @pytest.mark.parametrize("scan", [False, True])
 def test_positions_of_each_block_are_resized(tmp_path, scan):
   model = {"posemb_join": "unshared"}
@@ -189,7 +189,6 @@ def test_positions_of_each_block_are_resized(tmp_path, scan):
     testing.bilinear(grid.reshape(2, 2, 16), 3),
     atol=1e-6,
   )
->>>>>>> main
 
 
 def test_to_a_single_position(tmp_path):

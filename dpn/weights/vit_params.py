@@ -118,16 +118,9 @@ def at_resolution(model: VitParams, px: int) -> VitParams:
       f"--resolution: expected a multiple of {rows}, the patches' px; got {px}."
     )
   side, arrays, notes = px // rows, dict(model.arrays), model.notes
-<<<<<<< HEAD
-  if table is not None:
-    arrays["pos_embedding"] = load.resize_posemb(
-      table, (side, side), model.cls_row
-    )
-=======
   for name in tables:
-    arrays[name] = load.resize_posemb(arrays[name], side**2, model.cls_row)
+    arrays[name] = load.resize_posemb(arrays[name], (side, side), model.cls_row)
   if tables:
->>>>>>> main
     notes += (f"Position embeddings: from {model.side}² to {side}².",)
   return dataclasses.replace(model, arrays=arrays, side=side, notes=notes)
 
