@@ -11,7 +11,9 @@ PICTURE = "predictions.png"  # of scripts.show_predictions, in a run's folder
 _WHOLE = {"miou": "mean", "pixel_acc": "pixel accuracy"}
 
 
-def per_class(frame: pd.DataFrame) -> list[tables.Table]:
+def per_class(
+  frame: pd.DataFrame, interval: str = "ci95"
+) -> list[tables.Table]:
   """Returns, for each model, a row for each class and a column for each arm.
 
   They are of the evaluator that `config.table.metric` names, with the
@@ -21,7 +23,7 @@ def per_class(frame: pd.DataFrame) -> list[tables.Table]:
     ValueError: see `aggregate.arm`.
   """
   return [
-    table
+    tables.measured(table, interval)
     for title, group in frame[~frame.trial].groupby("title")
     if (table := _of_model(title, group)) is not None
   ]
@@ -41,14 +43,14 @@ def _of_model(title, group):
   names |= {metric: metric.removeprefix(start) for metric in found}
   by_arm = dict(list(group.groupby("arm")))
   order = sorted(by_arm, key=lambda arm: (arm != runs.BASE, arm))
+  others = order[1:] if runs.BASE in order else []
   rows = []
   for metric, name in names.items():
     # A class that some image sets lack has no number in their runs.
-    arms = {
-      arm: aggregate.arm(_having(by_arm[arm], metric), (metric,))
-      for arm in order
-    }
-    others = [arm for arm in order if arm != runs.BASE]
+    arms = {}
+    for arm in order:
+      group = _having(by_arm[arm], metric)
+      arms[arm] = aggregate.arm(group, (metric,)) if len(group) else None
     rows.append([
       name,
       *(aggregate.cell(arms[arm]) for arm in order),
