@@ -49,7 +49,7 @@ def get_config(arg=None):
     init="",
     side=180,
     crop=128,
-    steps=800,
+    steps=2000,
     lr=1e-3,
     fraction="1",
     seed=0,
@@ -74,12 +74,12 @@ def get_config(arg=None):
   config.input.data = data | {"split": f"train{split}"}
   if split:
     config.input.data.subset_seed = arg.seed
-  config.input.batch_size = 16
+  config.input.batch_size = 8
   config.input.pp = pp_train
 
   config.log_training_steps = 20
   config.ckpt_steps = 500
-  config.log_grad_depth = True
+  config.log_grad_depth = 200  # steps of the mean, a tenth of all
 
   config.model_name = "vit"
   config.model = {
@@ -109,7 +109,7 @@ def get_config(arg=None):
   }
 
   config.evals = {}
-  for name, every in (("val", 0.25), ("test", 1.0)):
+  for name, every in (("val", 0.5), ("test", 1.0)):
     config.evals[name] = ade20k.evaluator(
       data | {"split": name},
       pp_eval,
@@ -139,7 +139,7 @@ def sweep(arg=None):
     stems=("none", "dpn", "post"),
     seeds=5,
     fractions=("1",),
-    steps=800,
+    steps=2000,
     variant="",
     init="",
     side=180,
