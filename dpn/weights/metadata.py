@@ -30,6 +30,7 @@ IN_NAMES = {
   "stem_ln": r"stem/.*",
   "stem": r"embedding/.*",
   "stem_kw": r"embedding/.*",
+  "final_norm": r"Transformer/encoder_norm/.*",
   "pool_type": r"cls|(MAPHead|SequencePool)_0/.*",
   "posemb": r"(.*/)?pos_embedding|.*/rel_posemb/.*",
   "posemb_kw": r"(.*/)?pos_embedding|.*/rel_posemb/.*",

@@ -119,7 +119,7 @@ def at_resolution(model: VitParams, px: int) -> VitParams:
     )
   side, arrays, notes = px // rows, dict(model.arrays), model.notes
   for name in tables:
-    arrays[name] = load.resize_posemb(arrays[name], side**2, model.cls_row)
+    arrays[name] = load.resize_posemb(arrays[name], (side, side), model.cls_row)
   if tables:
     notes += (f"Position embeddings: from {model.side}² to {side}².",)
   return dataclasses.replace(model, arrays=arrays, side=side, notes=notes)
@@ -163,6 +163,7 @@ def infer_options(flat: Mapping[str, Any]) -> dict[str, Any]:
     "num_heads": query.shape[-2],
     "stem_ln": _STEMS["stem/ln0/scale" in flat, "stem/ln1/scale" in flat],
     "qkv_bias": f"{attention}/bias" in in_blocks,
+    "final_norm": "Transformer/encoder_norm/scale" in flat,
     "rep_size": sizes.get("pre_logits/kernel", False),
     "pool_type": "map" if "MAPHead_0/probe" in flat else pool_type,
     "posemb": "learn" if "pos_embedding" in flat else "sincos2d",
