@@ -72,6 +72,8 @@ VARIANTS = {
   "deit_i1k": ["S/16", "B/16"],
 }
 
+NEEDED = {}  # arguments that configs cannot do without, set by `_data`
+
 
 @pytest.fixture(scope="module", autouse=True)
 def _data(tmp_path_factory):
@@ -102,6 +104,7 @@ def _data(tmp_path_factory):
       dict.fromkeys(("train", "val", "test"), [photo | {key: label_map}] * 8),
       {"image": "jpeg", key: "png"},
     )
+  NEEDED["images"] = f"data={testing.class_folders(f'{folder}/photos')},"
   with pytest.MonkeyPatch.context() as patch:
     patch.setenv("TFDS_DATA_DIR", folder)
     yield
@@ -121,7 +124,7 @@ def _module(name):
 
 def _shrunk(name, arg="runlocal"):
   """Returns a config whose model, if it is one of the large ones, is tiny."""
-  config = _module(name).get_config(arg)
+  config = _module(name).get_config(NEEDED.get(name, "") + arg)
   variant = config.model.get("variant", "lite")
   if variant[0] in "TSBL" and variant[-2:] in ("16", "32"):
     config.model.variant = "mu/32"
@@ -159,7 +162,7 @@ def _arguments(name):
       return parse(arg, **spec)
 
     patch.setattr(common, "parse_arg", record)
-    _module(name).get_config("runlocal")
+    _module(name).get_config(NEEDED.get(name, "") + "runlocal")
   return known["spec"]
 
 

@@ -4,9 +4,10 @@ r"""Your own pictures, in class folders: from scratch or from a checkpoint.
   python -m trainers.train --workdir W --config \
     configs/images.py:data=/photos,init=/path/vit_b16.safetensors,variant=B/16
   python -m scripts.predict W new.jpg another.png
+  python -m scripts.sweep --out W --config configs/images.py:data=/photos
 
 Arguments: data (required: a folder), init (a checkpoint, as config.model_init
-takes it; its variant has to be given), variant, stem_ln, res (pixels of a side),
+takes it; give its variant), variant, stem_ln, res (pixels of a side),
 epochs, batch, lr, seed, runlocal (two steps of 8 images). What is left out
 depends on the number of training images and on init, see `_defaults`. As a
 sweep: data, init, variants, stems, seeds (3).
@@ -16,9 +17,8 @@ sweep: data, init, variants, stems, seeds (3).
 but always the same, is for validation. The number of classes and their names
 are those of the folders.
 
-Expected: nothing that is published. Without init and with a few thousand images
-a ViT learns little: 4,000 of CIFAR-10's give some 35 to 50%. The defaults are
-starting points, not tuned; with init, begin with a sweep over lr.
+Expected: no published number. The defaults are starting points that nobody has
+tuned for your pictures; with init, begin with a sweep over lr.
 """
 
 import itertools

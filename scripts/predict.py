@@ -119,9 +119,12 @@ def table(
   for path, values, best in zip(paths, probabilities, order, strict=True):
     row = {"file": path}
     for rank, k in enumerate(best, 1):
-      row |= {f"class {rank}": names[k], f"probability {rank}": values[k]}
+      row |= {
+        f"class {rank}": names[k],
+        f"probability {rank}": round(float(values[k]), 4),
+      }
     rows.append(row)
-  return pd.DataFrame(rows).round(4)
+  return pd.DataFrame(rows)
 
 
 def main(argv: Sequence[str] | None = None):
