@@ -11,7 +11,7 @@ from dpn import schedules
 
 
 @pytest.mark.parametrize(
-  ("module", "arms"), [(ln_placement, 22), (stem_ablation, 8)]
+  ("module", "arms"), [(ln_placement, 22), (stem_ablation, 10)]
 )
 def test_arms(module, arms):
   assert len(module.sweep()) == 5 * arms * 3

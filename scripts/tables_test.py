@@ -350,7 +350,7 @@ def test_wrong_inputs_end_with_a_sentence(root, tmp_path):
     ),
     ("1_right", ("augreg_i21k",), 20),
     ("3", ("vtab:tasks=DTD+KITTI-Dist",), 8),
-    ("6", ("stem_ablation",), 40),
+    ("6", ("stem_ablation",), 50),
     ("7", ("sun397_scratch",), 4),
     ("figure_1", ("ln_placement",), 110),
   ],

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from dpn import errors, losses, mixing, trees
-from dpn.models import vit
+from dpn.models import stem, vit
 from dpn.tasks import base
 
 MODELS = {"vit": vit.Model}
@@ -86,6 +86,10 @@ class Classification(base.Task):
       head = variables["params"]["head"]
       head["bias"] = jnp.full_like(head["bias"], self.init_head_bias)
     return variables
+
+  def fit(self, model_state, batches):
+    images = (batch["image"] for batch in batches)
+    return stem.fit(self.model.config, model_state, images)
 
   def at(self, step):
     if self.mixup_until is None:

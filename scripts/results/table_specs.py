@@ -78,7 +78,10 @@ SPECS = {
     ("arch",),
     ("AugReg",),
     guests=True,
-    arms=(runs.DPN, runs.BASE, *(r["arm"] for r in PUBLISHED["6"]["rows"])),
+    arms=(
+      *(runs.DPN, runs.BASE, *(r["arm"] for r in PUBLISHED["6"]["rows"])),
+      *("whiten", "whiten_ln"),  # Appendix A, without numbers
+    ),
     reference=runs.DPN,
     archs=("B/16", "S/16", "B/32", "S/32", "Ti/16"),
   ),
