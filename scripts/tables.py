@@ -5,20 +5,22 @@
   python -m scripts.tables runs --format long -o long.csv
 
 Folders are searched for runs; config.table says which cell a run fills
-(docs/tables.md). A cell that was never run says "not run".
+(docs/tables.md). A cell that was never run says "not run"; a finished run that
+fills none is named below the table, with the reason. --interval says what
+stands after ±, on both sides: a 95% interval (ci95) or a standard error (sem).
 """
 
 import argparse
 from collections.abc import Sequence
 
-from scripts.results import output, render, runs, table_specs, tables
-
-FORMATS = {
-  "text": render.text,
-  "md": render.md,
-  "html": render.html,
-  "csv": render.csv,
-}
+from scripts.results import (
+  aggregate,
+  output,
+  render,
+  runs,
+  table_specs,
+  tables,
+)
 
 
 def main(argv: Sequence[str] | None = None):
@@ -27,8 +29,13 @@ def main(argv: Sequence[str] | None = None):
   parser.add_argument(
     "--table", nargs="+", default=["all"], choices=[*table_specs.SPECS, "all"]
   )
-  parser.add_argument("--format", default="text", choices=[*FORMATS, "long"])
+  parser.add_argument(
+    "--format", default="text", choices=[*render.FORMATS, "long"]
+  )
   parser.add_argument("--metric", help="instead of the table's own")
+  parser.add_argument(
+    "--interval", default="ci95", choices=aggregate.MEASURES, help="after ±"
+  )
   parser.add_argument("-o", "--output", metavar="FILE", help="not the screen")
   args = parser.parse_args(argv)
   names = table_specs.TABLES if "all" in args.table else args.table
@@ -37,8 +44,9 @@ def main(argv: Sequence[str] | None = None):
     if args.format == "long":
       output.write(args.output, render.as_csv(runs.long(found)))
       return
-    frame, form = runs.frame(found), FORMATS[args.format]
-    parts = [form(tables.build(name, frame, args.metric)) for name in names]
+    frame, form = runs.frame(found), render.FORMATS[args.format]
+    build = lambda name: tables.build(name, frame, args.metric, args.interval)
+    parts = [form(build(name)) for name in names]
     if args.format == "html":
       parts = [render.page("Dual PatchNorm: the paper's tables", *parts)]
     output.write(args.output, "\n".join(parts))

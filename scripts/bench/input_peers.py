@@ -38,6 +38,7 @@ TASKS = {
 }
 RANDAUG_LAYERS, RANDAUG_LEVEL = 2, 1.5
 WITHOUT_FAST = "without fast"
+RESTART = "restart markers"  # ours, where scripts.prepare_data has added them
 
 
 def measure(who: str, task: str, folder: str, secs: float) -> dict[str, float]:
@@ -100,6 +101,13 @@ def without_fast(task: str, folder: str) -> Iterator[np.ndarray]:
   importlib.import_module("nvidia.nvimgcodec")
   sys.modules["nvidia.nvimgcodec"] = None  # now importing it fails
   return ours(task, folder)
+
+
+def with_markers(task: str, folder: str) -> Iterator[np.ndarray]:
+  """Returns ours of the same images with restart markers."""
+  if task == "tiny":
+    raise NotImplementedError("these are no JPEGs")
+  return ours(task, os.path.join(folder, "marked"))
 
 
 def tf_data(task: str, folder: str) -> Iterator[np.ndarray]:
@@ -240,6 +248,7 @@ RANDAUG = (
 ARMS = {
   "ours": ours,
   WITHOUT_FAST: without_fast,
+  RESTART: with_markers,
   "tf.data": tf_data,
   "torch+Pillow": pillow,
 }
