@@ -5,13 +5,13 @@ numbers of the tables there.
 
   python -m trainers.train --workdir W \
     --config configs/dtn_i1k.py:variant=S_star,norm=dtn
-  python -m scripts.sweep --config configs/dtn_i1k.py --out runs/dtn
+  python -m scripts.sweep --config configs/dtn_i1k.py:table=all --out runs/dtn
 
 Arguments: variant (Ti, Ti_star, S, S_star, B_star), norm (layernorm, batchnorm,
 instancenorm, groupnorm, switchable, scalenorm, powernorm, dtn) and its options
 (norm_kw.pos_init=released), recipe (released, deit), stem_ln, seed, runlocal
-(two steps of 8 images). As a sweep: table (models: layernorm and dtn; norms:
-all eight in S and S_star; all), recipe, seeds (1).
+(two steps of 8 images). As a sweep: table (models: layernorm and dtn in each;
+norms: all eight in S and S_star; all), recipe, seeds (1).
 
 Expected top-1 on `validation`, layernorm → dtn: Ti 72.2, Ti_star 72.3 → 73.2, S
 79.9 → 80.6, S_star 80.6 → 81.7, B_star 81.7 → 82.5. The other norms, S and
@@ -94,7 +94,7 @@ def get_config(arg=None):
 
 def sweep(arg=None):
   """Returns the arms of DTN's tables; see the module's docstring."""
-  arg = common.parse_sweep(arg, table="all", recipe="released", seeds=1)
+  arg = common.parse_sweep(arg, table="models", recipe="released", seeds=1)
   models = [(v, n) for v in VARIANTS for n in ("layernorm", "dtn")]
   norms = [(v, n) for v in ("S", "S_star") for n in NORMS]
   tables = {"models": models, "norms": norms, "all": models + norms}
