@@ -27,7 +27,7 @@ TINY = {
 # Parameters besides kernels that a recipe decays. Compact Transformers' code
 # and Scenic decay all that is neither a bias nor one-dimensional.
 DECAYED = {
-  name: {"cls", "pos_embedding"} for name in ("ade20k", "camvid", "cifar10")
+  name: {"cls", "pos_embedding"} for name in ("ade20k", "camvid", "lape_cifar")
 }
 # One number for all that a softmax compares, which it ignores.
 NO_GRADIENT = r".*/(key|score)/bias"
@@ -59,7 +59,8 @@ def _tiny(model):
   model = {k: v for k, v in model.items() if k not in rates}
   if model.get("variant", "")[:3] not in ("lit", "cvt", "cct"):
     model.pop("variant", None)
-  return json.dumps({"num_classes": 5, "model": {**model, **TINY}})
+  model |= TINY | {"depth": 1 + model.get("cls_blocks", 0)}
+  return json.dumps({"num_classes": 5, "model": model})
 
 
 @functools.cache
