@@ -14,9 +14,9 @@
 - `package.module:Name`: a class of your own that takes the name of a split, see
   docs/extending.md.
 
-Splits follow `splits`. Folders and archives list class after class; their
-slices are cut from an order that is random, but always the same, and that in
-which scripts.prepare_data writes. Encoded images stay bytes; the op `decode`
+Splits follow `splits`. Folders and archives list class after class, manifests
+and Parquet may: their slices are cut from an order that is random, but always
+the same, and that in which scripts.prepare_data writes. Encoded images stay bytes; the op `decode`
 reads them.
 """
 
@@ -50,13 +50,13 @@ class Source(abc.ABC):
   Attributes:
     name: what error messages call it.
     in_memory: whether reading is but indexing of arrays.
-    by_class: whether the examples stand class after class, so that slices must
-      be cut from a `shuffled` order.
+    may_be_sorted: whether the examples may stand class after class, so that
+      slices must be cut from a `shuffled` order.
   """
 
   name: str
   in_memory: bool = False
-  by_class: bool = False
+  may_be_sorted: bool = False
 
   @abc.abstractmethod
   def __len__(self) -> int:
@@ -158,8 +158,8 @@ class _Slices(Source):
     for part, start, stop in slices:
       rows, name = range(len(part)), part.name
       if stop - start < len(part):
-        name += f"[{start}:{stop}]" + " at random" * part.by_class
-        rows = shuffled(len(part)) if part.by_class else rows
+        name += f"[{start}:{stop}]" + " at random" * part.may_be_sorted
+        rows = shuffled(len(part)) if part.may_be_sorted else rows
       names.append(name)
       self._slices.append((part, rows[start:stop]))
     self.name = " + ".join(names)

@@ -6,7 +6,7 @@ mean the same in each; a class that a split lacks is logged.
 A manifest is a table with the columns `path`, `label` and `split`: a CSV file
 with a header, or a JSONL file with an object per line. Paths are relative to
 the manifest's folder; labels are numbers from 0, or names; other columns are
-ignored. Slices are cut in the order of the rows.
+ignored. Slices are random, see `sources`: for others, name splits of your own.
 """
 
 import functools
@@ -24,6 +24,8 @@ _SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
 
 class _FileSource(sources.Source):
   """Images in files of their own; yields `image`, `label` and `id`."""
+
+  may_be_sorted = True
 
   root: str
   ids: Sequence[str]  # paths below `root`
@@ -53,8 +55,6 @@ class _FileSource(sources.Source):
 
 class _ClassSource(_FileSource):
   """Images whose `ids` are <class>/<file>."""
-
-  by_class = True
 
   def _number(self, classes: Collection[str]):
     """Labels the images; `classes` are those of all splits."""
