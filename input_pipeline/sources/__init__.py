@@ -16,8 +16,8 @@
 
 Splits follow `splits`. Folders and archives list class after class, manifests
 and Parquet may: their slices are cut from an order that is random, but always
-the same, and that in which scripts.prepare_data writes. Encoded images stay bytes; the op `decode`
-reads them.
+the same, and that in which scripts.prepare_data writes. Encoded images stay
+bytes; the op `decode` reads them.
 """
 
 import abc
