@@ -51,15 +51,18 @@ COMPACT = {
   "num_heads": 4,
   "block_ln": "cct",
   "norm_kw": {"eps": 1e-5},
-  "posemb_join_kw": {"cls": True},
   "gelu": "exact",
   "qkv_bias": False,
   "weight_init": "cct",
   "head_zeroinit": False,
 }
 COMPACT_VARIANTS = {
-  f"{name}-{depth}": {**COMPACT, "depth": depth, "pool_type": pool_type}
-  for name, pool_type in [("lite", "tok"), ("cvt", "seq"), ("cct", "seq")]
+  f"{name}-{depth}": {**COMPACT, "depth": depth, **pooling}
+  for name, pooling in {
+    "lite": {"pool_type": "tok", "posemb_join_kw": {"cls": True}},
+    "cvt": {"pool_type": "seq"},
+    "cct": {"pool_type": "seq"},
+  }.items()
   for depth in (6, 7)
 }
 
@@ -368,11 +371,27 @@ def _check(config):
       f"stem_ln={config.stem_ln!r} normalizes the sum of tokens and positions, "
       f"which {option} never forms. Use stem_ln='post'."
     )
+  if isinstance(config.join, posemb.Add) and config.join.cls:
+    problem = None
+    if not config.has_cls:
+      problem = f"pool_type={config.pool_type!r} has no class token"
+    elif config.posemb == "rpe":
+      problem = "posemb='rpe' is between patches only"
+    if problem:
+      raise ValueError(
+        "posemb_join_kw={'cls': True} gives the class token a position, but "
+        f"{problem}."
+      )
   if config.stem == "conv" and (ln.ln0 or ln.whiten):
     raise ValueError(
       f"stem_ln={config.stem_ln!r} works on flattened patches, but a "
       "convolutional stem (variant 'cct-…') has none. Use stem_ln='post', or "
       "a variant with patches such as 'cvt-7/4'."
+    )
+  if config.stem == "conv" and config.patch_size != Config.patch_size:
+    raise ValueError(
+      f"stem='conv' has no patches, got patch_size={config.patch_size}. Leave "
+      "it out; stem_kw.num_layers halves the image as often."
     )
   _, fields = encoder.bind_block(config)
   where = fields.get("placement", placement.Placement())
