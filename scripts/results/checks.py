@@ -224,8 +224,9 @@ def unstable(arm: str, arch: str, reference: str = runs.DPN) -> Check:
     }
     paths = [run.path for of in found.values() for run in of]
     if not all(found.values()):
-      lacking = [name for name, of in found.items() if not of]
-      return Finding(paths=paths, ours=f"{', '.join(lacking)} not run")
+      there = [name for name, of in found.items() if of]
+      ours = f"only {there[0]} was run" if there else ""
+      return Finding(ours=ours, paths=paths)
     spikes, texts, finals = [], [], []
     for name, repetitions in found.items():
       mine = [measures.spikes(run.series("loss")) for run in repetitions]
@@ -342,7 +343,9 @@ def centre_and_corners(evidence: Evidence) -> Finding:
   held, texts, paths = [], [], []
   for title, file in figures.scale_files(evidence.frame)[0].items():
     means = measures.regions(figures.read_scale(file))
-    held.append(means[["centre", "corners"]].gt(means.edges, axis=0).all(None))
+    held.append(
+      means[["centre", "corners"]].gt(means.edges, axis=0).all(axis=None)
+    )
     by = ("red", "green", "blue") if len(means) == 3 else means.index
     numbers = ", ".join(
       f"{colour} {row.centre:.2f}/{row.corners:.2f}/{row.edges:.2f}"

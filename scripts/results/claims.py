@@ -187,7 +187,8 @@ _NOTES = (
   "and of the paper's numbers, all that are not 0. Where many comparisons make "
   "one claim they are tested at 5% with Holm's correction for their number.",
   f"Spikes: rows whose loss exceeds the median of the {measures.ROWS_BEFORE} "
-  f"before by more than {measures.DEVIATIONS} robust standard deviations. A "
+  f"before by more than {measures.DEVIATIONS} standard deviations of their "
+  "noise (scripts/results/measures.py). A "
   "claim on all models holds if it does for each. Gradients are those before "
   "clipping.",
 )
