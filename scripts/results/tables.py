@@ -258,7 +258,8 @@ def _notes(name, found, count, interval):
   if published := table_specs.PUBLISHED.get(name):
     facts = filter(None, (published["source"], published["setting"]))
     notes.append(f"Paper: {'; '.join(facts)}.")
-  notes.append(table_specs.intervals(name, interval))
+  source = "1_left" if name == "6" else name  # of what has intervals there
+  notes.append(table_specs.intervals(source, interval))
   if name == "6":
     notes.append(
       "Differences to dpn, whose own top-1 is in the first row. What is given "
