@@ -71,8 +71,9 @@ class Evidence:
 def _rows(table, rows):
   """Returns the places of the paper's rows that are asked for."""
   spec = table_specs.SPECS[table]
-  places = dict.fromkeys(place for place, _ in table_specs.paper(table))
-  places = places or {(arch,): None for arch in spec.archs}  # Figure 1
+  places = [(arch,) for arch in spec.archs] or dict.fromkeys(
+    place for place, _ in table_specs.paper(table)
+  )
   wanted = lambda place: all(
     place[spec.keys.index(key)] in values for key, values in rows.items()
   )
@@ -127,7 +128,7 @@ def compare(
         printed[name.format(row)] = gain
     total = len(places) * len(new)
     verdict, ours = judge(gains, total) if gains else (NOT_RUN, "")
-    if paths and len(gains) < total:
+    if gains and len(gains) < total:
       ours += f"; {len(gains)} of {total} comparisons run"
     in_print = judge(printed, len(printed))[1] if printed else ""
     return Finding(verdict, ours, paths, in_print)
@@ -192,7 +193,7 @@ def tested(every: bool) -> Judge:
     p = {row: value for row, value in p.items() if not math.isnan(value)}
     if not p:
       above = sum(gain.mean > 0 for gain in gains.values())
-      return UNDECIDED, f"{above} of {len(gains)} above 0, of single runs"
+      return UNDECIDED, f"{above} of {len(gains)} above 0"
     adjusted = dict(zip(p, aggregate.holm([*p.values()]), strict=True))
     won = [row for row in p if adjusted[row] < 0.05 and gains[row].mean > 0]
     numbers = f"{len(won)} of {len(p)} significantly better"

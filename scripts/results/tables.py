@@ -143,7 +143,7 @@ def _why_not(run, spec, metric):
       return f"of {recipe}, whose result is no accuracy"
   elif table_specs.family(recipe)[0] not in spec.recipes:
     return f"of {recipe}{see}"
-  return "" if arm in spec.arms else f"{arm}, no arm of this table{see}"
+  return "" if arm in spec.arms else f"of other arms{see}"
 
 
 def _place(run, spec):
