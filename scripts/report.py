@@ -18,6 +18,7 @@ import pandas as pd
 from scripts.results import (
   aggregate,
   claims,
+  classes,
   configs,
   figures,
   output,
@@ -74,6 +75,7 @@ def report(
     *map(_section, filled),
     *map(render.paragraph, missing),
     *_claims(frame),
+    *_segmentation(frame, interval),
     *_figures(frame, others),
     *_speed(frame),
     *_differences(frame),
@@ -152,6 +154,16 @@ def _figures(frame, others):
   ]
   pictures = render.pictures(captioned)
   return [render.heading("Figures"), pictures, *map(render.paragraph, reasons)]
+
+
+def _segmentation(frame, interval):
+  """Returns results by class, and the pictures that the runs have."""
+  parts = [render.html(table) for table in classes.per_class(frame, interval)]
+  for path in classes.pictures(frame):
+    with open(path, "rb") as file:
+      caption = f"{path}, by scripts.show_predictions."
+      parts.append(render.png_image(file.read(), caption, 1150))
+  return parts
 
 
 def _speed(frame):

@@ -20,7 +20,7 @@ TRAINER = {
   *("evals", "strict_evals"),
 }
 NUMBERS = (
-  *("seed", "num_classes", "init_head_bias", "lr", "wd"),
+  *("seed", "num_classes", "ignore_label", "init_head_bias", "lr", "wd"),
   *("grad_clip_norm", "grad_accum", "ema_decay"),
 )
 # Keys of big_vision that mean nothing here, with the reason why.
@@ -52,7 +52,7 @@ def check(config: Mapping) -> list[str]:
     if not isinstance(config.get(key), int | float | None):
       raise ValueError(f"config.{key} must be a number, got {config[key]!r}.")
   keywords = inspect.signature(load.load_variables).parameters
-  options = [name for name in keywords if name.startswith("dont_")]
+  options = [k for k in keywords if k.startswith(("dont_", "posemb_"))]
   for key in config.get("model_load") or {}:
     errors.check_known("key in config.model_load:", key, options)
   return [

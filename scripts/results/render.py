@@ -190,19 +190,21 @@ def details(summary: str, text: str) -> str:
 
 def pictures(figures: Sequence[tuple[figure.Figure, str]]) -> str:
   """Returns figures with captions, side by side if the screen is wide."""
-  shown = "".join(_picture(*pair) for pair in figures)
-  return f'<div class="row">{shown}</div>'
+  shown = []
+  for fig, caption in figures:
+    png = io.BytesIO()
+    fig.savefig(png, format="png", dpi=2 * PIXELS_PER_INCH)
+    width = round(fig.get_figwidth() * PIXELS_PER_INCH)
+    shown.append(png_image(png.getvalue(), caption, width))
+  return f'<div class="row">{"".join(shown)}</div>'
 
 
 FORMATS = {"text": text, "md": md, "html": html, "csv": csv}
 
 
-def _picture(fig, caption):
-  """Returns a figure as a PNG inside the page, with its caption."""
-  png = io.BytesIO()
-  fig.savefig(png, format="png", dpi=2 * PIXELS_PER_INCH)
-  data = base64.b64encode(png.getvalue()).decode()
-  width = round(fig.get_figwidth() * PIXELS_PER_INCH)
+def png_image(png: bytes, caption: str, width: int) -> str:
+  """Returns a picture inside the page, that many pixels wide, captioned."""
+  data = base64.b64encode(png).decode()
   text = html_lib.escape(caption)
   return (
     f'<figure style="flex-basis: {width}px"><img width="{width}" alt="{text}" '

@@ -74,10 +74,10 @@ def build(
   notes = _notes(name, found, len(frame), interval)
   title = table_specs.title(name)
   rows = make(name, found.arms)
-  return _measured(Table(name, title, rows, keys, notes, filled), interval)
+  return measured(Table(name, title, rows, keys, notes, filled), interval)
 
 
-def _measured(table, interval):
+def measured(table, interval):
   """Returns a table whose ± show `interval`."""
   show = lambda cell: (
     dataclasses.replace(cell, interval=interval)
@@ -333,7 +333,7 @@ def results(frame: pd.DataFrame, interval: str = "ci95") -> Table | None:
   notes = _verdict(table)
   if trials := list(frame.path[frame.trial & frame.complete]):
     notes.append(left_out({"of two steps (runlocal)": trials}))
-  return _measured(Table("results", "Results", table, 3, notes), interval)
+  return measured(Table("results", "Results", table, 3, notes), interval)
 
 
 def _verdict(table):
