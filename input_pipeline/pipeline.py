@@ -10,6 +10,7 @@ own state is never stored.
 Batches are dicts of NumPy arrays. 64-bit values become 32-bit, as in JAX.
 """
 
+import contextlib
 import dataclasses
 import math
 import multiprocessing
@@ -230,11 +231,9 @@ class SingleExamples:
     host_memory.keep_images()
     threads = _default_threads(self.examples)
     options = grain.ReadOptions(threads, 2 * threads)
-    iterator = iter(grain.MapDataset.source(self).to_iter_dataset(options))
-    try:
-      yield from zip(self.indices, iterator, strict=True)
-    finally:
-      iterator.close()
+    dataset = grain.MapDataset.source(self).to_iter_dataset(options)
+    with contextlib.closing(iter(dataset)) as ahead:
+      yield from zip(self.indices, ahead, strict=True)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -302,11 +301,8 @@ class Data:
       dataset = dataset.to_iter_dataset(
         grain.ReadOptions(num_threads=num_threads, prefetch_buffer_size=ahead)
       ).batch(shards.per_batch, batch_fn=batches.join)
-    iterator = iter(dataset)
-    try:
+    with contextlib.closing(iter(dataset)) as iterator:
       yield from iterator
-    finally:
-      iterator.close()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

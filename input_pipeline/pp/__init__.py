@@ -136,7 +136,7 @@ class Preprocess:
         given = ", ".join(f"{k}: {_describe(v)}" for k, v in example.items())
         message = f"Preprocessing op {text} failed on {{{given}}}: {error}"
         encoded = isinstance(example.get("image"), bytes)
-        if encoded and not text.startswith("decode"):
+        if encoded and not re.match(r"decode(_jpeg|\W|$)", text):
           message += " (The image is still encoded: put decode first.)"
         raise ValueError(message) from error
     return example

@@ -32,7 +32,7 @@ import cv2
 import numpy as np
 from PIL import Image
 
-from input_pipeline.pp import lazy_image, op, pixels
+from input_pipeline.pp import lazy_image, op, ops_image, pixels
 from input_pipeline.pp import resize as resizing
 
 _FORMATS = ("PNG", "BMP", "GIF", "TIFF")  # Ids do not survive lossy ones.
@@ -106,7 +106,10 @@ def _lookup(ids, table):
 def _read_ids(value) -> np.ndarray:
   """Returns a label map as uint8 or uint16 of shape (rows, cols)."""
   ids = value
-  if isinstance(value, bytes):
+  if isinstance(value, bytes) and _is_grey_png(value):
+    # Three times as fast as Pillow; but OpenCV looks palettes up.
+    ids = ops_image.imdecode(value, cv2.IMREAD_UNCHANGED)
+  elif isinstance(value, bytes):
     try:
       ids = np.asarray(Image.open(io.BytesIO(value), formats=_FORMATS))
     except OSError as error:
@@ -129,6 +132,12 @@ def _read_ids(value) -> np.ndarray:
       f"{ids.max()}]."
     )
   return ids.astype(np.uint8 if ids.dtype == bool else np.uint16)
+
+
+def _is_grey_png(data):
+  """Returns whether it is a PNG of 8 or 16 grey bits, by its header."""
+  grey = (b"\x08\x00", b"\x10\x00")
+  return data.startswith(ops_image.PNG) and data[24:26] in grey
 
 
 def _both(example: op.Example):

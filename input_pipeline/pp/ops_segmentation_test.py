@@ -97,6 +97,9 @@ def test_palettes_of_few_colours_and_many_classes():
     assert label[24] == bits  # of IHDR
     labels = _apply("decode_labels(4)", image=image, label=label)["labels"]
     assert labels.tolist() == ids.tolist()
+  binary = Image.fromarray(ids % 2 == 1)
+  labels = _apply("decode_labels(2)", image=image, label=_encode(binary))
+  assert labels["labels"].tolist() == [[0, 1, 0, 1]]
   label = _encode(np.array([[0, 299, 999, 4000]], np.uint16))
   spec = "decode_labels(1000, label_map={4000: -1}, ignore_label=-1)"
   labels = _apply(spec, image=image, label=label)["labels"]
@@ -118,6 +121,8 @@ def test_palettes_of_few_colours_and_many_classes():
     ("decode_labels(11)", _encode(_IDS, "JPEG"),
      r"no whole label map in PNG, .*JPEG would change"),
     ("decode_labels(11)", _encode(np.eye(99, dtype=np.uint8))[:60],
+     r"not a whole image"),
+    ("decode_labels(11)", _encode(_palette(_IDS))[:-30],
      r"no whole label map .*truncated"),
     ("decode_labels(11)", b"", "no whole label map"),
     ("decode_labels(11)", _IDS.astype(np.int32) - 1,
@@ -131,6 +136,11 @@ def test_palettes_of_few_colours_and_many_classes():
 def test_wrong_label_maps(spec, label, message):
   with pytest.raises(ValueError, match=message):
     _apply(spec, image=np.zeros((2, 3, 3), np.uint8), label=label)
+
+
+def test_images_are_decoded_first():
+  with pytest.raises(ValueError, match="still encoded: put decode first"):
+    _apply("decode_labels(255)", image=_encode(_IDS), label=_encode(_IDS))
 
 
 @pytest.mark.parametrize(
@@ -197,6 +207,35 @@ def test_flip_as_mmseg():
 def test_photometric_distortion_as_mmseg(case):
   labels = _replay("photometric_distortion", f"photo{case}")
   assert labels is _GOLDEN["labels"] or (labels == _GOLDEN["labels"]).all()
+
+
+class _Drawn:
+  """A generator that returns what it is given, one after the other."""
+
+  def __init__(self, *draws):
+    draws = iter(draws)
+    self.integers = self.uniform = lambda *unused: next(draws)
+
+
+@pytest.mark.parametrize(
+  ("draws", "expected"),
+  [
+    ((0, 0, 0, 0, 0), [[100, 150, 250], [255, 0, 0]]),
+    # Brightness, then contrast: (x + 20.9) and, rounded down, / 2.
+    ((1, 20.9, 1, 1, 0.5, 0, 0), [[60, 85, 127], [127, 10, 10]]),
+    # Contrast comes last.
+    ((0, 0, 0, 0, 1, 1.5), [[150, 225, 255], [255, 0, 0]]),
+    # Half the saturation of red is 127 of 255; grey has none.
+    ((0, 0, 1, 0.5, 0, 0), [None, [255, 128, 128]]),
+    # 60 of 180 from red is green.
+    ((0, 0, 0, 1, 60, 0), [None, [0, 255, 0]]),
+  ],
+)
+def test_photometric_distortion_by_hand(draws, expected):
+  image = np.uint8([[[100, 150, 250], [255, 0, 0]]])
+  result = _apply("photometric_distortion", _Drawn(*draws), image=image)
+  for pixel, wanted in zip(result["image"][0], expected, strict=True):
+    assert wanted is None or pixel.tolist() == wanted
 
 
 def test_normalization_and_padding_as_mmseg():
