@@ -113,6 +113,11 @@ class Run:
     """Returns `config.table`, see docs/tables.md; {} without it."""
     return self.config.get("table") or {}
 
+  @property
+  def trial(self) -> bool:
+    """Whether it is one of two steps (`runlocal`)."""
+    return bool(self.table.get("runlocal"))
+
   @functools.cached_property
   def cell(self) -> dict[str, Any]:
     """Returns the run's place in tables: recipe, arch, arm and further keys.
@@ -122,7 +127,7 @@ class Run:
     "own" and, as arch, a hash of all that may not differ within a row. A run
     of two steps (`runlocal`) fills no cell.
     """
-    if self.table.get("runlocal"):
+    if self.trial:
       return {"recipe": "runlocal", "arch": "", "arm": ""}
     model = self.config.get("model") or {}
     table = {"recipe": OWN, "arch": "", "arm": BASE}
@@ -152,7 +157,7 @@ class Run:
       return (self.table["metric"],)
     known = self.finals if self.complete else self.logged.columns
     accuracies = [metric for metric in ACCURACIES if metric in known]
-    measured = [m for m in known if "/" in m and not m.startswith("grad_norm/")]
+    measured = [m for m in known if "/" in m and not m.startswith("grad_norm")]
     return tuple(accuracies[:1] or measured or ("loss",))
 
   @functools.cached_property
@@ -165,6 +170,28 @@ class Run:
       last = self.logged.iloc[-1].dropna().to_dict()
     last = {**(last or {}), **self.tested}
     return {name: value for name, value in last.items() if name != "step"}
+
+  def at_epoch(self, epoch: int) -> "Run | None":
+    """Returns a complete run as it was evaluated near an earlier epoch.
+
+    `config.table.epochs` says how many it has; the result says `epoch` there.
+    None if nothing was evaluated within a hundredth of those steps.
+    """
+    step = (self.done or {}).get("step")
+    if not step:
+      return None
+    wanted = step * epoch / self.table["epochs"]
+    known = self.logged.reindex(columns=self.headline[:1]).dropna()
+    near = known.index[abs(known.index - wanted) <= wanted / 100]
+    if not len(near):
+      return None
+    last = min(near, key=lambda step: abs(step - wanted))
+    config = {**self.config, "table": {**self.table, "epochs": epoch}}
+    done = {
+      "step": int(last),
+      "metrics": self.logged.loc[last].dropna().to_dict(),
+    }
+    return dataclasses.replace(self, config=config, done=done, tested={})
 
   def final(self, metric: str) -> float:
     """Returns the metric's value at the last step of a complete run."""
@@ -214,7 +241,7 @@ def _facts(run):
     "step": step,
     "complete": run.complete,
     "status": "complete" if run.complete else status,
-    "trial": bool(run.table.get("runlocal")),
+    "trial": run.trial,
     "candidate": run.table.get("candidate"),
     "device": f"{count} × {device}" if device else UNKNOWN,
     "commit": origin.get("commit", UNKNOWN),
