@@ -24,8 +24,10 @@ TINY = {
   **{"patch_size": (4, 4), "scan": False, "rep_size": True},
 }
 # Parameters besides kernels that a recipe decays. Compact Transformers' code
-# decays all that is neither a bias nor one-dimensional.
-DECAYED = {"cifar10": {"cls", "pos_embedding"}}
+# and Scenic decay all that is neither a bias nor one-dimensional.
+DECAYED = {
+  name: {"cls", "pos_embedding"} for name in ("ade20k", "camvid", "cifar10")
+}
 # One number for all that a softmax compares, which it ignores.
 NO_GRADIENT = r".*/(key|score)/bias"
 

@@ -12,7 +12,7 @@ import jax
 from absl import logging
 
 import evaluators
-from dpn import errors, registry, schedules, sharding
+from dpn import errors, processes, registry, schedules, sharding
 from dpn.tasks import base
 from input_pipeline import device, pipeline
 
@@ -55,7 +55,9 @@ class Evaluator:
     """Returns this process's share of a data set, see `pipeline.evaluation`."""
     kw["process_index"] = jax.process_index()
     kw["process_count"] = jax.process_count()
-    return pipeline.evaluation(data, pp_fn, self.batch_size, **kw)
+    opened = pipeline.evaluation(data, pp_fn, self.batch_size, **kw)
+    processes.agree(opened.facts)
+    return opened
 
   def batches(self, data: pipeline.EvaluationData) -> Iterator[base.Batch]:
     """Returns global batches; `_mask` (batch,) is false for padding."""

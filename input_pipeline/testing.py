@@ -70,3 +70,8 @@ def jpeg(rng: np.random.Generator, rows: int, cols: int) -> bytes:
   coarse = rng.integers(0, 256, (4, 4, 3), dtype=np.uint8)
   image = cv2.resize(coarse, (int(cols), int(rows)))
   return cv2.imencode(".jpg", image)[1].tobytes()
+
+
+def png(labels: np.ndarray) -> bytes:
+  """Returns a label map (rows, cols) as PNG bytes."""
+  return cv2.imencode(".png", labels.astype(np.uint8))[1].tobytes()

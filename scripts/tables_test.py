@@ -61,8 +61,9 @@ def test_a_row_is_the_papers_and_ours(root):
   assert _cells(root, *B16) == {
     "recipe": "AugReg",
     "arch": "B/16",
-    "paper base": "80.4 ± 0.06",
-    "paper DPN": "81.1 ± 0.09",
+    # 4.303 · 0.06 and 4.303 · 0.09: standard errors of three runs.
+    "paper base": "80.4 ± 0.26",
+    "paper DPN": "81.1 ± 0.39",
     "paper DPN − base": "+0.7",
     # s = 1 point: 4.303 · 1 / √3 = 2.48; 81, 83, 84: s = 1.528, so 3.79.
     "ours base": "81.00 ± 2.48 (n=3)",
@@ -70,6 +71,50 @@ def test_a_row_is_the_papers_and_ours(root):
     # 1, 2 and 2 points: s = 0.577, so 1.43.
     "ours DPN − base": "+1.67 ± 1.43 (n=3, paired)",
   }
+
+
+def test_both_sides_are_shown_in_the_measure_that_the_header_names(
+  root, capsys
+):
+  def shown(*argv):
+    tables.main([str(root), "--table", "1_left", *argv])
+    _, _, header, *rows = capsys.readouterr().out.splitlines()
+    return header, " ".join(rows)
+
+  header, rows = shown("--interval", "sem", "--format", "md")
+  assert header.count("± SEM") == 5  # not of the paper's differences
+  # s / √3 of 1 and 1.528, and of the differences 0.577.
+  for cell in (" 80.4 ± 0.06", "81.00 ± 0.58", "82.67 ± 0.88", "+1.67 ± 0.33"):
+    assert cell in rows
+  assert "19 of the 20 are values that a standard error" in rows
+  header, rows = shown("--format", "md")
+  assert header.count("± 95% CI") == 5
+  assert "4.30 times as wide as printed" in rows
+  # 1.67 ± 1.43: better, whatever stands after ±.
+  assert " **82.67 ± 3.79 (n=3)**" in rows
+  assert rows.count("**") == 2
+  assert "* 82.67 ± 3.79 (n=3)" in shown()[1]
+
+
+def test_finished_runs_that_fill_no_cell_are_named_with_the_reason(root):
+  _write(root, "pre", 0, 0.5)
+  _write(root / "m", "pre", 1, 0.5, complete=False)
+  _write(root, "none", 7, 0.5, table={"runlocal": True})
+  vtab = {"recipe": "VTAB, res 384", "arch": "B/16", "arm": "dpn"}
+  _write(
+    root, "dpn", 8, 0.5, metric="test/prec@1", table=vtab | {"task": "DTD"}
+  )
+  own = {"recipe": "mine", "arch": "B/16", "arm": "base"}
+  _write(root, "none", 9, 2.5, metric="val/mse", table=own)
+  (note,) = [n for n in _build(root).notes if n.startswith("Finished runs")]
+  assert f"{root}/dpn-B16-s8: of VTAB, res 384 (see Table 3)" in note
+  assert f"{root}/none-B16-s7: of two steps (runlocal)" in note
+  assert f"{root}/none-B16-s9: of mine, whose result is no accuracy" in note
+  assert f"{root}/pre-B16-s0: pre, no arm of this table (see Table 6)" in note
+  assert "s1" not in note
+  assert _row(_build(root, "3"), "B/16, res 384", "DTD")["ours DPN"]
+  (note,) = [n for n in _build(root, "3").notes if n.startswith("Finished")]
+  assert "and 3 more: of AugReg (see Table 1 (left), Table 6, Figure 1)" in note
 
 
 def test_cells_never_run_say_so(root):
@@ -182,9 +227,9 @@ def test_a_single_run_has_the_interval_of_its_probe(tmp_path):
     return _cells(tmp_path, "93000", "S/32", name="1_right")
 
   write("none", 0, 0.0)
-  assert cells()["ours base"] == "52.00 ± 2.48 (n=1, CI of 3 probes)"
+  assert cells()["ours base"] == "52.00 ± 2.48 (n=1, ± of 3 probes)"
   write("dpn", 0, 0.01)
-  paired = "+1.00 ± 0.00 (n=1, CI of 3 probes, paired)"
+  paired = "+1.00 ± 0.00 (n=1, ± of 3 probes, paired)"
   assert cells()["ours DPN − base"] == paired
   # Three seeds of runs are not paired with three seeds of a probe.
   write("dpn", 1, 0.02)
@@ -284,7 +329,9 @@ def test_csv_has_a_field_for_every_number(root, capsys):
   assert float(row["ours DPN"]) == pytest.approx(82.667, abs=1e-3)
   assert float(row["ours DPN ci"]) == pytest.approx(3.795, abs=1e-2)
   assert (row["ours DPN n"], row["ours DPN − base note"]) == ("3", "paired")
-  assert row["paper base ci"] == "0.06"
+  assert float(row["paper base ci"]) == pytest.approx(4.303 * 0.06, abs=1e-3)
+  assert row["ours DPN marked"] == "yes"
+  assert "ours base marked" not in row
   assert rows[0]["ours base"] == "not run"
 
 
@@ -363,7 +410,7 @@ def test_the_sweeps_fill_the_papers_cells(table, sweeps, cells):
     for arm in module.sweep(arg or None):
       config = module.get_config(arm["arg"]).to_dict()
       made.append(runs.Run(arm["name"], config))
-  filled = laid_out.arms_of(table, runs.frame(made))
+  filled = laid_out.sort_runs(table, runs.frame(made)).arms
   assert len(filled) == cells
   places = {place for place, _ in filled}
   if archs := table_specs.SPECS[table].archs:

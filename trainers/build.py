@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import os
+import zlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import dpn.tasks
-from dpn import flops, optim, schedules, sharding
+from dpn import flops, optim, processes, schedules, sharding
 from dpn.tasks import base
 from dpn.weights import checkpoint, files, load, metadata, pixels
 from evaluators import base as evaluators_base
@@ -33,8 +34,11 @@ class TrainStep:
   update: Callable  # (state, batch) → (state, values); donates the state
 
   def compile(self) -> Callable:
-    """Returns `update`, compiled."""
-    return self.update.lower(self.shapes, self.batch_shapes).compile()
+    """Returns `update`, compiled; on all processes the same program."""
+    lowered = self.update.lower(self.shapes, self.batch_shapes)
+    program = lambda: zlib.crc32(lowered.as_text().encode())
+    processes.agree(lambda: {"program": program()})
+    return lowered.compile()
 
   def flops(self) -> int:
     """Returns the FLOPs of a step over all devices, see `dpn.flops`."""
@@ -81,6 +85,7 @@ def from_config(config: Mapping[str, Any]) -> Run:
     process_index=jax.process_index(),
     process_count=jax.process_count(),
   )
+  processes.agree(data.facts)
   step = train_step(config, task, data.spec, mesh, data_size=data.num_examples)
   evaluators = evaluators_base.from_config(
     config, task.predict_fns(), mesh, step.sizes
@@ -127,7 +132,14 @@ def train_step(
       f"config.ema_decay={ema_decay} must lie between 0 and 1, e.g. 0.9999; "
       "None for no average."
     )
-  init = lambda rng: update.init(task, tx, rng, one, ema=ema_decay is not None)
+  init = functools.partial(
+    update.init,
+    task,
+    tx,
+    batch=one,
+    ema=ema_decay is not None,
+    grad_depth_steps=update.grad_depth_steps(config.get("log_grad_depth")),
+  )
   shapes = with_shardings(jax.eval_shape(init, jax.random.key(0)), config, mesh)
   shardings = jax.tree.map(lambda s: s.sharding, shapes)
   step = update.make(
@@ -137,7 +149,7 @@ def train_step(
     frozen=optim.frozen_mask(config, params),
     grad_accum=parts,
     ema_decay=ema_decay,
-    log_grad_depth=config.get("log_grad_depth", False),
+    grad_clip_norm=config.get("grad_clip_norm"),
   )
   by_batch = sharding.batch(mesh)
   return TrainStep(

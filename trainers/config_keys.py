@@ -17,9 +17,12 @@ TRAINER = {
   *("mesh", "sharding_strategy", "prefetch_to_device", "deterministic"),
   *("evals", "strict_evals"),
 }
-MODEL_LOAD = ("dont_load", "dont_check", "arch")  # of `load.load_variables`
+MODEL_LOAD = (  # see `load.load_variables`
+  *("dont_load", "dont_check", "arch"),
+  *("posemb_grid", "posemb_align_corners"),
+)
 NUMBERS = (
-  *("seed", "num_classes", "init_head_bias", "lr", "wd"),
+  *("seed", "num_classes", "ignore_label", "init_head_bias", "lr", "wd"),
   *("grad_clip_norm", "grad_accum", "ema_decay"),
 )
 # Keys of big_vision that mean nothing here, with the reason why.

@@ -9,7 +9,7 @@ import numpy as np
 from absl import logging
 from jax.experimental import multihost_utils
 
-from dpn import metrics, sharding, timing, trees
+from dpn import metrics, processes, sharding, timing, trees
 from dpn.weights import checkpoint, files
 from evaluators import base as evaluators_base
 from input_pipeline import device
@@ -40,7 +40,9 @@ def train(
   lock = lambda: workdir_lib.lock(
     workdir, config.to_dict(), allow_config_change=allow_config_change
   )
-  if os.path.exists(os.path.join(workdir, DONE)):
+  done = os.path.exists(os.path.join(workdir, DONE))
+  processes.agree(lambda: _command(config, workdir, done))
+  if done:
     with lock():
       log_lib.say(f"{workdir} is done already; see {DONE} there.")
     return
@@ -59,6 +61,7 @@ def train(
     stack.enter_context(contextlib.closing(checkpoints))
     with phases.phase("state"):
       state, position, source = build.initial_state(run, checkpoints)
+      processes.agree(lambda: _restored(state, position, source))
     step = int(state.step)
     if step > run.total_steps:
       raise ValueError(
@@ -94,6 +97,24 @@ def train(
       f"Asked to stop (SIGTERM), and saved step {int(state.step)}. The same "
       "command resumes from there."
     )
+
+
+def _command(config, workdir, done):
+  """Returns what must be the same on all processes before anything is built."""
+  return {
+    "config": config.to_dict(),
+    "workdir": {"path": os.path.abspath(workdir), DONE: done},
+    "versions": log_lib.versions(),
+    "code": workdir_lib.code_checksum(),
+  }
+
+
+def _restored(state, position, source):
+  """Returns what must be the same on all processes where training begins."""
+  whole = (x for x in jax.tree.leaves(state) if x.is_fully_replicated)
+  local = [x.addressable_data(0) for x in whole]
+  checksum = int(jax.jit(trees.checksum)(local))
+  return {"position": position, "source": source, "checksum": checksum}
 
 
 def loop(run, state, position, checkpoints, log, progress, preemption):

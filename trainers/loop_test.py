@@ -78,8 +78,12 @@ def test_what_a_run_measures(finished):
     "l2_grads",
     "l2_params",
     "l2_updates",
-    "grad_norm/embedding",
-    "grad_norm/block00",
+    *(
+      f"grad_norm{clipped}{mean}/{group}"
+      for clipped in ("", "_clipped")
+      for mean in ("", "_mean")
+      for group in ("embedding", "block00")
+    ),
   }
   evaluation = {"test/loss", "test/prec@1"}
   seeds = [f"-seed-{i}" for i in range(3)]

@@ -103,19 +103,19 @@ class Config(encoder.Config):
     return registry.bind(choice, name, CHOICES[choice], kw)
 
   @property
-  def join(self):  # posemb.Add or posemb.Lape
+  def join(self):  # an instance of one of posemb.JOINS
     return self.bind("posemb_join")()
 
   @property
-  def lape(self):  # posemb.Lape or None
-    return self.join if isinstance(self.join, posemb.Lape) else None
+  def joins_in_blocks(self) -> bool:
+    return not isinstance(self.join, posemb.Add)
 
   @property
   def block_positions(self):  # posemb.BlockPositions or None
     relative = self.posemb == "rpe"
-    if not self.lape and not relative:
+    if not (self.joins_in_blocks or relative):
       return None
-    return posemb.BlockPositions(self.lape, relative, self.eps)
+    return posemb.BlockPositions(self.join, relative, self.eps)
 
   @property
   def has_cls(self) -> bool:
@@ -213,11 +213,13 @@ class _Model(nn.Module):
     n, h, w, width = x.shape
     x = x.reshape(n, h * w, width)
     first = int(config.cls_has_position)
-    if config.posemb == "learn":
+    if config.posemb != "learn":
+      pe = config.bind("posemb")((h, w), width, first)
+    elif isinstance(config.join, posemb.Unshared):
+      pe = None  # each block has its own
+    else:
       shape = (1, first + h * w, width)
       pe = self.param("pos_embedding", config.inits.posemb(width), shape)
-    else:
-      pe = config.bind("posemb")((h, w), width, first)
     if config.has_cls:
       cls = self.param("cls", config.inits.cls, (1, 1, width))
       cls = jnp.tile(cls.astype(x.dtype), (n, 1, 1))
@@ -227,7 +229,7 @@ class _Model(nn.Module):
     # `posemb_join_kw.cls`, and inside the encoder with `cls_blocks`.
     if config.cls_has_position:
       x = jnp.concatenate([cls, x], axis=1)
-    if pe is not None and not config.lape:
+    if pe is not None and not config.joins_in_blocks:
       x = x + pe.astype(x.dtype)
     x = out["with_posemb"] = ln.post_posemb(x)
     if config.has_cls and not (config.cls_has_position or config.cls_blocks):
@@ -242,7 +244,7 @@ class _Model(nn.Module):
       x,
       deterministic,
       tokens=tokens,
-      pe=pe if config.lape else None,
+      pe=pe if config.joins_in_blocks else None,
       late_cls=cls if config.cls_blocks else None,
     )
     return x
@@ -361,8 +363,10 @@ def _check(config):
       f"{config.num_heads}."
     )
   ln = stem.get_ln(config.stem_ln)
-  if ln.ln1_after_posemb and (config.lape or config.posemb == "rpe"):
-    option = "posemb_join='lape'" if config.lape else "posemb='rpe'"
+  posemb.check(config.posemb, config.posemb_join, config.join)
+  if ln.ln1_after_posemb and config.block_positions:
+    option = f"posemb_join={config.posemb_join!r}"
+    option = option if config.joins_in_blocks else "posemb='rpe'"
     raise ValueError(
       f"stem_ln={config.stem_ln!r} normalizes the sum of tokens and positions, "
       f"which {option} never forms. Use stem_ln='post'."
@@ -391,7 +395,7 @@ def _check(config):
     )
   _, fields = encoder.bind_block(config)
   where = fields.get("placement", placement.Placement())
-  if config.lape and "pre" not in where.sa:
+  if isinstance(config.join, posemb.Lape) and "pre" not in where.sa:
     raise ValueError(
       "posemb_join='lape' adds positions to the normalized tokens that the "
       f"attention sees, but block_ln={config.block_ln!r} does not normalize "

@@ -27,6 +27,7 @@ _PLAIN = {
   "block_ln": ["placement"],
   "block_ln_kw": [{"sa": "pre", "mlp": "pre", "post": "branch"}],
   "cls_blocks": [None],
+  "final_norm": [True],
 }
 # Stems whose LayerNorms have names elsewhere; the others are not LayerNorms, or
 # stand behind the sum with the positions.

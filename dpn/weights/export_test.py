@@ -39,6 +39,7 @@ def test_fixed_positions_are_written_out(tmp_path):
       "pool_type": "seq",
     },
     {"posemb": "rpe", "posemb_join": "lape", "pool_type": "tok"},
+    {"final_norm": False, "pool_type": "gap"},
   ],
 )
 def test_our_other_models_are_kept(tmp_path, options):

@@ -31,9 +31,10 @@ IN_NAMES = {
   "stem_ln": r"stem/.*",
   "stem": r"embedding/.*",
   "stem_kw": r"embedding/.*",
+  "final_norm": r"Transformer/encoder_norm/.*",
   "pool_type": r"cls|(MAPHead|SequencePool)_0/.*",
-  "posemb": r"pos_embedding|.*/rel_posemb/.*",
-  "posemb_kw": r"pos_embedding|.*/rel_posemb/.*",
+  "posemb": r"(.*/)?pos_embedding|.*/rel_posemb/.*",
+  "posemb_kw": r"(.*/)?pos_embedding|.*/rel_posemb/.*",
 }
 # Options that neither shows and that some files do not tell; the number of
 # heads is in the shapes of our arrays, but not of PyTorch's.

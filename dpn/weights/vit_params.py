@@ -70,7 +70,8 @@ def read(
   except ValueError as error:
     raise ValueError(f"{path!r}: {error}") from error
   options |= told
-  rows = flat["pos_embedding"].shape[1] if "pos_embedding" in flat else 0
+  tables = load.posemb_names(flat)
+  rows = flat[tables[0]].shape[-2] if tables else 0
   if rows and "posemb" not in overrides:
     # Other libraries' files have fixed ones written out.
     options |= {"posemb": "learn", "posemb_kw": {}}
@@ -112,8 +113,8 @@ def at_resolution(model: VitParams, px: int) -> VitParams:
     ValueError: the old grid or the patches are not square, or do not fit in.
   """
   rows, cols, _ = model.patch
-  table = model.arrays.get("pos_embedding")
-  if rows != cols or (table is not None and not model.side):
+  tables = load.posemb_names(model.arrays)
+  if rows != cols or (tables and not model.side):
     raise ValueError(
       "--resolution needs square images and patches; the source has patches of "
       f"{rows}x{cols} px, and positions for other images."
@@ -123,8 +124,9 @@ def at_resolution(model: VitParams, px: int) -> VitParams:
       f"--resolution: expected a multiple of {rows}, the patches' px; got {px}."
     )
   side, arrays, notes = px // rows, dict(model.arrays), model.notes
-  if table is not None:
-    arrays["pos_embedding"] = load.resize_posemb(table, side**2, model.cls_row)
+  for name in tables:
+    arrays[name] = load.resize_posemb(arrays[name], (side, side), model.cls_row)
+  if tables:
     notes += (f"Position embeddings: from {model.side}² to {side}².",)
   return dataclasses.replace(model, arrays=arrays, side=side, notes=notes)
 
@@ -168,6 +170,7 @@ def infer_options(flat: Mapping[str, Any]) -> dict[str, Any]:
     "num_heads": query.shape[-2],
     "stem_ln": _STEMS["stem/ln0/scale" in flat, "stem/ln1/scale" in flat],
     "qkv_bias": f"{attention}/bias" in in_blocks,
+    "final_norm": "Transformer/encoder_norm/scale" in flat,
     "rep_size": sizes.get("pre_logits/kernel", False),
     "pool_type": "map" if "MAPHead_0/probe" in flat else pool_type,
     "posemb": "learn" if "pos_embedding" in flat else "sincos2d",

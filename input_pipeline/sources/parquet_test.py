@@ -64,6 +64,24 @@ def test_rows(tmp_path, files):
     sources.make({**data, "split": "val"})
 
 
+def test_label_maps(tmp_path):
+  """Columns as of the hub's scene_parse_150."""
+  row = {
+    "image": {"bytes": b"jpeg", "path": "ADE_train_1.jpg"},
+    "annotation": {"bytes": b"png", "path": "ADE_train_1.png"},
+    "scene_category": 7,
+  }
+  parquet.write_table(
+    pyarrow.Table.from_pylist([row]), tmp_path / "train.parquet"
+  )
+  source = sources.make({"name": f"parquet:{tmp_path}", "split": "train"})
+  assert source[0] == {
+    "image": b"jpeg",
+    "annotation": b"png",
+    "scene_category": 7,
+  }
+
+
 def test_keeps_what_fits_in_memory(tmp_path, monkeypatch):
   _write(tmp_path / "train.parquet", 0, 40, group=4)
   read, reads = parquet.ParquetFile.read_row_group, []

@@ -64,6 +64,11 @@ class Run:
     """Returns `config.table`, see docs/tables.md; {} without it."""
     return self.config.get("table") or {}
 
+  @property
+  def trial(self) -> bool:
+    """Whether it is one of two steps (`runlocal`)."""
+    return bool(self.table.get("runlocal"))
+
   @functools.cached_property
   def cell(self) -> dict[str, Any]:
     """Returns the run's place in tables: recipe, arch, arm and further keys.
@@ -73,7 +78,7 @@ class Run:
     "own" and, as arch, a hash of all that may not differ within a row. A run
     of two steps (`runlocal`) fills no cell.
     """
-    if self.table.get("runlocal"):
+    if self.trial:
       return {"recipe": "runlocal", "arch": "", "arm": ""}
     model = self.config.get("model") or {}
     table = {"recipe": OWN, "arch": "", "arm": BASE}
@@ -103,7 +108,7 @@ class Run:
       return (self.table["metric"],)
     known = self.finals if self.complete else self.logged.columns
     accuracies = [metric for metric in ACCURACIES if metric in known]
-    measured = [m for m in known if "/" in m and not m.startswith("grad_norm/")]
+    measured = [m for m in known if "/" in m and not m.startswith("grad_norm")]
     return tuple(accuracies[:1] or measured or ("loss",))
 
   @functools.cached_property
@@ -165,7 +170,7 @@ def _facts(run):
     "step": step,
     "complete": run.complete,
     "status": "complete" if run.complete else status,
-    "trial": bool(run.table.get("runlocal")),
+    "trial": run.trial,
     "candidate": run.table.get("candidate"),
     "device": f"{count} × {device}" if device else UNKNOWN,
     "commit": origin.get("commit", UNKNOWN),

@@ -44,7 +44,7 @@ class Spec:
   Attributes:
     keys: what tells its rows (its columns, with `reference`) apart, names in
       paper_tables.json.
-    recipes: whose runs belong there.
+    recipes: whose runs belong there, with all their readings (`family`).
     metrics: what is read, the first that there is.
     guests: whether recipes of no table get rows of their own.
     arms: those that belong there.
@@ -109,9 +109,50 @@ def title(name: str) -> str:
   return f"{table['source'].partition(', ')[2]}: {table['title']}"
 
 
-def number(value: float, ci: float = math.nan, sign: str = ""):
-  """Returns a number of the paper, in its precision."""
-  return aggregate.Estimate(value, ci, sign=sign, digits=1)
+def family(recipe: str) -> tuple[str, str]:
+  """Returns a recipe and its reading: "JFT, map" is "JFT" read as "map"."""
+  name, _, reading = recipe.partition(", ")
+  return name, reading
+
+
+def tables_of(run: runs.Run) -> str:
+  """Returns which tables have a run's recipe and arm, "" for none."""
+  recipe, arm = family(run.cell["recipe"])[0], run.cell["arm"]
+  having = [
+    short_title(name)
+    for name, spec in SPECS.items()
+    if recipe in spec.recipes and arm in spec.arms
+  ]
+  return ", ".join(having)
+
+
+def number(
+  value: float, sem: float = math.nan, sign: str = "", count: int = 3
+) -> aggregate.Estimate:
+  """Returns a number of the paper, in its precision.
+
+  What stands there after ± is taken for the standard error of `count` runs,
+  see `intervals`.
+  """
+  df = count - 1
+  ci = aggregate.t_95(df) * sem
+  return aggregate.Estimate(value, ci, sign=sign, digits=1, df=df)
+
+
+def intervals(name: str, interval: str) -> str:
+  """Returns what is known of the paper's ± in a table, "" if it has none."""
+  facts = PUBLISHED.get(name, {}).get("interval")
+  if not facts:
+    return ""
+  shown = ""
+  if interval == "ci95":
+    factor = aggregate.t_95(facts["runs"] - 1)
+    shown = (
+      f" As 95% intervals (Student's t, n={facts['runs']}) they are shown "
+      f"{factor:.2f} times as wide as printed; --interval sem shows them as "
+      "they are."
+    )
+  return f"The paper calls its ± 95% intervals: {facts['known']}.{shown}"
 
 
 def paper(name: str) -> dict[Place, aggregate.Estimate]:
@@ -128,11 +169,12 @@ def paper(name: str) -> dict[Place, aggregate.Estimate]:
     by_task = tasks.rename_axis(columns="task").stack()
     by_arm = by_task.unstack("arm", sort=False)  # (arch, task) × (base, dpn)
     rows = by_arm.reset_index().to_dict("records")
-  found = {}
+  found, count = {}, PUBLISHED[name].get("interval", {}).get("runs", 3)
   for row in rows:
     place = tuple(str(row[key]) for key in SPECS[name].keys)
     for arm in (runs.BASE, runs.DPN):
-      found[place, arm] = number(row[arm], row.get(f"{arm}_ci", math.nan))
+      printed = row.get(f"{arm}_ci", math.nan)
+      found[place, arm] = number(row[arm], printed, count=count)
   return found
 
 
