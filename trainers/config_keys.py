@@ -17,7 +17,8 @@ TRAINER = {
   *("mesh", "sharding_strategy", "prefetch_to_device", "deterministic"),
   *("evals", "strict_evals"),
 }
-MODEL_LOAD = (  # see `load.load_variables`
+# Of `load.load_variables`.
+MODEL_LOAD = (
   *("dont_load", "dont_check", "arch"),
   *("posemb_grid", "posemb_align_corners"),
 )

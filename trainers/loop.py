@@ -9,10 +9,9 @@ import numpy as np
 from absl import logging
 from jax.experimental import multihost_utils
 
-from dpn import metrics, processes, sharding, timing, trees
+from dpn import metrics, processes, timing, trees
 from dpn.weights import checkpoint, files
 from evaluators import base as evaluators_base
-from input_pipeline import device
 from trainers import build, distributed
 from trainers import log as log_lib
 from trainers import workdir as workdir_lib
@@ -135,7 +134,7 @@ def loop(run, state, position, checkpoints, log, progress, preemption):
   with progress.phases.phase("compile"):
     update = run.step.compile()
   values, stop, unevaluated = None, False, {}
-  batches = batches_from(run, seen)
+  batches = run.batches(seen)
   with contextlib.closing(batches), _naming_leaves(lambda: state):
     while step < run.total_steps and not stop:
       previous = values
@@ -224,15 +223,6 @@ def evaluate(run, evaluators, state, progress):
     progress.evaluated(found, time.monotonic() - begin)
     row |= found
   return row
-
-
-def batches_from(run, examples_seen):
-  """Returns an iterator of batches on the devices, from this position on."""
-  return device.DeviceIterator(
-    run.data.batches(examples_seen),
-    sharding.batch(run.mesh),
-    prefetch=run.config.get("prefetch_to_device") or 2,
-  )
 
 
 @contextlib.contextmanager

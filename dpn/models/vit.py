@@ -371,7 +371,7 @@ def _check(config):
       f"stem_ln={config.stem_ln!r} normalizes the sum of tokens and positions, "
       f"which {option} never forms. Use stem_ln='post'."
     )
-  if config.join.cls and not config.lape:
+  if isinstance(config.join, posemb.Add) and config.join.cls:
     problem = None
     if not config.has_cls:
       problem = f"pool_type={config.pool_type!r} has no class token"
@@ -382,9 +382,9 @@ def _check(config):
         "posemb_join_kw={'cls': True} gives the class token a position, but "
         f"{problem}."
       )
-  if config.stem == "conv" and ln.ln0:
+  if config.stem == "conv" and (ln.ln0 or ln.whiten):
     raise ValueError(
-      f"stem_ln={config.stem_ln!r} normalizes flattened patches, but a "
+      f"stem_ln={config.stem_ln!r} works on flattened patches, but a "
       "convolutional stem (variant 'cct-…') has none. Use stem_ln='post', or "
       "a variant with patches such as 'cvt-7/4'."
     )

@@ -17,12 +17,13 @@ class Classification(image_model.ImageModel):
 
   A low `init_head_bias` makes the sigmoid loss start small when there are many
   classes. For the options of mixup and CutMix see `mixing.mixup_or_cutmix`;
-  `config.mixup.until_steps` ends both.
+  `config.mixup.until_steps` ends both. `config.class_names` is for people, and
+  scripts.predict.
   """
 
   config_keys = (
     *image_model.ImageModel.config_keys,
-    *("init_head_bias", "loss", "mixup"),
+    *("class_names", "init_head_bias", "loss", "mixup"),
   )
   HOW_LABELS = 'onehot(…, key="label", key_result="labels")'
 
@@ -41,6 +42,12 @@ class Classification(image_model.ImageModel):
   @classmethod
   def from_config(cls, config, *, batch_shards=1):
     model = image_model.make(config)
+    names = config.get("class_names")
+    if names and len(names) != config["num_classes"]:
+      raise ValueError(
+        f"config.class_names has {len(names)} names, expected one for each of "
+        f"the {config['num_classes']} classes."
+      )
     mixup = dict(config.get("mixup") or {})
     for key in mixup:
       errors.check_known("key in config.mixup:", key, MIXUP)

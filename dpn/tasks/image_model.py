@@ -8,7 +8,7 @@ import flax.linen as nn
 import jax
 
 from dpn import errors, trees
-from dpn.models import vit
+from dpn.models import stem, vit
 from dpn.tasks import base
 
 MODELS = {"vit": vit.Model}
@@ -44,6 +44,10 @@ class ImageModel(base.Task):
           f"from {self.HOW_LABELS}."
         )
     return self.model.init(rng, batch["image"])
+
+  def fit(self, model_state, batches):
+    images = (batch["image"] for batch in batches)
+    return stem.fit(self.model.config, model_state, images)
 
   def apply(
     self, variables: base.Variables, image: jax.Array, rng: jax.Array | None

@@ -28,7 +28,7 @@ IN_SHAPES = (
 # Options that only sometimes show, and the parameters that show them then.
 # Where those differ and may (`dont_load`), the option may differ as well.
 IN_NAMES = {
-  "stem_ln": r"stem/.*",
+  "stem_ln": r"(batch_stats/)?stem/.*",
   "stem": r"embedding/.*",
   "stem_kw": r"embedding/.*",
   "final_norm": r"Transformer/encoder_norm/.*",

@@ -16,11 +16,11 @@
 - `package.module:Name`: a class of your own that takes the name of a split, see
   docs/extending.md.
 
-Splits follow `splits`. Slices are cut from the stored order of TFDS and arrays.
-The others are sorted, or may be (manifests, Parquet): their slices are cut from
-an order that is random, but always the same, and that in which
-scripts.prepare_data writes. `subset_seed` draws another order for the slices of
-any source: the first 1/16 of it is part of the first 1/8.
+Splits follow `splits`. Folders, archives and pairs are sorted, manifests and
+Parquet may be: their slices are cut from an order that is random, but always
+the same, and that in which scripts.prepare_data writes. `subset_seed` draws
+another order for the slices of any source: the first 1/16 of it is part of the
+first 1/8.
 
 Encoded images stay bytes; the ops `decode` and `decode_labels` read them.
 """
@@ -56,8 +56,8 @@ class Source(abc.ABC):
   Attributes:
     name: what error messages call it.
     in_memory: whether reading is but indexing of arrays.
-    may_be_sorted: whether the examples may stand class after class, or sorted
-      in another way, so that slices must be cut from a `shuffled` order.
+    may_be_sorted: whether the examples may stand class after class, so that
+      slices must be cut from a `shuffled` order.
   """
 
   name: str

@@ -88,11 +88,19 @@ class FolderSource(_ClassSource):
   """Images in folders named by class."""
 
   def __init__(self, path: str, split: str):
-    """Lists the files of path/split; reading happens later."""
+    """Lists the files of path/split; reading happens later.
+
+    Where classes stand in the folder itself, they are the split "all".
+    """
     path = os.path.expanduser(path)
-    splits = _folders(path)
-    sources.check_split(f"{path}/<split>/<class>/<file>", split, splits)
-    self.root = os.path.join(path, split)
+    folders = {name: os.path.join(path, name) for name in _folders(path)}
+    # A folder that holds no images, such as annotations, is no split.
+    roots = [x for x in folders.values() if os.access(x, os.R_OK)]
+    roots = [x for x in roots if any(_listed(x))]
+    if not roots and any(_listed(path)):
+      folders, roots = {"all": path}, [path]
+    sources.check_split(f"{path}/<split>/<class>/<file>", split, [*folders])
+    self.root = folders[split]
     self.name = f"folder:{self.root}"
     self.ids = [*_listed(self.root)]
     if not self.ids:
@@ -100,9 +108,6 @@ class FolderSource(_ClassSource):
         f"No image in {self.root}. Expected {self.root}/<class>/<file>, "
         f"files ending in {', '.join(_SUFFIXES)}."
       )
-    # A folder that holds no images, such as annotations, is no split.
-    roots = [os.path.join(path, name) for name in splits]
-    roots = [x for x in roots if os.access(x, os.R_OK) and any(_listed(x))]
     self._number({name for root in roots for name in _folders(root)})
 
 

@@ -122,6 +122,28 @@ class Run:
     last = {**(last or {}), **self.tested}
     return {name: value for name, value in last.items() if name != "step"}
 
+  def at_epoch(self, epoch: int) -> "Run | None":
+    """Returns a complete run as it was evaluated near an earlier epoch.
+
+    `config.table.epochs` says how many it has; the result says `epoch` there.
+    None if nothing was evaluated within a hundredth of those steps.
+    """
+    step = (self.done or {}).get("step")
+    if not step:
+      return None
+    wanted = step * epoch / self.table["epochs"]
+    known = self.logged.reindex(columns=self.headline[:1]).dropna()
+    near = known.index[abs(known.index - wanted) <= wanted / 100]
+    if not len(near):
+      return None
+    last = min(near, key=lambda step: abs(step - wanted))
+    config = {**self.config, "table": {**self.table, "epochs": epoch}}
+    done = {
+      "step": int(last),
+      "metrics": self.logged.loc[last].dropna().to_dict(),
+    }
+    return dataclasses.replace(self, config=config, done=done, tested={})
+
   def final(self, metric: str) -> float:
     """Returns the metric's value at the last step of a complete run."""
     self._check("final metric", metric, self.finals)
