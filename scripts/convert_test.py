@@ -257,7 +257,7 @@ def test_wrong_inputs_of_the_command(tmp_path, source):
   assert "expected OPTION=VALUE" in run(
     path, out, "--to", "ours", "--set", "gelu"
   )
-  assert "of another type" in run(
+  assert "patch_size must be of type" in run(
     path, out, "--to", "ours", *heads, "--set", "patch_size=8"
   )
   assert "expected .npz" in run(path, out, "--to", "big_vision", *heads)

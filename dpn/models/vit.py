@@ -7,6 +7,7 @@ and `stem/ln1`. The forward pass is `_Model.__call__` here, `stem.patch`,
 
 import dataclasses
 import functools
+import typing
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,7 +15,7 @@ import flax
 import flax.linen as nn
 import jax.numpy as jnp
 
-from dpn import errors, registry
+from dpn import errors, registry, schema
 from dpn.models import (
   attention,
   encoder,
@@ -126,6 +127,10 @@ class Config(encoder.Config):
     return self.has_cls and self.join.cls
 
 
+HINTS = {
+  name: hint | None if name == "mlp_dim" or name.endswith("_kw") else hint
+  for name, hint in typing.get_type_hints(Config).items()
+}
 OPTIONS = tuple(field.name for field in dataclasses.fields(Config))
 # Options that do not change the function which given parameters compute.
 TRAINING_ONLY = (
@@ -266,8 +271,11 @@ def Model(num_classes=None, *, variant=None, **kw) -> nn.Module:
     ValueError: on an unknown variant, option or value, naming the nearest,
       and on values that exclude each other.
   """
-  for key in kw:
+  schema.check("model", "num_classes", num_classes, int | None)
+  schema.check("model", "variant", variant, str | None)
+  for key, value in kw.items():
     errors.check_known("model option", key, ["variant", *OPTIONS])
+    schema.check("model", key, value, HINTS[key])
   options = _merge(decode_variant(variant), kw)
   options["mlp_dim"] = options.get("mlp_dim") or 4 * options.get("width", 768)
   if "patch_size" in options:
@@ -357,6 +365,13 @@ def _check(config):
     "attn_impl": attention.IMPLS,
   }.items():
     errors.check_known(key, getattr(config, key), known)
+  lowest = {"width": 1, "depth": 0, "mlp_dim": 1, "num_heads": 1}
+  for key, least in lowest.items():
+    if getattr(config, key) < least:
+      got = getattr(config, key)
+      raise ValueError(f"{key} must be {least} or more, got {got}.")
+  if min(config.patch_size) < 1:
+    raise ValueError(f"patch_size must be 1 or more, got {config.patch_size}.")
   if config.width % config.num_heads:
     raise ValueError(
       f"width={config.width} must be a multiple of num_heads="

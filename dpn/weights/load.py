@@ -155,6 +155,13 @@ def load_variables(
       source.path,
       ", ".join(assumed),
     )
+  for name in sorted(wanted.keys() - kept):
+    if not np.isfinite(np.asarray(loaded[name], np.float32)).all():
+      raise ValueError(
+        f"{source.path!r}: {name!r} holds NaN or infinity, so the run it is of "
+        "diverged, or it is damaged. Give another file or an earlier checkpoint"
+        f"; or, to do without it, set dont_load=[{re.escape(name)!r}]."
+      )
   result = {
     name: leaf if name in kept else loaded[name].astype(leaf.dtype)
     for name, leaf in wanted.items()

@@ -6,15 +6,17 @@ config.json beside them, or by the defaults of the library.
 """
 
 import dataclasses
+import functools
 import json
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 import safetensors
 
+from dpn import schema
 from dpn.weights import pixels as pixel_values
 from dpn.weights import timm_models
 from dpn.weights.files import Location
@@ -107,33 +109,89 @@ def read(
   """
   said = _said_inside(where.path) if where.is_file else {}
   if "model" in said and "layout" in said:  # others have a `model` too
+    place = f"the metadata of {where.path}"
     if arch:
-      raise ValueError(
-        f"{where.path!r} says what its model is: leave arch={arch!r} out."
-      )
+      raise ValueError(f"{place} says what its model is: leave arch out.")
     options, pixels, cls_row = (
-      _parse(f"the metadata of {where.path}", said.get(name, "null"))
-      for name in ("model", PIXELS, "cls_row")
+      schema.parse(f"{name} in {place}", said.get(name, "null"), hint)
+      for name, hint in _OURS.items()
     )
-    return ModelMetadata(layout, options, pixels and Pixels(**pixels), cls_row)
-  beside = _read_json(where.folder, "config.json")
+    pixels = pixels and _pixels(pixels.get("mean"), pixels.get("std"))
+    return ModelMetadata(layout, options, pixels, cls_row)
+  beside = functools.partial(_beside, where.folder)
   if layout == "timm":
-    return _from_timm(beside, arch)
+    return _from_timm(beside("config.json", _Timm), arch)
   if arch:
     raise ValueError(
       f"arch={arch!r} names a model of timm; {where.path!r} has names of "
       "another library. Leave it out."
     )
   if layout == "hf":
-    return _from_hf(
-      beside, _read_json(where.folder, "preprocessor_config.json")
-    )
+    image = beside("preprocessor_config.json", _HuggingFaceImage)
+    return _from_hf(beside("config.json", _HuggingFace), image)
+  beside = beside("config.json", _Run)
   if not where.is_file and not beside:
     raise FileNotFoundError(
       f"{where.folder}/config.json is missing: checkpoints do not say what "
       "model they hold. Keep them in their run's folder."
     )
   return _from_run(beside)
+
+
+class _PixelValues(TypedDict, total=False):
+  mean: list[float] | float | None
+  std: list[float] | float | None
+
+
+class _TimmArgs(TypedDict, total=False):
+  act_layer: str | None
+  global_pool: str | None
+  no_embed_class: bool | None
+  num_heads: int
+
+
+class _Timm(_PixelValues, total=False):
+  """config.json of timm."""
+
+  architecture: str
+  global_pool: str | None
+  model_args: _TimmArgs
+  pretrained_cfg: _PixelValues
+
+
+class _HuggingFace(TypedDict, total=False):
+  """config.json of transformers."""
+
+  hidden_act: str
+  layer_norm_eps: float
+  model_type: str
+  num_attention_heads: int
+  pooler_act: str
+
+
+class _HuggingFaceImage(TypedDict, total=False):
+  """preprocessor_config.json of transformers."""
+
+  do_normalize: bool | None
+  do_rescale: bool | None
+  rescale_factor: float
+  image_mean: list[float] | float | None
+  image_std: list[float] | float | None
+
+
+class _Input(TypedDict, total=False):
+  pp: str | None
+
+
+_OURS = {"model": dict, PIXELS: _PixelValues | None, "cls_row": bool | None}
+
+
+class _Run(TypedDict, total=False):
+  """config.json of a run."""
+
+  input: _Input | None
+  model: dict | None
+  num_classes: int | None
 
 
 class Difference(NamedTuple):
@@ -237,23 +295,13 @@ def _said_inside(path):
     return {}
   with np.load(path, allow_pickle=False) as npz:
     if "metadata" in npz and npz["metadata"].dtype.kind == "U":
-      return _parse(path, str(npz["metadata"]))
+      return schema.parse(path, str(npz["metadata"]), dict[str, str])
   return {}
 
 
-def _parse(path, text):
-  try:
-    return json.loads(text)
-  except json.JSONDecodeError as error:
-    raise ValueError(f"{path!r}: expected JSON in it, {error}.") from error
-
-
-def _read_json(folder, name):
+def _beside(folder, name, hint):
   path = os.path.join(folder, name)
-  if not os.path.isfile(path):
-    return {}
-  with open(path, encoding="utf-8") as file:
-    return _parse(path, file.read())
+  return schema.read_json(path, hint) if os.path.isfile(path) else {}
 
 
 def _from_run(config):
@@ -351,6 +399,11 @@ def _known(options):
 def _pixels(mean, std, white=1.0):
   if not mean or not std:
     return None
+  if np.size(mean) != np.size(std) or np.min(std) <= 0 or white <= 0:
+    raise ValueError(
+      f"The file's pixels have mean {mean} and std {std}; expected as many of "
+      "both, and each std above 0."
+    )
   return Pixels(np.divide(mean, white), np.divide(std, white))
 
 

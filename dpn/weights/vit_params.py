@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from dpn import schema
 from dpn.models import vit
 from dpn.weights import files, legacy, load, metadata, torch_names
 from dpn.weights.pixels import Pixels
@@ -63,6 +64,8 @@ def read(
   """
   source = load.read(path, arch)
   told = {**source.metadata.options, **overrides}
+  for name in told.keys() & vit.HINTS.keys():
+    schema.check(path, name, told[name], vit.HINTS[name])
   guessed = tuple(x for x in source.metadata.guessed if x not in overrides)
   file = dataclasses.replace(source.metadata, options=told, guessed=guessed)
   try:
@@ -213,21 +216,15 @@ def _inferred(source, told):
 
 def _model(flat, options, tokens):
   """Returns a model of these options, its patch and its variables' shapes."""
-  try:
-    model = vit.Model(**options)
-    px = model.config.patch_size
-    if model.config.stem == "conv":
-      px = (2 ** model.config.stem_kw["num_layers"],) * 2
-    patch = (*px, _embeddings(flat)[0].shape[2])
-    grid = (*_grid(flat, tokens), 1)
-    shape = (1, *np.multiply(patch, grid))
-    image = jax.ShapeDtypeStruct(shape, np.float32)
-    shapes = jax.eval_shape(model.init, jax.random.key(0), image)
-  except (TypeError, AttributeError) as error:
-    raise ValueError(
-      f"An option of the model has a value of another type ({error}). Check "
-      "--set, for example patch_size=[16,16]."
-    ) from error
+  model = vit.Model(**options)
+  px = model.config.patch_size
+  if model.config.stem == "conv":
+    px = (2 ** model.config.stem_kw["num_layers"],) * 2
+  patch = (*px, _embeddings(flat)[0].shape[2])
+  grid = (*_grid(flat, tokens), 1)
+  shape = (1, *np.multiply(patch, grid))
+  image = jax.ShapeDtypeStruct(shape, np.float32)
+  shapes = jax.eval_shape(model.init, jax.random.key(0), image)
   return model, patch, shapes
 
 
