@@ -50,6 +50,7 @@ setuptools.setup(
     "optax",
     "orbax-checkpoint>=0.12",
     "pandas>=3",
+    "pillow",
     "safetensors",
     "scikit-learn",
     "scipy",

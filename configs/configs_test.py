@@ -35,10 +35,14 @@ VALUES = {
   "block_ln": ["sub_ln"],
   "cls_row": ["True"],
   "crop": ["224"],
+  "draw": ["seed"],
   "datasets": ["imagenet", "small"],
   "dpn": ["True"],
   "ema": ["True"],
   "erasing": ["0"],
+  "eval": ["multi"],
+  "final_norm": ["True"],
+  "fraction": ["1/16", "1/2"],
   "head_scale": [],  # needs a block, as mlp_ln: sweeps_test.py
   "minival": ["train"],
   "mlp": ["pre+post"],
@@ -58,6 +62,7 @@ VALUES = {
   "res": ["224", "384"],
   "sa": ["post"],
   "setup": [],  # its own test
+  "side": ["360"],
   "stoch_depth": ["True"],
   "stem_ln": ["none", "post_posemb"],
   "task": ["DTD"],  # the others: vtab_test.py
@@ -70,6 +75,8 @@ VARIANTS = {
   "lape_cifar": ["lite-7/4", "cvt-7/4", "cct-7/3x1"],
   "lape_deit": ["Ti/16", "S/16", "B/16"],
 }
+
+NEEDED = {}  # arguments that configs cannot do without, set by `_data`
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -92,6 +99,16 @@ def _data(tmp_path_factory):
   write("", "cifar100", "label", 100, "train", "test")
   write("", "imagenet21k", "labels", 21_843, "full")
   write("/sun397", "tfds", "label", 397, "train", "validation", "test")
+  label_map = testing.png(np.arange(64).reshape(8, 8) // 6)
+  for name, key in (("camvid", "label"), ("scene_parse150", "annotation")):
+    photo = {"image": testing.jpeg(np.random.default_rng(0), 8, 8)}
+    testing.write_tfds(
+      folder,
+      name,
+      dict.fromkeys(("train", "val", "test"), [photo | {key: label_map}] * 8),
+      {"image": "jpeg", key: "png"},
+    )
+  NEEDED["images"] = f"data={testing.class_folders(f'{folder}/photos')},"
   with pytest.MonkeyPatch.context() as patch:
     patch.setenv("TFDS_DATA_DIR", folder)
     yield
@@ -111,7 +128,7 @@ def _module(name):
 
 def _shrunk(name, arg="runlocal"):
   """Returns a config whose model, if it is one of the large ones, is tiny."""
-  config = _module(name).get_config(arg)
+  config = _module(name).get_config(NEEDED.get(name, "") + arg)
   variant = config.model.get("variant", "lite")
   if variant[0] in "TSBL" and variant[-2:] in ("16", "32"):
     config.model.variant = "mu/32"
@@ -151,7 +168,7 @@ def _arguments(name):
       return parse(arg, **spec)
 
     patch.setattr(common, "parse_arg", record)
-    _module(name).get_config("runlocal")
+    _module(name).get_config(NEEDED.get(name, "") + "runlocal")
   return known["spec"]
 
 
@@ -198,7 +215,7 @@ def test_a_config_says_how_to_run_it_and_what_to_expect(name):
     assert "As a sweep" in " ".join(text.split())
 
 
-@pytest.mark.parametrize("name", ["finetune_i1k", "vtab"])
+@pytest.mark.parametrize("name", ["ade20k", "finetune_i1k", "vtab"])
 def test_transfers_need_a_model_to_start_from(name):
   with pytest.raises(ValueError, match=f"{name} needs.*append init=/path/to/"):
     _module(name).get_config(None)

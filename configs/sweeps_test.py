@@ -8,6 +8,7 @@ import pytest
 
 import dpn.tasks
 from configs import (
+  ade20k,
   dtn_i1k,
   lape_cifar,
   lape_deit,
@@ -31,6 +32,26 @@ def test_arms(module, arms):
     assert config.seed == arm["seed"]
     models.add(str(dpn.tasks.make(config).model))
   assert len(models) == len({arm["name"] for arm in sweep}) == arms
+
+
+def test_fractions_of_ade20k():
+  sweep = ade20k.sweep()
+  assert len(sweep) == len({(a["name"], a["seed"]) for a in sweep}) == 100
+  configs = [ade20k.get_config(arm["arg"]) for arm in sweep]
+  assert {config.total_steps for config in configs} == {161_664}
+  assert {c.model_init for c in configs} == {
+    f"runs/table1/{stem}_B16-s0/params.safetensors" for stem in ("none", "dpn")
+  }
+  splits = {c.table.train_fraction: c.input.data.split for c in configs}
+  assert splits["1"] == "train"
+  for fraction in ("1/16", "1/8", "1/4", "1/2"):
+    percent = splits[fraction].removeprefix("train[:").removesuffix("%]")
+    assert float(percent) / 100 == 1 / int(fraction[2:])
+  drawn = ade20k.get_config("init=x,fraction=1/2,draw=seed,seed=7")
+  assert drawn.input.data.subset_seed == 7
+  whole = ade20k.get_config("init=x")
+  assert whole.evals.val.stride == (341, 341)
+  assert len(ade20k.get_config("init=x,eval=multi").evals.val.pp_scales) == 5
 
 
 def test_placements():

@@ -7,6 +7,7 @@ import zlib
 import pandas as pd
 import pytest
 
+from input_pipeline import testing
 from scripts import report
 from scripts.results import claims, figures, render, runs, table_specs, tables
 
@@ -65,14 +66,16 @@ def _made(name, arm, config):
 
 
 @pytest.fixture(scope="module", name="frame")
-def _frame():
+def _frame(tmp_path_factory):
   """Returns a run of each arm of each config that has a sweep."""
   made = []
+  photos = testing.class_folders(tmp_path_factory.mktemp("photos"))
+  arguments = ARGUMENTS | {"images": (f"data={photos},seeds=1",)}
   for path in sorted(CONFIGS.glob("*.py")):
     if "def sweep(" not in path.read_text():
       continue
     module = importlib.import_module(f"configs.{path.stem}")
-    for i, arg in enumerate(ARGUMENTS.get(path.stem, (None,))):
+    for i, arg in enumerate(arguments.get(path.stem, (None,))):
       made += [
         _made(f"{path.stem}{i}", arm, module.get_config(arm["arg"]).to_dict())
         for arm in module.sweep(arg)
@@ -139,8 +142,9 @@ def test_claims(frame):
 
 def test_the_report_has_every_run(frame, monkeypatch):
   monkeypatch.setattr(figures, "FIGURES", {})  # test_figures
-  page, results, wrong = report.report(list(frame.run), "title")
+  some = list(frame.run)[::4]
+  page, results, wrong = report.report(some, "title")
   assert (results.filled, wrong) == (True, [])
-  for run in frame.run:
-    assert run.path in page
+  for run in some:
+    assert f"<td>{run.path}</td>" in page
   assert page.count(render.heading("Results")) == 1

@@ -7,14 +7,15 @@ import numpy as np
 import pytest
 
 from scripts import bench_input
-from scripts.bench import harness, input_peers
+from scripts.bench import harness, input_peers, segmentation_peer
 
 
 @pytest.fixture(name="folder")
 def _folder(tmp_path, monkeypatch):
-  counts = {"tiny": 4, "crop": 3}
+  counts = {"tiny": 4, "crop": 3, "segment": 2}
   monkeypatch.setattr(bench_input, "COUNTS", counts)
   monkeypatch.setattr(input_peers, "BATCH_SIZE", 6)
+  monkeypatch.setattr(input_peers, "_SEGMENT_BATCH_SIZE", 2)
   for task in counts:
     bench_input.write_images(str(tmp_path), task)
   return str(tmp_path)
@@ -40,6 +41,17 @@ def test_pillow_makes_what_we_do(folder, task):
   assert image.shape == ((32, 32, 3) if task == "tiny" else (224, 224, 3))
   assert image.dtype == np.float32
   assert -1 <= image.min() < image.max() <= 1
+
+
+def test_the_peer_that_segments_makes_what_we_do(folder):
+  assert {*bench_input.stages("segment", folder)} >= {"decode", "augment"}
+  ours = next(input_peers.ours("segment", folder))
+  paths = input_peers._examples("segment", folder)
+  image, labels = segmentation_peer.Examples(paths)[1]
+  assert ours.shape == (2, *image.shape) == (2, 512, 512, 3)
+  assert ours.dtype == image.dtype
+  assert labels.shape == (512, 512)
+  assert {*np.unique(labels)} <= {*range(5, 150, 6), 255}
 
 
 def test_ratio_is_to_the_fastest_peer(tmp_path, monkeypatch, capsys):

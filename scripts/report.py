@@ -6,6 +6,7 @@ Shows whatever the runs in these folders give, and lists what they do not.
 """
 
 import argparse
+import dataclasses
 import functools
 import math
 import os
@@ -16,6 +17,8 @@ import pandas as pd
 
 from scripts.results import (
   aggregate,
+  claims,
+  classes,
   configs,
   figures,
   output,
@@ -71,6 +74,8 @@ def report(
     *map(render.paragraph, (*notes, _summary(frame, interval))),
     *map(_section, filled),
     *map(render.paragraph, missing),
+    *_claims(frame),
+    *_segmentation(frame, interval),
     *_figures(frame, others),
     *_speed(frame),
     *_differences(frame),
@@ -112,6 +117,17 @@ def _section(table):
   return "\n".join([render.heading(table.title), *words, cells])
 
 
+def _claims(frame):
+  """Returns what the runs say of the paper's sentences, if of any."""
+  table = claims.build(frame)
+  said = table.frame[table.frame.ours != ""]
+  if said.empty:
+    return []
+  note = f"{len(table.frame) - len(said)} claims have no runs here."
+  shown = dataclasses.replace(table, frame=said, notes=[*table.notes, note])
+  return [render.html(shown)]
+
+
 def _figures(frame, others):
   names = [
     name
@@ -138,6 +154,16 @@ def _figures(frame, others):
   ]
   pictures = render.pictures(captioned)
   return [render.heading("Figures"), pictures, *map(render.paragraph, reasons)]
+
+
+def _segmentation(frame, interval):
+  """Returns results by class, and the pictures that the runs have."""
+  parts = [render.html(table) for table in classes.per_class(frame, interval)]
+  for path in classes.pictures(frame):
+    with open(path, "rb") as file:
+      caption = f"{path}, by scripts.show_predictions."
+      parts.append(render.png_image(file.read(), caption, 1150))
+  return parts
 
 
 def _speed(frame):

@@ -8,6 +8,7 @@ Folders are searched for runs; config.table says which cell a run fills
 (docs/tables.md). A cell that was never run says "not run"; a finished run that
 fills none is named below the table, with the reason. --interval says what
 stands after ±, on both sides: a 95% interval (ci95) or a standard error (sem).
+--table classes shows runs of segmentation, class by class.
 """
 
 import argparse
@@ -15,6 +16,7 @@ from collections.abc import Sequence
 
 from scripts.results import (
   aggregate,
+  classes,
   output,
   render,
   runs,
@@ -26,9 +28,8 @@ from scripts.results import (
 def main(argv: Sequence[str] | None = None):
   parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
   parser.add_argument("runs", nargs="+", help="folders that hold runs")
-  parser.add_argument(
-    "--table", nargs="+", default=["all"], choices=[*table_specs.SPECS, "all"]
-  )
+  known = [*table_specs.SPECS, classes.NAME, "all"]
+  parser.add_argument("--table", nargs="+", default=["all"], choices=known)
   parser.add_argument(
     "--format", default="text", choices=[*render.FORMATS, "long"]
   )
@@ -46,7 +47,13 @@ def main(argv: Sequence[str] | None = None):
       return
     frame, form = runs.frame(found), render.FORMATS[args.format]
     build = lambda name: tables.build(name, frame, args.metric, args.interval)
-    parts = [form(build(name)) for name in names]
+    built = []
+    for name in names:
+      of_classes = name == classes.NAME
+      built += (
+        classes.per_class(frame, args.interval) if of_classes else [build(name)]
+      )
+    parts = [form(table) for table in built]
     if args.format == "html":
       parts = [render.page("Dual PatchNorm: the paper's tables", *parts)]
     output.write(args.output, "\n".join(parts))

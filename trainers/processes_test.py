@@ -4,6 +4,7 @@ As a program it is one of the two: `python -m trainers.processes_test`.
 """
 
 import contextlib
+import json
 import os
 import pathlib
 import shutil
@@ -19,7 +20,8 @@ import pytest
 import safetensors.numpy
 from jax.experimental import multihost_utils
 
-from dpn import metrics
+from dpn import metrics, sharding
+from evaluators import segmentation
 from trainers import distributed, loop, testing
 from trainers import log as log_lib
 
@@ -56,6 +58,10 @@ NOBODY = -1
 def _runs(tmp_path_factory):
   """Returns a folder of runs: alone, whole, stopped and moved."""
   root = tmp_path_factory.mktemp("runs")
+  rng = np.random.default_rng(0)
+  images = rng.uniform(size=(5, 9, 14, 3)).astype(np.float32)
+  labels = rng.integers(0, 3, (5, 12, 20))
+  np.savez(root / "maps.npz", **{"test/image": images, "test/labels": labels})
   port = _free_port()
   program = ["-m", "trainers.processes_test", str(root), str(port)]
   args = [[*program, str(i)] for i in range(2)]
@@ -106,6 +112,13 @@ def test_resumed_after_a_signal_bit_for_bit(runs):
 
 def test_goes_on_with_another_number_of_processes(runs):
   _assert_close(runs / "moved", runs / "alone")
+
+
+def test_label_maps_of_one_process(runs):
+  """Of five images one process has three, and so more windows."""
+  got = json.loads((runs / "segmented.json").read_text())
+  assert got == pytest.approx(_segmented(runs))
+  assert got["pixel_acc"] > 0.2
 
 
 def test_a_death_ends_the_others(tmp_path):
@@ -221,6 +234,26 @@ def _wait_for(process: subprocess.Popen, log: pathlib.Path, text: str):
     time.sleep(0.05)
 
 
+def _segmented(root: pathlib.Path) -> dict[str, float]:
+  """Returns what a fixed function of the pixels gives as label maps."""
+
+  def predict(weights, batch):
+    image = batch["image"]
+    return image.reshape(-1, 3, 2, 4, 2, 3).mean((2, 4)) @ weights, {}
+
+  evaluator = segmentation.Evaluator(
+    predict,
+    mesh=sharding.make_mesh(),
+    batch_size=4,
+    data={"name": f"arrays:{root / 'maps.npz'}", "split": "test"},
+    pp_fn="",
+    window=(6, 8),
+    stride=(3, 4),
+  )
+  weights = np.random.default_rng(1).normal(size=(3, 3)).astype(np.float32)
+  return {k: float(v) for k, v in evaluator.run(weights).items()}
+
+
 def _worker(workdir: pathlib.Path, port: int, process_id: int):
   """Trains, stopped by a signal to process 1 and resumed; then in one go."""
   distributed.join(f"localhost:{port}", 2, process_id)
@@ -244,6 +277,8 @@ def _worker(workdir: pathlib.Path, port: int, process_id: int):
   # JAX would stop every run of this process after the step agreed upon.
   distributed.PreemptionHandler.should_stop = lambda handler, step: False
   loop.train(testing.sharded_config(), str(workdir / "whole"))
+  segmented = _segmented(workdir)
+  (workdir / "segmented.json").write_text(json.dumps(segmented))
 
 
 if __name__ == "__main__":

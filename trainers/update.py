@@ -195,6 +195,8 @@ def gradients(task, state, batch, rng, parts):
     (model_state, grads), shares = jax.lax.scan(body, start, xs)
     shares = {k: jnp.sum(v) for k, v in shares.items()}
   weight = shares.pop("_mask")  # the mean weight, mostly 1
+  # A batch in which nothing counts has a loss of 0 and no gradient.
+  weight = jnp.where(weight > 0, weight, 1.0)
   grads, values = jax.tree.map(lambda x: x / weight, (grads, shares))
   return grads, values, model_state
 

@@ -44,6 +44,7 @@ class Config:
       `cls_blocks` blocks, which then use LayerNorm whatever `norm` is.
     gelu: `tanh` approximation or `exact`.
     qkv_bias: whether query, key and value have biases.
+    final_norm: whether a LayerNorm, `encoder_norm`, follows the last block.
     dropout: rate; of embedded tokens, in the MLP and of both residual branches.
     attn_dropout: rate, of the attention weights.
     stoch_depth: rate of the last block; grows linearly from 0 in the first.
@@ -66,6 +67,7 @@ class Config:
   cls_blocks: int | None = None
   gelu: str = "tanh"
   qkv_bias: bool = True
+  final_norm: bool = True
   dropout: float = 0.0
   attn_dropout: float = 0.0
   stoch_depth: float = 0.0
@@ -263,7 +265,7 @@ class StochasticDepth(nn.Module):
 
 
 class Encoder(nn.Module):
-  """A stack of blocks and the final LayerNorm `encoder_norm`.
+  """A stack of blocks and, with `final_norm`, the LayerNorm `encoder_norm`.
 
   With `config.scan` the variables of all blocks are stacked on a leading axis
   under `encoderblock`, and the block is compiled once. Without it, block i is
@@ -323,6 +325,8 @@ class Encoder(nn.Module):
         carry, out[f"block{i:02d}"] = block(carry, drop_rates[i], deterministic)
     x = out["pre_ln"] = carry[0]
     # The result stays in float32 for the head and the loss.
+    if not config.final_norm:
+      return x.astype(jnp.promote_types(x.dtype, jnp.float32)), out
     kw = layernorm["norm_kw"]
     return norms.make("layernorm", kw, name="encoder_norm")(x), out
 

@@ -14,7 +14,9 @@ from scripts.results import configs, runs
 
 NOT_RUN = "not run"
 # Metrics that are fractions here and percentages in the paper.
-_FRACTION = re.compile(r"(.*/)?(.*prec@\d+|.*\d+shot|.*acc.*|.*miou.*|.*IoU.*)")
+_FRACTION = re.compile(
+  r"(.*/)?(.*prec@\d+|.*\d+shot|.*acc.*|.*miou.*|.*IoU.*|iou/.*)"
+)
 
 
 # What ± may stand for, by its name in `--interval`.

@@ -71,8 +71,9 @@ class Evidence:
 def _rows(table, rows):
   """Returns the places of the paper's rows that are asked for."""
   spec = table_specs.SPECS[table]
-  places = dict.fromkeys(place for place, _ in table_specs.paper(table))
-  places = places or {(arch,): None for arch in spec.archs}  # Figure 1
+  places = [(arch,) for arch in spec.archs] or dict.fromkeys(
+    place for place, _ in table_specs.paper(table)
+  )
   wanted = lambda place: all(
     place[spec.keys.index(key)] in values for key, values in rows.items()
   )
@@ -127,7 +128,7 @@ def compare(
         printed[name.format(row)] = gain
     total = len(places) * len(new)
     verdict, ours = judge(gains, total) if gains else (NOT_RUN, "")
-    if paths and len(gains) < total:
+    if gains and len(gains) < total:
       ours += f"; {len(gains)} of {total} comparisons run"
     in_print = judge(printed, len(printed))[1] if printed else ""
     return Finding(verdict, ours, paths, in_print)
@@ -192,7 +193,7 @@ def tested(every: bool) -> Judge:
     p = {row: value for row, value in p.items() if not math.isnan(value)}
     if not p:
       above = sum(gain.mean > 0 for gain in gains.values())
-      return UNDECIDED, f"{above} of {len(gains)} above 0, of single runs"
+      return UNDECIDED, f"{above} of {len(gains)} above 0"
     adjusted = dict(zip(p, aggregate.holm([*p.values()]), strict=True))
     won = [row for row in p if adjusted[row] < 0.05 and gains[row].mean > 0]
     numbers = f"{len(won)} of {len(p)} significantly better"
@@ -224,8 +225,9 @@ def unstable(arm: str, arch: str, reference: str = runs.DPN) -> Check:
     }
     paths = [run.path for of in found.values() for run in of]
     if not all(found.values()):
-      lacking = [name for name, of in found.items() if not of]
-      return Finding(paths=paths, ours=f"{', '.join(lacking)} not run")
+      there = [name for name, of in found.items() if of]
+      ours = f"only {there[0]} was run" if there else ""
+      return Finding(ours=ours, paths=paths)
     spikes, texts, finals = [], [], []
     for name, repetitions in found.items():
       mine = [measures.spikes(run.series("loss")) for run in repetitions]
@@ -342,7 +344,9 @@ def centre_and_corners(evidence: Evidence) -> Finding:
   held, texts, paths = [], [], []
   for title, file in figures.scale_files(evidence.frame)[0].items():
     means = measures.regions(figures.read_scale(file))
-    held.append(means[["centre", "corners"]].gt(means.edges, axis=0).all(None))
+    held.append(
+      means[["centre", "corners"]].gt(means.edges, axis=0).all(axis=None)
+    )
     by = ("red", "green", "blue") if len(means) == 3 else means.index
     numbers = ", ".join(
       f"{colour} {row.centre:.2f}/{row.corners:.2f}/{row.edges:.2f}"

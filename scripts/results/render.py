@@ -34,7 +34,8 @@ th, td {{ padding: 0.25rem 0.8rem 0.25rem 0; text-align: right; }}
 td {{ border-bottom: 1px solid #e6e6e6; white-space: nowrap; }}
 th {{ border-bottom: 1px solid #888; vertical-align: bottom; }}
 .keys1 :nth-child(-n+1):is(th, td), .keys2 :nth-child(-n+2):is(th, td),
-.keys3 :nth-child(-n+3):is(th, td) {{ text-align: left; white-space: normal; }}
+.keys3 :nth-child(-n+3):is(th, td), .keys4 :nth-child(-n+4):is(th, td)
+{{ text-align: left; white-space: normal; }}
 .row {{ display: flex; flex-wrap: wrap; gap: 0 1rem; align-items: flex-start; }}
 figure {{ margin: 0.8rem 0; flex: 0 1 29rem; break-inside: avoid; }}
 img {{ max-width: 100%; height: auto; }}
@@ -168,7 +169,7 @@ def paragraph(text: str, kind: str = "text") -> str:
 def html_table(
   frame: pd.DataFrame, *, keys: int = 1, escape: bool = True
 ) -> str:
-  """Returns a table, its first `keys` ≤ 3 columns aligned left, others right.
+  """Returns a table, its first `keys` ≤ 4 columns aligned left, others right.
 
   What is too wide for the screen scrolls. Without `escape` cells are HTML.
   """
@@ -189,19 +190,21 @@ def details(summary: str, text: str) -> str:
 
 def pictures(figures: Sequence[tuple[figure.Figure, str]]) -> str:
   """Returns figures with captions, side by side if the screen is wide."""
-  shown = "".join(_picture(*pair) for pair in figures)
-  return f'<div class="row">{shown}</div>'
+  shown = []
+  for fig, caption in figures:
+    png = io.BytesIO()
+    fig.savefig(png, format="png", dpi=2 * PIXELS_PER_INCH)
+    width = round(fig.get_figwidth() * PIXELS_PER_INCH)
+    shown.append(png_image(png.getvalue(), caption, width))
+  return f'<div class="row">{"".join(shown)}</div>'
 
 
 FORMATS = {"text": text, "md": md, "html": html, "csv": csv}
 
 
-def _picture(fig, caption):
-  """Returns a figure as a PNG inside the page, with its caption."""
-  png = io.BytesIO()
-  fig.savefig(png, format="png", dpi=2 * PIXELS_PER_INCH)
-  data = base64.b64encode(png.getvalue()).decode()
-  width = round(fig.get_figwidth() * PIXELS_PER_INCH)
+def png_image(png: bytes, caption: str, width: int) -> str:
+  """Returns a picture inside the page, that many pixels wide, captioned."""
+  data = base64.b64encode(png).decode()
   text = html_lib.escape(caption)
   return (
     f'<figure style="flex-basis: {width}px"><img width="{width}" alt="{text}" '
