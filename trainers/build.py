@@ -229,7 +229,7 @@ def _fitted(run, state):
 
   def batches():  # none is read before the first is asked for
     with contextlib.closing(run.batches(0)) as found:
-      yield from itertools.islice(found, run.total_steps)
+      yield from itertools.islice(found, max(1, run.total_steps))
 
   fit = getattr(run.step.task, "fit", lambda model_state, batches: model_state)
   fitted = fit(state.model_state, batches())
