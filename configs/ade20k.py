@@ -193,6 +193,6 @@ def sweep(arg=None):
     given = {"stem_ln": stem, "fraction": fraction}
     names = ("variant", "draw", "eval", "data", "data_dir", "init")
     given |= {name: arg[name] for name in names}
-    part = fraction.replace("1/", "")
-    result += common.arms(arg, f"{stem}_{part}", **given)
+    name = f"{stem}_{fraction.replace('/', '-')}"
+    result += common.arms(arg, name, **given)
   return result

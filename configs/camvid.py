@@ -49,8 +49,8 @@ def get_config(arg=None):
     init="",
     side=180,
     crop=128,
-    steps=2000,
-    lr=1e-3,
+    steps=3000,
+    lr=3e-3,
     fraction="1",
     seed=0,
     data_dir="",
@@ -79,7 +79,7 @@ def get_config(arg=None):
 
   config.log_training_steps = 20
   config.ckpt_steps = 500
-  config.log_grad_depth = 200  # steps of the mean, a tenth of all
+  config.log_grad_depth = 300  # steps of the mean, a tenth of all
 
   config.model_name = "vit"
   config.model = {
@@ -133,13 +133,13 @@ def get_config(arg=None):
 
 
 def sweep(arg=None):
-  """Returns the arms; see the module's docstring."""
+  """Returns the arms, seed by seed; see the module's docstring."""
   arg = common.parse_sweep(
     arg,
     stems=("none", "dpn", "post"),
     seeds=5,
     fractions=("1",),
-    steps=2000,
+    steps=3000,
     variant="",
     init="",
     side=180,
@@ -151,6 +151,7 @@ def sweep(arg=None):
     given = {"stem_ln": stem, "fraction": fraction}
     names = ("steps", "variant", "init", "side", "crop", "data_dir")
     given |= {name: arg[name] for name in names if arg[name]}
-    part = "" if fraction == "1" else f"_{fraction.replace('1/', '')}"
+    part = "" if fraction == "1" else f"_{fraction.replace('/', '-')}"
     result += common.arms(arg, f"{stem}{part}", **given)
-  return result
+  # So that an unfinished sweep has pairs to compare.
+  return sorted(result, key=lambda arm: arm["seed"])

@@ -51,11 +51,13 @@ VALUES = {
   "norm": ["dtn"],
   "norm_kw": [".eps=1e-4"],
   "pool": ["gap", "map"],
-  "posemb_join": ["lape"],
-  "posemb_join_kw": [".cls=False"],
+  "posemb": ["rpe"],
+  "posemb_join": ["lape", "shared", "unshared"],
+  "posemb_join_kw": [],  # needs a join with options: sweeps_test.py
   "post": ["stream"],
   "pp": ["vtab", "crop_flip"],
   "randaug": ["0", "10"],
+  "recipe": ["deit"],
   "rep_size": ["True"],
   "res": ["224", "384"],
   "sa": ["post"],
@@ -68,9 +70,13 @@ VALUES = {
   "variant": [],  # its own test, below
 }
 VARIANTS = {
-  "cifar10": ["lite-7/4", "cvt-7/4", "cct-7/3x1"],
   "deit_i1k": ["S/16", "B/16"],
+  "dtn_i1k": ["Ti_star", "B_star"],
+  "lape_cifar": ["lite-7/4", "cvt-7/4", "cct-7/3x1"],
+  "lape_deit": ["Ti/16", "S/16", "B/16"],
 }
+
+NEEDED = {}  # arguments that configs cannot do without, set by `_data`
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -102,6 +108,7 @@ def _data(tmp_path_factory):
       dict.fromkeys(("train", "val", "test"), [photo | {key: label_map}] * 8),
       {"image": "jpeg", key: "png"},
     )
+  NEEDED["images"] = f"data={testing.class_folders(f'{folder}/photos')},"
   with pytest.MonkeyPatch.context() as patch:
     patch.setenv("TFDS_DATA_DIR", folder)
     yield
@@ -121,10 +128,12 @@ def _module(name):
 
 def _shrunk(name, arg="runlocal"):
   """Returns a config whose model, if it is one of the large ones, is tiny."""
-  config = _module(name).get_config(arg)
+  config = _module(name).get_config(NEEDED.get(name, "") + arg)
   variant = config.model.get("variant", "lite")
   if variant[0] in "TSBL" and variant[-2:] in ("16", "32"):
     config.model.variant = "mu/32"
+    if "cls_blocks" in config.model:
+      config.model.depth = config.model.cls_blocks + 1
   return config
 
 
@@ -159,7 +168,7 @@ def _arguments(name):
       return parse(arg, **spec)
 
     patch.setattr(common, "parse_arg", record)
-    _module(name).get_config("runlocal")
+    _module(name).get_config(NEEDED.get(name, "") + "runlocal")
   return known["spec"]
 
 

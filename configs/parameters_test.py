@@ -12,6 +12,7 @@ import pytest
 
 import dpn.tasks
 from dpn import optim, trees
+from input_pipeline import testing
 
 FOLDER = pathlib.Path(__file__).parent
 CONFIGS = sorted(
@@ -26,7 +27,7 @@ TINY = {
 # Parameters besides kernels that a recipe decays. Compact Transformers' code
 # and Scenic decay all that is neither a bias nor one-dimensional.
 DECAYED = {
-  name: {"cls", "pos_embedding"} for name in ("ade20k", "camvid", "cifar10")
+  name: {"cls", "pos_embedding"} for name in ("ade20k", "camvid", "lape_cifar")
 }
 # One number for all that a softmax compares, which it ignores.
 NO_GRADIENT = r".*/(key|score)/bias"
@@ -39,11 +40,15 @@ def _compile_fast():
   jax.config.update("jax_disable_most_optimizations", False)
 
 
-def _configs(name):
+def _configs(name, folder):
   """Returns the configs of a file and of its sweep, one for each model."""
+  needed = ""
+  if name == "images":
+    needed = f"data={testing.class_folders(folder / 'photos')},"
   module = importlib.import_module(f"configs.{name}")
   sweep = getattr(module, "sweep", lambda arg: [])
-  args = ["runlocal", *(arm["arg"] for arm in sweep("runlocal"))]
+  args = [arm["arg"] for arm in sweep(f"{needed}runlocal")]
+  args.append(f"{needed}runlocal")
   configs = [module.get_config(arg) for arg in args]
   return {_tiny(config.model.to_dict()): config for config in configs}
 
@@ -54,7 +59,8 @@ def _tiny(model):
   model = {k: v for k, v in model.items() if k not in rates}
   if model.get("variant", "")[:3] not in ("lit", "cvt", "cct"):
     model.pop("variant", None)
-  return json.dumps({"num_classes": 5, "model": {**model, **TINY}})
+  model |= TINY | {"depth": 1 + model.get("cls_blocks", 0)}
+  return json.dumps({"num_classes": 5, "model": model})
 
 
 @functools.cache
@@ -88,8 +94,8 @@ def _twins(x):
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_every_parameter(name):
-  for tiny, config in _configs(name).items():
+def test_every_parameter(name, tmp_path):
+  for tiny, config in _configs(name, tmp_path).items():
     params = _check(tiny)
     names = trees.flatten(params)
     want = {n for n in names if n.endswith("/kernel")}

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from configs import augreg_i1k
+from configs import augreg_i1k, lape_deit
 from scripts import tables, testing
 from scripts.results import runs, table_specs
 from scripts.results import tables as laid_out
@@ -314,6 +314,10 @@ def test_a_single_candidate_that_was_tested_counts(tmp_path):
     ("5", {"train_fraction": "1/16"}, "dpn_ci", 0.21),
     ("6", {"arm": "pre"}, "B/32", -2.6),
     ("7", {"arch": "B/32", "setting": "+ augmentation"}, "base", 48.3),
+    ("lape", {"arch": "S/16", "epochs": 100}, "lape", 69.49),
+    ("lape_joins", {"posemb": "sincos1d"}, "lape,share=True", 72.22),
+    ("lape_norms", {}, "lape,norm=standardize_scalar", 72.49),
+    ("dtn_norms", {"arch": "S*"}, "switchable", 81.0),
   ],
 )
 def test_published_numbers(name, row, key, value):
@@ -359,7 +363,7 @@ def test_formats_hold_the_same_numbers(root, tmp_path, capsys):
     [str(root), "-o", str(tmp_path / "x" / "all.md"), "--format", "md"]
   )
   text = (tmp_path / "x" / "all.md").read_text("utf-8")
-  assert text.count("### Table") == len(table_specs.TABLES)
+  assert text.count("### ") == len(table_specs.TABLES)
 
 
 def test_the_long_table_has_a_row_for_every_number(root, capsys):
@@ -387,6 +391,31 @@ def test_wrong_inputs_end_with_a_sentence(root, tmp_path):
       tables.main(argv)
 
 
+def test_a_run_also_fills_the_cell_of_its_earlier_epoch(tmp_path):
+  def write(join, at_100, at_300):
+    config = lape_deit.get_config(f"posemb_join={join}").to_dict()
+    rows = [
+      {"step": step, METRIC: value}
+      for step, value in ((995, at_100), (2000, 0.9), (3003, at_300))
+    ]
+    testing.write_run(tmp_path / join, config=config, rows=rows, seconds=1.0)
+
+  write("add", 0.5, 0.75)
+  write("lape", 0.5625, 0.8125)
+  table = _build(tmp_path, "lape")
+  ours = lambda epochs: list(
+    _row(table, "ImageNet-1k", "Ti/16", epochs).values()
+  )[-3:]
+  assert ours("100") == ["50.00 (n=1)", "56.25 (n=1)", "+6.25 (n=1, paired)"]
+  assert ours("300") == ["75.00 (n=1)", "81.25 (n=1)", "+6.25 (n=1, paired)"]
+  write("shared", 0.5, 0.8)
+  table = _build(tmp_path, "lape")
+  assert any("shared: shared, no arm of" in note for note in table.notes)
+  joins = _build(tmp_path, "lape_joins")
+  assert _row(joins, "shared")["learn ours"] == "+5.00 (n=1, paired)"
+  assert _row(joins, "shared")["learn paper"] == "+0.46"
+
+
 @pytest.mark.parametrize(
   ("table", "sweeps", "cells"),
   [
@@ -397,9 +426,14 @@ def test_wrong_inputs_end_with_a_sentence(root, tmp_path):
     ),
     ("1_right", ("augreg_i21k",), 20),
     ("3", ("vtab:tasks=DTD+KITTI-Dist",), 8),
-    ("6", ("stem_ablation",), 40),
+    ("6", ("stem_ablation",), 50),
     ("7", ("sun397_scratch",), 4),
     ("figure_1", ("ln_placement",), 110),
+    ("lape", ("lape_deit", "lape_cifar", "lape_cifar:data=cifar100"), 18),
+    ("lape_joins", ("lape_deit:table=joins",), 15),
+    ("lape_norms", ("lape_deit:table=norms",), 9),
+    ("dtn_models", ("dtn_i1k:table=models",), 10),
+    ("dtn_norms", ("dtn_i1k:table=norms",), 16),
   ],
 )
 def test_the_sweeps_fill_the_papers_cells(table, sweeps, cells):

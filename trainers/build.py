@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import functools
+import itertools
 import os
 import zlib
 from collections.abc import Callable, Mapping
@@ -17,7 +18,7 @@ from dpn import flops, optim, processes, schedules, sharding
 from dpn.tasks import base
 from dpn.weights import checkpoint, files, load, metadata, pixels
 from evaluators import base as evaluators_base
-from input_pipeline import pipeline, pp
+from input_pipeline import device, pipeline, pp
 from trainers import config_keys, update
 
 
@@ -66,6 +67,14 @@ class Run:
   @property
   def batch_size(self) -> int:
     return self.config["input"]["batch_size"]
+
+  def batches(self, examples_seen: int) -> device.DeviceIterator:
+    """Returns the batches on the devices, from this position on."""
+    return device.DeviceIterator(
+      self.data.batches(examples_seen),
+      sharding.batch(self.mesh),
+      prefetch=self.config.get("prefetch_to_device") or 2,
+    )
 
   def due(self, every_steps: int, step: int) -> bool:
     """Returns whether a period ends at `step`; one of 0, at the last only."""
@@ -198,7 +207,7 @@ def initial_state(
     return *checkpoints.restore(run.step.shapes), "this run's checkpoint"
   if config.get("resume"):
     return *_resume(config["resume"], run), config["resume"]
-  state = run.step.init(jax.random.key(config.get("seed", 0)))
+  state = _fitted(run, run.step.init(jax.random.key(config.get("seed", 0))))
   if not (path := config.get("model_init")):
     return state, start, "fresh parameters"
   variables = load_file(
@@ -213,6 +222,21 @@ def initial_state(
   ema = None if state.ema is None else jax.tree.map(jnp.copy, params)
   state = state.replace(params=params, model_state=variables, ema=ema)
   return state, start, path
+
+
+def _fitted(run, state):
+  """Returns a fresh state once the task has seen what it fits to data."""
+
+  def batches():  # none is read before the first is asked for
+    with contextlib.closing(run.batches(0)) as found:
+      yield from itertools.islice(found, run.total_steps)
+
+  fit = getattr(run.step.task, "fit", lambda model_state, batches: model_state)
+  fitted = fit(state.model_state, batches())
+  if fitted is state.model_state:
+    return state
+  shardings = jax.tree.map(lambda x: x.sharding, state.model_state)
+  return state.replace(model_state=jax.device_put(dict(fitted), shardings))
 
 
 def load_file(

@@ -105,7 +105,7 @@ class Add:
 class Shared:
   """Every block adds the same positions to its input, the residual stream.
 
-  With those of `Unshared`, what arXiv 2212.05262 compares LaPE with, Table 7.
+  With `Unshared`, what arXiv 2212.05262 compares LaPE with.
   """
 
   cls = True  # the class token has a position

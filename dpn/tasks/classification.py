@@ -1,14 +1,32 @@
 """Image classification with soft or hard labels."""
 
 import dataclasses
+from typing import TypedDict
 
 import jax
 import jax.numpy as jnp
 
-from dpn import errors, losses, mixing
+from dpn import errors, losses, mixing, schema
 from dpn.tasks import image_model
 
 MIXUP = ("p", "cutmix_p", "switch_prob", "fold_in", "scope", "until_steps")
+
+
+class _Mixup(TypedDict, total=False):
+  p: float | None
+  cutmix_p: float | None
+  switch_prob: float
+  scope: str
+  until_steps: int | None
+
+
+class _Config(TypedDict, total=False):
+  """What this task reads in a config, besides its model."""
+
+  class_names: list[str]
+  loss: str
+  mixup: _Mixup | None
+  init_head_bias: float | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,12 +35,13 @@ class Classification(image_model.ImageModel):
 
   A low `init_head_bias` makes the sigmoid loss start small when there are many
   classes. For the options of mixup and CutMix see `mixing.mixup_or_cutmix`;
-  `config.mixup.until_steps` ends both.
+  `config.mixup.until_steps` ends both. `config.class_names` is for people, and
+  scripts.predict.
   """
 
   config_keys = (
     *image_model.ImageModel.config_keys,
-    *("init_head_bias", "loss", "mixup"),
+    *("class_names", "init_head_bias", "loss", "mixup"),
   )
   HOW_LABELS = 'onehot(…, key="label", key_result="labels")'
 
@@ -40,7 +59,14 @@ class Classification(image_model.ImageModel):
 
   @classmethod
   def from_config(cls, config, *, batch_shards=1):
+    schema.check("config", "", config, _Config)
     model = image_model.make(config)
+    names = config.get("class_names")
+    if names and len(names) != config["num_classes"]:
+      raise ValueError(
+        f"config.class_names has {len(names)} names, expected one for each of "
+        f"the {config['num_classes']} classes."
+      )
     mixup = dict(config.get("mixup") or {})
     for key in mixup:
       errors.check_known("key in config.mixup:", key, MIXUP)

@@ -2,20 +2,27 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypedDict
 
 import flax.linen as nn
 import jax
 
-from dpn import errors, trees
-from dpn.models import vit
+from dpn import errors, schema, trees
+from dpn.models import stem, vit
 from dpn.tasks import base
 
 MODELS = {"vit": vit.Model}
 
 
+class _Config(TypedDict, total=False):
+  num_classes: int | None
+  model_name: str
+  model: Mapping | None
+
+
 def make(config: Mapping[str, Any]) -> nn.Module:
   """Returns the model of `config.model_name` and `config.model`."""
+  schema.check("config", "", config, _Config)
   name = config.get("model_name", "vit")
   errors.check_known("model_name", name, MODELS)
   if not config.get("num_classes"):
@@ -44,6 +51,10 @@ class ImageModel(base.Task):
           f"from {self.HOW_LABELS}."
         )
     return self.model.init(rng, batch["image"])
+
+  def fit(self, model_state, batches):
+    images = (batch["image"] for batch in batches)
+    return stem.fit(self.model.config, model_state, images)
 
   def apply(
     self, variables: base.Variables, image: jax.Array, rng: jax.Array | None

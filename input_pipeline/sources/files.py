@@ -11,8 +11,8 @@ the two `img_dir` and `ann_dir`.
 A manifest is a table with the columns `path`, `split`, and `label`, `mask` or
 both: a CSV file with a header, or a JSONL file with an object per line. Paths
 (of images, and in `mask` of label maps) are relative to the manifest's folder;
-labels are numbers from 0, or names; other columns are ignored. Slices are cut
-in the order of the rows.
+labels are numbers from 0, or names; other columns are ignored. Slices are
+random, see `sources`: for others, name splits of your own.
 """
 
 import functools
@@ -32,6 +32,8 @@ _PAIRS = {"images": ("annotations", "labels", "masks"), "img_dir": ("ann_dir",)}
 
 class _FileSource(sources.Source):
   """Images in files of their own; yields `image`, `id` and what there is."""
+
+  may_be_sorted = True
 
   root: str
   ids: Sequence[str]  # paths below `root`
@@ -68,8 +70,6 @@ def _read(path: str) -> bytes:
 class _ClassSource(_FileSource):
   """Images whose `ids` are <class>/<file>."""
 
-  by_class = True
-
   def _number(self, classes: Collection[str]):
     """Labels the images; `classes` are those of all splits."""
     self.classes = sorted(classes)
@@ -88,11 +88,19 @@ class FolderSource(_ClassSource):
   """Images in folders named by class."""
 
   def __init__(self, path: str, split: str):
-    """Lists the files of path/split; reading happens later."""
+    """Lists the files of path/split; reading happens later.
+
+    Where classes stand in the folder itself, they are the split "all".
+    """
     path = os.path.expanduser(path)
-    splits = _folders(path)
-    sources.check_split(f"{path}/<split>/<class>/<file>", split, splits)
-    self.root = os.path.join(path, split)
+    folders = {name: os.path.join(path, name) for name in _folders(path)}
+    # A folder that holds no images, such as annotations, is no split.
+    roots = [x for x in folders.values() if os.access(x, os.R_OK)]
+    roots = [x for x in roots if any(_listed(x))]
+    if not roots and any(_listed(path)):
+      folders, roots = {"all": path}, [path]
+    sources.check_split(f"{path}/<split>/<class>/<file>", split, [*folders])
+    self.root = folders[split]
     self.name = f"folder:{self.root}"
     self.ids = [*_listed(self.root)]
     if not self.ids:
@@ -100,9 +108,6 @@ class FolderSource(_ClassSource):
         f"No image in {self.root}. Expected {self.root}/<class>/<file>, "
         f"files ending in {', '.join(_SUFFIXES)}."
       )
-    # A folder that holds no images, such as annotations, is no split.
-    roots = [os.path.join(path, name) for name in splits]
-    roots = [x for x in roots if os.access(x, os.R_OK) and any(_listed(x))]
     self._number({name for root in roots for name in _folders(root)})
 
 
@@ -129,8 +134,6 @@ def _is_image(path: str) -> bool:
 
 class PairsSource(_FileSource):
   """Images and label maps in parallel folders; yields an `annotation` too."""
-
-  by_class = True  # ADE20K is sorted by scene.
 
   def __init__(self, path: str, split: str):
     """Lists the files of both folders; reading happens later."""

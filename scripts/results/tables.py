@@ -104,6 +104,8 @@ def sort_runs(
   for reason, group in frame[(why != "") & frame.complete].groupby(why):
     left_out[reason] = list(group.path)
   belongs = frame[why == ""]
+  if "epochs" in spec.keys and len(belongs):
+    belongs = runs.frame([*belongs.run, *_earlier(name, belongs.run)])
   places = pd.Series(
     [_place(run, spec) for run in belongs.run], belongs.index, dtype=object
   )
@@ -121,6 +123,17 @@ def sort_runs(
     if paths:
       left_out[reason] = paths
   return Sorted(arms, left_out)
+
+
+def _earlier(name, found):
+  """Yields runs as they were at earlier epochs that the paper reports."""
+  published = dict.fromkeys(place for place, _ in table_specs.paper(name))
+  for run in found:
+    *model, epochs = _place(run, table_specs.SPECS[name])[0]
+    for *other, epoch in published:
+      is_earlier = other == model and int(epoch) < int(epochs)
+      if is_earlier and (earlier := run.at_epoch(int(epoch))):
+        yield earlier
 
 
 def _is_guest(run):
@@ -143,7 +156,10 @@ def _why_not(run, spec, metric):
       return f"of {recipe}, whose result is no accuracy"
   elif table_specs.family(recipe)[0] not in spec.recipes:
     return f"of {recipe}{see}"
-  return "" if arm in spec.arms else f"of other arms{see}"
+  if arm not in spec.arms:
+    return f"of other arms{see}"
+  other = spec.excludes(run.cell)
+  return other and f"of {other}{see}"
 
 
 def _place(run, spec):
@@ -171,14 +187,15 @@ def left_out(reasons: Mapping[str, Sequence[str]]) -> str:
 
 
 def _pairs(name, arms):
-  """Returns a table of base against DPN."""
+  """Returns a table of base against a new arm."""
+  spec = table_specs.SPECS[name]
   paper, arms = table_specs.paper(name), dict(arms)
   rows = dict.fromkeys(row for row, _ in paper)
   if name == "3":
     archs = dict.fromkeys(
       arch for arch, _ in [*rows, *(row for row, _ in arms)]
     )
-    for arch, arm in itertools.product(archs, table_specs.SPECS[name].arms):
+    for arch, arm in itertools.product(archs, spec.arms):
       for mean, tasks in table_specs.GROUPS.items():
         of_tasks = [arms.get(((arch, task), arm)) for task in tasks]
         if any(of_tasks):
@@ -186,9 +203,13 @@ def _pairs(name, arms):
   more = sorted({row for row, _ in arms} - rows.keys())
   cells = []
   for row in [*rows, *more]:
-    base, dpn = (paper.get((row, arm)) for arm in (runs.BASE, runs.DPN))
-    gain = table_specs.number(dpn.mean - base.mean, sign="+") if base else None
-    ours = [arms.get((row, arm)) for arm in (runs.BASE, runs.DPN)]
+    base, new = (paper.get((row, arm)) for arm in spec.arms)
+    gain = None
+    if base and new:
+      gain = table_specs.number(
+        new.mean - base.mean, sign="+", digits=base.digits
+      )
+    ours = [arms.get((row, arm)) for arm in spec.arms]
     won = aggregate.gain(*reversed(ours))
     side = won.side if isinstance(won, aggregate.Estimate) else 0
     marked = [
@@ -197,12 +218,13 @@ def _pairs(name, arms):
     ]
     cells.append((
       *row,
-      *(value or NOT_PUBLISHED for value in (base, dpn, gain)),
+      *(value or NOT_PUBLISHED for value in (base, new, gain)),
       *marked,
       won,
     ))  # fmt: skip
-  header = [key.replace("_", " ") for key in table_specs.SPECS[name].keys]
-  kinds = ("base", "DPN", "DPN − base")
+  header = [key.replace("_", " ") for key in spec.keys]
+  new = table_specs.NEW_ARMS[spec.arms[1]]
+  kinds = ("base", new, f"{new} − base")
   header += [f"{whose} {kind}" for whose in ("paper", "ours") for kind in kinds]
   return pd.DataFrame(cells, columns=header, dtype=object)
 
