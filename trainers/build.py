@@ -3,8 +3,10 @@
 import contextlib
 import dataclasses
 import functools
+import itertools
 import operator
 import os
+import zlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -13,11 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 
 import dpn.tasks
-from dpn import flops, optim, schedules, sharding
+from dpn import flops, optim, processes, schedules, sharding, trees
 from dpn.tasks import base
-from dpn.weights import checkpoint, files, load, metadata, pixels
+from dpn.weights import checkpoint, files, load, metadata, pixels, towers
 from evaluators import base as evaluators_base
-from input_pipeline import pipeline, pp
+from input_pipeline import device, pipeline, pp
 from trainers import config_keys, update
 
 
@@ -35,8 +37,11 @@ class TrainStep:
   update: Callable  # (state, batch) → (state, values); donates the state
 
   def compile(self) -> Callable:
-    """Returns `update`, compiled."""
-    return self.update.lower(self.shapes, self.batch_shapes).compile()
+    """Returns `update`, compiled; on all processes the same program."""
+    lowered = self.update.lower(self.shapes, self.batch_shapes)
+    program = lambda: zlib.crc32(lowered.as_text().encode())
+    processes.agree(lambda: {"program": program()})
+    return lowered.compile()
 
   def flops(self) -> int:
     """Returns the FLOPs of a step over all devices, see `dpn.flops`."""
@@ -67,6 +72,14 @@ class Run:
   def batch_size(self) -> int:
     return self.config["input"]["batch_size"]
 
+  def batches(self, examples_seen: int) -> device.DeviceIterator:
+    """Returns the batches on the devices, from this position on."""
+    return device.DeviceIterator(
+      self.data.batches(examples_seen),
+      sharding.batch(self.mesh),
+      prefetch=self.config.get("prefetch_to_device") or 2,
+    )
+
   def due(self, every_steps: int, step: int) -> bool:
     """Returns whether a period ends at `step`; one of 0, at the last only."""
     at_end = step == self.total_steps
@@ -85,6 +98,7 @@ def from_config(config: Mapping[str, Any]) -> Run:
     process_index=jax.process_index(),
     process_count=jax.process_count(),
   )
+  processes.agree(data.facts)
   if hasattr(task, "check_vocabularies"):  # not all derive from base.Task
     sizes = {key: v.size for key, v in data.vocabularies.items()}
     task.check_vocabularies(sizes)
@@ -134,7 +148,14 @@ def train_step(
       f"config.ema_decay={ema_decay} must lie between 0 and 1, e.g. 0.9999; "
       "None for no average."
     )
-  init = lambda rng: update.init(task, tx, rng, one, ema=ema_decay is not None)
+  init = functools.partial(
+    update.init,
+    task,
+    tx,
+    batch=one,
+    ema=ema_decay is not None,
+    grad_depth_steps=update.grad_depth_steps(config.get("log_grad_depth")),
+  )
   shapes = with_shardings(jax.eval_shape(init, jax.random.key(0)), config, mesh)
   shardings = jax.tree.map(lambda s: s.sharding, shapes)
   frozen = optim.frozen_mask(config, params)
@@ -145,7 +166,7 @@ def train_step(
     frozen=frozen,
     grad_accum=parts,
     ema_decay=ema_decay,
-    log_grad_depth=config.get("log_grad_depth", False),
+    grad_clip_norm=config.get("grad_clip_norm"),
   )
   by_batch = sharding.batch(mesh)
   return TrainStep(
@@ -195,7 +216,7 @@ def initial_state(
     return *checkpoints.restore(run.step.shapes), "this run's checkpoint"
   if config.get("resume"):
     return *_resume(config["resume"], run), config["resume"]
-  state = run.step.init(jax.random.key(config.get("seed", 0)))
+  state = _fitted(run, run.step.init(jax.random.key(config.get("seed", 0))))
   if not (path := config.get("model_init")):
     return state, start, "fresh parameters"
   variables = load_file(
@@ -210,6 +231,21 @@ def initial_state(
   ema = None if state.ema is None else jax.tree.map(jnp.copy, params)
   state = state.replace(params=params, model_state=variables, ema=ema)
   return state, start, str(path)
+
+
+def _fitted(run, state):
+  """Returns a fresh state once the task has seen what it fits to data."""
+
+  def batches():  # none is read before the first is asked for
+    with contextlib.closing(run.batches(0)) as found:
+      yield from itertools.islice(found, max(1, run.total_steps))
+
+  fit = getattr(run.step.task, "fit", lambda model_state, batches: model_state)
+  fitted = fit(state.model_state, batches())
+  if fitted is state.model_state:
+    return state
+  shardings = jax.tree.map(lambda x: x.sharding, state.model_state)
+  return state.replace(model_state=jax.device_put(dict(fitted), shardings))
 
 
 def load_file(
@@ -229,11 +265,18 @@ def load_file(
   gather = jax.jit(lambda x: x, out_shardings=sharding.replicated(mesh))
   host = jax.device_get(gather(variables))
   kw["options"] = task.model_options()
-  if towers := getattr(task, "towers", ()):
-    loaded = load.load_towers(path, host, towers, **kw)
+  if names := getattr(task, "towers", ()):
+    loaded = towers.load_variables(path, host, names, **kw)
   else:
     loaded = load.load_variables(path, host, **kw)
+  processes.agree(lambda: {"loaded": _checksums(loaded)})
   return dict(jax.device_put(loaded, shardings))
+
+
+def _checksums(arrays) -> dict[str, int]:
+  """Returns the CRC-32 of each leaf, by name."""
+  flat = trees.flatten(arrays)
+  return {k: zlib.crc32(np.ascontiguousarray(x)) for k, x in flat.items()}
 
 
 def description(run: Run) -> dict[str, str]:

@@ -1,5 +1,9 @@
 """Who is recognized as part of a cluster, and what is refused."""
 
+import socket
+import subprocess
+import sys
+
 import pytest
 
 from trainers import distributed
@@ -66,13 +70,7 @@ def test_a_scheduler_s_only_process(monkeypatch, calls):
 def test_slurm(monkeypatch, calls, tasks, local_devices):
   _set(monkeypatch, SLURM | {"SLURM_STEP_NUM_TASKS": tasks})
   distributed.join(timeout_secs=7)
-  assert calls == [
-    {
-      "initialization_timeout": 17,
-      "heartbeat_timeout_seconds": 60,
-      **local_devices,
-    }
-  ]
+  assert calls == [{"initialization_timeout": 17, **local_devices}]
 
 
 def test_flags(calls):
@@ -105,10 +103,17 @@ def test_a_loopback_coordinator_of_many_nodes(monkeypatch, host):
     distributed.join(f"{host}:1234", 8, 3)
 
 
-def test_the_others_do_not_come(monkeypatch, capsys):
-  left = []
-  monkeypatch.setattr(distributed.os, "_exit", left.append)
-  distributed.leave(distributed.ALONE.format(7))
-  assert left == [1]
-  error = capsys.readouterr().err
-  assert "did not find each other within 7 s." in error
+def test_a_port_that_is_taken():
+  with socket.socket() as s:
+    s.bind(("0.0.0.0", 0))
+    s.listen()
+    address = f"localhost:{s.getsockname()[1]}"
+    script = (
+      "from trainers import distributed; "
+      f"distributed.join({address!r}, 2, 0, timeout_secs=20)"
+    )
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+  assert done.returncode == 1
+  said = f"OSError: process 0 cannot listen at {address}: another program may"
+  assert said in done.stderr

@@ -2,12 +2,13 @@
 
 import dataclasses
 import functools
+import typing
 from collections.abc import Collection, Mapping
 from typing import Any, ClassVar
 
 import flax
 
-from dpn import errors, registry
+from dpn import errors, registry, schema
 
 NONE: Mapping[str, Any] = flax.core.FrozenDict()
 
@@ -33,15 +34,24 @@ class Options:
     return registry.bind(choice, name, self.CHOICES[choice], kw)
 
   @classmethod
+  def hints(cls) -> dict[str, Any]:
+    """Returns the types of all options, as a config may give them."""
+    hints = typing.get_type_hints(cls)
+    names = [field.name for field in dataclasses.fields(cls)]
+    may_be_none = lambda name: name == "mlp_dim" or name.endswith("_kw")
+    return {n: hints[n] | None if may_be_none(n) else hints[n] for n in names}
+
+  @classmethod
   def merge(cls, base: Mapping[str, Any], kw: Mapping[str, Any]):
     """Returns the options `base`, replaced by those given in `kw`.
 
     Options of a choice (`norm_kw`) are replaced one by one, unless another
     choice (`norm`) has been made: then those in `base` do not apply.
     """
-    known = ["variant", *(field.name for field in dataclasses.fields(cls))]
-    for key in kw:
-      errors.check_known("model option", key, known)
+    hints = cls.hints()
+    for key, value in kw.items():
+      errors.check_known("model option", key, ["variant", *hints])
+      schema.check("model", key, value, hints[key])
     result = {**base, **kw}
     for choice in cls.CHOICES:
       key = f"{choice}_kw"

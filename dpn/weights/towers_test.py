@@ -8,7 +8,7 @@ import safetensors.numpy
 
 import dpn.tasks
 from dpn import trees
-from dpn.weights import checkpoint, load, metadata
+from dpn.weights import checkpoint, metadata, towers
 
 SMALL = {"width": 8, "depth": 2, "mlp_dim": 16, "num_heads": 2}
 MODEL = {
@@ -36,7 +36,7 @@ def _load(path, task, **kw):
   _, fresh = _arrays(seed=1)
   kw["options"] = task.model_options()
   variables = {"params": trees.unflatten(fresh)}
-  loaded = load.load_towers(path, variables, task.towers, **kw)
+  loaded = towers.load_variables(path, variables, task.towers, **kw)
   return {k: np.asarray(x) for k, x in trees.flatten(loaded["params"]).items()}
 
 
