@@ -45,7 +45,7 @@ TEXT = {
   "scan": True,
 }
 TOKENIZE = 'tokenize(max_len=60, eos="yes", model="bytes")'
-EPOCHS = {"tower": 30, "lit": 40}
+EPOCHS = {"tower": 15, "lit": 10}
 RANGE = "value_range(-1, 1)"
 # Moves each glyph by up to two pixels.
 MOVED = f"pad_to_shape((36, 36, 1), where='both')|random_crop(32)|{RANGE}"
