@@ -114,6 +114,7 @@ def _lit(config, arg, schedule):
   """Matches glyphs with their names."""
   config.task = "contrastive"
   config.loss = arg.loss
+  config.loss_chunks = 1
   config.input.pp = f'{MOVED}|{TOKENIZE}|keep("image", "text")'
   config.model = {
     "image": {**common.MODEL_KW, **MODEL, "stem_ln": arg.stem_ln},

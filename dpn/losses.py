@@ -58,9 +58,8 @@ def softmax_contrastive(
 
     def nll(rows, index, columns=columns):
       logits = _similarities(rows, columns, temperature)
-      logits = (
-        logits if mask is None else jnp.where(mask[None], logits, -jnp.inf)
-      )
+      if mask is not None:
+        logits = jnp.where(mask[None], logits, -jnp.inf)
       positive = jnp.take_along_axis(logits, index[:, None], axis=1)[:, 0]
       return jax.nn.logsumexp(logits, axis=1) - positive
 
@@ -96,9 +95,8 @@ def sigmoid_contrastive(
     logits = _similarities(rows, columns, temperature) + jnp.reshape(bias, ())
     positive = index[:, None] == jnp.arange(len(columns))[None]
     terms = -jax.nn.log_sigmoid(jnp.where(positive, logits, -logits))
-    return jnp.sum(
-      terms if mask is None else jnp.where(mask[None], terms, 0.0), 1
-    )
+    terms = terms if mask is None else jnp.where(mask[None], terms, 0.0)
+    return jnp.sum(terms, axis=1)
 
   loss = _by_rows(nll, rows, chunks)
   return loss if mask is None else jnp.where(mask, loss, 0.0)

@@ -73,7 +73,7 @@ class Examples:
     self.skip, self.any_shape = skip, any_shape
     self._parts, self._seed = parts, seed
     every = (part.preprocess.vocabularies.items() for part in parts)
-    self.vocabularies = dict(
+    self.vocabularies = dict(  # of a key, the largest
       sorted(itertools.chain(*every), key=lambda item: item[1].size)
     )
     self._ends = list(itertools.accumulate(size for *_, size in slices))
