@@ -75,14 +75,15 @@ def prepare(
   evaluators = evaluators_base.from_config(
     config, task.predict_fns(), mesh, sizes | {"total_steps": 1}
   )
-  source = load.read(path)
+  told = config.get("model_load") or {}
+  source = load.read(path, told.get("arch"))
   variables = build.load_file(
     source,
     task,
     _fresh(config, task, mesh),
     pixels=_pixels(config),
     dont_load=_unused(config),
-    dont_check=(config.get("model_load") or {}).get("dont_check", ()),
+    dont_check=told.get("dont_check", ()),
     advice="Give the config of the model in the file.",
   )
   return evaluators, variables, source.step

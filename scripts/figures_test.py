@@ -150,7 +150,7 @@ def test_gradient_norms_are_labelled(root, flags, when, scale):
     [(file, drawn)] = figures.FIGURES[name](found, args).items()
     axes = drawn.figure.axes
     assert axes[0].get_ylabel() == (
-      f"L2 norm of the gradient {when} clipping,\nmean of the last 15 steps"
+      f"gradient norm {when} clipping,\nmean of the last 15 steps"
     )
     assert {ax.get_yscale() for ax in axes} == {scale}
     # Of the last row: 20 · 0.5 and 20 · 0.1.

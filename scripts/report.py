@@ -6,6 +6,7 @@ Shows whatever the runs in these folders give, and lists what they do not.
 """
 
 import argparse
+import dataclasses
 import functools
 import math
 import os
@@ -16,6 +17,7 @@ import pandas as pd
 
 from scripts.results import (
   aggregate,
+  claims,
   classes,
   configs,
   figures,
@@ -72,6 +74,7 @@ def report(
     *map(render.paragraph, (*notes, _summary(frame, interval))),
     *map(_section, filled),
     *map(render.paragraph, missing),
+    *_claims(frame),
     *_segmentation(frame, interval),
     *_figures(frame, others),
     *_speed(frame),
@@ -112,6 +115,17 @@ def _section(table):
   words = map(render.paragraph, table.notes)
   cells = render.html_cells(table)
   return "\n".join([render.heading(table.title), *words, cells])
+
+
+def _claims(frame):
+  """Returns what the runs say of the paper's sentences, if of any."""
+  table = claims.build(frame)
+  said = table.frame[table.frame.ours != ""]
+  if said.empty:
+    return []
+  note = f"{len(table.frame) - len(said)} claims have no runs here."
+  shown = dataclasses.replace(table, frame=said, notes=[*table.notes, note])
+  return [render.html(shown)]
 
 
 def _figures(frame, others):

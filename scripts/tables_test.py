@@ -110,7 +110,7 @@ def test_finished_runs_that_fill_no_cell_are_named_with_the_reason(root):
   assert f"{root}/dpn-B16-s8: of VTAB, res 384 (see Table 3)" in note
   assert f"{root}/none-B16-s7: of two steps (runlocal)" in note
   assert f"{root}/none-B16-s9: of mine, whose result is no accuracy" in note
-  assert f"{root}/pre-B16-s0: pre, no arm of this table (see Table 6)" in note
+  assert f"{root}/pre-B16-s0: of other arms (see Table 6)" in note
   assert "s1" not in note
   assert _row(_build(root, "3"), "B/16, res 384", "DTD")["ours DPN"]
   (note,) = [n for n in _build(root, "3").notes if n.startswith("Finished")]

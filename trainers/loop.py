@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import pathlib
 import time
 
 import jax
@@ -9,7 +10,7 @@ import numpy as np
 from absl import logging
 from jax.experimental import multihost_utils
 
-from dpn import metrics, processes, timing, trees
+from dpn import damage, metrics, processes, schema, timing, trees
 from dpn.weights import checkpoint, files
 from evaluators import base as evaluators_base
 from trainers import build, distributed
@@ -39,7 +40,7 @@ def train(
   lock = lambda: workdir_lib.lock(
     workdir, config.to_dict(), allow_config_change=allow_config_change
   )
-  done = os.path.exists(os.path.join(workdir, DONE))
+  done = _is_done(workdir)
   processes.agree(lambda: _command(config, workdir, done))
   if done:
     with lock():
@@ -98,9 +99,23 @@ def train(
     )
 
 
+def _is_done(workdir):
+  """Returns whether a run is done; not if its done.json is damaged."""
+  path = os.path.join(workdir, DONE)
+  if not os.path.exists(path):
+    return False
+  try:
+    schema.read_json(path, files.Done)
+  except ValueError as e:
+    log_lib.say(f"{e} It is written anew.")
+    return False
+  return True
+
+
 def _command(config, workdir, done):
   """Returns what must be the same on all processes before anything is built."""
   return {
+    "num_processes": processes.count(),
     "config": config.to_dict(),
     "workdir": {"path": os.path.abspath(workdir), DONE: done},
     "versions": log_lib.versions(),
@@ -258,5 +273,7 @@ def finish(workdir, run, state, log):
     }
     if log.lost:
       done["lost_rows"] = log.lost
+    if damaged := damage.found(pathlib.Path(workdir)):
+      done["damaged"] = damaged
     checkpoint.write_json(os.path.join(workdir, DONE), done)
   log_lib.say(f"Done. Results are in {workdir}.")

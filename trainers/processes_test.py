@@ -40,7 +40,7 @@ from dpn import processes
 from trainers import distributed, watchdog
 index = int(sys.argv[2])
 watchdog.SILENT_BEATS = 4
-watchdog.explain_aborts()
+watchdog.explain_ends()
 distributed.join("localhost:" + sys.argv[1], 2, index)
 try:
   processes.agree(lambda: {"lr": 1, "pp": ["a"]})

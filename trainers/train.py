@@ -44,7 +44,7 @@ def main():
     began = timing.process_start()
     phases = timing.PhaseTimer(began)
     phases.add("imports", time.monotonic() - began)
-    watchdog.explain_aborts()
+    watchdog.explain_ends()
     _configure_jax(config.value)
     with phases.phase("cluster"):
       distributed.join(
@@ -75,6 +75,8 @@ def _explaining(run):
     # Of files it means a full disk, an OSError.
     if "RESOURCE_EXHAUSTED" in str(e) and not isinstance(e, OSError):
       cli.fail(MemoryError(f"{OUT_OF_MEMORY}\nJAX says: {e}"))
+    if isinstance(e, MemoryError) or "can't start new thread" in str(e):
+      cli.fail(MemoryError(f"{watchdog.LIMITS} ({e!r})"))
     watchdog.wait_for_reason(e)
     if isinstance(e, cli.EXPECTED) or not jax.distributed.is_initialized():
       raise

@@ -39,10 +39,12 @@ SILENT = (
   "process {} of this run has been silent for {} s: it was killed or stopped, "
   f"or its machine is gone. {RESUME}"
 )
+LIMITS = (
+  "memory, address space (ulimit -v) or threads (ulimit -u) do not suffice. "
+  "The same command, with more, resumes from the last checkpoint."
+)
 ABORTED = (
-  "a library aborted this process; what is above may say why. Often memory, "
-  "address space (ulimit -v) or threads (ulimit -u) do not suffice. The same "
-  "command resumes from the last checkpoint."
+  f"a library aborted this process; what is above may say why. Often {LIMITS}"
 )
 _leaving = threading.Lock()
 
@@ -60,8 +62,9 @@ def leave(message: str):
     tell = threading.Thread(target=_tell, args=[told], daemon=True)
     tell.start()
     tell.join(_TELL_SECS)
-  sys.stdout.flush()
-  os.write(2, f"Error: {message}\n".encode(errors="backslashreplace"))
+  with contextlib.suppress(OSError, ValueError):  # nobody may be listening
+    sys.stdout.flush()
+    os.write(2, f"Error: {message}\n".encode(errors="backslashreplace"))
   if store and processes.index() == 0:
     time.sleep(_TELL_SECS)
   os._exit(1)
@@ -104,8 +107,24 @@ def _is_lost() -> bool:
   return False
 
 
-def explain_aborts():
-  """Lets abort(), which libraries call, end this process with a message."""
+# Made now, as later there may be no memory for it.
+_NO_MEMORY = f"Error: {LIMITS}\n".encode()
+
+
+def _on_unraisable(unraisable):
+  if issubclass(unraisable.exc_type, MemoryError):
+    os.write(2, _NO_MEMORY)
+    os._exit(1)
+  sys.__unraisablehook__(unraisable)
+
+
+def explain_ends():
+  """Lets abort(), which libraries call, end this process with a message.
+
+  Likewise a thread that dies for lack of memory before it has started: Python
+  would wait for it for ever.
+  """
+  sys.unraisablehook = _on_unraisable
   # Python's own handlers would run too late: abort() does not return. Nor could
   # they run any more once the interpreter exits.
   set_handler = ctypes.CDLL(None).signal

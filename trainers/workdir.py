@@ -21,7 +21,7 @@ from typing import Any
 import jax
 from absl import logging
 
-from dpn import trees
+from dpn import damage, schema, trees
 from dpn.weights import checkpoint, files
 
 # Keys that may change when a run is resumed: they decide where and how fast it
@@ -32,6 +32,7 @@ RESUMABLE_KEYS = re.compile(
 )
 
 CONFIG = "config.json"
+REPLACE = "--allow_config_change replaces it by this config and resumes."
 
 
 @contextlib.contextmanager
@@ -94,7 +95,11 @@ def _check_config(workdir: str, config: dict):
   settled = any(pathlib.Path(workdir, files.CHECKPOINTS).glob("*"))
   if not settled or not path.exists():
     return
-  old, new = json.loads(path.read_text()), json.loads(json.dumps(config))
+  try:
+    old = schema.read_json(str(path), dict)
+  except ValueError as e:
+    raise ValueError(f"{e} {REPLACE}") from e
+  new = json.loads(json.dumps(config))
   changes = [
     f"  {name.replace('/', '.')}: {there!r} there, {now!r} now"
     for name, there, now in trees.differences(old, new)
@@ -115,7 +120,12 @@ def record(workdir: str, config: Mapping[str, Any]):
   """
   checkpoint.write_json(os.path.join(workdir, CONFIG), config)
   path = pathlib.Path(workdir, "environment.json")
-  starts = json.loads(path.read_text()) if path.exists() else []
+  try:
+    starts = schema.read_json(str(path), list[dict]) if path.exists() else []
+  except ValueError as e:
+    logging.warning("%s It is set aside.", e)
+    path.rename(damage.free_name(path))
+    starts = []
   this = {
     "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     "commit": commit(pathlib.Path(__file__).parent),

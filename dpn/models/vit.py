@@ -7,6 +7,7 @@ and `stem/ln1`. The forward pass is `_Model.__call__` here, `stem.patch`,
 
 import dataclasses
 import functools
+import typing
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,7 +15,7 @@ import flax
 import flax.linen as nn
 import jax.numpy as jnp
 
-from dpn import errors, registry
+from dpn import errors, registry, schema
 from dpn.models import (
   attention,
   encoder,
@@ -51,15 +52,18 @@ COMPACT = {
   "num_heads": 4,
   "block_ln": "cct",
   "norm_kw": {"eps": 1e-5},
-  "posemb_join_kw": {"cls": True},
   "gelu": "exact",
   "qkv_bias": False,
   "weight_init": "cct",
   "head_zeroinit": False,
 }
 COMPACT_VARIANTS = {
-  f"{name}-{depth}": {**COMPACT, "depth": depth, "pool_type": pool_type}
-  for name, pool_type in [("lite", "tok"), ("cvt", "seq"), ("cct", "seq")]
+  f"{name}-{depth}": {**COMPACT, "depth": depth, **pooling}
+  for name, pooling in {
+    "lite": {"pool_type": "tok", "posemb_join_kw": {"cls": True}},
+    "cvt": {"pool_type": "seq"},
+    "cct": {"pool_type": "seq"},
+  }.items()
   for depth in (6, 7)
 }
 
@@ -123,6 +127,10 @@ class Config(encoder.Config):
     return self.has_cls and self.join.cls
 
 
+HINTS = {
+  name: hint | None if name == "mlp_dim" or name.endswith("_kw") else hint
+  for name, hint in typing.get_type_hints(Config).items()
+}
 OPTIONS = tuple(field.name for field in dataclasses.fields(Config))
 # Options that do not change the function which given parameters compute.
 TRAINING_ONLY = (
@@ -263,8 +271,11 @@ def Model(num_classes=None, *, variant=None, **kw) -> nn.Module:
     ValueError: on an unknown variant, option or value, naming the nearest,
       and on values that exclude each other.
   """
-  for key in kw:
+  schema.check("model", "num_classes", num_classes, int | None)
+  schema.check("model", "variant", variant, str | None)
+  for key, value in kw.items():
     errors.check_known("model option", key, ["variant", *OPTIONS])
+    schema.check("model", key, value, HINTS[key])
   options = _merge(decode_variant(variant), kw)
   options["mlp_dim"] = options.get("mlp_dim") or 4 * options.get("width", 768)
   if "patch_size" in options:
@@ -354,6 +365,13 @@ def _check(config):
     "attn_impl": attention.IMPLS,
   }.items():
     errors.check_known(key, getattr(config, key), known)
+  lowest = {"width": 1, "depth": 0, "mlp_dim": 1, "num_heads": 1}
+  for key, least in lowest.items():
+    if getattr(config, key) < least:
+      got = getattr(config, key)
+      raise ValueError(f"{key} must be {least} or more, got {got}.")
+  if min(config.patch_size) < 1:
+    raise ValueError(f"patch_size must be 1 or more, got {config.patch_size}.")
   if config.width % config.num_heads:
     raise ValueError(
       f"width={config.width} must be a multiple of num_heads="
@@ -368,11 +386,27 @@ def _check(config):
       f"stem_ln={config.stem_ln!r} normalizes the sum of tokens and positions, "
       f"which {option} never forms. Use stem_ln='post'."
     )
+  if isinstance(config.join, posemb.Add) and config.join.cls:
+    problem = None
+    if not config.has_cls:
+      problem = f"pool_type={config.pool_type!r} has no class token"
+    elif config.posemb == "rpe":
+      problem = "posemb='rpe' is between patches only"
+    if problem:
+      raise ValueError(
+        "posemb_join_kw={'cls': True} gives the class token a position, but "
+        f"{problem}."
+      )
   if config.stem == "conv" and (ln.ln0 or ln.whiten):
     raise ValueError(
       f"stem_ln={config.stem_ln!r} works on flattened patches, but a "
       "convolutional stem (variant 'cct-…') has none. Use stem_ln='post', or "
       "a variant with patches such as 'cvt-7/4'."
+    )
+  if config.stem == "conv" and config.patch_size != Config.patch_size:
+    raise ValueError(
+      f"stem='conv' has no patches, got patch_size={config.patch_size}. Leave "
+      "it out; stem_kw.num_layers halves the image as often."
     )
   _, fields = encoder.bind_block(config)
   where = fields.get("placement", placement.Placement())

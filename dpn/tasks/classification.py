@@ -1,14 +1,32 @@
 """Image classification with soft or hard labels."""
 
 import dataclasses
+from typing import TypedDict
 
 import jax
 import jax.numpy as jnp
 
-from dpn import errors, losses, mixing
+from dpn import errors, losses, mixing, schema
 from dpn.tasks import image_model
 
 MIXUP = ("p", "cutmix_p", "switch_prob", "fold_in", "scope", "until_steps")
+
+
+class _Mixup(TypedDict, total=False):
+  p: float | None
+  cutmix_p: float | None
+  switch_prob: float
+  scope: str
+  until_steps: int | None
+
+
+class _Config(TypedDict, total=False):
+  """What this task reads in a config, besides its model."""
+
+  class_names: list[str]
+  loss: str
+  mixup: _Mixup | None
+  init_head_bias: float | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,6 +59,7 @@ class Classification(image_model.ImageModel):
 
   @classmethod
   def from_config(cls, config, *, batch_shards=1):
+    schema.check("config", "", config, _Config)
     model = image_model.make(config)
     names = config.get("class_names")
     if names and len(names) != config["num_classes"]:

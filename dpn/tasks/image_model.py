@@ -2,20 +2,27 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypedDict
 
 import flax.linen as nn
 import jax
 
-from dpn import errors, trees
+from dpn import errors, schema, trees
 from dpn.models import stem, vit
 from dpn.tasks import base
 
 MODELS = {"vit": vit.Model}
 
 
+class _Config(TypedDict, total=False):
+  num_classes: int | None
+  model_name: str
+  model: Mapping | None
+
+
 def make(config: Mapping[str, Any]) -> nn.Module:
   """Returns the model of `config.model_name` and `config.model`."""
+  schema.check("config", "", config, _Config)
   name = config.get("model_name", "vit")
   errors.check_known("model_name", name, MODELS)
   if not config.get("num_classes"):

@@ -15,7 +15,7 @@ import numpy as np
 from absl import logging
 
 from dpn import trees
-from dpn.weights import files, legacy, metadata, torch_names
+from dpn.weights import files, legacy, metadata, timm_models, torch_names
 from dpn.weights.files import Flat
 from dpn.weights.pixels import Pixels
 
@@ -37,19 +37,25 @@ class Checkpoint:
   step: int | None = None
 
 
-def read(path: str) -> Checkpoint:
+def read(path: str, arch: str | None = None) -> Checkpoint:
   """Returns the parameters that a path stands for, and what they are for.
 
   Args:
     path: see `files.locate`.
+    arch: name of the model in timm, such as "vit_base_patch16_siglip_224", for
+      files that do not say what they are.
 
   Raises:
     FileNotFoundError, ValueError, OSError: see `files.read`.
-    ValueError: names of an unknown library; or a model that ours cannot be.
+    ValueError: names of an unknown library; or a model that ours cannot be,
+      or that is not that of `arch`.
   """
   where = files.locate(path)
   arrays, step = files.read_located(where)
-  said = metadata.read(where, torch_names.layout_of(path, arrays))
+  layout = torch_names.layout_of(path, arrays)
+  said = metadata.read(where, layout, arch)
+  if arch:
+    timm_models.check(arch, arrays)
   return Checkpoint(path, arrays, said, step)
 
 
@@ -68,6 +74,7 @@ def load_variables(
   options: Mapping[str, Any] | None = None,
   pixels: Pixels | None = None,
   advice: str | None = None,
+  arch: str | None = None,
   dont_load: Sequence[str] = (),
   dont_check: Sequence[str] = (),
   posemb_grid: Sequence[int] | None = None,
@@ -87,6 +94,7 @@ def load_variables(
       those that the file says it was made for. None: nothing is compared.
     pixels: of the images that the model will see, compared likewise.
     advice: what to do if names or shapes differ; None: about `dont_load`.
+    arch: see `read`.
     dont_load: regular expressions on whole names such as "head/kernel". What
       they match keeps its value in `variables`, and is ignored in the file.
     dont_check: options not to be compared, such as "gelu", or "pixels".
@@ -102,7 +110,7 @@ def load_variables(
     ValueError: names or shapes differ and `dont_load` does not match them; or
       the options do, and `dont_check` does not name them.
   """
-  source = read(path) if isinstance(path, str) else path
+  source = read(path, arch) if isinstance(path, str) else path
   file, wanted = source.metadata, files.flatten(variables)
   flat = _in_our_names(source, wanted)
   if "pos_embedding" in flat and "posemb" in file.options:
@@ -147,11 +155,23 @@ def load_variables(
       source.path,
       ", ".join(assumed),
     )
+  _check_finite(source.path, {k: loaded[k] for k in wanted.keys() - kept})
   result = {
     name: leaf if name in kept else loaded[name].astype(leaf.dtype)
     for name, leaf in wanted.items()
   }
   return {**variables, **files.unflatten(result)}
+
+
+def _check_finite(path, arrays):
+  """Raises ValueError if an array holds a NaN or an infinity."""
+  for name, x in sorted(arrays.items()):
+    if not np.isfinite(np.asarray(x, np.float32)).all():
+      raise ValueError(
+        f"{path!r}: {name!r} holds NaN or infinity, so its run diverged, or "
+        "the file is damaged. Give another file or an earlier checkpoint; or, "
+        f"to do without this array, set dont_load=[{re.escape(name)!r}]."
+      )
 
 
 def _in_our_names(source, wanted):

@@ -16,11 +16,11 @@
 - `package.module:Name`: a class of your own that takes the name of a split, see
   docs/extending.md.
 
-Splits follow `splits`. Slices are cut from the stored order. Folders, archives
-and pairs are sorted: their slices are cut from an order that is random, but
-always the same, and that in which scripts.prepare_data writes. `subset_seed`
-draws another order for the slices of any source: the first 1/16 of it is part
-of the first 1/8.
+Splits follow `splits`. Folders, archives and pairs are sorted, manifests and
+Parquet may be: their slices are cut from an order that is random, but always
+the same, and that in which scripts.prepare_data writes. `subset_seed` draws
+another order for the slices of any source: the first 1/16 of it is part of the
+first 1/8.
 
 Encoded images stay bytes; the ops `decode` and `decode_labels` read them.
 """
@@ -56,13 +56,13 @@ class Source(abc.ABC):
   Attributes:
     name: what error messages call it.
     in_memory: whether reading is but indexing of arrays.
-    by_class: whether the examples stand class after class, or are sorted in
-      another way, so that slices must be cut from a `shuffled` order.
+    may_be_sorted: whether the examples may stand class after class, so that
+      slices must be cut from a `shuffled` order.
   """
 
   name: str
   in_memory: bool = False
-  by_class: bool = False
+  may_be_sorted: bool = False
 
   @abc.abstractmethod
   def __len__(self) -> int:
@@ -172,7 +172,7 @@ class _Slices(Source):
       rows, name = range(len(part)), part.name
       if stop - start < len(part):
         name += f"[{start}:{stop}]"
-        if seed is not None or part.by_class:
+        if seed is not None or part.may_be_sorted:
           name += " at random"
           rows = shuffled(len(part), seed or 0)
       names.append(name)

@@ -11,8 +11,8 @@ the two `img_dir` and `ann_dir`.
 A manifest is a table with the columns `path`, `split`, and `label`, `mask` or
 both: a CSV file with a header, or a JSONL file with an object per line. Paths
 (of images, and in `mask` of label maps) are relative to the manifest's folder;
-labels are numbers from 0, or names; other columns are ignored. Slices are cut
-in the order of the rows.
+labels are numbers from 0, or names; other columns are ignored. Slices are
+random, see `sources`: for others, name splits of your own.
 """
 
 import functools
@@ -32,6 +32,8 @@ _PAIRS = {"images": ("annotations", "labels", "masks"), "img_dir": ("ann_dir",)}
 
 class _FileSource(sources.Source):
   """Images in files of their own; yields `image`, `id` and what there is."""
+
+  may_be_sorted = True
 
   root: str
   ids: Sequence[str]  # paths below `root`
@@ -67,8 +69,6 @@ def _read(path: str) -> bytes:
 
 class _ClassSource(_FileSource):
   """Images whose `ids` are <class>/<file>."""
-
-  by_class = True
 
   def _number(self, classes: Collection[str]):
     """Labels the images; `classes` are those of all splits."""
@@ -134,8 +134,6 @@ def _is_image(path: str) -> bool:
 
 class PairsSource(_FileSource):
   """Images and label maps in parallel folders; yields an `annotation` too."""
-
-  by_class = True  # ADE20K is sorted by scene.
 
   def __init__(self, path: str, split: str):
     """Lists the files of both folders; reading happens later."""

@@ -122,26 +122,33 @@ def test_empty_class_folders_are_logged(tmp_path, caplog):
   assert "no image of 1 of the 3 classes of all splits: bee." in caplog.text
 
 
-@pytest.mark.parametrize("kind", ["folder", "tar"])
+@pytest.mark.parametrize("kind", ["folder", "tar", "manifest"])
 def test_slices_are_random_and_always_the_same(tmp_path, kind):
   names = [f"c{label}/{i}.jpg" for label in range(10) for i in range(10)]
-  _write(tmp_path, kind, "train", names)
-  part = pickle.loads(pickle.dumps(_open(kind, tmp_path, "train[:5%]")))
+  path = tmp_path
+  if kind == "manifest":
+    _write(tmp_path, kind, ".", names)
+    rows = [f"{name},{name[:2]},train" for name in names]
+    path = tmp_path / "list.csv"
+    path.write_text("\n".join(["path,label,split", *rows]))
+  else:
+    _write(tmp_path, kind, "train", names)
+  part = pickle.loads(pickle.dumps(_open(kind, path, "train[:5%]")))
   # If another NumPy draws others, `shuffled` must be kept from changing.
   ids = [example["id"] for example in part.read(range(5))]
   assert ids == ["c8/2.jpg", "c3/6.jpg", "c2/0.jpg", "c0/5.jpg", "c9/3.jpg"]
   assert part[1] == {"image": b"x", "label": 3, "id": "c3/6.jpg"}
   assert part.describe(1).endswith("c3/6.jpg")
   assert part.name.endswith("[0:5] at random")
-  train = _open(kind, tmp_path, "train[:90%]")
-  held_out = _open(kind, tmp_path, "train[90%:]")
+  train = _open(kind, path, "train[:90%]")
+  held_out = _open(kind, path, "train[90%:]")
   assert len({train[i]["label"] for i in range(90)}) == 10
   assert len({held_out[i]["label"] for i in range(10)}) > 4
-  both = _open(kind, tmp_path, "train[90%:]+train[:90%]")
+  both = _open(kind, path, "train[90%:]+train[:90%]")
   for sources_ in ([train, held_out], [both]):
     found = [s[i]["id"] for s in sources_ for i in range(len(s))]
     assert sorted(found) == names
-  whole = _open(kind, tmp_path, "train[0:100]")
+  whole = _open(kind, path, "train[0:100]")
   assert [whole[i]["id"] for i in range(100)] == names
 
 

@@ -8,6 +8,7 @@ from scripts.results import checks, figures, measures, runs, table_specs, tables
 from scripts.results.checks import better, by_model, compare, mean_gain, tested
 
 STEMS = [row["arm"] for row in table_specs.PUBLISHED["6"]["rows"]]
+PLACED = (*table_specs.PLACEMENTS, "normformer", "sub_ln")
 AUGREG = {"recipe": ("AugReg",)}
 NATURAL, SPECIALIZED, STRUCTURED = table_specs.PUBLISHED["3"]["groups"].values()
 _SHORT, _LONG = {"steps": ("93000",)}, {"steps": ("930000",)}
@@ -24,10 +25,19 @@ CLAIMS: Sequence[tuple[str, str, checks.Check]] = (
     "Section 4.1, Figure 1",
     "No other placement of LayerNorms in the block, nor NormFormer nor Sub-LN, "
     "is significantly better than LayerNorm before attention and MLP.",
+    compare(tested(every=False), "figure_1", PLACED),
+  ),
+  (
+    "Section 4.1, Figure 1",
+    "The same in the other readings of these arms (configs/ln_placement.py).",
     compare(
       tested(every=False),
       "figure_1",
-      [a for a in table_specs.FIGURE_1 if a not in (runs.BASE, runs.DPN)],
+      [
+        arm
+        for arm in table_specs.FIGURE_1
+        if arm not in (*PLACED, runs.BASE, runs.DPN)
+      ],
     ),
   ),
   (
@@ -187,7 +197,8 @@ _NOTES = (
   "and of the paper's numbers, all that are not 0. Where many comparisons make "
   "one claim they are tested at 5% with Holm's correction for their number.",
   f"Spikes: rows whose loss exceeds the median of the {measures.ROWS_BEFORE} "
-  f"before by more than {measures.DEVIATIONS} robust standard deviations. A "
+  f"before by more than {measures.DEVIATIONS} standard deviations of their "
+  "noise (scripts/results/measures.py). A "
   "claim on all models holds if it does for each. Gradients are those before "
   "clipping.",
 )

@@ -79,6 +79,8 @@ def panels(
     ),
   }.items():
     why = why.mask((why == "") & those, reason)
+  again = done[why == ""].duplicated(["title", "arm", "seed"])
+  why[again.index[again]] = "repetitions of a seed"
   usable, rest = done[why == ""], done[why != ""]
   reasons = {k: list(v.path) for k, v in rest.groupby(why, sort=False)}
   if usable.empty:
@@ -106,18 +108,18 @@ def _logged(frame):
 
 
 def _norm(args, mean=""):
-  """Returns the family of gradient norms to draw, and what to call them."""
+  """Returns the family of gradient norms to draw, and words on clipping."""
   when, clipped = ("after", "_clipped") if args.clipped else ("before", "")
-  return f"grad_norm{clipped}{mean}", f"L2 norm of the gradient {when} clipping"
+  return f"grad_norm{clipped}{mean}", f"{when} clipping"
 
 
 def depth(name, archs, frame, args) -> dict[str, Drawn]:
   """Returns gradient norms by depth, of some models."""
-  family, label = _norm(args, "_mean")
+  family, clipping = _norm(args, "_mean")
   grouped, left_out = panels(frame, f"{family}/embedding", args.arms, archs)
   shown = itertools.chain(*(of for a in grouped.values() for of in a.values()))
   steps = " or ".join(f"{n:,}" for n in sorted({*map(mean_steps, shown)}))
-  label += f",\nmean of the last {steps} steps"
+  label = f"gradient norm {clipping},\nmean of the last {steps} steps"
   fig = plots.gradient_depth(grouped, family, label, log=not args.linear)
   return {name: Drawn(fig, left_out)}
 
@@ -130,9 +132,9 @@ def mean_steps(run: runs.Run) -> int:
 
 def embedding(frame, args) -> dict[str, Drawn]:
   """Returns Figure 2 (right): the norm of the embedding's gradient by step."""
-  family, label = _norm(args)
+  family, clipping = _norm(args)
   metric = f"{family}/embedding"
-  label = label.replace("gradient", "embedding's gradient")
+  label = f"norm of the embedding's\ngradient {clipping}"
   grouped, left_out = panels(frame, metric, args.arms)
   fig = plots.curves(grouped, metric, label, log=not args.linear)
   return {"figure_2_right": Drawn(fig, left_out)}

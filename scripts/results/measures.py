@@ -12,21 +12,21 @@ import pandas as pd
 from scripts.results import plots, runs
 
 ROWS_BEFORE = 20  # that a spike stands out from
-DEVIATIONS = 6  # robust standard deviations by which it does
-_LEAST = 0.01  # of the loss, in place of a smaller standard deviation
+DEVIATIONS = 6  # of the noise there, by which it does
+_LEAST = 0.01  # of the loss, in place of less noise
 
 
 def spikes(loss: pd.Series) -> int:
   """Returns how many of the losses that were logged are spikes.
 
   A spike exceeds the median of the 20 rows before it (at least 5) by more than
-  six times their standard deviation, which is taken to be 1.4826 times the
-  median absolute deviation and no less than 1% of the median.
+  six standard deviations of their noise. That is estimated from the median of
+  the absolute differences between neighbours, which the trend hardly moves,
+  as of normal noise: 1.4826 / √2 times that, but no less than 1% of the loss.
   """
-  rows = loss.rolling(ROWS_BEFORE, min_periods=5)
-  mad = rows.apply(lambda x: np.median(np.abs(x - np.median(x))), raw=True)
-  median, mad = rows.median().shift(1), mad.shift(1)  # of the rows before
-  deviation = np.maximum(1.4826 * mad, _LEAST * median.abs())
+  before = lambda x: x.rolling(ROWS_BEFORE, min_periods=5).median().shift(1)
+  median, difference = before(loss), before(loss.diff().abs())
+  deviation = np.maximum(1.4826 / 2**0.5 * difference, _LEAST * median.abs())
   return int((loss > median + DEVIATIONS * deviation).sum())
 
 

@@ -34,7 +34,8 @@ th, td {{ padding: 0.25rem 0.8rem 0.25rem 0; text-align: right; }}
 td {{ border-bottom: 1px solid #e6e6e6; white-space: nowrap; }}
 th {{ border-bottom: 1px solid #888; vertical-align: bottom; }}
 .keys1 :nth-child(-n+1):is(th, td), .keys2 :nth-child(-n+2):is(th, td),
-.keys3 :nth-child(-n+3):is(th, td) {{ text-align: left; white-space: normal; }}
+.keys3 :nth-child(-n+3):is(th, td), .keys4 :nth-child(-n+4):is(th, td)
+{{ text-align: left; white-space: normal; }}
 .row {{ display: flex; flex-wrap: wrap; gap: 0 1rem; align-items: flex-start; }}
 figure {{ margin: 0.8rem 0; flex: 0 1 29rem; break-inside: avoid; }}
 img {{ max-width: 100%; height: auto; }}
@@ -168,7 +169,7 @@ def paragraph(text: str, kind: str = "text") -> str:
 def html_table(
   frame: pd.DataFrame, *, keys: int = 1, escape: bool = True
 ) -> str:
-  """Returns a table, its first `keys` ≤ 3 columns aligned left, others right.
+  """Returns a table, its first `keys` ≤ 4 columns aligned left, others right.
 
   What is too wide for the screen scrolls. Without `escape` cells are HTML.
   """

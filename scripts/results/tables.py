@@ -157,7 +157,7 @@ def _why_not(run, spec, metric):
   elif table_specs.family(recipe)[0] not in spec.recipes:
     return f"of {recipe}{see}"
   if arm not in spec.arms:
-    return f"{arm}, no arm of this table{see}"
+    return f"of other arms{see}"
   other = spec.excludes(run.cell)
   return other and f"of {other}{see}"
 
@@ -280,7 +280,8 @@ def _notes(name, found, count, interval):
   if published := table_specs.PUBLISHED.get(name):
     facts = filter(None, (published["source"], published["setting"]))
     notes.append(f"Paper: {'; '.join(facts)}.")
-  notes.append(table_specs.intervals(name, interval))
+  source = "1_left" if name == "6" else name  # of what has intervals there
+  notes.append(table_specs.intervals(source, interval))
   if name == "6":
     notes.append(
       "Differences to dpn, whose own top-1 is in the first row. What is given "
