@@ -28,7 +28,7 @@ IN_SHAPES = (
 # Where those differ and may (`dont_load`), the option may differ as well.
 IN_NAMES = {
   "stem_ln": r"stem/.*",
-  "stem": r"embedding/.*",
+  "stem": r"(embedding|patch_stats)/.*",
   "stem_kw": r"embedding/.*",
   "pool_type": r"cls|(MAPHead|SequencePool)_0/.*",
   "posemb": r"pos_embedding|.*/rel_posemb/.*",
