@@ -27,10 +27,12 @@ CONFIGS = sorted(
 PLAIN = {
   *("seed", "runlocal", "lr", "wd", "dropout", "mixup", "epochs", "batch"),
   *("steps", "init", "data", "data_dir", "split", "classes", "label"),
+  *("percent", "side", "patch", "width", "depth"),
 }
 # For every other argument, values that make another model or other inputs.
 VALUES = {
   "aug": ["none", "light1", "medium2", "strong2"],
+  "clip": ["none", "layer"],
   "block": ["normformer", "sub_ln"],
   "block_ln": ["sub_ln"],
   "cls_row": ["True"],
@@ -43,6 +45,7 @@ VALUES = {
   "minival": ["train"],
   "mlp": ["pre+post"],
   "mlp_ln": [],
+  "optimizer": ["sgd", "adafactor"],
   "block_ln_kw": [],  # needs a block_ln with options: sweeps_test.py
   "norm": ["dtn"],
   "norm_kw": [".eps=1e-4"],
@@ -57,11 +60,14 @@ VALUES = {
   "sa": ["post"],
   "setup": [],  # its own test
   "stoch_depth": ["True"],
+  "stem": ["patch_stats"],
   "stem_ln": ["none", "post_posemb"],
   "task": ["DTD"],  # the others: vtab_test.py
   "test": ["True"],
   "variant": [],  # its own test, below
 }
+# Where a config has values of its own.
+OWN_VALUES = {("when_dpn_helps", "aug"): ["none", "jitter"]}
 VARIANTS = {
   "cifar10": ["lite-7/4", "cvt-7/4", "cct-7/3x1"],
   "deit_i1k": ["S/16", "B/16"],
@@ -170,7 +176,8 @@ def test_each_value_of_an_argument(name):
   for argument in _arguments(name):
     if argument in PLAIN:
       continue
-    values = VALUES[argument]  # a new argument has to be listed here
+    # A new argument has to be listed here.
+    values = OWN_VALUES.get((name, argument)) or VALUES[argument]
     if argument == "variant":
       values = VARIANTS.get(name, [])
     for value in values:

@@ -23,9 +23,8 @@ _FREE = re.compile(
 
 def arm(model: Mapping[str, Any]) -> str:
   """Returns the arm of config.model: stem and block, "" for a plain ViT."""
-  stem = model.get("stem_ln") or "none"
-  parts = [*([stem] if stem != "none" else []), _block(model)]
-  return "+".join(filter(None, parts))
+  parts = [model.get("stem_ln"), model.get("stem"), _block(model)]
+  return "+".join(p for p in parts if p not in (None, "", "none", "patch"))
 
 
 def _block(model):
@@ -51,7 +50,7 @@ def _flat(config):
 
 def row_hash(config: Mapping[str, Any]) -> str:
   """Returns what runs without config.table share with others of their row."""
-  of_arm = ("model/stem_ln", "model/block_ln")
+  of_arm = ("model/stem_ln", "model/stem", "model/block_ln")
   flat = _flat(config).items()
   same = {k: v for k, v in flat if k not in of_arm and not is_free(k)}
   return workdir.config_hash(same)
