@@ -181,9 +181,14 @@ def initial_state(
   working directory), `config.model_init` (parameters and running statistics
   only), fresh.
   """
-  config, start = run.config, {"examples_seen": 0}
   if checkpoints.latest is not None:
     return *checkpoints.restore(run.step.shapes), "this run's checkpoint"
+  return first_state(run)
+
+
+def first_state(run: Run) -> tuple[update.TrainState, dict[str, int], str]:
+  """Returns what `initial_state` does for a run without a checkpoint."""
+  config, start = run.config, {"examples_seen": 0}
   if config.get("resume"):
     return *_resume(config["resume"], run), config["resume"]
   state = run.step.init(jax.random.key(config.get("seed", 0)))
