@@ -36,6 +36,7 @@ VALUES = {
   "block": ["normformer", "sub_ln"],
   "block_ln": ["sub_ln"],
   "cls_row": ["True"],
+  "corruptions": ["True"],
   "crop": ["224"],
   "datasets": ["imagenet", "small"],
   "dpn": ["True"],

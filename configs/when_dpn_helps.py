@@ -11,7 +11,8 @@ Arguments: stem_ln; stem (patch, or patch_stats: each patch's mean and deviation
 as two more inputs); lr; steps; percent (of the training images, 90 at most: on
 the last tenth choices are made); side (pixels of the enlarged image); patch;
 width; depth; clip (global, none, layer); aug (crop_flip, none, jitter);
-optimizer (adam, sgd, adafactor); seed, data (a TFDS name), data_dir, runlocal.
+optimizer (adam, sgd, adafactor); corruptions (evaluate on corrupted images as
+well); seed, data (a TFDS name), data_dir, runlocal.
 As a sweep: piece (one of `PIECES`), data, data_dir; a piece has its own seeds.
 
 Expected: between 40 and 50% in the base setting, two minutes on two cores; what
@@ -124,6 +125,7 @@ def get_config(arg=None):
     stem="patch",
     lr=1e-3,
     **BASE,
+    corruptions=False,
     seed=0,
     data="cifar10",
     data_dir="",
@@ -184,6 +186,15 @@ def get_config(arg=None):
       "cache_final": name == "minival",
     }
 
+  if arg.corruptions:
+    config.evals.corruptions = {
+      "type": "corruptions",
+      "data": get_data("test[:20%]"),
+      "pp_fn": f"decode|resize(32)|corrupt{tail}",
+      "loss_name": config.loss,
+      "log_percent": 1.0,
+    }
+
   differs = [f"{k} {arg[k]}" for k in BASE if arg[k] != BASE[k]]
   config.table = common.table(
     "when_dpn_helps",
@@ -227,6 +238,7 @@ def sweep(arg=None):
         "_".join([name, *words]),
         first_seed=first,
         **given,
+        corruptions=arg.piece == "confirm",
         data=arg.data,
         **({"data_dir": arg.data_dir} if arg.data_dir else {}),
       )
