@@ -73,7 +73,14 @@ def compare(figures: Mapping[str, dict], speed: str) -> dict[str, float]:
 def table(
   figures: Mapping[str, dict], columns: Mapping[str, tuple[str, str]]
 ) -> str:
-  """Returns figures as aligned text, a row each; failures with their "error".
+  """Returns `cells` as aligned text."""
+  return cells(figures, columns).to_string(na_rep="-")
+
+
+def cells(
+  figures: Mapping[str, dict], columns: Mapping[str, tuple[str, str]]
+) -> pd.DataFrame:
+  """Returns figures as text, a row each; failures with their "error".
 
   Columns are figure → (title, format); those that no row has are left out.
   """
@@ -84,4 +91,4 @@ def table(
     for key, (title, pattern) in columns.items()
     if key in found
   }
-  return pd.DataFrame(shown).to_string(na_rep="-")
+  return pd.DataFrame(shown, index=found.index)
