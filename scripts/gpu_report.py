@@ -7,11 +7,13 @@ JSON and logs lie in OUT; what is there already is not measured again.
 """
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import os
 import pathlib
 import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -78,15 +80,7 @@ class Report:
       if left < 1:
         raise RuntimeError(f"not run: {self.args.minutes} minutes are over.")
       output.say(f"{name} runs; its output: {log}")
-      try:
-        with open(log, "w") as f:
-          f.write(f"{shlex.join(words)}\n")
-          f.flush()
-          code = subprocess.run(
-            words, stdout=f, stderr=subprocess.STDOUT, timeout=left
-          ).returncode
-      except subprocess.TimeoutExpired as e:
-        raise RuntimeError(f"stopped: the time was over ({log}).") from e
+      code = _call(words, log, left)
       if not partial.exists():
         lines = log.read_text(errors="replace").strip().splitlines()
         last = lines[-1] if lines else f"exit status {code}"
@@ -140,6 +134,22 @@ class Report:
       figures = rows[bench_step.name_of(setting)]["figures"][bench_step.OURS]
       rates[setting] = figures.get("img_per_sec", 0)
     return max(rates, key=rates.get)
+
+
+def _call(words, log, secs):
+  """Runs a command with all that it starts, and returns its exit status."""
+  with open(log, "w") as f:
+    f.write(f"{shlex.join(words)}\n")
+    f.flush()
+    kw = {"stdout": f, "stderr": subprocess.STDOUT, "start_new_session": True}
+    with subprocess.Popen(words, **kw) as process:
+      try:
+        return process.wait(secs)
+      except subprocess.TimeoutExpired as e:
+        raise RuntimeError(f"stopped: the time was over ({log}).") from e
+      finally:
+        with contextlib.suppress(ProcessLookupError):
+          os.killpg(process.pid, signal.SIGKILL)  # and its own workers
 
 
 def _search(variant):
