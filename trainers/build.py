@@ -31,6 +31,7 @@ class TrainStep:
   batch_shapes: Mapping[str, jax.ShapeDtypeStruct]  # over all processes
   init: Callable[[jax.Array], update.TrainState]  # jitted and sharded
   update: Callable  # (state, batch) → (state, values); donates the state
+  of_seed: Callable[[Any], Callable]  # what `update` jits, for another seed
 
   def compile(self) -> Callable:
     """Returns `update`, compiled."""
@@ -130,10 +131,10 @@ def train_step(
   init = lambda rng: update.init(task, tx, rng, one, ema=ema_decay is not None)
   shapes = with_shardings(jax.eval_shape(init, jax.random.key(0)), config, mesh)
   shardings = jax.tree.map(lambda s: s.sharding, shapes)
-  step = update.make(
+  of_seed = lambda seed: update.make(
     task,
     tx,
-    seed=config.get("seed", 0),
+    seed=seed,
     frozen=optim.frozen_mask(config, params),
     grad_accum=parts,
     ema_decay=ema_decay,
@@ -150,8 +151,9 @@ def train_step(
       for name, (shape, dtype) in spec.items()
     },
     init=jax.jit(init, out_shardings=shardings),
+    of_seed=of_seed,
     update=jax.jit(
-      step,
+      of_seed(config.get("seed", 0)),
       donate_argnums=0,
       in_shardings=(shardings, by_batch),
       out_shardings=(shardings, sharding.replicated(mesh)),

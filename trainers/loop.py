@@ -126,8 +126,8 @@ def loop(run, state, position, checkpoints, log, progress, preemption):
       log.flush()
       if run.due(run.log_steps, step):
         log.add_timing(step, progress.lap(batches.wait_secs))
-        row = values | _skipped(run, position, batches)
-        log.add(step, _row(run, step, row, progress))
+        found = values | _skipped(run, position, batches)
+        log.add(step, row(run, step, found, progress.show))
       if due := [e for e in run.evaluators if run.due(e.every_steps, step)]:
         log.fetch()  # stops here if the loss is not finite
         try:
@@ -156,12 +156,15 @@ def _skipped(run, position, batches):
   return {"skipped": position.get("skipped", 0) + int(np.sum(here))}
 
 
-def _row(run, step, values, progress):
-  """Returns a function that returns the metrics of a training step."""
+def row(run, step, values, show):
+  """Returns a function that returns the metrics of a training step.
+
+  It also calls `show` with the step and its loss.
+  """
 
   def fetch():
     row = {k: float(v) for k, v in jax.device_get(values).items()}
-    progress.show(step, row["loss"])
+    show(step, row["loss"])
     rates = {  # those that made this step
       f"lr_{i}" if i else "lr": run.config["lr"] * float(fn(step - 1))
       for i, fn in enumerate(run.step.schedule_fns)

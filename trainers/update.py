@@ -49,7 +49,7 @@ def make(
   task: base.Task,
   tx: optax.GradientTransformation,
   *,
-  seed: int,
+  seed: int | jax.Array,
   frozen: Any,
   grad_accum: int = 1,
   ema_decay: float | None = None,
