@@ -46,6 +46,7 @@ VALUES = {
   "minival": ["train"],
   "mlp": ["pre+post"],
   "mlp_ln": [],
+  "on_device": ["True"],
   "optimizer": ["sgd", "adafactor"],
   "block_ln_kw": [],  # needs a block_ln with options: sweeps_test.py
   "norm": ["dtn"],

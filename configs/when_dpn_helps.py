@@ -12,7 +12,8 @@ as two more inputs); lr; steps; percent (of the training images, 90 at most: on
 the last tenth choices are made); side (pixels of the enlarged image); patch;
 width; depth; clip (global, none, layer); aug (crop_flip, none, jitter);
 optimizer (adam, sgd, adafactor); corruptions (evaluate on corrupted images as
-well); seed, data (a TFDS name), data_dir, runlocal.
+well); on_device (data and augmentation on a GPU); seed, data (a TFDS name),
+data_dir, runlocal.
 As a sweep: piece (one of `PIECES`), data, data_dir; a piece has its own seeds.
 
 Expected: between 40 and 50% in the base setting, two minutes on two cores; what
@@ -60,6 +61,11 @@ AUGMENTATIONS = {
 AUGMENTATIONS["jitter"] = (
   AUGMENTATIONS["crop_flip"] + "|color_jitter(0.4, 0.4, 0)"
 )
+# Where pixels are from -1 to 1.
+ON_DEVICE = {
+  "none": {},
+  "crop_flip": {"pad": 4, "pad_value": -1.0, "flip_lr": True},
+}
 
 _PAIR, _MECHANISM = ("none", "dpn"), tuple(a for a in ARMS if a[:4] != "pre+")
 # name → arms, settings that differ from BASE, first seed, number of seeds.
@@ -103,6 +109,11 @@ PIECES = {
     + [{"optimizer": "adafactor", "steps": 780}],
     *(100, 1),
   ),
+  "gpu": (  # 5 to 150 epochs
+    _PAIR,
+    [{"steps": n, "on_device": True} for n in (1757, 5273, 17_578, 52_734)],
+    *(0, 20),
+  ),
   "confirm": (
     _MECHANISM,
     [
@@ -126,6 +137,7 @@ def get_config(arg=None):
     lr=1e-3,
     **BASE,
     corruptions=False,
+    on_device=False,
     seed=0,
     data="cifar10",
     data_dir="",
@@ -146,6 +158,10 @@ def get_config(arg=None):
   config.input.data = get_data(f"train[:{arg.percent}%]")
   config.input.batch_size = BATCH
   config.input.pp = f"decode|resize(32){aug}{tail}"
+  if arg.on_device:
+    config.input.on_device = True
+    config.input.pp = f"decode|resize(32){tail}"
+    config.augment = common.choose("aug on the device", arg.aug, ON_DEVICE)
 
   config.log_training_percent = 0.02
   config.ckpt_steps = 1000

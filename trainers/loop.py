@@ -210,9 +210,13 @@ def evaluate(run, evaluators, state, progress):
 
 def batches_from(run, examples_seen):
   """Returns an iterator of batches on the devices, from this position on."""
+  data, place = run.data, sharding.batch(run.mesh)
+  if data.on_device:
+    indices = data.indices(examples_seen)
+    return device.ResidentIterator(data.everything(), indices, place)
   return device.DeviceIterator(
-    run.data.batches(examples_seen),
-    sharding.batch(run.mesh),
+    data.batches(examples_seen),
+    place,
     prefetch=run.config.get("prefetch_to_device") or 2,
   )
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from dpn import metrics, timing
 from dpn.weights import checkpoint, files
-from input_pipeline import device, pipeline
+from input_pipeline import device
 from trainers import build, distributed, loop, update
 from trainers import log as log_lib
 from trainers import workdir as workdir_lib
@@ -213,29 +213,22 @@ def _loop(members, state, step, progress, preemption):
   return state, step == run.total_steps
 
 
-def _batches(members) -> device.DeviceIterator:
+def _batches(members) -> device.DeviceIterator | device.ResidentIterator:
   """Returns batches of (seeds, batch, …) on the devices."""
   run = members[0].run
-
-  def stacked():
-    with contextlib.ExitStack() as stack:
-      streams = [
-        stack.enter_context(contextlib.closing(_data(member)))
-        for member in members
-      ]
-      for parts in zip(*streams, strict=True):
-        yield {k: np.stack([part[k] for part in parts]) for k in parts[0]}
-
   spec = jax.sharding.PartitionSpec(None, run.mesh.axis_names)
-  return device.DeviceIterator(
-    stacked(),
-    jax.sharding.NamedSharding(run.mesh, spec),
-    prefetch=run.config.get("prefetch_to_device") or 2,
+  place = jax.sharding.NamedSharding(run.mesh, spec)
+  of_all = lambda read: zip(
+    *(read(m.run.data)(m.position["examples_seen"]) for m in members),
+    strict=True,
   )
-
-
-def _data(member) -> Iterator[pipeline.Batch]:
-  return member.run.data.batches(member.position["examples_seen"])
+  if run.data.on_device:
+    indices = map(np.stack, of_all(lambda data: data.indices))
+    return device.ResidentIterator(run.data.everything(), indices, place)
+  stack = lambda parts: {k: np.stack([p[k] for p in parts]) for k in parts[0]}
+  stacked = map(stack, of_all(lambda data: data.batches))
+  prefetch = run.config.get("prefetch_to_device") or 2
+  return device.DeviceIterator(stacked, place, prefetch=prefetch)
 
 
 def _log(members, step, values, lap, progress):

@@ -74,6 +74,27 @@ def test_resuming_together_and_alone(alone, tmp_path, monkeypatch):
     _assert_close(tmp_path / f"s{seed}", alone / f"s{seed}")
 
 
+def test_data_on_the_device(tmp_path):
+  """The same bits as from the host; and with seeds together, up to rounding."""
+  changes = {"input.pp": testing.PP + testing.LABELS, "evals": {}}
+  changes |= {"augment": {"pad": 2, "pad_value": -1.0, "flip_lr": True}}
+  loop.train(_config(seed=3, **changes), str(tmp_path / "host"))
+  changes["input.on_device"] = True
+  loop.train(_config(seed=3, **changes), str(tmp_path / "device"))
+  (rows, params), (want_rows, want) = (
+    _run(tmp_path / name) for name in ("device", "host")
+  )
+  assert rows == want_rows
+  assert all(np.array_equal(params[name], want[name]) for name in want)
+  _together(_config(**changes), tmp_path)
+  _assert_close(tmp_path / "s3", tmp_path / "host")
+
+
+def test_random_preprocessing_on_the_device(tmp_path):
+  with pytest.raises(ValueError, match="on_device: every example is prepr"):
+    loop.train(_config(**{"input.on_device": True}), str(tmp_path))
+
+
 def test_a_seed_that_diverges(tmp_path, monkeypatch):
   row = loop.row
 

@@ -6,11 +6,12 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from dpn import errors, losses, mixing, trees
+from dpn import augment, errors, losses, mixing, trees
 from dpn.models import vit
 from dpn.tasks import base
 
 MODELS = {"vit": vit.Model}
+AUGMENT = ("pad", "pad_value", "flip_lr")
 MIXUP = ("p", "cutmix_p", "switch_prob", "fold_in", "scope", "until_steps")
 
 
@@ -20,16 +21,21 @@ class Classification(base.Task):
 
   A low `init_head_bias` makes the sigmoid loss start small when there are many
   classes. For the options of mixup and CutMix see `mixing.mixup_or_cutmix`;
-  `config.mixup.until_steps` ends both.
+  `config.mixup.until_steps` ends both. With `config.augment`, images are first
+  shifted by up to `pad` pixels, with `pad_value` where nothing is, and half of
+  them mirrored if `flip_lr`.
   """
 
   config_keys = (
     *("model_name", "model", "num_classes", "init_head_bias"),
-    *("loss", "mixup"),
+    *("loss", "mixup", "augment"),
   )
 
   model: nn.Module  # images → (logits, out)
   loss: str = "sigmoid_xent"  # see `losses.get`
+  pad: int = 0
+  pad_value: float = 0.0  # in the units that the model sees
+  flip_lr: bool = False
   mixup_p: float = 0.0
   mixup_groups: int = 1
   cutmix_p: float = 0.0
@@ -53,6 +59,9 @@ class Classification(base.Task):
     mixup = dict(config.get("mixup") or {})
     for key in mixup:
       errors.check_known("key in config.mixup:", key, MIXUP)
+    shifts = dict(config.get("augment") or {})
+    for key in shifts:
+      errors.check_known("key in config.augment:", key, AUGMENT)
     groups = {"global": 1, "device": batch_shards}
     scope = mixup.get("scope", "global")
     errors.check_known("mixup.scope", scope, groups)
@@ -65,6 +74,7 @@ class Classification(base.Task):
     return cls(
       model=MODELS[model_name](config["num_classes"], **model_kw),
       loss=config.get("loss", "sigmoid_xent"),
+      **shifts,
       mixup_p=mixup.get("p") or 0.0,
       mixup_groups=groups[scope],
       cutmix_p=mixup.get("cutmix_p") or 0.0,
@@ -93,16 +103,24 @@ class Classification(base.Task):
     return dataclasses.replace(self, mixes=step < self.mixup_until)
 
   def augment(self, rng, batch):
+    image = batch["image"]
+    if self.pad or self.flip_lr:
+      rng, shift_rng, flip_rng = jax.random.split(rng, 3)
+      if self.pad:
+        shift = augment.random_shift
+        image = shift(shift_rng, image, self.pad, self.pad_value)
+      if self.flip_lr:
+        image = augment.random_flip_lr(flip_rng, image)
     mixed = mixing.mixup_or_cutmix(
       rng,
-      batch["image"],
+      image,
       batch["labels"],
       mixup_p=self.mixup_p,
       cutmix_p=self.cutmix_p,
       switch_prob=self.switch_prob,
       groups=self.mixup_groups,
     )
-    own = batch["image"], batch["labels"]
+    own = image, batch["labels"]
     if self.mixes is not True:
       mixed = jax.tree.map(lambda x, y: jnp.where(self.mixes, x, y), mixed, own)
     return {**batch, "image": mixed[0], "labels": mixed[1]}
