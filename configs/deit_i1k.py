@@ -30,6 +30,7 @@ from configs import common
 
 VARIANTS = ("S/16", "B/16")
 SMOOTHING = 0.1
+ERASING = "random_erasing(0.25)|"
 
 
 def get_config(arg=None):
@@ -65,7 +66,7 @@ def get_config(arg=None):
   config.input.pp = (
     'decode_jpeg_and_inception_crop(224, area_min=8, method="bicubic", '
     'antialias=True)|flip_lr|rand_augment("rand-m9-mstd0.5-inc1")'
-    + get_tail(SMOOTHING, "random_erasing(0.25)|")
+    + get_tail(SMOOTHING, ERASING)
   )
   config.mixup = {"p": 0.8, "cutmix_p": 1.0, "switch_prob": 0.5}
 

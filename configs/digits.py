@@ -38,7 +38,7 @@ def get_config(arg=None):
 
   config.log_training_steps = 50
   config.ckpt_steps = 100
-  config.log_grad_depth = True
+  config.log_grad_depth = 50  # steps of the mean, a tenth of all
 
   config.model_name = "vit"
   config.model = {

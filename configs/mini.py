@@ -72,7 +72,7 @@ def get_config(arg=None):
 
   config.log_training_steps = 10
   config.ckpt_steps = 0
-  config.log_grad_depth = True
+  config.log_grad_depth = 60  # steps of the mean, a tenth of all
 
   config.model_name = "vit"
   config.model = {**common.MODEL_KW, **MODEL, "stem_ln": arg.stem_ln}

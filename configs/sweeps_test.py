@@ -2,16 +2,25 @@
 
 import json
 import math
+import re
 
 import pytest
 
 import dpn.tasks
-from configs import cifar10, ln_placement, stem_ablation, sun397_scratch
+from configs import (
+  ade20k,
+  dtn_i1k,
+  lape_cifar,
+  lape_deit,
+  ln_placement,
+  stem_ablation,
+  sun397_scratch,
+)
 from dpn import schedules
 
 
 @pytest.mark.parametrize(
-  ("module", "arms"), [(ln_placement, 22), (stem_ablation, 8)]
+  ("module", "arms"), [(ln_placement, 22), (stem_ablation, 10)]
 )
 def test_arms(module, arms):
   assert len(module.sweep()) == 5 * arms * 3
@@ -23,6 +32,26 @@ def test_arms(module, arms):
     assert config.seed == arm["seed"]
     models.add(str(dpn.tasks.make(config).model))
   assert len(models) == len({arm["name"] for arm in sweep}) == arms
+
+
+def test_fractions_of_ade20k():
+  sweep = ade20k.sweep()
+  assert len(sweep) == len({(a["name"], a["seed"]) for a in sweep}) == 100
+  configs = [ade20k.get_config(arm["arg"]) for arm in sweep]
+  assert {config.total_steps for config in configs} == {161_664}
+  assert {c.model_init for c in configs} == {
+    f"runs/table1/{stem}_B16-s0/params.safetensors" for stem in ("none", "dpn")
+  }
+  splits = {c.table.train_fraction: c.input.data.split for c in configs}
+  assert splits["1"] == "train"
+  for fraction in ("1/16", "1/8", "1/4", "1/2"):
+    percent = splits[fraction].removeprefix("train[:").removesuffix("%]")
+    assert float(percent) / 100 == 1 / int(fraction[2:])
+  drawn = ade20k.get_config("init=x,fraction=1/2,draw=seed,seed=7")
+  assert drawn.input.data.subset_seed == 7
+  whole = ade20k.get_config("init=x")
+  assert whole.evals.val.stride == (341, 341)
+  assert len(ade20k.get_config("init=x,eval=multi").evals.val.pp_scales) == 5
 
 
 def test_placements():
@@ -71,8 +100,8 @@ def test_stages_of_sun397(tmp_path):
     sun397_scratch.sweep(f"stage=augment{go_on}")
 
 
-def test_cifar10():
-  config = cifar10.get_config(
+def test_lape_cifar():
+  config = lape_cifar.get_config(
     "variant=cvt-7/4,posemb_join=lape,norm=dtn,norm_kw.pos_init=released"
   )
   model = dpn.tasks.make(config).model.config
@@ -82,7 +111,7 @@ def test_cifar10():
   assert "on=0.91, off=0.01" in config.input.pp
   assert config.wd == pytest.approx(3.3e-5)
   assert config.mixup.until_steps == 68_359  # 175 epochs of 390.625 batches
-  hundred = cifar10.get_config("data=cifar100")
+  hundred = lape_cifar.get_config("data=cifar100")
   assert hundred.num_classes == 100
   assert "onehot(100" in hundred.input.pp
   assert "until_steps" not in hundred.mixup
@@ -99,7 +128,56 @@ def test_cifar10():
     }
     got = {step: float(fn(step)) * made.lr for step in want}
     assert got == pytest.approx(want, rel=1e-4)
-  arms = cifar10.sweep("data=cifar100,variants=lite-7/4")
+  arms = lape_cifar.sweep("data=cifar100,variants=lite-7/4")
   assert [arm["seed"] for arm in arms] == 2 * [121, 122, 123, 124, 125]
-  table = cifar10.get_config(arms[-1]["arg"]).table
-  assert (table.data, table.join) == ("CIFAR-100", "lape")
+  table = lape_cifar.get_config(arms[-1]["arg"]).table
+  assert (table.data, table.epochs) == ("CIFAR-100", 300)
+
+
+def test_lape_deit():
+  config = lape_deit.get_config("posemb_join=unshared,variant=Ti/16")
+  assert config.input.data.split == "train"
+  assert "resize_small(224" in config.evals.val.pp_fn
+  assert set(config.evals) == {"train", "val"}
+  # An evaluation at epoch 100 of ImageNet's 1,281,167 images.
+  every = schedules.steps(
+    "log", config.evals.val, batch_size=1024, data_size=1_281_167
+  )
+  assert 125_113 <= 5 * every <= 125_115
+  decayed = re.compile(config.wd_mults[0][0]).fullmatch
+  assert decayed("Transformer/encoderblock_0/pos_embedding")
+  assert not decayed("pos_embedding")
+  assert "wd_mults" not in lape_deit.get_config("posemb_join=shared")
+  add = lape_deit.get_config("posemb_join=add")
+  assert add.model.posemb_join_kw.to_dict() == {"cls": True}
+  counts = {"models": 3 * 2, "joins": 5 + 2 * 4 + 2, "norms": 1 + 8}
+  for table, count in counts.items():
+    arms = lape_deit.sweep(f"table={table},seeds=1")
+    configs = [lape_deit.get_config(arm["arg"]) for arm in arms]
+    models = {str(dpn.tasks.make(c).model) for c in configs}
+    assert len(models) == len({arm["name"] for arm in arms}) == count
+
+
+def test_dtn():
+  config = dtn_i1k.get_config("variant=S_star,norm=dtn")
+  model = dpn.tasks.make(config).model.config
+  sizes = (model.width, model.mlp_dim, model.num_heads, model.cls_blocks)
+  assert sizes == (432, 1728, 9, 2)
+  assert not model.qkv_bias
+  assert not model.cls_has_position
+  assert model.eps == 1e-5
+  plain = dpn.tasks.make(dtn_i1k.get_config("norm=layernorm")).model.config
+  assert plain.eps == 1e-5
+  assert config.ema_decay == 0.99996
+  assert "mixup" not in config
+  assert "random_erasing" not in config.input.pp
+  deit = dtn_i1k.get_config("recipe=deit")
+  assert deit.mixup.cutmix_p == 1.0
+  assert "random_erasing(0.25)|onehot" in deit.input.pp
+  tables = {"models": 5 * 2, "norms": 2 * 8, "all": 10 + 2 * 6}
+  for table, count in tables.items():
+    arms = dtn_i1k.sweep(f"table={table}")
+    models = {
+      str(dpn.tasks.make(dtn_i1k.get_config(arm["arg"])).model) for arm in arms
+    }
+    assert len(models) == len({arm["name"] for arm in arms}) == count

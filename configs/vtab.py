@@ -186,9 +186,9 @@ def get_config(arg=None):
   }
 
   usual = {"pp": "vtab", "res": 224, "minival": "vtab"}
-  other = [f" {k} {arg[k]}" for k in usual if arg[k] != usual[k]]
+  other = [f"{k} {arg[k]}" for k in usual if arg[k] != usual[k]]
   config.table = common.table(
-    "VTAB" + ",".join(other),
+    ", ".join(["VTAB", *other]),
     arg.variant,
     arg.stem_ln,
     "test/prec@1",

@@ -73,7 +73,7 @@ def test_a_task(task):
         assert (made["image"].min(), made["image"].max()) == (-1, 1)
       assert np.abs(made["image"]).max() <= 1
   assert config.table.to_dict() == {
-    "recipe": "VTAB pp crop_flip",
+    "recipe": "VTAB, pp crop_flip",
     "arch": "B/16",
     "arm": "dpn",
     "task": task,
@@ -92,7 +92,7 @@ def test_what_validates():
   assert split("task=sNORB-Elev") == "test[:200]"  # halves
   assert split("task=DTD,minival=train") == "train[800:1000]"
   config = get("task=DTD,minival=train,res=384")
-  assert config.table.recipe == "VTAB res 384, minival train"
+  assert config.table.recipe == "VTAB, res 384, minival train"
   assert "resize(384)" in config.input.pp
 
 

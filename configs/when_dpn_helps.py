@@ -44,6 +44,7 @@ ARMS = {
   "dpn": ("dpn", "patch"),
   "pre+patch_stats": ("pre", "patch_stats"),
   "dpn+patch_stats": ("dpn", "patch_stats"),
+  "whiten": ("whiten", "patch"),
 }
 # Adam's learning rate of each arm, by the rule in the page; a guess until the
 # piece `lr` is done.

@@ -11,3 +11,10 @@ def free_name(path: pathlib.Path) -> pathlib.Path:
     aside = path.with_name(path.name + suffix)
     if not aside.exists():
       return aside
+
+
+def found(folder: pathlib.Path) -> list[str]:
+  """Returns what was set aside in a folder and in those within it."""
+  pattern = "*.damaged*"
+  paths = {*folder.glob(pattern), *folder.glob(f"*/{pattern}")}
+  return sorted(path.relative_to(folder).as_posix() for path in paths)

@@ -15,5 +15,5 @@ def unknown(kind: str, got: str, known: Iterable[str]) -> str:
 
 def check_known(kind: str, got: str, known: Iterable[str]):
   """Raises ValueError, see `unknown`, if `got` is not among them."""
-  if got not in known:
+  if got not in [*known]:  # a list, as `got` may be anything
     raise ValueError(unknown(kind, got, known))

@@ -28,7 +28,11 @@ MAY_IMPORT = {
 }
 # Where a library is allowed: a folder, or a file.
 HOMES = {
-  "cv2": ["input_pipeline/", "scripts/mini_data.py"],
+  "cv2": [
+    "input_pipeline/",
+    "scripts/bench/segmentation_peer.py",
+    "scripts/mini_data.py",
+  ],
   "grain": ["input_pipeline/"],
   "orbax": ["dpn/weights/checkpoint.py"],
   "tensorflow": ["scripts/bench/input_peers.py"],

@@ -64,14 +64,14 @@ def make(
       schedule_fns.append(fn)
       schedule_txs.append(optax.masked(optax.scale_by_schedule(fn), mask))
   optimizer = _optimizer(config.get("optax_name"), config.get("optax") or {})
-  lr_mults = _masked(config, params, "lr_mults", ())
+  lr_mults = _masked(config, params, "lr_mults")
   if any(mult <= 0 for _, mult in lr_mults):
     raise ValueError(
       f"config.lr_mults is {config['lr_mults']}, expected positive factors. To"
       " freeze parameters give them None in config.schedule."
     )
-  wd, kernels = config.get("wd"), [(".*/kernel$", 1.0)]
-  decayed = _masked(config, params, "wd_mults", kernels) if wd else []
+  wd = config.get("wd")
+  decayed = _masked(config, params, "wd_mults") if wd else []
   return optax.chain(
     *(optax.masked(tx, mask) for tx, mask in _clips(config, params, trained)),
     optax.masked(optimizer, trained),
@@ -92,7 +92,7 @@ def _clips(config, params, trained):
     groups = [(trained, clip)]
   else:
     both = functools.partial(jax.tree.map, operator.and_, trained)
-    masks = _masked(config, params, "grad_clip_norm", ())
+    masks = _masked(config, params, "grad_clip_norm")
     groups = [(both(mask), norm) for mask, norm in masks]
   make_tx = lambda n: optax.clip_by_global_norm(n) if n else optax.identity()
   return [(make_tx(norm), mask) for mask, norm in groups]
@@ -110,24 +110,50 @@ def _union(params, masks):
   return jax.tree.map(lambda *bools: any(bools), nothing, *masks)
 
 
-def _masked(config, params, key, default):
-  """Returns (mask, value) for each (pattern, value) of a list."""
-  entries = default if config.get(key) is None else config.get(key)
+def matched(
+  config: Mapping[str, Any], params: trees.Tree, key: str
+) -> dict[str, tuple[str, Any]]:
+  """Returns the (pattern, value) that each parameter belongs to, by its name.
+
+  `key` is `lr_mults`, `wd_mults` or `schedule`; parameters that no pattern
+  matches are missing, without weight decay all of `wd_mults`.
+  """
+  if key == "wd_mults" and not config.get("wd"):
+    return {}
+  entries = _entries(config, key)
+  masks = trees.masks(params, [p for p, _ in entries], f"config.{key}")
+  return {
+    name: tuple(entry)
+    for mask, entry in zip(masks, entries, strict=True)
+    for name, hit in trees.flatten(mask).items()
+    if hit
+  }
+
+
+def _entries(config, key):
+  """Returns a list of (pattern, value)."""
+  default = {"wd_mults": [(".*/kernel$", 1.0)], "schedule": {}}.get(key, [])
+  entries = config.get(key, default)
+  if key == "schedule" and not isinstance(entries, (list, tuple)):
+    entries = [(".*", entries)]
+  entries = default if entries is None else entries
   if isinstance(entries, str) or any(len(entry) != 2 for entry in entries):
     raise ValueError(
       f"config.{key} is {entries!r}, expected a list of (pattern, value)."
     )
-  patterns = [pattern for pattern, _ in entries]
-  masks = trees.masks(params, patterns, f"config.{key}")
+  return entries
+
+
+def _masked(config, params, key):
+  """Returns (mask, value) for each (pattern, value) of a list."""
+  entries = _entries(config, key)
+  masks = trees.masks(params, [p for p, _ in entries], f"config.{key}")
   return [(mask, v) for mask, (_, v) in zip(masks, entries, strict=True)]
 
 
 def _schedules(config, params):
   """Returns (mask, arguments or None) of each schedule."""
-  schedule = config.get("schedule", {})
-  if not isinstance(schedule, (list, tuple)):
-    config = {"schedule": [(".*", schedule)]}
-  entries = _masked(config, params, "schedule", ())
+  entries = _masked(config, params, "schedule")
   covered = trees.flatten(_union(params, [mask for mask, _ in entries]))
   if missing := [name for name, hit in covered.items() if not hit]:
     raise ValueError(

@@ -8,12 +8,11 @@ signature: `norm="dtn", norm_kw={"cls": "layernorm"}`.
 import functools
 import importlib
 import inspect
-import math
 import typing
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dpn import errors
+from dpn import errors, schema
 
 
 def lookup(kind: str, name: str, table: Mapping[str, Any]) -> Any:
@@ -75,7 +74,7 @@ def bind(
     if key not in hints:
       known = hints or ["(it has no options)"]
       raise ValueError(f"{where}: {errors.unknown('option', key, known)}")
-    _check(where, key, value, hints[key])
+    schema.check(where, key, value, hints[key])
   return functools.partial(function, **dict(kw or {}))
 
 
@@ -100,26 +99,3 @@ def defaults(function: Callable) -> dict[str, Any]:
   """Returns {keyword: default} of `options`."""
   parameters = inspect.signature(function).parameters
   return {key: parameters[key].default for key in options(function)}
-
-
-def _check(where, key, value, hint):
-  """Raises ValueError unless `value` is one that `hint` allows."""
-  if typing.get_origin(hint) is typing.Literal:
-    known = typing.get_args(hint)
-    if value not in known:
-      raise ValueError(f"{where}: {errors.unknown(key, value, known)}")
-    return
-  allowed = [t for t in typing.get_args(hint) or (hint,) if isinstance(t, type)]
-  if not {bool, int, float, str} & {*allowed}:
-    return
-  if isinstance(value, bool):
-    fits = bool in allowed
-  elif isinstance(value, int | float) and float in allowed:
-    fits = math.isfinite(value)
-  else:
-    fits = isinstance(value, tuple(allowed))
-  if not fits:
-    expected = " or ".join(t.__name__ for t in allowed)
-    raise ValueError(
-      f"{where}: {key} must be of type {expected}, got {value!r}."
-    )

@@ -141,6 +141,11 @@ def learning_rate(
   sizes = {"batch_size": batch_size, "data_size": data_size}
   sizes["total_steps"] = total_steps
   lengths, decay_kw = _arguments(decay_type, decay, kw, sizes)
+  if warmup_start and not any(key.startswith("warmup_") for key in kw):
+    raise ValueError(
+      f"The schedule has warmup_start={warmup_start}, but no warmup. Give it "
+      "one, such as warmup_steps=1000."
+    )
   warmup, every = lengths["warmup"], lengths["every"]
   start = 0 if decay_in_warmup else warmup
   decay_steps = total_steps - lengths["hold"] - start

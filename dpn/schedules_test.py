@@ -160,6 +160,7 @@ def test_runs_of_no_and_one_step_keep_their_warmup():
       {"decay_type": "cosine", "power": 2},
       "Unknown argument of the 'cosine' schedule 'power'",
     ),
+    ({"warmup_start": 0.1}, "warmup_start=0.1, but no warmup"),
     ({"warmup_steps": 100}, "Warmup is 100 steps of a run of 100"),
     ({"warmup_steps": 60, "hold_steps": 40}, "of 100, hold 40; expected fewer"),
     ({"warmup_epochs": 1}, "warmup_epochs=1 cannot become steps"),

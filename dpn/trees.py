@@ -49,6 +49,19 @@ def unflatten(flat: Mapping[str, Any]) -> dict[str, Any]:
   return traverse_util.unflatten_dict(flat, sep="/")
 
 
+def differences(a: Tree, b: Tree) -> list[tuple[str, Any, Any]]:
+  """Returns (name, leaf of a, leaf of b), sorted, wherever these differ.
+
+  A leaf that only one of the trees has is "absent" in the other.
+  """
+  a, b = flatten(a), flatten(b)
+  pairs = (
+    (name, a.get(name, "absent"), b.get(name, "absent"))
+    for name in sorted({*a, *b})
+  )
+  return [pair for pair in pairs if pair[1] != pair[2]]
+
+
 @functools.cache
 def _warn_once(message: str) -> None:
   logging.warning("%s", message)

@@ -89,3 +89,11 @@ def test_l2():
   # 4,096 squares of 1 cannot be counted in bfloat16.
   assert trees.l2(jnp.ones(4096, jnp.bfloat16)) == 64.0
   assert trees.l2({}) == 0.0
+
+
+def test_differences():
+  a, b = {"x": 1, "y": {"z": [1, 2]}}, {"x": 1, "y": {"z": [1]}, "w": "v"}
+  assert trees.differences(a, b) == [
+    ("w", "absent", "v"),
+    ("y/z/1", 2, "absent"),
+  ]

@@ -12,7 +12,7 @@ import jax
 from absl import logging
 
 import evaluators
-from dpn import errors, registry, schedules, sharding
+from dpn import errors, processes, registry, schedules, sharding
 from dpn.tasks import base
 from input_pipeline import device, pipeline
 
@@ -55,7 +55,9 @@ class Evaluator:
     """Returns this process's share of a data set, see `pipeline.evaluation`."""
     kw["process_index"] = jax.process_index()
     kw["process_count"] = jax.process_count()
-    return pipeline.evaluation(data, pp_fn, self.batch_size, **kw)
+    opened = pipeline.evaluation(data, pp_fn, self.batch_size, **kw)
+    processes.agree(opened.facts)
+    return opened
 
   def batches(self, data: pipeline.EvaluationData) -> Iterator[base.Batch]:
     """Returns global batches; `_mask` (batch,) is false for padding."""
@@ -122,6 +124,7 @@ def from_config(
     log_<unit>: how often it runs; `config.log_eval_<unit>` by default.
     prefix: of its metrics; "<name>/" by default.
     cache: "final_data" is another name of `cache_final=True`.
+    cache_raw: big_vision's; it and any other `cache` are ignored, and said so.
     skip_first: if False, it runs before the first step, too.
 
   `sizes` are total_steps, batch_size and data_size, to convert durations.
@@ -164,14 +167,14 @@ def _make(cls, predict_fns, mesh, kw):
     predict_fn = registry.bind("pred", pred, predict_fns, pred_kw)
   known = dict(inspect.signature(cls).parameters)
   del known["predict_fn"], known["mesh"]
-  if cache := kw.pop("cache", None):  # big_vision's newer name
-    if cache == "final_data" and "cache_final" in known:
-      kw["cache_final"] = True
-    else:
+  if kw.get("cache") == "final_data" and "cache_final" in known:
+    del kw["cache"]  # big_vision's newer name
+    kw["cache_final"] = True
+  for key in {"cache", "cache_raw"} - known.keys():
+    if value := kw.pop(key, None):
       logging.warning(
-        "cache=%r of evaluator %s is accepted and ignored: records are read "
-        "from disk as needed.",
-        *(cache, cls.__module__),
+        "%s=%r of evaluator %s is accepted and ignored: %s.",
+        *(key, value, cls.__module__, pipeline.IGNORED_KEYS[key]),
       )
   for key in kw:
     errors.check_known("key", key, known)

@@ -144,7 +144,7 @@ def test_big_visions_keys(section):
 
 def test_keys_without_effect_are_logged(section, caplog):
   predict_fns = {"predict": lambda variables, batch: {"x": batch["x"]}}
-  section |= {"cache": "raw_data", "skip_first": 0}
+  section |= {"cache": "raw_data", "cache_raw": True, "skip_first": 0}
   [evaluator] = base.from_config(
     {"evals": {"mean": {**section, "pred": "predict"}}},
     predict_fns,
@@ -154,6 +154,7 @@ def test_keys_without_effect_are_logged(section, caplog):
   assert not evaluator.evaluator.cache_final
   assert evaluator.first
   assert "cache='raw_data' of evaluator evaluators.mean is acc" in caplog.text
+  assert "cache_raw=True of evaluator evaluators.mean is acc" in caplog.text
 
 
 def test_every_type_has_an_evaluator():

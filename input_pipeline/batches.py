@@ -51,10 +51,16 @@ class Examples:
     source: the parts' sources, one after the other.
     fields: shape and dtype by key.
     skip: whether the next example replaces one that fails.
+    any_shape: whether each may have shapes of its own, so they do not stack.
   """
 
   def __init__(
-    self, parts: Sequence[MixturePart], seed: int, *, skip: bool = False
+    self,
+    parts: Sequence[MixturePart],
+    seed: int,
+    *,
+    skip: bool = False,
+    any_shape: bool = False,
   ):
     """Processes the first example; `seed` keys the augmentation.
 
@@ -63,7 +69,7 @@ class Examples:
     """
     slices = [(part.source, 0, len(part.source)) for part in parts]
     self.source = sources.join(slices)
-    self.skip = skip
+    self.skip, self.any_shape = skip, any_shape
     self._parts, self._seed = parts, seed
     self._ends = list(itertools.accumulate(size for *_, size in slices))
     self.fields = None
@@ -122,6 +128,18 @@ class Examples:
       if SKIPPED in rows:
         rows[SKIPPED][row] = skipped
 
+  def __getitem__(self, index: int) -> dict[str, np.ndarray]:
+    """Returns an example; random ops do the same to it every time.
+
+    Raises:
+      ValueError: as `write`.
+    """
+    example, _ = self._process(index, index)
+    return {
+      key: x.astype(self.fields[key].dtype, copy=False)
+      for key, x in example.items()
+    }
+
   def _process(self, index, position, record=None):
     """Returns an example's arrays, and how many were skipped to get it."""
     for skipped in itertools.count():
@@ -157,6 +175,7 @@ class Examples:
   def _narrow(self, key, array):
     """Returns an array that fits the column of its key."""
     shape, dtype = self.fields[key]
+    shape = array.shape if self.any_shape else shape
     if array.shape != shape or _NARROW.get(array.dtype, array.dtype) != dtype:
       raise ValueError(
         f"{key!r} is {array.dtype} of shape {array.shape}, in the first "

@@ -101,6 +101,28 @@ def test_examples_that_differ(second, message):
     _stack(examples, [1], [0], 1)
 
 
+@pytest.mark.parametrize(
+  ("second", "message"),
+  [
+    ({"image": np.zeros((3, 5))}, None),
+    ({"image": np.zeros((3, 5), np.int8)}, "example 1: 'image' is int8 of"),
+    ({"picture": np.zeros(2)}, r"example 1: it has the keys \['picture'\]"),
+  ],
+)
+def test_shapes_may_differ_where_nothing_is_stacked(second, message):
+  part = batches.MixturePart(
+    _Uneven({"image": np.ones(2)}, second), pp.make("")
+  )
+  examples = batches.Examples([part], seed=0, any_shape=True)
+  assert examples[0]["image"].tolist() == [1, 1]
+  if message:
+    with pytest.raises(ValueError, match=message):
+      examples[1]
+  else:
+    assert examples[1]["image"].shape == (3, 5)
+    assert examples[1]["image"].dtype == np.float32
+
+
 def test_parts_have_their_own_preprocessing():
   examples = batches.Examples(
     [

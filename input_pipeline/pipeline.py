@@ -10,6 +10,7 @@ own state is never stored.
 Batches are dicts of NumPy arrays. 64-bit values become 32-bit, as in JAX.
 """
 
+import contextlib
 import dataclasses
 import itertools
 import math
@@ -28,7 +29,7 @@ from dpn import errors, host_memory
 from input_pipeline import batches, pp, sources
 from input_pipeline import order as order_lib
 
-Batch = dict[str, np.ndarray]
+Batch = Example = dict[str, np.ndarray]
 Spec = dict[str, tuple[tuple[int, ...], np.dtype]]
 
 # Keys of big_vision that mean nothing here, with the reason why.
@@ -187,6 +188,56 @@ def evaluation(
   )
 
 
+def examples(
+  data: Mapping[str, Any],
+  pp_fn: str,
+  *,
+  process_index: int = 0,
+  process_count: int = 1,
+) -> "SingleExamples":
+  """Returns every example once, by itself: images of many sizes do not stack.
+
+  Process p of n reads examples p, p + n, …. The rest is as for `evaluation`.
+  """
+  made = batches.Examples([_part(data, pp_fn)], seed=0, any_shape=True)
+  share = range(process_index, len(made.source), process_count)
+  return SingleExamples(made, share)
+
+
+@dataclasses.dataclass(frozen=True)
+class SingleExamples:
+  """Examples with shapes of their own, in order; iterate as often as needed.
+
+  Attributes:
+    examples: all there are.
+    indices: those that this process reads, numbered as in the source.
+  """
+
+  examples: batches.Examples
+  indices: range
+
+  @property
+  def num_examples(self) -> int:
+    """Number of examples over all processes."""
+    return len(self.examples.source)
+
+  def __len__(self):
+    return len(self.indices)
+
+  def __getitem__(self, place: int) -> Example:
+    """Returns the example numbered `indices[place]`."""
+    return self.examples[self.indices[place]]
+
+  def __iter__(self) -> Iterator[tuple[int, Example]]:
+    """Yields (index in the source, example); threads work ahead."""
+    host_memory.keep_images()
+    threads = _default_threads(self.examples)
+    options = grain.ReadOptions(threads, 2 * threads)
+    dataset = grain.MapDataset.source(self).to_iter_dataset(options)
+    with contextlib.closing(iter(dataset)) as ahead:
+      yield from zip(self.indices, ahead, strict=True)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Data:
   """Examples in batches: endless ones in an `order`; without, one round.
@@ -246,6 +297,10 @@ class Data:
         columns.append(batch[key][batch[batches.MASK]])
     return {key: np.concatenate(columns) for key, columns in parts.items()}
 
+  def facts(self) -> dict[str, Any]:
+    """Returns what must be the same on all processes."""
+    return {"data": self.examples.source.name, "examples": self.num_examples}
+
   def batches(self, examples_seen: int = 0) -> Iterator[Batch]:
     """Yields this process's rows of every batch from a position on.
 
@@ -271,11 +326,8 @@ class Data:
       dataset = dataset.to_iter_dataset(
         grain.ReadOptions(num_threads=num_threads, prefetch_buffer_size=ahead)
       ).batch(shards.per_batch, batch_fn=batches.join)
-    iterator = iter(dataset)
-    try:
+    with contextlib.closing(iter(dataset)) as iterator:
       yield from iterator
-    finally:
-      iterator.close()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -386,6 +386,36 @@ def test_evaluation_sees_every_example_once(data_dir, batch_size, count):
     np.testing.assert_array_equal(image, whole["image"][position])
 
 
+def test_single_examples_of_many_sizes(tmp_path):
+  folder = tmp_path / "train" / "a"
+  folder.mkdir(parents=True)
+  rng = np.random.default_rng(0)
+  for i in range(7):
+    (folder / f"{i}.jpg").write_bytes(testing.jpeg(rng, 5 + i, 9))
+  data = {"name": f"folder:{tmp_path}", "split": "train"}
+  spec = 'decode|copy("image", "crop")|random_crop(3)|keep("image", "crop")'
+  seen = {}
+  for process in range(3):
+    share = pipeline.examples(
+      data, spec, process_index=process, process_count=3
+    )
+    assert (len(share), share.num_examples) == (3 - (process > 0), 7)
+    first, second = list(share), list(share)
+    assert [index for index, _ in first] == list(range(process, 7, 3))
+    for (_, once), (_, again) in zip(first, second, strict=True):
+      np.testing.assert_array_equal(once["image"], again["image"])
+    seen.update(first)
+  assert [seen[i]["crop"].shape for i in range(7)] == [
+    (5 + i, 9, 3) for i in range(7)
+  ]
+  # Random ops depend on the example alone.
+  whole = next(
+    iter(pipeline.evaluation(data, 'decode|random_crop(3)|keep("image")', 7))
+  )
+  for i in range(7):
+    np.testing.assert_array_equal(seen[i]["image"], whole["image"][i])
+
+
 @pytest.mark.parametrize("cache", [False, True])
 def test_evaluation_repeats(data_dir, cache):
   data = pipeline.evaluation(_config(data_dir)["data"], _PP, 8, cache=cache)

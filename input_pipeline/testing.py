@@ -1,6 +1,7 @@
 """Tiny fake data sets for tests, in the formats of real ones."""
 
 import os
+import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -70,3 +71,19 @@ def jpeg(rng: np.random.Generator, rows: int, cols: int) -> bytes:
   coarse = rng.integers(0, 256, (4, 4, 3), dtype=np.uint8)
   image = cv2.resize(coarse, (int(cols), int(rows)))
   return cv2.imencode(".jpg", image)[1].tobytes()
+
+
+def png(labels: np.ndarray) -> bytes:
+  """Returns a label map (rows, cols) as PNG bytes."""
+  return cv2.imencode(".png", labels.astype(np.uint8))[1].tobytes()
+
+
+def class_folders(folder: str, classes: int = 3, images: int = 8) -> str:
+  """Writes small pictures to <folder>/class<k>/<file>; returns the folder."""
+  rng = np.random.default_rng(0)
+  for k in range(classes):
+    path = pathlib.Path(folder, f"class{k}")
+    path.mkdir(parents=True)
+    for i in range(images):
+      (path / f"{i}.jpg").write_bytes(jpeg(rng, 40, 48))
+  return str(folder)

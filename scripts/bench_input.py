@@ -3,12 +3,13 @@
   python -m scripts.bench_input [--tasks crop,eval] [--json FILE]
 
 The peers are tf.data as big_vision uses it, and Pillow in torch's workers as
-timm does; they come from the extra `bench`, and those that cannot run say why.
-All read the same files: JPEGs cut from scikit-learn's two photographs, or those
-in --data. Each measurement runs in a new process, in turn, several times;
-reported are medians, the ratio to the fastest peer, and where a single thread
-of ours spends its time; where the extra `fast` is installed, also ours without
-it. Let the machine do nothing else meanwhile.
+timm does, or for label maps OpenCV as MMSegmentation does; they come from the
+extra `bench`, and those that cannot run say why. All read the same files: JPEGs
+cut from scikit-learn's two photographs, or those in --data. Each measurement
+runs in a new process, in turn, several times; reported are medians, the ratio
+to the fastest peer, and where a single thread of ours spends its time; where
+the extra `fast` is installed, also ours without it. Let the machine do nothing
+else meanwhile.
 """
 
 import collections
@@ -22,15 +23,19 @@ from collections.abc import Sequence
 import jax
 import numpy as np
 import pandas as pd
-from PIL import Image, ImageOps
+from PIL import Image, ImageFilter, ImageOps
 from sklearn import datasets
 
 import input_pipeline
 from input_pipeline import pp, sources
 from input_pipeline.pp import lazy_image, ops_image
+from input_pipeline.sources import restart_markers
 from scripts.bench import harness, input_peers
 
-COUNTS = {"crop": 400, "randaug": 400, "eval": 400, "tiny": 20_000, "large": 60}
+COUNTS = {
+  **dict.fromkeys(("crop", "randaug", "eval", "segment"), 400),
+  **{"tiny": 20_000, "large": 60},
+}
 COLUMNS = {
   "rate": ("images/s", "{:.0f}"),
   "cpu_ms": ("CPU ms per image", "{:.3f}"),
@@ -39,7 +44,10 @@ COLUMNS = {
 
 
 def write_images(folder: str, task: str, seed: int = 0):
-  """Writes what a task reads: JPEGs of about 110 kB, or arrays for "tiny"."""
+  """Writes what a task reads: JPEGs of about 110 kB, or arrays for "tiny".
+
+  Those of "segment" are larger, with label maps: 25 classes and smooth borders.
+  """
   rng = np.random.default_rng(seed)
   rows, cols = input_peers.TASKS[task][1]
   photos = []
@@ -59,10 +67,29 @@ def write_images(folder: str, task: str, seed: int = 0):
     arrays = np.stack([np.asarray(image) for image in images])
     np.savez(os.path.join(folder, "tiny.npz"), **{"train/image": arrays})
     return
-  path = pathlib.Path(folder, "train", "photo")
-  path.mkdir(parents=True)
+  segment = task == "segment"
+  where = "images/train" if segment else "train/photo"
   for i, image in enumerate(images):
-    image.save(path / f"{i}.jpg", quality=95, subsampling="4:2:0")
+    _save(image, f"{folder}/{where}/{i}.jpg", quality=95, subsampling="4:2:0")
+    if segment:
+      smooth = image.convert("L").filter(ImageFilter.GaussianBlur(8))
+      ids = smooth.point(lambda level: level // 10 * 6)
+      _save(ids, f"{folder}/annotations/train/{i}.png")
+  if not segment:
+    add_markers(folder)
+
+
+def _save(image, path, **kw):
+  pathlib.Path(path).parent.mkdir(parents=True, exist_ok=True)
+  image.save(path, **kw)
+
+
+def add_markers(folder: str):
+  """Writes the JPEGs of a folder with restart markers, below it."""
+  for path in pathlib.Path(folder, "train", "photo").iterdir():
+    copy = pathlib.Path(folder, "marked", "train", "photo", path.name)
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    copy.write_bytes(restart_markers.add(path.read_bytes()))
 
 
 def stages(task: str, folder: str) -> dict[str, float]:
@@ -76,7 +103,7 @@ def stages(task: str, folder: str) -> dict[str, float]:
   decode = ops_image.decode() if first == "decode" else lambda record, _: record
   augment = pp.make(rest if first == "decode" else spec)
   rng = np.random.default_rng(0)
-  count = input_peers.BATCH_SIZE
+  count = input_peers.batch_size(task)
   spent = collections.Counter()
 
   def timed(stage, fn, *args):
@@ -123,9 +150,14 @@ def report(task: str, folder: str, repeats: int, secs: float) -> dict:
   }
   print(f"{task}: {input_peers.TASKS[task][0]}\n{harness.table(rows, COLUMNS)}")
   rows.pop(input_peers.WITHOUT_FAST)
+  marked = rows.pop(input_peers.RESTART).get("rate")
   rates = harness.compare(rows, "rate")
   if "ratio" in rates:
     print(f"ratio to the fastest peer {rates['ratio']:.2f}")
+    if marked:
+      rates[input_peers.RESTART] = marked
+      rates["ratio_restart"] = marked * rates["ratio"] / rates["ours"]
+      print(f"with restart markers {rates['ratio_restart']:.2f}")
   parts = [f"{name} {ms:.3f}" for name, ms in stages(task, folder).items()]
   print("one thread, ms per image:", ", ".join(parts), flush=True)
   return rates
@@ -146,8 +178,9 @@ def main(argv: Sequence[str] | None = None):
   results = {}
   for task in args.tasks.split(","):
     with tempfile.TemporaryDirectory() as folder:
-      if args.data and task != "tiny":
-        folder = args.data
+      if args.data and task not in ("segment", "tiny"):
+        os.symlink(os.path.abspath(f"{args.data}/train"), f"{folder}/train")
+        add_markers(folder)
       else:
         write_images(folder, task)
       results[task] = report(task, folder, args.repeats, args.secs)

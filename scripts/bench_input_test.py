@@ -1,19 +1,21 @@
 """The benchmark's own arithmetic; what it measures is not tested."""
 
 import json
+import random
 
 import numpy as np
 import pytest
 
 from scripts import bench_input
-from scripts.bench import harness, input_peers
+from scripts.bench import harness, input_peers, segmentation_peer
 
 
 @pytest.fixture(name="folder")
 def _folder(tmp_path, monkeypatch):
-  counts = {"tiny": 4, "crop": 3}
+  counts = {"tiny": 4, "crop": 3, "segment": 2}
   monkeypatch.setattr(bench_input, "COUNTS", counts)
   monkeypatch.setattr(input_peers, "BATCH_SIZE", 6)
+  monkeypatch.setattr(input_peers, "_SEGMENT_BATCH_SIZE", 2)
   for task in counts:
     bench_input.write_images(str(tmp_path), task)
   return str(tmp_path)
@@ -33,6 +35,7 @@ def test_stages_and_batches(folder, task):
 
 @pytest.mark.parametrize("task", ["crop", "randaug", "eval", "tiny"])
 def test_pillow_makes_what_we_do(folder, task):
+  random.seed(0)
   sources = input_peers._examples(task, folder)
   image = input_peers.PillowExamples(task, sources)[2]
   assert image.shape == ((32, 32, 3) if task == "tiny" else (224, 224, 3))
@@ -40,10 +43,22 @@ def test_pillow_makes_what_we_do(folder, task):
   assert -1 <= image.min() < image.max() <= 1
 
 
+def test_the_peer_that_segments_makes_what_we_do(folder):
+  assert {*bench_input.stages("segment", folder)} >= {"decode", "augment"}
+  ours = next(input_peers.ours("segment", folder))
+  paths = input_peers._examples("segment", folder)
+  image, labels = segmentation_peer.Examples(paths)[1]
+  assert ours.shape == (2, *image.shape) == (2, 512, 512, 3)
+  assert ours.dtype == image.dtype
+  assert labels.shape == (512, 512)
+  assert {*np.unique(labels)} <= {*range(5, 150, 6), 255}
+
+
 def test_ratio_is_to_the_fastest_peer(tmp_path, monkeypatch, capsys):
   rates = {
     "ours": [300, 100, 200],
     "without fast": [900, 900, 900],
+    "restart markers": [250, 260, 240],
     "tf.data": [160, 20, 100],
   }
   left = {who: iter(values) for who, values in rates.items()}
@@ -60,7 +75,13 @@ def test_ratio_is_to_the_fastest_peer(tmp_path, monkeypatch, capsys):
   path = tmp_path / "speed.json"
   bench_input.main(["--tasks", "crop", "--json", str(path)])
   assert json.loads(path.read_text()) == {
-    "crop": {"ours": 200, "tf.data": 100, "ratio": 2}
+    "crop": {
+      "ours": 200,
+      "tf.data": 100,
+      "ratio": 2,
+      "restart markers": 250,
+      "ratio_restart": 2.5,
+    }
   }
   out = capsys.readouterr().out
   for text in ("900", "ratio to the fastest peer 2.00", "No module named 'to"):

@@ -32,7 +32,9 @@ def convert(
   *,
   resolution: int | None = None,
   no_embed_class: bool = False,
+  extra_modules: bool = False,
   options: Mapping[str, object] | None = None,
+  arch: str | None = None,
 ) -> list[str]:
   """Writes `target` and returns what a person should know about it.
 
@@ -42,10 +44,12 @@ def convert(
     ValueError, OSError: it cannot be read, converted or written.
   """
   export.check_target(target, to)
-  model = vit_params.read(source, options or {})
+  model = vit_params.read(source, options or {}, arch)
   if resolution is not None:
     model = vit_params.at_resolution(model, resolution)
-  exported = export.export(model, to, no_embed_class=no_embed_class)
+  exported = export.export(
+    model, to, no_embed_class=no_embed_class, extra_modules=extra_modules
+  )
   export.write(target, exported)
   return [*model.notes, *exported.notes, f"Wrote {target}."]
 
@@ -85,6 +89,10 @@ def main(argv: Sequence[str] | None = None):
   add("--no_embed_class", action="store_true", help=help_)
   help_ = "model options that the source does not tell: num_heads=3"
   add("--set", action="append", default=[], metavar="OPTION=VALUE", help=help_)
+  help_ = "write Dual PatchNorm's norms, for a model to which you add them"
+  add("--extra_modules", action="store_true", help=help_)
+  help_ = "timm's name of the model, where the source does not tell it"
+  add("--arch", metavar="NAME", help=help_)
   args = vars(parser.parse_args(argv))
   try:
     options = parse_options(args.pop("set"))

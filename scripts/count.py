@@ -5,16 +5,23 @@
 Nothing is computed: shapes come from jax.eval_shape, FLOPs from `dpn.flops`,
 which counts the matrix products and convolutions of a forward pass in
 evaluation. Papers mostly call multiply-adds FLOPs. Blocks are summed.
+
+With --audit it initializes the model and lists every parameter instead: shape,
+initial value and standard deviation; the factor of its learning rate, or
+"frozen"; the weight decay of a step at the top of the schedule; and which
+patterns of the config decided on the latter two.
 """
 
 import collections
 import re
 
 import jax
+import numpy as np
 import pandas as pd
+from absl import flags
 
 import dpn.tasks
-from dpn import flops, trees
+from dpn import flops, optim, trees
 from dpn.tasks import base
 from input_pipeline import pipeline
 from scripts import fake_data
@@ -57,6 +64,43 @@ def _module(scope, params):
   return "/".join(path) or OUTSIDE
 
 
+def audit(config, task: base.Task, spec: pipeline.Spec) -> pd.DataFrame:
+  """Returns what the config makes of each parameter, a row for each.
+
+  Args:
+    config: with the optimizer's settings.
+    task: of the config.
+    spec: (shape, dtype) of a batch, by key.
+  """
+  batch = build.one_example(spec)
+  params = jax.jit(task.init)(jax.random.key(0), batch)["params"]
+  keys = ("lr_mults", "wd_mults", "schedule")
+  found = {key: optim.matched(config, params, key) for key in keys}
+  rows = {}
+  flat = trees.flatten(jax.device_get(params))
+  for name in sorted(flat, key=_by_number):
+    x = flat[name]
+    of = {key: found[key][name] for key in keys if name in found[key]}
+    mult = lambda key, default, of=of: of.get(key, (None, default))[1]
+    constant = (x == x.flat[0]).all()
+    frozen = mult("schedule", None) is None
+    decay = 0 if frozen else (config.get("wd") or 0) * mult("wd_mults", 0)
+    rows[name] = {
+      "shape": str(x.shape),
+      "init": f"{x.flat[0]:g}" if constant else "random",
+      "std": f"{0 if constant else np.std(x, dtype=np.float64):.3g}",
+      "lr": "frozen" if frozen else f"{mult('lr_mults', 1):g}",
+      "wd": f"{decay:g}",
+      "patterns": ", ".join(f"{key}: {entry[0]}" for key, entry in of.items()),
+    }
+  return pd.DataFrame.from_dict(rows, orient="index")
+
+
+def _by_number(name):
+  """Returns a key that sorts block 10 behind block 9."""
+  return [part.zfill(9) for part in re.split(r"(\d+)", name)]
+
+
 def table(rows: pd.DataFrame) -> str:
   """Returns the rows and their sum as an aligned table."""
   rows = pd.concat([rows, rows.sum().to_frame("total").T])
@@ -66,9 +110,14 @@ def table(rows: pd.DataFrame) -> str:
 
 def main():
   config = _CONFIG.value
-  print(table(count(dpn.tasks.make(config), fake_data.spec(config))))
+  task, spec = dpn.tasks.make(config), fake_data.spec(config)
+  if _AUDIT.value:
+    print(audit(config, task, spec).to_string())
+  else:
+    print(table(count(task, spec)))
 
 
 if __name__ == "__main__":
   _CONFIG = cli.define_config()
+  _AUDIT = flags.DEFINE_bool("audit", False, "List every parameter.")
   cli.run(main)

@@ -105,3 +105,32 @@ def test_table():
 def test_batches_without_data():
   [*_, channels] = fake_data.spec(digits.get_config())["image"][0]
   assert channels == 1
+
+
+def test_audit_of_a_parameter():
+  """Frozen, decayed and slowed ones, and initial values, by hand."""
+  config = {
+    "num_classes": 4,
+    "init_head_bias": -6.9,
+    "model": {"width": 16, "depth": 11, "num_heads": 2, "scan": False},
+    "wd": 1e-4,
+    "wd_mults": [("head/kernel", 100.0), (".*/kernel", 1.0)],
+    "lr_mults": [("head/.*", 0.5)],
+    "schedule": [("embedding/.*", None), (".*", {})],
+  }
+  spec = {
+    "image": ((8, 16, 16, 3), np.dtype("float32")),
+    "labels": ((8, 4), np.dtype("float32")),
+  }
+  rows = count.audit(config, dpn.tasks.make(config), spec)
+  assert rows.loc["head/kernel"].to_list() == [
+    *("(16, 4)", "0", "0", "0.5", "0.01"),
+    "lr_mults: head/.*, wd_mults: head/kernel, schedule: .*",
+  ]
+  assert rows.loc["head/bias", ["init", "wd"]].to_list() == ["-6.9", "0"]
+  embedding = rows.loc["embedding/kernel"]
+  assert embedding[["init", "lr", "wd"]].to_list() == ["random", "frozen", "0"]
+  # LeCun's: the variance is one over the 768 pixels of a patch.
+  np.testing.assert_allclose(float(embedding["std"]), 768**-0.5, rtol=0.02)
+  blocks = [name.split("/")[1] for name in rows.index if "block" in name]
+  assert list(dict.fromkeys(blocks)) == [f"encoderblock_{i}" for i in range(11)]

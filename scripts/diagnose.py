@@ -28,7 +28,7 @@ from dpn import metrics
 from input_pipeline import pipeline
 from scripts.diagnosis import measures, page
 from scripts.results import output, runs
-from trainers import build, cli, loop
+from trainers import build, cli
 
 
 def diagnose(
@@ -76,7 +76,7 @@ def diagnose(
     "patches": measures.conditioning(images, patch_size),
   }
   trained, found["first_steps"] = measures.first_steps(run, steps)
-  with contextlib.closing(loop.batches_from(run, 0)) as batches:
+  with contextlib.closing(run.batches(0)) as batches:
     batch = next(batches)
   stages = {"start": build.first_state(run)[0].variables}
   stages[f"step {steps}"] = trained

@@ -52,6 +52,20 @@ def evaluate(
       is of another model.
     evaluators.base.EvaluatorError: an evaluator failed.
   """
+  evaluators, variables, step = prepare(config, path, evals)
+  row = {"step": step}
+  for evaluator in evaluators:
+    row |= evaluator.run(variables)
+  return row
+
+
+def prepare(
+  config: ml_collections.ConfigDict, path: str, evals: Sequence[str] = ()
+) -> tuple[list[evaluators_base.Scheduled], base.Variables, int | None]:
+  """Returns the evaluators, the checkpoint's variables and its step.
+
+  For the arguments and what is raised see `evaluate`.
+  """
   config = _with_evals(config, evals)
   config_keys.check(config)
   pp.add_modules(config.get("pp_modules") or ())
@@ -61,20 +75,18 @@ def evaluate(
   evaluators = evaluators_base.from_config(
     config, task.predict_fns(), mesh, sizes | {"total_steps": 1}
   )
-  source = load.read(path)
+  told = config.get("model_load") or {}
+  source = load.read(path, told.get("arch"))
   variables = build.load_file(
     source,
     task,
     _fresh(config, task, mesh),
     pixels=_pixels(config),
     dont_load=_unused(config),
-    dont_check=(config.get("model_load") or {}).get("dont_check", ()),
+    dont_check=told.get("dont_check", ()),
     advice="Give the config of the model in the file.",
   )
-  row = {"step": source.step}
-  for evaluator in evaluators:
-    row |= evaluator.run(variables)
-  return row
+  return evaluators, variables, source.step
 
 
 def _with_evals(config, evals):

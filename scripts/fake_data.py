@@ -27,20 +27,27 @@ EXAMPLES = 1_281_167  # as ImageNet-1k, for durations given in epochs
 def spec(config) -> pipeline.Spec:
   """Returns (shape, dtype) of a batch, by running config.input.pp once.
 
-  Where that decodes images, a grey one with label 0 will do; otherwise the data
-  are opened.
+  Where that decodes images, a grey one will do, with label 0 or a label map of
+  zeros; otherwise the data are opened.
   """
   pp.add_modules(config.get("pp_modules") or ())
   if "decode" not in config.input.pp:
     return pipeline.training(config.input, seed=0).spec
-  image = io.BytesIO()
-  Image.new("RGB", (64, 64), "grey").save(image, "JPEG")
-  example = {"image": image.getvalue(), "label": 0, "labels": 0, **_FEATURES}
+  image, mask = _encoded("RGB", "JPEG"), _encoded("L", "PNG")
+  example = {"image": image, "annotation": mask, "mask": mask, **_FEATURES}
+  label = mask if "decode_labels" in config.input.pp else 0
+  example |= {"label": label, "labels": label}
   made = pp.make(config.input.pp)(example, np.random.default_rng(0))
   return {
     name: ((config.input.batch_size, *np.shape(value)), np.asarray(value).dtype)
     for name, value in made.items()
   }
+
+
+def _encoded(mode, file_format):
+  buffer = io.BytesIO()
+  Image.new(mode, (64, 64)).save(buffer, file_format)
+  return buffer.getvalue()
 
 
 def batch(shapes) -> dict[str, jax.Array]:

@@ -4,21 +4,24 @@
   python -m scripts.figures W/params.safetensors --figure 3 -o figures
   python -m scripts.figures runs --figure all -o figures
 
-1: gain of each LayerNorm placement; 2: gradient norm against depth; 3: scale of
-the first LayerNorm of Dual PatchNorm, also of a parameter file; 4: gradient
-norm of the patch embedding against the step; 6: Table 6 as bars; curves:
-training loss and accuracy. 2 and 4 need runs with `config.log_grad_depth`.
+1: gain of each LayerNorm placement; 2: gradient norm against depth (left) and
+of the patch embedding against the step (right); 3: scale of the first LayerNorm
+of Dual PatchNorm, also of a parameter file; 4: gradient norm against depth of
+B/32, S/32 and S/16 (Appendix H); 6: Table 6 as bars; curves: training loss and
+accuracy. 2 and 4 need runs with `config.log_grad_depth`.
 """
 
 import argparse
+import functools
 import os
 import sys
 from collections.abc import Sequence
 
 from dpn.weights import files as parameter_files
-from scripts.results import figures, output, runs
+from scripts.results import figures, output, runs, tables
 
 _DPI = 300
+GROUPS = {"2": ("2_left", "2_right"), "all": tuple(figures.FIGURES)}
 
 
 def _parse(argv):
@@ -27,7 +30,7 @@ def _parse(argv):
     "runs", nargs="+", help="folders that hold runs; for 3 also parameter files"
   )
   parser.add_argument(
-    "--figure", nargs="+", default=["all"], choices=[*figures.FIGURES, "all"]
+    "--figure", nargs="+", default=["all"], choices=[*figures.FIGURES, *GROUPS]
   )
   parser.add_argument("-o", "--output", required=True, metavar="FOLDER")
   parser.add_argument(
@@ -35,12 +38,10 @@ def _parse(argv):
     help="for 2, 4 and curves: base dpn pre …; base and dpn without it",
   )  # fmt: skip
   parser.add_argument("--metric", help="for 1, 6 and curves")
-  parser.add_argument(
-    "--last_steps", type=int, help="of Figure 2; 1,000, of short runs a tenth"
-  )
+  flag = functools.partial(parser.add_argument, action="store_true")
+  flag("--linear", help="axes of 2 and 4, as in the paper; else logarithmic")
+  flag("--clipped", help="2 and 4 of the gradient after clipping, not before")
   args = parser.parse_args(argv)
-  if args.last_steps is not None and args.last_steps < 1:
-    parser.error(f"--last_steps={args.last_steps}: expected 1 or more.")
   suffixes = tuple(parameter_files.READERS)
   args.files = [path for path in args.runs if path.endswith(suffixes)]
   return args
@@ -51,7 +52,7 @@ def main(argv: Sequence[str] | None = None):
   with output.errors_in_a_line():
     folders = [path for path in args.runs if path not in args.files]
     frame = runs.frame(runs.find(folders))
-    names = figures.FIGURES if "all" in args.figure else args.figure
+    names = [n for name in args.figure for n in GROUPS.get(name, (name,))]
     if frame.empty:
       names = [name for name in names if name == "3"]
       if not names:
@@ -59,16 +60,18 @@ def main(argv: Sequence[str] | None = None):
           "Only Figure 3 is drawn from parameter files: give folders of runs."
         )
     drawn, missing = figures.draw_all(frame, names, args)
-    if missing and not (drawn and "all" in args.figure):
+    if not drawn or missing.keys() & set(args.figure):
       raise ValueError(" ".join(missing.values()))
     for name, why in missing.items():
       output.say(f"Not drawn: {name}. {why}", sys.stderr)
     with output.made(args.output):
-      for name, fig in drawn.items():
+      for name, shown in drawn.items():
         for suffix in ("png", "pdf"):
           path = os.path.join(args.output, f"{name}.{suffix}")
-          fig.savefig(path, dpi=_DPI)
+          shown.figure.savefig(path, dpi=_DPI)
           output.say(f"Wrote {path}")
+        if shown.left_out:
+          output.say(f"  {tables.left_out(shown.left_out)}")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 """Figures come out of run folders and parameter files, or say why not."""
 
+import argparse
+
 import numpy as np
 import pytest
 import safetensors.numpy
@@ -11,24 +13,28 @@ from scripts.results import figures, runs
 SCALE = "stem/ln0/scale"
 
 
-def _write(root, arm, seed, *, gain=0.0, complete=True):
+def _write(root, arm, seed, *, gain=0.0, complete=True, arch="B/16"):
   rows = [
     {
       "step": step,
       "loss": 1.0,
       "val/prec@1": 0.7 + gain,
-      "grad_norm/embedding": 0.5,
-      "grad_norm/block00": 0.1,
+      **{
+        f"grad_norm{kind}/{group}": norm * step
+        for group, norm in (("embedding", 0.5), ("block00", 0.1))
+        for kind in ("", "_mean", "_clipped", "_clipped_mean")
+      },
     }
     for step in (10, 20)
   ]
   stem = {"base": "none"}.get(arm, arm)
-  table = {"recipe": "AugReg", "arch": "B/16", "arm": arm}
+  table = {"recipe": "AugReg", "arch": arch, "arm": arm}
   testing.write_run(
-    root / f"{arm}-s{seed}",
+    root / f"{arm}_{arch[0]}{arch[2:]}-s{seed}",
     config={
       "table": table | {"metric": "val/prec@1"},
-      "model": {"variant": "B/16", "stem_ln": stem},
+      "model": {"variant": arch, "stem_ln": stem},
+      "log_grad_depth": 15,
     },
     seed=seed,
     rows=rows,
@@ -48,19 +54,26 @@ def root(tmp_path):
 
 def test_all_figures_of_a_folder(root, tmp_path, capsys):
   out = tmp_path / "out"
+  _write(root, "dpn", 0, arch="S/32")
   command.main([str(root), "--figure", "all", "-o", str(out)])
-  names = {"figure_1", "figure_2", "figure_3", "figure_4", "table_6"}
+  names = {"figure_1", "figure_3", "figure_4", "table_6"}
+  names |= {"figure_2_left", "figure_2_right"}
   names |= {"curves_loss", "curves_accuracy"}
   assert {path.stem for path in out.iterdir()} == names
   for name in names:
     assert (out / f"{name}.png").read_bytes()[:4] == b"\x89PNG"
     assert (out / f"{name}.pdf").read_bytes()[:5] == b"%PDF-"
-  assert "Not drawn" not in capsys.readouterr().err
+  said = capsys.readouterr()
+  assert "Not drawn" not in said.err
+  reason = f"{root}/pre_B16-s0, {root}/pre_B16-s1: of other arms, see --arms"
+  assert said.out.count(reason) == 4  # Figure 2 and the curves
+  assert f"{root}/dpn_B16-s1: repetitions of what is shown" in said.out
 
 
 def test_bars_are_the_tables_differences(root):
   found = runs.frame(runs.find([str(root)]))
-  fig = figures.FIGURES["6"](found, figures.DEFAULTS)["table_6"]
+  drawn = figures.FIGURES["6"](found, figures.DEFAULTS)["table_6"]
+  fig = drawn.figure
   widths = [bar.get_width() for bar in fig.axes[0].patches]
   np.testing.assert_allclose(widths[:2], [-1.0, -3.0])  # base, pre
   assert np.isnan(widths[2:]).all()
@@ -69,14 +82,17 @@ def test_bars_are_the_tables_differences(root):
 def test_panels_are_models_with_their_arms(root):
   _write(root, "dpn", 5, complete=False)
   found = runs.frame(runs.find([str(root)]))
-  panels = figures.panels(found, "loss")
+  panels, _ = figures.panels(found, "loss")
   assert list(panels) == ["AugReg B/16"]
   arms = panels["AugReg B/16"]
   assert {k: len(v) for k, v in arms.items()} == {
     "ViT": 2,
     "Dual PatchNorm": 2,
   }
-  assert list(figures.panels(found, "loss", ["pre"])["AugReg B/16"]) == ["pre"]
+  pre, left_out = figures.panels(found, "loss", ["pre"])
+  assert list(pre["AugReg B/16"]) == ["pre"]
+  [paths] = left_out.values()
+  assert len(paths) == 4
   with pytest.raises(ValueError, match="Unknown metric 'los'"):
     figures.panels(found, "los")
 
@@ -100,12 +116,12 @@ def test_wrong_inputs_end_with_a_sentence(root, tmp_path):
   other = tmp_path / "other.npz"
   kernel = np.zeros((4, 4, 3, 8), np.float32)
   np.savez(other, **{SCALE: np.ones(12), "embedding/kernel": kernel})
-  (root / "dpn-s0" / "params.safetensors").unlink()
-  lone = str(root / "dpn-s0")
+  (root / "dpn_B16-s0" / "params.safetensors").unlink()
+  lone = str(root / "dpn_B16-s0")
   out = ["-o", str(tmp_path / "out")]
   for argv, message in (
     ([str(plain), "--figure", "3"], "has no 'stem/ln0/scale'"),
-    ([lone, "--figure", "3"], r"There is no .*params\.safetensors"),
+    ([lone, "--figure", "3"], r"s0: without params\.safetensors"),
     ([lone, "--figure", "6"], "can be compared with dpn"),
     ([str(tmp_path / "nowhere.npz"), "--figure", "3"], "There is no"),
     ([str(root / "nowhere"), "--figure", "4"], "nowhere is not a folder"),
@@ -118,10 +134,39 @@ def test_wrong_inputs_end_with_a_sentence(root, tmp_path):
 
 
 @pytest.mark.parametrize(
+  ("flags", "when", "scale"),
+  [
+    ({}, "before", "log"),
+    ({"clipped": True, "linear": True}, "after", "linear"),
+  ],
+)
+def test_gradient_norms_are_labelled(root, flags, when, scale):
+  for arch in figures.APPENDIX_H:
+    _write(root, "dpn", 0, arch=arch)
+  found = runs.frame(runs.find([str(root)]))
+  args = argparse.Namespace(**{**vars(figures.DEFAULTS), **flags})
+  titles = {}
+  for name in ("2_left", "4"):
+    [(file, drawn)] = figures.FIGURES[name](found, args).items()
+    axes = drawn.figure.axes
+    assert axes[0].get_ylabel() == (
+      f"gradient norm {when} clipping,\nmean of the last 15 steps"
+    )
+    assert {ax.get_yscale() for ax in axes} == {scale}
+    # Of the last row: 20 · 0.5 and 20 · 0.1.
+    line = axes[0].lines[-1].get_ydata()
+    np.testing.assert_allclose(line, [10, 2], rtol=1e-6)
+    titles[file] = [ax.get_title() for ax in axes]
+  assert titles == {
+    "figure_2_left": ["AugReg B/16"],
+    "figure_4": ["AugReg B/32", "AugReg S/16", "AugReg S/32"],
+  }
+
+
+@pytest.mark.parametrize(
   ("flags", "message"),
   [
     (["--figure", "5"], "invalid choice: '5' (choose from '1', "),
-    (["--figure", "2", "--last_steps", "0"], "expected 1 or more"),
   ],
 )
 def test_wrong_flags_are_named(root, capsys, flags, message):

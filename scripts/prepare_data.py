@@ -14,6 +14,14 @@ copies a data set of TFDS from TFRecord: records, their order and the number of
 files stay the same, so splits keep their meaning. (TFDS's own tool,
 `tensorflow_datasets.scripts.convert_format`, needs TensorFlow.)
 
+  python -m scripts.prepare_data --source array_record:OLD/imagenet2012/5.1.0 \
+    --data_dir NEW --restart
+
+does the same with ArrayRecord. --restart, which works with any source and needs
+the extra `restart`, adds markers to JPEGs that let the input decode only what a
+crop keeps: docs/input_performance.md has what that gains. No pixel changes.
+--max_side 512 makes larger images smaller, which does: see there, too.
+
 After an interruption, the same command resumes after the last finished file.
 With --verify every record is read again and compared with its checksum.
 """
@@ -25,13 +33,14 @@ import os
 import shutil
 import struct
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import tqdm
 
 from input_pipeline import sources
-from input_pipeline.sources import tfds_writer
+from input_pipeline.sources import rewrite, tfds_writer
 
 CHECKSUMS = "checksums.json"
 INFO = "dataset_info.json"
@@ -44,25 +53,27 @@ def prepare(
   name: str = "",
   version: str = "1.0.0",
   shard_size: int = 2000,
+  images: Mapping[str, Any] | None = None,
 ) -> str:
   """Writes a data set, or what is missing of it, and returns its folder.
 
   Args:
-    source: a name as in config.input.data; or "tfrecord:" and the folder of a
-      version, which decides about everything else.
+    source: a name as in config.input.data; or "tfrecord:" or "array_record:"
+      and the folder of a version, which decides about everything else.
     data_dir: where TFDS keeps its data sets.
     splits: which of the source's to take.
     name: of the data set.
     version: of the data set.
     shard_size: examples in a file.
+    images: arguments of `rewrite.Rewrite`; None copies JPEGs as they are.
 
   Raises:
     ValueError, OSError: the source is wrong, or the folder holds another data
       set.
   """
   kind, _, path = source.partition(":")
-  if kind == "tfrecord":
-    folder, shards, finish = _from_tfrecord(path)
+  if kind in COPIED:
+    folder, shards, finish = _from_tfds(path, kind)
   else:
     folder = os.path.join(name, version)
     shards, finish = _from_source(source, splits, name, version, shard_size)
@@ -71,6 +82,10 @@ def prepare(
   os.makedirs(directory, exist_ok=True)
   sizes = {s: sum(size for size, _ in shards[s]) for s in shards}
   origin = {"source": source, "shard_size": shard_size, "sizes": sizes}
+  changed = iter
+  if images:
+    origin |= {"images": dict(images)}
+    changed = rewrite.Rewrite(**images)
   checksums = os.path.join(directory, CHECKSUMS)
   saved = {"origin": None if os.listdir(directory) else origin, "shards": {}}
   if os.path.isfile(checksums):
@@ -90,12 +105,12 @@ def prepare(
       file = tfds_writer.shard_path(name, split, k, len(shards[split]))
       path = os.path.join(directory, file)
       if file not in done or not os.path.isfile(path):
-        done[file] = tfds_writer.write_shard(path, records())
+        done[file] = tfds_writer.write_shard(path, changed(records()))
         tfds_writer.write_json(checksums, saved)
       written[split].append(tfds_writer.Shard(*done[file]))
       bar.update(size)
   bar.close()
-  finish(directory, written)
+  finish(directory, written, f"JPEGs rewritten: {images}" if images else "")
   return directory
 
 
@@ -104,7 +119,7 @@ def _from_source(source, splits, name, version, shard_size):
 
   Returns:
     By split, the size of each file and a function that returns its records; and
-    a function (folder, {split: shards}) → None to call when all are written.
+    a function (folder, {split: shards}, note) → None to call at the end.
   """
   shards, features = {}, None
   for split in splits:
@@ -115,33 +130,37 @@ def _from_source(source, splits, name, version, shard_size):
       (len(chunk), functools.partial(_records, data, chunk, features))
       for chunk in np.array_split(order, -(-len(data) // shard_size))
     ]
-  return shards, lambda folder, written: tfds_writer.write_info(
-    folder, name, version, features, written
+  return shards, lambda folder, written, note: tfds_writer.write_info(
+    folder, name, version, features, written, note
   )
 
 
-def _from_tfrecord(directory):
+def _from_tfds(directory, file_format):
   """Plans a copy; returns its folder, and the same as `_from_source`."""
   directory = os.path.abspath(os.path.expanduser(directory))
   with open(os.path.join(directory, INFO), encoding="utf-8") as file:
     info = json.load(file)
-  if info.get("fileFormat", "tfrecord") != "tfrecord":
-    raise ValueError(f"{directory} is {info['fileFormat']}, not tfrecord.")
+  found = info.get("fileFormat", "tfrecord")
+  if found != file_format:
+    raise ValueError(
+      f"{directory} is {found}, not {file_format}: --source {found}:{directory}"
+    )
   shards = {}
   for split in info["splits"]:
     sizes = [int(length) for length in split["shardLengths"]]
     shards[split["name"]] = []
     for k, size in enumerate(sizes):
       file = tfds_writer.shard_path(info["name"], split["name"], k, len(sizes))
-      path = os.path.join(directory, file.replace("array_record", "tfrecord"))
-      records = functools.partial(_tfrecords, path, size)
+      path = os.path.join(directory, file.replace("array_record", file_format))
+      records = functools.partial(COPIED[file_format], path, size)
       shards[split["name"]].append((size, records))
 
-  def finish(folder, written):
-    ignored = shutil.ignore_patterns("*.tfrecord*", INFO)
+  def finish(folder, written, note):
+    ignored = shutil.ignore_patterns(f"*.{file_format}*", INFO, CHECKSUMS)
     shutil.copytree(directory, folder, ignore=ignored, dirs_exist_ok=True)
-    path = os.path.join(folder, INFO)
-    tfds_writer.write_json(path, {**info, "fileFormat": "array_record"})
+    info["fileFormat"] = "array_record"
+    info["description"] = f"{info.get('description', '')}\n{note}".strip()
+    tfds_writer.write_json(os.path.join(folder, INFO), info)
 
   version = os.path.basename(directory)
   folder = os.path.join(info["name"], info.get("configName") or "", version)
@@ -201,6 +220,13 @@ def _tfrecords(path: str, count: int) -> Iterator[bytes]:
     raise ValueError(f"{path} has {found} records, {INFO} says {count}.")
 
 
+# The formats of TFDS that can be copied, and what reads a file of them.
+COPIED = {
+  "tfrecord": _tfrecords,
+  "array_record": lambda path, count: tfds_writer.records(path),
+}
+
+
 def _records(data, indices, features) -> Iterator[bytes]:
   """Yields serialized examples, a few held in memory at a time."""
   for begin in range(0, len(indices), 100):
@@ -229,7 +255,9 @@ def _features(data: sources.Source) -> dict[str, str | int | Sequence[str]]:
 def main(argv: Sequence[str] | None = None):
   """Runs the command line; see the module."""
   parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-  parser.add_argument("--source", help="as in config.input.data, or tfrecord:…")
+  parser.add_argument(
+    "--source", help="as in config.input.data, or tfrecord:…, or array_record:…"
+  )
   parser.add_argument("--splits", default="train", help="train,val,…")
   parser.add_argument("--name", help="of the data set")
   parser.add_argument("--version", default="1.0.0")
@@ -238,16 +266,23 @@ def main(argv: Sequence[str] | None = None):
     default=os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets",
   )
   parser.add_argument("--shard_size", type=int, default=2000)
+  parser.add_argument("--max_side", type=int, help="pixels of larger JPEGs")
+  parser.add_argument("--quality", type=int, help="of those, 95 by default")
+  parser.add_argument("--restart", action="store_true", help="add markers")
   parser.add_argument("--verify", action="store_true")
   args = parser.parse_args(argv)
-  copies = (args.source or "").startswith("tfrecord:")
+  copies = (args.source or "").partition(":")[0] in COPIED
+  images = {k: getattr(args, k) for k in ("max_side", "quality", "restart")}
+  images = {key: value for key, value in images.items() if value}
+  if "quality" in images and "max_side" not in images:
+    parser.error("--quality is of images that --max_side makes smaller")
   if not (args.source or args.verify) or not (args.name or copies):
     parser.error("give --name, and a --source to prepare, --verify, or both")
   data_dir = os.path.expanduser(args.data_dir)
   try:
     if args.source:
       what = (args.splits.split(","), args.name, args.version, args.shard_size)
-      directory = prepare(args.source, data_dir, *what)
+      directory = prepare(args.source, data_dir, *what, images)
       print(f"Prepared {directory}.")
     else:
       directory = os.path.join(data_dir, args.name, args.version)

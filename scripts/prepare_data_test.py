@@ -10,6 +10,7 @@ import tensorflow_datasets as tfds
 from array_record.python import array_record_module
 
 from input_pipeline import sources, testing
+from input_pipeline.pp import jpeg, ops_image
 from input_pipeline.sources import tfds_writer
 from scripts import prepare_data
 
@@ -242,6 +243,39 @@ def test_tfrecord_is_copied(old, tmp_path, capsys):
   assert len(times) == 4
   prepare_data.main(args)
   assert {f: f.stat().st_mtime_ns for f in times} == times
+
+
+def test_restart_markers_are_added_to_a_copy(old, tmp_path):
+  args = ["--restart", f"--data_dir={tmp_path / 'new'}", "--verify"]
+  prepare_data.main([f"--source=array_record:{old}", *args])
+  copy = tmp_path / "new" / "imagenet2012" / "5.1.0"
+  info = json.loads((copy / "dataset_info.json").read_text())
+  assert "'restart': True" in info["description"]
+  was, now = (_examples(tmp_path / x, "train") for x in ("old", "new"))
+  assert len(was) == 7
+  for before, after in zip(was, now, strict=True):
+    assert jpeg.Cutter.from_bytes(after["image"]) is not None
+    before["image"], after["image"] = (
+      ops_image.decode_image(x["image"]).tolist() for x in (before, after)
+    )
+    assert after == before
+  with pytest.raises(SystemExit, match="holds another data set"):
+    prepare_data.main([f"--source=array_record:{old}", args[1]])
+
+
+def test_smaller_images(photos):
+  directory = _run(photos, "--max_side=4", "--quality=90")
+  saved = json.loads((directory / "checksums.json").read_text())
+  assert saved["origin"]["images"] == {"max_side": 4, "quality": 90}
+  source = sources.make(
+    {"name": "photos", "split": "train", "data_dir": f"{photos}/tfds"}
+  )
+  shapes = {
+    ops_image.decode_image(x["image"]).shape for x in source.read([0, 9])
+  }
+  assert shapes == {(4, 4, 3)}  # of 8 x 9
+  with pytest.raises(SystemExit, match="quality must be 1 to 100"):
+    _run(photos, "--max_side=4", "--quality=900")
 
 
 def test_tfrecord_errors(old, tmp_path):

@@ -6,6 +6,7 @@ Shows whatever the runs in these folders give, and lists what they do not.
 """
 
 import argparse
+import dataclasses
 import functools
 import math
 import os
@@ -16,6 +17,8 @@ import pandas as pd
 
 from scripts.results import (
   aggregate,
+  claims,
+  classes,
   configs,
   figures,
   output,
@@ -29,13 +32,15 @@ CAPTIONS = {
   "figure_1": "Gain of each placement of LayerNorms in the block, of "
   "NormFormer, Sub-LN and Dual PatchNorm, over a ViT with LayerNorm "
   "before attention and MLP. Bars without a whisker are single runs.",
-  "figure_2": "Norm of the loss's gradient in the patch embedding (E) and in "
-  "each block, mean over the last {last} steps. In the paper's Figure 2, Dual "
-  "PatchNorm lowers that of the embedding. {lines}",
+  "figure_2_left": "Norm of the loss's gradient in the patch embedding (E) and "
+  "in each block. In the paper's Figure 2, Dual PatchNorm lowers that of the "
+  "embedding. {lines}",
+  "figure_2_right": "Norm of the loss's gradient in the patch embedding, by "
+  "step. {lines}",
   "figure_3": "What the first LayerNorm of Dual PatchNorm multiplies each "
   "pixel of a patch with, by colour channel; training begins at 1 (white). In "
   "the paper's Figure 3 the scales grow at the centre and the corners.",
-  "figure_4": "Norm of the loss's gradient in the patch embedding. {lines}",
+  "figure_4": "As Figure 2 (left), of the models of Appendix H. {lines}",
   "table_6": "Stems relative to Dual PatchNorm. Diamonds: the paper's Table 6, "
   "where it has the model.",
   "curves_loss": "Loss of single training batches. {lines}",
@@ -50,12 +55,15 @@ _BARS = {"1": "figure_1", "6": "6"}  # figure → the table that it shows
 
 
 def report(
-  found: Sequence[runs.Run], title: str, notes: Sequence[str] = ()
+  found: Sequence[runs.Run],
+  title: str,
+  notes: Sequence[str] = (),
+  interval: str = "ci95",
 ) -> tuple[str, tables.Table | None, list[str]]:
   """Returns the page, its table of results, and why others are missing."""
   frame = runs.frame(found)
   others = set(frame.arm) - {runs.BASE, runs.DPN}
-  built, wrong = _tables(frame, others)
+  built, wrong = _tables(frame, others, interval)
   filled = [table for table in built if table.filled]
   results = next((table for table in filled if table.name == "results"), None)
   empty = [table_specs.short_title(t.name) for t in built if not t.filled]
@@ -63,9 +71,11 @@ def report(
   missing += [f"Left out: {reason}" for reason in wrong]
   content = render.page(
     title,
-    *map(render.paragraph, (*notes, _summary(frame))),
+    *map(render.paragraph, (*notes, _summary(frame, interval))),
     *map(_section, filled),
     *map(render.paragraph, missing),
+    *_claims(frame),
+    *_segmentation(frame, interval),
     *_figures(frame, others),
     *_speed(frame),
     *_differences(frame),
@@ -74,16 +84,16 @@ def report(
   return content, results, wrong
 
 
-def _summary(frame):
+def _summary(frame, interval):
   others = "" if frame.complete.all() else " Means leave the others out."
   return (
     f"{len(frame)} runs, {frame.complete.sum()} of them complete.{others} ± is "
-    "a 95% confidence interval (Student's t) over n runs that differ in their "
-    "seed. What was not run says so; nothing is filled in from the paper."
+    f"{tables.WORDS[interval]} over n runs that differ in their seed. What was "
+    "not run says so; nothing is filled in from the paper."
   )
 
 
-def _tables(frame, others):
+def _tables(frame, others, interval):
   """Returns the tables, and what is wrong with those that cannot be made."""
   makers = {"Results": tables.results}
   for name, spec in table_specs.SPECS.items():
@@ -93,7 +103,7 @@ def _tables(frame, others):
   built, wrong = [], []
   for title, make in makers.items():
     try:
-      built.append(make(frame))
+      built.append(make(frame, interval=interval))
     except ValueError as e:
       wrong.append(f"{title}: {e}")
   return [table for table in built if table], wrong
@@ -103,8 +113,19 @@ def _section(table):
   if table.name != "results":
     return render.html(tables.condensed(table))
   words = map(render.paragraph, table.notes)
-  cells = render.html_table(table.frame, keys=table.keys)
+  cells = render.html_cells(table)
   return "\n".join([render.heading(table.title), *words, cells])
+
+
+def _claims(frame):
+  """Returns what the runs say of the paper's sentences, if of any."""
+  table = claims.build(frame)
+  said = table.frame[table.frame.ours != ""]
+  if said.empty:
+    return []
+  note = f"{len(table.frame) - len(said)} claims have no runs here."
+  shown = dataclasses.replace(table, frame=said, notes=[*table.notes, note])
+  return [render.html(shown)]
 
 
 def _figures(frame, others):
@@ -114,10 +135,17 @@ def _figures(frame, others):
     if name not in _BARS or others & {*table_specs.SPECS[_BARS[name]].arms}
   ]
   drawn, missing = figures.draw_all(frame, names)
-  last = figures.default_last_steps(frame)
   captioned = [
-    (fig, CAPTIONS[name].format(last=last, lines=_LINES))
-    for name, fig in drawn.items()
+    (
+      shown.figure,
+      " ".join(
+        (
+          CAPTIONS[name].format(lines=_LINES),
+          tables.left_out(shown.left_out),
+        )
+      ).strip(),
+    )
+    for name, shown in drawn.items()
   ]
   titles = {"6": "Table 6 as bars", "curves": "curves"}
   reasons = [
@@ -126,6 +154,16 @@ def _figures(frame, others):
   ]
   pictures = render.pictures(captioned)
   return [render.heading("Figures"), pictures, *map(render.paragraph, reasons)]
+
+
+def _segmentation(frame, interval):
+  """Returns results by class, and the pictures that the runs have."""
+  parts = [render.html(table) for table in classes.per_class(frame, interval)]
+  for path in classes.pictures(frame):
+    with open(path, "rb") as file:
+      caption = f"{path}, by scripts.show_predictions."
+      parts.append(render.png_image(file.read(), caption, 1150))
+  return parts
 
 
 def _speed(frame):
@@ -236,6 +274,9 @@ def main(argv: Sequence[str] | None = None):
   parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
   parser.add_argument("runs", nargs="+", help="folders that hold runs")
   parser.add_argument("-o", "--output", default="report.html", metavar="FILE")
+  parser.add_argument(
+    "--interval", default="ci95", choices=aggregate.MEASURES, help="after ±"
+  )
   parser.add_argument("--title", default="Dual PatchNorm: results")
   parser.add_argument(
     "--note", action="append", default=[], help="a paragraph at the top"
@@ -243,7 +284,9 @@ def main(argv: Sequence[str] | None = None):
   args = parser.parse_args(argv)
   with output.errors_in_a_line():
     found = runs.find(args.runs)
-    content, results, wrong = report(found, args.title, args.note)
+    content, results, wrong = report(
+      found, args.title, args.note, args.interval
+    )
     if results:
       output.say(render.text(results))
     output.write(os.path.abspath(args.output), content)

@@ -3,28 +3,33 @@
   python -m scripts.show_batch --config configs/digits.py --out batch.png
 
 Images are preprocessed, and mixed if config.mixup says so; underneath stands
-the label, or the labels and their shares. For the picture floats are stretched
-linearly, black to white, over the range given below it.
+the label, or the labels and their shares. Label maps are drawn over their
+images, with a legend. For the picture floats are stretched linearly, black to
+white, over the range given below it.
 """
 
 import jax
 import matplotlib
 import numpy as np
 from absl import flags
-from matplotlib import figure
+from matplotlib import figure, patches
 
 import dpn.tasks
 from input_pipeline import pipeline, pp
+from scripts.results import label_maps
 from trainers import cli
 
 _SMALLEST_SHARE = 0.02  # Smaller ones are smoothing, not labels.
 
 
-def batch(config, count: int) -> tuple[np.ndarray, list[str], str]:
+def batch(
+  config, count: int
+) -> tuple[np.ndarray, list[str], str, list[tuple[str, np.ndarray]]]:
   """Returns the first `count` training examples of a config.
 
   They are images (count, rows, cols, channels) in [0, 1], their labels in
-  words, and a line on the range of their values.
+  words, a line on the range of their values and, of label maps, a legend: names
+  and colours.
   """
   pp.add_modules(config.get("pp_modules") or ())
   seed = config.get("seed", 0)
@@ -40,12 +45,26 @@ def batch(config, count: int) -> tuple[np.ndarray, list[str], str]:
   names = data.examples.source.class_names("label")
   if labels is None:
     labels = [()] * count
-  texts = [describe(np.asarray(label), names) for label in labels]
-  image = np.asarray(image, np.float32)
+  image, legend = np.asarray(image, np.float32), []
   low, high = image.min(), image.max()
   spec = config.input.get("pp", "a mixture")
   caption = f"{spec}\n{image.shape}, values {low:.4g} to {high:.4g}"
-  return (image - low) / max(high - low, 1e-9), texts, caption
+  image = (image - low) / max(high - low, 1e-9)
+  if np.ndim(labels) == 3:  # label maps
+    names = _class_names(config)
+    legend = label_maps.legend(labels, names)
+    image = label_maps.overlay(image, labels, len(names))
+    labels = [label_maps.shares(label, len(names)) for label in labels]
+  texts = [describe(np.asarray(label), names) for label in labels]
+  return image, texts, caption, legend
+
+
+def _class_names(config) -> list[str]:
+  """Returns names that an evaluator has for the classes, or numbers."""
+  for section in (config.get("evals") or {}).values():
+    if section.get("class_names"):
+      return list(section.class_names)
+  return [str(k) for k in range(config.num_classes)]
 
 
 def describe(label: np.ndarray, names: list[str] | None) -> str:
@@ -61,14 +80,20 @@ def describe(label: np.ndarray, names: list[str] | None) -> str:
 
 
 def sheet(
-  images: np.ndarray, texts: list[str], caption: str, cols: int
+  images: np.ndarray,
+  texts: list[str],
+  caption: str,
+  legend: list[tuple[str, np.ndarray]],
+  cols: int,
 ) -> figure.Figure:
   """Returns the images in rows of `cols`, each with its text underneath."""
   rows = -(-len(images) // cols)
   texts = [text.replace(" + ", "\n+ ") for text in texts]
   lines = 1 + max(text.count("\n") for text in texts)
   below = 0.1 + 0.12 * lines  # Inches, as the following.
-  height = (1.4 + below) * rows + 0.45
+  legend_cols = min(cols, len(legend)) or 1
+  foot = 0.4 + 0.16 * -(-len(legend) // legend_cols)
+  height = (1.4 + below) * rows + foot + 0.05
   fig = figure.Figure(figsize=(1.4 * cols, height), dpi=120)
   axes = fig.subplots(rows, cols, squeeze=False).ravel()
   for ax in axes:
@@ -80,8 +105,16 @@ def sheet(
     kw = {"transform": ax.transAxes, "fontsize": 7}
     ax.text(0.5, -0.04, text, ha="center", va="top", **kw)
   fig.text(0.01, 0.005, caption, fontsize=6, family="monospace", wrap=True)
+  fig.legend(
+    handles=[patches.Patch(color=c, label=name) for name, c in legend],
+    bbox_to_anchor=(0.5, 0.35 / height),
+    loc="lower center",
+    ncols=legend_cols,
+    fontsize=7,
+    frameon=False,
+  )
   fig.subplots_adjust(
-    0.01, (0.4 + below) / height, 0.99, 0.99, 0.04, below / 1.4
+    0.01, (foot + below) / height, 0.99, 0.99, 0.04, below / 1.4
   )
   return fig
 

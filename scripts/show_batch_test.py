@@ -1,5 +1,8 @@
 """The contact sheet: the right images, values and labels."""
 
+import itertools
+
+import ml_collections
 import numpy as np
 import pytest
 
@@ -27,17 +30,18 @@ def _nearest(image):
 
 
 def test_images_go_with_their_labels(config):
-  images, texts, caption = show_batch.batch(config, 12)
+  images, texts, caption, legend = show_batch.batch(config, 12)
   assert images.shape == (12, 8, 8, 1)
   assert [str(_nearest(image)) for image in images] == texts
   assert caption.endswith("(12, 8, 8, 1), values -1 to 1")
+  assert not legend
 
 
 def test_mixed_images_have_mixed_labels(config):
   config.seed = 3
-  plain, texts, _ = show_batch.batch(config, 12)
+  plain, texts, *_ = show_batch.batch(config, 12)
   config.mixup = {"p": 0.0, "cutmix_p": 1.0}
-  images, mixed, _ = show_batch.batch(config, 12)
+  images, mixed, *_ = show_batch.batch(config, 12)
   own = np.isclose(images, plain)
   assert (own | np.isclose(images, np.roll(plain, 1, axis=0))).all()
   rows, cols = (~own).any((0, 2, 3)), (~own).any((0, 1, 3))
@@ -47,6 +51,34 @@ def test_mixed_images_have_mixed_labels(config):
     if texts[i] != texts[i - 1]:
       partner = f"{texts[i]} {1 - share:.2f} + {texts[i - 1]} {share:.2f}"
       assert text == partner
+
+
+def test_label_maps_over_their_images(tmp_path):
+  labels = np.zeros((5, 6, 8), np.uint8)
+  labels[:, :, :2] = 1
+  labels[:, 5] = 255
+  path = tmp_path / "maps.npz"
+  images = np.zeros((5, 6, 8, 3), np.uint8)
+  images[:, 0] = 255
+  np.savez(path, **{"train/image": images, "train/mask": labels})
+  config = ml_collections.ConfigDict({"num_classes": 2})
+  config.input = {"data": {"name": f"arrays:{path}", "split": "train"}}
+  config.input.pp = 'decode_labels(2, inkey="mask")|keep("image", "labels")'
+  numbers = show_batch.batch(config, 3)
+  config.evals = {"val": {"class_names": ("sky", "road")}}
+  drawn, texts, _, legend = show_batch.batch(config, 3)
+  assert texts == ["sky 0.75 + road 0.25"] * 3
+  assert numbers[1] == ["0 0.75 + 1 0.25"] * 3
+  names, (sky, road, black) = zip(*legend, strict=True)
+  assert names == ("sky", "road", "not labelled")
+  np.testing.assert_allclose(drawn[:, 1, 2], [0.55 * sky] * 3)
+  np.testing.assert_allclose(drawn[:, 0, 1], [0.45 + 0.55 * road] * 3)
+  np.testing.assert_allclose(drawn[:, 5, 1], [0.55 * black] * 3)
+  fig = show_batch.sheet(drawn, texts, "a line", legend, 2)
+  fig.draw_without_rendering()
+  boxes = [fig.legends[0].get_window_extent(), fig.texts[0].get_window_extent()]
+  boxes += [ax.texts[0].get_window_extent() for ax in fig.axes[2:3]]
+  assert not any(a.overlaps(b) for a, b in itertools.combinations(boxes, 2))
 
 
 def test_labels_in_words():
@@ -64,7 +96,7 @@ def test_labels_in_words():
 def test_writes_a_picture(tmp_path):
   out = tmp_path / "batch.png"
   images, texts, caption = np.zeros((5, 4, 4, 3)), list("abcde"), "a line"
-  fig = show_batch.sheet(images, texts, caption, 3)
+  fig = show_batch.sheet(images, texts, caption, [], 3)
   assert len(fig.axes) == 6
   assert [ax.texts[0].get_text() for ax in fig.axes[:5]] == texts
   fig.savefig(out)
@@ -73,7 +105,7 @@ def test_writes_a_picture(tmp_path):
 
 def test_long_labels_stay_under_their_images():
   texts = ["automobile 0.52 + airplane 0.48", "cat 0.62 + automobile 0.38"]
-  fig = show_batch.sheet(np.zeros((2, 4, 4, 3)), texts, "a line", 2)
+  fig = show_batch.sheet(np.zeros((2, 4, 4, 3)), texts, "a line", [], 2)
   fig.draw_without_rendering()
   left, right = (ax.texts[0].get_window_extent() for ax in fig.axes)
   assert not left.overlaps(right)

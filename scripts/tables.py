@@ -5,30 +5,38 @@
   python -m scripts.tables runs --format long -o long.csv
 
 Folders are searched for runs; config.table says which cell a run fills
-(docs/tables.md). A cell that was never run says "not run".
+(docs/tables.md). A cell that was never run says "not run"; a finished run that
+fills none is named below the table, with the reason. --interval says what
+stands after ±, on both sides: a 95% interval (ci95) or a standard error (sem).
+--table classes shows runs of segmentation, class by class.
 """
 
 import argparse
 from collections.abc import Sequence
 
-from scripts.results import output, render, runs, table_specs, tables
-
-FORMATS = {
-  "text": render.text,
-  "md": render.md,
-  "html": render.html,
-  "csv": render.csv,
-}
+from scripts.results import (
+  aggregate,
+  classes,
+  output,
+  render,
+  runs,
+  table_specs,
+  tables,
+)
 
 
 def main(argv: Sequence[str] | None = None):
   parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
   parser.add_argument("runs", nargs="+", help="folders that hold runs")
+  known = [*table_specs.SPECS, classes.NAME, "all"]
+  parser.add_argument("--table", nargs="+", default=["all"], choices=known)
   parser.add_argument(
-    "--table", nargs="+", default=["all"], choices=[*table_specs.SPECS, "all"]
+    "--format", default="text", choices=[*render.FORMATS, "long"]
   )
-  parser.add_argument("--format", default="text", choices=[*FORMATS, "long"])
   parser.add_argument("--metric", help="instead of the table's own")
+  parser.add_argument(
+    "--interval", default="ci95", choices=aggregate.MEASURES, help="after ±"
+  )
   parser.add_argument("-o", "--output", metavar="FILE", help="not the screen")
   args = parser.parse_args(argv)
   names = table_specs.TABLES if "all" in args.table else args.table
@@ -37,8 +45,15 @@ def main(argv: Sequence[str] | None = None):
     if args.format == "long":
       output.write(args.output, render.as_csv(runs.long(found)))
       return
-    frame, form = runs.frame(found), FORMATS[args.format]
-    parts = [form(tables.build(name, frame, args.metric)) for name in names]
+    frame, form = runs.frame(found), render.FORMATS[args.format]
+    build = lambda name: tables.build(name, frame, args.metric, args.interval)
+    built = []
+    for name in names:
+      of_classes = name == classes.NAME
+      built += (
+        classes.per_class(frame, args.interval) if of_classes else [build(name)]
+      )
+    parts = [form(table) for table in built]
     if args.format == "html":
       parts = [render.page("Dual PatchNorm: the paper's tables", *parts)]
     output.write(args.output, "\n".join(parts))

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from configs import augreg_i1k
+from configs import augreg_i1k, lape_deit
 from scripts import tables, testing
 from scripts.results import runs, table_specs
 from scripts.results import tables as laid_out
@@ -61,8 +61,9 @@ def test_a_row_is_the_papers_and_ours(root):
   assert _cells(root, *B16) == {
     "recipe": "AugReg",
     "arch": "B/16",
-    "paper base": "80.4 ± 0.06",
-    "paper DPN": "81.1 ± 0.09",
+    # 4.303 · 0.06 and 4.303 · 0.09: standard errors of three runs.
+    "paper base": "80.4 ± 0.26",
+    "paper DPN": "81.1 ± 0.39",
     "paper DPN − base": "+0.7",
     # s = 1 point: 4.303 · 1 / √3 = 2.48; 81, 83, 84: s = 1.528, so 3.79.
     "ours base": "81.00 ± 2.48 (n=3)",
@@ -70,6 +71,50 @@ def test_a_row_is_the_papers_and_ours(root):
     # 1, 2 and 2 points: s = 0.577, so 1.43.
     "ours DPN − base": "+1.67 ± 1.43 (n=3, paired)",
   }
+
+
+def test_both_sides_are_shown_in_the_measure_that_the_header_names(
+  root, capsys
+):
+  def shown(*argv):
+    tables.main([str(root), "--table", "1_left", *argv])
+    _, _, header, *rows = capsys.readouterr().out.splitlines()
+    return header, " ".join(rows)
+
+  header, rows = shown("--interval", "sem", "--format", "md")
+  assert header.count("± SEM") == 5  # not of the paper's differences
+  # s / √3 of 1 and 1.528, and of the differences 0.577.
+  for cell in (" 80.4 ± 0.06", "81.00 ± 0.58", "82.67 ± 0.88", "+1.67 ± 0.33"):
+    assert cell in rows
+  assert "19 of the 20 are values that a standard error" in rows
+  header, rows = shown("--format", "md")
+  assert header.count("± 95% CI") == 5
+  assert "4.30 times as wide as printed" in rows
+  # 1.67 ± 1.43: better, whatever stands after ±.
+  assert " **82.67 ± 3.79 (n=3)**" in rows
+  assert rows.count("**") == 2
+  assert "* 82.67 ± 3.79 (n=3)" in shown()[1]
+
+
+def test_finished_runs_that_fill_no_cell_are_named_with_the_reason(root):
+  _write(root, "pre", 0, 0.5)
+  _write(root / "m", "pre", 1, 0.5, complete=False)
+  _write(root, "none", 7, 0.5, table={"runlocal": True})
+  vtab = {"recipe": "VTAB, res 384", "arch": "B/16", "arm": "dpn"}
+  _write(
+    root, "dpn", 8, 0.5, metric="test/prec@1", table=vtab | {"task": "DTD"}
+  )
+  own = {"recipe": "mine", "arch": "B/16", "arm": "base"}
+  _write(root, "none", 9, 2.5, metric="val/mse", table=own)
+  (note,) = [n for n in _build(root).notes if n.startswith("Finished runs")]
+  assert f"{root}/dpn-B16-s8: of VTAB, res 384 (see Table 3)" in note
+  assert f"{root}/none-B16-s7: of two steps (runlocal)" in note
+  assert f"{root}/none-B16-s9: of mine, whose result is no accuracy" in note
+  assert f"{root}/pre-B16-s0: of other arms (see Table 6)" in note
+  assert "s1" not in note
+  assert _row(_build(root, "3"), "B/16, res 384", "DTD")["ours DPN"]
+  (note,) = [n for n in _build(root, "3").notes if n.startswith("Finished")]
+  assert "and 3 more: of AugReg (see Table 1 (left), Table 6, Figure 1)" in note
 
 
 def test_cells_never_run_say_so(root):
@@ -182,9 +227,9 @@ def test_a_single_run_has_the_interval_of_its_probe(tmp_path):
     return _cells(tmp_path, "93000", "S/32", name="1_right")
 
   write("none", 0, 0.0)
-  assert cells()["ours base"] == "52.00 ± 2.48 (n=1, CI of 3 probes)"
+  assert cells()["ours base"] == "52.00 ± 2.48 (n=1, ± of 3 probes)"
   write("dpn", 0, 0.01)
-  paired = "+1.00 ± 0.00 (n=1, CI of 3 probes, paired)"
+  paired = "+1.00 ± 0.00 (n=1, ± of 3 probes, paired)"
   assert cells()["ours DPN − base"] == paired
   # Three seeds of runs are not paired with three seeds of a probe.
   write("dpn", 1, 0.02)
@@ -269,6 +314,10 @@ def test_a_single_candidate_that_was_tested_counts(tmp_path):
     ("5", {"train_fraction": "1/16"}, "dpn_ci", 0.21),
     ("6", {"arm": "pre"}, "B/32", -2.6),
     ("7", {"arch": "B/32", "setting": "+ augmentation"}, "base", 48.3),
+    ("lape", {"arch": "S/16", "epochs": 100}, "lape", 69.49),
+    ("lape_joins", {"posemb": "sincos1d"}, "lape,share=True", 72.22),
+    ("lape_norms", {}, "lape,norm=standardize_scalar", 72.49),
+    ("dtn_norms", {"arch": "S*"}, "switchable", 81.0),
   ],
 )
 def test_published_numbers(name, row, key, value):
@@ -284,7 +333,9 @@ def test_csv_has_a_field_for_every_number(root, capsys):
   assert float(row["ours DPN"]) == pytest.approx(82.667, abs=1e-3)
   assert float(row["ours DPN ci"]) == pytest.approx(3.795, abs=1e-2)
   assert (row["ours DPN n"], row["ours DPN − base note"]) == ("3", "paired")
-  assert row["paper base ci"] == "0.06"
+  assert float(row["paper base ci"]) == pytest.approx(4.303 * 0.06, abs=1e-3)
+  assert row["ours DPN marked"] == "yes"
+  assert "ours base marked" not in row
   assert rows[0]["ours base"] == "not run"
 
 
@@ -312,7 +363,7 @@ def test_formats_hold_the_same_numbers(root, tmp_path, capsys):
     [str(root), "-o", str(tmp_path / "x" / "all.md"), "--format", "md"]
   )
   text = (tmp_path / "x" / "all.md").read_text("utf-8")
-  assert text.count("### Table") == len(table_specs.TABLES)
+  assert text.count("### ") == len(table_specs.TABLES)
 
 
 def test_the_long_table_has_a_row_for_every_number(root, capsys):
@@ -340,6 +391,31 @@ def test_wrong_inputs_end_with_a_sentence(root, tmp_path):
       tables.main(argv)
 
 
+def test_a_run_also_fills_the_cell_of_its_earlier_epoch(tmp_path):
+  def write(join, at_100, at_300):
+    config = lape_deit.get_config(f"posemb_join={join}").to_dict()
+    rows = [
+      {"step": step, METRIC: value}
+      for step, value in ((995, at_100), (2000, 0.9), (3003, at_300))
+    ]
+    testing.write_run(tmp_path / join, config=config, rows=rows, seconds=1.0)
+
+  write("add", 0.5, 0.75)
+  write("lape", 0.5625, 0.8125)
+  table = _build(tmp_path, "lape")
+  ours = lambda epochs: list(
+    _row(table, "ImageNet-1k", "Ti/16", epochs).values()
+  )[-3:]
+  assert ours("100") == ["50.00 (n=1)", "56.25 (n=1)", "+6.25 (n=1, paired)"]
+  assert ours("300") == ["75.00 (n=1)", "81.25 (n=1)", "+6.25 (n=1, paired)"]
+  write("shared", 0.5, 0.8)
+  table = _build(tmp_path, "lape")
+  assert any("shared: shared, no arm of" in note for note in table.notes)
+  joins = _build(tmp_path, "lape_joins")
+  assert _row(joins, "shared")["learn ours"] == "+5.00 (n=1, paired)"
+  assert _row(joins, "shared")["learn paper"] == "+0.46"
+
+
 @pytest.mark.parametrize(
   ("table", "sweeps", "cells"),
   [
@@ -350,9 +426,14 @@ def test_wrong_inputs_end_with_a_sentence(root, tmp_path):
     ),
     ("1_right", ("augreg_i21k",), 20),
     ("3", ("vtab:tasks=DTD+KITTI-Dist",), 8),
-    ("6", ("stem_ablation",), 40),
+    ("6", ("stem_ablation",), 50),
     ("7", ("sun397_scratch",), 4),
     ("figure_1", ("ln_placement",), 110),
+    ("lape", ("lape_deit", "lape_cifar", "lape_cifar:data=cifar100"), 18),
+    ("lape_joins", ("lape_deit:table=joins",), 15),
+    ("lape_norms", ("lape_deit:table=norms",), 9),
+    ("dtn_models", ("dtn_i1k:table=models",), 10),
+    ("dtn_norms", ("dtn_i1k:table=norms",), 16),
   ],
 )
 def test_the_sweeps_fill_the_papers_cells(table, sweeps, cells):
@@ -363,7 +444,7 @@ def test_the_sweeps_fill_the_papers_cells(table, sweeps, cells):
     for arm in module.sweep(arg or None):
       config = module.get_config(arm["arg"]).to_dict()
       made.append(runs.Run(arm["name"], config))
-  filled = laid_out.arms_of(table, runs.frame(made))
+  filled = laid_out.sort_runs(table, runs.frame(made)).arms
   assert len(filled) == cells
   places = {place for place, _ in filled}
   if archs := table_specs.SPECS[table].archs:

@@ -3,7 +3,9 @@
 import contextlib
 import dataclasses
 import functools
+import itertools
 import os
+import zlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,11 +14,11 @@ import jax.numpy as jnp
 import numpy as np
 
 import dpn.tasks
-from dpn import flops, optim, schedules, sharding
+from dpn import flops, optim, processes, schedules, sharding
 from dpn.tasks import base
 from dpn.weights import checkpoint, files, load, metadata, pixels
 from evaluators import base as evaluators_base
-from input_pipeline import pipeline, pp
+from input_pipeline import device, pipeline, pp
 from trainers import config_keys, update
 
 
@@ -34,8 +36,11 @@ class TrainStep:
   of_seed: Callable[[Any], Callable]  # what `update` jits, for another seed
 
   def compile(self) -> Callable:
-    """Returns `update`, compiled."""
-    return self.update.lower(self.shapes, self.batch_shapes).compile()
+    """Returns `update`, compiled; on all processes the same program."""
+    lowered = self.update.lower(self.shapes, self.batch_shapes)
+    program = lambda: zlib.crc32(lowered.as_text().encode())
+    processes.agree(lambda: {"program": program()})
+    return lowered.compile()
 
   def flops(self) -> int:
     """Returns the FLOPs of a step over all devices, see `dpn.flops`."""
@@ -64,6 +69,20 @@ class Run:
   def batch_size(self) -> int:
     return self.config["input"]["batch_size"]
 
+  def batches(
+    self, examples_seen: int
+  ) -> device.DeviceIterator | device.ResidentIterator:
+    """Returns the batches on the devices, from this position on."""
+    data, place = self.data, sharding.batch(self.mesh)
+    if data.on_device:
+      indices = data.indices(examples_seen)
+      return device.ResidentIterator(data.everything(), indices, place)
+    return device.DeviceIterator(
+      data.batches(examples_seen),
+      place,
+      prefetch=self.config.get("prefetch_to_device") or 2,
+    )
+
   def due(self, every_steps: int, step: int) -> bool:
     """Returns whether a period ends at `step`; one of 0, at the last only."""
     at_end = step == self.total_steps
@@ -82,6 +101,7 @@ def from_config(config: Mapping[str, Any]) -> Run:
     process_index=jax.process_index(),
     process_count=jax.process_count(),
   )
+  processes.agree(data.facts)
   step = train_step(config, task, data.spec, mesh, data_size=data.num_examples)
   evaluators = evaluators_base.from_config(
     config, task.predict_fns(), mesh, step.sizes
@@ -128,7 +148,14 @@ def train_step(
       f"config.ema_decay={ema_decay} must lie between 0 and 1, e.g. 0.9999; "
       "None for no average."
     )
-  init = lambda rng: update.init(task, tx, rng, one, ema=ema_decay is not None)
+  init = functools.partial(
+    update.init,
+    task,
+    tx,
+    batch=one,
+    ema=ema_decay is not None,
+    grad_depth_steps=update.grad_depth_steps(config.get("log_grad_depth")),
+  )
   shapes = with_shardings(jax.eval_shape(init, jax.random.key(0)), config, mesh)
   shardings = jax.tree.map(lambda s: s.sharding, shapes)
   of_seed = lambda seed: update.make(
@@ -138,7 +165,7 @@ def train_step(
     frozen=optim.frozen_mask(config, params),
     grad_accum=parts,
     ema_decay=ema_decay,
-    log_grad_depth=config.get("log_grad_depth", False),
+    grad_clip_norm=config.get("grad_clip_norm"),
   )
   by_batch = sharding.batch(mesh)
   return TrainStep(
@@ -193,7 +220,7 @@ def first_state(run: Run) -> tuple[update.TrainState, dict[str, int], str]:
   config, start = run.config, {"examples_seen": 0}
   if config.get("resume"):
     return *_resume(config["resume"], run), config["resume"]
-  state = run.step.init(jax.random.key(config.get("seed", 0)))
+  state = _fitted(run, run.step.init(jax.random.key(config.get("seed", 0))))
   if not (path := config.get("model_init")):
     return state, start, "fresh parameters"
   variables = load_file(
@@ -208,6 +235,21 @@ def first_state(run: Run) -> tuple[update.TrainState, dict[str, int], str]:
   ema = None if state.ema is None else jax.tree.map(jnp.copy, params)
   state = state.replace(params=params, model_state=variables, ema=ema)
   return state, start, path
+
+
+def _fitted(run, state):
+  """Returns a fresh state once the task has seen what it fits to data."""
+
+  def batches():  # none is read before the first is asked for
+    with contextlib.closing(run.batches(0)) as found:
+      yield from itertools.islice(found, run.total_steps)
+
+  fit = getattr(run.step.task, "fit", lambda model_state, batches: model_state)
+  fitted = fit(state.model_state, batches())
+  if fitted is state.model_state:
+    return state
+  shardings = jax.tree.map(lambda x: x.sharding, state.model_state)
+  return state.replace(model_state=jax.device_put(dict(fitted), shardings))
 
 
 def load_file(

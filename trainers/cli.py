@@ -10,7 +10,7 @@ from ml_collections import config_flags
 
 from dpn import metrics
 from evaluators import base as evaluators_base
-from trainers import distributed
+from trainers import watchdog
 
 EXPECTED = (
   *(ValueError, OSError),
@@ -66,8 +66,7 @@ def fail(error: BaseException | str):
       traceback.print_exception(error)
     error = f"{error}\n(--traceback shows where it comes from.)"
   if jax.distributed.is_initialized():
-    error = f"{error}\nIf another process of this run died, its log says why."
-    distributed.leave(error)
+    watchdog.leave(error)
   sys.exit(f"Error: {error}")
 
 

@@ -1,11 +1,9 @@
 """The keys that a config may have; any other is an error."""
 
-import inspect
 from collections.abc import Mapping
 
 import dpn.tasks
 from dpn import errors, schedules
-from dpn.weights import load
 from input_pipeline import pipeline
 
 DURATIONS = ("total", "log_training", "log_eval", "ckpt", "keep_ckpt")
@@ -19,8 +17,13 @@ TRAINER = {
   *("mesh", "sharding_strategy", "prefetch_to_device", "deterministic"),
   *("evals", "strict_evals"),
 }
+# Of `load.load_variables`.
+MODEL_LOAD = (
+  *("dont_load", "dont_check", "arch"),
+  *("posemb_grid", "posemb_align_corners"),
+)
 NUMBERS = (
-  *("seed", "num_classes", "init_head_bias", "lr", "wd"),
+  *("seed", "num_classes", "ignore_label", "init_head_bias", "lr", "wd"),
   *("grad_accum", "ema_decay"),
 )
 # Keys of big_vision that mean nothing here, with the reason why.
@@ -36,7 +39,7 @@ def known(config: Mapping) -> set[str]:
 
 
 def check(config: Mapping) -> list[str]:
-  """Returns a note on each key that big_vision has and that means nothing here.
+  """Returns a note on each key that is accepted and means nothing.
 
   The values, and the keys of `input`, `model`, `optax`, `schedule` and
   `evals.<name>`, are checked where they are read.
@@ -51,11 +54,12 @@ def check(config: Mapping) -> list[str]:
   for key in NUMBERS:
     if not isinstance(config.get(key), int | float | None):
       raise ValueError(f"config.{key} must be a number, got {config[key]!r}.")
-  keywords = inspect.signature(load.load_variables).parameters
-  options = [name for name in keywords if name.startswith("dont_")]
   for key in config.get("model_load") or {}:
-    errors.check_known("key in config.model_load:", key, options)
-  return [
+    errors.check_known("key in config.model_load:", key, MODEL_LOAD)
+  unused = []
+  if config.get("model_load") and not config.get("model_init"):
+    unused = ["config.model_load is not used: config.model_init is not set."]
+  return unused + [
     f"{path}.{key} is accepted and ignored: {why}."
     for path, section, ignored in (
       ("config", config, IGNORED_KEYS),

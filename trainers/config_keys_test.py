@@ -1,8 +1,20 @@
 """Keys that configs may have, and what is said about the others."""
 
+import ast
+import dataclasses
+import inspect
+import pathlib
+import re
+
 import pytest
 
+import dpn.tasks
+from dpn import schedules
+from evaluators import base as evaluators_base
+from input_pipeline import pipeline
 from trainers import config_keys
+
+ROOT = pathlib.Path(__file__).parents[1]
 
 
 def test_keys_without_a_meaning_are_noted():
@@ -21,7 +33,45 @@ def test_keys_without_a_meaning_are_noted():
   ]
   assert config_keys.check({"input": {"batch_size": 8}, "mixup": None}) == []
   load = {"dont_load": ["head/.*"], "dont_check": ["gelu"]}
-  assert config_keys.check({"input": {"a": 1}, "model_load": load}) == []
+  config = {"input": {"a": 1}, "model_load": load}
+  assert config_keys.check({**config, "model_init": "x.npz"}) == []
+  [note] = config_keys.check(config)
+  assert note.startswith("config.model_load is not used")
+
+
+def _literals():
+  """Returns all text in the sources but the tables of keys."""
+  texts = set()
+  for package in ("dpn", "evaluators", "input_pipeline", "trainers", "scripts"):
+    for path in (ROOT / package).rglob("*.py"):
+      if path.stem == "config_keys" or path.stem.endswith("_test"):
+        continue
+      for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Constant):
+          texts.add(node.value)
+  return texts
+
+
+def test_every_accepted_key_is_read_or_said_to_be_ignored():
+  read = _literals()
+  units = "|".join(schedules.UNITS)
+  for task in dpn.tasks.TASKS:
+    for key in config_keys.known({"task": task}) - {*config_keys.IGNORED_KEYS}:
+      assert re.sub(f"_({units})$", "", key) in read, key
+  config = dict.fromkeys(config_keys.IGNORED_KEYS, 1)
+  config["input"] = dict.fromkeys(pipeline.IGNORED_KEYS, 1)
+  notes = config_keys.check(config)
+  ignored = config_keys.IGNORED_KEYS | pipeline.IGNORED_KEYS
+  assert [note.split()[0].split(".")[-1] for note in notes] == [*ignored]
+
+
+@pytest.mark.parametrize("kind", evaluators_base.TYPES)
+def test_every_key_of_an_evaluator_is_read(kind):
+  evaluator = evaluators_base.find(kind)
+  sources = [c for c in evaluator.__mro__ if c.__module__ != "builtins"]
+  text = "".join(map(inspect.getsource, sources))
+  for field in dataclasses.fields(evaluator):
+    assert f"self.{field.name}" in text, field.name
 
 
 @pytest.mark.parametrize(
@@ -34,7 +84,7 @@ def test_keys_without_a_meaning_are_noted():
     (
       {"model_load": {"dontload": []}},
       r"in config\.model_load: 'dontload'. Did you mean 'dont_load'. Known: "
-      "dont_check, dont_load",
+      "arch, dont_check, dont_load",
     ),
   ],
 )

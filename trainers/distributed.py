@@ -8,15 +8,15 @@ who is who. A process on its own needs nothing.
 import contextlib
 import os
 import signal
-import sys
 import threading
 from collections.abc import Mapping
 
 import jax
 from jax.experimental import multihost_utils
 
-# A process that is silent for longer counts as dead, and the others end.
-HEARTBEAT_SECS = 60
+from dpn import processes
+from trainers import watchdog
+
 ALONE = (
   "the processes of this run did not find each other within {} s. Check that "
   "all were started, with the same coordinator, and that its port is open from "
@@ -66,21 +66,21 @@ def join(
     # when there is one process per node: it should have all of them.
     kw["local_device_ids"] = []
   # JAX would abort with a stack trace; this says why, and comes first.
-  alarm = threading.Timer(timeout_secs, leave, [ALONE.format(timeout_secs)])
+  alarm = threading.Timer(
+    timeout_secs, watchdog.leave, [ALONE.format(timeout_secs)]
+  )
   alarm.daemon = True
   alarm.start()
   try:
-    jax.distributed.initialize(
-      **kw,
-      initialization_timeout=timeout_secs + 10,
-      heartbeat_timeout_seconds=HEARTBEAT_SECS,
-    )
+    jax.distributed.initialize(**kw, initialization_timeout=timeout_secs + 10)
   except ValueError as e:
     # JAX's answer to "no cluster that I know": this process is alone.
     if kw or "coordinator_address" not in str(e):
       raise
   finally:
     alarm.cancel()
+  if processes.store():
+    watchdog.Watchdog()
 
 
 def _check(coordinator, num_processes, process_id, nodes):
@@ -106,17 +106,6 @@ def _check(coordinator, num_processes, process_id, nodes):
       f"--coordinator={coordinator} is seen by its own machine only, and the "
       f"scheduler started this run on {nodes} nodes. Give an address for all."
     )
-
-
-def leave(message: str):
-  """Ends this process at once, with a message.
-
-  An orderly exit would wait for the others; this way they notice that this
-  process is gone and end as well.
-  """
-  print(f"Error: {message}", file=sys.stderr, flush=True)
-  sys.stdout.flush()
-  os._exit(1)
 
 
 class Preempted(BaseException):  # no `except Exception` may swallow it

@@ -19,7 +19,9 @@ from clu import parameter_overview
 from dpn import flops, metrics, timing
 from trainers import build, update
 
-PACKAGES = ("jax", "flax", "optax", "orbax-checkpoint", "grain", "numpy")
+PACKAGES = (
+  *("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy"),
+)
 
 
 def say(message: str):
@@ -29,11 +31,16 @@ def say(message: str):
       print(message, flush=True)
 
 
+def versions() -> dict[str, str]:
+  """Returns the versions of Python and of the packages that matter most."""
+  packages = {p: importlib.metadata.version(p) for p in PACKAGES}
+  return {"Python": platform.python_version()} | packages
+
+
 def environment(config, workdir: str):
   """Prints the resolved config, the versions and the devices."""
   say(f"Config:\n{json.dumps(config.to_dict(), indent=2)}")
-  versions = [f"{p} {importlib.metadata.version(p)}" for p in PACKAGES]
-  say(f"Versions: Python {platform.python_version()}, {', '.join(versions)}")
+  say(f"Versions: {', '.join(map(' '.join, versions().items()))}")
   kinds = sorted({d.device_kind for d in jax.devices()})
   say(
     f"Devices: {jax.device_count()} x {', '.join(kinds)}, in "

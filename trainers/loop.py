@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import pathlib
 import time
 
 import jax
@@ -9,10 +10,9 @@ import numpy as np
 from absl import logging
 from jax.experimental import multihost_utils
 
-from dpn import metrics, sharding, timing, trees
+from dpn import damage, metrics, processes, schema, timing, trees
 from dpn.weights import checkpoint, files
 from evaluators import base as evaluators_base
-from input_pipeline import device
 from trainers import build, distributed
 from trainers import log as log_lib
 from trainers import workdir as workdir_lib
@@ -40,7 +40,9 @@ def train(
   lock = lambda: workdir_lib.lock(
     workdir, config.to_dict(), allow_config_change=allow_config_change
   )
-  if os.path.exists(os.path.join(workdir, DONE)):
+  done = _is_done(workdir)
+  processes.agree(lambda: _command(config, workdir, done))
+  if done:
     with lock():
       log_lib.say(f"{workdir} is done already; see {DONE} there.")
     return
@@ -59,6 +61,7 @@ def train(
     stack.enter_context(contextlib.closing(checkpoints))
     with phases.phase("state"):
       state, position, source = build.initial_state(run, checkpoints)
+      processes.agree(lambda: _restored(state, position, source))
     step = int(state.step)
     if step > run.total_steps:
       raise ValueError(
@@ -96,6 +99,37 @@ def train(
     )
 
 
+def _is_done(workdir):
+  """Returns whether a run is done; not if its done.json is damaged."""
+  path = os.path.join(workdir, DONE)
+  if not os.path.exists(path):
+    return False
+  try:
+    schema.read_json(path, files.Done)
+  except ValueError as e:
+    log_lib.say(f"{e} It is written anew.")
+    return False
+  return True
+
+
+def _command(config, workdir, done):
+  """Returns what must be the same on all processes before anything is built."""
+  return {
+    "config": config.to_dict(),
+    "workdir": {"path": os.path.abspath(workdir), DONE: done},
+    "versions": log_lib.versions(),
+    "code": workdir_lib.code_checksum(),
+  }
+
+
+def _restored(state, position, source):
+  """Returns what must be the same on all processes where training begins."""
+  whole = (x for x in jax.tree.leaves(state) if x.is_fully_replicated)
+  local = [x.addressable_data(0) for x in whole]
+  checksum = int(jax.jit(trees.checksum)(local))
+  return {"position": position, "source": source, "checksum": checksum}
+
+
 def loop(run, state, position, checkpoints, log, progress, preemption):
   """Trains to the last step, or to where the scheduler asks to stop.
 
@@ -114,7 +148,7 @@ def loop(run, state, position, checkpoints, log, progress, preemption):
   with progress.phases.phase("compile"):
     update = run.step.compile()
   values, stop, unevaluated = None, False, {}
-  batches = batches_from(run, seen)
+  batches = run.batches(seen)
   with contextlib.closing(batches), _naming_leaves(lambda: state):
     while step < run.total_steps and not stop:
       previous = values
@@ -208,19 +242,6 @@ def evaluate(run, evaluators, state, progress):
   return row
 
 
-def batches_from(run, examples_seen):
-  """Returns an iterator of batches on the devices, from this position on."""
-  data, place = run.data, sharding.batch(run.mesh)
-  if data.on_device:
-    indices = data.indices(examples_seen)
-    return device.ResidentIterator(data.everything(), indices, place)
-  return device.DeviceIterator(
-    data.batches(examples_seen),
-    place,
-    prefetch=run.config.get("prefetch_to_device") or 2,
-  )
-
-
 @contextlib.contextmanager
 def _naming_leaves(state):
   """Adds to a NonFiniteError which arrays of state() are to blame."""
@@ -254,5 +275,7 @@ def finish(workdir, run, state, log):
     }
     if log.lost:
       done["lost_rows"] = log.lost
+    if damaged := damage.found(pathlib.Path(workdir)):
+      done["damaged"] = damaged
     checkpoint.write_json(os.path.join(workdir, DONE), done)
   log_lib.say(f"Done. Results are in {workdir}.")

@@ -78,8 +78,12 @@ def test_what_a_run_measures(finished):
     "l2_grads",
     "l2_params",
     "l2_updates",
-    "grad_norm/embedding",
-    "grad_norm/block00",
+    *(
+      f"grad_norm{clipped}{mean}/{group}"
+      for clipped in ("", "_clipped")
+      for mean in ("", "_mean")
+      for group in ("embedding", "block00")
+    ),
   }
   evaluation = {"test/loss", "test/prec@1"}
   seeds = [f"-seed-{i}" for i in range(3)]
@@ -217,13 +221,18 @@ def test_fewer_steps_than_the_checkpoint(finished, tmp_path):
 def test_a_log_that_has_lost_rows(finished, tmp_path, capsys):
   workdir = tmp_path / "run"
   shutil.copytree(finished, workdir)
-  (workdir / "done.json").unlink()
+  (workdir / "done.json").write_text("{")
   shutil.rmtree(workdir / "checkpoints" / "6")
-  (workdir / "metrics.jsonl").unlink()
+  (workdir / "metrics.jsonl").write_text("[]\n")
   loop.train(tiny_config(), str(workdir))
-  assert "metrics.jsonl has lost 3 of 3 rows." in capsys.readouterr().out
-  assert json.loads((workdir / "done.json").read_text())["lost_rows"] == 3
-  assert "lost_rows" not in json.loads((finished / "done.json").read_text())
+  said = capsys.readouterr().out
+  assert "metrics.jsonl has lost 3 of 3 rows." in said
+  assert "done.json is damaged, expected JSON" in said
+  done = json.loads((workdir / "done.json").read_text())
+  assert done["lost_rows"] == 3
+  assert done["damaged"] == ["metrics.jsonl.damaged"]
+  whole = json.loads((finished / "done.json").read_text())
+  assert not {"lost_rows", "damaged"} & whole.keys()
 
 
 def test_where_a_run_starts_from(finished, tmp_path):

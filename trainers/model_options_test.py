@@ -17,12 +17,18 @@ LOOPED = [
   {"norm": "batchnorm", "posemb": "rpe", "posemb_join": "lape"},
   {"norm": "powernorm", "block_ln": "normformer", "gelu": "exact"},
   {"norm": "affine", "pool_type": "seq", "weight_init": "cct", "posemb": "rpe"},
-  {"norm": "groupnorm", "pool_type": "map", "dropout": 0.1, "rep_size": True},
+  {
+    **{"norm": "groupnorm", "pool_type": "map", "rep_size": True},
+    **{"dropout": 0.1, "posemb_join": "shared"},
+  },
   {"stem": "conv", "posemb": "sincos2d", "qkv_bias": False, "pool_type": "0"},
 ]
 SCANNED = [
   {"norm": "standardize", "block_ln": "cct", "stoch_depth": 0.2},
-  {"norm": "rmsnorm", "block_ln": "sub_ln", "attn_dropout": 0.1},
+  {
+    **{"norm": "rmsnorm", "block_ln": "sub_ln", "attn_dropout": 0.1},
+    **{"posemb_join": "unshared"},
+  },
   {"norm": "scalenorm", "block_ln_kw": {"sa": "post", "post": "stream"}},
   {"norm": "switchable", "posemb": "sincos2d_lape", "posemb_join": "lape"},
   {"norm": "instancenorm", "posemb_join": "lape", "pool_type": "tok"},

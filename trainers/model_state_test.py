@@ -1,5 +1,6 @@
 """Running state in training: updated, sharded, saved, frozen in evaluation."""
 
+import contextlib
 import functools
 
 import jax
@@ -96,3 +97,52 @@ def test_a_run_starts_from_another_ones_statistics(tmp_path):
     build.initial_state(other, nothing)
   nothing.close()
   assert "value_range(-1, 1) in config.input.pp" in str(error.value)
+
+
+def test_whitening_is_fitted_once_and_kept(tmp_path):
+  config = testing.tiny_config(**{"model.stem_ln": "whiten", "evals": {}})
+  run = build.from_config(config)
+  whiten = lambda state: jax.device_get(state["batch_stats"]["stem"]["whiten"])
+  same = lambda a, b: jax.tree.map(np.testing.assert_array_equal, a, b)
+
+  def begin(run, folder):
+    checkpoints = checkpoint.Checkpointer(str(tmp_path / folder))
+    with contextlib.closing(checkpoints):
+      return build.initial_state(run, checkpoints)
+
+  start, _, _ = begin(run, "new")
+  stats = whiten(start.model_state)
+  same(stats, whiten(begin(run, "new")[0].model_state))
+  # Of the images of the run's own six steps.
+  batches = run.data.batches(0)
+  images = np.concatenate([next(batches)["image"] for _ in range(6)])
+  patches = images.reshape(-1, 2, 8, 2, 8, 1).swapaxes(2, 3).reshape(-1, 64)
+  np.testing.assert_allclose(stats["mean"], patches.mean(0), atol=1e-5)
+  white = (patches - stats["mean"]) @ stats["matrix"]
+  variances = np.linalg.eigvalsh(np.cov(patches.T, bias=True))
+  np.testing.assert_allclose(
+    np.linalg.eigvalsh(np.cov(white.T, bias=True)),
+    variances / (variances + 1e-5),
+    atol=5e-3,
+  )
+  # Training leaves it alone; checkpoints and files have it.
+  step = lambda v, b: run.step.task.measure(v, b, rng=jax.random.key(0))[1]
+  same(stats, whiten(jax.jit(step)(start.variables, next(run.batches(0)))))
+  checkpoints = checkpoint.Checkpointer(str(tmp_path / "old"))
+  with contextlib.closing(checkpoints):
+    checkpoints.save(1, start, {"examples_seen": 8})
+  restored, _, source = begin(run, "old")
+  assert source == "this run's checkpoint"
+  same(stats, whiten(restored.model_state))
+  path = str(tmp_path / "params.safetensors")
+  other = jax.tree.map(lambda x: x + 1, stats)
+  checkpoint.save_params(
+    path,
+    jax.device_get(start.params),
+    {"stem": {"whiten": other}},
+    build.description(run),
+  )
+  with config.unlocked():
+    config.model_init = path
+  loaded, _, _ = begin(build.from_config(config), "loaded")
+  same(other, whiten(loaded.model_state))

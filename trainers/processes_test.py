@@ -3,6 +3,8 @@
 As a program it is one of the two: `python -m trainers.processes_test`.
 """
 
+import contextlib
+import json
 import os
 import pathlib
 import shutil
@@ -18,7 +20,8 @@ import pytest
 import safetensors.numpy
 from jax.experimental import multihost_utils
 
-from dpn import metrics
+from dpn import metrics, sharding
+from evaluators import segmentation
 from trainers import distributed, loop, testing
 from trainers import log as log_lib
 
@@ -26,33 +29,45 @@ ROOT = pathlib.Path(__file__).parent.parent
 # trainers.train, where a silent process is soon thought dead.
 MORTAL = """
 import runpy
-from trainers import distributed
-distributed.HEARTBEAT_SECS = 15
+from trainers import watchdog
+watchdog.SILENT_BEATS = 10
 runpy.run_module("trainers.train", run_name="__main__")
 """
+# A process that only talks to the other one, and trains nothing.
+TALKS = """
+import sys, time
+from dpn import processes
+from trainers import distributed, watchdog
+index = int(sys.argv[2])
+watchdog.SILENT_BEATS = 4
+watchdog.explain_ends()
+distributed.join("localhost:" + sys.argv[1], 2, index)
+try:
+  processes.agree(lambda: {"lr": 1, "pp": ["a"]})
+  processes.agree(lambda: {"lr": 1 + index, "pp": ["a", "b"][:2 - index]})
+except ValueError as e:
+  print(e, flush=True)
+if index == int(sys.argv[3]):
+  watchdog.leave("for this reason")
+time.sleep(60)
+"""
+NOBODY = -1
 
 
 @pytest.fixture(scope="module", name="runs")
 def _runs(tmp_path_factory):
   """Returns a folder of runs: alone, whole, stopped and moved."""
   root = tmp_path_factory.mktemp("runs")
+  rng = np.random.default_rng(0)
+  images = rng.uniform(size=(5, 9, 14, 3)).astype(np.float32)
+  labels = rng.integers(0, 3, (5, 12, 20))
+  np.savez(root / "maps.npz", **{"test/image": images, "test/labels": labels})
   port = _free_port()
-  logs = [root / "0.log", root / "1.log"]
-  processes = [
-    _start(
-      ["-m", "trainers.processes_test", str(root), str(port), str(i)],
-      devices=2,
-      log=log,
-    )
-    for i, log in enumerate(logs)
-  ]
-  try:
+  program = ["-m", "trainers.processes_test", str(root), str(port)]
+  args = [[*program, str(i)] for i in range(2)]
+  with _pair(root, args, devices=2) as (processes, logs):
     loop.train(testing.sharded_config(), str(root / "alone"))
     codes = [p.wait(timeout=240) for p in processes]
-  finally:
-    for p in processes:
-      p.kill()
-      p.wait()
   assert codes == [0, 0], "\n".join(log.read_text() for log in logs)
   (root / "moved_step").write_text(
     str(max(int(p.name) for p in (root / "moved" / "checkpoints").iterdir()))
@@ -99,41 +114,93 @@ def test_goes_on_with_another_number_of_processes(runs):
   _assert_close(runs / "moved", runs / "alone")
 
 
+def test_label_maps_of_one_process(runs):
+  """Of five images one process has three, and so more windows."""
+  got = json.loads((runs / "segmented.json").read_text())
+  assert got == pytest.approx(_segmented(runs))
+  assert got["pixel_acc"] > 0.2
+
+
 def test_a_death_ends_the_others(tmp_path):
-  port = _free_port()
-  logs = [tmp_path / "0.log", tmp_path / "1.log"]
-  processes = [
-    _start(
-      [
-        "-c",
-        MORTAL,
-        "--config=configs/digits.py:runlocal",
-        "--config.model.depth=1",
-        "--config.total_steps=1000000",
-        "--config.log_training_steps=5",
-        "--config.evals.test.log_steps=1000000",
-        "--config.evals.fewshot.log_steps=1000000",
-        f"--workdir={tmp_path / 'run'}",
-        f"--coordinator=localhost:{port}",
-        "--num_processes=2",
-        f"--process_id={i}",
-      ],
-      devices=1,
-      log=log,
-    )
-    for i, log in enumerate(logs)
+  flags = [
+    "--config=configs/digits.py:runlocal",
+    "--config.model.depth=1",
+    "--config.total_steps=1000000",
+    "--config.log_training_steps=5",
+    "--config.evals.test.log_steps=1000000",
+    "--config.evals.fewshot.log_steps=1000000",
+    f"--workdir={tmp_path / 'run'}",
+    f"--coordinator=localhost:{_free_port()}",
+    "--num_processes=2",
   ]
-  try:
+  args = [["-c", MORTAL, *flags, f"--process_id={i}"] for i in range(2)]
+  with _pair(tmp_path, args) as (processes, logs):
     _wait_for(processes[0], logs[0], "step 10/")
     processes[1].send_signal(signal.SIGKILL)
-    begin = time.monotonic()
-    assert processes[0].wait(timeout=90) not in (0, None)
-    assert time.monotonic() - begin < 60
+    _assert_fails(
+      processes[0], logs[0], "process 1 of this run has been silent"
+    )
+
+
+@pytest.fixture(name="talking")
+def _talking(tmp_path):
+  """Returns a function: two processes that talk, one of which may leave."""
+
+  @contextlib.contextmanager
+  def talking(leaving):
+    port = str(_free_port())
+    args = [["-c", TALKS, port, str(i), str(leaving)] for i in range(2)]
+    with _pair(tmp_path, args) as (processes, logs):
+      for process, log in zip(processes, logs, strict=True):
+        _wait_for(process, log, "Start all of them with the same")
+      yield processes, logs
+
+  return talking
+
+
+def test_differences_and_reasons_are_told(talking):
+  with talking(leaving=1) as (processes, logs):
+    _assert_fails(processes[0], logs[0], "ended this run:\nfor this reason")
+    _assert_fails(processes[1], logs[1], "Error: for this reason")
+  for log in logs:
+    assert (
+      "are not alike:\n  lr: 1 in process 0, 2 in process 1\n"
+      "  pp.1: 'b' in process 0, 'absent' in process 1\n"
+    ) in log.read_text()
+
+
+@pytest.mark.parametrize(
+  ("index", "number", "message"),
+  [
+    (0, signal.SIGKILL, "Error: process 0, which coordinates this run, was"),
+    (0, signal.SIGSTOP, "Error: process 0 of this run has been silent for 4 s"),
+    (1, signal.SIGSTOP, "Error: process 1 of this run has been silent for 4 s"),
+  ],
+)
+def test_killed_or_stopped(talking, index, number, message):
+  with talking(leaving=NOBODY) as (processes, logs):
+    processes[index].send_signal(number)
+    _assert_fails(processes[1 - index], logs[1 - index], message)
+
+
+@contextlib.contextmanager
+def _pair(folder, args, devices=1):
+  """Runs two processes with such arguments; yields them and their logs."""
+  logs = [folder / "0.log", folder / "1.log"]
+  pairs = zip(args, logs, strict=True)
+  processes = [_start(a, devices=devices, log=log) for a, log in pairs]
+  try:
+    yield processes, logs
   finally:
     for p in processes:
       p.kill()
       p.wait()
-  assert "another" in logs[0].read_text().lower()
+
+
+def _assert_fails(process, log, message):
+  """Checks that a process ends within a minute, not by a signal."""
+  assert process.wait(timeout=60) == 1
+  assert message in log.read_text()
 
 
 def _start(args: list[str], *, devices: int, log: pathlib.Path):
@@ -167,6 +234,26 @@ def _wait_for(process: subprocess.Popen, log: pathlib.Path, text: str):
     time.sleep(0.05)
 
 
+def _segmented(root: pathlib.Path) -> dict[str, float]:
+  """Returns what a fixed function of the pixels gives as label maps."""
+
+  def predict(weights, batch):
+    image = batch["image"]
+    return image.reshape(-1, 3, 2, 4, 2, 3).mean((2, 4)) @ weights, {}
+
+  evaluator = segmentation.Evaluator(
+    predict,
+    mesh=sharding.make_mesh(),
+    batch_size=4,
+    data={"name": f"arrays:{root / 'maps.npz'}", "split": "test"},
+    pp_fn="",
+    window=(6, 8),
+    stride=(3, 4),
+  )
+  weights = np.random.default_rng(1).normal(size=(3, 3)).astype(np.float32)
+  return {k: float(v) for k, v in evaluator.run(weights).items()}
+
+
 def _worker(workdir: pathlib.Path, port: int, process_id: int):
   """Trains, stopped by a signal to process 1 and resumed; then in one go."""
   distributed.join(f"localhost:{port}", 2, process_id)
@@ -190,6 +277,8 @@ def _worker(workdir: pathlib.Path, port: int, process_id: int):
   # JAX would stop every run of this process after the step agreed upon.
   distributed.PreemptionHandler.should_stop = lambda handler, step: False
   loop.train(testing.sharded_config(), str(workdir / "whole"))
+  segmented = _segmented(workdir)
+  (workdir / "segmented.json").write_text(json.dumps(segmented))
 
 
 if __name__ == "__main__":

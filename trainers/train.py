@@ -14,7 +14,7 @@ import jax
 from absl import flags
 
 from dpn import host_memory, timing
-from trainers import cli, distributed, loop, together
+from trainers import cli, distributed, loop, together, watchdog
 
 OUT_OF_MEMORY = (
   "the device's memory does not suffice. Three knobs, cheapest first:\n"
@@ -47,6 +47,7 @@ def main():
     began = timing.process_start()
     phases = timing.PhaseTimer(began)
     phases.add("imports", time.monotonic() - began)
+    watchdog.explain_ends()
     _configure_jax(config.value)
     with phases.phase("cluster"):
       distributed.join(
@@ -77,6 +78,9 @@ def _explaining(run):
     # Of files it means a full disk, an OSError.
     if "RESOURCE_EXHAUSTED" in str(e) and not isinstance(e, OSError):
       cli.fail(MemoryError(f"{OUT_OF_MEMORY}\nJAX says: {e}"))
+    if isinstance(e, MemoryError) or "can't start new thread" in str(e):
+      cli.fail(MemoryError(f"{watchdog.LIMITS} ({e!r})"))
+    watchdog.wait_for_reason(e)
     if isinstance(e, cli.EXPECTED) or not jax.distributed.is_initialized():
       raise
     traceback.print_exception(e)

@@ -1,6 +1,6 @@
 """The training step: everything that happens on the device."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import flax
@@ -12,6 +12,8 @@ from flax.linen import fp8_ops
 from dpn import trees
 from dpn.tasks import base
 
+GRAD_DEPTH_STEPS = 1000  # of the paper's Figure 2: arXiv 2302.01327
+
 
 @flax.struct.dataclass
 class TrainState:
@@ -22,6 +24,7 @@ class TrainState:
   model_state: Any  # Flax's other collections (running statistics), often none
   opt_state: Any
   ema: Any = None  # moving average of params, if there is one
+  grad_norms: Any = None  # of the last steps by group, (steps, 2 * groups)
 
   @property
   def variables(self) -> base.Variables:
@@ -37,12 +40,36 @@ def init(
   batch: base.Batch,
   *,
   ema: bool = False,
+  grad_depth_steps: int = 0,
 ) -> TrainState:
-  """Returns the state of step 0, with a moving average if `ema`."""
+  """Returns the state of step 0.
+
+  It has a moving average if `ema`, and the gradient norms of the last
+  `grad_depth_steps`, see `make`.
+  """
   state = dict(task.init(rng, batch))
   params = state.pop("params")
-  ema = params if ema else None
-  return TrainState(jnp.int32(0), params, state, tx.init(params), ema)
+  ema, norms = params if ema else None, None
+  if grad_depth_steps:
+    groups = task.grad_norms(params)
+    norms = jnp.zeros((grad_depth_steps, 2 * len(groups)), jnp.float32)
+  return TrainState(jnp.int32(0), params, state, tx.init(params), ema, norms)
+
+
+def grad_depth_steps(log_grad_depth: bool | int | None) -> int:
+  """Returns over how many steps gradient norms by depth are averaged.
+
+  0 is for none; True, of `config.log_grad_depth`, for those of the paper.
+  """
+  if log_grad_depth is True:
+    return GRAD_DEPTH_STEPS
+  steps = log_grad_depth or 0
+  if not isinstance(steps, int) or steps < 0:
+    raise ValueError(
+      f"config.log_grad_depth={log_grad_depth!r}: expected over how many steps "
+      f"the norms are averaged, or True ({GRAD_DEPTH_STEPS}) or False."
+    )
+  return steps
 
 
 def make(
@@ -53,7 +80,7 @@ def make(
   frozen: Any,
   grad_accum: int = 1,
   ema_decay: float | None = None,
-  log_grad_depth: bool = False,
+  grad_clip_norm: float | Sequence | None = None,
 ) -> Callable[[TrainState, base.Batch], tuple[TrainState, Mapping[str, Any]]]:
   """Returns the pure function of one step, to be jitted.
 
@@ -66,12 +93,16 @@ def make(
       that of the whole batch, except for what mixes examples (mixup, batch
       statistics) or draws random numbers: that happens within each part.
     ema_decay: of the moving average of parameters; None for no average.
-    log_grad_depth: also return the task's gradient norms, as grad_norm/….
+    grad_clip_norm: to which `tx` clips the global norm, None for no clipping.
+      Where it clips by groups, a list, clipped norms are not returned.
 
   Returns:
     A function (state, batch) → (state, values). The values are scalars: loss,
-    l2_grads (before clipping), l2_params, l2_updates, the mean of whatever
-    else the task measures, and the gradient norms.
+    l2_grads (before clipping), l2_params, l2_updates and the mean of whatever
+    else the task measures. If the state has `grad_norms`, they are also the
+    norm of each of the task's groups before clipping, as grad_norm/…, after it,
+    as grad_norm_clipped/…, and the means of both over the last steps, this one
+    included, as grad_norm_mean/… and grad_norm_clipped_mean/….
   """
   at = getattr(task, "at", lambda step: task)  # not all derive from base.Task
 
@@ -87,16 +118,44 @@ def make(
     grads = jax.tree.map(mask_frozen, grads, frozen)
     norms = {"l2_grads": grads, "l2_params": params, "l2_updates": updates}
     values |= {name: trees.l2(tree) for name, tree in norms.items()}
-    if log_grad_depth:
-      norms = task.grad_norms(grads)
-      values |= {f"grad_norm/{name}": norm for name, norm in norms.items()}
+    recent = state.grad_norms
+    if recent is not None:
+      clip = 1.0
+      by_group = not isinstance(grad_clip_norm, int | float | None)
+      if grad_clip_norm and not by_group:
+        total = jnp.maximum(values["l2_grads"], jnp.finfo(jnp.float32).tiny)
+        clip = jnp.minimum(1.0, grad_clip_norm / total)
+      recent, norms = _grad_norms(task, grads, clip, recent, state.step)
+      clipped = "grad_norm_clipped"
+      shown = {k: v for k, v in norms.items() if not k.startswith(clipped)}
+      values |= shown if by_group else norms
     ema = state.ema
     if ema_decay is not None:
       ema = _average(ema, params, state.step, ema_decay)
     step = state.step + 1
-    return TrainState(step, params, model_state, opt_state, ema), values
+    state = TrainState(step, params, model_state, opt_state, ema, recent)
+    return state, values
 
   return update
+
+
+def _grad_norms(task, grads, clip, recent, step):
+  """Returns `recent` with this step's gradient norms, and all to be logged.
+
+  Clipping has multiplied the gradients by `clip`.
+  """
+  groups = task.grad_norms(grads)
+  norms = jnp.stack([*groups.values()])
+  norms = jnp.concatenate([norms, clip * norms])
+  recent = recent.at[step % len(recent)].set(norms)  # the oldest goes
+  means = jnp.sum(recent, 0) / jnp.minimum(step + 1, len(recent))
+  kinds = ("grad_norm", "grad_norm_clipped")
+  return recent, {
+    f"{kind}{mean}/{group}": value
+    for mean, both in (("", norms), ("_mean", means))
+    for kind, values in zip(kinds, jnp.split(both, 2), strict=True)
+    for group, value in zip(groups, values, strict=True)
+  }
 
 
 def gradients(task, state, batch, rng, parts):
@@ -140,6 +199,8 @@ def gradients(task, state, batch, rng, parts):
     (model_state, grads), shares = jax.lax.scan(body, start, xs)
     shares = {k: jnp.sum(v) for k, v in shares.items()}
   weight = shares.pop("_mask")  # the mean weight, mostly 1
+  # A batch in which nothing counts has a loss of 0 and no gradient.
+  weight = jnp.where(weight > 0, weight, 1.0)
   grads, values = jax.tree.map(lambda x: x / weight, (grads, shares))
   return grads, values, model_state
 

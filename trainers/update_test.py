@@ -10,7 +10,7 @@ import pytest
 
 from dpn import optim, sharding, trees
 from dpn.models import vit
-from dpn.tasks import classification
+from dpn.tasks import base, classification
 from trainers import testing, update
 
 SIZES = {"total_steps": 10, "batch_size": 8, "data_size": 64}
@@ -53,16 +53,18 @@ def _params():
   return jax.jit(_task().init)(jax.random.key(3), _batch())["params"]
 
 
-def _state(params, config=CONFIG):
+def _state(params, config=CONFIG, **kw):
   """Returns the state of step 0, with buffers of its own, and the tx."""
   tx, _ = optim.make(config, params, **SIZES)
-  params = jax.tree.map(jnp.copy, params)
-  return update.TrainState(jnp.int32(0), params, {}, tx.init(params)), tx
+  copied = {"params": jax.tree.map(jnp.copy, params)}
+  init = lambda rng, batch: copied
+  task = types.SimpleNamespace(init=init, grad_norms=_task().grad_norms)
+  return update.init(task, tx, jax.random.key(0), {}, **kw), tx
 
 
-def _make(task, tx, params, config=CONFIG, **kw):
-  frozen = optim.frozen_mask(config, params)
-  return update.make(task, tx, seed=5, frozen=frozen, **kw)
+def _make(task, tx, params, config=CONFIG):
+  frozen, clip = optim.frozen_mask(config, params), config["grad_clip_norm"]
+  return update.make(task, tx, seed=5, frozen=frozen, grad_clip_norm=clip)
 
 
 def _norm(*arrays):
@@ -176,8 +178,8 @@ def test_frozen_parameters_keep_their_bits_and_do_not_count():
 
 def test_a_frozen_embedding_keeps_its_bits(params):
   config = {**CONFIG, "schedule": [("embedding/.*", None), (".*", {})]}
-  state, tx = _state(params, config)
-  step = jax.jit(_make(_task(), tx, params, config, log_grad_depth=True))
+  state, tx = _state(params, config, grad_depth_steps=1)
+  step = jax.jit(_make(_task(), tx, params, config))
   for t in range(2):
     state, values = step(state, _batch(t))
   before, after = trees.flatten(params), trees.flatten(state.params)
@@ -252,9 +254,9 @@ def _stack(params):
   return {**params, "Transformer": blocks}
 
 
-def _values(task, params, **kw):
-  state, tx = _state(params)
-  return jax.jit(_make(task, tx, params, **kw))(state, _batch())[1]
+def _values(task, params):
+  state, tx = _state(params, grad_depth_steps=3)
+  return jax.jit(_make(task, tx, params))(state, _batch())[1]
 
 
 def test_gradient_norms_by_depth(params):
@@ -267,26 +269,66 @@ def test_gradient_norms_by_depth(params):
     "grad_norm/block00": norm("Transformer/encoderblock_0"),
     "grad_norm/block01": norm("Transformer/encoderblock_1"),
   }
-  looped = _values(_task(), params, log_grad_depth=True)
-  scanned = _values(_task(scan=True), _stack(params), log_grad_depth=True)
+  looped = _values(_task(), params)
+  scanned = _values(_task(scan=True), _stack(params))
+  clip = 0.5 / _norm(*grads.values())
+  assert clip < 1
+  want |= {
+    name.replace("norm", "norm_clipped"): clip * value
+    for name, value in want.items()
+  }
+  want |= {name.replace("/", "_mean/"): value for name, value in want.items()}
   for values in (looped, scanned):
-    norms = {k: v for k, v in values.items() if k.startswith("grad_norm/")}
+    norms = {k: v for k, v in values.items() if k.startswith("grad_norm")}
     assert norms.keys() == want.keys()
     for name, value in want.items():
       np.testing.assert_allclose(norms[name], value, rtol=2e-5, err_msg=name)
 
 
-def test_gradient_norms_cost_nothing_when_off(params, monkeypatch):
-  def flops(**kw):
-    state, tx = _state(params)
-    step = jax.jit(_make(_task(), tx, params, **kw))
-    return step.lower(state, _batch()).cost_analysis()["flops"]
+class _Groups(_Line):
+  grad_norms = base.Task.grad_norms
 
-  off, on = flops(), flops(log_grad_depth=True)
-  monkeypatch.setattr(
-    classification.Classification, "grad_norms", lambda task, grads: {}
+
+def test_mean_gradient_norms_are_those_of_the_last_steps():
+  """Three of five; from w = b = 0 each slope is proportional to the target."""
+  params = {"w": jnp.zeros(()), "b": jnp.zeros(())}
+  tx, stats = optax.set_to_zero(), {"stats": {"count": jnp.int32(0)}}
+  task = _Groups()
+  task.init = lambda rng, batch: {"params": params, **stats}
+  state = update.init(task, tx, jax.random.key(0), {}, grad_depth_steps=3)
+  frozen = {"w": False, "b": False}
+  step = jax.jit(
+    update.make(task, tx, seed=0, frozen=frozen, grad_clip_norm=20.0)
   )
-  assert flops(log_grad_depth=True) == off < on
+  means = []
+  for y in (1.0, 2.0, 3.0, 4.0, 10.0):
+    batch = {"x": jnp.array([0.75]), "y": jnp.array([y])}
+    state, values = step(state, batch)
+    # d/db = 2 y, d/dw = 1.5 y, so that the norm of both is 2.5 y.
+    assert float(values["grad_norm/b"]) == pytest.approx(2 * y)
+    assert float(values["grad_norm_clipped/w"]) == pytest.approx(
+      min(1.5 * y, 12)
+    )
+    kinds = ("grad_norm_mean/b", "grad_norm_clipped_mean/b")
+    means.append([float(values[kind]) for kind in kinds])
+  # Only the last is clipped, from 25 to 20.
+  want = [[2, 2], [3, 3], [4, 4], [6, 6], [(6 + 8 + 20) / 3, (6 + 8 + 16) / 3]]
+  np.testing.assert_allclose(means, want, rtol=1e-6)
+
+
+def test_gradient_norms_cost_nothing_when_off(params):
+  state, tx = _state(params)
+  values = jax.eval_shape(_make(_task(), tx, params), state, _batch())[1]
+  assert set(values) == {"loss", "l2_grads", "l2_params", "l2_updates"}
+  assert state.grad_norms is None
+
+
+def test_over_how_many_steps_gradient_norms_are_averaged():
+  steps = update.grad_depth_steps
+  assert [steps(v) for v in (None, False, True, 0, 7)] == [0, 0, 1000, 0, 7]
+  for wrong in ("True", -1, 0.5):
+    with pytest.raises(ValueError, match="expected over how many steps"):
+      steps(wrong)
 
 
 def test_init_separates_parameters_from_other_collections():

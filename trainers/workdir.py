@@ -1,6 +1,5 @@
 """A run's directory: locked to one run and one config, with what made it."""
 
-import collections
 import contextlib
 import fcntl
 import functools
@@ -15,13 +14,14 @@ import socket
 import subprocess
 import sys
 import time
+import zlib
 from collections.abc import Mapping
 from typing import Any
 
 import jax
 from absl import logging
 
-from dpn import trees
+from dpn import damage, schema, trees
 from dpn.weights import checkpoint, files
 
 # Keys that may change when a run is resumed: they decide where and how fast it
@@ -32,6 +32,7 @@ RESUMABLE_KEYS = re.compile(
 )
 
 CONFIG = "config.json"
+REPLACE = "--allow_config_change replaces it by this config and resumes."
 
 
 @contextlib.contextmanager
@@ -94,14 +95,15 @@ def _check_config(workdir: str, config: dict):
   settled = any(pathlib.Path(workdir, files.CHECKPOINTS).glob("*"))
   if not settled or not path.exists():
     return
-  old, new = (
-    collections.defaultdict(lambda: "absent", trees.flatten(nested))
-    for nested in map(json.loads, (path.read_text(), json.dumps(config)))
-  )
+  try:
+    old = schema.read_json(str(path), dict)
+  except ValueError as e:
+    raise ValueError(f"{e} {REPLACE}") from e
+  new = json.loads(json.dumps(config))
   changes = [
-    f"  {name.replace('/', '.')}: {old[name]!r} there, {new[name]!r} now"
-    for name in sorted({*old, *new})
-    if old[name] != new[name] and not RESUMABLE_KEYS.fullmatch(name)
+    f"  {name.replace('/', '.')}: {there!r} there, {now!r} now"
+    for name, there, now in trees.differences(old, new)
+    if not RESUMABLE_KEYS.fullmatch(name)
   ]
   if changes:
     raise ValueError(
@@ -118,7 +120,12 @@ def record(workdir: str, config: Mapping[str, Any]):
   """
   checkpoint.write_json(os.path.join(workdir, CONFIG), config)
   path = pathlib.Path(workdir, "environment.json")
-  starts = json.loads(path.read_text()) if path.exists() else []
+  try:
+    starts = schema.read_json(str(path), list[dict]) if path.exists() else []
+  except ValueError as e:
+    logging.warning("%s It is set aside.", e)
+    path.rename(damage.free_name(path))
+    starts = []
   this = {
     "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     "commit": commit(pathlib.Path(__file__).parent),
@@ -138,6 +145,16 @@ def config_hash(config: Mapping[str, Any]) -> str:
   """Returns 12 hex digits of the SHA-256 of the config's canonical JSON."""
   text = json.dumps(config, sort_keys=True, separators=(",", ":"))
   return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def code_checksum() -> str:
+  """Returns 8 hex digits that depend on the code that trains, not its tests."""
+  root, checksum = pathlib.Path(__file__).parent.parent, 0
+  for package in ("dpn", "evaluators", "input_pipeline", "trainers"):
+    for path in sorted((root / package).rglob("*.py")):
+      if not path.stem.endswith("test"):
+        checksum = zlib.crc32(path.read_bytes(), checksum)
+  return f"{checksum:08x}"
 
 
 def commit(folder: pathlib.Path) -> str | None:

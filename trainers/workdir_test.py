@@ -48,6 +48,21 @@ def test_another_config_is_refused(tmp_path, changes, name):
   _enter(str(tmp_path), CONFIG | changes)
 
 
+@pytest.mark.parametrize("text", ["", "[]", '{"lr": 0.1'])
+def test_damaged_files_of_a_run(tmp_path, text):
+  _enter(str(tmp_path), CONFIG)
+  (tmp_path / "checkpoints" / "5").mkdir(parents=True)
+  for name in ("config.json", "environment.json"):
+    (tmp_path / name).write_text(text)
+  with pytest.raises(
+    ValueError, match=r"config\.json.*--allow_config_change re"
+  ):
+    _enter(str(tmp_path), CONFIG)
+  _enter(str(tmp_path), CONFIG, allow_config_change=True)
+  assert json.loads((tmp_path / "config.json").read_text())["lr"] == 0.1
+  assert len(json.loads((tmp_path / "environment.json").read_text())) == 1
+
+
 def test_a_config_may_be_mended_before_the_first_checkpoint(tmp_path):
   _enter(str(tmp_path), CONFIG)
   (tmp_path / "checkpoints").mkdir()

@@ -44,6 +44,7 @@ class Config:
       `cls_blocks` blocks, which then use LayerNorm whatever `norm` is.
     gelu: `tanh` approximation or `exact`.
     qkv_bias: whether query, key and value have biases.
+    final_norm: whether a LayerNorm, `encoder_norm`, follows the last block.
     dropout: rate; of embedded tokens, in the MLP and of both residual branches.
     attn_dropout: rate, of the attention weights.
     stoch_depth: rate of the last block; grows linearly from 0 in the first.
@@ -66,6 +67,7 @@ class Config:
   cls_blocks: int | None = None
   gelu: str = "tanh"
   qkv_bias: bool = True
+  final_norm: bool = True
   dropout: float = 0.0
   attn_dropout: float = 0.0
   stoch_depth: float = 0.0
@@ -106,15 +108,15 @@ class EncoderBlock(nn.Module):
   config: Config
   tokens: norms.TokenGrid = norms.TokenGrid()
   placement: placements.Placement = placements.Placement()
-  positions: Callable | None = None
+  positions: Any = None
 
   @nn.compact
   def __call__(self, carry, drop_rate, deterministic=True):
     """Returns the next carry and the block's intermediates.
 
     Args:
-      carry: x (batch, tokens, width); and LaPE's position embedding (1,
-        tokens, width), None in all other models.
+      carry: x (batch, tokens, width); and positions (1, tokens, width) that
+        blocks add, None where they do not or have their own.
       drop_rate: scalar, the stochastic depth rate of this block.
       deterministic: no dropout, no stochastic depth; running statistics are
         read, not written.
@@ -126,9 +128,11 @@ class EncoderBlock(nn.Module):
       self.add, drop_rate=drop_rate, deterministic=deterministic
     )
 
+    if self.positions:
+      x = self.positions.before(self, x, pe)
     y = norm("LayerNorm_0", x) if "pre" in where.sa else x
     if self.positions:
-      y, bias, pe = self.positions(y, pe, self.tokens, out)
+      y, bias, pe = self.positions.attended(y, pe, self.tokens, out)
     y = out["sa"] = self.attention()(y, y, bias, deterministic, out)
     x = out["+sa"] = add(x, y, where.sa, "LayerNorm_0_post")
 
@@ -261,7 +265,7 @@ class StochasticDepth(nn.Module):
 
 
 class Encoder(nn.Module):
-  """A stack of blocks and the final LayerNorm `encoder_norm`.
+  """A stack of blocks and, with `final_norm`, the LayerNorm `encoder_norm`.
 
   With `config.scan` the variables of all blocks are stacked on a leading axis
   under `encoderblock`, and the block is compiled once. Without it, block i is
@@ -269,7 +273,7 @@ class Encoder(nn.Module):
   """
 
   config: Config
-  positions: Callable | None = None
+  positions: Any = None
 
   @nn.compact
   def __call__(self, x, deterministic=True, *, tokens, pe=None, late_cls=None):
@@ -280,7 +284,7 @@ class Encoder(nn.Module):
       deterministic: no dropout, no stochastic depth; running statistics are
         read, not written.
       tokens: the `norms.TokenGrid` of x.
-      pe: (1, tokens, width), positions for blocks that add them (LaPE).
+      pe: (1, tokens, width), positions for blocks that add them.
       late_cls: (batch, 1, width), the class token of `config.cls_blocks`.
     """
     config = self.config
@@ -297,7 +301,7 @@ class Encoder(nn.Module):
     # The final norm, and blocks after a late class token, are LayerNorm.
     layernorm = {"norm": "layernorm", "norm_kw": {"eps": config.eps}}
     if pe is not None:
-      # In float32 or wider: it goes through one norm after another.
+      # In float32 or wider: in LaPE it goes through one norm after another.
       pe = pe.astype(jnp.promote_types(pe.dtype, x.dtype))
     carry, out = (x, pe), {}
     if config.scan:
@@ -321,6 +325,8 @@ class Encoder(nn.Module):
         carry, out[f"block{i:02d}"] = block(carry, drop_rates[i], deterministic)
     x = out["pre_ln"] = carry[0]
     # The result stays in float32 for the head and the loss.
+    if not config.final_norm:
+      return x.astype(jnp.promote_types(x.dtype, jnp.float32)), out
     kw = layernorm["norm_kw"]
     return norms.make("layernorm", kw, name="encoder_norm")(x), out
 

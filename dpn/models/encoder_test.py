@@ -208,3 +208,21 @@ def test_attention_dropout_keeps_the_expectation():
   assert samples.std(0).max() > 0.1
   got = dropped.apply(variables, (x, None), 0.0)[1]["sa"]
   np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_without_the_final_norm(dtype):
+  options = {"mlp_dim": 8, "num_heads": 2, "depth": 1, "dtype_mm": dtype}
+  whole = encoder.Encoder(encoder.Config(**options))
+  bare = encoder.Encoder(encoder.Config(final_norm=False, **options))
+  x = jax.random.normal(jax.random.key(0), (1, 6, 8), dtype)
+  params = whole.init(jax.random.key(1), x, tokens=TOKENS)["params"]
+  want, _ = whole.apply({"params": params}, x, tokens=TOKENS)
+  assert "encoder_norm" in params
+  del params["encoder_norm"]
+  got, _ = bare.apply({"params": params}, x, tokens=TOKENS)
+  assert got.dtype == np.float32
+  y = np.float64(got)
+  y -= np.mean(y, -1, keepdims=True)
+  y /= np.sqrt(np.mean(y**2, -1, keepdims=True) + 1e-6)
+  np.testing.assert_allclose(want, y, atol=1e-5)

@@ -190,3 +190,74 @@ def test_lape_ignores_the_size_of_positions():
   np.testing.assert_allclose(logits(params), logits(scaled), atol=1e-5)
   flat = params | {"pos_embedding": jnp.zeros((1, 4, 16))}
   assert jnp.abs(logits(params) - logits(flat)).max() > 0.01
+
+
+# Table 8, in NumPy, of z = (x - mean) / sqrt(var + eps).
+FORMS = {
+  "identity": lambda x, z, g, b: x,
+  "scalar": lambda x, z, g, b: g[:1] * x,
+  "scale": lambda x, z, g, b: g * x,
+  "affine": lambda x, z, g, b: g * x + b,
+  "standardize": lambda x, z, g, b: z,
+  "standardize_scalar": lambda x, z, g, b: g[:1] * z,
+  "standardize_scale": lambda x, z, g, b: g * z,
+  "layernorm": lambda x, z, g, b: g * z + b,
+}
+
+
+def test_forms_of_table_8():
+  assert posemb.FORMS.keys() == FORMS.keys()
+  random = np.random.RandomState(0)
+  x, g, b = random.randn(1, 5, 8), random.randn(8), random.randn(8)
+  z = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
+  for form, equation in FORMS.items():
+    norm = posemb.PositionNorm(1e-5, form=form)
+    fresh = norm.init(jax.random.key(0), x).get("params", {})
+    given = {"scale": g, "bias": b}
+    params = {k: given[k][: v.size] for k, v in fresh.items()}
+    got = norm.apply({"params": params}, jnp.asarray(x, jnp.float32))
+    np.testing.assert_allclose(got, equation(x, z, g, b), rtol=1e-5, atol=1e-5)
+    start = norm.apply({"params": fresh}, jnp.asarray(x, jnp.float32))
+    want = z if "standard" in form or form == "layernorm" else x
+    np.testing.assert_allclose(start, want, rtol=1e-5, atol=1e-5)
+
+
+def test_forms_are_chained():
+  """Block i sees what i norms, one after another, have made of positions."""
+  image = jax.random.uniform(jax.random.key(0), (1, 8, 8, 3))
+  model = vit.Model(
+    **{"width": 8, "depth": 2, "num_heads": 2, "patch_size": (4, 4)},
+    **{"posemb_join": "lape", "posemb_join_kw": {"norm": "scalar"}},
+  )
+  params = jax.jit(model.init)(jax.random.key(1), image)["params"]
+  for i, g in enumerate((2.0, 3.0)):
+    norm = params["Transformer"][f"encoderblock_{i}"]["pe_norm"]
+    norm["scale"] = g * norm["scale"]
+  out = jax.jit(model.apply)({"params": params}, image)[1]["encoder"]
+  raw = params["pos_embedding"]
+  np.testing.assert_allclose(out["block00"]["position"], 2 * raw, rtol=1e-6)
+  np.testing.assert_allclose(out["block01"]["position"], 6 * raw, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+  ("kw", "message"),
+  [
+    ({"posemb_join": "unshared", "posemb": "sincos1d"}, "learns a table"),
+    ({"posemb_join": "shared", "posemb": "rpe"}, "use 'add' or 'lape'"),
+    (
+      {
+        **{"posemb_join": "lape", "posemb": "rpe"},
+        **{"posemb_join_kw": {"share": True}},
+      },
+      "leave out posemb_join_kw.share",
+    ),
+    ({"posemb_join": "shared", "stem_ln": "post_posemb"}, "Use stem_ln='post'"),
+    (
+      {"posemb_join": "lape", "posemb_join_kw": {"norm": "scal"}},
+      "mean 'scale'",
+    ),
+  ],
+)
+def test_joins_that_cannot_be(kw, message):
+  with pytest.raises(ValueError, match=message):
+    vit.Model(3, variant="mu/16", **kw)

@@ -53,6 +53,11 @@ def placement(
   post: Literal["branch", "stream"] = "branch",
 ) -> Placement:
   """Returns one of the nine placements of arXiv 2302.01327, Section 4.1."""
+  if post == "stream" and "post" not in sa + mlp:
+    raise ValueError(
+      f"post='stream' needs sa or mlp to be 'post' or 'pre+post', got sa={sa!r}"
+      f", mlp={mlp!r}."
+    )
   return Placement(sa=sa, mlp=mlp, post=post)
 
 

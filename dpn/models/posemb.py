@@ -1,8 +1,8 @@
 """Position embeddings other than learned ones, and where they are added.
 
 A learned table that is added once before the first block, the default, is in
-`vit.py`. Here are fixed tables, relative positions, and LaPE, which normalizes
-and adds the positions in every block.
+`vit.py`. Here are fixed tables, relative positions, and joins: ways to add the
+positions in every block, of which LaPE normalizes them there.
 """
 
 import dataclasses
@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpn.models import norms
+from dpn.models.norms.base import center
 
 
 def sincos1d(tokens: int, width: int):
@@ -58,6 +59,11 @@ def sincos2d_lape(rows: int, cols: int, width: int):
   Returns:
     (1, rows * cols, width) float64 NumPy array, row-major.
   """
+  if width % 4:
+    raise ValueError(
+      f"posemb='sincos2d_lape' needs a width that is a multiple of 4, got "
+      f"{width}."
+    )
   table = sincos1d(max(rows, cols), width // 2)[0]
   y, x = np.mgrid[:rows, :cols].reshape(2, -1)
   return np.concatenate([table[x], table[y]], axis=1)[None]
@@ -96,6 +102,55 @@ class Add:
 
 
 @dataclasses.dataclass(frozen=True)
+class Shared:
+  """Every block adds the same positions to its input, the residual stream.
+
+  With `Unshared`, what arXiv 2212.05262 compares LaPE with.
+  """
+
+  cls = True  # the class token has a position
+
+
+@dataclasses.dataclass(frozen=True)
+class Unshared:
+  """As `Shared`, but every block has learned positions of its own."""
+
+  cls = True
+
+
+# Table 8 of arXiv 2212.05262: whether positions are standardized, what they are
+# multiplied by, and whether there is a bias.
+FORMS = {
+  "identity": (False, "none", False),
+  "scalar": (False, "scalar", False),
+  "scale": (False, "vector", False),
+  "affine": (False, "vector", True),
+  "standardize": (True, "none", False),
+  "standardize_scalar": (True, "scalar", False),
+  "standardize_scale": (True, "vector", False),
+  "layernorm": (True, "vector", True),
+}
+
+
+class PositionNorm(norms.Normalizer):
+  """One of `FORMS`, of the last axis."""
+
+  form: str = "layernorm"
+
+  @nn.compact
+  def __call__(self, x):
+    standardize, scale, bias = FORMS[self.form]
+    multiplier = 1.0
+    if standardize:
+      x, multiplier = center(x, self.eps, axis=-1)
+    if scale != "none":
+      x = self.scale(x, multiplier, scalar=scale == "scalar")
+    else:
+      x = x * multiplier
+    return self.bias(x) if bias else x
+
+
+@dataclasses.dataclass(frozen=True)
 class Lape:
   """Layer-adaptive position embedding (arXiv 2212.05262).
 
@@ -110,49 +165,89 @@ class Lape:
   """
 
   share: bool = False
-  norm: Literal["layernorm", "standardize", "affine"] = "layernorm"
+  norm: Literal[tuple(FORMS)] = "layernorm"
   cls = True
 
 
-JOINS = {"add": Add, "lape": Lape}
+JOINS = {"add": Add, "shared": Shared, "unshared": Unshared, "lape": Lape}
+
+
+def check(kind: str, name: str, join: Any):
+  """Raises ValueError if positions cannot be joined in this way.
+
+  Args:
+    kind: of the positions, `posemb`.
+    name: of the join, `posemb_join`.
+    join: what that is.
+  """
+  problem = None
+  if isinstance(join, Unshared) and kind != "learn":
+    problem = "every block learns a table: posemb='learn', or use 'shared'"
+  elif isinstance(join, Shared) and kind == "rpe":
+    problem = "there is nothing to add to tokens: use 'add' or 'lape'"
+  elif isinstance(join, Lape) and join.share and kind == "rpe":
+    problem = "every block has a table: leave out posemb_join_kw.share"
+  if problem:
+    raise ValueError(
+      f"posemb_join={name!r} does not go with posemb={kind!r}; {problem}."
+    )
 
 
 @dataclasses.dataclass(frozen=True)
 class BlockPositions:
   """What blocks do about positions; a plain model has none of it.
 
+  Its methods are called in a block, which owns the parameters `pos_embedding`,
+  `pe_norm` and `rel_posemb`.
+
   Attributes:
-    lape: None if positions are not added in the blocks.
+    join: one of `JOINS`.
     relative: add a `RelativeBias` to the attention's logits.
     eps: of LaPE's normalizers.
   """
 
-  lape: Lape | None
+  join: Any
   relative: bool
   eps: float
 
-  def __call__(self, y, pe, tokens, out):
-    """Called in a block, which owns the parameters `pe_norm`, `rel_posemb`.
+  def before(self, block, x, pe):
+    """Returns the block's input, to which positions may have been added.
 
     Args:
-      y: (batch, tokens, width), what the attention would see.
-      pe: (1, tokens, width) for LaPE, else None.
+      block: the calling module.
+      x: (batch, tokens, width), the residual stream.
+      pe: (1, tokens, width), of all blocks; None if they have their own.
+    """
+    if isinstance(self.join, Unshared):
+      shape = (1, *x.shape[1:])
+      init = block.config.inits.posemb(x.shape[-1])
+      pe = block.param("pos_embedding", init, shape)
+    elif not isinstance(self.join, Shared):
+      return x
+    return x + pe.astype(x.dtype)
+
+  def attended(self, y, pe, tokens, out):
+    """Returns what the attention sees, its bias, and the next block's `pe`.
+
+    Args:
+      y: (batch, tokens, width), what it would see without positions.
+      pe: (1, tokens, width), or None.
       tokens: the `norms.TokenGrid`.
       out: the block's intermediates; gains `position`.
 
     Returns:
-      What the attention sees, (batch, tokens, width); its bias (1, heads,
-      tokens, tokens) or None; `pe` for the next block.
+      (batch, tokens, width); (1, heads, tokens, tokens) or None; `pe`.
     """
     bias = None
-    if pe is not None:
-      norm = norms.make(self.lape.norm, {"eps": self.eps}, name="pe_norm")
+    lape = self.join if isinstance(self.join, Lape) else None
+    if lape and pe is not None:
+      norm = PositionNorm(self.eps, form=lape.norm, name="pe_norm")
       here = out["position"] = norm(pe)
       y = y + here.astype(y.dtype)
-      pe = pe if self.lape.share else here
+      pe = pe if lape.share else here
     if self.relative:
-      normalize = self.lape is not None
-      bias = RelativeBias(tokens, normalize, y.dtype, name="rel_posemb")()
+      kw = {"normalize": True, "form": lape.norm} if lape else {}
+      bias = RelativeBias(tokens, **kw, dtype=y.dtype, name="rel_posemb")()
     return y, bias, pe
 
 
@@ -164,12 +259,14 @@ class RelativeBias(nn.Module):
 
   Attributes:
     tokens: how they are arranged.
-    normalize: LaPE's form (arXiv 2212.05262): a LayerNorm over the keys.
+    normalize: as LaPE does (arXiv 2212.05262), over the keys.
+    form: of that norm, one of `FORMS`.
     dtype: of the tokens; the result is in float32 or wider.
   """
 
   tokens: norms.TokenGrid
   normalize: bool = False
+  form: str = "layernorm"
   dtype: Any = jnp.float32
 
   @nn.compact
@@ -180,7 +277,7 @@ class RelativeBias(nn.Module):
     table = table.astype(jnp.promote_types(table.dtype, self.dtype))
     bias = table[relative_index(rows, cols)].transpose(2, 0, 1)
     if self.normalize:
-      bias = norms.make("layernorm", {"eps": 1e-5}, name="pe_norm")(bias)
+      bias = PositionNorm(1e-5, form=self.form, name="pe_norm")(bias)
     cls = (int(self.tokens.cls), 0)
     return jnp.pad(bias, ((0, 0), cls, cls))[None]
 

@@ -33,6 +33,7 @@ def stack(variables):
     {"norm": "powernorm", "norm_kw": {"warmup": 1}, "pool_type": "tok"},
     {"norm": "switchable"},
     {"posemb_join": "lape", "pool_type": "tok"},
+    {"posemb_join": "unshared", "pool_type": "tok"},
     {"block_ln": "sub_ln", "norm": "dtn"},
   ],
 )

@@ -5,15 +5,16 @@ Dual PatchNorm (arXiv 2302.01327, Section 4.2) is x = LN(PE(LN(x))): `patch`.
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import einops
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 
 from dpn import registry
-from dpn.models import init, norms
+from dpn.models import init, norms, whitening
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,18 +22,20 @@ class StemLN:
   """Which normalizers are in the stem, of `norms.NORMS` or None.
 
   Attributes:
+    whiten: decorrelate the flattened patches first, see `whitening`.
     ln0: of the flattened patches, before the embedding; like `ln1` a norm of
       single tokens, such as LayerNorm, RMSNorm or ScaleNorm.
     ln1: of the tokens, after the embedding.
     ln1_after_posemb: apply `ln1` only once positions have been added.
   """
 
+  whiten: bool = False
   ln0: str | None = None
   ln1: str | None = None
   ln1_after_posemb: bool = False
 
 
-# Section 4.2 (dpn) and the ablations of Table 6.
+# Section 4.2 (dpn), the ablations of Table 6, and Appendix A.
 STEM_LN = {
   "none": StemLN(),
   "dpn": StemLN(ln0="layernorm", ln1="layernorm"),
@@ -42,6 +45,8 @@ STEM_LN = {
   "only_learnable": StemLN(ln0="affine", ln1="affine"),
   "rmsnorm": StemLN(ln0="rmsnorm", ln1="rmsnorm"),
   "no_learnable": StemLN(ln0="standardize", ln1="standardize"),
+  "whiten": StemLN(whiten=True),
+  "whiten_ln": StemLN(whiten=True, ln0="layernorm"),
 }
 
 
@@ -201,7 +206,7 @@ class ConvEmbedding(nn.Module):
 
 
 class StemNorms(nn.Module):
-  """The normalizers of `stem_ln`; parameters `stem/ln0` and `stem/ln1`.
+  """The normalizers of `stem_ln`: `stem/whiten`, `stem/ln0` and `stem/ln1`.
 
   Each method is the identity where `stem_ln` has no normalizer.
   """
@@ -211,12 +216,14 @@ class StemNorms(nn.Module):
 
   def setup(self):
     spec = get_ln(self.stem_ln)
+    self.whiten = whitening.Whitening() if spec.whiten else None
     # ln0 sees raw pixels: it stays in float32, whatever the matmuls do.
     self.ln0 = norms.make(spec.ln0) if spec.ln0 else None
     self.ln1 = norms.make(spec.ln1, dtype=self.dtype) if spec.ln1 else None
     self.ln1_after_posemb = spec.ln1_after_posemb
 
   def pre_embed(self, patches):
+    patches = self.whiten(patches) if self.whiten else patches
     return self.ln0(patches) if self.ln0 else patches
 
   def post_embed(self, x):
@@ -224,3 +231,22 @@ class StemNorms(nn.Module):
 
   def post_posemb(self, x):
     return self.ln1(x) if self.ln1 and self.ln1_after_posemb else x
+
+
+def fit(
+  config, model_state: Mapping[str, Any], images: Iterable[jax.Array]
+) -> Mapping[str, Any]:
+  """Returns fresh collections, with what the stem takes from training images.
+
+  Args:
+    config: the `vit.Config`.
+    model_state: the collections but "params".
+    images: batches of them; none is read unless the stem whitens.
+  """
+  if not get_ln(config.stem_ln).whiten:
+    return model_state
+  patches = (patchify(x, config.patch_size) for x in images)
+  fitted = whitening.fit(patches, whitening.IMAGES)
+  stats = model_state["batch_stats"]
+  stats = {**stats, "stem": {**stats["stem"], "whiten": fitted}}
+  return {**model_state, "batch_stats": stats}

@@ -7,6 +7,7 @@ and `stem/ln1`. The forward pass is `_Model.__call__` here, `stem.patch`,
 
 import dataclasses
 import functools
+import typing
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,7 +15,7 @@ import flax
 import flax.linen as nn
 import jax.numpy as jnp
 
-from dpn import errors, registry
+from dpn import errors, registry, schema
 from dpn.models import (
   attention,
   encoder,
@@ -51,15 +52,18 @@ COMPACT = {
   "num_heads": 4,
   "block_ln": "cct",
   "norm_kw": {"eps": 1e-5},
-  "posemb_join_kw": {"cls": True},
   "gelu": "exact",
   "qkv_bias": False,
   "weight_init": "cct",
   "head_zeroinit": False,
 }
 COMPACT_VARIANTS = {
-  f"{name}-{depth}": {**COMPACT, "depth": depth, "pool_type": pool_type}
-  for name, pool_type in [("lite", "tok"), ("cvt", "seq"), ("cct", "seq")]
+  f"{name}-{depth}": {**COMPACT, "depth": depth, **pooling}
+  for name, pooling in {
+    "lite": {"pool_type": "tok", "posemb_join_kw": {"cls": True}},
+    "cvt": {"pool_type": "seq"},
+    "cct": {"pool_type": "seq"},
+  }.items()
   for depth in (6, 7)
 }
 
@@ -100,19 +104,19 @@ class Config(encoder.Config):
     return registry.bind(choice, name, CHOICES[choice], kw)
 
   @property
-  def join(self):  # posemb.Add or posemb.Lape
+  def join(self):  # an instance of one of posemb.JOINS
     return self.bind("posemb_join")()
 
   @property
-  def lape(self):  # posemb.Lape or None
-    return self.join if isinstance(self.join, posemb.Lape) else None
+  def joins_in_blocks(self) -> bool:
+    return not isinstance(self.join, posemb.Add)
 
   @property
   def block_positions(self):  # posemb.BlockPositions or None
     relative = self.posemb == "rpe"
-    if not self.lape and not relative:
+    if not (self.joins_in_blocks or relative):
       return None
-    return posemb.BlockPositions(self.lape, relative, self.eps)
+    return posemb.BlockPositions(self.join, relative, self.eps)
 
   @property
   def has_cls(self) -> bool:
@@ -123,6 +127,10 @@ class Config(encoder.Config):
     return self.has_cls and self.join.cls
 
 
+HINTS = {
+  name: hint | None if name == "mlp_dim" or name.endswith("_kw") else hint
+  for name, hint in typing.get_type_hints(Config).items()
+}
 OPTIONS = tuple(field.name for field in dataclasses.fields(Config))
 # Options that do not change the function which given parameters compute.
 TRAINING_ONLY = (
@@ -210,11 +218,13 @@ class _Model(nn.Module):
     n, h, w, width = x.shape
     x = x.reshape(n, h * w, width)
     first = int(config.cls_has_position)
-    if config.posemb == "learn":
+    if config.posemb != "learn":
+      pe = config.bind("posemb")((h, w), width, first)
+    elif isinstance(config.join, posemb.Unshared):
+      pe = None  # each block has its own
+    else:
       shape = (1, first + h * w, width)
       pe = self.param("pos_embedding", config.inits.posemb(width), shape)
-    else:
-      pe = config.bind("posemb")((h, w), width, first)
     if config.has_cls:
       cls = self.param("cls", config.inits.cls, (1, 1, width))
       cls = jnp.tile(cls.astype(x.dtype), (n, 1, 1))
@@ -224,7 +234,7 @@ class _Model(nn.Module):
     # `posemb_join_kw.cls`, and inside the encoder with `cls_blocks`.
     if config.cls_has_position:
       x = jnp.concatenate([cls, x], axis=1)
-    if pe is not None and not config.lape:
+    if pe is not None and not config.joins_in_blocks:
       x = x + pe.astype(x.dtype)
     x = out["with_posemb"] = ln.post_posemb(x)
     if config.has_cls and not (config.cls_has_position or config.cls_blocks):
@@ -239,7 +249,7 @@ class _Model(nn.Module):
       x,
       deterministic,
       tokens=tokens,
-      pe=pe if config.lape else None,
+      pe=pe if config.joins_in_blocks else None,
       late_cls=cls if config.cls_blocks else None,
     )
     return x
@@ -261,8 +271,11 @@ def Model(num_classes=None, *, variant=None, **kw) -> nn.Module:
     ValueError: on an unknown variant, option or value, naming the nearest,
       and on values that exclude each other.
   """
-  for key in kw:
+  schema.check("model", "num_classes", num_classes, int | None)
+  schema.check("model", "variant", variant, str | None)
+  for key, value in kw.items():
     errors.check_known("model option", key, ["variant", *OPTIONS])
+    schema.check("model", key, value, HINTS[key])
   options = _merge(decode_variant(variant), kw)
   options["mlp_dim"] = options.get("mlp_dim") or 4 * options.get("width", 768)
   if "patch_size" in options:
@@ -352,27 +365,52 @@ def _check(config):
     "attn_impl": attention.IMPLS,
   }.items():
     errors.check_known(key, getattr(config, key), known)
+  lowest = {"width": 1, "depth": 0, "mlp_dim": 1, "num_heads": 1}
+  for key, least in lowest.items():
+    if getattr(config, key) < least:
+      got = getattr(config, key)
+      raise ValueError(f"{key} must be {least} or more, got {got}.")
+  if min(config.patch_size) < 1:
+    raise ValueError(f"patch_size must be 1 or more, got {config.patch_size}.")
   if config.width % config.num_heads:
     raise ValueError(
       f"width={config.width} must be a multiple of num_heads="
       f"{config.num_heads}."
     )
   ln = stem.get_ln(config.stem_ln)
-  if ln.ln1_after_posemb and (config.lape or config.posemb == "rpe"):
-    option = "posemb_join='lape'" if config.lape else "posemb='rpe'"
+  posemb.check(config.posemb, config.posemb_join, config.join)
+  if ln.ln1_after_posemb and config.block_positions:
+    option = f"posemb_join={config.posemb_join!r}"
+    option = option if config.joins_in_blocks else "posemb='rpe'"
     raise ValueError(
       f"stem_ln={config.stem_ln!r} normalizes the sum of tokens and positions, "
       f"which {option} never forms. Use stem_ln='post'."
     )
-  if config.stem == "conv" and ln.ln0:
+  if isinstance(config.join, posemb.Add) and config.join.cls:
+    problem = None
+    if not config.has_cls:
+      problem = f"pool_type={config.pool_type!r} has no class token"
+    elif config.posemb == "rpe":
+      problem = "posemb='rpe' is between patches only"
+    if problem:
+      raise ValueError(
+        "posemb_join_kw={'cls': True} gives the class token a position, but "
+        f"{problem}."
+      )
+  if config.stem == "conv" and (ln.ln0 or ln.whiten):
     raise ValueError(
-      f"stem_ln={config.stem_ln!r} normalizes flattened patches, but a "
+      f"stem_ln={config.stem_ln!r} works on flattened patches, but a "
       "convolutional stem (variant 'cct-…') has none. Use stem_ln='post', or "
       "a variant with patches such as 'cvt-7/4'."
     )
+  if config.stem == "conv" and config.patch_size != Config.patch_size:
+    raise ValueError(
+      f"stem='conv' has no patches, got patch_size={config.patch_size}. Leave "
+      "it out; stem_kw.num_layers halves the image as often."
+    )
   _, fields = encoder.bind_block(config)
   where = fields.get("placement", placement.Placement())
-  if config.lape and "pre" not in where.sa:
+  if isinstance(config.join, posemb.Lape) and "pre" not in where.sa:
     raise ValueError(
       "posemb_join='lape' adds positions to the normalized tokens that the "
       f"attention sees, but block_ln={config.block_ln!r} does not normalize "

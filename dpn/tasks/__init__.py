@@ -4,9 +4,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from dpn import registry
-from dpn.tasks import base, classification
+from dpn.tasks import base, classification, segmentation
 
-TASKS = {"classification": classification.Classification}
+TASKS = {
+  "classification": classification.Classification,
+  "segmentation": segmentation.Segmentation,
+}
 
 
 def find(config: Mapping[str, Any]) -> type[base.Task]:

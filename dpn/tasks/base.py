@@ -1,6 +1,6 @@
 """What the trainer, the evaluators and the scripts expect of a task."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
 
 import jax
@@ -41,6 +41,17 @@ class Task:
   def init(self, rng: jax.Array, batch: Batch) -> Variables:
     """Returns fresh variables; only the shapes in `batch` matter."""
     raise NotImplementedError
+
+  def fit(
+    self, model_state: Mapping[str, Any], batches: Iterator[Batch]
+  ) -> Mapping[str, Any]:
+    """Returns the fresh collections other than "params", fitted to data.
+
+    For what is computed from images once, before training. `batches` are those
+    of the training steps, from the first one on; few tasks read any.
+    """
+    del batches
+    return model_state
 
   def at(self, step: jax.Array) -> "Task":
     """Returns the task of a training step, for what changes during a run."""

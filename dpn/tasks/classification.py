@@ -1,37 +1,60 @@
 """Image classification with soft or hard labels."""
 
 import dataclasses
+from typing import TypedDict
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from dpn import augment, errors, losses, mixing, trees
-from dpn.models import vit
-from dpn.tasks import base
+from dpn import augment, errors, losses, mixing, schema
+from dpn.tasks import image_model
 
-MODELS = {"vit": vit.Model}
 AUGMENT = ("pad", "pad_value", "flip_lr")
 MIXUP = ("p", "cutmix_p", "switch_prob", "fold_in", "scope", "until_steps")
 
 
+class _Augment(TypedDict, total=False):
+  pad: int
+  pad_value: float
+  flip_lr: bool
+
+
+class _Mixup(TypedDict, total=False):
+  p: float | None
+  cutmix_p: float | None
+  switch_prob: float
+  scope: str
+  until_steps: int | None
+
+
+class _Config(TypedDict, total=False):
+  """What this task reads in a config, besides its model."""
+
+  class_names: list[str]
+  loss: str
+  augment: _Augment | None
+  mixup: _Mixup | None
+  init_head_bias: float | None
+
+
 @dataclasses.dataclass(frozen=True)
-class Classification(base.Task):
+class Classification(image_model.ImageModel):
   """Cross entropy of a model's logits on `image` and `labels`.
 
   A low `init_head_bias` makes the sigmoid loss start small when there are many
   classes. For the options of mixup and CutMix see `mixing.mixup_or_cutmix`;
   `config.mixup.until_steps` ends both. With `config.augment`, images are first
   shifted by up to `pad` pixels, with `pad_value` where nothing is, and half of
-  them mirrored if `flip_lr`.
+  them mirrored if `flip_lr`. `config.class_names` is for people, and
+  scripts.predict.
   """
 
   config_keys = (
-    *("model_name", "model", "num_classes", "init_head_bias"),
-    *("loss", "mixup", "augment"),
+    *image_model.ImageModel.config_keys,
+    *("class_names", "init_head_bias", "loss", "mixup", "augment"),
   )
+  HOW_LABELS = 'onehot(…, key="label", key_result="labels")'
 
-  model: nn.Module  # images → (logits, out)
   loss: str = "sigmoid_xent"  # see `losses.get`
   pad: int = 0
   pad_value: float = 0.0  # in the units that the model sees
@@ -49,12 +72,13 @@ class Classification(base.Task):
 
   @classmethod
   def from_config(cls, config, *, batch_shards=1):
-    model_name = config.get("model_name", "vit")
-    errors.check_known("model_name", model_name, MODELS)
-    if not config.get("num_classes"):
+    schema.check("config", "", config, _Config)
+    model = image_model.make(config)
+    names = config.get("class_names")
+    if names and len(names) != config["num_classes"]:
       raise ValueError(
-        "config.num_classes is missing; set it to the number of classes, the "
-        "same as in the onehot op of config.input.pp."
+        f"config.class_names has {len(names)} names, expected one for each of "
+        f"the {config['num_classes']} classes."
       )
     mixup = dict(config.get("mixup") or {})
     for key in mixup:
@@ -70,9 +94,8 @@ class Classification(base.Task):
         f"mixup.fold_in={mixup['fold_in']!r} is not supported: one mixing "
         "weight serves the whole batch. Set it to None."
       )
-    model_kw = dict(config.get("model") or {})
     return cls(
-      model=MODELS[model_name](config["num_classes"], **model_kw),
+      model=model,
       loss=config.get("loss", "sigmoid_xent"),
       **shifts,
       mixup_p=mixup.get("p") or 0.0,
@@ -84,14 +107,7 @@ class Classification(base.Task):
     )
 
   def init(self, rng, batch):
-    for key in ("image", "labels"):
-      if key not in batch:
-        raise ValueError(
-          f"The examples have {', '.join(sorted(batch))}, but no {key!r}. "
-          "Let config.input.pp make it, and name it in keep(...); labels come "
-          'from onehot(…, key="label", key_result="labels").'
-        )
-    variables = self.model.init(rng, batch["image"])
+    variables = super().init(rng, batch)
     if self.init_head_bias is not None:
       head = variables["params"]["head"]
       head["bias"] = jnp.full_like(head["bias"], self.init_head_bias)
@@ -126,39 +142,8 @@ class Classification(base.Task):
     return {**batch, "image": mixed[0], "labels": mixed[1]}
 
   def measure(self, variables, batch, *, rng=None):
-    if rng is None:
-      (logits, _), state = self._predict(variables, batch), {}
-    else:
-      augment_rng, model_rng = jax.random.split(rng)
+    if rng is not None:
+      augment_rng, rng = jax.random.split(rng)
       batch = self.augment(augment_rng, batch)
-      (logits, _), state = self.model.apply(
-        variables,
-        batch["image"],
-        train=True,
-        rngs={"dropout": model_rng},
-        mutable=[name for name in variables if name != "params"],
-      )
+    (logits, _), state = self.apply(variables, batch["image"], rng)
     return {"loss": losses.get(self.loss)(logits, batch["labels"])}, state
-
-  def predict_fns(self):
-    return {"predict": self._predict, **super().predict_fns()}
-
-  def _predict(self, variables, batch):
-    return self.model.apply(variables, batch["image"])  # (logits, out)
-
-  def model_options(self):
-    return vit.options(self.model)
-
-  def grad_norms(self, grads):
-    """Returns the norms of the embedding and of each block.
-
-    They are those of Figure 2 of arXiv 2302.01327; blocks looped or scanned.
-    """
-    norms = {"embedding": trees.l2(grads["embedding"])}
-    blocks = grads["Transformer"]
-    if "encoderblock" in blocks:
-      per_block = jax.vmap(trees.l2)(blocks["encoderblock"])  # (depth,)
-    else:
-      depth = sum(name.startswith("encoderblock_") for name in blocks)
-      per_block = [trees.l2(blocks[f"encoderblock_{i}"]) for i in range(depth)]
-    return norms | {f"block{i:02d}": norm for i, norm in enumerate(per_block)}

@@ -12,7 +12,7 @@ import numpy as np
 
 from dpn import registry
 from dpn.models import posemb
-from dpn.weights import checkpoint, metadata, torch_names
+from dpn.weights import checkpoint, fold, metadata, torch_names
 from dpn.weights.pixels import Pixels
 from dpn.weights.vit_params import VitParams
 
@@ -27,12 +27,14 @@ _PLAIN = {
   "block_ln": ["placement"],
   "block_ln_kw": [{"sa": "pre", "mlp": "pre", "post": "branch"}],
   "cls_blocks": [None],
+  "final_norm": [True],
 }
-# Stems whose LayerNorms can be named elsewhere; the others are not LayerNorms,
-# or stand behind the sum with the positions.
+# Stems whose LayerNorms have names elsewhere; the others are not LayerNorms, or
+# stand behind the sum with the positions.
+STEMS = ("none", "post", "pre", "dpn")
+TIMM_EPS = 1e-6  # its config.json cannot say another
 _TORCH = {
   **_PLAIN,
-  "stem_ln": ["none", "post", "pre", "dpn"],
   "posemb": ["learn", "sincos1d", "sincos2d", "sincos2d_lape"],
 }
 # By library, the options that its own Vision Transformer has.
@@ -48,8 +50,13 @@ SUPPORTED = {
     "pool_type": ["tok", "gap", "map", "0", "none"],
   },
   # Neither library applies the tanh layer when it loads a classifier.
-  "timm": {**_TORCH, "pool_type": [*TIMM_POOLS], "rep_size": [False]},
-  "hf": {**_TORCH, "pool_type": ["tok"]},
+  "timm": {
+    **_TORCH,
+    "pool_type": [*TIMM_POOLS],
+    "rep_size": [False],
+    "stem_ln": ["none", "post"],
+  },
+  "hf": {**_TORCH, "pool_type": ["tok"], "stem_ln": ["none"]},
 }
 SUFFIXES = {
   "ours": [".safetensors"],
@@ -77,11 +84,20 @@ class Exported:
 
 
 def export(
-  model: VitParams, to: str, *, no_embed_class: bool = False
+  model: VitParams,
+  to: str,
+  *,
+  no_embed_class: bool = False,
+  extra_modules: bool = False,
 ) -> Exported:
-  """Returns what to write for another library, a key of `SUFFIXES`.
+  """Returns what to write for another library.
 
-  With `no_embed_class`, timm's class token has no position.
+  Args:
+    model: see `vit_params.read`.
+    to: a key of `SUFFIXES`.
+    no_embed_class: timm's class token has no position.
+    extra_modules: write Dual PatchNorm's norms for a model to which a person
+      has added them; the library's own would not apply them.
 
   Raises:
     ValueError: the other library cannot express the model.
@@ -90,20 +106,28 @@ def export(
     raise ValueError("--no_embed_class is a convention of timm: --to timm.")
   if to == "ours":
     return Exported(model.arrays, _metadata(model), {}, [])
-  wrong = _unsupported(model.options, to)
+  if to != "big_vision" and model.options["stem_ln"] == "only_learnable":
+    model = fold.without_affine_stem(model)
+  wrong = _unsupported(model.options, to, extra_modules)
   if to == "big_vision":
     return _big_vision(model, wrong)
   if wrong:
+    advice = ""
+    if model.options["stem_ln"] in STEMS:
+      advice = f" --extra_modules is for a model extended as {DOCS} shows."
     raise ValueError(
       f"{torch_names.LIBRARIES[to].title} has no such Vision Transformer: "
       f"{'; '.join(wrong)}. --to ours and --to big_vision keep everything."
+      + advice
     )
   return _timm(model, no_embed_class) if to == "timm" else _hf(model)
 
 
-def _unsupported(options, to) -> list[str]:
+def _unsupported(options, to, extra_modules) -> list[str]:
   """Returns the options that a library does not have, and what it has."""
   supported = SUPPORTED[to]
+  if extra_modules:
+    supported = {**supported, "stem_ln": STEMS}
   if to == "hf" and options["num_classes"]:
     supported = {**supported, "rep_size": [False]}
   return [
@@ -140,8 +164,15 @@ def _timm(model, no_embed_class):
       "--no_embed_class: the class token of this model has a position of its "
       "own (posemb_join_kw={'cls': True}). Leave the flag out."
     )
-  arrays, notes = _in_torch_names(model, "timm", row)
-  args, more = _timm_args(model, no_embed_class)
+  model, notes = _with_positions(model), []
+  if (eps := model.options["norm_kw"]["eps"]) != TIMM_EPS:
+    model = fold.with_epsilon(model, TIMM_EPS)
+    notes.append(
+      f"timm's LayerNorm has the epsilon {TIMM_EPS:g}, this model {eps:g}: the "
+      "residual stream is scaled so that both compute the same."
+    )
+  arrays, more = _in_torch_names(model, "timm", row)
+  args = _timm_args(model, no_embed_class)
   mean, std = _mean_and_std(model)
   size = args.get("img_size", 224)
   config = {
@@ -166,8 +197,8 @@ def _timm(model, no_embed_class):
 
 
 def _timm_args(model, no_embed_class):
-  """Returns arguments of timm's VisionTransformer, and notes on others."""
-  options, notes = model.options, []
+  """Returns arguments of timm's VisionTransformer."""
+  options = model.options
   width = options["width"]
   args = {
     "patch_size": _patch_size(model),
@@ -190,17 +221,12 @@ def _timm_args(model, no_embed_class):
     args["no_embed_class"] = True
   if options["stem_ln"] in ("post", "dpn"):
     args["embed_norm_layer"] = "layernorm"
-  if (eps := options["norm_kw"]["eps"]) != 1e-6:
-    notes.append(
-      "timm's LayerNorm has another epsilon: add "
-      f"norm_layer=functools.partial(torch.nn.LayerNorm, eps={eps:g})."
-    )
-  return args, notes
+  return args
 
 
 def _hf(model):
   options = model.options
-  arrays, notes = _in_torch_names(model, "hf", True)
+  arrays, notes = _in_torch_names(_with_positions(model), "hf", True)
   title = "ViTModel"
   if options["num_classes"]:
     title = "ViTForImageClassification"
@@ -259,25 +285,32 @@ def _hf_config(model, title):
   return config
 
 
+def _with_positions(model):
+  """Returns the model with a fixed table of positions written out."""
+  if "pos_embedding" in model.arrays:
+    return model
+  options = model.options
+  if not model.side:
+    raise ValueError(
+      f"posemb={options['posemb']!r} has no parameters; to write its table, "
+      "add --resolution with the size of the images in pixels."
+    )
+  table = registry.bind(
+    "posemb", options["posemb"], posemb.POSEMBS, options["posemb_kw"]
+  )
+  grid = (model.side, model.side)
+  fixed = np.asarray(table(grid, options["width"], int(model.cls_row)))
+  return dataclasses.replace(
+    model, arrays={**model.arrays, "pos_embedding": fixed}
+  )
+
+
 def _in_torch_names(model, to, row):
   """Returns arrays as PyTorch has them, and notes on what has no place there.
 
   `row` says whether the library embeds the class token's position.
   """
   arrays, library = dict(model.arrays), torch_names.LIBRARIES[to]
-  if "pos_embedding" not in arrays:
-    if not model.side:
-      raise ValueError(
-        f"posemb={model.options['posemb']!r} has no parameters; to write its "
-        "table, add --resolution with the size of the images in pixels."
-      )
-    options = model.options
-    table = registry.bind(
-      "posemb", options["posemb"], posemb.POSEMBS, options["posemb_kw"]
-    )
-    grid = (model.side, model.side)
-    fixed = table(grid, options["width"], int(model.cls_row))
-    arrays["pos_embedding"] = np.asarray(fixed)
   if row and not model.cls_row:
     zeros = [(0, 0), (1, 0), (0, 0)]  # a row before the patches'
     arrays["pos_embedding"] = np.pad(arrays["pos_embedding"], zeros)

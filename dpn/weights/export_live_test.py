@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from dpn.models import vit
-from dpn.weights import checkpoint, load, metadata, testing
+from dpn.weights import checkpoint, load, metadata, testing, timm_models
 from scripts import convert
 
 torch = pytest.importorskip("torch")
@@ -24,12 +24,16 @@ save_file = pytest.importorskip("safetensors.torch").save_file
 DOCS = pathlib.Path(__file__).parents[2] / "docs/checkpoints.md"
 IMAGE = testing.IMAGE
 TENSOR = torch.from_numpy(IMAGE.transpose(0, 3, 1, 2).copy())
+POOLS = {"token": "tok", "avg": "gap", "map": "map"}
 MODELS = {
   "tok": {"pool_type": "tok"},
   "dpn": {"pool_type": "tok", "stem_ln": "dpn"},
   "post": {"pool_type": "gap", "stem_ln": "post", "gelu": "exact"},
   "map": {"pool_type": "map", "gelu": "exact"},
   "rows": {"pool_type": "tok", "posemb_join_kw": {"cls": True}},
+  "eps": {"pool_type": "tok", "norm_kw": {"eps": 1e-3}},
+  "eps_map": {"pool_type": "map", "norm_kw": {"eps": 1e-3}},
+  "affine": {"pool_type": "gap", "stem_ln": "only_learnable"},
 }
 
 
@@ -67,7 +71,13 @@ def check(got, want):
 def test_ours_in_timm(tmp_path, name, no_embed_class):
   path, want = ours(tmp_path, name)
   target = str(tmp_path / "x.safetensors")
-  notes = convert.convert(path, target, "timm", no_embed_class=no_embed_class)
+  notes = convert.convert(
+    path,
+    target,
+    "timm",
+    no_embed_class=no_embed_class,
+    extra_modules=name == "dpn",
+  )
   args = next(n for n in notes if n.startswith("timm.models")).partition("**")[
     2
   ]
@@ -79,11 +89,11 @@ def test_ours_in_timm(tmp_path, name, no_embed_class):
     check(model(TENSOR), want)
 
 
-@pytest.mark.parametrize("name", ["tok", "dpn", "rows"])
+@pytest.mark.parametrize("name", ["tok", "dpn", "rows", "eps"])
 def test_ours_in_transformers(tmp_path, name):
   path, want = ours(tmp_path, name)
   folder = tmp_path / "hf"
-  convert.convert(path, str(folder), "hf")
+  convert.convert(path, str(folder), "hf", extra_modules=name == "dpn")
   if name == "dpn":
     config = transformers.ViTConfig.from_pretrained(folder)
     model = transformers.ViTForImageClassification(config).eval()
@@ -177,6 +187,33 @@ def test_timm_folder_makes_its_model(tmp_path):
   model = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
   with torch.no_grad():
     check(model(TENSOR), want)
+
+
+def test_names_of_timm():
+  """All of its registry: what names say is so, and the others are refused."""
+  timm = pytest.importorskip("timm")
+  known = 0
+  for name in timm.list_models(module="vision_transformer"):
+    found = timm_models.find(name)
+    if found is None:
+      continue
+    known += 1
+    with torch.device("meta"):
+      model = timm.create_model(name)
+    block = model.blocks[0]
+    gelu = getattr(block.mlp.act, "approximate", "tanh")
+    assert found.options == {
+      "gelu": {"none": "exact", "tanh": "tanh"}[gelu],
+      "num_heads": block.attn.num_heads,
+      "pool_type": POOLS[model.global_pool],
+    }, name
+    assert (found.width, found.depth) == (model.embed_dim, len(model.blocks))
+    assert found.cls_row == (not model.no_embed_class), name
+    assert (block.norm1.eps, model.norm.eps) == (1e-6, 1e-6), name
+    assert type(block) is vision_transformer.Block, name
+    for part in (model.norm_pre, model.fc_norm):
+      assert isinstance(part, torch.nn.Identity), name
+  assert known > 70
 
 
 def test_image_processor(tmp_path):

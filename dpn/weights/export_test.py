@@ -7,7 +7,8 @@ import pytest
 import safetensors.numpy
 
 from dpn import trees
-from dpn.weights import testing
+from dpn.models import vit
+from dpn.weights import load, testing
 from scripts import convert
 
 HEADS = {"num_heads": 2}
@@ -34,9 +35,11 @@ def test_fixed_positions_are_written_out(tmp_path):
     {
       "stem": "conv",
       "stem_kw": {"kernel_size": 3, "num_layers": 2},
+      "patch_size": (16, 16),
       "pool_type": "seq",
     },
     {"posemb": "rpe", "posemb_join": "lape", "pool_type": "tok"},
+    {"final_norm": False, "pool_type": "gap"},
   ],
 )
 def test_our_other_models_are_kept(tmp_path, options):
@@ -70,7 +73,7 @@ def test_gray_images(tmp_path):
     ({"norm": "rmsnorm"}, r"norm='rmsnorm' \(only layernorm\)"),
     (
       {"stem_ln": "rmsnorm"},
-      r"stem_ln='rmsnorm' \(only none, post, pre, dpn\)",
+      r"stem_ln='rmsnorm' \(only none\)",
     ),
     ({"pool_type": "gap"}, r"pool_type='gap' \(only tok\)"),
     ({"posemb_join": "lape"}, r"posemb_join='lape' \(only add\)"),
@@ -123,4 +126,46 @@ def test_what_had_to_be_assumed(tmp_path):
   target = str(tmp_path / "x.npz")
   notes = convert.convert(path, target, "big_vision", options=HEADS)
   [note] = [note for note in notes if note.startswith("Assumed")]
-  assert note == "Assumed: pool_type='tok' (state it with --set pool_type=…)."
+  assert note == (
+    "Assumed: gelu='exact', norm_kw={'eps': 1e-06}, block_ln_kw={'sa': 'pre', "
+    "'mlp': 'pre', 'post': 'branch'}, pool_type='tok' (state it with --set "
+    "gelu=… --set norm_kw=… --set block_ln_kw=… --set pool_type=… or, all of "
+    "it, --arch NAME)."
+  )
+
+
+@pytest.mark.parametrize(
+  ("to", "stem_ln"), [("timm", "dpn"), ("timm", "pre"), ("hf", "post")]
+)
+def test_norms_that_the_library_would_not_apply(tmp_path, to, stem_ln):
+  path, _ = testing.write_ours(tmp_path, stem_ln=stem_ln)
+  with pytest.raises(ValueError, match=r"stem_ln=.*--extra_modules is for"):
+    convert.convert(path, str(tmp_path / "x"), to)
+
+
+@pytest.mark.parametrize(
+  "options",
+  [
+    {"stem_ln": "none", "norm_kw": {"eps": 1e-3}, "pool_type": "tok"},
+    {"stem_ln": "post", "norm_kw": {"eps": 1e-3}, "pool_type": "gap"},
+    {"stem_ln": "none", "norm_kw": {"eps": 1e-9}, "pool_type": "map"},
+    {"stem_ln": "only_learnable"},
+  ],
+)
+def test_what_is_rewritten_for_timm_computes_the_same(tmp_path, options):
+  path, params = testing.write_ours(tmp_path, **options)
+  target = str(tmp_path / "x.safetensors")
+  convert.convert(path, target, "timm")
+  said = json.loads(testing.metadata(target)["model"])
+  assert said["norm_kw"] == {"eps": 1e-6}
+  assert said["stem_ln"] in ("none", "post")
+  models = [
+    vit.Model(5, **{**testing.TORCH, "pool_type": "tok", **options}),
+    vit.Model(**said),
+  ]
+  loaded = load.load(target, testing.shapes_of(models[1]), options=said)
+  want, got = (
+    model.apply({"params": p}, testing.IMAGE)[0]
+    for model, p in zip(models, (params, loaded), strict=True)
+  )
+  np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)

@@ -2,20 +2,19 @@
 
 import contextlib
 import dataclasses
-import json
 import os
 import re
 import zipfile
 import zlib
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypedDict
 
 import jax.numpy as jnp
 import numpy as np
 import safetensors
 import safetensors.numpy
 
-from dpn import errors, trees
+from dpn import errors, schema, trees
 
 Flat = dict[str, Any]
 
@@ -26,6 +25,25 @@ _INDEX = "model.safetensors.index.json"
 # one file or in several.
 FILES_IN_FOLDERS = ("params.safetensors", "model.safetensors", _INDEX)
 PICKLES = (".pth", ".pt", ".bin", ".ckpt", ".pkl", ".pickle", ".tar")
+
+
+class Index(TypedDict):
+  """The JSON that lists the files of a checkpoint in several."""
+
+  weight_map: dict[str, str]  # from arrays to files
+
+
+class Done(TypedDict, total=False):
+  """done.json of a run."""
+
+  step: int
+  seconds: float | None
+  core_hours: float | None
+  images_per_sec: float | None
+  mfu: float | None
+  metrics: dict[str, float]
+  lost_rows: int
+  damaged: list[str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,8 +166,7 @@ def _step_beside(file):
   done = os.path.join(os.path.dirname(file), "done.json")
   if os.path.basename(file) != FILES_IN_FOLDERS[0] or not os.path.isfile(done):
     return None
-  with open(done, encoding="utf-8") as f:
-    return json.load(f)["step"]
+  return schema.read_json(done, Done).get("step")
 
 
 def flatten(variables: Mapping[str, Any]) -> Flat:
@@ -179,15 +196,8 @@ def _read_file(file):
 
 def _read_shards(index):
   """Returns the arrays of all files that an index lists; strict."""
-  try:
-    with open(index, encoding="utf-8") as f:
-      where = json.load(f)["weight_map"]
-    files = sorted(set(where.values()))
-  except (ValueError, KeyError, TypeError, AttributeError) as error:
-    raise ValueError(
-      f"{index!r} is not a readable index of safetensors files: expected JSON "
-      "with a 'weight_map' of names to files. It may be truncated."
-    ) from error
+  where = schema.read_json(index, Index)["weight_map"]
+  files = sorted(set(where.values()))
   flat = {}
   for name in files:
     file = os.path.join(os.path.dirname(index), os.path.basename(name))
@@ -213,6 +223,9 @@ def _read_npz(path):
     arrays = {name: npz[name] for name in npz}
   if wrong := [k for k, x in arrays.items() if not isinstance(x, np.ndarray)]:
     raise ValueError(f"{wrong[0]!r} in it is no array of NumPy's")
+  for name, x in arrays.items():
+    if x.dtype.kind not in "biuf" and x.dtype != "V2" and name != "metadata":
+      raise ValueError(f"{name!r} in it holds no real numbers, but {x.dtype}")
   # NumPy's format does not know bfloat16 and stores two bytes of void.
   return {
     name: x.view(jnp.bfloat16) if x.dtype == "V2" else x

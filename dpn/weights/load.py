@@ -8,14 +8,14 @@ is an error unless allowed.
 import dataclasses
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from absl import logging
 
 from dpn import trees
-from dpn.weights import files, legacy, metadata, torch_names
+from dpn.weights import files, legacy, metadata, timm_models, torch_names
 from dpn.weights.files import Flat
 from dpn.weights.pixels import Pixels
 
@@ -37,19 +37,25 @@ class Checkpoint:
   step: int | None = None
 
 
-def read(path: str) -> Checkpoint:
+def read(path: str, arch: str | None = None) -> Checkpoint:
   """Returns the parameters that a path stands for, and what they are for.
 
   Args:
     path: see `files.locate`.
+    arch: name of the model in timm, such as "vit_base_patch16_siglip_224", for
+      files that do not say what they are.
 
   Raises:
     FileNotFoundError, ValueError, OSError: see `files.read`.
-    ValueError: names of an unknown library; or a model that ours cannot be.
+    ValueError: names of an unknown library; or a model that ours cannot be,
+      or that is not that of `arch`.
   """
   where = files.locate(path)
   arrays, step = files.read_located(where)
-  said = metadata.read(where, torch_names.layout_of(path, arrays))
+  layout = torch_names.layout_of(path, arrays)
+  said = metadata.read(where, layout, arch)
+  if arch:
+    timm_models.check(arch, arrays)
   return Checkpoint(path, arrays, said, step)
 
 
@@ -68,13 +74,16 @@ def load_variables(
   options: Mapping[str, Any] | None = None,
   pixels: Pixels | None = None,
   advice: str | None = None,
+  arch: str | None = None,
   dont_load: Sequence[str] = (),
   dont_check: Sequence[str] = (),
+  posemb_grid: Sequence[int] | None = None,
+  posemb_align_corners: bool = True,
 ) -> dict[str, Any]:
   """Returns `variables` with the values of a parameter file.
 
   Other layouts, and scanned blocks against looped ones, are converted. A
-  `pos_embedding` of another length is resized if both grids are square.
+  `pos_embedding` of another length is resized if the file's grid is square.
 
   Args:
     path: see `files.locate`; or what `read` returned for it.
@@ -85,9 +94,12 @@ def load_variables(
       those that the file says it was made for. None: nothing is compared.
     pixels: of the images that the model will see, compared likewise.
     advice: what to do if names or shapes differ; None: about `dont_load`.
+    arch: see `read`.
     dont_load: regular expressions on whole names such as "head/kernel". What
       they match keeps its value in `variables`, and is ignored in the file.
     dont_check: options not to be compared, such as "gelu", or "pixels".
+    posemb_grid: (rows, cols) of the model's patches, if they make no square.
+    posemb_align_corners: how positions are resized, see `resize_posemb`.
 
   Returns:
     NumPy arrays with the structure, shapes and dtypes of `variables`; a leaf of
@@ -98,7 +110,7 @@ def load_variables(
     ValueError: names or shapes differ and `dont_load` does not match them; or
       the options do, and `dont_check` does not name them.
   """
-  source = read(path) if isinstance(path, str) else path
+  source = read(path, arch) if isinstance(path, str) else path
   file, wanted = source.metadata, files.flatten(variables)
   flat = _in_our_names(source, wanted)
   if "pos_embedding" in flat and "posemb" in file.options:
@@ -108,7 +120,15 @@ def load_variables(
   options = options or {}
   differences = metadata.differences(file, options, pixels)
   loaded = legacy.match_scan(flat, wanted)
-  loaded = _match_posemb(loaded, wanted, file.cls_row, has_cls_row(options))
+  loaded = _match_posemb(
+    loaded,
+    wanted,
+    file.cls_row,
+    has_cls_row(options),
+    lambda x, tokens, row: resize_posemb(
+      x, _grid(tokens, posemb_grid), row, posemb_align_corners
+    ),
+  )
   patterns = _listed(dont_load)
   masks = trees.masks({**loaded, **wanted}, patterns, "model_load.dont_load")
   kept = {name for mask in masks for name in mask if mask[name]}
@@ -119,6 +139,8 @@ def load_variables(
       "Fix the path or the model; or, to leave all of these as they are in the "
       f"model, set dont_load={_suggest(wrong, every)}."
     )
+    if "pos_embedding" in wrong and not posemb_grid:
+      advice = f"{advice} Images that are not square need posemb_grid, too."
     raise ValueError(
       f"{source.path!r} does not fit the model. Expected equal names and "
       f"shapes, got\n{_table(wrong, wanted, loaded)}\n"
@@ -133,6 +155,13 @@ def load_variables(
       source.path,
       ", ".join(assumed),
     )
+  for name in sorted(wanted.keys() - kept):
+    if not np.isfinite(np.asarray(loaded[name], np.float32)).all():
+      raise ValueError(
+        f"{source.path!r}: {name!r} holds NaN or infinity, so the run it is of "
+        "diverged, or it is damaged. Give another file or an earlier checkpoint"
+        f"; or, to do without it, set dont_load=[{re.escape(name)!r}]."
+      )
   result = {
     name: leaf if name in kept else loaded[name].astype(leaf.dtype)
     for name, leaf in wanted.items()
@@ -164,13 +193,17 @@ def has_cls_row(options: Mapping[str, Any]) -> bool | None:
   """Returns whether the class token has a position, None if that is unknown."""
   if not {"pool_type", "posemb_join"} <= options.keys():
     return None
-  lape = options["posemb_join"] == "lape"
-  own = lape or options.get("posemb_join_kw", {}).get("cls", False)
+  in_blocks = options["posemb_join"] != "add"
+  own = in_blocks or options.get("posemb_join_kw", {}).get("cls", False)
   return options["pool_type"] == "tok" and own
 
 
 def _match_posemb(
-  loaded: Flat, wanted: Flat, has_row: bool | None, wants_row: bool | None
+  loaded: Flat,
+  wanted: Flat,
+  has_row: bool | None,
+  wants_row: bool | None,
+  resize: Callable[[Any, int, bool], Any],
 ) -> Flat:
   """Fits the position embeddings, (1, tokens, width), to the model's grid.
 
@@ -183,7 +216,13 @@ def _match_posemb(
     wanted: of the model.
     has_row: whether the file has such a row, None if unknown.
     wants_row: whether the model has, None if unknown.
+    resize: of (positions, number of patches, whether a class row is first).
   """
+  row = "cls" in wanted  # a block's own positions always have one then
+  for name in posemb_names(loaded):
+    if "/" in name and name in wanted:
+      tokens = wanted[name].shape[-2] - row
+      loaded = {**loaded, name: resize(loaded[name], tokens, row)}
   x = loaded.get("pos_embedding")
   shape = getattr(wanted.get("pos_embedding"), "shape", None)
   if x is None or x.ndim != 3:
@@ -208,31 +247,57 @@ def _match_posemb(
       loaded = {**loaded, "cls": loaded["cls"].astype(dtype) + x[:, :1]}
     x, has_row = x[:, 1:], False
   if shape:
-    x = resize_posemb(x, shape[1] - has_row, has_row)
+    x = resize(x, shape[1] - has_row, has_row)
   return {**loaded, "pos_embedding": x}
 
 
-def resize_posemb(x, tokens: int, has_row: bool):
-  """Returns a square grid resized bilinearly to another, corner on corner.
+def posemb_names(flat: Flat) -> list[str]:
+  """Returns the names of learned positions, of the model or of each block."""
+  return [name for name in flat if name.rpartition("/")[2] == "pos_embedding"]
+
+
+def _grid(tokens: int, given: Sequence[int] | None):
+  """Returns (rows, cols) of that many patches, None if that is unknown."""
+  if given is None:
+    side = math.isqrt(tokens)
+    return (side, side) if side**2 == tokens else None
+  if math.prod(given) != tokens:
+    raise ValueError(
+      f"model_load.posemb_grid={tuple(given)} does not have the model's "
+      f"{tokens} patches. Give rows and columns of images, in patches."
+    )
+  return tuple(given)
+
+
+def resize_posemb(x, grid, has_row: bool, align_corners: bool = True):
+  """Returns a square grid resized bilinearly to another.
 
   Args:
-    x: (1, has_row + old * old, width); returned unchanged if not square.
-    tokens: new * new.
+    x: (…, has_row + old * old, width); returned unchanged if not square.
+    grid: (rows, cols) to get; None if unknown: `x` is returned unchanged.
     has_row: whether the first row is the class token's, which is kept.
+    align_corners: whether corners fall on corners, as in big_vision; otherwise
+      the edges of both grids coincide, and patches lie half a patch inside, as
+      in PyTorch and `jax.image.resize`.
   """
-  row, grid = np.split(x, [int(has_row)], axis=1)
-  old, new = math.isqrt(grid.shape[1]), math.isqrt(tokens)
-  if old == new or old**2 != grid.shape[1] or new**2 != tokens:
+  row, table = np.split(x, [int(has_row)], axis=-2)
+  *leading, rows, width = table.shape
+  old = math.isqrt(rows)
+  if old**2 != rows or grid in (None, (old, old)):
     return x
-  logging.info("The %d² position embeddings are resized to %d².", old, new)
+  logging.info("The %d² position embeddings are resized to %s.", old, grid)
   import scipy.ndimage  # 0.4 s that few runs need
 
   # SciPy knows no half precision.
   dtype = np.promote_types(x.dtype, np.float32)
-  grid = grid.reshape(old, old, -1).astype(dtype)
-  grid = scipy.ndimage.zoom(grid, (new / old, new / old, 1), order=1)
-  grid = grid.reshape(1, tokens, -1)
-  return np.concatenate([row.astype(dtype), grid], axis=1)
+  table = scipy.ndimage.zoom(
+    table.reshape(-1, old, old, width).astype(dtype),
+    (1, *np.divide(grid, old), 1),
+    order=1,
+    **({} if align_corners else {"grid_mode": True, "mode": "nearest"}),
+  )
+  table = table.reshape(*leading, math.prod(grid), width)
+  return np.concatenate([row.astype(dtype), table], axis=-2)
 
 
 def square_plus_one(rows: int) -> bool:

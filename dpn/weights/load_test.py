@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from dpn import trees
+from dpn.models import vit
 from dpn.weights import load, testing
 
 
@@ -142,6 +143,54 @@ def test_position_embeddings_are_resized_bilinearly(tmp_path, old, new, dtype):
   )
 
 
+@pytest.mark.parametrize("cls", [False, True])
+def test_position_embeddings_of_oblong_images_between_pixel_centres(
+  tmp_path, cls
+):
+  """As cv2.resize, PyTorch and jax.image.resize have it."""
+  rows = np.random.RandomState(1).randn(1, 4 + cls, 16).astype(np.float32)
+  flat = {**testing.golden("tok"), "pos_embedding": rows}
+  shapes = testing.shapes(16, 12, posemb_join_kw={"cls": cls})
+  options = vit.options(testing.make(posemb_join_kw={"cls": cls}))
+  kw = {"options": options, "posemb_align_corners": False}
+  path = testing.write(tmp_path, flat)
+  got = load.load(path, shapes, posemb_grid=(4, 3), **kw)["pos_embedding"]
+  up, across = np.zeros((4, 2)), np.zeros((3, 2))
+  up[:, 1] = 0, 0.25, 0.75, 1
+  across[:, 1] = 0, 0.5, 1
+  up[:, 0], across[:, 0] = 1 - up[:, 1], 1 - across[:, 1]
+  grid = rows[0, cls:].astype(np.float64).reshape(2, 2, 16)
+  want = np.einsum("ya,xb,abc->yxc", up, across, grid).reshape(12, 16)
+  np.testing.assert_allclose(got[0, cls:], want, atol=1e-6)
+  np.testing.assert_array_equal(got[0, :cls], rows[0, :cls])
+  with pytest.raises(ValueError, match="not square need posemb_grid"):
+    load.load(path, shapes, **kw)
+  with pytest.raises(ValueError, match=r"posemb_grid=\(4, 4\) does not have"):
+    load.load(path, shapes, posemb_grid=(4, 4), **kw)
+
+
+@pytest.mark.parametrize("scan", [False, True])
+def test_positions_of_each_block_are_resized(tmp_path, scan):
+  model = {"posemb_join": "unshared"}
+  old = trees.flatten(testing.sevens(testing.shapes(8, 8, **model)))
+  names = [n for n in old if n.endswith("/pos_embedding")]
+  assert [old[n].shape for n in names] == [(1, 1 + 4, 16)] * 2
+  for name in names:
+    old[name] = np.random.RandomState(1).randn(1, 5, 16).astype(np.float32)
+  path = testing.write(tmp_path, old)
+  got = load.load(path, testing.shapes(12, 12, scan=scan, **model))
+  blocks = got["Transformer"]
+  last = blocks["encoderblock_1"] if not scan else blocks["encoderblock"]
+  last = last["pos_embedding"][1] if scan else last["pos_embedding"]
+  row, grid = np.split(old[names[1]][0], [1])
+  np.testing.assert_array_equal(last[0, :1], row)
+  np.testing.assert_allclose(
+    last[0, 1:].reshape(3, 3, 16),
+    testing.bilinear(grid.reshape(2, 2, 16), 3),
+    atol=1e-6,
+  )
+
+
 def test_to_a_single_position(tmp_path):
   """As SciPy does: the corner that coincides is the first."""
   rows = np.random.RandomState(1).randn(1, 4, 16).astype(np.float32)
@@ -248,3 +297,14 @@ def test_dtypes_are_the_models(tmp_path):
   got = load.load(path, model)
   assert (got["a"].dtype, got["b"].dtype) == (jnp.bfloat16, np.float32)
   assert (got["a"][0], got["b"][0]) == (1.5, 2.5)
+
+
+def test_numbers_that_are_not_finite(tmp_path):
+  flat = testing.golden("tok")
+  name = "head/bias"
+  flat[name] = np.full_like(flat[name], np.nan)
+  path = testing.write(tmp_path, flat)
+  with pytest.raises(ValueError, match="'head/bias' holds NaN or infinity"):
+    load.load(path, testing.shapes())
+  kept = load.load(path, testing.shapes(), dont_load=["head/.*"])
+  assert isinstance(kept["head"]["bias"], jax.ShapeDtypeStruct)

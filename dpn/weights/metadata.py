@@ -6,16 +6,19 @@ config.json beside them, or by the defaults of the library.
 """
 
 import dataclasses
+import functools
 import json
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 import safetensors
 
+from dpn import schema
 from dpn.weights import pixels as pixel_values
+from dpn.weights import timm_models
 from dpn.weights.files import Location
 from dpn.weights.pixels import Pixels
 
@@ -27,12 +30,13 @@ IN_SHAPES = (
 # Options that only sometimes show, and the parameters that show them then.
 # Where those differ and may (`dont_load`), the option may differ as well.
 IN_NAMES = {
-  "stem_ln": r"stem/.*",
+  "stem_ln": r"(batch_stats/)?stem/.*",
   "stem": r"(embedding|patch_stats)/.*",
   "stem_kw": r"embedding/.*",
+  "final_norm": r"Transformer/encoder_norm/.*",
   "pool_type": r"cls|(MAPHead|SequencePool)_0/.*",
-  "posemb": r"pos_embedding|.*/rel_posemb/.*",
-  "posemb_kw": r"pos_embedding|.*/rel_posemb/.*",
+  "posemb": r"(.*/)?pos_embedding|.*/rel_posemb/.*",
+  "posemb_kw": r"(.*/)?pos_embedding|.*/rel_posemb/.*",
 }
 # Options that neither shows and that some files do not tell; the number of
 # heads is in the shapes of our arrays, but not of PyTorch's.
@@ -45,12 +49,9 @@ _HF_GELUS = {
 }
 _TIMM_GELUS = {"gelu": "exact", "gelu_tanh": "tanh"}
 _TIMM_POOLS = {"token": "tok", "avg": "gap", "map": "map", "": "none"}
-# What timm's architectures have although their config.json lacks it.
-_TIMM_TANH = (
-  r"vit_((base_patch32|so400m_patch16|giantopt_patch16)_siglip"
-  r"|large_patch16_siglip_(gap_)?512)"
-)
-_TIMM_HEADS = {"vit_base_patch16_gap_224": 16}
+# Arguments of timm's class that make other functions of equal names.
+_TIMM_OTHERS = ("norm_layer", "block_fn", "mlp_layer", "attn_layer")
+_PRE = {"sa": "pre", "mlp": "pre", "post": "branch"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,6 +66,8 @@ class ModelMetadata:
     cls_row: whether the class token has a row in the position embeddings; None
       if unknown.
     source: where this is written, for messages.
+    guessed: of the options, those that are only what the library does unless
+      told otherwise.
   """
 
   layout: str
@@ -72,6 +75,7 @@ class ModelMetadata:
   pixels: Pixels | None = None
   cls_row: bool | None = None
   source: str = "its metadata"
+  guessed: tuple[str, ...] = ()
 
 
 def metadata(
@@ -88,8 +92,15 @@ def metadata(
   return result | {name: json.dumps(value) for name, value in more.items()}
 
 
-def read(where: Location, layout: str) -> ModelMetadata:
+def read(
+  where: Location, layout: str, arch: str | None = None
+) -> ModelMetadata:
   """Returns what a file, or the config.json beside it, says about its model.
+
+  Args:
+    where: of the file.
+    layout: see `ModelMetadata`.
+    arch: name of the model in timm, if a person knows it.
 
   Raises:
     FileNotFoundError: checkpoints lie outside the folder of their run.
@@ -98,24 +109,89 @@ def read(where: Location, layout: str) -> ModelMetadata:
   """
   said = _said_inside(where.path) if where.is_file else {}
   if "model" in said and "layout" in said:  # others have a `model` too
+    place = f"the metadata of {where.path}"
+    if arch:
+      raise ValueError(f"{place} says what its model is: leave arch out.")
     options, pixels, cls_row = (
-      _parse(f"the metadata of {where.path}", said.get(name, "null"))
-      for name in ("model", PIXELS, "cls_row")
+      schema.parse(f"{name} in {place}", said.get(name, "null"), hint)
+      for name, hint in _OURS.items()
     )
-    return ModelMetadata(layout, options, pixels and Pixels(**pixels), cls_row)
-  beside = _read_json(where.folder, "config.json")
+    pixels = pixels and _pixels(pixels.get("mean"), pixels.get("std"))
+    return ModelMetadata(layout, options, pixels, cls_row)
+  beside = functools.partial(_beside, where.folder)
   if layout == "timm":
-    return _from_timm(beside)
-  if layout == "hf":
-    return _from_hf(
-      beside, _read_json(where.folder, "preprocessor_config.json")
+    return _from_timm(beside("config.json", _Timm), arch)
+  if arch:
+    raise ValueError(
+      f"arch={arch!r} names a model of timm; {where.path!r} has names of "
+      "another library. Leave it out."
     )
+  if layout == "hf":
+    image = beside("preprocessor_config.json", _HuggingFaceImage)
+    return _from_hf(beside("config.json", _HuggingFace), image)
+  beside = beside("config.json", _Run)
   if not where.is_file and not beside:
     raise FileNotFoundError(
       f"{where.folder}/config.json is missing: checkpoints do not say what "
       "model they hold. Keep them in their run's folder."
     )
   return _from_run(beside)
+
+
+class _PixelValues(TypedDict, total=False):
+  mean: list[float] | float | None
+  std: list[float] | float | None
+
+
+class _TimmArgs(TypedDict, total=False):
+  act_layer: str | None
+  global_pool: str | None
+  no_embed_class: bool | None
+  num_heads: int
+
+
+class _Timm(_PixelValues, total=False):
+  """config.json of timm."""
+
+  architecture: str
+  global_pool: str | None
+  model_args: _TimmArgs
+  pretrained_cfg: _PixelValues
+
+
+class _HuggingFace(TypedDict, total=False):
+  """config.json of transformers."""
+
+  hidden_act: str
+  layer_norm_eps: float
+  model_type: str
+  num_attention_heads: int
+  pooler_act: str
+
+
+class _HuggingFaceImage(TypedDict, total=False):
+  """preprocessor_config.json of transformers."""
+
+  do_normalize: bool | None
+  do_rescale: bool | None
+  rescale_factor: float
+  image_mean: list[float] | float | None
+  image_std: list[float] | float | None
+
+
+class _Input(TypedDict, total=False):
+  pp: str | None
+
+
+_OURS = {"model": dict, PIXELS: _PixelValues | None, "cls_row": bool | None}
+
+
+class _Run(TypedDict, total=False):
+  """config.json of a run."""
+
+  input: _Input | None
+  model: dict | None
+  num_classes: int | None
 
 
 class Difference(NamedTuple):
@@ -200,7 +276,14 @@ def assumed(file: ModelMetadata, options: Mapping[str, Any]) -> list[str]:
   """
   told = {*file.options, *(["num_heads"] if file.layout == "ours" else [])}
   unknown = [name for name in _MAY_BE_UNKNOWN if name not in told]
-  return [f"{name}={options[name]!r}" for name in unknown if name in options]
+  if file.layout == "timm" and options.get("rep_size"):
+    # Its activation is taken for tanh.
+    unknown += ["rep_size"] * ("rep_size" not in told)
+  return [
+    f"{name}={options[name]!r}"
+    for name in (*file.guessed, *unknown)
+    if name in options
+  ]
 
 
 def _said_inside(path):
@@ -212,23 +295,13 @@ def _said_inside(path):
     return {}
   with np.load(path, allow_pickle=False) as npz:
     if "metadata" in npz and npz["metadata"].dtype.kind == "U":
-      return _parse(path, str(npz["metadata"]))
+      return schema.parse(path, str(npz["metadata"]), dict[str, str])
   return {}
 
 
-def _parse(path, text):
-  try:
-    return json.loads(text)
-  except json.JSONDecodeError as error:
-    raise ValueError(f"{path!r}: expected JSON in it, {error}.") from error
-
-
-def _read_json(folder, name):
+def _beside(folder, name, hint):
   path = os.path.join(folder, name)
-  if not os.path.isfile(path):
-    return {}
-  with open(path, encoding="utf-8") as file:
-    return _parse(path, file.read())
+  return schema.read_json(path, hint) if os.path.isfile(path) else {}
 
 
 def _from_run(config):
@@ -242,32 +315,53 @@ def _from_run(config):
   return ModelMetadata("ours", options, pixels, source="the run's config.json")
 
 
-def _from_timm(config):
+def _from_timm(config, arch):
   args = config.get("model_args", {})
-  name = str(config.get("architecture", ""))
-  tanh = re.match(_TIMM_TANH, name)
-  act = args.get("act_layer") or ("gelu_tanh" if tanh else "gelu")
-  pool = args.get("global_pool", config.get("global_pool"))
-  if pool is not None and pool not in _TIMM_POOLS:
+  said = str(config.get("architecture", "")).partition(".")[0]
+  if arch and said not in ("", arch.partition(".")[0]):
     raise ValueError(
-      f"The file's model pools by {pool!r}, according to its config.json; ours "
-      f"has {', '.join(map(repr, _TIMM_POOLS))}."
+      f"arch={arch!r} contradicts the file's config.json, which has {said!r}."
     )
+  name = arch or said
+  others = [x for x in _TIMM_OTHERS if x in args]
+  if "_rpn_" in name or others:
+    raise ValueError(
+      "The file's model has other blocks or norms than ours, although their "
+      f"arrays have the same names: {', '.join(others) or name}."
+    )
+  model = timm_models.find(name)
   options = {
-    "gelu": _gelu(act, _TIMM_GELUS),
-    "norm": "layernorm",
-    "norm_kw": {"eps": 1e-6},
-    "num_heads": args.get("num_heads", _TIMM_HEADS.get(name)),
-    "pool_type": _TIMM_POOLS.get(pool),
+    "gelu": "exact",
+    **{"norm": "layernorm", "norm_kw": {"eps": 1e-6}},
+    **{"block_ln": "placement", "block_ln_kw": _PRE},
+    **(model.options if model else {}),
   }
+  guessed = [] if model else ["gelu", "norm_kw", "block_ln_kw"]
+  if "act_layer" in args:
+    options["gelu"] = _gelu(args["act_layer"], _TIMM_GELUS)
+    guessed = guessed[1:]
+  if args.get("num_heads"):
+    options["num_heads"] = args["num_heads"]
+  pool = args.get("global_pool", config.get("global_pool"))
+  if pool is not None:
+    if pool not in _TIMM_POOLS:
+      raise ValueError(
+        f"The file's model pools by {pool!r}, according to its config.json; "
+        f"ours has {', '.join(map(repr, _TIMM_POOLS))}."
+      )
+    options["pool_type"] = _TIMM_POOLS[pool]
+  row = None if model is None else model.cls_row
+  if "no_embed_class" in args:
+    row = not args["no_embed_class"]
+  source = "its config.json" if config else "timm's defaults"
   image = config.get("pretrained_cfg", config)
-  no_embed_class = args.get("no_embed_class")
   return ModelMetadata(
     "timm",
-    _known(options),
+    options,
     _pixels(image.get("mean"), image.get("std")),
-    None if no_embed_class is None else not no_embed_class,
-    "its config.json" if config else "timm's defaults (it has no config.json)",
+    row,
+    f"timm's {arch}" if arch else source,
+    tuple(guessed),
   )
 
 
@@ -288,18 +382,29 @@ def _from_hf(config, image):
   mean, std = image.get("image_mean"), image.get("image_std")
   if image.get("do_normalize") is False:
     mean, std = (0.0,), (1.0,)
-  source = "its config.json"
+  # Both are of levels from 0 to 255 times a factor, ours of levels to 1.
+  factor = image.get("rescale_factor", 1 / 255)
+  white = 255 * (factor if image.get("do_rescale", True) else 1)
+  source, guessed = "its config.json", ()
   if not config:
-    source = "the defaults of transformers (it has no config.json)"
-  return ModelMetadata("hf", _known(options), _pixels(mean, std), True, source)
+    source, guessed = "the defaults of transformers", ("gelu", "norm_kw")
+  pixels = _pixels(mean, std, white)
+  return ModelMetadata("hf", _known(options), pixels, True, source, guessed)
 
 
 def _known(options):
   return {name: value for name, value in options.items() if value is not None}
 
 
-def _pixels(mean, std):
-  return Pixels(mean, std) if mean and std else None
+def _pixels(mean, std, white=1.0):
+  if not mean or not std:
+    return None
+  if np.size(mean) != np.size(std) or np.min(std) <= 0 or white <= 0:
+    raise ValueError(
+      f"The file's pixels have mean {mean} and std {std}; expected as many of "
+      "both, and each std above 0."
+    )
+  return Pixels(np.divide(mean, white), np.divide(std, white))
 
 
 def _gelu(act, known):

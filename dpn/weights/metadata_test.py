@@ -97,12 +97,50 @@ def test_heads_by_architecture_of_timm(tmp_path):
 
 
 def test_what_is_assumed(tmp_path):
-  options = vit.options(vit.Model(3, **SIZE))
+  options = vit.options(vit.Model(3, **SIZE, gelu="exact"))
+  guessed = {
+    "gelu": "gelu='exact'",
+    "norm_kw": "norm_kw={'eps': 1e-06}",
+    "block_ln_kw": "block_ln_kw={'sa': 'pre', 'mlp': 'pre', 'post': 'branch'}",
+  }
+  rest = ["pool_type='gap'", "num_heads=2"]
   got = read(write(tmp_path), "timm")
-  assert metadata.assumed(got, options) == ["pool_type='gap'", "num_heads=2"]
+  assert metadata.assumed(got, options) == [*guessed.values(), *rest]
+  # An old model's layer before the head, behind which names show no tanh.
+  more = metadata.assumed(got, {**options, "rep_size": 8})
+  assert more == [*guessed.values(), *rest, "rep_size=8"]
+  path = write(tmp_path, config={"model_args": {"act_layer": "gelu_tanh"}})
+  got = read(path, "timm")
+  assert got.options["gelu"] == "tanh"
+  assert metadata.assumed(got, options)[:2] == [*guessed.values()][1:]
+  path = write(tmp_path, config={"architecture": "vit_small_patch16_224"})
+  assert metadata.assumed(read(path, "timm"), options) == []
+  (tmp_path / "config.json").unlink()
   got = read(write(tmp_path), "ours")
-  assert "gelu='tanh'" in metadata.assumed(got, options)
+  assert "gelu='exact'" in metadata.assumed(got, options)
   assert "num_heads=2" not in metadata.assumed(got, options)
+
+
+@pytest.mark.parametrize(
+  ("config", "arch", "message"),
+  [
+    (
+      {"architecture": "vit_base_patch16_rpn_224"},
+      None,
+      "other blocks.*: vit_base_patch16_rpn_224",
+    ),
+    ({"model_args": {"block_fn": "x"}}, None, "other blocks.*: block_fn"),
+    (
+      {"architecture": "vit_tiny_patch16_224"},
+      "vit_small_patch16_224",
+      "contradicts the file's config.json, which has 'vit_tiny_patch16_224'",
+    ),
+  ],
+)
+def test_what_is_refused_of_timm(tmp_path, config, arch, message):
+  path = write(tmp_path, config=config)
+  with pytest.raises(ValueError, match=message):
+    metadata.read(files.Location(path), "timm", arch)
 
 
 def test_config_of_hugging_face(tmp_path):
@@ -133,6 +171,18 @@ def test_other_options_of_hugging_face(tmp_path):
   got = read(path, "hf")
   assert got.options["gelu"] == "exact"
   assert got.pixels == pixels.Pixels((0,), (1,))
+  for image, want in (
+    (
+      {"image_mean": [1.0], "image_std": [1.0], "rescale_factor": 2 / 255},
+      HALF,
+    ),
+    (
+      {"image_mean": [127.5], "image_std": [127.5], "do_rescale": False},
+      HALF,
+    ),
+  ):
+    path = write(tmp_path, preprocessor_config=image)
+    assert read(path, "hf").pixels.close_to(want)
   write(tmp_path, config={"pooler_act": "relu"})
   with pytest.raises(ValueError, match="'relu' behind its pooler"):
     read(path, "hf")
@@ -152,8 +202,22 @@ def test_config_of_a_run(tmp_path):
   got = read(write(tmp_path, config=config), "ours")
   assert (got.options["num_classes"], got.options["gelu"]) == (7, "exact")
   assert got.pixels == pixels.Pixels((0,), (1,))
+  for image, want in (
+    (
+      {"image_mean": [1.0], "image_std": [1.0], "rescale_factor": 2 / 255},
+      HALF,
+    ),
+    (
+      {"image_mean": [127.5], "image_std": [127.5], "do_rescale": False},
+      HALF,
+    ),
+  ):
+    path = write(tmp_path, preprocessor_config=image)
+    assert read(path, "hf").pixels.close_to(want)
   (tmp_path / "config.json").write_text("{")
-  with pytest.raises(ValueError, match=r"config\.json'?: expected JSON"):
+  with pytest.raises(
+    ValueError, match=r"config\.json is damaged, expected JSON"
+  ):
     read(str(tmp_path / "model.safetensors"), "ours")
 
 

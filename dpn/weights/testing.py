@@ -41,6 +41,7 @@ LIBRARIES = [kind for kind in OPTIONS if "_" in kind]
 CONFIGS = {
   "timm_map": {
     "architecture": "vit_base_patch32_siglip_256",
+    "model_args": {"embed_dim": 8, "depth": 2, "num_heads": 2},
     "pretrained_cfg": {"mean": [0.5] * 3, "std": [0.5] * 3},
   },
   "hf_model": {"hidden_act": "gelu_pytorch_tanh", "layer_norm_eps": 1e-6},

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from dpn import schema
 from dpn.models import vit
 from dpn.weights import files, legacy, load, metadata, torch_names
 from dpn.weights.pixels import Pixels
@@ -47,26 +48,33 @@ class VitParams:
     return load.has_cls_row(self.options)
 
 
-def read(path: str, overrides: Mapping[str, Any]) -> VitParams:
+def read(
+  path: str, overrides: Mapping[str, Any], arch: str | None = None
+) -> VitParams:
   """Returns the Vision Transformer that a path stands for.
 
   Args:
     path: see `files.locate`.
     overrides: options that win over what is found.
+    arch: see `load.read`.
 
   Raises:
     ValueError, OSError: it is no checkpoint, damaged, of no known layout, or
       not of a Vision Transformer.
   """
-  source = load.read(path)
+  source = load.read(path, arch)
   told = {**source.metadata.options, **overrides}
-  file = dataclasses.replace(source.metadata, options=told)
+  for name in told.keys() & vit.HINTS.keys():
+    schema.check(path, name, told[name], vit.HINTS[name])
+  guessed = tuple(x for x in source.metadata.guessed if x not in overrides)
+  file = dataclasses.replace(source.metadata, options=told, guessed=guessed)
   try:
     flat, options = _inferred(source, told)
   except ValueError as error:
     raise ValueError(f"{path!r}: {error}") from error
   options |= told
-  rows = flat["pos_embedding"].shape[1] if "pos_embedding" in flat else 0
+  tables = load.posemb_names(flat)
+  rows = flat[tables[0]].shape[-2] if tables else 0
   if rows and "posemb" not in overrides:
     # Other libraries' files have fixed ones written out.
     options |= {"posemb": "learn", "posemb_kw": {}}
@@ -78,7 +86,9 @@ def read(path: str, overrides: Mapping[str, Any]) -> VitParams:
   tokens = rows - cls_row if rows else None
   model, patch, shapes = _model(flat, options, tokens)
   options = vit.options(model)
-  known = dataclasses.replace(file, options=options, cls_row=cls_row)
+  known = dataclasses.replace(
+    file, options=options, cls_row=cls_row, guessed=()
+  )
   variables = load.load_variables(
     dataclasses.replace(source, metadata=known),
     shapes,
@@ -106,8 +116,8 @@ def at_resolution(model: VitParams, px: int) -> VitParams:
     ValueError: the old grid or the patches are not square, or do not fit in.
   """
   rows, cols, _ = model.patch
-  table = model.arrays.get("pos_embedding")
-  if rows != cols or (table is not None and not model.side):
+  tables = load.posemb_names(model.arrays)
+  if rows != cols or (tables and not model.side):
     raise ValueError(
       "--resolution needs square images and patches; the source has patches of "
       f"{rows}x{cols} px, and positions for other images."
@@ -117,8 +127,9 @@ def at_resolution(model: VitParams, px: int) -> VitParams:
       f"--resolution: expected a multiple of {rows}, the patches' px; got {px}."
     )
   side, arrays, notes = px // rows, dict(model.arrays), model.notes
-  if table is not None:
-    arrays["pos_embedding"] = load.resize_posemb(table, side**2, model.cls_row)
+  for name in tables:
+    arrays[name] = load.resize_posemb(arrays[name], (side, side), model.cls_row)
+  if tables:
     notes += (f"Position embeddings: from {model.side}² to {side}².",)
   return dataclasses.replace(model, arrays=arrays, side=side, notes=notes)
 
@@ -150,17 +161,19 @@ def infer_options(flat: Mapping[str, Any]) -> dict[str, Any]:
       f"MLP, got {tops}. Of a larger model name a part: 'file.npz:img'."
     )
   *patch_size, _, width = embeddings[-1].shape
+  patches = {"patch_size": list(patch_size)}
   sizes = {name: x.shape[-1] for name, x in flat.items() if x.ndim}
   pool_type = "tok" if "cls" in flat else "gap"
   return {
     "num_classes": sizes.get("head/kernel"),
-    "patch_size": list(patch_size),
+    **(patches if "embedding/kernel" in flat else {}),
     "width": width,
     "depth": len(query) if query.ndim == 4 else depth,
     "mlp_dim": hidden.shape[-1],
     "num_heads": query.shape[-2],
     "stem_ln": _STEMS["stem/ln0/scale" in flat, "stem/ln1/scale" in flat],
     "qkv_bias": f"{attention}/bias" in in_blocks,
+    "final_norm": "Transformer/encoder_norm/scale" in flat,
     "rep_size": sizes.get("pre_logits/kernel", False),
     "pool_type": "map" if "MAPHead_0/probe" in flat else pool_type,
     "posemb": "learn" if "pos_embedding" in flat else "sincos2d",
@@ -196,28 +209,22 @@ def _inferred(source, told):
     raise ValueError(
       "it does not say how many attention heads there are, and no known "
       "variant has its size. Add --set num_heads=…, which must be right: with "
-      "another number it is another function."
+      "another number it is another function; or timm's --arch NAME."
     )
   return flat, options | {"num_heads": known[0] if known else None}
 
 
 def _model(flat, options, tokens):
   """Returns a model of these options, its patch and its variables' shapes."""
-  try:
-    model = vit.Model(**options)
-    px = model.config.patch_size
-    if model.config.stem == "conv":
-      px = (2 ** model.config.stem_kw["num_layers"],) * 2
-    patch = (*px, _embeddings(flat)[0].shape[2])
-    grid = (*_grid(flat, tokens), 1)
-    shape = (1, *np.multiply(patch, grid))
-    image = jax.ShapeDtypeStruct(shape, np.float32)
-    shapes = jax.eval_shape(model.init, jax.random.key(0), image)
-  except (TypeError, AttributeError) as error:
-    raise ValueError(
-      f"An option of the model has a value of another type ({error}). Check "
-      "--set, for example patch_size=[16,16]."
-    ) from error
+  model = vit.Model(**options)
+  px = model.config.patch_size
+  if model.config.stem == "conv":
+    px = (2 ** model.config.stem_kw["num_layers"],) * 2
+  patch = (*px, _embeddings(flat)[0].shape[2])
+  grid = (*_grid(flat, tokens), 1)
+  shape = (1, *np.multiply(patch, grid))
+  image = jax.ShapeDtypeStruct(shape, np.float32)
+  shapes = jax.eval_shape(model.init, jax.random.key(0), image)
   return model, patch, shapes
 
 
@@ -253,10 +260,12 @@ def _notes(source, file, options, arrays):
     "arrays.",
     "Model: " + ", ".join(f"{k}={v!r}" for k, v in options.items()),
   ]
-  if file.options:
-    notes.append(f"{', '.join(sorted(file.options))}: see {file.source}.")
+  if said := sorted(file.options.keys() - {*file.guessed}):
+    notes.append(f"{', '.join(said)}: see {file.source}.")
   if assumed := metadata.assumed(file, options):
     names = " ".join(f"--set {x.partition('=')[0]}=…" for x in assumed)
+    if file.layout == "timm":
+      names += " or, all of it, --arch NAME"
     notes.append(f"Assumed: {', '.join(assumed)} (state it with {names}).")
   pixels = "the source does not say; big_vision's are value_range(-1, 1)"
   if file.pixels:

@@ -25,6 +25,7 @@ from input_pipeline.pp import (
   ops_general,
   ops_image,
   ops_randaug,
+  ops_segmentation,
   ops_timm,
   ops_vtab,
 )
@@ -53,6 +54,11 @@ OPS = {
     ops_image.resize_small,
     ops_image.vgg_value_range,
     ops_randaug.randaug,
+    ops_segmentation.decode_labels,
+    ops_segmentation.flip_with_mask,
+    ops_segmentation.photometric_distortion,
+    ops_segmentation.random_crop_with_mask,
+    ops_segmentation.random_resize_with_mask,
     ops_timm.color_jitter,
     ops_timm.random_erasing,
     ops_timm.three_augment,
@@ -132,7 +138,7 @@ class Preprocess:
         given = ", ".join(f"{k}: {_describe(v)}" for k, v in example.items())
         message = f"Preprocessing op {text} failed on {{{given}}}: {error}"
         encoded = isinstance(example.get("image"), bytes)
-        if encoded and not text.startswith("decode"):
+        if encoded and not re.match(r"decode(_jpeg|\W|$)", text):
           message += " (The image is still encoded: put decode first.)"
         raise ValueError(message) from error
     return example

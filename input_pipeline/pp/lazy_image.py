@@ -18,6 +18,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from input_pipeline.pp import jpeg
+
 _JPEG_ENDS = b"\xff\xd8\xff\xff\xd9"
 _MAX_PIXELS = 2**27  # As for OpenCV, see input_pipeline/__init__.py.
 _LOCK = threading.Lock()
@@ -62,6 +64,15 @@ def from_jpeg(
   an end, which OpenCV may find to be damaged. `decode` decodes all of `data`,
   where that is needed or a part is damaged.
   """
+  if cutter := jpeg.Cutter.from_bytes(data):
+
+    def cut_file(top, left, height, width):
+      if (height, width) == cutter.size:
+        return decode(data)
+      part, above, before = cutter.cut(top, left, height, width)
+      return cut(decode(part), above, before, height, width)
+
+    return LazyImage((*cutter.size, 3), cut_file)
   whole = isinstance(data, bytes) and data[:3] + data[-2:] == _JPEG_ENDS
   if not whole or (codec := _codec()) is None:
     return None

@@ -157,10 +157,12 @@ def pad_to_shape(
       raise ValueError(f"cannot pad shape {old} to {tuple(shape)}.")
     begin = (np.subtract(new, old) * shares[where]).astype(int).tolist()
     ends = zip(begin, old, strict=True)
-    return new, tuple(slice(b, b + o) for b, o in ends)
+    return tuple(new), tuple(slice(b, b + o) for b, o in ends)
 
   def apply(value):
     padded, inside = place(value.shape)
+    if value.shape == padded:
+      return value
     result = np.empty(padded, value.dtype)
     result.fill(pad_value)
     result[inside] = value

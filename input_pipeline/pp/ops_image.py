@@ -18,7 +18,7 @@ from input_pipeline.pp import resize as resizing
 # The loader's threads already keep every core busy.
 cv2.setNumThreads(1)
 
-_PNG = b"\x89PNG\r\n\x1a\n"
+PNG = b"\x89PNG\r\n\x1a\n"
 _DECODE_FLAGS = {1: cv2.IMREAD_GRAYSCALE, 3: cv2.IMREAD_COLOR_RGB}
 
 
@@ -40,8 +40,18 @@ def decode_image(data: bytes, channels: int = 3) -> np.ndarray:
       f"{np.shape(data)}: leave decoding out if the data set is decoded."
     )
   flags = _DECODE_FLAGS[channels] | cv2.IMREAD_IGNORE_ORIENTATION
+  image = imdecode(data, flags)
+  return image.reshape(*image.shape[:2], channels)
+
+
+def imdecode(data: bytes, flags: int) -> np.ndarray:
+  """Returns what OpenCV decodes with these flags.
+
+  Raises:
+    ValueError: `data` is not one whole image.
+  """
   image = None
-  if not data.startswith(_PNG) or _chunks_fit(data):
+  if not data.startswith(PNG) or _chunks_fit(data):
     # OpenCV asserts that there are bytes, and that no image is too large.
     with contextlib.suppress(cv2.error):
       image = cv2.imdecode(np.frombuffer(data or b"\0", np.uint8), flags)
@@ -50,7 +60,7 @@ def decode_image(data: bytes, channels: int = 3) -> np.ndarray:
       f"not a whole image in a known format ({len(data)} bytes that start "
       f"with {data[:8]!r}): the record is truncated or no image."
     )
-  return image.reshape(*image.shape[:2], channels)
+  return image
 
 
 def _chunks_fit(data: bytes) -> bool:
@@ -58,7 +68,7 @@ def _chunks_fit(data: bytes) -> bool:
 
   OpenCV takes the memory they ask for, which may be gigabytes, before it looks.
   """
-  place = len(_PNG)
+  place = len(PNG)
   while place < len(data) and data[place + 4 : place + 8] != b"IEND":
     place += int.from_bytes(data[place : place + 4], "big") + 12
   return place < len(data)

@@ -33,10 +33,12 @@ def resize(
   """Returns `image` (rows, cols, channels) with `size` as its rows and cols.
 
   By area the result is lazy: a box that is cut costs no more than its pixels.
+  A label map (rows, cols) is resized by "nearest" only, never interpolated.
   """
-  if len(image.shape) != 3:
+  if len(image.shape) != 3 and (len(image.shape), method) != (2, "nearest"):
     raise ValueError(
-      f"expected an image of shape (rows, cols, channels), got {image.shape}."
+      "expected an image of shape (rows, cols, channels), or (rows, cols) and "
+      f"the method 'nearest', got {image.shape} and {method!r}."
     )
   same = image.shape[:2] == size
   if method == "area" and not same:
@@ -50,7 +52,7 @@ def resize(
       (2 * np.arange(new) + 1) * old // (2 * new)
       for new, old in zip(size, image.shape, strict=False)
     )
-    result = image[rows[:, None], cols]
+    result = image.take(cols, 1).take(rows, 0)
   elif method == "bilinear" and not antialias:
     result = cv2.resize(image, size[::-1], interpolation=cv2.INTER_LINEAR)
     result = result.reshape(*size, -1)  # OpenCV drops a single channel.

@@ -7,6 +7,8 @@
 - `folder:/path`: files at /path/<split>/<class>/<file>; labels number the class
   folders in alphabetical order.
 - `tar:/path`: the same in archives /path/<split>.tar, ImageNet's too.
+- `pairs:/path`: images and label maps in parallel folders, as ADE20K's
+  ADEChallengeData2016 (`training`, `validation`) unpacks; see `files`.
 - `manifest:/path/file.csv` or `.jsonl`: one row per image; see `files`.
 - `parquet:/path`: the layout of Hugging Face data sets; see `parquet`.
 - `arrays:/path/file.npz`: arrays named `<split>/image`, `<split>/label`, ….
@@ -14,10 +16,13 @@
 - `package.module:Name`: a class of your own that takes the name of a split, see
   docs/extending.md.
 
-Splits follow `splits`. Folders and archives list class after class; their
-slices are cut from an order that is random, but always the same, and that in
-which scripts.prepare_data writes. Encoded images stay bytes; the op `decode`
-reads them.
+Splits follow `splits`. Folders, archives and pairs are sorted, manifests and
+Parquet may be: their slices are cut from an order that is random, but always
+the same, and that in which scripts.prepare_data writes. `subset_seed` draws
+another order for the slices of any source: the first 1/16 of it is part of the
+first 1/8.
+
+Encoded images stay bytes; the ops `decode` and `decode_labels` read them.
 """
 
 import abc
@@ -38,6 +43,7 @@ KINDS = {
   "arrays": "input_pipeline.sources.arrays:open_split",
   "folder": "input_pipeline.sources.files:FolderSource",
   "manifest": "input_pipeline.sources.files:ManifestSource",
+  "pairs": "input_pipeline.sources.files:PairsSource",
   "parquet": "input_pipeline.sources.parquet:ParquetSource",
   "tar": "input_pipeline.sources.files:TarSource",
   "tfds": "input_pipeline.sources.tfds:TfdsSource",
@@ -50,13 +56,13 @@ class Source(abc.ABC):
   Attributes:
     name: what error messages call it.
     in_memory: whether reading is but indexing of arrays.
-    by_class: whether the examples stand class after class, so that slices must
-      be cut from a `shuffled` order.
+    may_be_sorted: whether the examples may stand class after class, so that
+      slices must be cut from a `shuffled` order.
   """
 
   name: str
   in_memory: bool = False
-  by_class: bool = False
+  may_be_sorted: bool = False
 
   @abc.abstractmethod
   def __len__(self) -> int:
@@ -88,7 +94,8 @@ def make(data: Mapping[str, Any]) -> Source:
   """Returns the source a config's `data` describes.
 
   Args:
-    data: `name` and `split`, see the module; for TFDS also `data_dir`.
+    data: `name` and `split`, see the module; optionally `subset_seed`, and for
+      TFDS `data_dir`.
 
   Raises:
     ValueError, OSError: no such data, no such split, or nothing in it.
@@ -97,8 +104,9 @@ def make(data: Mapping[str, Any]) -> Source:
   if "name" not in data or "split" not in data:
     raise ValueError(f"data needs a name and a split, got {data}.")
   name, split = data.pop("name"), data.pop("split")
+  seed = data.pop("subset_seed", None)
   for key in data.keys() - {"data_dir"}:
-    known = ("name", "split", "data_dir")
+    known = ("name", "split", "data_dir", "subset_seed")
     raise ValueError(errors.unknown("key of data", key, known))
   kind, _, rest = name.partition(":")
   if not rest or re.fullmatch(r"\d+\.\d+\.\d+", rest):
@@ -129,7 +137,7 @@ def make(data: Mapping[str, Any]) -> Source:
         "of input_pipeline.sources.Source."
       )
     slices.append((whole, *part.bounds(len(whole))))
-  return join(slices)
+  return join(slices, seed)
 
 
 def check_split(where: str, split: str, known: Collection[str]):
@@ -138,28 +146,35 @@ def check_split(where: str, split: str, known: Collection[str]):
     raise ValueError(f"In {where}: {errors.unknown('split', split, known)}")
 
 
-def shuffled(size: int) -> np.ndarray:
+def shuffled(size: int, seed: int = 0) -> np.ndarray:
   """Returns 0, …, size - 1 in random order, the same on every machine."""
-  return np.random.default_rng(0).permutation(size)
+  return np.random.default_rng(seed).permutation(size)
 
 
-def join(slices: Sequence[tuple[Source, int, int]]) -> Source:
-  """Returns the examples [start, stop) of each source, one after the other."""
+def join(
+  slices: Sequence[tuple[Source, int, int]], seed: int | None = None
+) -> Source:
+  """Returns the examples [start, stop) of each source, one after the other.
+
+  They are counted in the source's order, or in one that `seed` draws.
+  """
   source, start, stop = slices[0]
   whole = len(slices) == 1 and stop - start == len(source)
-  return source if whole else _Slices(slices)
+  return source if whole else _Slices(slices, seed)
 
 
 class _Slices(Source):
   """Parts of other sources, one after the other."""
 
-  def __init__(self, slices: Sequence[tuple[Source, int, int]]):
+  def __init__(self, slices: Sequence[tuple[Source, int, int]], seed):
     names, self._slices = [], []
     for part, start, stop in slices:
       rows, name = range(len(part)), part.name
       if stop - start < len(part):
-        name += f"[{start}:{stop}]" + " at random" * part.by_class
-        rows = shuffled(len(part)) if part.by_class else rows
+        name += f"[{start}:{stop}]"
+        if seed is not None or part.may_be_sorted:
+          name += " at random"
+          rows = shuffled(len(part), seed or 0)
       names.append(name)
       self._slices.append((part, rows[start:stop]))
     self.name = " + ".join(names)

@@ -1,18 +1,24 @@
-"""Encoded images in files: class folders, tar archives, manifests.
+"""Encoded images in files: class folders, tar archives, pairs, manifests.
 
 Labels number the classes of all splits, in alphabetical order, so that they
 mean the same in each; a class that a split lacks is logged.
 
-A manifest is a table with the columns `path`, `label` and `split`: a CSV file
-with a header, or a JSONL file with an object per line. Paths are relative to
-the manifest's folder; labels are numbers from 0, or names; other columns are
-ignored. Slices are cut in the order of the rows.
+Pairs are images and their label maps in parallel folders, of the same names but
+for the suffix: /path/images/<split>/… and /path/annotations/<split>/…, with
+folders in between or not. The second may be called `labels` or `masks`, too, or
+the two `img_dir` and `ann_dir`.
+
+A manifest is a table with the columns `path`, `split`, and `label`, `mask` or
+both: a CSV file with a header, or a JSONL file with an object per line. Paths
+(of images, and in `mask` of label maps) are relative to the manifest's folder;
+labels are numbers from 0, or names; other columns are ignored. Slices are
+random, see `sources`: for others, name splits of your own.
 """
 
 import functools
 import os
 import tarfile
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 from absl import logging
@@ -20,29 +26,34 @@ from absl import logging
 from input_pipeline import sources
 
 _SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
+# Folders of images, and those of label maps beside them.
+_PAIRS = {"images": ("annotations", "labels", "masks"), "img_dir": ("ann_dir",)}
 
 
 class _FileSource(sources.Source):
-  """Images in files of their own; yields `image`, `label` and `id`."""
+  """Images in files of their own; yields `image`, `id` and what there is."""
+
+  may_be_sorted = True
 
   root: str
   ids: Sequence[str]  # paths below `root`
-  labels: np.ndarray  # (images,)
-  classes: Sequence[str] | None  # their names; None if there are only numbers
+  labels: np.ndarray | None = None  # (images,)
+  classes: Sequence[str] | None = None  # their names; labels may be numbers
+  masks: Mapping[str, Sequence[str]] = {}  # by key, label maps' paths
 
   def __len__(self):
     return len(self.ids)
 
   def __getitem__(self, index):
-    return {
-      "image": self._bytes(index),
-      "label": int(self.labels[index]),
-      "id": self.ids[index],
-    }
+    example = {"image": self._bytes(index), "id": self.ids[index]}
+    if self.labels is not None:
+      example["label"] = int(self.labels[index])
+    for key, paths in self.masks.items():
+      example[key] = _read(os.path.join(self.root, paths[index]))
+    return example
 
   def _bytes(self, index: int) -> bytes:
-    with open(self.describe(index), "rb") as file:
-      return file.read()
+    return _read(self.describe(index))
 
   def describe(self, index):
     return os.path.join(self.root, self.ids[index])
@@ -51,10 +62,13 @@ class _FileSource(sources.Source):
     return self.classes if label_key == "label" else None
 
 
+def _read(path: str) -> bytes:
+  with open(path, "rb") as file:
+    return file.read()
+
+
 class _ClassSource(_FileSource):
   """Images whose `ids` are <class>/<file>."""
-
-  by_class = True
 
   def _number(self, classes: Collection[str]):
     """Labels the images; `classes` are those of all splits."""
@@ -74,11 +88,19 @@ class FolderSource(_ClassSource):
   """Images in folders named by class."""
 
   def __init__(self, path: str, split: str):
-    """Lists the files of path/split; reading happens later."""
+    """Lists the files of path/split; reading happens later.
+
+    Where classes stand in the folder itself, they are the split "all".
+    """
     path = os.path.expanduser(path)
-    splits = _folders(path)
-    sources.check_split(f"{path}/<split>/<class>/<file>", split, splits)
-    self.root = os.path.join(path, split)
+    folders = {name: os.path.join(path, name) for name in _folders(path)}
+    # A folder that holds no images, such as annotations, is no split.
+    roots = [x for x in folders.values() if os.access(x, os.R_OK)]
+    roots = [x for x in roots if any(_listed(x))]
+    if not roots and any(_listed(path)):
+      folders, roots = {"all": path}, [path]
+    sources.check_split(f"{path}/<split>/<class>/<file>", split, [*folders])
+    self.root = folders[split]
     self.name = f"folder:{self.root}"
     self.ids = [*_listed(self.root)]
     if not self.ids:
@@ -86,9 +108,6 @@ class FolderSource(_ClassSource):
         f"No image in {self.root}. Expected {self.root}/<class>/<file>, "
         f"files ending in {', '.join(_SUFFIXES)}."
       )
-    # A folder that holds no images, such as annotations, is no split.
-    roots = [os.path.join(path, name) for name in splits]
-    roots = [x for x in roots if os.access(x, os.R_OK) and any(_listed(x))]
     self._number({name for root in roots for name in _folders(root)})
 
 
@@ -111,6 +130,58 @@ def _folders(path):
 def _is_image(path: str) -> bool:
   name = os.path.basename(path)
   return name.lower().endswith(_SUFFIXES) and name[0] != "."
+
+
+class PairsSource(_FileSource):
+  """Images and label maps in parallel folders; yields an `annotation` too."""
+
+  def __init__(self, path: str, split: str):
+    """Lists the files of both folders; reading happens later."""
+    self.root = os.path.expanduser(path)
+    there = {*_folders(self.root)}
+    pairs = [
+      (images, masks)
+      for images, names in _PAIRS.items()
+      for masks in names
+      if {images, masks} <= there
+    ]
+    if len(pairs) != 1:
+      raise ValueError(
+        f"{path} holds the folders {sorted(there)}. Expected one of images and "
+        "one of label maps: images beside annotations, labels or masks, or "
+        "img_dir beside ann_dir."
+      )
+    folders = [os.path.join(self.root, folder) for folder in pairs[0]]
+    sources.check_split(f"{folders[0]}/<split>", split, _folders(folders[0]))
+    folders = [os.path.join(folder, split) for folder in folders]
+    self.name = f"pairs:{folders[0]}"
+    images, masks = (_by_stem(self.root, folder) for folder in folders)
+    if not images or (alone := sorted(images.keys() ^ masks.keys())):
+      alone = [images.get(stem) or masks[stem] for stem in alone[:3]]
+      raise ValueError(
+        f"Expected pairs of the same name in {folders[0]} ({len(images)} files)"
+        f" and {folders[1]} ({len(masks)} files), which end in "
+        f"{', '.join(_SUFFIXES)}. Without a partner: {', '.join(alone)}, …."
+      )
+    stems = sorted(images)
+    self.ids = [images[stem] for stem in stems]
+    self.masks = {"annotation": [masks[stem] for stem in stems]}
+
+
+def _by_stem(root: str, folder: str) -> dict[str, str]:
+  """Returns paths below `root` of a folder's images, by path without suffix."""
+  paths = [
+    os.path.join(where, name)
+    for where, _, names in os.walk(folder, followlinks=True)
+    for name in names
+    if _is_image(name)
+  ]
+  return {
+    os.path.splitext(os.path.relpath(path, folder))[0]: os.path.relpath(
+      path, root
+    )
+    for path in paths
+  }
 
 
 class TarSource(_ClassSource):
@@ -197,19 +268,23 @@ class ManifestSource(_FileSource):
     self.root = os.path.dirname(path)
     table = _table(path)
     sources.check_split(path, split, set(table["split"]))
-    labels, self.classes = _numbered(table["label"], path)
-    # Over all splits: a small one may lack the last class.
-    self._num_classes = int(labels.max()) + 1
     chosen = (table["split"] == split).to_numpy()
-    self.labels = labels[chosen]
     self.ids = table["path"][chosen].tolist()
+    self._num_classes = None
+    if "mask" in table:
+      self.masks = {"mask": table["mask"][chosen].tolist()}
+    if "label" in table:
+      labels, self.classes = _numbered(table["label"], path)
+      # Over all splits: a small one may lack the last class.
+      self._num_classes = int(labels.max()) + 1
+      self.labels = labels[chosen]
 
   def num_classes(self, label_key):
     return self._num_classes if label_key == "label" else None
 
 
 def _table(path: str):
-  """Returns a manifest's three columns as text."""
+  """Returns a manifest's columns as text."""
   import pandas as pd  # takes half a second
 
   try:
@@ -217,11 +292,12 @@ def _table(path: str):
       table = pd.read_json(path, lines=True, dtype=False)
     else:
       table = pd.read_csv(path, dtype=str, keep_default_na=False)
-    table = table[["path", "label", "split"]]
+    targets = sorted({"label", "mask"} & {*table}) or ["label"]
+    table = table[["path", "split", *targets]]
   except (ValueError, AttributeError, KeyError) as error:
     raise ValueError(
       f"Cannot read {path}: {error}. Expected a .csv file with a header or a "
-      ".jsonl file of objects, with the columns path, label and split."
+      ".jsonl file of objects, with the columns path, split, and label or mask."
     ) from error
   missing = table.isna() | (table == "")
   if missing.any(axis=None):

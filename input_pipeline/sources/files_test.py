@@ -1,4 +1,4 @@
-"""Archives and manifests against the files that went into them."""
+"""Archives, pairs and manifests against the files that went into them."""
 
 import io
 import json
@@ -122,27 +122,95 @@ def test_empty_class_folders_are_logged(tmp_path, caplog):
   assert "no image of 1 of the 3 classes of all splits: bee." in caplog.text
 
 
-@pytest.mark.parametrize("kind", ["folder", "tar"])
+@pytest.mark.parametrize("kind", ["folder", "tar", "manifest"])
 def test_slices_are_random_and_always_the_same(tmp_path, kind):
   names = [f"c{label}/{i}.jpg" for label in range(10) for i in range(10)]
-  _write(tmp_path, kind, "train", names)
-  part = pickle.loads(pickle.dumps(_open(kind, tmp_path, "train[:5%]")))
+  path = tmp_path
+  if kind == "manifest":
+    _write(tmp_path, kind, ".", names)
+    rows = [f"{name},{name[:2]},train" for name in names]
+    path = tmp_path / "list.csv"
+    path.write_text("\n".join(["path,label,split", *rows]))
+  else:
+    _write(tmp_path, kind, "train", names)
+  part = pickle.loads(pickle.dumps(_open(kind, path, "train[:5%]")))
   # If another NumPy draws others, `shuffled` must be kept from changing.
   ids = [example["id"] for example in part.read(range(5))]
   assert ids == ["c8/2.jpg", "c3/6.jpg", "c2/0.jpg", "c0/5.jpg", "c9/3.jpg"]
   assert part[1] == {"image": b"x", "label": 3, "id": "c3/6.jpg"}
   assert part.describe(1).endswith("c3/6.jpg")
   assert part.name.endswith("[0:5] at random")
-  train = _open(kind, tmp_path, "train[:90%]")
-  held_out = _open(kind, tmp_path, "train[90%:]")
+  train = _open(kind, path, "train[:90%]")
+  held_out = _open(kind, path, "train[90%:]")
   assert len({train[i]["label"] for i in range(90)}) == 10
   assert len({held_out[i]["label"] for i in range(10)}) > 4
-  both = _open(kind, tmp_path, "train[90%:]+train[:90%]")
+  both = _open(kind, path, "train[90%:]+train[:90%]")
   for sources_ in ([train, held_out], [both]):
     found = [s[i]["id"] for s in sources_ for i in range(len(s))]
     assert sorted(found) == names
-  whole = _open(kind, tmp_path, "train[0:100]")
+  whole = _open(kind, path, "train[0:100]")
   assert [whole[i]["id"] for i in range(100)] == names
+
+
+def _write_paths(root, *paths):
+  """Writes files that hold their paths."""
+  for path in paths:
+    (root / path).parent.mkdir(parents=True, exist_ok=True)
+    (root / path).write_text(path)
+
+
+@pytest.mark.parametrize(
+  ("images", "masks"),
+  [
+    ("images", "annotations"),
+    ("images", "labels"),
+    ("images", "masks"),
+    ("img_dir", "ann_dir"),
+  ],
+)
+def test_pairs(tmp_path, images, masks):
+  names = ["a/2", "b/1", "ADE_train_1", "ADE_train_2.v2"]
+  for name in names:
+    _write_paths(tmp_path, f"{images}/training/{name}.jpg")
+    _write_paths(tmp_path, f"{masks}/training/{name}.png")
+  _write_paths(
+    tmp_path, f"{images}/validation/x.JPG", f"{masks}/validation/x.bmp"
+  )
+  _write_paths(tmp_path, f"{images}/training/readme.txt", "objectInfo150.txt")
+  _write_paths(tmp_path, f"{images}/training/.hidden.jpg")
+  source = pickle.loads(pickle.dumps(_open("pairs", tmp_path, "training")))
+  assert source.read(range(len(source))) == [
+    {
+      "image": f"{images}/training/{name}.jpg".encode(),
+      "annotation": f"{masks}/training/{name}.png".encode(),
+      "id": f"{images}/training/{name}.jpg",
+    }
+    for name in sorted(names)
+  ]
+  assert source.describe(0) == f"{tmp_path}/{images}/training/ADE_train_1.jpg"
+  assert source.num_classes("annotation") is None
+  (example,) = _open("pairs", tmp_path, "validation").read([0])
+  assert example["annotation"] == f"{masks}/validation/x.bmp".encode()
+
+
+def test_pairs_errors(tmp_path):
+  with pytest.raises(ValueError, match=r"holds the folders \[\]. Expected one"):
+    _open("pairs", tmp_path)
+  _write_paths(tmp_path, "images/train/1.jpg", "labels/train/1.png")
+  _write_paths(tmp_path, "images/train/2.jpg", "labels/train/3.png")
+  message = (
+    r"same name in .*images/train \(2 files\) and .*labels/train \(2 files\)"
+    r".*Without a partner: images/train/2.jpg, labels/train/3.png"
+  )
+  with pytest.raises(ValueError, match=message):
+    _open("pairs", tmp_path)
+  with pytest.raises(ValueError, match=r"Unknown split 'val'. Known: train"):
+    _open("pairs", tmp_path, "val")
+  _write_paths(tmp_path, "masks/train/1.png")
+  with pytest.raises(ValueError, match=r"\['images', 'labels', 'masks'\]"):
+    _open("pairs", tmp_path)
+  with pytest.raises(OSError, match=r"is not there. Check the path"):
+    _open("pairs", tmp_path / "nowhere")
 
 
 def _manifest(folder, suffix, rows):
@@ -184,6 +252,31 @@ def test_manifest(tmp_path, suffix):
   assert source.class_names("label") is None
 
 
+@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
+def test_manifest_of_label_maps(tmp_path, suffix):
+  rows = [{**row, "mask": f"m/{i}.png"} for i, row in enumerate(_ROWS)]
+  _write_paths(tmp_path, *(row["mask"] for row in rows))
+  first, second = _open("manifest", _manifest(tmp_path, suffix, rows)).read(
+    [0, 1]
+  )
+  assert first == {
+    "image": b"x/1.jpg",
+    "mask": b"m/0.png",
+    "label": 2,
+    "id": "x/1.jpg",
+  }
+  assert second["mask"] == b"m/2.png"
+  for row in rows:
+    del row["label"]
+  source = _open("manifest", _manifest(tmp_path, suffix, rows))
+  del first["label"]
+  assert source[0] == first
+  assert source.num_classes("label") is source.class_names("label") is None
+  rows[1]["mask"] = ""
+  with pytest.raises(ValueError, match="row 2 has no mask"):
+    _open("manifest", _manifest(tmp_path, suffix, rows))
+
+
 def test_manifest_errors(tmp_path):
   path = _manifest(tmp_path, "csv", _ROWS)
   with pytest.raises(ValueError, match=r"Unknown split 'val'. Known: test, tr"):
@@ -196,7 +289,7 @@ def test_manifest_errors(tmp_path):
   for text, message in (
     (
       "path,label\na,1\n",
-      r"'split'.* not in index.*the columns path, label and",
+      r"'split'.* not in index.*the columns path, split, and label or mask",
     ),
     ("path,label,split\na,1,train\nb,,train\n", "row 2 has no label"),
     ("path,label,split\na,1,train\nb,x,train", r"partly numbers \('1'\)"),
@@ -206,7 +299,7 @@ def test_manifest_errors(tmp_path):
       _open("manifest", path)
   path = tmp_path / "list.jsonl"
   for text, message in (
-    ("[1]", "columns path, label and split"),
+    ("[1]", "columns path, split, and label or mask"),
     ("{", "Cannot read"),
   ):
     path.write_text(text)

@@ -3,7 +3,8 @@
 The files of a split are `<split>-*.parquet`, in the folder or in its `data/`,
 or `<split>/*.parquet`. Columns keep their names; one of images, which the hub
 stores as {bytes, path}, yields the bytes. Class names come from the metadata
-that `datasets` leaves in the files.
+that `datasets` leaves in the files. Slices are random, see `sources`, unlike
+those of `datasets`.
 
 Parquet has no random access: a group of rows is read at once, and kept for the
 next time, up to a quarter of the machine's memory. What does not fit is read
@@ -28,6 +29,8 @@ from input_pipeline import sources
 
 class ParquetSource(sources.Source):
   """The rows of one split."""
+
+  may_be_sorted = True
 
   def __init__(self, path: str, split: str):
     """Reads the files' footers; rows are read later."""

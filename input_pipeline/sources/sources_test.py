@@ -4,12 +4,13 @@ import os
 import pickle
 from concurrent import futures
 
+import cv2
 import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 from sklearn import datasets as sklearn_datasets
 
-from input_pipeline import sources, testing
+from input_pipeline import pipeline, sources, testing
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +77,47 @@ def test_tfds_features_without_shortcut_are_parsed_by_tfds(tmp_path):
   assert source[0] == {"image": b"0", "label": 3, "score": 7}
   assert source.num_classes("score") is None
   assert source.num_classes("label") == 4
+
+
+@pytest.mark.parametrize(
+  ("name", "split", "key"),
+  [
+    ("scene_parse150", "test", "annotation"),
+    ("camvid", "val", "label"),
+  ],
+)
+def test_tfds_label_maps(tmp_path, name, split, key):
+  """Their features as TFDS, or as what prepared CamVid, has them."""
+  ids = np.uint8([[0, 1, 150], [9, 11, 10]])
+  png = cv2.imencode(".png", ids)[1].tobytes()
+  examples = {split: [{"image": png, key: png}]}
+  features = {"image": "jpeg", key: "png"}
+  testing.write_tfds(str(tmp_path), name, examples, features)
+  data = {"name": name, "split": split, "data_dir": str(tmp_path)}
+  spec = f'decode|decode_labels(151, inkey="{key}")|keep("image", "labels")'
+  (batch,) = pipeline.evaluation(data, spec, 1)
+  assert batch["labels"].tolist() == [ids.tolist()]
+
+
+def test_fractions_drawn_by_seed(data_dir):
+  def draw(split, **kw):
+    data = {"name": "tiny", "split": split, "data_dir": data_dir, **kw}
+    source = sources.make(data)
+    return source.name, _ids(source)
+
+  stored = draw("train")[1]
+  assert draw("train[:4]") == ("tiny/1.10.0:train[0:4]", stored[:4])
+  drawn = {}
+  for seed in (0, 1):
+    order = np.random.default_rng(seed).permutation(len(stored))
+    name, drawn[seed] = draw("train[:25%]", subset_seed=seed)
+    assert name.endswith("[0:6] at random")
+    assert drawn[seed] == [stored[i] for i in order[:6]]
+    # Fractions are nested, and what is left over is the rest.
+    assert draw("train[:50%]", subset_seed=seed)[1][:6] == drawn[seed]
+    rest = draw("train[25%:]", subset_seed=seed)[1]
+    assert sorted(drawn[seed] + rest) == sorted(stored)
+  assert set(drawn[0]) != set(drawn[1])
 
 
 def test_tfds_names_versions_and_description(data_dir):

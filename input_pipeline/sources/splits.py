@@ -5,8 +5,8 @@ Means what it means in TFDS: percentages are rounded to the closest example
 boundary beyond the split is an error. TFDS's `all`, `even_splits` and `shard`
 units are not supported.
 
-A slice is cut from the examples in their stored order; those of folders and
-archives are shuffled before, always in the same way.
+A slice is cut from the examples in their stored order, as TFDS's are, or, where
+that may be one of classes, from a random one that is always the same.
 """
 
 import dataclasses

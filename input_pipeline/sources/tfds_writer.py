@@ -7,7 +7,7 @@ A data set is the folder `<name>/<version>` with a file per shard,
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -48,8 +48,8 @@ def write_shard(path: str, records: Iterable[bytes]) -> Shard:
   return shard
 
 
-def read_shard(path: str) -> Shard:
-  """Reads every record of a file and returns what it holds.
+def records(path: str) -> Iterator[bytes]:
+  """Yields every record of a file.
 
   Raises:
     ValueError: the file is damaged.
@@ -57,15 +57,20 @@ def read_shard(path: str) -> Shard:
   try:
     reader = array_record_module.ArrayRecordReader(path)
     size = reader.num_records()
-    shard = _summarize(
-      record
-      for begin in range(0, size, 100)
-      for record in reader.read(begin, min(begin + 100, size))
-    )
+    for begin in range(0, size, 100):
+      yield from reader.read(begin, min(begin + 100, size))
     reader.close()  # raises what went wrong
   except (RuntimeError, ValueError, IndexError) as error:
     raise ValueError(f"{path} cannot be read: {error}") from error
-  return shard
+
+
+def read_shard(path: str) -> Shard:
+  """Reads every record of a file and returns what it holds.
+
+  Raises:
+    ValueError: the file is damaged.
+  """
+  return _summarize(records(path))
 
 
 def _summarize(records: Iterable[bytes]) -> Shard:
@@ -83,6 +88,7 @@ def write_info(
   version: str,
   features: Mapping[str, str | int | Sequence[str]],
   splits: Mapping[str, Sequence[Shard]],
+  description: str = "",
 ):
   """Writes what describes a data set: `features.json`, `dataset_info.json`.
 
@@ -93,12 +99,14 @@ def write_info(
     features: by key: "jpeg" or "png" for an image, "text", "int", or a label's
       number of classes, or their names.
     splits: by name, the shards in order.
+    description: of the data set.
   """
   entries = {key: _feature(kind) for key, kind in features.items()}
   tfds.features.FeaturesDict(entries).save_config(directory)
   info = {
     "name": name,
     "version": version,
+    "description": description,
     "fileFormat": "array_record",
     "moduleName": "tensorflow_datasets.core.dataset_builders.adhoc_builder",
     "splits": [

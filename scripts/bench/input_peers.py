@@ -2,9 +2,10 @@
 
 Each function takes a name in TASKS and a folder that bench_input.write_images
 filled, and returns an endless iterator over batches of float32 images in
-[-1, 1], by as many threads or processes as there are cores. What the peers need
-comes from the extra `bench`. As a program, this module takes arguments of
-`measure` as JSON and prints what it returns.
+[-1, 1], for "segment" in standard deviations and made together with label maps,
+by as many threads or processes as there are cores. What the peers need comes
+from the extra `bench`. As a program, this module takes arguments of `measure`
+as JSON and prints what it returns.
 """
 
 import dataclasses
@@ -21,8 +22,10 @@ from PIL import Image, ImageEnhance, ImageOps
 
 import input_pipeline
 from dpn import host_memory
+from scripts.bench import segmentation_peer
 
 BATCH_SIZE = 128
+_SEGMENT_BATCH_SIZE = 16
 # Preprocessing by task, split where decoding ends, and (rows, cols) of images.
 _TAIL = "|value_range(-1, 1)"
 _CROP = "inception_crop(224)|flip_lr"
@@ -35,9 +38,18 @@ TASKS = {
     (32, 32),
   ),
   "large": (f"decode|{_CROP}{_TAIL}", (1500, 2000)),
+  "segment": (
+    "decode|decode_labels(150, inkey='annotation', reduce_zero_label=True)"
+    "|random_resize_with_mask((2048, 512), (0.5, 2.0))"
+    "|random_crop_with_mask(512, cat_max=0.75)|flip_with_mask"
+    "|photometric_distortion|vgg_value_range|pad_to_shape((512, 512, 3))"
+    "|pad_to_shape((512, 512), 255, key='labels')",
+    (512, 683),
+  ),
 }
 RANDAUG_LAYERS, RANDAUG_LEVEL = 2, 1.5
 WITHOUT_FAST = "without fast"
+RESTART = "restart markers"  # ours, where scripts.prepare_data has added them
 
 
 def measure(who: str, task: str, folder: str, secs: float) -> dict[str, float]:
@@ -52,7 +64,7 @@ def measure(who: str, task: str, folder: str, secs: float) -> dict[str, float]:
   count, begin, cpu_secs = 0, time.perf_counter(), _cpu_secs()
   while (elapsed := time.perf_counter() - begin) < secs:
     next(batches)
-    count += BATCH_SIZE
+    count += batch_size(task)
   return {
     "rate": count / elapsed,
     "cpu_ms": 1000 * (_cpu_secs() - cpu_secs) / count,
@@ -69,27 +81,34 @@ def _cpu_secs() -> float:
   return sum(sum(process.cpu_times()[:2]) for process in (me, *workers))
 
 
+def batch_size(task: str) -> int:
+  """Returns the number of images in a task's batch."""
+  return _SEGMENT_BATCH_SIZE if task == "segment" else BATCH_SIZE
+
+
 def source(task: str, folder: str) -> dict[str, str]:
   """Returns our name for the images of a task."""
-  name = f"arrays:{folder}/tiny.npz" if task == "tiny" else f"folder:{folder}"
-  return {"name": name, "split": "train"}
+  names = {"tiny": f"arrays:{folder}/tiny.npz", "segment": f"pairs:{folder}"}
+  return {"name": names.get(task, f"folder:{folder}"), "split": "train"}
 
 
 def _examples(task: str, folder: str) -> Sequence:
   """Returns the images of "tiny", of other tasks the names of their files."""
   if task == "tiny":
     return np.load(os.path.join(folder, "tiny.npz"))["train/image"]
-  return [file.path for file in os.scandir(f"{folder}/train/photo")]
+  images = "images/train" if task == "segment" else "train/photo"
+  return [file.path for file in os.scandir(f"{folder}/{images}")]
 
 
 def ours(task: str, folder: str) -> Iterator[np.ndarray]:
   """Returns batches of this codebase."""
   from input_pipeline import pipeline
 
+  keep = "keep('image', 'labels')" if task == "segment" else "keep('image')"
   config = {
     "data": source(task, folder),
-    "batch_size": BATCH_SIZE,
-    "pp": f"{TASKS[task][0]}|keep('image')",
+    "batch_size": batch_size(task),
+    "pp": f"{TASKS[task][0]}|{keep}",
   }
   batches = pipeline.training(config, seed=0).batches()
   return (batch["image"] for batch in batches)
@@ -102,10 +121,21 @@ def without_fast(task: str, folder: str) -> Iterator[np.ndarray]:
   return ours(task, folder)
 
 
+def with_markers(task: str, folder: str) -> Iterator[np.ndarray]:
+  """Returns ours of the same images with restart markers."""
+  if task == "tiny":
+    raise NotImplementedError("these are no JPEGs")
+  if task == "segment":
+    raise NotImplementedError("resizing needs whole images")
+  return ours(task, os.path.join(folder, "marked"))
+
+
 def tf_data(task: str, folder: str) -> Iterator[np.ndarray]:
   """Returns batches by tf.data, in big_vision's way."""
   if task == "randaug":
     raise NotImplementedError("RandAugment: tensorflow_addons no longer runs")
+  if task == "segment":
+    raise NotImplementedError("big_vision has no such ops")
   import tensorflow as tf
 
   def random_crop(data):
@@ -149,18 +179,27 @@ def tf_data(task: str, folder: str) -> Iterator[np.ndarray]:
 
 
 def pillow(task: str, folder: str) -> Iterator[np.ndarray]:
-  """Returns batches by Pillow in torch's worker processes, in timm's way."""
+  """Returns batches by Pillow in torch's worker processes, in timm's way.
+
+  Those of "segment" are OpenCV's, in MMSegmentation's way.
+  """
   from torch.utils import data
 
-  examples = PillowExamples(task, _examples(task, folder))
+  paths = _examples(task, folder)
+  segment = task == "segment"
+  examples = (
+    segmentation_peer.Examples(paths)
+    if segment
+    else PillowExamples(task, paths)
+  )
   loader = data.DataLoader(
     examples,
-    BATCH_SIZE,
+    batch_size(task),
     sampler=data.RandomSampler(examples, replacement=True, num_samples=10**9),
     num_workers=input_pipeline.num_cores(),
     drop_last=True,
   )
-  return (batch.numpy() for batch in loader)
+  return ((batch[0] if segment else batch).numpy() for batch in loader)
 
 
 @dataclasses.dataclass
@@ -240,6 +279,7 @@ RANDAUG = (
 ARMS = {
   "ours": ours,
   WITHOUT_FAST: without_fast,
+  RESTART: with_markers,
   "tf.data": tf_data,
   "torch+Pillow": pillow,
 }

@@ -14,7 +14,7 @@ import numpy as np
 from dpn import trees
 from dpn.models import stem
 from dpn.tasks import base
-from trainers import build, loop
+from trainers import build
 
 LAYERNORM_EPS = 1e-6
 QUANTILES = (5, 25, 50, 75, 95)  # percent
@@ -113,7 +113,7 @@ def first_steps(
     }
 
   rows, state = [], build.first_state(run)[0]
-  batches = loop.batches_from(run, 0)
+  batches = run.batches(0)
   for _ in range(steps):
     state, row = step(state, next(batches))
     rows.append(row)

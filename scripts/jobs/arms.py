@@ -8,15 +8,14 @@ and "candidate", see `scripts.select_best`.
 
 import dataclasses
 import fnmatch
-import json
 import os
 import re
 import runpy
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Required, TypedDict
 
 import dpn.tasks
-from dpn import errors
+from dpn import errors, schema
 from dpn.weights import checkpoint
 from scripts.results import output
 from trainers import config_keys
@@ -128,6 +127,23 @@ def together(config: str, arms: Sequence[Arm]) -> list[Together]:
   return [Together(group) for group in groups.values()]
 
 
+class _Entry(TypedDict, total=False):
+  """An `Arm` in sweep.json."""
+
+  name: Required[str]
+  arg: Required[str]
+  seed: Required[int]
+  overrides: Required[dict[str, Any]]
+  workdir: Required[str]
+  cell: str | None
+  candidate: str | None
+
+
+class _Index(TypedDict):
+  config: str
+  arms: list[_Entry]
+
+
 def find(
   config: str,
   arg: str,
@@ -228,8 +244,7 @@ def read_index(out: str) -> tuple[str, dict[str, Arm]]:
   path = os.path.join(out, INDEX)
   if not os.path.isfile(path):
     raise ValueError(f"{path} is missing: {out} is not the --out of a sweep.")
-  with open(path) as f:
-    index = json.load(f)
+  index = schema.read_json(path, _Index)
   arms = [
     Arm(**entry | {"workdir": os.path.join(out, entry["workdir"])})
     for entry in index["arms"]

@@ -14,7 +14,13 @@ from scripts.results import configs, runs
 
 NOT_RUN = "not run"
 # Metrics that are fractions here and percentages in the paper.
-_FRACTION = re.compile(r"(.*/)?(.*prec@\d+|.*\d+shot|.*acc.*|.*miou.*|.*IoU.*)")
+_FRACTION = re.compile(
+  r"(.*/)?(.*prec@\d+|.*\d+shot|.*acc.*|.*miou.*|.*IoU.*|iou/.*)"
+)
+
+
+# What ± may stand for, by its name in `--interval`.
+MEASURES = {"ci95": "95% CI", "sem": "SEM"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +33,10 @@ class Estimate:
     n: how many runs were averaged; None for a number of the paper.
     note: how it was compared, what is missing.
     sign: "+" for differences.
-    digits: of the mean after the decimal point; its interval has two.
+    digits: of the mean after the decimal point; what follows ± has two.
+    df: degrees of freedom of the interval.
+    interval: what ± shows, a key of `MEASURES`.
+    best: whether to mark it.
   """
 
   mean: float
@@ -36,15 +45,48 @@ class Estimate:
   note: str = ""
   sign: str = ""
   digits: int = 2
+  df: float = math.nan
+  interval: str = "ci95"
+  best: bool = False
+
+  @property
+  def sem(self) -> float:
+    """The standard error of the mean."""
+    return self.ci / t_95(self.df)
+
+  @property
+  def spread(self) -> float:
+    """What ± shows: half the 95% interval or the standard error."""
+    return self.sem if self.interval == "sem" else self.ci
+
+  @property
+  def p_value(self) -> float:
+    """Of the hypothesis that the mean is 0, two-sided; NaN without interval."""
+    if self.ci == 0:
+      return float(self.mean == 0)
+    return float(2 * scipy.stats.t.sf(abs(self.mean) / self.sem, self.df))
+
+  @property
+  def side(self) -> int:
+    """On which side of 0 the 95% interval lies: 1, -1; 0 if it contains 0.
+
+    Without an interval 0 too.
+    """
+    return int(abs(self.mean) > self.ci) * (1 if self.mean > 0 else -1)
 
   def __str__(self) -> str:
     sign = self.sign if round(self.mean, self.digits) else ""
     text = f"{self.mean:{sign}.{self.digits}f}".replace("-", "−")
     if not math.isnan(self.ci):
-      text += f" ± {self.ci:.2f}"
+      text += f" ± {self.spread:.2f}"
     notes = [f"n={self.n}"] if self.n else []
     notes += [self.note] if self.note else []
     return f"{text} ({', '.join(notes)})" if notes else text
+
+
+def t_95(df: float) -> float:
+  """Returns by how much a 95% interval exceeds a standard error."""
+  return float(scipy.stats.t.ppf(0.975, df))
 
 
 def half_width(values: np.ndarray) -> np.ndarray:
@@ -56,13 +98,13 @@ def half_width(values: np.ndarray) -> np.ndarray:
   n = len(values)
   if n < 2:
     return np.full(np.shape(values)[1:], np.nan)
-  return scipy.stats.t.ppf(0.975, n - 1) * scipy.stats.sem(values)
+  return t_95(n - 1) * scipy.stats.sem(values)
 
 
 def estimate(values: Sequence[float]) -> Estimate:
   """Returns the mean of some numbers and its interval."""
-  ci = half_width(np.asarray(values))
-  return Estimate(float(np.mean(values)), float(ci), len(values))
+  n, ci = len(values), half_width(np.asarray(values))
+  return Estimate(float(np.mean(values)), float(ci), n, df=n - 1)
 
 
 def difference(new: pd.Series, old: pd.Series) -> Estimate:
@@ -77,12 +119,26 @@ def difference(new: pd.Series, old: pd.Series) -> Estimate:
   gain, n = float(new.mean() - old.mean()), min(len(new), len(old))
   if n < 2:
     return Estimate(gain, math.nan, n, "unpaired", "+")
-  ci = 0.0
-  if new.var() + old.var() > 0:
-    test = scipy.stats.ttest_ind(new, old, equal_var=False)
-    low, high = test.confidence_interval()
-    ci = float(high - low) / 2
-  return Estimate(gain, ci, n, "Welch", "+")
+  if new.var() + old.var() == 0:
+    return Estimate(gain, 0.0, n, "Welch", "+", df=n - 1)
+  test = scipy.stats.ttest_ind(new, old, equal_var=False)
+  low, high = test.confidence_interval()
+  ci = float(high - low) / 2
+  return Estimate(gain, ci, n, "Welch", "+", df=float(test.df))
+
+
+def holm(p_values: Sequence[float]) -> np.ndarray:
+  """Returns p-values adjusted for their number, after Holm (1979).
+
+  The k-th smallest of n is multiplied by n + 1 - k, and is no less than those
+  before it: the chance of any false alarm stays that of a single test.
+  """
+  p = np.asarray(p_values, float)
+  order = np.argsort(p, kind="stable")
+  scaled = p[order] * np.arange(len(p), 0, -1)
+  adjusted = np.empty_like(p)
+  adjusted[order] = np.minimum(np.maximum.accumulate(scaled), 1.0)
+  return adjusted
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,6 +152,8 @@ class Arm:
     n: how many complete runs there are.
     open: paths of incomplete runs.
     copies: paths of runs that repeat another one's seed and result.
+    unchosen: paths of complete candidates that a selection did not choose.
+    paths: of the other complete runs.
     waiting: what candidates of a selection wait for, "" if for nothing.
   """
 
@@ -104,6 +162,8 @@ class Arm:
   n: int = 0
   open: Sequence[str] = ()
   copies: Sequence[str] = ()
+  unchosen: Sequence[str] = ()
+  paths: Sequence[str] = ()
   waiting: str = ""
 
   @property
@@ -121,7 +181,7 @@ def cell(arm: Arm | None) -> Estimate | str:
   if not arm.metric:
     count = len(arm.open)
     return f"incomplete ({count} run{'s' * (count > 1)})"
-  notes = [f"CI of {len(arm.values)} probes"] if arm.probes else []
+  notes = [f"± of {len(arm.values)} probes"] if arm.probes else []
   notes += [f"{len(arm.open)} incomplete"] if arm.open else []
   mean = estimate(arm.values)
   return dataclasses.replace(mean, n=arm.n, note=", ".join(notes))
@@ -134,7 +194,7 @@ def gain(new: Arm | None, old: Arm | None) -> Estimate | str:
     return "incomplete" if lacking else NOT_RUN
   if new.probes and old.probes:
     found = difference(new.values, old.values)
-    note = f"CI of {found.n} probes, {found.note}"
+    note = f"± of {found.n} probes, {found.note}"
     return dataclasses.replace(found, n=1, note=note)
   # Seeds of a probe are not seeds of runs: a probed run counts by its mean.
   new, old = (
@@ -153,15 +213,20 @@ def arm(group: pd.DataFrame, metrics: Sequence[str]) -> Arm:
     ValueError: two runs share a seed but not their result, or differ in more
       than the seed; or a complete run lacks the metric.
   """
+  unchosen = []
   if group.candidate.notna().all():
+    every = group.path[group.complete]
     group, waiting = _selected(group, metrics)
+    unchosen = list(every[~every.isin(group.path)])
     if waiting:
-      return Arm(waiting=waiting)
+      paths = list(group.path[group.complete])
+      return Arm(unchosen=unchosen, paths=paths, waiting=waiting)
   still = list(group.path[~group.complete])
   done = group[group.complete].sort_values("seed", kind="stable")
   if done.empty:
-    return Arm(open=still)
-  _check_alike(done)
+    return Arm(open=still, unchosen=unchosen)
+  if len(done) > 1:
+    _check_alike(done)
   has = lambda metric: all(metric in run.finals for run in done.run)
   metric = next(filter(has, metrics), metrics[0])
   values = pd.Series([percent(run, metric) for run in done.run], done.seed)
@@ -180,7 +245,8 @@ def arm(group: pd.DataFrame, metrics: Sequence[str]) -> Arm:
     names = sorted(m for m in run.finals if m.startswith(f"{metric}-seed-"))
     if len(names) > 1:
       values = pd.Series({name: percent(run, name) for name in names})
-  return Arm(metric, values, n, still, copies)
+  paths = list(done.path[~repeated])
+  return Arm(metric, values, n, still, copies, unchosen, paths)
 
 
 def _selected(candidates, metrics):

@@ -1,5 +1,6 @@
 """Intervals against printed tables of Student's t."""
 
+import dataclasses
 import math
 
 import pandas as pd
@@ -103,3 +104,30 @@ def test_what_may_differ_among_seeds_does_not_keep_runs_apart():
     ValueError, match=r"more than the seed \(lr: 1\.0, 2\.0\)"
   ):
     aggregate.arm(runs.frame([*same, run(3, lr=2.0)]), ("loss",))
+
+
+def test_standard_error_and_p_value():
+  # Differences 1, 2, 3: s / √3 = 0.5774, t = 3.464 with 2 degrees of freedom.
+  found = aggregate.estimate([1, 2, 3])
+  assert found.sem == pytest.approx(1 / math.sqrt(3))
+  test = scipy.stats.ttest_1samp([1, 2, 3], 0)
+  assert found.p_value == pytest.approx(test.pvalue)
+  assert (found.side, aggregate.estimate([1.0, 9.0]).side) == (0, 0)
+  shown = dataclasses.replace(found, interval="sem")
+  assert str(shown) == "2.00 ± 0.58 (n=3)"
+  assert aggregate.estimate([-4, -5, -4]).side == -1
+
+
+def test_welchs_p_value_is_scipys():
+  a, b = [0.2, 0.5, 0.9, 0.1], [1.0, 7.0, 9.0]
+  found = aggregate.difference(pd.Series(a), pd.Series(b))
+  test = scipy.stats.ttest_ind(a, b, equal_var=False)
+  assert found.p_value == pytest.approx(test.pvalue)
+  assert math.isnan(aggregate.estimate([1.0]).p_value)
+
+
+def test_holm():
+  # By hand: 4 · 0.01, then 3 · 0.015 = 0.045, 2 · 0.03 and, no less, 0.035.
+  adjusted = aggregate.holm([0.03, 0.01, 0.035, 0.015])
+  assert adjusted.tolist() == pytest.approx([0.06, 0.04, 0.06, 0.045])
+  assert aggregate.holm([0.6, 0.7]).tolist() == [1.0, 1.0]

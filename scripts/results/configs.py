@@ -14,6 +14,13 @@ from trainers import workdir
 PLAIN_BLOCK = "sa=pre,mlp=pre"
 # What an option of dpn.models.placement is when it is not given.
 _DEFAULTS = {"post": "branch", "head_scale": "heads", "mlp_ln": "after_act"}
+# Choices besides stem_ln and block that make an arm: what a plain ViT has, and
+# options that say how a recipe's own models are, not which arm this is.
+_CHOICES = {
+  "stem": ("patch", ()),
+  "norm": ("layernorm", ("eps",)),
+  "posemb_join": ("add", ("cls",)),
+}
 # May differ between the seeds of a cell: where things are, what is watched.
 _FREE = re.compile(
   r"(seed|table|evals|mesh|sharding_strategy|wandb|input/seed)(/.*)?"
@@ -22,9 +29,27 @@ _FREE = re.compile(
 
 
 def arm(model: Mapping[str, Any]) -> str:
-  """Returns the arm of config.model: stem and block, "" for a plain ViT."""
-  parts = [model.get("stem_ln"), model.get("stem"), _block(model)]
-  return "+".join(p for p in parts if p not in (None, "", "none", "patch"))
+  """Returns the arm of config.model, "" for a plain ViT.
+
+  That is its stem, block, normalizer and join of positions, as far as they are
+  others than a plain ViT's: "dpn+sub_ln", "dtn,pos_init=released", "lape".
+  """
+  stem = model.get("stem_ln") or "none"
+  parts = [*([stem] if stem != "none" else []), _block(model)]
+  parts += [_choice(model, key) for key in _CHOICES]
+  return "+".join(filter(None, parts))
+
+
+def _choice(model, key):
+  """Returns one of `_CHOICES` with its options, "" for a plain ViT's."""
+  plain, ignored = _CHOICES[key]
+  name, kw = model.get(key) or plain, dict(model.get(f"{key}_kw") or {})
+  if kw.get("norm") == "layernorm":  # LaPE's default
+    del kw["norm"]
+  kw = [
+    f"{k}={v}" for k, v in kw.items() if v is not False and k not in ignored
+  ]
+  return "" if name == plain and not kw else ",".join([name, *kw])
 
 
 def _block(model):
@@ -44,13 +69,21 @@ def _flat(config):
   """Returns the fields of a config by names such as "input/data/name"."""
   flat = traverse_util.flatten_dict(dict(config), sep="/")
   flat = {k: v for k, v in flat.items() if not k.startswith("model/block_ln")}
-  flat["model/block_ln"] = _block(config.get("model") or {}) or None
+  model = config.get("model") or {}
+  flat["model/block_ln"] = _block(model) or None
+  for key, (_, kept) in _CHOICES.items():
+    others = [k for k in flat if k.startswith(f"model/{key}_kw/")]
+    for name in others:
+      if name.rpartition("/")[2] not in kept:
+        del flat[name]
+    flat[f"model/{key}"] = _choice(model, key) or None
   return {k: v for k, v in flat.items() if v is not None}
 
 
 def row_hash(config: Mapping[str, Any]) -> str:
   """Returns what runs without config.table share with others of their row."""
-  of_arm = ("model/stem_ln", "model/stem", "model/block_ln")
+  of_arm = ("stem_ln", "block_ln", *_CHOICES)
+  of_arm = [f"model/{key}" for key in of_arm]
   flat = _flat(config).items()
   same = {k: v for k, v in flat if k not in of_arm and not is_free(k)}
   return workdir.config_hash(same)

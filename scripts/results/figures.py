@@ -1,7 +1,9 @@
 """Chooses what the paper's figures show of some runs, and draws it."""
 
 import argparse
+import dataclasses
 import functools
+import itertools
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,6 +15,7 @@ from matplotlib import figure
 from dpn import errors
 from dpn.weights import files as parameter_files
 from scripts.results import aggregate, plots, runs, table_specs, tables
+from trainers import update
 
 LABELS = {
   runs.BASE: "ViT",
@@ -20,38 +23,72 @@ LABELS = {
   "normformer": "NormFormer",
   "sub_ln": "Sub-LN",
 }
-_EMBEDDING = "grad_norm/embedding"
 _SCALE = "stem/ln0/scale"
-Drawn = dict[str, figure.Figure]  # name of the file → figure
-DEFAULTS = argparse.Namespace(arms=(), metric=None, last_steps=None, files=())
+# Appendix H shows these models, Figure 2 is of B/16; others join the latter.
+APPENDIX_H = ("B/32", "S/32", "S/16")
+DEFAULTS = argparse.Namespace(
+  arms=(), metric=None, linear=False, clipped=False, files=()
+)
+
+
+Reasons = dict[str, list[str]]  # why → paths of runs
+
+
+@dataclasses.dataclass(frozen=True)
+class Drawn:
+  """A figure, and why it shows no more of the runs than it does.
+
+  Attributes:
+    figure: to be saved.
+    left_out: paths of finished runs that are not in it, by the reason.
+  """
+
+  figure: figure.Figure
+  left_out: Reasons
 
 
 def panels(
-  frame: pd.DataFrame, metric: str, arms: Sequence[str] = ()
-) -> plots.Panels:
+  frame: pd.DataFrame,
+  metric: str,
+  arms: Sequence[str] = (),
+  archs: Callable[[str], bool] = lambda arch: True,
+) -> tuple[plots.Panels, Reasons]:
   """Returns complete runs that logged a metric, by model and by arm.
+
+  And the paths of all other complete runs, by the reason.
 
   Args:
     frame: of the runs; trials and candidates of a selection are left out.
     metric: key in metrics.jsonl.
     arms: which to take; base and dpn without it.
+    archs: which models to take.
 
   Raises:
     ValueError: there is none.
   """
   arms = list(arms or (runs.BASE, runs.DPN))
-  logged = frame.run.map(lambda run: metric in run.logged)
-  usable = frame[
-    frame.complete & ~frame.trial & frame.candidate.isna() & logged
-  ]
-  usable = usable[usable.arm.isin(arms)].sort_values("seed", kind="stable")
+  done = frame[frame.complete].sort_values("seed", kind="stable")
+  why = pd.Series("", done.index)  # the first reason counts
+  for reason, those in {
+    "of two steps (runlocal)": done.trial,
+    "candidates of a selection": done.candidate.notna(),
+    "of a model that another figure shows": ~done.arch.map(archs).astype(bool),
+    "of other arms, see --arms": ~done.arm.isin(arms),
+    f"without {metric}": ~done.run.map(lambda r: metric in r.logged).astype(
+      bool
+    ),
+  }.items():
+    why = why.mask((why == "") & those, reason)
+  usable, rest = done[why == ""], done[why != ""]
+  reasons = {k: list(v.path) for k, v in rest.groupby(why, sort=False)}
   if usable.empty:
     if not frame.arm.isin(arms).any():
       raise ValueError(errors.unknown("arm", ", ".join(arms), set(frame.arm)))
-    if not logged.any():
-      raise ValueError(errors.unknown("metric", metric, _logged(frame)))
+    if metric not in (logged := _logged(frame)):
+      raise ValueError(errors.unknown("metric", metric, logged))
     raise ValueError(
-      f"No complete run of the arms {', '.join(arms)} logged {metric!r}."
+      f"No complete run of the arms {', '.join(arms)} can be shown. "
+      + tables.left_out(reasons)
     )
   return {
     title: {
@@ -60,7 +97,7 @@ def panels(
       if arm in set(model.arm)
     }
     for title, model in usable.groupby("title")
-  }
+  }, reasons
 
 
 def _logged(frame):
@@ -68,28 +105,40 @@ def _logged(frame):
   return {name for run in frame.run for name in run.logged}
 
 
-def depth(frame, args) -> Drawn:
-  """Returns Figure 2."""
-  grouped = panels(frame, _EMBEDDING, args.arms)
-  last_steps = args.last_steps or default_last_steps(frame)
-  return {"figure_2": plots.gradient_depth(grouped, last_steps=last_steps)}
+def _norm(args, mean=""):
+  """Returns the family of gradient norms to draw, and words on clipping."""
+  when, clipped = ("after", "_clipped") if args.clipped else ("before", "")
+  return f"grad_norm{clipped}{mean}", f"{when} clipping"
 
 
-def default_last_steps(frame: pd.DataFrame) -> int:
-  """Returns the paper's 1,000 steps, of short runs the last tenth."""
-  with_depth = frame.run.map(lambda run: _EMBEDDING in run.logged)
-  longest = frame.step[with_depth].max() if with_depth.any() else 1
-  return 1000 if longest >= 10_000 else math.ceil(longest / 10)
+def depth(name, archs, frame, args) -> dict[str, Drawn]:
+  """Returns gradient norms by depth, of some models."""
+  family, clipping = _norm(args, "_mean")
+  grouped, left_out = panels(frame, f"{family}/embedding", args.arms, archs)
+  shown = itertools.chain(*(of for a in grouped.values() for of in a.values()))
+  steps = " or ".join(f"{n:,}" for n in sorted({*map(mean_steps, shown)}))
+  label = f"gradient norm {clipping},\nmean of the last {steps} steps"
+  fig = plots.gradient_depth(grouped, family, label, log=not args.linear)
+  return {name: Drawn(fig, left_out)}
 
 
-def embedding(frame, args) -> Drawn:
-  """Returns Figure 4."""
-  label = "L2 norm of embedding gradient"
-  grouped = panels(frame, _EMBEDDING, args.arms)
-  return {"figure_4": plots.curves(grouped, _EMBEDDING, label, log=True)}
+def mean_steps(run: runs.Run) -> int:
+  """Returns over how many steps a run's last mean gradient norms are."""
+  steps = update.grad_depth_steps(run.config.get("log_grad_depth"))
+  return min(steps, int(run.logged.index[-1]))
 
 
-def training(frame, args) -> Drawn:
+def embedding(frame, args) -> dict[str, Drawn]:
+  """Returns Figure 2 (right): the norm of the embedding's gradient by step."""
+  family, clipping = _norm(args)
+  metric = f"{family}/embedding"
+  label = f"norm of the embedding's\ngradient {clipping}"
+  grouped, left_out = panels(frame, metric, args.arms)
+  fig = plots.curves(grouped, metric, label, log=not args.linear)
+  return {"figure_2_right": Drawn(fig, left_out)}
+
+
+def training(frame, args) -> dict[str, Drawn]:
   """Returns the curves of loss and accuracy, or of `args.metric`."""
   shown = {"curves": args.metric}
   if not args.metric:
@@ -105,16 +154,18 @@ def training(frame, args) -> Drawn:
     fraction = aggregate.is_fraction(metric)
     label = f"{metric} [%]" if fraction else metric
     label = "training loss" if metric == "loss" else label
-    grouped = panels(frame, metric, args.arms)
+    grouped, left_out = panels(frame, metric, args.arms)
     scale = 100 if fraction else 1
-    drawn[name] = plots.curves(grouped, metric, label, scale=scale)
+    fig = plots.curves(grouped, metric, label, scale=scale)
+    drawn[name] = Drawn(fig, left_out)
   return drawn
 
 
-def gains(name, frame, args) -> Drawn:
+def gains(name, frame, args) -> dict[str, Drawn]:
   """Returns bars of the arms of a table of differences that were run."""
   spec = table_specs.SPECS[name]
-  arms = tables.arms_of(name, frame, args.metric)
+  found = tables.sort_runs(name, frame, args.metric)
+  arms = found.arms
   shown = [arm for arm in spec.arms if arm != spec.reference]
   published, ours, paper = table_specs.paper(name), {}, {}
   for arch in tables.archs(name, arms):
@@ -138,7 +189,8 @@ def gains(name, frame, args) -> Drawn:
     )
   label = f"top-1 relative to {LABELS[spec.reference]} [points]"
   file = name if name.startswith("figure") else f"table_{name}"
-  return {file: plots.gains(ours, paper, label, LABELS[runs.DPN])}
+  fig = plots.gains(ours, paper, label, LABELS[runs.DPN])
+  return {file: Drawn(fig, found.left_out)}
 
 
 def _label(arm):
@@ -151,23 +203,42 @@ def _label(arm):
   return ", ".join([*([LABELS.get(name, name)] if name else []), *parts])
 
 
-def scales(frame, args) -> Drawn:
+def scale_files(
+  frame: pd.DataFrame,
+) -> tuple[dict[str, str], Reasons]:
+  """Returns the parameters of one run of DPN for each model, by title.
+
+  And the paths of other finished runs by the reason why they are left out.
+  """
+  chosen, reasons = {}, {}
+  done = frame[frame.complete].sort_values("seed") if len(frame) else frame
+  for run in done.run if len(done) else ():
+    file = os.path.join(run.path, "params.safetensors")
+    why = {
+      "without Dual PatchNorm": run.cell["arm"] != runs.DPN,
+      "candidates of a selection": "candidate" in run.table,
+      f"without {os.path.basename(file)}": not os.path.exists(file),
+      "repetitions of what is shown": run.title in chosen,
+    }
+    if any(why.values()):
+      reason = next(reason for reason, so in why.items() if so)
+      reasons.setdefault(reason, []).append(run.path)
+    else:
+      chosen[run.title] = file
+  return chosen, reasons
+
+
+def scales(frame, args) -> dict[str, Drawn]:
   """Returns Figure 3: of each model the run with the least seed, and files."""
-  paths = {os.path.basename(path): path for path in args.files}
-  if len(frame):
-    mine = frame[frame.complete & (frame.arm == runs.DPN)]
-    mine = mine[mine.candidate.isna()].sort_values("seed", kind="stable")
-    for run in mine.run:
-      file = os.path.join(run.path, "params.safetensors")
-      paths.setdefault(run.title, file)
+  chosen, reasons = scale_files(frame)
+  paths = {os.path.basename(path): path for path in args.files} | chosen
   if not paths:
     raise ValueError(
       f"None of the {len(frame)} runs is a complete one of Dual PatchNorm "
-      "(stem_ln=dpn), whose scale Figure 3 shows."
+      "(stem_ln=dpn), whose scale Figure 3 shows. " + tables.left_out(reasons)
     )
-  there = {title: p for title, p in paths.items() if os.path.exists(p)}
-  read = {title: read_scale(p) for title, p in (there or paths).items()}
-  return {"figure_3": plots.scale_maps(read)}
+  read = {title: read_scale(path) for title, path in paths.items()}
+  return {"figure_3": Drawn(plots.scale_maps(read), reasons)}
 
 
 def read_scale(path: str) -> np.ndarray:
@@ -196,9 +267,12 @@ def read_scale(path: str) -> np.ndarray:
 
 FIGURES: Mapping[str, Callable] = {
   "1": functools.partial(gains, "figure_1"),
-  "2": depth,
+  "2_left": functools.partial(
+    depth, "figure_2_left", lambda arch: arch not in APPENDIX_H
+  ),
+  "2_right": embedding,
   "3": scales,
-  "4": embedding,
+  "4": functools.partial(depth, "figure_4", APPENDIX_H.__contains__),
   "6": functools.partial(gains, "6"),
   "curves": training,
 }
@@ -208,7 +282,7 @@ def draw_all(
   frame: pd.DataFrame,
   names: Iterable[str] = tuple(FIGURES),
   args: argparse.Namespace = DEFAULTS,
-) -> tuple[Drawn, dict[str, str]]:
+) -> tuple[dict[str, Drawn], dict[str, str]]:
   """Returns the figures that can be drawn, and why the others cannot."""
   drawn, missing = {}, {}
   for name in names:

@@ -75,22 +75,28 @@ def curves(
 
 
 @matplotlib.rc_context(STYLE)
-def gradient_depth(panels: Panels, *, last_steps: int) -> figure.Figure:
-  """Returns gradient norms against depth (arXiv 2302.01327, Figure 2).
+def gradient_depth(
+  panels: Panels, family: str, label: str, *, log: bool = True
+) -> figure.Figure:
+  """Returns gradient norms against depth (arXiv 2302.01327, Figures 2 and 4).
 
-  Lines and bands as in `curves`, on a logarithmic axis.
+  Lines and bands as in `curves`.
 
   Args:
     panels: runs of each arm, trained with `config.log_grad_depth`.
-    last_steps: a run's norm is the mean of what it logged in these.
+    family: of the metrics, "grad_norm_mean": what the last row has of them.
+    label: of the vertical axis.
+    log: whether it is logarithmic; the paper's is not.
   """
-  read = lambda repetitions: _norms_by_depth(repetitions, last_steps)
-  labels = ("patch embedding (E) and blocks", "L2 norm of the gradient")
-  fig, axes = _lines(panels, read, *labels, log=True, markers=True)
+  read = lambda repetitions: norms_by_depth(repetitions, family)
+  depth = "patch embedding (E) and blocks"
+  fig, axes = _lines(panels, read, depth, label, log=log, markers=True)
   for ax in axes:
     depth = len(ax.lines[0].get_xdata())
     shown = [0, *range(1, depth, max(1, math.ceil((depth - 1) / 12)))]
     ax.set_xticks(shown, ["E", *map(str, shown[1:])])
+    if not log:
+      ax.set_ylim(bottom=0)
   return fig
 
 
@@ -266,13 +272,17 @@ def _stack(repetitions, metric):
   return values
 
 
-def _norms_by_depth(repetitions, last_steps):
-  """Returns gradient norms (runs, layers), the patch embedding's first."""
+def norms_by_depth(
+  repetitions: Sequence[runs.Run], family: str
+) -> pd.DataFrame:
+  """Returns the last norms logged (runs, layers), the patch embedding's first.
+
+  `family` is that of the metrics, "grad_norm_mean" for example.
+  """
   logged = repetitions[0].logged
-  blocks = sorted(k for k in logged if re.fullmatch(r"grad_norm/block\d+", k))
-  norms = {}
-  for layer, metric in enumerate(["grad_norm/embedding", *blocks]):
-    values = _stack(repetitions, metric)
-    last = values.columns > values.columns[-1] - last_steps
-    norms[layer] = values.loc[:, last].mean(axis=1)
-  return pd.DataFrame(norms)
+  blocks = sorted(k for k in logged if re.fullmatch(rf"{family}/block\d+", k))
+  metrics = [f"{family}/embedding", *blocks]
+  last = [
+    [run.series(metric).iloc[-1] for metric in metrics] for run in repetitions
+  ]
+  return pd.DataFrame(last, [run.path for run in repetitions])

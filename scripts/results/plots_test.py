@@ -57,7 +57,7 @@ def test_runs_of_different_lengths_are_no_repetitions(tmp_path):
     plots.curves({"": {"ViT": arm}}, "loss", "loss")
 
 
-def test_gradient_depth_is_the_mean_of_the_last_steps(tmp_path):
+def test_gradient_depth_is_what_was_logged_last(tmp_path):
   for seed, factor in enumerate((1.0, 4.0)):
     rows = [
       {
@@ -66,18 +66,25 @@ def test_gradient_depth_is_the_mean_of_the_last_steps(tmp_path):
         "grad_norm/block00": 2 * factor * norm,
         "grad_norm/embedding": factor * norm,
       }
-      for step, norm in [(10, 100.0), (20, 1.0), (30, 3.0)]
+      for step, norm in [(10, 100.0), (30, 2.0)]
     ]
     testing.write_run(tmp_path / str(seed), seed=seed, rows=rows)
   arm = runs.find([str(tmp_path)])
-  ax = plots.gradient_depth({"": {"ViT": arm}}, last_steps=20).axes[0]
-  # Steps 20 and 30: norm 2 of the embedding in one run, 8 in the other; on a
-  # logarithmic axis their mean is 4.
+  panels = {"": {"ViT": arm}}
+  fig = plots.gradient_depth(panels, "grad_norm", "norm")
+  ax = fig.axes[0]
+  # Norm 2 of the embedding in one run, 8 in the other; on a logarithmic axis
+  # their mean is 4, on a linear one 5.
   norms = [line.get_ydata() for line in ax.lines]
   expected = [[2, 4, 8], [8, 16, 32], [4, 8, 16]]
   np.testing.assert_allclose(norms, expected)
   labels = [tick.get_text() for tick in ax.get_xticklabels()]
   assert labels == ["E", "1", "2"]
+  ax = plots.gradient_depth(panels, "grad_norm", "norm", log=False).axes[0]
+  np.testing.assert_allclose(ax.lines[-1].get_ydata(), [5, 10, 20])
+  assert (ax.get_yscale(), ax.get_ylim()[0], ax.get_ylabel()) == (
+    *("linear", 0, "norm"),
+  )
 
 
 def test_gains_are_bars_with_intervals_beside_the_papers():

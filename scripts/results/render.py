@@ -34,7 +34,8 @@ th, td {{ padding: 0.25rem 0.8rem 0.25rem 0; text-align: right; }}
 td {{ border-bottom: 1px solid #e6e6e6; white-space: nowrap; }}
 th {{ border-bottom: 1px solid #888; vertical-align: bottom; }}
 .keys1 :nth-child(-n+1):is(th, td), .keys2 :nth-child(-n+2):is(th, td),
-.keys3 :nth-child(-n+3):is(th, td) {{ text-align: left; white-space: normal; }}
+.keys3 :nth-child(-n+3):is(th, td), .keys4 :nth-child(-n+4):is(th, td)
+{{ text-align: left; white-space: normal; }}
 .row {{ display: flex; flex-wrap: wrap; gap: 0 1rem; align-items: flex-start; }}
 figure {{ margin: 0.8rem 0; flex: 0 1 29rem; break-inside: avoid; }}
 img {{ max-width: 100%; height: auto; }}
@@ -57,16 +58,34 @@ summary {{ cursor: pointer; }}
 
 def text(table: tables.Table) -> str:
   """Returns a table for a terminal."""
-  lines = grid(table.frame, keys=table.keys)
+  lines = grid(_shown(table, "* {}"), keys=table.keys)
   return "\n".join([table.title, "", lines, "", *table.notes, ""])
 
 
 def md(table: tables.Table) -> str:
   """Returns a Markdown table below a heading, its notes as a list."""
-  frame = table.frame.map(lambda cell: str(cell).replace("|", "\\|"))
+  frame = _shown(table, "**{}**", lambda cell: cell.replace("|", "\\|"))
   lines = grid(frame, keys=table.keys, style="pipe")
   notes = [f"- {note}" for note in table.notes]
   return "\n".join([f"### {table.title}", "", lines, "", *notes, ""])
+
+
+def _shown(table, mark, escape=str):
+  """Returns a table's cells as text, and in the header what ± stands for.
+
+  `mark` is a format for the cells that are to stand out.
+  """
+
+  def shown(cell):
+    text = escape(str(cell))
+    return mark.format(text) if getattr(cell, "best", False) else text
+
+  named = lambda cells: any(getattr(c, "ci", math.nan) >= 0 for c in cells)
+  names = [
+    f"{name} ± {table.measure}" if named(cells) else name
+    for name, cells in table.frame.items()
+  ]
+  return table.frame.map(shown).set_axis(names, axis=1)
 
 
 def grid(frame: pd.DataFrame, *, keys: int = 1, style: str = "plain") -> str:
@@ -84,9 +103,9 @@ def grid(frame: pd.DataFrame, *, keys: int = 1, style: str = "plain") -> str:
 def csv(table: tables.Table) -> str:
   """Returns a table as CSV, every number in a field of its own.
 
-  A column of estimates gives "<name>", "<name> ci", "<name> n" and "<name>
-  note"; words instead of a number stand in "<name>". Empty columns are left
-  out.
+  A column of estimates gives "<name>", "<name> ci" (half the 95% interval) or
+  "<name> sem", "<name> n", "<name> note" and "<name> marked"; words instead of
+  a number stand in "<name>". Empty columns are left out.
   """
   columns = [
     pd.DataFrame(map(_fields, cells), dtype=object).add_prefix(name)
@@ -101,8 +120,11 @@ def _fields(cell):
   if not isinstance(cell, aggregate.Estimate):
     return {"": cell}
   mean = round(cell.mean, cell.digits + 2)
-  ci = "" if math.isnan(cell.ci) else round(cell.ci, 4)
-  return {"": mean, " ci": ci, " n": cell.n or "", " note": cell.note}
+  spread = "" if math.isnan(cell.ci) else round(cell.spread, 4)
+  kind = {"ci95": " ci", "sem": " sem"}[cell.interval]
+  marked = "yes" if cell.best else ""
+  facts = {" n": cell.n or "", " note": cell.note, " marked": marked}
+  return {"": mean, kind: spread, **facts}
 
 
 def as_csv(frame: pd.DataFrame) -> str:
@@ -119,8 +141,13 @@ def as_csv(frame: pd.DataFrame) -> str:
 def html(table: tables.Table) -> str:
   """Returns a section of a page."""
   notes = [paragraph(note, "note") for note in table.notes]
-  cells = html_table(table.frame, keys=table.keys)
-  return "\n".join([heading(table.title), cells, *notes])
+  return "\n".join([heading(table.title), html_cells(table), *notes])
+
+
+def html_cells(table: tables.Table) -> str:
+  """Returns a table alone, without its title and notes."""
+  frame = _shown(table, "<b>{}</b>", html_lib.escape)
+  return html_table(frame, keys=table.keys, escape=False)
 
 
 def page(title: str, *parts: str) -> str:
@@ -139,13 +166,17 @@ def paragraph(text: str, kind: str = "text") -> str:
   return f"<p class={kind}>{''.join(pieces)}</p>"
 
 
-def html_table(frame: pd.DataFrame, *, keys: int = 1) -> str:
-  """Returns a table, its first `keys` ≤ 3 columns aligned left, others right.
+def html_table(
+  frame: pd.DataFrame, *, keys: int = 1, escape: bool = True
+) -> str:
+  """Returns a table, its first `keys` ≤ 4 columns aligned left, others right.
 
-  What is too wide for the screen scrolls.
+  What is too wide for the screen scrolls. Without `escape` cells are HTML.
   """
   with pd.option_context("display.max_colwidth", None):
-    cells = frame.map(str).to_html(index=False, border=0, classes=f"keys{keys}")
+    cells = frame.map(str).to_html(
+      index=False, border=0, classes=f"keys{keys}", escape=escape
+    )
   return f'<div class="scroll">{cells}</div>'
 
 
@@ -159,16 +190,21 @@ def details(summary: str, text: str) -> str:
 
 def pictures(figures: Sequence[tuple[figure.Figure, str]]) -> str:
   """Returns figures with captions, side by side if the screen is wide."""
-  shown = "".join(_picture(*pair) for pair in figures)
-  return f'<div class="row">{shown}</div>'
+  shown = []
+  for fig, caption in figures:
+    png = io.BytesIO()
+    fig.savefig(png, format="png", dpi=2 * PIXELS_PER_INCH)
+    width = round(fig.get_figwidth() * PIXELS_PER_INCH)
+    shown.append(png_image(png.getvalue(), caption, width))
+  return f'<div class="row">{"".join(shown)}</div>'
 
 
-def _picture(fig, caption):
-  """Returns a figure as a PNG inside the page, with its caption."""
-  png = io.BytesIO()
-  fig.savefig(png, format="png", dpi=2 * PIXELS_PER_INCH)
-  data = base64.b64encode(png.getvalue()).decode()
-  width = round(fig.get_figwidth() * PIXELS_PER_INCH)
+FORMATS = {"text": text, "md": md, "html": html, "csv": csv}
+
+
+def png_image(png: bytes, caption: str, width: int) -> str:
+  """Returns a picture inside the page, that many pixels wide, captioned."""
+  data = base64.b64encode(png).decode()
   text = html_lib.escape(caption)
   return (
     f'<figure style="flex-basis: {width}px"><img width="{width}" alt="{text}" '

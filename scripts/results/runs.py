@@ -2,14 +2,14 @@
 
 import dataclasses
 import functools
-import json
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypedDict
 
 import pandas as pd
 
-from dpn import errors, metrics
+from dpn import errors, metrics, schema
+from dpn.weights import files
 from scripts.results import configs
 from trainers import workdir
 
@@ -23,6 +23,55 @@ COSTS = {
   "seconds": lambda column: column.sum(min_count=1),
   "core_hours": "max",
 }
+
+
+class Model(TypedDict, total=False):
+  """What of config.model tells arms apart."""
+
+  stem_ln: str | None
+  block_ln: str | None
+  block_ln_kw: dict[str, Any] | None
+
+
+class Table(TypedDict, total=False):
+  """config.table, see docs/tables.md; other keys are strings or numbers."""
+
+  recipe: str
+  arch: str
+  arm: str
+  metric: str
+  candidate: str
+
+
+class Config(TypedDict, total=False):
+  """What of config.json the results are read by."""
+
+  model: Model | None
+  table: Table | None
+  seed: int | None
+  total_steps: int | float | None
+
+
+class Start(TypedDict, total=False):
+  """An entry of environment.json."""
+
+  commit: str | None
+  config_hash: str | None
+  device_kind: str | None
+  num_devices: int | None
+
+
+class Choice(TypedDict):
+  """What select_best chose for a cell."""
+
+  candidate: str
+  runs: list[str]
+
+
+class Selection(TypedDict):
+  """selection.json of a sweep."""
+
+  cells: dict[str, Choice]
 
 
 def _by_step(rows: Sequence[Mapping[str, float]] = ()) -> pd.DataFrame:
@@ -64,6 +113,11 @@ class Run:
     """Returns `config.table`, see docs/tables.md; {} without it."""
     return self.config.get("table") or {}
 
+  @property
+  def trial(self) -> bool:
+    """Whether it is one of two steps (`runlocal`)."""
+    return bool(self.table.get("runlocal"))
+
   @functools.cached_property
   def cell(self) -> dict[str, Any]:
     """Returns the run's place in tables: recipe, arch, arm and further keys.
@@ -73,7 +127,7 @@ class Run:
     "own" and, as arch, a hash of all that may not differ within a row. A run
     of two steps (`runlocal`) fills no cell.
     """
-    if self.table.get("runlocal"):
+    if self.trial:
       return {"recipe": "runlocal", "arch": "", "arm": ""}
     model = self.config.get("model") or {}
     table = {"recipe": OWN, "arch": "", "arm": BASE}
@@ -103,7 +157,7 @@ class Run:
       return (self.table["metric"],)
     known = self.finals if self.complete else self.logged.columns
     accuracies = [metric for metric in ACCURACIES if metric in known]
-    measured = [m for m in known if "/" in m and not m.startswith("grad_norm/")]
+    measured = [m for m in known if "/" in m and not m.startswith("grad_norm")]
     return tuple(accuracies[:1] or measured or ("loss",))
 
   @functools.cached_property
@@ -116,6 +170,28 @@ class Run:
       last = self.logged.iloc[-1].dropna().to_dict()
     last = {**(last or {}), **self.tested}
     return {name: value for name, value in last.items() if name != "step"}
+
+  def at_epoch(self, epoch: int) -> "Run | None":
+    """Returns a complete run as it was evaluated near an earlier epoch.
+
+    `config.table.epochs` says how many it has; the result says `epoch` there.
+    None if nothing was evaluated within a hundredth of those steps.
+    """
+    step = (self.done or {}).get("step")
+    if not step:
+      return None
+    wanted = step * epoch / self.table["epochs"]
+    known = self.logged.reindex(columns=self.headline[:1]).dropna()
+    near = known.index[abs(known.index - wanted) <= wanted / 100]
+    if not len(near):
+      return None
+    last = min(near, key=lambda step: abs(step - wanted))
+    config = {**self.config, "table": {**self.table, "epochs": epoch}}
+    done = {
+      "step": int(last),
+      "metrics": self.logged.loc[last].dropna().to_dict(),
+    }
+    return dataclasses.replace(self, config=config, done=done, tested={})
 
   def final(self, metric: str) -> float:
     """Returns the metric's value at the last step of a complete run."""
@@ -165,7 +241,7 @@ def _facts(run):
     "step": step,
     "complete": run.complete,
     "status": "complete" if run.complete else status,
-    "trial": bool(run.table.get("runlocal")),
+    "trial": run.trial,
     "candidate": run.table.get("candidate"),
     "device": f"{count} × {device}" if device else UNKNOWN,
     "commit": origin.get("commit", UNKNOWN),
@@ -194,23 +270,23 @@ def read(path: str) -> Run:
     ValueError: it is no run's folder, or one of its files is damaged.
   """
   file = functools.partial(os.path.join, path)
-  config = _read_json(file("config.json"))
+  config = _read_json(file("config.json"), Config)
   if config is None:
     raise ValueError(
       f"{path} is not the folder of a run: it has no config.json. Give the "
       "--workdir of trainers.train."
     )
   origin = {}
-  for start in _read_json(file("environment.json")) or ():
+  for start in _read_json(file("environment.json"), list[Start]) or ():
     origin |= {key: value for key, value in start.items() if value}
   return Run(
     path,
     config,
     _read_rows(file(metrics.METRICS)),
-    _read_json(file("done.json")),
+    _read_json(file("done.json"), files.Done),
     origin,
     _read_rows(file(metrics.TIMING)),
-    _read_json(file("test.json")) or {},
+    _read_json(file("test.json"), dict[str, float]) or {},
     _chosen(path),
   )
 
@@ -218,7 +294,7 @@ def read(path: str) -> Run:
 def _chosen(path):
   """Returns whether the selection beside a run names it, None without one."""
   sweep, name = os.path.split(os.path.abspath(path))
-  selection = _read_json(os.path.join(sweep, "selection.json"))
+  selection = _read_json(os.path.join(sweep, "selection.json"), Selection)
   if selection is None:
     return None
   return any(name in choice["runs"] for choice in selection["cells"].values())
@@ -235,9 +311,9 @@ def find(roots: Sequence[str]) -> list[Run]:
     if not os.path.isdir(root):
       raise ValueError(f"{root} is not a folder. Give folders of runs.")
     paths = []
-    for folder, inside, files in os.walk(root):
+    for folder, inside, names in os.walk(root):
       inside.sort()
-      if "config.json" in files:
+      if "config.json" in names:
         inside.clear()
         paths.append(folder)
     if not paths:
@@ -261,12 +337,6 @@ def _read_rows(path):
   return _by_step(rows)
 
 
-def _read_json(path):
+def _read_json(path, hint):
   """Returns what is in a file, None if there is no such file."""
-  if not os.path.exists(path):
-    return None
-  with open(path, encoding="utf-8") as f:
-    try:
-      return json.load(f)
-    except ValueError as e:
-      raise ValueError(f"{path} is damaged, expected JSON: {e}.") from e
+  return schema.read_json(path, hint) if os.path.exists(path) else None

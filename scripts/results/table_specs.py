@@ -5,7 +5,7 @@ import itertools
 import json
 import math
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
@@ -38,18 +38,20 @@ Place = tuple[tuple[str, ...], str]  # (values of the spec's keys, arm)
 class Spec:
   """What a table is made of.
 
-  Without `reference` a row compares base with DPN; with it there is a row for
-  each arm, of differences from the reference, and a column for each model.
+  Without `reference` a row compares two arms, base and a new one; with it there
+  is a row for each arm, of differences from the reference, and a column for
+  each model.
 
   Attributes:
     keys: what tells its rows (its columns, with `reference`) apart, names in
       paper_tables.json.
-    recipes: whose runs belong there.
+    recipes: whose runs belong there, with all their readings (`family`).
     metrics: what is read, the first that there is.
     guests: whether recipes of no table get rows of their own.
     arms: those that belong there.
     reference: the arm that the others are compared with.
     archs: the columns that the paper has.
+    only: what other keys of its cells are, as far as they have them.
   """
 
   keys: Sequence[str]
@@ -59,8 +61,19 @@ class Spec:
   arms: Sequence[str] = (runs.BASE, runs.DPN)
   reference: str | None = None
   archs: Sequence[str] = ()
+  only: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+  def excludes(self, cell: Mapping[str, object]) -> str:
+    """Returns what a cell is that those of this table are not, or ""."""
+    for key, value in self.only.items():
+      if str(cell.get(key, value)) != value:
+        return f"{key} {cell[key]}"
+    return ""
 
 
+# What a table of two arms calls the new one.
+NEW_ARMS = {runs.DPN: "DPN", "lape": "LaPE", "dtn": "DTN"}
+_DEIT_TI = {"data": "ImageNet-1k", "arch": "Ti/16"}
 _PROBE = ("fewshot/imagenet_25shot",)
 SPECS = {
   "1_left": Spec(
@@ -78,7 +91,10 @@ SPECS = {
     ("arch",),
     ("AugReg",),
     guests=True,
-    arms=(runs.DPN, runs.BASE, *(r["arm"] for r in PUBLISHED["6"]["rows"])),
+    arms=(
+      *(runs.DPN, runs.BASE, *(r["arm"] for r in PUBLISHED["6"]["rows"])),
+      *("whiten", "whiten_ln"),  # Appendix A, without numbers
+    ),
     reference=runs.DPN,
     archs=("B/16", "S/16", "B/32", "S/32", "Ti/16"),
   ),
@@ -90,6 +106,37 @@ SPECS = {
     arms=FIGURE_1,
     reference=runs.BASE,
     archs=("S/16", "B/16", "B/32", "Ti/16", "S/32"),
+  ),
+  "lape": Spec(
+    ("data", "arch", "epochs"),
+    ("LaPE",),
+    ("val/prec@1", "test/prec@1"),
+    arms=(runs.BASE, "lape"),
+    only={"posemb": "learn"},
+  ),
+  "lape_joins": Spec(
+    ("posemb",),
+    ("LaPE",),
+    arms=(runs.BASE, "shared", "unshared", "lape,share=True", "lape"),
+    reference=runs.BASE,
+    archs=("learn", "sincos1d", "sincos2d_lape", "rpe"),
+    only=_DEIT_TI,
+  ),
+  "lape_norms": Spec(
+    ("arch",),
+    ("LaPE",),
+    arms=tuple(k for k in PUBLISHED["lape_norms"]["rows"][0] if k != "arch"),
+    reference=runs.BASE,
+    archs=("Ti/16",),
+    only=_DEIT_TI | {"posemb": "learn"},
+  ),
+  "dtn_models": Spec(("arch",), ("DTN",), arms=(runs.BASE, "dtn")),
+  "dtn_norms": Spec(
+    ("arch",),
+    ("DTN",),
+    arms=tuple(k for k in PUBLISHED["dtn_norms"]["rows"][0] if k != "arch"),
+    reference=runs.BASE,
+    archs=("S", "S*"),
   ),
 }
 TABLES = tuple(name for name in SPECS if name in PUBLISHED)
@@ -109,18 +156,68 @@ def title(name: str) -> str:
   return f"{table['source'].partition(', ')[2]}: {table['title']}"
 
 
-def number(value: float, ci: float = math.nan, sign: str = ""):
-  """Returns a number of the paper, in its precision."""
-  return aggregate.Estimate(value, ci, sign=sign, digits=1)
+def family(recipe: str) -> tuple[str, str]:
+  """Returns a recipe and its reading: "JFT, map" is "JFT" read as "map"."""
+  name, _, reading = recipe.partition(", ")
+  return name, reading
+
+
+def tables_of(run: runs.Run) -> str:
+  """Returns which tables have a run's recipe and arm, "" for none."""
+  recipe, arm = family(run.cell["recipe"])[0], run.cell["arm"]
+  having = [
+    short_title(name)
+    for name, spec in SPECS.items()
+    if recipe in spec.recipes
+    and arm in spec.arms
+    and not spec.excludes(run.cell)
+  ]
+  return ", ".join(having)
+
+
+def number(
+  value: float,
+  sem: float = math.nan,
+  sign: str = "",
+  count: int = 3,
+  digits: int = 1,
+) -> aggregate.Estimate:
+  """Returns a number of the paper, in its precision.
+
+  What stands there after ± is taken for the standard error of `count` runs,
+  see `intervals`.
+  """
+  df = count - 1
+  ci = aggregate.t_95(df) * sem
+  return aggregate.Estimate(value, ci, sign=sign, digits=digits, df=df)
+
+
+def intervals(name: str, interval: str) -> str:
+  """Returns what is known of the paper's ± in a table, "" if it has none."""
+  facts = PUBLISHED.get(name, {}).get("interval")
+  if not facts:
+    return ""
+  shown = ""
+  if interval == "ci95":
+    factor = aggregate.t_95(facts["runs"] - 1)
+    shown = (
+      f" As 95% intervals (Student's t, n={facts['runs']}) they are shown "
+      f"{factor:.2f} times as wide as printed; --interval sem shows them as "
+      "they are."
+    )
+  return f"The paper calls its ± 95% intervals: {facts['known']}.{shown}"
 
 
 def paper(name: str) -> dict[Place, aggregate.Estimate]:
   """Returns what the paper has in a table, by place, in its order."""
   if name == "figure_1":  # a drawing without numbers
     return {}
-  rows = PUBLISHED[name]["rows"]
+  rows, spec = PUBLISHED[name]["rows"], SPECS[name]
+  digits = PUBLISHED[name].get("digits", 1)
   if name == "6":
     return _relative_to_dpn(rows)
+  if spec.reference:
+    return _relative(rows, spec, digits)
   if name == "3":  # rows of (arch, arm), a column for each task
     tasks = pd.DataFrame(rows).set_index(["arch", "arm"])
     for mean, of in GROUPS.items():
@@ -128,12 +225,25 @@ def paper(name: str) -> dict[Place, aggregate.Estimate]:
     by_task = tasks.rename_axis(columns="task").stack()
     by_arm = by_task.unstack("arm", sort=False)  # (arch, task) × (base, dpn)
     rows = by_arm.reset_index().to_dict("records")
-  found = {}
+  found, count = {}, PUBLISHED[name].get("interval", {}).get("runs", 3)
   for row in rows:
-    place = tuple(str(row[key]) for key in SPECS[name].keys)
-    for arm in (runs.BASE, runs.DPN):
-      found[place, arm] = number(row[arm], row.get(f"{arm}_ci", math.nan))
+    place = tuple(str(row[key]) for key in spec.keys)
+    for arm in row.keys() & {*spec.arms}:
+      printed = row.get(f"{arm}_ci", math.nan)
+      found[place, arm] = number(row[arm], printed, count=count, digits=digits)
   return found
+
+
+def _relative(rows, spec, digits):
+  """Returns differences from the reference, and what that is itself."""
+  return {
+    ((str(row[spec.keys[0]]),), arm): number(row[arm], digits=digits)
+    if arm == spec.reference
+    else number(row[arm] - row[spec.reference], sign="+", digits=digits)
+    for row in rows
+    for arm in spec.arms
+    if arm in row
+  }
 
 
 def _relative_to_dpn(rows):

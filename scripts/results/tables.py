@@ -11,6 +11,10 @@ from scripts.results import aggregate, runs, table_specs
 from scripts.results.table_specs import Place
 
 NOT_PUBLISHED = "–"
+WORDS = {
+  "ci95": "a 95% confidence interval (Student's t)",
+  "sem": "one standard error (SEM)",
+}
 Arms = Mapping[Place, aggregate.Arm]
 
 
@@ -19,7 +23,8 @@ class Table:
   """A table to be written in whatever format.
 
   The first `keys` columns of `frame` hold text, the others `Estimate`s or
-  words. `filled` says whether any cell holds a result of a run.
+  words. `filled` says whether any cell holds a result of a run, `measure` what
+  stands after ±.
   """
 
   name: str
@@ -28,89 +33,204 @@ class Table:
   keys: int
   notes: Sequence[str]
   filled: bool = True
+  measure: str = ""
 
 
-def build(name: str, frame: pd.DataFrame, metric: str | None = None) -> Table:
+@dataclasses.dataclass(frozen=True)
+class Sorted:
+  """The runs that were given, sorted into a table's cells.
+
+  Attributes:
+    arms: what fills the cells.
+    left_out: paths of complete runs that fill none, by the reason.
+  """
+
+  arms: Arms
+  left_out: Mapping[str, Sequence[str]]
+
+
+def build(
+  name: str,
+  frame: pd.DataFrame,
+  metric: str | None = None,
+  interval: str = "ci95",
+) -> Table:
   """Returns one of the paper's tables with the runs' results.
 
   Args:
     name: one of `table_specs.SPECS`.
     frame: of the runs, see `runs.frame`.
     metric: what to read instead of the table's own metric.
+    interval: what stands after ±, a key of `aggregate.MEASURES`.
 
   Raises:
     ValueError: see `aggregate.arm`.
   """
-  arms = arms_of(name, frame, metric)
+  found = sort_runs(name, frame, metric)
   by_model = table_specs.SPECS[name].reference
-  rows = _differences(name, arms) if by_model else _pairs(name, arms)
+  make = _differences if by_model else _pairs
   keys = 1 if by_model else len(table_specs.SPECS[name].keys)
-  filled = any(arm.metric for arm in arms.values())
-  notes = _notes(name, arms, len(frame))
-  return Table(name, table_specs.title(name), rows, keys, notes, filled)
+  filled = any(arm.metric for arm in found.arms.values())
+  notes = _notes(name, found, len(frame), interval)
+  title = table_specs.title(name)
+  rows = make(name, found.arms)
+  return measured(Table(name, title, rows, keys, notes, filled), interval)
 
 
-def arms_of(
+def measured(table, interval):
+  """Returns a table whose ± show `interval`."""
+  show = lambda cell: (
+    dataclasses.replace(cell, interval=interval)
+    if isinstance(cell, aggregate.Estimate)
+    else cell
+  )
+  measure = aggregate.MEASURES[interval]
+  return dataclasses.replace(
+    table, frame=table.frame.map(show), measure=measure
+  )
+
+
+def sort_runs(
   name: str, frame: pd.DataFrame, metric: str | None = None
-) -> dict[Place, aggregate.Arm]:
-  """Returns the arms that belong to a table by place, see `build`."""
+) -> Sorted:
+  """Returns which run fills which cell of a table, see `build`."""
   spec = table_specs.SPECS[name]
   if frame.empty:
-    return {}
-  guest = spec.guests & ~frame.recipe.isin(table_specs.RECIPES)
-  if metric is None:  # an accuracy stands in the table, or nothing
-    guest &= ~frame.complete | frame.run.map(
-      lambda run: all(map(aggregate.is_fraction, run.headline))
-    )
-  belongs = (guest | frame.recipe.isin(spec.recipes)) & ~frame.trial
-  belongs &= frame.arm.isin(spec.arms)
-  places = pd.Series(map(_place, frame.run, guest, [spec] * len(frame)))
-  arms = {}
-  for place, group in frame[belongs].groupby(places[belongs]):
+    return Sorted({}, {})
+  why = pd.Series(
+    [_why_not(run, spec, metric) for run in frame.run], frame.index
+  )
+  arms, left_out = {}, {}
+  for reason, group in frame[(why != "") & frame.complete].groupby(why):
+    left_out[reason] = list(group.path)
+  belongs = frame[why == ""]
+  if "epochs" in spec.keys and len(belongs):
+    belongs = runs.frame([*belongs.run, *_earlier(name, belongs.run)])
+  places = pd.Series(
+    [_place(run, spec) for run in belongs.run], belongs.index, dtype=object
+  )
+  for place, group in belongs.groupby(places):
     named = metric or group.run.iloc[0].table.get("metric")
-    metrics = runs.ACCURACIES if guest[group.index[0]] else spec.metrics
+    metrics = spec.metrics
+    if _is_guest(group.run.iloc[0]):
+      metrics = runs.ACCURACIES
     arms[place] = aggregate.arm(group, (named,) if named else metrics)
-  return arms
+  for reason, kind in {
+    "copies of runs with the same seed and the same result": "copies",
+    "candidates that were not chosen": "unchosen",
+  }.items():
+    paths = [path for arm in arms.values() for path in getattr(arm, kind)]
+    if paths:
+      left_out[reason] = paths
+  return Sorted(arms, left_out)
 
 
-def _place(run, is_guest, spec):
+def _earlier(name, found):
+  """Yields runs as they were at earlier epochs that the paper reports."""
+  published = dict.fromkeys(place for place, _ in table_specs.paper(name))
+  for run in found:
+    *model, epochs = _place(run, table_specs.SPECS[name])[0]
+    for *other, epoch in published:
+      is_earlier = other == model and int(epoch) < int(epochs)
+      if is_earlier and (earlier := run.at_epoch(int(epoch))):
+        yield earlier
+
+
+def _is_guest(run):
+  """Returns whether a run's recipe is of no table."""
+  return table_specs.family(run.cell["recipe"])[0] not in table_specs.RECIPES
+
+
+def _why_not(run, spec, metric):
+  """Returns why a run fills no cell of a table, "" if it does."""
+  if run.trial:
+    return "of two steps (runlocal)"
+  recipe, arm = run.cell["recipe"], run.cell["arm"]
+  others = table_specs.tables_of(run)
+  see = f" (see {others})" if others else ""
+  if _is_guest(run):
+    if not spec.guests:
+      return f"of {recipe}, which is in no table like this"
+    accuracy = all(map(aggregate.is_fraction, run.headline))
+    if run.complete and metric is None and not accuracy:
+      return f"of {recipe}, whose result is no accuracy"
+  elif table_specs.family(recipe)[0] not in spec.recipes:
+    return f"of {recipe}{see}"
+  if arm not in spec.arms:
+    return f"of other arms{see}"
+  other = spec.excludes(run.cell)
+  return other and f"of {other}{see}"
+
+
+def _place(run, spec):
   """Returns the values of the keys that tell a run's row apart, and its arm."""
-  first, *others = (str(run.cell.get(key, "")) for key in spec.keys)
-  if is_guest and "recipe" not in spec.keys:
-    first = f"{run.cell['recipe']} {first}"
-  return (first, *others), run.cell["arm"]
+  values = {key: str(run.cell.get(key, "")) for key in spec.keys}
+  recipe = run.cell["recipe"]
+  if "recipe" not in values:
+    model = "arch" if "arch" in values else spec.keys[0]
+    if _is_guest(run):
+      values[model] = f"{recipe} {values[model]}"
+    elif reading := table_specs.family(recipe)[1]:
+      values[model] += f", {reading}"
+  return tuple(values.values()), run.cell["arm"]
+
+
+def left_out(reasons: Mapping[str, Sequence[str]]) -> str:
+  """Returns a sentence on what was left out and why, "" for nothing."""
+  listed = [
+    f"{', '.join(paths[:3])}"
+    + (f" and {len(paths) - 3} more" if len(paths) > 3 else "")
+    + f": {reason}"
+    for reason, paths in reasons.items()
+  ]
+  return f"Finished runs left out: {'; '.join(listed)}." if listed else ""
 
 
 def _pairs(name, arms):
-  """Returns a table of base against DPN."""
+  """Returns a table of base against a new arm."""
+  spec = table_specs.SPECS[name]
   paper, arms = table_specs.paper(name), dict(arms)
   rows = dict.fromkeys(row for row, _ in paper)
+  if name == "3":
+    archs = dict.fromkeys(
+      arch for arch, _ in [*rows, *(row for row, _ in arms)]
+    )
+    for arch, arm in itertools.product(archs, spec.arms):
+      for mean, tasks in table_specs.GROUPS.items():
+        of_tasks = [arms.get(((arch, task), arm)) for task in tasks]
+        if any(of_tasks):
+          arms[(arch, mean), arm] = _over_tasks(of_tasks)
   more = sorted({row for row, _ in arms} - rows.keys())
-  for (arch, mean), arm in paper if name == "3" else ():
-    if tasks := table_specs.GROUPS.get(mean):
-      of_tasks = [arms.get(((arch, task), arm)) for task in tasks]
-      arms[(arch, mean), arm] = _over_tasks(of_tasks)
   cells = []
   for row in [*rows, *more]:
-    base, dpn = (paper.get((row, arm)) for arm in (runs.BASE, runs.DPN))
-    gain = table_specs.number(dpn.mean - base.mean, sign="+") if base else None
-    ours = [arms.get((row, arm)) for arm in (runs.BASE, runs.DPN)]
+    base, new = (paper.get((row, arm)) for arm in spec.arms)
+    gain = None
+    if base and new:
+      gain = table_specs.number(
+        new.mean - base.mean, sign="+", digits=base.digits
+      )
+    ours = [arms.get((row, arm)) for arm in spec.arms]
+    won = aggregate.gain(*reversed(ours))
+    side = won.side if isinstance(won, aggregate.Estimate) else 0
+    marked = [
+      dataclasses.replace(cell, best=True) if side == better else cell
+      for cell, better in zip(map(aggregate.cell, ours), (-1, 1), strict=True)
+    ]
     cells.append((
       *row,
-      *(value or NOT_PUBLISHED for value in (base, dpn, gain)),
-      *map(aggregate.cell, ours),
-      aggregate.gain(*reversed(ours)),
+      *(value or NOT_PUBLISHED for value in (base, new, gain)),
+      *marked,
+      won,
     ))  # fmt: skip
-  header = [key.replace("_", " ") for key in table_specs.SPECS[name].keys]
-  kinds = ("base", "DPN", "DPN − base")
+  header = [key.replace("_", " ") for key in spec.keys]
+  new = table_specs.NEW_ARMS[spec.arms[1]]
+  kinds = ("base", new, f"{new} − base")
   header += [f"{whose} {kind}" for whose in ("paper", "ours") for kind in kinds]
   return pd.DataFrame(cells, columns=header, dtype=object)
 
 
 def _over_tasks(arms):
   """Returns the mean arm of several tasks; incomplete if one is not done."""
-  if not any(arms):
-    return None
   done = sum(bool(arm and arm.metric) for arm in arms)
   if done < len(arms):
     return aggregate.Arm(waiting=f"incomplete: {done} of {len(arms)} tasks")
@@ -135,10 +255,17 @@ def _differences(name, arms):
     columns[f"{arch} ours"] = [
       aggregate.cell(reference)
       if arm == spec.reference
-      else aggregate.gain(arms.get(((arch,), arm)), reference)
+      else _marked(aggregate.gain(arms.get(((arch,), arm)), reference))
       for arm in spec.arms
     ]
   return pd.DataFrame(columns, dtype=object)
+
+
+def _marked(gain):
+  """Returns a difference, marked if its interval lies above 0."""
+  if isinstance(gain, aggregate.Estimate):
+    gain = dataclasses.replace(gain, best=gain.side == 1)
+  return gain
 
 
 def archs(name: str, arms: Arms) -> list[str]:
@@ -147,12 +274,14 @@ def archs(name: str, arms: Arms) -> list[str]:
   return [*known, *sorted({arch for (arch,), _ in arms} - {*known})]
 
 
-def _notes(name, arms, count):
+def _notes(name, found, count, interval):
   """Returns sentences that say what the numbers are."""
-  notes = []
+  notes, arms = [], found.arms
   if published := table_specs.PUBLISHED.get(name):
     facts = filter(None, (published["source"], published["setting"]))
     notes.append(f"Paper: {'; '.join(facts)}.")
+  source = "1_left" if name == "6" else name  # of what has intervals there
+  notes.append(table_specs.intervals(source, interval))
   if name == "6":
     notes.append(
       "Differences to dpn, whose own top-1 is in the first row. What is given "
@@ -164,18 +293,15 @@ def _notes(name, arms, count):
   if metrics:
     notes.append(
       f"Ours: mean of {' or '.join(metrics)} at the last step over n runs ± "
-      "95% confidence interval (Student's t). Differences are "
-      "paired seed by seed where both arms have the same seeds, else Welch's."
+      f"{WORDS[interval]}. Differences are paired seed by seed where both "
+      "arms have the same seeds, else Welch's. Marked is what is better than "
+      "the arm it is compared with, by a difference whose 95% interval "
+      "(Student's t) does not contain 0."
     )
-  for why, paths in {
-    "Incomplete, left out of the means": [arm.open for arm in arms.values()],
-    "Left out as copies of runs with the same seed and the same result": [
-      arm.copies for arm in arms.values()
-    ],
-  }.items():
-    if listed := ", ".join(itertools.chain(*paths)):
-      notes.append(f"{why}: {listed}.")
-  return notes
+  if still := ", ".join(itertools.chain(*(arm.open for arm in arms.values()))):
+    notes.append(f"Incomplete, left out of the means: {still}.")
+  notes.append(left_out(found.left_out))
+  return [note for note in notes if note]
 
 
 def condensed(table: Table) -> Table:
@@ -201,7 +327,7 @@ def condensed(table: Table) -> Table:
   return dataclasses.replace(table, frame=kept, notes=[*table.notes, note])
 
 
-def results(frame: pd.DataFrame) -> Table | None:
+def results(frame: pd.DataFrame, interval: str = "ci95") -> Table | None:
   """Returns what was measured: a row for each model, metric and arm.
 
   The last column is the difference from a plain ViT, where it was run; the
@@ -226,7 +352,10 @@ def results(frame: pd.DataFrame) -> Table | None:
     return None
   header = ("model", "metric", "arm", "result", "minus base")
   table = pd.DataFrame(rows, columns=header, dtype=object)
-  return Table("results", "Results", table, 3, _verdict(table))
+  notes = _verdict(table)
+  if trials := list(frame.path[frame.trial & frame.complete]):
+    notes.append(left_out({"of two steps (runlocal)": trials}))
+  return measured(Table("results", "Results", table, 3, notes), interval)
 
 
 def _verdict(table):
@@ -237,10 +366,12 @@ def _verdict(table):
   metric, gain = compared[["metric", "minus base"]].iloc[0]
   if math.isnan(gain.ci):
     verdict = "A single seed has no interval: train more of them."
-  elif abs(gain.mean) <= gain.ci:
-    verdict = "The interval contains 0, so these runs do not tell them apart."
+  elif not gain.side:
+    verdict = (
+      "The 95% interval contains 0, so these runs do not tell them apart."
+    )
   else:
-    verdict = "The interval does not contain 0."
+    verdict = "The 95% interval does not contain 0."
   at_scale = table_specs.PUBLISHED["1_left"]["rows"]
   gains = [row["dpn"] - row["base"] for row in at_scale]
   return [

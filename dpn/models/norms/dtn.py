@@ -80,6 +80,10 @@ class DTN(base.Normalizer):
   def __call__(self, x, train=False):  # (batch, tokens, width)
     x = self.upcast(x)
     first, released = int(self.tokens.cls), self.form == "released"
+    if self.cls != "intra" and not first:
+      raise ValueError(
+        f"norm_kw={{'cls': {self.cls!r}}}: DTN normalizes no class token here."
+      )
     cls, patches = x[:, :first], self.rms(x[:, first:])
     mean, var = self.within(patches, unbiased=released)
     mean_between, var_between = self.between(patches)

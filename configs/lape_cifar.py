@@ -2,19 +2,19 @@ r"""Compact Transformers on CIFAR-10 and CIFAR-100, where LaPE reports.
 
 Recipe of arXiv 2104.05704's code, as arXiv 2212.05262 (LaPE) uses it.
 
-  python -m trainers.train --workdir W --config configs/cifar10.py:\
+  python -m trainers.train --workdir W --config configs/lape_cifar.py:\
 variant=lite-7/4,posemb_join=lape,data=cifar10_jpeg,data_dir=/path/to/tfds
-  python -m scripts.sweep --config configs/cifar10.py --out runs/cifar10
-  python -m scripts.sweep --config configs/cifar10.py:data=cifar100 \
-    --out runs/cifar100
+  python -m scripts.sweep --config configs/lape_cifar.py --out runs/lape
+  python -m scripts.sweep --config configs/lape_cifar.py:data=cifar100 \
+    --out runs/lape100
 
-Arguments: variant (lite-7/4, cvt-7/4, cct-7/3x1), posemb_join (add, lape),
-stem_ln, norm, block_ln, their options (norm=dtn,norm_kw.pos_init=released;
-block_ln_kw and posemb_join_kw likewise), erasing, seed, data (a TFDS name; one
-that begins with cifar100 gets that recipe), data_dir, runlocal (two steps of 8
-images). cct has no patches: of the stems it takes none, post and post_posemb.
-As a sweep: variants, joins (add+lape), stems, seeds (5: 121 to 125, LaPE's),
-erasing, data, data_dir.
+Arguments: variant (lite-7/4, cvt-7/4, cct-7/3x1), posemb_join (add, lape,
+shared, unshared), stem_ln, norm, block_ln (without it the variant's own), their
+options (norm=dtn,norm_kw.pos_init=released; block_ln_kw and posemb_join_kw
+likewise), erasing, seed, data (a TFDS name; one that begins with cifar100 gets
+that recipe), data_dir, runlocal (two steps of 8 images). cct has no patches: of
+the stems it takes none, post and post_posemb. As a sweep: variants, joins
+(add+lape), stems, seeds (5: 121 to 125, LaPE's), erasing, data, data_dir.
 
 Expected top-1, mean of five seeds, add → lape: CIFAR-10 lite-7/4 93.45 → 94.29,
 cvt-7/4 94.30 → 94.69, cct-7/3x1 96.03 → 96.53; CIFAR-100 74.98 → 75.53, 77.45 →
@@ -68,7 +68,7 @@ def get_config(arg=None):
     stem_ln="none",
     norm="layernorm",
     norm_kw={},
-    block_ln="cct",
+    block_ln="",
     block_ln_kw={},
     erasing=0.25,
     seed=121,
@@ -124,13 +124,14 @@ def get_config(arg=None):
     "scan": True,
   }
   for option in ("posemb_join", "norm", "block_ln"):
-    config.model[option] = arg[option]
+    if arg[option]:
+      config.model[option] = arg[option]
     config.model[f"{option}_kw"] = arg[f"{option}_kw"]
 
   config.optax_name = "scale_by_adam"
   config.lr = recipe["lr"]
   config.wd = config.lr * 0.06  # decay there is multiplied by the learning rate
-  config.wd_mults = [(".*/kernel$", 1.0), ("cls|pos_embedding", 1.0)]
+  config.wd_mults = [(".*/kernel$", 1.0), ("cls|(.*/)?pos_embedding", 1.0)]
   config.schedule = {
     "warmup_epochs": 10,
     "warmup_start": recipe["warmup"] / config.lr,
@@ -158,7 +159,7 @@ def get_config(arg=None):
     arg.stem_ln,
     "test/prec@1",
     data=f"CIFAR-{classes}",
-    join=arg.posemb_join,
+    epochs=300,
   )
 
   if arg.runlocal:

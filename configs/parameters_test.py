@@ -1,0 +1,109 @@
+"""Every parameter of every config: trained, decayed or not, and not a twin."""
+
+import functools
+import importlib
+import json
+import pathlib
+import re
+
+import jax
+import numpy as np
+import pytest
+
+import dpn.tasks
+from dpn import optim, trees
+from input_pipeline import testing
+
+FOLDER = pathlib.Path(__file__).parent
+CONFIGS = sorted(
+  path.stem
+  for path in FOLDER.glob("*.py")
+  if path.stem not in ("__init__", "common") and "_test" not in path.stem
+)
+TINY = {
+  **{"width": 16, "depth": 1, "mlp_dim": 16, "num_heads": 2},
+  **{"patch_size": (4, 4), "scan": False, "rep_size": True},
+}
+# Parameters besides kernels that a recipe decays. Compact Transformers' code
+# and Scenic decay all that is neither a bias nor one-dimensional.
+DECAYED = {
+  name: {"cls", "pos_embedding"} for name in ("ade20k", "camvid", "lape_cifar")
+}
+# One number for all that a softmax compares, which it ignores.
+NO_GRADIENT = r".*/(key|score)/bias"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compile_fast():
+  jax.config.update("jax_disable_most_optimizations", True)
+  yield
+  jax.config.update("jax_disable_most_optimizations", False)
+
+
+def _configs(name, folder):
+  """Returns the configs of a file and of its sweep, one for each model."""
+  needed = ""
+  if name == "images":
+    needed = f"data={testing.class_folders(folder / 'photos')},"
+  module = importlib.import_module(f"configs.{name}")
+  sweep = getattr(module, "sweep", lambda arg: [])
+  args = [arm["arg"] for arm in sweep(f"{needed}runlocal")]
+  args.append(f"{needed}runlocal")
+  configs = [module.get_config(arg) for arg in args]
+  return {_tiny(config.model.to_dict()): config for config in configs}
+
+
+def _tiny(model):
+  """Returns the arguments of a small task with such a model, as JSON."""
+  rates = ("dropout", "attn_dropout", "stoch_depth")
+  model = {k: v for k, v in model.items() if k not in rates}
+  if model.get("variant", "")[:3] not in ("lit", "cvt", "cct"):
+    model.pop("variant", None)
+  model |= TINY | {"depth": 1 + model.get("cls_blocks", 0)}
+  return json.dumps({"num_classes": 5, "model": model})
+
+
+@functools.cache
+def _check(tiny):
+  """Checks gradients and learned tokens; returns the parameters' shapes."""
+  task, rng = dpn.tasks.make(json.loads(tiny)), np.random.default_rng(0)
+  random = lambda *shape: rng.normal(size=shape).astype(np.float32)
+  batch = {"image": random(2, 8, 8, 3), "labels": random(2, 5)}
+  variables = task.init(jax.random.key(0), batch)
+  initial = variables["params"]
+  # The head starts at zero, and what is before it would have no gradient.
+  params = jax.tree.map(lambda x: x + 0.1 * random(*x.shape), initial)
+
+  def loss(params):
+    measured, _ = task.measure({**variables, "params": params}, batch)
+    return measured["loss"].sum()
+
+  gradients = trees.flatten(jax.grad(loss)(params))
+  for name, x in trees.flatten(initial).items():
+    if not re.fullmatch(NO_GRADIENT, name):
+      assert np.abs(gradients[name]).max() > 1e-7, (name, tiny)
+    if x.ndim == 3 and x.shape[0] == 1:  # tokens
+      equal = _twins(x) and _twins(gradients[name])
+      assert not equal, (name, tiny)
+  return jax.eval_shape(lambda: initial)
+
+
+def _twins(x):
+  """Returns whether two tokens of (1, tokens, width) are equal."""
+  return len(np.unique(x[0], axis=0)) < x.shape[1]
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_every_parameter(name, tmp_path):
+  for tiny, config in _configs(name, tmp_path).items():
+    params = _check(tiny)
+    names = trees.flatten(params)
+    want = {n for n in names if n.endswith("/kernel")}
+    want |= DECAYED.get(name, set()) & names.keys()
+    decayed = optim.matched(config, params, "wd_mults")
+    assert set(decayed) == (want if config.get("wd") else set())
+
+
+def test_what_would_be_found():
+  assert _twins(np.zeros((1, 2, 3)))
+  assert not _twins(np.arange(6).reshape(1, 2, 3))

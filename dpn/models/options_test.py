@@ -1,0 +1,140 @@
+"""Every option of a model changes the program or is refused: none is idle."""
+
+import functools
+import json
+import typing
+
+import jax
+import numpy as np
+import pytest
+
+from dpn import registry
+from dpn.models import encoder, heads, init, stem, vit
+
+IMAGE = jax.ShapeDtypeStruct((2, 8, 8, 3), np.float32)
+BASE = {
+  **{"width": 8, "depth": 2, "mlp_dim": 16, "num_heads": 2},
+  **{"patch_size": (2, 2), "pool_type": "tok"},
+}
+# Other values of each option; those of choices are the names in their tables.
+VALUES = {
+  **{"width": [16], "depth": [1], "mlp_dim": [8], "num_heads": [4]},
+  "cls_blocks": [1],
+  "gelu": encoder.GELUS,
+  "qkv_bias": [False],
+  **{"dropout": [0.1], "attn_dropout": [0.1], "stoch_depth": [0.1]},
+  "weight_init": init.INITS,
+  "scan": [True],
+  "remat_policy": encoder.REMAT_POLICIES,
+  "dtype_mm": ["bfloat16"],
+  "attn_impl": ["cudnn"],  # auto is xla on a CPU
+  "patch_size": [(4, 4)],
+  "stem_ln": stem.STEM_LN,
+  "rep_size": [True, 5],
+  "pool_type": heads.POOL_TYPES,
+  "head_zeroinit": [False],
+  **vit.CHOICES,
+}
+
+
+def program(**options):
+  """Returns initialization and training forward pass, traced, as text."""
+  return _program(json.dumps(options))
+
+
+@functools.cache
+def _program(options):
+  model = vit.Model(5, **{**BASE, **json.loads(options)})
+
+  def run(key, image):
+    variables, rngs = model.init(key, image), {"dropout": key}
+    mutable = ["batch_stats"]
+    return model.apply(variables, image, train=True, rngs=rngs, mutable=mutable)
+
+  traced = jax.make_jaxpr(run)(jax.random.key(0), IMAGE)
+  tables = [np.asarray(x).tobytes() for x in traced.consts if x.ndim]
+  return f"{traced}\n{tables}"
+
+
+def assert_changes(context, option, values):
+  """Asserts that each value makes another program, or is refused."""
+  programs = [program(**context)]
+  for value in values:
+    try:
+      programs.append(program(**{**context, option: value}))
+    except ValueError:
+      continue
+  equal = len(programs) - len(set(programs))
+  assert not equal, (option, list(values), f"{equal} are idle")
+
+
+def test_equal_models_are_equal_programs():
+  assert program(depth=2) == program()
+
+
+@pytest.mark.parametrize("option", sorted(VALUES))
+def test_options(option):
+  default = getattr(vit.Config(**BASE), option)
+  assert_changes({}, option, [v for v in VALUES[option] if v != default])
+
+
+def test_all_options_are_here():
+  kw = {f"{choice}_kw" for choice in vit.CHOICES}
+  assert {*vit.OPTIONS} == VALUES.keys() | kw
+
+
+def others(hint, default):
+  """Returns values of a type hint besides the default."""
+  if typing.get_origin(hint) is typing.Literal:
+    return [x for x in typing.get_args(hint) if x != default]
+  if hint is bool:
+    return [not default]
+  return [{int: 2 if default == 1 else 1, float: 0.3}[hint]]
+
+
+CONTEXTS = {
+  "placement": {"block_ln_kw": {"sa": "post"}},  # for `post`
+  "conv": {"patch_size": (16, 16)},  # the default: it has none
+}
+
+
+@pytest.mark.parametrize(
+  ("choice", "name"),
+  [(c, name) for c, table in vit.CHOICES.items() for name in table],
+)
+def test_options_of_a_choice(choice, name):
+  function, key = vit.CHOICES[choice][name], f"{choice}_kw"
+  context = {**CONTEXTS.get(name, {}), choice: name}
+  defaults = registry.defaults(function)
+  for option, hint in registry.options(function).items():
+    before = context.get(key, {})
+    values = [
+      {**before, option: value} for value in others(hint, defaults[option])
+    ]
+    assert_changes(context, key, [v for v in values if v != before])
+
+
+@pytest.mark.parametrize(
+  ("context", "idle", "message"),
+  [
+    ({}, {"block_ln_kw": {"post": "stream"}}, "post='stream' needs"),
+    (
+      {"pool_type": "gap"},
+      {"posemb_join_kw": {"cls": True}},
+      "pool_type='gap' has no class token",
+    ),
+    ({"posemb": "rpe"}, {"posemb_join_kw": {"cls": True}}, "posemb='rpe'"),
+    (
+      {"pool_type": "gap", "norm": "dtn"},
+      {"norm_kw": {"cls": "layernorm"}},
+      "'layernorm'}: DTN normalizes no class token",
+    ),
+    ({"stem": "conv"}, {"patch_size": (2, 2)}, "stem='conv' has no patches"),
+  ],
+)
+def test_what_would_be_idle_is_refused(context, idle, message):
+  base = {k: v for k, v in BASE.items() if k != "patch_size"}
+  options = {**base, "variant": "B/4", **context, **idle}
+  run = lambda key, x: vit.Model(5, **options).init(key, x)
+  with pytest.raises(ValueError, match=message):
+    jax.eval_shape(run, jax.random.key(0), IMAGE)

@@ -1,0 +1,68 @@
+"""Whitened patches, which the authors of Dual PatchNorm began with.
+
+arXiv 2302.01327, Appendix A. Differs from the paper, which does not say how it
+whitened: this is ZCA, the whitening that changes patches least.
+"""
+
+from collections.abc import Iterable, Mapping
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl import logging
+from jax.experimental import multihost_utils
+
+# Rounding pixels in [-1, 1] to 8 bits adds this variance to each, twice.
+EPS = 1e-5
+IMAGES = 10_000  # their patches are whitened
+
+
+class Whitening(nn.Module):
+  """(x - mean) matrix of flattened patches; the identity until `fit`.
+
+  Both are fixed in training, in the collection `batch_stats`: a run saves,
+  exports and loads them as it does running statistics.
+  """
+
+  @nn.compact
+  def __call__(self, patches):  # (…, pixels), any dtype → float32 or wider
+    pixels = patches.shape[-1]
+    mean = self.variable("batch_stats", "mean", jnp.zeros, (pixels,))
+    matrix = self.variable("batch_stats", "matrix", jnp.eye, pixels)
+    x = patches.astype(jnp.promote_types(patches.dtype, jnp.float32))
+    x = x - mean.value.reshape((1,) * (x.ndim - 1) + (-1,))
+    # Small differences between pixels grow a hundredfold.
+    return jnp.matmul(x, matrix.value, precision=jax.lax.Precision.HIGHEST)
+
+
+def fit(patches: Iterable[jax.Array], count: int) -> Mapping[str, np.ndarray]:
+  """Returns the variables of `Whitening` that whiten the given patches.
+
+  With the covariance C = U diag(v) U^T, the matrix is
+  U diag(1 / sqrt(v + EPS)) U^T.
+
+  Args:
+    patches: arrays (images, …, pixels), of all processes.
+    count: of images, after which no more are read.
+  """
+  images = number = 0
+  total = square = np.float64(0)
+  for x in patches:
+    of_batch = multihost_utils.process_allgather(_moments(x), tiled=True)
+    total, square = total + of_batch[0], square + of_batch[1]
+    images, number = images + len(x), number + x[..., 0].size
+    if images >= count:
+      break
+  mean = total / number
+  values, vectors = np.linalg.eigh(square / number - np.outer(mean, mean))
+  matrix = vectors / np.sqrt(np.maximum(values, 0) + EPS) @ vectors.T
+  logging.info("Whitening: the patches of %d images.", images)
+  return {"mean": mean.astype(np.float32), "matrix": matrix.astype(np.float32)}
+
+
+@jax.jit
+def _moments(x):
+  """Returns the sums of x (…, pixels) and of its outer products."""
+  x = x.reshape(-1, x.shape[-1]).astype(jnp.float32)
+  return x.sum(axis=0), jnp.matmul(x.T, x, precision=jax.lax.Precision.HIGHEST)

@@ -1,0 +1,56 @@
+"""Models rewritten, exactly, into others that compute the same."""
+
+import dataclasses
+import math
+import re
+
+from dpn.weights.vit_params import VitParams
+
+# What is added to the residual stream, and what reads it unnormalized.
+_WRITES = r"pos_embedding|cls|(.*/)?(MultiHead\w+_0/out|MlpBlock_0/Dense_1)/.*"
+
+
+def with_epsilon(model: VitParams, eps: float) -> VitParams:
+  """Returns the model with LayerNorms of another epsilon.
+
+  LN(x; eps) = LN(c x; c² eps): a pre-norm model whose residual stream is c
+  times as large needs no other change.
+
+  Raises:
+    ValueError: attention pooling without a head returns the stream itself.
+  """
+  options = model.options
+  c = math.sqrt(eps / options["norm_kw"]["eps"])
+  # The first norm's own epsilon is not that of the blocks.
+  ln1 = "stem/ln1/scale" in model.arrays
+  writes = re.compile(f"{_WRITES}|{'stem/ln1' if ln1 else 'embedding'}/.*")
+  arrays = {
+    name: c * x if writes.fullmatch(name) else x
+    for name, x in model.arrays.items()
+  }
+  if options["pool_type"] == "map":  # its sum goes to the head as it is
+    if "head/kernel" not in arrays or "pre_logits/kernel" in arrays:
+      raise ValueError(
+        f"The epsilon {options['norm_kw']['eps']:g} cannot become {eps:g} in a "
+        "model with attention pooling but without a head."
+      )
+    arrays["head/kernel"] = arrays["head/kernel"] / c
+  options = {**options, "norm_kw": {"eps": eps}}
+  return dataclasses.replace(model, arrays=arrays, options=options)
+
+
+def without_affine_stem(model: VitParams) -> VitParams:
+  """Returns a model of `stem_ln="only_learnable"` as a plain one."""
+  arrays = dict(model.arrays)
+  (scale0, bias0), (scale1, bias1) = (
+    [arrays.pop(f"stem/{ln}/{leaf}") for leaf in ("scale", "bias")]
+    for ln in ("ln0", "ln1")
+  )
+  kernel = arrays["embedding/kernel"]
+  matrix = kernel.reshape(-1, kernel.shape[-1])  # (pixels, width)
+  bias = bias0 @ matrix + arrays["embedding/bias"]
+  arrays["embedding/bias"] = bias * scale1 + bias1
+  matrix = scale0[:, None] * matrix * scale1
+  arrays["embedding/kernel"] = matrix.reshape(kernel.shape)
+  options = {**model.options, "stem_ln": "none"}
+  return dataclasses.replace(model, arrays=arrays, options=options)

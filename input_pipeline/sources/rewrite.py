@@ -1,0 +1,94 @@
+"""Rewrites the JPEGs in a data set's records while it is prepared."""
+
+import collections
+import concurrent.futures
+import dataclasses
+import importlib
+import itertools
+from collections.abc import Iterable, Iterator
+
+import cv2
+from tensorflow_datasets.proto import tf_example_pb2
+
+import input_pipeline
+from input_pipeline.pp import lazy_image, ops_image
+from input_pipeline.pp import resize as resizing
+
+_JPEG = b"\xff\xd8\xff"
+
+
+@dataclasses.dataclass(frozen=True)
+class Rewrite:
+  """What becomes of JPEGs; other images stay as they are.
+
+  Attributes:
+    max_side: pixels of the longer side; larger images are resized by area.
+    quality: with which those are stored, 1 to 100.
+    restart: whether to add restart markers; see `restart_markers`.
+  """
+
+  max_side: int | None = None
+  quality: int = 95
+  restart: bool = False
+
+  def __post_init__(self):
+    if not 1 <= self.quality <= 100 or not (self.max_side or 1) > 0:
+      raise ValueError(
+        f"quality must be 1 to 100 and max_side positive; got {self.quality} "
+        f"and {self.max_side}."
+      )
+    if self.restart:
+      _restart_markers()
+
+  def __call__(self, records: Iterable[bytes]) -> Iterator[bytes]:
+    """Yields serialized examples in their order, by a thread for each core."""
+    records = iter(records)
+    num_threads = input_pipeline.num_cores()
+    with concurrent.futures.ThreadPoolExecutor(num_threads) as pool:
+      started = lambda n: (
+        pool.submit(self.record, r) for r in itertools.islice(records, n)
+      )
+      ahead = collections.deque(started(4 * num_threads))
+      while ahead:
+        yield ahead.popleft().result()
+        ahead.extend(started(1))
+
+  def record(self, record: bytes) -> bytes:
+    """Returns a serialized example with other JPEGs."""
+    example = tf_example_pb2.Example.FromString(record)
+    for feature in example.features.feature.values():
+      values = feature.bytes_list.value
+      for i, value in enumerate(values):
+        if value.startswith(_JPEG):
+          values[i] = self.image(value)
+    return example.SerializeToString(deterministic=True)
+
+  def image(self, data: bytes) -> bytes:
+    """Returns another JPEG."""
+    if self.max_side is not None:
+      data = _shrink(data, self.max_side, self.quality)
+    return _restart_markers().add(data) if self.restart else data
+
+
+def _shrink(data, max_side, quality):
+  """Returns a JPEG whose longer side is at most `max_side` pixels."""
+  image = ops_image.decode_image(data)
+  scale = max_side / max(image.shape[:2])
+  if scale >= 1:
+    return data
+  size = tuple(max(1, round(scale * side)) for side in image.shape[:2])
+  image = lazy_image.materialize(resizing.resize(image, size, "area"))
+  bgr = cv2.cvtColor(image, cv2.COLOR_RGB2BGR)
+  return cv2.imencode(".jpg", bgr, [cv2.IMWRITE_JPEG_QUALITY, quality])[
+    1
+  ].tobytes()
+
+
+def _restart_markers():
+  """Returns the module, which needs Numba, when it is needed."""
+  try:
+    return importlib.import_module("input_pipeline.sources.restart_markers")
+  except ModuleNotFoundError as error:
+    raise ValueError(
+      "Restart markers need Numba: pip install 'dual-patchnorm[restart]'."
+    ) from error

@@ -1,0 +1,38 @@
+"""Prints each checkable sentence of the paper beside what your runs say of it.
+
+  python -m scripts.claims runs
+  python -m scripts.claims runs --format md -o claims.md
+
+A claim whose runs are missing says "not run"; the finished runs that no claim
+is about are named at the end.
+"""
+
+import argparse
+import dataclasses
+import textwrap
+from collections.abc import Sequence
+
+from scripts.results import claims, output, render, runs
+
+_COLUMN = 40  # letters in a line of a cell, on the terminal
+
+
+def main(argv: Sequence[str] | None = None):
+  parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+  parser.add_argument("runs", nargs="+", help="folders that hold runs")
+  parser.add_argument("--format", default="text", choices=render.FORMATS)
+  parser.add_argument("-o", "--output", metavar="FILE", help="not the screen")
+  args = parser.parse_args(argv)
+  with output.errors_in_a_line():
+    table = claims.build(runs.frame(runs.find(args.runs)))
+    if args.format == "text":
+      wrap = lambda text: textwrap.fill(text, _COLUMN)
+      table = dataclasses.replace(table, frame=table.frame.map(wrap))
+    text = render.FORMATS[args.format](table)
+    if args.format == "html":
+      text = render.page(table.title, text)
+    output.write(args.output, text)
+
+
+if __name__ == "__main__":
+  main()

@@ -1,0 +1,92 @@
+"""Predictions are those of evaluation, with the names of the folders."""
+
+import json
+
+import numpy as np
+import pytest
+
+from configs import images
+from dpn import metrics
+from input_pipeline import sources, testing
+from scripts import predict
+from trainers import loop
+
+
+@pytest.fixture(scope="module", name="run")
+def _run(tmp_path_factory):
+  """Returns the folder of a run on pictures, and that of the pictures."""
+  root = tmp_path_factory.mktemp("own")
+  photos = testing.class_folders(root / "photos")
+  config = images.get_config(
+    f"data={photos},variant=mu/16,res=32,epochs=2,batch=8"
+  )
+  assert config.class_names == ["class0", "class1", "class2"]
+  assert config.input.data.to_dict() == {
+    "name": f"folder:{photos}",
+    "split": "all[:90%]",
+  }
+  loop.train(config, str(root / "run"))
+  return root / "run", root / "photos"
+
+
+def test_table_json_and_picture(run, tmp_path, capsys):
+  folder, photos = run
+  out, picture = tmp_path / "seen.json", tmp_path / "seen.png"
+  predict.main(
+    [
+      *(str(folder), str(photos), "--top=2"),
+      *(f"--out={out}", f"--picture={picture}"),
+    ]
+  )
+  rows = json.loads(out.read_text())
+  assert len(rows) == 24
+  assert rows[0]["file"] == f"{photos}/class0/0.jpg"
+  assert rows[0].keys() == {
+    *("file", "class 1", "probability 1", "class 2", "probability 2")
+  }
+  assert capsys.readouterr().out.count(f"{photos}/class1/") == 8
+  assert picture.stat().st_size > 10_000
+
+
+def test_probabilities_are_those_of_evaluation(run):
+  """The mean of -log p over the validation split is its loss."""
+  folder, photos = run
+  source = images.get_config(f"data={photos}").evals.val.data
+  held_out = sources.make(source.to_dict())
+  paths = [held_out.describe(i) for i in range(len(held_out))]
+  _, probabilities = predict.predict(str(folder), paths)
+  labels = [held_out[i]["label"] for i in range(len(held_out))]
+  likely = probabilities[np.arange(len(labels)), labels]
+  row = metrics.read(str(folder / "metrics.jsonl"))[-1]
+  assert -np.log(likely).mean() == pytest.approx(row["val/loss"], rel=1e-4)
+  np.testing.assert_allclose(probabilities.sum(1), 1, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+  ("name", "content", "message"),
+  [
+    ("notes.txt", b"no picture", "notes.txt: .*not a whole image"),
+    (None, None, "No such file or directory: .*missing.jpg"),
+  ],
+)
+def test_what_is_no_picture(run, tmp_path, name, content, message):
+  path = tmp_path / (name or "missing.jpg")
+  if content:
+    path.write_bytes(content)
+  with pytest.raises(SystemExit, match=message):
+    predict.main([str(run[0]), str(path)])
+
+
+def test_folders_that_will_not_do(tmp_path):
+  with pytest.raises(ValueError, match="append data=/path/to/photos"):
+    images.get_config("runlocal")
+  with pytest.raises(ValueError, match="holds 0 classes with images"):
+    images.get_config(f"data={tmp_path}")
+  testing.class_folders(tmp_path / "val")
+  with pytest.raises(ValueError, match="holds val, but no 'train'"):
+    images.get_config(f"data={tmp_path}")
+  testing.class_folders(tmp_path / "train", classes=4)
+  config = images.get_config(f"data={tmp_path},init=x.npz")
+  assert config.num_classes == 4
+  assert config.evals.val.data.split == "val"
+  assert (config.model.variant, config.model_init) == ("B/16", "x.npz")

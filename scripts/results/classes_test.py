@@ -1,0 +1,65 @@
+"""Results class by class, of made-up runs."""
+
+import pytest
+
+from scripts import report, tables, testing
+from scripts.results import classes, runs
+
+TABLE = {"recipe": "CamVid", "arch": "96x4/8", "metric": "test/miou"}
+FOUND = {  # arm → by seed: mean, sky, and car if any picture has one
+  "none": [(0.40, 0.90, 0.30), (0.42, 0.92, 0.34)],
+  "dpn": [(0.43, 0.91, None), (0.49, 0.95, 0.40)],
+}
+
+
+@pytest.fixture(name="folder")
+def _folder(tmp_path):
+  for arm, seeds in FOUND.items():
+    for seed, (mean, sky, car) in enumerate(seeds):
+      row = {"step": 5, "test/miou": mean, "test/pixel_acc": 0.8}
+      row |= {"val/iou/sky": 0.1, "test/iou/sky": sky}
+      row |= {"test/iou/car": car} if car else {}
+      testing.write_run(
+        tmp_path / f"{arm}-s{seed}",
+        stem_ln=arm,
+        seed=seed,
+        config={"table": TABLE},
+        rows=[row],
+        seconds=1.0,
+      )
+  return tmp_path
+
+
+def test_means_and_paired_differences(folder):
+  [table] = classes.per_class(runs.frame(runs.find([str(folder)])))
+  frame = table.frame.set_index("IoU [%]")
+  assert list(frame.index) == ["mean", "pixel accuracy", "sky", "car"]
+  assert list(frame.columns) == ["base", "dpn", "dpn − base"]
+  means = frame.map(lambda cell: cell.mean)
+  want = {"mean": [41, 46, 5], "sky": [91, 93, 2], "car": [32, 40, 8]}
+  for name, values in want.items():
+    assert means.loc[name].tolist() == pytest.approx(values), name
+  gain = frame.loc["mean", "dpn − base"]
+  # Differences of 3 and 7: t(0.975, 1) * 2.
+  assert gain.ci == pytest.approx(12.7062 * 2, rel=1e-4)
+  assert (gain.note, frame.loc["car", "dpn"].n) == ("paired", 1)
+
+
+def test_commands_show_them(folder, capsys):
+  tables.main([str(folder), "--table", "classes", "--format", "md"])
+  assert "| car            | 32.00 ± 25.41 (n=2) |" in capsys.readouterr().out
+  (folder / "dpn-s0" / classes.PICTURE).write_bytes(b"a picture")
+  page = folder / "report.html"
+  report.main([str(folder), "-o", str(page)])
+  shown = testing.Page(page.read_text())
+  assert "CamVid 96x4/8: test, class by class" in shown.text
+  [source] = (
+    a["src"] for t, a in shown.tags if t == "img" and "dpn-s0" in a["alt"]
+  )
+  assert source == "data:image/png;base64,YSBwaWN0dXJl"
+
+
+def test_other_runs_have_none(tmp_path):
+  row = {"step": 1, "val/prec@1": 0.5}
+  testing.write_run(tmp_path / "run", rows=[row], seconds=1.0)
+  assert classes.per_class(runs.frame(runs.find([str(tmp_path)]))) == []

@@ -1,0 +1,99 @@
+"""What claims in prose are about, as numbers: spikes, gradients, scales.
+
+The definitions are ours; arXiv 2302.01327 says "unstable", "disproportionately
+large" and "center and corners" without giving any.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from scripts.results import plots, runs
+
+ROWS_BEFORE = 20  # that a spike stands out from
+DEVIATIONS = 6  # of the noise there, by which it does
+_LEAST = 0.01  # of the loss, in place of less noise
+
+
+def spikes(loss: pd.Series) -> int:
+  """Returns how many of the losses that were logged are spikes.
+
+  A spike exceeds the median of the 20 rows before it (at least 5) by more than
+  six standard deviations of their noise. That is estimated from the median of
+  the absolute differences between neighbours, which the trend hardly moves,
+  as of normal noise: 1.4826 / √2 times that, but no less than 1% of the loss.
+  """
+  before = lambda x: x.rolling(ROWS_BEFORE, min_periods=5).median().shift(1)
+  median, difference = before(loss), before(loss.diff().abs())
+  deviation = np.maximum(1.4826 / 2**0.5 * difference, _LEAST * median.abs())
+  return int((loss > median + DEVIATIONS * deviation).sum())
+
+
+def gradient_peak(run: runs.Run) -> float:
+  """Returns the largest norm of the gradient that was logged, in medians."""
+  norms = run.series("l2_grads")
+  return float(norms.max() / norms.median())
+
+
+def embedding_over_blocks(repetitions: Sequence[runs.Run]) -> float:
+  """Returns the norm of the embedding's gradient over the blocks' median.
+
+  At the end of training, before clipping, as a mean over the last steps (see
+  `trainers.update.make`) and over the runs.
+  """
+  norms = plots.norms_by_depth(repetitions, "grad_norm_mean").mean()
+  return float(norms[0] / norms[1:].median())
+
+
+def embedding_above_all(repetitions: Sequence[runs.Run]) -> float:
+  """Returns the share of rows where the embedding's norm exceeds every block's.
+
+  Of the gradient before clipping, with equal weight for each run.
+  """
+  shares = []
+  for run in repetitions:
+    rows = run.logged.filter(regex=r"^grad_norm/(embedding|block\d+)$").dropna()
+    embedding = rows.pop("grad_norm/embedding")
+    shares.append(float((embedding > rows.max(axis=1)).mean()))
+  return float(np.mean(shares))
+
+
+def embedding_ratio(
+  new: Sequence[runs.Run], old: Sequence[runs.Run]
+) -> pd.Series:
+  """Returns by step the norm of the embedding's gradient, new over old.
+
+  Both are means over runs; of the steps that all of them logged.
+  """
+  means = [
+    pd.concat(
+      [run.series("grad_norm/embedding") for run in repetitions], axis=1
+    ).mean(axis=1, skipna=False)
+    for repetitions in (new, old)
+  ]
+  return (means[0] / means[1]).dropna()
+
+
+def regions(scale: np.ndarray) -> pd.DataFrame:
+  """Returns the mean magnitude of a patch's scale by region and colour.
+
+  The patch is divided into 4 × 4 squares: its four corners, the four in the
+  centre, and the eight others along its edges.
+
+  Args:
+    scale: (rows, cols, channels).
+
+  Returns:
+    (channels, regions); columns "centre", "corners", "edges".
+  """
+  outer = [
+    np.isin(np.arange(size) * 4 // size, (0, 3)) for size in scale.shape[:2]
+  ]
+  count = np.add.outer(*(side.astype(int) for side in outer))  # sides it is on
+  return pd.DataFrame(
+    {
+      name: np.abs(scale)[count == sides].mean(axis=0)
+      for name, sides in (("centre", 0), ("corners", 2), ("edges", 1))
+    }
+  )

@@ -1,0 +1,114 @@
+"""A small run of segmentation through every tool: resumed, drawn, reported."""
+
+import json
+
+import cv2
+import ml_collections
+import numpy as np
+import pytest
+
+from dpn import metrics, tasks
+from scripts import count, evaluate, fake_data, report, show_predictions
+from scripts.results import classes
+from trainers import log as log_lib
+from trainers import loop
+
+NAMES = ["dark", "bright"]
+
+
+@pytest.fixture(name="config", scope="module")
+def _config(tmp_path_factory):
+  """Returns a run on images in which bright pixels are of class 1."""
+  rng = np.random.default_rng(0)
+  path = tmp_path_factory.mktemp("data") / "maps.npz"
+  arrays = {}
+  for split in ("train", "test"):
+    coarse = rng.uniform(-1, 1, (16, 4, 6, 1)).round()
+    image = np.repeat(np.repeat(coarse, 2, 1), 2, 2)
+    labels = (image[..., 0] > 0).astype(np.uint8)
+    labels[:, 0] = 255
+    arrays[f"{split}/image"] = np.float32(image).repeat(3, -1)
+    arrays[f"{split}/labels"] = labels
+  np.savez(path, **arrays)
+  data = {"name": f"arrays:{path}", "split": "test"}
+  return ml_collections.ConfigDict({
+    "task": "segmentation",
+    "num_classes": 2,
+    "total_steps": 30,
+    "log_training_steps": 10,
+    "ckpt_steps": 10,
+    "model": {"width": 16, "depth": 1, "mlp_dim": 32, "num_heads": 2}
+    | {"patch_size": (2, 2), "stem_ln": "post", "stoch_depth": 0.1},
+    "input": {"data": {**data, "split": "train"}, "batch_size": 8, "pp": ""},
+    "optax_name": "scale_by_adam",
+    "lr": 0.02,
+    "schedule": {"decay_type": "polynomial", "power": 0.9},
+    "evals": {
+      "test": {
+        "type": "segmentation",
+        "data": data,
+        "pp_fn": "",
+        "window": (8, 8),
+        "stride": (8, 4),
+        "class_names": NAMES,
+        "log_steps": 30,
+      }
+    },
+    "table": {"recipe": "maps", "arch": "16x1/2", "metric": "test/miou"},
+  })  # fmt: skip
+
+
+def test_train_resume_evaluate_draw_report(
+  config, tmp_path, monkeypatch, capsys
+):
+  config.input.pp = 'random_crop_with_mask(8)|keep("image", "labels")'
+  whole, killed = tmp_path / "whole", tmp_path / "killed"
+  loop.train(config, str(whole))
+
+  def crash(progress, step):
+    if step == 25:
+      raise RuntimeError("killed")
+
+  with monkeypatch.context() as patch:
+    patch.setattr(log_lib.Progress, "tick", crash)
+    with pytest.raises(RuntimeError, match="killed"):
+      loop.train(config, str(killed))
+  loop.train(config, str(killed))
+  assert "from step 20: this run's checkpoint" in capsys.readouterr().out
+  for name in ("metrics.jsonl", "params.safetensors"):
+    assert (whole / name).read_bytes() == (killed / name).read_bytes(), name
+
+  last = metrics.read(str(whole / "metrics.jsonl"))[-1]
+  assert last["test/miou"] > 0.9
+  row = evaluate.evaluate(config, str(whole))
+  assert row == {k: v for k, v in last.items() if k[:4] in ("step", "test")}
+
+  show_predictions.main([str(whole), str(killed), "--images", "3", "0"])
+  picture = cv2.imread(str(whole / classes.PICTURE))
+  assert picture.shape[:2] > (100, 400)
+  assert picture.std() > 20
+  names, [(index, example, predicted), _] = show_predictions.predict(
+    str(whole), [3, 0]
+  )
+  assert (names, index) == (NAMES, 3)
+  right = predicted[1:] == example["labels"][1:]
+  assert right.mean() > 0.9
+
+  report.main([str(tmp_path), "-o", str(tmp_path / "report.html")])
+  page = (tmp_path / "report.html").read_text()
+  assert "maps 16x1/2: test, class by class" in page
+  assert "whole/predictions.png, by scripts.show_predictions" in page
+
+  rows = count.count(tasks.make(config), fake_data.spec(config))
+  # Of 16 patches; then their logits to 8 rows of 4, and to 8 columns.
+  assert rows.loc["head", "FLOPs"] == 2 * 16 * 16 * 2
+  assert rows.loc[count.OUTSIDE, "FLOPs"] == 2 * (8 * 4 * 4 + 8 * 8 * 4) * 2
+
+
+def test_no_run_of_segmentation(tmp_path, capsys):
+  with pytest.raises(SystemExit, match="is not the folder of a run"):
+    show_predictions.main([str(tmp_path)])
+  config = {"evals": {"test": {"type": "classification"}}}
+  (tmp_path / "config.json").write_text(json.dumps(config))
+  with pytest.raises(SystemExit, match="Unknown evaluator of segmentation"):
+    show_predictions.main([str(tmp_path)])
