@@ -96,11 +96,10 @@ def get_config(arg=None):
   }
 
   config.table = common.table(
-    "TrAct's setting",
+    f"TrAct's setting, {arg.epochs} epochs",
     "384x7/4",
     arg.stem_ln,
     "test/prec@1",
-    setting=f"{arg.epochs} epochs",
   )
 
   if arg.runlocal:

@@ -8,12 +8,12 @@ stem_ln=dpn,data=cifar10_jpeg,data_dir=/path/to/tfds
     configs/when_dpn_helps.py:piece=lr,data=cifar10_jpeg,data_dir=/path/to/tfds
 
 Arguments: stem_ln; stem (patch, or patch_stats: each patch's mean and deviation
-as two more inputs); lr; steps; percent (of the training images, 90 at most: on
-the last tenth choices are made); side (pixels of the enlarged image); patch;
-width; depth; clip (global, none, layer); aug (crop_flip, none, jitter);
-optimizer (adam, sgd, adafactor); corruptions (evaluate on corrupted images as
-well); on_device (data and augmentation on a GPU); seed, data (a TFDS name),
-data_dir, runlocal.
+as two more inputs); lr (instead of the arm's own); steps; percent (of the
+training images, 90 at most: on the last tenth choices are made); side (pixels
+of the enlarged image); patch; width; depth; clip (global, none, layer); aug
+(crop_flip, none, jitter); optimizer (adam, sgd, adafactor); corruptions
+(evaluate on corrupted images as well); on_device (data and augmentation on a
+GPU); seed, data (a TFDS name), data_dir, runlocal.
 As a sweep: piece (one of `PIECES`), data, data_dir; a piece has its own seeds.
 
 Expected: between 40 and 50% in the base setting, two minutes on two cores; what
@@ -135,7 +135,7 @@ def get_config(arg=None):
     arg,
     stem_ln="dpn",
     stem="patch",
-    lr=1e-3,
+    lr=0.0,
     **BASE,
     corruptions=False,
     on_device=False,
@@ -185,8 +185,8 @@ def get_config(arg=None):
   config.grad_clip_norm = _clip(arg.clip, arg.depth)
   name, kw, decay = common.choose("optimizer", arg.optimizer, OPTIMIZERS)
   config.optax_name, config.optax = name, kw
-  config.lr = arg.lr
-  config.wd = decay * arg.lr
+  config.lr = arg.lr or own_lr(arg.stem_ln, arg.stem)
+  config.wd = decay * config.lr
   config.schedule = {"warmup_percent": 0.1, "decay_type": "cosine"}
 
   config.evals = {}
@@ -212,18 +212,25 @@ def get_config(arg=None):
       "log_percent": 1.0,
     }
 
-  differs = [f"{k} {arg[k]}" for k in BASE if arg[k] != BASE[k]]
+  # A given rate makes a setting of its own; an arm's own does not.
+  usual = BASE | {"lr": 0.0}
+  differs = [f"{k} {arg[k]}" for k in usual if arg[k] != usual[k]]
   config.table = common.table(
-    "when_dpn_helps",
+    ", ".join(["When DPN helps", *differs]),
     f"{arg.width}x{arg.depth}/{arg.patch}",
     arg.stem_ln,
     "test/prec@1",
-    setting=", ".join(differs) or "base",
   )
 
   if arg.runlocal:
     common.runlocal(config)
   return config
+
+
+def own_lr(stem_ln: str, stem: str) -> float:
+  """Returns the learning rate of an arm, that of `none` if it is no arm."""
+  names = {arm: name for name, arm in ARMS.items()}
+  return LR[names.get((stem_ln, stem), "none")]
 
 
 def _clip(kind, depth):
@@ -248,7 +255,7 @@ def sweep(arg=None):
   for setting in settings:
     for name in arms:
       stem_ln, stem = ARMS[name]
-      given = {"stem_ln": stem_ln, "stem": stem, "lr": LR[name], **setting}
+      given = {"stem_ln": stem_ln, "stem": stem, **setting}
       words = [f"{k}{v}" for k, v in setting.items()]
       result += common.arms(
         arg,

@@ -3,6 +3,7 @@
 import argparse
 import itertools
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -36,7 +37,9 @@ def worker(
   Where it fails, that is {"error": last line of stderr}.
   """
   command = [python or sys.executable, "-m", module, json.dumps(arguments)]
-  done = subprocess.run(command, capture_output=True, text=True)
+  # Otherwise JAX ends a message with words on its own traceback.
+  env = os.environ | {"JAX_TRACEBACK_FILTERING": "off"}
+  done = subprocess.run(command, capture_output=True, text=True, env=env)
   if done.returncode:
     status = f"exit status {done.returncode}"
     return {"error": (done.stderr.strip() or status).splitlines()[-1]}
