@@ -40,7 +40,7 @@ def train(
   lock = lambda: workdir_lib.lock(
     workdir, config.to_dict(), allow_config_change=allow_config_change
   )
-  done = _is_done(workdir)
+  done = is_done(workdir)
   processes.agree(lambda: _command(config, workdir, done))
   if done:
     with lock():
@@ -63,18 +63,13 @@ def train(
       state, position, source = build.initial_state(run, checkpoints)
       processes.agree(lambda: _restored(state, position, source))
     step = int(state.step)
-    if step > run.total_steps:
-      raise ValueError(
-        f"The checkpoint is of step {step} ({source}), and the config's total "
-        f"is {run.total_steps} steps. Set config.total_steps to {step} or "
-        "more, or give another --workdir."
-      )
+    check_total(run, step, source)
     if jax.process_index() == 0:
       workdir_lib.record(workdir, config.to_dict())
     log_lib.start(run, state, source)
     progress = log_lib.Progress(run, workdir, step, phases)
     stack.enter_context(contextlib.closing(progress))
-    found = evaluate(run, _due_first(run, step, position), state, progress)
+    found = evaluate(run, due_first(run, step, position), state, progress)
     row = position.get("unevaluated", {}) | found
     # If this step gets a new row, keep only the rows before it.
     kept = step - bool(row)
@@ -99,7 +94,17 @@ def train(
     )
 
 
-def _is_done(workdir):
+def check_total(run, step, source):
+  """Raises ValueError if a run is to end before where it starts."""
+  if step > run.total_steps:
+    raise ValueError(
+      f"The checkpoint is of step {step} ({source}), and the config's total is "
+      f"{run.total_steps} steps. Set config.total_steps to {step} or more, or "
+      "give another --workdir."
+    )
+
+
+def is_done(workdir):
   """Returns whether a run is done; not if its done.json is damaged."""
   path = os.path.join(workdir, DONE)
   if not os.path.exists(path):
@@ -208,7 +213,7 @@ def row(run, step, values, show):
   return fetch
 
 
-def _due_first(run, step, position):
+def due_first(run, step, position):
   """Returns the evaluators to run before the first step of this process.
 
   They are those that SIGTERM cut short; at step 0 those with `skip_first` off;

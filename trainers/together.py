@@ -82,9 +82,7 @@ def train(
   _check(config, pattern)
   folders = {seed: pattern.replace(SEED, str(seed)) for seed in seeds}
   todo = {
-    seed: folder
-    for seed, folder in folders.items()
-    if not os.path.exists(os.path.join(folder, loop.DONE))
+    seed: folder for seed, folder in folders.items() if not loop.is_done(folder)
   }
   if not todo:
     log_lib.say(f"{pattern} is done already, for all of {len(seeds)} seeds.")
@@ -101,15 +99,23 @@ def train(
       states = _states(members)
     first = members[0]
     step = int(states[0].step)
+    loop.check_total(first.run, step, first.workdir)
     log_lib.start(first.run, states[0], f"with {len(members)} seeds together")
-    for member in members:
-      workdir_lib.record(member.workdir, member.run.config.to_dict())
-      member.log = log_lib.MetricsLog(
-        member.workdir, step=step, rows=member.position.get("rows", 0)
-      )
-      stack.enter_context(contextlib.closing(member.log))
     progress = log_lib.Progress(first.run, first.workdir, step, phases)
     stack.enter_context(contextlib.closing(progress))
+    for member, own in zip(members, states, strict=True):
+      workdir_lib.record(member.workdir, member.run.config.to_dict())
+      due = loop.due_first(first.run, step, member.position)
+      found = loop.evaluate(first.run, due, own, progress)
+      row = member.position.get("unevaluated", {}) | found
+      member.log = log_lib.MetricsLog(
+        member.workdir,
+        step=step - bool(row),
+        rows=member.position.get("rows", 0),
+      )
+      stack.enter_context(contextlib.closing(member.log))
+      member.log.add(step, row)
+      member.log.flush()
     state = jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
     del states
     state, done = _loop(members, state, step, progress, preemption)
