@@ -124,6 +124,7 @@ def test_figures(frame):
       table = {"1": "figure_1"}.get(name, name)
       assert drawn.left_out == tables.sort_runs(table, frame).left_out
   depth = "grad_norm_mean/embedding"
+  again = 0
   for archs in (
     figures.APPENDIX_H.__contains__,
     lambda arch: arch not in figures.APPENDIX_H,
@@ -131,6 +132,8 @@ def test_figures(frame):
     shown, reasons = figures.panels(frame, depth, (), archs)
     repetitions = [run for arms in shown.values() for run in arms.values()]
     _once(frame, [r.path for of in repetitions for r in of], reasons)
+    again += len(reasons.get("repetitions of a seed", ()))
+  assert again > 10  # base and dpn of AugReg, in three sweeps
 
 
 def test_claims(frame):

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import dpn.tasks
-from dpn import flops, optim, processes, schedules, sharding
+from dpn import flops, optim, processes, schedules, sharding, trees
 from dpn.tasks import base
 from dpn.weights import checkpoint, files, load, metadata, pixels
 from evaluators import base as evaluators_base
@@ -242,7 +242,7 @@ def _fitted(run, state):
 
   def batches():  # none is read before the first is asked for
     with contextlib.closing(run.batches(0)) as found:
-      yield from itertools.islice(found, run.total_steps)
+      yield from itertools.islice(found, max(1, run.total_steps))
 
   fit = getattr(run.step.task, "fit", lambda model_state, batches: model_state)
   fitted = fit(state.model_state, batches())
@@ -266,7 +266,14 @@ def load_file(
   gather = jax.jit(lambda x: x, out_shardings=sharding.replicated(mesh))
   host = jax.device_get(gather(variables))
   loaded = load.load_variables(path, host, options=task.model_options(), **kw)
+  processes.agree(lambda: {"loaded": _checksums(loaded)})
   return dict(jax.device_put(loaded, shardings))
+
+
+def _checksums(arrays) -> dict[str, int]:
+  """Returns the CRC-32 of each leaf, by name."""
+  flat = trees.flatten(arrays)
+  return {k: zlib.crc32(np.ascontiguousarray(x)) for k, x in flat.items()}
 
 
 def description(run: Run) -> dict[str, str]:

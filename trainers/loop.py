@@ -120,6 +120,7 @@ def is_done(workdir):
 def _command(config, workdir, done):
   """Returns what must be the same on all processes before anything is built."""
   return {
+    "num_processes": processes.count(),
     "config": config.to_dict(),
     "workdir": {"path": os.path.abspath(workdir), DONE: done},
     "versions": log_lib.versions(),
