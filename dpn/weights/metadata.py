@@ -31,7 +31,7 @@ IN_SHAPES = (
 # Where those differ and may (`dont_load`), the option may differ as well.
 IN_NAMES = {
   "stem_ln": r"(batch_stats/)?stem/.*",
-  "stem": r"embedding/.*",
+  "stem": r"(embedding|patch_stats)/.*",
   "stem_kw": r"embedding/.*",
   "final_norm": r"Transformer/encoder_norm/.*",
   "pool_type": r"cls|(MAPHead|SequencePool)_0/.*",
