@@ -14,6 +14,7 @@ from scripts.results import claims, figures, render, runs, table_specs, tables
 CONFIGS = pathlib.Path(__file__).parents[1] / "configs"
 # Arguments of the sweeps that need some, or are long, or can be read otherwise.
 ARGUMENTS = {
+  "ade20k": ("seeds=1",),
   "augreg_i1k": ("seeds=2,variants=B/16+B/32",),
   "deit_i1k": ("seeds=1",),
   "dtn_i1k": ("table=all", "recipe=deit"),
@@ -27,6 +28,7 @@ ARGUMENTS = {
     "data=mine,classes=7,variants=L/16",
     "data=mine,classes=7,variants=B/16,setup=augreg",
   ),
+  "lape_cifar": ("seeds=1",),
   "lape_deit": ("seeds=1", "table=joins", "table=norms"),
   "ln_placement": ("seeds=1,variants=B/16+B/32",),
   "mini": ("seeds=1",),
@@ -124,6 +126,7 @@ def test_figures(frame):
       table = {"1": "figure_1"}.get(name, name)
       assert drawn.left_out == tables.sort_runs(table, frame).left_out
   depth = "grad_norm_mean/embedding"
+  again = 0
   for archs in (
     figures.APPENDIX_H.__contains__,
     lambda arch: arch not in figures.APPENDIX_H,
@@ -131,6 +134,8 @@ def test_figures(frame):
     shown, reasons = figures.panels(frame, depth, (), archs)
     repetitions = [run for arms in shown.values() for run in arms.values()]
     _once(frame, [r.path for of in repetitions for r in of], reasons)
+    again += len(reasons.get("repetitions of a seed", ()))
+  assert again > 10  # base and dpn of AugReg, in three sweeps
 
 
 def test_claims(frame):

@@ -58,14 +58,17 @@ class Evidence:
     )
 
   def of(self, **columns: str) -> list[runs.Run]:
-    """Returns complete runs, no candidates, by columns of `runs.frame`."""
+    """Returns complete runs by columns of `runs.frame`.
+
+    One for each seed of an arm, and no candidates of a selection.
+    """
     frame = self.frame
     if frame.empty:
       return []
     mask = frame.complete & ~frame.trial & frame.candidate.isna()
     for column, value in columns.items():
       mask &= frame[column] == value
-    return list(frame.run[mask])
+    return list(frame[mask].drop_duplicates(["title", "arm", "seed"]).run)
 
 
 def _rows(table, rows):
@@ -136,8 +139,8 @@ def compare(
   return check
 
 
-def mean_gain(gains: Gains, total: int, side: int = 1) -> tuple[str, str]:
-  """Judges whether the mean difference is on this side of 0.
+def mean_gain(gains: Gains, total: int) -> tuple[str, str]:
+  """Judges whether the mean of those differences that there are is above 0.
 
   The mean's variance is that of independent rows.
   """
@@ -151,7 +154,7 @@ def mean_gain(gains: Gains, total: int, side: int = 1) -> tuple[str, str]:
     df = variance.sum() ** 2 / (variance**2 / df).sum()
     ci = aggregate.t_95(df) * sem
   found = aggregate.Estimate(mean, ci, sign="+")
-  verdict = {side: HOLDS, -side: FAILS, 0: UNDECIDED}[found.side]
+  verdict = {1: HOLDS, -1: FAILS, 0: UNDECIDED}[found.side]
   rows = f" over {len(gains)} rows" if len(gains) > 1 else ""
   return verdict, f"{found}{rows}"
 
@@ -186,6 +189,7 @@ def tested(every: bool) -> Judge:
   """Returns a judge: whether every difference, or none, is above 0.
 
   Tested together: by Student's t at 5%, with Holm's correction for how many.
+  While some are not run, it may be refuted but does not hold yet.
   """
 
   def judge(gains, total):
@@ -206,6 +210,8 @@ def tested(every: bool) -> Judge:
     else:
       verdict = FAILS if won else HOLDS
       named = f" ({', '.join(won)})" if won else ""
+    if verdict == HOLDS and len(p) < total:
+      verdict = UNDECIDED
     return verdict, f"{numbers}{named}, least p {min(adjusted.values()):.2g}"
 
   return judge
@@ -296,11 +302,14 @@ def by_model(
 
 
 def stands_out(base, dpn):
-  """Judges whether the embedding's gradient exceeds that of the blocks."""
+  """Judges whether the embedding's gradient is at least twice the blocks'.
+
+  Their median, at the end; and above every block in most rows.
+  """
   over = measures.embedding_over_blocks(base)
   above = measures.embedding_above_all(base)
   text = f"{over:.3g} × the median block; above every block in {above:.0%} of"
-  return over > 1 and above > 0.5, f"{text} the rows"
+  return over >= 2 and above > 0.5, f"{text} the rows"
 
 
 def scaled_down(base, dpn):
@@ -313,7 +322,7 @@ def scaled_down(base, dpn):
 
 
 def throughout(base, dpn):
-  """Judges whether it has in 95% of the rows that were logged."""
+  """Judges whether it is smaller in 95% of the rows that were logged."""
   ratio = measures.embedding_ratio(dpn, base)
   lower = float((ratio < 1).mean())
   return lower >= 0.95, f"lower in {lower:.0%} of the rows"

@@ -79,6 +79,8 @@ def panels(
     ),
   }.items():
     why = why.mask((why == "") & those, reason)
+  again = done[why == ""].duplicated(["title", "arm", "seed"])
+  why[again.index[again]] = "repetitions of a seed"
   usable, rest = done[why == ""], done[why != ""]
   reasons = {k: list(v.path) for k, v in rest.groupby(why, sort=False)}
   if usable.empty:
