@@ -27,13 +27,16 @@ CONFIGS = sorted(
 PLAIN = {
   *("seed", "runlocal", "lr", "wd", "dropout", "mixup", "epochs", "batch"),
   *("steps", "init", "data", "data_dir", "split", "classes", "label"),
+  *("percent", "side", "patch", "width", "depth"),
 }
 # For every other argument, values that make another model or other inputs.
 VALUES = {
   "aug": ["none", "light1", "medium2", "strong2"],
+  "clip": ["none", "layer"],
   "block": ["normformer", "sub_ln"],
   "block_ln": ["sub_ln"],
   "cls_row": ["True"],
+  "corruptions": ["True"],
   "crop": ["224"],
   "draw": ["seed"],
   "datasets": ["imagenet", "small"],
@@ -47,6 +50,8 @@ VALUES = {
   "minival": ["train"],
   "mlp": ["pre+post"],
   "mlp_ln": [],
+  "on_device": ["True"],
+  "optimizer": ["sgd", "adafactor"],
   "block_ln_kw": [],  # needs a block_ln with options: sweeps_test.py
   "norm": ["dtn"],
   "norm_kw": [".eps=1e-4"],
@@ -64,11 +69,14 @@ VALUES = {
   "setup": [],  # its own test
   "side": ["360"],
   "stoch_depth": ["True"],
+  "stem": ["patch_stats"],
   "stem_ln": ["none", "post_posemb"],
   "task": ["DTD"],  # the others: vtab_test.py
   "test": ["True"],
   "variant": [],  # its own test, below
 }
+# Where a config has values of its own.
+OWN_VALUES = {("when_dpn_helps", "aug"): ["none", "jitter"]}
 VARIANTS = {
   "deit_i1k": ["S/16", "B/16"],
   "dtn_i1k": ["Ti_star", "B_star"],
@@ -194,7 +202,8 @@ def test_each_value_of_an_argument(name):
   for argument in _arguments(name):
     if argument in PLAIN:
       continue
-    values = VALUES[argument]  # a new argument has to be listed here
+    # A new argument has to be listed here.
+    values = OWN_VALUES.get((name, argument)) or VALUES[argument]
     if argument == "variant":
       values = VARIANTS.get(name, [])
     for value in values:

@@ -84,7 +84,8 @@ def get_config(arg=None):
 
   config.model.posemb = arg.posemb
   config.model.posemb_join = arg.posemb_join
-  own = {"cls": True} if arg.posemb_join == "add" else {}
+  row = arg.posemb_join == "add" and arg.posemb != "rpe"
+  own = {"cls": True} if row else {}  # in the other joins it always has one
   config.model.posemb_join_kw = own | dict(arg.posemb_join_kw)
   if arg.posemb_join == "unshared":
     config.wd_mults = [(".*/(kernel|pos_embedding)$", 1.0)]

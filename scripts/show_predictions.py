@@ -8,7 +8,6 @@ where scripts.report finds it.
 """
 
 import argparse
-import json
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,7 +16,7 @@ import ml_collections
 import numpy as np
 from matplotlib import colors, figure, patches
 
-from dpn import errors
+from dpn import errors, schema
 from scripts import evaluate
 from scripts.results import label_maps, output
 from trainers import workdir
@@ -64,8 +63,7 @@ def _config(path):
   file = os.path.join(path, workdir.CONFIG)
   if not os.path.exists(file):
     raise ValueError(f"{path} is not the folder of a run: it has no {file}.")
-  with open(file, encoding="utf-8") as f:
-    return ml_collections.ConfigDict(json.load(f))
+  return ml_collections.ConfigDict(schema.read_json(file, dict))
 
 
 def draw(

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import dpn.tasks
-from dpn import flops, optim, processes, schedules, sharding
+from dpn import flops, optim, processes, schedules, sharding, trees
 from dpn.tasks import base
 from dpn.weights import checkpoint, files, load, metadata, pixels
 from evaluators import base as evaluators_base
@@ -33,6 +33,7 @@ class TrainStep:
   batch_shapes: Mapping[str, jax.ShapeDtypeStruct]  # over all processes
   init: Callable[[jax.Array], update.TrainState]  # jitted and sharded
   update: Callable  # (state, batch) → (state, values); donates the state
+  of_seed: Callable[[Any], Callable]  # what `update` jits, for another seed
 
   def compile(self) -> Callable:
     """Returns `update`, compiled; on all processes the same program."""
@@ -68,11 +69,17 @@ class Run:
   def batch_size(self) -> int:
     return self.config["input"]["batch_size"]
 
-  def batches(self, examples_seen: int) -> device.DeviceIterator:
+  def batches(
+    self, examples_seen: int
+  ) -> device.DeviceIterator | device.ResidentIterator:
     """Returns the batches on the devices, from this position on."""
+    data, place = self.data, sharding.batch(self.mesh)
+    if data.on_device:
+      indices = data.indices(examples_seen)
+      return device.ResidentIterator(data.everything(), indices, place)
     return device.DeviceIterator(
-      self.data.batches(examples_seen),
-      sharding.batch(self.mesh),
+      data.batches(examples_seen),
+      place,
       prefetch=self.config.get("prefetch_to_device") or 2,
     )
 
@@ -151,10 +158,10 @@ def train_step(
   )
   shapes = with_shardings(jax.eval_shape(init, jax.random.key(0)), config, mesh)
   shardings = jax.tree.map(lambda s: s.sharding, shapes)
-  step = update.make(
+  of_seed = lambda seed: update.make(
     task,
     tx,
-    seed=config.get("seed", 0),
+    seed=seed,
     frozen=optim.frozen_mask(config, params),
     grad_accum=parts,
     ema_decay=ema_decay,
@@ -171,8 +178,9 @@ def train_step(
       for name, (shape, dtype) in spec.items()
     },
     init=jax.jit(init, out_shardings=shardings),
+    of_seed=of_seed,
     update=jax.jit(
-      step,
+      of_seed(config.get("seed", 0)),
       donate_argnums=0,
       in_shardings=(shardings, by_batch),
       out_shardings=(shardings, sharding.replicated(mesh)),
@@ -202,9 +210,14 @@ def initial_state(
   working directory), `config.model_init` (parameters and running statistics
   only), fresh.
   """
-  config, start = run.config, {"examples_seen": 0}
   if checkpoints.latest is not None:
     return *checkpoints.restore(run.step.shapes), "this run's checkpoint"
+  return first_state(run)
+
+
+def first_state(run: Run) -> tuple[update.TrainState, dict[str, int], str]:
+  """Returns what `initial_state` does for a run without a checkpoint."""
+  config, start = run.config, {"examples_seen": 0}
   if config.get("resume"):
     return *_resume(config["resume"], run), config["resume"]
   state = _fitted(run, run.step.init(jax.random.key(config.get("seed", 0))))
@@ -229,7 +242,7 @@ def _fitted(run, state):
 
   def batches():  # none is read before the first is asked for
     with contextlib.closing(run.batches(0)) as found:
-      yield from itertools.islice(found, run.total_steps)
+      yield from itertools.islice(found, max(1, run.total_steps))
 
   fit = getattr(run.step.task, "fit", lambda model_state, batches: model_state)
   fitted = fit(state.model_state, batches())
@@ -253,7 +266,14 @@ def load_file(
   gather = jax.jit(lambda x: x, out_shardings=sharding.replicated(mesh))
   host = jax.device_get(gather(variables))
   loaded = load.load_variables(path, host, options=task.model_options(), **kw)
+  processes.agree(lambda: {"loaded": _checksums(loaded)})
   return dict(jax.device_put(loaded, shardings))
+
+
+def _checksums(arrays) -> dict[str, int]:
+  """Returns the CRC-32 of each leaf, by name."""
+  flat = trees.flatten(arrays)
+  return {k: zlib.crc32(np.ascontiguousarray(x)) for k, x in flat.items()}
 
 
 def description(run: Run) -> dict[str, str]:

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Mapping
 
 import jax
+from jax._src import distributed as jax_distributed
 from jax.experimental import multihost_utils
 
 from dpn import processes
@@ -77,6 +78,14 @@ def join(
     # JAX's answer to "no cluster that I know": this process is alone.
     if kw or "coordinator_address" not in str(e):
       raise
+  except jax.errors.JaxRuntimeError as e:
+    if "Failed to start RPC server" not in str(e):
+      raise
+    raise OSError(
+      "process 0 cannot listen at "
+      f"{jax_distributed.global_state.coordinator_address}: another program "
+      "may have the port, perhaps a run of before. Give --coordinator another."
+    ) from e
   finally:
     alarm.cancel()
   if processes.store():

@@ -1,5 +1,9 @@
 """Who is recognized as part of a cluster, and what is refused."""
 
+import socket
+import subprocess
+import sys
+
 import pytest
 
 from trainers import distributed
@@ -97,3 +101,19 @@ def test_a_loopback_coordinator_of_many_nodes(monkeypatch, host):
   _set(monkeypatch, SLURM)
   with pytest.raises(ValueError, match="started this run on 4 nodes"):
     distributed.join(f"{host}:1234", 8, 3)
+
+
+def test_a_port_that_is_taken():
+  with socket.socket() as s:
+    s.bind(("0.0.0.0", 0))
+    s.listen()
+    address = f"localhost:{s.getsockname()[1]}"
+    script = (
+      "from trainers import distributed; "
+      f"distributed.join({address!r}, 2, 0, timeout_secs=20)"
+    )
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+  assert done.returncode == 1
+  said = f"OSError: process 0 cannot listen at {address}: another program may"
+  assert said in done.stderr

@@ -62,8 +62,9 @@ def leave(message: str):
     tell = threading.Thread(target=_tell, args=[told], daemon=True)
     tell.start()
     tell.join(_TELL_SECS)
-  sys.stdout.flush()
-  os.write(2, f"Error: {message}\n".encode(errors="backslashreplace"))
+  with contextlib.suppress(OSError, ValueError):  # nobody may be listening
+    sys.stdout.flush()
+    os.write(2, f"Error: {message}\n".encode(errors="backslashreplace"))
   if store and processes.index() == 0:
     time.sleep(_TELL_SECS)
   os._exit(1)
@@ -106,7 +107,8 @@ def _is_lost() -> bool:
   return False
 
 
-_NO_MEMORY = f"Error: {LIMITS}\n".encode()  # now: later there may be none
+# Made now, as later there may be no memory for it.
+_NO_MEMORY = f"Error: {LIMITS}\n".encode()
 
 
 def _on_unraisable(unraisable):

@@ -32,7 +32,7 @@ VALUES = {
   "stem_ln": stem.STEM_LN,
   "rep_size": [True, 5],
   "pool_type": heads.POOL_TYPES,
-  "head_zeroinit": [False],
+  **{"head_zeroinit": [False], "final_norm": [False]},
   **vit.CHOICES,
 }
 

@@ -4,6 +4,7 @@ arXiv 2302.01327, Appendix A. Differs from the paper, which does not say how it
 whitened: this is ZCA, the whitening that changes patches least.
 """
 
+import math
 from collections.abc import Iterable, Mapping
 
 import flax.linen as nn
@@ -51,7 +52,7 @@ def fit(patches: Iterable[jax.Array], count: int) -> Mapping[str, np.ndarray]:
   for x in patches:
     of_batch = multihost_utils.process_allgather(_moments(x), tiled=True)
     total, square = total + of_batch[0], square + of_batch[1]
-    images, number = images + len(x), number + x[..., 0].size
+    images, number = images + len(x), number + math.prod(x.shape[:-1])
     if images >= count:
       break
   mean = total / number

@@ -106,8 +106,8 @@ def export(
     raise ValueError("--no_embed_class is a convention of timm: --to timm.")
   if to == "ours":
     return Exported(model.arrays, _metadata(model), {}, [])
-  if to != "big_vision" and model.options["stem_ln"] == "only_learnable":
-    model = fold.without_affine_stem(model)
+  if to != "big_vision":
+    model = fold.without_linear_stem(model)
   wrong = _unsupported(model.options, to, extra_modules)
   if to == "big_vision":
     return _big_vision(model, wrong)

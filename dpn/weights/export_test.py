@@ -2,13 +2,14 @@
 
 import json
 
+import jax
 import numpy as np
 import pytest
 import safetensors.numpy
 
 from dpn import trees
 from dpn.models import vit
-from dpn.weights import load, testing
+from dpn.weights import checkpoint, load, metadata, testing
 from scripts import convert
 
 HEADS = {"num_heads": 2}
@@ -141,6 +142,30 @@ def test_norms_that_the_library_would_not_apply(tmp_path, to, stem_ln):
   path, _ = testing.write_ours(tmp_path, stem_ln=stem_ln)
   with pytest.raises(ValueError, match=r"stem_ln=.*--extra_modules is for"):
     convert.convert(path, str(tmp_path / "x"), to)
+
+
+def test_whitening_is_in_the_embedding_elsewhere(tmp_path):
+  model = testing.make("timm_tok", stem_ln="whiten")
+  rng = np.random.RandomState(0)
+  variables = jax.tree.map(
+    lambda s: 0.3 * rng.randn(*s.shape).astype(np.float32),
+    dict(jax.eval_shape(model.init, jax.random.key(0), testing.IMAGE)),
+  )
+  path, target = (str(tmp_path / f"{x}.safetensors") for x in "ab")
+  checkpoint.save_params(
+    path,
+    variables["params"],
+    variables["batch_stats"],
+    metadata.metadata(vit.options(model), None),
+  )
+  convert.convert(path, target, "timm")
+  plain = testing.make("timm_tok")
+  loaded = load.load(
+    target, testing.shapes_of(plain), options=vit.options(plain)
+  )
+  want = model.apply(variables, testing.IMAGE)[0]
+  got = plain.apply({"params": loaded}, testing.IMAGE)[0]
+  np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,8 @@ import dataclasses
 import math
 import re
 
+import numpy as np
+
 from dpn.weights.vit_params import VitParams
 
 # What is added to the residual stream, and what reads it unnormalized.
@@ -39,18 +41,36 @@ def with_epsilon(model: VitParams, eps: float) -> VitParams:
   return dataclasses.replace(model, arrays=arrays, options=options)
 
 
-def without_affine_stem(model: VitParams) -> VitParams:
-  """Returns a model of `stem_ln="only_learnable"` as a plain one."""
-  arrays = dict(model.arrays)
+def without_linear_stem(model: VitParams) -> VitParams:
+  """Returns a model as a plain one if its stem is linear, else as it is."""
+  stems = {"only_learnable": _without_affine, "whiten": _without_whitening}
+  stem_ln, arrays = model.options["stem_ln"], dict(model.arrays)
+  if stem_ln not in stems:
+    return model
+  kernel = arrays["embedding/kernel"]
+  matrix = kernel.reshape(-1, kernel.shape[-1])  # (pixels, width)
+  matrix, bias = stems[stem_ln](arrays, matrix, arrays["embedding/bias"])
+  arrays["embedding/kernel"] = matrix.reshape(kernel.shape)
+  arrays["embedding/bias"] = bias
+  options = {**model.options, "stem_ln": "none"}
+  return dataclasses.replace(model, arrays=arrays, options=options)
+
+
+def _without_affine(arrays, matrix, bias):
+  """Takes the stem's arrays; returns the embedding's with them in it."""
   (scale0, bias0), (scale1, bias1) = (
     [arrays.pop(f"stem/{ln}/{leaf}") for leaf in ("scale", "bias")]
     for ln in ("ln0", "ln1")
   )
-  kernel = arrays["embedding/kernel"]
-  matrix = kernel.reshape(-1, kernel.shape[-1])  # (pixels, width)
-  bias = bias0 @ matrix + arrays["embedding/bias"]
-  arrays["embedding/bias"] = bias * scale1 + bias1
-  matrix = scale0[:, None] * matrix * scale1
-  arrays["embedding/kernel"] = matrix.reshape(kernel.shape)
-  options = {**model.options, "stem_ln": "none"}
-  return dataclasses.replace(model, arrays=arrays, options=options)
+  bias = (bias0 @ matrix + bias) * scale1 + bias1
+  return scale0[:, None] * matrix * scale1, bias
+
+
+def _without_whitening(arrays, matrix, bias):
+  """Likewise, for `whiten`."""
+  mean, whiten = (
+    arrays.pop(f"batch_stats/stem/whiten/{leaf}") for leaf in ("mean", "matrix")
+  )
+  matrix = whiten.astype(np.float64) @ matrix
+  bias = bias - mean @ matrix
+  return matrix.astype(np.float32), bias.astype(np.float32)

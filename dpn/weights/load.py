@@ -155,18 +155,23 @@ def load_variables(
       source.path,
       ", ".join(assumed),
     )
-  for name in sorted(wanted.keys() - kept):
-    if not np.isfinite(np.asarray(loaded[name], np.float32)).all():
-      raise ValueError(
-        f"{source.path!r}: {name!r} holds NaN or infinity, so the run it is of "
-        "diverged, or it is damaged. Give another file or an earlier checkpoint"
-        f"; or, to do without it, set dont_load=[{re.escape(name)!r}]."
-      )
+  _check_finite(source.path, {k: loaded[k] for k in wanted.keys() - kept})
   result = {
     name: leaf if name in kept else loaded[name].astype(leaf.dtype)
     for name, leaf in wanted.items()
   }
   return {**variables, **files.unflatten(result)}
+
+
+def _check_finite(path, arrays):
+  """Raises ValueError if an array holds a NaN or an infinity."""
+  for name, x in sorted(arrays.items()):
+    if not np.isfinite(np.asarray(x, np.float32)).all():
+      raise ValueError(
+        f"{path!r}: {name!r} holds NaN or infinity, so its run diverged, or "
+        "the file is damaged. Give another file or an earlier checkpoint; or, "
+        f"to do without this array, set dont_load=[{re.escape(name)!r}]."
+      )
 
 
 def _in_our_names(source, wanted):

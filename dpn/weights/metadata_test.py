@@ -283,3 +283,48 @@ def test_options_of_any_task():
   assert str(difference).strip().startswith("tower: {'depth': 2} in the file")
   assert metadata.differences(file, {"tower": {"depth": 2}}) == []
   assert metadata.differences(file, {}) == []
+
+
+@pytest.mark.parametrize(
+  ("layout", "beside", "message"),
+  [
+    ("timm", {"config": []}, "it must be of type dict"),
+    (
+      "timm",
+      {"config": {"model_args": [1]}},
+      "model_args must be of type dict",
+    ),
+    ("timm", {"config": {"mean": ["x"], "std": [1]}}, "mean.0 must be of type"),
+    ("timm", {"config": {"mean": [1, 2], "std": [1]}}, "as many of both"),
+    (
+      "hf",
+      {"config": {"layer_norm_eps": "x"}},
+      "layer_norm_eps must be of type",
+    ),
+    (
+      "hf",
+      {"preprocessor_config": {"image_std": {}}},
+      "image_std must be of ty",
+    ),
+    (
+      "ours",
+      {"config": {"model": [], "input": {}}},
+      "model must be of type dict",
+    ),
+    (
+      "ours",
+      {"config": {"model": {"depth": [3]}, "input": {}, "num_classes": 2}},
+      r"depth must be of type int, got \[3\]",
+    ),
+  ],
+)
+def test_values_of_another_type(tmp_path, layout, beside, message):
+  with pytest.raises(ValueError, match=message):
+    read(write(tmp_path, **beside), layout)
+
+
+@pytest.mark.parametrize("value", ["[1]", '{"mean": "x", "std": 1}', "{"])
+def test_metadata_of_another_type(tmp_path, value):
+  said = {"layout": "ours", "model": "{}", "pixels": value}
+  with pytest.raises(ValueError, match="pixels in the metadata of "):
+    read(write(tmp_path, said), "ours")

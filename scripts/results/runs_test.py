@@ -7,7 +7,15 @@ import math
 import numpy as np
 import pytest
 
-from configs import augreg_i1k, finetune_i1k, ln_placement, stem_ablation
+from configs import (
+  augreg_i1k,
+  dtn_i1k,
+  finetune_i1k,
+  lape_cifar,
+  lape_deit,
+  ln_placement,
+  stem_ablation,
+)
 from scripts import testing
 from scripts.results import runs
 
@@ -169,6 +177,27 @@ def test_a_run_is_complete_with_any_done_json(tmp_path):
       "B/32",
       "dpn",
     ),
+    (lape_cifar.get_config("lite-7/4"), "LaPE", "lite-7/4", "base"),
+    (
+      lape_cifar.get_config("posemb_join=lape,block_ln=sub_ln,norm=dtn"),
+      *("LaPE", "lite-7/4", "sub_ln+dtn+lape"),
+    ),
+    (lape_deit.get_config("posemb_join=add"), "LaPE", "Ti/16", "base"),
+    (
+      lape_deit.get_config("posemb_join=lape,posemb_join_kw.share=True"),
+      *("LaPE", "Ti/16", "lape,share=True"),
+    ),
+    (
+      lape_deit.get_config(
+        "posemb_join=lape,posemb_join_kw.norm=scalar,crop=256"
+      ),
+      *("LaPE, evaluated 256 → 224", "Ti/16", "lape,norm=scalar"),
+    ),
+    (dtn_i1k.get_config("variant=S_star,norm=layernorm"), "DTN", "S*", "base"),
+    (
+      dtn_i1k.get_config("norm=dtn,norm_kw.pos_init=released,recipe=deit"),
+      *("DTN, DeiT's recipe", "S", "dtn,pos_init=released"),
+    ),
   ],
 )
 def test_cells_of_the_papers_configs(config, recipe, arch, arm):
@@ -180,17 +209,22 @@ def test_a_model_changed_by_a_flag_is_believed_before_the_table():
   config = augreg_i1k.get_config("variant=S/32")
   config.model.stem_ln = "pre"
   assert runs.Run("path", config.to_dict()).cell["arm"] == "pre"
+  config.model.posemb_join = "lape"
+  assert runs.Run("path", config.to_dict()).cell["arm"] == "pre+lape"
 
 
 def test_runs_without_a_table_share_a_row_if_only_seed_and_arm_differ():
   def row(lr=1.0, **kw):
-    model = {"width": 8, "stem_ln": kw.pop("stem_ln", "none")}
+    model = {"width": 8, "stem_ln": "none", **kw.pop("model", {})}
     cell = runs.Run("path", {"lr": lr, "model": model, **kw}).cell
     return cell["recipe"], cell["arch"]
 
   assert row()[0] == "own"
-  assert row() == row(stem_ln="dpn", seed=1, log_training_steps=5)
+  dtn = {"norm": "dtn", "norm_kw": {"pos_init": "released"}}
+  for model in ({"stem_ln": "dpn"}, {"posemb_join": "lape"}, dtn):
+    assert row() == row(model=model, seed=1, log_training_steps=5)
   assert row() != row(lr=2.0)
+  assert row() != row(model={"norm_kw": {"eps": 1e-5}})
 
 
 def test_titles_tell_cells_apart():
@@ -230,3 +264,28 @@ def test_headline_metrics(tmp_path):
   assert headline(**{"val/loss": 1.0, "val/prec@1": 0.5}) == ("val/prec@1",)
   assert headline(**{"val/mse": 1.0, "val/mae": 2.0}) == ("val/mse", "val/mae")
   assert headline() == ("loss",)
+
+
+def test_an_archive_stands_for_folders(tmp_path):
+  rows = [
+    {"step": i, "loss": float(i), "grad_norm/block00": 1.0}
+    for i in range(1, 41)
+  ]
+  rows[-1]["test/prec@1"] = 0.25
+  for seed in (0, 1):
+    folder = tmp_path / "runs" / f"s{seed}"
+    testing.write_run(folder, seed=seed, rows=rows, seconds=9.0)
+  found = runs.find([str(tmp_path / "runs")])
+  (tmp_path / "runs.jsonl").write_text(runs.archive(found))
+  again = runs.find([str(tmp_path / "runs.jsonl")])
+  assert [run.path for run in again] == [run.path for run in found]
+  for run, want in zip(again, found, strict=True):
+    assert (run.cell, run.finals) == (want.cell, want.finals)
+    # Of 40 steps, means of four: 1 to 4, 5 to 8, ….
+    loss = run.series("loss")
+    assert loss.to_dict() == {4 * i: 4 * i - 1.5 for i in range(1, 11)}
+    assert run.series("test/prec@1").to_dict() == {40: 0.25}
+    assert "grad_norm/block00" not in run.logged
+  (tmp_path / "runs.jsonl").write_text('{"path": 1}\n')
+  with pytest.raises(ValueError, match="is no archive of runs"):
+    runs.find([str(tmp_path / "runs.jsonl")])

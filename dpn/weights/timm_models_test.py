@@ -1,0 +1,84 @@
+"""What timm 1.0.31 makes of its names; export_live_test.py compares all."""
+
+import numpy as np
+import pytest
+
+from dpn.models import vit
+from dpn.weights import load, testing, timm_models
+
+
+@pytest.mark.parametrize(
+  ("name", "heads", "gelu", "pool_type", "cls_row"),
+  [
+    ("vit_tiny_patch16_224.augreg_in21k", 3, "exact", "tok", True),
+    ("vit_base_patch16_gap_224", 16, "exact", "gap", True),
+    ("vit_base_patch32_plus_256", 14, "exact", "tok", True),
+    ("deit3_medium_patch16_224", 8, "exact", "tok", False),
+    ("flexivit_large", 16, "exact", "tok", False),
+    ("vit_giantopt_patch16_siglip_gap_384", 16, "tanh", "gap", True),
+    ("vit_so400m_patch14_siglip_378", 16, "exact", "map", True),
+    ("vit_base_patch32_siglip_256", 12, "tanh", "map", True),
+    ("vit_base_patch16_224_miil", 12, "exact", "tok", True),
+  ],
+)
+def test_names(name, heads, gelu, pool_type, cls_row):
+  found = timm_models.find(name)
+  assert found.options == {
+    **{"num_heads": heads, "gelu": gelu, "pool_type": pool_type}
+  }
+  assert found.cls_row == cls_row
+
+
+@pytest.mark.parametrize(
+  "name",
+  [
+    *("vit_base_patch16_sigilp_224", "resnet50", "vit_base_patch16_rpn_224"),
+    *("vit_base_patch16_clip_224", "vit_base_patch14_reg4_dinov2"),
+    *("vit_giant_patch14_dinov2", "vit_base_r50_s16_224", "vit_bas"),
+    *("deit_tiny_distilled_patch16_224", "vit_so150m_patch16_reg4_gap_256"),
+  ],
+)
+def test_others(name):
+  assert timm_models.find(name) is None
+  with pytest.raises(ValueError, match="ours can be timm's models named"):
+    timm_models.check(name, {})
+
+
+def test_a_bare_file_in_training(tmp_path):
+  """The name says 3 heads; shapes fit any number of them."""
+  size = {"width": 192, "depth": 12, "mlp_dim": 8, "patch_size": (1, 1)}
+  kw = {"pool_type": "tok", "gelu": "exact", "qkv_bias": False}
+  shapes = testing.shapes_of(
+    vit.Model(2, **size, **kw, num_heads=3), (1, 2, 2, 3)
+  )
+  block = {
+    **{"norm1.weight": (192,), "norm1.bias": (192,)},
+    **{"norm2.weight": (192,), "norm2.bias": (192,)},
+    **{"attn.qkv.weight": (3 * 192, 192)},
+    **{"attn.proj.weight": (192, 192), "attn.proj.bias": (192,)},
+    **{"mlp.fc1.weight": (8, 192), "mlp.fc1.bias": (8,)},
+    **{"mlp.fc2.weight": (192, 8), "mlp.fc2.bias": (192,)},
+  }
+  names = {
+    "patch_embed.proj.weight": (192, 3, 1, 1),
+    "patch_embed.proj.bias": (192,),
+    **{"cls_token": (1, 1, 192), "pos_embed": (1, 5, 192)},
+    **{"norm.weight": (192,), "norm.bias": (192,)},
+    **{"head.weight": (2, 192), "head.bias": (2,)},
+    **{f"blocks.{i}.{k}": s for i in range(12) for k, s in block.items()},
+  }
+  zeros = {k: np.zeros(s, np.float16) for k, s in names.items()}
+  path = testing.write_torch(tmp_path, "timm_tok", zeros)
+  told = {"arch": "vit_tiny_patch16_224"}
+  model = vit.Model(2, **size, **kw, num_heads=3)
+  load.load(path, shapes, options=vit.options(model), **told)
+  six = vit.Model(2, **size, **kw, num_heads=6)
+  with pytest.raises(ValueError, match="3 attention heads, says timm's vit_t"):
+    load.load(
+      path,
+      testing.shapes_of(six, (1, 2, 2, 3)),
+      options=vit.options(six),
+      **told,
+    )
+  with pytest.raises(ValueError, match="has width 384 and 12 blocks, the file"):
+    load.load(path, shapes, arch="vit_small_patch16_224")
