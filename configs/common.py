@@ -305,8 +305,8 @@ def runlocal(config: ml_collections.ConfigDict):
   Batches of 8, the first 8 images of each evaluation split; the model stays
   what it is.
   """
-  for key in ("total_epochs", "total_examples"):
-    if key in config:
+  for key in list(config):
+    if key.startswith(("total_", "log_training_")):
       del config[key]
   config.total_steps = 2
   config.input.batch_size = 8

@@ -29,14 +29,17 @@ PLAIN = {
   *("steps", "init", "data", "data_dir", "split", "classes", "label"),
   *("pretrain_steps", "caption", "vocab", "vocab_size", "tokens"),
   "embedded",  # its own test: scripts/embed_images_test.py
+  *("percent", "side", "patch", "width", "depth"),
 }
 # For every other argument, values that make another model or other inputs.
 VALUES = {
   "aug": ["none", "light1", "medium2", "strong2"],
+  "clip": ["none", "layer"],
   "block": ["normformer", "sub_ln"],
   "block_ln": ["sub_ln"],
   "chunks": ["2"],
   "cls_row": ["True"],
+  "corruptions": ["True"],
   "crop": ["224"],
   "draw": ["seed"],
   "datasets": ["imagenet", "small"],
@@ -51,6 +54,8 @@ VALUES = {
   "minival": ["train"],
   "mlp": ["pre+post"],
   "mlp_ln": [],
+  "on_device": ["True"],
+  "optimizer": ["sgd", "adafactor"],
   "block_ln_kw": [],  # needs a block_ln with options: sweeps_test.py
   "norm": ["dtn"],
   "norm_kw": [".eps=1e-4"],
@@ -70,11 +75,14 @@ VALUES = {
   "side": ["360"],
   "stage": ["tower"],
   "stoch_depth": ["True"],
+  "stem": ["patch_stats"],
   "stem_ln": ["none", "post_posemb"],
   "task": ["DTD"],  # the others: vtab_test.py
   "test": ["True"],
   "variant": [],  # its own test, below
 }
+# Where a config has values of its own.
+OWN_VALUES = {("when_dpn_helps", "aug"): ["none", "jitter"]}
 VARIANTS = {
   "deit_i1k": ["S/16", "B/16"],
   "dtn_i1k": ["Ti_star", "B_star"],
@@ -211,7 +219,8 @@ def test_each_value_of_an_argument(name):
   for argument in _arguments(name):
     if argument in PLAIN:
       continue
-    values = VALUES[argument]  # a new argument has to be listed here
+    # A new argument has to be listed here.
+    values = OWN_VALUES.get((name, argument)) or VALUES[argument]
     if argument == "variant":
       values = VARIANTS.get(name, [])
     for value in values:

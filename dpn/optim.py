@@ -17,7 +17,9 @@ to the first pattern that matches its whole name:
   wd: weight decay, None or 0 for none.
   wd_mults: list with factors of `wd`, by default 1 for kernels; parameters not
     listed have none.
-  grad_clip_norm: largest global norm of the trained parameters' gradients.
+  grad_clip_norm: largest global norm of the trained parameters' gradients; or
+    a list with one for each pattern, whose parameters are clipped by the norm
+    of their own gradients alone; None, and what is not listed, is not clipped.
   schedule: arguments of `schedules.learning_rate`, where `mult` is its `base`;
     or a list of them that covers every parameter. None freezes: these
     parameters keep their bits, have no optimizer state, and their gradients do
@@ -62,8 +64,6 @@ def make(
       schedule_fns.append(fn)
       schedule_txs.append(optax.masked(optax.scale_by_schedule(fn), mask))
   optimizer = _optimizer(config.get("optax_name"), config.get("optax") or {})
-  clip = config.get("grad_clip_norm")
-  clip_tx = optax.clip_by_global_norm(clip) if clip else optax.identity()
   lr_mults = _masked(config, params, "lr_mults")
   if any(mult <= 0 for _, mult in lr_mults):
     raise ValueError(
@@ -73,7 +73,7 @@ def make(
   wd = config.get("wd")
   decayed = _masked(config, params, "wd_mults") if wd else []
   return optax.chain(
-    optax.masked(clip_tx, trained),
+    *(optax.masked(tx, mask) for tx, mask in _clips(config, params, trained)),
     optax.masked(optimizer, trained),
     optax.scale(config["lr"]),
     *(optax.masked(optax.scale(mult), mask) for mask, mult in lr_mults),
@@ -83,6 +83,19 @@ def make(
     optax.masked(optax.set_to_zero(), frozen),
     optax.scale(-1.0),
   ), schedule_fns
+
+
+def _clips(config, params, trained):
+  """Returns (transformation, mask) of each group that is clipped."""
+  clip = config.get("grad_clip_norm")
+  if isinstance(clip, int | float | None):
+    groups = [(trained, clip)]
+  else:
+    both = functools.partial(jax.tree.map, operator.and_, trained)
+    masks = _masked(config, params, "grad_clip_norm")
+    groups = [(both(mask), norm) for mask, norm in masks]
+  make_tx = lambda n: optax.clip_by_global_norm(n) if n else optax.identity()
+  return [(make_tx(norm), mask) for mask, norm in groups]
 
 
 def frozen_mask(config: Mapping[str, Any], params: trees.Tree) -> trees.Tree:

@@ -9,6 +9,7 @@ import jax
 
 from dpn.tasks import base as tasks_base
 from evaluators import base
+from input_pipeline import pipeline
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -49,9 +50,15 @@ class Evaluator(base.Evaluator):
     jax.eval_shape(self._sums, variables, batch)
 
   def run(self, variables):
+    return self.means(variables, self._data)
+
+  def means(
+    self, variables: tasks_base.Variables, data: pipeline.EvaluationData
+  ) -> dict[str, float]:
+    """Returns the means of what `measure` returns over data."""
     totals = collections.Counter()
     running = {}
-    for batch in self.batches(self._data):
+    for batch in self.batches(data):
       # Fetching one batch late keeps the device busy and its memory bounded.
       running, done = self._sums(variables, batch), running
       totals.update(_floats(done))

@@ -90,6 +90,18 @@ class Examples:
           " leave the key out with keep(...), or let an op turn it into some."
         )
 
+  def check_not_random(self):
+    """Raises ValueError if preprocessing draws random numbers."""
+    for source, preprocess in self._parts:
+      try:
+        preprocess(source[0], None)
+      except ValueError as e:
+        raise ValueError(
+          "config.input.on_device: every example is preprocessed only once, "
+          "and kept; so pp may not draw random numbers. config.augment shifts "
+          f"and flips on the device. {e}"
+        ) from e
+
   def write(
     self,
     rows: dict[str, np.ndarray],

@@ -12,6 +12,7 @@ Batches are dicts of NumPy arrays. 64-bit values become 32-bit, as in JAX.
 
 import contextlib
 import dataclasses
+import itertools
 import math
 import multiprocessing
 import os
@@ -70,8 +71,9 @@ def training(
       `seed`, which replaces the argument; `num_threads`; `num_workers`,
       processes to use instead of threads; `prefetch`, batches to prepare ahead
       (per worker); `repeats`, how often an example comes in a batch, each time
-      augmented anew; `on_error`, "raise" (default) or "skip" to let the next
-      example replace one that fails.
+      augmented anew; `on_device`, to preprocess everything once, with nothing
+      random, and keep it on the devices; `on_error`, "raise" (default) or
+      "skip" to let the next example replace one that fails.
     seed: decides order and augmentation.
     process_index: which share of every batch to read.
     process_count: number of shares.
@@ -85,7 +87,7 @@ def training(
     if key not in config:
       raise ValueError(f"config.input needs {key}, it has {sorted(config)}.")
   parts, weights = _parts(config)
-  known = ("data", "pp", "on_error", *_LOWEST)
+  known = ("data", "pp", "on_error", "on_device", *_LOWEST)
   for key, value in config.items():
     if key not in known:
       raise ValueError(errors.unknown("key of config.input", key, known))
@@ -256,8 +258,16 @@ class Data:
   num_threads: int | None = None
   num_workers: int = 0
   prefetch: int = 2
+  on_device: bool = False
 
   def __post_init__(self):
+    if self.on_device:
+      self.examples.check_not_random()
+      if self.process_count > 1 or self.examples.skip:
+        raise ValueError(
+          "config.input.on_device needs a single process, and does not go with "
+          "on_error='skip'. Leave it out."
+        )
     if self.batch_size % self.process_count:
       raise ValueError(
         f"batch_size must be a multiple of the {self.process_count} processes, "
@@ -281,6 +291,21 @@ class Data:
   def vocabularies(self) -> dict[str, ops_text.Vocabulary]:
     """What token ids are from, by the key that holds them."""
     return self.examples.vocabularies
+
+  def indices(self, examples_seen: int = 0) -> Iterator[np.ndarray]:
+    """Yields which examples are in every batch from a position on."""
+    for first in itertools.count(examples_seen, self.batch_size):
+      batch = self.order.indices(first, first + self.batch_size)
+      yield np.asarray(batch, np.int32)
+
+  def everything(self) -> Batch:
+    """Returns all examples as one batch, in the order of the source."""
+    once = EvaluationData(examples=self.examples, batch_size=self.batch_size)
+    parts = {key: [] for key in self.spec}
+    for batch in once:
+      for key, columns in parts.items():
+        columns.append(batch[key][batch[batches.MASK]])
+    return {key: np.concatenate(columns) for key, columns in parts.items()}
 
   def facts(self) -> dict[str, Any]:
     """Returns what must be the same on all processes."""

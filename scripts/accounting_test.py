@@ -14,6 +14,7 @@ from scripts.results import claims, figures, render, runs, table_specs, tables
 CONFIGS = pathlib.Path(__file__).parents[1] / "configs"
 # Arguments of the sweeps that need some, or are long, or can be read otherwise.
 ARGUMENTS = {
+  "ade20k": ("seeds=1",),
   "augreg_i1k": ("seeds=2,variants=B/16+B/32",),
   "deit_i1k": ("seeds=1",),
   "dtn_i1k": ("table=all", "recipe=deit"),
@@ -27,6 +28,7 @@ ARGUMENTS = {
     "data=mine,classes=7,variants=L/16",
     "data=mine,classes=7,variants=B/16,setup=augreg",
   ),
+  "lape_cifar": ("seeds=1",),
   "lape_deit": ("seeds=1", "table=joins", "table=norms"),
   "ln_placement": ("seeds=1,variants=B/16+B/32",),
   "mini": ("seeds=1",),

@@ -1,6 +1,7 @@
 """Measures what every normalization costs in training, relative to pre-LN.
 
-  python -m scripts.bench_norms [--json FILE] [--image_size 64] [--steps 10]
+  python -m scripts.bench_norms [--json FILE] [--image_size 64] [--steps 10] \
+    [--arms dtn lape]
 
 One run compiles a training step per option, with Adam, and times them in turn,
 again and again, so that other load on the machine affects them all alike.
@@ -90,22 +91,28 @@ def main():
   parser.add_argument("--image_size", type=int, default=64)
   parser.add_argument("--batch_size", type=int, default=16)
   parser.add_argument("--steps", type=int, default=10)
+  parser.add_argument("--dtype", default="float32", help="of matrix products")
+  parser.add_argument(
+    "--arms", nargs="+", default=list(ARMS), choices=ARMS, metavar="ARM",
+    help="beside pre-LN; all without it",
+  )  # fmt: skip
   args = parser.parse_args()
 
   setting = step_peers.Setting(
     args.variant,
     args.image_size,
     args.batch_size,
+    args.dtype,
     scan=True,  # compiles a block once
   )
   steps = {
-    name: step_peers.ours(setting, pool_type="gap", **options)
-    for name, options in ARMS.items()
+    name: step_peers.ours(setting, pool_type="gap", **ARMS[name])
+    for name in dict.fromkeys([BASELINE, *args.arms])
   }
   reserved = {name: reserved_bytes(step) for name, step in steps.items()}
   results = compare(time_in_turn(steps, args.steps), reserved)
   size = f"{args.batch_size} images of {args.image_size} px"
-  print(f"{args.variant}, {size}, {jax.devices()[0].device_kind}")
+  print(f"{args.variant}, {size}, {args.dtype}, {jax.devices()[0].device_kind}")
   rows = {
     name: {**row, "ms": 1e3 * row["ours"]} for name, row in results.items()
   }

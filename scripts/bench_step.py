@@ -64,7 +64,7 @@ def arms(
     found[BIG_VISION] = plain
     if setting.dtype != "float32":
       found[DEFAULT] = dataclasses.replace(plain, dtype="float32")
-  return found
+  return {who: arm for who, arm in found.items() if who in (args.only or found)}
 
 
 def figures(rounds: list[dict], batch_size: int) -> dict:
@@ -144,6 +144,9 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     )
   parser.add_argument("--steps", type=int, default=20, help="timed, a round")
   parser.add_argument("--rounds", type=int, default=2)
+  parser.add_argument(
+    "--only", nargs="+", choices=[OURS, TIMM, BIG_VISION, DEFAULT]
+  )
   parser.add_argument("--big_vision", default="", help="folder of a checkout")
   parser.add_argument(
     "--keep_memory", action="store_true", help="for big_vision too"

@@ -18,6 +18,7 @@ from absl import flags
 import dpn.tasks
 from dpn import sharding
 from scripts import fake_data
+from scripts.bench import harness
 from trainers import build, cli, config_keys
 
 REST = "activations, gradients"
@@ -72,6 +73,7 @@ def main():
   parts = estimate(config)
   for name, size in [*parts.items(), ("total", sum(parts.values()))]:
     print(f"{name:<24}{size / 2**30:10.3f} GiB per device")
+  harness.write_json(_JSON.value, parts)
   if _MEMORY_GB.value:
     memory = int(_MEMORY_GB.value * 2**30)
     print(advice(parts, memory, config.get("grad_accum") or 1))
@@ -81,4 +83,5 @@ if __name__ == "__main__":
   _CONFIG = cli.define_config()
   _DEVICES = flags.DEFINE_integer("devices", 1, "How many devices to simulate.")
   _MEMORY_GB = flags.DEFINE_float("memory_gb", None, "What each of them has.")
+  _JSON = flags.DEFINE_string("json", None, "File for the bytes by use.")
   cli.run(main)

@@ -1,7 +1,8 @@
 """Trains all arms of a config, for example those of one of the paper's tables.
 
   python -m scripts.sweep --config configs/stem_ablation.py --out runs/table6 \
-    [--seeds 3] [--select 'dpn_*'] [--jobs 2] [--set total_steps=9] [--dry_run]
+    [--seeds 3] [--select 'dpn_*'] [--jobs 2] [--set total_steps=9] \
+    [--seeds_together] [--dry_run]
 
 A config's function sweep(arg) lists its arms, see `scripts.jobs.arms`. Each is
 a run of trainers.train in OUT/<name>-s<seed>, with its output in log.txt there;
@@ -10,7 +11,8 @@ OUT/sweep.json lists them.
 The same command again skips finished arms and resumes the others; an arm that
 fails does not stop the rest. Ctrl-C and SIGTERM let the running ones save.
 --print_commands and --slurm run nothing: they print the commands of unfinished
-arms, one per line or as a job array for sbatch.
+arms, one per line or as a job array for sbatch. With --seeds_together, all
+seeds of an arm are one process: small models fill a GPU only together.
 """
 
 import argparse
@@ -49,13 +51,21 @@ def lock(out: str) -> Iterator[int]:
 
 
 def run(
-  config: str, arms: Sequence[arms_lib.Arm], workers: int, keep_open: int
+  config: str,
+  arms: Sequence[arms_lib.Arm],
+  workers: int,
+  keep_open: int,
+  together: bool = False,
 ) -> bool:
-  """Runs unfinished arms, prints a table, returns whether all are done."""
-  todo = [arm for arm in arms if not arm.done]
-  done = len(arms) - len(todo)
-  print(f"{len(arms)} arms, {done} of them done", flush=True)
-  outcomes = {arm.run_name: "done before" for arm in arms}
+  """Runs unfinished arms, prints a table, returns whether all are done.
+
+  If `together`, the seeds of an arm train in one process.
+  """
+  todo = _todo(config, arms, together)
+  print(
+    f"{len(arms)} arms, {sum(a.done for a in arms)} of them done", flush=True
+  )
+  outcomes = {arm.run_name: "done before" for arm in arms if arm.done}
   outcomes |= local.run(config, todo, workers, keep_open=keep_open)
   width = max(map(len, outcomes))
   for name, outcome in outcomes.items():
@@ -64,6 +74,12 @@ def run(
   counts = collections.Counter(kinds)
   print(", ".join(f"{n} {outcome}" for outcome, n in counts.items()))
   return set(counts) <= {"done"}
+
+
+def _todo(config, arms, together):
+  """Returns what there is to run: unfinished arms, or groups of them."""
+  todo = [arm for arm in arms if not arm.done]
+  return arms_lib.together(config, todo) if together else todo
 
 
 def _field(text):
@@ -97,6 +113,11 @@ def _parser():
     metavar="FIELD=VALUE",
     help="a field of every arm's config; may be repeated",
   )
+  add(
+    "--seeds_together",
+    action="store_true",
+    help="train the seeds of an arm in one process, by jax.vmap",
+  )
   flag = functools.partial(
     parser.add_mutually_exclusive_group().add_argument, action="store_true"
   )
@@ -107,9 +128,8 @@ def _parser():
 
 
 def _print_commands(config, arms, args):
-  commands = [
-    shlex.join(["python", *arm.command(config)]) for arm in arms if not arm.done
-  ]
+  todo = _todo(config, arms, args.seeds_together)
+  commands = [shlex.join(["python", *arm.command(config)]) for arm in todo]
   if not commands:
     raise ValueError(f"All {len(arms)} arms are done: nothing to print.")
   if args.slurm:
@@ -139,7 +159,7 @@ def main(argv: Sequence[str] | None = None):
   else:
     with lock(args.out) as fd:
       arms_lib.write_index(config, arg, args.out, arms)
-      if not run(config, arms, args.jobs or 1, fd):
+      if not run(config, arms, args.jobs or 1, fd, args.seeds_together):
         sys.exit(1)
 
 

@@ -75,6 +75,30 @@ def _calls(made):
   return file.read_text().splitlines() if file.exists() else []
 
 
+def test_seeds_together(made, capsys):
+  out = pathlib.Path(made[1])
+  (out / "b-s0").mkdir(parents=True)
+  (out / "b-s0/done.json").write_text("{}")
+  more = ("--seeds_together", "--set", "lr=0.1")
+  _main(made, *more, "--print_commands", "--seeds", "3")
+  calls = capsys.readouterr().out.split("python -c ")[1:]
+  place = lambda name: f"--workdir '{out}/{name}-s{{seed}}' --config.lr=0.1"
+  for name, seeds, call in zip(
+    "abc", ("0,1,2", "1,2", "0,1,2"), calls, strict=True
+  ):
+    first = seeds[0]
+    assert f"--config {made[0]}:{name},seed={first} {place(name)}" in call
+    assert call.rstrip().endswith(f" --seeds={seeds}")
+  path = pathlib.Path(made[0])
+  path.write_text(CONFIG.replace('{"seed"', '{"total_steps": len(arg), "seed"'))
+  _main(made, *more, "--print_commands")  # arguments of the same length
+  path.write_text(CONFIG.replace('{"seed"', '{"model_init": arg, "seed"'))
+  with pytest.raises(
+    ValueError, match="configs of a differ in more than their"
+  ):
+    _main(made, *more)
+
+
 def test_a_failing_arm_and_a_second_sweep(made, capsys):
   out = pathlib.Path(made[1])
   with pytest.raises(SystemExit) as exit_info:

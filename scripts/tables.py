@@ -3,12 +3,15 @@
   python -m scripts.tables runs/table1 --table 1_left
   python -m scripts.tables runs --table all --format html -o tables.html
   python -m scripts.tables runs --format long -o long.csv
+  python -m scripts.tables runs --format archive -o runs.jsonl
 
 Folders are searched for runs; config.table says which cell a run fills
 (docs/tables.md). A cell that was never run says "not run"; a finished run that
 fills none is named below the table, with the reason. --interval says what
 stands after ±, on both sides: a 95% interval (ci95) or a standard error (sem).
---table classes shows runs of segmentation, class by class.
+--table classes shows runs of segmentation, class by class. An archive holds the
+runs in a file of a few kilobytes each, which stands for their folders in all
+commands that read results.
 """
 
 import argparse
@@ -31,7 +34,7 @@ def main(argv: Sequence[str] | None = None):
   known = [*table_specs.SPECS, classes.NAME, "all"]
   parser.add_argument("--table", nargs="+", default=["all"], choices=known)
   parser.add_argument(
-    "--format", default="text", choices=[*render.FORMATS, "long"]
+    "--format", default="text", choices=[*render.FORMATS, "long", "archive"]
   )
   parser.add_argument("--metric", help="instead of the table's own")
   parser.add_argument(
@@ -44,6 +47,9 @@ def main(argv: Sequence[str] | None = None):
     found = runs.find(args.runs)
     if args.format == "long":
       output.write(args.output, render.as_csv(runs.long(found)))
+      return
+    if args.format == "archive":
+      output.write(args.output, runs.archive(found))
       return
     frame, form = runs.frame(found), render.FORMATS[args.format]
     build = lambda name: tables.build(name, frame, args.metric, args.interval)

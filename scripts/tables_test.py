@@ -410,7 +410,7 @@ def test_a_run_also_fills_the_cell_of_its_earlier_epoch(tmp_path):
   assert ours("300") == ["75.00 (n=1)", "81.25 (n=1)", "+6.25 (n=1, paired)"]
   write("shared", 0.5, 0.8)
   table = _build(tmp_path, "lape")
-  assert any("shared: shared, no arm of" in note for note in table.notes)
+  assert any("shared: of other arms (see LaPE" in n for n in table.notes)
   joins = _build(tmp_path, "lape_joins")
   assert _row(joins, "shared")["learn ours"] == "+5.00 (n=1, paired)"
   assert _row(joins, "shared")["learn paper"] == "+0.46"

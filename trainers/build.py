@@ -35,6 +35,7 @@ class TrainStep:
   batch_shapes: Mapping[str, jax.ShapeDtypeStruct]  # over all processes
   init: Callable[[jax.Array], update.TrainState]  # jitted and sharded
   update: Callable  # (state, batch) → (state, values); donates the state
+  of_seed: Callable[[Any], Callable]  # what `update` jits, for another seed
 
   def compile(self) -> Callable:
     """Returns `update`, compiled; on all processes the same program."""
@@ -72,11 +73,17 @@ class Run:
   def batch_size(self) -> int:
     return self.config["input"]["batch_size"]
 
-  def batches(self, examples_seen: int) -> device.DeviceIterator:
+  def batches(
+    self, examples_seen: int
+  ) -> device.DeviceIterator | device.ResidentIterator:
     """Returns the batches on the devices, from this position on."""
+    data, place = self.data, sharding.batch(self.mesh)
+    if data.on_device:
+      indices = data.indices(examples_seen)
+      return device.ResidentIterator(data.everything(), indices, place)
     return device.DeviceIterator(
-      self.data.batches(examples_seen),
-      sharding.batch(self.mesh),
+      data.batches(examples_seen),
+      place,
       prefetch=self.config.get("prefetch_to_device") or 2,
     )
 
@@ -159,10 +166,10 @@ def train_step(
   shapes = with_shardings(jax.eval_shape(init, jax.random.key(0)), config, mesh)
   shardings = jax.tree.map(lambda s: s.sharding, shapes)
   frozen = optim.frozen_mask(config, params)
-  step = update.make(
+  of_seed = lambda seed: update.make(
     task,
     tx,
-    seed=config.get("seed", 0),
+    seed=seed,
     frozen=frozen,
     grad_accum=parts,
     ema_decay=ema_decay,
@@ -180,8 +187,9 @@ def train_step(
       for name, (shape, dtype) in spec.items()
     },
     init=jax.jit(init, out_shardings=shardings),
+    of_seed=of_seed,
     update=jax.jit(
-      step,
+      of_seed(config.get("seed", 0)),
       donate_argnums=0,
       in_shardings=(shardings, by_batch),
       out_shardings=(shardings, sharding.replicated(mesh)),
@@ -211,9 +219,14 @@ def initial_state(
   working directory), `config.model_init` (parameters and running statistics
   only), fresh.
   """
-  config, start = run.config, {"examples_seen": 0}
   if checkpoints.latest is not None:
     return *checkpoints.restore(run.step.shapes), "this run's checkpoint"
+  return first_state(run)
+
+
+def first_state(run: Run) -> tuple[update.TrainState, dict[str, int], str]:
+  """Returns what `initial_state` does for a run without a checkpoint."""
+  config, start = run.config, {"examples_seen": 0}
   if config.get("resume"):
     return *_resume(config["resume"], run), config["resume"]
   state = _fitted(run, run.step.init(jax.random.key(config.get("seed", 0))))

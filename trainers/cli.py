@@ -31,14 +31,27 @@ def define_config() -> flags.FlagHolder:
   )
 
 
-def run(main: Callable[[], None], required: Sequence[str] = ("config",)):
-  """Parses flags and runs `main`; an error of EXPECTED is its message alone."""
+def run(
+  main: Callable[..., None],
+  required: Sequence[str] = ("config",),
+  optional: Sequence[str] = (),
+):
+  """Parses flags and runs `main`; an error of EXPECTED is its message alone.
 
-  def guarded(_):
+  Args:
+    main: what to run.
+    required: names of flags that must be given.
+    optional: names of arguments without a flag, which `main` is given.
+  """
+
+  def guarded(argv):
+    if len(given := argv[1:]) > len(optional):
+      known = " ".join(["flags", *(f"and [{name}]" for name in optional)])
+      fail(f"unexpected argument {given[-1]!r}; expected {known} only.")
     if not flags.FLAGS["verbosity"].present:
       logging.set_verbosity(logging.WARNING)  # libraries tell a lot at INFO
     try:
-      main()
+      main(*given)
     except EXPECTED as e:
       fail(e)
 

@@ -24,7 +24,7 @@ MODEL_LOAD = (
 )
 NUMBERS = (
   *("seed", "num_classes", "ignore_label", "init_head_bias", "lr", "wd"),
-  *("grad_clip_norm", "grad_accum", "ema_decay"),
+  *("grad_accum", "ema_decay"),
 )
 # Keys of big_vision that mean nothing here, with the reason why.
 IGNORED_KEYS = {

@@ -40,7 +40,7 @@ def train(
   lock = lambda: workdir_lib.lock(
     workdir, config.to_dict(), allow_config_change=allow_config_change
   )
-  done = _is_done(workdir)
+  done = is_done(workdir)
   processes.agree(lambda: _command(config, workdir, done))
   if done:
     with lock():
@@ -63,18 +63,13 @@ def train(
       state, position, source = build.initial_state(run, checkpoints)
       processes.agree(lambda: _restored(state, position, source))
     step = int(state.step)
-    if step > run.total_steps:
-      raise ValueError(
-        f"The checkpoint is of step {step} ({source}), and the config's total "
-        f"is {run.total_steps} steps. Set config.total_steps to {step} or "
-        "more, or give another --workdir."
-      )
+    check_total(run, step, source)
     if jax.process_index() == 0:
       workdir_lib.record(workdir, config.to_dict())
     log_lib.start(run, state, source)
     progress = log_lib.Progress(run, workdir, step, phases)
     stack.enter_context(contextlib.closing(progress))
-    found = evaluate(run, _due_first(run, step, position), state, progress)
+    found = evaluate(run, due_first(run, step, position), state, progress)
     row = position.get("unevaluated", {}) | found
     # If this step gets a new row, keep only the rows before it.
     kept = step - bool(row)
@@ -99,7 +94,17 @@ def train(
     )
 
 
-def _is_done(workdir):
+def check_total(run, step, source):
+  """Raises ValueError if a run is to end before where it starts."""
+  if step > run.total_steps:
+    raise ValueError(
+      f"The checkpoint is of step {step} ({source}), and the config's total is "
+      f"{run.total_steps} steps. Set config.total_steps to {step} or more, or "
+      "give another --workdir."
+    )
+
+
+def is_done(workdir):
   """Returns whether a run is done; not if its done.json is damaged."""
   path = os.path.join(workdir, DONE)
   if not os.path.exists(path):
@@ -161,8 +166,8 @@ def loop(run, state, position, checkpoints, log, progress, preemption):
       log.flush()
       if run.due(run.log_steps, step):
         log.add_timing(step, progress.lap(batches.wait_secs))
-        row = values | _skipped(run, position, batches)
-        log.add(step, _row(run, step, row, progress))
+        found = values | _skipped(run, position, batches)
+        log.add(step, row(run, step, found, progress.show))
       if due := [e for e in run.evaluators if run.due(e.every_steps, step)]:
         log.fetch()  # stops here if the loss is not finite
         try:
@@ -191,12 +196,15 @@ def _skipped(run, position, batches):
   return {"skipped": position.get("skipped", 0) + int(np.sum(here))}
 
 
-def _row(run, step, values, progress):
-  """Returns a function that returns the metrics of a training step."""
+def row(run, step, values, show):
+  """Returns a function that returns the metrics of a training step.
+
+  It also calls `show` with the step and its loss.
+  """
 
   def fetch():
     row = {k: float(v) for k, v in jax.device_get(values).items()}
-    progress.show(step, row["loss"])
+    show(step, row["loss"])
     rates = {  # those that made this step
       f"lr_{i}" if i else "lr": run.config["lr"] * float(fn(step - 1))
       for i, fn in enumerate(run.step.schedule_fns)
@@ -206,7 +214,7 @@ def _row(run, step, values, progress):
   return fetch
 
 
-def _due_first(run, step, position):
+def due_first(run, step, position):
   """Returns the evaluators to run before the first step of this process.
 
   They are those that SIGTERM cut short; at step 0 those with `skip_first` off;

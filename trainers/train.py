@@ -14,7 +14,7 @@ import jax
 from absl import flags
 
 from dpn import host_memory, timing
-from trainers import cli, distributed, loop, watchdog
+from trainers import cli, distributed, loop, together, watchdog
 
 OUT_OF_MEMORY = (
   "the device's memory does not suffice. Three knobs, cheapest first:\n"
@@ -33,6 +33,9 @@ def main():
   workdir = text("workdir", None, "Directory for checkpoints and results.")
   allow_config_change = flags.DEFINE_bool(
     "allow_config_change", False, "Resume although the config differs."
+  )
+  seeds = flags.DEFINE_list(
+    "seeds", None, "Train these together, in W/…{seed}…; see trainers.together."
   )
   # Slurm, Open MPI, Cloud TPU and Kubernetes need none of these.
   coordinator = text("coordinator", None, "host:port of process 0.")
@@ -54,12 +57,12 @@ def main():
         timeout_secs=timeout.value,
       )
       host_memory.keep_between_steps()
-    loop.train(
-      config.value,
-      workdir.value,
-      allow_config_change=allow_config_change.value,
-      phases=phases,
-    )
+    kw = {"allow_config_change": allow_config_change.value, "phases": phases}
+    if seeds.value:
+      every = list(map(int, seeds.value))
+      together.train(config.value, workdir.value, every, **kw)
+    else:
+      loop.train(config.value, workdir.value, **kw)
 
   cli.run(lambda: _explaining(run), ["config", "workdir"])
 

@@ -1,6 +1,6 @@
 """The training step: everything that happens on the device."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import flax
@@ -76,11 +76,11 @@ def make(
   task: base.Task,
   tx: optax.GradientTransformation,
   *,
-  seed: int,
+  seed: int | jax.Array,
   frozen: Any,
   grad_accum: int = 1,
   ema_decay: float | None = None,
-  grad_clip_norm: float | None = None,
+  grad_clip_norm: float | Sequence | None = None,
 ) -> Callable[[TrainState, base.Batch], tuple[TrainState, Mapping[str, Any]]]:
   """Returns the pure function of one step, to be jitted.
 
@@ -95,6 +95,7 @@ def make(
       that compares examples sees the whole batch, see `tasks.base.Task`.
     ema_decay: of the moving average of parameters; None for no average.
     grad_clip_norm: to which `tx` clips the global norm, None for no clipping.
+      Where it clips by groups, a list, clipped norms are not returned.
 
   Returns:
     A function (state, batch) → (state, values). The values are scalars: loss,
@@ -121,11 +122,14 @@ def make(
     recent = state.grad_norms
     if recent is not None:
       clip = 1.0
-      if grad_clip_norm:
+      by_group = not isinstance(grad_clip_norm, int | float | None)
+      if grad_clip_norm and not by_group:
         total = jnp.maximum(values["l2_grads"], jnp.finfo(jnp.float32).tiny)
         clip = jnp.minimum(1.0, grad_clip_norm / total)
       recent, norms = _grad_norms(task, grads, clip, recent, state.step)
-      values |= norms
+      clipped = "grad_norm_clipped"
+      shown = {k: v for k, v in norms.items() if not k.startswith(clipped)}
+      values |= shown if by_group else norms
     ema = state.ema
     if ema_decay is not None:
       ema = _average(ema, params, state.step, ema_decay)

@@ -45,7 +45,7 @@ class Attention(nn.Module):
   impl: str = "xla"
 
   @nn.compact
-  def __call__(self, x_q, x_kv, bias=None, deterministic=True):
+  def __call__(self, x_q, x_kv, bias=None, deterministic=True, out=None):
     """Returns (batch, queries, width).
 
     Args:
@@ -53,6 +53,8 @@ class Attention(nn.Module):
       x_kv: (batch, keys, width).
       bias: (1, heads, queries, keys), added to the logits, or None.
       deterministic: no dropout, and running statistics are only read.
+      out: a dict that gains the queries and keys, (batch, tokens, heads, d),
+        and the bias.
     """
     width = x_q.shape[-1]
     scaled = init.scaled(self.kernel_init, self.init_gain)
@@ -69,6 +71,8 @@ class Attention(nn.Module):
     q = project("query", x_q, self.kernel_init)
     k = project("key", x_kv, self.kernel_init)
     v = project("value", x_kv, scaled)
+    if out is not None:
+      out |= {"query": q, "key": k, "attn_bias": bias}
     y = self.attend(q, k, v, bias, deterministic)  # (batch, queries, heads, d)
     if self.head_scale == "heads":
       y = self.scale_heads(y)

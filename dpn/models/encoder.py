@@ -157,7 +157,7 @@ class EncoderBlock(nn.Module):
     y = norm("LayerNorm_0", x) if "pre" in where.sa else x
     if self.positions:
       y, bias, pe = self.positions.attended(y, pe, self.tokens, out)
-    y = out["sa"] = self.attention()(y, y, bias, deterministic)
+    y = out["sa"] = self.attention()(y, y, bias, deterministic, out)
     x = out["+sa"] = add(x, y, where.sa, "LayerNorm_0_post")
 
     y = norm("LayerNorm_1", x) if "pre" in where.mlp else x

@@ -87,6 +87,22 @@ def patch(image, ln0, ln1, config):
   return ln1(x)
 
 
+def patch_stats(image, ln0, ln1, config):
+  """Returns what `patch` does, with two further inputs per patch.
+
+  They are the mean and the standard deviation of its pixels, which a
+  LayerNorm in `ln0` takes away: so what it does to the gradient can be told
+  apart from what it hides. Their kernel starts such that a patch's mean is as
+  strong in its token as in that of a plain ViT. Arguments as in `patch`.
+  """
+  patches = patchify(image, config.patch_size)
+  stats = jnp.stack([patches.mean(-1), patches.std(-1)], axis=-1)  # (…, 2)
+  embed = nn.Dense(
+    config.width, use_bias=False, dtype=config.dtype, name="patch_stats"
+  )
+  return patch(image, ln0, lambda x: ln1(x + embed(stats)), config)
+
+
 def conv(image, ln0, ln1, config, *, kernel_size: int = 3, num_layers: int = 1):
   """Returns the tokens of compact Transformers (arXiv 2104.05704).
 
@@ -106,7 +122,7 @@ def conv(image, ln0, ln1, config, *, kernel_size: int = 3, num_layers: int = 1):
 
 # Functions (image, ln0, ln1, config) → (batch, rows, cols, width), which create
 # their modules inside the model that calls them. Other arguments are options.
-STEMS = {"patch": patch, "conv": conv}
+STEMS = {"patch": patch, "patch_stats": patch_stats, "conv": conv}
 
 
 def patchify(image, patch_size):

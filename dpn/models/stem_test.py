@@ -4,6 +4,7 @@ testdata/stems.npz: a float32 image (2, 8, 12, 3) with one constant patch,
 parameters, and in float64 the patches and the tokens of every stem.
 """
 
+import dataclasses
 import pathlib
 
 import flax.linen as nn
@@ -159,6 +160,40 @@ def test_brightness_and_contrast_of_patches_vanish(stem_ln):
   )
   plain = tokens("none", image=changed) - tokens("none", image=image)
   assert np.abs(plain[0, 0]).max() > 0.1
+
+
+@pytest.mark.parametrize("stem_ln", ["none", "dpn"])
+def test_statistics_of_patches_as_inputs(stem_ln):
+  """One dense layer of LN0's patch, its mean and its deviation, in NumPy."""
+  model, params = model_and_params(stem_ln)
+  model = model.clone(
+    config=dataclasses.replace(model.config, stem="patch_stats")
+  )
+  given = np.random.default_rng(0).normal(size=(2, 10)).astype(np.float32)
+  params = {**params, "patch_stats": {"kernel": given}}
+  shapes = jax.eval_shape(model.init, jax.random.key(0), IMAGE)["params"]
+  assert shapes["patch_stats"]["kernel"].shape == (2, 10)
+
+  def normalize(x, name):
+    if stem_ln == "none":
+      return x
+    x = (x - x.mean(-1, keepdims=True)) / np.sqrt(
+      x.var(-1, keepdims=True) + 1e-6
+    )
+    scale, bias = (GOLDEN[f"param/{name}/{k}"] for k in ("scale", "bias"))
+    return x * scale + bias
+
+  x = np.float64(GOLDEN["mid/patches"])
+  inputs = [
+    normalize(x, "ln0"),
+    x.mean(-1, keepdims=True),
+    x.std(-1, keepdims=True),
+  ]
+  kernel = np.concatenate([GOLDEN["param/dense/kernel"], given])
+  tokens = np.concatenate(inputs, -1) @ kernel + GOLDEN["param/dense/bias"]
+  want = normalize(tokens, "ln1") + GOLDEN["param/pos_embedding"]
+  _, out = model.apply({"params": params}, IMAGE)
+  np.testing.assert_allclose(out["with_posemb"], want, rtol=1e-4, atol=1e-4)
 
 
 def test_half_precision_starts_after_the_pixels_are_normalized():

@@ -267,6 +267,11 @@ def test_intermediates_have_names_and_shapes():
       for i in range(2)
       for key in ("sa", "+sa", "mlp", "+mlp")
     },
+    **{
+      f"encoder/block{i:02d}/{key}": (2, 7, 2, 8)
+      for i in range(2)
+      for key in ("query", "key")
+    },
     "encoder/pre_ln": tokens,
     "encoded": tokens,
     "head_input": (2, 16),

@@ -6,10 +6,17 @@ from typing import TypedDict
 import jax
 import jax.numpy as jnp
 
-from dpn import errors, losses, mixing, schema
+from dpn import augment, errors, losses, mixing, schema
 from dpn.tasks import image_model
 
+AUGMENT = ("pad", "pad_value", "flip_lr")
 MIXUP = ("p", "cutmix_p", "switch_prob", "fold_in", "scope", "until_steps")
+
+
+class _Augment(TypedDict, total=False):
+  pad: int
+  pad_value: float
+  flip_lr: bool
 
 
 class _Mixup(TypedDict, total=False):
@@ -25,6 +32,7 @@ class _Config(TypedDict, total=False):
 
   class_names: list[str]
   loss: str
+  augment: _Augment | None
   mixup: _Mixup | None
   init_head_bias: float | None
 
@@ -35,17 +43,22 @@ class Classification(image_model.ImageModel):
 
   A low `init_head_bias` makes the sigmoid loss start small when there are many
   classes. For the options of mixup and CutMix see `mixing.mixup_or_cutmix`;
-  `config.mixup.until_steps` ends both. `config.class_names` is for people, and
+  `config.mixup.until_steps` ends both. With `config.augment`, images are first
+  shifted by up to `pad` pixels, with `pad_value` where nothing is, and half of
+  them mirrored if `flip_lr`. `config.class_names` is for people, and
   scripts.predict.
   """
 
   config_keys = (
     *image_model.ImageModel.config_keys,
-    *("class_names", "init_head_bias", "loss", "mixup"),
+    *("class_names", "init_head_bias", "loss", "mixup", "augment"),
   )
   HOW_LABELS = 'onehot(…, key="label", key_result="labels")'
 
   loss: str = "sigmoid_xent"  # see `losses.get`
+  pad: int = 0
+  pad_value: float = 0.0  # in the units that the model sees
+  flip_lr: bool = False
   mixup_p: float = 0.0
   mixup_groups: int = 1
   cutmix_p: float = 0.0
@@ -70,6 +83,9 @@ class Classification(image_model.ImageModel):
     mixup = dict(config.get("mixup") or {})
     for key in mixup:
       errors.check_known("key in config.mixup:", key, MIXUP)
+    shifts = dict(config.get("augment") or {})
+    for key in shifts:
+      errors.check_known("key in config.augment:", key, AUGMENT)
     groups = {"global": 1, "device": batch_shards}
     scope = mixup.get("scope", "global")
     errors.check_known("mixup.scope", scope, groups)
@@ -81,6 +97,7 @@ class Classification(image_model.ImageModel):
     return cls(
       model=model,
       loss=config.get("loss", "sigmoid_xent"),
+      **shifts,
       mixup_p=mixup.get("p") or 0.0,
       mixup_groups=groups[scope],
       cutmix_p=mixup.get("cutmix_p") or 0.0,
@@ -102,16 +119,24 @@ class Classification(image_model.ImageModel):
     return dataclasses.replace(self, mixes=step < self.mixup_until)
 
   def augment(self, rng, batch):
+    image = batch["image"]
+    if self.pad or self.flip_lr:
+      rng, shift_rng, flip_rng = jax.random.split(rng, 3)
+      if self.pad:
+        shift = augment.random_shift
+        image = shift(shift_rng, image, self.pad, self.pad_value)
+      if self.flip_lr:
+        image = augment.random_flip_lr(flip_rng, image)
     mixed = mixing.mixup_or_cutmix(
       rng,
-      batch["image"],
+      image,
       batch["labels"],
       mixup_p=self.mixup_p,
       cutmix_p=self.cutmix_p,
       switch_prob=self.switch_prob,
       groups=self.mixup_groups,
     )
-    own = batch["image"], batch["labels"]
+    own = image, batch["labels"]
     if self.mixes is not True:
       mixed = jax.tree.map(lambda x, y: jnp.where(self.mixes, x, y), mixed, own)
     return {**batch, "image": mixed[0], "labels": mixed[1]}

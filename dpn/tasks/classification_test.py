@@ -140,6 +140,7 @@ def test_make_defaults():
     ({"model_name": "vitt"}, "Unknown model_name 'vitt'.*mean 'vit'"),
     ({"num_classes": None}, "config.num_classes is missing"),
     ({"loss": "softmax"}, "Unknown loss 'softmax'.*mean 'softmax_xent'"),
+    ({"augment": {"crop": 1}}, "Unknown key in config.augment: 'crop'"),
     ({"mixup": {"q": 1}}, "Unknown key in config.mixup: 'q'"),
     ({"mixup": {"scope": "host"}}, "Unknown mixup.scope 'host'"),
     ({"mixup": {"fold_in": "data"}}, "mixup.fold_in='data' is not supported"),

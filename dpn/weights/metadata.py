@@ -17,8 +17,8 @@ import numpy as np
 import safetensors
 
 from dpn import schema
+from dpn.weights import libraries
 from dpn.weights import pixels as pixel_values
-from dpn.weights import timm_models
 from dpn.weights.files import Location
 from dpn.weights.pixels import Pixels
 
@@ -31,7 +31,7 @@ IN_SHAPES = (
 # Where those differ and may (`dont_load`), the option may differ as well.
 IN_NAMES = {
   "stem_ln": r"(batch_stats/)?stem/.*",
-  "stem": r"embedding/.*",
+  "stem": r"(embedding|patch_stats)/.*",
   "stem_kw": r"embedding/.*",
   "final_norm": r"Transformer/encoder_norm/.*",
   "pool_type": r"cls|(MAPHead|SequencePool)_0/.*",
@@ -42,16 +42,6 @@ IN_NAMES = {
 # heads is in the shapes of our arrays, but not of PyTorch's.
 _MAY_BE_UNKNOWN = ("gelu", "norm", "norm_kw", "pool_type", "num_heads")
 PIXELS = "pixels"
-_HF_TANH = ("gelu_new", "gelu_fast", "gelu_accurate", "gelu_pytorch_tanh")
-_HF_GELUS = {
-  **dict.fromkeys(["gelu", "gelu_python"], "exact"),
-  **dict.fromkeys(_HF_TANH, "tanh"),
-}
-_TIMM_GELUS = {"gelu": "exact", "gelu_tanh": "tanh"}
-_TIMM_POOLS = {"token": "tok", "avg": "gap", "map": "map", "": "none"}
-# Arguments of timm's class that make other functions of equal names.
-_TIMM_OTHERS = ("norm_layer", "block_fn", "mlp_layer", "attn_layer")
-_PRE = {"sa": "pre", "mlp": "pre", "post": "branch"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,19 +106,21 @@ def read(
       schema.parse(f"{name} in {place}", said.get(name, "null"), hint)
       for name, hint in _OURS.items()
     )
-    pixels = pixels and _pixels(pixels.get("mean"), pixels.get("std"))
+    pixels = pixels and libraries.pixels(pixels.get("mean"), pixels.get("std"))
     return ModelMetadata(layout, options, pixels, cls_row)
   beside = functools.partial(_beside, where.folder)
   if layout == "timm":
-    return _from_timm(beside("config.json", _Timm), arch)
+    said = libraries.timm(beside("config.json", libraries.Timm), arch)
+    return ModelMetadata(layout, **said)
   if arch:
     raise ValueError(
       f"arch={arch!r} names a model of timm; {where.path!r} has names of "
       "another library. Leave it out."
     )
   if layout == "hf":
-    image = beside("preprocessor_config.json", _HuggingFaceImage)
-    return _from_hf(beside("config.json", _HuggingFace), image)
+    config = beside("config.json", libraries.HuggingFace)
+    image = beside("preprocessor_config.json", libraries.HuggingFaceImage)
+    return ModelMetadata(layout, **libraries.hugging_face(config, image))
   beside = beside("config.json", _Run)
   if not where.is_file and not beside:
     raise FileNotFoundError(
@@ -143,52 +135,15 @@ def of_tower(said: ModelMetadata, name: str) -> ModelMetadata:
   return dataclasses.replace(said, options=said.options.get(name) or {})
 
 
-class _PixelValues(TypedDict, total=False):
-  mean: list[float] | float | None
-  std: list[float] | float | None
-
-
-class _TimmArgs(TypedDict, total=False):
-  act_layer: str | None
-  global_pool: str | None
-  no_embed_class: bool | None
-  num_heads: int
-
-
-class _Timm(_PixelValues, total=False):
-  """config.json of timm."""
-
-  architecture: str
-  global_pool: str | None
-  model_args: _TimmArgs
-  pretrained_cfg: _PixelValues
-
-
-class _HuggingFace(TypedDict, total=False):
-  """config.json of transformers."""
-
-  hidden_act: str
-  layer_norm_eps: float
-  model_type: str
-  num_attention_heads: int
-  pooler_act: str
-
-
-class _HuggingFaceImage(TypedDict, total=False):
-  """preprocessor_config.json of transformers."""
-
-  do_normalize: bool | None
-  do_rescale: bool | None
-  rescale_factor: float
-  image_mean: list[float] | float | None
-  image_std: list[float] | float | None
-
-
 class _Input(TypedDict, total=False):
   pp: str | None
 
 
-_OURS = {"model": dict, PIXELS: _PixelValues | None, "cls_row": bool | None}
+_OURS = {
+  "model": dict,
+  PIXELS: libraries.PixelValues | None,
+  "cls_row": bool | None,
+}
 
 
 class _Run(TypedDict, total=False):
@@ -318,104 +273,3 @@ def _from_run(config):
   options = dpn.tasks.make(config).model_options()
   pixels = pixel_values.of_pp(config["input"].get("pp") or "")
   return ModelMetadata("ours", options, pixels, source="the run's config.json")
-
-
-def _from_timm(config, arch):
-  args = config.get("model_args", {})
-  said = str(config.get("architecture", "")).partition(".")[0]
-  if arch and said not in ("", arch.partition(".")[0]):
-    raise ValueError(
-      f"arch={arch!r} contradicts the file's config.json, which has {said!r}."
-    )
-  name = arch or said
-  others = [x for x in _TIMM_OTHERS if x in args]
-  if "_rpn_" in name or others:
-    raise ValueError(
-      "The file's model has other blocks or norms than ours, although their "
-      f"arrays have the same names: {', '.join(others) or name}."
-    )
-  model = timm_models.find(name)
-  options = {
-    "gelu": "exact",
-    **{"norm": "layernorm", "norm_kw": {"eps": 1e-6}},
-    **{"block_ln": "placement", "block_ln_kw": _PRE},
-    **(model.options if model else {}),
-  }
-  guessed = [] if model else ["gelu", "norm_kw", "block_ln_kw"]
-  if "act_layer" in args:
-    options["gelu"] = _gelu(args["act_layer"], _TIMM_GELUS)
-    guessed = guessed[1:]
-  if args.get("num_heads"):
-    options["num_heads"] = args["num_heads"]
-  pool = args.get("global_pool", config.get("global_pool"))
-  if pool is not None:
-    if pool not in _TIMM_POOLS:
-      raise ValueError(
-        f"The file's model pools by {pool!r}, according to its config.json; "
-        f"ours has {', '.join(map(repr, _TIMM_POOLS))}."
-      )
-    options["pool_type"] = _TIMM_POOLS[pool]
-  row = None if model is None else model.cls_row
-  if "no_embed_class" in args:
-    row = not args["no_embed_class"]
-  source = "its config.json" if config else "timm's defaults"
-  image = config.get("pretrained_cfg", config)
-  return ModelMetadata(
-    "timm",
-    options,
-    _pixels(image.get("mean"), image.get("std")),
-    row,
-    f"timm's {arch}" if arch else source,
-    tuple(guessed),
-  )
-
-
-def _from_hf(config, image):
-  if (act := config.get("pooler_act", "tanh")) != "tanh":
-    raise ValueError(
-      f"The file's model has the activation {act!r} behind its pooler, "
-      "according to its config.json; ours has tanh."
-    )
-  options = {
-    "gelu": _gelu(config.get("hidden_act", "gelu"), _HF_GELUS),
-    "norm": "layernorm",
-    "norm_kw": {"eps": config.get("layer_norm_eps", 1e-12)},
-    "num_heads": config.get("num_attention_heads"),
-    # I-JEPA alone has no class token.
-    "pool_type": None if config.get("model_type") == "ijepa" else "tok",
-  }
-  mean, std = image.get("image_mean"), image.get("image_std")
-  if image.get("do_normalize") is False:
-    mean, std = (0.0,), (1.0,)
-  # Both are of levels from 0 to 255 times a factor, ours of levels to 1.
-  factor = image.get("rescale_factor", 1 / 255)
-  white = 255 * (factor if image.get("do_rescale", True) else 1)
-  source, guessed = "its config.json", ()
-  if not config:
-    source, guessed = "the defaults of transformers", ("gelu", "norm_kw")
-  pixels = _pixels(mean, std, white)
-  return ModelMetadata("hf", _known(options), pixels, True, source, guessed)
-
-
-def _known(options):
-  return {name: value for name, value in options.items() if value is not None}
-
-
-def _pixels(mean, std, white=1.0):
-  if not mean or not std:
-    return None
-  if np.size(mean) != np.size(std) or np.min(std) <= 0 or white <= 0:
-    raise ValueError(
-      f"The file's pixels have mean {mean} and std {std}; expected as many of "
-      "both, and each std above 0."
-    )
-  return Pixels(np.divide(mean, white), np.divide(std, white))
-
-
-def _gelu(act, known):
-  if act not in known:
-    raise ValueError(
-      f"The file's model has the activation {act!r}; ours has GELU, exact or "
-      f"approximated by tanh ({', '.join(known)})."
-    )
-  return known[act]

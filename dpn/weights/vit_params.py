@@ -260,7 +260,8 @@ def _notes(source, file, options, arrays):
     "arrays.",
     "Model: " + ", ".join(f"{k}={v!r}" for k, v in options.items()),
   ]
-  if said := sorted(file.options.keys() - {*file.guessed}):
+  known = source.metadata.options.keys()
+  if said := sorted(known - {*source.metadata.guessed}):
     notes.append(f"{', '.join(said)}: see {file.source}.")
   if assumed := metadata.assumed(file, options):
     names = " ".join(f"--set {x.partition('=')[0]}=…" for x in assumed)

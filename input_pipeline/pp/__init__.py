@@ -21,6 +21,7 @@ from dpn import errors, registry
 from input_pipeline.pp import (
   lazy_image,
   op,
+  ops_corrupt,
   ops_general,
   ops_image,
   ops_randaug,
@@ -33,6 +34,7 @@ from input_pipeline.pp import (
 OPS = {
   factory.__name__: factory
   for factory in (
+    ops_corrupt.corrupt,
     ops_general.choice,
     ops_general.copy,
     ops_general.drop,

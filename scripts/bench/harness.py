@@ -3,6 +3,7 @@
 import argparse
 import itertools
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -36,7 +37,9 @@ def worker(
   Where it fails, that is {"error": last line of stderr}.
   """
   command = [python or sys.executable, "-m", module, json.dumps(arguments)]
-  done = subprocess.run(command, capture_output=True, text=True)
+  # Otherwise JAX ends a message with words on its own traceback.
+  env = os.environ | {"JAX_TRACEBACK_FILTERING": "off"}
+  done = subprocess.run(command, capture_output=True, text=True, env=env)
   if done.returncode:
     status = f"exit status {done.returncode}"
     return {"error": (done.stderr.strip() or status).splitlines()[-1]}
@@ -73,7 +76,14 @@ def compare(figures: Mapping[str, dict], speed: str) -> dict[str, float]:
 def table(
   figures: Mapping[str, dict], columns: Mapping[str, tuple[str, str]]
 ) -> str:
-  """Returns figures as aligned text, a row each; failures with their "error".
+  """Returns `cells` as aligned text."""
+  return cells(figures, columns).to_string(na_rep="-")
+
+
+def cells(
+  figures: Mapping[str, dict], columns: Mapping[str, tuple[str, str]]
+) -> pd.DataFrame:
+  """Returns figures as text, a row each; failures with their "error".
 
   Columns are figure → (title, format); those that no row has are left out.
   """
@@ -84,4 +94,4 @@ def table(
     for key, (title, pattern) in columns.items()
     if key in found
   }
-  return pd.DataFrame(shown).to_string(na_rep="-")
+  return pd.DataFrame(shown, index=found.index)

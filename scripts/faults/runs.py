@@ -15,9 +15,10 @@ FLAGS = (
   "--config.model.depth=1",
   "--config.ckpt_steps=5",
   "--config.log_training_steps=5",
+  "--config.deterministic=True",  # matters on GPUs only
 )
 ENVIRONMENT = {
-  "JAX_PLATFORMS": "cpu",
+  "JAX_PLATFORMS": os.environ.get("JAX_PLATFORMS", "cpu"),
   "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
 }
 RESULTS = ("metrics.jsonl", "params.safetensors")

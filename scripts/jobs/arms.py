@@ -69,6 +69,64 @@ class Arm:
     return [*TRAINER, "--config", config, "--workdir", self.workdir, *fields]
 
 
+@dataclasses.dataclass(frozen=True)
+class Together:
+  """Seeds of an arm that train in one process, see `trainers.together`.
+
+  It can stand for an `Arm` where that is run.
+  """
+
+  seeds: Sequence[Arm]
+
+  @property
+  def run_name(self) -> str:
+    return f"{self.seeds[0].name}-s{self._listed}"
+
+  @property
+  def workdir(self) -> str:
+    """Returns that of the first seed, where the log is."""
+    return self.seeds[0].workdir
+
+  @property
+  def log(self) -> str:
+    return self.seeds[0].log
+
+  @property
+  def done(self) -> bool:
+    return all(arm.done for arm in self.seeds)
+
+  def command(self, config: str) -> list[str]:
+    """Returns the training command, without the interpreter."""
+    first = self.seeds[0]
+    pattern = re.sub(rf"-s{first.seed}$", "-s{seed}", first.workdir)
+    of_all = dataclasses.replace(first, workdir=pattern)
+    return [*of_all.command(config), f"--seeds={self._listed}"]
+
+  @property
+  def _listed(self):
+    return ",".join(str(arm.seed) for arm in self.seeds)
+
+
+def together(config: str, arms: Sequence[Arm]) -> list[Together]:
+  """Returns arms grouped such that the seeds of each train in one process.
+
+  Raises:
+    ValueError: the seeds' configs differ in more than the seed.
+  """
+  get_config = runpy.run_path(config)["get_config"]
+  groups = {}
+  for arm in arms:
+    groups.setdefault(arm.name, []).append(arm)
+  for name, group in groups.items():
+    configs = [get_config(arm.arg).to_dict() | {"seed": 0} for arm in group]
+    if any(other != configs[0] for other in configs):
+      raise ValueError(
+        f"The configs of {name} differ in more than their seeds, which cannot "
+        "be trained together. Leave out --seeds_together."
+      )
+  return [Together(group) for group in groups.values()]
+
+
 class _Entry(TypedDict, total=False):
   """An `Arm` in sweep.json."""
 

@@ -178,6 +178,16 @@ CLAIMS: Sequence[tuple[str, str, checks.Check]] = (
     checks.centre_and_corners,
   ),
   (
+    "Appendix A",
+    "Whitened patches are no better than patches with LayerNorm.",
+    compare(tested(every=False), "6", ["whiten"], "pre"),
+  ),
+  (
+    "Appendix A",
+    "LayerNorm on the patches is no better for their being whitened before.",
+    compare(tested(every=False), "6", ["whiten_ln"], "pre"),
+  ),
+  (
     "Abstract",
     "No hyper-parameter is tuned for Dual PatchNorm.",
     by_model(checks.same_settings),

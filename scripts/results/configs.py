@@ -14,9 +14,13 @@ from trainers import workdir
 PLAIN_BLOCK = "sa=pre,mlp=pre"
 # What an option of dpn.models.placement is when it is not given.
 _DEFAULTS = {"post": "branch", "head_scale": "heads", "mlp_ln": "after_act"}
-# Choices besides stem and block that make an arm: what a plain ViT has, and
+# Choices besides stem_ln and block that make an arm: what a plain ViT has, and
 # options that say how a recipe's own models are, not which arm this is.
-_CHOICES = {"norm": ("layernorm", ("eps",)), "posemb_join": ("add", ("cls",))}
+_CHOICES = {
+  "stem": ("patch", ()),
+  "norm": ("layernorm", ("eps",)),
+  "posemb_join": ("add", ("cls",)),
+}
 # May differ between the seeds of a cell: where things are, what is watched.
 _FREE = re.compile(
   r"(seed|table|evals|mesh|sharding_strategy|wandb|input/seed)(/.*)?"

@@ -21,7 +21,7 @@ from scripts.results import aggregate, runs
 COLOURS = (
   "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000",
 )  # fmt: skip
-_STYLES = cycler(
+STYLES = cycler(
   color=COLOURS,
   linestyle=("-", "--", "-.", ":", "-", "--", "-."),
   marker=list("osD^vPX"),
@@ -30,7 +30,7 @@ WIDTH_INCHES = 4.6  # of one panel
 _SEVERAL_INCHES = 3.2  # of one of several panels
 _COLUMNS = 3
 _LABEL_LETTERS = 16  # of a vertical label before it is broken
-_STYLE = {
+STYLE = {
   "axes.axisbelow": True,
   "axes.grid": True,
   "axes.spines.right": False,
@@ -49,7 +49,7 @@ Panels = Mapping[str, Arms]  # title → arms
 Gains = Mapping[str, Mapping[str, aggregate.Estimate | str]]  # panel → arm
 
 
-@matplotlib.rc_context(_STYLE)
+@matplotlib.rc_context(STYLE)
 def curves(
   panels: Panels, metric: str, label: str, *, scale: float = 1.0, log=False
 ) -> figure.Figure:
@@ -74,7 +74,7 @@ def curves(
   return fig
 
 
-@matplotlib.rc_context(_STYLE)
+@matplotlib.rc_context(STYLE)
 def gradient_depth(
   panels: Panels, family: str, label: str, *, log: bool = True
 ) -> figure.Figure:
@@ -100,7 +100,7 @@ def gradient_depth(
   return fig
 
 
-@matplotlib.rc_context(_STYLE)
+@matplotlib.rc_context(STYLE)
 def gains(
   ours: Gains, paper: Gains, label: str, highlight: str
 ) -> figure.Figure:
@@ -156,7 +156,7 @@ def _bars(ax, cells, colours):
       )  # fmt: skip
 
 
-@matplotlib.rc_context(_STYLE)
+@matplotlib.rc_context(STYLE)
 def scale_maps(scales: Mapping[str, np.ndarray]) -> figure.Figure:
   """Returns the scale of ln0 as maps of pixels (arXiv 2302.01327, Figure 3).
 
@@ -205,7 +205,7 @@ def _lines(panels, read, xlabel, ylabel, *, log=False, markers=False):
   axes = axes[:count]
   # Each arm keeps its style in all panels.
   order = dict.fromkeys(arm for arms in panels.values() for arm in arms)
-  styles = dict(zip(order, itertools.cycle(_STYLES), strict=False))
+  styles = dict(zip(order, itertools.cycle(STYLES), strict=False))
   for ax, (title, arms) in zip(axes, panels.items(), strict=True):
     for name, repetitions in arms.items():
       values, style = read(repetitions), dict(styles[name])

@@ -2,10 +2,12 @@
 
 import dataclasses
 import functools
+import json
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
+import numpy as np
 import pandas as pd
 
 from dpn import errors, metrics, schema
@@ -300,14 +302,68 @@ def _chosen(path):
   return any(name in choice["runs"] for choice in selection["cells"].values())
 
 
+def archive(found: Sequence[Run]) -> str:
+  """Returns runs as lines of JSON, small enough to be kept with a page.
+
+  `find` reads them again. Configs lack their evaluators; of the log there are
+  means over tenths of a run, of blocks' gradients nothing.
+  """
+  lines = []
+  for run in found:
+    steps = run.logged.index.to_numpy()
+    tenth = np.ceil(10 * steps / max(steps.max(initial=0), 1))
+    of_block = run.logged.columns.str.match(r"grad_norm\w*/(?!embedding)")
+    logged = run.logged.loc[:, ~of_block].groupby(tenth).mean()
+    logged.index = pd.Series(steps).groupby(tenth).max()
+    line = {
+      "path": run.path,
+      "config": {k: v for k, v in run.config.items() if k != "evals"},
+      "logged": {
+        metric: {int(step): _short(x) for step, x in values.dropna().items()}
+        for metric, values in logged.items()
+      },
+      "done": run.done and {**run.done, "metrics": run.finals},
+      "origin": run.origin,
+    }
+    lines.append(json.dumps(line) + "\n")
+  return "".join(lines)
+
+
+def _short(x):
+  return float(f"{x:.5g}")
+
+
+def _unarchived(path):
+  """Returns the runs in a file that `archive` made."""
+  with open(path, encoding="utf-8") as f:
+    lines = [json.loads(line) for line in f]
+  found = []
+  for line in lines:
+    logged = pd.DataFrame(line.pop("logged"))
+    logged.index = pd.Index(map(int, logged.index), name="step")
+    found.append(Run(**line, logged=logged.sort_index()))
+  return found
+
+
 def find(roots: Sequence[str]) -> list[Run]:
   """Returns all runs in or below some folders, each once.
+
+  A root may also be a file that `archive` made.
 
   Raises:
     ValueError: one of the folders does not exist, or holds no run.
   """
-  found = {}
+  found, archived = {}, []
   for root in roots:
+    if os.path.isfile(root):
+      try:
+        archived += _unarchived(root)
+      except (ValueError, TypeError, KeyError) as e:
+        raise ValueError(
+          f"{root} is no archive of runs ({e}), as scripts.tables makes with "
+          "--format archive."
+        ) from e
+      continue
     if not os.path.isdir(root):
       raise ValueError(f"{root} is not a folder. Give folders of runs.")
     paths = []
@@ -323,7 +379,7 @@ def find(roots: Sequence[str]) -> list[Run]:
       )
     for path in paths:
       found.setdefault(os.path.realpath(path), path)
-  return [read(path) for path in found.values()]
+  return [read(path) for path in found.values()] + archived
 
 
 def _read_rows(path):

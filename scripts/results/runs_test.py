@@ -264,3 +264,28 @@ def test_headline_metrics(tmp_path):
   assert headline(**{"val/loss": 1.0, "val/prec@1": 0.5}) == ("val/prec@1",)
   assert headline(**{"val/mse": 1.0, "val/mae": 2.0}) == ("val/mse", "val/mae")
   assert headline() == ("loss",)
+
+
+def test_an_archive_stands_for_folders(tmp_path):
+  rows = [
+    {"step": i, "loss": float(i), "grad_norm/block00": 1.0}
+    for i in range(1, 41)
+  ]
+  rows[-1]["test/prec@1"] = 0.25
+  for seed in (0, 1):
+    folder = tmp_path / "runs" / f"s{seed}"
+    testing.write_run(folder, seed=seed, rows=rows, seconds=9.0)
+  found = runs.find([str(tmp_path / "runs")])
+  (tmp_path / "runs.jsonl").write_text(runs.archive(found))
+  again = runs.find([str(tmp_path / "runs.jsonl")])
+  assert [run.path for run in again] == [run.path for run in found]
+  for run, want in zip(again, found, strict=True):
+    assert (run.cell, run.finals) == (want.cell, want.finals)
+    # Of 40 steps, means of four: 1 to 4, 5 to 8, ….
+    loss = run.series("loss")
+    assert loss.to_dict() == {4 * i: 4 * i - 1.5 for i in range(1, 11)}
+    assert run.series("test/prec@1").to_dict() == {40: 0.25}
+    assert "grad_norm/block00" not in run.logged
+  (tmp_path / "runs.jsonl").write_text('{"path": 1}\n')
+  with pytest.raises(ValueError, match="is no archive of runs"):
+    runs.find([str(tmp_path / "runs.jsonl")])

@@ -94,6 +94,7 @@ SPECS = {
     arms=(
       *(runs.DPN, runs.BASE, *(r["arm"] for r in PUBLISHED["6"]["rows"])),
       *("whiten", "whiten_ln"),  # Appendix A, without numbers
+      *("pre+patch_stats", "dpn+patch_stats"),  # of configs/when_dpn_helps.py
     ),
     reference=runs.DPN,
     archs=("B/16", "S/16", "B/32", "S/32", "Ti/16"),

@@ -1,0 +1,269 @@
+r"""When does Dual PatchNorm help? Small ViTs on CIFAR-10, one thing varied.
+
+The study of docs/results/when_dpn_helps.md, which explains every choice.
+
+  python -m trainers.train --workdir W --config configs/when_dpn_helps.py:\
+stem_ln=dpn,data=cifar10_jpeg,data_dir=/path/to/tfds
+  python -m scripts.sweep --out runs/when_dpn_helps/lr --config \
+    configs/when_dpn_helps.py:piece=lr,data=cifar10_jpeg,data_dir=/path/to/tfds
+
+Arguments: stem_ln; stem (patch, or patch_stats: each patch's mean and deviation
+as two more inputs); lr (instead of the arm's own); steps; percent (of the
+training images, 90 at most: on the last tenth choices are made); side (pixels
+of the enlarged image); patch; width; depth; clip (global, none, layer); aug
+(crop_flip, none, jitter); optimizer (adam, sgd, adafactor); corruptions
+(evaluate on corrupted images as well); on_device (data and augmentation on a
+GPU); seed, data (a TFDS name), data_dir, runlocal.
+As a sweep: piece (one of `PIECES`), data, data_dir; a piece has its own seeds.
+
+Expected: between 40 and 50% in the base setting, two minutes on two cores; what
+else is in the page.
+"""
+
+import ml_collections
+
+from configs import common
+
+BATCH = 128
+BASE = {
+  "steps": 1560,
+  "percent": 90,
+  "side": 32,
+  "patch": 8,
+  "width": 128,
+  "depth": 6,
+  "clip": "global",
+  "aug": "crop_flip",
+  "optimizer": "adam",
+}
+# (stem_ln, stem) of each arm.
+ARMS = {
+  "none": ("none", "patch"),
+  "pre": ("pre", "patch"),
+  "post": ("post", "patch"),
+  "dpn": ("dpn", "patch"),
+  "pre+patch_stats": ("pre", "patch_stats"),
+  "dpn+patch_stats": ("dpn", "patch_stats"),
+  "whiten": ("whiten", "patch"),
+}
+# Adam's learning rate of each arm, by the rule in the page; a guess until the
+# piece `lr` is done.
+LR = dict.fromkeys(ARMS, 1e-3)
+OPTIMIZERS = {
+  "adam": ("scale_by_adam", {}, 0.1),
+  "sgd": ("trace", {"decay": 0.9}, 5e-4),
+  "adafactor": ("big_vision.scale_by_adafactor", {}, 0.1),
+}  # name → optax_name, optax, weight decay by the learning rate
+AUGMENTATIONS = {
+  "none": "",
+  "crop_flip": "|pad_to_shape((40, 40, None), where='both')|random_crop(32)"
+  "|flip_lr",
+}
+AUGMENTATIONS["jitter"] = (
+  AUGMENTATIONS["crop_flip"] + "|color_jitter(0.4, 0.4, 0)"
+)
+# Where pixels are from -1 to 1.
+ON_DEVICE = {
+  "none": {},
+  "crop_flip": {"pad": 4, "pad_value": -1.0, "flip_lr": True},
+}
+
+_PAIR, _MECHANISM = ("none", "dpn"), tuple(a for a in ARMS if a[:4] != "pre+")
+# name → arms, settings that differ from BASE, first seed, number of seeds.
+PIECES = {
+  "lr": (
+    tuple(ARMS),
+    [{"lr": lr} for lr in (3e-4, 1e-3, 3e-3, 1e-2)],
+    *(100, 1),
+  ),
+  "steps": (_PAIR, [{"steps": n} for n in (195, 780, 3120)], 100, 2),
+  "images": (
+    _PAIR,
+    [{"percent": n, "aug": "none"} for n in (2, 8)]
+    + [{"percent": n} for n in (8, 32)],
+    *(100, 2),
+  ),
+  "patch": (
+    _PAIR,
+    [{"patch": 4, "steps": 780}, {"patch": 16}, {"side": 64, "patch": 16}],
+    *(100, 2),
+  ),
+  "size": (
+    _PAIR,
+    [
+      {"width": 64, "depth": 4},
+      {"width": 256, "steps": 780},
+      {"depth": 12, "steps": 780},
+    ],
+    *(100, 2),
+  ),
+  "clip": (
+    _PAIR,
+    [{"clip": c, "steps": 780} for c in ("none", "layer")],
+    100,
+    2,
+  ),
+  "aug": (_PAIR, [{"aug": aug} for aug in ("none", "jitter")], 100, 2),
+  "optimizer": (
+    _PAIR,
+    [{"optimizer": "sgd", "lr": lr, "steps": 780} for lr in (0.03, 0.1, 0.3)]
+    + [{"optimizer": "adafactor", "steps": 780}],
+    *(100, 1),
+  ),
+  "gpu": (  # 5 to 150 epochs
+    _PAIR,
+    [{"steps": n, "on_device": True} for n in (1757, 5273, 17_578, 52_734)],
+    *(0, 20),
+  ),
+  "confirm": (
+    _MECHANISM,
+    [
+      {},
+      {"percent": 8, "aug": "none"},
+      {"steps": 195},
+      {"patch": 16},
+      {"steps": 3120},
+    ],
+    *(0, 5),
+  ),
+}
+
+
+def get_config(arg=None):
+  """Returns the config; see the module's docstring for `arg`."""
+  arg = common.parse_arg(
+    arg,
+    stem_ln="dpn",
+    stem="patch",
+    lr=0.0,
+    **BASE,
+    corruptions=False,
+    on_device=False,
+    seed=0,
+    data="cifar10",
+    data_dir="",
+    runlocal=False,
+  )
+  config = ml_collections.ConfigDict()
+  config.seed = arg.seed
+  config.total_steps = arg.steps
+  config.num_classes = 10
+  config.loss = "softmax_xent"
+
+  place = {"data_dir": arg.data_dir} if arg.data_dir else {}
+  get_data = lambda split: {"name": arg.data, "split": split, **place}
+  aug = common.choose("aug", arg.aug, AUGMENTATIONS)
+  enlarge = f"|resize({arg.side})" if arg.side != 32 else ""
+  tail = enlarge + common.labels_tail(config.num_classes)
+  config.input = {}
+  config.input.data = get_data(f"train[:{arg.percent}%]")
+  config.input.batch_size = BATCH
+  config.input.pp = f"decode|resize(32){aug}{tail}"
+  if arg.on_device:
+    config.input.on_device = True
+    config.input.pp = f"decode|resize(32){tail}"
+    config.augment = common.choose("aug on the device", arg.aug, ON_DEVICE)
+
+  config.log_training_percent = 0.02
+  config.ckpt_steps = 1000
+  config.log_grad_depth = True
+
+  config.model_name = "vit"
+  config.model = {
+    **common.MODEL_KW,
+    "width": arg.width,
+    "depth": arg.depth,
+    "mlp_dim": 2 * arg.width,
+    "num_heads": arg.width // 32,
+    "patch_size": (arg.patch, arg.patch),
+    "pool_type": "tok",
+    "scan": arg.clip != "layer",
+    "stem_ln": arg.stem_ln,
+    "stem": arg.stem,
+  }
+
+  config.grad_clip_norm = _clip(arg.clip, arg.depth)
+  name, kw, decay = common.choose("optimizer", arg.optimizer, OPTIMIZERS)
+  config.optax_name, config.optax = name, kw
+  config.lr = arg.lr or own_lr(arg.stem_ln, arg.stem)
+  config.wd = decay * config.lr
+  config.schedule = {"warmup_percent": 0.1, "decay_type": "cosine"}
+
+  config.evals = {}
+  for name, split, share in (
+    ("minival", "train[90%:]", 0.25),
+    ("test", "test", 1.0),
+  ):
+    config.evals[name] = {
+      "type": "classification",
+      "data": get_data(split),
+      "pp_fn": f"decode|resize(32){tail}",
+      "loss_name": config.loss,
+      "log_percent": share,
+      "cache_final": name == "minival",
+    }
+
+  if arg.corruptions:
+    config.evals.corruptions = {
+      "type": "corruptions",
+      "data": get_data("test[:20%]"),
+      "pp_fn": f"decode|resize(32)|corrupt{tail}",
+      "loss_name": config.loss,
+      "log_percent": 1.0,
+    }
+
+  # A given rate makes a setting of its own; an arm's own does not.
+  usual = BASE | {"lr": 0.0}
+  differs = [f"{k} {arg[k]}" for k in usual if arg[k] != usual[k]]
+  config.table = common.table(
+    ", ".join(["When DPN helps", *differs]),
+    f"{arg.width}x{arg.depth}/{arg.patch}",
+    arg.stem_ln,
+    "test/prec@1",
+  )
+
+  if arg.runlocal:
+    common.runlocal(config)
+  return config
+
+
+def own_lr(stem_ln: str, stem: str) -> float:
+  """Returns the learning rate of an arm, that of `none` if it is no arm."""
+  names = {arm: name for name, arm in ARMS.items()}
+  return LR[names.get((stem_ln, stem), "none")]
+
+
+def _clip(kind, depth):
+  """Returns config.grad_clip_norm."""
+  groups = [
+    "(embedding|patch_stats|stem)/.*",
+    "cls|pos_embedding",
+    *(f"Transformer/encoderblock_{i}/.*" for i in range(depth)),
+    "(head|Transformer/encoder_norm)/.*",
+  ]
+  # All groups at their limits have the norm 1, too.
+  each = len(groups) ** -0.5
+  clips = {"global": 1.0, "none": None, "layer": [(g, each) for g in groups]}
+  return common.choose("clip", kind, clips)
+
+
+def sweep(arg=None):
+  """Returns the arms of a piece of the study; see the module's docstring."""
+  arg = common.parse_sweep(arg, piece="lr", data="cifar10", data_dir="")
+  arms, settings, first, arg.seeds = common.choose("piece", arg.piece, PIECES)
+  result = []
+  for setting in settings:
+    for name in arms:
+      stem_ln, stem = ARMS[name]
+      given = {"stem_ln": stem_ln, "stem": stem, **setting}
+      words = [f"{k}{v}" for k, v in setting.items()]
+      result += common.arms(
+        arg,
+        "_".join([name, *words]),
+        first_seed=first,
+        **given,
+        corruptions=arg.piece == "confirm",
+        data=arg.data,
+        **({"data_dir": arg.data_dir} if arg.data_dir else {}),
+      )
+  return result

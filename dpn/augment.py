@@ -1,0 +1,30 @@
+"""Random shifts and flips of whole batches, on the device.
+
+For data that lie there (`config.input.on_device`), which no preprocessing on
+the host could augment.
+"""
+
+import jax
+import jax.numpy as jnp
+
+
+def random_shift(
+  rng: jax.Array, image: jax.Array, pad: int, value: float
+) -> jax.Array:
+  """Returns each image padded by `pad` pixels of `value`, cropped at random.
+
+  All crops of the images' own size, (batch, rows, cols, channels), are equally
+  likely. The same as `pad_to_shape(…, where="both")|random_crop(…)`.
+  """
+  batch, *shape = image.shape
+  around = ((0, 0), (pad, pad), (pad, pad), (0, 0))
+  padded = jnp.pad(image, around, constant_values=value)
+  corners = jax.random.randint(rng, (batch, 2), 0, 2 * pad + 1)
+  crop = lambda x, at: jax.lax.dynamic_slice(x, (at[0], at[1], 0), shape)
+  return jax.vmap(crop)(padded, corners)
+
+
+def random_flip_lr(rng: jax.Array, image: jax.Array) -> jax.Array:
+  """Returns images (batch, rows, cols, channels), half of them mirrored."""
+  flipped = jax.random.bernoulli(rng, shape=(len(image), 1, 1, 1))
+  return jnp.where(flipped, image[:, :, ::-1], image)

@@ -1,0 +1,66 @@
+"""Accuracy on images of changed brightness, contrast, gamma or clarity."""
+
+import dataclasses
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from dpn import errors
+from evaluators import classification
+from input_pipeline import batches, pp
+from input_pipeline.pp import ops_corrupt
+
+_PLACE = re.compile(r"\bcorrupt\b(\s*\(\s*\))?")
+
+
+@dataclasses.dataclass(kw_only=True)
+class Evaluator(classification.Evaluator):
+  """Reports top-1 accuracy under corruptions, made on the fly.
+
+  In `pp_fn`, the op `corrupt` without arguments says where images are
+  corrupted: after all that changes their size, before `value_range`. See
+  `input_pipeline.pp.ops_corrupt` for the definitions. An example is always
+  corrupted alike.
+
+  Metrics, all in [0, 1]: `<kind>_<severity>_prec@1`; `<kind>_prec@1`, the mean
+  over the severities; `prec@1`, the mean over all.
+  """
+
+  kinds: Sequence[str] = tuple(ops_corrupt.CORRUPTIONS)
+  severities: Sequence[int] = ops_corrupt.SEVERITIES
+
+  def __post_init__(self):
+    for kind in self.kinds:
+      errors.check_known("kind", kind, ops_corrupt.CORRUPTIONS)
+    if len(_PLACE.findall(self.pp_fn)) != 1:
+      raise ValueError(
+        f"pp_fn={self.pp_fn!r} must have the op corrupt once, without "
+        "arguments, such as 'decode|resize(32)|corrupt|value_range(-1, 1)|…'."
+      )
+    super().__post_init__()
+
+  def run(self, variables):
+    accuracy = {
+      (kind, severity): self.means(variables, self._corrupted(kind, severity))[
+        "prec@1"
+      ]
+      for kind in self.kinds
+      for severity in self.severities
+    }
+    mean = lambda *kinds: np.mean(
+      [v for k, v in accuracy.items() if k[0] in kinds]
+    )
+    return {
+      **{f"{kind}_{s}_prec@1": value for (kind, s), value in accuracy.items()},
+      **{f"{kind}_prec@1": mean(kind) for kind in self.kinds},
+      "prec@1": mean(*self.kinds),
+    }
+
+  def _corrupted(self, kind, severity):
+    """Returns the data under a corruption; the source is opened only once."""
+    spec = _PLACE.sub(f'corrupt("{kind}", {severity})', self.pp_fn)
+    source = self._data.examples.source
+    part = batches.MixturePart(source, pp.make(spec))
+    examples = batches.Examples([part], seed=0)
+    return dataclasses.replace(self._data, examples=examples, cache=False)

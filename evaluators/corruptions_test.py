@@ -1,0 +1,72 @@
+"""Accuracy under corruptions of a classifier that can be written out."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dpn import sharding
+from evaluators import corruptions
+
+IMAGES = np.random.default_rng(0).integers(0, 200, (10, 4, 4, 3), np.uint8)
+LABELS = (IMAGES.mean((1, 2, 3)) > 100).astype(np.int32)
+PP = "corrupt|value_range(0, 255)|onehot(2, key='label', key_result='labels')"
+
+
+def _bright(variables, batch):
+  """Returns class 1 for images brighter than 100 on average."""
+  mean = batch["image"].mean((1, 2, 3))
+  return jnp.stack([jnp.full_like(mean, 100), mean], -1), {}
+
+
+def _evaluator(tmp_path, pp_fn=PP, **kw):
+  path = tmp_path / "data.npz"
+  np.savez(path, **{"test/image": IMAGES, "test/label": LABELS})
+  return corruptions.Evaluator(
+    _bright,
+    mesh=sharding.make_mesh(),
+    batch_size=4,
+    data={"name": f"arrays:{path}", "split": "test"},
+    pp_fn=pp_fn,
+    loss_name="softmax_xent",
+    **kw,
+  )
+
+
+def test_accuracies(tmp_path):
+  evaluator = _evaluator(
+    tmp_path, kinds=("gamma", "contrast", "fog"), severities=(1, 5)
+  )
+  got = evaluator.run({})
+  x = IMAGES / 255.0
+  mean = x.mean((1, 2), keepdims=True)
+
+  def accuracy(changed):
+    levels = np.floor(np.clip(changed, 0, 1) * 255)
+    return np.mean((levels.mean((1, 2, 3)) > 100) == LABELS)
+
+  want = {
+    "gamma_1_prec@1": accuracy(x**1.25),
+    "gamma_5_prec@1": accuracy(x**3),
+    "contrast_1_prec@1": accuracy((x - mean) * 0.75 + mean),
+    "contrast_5_prec@1": accuracy((x - mean) * 0.15 + mean),
+  }
+  assert {name: got[name] for name in want} == pytest.approx(want)
+  assert len({*want.values()}) > 1
+  assert got["gamma_prec@1"] == np.mean([*want.values()][:2])
+  every = [got[f"{kind}_prec@1"] for kind in ("gamma", "contrast", "fog")]
+  assert got["prec@1"] == pytest.approx(np.mean(every))
+  assert len(got) == 3 * 2 + 3 + 1
+  assert evaluator.run({}) == got
+
+
+@pytest.mark.parametrize(
+  ("changes", "message"),
+  [
+    ({"kinds": ("mist",)}, "Unknown kind 'mist'"),
+    ({"pp_fn": PP.replace("corrupt|", "")}, "must have the op corrupt once"),
+    ({"pp_fn": f"corrupt|{PP}"}, "must have the op corrupt once"),
+  ],
+)
+def test_wrong_sections(tmp_path, changes, message):
+  with pytest.raises(ValueError, match=message):
+    _evaluator(tmp_path, **changes)

@@ -1,0 +1,183 @@
+"""Says what LayerNorms in the stem would change, for one's own data and model.
+
+  python -m scripts.diagnose --config configs/digits.py:stem_ln=none
+  python -m scripts.diagnose runs/digits --out diagnosis.html
+
+Measured are the conditioning of patches before and after a LayerNorm, the
+patch embedding's share of the gradient and of the update in the first steps,
+norms of tokens and positions, entropy and largest logits of the attention, and
+how far changes of brightness and contrast reach into the model. It takes a few
+training steps and forward passes: minutes at most, before one decides.
+
+Given the folder of a run, the same is measured of its final parameters, and its
+log gives the gradient's share in all of training. Images are those that the
+config trains on, augmented as there.
+"""
+
+import contextlib
+import itertools
+import json
+import os
+
+import ml_collections
+import numpy as np
+import pandas as pd
+from absl import flags
+
+from dpn import metrics
+from input_pipeline import pipeline
+from scripts.diagnosis import measures, page
+from scripts.results import output, runs
+from trainers import build, cli
+
+
+def diagnose(
+  config: ml_collections.ConfigDict,
+  folder: str | None = None,
+  *,
+  steps: int = 50,
+  examples: int = 1024,
+  batch_size: int = 64,
+) -> dict:
+  """Returns all measurements, as JSON has them.
+
+  Args:
+    config: of a run. Its evaluators are not needed, nor are its devices.
+    folder: of that run, whose final parameters are measured too.
+    steps: how many to train.
+    examples: how many images give the conditioning.
+    batch_size: of everything, unless the config's is smaller.
+
+  Raises:
+    ValueError, OSError: the config, its data or the run is wrong; or the model
+      has no patches.
+  """
+  config = ml_collections.ConfigDict(config.to_dict())
+  size = min(batch_size, config.input.batch_size)
+  config.update({"log_grad_depth": True, "grad_accum": 1})
+  config.update({"evals": {}, "mesh": [("data", -1)], "sharding_strategy": []})
+  config.input.batch_size = size
+  run = build.from_config(config)
+  task = run.step.task
+  predict = task.predict_fns().get("predict")
+  patch_size = task.model_options().get("patch_size")
+  if not (predict and patch_size):
+    raise ValueError(
+      "This is for tasks that predict with one Vision Transformer of patches; "
+      f"config.task is {config.get('task', 'classification')!r}."
+    )
+  images = itertools.islice(_images(run.data), -(-examples // size))
+  found = {
+    "examples": size * -(-examples // size),
+    "batch_size": size,
+    "patch_size": list(patch_size),
+    "stem_ln": task.model_options()["stem_ln"],
+    "data": run.data.examples.source.name,
+    "patches": measures.conditioning(images, patch_size),
+  }
+  trained, found["first_steps"] = measures.first_steps(run, steps)
+  with contextlib.closing(run.batches(0)) as batches:
+    batch = next(batches)
+  stages = {"start": build.first_state(run)[0].variables}
+  stages[f"step {steps}"] = trained
+  if folder:
+    stages["end"] = build.load_file(folder, task, trained)
+    log = metrics.read(os.path.join(folder, metrics.METRICS))
+    found["logged"] = measures.logged(log)
+  found["signals"] = {
+    name: measures.signals(predict, variables, batch)
+    for name, variables in stages.items()
+  }
+  last = [*stages][-1]
+  found["invariance"] = {
+    "of": last,
+    "changes": measures.invariance(predict, stages[last], batch),
+  }
+  return found
+
+
+def _images(data: pipeline.Data):
+  with contextlib.closing(data.batches()) as batches:
+    for batch in batches:
+      yield np.asarray(batch["image"], np.float32)
+
+
+def text(found: dict) -> str:
+  """Returns the measurements for a terminal."""
+  percent = "{:.0%}".format
+  patches = pd.DataFrame(
+    {
+      name: {
+        "effective rank": f"{part['effective_rank']:.1f}",
+        "largest direction": percent(part["top_share"]),
+      }
+      for name, part in found["patches"].items()
+    }
+  ).T
+  rows, cols = found["patch_size"]
+  parts = [
+    f"{found['data']}: {found['examples']} images, patches of {rows}×{cols} "
+    f"pixels ({len(found['patches']['raw']['spectrum'])} numbers), "
+    f"stem_ln={found['stem_ln']}",
+    patches.to_string(),
+    shares(found),
+    pd.DataFrame(_signal_rows(found)).T.to_string(),
+    f"Change of the model ({found['invariance']['of']}) when images x become "
+    "contrast · x + brightness:",
+    pd.DataFrame(found["invariance"]["changes"]).to_string(
+      index=False, float_format="{:.2f}".format
+    ),
+  ]
+  return "\n\n".join(parts)
+
+
+def shares(found: dict) -> str:
+  """Returns in words the embedding's share of gradient and update."""
+  first = found["first_steps"]
+  # The update of the first step may be none at all.
+  median = {k: np.median([x for x in v if x] or [0]) for k, v in first.items()}
+  words = (
+    f"The patch embedding's share of the norm, median of {len(first['loss'])} "
+    f"steps: gradient {median['gradient']:.0%}, update {median['update']:.0%}."
+  )
+  log = found.get("logged", {}).get("gradient")
+  if log:
+    words += f" Gradient over the whole run: {np.median(log):.0%}."
+  return words
+
+
+def _signal_rows(found):
+  for name, part in found["signals"].items():
+    low, _, middle, _, high = part["token_norms"]
+    row = {"tokens' norm (5–95%)": f"{middle:.2f} ({low:.2f}–{high:.2f})"}
+    if "position_norms" in part:
+      row["positions' norm"] = f"{part['position_norms'][2]:.2f}"
+    entropy = part["attention_entropy"]
+    row["attention entropy"] = f"{min(entropy):.2f}–{max(entropy):.2f}"
+    row["largest logit"] = f"{max(part['largest_logit']):.1f}"
+    yield pd.Series(row, name=name)
+
+
+def main(folder: str | None = None):
+  if bool(folder) == bool(_CONFIG.value):
+    raise ValueError("Give either --config or the folder of a run.")
+  config = _CONFIG.value
+  if folder:
+    config = ml_collections.ConfigDict(dict(runs.read(folder).config))
+  with output.made(os.path.dirname(_OUT.value or "")):
+    pass  # fails before the work, not after it
+  found = diagnose(config, folder, steps=_STEPS.value, examples=_EXAMPLES.value)
+  output.say(text(found))
+  if _JSON.value:
+    output.write(_JSON.value, json.dumps(found) + "\n")
+  if _OUT.value:
+    output.write(_OUT.value, page.page(found, shares(found)))
+
+
+if __name__ == "__main__":
+  _CONFIG = cli.define_config()
+  _STEPS = flags.DEFINE_integer("steps", 50, "How many to train.", 1)
+  _EXAMPLES = flags.DEFINE_integer("examples", 1024, "Images to look at.", 1)
+  _JSON = flags.DEFINE_string("json", None, "File for all the numbers.")
+  _OUT = flags.DEFINE_string("out", None, "HTML file for the figures.")
+  cli.run(main, [], ["RUN"])

@@ -1,0 +1,148 @@
+"""Diagnoses of patches, models and runs whose numbers are known otherwise."""
+
+import json
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+import scipy.special
+import scipy.stats
+
+from dpn import metrics
+from dpn.models import vit
+from scripts import diagnose, testing
+from scripts.diagnosis import measures, page
+from trainers import loop
+from trainers import testing as runs
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+  """Returns a finished run's config, folder, log and diagnosis."""
+  config = runs.tiny_config(
+    **{"log_training_steps": 1, "evals": {}, "model.head_zeroinit": False},
+    # Plain gradient descent: updates are proportional to gradients.
+    **{"grad_clip_norm": None, "optax_name": "identity", "wd": 0.0, "lr": 0.1},
+  )
+  folder = str(tmp_path_factory.mktemp("run"))
+  loop.train(config, folder)
+  found = diagnose.diagnose(config, folder, steps=6, examples=40)
+  return config, folder, metrics.read(f"{folder}/metrics.jsonl"), found
+
+
+def test_shares_are_those_of_the_run(run):
+  _, _, rows, found = run
+  first = found["first_steps"]
+  np.testing.assert_allclose(first["loss"], [r["loss"] for r in rows], 1e-5)
+  want = [row["grad_norm/embedding"] / row["l2_grads"] for row in rows]
+  np.testing.assert_allclose(first["gradient"], want, rtol=1e-4)
+  np.testing.assert_allclose(found["logged"]["gradient"], want, rtol=1e-6)
+  assert found["logged"]["step"] == [1, 2, 3, 4, 5, 6]
+  # The warmup's first rate is 0.
+  np.testing.assert_allclose(first["update"], [0, *want[1:]], rtol=1e-3)
+  assert max(want) > 0.05
+
+
+def test_dual_patchnorm_does_not_see_brightness_and_contrast(run):
+  *_, found = run
+  assert found["invariance"]["of"] == "end"
+  for row in found["invariance"]["changes"]:
+    assert row["tokens"] < 0.02
+    assert row["same_prediction"] == 1
+
+
+def test_text_page_and_json(run):
+  *_, found = run
+  assert json.loads(json.dumps(found)) == found
+  words = diagnose.text(found)
+  rank = found["patches"]["LayerNorm"]["effective_rank"]
+  for part in ("digits:train", "stem_ln=dpn", f"{rank:.1f}", "contrast"):
+    assert part in words
+  shown = testing.Page(page.page(found, diagnose.shares(found)))
+  assert [tag for tag, _ in shown.tags].count("img") == len(page.CAPTIONS) == 4
+
+
+def test_conditioning():
+  rng = np.random.default_rng(0)
+  images = rng.gamma(2, size=(6, 8, 12, 2)) + rng.normal(size=(6, 1, 1, 2))
+  found = measures.conditioning([images[:4], images[4:]], (4, 4))
+
+  def spectrum(x):
+    patches = [
+      x[n, i : i + 4, j : j + 4].ravel()
+      for n in range(6)
+      for i in (0, 4)
+      for j in (0, 4, 8)
+    ]
+    return np.array(patches)
+
+  plain = spectrum(images)
+  mean, std = images.mean((0, 1, 2)), images.std((0, 1, 2))
+  centred = plain - plain.mean(1, keepdims=True)
+  for name, x in {
+    "raw": plain,
+    "channels standardized": spectrum((images - mean) / std),
+    "LayerNorm": centred / np.sqrt(plain.var(1, keepdims=True) + 1e-6),
+  }.items():
+    energy = np.linalg.svd(x, compute_uv=False) ** 2
+    np.testing.assert_allclose(
+      found[name]["spectrum"], energy / energy.sum(), atol=1e-9
+    )
+    rank = np.exp(scipy.stats.entropy(energy))
+    assert found[name]["effective_rank"] == pytest.approx(rank, rel=1e-6)
+    assert found[name]["top_share"] == found[name]["spectrum"][0]
+
+
+@pytest.mark.parametrize("options", [{}, {"posemb": "rpe"}, {"scan": True}])
+def test_attention_and_norms(options):
+  model = vit.Model(
+    3, width=8, depth=2, mlp_dim=8, num_heads=2, patch_size=(4, 4), **options
+  )
+  image = jax.random.normal(jax.random.key(0), (2, 8, 8, 3))
+  variables = model.init(jax.random.key(1), image)
+  noise = lambda x: x + jax.random.normal(jax.random.key(2), x.shape)
+  variables = jax.device_get(jax.tree.map(noise, variables))
+  predict = lambda variables, batch: model.apply(variables, batch["image"])
+  found = measures.signals(predict, variables, {"image": image})
+  _, out = predict(variables, {"image": image})
+  norms = np.linalg.norm(out["stem"], axis=-1)
+  want = np.percentile(norms, measures.QUANTILES)
+  np.testing.assert_allclose(found["token_norms"], want, rtol=1e-4)
+  if options.get("posemb"):
+    assert "position_norms" not in found
+    return  # the bias is tested where it is added
+  positions = np.linalg.norm(variables["params"]["pos_embedding"], axis=-1)
+  want = np.percentile(positions, measures.QUANTILES)
+  np.testing.assert_allclose(found["position_norms"], want, rtol=1e-4)
+
+  blocks = variables["params"]["Transformer"]
+  first = (
+    jax.tree.map(lambda x: x[0], blocks["encoderblock"])
+    if options
+    else blocks["encoderblock_0"]
+  )
+  x = np.float64(out["with_posemb"])
+  x = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-6)
+  x = x * first["LayerNorm_0"]["scale"] + first["LayerNorm_0"]["bias"]
+  attention = first["MultiHeadDotProductAttention_0"]
+  q, k = (
+    np.einsum("btw,whd->bhtd", x, attention[name]["kernel"])
+    + np.float64(attention[name]["bias"])[:, None]
+    for name in ("query", "key")
+  )
+  logits = q @ k.swapaxes(2, 3) / 2
+  entropy = scipy.stats.entropy(scipy.special.softmax(logits, -1), axis=-1)
+  assert found["attention_entropy"][0] == pytest.approx(
+    entropy.mean() / np.log(4), rel=1e-3
+  )
+  assert found["largest_logit"][0] == pytest.approx(
+    np.abs(logits).max(), rel=1e-3
+  )
+
+
+def test_too_many_arguments():
+  command = [sys.executable, "-m", "scripts.diagnose", "a", "b"]
+  said = subprocess.run(command, capture_output=True, text=True).stderr
+  assert "unexpected argument 'b'; expected flags and [RUN] only" in said

@@ -1,0 +1,96 @@
+"""The report goes on without what fails, and says what it has measured."""
+
+import json
+
+import pytest
+
+from scripts import bench_step, gpu_report, testing
+from scripts.bench import gpu_page, step_peers
+
+B16 = step_peers.Setting("B/16", dtype="bfloat16")
+
+
+def _figures(speed, **more):
+  return {"img_per_sec": speed, "step_secs_p50": 1 / speed, **more}
+
+
+def test_goals_by_hand(tmp_path):
+  def write(name, rows):
+    content = {row: {"figures": figures} for row, figures in rows.items()}
+    (tmp_path / f"{name}.json").write_text(json.dumps(content))
+
+  row = bench_step.name_of(B16)
+  slower = row.replace("batch 16", "batch 8")
+  memory = {"peak_memory_gb": 3.0}
+  write(
+    "step_B16",
+    {
+      slower: {"ours": _figures(900, mfu=0.5, **memory)},
+      row: {"ours": _figures(1000, mfu=0.56, **memory)},
+    },
+  )
+  write("peers_B16", {row: {"timm": _figures(800)}})
+  dpn = row.replace("none", "dpn")
+  write("stem", {row: {"ours": _figures(1000)}, dpn: {"ours": _figures(980)}})
+  (tmp_path / "memory.json").write_text(json.dumps({"a": 2**30, "b": 2**30}))
+  loading = {"crop": {"ours": 950.0}}
+  (tmp_path / "loading.json").write_text(json.dumps(loading))
+  shown = testing.Page(gpu_page.page(tmp_path, B16, {"norms": "it broke"}))
+  text = [part for part in shown.text if part.strip()]
+  for goal in (
+    ["MFU of B/16", "≥ 55%", "56.0%", "yes"],
+    ["speed / timm compiled", "≥ 1.2", "1.25", "yes"],
+    ["time for Dual PatchNorm", "≤ 1%", "+2.0%", "no"],
+    [slower, "900", "no"],  # not input-bound
+    [row, "1,000", "yes"],
+  ):
+    places = [i for i, part in enumerate(text) if part == goal[0]]
+    assert goal in [text[i : i + len(goal)] for i in places]
+  assert "norms failed: it broke" in text
+  assert any("2.00 GiB; the most that was used: 3.00 GiB" in x for x in text)
+
+
+@pytest.fixture
+def parts(monkeypatch):
+  """Replaces the parts by one that works and some that do not."""
+
+  def fails(report):
+    report.run("fails", "-c", "raise SystemExit('no such kernel')")
+
+  def hangs(report):
+    report.run("hangs", "-c", "import time; time.sleep(600)")
+
+  def late(report):
+    report.run("late", "-c", "")
+
+  environment = gpu_report.environment
+  found = {f.__name__: f for f in (fails, environment, hangs, late)}
+  monkeypatch.setattr(gpu_report, "PARTS", found)
+  return list(found)
+
+
+def test_it_goes_on(parts, tmp_path, capsys):
+  args = ["--tiny", "--out", str(tmp_path), "--minutes", "0.2", "--only"]
+  with pytest.raises(SystemExit) as end:
+    gpu_report.main([*args, *parts])
+  assert end.value.code == 1
+  failures = json.loads((tmp_path / "failures.json").read_text())
+  assert failures["fails"].startswith("no such kernel")
+  assert failures["hangs"].startswith("stopped: the time was over")
+  assert failures["late"] == "not run: 0.2 minutes are over."
+  assert "environment" not in failures
+  assert json.loads((tmp_path / "environment.json").read_text())["jax"]
+  page = (tmp_path / "report.html").read_text()
+  assert "fails failed: no such kernel" in page
+  assert "FAILED, the others go on" in capsys.readouterr().out
+
+
+def test_a_step_in_small(tmp_path):
+  report = gpu_report.main
+  args = ["--tiny", "--out", str(tmp_path), "--only", "step"]
+  with pytest.raises(SystemExit) as end:
+    report(args)
+  assert end.value.code == 0
+  assert "mu/16 32px batch 4 float32" in (tmp_path / "report.html").read_text()
+  with pytest.raises(SystemExit):  # nothing is measured twice
+    report([*args, "--minutes", "0"])

@@ -1,0 +1,273 @@
+"""Trains several seeds of a config in one program, by jax.vmap.
+
+Small models leave a device mostly idle; several at once fill it. Each seed has
+a run folder of its own, with everything that a run of its own would have left
+there, so that it can also be resumed by itself. The numbers are those of
+separate runs, up to rounding.
+"""
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import ml_collections
+import numpy as np
+
+from dpn import metrics, timing
+from dpn.weights import checkpoint, files
+from input_pipeline import device
+from trainers import build, distributed, loop, update
+from trainers import log as log_lib
+from trainers import workdir as workdir_lib
+
+SEED = "{seed}"
+
+
+@dataclasses.dataclass
+class Member:
+  """One seed's run.
+
+  Attributes:
+    run: with the seed's config and data; its steps are those of all.
+    workdir: of the run.
+    checkpoints: of the run.
+    log: of its metrics; None until it is known where training begins.
+    position: of its checkpoint, see `loop.loop`.
+    failure: why it is not logged any more, if it diverged.
+  """
+
+  run: build.Run
+  workdir: str
+  checkpoints: checkpoint.Checkpointer
+  log: log_lib.MetricsLog | None = None
+  position: Mapping[str, int] = dataclasses.field(default_factory=dict)
+  failure: Exception | None = None
+
+  @contextlib.contextmanager
+  def diverging(self) -> Iterator[None]:
+    """Ends the logging of this member alone if its numbers are not finite."""
+    try:
+      yield
+    except metrics.NonFiniteError as e:
+      log_lib.say(f"{self.workdir} diverged, the other seeds go on: {e}")
+      self.failure = e
+
+
+def train(
+  config: ml_collections.ConfigDict,
+  pattern: str,
+  seeds: Sequence[int],
+  *,
+  phases: timing.PhaseTimer,
+  allow_config_change: bool = False,
+):
+  """Trains and evaluates all seeds from where they stand to the end.
+
+  Args:
+    config: of every run, but for its seed.
+    pattern: of the runs' working directories, with "{seed}" in it.
+    seeds: of the runs. Those that are done are left out.
+    phases: says where the time of this process went so far.
+    allow_config_change: see `workdir.lock`.
+
+  Raises:
+    ValueError, OSError: see `loop.train`; or the config has what needs a
+      program of its own.
+    metrics.NonFiniteError: a seed diverged; the others are done.
+  """
+  _check(config, pattern)
+  folders = {seed: pattern.replace(SEED, str(seed)) for seed in seeds}
+  todo = {
+    seed: folder for seed, folder in folders.items() if not loop.is_done(folder)
+  }
+  if not todo:
+    log_lib.say(f"{pattern} is done already, for all of {len(seeds)} seeds.")
+    return
+  log_lib.environment(config, pattern)
+  with contextlib.ExitStack() as stack:
+    with phases.phase("build"):
+      members = [
+        _member(stack, config, seed, folder, allow_config_change)
+        for seed, folder in todo.items()
+      ]
+    preemption = stack.enter_context(distributed.PreemptionHandler())
+    with phases.phase("state"):
+      states = _states(members)
+    first = members[0]
+    step = int(states[0].step)
+    loop.check_total(first.run, step, first.workdir)
+    log_lib.start(first.run, states[0], f"with {len(members)} seeds together")
+    progress = log_lib.Progress(first.run, first.workdir, step, phases)
+    stack.enter_context(contextlib.closing(progress))
+    for member, own in zip(members, states, strict=True):
+      workdir_lib.record(member.workdir, member.run.config.to_dict())
+      due = loop.due_first(first.run, step, member.position)
+      found = loop.evaluate(first.run, due, own, progress)
+      row = member.position.get("unevaluated", {}) | found
+      member.log = log_lib.MetricsLog(
+        member.workdir,
+        step=step - bool(row),
+        rows=member.position.get("rows", 0),
+      )
+      stack.enter_context(contextlib.closing(member.log))
+      member.log.add(step, row)
+      member.log.flush()
+    state = jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
+    del states
+    state, done = _loop(members, state, step, progress, preemption)
+    if not done:
+      log_lib.say(
+        "Asked to stop (SIGTERM), and saved. The same command resumes."
+      )
+      return
+    for member, own in _unstacked(members, state):
+      loop.finish(member.workdir, member.run, own, member.log)
+  if failures := [m.failure for m in members if m.failure]:
+    raise failures[0]
+
+
+def _check(config, pattern):
+  if SEED not in pattern:
+    raise ValueError(
+      f"--workdir={pattern}: with --seeds it must contain {SEED!r}, which "
+      "stands for each of them."
+    )
+  if jax.process_count() > 1:
+    raise ValueError("--seeds needs a single process; train them one by one.")
+  for key in ("sharding_strategy", "wandb", "resume"):
+    if config.get(key):
+      raise ValueError(
+        f"--seeds does not go with config.{key}; train the seeds one by one."
+      )
+  if config.input.get("on_error") == "skip":
+    raise ValueError("--seeds does not go with config.input.on_error='skip'.")
+
+
+def _member(stack, config, seed, folder, allow_config_change):
+  """Returns a seed's run, its folder locked until the stack is closed."""
+  own = ml_collections.ConfigDict(config.to_dict())
+  with own.unlocked():
+    own.seed = seed
+  run = build.from_config(own)
+  lock = workdir_lib.lock(
+    folder, own.to_dict(), allow_config_change=allow_config_change
+  )
+  stack.enter_context(lock)
+  checkpoints = checkpoint.Checkpointer(
+    os.path.join(folder, files.CHECKPOINTS),
+    timeout_secs=config.get("ckpt_timeout") or 1200,
+    keep_every_steps=run.keep_ckpt_steps,
+  )
+  stack.enter_context(contextlib.closing(checkpoints))
+  return Member(run, folder, checkpoints)
+
+
+def _states(members) -> list[update.TrainState]:
+  """Returns the states from which all can go on: of the earliest's step."""
+  step = min(member.checkpoints.latest or 0 for member in members)
+  states = []
+  for member in members:
+    if step:
+      shapes = member.run.step.shapes
+      state, member.position = member.checkpoints.restore(shapes, step=step)
+    else:
+      state, member.position, _ = build.first_state(member.run)
+    states.append(state)
+  return states
+
+
+def _loop(members, state, step, progress, preemption):
+  """Trains all members; returns the last state, and whether all is done.
+
+  As `loop.loop`, but SIGTERM waits for an evaluation's end.
+  """
+  run = members[0].run
+  if step == run.total_steps:
+    return state, True
+  of_seed, total = run.step.of_seed, len(members)
+  seeds = np.array([member.run.config["seed"] for member in members], np.uint32)
+  batches = _batches(members)
+  with progress.phases.phase("compile"):
+    each = lambda seed, state, batch: of_seed(seed)(state, batch)
+    together = jax.jit(jax.vmap(each), donate_argnums=1)
+  values, stop = None, False
+  with contextlib.closing(batches):
+    while step < run.total_steps and not stop:
+      previous = values
+      state, values = together(seeds, state, next(batches))
+      step += 1
+      jax.block_until_ready(previous)
+      progress.tick(step)
+      if run.due(run.log_steps, step):
+        lap = _share(progress.lap(batches.wait_secs), total)
+        _log(members, step, values, lap, progress)
+      if due := [e for e in run.evaluators if run.due(e.every_steps, step)]:
+        for member, own in _unstacked(members, state):
+          with member.diverging():
+            member.log.fetch()
+            found = loop.evaluate(run, due, own, progress)
+            member.log.add(step, found)
+      stop = preemption.should_stop(step)
+      periods = (run.ckpt_steps, run.keep_ckpt_steps)
+      if stop or any(run.due(period, step) for period in periods):
+        with progress.phases.phase("checkpoint"):
+          _save(members, step, state)
+  return state, step == run.total_steps
+
+
+def _batches(members) -> device.DeviceIterator | device.ResidentIterator:
+  """Returns batches of (seeds, batch, …) on the devices."""
+  run = members[0].run
+  spec = jax.sharding.PartitionSpec(None, run.mesh.axis_names)
+  place = jax.sharding.NamedSharding(run.mesh, spec)
+  of_all = lambda read: zip(
+    *(read(m.run.data)(m.position["examples_seen"]) for m in members),
+    strict=True,
+  )
+  if run.data.on_device:
+    indices = map(np.stack, of_all(lambda data: data.indices))
+    return device.ResidentIterator(run.data.everything(), indices, place)
+  stack = lambda parts: {k: np.stack([p[k] for p in parts]) for k in parts[0]}
+  stacked = map(stack, of_all(lambda data: data.batches))
+  prefetch = run.config.get("prefetch_to_device") or 2
+  return device.DeviceIterator(stacked, place, prefetch=prefetch)
+
+
+def _log(members, step, values, lap, progress):
+  for i, member in enumerate(members):
+    if member.failure:
+      continue
+    own = {name: value[i] for name, value in values.items()}
+    show = progress.show if i == 0 else lambda *unused: None
+    with member.diverging():
+      member.log.add(step, loop.row(member.run, step, own, show))
+      member.log.add_timing(step, lap)
+
+
+def _share(lap, total):
+  """Returns a row of timing.jsonl for one of so many members."""
+  cost = {k: lap[k] / total for k in ("seconds", "core_hours") if k in lap}
+  use = {"mfu": lap["mfu"] * total} if "mfu" in lap else {}
+  return lap | cost | use
+
+
+def _save(members, step, state):
+  for member, own in _unstacked(members, state):
+    with member.diverging():
+      member.log.flush()
+      seen = step * member.run.batch_size
+      counts = {"examples_seen": seen, "rows": member.log.rows}
+      member.checkpoints.save(step, own, counts)
+
+
+def _unstacked(members, state) -> Iterator[tuple[Member, Any]]:
+  """Yields the members that have not failed, and the state of each."""
+  for i, member in enumerate(members):
+    if not member.failure:
+      shardings = jax.tree.map(lambda s: s.sharding, member.run.step.shapes)
+      own = jax.tree.map(lambda leaf, i=i: leaf[i], state)
+      yield member, jax.device_put(own, shardings)

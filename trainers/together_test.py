@@ -1,0 +1,127 @@
+"""Seeds trained together are what they are one by one."""
+
+import os
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from dpn import metrics, timing
+from trainers import loop, testing, together
+
+SEEDS = (3, 5)
+
+
+def _config(**changes):
+  few = {"log_training_steps": 1, "ckpt_steps": 3, "total_steps": 5, "lr": 0.05}
+  # Adam would turn rounding errors of vanishing gradients into whole steps.
+  sgd = {"optax_name": "trace", "optax": {"decay": 0.9}}
+  config = testing.tiny_config(**(few | sgd))
+  del config.evals["fewshot"]
+  with config.ignore_type():
+    config.update_from_flattened_dict(changes)
+  return config
+
+
+def _together(config, folder, seeds=SEEDS):
+  phases = timing.PhaseTimer(0.0)
+  together.train(config, f"{folder}/s{{seed}}", seeds, phases=phases)
+
+
+def _run(folder):
+  rows = metrics.read(f"{folder}/metrics.jsonl")
+  params = safetensors.numpy.load_file(f"{folder}/params.safetensors")
+  return rows, params
+
+
+def _assert_close(folder, other):
+  (rows, params), (want_rows, want_params) = map(_run, (folder, other))
+  assert len(rows) == len(want_rows)
+  for row, want in zip(rows, want_rows, strict=True):
+    assert row == pytest.approx(want, rel=1e-4, abs=1e-5)
+  assert params.keys() == want_params.keys()
+  for name, want in want_params.items():
+    np.testing.assert_allclose(params[name], want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+  """Returns a folder with a run of each seed."""
+  folder = tmp_path_factory.mktemp("alone")
+  for seed in SEEDS:
+    loop.train(_config(seed=seed), str(folder / f"s{seed}"))
+  return folder
+
+
+def test_separate_runs(alone, tmp_path):
+  _together(_config(), tmp_path)
+  for seed in SEEDS:
+    _assert_close(tmp_path / f"s{seed}", alone / f"s{seed}")
+  losses = [_run(tmp_path / f"s{seed}")[0][-1]["loss"] for seed in SEEDS]
+  assert abs(losses[0] - losses[1]) > 1e-3
+  _together(_config(), tmp_path)  # finds them done
+
+
+def test_resuming_together_and_alone(alone, tmp_path, monkeypatch):
+  monkeypatch.setattr(loop, "finish", lambda *args: None)
+  _together(_config(), tmp_path)
+  monkeypatch.undo()
+  for seed in SEEDS:
+    os.rename(tmp_path / f"s{seed}/checkpoints/5", tmp_path / f"s{seed}/later")
+  loop.train(_config(seed=SEEDS[0]), str(tmp_path / f"s{SEEDS[0]}"))
+  _together(_config(), tmp_path)
+  for seed in SEEDS:
+    _assert_close(tmp_path / f"s{seed}", alone / f"s{seed}")
+
+
+def test_data_on_the_device(tmp_path):
+  """The same bits as from the host; and with seeds together, up to rounding."""
+  changes = {"input.pp": testing.PP + testing.LABELS, "evals": {}}
+  changes |= {"augment": {"pad": 2, "pad_value": -1.0, "flip_lr": True}}
+  loop.train(_config(seed=3, **changes), str(tmp_path / "host"))
+  changes["input.on_device"] = True
+  loop.train(_config(seed=3, **changes), str(tmp_path / "device"))
+  (rows, params), (want_rows, want) = (
+    _run(tmp_path / name) for name in ("device", "host")
+  )
+  assert rows == want_rows
+  assert all(np.array_equal(params[name], want[name]) for name in want)
+  _together(_config(**changes), tmp_path)
+  _assert_close(tmp_path / "s3", tmp_path / "host")
+
+
+def test_random_preprocessing_on_the_device(tmp_path):
+  with pytest.raises(ValueError, match="on_device: every example is prepr"):
+    loop.train(_config(**{"input.on_device": True}), str(tmp_path))
+
+
+def test_a_seed_that_diverges(tmp_path, monkeypatch):
+  row = loop.row
+
+  def diverge(run, step, values, show):
+    bad = run.config["seed"] == SEEDS[0] and step == 2
+    return row(run, step, values | {"loss": np.nan} if bad else values, show)
+
+  monkeypatch.setattr(loop, "row", diverge)
+  with pytest.raises(metrics.NonFiniteError, match="loss = nan at step 2"):
+    _together(_config(evals={}, ckpt_steps=0), tmp_path)
+  assert not (tmp_path / f"s{SEEDS[0]}/done.json").exists()
+  assert (tmp_path / f"s{SEEDS[1]}/done.json").exists()
+
+
+@pytest.mark.parametrize(
+  ("changes", "message"),
+  [
+    ({"sharding_strategy": testing.FSDP}, "config.sharding_strategy"),
+    ({"wandb": {"project": "x"}}, "config.wandb"),
+    ({"input.on_error": "skip"}, "config.input.on_error"),
+  ],
+)
+def test_what_needs_a_program_of_its_own(changes, message, tmp_path):
+  with pytest.raises(ValueError, match=message):
+    _together(_config(**changes), tmp_path)
+
+
+def test_the_folder_must_name_the_seed(tmp_path):
+  with pytest.raises(ValueError, match=r"it must contain '\{seed\}'"):
+    together.train(_config(), "w", SEEDS, phases=timing.PhaseTimer(0.0))
