@@ -10,8 +10,7 @@ from scripts.faults.runs import HANGS_AFTER_SECS, Runs
 ENDLESS = (
   "--config.total_epochs=1000000",
   "--config.ckpt_steps=1000000",
-  "--config.evals.test.log_steps=1000000",
-  "--config.evals.fewshot.log_steps=1000000",
+  "--config.evals.test.log_percent=1.0",
 )
 ENDS_WITHIN_SECS = 60
 

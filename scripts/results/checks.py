@@ -49,26 +49,22 @@ class Finding:
 
 
 class Evidence:
-  """Runs, sorted into tables when a claim asks for one."""
+  """Runs, sorted into tables when a claim asks for one.
+
+  Attributes:
+    frame: all runs, see `runs.frame`.
+    done: the complete ones, one for each seed of an arm, without trials and
+      candidates of a selection.
+  """
 
   def __init__(self, frame: pd.DataFrame):
-    self.frame = frame
+    self.frame = self.done = frame
+    if len(frame):
+      done = frame.complete & ~frame.trial & frame.candidate.isna()
+      self.done = frame[done].drop_duplicates(["title", "arm", "seed"])
     self.arms = functools.cache(
       lambda table: tables.sort_runs(table, frame).arms
     )
-
-  def of(self, **columns: str) -> list[runs.Run]:
-    """Returns complete runs by columns of `runs.frame`.
-
-    One for each seed of an arm, and no candidates of a selection.
-    """
-    frame = self.frame
-    if frame.empty:
-      return []
-    mask = frame.complete & ~frame.trial & frame.candidate.isna()
-    for column, value in columns.items():
-      mask &= frame[column] == value
-    return list(frame[mask].drop_duplicates(["title", "arm", "seed"]).run)
 
 
 def _rows(table, rows):
@@ -225,10 +221,10 @@ def unstable(arm: str, arch: str, reference: str = runs.DPN) -> Check:
   """
 
   def check(evidence):
-    found = {
-      name: evidence.of(recipe="AugReg", arch=arch, arm=name)
-      for name in (arm, reference)
-    }
+    done, found = evidence.done, dict.fromkeys((arm, reference), ())
+    if len(done):
+      model = done[(done.recipe == "AugReg") & (done.arch == arch)]
+      found = {name: list(model.run[model.arm == name]) for name in found}
     paths = [run.path for of in found.values() for run in of]
     if not all(found.values()):
       there = [name for name, of in found.items() if of]
@@ -277,17 +273,15 @@ def by_model(
 
   def check(evidence):
     held, texts, paths = [], [], []
-    frame = evidence.frame
-    if recipes and len(frame):
-      frame = frame[frame.recipe.isin(recipes)]
-    for title in dict.fromkeys(frame.title) if len(frame) else ():
+    done = evidence.done
+    if recipes and len(done):
+      done = done[done.recipe.isin(recipes)]
+    for title, model in done.groupby("title") if len(done) else ():
+      usable = model
+      if metric:
+        usable = model[[metric in run.logged for run in model.run]]
       pair = [
-        [
-          run
-          for run in evidence.of(title=title, arm=arm)
-          if metric is None or metric in run.logged
-        ]
-        for arm in (runs.BASE, runs.DPN)
+        list(usable.run[usable.arm == arm]) for arm in (runs.BASE, runs.DPN)
       ]
       if all(pair):
         holds, text = judge(*pair)
