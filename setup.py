@@ -33,7 +33,10 @@ setuptools.setup(
       for rest in ("", ".*")
     ]
   ),
-  package_data={"scripts.results": ["*.json"]},
+  package_data={
+    "input_pipeline.text": ["*.json"],
+    "scripts.results": ["*.json"],
+  },
   install_requires=[
     "absl-py",
     "array-record",
@@ -68,6 +71,7 @@ setuptools.setup(
     "fast": ['nvidia-nvimgcodec-cu12; sys_platform == "linux"'],
     "restart": ["numba"],
     "hf": ["pyarrow"],
+    "text": ["sentencepiece", "tokenizers"],
     "bench": ["psutil", "tensorflow", "torch"],
     "wandb": ["wandb"],
     "convert": ["timm", "torch", "transformers"],  # only to test conversions

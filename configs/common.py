@@ -324,8 +324,8 @@ def runlocal(config: ml_collections.ConfigDict):
       section.data.split = _first(section.data.split)
     if "datasets" in section:
       section.datasets = {
-        key: (name, _first(train), _first(test))
-        for key, (name, train, test) in section.datasets.items()
+        key: (name, *map(_first, splits))
+        for key, (name, *splits) in section.datasets.items()
       }
 
 
@@ -334,6 +334,8 @@ def _first(split: str) -> str:
 
 
 def _without_durations(schedule):
+  if isinstance(schedule, list | tuple):  # for parameters by pattern
+    return [(p, s and _without_durations(s).to_dict()) for p, s in schedule]
   units = ("_steps", "_epochs", "_examples", "_percent")
   keep = {k: v for k, v in schedule.items() if not k.endswith(units)}
   return ml_collections.ConfigDict(keep | {"warmup_steps": 1})

@@ -27,6 +27,8 @@ CONFIGS = sorted(
 PLAIN = {
   *("seed", "runlocal", "lr", "wd", "dropout", "mixup", "epochs", "batch"),
   *("steps", "init", "data", "data_dir", "split", "classes", "label"),
+  *("pretrain_steps", "caption", "vocab", "vocab_size", "tokens"),
+  "embedded",  # its own test: scripts/embed_images_test.py
   *("percent", "side", "patch", "width", "depth"),
 }
 # For every other argument, values that make another model or other inputs.
@@ -35,6 +37,7 @@ VALUES = {
   "clip": ["none", "layer"],
   "block": ["normformer", "sub_ln"],
   "block_ln": ["sub_ln"],
+  "chunks": ["2"],
   "cls_row": ["True"],
   "corruptions": ["True"],
   "crop": ["224"],
@@ -47,6 +50,7 @@ VALUES = {
   "final_norm": ["True"],
   "fraction": ["1/16", "1/2"],
   "head_scale": [],  # needs a block, as mlp_ln: sweeps_test.py
+  "loss": ["sigmoid"],
   "minival": ["train"],
   "mlp": ["pre+post"],
   "mlp_ln": [],
@@ -61,6 +65,7 @@ VALUES = {
   "posemb_join_kw": [],  # needs a join with options: sweeps_test.py
   "post": ["stream"],
   "pp": ["vtab", "crop_flip"],
+  "prompts": ["clip_best"],
   "randaug": ["0", "10"],
   "recipe": ["deit"],
   "rep_size": ["True"],
@@ -68,6 +73,7 @@ VALUES = {
   "sa": ["post"],
   "setup": [],  # its own test
   "side": ["360"],
+  "stage": ["tower"],
   "stoch_depth": ["True"],
   "stem": ["patch_stats"],
   "stem_ln": ["none", "post_posemb"],
@@ -105,6 +111,13 @@ def _data(tmp_path_factory):
 
   write("", "cifar10", "label", 10, "train", "test")
   write("", "cifar100", "label", 100, "train", "test")
+  captions = [{"image": image, "captions/text": ["a cat", "two"]}] * 8
+  testing.write_tfds(
+    folder,
+    "coco_captions",
+    dict.fromkeys(("train", "test"), captions),
+    {"image": "jpeg", "captions/text": "texts"},
+  )
   write("", "imagenet21k", "labels", 21_843, "full")
   write("/sun397", "tfds", "label", 397, "train", "validation", "test")
   label_map = testing.png(np.arange(64).reshape(8, 8) // 6)
@@ -142,6 +155,10 @@ def _shrunk(name, arg="runlocal"):
     config.model.variant = "mu/32"
     if "cls_blocks" in config.model:
       config.model.depth = config.model.cls_blocks + 1
+  if config.model.get("text", {}).get("variant"):  # two towers
+    config.model.image.variant, config.model.text.variant = "mu/32", "mu"
+    with config.ignore_type():
+      config.model.out_dim = 32
   return config
 
 

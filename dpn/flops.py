@@ -54,7 +54,28 @@ def by_scope(fn: Callable, *args) -> collections.Counter[str]:
   return _count(jax.make_jaxpr(fn)(*args).jaxpr, "")
 
 
-def _count(jaxpr, scope):
+def of_training(fn: Callable, *args, trained) -> int:
+  """Returns the FLOPs of fn(*args) and of its gradient.
+
+  A gradient takes twice the FLOPs of its function; but what no trained argument
+  reaches, such as a frozen tower, has none.
+
+  Args:
+    fn: the loss.
+    *args: its arguments, arrays or shapes.
+    trained: a tree of booleans like `args`.
+  """
+  jaxpr = jax.make_jaxpr(fn)(*args).jaxpr
+  flags = zip(jaxpr.invars, jax.tree.leaves(trained), strict=True)
+  reached = {var for var, flag in flags if flag}
+  for eqn in jaxpr.eqns:
+    if not reached.isdisjoint(v for v in eqn.invars if isinstance(v, core.Var)):
+      reached.update(eqn.outvars)
+  times = lambda eqn: 1 if reached.isdisjoint(eqn.outvars) else 3
+  return _count(jaxpr, "", times).total()
+
+
+def _count(jaxpr, scope, repeats=lambda eqn: 1):
   needed = {v for v in jaxpr.outvars if isinstance(v, core.Var)}
   total = collections.Counter()
   for eqn in reversed(jaxpr.eqns):
@@ -64,13 +85,14 @@ def _count(jaxpr, scope):
     name, params = eqn.primitive.name, eqn.params
     inner_scope = f"{scope}/{eqn.source_info.name_stack}"
     if name in _MULTIPLY_ADDS:
-      outputs = math.prod(eqn.outvars[0].aval.shape)
+      outputs = repeats(eqn) * math.prod(eqn.outvars[0].aval.shape)
       total[inner_scope] += 2 * outputs * _MULTIPLY_ADDS[name](eqn)
     elif name == "cond":
       branches = [_count(b.jaxpr, inner_scope) for b in params["branches"]]
-      total.update(max(branches, key=collections.Counter.total))
+      dearest = max(branches, key=collections.Counter.total)
+      total.update({k: repeats(eqn) * v for k, v in dearest.items()})
     else:
-      times = params["length"] if name == "scan" else 1
+      times = repeats(eqn) * (params["length"] if name == "scan" else 1)
       # The programs that an operation calls, if any.
       for inner in (getattr(v, "jaxpr", v) for v in params.values()):
         if isinstance(inner, core.Jaxpr):

@@ -31,6 +31,103 @@ def sigmoid_xent(logits: jax.Array, labels: jax.Array) -> jax.Array:
   return -jnp.sum(labels * yes + (1.0 - labels) * no, axis=-1)
 
 
+def softmax_contrastive(
+  zimg: jax.Array,
+  ztxt: jax.Array,
+  temperature: jax.Array | float,
+  *,
+  mask: jax.Array | None = None,
+  chunks: int = 1,
+) -> jax.Array:
+  """Returns the mean of both directions' cross entropies, (batch,), in nats.
+
+  Each image is to find its text among all of the batch, and each text its
+  image, as in CLIP (arXiv 2103.00020, Figure 3) and LiT (arXiv 2111.07991).
+
+  Args:
+    zimg: (batch, dim), of length 1.
+    ztxt: (batch, dim), likewise; row i belongs to image i.
+    temperature: what similarities are multiplied by, () or (1,).
+    mask: (batch,), false for pairs that nothing is compared with.
+    chunks: in how many parts to go through the rows. Memory falls from (batch,
+      batch) to a part of it; the backward pass computes similarities again.
+  """
+  pairs = _pairs(zimg, ztxt)
+  total = 0.0
+  for rows, columns in (pairs, pairs[::-1]):
+
+    def nll(rows, index, columns=columns):
+      logits = _similarities(rows, columns, temperature)
+      if mask is not None:
+        logits = jnp.where(mask[None], logits, -jnp.inf)
+      positive = jnp.take_along_axis(logits, index[:, None], axis=1)[:, 0]
+      return jax.nn.logsumexp(logits, axis=1) - positive
+
+    total += _by_rows(nll, rows, chunks)
+  # A row that is masked itself has no positive.
+  return total / 2 if mask is None else jnp.where(mask, total / 2, 0.0)
+
+
+def sigmoid_contrastive(
+  zimg: jax.Array,
+  ztxt: jax.Array,
+  temperature: jax.Array | float,
+  bias: jax.Array | float = 0.0,
+  *,
+  mask: jax.Array | None = None,
+  chunks: int = 1,
+) -> jax.Array:
+  """Returns SigLIP's loss (arXiv 2303.15343, Section 3.2), (batch,), in nats.
+
+  For each image the binary cross entropies of all texts of the batch, summed.
+
+  Args:
+    zimg: (batch, dim), of length 1.
+    ztxt: (batch, dim), likewise; row i belongs to image i.
+    temperature: what similarities are multiplied by, () or (1,).
+    bias: what is added to them then.
+    mask: (batch,), false for pairs that nothing is compared with.
+    chunks: see `softmax_contrastive`.
+  """
+  rows, columns = _pairs(zimg, ztxt)
+
+  def nll(rows, index):
+    logits = _similarities(rows, columns, temperature) + jnp.reshape(bias, ())
+    positive = index[:, None] == jnp.arange(len(columns))[None]
+    terms = -jax.nn.log_sigmoid(jnp.where(positive, logits, -logits))
+    terms = terms if mask is None else jnp.where(mask[None], terms, 0.0)
+    return jnp.sum(terms, axis=1)
+
+  loss = _by_rows(nll, rows, chunks)
+  return loss if mask is None else jnp.where(mask, loss, 0.0)
+
+
+def _pairs(zimg, ztxt):
+  if zimg.shape != ztxt.shape or zimg.ndim != 2:
+    raise ValueError(
+      f"Got embeddings {zimg.shape} of images and {ztxt.shape} of texts, "
+      "expected (batch, dim) of both, a text for every image."
+    )
+  return zimg.astype(jnp.float32), ztxt.astype(jnp.float32)
+
+
+def _similarities(rows, columns, temperature):
+  return rows @ columns.T * jnp.reshape(temperature, ())
+
+
+def _by_rows(fn, rows, chunks):
+  """Returns fn(rows, their indices), computed in equal chunks of the rows.
+
+  Every chunk has rows of each device: those that lie together are on one.
+  """
+  if chunks == 1:
+    return fn(rows, jnp.arange(len(rows)))
+  split = lambda x: x.reshape(-1, chunks, *x.shape[1:]).swapaxes(0, 1)
+  parts = jax.tree.map(split, (rows, jnp.arange(len(rows))))
+  result = jax.lax.map(lambda part: jax.checkpoint(fn)(*part), parts)
+  return result.swapaxes(0, 1).reshape(-1)  # (batch,)
+
+
 def _float32(logits, labels):
   if logits.shape != labels.shape:
     raise ValueError(

@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, NamedTuple
 
 import jax
+import numpy as np
 from absl import logging
 
 import evaluators
 from dpn import errors, processes, registry, schedules, sharding
 from dpn.tasks import base
-from input_pipeline import device, pipeline
+from input_pipeline import device, pipeline, sources
 
 TYPES = [
   module.name
@@ -50,7 +51,7 @@ class Evaluator:
     raise NotImplementedError
 
   def open(
-    self, data: Mapping[str, Any], pp_fn: str, **kw
+    self, data: Mapping[str, Any] | sources.Source, pp_fn: str, **kw
   ) -> pipeline.EvaluationData:
     """Returns this process's share of a data set, see `pipeline.evaluation`."""
     kw["process_index"] = jax.process_index()
@@ -63,9 +64,56 @@ class Evaluator:
     """Returns global batches; `_mask` (batch,) is false for padding."""
     return device.DeviceIterator(data, sharding.batch(self.mesh))
 
+  def collect(
+    self,
+    function: Callable,
+    variables: base.Variables,
+    data: pipeline.EvaluationData,
+    *keys: str,
+  ) -> list[np.ndarray]:
+    """Returns a value of every example, and what it holds under `keys`.
+
+    Args:
+      function: (variables, batch without `keys`) → (batch, …), from `jit`.
+      variables: its first argument.
+      data: from `open`.
+      *keys: of the examples.
+    """
+    gather, found = self.jit(lambda *arrays: arrays), []
+    for batch in self.batches(data):
+      mask = batch.pop("_mask")
+      others = [batch.pop(key) for key in keys]
+      mask, *others = jax.device_get(gather(mask, *others))
+      values = np.asarray(function(variables, batch))
+      found.append([x[mask] for x in (values, *others)])
+    return [np.concatenate(column) for column in zip(*found, strict=True)]
+
+  def check_batch(
+    self,
+    function: Callable,
+    variables: base.Variables,
+    data: pipeline.EvaluationData,
+    *keys: str,
+  ):
+    """Raises ValueError if `collect` cannot be called like this."""
+    batch = {k: jax.ShapeDtypeStruct(*v) for k, v in data.spec.items()}
+    for key in keys:
+      errors.check_known("label_key", key, data.spec)
+      del batch[key]
+    jax.eval_shape(function, variables, batch)
+
   def jit(self, function: Callable) -> Callable:
     """Returns the function compiled, its results whole on every process."""
     return jax.jit(function, out_shardings=sharding.replicated(self.mesh))
+
+
+def check_finite(*embeddings: np.ndarray):
+  """Raises ValueError if a number in them is not finite."""
+  if not all(np.isfinite(z).all() for z in embeddings):
+    raise ValueError(
+      "An embedding is not finite. Token ids beyond the model's vocabulary do "
+      "that: tokenize as in config.input.pp, with the vocabulary of the model."
+    )
 
 
 class EvaluatorError(RuntimeError):

@@ -10,12 +10,11 @@ import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 
-import jax
 import numpy as np
 import scipy.linalg
 from absl import logging
 
-from dpn import errors
+from dpn import errors, trees
 from evaluators import base
 
 # So large that the penalty on the weights of this feature, the bias, does not
@@ -128,10 +127,9 @@ class Evaluator(base.Evaluator):
     # Every process solves the probes, so each needs all features and labels.
     self._features = self.jit(
       lambda variables, batch: _intermediate(
-        self.predict_fn(variables, batch)[1], self.representation_layer
+        self.predict_fn(variables, batch)[-1], self.representation_layer
       )
     )
-    self._gather = self.jit(lambda *arrays: arrays)
     self._datasets = {}
     for key, (name, train, test) in self.datasets.items():
       data = {"name": name, "data_dir": self.data_dir}
@@ -142,10 +140,7 @@ class Evaluator(base.Evaluator):
 
   def check(self, variables):
     for data in itertools.chain(*self._datasets.values()):
-      errors.check_known("label_key", self.label_key, data.spec)
-      batch = {k: jax.ShapeDtypeStruct(*v) for k, v in data.spec.items()}
-      del batch[self.label_key]
-      jax.eval_shape(self._features, variables, batch)
+      self.check_batch(self._features, variables, data, self.label_key)
 
   def run(self, variables):
     metrics = {}
@@ -163,19 +158,13 @@ class Evaluator(base.Evaluator):
         metrics[f"{name}_{shots}shot"] = float(np.mean(accuracies))
     return metrics
 
-  def _represent(self, variables, data) -> tuple[np.ndarray, np.ndarray]:
+  def _represent(self, variables, data) -> list[np.ndarray]:
     """Returns features (examples, width) and classes (examples,)."""
-    features, labels = [], []
-    for batch in self.batches(data):
-      label, mask = batch.pop(self.label_key), batch.pop("_mask")
-      x = self._features(variables, batch)
-      label, mask = jax.device_get(self._gather(label, mask))
-      features.append(np.asarray(x)[mask])
-      labels.append(label[mask])
-    return np.concatenate(features), np.concatenate(labels)
+    return self.collect(self._features, variables, data, self.label_key)
 
 
 def _intermediate(out, layer):
+  out = trees.unflatten(trees.flatten(dict(out)))  # of towers: "img/pre_logits"
   for key in layer.split("/"):
     known = out if isinstance(out, Mapping) else ()
     if key not in known:

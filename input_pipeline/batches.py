@@ -50,6 +50,7 @@ class Examples:
   Attributes:
     source: the parts' sources, one after the other.
     fields: shape and dtype by key.
+    vocabularies: what token ids are from, by the key that holds them.
     skip: whether the next example replaces one that fails.
     any_shape: whether each may have shapes of its own, so they do not stack.
   """
@@ -71,6 +72,10 @@ class Examples:
     self.source = sources.join(slices)
     self.skip, self.any_shape = skip, any_shape
     self._parts, self._seed = parts, seed
+    every = (part.preprocess.vocabularies.items() for part in parts)
+    self.vocabularies = dict(  # of a key, the largest
+      sorted(itertools.chain(*every), key=lambda item: item[1].size)
+    )
     self._ends = list(itertools.accumulate(size for *_, size in slices))
     self.fields = None
     first, _ = self._process(0, 0)

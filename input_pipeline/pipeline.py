@@ -17,7 +17,7 @@ import math
 import multiprocessing
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import grain
@@ -28,6 +28,7 @@ import input_pipeline
 from dpn import errors, host_memory
 from input_pipeline import batches, pp, sources
 from input_pipeline import order as order_lib
+from input_pipeline.pp import ops_text
 
 Batch = Example = dict[str, np.ndarray]
 Spec = dict[str, tuple[tuple[int, ...], np.dtype]]
@@ -149,9 +150,12 @@ def _parts(config: dict[str, Any]):
   return parts, weights
 
 
-def _part(data: Mapping[str, Any], spec: str) -> batches.MixturePart:
+def _part(
+  data: Mapping[str, Any] | sources.Source, spec: str
+) -> batches.MixturePart:
   """Returns data and its preprocessing, checked to know the same classes."""
-  source, preprocess = sources.make(data), pp.make(spec)
+  source = data if isinstance(data, sources.Source) else sources.make(data)
+  preprocess = pp.make(spec)
   if onehot := preprocess.onehot_of_source():
     key, depth = onehot
     names = source.class_names(key)
@@ -165,7 +169,7 @@ def _part(data: Mapping[str, Any], spec: str) -> batches.MixturePart:
 
 
 def evaluation(
-  data: Mapping[str, Any],
+  data: Mapping[str, Any] | sources.Source,
   pp_fn: str,
   batch_size: int,
   *,
@@ -175,7 +179,8 @@ def evaluation(
 ) -> "EvaluationData":
   """Returns every example once, in order, with `_mask` false on padding.
 
-  Random ops, if there are any, do the same to an example every time. With
+  `data` may be a source itself. Random ops do the same to an example every
+  time. With
   `cache`, finished batches stay in memory for the next round. The other
   arguments, and what is raised, are as for `training`.
   """
@@ -282,6 +287,11 @@ class Data:
       for key, field in self.examples.fields.items()
     }
 
+  @property
+  def vocabularies(self) -> dict[str, ops_text.Vocabulary]:
+    """What token ids are from, by the key that holds them."""
+    return self.examples.vocabularies
+
   def indices(self, examples_seen: int = 0) -> Iterator[np.ndarray]:
     """Yields which examples are in every batch from a position on."""
     for first in itertools.count(examples_seen, self.batch_size):
@@ -341,6 +351,11 @@ class EvaluationData(Data):
   def num_classes(self) -> int | None:
     """Number of classes of the key `label`, if the source knows it."""
     return self.examples.source.num_classes("label")
+
+  @property
+  def class_names(self) -> Sequence[str] | None:
+    """Names of the classes of the key `label`, if the source knows them."""
+    return self.examples.source.class_names("label")
 
   def __len__(self) -> int:
     """Number of batches, the same for every process."""

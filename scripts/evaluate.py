@@ -80,7 +80,7 @@ def prepare(
   variables = build.load_file(
     source,
     task,
-    _fresh(config, task, mesh),
+    fresh(config, task, mesh),
     pixels=_pixels(config),
     dont_load=_unused(config),
     dont_check=told.get("dont_check", ()),
@@ -105,7 +105,7 @@ def _with_evals(config, evals):
   return ml_collections.ConfigDict({**fields, "log_eval_steps": 1})
 
 
-def _fresh(config, task: base.Task, mesh) -> base.Variables:
+def fresh(config, task: base.Task, mesh) -> base.Variables:
   """Returns initial variables on the devices."""
   example = build.one_example(fake_data.spec(config))
   init = lambda rng: dict(task.init(rng, example))

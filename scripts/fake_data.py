@@ -21,6 +21,7 @@ _FEATURES = {
     "type": [0] * 3,
   },
 }
+_CAPTIONS = {"text": "grey", "captions": {"text": ["grey"]}}
 EXAMPLES = 1_281_167  # as ImageNet-1k, for durations given in epochs
 
 
@@ -36,7 +37,7 @@ def spec(config) -> pipeline.Spec:
   image, mask = _encoded("RGB", "JPEG"), _encoded("L", "PNG")
   example = {"image": image, "annotation": mask, "mask": mask, **_FEATURES}
   label = mask if "decode_labels" in config.input.pp else 0
-  example |= {"label": label, "labels": label}
+  example |= {"label": label, "labels": label, **_CAPTIONS}
   made = pp.make(config.input.pp)(example, np.random.default_rng(0))
   return {
     name: ((config.input.batch_size, *np.shape(value)), np.asarray(value).dtype)

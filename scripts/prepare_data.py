@@ -22,6 +22,10 @@ the extra `restart`, adds markers to JPEGs that let the input decode only what a
 crop keeps: docs/input_performance.md has what that gains. No pixel changes.
 --max_side 512 makes larger images smaller, which does: see there, too.
 
+With --vocab_size 8000 a sentencepiece model is trained on the captions, under
+--text_key, of the first split; `tokenizer.model` in the folder is for the op
+`tokenize`.
+
 After an interruption, the same command resumes after the last finished file.
 With --verify every record is read again and compared with its checksum.
 """
@@ -39,10 +43,13 @@ from typing import Any
 import numpy as np
 import tqdm
 
+from evaluators import retrieval
 from input_pipeline import sources
 from input_pipeline.sources import rewrite, tfds_writer
+from input_pipeline.text import tokenizers
 
 CHECKSUMS = "checksums.json"
+TOKENIZER = "tokenizer.model"
 INFO = "dataset_info.json"
 
 
@@ -112,6 +119,23 @@ def prepare(
   bar.close()
   finish(directory, written, f"JPEGs rewritten: {images}" if images else "")
   return directory
+
+
+def train_tokenizer(
+  source: str, split: str, key: str, vocab_size: int, directory: str
+) -> str:
+  """Trains a sentencepiece model on a split's captions; returns its path.
+
+  Raises:
+    ValueError: the examples have no text under `key`.
+  """
+  data = sources.make({"name": source, "split": split})
+  texts = retrieval.captions(data, key)
+  rows = (texts[i]["text"] for i in range(len(texts)))
+  plain = (x.decode() if isinstance(x, bytes) else x for x in rows)
+  path = os.path.join(directory, TOKENIZER)
+  tokenizers.train((text.lower() for text in plain), vocab_size, path)
+  return path
 
 
 def _from_source(source, splits, name, version, shard_size):
@@ -244,6 +268,8 @@ def _features(data: sources.Source) -> dict[str, str | int | Sequence[str]]:
       features[key] = "png"
     elif isinstance(value, bytes | str):
       features[key] = "jpeg" if key == "image" else "text"
+    elif isinstance(value, list) and isinstance(value[0], bytes | str):
+      features[key] = "texts"
     elif isinstance(value, int | np.integer):
       known = data.class_names(key) or data.num_classes(key)
       features[key] = "int" if known is None else known
@@ -270,6 +296,8 @@ def main(argv: Sequence[str] | None = None):
   parser.add_argument("--quality", type=int, help="of those, 95 by default")
   parser.add_argument("--restart", action="store_true", help="add markers")
   parser.add_argument("--verify", action="store_true")
+  parser.add_argument("--vocab_size", type=int, help="of a tokenizer to train")
+  parser.add_argument("--text_key", default="text", help="of captions")
   args = parser.parse_args(argv)
   copies = (args.source or "").partition(":")[0] in COPIED
   images = {k: getattr(args, k) for k in ("max_side", "quality", "restart")}
@@ -284,6 +312,9 @@ def main(argv: Sequence[str] | None = None):
       what = (args.splits.split(","), args.name, args.version, args.shard_size)
       directory = prepare(args.source, data_dir, *what, images)
       print(f"Prepared {directory}.")
+      if args.vocab_size:
+        what = args.source, what[0][0], args.text_key, args.vocab_size
+        print(f"Trained {train_tokenizer(*what, directory)}.")
     else:
       directory = os.path.join(data_dir, args.name, args.version)
     if args.verify:

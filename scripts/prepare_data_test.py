@@ -9,7 +9,7 @@ import pytest
 import tensorflow_datasets as tfds
 from array_record.python import array_record_module
 
-from input_pipeline import sources, testing
+from input_pipeline import pipeline, sources, testing
 from input_pipeline.pp import jpeg, ops_image
 from input_pipeline.sources import tfds_writer
 from scripts import prepare_data
@@ -301,3 +301,36 @@ def test_tfrecord_errors(old, tmp_path):
   path.write_bytes(content[:size])
   with pytest.raises(SystemExit, match=r"has 1 records, .* says 3"):
     run(old, "new")
+
+
+def test_captions_and_a_tokenizer_for_them(tmp_path, capsys):
+  pytest.importorskip("sentencepiece")
+  jpeg = testing.jpeg(np.random.default_rng(0), 8, 8)
+  (tmp_path / "a.jpg").write_bytes(jpeg)
+  words = ["Small latin letter", "latin sign", "capital letter with dot"]
+  rows = [
+    {"path": "a.jpg", "split": "train", "caption": words[i:] + words[:i]}
+    for i in range(3)
+  ]
+  pairs = tmp_path / "pairs.jsonl"
+  pairs.write_text("\n".join(map(json.dumps, rows)))
+  data_dir = str(tmp_path / "tfds")
+  args = ["--source", f"manifest:{pairs}", "--name", "pairs", "--vocab_size=40"]
+  prepare_data.main([*args, "--data_dir", data_dir])
+  assert "tokenizer.model" in capsys.readouterr().out
+  data = {"name": "pairs", "split": "train", "data_dir": data_dir}
+  source = sources.make(data)
+  texts = {tuple(x.decode() for x in source[i]["text"]) for i in range(3)}
+  assert texts == {tuple(row["caption"]) for row in rows}
+  model = f"{data_dir}/pairs/1.0.0/tokenizer.model"
+  batch = pipeline.evaluation(
+    data,
+    f'choice(key="text")|tokenize(40, model="{model}")|keep("text")',
+    batch_size=3,
+  )
+  assert batch.vocabularies["text"].size <= 40
+  assert len(batch.vocabularies["text"].sha256) == 64
+  [rows] = batch
+  assert rows["text"].shape == (3, 40)
+  assert (rows["text"] > 1).any(axis=1).all()
+  assert (rows["text"] == 1).sum() == 3  # one end for each

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import itertools
+import operator
 import os
 import zlib
 from collections.abc import Callable, Mapping
@@ -16,7 +17,7 @@ import numpy as np
 import dpn.tasks
 from dpn import flops, optim, processes, schedules, sharding, trees
 from dpn.tasks import base
-from dpn.weights import checkpoint, files, load, metadata, pixels
+from dpn.weights import checkpoint, files, load, metadata, pixels, towers
 from evaluators import base as evaluators_base
 from input_pipeline import device, pipeline, pp
 from trainers import config_keys, update
@@ -30,6 +31,7 @@ class TrainStep:
   sizes: Mapping[str, int]  # total_steps, batch_size and data_size
   schedule_fns: list[Callable[[int], jax.Array]]  # factors of `config.lr`
   shapes: update.TrainState  # each leaf with its sharding
+  frozen: Any  # tree of booleans: the parameters that stay as they are
   batch_shapes: Mapping[str, jax.ShapeDtypeStruct]  # over all processes
   init: Callable[[jax.Array], update.TrainState]  # jitted and sharded
   update: Callable  # (state, batch) → (state, values); donates the state
@@ -46,8 +48,10 @@ class TrainStep:
     """Returns the FLOPs of a step over all devices, see `dpn.flops`."""
     variables = {"params": self.shapes.params, **self.shapes.model_state}
     loss = lambda v, b: self.task.measure(v, b)[0]["loss"]
-    # A gradient takes twice the FLOPs of its function.
-    return 3 * flops.count(loss, variables, self.batch_shapes)
+    args = variables, self.batch_shapes
+    trained = jax.tree.map(lambda _: False, args)
+    trained[0]["params"] = jax.tree.map(operator.not_, self.frozen)
+    return flops.of_training(loss, *args, trained=trained)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,6 +106,9 @@ def from_config(config: Mapping[str, Any]) -> Run:
     process_count=jax.process_count(),
   )
   processes.agree(data.facts)
+  if hasattr(task, "check_vocabularies"):  # not all derive from base.Task
+    sizes = {key: v.size for key, v in data.vocabularies.items()}
+    task.check_vocabularies(sizes)
   step = train_step(config, task, data.spec, mesh, data_size=data.num_examples)
   evaluators = evaluators_base.from_config(
     config, task.predict_fns(), mesh, step.sizes
@@ -158,11 +165,12 @@ def train_step(
   )
   shapes = with_shardings(jax.eval_shape(init, jax.random.key(0)), config, mesh)
   shardings = jax.tree.map(lambda s: s.sharding, shapes)
+  frozen = optim.frozen_mask(config, params)
   of_seed = lambda seed: update.make(
     task,
     tx,
     seed=seed,
-    frozen=optim.frozen_mask(config, params),
+    frozen=frozen,
     grad_accum=parts,
     ema_decay=ema_decay,
     grad_clip_norm=config.get("grad_clip_norm"),
@@ -173,6 +181,7 @@ def train_step(
     sizes=sizes,
     schedule_fns=schedule_fns,
     shapes=shapes,
+    frozen=frozen,
     batch_shapes={
       name: jax.ShapeDtypeStruct(shape, dtype, sharding=by_batch)
       for name, (shape, dtype) in spec.items()
@@ -234,7 +243,7 @@ def first_state(run: Run) -> tuple[update.TrainState, dict[str, int], str]:
   # A copy, as training donates both.
   ema = None if state.ema is None else jax.tree.map(jnp.copy, params)
   state = state.replace(params=params, model_state=variables, ema=ema)
-  return state, start, path
+  return state, start, str(path)
 
 
 def _fitted(run, state):
@@ -253,7 +262,10 @@ def _fitted(run, state):
 
 
 def load_file(
-  path: str | load.Checkpoint, task: base.Task, variables: base.Variables, **kw
+  path: str | load.Checkpoint | Mapping[str, str],
+  task: base.Task,
+  variables: base.Variables,
+  **kw,
 ) -> dict[str, Any]:
   """Returns the variables with the values that a path stands for.
 
@@ -265,7 +277,11 @@ def load_file(
   # Parameters may be spread over machines; loading needs all of each here.
   gather = jax.jit(lambda x: x, out_shardings=sharding.replicated(mesh))
   host = jax.device_get(gather(variables))
-  loaded = load.load_variables(path, host, options=task.model_options(), **kw)
+  kw["options"] = task.model_options()
+  if names := getattr(task, "towers", ()):
+    loaded = towers.load_variables(path, host, names, **kw)
+  else:
+    loaded = load.load_variables(path, host, **kw)
   processes.agree(lambda: {"loaded": _checksums(loaded)})
   return dict(jax.device_put(loaded, shardings))
 
@@ -279,7 +295,9 @@ def _checksums(arrays) -> dict[str, int]:
 def description(run: Run) -> dict[str, str]:
   """Returns the metadata of the parameters' file: what model they are for."""
   options = run.step.task.model_options()
-  return metadata.metadata(options, _pixels(run.config))
+  made = {k: v.sha256 for k, v in run.data.vocabularies.items() if v.sha256}
+  more = {"vocabularies": made} if made else {}
+  return metadata.metadata(options, _pixels(run.config), **more)
 
 
 def _pixels(config):

@@ -54,8 +54,10 @@ def check(config: Mapping) -> list[str]:
   for key in NUMBERS:
     if not isinstance(config.get(key), int | float | None):
       raise ValueError(f"config.{key} must be a number, got {config[key]!r}.")
+  towers = getattr(dpn.tasks.find(config), "towers", ())
+  options = [*MODEL_LOAD, *(f"{tower}_load_kw" for tower in towers)]
   for key in config.get("model_load") or {}:
-    errors.check_known("key in config.model_load:", key, MODEL_LOAD)
+    errors.check_known("key in config.model_load:", key, options)
   unused = []
   if config.get("model_load") and not config.get("model_init"):
     unused = ["config.model_load is not used: config.model_init is not set."]

@@ -107,7 +107,11 @@ def test_scanned_in_half_precision(options):
 
 
 def test_every_choice_is_tried():
-  tables = {**vit.CHOICES, "weight_init": init.INITS, "gelu": encoder.GELUS}
+  tables = {
+    **vit.Config.CHOICES,
+    "weight_init": init.INITS,
+    "gelu": encoder.GELUS,
+  }
   tables["pool_type"] = set(heads.POOL_TYPES) - {"none"}  # labels per token
   for key, table in tables.items():
     tried = {getattr(vit.Model(**o).config, key) for o in LOOPED + SCANNED}

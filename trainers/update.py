@@ -91,7 +91,8 @@ def make(
     frozen: tree of booleans, parameters whose gradients do not count.
     grad_accum: in how many equal parts to go through the batch. The result is
       that of the whole batch, except for what mixes examples (mixup, batch
-      statistics) or draws random numbers: that happens within each part.
+      statistics) or draws random numbers: that happens within each part. A loss
+      that compares examples sees the whole batch, see `tasks.base.Task`.
     ema_decay: of the moving average of parameters; None for no average.
     grad_clip_norm: to which `tx` clips the global norm, None for no clipping.
       Where it clips by groups, a list, clipped norms are not returned.
@@ -164,15 +165,14 @@ def gradients(task, state, batch, rng, parts):
   Goes through the batch in `parts`, one after the other. The task's `_mask`, if
   any, weighs the examples.
   """
+  if parts > 1 and hasattr(task, "embed"):
+    return _cached_gradients(task, state, batch, rng, parts)
   size = len(jax.tree.leaves(batch)[0])
 
   def loss_fn(params, overwritten, model_state, batch, rng):
     variables = {"params": params, **model_state, **overwritten}
     measured, model_state = task.measure(variables, batch, rng=rng)
-    mask = jnp.ones(len(jax.tree.leaves(batch)[0]), bool)
-    sums = base.weighted_sums(measured, mask)
-    # This part's contribution to the mean over the whole batch.
-    shares = {name: x / size for name, x in sums.items()}
+    shares = _shares(measured, size)
     return shares["loss"], (shares, model_state)
 
   def part(model_state, batch, rng):
@@ -198,11 +198,62 @@ def gradients(task, state, batch, rng, parts):
     xs = _split(batch, parts), jax.random.split(rng, parts)
     (model_state, grads), shares = jax.lax.scan(body, start, xs)
     shares = {k: jnp.sum(v) for k, v in shares.items()}
-  weight = shares.pop("_mask")  # the mean weight, mostly 1
+  return *_means(grads, shares), model_state
+
+
+def _cached_gradients(task, state, batch, rng, parts):
+  """Returns `gradients` of a loss that compares all examples of the batch.
+
+  Gradient caching (arXiv 2101.06983, Section 3.2): embeds the parts one after
+  the other, takes the gradient of the loss with respect to all embeddings, and
+  goes through the parts again to take it from there to the parameters.
+  """
+  if fp8_ops.OVERWRITE_WITH_GRADIENT in state.model_state:
+    raise ValueError(
+      f"config.grad_accum={parts} embeds each part twice, and PowerNorm's "
+      "statistics would differ in between. Set grad_accum=1 or another norm."
+    )
+  size = len(jax.tree.leaves(batch)[0])
+  xs = _split(batch, parts), jax.random.split(rng, parts)
+
+  def embed(params, model_state, batch, rng):
+    return task.embed({"params": params, **model_state}, batch, rng=rng)
+
+  def forward(model_state, x):
+    z, updated = embed(state.params, model_state, *x)
+    return {**model_state, **updated}, z
+
+  def loss_fn(params, z):
+    join = lambda x: x.swapaxes(0, 1).reshape(size, *x.shape[2:])
+    z = jax.tree.map(join, z)  # the batch in its own order
+    shares = _shares(task.compare({"params": params}, z, batch), size)
+    return shares["loss"], shares
+
+  def backward(grads, x):
+    dz, *x = x
+    of_params = lambda params: embed(params, state.model_state, *x)[0]
+    [more] = jax.vjp(of_params, state.params)[1](dz)
+    return jax.tree.map(jnp.add, grads, more), None
+
+  model_state, z = jax.lax.scan(forward, state.model_state, xs)
+  grad_fn = jax.grad(loss_fn, argnums=(0, 1), has_aux=True)
+  (grads, dz), shares = grad_fn(state.params, z)
+  grads, _ = jax.lax.scan(backward, grads, (dz, *xs))
+  return *_means(grads, shares), model_state
+
+
+def _shares(measured, size):
+  """Returns what examples contribute to the means over a batch of `size`."""
+  mask = jnp.ones(len(measured["loss"]), bool)
+  return {k: x / size for k, x in base.weighted_sums(measured, mask).items()}
+
+
+def _means(grads, shares):
+  """Returns gradients and means of examples with weights, mostly 1."""
+  weight = shares.pop("_mask")
   # A batch in which nothing counts has a loss of 0 and no gradient.
   weight = jnp.where(weight > 0, weight, 1.0)
-  grads, values = jax.tree.map(lambda x: x / weight, (grads, shares))
-  return grads, values, model_state
+  return jax.tree.map(lambda x: x / weight, (grads, shares))
 
 
 def _split(batch, parts):

@@ -3,15 +3,14 @@
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
-import flax
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from dpn import registry
-from dpn.models import attention, init, norms
+from dpn.models import attention, init, norms, options
 from dpn.models import placement as placements
 from dpn.models.norms import base
 
@@ -26,11 +25,11 @@ REMAT_POLICIES = (
   "dots_with_no_batch_dims_saveable",
   "everything_saveable",
 )
-NO_OPTIONS: Mapping[str, Any] = flax.core.FrozenDict()
+_LOWEST = {"width": 1, "depth": 0, "mlp_dim": 1, "num_heads": 1}
 
 
 @dataclasses.dataclass(frozen=True)
-class Config:
+class Config(options.Options):
   """The options of a Transformer encoder.
 
   Attributes:
@@ -56,14 +55,29 @@ class Config:
     attn_impl: `auto`, cuDNN's flash attention where it works; `xla`; `cudnn`.
   """
 
+  CHOICES: ClassVar = {
+    "block_ln": placements.PLACEMENTS,
+    "norm": norms.NORMS,
+  }
+  VALUES: ClassVar = {
+    "gelu": tuple(GELUS),
+    "weight_init": tuple(init.INITS),
+    "remat_policy": REMAT_POLICIES,
+    "attn_impl": attention.IMPLS,
+  }
+  TRAINING_ONLY: ClassVar = (
+    *("dropout", "attn_dropout", "stoch_depth", "weight_init"),
+    *("scan", "remat_policy", "dtype_mm", "attn_impl"),
+  )
+
   width: int = 768
   depth: int = 12
   mlp_dim: int = 3072
   num_heads: int = 12
   block_ln: str = "placement"
-  block_ln_kw: Mapping[str, Any] = NO_OPTIONS
+  block_ln_kw: Mapping[str, Any] = options.NONE
   norm: str = "layernorm"
-  norm_kw: Mapping[str, Any] = NO_OPTIONS
+  norm_kw: Mapping[str, Any] = options.NONE
   cls_blocks: int | None = None
   gelu: str = "tanh"
   qkv_bias: bool = True
@@ -88,6 +102,16 @@ class Config:
   @property
   def eps(self) -> float:
     return norms.epsilon(self.norm, self.norm_kw)
+
+  def check(self):
+    super().check()
+    for key, least in _LOWEST.items():
+      if (got := getattr(self, key)) < least:
+        raise ValueError(f"{key} must be {least} or more, got {got}.")
+    if self.width % self.num_heads:
+      raise ValueError(
+        f"width={self.width} must be a multiple of num_heads={self.num_heads}."
+      )
 
 
 class EncoderBlock(nn.Module):

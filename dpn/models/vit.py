@@ -6,26 +6,22 @@ and `stem/ln1`. The forward pass is `_Model.__call__` here, `stem.patch`,
 """
 
 import dataclasses
-import functools
-import typing
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
-import flax
 import flax.linen as nn
 import jax.numpy as jnp
 
-from dpn import errors, registry, schema
+from dpn import errors, schema
 from dpn.models import (
-  attention,
   encoder,
   heads,
-  init,
   norms,
   placement,
   posemb,
   stem,
 )
+from dpn.models import options as options_lib
 
 # Table 2 of arXiv 2106.04560; mu, M and So400m as in big_vision.
 #            width, depth, mlp_dim, num_heads
@@ -86,22 +82,29 @@ class Config(encoder.Config):
     head_zeroinit: start the head's kernel at zero.
   """
 
+  CHOICES: ClassVar = {
+    "stem": stem.STEMS,
+    "posemb": posemb.POSEMBS,
+    "posemb_join": posemb.JOINS,
+    **encoder.Config.CHOICES,
+  }
+  VALUES: ClassVar = {
+    "pool_type": heads.POOL_TYPES,
+    **encoder.Config.VALUES,
+  }
+  TRAINING_ONLY: ClassVar = (*encoder.Config.TRAINING_ONLY, "head_zeroinit")
+
   patch_size: tuple[int, int] = (16, 16)
   stem_ln: str = "none"
   stem: str = "patch"
-  stem_kw: Mapping[str, Any] = encoder.NO_OPTIONS
+  stem_kw: Mapping[str, Any] = options_lib.NONE
   posemb: str = "learn"
-  posemb_kw: Mapping[str, Any] = encoder.NO_OPTIONS
+  posemb_kw: Mapping[str, Any] = options_lib.NONE
   posemb_join: str = "add"
-  posemb_join_kw: Mapping[str, Any] = encoder.NO_OPTIONS
+  posemb_join_kw: Mapping[str, Any] = options_lib.NONE
   rep_size: int | bool = False
   pool_type: str = "gap"
   head_zeroinit: bool = True
-
-  def bind(self, choice: str) -> functools.partial:
-    """Returns what has been chosen, with its options bound."""
-    name, kw = getattr(self, choice), getattr(self, f"{choice}_kw")
-    return registry.bind(choice, name, CHOICES[choice], kw)
 
   @property
   def join(self):  # an instance of one of posemb.JOINS
@@ -127,31 +130,9 @@ class Config(encoder.Config):
     return self.has_cls and self.join.cls
 
 
-HINTS = {
-  name: hint | None if name == "mlp_dim" or name.endswith("_kw") else hint
-  for name, hint in typing.get_type_hints(Config).items()
-}
-OPTIONS = tuple(field.name for field in dataclasses.fields(Config))
-# Options that do not change the function which given parameters compute.
-TRAINING_ONLY = (
-  "dropout",
-  "attn_dropout",
-  "stoch_depth",
-  "weight_init",
-  "head_zeroinit",
-  "scan",
-  "remat_policy",
-  "dtype_mm",
-  "attn_impl",
-)
-# What has options of its own.
-CHOICES = {
-  "stem": stem.STEMS,
-  "posemb": posemb.POSEMBS,
-  "posemb_join": posemb.JOINS,
-  "block_ln": placement.PLACEMENTS,
-  "norm": norms.NORMS,
-}
+HINTS = Config.hints()
+OPTIONS = tuple(HINTS)
+CHOICES = Config.CHOICES
 
 
 class _Model(nn.Module):
@@ -273,31 +254,13 @@ def Model(num_classes=None, *, variant=None, **kw) -> nn.Module:
   """
   schema.check("model", "num_classes", num_classes, int | None)
   schema.check("model", "variant", variant, str | None)
-  for key, value in kw.items():
-    errors.check_known("model option", key, ["variant", *OPTIONS])
-    schema.check("model", key, value, HINTS[key])
-  options = _merge(decode_variant(variant), kw)
+  options = Config.merge(decode_variant(variant), kw)
   options["mlp_dim"] = options.get("mlp_dim") or 4 * options.get("width", 768)
   if "patch_size" in options:
     options["patch_size"] = tuple(options["patch_size"])
   config = Config(**options)
   _check(config)
   return _Model(num_classes, config)
-
-
-def _merge(base, kw):
-  """Returns the options `base`, replaced by those given in `kw`.
-
-  Options of a choice (`norm_kw`) are replaced one by one, unless another choice
-  (`norm`) has been made: then those in `base` do not apply.
-  """
-  result = {**base, **kw}
-  for choice in CHOICES:
-    key = f"{choice}_kw"
-    before = base.get(choice, getattr(Config, choice))
-    kept = base.get(key, {}) if kw.get(choice, before) == before else {}
-    result[key] = flax.core.freeze({**kept, **dict(kw.get(key) or {})})
-  return result
 
 
 def decode_variant(variant: str | None) -> dict[str, Any]:
@@ -341,42 +304,14 @@ def options(model: nn.Module) -> dict[str, Any]:
     JSON-able: num_classes and all fields of `Config` but `TRAINING_ONLY`, the
     `*_kw` with their defaults.
   """
-  config = model.config
-  result = {
-    key: getattr(config, key) for key in OPTIONS if key not in TRAINING_ONLY
-  }
-  result["patch_size"] = list(config.patch_size)
-  for choice in CHOICES:
-    bound = config.bind(choice)
-    kw = registry.defaults(bound.func) | bound.keywords
-    result[f"{choice}_kw"] = kw
-  return {"num_classes": model.num_classes, **result}
+  return {"num_classes": model.num_classes, **model.config.describe()}
 
 
 def _check(config):
   """Raises ValueError on unknown values, and on those that exclude others."""
-  for choice in CHOICES:
-    config.bind(choice)
-  for key, known in {
-    "pool_type": heads.POOL_TYPES,
-    "gelu": encoder.GELUS,
-    "weight_init": init.INITS,
-    "remat_policy": encoder.REMAT_POLICIES,
-    "attn_impl": attention.IMPLS,
-  }.items():
-    errors.check_known(key, getattr(config, key), known)
-  lowest = {"width": 1, "depth": 0, "mlp_dim": 1, "num_heads": 1}
-  for key, least in lowest.items():
-    if getattr(config, key) < least:
-      got = getattr(config, key)
-      raise ValueError(f"{key} must be {least} or more, got {got}.")
+  config.check()
   if min(config.patch_size) < 1:
     raise ValueError(f"patch_size must be 1 or more, got {config.patch_size}.")
-  if config.width % config.num_heads:
-    raise ValueError(
-      f"width={config.width} must be a multiple of num_heads="
-      f"{config.num_heads}."
-    )
   ln = stem.get_ln(config.stem_ln)
   posemb.check(config.posemb, config.posemb_join, config.join)
   if ln.ln1_after_posemb and config.block_positions:

@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from dpn import registry
-from dpn.tasks import base, classification, segmentation
+from dpn.tasks import base, classification, contrastive, segmentation
 
 TASKS = {
   "classification": classification.Classification,
+  "contrastive": contrastive.Contrastive,
   "segmentation": segmentation.Segmentation,
 }
 

@@ -21,11 +21,20 @@ class Task:
   optimizers, files or logging; nobody else knows its model, its parameters'
   names or the keys of its batches.
 
+  A task whose loss compares the examples of a batch with each other defines two
+  more, of which `measure` consists: `embed(variables, batch, *, rng=None)` →
+  (embeddings, model_state), example by example, and `compare(variables,
+  embeddings, batch)` → what `measure` measures. `config.grad_accum` then gives
+  the whole batch's gradients.
+
   Attributes:
     config_keys: keys of the config that `from_config` reads.
+    towers: names of subtrees of the parameters that are models of their own, so
+      that each may come from a file of its own.
   """
 
   config_keys: ClassVar[tuple[str, ...]] = ()
+  towers: ClassVar[tuple[str, ...]] = ()
 
   @classmethod
   def from_config(
@@ -41,6 +50,12 @@ class Task:
   def init(self, rng: jax.Array, batch: Batch) -> Variables:
     """Returns fresh variables; only the shapes in `batch` matter."""
     raise NotImplementedError
+
+  def check_vocabularies(self, sizes: Mapping[str, int]):
+    """Raises ValueError if a batch may hold ids that the model does not know.
+
+    `sizes` are those of the tokenizers' vocabularies, by key of the batch.
+    """
 
   def fit(
     self, model_state: Mapping[str, Any], batches: Iterator[Batch]
@@ -113,3 +128,24 @@ def weighted_sums(
   total = lambda x: jnp.sum(jnp.where(weights > 0, weights * x, 0.0))
   sums = {name: total(values) for name, values in measured.items()}
   return sums | {"_mask": jnp.sum(weights, dtype=jnp.float32)}
+
+
+def grad_norms_by_depth(
+  grads: Mapping[str, Any], embedding: str, blocks: str
+) -> dict[str, jax.Array]:
+  """Returns the norms () of a Transformer's embedding and of each block.
+
+  Args:
+    grads: of its parameters; of none if it has none.
+    embedding: name of the embedding in them.
+    blocks: name of the encoder, with blocks looped or scanned.
+  """
+  if not grads:
+    return {}
+  norms, stack = {"embedding": trees.l2(grads[embedding])}, grads[blocks]
+  if "encoderblock" in stack:
+    per_block = jax.vmap(trees.l2)(stack["encoderblock"])  # (depth,)
+  else:
+    depth = sum(name.startswith("encoderblock_") for name in stack)
+    per_block = [trees.l2(stack[f"encoderblock_{i}"]) for i in range(depth)]
+  return norms | {f"block{i:02d}": norm for i, norm in enumerate(per_block)}

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, TypedDict
 import flax.linen as nn
 import jax
 
-from dpn import errors, schema, trees
+from dpn import errors, schema
 from dpn.models import stem, vit
 from dpn.tasks import base
 
@@ -88,11 +88,4 @@ class ImageModel(base.Task):
 
     They are those of Figure 2 of arXiv 2302.01327; blocks looped or scanned.
     """
-    norms = {"embedding": trees.l2(grads["embedding"])}
-    blocks = grads["Transformer"]
-    if "encoderblock" in blocks:
-      per_block = jax.vmap(trees.l2)(blocks["encoderblock"])  # (depth,)
-    else:
-      depth = sum(name.startswith("encoderblock_") for name in blocks)
-      per_block = [trees.l2(blocks[f"encoderblock_{i}"]) for i in range(depth)]
-    return norms | {f"block{i:02d}": norm for i, norm in enumerate(per_block)}
+    return base.grad_norms_by_depth(grads, "embedding", "Transformer")

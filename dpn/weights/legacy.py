@@ -21,6 +21,10 @@ def upgrade(flat: Flat) -> Flat:
   ):
     if old in flat:
       flat["pos_embedding"] = flat.pop(old)
+  # Added twice by mistake in early text towers of big_vision.
+  if "Encoder_0/pos_embedding" in flat and "pos_embedding" in flat:
+    extra = flat.pop("Encoder_0/pos_embedding")
+    flat["pos_embedding"] = flat["pos_embedding"] + extra
   if "probe" in flat:  # ViT-G's attention pooling was not yet a module
     head = r"probe|(LayerNorm|MlpBlock|MultiHeadDotProductAttention)_0/.*"
     flat = {

@@ -54,6 +54,8 @@ def read(path: str, arch: str | None = None) -> Checkpoint:
   arrays, step = files.read_located(where)
   layout = torch_names.layout_of(path, arrays)
   said = metadata.read(where, layout, arch)
+  if where.subtree:
+    said = metadata.of_tower(said, where.subtree)
   if arch:
     timm_models.check(arch, arrays)
   return Checkpoint(path, arrays, said, step)
@@ -229,6 +231,8 @@ def _match_posemb(
       tokens = wanted[name].shape[-2] - row
       loaded = {**loaded, name: resize(loaded[name], tokens, row)}
   x = loaded.get("pos_embedding")
+  if "Embed_0/embedding" in wanted:  # of text, which is no grid
+    return loaded
   shape = getattr(wanted.get("pos_embedding"), "shape", None)
   if x is None or x.ndim != 3:
     return loaded

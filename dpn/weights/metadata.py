@@ -130,6 +130,11 @@ def read(
   return _from_run(beside)
 
 
+def of_tower(said: ModelMetadata, name: str) -> ModelMetadata:
+  """Returns what is known about a part of a model, such as "img"."""
+  return dataclasses.replace(said, options=said.options.get(name) or {})
+
+
 class _Input(TypedDict, total=False):
   pp: str | None
 

@@ -26,6 +26,7 @@ from input_pipeline.pp import (
   ops_image,
   ops_randaug,
   ops_segmentation,
+  ops_text,
   ops_timm,
   ops_vtab,
 )
@@ -59,6 +60,11 @@ OPS = {
     ops_segmentation.photometric_distortion,
     ops_segmentation.random_crop_with_mask,
     ops_segmentation.random_resize_with_mask,
+    ops_text.bert_tokenize,
+    ops_text.coco_captions,
+    ops_text.lower,
+    ops_text.prompt,
+    ops_text.tokenize,
     ops_timm.color_jitter,
     ops_timm.random_erasing,
     ops_timm.three_augment,
@@ -158,6 +164,11 @@ class Preprocess:
         return None
       before += text
     return None
+
+  @property
+  def vocabularies(self) -> dict[str, ops_text.Vocabulary]:
+    """What token ids are from, by the key that holds them."""
+    return dict(fn.makes for _, fn in self._ops if hasattr(fn, "makes"))
 
   def __reduce__(self):
     return make, (self.spec, tuple(_added))

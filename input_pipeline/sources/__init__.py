@@ -13,6 +13,8 @@
 - `parquet:/path`: the layout of Hugging Face data sets; see `parquet`.
 - `arrays:/path/file.npz`: arrays named `<split>/image`, `<split>/label`, ….
 - `arrays:digits`: scikit-learn's 8 x 8 digits, 1,438 train and 359 test.
+- `arrays:glyphs`: drawn letters with their Unicode names; see `glyphs`.
+- `embedded:/path`: any of these, with embeddings for images; see `embedded`.
 - `package.module:Name`: a class of your own that takes the name of a split, see
   docs/extending.md.
 
@@ -41,6 +43,7 @@ from input_pipeline.sources import splits
 # when needed: TFDS alone takes a second.
 KINDS = {
   "arrays": "input_pipeline.sources.arrays:open_split",
+  "embedded": "input_pipeline.sources.embedded:EmbeddedSource",
   "folder": "input_pipeline.sources.files:FolderSource",
   "manifest": "input_pipeline.sources.files:ManifestSource",
   "pairs": "input_pipeline.sources.files:PairsSource",

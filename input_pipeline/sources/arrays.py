@@ -1,8 +1,9 @@
-"""Data held in memory: .npz files, and scikit-learn's digits."""
+"""Data held in memory: .npz files, scikit-learn's digits, glyphs."""
 
+import functools
 import importlib.util
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -18,10 +19,13 @@ class ArraySource(sources.Source):
     self,
     name: str,
     columns: Mapping[str, np.ndarray],
-    num_classes: Mapping[str, int],
+    num_classes: Mapping[str, int] | None = None,
+    class_names: Mapping[str, Sequence[str]] | None = None,
   ):
-    """Takes columns of equal length; num_classes is by label key."""
-    self.name, self._columns, self._num_classes = name, columns, num_classes
+    """Takes columns of equal length; the rest is by label key."""
+    self.name, self._columns = name, columns
+    self._class_names = class_names or {}
+    self._num_classes = num_classes or {}
     lengths = {key: len(column) for key, column in columns.items()}
     if len(set(lengths.values())) != 1:
       raise ValueError(f"{name}: arrays differ in length: {lengths}.")
@@ -33,11 +37,15 @@ class ArraySource(sources.Source):
     return {key: column[index] for key, column in self._columns.items()}
 
   def num_classes(self, label_key):
-    return self._num_classes.get(label_key)
+    found = self._num_classes.get(label_key)
+    return super().num_classes(label_key) if found is None else found
+
+  def class_names(self, label_key):
+    return self._class_names.get(label_key)
 
 
 def open_split(name: str, split: str) -> ArraySource:
-  """Opens a split of `digits`, or of the .npz file at `name`.
+  """Opens a split of `digits`, `glyphs`, or of the .npz file at `name`.
 
   Raises:
     ValueError, OSError: there is no such file or split, or its arrays do not
@@ -45,6 +53,8 @@ def open_split(name: str, split: str) -> ArraySource:
   """
   if name == "digits":
     return _digits(split)
+  if name == "glyphs":
+    return _glyphs(split)
   path = os.path.expanduser(name)
   with np.load(path, allow_pickle=False) as file:
     keys = [key.rpartition("/") for key in file.files]
@@ -60,6 +70,16 @@ def open_split(name: str, split: str) -> ArraySource:
     ]
   counts = {"label": max(labels) + 1} if labels else {}
   return ArraySource(f"{path}:{split}", columns, counts)
+
+
+@functools.cache
+def _glyphs(split: str) -> ArraySource:
+  from input_pipeline.sources import glyphs  # takes a second
+
+  sources.check_split("glyphs", split, glyphs.SPLITS)
+  columns, names = glyphs.split(split)
+  names = {"label": names}
+  return ArraySource(f"glyphs:{split}", columns, class_names=names)
 
 
 def _digits(split: str) -> ArraySource:

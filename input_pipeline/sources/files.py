@@ -8,11 +8,15 @@ for the suffix: /path/images/<split>/… and /path/annotations/<split>/…, with
 folders in between or not. The second may be called `labels` or `masks`, too, or
 the two `img_dir` and `ann_dir`.
 
-A manifest is a table with the columns `path`, `split`, and `label`, `mask` or
-both: a CSV file with a header, or a JSONL file with an object per line. Paths
-(of images, and in `mask` of label maps) are relative to the manifest's folder;
-labels are numbers from 0, or names; other columns are ignored. Slices are
-random, see `sources`: for others, name splits of your own.
+A manifest is a table with the columns `path`, `split`, and any of `label`,
+`mask` and `caption`: a CSV file with a header, or a JSONL file with an object
+per line. Paths (of images, and in `mask` of label maps) are relative to the
+manifest's folder; labels are numbers from 0, or names; in JSONL a caption may
+be a list of them; other columns are ignored. Slices are random, see `sources`:
+for others, name splits of your own.
+
+Captions are under the key `text`. In an archive, they are files ending in .txt
+beside the images, `0001.jpg` and `0001.txt`.
 """
 
 import functools
@@ -198,15 +202,24 @@ class TarSource(_ClassSource):
     sources.check_split(root, split, [file[:-4] for file in files])
     self._path = os.path.join(root, f"{split}.tar")
     self.name = f"tar:{self._path}"
-    self.ids, self._places = _contents(self._path)
+    self.ids, self._places, self._texts = _contents(self._path)
     if not self.ids:
       raise ValueError(f"No image in {self._path}. Expected <class>/<file>.")
     paths = [os.path.join(root, file) for file in files]
     ids = (name for x in paths for name in _contents(x)[0])
     self._number({name.rpartition("/")[0] for name in ids})
 
+  def __getitem__(self, index):
+    example = super().__getitem__(index)
+    if self._texts is not None:
+      example["text"] = self._read(self._texts[index])
+    return example
+
   def _bytes(self, index):
-    offset, size = self._places[index].tolist()
+    return self._read(self._places[index])
+
+  def _read(self, place):
+    offset, size = place.tolist()
     with open(self._path, "rb") as file:
       file.seek(offset)
       return file.read(size)
@@ -215,8 +228,11 @@ class TarSource(_ClassSource):
     return f"{self._path}, {self.ids[index]}"
 
 
-def _contents(path: str) -> tuple[list[str], np.ndarray]:
-  """Returns <class>/<file> of the images, in order, and (offset, size)."""
+def _contents(path: str) -> tuple[list[str], np.ndarray, np.ndarray | None]:
+  """Returns <class>/<file> of the images, in order, and (offset, size).
+
+  And of their captions, None if there are none.
+  """
   stat = os.stat(path)
   return _read_contents(path, stat.st_size, stat.st_mtime_ns)
 
@@ -232,12 +248,21 @@ def _read_contents(path, size, _):
       "its folder are read, to number the classes. A compressed one has no "
       "random access: decompress it first."
     ) from error
-  places = np.array([place for _, *place in members], np.int64)
-  return [name for name, *_ in members], places
+  by_name = {name: place for name, *place in members}
+  names = [name for name in by_name if not name.endswith(".txt")]
+  texts = [by_name.get(f"{os.path.splitext(name)[0]}.txt") for name in names]
+  if any(texts) and not all(texts):
+    raise ValueError(
+      f"{path}: {names[texts.index(None)]} has no caption beside it, a file of "
+      "the same name ending in .txt, but other images have."
+    )
+  array = lambda places: np.array(places, np.int64)
+  places = array([by_name[name] for name in names])
+  return names, places, array(texts) if any(texts) else None
 
 
 def _members(file, begin: int, end: int) -> Iterator[tuple[str, int, int]]:
-  """Yields (class/file, offset, size) of the images between two offsets."""
+  """Yields (class/file, offset, size) of images and texts between offsets."""
   # An archive ends in empty blocks; tarfile does not miss them.
   file.seek(max(end - tarfile.BLOCKSIZE, begin))
   if file.read(tarfile.BLOCKSIZE) != tarfile.NUL * tarfile.BLOCKSIZE:
@@ -249,7 +274,7 @@ def _members(file, begin: int, end: int) -> Iterator[tuple[str, int, int]]:
       folder, base = os.path.split(member.name)
       if not member.isfile():
         continue
-      if _is_image(member.name):
+      if _is_image(member.name) or (base.endswith(".txt") and base[0] != "."):
         yield f"{os.path.basename(folder)}/{base}", first, member.size
       elif base.endswith(".tar"):
         place = file.tell()
@@ -270,7 +295,9 @@ class ManifestSource(_FileSource):
     sources.check_split(path, split, set(table["split"]))
     chosen = (table["split"] == split).to_numpy()
     self.ids = table["path"][chosen].tolist()
-    self._num_classes = None
+    self._num_classes = self._captions = None
+    if "caption" in table:
+      self._captions = table["caption"][chosen].tolist()
     if "mask" in table:
       self.masks = {"mask": table["mask"][chosen].tolist()}
     if "label" in table:
@@ -279,12 +306,18 @@ class ManifestSource(_FileSource):
       self._num_classes = int(labels.max()) + 1
       self.labels = labels[chosen]
 
+  def __getitem__(self, index):
+    example = super().__getitem__(index)
+    if self._captions is not None:
+      example["text"] = self._captions[index]
+    return example
+
   def num_classes(self, label_key):
     return self._num_classes if label_key == "label" else None
 
 
 def _table(path: str):
-  """Returns a manifest's columns as text."""
+  """Returns a manifest's columns as text; a caption may be a list of texts."""
   import pandas as pd  # takes half a second
 
   try:
@@ -292,18 +325,19 @@ def _table(path: str):
       table = pd.read_json(path, lines=True, dtype=False)
     else:
       table = pd.read_csv(path, dtype=str, keep_default_na=False)
-    targets = sorted({"label", "mask"} & {*table}) or ["label"]
+    targets = sorted({"label", "mask", "caption"} & {*table}) or ["label"]
     table = table[["path", "split", *targets]]
   except (ValueError, AttributeError, KeyError) as error:
     raise ValueError(
       f"Cannot read {path}: {error}. Expected a .csv file with a header or a "
-      ".jsonl file of objects, with the columns path, split, and label or mask."
+      ".jsonl file of objects, with the columns path, split, and label, mask "
+      "or caption."
     ) from error
   missing = table.isna() | (table == "")
   if missing.any(axis=None):
     row, column = np.argwhere(missing.to_numpy())[0]
     raise ValueError(f"{path}: row {row + 1} has no {table.columns[column]}.")
-  return table.astype(str)
+  return table.astype({k: str for k in table if k != "caption"})
 
 
 def _numbered(labels, path: str) -> tuple[np.ndarray, list[str] | None]:

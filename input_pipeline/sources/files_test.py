@@ -289,7 +289,7 @@ def test_manifest_errors(tmp_path):
   for text, message in (
     (
       "path,label\na,1\n",
-      r"'split'.* not in index.*the columns path, split, and label or mask",
+      r"'split'.* not in index.*the columns path, split, and label, mask",
     ),
     ("path,label,split\na,1,train\nb,,train\n", "row 2 has no label"),
     ("path,label,split\na,1,train\nb,x,train", r"partly numbers \('1'\)"),
@@ -299,9 +299,49 @@ def test_manifest_errors(tmp_path):
       _open("manifest", path)
   path = tmp_path / "list.jsonl"
   for text, message in (
-    ("[1]", "columns path, split, and label or mask"),
+    ("[1]", "columns path, split, and label, mask"),
     ("{", "Cannot read"),
   ):
     path.write_text(text)
     with pytest.raises(ValueError, match=message):
       _open("manifest", path)
+
+
+def test_captions_of_a_manifest(tmp_path):
+  (tmp_path / "a.png").write_bytes(b"image")
+  rows = [
+    {"path": "a.png", "split": "train", "caption": ["one", "two"]},
+    {"path": "a.png", "split": "test", "caption": "three, 3"},
+  ]
+  path = tmp_path / "pairs.jsonl"
+  path.write_text("\n".join(map(json.dumps, rows)))
+  train, test = (_open("manifest", path, s) for s in ("train", "test"))
+  assert train[0] == {"image": b"image", "id": "a.png", "text": ["one", "two"]}
+  assert test[0]["text"] == "three, 3"
+  assert train.num_classes("label") is None
+  path = tmp_path / "pairs.csv"
+  path.write_text('path,label,split,caption\na.png,cat,train,"a cat, asleep"\n')
+  both = _open("manifest", path)
+  assert (both[0]["label"], both[0]["text"]) == (0, "a cat, asleep")
+  path.write_text("path,split\na.png,train\n")
+  with pytest.raises(ValueError, match="split, and label, mask or caption"):
+    _open("manifest", path)
+  path.write_text("path,split,caption\na.png,train,\n")
+  with pytest.raises(ValueError, match="row 1 has no caption"):
+    _open("manifest", path)
+
+
+def test_captions_beside_the_images_of_an_archive(tmp_path):
+  members = {"2.jpg": b"B", "1.png": b"A", "1.txt": b"one", "2.txt": b"two"}
+
+  def write(members):
+    (tmp_path / "train.tar").write_bytes(_archive(members, "pairs/"))
+
+  write(members)
+  source = _open("tar", tmp_path)
+  found = [(x["image"], x["text"]) for x in (source[0], source[1])]
+  assert found == [(b"A", b"one"), (b"B", b"two")]
+  members.pop("1.txt")
+  write(members)
+  with pytest.raises(ValueError, match=r"pairs/1\.png has no caption"):
+    _open("tar", tmp_path)

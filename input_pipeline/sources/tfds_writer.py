@@ -96,8 +96,8 @@ def write_info(
     directory: `<name>/<version>`, the data set's folder.
     name: see `directory`.
     version: see `directory`.
-    features: by key: "jpeg" or "png" for an image, "text", "int", or a label's
-      number of classes, or their names.
+    features: by key: "jpeg" or "png" for an image, "text", "texts" for several,
+      "int", or a label's number of classes, or their names.
     splits: by name, the shards in order.
     description: of the data set.
   """
@@ -130,22 +130,25 @@ def write_json(path: str, value: Any):
 
 
 def serialize(example: Mapping[str, Any]) -> bytes:
-  """Returns a record of numbers, strings and bytes."""
+  """Returns a record of numbers, strings, bytes, or several of one kind."""
   proto = tf_example_pb2.Example()
   for key, value in example.items():
     feature = proto.features.feature[key]
-    if isinstance(value, str):
-      value = value.encode()
-    if isinstance(value, bytes):
-      feature.bytes_list.value.append(value)
-    else:
-      feature.int64_list.value.append(int(value))
+    single = isinstance(value, str | bytes | int | np.integer)
+    for item in [value] if single else value:
+      if isinstance(item, str | bytes):
+        item = item.encode() if isinstance(item, str) else item
+        feature.bytes_list.value.append(item)
+      else:
+        feature.int64_list.value.append(int(item))
   return proto.SerializeToString(deterministic=True)
 
 
 def _feature(kind):
   if kind == "text":
     return tfds.features.Text()
+  if kind == "texts":
+    return tfds.features.Sequence(tfds.features.Text())
   if kind == "int":
     return tfds.features.Scalar(np.int64)
   if isinstance(kind, str):

@@ -1,0 +1,67 @@
+r"""SigLIP: both towers from scratch, with the sigmoid loss.
+
+  python -m trainers.train --workdir W --config configs/siglip.py:\
+variant=B/16,stem_ln=dpn,data=NAME,vocab=/path/to/c4_en.model
+
+Arguments: variant, stem_ln, data, data_dir, split, caption, vocab, vocab_size,
+tokens, prompts, chunks (as configs/lit.py has them), res, batch, steps, lr, wd,
+seed, runlocal.
+
+Expected: nothing that was measured here. After arXiv 2303.15343 and the models
+that big_vision publishes with it: attention pooling in both towers, heads of
+the towers' width, initial temperature 10 and bias -10, 64 tokens of c4_en. The
+optimizer is a guess: that of configs/lit.py, with beta2 capped at 0.95.
+"""
+
+from configs import common, lit
+
+
+def get_config(arg=None):
+  """Returns the config; see the module's docstring for `arg`."""
+  arg = common.parse_arg(
+    arg,
+    variant="B/16",
+    stem_ln="dpn",
+    **lit.DATA,
+    **{**lit.TEXT, "tokens": 64},
+    res=224,
+    batch=32_768,
+    steps=100_000,
+    lr=0.0,
+    wd=1e-4,
+    seed=0,
+    runlocal=False,
+  )
+  config = lit.contrastive(arg, f"resize({arg.res})|{lit.PIXELS}")
+  config.loss = "sigmoid"
+  config.input.batch_size = arg.batch
+  config.total_steps = arg.steps
+  size = arg.variant.partition("/")[0]
+  config.model = {
+    "image": {
+      **common.MODEL_KW,
+      "variant": arg.variant,
+      "pool_type": "map",
+      "stem_ln": arg.stem_ln,
+    },
+    "text": {
+      "variant": size,
+      "vocab_size": arg.vocab_size,
+      "pool_type": "map",
+    },
+    "out_dim": common.choose("size of variant", size, lit.DIMS),
+    "temperature_init": 10.0,
+    "bias_init": -10.0,
+  }
+  config.optax = {"beta2_cap": 0.95}
+  config.wd = arg.wd
+  config.schedule = {"decay_type": "cosine", "warmup_steps": 10_000}
+  for section in config.evals.values():
+    crop = f"resize({arg.res * 8 // 7})|central_crop({arg.res})"
+    section.pp_img = f"decode|{crop}|{lit.PIXELS}"
+  config.table = common.table(
+    "SigLIP", arg.variant, arg.stem_ln, "zeroshot/imagenet_prec@1"
+  )
+  if arg.runlocal:
+    common.runlocal(config)
+  return config

@@ -1,0 +1,83 @@
+"""Options of a model: merged with a variant's, checked, described."""
+
+import dataclasses
+import functools
+import typing
+from collections.abc import Collection, Mapping
+from typing import Any, ClassVar
+
+import flax
+
+from dpn import errors, registry, schema
+
+NONE: Mapping[str, Any] = flax.core.FrozenDict()
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+  """Base of the frozen dataclasses whose fields are a model's options.
+
+  Attributes:
+    CHOICES: what has options of its own, `<choice>_kw`: tables by choice.
+    VALUES: the values of options that have none.
+    TRAINING_ONLY: options that do not change the function which given
+      parameters compute.
+  """
+
+  CHOICES: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+  VALUES: ClassVar[Mapping[str, Collection[str]]] = {}
+  TRAINING_ONLY: ClassVar[Collection[str]] = ()
+
+  def bind(self, choice: str) -> functools.partial:
+    """Returns what has been chosen, with its options bound."""
+    name, kw = getattr(self, choice), getattr(self, f"{choice}_kw")
+    return registry.bind(choice, name, self.CHOICES[choice], kw)
+
+  @classmethod
+  def hints(cls) -> dict[str, Any]:
+    """Returns the types of all options, as a config may give them."""
+    hints = typing.get_type_hints(cls)
+    names = [field.name for field in dataclasses.fields(cls)]
+    may_be_none = lambda name: name == "mlp_dim" or name.endswith("_kw")
+    return {n: hints[n] | None if may_be_none(n) else hints[n] for n in names}
+
+  @classmethod
+  def merge(cls, base: Mapping[str, Any], kw: Mapping[str, Any]):
+    """Returns the options `base`, replaced by those given in `kw`.
+
+    Options of a choice (`norm_kw`) are replaced one by one, unless another
+    choice (`norm`) has been made: then those in `base` do not apply.
+    """
+    hints = cls.hints()
+    for key, value in kw.items():
+      errors.check_known("model option", key, ["variant", *hints])
+      schema.check("model", key, value, hints[key])
+    result = {**base, **kw}
+    for choice in cls.CHOICES:
+      key = f"{choice}_kw"
+      before = base.get(choice, getattr(cls, choice))
+      kept = base.get(key, {}) if kw.get(choice, before) == before else {}
+      result[key] = flax.core.freeze({**kept, **dict(kw.get(key) or {})})
+    return result
+
+  def check(self):
+    """Raises ValueError on unknown values, naming the nearest."""
+    for choice in self.CHOICES:
+      self.bind(choice)
+    for key, known in self.VALUES.items():
+      errors.check_known(key, getattr(self, key), known)
+
+  def describe(self) -> dict[str, Any]:
+    """Returns which function a model's parameters compute, JSON-able.
+
+    These are all options but `TRAINING_ONLY`, the `*_kw` with their defaults.
+    """
+    fields = (field.name for field in dataclasses.fields(self))
+    result = {
+      k: getattr(self, k) for k in fields if k not in self.TRAINING_ONLY
+    }
+    for choice in self.CHOICES:
+      bound = self.bind(choice)
+      kw = registry.defaults(bound.func) | bound.keywords
+      result[f"{choice}_kw"] = kw
+    return {k: list(v) if type(v) is tuple else v for k, v in result.items()}

@@ -1,0 +1,149 @@
+"""An image and a text tower with a shared space of embeddings.
+
+Parameter names, options and defaults are big_vision's: `img/…` is a model of
+`vit`, `txt/…` one of `text`, `t` the logarithm of the temperature and `b` the
+bias of the sigmoid loss, both (1,).
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import flax.linen as nn
+import jax.numpy as jnp
+
+from dpn import registry
+from dpn.models import text as text_lib
+from dpn.models import vit
+
+
+class Precomputed(nn.Module):
+  """An image tower without parameters, for embeddings computed beforehand."""
+
+  @nn.compact
+  def __call__(self, image, *, train=False):  # (batch, width)
+    del train
+    if image.ndim != 2:
+      raise ValueError(
+        f"Got images of shape {image.shape}; image_model='precomputed' expects "
+        "embeddings (batch, width), as scripts.embed_images writes them."
+      )
+    return image, {"pre_logits": image}
+
+
+def _precomputed(num_classes=None):
+  if num_classes:
+    raise ValueError(
+      f"out_dim[0]={num_classes}: precomputed embeddings have no head. Set "
+      "out_dim=(None, width)."
+    )
+  return Precomputed()
+
+
+IMAGE_MODELS = {"vit": vit.Model, "precomputed": _precomputed}
+TEXT_MODELS = {
+  "text": text_lib.Model,
+  "proj.image_text.text_transformer": text_lib.Model,  # big_vision's name
+}
+
+
+class _Model(nn.Module):
+  """See `Model`."""
+
+  img: nn.Module
+  txt: nn.Module
+  temperature_init: float
+  bias_init: float | None
+
+  @nn.compact
+  def __call__(self, image=None, text=None, *, train=False):
+    """Returns `(zimg, ztxt, out)`.
+
+    Args:
+      image: (batch, rows, cols, channels), or None.
+      text: (batch, tokens) int32, or None.
+      train: as for the towers.
+
+    Returns:
+      Embeddings (batch, dim) of length 1, None for what was not given; and a
+      dict of every intermediate: those of the towers as `img/…` and `txt/…`,
+      the temperature `t` and, if there is one, the bias `b`, both (1,).
+    """
+    out = {}
+    zimg = self._embed("img", image, train, out)
+    ztxt = self._embed("txt", text, train, out)
+    log_t = jnp.log(self.temperature_init)
+    t = self.param("t", nn.initializers.constant(log_t), (1,))
+    out["t"] = jnp.exp(t)
+    if self.bias_init is not None:
+      bias = nn.initializers.constant(self.bias_init)
+      out["b"] = self.param("b", bias, (1,))
+    return zimg, ztxt, out
+
+  def _embed(self, name, x, train, out):
+    if x is None:
+      return None
+    z, inner = getattr(self, name)(x, train=train)
+    out |= {f"{name}/{key}": value for key, value in inner.items()}
+    norm = out[f"{name}/norm"] = jnp.linalg.norm(z, axis=1, keepdims=True)
+    z = out[f"{name}/normalized"] = z / (norm + 1e-8)
+    return z
+
+
+def Model(
+  image: Mapping[str, Any] | None = None,
+  text: Mapping[str, Any] | None = None,
+  *,
+  image_model: str = "vit",
+  text_model: str = "text",
+  out_dim: int | tuple[int | None, int | None] = 128,
+  temperature_init: float = 1.0,
+  bias_init: float | None = None,
+) -> nn.Module:
+  """Returns two towers as a Linen module.
+
+  `model.init(rng, image, text)["params"]` and `model.apply({"params": params},
+  image, text, train=False)` → `(zimg, ztxt, out)`; either input may be None.
+
+  Args:
+    image: options of the image tower; `head_zeroinit` is off by default.
+    text: options of the text tower.
+    image_model: `vit`, `precomputed`, or an import path.
+    text_model: `text`, or an import path.
+    out_dim: width of the embeddings: the heads' size, of both or of (image,
+      text), where None leaves the head out: (None, 768) is LiT's.
+    temperature_init: what similarities are multiplied by at first.
+    bias_init: what is added to them at first; None for no bias.
+
+  Raises:
+    ValueError: on an unknown option or value, naming the nearest, and on
+      embeddings of different width.
+  """
+  dims = (out_dim, out_dim) if isinstance(out_dim, int) else tuple(out_dim)
+  if len(dims) != 2:
+    raise ValueError(f"out_dim must be a number or two, got {out_dim!r}.")
+  make_img = registry.lookup("image_model", image_model, IMAGE_MODELS)
+  make_txt = registry.lookup("text_model", text_model, TEXT_MODELS)
+  kw = {"num_classes": dims[0]}
+  if image_model == "vit":
+    # Of an embedding that is zero the direction, and its gradient, is NaN.
+    kw["head_zeroinit"] = False
+  img = make_img(**{**kw, **(image or {})})
+  txt = make_txt(**{"num_classes": dims[1], **(text or {})})
+  width = lambda tower: tower.num_classes or tower.config.width
+  if image_model == "vit" and width(img) != width(txt):
+    raise ValueError(
+      f"The image tower embeds into {width(img)} dimensions, the text tower "
+      f"into {width(txt)}; they must be the same: set out_dim=(None, "
+      f"{width(img)}), or one number for a head on both."
+    )
+  return _Model(img, txt, float(temperature_init), bias_init)
+
+
+def options(model: nn.Module) -> dict[str, Any]:
+  """Returns which function a model's parameters compute, see `vit.options`."""
+  towers = {
+    name: {"num_classes": tower.num_classes, **tower.config.describe()}
+    for name, tower in (("img", model.img), ("txt", model.txt))
+    if hasattr(tower, "config")
+  }
+  return towers | {"bias": model.bias_init is not None}

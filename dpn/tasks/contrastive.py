@@ -1,0 +1,139 @@
+"""Contrastive learning of images and texts, as in CLIP, LiT and SigLIP."""
+
+import dataclasses
+from typing import ClassVar
+
+import flax.linen as nn
+import jax.numpy as jnp
+
+from dpn import errors, losses
+from dpn.models import two_towers
+from dpn.tasks import base
+
+MODELS = {
+  "two_towers": two_towers.Model,
+  "proj.image_text.two_towers": two_towers.Model,  # big_vision's name
+}
+LOSSES = {
+  "softmax": losses.softmax_contrastive,
+  "sigmoid": losses.sigmoid_contrastive,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Contrastive(base.Task):
+  """Tells which `text` of the batch belongs to which `image`.
+
+  `text` are token ids (batch, tokens). Every pair of the batch, over all
+  devices, is compared with every other, also under `config.grad_accum`, which
+  caches gradients of embeddings. To lock a tower (LiT), freeze its parameters:
+  `config.schedule = [("img/.*", None), (".*", {…})]`; no gradient of it is
+  computed then.
+  """
+
+  config_keys = ("model_name", "model", "loss", "loss_chunks")
+  towers: ClassVar = ("img", "txt")
+
+  model: nn.Module  # (images, texts) → (zimg, ztxt, out)
+  loss: str = "softmax"
+  loss_chunks: int = 1  # see `losses.softmax_contrastive`
+
+  @classmethod
+  def from_config(cls, config, *, batch_shards=1):
+    del batch_shards
+    name = config.get("model_name", "two_towers")
+    errors.check_known("model_name", name, MODELS)
+    loss = config.get("loss", "softmax")
+    errors.check_known("loss", loss, LOSSES)
+    model = MODELS[name](**dict(config.get("model") or {}))
+    if (loss == "sigmoid") != (model.bias_init is not None):
+      raise ValueError(
+        f"config.loss={loss!r} with config.model.bias_init={model.bias_init}: "
+        "the sigmoid loss needs a bias, for example -10, and the softmax does "
+        "not change with one: set it to None."
+      )
+    size = config["input"].get("batch_size", 0) if "input" in config else 0
+    chunks = config.get("loss_chunks") or 1
+    if not isinstance(chunks, int) or chunks < 1 or size % chunks:
+      raise ValueError(
+        f"config.loss_chunks={chunks} must be a whole number that divides "
+        f"config.input.batch_size={size}."
+      )
+    return cls(model, loss, chunks)
+
+  def init(self, rng, batch):
+    for key in ("image", "text"):
+      if key not in batch:
+        raise ValueError(
+          f"The examples have {', '.join(sorted(batch))}, but no {key!r}. Let "
+          "config.input.pp make it, and name it in keep(...); text comes from "
+          'tokenize(max_len=…, eos="sticky", model=…).'
+        )
+    if batch["text"].ndim != 2:
+      raise ValueError(
+        f"text has shape {batch['text'].shape}, expected (batch, tokens). "
+        'Choose one of several captions with choice(key="text") before '
+        "tokenize."
+      )
+    return self.model.init(rng, batch["image"], batch["text"])
+
+  def check_vocabularies(self, sizes):
+    known = self.model.txt.config.vocab_size
+    if sizes.get("text", 0) > known:
+      raise ValueError(
+        f"tokenize makes ids of a vocabulary of {sizes['text']}, but the text "
+        f"tower knows {known}: set config.model.text.vocab_size="
+        f"{sizes['text']}, or use the vocabulary that it was trained with."
+      )
+
+  def embed(self, variables, batch, *, rng=None):
+    """Returns (zimg, ztxt), each (batch, dim), and the model's new state."""
+    inputs = batch["image"], batch["text"]
+    if rng is None:
+      return self.model.apply(variables, *inputs)[:2], {}
+    (zimg, ztxt, _), state = self.model.apply(
+      variables,
+      *inputs,
+      train=True,
+      rngs={"dropout": rng},
+      mutable=[name for name in variables if name != "params"],
+    )
+    return (zimg, ztxt), state
+
+  def compare(self, variables, embeddings, batch):
+    """Returns what `measure` does, from what `embed` returned."""
+    params = variables["params"]
+    scale = {"temperature": jnp.exp(params["t"])}
+    if "b" in params:
+      scale["bias"] = params["b"]
+    mask, size = batch.get("_mask"), len(batch["text"])
+    kw = {"mask": mask, "chunks": self.loss_chunks}
+    return {
+      "loss": LOSSES[self.loss](*embeddings, **scale, **kw),
+      **{k: jnp.broadcast_to(x, (size,)) for k, x in scale.items()},
+    }
+
+  def measure(self, variables, batch, *, rng=None):
+    embeddings, state = self.embed(variables, batch, rng=rng)
+    return self.compare(variables, embeddings, batch), state
+
+  def predict_fns(self):
+    return {"predict": self._predict, **super().predict_fns()}
+
+  def _predict(self, variables, batch):
+    """Returns (zimg, ztxt, out), None for what is not in the batch."""
+    return self.model.apply(variables, batch.get("image"), batch.get("text"))
+
+  def model_options(self):
+    return two_towers.options(self.model)
+
+  def grad_norms(self, grads):
+    """Returns the norms of each tower's embedding and of each of its blocks."""
+    norms = {}
+    for tower, embedding, blocks in (
+      ("img", "embedding", "Transformer"),
+      ("txt", "Embed_0", "Encoder_0"),
+    ):
+      found = base.grad_norms_by_depth(grads.get(tower, {}), embedding, blocks)
+      norms |= {f"{tower}/{name}": norm for name, norm in found.items()}
+    return norms

@@ -1,0 +1,176 @@
+"""The contrastive task: its numbers, what is frozen, what it refuses."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from dpn import flops, optim, sharding, tasks, trees
+from dpn.tasks import contrastive
+from trainers import update
+
+RNG = np.random.default_rng(0)
+BATCH = {
+  "image": RNG.normal(size=(8, 8, 8, 3)).astype(np.float32),
+  "text": RNG.integers(0, 13, (8, 4)).astype(np.int32),
+}
+SMALL = {"width": 8, "depth": 1, "mlp_dim": 16, "num_heads": 2}
+MODEL = {
+  "image": {**SMALL, "patch_size": (4, 4), "stem_ln": "dpn"},
+  "text": {**SMALL, "vocab_size": 13},
+  "out_dim": 6,
+  "temperature_init": 10.0,
+}
+CONFIGS = {
+  "softmax": {"model": MODEL},
+  "sigmoid": {"model": {**MODEL, "bias_init": -3.0}, "loss": "sigmoid"},
+}
+LOCKED = [("img/.*", None), (".*", {"decay_type": "cosine"})]
+
+
+@functools.cache
+def _task(name="softmax"):
+  return _fresh(name)
+
+
+def _fresh(name="softmax", **changes):
+  task = tasks.make({"task": "contrastive", **CONFIGS[name], **changes})
+  variables = jax.jit(task.init)(jax.random.key(0), BATCH)
+  return task, variables
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_measures_what_it_predicts(name):
+  task, variables = _task(name)
+  zimg, ztxt, out = jax.jit(task.predict_fns()["predict"])(variables, BATCH)
+  scale = [out["t"], out["b"]] if "b" in out else [out["t"]]
+  loss = jax.jit(contrastive.LOSSES[name])(zimg, ztxt, *scale)
+  measure = jax.jit(task.predict_fns()["loss"])
+  measured = measure(variables, BATCH)
+  np.testing.assert_allclose(measured["loss"], loss, rtol=1e-5)
+  np.testing.assert_allclose(measured["temperature"], np.full(8, 10), rtol=1e-5)
+  assert ("bias" in measured) == (name == "sigmoid")
+  mask = np.arange(8) < 5
+  fives = jax.tree.map(lambda x: x[:5], BATCH)
+  masked = measure(variables, {**BATCH, "_mask": mask})
+  np.testing.assert_allclose(
+    masked["loss"][:5], measure(variables, fives)["loss"], rtol=1e-5
+  )
+
+
+def _step(name, config, parts, mesh=None):
+  task, variables = _task(name)
+  params = variables["params"]
+  sizes = {"total_steps": 9, "batch_size": 8, "data_size": 8}
+  config = {"lr": 0.1, "optax_name": "identity", **config}
+  tx, _ = optim.make(config, params, **sizes)
+  frozen = optim.frozen_mask(config, params)
+  state = update.TrainState(jnp.int32(0), params, {}, tx.init(params))
+  step = update.make(task, tx, seed=0, frozen=frozen, grad_accum=parts)
+  where = sharding.batch(mesh) if mesh else None
+  step = jax.jit(step, in_shardings=(None, where))
+  return state, step, task
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_batch_in_parts_has_the_gradients_of_the_whole(name):
+  """On one device, and in parts on four."""
+  state, step, _ = _step(name, {}, 1)
+  whole, values = step(state, BATCH)
+  state, step, _ = _step(name, {}, 2, sharding.make_mesh())
+  got, others = step(state, BATCH)
+  moved = trees.flatten(jax.tree.map(np.subtract, got.params, state.params))
+  before = trees.flatten(state.params)
+  for key, x in trees.flatten(whole.params).items():
+    want = np.subtract(x, before[key])
+    np.testing.assert_allclose(moved[key], want, atol=1e-6, err_msg=key)
+  assert values.keys() == others.keys()
+  for key, x in values.items():
+    assert float(x) == pytest.approx(float(others[key]), rel=1e-4), key
+
+
+def test_a_locked_tower_keeps_its_bits_and_costs_no_backward_pass():
+  config = {"schedule": LOCKED, "wd": 0.1, "grad_clip_norm": 1.0}
+  state, step, task = _step("softmax", config, 1)
+  program = step.lower(state, BATCH).compile()
+  done, _ = program(program(state, BATCH)[0], BATCH)
+  before, after = (trees.flatten(s.params) for s in (state, done))
+  for key, x in before.items():
+    same = np.array_equal(x, after[key])
+    assert same == key.startswith("img/") or "key/bias" in key, key
+  image = {"image": BATCH["image"]}
+  embed = lambda v: task.predict_fns()["predict"](v, image)[0]
+  forward = flops.count(embed, {"params": state.params})
+  state, step, _ = _step("softmax", {}, 1)
+  unlocked = step.lower(state, BATCH).compile().cost_analysis()["flops"]
+  assert program.cost_analysis()["flops"] < unlocked - 2 * forward
+  # And so it is in the FLOPs by which utilization is measured.
+  args = {"params": state.params}, BATCH
+  loss = lambda v, b: task.measure(v, b)[0]["loss"]
+  everything = jax.tree.map(lambda _: True, args)
+  locked = jax.tree.map(lambda _: True, args)
+  locked[0]["params"]["img"] = jax.tree.map(
+    lambda _: False, args[0]["params"]["img"]
+  )
+  locked[1]["image"] = False
+  all_flops = flops.of_training(loss, *args, trained=everything)
+  assert all_flops == 3 * flops.count(loss, *args)
+  less = all_flops - flops.of_training(loss, *args, trained=locked)
+  assert less == 2 * forward
+
+
+def test_power_norm_cannot_be_embedded_twice():
+  model = {**MODEL, "text": {**MODEL["text"], "norm": "powernorm"}}
+  task, variables = _fresh(model=model)
+  state = {k: v for k, v in variables.items() if k != "params"}
+  tx = optax.identity()
+  params = variables["params"]
+  state = update.TrainState(jnp.int32(0), params, state, tx.init(params))
+  frozen = jax.tree.map(lambda _: False, params)
+  step = update.make(task, tx, seed=0, frozen=frozen, grad_accum=2)
+  with pytest.raises(ValueError, match="grad_accum=2 embeds each part twice"):
+    jax.eval_shape(step, state, BATCH)
+
+
+def test_gradient_norms_by_tower():
+  task, variables = _task()
+  norms = task.grad_norms(variables["params"])
+  assert norms.keys() == {
+    *("img/embedding", "img/block00"),
+    *("txt/embedding", "txt/block00"),
+  }
+  want = trees.l2(variables["params"]["img"]["embedding"])
+  assert norms["img/embedding"] == want
+
+
+@pytest.mark.parametrize(
+  ("config", "message"),
+  [
+    ({"loss": "sigmoid", "model": MODEL}, "bias_init=None: the sigmoid loss"),
+    ({**CONFIGS["sigmoid"], "loss": "softmax"}, "softmax does not change"),
+    ({"loss": "clip", "model": MODEL}, "Unknown loss 'clip'"),
+    ({"model": MODEL, "model_name": "vit"}, "Unknown model_name 'vit'"),
+    (
+      {"model": MODEL, "loss_chunks": 3, "input": {"batch_size": 8}},
+      "loss_chunks=3 must be a whole number that divides.*batch_size=8",
+    ),
+  ],
+)
+def test_wrong_configs(config, message):
+  with pytest.raises(ValueError, match=message):
+    tasks.make({"task": "contrastive", **config})
+
+
+def test_wrong_batches():
+  task = tasks.make({"task": "contrastive", "model": MODEL})
+  with pytest.raises(ValueError, match="examples have image, but no 'text'"):
+    task.init(jax.random.key(0), {"image": BATCH["image"]})
+  several = {**BATCH, "text": np.zeros((8, 5, 4), np.int32)}
+  with pytest.raises(ValueError, match="Choose one of several captions"):
+    task.init(jax.random.key(0), several)
+  task.check_vocabularies({"text": 13})
+  with pytest.raises(ValueError, match=r"vocabulary of 260.*knows 13: set"):
+    task.check_vocabularies({"text": 260})

@@ -1,0 +1,115 @@
+"""config.model_init of two towers: from one file, or from one for each."""
+
+import jax
+import ml_collections
+import numpy as np
+import pytest
+import safetensors.numpy
+
+import dpn.tasks
+from dpn import trees
+from dpn.weights import checkpoint, metadata, towers
+
+SMALL = {"width": 8, "depth": 2, "mlp_dim": 16, "num_heads": 2}
+MODEL = {
+  "image": {**SMALL, "patch_size": (4, 4)},
+  "text": {**SMALL, "vocab_size": 13},
+  "out_dim": (None, 8),
+}
+SHAPES = {"image": (1, 8, 8, 3), "text": (1, 4)}
+BATCH = {
+  "image": np.zeros(SHAPES["image"], np.float32),
+  "text": np.zeros(SHAPES["text"], np.int32),
+}
+
+
+def _arrays(model=MODEL, seed=0):
+  """Returns the task of a model, and made-up parameters of it by name."""
+  task = dpn.tasks.make({"task": "contrastive", "model": model})
+  shapes = jax.eval_shape(task.init, jax.random.key(0), BATCH)["params"]
+  rng = np.random.default_rng(seed)
+  draw = lambda s: rng.normal(size=s.shape).astype(np.float32)
+  return task, {k: draw(s) for k, s in trees.flatten(shapes).items()}
+
+
+def _load(path, task, **kw):
+  _, fresh = _arrays(seed=1)
+  kw["options"] = task.model_options()
+  variables = {"params": trees.unflatten(fresh)}
+  loaded = towers.load_variables(path, variables, task.towers, **kw)
+  return {k: np.asarray(x) for k, x in trees.flatten(loaded["params"]).items()}
+
+
+def _same(got, want):
+  assert got.keys() == want.keys()
+  for name, x in want.items():
+    np.testing.assert_array_equal(got[name], x, name)
+
+
+def test_a_file_of_big_vision(tmp_path):
+  """Its layout: below params/, blocks stacked, a step and optimizer beside."""
+  task, arrays = _arrays()
+  file = {
+    "params/" + k: x for k, x in arrays.items() if "encoderblock" not in k
+  }
+  for name, x in arrays.items():
+    if "encoderblock_0" in name:
+      both = x, arrays[name.replace("block_0", "block_1")]
+      file["params/" + name.replace("block_0", "block")] = np.stack(both)
+  file |= {"opt/0/count": np.int32(3), "chrono/start_step": np.int32(3)}
+  np.savez(tmp_path / "siglip.npz", **file)
+  _same(_load(str(tmp_path / "siglip.npz"), task), arrays)
+
+
+def test_a_file_for_each_tower(tmp_path):
+  """An image classifier with a head, and a text tower within a larger file."""
+  task, arrays = _arrays()
+  of = lambda t: {k[4:]: x for k, x in arrays.items() if k.startswith(t)}
+  head = {"head/kernel": np.zeros((8, 5)), "head/bias": np.zeros(5)}
+  checkpoint.save_params(
+    str(tmp_path / "img.safetensors"),
+    trees.unflatten(of("img") | head),
+    None,
+    metadata.metadata(task.model_options()["img"], None),
+  )
+  # Positions of early text towers were saved in two places, to be added.
+  txt = of("txt")
+  txt["Encoder_0/pos_embedding"] = txt["pos_embedding"] / 4
+  txt["pos_embedding"] = txt["pos_embedding"] * 3 / 4
+  np.savez(tmp_path / "lit.npz", **{f"txt/{k}": x for k, x in txt.items()})
+  paths = {
+    "image": str(tmp_path / "img.safetensors"),
+    "txt": str(tmp_path / "lit.npz:txt"),
+  }
+  kw = ml_collections.ConfigDict({"dont_load": ["head/.*"]})
+  got = _load(ml_collections.ConfigDict(paths), task, img_load_kw=kw)
+  _, fresh = _arrays(seed=1)
+  np.testing.assert_allclose(
+    got.pop("txt/pos_embedding"), arrays.pop("txt/pos_embedding"), rtol=1e-6
+  )
+  _same(got, arrays | {"t": fresh["t"]})
+  with pytest.raises(ValueError, match=r"head/kernel .*unexpected"):
+    _load(paths, task)
+  with pytest.raises(ValueError, match=r"Unknown tower in config\.model_init"):
+    _load({"imgs": "x"}, task)
+  with pytest.raises(ValueError, match="no checkpoint of all towers"):
+    _load(paths["image"], task)
+
+
+def test_ours_and_what_differs(tmp_path):
+  task, arrays = _arrays()
+  path = str(tmp_path / "params.safetensors")
+  said = metadata.metadata(task.model_options(), None)
+  safetensors.numpy.save_file(arrays, path, said)
+  _same(_load(path, task), arrays)
+  exact = {**MODEL, "text": {**MODEL["text"], "gelu": "exact"}}
+  other, _ = _arrays(exact)
+  for source in (path, {"txt": f"{path}:txt"}):
+    with pytest.raises(ValueError, match="gelu: tanh in the file, exact in"):
+      _load(source, other)
+    _load(source, other, dont_check=["gelu"])
+  longer = {k: x for k, x in arrays.items() if not k.startswith("img")}
+  longer["txt/pos_embedding"] = np.zeros((1, 16, 8), np.float32)
+  np.savez(tmp_path / "long.npz", **longer)
+  with pytest.raises(ValueError, match=r"\(1, 16, 8\)  reshaped"):
+    _load({"txt": f"{tmp_path}/long.npz:txt"}, task)

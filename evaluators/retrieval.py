@@ -1,0 +1,128 @@
+"""Retrieval of texts by images and of images by texts."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from dpn import errors
+from evaluators import base
+from input_pipeline import pp, sources
+from input_pipeline.sources import arrays
+
+_BLOCK = 1024  # queries whose similarities are held in memory
+
+
+def recall(
+  zimg: np.ndarray,
+  ztxt: np.ndarray,
+  image_of_text: Sequence[int],
+  ks: Sequence[int] = (1, 5, 10),
+) -> dict[str, float]:
+  """Returns `img2txt_recall@k` and `txt2img_recall@k`, each in [0, 1].
+
+  The share of queries with a right answer among the k most similar. An image
+  may have several texts, each of which is right. Of equal similarities those
+  with the lower index come first, so embeddings that are all the same are no
+  better than chance.
+
+  Args:
+    zimg: (images, dim).
+    ztxt: (texts, dim).
+    image_of_text: (texts,), the image that each belongs to.
+    ks: how many results are looked at.
+
+  Raises:
+    ValueError: shapes do not fit, an index is out of range, an image has no
+      text, or a number is not finite.
+  """
+  zimg, ztxt = (np.asarray(z, np.float32) for z in (zimg, ztxt))
+  owner = np.asarray(image_of_text)
+  if zimg.ndim != 2 or ztxt.shape != (len(owner), zimg.shape[1]):
+    raise ValueError(
+      f"Got embeddings {zimg.shape} of images and {ztxt.shape} of texts, and "
+      f"{len(owner)} entries of image_of_text; expected (images, dim), (texts, "
+      "dim) and (texts,)."
+    )
+  if not np.array_equal(np.unique(owner), np.arange(len(zimg))):
+    raise ValueError(
+      f"image_of_text must name each of the {len(zimg)} images, from 0 to "
+      f"{len(zimg) - 1}, and no other."
+    )
+  base.check_finite(zimg, ztxt)
+  texts = [np.flatnonzero(owner == i) for i in range(len(zimg))]
+  ranks = {
+    "img2txt": _ranks(zimg, ztxt, texts),
+    "txt2img": _ranks(ztxt, zimg, owner[:, None]),
+  }
+  return {
+    f"{direction}_recall@{k}": float(np.mean(rank < k))
+    for direction, rank in ranks.items()
+    for k in ks
+  }
+
+
+def _ranks(queries, keys, answers) -> np.ndarray:
+  """Returns how many keys come before each query's first right answer."""
+  ranks = []
+  for begin in range(0, len(queries), _BLOCK):
+    block = queries[begin : begin + _BLOCK] @ keys.T
+    for row, right in zip(block, answers[begin : begin + _BLOCK], strict=True):
+      best = right[np.argmax(row[right])]  # the first of equal ones
+      ahead = np.count_nonzero(row > row[best])
+      ranks.append(ahead + np.count_nonzero(row[:best] == row[best]))
+  return np.array(ranks)
+
+
+def captions(source: sources.Source, key: str) -> arrays.ArraySource:
+  """Returns a source's captions as examples: `text`, and its index, `owner`.
+
+  Every example of the source is read. `key` is where one text is, or several;
+  names of nested ones are joined by "/".
+  """
+  flatten, rng = pp.make("flatten"), np.random.default_rng(0)
+  texts, owners = [], []
+  for index in range(len(source)):
+    found = flatten(source[index], rng)
+    if key not in found:
+      message = errors.unknown("text_key", key, found)
+      raise ValueError(f"{source.describe(index)}: {message}")
+    one = isinstance(found[key], str | bytes)
+    several = [found[key]] if one else list(found[key])
+    texts += several
+    owners += [index] * len(several)
+  columns = {"text": np.array(texts, object), "owner": np.array(owners)}
+  return arrays.ArraySource(f"{source.name}, {key}", columns)
+
+
+@dataclasses.dataclass(kw_only=True)
+class Evaluator(base.Evaluator):
+  """Reports what `recall` returns."""
+
+  data: Mapping[str, Any]  # see `input_pipeline.sources.make`
+  pp_img: str  # leaves `image`
+  pp_txt: str  # from the caption `text` to ids
+  text_key: str = "text"  # one caption or several; nested as "captions/text"
+  ks: Sequence[int] = (1, 5, 10)
+
+  def __post_init__(self):
+    super().__post_init__()
+    source = sources.make(self.data)
+    self._images = self.open(source, f'{self.pp_img}|keep("image")')
+    self._texts = self.open(
+      captions(source, self.text_key),
+      f'{self.pp_txt}|keep("text", "owner")',
+    )
+    self._embed = [
+      self.jit(lambda v, b, i=i: self.predict_fn(v, b)[i]) for i in range(2)
+    ]
+
+  def check(self, variables):
+    self.check_batch(self._embed[0], variables, self._images)
+    self.check_batch(self._embed[1], variables, self._texts, "owner")
+
+  def run(self, variables):
+    [zimg] = self.collect(self._embed[0], variables, self._images)
+    ztxt, owner = self.collect(self._embed[1], variables, self._texts, "owner")
+    return recall(zimg, ztxt, owner, self.ks)

@@ -1,0 +1,111 @@
+"""Recall by hand and against sorting; the evaluator on known embeddings."""
+
+import numpy as np
+import pytest
+
+from dpn import sharding
+from evaluators import base, retrieval
+from input_pipeline.sources import arrays
+
+RNG = np.random.default_rng(0)
+
+
+def test_by_hand():
+  """Three images, four texts; image 0 has two."""
+  zimg = np.eye(3)
+  ztxt = np.array([[0, 1, 0], [1, 0, 0], [0, 3, 1], [1, 0, 2]], np.float32)
+  got = retrieval.recall(zimg, ztxt, [0, 0, 1, 2], ks=(1, 2))
+  # Image 0 finds text 1, before text 3 of equal similarity; image 1 text 2;
+  # image 2 text 3. Text 0 finds image 1, then 0; the others find theirs.
+  assert got == {
+    **{"img2txt_recall@1": 1.0, "img2txt_recall@2": 1.0},
+    **{"txt2img_recall@1": 0.75, "txt2img_recall@2": 1.0},
+  }
+
+
+def test_against_sorting(monkeypatch):
+  monkeypatch.setattr(retrieval, "_BLOCK", 7)
+  zimg = RNG.normal(size=(20, 5))
+  owner = np.concatenate([np.arange(20), RNG.integers(0, 20, 25)])
+  ztxt = RNG.normal(size=(45, 5)) + zimg[owner]
+  similar = np.float32(zimg) @ np.float32(ztxt).T
+  got = retrieval.recall(zimg, ztxt, owner, ks=(1, 5, 10))
+  for k in (1, 5, 10):
+    first = np.argsort(-similar, axis=1, kind="stable")[:, :k]
+    hits = owner[first] == np.arange(20)[:, None]
+    assert got[f"img2txt_recall@{k}"] == hits.any(axis=1).mean()
+    first = np.argsort(-similar, axis=0, kind="stable")[:k]
+    hits = first == owner[None]
+    assert got[f"txt2img_recall@{k}"] == hits.any(axis=0).mean()
+  assert 0.1 < got["img2txt_recall@1"] < 1
+
+
+def test_collapsed_embeddings_are_chance():
+  got = retrieval.recall(np.ones((10, 3)), np.ones((10, 3)), range(10), (1, 5))
+  assert list(got.values()) == [0.1, 0.5, 0.1, 0.5]
+
+
+@pytest.mark.parametrize(
+  ("owner", "ztxt", "message"),
+  [
+    (
+      [0, 1],
+      np.ones((3, 2)),
+      r"and \(3, 2\) of texts, and 2 entr",
+    ),
+    ([0, 0], np.ones((2, 2)), "must name each of the 2 images"),
+    ([0, 2], np.ones((2, 2)), "must name each of the 2 images"),
+    ([0, 1], np.full((2, 2), np.nan), "not finite. Token ids beyond"),
+  ],
+)
+def test_bad_input(owner, ztxt, message):
+  with pytest.raises(ValueError, match=message):
+    retrieval.recall(np.ones((2, 2)), ztxt, owner)
+
+
+def test_captions_of_a_source():
+  columns = {"captions/text": np.array([["a", "b"], ["c", "d"]])}
+  source = arrays.ArraySource("two", columns)
+  rows = retrieval.captions(source, "captions/text").read(range(4))
+  got = [(str(x["text"]), int(x["owner"])) for x in rows]
+  assert got == [("a", 0), ("b", 0), ("c", 1), ("d", 1)]
+  with pytest.raises(ValueError, match="two, example 0: Unknown text_key 'x'"):
+    retrieval.captions(source, "x")
+
+
+def _predict(variables, batch):
+  """Embeds images as they are, texts by their first byte."""
+  zimg = batch.get("image")
+  ztxt = variables["table"][batch["text"][:, 0]] if "text" in batch else None
+  return zimg, ztxt, {}
+
+
+@pytest.mark.parametrize("batch_size", [4, 8])
+def test_every_example_once(tmp_path, batch_size):
+  """Six images, two captions each, in batches with padding, on 4 devices."""
+  letters = np.array([["a", "x"], ["b", "x"], ["c", "x"]] * 2)
+  letters[3:, 0] = list("def")
+  path = tmp_path / "a.npz"
+  columns = {"image": np.eye(6, dtype=np.float32), "text": letters}
+  np.savez(path, **{f"test/{k}": x for k, x in columns.items()})
+  table = np.zeros((260, 6), np.float32)
+  table[4 + ord("a") : 4 + ord("g")] = np.eye(6)
+  table[4 + ord("f")] = table[4 + ord("a")]  # "f" is taken for "a"
+  evaluator = retrieval.Evaluator(
+    _predict,
+    mesh=sharding.make_mesh(),
+    batch_size=batch_size,
+    data={"name": f"arrays:{path}", "split": "test"},
+    pp_img="",
+    pp_txt="tokenize(2)",
+    ks=(1, 2),
+  )
+  variables = {"table": table}
+  evaluator.check(variables)
+  # No text is like image 5. To "x" all images are the same: it finds image 0
+  # first, then 1. "f" finds image 0.
+  assert evaluator.run(variables) == {
+    **{"img2txt_recall@1": 5 / 6, "img2txt_recall@2": 5 / 6},
+    **{"txt2img_recall@1": 6 / 12, "txt2img_recall@2": 7 / 12},
+  }
+  assert "retrieval" in base.TYPES

@@ -1,0 +1,105 @@
+"""Zero-shot classification: the class whose prompts are the most similar.
+
+After CLIP (arXiv 2103.00020, Section 3.1.4): the embedding of a class is the
+mean of those of its prompts, each of length 1, made of length 1 again.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from evaluators import base
+from input_pipeline.sources import arrays
+from input_pipeline.text import prompts
+
+
+def class_embeddings(
+  ztxt: np.ndarray, classes: np.ndarray, num_classes: int
+) -> np.ndarray:
+  """Returns (num_classes, dim) from texts (texts, dim) and their classes."""
+  base.check_finite(ztxt)
+  sums = np.zeros((num_classes, ztxt.shape[1]), np.float64)
+  np.add.at(sums, classes, ztxt)
+  norms = np.linalg.norm(sums, axis=1, keepdims=True)
+  return np.float32(sums / np.maximum(norms, 1e-8))
+
+
+@dataclasses.dataclass(kw_only=True)
+class Evaluator(base.Evaluator):
+  """Reports `<data set>_prec@1` and `<data set>_prec@5`, in [0, 1].
+
+  Class names are the data set's own unless `class_names` has others for it,
+  which are the name of some in `input_pipeline.text.prompts`, or a list.
+  """
+
+  datasets: Mapping[str, tuple[str, str]]  # name → (data set, split)
+  pp_img: str  # leaves `image` and an integer `label`
+  pp_txt: str  # from the prompt `text` to ids
+  class_names: Mapping[str, str | Sequence[str]] = dataclasses.field(
+    default_factory=dict
+  )
+  templates: str | Sequence[str] = "name"  # see `prompts.templates`
+  canonicalize: bool = True  # see `prompts.canonicalize`
+  data_dir: str | None = None  # where TFDS data sets are
+
+  def __post_init__(self):
+    super().__post_init__()
+    self._datasets = {}
+    for key, (name, split) in self.datasets.items():
+      data = {"name": name, "split": split, "data_dir": self.data_dir}
+      images = self.open(data, f'{self.pp_img}|keep("image", "label")')
+      names = self.class_names.get(key) or images.class_names
+      if names is None:
+        raise ValueError(
+          f"The data set {name!r} has no names of its classes: give them, or "
+          f"the name of a list, as class_names={{{key!r}: …}}."
+        )
+      names = prompts.class_names(names)
+      filled = prompts.fill(
+        names, prompts.templates(self.templates), self.canonicalize
+      )
+      columns = dict(zip(("text", "label"), map(_column, filled), strict=True))
+      texts = self.open(
+        arrays.ArraySource(f"prompts for {key}", columns),
+        f'{self.pp_txt}|keep("text", "label")',
+      )
+      self._datasets[key] = images, texts, len(names)
+    self._embed = self.jit(lambda v, b: self.predict_fn(v, b)[1])
+    self._hits = self.jit(self._score)
+
+  def _score(self, variables, batch, of_classes):
+    """Returns how many of a batch are among the first 1 and 5, and its size."""
+    label, mask = batch["label"], batch["_mask"]
+    zimg = self.predict_fn(variables, {"image": batch["image"]})[0]
+    similar = zimg @ of_classes.T  # (batch, classes)
+    right = jnp.take_along_axis(similar, label[:, None], axis=1)
+    # Of equal similarities the class with the lower index comes first.
+    before = jnp.arange(similar.shape[1])[None] < label[:, None]
+    ahead = (similar > right) | ((similar == right) & before)
+    rank = jnp.sum(ahead, axis=1)
+    count = lambda x: jnp.sum(jnp.where(mask, x, False))
+    return count(rank < 1), count(rank < 5), jnp.sum(mask)
+
+  def check(self, variables):
+    for _, texts, _ in self._datasets.values():
+      self.check_batch(self._embed, variables, texts, "label")
+
+  def run(self, variables):
+    metrics = {}
+    for name, (images, texts, num_classes) in self._datasets.items():
+      ztxt, classes = self.collect(self._embed, variables, texts, "label")
+      of_classes = class_embeddings(ztxt, classes, num_classes)
+      totals = np.zeros(3)
+      for batch in self.batches(images):
+        hits = self._hits(variables, batch, of_classes)
+        totals += np.array(jax.device_get(hits))
+      metrics[f"{name}_prec@1"] = totals[0] / totals[2]
+      metrics[f"{name}_prec@5"] = totals[1] / totals[2]
+    return metrics
+
+
+def _column(values):
+  return np.array(values, object if isinstance(values[0], str) else np.int32)

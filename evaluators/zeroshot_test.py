@@ -1,0 +1,78 @@
+"""Zero-shot classification by towers whose answers are known."""
+
+import numpy as np
+import pytest
+
+from dpn import sharding
+from evaluators import zeroshot
+
+
+def _predict(variables, batch):
+  """Embeds images as they are, texts as the mean of their bytes' rows."""
+  ztxt = None
+  if "text" in batch:
+    ztxt = variables["table"][batch["text"]].sum(axis=1)
+  return batch.get("image"), ztxt, {}
+
+
+def _evaluator(path, **kw):
+  return zeroshot.Evaluator(
+    _predict,
+    mesh=sharding.make_mesh(),
+    batch_size=4,
+    pp_img="",
+    pp_txt='tokenize(4, "none")',
+    **{"datasets": {"toy": (f"arrays:{path}", "test")}, **kw},
+  )
+
+
+@pytest.fixture(name="path")
+def _path(tmp_path):
+  """Seven images: of class 0, 1 and 2, the last two of the wrong one."""
+  images = np.eye(3, dtype=np.float32)[[0, 1, 2, 0, 1, 2, 0]]
+  arrays = {"image": images, "label": np.int32([0, 1, 2, 0, 1, 0, 2])}
+  np.savez(tmp_path / "a.npz", **{f"test/{k}": x for k, x in arrays.items()})
+  return tmp_path / "a.npz"
+
+
+def _table():
+  """Rows for bytes: "a", "b" and "c" name classes, "q" all of them."""
+  table = np.zeros((260, 3), np.float32)
+  table[[4 + ord(x) for x in "abc"]] = np.eye(3)
+  return {"table": table}
+
+
+def test_accuracy(path):
+  evaluator = _evaluator(path, class_names={"toy": ["A", "B", "C"]})
+  evaluator.check(_table())
+  got = evaluator.run(_table())
+  assert got == {"toy_prec@1": pytest.approx(5 / 7), "toy_prec@5": 1.0}
+  # Names in another order: only class 1 is right, twice in seven.
+  evaluator = _evaluator(path, class_names={"toy": ["c", "b", "a"]})
+  assert evaluator.run(_table())["toy_prec@1"] == pytest.approx(4 / 7)
+
+
+def test_classes_are_means_of_prompts_and_other_names():
+  z = np.float32([[3, 0], [0, 4], [1, 0], [0, -2]])
+  got = zeroshot.class_embeddings(z / 2, np.array([0, 0, 1, 1]), 2)
+  want = np.array([[1.5, 2], [0.5, -1]])
+  want /= np.linalg.norm(want, axis=1, keepdims=True)
+  np.testing.assert_allclose(got, want, rtol=1e-6)
+
+
+def test_same_embeddings_are_the_first_class(path):
+  names = {"toy": ["x", "y", "z"]}
+  got = _evaluator(path, class_names=names).run(_table())
+  assert got["toy_prec@1"] == pytest.approx(3 / 7)
+
+
+def test_bad_input(path):
+  with pytest.raises(ValueError, match="has no names of its classes: give"):
+    _evaluator(path)
+  with pytest.raises(ValueError, match="Unknown templates 'clip'"):
+    _evaluator(path, class_names={"toy": ["a"]}, templates="clip")
+  evaluator = _evaluator(path, class_names={"toy": ["a", "b", "c"]})
+  table = _table()
+  table["table"][4 + ord("a")] = np.nan
+  with pytest.raises(ValueError, match="An embedding is not finite"):
+    evaluator.run(table)

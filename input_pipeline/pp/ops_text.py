@@ -1,0 +1,152 @@
+"""Ops on text. Names and arguments are big_vision's, where it has them.
+
+Text is a string, or bytes in UTF-8. An empty one is an error, which
+config.input.on_error="skip" passes over.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from dpn import errors
+from input_pipeline.pp import op
+from input_pipeline.text import prompts, tokenizers
+
+
+class Vocabulary(NamedTuple):
+  """Where token ids are from: how many there are, and the file's hash."""
+
+  size: int
+  sha256: str
+
+
+_EOS = ("none", "yes", "sticky")
+
+
+def tokenize(
+  max_len: int,
+  eos: str = "sticky",
+  model: str = tokenizers.BYTES,
+  lower: bool = True,
+  pad_value: int | str = "<pad>",
+  add_bos: bool = False,
+  key: str | None = None,
+  inkey: str = "text",
+  outkey: str = "text",
+):
+  """Turns text into int32 ids (max_len,), cut off or padded at the end.
+
+  Args:
+    max_len: how many ids.
+    eos: whether an id marks the end of the text: "none"; "yes", unless it gets
+      cut off; "sticky", always.
+    model: which vocabulary, see `input_pipeline.text.tokenizers`.
+    lower: lowercase before.
+    pad_value: id to pad with; "<pad>" is the vocabulary's own.
+    add_bos: whether an id marks the beginning.
+    key: where to read and write.
+    inkey: where to read; "text" by default.
+    outkey: where to write, likewise.
+
+  Differs from big_vision: all of Unicode is lowercased, not ASCII only; the
+  keys have defaults.
+  """
+  errors.check_known("eos", eos, _EOS)
+  tokenizer = tokenizers.make(model)
+  pad = tokenizer.pad if pad_value == "<pad>" else pad_value
+  for name, wanted, value in (
+    ("eos", eos != "none", tokenizer.eos),
+    ("bos", add_bos, tokenizer.bos),
+    ("pad_value", True, pad),
+  ):
+    if wanted and value is None:
+      raise ValueError(f"{model!r} has no id for {name}.")
+  if not isinstance(pad, int):
+    raise ValueError(f"pad_value must be an id or '<pad>', got {pad_value!r}.")
+  if max_len < 1 + add_bos + (eos != "none"):
+    raise ValueError(f"max_len={max_len} has no room for text.")
+  source, target = key or inkey, key or outkey
+
+  def apply(example, _):
+    text = _text(op.get(example, source))
+    ids = tokenizer.encode(text.lower() if lower else text)
+    ids = [tokenizer.bos] * add_bos + ids + [tokenizer.eos] * (eos != "none")
+    if eos == "sticky":
+      ids[max_len - 1 :] = ids[-1:] if len(ids) >= max_len else []
+    result = np.full(max_len, pad, np.int32)
+    result[: len(ids)] = ids[:max_len]
+    example[target] = result
+    return example
+
+  size = max(tokenizer.vocab_size, pad + 1)
+  apply.makes = target, Vocabulary(size, tokenizer.sha256)
+  return apply
+
+
+def bert_tokenize(max_len: int, vocab_path: str, inkey="text", outkey="text"):
+  """Turns text into BERT's ids: [CLS], then WordPiece, cut off or padded."""
+  kw = {"lower": False, "add_bos": True, "inkey": inkey, "outkey": outkey}
+  return tokenize(max_len, "none", vocab_path, **kw)
+
+
+def lower(key: str | None = None, inkey: str = "text", outkey: str = "text"):
+  """Lowercases text."""
+
+  def apply(example, _):
+    example[key or outkey] = _text(op.get(example, key or inkey)).lower()
+    return example
+
+  return apply
+
+
+def coco_captions(outkey: str = "captions"):
+  """Takes COCO's captions out of their nested dictionary."""
+
+  def apply(example, _):
+    example[outkey] = op.get(op.get(example, "captions"), "text")
+    return example
+
+  return apply
+
+
+def prompt(
+  names: str,
+  templates: str = "name",
+  inkey: str = "label",
+  outkey: str = "text",
+):
+  """Writes a label as a caption: a random template around its class's name.
+
+  Both are names of `input_pipeline.text.prompts`: `prompt("cifar10",
+  "cifar10")` gives "a blurry photo of a frog."
+  """
+  names, templates = prompts.class_names(names), prompts.templates(templates)
+
+  def apply(example, rng):
+    label = int(op.get(example, inkey))
+    if not 0 <= label < len(names):
+      raise ValueError(f"label {label} has no name: there are {len(names)}.")
+    template = templates[rng.integers(len(templates))]
+    example[outkey] = template.replace("{}", names[label])
+    return example
+
+  return apply
+
+
+def _text(value) -> str:
+  """Returns a text as a string."""
+  if isinstance(value, np.ndarray) and value.ndim == 0:
+    value = value.item()
+  if isinstance(value, bytes):
+    try:
+      value = value.decode()
+    except UnicodeDecodeError as e:
+      raise ValueError(f"the text is not UTF-8: {e}.") from e
+  if not isinstance(value, str):
+    raise ValueError(
+      f"expected a text, got {type(value).__name__}. Choose one of several "
+      'with choice(key="text") before.'
+    )
+  if not value.strip():
+    raise ValueError("the text is empty.")
+  return str(value)

@@ -1,0 +1,66 @@
+"""Data whose images have been replaced by a locked tower's embeddings.
+
+scripts.embed_images writes them: `<split>.npy`, (examples, width) float32, and
+`source.json`, which names the data that they are of. All but the image is read
+from there.
+"""
+
+import json
+import os
+
+import numpy as np
+
+from input_pipeline import sources
+
+SOURCE = "source.json"
+
+
+class EmbeddedSource(sources.Source):
+  """The examples of another source; `image` is (width,)."""
+
+  def __init__(self, path: str, split: str):
+    """Opens a split that was embedded, whole or a slice of the original's.
+
+    Raises:
+      ValueError, OSError: it was not, or the data are no longer the same.
+    """
+    self._args = path, split
+    root = os.path.expanduser(path)
+    with open(os.path.join(root, SOURCE), encoding="utf-8") as file:
+      data = json.load(file)
+    known = [n[:-4] for n in os.listdir(root) if n.endswith(".npy")]
+    sources.check_split(root, split, known)
+    self.name = f"embedded:{root}:{split}"
+    self._source = sources.make({**data, "split": split})
+    file = os.path.join(root, f"{split}.npy")
+    self._embeddings = np.load(file, mmap_mode="r", allow_pickle=False)
+    if len(self._embeddings) != len(self._source):
+      raise ValueError(
+        f"{file} has {len(self._embeddings)} embeddings, {self._source.name} "
+        f"has {len(self._source)} examples: embed it again."
+      )
+
+  def __reduce__(self):
+    return EmbeddedSource, self._args
+
+  def __len__(self):
+    return len(self._source)
+
+  def __getitem__(self, index):
+    return self.read([index])[0]
+
+  def read(self, indices):
+    """Returns several examples at once, as the other source does."""
+    return [
+      {**example, "image": np.array(self._embeddings[i])}
+      for i, example in zip(indices, self._source.read(indices), strict=True)
+    ]
+
+  def describe(self, index):
+    return self._source.describe(index)
+
+  def class_names(self, label_key):
+    return self._source.class_names(label_key)
+
+  def num_classes(self, label_key):
+    return self._source.num_classes(label_key)

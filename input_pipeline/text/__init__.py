@@ -1,0 +1,1 @@
+"""Text: tokenizers, class names and prompts."""

@@ -1,0 +1,210 @@
+"""Tokenizers, all with one interface; a vocabulary is a file that you give.
+
+`make` takes the name `bytes`, which needs no file, or a path to
+
+- `….model`: a sentencepiece model, such as big_vision's c4_en, Gemma's, or one
+  that scripts.prepare_data trained on the captions of a data set;
+- `….txt`: BERT's WordPiece vocabulary, a piece per line;
+- `….txt.gz`: CLIP's byte-pair merges, `bpe_simple_vocab_16e6.txt.gz`.
+
+The last three need `pip install -e '.[text]'`.
+"""
+
+import dataclasses
+import functools
+import gzip
+import hashlib
+import io
+import os
+from collections.abc import Callable, Iterable
+
+BYTES = "bytes"
+# Where big_vision's names lead to.
+KNOWN_FILES = {
+  "c4_en": "gs://t5-data/vocabs/cc_en.32000/sentencepiece.model",
+  "cc_all": "gs://t5-data/vocabs/cc_all.32000/sentencepiece.model",
+  "mc4": "gs://t5-data/vocabs/mc4.250000.100extra/sentencepiece.model",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Tokenizer:
+  """A vocabulary and how text is cut into pieces of it.
+
+  Attributes:
+    encode: from text to ids, without any that mark its ends.
+    vocab_size: ids are below it.
+    bos: id that begins a sentence, None if there is none.
+    eos: id that ends it, likewise.
+    pad: id of padding, likewise.
+    sha256: of the file; empty without one.
+  """
+
+  encode: Callable[[str], list[int]]
+  vocab_size: int
+  bos: int | None
+  eos: int | None
+  pad: int | None
+  sha256: str = ""
+
+
+def make(model: str) -> Tokenizer:
+  """Returns the tokenizer of a name or a path, see the module.
+
+  Raises:
+    FileNotFoundError: there is no such file.
+    ValueError: it is not of the kind that its name says, or the library that
+      reads it is not installed.
+  """
+  if model == BYTES:
+    return _BYTES
+  path = os.path.expanduser(model)
+  if not os.path.isfile(path):
+    if model in KNOWN_FILES:
+      hint = f"{model} is the file {KNOWN_FILES[model]}: copy it and give its"
+    else:
+      hint = f"Expected the name {BYTES!r} or the"
+    raise FileNotFoundError(
+      f"tokenize(model={model!r}): there is no such file. {hint} path."
+    )
+  kinds = {".model": _sentencepiece, ".gz": _clip, ".txt": _wordpiece}
+  kind = kinds.get(os.path.splitext(path)[1])
+  if kind is None:
+    raise ValueError(
+      f"tokenize(model={model!r}) is no known kind of vocabulary: expected a "
+      "sentencepiece .model, BERT's vocab.txt or CLIP's .txt.gz."
+    )
+  return _read(kind, path, os.stat(path).st_mtime_ns)
+
+
+@functools.lru_cache(16)
+def _read(kind, path, _):
+  with open(path, "rb") as file:
+    content = file.read()
+  try:
+    made = kind(content)
+  except ModuleNotFoundError as e:
+    raise ValueError(
+      f"Reading {path} needs {e.name}: pip install 'dual-patchnorm[text]'."
+    ) from e
+  except (OSError, ValueError, RuntimeError, KeyError) as e:
+    raise ValueError(f"{path} is no vocabulary of its kind: {e}") from e
+  sha256 = hashlib.sha256(content).hexdigest()
+  return dataclasses.replace(made, sha256=sha256)
+
+
+# Ids 0 to 3 are pad, eos, bos and unused, as in T5's ByT5 (arXiv 2105.13626)
+# but for their order, which is big_vision's: padding with eos is pad_value=1.
+_OFFSET = 4
+_BYTES = Tokenizer(
+  encode=lambda text: [_OFFSET + byte for byte in text.encode()],
+  vocab_size=256 + _OFFSET,
+  pad=0,
+  eos=1,
+  bos=2,
+)
+
+
+def _sentencepiece(content):
+  import sentencepiece
+
+  model = sentencepiece.SentencePieceProcessor()
+  if not model.LoadFromSerializedProto(content):
+    raise ValueError("it cannot be parsed")
+  ids = (model.bos_id(), model.eos_id(), model.pad_id())
+  bos, eos, pad = (None if i < 0 else i for i in ids)
+  return Tokenizer(model.EncodeAsIds, model.GetPieceSize(), bos, eos, pad)
+
+
+def _wordpiece(content):
+  import tokenizers
+
+  pieces = content.decode().split("\n")
+  ids = {p.strip(): i for i, p in enumerate(pieces) if p.strip()}
+  bos, eos, pad, unknown = (
+    ids[p] for p in ("[CLS]", "[SEP]", "[PAD]", "[UNK]")
+  )
+  del unknown  # but it has to be there
+  cased = any(p.isupper() for p in ids if not p.startswith("["))
+  bert = tokenizers.BertWordPieceTokenizer(ids, lowercase=not cased)
+  encode = lambda text: bert.encode(text, add_special_tokens=False).ids
+  return Tokenizer(encode, max(ids.values()) + 1, bos, eos, pad)
+
+
+# As in the code of arXiv 2103.00020: the vocabulary is the bytes, the bytes at
+# the end of a word, the merges, and the two ends of a text.
+_CLIP_MERGES = 49_152 - 256 - 2
+_CLIP_WORDS = (
+  r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d"
+  r"|\p{L}+|\p{N}|[^\s\p{L}\p{N}]+"
+)
+
+
+def _clip(content):
+  import tokenizers
+  from tokenizers import models, normalizers, pre_tokenizers
+
+  _, *lines = gzip.decompress(content).decode().split("\n")
+  merges = [tuple(x.split()) for x in lines[:_CLIP_MERGES] if x]
+  if any(len(pair) != 2 for pair in merges):
+    raise ValueError("expected two pieces in every line but the first")
+  end = "</w>"
+  letters = _byte_letters()
+  pieces = [*letters, *(x + end for x in letters), *map("".join, merges)]
+  ends = ("<|startoftext|>", "<|endoftext|>")
+  ids = {piece: i for i, piece in enumerate([*pieces, *ends])}
+  model = models.BPE(
+    ids, merges, end_of_word_suffix=end, continuing_subword_prefix=""
+  )
+  clip = tokenizers.Tokenizer(model)
+  clip.normalizer = normalizers.Sequence([
+    normalizers.NFC(),
+    normalizers.Replace(tokenizers.Regex(r"\s+"), " "),
+    normalizers.Lowercase(),
+  ])  # fmt: skip
+  clip.pre_tokenizer = pre_tokenizers.Sequence([
+    pre_tokenizers.Split(tokenizers.Regex(_CLIP_WORDS), "removed", invert=True),
+    pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+  ])  # fmt: skip
+  bos, eos = (ids[piece] for piece in ends)
+  encode = lambda text: clip.encode(text, add_special_tokens=False).ids
+  return Tokenizer(encode, len(ids), bos, eos, pad=0)
+
+
+def _byte_letters() -> list[str]:
+  """Returns the printable letter of every byte, in the order of CLIP's ids."""
+  printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+  others = (256 + i for i in range(256 - len(printable)))
+  return [*map(chr, printable), *map(chr, others)]
+
+
+def train(texts: Iterable[str], vocab_size: int, path: str):
+  """Trains a sentencepiece model on texts and writes it to `path`.
+
+  Its ids 0 to 2 are padding, end of sentence and unknown, as those of T5 and of
+  big_vision's c4_en. The same texts give the same file.
+
+  Args:
+    texts: the captions.
+    vocab_size: fewer pieces if the texts have no more.
+    path: ends in ".model".
+  """
+  import sentencepiece
+
+  written = io.BytesIO()
+  sentencepiece.SentencePieceTrainer.train(
+    sentence_iterator=iter(texts),
+    model_writer=written,
+    vocab_size=vocab_size,
+    hard_vocab_limit=False,
+    character_coverage=1.0,
+    pad_id=0,
+    eos_id=1,
+    unk_id=2,
+    bos_id=-1,
+    num_threads=1,
+    minloglevel=2,
+  )
+  with open(f"{path}.incomplete", "wb") as file:
+    file.write(written.getvalue())
+  os.replace(f"{path}.incomplete", path)

@@ -1,0 +1,95 @@
+"""Tokenizers against ids that their authors' code or papers give."""
+
+import gzip
+
+import pytest
+
+from input_pipeline.text import tokenizers
+
+MERGES = (
+  *("#version: 0.2", "t h", "th e</w>", "a n", "an d</w>", "c a", "ca t</w>"),
+  *("d o", "do g</w>", "Ã ©</w>", "Ã ©", "1 2</w>"),
+)
+# From the example in the README of BERT.
+PIECES = (
+  *("[PAD]", "[UNK]", "[CLS]", "[SEP]", "un", "##aff", "##able", "hello", "!"),
+)
+
+
+def test_bytes():
+  made = tokenizers.make("bytes")
+  assert made.encode("aé") == [101, 199, 173]
+  assert (made.vocab_size, made.pad, made.eos, made.bos) == (260, 0, 1, 2)
+
+
+def test_clip(tmp_path):
+  """Ids that the SimpleTokenizer in OpenAI's code gives with these merges."""
+  pytest.importorskip("tokenizers")
+  path = tmp_path / "bpe.txt.gz"
+  path.write_bytes(gzip.compress("\n".join(MERGES).encode()))
+  made = tokenizers.make(str(path))
+  assert made.vocab_size == 525
+  assert (made.bos, made.eos) == (523, 524)
+  for text, ids in {
+    "the cat and the dog": [513, 517, 515, 513, 519],
+    "The  CAT's café, 12 dogs!?": [
+      *(513, 517, 6, 338, 516, 69, 520, 267, 272, 273, 518, 70, 338, 0, 286),
+    ],
+    "it's  don't": [72, 339, 6, 338, 518, 333, 6, 339],
+  }.items():
+    assert made.encode(text) == ids
+
+
+def test_wordpiece(tmp_path):
+  pytest.importorskip("tokenizers")
+  path = tmp_path / "vocab.txt"
+  path.write_text("\n".join(PIECES))
+  made = tokenizers.make(str(path))
+  assert made.encode("Hello unaffable!") == [7, 4, 5, 6, 8]
+  assert made.encode("able") == [1]
+  assert (made.bos, made.eos, made.pad, made.vocab_size) == (2, 3, 0, 9)
+
+
+def test_a_trained_sentencepiece_model(tmp_path):
+  library = pytest.importorskip("sentencepiece")
+  texts = [
+    f"latin letter {x} with {y}" for x in "abcdefgh" for y in ("dot", "bar")
+  ]
+  paths = [str(tmp_path / f"{i}.model") for i in range(2)]
+  for path in paths:
+    tokenizers.train(texts, 60, path)
+  first, second = map(tokenizers.make, paths)
+  assert first.sha256 == second.sha256
+  assert len(first.sha256) == 64
+  assert (first.pad, first.eos, first.bos) == (0, 1, None)
+  ids = first.encode("latin letter b with dot")
+  assert library.SentencePieceProcessor(paths[0]).DecodeIds(ids) == (
+    "latin letter b with dot"
+  )
+  assert max(ids) < first.vocab_size <= 60
+
+
+@pytest.mark.parametrize(
+  ("file", "content", "error", "message"),
+  [
+    (None, b"", FileNotFoundError, "there is no such file. Expected the name"),
+    ("x.json", b"{}", ValueError, "no known kind of vocabulary: expected"),
+    ("x.txt", b"a\nb", ValueError, "is no vocabulary of its kind: '.CLS.'"),
+    ("x.txt.gz", b"a b", ValueError, "is no vocabulary of its kind: Not a gz"),
+    ("x.model", b"abc", ValueError, "is no vocabulary of its kind"),
+  ],
+)
+def test_wrong_files(tmp_path, file, content, error, message):
+  if file and not file.endswith("json"):
+    pytest.importorskip("tokenizers")
+    pytest.importorskip("sentencepiece")
+  path = tmp_path / (file or "none.model")
+  if file:
+    path.write_bytes(content)
+  with pytest.raises(error, match=message):
+    tokenizers.make(str(path))
+
+
+def test_a_name_of_big_vision():
+  with pytest.raises(FileNotFoundError, match="c4_en is the file gs://t5-data"):
+    tokenizers.make("c4_en")

@@ -1,0 +1,81 @@
+"""Embeds the images of data by a locked tower, once for all epochs.
+
+  python -m scripts.embed_images --config configs/mini_lit.py:init=T \
+    --splits train,new_names,new_fonts --out E
+  python -m trainers.train --config configs/mini_lit.py:embedded=E --workdir W
+
+The config is one that trains with this tower (config.model_init); its
+config.input.data names the data, of which the given splits are embedded. --pp
+preprocesses the images and must not be random; by default it is `pp_img` of the
+first evaluator that has one. The result is a data source, `embedded:E`, for
+config.model.image_model = "precomputed". (arXiv 2111.07991: a locked tower
+embeds an image, if that is not augmented, always the same.)
+"""
+
+import json
+import os
+from collections.abc import Sequence
+
+import numpy as np
+from absl import flags
+
+import dpn.tasks
+from dpn import sharding
+from evaluators import base as evaluators_base
+from input_pipeline.sources import embedded
+from scripts import evaluate
+from trainers import build, cli, config_keys
+
+
+def embed(config, splits: Sequence[str], pp: str, out: str):
+  """Writes the data source; see the module.
+
+  Raises:
+    ValueError, OSError: the config, the data or the checkpoint is wrong.
+  """
+  config_keys.check(config)
+  if not config.get("model_init"):
+    raise ValueError("config.model_init is missing: whose embeddings are they?")
+  mesh = sharding.make_mesh(config.get("mesh") or [("data", -1)])
+  task = dpn.tasks.make(config, batch_shards=mesh.size)
+  variables = build.load_file(
+    config.model_init,
+    task,
+    evaluate.fresh(config, task, mesh),
+    **(config.get("model_load") or {}),
+  )
+  evaluator = evaluators_base.Evaluator(
+    task.predict_fns()["predict"],
+    mesh=mesh,
+    batch_size=config.input.batch_size,
+  )
+  embed_batch = evaluator.jit(lambda v, b: evaluator.predict_fn(v, b)[0])
+  data = {k: v for k, v in config.input.data.items() if k != "split"}
+  os.makedirs(out, exist_ok=True)
+  for split in splits:
+    images = evaluator.open({**data, "split": split}, f'{pp}|keep("image")')
+    [z] = evaluator.collect(embed_batch, variables, images)
+    path = os.path.join(out, f"{split}.npy")
+    np.save(path, z)
+    print(f"Wrote {path}: {z.shape[0]} embeddings of width {z.shape[1]}.")
+  with open(os.path.join(out, embedded.SOURCE), "w", encoding="utf-8") as file:
+    json.dump(data, file)
+
+
+def main():
+  config = _CONFIG.value
+  found = [
+    s["pp_img"] for s in config.get("evals", {}).values() if "pp_img" in s
+  ]
+  pp = found[0] if found and _PP.value is None else _PP.value
+  if pp is None:
+    raise ValueError("Give --pp: no evaluator of the config has pp_img.")
+  embed(config, _SPLITS.value, pp, _OUT.value)
+
+
+if __name__ == "__main__":
+  _CONFIG = cli.define_config()
+  _SPLITS = flags.DEFINE_list("splits", ["train"], "Which splits to embed.")
+  _PP = flags.DEFINE_string("pp", None, "Preprocessing; see the module.")
+  _OUT = flags.DEFINE_string("out", None, "Folder to write in.")
+  cli.run(main, ["config", "out"])

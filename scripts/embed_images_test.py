@@ -1,0 +1,73 @@
+"""Training on embeddings computed before, against embedding at every step."""
+
+import jax
+import numpy as np
+import pytest
+
+from configs import mini_lit
+from dpn import metrics, trees
+from dpn.models import vit
+from dpn.weights import checkpoint
+from scripts import embed_images
+from trainers import loop
+
+SMALL = {"width": 16, "depth": 1, "mlp_dim": 16, "num_heads": 2}
+
+
+def _config(arg):
+  """Returns a tiny run on a few glyphs, without augmentation."""
+  config = mini_lit.get_config(arg)
+  config.model.text.update(SMALL)
+  if "width" in config.model.image:
+    config.model.image.update(SMALL)
+    config.input.pp = config.input.pp.replace(mini_lit.MOVED, mini_lit.RANGE)
+    del config.evals.probe
+  del config.evals.retrieval
+  with config.ignore_type():
+    config.model.out_dim = (None, 16)
+  config.input.data.split = "train[:64]"
+  config.input.batch_size = 16
+  config.evals.zeroshot.datasets = {
+    "new_names": (config.input.data.name, "new_names[:40]")
+  }
+  del config.total_epochs
+  config.update(total_steps=3, log_training_steps=1, log_grad_depth=False)
+  return config
+
+
+@pytest.fixture(autouse=True)
+def _compile_fast(monkeypatch):
+  # Of three steps, compiling is all the work.
+  monkeypatch.setattr(checkpoint, "_checksum", lambda state: 0)
+  jax.config.update("jax_disable_most_optimizations", True)
+  yield
+  jax.config.update("jax_disable_most_optimizations", False)
+
+
+def test_the_same_numbers(tmp_path):
+  tower = str(tmp_path / "tower.npz")
+  image = np.zeros((1, 32, 32, 1), np.float32)
+  model = vit.Model(**_config("").model.image)
+  shapes = jax.eval_shape(model.init, jax.random.key(0), image)["params"]
+  rng = np.random.default_rng(0)
+  draw = lambda shape: rng.normal(size=shape.shape) / 4
+  np.savez(tower, **{k: draw(x) for k, x in trees.flatten(shapes).items()})
+  locked = _config(f"init={tower}")
+  embed_images.embed(
+    locked, ["train", "new_names"], mini_lit.RANGE, str(tmp_path)
+  )
+  before = _config(f"embedded={tmp_path}")
+  rows = {}
+  for name, config in {"locked": locked, "before": before}.items():
+    loop.train(config, str(tmp_path / name))
+    rows[name] = metrics.read(str(tmp_path / name / "metrics.jsonl"))
+  for a, b in zip(rows["locked"], rows["before"], strict=True):
+    del a["l2_params"], b["l2_params"]  # one has a tower more
+    assert a == pytest.approx(b, rel=1e-4, abs=1e-6)
+  assert "zeroshot/new_names_prec@1" in rows["before"][-1]
+  assert rows["before"][0]["loss"] != rows["before"][-1]["loss"]
+
+
+def test_whose_embeddings():
+  with pytest.raises(ValueError, match="model_init is missing: whose"):
+    embed_images.embed(_config(""), ["train"], "", "unused")
