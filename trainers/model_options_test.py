@@ -11,7 +11,10 @@ from dpn.tasks import classification
 from trainers import update
 
 LOOPED = [
-  {"norm": "layernorm", "stem_ln": "dpn", "posemb": "sincos1d"},
+  {
+    **{"norm": "layernorm", "stem_ln": "dpn", "posemb": "sincos1d"},
+    **{"stem": "patch_stats"},
+  },
   # From zero, where big_vision has it, a class token could only jump.
   {"norm": "dtn", "pool_type": "tok", "cls_blocks": 1, "weight_init": "deit"},
   {"norm": "batchnorm", "posemb": "rpe", "posemb_join": "lape"},
@@ -21,7 +24,10 @@ LOOPED = [
     **{"norm": "groupnorm", "pool_type": "map", "rep_size": True},
     **{"dropout": 0.1, "posemb_join": "shared"},
   },
-  {"stem": "conv", "posemb": "sincos2d", "qkv_bias": False, "pool_type": "0"},
+  {
+    **{"stem": "conv", "patch_size": (16, 16), "posemb": "sincos2d"},
+    **{"qkv_bias": False, "pool_type": "0"},
+  },
 ]
 SCANNED = [
   {"norm": "standardize", "block_ln": "cct", "stoch_depth": 0.2},
@@ -60,7 +66,7 @@ def name(options):
 
 def train(options):
   """Returns the losses before and after a short step, and the state then."""
-  model = vit.Model(5, **SMALL, **options)
+  model = vit.Model(5, **{**SMALL, **options})
   task = classification.Classification(model, loss="softmax_xent")
   tx = optax.chain(optax.normalize_by_update_norm(), optax.sgd(0.003))
 
