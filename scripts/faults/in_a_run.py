@@ -79,10 +79,12 @@ def two_runs(runs: Runs):
   first.send_signal(signal.SIGSTOP)  # or it might end too soon
   try:
     runs.train("two", fails="Another run is using")
-  finally:
     first.send_signal(signal.SIGCONT)
-  assert first.wait() == 0, "the first did not finish"
-  runs.assert_same("two")
+    assert first.wait() == 0, "the first did not finish"
+    runs.assert_same("two")
+  finally:
+    first.kill()
+    first.wait()
 
 
 def changed_config(runs: Runs):
