@@ -2,7 +2,9 @@
 
 import setuptools
 
+TEXT = ["sentencepiece", "tokenizers"]
 TEST = [
+  *TEXT,
   "numba",
   "pytest>=8",
   "pytest-xdist",
@@ -71,7 +73,7 @@ setuptools.setup(
     "fast": ['nvidia-nvimgcodec-cu12; sys_platform == "linux"'],
     "restart": ["numba"],
     "hf": ["pyarrow"],
-    "text": ["sentencepiece", "tokenizers"],
+    "text": TEXT,
     "bench": ["psutil", "tensorflow", "torch"],
     "wandb": ["wandb"],
     "convert": ["timm", "torch", "transformers"],  # only to test conversions
