@@ -61,6 +61,7 @@ class Checkpointer:
       _check_writable(directory)
     self._timeout_secs = timeout_secs
     self._keep_every_steps = keep_every_steps
+    self._saving = None  # what Orbax returned for the last save
     if not read_only and self.latest is None:
       self._orbax  # noqa: B018, removes unfinished saves
 
@@ -105,7 +106,16 @@ class Checkpointer:
     notes = {"position": dict(position), "checksums": _checksums(state)}
     notes["checksums"] |= _described(notes["position"], state)
     with self._explained():
-      self._orbax.save_async(step, state, force=True, custom_metadata=notes)
+      self._wait()
+      self._saving = self._orbax.save_async(
+        step, state, force=True, custom_metadata=notes
+      )
+
+  def _wait(self):
+    """Waits for a save; without it, its thread and files would stay open."""
+    if self._saving is not None:
+      saving, self._saving = self._saving, None
+      saving.result()
 
   def restore(
     self, state: Any, *, step: int | None = None
@@ -221,6 +231,7 @@ class Checkpointer:
     """Waits for the last save and raises what went wrong there."""
     if "_orbax" in vars(self):
       with self._explained():
+        self._wait()
         self._orbax.close()
 
 

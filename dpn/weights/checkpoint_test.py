@@ -144,6 +144,17 @@ def test_only_the_latest_are_kept(open_checkpoints, tmp_path):
   _assert_same_bits(restored, states[4])
 
 
+def test_saves_leave_no_files_open(open_checkpoints, tmp_path):
+  checkpoints, state = open_checkpoints(), _state()
+  count = []
+  for step in range(1, 9):
+    checkpoints.save(step, state, {})
+    checkpoints.close()
+    count.append(len(list(pathlib.Path("/dev/fd").iterdir())))
+    checkpoints = open_checkpoints()
+  assert max(count[4:]) <= max(count[:4])
+
+
 def _interrupt(directory: pathlib.Path):
   """Leaves what a process that was killed while saving step 9 leaves."""
   partial = directory / "9.orbax-checkpoint-tmp"
