@@ -117,7 +117,6 @@ def test_options_of_a_choice(choice, name):
 @pytest.mark.parametrize(
   ("context", "idle", "message"),
   [
-    ({}, {"block_ln_kw": {"post": "stream"}}, "post='stream' needs"),
     (
       {"pool_type": "gap"},
       {"posemb_join_kw": {"cls": True}},

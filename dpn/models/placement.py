@@ -52,12 +52,10 @@ def placement(
   mlp: Where = "pre",
   post: Literal["branch", "stream"] = "branch",
 ) -> Placement:
-  """Returns one of the nine placements of arXiv 2302.01327, Section 4.1."""
-  if post == "stream" and "post" not in sa + mlp:
-    raise ValueError(
-      f"post='stream' needs sa or mlp to be 'post' or 'pre+post', got sa={sa!r}"
-      f", mlp={mlp!r}."
-    )
+  """Returns one of the nine placements of arXiv 2302.01327, Section 4.1.
+
+  `post` is how a norm after a layer is placed, where there is one.
+  """
   return Placement(sa=sa, mlp=mlp, post=post)
 
 
