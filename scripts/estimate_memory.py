@@ -38,6 +38,7 @@ def estimate(config) -> dict[str, int]:
     "parameters": per_device(shapes.params),
     "optimizer": per_device(shapes.opt_state),
     "average": per_device(shapes.ema),
+    "other state": per_device((shapes.model_state, shapes.grad_norms)),
     "batch": per_device(step.batch_shapes),
     REST: analysis.temp_size_in_bytes,
   }

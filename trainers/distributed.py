@@ -8,11 +8,11 @@ who is who. A process on its own needs nothing.
 import contextlib
 import os
 import signal
+import socket
 import threading
 from collections.abc import Mapping
 
 import jax
-from jax._src import distributed as jax_distributed
 from jax.experimental import multihost_utils
 
 from dpn import processes
@@ -54,6 +54,8 @@ def join(
   kw = {}
   if (coordinator, num_processes, process_id) != (None, None, None):
     _check(coordinator, num_processes, process_id, nodes)
+    if process_id == 0:
+      _check_port(coordinator)
     kw = {
       "coordinator_address": coordinator,
       "num_processes": num_processes,
@@ -78,18 +80,21 @@ def join(
     # JAX's answer to "no cluster that I know": this process is alone.
     if kw or "coordinator_address" not in str(e):
       raise
-  except jax.errors.JaxRuntimeError as e:
-    if "Failed to start RPC server" not in str(e):
-      raise
-    raise OSError(
-      "process 0 cannot listen at "
-      f"{jax_distributed.global_state.coordinator_address}: another program "
-      "may have the port, perhaps a run of before. Give --coordinator another."
-    ) from e
   finally:
     alarm.cancel()
   if processes.store():
     watchdog.Watchdog()
+
+
+def _check_port(coordinator):
+  """Raises OSError where JAX would crash: somebody else has the port."""
+  try:
+    socket.create_server(("", int(coordinator.rpartition(":")[2]))).close()
+  except OSError as e:
+    raise OSError(
+      f"process 0 cannot listen at {coordinator}: another program may have the "
+      "port, perhaps a run of before. Give --coordinator another."
+    ) from e
 
 
 def _check(coordinator, num_processes, process_id, nodes):
