@@ -30,7 +30,7 @@ ARGUMENTS = {
   ),
   "lape_cifar": ("seeds=1",),
   "lape_deit": ("seeds=1", "table=joins", "table=norms"),
-  "lit": ("seeds=1,init=x.npz",),
+  "lit": ("seeds=1,init=x.npz,data=mine,vocab=bytes",),
   "ln_placement": ("seeds=1,variants=B/16+B/32",),
   "mini": ("seeds=1",),
   "mini_vtab": ("init=x.npz",),
