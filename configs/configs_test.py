@@ -16,6 +16,8 @@ from input_pipeline import pp, testing
 from scripts import fake_data
 from trainers import config_keys, loop
 
+# One of each task, and what README and quickstart begin with.
+QUICK = ("augreg_i1k", "camvid", "digits", "fewshot", "images", "mini_lit")
 FOLDER = pathlib.Path(__file__).parent
 CONFIGS = sorted(
   path.stem
@@ -162,7 +164,13 @@ def _shrunk(name, arg="runlocal"):
   return config
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+def _slow_but(names):
+  """Returns CONFIGS for parametrize, slow but for `names`."""
+  slow = lambda name: pytest.param(name, marks=pytest.mark.slow)
+  return [name if name in names else slow(name) for name in CONFIGS]
+
+
+@pytest.mark.parametrize("name", _slow_but(QUICK))
 def test_a_config_trains_and_evaluates(name, tmp_path, monkeypatch):
   # Seconds to compile, and the same for every config.
   monkeypatch.setattr(checkpoint, "_checksum", lambda state: 0)

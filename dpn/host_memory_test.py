@@ -38,6 +38,7 @@ print(faults[-1])
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="counts Linux's pages")
+@pytest.mark.slow
 def test_a_step_takes_no_new_pages():
   faults = {
     how: int(

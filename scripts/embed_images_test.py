@@ -44,6 +44,7 @@ def _compile_fast(monkeypatch):
   jax.config.update("jax_disable_most_optimizations", False)
 
 
+@pytest.mark.slow
 def test_the_same_numbers(tmp_path):
   tower = str(tmp_path / "tower.npz")
   image = np.zeros((1, 32, 32, 1), np.float32)

@@ -69,6 +69,7 @@ def parts(monkeypatch):
   return list(found)
 
 
+@pytest.mark.slow
 def test_it_goes_on(parts, tmp_path, capsys):
   args = ["--tiny", "--out", str(tmp_path), "--minutes", "0.2", "--only"]
   with pytest.raises(SystemExit) as end:
@@ -85,6 +86,7 @@ def test_it_goes_on(parts, tmp_path, capsys):
   assert "FAILED, the others go on" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_step_in_small(tmp_path):
   report = gpu_report.main
   args = ["--tiny", "--out", str(tmp_path), "--only", "step"]

@@ -58,6 +58,7 @@ def _config(tmp_path_factory):
   })  # fmt: skip
 
 
+@pytest.mark.slow
 def test_train_resume_evaluate_draw_report(
   config, tmp_path, monkeypatch, capsys
 ):

@@ -178,6 +178,7 @@ loop.train(config, workdir)
   return done.stdout
 
 
+@pytest.mark.slow
 def test_a_run_that_was_killed_again_and_again(finished, tmp_path):
   workdir = tmp_path / "run"
   out = _die(workdir, "after the metrics of step 4")

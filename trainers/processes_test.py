@@ -121,6 +121,7 @@ def test_label_maps_of_one_process(runs):
   assert got["pixel_acc"] > 0.2
 
 
+@pytest.mark.slow
 def test_a_death_ends_the_others(tmp_path):
   flags = [
     "--config=configs/digits.py:runlocal",
@@ -177,6 +178,7 @@ def test_differences_and_reasons_are_told(talking):
     (1, signal.SIGSTOP, "Error: process 1 of this run has been silent for 4 s"),
   ],
 )
+@pytest.mark.slow
 def test_killed_or_stopped(talking, index, number, message):
   with talking(leaving=NOBODY) as (processes, logs):
     processes[index].send_signal(number)

@@ -62,6 +62,7 @@ def test_separate_runs(alone, tmp_path):
   _together(_config(), tmp_path)  # finds them done
 
 
+@pytest.mark.slow
 def test_resuming_together_and_alone(alone, tmp_path, monkeypatch):
   monkeypatch.setattr(loop, "finish", lambda *args: None)
   _together(_config(), tmp_path)
@@ -74,6 +75,7 @@ def test_resuming_together_and_alone(alone, tmp_path, monkeypatch):
     _assert_close(tmp_path / f"s{seed}", alone / f"s{seed}")
 
 
+@pytest.mark.slow
 def test_data_on_the_device(tmp_path):
   """The same bits as from the host; and with seeds together, up to rounding."""
   changes = {"input.pp": testing.PP + testing.LABELS, "evals": {}}
