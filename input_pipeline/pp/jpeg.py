@@ -14,7 +14,7 @@ import numpy as np
 SOF, DHT, SOS, DRI = (0xC0, 0xC1), 0xC4, 0xDA, 0xDD  # baseline, extended
 EOI = b"\xff\xd9"
 # What decoding needs: JFIF and Adobe's segment say which colours these are.
-_KEPT = {*SOF, DHT, SOS, DRI, 0xDB, 0xE0, 0xEE}
+_DECODED = {*SOF, DHT, SOS, 0xDB, 0xE0, 0xEE}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Header:
     size: (rows, cols) in pixels.
     sampling: of each component, its (horizontal, vertical) factor.
     interval: MCUs between restart markers, 0 without.
-    segments: what decoding needs, as (marker, contents).
+    segments: (marker, contents) of all but the restart interval, SOS last.
     scan: where the scan begins in the file.
   """
 
@@ -91,7 +91,7 @@ def read_header(data: bytes) -> Header | None:
     other = marker != DHT and 0xC0 <= marker <= 0xCF
     if other or marker in (SOS, DRI):
       found[marker] = contents
-    if marker in _KEPT and marker != DRI:
+    if marker != DRI:
       segments.append((marker, contents))
     place += 2 + size
   frame = found.get(SOF[0]) or found.get(SOF[1]) or b""
@@ -99,6 +99,8 @@ def read_header(data: bytes) -> Header | None:
   known = found.keys() <= {*SOF, SOS, DRI} and SOS in found
   # A scan of all components, not of one after the other.
   if not known or count not in (1, 3) or found[SOS][:1] != frame[5:6]:
+    return None
+  if len(found[SOS]) < 1 + 2 * count:
     return None
   precision, rows, cols, components = struct.unpack_from(">BHHB", frame)
   sampling = tuple((x >> 4, x & 15) for x in frame[7::3][:count])
@@ -116,7 +118,8 @@ class Cutter:
   def __init__(self, data: bytes, header: Header, markers: np.ndarray):
     """See `from_bytes`; `markers` is where the restart markers begin."""
     self._data = np.frombuffer(data, np.uint8)
-    self._header = header
+    needed = tuple(x for x in header.segments if x[0] in _DECODED)
+    self._header = header = dataclasses.replace(header, segments=needed)
     ends = np.append(markers, len(data) - len(EOI))
     begins = np.append(header.scan, markers + 2)
     per_row = header.mcus[1] // header.interval

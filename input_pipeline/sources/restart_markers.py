@@ -100,6 +100,8 @@ def _huffman_tables(header):
   for marker, contents in header.segments:
     while marker == jpeg.DHT and len(contents) > 17:
       end = 17 + sum(contents[1:17])
+      if end > len(contents):
+        return {}  # damaged
       tables[contents[0]] = contents[1:17], contents[17:end]
       contents = contents[end:]
   return tables

@@ -60,6 +60,16 @@ def test_crops_have_the_pixels_of_the_whole(kind, optimize):
       )
 
 
+def test_metadata_stay_but_not_in_cuts():
+  exif = Image.Exif()
+  exif[0x8298] = "somebody's copyright"
+  data = restart_markers.add(encode("4:2:0", 64, 96, exif=exif.tobytes()))
+  assert Image.open(io.BytesIO(data)).getexif()[0x8298] == exif[0x8298]
+  cut, *_ = jpeg.Cutter.from_bytes(data).cut(0, 0, 8, 8)
+  assert b"copyright" in data
+  assert b"copyright" not in cut
+
+
 def test_a_cut_holds_little_more_than_the_box():
   cutter = jpeg.Cutter.from_bytes(
     encode("4:2:0", 160, 160, restart_marker_blocks=1)
@@ -91,6 +101,8 @@ def _others():
   yield "cut off", data[:-40]
   yield "cut off, with an end", data[:-40] + jpeg.EOI
   yield "header only", data[:200]
+  table = data.index(b"\xff\xc4") + 5  # the number of codes, by length
+  yield "more codes than symbols", data[:table] + b"\x09" + data[table + 1 :]
   yield "nothing", b""
 
 
