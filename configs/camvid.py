@@ -24,7 +24,7 @@ import itertools
 
 import ml_collections
 
-from configs import ade20k, common
+from dpn.configs import ade20k, common
 
 CLASSES = (
   *("sky", "building", "pole", "road", "pavement", "tree"),

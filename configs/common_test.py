@@ -3,7 +3,7 @@
 import ml_collections
 import pytest
 
-from configs import augreg_i1k, common
+from dpn.configs import augreg_i1k, common
 
 SPEC = {"variant": "B/16", "runlocal": False, "res": 224, "lr": 0.1, "aug": ""}
 

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 import dpn.tasks
-from configs import common
 from dpn import metrics
+from dpn.configs import common
+from dpn.input_pipeline import pp, testing
+from dpn.scripts import fake_data
+from dpn.trainers import config_keys, loop
 from dpn.weights import checkpoint
-from input_pipeline import pp, testing
-from scripts import fake_data
-from trainers import config_keys, loop
 
 # One of each task, and what README and quickstart begin with.
 QUICK = ("augreg_i1k", "camvid", "digits", "fewshot", "images", "mini_lit")
@@ -146,7 +146,7 @@ def _compile_fast():
 
 
 def _module(name):
-  return importlib.import_module(f"configs.{name}")
+  return importlib.import_module(f"dpn.configs.{name}")
 
 
 def _shrunk(name, arg="runlocal"):

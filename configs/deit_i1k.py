@@ -26,7 +26,7 @@ jitter is left out, for with RandAugment DeiT's code ignores it.
 
 import ml_collections
 
-from configs import common
+from dpn.configs import common
 
 VARIANTS = ("S/16", "B/16")
 SMOOTHING = 0.1

@@ -13,7 +13,7 @@ cut out, and make four patches of 8×8.
 
 import ml_collections
 
-from configs import common
+from dpn.configs import common
 
 
 def get_config(arg=None):

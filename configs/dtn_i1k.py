@@ -32,7 +32,7 @@ Differs from the code: as configs/deit_i1k.py, but trains on all of `train`; the
 average warms up, so that it forgets the initial parameters.
 """
 
-from configs import common, deit_i1k
+from dpn.configs import common, deit_i1k
 
 # The nearest DeiT, and what is different: width and heads.
 VARIANTS = {

@@ -22,7 +22,7 @@ solves three systems of the model's width.
 
 import ml_collections
 
-from configs import common
+from dpn.configs import common
 
 DATASETS = ("imagenet", "small")
 

@@ -30,7 +30,7 @@ import itertools
 
 import ml_collections
 
-from configs import common
+from dpn.configs import common
 
 
 def get_config(arg=None):

@@ -26,7 +26,7 @@ import os
 
 import ml_collections
 
-from configs import common
+from dpn.configs import common
 
 EVALUATION = ("val", "valid", "validation", "test")  # the first that is there
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")

@@ -31,7 +31,7 @@ Unknown, too: the head. That recipe has pool=map; here it is the class token and
 a layer before the head, for that is what Appendices D and E load.
 """
 
-from configs import augreg_i21k, common
+from dpn.configs import augreg_i21k, common
 
 VARIANTS = ("B/32", "B/16", "L/16")  # Table 2
 DATA = {"data": "", "classes": 0, "split": "train", "label": "label"}

@@ -35,7 +35,7 @@ import itertools
 
 import ml_collections
 
-from configs import common
+from dpn.configs import common
 
 BATCH = 128
 TRAIN = 50_000  # images

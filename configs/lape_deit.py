@@ -31,7 +31,7 @@ otherwise. Differs from the recipe: as configs/deit_i1k.py, but trains on all of
 
 import itertools
 
-from configs import common, deit_i1k
+from dpn.configs import common, deit_i1k
 
 VARIANTS = ("Ti/16", "S/16", "B/16")
 EVAL_EPOCHS = 20  # divides the 100 epochs of the paper's tables

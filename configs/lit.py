@@ -36,7 +36,7 @@ Hours: 901M pairs through a B/32 and a text tower of size B; not run.
 
 import ml_collections
 
-from configs import common, jft
+from dpn.configs import common, jft
 
 DIMS = {"B": 768, "L": 1024}
 SETUPS = {

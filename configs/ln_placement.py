@@ -33,7 +33,7 @@ Section 4.1 can be read in two ways at three points. The first is the default:
   method comes first, and its initialization belongs to both.
 """
 
-from configs import augreg_i1k, common
+from dpn.configs import augreg_i1k, common
 
 VARIANTS = ("S/16", "B/16", "B/32", "Ti/16", "S/32")
 PLACEMENTS = ("pre", "post", "pre+post")

@@ -17,7 +17,7 @@ numbers show how the comparison is made and no more. About half a minute a run.
 
 import ml_collections
 
-from configs import common, ln_placement, stem_ablation
+from dpn.configs import common, ln_placement, stem_ablation
 
 SIDE = 32
 MODEL = {

@@ -23,7 +23,7 @@ Expected: zero-shot accuracy on 209 names that were never seen far above chance,
 
 import ml_collections
 
-from configs import common
+from dpn.configs import common
 
 NAMES = 1568  # of the training split
 MODEL = {

@@ -19,7 +19,7 @@ import itertools
 
 import ml_collections
 
-from configs import common, mini
+from dpn.configs import common, mini
 
 CLASSES = {"digits": 10, "photos": 2}
 

@@ -12,7 +12,7 @@ import pytest
 
 import dpn.tasks
 from dpn import optim, trees
-from input_pipeline import testing
+from dpn.input_pipeline import testing
 
 FOLDER = pathlib.Path(__file__).parent
 CONFIGS = sorted(
@@ -49,7 +49,7 @@ def _configs(name, folder):
   needed = ""
   if name == "images":
     needed = f"data={testing.class_folders(folder / 'photos')},"
-  module = importlib.import_module(f"configs.{name}")
+  module = importlib.import_module(f"dpn.configs.{name}")
   sweep = getattr(module, "sweep", lambda arg: [])
   args = [arm["arg"] for arm in sweep(f"{needed}runlocal")]
   args.append(f"{needed}runlocal")

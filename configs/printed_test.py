@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from flax import traverse_util
 
-from configs import augreg_i1k, finetune_i1k, vtab
 from dpn import schedules
-from input_pipeline import pp, testing
-from trainers import build
+from dpn.configs import augreg_i1k, finetune_i1k, vtab
+from dpn.input_pipeline import pp, testing
+from dpn.trainers import build
 
 AUGREG = """
-import configs.common as bvcc
+import dpn.configs.common as bvcc
 import ml_collections as mlc
 
 def get_config(arg=None):
@@ -79,7 +79,7 @@ def get_config(arg=None):
 """
 
 FINETUNE = """
-import configs.common as bvcc
+import dpn.configs.common as bvcc
 import ml_collections as mlc
 
 def get_config(arg=None):

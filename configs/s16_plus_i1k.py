@@ -21,7 +21,7 @@ the 78.6 that 2205.01580 has for batch=4096.
 
 import ml_collections
 
-from configs import common
+from dpn.configs import common
 
 
 def get_config(arg=None):

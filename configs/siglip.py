@@ -13,7 +13,7 @@ the towers' width, initial temperature 10 and bias -10, 64 tokens of c4_en. The
 optimizer is a guess: that of configs/lit.py, with beta2 capped at 0.95.
 """
 
-from configs import common, lit
+from dpn.configs import common, lit
 
 
 def get_config(arg=None):

@@ -28,7 +28,7 @@ base; with cls_row the token has a position of its own and is in the LayerNorm,
 as in CLIP, which the paper cites there, and as in configs/deit_i1k.py.
 """
 
-from configs import augreg_i1k, common
+from dpn.configs import augreg_i1k, common
 
 VARIANTS = ("B/16", "S/16", "B/32", "S/32", "Ti/16")
 STEMS = (

@@ -47,7 +47,7 @@ import os
 
 import ml_collections
 
-from configs import common
+from dpn.configs import common
 
 # The values of Appendix F, by stage.
 GRIDS = {

@@ -7,7 +7,8 @@ import re
 import pytest
 
 import dpn.tasks
-from configs import (
+from dpn import schedules
+from dpn.configs import (
   ade20k,
   dtn_i1k,
   lape_cifar,
@@ -16,7 +17,6 @@ from configs import (
   stem_ablation,
   sun397_scratch,
 )
-from dpn import schedules
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ gradient that Adam sees.
 
 import ml_collections
 
-from configs import common
+from dpn.configs import common
 
 RATES = {100: 10**-3, 200: 10**-3.2, 400: 10**-3.5, 800: 10**-3.5}
 END = 1e-5

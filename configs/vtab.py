@@ -43,7 +43,7 @@ import itertools
 
 import ml_collections
 
-from configs import common
+from dpn.configs import common
 
 
 @dataclasses.dataclass(frozen=True)

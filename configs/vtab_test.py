@@ -4,8 +4,8 @@ import cv2
 import numpy as np
 import pytest
 
-from configs import vtab
-from input_pipeline import pp, testing
+from dpn.configs import vtab
+from dpn.input_pipeline import pp, testing
 
 # Classes as in arXiv 1910.04867, Table 3 and its section on the tasks; what a
 # made-up example holds, and the class that makes.

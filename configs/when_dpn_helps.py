@@ -22,7 +22,7 @@ else is in the page.
 
 import ml_collections
 
-from configs import common
+from dpn.configs import common
 
 BATCH = 128
 BASE = {

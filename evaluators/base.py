@@ -12,10 +12,9 @@ import jax
 import numpy as np
 from absl import logging
 
-import evaluators
-from dpn import errors, processes, registry, schedules, sharding
+from dpn import errors, evaluators, processes, registry, schedules, sharding
+from dpn.input_pipeline import device, pipeline, sources
 from dpn.tasks import base
-from input_pipeline import device, pipeline, sources
 
 TYPES = [
   module.name
@@ -197,7 +196,7 @@ def from_config(
 def find(kind: str) -> type[Evaluator]:
   """Returns the class `Evaluator` of one of `TYPES` or of a dotted path."""
   if kind in TYPES:
-    return importlib.import_module(f"evaluators.{kind}").Evaluator
+    return importlib.import_module(f"dpn.evaluators.{kind}").Evaluator
   if isinstance(kind, str) and "." in kind:
     return registry.import_path("type", f"{kind}:Evaluator")
   raise ValueError(

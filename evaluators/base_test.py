@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from dpn import sharding
-from evaluators import base
+from dpn.evaluators import base
 
 SIZES = {"total_steps": 200, "batch_size": 8, "data_size": 80}
 PREDICT_FNS = {
@@ -84,7 +84,8 @@ def test_errors_name_the_evaluator(section, changes, message):
 def test_missing_arguments_are_named(section):
   del section["data"]
   with pytest.raises(
-    ValueError, match=r"evals.val: data is missing; evaluators.mean needs it"
+    ValueError,
+    match=r"evals.val: data is missing; dpn.evaluators.mean needs it",
   ):
     _make({"val": section})
 
@@ -92,7 +93,7 @@ def test_missing_arguments_are_named(section):
 OWN = """
 import dataclasses
 import numpy as np
-from evaluators import base
+from dpn.evaluators import base
 
 @dataclasses.dataclass(kw_only=True)
 class Evaluator(base.Evaluator):
@@ -153,8 +154,8 @@ def test_keys_without_effect_are_logged(section, caplog):
   )
   assert not evaluator.evaluator.cache_final
   assert evaluator.first
-  assert "cache='raw_data' of evaluator evaluators.mean is acc" in caplog.text
-  assert "cache_raw=True of evaluator evaluators.mean is acc" in caplog.text
+  assert "cache='raw_data' of evaluator dpn.evaluators.mean is" in caplog.text
+  assert "cache_raw=True of evaluator dpn.evaluators.mean is" in caplog.text
 
 
 def test_every_type_has_an_evaluator():

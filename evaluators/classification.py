@@ -6,7 +6,7 @@ from typing import ClassVar
 import jax.numpy as jnp
 
 from dpn import errors, losses
-from evaluators import mean
+from dpn.evaluators import mean
 
 
 @dataclasses.dataclass(kw_only=True)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from evaluators import classification
+from dpn.evaluators import classification
 
 # The images are the logits: (11 examples, 3 classes).
 LOGITS = np.random.default_rng(0).normal(size=(11, 3)).astype(np.float32)

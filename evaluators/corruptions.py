@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from dpn import errors
-from evaluators import classification
-from input_pipeline import batches, pp
-from input_pipeline.pp import ops_corrupt
+from dpn.evaluators import classification
+from dpn.input_pipeline import batches, pp
+from dpn.input_pipeline.pp import ops_corrupt
 
 _PLACE = re.compile(r"\bcorrupt\b(\s*\(\s*\))?")
 
@@ -20,7 +20,7 @@ class Evaluator(classification.Evaluator):
 
   In `pp_fn`, the op `corrupt` without arguments says where images are
   corrupted: after all that changes their size, before `value_range`. See
-  `input_pipeline.pp.ops_corrupt` for the definitions. An example is always
+  `dpn.input_pipeline.pp.ops_corrupt` for the definitions. An example is always
   corrupted alike.
 
   Metrics, all in [0, 1]: `<kind>_<severity>_prec@1`; `<kind>_prec@1`, the mean

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from dpn import sharding
-from evaluators import corruptions
+from dpn.evaluators import corruptions
 
 IMAGES = np.random.default_rng(0).integers(0, 200, (10, 4, 4, 3), np.uint8)
 LABELS = (IMAGES.mean((1, 2, 3)) > 100).astype(np.int32)

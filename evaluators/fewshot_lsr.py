@@ -15,7 +15,7 @@ import scipy.linalg
 from absl import logging
 
 from dpn import errors, trees
-from evaluators import base
+from dpn.evaluators import base
 
 # So large that the penalty on the weights of this feature, the bias, does not
 # matter.

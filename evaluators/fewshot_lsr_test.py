@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.linalg
 
-from evaluators import fewshot_lsr
+from dpn.evaluators import fewshot_lsr
 
 
 def _data(examples, width, num_classes, seed=0):

@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 
 import jax
 
+from dpn.evaluators import base
+from dpn.input_pipeline import pipeline
 from dpn.tasks import base as tasks_base
-from evaluators import base
-from input_pipeline import pipeline
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -22,7 +22,7 @@ class Evaluator(base.Evaluator):
 
   PRED: ClassVar[str] = "loss"
 
-  data: Mapping[str, Any]  # see `input_pipeline.sources.make`
+  data: Mapping[str, Any]  # see `dpn.input_pipeline.sources.make`
   pp_fn: str
   cache_final: bool = False  # keep the preprocessed data set in memory
 

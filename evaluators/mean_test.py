@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from dpn import sharding
-from evaluators import mean
+from dpn.evaluators import mean
 
 
 @pytest.fixture(name="save")

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from dpn import errors
-from evaluators import base
-from input_pipeline import pp, sources
-from input_pipeline.sources import arrays
+from dpn.evaluators import base
+from dpn.input_pipeline import pp, sources
+from dpn.input_pipeline.sources import arrays
 
 _BLOCK = 1024  # queries whose similarities are held in memory
 
@@ -100,7 +100,7 @@ def captions(source: sources.Source, key: str) -> arrays.ArraySource:
 class Evaluator(base.Evaluator):
   """Reports what `recall` returns."""
 
-  data: Mapping[str, Any]  # see `input_pipeline.sources.make`
+  data: Mapping[str, Any]  # see `dpn.input_pipeline.sources.make`
   pp_img: str  # leaves `image`
   pp_txt: str  # from the caption `text` to ids
   text_key: str = "text"  # one caption or several; nested as "captions/text"

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from dpn import sharding
-from evaluators import base, retrieval
-from input_pipeline.sources import arrays
+from dpn.evaluators import base, retrieval
+from dpn.input_pipeline.sources import arrays
 
 RNG = np.random.default_rng(0)
 

@@ -17,9 +17,9 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from dpn import errors, sharding, sliding_window
+from dpn.evaluators import base
+from dpn.input_pipeline import device, pipeline
 from dpn.tasks import base as tasks_base
-from evaluators import base
-from input_pipeline import device, pipeline
 
 # Sizes are rounded up to multiples of it, so that few programs are compiled.
 _PAD = 64
@@ -113,7 +113,7 @@ class Evaluator(base.Evaluator):
   not reported and does not count in the mean.
   """
 
-  data: Mapping[str, Any]  # see `input_pipeline.sources.make`
+  data: Mapping[str, Any]  # see `dpn.input_pipeline.sources.make`
   pp_fn: str  # leaves `image` and labels, whose sizes may differ
   window: Sequence[int]  # (rows, cols) of pixels
   stride: Sequence[int] | None = None  # likewise; None: that of the window

@@ -8,8 +8,8 @@ import pytest
 import sklearn.metrics
 
 from dpn import sharding
-from evaluators import segmentation
-from input_pipeline import sources
+from dpn.evaluators import segmentation
+from dpn.input_pipeline import sources
 
 RNG = np.random.default_rng(0)
 IGNORE = 255

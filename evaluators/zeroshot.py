@@ -11,9 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from evaluators import base
-from input_pipeline.sources import arrays
-from input_pipeline.text import prompts
+from dpn.evaluators import base
+from dpn.input_pipeline.sources import arrays
+from dpn.input_pipeline.text import prompts
 
 
 def class_embeddings(
@@ -32,7 +32,7 @@ class Evaluator(base.Evaluator):
   """Reports `<data set>_prec@1` and `<data set>_prec@5`, in [0, 1].
 
   Class names are the data set's own unless `class_names` has others for it,
-  which are the name of some in `input_pipeline.text.prompts`, or a list.
+  which are the name of some in `dpn.input_pipeline.text.prompts`, or a list.
   """
 
   datasets: Mapping[str, tuple[str, str]]  # name → (data set, split)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dpn import sharding
-from evaluators import zeroshot
+from dpn.evaluators import zeroshot
 
 
 def _predict(variables, batch):

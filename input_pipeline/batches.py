@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from absl import logging
 
-from input_pipeline import pp, sources
+from dpn.input_pipeline import pp, sources
 
 # Columns of a batch beside its examples' keys.
 MASK = "_mask"  # (rows,) bool, false on padding; of evaluation

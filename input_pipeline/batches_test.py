@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from input_pipeline import batches, pp, sources
-from input_pipeline.sources import arrays
+from dpn.input_pipeline import batches, pp, sources
+from dpn.input_pipeline.sources import arrays
 
 
 def _part(spec="", **columns):

@@ -11,7 +11,7 @@ from concurrent import futures
 import jax
 import numpy as np
 
-from input_pipeline.batches import SKIPPED
+from dpn.input_pipeline.batches import SKIPPED
 
 
 class DeviceIterator:

@@ -9,7 +9,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from input_pipeline import device
+from dpn.input_pipeline import device
 
 
 @pytest.fixture(name="sharding")

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from input_pipeline import order
+from dpn.input_pipeline import order
 
 
 def _one(size, seed=5, **kw):

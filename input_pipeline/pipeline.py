@@ -24,11 +24,10 @@ import grain
 import numpy as np
 from absl import flags, logging
 
-import input_pipeline
-from dpn import errors, host_memory
-from input_pipeline import batches, pp, sources
-from input_pipeline import order as order_lib
-from input_pipeline.pp import ops_text
+from dpn import errors, host_memory, input_pipeline
+from dpn.input_pipeline import batches, pp, sources
+from dpn.input_pipeline import order as order_lib
+from dpn.input_pipeline.pp import ops_text
 
 Batch = Example = dict[str, np.ndarray]
 Spec = dict[str, tuple[tuple[int, ...], np.dtype]]

@@ -15,7 +15,7 @@ import pytest
 from ml_collections import ConfigDict
 from pyarrow import parquet
 
-from input_pipeline import pipeline, pp, testing
+from dpn.input_pipeline import pipeline, pp, testing
 
 _PP = 'decode|resize(12)|random_crop(8)|flip_lr|keep("image", "label")'
 

@@ -8,7 +8,7 @@ from typing import Any
 import cv2
 import numpy as np
 
-from input_pipeline.sources import tfds_writer
+from dpn.input_pipeline.sources import tfds_writer
 
 
 def write_tfds(

@@ -7,9 +7,16 @@ import zlib
 import pandas as pd
 import pytest
 
-from input_pipeline import testing
-from scripts import report
-from scripts.results import claims, figures, render, runs, table_specs, tables
+from dpn.input_pipeline import testing
+from dpn.scripts import report
+from dpn.scripts.results import (
+  claims,
+  figures,
+  render,
+  runs,
+  table_specs,
+  tables,
+)
 
 CONFIGS = pathlib.Path(__file__).parents[1] / "configs"
 # Arguments of the sweeps that need some, or are long, or can be read otherwise.
@@ -77,7 +84,7 @@ def _frame(tmp_path_factory):
   for path in sorted(CONFIGS.glob("*.py")):
     if "def sweep(" not in path.read_text():
       continue
-    module = importlib.import_module(f"configs.{path.stem}")
+    module = importlib.import_module(f"dpn.configs.{path.stem}")
     for i, arg in enumerate(arguments.get(path.stem, (None,))):
       made += [
         _made(f"{path.stem}{i}", arm, module.get_config(arm["arg"]).to_dict())

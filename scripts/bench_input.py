@@ -26,11 +26,11 @@ import pandas as pd
 from PIL import Image, ImageFilter, ImageOps
 from sklearn import datasets
 
-import input_pipeline
-from input_pipeline import pp, sources
-from input_pipeline.pp import lazy_image, ops_image
-from input_pipeline.sources import restart_markers
-from scripts.bench import harness, input_peers
+from dpn import input_pipeline
+from dpn.input_pipeline import pp, sources
+from dpn.input_pipeline.pp import lazy_image, ops_image
+from dpn.input_pipeline.sources import restart_markers
+from dpn.scripts.bench import harness, input_peers
 
 COUNTS = {
   **dict.fromkeys(("crop", "randaug", "eval", "segment"), 400),
@@ -138,7 +138,7 @@ def report(task: str, folder: str, repeats: int, secs: float) -> dict:
     fastest peer, if there is any.
   """
   measure = lambda who: harness.worker(
-    "scripts.bench.input_peers",
+    "dpn.scripts.bench.input_peers",
     {"who": who, "task": task, "folder": folder, "secs": secs},
   )
   found = harness.in_turn(measure, input_peers.ARMS, repeats)

@@ -6,8 +6,8 @@ import random
 import numpy as np
 import pytest
 
-from scripts import bench_input
-from scripts.bench import harness, input_peers, segmentation_peer
+from dpn.scripts import bench_input
+from dpn.scripts.bench import harness, input_peers, segmentation_peer
 
 
 @pytest.fixture(name="folder")
@@ -64,7 +64,7 @@ def test_ratio_is_to_the_fastest_peer(tmp_path, monkeypatch, capsys):
   left = {who: iter(values) for who, values in rates.items()}
 
   def measured(module, arguments):
-    assert module == "scripts.bench.input_peers"
+    assert module == "dpn.scripts.bench.input_peers"
     if arguments["who"] == "torch+Pillow":
       return {"error": "No module named 'torch'"}
     return {"rate": next(left[arguments["who"]]), "cpu_ms": 1.0, "peak_mb": 50}

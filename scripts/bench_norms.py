@@ -15,7 +15,7 @@ import jax
 import pandas as pd
 
 from dpn.models import norms
-from scripts.bench import harness, step_peers
+from dpn.scripts.bench import harness, step_peers
 
 BASELINE = "pre-LN"
 PER_TOKEN = ("layernorm", "standardize", "affine")  # not of the comparisons

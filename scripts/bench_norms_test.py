@@ -3,8 +3,8 @@
 import pytest
 
 from dpn.models import vit
-from scripts import bench_norms
-from scripts.bench import step_peers
+from dpn.scripts import bench_norms
+from dpn.scripts.bench import step_peers
 
 
 def test_ratios_are_of_neighbours():

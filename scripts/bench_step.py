@@ -27,7 +27,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from scripts.bench import harness, step_peers
+from dpn.scripts.bench import harness, step_peers
 
 OURS, TIMM, BIG_VISION = harness.OURS, "timm", "big_vision"
 DEFAULT = "big_vision, default"
@@ -113,7 +113,7 @@ def main():
       "keep_memory": who == OURS or (args.keep_memory and who != TIMM),
     }
     python = args.torch_python if who == TIMM else None
-    return harness.worker("scripts.bench.step_peers", arguments, python)
+    return harness.worker("dpn.scripts.bench.step_peers", arguments, python)
 
   groups = {name_of(s): arms(args, s) for s in settings(args)}
   every = [arm for group in groups.values() for arm in group.items()]

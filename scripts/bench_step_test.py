@@ -4,8 +4,8 @@ import itertools
 
 import pytest
 
-from scripts import bench_step
-from scripts.bench import harness, step_peers
+from dpn.scripts import bench_step
+from dpn.scripts.bench import harness, step_peers
 
 
 def _round(secs, **more):

@@ -16,9 +16,15 @@ import subprocess
 import sys
 import tempfile
 
-from scripts.bench import harness
-from scripts.faults import between_processes, builds, in_a_run, on_disk, soak
-from scripts.faults.runs import Runs
+from dpn.scripts.bench import harness
+from dpn.scripts.faults import (
+  between_processes,
+  builds,
+  in_a_run,
+  on_disk,
+  soak,
+)
+from dpn.scripts.faults.runs import Runs
 
 FAULTS = {
   name: value

@@ -7,9 +7,9 @@ from unittest import mock
 import pytest
 
 from dpn import registry
-from scripts import chaos
-from scripts.faults import builds, in_a_run, runs, soak
-from trainers import cli, loop, testing
+from dpn.scripts import chaos
+from dpn.scripts.faults import builds, in_a_run, runs, soak
+from dpn.trainers import cli, loop, testing
 
 PATCHES = [build.patches for build in builds.BUILDS.values()]
 FLAT = {"memory_mb": 300.0, "descriptors": 40, "threads": 20}

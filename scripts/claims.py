@@ -12,7 +12,7 @@ import dataclasses
 import textwrap
 from collections.abc import Sequence
 
-from scripts.results import claims, output, render, runs
+from dpn.scripts.results import claims, output, render, runs
 
 _COLUMN = 40  # letters in a line of a cell, on the terminal
 

@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from scripts import claims as command
-from scripts import testing
-from scripts.results import aggregate, checks, claims, runs
+from dpn.scripts import claims as command
+from dpn.scripts import testing
+from dpn.scripts.results import aggregate, checks, claims, runs
 
 AUGREG = ("S/32", "Ti/16", "B/32", "S/16", "S/16+", "B/16")
 

@@ -12,10 +12,10 @@ import safetensors.numpy
 
 from dpn import optim, trees
 from dpn.models import vit
+from dpn.scripts import convert
+from dpn.trainers import testing as trainers_testing
+from dpn.trainers import update
 from dpn.weights import checkpoint, load, testing
-from scripts import convert
-from trainers import testing as trainers_testing
-from trainers import update
 
 HEADS = {"num_heads": 2}
 

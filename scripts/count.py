@@ -22,10 +22,10 @@ from absl import flags
 
 import dpn.tasks
 from dpn import flops, optim, trees
+from dpn.input_pipeline import pipeline
+from dpn.scripts import fake_data
 from dpn.tasks import base
-from input_pipeline import pipeline
-from scripts import fake_data
-from trainers import build, cli
+from dpn.trainers import build, cli
 
 _BLOCK = re.compile(r"(encoderblock)(?:_\d+)?(/[^/]+)?.*")
 OUTSIDE = "(outside modules)"

@@ -6,8 +6,8 @@ import pandas as pd
 import pytest
 
 import dpn.tasks
-from configs import digits
-from scripts import count, fake_data
+from dpn.configs import digits
+from dpn.scripts import count, fake_data
 
 # Table 2 of arXiv 2112.02624, LN rows: 10^9 multiply-adds, 10^6 parameters.
 PUBLISHED = {

@@ -25,10 +25,10 @@ import pandas as pd
 from absl import flags
 
 from dpn import metrics
-from input_pipeline import pipeline
-from scripts.diagnosis import measures, page
-from scripts.results import output, runs
-from trainers import build, cli
+from dpn.input_pipeline import pipeline
+from dpn.scripts.diagnosis import measures, page
+from dpn.scripts.results import output, runs
+from dpn.trainers import build, cli
 
 
 def diagnose(

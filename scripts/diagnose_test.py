@@ -12,10 +12,10 @@ import scipy.stats
 
 from dpn import metrics
 from dpn.models import vit
-from scripts import diagnose, testing
-from scripts.diagnosis import measures, page
-from trainers import loop
-from trainers import testing as runs
+from dpn.scripts import diagnose, testing
+from dpn.scripts.diagnosis import measures, page
+from dpn.trainers import loop
+from dpn.trainers import testing as runs
 
 
 @pytest.fixture(scope="module")
@@ -143,6 +143,6 @@ def test_attention_and_norms(options):
 
 
 def test_too_many_arguments():
-  command = [sys.executable, "-m", "scripts.diagnose", "a", "b"]
+  command = [sys.executable, "-m", "dpn.scripts.diagnose", "a", "b"]
   said = subprocess.run(command, capture_output=True, text=True).stderr
   assert "unexpected argument 'b'; expected flags and [RUN] only" in said

@@ -21,10 +21,10 @@ from absl import flags
 
 import dpn.tasks
 from dpn import sharding
-from evaluators import base as evaluators_base
-from input_pipeline.sources import embedded
-from scripts import evaluate
-from trainers import build, cli, config_keys
+from dpn.evaluators import base as evaluators_base
+from dpn.input_pipeline.sources import embedded
+from dpn.scripts import evaluate
+from dpn.trainers import build, cli, config_keys
 
 
 def embed(config, splits: Sequence[str], pp: str, out: str):

@@ -4,12 +4,12 @@ import jax
 import numpy as np
 import pytest
 
-from configs import mini_lit
 from dpn import metrics, trees
+from dpn.configs import mini_lit
 from dpn.models import vit
+from dpn.scripts import embed_images
+from dpn.trainers import loop
 from dpn.weights import checkpoint
-from scripts import embed_images
-from trainers import loop
 
 SMALL = {"width": 16, "depth": 1, "mlp_dim": 16, "num_heads": 2}
 

@@ -17,9 +17,9 @@ from absl import flags
 
 import dpn.tasks
 from dpn import sharding
-from scripts import fake_data
-from scripts.bench import harness
-from trainers import build, cli, config_keys
+from dpn.scripts import fake_data
+from dpn.scripts.bench import harness
+from dpn.trainers import build, cli, config_keys
 
 REST = "activations, gradients"
 

@@ -7,15 +7,15 @@ import sys
 
 import pytest
 
-from scripts import estimate_memory
+from dpn.scripts import estimate_memory
 
 CODE = """
 import json
 import jax
 jax.config.update("jax_num_cpu_devices", 8)
-from configs import augreg_i1k
-from scripts import estimate_memory
-from trainers import build
+from dpn.configs import augreg_i1k
+from dpn.scripts import estimate_memory
+from dpn.trainers import build
 
 arguments = []
 compile = build.TrainStep.compile

@@ -23,13 +23,13 @@ from absl import flags
 
 import dpn.tasks
 from dpn import errors, sharding
+from dpn.evaluators import base as evaluators_base
+from dpn.input_pipeline import pp
+from dpn.scripts import fake_data
+from dpn.scripts.results import output
 from dpn.tasks import base
+from dpn.trainers import build, cli, config_keys
 from dpn.weights import load, pixels
-from evaluators import base as evaluators_base
-from input_pipeline import pp
-from scripts import fake_data
-from scripts.results import output
-from trainers import build, cli, config_keys
 
 HEAD = "head/(kernel|bias)"
 

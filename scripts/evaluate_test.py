@@ -5,9 +5,9 @@ import pytest
 import safetensors.numpy
 
 from dpn import metrics
-from input_pipeline import pp
-from scripts import evaluate
-from trainers import loop, testing
+from dpn.input_pipeline import pp
+from dpn.scripts import evaluate
+from dpn.trainers import loop, testing
 
 OTHER_RANGE = testing.PP.replace("-1, 1", "0, 1")
 

@@ -69,7 +69,7 @@ def train(folder, config):
   (folder / "config.py").write_text(COMMON + config)
   done = subprocess.run(
     [
-      *(sys.executable, "-m", "trainers.train"),
+      *(sys.executable, "-m", "dpn.trainers.train"),
       *("--config=config.py", "--workdir=run"),
     ],
     cwd=folder,

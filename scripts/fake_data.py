@@ -6,7 +6,7 @@ import jax
 import numpy as np
 from PIL import Image
 
-from input_pipeline import pipeline, pp
+from dpn.input_pipeline import pipeline, pp
 
 # What VTAB's labels are made of, see input_pipeline.pp.ops_vtab.
 _FEATURES = {

@@ -4,7 +4,7 @@ import ml_collections
 import numpy as np
 import pytest
 
-from scripts import fake_data
+from dpn.scripts import fake_data
 
 
 @pytest.mark.parametrize("key", ["label", "annotation", "mask"])

@@ -17,8 +17,8 @@ import os
 import sys
 from collections.abc import Sequence
 
+from dpn.scripts.results import figures, output, runs, tables
 from dpn.weights import files as parameter_files
-from scripts.results import figures, output, runs, tables
 
 _DPI = 300
 GROUPS = {"2": ("2_left", "2_right"), "all": tuple(figures.FIGURES)}

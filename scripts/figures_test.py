@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from scripts import figures as command
-from scripts import testing
-from scripts.results import figures, runs
+from dpn.scripts import figures as command
+from dpn.scripts import testing
+from dpn.scripts.results import figures, runs
 
 SCALE = "stem/ln0/scale"
 

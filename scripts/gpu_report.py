@@ -19,9 +19,9 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
-from scripts import bench_step
-from scripts.bench import gpu_page, harness, step_peers
-from scripts.results import output
+from dpn.scripts import bench_step
+from dpn.scripts.bench import gpu_page, harness, step_peers
+from dpn.scripts.results import output
 
 BATCHES = {
   "Ti/16": (512, 1024),
@@ -113,7 +113,7 @@ class Report:
     words += ["--only", *only, f"--big_vision={args.big_vision}"]
     if args.torch_python:
       words.append(f"--torch_python={args.torch_python}")
-    found = self.run(name, "-m", "scripts.bench_step", *words)
+    found = self.run(name, "-m", "dpn.scripts.bench_step", *words)
     every = [f for part in found.values() for f in part["figures"].values()]
     if not any("img_per_sec" in figures for figures in every):
       (self.out / f"{name}.json").unlink()  # to be tried again
@@ -204,7 +204,7 @@ def memory(report: Report):
   report.run(
     "memory",
     "-m",
-    "scripts.estimate_memory",
+    "dpn.scripts.estimate_memory",
     "--config=configs/augreg_i1k.py:variant=B/16",
     f"--config.input.batch_size={setting.batch_size}",
     *(f"--config.model.{key}={value}" for key, value in model.items()),
@@ -226,21 +226,21 @@ def norms(report: Report):
   if report.args.tiny:
     words = ["--variant=mu/16", "--image_size=32", "--batch_size=4"]
     words += ["--steps=2", "--arms", "stem_ln=dpn", "dtn"]
-  report.run("norms", "-m", "scripts.bench_norms", *words)
+  report.run("norms", "-m", "dpn.scripts.bench_norms", *words)
 
 
 def faults(report: Report):
   """Two runs end with the same bits, also when one is stopped or killed."""
   words = ["--only=sigterm"]
   words += [] if report.args.tiny else ["--only=sigkill", "--kills=2"]
-  report.run("faults", "-m", "scripts.chaos", *words)
+  report.run("faults", "-m", "dpn.scripts.chaos", *words)
 
 
 def loading(report: Report):
   """How many images a second this machine's cores can prepare."""
   words = ["--tasks=crop", "--repeats=1"]
   words += ["--secs=1"] if report.args.tiny else []
-  report.run("loading", "-m", "scripts.bench_input", *words)
+  report.run("loading", "-m", "dpn.scripts.bench_input", *words)
 
 
 # In the order in which they run: what matters most comes first.

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from scripts import bench_step, gpu_report, testing
-from scripts.bench import gpu_page, step_peers
+from dpn.scripts import bench_step, gpu_report, testing
+from dpn.scripts.bench import gpu_page, step_peers
 
 B16 = step_peers.Setting("B/16", dtype="bfloat16")
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from input_pipeline import sources
-from scripts import mini_data
+from dpn.input_pipeline import sources
+from dpn.scripts import mini_data
 
 
 def test_arrays_open_as_sources_and_hold_the_images(tmp_path):

@@ -8,9 +8,9 @@ import pytest
 import safetensors
 
 from dpn import metrics
-from scripts import evaluate, report, tables
-from trainers import log as log_lib
-from trainers import loop
+from dpn.scripts import evaluate, report, tables
+from dpn.trainers import log as log_lib
+from dpn.trainers import loop
 
 # Four numbers of an image, e.g. a box; nothing in it is like a ViT.
 TASK = """

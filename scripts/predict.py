@@ -20,10 +20,10 @@ import numpy as np
 import pandas as pd
 
 import dpn.tasks
+from dpn.input_pipeline import pp
+from dpn.scripts import show_batch
+from dpn.scripts.results import output, render, runs
 from dpn.weights import load, pixels
-from input_pipeline import pp
-from scripts import show_batch
-from scripts.results import output, render, runs
 
 BATCH_SIZE = 32
 

@@ -5,11 +5,11 @@ import json
 import numpy as np
 import pytest
 
-from configs import images
 from dpn import metrics
-from input_pipeline import sources, testing
-from scripts import predict
-from trainers import loop
+from dpn.configs import images
+from dpn.input_pipeline import sources, testing
+from dpn.scripts import predict
+from dpn.trainers import loop
 
 
 @pytest.fixture(scope="module", name="run")

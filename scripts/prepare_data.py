@@ -43,10 +43,10 @@ from typing import Any
 import numpy as np
 import tqdm
 
-from evaluators import retrieval
-from input_pipeline import sources
-from input_pipeline.sources import rewrite, tfds_writer
-from input_pipeline.text import tokenizers
+from dpn.evaluators import retrieval
+from dpn.input_pipeline import sources
+from dpn.input_pipeline.sources import rewrite, tfds_writer
+from dpn.input_pipeline.text import tokenizers
 
 CHECKSUMS = "checksums.json"
 TOKENIZER = "tokenizer.model"

@@ -9,10 +9,10 @@ import pytest
 import tensorflow_datasets as tfds
 from array_record.python import array_record_module
 
-from input_pipeline import pipeline, sources, testing
-from input_pipeline.pp import jpeg, ops_image
-from input_pipeline.sources import tfds_writer
-from scripts import prepare_data
+from dpn.input_pipeline import pipeline, sources, testing
+from dpn.input_pipeline.pp import jpeg, ops_image
+from dpn.input_pipeline.sources import tfds_writer
+from dpn.scripts import prepare_data
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 from dpn import trees
+from dpn.input_pipeline import testing
 from dpn.models import vit
-from input_pipeline import testing
 
 ROOT = pathlib.Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -121,7 +121,7 @@ def _checkpoint(tmp_path):
 
 @pytest.mark.parametrize(("name", "arg"), sorted(set(CONFIGS)))
 def test_configs_load(name, arg):
-  config = importlib.import_module(f"configs.{name}").get_config(
+  config = importlib.import_module(f"dpn.configs.{name}").get_config(
     f"{arg},runlocal" if arg else "runlocal"
   )
   assert config.total_steps == (0 if name == "fewshot" else 2)

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from scripts.results import (
+from dpn.scripts.results import (
   aggregate,
   claims,
   classes,

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from scripts import report, testing
+from dpn.scripts import report, testing
 
 AUGREG = {"recipe": "AugReg", "arch": "B/16", "metric": "val/prec@1"}
 

@@ -22,9 +22,9 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
+from dpn.scripts.jobs import arms as arms_lib
+from dpn.scripts.results import output, render, runs
 from dpn.weights import checkpoint
-from scripts.jobs import arms as arms_lib
-from scripts.results import output, render, runs
 
 
 def best(scores: pd.DataFrame) -> str:
@@ -104,7 +104,7 @@ def test_commands(
     arm = arms[os.path.join(out, name)]
     file = os.path.join(arm.workdir, "test.json")
     commands[file] = [
-      *("-m", "scripts.evaluate"),
+      *("-m", "dpn.scripts.evaluate"),
       *("--config", f"{config}:{arm.arg},test"),
       *("--checkpoint", arm.workdir),
       *("--evals", "test"),

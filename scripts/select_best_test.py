@@ -6,8 +6,8 @@ import pathlib
 import pandas as pd
 import pytest
 
-from scripts import select_best
-from scripts.jobs import arms as arms_lib
+from dpn.scripts import select_best
+from dpn.scripts.jobs import arms as arms_lib
 
 ROOT = pathlib.Path(__file__).parents[1]
 METRIC = "minival/prec@1"
@@ -97,7 +97,7 @@ def test_a_sweep(out, capsys):
   # What has been tested is not tested again.
   (out / "DTD_dpn_B32_lr1e-3-s0" / "test.json").write_text("{}")
   select_best.main([str(out)])
-  assert capsys.readouterr().out.count("scripts.evaluate") == 3
+  assert capsys.readouterr().out.count("dpn.scripts.evaluate") == 3
 
 
 def test_errors(out):

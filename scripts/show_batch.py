@@ -15,9 +15,9 @@ from absl import flags
 from matplotlib import figure, patches
 
 import dpn.tasks
-from input_pipeline import pipeline, pp
-from scripts.results import label_maps
-from trainers import cli
+from dpn.input_pipeline import pipeline, pp
+from dpn.scripts.results import label_maps
+from dpn.trainers import cli
 
 _SMALLEST_SHARE = 0.02  # Smaller ones are smoothing, not labels.
 

@@ -6,9 +6,9 @@ import ml_collections
 import numpy as np
 import pytest
 
-from configs import digits
-from input_pipeline import pp, sources
-from scripts import show_batch
+from dpn.configs import digits
+from dpn.input_pipeline import pp, sources
+from dpn.scripts import show_batch
 
 
 @pytest.fixture
@@ -115,7 +115,7 @@ def test_long_labels_stay_under_their_images():
 def test_ops_from_a_configs_pp_modules(config, tmp_path, monkeypatch):
   plain, *_ = show_batch.batch(config, 4)
   (tmp_path / "negative_ops.py").write_text(
-    "from input_pipeline.pp import op\n"
+    "from dpn.input_pipeline.pp import op\n"
     "OPS = {'negative': op.on_key(lambda: lambda image: 255 - image)}\n"
   )
   monkeypatch.syspath_prepend(tmp_path)

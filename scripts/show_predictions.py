@@ -17,9 +17,9 @@ import numpy as np
 from matplotlib import colors, figure, patches
 
 from dpn import errors, schema
-from scripts import evaluate
-from scripts.results import label_maps, output
-from trainers import workdir
+from dpn.scripts import evaluate
+from dpn.scripts.results import label_maps, output
+from dpn.trainers import workdir
 
 FILE = "predictions.png"
 SHADES = colors.to_rgba_array(["crimson", "0.85", "black"])[:, :3]

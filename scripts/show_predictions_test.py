@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from dpn import metrics, tasks
-from scripts import count, evaluate, fake_data, report, show_predictions
-from scripts.results import classes
-from trainers import log as log_lib
-from trainers import loop
+from dpn.scripts import count, evaluate, fake_data, report, show_predictions
+from dpn.scripts.results import classes
+from dpn.trainers import log as log_lib
+from dpn.trainers import loop
 
 NAMES = ["dark", "bright"]
 

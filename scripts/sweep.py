@@ -4,9 +4,9 @@
     [--seeds 3] [--select 'dpn_*'] [--jobs 2] [--set total_steps=9] \
     [--seeds_together] [--dry_run]
 
-A config's function sweep(arg) lists its arms, see `scripts.jobs.arms`. Each is
-a run of trainers.train in OUT/<name>-s<seed>, with its output in log.txt there;
-OUT/sweep.json lists them.
+A config's function sweep(arg) lists its arms, see `dpn.scripts.jobs.arms`. Each
+is a run of trainers.train in OUT/<name>-s<seed>, with its output in log.txt
+there; OUT/sweep.json lists them.
 
 The same command again skips finished arms and resumes the others; an arm that
 fails does not stop the rest. Ctrl-C and SIGTERM let the running ones save.
@@ -26,9 +26,9 @@ import shlex
 import sys
 from collections.abc import Iterator, Sequence
 
-from scripts.jobs import arms as arms_lib
-from scripts.jobs import local, slurm
-from scripts.results import output
+from dpn.scripts.jobs import arms as arms_lib
+from dpn.scripts.jobs import local, slurm
+from dpn.scripts.results import output
 
 
 @contextlib.contextmanager

@@ -10,8 +10,8 @@ import time
 
 import pytest
 
-from scripts import sweep
-from scripts.jobs import arms
+from dpn.scripts import sweep
+from dpn.scripts.jobs import arms
 
 ROOT = pathlib.Path(__file__).parents[1]
 
@@ -152,7 +152,7 @@ def test_selected_arms_and_more_seeds(made):
 
 
 def test_what_runs_nothing(made, capsys, monkeypatch):
-  monkeypatch.setattr(arms, "TRAINER", ("-m", "trainers.train"))
+  monkeypatch.setattr(arms, "TRAINER", ("-m", "dpn.trainers.train"))
   out = pathlib.Path(made[1])
   _main(made, "--dry_run")
   assert not out.exists()
@@ -188,7 +188,7 @@ def test_stopping_saves_and_a_second_sweep_is_refused(made, tmp_path):
   out.mkdir()
   (out / "slow").touch()
   code = (
-    "from scripts import sweep; from scripts.jobs import arms;"
+    "from dpn.scripts import sweep; from dpn.scripts.jobs import arms;"
     "import signal, sys;"
     # Whoever started the tests may have them ignore Ctrl-C.
     "signal.signal(signal.SIGINT, signal.default_int_handler);"
@@ -261,7 +261,7 @@ def test_the_command_is_the_trainers():
   [arm] = arms.find(digits, "stems=dpn,runlocal", "runs")
   command = arm.command("configs/digits.py")
   assert command == [
-    *("-m", "trainers.train", "--config"),
+    *("-m", "dpn.trainers.train", "--config"),
     "configs/digits.py:stem_ln=dpn,epochs=40,runlocal=True,seed=0",
     *("--workdir", os.path.join("runs", "dpn-s0")),
   ]

@@ -17,7 +17,7 @@ commands that read results.
 import argparse
 from collections.abc import Sequence
 
-from scripts.results import (
+from dpn.scripts.results import (
   aggregate,
   classes,
   output,

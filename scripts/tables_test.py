@@ -7,10 +7,10 @@ import json
 
 import pytest
 
-from configs import augreg_i1k, lape_deit
-from scripts import tables, testing
-from scripts.results import runs, table_specs
-from scripts.results import tables as laid_out
+from dpn.configs import augreg_i1k, lape_deit
+from dpn.scripts import tables, testing
+from dpn.scripts.results import runs, table_specs
+from dpn.scripts.results import tables as laid_out
 
 METRIC = "val/prec@1"
 
@@ -440,7 +440,7 @@ def test_the_sweeps_fill_the_papers_cells(table, sweeps, cells):
   made = []
   for sweep in sweeps:
     name, _, arg = sweep.partition(":")
-    module = importlib.import_module(f"configs.{name}")
+    module = importlib.import_module(f"dpn.configs.{name}")
     for arm in module.sweep(arg or None):
       config = module.get_config(arm["arg"]).to_dict()
       made.append(runs.Run(arm["name"], config))

@@ -12,7 +12,7 @@ import pytest
 from dpn import sharding
 from dpn.models import vit
 from dpn.tasks import classification
-from trainers import build, testing, update
+from dpn.trainers import build, testing, update
 
 RNG = np.random.default_rng(0)
 BATCH = {

@@ -16,11 +16,11 @@ import numpy as np
 
 import dpn.tasks
 from dpn import flops, optim, processes, schedules, sharding, trees
+from dpn.evaluators import base as evaluators_base
+from dpn.input_pipeline import device, pipeline, pp
 from dpn.tasks import base
+from dpn.trainers import config_keys, update
 from dpn.weights import checkpoint, files, load, metadata, pixels, towers
-from evaluators import base as evaluators_base
-from input_pipeline import device, pipeline, pp
-from trainers import config_keys, update
 
 
 @dataclasses.dataclass(frozen=True)

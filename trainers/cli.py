@@ -9,8 +9,8 @@ from absl import app, flags, logging
 from ml_collections import config_flags
 
 from dpn import metrics
-from evaluators import base as evaluators_base
-from trainers import watchdog
+from dpn.evaluators import base as evaluators_base
+from dpn.trainers import watchdog
 
 EXPECTED = (
   *(ValueError, OSError),

@@ -10,7 +10,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 def _run(tmp_path, config, *more):
   done = subprocess.run(
     [
-      *(sys.executable, "-m", "trainers.train"),
+      *(sys.executable, "-m", "dpn.trainers.train"),
       *(f"--config=configs/{config}", f"--workdir={tmp_path / 'run'}"),
       *more,
     ],

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import dpn.tasks
 from dpn import errors, schedules
-from input_pipeline import pipeline
+from dpn.input_pipeline import pipeline
 
 DURATIONS = ("total", "log_training", "log_eval", "ckpt", "keep_ckpt")
 # What the trainer reads; `dpn.tasks` adds what the task reads.

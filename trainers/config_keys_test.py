@@ -10,9 +10,9 @@ import pytest
 
 import dpn.tasks
 from dpn import schedules
-from evaluators import base as evaluators_base
-from input_pipeline import pipeline
-from trainers import config_keys
+from dpn.evaluators import base as evaluators_base
+from dpn.input_pipeline import pipeline
+from dpn.trainers import config_keys
 
 ROOT = pathlib.Path(__file__).parents[1]
 

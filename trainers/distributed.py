@@ -16,7 +16,7 @@ import jax
 from jax.experimental import multihost_utils
 
 from dpn import processes
-from trainers import watchdog
+from dpn.trainers import watchdog
 
 ALONE = (
   "the processes of this run did not find each other within {} s. Check that "

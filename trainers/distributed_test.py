@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from trainers import distributed
+from dpn.trainers import distributed
 
 SLURM = {
   "SLURM_PROCID": "3",
@@ -109,7 +109,7 @@ def test_a_port_that_is_taken():
     s.listen()
     address = f"localhost:{s.getsockname()[1]}"
     script = (
-      "from trainers import distributed; "
+      "from dpn.trainers import distributed; "
       f"distributed.join({address!r}, 2, 0, timeout_secs=20)"
     )
     command = [sys.executable, "-c", script]

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from dpn import metrics
+from dpn.input_pipeline import sources
+from dpn.trainers import log as log_lib
+from dpn.trainers import loop, train, update
+from dpn.trainers.testing import tiny_config
 from dpn.weights import checkpoint
-from input_pipeline import sources
-from trainers import log as log_lib
-from trainers import loop, train, update
-from trainers.testing import tiny_config
 
 ROOT = pathlib.Path(__file__).parent.parent
 
@@ -108,7 +108,7 @@ def test_divergence_on_the_command_line(tmp_path):
     f"--workdir={tmp_path}",
   ]
   done = subprocess.run(
-    [sys.executable, "-m", "trainers.train", *flags],
+    [sys.executable, "-m", "dpn.trainers.train", *flags],
     cwd=ROOT,
     capture_output=True,
     text=True,

@@ -17,7 +17,7 @@ from absl import logging
 from clu import parameter_overview
 
 from dpn import flops, metrics, timing
-from trainers import build, update
+from dpn.trainers import build, update
 
 PACKAGES = (
   *("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy"),

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import pytest
 
 from dpn import metrics, timing
-from evaluators import base as evaluators_base
-from trainers import build, loop, testing
-from trainers import log as log_lib
+from dpn.evaluators import base as evaluators_base
+from dpn.trainers import build, loop, testing
+from dpn.trainers import log as log_lib
 
 
 @pytest.fixture(name="run")

@@ -11,11 +11,11 @@ from absl import logging
 from jax.experimental import multihost_utils
 
 from dpn import damage, metrics, processes, schema, timing, trees
+from dpn.evaluators import base as evaluators_base
+from dpn.trainers import build, distributed
+from dpn.trainers import log as log_lib
+from dpn.trainers import workdir as workdir_lib
 from dpn.weights import checkpoint, files
-from evaluators import base as evaluators_base
-from trainers import build, distributed
-from trainers import log as log_lib
-from trainers import workdir as workdir_lib
 
 DONE = "done.json"
 

@@ -15,11 +15,11 @@ import pytest
 import safetensors.numpy
 
 from dpn import metrics, trees
+from dpn.evaluators import mean
+from dpn.trainers import build, loop
+from dpn.trainers import log as log_lib
+from dpn.trainers.testing import tiny_config
 from dpn.weights import checkpoint
-from evaluators import mean
-from trainers import build, loop
-from trainers import log as log_lib
-from trainers.testing import tiny_config
 
 ROOT = pathlib.Path(__file__).parent.parent
 
@@ -164,7 +164,7 @@ import json, os, signal, time
 import ml_collections
 from dpn import metrics
 from dpn.weights import checkpoint
-from trainers import loop
+from dpn.trainers import loop
 die = lambda: os.kill(os.getpid(), signal.SIGKILL)
 workdir = {str(workdir)!r}
 {KILL_POINTS[point]}

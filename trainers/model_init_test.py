@@ -9,9 +9,9 @@ import pytest
 import safetensors.numpy
 
 from dpn import trees
+from dpn.trainers import build, loop
+from dpn.trainers.testing import tiny_config
 from dpn.weights import checkpoint
-from trainers import build, loop
-from trainers.testing import tiny_config
 
 ROOT = pathlib.Path(__file__).parent.parent
 
@@ -70,7 +70,7 @@ def test_what_the_message_says_works_on_the_command_line(finished, tmp_path):
   def run(*more):
     return subprocess.run(
       [
-        *(sys.executable, "-m", "trainers.train"),
+        *(sys.executable, "-m", "dpn.trainers.train"),
         *(f"--config={tmp_path}/config.py", f"--workdir={tmp_path}/new"),
         *more,
       ],

@@ -8,7 +8,7 @@ import pytest
 
 from dpn.models import encoder, heads, init, vit
 from dpn.tasks import classification
-from trainers import update
+from dpn.trainers import update
 
 LOOPED = [
   {

@@ -8,11 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from configs import digits
 from dpn import sharding, trees
+from dpn.configs import digits
+from dpn.input_pipeline import device
+from dpn.trainers import build, testing
 from dpn.weights import checkpoint
-from input_pipeline import device
-from trainers import build, testing
 
 
 @functools.cache

@@ -21,23 +21,23 @@ import safetensors.numpy
 from jax.experimental import multihost_utils
 
 from dpn import metrics, sharding
-from evaluators import segmentation
-from trainers import distributed, loop, testing
-from trainers import log as log_lib
+from dpn.evaluators import segmentation
+from dpn.trainers import distributed, loop, testing
+from dpn.trainers import log as log_lib
 
 ROOT = pathlib.Path(__file__).parent.parent
 # trainers.train, where a silent process is soon thought dead.
 MORTAL = """
 import runpy
-from trainers import watchdog
+from dpn.trainers import watchdog
 watchdog.SILENT_BEATS = 10
-runpy.run_module("trainers.train", run_name="__main__")
+runpy.run_module("dpn.trainers.train", run_name="__main__")
 """
 # A process that only talks to the other one, and trains nothing.
 TALKS = """
 import sys, time
 from dpn import processes
-from trainers import distributed, watchdog
+from dpn.trainers import distributed, watchdog
 index = int(sys.argv[2])
 watchdog.SILENT_BEATS = 4
 watchdog.explain_ends()
@@ -63,7 +63,7 @@ def _runs(tmp_path_factory):
   labels = rng.integers(0, 3, (5, 12, 20))
   np.savez(root / "maps.npz", **{"test/image": images, "test/labels": labels})
   port = _free_port()
-  program = ["-m", "trainers.processes_test", str(root), str(port)]
+  program = ["-m", "dpn.trainers.processes_test", str(root), str(port)]
   args = [[*program, str(i)] for i in range(2)]
   with _pair(root, args, devices=2) as (processes, logs):
     loop.train(testing.sharded_config(), str(root / "alone"))

@@ -18,11 +18,11 @@ import ml_collections
 import numpy as np
 
 from dpn import metrics, timing
+from dpn.input_pipeline import device
+from dpn.trainers import build, distributed, loop, update
+from dpn.trainers import log as log_lib
+from dpn.trainers import workdir as workdir_lib
 from dpn.weights import checkpoint, files
-from input_pipeline import device
-from trainers import build, distributed, loop, update
-from trainers import log as log_lib
-from trainers import workdir as workdir_lib
 
 SEED = "{seed}"
 

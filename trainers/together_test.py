@@ -7,7 +7,7 @@ import pytest
 import safetensors.numpy
 
 from dpn import metrics, timing
-from trainers import loop, testing, together
+from dpn.trainers import loop, testing, together
 
 SEEDS = (3, 5)
 

@@ -14,7 +14,7 @@ import jax
 from absl import flags
 
 from dpn import host_memory, timing
-from trainers import cli, distributed, loop, together, watchdog
+from dpn.trainers import cli, distributed, loop, together, watchdog
 
 OUT_OF_MEMORY = (
   "the device's memory does not suffice. Three knobs, cheapest first:\n"

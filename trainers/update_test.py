@@ -11,7 +11,7 @@ import pytest
 from dpn import optim, sharding, trees
 from dpn.models import vit
 from dpn.tasks import base, classification
-from trainers import testing, update
+from dpn.trainers import testing, update
 
 SIZES = {"total_steps": 10, "batch_size": 8, "data_size": 64}
 CONFIG = {

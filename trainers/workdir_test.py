@@ -8,7 +8,7 @@ import sys
 import jax
 import pytest
 
-from trainers import workdir
+from dpn.trainers import workdir
 
 CONFIG = {
   "lr": 0.1,
@@ -109,7 +109,7 @@ def test_a_refused_config_leaves_no_lock(tmp_path):
 def test_the_lock_of_a_dead_process_is_gone(tmp_path):
   code = f"""
 import os, signal
-from trainers import workdir
+from dpn.trainers import workdir
 with workdir.lock({str(tmp_path)!r}, {{}}):
   print("held", flush=True)
   os.kill(os.getpid(), signal.SIGSTOP)

@@ -10,7 +10,7 @@ import pytest
 
 from dpn import flops, optim, sharding, tasks, trees
 from dpn.tasks import contrastive
-from trainers import update
+from dpn.trainers import update
 
 RNG = np.random.default_rng(0)
 BATCH = {

@@ -13,7 +13,7 @@ import pytest
 from dpn import sharding, tasks
 from dpn.models import vit
 from dpn.tasks import segmentation
-from trainers import update
+from dpn.trainers import update
 
 RNG = np.random.default_rng(0)
 IGNORE = 9

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from dpn.models import vit
+from dpn.scripts import convert
 from dpn.weights import checkpoint, load, metadata, testing, timm_models
-from scripts import convert
 
 torch = pytest.importorskip("torch")
 vision_transformer = pytest.importorskip("timm.models.vision_transformer")

@@ -9,8 +9,8 @@ import safetensors.numpy
 
 from dpn import trees
 from dpn.models import vit
+from dpn.scripts import convert
 from dpn.weights import checkpoint, load, metadata, testing
-from scripts import convert
 
 HEADS = {"num_heads": 2}
 

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dpn import errors, registry
-from input_pipeline.pp import (
+from dpn.input_pipeline.pp import (
   lazy_image,
   op,
   ops_corrupt,

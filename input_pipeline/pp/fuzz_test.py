@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from input_pipeline import pp
-from input_pipeline.pp import ops_image
+from dpn.input_pipeline import pp
+from dpn.input_pipeline.pp import ops_image
 
 _PIECES = [
   *pp.OPS,

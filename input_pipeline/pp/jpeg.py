@@ -2,7 +2,7 @@
 
 What follows a restart marker is decoded without what precedes it (ITU-T T.81,
 E.1.4). So the intervals that cover a box, behind the same headers, are a whole
-JPEG. `input_pipeline.sources.restart_markers` adds markers to files.
+JPEG. `dpn.input_pipeline.sources.restart_markers` adds markers to files.
 """
 
 import dataclasses

@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from input_pipeline.pp import jpeg
+from dpn.input_pipeline.pp import jpeg
 
 _JPEG_ENDS = b"\xff\xd8\xff\xff\xd9"
 _MAX_PIXELS = 2**27  # As for OpenCV, see input_pipeline/__init__.py.

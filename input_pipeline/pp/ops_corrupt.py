@@ -11,7 +11,7 @@ Differs from it: fog's map is as large as the image demands, and not always of
 import numpy as np
 
 from dpn import errors
-from input_pipeline.pp import op, pixels
+from dpn.input_pipeline.pp import op, pixels
 
 
 def brightness(image, amount, rng):

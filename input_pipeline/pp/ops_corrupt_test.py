@@ -11,8 +11,8 @@ import pathlib
 import numpy as np
 import pytest
 
-from input_pipeline import pp
-from input_pipeline.pp import ops_corrupt
+from dpn.input_pipeline import pp
+from dpn.input_pipeline.pp import ops_corrupt
 
 GOLDEN = dict(np.load(pathlib.Path(__file__).parent / "testdata/cifar_c.npz"))
 IMAGE = GOLDEN["image"]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from dpn import errors
-from input_pipeline.pp import op, pixels
+from dpn.input_pipeline.pp import op, pixels
 
 
 @op.on_key

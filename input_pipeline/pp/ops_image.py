@@ -12,8 +12,8 @@ import cv2
 import numpy as np
 
 from dpn import errors
-from input_pipeline.pp import lazy_image, op, pixels
-from input_pipeline.pp import resize as resizing
+from dpn.input_pipeline.pp import lazy_image, op, pixels
+from dpn.input_pipeline.pp import resize as resizing
 
 # The loader's threads already keep every core busy.
 cv2.setNumThreads(1)
@@ -200,7 +200,7 @@ decode_jpeg_and_inception_crop.__signature__ = inspect.signature(inception_crop)
 def resize(
   size: int | tuple[int, int], method: str = "bilinear", antialias: bool = False
 ):
-  """Resizes to `size`; see `input_pipeline.pp.resize` for the methods."""
+  """Resizes to `size`; see `dpn.input_pipeline.pp.resize` for the methods."""
   size, resize_to = op.pair(size), _resizer(method, antialias)
   return lambda image: resize_to(image, size)
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from input_pipeline import pp, testing
-from input_pipeline.pp import lazy_image, ops_image, resize
+from dpn.input_pipeline import pp, testing
+from dpn.input_pipeline.pp import lazy_image, ops_image, resize
 
 
 def _apply(spec, image, seed=0):

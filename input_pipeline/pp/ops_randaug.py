@@ -22,7 +22,7 @@ Differs from the paper, as the code that everybody's results come from does:
 import cv2
 import numpy as np
 
-from input_pipeline.pp import op, pixels
+from dpn.input_pipeline.pp import op, pixels
 
 _FILL = 128
 _CUTOUT_PX = 40

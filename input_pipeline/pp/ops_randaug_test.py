@@ -8,8 +8,8 @@ import math
 import numpy as np
 import pytest
 
-from input_pipeline import pp
-from input_pipeline.pp import ops_randaug
+from dpn.input_pipeline import pp
+from dpn.input_pipeline.pp import ops_randaug
 
 _F = np.float32
 

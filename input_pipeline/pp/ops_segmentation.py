@@ -32,8 +32,8 @@ import cv2
 import numpy as np
 from PIL import Image
 
-from input_pipeline.pp import lazy_image, op, ops_image, pixels
-from input_pipeline.pp import resize as resizing
+from dpn.input_pipeline.pp import lazy_image, op, ops_image, pixels
+from dpn.input_pipeline.pp import resize as resizing
 
 _FORMATS = ("PNG", "BMP", "GIF", "TIFF")  # Ids do not survive lossy ones.
 _NUM_IDS = 2**16

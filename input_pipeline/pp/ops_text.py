@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from dpn import errors
-from input_pipeline.pp import op
-from input_pipeline.text import prompts, tokenizers
+from dpn.input_pipeline.pp import op
+from dpn.input_pipeline.text import prompts, tokenizers
 
 
 class Vocabulary(NamedTuple):
@@ -40,7 +40,7 @@ def tokenize(
     max_len: how many ids.
     eos: whether an id marks the end of the text: "none"; "yes", unless it gets
       cut off; "sticky", always.
-    model: which vocabulary, see `input_pipeline.text.tokenizers`.
+    model: which vocabulary, see `dpn.input_pipeline.text.tokenizers`.
     lower: lowercase before.
     pad_value: id to pad with; "<pad>" is the vocabulary's own.
     add_bos: whether an id marks the beginning.
@@ -117,7 +117,7 @@ def prompt(
 ):
   """Writes a label as a caption: a random template around its class's name.
 
-  Both are names of `input_pipeline.text.prompts`: `prompt("cifar10",
+  Both are names of `dpn.input_pipeline.text.prompts`: `prompt("cifar10",
   "cifar10")` gives "a blurry photo of a frog."
   """
   names, templates = prompts.class_names(names), prompts.templates(templates)

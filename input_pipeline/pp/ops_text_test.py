@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from input_pipeline import batches, pp
-from input_pipeline.text import prompts, tokenizers
+from dpn.input_pipeline import batches, pp
+from dpn.input_pipeline.text import prompts, tokenizers
 
 A = ord("a") + 4
 

@@ -18,7 +18,7 @@ import re
 import cv2
 import numpy as np
 
-from input_pipeline.pp import op, pixels
+from dpn.input_pipeline.pp import op, pixels
 
 
 @op.on_key_random

@@ -8,8 +8,8 @@ import pytest
 from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 from scipy import stats
 
-from input_pipeline import pp
-from input_pipeline.pp import ops_timm
+from dpn.input_pipeline import pp
+from dpn.input_pipeline.pp import ops_timm
 
 _FILL = (124, 116, 104)
 _CUBIC = Image.Resampling.BICUBIC

@@ -15,7 +15,7 @@ They write `label`. The images of dSprites are 0 and 1: `value_range(in_max=1)`.
 
 import numpy as np
 
-from input_pipeline.pp import op
+from dpn.input_pipeline.pp import op
 
 # Far ends and the bounds of the classes between, as VTAB has them.
 _CLEVR_DISTANCES = (0.0, 8.0, 8.5, 9.0, 9.5, 10.0, 100.0)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from input_pipeline import pp
+from dpn.input_pipeline import pp
 
 
 def _label(spec, example):

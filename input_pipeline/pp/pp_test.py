@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from input_pipeline import pp
+from dpn.input_pipeline import pp
 
 
 def _rng():
@@ -128,7 +128,7 @@ def test_pickles():
 
 
 _INVERT = """
-from input_pipeline.pp import op
+from dpn.input_pipeline.pp import op
 
 @op.on_key
 def invert(top: int = 255):

@@ -19,7 +19,7 @@ import cv2
 import numpy as np
 import scipy.sparse
 
-from input_pipeline.pp import lazy_image
+from dpn.input_pipeline.pp import lazy_image
 
 METHODS = ("area", "bicubic", "bilinear", "nearest")
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from input_pipeline.pp import lazy_image
-from input_pipeline.pp import resize as resizing
+from dpn.input_pipeline.pp import lazy_image
+from dpn.input_pipeline.pp import resize as resizing
 
 _SIZES = [(5, 9), (3, 4), (14, 21), (5, 21), (14, 4), (7, 1)]
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from sklearn import datasets
 
-from input_pipeline.pp import lazy_image
-from input_pipeline.pp import resize as resizing
+from dpn.input_pipeline.pp import lazy_image
+from dpn.input_pipeline.pp import resize as resizing
 
 _GOLDEN = pathlib.Path(__file__).parent / "testdata" / "tf_resize.npz"
 _CASES = [

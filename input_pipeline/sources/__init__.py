@@ -37,19 +37,19 @@ from typing import Any
 import numpy as np
 
 from dpn import errors, registry
-from input_pipeline.sources import splits
+from dpn.input_pipeline.sources import splits
 
 # What opens a whole split, given the rest of the name and the split. Imported
 # when needed: TFDS alone takes a second.
 KINDS = {
-  "arrays": "input_pipeline.sources.arrays:open_split",
-  "embedded": "input_pipeline.sources.embedded:EmbeddedSource",
-  "folder": "input_pipeline.sources.files:FolderSource",
-  "manifest": "input_pipeline.sources.files:ManifestSource",
-  "pairs": "input_pipeline.sources.files:PairsSource",
-  "parquet": "input_pipeline.sources.parquet:ParquetSource",
-  "tar": "input_pipeline.sources.files:TarSource",
-  "tfds": "input_pipeline.sources.tfds:TfdsSource",
+  "arrays": "dpn.input_pipeline.sources.arrays:open_split",
+  "embedded": "dpn.input_pipeline.sources.embedded:EmbeddedSource",
+  "folder": "dpn.input_pipeline.sources.files:FolderSource",
+  "manifest": "dpn.input_pipeline.sources.files:ManifestSource",
+  "pairs": "dpn.input_pipeline.sources.files:PairsSource",
+  "parquet": "dpn.input_pipeline.sources.parquet:ParquetSource",
+  "tar": "dpn.input_pipeline.sources.files:TarSource",
+  "tfds": "dpn.input_pipeline.sources.tfds:TfdsSource",
 }
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from input_pipeline import sources
+from dpn.input_pipeline import sources
 
 
 class ArraySource(sources.Source):
@@ -74,7 +74,7 @@ def open_split(name: str, split: str) -> ArraySource:
 
 @functools.cache
 def _glyphs(split: str) -> ArraySource:
-  from input_pipeline.sources import glyphs  # takes a second
+  from dpn.input_pipeline.sources import glyphs  # takes a second
 
   sources.check_split("glyphs", split, glyphs.SPLITS)
   columns, names = glyphs.split(split)

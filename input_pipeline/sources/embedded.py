@@ -10,7 +10,7 @@ import os
 
 import numpy as np
 
-from input_pipeline import sources
+from dpn.input_pipeline import sources
 
 SOURCE = "source.json"
 

@@ -27,7 +27,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 import numpy as np
 from absl import logging
 
-from input_pipeline import sources
+from dpn.input_pipeline import sources
 
 _SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
 # Folders of images, and those of label maps beside them.

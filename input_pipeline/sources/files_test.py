@@ -7,7 +7,7 @@ import tarfile
 
 import pytest
 
-from input_pipeline import sources
+from dpn.input_pipeline import sources
 
 _FILES = {
   "dog/b.PNG": b"1",

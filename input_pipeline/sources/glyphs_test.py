@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from input_pipeline import sources
-from input_pipeline.sources import glyphs
+from dpn.input_pipeline import sources
+from dpn.input_pipeline.sources import glyphs
 
 
 def _open(split):

@@ -24,7 +24,7 @@ import threading
 
 from absl import logging
 
-from input_pipeline import sources
+from dpn.input_pipeline import sources
 
 
 class ParquetSource(sources.Source):

@@ -5,8 +5,8 @@ import pickle
 
 import pytest
 
-from input_pipeline import sources
-from input_pipeline.sources import parquet as parquet_source
+from dpn.input_pipeline import sources
+from dpn.input_pipeline.sources import parquet as parquet_source
 
 pyarrow = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")

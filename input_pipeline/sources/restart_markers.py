@@ -2,8 +2,8 @@
 
 At a marker the prediction of DC coefficients begins anew (ITU-T T.81, E.1.4),
 so the first differences of an interval are coded again; everything else is
-copied, bit for bit. `input_pipeline.pp.jpeg` reads parts of the result. Needs
-the extra `restart` (Numba).
+copied, bit for bit. `dpn.input_pipeline.pp.jpeg` reads parts of the result.
+Needs the extra `restart` (Numba).
 """
 
 import functools
@@ -12,7 +12,7 @@ import math
 import numba
 import numpy as np
 
-from input_pipeline.pp import jpeg, ops_image
+from dpn.input_pipeline.pp import jpeg, ops_image
 
 _LONGEST_PX = 64  # between markers; see docs/input_performance.md
 # Codes for the DC differences of 8-bit images, table K.3: lengths, categories.

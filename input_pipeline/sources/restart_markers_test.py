@@ -7,8 +7,8 @@ import pytest
 from PIL import Image
 from sklearn import datasets
 
-from input_pipeline.pp import jpeg, lazy_image, ops_image
-from input_pipeline.sources import restart_markers
+from dpn.input_pipeline.pp import jpeg, lazy_image, ops_image
+from dpn.input_pipeline.sources import restart_markers
 
 PHOTO = Image.fromarray(datasets.load_sample_image("china.jpg"))
 SIZES = [(75, 100), (53, 37), (16, 16), (9, 100), (100, 9), (1, 1), (61, 130)]

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator
 import cv2
 from tensorflow_datasets.proto import tf_example_pb2
 
-import input_pipeline
-from input_pipeline.pp import lazy_image, ops_image
-from input_pipeline.pp import resize as resizing
+from dpn import input_pipeline
+from dpn.input_pipeline.pp import lazy_image, ops_image
+from dpn.input_pipeline.pp import resize as resizing
 
 _JPEG = b"\xff\xd8\xff"
 
@@ -87,7 +87,7 @@ def _shrink(data, max_side, quality):
 def _restart_markers():
   """Returns the module, which needs Numba, when it is needed."""
   try:
-    return importlib.import_module("input_pipeline.sources.restart_markers")
+    return importlib.import_module("dpn.input_pipeline.sources.restart_markers")
   except ModuleNotFoundError as error:
     raise ValueError(
       "Restart markers need Numba: pip install 'dual-patchnorm[restart]'."

@@ -10,7 +10,7 @@ import pytest
 import tensorflow_datasets as tfds
 from sklearn import datasets as sklearn_datasets
 
-from input_pipeline import pipeline, sources, testing
+from dpn.input_pipeline import pipeline, sources, testing
 
 
 @pytest.fixture(scope="module")
@@ -280,7 +280,7 @@ def test_fake_imagenet(tmp_path):
 
 
 _SHAPES = """
-from input_pipeline import sources
+from dpn.input_pipeline import sources
 
 class Squares(sources.Source):
   def __init__(self, split):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from input_pipeline.sources import splits
+from dpn.input_pipeline.sources import splits
 
 
 def _bounds(spec, size):

@@ -14,7 +14,7 @@ from tensorflow_datasets.core.utils import version as versions_lib
 from tensorflow_datasets.proto import tf_example_pb2
 
 from dpn import errors
-from input_pipeline import sources
+from dpn.input_pipeline import sources
 
 
 class TfdsSource(sources.Source):

@@ -4,7 +4,7 @@ import gzip
 
 import pytest
 
-from input_pipeline.text import tokenizers
+from dpn.input_pipeline.text import tokenizers
 
 MERGES = (
   *("#version: 0.2", "t h", "th e</w>", "a n", "an d</w>", "c a", "ca t</w>"),

@@ -7,9 +7,9 @@ from typing import Any
 
 import pandas as pd
 
-from scripts import bench_norms, bench_step
-from scripts.bench import harness, step_peers
-from scripts.results import render
+from dpn.scripts import bench_norms, bench_step
+from dpn.scripts.bench import harness, step_peers
+from dpn.scripts.results import render
 
 GOALS = {"mfu": 0.55, "timm": 1.2, "dpn": 0.01}
 TITLES = {

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scripts.bench import harness
+from dpn.scripts.bench import harness
 
 
 def test_failures_get_no_further_round():

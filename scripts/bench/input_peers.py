@@ -20,9 +20,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from PIL import Image, ImageEnhance, ImageOps
 
-import input_pipeline
-from dpn import host_memory
-from scripts.bench import segmentation_peer
+from dpn import host_memory, input_pipeline
+from dpn.scripts.bench import segmentation_peer
 
 BATCH_SIZE = 128
 _SEGMENT_BATCH_SIZE = 16
@@ -102,7 +101,7 @@ def _examples(task: str, folder: str) -> Sequence:
 
 def ours(task: str, folder: str) -> Iterator[np.ndarray]:
   """Returns batches of this codebase."""
-  from input_pipeline import pipeline
+  from dpn.input_pipeline import pipeline
 
   keep = "keep('image', 'labels')" if task == "segment" else "keep('image')"
   config = {

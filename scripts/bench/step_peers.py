@@ -114,8 +114,8 @@ def ours(setting: Setting, **options) -> Step:
 
   import dpn.tasks
   from dpn import flops, sharding
-  from scripts import fake_data
-  from trainers import build
+  from dpn.scripts import fake_data
+  from dpn.trainers import build
 
   plain = {"stem_ln": setting.stem_ln, "attn_impl": setting.attn_impl}
   config = config_of(setting, **{**plain, **options})
@@ -154,7 +154,7 @@ def big_vision(setting: Setting, folder: str) -> Step:
   from big_vision import optax as bv_optax
   from big_vision.models import vit
 
-  from scripts import fake_data
+  from dpn.scripts import fake_data
 
   config = config_of(setting)
   model = vit.Model(NUM_CLASSES, **config.model)

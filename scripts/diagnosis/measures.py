@@ -14,7 +14,7 @@ import numpy as np
 from dpn import trees
 from dpn.models import stem
 from dpn.tasks import base
-from trainers import build
+from dpn.trainers import build
 
 LAYERNORM_EPS = 1e-6
 QUANTILES = (5, 25, 50, 75, 95)  # percent

@@ -4,7 +4,7 @@ import matplotlib
 import numpy as np
 from matplotlib import figure
 
-from scripts.results import plots, render
+from dpn.scripts.results import plots, render
 
 CAPTIONS = {
   "spectrum": "Eigenvalues of the second moments of patches, as shares of "

@@ -5,7 +5,7 @@ import signal
 import socket
 from collections.abc import Iterator
 
-from scripts.faults.runs import HANGS_AFTER_SECS, Runs
+from dpn.scripts.faults.runs import HANGS_AFTER_SECS, Runs
 
 ENDLESS = (
   "--config.total_epochs=1000000",

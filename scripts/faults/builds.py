@@ -47,9 +47,9 @@ BUILDS = {
     "dpn.weights.checkpoint.write_atomically", "write_in_place", "full_export"
   ),
   "log_cut": _build("dpn.metrics._reopen", "keep_all_rows", "damaged_twice"),
-  "lock": _build("trainers.workdir._flock", "no_lock", "two_runs"),
+  "lock": _build("dpn.trainers.workdir._flock", "no_lock", "two_runs"),
   "agreement": _build("dpn.processes.agree", "nothing", "differing_processes"),
   "watchdog": _build(
-    "trainers.watchdog.Watchdog", "nothing", "stopped_process"
+    "dpn.trainers.watchdog.Watchdog", "nothing", "stopped_process"
   ),
 }

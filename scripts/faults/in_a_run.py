@@ -6,9 +6,9 @@ import signal
 import subprocess
 import time
 
-from input_pipeline import sources
-from input_pipeline.sources import arrays
-from scripts.faults.runs import Runs
+from dpn.input_pipeline import sources
+from dpn.input_pipeline.sources import arrays
+from dpn.scripts.faults.runs import Runs
 
 BROKEN_EVALUATOR = f"--config.evals.test.data.name={__name__}:Broken"
 BROKEN_LOGGING = {

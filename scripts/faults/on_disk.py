@@ -9,8 +9,8 @@ import subprocess
 import numpy as np
 import safetensors.numpy
 
+from dpn.scripts.faults.runs import Runs
 from dpn.weights import checkpoint
-from scripts.faults.runs import Runs
 
 FULL_AFTER_BYTES = 30_000  # less than a checkpoint's largest file
 

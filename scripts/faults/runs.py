@@ -30,8 +30,8 @@ from unittest import mock
 from dpn import registry
 for target, path in {patches!r}.items():
   mock.patch(target, registry.import_path("patch", path)).start()
-sys.argv[0] = "trainers.train"
-runpy.run_module("trainers.train", run_name="__main__")
+sys.argv[0] = "dpn.trainers.train"
+runpy.run_module("dpn.trainers.train", run_name="__main__")
 """
 
 
@@ -77,7 +77,7 @@ class Runs:
     `patches` are from dotted names to what takes their place, "module:name".
     """
     patches = {**self.build, **(patches or {})}
-    program = ["-m", "trainers.train"]
+    program = ["-m", "dpn.trainers.train"]
     if patches:
       program = ["-c", PATCHED.format(patches=patches)]
     workdir = f"--workdir={self.root / run}"

@@ -6,7 +6,7 @@ import statistics
 import time
 
 from dpn import metrics
-from scripts.faults.runs import Runs
+from dpn.scripts.faults.runs import Runs
 
 FLAGS = (
   "--config.total_epochs=100000",

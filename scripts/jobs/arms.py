@@ -3,7 +3,7 @@
 A config has arms if it has a function sweep(arg), which returns a list of
 {"name", "arg", "seed"}: what to call the arm, the argument of get_config, its
 seed; optionally "overrides", fields of the config by dotted name, and "cell"
-and "candidate", see `scripts.select_best`.
+and "candidate", see `dpn.scripts.select_best`.
 """
 
 import dataclasses
@@ -16,12 +16,12 @@ from typing import Any, Required, TypedDict
 
 import dpn.tasks
 from dpn import errors, schema
+from dpn.scripts.results import output
+from dpn.trainers import config_keys
 from dpn.weights import checkpoint
-from scripts.results import output
-from trainers import config_keys
 
 INDEX = "sweep.json"
-TRAINER = ("-m", "trainers.train")
+TRAINER = ("-m", "dpn.trainers.train")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Arm:
 
 @dataclasses.dataclass(frozen=True)
 class Together:
-  """Seeds of an arm that train in one process, see `trainers.together`.
+  """Seeds of an arm that train in one process, see `dpn.trainers.together`.
 
   It can stand for an `Arm` where that is run.
   """
@@ -168,7 +168,7 @@ def find(
   if "sweep" not in module:
     raise ValueError(
       f"{config} has no function sweep(): it describes a single run, for "
-      "trainers.train."
+      "dpn.trainers.train."
     )
   arms = [
     _arm(module["get_config"], entry, out, overrides or {})

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import tqdm
 
-from scripts.jobs import arms as arms_lib
+from dpn.scripts.jobs import arms as arms_lib
 
 _TAIL_BYTES = 4096
 

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import scipy.stats
 
-from scripts.results import configs, runs
+from dpn.scripts.results import configs, runs
 
 NOT_RUN = "not run"
 # Metrics that are fractions here and percentages in the paper.

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import scipy.stats
 
-from scripts.results import aggregate, runs
+from dpn.scripts.results import aggregate, runs
 
 
 @pytest.mark.parametrize(

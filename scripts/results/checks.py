@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 import scipy.stats
 
-from scripts.results import (
+from dpn.scripts.results import (
   aggregate,
   configs,
   figures,

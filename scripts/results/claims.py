@@ -4,8 +4,21 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from scripts.results import checks, figures, measures, runs, table_specs, tables
-from scripts.results.checks import better, by_model, compare, mean_gain, tested
+from dpn.scripts.results import (
+  checks,
+  figures,
+  measures,
+  runs,
+  table_specs,
+  tables,
+)
+from dpn.scripts.results.checks import (
+  better,
+  by_model,
+  compare,
+  mean_gain,
+  tested,
+)
 
 STEMS = [row["arm"] for row in table_specs.PUBLISHED["6"]["rows"]]
 PLACED = (*table_specs.PLACEMENTS, "normformer", "sub_ln")

@@ -4,7 +4,7 @@ import os
 
 import pandas as pd
 
-from scripts.results import aggregate, runs, tables
+from dpn.scripts.results import aggregate, runs, tables
 
 NAME = "classes"
 PICTURE = "predictions.png"  # of scripts.show_predictions, in a run's folder

@@ -2,8 +2,8 @@
 
 import pytest
 
-from scripts import report, tables, testing
-from scripts.results import classes, runs
+from dpn.scripts import report, tables, testing
+from dpn.scripts.results import classes, runs
 
 TABLE = {"recipe": "CamVid", "arch": "96x4/8", "metric": "test/miou"}
 FOUND = {  # arm → by seed: mean, sky, and car if any picture has one

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 from flax import traverse_util
 
-from trainers import workdir
+from dpn.trainers import workdir
 
 PLAIN_BLOCK = "sa=pre,mlp=pre"
 # What an option of dpn.models.placement is when it is not given.

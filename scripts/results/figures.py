@@ -13,9 +13,9 @@ import pandas as pd
 from matplotlib import figure
 
 from dpn import errors
+from dpn.scripts.results import aggregate, plots, runs, table_specs, tables
+from dpn.trainers import update
 from dpn.weights import files as parameter_files
-from scripts.results import aggregate, plots, runs, table_specs, tables
-from trainers import update
 
 LABELS = {
   runs.BASE: "ViT",

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from scripts.results import plots, runs
+from dpn.scripts.results import plots, runs
 
 ROWS_BEFORE = 20  # that a spike stands out from
 DEVIATIONS = 6  # of the noise there, by which it does
@@ -40,7 +40,7 @@ def embedding_over_blocks(repetitions: Sequence[runs.Run]) -> float:
   """Returns the norm of the embedding's gradient over the blocks' median.
 
   At the end of training, before clipping, as a mean over the last steps (see
-  `trainers.update.make`) and over the runs.
+  `dpn.trainers.update.make`) and over the runs.
   """
   norms = plots.norms_by_depth(repetitions, "grad_norm_mean").mean()
   return float(norms[0] / norms[1:].median())

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from scripts.results import measures, runs
+from dpn.scripts.results import measures, runs
 
 
 def test_spikes_are_what_stands_out_from_the_rows_before():

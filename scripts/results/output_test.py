@@ -2,7 +2,7 @@
 
 import pytest
 
-from scripts.results import output
+from dpn.scripts.results import output
 
 
 def test_writes_into_new_folders(tmp_path):

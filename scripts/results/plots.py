@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 from matplotlib import cycler, figure, ticker
 
-from scripts.results import aggregate, runs
+from dpn.scripts.results import aggregate, runs
 
 COLOURS = (
   "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000",

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from scripts import testing
-from scripts.results import aggregate, plots, runs
+from dpn.scripts import testing
+from dpn.scripts.results import aggregate, plots, runs
 
 
 def _arm(folder, **logged_by_seed):

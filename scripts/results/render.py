@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pandas as pd
 from matplotlib import figure
 
-from scripts.results import aggregate, output, tables
+from dpn.scripts.results import aggregate, output, tables
 
 PIXELS_PER_INCH = 100  # of the page; pictures hold twice as many
 

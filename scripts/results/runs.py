@@ -11,9 +11,9 @@ import numpy as np
 import pandas as pd
 
 from dpn import errors, metrics, schema
+from dpn.scripts.results import configs
+from dpn.trainers import workdir
 from dpn.weights import files
-from scripts.results import configs
-from trainers import workdir
 
 UNKNOWN = "unknown"
 BASE, DPN, OWN = "base", "dpn", "own"

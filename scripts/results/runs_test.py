@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from configs import (
+from dpn.configs import (
   augreg_i1k,
   dtn_i1k,
   finetune_i1k,
@@ -16,8 +16,8 @@ from configs import (
   ln_placement,
   stem_ablation,
 )
-from scripts import testing
-from scripts.results import runs
+from dpn.scripts import testing
+from dpn.scripts.results import runs
 
 ROWS = [
   {"step": 50, "loss": 2.0},

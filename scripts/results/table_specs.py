@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from scripts.results import aggregate, configs, runs
+from dpn.scripts.results import aggregate, configs, runs
 
 PUBLISHED = json.loads(
   pathlib.Path(__file__).with_name("paper_tables.json").read_text("utf-8")

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from scripts.results import aggregate, runs, table_specs
-from scripts.results.table_specs import Place
+from dpn.scripts.results import aggregate, runs, table_specs
+from dpn.scripts.results.table_specs import Place
 
 NOT_PUBLISHED = "–"
 WORDS = {

@@ -1,0 +1,76 @@
+"""The command `dpn`: training and every script, from any folder.
+
+  dpn                                  lists the commands
+  dpn train --config configs/digits.py --workdir W
+  dpn evaluate --help
+
+`dpn NAME` is `python -m dpn.scripts.NAME`, and `dpn train` is `python -m
+dpn.trainers.train`. A config that is not in the current folder is looked for
+among those that come with the package, so that the commands of the
+documentation work without a checkout.
+"""
+
+import ast
+import importlib.util
+import os
+import pkgutil
+import runpy
+import sys
+from collections.abc import Sequence
+
+from dpn import configs, errors, scripts
+
+
+def commands() -> dict[str, str]:
+  """Returns {command: module} of all that can be run."""
+  names = sorted(
+    module.name for module in pkgutil.iter_modules(scripts.__path__)
+  )
+  return {"train": "dpn.trainers.train"} | {
+    name: f"dpn.scripts.{name}"
+    for name in names
+    if name != "main"
+    and not name.endswith("_test")
+    and "__main__" in _source(f"dpn.scripts.{name}")
+  }
+
+
+def main(argv: Sequence[str] | None = None):
+  """Runs the command that the first argument names with the others."""
+  command, *arguments = (sys.argv[1:] if argv is None else argv) or ["--help"]
+  known = commands()
+  if command in ("-h", "--help", "help"):
+    print("usage: dpn COMMAND ARGUMENTS; dpn COMMAND --help tells more.\n")
+    for name, module in known.items():
+      summary = ast.get_docstring(ast.parse(_source(module))).partition("\n")[0]
+      print(f"  {name:<17} {summary}")
+    return
+  if command not in known:
+    sys.exit(f"Error: {errors.unknown('command', command, known)}")
+  sys.path.insert(0, "")  # modules that a config names, as with python -m
+  sys.argv = [command, *packaged_configs(arguments)]
+  runpy.run_module(known[command], run_name="__main__", alter_sys=True)
+
+
+def packaged_configs(arguments: Sequence[str]) -> list[str]:
+  """Returns the arguments with the paths of the package's own configs."""
+  result = []
+  for i, argument in enumerate(arguments):
+    flag, equals, value = argument.rpartition("--config=")
+    if equals or (i and arguments[i - 1] == "--config"):
+      path, colon, rest = value.partition(":")
+      ours = os.path.join(configs.__path__[0], os.path.basename(path))
+      is_ours = os.path.dirname(path) == "configs" and os.path.exists(ours)
+      if is_ours and not os.path.exists(path):
+        value = f"{ours}{colon}{rest}"
+    result.append(f"{flag}{equals}{value}")
+  return result
+
+
+def _source(module):
+  loader = importlib.util.find_spec(module).loader
+  return loader.get_source(module)
+
+
+if __name__ == "__main__":
+  main()

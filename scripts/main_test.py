@@ -1,0 +1,112 @@
+"""The command `dpn`, and the package without its checkout."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from dpn import checkout
+from dpn.evaluators import base
+from dpn.scripts import main
+
+ROOT = pathlib.Path(__file__).parents[1]
+FOREIGN = checkout.FOLDERS
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+  """Returns a folder with what a wheel holds, and a user's project."""
+  folder = tmp_path_factory.mktemp("installed")
+  subprocess.run(
+    [
+      *(
+        sys.executable,
+        "setup.py",
+        "-q",
+        "build",
+        "--build-base",
+        folder,
+      ),
+      *("build_py", "--build-lib", folder / "site"),
+    ],
+    cwd=ROOT,
+    check=True,
+  )
+  for name in FOREIGN:
+    (folder / "project" / name).mkdir(parents=True)
+    (folder / "project" / name / "__init__.py").write_text("MINE = True\n")
+  return folder
+
+
+def _python(installed, *arguments):
+  return subprocess.run(
+    [sys.executable, *arguments],
+    cwd=installed / "project",
+    env=os.environ | {"PYTHONPATH": str(installed / "site")},
+    capture_output=True,
+    text=True,
+  )
+
+
+def test_a_users_packages_of_the_same_names_stay_theirs(installed):
+  assert os.listdir(installed / "site") == ["dpn"]
+  modules = [
+    ".".join(path.with_suffix("").relative_to(ROOT).parts)
+    for name in FOREIGN
+    for path in sorted((ROOT / name).glob("*.py"))
+    if path.stem != "__init__" and not path.stem.endswith("_test")
+  ]
+  lines = [
+    *(f"import {name}; assert {name}.MINE" for name in FOREIGN),
+    *(f"import dpn.{module}" for module in modules),
+    "import sys",
+    f"assert not [m for m in sys.modules if m.split('.')[0] in {FOREIGN}",
+    "  and '.' in m]",
+    "assert sys.modules['dpn.evaluators'].__file__.startswith(",
+    f"  {str(installed / 'site')!r})",
+  ]
+  done = _python(installed, "-c", "\n".join(lines))
+  assert done.returncode == 0, done.stderr
+
+
+def test_the_command_trains_a_config_of_the_package(installed):
+  done = _python(
+    installed,
+    *("-m", "dpn.scripts.main", "train", "--workdir", "../W"),
+    *("--config", "configs/digits.py:runlocal", "--config.evals={}"),
+  )
+  assert done.returncode == 0, done.stderr
+  assert (installed / "W" / "done.json").exists()
+
+
+def test_commands_are_listed_and_guessed(capsys):
+  main.main([])
+  printed = capsys.readouterr().out
+  assert "  train             Trains what a config describes." in printed
+  assert "  sweep  " in printed
+  assert "_test" not in printed
+  with pytest.raises(SystemExit, match="Did you mean 'evaluate'"):
+    main.main(["evalute"])
+
+
+def test_a_config_of_ones_own_comes_first(tmp_path, monkeypatch):
+  words = ["--config=configs/digits.py:a=1", "--config", "configs/mine.py"]
+  ours = str(ROOT / "configs" / "digits.py")
+  monkeypatch.chdir(tmp_path)
+  assert main.packaged_configs(words) == [f"--config={ours}:a=1", *words[1:]]
+  (tmp_path / "configs").mkdir()
+  (tmp_path / "configs" / "digits.py").touch()
+  assert main.packaged_configs(words) == words
+
+
+def test_short_names_of_a_checkout_are_the_same_modules():
+  code = "import evaluators.base as b; import dpn.evaluators.base as c; "
+  done = subprocess.run(
+    [sys.executable, "-c", code + "print(b is c, b.__spec__.name)"],
+    cwd=ROOT,
+    capture_output=True,
+    text=True,
+  )
+  assert done.stdout == f"True {base.__name__}\n", done.stderr
