@@ -14,6 +14,7 @@ import jax.numpy as jnp
 
 from dpn import errors, schema
 from dpn.models import (
+  attention,
   encoder,
   heads,
   norms,
@@ -142,13 +143,16 @@ class _Model(nn.Module):
   config: Config
 
   @nn.compact
-  def __call__(self, image, *, train=False):
+  def __call__(self, image, *, train=False, attention_maps=False):
     """Returns `(logits, out)`.
 
     Args:
       image: (batch, rows, cols, channels), usually in [-1, 1].
       train: use dropout and stochastic depth, which need the rng `dropout`,
         and statistics of this batch in norms that keep running ones.
+      attention_maps: add the weights of every attention to `out`, without
+        dropout: "encoder/blockNN/attention_maps", and "pool/attention_maps" of
+        pool_type="map", are (batch, heads, queries, keys).
 
     Returns:
       logits (batch, num_classes), the representation (batch, width) if
@@ -169,7 +173,7 @@ class _Model(nn.Module):
     elif config.pool_type == "gap":
       x = x.mean(axis=1)
     else:
-      x = heads.pool(x, config)
+      x = heads.pool(x, config, out)
     out["head_input"] = x  # (batch, width)
     if config.rep_size:
       rep_size = config.width if config.rep_size is True else config.rep_size
@@ -184,6 +188,8 @@ class _Model(nn.Module):
       head = nn.Dense(self.num_classes, kernel_init=kernel_init, name="head")
       x = out["logits"] = head(x)
       out["logits_2d"] = head(x_2d)
+    if attention_maps:
+      attention.add_maps(out)
     return x, out
 
   def encode(self, x, ln, out, deterministic):
