@@ -269,6 +269,33 @@ def Model(num_classes=None, *, variant=None, **kw) -> nn.Module:
   return _Model(num_classes, config)
 
 
+def from_pretrained(path: str, *, arch: str | None = None, **options):
+  """Returns a model, its variables and the preprocessing that fits.
+
+  `model, variables, preprocess = from_pretrained("runs/digits")`.
+
+  Args:
+    path: the folder of a run, one of its checkpoints, or a parameter file or
+      folder of big_vision, timm or Hugging Face; see `weights.files.locate`.
+    arch: timm's name of the model, for files that do not say what they are.
+    **options: fields of `Config`. `num_classes`, `rep_size` and `stem_ln` may
+      be others than in the file: what it does not have is freshly initialized,
+      what the model does not have is left out. `scan`, `dropout` and others
+      that only concern training are free. The rest is what the file does not
+      tell, such as `num_heads` for PyTorch's arrays.
+
+  Returns:
+    A `weights.pretrained.Pretrained`, a named tuple.
+
+  Raises:
+    ValueError, OSError: there is no checkpoint, or not of a Vision Transformer,
+      it is damaged, or an option is wrong.
+  """
+  from dpn.weights import pretrained  # it imports this module
+
+  return pretrained.load(path, arch, options)
+
+
 def decode_variant(variant: str | None) -> dict[str, Any]:
   """Returns the options that a variant such as "B/16" stands for."""
   if variant is None:
