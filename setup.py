@@ -1,7 +1,12 @@
 """Dual PatchNorm: installs the top-level packages; see README.md."""
 
+import pathlib
+import re
+
 import setuptools
 
+PACKAGE = pathlib.Path(__file__).parent / "dpn" / "__init__.py"
+VERSION = re.search(r'__version__ = "(.+)"', PACKAGE.read_text())[1]
 TEXT = ["sentencepiece", "tokenizers"]
 TEST = [
   *TEXT,
@@ -22,7 +27,7 @@ def inside(folder):
 
 setuptools.setup(
   name="dual-patchnorm",
-  version="0.1.0",
+  version=VERSION,
   description="Normalization in Vision Transformers, in JAX and Flax",
   license="Apache-2.0",
   python_requires=">=3.11",
