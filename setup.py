@@ -4,6 +4,7 @@ import pathlib
 import re
 
 import setuptools
+from setuptools.command import build_py
 
 PACKAGE = pathlib.Path(__file__).parent / "dpn" / "__init__.py"
 VERSION = re.search(r'__version__ = "(.+)"', PACKAGE.read_text())[1]
@@ -25,6 +26,18 @@ def inside(folder):
   return setuptools.find_packages(include=[f"{folder}.*"])
 
 
+class WithoutTests(build_py.build_py):
+  """Copies all modules but tests."""
+
+  def find_package_modules(self, package, package_dir):
+    found = super().find_package_modules(package, package_dir)
+    return [
+      (package, module, file)
+      for package, module, file in found
+      if not module.endswith("_test") and module != "conftest"
+    ]
+
+
 setuptools.setup(
   name="dual-patchnorm",
   version=VERSION,
@@ -37,6 +50,7 @@ setuptools.setup(
     *(f"dpn.{package}" for f in FOLDERS for package in (f, *inside(f))),
   ],
   package_dir={"": ".", **{f"dpn.{folder}": folder for folder in FOLDERS}},
+  cmdclass={"build_py": WithoutTests},
   # A plain path entry instead of an import hook: editors resolve the packages.
   options={"editable_wheel": {"mode": "compat"}},
   entry_points={"console_scripts": ["dpn = dpn.scripts.main:main"]},
