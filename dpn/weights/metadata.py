@@ -81,10 +81,9 @@ def metadata(
   """Returns what `read` finds again in a file's metadata, as JSON by name."""
   # transformers reads only files that say "pt".
   result = {"format": "pt", "layout": layout, "model": json.dumps(options)}
+  result[PP] = json.dumps(pp)
   if pixels:
     result[PIXELS] = json.dumps(dataclasses.asdict(pixels))
-  if pp is not None:
-    result[PP] = json.dumps(pp)
   return result | {name: json.dumps(value) for name, value in more.items()}
 
 
@@ -113,7 +112,7 @@ def read(
       for name, hint in _OURS.items()
     )
     pixels = pixels and libraries.pixels(pixels.get("mean"), pixels.get("std"))
-    if pp is None and layout == "ours":  # in runs of before pp was recorded
+    if layout == "ours" and PP not in said:  # of a run before pp was recorded
       pp = preprocessing.of_run(_beside(where.folder, "config.json", _Run))
     return ModelMetadata(layout, options, pixels, pp, cls_row)
   beside = functools.partial(_beside, where.folder)
