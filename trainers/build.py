@@ -306,7 +306,7 @@ def description(run: Run) -> dict[str, str]:
   made = {k: v.sha256 for k, v in run.data.vocabularies.items() if v.sha256}
   more = {"vocabularies": made} if made else {}
   pp = preprocessing.of_run(run.config)
-  return metadata.metadata(options, _pixels(run.config), pp, **more)
+  return metadata.metadata(options, _pixels(run.config), pp=pp, **more)
 
 
 def _pixels(config):

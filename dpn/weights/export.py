@@ -348,7 +348,7 @@ def _patch_size(model):
 
 def _metadata(model, layout="ours", **more):
   return metadata.metadata(
-    model.options, model.pixels, model.pp, layout, **more
+    model.options, model.pixels, layout, pp=model.pp, **more
   )
 
 

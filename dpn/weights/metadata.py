@@ -74,8 +74,9 @@ class ModelMetadata:
 def metadata(
   options: Mapping[str, Any],
   pixels: Pixels | None,
-  pp: str | None = None,
   layout: str = "ours",
+  *,
+  pp: str | None = None,
   **more,
 ) -> dict[str, str]:
   """Returns what `read` finds again in a file's metadata, as JSON by name."""
