@@ -18,6 +18,7 @@ from dpn import metrics, trees
 from dpn.evaluators import mean
 from dpn.trainers import build, loop
 from dpn.trainers import log as log_lib
+from dpn.trainers import workdir as workdir_lib
 from dpn.trainers.testing import tiny_config
 from dpn.weights import checkpoint
 
@@ -397,6 +398,27 @@ def test_a_run_that_is_asked_to_stop(finished, tmp_path, monkeypatch, capsys):
   loop.train(tiny_config(), str(workdir))
   assert "from step 3: this run's checkpoint" in capsys.readouterr().out
   _assert_same_results(workdir, finished)
+
+
+def test_the_export_belongs_to_the_run(finished, tmp_path, monkeypatch):
+  """Neither SIGTERM nor a second run comes between it and the end."""
+  workdir, save_params = tmp_path / "run", checkpoint.save_params
+  shutil.copytree(finished, workdir)
+  (workdir / "done.json").unlink()
+
+  def ask_and_save(*args):
+    os.kill(os.getpid(), signal.SIGTERM)
+    with (
+      pytest.raises(ValueError, match="Another run is using"),
+      workdir_lib.lock(str(workdir), tiny_config().to_dict()),
+    ):
+      pass
+    save_params(*args)
+
+  monkeypatch.setattr(checkpoint, "save_params", ask_and_save)
+  loop.train(tiny_config(), str(workdir))
+  _assert_same_results(workdir, finished)
+  assert loop.is_done(str(workdir))
 
 
 def test_the_average_is_evaluated_resumed_and_exported(finished, tmp_path):
