@@ -29,7 +29,8 @@ from dpn.scripts.results import (
 
 _LINES = (
   "Lines are means over seeds, bands their 95% confidence intervals "
-  "(Student's t) from three runs on; of two, thin lines are the runs."
+  "(Student's t) from three runs on; of two, thin lines are the runs. Where "
+  "each arm has a panel of its own, the grey line is the first arm's."
 )
 _BARS = (
   "Whiskers are 95% intervals (Student's t) from three runs on; of two, dots "
@@ -43,7 +44,8 @@ CAPTIONS = {
   f"the embedding. {_LINES}",
   "2_right": "Norm of the loss's gradient in the patch embedding, by step. "
   + _LINES,
-  "4": f"The same of the models of the paper's Appendix H. {_LINES}",
+  "4": "Norm of the loss's gradient in the patch embedding (E) and in each "
+  f"block, as in the paper's Figure 4. {_LINES}",
   "3": "What the first LayerNorm of Dual PatchNorm multiplies each pixel of a "
   "patch with, by colour channel; training begins at 1 (white). In the paper's "
   "Figure 3 the scales grow at the centre and the corners.",
@@ -117,12 +119,12 @@ def _results(frame, models, results, interval, args):
   words = [*own_runs.in_words(models), *own_runs.at_scale(frame)]
   parts = [render.heading("Results"), render.listed(words)]
   for table in results:
-    cells = render.html_cells(table)
+    notes = [render.paragraph(note, "note") for note in table.notes]
     titled = render.heading(table.title, 3) if len(results) > 1 else ""
-    parts += [titled, cells]
-    parts += [render.paragraph(note, "note") for note in table.notes]
-  parts += [render.paragraph(note, "note") for note in own_runs.trials(frame)]
+    parts.append(render.block(titled, render.html_cells(table), *notes))
   parts += _pictures(frame, "differences", args, missing=[])
+  parts = [*parts[:2], render.beside(*parts[2:])]
+  parts += [render.paragraph(note, "note") for note in own_runs.trials(frame)]
   if every := own_runs.everything(models, interval):
     shown = [render.html(table, level=4) for table in every]
     parts.append(render.folded("All metrics that were measured", *shown))
@@ -133,19 +135,15 @@ def _pictures(frame, name, args, missing):
   """Returns one of `figures.FIGURES`, or notes why it cannot be drawn."""
   drawn, why = figures.draw_all(frame, [name], args)
   missing += [render.paragraph(f"{name}: {text}") for text in why.values()]
-  shown = [
-    render.Picture(
-      of.figure,
-      f"{CAPTIONS[name]} {tables.left_out(of.left_out)}".strip(),
-      of.title,
-    )
-    for of in drawn.values()
-  ]
+  shown = []
+  for of in drawn.values():
+    caption = f"{CAPTIONS[name]} {tables.left_out(of.left_out)}".strip()
+    shown.append(render.Picture(of.figure, caption, of.title))
   return [render.pictures(shown)] if shown else []
 
 
 def _figures(frame, section, names, args, missing):
-  """Returns a section of figures, without any nothing."""
+  """Returns a section of figures, if there is any."""
   shown = [
     part for name in names for part in _pictures(frame, name, args, missing)
   ]

@@ -286,9 +286,13 @@ def trials(frame: pd.DataFrame) -> list[str]:
 
 
 def at_scale(frame: pd.DataFrame) -> list[str]:
-  """Returns what the paper gains, for runs at no scale of the paper's."""
+  """Returns what the paper gains, for accuracies of no scale of the paper's."""
   recipes = {table_specs.family(recipe)[0] for recipe in frame.recipe}
-  if recipes & table_specs.RECIPES or not {runs.BASE, runs.DPN} <= {*frame.arm}:
+  if (
+    recipes & table_specs.RECIPES
+    or not {runs.BASE, runs.DPN} <= {*frame.arm}
+    or not any(run.headline[0] in runs.ACCURACIES for run in frame.run)
+  ):
     return []
   gains = [
     row["dpn"] - row["base"] for row in table_specs.PUBLISHED["1_left"]["rows"]

@@ -281,6 +281,8 @@ def _multiples(panels, read, xlabel, ylabel, *, order, log, markers=False):
     _line(ax, read(panels[title][arm]), log, label=arm, **own | marker)
     ax.set_title(f"{title}\n{arm}" if len(panels) > 1 else arm)
     of_panel.setdefault(title, []).append(ax)
+    if log:
+      ax.set_yscale("log")
   for together in of_panel.values():  # one scale for all arms of a model
     low, high = zip(*(ax.get_ylim() for ax in together), strict=True)
     for ax in together:

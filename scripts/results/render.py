@@ -206,6 +206,16 @@ def folded(summary: str, *parts: str) -> str:
   return f"<details><summary>{summary}</summary>{body}</details>"
 
 
+def beside(*parts: str) -> str:
+  """Returns parts side by side, as far as the screen is wide."""
+  return f'<div class="beside">{"".join(parts)}</div>'
+
+
+def block(*parts: str) -> str:
+  """Returns parts that stay together."""
+  return f"<div>{''.join(parts)}</div>"
+
+
 def pictures(shown: Sequence[Picture]) -> str:
   """Returns figures in a grid of equal cells, wider ones across all of it."""
   cells = []
