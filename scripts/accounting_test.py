@@ -12,7 +12,6 @@ from dpn.scripts import report
 from dpn.scripts.results import (
   claims,
   figures,
-  render,
   runs,
   table_specs,
   tables,
@@ -157,7 +156,8 @@ def test_the_report_has_every_run(frame, monkeypatch):
   monkeypatch.setattr(figures, "FIGURES", {})  # test_figures
   some = list(frame.run)[::4]
   page, results, wrong = report.report(some, "title")
-  assert (results.filled, wrong) == (True, [])
+  assert wrong == []
+  assert results
   for run in some:
     assert f"<td>{run.path}</td>" in page
-  assert page.count(render.heading("Results")) == 1
+  assert page.count(". Results</h2>") == 1
