@@ -23,6 +23,7 @@ from dpn.scripts.results import (
   figures,
   output,
   render,
+  run_pictures,
   runs,
   table_specs,
   tables,
@@ -76,6 +77,7 @@ def report(
     *map(render.paragraph, missing),
     *_claims(frame),
     *_segmentation(frame, interval),
+    *_predictions(frame),
     *_figures(frame, others),
     *_speed(frame),
     *_differences(frame),
@@ -157,12 +159,18 @@ def _figures(frame, others):
 
 
 def _segmentation(frame, interval):
-  """Returns results by class, and the pictures that the runs have."""
-  parts = [render.html(table) for table in classes.per_class(frame, interval)]
-  for path in classes.pictures(frame):
+  """Returns results by class."""
+  return [render.html(table) for table in classes.per_class(frame, interval)]
+
+
+def _predictions(frame):
+  """Returns the pictures of predictions that the runs have."""
+  parts = []
+  for path, command in run_pictures.find(frame.path):
     with open(path, "rb") as file:
-      caption = f"{path}, by scripts.show_predictions."
-      parts.append(render.png_image(file.read(), caption, 1150))
+      parts.append(
+        render.png_image(file.read(), f"{path}, by {command}.", 1150)
+      )
   return parts
 
 
