@@ -56,7 +56,7 @@ setuptools.setup(
   entry_points={"console_scripts": ["dpn = dpn.scripts.main:main"]},
   package_data={
     "dpn.input_pipeline.text": ["*.json"],
-    "dpn.scripts.results": ["*.json"],
+    "dpn.scripts.results": ["*.css", "*.json"],
   },
   install_requires=[
     "absl-py",

@@ -137,9 +137,9 @@ def _float32(logits, labels):
   return logits.astype(jnp.float32), labels.astype(jnp.float32)
 
 
-_LOSSES = {"sigmoid_xent": sigmoid_xent, "softmax_xent": softmax_xent}
+LOSSES = {"sigmoid_xent": sigmoid_xent, "softmax_xent": softmax_xent}
 
 
 def get(name: str) -> Callable[[jax.Array, jax.Array], jax.Array]:
   """Returns the loss of this name, or at this import path, "package:fn"."""
-  return registry.lookup("loss", name, _LOSSES)
+  return registry.lookup("loss", name, LOSSES)

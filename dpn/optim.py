@@ -170,12 +170,12 @@ def _optimizer(name, kw):
   if ":" in name:
     make_tx = registry.import_path("config.optax_name", name)
   else:
-    make_tx = _OPTIMIZERS.get(name) or functools.reduce(
+    make_tx = OPTIMIZERS.get(name) or functools.reduce(
       lambda module, part: getattr(module, part, None), name.split("."), optax
     )
   if not callable(make_tx):
     transforms = [key for key in dir(optax) if key.startswith("scale_by_")]
-    known = [*_OPTIMIZERS, *transforms, "identity", "trace", "ema"]
+    known = [*OPTIMIZERS, *transforms, "identity", "trace", "ema"]
     raise ValueError(errors.unknown("config.optax_name", name, known))
   arguments = inspect.signature(make_tx)
   if "learning_rate" in arguments.parameters:
@@ -244,7 +244,7 @@ def momentum_hp(
   return optax.trace(momentum, nesterov, dtype)
 
 
-_OPTIMIZERS = {
+OPTIMIZERS = {
   "big_vision.momentum_hp": momentum_hp,
   "big_vision.scale_by_adafactor": scale_by_adafactor,
   "big_vision.sgd": optax.identity,

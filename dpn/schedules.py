@@ -100,7 +100,7 @@ def _stair(peak, clock, *, steps=(), mults=()):
   return peak * jnp.asarray((1.0, *mults), jnp.float32)[stair]
 
 
-_DECAYS = {
+DECAYS = {
   "cosine": _cosine,
   "linear": _polynomial,
   "polynomial": _polynomial,
@@ -137,7 +137,7 @@ def learning_rate(
   `base`. `decay_in_warmup` counts the decay from the start of the run, as timm
   does: after a warmup to `base` the rate falls to where the decay then is.
   """
-  decay = registry.lookup("decay_type", decay_type, _DECAYS)
+  decay = registry.lookup("decay_type", decay_type, DECAYS)
   sizes = {"batch_size": batch_size, "data_size": data_size}
   sizes["total_steps"] = total_steps
   lengths, decay_kw = _arguments(decay_type, decay, kw, sizes)

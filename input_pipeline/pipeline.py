@@ -38,6 +38,21 @@ IGNORED_KEYS = {
   "cache_raw": "records are read from disk as needed",
   "cache": "records are read from disk as needed",
 }
+# The keys of config.input, besides the sections of a mixture.
+KEYS = {
+  "data": "what to read: a source's `name` and `split`, see below; or the "
+  "weights of a mixture, by name",
+  "pp": "what to do with it: preprocessing ops, see below",
+  "batch_size": "examples in a batch, over all processes",
+  "seed": "decides order and augmentation, in place of `config.seed`",
+  "num_threads": "how many read and preprocess",
+  "num_workers": "processes to use instead of threads",
+  "prefetch": "batches to prepare ahead, per worker",
+  "repeats": "how often an example is in a batch, each time augmented anew",
+  "on_device": "whether to preprocess once, with nothing random, and keep all "
+  "on the devices",
+  "on_error": "`raise`, or `skip`: the next example replaces one that fails",
+}
 # The numbers in config.input, and the lowest that each may be.
 _LOWEST = {"num_workers": 0, "seed": 0} | dict.fromkeys(
   ("batch_size", "num_threads", "prefetch", "repeats"), 1
@@ -66,13 +81,7 @@ def training(
       config.input.sketches = {…}
 
   Args:
-    config: `data`, `pp`, and `batch_size` (over all processes). Optional:
-      `seed`, which replaces the argument; `num_threads`; `num_workers`,
-      processes to use instead of threads; `prefetch`, batches to prepare ahead
-      (per worker); `repeats`, how often an example comes in a batch, each time
-      augmented anew; `on_device`, to preprocess everything once, with nothing
-      random, and keep it on the devices; `on_error`, "raise" (default) or
-      "skip" to let the next example replace one that fails.
+    config: see `KEYS`; `data`, `pp` and `batch_size` are needed.
     seed: decides order and augmentation.
     process_index: which share of every batch to read.
     process_count: number of shares.
@@ -86,10 +95,8 @@ def training(
     if key not in config:
       raise ValueError(f"config.input needs {key}, it has {sorted(config)}.")
   parts, weights = _parts(config)
-  known = ("data", "pp", "on_error", "on_device", *_LOWEST)
   for key, value in config.items():
-    if key not in known:
-      raise ValueError(errors.unknown("key of config.input", key, known))
+    errors.check_known("key of config.input", key, KEYS)
     if key in _LOWEST and value is not None and value < _LOWEST[key]:
       raise ValueError(
         f"config.input.{key} must be {_LOWEST[key]} or more, got {value}."

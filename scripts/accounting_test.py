@@ -12,7 +12,6 @@ from dpn.scripts import report
 from dpn.scripts.results import (
   claims,
   figures,
-  render,
   runs,
   table_specs,
   tables,
@@ -23,6 +22,7 @@ CONFIGS = pathlib.Path(__file__).parents[1] / "configs"
 ARGUMENTS = {
   "ade20k": ("seeds=1",),
   "augreg_i1k": ("seeds=2,variants=B/16+B/32",),
+  "cifar10_lit": ("seeds=1,init=x.npz",),
   "deit_i1k": ("seeds=1",),
   "dtn_i1k": ("table=all", "recipe=deit"),
   "augreg_i21k": ("variants=B/16", "variants=B/16,steps=93000,setup=i1k"),
@@ -157,7 +157,8 @@ def test_the_report_has_every_run(frame, monkeypatch):
   monkeypatch.setattr(figures, "FIGURES", {})  # test_figures
   some = list(frame.run)[::4]
   page, results, wrong = report.report(some, "title")
-  assert (results.filled, wrong) == (True, [])
+  assert wrong == []
+  assert results
   for run in some:
     assert f"<td>{run.path}</td>" in page
-  assert page.count(render.heading("Results")) == 1
+  assert page.count(". Results</h2>") == 1

@@ -8,7 +8,8 @@
 of the patch embedding against the step (right); 3: scale of the first LayerNorm
 of Dual PatchNorm, also of a parameter file; 4: gradient norm against depth of
 B/32, S/32 and S/16 (Appendix H); 6: Table 6 as bars; curves: training loss and
-accuracy. 2 and 4 need runs with `config.log_grad_depth`.
+results by step; differences: of each arm from the baseline. 2 and 4 need runs
+with `config.log_grad_depth`. More than eight arms get a small panel each.
 """
 
 import argparse
@@ -35,9 +36,10 @@ def _parse(argv):
   parser.add_argument("-o", "--output", required=True, metavar="FOLDER")
   parser.add_argument(
     "--arms", nargs="+", default=(), metavar="ARM",
-    help="for 2, 4 and curves: base dpn pre …; base and dpn without it",
+    help="for 2, 4 and curves: base dpn pre …; all without it",
   )  # fmt: skip
-  parser.add_argument("--metric", help="for 1, 6 and curves")
+  parser.add_argument("--metric", help="for 1, 6, curves and differences")
+  parser.add_argument("--baseline", metavar="ARM", help="for differences")
   flag = functools.partial(parser.add_argument, action="store_true")
   flag("--linear", help="axes of 2 and 4, as in the paper; else logarithmic")
   flag("--clipped", help="2 and 4 of the gradient after clipping, not before")

@@ -1,57 +1,67 @@
-"""Writes one page that needs no other: results, tables, figures, configs.
+"""Writes one page that needs no other: your runs, and the paper beside them.
 
-  python -m scripts.report runs/table1 runs/table6 -o report.html
+  python -m scripts.report runs/digits -o report.html
+  python -m scripts.report runs/table1 runs/table6 --baseline dpn
 
-Shows whatever the runs in these folders give, and lists what they do not.
+First what the runs say of their arms: a sentence and an interval for each
+comparison, tables, curves, gradients. Then the paper's tables that a run fills
+a cell of, and last the runs, their cost and how their configs differ.
 """
 
 import argparse
 import dataclasses
-import functools
-import math
 import os
 import sys
 from collections.abc import Sequence
-
-import pandas as pd
 
 from dpn.scripts.results import (
   aggregate,
   claims,
   classes,
-  configs,
   figures,
   output,
+  own_runs,
   render,
+  run_lists,
+  run_pictures,
   runs,
-  table_specs,
   tables,
 )
 
-CAPTIONS = {
-  "figure_1": "Gain of each placement of LayerNorms in the block, of "
-  "NormFormer, Sub-LN and Dual PatchNorm, over a ViT with LayerNorm "
-  "before attention and MLP. Bars without a whisker are single runs.",
-  "figure_2_left": "Norm of the loss's gradient in the patch embedding (E) and "
-  "in each block. In the paper's Figure 2, Dual PatchNorm lowers that of the "
-  "embedding. {lines}",
-  "figure_2_right": "Norm of the loss's gradient in the patch embedding, by "
-  "step. {lines}",
-  "figure_3": "What the first LayerNorm of Dual PatchNorm multiplies each "
-  "pixel of a patch with, by colour channel; training begins at 1 (white). In "
-  "the paper's Figure 3 the scales grow at the centre and the corners.",
-  "figure_4": "As Figure 2 (left), of the models of Appendix H. {lines}",
-  "table_6": "Stems relative to Dual PatchNorm. Diamonds: the paper's Table 6, "
-  "where it has the model.",
-  "curves_loss": "Loss of single training batches. {lines}",
-  "curves_accuracy": "Accuracy on images not trained on. {lines}",
-  "curves_result": "What the evaluator measures. {lines}",
-}
 _LINES = (
   "Lines are means over seeds, bands their 95% confidence intervals "
-  "(Student's t) from three runs on."
+  "(Student's t) from three runs on; of two, thin lines are the runs. Where "
+  "each arm has a panel of its own, the grey line is the first arm's."
 )
-_BARS = {"1": "figure_1", "6": "6"}  # figure → the table that it shows
+_BARS = (
+  "Whiskers are 95% intervals (Student's t) from three runs on; of two, dots "
+  "are the runs."
+)
+CAPTIONS = {
+  "differences": f"Bars are means over seeds. {_BARS}",
+  "curves": _LINES,
+  "2_left": "Norm of the loss's gradient in the patch embedding (E) and in "
+  "each block, as in the paper's Figure 2, where Dual PatchNorm lowers that of "
+  f"the embedding. {_LINES}",
+  "2_right": "Norm of the loss's gradient in the patch embedding, by step. "
+  + _LINES,
+  "4": "Norm of the loss's gradient in the patch embedding (E) and in each "
+  f"block, as in the paper's Figure 4. {_LINES}",
+  "3": "What the first LayerNorm of Dual PatchNorm multiplies each pixel of a "
+  "patch with, by colour channel; training begins at 1 (white). In the paper's "
+  "Figure 3 the scales grow at the centre and the corners.",
+  "1": "Gain of each placement of LayerNorms in the block, of NormFormer, "
+  "Sub-LN and Dual PatchNorm, over a ViT with LayerNorm before attention and "
+  f"MLP. {_BARS}",
+  "6": "Stems relative to Dual PatchNorm. Diamonds: the paper's Table 6. "
+  + _BARS,
+}
+_SECTIONS = {
+  "Curves": ("curves",),
+  "Gradients": ("2_left", "4", "2_right"),
+  "The first LayerNorm": ("3",),
+}
+_PAPERS_BARS = {"figure_1": "1", "6": "6"}  # table → the figure that shows it
 
 
 def report(
@@ -59,236 +69,144 @@ def report(
   title: str,
   notes: Sequence[str] = (),
   interval: str = "ci95",
-) -> tuple[str, tables.Table | None, list[str]]:
-  """Returns the page, its table of results, and why others are missing."""
+  baseline: str | None = None,
+) -> tuple[str, list[tables.Table], list[str]]:
+  """Returns the page, its tables of results, and why others are missing."""
   frame = runs.frame(found)
-  others = set(frame.arm) - {runs.BASE, runs.DPN}
-  built, wrong = _tables(frame, others, interval)
-  filled = [table for table in built if table.filled]
-  results = next((table for table in filled if table.name == "results"), None)
-  empty = [table_specs.short_title(t.name) for t in built if not t.filled]
-  missing = [f"Without any result here: {', '.join(empty)}."] if empty else []
-  missing += [f"Left out: {reason}" for reason in wrong]
+  models, wrong = own_runs.models(frame, baseline)
+  results = own_runs.side_by_side(models, interval)
+  papers, more = tables.filled(frame, interval)
+  args = argparse.Namespace(**{**vars(figures.DEFAULTS), "baseline": baseline})
+  missing = []
+  parts = [
+    *_results(frame, models, results, interval, args),
+    *_segmentation(frame, interval),
+    *_predictions(frame),
+    *(
+      part
+      for section, names in _SECTIONS.items()
+      for part in _figures(frame, section, names, args, missing)
+    ),
+    *_beside_the_paper(frame, papers, args),
+    *run_lists.listed(frame),
+    *run_lists.speed(frame),
+    *run_lists.config_differences(frame),
+  ]
+  if missing:
+    parts.append(render.folded("Figures that could not be drawn", *missing))
+  wrong += more
   content = render.page(
     title,
     *map(render.paragraph, (*notes, _summary(frame, interval))),
-    *map(_section, filled),
-    *map(render.paragraph, missing),
-    *_claims(frame),
-    *_segmentation(frame, interval),
-    *_figures(frame, others),
-    *_speed(frame),
-    *_differences(frame),
-    *_runs(frame),
+    *(render.paragraph(f"Left out: {reason}") for reason in wrong),
+    *render.numbered(*parts),
   )
   return content, results, wrong
 
 
 def _summary(frame, interval):
-  others = "" if frame.complete.all() else " Means leave the others out."
+  count, complete = len(frame), frame.complete.sum()
+  if complete < count:
+    state = f"{complete} of them complete; means leave the others out"
+  else:
+    state = "all of them complete"
   return (
-    f"{len(frame)} runs, {frame.complete.sum()} of them complete.{others} ± is "
-    f"{tables.WORDS[interval]} over n runs that differ in their seed. What was "
-    "not run says so; nothing is filled in from the paper."
+    f"{count} run{'s' * (count > 1)}, {state}. ± is {tables.WORDS[interval]} "
+    "over n runs that differ in their seed."
   )
 
 
-def _tables(frame, others, interval):
-  """Returns the tables, and what is wrong with those that cannot be made."""
-  makers = {"Results": tables.results}
-  for name, spec in table_specs.SPECS.items():
-    if not spec.reference or others & set(spec.arms):  # else see Table 1 (left)
-      title = table_specs.short_title(name)
-      makers[title] = functools.partial(tables.build, name)
-  built, wrong = [], []
-  for title, make in makers.items():
-    try:
-      built.append(make(frame, interval=interval))
-    except ValueError as e:
-      wrong.append(f"{title}: {e}")
-  return [table for table in built if table], wrong
+def _results(frame, models, results, interval, args):
+  """Returns what the runs say: in words, as a table, as bars, and all of it."""
+  words = [*own_runs.in_words(models), *own_runs.at_scale(frame)]
+  parts = [render.heading("Results"), render.listed(words)]
+  for table in results:
+    notes = [render.paragraph(note, "note") for note in table.notes]
+    titled = render.heading(table.title, 3) if len(results) > 1 else ""
+    parts.append(render.block(titled, render.html_cells(table), *notes))
+  parts += _pictures(frame, "differences", args, missing=[])
+  parts = [*parts[:2], render.beside(*parts[2:])]
+  parts += [render.paragraph(note, "note") for note in own_runs.trials(frame)]
+  if every := own_runs.everything(models, interval):
+    shown = [render.html(table, level=4) for table in every]
+    parts.append(render.folded("All metrics that were measured", *shown))
+  return parts
 
 
-def _section(table):
-  if table.name != "results":
-    return render.html(tables.condensed(table))
-  words = map(render.paragraph, table.notes)
-  cells = render.html_cells(table)
-  return "\n".join([render.heading(table.title), *words, cells])
+def _pictures(frame, name, args, missing):
+  """Returns one of `figures.FIGURES`, or notes why it cannot be drawn."""
+  drawn, why = figures.draw_all(frame, [name], args)
+  missing += [render.paragraph(f"{name}: {text}") for text in why.values()]
+  shown = []
+  for of in drawn.values():
+    caption = f"{CAPTIONS[name]} {tables.left_out(of.left_out)}".strip()
+    shown.append(render.Picture(of.figure, caption, of.title))
+  return [render.pictures(shown)] if shown else []
 
 
-def _claims(frame):
-  """Returns what the runs say of the paper's sentences, if of any."""
-  table = claims.build(frame)
-  said = table.frame[table.frame.ours != ""]
-  if said.empty:
-    return []
-  note = f"{len(table.frame) - len(said)} claims have no runs here."
-  shown = dataclasses.replace(table, frame=said, notes=[*table.notes, note])
-  return [render.html(shown)]
-
-
-def _figures(frame, others):
-  names = [
-    name
-    for name in figures.FIGURES
-    if name not in _BARS or others & {*table_specs.SPECS[_BARS[name]].arms}
+def _figures(frame, section, names, args, missing):
+  """Returns a section of figures, if there is any."""
+  shown = [
+    part for name in names for part in _pictures(frame, name, args, missing)
   ]
-  drawn, missing = figures.draw_all(frame, names)
-  captioned = [
-    (
-      shown.figure,
-      " ".join(
-        (
-          CAPTIONS[name].format(lines=_LINES),
-          tables.left_out(shown.left_out),
-        )
-      ).strip(),
-    )
-    for name, shown in drawn.items()
-  ]
-  titles = {"6": "Table 6 as bars", "curves": "curves"}
-  reasons = [
-    f"Not drawn, {titles.get(name, f'Figure {name}')}: {why}"
-    for name, why in missing.items()
-  ]
-  pictures = render.pictures(captioned)
-  return [render.heading("Figures"), pictures, *map(render.paragraph, reasons)]
+  return [render.heading(section), *shown] if shown else []
 
 
 def _segmentation(frame, interval):
-  """Returns results by class, and the pictures that the runs have."""
-  parts = [render.html(table) for table in classes.per_class(frame, interval)]
-  for path in classes.pictures(frame):
-    with open(path, "rb") as file:
-      caption = f"{path}, by scripts.show_predictions."
-      parts.append(render.png_image(file.read(), caption, 1150))
-  return parts
-
-
-def _speed(frame):
-  """Returns throughput and cost by model."""
-  models = frame.groupby(["recipe", "arch", "device"])
-  mean, total = models.mean(numeric_only=True), models.core_hours
-  speed = pd.DataFrame(
-    {
-      "runs": models.size(),
-      "images/s": _texts(mean.images_per_sec, "{:,.0f}"),
-      "MFU": _texts(mean.mfu, "{:.0%}"),
-      "core hours": _texts(total.sum(min_count=1), "{:.2f}"),
-    }
-  ).reset_index()
-  speed.insert(len(speed.columns) - 1, "device", speed.pop("device"))
-  return (
-    render.heading("Throughput and cost"),
-    render.html_table(speed.rename(columns={"arch": "model"}), keys=2),
-    render.paragraph(
-      "Images per second and model FLOPs utilization (MFU): of each run's "
-      "median while training, the mean over the runs. Core hours: devices "
-      "times hours, of all runs together."
-    ),
-  )
-
-
-def _texts(numbers, form):
-  known = lambda n: runs.UNKNOWN if math.isnan(n) else form.format(n)
-  return numbers.map(known)
-
-
-def _differences(frame):
-  """Returns how the configs of a recipe differ from its most common one."""
+  """Returns results by class."""
   parts = [
-    render.heading("How the configs differ"),
-    render.paragraph(
-      "Compared field by field with the recipe's most common value; seeds, "
-      "evaluations, logging and the places of files are left out."
-    ),
+    render.html(table, level=3) for table in classes.per_class(frame, interval)
   ]
-  for recipe, group in frame.groupby("recipe"):
-    fields = configs.fields(run.config for run in group.run)
-    common = fields.apply(lambda field: field.value_counts().index[0])
-    lines = fields.apply(lambda f: f.name.replace("/", ".") + " = " + f)
-    common = lines.mode().iloc[0]
-    compared = [name for name in fields if not configs.is_free(name)]
-    differing = lines[compared].where(lines[compared] != common[compared])
-    texts = differing.apply(lambda run: "; ".join(run.dropna()), axis=1)
-    names = pd.Series(_short(group.path)).groupby(texts).agg(_listed)
-    table = names.rename_axis("differs in").rename(recipe).reset_index()
-    table = table[[recipe, "differs in"]].replace("", "as most are")
-    parts.append(render.html_table(table, keys=2))
-    summary = f"The most common value of every field in {recipe}"
-    parts.append(render.details(summary, "\n".join(common)))
-  return parts
+  return [render.heading("Class by class"), *parts] if parts else []
 
 
-def _listed(names):
-  more = f" and {len(names) - 6} more" if len(names) > 6 else ""
-  return ", ".join(names[:6]) + more
+def _predictions(frame):
+  """Returns the pictures of predictions that the runs have."""
+  parts = []
+  for path, command in run_pictures.find(frame.path):
+    with open(path, "rb") as file:
+      caption = f"{path}, by {command}."
+      parts.append(render.png_image(file.read(), caption, 1150))
+  return [render.heading("Predictions"), *parts] if parts else []
 
 
-def _short(paths):
-  """Returns the paths of runs from the folder that holds them all."""
-  paths = [os.path.abspath(path) for path in paths]
-  top = os.path.commonpath(map(os.path.dirname, paths))
-  return [os.path.relpath(path, top) for path in paths]
-
-
-def _runs(frame):
-  """Returns a list of the runs for each model."""
-  short = r"^(.{7})[^+]*(\+?).*"
-  commit = frame.commit.str.replace(short, r"\1\2", regex=True)
-  shown = pd.DataFrame(
-    {
-      "run": _short(frame.path),
-      "arm": frame.arm,
-      "seed": frame.seed,
-      "status": frame.status,
-      "result": frame.run.map(_result),
-      "steps": _texts(frame.step, "{:,}"),
-      "time": _texts(frame.seconds, "{:,.0f} s"),
-      "images/s": _texts(frame.images_per_sec, "{:,.0f}"),
-      "commit": commit,
-      "config": frame.config_hash,
-    }
-  )
-  parts = [render.heading("Runs")]
-  for title, rows in shown.groupby(frame.title):
-    parts += [render.paragraph(title), render.html_table(rows, keys=2)]
-  if commit.str.endswith("+").any():
-    note = "A commit with + had changes that were not in it."
-    parts.append(render.paragraph(note, "note"))
-  return parts
-
-
-def _result(run):
-  """Returns the run's results by name, "–" for an incomplete run."""
-  shown = [
-    f"{m} {run.finals[m]:{'.2%' if aggregate.is_fraction(m) else '.4g'}}"
-    for m in run.headline
-    if m in run.finals
-  ]
-  return ", ".join(shown) or "–"
+def _beside_the_paper(frame, papers, args):
+  """Returns the paper's tables that a run fills, their bars, its claims."""
+  parts = []
+  for table in papers:
+    shown, rest = tables.split(table)
+    parts.append(render.html(shown, level=3))
+    if rest:
+      what = f"All of {table.title.partition(':')[0]}, with what was not run"
+      parts.append(render.folded(what, render.html_cells(rest)))
+    if name := _PAPERS_BARS.get(table.name):
+      parts += _pictures(frame, name, args, missing=[])
+  table = claims.build(frame)
+  said = table.frame[table.frame.ours != ""]
+  if len(said):
+    note = f"{len(table.frame) - len(said)} claims have no runs here."
+    shown = dataclasses.replace(table, frame=said, notes=[*table.notes, note])
+    parts.append(render.html(shown, level=3))
+  return [render.heading("Beside the paper"), *parts] if parts else []
 
 
 def main(argv: Sequence[str] | None = None):
   parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-  parser.add_argument("runs", nargs="+", help="folders that hold runs")
-  parser.add_argument("-o", "--output", default="report.html", metavar="FILE")
-  parser.add_argument(
-    "--interval", default="ci95", choices=aggregate.MEASURES, help="after ±"
-  )
-  parser.add_argument("--title", default="Dual PatchNorm: results")
-  parser.add_argument(
-    "--note", action="append", default=[], help="a paragraph at the top"
-  )
+  add = parser.add_argument
+  add("runs", nargs="+", help="folders that hold runs")
+  add("-o", "--output", default="report.html", metavar="FILE")
+  add("--baseline", metavar="ARM", help="to compare with; base without it")
+  add("--interval", default="ci95", choices=aggregate.MEASURES, help="after ±")
+  add("--title", default="Results")
+  add("--note", action="append", default=[], help="a paragraph at the top")
   args = parser.parse_args(argv)
   with output.errors_in_a_line():
     found = runs.find(args.runs)
     content, results, wrong = report(
-      found, args.title, args.note, args.interval
+      found, args.title, args.note, args.interval, args.baseline
     )
-    if results:
-      output.say(render.text(results))
+    for table in results:
+      output.say(render.text(table))
     output.write(os.path.abspath(args.output), content)
   if wrong:
     reasons = "\n".join(f"Error: left out: {reason}" for reason in wrong)

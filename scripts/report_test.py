@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from dpn.scripts import report, testing
+from dpn.scripts.results import render
 
 AUGREG = {"recipe": "AugReg", "arch": "B/16", "metric": "val/prec@1"}
 
@@ -40,25 +41,80 @@ def _page(root, *argv):
   return testing.Page((root / "r.html").read_text("utf-8"))
 
 
+def _images(page):
+  return [attrs for tag, attrs in page.tags if tag == "img"]
+
+
 def test_a_page_of_everything(root, capsys):
   page = _page(root, "--title", "A title", "--note", "A note", "--note", "More")
   assert str(root / "r.html") in capsys.readouterr().out
   text = set(page.text)
   assert {"A title", "A note", "More"} <= text
-  # 80 and 81: s = 0.707, so 12.706 · 0.5 = 6.35; 1 and 2 points the same.
-  assert {"80.50 ± 6.35 (n=2)", "+1.50 ± 6.35 (n=2, paired)"} <= text
-  assert {"80.4 ± 0.26", "not run"} <= text
+  # Of two runs both numbers: an interval with t = 12.7 would say nothing.
+  assert "80.50 (n=2: 80.00, 81.00)" in text
+  assert "+1.50 (n=2: +1.00, +2.00, paired)" in text
+  assert "80.4 ± 0.26" in text
   assert {"complete", "incomplete, step 30 of 90", "val/prec@1 83.00%"} <= text
   assert any('model.stem_ln = "dpn"' in t for t in text)
   assert any("lr = 0.5" in t for t in text)
-  assert any("Without any result here: Table 1 (right)" in t for t in text)
-  images = [attrs for tag, attrs in page.tags if tag == "img"]
-  assert len(images) == 3  # Figure 3, loss, accuracy
+  images = _images(page)
+  assert len(images) == 4  # differences, loss, accuracy, Figure 3
   assert all(i["src"].startswith("data:image/png;base64,") for i in images)
   assert all(i["alt"] for i in images)
   assert not {"link", "script", "iframe"} & {tag for tag, _ in page.tags}
-  assert not any({"href", "srcset"} & attrs.keys() for _, attrs in page.tags)
-  assert sum("Not drawn, Figure" in t for t in text) == 3  # both of 2, and 4
+  # Nothing is loaded; links stay in the page and lead somewhere.
+  ids = {attrs.get("id") for _, attrs in page.tags}
+  links = [attrs["href"] for _, attrs in page.tags if "href" in attrs]
+  assert links
+  assert {link.removeprefix("#") for link in links} <= ids
+  assert not any("srcset" in attrs for _, attrs in page.tags)
+
+
+def test_ones_own_runs_come_before_the_paper(root):
+  page = _page(root)
+  headings = [t for t in page.text if t[:2] in {f"{i}." for i in range(1, 10)}]
+  assert [h.partition(" ")[2] for h in headings if h[2] == " "] == 2 * [
+    *("Results", "Curves", "The first LayerNorm", "Beside the paper"),
+    *("Runs", "How the configs differ"),
+  ]
+  own = page.text.index("80.50 (n=2: 80.00, 81.00)")
+  assert own < page.text.index("80.4 ± 0.26")
+  # 9 of the 10 rows of Table 1 (left) were not run, and are folded away.
+  folded = [tag for tag, _ in page.tags].index("details")
+  assert folded
+  assert page.text.count("not run") == 3 * 9
+  all_of = page.text.index("All of Table 1 (left), with what was not run")
+  assert page.text.index("not run") > all_of
+
+
+def test_tables_that_no_run_fills_are_not_there(tmp_path):
+  photos = AUGREG | {"recipe": "photos"}
+  for seed in range(2):
+    for stem in ("none", "dpn", "pre"):
+      _write(tmp_path, stem, seed, 0.5 + seed / 10, table=photos)
+  page = _page(tmp_path)
+  assert "not run" not in page.text
+  assert not any("Table 6" in text for text in page.text)
+
+
+def test_every_arm_is_in_every_curve(tmp_path, monkeypatch):
+  stems = ("none", "dpn", "pre", "post", "rmsnorm", "whiten", "whiten_ln")
+  stems += ("post_posemb", "only_learnable", "no_learnable")
+  norms = {f"grad_norm_mean/{of}": 0.5 for of in ("embedding", "block00")}
+  for stem in stems:
+    _write(tmp_path, stem, 0, 0.5, **norms)
+  drawn = {}
+
+  def pictures(shown):
+    drawn.update({picture.title: picture.figure for picture in shown})
+    return ""
+
+  monkeypatch.setattr(render, "pictures", pictures)
+  _page(tmp_path)
+  for title in ("Training loss", "val/prec@1", "Gradient norm by depth"):
+    panels = {ax.get_title() for ax in drawn[title].axes}
+    assert len(panels) == 10, title  # more than there are colours
+    assert {"ViT", "Dual PatchNorm", "pre", "no_learnable"} <= panels
 
 
 def test_more_arms_have_their_table_and_bars(root):
@@ -66,10 +122,18 @@ def test_more_arms_have_their_table_and_bars(root):
     _write(root, "pre", seed, 0.70 + 0.01 * seed)
   page = _page(root)
   # 11 and 12 points below dpn, 10 below the plain ViT.
-  assert "−11.50 ± 6.35 (n=2, paired)" in page.text
-  assert "−10.00 ± 0.00 (n=2, paired)" in page.text
-  assert any(t.startswith("Table 6: ") for t in page.text)
-  assert len([tag for tag, _ in page.tags if tag == "img"]) == 4
+  assert "−11.50 (n=2: −11.00, −12.00, paired)" in page.text
+  assert "−10.00 (n=2: −10.00, −10.00, paired)" in page.text
+  assert any("Table 6: " in t for t in page.text)
+  assert len(_images(page)) == 5
+
+
+def test_another_baseline(root):
+  page = _page(root, "--baseline", "dpn")
+  assert "minus dpn" in page.text
+  assert "−1.50 (n=2: −1.00, −2.00, paired)" in page.text
+  with pytest.raises(SystemExit, match="Unknown baseline 'dnp'"):
+    _page(root, "--baseline", "dnp")
 
 
 def test_the_result_comes_first_and_in_words(tmp_path):
@@ -88,19 +152,16 @@ def test_the_result_comes_first_and_in_words(tmp_path):
   # 98.67 and s = 1.528, so 3.79; 1, 2 and 2 points: s = 0.577, so 1.43.
   first = page.text.index("97.00 ± 2.48 (n=3, 1 incomplete)")
   assert first < page.text.index("98.67 ± 3.79 (n=3)")
-  words = [t for t in page.text if t.startswith("Dual PatchNorm minus ViT")]
+  words = [t for t in page.text if t.startswith("dpn − base")]
   assert words == [
-    "Dual PatchNorm minus ViT, test/prec@1 [%]: +1.67 ± 1.43 (n=3, paired). "
-    "The 95% interval does not contain 0."
+    "dpn − base (digits 64x6/8, test/prec@1): +1.67 points; 95% interval +0.23 "
+    "to +3.10, does not contain 0 (3 seeds, paired)."
   ]
   # Table 1 (left): ViT-S/32 gains most; one DeiT loses nothing.
   scale = next(t for t in page.text if t.startswith("At scale"))
   assert "+0.2 to +1.9 points for 10 models" in scale
-  assert page.text.index(words[0]) < page.text.index("Figures")
-  # The paper's B/16 trained with AugReg, and with DeiT: 4.303 times ±.
-  assert {"80.4 ± 0.26", "81.1 ± 0.39", "+0.7"} <= set(page.text)
-  assert {"81.8 ± 0.13", "82.0 ± 0.22", "+0.2"} <= set(page.text)
-  assert len([tag for tag, _ in page.tags if tag == "img"]) == 5
+  assert page.text.index(words[0]) < first
+  assert len(_images(page)) == 6
 
 
 def test_runs_of_another_task_show_what_they_measured(tmp_path):
@@ -113,23 +174,24 @@ def test_runs_of_another_task_show_what_they_measured(tmp_path):
       seconds=1.0,
     )
   page = _page(tmp_path)
-  # 2 and 3: s = 0.707, so 12.706 · 0.5 = 6.35.
-  assert {"val/mse", "2.50 ± 6.35 (n=2)", "val/mae"} <= set(page.text)
+  assert {"val/mse", "2.50 (n=2: 2.00, 3.00)", "val/mae"} <= set(page.text)
   assert "val/mse 2, val/mae 1.5" in page.text
-  assert len([tag for tag, _ in page.tags if tag == "img"]) == 2
+  assert len(_images(page)) == 2
 
 
 def test_a_table_that_means_nothing_is_left_out_and_said(root, capsys):
   config = json.loads((root / "dpn-s0" / "config.json").read_text())
   (root / "dpn-s1" / "config.json").write_text(json.dumps(config))
-  with pytest.raises(
-    SystemExit, match=r"left out: Table 1 \(left\): .* the same"
-  ):
+  with pytest.raises(SystemExit) as error:
     _page(root)
+  own, paper = str(error.value).splitlines()
+  assert own.startswith("Error: left out: AugReg B/16: ")
+  assert paper.startswith("Error: left out: Table 1 (left): ")
+  assert "have the same seed" in own
   assert "Wrote " in capsys.readouterr().out
   text = testing.Page((root / "r.html").read_text("utf-8")).text
   assert any(t.startswith("Left out: Table 1 (left): ") for t in text)
-  assert "How the configs differ" in text
+  assert any("How the configs differ" in t for t in text)
 
 
 def test_mfu_of_complete_and_incomplete_runs_is_in_one_unit(root):

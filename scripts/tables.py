@@ -1,26 +1,31 @@
-"""Prints the paper's tables with your own numbers beside the published ones.
+"""Prints what runs have shown, and the paper's tables that they fill.
 
+  python -m scripts.tables runs/digits
   python -m scripts.tables runs/table1 --table 1_left
   python -m scripts.tables runs --table all --format html -o tables.html
   python -m scripts.tables runs --format long -o long.csv
   python -m scripts.tables runs --format archive -o runs.jsonl
 
-Folders are searched for runs; config.table says which cell a run fills
-(docs/tables.md). A cell that was never run says "not run"; a finished run that
-fills none is named below the table, with the reason. --interval says what
-stands after ±, on both sides: a 95% interval (ci95) or a standard error (sem).
---table classes shows runs of segmentation, class by class. An archive holds the
-runs in a file of a few kilobytes each, which stands for their folders in all
-commands that read results.
+Without --table: arms × metrics, each arm's difference from the baseline, and of
+the paper's tables the rows that a run fills (config.table says which, see
+docs/tables.md). --table NAME prints a whole table, what was never run too, and
+names each finished run that fills no cell of it, with the reason. --table runs
+prints every metric that was measured; --table classes runs of segmentation,
+class by class. --interval says what stands after ±, on both sides: a 95%
+interval (ci95) or a standard error (sem). An archive holds the runs in a file,
+a few kilobytes each; it stands for their folders in all commands that read
+results.
 """
 
 import argparse
+import dataclasses
 from collections.abc import Sequence
 
 from dpn.scripts.results import (
   aggregate,
   classes,
   output,
+  own_runs,
   render,
   runs,
   table_specs,
@@ -29,20 +34,7 @@ from dpn.scripts.results import (
 
 
 def main(argv: Sequence[str] | None = None):
-  parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-  parser.add_argument("runs", nargs="+", help="folders that hold runs")
-  known = [*table_specs.SPECS, classes.NAME, "all"]
-  parser.add_argument("--table", nargs="+", default=["all"], choices=known)
-  parser.add_argument(
-    "--format", default="text", choices=[*render.FORMATS, "long", "archive"]
-  )
-  parser.add_argument("--metric", help="instead of the table's own")
-  parser.add_argument(
-    "--interval", default="ci95", choices=aggregate.MEASURES, help="after ±"
-  )
-  parser.add_argument("-o", "--output", metavar="FILE", help="not the screen")
-  args = parser.parse_args(argv)
-  names = table_specs.TABLES if "all" in args.table else args.table
+  args = _parser().parse_args(argv)
   with output.errors_in_a_line():
     found = runs.find(args.runs)
     if args.format == "long":
@@ -51,18 +43,73 @@ def main(argv: Sequence[str] | None = None):
     if args.format == "archive":
       output.write(args.output, runs.archive(found))
       return
-    frame, form = runs.frame(found), render.FORMATS[args.format]
-    build = lambda name: tables.build(name, frame, args.metric, args.interval)
-    built = []
-    for name in names:
-      of_classes = name == classes.NAME
-      built += (
-        classes.per_class(frame, args.interval) if of_classes else [build(name)]
+    frame = runs.frame(found)
+    make = _named if args.table else _existing
+    made, wrong = make(frame, args)
+    if not made and not wrong:
+      raise ValueError(
+        "There is nothing to show. "
+        + " ".join(own_runs.trials(frame) or ["No run is of segmentation."])
       )
-    parts = [form(table) for table in built]
+    parts = [render.FORMATS[args.format](table) for table in made]
     if args.format == "html":
-      parts = [render.page("Dual PatchNorm: the paper's tables", *parts)]
+      parts = [render.page("Results", *parts)]
     output.write(args.output, "\n".join(parts))
+    if wrong:
+      raise ValueError("\n".join(["left out:", *wrong]))
+
+
+def _parser():
+  parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+  add = parser.add_argument
+  add("runs", nargs="+", help="folders that hold runs")
+  known = [*table_specs.SPECS, classes.NAME, own_runs.NAME, "all"]
+  add("--table", nargs="+", choices=known, help="print these, whole")
+  formats = [*render.FORMATS, "long", "archive"]
+  add("--format", default="text", choices=formats)
+  add("--metric", help="instead of the runs' or the table's own")
+  add(
+    "--baseline", metavar="ARM", help="of your own runs; base if there is one"
+  )
+  measures = aggregate.MEASURES
+  add("--interval", default="ci95", choices=measures, help="after ±")
+  add("-o", "--output", metavar="FILE", help="not the screen")
+  return parser
+
+
+def _existing(frame, args):
+  """Returns the tables that hold a result, and what is wrong with others."""
+  models, wrong = own_runs.models(frame, args.baseline, args.metric)
+  made = own_runs.side_by_side(models, args.interval)
+  if made:
+    notes = own_runs.in_words(models)
+    notes += [*made[-1].notes, *own_runs.trials(frame)]
+    made[-1] = dataclasses.replace(made[-1], notes=notes)
+  if args.metric:
+    return made, wrong
+  papers, more = tables.filled(frame, args.interval)
+  for table in papers:
+    shown, rest = tables.split(table)
+    note = f"Rows without a run are left out; --table {table.name} has them."
+    notes = [*shown.notes, *([note] if rest else [])]
+    made.append(dataclasses.replace(shown, notes=notes))
+  return made, wrong + more
+
+
+def _named(frame, args):
+  """Returns the tables that were asked for; their errors are the command's."""
+  names = table_specs.TABLES if "all" in args.table else args.table
+  made, wrong = [], []
+  for name in names:
+    if name == classes.NAME:
+      made += classes.per_class(frame, args.interval)
+    elif name == own_runs.NAME:
+      models, wrong = own_runs.models(frame, args.baseline, args.metric)
+      made += own_runs.side_by_side(models, args.interval)
+      made += own_runs.everything(models, args.interval)
+    else:
+      made.append(tables.build(name, frame, args.metric, args.interval))
+  return made, wrong
 
 
 if __name__ == "__main__":

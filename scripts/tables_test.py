@@ -250,10 +250,9 @@ def test_vtab_has_means_of_groups_once_all_tasks_are_run(tmp_path):
         seconds=1.0,
       )
   table = _build(tmp_path, "3")
-  # 10, 20, 30, 40 with seed 0 and 2 more with seed 1: 25 and 27, whose s is
-  # √2, so 12.706 · 1 = 12.71.
+  # 10, 20, 30, 40 with seed 0 and 2 more with seed 1.
   group = _row(table, "B/32", "mean of Specialized")
-  assert group["ours base"] == "26.00 ± 12.71 (n=2)"
+  assert group["ours base"] == "26.00 (n=2: 25.00, 27.00)"
   assert group["paper base"] == "80.5"  # (77.9 + 94.8 + 78.2 + 71.2) / 4
   every = _row(table, "B/32", "mean of all 19 tasks")["ours base"]
   assert every.startswith("incomplete")
@@ -296,9 +295,8 @@ def test_a_single_candidate_that_was_tested_counts(tmp_path):
       rows=[{"step": 1, "test/prec@1": value}],
       seconds=1.0,
     )
-  # s = 17.678, so 12.706 · s / √2.
   ours = _cells(tmp_path, "B/16", "DTD", name="3")["ours base"]
-  assert ours == "62.50 ± 158.83 (n=2)"
+  assert ours == "62.50 (n=2: 50.00, 75.00)"
   natural = _row(_build(tmp_path, "3"), "B/16", "mean of Natural")
   assert natural["ours base"] == "incomplete: 1 of 7 tasks"
 
@@ -359,11 +357,39 @@ def test_formats_hold_the_same_numbers(root, tmp_path, capsys):
     assert out.count("82.67 ± 3.79 (n=3)") == 2
     assert "not run" in out
     assert "arXiv 2302.01327, Table 6" in out
-  tables.main(
-    [str(root), "-o", str(tmp_path / "x" / "all.md"), "--format", "md"]
-  )
-  text = (tmp_path / "x" / "all.md").read_text("utf-8")
+  path = tmp_path / "x" / "all.md"
+  tables.main([str(root), "-o", str(path), "--format", "md", "--table", "all"])
+  text = path.read_text("utf-8")
   assert text.count("### ") == len(table_specs.TABLES)
+
+
+def test_without_a_name_the_tables_hold_what_was_run(root, capsys):
+  for seed in range(3):
+    _write(root, "pre", seed, 0.79 + seed / 100)
+  tables.main([str(root), "--format", "md"])
+  out = capsys.readouterr().out
+  assert "not run" not in out
+  titles = [line[4:] for line in out.splitlines() if line.startswith("### ")]
+  assert [title.partition(":")[0] for title in titles] == [
+    *("AugReg B/16", "Table 1 (left)", "Table 6"),
+  ]
+  arms = [line.split("|")[1].strip() for line in out.splitlines()[2:7]]
+  assert arms[2:] == ["base (ViT)", "dpn (Dual PatchNorm)", "pre"]
+  # 1, 2, 2 points and −1, −1, −1.
+  assert "+1.67 ± 1.43 (n=3, paired)" in out
+  assert (
+    "pre − base (AugReg B/16, val/prec@1): −1.00 points; 95% interval −1.00 to "
+    "−1.00, does not contain 0 (3 seeds, paired)."
+  ) in out
+
+
+def test_of_what_was_not_finished_there_is_a_table_too(root, capsys):
+  _write(root / "more", "none", 0, 0.5, complete=False, variant="S/16")
+  tables.main([str(root / "more")])
+  assert "incomplete (1 run)" in capsys.readouterr().out
+  _write(root / "trial", "none", 7, 0.5, table={"runlocal": True})
+  with pytest.raises(SystemExit, match=r"nothing to show.* two steps"):
+    tables.main([str(root / "trial")])
 
 
 def test_the_long_table_has_a_row_for_every_number(root, capsys):

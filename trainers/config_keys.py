@@ -6,22 +6,56 @@ import dpn.tasks
 from dpn import errors, schedules
 from dpn.input_pipeline import pipeline
 
-DURATIONS = ("total", "log_training", "log_eval", "ckpt", "keep_ckpt")
+# Durations `<name>_<unit>`, in one of `schedules.UNITS`, and what they are of.
+DURATIONS = {
+  "total": "the training",
+  "log_training": "between two rows of training metrics",
+  "log_eval": "between two evaluations, unless an evaluator has its own",
+  "ckpt": "between two checkpoints",
+  "keep_ckpt": "checkpoints at multiples of it are kept",
+}
 # What the trainer reads; `dpn.tasks` adds what the task reads.
+FIELDS = {
+  "seed": "of initialization, data order, augmentation and dropout",
+  "task": "what is learned: one of the tasks below, or an import path",
+  "table": "which cell of which table the run fills, see tables.md",
+  "wandb": "arguments of `wandb.init`; logs to Weights & Biases, too",
+  "input": "the training data, see below",
+  "pp_modules": "modules with preprocessing ops of your own",
+  "evals": "the evaluators: a section each, see below",
+  "strict_evals": "whether an evaluator that fails ends the run",
+  "model_init": "what to start from: a parameter file, a run, a checkpoint",
+  "model_load": "how `model_init` is read, see below",
+  "resume": "a run whose whole train state to go on from, in another folder",
+  "ckpt_timeout": "seconds after which a save is an error, 1200 without it",
+  "optax_name": "the optimizer, see below",
+  "optax": "the optimizer's arguments",
+  "lr": "base learning rate",
+  "lr_mults": "list of (pattern, factor of `lr`)",
+  "wd": "weight decay, decoupled; times the schedule, not times `lr`",
+  "wd_mults": "list of (pattern, factor of `wd`); kernels alone without it",
+  "schedule": "the learning rate over time, or a list by pattern; see below",
+  "grad_clip_norm": "largest norm of the gradient, or a list by pattern",
+  "grad_accum": "in how many parts a batch is processed",
+  "ema_decay": "of the moving average of parameters, to evaluate and export",
+  "log_grad_depth": "log gradients by depth: True, or over how many steps",
+  "mesh": "list of (axis, size) of devices, -1 for the rest",
+  "sharding_strategy": "list of (pattern, rule) of how parameters are split",
+  "prefetch_to_device": "batches to copy to the devices ahead",
+  "deterministic": "whether a GPU has to give the same bits every time",
+}
 TRAINER = {
-  *("seed", "task", "table", "wandb", "input", "pp_modules"),
+  *FIELDS,
   *(f"{name}_{unit}" for name in DURATIONS for unit in schedules.UNITS),
-  *("model_init", "model_load", "resume", "ckpt_timeout"),
-  *("optax_name", "optax", "lr", "wd", "lr_mults", "wd_mults", "schedule"),
-  *("grad_clip_norm", "grad_accum", "ema_decay", "log_grad_depth"),
-  *("mesh", "sharding_strategy", "prefetch_to_device", "deterministic"),
-  *("evals", "strict_evals"),
 }
 # Of `load.load_variables`.
-MODEL_LOAD = (
-  *("dont_load", "dont_check", "arch"),
-  *("posemb_grid", "posemb_align_corners"),
-)
+MODEL_LOAD = {
+  "dont_load": "patterns of parameters that stay as they were initialized",
+  "dont_check": "differences between the file's model and this one to accept",
+  "arch": "timm's name of the model, for files that do not say",
+  "posemb_grid": "(rows, cols) of the model's patches, if they make no square",
+  "posemb_align_corners": "how position embeddings are resized",
+}
 NUMBERS = (
   *("seed", "num_classes", "ignore_label", "init_head_bias", "lr", "wd"),
   *("grad_accum", "ema_decay"),

@@ -9,8 +9,19 @@ import jax.numpy as jnp
 from dpn import augment, errors, losses, mixing, schema
 from dpn.tasks import image_model
 
-AUGMENT = ("pad", "pad_value", "flip_lr")
-MIXUP = ("p", "cutmix_p", "switch_prob", "fold_in", "scope", "until_steps")
+AUGMENT = {
+  "pad": "by how many pixels images are shifted, at most",
+  "pad_value": "what stands where nothing is, in the units that the model sees",
+  "flip_lr": "whether half of the images are mirrored",
+}
+MIXUP = {
+  "p": "of mixup's beta distribution; 0 turns it off",
+  "cutmix_p": "of CutMix's beta distribution; 0 turns it off",
+  "switch_prob": "probability of CutMix where both are on",
+  "fold_in": "big_vision's; only None is supported",
+  "scope": "what is mixed: `global`, the batch, or `device`, a device's share",
+  "until_steps": "the step from which on nothing is mixed",
+}
 
 
 class _Augment(TypedDict, total=False):
@@ -42,10 +53,8 @@ class Classification(image_model.ImageModel):
   """Cross entropy of a model's logits on `image` and `labels`.
 
   A low `init_head_bias` makes the sigmoid loss start small when there are many
-  classes. For the options of mixup and CutMix see `mixing.mixup_or_cutmix`;
-  `config.mixup.until_steps` ends both. With `config.augment`, images are first
-  shifted by up to `pad` pixels, with `pad_value` where nothing is, and half of
-  them mirrored if `flip_lr`. `config.class_names` is for people, and
+  classes. `config.augment` shifts and mirrors images on the device, before
+  `config.mixup` mixes them. `config.class_names` is for people, and
   scripts.predict.
   """
 

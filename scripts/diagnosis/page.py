@@ -48,7 +48,9 @@ def page(found: dict, words: str) -> str:
     f"Diagnosis: {found['data']}",
     render.paragraph(intro),
     render.paragraph(words),
-    render.pictures([(fig, CAPTIONS[name]) for name, fig in drawn.items()]),
+    render.pictures(
+      [render.Picture(fig, CAPTIONS[name]) for name, fig in drawn.items()]
+    ),
   )
 
 

@@ -15,7 +15,7 @@ from dpn.scripts.results import configs, runs
 NOT_RUN = "not run"
 # Metrics that are fractions here and percentages in the paper.
 _FRACTION = re.compile(
-  r"(.*/)?(.*prec@\d+|.*\d+shot|.*acc.*|.*miou.*|.*IoU.*|iou/.*)"
+  r"(.*/)?(.*prec@\d+|.*recall@\d+|.*\d+shot|.*acc.*|.*miou.*|.*IoU.*|iou/.*)"
 )
 
 
@@ -37,6 +37,8 @@ class Estimate:
     df: degrees of freedom of the interval.
     interval: what ± shows, a key of `MEASURES`.
     best: whether to mark it.
+    pair: the numbers themselves if there are just two. They are shown instead
+      of an interval, which with one degree of freedom says next to nothing.
   """
 
   mean: float
@@ -48,6 +50,12 @@ class Estimate:
   df: float = math.nan
   interval: str = "ci95"
   best: bool = False
+  pair: tuple[float, ...] = ()
+
+  @property
+  def has_interval(self) -> bool:
+    """Whether ± is shown."""
+    return not (math.isnan(self.ci) or self.pair)
 
   @property
   def sem(self) -> float:
@@ -72,16 +80,24 @@ class Estimate:
 
     Without an interval 0 too.
     """
+    if not self.has_interval:
+      return 0
     return int(abs(self.mean) > self.ci) * (1 if self.mean > 0 else -1)
 
   def __str__(self) -> str:
-    sign = self.sign if round(self.mean, self.digits) else ""
-    text = f"{self.mean:{sign}.{self.digits}f}".replace("-", "−")
-    if not math.isnan(self.ci):
+    text = self.number(self.mean)
+    if self.has_interval:
       text += f" ± {self.spread:.2f}"
     notes = [f"n={self.n}"] if self.n else []
+    if self.pair:
+      notes = [f"n=2: {', '.join(map(self.number, self.pair))}"]
     notes += [self.note] if self.note else []
     return f"{text} ({', '.join(notes)})" if notes else text
+
+  def number(self, value: float) -> str:
+    """Returns a number as the mean is written, with its sign and digits."""
+    sign = self.sign if round(value, self.digits) else ""
+    return f"{value:{sign}.{self.digits}f}".replace("-", "−")
 
 
 def t_95(df: float) -> float:
@@ -104,7 +120,8 @@ def half_width(values: np.ndarray) -> np.ndarray:
 def estimate(values: Sequence[float]) -> Estimate:
   """Returns the mean of some numbers and its interval."""
   n, ci = len(values), half_width(np.asarray(values))
-  return Estimate(float(np.mean(values)), float(ci), n, df=n - 1)
+  pair = tuple(map(float, values)) if n == 2 else ()
+  return Estimate(float(np.mean(values)), float(ci), n, df=n - 1, pair=pair)
 
 
 def difference(new: pd.Series, old: pd.Series) -> Estimate:
@@ -184,6 +201,8 @@ def cell(arm: Arm | None) -> Estimate | str:
   notes = [f"± of {len(arm.values)} probes"] if arm.probes else []
   notes += [f"{len(arm.open)} incomplete"] if arm.open else []
   mean = estimate(arm.values)
+  if arm.probes:
+    mean = dataclasses.replace(mean, pair=())
   return dataclasses.replace(mean, n=arm.n, note=", ".join(notes))
 
 
@@ -195,7 +214,7 @@ def gain(new: Arm | None, old: Arm | None) -> Estimate | str:
   if new.probes and old.probes:
     found = difference(new.values, old.values)
     note = f"± of {found.n} probes, {found.note}"
-    return dataclasses.replace(found, n=1, note=note)
+    return dataclasses.replace(found, n=1, note=note, pair=())
   # Seeds of a probe are not seeds of runs: a probed run counts by its mean.
   new, old = (
     pd.Series({"probes": arm.values.mean()}) if arm.probes else arm.values

@@ -6,6 +6,7 @@ import functools
 import itertools
 import math
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
@@ -13,21 +14,22 @@ import pandas as pd
 from matplotlib import figure
 
 from dpn import errors
-from dpn.scripts.results import aggregate, plots, runs, table_specs, tables
+from dpn.scripts.results import (
+  aggregate,
+  own_runs,
+  plots,
+  runs,
+  table_specs,
+  tables,
+)
 from dpn.trainers import update
 from dpn.weights import files as parameter_files
 
-LABELS = {
-  runs.BASE: "ViT",
-  runs.DPN: "Dual PatchNorm",
-  "normformer": "NormFormer",
-  "sub_ln": "Sub-LN",
-}
 _SCALE = "stem/ln0/scale"
 # Appendix H shows these models, Figure 2 is of B/16; others join the latter.
 APPENDIX_H = ("B/32", "S/32", "S/16")
 DEFAULTS = argparse.Namespace(
-  arms=(), metric=None, linear=False, clipped=False, files=()
+  arms=(), metric=None, baseline=None, linear=False, clipped=False, files=()
 )
 
 
@@ -41,10 +43,12 @@ class Drawn:
   Attributes:
     figure: to be saved.
     left_out: paths of finished runs that are not in it, by the reason.
+    title: what it shows.
   """
 
   figure: figure.Figure
   left_out: Reasons
+  title: str
 
 
 def panels(
@@ -60,13 +64,13 @@ def panels(
   Args:
     frame: of the runs; trials and candidates of a selection are left out.
     metric: key in metrics.jsonl.
-    arms: which to take; base and dpn without it.
+    arms: which to take; all without it.
     archs: which models to take.
 
   Raises:
     ValueError: there is none.
   """
-  arms = list(arms or (runs.BASE, runs.DPN))
+  arms = list(arms) or own_runs.in_order(frame.arm[~frame.trial])
   done = frame[frame.complete].sort_values("seed", kind="stable")
   why = pd.Series("", done.index)  # the first reason counts
   for reason, those in {
@@ -94,12 +98,18 @@ def panels(
     )
   return {
     title: {
-      LABELS.get(arm, arm): list(model.run[model.arm == arm])
+      own_runs.LABELS.get(arm, arm): list(model.run[model.arm == arm])
       for arm in arms
       if arm in set(model.arm)
     }
     for title, model in usable.groupby("title")
   }, reasons
+
+
+def _order(frame):
+  """Returns the labels of all arms, so that figures agree on their colours."""
+  arms = own_runs.in_order(frame.arm[~frame.trial])
+  return [own_runs.LABELS.get(arm, arm) for arm in arms]
 
 
 def _logged(frame):
@@ -120,8 +130,10 @@ def depth(name, archs, frame, args) -> dict[str, Drawn]:
   shown = itertools.chain(*(of for a in grouped.values() for of in a.values()))
   steps = " or ".join(f"{n:,}" for n in sorted({*map(mean_steps, shown)}))
   label = f"gradient norm {clipping},\nmean of the last {steps} steps"
-  fig = plots.gradient_depth(grouped, family, label, log=not args.linear)
-  return {name: Drawn(fig, left_out)}
+  fig = plots.gradient_depth(
+    grouped, family, label, log=not args.linear, order=_order(frame)
+  )
+  return {name: Drawn(fig, left_out, "Gradient norm by depth")}
 
 
 def mean_steps(run: runs.Run) -> int:
@@ -136,30 +148,63 @@ def embedding(frame, args) -> dict[str, Drawn]:
   metric = f"{family}/embedding"
   label = f"norm of the embedding's\ngradient {clipping}"
   grouped, left_out = panels(frame, metric, args.arms)
-  fig = plots.curves(grouped, metric, label, log=not args.linear)
-  return {"figure_2_right": Drawn(fig, left_out)}
+  fig = plots.curves(
+    grouped, metric, label, log=not args.linear, order=_order(frame)
+  )
+  title = "Gradient norm of the patch embedding"
+  return {"figure_2_right": Drawn(fig, left_out, title)}
 
 
 def training(frame, args) -> dict[str, Drawn]:
-  """Returns the curves of loss and accuracy, or of `args.metric`."""
+  """Returns the curves of the loss and of each result, or of `args.metric`."""
   shown = {"curves": args.metric}
   if not args.metric:
-    shown = {"curves_loss": "loss"}
-    headlines = (metric for run in frame.run for metric in run.headline)
-    results = [*runs.ACCURACIES, *headlines]
-    logged = _logged(frame) - {"loss"}
-    if result := next((m for m in results if m in logged), None):
-      kind = "accuracy" if aggregate.is_fraction(result) else "result"
-      shown[f"curves_{kind}"] = result
+    results = dict.fromkeys(run.headline[0] for run in frame.run)
+    logged = _logged(frame)
+    metrics = [metric for metric in ["loss", *results] if metric in logged]
+    shown = {_file("curves", metric): metric for metric in metrics}
   drawn = {}
   for name, metric in shown.items():
     fraction = aggregate.is_fraction(metric)
     label = f"{metric} [%]" if fraction else metric
-    label = "training loss" if metric == "loss" else label
+    title = metric
+    if metric == "loss":
+      label, title = "training loss", "Training loss"
     grouped, left_out = panels(frame, metric, args.arms)
     scale = 100 if fraction else 1
-    fig = plots.curves(grouped, metric, label, scale=scale)
-    drawn[name] = Drawn(fig, left_out)
+    fig = plots.curves(grouped, metric, label, scale=scale, order=_order(frame))
+    drawn[name] = Drawn(fig, left_out, title)
+  return drawn
+
+
+def _file(*words):
+  """Returns the name of a figure's file."""
+  return "_".join(re.sub(r"\W+", "_", word) for word in words)
+
+
+def differences(frame, args) -> dict[str, Drawn]:
+  """Returns bars of each arm's difference from its model's baseline."""
+  models, _ = own_runs.models(frame, args.baseline, args.metric)
+  alike = {}
+  for of in (model for model in models if model.baseline):
+    metric, others = of.headline[0], [a for a in of.arms if a != of.baseline]
+    gains = {_label(arm): of.gain(arm, metric) for arm in others}
+    if any(isinstance(gain, aggregate.Estimate) for gain in gains.values()):
+      alike.setdefault((metric, of.baseline), {})[of.title] = gains
+  if not alike:
+    raise ValueError("No arm was run that can be compared with another.")
+  drawn = {}
+  for (metric, baseline), ours in alike.items():
+    names = dict.fromkeys(name for gains in ours.values() for name in gains)
+    ours = {
+      title: {name: gains.get(name, aggregate.NOT_RUN) for name in names}
+      for title, gains in ours.items()
+    }
+    unit = " [points]" if aggregate.is_fraction(metric) else ""
+    label = f"{metric} minus {_label(baseline)}'s{unit}"
+    fig = plots.gains(ours, {}, label, _label(runs.DPN))
+    title = f"Differences from {baseline}, {metric}"
+    drawn[_file("differences", metric, baseline)] = Drawn(fig, {}, title)
   return drawn
 
 
@@ -168,7 +213,8 @@ def gains(name, frame, args) -> dict[str, Drawn]:
   spec = table_specs.SPECS[name]
   found = tables.sort_runs(name, frame, args.metric)
   arms = found.arms
-  shown = [arm for arm in spec.arms if arm != spec.reference]
+  run = {arm for (_, arm), of in arms.items() if of.metric}
+  shown = [arm for arm in spec.arms if arm != spec.reference and arm in run]
   published, ours, paper = table_specs.paper(name), {}, {}
   for arch in tables.archs(name, arms):
     reference = arms.get(((arch,), spec.reference))
@@ -189,10 +235,11 @@ def gains(name, frame, args) -> dict[str, Drawn]:
       f"the same model, which {table_specs.short_title(name)} is about. Train "
       "it, or give its folder as well."
     )
-  label = f"top-1 relative to {LABELS[spec.reference]} [points]"
+  label = f"top-1 relative to {own_runs.LABELS[spec.reference]} [points]"
   file = name if name.startswith("figure") else f"table_{name}"
-  fig = plots.gains(ours, paper, label, LABELS[runs.DPN])
-  return {file: Drawn(fig, found.left_out)}
+  fig = plots.gains(ours, paper, label, own_runs.LABELS[runs.DPN])
+  title = f"{table_specs.short_title(name)} as bars"
+  return {file: Drawn(fig, found.left_out, title)}
 
 
 def _label(arm):
@@ -202,7 +249,9 @@ def _label(arm):
     name, options = "", [name, *options]
   pairs = (option.split("=") for option in options)
   parts = [f"{words.get(k, k.replace('_', ' '))} {v}" for k, v in pairs]
-  return ", ".join([*([LABELS.get(name, name)] if name else []), *parts])
+  return ", ".join(
+    [*([own_runs.LABELS.get(name, name)] if name else []), *parts]
+  )
 
 
 def scale_files(
@@ -240,7 +289,8 @@ def scales(frame, args) -> dict[str, Drawn]:
       "(stem_ln=dpn), whose scale Figure 3 shows. " + tables.left_out(reasons)
     )
   read = {title: read_scale(path) for title, path in paths.items()}
-  return {"figure_3": Drawn(plots.scale_maps(read), reasons)}
+  title = "Learned scale of ln0"
+  return {"figure_3": Drawn(plots.scale_maps(read), reasons, title)}
 
 
 def read_scale(path: str) -> np.ndarray:
@@ -277,6 +327,7 @@ FIGURES: Mapping[str, Callable] = {
   "4": functools.partial(depth, "figure_4", APPENDIX_H.__contains__),
   "6": functools.partial(gains, "6"),
   "curves": training,
+  "differences": differences,
 }
 
 

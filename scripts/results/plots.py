@@ -5,7 +5,6 @@ Okabe and Ito's, told apart by colour-blind readers too; line styles and
 markers tell the arms apart in print.
 """
 
-import itertools
 import math
 import re
 import textwrap
@@ -20,15 +19,21 @@ from dpn.scripts.results import aggregate, runs
 
 COLOURS = (
   "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000",
+  "#999999",
 )  # fmt: skip
 STYLES = cycler(
   color=COLOURS,
-  linestyle=("-", "--", "-.", ":", "-", "--", "-."),
-  marker=list("osD^vPX"),
+  linestyle=("-", "--", "-.", ":") * 2,
+  marker=list("osD^vPX*"),
 )
 WIDTH_INCHES = 4.6  # of one panel
+SIZE_INCHES = (WIDTH_INCHES, 3.2)
 _SEVERAL_INCHES = 3.2  # of one of several panels
 _COLUMNS = 3
+_MULTIPLE_INCHES = 2.3  # of one of many arms
+_MULTIPLE_COLUMNS = 4
+_BEHIND = {"color": "#aaaaaa", "linestyle": "-", "linewidth": 1.2}
+_LETTERS_PER_INCH = 14  # of a legend
 _LABEL_LETTERS = 16  # of a vertical label before it is broken
 STYLE = {
   "axes.axisbelow": True,
@@ -51,13 +56,20 @@ Gains = Mapping[str, Mapping[str, aggregate.Estimate | str]]  # panel → arm
 
 @matplotlib.rc_context(STYLE)
 def curves(
-  panels: Panels, metric: str, label: str, *, scale: float = 1.0, log=False
+  panels: Panels,
+  metric: str,
+  label: str,
+  *,
+  scale: float = 1.0,
+  log: bool = False,
+  order: Sequence[str] = (),
 ) -> figure.Figure:
   """Returns a metric against the step, a panel for each model.
 
   A line is the mean over the runs of an arm. The band is its 95% confidence
   interval (Student's t; of the logarithm on a logarithmic axis) from three
-  runs on; below, the runs themselves are drawn thin.
+  runs on; below, the runs themselves are drawn thin. More arms than there are
+  colours get a panel each, with the first arm in grey behind it.
 
   Args:
     panels: runs of each arm.
@@ -65,9 +77,11 @@ def curves(
     label: of the vertical axis, with the unit.
     scale: factor of the values, 100 for percent.
     log: whether the vertical axis is logarithmic.
+    order: arms in the order of their styles; that of the panels without it.
   """
   read = lambda repetitions: scale * _stack(repetitions, metric)
-  fig, axes = _lines(panels, read, "training step", label, log=log)
+  draw = _draw(panels)
+  fig, axes = draw(panels, read, "training step", label, log=log, order=order)
   for ax in axes:
     ax.xaxis.set_major_locator(ticker.MaxNLocator(4, integer=True))
     ax.xaxis.set_major_formatter("{x:,.0f}")
@@ -76,7 +90,12 @@ def curves(
 
 @matplotlib.rc_context(STYLE)
 def gradient_depth(
-  panels: Panels, family: str, label: str, *, log: bool = True
+  panels: Panels,
+  family: str,
+  label: str,
+  *,
+  log: bool = True,
+  order: Sequence[str] = (),
 ) -> figure.Figure:
   """Returns gradient norms against depth (arXiv 2302.01327, Figures 2 and 4).
 
@@ -87,13 +106,17 @@ def gradient_depth(
     family: of the metrics, "grad_norm_mean": what the last row has of them.
     label: of the vertical axis.
     log: whether it is logarithmic; the paper's is not.
+    order: as in `curves`.
   """
   read = lambda repetitions: norms_by_depth(repetitions, family)
   depth = "patch embedding (E) and blocks"
-  fig, axes = _lines(panels, read, depth, label, log=log, markers=True)
+  draw, most = _draw(panels), 12 if _draw(panels) is _lines else 6
+  fig, axes = draw(
+    panels, read, depth, label, log=log, markers=True, order=order
+  )
   for ax in axes:
     depth = len(ax.lines[0].get_xdata())
-    shown = [0, *range(1, depth, max(1, math.ceil((depth - 1) / 12)))]
+    shown = [0, *range(1, depth, max(1, math.ceil((depth - 1) / most)))]
     ax.set_xticks(shown, ["E", *map(str, shown[1:])])
     if not log:
       ax.set_ylim(bottom=0)
@@ -114,9 +137,10 @@ def gains(
     highlight: the arm that is drawn in another colour.
   """
   names = list(next(iter(ours.values())))
-  width = max(WIDTH_INCHES, 1.5 + 2.1 * len(ours))
-  fig = _figure(width, 1.2 + 0.24 * len(names))
-  axes = fig.subplots(1, len(ours), sharey=True, squeeze=False)[0]
+  columns, rows = min(len(ours), _COLUMNS), math.ceil(len(ours) / _COLUMNS)
+  width = max(WIDTH_INCHES, 1.5 + 2.1 * columns)
+  height = max(SIZE_INCHES[1], rows * (0.9 + 0.24 * len(names)) + 0.3)
+  fig, axes = _grid(len(ours), columns, width, height, sharey=True)
   for ax, (title, arms) in zip(axes, ours.items(), strict=True):
     _bars(ax, arms.values(), [COLOURS[name == highlight] for name in names])
     if printed := paper.get(title):
@@ -137,12 +161,21 @@ def gains(
 
 
 def _bars(ax, cells, colours):
-  """Draws estimates as bars with intervals; of the others says the word."""
+  """Draws estimates as bars with intervals; of the others says the word.
+
+  Of two runs both numbers are drawn instead, as tables show them.
+  """
   rows = np.arange(len(cells))
   means = np.array([getattr(cell, "mean", math.nan) for cell in cells])
-  ax.barh(rows, means, 0.66, color=colours, alpha=0.8, label="ours")
+  ax.barh(rows, means, 0.66, color=colours, alpha=0.8, label="mean")
   errors = np.array([getattr(cell, "ci", math.nan) for cell in cells])
-  some = errors > 0
+  some = (errors > 0) & [not getattr(c, "pair", ()) for c in cells]
+  pairs = [(x, y) for y, c in enumerate(cells) for x in getattr(c, "pair", ())]
+  if pairs:
+    ax.plot(
+      *zip(*pairs, strict=True), "o", color="#333333", markersize=3,
+      label="each of two seeds",
+    )  # fmt: skip
   if some.any():
     ax.errorbar(
       means[some], rows[some], xerr=errors[some], fmt="none", ecolor="#333333",
@@ -189,7 +222,16 @@ def _figure(width_inches, height_inches):
   return figure.Figure((width_inches, height_inches), layout="constrained")
 
 
-def _lines(panels, read, xlabel, ylabel, *, log=False, markers=False):
+def _draw(panels):
+  """Returns what draws panels: `_lines` as far as its colours go."""
+  return _lines if len(_names(panels)) <= len(COLOURS) else _multiples
+
+
+def _names(panels):
+  return [*dict.fromkeys(arm for arms in panels.values() for arm in arms)]
+
+
+def _lines(panels, read, xlabel, ylabel, *, order, log, markers=False):
   """Draws a line for each arm of each panel, in rows of three panels.
 
   `read` takes repetitions and returns a frame of (runs, x). Returns the figure
@@ -198,14 +240,13 @@ def _lines(panels, read, xlabel, ylabel, *, log=False, markers=False):
   count = len(panels)
   columns, rows = min(count, _COLUMNS), math.ceil(count / _COLUMNS)
   size = (columns * _SEVERAL_INCHES, 2.6 * rows + 0.3)
-  fig = _figure(*size if count > 1 else (WIDTH_INCHES, 3.2))
-  axes = fig.subplots(rows, columns, squeeze=False).ravel()
-  for ax in axes[count:]:
-    ax.remove()
-  axes = axes[:count]
-  # Each arm keeps its style in all panels.
-  order = dict.fromkeys(arm for arms in panels.values() for arm in arms)
-  styles = dict(zip(order, itertools.cycle(STYLES), strict=False))
+  fig, axes = _grid(count, columns, *(size if count > 1 else SIZE_INCHES))
+  # Each arm keeps its style in all panels, and in all figures if there is one
+  # for everyone.
+  names = _names(panels)
+  if len({*order, *names}) <= len(COLOURS):
+    names = dict.fromkeys([*order, *names])
+  styles = dict(zip(names, STYLES, strict=False))
   for ax, (title, arms) in zip(axes, panels.items(), strict=True):
     for name, repetitions in arms.items():
       values, style = read(repetitions), dict(styles[name])
@@ -219,6 +260,49 @@ def _lines(panels, read, xlabel, ylabel, *, log=False, markers=False):
     ax.set_ylabel(ylabel)
   _legend(fig, axes)
   return fig, axes
+
+
+def _multiples(panels, read, xlabel, ylabel, *, order, log, markers=False):
+  """Draws a small panel for each arm, the first one's line behind it.
+
+  As `_lines`; `order` is that of the panels.
+  """
+  cells = [(title, arm) for title, arms in panels.items() for arm in arms]
+  columns, rows = _MULTIPLE_COLUMNS, math.ceil(len(cells) / _MULTIPLE_COLUMNS)
+  size = (columns * _MULTIPLE_INCHES, 1.7 * rows + 0.4)
+  fig, axes = _grid(len(cells), columns, *size)
+  of_panel = {}
+  for ax, (title, arm) in zip(axes, cells, strict=True):
+    first = next(iter(panels[title]))
+    marker = {"marker": "o"} if markers else {}
+    if arm != first:
+      _line(ax, read(panels[title][first]), log, label=first, **_BEHIND)
+    own = _BEHIND if arm == first else {"color": COLOURS[0]}
+    _line(ax, read(panels[title][arm]), log, label=arm, **own | marker)
+    ax.set_title(f"{title}\n{arm}" if len(panels) > 1 else arm)
+    of_panel.setdefault(title, []).append(ax)
+    if log:
+      ax.set_yscale("log")
+  for together in of_panel.values():  # one scale for all arms of a model
+    low, high = zip(*(ax.get_ylim() for ax in together), strict=True)
+    for ax in together:
+      ax.set_ylim(min(low), max(high))
+      if log:
+        _log(ax)
+  fig.supxlabel(xlabel, fontsize=9)
+  fig.supylabel(ylabel, fontsize=9)
+  return fig, axes
+
+
+def _grid(count, columns, width_inches, height_inches, **options):
+  """Returns a figure and its axes, so many in rows of so many."""
+  fig = _figure(width_inches, height_inches)
+  axes = fig.subplots(
+    math.ceil(count / columns), columns, squeeze=False, **options
+  ).ravel()
+  for ax in axes[count:]:
+    ax.remove()
+  return fig, axes[:count]
 
 
 def _line(ax, values, log, **style):
@@ -257,7 +341,10 @@ def _legend(fig, axes, where="outside lower center"):
   if len(axes) == 1 and len(entries) <= 4 and "lower" in where:
     axes[0].legend()
   else:
-    fig.legend(entries.values(), entries.keys(), loc=where, ncols=4)
+    letters = 6 + max(map(len, entries))
+    columns = int(fig.get_figwidth() * _LETTERS_PER_INCH / letters)
+    columns = min(max(columns, 1), 4)
+    fig.legend(entries.values(), entries.keys(), loc=where, ncols=columns)
 
 
 def _stack(repetitions, metric):

@@ -1,9 +1,12 @@
 """Writes tables as text, Markdown, CSV or HTML, and pages of them."""
 
 import base64
+import dataclasses
 import html as html_lib
 import io
 import math
+import pathlib
+import re
 from collections.abc import Sequence
 
 import pandas as pd
@@ -12,7 +15,9 @@ from matplotlib import figure
 from dpn.scripts.results import aggregate, output, tables
 
 PIXELS_PER_INCH = 100  # of the page; pictures hold twice as many
+PIXELS_PER_CELL = 500  # of the grid; wider pictures take a row
 
+_STYLE = pathlib.Path(__file__).with_name("page.css").read_text("utf-8")
 _PAGE = """<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -20,33 +25,7 @@ _PAGE = """<!DOCTYPE html>
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{title}</title>
 <style>
-body {{ margin: 0 auto; max-width: 74rem; padding: 1rem 1.2rem 3rem; }}
-body {{ color: #1b1b1b; font: 1rem/1.5 system-ui, sans-serif; }}
-h1 {{ font-size: 1.6rem; line-height: 1.25; }}
-h2 {{ font-size: 1.15rem; margin-top: 2.2rem; }}
-p {{ max-width: 44rem; }}
-code, pre {{ font: 0.85em ui-monospace, monospace; background: #f4f4f4; }}
-code, pre {{ overflow-wrap: anywhere; }}
-pre {{ padding: 0.7rem; white-space: pre-wrap; }}
-.scroll {{ overflow-x: auto; margin-bottom: 1rem; }}
-table {{ border-collapse: collapse; font-variant-numeric: tabular-nums; }}
-th, td {{ padding: 0.25rem 0.8rem 0.25rem 0; text-align: right; }}
-td {{ border-bottom: 1px solid #e6e6e6; white-space: nowrap; }}
-th {{ border-bottom: 1px solid #888; vertical-align: bottom; }}
-.keys1 :nth-child(-n+1):is(th, td), .keys2 :nth-child(-n+2):is(th, td),
-.keys3 :nth-child(-n+3):is(th, td), .keys4 :nth-child(-n+4):is(th, td)
-{{ text-align: left; white-space: normal; }}
-.row {{ display: flex; flex-wrap: wrap; gap: 0 1rem; align-items: flex-start; }}
-figure {{ margin: 0.8rem 0; flex: 0 1 29rem; break-inside: avoid; }}
-img {{ max-width: 100%; height: auto; }}
-figcaption, table, .note {{ font-size: 0.9rem; }}
-figcaption, .note {{ color: #444; margin: 0.4rem 0; }}
-summary {{ cursor: pointer; }}
-@media (max-width: 40rem) {{  /* while a wide table is scrolled sideways */
-  :is(th, td):first-child {{ position: sticky; left: 0; background: #fff; }}
-  td:first-child {{ max-width: 9rem; overflow-wrap: break-word; }}
-}}
-</style>
+{style}</style>
 </head>
 <body>
 <h1>{title}</h1>
@@ -54,6 +33,15 @@ summary {{ cursor: pointer; }}
 </body>
 </html>
 """
+
+
+@dataclasses.dataclass(frozen=True)
+class Picture:
+  """A figure of a page, with what stands above and below it."""
+
+  figure: figure.Figure
+  caption: str
+  title: str = ""
 
 
 def text(table: tables.Table) -> str:
@@ -80,7 +68,7 @@ def _shown(table, mark, escape=str):
     text = escape(str(cell))
     return mark.format(text) if getattr(cell, "best", False) else text
 
-  named = lambda cells: any(getattr(c, "ci", math.nan) >= 0 for c in cells)
+  named = lambda cells: any(getattr(c, "has_interval", False) for c in cells)
   names = [
     f"{name} ± {table.measure}" if named(cells) else name
     for name, cells in table.frame.items()
@@ -138,10 +126,10 @@ def as_csv(frame: pd.DataFrame) -> str:
   return inert_frame.to_csv(index=False, lineterminator="\n")
 
 
-def html(table: tables.Table) -> str:
-  """Returns a section of a page."""
+def html(table: tables.Table, level: int = 2) -> str:
+  """Returns a section of a page, its heading of some level."""
   notes = [paragraph(note, "note") for note in table.notes]
-  return "\n".join([heading(table.title), html_cells(table), *notes])
+  return "\n".join([heading(table.title, level), html_cells(table), *notes])
 
 
 def html_cells(table: tables.Table) -> str:
@@ -152,11 +140,37 @@ def html_cells(table: tables.Table) -> str:
 
 def page(title: str, *parts: str) -> str:
   """Returns the HTML page of parts made by the functions below."""
-  return _PAGE.format(title=html_lib.escape(title), body="\n".join(parts))
+  title, body = html_lib.escape(title), "\n".join(parts)
+  return _PAGE.format(title=title, style=_STYLE, body=body)
 
 
-def heading(text: str) -> str:
-  return f"<h2>{html_lib.escape(text)}</h2>"
+def numbered(*parts: str) -> list[str]:
+  """Returns parts of a page, its headings numbered, with a contents list."""
+  first, *rest = re.split(r"<h([23])>(.*?)</h\1>", "\n".join(parts))
+  body, contents, section, item = [first], [], 0, 0
+  for level, title, text in zip(rest[::3], rest[1::3], rest[2::3], strict=True):
+    if level == "2":
+      section, item = section + 1, 0
+      contents.append(f'<li><a href="#s{section}">{section}. {title}</a></li>')
+      body.append(f'<h2 id="s{section}">{section}. {title}</h2>{text}')
+    else:
+      item += 1
+      body.append(f"<h3>{section}.{item} {title}</h3>{text}")
+  return [f"<nav><ul>{''.join(contents)}</ul></nav>", *body]
+
+
+def heading(text: str, level: int = 2) -> str:
+  return f"<h{level}>{html_lib.escape(text)}</h{level}>"
+
+
+def listed(texts: Sequence[str], most: int = 12) -> str:
+  """Returns a list; what exceeds `most` is folded away."""
+  items = [f"<li>{html_lib.escape(text)}</li>" for text in texts]
+  shown = f"<ul>{''.join(items[:most])}</ul>"
+  if len(items) <= most:
+    return shown
+  rest = f"<ul>{''.join(items[most:])}</ul>"
+  return shown + folded(f"{len(items) - most} more", rest)
 
 
 def paragraph(text: str, kind: str = "text") -> str:
@@ -182,32 +196,51 @@ def html_table(
 
 def details(summary: str, text: str) -> str:
   """Returns lines of text that a click unfolds."""
-  return (
-    f"<details><summary>{html_lib.escape(summary)}</summary>"
-    f"<pre>{html_lib.escape(text)}</pre></details>"
-  )
+  return folded(summary, f"<pre>{html_lib.escape(text)}</pre>")
 
 
-def pictures(figures: Sequence[tuple[figure.Figure, str]]) -> str:
-  """Returns figures with captions, side by side if the screen is wide."""
-  shown = []
-  for fig, caption in figures:
+def folded(summary: str, *parts: str) -> str:
+  """Returns parts of a page that a click unfolds."""
+  body = "\n".join(parts)
+  summary = html_lib.escape(summary)
+  return f"<details><summary>{summary}</summary>{body}</details>"
+
+
+def beside(*parts: str) -> str:
+  """Returns parts side by side, as far as the screen is wide."""
+  return f'<div class="beside">{"".join(parts)}</div>'
+
+
+def block(*parts: str) -> str:
+  """Returns parts that stay together."""
+  return f"<div>{''.join(parts)}</div>"
+
+
+def pictures(shown: Sequence[Picture]) -> str:
+  """Returns figures in a grid of equal cells, wider ones across all of it."""
+  cells = []
+  for picture in shown:
     png = io.BytesIO()
-    fig.savefig(png, format="png", dpi=2 * PIXELS_PER_INCH)
-    width = round(fig.get_figwidth() * PIXELS_PER_INCH)
-    shown.append(png_image(png.getvalue(), caption, width))
-  return f'<div class="row">{"".join(shown)}</div>'
+    picture.figure.savefig(png, format="png", dpi=2 * PIXELS_PER_INCH)
+    width = round(picture.figure.get_figwidth() * PIXELS_PER_INCH)
+    cells.append(
+      png_image(png.getvalue(), picture.caption, width, picture.title)
+    )
+  return f'<div class="grid">{"".join(cells)}</div>'
 
 
 FORMATS = {"text": text, "md": md, "html": html, "csv": csv}
 
 
-def png_image(png: bytes, caption: str, width: int) -> str:
+def png_image(png: bytes, caption: str, width: int, title: str = "") -> str:
   """Returns a picture inside the page, that many pixels wide, captioned."""
   data = base64.b64encode(png).decode()
   text = html_lib.escape(caption)
+  kind = ' class="wide"' if width > PIXELS_PER_CELL else ""
+  above = heading(title, 3) if title else ""
   return (
-    f'<figure style="flex-basis: {width}px"><img width="{width}" alt="{text}" '
+    f'<figure{kind}>{above}<img width="{width}" '
+    f'alt="{html_lib.escape(title) or text}" '
     f'src="data:image/png;base64,{data}">'
     f"<figcaption>{text}</figcaption></figure>"
   )

@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import math
 from collections.abc import Mapping, Sequence
 
 import pandas as pd
@@ -23,7 +22,7 @@ class Table:
   """A table to be written in whatever format.
 
   The first `keys` columns of `frame` hold text, the others `Estimate`s or
-  words. `filled` says whether any cell holds a result of a run, `measure` what
+  words. `filled` says whether a run fills a cell of the paper's, `measure` what
   stands after ±.
   """
 
@@ -70,14 +69,47 @@ def build(
   by_model = table_specs.SPECS[name].reference
   make = _differences if by_model else _pairs
   keys = 1 if by_model else len(table_specs.SPECS[name].keys)
-  filled = any(arm.metric for arm in found.arms.values())
+  filled = any(
+    arm.metric and _is_papers(place, name) for place, arm in found.arms.items()
+  )
   notes = _notes(name, found, len(frame), interval)
   title = table_specs.title(name)
   rows = make(name, found.arms)
   return measured(Table(name, title, rows, keys, notes, filled), interval)
 
 
-def measured(table, interval):
+def filled(
+  frame: pd.DataFrame, interval: str = "ci95"
+) -> tuple[list[Table], list[str]]:
+  """Returns the paper's tables that runs fill, and why others cannot be made.
+
+  A table of differences needs an arm besides base and dpn, which are in Table 1
+  (left) already.
+  """
+  others = {*frame.arm} - {runs.BASE, runs.DPN}
+  found, wrong = [], []
+  for name, spec in table_specs.SPECS.items():
+    if spec.reference and not others & {*spec.arms}:
+      continue
+    try:
+      table = build(name, frame, interval=interval)
+    except ValueError as e:
+      wrong.append(f"{table_specs.short_title(name)}: {e}")
+      continue
+    found += [table] if table.filled else []
+  return found, wrong
+
+
+def _is_papers(place, name):
+  """Returns whether the paper has a cell: a number, or a bar of Figure 1."""
+  published = table_specs.paper(name)
+  (values, arm), spec = place, table_specs.SPECS[name]
+  return place in published or (
+    not published and values[0] in spec.archs and arm in spec.arms
+  )
+
+
+def measured(table: Table, interval: str) -> Table:
   """Returns a table whose ± show `interval`."""
   show = lambda cell: (
     dataclasses.replace(cell, interval=interval)
@@ -304,79 +336,25 @@ def _notes(name, found, count, interval):
   return [note for note in notes if note]
 
 
-def condensed(table: Table) -> Table:
-  """Returns a table without most of what was never run, and says so.
+def split(table: Table) -> tuple[Table, Table | None]:
+  """Returns a table of the cells that runs fill, and one of the rest.
 
-  Of the differences, columns without a number go; of Table 3, tasks without a
-  result of ours. Other tables are short.
+  The rest is the rows without a result of a run, or the whole table if columns
+  lack one, too; None if there is nothing of either.
   """
-  lacks = table.frame.isin([aggregate.NOT_RUN, NOT_PUBLISHED])
-  kept, what = table.frame, "rows"
+  ours = table.frame.filter(like="ours")
+  is_run = ours != aggregate.NOT_RUN
+  rows = is_run.any(axis=1)
+  kept = table.frame[rows]
   if table_specs.SPECS[table.name].reference:
-    kept, what = kept.loc[:, ~lacks.all()], "columns"
-  elif table.name == "3":
-    mean = kept["task"].isin(table_specs.GROUPS)
-    kept = kept[mean | ~lacks.iloc[:, -3:].all(axis=1)]
-  count = sum(lacks.shape) - sum(kept.shape)
-  if not count:
-    return table
-  note = (
-    f"Left out here: {count} {what} that were not run; `python -m "
-    f"scripts.tables … --table {table.name}` shows all."
+    empty = [name for name in ours if not is_run[name].any()]
+    paper = [name.removesuffix("ours") + "paper" for name in empty]
+    kept = kept.drop(columns=[*empty, *paper], errors="ignore")
+  if kept.shape == table.frame.shape:
+    return table, None
+  narrower = kept.shape[1] < table.frame.shape[1]
+  rest = table.frame if narrower else table.frame[~rows]
+  return (
+    dataclasses.replace(table, frame=kept),
+    dataclasses.replace(table, frame=rest, notes=[]),
   )
-  return dataclasses.replace(table, frame=kept, notes=[*table.notes, note])
-
-
-def results(frame: pd.DataFrame, interval: str = "ci95") -> Table | None:
-  """Returns what was measured: a row for each model, metric and arm.
-
-  The last column is the difference from a plain ViT, where it was run; the
-  metrics are each run's `headline`. None if no run is complete.
-  """
-  rows = []
-  for model, group in frame[~frame.trial].groupby("title"):
-    done = group.run[group.complete]
-    for metric in done.iloc[0].headline if len(done) else ():
-      arms = {
-        name: aggregate.arm(repetitions, (metric,))
-        for name, repetitions in group.groupby("arm")
-      }
-      base = arms.get(runs.BASE)
-      unit = " [%]" if aggregate.is_fraction(metric) else ""
-      for name in sorted(arms, key=lambda name: (name != runs.BASE, name)):
-        gain = "" if name == runs.BASE else aggregate.gain(arms[name], base)
-        gain = gain if isinstance(gain, aggregate.Estimate) else ""
-        cell = aggregate.cell(arms[name])
-        rows.append((model, metric + unit, name, cell, gain))
-  if not rows:
-    return None
-  header = ("model", "metric", "arm", "result", "minus base")
-  table = pd.DataFrame(rows, columns=header, dtype=object)
-  notes = _verdict(table)
-  if trials := list(frame.path[frame.trial & frame.complete]):
-    notes.append(left_out({"of two steps (runlocal)": trials}))
-  return measured(Table("results", "Results", table, 3, notes), interval)
-
-
-def _verdict(table):
-  """Returns in words what a single comparison of DPN with a ViT has shown."""
-  compared = table[(table.arm == runs.DPN) & (table["minus base"] != "")]
-  if len(compared) != 1:
-    return []
-  metric, gain = compared[["metric", "minus base"]].iloc[0]
-  if math.isnan(gain.ci):
-    verdict = "A single seed has no interval: train more of them."
-  elif not gain.side:
-    verdict = (
-      "The 95% interval contains 0, so these runs do not tell them apart."
-    )
-  else:
-    verdict = "The 95% interval does not contain 0."
-  at_scale = table_specs.PUBLISHED["1_left"]["rows"]
-  gains = [row["dpn"] - row["base"] for row in at_scale]
-  return [
-    f"Dual PatchNorm minus ViT, {metric}: {gain}. {verdict}",
-    "At scale, on ImageNet-1k, the paper reports "
-    f"{min(gains):+.1f} to {max(gains):+.1f} points for {len(gains)} models: "
-    "its Table 1 (left).",
-  ]

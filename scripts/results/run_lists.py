@@ -1,0 +1,112 @@
+"""Lists runs on a page: results, cost, code, and how their configs differ."""
+
+import math
+import os
+
+import pandas as pd
+
+from dpn.scripts.results import aggregate, configs, render, runs
+
+
+def listed(frame: pd.DataFrame) -> list[str]:
+  """Returns a list of the runs for each model."""
+  short = r"^(.{7})[^+]*(\+?).*"
+  commit = frame.commit.str.replace(short, r"\1\2", regex=True)
+  shown = pd.DataFrame(
+    {
+      "run": _short(frame.path),
+      "arm": frame.arm,
+      "seed": frame.seed,
+      "status": frame.status,
+      "result": frame.run.map(_result),
+      "steps": _texts(frame.step, "{:,}"),
+      "time": _texts(frame.seconds, "{:,.0f} s"),
+      "images/s": _texts(frame.images_per_sec, "{:,.0f}"),
+      "commit": commit,
+      "config": frame.config_hash,
+    }
+  )
+  parts = [render.heading("Runs")]
+  for title, rows in shown.groupby(frame.title):
+    parts += [render.paragraph(title), render.html_table(rows, keys=2)]
+  if commit.str.endswith("+").any():
+    note = "A commit with + had changes that were not in it."
+    parts.append(render.paragraph(note, "note"))
+  return parts
+
+
+def _result(run):
+  """Returns the run's results by name, "–" for an incomplete run."""
+  shown = [
+    f"{m} {run.finals[m]:{'.2%' if aggregate.is_fraction(m) else '.4g'}}"
+    for m in run.headline
+    if m in run.finals
+  ]
+  return ", ".join(shown) or "–"
+
+
+def speed(frame: pd.DataFrame) -> list[str]:
+  """Returns throughput and cost by model."""
+  models = frame.groupby(["recipe", "arch", "device"])
+  mean, total = models.mean(numeric_only=True), models.core_hours
+  speed = pd.DataFrame(
+    {
+      "runs": models.size(),
+      "images/s": _texts(mean.images_per_sec, "{:,.0f}"),
+      "MFU": _texts(mean.mfu, "{:.0%}"),
+      "core hours": _texts(total.sum(min_count=1), "{:.2f}"),
+    }
+  ).reset_index()
+  speed.insert(len(speed.columns) - 1, "device", speed.pop("device"))
+  return [
+    render.heading("Throughput and cost", 3),
+    render.html_table(speed.rename(columns={"arch": "model"}), keys=2),
+    render.paragraph(
+      "Images per second and model FLOPs utilization (MFU): of each run's "
+      "median while training, the mean over the runs. Core hours: devices "
+      "times hours, of all runs together."
+    ),
+  ]
+
+
+def _texts(numbers, form):
+  known = lambda n: runs.UNKNOWN if math.isnan(n) else form.format(n)
+  return numbers.map(known)
+
+
+def config_differences(frame: pd.DataFrame) -> list[str]:
+  """Returns how the configs of a recipe differ from its most common one."""
+  parts = [
+    render.heading("How the configs differ"),
+    render.paragraph(
+      "Compared field by field with the recipe's most common value; seeds, "
+      "evaluations, logging and the places of files are left out."
+    ),
+  ]
+  for recipe, group in frame.groupby("recipe"):
+    fields = configs.fields(run.config for run in group.run)
+    common = fields.apply(lambda field: field.value_counts().index[0])
+    lines = fields.apply(lambda f: f.name.replace("/", ".") + " = " + f)
+    common = lines.mode().iloc[0]
+    compared = [name for name in fields if not configs.is_free(name)]
+    differing = lines[compared].where(lines[compared] != common[compared])
+    texts = differing.apply(lambda run: "; ".join(run.dropna()), axis=1)
+    names = pd.Series(_short(group.path)).groupby(texts).agg(_some)
+    table = names.rename_axis("differs in").rename(recipe).reset_index()
+    table = table[[recipe, "differs in"]].replace("", "as most are")
+    parts.append(render.html_table(table, keys=2))
+    summary = f"The most common value of every field in {recipe}"
+    parts.append(render.details(summary, "\n".join(common)))
+  return parts
+
+
+def _some(names):
+  more = f" and {len(names) - 6} more" if len(names) > 6 else ""
+  return ", ".join(names[:6]) + more
+
+
+def _short(paths):
+  """Returns the paths of runs from the folder that holds them all."""
+  paths = [os.path.abspath(path) for path in paths]
+  top = os.path.commonpath(map(os.path.dirname, paths))
+  return [os.path.relpath(path, top) for path in paths]
