@@ -78,9 +78,7 @@ def test_what_is_no_caption(text):
   texts = np.array(["a", None], object)
   texts[1] = text
   source = arrays.ArraySource("two", {"text": texts})
-  with pytest.raises(
-    ValueError, match="two, example 1: 'text' holds"
-  ):
+  with pytest.raises(ValueError, match="two, example 1: 'text' holds"):
     retrieval.captions(source, "text")
 
 
