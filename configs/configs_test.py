@@ -81,6 +81,7 @@ VALUES = {
   "stem_ln": ["none", "post_posemb"],
   "task": ["DTD"],  # the others: vtab_test.py
   "test": ["True"],
+  "text": ["bert"],
   "variant": [],  # its own test, below
 }
 # Where a config has values of its own.

@@ -9,9 +9,11 @@ data=NAME,vocab=/path/to/c4_en.model,init=runs/table2_left/\
 Arguments: variant, stem_ln, init (the image tower: a run of configs/jft.py or
 a file), pretrain_steps (what it was trained for, to name the table's row), pool
 (of the tower), setup (paper or coco), data and data_dir (a source with
-captions), split, caption (their key), vocab (a vocabulary, see
-input_pipeline/text/tokenizers.py), vocab_size, tokens, prompts (name, clip_best
-or clip_paper), lr, wd, chunks (of the loss), seed, runlocal. As a sweep:
+captions), split, caption (their key), text (tower: B; or bert, which is
+BERT-base, with vocab=/path/to/vocab.txt,vocab_size=30522), vocab (a
+vocabulary, see input_pipeline/text/tokenizers.py), vocab_size, tokens, prompts
+(name, clip_best or clip_paper), lr, wd, chunks (of the loss), seed, runlocal.
+As a sweep:
 variants, stems, pretrain_steps, init, data, data_dir, split, caption, vocab,
 vocab_size, seeds (3).
 
@@ -30,7 +32,8 @@ a sticky end, a text tower of size B that is pooled at its last token, images
 resized to 224 pixels and not augmented.
 
 setup=coco is what big_vision trains on COCO, 5,000 steps of 4,096 pairs; its
-text tower is BERT-base, which there is none of here, so no number is expected.
+text tower, text=bert, starts from the weights of BERT, which cannot be read
+here, so no number is expected.
 Hours: 901M pairs through a B/32 and a text tower of size B; not run.
 """
 
@@ -48,6 +51,10 @@ SETUPS = {
     **{"batch_size": 4096, "total_steps": 5000, "warmup_steps": 150},
     **{"wd": 0.01, "aug": "flip_lr|randaug(2,10)|"},
   },
+}
+TOWERS = {
+  "B": {"text_model": "text", "text": {"variant": "B"}},
+  "bert": {"text_model": "bert", "text": {"config": "base"}},
 }
 DATA = {
   "data": "coco_captions",
@@ -71,6 +78,7 @@ def get_config(arg=None):
     pretrain_steps="220000",
     pool="tok",
     setup="paper",
+    text="B",
     **DATA,
     **TEXT,
     lr=0.0,
@@ -89,11 +97,12 @@ def get_config(arg=None):
     "data=any,classes=2"
   ).model
   config.model = {
+    **common.choose("text", arg.text, TOWERS),
     "image": tower,
-    "text": {"variant": "B", "vocab_size": arg.vocab_size},
     "out_dim": (None, dim),
     "temperature_init": 10.0,
   }
+  config.model.text.vocab_size = arg.vocab_size
   if arg.init:
     config.model_init = {"img": arg.init}
     config.model_load = {"img_load_kw": {"dont_load": ["head/.*"]}}
@@ -128,6 +137,8 @@ def contrastive(arg, pp_image: str) -> ml_collections.ConfigDict:
   vocab = arg.vocab or "bytes"
   ends = 'eos="sticky", pad_value=1'
   tokenize = f'tokenize({arg.tokens}, {ends}, model="{vocab}")'
+  if arg.get("text") == "bert":
+    tokenize = f'bert_tokenize({arg.tokens}, "{vocab}")'
   config = ml_collections.ConfigDict()
   config.seed = arg.seed
   config.task = "contrastive"

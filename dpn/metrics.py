@@ -57,7 +57,7 @@ def scan(
   `any_order`, after that of the row before. A torn last line is in neither.
   """
   rows, damaged = [], []
-  if not os.path.exists(path):
+  if not os.path.isfile(path):
     return rows, damaged
   with open(path, "rb") as f:
     lines = [line for line in f if line.endswith(b"\n")]
@@ -178,6 +178,10 @@ def _append(f, line: bytes):
 def _reopen(path: str, step: int):
   """Opens `path` for appending after its lines up to and with `step`."""
   rows, damaged = scan(path)
+  if os.path.lexists(path) and not os.path.isfile(path):
+    aside = damage.free_name(pathlib.Path(path))
+    os.rename(path, aside)
+    logging.warning("%s is no file; it is now %s.", path, aside.name)
   if damaged:
     aside = damage.free_name(pathlib.Path(path))
     aside.write_bytes(b"".join(damaged))

@@ -97,6 +97,20 @@ def test_a_damaged_line_is_set_aside(tmp_path, line, caplog):
     assert message in caplog.text
 
 
+def test_what_is_no_file_is_set_aside(tmp_path, caplog):
+  (tmp_path / "metrics.jsonl").mkdir()
+  (tmp_path / "timing.jsonl").symlink_to(tmp_path / "gone")
+  assert metrics.read(str(tmp_path / "metrics.jsonl")) == []
+  writer = metrics.Writer(str(tmp_path), step=0)
+  writer.write(1, {"loss": 1.0})
+  writer.close()
+  rows = metrics.read(str(tmp_path / "metrics.jsonl"))
+  assert rows == [{"step": 1, "loss": 1.0}]
+  assert (tmp_path / "metrics.jsonl.damaged").is_dir()
+  assert (tmp_path / "timing.jsonl.damaged").is_symlink()
+  assert caplog.text.count("is no file") == 2
+
+
 def test_no_file_is_no_rows(tmp_path):
   assert metrics.read(str(tmp_path / "metrics.jsonl")) == []
 

@@ -3,8 +3,10 @@
 JSON files are described by a TypedDict, options by what takes them.
 """
 
+import itertools
 import json
 import math
+import re
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -62,7 +64,10 @@ def _parts(value, hint):
   elif origin and args and _is_mapping(value):
     yield from ((str(k), part, args[-1]) for k, part in value.items())
   elif origin and args and isinstance(value, list | tuple):
-    yield from ((str(i), part, args[0]) for i, part in enumerate(value))
+    single = origin is not tuple or ... in args
+    of_parts = itertools.repeat(args[0]) if single else args
+    parts = zip(value, of_parts, strict=False)  # `_fits` compares the lengths
+    yield from ((str(i), part, of) for i, (part, of) in enumerate(parts))
 
 
 def _fits(value, hint) -> bool:
@@ -98,7 +103,7 @@ def _name(hint) -> str:
     return "dict"
   if isinstance(hint, type) and not typing.get_args(hint):
     return hint.__name__
-  return str(hint).replace("typing.", "")
+  return re.sub(r"(\w+\.)+(?=\w)", "", str(hint))
 
 
 def parse(where: str, text: str | bytes, hint: Any) -> Any:

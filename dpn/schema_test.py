@@ -11,7 +11,7 @@ from dpn import schema
 
 class _Size(TypedDict, total=False):
   width: Required[int]
-  patch: tuple[int, int]
+  patch: tuple[int, str]
 
 
 class _File(TypedDict, total=False):
@@ -24,7 +24,7 @@ class _File(TypedDict, total=False):
 
 GOOD = {
   "name": None,
-  "sizes": [{"width": 3, "patch": [1, 2]}, {"width": 1, "other": "free"}],
+  "sizes": [{"width": 3, "patch": [1, "x"]}, {"width": 1, "other": "free"}],
   "metrics": {"loss": 1, "lr": 0.5},
   "kw": {"x": [None]},
   "mode": "a",
@@ -55,7 +55,7 @@ def test_what_fits_is_returned(tmp_path):
     (GOOD | {"name": 1}, "name must be of type str or NoneType, got 1"),
     (GOOD | {"kw": [1]}, "kw must be of type dict or NoneType"),
     (GOOD | {"mode": []}, r"Unknown mode \[\]. Known: a, b"),
-    (GOOD | {"sizes": {}}, "sizes must be of type list.*, got {}"),
+    (GOOD | {"sizes": {}}, r"sizes must be of type list\[_Size\], got {}"),
     (GOOD | {"sizes": [{}]}, "f.json: sizes.0.width is missing"),
     (GOOD | {"sizes": [{"width": True}]}, "sizes.0.width must be of type int"),
     (GOOD | {"sizes": [{"width": 1.0}]}, "sizes.0.width must be of type int"),
@@ -64,8 +64,8 @@ def test_what_fits_is_returned(tmp_path):
       r"sizes.0.patch must be of type tuple.*got \[1\]",
     ),
     (
-      GOOD | {"sizes": [{"width": 1, "patch": [1, "2"]}]},
-      "sizes.0.patch.1 must be of type int, got '2'",
+      GOOD | {"sizes": [{"width": 1, "patch": [1, 2]}]},
+      "sizes.0.patch.1 must be of type str, got 2",
     ),
     (
       GOOD | {"metrics": {"loss": float("nan")}},

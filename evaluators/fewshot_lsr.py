@@ -164,16 +164,21 @@ class Evaluator(base.Evaluator):
 
 
 def _intermediate(out, layer):
-  out = trees.unflatten(trees.flatten(dict(out)))  # of towers: "img/pre_logits"
+  flat, start = trees.flatten(dict(out)), ""
+  below = lambda: {
+    name.removeprefix(start).split("/")[0]
+    for name in flat
+    if name.startswith(start)
+  }
   for key in layer.split("/"):
-    known = out if isinstance(out, Mapping) else ()
-    if key not in known:
+    if key not in (known := below()):
+      known = sorted(known)
       raise ValueError(errors.unknown("representation_layer", layer, known))
-    out = out[key]
-  if isinstance(out, Mapping) or out.ndim != 2:
-    found = sorted(out) if isinstance(out, Mapping) else out.shape
+    start += f"{key}/"
+  if layer not in flat or flat[layer].ndim != 2:
+    found = flat[layer].shape if layer in flat else sorted(below())
     raise ValueError(
       f"representation_layer={layer!r} holds {found}; expected one array "
       "(batch, width). Choose one after pooling, a group's after a slash."
     )
-  return out
+  return flat[layer]

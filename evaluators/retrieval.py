@@ -10,6 +10,7 @@ from dpn import errors
 from dpn.evaluators import base
 from dpn.input_pipeline import pp, sources
 from dpn.input_pipeline.sources import arrays
+from dpn.tasks import base as tasks_base
 
 _BLOCK = 1024  # queries whose similarities are held in memory
 
@@ -63,6 +64,19 @@ def recall(
   }
 
 
+def nearest(queries: np.ndarray, keys: np.ndarray, k: int) -> np.ndarray:
+  """Returns the k most similar keys of each query, best first, (queries, k).
+
+  Of equal similarities that with the lower index comes first.
+
+  Args:
+    queries: (queries, dim).
+    keys: (keys, dim), at least k.
+    k: how many.
+  """
+  return np.argsort(-(queries @ keys.T), axis=1, kind="stable")[:, :k]
+
+
 def _ranks(queries, keys, answers) -> np.ndarray:
   """Returns how many keys come before each query's first right answer."""
   ranks = []
@@ -98,7 +112,12 @@ def captions(source: sources.Source, key: str) -> arrays.ArraySource:
 
 @dataclasses.dataclass(kw_only=True)
 class Evaluator(base.Evaluator):
-  """Reports what `recall` returns."""
+  """Reports what `recall` returns.
+
+  Attributes:
+    images: the images, in batches.
+    captions: the source of the captions, see `captions`.
+  """
 
   data: Mapping[str, Any]  # see `dpn.input_pipeline.sources.make`
   pp_img: str  # leaves `image`
@@ -109,20 +128,35 @@ class Evaluator(base.Evaluator):
   def __post_init__(self):
     super().__post_init__()
     source = sources.make(self.data)
-    self._images = self.open(source, f'{self.pp_img}|keep("image")')
+    self.images = self.open(source, f'{self.pp_img}|keep("image")')
+    self.captions = captions(source, self.text_key)
     self._texts = self.open(
-      captions(source, self.text_key),
-      f'{self.pp_txt}|keep("text", "owner")',
+      self.captions, f'{self.pp_txt}|keep("text", "owner")'
     )
     self._embed = [
       self.jit(lambda v, b, i=i: self.predict_fn(v, b)[i]) for i in range(2)
     ]
 
   def check(self, variables):
-    self.check_batch(self._embed[0], variables, self._images)
+    self.check_batch(self._embed[0], variables, self.images)
     self.check_batch(self._embed[1], variables, self._texts, "owner")
 
   def run(self, variables):
-    [zimg] = self.collect(self._embed[0], variables, self._images)
+    return recall(*self.embeddings(variables), self.ks)
+
+  def embeddings(
+    self, variables: tasks_base.Variables
+  ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns those of the images and of the texts, and each text's image."""
+    [zimg] = self.collect(self._embed[0], variables, self.images)
     ztxt, owner = self.collect(self._embed[1], variables, self._texts, "owner")
-    return recall(zimg, ztxt, owner, self.ks)
+    return zimg, ztxt, owner
+
+  def embed_texts(
+    self, variables: tasks_base.Variables, texts: Sequence[str]
+  ) -> np.ndarray:
+    """Returns the embeddings of any texts, (texts, dim)."""
+    source = arrays.ArraySource("texts", {"text": np.array(texts, object)})
+    data = self.open(source, f'{self.pp_txt}|keep("text")')
+    [ztxt] = self.collect(self._embed[1], variables, data)
+    return ztxt

@@ -22,6 +22,7 @@ CONFIGS = pathlib.Path(__file__).parents[1] / "configs"
 ARGUMENTS = {
   "ade20k": ("seeds=1",),
   "augreg_i1k": ("seeds=2,variants=B/16+B/32",),
+  "cifar10_lit": ("seeds=1,init=x.npz",),
   "deit_i1k": ("seeds=1",),
   "dtn_i1k": ("table=all", "recipe=deit"),
   "augreg_i21k": ("variants=B/16", "variants=B/16,steps=93000,setup=i1k"),

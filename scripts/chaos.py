@@ -3,6 +3,7 @@
   python -m scripts.chaos --kills 20 --json chaos.json
   python -m scripts.chaos --soak 60
   python -m scripts.chaos --without checksum
+  python -m scripts.chaos --data
 
 A run survives a fault if it does what README promises: it continues to the
 same bits as the undisturbed run, or it ends with a message and its last
@@ -10,6 +11,7 @@ checkpoint is intact. Each fault is a function of scripts/faults, and every run
 a process of its own. A full disk is simulated by a limit on the size of files.
 """
 
+import contextlib
 import inspect
 import pathlib
 import subprocess
@@ -20,6 +22,7 @@ from dpn.scripts.bench import harness
 from dpn.scripts.faults import (
   between_processes,
   builds,
+  data,
   in_a_run,
   on_disk,
   soak,
@@ -44,6 +47,15 @@ def outcome(fault, runs: Runs) -> str:
   return "survived"
 
 
+@contextlib.contextmanager
+def _or_exit(verdict: str):
+  """Ends the process where something is not as it should be."""
+  try:
+    yield
+  except AssertionError as e:
+    sys.exit(f"{verdict}: {e}")
+
+
 def main():
   parser = harness.parser(__doc__)
   parser.add_argument("--kills", type=int, default=20, help="of SIGKILL")
@@ -57,7 +69,17 @@ def main():
   parser.add_argument(
     "--soak", type=float, metavar="MINUTES", help="train so long, and no fault"
   )
+  parser.add_argument(
+    "--data", action="store_true", help="is each example used once? No fault"
+  )
   args = parser.parse_args()
+  if args.data:
+    with _or_exit("NOT once"):
+      used = data.check(args.seed)
+    for name, count in used.items():
+      print(f"{name:<20}{count} examples, in every epoch each once")
+    harness.write_json(args.json, used)
+    return
   names, build = args.only or FAULTS, {}
   if args.without:
     build, name = builds.BUILDS[args.without]
@@ -66,10 +88,8 @@ def main():
     root = pathlib.Path(root)
     runs = Runs(root, kills=args.kills, seed=args.seed, build=build)
     if args.soak:
-      try:
+      with _or_exit("NOT flat"):
         used = soak.soak(runs, args.soak)
-      except AssertionError as e:
-        sys.exit(f"NOT flat: {e}")
       for name, (before, after) in used.items():
         print(f"{name:<20}{before:g} → {after:g}")
       harness.write_json(args.json, used)

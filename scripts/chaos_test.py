@@ -4,11 +4,13 @@ import contextlib
 import shutil
 from unittest import mock
 
+import numpy as np
 import pytest
 
 from dpn import registry
+from dpn.input_pipeline import order, pipeline
 from dpn.scripts import chaos
-from dpn.scripts.faults import builds, in_a_run, runs, soak
+from dpn.scripts.faults import builds, data, in_a_run, runs, soak
 from dpn.trainers import cli, loop, testing
 
 PATCHES = [build.patches for build in builds.BUILDS.values()]
@@ -69,6 +71,45 @@ def test_every_fault_is_described():
   assert {build.noticed_by for build in builds.BUILDS.values()} <= {
     *chaos.FAULTS
   }
+
+
+THREADS_ONLY = [way for way in data.WAYS if not way.workers]
+
+
+def test_every_example_once():
+  counted = {"training": 3 * 97, "evaluation": 3 * 97}  # by 1, 2, 4 processes
+  assert data.check(0, THREADS_ONLY) == counted
+
+
+_batches = pipeline.Data.batches
+BROKEN_DATA = {
+  "starts over": (
+    pipeline.Data,
+    "batches",
+    lambda self, seen=0: _batches(self, 0),
+    "position .* is another example",
+  ),
+  "draws with replacement": (
+    order,
+    "_epoch",
+    lambda seed, epoch, size, part: np.arange(size) // 2,
+    "epoch 0: not once: 0 .2 times",
+  ),
+  "does not pad": (
+    pipeline.EvaluationData,
+    "num_examples",
+    96,
+    r"evaluation by 1 processes: not once: 96 \(0 times\)",
+  ),
+}
+
+
+@pytest.mark.parametrize("broken", BROKEN_DATA.values(), ids=BROKEN_DATA)
+def test_data_used_otherwise_are_noticed(monkeypatch, broken):
+  *where, message = broken
+  monkeypatch.setattr(*where)
+  with pytest.raises(AssertionError, match=message):
+    data.check(0, THREADS_ONLY)
 
 
 def test_what_is_flat():

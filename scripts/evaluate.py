@@ -22,13 +22,13 @@ import ml_collections
 from absl import flags
 
 import dpn.tasks
-from dpn import errors, sharding
+from dpn import errors, schema, sharding
 from dpn.evaluators import base as evaluators_base
 from dpn.input_pipeline import pp
 from dpn.scripts import fake_data
 from dpn.scripts.results import output
 from dpn.tasks import base
-from dpn.trainers import build, cli, config_keys
+from dpn.trainers import build, cli, config_keys, workdir
 from dpn.weights import load, pixels
 
 HEAD = "head/(kernel|bias)"
@@ -87,6 +87,38 @@ def prepare(
     advice="Give the config of the model in the file.",
   )
   return evaluators, variables, source.step
+
+
+def of_run(
+  path: str, kind: str, name: str | None = None
+) -> tuple[
+  ml_collections.ConfigDict, evaluators_base.Evaluator, base.Variables
+]:
+  """Returns a run's config, an evaluator of it, and the run's variables.
+
+  Args:
+    path: of the run.
+    kind: type of the evaluator.
+    name: of the evaluator; without it, that of config.table.metric, or else the
+      first of its type.
+
+  Raises:
+    ValueError, OSError: it is no run, or has no such evaluator or data.
+  """
+  file = os.path.join(path, workdir.CONFIG)
+  if not os.path.exists(file):
+    raise ValueError(f"{path} is not the folder of a run: it has no {file}.")
+  config = ml_collections.ConfigDict(schema.read_json(file, dict))
+  known = [
+    section
+    for section, fields in (config.get("evals") or {}).items()
+    if fields.get("type", section) == kind
+  ]
+  metric = config.get("table", {}).get("metric", "").partition("/")[0]
+  name = name or next((x for x in known if x == metric), *known[:1] or [metric])
+  errors.check_known(f"evaluator of {kind}:", name, known)
+  [scheduled], variables, _ = prepare(config, path, [name])
+  return config, scheduled.evaluator, variables
 
 
 def _with_evals(config, evals):

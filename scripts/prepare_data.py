@@ -32,25 +32,31 @@ With --verify every record is read again and compared with its checksum.
 
 import argparse
 import functools
-import json
 import os
 import shutil
 import struct
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import tqdm
 
+from dpn import schema
 from dpn.evaluators import retrieval
 from dpn.input_pipeline import sources
-from dpn.input_pipeline.sources import rewrite, tfds_writer
+from dpn.input_pipeline.sources import rewrite, tfds, tfds_writer
 from dpn.input_pipeline.text import tokenizers
 
 CHECKSUMS = "checksums.json"
 TOKENIZER = "tokenizer.model"
-INFO = "dataset_info.json"
+
+
+class Checksums(TypedDict):
+  """checksums.json: what is prepared from where, and what is done of it."""
+
+  origin: dict[str, Any] | None
+  shards: dict[str, tuple[int, int, str]]  # see tfds_writer.Shard
 
 
 def prepare(
@@ -96,8 +102,7 @@ def prepare(
   checksums = os.path.join(directory, CHECKSUMS)
   saved = {"origin": None if os.listdir(directory) else origin, "shards": {}}
   if os.path.isfile(checksums):
-    with open(checksums) as file:
-      saved = json.load(file)
+    saved = schema.read_json(checksums, Checksums)
   if saved["origin"] != origin:
     raise ValueError(
       f"{directory} holds another data set, of {saved['origin']}; this one is "
@@ -162,8 +167,7 @@ def _from_source(source, splits, name, version, shard_size):
 def _from_tfds(directory, file_format):
   """Plans a copy; returns its folder, and the same as `_from_source`."""
   directory = os.path.abspath(os.path.expanduser(directory))
-  with open(os.path.join(directory, INFO), encoding="utf-8") as file:
-    info = json.load(file)
+  info = tfds.read_info(directory)
   found = info.get("fileFormat", "tfrecord")
   if found != file_format:
     raise ValueError(
@@ -180,11 +184,11 @@ def _from_tfds(directory, file_format):
       shards[split["name"]].append((size, records))
 
   def finish(folder, written, note):
-    ignored = shutil.ignore_patterns(f"*.{file_format}*", INFO, CHECKSUMS)
+    ignored = shutil.ignore_patterns(f"*.{file_format}*", tfds.INFO, CHECKSUMS)
     shutil.copytree(directory, folder, ignore=ignored, dirs_exist_ok=True)
     info["fileFormat"] = "array_record"
     info["description"] = f"{info.get('description', '')}\n{note}".strip()
-    tfds_writer.write_json(os.path.join(folder, INFO), info)
+    tfds_writer.write_json(os.path.join(folder, tfds.INFO), info)
 
   version = os.path.basename(directory)
   folder = os.path.join(info["name"], info.get("configName") or "", version)
@@ -197,11 +201,12 @@ def verify(directory: str) -> tuple[int, int]:
   Raises:
     ValueError: a record is missing, damaged or another one.
   """
-  if not os.path.isfile(os.path.join(directory, INFO)):
-    raise ValueError(f"{directory} has no {INFO}: preparing was not finished.")
+  if not os.path.isfile(os.path.join(directory, tfds.INFO)):
+    raise ValueError(
+      f"{directory} has no {tfds.INFO}: preparing was not finished."
+    )
   path = os.path.join(directory, CHECKSUMS)
-  with open(path) as file:
-    shards = json.load(file)["shards"]
+  shards = schema.read_json(path, Checksums)["shards"]
   wrong = []
   for name, expected in tqdm.tqdm(shards.items(), unit=" files", disable=None):
     try:
@@ -241,7 +246,7 @@ def _tfrecords(path: str, count: int) -> Iterator[bytes]:
       file.read(4)
       left, found = left - size, found + 1
   if found != count:
-    raise ValueError(f"{path} has {found} records, {INFO} says {count}.")
+    raise ValueError(f"{path} has {found} records, {tfds.INFO} says {count}.")
 
 
 # The formats of TFDS that can be copied, and what reads a file of them.

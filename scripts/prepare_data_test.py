@@ -156,6 +156,28 @@ def test_refuses_another_data_set(photos):
     _run(photos)
 
 
+@pytest.mark.parametrize(
+  ("text", "message"),
+  [
+    ('{"shards"', "checksums.json is damaged, expected JSON"),
+    ('{"origin": null}', "checksums.json: shards is missing"),
+    (
+      '{"origin": null, "shards": {"a": [1, "2", "3"]}}',
+      "shards.a.1 must be of type int, got '2'",
+    ),
+  ],
+)
+def test_damaged_checksums(photos, text, message):
+  directory = photos / "tfds/photos/1.0.0"
+  directory.mkdir(parents=True)
+  (directory / "checksums.json").write_text(text)
+  (directory / "dataset_info.json").write_text("{}")
+  with pytest.raises(SystemExit, match=message):
+    _run(photos)
+  with pytest.raises(ValueError, match=message):
+    prepare_data.verify(directory)
+
+
 def test_features_by_value():
   class Odd(sources.Source):
     name = "odd"
@@ -289,6 +311,10 @@ def test_tfrecord_errors(old, tmp_path):
     SystemExit, match=r"holds another data set.*give another --data_dir"
   ):
     run(old, "old")
+  (tmp_path / "dataset_info.json").write_text("[]")
+  with pytest.raises(SystemExit, match=r"info.json: it must be of type dict"):
+    run(tmp_path, "new")
+  (tmp_path / "dataset_info.json").unlink()
   with pytest.raises(SystemExit, match=r"No such file.*/dataset_info.json"):
     run(tmp_path, "new")
   path = next(old.glob("*train.tfrecord-00001*"))

@@ -23,6 +23,7 @@ from dpn.scripts.results import (
   own_runs,
   render,
   run_lists,
+  run_pictures,
   runs,
   tables,
 )
@@ -80,6 +81,7 @@ def report(
   parts = [
     *_results(frame, models, results, interval, args),
     *_segmentation(frame, interval),
+    *_predictions(frame),
     *(
       part
       for section, names in _SECTIONS.items()
@@ -151,15 +153,21 @@ def _figures(frame, section, names, args, missing):
 
 
 def _segmentation(frame, interval):
-  """Returns results by class, and the pictures that the runs have."""
+  """Returns results by class."""
   parts = [
     render.html(table, level=3) for table in classes.per_class(frame, interval)
   ]
-  for path in classes.pictures(frame):
-    with open(path, "rb") as file:
-      caption = f"{path}, by scripts.show_predictions."
-      parts.append(render.png_image(file.read(), caption, 1150))
   return [render.heading("Class by class"), *parts] if parts else []
+
+
+def _predictions(frame):
+  """Returns the pictures of predictions that the runs have."""
+  parts = []
+  for path, command in run_pictures.find(frame.path):
+    with open(path, "rb") as file:
+      caption = f"{path}, by {command}."
+      parts.append(render.png_image(file.read(), caption, 1150))
+  return [render.heading("Predictions"), *parts] if parts else []
 
 
 def _beside_the_paper(frame, papers, args):

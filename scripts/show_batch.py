@@ -3,9 +3,10 @@
   python -m scripts.show_batch --config configs/digits.py --out batch.png
 
 Images are preprocessed, and mixed if config.mixup says so; underneath stands
-the label, or the labels and their shares. Label maps are drawn over their
-images, with a legend. For the picture floats are stretched linearly, black to
-white, over the range given below it.
+the label, or the labels and their shares, or the caption, read back from its
+token ids. Label maps are drawn over their images, with a legend. For the
+picture floats are stretched linearly, black to white, over the range given
+below it.
 """
 
 import jax
@@ -16,10 +17,14 @@ from matplotlib import figure, patches
 
 import dpn.tasks
 from dpn.input_pipeline import pipeline, pp
-from dpn.scripts.results import label_maps
+from dpn.input_pipeline.text import tokenizers
+from dpn.scripts.results import label_maps, wrap
 from dpn.trainers import cli
 
 _SMALLEST_SHARE = 0.02  # Smaller ones are smoothing, not labels.
+_SIDE = 1.4  # inches, of an image
+_FONTSIZE = 7
+_MOST_LINES = 8  # of a caption
 
 
 def batch(
@@ -27,9 +32,12 @@ def batch(
 ) -> tuple[np.ndarray, list[str], str, list[tuple[str, np.ndarray]]]:
   """Returns the first `count` training examples of a config.
 
-  They are images (count, rows, cols, channels) in [0, 1], their labels in
-  words, a line on the range of their values and, of label maps, a legend: names
-  and colours.
+  They are images (count, rows, cols, channels) in [0, 1], their labels in words
+  or captions, a line on the range of their values and, of label maps, a legend:
+  names and colours.
+
+  Raises:
+    ValueError, OSError: the data are not there, or are no images.
   """
   pp.add_modules(config.get("pp_modules") or ())
   seed = config.get("seed", 0)
@@ -46,6 +54,12 @@ def batch(
   if labels is None:
     labels = [()] * count
   image, legend = np.asarray(image, np.float32), []
+  if image.ndim != 4:
+    raise ValueError(
+      f"The batch's images have shape {image.shape}, expected (batch, rows, "
+      "cols, channels). Embeddings cannot be drawn: give the config that reads "
+      "the images themselves."
+    )
   low, high = image.min(), image.max()
   spec = config.input.get("pp", "a mixture")
   caption = f"{spec}\n{image.shape}, values {low:.4g} to {high:.4g}"
@@ -55,7 +69,11 @@ def batch(
     legend = label_maps.legend(labels, names)
     image = label_maps.overlay(image, labels, len(names))
     labels = [label_maps.shares(label, len(names)) for label in labels]
-  texts = [describe(np.asarray(label), names) for label in labels]
+  if "text" in data.vocabularies:
+    tokenizer = tokenizers.make(data.vocabularies["text"].model)
+    texts = [tokenizer.decode(ids) for ids in arrays["text"]]
+  else:
+    texts = [describe(np.asarray(label), names) for label in labels]
   return image, texts, caption, legend
 
 
@@ -88,13 +106,13 @@ def sheet(
 ) -> figure.Figure:
   """Returns the images in rows of `cols`, each with its text underneath."""
   rows = -(-len(images) // cols)
-  texts = [text.replace(" + ", "\n+ ") for text in texts]
+  texts = [_in_lines(text.replace(" + ", "\n+ ")) for text in texts]
   lines = 1 + max(text.count("\n") for text in texts)
   below = 0.1 + 0.12 * lines  # Inches, as the following.
   legend_cols = min(cols, len(legend)) or 1
   foot = 0.4 + 0.16 * -(-len(legend) // legend_cols)
-  height = (1.4 + below) * rows + foot + 0.05
-  fig = figure.Figure(figsize=(1.4 * cols, height), dpi=120)
+  height = (_SIDE + below) * rows + foot + 0.05
+  fig = figure.Figure(figsize=(_SIDE * cols, height), dpi=120)
   axes = fig.subplots(rows, cols, squeeze=False).ravel()
   for ax in axes:
     ax.set_axis_off()
@@ -102,8 +120,9 @@ def sheet(
     # One channel is grey; more than three are not shown.
     shown = image[..., :3] if image.shape[-1] >= 3 else image[..., 0]
     ax.imshow(shown, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
-    kw = {"transform": ax.transAxes, "fontsize": 7}
-    ax.text(0.5, -0.04, text, ha="center", va="top", **kw)
+    kw = {"transform": ax.transAxes, "fontsize": _FONTSIZE}
+    kw |= {"ha": "center", "va": "top", "parse_math": False}
+    ax.text(0.5, -0.04, text, **kw)
   fig.text(0.01, 0.005, caption, fontsize=6, family="monospace", wrap=True)
   fig.legend(
     handles=[patches.Patch(color=c, label=name) for name, c in legend],
@@ -114,9 +133,18 @@ def sheet(
     frameon=False,
   )
   fig.subplots_adjust(
-    0.01, (foot + below) / height, 0.99, 0.99, 0.04, below / 1.4
+    0.01, (foot + below) / height, 0.99, 0.99, 0.04, below / _SIDE
   )
   return fig
+
+
+def _in_lines(text):
+  """Returns text broken into lines that an image is wide enough for."""
+  lines = (
+    wrap.wrap(line, 0.93 * _SIDE, _FONTSIZE, _MOST_LINES)
+    for line in text.split("\n")
+  )
+  return "\n".join(lines)
 
 
 def main():

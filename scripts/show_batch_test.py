@@ -81,6 +81,37 @@ def test_label_maps_over_their_images(tmp_path):
   assert not any(a.overlaps(b) for a, b in itertools.combinations(boxes, 2))
 
 
+def test_captions_under_their_images(tmp_path):
+  """What the tokenizer leaves of them, each under its own image."""
+  captions = ["A $ign, $5", "CAT", "d" * 200, "a photo of four words " * 9]
+  images = np.zeros((4, 6, 6, 1), np.uint8)
+  images[:, 0, 0, 0] = np.arange(4)
+  path = tmp_path / "pairs.npz"
+  np.savez(path, **{"train/image": images, "train/text": captions})
+  config = ml_collections.ConfigDict({"task": "contrastive"})
+  config.input = {"data": {"name": f"arrays:{path}", "split": "train"}}
+  config.input.pp = 'tokenize(120, "sticky")|keep("image", "text")'
+  drawn, texts, *_ = show_batch.batch(config, 4)
+  places = np.round(3 * drawn[:, 0, 0, 0]).astype(int)
+  assert sorted(places) == [0, 1, 2, 3]
+  assert texts == [captions[i][:119].lower() for i in places]
+  fig = show_batch.sheet(drawn, texts, "a line", [], 4)
+  fig.draw_without_rendering()
+  boxes = [ax.texts[0].get_window_extent() for ax in fig.axes]
+  assert all(0 <= box.x0 < box.x1 <= fig.bbox.width for box in boxes)
+  boxes.append(fig.texts[0].get_window_extent())
+  assert not any(a.overlaps(b) for a, b in itertools.combinations(boxes, 2))
+
+
+def test_embeddings_are_no_images(tmp_path):
+  path = tmp_path / "embeddings.npz"
+  np.savez(path, **{"train/image": np.zeros((4, 6), np.float32)})
+  config = ml_collections.ConfigDict()
+  config.input = {"data": {"name": f"arrays:{path}", "split": "train"}}
+  with pytest.raises(ValueError, match="Embeddings cannot be drawn"):
+    show_batch.batch(config, 4)
+
+
 def test_labels_in_words():
   names = ["ant", "bee", "cat"]
   for label, given, expected in (

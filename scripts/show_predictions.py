@@ -12,16 +12,12 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import ml_collections
 import numpy as np
 from matplotlib import colors, figure, patches
 
-from dpn import errors, schema
 from dpn.scripts import evaluate
-from dpn.scripts.results import label_maps, output
-from dpn.trainers import workdir
+from dpn.scripts.results import classes, label_maps, output
 
-FILE = "predictions.png"
 SHADES = colors.to_rgba_array(["crimson", "0.85", "black"])[:, :3]
 
 
@@ -41,29 +37,13 @@ def predict(
   Raises:
     ValueError, OSError: it is no run of segmentation, or has no such data.
   """
-  config = _config(path)
-  name = name or config.get("table", {}).get("metric", "").partition("/")[0]
-  known = {
-    name: section
-    for name, section in (config.get("evals") or {}).items()
-    if section.get("type", name) == "segmentation"
-  }
-  errors.check_known("evaluator of segmentation:", name, known)
-  [scheduled], variables, _ = evaluate.prepare(config, path, [name])
-  evaluator = scheduled.evaluator
+  config, evaluator, variables = evaluate.of_run(path, "segmentation", name)
   if places is None:
     count = evaluator.num_examples
     places = [(2 * i + 1) * count // 8 for i in range(4)]
   classes = config["num_classes"]
   names = list(evaluator.class_names) or [str(k) for k in range(classes)]
   return names, list(evaluator.predictions(variables, places))
-
-
-def _config(path):
-  file = os.path.join(path, workdir.CONFIG)
-  if not os.path.exists(file):
-    raise ValueError(f"{path} is not the folder of a run: it has no {file}.")
-  return ml_collections.ConfigDict(schema.read_json(file, dict))
 
 
 def draw(
@@ -131,7 +111,7 @@ def main(argv: Sequence[str] | None = None):
   parser.add_argument("-o", "--output", metavar="FILE")
   args = parser.parse_args(argv)
   titles = [os.path.basename(os.path.abspath(path)) for path in args.runs]
-  target = args.output or os.path.join(args.runs[0], FILE)
+  target = args.output or os.path.join(args.runs[0], classes.PICTURE)
   with output.errors_in_a_line(), output.made(os.path.dirname(target)):
     found = [predict(path, args.images, args.evaluator) for path in args.runs]
     draw(titles, found[0][0], [maps for _, maps in found]).savefig(target)

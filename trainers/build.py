@@ -20,7 +20,15 @@ from dpn.evaluators import base as evaluators_base
 from dpn.input_pipeline import device, pipeline, pp
 from dpn.tasks import base
 from dpn.trainers import config_keys, update
-from dpn.weights import checkpoint, files, load, metadata, pixels, towers
+from dpn.weights import (
+  checkpoint,
+  files,
+  load,
+  metadata,
+  pixels,
+  preprocessing,
+  towers,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -297,7 +305,8 @@ def description(run: Run) -> dict[str, str]:
   options = run.step.task.model_options()
   made = {k: v.sha256 for k, v in run.data.vocabularies.items() if v.sha256}
   more = {"vocabularies": made} if made else {}
-  return metadata.metadata(options, _pixels(run.config), **more)
+  pp = preprocessing.of_run(run.config)
+  return metadata.metadata(options, _pixels(run.config), pp, **more)
 
 
 def _pixels(config):

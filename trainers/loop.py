@@ -49,10 +49,25 @@ def train(
   log_lib.environment(config, workdir)
   with phases.phase("build"):
     run = build.from_config(config)
+  # Locked only now, after all that a wrong config could fail at.
+  with lock(), distributed.PreemptionHandler() as preemption:
+    state, log, done = _resume(run, config, workdir, phases, preemption)
+    if done:
+      finish(workdir, run, state, log)
+    else:
+      log_lib.say(
+        f"Asked to stop (SIGTERM), and saved step {int(state.step)}. The same "
+        "command resumes from there."
+      )
+
+
+def _resume(run, config, workdir, phases, preemption):
+  """Trains a run that is locked from wherever it stands.
+
+  Returns the last state, the log, closed, and whether nothing remains to be
+  done.
+  """
   with contextlib.ExitStack() as stack:
-    # Only now, after all that a wrong config could fail at.
-    stack.enter_context(lock())
-    preemption = stack.enter_context(distributed.PreemptionHandler())
     checkpoints = checkpoint.Checkpointer(
       os.path.join(workdir, files.CHECKPOINTS),
       timeout_secs=config.get("ckpt_timeout") or 1200,
@@ -85,13 +100,7 @@ def train(
     state, done = loop(
       run, state, position, checkpoints, log, progress, preemption
     )
-  if done:
-    finish(workdir, run, state, log)
-  else:
-    log_lib.say(
-      f"Asked to stop (SIGTERM), and saved step {int(state.step)}. The same "
-      "command resumes from there."
-    )
+  return state, log, done
 
 
 def check_total(run, step, source):

@@ -16,8 +16,9 @@ import safetensors.numpy
 
 from dpn import metrics, trees
 from dpn.evaluators import mean
-from dpn.trainers import build, loop
+from dpn.trainers import build, loop, testing
 from dpn.trainers import log as log_lib
+from dpn.trainers import workdir as workdir_lib
 from dpn.trainers.testing import tiny_config
 from dpn.weights import checkpoint
 
@@ -156,9 +157,9 @@ checkpoint.write_json = write_json_and_die
 }
 
 
-def _die(workdir, point, **changes):
+def _die(workdir, point, config=None, **changes):
   """Trains in a process of its own, which is killed at `point`."""
-  config = tiny_config(**changes).to_json()
+  config = (config or tiny_config(**changes)).to_json()
   code = f"""
 import json, os, signal, time
 import ml_collections
@@ -193,6 +194,16 @@ def test_a_run_that_was_killed_again_and_again(finished, tmp_path):
   assert not (workdir / "done.json").exists()
   loop.train(tiny_config(), str(workdir))
   _assert_same_results(workdir, finished)
+
+
+@pytest.mark.slow
+def test_two_towers_that_were_killed(tmp_path):
+  config, folder = testing.contrastive_config(), tmp_path / "killed"
+  loop.train(config, str(tmp_path / "whole"))
+  _die(folder, "after the metrics of step 4", config)
+  assert metrics.read(str(folder / "metrics.jsonl"))[-1]["step"] == 4
+  loop.train(config, str(folder))
+  _assert_same_results(folder, tmp_path / "whole")
 
 
 def test_a_torn_log_and_a_lost_checkpoint(finished, tmp_path):
@@ -397,6 +408,27 @@ def test_a_run_that_is_asked_to_stop(finished, tmp_path, monkeypatch, capsys):
   loop.train(tiny_config(), str(workdir))
   assert "from step 3: this run's checkpoint" in capsys.readouterr().out
   _assert_same_results(workdir, finished)
+
+
+def test_the_export_belongs_to_the_run(finished, tmp_path, monkeypatch):
+  """Neither SIGTERM nor a second run comes between it and the end."""
+  workdir, save_params = tmp_path / "run", checkpoint.save_params
+  shutil.copytree(finished, workdir)
+  (workdir / "done.json").unlink()
+
+  def ask_and_save(*args):
+    os.kill(os.getpid(), signal.SIGTERM)
+    with (
+      pytest.raises(ValueError, match="Another run is using"),
+      workdir_lib.lock(str(workdir), tiny_config().to_dict()),
+    ):
+      pass
+    save_params(*args)
+
+  monkeypatch.setattr(checkpoint, "save_params", ask_and_save)
+  loop.train(tiny_config(), str(workdir))
+  _assert_same_results(workdir, finished)
+  assert loop.is_done(str(workdir))
 
 
 def test_the_average_is_evaluated_resumed_and_exported(finished, tmp_path):

@@ -122,6 +122,20 @@ def test_label_maps_of_one_process(runs):
 
 
 @pytest.mark.slow
+def test_two_towers_see_the_whole_batch(tmp_path):
+  """Every pair is compared with those of the other process, too."""
+  args = ["-m", "dpn.trainers.processes_test", str(tmp_path), str(_free_port())]
+  args = [[*args, str(i), "contrastive"] for i in range(2)]
+  with _pair(tmp_path, args, devices=2) as (processes, logs):
+    loop.train(testing.contrastive_config(), str(tmp_path / "alone"))
+    codes = [p.wait(timeout=240) for p in processes]
+  assert codes == [0, 0], "\n".join(log.read_text() for log in logs)
+  keys = {"zeroshot/new_names_prec@1", "retrieval/img2txt_recall@1", "bias"}
+  assert keys <= _rows(tmp_path / "alone")[-1].keys()
+  _assert_close(tmp_path / "two", tmp_path / "alone")
+
+
+@pytest.mark.slow
 def test_a_death_ends_the_others(tmp_path):
   flags = [
     "--config=configs/digits.py:runlocal",
@@ -256,9 +270,8 @@ def _segmented(root: pathlib.Path) -> dict[str, float]:
   return {k: float(v) for k, v in evaluator.run(weights).items()}
 
 
-def _worker(workdir: pathlib.Path, port: int, process_id: int):
+def _worker(workdir: pathlib.Path, process_id: int):
   """Trains, stopped by a signal to process 1 and resumed; then in one go."""
-  distributed.join(f"localhost:{port}", 2, process_id)
   jax.config.update("jax_compilation_cache_dir", str(workdir / "cache"))
   jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
   tick = log_lib.Progress.tick
@@ -284,4 +297,9 @@ def _worker(workdir: pathlib.Path, port: int, process_id: int):
 
 
 if __name__ == "__main__":
-  _worker(pathlib.Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+  _FOLDER, _PORT, _INDEX, *_TASK = sys.argv[1:]
+  distributed.join(f"localhost:{_PORT}", 2, int(_INDEX))
+  if _TASK:
+    loop.train(testing.contrastive_config(), f"{_FOLDER}/two")
+  else:
+    _worker(pathlib.Path(_FOLDER), int(_INDEX))

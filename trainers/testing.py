@@ -80,3 +80,38 @@ def sharded_config() -> ml_collections.ConfigDict:
   # Adam would turn rounding errors of vanishing gradients into whole steps.
   config.update(optax_name="trace", optax={"decay": 0.9})
   return config
+
+
+def contrastive_config() -> ml_collections.ConfigDict:
+  """Returns a tiny, sharded run of two towers on glyphs and their names."""
+  config = sharded_config()
+  del config.num_classes, config.mixup
+  small = {"width": 16, "depth": 1, "mlp_dim": 32, "num_heads": 2}
+  new_fonts = {"name": "arrays:glyphs", "split": "new_fonts[:40]"}
+  to_ids = 'tokenize(8, eos="yes")'
+  config.task = "contrastive"
+  config.loss = "sigmoid"
+  config.update(loss_chunks=2, grad_accum=2, lr=0.02)
+  config.input.data = new_fonts
+  config.input.pp = (
+    f'random_crop(24)|value_range(-1, 1)|{to_ids}|keep("image", "text")'
+  )
+  config.model = {
+    "image": {**small, "patch_size": (8, 8), "stem_ln": "dpn", "dropout": 0.1},
+    "text": {**small, "vocab_size": 260, "pool_type": "map", "dropout": 0.1},
+    "out_dim": (None, 16),
+    "temperature_init": 10.0,
+    "bias_init": -3.0,
+  }
+  pixels = "central_crop(24)|value_range(-1, 1)"
+  config.evals = {
+    "zeroshot": {
+      "datasets": {"new_names": ("arrays:glyphs", "new_names[:50]")},
+      **{"pp_img": pixels, "pp_txt": to_ids, "log_steps": 3, "batch_size": 32},
+    },
+    "retrieval": {
+      "data": new_fonts,
+      **{"pp_img": pixels, "pp_txt": to_ids, "log_steps": 3},
+    },
+  }
+  return config

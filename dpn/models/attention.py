@@ -1,7 +1,7 @@
 """Multi-head dot-product attention with big_vision's parameter tree."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import flax.linen as nn
@@ -97,19 +97,61 @@ class Attention(nn.Module):
     plain = bias is None and (deterministic or not self.dropout)
     if choose_impl(self.impl, q.shape[1:], q.dtype, plain) == "cudnn":
       return jax.nn.dot_product_attention(q, k, v, implementation="cudnn")
-    # Heads before tokens, and q scaled instead of the larger logits: both are
-    # faster on CPU.
-    q, k, v = (x.swapaxes(1, 2) for x in (q * q.shape[-1] ** -0.5, k, v))
-    wide = jnp.promote_types(q.dtype, jnp.float32)
-    logits = jnp.einsum("bhqd,bhkd->bhqk", q, k, preferred_element_type=wide)
-    weights = nn.softmax(logits if bias is None else logits + bias)
+    weights = attention_weights(q, k, bias)
     weights = nn.Dropout(self.dropout)(weights, deterministic)
+    v = v.swapaxes(1, 2)
     y = jnp.einsum("bhqk,bhkd->bhqd", weights.astype(v.dtype), v)
     return y.swapaxes(1, 2)
 
   def scale_heads(self, y):  # (batch, queries, heads, d)
     scale = self.param("head_scale", nn.initializers.ones, (self.num_heads,))
     return y * scale.reshape(1, 1, -1, 1).astype(y.dtype)
+
+
+def attention_weights(q, k, bias=None):
+  """Returns softmax(q k^T / sqrt(d) + bias), (batch, heads, queries, keys).
+
+  Args:
+    q: (batch, queries, heads, d).
+    k: (batch, keys, heads, d).
+    bias: (1, heads, queries, keys), or None.
+
+  Returns:
+    float32 or wider; each row sums to 1.
+  """
+  # Heads before tokens, and q scaled instead of the larger logits: both are
+  # faster on CPU.
+  q, k = (x.swapaxes(1, 2) for x in (q * q.shape[-1] ** -0.5, k))
+  wide = jnp.promote_types(q.dtype, jnp.float32)
+  logits = jnp.einsum("bhqd,bhkd->bhqk", q, k, preferred_element_type=wide)
+  return nn.softmax(logits if bias is None else logits + bias)
+
+
+def add_maps(out: Mapping[str, Any]):
+  """Adds `attention_maps` to the intermediates of every attention in `out`.
+
+  They are `attention_weights` of its queries, keys and bias, whatever kernel
+  the attention itself ran on.
+
+  Args:
+    out: of a `vit.Model`.
+
+  Raises:
+    ValueError: a block of one's own did not leave its queries and keys there.
+  """
+  found = {k: v for k, v in out["encoder"].items() if k.startswith("block")}
+  if "pool" in out:
+    found["pool"] = out["pool"]
+  for name, inner in found.items():
+    if not {"query", "key"} <= inner.keys():
+      raise ValueError(
+        f"attention_maps: the intermediates of {name} hold no 'query' and "
+        f"'key', only {', '.join(sorted(inner))}. Let the block call "
+        "attention.Attention with out=…, as encoder.EncoderBlock does."
+      )
+    inner["attention_maps"] = attention_weights(
+      inner["query"], inner["key"], inner.get("attn_bias")
+    )
 
 
 def choose_impl(

@@ -71,7 +71,7 @@ class _Model(nn.Module):
     out |= {"transformed": x, **inner}
     out["vocab_logits"] = embed.attend(x)
     if config.pool_type == "map":
-      x = heads.pool(x, config)
+      x = heads.pool(x, config, out)
     else:
       x = POOLS[config.pool_type](x)
     out["pre_logits"] = x  # (batch, width)

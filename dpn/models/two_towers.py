@@ -12,8 +12,8 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from dpn import registry
+from dpn.models import bert, vit
 from dpn.models import text as text_lib
-from dpn.models import vit
 
 
 class Precomputed(nn.Module):
@@ -42,7 +42,10 @@ def _precomputed(num_classes=None):
 IMAGE_MODELS = {"vit": vit.Model, "precomputed": _precomputed}
 TEXT_MODELS = {
   "text": text_lib.Model,
-  "proj.image_text.text_transformer": text_lib.Model,  # big_vision's name
+  "bert": bert.Model,
+  # big_vision's names
+  "proj.image_text.text_transformer": text_lib.Model,
+  "proj.flaxformer.bert": bert.Model,
 }
 
 
@@ -66,14 +69,15 @@ class _Model(nn.Module):
     Returns:
       Embeddings (batch, dim) of length 1, None for what was not given; and a
       dict of every intermediate: those of the towers as `img/…` and `txt/…`,
-      the temperature `t` and, if there is one, the bias `b`, both (1,).
+      the temperature `t`, its logarithm `t/parameter` and, if there is one,
+      the bias `b`, all (1,).
     """
     out = {}
     zimg = self._embed("img", image, train, out)
     ztxt = self._embed("txt", text, train, out)
     log_t = jnp.log(self.temperature_init)
     t = self.param("t", nn.initializers.constant(log_t), (1,))
-    out["t"] = jnp.exp(t)
+    out["t"], out["t/parameter"] = jnp.exp(t), t
     if self.bias_init is not None:
       bias = nn.initializers.constant(self.bias_init)
       out["b"] = self.param("b", bias, (1,))
@@ -108,7 +112,7 @@ def Model(
     image: options of the image tower; `head_zeroinit` is off by default.
     text: options of the text tower.
     image_model: `vit`, `precomputed`, or an import path.
-    text_model: `text`, or an import path.
+    text_model: `text`, `bert`, or an import path.
     out_dim: width of the embeddings: the heads' size, of both or of (image,
       text), where None leaves the head out: (None, 768) is LiT's.
     temperature_init: what similarities are multiplied by at first.

@@ -77,6 +77,7 @@ def test_either_input_may_be_absent():
   assert none is None
   np.testing.assert_allclose(zimg, GOLDEN["lit/zimg"], **CLOSE)
   assert {key.split("/")[0] for key in out} == {"img", "t"}
+  np.testing.assert_array_equal(out["t/parameter"], params["params"]["t"])
   none, ztxt, _ = jax.jit(model.apply)(params, None, INPUTS[1])
   assert none is None
   np.testing.assert_allclose(ztxt, GOLDEN["lit/ztxt"], **CLOSE)
@@ -117,7 +118,7 @@ def test_stems_and_norms_in_the_towers():
     ({"text": {"variant": "B/16"}}, "'B/16' is for images"),
     ({"text": {"pool_type": "tok"}}, "Unknown pool_type 'tok'"),
     ({"text": {"vocabsize": 3}}, "Did you mean 'vocab_size'"),
-    ({"text_model": "bert"}, "Unknown text_model 'bert'"),
+    ({"text_model": "gpt"}, "Unknown text_model 'gpt'"),
     ({"image_model": "precomputed", "image": {}, "out_dim": 8}, "have no head"),
   ],
 )

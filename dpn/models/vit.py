@@ -14,6 +14,7 @@ import jax.numpy as jnp
 
 from dpn import errors, schema
 from dpn.models import (
+  attention,
   encoder,
   heads,
   norms,
@@ -142,13 +143,16 @@ class _Model(nn.Module):
   config: Config
 
   @nn.compact
-  def __call__(self, image, *, train=False):
+  def __call__(self, image, *, train=False, attention_maps=False):
     """Returns `(logits, out)`.
 
     Args:
       image: (batch, rows, cols, channels), usually in [-1, 1].
       train: use dropout and stochastic depth, which need the rng `dropout`,
         and statistics of this batch in norms that keep running ones.
+      attention_maps: add the weights of every attention to `out`, without
+        dropout: "encoder/blockNN/attention_maps", and "pool/attention_maps" of
+        pool_type="map", are (batch, heads, queries, keys).
 
     Returns:
       logits (batch, num_classes), the representation (batch, width) if
@@ -169,7 +173,7 @@ class _Model(nn.Module):
     elif config.pool_type == "gap":
       x = x.mean(axis=1)
     else:
-      x = heads.pool(x, config)
+      x = heads.pool(x, config, out)
     out["head_input"] = x  # (batch, width)
     if config.rep_size:
       rep_size = config.width if config.rep_size is True else config.rep_size
@@ -184,6 +188,8 @@ class _Model(nn.Module):
       head = nn.Dense(self.num_classes, kernel_init=kernel_init, name="head")
       x = out["logits"] = head(x)
       out["logits_2d"] = head(x_2d)
+    if attention_maps:
+      attention.add_maps(out)
     return x, out
 
   def encode(self, x, ln, out, deterministic):
@@ -261,6 +267,33 @@ def Model(num_classes=None, *, variant=None, **kw) -> nn.Module:
   config = Config(**options)
   _check(config)
   return _Model(num_classes, config)
+
+
+def from_pretrained(path: str, *, arch: str | None = None, **options):
+  """Returns a model, its variables and the preprocessing that fits.
+
+  `model, variables, preprocess = from_pretrained("runs/digits")`.
+
+  Args:
+    path: the folder of a run, one of its checkpoints, or a parameter file or
+      folder of big_vision, timm or Hugging Face; see `weights.files.locate`.
+    arch: timm's name of the model, for files that do not say what they are.
+    **options: fields of `Config`. `num_classes`, `rep_size` and `stem_ln` may
+      be others than in the file: what it does not have is freshly initialized,
+      what the model does not have is left out. `scan`, `dropout` and others
+      that only concern training are free. The rest is what the file does not
+      tell, such as `num_heads` for PyTorch's arrays.
+
+  Returns:
+    A `weights.pretrained.Pretrained`, a named tuple.
+
+  Raises:
+    ValueError, OSError: there is no checkpoint, or not of a Vision Transformer,
+      it is damaged, or an option is wrong.
+  """
+  from dpn.weights import pretrained  # it imports this module
+
+  return pretrained.load(path, arch, options)
 
 
 def decode_variant(variant: str | None) -> dict[str, Any]:

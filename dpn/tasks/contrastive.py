@@ -7,7 +7,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from dpn import errors, losses
-from dpn.models import two_towers
+from dpn.models import bert, two_towers
 from dpn.tasks import base
 
 MODELS = {
@@ -134,6 +134,9 @@ class Contrastive(base.Task):
       ("img", "embedding", "Transformer"),
       ("txt", "Embed_0", "Encoder_0"),
     ):
-      found = base.grad_norms_by_depth(grads.get(tower, {}), embedding, blocks)
+      tree = grads.get(tower, {})
+      if "BertEncoder_0" in tree:
+        tree = bert.by_block(tree)
+      found = base.grad_norms_by_depth(tree, embedding, blocks)
       norms |= {f"{tower}/{name}": norm for name, norm in found.items()}
     return norms

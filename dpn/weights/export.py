@@ -347,7 +347,9 @@ def _patch_size(model):
 
 
 def _metadata(model, layout="ours", **more):
-  return metadata.metadata(model.options, model.pixels, layout, **more)
+  return metadata.metadata(
+    model.options, model.pixels, model.pp, layout, **more
+  )
 
 
 def check_target(target: str, to: str):

@@ -111,7 +111,7 @@ def locate(path: str) -> Location:
     f"{problem}. Expected the folder of a run, one of its checkpoints "
     f"('run/{CHECKPOINTS}/1000'), a folder of timm or Hugging Face, or a "
     f"parameter file ({' or '.join(READERS)}, with ':<subtree>' behind it if "
-    "need be). What lies in a bucket has to be copied or mounted first."
+    "need be). Nothing is downloaded: copy what lies in a bucket or on a hub."
   )
 
 

@@ -4,7 +4,7 @@ from typing import Any, TypedDict
 
 import numpy as np
 
-from dpn.weights import timm_models
+from dpn.weights import preprocessing, timm_models
 from dpn.weights.pixels import Pixels
 
 _HF_TANH = ("gelu_new", "gelu_fast", "gelu_accurate", "gelu_pytorch_tanh")
@@ -31,13 +31,20 @@ class _TimmArgs(TypedDict, total=False):
   num_heads: int
 
 
-class Timm(PixelValues, total=False):
+class _TimmImage(PixelValues, total=False):
+  crop_mode: str | None
+  crop_pct: float | None
+  input_size: list[int] | None
+  interpolation: str | None
+
+
+class Timm(_TimmImage, total=False):
   """config.json of timm."""
 
   architecture: str
   global_pool: str | None
   model_args: _TimmArgs
-  pretrained_cfg: PixelValues
+  pretrained_cfg: _TimmImage
 
 
 class HuggingFace(TypedDict, total=False):
@@ -53,11 +60,16 @@ class HuggingFace(TypedDict, total=False):
 class HuggingFaceImage(TypedDict, total=False):
   """preprocessor_config.json of transformers."""
 
+  crop_size: dict | list[int] | int | None
+  do_center_crop: bool | None
   do_normalize: bool | None
+  do_resize: bool | None
   do_rescale: bool | None
   rescale_factor: float
   image_mean: list[float] | float | None
   image_std: list[float] | float | None
+  resample: int | None
+  size: dict | list[int] | int | None
 
 
 def timm(config: Timm, arch: str | None) -> dict[str, Any]:
@@ -104,9 +116,11 @@ def timm(config: Timm, arch: str | None) -> dict[str, Any]:
     row = not args["no_embed_class"]
   source = "its config.json" if config else "timm's defaults"
   image = config.get("pretrained_cfg", config)
+  values = pixels(image.get("mean"), image.get("std"))
   return {
     "options": options,
-    "pixels": pixels(image.get("mean"), image.get("std")),
+    "pixels": values,
+    "pp": preprocessing.of_timm(image, values),
     "cls_row": row,
     "source": f"timm's {arch}" if arch else source,
     "guessed": tuple(guessed),
@@ -153,12 +167,14 @@ def hugging_face(
   # Both are of levels from 0 to 255 times a factor, ours of levels to 1.
   factor = image.get("rescale_factor", 1 / 255)
   white = 255 * (factor if image.get("do_rescale", True) else 1)
+  values = pixels(mean, std, white)
   source, guessed = "its config.json", ()
   if not config:
     source, guessed = "the defaults of transformers", ("gelu", "norm_kw")
   return {
     "options": {k: v for k, v in options.items() if v is not None},
-    "pixels": pixels(mean, std, white),
+    "pixels": values,
+    "pp": preprocessing.of_hugging_face(image, values) if image else None,
     "cls_row": True,
     "source": source,
     "guessed": guessed,

@@ -17,7 +17,7 @@ import numpy as np
 import safetensors
 
 from dpn import schema
-from dpn.weights import libraries
+from dpn.weights import libraries, preprocessing
 from dpn.weights import pixels as pixel_values
 from dpn.weights.files import Location
 from dpn.weights.pixels import Pixels
@@ -42,6 +42,7 @@ IN_NAMES = {
 # heads is in the shapes of our arrays, but not of PyTorch's.
 _MAY_BE_UNKNOWN = ("gelu", "norm", "norm_kw", "pool_type", "num_heads")
 PIXELS = "pixels"
+PP = "pp"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,6 +54,7 @@ class ModelMetadata:
     options: of the model, as `Task.model_options` gives them; those that are
       unknown are missing.
     pixels: of the images; None if unknown.
+    pp: how images are prepared, see `preprocessing`; None if unknown.
     cls_row: whether the class token has a row in the position embeddings; None
       if unknown.
     source: where this is written, for messages.
@@ -63,6 +65,7 @@ class ModelMetadata:
   layout: str
   options: Mapping[str, Any]
   pixels: Pixels | None = None
+  pp: str | None = None
   cls_row: bool | None = None
   source: str = "its metadata"
   guessed: tuple[str, ...] = ()
@@ -71,6 +74,7 @@ class ModelMetadata:
 def metadata(
   options: Mapping[str, Any],
   pixels: Pixels | None,
+  pp: str | None = None,
   layout: str = "ours",
   **more,
 ) -> dict[str, str]:
@@ -79,6 +83,8 @@ def metadata(
   result = {"format": "pt", "layout": layout, "model": json.dumps(options)}
   if pixels:
     result[PIXELS] = json.dumps(dataclasses.asdict(pixels))
+  if pp is not None:
+    result[PP] = json.dumps(pp)
   return result | {name: json.dumps(value) for name, value in more.items()}
 
 
@@ -102,12 +108,14 @@ def read(
     place = f"the metadata of {where.path}"
     if arch:
       raise ValueError(f"{place} says what its model is: leave arch out.")
-    options, pixels, cls_row = (
+    options, pixels, pp, cls_row = (
       schema.parse(f"{name} in {place}", said.get(name, "null"), hint)
       for name, hint in _OURS.items()
     )
     pixels = pixels and libraries.pixels(pixels.get("mean"), pixels.get("std"))
-    return ModelMetadata(layout, options, pixels, cls_row)
+    if pp is None and layout == "ours":  # in runs of before pp was recorded
+      pp = preprocessing.of_run(_beside(where.folder, "config.json", _Run))
+    return ModelMetadata(layout, options, pixels, pp, cls_row)
   beside = functools.partial(_beside, where.folder)
   if layout == "timm":
     said = libraries.timm(beside("config.json", libraries.Timm), arch)
@@ -142,6 +150,7 @@ class _Input(TypedDict, total=False):
 _OURS = {
   "model": dict,
   PIXELS: libraries.PixelValues | None,
+  PP: str | None,
   "cls_row": bool | None,
 }
 
@@ -149,6 +158,7 @@ _OURS = {
 class _Run(TypedDict, total=False):
   """config.json of a run."""
 
+  evals: dict[str, dict] | None
   input: _Input | None
   model: dict | None
   num_classes: int | None
@@ -272,4 +282,7 @@ def _from_run(config):
 
   options = dpn.tasks.make(config).model_options()
   pixels = pixel_values.of_pp(config["input"].get("pp") or "")
-  return ModelMetadata("ours", options, pixels, source="the run's config.json")
+  pp = preprocessing.of_run(config)
+  return ModelMetadata(
+    "ours", options, pixels, pp, source="the run's config.json"
+  )

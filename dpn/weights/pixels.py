@@ -42,7 +42,7 @@ class Pixels:
     )
 
   def __str__(self):
-    low = [-m / s for m, s in zip(self.mean, self.std, strict=True)]
+    low = [(0 - m) / s for m, s in zip(self.mean, self.std, strict=True)]
     high = [(1 - m) / s for m, s in zip(self.mean, self.std, strict=True)]
     if len(set(low)) == len(set(high)) == 1:
       return f"value_range({low[0]:g}, {high[0]:g})"

@@ -30,6 +30,8 @@ class VitParams:
     arrays: float32 by our names; running statistics "batch_stats/<name>".
     options: of `vit.Model`, with `num_classes`; complete.
     pixels: of its images, None if unknown.
+    pp: how they are prepared, see `preprocessing`; None if unknown.
+    assumed: options that nothing tells, as "name=value".
     notes: for the person who asked for it.
     patch: (rows, cols, channels) of the pixels for one token.
     side: patches on a side of square images, None if unknown.
@@ -38,9 +40,18 @@ class VitParams:
   arrays: Mapping[str, np.ndarray]
   options: Mapping[str, Any]
   pixels: Pixels | None
+  pp: str | None
+  assumed: tuple[str, ...]
   notes: tuple[str, ...]
   patch: tuple[int, int, int]
   side: int | None
+
+  @property
+  def image_shape(self) -> tuple[int, int, int, int]:
+    """The shape of an image with which a model has these arrays."""
+    tables = load.posemb_names(self.arrays)
+    rows = self.arrays[tables[0]].shape[-2] - self.cls_row if tables else None
+    return _image_shape(self.arrays, rows, self.patch)
 
   @property
   def cls_row(self) -> bool:
@@ -98,15 +109,24 @@ def read(
     "file, or the model's options with --set.",
   )
   arrays = files.flatten(variables)
-  notes = _notes(source, file, options, arrays)
+  assumed = tuple(metadata.assumed(file, options))
+  notes = _notes(source, file, options, arrays, assumed)
   if guessed:
     notes.append(
       f"The first of {rows} rows of positions is taken for the class token's, "
       "the others being a square. For an oblong grid: --set posemb_join=add."
     )
   side = math.isqrt(tokens or 0)
-  side = side if side and side**2 == tokens else None
-  return VitParams(arrays, options, file.pixels, tuple(notes), patch, side)
+  return VitParams(
+    arrays=arrays,
+    options=options,
+    pixels=file.pixels,
+    pp=file.pp,
+    assumed=assumed,
+    notes=tuple(notes),
+    patch=patch,
+    side=side if side and side**2 == tokens else None,
+  )
 
 
 def at_resolution(model: VitParams, px: int) -> VitParams:
@@ -131,7 +151,9 @@ def at_resolution(model: VitParams, px: int) -> VitParams:
     arrays[name] = load.resize_posemb(arrays[name], (side, side), model.cls_row)
   if tables:
     notes += (f"Position embeddings: from {model.side}² to {side}².",)
-  return dataclasses.replace(model, arrays=arrays, side=side, notes=notes)
+  return dataclasses.replace(
+    model, arrays=arrays, side=side, pp=None, notes=notes
+  )
 
 
 def infer_options(flat: Mapping[str, Any]) -> dict[str, Any]:
@@ -221,11 +243,13 @@ def _model(flat, options, tokens):
   if model.config.stem == "conv":
     px = (2 ** model.config.stem_kw["num_layers"],) * 2
   patch = (*px, _embeddings(flat)[0].shape[2])
-  grid = (*_grid(flat, tokens), 1)
-  shape = (1, *np.multiply(patch, grid))
-  image = jax.ShapeDtypeStruct(shape, np.float32)
+  image = jax.ShapeDtypeStruct(_image_shape(flat, tokens, patch), np.float32)
   shapes = jax.eval_shape(model.init, jax.random.key(0), image)
   return model, patch, shapes
+
+
+def _image_shape(flat, tokens, patch):
+  return (1, *np.multiply(patch, (*_grid(flat, tokens), 1)).tolist())
 
 
 def _grid(flat, tokens):
@@ -250,7 +274,7 @@ def _embeddings(flat):
   return [flat[f"embedding/Conv_{i}/kernel"] for i in range(len(names))]
 
 
-def _notes(source, file, options, arrays):
+def _notes(source, file, options, arrays, assumed):
   title = "this code base or big_vision"
   if file.layout in torch_names.LIBRARIES:
     title = torch_names.LIBRARIES[file.layout].title
@@ -263,7 +287,7 @@ def _notes(source, file, options, arrays):
   known = source.metadata.options.keys()
   if said := sorted(known - {*source.metadata.guessed}):
     notes.append(f"{', '.join(said)}: see {file.source}.")
-  if assumed := metadata.assumed(file, options):
+  if assumed:
     names = " ".join(f"--set {x.partition('=')[0]}=…" for x in assumed)
     if file.layout == "timm":
       names += " or, all of it, --arch NAME"

@@ -14,10 +14,11 @@ from dpn.input_pipeline.text import prompts, tokenizers
 
 
 class Vocabulary(NamedTuple):
-  """Where token ids are from: how many there are, and the file's hash."""
+  """Where token ids are from: how many there are, the file's hash, its path."""
 
   size: int
   sha256: str
+  model: str
 
 
 _EOS = ("none", "yes", "sticky")
@@ -79,7 +80,7 @@ def tokenize(
     return example
 
   size = max(tokenizer.vocab_size, pad + 1)
-  apply.makes = target, Vocabulary(size, tokenizer.sha256)
+  apply.makes = target, Vocabulary(size, tokenizer.sha256, model)
   return apply
 
 

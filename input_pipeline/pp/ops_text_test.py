@@ -16,7 +16,8 @@ def _run(spec, rng=None, **example):
 @pytest.fixture
 def _ones(monkeypatch):
   """A vocabulary in which every letter is 2 and the end of a text is 1."""
-  ones = tokenizers.Tokenizer(lambda text: [2] * len(text), 3, None, 1, 0)
+  ids = lambda text: [2] * len(text)
+  ones = tokenizers.Tokenizer(ids, str, 3, None, 1, 0)
   monkeypatch.setattr(tokenizers, "make", lambda model: ones)
 
 
@@ -44,9 +45,9 @@ def test_tokenize_bytes():
     assert _run(spec, caption=text)["text"].tolist() == [A, A, 1, 0, 0]
   spec = 'tokenize(3, "none", lower=False, add_bos=True)'
   assert _run(spec, text="aAb")["text"].tolist() == [2, A, A - 32]
-  assert pp.make("tokenize(4)").vocabularies == {"text": (260, "")}
+  assert pp.make("tokenize(4)").vocabularies == {"text": (260, "", "bytes")}
   assert pp.make('tokenize(4, pad_value=300, outkey="t")').vocabularies == {
-    "t": (301, "")
+    "t": (301, "", "bytes")
   }
 
 

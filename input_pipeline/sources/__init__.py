@@ -32,11 +32,11 @@ import bisect
 import itertools
 import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, Required, TypedDict
 
 import numpy as np
 
-from dpn import errors, registry
+from dpn import errors, registry, schema
 from dpn.input_pipeline.sources import splits
 
 # What opens a whole split, given the rest of the name and the split. Imported
@@ -51,6 +51,15 @@ KINDS = {
   "tar": "dpn.input_pipeline.sources.files:TarSource",
   "tfds": "dpn.input_pipeline.sources.tfds:TfdsSource",
 }
+
+
+class Data(TypedDict, total=False):
+  """What names data: a config's `data`, `source.json` of embeddings."""
+
+  name: Required[str]
+  split: str
+  subset_seed: int | None
+  data_dir: str | None
 
 
 class Source(abc.ABC):
@@ -106,6 +115,7 @@ def make(data: Mapping[str, Any]) -> Source:
   data = dict(data)
   if "name" not in data or "split" not in data:
     raise ValueError(f"data needs a name and a split, got {data}.")
+  schema.check("data", "", data, Data)
   name, split = data.pop("name"), data.pop("split")
   seed = data.pop("subset_seed", None)
   for key in data.keys() - {"data_dir"}:

@@ -5,11 +5,11 @@ scripts.embed_images writes them: `<split>.npy`, (examples, width) float32, and
 from there.
 """
 
-import json
 import os
 
 import numpy as np
 
+from dpn import schema
 from dpn.input_pipeline import sources
 
 SOURCE = "source.json"
@@ -26,8 +26,7 @@ class EmbeddedSource(sources.Source):
     """
     self._args = path, split
     root = os.path.expanduser(path)
-    with open(os.path.join(root, SOURCE), encoding="utf-8") as file:
-      data = json.load(file)
+    data = schema.read_json(os.path.join(root, SOURCE), sources.Data)
     known = [n[:-4] for n in os.listdir(root) if n.endswith(".npy")]
     sources.check_split(root, split, known)
     self.name = f"embedded:{root}:{split}"

@@ -17,14 +17,33 @@ import collections
 import functools
 import glob
 import itertools
-import json
 import os
 import re
 import threading
+from typing import Any, TypedDict
 
 from absl import logging
 
+from dpn import schema
 from dpn.input_pipeline import sources
+
+
+class _Info(TypedDict, total=False):
+  """Of a data set of Hugging Face."""
+
+  features: dict[str, Any]
+
+
+class _Metadata(TypedDict, total=False):
+  """What `datasets` leaves in a file's metadata."""
+
+  info: _Info
+
+
+class _ClassLabel(TypedDict):
+  """A feature of that type."""
+
+  names: list[str]
 
 
 class ParquetSource(sources.Source):
@@ -46,7 +65,7 @@ class ParquetSource(sources.Source):
     paths = _paths_by_split(root)
     sources.check_split(root, split, paths)
     files = [parquet.ParquetFile(path) for path in paths[split]]
-    self._labels = _class_labels(files[0])
+    self._labels = _class_labels(paths[split][0], files[0])
     self._groups = [(f, i) for f in files for i in range(f.num_row_groups)]
     infos = [file.metadata.row_group(i) for file, i in self._groups]
     self._ends = list(itertools.accumulate(info.num_rows for info in infos))
@@ -98,15 +117,19 @@ def _paths_by_split(root: str) -> dict[str, list[str]]:
   return paths
 
 
-def _class_labels(file) -> dict[str, list[str]]:
+def _class_labels(path, file) -> dict[str, list[str]]:
   """Returns the class names of every label column."""
   metadata = file.schema_arrow.metadata or {}
-  info = json.loads(metadata.get(b"huggingface", b"{}")).get("info", {})
-  return {
-    key: feature["names"]
-    for key, feature in info.get("features", {}).items()
+  where = f"the metadata 'huggingface' in {path}"
+  told = schema.parse(where, metadata.get(b"huggingface", b"{}"), _Metadata)
+  features = told.get("info", {}).get("features", {})
+  labels = {
+    key: feature
+    for key, feature in features.items()
     if isinstance(feature, dict) and feature.get("_type") == "ClassLabel"
   }
+  schema.check(where, "info.features", labels, dict[str, _ClassLabel])
+  return {key: feature["names"] for key, feature in labels.items()}
 
 
 def _plain(value):

@@ -102,6 +102,25 @@ def test_keeps_what_fits_in_memory(tmp_path, monkeypatch):
     assert 0 < kept * source._table(9).nbytes <= budget
 
 
+@pytest.mark.parametrize(
+  ("metadata", "message"),
+  [
+    ("{", "'huggingface' in .*train.parquet is damaged, expected JSON"),
+    ('{"info": []}', r"info must be of type dict, got \[\]"),
+    (
+      '{"info": {"features": {"label": {"_type": "ClassLabel"}}}}',
+      "info.features.label.names is missing",
+    ),
+  ],
+)
+def test_metadata_damaged(tmp_path, metadata, message):
+  table = pyarrow.table({"label": [0]})
+  table = table.replace_schema_metadata({"huggingface": metadata})
+  parquet.write_table(table, tmp_path / "train.parquet")
+  with pytest.raises(ValueError, match=message):
+    sources.make({"name": f"parquet:{tmp_path}", "split": "train"})
+
+
 def test_images_that_are_only_paths(tmp_path):
   table = pyarrow.table({"image": [{"bytes": None, "path": "a.jpg"}]})
   parquet.write_table(table, tmp_path / "train.parquet")

@@ -1,6 +1,7 @@
 """Sources against the files they read, TFDS and scikit-learn."""
 
 import os
+import pathlib
 import pickle
 from concurrent import futures
 
@@ -169,6 +170,52 @@ def test_tfds_errors(data_dir, tmp_path, monkeypatch):
     sources.make({"name": "tiny", "split": "train"})
   with pytest.raises(ValueError, match=r"needs a name and a split"):
     sources.make({"name": "tiny"})
+
+
+@pytest.mark.parametrize(
+  ("file", "text", "message"),
+  [
+    ("dataset_info.json", "", "dataset_info.json is damaged, expected JSON"),
+    ("dataset_info.json", "[]", r"must be of type dict, got \[\]"),
+    (
+      "dataset_info.json",
+      '{"name": "x", "splits": [3]}',
+      "splits.0 must be of type dict, got 3",
+    ),
+    (
+      "dataset_info.json",
+      '{"name": "x", "splits": [{"name": "y", "shardLengths": ["-1"]}]}',
+      r"shardLengths of 'y' must be numbers of examples, got \['-1'\]",
+    ),
+    ("features.json", "null", "cannot be read as a data set of TFDS: TypeErr"),
+  ],
+)
+def test_tfds_damaged(tmp_path, file, text, message):
+  example = {"label": 1}
+  where = testing.write_tfds(tmp_path, "x", {"y": [example]}, {"label": 7})
+  data = {"name": "x", "split": "y", "data_dir": str(tmp_path)}
+  assert sources.make(data)[0] == example
+  pathlib.Path(where, file).write_text(text)
+  with pytest.raises(ValueError, match=message):
+    sources.make(data)
+
+
+@pytest.mark.parametrize("name", [3, ["tiny"], None])
+def test_names_are_text(name):
+  with pytest.raises(ValueError, match="data: name must be of type str"):
+    sources.make({"name": name, "split": "train"})
+
+
+def test_embedded_damaged(tmp_path):
+  data = {"name": f"embedded:{tmp_path}", "split": "train"}
+  for text, message in (
+    ("{", "source.json is damaged, expected JSON"),
+    ("{}", "source.json: name is missing"),
+    ('{"name": "x", "data_dir": 1}', "data_dir must be of type str or None"),
+  ):
+    (tmp_path / "source.json").write_text(text)
+    with pytest.raises(ValueError, match=message):
+      sources.make(data)
 
 
 def test_tfds_prepared_as_tfrecord(tmp_path):

@@ -4,17 +4,54 @@
 not decoded: the bytes go to the op `decode`.
 """
 
-import json
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Required, TypedDict
 
 import tensorflow_datasets as tfds
 from tensorflow_datasets.core.utils import version as versions_lib
 from tensorflow_datasets.proto import tf_example_pb2
 
-from dpn import errors
+from dpn import errors, schema
 from dpn.input_pipeline import sources
+
+INFO = "dataset_info.json"
+
+
+class Split(TypedDict, total=False):
+  """A split in dataset_info.json."""
+
+  name: Required[str]
+  shardLengths: list[str | int]
+
+
+class Info(TypedDict, total=False):
+  """dataset_info.json; TFDS writes it last."""
+
+  name: Required[str]
+  configName: str
+  description: str
+  fileFormat: str
+  splits: Required[list[Split]]
+
+
+def read_info(directory: str) -> Info:
+  """Returns what a data set's folder says of itself.
+
+  Raises:
+    FileNotFoundError: preparing was not finished, or this is no such folder.
+    ValueError: the file is damaged.
+  """
+  path = os.path.join(directory, INFO)
+  info = schema.read_json(path, Info)
+  for split in info["splits"]:
+    lengths = split.setdefault("shardLengths", [])
+    if not all(str(length).isdecimal() for length in lengths):
+      raise ValueError(
+        f"{path}: shardLengths of {split['name']!r} must be numbers of "
+        f"examples, got {lengths}."
+      )
+  return info
 
 
 class TfdsSource(sources.Source):
@@ -36,9 +73,7 @@ class TfdsSource(sources.Source):
     """
     self._args = name, split, data_dir
     directory = _find(name, data_dir)
-    # It is written last: an error here means that preparing was not finished.
-    with open(os.path.join(directory, "dataset_info.json")) as file:
-      info = json.load(file)
+    info = read_info(directory)
     file_format = info.get("fileFormat", "tfrecord")
     if file_format != "array_record":
       raise ValueError(
@@ -47,18 +82,10 @@ class TfdsSource(sources.Source):
         f"scripts.prepare_data --source tfrecord:{directory} --data_dir NEW"
       )
     sources.check_split(directory, split, [s["name"] for s in info["splits"]])
-    builder = tfds.builder_from_directory(directory)
+    builder, self._records = _open(directory, split)
     self.name = f"{builder.info.full_name}:{split}"
     self._features = dict(builder.info.features.items())
     self._fields = {key: _field(f) for key, f in self._features.items()}
-    self._records = builder.as_data_source(
-      split=split,
-      decoders={
-        key: tfds.decode.SkipDecoding()
-        for key, feature in self._features.items()
-        if isinstance(feature, tfds.features.Image)
-      },
-    )
 
   def __reduce__(self):
     return TfdsSource, self._args
@@ -89,6 +116,25 @@ class TfdsSource(sources.Source):
 
   def class_names(self, label_key):
     return getattr(self._features.get(label_key), "names", None)
+
+
+def _open(directory: str, split: str):
+  """Returns TFDS's builder and its data source, which leaves images encoded."""
+  try:
+    builder = tfds.builder_from_directory(directory)
+    images = [
+      key
+      for key, feature in builder.info.features.items()
+      if isinstance(feature, tfds.features.Image)
+    ]
+    decoders = dict.fromkeys(images, tfds.decode.SkipDecoding())
+    return builder, builder.as_data_source(split=split, decoders=decoders)
+  except Exception as e:  # whatever TFDS meets in damaged files
+    raise ValueError(
+      f"{directory} cannot be read as a data set of TFDS: {e!r}. "
+      f"features.json, {INFO} or a record file is damaged or missing; prepare "
+      "the data again."
+    ) from e
 
 
 def _field(feature) -> str | None:

@@ -15,6 +15,7 @@ import functools
 import gzip
 import hashlib
 import io
+import itertools
 import os
 from collections.abc import Callable, Iterable
 
@@ -33,6 +34,7 @@ class Tokenizer:
 
   Attributes:
     encode: from text to ids, without any that mark its ends.
+    join: from such ids to text.
     vocab_size: ids are below it.
     bos: id that begins a sentence, None if there is none.
     eos: id that ends it, likewise.
@@ -41,11 +43,20 @@ class Tokenizer:
   """
 
   encode: Callable[[str], list[int]]
+  join: Callable[[list[int]], str]
   vocab_size: int
   bos: int | None
   eos: int | None
   pad: int | None
   sha256: str = ""
+
+  def decode(self, ids: Iterable[int]) -> str:
+    """Returns the text of ids, up to its end and without padding."""
+    text = itertools.takewhile(lambda i: i != self.eos, map(int, ids))
+    marks = (self.bos, self.pad)
+    return self.join([
+      i for i in text if i not in marks and 0 <= i < self.vocab_size
+    ])  # fmt: skip
 
 
 def make(model: str) -> Tokenizer:
@@ -98,6 +109,7 @@ def _read(kind, path, _):
 _OFFSET = 4
 _BYTES = Tokenizer(
   encode=lambda text: [_OFFSET + byte for byte in text.encode()],
+  join=lambda ids: _utf8(i - _OFFSET for i in ids if i >= _OFFSET),
   vocab_size=256 + _OFFSET,
   pad=0,
   eos=1,
@@ -113,7 +125,8 @@ def _sentencepiece(content):
     raise ValueError("it cannot be parsed")
   ids = (model.bos_id(), model.eos_id(), model.pad_id())
   bos, eos, pad = (None if i < 0 else i for i in ids)
-  return Tokenizer(model.EncodeAsIds, model.GetPieceSize(), bos, eos, pad)
+  size = model.GetPieceSize()
+  return Tokenizer(model.EncodeAsIds, model.DecodeIds, size, bos, eos, pad)
 
 
 def _wordpiece(content):
@@ -128,7 +141,8 @@ def _wordpiece(content):
   cased = any(p.isupper() for p in ids if not p.startswith("["))
   bert = tokenizers.BertWordPieceTokenizer(ids, lowercase=not cased)
   encode = lambda text: bert.encode(text, add_special_tokens=False).ids
-  return Tokenizer(encode, max(ids.values()) + 1, bos, eos, pad)
+  join = lambda ids: bert.decode(ids, skip_special_tokens=False)
+  return Tokenizer(encode, join, max(ids.values()) + 1, bos, eos, pad)
 
 
 # As in the code of arXiv 2103.00020: the vocabulary is the bytes, the bytes at
@@ -149,7 +163,8 @@ def _clip(content):
   if any(len(pair) != 2 for pair in merges):
     raise ValueError("expected two pieces in every line but the first")
   end = "</w>"
-  letters = _byte_letters()
+  byte_of = _bytes_by_letter()
+  letters = list(byte_of)
   pieces = [*letters, *(x + end for x in letters), *map("".join, merges)]
   ends = ("<|startoftext|>", "<|endoftext|>")
   ids = {piece: i for i, piece in enumerate([*pieces, *ends])}
@@ -168,14 +183,24 @@ def _clip(content):
   ])  # fmt: skip
   bos, eos = (ids[piece] for piece in ends)
   encode = lambda text: clip.encode(text, add_special_tokens=False).ids
-  return Tokenizer(encode, len(ids), bos, eos, pad=0)
+
+  def join(ids):
+    words = "".join(pieces[i] for i in ids if i < len(pieces)).split(end)
+    return " ".join(_utf8(byte_of[x] for x in word) for word in words).strip()
+
+  return Tokenizer(encode, join, len(ids), bos, eos, pad=0)
 
 
-def _byte_letters() -> list[str]:
-  """Returns the printable letter of every byte, in the order of CLIP's ids."""
+def _bytes_by_letter() -> dict[str, int]:
+  """Returns {printable letter: byte}, in the order of CLIP's ids."""
   printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
-  others = (256 + i for i in range(256 - len(printable)))
-  return [*map(chr, printable), *map(chr, others)]
+  others = sorted(set(range(256)) - set(printable))
+  letters = [*printable, *(256 + i for i in range(len(others)))]
+  return dict(zip(map(chr, letters), printable + others, strict=True))
+
+
+def _utf8(values: Iterable[int]) -> str:
+  return bytes(values).decode(errors="replace")
 
 
 def train(texts: Iterable[str], vocab_size: int, path: str):

@@ -19,6 +19,8 @@ PIECES = (
 def test_bytes():
   made = tokenizers.make("bytes")
   assert made.encode("aé") == [101, 199, 173]
+  assert made.decode([2, 101, 199, 173, 1, 101, 0]) == "aé"
+  assert made.decode([101, 199, 0, 0]) == "a\ufffd"  # cut off within a letter
   assert (made.vocab_size, made.pad, made.eos, made.bos) == (260, 0, 1, 2)
 
 
@@ -38,6 +40,8 @@ def test_clip(tmp_path):
     "it's  don't": [72, 339, 6, 338, 518, 333, 6, 339],
   }.items():
     assert made.encode(text) == ids
+  ids = [made.bos, *made.encode("The  CAT's café, dog"), made.eos, 0, 0]
+  assert made.decode(ids) == "the cat 's café , dog"
 
 
 def test_wordpiece(tmp_path):
@@ -47,6 +51,7 @@ def test_wordpiece(tmp_path):
   made = tokenizers.make(str(path))
   assert made.encode("Hello unaffable!") == [7, 4, 5, 6, 8]
   assert made.encode("able") == [1]
+  assert made.decode([2, 7, 4, 5, 6, 8, 1, 3, 0]) == "hello unaffable! [UNK]"
   assert (made.bos, made.eos, made.pad, made.vocab_size) == (2, 3, 0, 9)
 
 
@@ -62,10 +67,10 @@ def test_a_trained_sentencepiece_model(tmp_path):
   assert first.sha256 == second.sha256
   assert len(first.sha256) == 64
   assert (first.pad, first.eos, first.bos) == (0, 1, None)
-  ids = first.encode("latin letter b with dot")
-  assert library.SentencePieceProcessor(paths[0]).DecodeIds(ids) == (
-    "latin letter b with dot"
-  )
+  text = "latin letter b with dot"
+  ids = first.encode(text)
+  assert library.SentencePieceProcessor(paths[0]).DecodeIds(ids) == text
+  assert first.decode([*ids, 1, 0, 0]) == text
   assert max(ids) < first.vocab_size <= 60
 
 

@@ -1,6 +1,4 @@
-"""What runs of segmentation found for each class, and their pictures."""
-
-import os
+"""What runs of segmentation found for each class."""
 
 import pandas as pd
 
@@ -69,9 +67,3 @@ def _of_model(title, group):
 def _having(group, metric):
   lacks = group.complete & group.run.map(lambda r: metric not in r.finals)
   return group[~lacks]
-
-
-def pictures(frame: pd.DataFrame) -> list[str]:
-  """Returns the paths of pictures that lie in the runs' folders."""
-  paths = (os.path.join(path, PICTURE) for path in frame.path)
-  return [path for path in paths if os.path.exists(path)]

@@ -63,6 +63,16 @@ class Start(TypedDict, total=False):
   num_devices: int | None
 
 
+class Archived(TypedDict):
+  """A line of a file that `archive` made."""
+
+  path: str
+  config: Config
+  logged: dict[str, dict[str, float]]
+  done: files.Done | None
+  origin: Start
+
+
 class Choice(TypedDict):
   """What select_best chose for a cell."""
 
@@ -335,8 +345,10 @@ def _short(x):
 
 def _unarchived(path):
   """Returns the runs in a file that `archive` made."""
-  with open(path, encoding="utf-8") as f:
-    lines = [json.loads(line) for line in f]
+  with open(path, "rb") as f:
+    lines = [
+      schema.parse(f"line {i}", line, Archived) for i, line in enumerate(f, 1)
+    ]
   found = []
   for line in lines:
     logged = pd.DataFrame(line.pop("logged"))

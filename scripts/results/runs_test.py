@@ -286,6 +286,11 @@ def test_an_archive_stands_for_folders(tmp_path):
     assert loss.to_dict() == {4 * i: 4 * i - 1.5 for i in range(1, 11)}
     assert run.series("test/prec@1").to_dict() == {40: 0.25}
     assert "grad_norm/block00" not in run.logged
-  (tmp_path / "runs.jsonl").write_text('{"path": 1}\n')
-  with pytest.raises(ValueError, match="is no archive of runs"):
-    runs.find([str(tmp_path / "runs.jsonl")])
+  for text, message in (
+    ('{"path": 1}', "line 1: path must be of type str, got 1"),
+    ("5", "line 1: it must be of type dict, got 5"),
+    ("[" * 100_000, "line 1 is damaged, expected JSON"),
+  ):
+    (tmp_path / "runs.jsonl").write_text(text)
+    with pytest.raises(ValueError, match=f"is no archive of runs .{message}"):
+      runs.find([str(tmp_path / "runs.jsonl")])

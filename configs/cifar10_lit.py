@@ -1,0 +1,142 @@
+r"""LiT on photographs: a locked CIFAR-10 classifier learns ten names.
+
+  python -m trainers.train --workdir T --config configs/cifar10_lit.py:\
+stage=tower,data=cifar10_jpeg,data_dir=/path/to/tfds
+  python -m trainers.train --workdir L --config configs/cifar10_lit.py:\
+init=T,data=cifar10_jpeg,data_dir=/path/to/tfds
+  python -m scripts.sweep --out runs/cifar10_lit/lit --config \
+configs/cifar10_lit.py:init=runs/cifar10_lit/towers/{stem_ln}-s{seed},data=…
+
+Captions are made of the labels with the 18 prompts of CLIP for this data set,
+"a blurry photo of a frog.". All ten names are in them, so this is no test of
+names never seen, as configs/mini_lit.py is; it shows how much of what an image
+tower knows can be reached through text.
+
+Arguments: stage (lit or tower, which is configs/when_dpn_helps.py as it is),
+stem_ln, init (the image tower; without it both are trained), epochs (of stage
+lit), seed, data (a TFDS
+name), data_dir, runlocal.
+As a sweep: stage, stems, init, data, data_dir, seeds (5).
+
+Expected: `zeroshot/cifar10_prec@1` below that of the tower's own classifier and
+near that of `probe`; chance is 10%. docs/results/lit.md has the plan.
+"""
+
+import ml_collections
+
+from dpn.configs import common, mini_lit, when_dpn_helps
+
+WIDTH = when_dpn_helps.BASE["width"]
+AUG = when_dpn_helps.AUGMENTATIONS["crop_flip"]
+PIXELS = "value_range(-1, 1)"
+TOKENIZE = 'tokenize(max_len=44, eos="yes", model="bytes")'
+
+
+def get_config(arg=None):
+  """Returns the config; see the module's docstring for `arg`."""
+  arg = common.parse_arg(
+    arg,
+    stage="lit",
+    stem_ln="dpn",
+    init="",
+    epochs=4,
+    seed=0,
+    data="cifar10",
+    data_dir="",
+    runlocal=False,
+  )
+  common.choose("stage", arg.stage, {"lit": None, "tower": None})
+  tower = when_dpn_helps.get_config(
+    f"stem_ln={arg.stem_ln},seed={arg.seed},data={arg.data},"
+    f"data_dir={arg.data_dir},runlocal={arg.runlocal}"
+  )
+  if arg.stage == "tower":
+    return tower
+  config = ml_collections.ConfigDict()
+  config.seed = arg.seed
+  config.task = "contrastive"
+  config.total_epochs = arg.epochs
+  config.input = {}
+  config.input.data = tower.input.data
+  config.input.batch_size = 256
+  config.input.pp = (
+    f'decode|resize(32){AUG}|{PIXELS}|prompt("cifar10", "cifar10")|{TOKENIZE}|'
+    'keep("image", "text")'
+  )
+  config.log_training_steps = 50
+  config.ckpt_steps = 500
+  config.model = {
+    "image": tower.model,
+    "text": {**mini_lit.TEXT, "width": WIDTH, "depth": 2},
+    "out_dim": (None, WIDTH),
+    "temperature_init": 10.0,
+  }
+  config.optax_name = "scale_by_adam"
+  config.grad_clip_norm = 1.0
+  config.lr = 0.001
+  config.wd = 0.0001
+  decay = {"warmup_percent": 0.1, "decay_type": "cosine"}
+  config.schedule = [(".*", decay)]
+  recipe = "CIFAR-10 LiT"
+  if arg.init:
+    config.model_init = {"img": arg.init}
+    config.model_load = {"img_load_kw": {"dont_load": ["head/.*"]}}
+    config.schedule.insert(0, ("img/.*", None))
+  else:
+    recipe += ", from scratch"
+  config.evals = _evals(arg)
+  config.table = common.table(
+    recipe, f"{WIDTH}x6/8", arg.stem_ln, "zeroshot/cifar10_prec@1"
+  )
+  if arg.runlocal:
+    common.runlocal(config)
+  return config
+
+
+def _evals(arg):
+  """Returns zero-shot classification, and a probe of the same tower."""
+  image = f'decode|resize(32)|{PIXELS}|keep("image", "label")'
+  place = {"data_dir": arg.data_dir} if arg.data_dir else {}
+  return {
+    "zeroshot": {
+      "type": "zeroshot",
+      "datasets": {"cifar10": (arg.data, "test")},
+      "class_names": {"cifar10": "cifar10"},
+      "templates": "cifar10",
+      "pp_img": f"decode|resize(32)|{PIXELS}",
+      "pp_txt": TOKENIZE,
+      "log_percent": 0.25,
+      **place,
+    },
+    # Of the tenth of the images that the tower was not trained on.
+    "probe": {
+      "type": "fewshot_lsr",
+      "representation_layer": "img/pre_logits",
+      "datasets": {"cifar10": (arg.data, "train[90%:]", "test")},
+      "pp_train": image,
+      "pp_eval": image,
+      "shots": (10, 400),
+      "log_percent": 1.0,
+      **place,
+    },
+  }
+
+
+def sweep(arg=None):
+  """Returns the arms of the study; see the module's docstring."""
+  arg = common.parse_sweep(
+    arg,
+    stage="lit",
+    stems=("none", "dpn"),
+    init="",
+    data="cifar10",
+    data_dir="",
+    seeds=5,
+  )
+  names = ("stage", "init", "data", "data_dir")
+  given = {name: arg[name] for name in names if arg[name]}
+  return [
+    arm
+    for stem in arg.stems
+    for arm in common.arms(arg, stem, stem_ln=stem, **given)
+  ]

@@ -1,0 +1,231 @@
+"""How images are prepared for a model, as a string of `input_pipeline.pp`.
+
+Runs say it in their config, timm and Hugging Face in the files beside their
+parameters; what nobody says is as big_vision evaluates.
+"""
+
+import ast
+import dataclasses
+import math
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from dpn.weights import pixels as pixel_values
+from dpn.weights.pixels import Pixels
+
+Size = tuple[int, int]  # rows and cols, in pixels
+
+DEFAULT_SIDE = 224
+BIG_VISION = Pixels((0.5,), (0.5,))  # value_range(-1, 1)
+# Ops that change no image, but labels and the like.
+_OTHER_OPS = frozenset(
+  (
+    *("bin_label", "clevr_count", "clevr_distance", "kitti_distance"),
+    *("copy", "drop", "flatten", "keep", "choice", "onehot", "decode_labels"),
+    *("bert_tokenize", "coco_captions", "lower", "prompt", "tokenize"),
+  )
+)
+_SIZED = ("resize", "central_crop", "random_crop", "inception_crop")
+_SIZED_LATER = ("resize_small", "resize_long")  # one side, so no size
+_OP = re.compile(r"""[^\s|](?:'[^']*'|"[^"]*"|[^|])*""")
+_TIMM_METHODS = ("bicubic", "bilinear", "nearest")
+_HF_METHODS = {0: "nearest", 2: "bilinear", 3: "bicubic"}  # Pillow's numbers
+
+
+@dataclasses.dataclass(frozen=True)
+class Preprocess:
+  """How an image becomes what a model was made to see.
+
+  Attributes:
+    pp: ops on the key "image", none of them random, for
+      `dpn.input_pipeline.pp.make`.
+    shape: (rows, cols, channels) of the result; rows and cols are None if the
+      ops leave them open, and nothing else tells them.
+    pixels: mean and standard deviation that the ops make of pixels; None if
+      that is not one of `value_range` and `vgg_value_range`.
+    assumed: those of the ops that no file says.
+  """
+
+  pp: str
+  shape: tuple[int | None, int | None, int]
+  pixels: Pixels | None
+  assumed: tuple[str, ...] = ()
+
+
+def make(
+  pp: str | None,
+  pixels: Pixels | None,
+  size: Size | tuple[None, None] | None,
+  patch: tuple[int, int, int],
+) -> Preprocess:
+  """Returns the preprocessing of a model.
+
+  Args:
+    pp: ops as a file says; None: they are assumed.
+    pixels: as a file says, without `pp`; None: they are assumed.
+    size: for which the model has positions, (None, None) if it is not known;
+      None if any will do.
+    patch: (rows, cols, channels) of the pixels for one token.
+  """
+  channels = patch[2]
+  if pp is not None:
+    shape = (*(size_of(pp) or size or (None, None)), channels)
+    return Preprocess(pp, shape, pixel_values.of_pp(pp))
+  if size is None:
+    size = tuple(max(DEFAULT_SIDE // px, 1) * px for px in patch[:2])
+  resizing, values = _resizing(*size), str(pixels or BIG_VISION)
+  return Preprocess(
+    "|".join([_decode(channels), *resizing, values]),
+    (*size, channels),
+    pixels or BIG_VISION,
+    assumed=(*resizing, *([] if pixels else [values])),
+  )
+
+
+def _resizing(rows, cols):
+  """Returns the ops with which big_vision evaluates, an eighth cut off."""
+  if rows is None:
+    return []
+  if rows != cols:
+    return [f"resize({(rows, cols)})"]
+  return [f"resize_small({rows * 8 // 7})", f"central_crop({rows})"]
+
+
+def of_run(config: Mapping[str, Any]) -> str | None:
+  """Returns how a run prepares images that it evaluates, None if it has none.
+
+  Args:
+    config: of the run. Its classification comes before other evaluators.
+  """
+  sections = (config.get("evals") or {}).items()
+  kinds = [(section.get("type", name), section) for name, section in sections]
+  kinds.sort(key=lambda both: both[0] != "classification")  # stable
+  found = (
+    image_ops(section[key])
+    for kind, section in kinds
+    for key in ("pp_fn", "pp_eval", "pp_img")
+    if kind != "corruptions" and isinstance(section.get(key), str)
+  )
+  pp = next(filter(None, found), None)
+  if pp is None or size_of(pp):
+    return pp
+  # It sees windows of them, or they have the right size already.
+  window = size_of((config.get("input") or {}).get("pp") or "")
+  return f"{pp}|central_crop({window})" if window else pp
+
+
+def image_ops(pp: str) -> str:
+  """Returns the ops of a string that change an image, the others left out."""
+  return "|".join(text for text, *_ in _ops(pp))
+
+
+def size_of(pp: str) -> Size | None:
+  """Returns the size of the images that come out, None if it varies."""
+  size = None
+  for _, name, args in _ops(pp):
+    name = name.removeprefix("decode_jpeg_and_")
+    if name in _SIZED_LATER:
+      size = None
+    elif name in (*_SIZED, "pad_to_shape") and args:
+      given = args[0][:2] if isinstance(args[0], list | tuple) else [args[0]]
+      known = given and all(isinstance(x, int) for x in given)
+      size = (given[0], given[-1]) if known else None
+  return size
+
+
+def _ops(pp: str) -> Iterator[tuple[str, str, list[Any]]]:
+  """Yields text, name and arguments of each op on the image."""
+  for match in _OP.finditer(pp):
+    text = match[0].rstrip()
+    try:
+      node = ast.parse(text, mode="eval").body
+      call = node if isinstance(node, ast.Call) else ast.Call(node, [], [])
+      args = [ast.literal_eval(arg) for arg in call.args]
+      kw = {k.arg: ast.literal_eval(k.value) for k in call.keywords}
+      name = call.func.id
+    except (SyntaxError, ValueError, AttributeError):
+      continue  # `pp.make` would not take it
+    key = kw.pop("key", None) or kw.pop("outkey", "image")
+    if name not in _OTHER_OPS and key == "image":
+      named = (v for k, v in kw.items() if k in ("size", "crop_size", "shape"))
+      yield text, name, [*args, *named]
+
+
+def of_timm(config: Mapping[str, Any], pixels: Pixels | None) -> str | None:
+  """Returns what timm's `create_transform` does, None if a file lacks it.
+
+  Args:
+    config: of the pretrained weights.
+    pixels: of its images.
+  """
+  size = config.get("input_size")
+  method = config.get("interpolation")
+  mode = config.get("crop_mode") or "center"
+  known = pixels and method in _TIMM_METHODS and _are_px(size, 3)
+  if not known or mode not in ("center", "squash"):
+    return None
+  channels, *size = size
+  percent = config.get("crop_pct") or 0.875
+  rows, cols = (math.floor(side / percent) for side in size)
+  if mode == "squash":
+    resizing = f"resize({(rows, cols)}{_by(method)})"
+  elif rows == cols:
+    resizing = f"resize_small({rows}{_by(method)})"
+  else:
+    return None
+  crop = f"central_crop({tuple(size)})"
+  return "|".join([_decode(channels), resizing, crop, str(pixels)])
+
+
+def of_hugging_face(
+  image: Mapping[str, Any], pixels: Pixels | None
+) -> str | None:
+  """Returns what an image processor of transformers does.
+
+  Args:
+    image: its preprocessor_config.json.
+    pixels: of the images.
+
+  Returns:
+    None if that does not say it.
+  """
+  ops, size = [_decode(3)], image.get("size")
+  if image.get("do_resize", True):
+    method = _HF_METHODS.get(image.get("resample", 2))
+    side = size.get("shortest_edge") if isinstance(size, Mapping) else None
+    if method and _are_px([side], 1):
+      ops.append(f"resize_small({side}{_by(method)})")
+    elif method and (both := _hf_size(size)):
+      ops.append(f"resize({both}{_by(method)})")
+    else:
+      return None
+  if image.get("do_center_crop"):
+    if not (both := _hf_size(image.get("crop_size"))):
+      return None
+    ops.append(f"central_crop({both})")
+  return "|".join([*ops, str(pixels)]) if pixels else None
+
+
+def _hf_size(size) -> Size | None:
+  if isinstance(size, Mapping):
+    size = [size.get("height"), size.get("width")]
+  size = [size, size] if isinstance(size, int) else size
+  return tuple(size) if _are_px(size, 2) else None
+
+
+def _are_px(size, count) -> bool:
+  """Returns whether it is a list of so many positive whole numbers."""
+  whole = lambda x: isinstance(x, int) and x > 0
+  is_list = isinstance(size, list | tuple) and len(size) == count
+  return is_list and all(map(whole, size))
+
+
+def _by(method) -> str:
+  """Returns arguments that resize as Pillow does, which antialiases."""
+  smooth = "" if method == "nearest" else ", antialias=True"
+  return f', method="{method}"{smooth}'
+
+
+def _decode(channels) -> str:
+  return "decode(channels=1)" if channels == 1 else "decode"

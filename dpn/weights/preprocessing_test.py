@@ -1,0 +1,186 @@
+"""How images are prepared, as runs, timm and Hugging Face say it."""
+
+import pytest
+
+from dpn.weights import libraries, preprocessing
+from dpn.weights.pixels import Pixels
+
+HALF = Pixels((0.5,), (0.5,))
+RANGE = "value_range(-1, 1)"
+
+
+@pytest.mark.parametrize(
+  ("pp", "want", "size"),
+  [
+    (
+      f"decode|resize_small(256)|central_crop(224)|{RANGE}"
+      '|onehot(10, key="label", key_result="labels")|keep("image", "labels")',
+      f"decode|resize_small(256)|central_crop(224)|{RANGE}",
+      (224, 224),
+    ),
+    (
+      'clevr_count|decode|resize((8, 6))|keep("image")',
+      "decode|resize((8, 6))",
+      (8, 6),
+    ),
+    ('resize(9)|resize(8, "nearest", key="mask")', "resize(9)", (9, 9)),
+    (
+      "decode|resize(9)|resize_small(8)",
+      "decode|resize(9)|resize_small(8)",
+      None,
+    ),
+    (
+      'decode(key="image")|central_crop',
+      'decode(key="image")|central_crop',
+      None,
+    ),
+    ("resize(size=7)||mine(3)", "resize(size=7)|mine(3)", (7, 7)),
+    (f"decode_jpeg_and_inception_crop(5)|{RANGE}",) * 2 + ((5, 5),),
+    (f"{RANGE}|pad_to_shape((4, 5, 3))",) * 2 + ((4, 5),),
+    (
+      'pad_to_shape((None, 5, 3))|tokenize(model="a|b", max_len=3)',
+      "pad_to_shape((None, 5, 3))",
+      None,
+    ),
+    ("", "", None),
+  ],
+)
+def test_ops_on_images_alone(pp, want, size):
+  assert preprocessing.image_ops(pp) == want
+  assert preprocessing.size_of(pp) == size
+
+
+@pytest.mark.parametrize(
+  ("evals", "want"),
+  [
+    ({}, None),
+    (
+      {
+        "fewshot": {"type": "fewshot_lsr", "pp_eval": "resize(4)"},
+        "corruptions": {"pp_fn": "resize(5)|corrupt"},
+        "val": {"type": "classification", "pp_fn": 'resize(6)|keep("image")'},
+      },
+      "resize(6)",
+    ),
+    ({"retrieval": {"pp_img": "resize(3)", "pp_txt": "lower"}}, "resize(3)"),
+    ({"fewshot_lsr": {"pp_eval": "resize(4)"}}, "resize(4)"),
+    (
+      {"x": {"type": "segmentation", "pp_fn": "resize_small(9)"}},
+      "resize_small(9)|central_crop((2, 2))",
+    ),
+  ],
+)
+def test_evaluation_of_a_run(evals, want):
+  config = {"input": {"pp": "random_crop(2)"}, "evals": evals}
+  assert preprocessing.of_run(config) == want
+
+
+TIMM = {
+  "input_size": [3, 224, 224],
+  "interpolation": "bicubic",
+  "mean": [0.5] * 3,
+  "std": [0.5] * 3,
+}
+CUBIC = 'method="bicubic", antialias=True'
+
+
+@pytest.mark.parametrize(
+  ("changes", "want"),
+  [
+    ({"crop_pct": 0.9}, f"resize_small(248, {CUBIC})|central_crop((224, 224))"),
+    ({}, f"resize_small(256, {CUBIC})|central_crop((224, 224))"),
+    (
+      {"crop_pct": 1.0, "crop_mode": "squash"},
+      f"resize((224, 224), {CUBIC})|central_crop((224, 224))",
+    ),
+    ({"crop_mode": "border"}, None),
+    ({"interpolation": "lanczos"}, None),
+    ({"input_size": [3, 224, 160]}, None),
+    ({"input_size": [224]}, None),
+    ({"mean": None}, None),
+  ],
+)
+def test_timm(changes, want):
+  said = libraries.timm({"pretrained_cfg": {**TIMM, **changes}}, None)
+  assert said["pp"] == (want and f"decode|{want}|{RANGE}")
+
+
+LINEAR = 'method="bilinear", antialias=True'
+SQUARE = {"height": 8, "width": 8}
+
+
+@pytest.mark.parametrize(
+  ("image", "want"),
+  [
+    ({"size": SQUARE}, f"resize((8, 8), {LINEAR})"),
+    ({"size": 8}, f"resize((8, 8), {LINEAR})"),  # of before transformers 4.25
+    (
+      {
+        "size": {"shortest_edge": 9},
+        "resample": 3,
+        "do_center_crop": True,
+        "crop_size": SQUARE,
+      },
+      f"resize_small(9, {CUBIC})|central_crop((8, 8))",
+    ),
+    (
+      {"do_resize": False, "do_center_crop": True, "crop_size": 8},
+      "central_crop((8, 8))",
+    ),
+    ({"size": SQUARE, "resample": 0}, 'resize((8, 8), method="nearest")'),
+    ({"size": SQUARE, "resample": 1}, None),  # Lanczos
+    ({"size": {"longest_edge": 8}}, None),
+    ({"size": None}, None),
+    ({"size": SQUARE, "do_center_crop": True}, None),
+  ],
+)
+def test_hugging_face(image, want):
+  half = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
+  said = libraries.hugging_face({}, {**half, **image})
+  assert said["pp"] == (want and f"decode|{want}|{RANGE}")
+
+
+@pytest.mark.parametrize(
+  ("pixels", "size", "patch", "want"),
+  [
+    (
+      None,
+      (224, 224),
+      (16, 16, 3),
+      "decode|resize_small(256)|central_crop(224)|value_range(-1, 1)",
+    ),
+    (
+      Pixels((0,), (1,)),
+      None,
+      (14, 14, 3),
+      "decode|resize_small(256)|central_crop(224)|value_range(0, 1)",
+    ),
+    (
+      HALF,
+      None,
+      (48, 48, 1),
+      f"decode(channels=1)|resize_small(219)|central_crop(192)|{RANGE}",
+    ),
+    (HALF, (8, 16), (4, 4, 3), "decode|resize((8, 16))|value_range(-1, 1)"),
+    (HALF, (None, None), (4, 4, 3), "decode|value_range(-1, 1)"),
+  ],
+)
+def test_what_nobody_says_is_as_big_vision_evaluates(pixels, size, patch, want):
+  got = preprocessing.make(None, pixels, size, patch)
+  assert got.pp == want
+  assert got.shape[2] == patch[2]
+  if size:
+    assert got.shape[:2] == size
+  said = [want.split("|")[0]] + ([want.split("|")[-1]] if pixels else [])
+  assert [*got.assumed] == [op for op in want.split("|") if op not in said]
+
+
+def test_what_a_file_says_is_taken():
+  got = preprocessing.make(
+    "resize(6)|value_range(0, 1)", HALF, (9, 9), (3, 3, 1)
+  )
+  assert got == preprocessing.Preprocess(
+    "resize(6)|value_range(0, 1)", (6, 6, 1), Pixels((0,), (1,))
+  )
+  got = preprocessing.make("value_range", HALF, (9, 9), (3, 3, 3))
+  assert got.shape == (9, 9, 3)

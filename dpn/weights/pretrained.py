@@ -1,0 +1,101 @@
+"""A Vision Transformer with its parameters, ready to use, from any checkpoint.
+
+`dpn.models.vit.from_pretrained` is how to call this.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import numpy as np
+from absl import logging
+
+from dpn import errors, schema
+from dpn.models import vit
+from dpn.weights import files, legacy, preprocessing, vit_params
+
+# Options that may be others than in the file. They do not change the function
+# that its parameters compute, or only add and remove parameters.
+CHANGEABLE = (
+  *("num_classes", "rep_size", "stem_ln"),
+  *vit.Config.TRAINING_ONLY,
+)
+
+
+# Parameters that are for one size of images.
+_POSITIONS = r"(^|/)pos_embedding$|/rel_posemb/table$"
+
+
+class Pretrained(NamedTuple):
+  """What `vit.from_pretrained` returns.
+
+  Attributes:
+    model: `model.apply(variables, images)` → `(logits, out)`, see `vit.Model`.
+    variables: on the default device, {"params": …} and, of norms that keep
+      running statistics, {"batch_stats": …}.
+    preprocess: what to do to images before.
+  """
+
+  model: nn.Module
+  variables: dict[str, Any]
+  preprocess: preprocessing.Preprocess
+
+
+def load(path: str, arch: str | None, options: Mapping[str, Any]) -> Pretrained:
+  """Returns the model at a path; see `vit.from_pretrained`."""
+  hints = {"num_classes": int | None, **vit.HINTS}
+  for name, value in options.items():
+    errors.check_known("model option", name, hints)
+    schema.check("from_pretrained", name, value, hints[name])
+  told = {k: v for k, v in options.items() if k not in CHANGEABLE}
+  file = vit_params.read(path, told, arch)
+  model = vit.Model(**{**file.options, **options})
+  size = _size(file)
+  preprocess = preprocessing.make(file.pp, file.pixels, size, file.patch)
+  if file.assumed:
+    logging.warning(
+      "%r does not say everything about its model. Assumed: %s. State it: "
+      "from_pretrained(path, gelu=…), or, of timm's models, arch=….",
+      *(path, ", ".join(file.assumed)),
+    )
+  if preprocess.assumed:
+    logging.warning(
+      "%r does not say how images are prepared. Assumed: %s.",
+      *(path, ", ".join(preprocess.assumed)),
+    )
+  variables = files.unflatten(_fitted(path, file, model))
+  return Pretrained(model, jax.device_put(variables), preprocess)
+
+
+def _size(file):
+  """Returns (rows, cols) of images in pixels, see `preprocessing.make`."""
+  if not any(re.search(_POSITIONS, name) for name in file.arrays):
+    return None
+  grid = np.divide(file.image_shape[1:3], file.patch[:2])
+  side = file.side or (int(grid[0]) if grid[0] == grid[1] else None)
+  return tuple(side and side * px for px in file.patch[:2])
+
+
+def _fitted(path, file, model):
+  """Returns the file's arrays that the model has, others as initialized."""
+  image = np.zeros(file.image_shape, np.float32)
+  init = lambda: files.flatten(model.init(jax.random.key(0), image))
+  shapes = jax.eval_shape(init)
+  arrays = legacy.match_scan(file.arrays, shapes)
+  fits = lambda k: k in arrays and arrays[k].shape == shapes[k].shape
+  new = [name for name in shapes if not fits(name)]
+  if any(name.startswith(files.STATISTICS) for name in new):
+    raise ValueError(
+      f"stem_ln={model.config.stem_ln!r} whitens patches by the statistics of "
+      f"training images, which {path!r} does not have. Train it instead: a run "
+      f"with config.model_init={path!r} gathers them."
+    )
+  if new:
+    logging.info("Newly initialized: %s.", ", ".join(new))
+  # Nothing but these is computed.
+  fresh = jax.jit(lambda: {k: x for k, x in init().items() if k in new})()
+  return {
+    name: fresh[name] if name in fresh else arrays[name] for name in shapes
+  }

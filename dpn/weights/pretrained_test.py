@@ -1,0 +1,155 @@
+"""Models by path: those of every library give the logits that they gave."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from dpn.models import vit
+from dpn.weights import pretrained, testing
+
+
+def _path(tmp_path, kind):
+  if kind in testing.LIBRARIES:
+    return testing.write_torch(tmp_path, kind)
+  return testing.write(tmp_path, testing.golden(kind))
+
+
+@pytest.mark.parametrize("kind", [*testing.LIBRARIES, "tok", "map"])
+def test_logits(tmp_path, kind):
+  torch = kind in testing.LIBRARIES
+  inner = "" if torch else "out/"
+  told = {"num_heads": 2} if torch else {}
+  model, variables, preprocess = vit.from_pretrained(
+    _path(tmp_path, kind), **told
+  )
+  image = testing.IMAGE if torch else testing.GOLDEN["image"]
+  logits, _ = jax.jit(model.apply)(variables, image)
+  np.testing.assert_allclose(
+    logits, testing.GOLDEN[f"{kind}/{inner}logits"], rtol=1e-4, atol=1e-5
+  )
+  # The grid of big_vision's is oblong, which its file does not tell.
+  want = (9, 9, 3) if torch else (None, None, 3)
+  assert preprocess.shape == want
+
+
+def test_fields_have_names(tmp_path):
+  loaded = vit.from_pretrained(_path(tmp_path, "tok"))
+  assert isinstance(loaded, pretrained.Pretrained)
+  assert loaded._fields == ("model", "variables", "preprocess")
+  assert vit.options(loaded.model) == vit.options(
+    testing.make("tok", rep_size=16)
+  )
+  assert isinstance(jax.tree.leaves(loaded.variables)[0], jax.Array)
+
+
+def test_dual_patchnorm_on_a_plain_checkpoint(tmp_path):
+  """Zero-shot it is LN(PE(LN(x))) with the file's embedding."""
+  path = _path(tmp_path, "tok")
+  plain = vit.from_pretrained(path)
+  model, variables, _ = vit.from_pretrained(path, stem_ln="dpn")
+  added = dict(variables["params"])
+  stem = added.pop("stem")
+  jax.tree.map(np.testing.assert_array_equal, added, plain.variables["params"])
+  for ln, width in (("ln0", 48), ("ln1", 16)):
+    np.testing.assert_array_equal(stem[ln]["scale"], np.ones(width))
+    np.testing.assert_array_equal(stem[ln]["bias"], np.zeros(width))
+  assert model.config.stem_ln == "dpn"
+  assert plain.model.config.stem_ln == "none"
+
+
+def test_a_norm_that_the_file_has_is_kept(tmp_path):
+  path, params = testing.write_ours(tmp_path, stem_ln="pre")
+  _, variables, _ = vit.from_pretrained(path, stem_ln="dpn")
+  np.testing.assert_array_equal(
+    variables["params"]["stem"]["ln0"]["scale"], params["stem"]["ln0"]["scale"]
+  )
+  assert variables["params"]["stem"]["ln1"]["bias"].tolist() == [0] * 8
+  plain = vit.from_pretrained(path, stem_ln="none").variables["params"]
+  assert "stem" not in plain
+
+
+def test_another_head_and_layout(tmp_path):
+  path = _path(tmp_path, "tok")
+  model, variables, _ = vit.from_pretrained(
+    path, num_classes=7, scan=True, dropout=0.1
+  )
+  params = variables["params"]
+  assert params["head"]["kernel"].shape == (16, 7)
+  assert not params["head"]["kernel"].any()  # head_zeroinit
+  want = testing.golden("tok")[
+    "Transformer/encoderblock_1/MlpBlock_0/Dense_0/bias"
+  ]
+  got = params["Transformer"]["encoderblock"]["MlpBlock_0"]["Dense_0"]["bias"]
+  np.testing.assert_array_equal(got[1], want)
+  assert (model.config.scan, model.config.dropout) == (True, 0.1)
+  headless = vit.from_pretrained(path, num_classes=None)
+  assert "head" not in headless.variables["params"]
+  same = vit.from_pretrained(path, num_classes=5).variables["params"]["head"]
+  np.testing.assert_array_equal(
+    same["bias"], testing.golden("tok")["head/bias"]
+  )
+
+
+def test_relative_positions_tell_the_size(tmp_path):
+  path, _ = testing.write_ours(tmp_path, posemb="rpe")
+  model, variables, preprocess = vit.from_pretrained(path)
+  assert preprocess.shape == (9, 9, 3)
+  shapes = jax.eval_shape(model.init, jax.random.key(0), testing.IMAGE)
+  assert jax.tree.map(np.shape, variables) == jax.tree.map(np.shape, shapes)
+
+
+def test_fixed_positions_are_for_any_size(tmp_path):
+  path, _ = testing.write_ours(tmp_path, posemb="sincos2d")
+  preprocess = vit.from_pretrained(path).preprocess
+  assert preprocess.shape == (222, 222, 3)  # of patches of three pixels
+  assert preprocess.pp.startswith("decode|resize_small(253)|central_crop(222)|")
+
+
+def test_what_is_said_and_what_is_assumed(tmp_path, monkeypatch):
+  said = []
+  monkeypatch.setattr(
+    pretrained.logging, "warning", lambda text, *args: said.append(text % args)
+  )
+  path = _path(tmp_path, "timm_map")
+  preprocess = vit.from_pretrained(path).preprocess
+  assert preprocess.assumed == ("resize_small(10)", "central_crop(9)")
+  assert len(said) == 1
+  assert said[0].endswith("Assumed: resize_small(10), central_crop(9).")
+  config = json.loads((tmp_path / "config.json").read_text())
+  config["pretrained_cfg"] |= {
+    "input_size": [3, 9, 9],
+    "interpolation": "bicubic",
+  }
+  (tmp_path / "config.json").write_text(json.dumps(config))
+  preprocess = vit.from_pretrained(str(tmp_path)).preprocess
+  assert preprocess.assumed == ()
+  assert 'method="bicubic"' in preprocess.pp
+  assert len(said) == 1
+  vit.from_pretrained(_path(tmp_path, "tok"))
+  assert "Assumed: gelu='tanh', " in said[1]
+
+
+@pytest.mark.parametrize(
+  ("options", "message"),
+  [
+    (
+      {"num_heds": 2},
+      "Unknown model option 'num_heds'. Did you mean 'num_heads'",
+    ),
+    ({"variant": "B/16"}, "Unknown model option 'variant'"),
+    ({"num_classes": "ten"}, "num_classes must be of type int or None"),
+    ({"width": 32}, "does not fit the model"),
+    ({"stem_ln": "whiten"}, "whitens patches by the statistics of training"),
+    ({"stem_ln": "dnp"}, "Did you mean 'dpn'"),
+  ],
+)
+def test_wrong_options(tmp_path, options, message):
+  with pytest.raises(ValueError, match=message):
+    vit.from_pretrained(_path(tmp_path, "tok"), **options)
+
+
+def test_no_checkpoint(tmp_path):
+  with pytest.raises(FileNotFoundError, match="Nothing is downloaded"):
+    vit.from_pretrained("timm/vit_tiny_patch16_224")

@@ -1,0 +1,84 @@
+"""Prepares images from anywhere for a model: no data set, no config."""
+
+import os
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dpn.input_pipeline import pp
+from dpn.input_pipeline.pp import ops_image
+from dpn.weights import preprocessing
+
+_DECODE = re.compile(r"\s*decode\b(\([^)]*\))?\s*(\||$)")
+
+
+def prepare(
+  images: Sequence[Any],
+  preprocess: preprocessing.Preprocess,
+  modules: Sequence[str] = (),
+) -> np.ndarray:
+  """Returns a batch (images, rows, cols, channels) that a model can see.
+
+  Args:
+    images: each the path of a file, the bytes in one, an image of Pillow, or
+      uint8 of shape (rows, cols, channels) or (rows, cols).
+    preprocess: of the model, from `dpn.models.vit.from_pretrained`.
+    modules: with ops of your own, as in `config.pp_modules`.
+
+  Raises:
+    ValueError, OSError: an image cannot be read, or gets another size than the
+      model takes.
+  """
+  if isinstance(images, str | bytes | os.PathLike) or not len(images):
+    raise ValueError(f"Expected a list of images, got {images!r}.")
+  ops = pp.make(_DECODE.sub("", preprocess.pp, count=1), modules)
+  *size, channels = preprocess.shape
+  result = []
+  for i, image in enumerate(images):
+    name = image if isinstance(image, str | os.PathLike) else f"Image {i}"
+    try:
+      pixels = to_uint8(image, channels)
+      result.append(ops({"image": pixels}, np.random.default_rng(0))["image"])
+    except ValueError as error:
+      raise ValueError(f"{name}: {error}") from error
+    want = (*(size if size[0] else result[0].shape[:2]), channels)
+    if result[-1].shape != want:
+      raise ValueError(
+        f"{name} becomes {result[-1].shape} by {preprocess.pp!r}; expected "
+        f"{want}. Resize it before, or add 'resize({want[:2]})|' to the ops: "
+        "dataclasses.replace(preprocess, pp=…)."
+      )
+  return np.stack(result)
+
+
+def to_uint8(image: Any, channels: int) -> np.ndarray:
+  """Returns an image as uint8 (rows, cols, channels).
+
+  Args:
+    image: see `prepare`.
+    channels: wanted. Grey becomes three equal channels, colours their luma,
+      and an alpha channel is dropped.
+
+  Raises:
+    ValueError, OSError: it is no image, or has other channels.
+  """
+  if isinstance(image, str | os.PathLike):
+    with open(image, "rb") as file:
+      image = file.read()
+  if isinstance(image, bytes):
+    return ops_image.decode_image(image, channels)
+  if hasattr(image, "convert"):  # Pillow's
+    image = image.convert("L" if channels == 1 else "RGB")
+  pixels = np.asarray(image)
+  if pixels.ndim == 2:
+    pixels = pixels[..., None]
+  if pixels.ndim == 3 and (pixels.shape[-1], channels) == (1, 3):
+    pixels = np.repeat(pixels, 3, axis=-1)
+  if pixels.dtype != np.uint8 or pixels.shape[2:] != (channels,):
+    raise ValueError(
+      f"got {pixels.dtype}{pixels.shape}; expected uint8 (rows, cols, "
+      f"{channels}), levels from 0 to 255."
+    )
+  return pixels

@@ -1,0 +1,120 @@
+"""Images from anywhere, against Pillow."""
+
+import io
+
+import numpy as np
+import PIL.Image
+import pytest
+
+from dpn.input_pipeline import images
+from dpn.weights import libraries, preprocessing
+from dpn.weights.preprocessing import Preprocess
+
+RANGE = "value_range(0, 255)"  # levels, in float32
+RNG = np.random.RandomState(0)
+# Smooth enough for interpolation to matter little, rows and columns apart.
+ROWS, COLS = 60, 40
+PHOTO = np.uint8(
+  255
+  * np.linspace([0, 0.2, 0.9], [1, 0.8, 0.1], ROWS)[:, None]
+  * np.linspace(0.3, 1, COLS)[:, None]
+)
+
+
+def _png(image):
+  buffer = io.BytesIO()
+  image.save(buffer, "png")
+  return buffer.getvalue()
+
+
+def test_every_kind_of_image(tmp_path):
+  pillow = PIL.Image.fromarray(PHOTO)
+  (tmp_path / "photo.png").write_bytes(_png(pillow))
+  path = tmp_path / "photo.png"
+  kinds = [str(path), path, _png(pillow), pillow, PHOTO]
+  for pp in (f"decode|{RANGE}", RANGE, f" decode(channels=3) | {RANGE}"):
+    got = images.prepare(kinds, Preprocess(pp, (None, None, 3), None))
+    assert got.dtype == np.float32
+    np.testing.assert_array_equal(got, [PHOTO] * 5)
+
+
+def test_channels():
+  grey = PHOTO[..., 0]
+  luma = np.asarray(PIL.Image.fromarray(PHOTO).convert("L"))
+  one = Preprocess(RANGE, (ROWS, COLS, 1), None)
+  three = Preprocess(RANGE, (ROWS, COLS, 3), None)
+  kinds = [grey, grey[..., None], PIL.Image.fromarray(grey)]
+  np.testing.assert_array_equal(
+    images.prepare(kinds, one), [grey[..., None]] * 3
+  )
+  np.testing.assert_array_equal(
+    images.prepare(kinds, three), [np.stack([grey] * 3, -1)] * 3
+  )
+  pillow = PIL.Image.fromarray(PHOTO)
+  got = images.prepare([pillow, _png(pillow)], one)
+  np.testing.assert_allclose(got, [luma[..., None]] * 2, atol=1)
+  palette = pillow.quantize(16)
+  np.testing.assert_array_equal(
+    images.prepare([palette, _png(palette)], three),
+    [np.asarray(palette.convert("RGB"))] * 2,
+  )
+
+
+def _close_to_pillow(pp, want):
+  got = images.prepare([PHOTO], Preprocess(f"{pp}", (24, 24, 3), None))[0]
+  want = np.asarray(want, np.float32) / 127.5 - 1
+  # One level, for the rounding between Pillow's two passes.
+  np.testing.assert_allclose(got, want, atol=1.01 / 127.5)
+
+
+HALF = [0.5] * 3
+
+
+@pytest.mark.parametrize("method", ["bicubic", "bilinear"])
+def test_as_timm_does(method):
+  """Its transforms are Pillow's: the short side to 24 / 0.75, the centre."""
+  config = {
+    **{"input_size": [3, 24, 24], "crop_pct": 0.75, "interpolation": method},
+    **{"mean": HALF, "std": HALF},
+  }
+  pillow = PIL.Image.fromarray(PHOTO)
+  resample = getattr(PIL.Image.Resampling, method.upper())
+  want = pillow.resize((32, 48), resample).crop((4, 12, 28, 36))
+  _close_to_pillow(libraries.timm(config, None)["pp"], want)
+  squashed = pillow.resize((32, 32), resample).crop((4, 4, 28, 28))
+  config["crop_mode"] = "squash"
+  _close_to_pillow(libraries.timm(config, None)["pp"], squashed)
+
+
+@pytest.mark.parametrize("resample", [2, 3])
+def test_as_hugging_face_does(resample):
+  image = {
+    **{"size": {"height": 24, "width": 24}, "resample": resample},
+    **{"image_mean": HALF, "image_std": HALF},
+  }
+  want = PIL.Image.fromarray(PHOTO).resize((24, 24), resample)
+  _close_to_pillow(libraries.hugging_face({}, image)["pp"], want)
+
+
+@pytest.mark.parametrize(
+  ("given", "message"),
+  [
+    ("photo.png", "Expected a list of images, got 'photo.png'"),
+    ([], "Expected a list of images"),
+    ([PHOTO / 255], r"Image 0: got float64\(60, 40, 3\); expected uint8"),
+    ([PHOTO, PHOTO[..., :2]], r"Image 1: got uint8\(60, 40, 2\)"),
+    ([b"GIF89"], "Image 0: not a whole image"),
+    ([PHOTO[:8]], r"becomes \(8, 40, 3\) .* expected \(60, 40, 3\)"),
+  ],
+)
+def test_what_is_no_image(given, message):
+  with pytest.raises(ValueError, match=message):
+    images.prepare(given, Preprocess(RANGE, (ROWS, COLS, 3), None))
+  with pytest.raises(FileNotFoundError):
+    images.prepare(["nowhere.png"], Preprocess(RANGE, (None, None, 3), None))
+
+
+def test_images_of_different_sizes_make_no_batch():
+  preprocess = preprocessing.Preprocess(RANGE, (None, None, 3), None)
+  with pytest.raises(ValueError, match=r"Image 1 becomes \(59, 40, 3\)"):
+    images.prepare([PHOTO, PHOTO[1:]], preprocess)

@@ -1,0 +1,104 @@
+"""What queries find, on embeddings whose neighbours are known, and drawn."""
+
+import cv2
+import numpy as np
+import pytest
+
+from dpn import sharding
+from dpn.evaluators import retrieval
+from dpn.scripts import evaluate, report, show_retrieval
+from dpn.scripts.results import run_pictures
+from dpn.trainers import loop, testing
+
+TEXTS = [f"{x} for $1, {x} for $2" for x in "abcdefgh"]
+
+
+def _predict(variables, batch):
+  """Embeds images by their pixels, texts by their first byte."""
+  zimg = batch["image"].reshape(-1, 8) if "image" in batch else None
+  ztxt = variables["table"][batch["text"][:, 0]] if "text" in batch else None
+  return zimg, ztxt, {}
+
+
+@pytest.fixture(name="known")
+def _known(tmp_path, monkeypatch):
+  """Makes every folder a run on eight images, of one bright pixel each."""
+  path = tmp_path / "pairs.npz"
+  images = np.eye(8, dtype=np.float32).reshape(8, 2, 4, 1)
+  np.savez(path, **{"test/image": images, "test/text": TEXTS})
+  evaluator = retrieval.Evaluator(
+    _predict,
+    mesh=sharding.make_mesh(),
+    batch_size=4,
+    data={"name": f"arrays:{path}", "split": "test"},
+    pp_img="",
+    pp_txt="tokenize(2)",
+  )
+  table = np.zeros((260, 8), np.float32)
+  table[4 + ord("a") : 4 + ord("i")] = np.eye(8)
+  table[4 + ord("h")] = table[4 + ord("a")]  # "h" is taken for "a"
+  variables = {"table": table}
+  of_run = lambda path, kind, name: (None, evaluator, variables)
+  monkeypatch.setattr(evaluate, "of_run", of_run)
+
+
+@pytest.mark.usefixtures("known")
+def test_what_is_found_and_what_is_right():
+  by_text, by_image, searched = show_retrieval.search("run")
+  assert searched == "8 images, 8 texts"
+  assert [query.text for query, _ in by_text] == [
+    TEXTS[i] for i in (1, 3, 5, 7)
+  ]
+  shown = [[(x.text[0], x.right) for x in items] for _, items in by_text]
+  no = lambda letters: [(x, False) for x in letters]
+  assert shown[0] == [("b", True), *no("acde")]
+  assert shown[3] == no("abcde")  # of equal similarity the first ones
+  found = by_text[0][1][0]
+  assert np.argwhere(found.image[..., 0]).tolist() == [[0, 1]]
+  assert [query.text for query, _ in by_image] == [
+    TEXTS[i] for i in (1, 3, 5, 7)
+  ]
+  by_text, by_image, _ = show_retrieval.search("run", [0], ["h", TEXTS[2]])
+  shown = [[(x.text[0], x.right) for x in items] for _, items in by_image]
+  assert shown == [[("a", True), *no("hbcd")]]
+  shown = [[(x.text[0], x.right) for x in items] for _, items in by_text]
+  assert shown == [no("abcde"), [("c", True), *no("abde")]]
+
+
+@pytest.mark.usefixtures("known")
+def test_the_picture(tmp_path, capsys):
+  show_retrieval.main([str(tmp_path / "a"), str(tmp_path / "b")])
+  path = tmp_path / "a" / run_pictures.RETRIEVAL
+  assert f"Wrote {path}." in capsys.readouterr().out
+  height, width, _ = cv2.imread(str(path)).shape
+  assert (width > 1100, height > 1000) == (True, True)
+  assert run_pictures.find([str(tmp_path / "a")]) == [
+    (str(path), "scripts.show_retrieval")
+  ]
+
+
+@pytest.mark.usefixtures("known")
+def test_bad_queries(tmp_path):
+  for args, message in (
+    (["--images", "8"], "There is no image 8: .* has 8, numbered from 0"),
+    (["--images", "-1"], "There is no image -1"),
+    (["--texts", " "], "the text is empty"),
+  ):
+    with pytest.raises(SystemExit, match=message):
+      show_retrieval.main([str(tmp_path), *args])
+
+
+def test_no_run(tmp_path):
+  with pytest.raises(SystemExit, match="is not the folder of a run"):
+    show_retrieval.main([str(tmp_path)])
+
+
+@pytest.mark.slow
+def test_a_run_and_its_report(tmp_path):
+  config = testing.contrastive_config()
+  config.total_steps = 1
+  loop.train(config, str(tmp_path / "run"))
+  show_retrieval.main([str(tmp_path / "run"), "--texts", "latin letter x"])
+  report.main([str(tmp_path), "-o", str(tmp_path / "report.html")])
+  page = (tmp_path / "report.html").read_text()
+  assert "run/retrieval.png, by scripts.show_retrieval." in page
