@@ -47,7 +47,9 @@ def test_means_and_paired_differences(folder):
 
 def test_commands_show_them(folder, capsys):
   tables.main([str(folder), "--table", "classes", "--format", "md"])
-  assert "| car            | 32.00 (n=2: 30.00, 34.00) |" in capsys.readouterr().out
+  assert (
+    "| car            | 32.00 (n=2: 30.00, 34.00) |" in capsys.readouterr().out
+  )
   (folder / "dpn-s0" / classes.PICTURE).write_bytes(b"a picture")
   page = folder / "report.html"
   report.main([str(folder), "-o", str(page)])
