@@ -22,6 +22,7 @@ import jax
 from absl import logging
 
 from dpn import damage, schema, trees
+from dpn.input_pipeline import fingerprint
 from dpn.weights import checkpoint, files
 
 # Keys that may change when a run is resumed: they decide where and how fast it
@@ -119,7 +120,7 @@ def record(workdir: str, config: Mapping[str, Any]):
   From the first checkpoint on, config.json is the run's config.
   """
   checkpoint.write_json(os.path.join(workdir, CONFIG), config)
-  path = pathlib.Path(workdir, "environment.json")
+  path = pathlib.Path(workdir, files.ENVIRONMENT)
   try:
     starts = schema.read_json(str(path), list[dict]) if path.exists() else []
   except ValueError as e:
@@ -137,7 +138,11 @@ def record(workdir: str, config: Mapping[str, Any]):
     "jax": importlib.metadata.version("jax"),
     "jaxlib": importlib.metadata.version("jaxlib"),
     "command": sys.argv,
+    "loader": fingerprint.of_config(config),
   }
+  before = [x["loader"] for x in starts if isinstance(x.get("loader"), dict)]
+  if before:
+    fingerprint.compare(workdir, before[-1], this["loader"])
   checkpoint.write_json(str(path), [*starts, this])
 
 
