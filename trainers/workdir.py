@@ -21,8 +21,8 @@ from typing import Any
 import jax
 from absl import logging
 
-from dpn import damage, schema, trees
-from dpn.weights import checkpoint, files
+from dpn import atomic, damage, schema, trees
+from dpn.weights import files
 
 # Keys that may change when a run is resumed: they decide where and how fast it
 # runs, not what it computes.
@@ -118,7 +118,7 @@ def record(workdir: str, config: Mapping[str, Any]):
 
   From the first checkpoint on, config.json is the run's config.
   """
-  checkpoint.write_json(os.path.join(workdir, CONFIG), config)
+  atomic.write_json(os.path.join(workdir, CONFIG), config)
   path = pathlib.Path(workdir, "environment.json")
   try:
     starts = schema.read_json(str(path), list[dict]) if path.exists() else []
@@ -138,7 +138,7 @@ def record(workdir: str, config: Mapping[str, Any]):
     "jaxlib": importlib.metadata.version("jaxlib"),
     "command": sys.argv,
   }
-  checkpoint.write_json(str(path), [*starts, this])
+  atomic.write_json(str(path), [*starts, this])
 
 
 def config_hash(config: Mapping[str, Any]) -> str:
