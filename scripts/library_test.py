@@ -81,8 +81,8 @@ def test_notebook(tmp_path, monkeypatch):
   assert names["parity"] > 0.85
   plain, dual = names["results"]["none"], names["results"]["dpn"]
   assert plain["before"] == pytest.approx(names["accuracy"], abs=0.005)
-  assert min(plain["after"], dual["after"]) > 0.9
+  assert min(plain["after"], dual["after"]) > 0.88
   # A LayerNorm of patches takes their contrast away.
-  assert dual["faint"] > plain["faint"] + 0.1
+  assert dual["faint"] > plain["faint"] + 0.3
   assert plt.get_fignums() == [1]
   plt.close("all")

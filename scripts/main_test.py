@@ -71,6 +71,19 @@ def test_a_users_packages_of_the_same_names_stay_theirs(installed):
   assert done.returncode == 0, done.stderr
 
 
+def test_a_wheel_has_data_files_and_no_tests(installed):
+  site = installed / "site" / "dpn"
+  data = [
+    path.relative_to(ROOT)
+    for name in FOREIGN
+    for suffix in ("json", "css")
+    for path in (ROOT / name).rglob(f"*.{suffix}")
+  ]
+  assert len(data) >= 3
+  assert [path for path in data if not (site / path).exists()] == []
+  assert [*site.rglob("*_test.py")] == []
+
+
 def test_the_command_trains_a_config_of_the_package(installed):
   done = _python(
     installed,

@@ -14,15 +14,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from dpn import errors, schema
-from dpn.models import (
-  attention,
-  encoder,
-  heads,
-  norms,
-  placement,
-  posemb,
-  stem,
-)
+from dpn.models import attention, encoder, heads, norms, placement, posemb, stem
 from dpn.models import options as options_lib
 
 # Table 2 of arXiv 2106.04560; mu, M and So400m as in big_vision.
@@ -270,7 +262,9 @@ def Model(num_classes=None, *, variant=None, **kw) -> nn.Module:
   return _Model(num_classes, config)
 
 
-def from_pretrained(path, *, arch: str | None = None, **options):
+def from_pretrained(
+  path: str | os.PathLike, *, arch: str | None = None, **options: Any
+):
   """Returns a model, its variables and the preprocessing that fits.
 
   `model, variables, preprocess = from_pretrained("runs/digits")`.
