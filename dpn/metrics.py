@@ -19,7 +19,7 @@ from absl import logging
 from tensorboardX import record_writer, summary
 from tensorboardX.proto import event_pb2
 
-from dpn import damage
+from dpn import atomic, damage
 
 METRICS = "metrics.jsonl"
 TIMING = "timing.jsonl"
@@ -184,16 +184,13 @@ def _reopen(path: str, step: int):
     logging.warning("%s is no file; it is now %s.", path, aside.name)
   if damaged:
     aside = damage.free_name(pathlib.Path(path))
-    aside.write_bytes(b"".join(damaged))
+    atomic.write(str(aside), b"".join(damaged))
     logging.warning(
       "%s: %d damaged lines are now in %s, the other %d rows are kept.",
       *(path, len(damaged), aside.name, len(rows)),
     )
   kept = [json.dumps(row) + "\n" for row in rows if row["step"] <= step]
-  partial = f"{path}.partial"
-  with open(partial, "w") as f:
-    f.writelines(kept)
-  os.replace(partial, path)
+  atomic.write(path, "".join(kept).encode())
   return _open(path)
 
 

@@ -24,7 +24,7 @@ from absl import flags
 import dpn.tasks
 from dpn import errors, schema, sharding
 from dpn.evaluators import base as evaluators_base
-from dpn.input_pipeline import pp
+from dpn.input_pipeline import fingerprint, pp
 from dpn.scripts import fake_data
 from dpn.scripts.results import output
 from dpn.tasks import base
@@ -77,6 +77,9 @@ def prepare(
   )
   told = config.get("model_load") or {}
   source = load.read(path, told.get("arch"))
+  fingerprint.compare(
+    path, source.metadata.loader, fingerprint.of_config(config)
+  )
   variables = build.load_file(
     source,
     task,
