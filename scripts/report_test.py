@@ -1,6 +1,7 @@
 """The page holds every result, every run and how they differ."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -71,6 +72,7 @@ def test_a_page_of_everything(root, capsys):
 
 
 def test_ones_own_runs_come_before_the_paper(root):
+  shutil.rmtree(root / "cut")
   page = _page(root)
   headings = [t for t in page.text if t[:2] in {f"{i}." for i in range(1, 10)}]
   assert [h.partition(" ")[2] for h in headings if h[2] == " "] == 2 * [

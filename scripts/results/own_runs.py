@@ -199,9 +199,7 @@ def _rows(metrics, baseline, found):
     ]
   if more := dict.fromkeys(m for of in found for m in _more(of)):
     listed = ", ".join([*more][:3]) + (", …" if len(more) > 3 else "")
-    notes.append(
-      f"Measured, too: {listed} (`--table {NAME}` of scripts.tables)."
-    )
+    notes.append(f"Measured, too: {listed}; --table {NAME} shows all.")
   return tables.Table(NAME, title, frame, keys, notes)
 
 
