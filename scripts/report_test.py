@@ -178,7 +178,9 @@ def test_runs_of_another_task_show_what_they_measured(tmp_path):
       seconds=1.0,
     )
   page = _page(tmp_path)
-  assert {"val/mse", "2.50 (n=2: 2.00, 3.00)", "val/mae"} <= set(page.text)
+  assert {"val/mse", "2.5000 (n=2: 2.0000, 3.0000)", "val/mae"} <= set(
+    page.text
+  )
   assert "val/mse 2, val/mae 1.5" in page.text
   assert len(_images(page)) == 2
 
