@@ -82,7 +82,16 @@ class Model:
     if self.baseline in (None, arm):
       return ""
     new, old = (self.arms[a].get(metric) for a in (arm, self.baseline))
-    return aggregate.gain(new, old)
+    if new is None or old is None:
+      return tables.NOT_PUBLISHED
+    return _rounded(aggregate.gain(new, old), metric)
+
+  def result(self, arm: str, metric: str) -> aggregate.Estimate | str:
+    """Returns the mean of an arm, or why there is none."""
+    found = self.arms[arm].get(metric)
+    if found is None:
+      return tables.NOT_PUBLISHED
+    return _rounded(aggregate.cell(found), metric)
 
   def comparisons(self) -> list[Comparison]:
     gains = {
