@@ -163,9 +163,9 @@ def _pixels(config):
 
 def _unused(config):
   probes = [
-    section["type"] == "fewshot_lsr"
+    section.get("type", name) == "fewshot_lsr"
     and section.get("representation_layer") != "logits"
-    for section in config["evals"].values()
+    for name, section in config["evals"].items()
   ]
   return [HEAD] if all(probes) else []
 
