@@ -35,11 +35,11 @@ def test_one_two_and_more_seeds(arm):
   assert header.split()[:2] == ["arm", "metric"]
   # s = 3.6056, t(0.975, 2) = 4.3027, so 4.3027 · 3.6056 / √3 = 8.96.
   assert [line.split(maxsplit=3) for line in lines[:3]] == [
-    ["none", "val/prec@1", "(%)", "93.00 ± 8.96 (n=3)"],
-    ["dpn", "val/prec@1", "(%)", "95.00, 96.12"],
-    ["pre", "val/prec@1", "(%)", "50.00"],
+    ["none", "val/prec@1", "[%]", "93.00 ± 8.96 (n=3)"],
+    ["dpn", "val/prec@1", "[%]", "95.56 (n=2: 95.00, 96.12)"],
+    ["pre", "val/prec@1", "[%]", "50.00 (n=1)"],
   ]
-  assert lines[3].split() == ["other", "val/score", "2.346"]
+  assert lines[3].split() == ["other", "val/score", "2.3457", "(n=1)"]
   assert len(lines) == 4
 
 
