@@ -47,8 +47,15 @@ def probe(
     evaluators.base.EvaluatorError: the probe failed.
   """
   name = f"folder:{data}" if os.path.isdir(os.path.expanduser(data)) else data
-  splits = splits or find_splits(name)
-  train, test = (sources.make({"name": name, "split": x}) for x in splits)
+  try:
+    splits = splits or find_splits(name)
+    train, test = (sources.make({"name": name, "split": x}) for x in splits)
+  except (ValueError, OSError) as e:
+    if ":" in name:
+      raise
+    raise ValueError(
+      f"--data={data} is no folder here, and as a data set of TFDS: {e}"
+    ) from e
   model, variables, preprocess = vit.from_pretrained(path, arch=arch)
   pp = _preprocessing(preprocess, train[0], name)
   title = os.path.basename(name.partition(":")[2].rstrip("/")) or name

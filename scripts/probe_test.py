@@ -77,7 +77,7 @@ def test_splits_are_found(tmp_path):
 @pytest.mark.parametrize(
   ("data", "kw", "message"),
   [
-    ("nowhere/at/all", {}, "nowhere/at/all"),
+    ("nowhere/at/all", {}, "--data=nowhere/at/all is no folder here, and as"),
     ("folder:/nowhere", {}, "/nowhere"),
     (testing.DIGITS, {}, r"arrays:digits are \(8, 8, 1\); the model takes 3"),
     (testing.DIGITS, {"splits": ("train", "tst")}, "'tst'.*mean 'test'"),

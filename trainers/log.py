@@ -172,8 +172,9 @@ class Progress:
   def show(self, step: int, loss: float):
     """Shows the loss of a step, with the speed of the last lap."""
     shown = collections.defaultdict(lambda: math.nan, self._shown)
+    images = shown["images_per_sec"]
     speed = (
-      f"loss {loss:.4g}  {shown['images_per_sec']:.0f} img/s  "
+      f"loss {loss:.4g}  {images:.{0 if images >= 10 else 1}f} img/s  "
       f"data wait {shown['data_wait_percent']:.0f}%"
     )
     total = self._run.total_steps

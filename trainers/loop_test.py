@@ -69,6 +69,14 @@ def test_what_a_run_leaves(finished):
   assert params["stem/ln0/scale"].shape == (64,)
 
 
+def test_what_tensorboard_shows(finished):
+  [events] = (finished / "tensorboard").iterdir()
+  written = events.read_bytes()
+  shown = ("config/text_summary", "train/pictures", "train/loss", "test/prec@1")
+  for name in (*shown, "time/images_per_sec"):
+    assert name.encode() in written, name
+
+
 def test_what_a_run_measures(finished):
   rows = metrics.read(str(finished / "metrics.jsonl"))
   assert [row["step"] for row in rows] == [2, 3, 4, 6]
