@@ -46,7 +46,8 @@ def probe(
       fit together.
     evaluators.base.EvaluatorError: the probe failed.
   """
-  name = f"folder:{data}" if os.path.isdir(os.path.expanduser(data)) else data
+  folder = os.path.abspath(os.path.expanduser(data))
+  name = f"folder:{folder}" if os.path.isdir(folder) else data
   try:
     splits = splits or find_splits(name)
     train, test = (sources.make({"name": name, "split": x}) for x in splits)
@@ -85,7 +86,7 @@ def find_splits(name: str) -> tuple[str, str]:
   folders and always the same.
   """
   kind, _, folder = name.partition(":")
-  if kind == "folder":
+  if kind == "folder" and os.path.isdir(os.path.expanduser(folder)):
     found, _, _ = images.look(folder)
     return found["train"], found["val"]
   sources.make({"name": name, "split": "train"})  # its error is the user's
