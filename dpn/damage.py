@@ -1,7 +1,31 @@
-"""Damaged files are kept, under another name, for whoever wants to look."""
+"""What damage is, and where damaged files go, for whoever wants to look."""
 
+import errno
 import itertools
 import pathlib
+import re
+
+# What errors say that come of a shortage: in Python, in C++.
+_SHORT_OF = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
+_SHORTAGE = re.compile(
+  "RESOURCE_EXHAUSTED|can't start new thread|Too many open files"
+)
+
+
+def check_is(folder: pathlib.Path, error: Exception):
+  """Raises an error of reading a folder again if it is not for damage.
+
+  Without memory, threads, descriptors or permission, nothing can be read.
+  """
+  for path in folder.rglob("*"):
+    if path.is_file():
+      path.open("rb").close()
+  found = error
+  while found:
+    short = getattr(found, "errno", None) in _SHORT_OF
+    if short or isinstance(found, MemoryError) or _SHORTAGE.search(str(found)):
+      raise error
+    found = found.__cause__ or found.__context__
 
 
 def free_name(path: pathlib.Path) -> pathlib.Path:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-from dpn import boards, damage
+from dpn import atomic, boards, damage
 from dpn.boards import appending, tensorboard, weights_and_biases
 
 METRICS = "metrics.jsonl"
@@ -152,14 +152,11 @@ def _reopen(path: str, step: int):
     logging.warning("%s is no file; it is now %s.", path, aside.name)
   if damaged:
     aside = damage.free_name(pathlib.Path(path))
-    aside.write_bytes(b"".join(damaged))
+    atomic.write(str(aside), b"".join(damaged))
     logging.warning(
       "%s: %d damaged lines are now in %s, the other %d rows are kept.",
       *(path, len(damaged), aside.name, len(rows)),
     )
   kept = [json.dumps(row) + "\n" for row in rows if row["step"] <= step]
-  partial = f"{path}.partial"
-  with open(partial, "w") as f:
-    f.writelines(kept)
-  os.replace(partial, path)
+  atomic.write(path, "".join(kept).encode())
   return appending.opened(path)

@@ -102,8 +102,12 @@ def captions(source: sources.Source, key: str) -> arrays.ArraySource:
     if key not in found:
       message = errors.unknown("text_key", key, found)
       raise ValueError(f"{source.describe(index)}: {message}")
-    one = isinstance(found[key], str | bytes)
-    several = [found[key]] if one else list(found[key])
+    several = np.atleast_1d(np.array(found[key], object)).tolist()
+    if not several or not all(isinstance(x, str | bytes) for x in several):
+      raise ValueError(
+        f"{source.describe(index)}: {key!r} holds {found[key]!r}, expected a "
+        "caption or several."
+      )
     texts += several
     owners += [index] * len(several)
   columns = {"text": np.array(texts, object), "owner": np.array(owners)}

@@ -73,6 +73,15 @@ def test_captions_of_a_source():
     retrieval.captions(source, "x")
 
 
+@pytest.mark.parametrize("text", [None, 3, [], ["a", None], [["a"]]])
+def test_what_is_no_caption(text):
+  texts = np.array(["a", None], object)
+  texts[1] = text
+  source = arrays.ArraySource("two", {"text": texts})
+  with pytest.raises(ValueError, match="two, example 1: 'text' holds"):
+    retrieval.captions(source, "text")
+
+
 def _predict(variables, batch):
   """Embeds images as they are, texts by their first byte."""
   zimg = batch.get("image")

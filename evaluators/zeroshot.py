@@ -61,6 +61,11 @@ class Evaluator(base.Evaluator):
       filled = prompts.fill(
         names, prompts.templates(self.templates), self.canonicalize
       )
+      if (images.num_classes or 0) > len(names):
+        raise ValueError(
+          f"The data set {name!r} has {images.num_classes} classes, but there "
+          f"are {len(names)} names for {key!r}: give one for each label."
+        )
       columns = dict(zip(("text", "label"), map(_column, filled), strict=True))
       texts = self.open(
         arrays.ArraySource(f"prompts for {key}", columns),
@@ -71,7 +76,7 @@ class Evaluator(base.Evaluator):
     self._hits = self.jit(self._score)
 
   def _score(self, variables, batch, of_classes):
-    """Returns how many of a batch are among the first 1 and 5, and its size."""
+    """Counts those among the first 1 and 5, all, and labels without a name."""
     label, mask = batch["label"], batch["_mask"]
     zimg = self.predict_fn(variables, {"image": batch["image"]})[0]
     similar = zimg @ of_classes.T  # (batch, classes)
@@ -81,7 +86,8 @@ class Evaluator(base.Evaluator):
     ahead = (similar > right) | ((similar == right) & before)
     rank = jnp.sum(ahead, axis=1)
     count = lambda x: jnp.sum(jnp.where(mask, x, False))
-    return count(rank < 1), count(rank < 5), jnp.sum(mask)
+    unnamed = (label < 0) | (label >= similar.shape[1])
+    return count(rank < 1), count(rank < 5), jnp.sum(mask), count(unnamed)
 
   def check(self, variables):
     for _, texts, _ in self._datasets.values():
@@ -92,10 +98,15 @@ class Evaluator(base.Evaluator):
     for name, (images, texts, num_classes) in self._datasets.items():
       ztxt, classes = self.collect(self._embed, variables, texts, "label")
       of_classes = class_embeddings(ztxt, classes, num_classes)
-      totals = np.zeros(3)
+      totals = np.zeros(4)
       for batch in self.batches(images):
         hits = self._hits(variables, batch, of_classes)
         totals += np.array(jax.device_get(hits))
+      if totals[3]:
+        raise ValueError(
+          f"{name}: {totals[3]:.0f} labels are not from 0 to "
+          f"{num_classes - 1}, which the class names stand for."
+        )
       metrics[f"{name}_prec@1"] = totals[0] / totals[2]
       metrics[f"{name}_prec@5"] = totals[1] / totals[2]
     return metrics

@@ -71,7 +71,16 @@ def test_bad_input(path):
     _evaluator(path)
   with pytest.raises(ValueError, match="Unknown templates 'clip'"):
     _evaluator(path, class_names={"toy": ["a"]}, templates="clip")
-  evaluator = _evaluator(path, class_names={"toy": ["a", "b", "c"]})
+  with pytest.raises(ValueError, match="has 3 classes, but there are 2 names"):
+    _evaluator(path, class_names={"toy": ["a", "b"]})
+  images, labels = np.eye(3, dtype=np.float32), np.int32([0, 1, -1])
+  ignored = path.with_name("b.npz")
+  np.savez(ignored, **{"test/image": images, "test/label": labels})
+  names = {"toy": ["a", "b", "c"]}
+  evaluator = _evaluator(ignored, class_names=names)
+  with pytest.raises(ValueError, match="toy: 1 labels are not from 0 to 2"):
+    evaluator.run(_table())
+  evaluator = _evaluator(path, class_names=names)
   table = _table()
   table["table"][4 + ord("a")] = np.nan
   with pytest.raises(ValueError, match="An embedding is not finite"):

@@ -31,8 +31,11 @@ def prepare(
     ValueError, OSError: an image cannot be read, or gets another size than the
       model takes.
   """
-  if isinstance(images, str | bytes | os.PathLike) or not len(images):
-    raise ValueError(f"Expected a list of images, got {images!r}.")
+  if _is_one(images) or not (images := list(images)):
+    raise ValueError(
+      f"Expected a list of images, got {type(images).__name__} "
+      f"{np.shape(images)}. A single one goes into a list, too."
+    )
   ops = pp.make(_DECODE.sub("", preprocess.pp, count=1), modules)
   *size, channels = preprocess.shape
   result = []
@@ -51,6 +54,13 @@ def prepare(
         "dataclasses.replace(preprocess, pp=…)."
       )
   return np.stack(result)
+
+
+def _is_one(images) -> bool:
+  """Returns whether this is one image, whose rows must not be taken for it."""
+  is_array = hasattr(images, "ndim") and images.ndim < 4
+  is_file = isinstance(images, str | bytes | os.PathLike)
+  return is_file or is_array or hasattr(images, "convert")
 
 
 def to_uint8(image: Any, channels: int) -> np.ndarray:

@@ -99,8 +99,10 @@ def test_as_hugging_face_does(resample):
 @pytest.mark.parametrize(
   ("given", "message"),
   [
-    ("photo.png", "Expected a list of images, got 'photo.png'"),
-    ([], "Expected a list of images"),
+    ("photo.png", "Expected a list of images, got str"),
+    (PHOTO, r"Expected a list of images, got ndarray \(60, 40, 3\)"),
+    (PIL.Image.fromarray(PHOTO), "Expected a list of images, got Image"),
+    ([], "Expected a list of images, got list"),
     ([PHOTO / 255], r"Image 0: got float64\(60, 40, 3\); expected uint8"),
     ([PHOTO, PHOTO[..., :2]], r"Image 1: got uint8\(60, 40, 2\)"),
     ([b"GIF89"], "Image 0: not a whole image"),

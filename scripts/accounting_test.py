@@ -154,7 +154,8 @@ def test_claims(frame):
 
 
 def test_the_report_has_every_run(frame, monkeypatch):
-  monkeypatch.setattr(figures, "FIGURES", {})  # test_figures
+  nothing = lambda frame, names, args: ({}, {})
+  monkeypatch.setattr(figures, "draw_all", nothing)  # test_figures
   some = list(frame.run)[::4]
   page, results, wrong = report.report(some, "title")
   assert wrong == []

@@ -37,7 +37,7 @@ from absl import flags
 import dpn.tasks
 from dpn import errors, schema, sharding
 from dpn.evaluators import base as evaluators_base
-from dpn.input_pipeline import pp
+from dpn.input_pipeline import fingerprint, pp
 from dpn.scripts import fake_data, probe
 from dpn.scripts.results import output
 from dpn.tasks import base
@@ -111,6 +111,9 @@ def prepare(
   )
   told = config.get("model_load") or {}
   source = load.read(path, told.get("arch"))
+  fingerprint.compare(
+    path, source.metadata.loader, fingerprint.of_config(config)
+  )
   variables = build.load_file(
     source,
     task,

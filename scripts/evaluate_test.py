@@ -57,6 +57,21 @@ def test_a_run_and_its_checkpoints(run):
   assert final["test/loss"] != want["test/loss"]
 
 
+def test_another_loader_is_warned_about(run, tmp_path, caplog):
+  config, folder, _ = run
+  for path in (folder, folder / "checkpoints", tmp_path):
+    if path == tmp_path:  # the parameters alone
+      path = tmp_path / "params.safetensors"
+      path.write_bytes((folder / path.name).read_bytes())
+    changed = config.copy_and_resolve_references()
+    evaluate.prepare(changed, str(path), ["test"])
+    assert "loader" not in caplog.text
+    changed.evals.test.pp_fn = "resize(8, 'area')|" + config.evals.test.pp_fn
+    evaluate.prepare(changed, str(path), ["test"])
+    assert f"The loader of {path} was another one" in caplog.text
+    caplog.clear()
+
+
 def test_ops_of_ones_own(run, tmp_path, monkeypatch):
   config, folder, rows = run
   (tmp_path / "same_ops.py").write_text(

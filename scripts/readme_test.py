@@ -21,14 +21,21 @@ from dpn.models import vit
 
 ROOT = pathlib.Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
+# The pages that hold what README does not: their commands are tested here too.
+PAGES = ("index", "training", "data", "reports", "fault_tolerance")
+TEXT = README + "".join(
+  (ROOT / f"docs/{page}.md").read_text() for page in PAGES
+)
 
 
-def _blocks(language):
-  return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+def _blocks(language, text=TEXT):
+  return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
 
 
 COMMANDS = [
-  line for block in _blocks("bash") for line in block.strip().splitlines()
+  *dict.fromkeys(
+    line for block in _blocks("bash") for line in block.strip().splitlines()
+  )
 ]
 MODULES = [c for c in COMMANDS if c.startswith("python -m ")]
 # They take minutes, or runs that this test does not have.
@@ -36,21 +43,27 @@ PARSED_ONLY = tuple(
   f"scripts.{name}"
   for name in (
     *("bench_", "chaos", "select_best"),
-    *("tables", "figures", "claims", "report"),
+    *("tables", "figures", "claims", "report", "predict"),
   )
 )
 IN_PROCESS = [
   c for c in MODULES if c.split()[2].startswith((*PARSED_ONLY, "scripts.sweep"))
 ]
 CONFIGS = re.findall(
-  r"(?<!scripts\.sweep --config )configs/(\w+)\.py(?::([\w=/.,]+))?", README
+  r"(?<!scripts\.sweep --config )configs/(\w+)\.py(?::([\w=/.,]+))?", TEXT
 )
+PHOTOS = "data=photos,init=vit_b16.npz,variant=B/16"  # what the reader has
 
 
 def test_every_kind_of_command_is_known():
   known = ("bash scripts/", "python -m ", "python3 -m venv", "pip install")
+  known += ("mkdocs build",)
   assert [c for c in COMMANDS if not c.startswith(known)] == []
   assert len(MODULES) >= 1
+
+
+def test_the_front_page_is_short():
+  assert len(README.splitlines()) < 200
 
 
 @pytest.mark.parametrize(
@@ -88,6 +101,10 @@ def _parse_and_exit(parser, args=None):
 @pytest.mark.parametrize("command", sorted({*MODULES} - {*IN_PROCESS}))
 def test_modules_run(command, tmp_path):
   words = shlex.split(command)[2:]
+  words = [
+    word.replace(PHOTOS, _photos(tmp_path)) if PHOTOS in word else word
+    for word in words
+  ]
   words[words.index("--config") + 1] += ",runlocal"
   if "--workdir" in words:
     words[words.index("--workdir") + 1] = str(tmp_path / "run")
@@ -109,9 +126,19 @@ def test_modules_run(command, tmp_path):
     assert (tmp_path / "run" / "done.json").exists()
 
 
+def _photos(tmp_path):
+  """Makes up pictures and a small ViT; returns the config's arguments."""
+  photos = testing.class_folders(tmp_path / "photos")
+  return f"data={photos},init={_vit(tmp_path)},variant=mu/16"
+
+
 def _checkpoint(tmp_path):
   """Makes up ImageNet and a plain ViT for it; returns the ViT's file."""
   testing.imagenet2012(str(tmp_path))
+  return _vit(tmp_path)
+
+
+def _vit(tmp_path):
   image = np.zeros((1, 224, 224, 3), np.float32)
   model = vit.Model(7, variant="mu/16", pool_type="tok")
   params = model.init(jax.random.key(0), image)["params"]
@@ -120,14 +147,16 @@ def _checkpoint(tmp_path):
 
 
 @pytest.mark.parametrize(("name", "arg"), sorted(set(CONFIGS)))
-def test_configs_load(name, arg):
+def test_configs_load(name, arg, tmp_path, monkeypatch):
+  testing.class_folders(tmp_path / "photos")
+  monkeypatch.chdir(tmp_path)
   config = importlib.import_module(f"dpn.configs.{name}").get_config(
     f"{arg},runlocal" if arg else "runlocal"
   )
   assert config.total_steps == (0 if name == "fewshot" else 2)
 
 
-@pytest.mark.parametrize("code", _blocks("python"))
+@pytest.mark.parametrize("code", _blocks("python", README))
 def test_python_runs(code, monkeypatch):
   # A smaller B, and two patches a side instead of 14, will do here.
   monkeypatch.setitem(vit.VARIANTS, "B", vit.VARIANTS["mu"])

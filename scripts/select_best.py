@@ -22,9 +22,9 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
+from dpn import atomic
 from dpn.scripts.jobs import arms as arms_lib
 from dpn.scripts.results import output, render, runs
-from dpn.weights import checkpoint
 
 
 def best(scores: pd.DataFrame) -> str:
@@ -125,7 +125,7 @@ def main(argv: Sequence[str] | None = None):
   out = os.path.normpath(args.out)
   choices = choose(out, args.metric)
   path = os.path.join(out, "selection.json")
-  checkpoint.write_json(path, {"metric": args.metric, "cells": choices})
+  atomic.write_json(path, {"metric": args.metric, "cells": choices})
   means = lambda mean: ", ".join(f"{c}: {m:.4f}" for c, m in mean.items())
   rows = [(k, c["candidate"], means(c["mean"])) for k, c in choices.items()]
   table = pd.DataFrame(rows, columns=["cell", "chosen", "of"])

@@ -57,7 +57,7 @@ def search(
     of_image[image].append(text)
 
   def image(i, right=False):
-    shown = _shown(evaluator.images.examples[i])
+    shown = _shown(evaluator.images.examples[int(i)])
     return retrieved.Item(of_image[i][0], shown, right)
 
   def text(j, i):

@@ -17,7 +17,7 @@ import numpy as np
 import dpn.tasks
 from dpn import flops, optim, processes, schedules, sharding, trees
 from dpn.evaluators import base as evaluators_base
-from dpn.input_pipeline import device, pipeline, pp
+from dpn.input_pipeline import device, fingerprint, pipeline, pp
 from dpn.tasks import base
 from dpn.trainers import config_keys, update
 from dpn.weights import (
@@ -307,9 +307,10 @@ def description(run: Run) -> dict[str, str]:
   """Returns the metadata of the parameters' file: what model they are for."""
   options = run.step.task.model_options()
   made = {k: v.sha256 for k, v in run.data.vocabularies.items() if v.sha256}
-  more = {"vocabularies": made} if made else {}
+  more = {metadata.LOADER: fingerprint.of_config(run.config)}
+  more |= {"vocabularies": made} if made else {}
   pp = preprocessing.of_run(run.config)
-  return metadata.metadata(options, _pixels(run.config), pp, **more)
+  return metadata.metadata(options, _pixels(run.config), pp=pp, **more)
 
 
 def _pixels(config):

@@ -18,7 +18,7 @@ DURATIONS = {
 FIELDS = {
   "seed": "of initialization, data order, augmentation and dropout",
   "task": "what is learned: one of the tasks below, or an import path",
-  "table": "which cell of which table the run fills, see tables.md",
+  "table": "which cell of which table the run fills, see docs/tables.md",
   "wandb": "arguments of `wandb.init`; logs to Weights & Biases, too",
   "input": "the training data, see below",
   "pp_modules": "modules with preprocessing ops of your own",

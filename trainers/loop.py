@@ -10,7 +10,7 @@ import numpy as np
 from absl import logging
 from jax.experimental import multihost_utils
 
-from dpn import damage, metrics, processes, schema, timing, trees
+from dpn import atomic, damage, metrics, processes, schema, timing, trees
 from dpn.boards import weights_and_biases
 from dpn.evaluators import base as evaluators_base
 from dpn.trainers import build, distributed
@@ -329,5 +329,5 @@ def finish(workdir, run, state, log):
       done["extended_at"] = ends
     if damaged := damage.found(pathlib.Path(workdir)):
       done["damaged"] = damaged
-    checkpoint.write_json(os.path.join(workdir, DONE), done)
+    atomic.write_json(os.path.join(workdir, DONE), done)
   log_lib.say(f"Done. Results are in {workdir}.")

@@ -155,12 +155,12 @@ def save_and_die(self, step, *args):
 checkpoint.Checkpointer.save = save_and_die
 """,
   "before done.json": """
-write_json = checkpoint.write_json
+write_json = atomic.write_json
 def write_json_and_die(path, value):
   if path.endswith("done.json"):
     die()
   write_json(path, value)
-checkpoint.write_json = write_json_and_die
+atomic.write_json = write_json_and_die
 """,
 }
 
@@ -171,7 +171,7 @@ def _die(workdir, point, config=None, **changes):
   code = f"""
 import json, os, signal, time
 import ml_collections
-from dpn import metrics
+from dpn import atomic, metrics
 from dpn.weights import checkpoint
 from dpn.trainers import loop
 die = lambda: os.kill(os.getpid(), signal.SIGKILL)

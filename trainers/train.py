@@ -7,6 +7,7 @@ README.md lists what it leaves there.
 """
 
 import os
+import resource
 import sys
 import time
 import traceback
@@ -28,6 +29,7 @@ OUT_OF_MEMORY = (
 )
 
 UNSAVED = "Interrupted. The same command resumes from the last checkpoint."
+MIN_OPEN_FILES = 64  # a run has 10 to 20 open, and more while it saves
 
 
 def main():
@@ -51,6 +53,7 @@ def main():
     phases = timing.PhaseTimer(began)
     phases.add("imports", time.monotonic() - began)
     watchdog.explain_ends()
+    _check_limits()
     _configure_jax(config.value)
     with phases.phase("cluster"):
       distributed.join(
@@ -91,6 +94,16 @@ def _explaining(run):
       raise
     traceback.print_exception(e)
     cli.fail("see above.")
+
+
+def _check_limits():
+  """Raises OSError if too few files may be open to read a checkpoint."""
+  allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+  if allowed < MIN_OPEN_FILES:
+    raise OSError(
+      f"This process may have {allowed} files open, expected {MIN_OPEN_FILES} "
+      f"or more: ulimit -n {MIN_OPEN_FILES}."
+    )
 
 
 def _configure_jax(config):

@@ -21,8 +21,9 @@ from typing import Any
 import jax
 from absl import logging
 
-from dpn import damage, schema, trees
-from dpn.weights import checkpoint, files
+from dpn import atomic, damage, schema, trees
+from dpn.input_pipeline import fingerprint
+from dpn.weights import files
 
 # Keys that may change when a run is resumed: they decide where and how fast it
 # runs, not what it computes.
@@ -155,8 +156,8 @@ def record(workdir: str, config: Mapping[str, Any]):
 
   From the first checkpoint on, config.json is the run's config.
   """
-  checkpoint.write_json(os.path.join(workdir, CONFIG), config)
-  path = pathlib.Path(workdir, "environment.json")
+  atomic.write_json(os.path.join(workdir, CONFIG), config)
+  path = pathlib.Path(workdir, files.ENVIRONMENT)
   try:
     starts = schema.read_json(str(path), list[dict]) if path.exists() else []
   except ValueError as e:
@@ -174,8 +175,12 @@ def record(workdir: str, config: Mapping[str, Any]):
     "jax": importlib.metadata.version("jax"),
     "jaxlib": importlib.metadata.version("jaxlib"),
     "command": sys.argv,
+    "loader": fingerprint.of_config(config),
   }
-  checkpoint.write_json(str(path), [*starts, this])
+  before = [x["loader"] for x in starts if isinstance(x.get("loader"), dict)]
+  if before:
+    fingerprint.compare(workdir, before[-1], this["loader"])
+  atomic.write_json(str(path), [*starts, this])
 
 
 def config_hash(config: Mapping[str, Any]) -> str:

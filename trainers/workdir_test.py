@@ -185,3 +185,14 @@ def test_one_entry_for_every_start(tmp_path):
   assert second["num_processes"] == 1
   assert second["device_kind"] == "cpu"
   assert second["jax"] == jax.__version__
+  assert second["loader"]["decoder"].startswith("OpenCV")
+
+
+def test_a_start_with_another_loader_is_warned_about(tmp_path, caplog):
+  config = {"evals": {"a": {"pp_fn": "decode|resize(8)"}}}
+  workdir.record(str(tmp_path), config)
+  workdir.record(str(tmp_path), config)
+  assert not caplog.records
+  config["evals"]["a"]["pp_fn"] = "decode|resize(8, 'area')"
+  workdir.record(str(tmp_path), config)
+  assert "'area'" in caplog.text

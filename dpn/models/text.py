@@ -39,6 +39,11 @@ class Config(encoder.Config):
   vocab_size: int = 32_000
   pool_type: str = "last"
 
+  def check(self):
+    super().check()
+    if self.vocab_size < 1:
+      raise ValueError(f"vocab_size must be 1 or more, got {self.vocab_size}.")
+
 
 class _Model(nn.Module):
   """See `Model`."""

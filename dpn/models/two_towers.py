@@ -123,8 +123,16 @@ def Model(
       embeddings of different width.
   """
   dims = (out_dim, out_dim) if isinstance(out_dim, int) else tuple(out_dim)
-  if len(dims) != 2:
-    raise ValueError(f"out_dim must be a number or two, got {out_dim!r}.")
+  of_head = lambda dim: dim is None or (isinstance(dim, int) and dim > 0)
+  if len(dims) != 2 or not all(map(of_head, dims)):
+    raise ValueError(
+      f"out_dim must be a positive number or two, got {out_dim!r}."
+    )
+  if not temperature_init > 0:
+    raise ValueError(
+      f"temperature_init must be positive, got {temperature_init}: its "
+      "logarithm is learned."
+    )
   make_img = registry.lookup("image_model", image_model, IMAGE_MODELS)
   make_txt = registry.lookup("text_model", text_model, TEXT_MODELS)
   kw = {"num_classes": dims[0]}

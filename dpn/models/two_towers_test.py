@@ -114,7 +114,10 @@ def test_stems_and_norms_in_the_towers():
   ("changes", "message"),
   [
     ({"out_dim": (None, 7)}, "into 8 dimensions, the text tower into 7"),
-    ({"out_dim": (1, 2, 3)}, "out_dim must be a number or two"),
+    ({"out_dim": (1, 2, 3)}, "out_dim must be a positive number or two"),
+    ({"out_dim": (None, 0)}, r"number or two, got \(None, 0\)"),
+    ({"temperature_init": 0.0}, "temperature_init must be positive, got 0.0"),
+    ({"text": {**TEXT, "vocab_size": 0}}, "vocab_size must be 1 or more"),
     ({"text": {"variant": "B/16"}}, "'B/16' is for images"),
     ({"text": {"pool_type": "tok"}}, "Unknown pool_type 'tok'"),
     ({"text": {"vocabsize": 3}}, "Did you mean 'vocab_size'"),

@@ -6,6 +6,7 @@ and `stem/ln1`. The forward pass is `_Model.__call__` here, `stem.patch`,
 """
 
 import dataclasses
+import os
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -269,7 +270,7 @@ def Model(num_classes=None, *, variant=None, **kw) -> nn.Module:
   return _Model(num_classes, config)
 
 
-def from_pretrained(path: str, *, arch: str | None = None, **options):
+def from_pretrained(path, *, arch: str | None = None, **options):
   """Returns a model, its variables and the preprocessing that fits.
 
   `model, variables, preprocess = from_pretrained("runs/digits")`.
@@ -293,7 +294,7 @@ def from_pretrained(path: str, *, arch: str | None = None, **options):
   """
   from dpn.weights import pretrained  # it imports this module
 
-  return pretrained.load(path, arch, options)
+  return pretrained.load(os.fspath(path), arch, options)
 
 
 def decode_variant(variant: str | None) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from absl import logging
 from jax.experimental import multihost_utils
 from orbax.checkpoint import v1 as ocp
 
-from dpn import damage, trees
+from dpn import atomic, damage, trees
 from dpn.weights import files
 
 KEEP = 2  # the latest, and the one before should the latest be damaged
@@ -210,8 +210,7 @@ class Checkpointer:
     except MismatchError:
       raise
     except Exception as e:
-      if "RESOURCE_EXHAUSTED" in str(e):
-        raise
+      damage.check_is(path, e)
       return None, None, e
     return restored, notes, None
 
@@ -341,33 +340,6 @@ def _check_shapes(path, saved: Any, state: Any):
     )
 
 
-def write_atomically(path: str, data: bytes):
-  """Writes `path` so that it is never seen half written.
-
-  Raises:
-    OSError: it cannot be written.
-  """
-  partial = f"{path}.partial"
-  try:
-    with open(partial, "wb") as f:
-      f.write(data)
-      f.flush()
-      os.fsync(f.fileno())
-    os.replace(partial, path)
-  except OSError as e:
-    with contextlib.suppress(OSError):
-      os.remove(partial)
-    raise type(e)(
-      f"Cannot write {path}: {e.strerror or e}. Free some space, or make its "
-      "directory writable."
-    ) from e
-
-
-def write_json(path: str, value: Any):
-  """Writes `value` as indented JSON, atomically."""
-  write_atomically(path, (json.dumps(value, indent=2) + "\n").encode())
-
-
 def save_params(
   path: str,
   params: Any,
@@ -386,7 +358,7 @@ def save_params(
       leaf = multihost_utils.process_allgather(leaf, tiled=True)
     flat[name] = np.ascontiguousarray(leaf, np.float32)
   if jax.process_index() == 0:
-    write_atomically(path, safetensors_bytes(flat, metadata))
+    atomic.write(path, safetensors_bytes(flat, metadata))
 
 
 def safetensors_bytes(

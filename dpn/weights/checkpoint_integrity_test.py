@@ -1,5 +1,6 @@
 """Damaged checkpoints and full disks: noticed, survived, explained."""
 
+import errno
 import logging
 import os
 import resource
@@ -154,6 +155,26 @@ def test_none_is_whole(directory, state):
     with pytest.raises(OSError, match=r"\[2, 3\] are damaged.*start over, del"):
       checkpoints.restore(_shapes(state))
     checkpoints.close()
+
+
+@pytest.mark.parametrize(
+  "error",
+  [
+    MemoryError(),
+    OSError(errno.EMFILE, "Too many open files"),
+    RuntimeError("can't start new thread"),
+    ValueError("RESOURCE_EXHAUSTED: of tensorstore"),
+  ],
+)
+def test_a_shortage_is_no_damage(directory, state, monkeypatch, error):
+  def fail(*_):
+    raise ValueError("The checkpoint cannot be read") from error
+
+  monkeypatch.setattr(checkpoint.ocp, "load", fail)
+  checkpoints = checkpoint.Checkpointer(str(directory))
+  with pytest.raises(ValueError, match="The checkpoint cannot be read"):
+    checkpoints.restore(_shapes(state))
+  assert {p.name for p in directory.iterdir()} == {"2", "3"}
 
 
 def test_a_step_that_is_damaged_again(directory, state):

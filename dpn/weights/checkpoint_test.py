@@ -209,21 +209,6 @@ def test_params_are_exported_as_float32_by_name(tmp_path):
   assert [p.name for p in tmp_path.iterdir()] == ["params.safetensors"]
 
 
-def test_files_are_replaced_whole(tmp_path, monkeypatch):
-  path = tmp_path / "done.json"
-  checkpoint.write_json(str(path), {"a": [1]})
-  assert json.loads(path.read_text()) == {"a": [1]}
-  assert path.read_text().endswith("\n")
-
-  def fail(*_):
-    raise OSError("No space left on device")
-
-  monkeypatch.setattr(checkpoint.os, "fsync", fail)
-  with pytest.raises(OSError, match=r"done.json: No space left .*Free some"):
-    checkpoint.write_json(str(path), {"b": [2]})
-  assert json.loads(path.read_text()) == {"a": [1]}
-
-
 def test_files_with_metadata_are_the_same_every_time(tmp_path):
   flat = {"b": np.float32([1]), "a/é": np.ones((2, 2), np.float32)}
   said = {c: f'{{"{c}": "é"}}' for c in "hgfedcba"}

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dpn import registry
+from dpn import atomic, registry
 from dpn.models import posemb
 from dpn.weights import checkpoint, fold, metadata, torch_names
 from dpn.weights.pixels import Pixels
@@ -348,7 +348,7 @@ def _patch_size(model):
 
 def _metadata(model, layout="ours", **more):
   return metadata.metadata(
-    model.options, model.pixels, model.pp, layout, **more
+    model.options, model.pixels, layout, pp=model.pp, **more
   )
 
 
@@ -377,15 +377,15 @@ def write(target: str, exported: Exported):
   parent = os.path.dirname(os.path.abspath(target))
   os.makedirs(parent, exist_ok=True)
   if os.path.splitext(target)[1]:
-    checkpoint.write_atomically(target, _bytes(target, exported))
+    atomic.write(target, _bytes(target, exported))
     return
   with tempfile.TemporaryDirectory(dir=parent) as scratch:
     folder = os.path.join(scratch, "model")
     os.mkdir(folder)
     file = os.path.join(folder, "model.safetensors")
-    checkpoint.write_atomically(file, _bytes(file, exported))
+    atomic.write(file, _bytes(file, exported))
     for name, value in exported.config.items():
-      checkpoint.write_json(os.path.join(folder, name), value)
+      atomic.write_json(os.path.join(folder, name), value)
     os.rename(folder, target)
 
 

@@ -20,6 +20,7 @@ Flat = dict[str, Any]
 
 STATISTICS = "batch_stats"
 CHECKPOINTS = "checkpoints"  # the folder in a run's folder
+ENVIRONMENT = "environment.json"  # what each start of a run was made by
 _INDEX = "model.safetensors.index.json"
 # What a folder may hold: a run's parameters; those of Hugging Face or timm, in
 # one file or in several.

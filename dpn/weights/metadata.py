@@ -15,9 +15,10 @@ from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 import safetensors
+from absl import logging
 
 from dpn import schema
-from dpn.weights import libraries, preprocessing
+from dpn.weights import files, libraries, preprocessing
 from dpn.weights import pixels as pixel_values
 from dpn.weights.files import Location
 from dpn.weights.pixels import Pixels
@@ -43,6 +44,7 @@ IN_NAMES = {
 _MAY_BE_UNKNOWN = ("gelu", "norm", "norm_kw", "pool_type", "num_heads")
 PIXELS = "pixels"
 PP = "pp"
+LOADER = "loader"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,6 +62,8 @@ class ModelMetadata:
     source: where this is written, for messages.
     guessed: of the options, those that are only what the library does unless
       told otherwise.
+    loader: what made the pixels, as `input_pipeline.fingerprint` tells; empty
+      if unknown.
   """
 
   layout: str
@@ -69,22 +73,23 @@ class ModelMetadata:
   cls_row: bool | None = None
   source: str = "its metadata"
   guessed: tuple[str, ...] = ()
+  loader: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 def metadata(
   options: Mapping[str, Any],
   pixels: Pixels | None,
-  pp: str | None = None,
   layout: str = "ours",
+  *,
+  pp: str | None = None,
   **more,
 ) -> dict[str, str]:
   """Returns what `read` finds again in a file's metadata, as JSON by name."""
   # transformers reads only files that say "pt".
   result = {"format": "pt", "layout": layout, "model": json.dumps(options)}
+  result[PP] = json.dumps(pp)
   if pixels:
     result[PIXELS] = json.dumps(dataclasses.asdict(pixels))
-  if pp is not None:
-    result[PP] = json.dumps(pp)
   return result | {name: json.dumps(value) for name, value in more.items()}
 
 
@@ -108,14 +113,15 @@ def read(
     place = f"the metadata of {where.path}"
     if arch:
       raise ValueError(f"{place} says what its model is: leave arch out.")
-    options, pixels, pp, cls_row = (
+    options, pixels, pp, cls_row, loader = (
       schema.parse(f"{name} in {place}", said.get(name, "null"), hint)
       for name, hint in _OURS.items()
     )
     pixels = pixels and libraries.pixels(pixels.get("mean"), pixels.get("std"))
-    if pp is None and layout == "ours":  # in runs of before pp was recorded
+    if layout == "ours" and PP not in said:  # of a run before pp was recorded
       pp = preprocessing.of_run(_beside(where.folder, "config.json", _Run))
-    return ModelMetadata(layout, options, pixels, pp, cls_row)
+    loader = loader or {}
+    return ModelMetadata(layout, options, pixels, pp, cls_row, loader=loader)
   beside = functools.partial(_beside, where.folder)
   if layout == "timm":
     said = libraries.timm(beside("config.json", libraries.Timm), arch)
@@ -135,7 +141,7 @@ def read(
       f"{where.folder}/config.json is missing: checkpoints do not say what "
       "model they hold. Keep them in their run's folder."
     )
-  return _from_run(beside)
+  return _from_run(beside, _loader_of_run(where.folder))
 
 
 def of_tower(said: ModelMetadata, name: str) -> ModelMetadata:
@@ -152,7 +158,14 @@ _OURS = {
   PIXELS: libraries.PixelValues | None,
   PP: str | None,
   "cls_row": bool | None,
+  LOADER: dict | None,
 }
+
+
+class _Start(TypedDict, total=False):
+  """An entry of environment.json."""
+
+  loader: dict | None
 
 
 class _Run(TypedDict, total=False):
@@ -274,7 +287,16 @@ def _beside(folder, name, hint):
   return schema.read_json(path, hint) if os.path.isfile(path) else {}
 
 
-def _from_run(config):
+def _loader_of_run(folder):
+  try:
+    starts = _beside(folder, files.ENVIRONMENT, list[_Start])
+  except ValueError as e:
+    logging.warning("%s What loaded its images is unknown.", e)
+    return {}
+  return (starts and starts[-1].get(LOADER)) or {}
+
+
+def _from_run(config, loader):
   """Reads the config.json of one of our runs, by its task."""
   if not ("model" in config and "input" in config):
     return ModelMetadata("ours", {}, source="nothing")
@@ -283,6 +305,7 @@ def _from_run(config):
   options = dpn.tasks.make(config).model_options()
   pixels = pixel_values.of_pp(config["input"].get("pp") or "")
   pp = preprocessing.of_run(config)
+  source = "the run's config.json"
   return ModelMetadata(
-    "ours", options, pixels, pp, source="the run's config.json"
+    "ours", options, pixels, pp, source=source, loader=loader
   )

@@ -27,10 +27,10 @@ def write(tmp_path, metadata=None, **beside):
 
 def test_metadata_comes_back(tmp_path):
   options = vit.options(vit.Model(3, **SIZE, stem_ln="dpn"))
-  said = metadata.metadata(options, HALF, "timm", cls_row=False)
+  said = metadata.metadata(options, HALF, "timm", pp="resize(3)", cls_row=False)
   got = read(write(tmp_path, said), "timm")
   assert got.options == json.loads(json.dumps(options))
-  assert (got.pixels, got.cls_row) == (HALF, False)
+  assert (got.pixels, got.pp, got.cls_row) == (HALF, "resize(3)", False)
   np.savez(tmp_path / "x.npz", metadata=np.array(json.dumps(said)))
   assert read(str(tmp_path / "x.npz"), "ours").options == got.options
 

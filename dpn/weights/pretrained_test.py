@@ -86,6 +86,8 @@ def test_another_head_and_layout(tmp_path):
   assert (model.config.scan, model.config.dropout) == (True, 0.1)
   headless = vit.from_pretrained(path, num_classes=None)
   assert "head" not in headless.variables["params"]
+  without = vit.from_pretrained(path, rep_size=False).variables["params"]
+  assert "pre_logits" not in without
   same = vit.from_pretrained(path, num_classes=5).variables["params"]["head"]
   np.testing.assert_array_equal(
     same["bias"], testing.golden("tok")["head/bias"]
@@ -123,7 +125,7 @@ def test_what_is_said_and_what_is_assumed(tmp_path, monkeypatch):
     "interpolation": "bicubic",
   }
   (tmp_path / "config.json").write_text(json.dumps(config))
-  preprocess = vit.from_pretrained(str(tmp_path)).preprocess
+  preprocess = vit.from_pretrained(tmp_path).preprocess
   assert preprocess.assumed == ()
   assert 'method="bicubic"' in preprocess.pp
   assert len(said) == 1

@@ -14,6 +14,7 @@ import inspect
 import itertools
 import re
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -120,17 +121,23 @@ def make(spec: str | None, modules: Sequence[str] = ()) -> "Preprocess":
 
 
 class Preprocess:
-  """A function of (example, generator); pickles as its string."""
+  """A function of (example, generator); pickles as its string.
+
+  Attributes:
+    spec: the string.
+    geometry: of it, what decodes, crops and resizes, with all arguments.
+  """
 
   def __init__(self, spec: str):
     self.spec = spec
     self._ops = []  # (text, function) of each
     ops = [_build(op) for op in _OP.finditer(re.sub(r"[\r\n]", " ", spec))]
-    for (text, fn, lazy), following in itertools.zip_longest(ops, ops[1:]):
-      self._ops.append((text, fn))
+    self.geometry = "|".join(op.whole for op in ops if op.lazy)
+    for built, following in itertools.zip_longest(ops, ops[1:]):
+      self._ops.append((built.text, built.fn))
       # Only ops that take lazy images return them.
-      if lazy and not (following and following[2]):
-        self._ops.append((text, _materialize))
+      if built.lazy and not (following and following.lazy):
+        self._ops.append((built.text, _materialize))
 
   def __call__(
     self, example: op.Example, rng: np.random.Generator
@@ -187,8 +194,16 @@ def _describe(value) -> str:
   return type(value).__name__
 
 
-def _build(match: re.Match) -> tuple[str, op.Op, bool]:
-  """Returns an op's text, the op, and whether it takes lazy images."""
+class _Built(NamedTuple):
+  """An op of a string."""
+
+  text: str  # as written
+  whole: str  # with all arguments but keys
+  fn: op.Op
+  lazy: bool  # whether it takes lazy images
+
+
+def _build(match: re.Match) -> _Built:
   text = match[0].rstrip()
   try:
     node = ast.parse(text, mode="eval").body
@@ -212,11 +227,15 @@ def _build(match: re.Match) -> tuple[str, op.Op, bool]:
   args = [_literal(match, arg) for arg in call.args]
   kwargs = {k.arg: _literal(match, k.value) for k in call.keywords}
   try:
-    signature.bind(*args, **kwargs)
-    return text, OPS[name](*args, **kwargs), hasattr(OPS[name], "takes_lazy")
+    bound = signature.bind(*args, **kwargs)
+    fn = OPS[name](*args, **kwargs)
   except (TypeError, ValueError) as error:
     message = f"{name}: {error} Signature: {name}{signature}."
     raise _error(match, message) from error
+  bound.apply_defaults()
+  shown = (f"{k}={v!r}" for k, v in bound.arguments.items() if "key" not in k)
+  whole = f"{name}({', '.join(shown)})"
+  return _Built(text, whole, fn, hasattr(OPS[name], "takes_lazy"))
 
 
 def _literal(match: re.Match, node: ast.expr):

@@ -3,188 +3,232 @@
 What follows a restart marker is decoded without what precedes it (ITU-T T.81,
 E.1.4). So the intervals that cover a box, behind the same headers, are a whole
 JPEG. `dpn.input_pipeline.sources.restart_markers` adds markers to files.
+
+Compiled with Numba (the extra `restart`), so that threads do not wait for each
+other here.
 """
 
-import dataclasses
-import struct
-from collections.abc import Sequence
+from typing import NamedTuple
 
+import numba
 import numpy as np
 
-SOF, DHT, SOS, DRI = (0xC0, 0xC1), 0xC4, 0xDA, 0xDD  # baseline, extended
 EOI = b"\xff\xd9"
-# What decoding needs: JFIF and Adobe's segment say which colours these are.
-_DECODED = {*SOF, DHT, SOS, 0xDB, 0xE0, 0xEE}
+DHT, SOS, DRI = 0xC4, 0xDA, 0xDD
+SOF, SOF_EXTENDED = 0xC0, 0xC1  # baseline, and more tables or bits
+_DQT, _APP0, _APP15, _COM = 0xDB, 0xE0, 0xEF, 0xFE
+_APP14 = 0xEE  # Adobe's, which like JFIF's APP0 says what the colours are
+_RST = 0xD0
+_ONES, _HIGH_BITS = (np.uint64(0x0101010101010101 * x) for x in (1, 0x80))
 
 
-@dataclasses.dataclass(frozen=True)
-class Header:
-  """What precedes the one scan of a sequential JPEG.
+class Header(NamedTuple):
+  """What precedes the one scan of a sequential JPEG; all 0 for other data."""
 
-  Attributes:
-    size: (rows, cols) in pixels.
-    sampling: of each component, its (horizontal, vertical) factor.
-    interval: MCUs between restart markers, 0 without.
-    segments: (marker, contents) of all but the restart interval, SOS last.
-    scan: where the scan begins in the file.
-  """
-
-  size: tuple[int, int]
-  sampling: tuple[tuple[int, int], ...]
-  interval: int
-  segments: tuple[tuple[int, bytes], ...]
-  scan: int
-
-  @property
-  def mcu(self) -> tuple[int, int]:
-    """Rows and columns of pixels in an MCU."""
-    if len(self.sampling) == 1:  # A.2.2: blocks, whatever the factors
-      return 8, 8
-    across, down = zip(*self.sampling, strict=True)
-    return 8 * max(down), 8 * max(across)
+  rows: int
+  cols: int
+  mcu_rows: int  # pixels
+  mcu_cols: int
+  interval: int  # MCUs between restart markers, 0 without
+  scan: int  # where the scan begins in the file
 
   @property
   def mcus(self) -> tuple[int, int]:
     """Rows and columns of MCUs."""
-    down, across = (
-      -(-x // y) for x, y in zip(self.size, self.mcu, strict=True)
-    )
-    return down, across
-
-  def to_bytes(
-    self,
-    size: tuple[int, int],
-    interval: int,
-    extra: Sequence[tuple[int, bytes]] = (),
-  ) -> bytes:
-    """Returns the header for an image of another size and restart interval.
-
-    `extra` are more segments, which take precedence.
-    """
-    more = [*extra, (DRI, struct.pack(">H", interval)), self.segments[-1]]
-    parts = [b"\xff\xd8"]
-    for marker, contents in [*self.segments[:-1], *more]:
-      if marker in SOF:
-        contents = contents[:1] + struct.pack(">HH", *size) + contents[5:]
-      parts.append(_segment(marker, contents))
-    return b"".join(parts)
+    return -(-self.rows // self.mcu_rows), -(-self.cols // self.mcu_cols)
 
 
-def _segment(marker, contents):
-  return struct.pack(">BBH", 0xFF, marker, len(contents) + 2) + contents
+_compiled = numba.njit(nogil=True, cache=True)
+_NONE = Header(0, 0, 0, 0, 0, 0)
 
 
-def read_header(data: bytes) -> Header | None:
-  """Returns what precedes the scan; None unless it is the only one, as usual.
+@_compiled
+def _uint16(data, place):
+  return np.int64(data[place]) << 8 | np.int64(data[place + 1])
+
+
+@_compiled
+def read_header(data: np.ndarray) -> Header:
+  """Returns a header, all 0 unless its scan is the only one, as usual.
 
   That is: 8-bit, sequential with Huffman coding, grey or three interleaved
   components, none larger than MCUs allow.
   """
-  if not isinstance(data, bytes) or data[:3] != b"\xff\xd8\xff":
-    return None
-  found, place, segments = {}, 2, []
-  while data[place : place + 1] == b"\xff" and SOS not in found:
-    if place + 4 > len(data):
-      return None
-    marker, size = struct.unpack_from(">xBH", data, place)
-    contents = data[place + 4 : place + 2 + size]
-    other = marker != DHT and 0xC0 <= marker <= 0xCF
-    if other or marker in (SOS, DRI):
-      found[marker] = contents
-    if marker != DRI:
-      segments.append((marker, contents))
-    place += 2 + size
-  frame = found.get(SOF[0]) or found.get(SOF[1]) or b""
-  count = (len(frame) - 6) // 3
-  known = found.keys() <= {*SOF, SOS, DRI} and SOS in found
-  # A scan of all components, not of one after the other.
-  if not known or count not in (1, 3) or found[SOS][:1] != frame[5:6]:
-    return None
-  if len(found[SOS]) < 1 + 2 * count:
-    return None
-  precision, rows, cols, components = struct.unpack_from(">BHHB", frame)
-  sampling = tuple((x >> 4, x & 15) for x in frame[7::3][:count])
-  if precision != 8 or components != count or not rows * cols:
-    return None
-  if any(not 1 <= x <= 4 for pair in sampling for x in pair):
-    return None
-  (interval,) = struct.unpack(">H", found.get(DRI, b"\0\0")[:2].rjust(2, b"\0"))
-  return Header((rows, cols), sampling, interval, tuple(segments), place)
+  if len(data) < 4 or _uint16(data, 0) != 0xFFD8:
+    return _NONE
+  place, frame, count, interval = 2, 0, 0, 0
+  down, across = 1, 1
+  while place + 4 <= len(data) and data[place] == 0xFF:
+    marker, size = data[place + 1], _uint16(data, place + 2)
+    place += 4
+    end = place + size - 2
+    if size < 2 or end > len(data):
+      return _NONE
+    if marker in (SOF, SOF_EXTENDED):
+      if frame or size < 8 or data[place] != 8:
+        return _NONE
+      frame, count = place, np.int64(data[place + 5])
+      if count not in (1, 3) or size != 8 + 3 * count:
+        return _NONE
+      for i in range(count):
+        sampling = np.int64(data[place + 7 + 3 * i])
+        if not (1 <= sampling >> 4 <= 4 and 1 <= sampling & 15 <= 4):
+          return _NONE
+        if count > 1:  # A.2.2: else MCUs are blocks, whatever the factors
+          down, across = max(down, sampling & 15), max(across, sampling >> 4)
+    elif marker == DRI:
+      if size != 4:
+        return _NONE
+      interval = _uint16(data, place)
+    elif marker == SOS:
+      # A scan of all components, not of one after the other.
+      if not frame or size != 6 + 2 * count or data[place] != count:
+        return _NONE
+      rows, cols = _uint16(data, frame + 1), _uint16(data, frame + 3)
+      if rows * cols == 0:
+        return _NONE
+      return Header(rows, cols, 8 * down, 8 * across, interval, end)
+    elif marker not in (DHT, _DQT, _COM) and not _APP0 <= marker <= _APP15:
+      return _NONE
+    place = end
+  return _NONE
+
+
+@_compiled
+def _open(data):
+  """Returns the header, and where every interval begins and the last ends.
+
+  Intervals include the marker that follows. There are none unless all markers
+  are as they should be, and divide rows of MCUs.
+  """
+  header = read_header(data)
+  places = np.empty(0, np.int64)
+  end = len(data) - 2
+  if not header.interval or header.scan >= end or _uint16(data, end) != 0xFFD9:
+    return header, places
+  down = -(-header.rows // header.mcu_rows)
+  across = -(-header.cols // header.mcu_cols)
+  # An interval has at least a byte, and its marker two.
+  if across % header.interval or down * across > header.interval * len(data):
+    return header, places
+  count = down * across // header.interval
+  found = np.empty(count + 1, np.int64)
+  found[0], found[count] = header.scan, len(data)
+  if _find_markers(data, header.scan, found[1:count]):
+    return header, found
+  return header, places
+
+
+@_compiled
+def _find_markers(data, scan, found):
+  """Writes what follows each marker; returns whether all are as they should be.
+
+  Most words of 8 bytes have no 0xFF, which is seen without looking at each.
+  """
+  words = data[: data.size // 8 * 8].view(np.uint64)
+  number, end = 0, data.size - 2
+  for word in range(scan // 8, words.size + 1):
+    if word < words.size:
+      zeros = ~words[word]
+      if (zeros - _ONES) & ~zeros & _HIGH_BITS == 0:
+        continue
+    for i in range(max(scan, 8 * word), min(end, 8 * word + 8)):
+      if data[i] == 0xFF and data[i + 1] != 0:  # 0 follows data
+        if number == found.size or data[i + 1] != _RST + number % 8:
+          return False
+        found[number] = i + 2
+        number += 1
+  return number == found.size
+
+
+@_compiled
+def _copy(source, target):
+  for i in range(source.size):  # faster than assigning, which checks overlap
+    target[i] = source[i]
+
+
+@_compiled
+def _write_header(data, scan, rows, cols, out):
+  """Writes what decoding needs of a header, for another size.
+
+  Returns:
+    How many bytes that are.
+  """
+  out[0], out[1] = data[0], data[1]
+  size, place = 2, 2
+  while place < scan:
+    marker, end = data[place + 1], place + 2 + _uint16(data, place + 2)
+    frame = marker in (SOF, SOF_EXTENDED)
+    if not _APP0 < marker < _APP14 and marker != _APP15 and marker != _COM:
+      begin = size
+      _copy(data[place:end], out[size:])
+      size += end - place
+      if frame:
+        out[begin + 5], out[begin + 6] = rows >> 8, rows & 255
+        out[begin + 7], out[begin + 8] = cols >> 8, cols & 255
+    place = end
+  return size
+
+
+@_compiled
+def _cut(data, header, places, top, left, height, width):
+  """See `Cutter.cut`."""
+  step = header.mcu_cols * header.interval
+  per_row = -(-header.cols // step)
+  down = -(-header.rows // header.mcu_rows)
+  first, begin = max(0, top - 1) // header.mcu_rows, max(0, left - 1) // step
+  last = min(down, -(-(top + height + 1) // header.mcu_rows))
+  end = min(per_row, -(-(left + width + 1) // step))
+  size = header.scan
+  for row in range(first * per_row, last * per_row, per_row):
+    size += places[row + end] - places[row + begin]
+  out = np.empty(size, np.uint8)
+  size = _write_header(
+    data,
+    header.scan,
+    min(header.rows, last * header.mcu_rows) - first * header.mcu_rows,
+    min(header.cols, end * step) - begin * step,
+    out,
+  )
+  number = 0
+  for row in range(first * per_row, last * per_row, per_row):
+    source, target = places[row + begin], size
+    _copy(data[source : places[row + end]], out[target:])
+    for i in range(row + begin + 1, row + end + 1):
+      size = target + places[i] - source
+      out[size - 2], out[size - 1] = 0xFF, _RST + number % 8
+      number += 1
+  out[size - 1] = 0xD9
+  return out[:size], top - first * header.mcu_rows, left - begin * step
 
 
 class Cutter:
   """A JPEG out of which smaller ones can be cut."""
 
-  def __init__(self, data: bytes, header: Header, markers: np.ndarray):
-    """See `from_bytes`; `markers` is where the restart markers begin."""
-    self._data = np.frombuffer(data, np.uint8)
-    needed = tuple(x for x in header.segments if x[0] in _DECODED)
-    self._header = header = dataclasses.replace(header, segments=needed)
-    ends = np.append(markers, len(data) - len(EOI))
-    begins = np.append(header.scan, markers + 2)
-    per_row = header.mcus[1] // header.interval
-    self._begins, self._ends = (x.reshape(-1, per_row) for x in (begins, ends))
+  def __init__(self, data: np.ndarray, header: Header, places: np.ndarray):
+    """See `from_bytes`; `places` are as of `_open`."""
+    self._data, self._header, self._places = data, header, places
 
   @classmethod
   def from_bytes(cls, data: bytes) -> "Cutter | None":
     """Returns None unless there are markers, all as they should be."""
-    header = read_header(data)
-    if header is None or not header.interval or data[-2:] != EOI:
-      return None
-    down, across = header.mcus
-    if across % header.interval:
-      return None
-    scan = np.frombuffer(data, np.uint8)[header.scan : -2]
-    markers = np.flatnonzero(scan[:-1] == 0xFF)
-    kinds = scan[markers + 1]
-    markers, kinds = markers[kinds != 0], kinds[kinds != 0]  # 0 follows data
-    count = down * across // header.interval - 1
-    expected = 0xD0 + np.arange(count) % 8
-    if not np.array_equal(kinds, expected) or scan[-1:] == 0xFF:
-      return None
-    return cls(data, header, markers + header.scan)
+    data = np.frombuffer(data, np.uint8)
+    header, places = _open(data)
+    return cls(data, header, places) if places.size else None
 
   @property
   def size(self) -> tuple[int, int]:
     """Rows and columns of the image."""
-    return self._header.size
-
-  @property
-  def interval(self) -> int:
-    """MCUs between restart markers."""
-    return self._header.interval
+    return self._header.rows, self._header.cols
 
   def cut(
     self, top: int, left: int, height: int, width: int
-  ) -> tuple[bytes, int, int]:
+  ) -> tuple[np.ndarray, int, int]:
     """Returns a JPEG that holds a box, and the box's top and left in it.
 
     Decoded, the box has the same pixels as in the whole: a pixel more at each
     side is kept, for decoders that interpolate colour.
     """
-    header = self._header
-    rows, cols = header.size
-    mcu_rows, step = header.mcu[0], header.mcu[1] * header.interval
-    first, last = (
-      max(0, top - 1) // mcu_rows,
-      -(-(top + height + 1) // mcu_rows),
+    return _cut(
+      self._data, self._header, self._places, top, left, height, width
     )
-    begin, end = max(0, left - 1) // step, -(-(left + width + 1) // step)
-    begins, ends = (
-      x[first:last, begin:end] for x in (self._begins, self._ends)
-    )
-    size = (
-      min(rows, last * mcu_rows) - first * mcu_rows,
-      min(cols, end * step) - begin * step,
-    )
-    head = np.frombuffer(header.to_bytes(size, header.interval), np.uint8)
-    # Each row with the marker that follows it.
-    parts = [
-      self._data[a:b]
-      for a, b in zip(begins[:, 0], ends[:, -1] + 2, strict=True)
-    ]
-    joined = np.concatenate([head, *parts])
-    after = len(head) + np.cumsum(ends - begins + 2) - 1
-    joined[after] = 0xD0 + np.arange(after.size) % 8
-    joined[-2:] = np.frombuffer(EOI, np.uint8)
-    return joined.tobytes(), top - first * mcu_rows, left - begin * step

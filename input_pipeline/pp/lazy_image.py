@@ -3,10 +3,11 @@
 `decode`, and resizing by area, return a `LazyImage`; a crop cuts a box out of
 it, and the rest is never computed. Ops not marked `op.takes_lazy` get arrays.
 
-Parts of JPEGs are decoded without the rest where nvImageCodec is installed. Its
-back end for CPUs (the extra `fast`; no GPU is needed) wraps the library that
-OpenCV's decoder wraps as well, and is set to interpolate colour as OpenCV does:
-the pixels are the same.
+Parts of JPEGs are decoded without the rest, to the same pixels, where they have
+restart markers and Numba is installed (the extra `restart`; see `jpeg`), or
+else where nvImageCodec is. Its back end for CPUs (the extra `fast`; no GPU is
+needed) wraps the library that OpenCV's decoder wraps as well, and is set to
+interpolate colour as OpenCV does.
 """
 
 import dataclasses
@@ -14,11 +15,10 @@ import functools
 import importlib
 import os
 import threading
+import types
 from collections.abc import Callable
 
 import numpy as np
-
-from dpn.input_pipeline.pp import jpeg
 
 _JPEG_ENDS = b"\xff\xd8\xff\xff\xd9"
 _MAX_PIXELS = 2**27  # As for OpenCV, see input_pipeline/__init__.py.
@@ -59,22 +59,23 @@ def from_jpeg(
 ) -> LazyImage | None:
   """Returns a JPEG of which the part that is needed will be decoded, or None.
 
-  None means that `data` is for OpenCV to decode: because nvImageCodec is not
-  installed, or because this is no JPEG, one with four colours, or one without
-  an end, which OpenCV may find to be damaged. `decode` decodes all of `data`,
-  where that is needed or a part is damaged.
+  None means that `data` is for OpenCV to decode: because there are no markers
+  and nvImageCodec is not installed, or because this is no JPEG, one with four
+  colours, or one without an end, which OpenCV may find to be damaged. `decode`
+  decodes all of `data` where that is needed or a part is damaged.
   """
-  if cutter := jpeg.Cutter.from_bytes(data):
+  if not isinstance(data, bytes) or data[:3] + data[-2:] != _JPEG_ENDS:
+    return None
+  if (jpeg := _jpeg()) and (cutter := jpeg.Cutter.from_bytes(data)):
 
     def cut_file(top, left, height, width):
       if (height, width) == cutter.size:
         return decode(data)
       part, above, before = cutter.cut(top, left, height, width)
-      return cut(decode(part), above, before, height, width)
+      return cut(decode(part.tobytes()), above, before, height, width)
 
     return LazyImage((*cutter.size, 3), cut_file)
-  whole = isinstance(data, bytes) and data[:3] + data[-2:] == _JPEG_ENDS
-  if not whole or (codec := _codec()) is None:
+  if (codec := _codec()) is None:
     return None
   try:
     stream = codec.library.CodeStream(data)
@@ -97,6 +98,14 @@ def from_jpeg(
     return np.asarray(part)
 
   return LazyImage((rows, cols, 3), cut_jpeg)
+
+
+@functools.cache
+def _jpeg() -> types.ModuleType | None:
+  try:
+    return importlib.import_module("dpn.input_pipeline.pp.jpeg")
+  except ImportError:
+    return None
 
 
 class _Codec(threading.local):

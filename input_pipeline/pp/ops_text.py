@@ -53,6 +53,8 @@ def tokenize(
   keys have defaults.
   """
   errors.check_known("eos", eos, _EOS)
+  if not _is_id(max_len):
+    raise ValueError(f"max_len must be a whole number, got {max_len!r}.")
   tokenizer = tokenizers.make(model)
   pad = tokenizer.pad if pad_value == "<pad>" else pad_value
   for name, wanted, value in (
@@ -62,7 +64,7 @@ def tokenize(
   ):
     if wanted and value is None:
       raise ValueError(f"{model!r} has no id for {name}.")
-  if not isinstance(pad, int):
+  if not _is_id(pad):
     raise ValueError(f"pad_value must be an id or '<pad>', got {pad_value!r}.")
   if max_len < 1 + add_bos + (eos != "none"):
     raise ValueError(f"max_len={max_len} has no room for text.")
@@ -82,6 +84,10 @@ def tokenize(
   size = max(tokenizer.vocab_size, pad + 1)
   apply.makes = target, Vocabulary(size, tokenizer.sha256, model)
   return apply
+
+
+def _is_id(value) -> bool:
+  return type(value) is int and value >= 0
 
 
 def bert_tokenize(max_len: int, vocab_path: str, inkey="text", outkey="text"):
@@ -124,7 +130,13 @@ def prompt(
   names, templates = prompts.class_names(names), prompts.templates(templates)
 
   def apply(example, rng):
-    label = int(op.get(example, inkey))
+    label = op.get(example, inkey)
+    if np.ndim(label):
+      raise ValueError(
+        f"{inkey} has shape {np.shape(label)}, expected one number: put prompt "
+        "before onehot."
+      )
+    label = int(label)
     if not 0 <= label < len(names):
       raise ValueError(f"label {label} has no name: there are {len(names)}.")
     template = templates[rng.integers(len(templates))]
@@ -146,7 +158,7 @@ def _text(value) -> str:
   if not isinstance(value, str):
     raise ValueError(
       f"expected a text, got {type(value).__name__}. Choose one of several "
-      'with choice(key="text") before.'
+      'with choice(key="text") before; ids of tokens are no text.'
     )
   if not value.strip():
     raise ValueError("the text is empty.")

@@ -88,6 +88,9 @@ def test_prompts_of_labels():
     ("tokenize(4)", b"\xff\xfe", "the text is not UTF-8"),
     ("tokenize(4)", ["a", "b"], "Choose one of several"),
     ("tokenize(1)", "a", "max_len=1 has no room"),
+    ("tokenize(4.0)", "a", "max_len must be a whole number, got 4.0"),
+    ("tokenize(4, pad_value=-1)", "a", "must be an id or '<pad>', got -1"),
+    ("tokenize(4, model=None)", "a", "must be 'bytes' or a path, got None"),
     ('tokenize(4, "stick")', "a", "Unknown eos 'stick'. Did you mean 'sticky'"),
     ('tokenize(4, pad_value="x")', "a", "must be an id or '<pad>'"),
     ('tokenize(4, model="no.model")', "a", "there is no such file"),
@@ -98,6 +101,11 @@ def test_prompts_of_labels():
 def test_bad_input(spec, text, message):
   with pytest.raises((ValueError, FileNotFoundError), match=message):
     _run(spec, text=text, label=10)
+
+
+def test_prompts_of_one_hot_labels():
+  with pytest.raises(ValueError, match=r"shape \(10,\).*put prompt before one"):
+    _run('prompt("cifar10")', label=np.eye(10)[3])
 
 
 def test_shipped_names_and_templates():
@@ -127,4 +135,8 @@ def test_fill():
     *("a bike", "bike", "a cycle", "cycle"),
   ]
   assert classes == [0, 0, 1, 1, 1, 1]
+  assert prompts.fill(["a, ,b,"], ["{}"]) == (["a", "b"], [0, 0])
+  with pytest.raises(ValueError, match="'!!' has no letters"):
+    prompts.fill(["plus", "!!"], ["{}"])
+  assert prompts.fill(["!!"], ["{}"], canonical=False) == (["!!"], [0])
   assert prompts.canonicalize("Not_{}  this-{a}", "{}") == "not {} thisa"

@@ -19,6 +19,7 @@ Captions are under the key `text`. In an archive, they are files ending in .txt
 beside the images, `0001.jpg` and `0001.txt`.
 """
 
+import codecs
 import functools
 import os
 import tarfile
@@ -212,7 +213,8 @@ class TarSource(_ClassSource):
   def __getitem__(self, index):
     example = super().__getitem__(index)
     if self._texts is not None:
-      example["text"] = self._read(self._texts[index])
+      text = self._read(self._texts[index])
+      example["text"] = text.removeprefix(codecs.BOM_UTF8).strip()
     return example
 
   def _bytes(self, index):
@@ -248,16 +250,18 @@ def _read_contents(path, size, _):
       "its folder are read, to number the classes. A compressed one has no "
       "random access: decompress it first."
     ) from error
-  by_name = {name: place for name, *place in members}
-  names = [name for name in by_name if not name.endswith(".txt")]
-  texts = [by_name.get(f"{os.path.splitext(name)[0]}.txt") for name in names]
+  images = [member for member in members if _is_image(member[0])]
+  stem = lambda name: os.path.splitext(name)[0]
+  by_stem = {stem(n): place for n, *place in members if not _is_image(n)}
+  names = [name for name, *_ in images]
+  texts = [by_stem.get(stem(name)) for name in names]
   if any(texts) and not all(texts):
     raise ValueError(
       f"{path}: {names[texts.index(None)]} has no caption beside it, a file of "
       "the same name ending in .txt, but other images have."
     )
   array = lambda places: np.array(places, np.int64)
-  places = array([by_name[name] for name in names])
+  places = array([place for _, *place in images])
   return names, places, array(texts) if any(texts) else None
 
 
@@ -274,7 +278,9 @@ def _members(file, begin: int, end: int) -> Iterator[tuple[str, int, int]]:
       folder, base = os.path.split(member.name)
       if not member.isfile():
         continue
-      if _is_image(member.name) or (base.endswith(".txt") and base[0] != "."):
+      if _is_image(member.name) or (
+        base.lower().endswith(".txt") and base[0] != "."
+      ):
         yield f"{os.path.basename(folder)}/{base}", first, member.size
       elif base.endswith(".tar"):
         place = file.tell()

@@ -332,7 +332,8 @@ def test_captions_of_a_manifest(tmp_path):
 
 
 def test_captions_beside_the_images_of_an_archive(tmp_path):
-  members = {"2.jpg": b"B", "1.png": b"A", "1.txt": b"one", "2.txt": b"two"}
+  members = {"2.jpg": b"B", "1.png": b"A", "2.txt": b"two"}
+  members["1.TXT"] = b"\xef\xbb\xbfone\r\n"
 
   def write(members):
     (tmp_path / "train.tar").write_bytes(_archive(members, "pairs/"))
@@ -341,7 +342,7 @@ def test_captions_beside_the_images_of_an_archive(tmp_path):
   source = _open("tar", tmp_path)
   found = [(x["image"], x["text"]) for x in (source[0], source[1])]
   assert found == [(b"A", b"one"), (b"B", b"two")]
-  members.pop("1.txt")
+  members.pop("1.TXT")
   write(members)
   with pytest.raises(ValueError, match=r"pairs/1\.png has no caption"):
     _open("tar", tmp_path)

@@ -1,12 +1,16 @@
 """Parquet in the hub's layout, written here as `datasets` writes it."""
 
+import io
 import json
 import pickle
 
 import pytest
+from PIL import Image
 
-from dpn.input_pipeline import sources
+from dpn.evaluators import retrieval
+from dpn.input_pipeline import pipeline, sources
 from dpn.input_pipeline.sources import parquet as parquet_source
+from dpn.input_pipeline.text import tokenizers
 
 pyarrow = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")
@@ -62,6 +66,40 @@ def test_rows(tmp_path, files):
   assert [row["image"] for row in part.read([0, 1])] == [b"1", b"100"]
   with pytest.raises(ValueError, match=r"Unknown split 'val'. Known: test, tr"):
     sources.make({**data, "split": "val"})
+
+
+def test_captions(tmp_path):
+  """One for each image, or several, as far as a batch for two towers."""
+  png = io.BytesIO()
+  Image.new("RGB", (4, 4)).save(png, "png")
+  rows = [
+    {
+      "image": {"bytes": png.getvalue(), "path": None},
+      "caption": f"no {i}",
+      "several": [f"a{i}", f"b{i}"][: 1 + i % 2],
+    }
+    for i in range(4)
+  ]
+  table = pyarrow.Table.from_pylist(rows)
+  parquet.write_table(table, tmp_path / "train.parquet")
+  data = {"name": f"parquet:{tmp_path}", "split": "train"}
+  decode = tokenizers.make("bytes").decode
+  for op, possible in (
+    ('copy("caption", "text")', {f"no {i}" for i in range(4)}),
+    ('choice(inkey="several", outkey="text")', {"a0", "a1", "b1", "a2"}),
+  ):
+    spec = f'decode|{op}|tokenize(9)|keep("image", "text")'
+    config = {"data": data, "pp": spec, "batch_size": 4}
+    made = pipeline.training(config, seed=0)
+    batch = next(made.batches())
+    texts = {decode(ids) for ids in batch["text"]}
+    assert texts <= possible | {"a3", "b3"}
+    assert len(texts) == 4
+  captions = retrieval.captions(sources.make(data), "several")
+  found = [(row["text"], int(row["owner"])) for row in captions.read(range(6))]
+  assert found == [
+    *(("a0", 0), ("a1", 1), ("b1", 1), ("a2", 2), ("a3", 3), ("b3", 3)),
+  ]
 
 
 def test_label_maps(tmp_path):

@@ -8,6 +8,7 @@ Needs the extra `restart` (Numba).
 
 import functools
 import math
+import struct
 
 import numba
 import numpy as np
@@ -32,10 +33,10 @@ def add(data: bytes) -> bytes:
   Raises:
     ValueError: the pixels would differ.
   """
-  header = jpeg.read_header(data)
-  if header is None or data[-2:] != jpeg.EOI:
+  header = jpeg.read_header(np.frombuffer(data, np.uint8))
+  if not header.rows or data[-2:] != jpeg.EOI:
     return data
-  longest = _LONGEST_PX // header.mcu[1]
+  longest = _LONGEST_PX // header.mcu_cols
   if header.interval <= longest and jpeg.Cutter.from_bytes(data):
     return data
   interval = max(n for n in range(1, longest + 1) if header.mcus[1] % n == 0)
@@ -50,29 +51,33 @@ def add(data: bytes) -> bytes:
   if not same or jpeg.Cutter.from_bytes(result) is None:
     raise ValueError(
       f"restart markers change the pixels of a JPEG of {len(data)} bytes, "
-      f"{header.size[0]} x {header.size[1]} pixels: this is a mistake here."
+      f"{header.rows} x {header.cols} pixels: this is a mistake here."
     )
   return result
 
 
 def _recode(data, header, interval):
   """Returns `data` with another restart interval, None if it is damaged."""
-  tables = _huffman_tables(header)
-  scan = dict(header.segments)[jpeg.SOS]
+  segments = _segments(data, header)
+  contents = dict(segments)
+  tables = _huffman_tables(segments)
+  scan = contents[jpeg.SOS]
+  frame = contents.get(jpeg.SOF) or contents[jpeg.SOF_EXTENDED]
+  sampling = [(x >> 4, x & 15) for x in frame[7::3]]
   blocks, dc, ac = [], [], []  # of each block in an MCU: component and tables
-  for i, (across, down) in enumerate(header.sampling):
-    count = across * down if len(header.sampling) > 1 else 1
+  for i, (across, down) in enumerate(sampling):
+    count = across * down if len(sampling) > 1 else 1
     blocks += count * [i]
     dc += count * [scan[2 + 2 * i] >> 4]
     ac += count * [16 + (scan[2 + 2 * i] & 15)]
   if not {*dc, *ac} <= tables.keys():
     return None
   new = {i: tables[i] for i in dc}
-  extra = ()
+  extra = [(jpeg.DRI, struct.pack(">H", interval))]
   if any(len(values) < 12 for _, values in new.values()):
     new = dict.fromkeys(dc, _ALL_CATEGORIES)
-    contents = [bytes([i]) + b"".join(_ALL_CATEGORIES) for i in new]
-    extra = ((jpeg.DHT, b"".join(contents)),)
+    codes = [bytes([i]) + b"".join(_ALL_CATEGORIES) for i in new]
+    extra.append((jpeg.DHT, b"".join(codes)))
   bits = np.frombuffer(data, np.uint8)[header.scan : -2]
   bits = bits[np.append(True, (bits[:-1] != 0xFF) | (bits[1:] != 0))]
   num_mcus = math.prod(header.mcus)
@@ -90,14 +95,29 @@ def _recode(data, header, interval):
   )
   if size < 0:
     return None
-  head = header.to_bytes(header.size, interval, extra)
-  return head + out[:size].tobytes() + jpeg.EOI
+  kept = [x for x in segments[:-1] if x[0] != jpeg.DRI]
+  head = [_segment(*x) for x in (*kept, *extra, segments[-1])]
+  return b"".join([data[:2], *head, out[:size].tobytes(), jpeg.EOI])
 
 
-def _huffman_tables(header):
+def _segments(data, header):
+  """Returns (marker, contents) of what precedes the scan."""
+  segments, place = [], 2
+  while place < header.scan:
+    marker, size = struct.unpack_from(">xBH", data, place)
+    segments.append((marker, data[place + 4 : place + 2 + size]))
+    place += 2 + size
+  return segments
+
+
+def _segment(marker, contents):
+  return struct.pack(">BBH", 0xFF, marker, len(contents) + 2) + contents
+
+
+def _huffman_tables(segments):
   """Returns (number of codes by length, symbols): 0–3 for DC, 16–19 for AC."""
   tables = {}
-  for marker, contents in header.segments:
+  for marker, contents in segments:
     while marker == jpeg.DHT and len(contents) > 17:
       end = 17 + sum(contents[1:17])
       if end > len(contents):

@@ -27,14 +27,18 @@ def encode(kind, rows, cols, **kw):
   return buffer.getvalue()
 
 
+def read_header(data):
+  return jpeg.read_header(np.frombuffer(data, np.uint8))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("rows", "cols"), SIZES)
 def test_as_libjpeg_writes_them(kind, rows, cols):
   marked = restart_markers.add(encode(kind, rows, cols))
-  header = jpeg.read_header(marked)
+  header = read_header(marked)
   assert header.mcus[1] % header.interval == 0
   same = encode(kind, rows, cols, restart_marker_blocks=header.interval)
-  scan = jpeg.read_header(same).scan
+  scan = read_header(same).scan
   assert marked[header.scan :] == same[scan:]
   assert restart_markers.add(marked) == marked
 
@@ -67,7 +71,7 @@ def test_metadata_stay_but_not_in_cuts():
   assert Image.open(io.BytesIO(data)).getexif()[0x8298] == exif[0x8298]
   cut, *_ = jpeg.Cutter.from_bytes(data).cut(0, 0, 8, 8)
   assert b"copyright" in data
-  assert b"copyright" not in cut
+  assert b"copyright" not in cut.tobytes()
 
 
 def test_a_cut_holds_little_more_than_the_box():
@@ -77,7 +81,7 @@ def test_a_cut_holds_little_more_than_the_box():
   data, top, left = cutter.cut(32, 49, 16, 15)
   # The box fills one MCU but for its first column; rows need a neighbour each.
   assert (top, left) == (16, 1)
-  assert ops_image.decode_image(data).shape == (48, 32, 3)
+  assert ops_image.decode_image(data.tobytes()).shape == (48, 32, 3)
 
 
 def test_other_intervals_become_short_ones():
@@ -113,7 +117,7 @@ def test_what_is_left_as_it_is(data):
 
 def test_damaged_markers_are_not_trusted():
   data = restart_markers.add(encode("4:2:0", 64, 256))
-  header = jpeg.read_header(data)
+  header = read_header(data)
   marker = data.index(b"\xff\xd1", header.scan)
   for damaged in (
     data[:marker] + b"\xff\xd2" + data[marker + 2 :],

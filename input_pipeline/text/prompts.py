@@ -77,12 +77,18 @@ def fill(
     templates: see `templates`.
     canonical: see `canonicalize`.
   """
-  texts, classes = [], []
+  texts, classes, given = [], [], names
   if canonical:
     names = [canonicalize(name, ",") for name in names]
     templates = [canonicalize(template, "{}") for template in templates]
   for label, aliases in enumerate(names):
-    for name in aliases.split(","):
-      texts += [template.replace("{}", name.strip()) for template in templates]
+    found = [name.strip() for name in aliases.split(",") if name.strip()]
+    if not found:
+      raise ValueError(
+        f"The class name {given[label]!r} has no letters: give another, or "
+        "keep punctuation with canonicalize=False."
+      )
+    for name in found:
+      texts += [template.replace("{}", name) for template in templates]
       classes += [label] * len(templates)
   return texts, classes

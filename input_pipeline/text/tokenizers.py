@@ -69,6 +69,8 @@ def make(model: str) -> Tokenizer:
   """
   if model == BYTES:
     return _BYTES
+  if not isinstance(model, str):
+    raise ValueError(f"model must be {BYTES!r} or a path, got {model!r}.")
   path = os.path.expanduser(model)
   if not os.path.isfile(path):
     if model in KNOWN_FILES:
@@ -134,10 +136,10 @@ def _wordpiece(content):
 
   pieces = content.decode().split("\n")
   ids = {p.strip(): i for i, p in enumerate(pieces) if p.strip()}
-  bos, eos, pad, unknown = (
-    ids[p] for p in ("[CLS]", "[SEP]", "[PAD]", "[UNK]")
-  )
-  del unknown  # but it has to be there
+  marks = "[CLS]", "[SEP]", "[PAD]", "[UNK]"
+  if missing := [p for p in marks if p not in ids]:
+    raise ValueError(f"{missing[0]!r} is not in it, a piece per line")
+  bos, eos, pad = (ids[p] for p in marks[:3])
   cased = any(p.isupper() for p in ids if not p.startswith("["))
   bert = tokenizers.BertWordPieceTokenizer(ids, lowercase=not cased)
   encode = lambda text: bert.encode(text, add_special_tokens=False).ids
@@ -160,7 +162,7 @@ def _clip(content):
 
   _, *lines = gzip.decompress(content).decode().split("\n")
   merges = [tuple(x.split()) for x in lines[:_CLIP_MERGES] if x]
-  if any(len(pair) != 2 for pair in merges):
+  if not merges or any(len(pair) != 2 for pair in merges):
     raise ValueError("expected two pieces in every line but the first")
   end = "</w>"
   byte_of = _bytes_by_letter()

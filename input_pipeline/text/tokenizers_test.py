@@ -80,6 +80,12 @@ def test_a_trained_sentencepiece_model(tmp_path):
     (None, b"", FileNotFoundError, "there is no such file. Expected the name"),
     ("x.json", b"{}", ValueError, "no known kind of vocabulary: expected"),
     ("x.txt", b"a\nb", ValueError, "is no vocabulary of its kind: '.CLS.'"),
+    (
+      "x.txt.gz",
+      gzip.compress(b""),
+      ValueError,
+      "expected two pieces in every",
+    ),
     ("x.txt.gz", b"a b", ValueError, "is no vocabulary of its kind: Not a gz"),
     ("x.model", b"abc", ValueError, "is no vocabulary of its kind"),
   ],

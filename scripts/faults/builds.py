@@ -27,7 +27,7 @@ def keep_all_rows(path, step):
 
 
 def write_in_place(path, data):
-  """Takes the place of `checkpoint.write_atomically`."""
+  """Takes the place of `atomic.write`."""
   try:
     with open(path, "wb") as f:
       f.write(data)
@@ -43,9 +43,7 @@ BUILDS = {
   "checksum": _build(
     "dpn.weights.checkpoint._check_sums", "nothing", "damaged_notes"
   ),
-  "atomic_rename": _build(
-    "dpn.weights.checkpoint.write_atomically", "write_in_place", "full_export"
-  ),
+  "atomic_rename": _build("dpn.atomic.write", "write_in_place", "full_export"),
   "log_cut": _build("dpn.metrics._reopen", "keep_all_rows", "damaged_twice"),
   "lock": _build("dpn.trainers.workdir._flock", "no_lock", "two_runs"),
   "agreement": _build("dpn.processes.agree", "nothing", "differing_processes"),

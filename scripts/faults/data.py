@@ -51,7 +51,7 @@ WAYS = (
   Way(processes=2),
   Way(workers=2),
   Way(processes=4, threads=3),
-  Way(processes=2, workers=1),
+  Way(workers=1),
   Way(threads=1),
 )
 

@@ -15,10 +15,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Required, TypedDict
 
 import dpn.tasks
-from dpn import errors, schema
+from dpn import atomic, errors, schema
 from dpn.scripts.results import output
 from dpn.trainers import config_keys
-from dpn.weights import checkpoint
 
 INDEX = "sweep.json"
 TRAINER = ("-m", "dpn.trainers.train")
@@ -236,7 +235,7 @@ def write_index(config: str, arg: str, out: str, arms: Sequence[Arm]):
     for arm in every.values()
   ]
   with output.made(out):
-    checkpoint.write_json(path, {"config": config, "arg": arg, "arms": entries})
+    atomic.write_json(path, {"config": config, "arg": arg, "arms": entries})
 
 
 def read_index(out: str) -> tuple[str, dict[str, Arm]]:

@@ -33,6 +33,15 @@ def test_one_number_has_no_interval_and_equal_numbers_an_empty_one():
   assert str(aggregate.estimate([0.25] * 3)) == "0.25 ± 0.00 (n=3)"
 
 
+def test_two_numbers_are_shown_themselves():
+  found = aggregate.estimate([96, 97])
+  assert str(found) == "96.50 (n=2: 96.00, 97.00)"
+  # Twelve standard errors around 1 exclude 0, but two seeds decide nothing.
+  assert aggregate.estimate([1.0, 1.01]).side == 0
+  both = aggregate.difference(pd.Series([3.0, 5.0]), pd.Series([2.0, 6.0]))
+  assert str(both) == "0.00 (n=2: +1.00, −1.00, paired)"
+
+
 def test_sign():
   for mean, text in ((0.5, "+0.50"), (-0.5, "−0.50"), (0.001, "0.00")):
     estimate = aggregate.Estimate(mean, 0.25, sign="+")

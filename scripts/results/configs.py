@@ -21,6 +21,13 @@ _CHOICES = {
   "norm": ("layernorm", ("eps",)),
   "posemb_join": ("add", ("cls",)),
 }
+# What an arm is made of, so that it does not tell rows apart.
+_OF_ARM = re.compile(
+  r"model/(stem_ln|block_ln|stem|norm|posemb_join)"
+  r"|model/image/(stem_ln|block_ln|stem|norm|posemb_join)"
+  r"|model/image/(block_ln|stem|posemb_join)_kw/.*"
+)
+_MOST_FIELDS = 3  # in the name of a row
 # May differ between the seeds of a cell: where things are, what is watched.
 _FREE = re.compile(
   r"(seed|table|evals|mesh|sharding_strategy|wandb|input/seed)(/.*)?"
@@ -80,13 +87,42 @@ def _flat(config):
   return {k: v for k, v in flat.items() if v is not None}
 
 
+def image_model(config: Mapping[str, Any]) -> Mapping[str, Any]:
+  """Returns the options of config.model, or of the image tower of two."""
+  model = config.get("model") or {}
+  return model["image"] if isinstance(model.get("image"), Mapping) else model
+
+
 def row_hash(config: Mapping[str, Any]) -> str:
   """Returns what runs without config.table share with others of their row."""
-  of_arm = ("stem_ln", "block_ln", *_CHOICES)
-  of_arm = [f"model/{key}" for key in of_arm]
   flat = _flat(config).items()
-  same = {k: v for k, v in flat if k not in of_arm and not is_free(k)}
+  same = {k: v for k, v in flat if not _OF_ARM.fullmatch(k) and not is_free(k)}
   return workdir.config_hash(same)
+
+
+def told_apart(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+  """Returns by which few fields configs differ, but for their arm, by name.
+
+  For example {"a": "lr = 0.001", "b": "lr = 0.01"}; {} if they are too many to
+  make a name.
+  """
+  if len(configs) < 2:
+    return {}
+  table = fields(configs.values()).set_axis([*configs])
+  differ = [
+    field
+    for field in table
+    if table[field].nunique() > 1
+    and not is_free(field)
+    and not _OF_ARM.fullmatch(field)
+  ]
+  if not 1 <= len(differ) <= _MOST_FIELDS:
+    return {}
+  called = {f: f.replace("/", ".") for f in differ}
+  return {
+    name: ", ".join(f"{called[f]} = {row[f]}" for f in differ)
+    for name, row in table.iterrows()
+  }
 
 
 def is_free(field: str) -> bool:

@@ -273,8 +273,8 @@ def in_words(found: Sequence[Model]) -> list[str]:
     p_values = [gain.p_value for gain in tested]
     still = int((aggregate.holm(p_values) < 0.05).sum())
     sentences.append(
-      f"Of {len(tested)} intervals, {apart} do not contain 0. Corrected for "
-      f"their number (Holm, 5%), {still} of the differences remain."
+      f"Intervals without 0: {apart} of {len(tested)}; after correction for "
+      f"their number (Holm, 5%): {still}."
     )
   return sentences
 

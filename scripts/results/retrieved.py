@@ -10,6 +10,7 @@ from dpn.scripts.results import wrap
 
 _SIDE, _GAP = 1.0, 0.12  # inches: an image, and the space around it
 _COLUMN, _ROW = _SIDE + _GAP, _SIDE + 0.5  # a caption is below it
+_BETWEEN = 0.25  # two runs
 _HEAD = 0.3  # above the first row
 _SIZE = 7  # of the letters, in points
 _RIGHT, _WRONG = "#1a7f37", "0.6"
@@ -48,12 +49,13 @@ def draw(
   every = [run[0] for runs in sections.values() for run in runs if run]
   found = max(len(items) for _, items in every)
   heights = [_HEAD + len(runs[0]) * _ROW for runs in sections.values()]
-  page = _Page((1 + found * len(titles)) * _COLUMN, sum(heights))
+  width = found * _COLUMN + _BETWEEN  # of a run
+  page = _Page(_COLUMN + width * len(titles) - _BETWEEN, sum(heights))
   tops = np.cumsum([0, *heights])
   for top, (heading, runs) in zip(tops, sections.items(), strict=False):
     page.write(0, top, heading, 9, weight="bold")
     for i, (title, searches) in enumerate(zip(titles, runs, strict=True)):
-      left = (1 + i * found) * _COLUMN
+      left = _COLUMN + i * width
       if len(titles) > 1:
         page.write(left, top + 0.13, title, found * _SIDE, style="italic")
       for row, (query, items) in enumerate(searches):

@@ -5,13 +5,13 @@ import functools
 import json
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from dpn import errors, metrics, schema
-from dpn.scripts.results import configs
+from dpn.scripts.results import configs, run_files
 from dpn.trainers import workdir
 from dpn.weights import files
 
@@ -25,65 +25,6 @@ COSTS = {
   "seconds": lambda column: column.sum(min_count=1),
   "core_hours": "max",
 }
-
-
-class Model(TypedDict, total=False):
-  """What of config.model tells arms apart."""
-
-  stem_ln: str | None
-  block_ln: str | None
-  block_ln_kw: dict[str, Any] | None
-
-
-class Table(TypedDict, total=False):
-  """config.table, see docs/tables.md; other keys are strings or numbers."""
-
-  recipe: str
-  arch: str
-  arm: str
-  metric: str
-  candidate: str
-
-
-class Config(TypedDict, total=False):
-  """What of config.json the results are read by."""
-
-  model: Model | None
-  table: Table | None
-  seed: int | None
-  total_steps: int | float | None
-
-
-class Start(TypedDict, total=False):
-  """An entry of environment.json."""
-
-  commit: str | None
-  config_hash: str | None
-  device_kind: str | None
-  num_devices: int | None
-
-
-class Archived(TypedDict):
-  """A line of a file that `archive` made."""
-
-  path: str
-  config: Config
-  logged: dict[str, dict[str, float]]
-  done: files.Done | None
-  origin: Start
-
-
-class Choice(TypedDict):
-  """What select_best chose for a cell."""
-
-  candidate: str
-  runs: list[str]
-
-
-class Selection(TypedDict):
-  """selection.json of a sweep."""
-
-  cells: dict[str, Choice]
 
 
 def _by_step(rows: Sequence[Mapping[str, float]] = ()) -> pd.DataFrame:
@@ -141,7 +82,7 @@ class Run:
     """
     if self.trial:
       return {"recipe": "runlocal", "arch": "", "arm": ""}
-    model = self.config.get("model") or {}
+    model = configs.image_model(self.config)
     table = {"recipe": OWN, "arch": "", "arm": BASE}
     table |= self.table or {"arch": configs.row_hash(self.config)}
     if {"stem_ln", "block_ln", "block_ln_kw"} & model.keys():
@@ -225,10 +166,15 @@ def frame(found: Sequence[Run]) -> pd.DataFrame:
   """Returns a row for each run, its final metrics (if complete) as columns.
 
   The other columns: `run` (the `Run` itself), the keys of `Run.cell`, and what
-  `_facts` says.
+  `_facts` says. Runs without config.table are called by what tells them apart.
   """
+  rows = [{**run.finals, **run.cell, **_facts(run)} for run in found]
+  own = {run.title: run.config for run in found if run.cell["recipe"] == OWN}
+  called = {
+    title: f"{OWN}, {t}" for title, t in configs.told_apart(own).items()
+  }
   return pd.DataFrame(
-    {**run.finals, **run.cell, **_facts(run)} for run in found
+    row | {"title": called.get(row["title"], row["title"])} for row in rows
   )
 
 
@@ -282,14 +228,16 @@ def read(path: str) -> Run:
     ValueError: it is no run's folder, or one of its files is damaged.
   """
   file = functools.partial(os.path.join, path)
-  config = _read_json(file("config.json"), Config)
+  config = _read_json(file("config.json"), run_files.Config)
   if config is None:
     raise ValueError(
       f"{path} is not the folder of a run: it has no config.json. Give the "
       "--workdir of trainers.train."
     )
   origin = {}
-  for start in _read_json(file("environment.json"), list[Start]) or ():
+  for start in (
+    _read_json(file("environment.json"), list[run_files.Start]) or ()
+  ):
     origin |= {key: value for key, value in start.items() if value}
   return Run(
     path,
@@ -306,7 +254,9 @@ def read(path: str) -> Run:
 def _chosen(path):
   """Returns whether the selection beside a run names it, None without one."""
   sweep, name = os.path.split(os.path.abspath(path))
-  selection = _read_json(os.path.join(sweep, "selection.json"), Selection)
+  selection = _read_json(
+    os.path.join(sweep, "selection.json"), run_files.Selection
+  )
   if selection is None:
     return None
   return any(name in choice["runs"] for choice in selection["cells"].values())
@@ -347,7 +297,8 @@ def _unarchived(path):
   """Returns the runs in a file that `archive` made."""
   with open(path, "rb") as f:
     lines = [
-      schema.parse(f"line {i}", line, Archived) for i, line in enumerate(f, 1)
+      schema.parse(f"line {i}", line, run_files.Archived)
+      for i, line in enumerate(f, 1)
     ]
   found = []
   for line in lines:

@@ -1,0 +1,33 @@
+"""Writes files that are never seen half written, whatever ends the process."""
+
+import contextlib
+import json
+import os
+from typing import Any
+
+
+def write(path: str, data: bytes):
+  """Writes a file, which appears, or replaces the one before, when it is whole.
+
+  Raises:
+    OSError: it cannot be written.
+  """
+  partial = f"{path}.partial"
+  try:
+    with open(partial, "wb") as f:
+      f.write(data)
+      f.flush()
+      os.fsync(f.fileno())
+    os.replace(partial, path)
+  except OSError as e:
+    with contextlib.suppress(OSError):
+      os.remove(partial)
+    raise type(e)(
+      f"Cannot write {path}: {e.strerror or e}. Free some space, or make its "
+      "directory writable."
+    ) from e
+
+
+def write_json(path: str, value: Any):
+  """Writes `value` as indented JSON, see `write`."""
+  write(path, (json.dumps(value, indent=2) + "\n").encode())

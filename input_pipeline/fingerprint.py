@@ -1,0 +1,93 @@
+"""What decides the pixels that a model sees, recorded to be compared.
+
+Loaders that do the same on paper decode, crop and resize differently, and
+accuracy differs with them. The extras `fast` and `restart` change no pixel, so
+they are no part of this.
+"""
+
+import functools
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import cv2
+from absl import logging
+
+from dpn.input_pipeline import pp
+
+# How this codebase decodes; to be changed with `ops_image.decode_image`.
+_COLOUR = "RGB, interpolated chroma, accurate DCT, EXIF orientation ignored"
+_SEEN = (
+  "Others saw accuracy change by 1 to 1.5 points with the kernel that resizes "
+  "(github.com/NVIDIA/DALI/issues/1111), by 2 between resizing in OpenCV and "
+  "in DALI (issues/5260 there) and by 2 between FFCV's loader and PyTorch's "
+  "(github.com/libffcv/ffcv/issues/352)."
+)
+
+
+def of_config(config: Mapping[str, Any]) -> dict[str, str | list[str]]:
+  """Returns what reads a config's images, as JSON can hold it.
+
+  `train` and `eval` list what decodes, crops and resizes, with all arguments.
+  """
+  evals = (config.get("evals") or {}).values()
+  return {
+    "decoder": decoder(),
+    "colour": _COLOUR,
+    "train": _geometries([config.get("input") or {}]),
+    "eval": _geometries(evals),
+  }
+
+
+def decoder() -> str:
+  """Returns the library that decodes, with the one for JPEGs in it."""
+  found = re.search(r"^ *JPEG: *(.*)$", cv2.getBuildInformation(), re.MULTILINE)
+  inside = found[1].rpartition("/")[2].strip() if found else "unknown JPEGs"
+  return f"OpenCV {cv2.__version__}, {inside}"
+
+
+def _geometries(sections) -> list[str]:
+  specs = {spec for section in sections for spec in _specs(section)}
+  return sorted({pp.make(spec).geometry for spec in specs} - {""})
+
+
+def _specs(section: Mapping[str, Any]) -> Iterator[str]:
+  """Yields preprocessing strings: of pp, pp_fn, …, also in mixtures."""
+  for key, value in section.items():
+    if isinstance(value, Mapping):
+      yield from _specs(value)
+    elif re.fullmatch("pp(_.*)?", key) and isinstance(value, str):
+      yield value
+
+
+def differences(
+  recorded: Mapping[str, Any], here: Mapping[str, Any]
+) -> list[str]:
+  """Returns what evaluation does otherwise than what was recorded, in words.
+
+  How images are cropped and resized is compared with the recorded evaluation,
+  if there was any: training crops at random.
+  """
+  found = [
+    f"{key}: {recorded[key]} there, {here[key]} here"
+    for key in ("decoder", "colour")
+    if key in recorded and recorded[key] != here[key]
+  ]
+  there = recorded.get("eval") or ()
+  other = [spec for spec in here["eval"] if there and spec not in there]
+  return found + [f"eval: {' or '.join(there)} there, {x} here" for x in other]
+
+
+def compare(where: str, recorded: Mapping[str, Any], here: Mapping[str, Any]):
+  """Warns, once for the same, where evaluation differs from the record."""
+  if found := differences(recorded, here):
+    _warn(
+      f"The loader of {where} was another one:\n  "
+      + "\n  ".join(found)
+      + f"\n{_SEEN}"
+    )
+
+
+@functools.cache
+def _warn(message):
+  logging.warning("%s", message)

@@ -1,0 +1,102 @@
+"""What runs say of their arms is what a calculation by hand says."""
+
+import pytest
+
+from dpn.scripts import testing
+from dpn.scripts.results import own_runs, runs
+
+
+def _frame(root, results, **config):
+  """Returns runs that end with `results`, {arm: values by seed}."""
+  for arm, values in results.items():
+    for seed, value in enumerate(values):
+      testing.write_run(
+        root / f"{arm}-{seed}",
+        stem_ln=arm,
+        seed=seed,
+        config=config,
+        rows=[{"step": 1, "val/prec@1": value, "val/loss": 1 - value}],
+        seconds=1.0,
+      )
+  return runs.frame(runs.find([str(root)]))
+
+
+def test_sentences_have_the_interval_and_whether_it_contains_0(tmp_path):
+  results = {
+    "none": [0.50, 0.50, 0.50],
+    "dpn": [0.51, 0.52, 0.53],  # +2, s = 1: 4.303 / √3 = 2.484
+    "post": [0.52, 0.52, 0.53],  # +2.33, s = 0.577: 1.434
+  }
+  table = {"recipe": "photos", "arch": "S/16"}
+  models, wrong = own_runs.models(_frame(tmp_path, results, table=table))
+  assert wrong == []
+  assert own_runs.in_words(models) == [
+    "dpn − base (photos S/16, val/prec@1): +2.00 points; 95% interval −0.48 "
+    "to +4.48, contains 0 (3 seeds, paired).",
+    "post − base (photos S/16, val/prec@1): +2.33 points; 95% interval +0.90 "
+    "to +3.77, does not contain 0 (3 seeds, paired).",
+    # p = 0.0742 and 0.0198; Holm doubles the smaller one, to 0.0396.
+    "Intervals without 0: 1 of 2; after correction for their number (Holm, "
+    "5%): 1.",
+  ]
+
+
+def test_one_and_two_seeds_have_no_interval(tmp_path):
+  results = {"none": [0.5, 0.5], "dpn": [0.51, 0.53], "pre": [0.25]}
+  table = {"recipe": "photos", "arch": "S/16"}
+  models, _ = own_runs.models(_frame(tmp_path, results, table=table))
+  assert own_runs.in_words(models) == [
+    "dpn − base (photos S/16, val/prec@1): +2.00 points; +1.00 and +3.00 by "
+    "seed, too few for an interval (2 seeds, paired).",
+    "pre − base (photos S/16, val/prec@1): −25.00 points; no interval without "
+    "more seeds (1 seed, unpaired).",
+  ]
+
+
+def test_runs_without_a_table_are_called_by_what_they_differ_in(tmp_path):
+  for lr in (0.1, 0.2):
+    arms = {"none": [0.5], "dpn": [0.6]}
+    frame = _frame(tmp_path / f"{lr}", arms, lr=lr)
+  frame = runs.frame(runs.find([str(tmp_path)]))
+  assert set(frame.title) == {"own, lr = 0.1", "own, lr = 0.2"}
+  models, _ = own_runs.models(frame)
+  assert [list(model.arms) for model in models] == 2 * [["base", "dpn"]]
+
+
+def test_the_arm_of_two_towers_is_the_image_towers(tmp_path):
+  for stem in ("none", "dpn"):
+    testing.write_run(
+      tmp_path / stem,
+      config={"model": {"image": {"stem_ln": stem}, "text": {"width": 8}}},
+      rows=[{"step": 1, "zeroshot/birds_prec@1": 0.5}],
+      seconds=1.0,
+    )
+  [model] = own_runs.models(runs.frame(runs.find([str(tmp_path)])))[0]
+  assert list(model.arms) == ["base", "dpn"]
+  assert model.headline == ("zeroshot/birds_prec@1",)
+
+
+def test_a_wrong_baseline_or_metric_is_named(tmp_path):
+  frame = _frame(tmp_path, {"none": [0.5]})
+  with pytest.raises(ValueError, match=r"Unknown baseline 'bsae'.*'base'"):
+    own_runs.models(frame, "bsae")
+  with pytest.raises(ValueError, match="Unknown final metric 'val/los'"):
+    own_runs.models(frame, metric="val/los")
+
+
+def test_an_arm_without_the_metric_has_no_number(tmp_path):
+  table = {"recipe": "photos", "arch": "S/16"}
+  _frame(tmp_path, {"none": [0.5]}, table=table)
+  testing.write_run(
+    tmp_path / "pre",
+    stem_ln="pre",
+    config={"table": table},
+    rows=[{"step": 1, "val/loss": 0.5}],
+    seconds=1.0,
+  )
+  models, wrong = own_runs.models(runs.frame(runs.find([str(tmp_path)])))
+  [table] = own_runs.side_by_side(models)
+  assert wrong == []
+  assert [str(cell) for cell in table.frame["val/prec@1 [%]"]] == [
+    *("50.00 (n=1)", "–"),
+  ]
