@@ -15,7 +15,7 @@ from dpn.weights import checkpoint
 BROKEN_EVALUATOR = f"--config.evals.test.data.name={__name__}:Broken"
 BROKEN_LOGGING = {
   "dpn.timing.peak_memory_bytes": f"{__name__}:fail",
-  "tensorboardX.summary.scalar": f"{__name__}:fail",
+  "dpn.boards.tensorboard._record": f"{__name__}:fail",
 }
 
 
