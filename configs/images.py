@@ -7,10 +7,11 @@ r"""Your own pictures, in class folders: from scratch or from a checkpoint.
   python -m scripts.sweep --out W --config configs/images.py:data=/photos
 
 Arguments: data (required: a folder), init (a checkpoint, as config.model_init
-takes it; give its variant), variant, stem_ln, res (pixels of a side),
-epochs, batch, lr, seed, runlocal (two steps of 8 images). What is left out
-depends on the number of training images and on init, see `_defaults`. As a
-sweep: data, init, variants, stems, seeds (3).
+takes it; give its variant), variant, stem_ln (dpn; with init none, so
+give the one of a checkpoint that has another), res (pixels of a side), epochs,
+batch, lr, seed, runlocal (two steps of 8 images). What is left out depends on
+the number of training images and on init, see `_defaults`. As a sweep: data,
+init, variants, stems, seeds (3).
 
 /photos holds train/<class>/<file> and perhaps val/ or test/; or just
 <class>/<file>. Without a split for it, a tenth of the images, drawn at random
@@ -39,7 +40,7 @@ def get_config(arg=None):
     data="",
     init="",
     variant="",
-    stem_ln="dpn",
+    stem_ln="",
     res=0,
     epochs=0,
     batch=0,
@@ -112,9 +113,11 @@ def _defaults(count, init):
   """Returns sizes and lengths for so many images, from scratch or not."""
   if init:
     sizes = {"variant": "B/16", "res": 224, "lr": 1e-4}
+    sizes["stem_ln"] = "none"
     steps, epochs = 5_000, (5, 50)
   else:
     sizes = {"variant": "S/16" if count > 100_000 else "Ti/16", "lr": 1e-3}
+    sizes["stem_ln"] = "dpn"
     sizes["res"] = 224 if count > 20_000 else 128
     steps, epochs = 50_000, (30, 300)
   batch = next(b for b in (256, 128, 64, 32, 8) if count >= 16 * b or b == 8)
