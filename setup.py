@@ -94,7 +94,7 @@ setuptools.setup(
     "restart": ["numba"],
     "hf": ["pyarrow"],
     "text": TEXT,
-    "bench": ["psutil", "tensorflow", "torch"],
+    "bench": ["numba", "psutil", "tensorflow", "torch"],
     "wandb": ["wandb"],
     "docs": ["mkdocs-material", "mkdocstrings-python", RUFF],
     "convert": ["timm", "torch", "transformers"],  # only to test conversions

@@ -47,7 +47,7 @@ def get_config(arg=None):
     seed=0,
     runlocal=False,
   )
-  splits, classes, count = _look(arg.data)
+  splits, classes, count = look(arg.data)
   for key, value in _defaults(count, arg.init).items():
     arg[key] = arg[key] or value
 
@@ -125,7 +125,7 @@ def _defaults(count, init):
   }
 
 
-def _look(data):
+def look(data):
   """Returns the splits by purpose, the classes, and how many train.
 
   Raises:

@@ -5,24 +5,23 @@ so that it is the same file however often a run was cut off and resumed. What
 depends on the machine (speed, memory) goes to `timing.jsonl`.
 """
 
-import functools
 import json
 import math
 import os
 import pathlib
-import socket
-import struct
-import time
 from collections.abc import Mapping
+from typing import Any
 
+import numpy as np
 from absl import logging
-from tensorboardX import record_writer, summary
-from tensorboardX.proto import event_pb2
 
-from dpn import atomic, damage
+from dpn import atomic, boards, damage
+from dpn.boards import appending, tensorboard, weights_and_biases
 
 METRICS = "metrics.jsonl"
 TIMING = "timing.jsonl"
+# Where boards show the numbers of each file whose names have no "/".
+GROUPS = {METRICS: "train", TIMING: "time"}
 
 
 class NonFiniteError(RuntimeError):
@@ -84,22 +83,29 @@ def _parse(line):
 class Writer:
   """Appends to a run's logs; only the first process should make one."""
 
-  def __init__(self, workdir: str, *, step: int, wandb: Mapping | None = None):
+  def __init__(
+    self, workdir: str, *, step: int, config: Mapping[str, Any] | None = None
+  ):
     """Opens the logs, dropping whatever is from after `step`.
 
-    Damaged lines are moved to a file of their own.
+    Damaged lines are moved to a file of their own. The config is shown beside
+    the curves.
 
-    `wandb` holds arguments of wandb.init. Whatever goes wrong there is logged,
-    and the run goes on without it.
+    Raises:
+      ValueError: `config.wandb` is set and cannot work.
     """
+    config = config or {}
+    with_wandb = config.get("wandb") is not None
+    # The only one that may stop a run, and only before it begins.
+    self._wandb = (
+      weights_and_biases.start(workdir, config) if with_wandb else None
+    )
     self._files = {
-      name: _reopen(os.path.join(workdir, name), step)
-      for name in (METRICS, TIMING)
+      name: _reopen(os.path.join(workdir, name), step) for name in GROUPS
     }
-    self._workdir, self._purge_step = workdir, step + 1
-    self._wandb = None
-    if wandb is not None:
-      self._try("wandb", lambda: self._start_wandb(workdir, wandb))
+    self._board = tensorboard.TensorBoard(workdir, purge_step=step + 1)
+    if config:
+      self._try("TensorBoard", lambda: self._board.config(config))
 
   def write(self, step: int, values: Mapping[str, float], file: str = METRICS):
     """Writes one step's values, all at once and through to the disk.
@@ -108,41 +114,24 @@ class Writer:
     """
     values = {k: float(v) for k, v in values.items()}
     line = json.dumps({"step": step, **values}) + "\n"
-    self._try(file, lambda: _append(self._files[file], line.encode()))
-    self._try("TensorBoard", lambda: self._show(step, values))
+    self._try(file, lambda: appending.append(self._files[file], line.encode()))
+    shown = {boards.tag(k, GROUPS[file]): v for k, v in values.items()}
+    self._try("TensorBoard", lambda: self._board.numbers(step, shown))
     if self._wandb is not None and not self._try(
-      "wandb", lambda: self._wandb.log(values, step=step)
+      "wandb", lambda: self._wandb.log(shown, step=step)
     ):
       self._wandb = None
+
+  def pictures(self, images: np.ndarray):
+    """Shows training images, (images, rows, cols, channels)."""
+    self._try("TensorBoard", lambda: self._board.pictures(images))
 
   def close(self):
     for name, f in self._files.items():
       self._try(name, f.close)
-    if "_board" in vars(self):
-      self._try("TensorBoard", self._board.close)
+    self._try("TensorBoard", self._board.close)
     if self._wandb is not None:
       self._try("wandb", self._wandb.finish)
-
-  @functools.cached_property
-  def _board(self):
-    """TensorBoard's file; tensorboardX's writer can hang on a full disk."""
-    folder = os.path.join(self._workdir, "tensorboard")
-    os.makedirs(folder, exist_ok=True)
-    name = f"events.out.tfevents.{time.time():.0f}.{socket.gethostname()}"
-    f = _open(os.path.join(folder, name))
-    start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
-    events = {"file_version": "brain.Event:2"}, {"session_log": start}
-    _append(f, b"".join(_record(self._purge_step, **kw) for kw in events))
-    return f
-
-  def _show(self, step, values):
-    shown = (summary.scalar(key, value) for key, value in values.items())
-    _append(self._board, b"".join(_record(step, summary=x) for x in shown))
-
-  def _start_wandb(self, workdir, kw):
-    import wandb
-
-    self._wandb = wandb.init(dir=workdir, **kw)
 
   def _try(self, what, action) -> bool:
     """Returns whether the action worked; logs what it raised."""
@@ -152,27 +141,6 @@ class Writer:
       logging.warning("%s failed, the run goes on without: %r", what, e)
       return False
     return True
-
-
-def _record(step, **kw) -> bytes:
-  """Returns an event as TensorBoard's files hold it."""
-  event = event_pb2.Event(step=step, wall_time=time.time(), **kw)
-  data = event.SerializeToString()
-  size = struct.pack("<Q", len(data))
-  crc = lambda x: struct.pack("<I", record_writer.masked_crc32c(x))
-  return size + crc(size) + data + crc(data)
-
-
-def _append(f, line: bytes):
-  """Writes a whole line or, when that fails, nothing of it."""
-  begin = os.fstat(f.fileno()).st_size
-  try:
-    if f.write(line) != len(line):
-      raise OSError("no space left for a whole line")
-    os.fsync(f.fileno())
-  except OSError:
-    f.truncate(begin)
-    raise
 
 
 def _reopen(path: str, step: int):
@@ -191,8 +159,4 @@ def _reopen(path: str, step: int):
     )
   kept = [json.dumps(row) + "\n" for row in rows if row["step"] <= step]
   atomic.write(path, "".join(kept).encode())
-  return _open(path)
-
-
-def _open(path):
-  return open(path, "ab", buffering=0)
+  return appending.opened(path)

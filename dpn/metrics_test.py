@@ -1,5 +1,6 @@
 """Logs: what is on the disk after interruptions, and who may not stop a run."""
 
+import io
 import json
 import resource
 import signal
@@ -7,6 +8,8 @@ import struct
 import sys
 import types
 
+import numpy as np
+import PIL.Image
 import pytest
 from tensorboardX.proto import event_pb2
 
@@ -127,16 +130,41 @@ def _events(workdir):
 
 def test_tensorboard_has_the_same_numbers(tmp_path):
   _write(tmp_path, 0, [1, 2])
-  points = [
+  assert _points(tmp_path) == [
+    (1, "train/loss", 1.0),
+    (1, "time/secs", 0.5),
+    (2, "train/loss", 0.5),
+    (2, "time/secs", 0.5),
+  ]
+
+
+def _points(workdir):
+  return [
     (event.step, value.tag, value.simple_value)
-    for event in _events(tmp_path)
+    for event in _events(workdir)
     for value in event.summary.value
   ]
-  assert points == [
-    (1, "loss", 1.0),
-    (1, "secs", 0.5),
-    (2, "loss", 0.5),
-    (2, "secs", 0.5),
+
+
+def test_tensorboard_has_names_config_and_pictures(tmp_path):
+  config = {"lr": 0.25, "model": {"stem_ln": "dpn"}}
+  writer = metrics.Writer(str(tmp_path), step=0, config=config)
+  images = np.linspace(-1, 1, 2 * 4 * 3).reshape(2, 4, 3, 1)
+  writer.pictures(images)
+  writer.write(7, {"val/prec@1": 0.5, "grad_norm/block00": 2})
+  writer.close()
+  text, picture, *points = (
+    value for event in _events(tmp_path) for value in event.summary.value
+  )
+  assert text.metadata.plugin_data.plugin_name == "text"
+  assert json.loads(text.tensor.string_val[0]) == config
+  shown = PIL.Image.open(io.BytesIO(picture.image.encoded_image_string))
+  # Side by side; the lowest number is black, the highest white.
+  want = np.concatenate([*images[..., 0]], axis=1) * 127.5 + 127.5
+  np.testing.assert_allclose(np.asarray(shown.convert("L")), want, atol=1)
+  assert [(p.tag, p.simple_value) for p in points] == [
+    ("val/prec@1", 0.5),
+    ("grad_norm/block00", 2.0),
   ]
 
 
@@ -154,7 +182,7 @@ def _fake_wandb(monkeypatch, fails):
   """Installs a wandb that records calls and raises in the one named."""
   calls = []
 
-  def called(name, *args, **kw):
+  def called(name, /, *args, **kw):
     calls.append((name, args, kw))
     if name == fails:
       raise RuntimeError(f"{name} is down")
@@ -172,32 +200,77 @@ def _fake_wandb(monkeypatch, fails):
   return calls
 
 
-def test_wandb_gets_every_step(tmp_path, monkeypatch):
+def _writer(workdir, step=0, **wandb):
+  config = {"seed": 3, "lr": 0.25, "wandb": wandb}
+  return metrics.Writer(str(workdir), step=step, config=config)
+
+
+def test_wandb_knows_the_run_and_goes_on_with_it(tmp_path, monkeypatch):
   calls = _fake_wandb(monkeypatch, fails=None)
-  writer = metrics.Writer(str(tmp_path), step=0, wandb={"project": "p"})
-  writer.write(1, {"loss": 2})
-  writer.close()
-  assert calls == [
-    ("init", (), {"dir": str(tmp_path), "project": "p"}),
-    ("log", ({"loss": 2.0},), {"step": 1}),
-    ("finish", (), {}),
+  workdir = tmp_path / "dpn_B16-s3"
+  workdir.mkdir()
+  for step in (0, 1):  # the second time after a restart
+    writer = _writer(workdir, step, project="p")
+    writer.write(step + 1, {"loss": 2, "val/prec@1": 0.5})
+    writer.close()
+  first, second = (kw for name, _, kw in calls if name == "init")
+  assert first == second
+  assert len(first.pop("id")) == 8
+  assert first == {
+    "dir": str(workdir),
+    "project": "p",
+    "name": "dpn_B16-s3",
+    "group": "dpn_B16",
+    "config": {"seed": 3, "lr": 0.25, "wandb": {"project": "p"}},
+    "resume": "allow",
+  }
+  logged = {"train/loss": 2.0, "val/prec@1": 0.5}
+  assert [c[1:] for c in calls if c[0] == "log"] == [
+    ((logged,), {"step": 1}),
+    ((logged,), {"step": 2}),
   ]
+  assert calls[-1][0] == "finish"
+
+
+def test_wandb_takes_what_the_config_says(tmp_path, monkeypatch):
+  calls = _fake_wandb(monkeypatch, fails=None)
+  workdir = tmp_path / "dpn-s4"  # the seed is 3: this is no arm of a sweep
+  workdir.mkdir()
+  _writer(workdir, name="mine", id="abc").close()
+  [(_, _, kw), _] = calls
+  assert (kw["name"], kw["id"]) == ("mine", "abc")
+  assert "group" not in kw
+
+
+def test_wandb_that_cannot_work_is_an_error_at_the_start(tmp_path, monkeypatch):
+  _fake_wandb(monkeypatch, fails="init")
+  with pytest.raises(ValueError, match=r"wandb\.init failed: .*init is down"):
+    _writer(tmp_path)
+  monkeypatch.setitem(
+    sys.modules, "wandb", types.SimpleNamespace(init=lambda project=None: None)
+  )
+  with pytest.raises(ValueError, match=r"'projct'\. Did you mean 'project'"):
+    _writer(tmp_path, projct="p")
+  monkeypatch.setitem(sys.modules, "wandb", None)
+  with pytest.raises(ValueError, match="pip install wandb"):
+    _writer(tmp_path)
+  assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
   ("fails", "called"),
   [
-    ("import", []),
     ("init", ["init"]),
     ("log", ["init", "log"]),
     ("finish", ["init", "log", "log", "log", "log", "finish"]),
   ],
 )
-def test_a_broken_wandb_stops_nothing(tmp_path, monkeypatch, fails, called):
+def test_wandb_that_breaks_later_stops_nothing(
+  tmp_path, monkeypatch, fails, called
+):
+  (tmp_path / "wandb_id.txt").write_text("abc")
   calls = _fake_wandb(monkeypatch, fails)
-  if fails == "import":
-    monkeypatch.setitem(sys.modules, "wandb", None)
-  _write(tmp_path, 0, [1, 2], wandb={})
+  _write(tmp_path, 0, [1, 2], config={"wandb": {}})
   assert [name for name, *_ in calls] == called
   text = (tmp_path / "metrics.jsonl").read_text()
   assert text == _row(1) + _row(2)

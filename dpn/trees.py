@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from absl import logging
 from flax import traverse_util
 
@@ -105,28 +106,35 @@ def l2(tree: Tree) -> jax.Array:
   return jnp.sqrt(sum(squares, start=jnp.float32(0)))
 
 
-def checksum(tree: Tree) -> jax.Array:
-  """Returns a () uint32 that depends on every bit of every leaf and its place.
+def checksum(tree: Tree) -> int:
+  """Returns a number below 2^32 that depends on every bit of every leaf.
 
-  The same for any sharding: it sums, modulo 2^32, each element's bits times an
-  odd number made from its place.
+  And on its place. The same for any sharding: it sums, modulo 2^32, each
+  element's bits times an odd number made from its place. One leaf at a time, as
+  a program over all leaves of a deep model takes half a minute to compile.
   """
-  total = jnp.uint32(0)
-  for i, leaf in enumerate(jax.tree.leaves(tree)):
-    x = jnp.asarray(leaf)
-    x = x.astype(jnp.uint8) if x.dtype == jnp.bool_ else x
-    uint = jnp.dtype(f"uint{8 * x.dtype.itemsize}")
-    bits = jax.lax.bitcast_convert_type(x, uint).astype(jnp.uint32)
-    place, stride = jnp.uint32(i * 0x9E3779B9 % 2**32), 1
-    for axis in range(bits.ndim - 1, -1, -1):
-      steps = jax.lax.broadcasted_iota(jnp.uint32, bits.shape, axis)
-      place, stride = place + stride * steps, stride * bits.shape[axis]
-    # MurmurHash3's mixing; then odd, so that no changed bit is lost.
-    place = (place ^ (place >> 16)) * jnp.uint32(0x85EBCA6B)
-    place = (place ^ (place >> 13)) * jnp.uint32(0xC2B2AE35)
-    odd = (place ^ (place >> 16)) | jnp.uint32(1)
-    total += jnp.sum(bits * odd, dtype=jnp.uint32)
-  return total
+  sums = [
+    _leaf_checksum(leaf, np.uint32(i * 0x9E3779B9 % 2**32))
+    for i, leaf in enumerate(jax.tree.leaves(tree))
+  ]
+  return sum(map(int, jax.device_get(sums))) % 2**32
+
+
+@jax.jit
+def _leaf_checksum(x: jax.Array, place: jax.Array) -> jax.Array:
+  """Returns what a leaf, the first of whose places is given, adds to a sum."""
+  x = x.astype(jnp.uint8) if x.dtype == jnp.bool_ else x
+  uint = jnp.dtype(f"uint{8 * x.dtype.itemsize}")
+  bits = jax.lax.bitcast_convert_type(x, uint).astype(jnp.uint32)
+  stride = 1
+  for axis in range(bits.ndim - 1, -1, -1):
+    steps = jax.lax.broadcasted_iota(jnp.uint32, bits.shape, axis)
+    place, stride = place + stride * steps, stride * bits.shape[axis]
+  # MurmurHash3's mixing; then odd, so that no changed bit is lost.
+  place = (place ^ (place >> 16)) * jnp.uint32(0x85EBCA6B)
+  place = (place ^ (place >> 13)) * jnp.uint32(0xC2B2AE35)
+  odd = (place ^ (place >> 16)) | jnp.uint32(1)
+  return jnp.sum(bits * odd, dtype=jnp.uint32)
 
 
 def nonfinite(tree: Tree) -> list[str]:

@@ -1,23 +1,28 @@
 """The benchmark's own arithmetic; what it measures is not tested."""
 
+import io
 import json
+import pathlib
 import random
 
 import numpy as np
+import PIL.Image
 import pytest
 
+from dpn.input_pipeline.pp import jpeg
 from dpn.scripts import bench_input
 from dpn.scripts.bench import harness, input_peers, segmentation_peer
 
 
 @pytest.fixture(name="folder")
 def _folder(tmp_path, monkeypatch):
-  counts = {"tiny": 4, "crop": 3, "segment": 2}
+  counts = {"tiny": 4, "crop": 3, "segment": 2, "prepared": 1}
   monkeypatch.setattr(bench_input, "COUNTS", counts)
   monkeypatch.setattr(input_peers, "BATCH_SIZE", 6)
   monkeypatch.setattr(input_peers, "_SEGMENT_BATCH_SIZE", 2)
   for task in counts:
-    bench_input.write_images(str(tmp_path), task)
+    folder = tmp_path / "prepared" if task == "prepared" else tmp_path
+    bench_input.write_images(str(folder), task)
   return str(tmp_path)
 
 
@@ -31,6 +36,17 @@ def test_stages_and_batches(folder, task):
   assert batch.shape == (6, side, side, 3)
   assert batch.dtype == np.float32
   assert -1 <= batch.min() < -0.5 < 0.5 < batch.max() <= 1
+
+
+def test_prepared_images(folder):
+  [path] = input_peers._examples("prepared", f"{folder}/prepared")
+  data = pathlib.Path(path).read_bytes()
+  cutter = jpeg.Cutter.from_bytes(data)
+  assert cutter.size == (384, 512)
+  image = PIL.Image.open(io.BytesIO(data))
+  assert image.quantization[0][0] == 2  # 16 at quality 50
+  with pytest.raises(NotImplementedError, match="have them"):
+    input_peers.with_markers("prepared", folder)
 
 
 @pytest.mark.parametrize("task", ["crop", "randaug", "eval", "tiny"])

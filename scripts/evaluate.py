@@ -1,15 +1,28 @@
-"""Runs evaluators of a config on a checkpoint; nothing is trained.
+"""Evaluates a checkpoint; nothing is trained.
 
+  python -m scripts.evaluate runs/dpn
+  python -m scripts.evaluate runs/dpn --data /photos --shots 1,5,10
   python -m scripts.evaluate --config configs/fewshot.py:variant=B/16 \
-    --checkpoint runs/dpn --evals fewshot --out probe.json
+    --checkpoint vit_b16.npz --evals fewshot --out probe.json
 
-The checkpoint is whatever config.model_init takes: a run's folder, one of its
-checkpoints (…/checkpoints/1000), or a parameter file of any supported library.
-The config says what model it holds; its model_init, optimizer and training data
-are not used. The head is loaded unless only probes of a representation are
-asked for.
+A run's folder, or one of its checkpoints (…/checkpoints/1000), is evaluated as
+its own config says: by all of its evaluators, or by those of --evals. Of a
+folder, the newest parameters count.
 
-Prints a table; writes one row like those of metrics.jsonl.
+With --data, any checkpoint of a Vision Transformer (a parameter file of any
+supported library, too) is probed on data of yours: a linear classifier learns
+from a few pictures of each class, --shots, and is tested on others. The data
+are a folder, /photos/<class>/<file> or /photos/train/… with /photos/val/…, or
+anything that config.input.data.name can be. The checkpoint says what model it
+is of and how pictures are prepared; --splits and --arch (timm's name of the
+model) are for what cannot be found out.
+
+With --config, its evaluators run on --checkpoint, whatever config.model_init
+takes. The config says what model it holds; its model_init, optimizer and
+training data are not used. The head is loaded unless only probes of a
+representation are asked for.
+
+Prints a table; --out writes a row like those of metrics.jsonl.
 """
 
 import json
@@ -25,13 +38,34 @@ import dpn.tasks
 from dpn import errors, schema, sharding
 from dpn.evaluators import base as evaluators_base
 from dpn.input_pipeline import fingerprint, pp
-from dpn.scripts import fake_data
+from dpn.scripts import fake_data, probe
 from dpn.scripts.results import output
 from dpn.tasks import base
 from dpn.trainers import build, cli, config_keys, workdir
-from dpn.weights import load, pixels
+from dpn.weights import files, load, pixels
 
 HEAD = "head/(kernel|bias)"
+
+
+def config_of(path: str) -> ml_collections.ConfigDict:
+  """Returns the config of the run of which a path is a checkpoint.
+
+  Without what it says about the run's own beginning.
+
+  Raises:
+    ValueError, OSError: there is nothing, or it is of no run.
+  """
+  file = os.path.join(files.locate(path).folder, workdir.CONFIG)
+  config = schema.read_json(file, dict) if os.path.isfile(file) else {}
+  if not isinstance(config.get("input"), dict):  # timm's and others' have none
+    raise ValueError(
+      f"{path} is not a run's, so nothing says how to evaluate it. Give --data "
+      "to probe it on pictures of yours, or a --config with evaluators."
+    )
+  began = ("model_init", "model_load", "resume")
+  return ml_collections.ConfigDict(
+    {key: value for key, value in config.items() if key not in began}
+  )
 
 
 def evaluate(
@@ -87,6 +121,7 @@ def prepare(
     pixels=_pixels(config),
     dont_load=_unused(config),
     dont_check=told.get("dont_check", ()),
+    tell=print,
     advice="Give the config of the model in the file.",
   )
   return evaluators, variables, source.step
@@ -111,7 +146,7 @@ def of_run(
   file = os.path.join(path, workdir.CONFIG)
   if not os.path.exists(file):
     raise ValueError(f"{path} is not the folder of a run: it has no {file}.")
-  config = ml_collections.ConfigDict(schema.read_json(file, dict))
+  config = config_of(path)
   known = [
     section
     for section, fields in (config.get("evals") or {}).items()
@@ -163,9 +198,9 @@ def _pixels(config):
 
 def _unused(config):
   probes = [
-    section["type"] == "fewshot_lsr"
+    section.get("type", name) == "fewshot_lsr"
     and section.get("representation_layer") != "logits"
-    for section in config["evals"].values()
+    for name, section in config["evals"].items()
   ]
   return [HEAD] if all(probes) else []
 
@@ -183,18 +218,67 @@ def table(row: Mapping[str, Any]) -> str:
   return "\n".join(f"{key:<{width}}  {text}" for key, text in shown.items())
 
 
-def main():
+def main(run: str | None = None):
   with output.made(os.path.dirname(_OUT.value or "")):
     pass  # fails before the work, not after it
-  row = evaluate(_CONFIG.value, _CHECKPOINT.value, _EVALS.value or ())
+  path = _path(run)
+  if _DATA.value:
+    row = probe.probe(
+      path,
+      _DATA.value,
+      shots=_shots(_SHOTS.value),
+      splits=_splits(_SPLITS.value),
+      arch=_ARCH.value,
+    )
+  else:
+    config = _CONFIG.value or config_of(path)
+    row = evaluate(config, path, _EVALS.value or ())
   print(table(row))
   if _OUT.value:
     output.write(_OUT.value, json.dumps(row) + "\n")
 
 
+def _path(run):
+  """Returns what to evaluate, if the flags make sense together."""
+  if (run is None) == (_CHECKPOINT.value is None):
+    raise ValueError(
+      "expected the folder of a run or another checkpoint, once: "
+      "scripts.evaluate RUN, or --config C --checkpoint RUN."
+    )
+  given = {flag.name for flag in (_CONFIG, _EVALS) if flag.value is not None}
+  if _DATA.value and given:
+    raise ValueError(f"--data does not go with --{', --'.join(sorted(given))}.")
+  probing = (_SHOTS, _SPLITS, _ARCH)
+  given = [flag.name for flag in probing if flag.present]
+  if given and not _DATA.value:
+    raise ValueError(f"--{', --'.join(given)} needs --data.")
+  return run or _CHECKPOINT.value
+
+
+def _shots(texts):
+  if not all(text.isdecimal() and int(text) for text in texts):
+    raise ValueError(
+      f"--shots={','.join(texts)}: expected numbers of pictures, such as 1,5."
+    )
+  return [*map(int, texts)]
+
+
+def _splits(splits):
+  if splits and len(splits) != 2:
+    raise ValueError(
+      f"--splits={','.join(splits)}: expected one to learn from and one for "
+      "the test, such as train,validation."
+    )
+  return splits or ()
+
+
 if __name__ == "__main__":
   _CONFIG = cli.define_config()
-  _CHECKPOINT = flags.DEFINE_string("checkpoint", None, "What to evaluate.")
+  _CHECKPOINT = flags.DEFINE_string("checkpoint", None, "With --config: of it.")
   _EVALS = flags.DEFINE_list("evals", None, "Evaluators; all by default.")
+  _DATA = flags.DEFINE_string("data", None, "A folder of pictures, or data.")
+  _SHOTS = flags.DEFINE_list("shots", "1,5,10,25", "With --data: per class.")
+  _SPLITS = flags.DEFINE_list("splits", None, "With --data: train,test.")
+  _ARCH = flags.DEFINE_string("arch", None, "With --data: the name in timm.")
   _OUT = flags.DEFINE_string("out", None, "JSON file to write.")
-  cli.run(main, ["config", "checkpoint"])
+  cli.run(main, required=(), optional=["run"])

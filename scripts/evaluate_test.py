@@ -1,5 +1,11 @@
 """Evaluating a checkpoint gives what the run itself measured."""
 
+import json
+import pathlib
+import shutil
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import safetensors.numpy
@@ -9,6 +15,7 @@ from dpn.input_pipeline import pp
 from dpn.scripts import evaluate
 from dpn.trainers import loop, testing
 
+ROOT = pathlib.Path(__file__).parents[1]
 OTHER_RANGE = testing.PP.replace("-1, 1", "0, 1")
 
 
@@ -38,13 +45,15 @@ def test_a_run_and_its_checkpoints(run):
   config, folder, rows = run
   final = {"step": 4} | _evaluated(rows[-1])
   assert len(final) > 4
-  _check(evaluate.evaluate(config, str(folder)), final)
+  own = evaluate.config_of(str(folder))
+  _check(evaluate.evaluate(own, str(folder)), final)
   test = {k: v for k, v in final.items() if k.startswith(("step", "test/"))}
   there = folder / "checkpoints"
   _check(evaluate.evaluate(config, str(there), ["test"]), test)
   [early] = [row for row in rows if row["step"] == 2]
   want = {"step": 2} | _evaluated(early)
-  _check(evaluate.evaluate(config, str(there / "2"), ["test"]), want)
+  own = evaluate.config_of(str(there / "2"))
+  _check(evaluate.evaluate(own, str(there / "2"), ["test"]), want)
   assert final["test/loss"] != want["test/loss"]
 
 
@@ -149,3 +158,37 @@ def test_table():
   assert evaluate.table(row) == (
     "step       unknown\na/x        0.2500\nlong/name  3.0000"
   )
+
+
+def test_a_run_from_a_file_is_evaluated_as_what_it_is(run, tmp_path):
+  _, folder, _ = run
+  shutil.copytree(folder, tmp_path / "run")
+  path = tmp_path / "run" / "config.json"
+  began = {"model_init": "gone.npz", "model_load": {"arch": "vit_tiny"}}
+  path.write_text(json.dumps(json.loads(path.read_text()) | began))
+  config = evaluate.config_of(str(path.parent))
+  assert not {*began} & {*config}
+  path.write_text('{"architecture": "vit_tiny_patch16_224"}')  # as timm's
+  with pytest.raises(ValueError, match=r"is not a run's, .* Give --data"):
+    evaluate.config_of(str(path.parent))
+
+
+@pytest.mark.slow
+def test_the_command(run, tmp_path):
+  _, folder, rows = run
+  command = [sys.executable, "-m", "dpn.scripts.evaluate"]
+  out = str(tmp_path / "row.json")
+  done = subprocess.run(
+    [*command, folder, "--evals", "test", "--out", out],
+    cwd=ROOT,
+    capture_output=True,
+    text=True,
+  )
+  assert done.returncode == 0, done.stderr
+  row = json.loads((tmp_path / "row.json").read_text())
+  assert row["step"] == 4
+  assert row["test/loss"] == pytest.approx(rows[-1]["test/loss"], rel=1e-6)
+  done = subprocess.run(
+    [*command, folder, "--shots", "1"], cwd=ROOT, capture_output=True, text=True
+  )
+  assert "Error: --shots needs --data." in done.stderr

@@ -91,14 +91,14 @@ init="$out/stems/{stem_ln}-s{seed}/params.safetensors"
 sweep "configs/mini_vtab.py:data=$task,data_dir=$out/data,init=$init" "$out/transfers"
 "$python" -m scripts.select_best "$out/transfers" --test
 echo "3/3 Tables, figures, report:"
-"$python" -m scripts.tables "$out/stems" "$out/transfers" --table 1_left 3 6 \
-  --format md -o "$out/tables.md"
+"$python" -m scripts.tables "$out/stems" "$out/transfers" --format md \
+  -o "$out/tables.md"
 "$python" -m scripts.figures "$out/stems" --figure all -o "$out/figures"
 "$python" -m scripts.report "$out/stems" "$out/transfers" -o "$out/report.html" \
   --title "Dual PatchNorm in miniature" \
   --note "A miniature of arXiv 2302.01327: a ViT of 0.15M parameters, trained for \
 $steps steps on $label ($((steps * 128)) images of 32×32 pixels) and transferred \
 to 800 images of $task. Its numbers show how the paper's comparisons are made. \
-They can neither confirm nor refute those of the paper, which stand beside them \
-for orientation."
+They can neither confirm nor refute the paper's claims, which stand beside what \
+these runs say of them for orientation."
 echo "Done. The paper in miniature: $out/report.html"

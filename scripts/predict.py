@@ -76,8 +76,8 @@ def predict(run: str, paths: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
 
 def _evaluation(config, run):
   """Returns how evaluation prepares images."""
-  for section in (config.get("evals") or {}).values():
-    if section["type"] == "classification":
+  for name, section in (config.get("evals") or {}).items():
+    if section.get("type", name) == "classification":
       return section["pp_fn"]
   raise ValueError(
     f"{run} has no evaluator of type 'classification', whose pp_fn would say "

@@ -21,6 +21,7 @@ from dpn.scripts.results import (
   figures,
   output,
   own_runs,
+  plots,
   render,
   run_lists,
   run_pictures,
@@ -29,24 +30,23 @@ from dpn.scripts.results import (
 )
 
 _LINES = (
-  "Lines are means over seeds, bands their 95% confidence intervals "
-  "(Student's t) from three runs on; of two, thin lines are the runs. Where "
-  "each arm has a panel of its own, the grey line is the first arm's."
+  "Lines are means over seeds, bands their 95% confidence intervals (Student's "
+  "t) from three runs on; of two, thin lines are the runs."
 )
+_MULTIPLES = f"More than {len(plots.COLOURS)} arms: grey is the first of them."
 _BARS = (
   "Whiskers are 95% intervals (Student's t) from three runs on; of two, dots "
   "are the runs."
 )
 CAPTIONS = {
   "differences": f"Bars are means over seeds. {_BARS}",
-  "curves": _LINES,
+  "curves": "",
   "2_left": "Norm of the loss's gradient in the patch embedding (E) and in "
   "each block, as in the paper's Figure 2, where Dual PatchNorm lowers that of "
-  f"the embedding. {_LINES}",
-  "2_right": "Norm of the loss's gradient in the patch embedding, by step. "
-  + _LINES,
+  "the embedding.",
+  "2_right": "Norm of the loss's gradient in the patch embedding, by step.",
   "4": "Norm of the loss's gradient in the patch embedding (E) and in each "
-  f"block, as in the paper's Figure 4. {_LINES}",
+  "block, as in the paper's Figure 4.",
   "3": "What the first LayerNorm of Dual PatchNorm multiplies each pixel of a "
   "patch with, by colour channel; training begins at 1 (white). In the paper's "
   "Figure 3 the scales grow at the centre and the corners.",
@@ -58,8 +58,9 @@ CAPTIONS = {
 }
 _SECTIONS = {
   "Curves": ("curves",),
-  "Gradients": ("2_left", "4", "2_right"),
-  "The first LayerNorm": ("3",),
+  "Gradients, and what the first LayerNorm learned": (
+    *("2_left", "4", "2_right", "3"),
+  ),
 }
 _PAPERS_BARS = {"figure_1": "1", "6": "6"}  # table → the figure that shows it
 
@@ -124,7 +125,7 @@ def _results(frame, models, results, interval, args):
     notes = [render.paragraph(note, "note") for note in table.notes]
     titled = render.heading(table.title, 3) if len(results) > 1 else ""
     parts.append(render.block(titled, render.html_cells(table), *notes))
-  parts += _pictures(frame, "differences", args, missing=[])
+  parts += _pictures(frame, ("differences",), args, missing=[])
   parts = [*parts[:2], render.beside(*parts[2:])]
   parts += [render.paragraph(note, "note") for note in own_runs.trials(frame)]
   if every := own_runs.everything(models, interval):
@@ -133,23 +134,26 @@ def _results(frame, models, results, interval, args):
   return parts
 
 
-def _pictures(frame, name, args, missing):
-  """Returns one of `figures.FIGURES`, or notes why it cannot be drawn."""
-  drawn, why = figures.draw_all(frame, [name], args)
-  missing += [render.paragraph(f"{name}: {text}") for text in why.values()]
+def _pictures(frame, names, args, missing):
+  """Returns a grid of `figures.FIGURES`, and notes which cannot be drawn."""
   shown = []
-  for of in drawn.values():
-    caption = f"{CAPTIONS[name]} {tables.left_out(of.left_out)}".strip()
-    shown.append(render.Picture(of.figure, caption, of.title))
+  for name in names:
+    drawn, why = figures.draw_all(frame, [name], args)
+    missing += [render.paragraph(f"{name}: {text}") for text in why.values()]
+    for of in drawn.values():
+      caption = f"{CAPTIONS[name]} {tables.left_out(of.left_out)}".strip()
+      shown.append(render.Picture(of.figure, caption, of.title))
   return [render.pictures(shown)] if shown else []
 
 
 def _figures(frame, section, names, args, missing):
   """Returns a section of figures, if there is any."""
-  shown = [
-    part for name in names for part in _pictures(frame, name, args, missing)
-  ]
-  return [render.heading(section), *shown] if shown else []
+  shown = _pictures(frame, names, args, missing)
+  if not shown:
+    return []
+  many = frame.arm[~frame.trial].nunique() > len(plots.COLOURS)
+  note = f"{_LINES} {_MULTIPLES}" if many else _LINES
+  return [render.heading(section), render.paragraph(note, "note"), *shown]
 
 
 def _segmentation(frame, interval):
@@ -180,7 +184,7 @@ def _beside_the_paper(frame, papers, args):
       what = f"All of {table.title.partition(':')[0]}, with what was not run"
       parts.append(render.folded(what, render.html_cells(rest)))
     if name := _PAPERS_BARS.get(table.name):
-      parts += _pictures(frame, name, args, missing=[])
+      parts += _pictures(frame, (name,), args, missing=[])
   table = claims.build(frame)
   said = table.frame[table.frame.ours != ""]
   if len(said):

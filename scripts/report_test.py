@@ -1,6 +1,7 @@
 """The page holds every result, every run and how they differ."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -71,11 +72,13 @@ def test_a_page_of_everything(root, capsys):
 
 
 def test_ones_own_runs_come_before_the_paper(root):
+  shutil.rmtree(root / "cut")
   page = _page(root)
   headings = [t for t in page.text if t[:2] in {f"{i}." for i in range(1, 10)}]
   assert [h.partition(" ")[2] for h in headings if h[2] == " "] == 2 * [
-    *("Results", "Curves", "The first LayerNorm", "Beside the paper"),
-    *("Runs", "How the configs differ"),
+    *("Results", "Curves"),
+    "Gradients, and what the first LayerNorm learned",
+    *("Beside the paper", "Runs", "How the configs differ"),
   ]
   own = page.text.index("80.50 (n=2: 80.00, 81.00)")
   assert own < page.text.index("80.4 ± 0.26")
@@ -175,7 +178,9 @@ def test_runs_of_another_task_show_what_they_measured(tmp_path):
       seconds=1.0,
     )
   page = _page(tmp_path)
-  assert {"val/mse", "2.50 (n=2: 2.00, 3.00)", "val/mae"} <= set(page.text)
+  assert {"val/mse", "2.5000 (n=2: 2.0000, 3.0000)", "val/mae"} <= set(
+    page.text
+  )
   assert "val/mse 2, val/mae 1.5" in page.text
   assert len(_images(page)) == 2
 

@@ -97,6 +97,8 @@ def test_no_run(tmp_path):
 def test_a_run_and_its_report(tmp_path):
   config = testing.contrastive_config()
   config.total_steps = 1
+  metric = "zeroshot/new_names_prec@1"
+  config.table = {"recipe": "tiny", "arch": "16x1/8", "metric": metric}
   loop.train(config, str(tmp_path / "run"))
   show_retrieval.main([str(tmp_path / "run"), "--texts", "latin letter x"])
   report.main([str(tmp_path), "-o", str(tmp_path / "report.html")])

@@ -9,7 +9,9 @@ is a run of trainers.train in OUT/<name>-s<seed>, with its output in log.txt
 there; OUT/sweep.json lists them.
 
 The same command again skips finished arms and resumes the others; an arm that
-fails does not stop the rest. Ctrl-C and SIGTERM let the running ones save.
+fails does not stop the rest. At the end it prints what each arm has reached.
+Ctrl-C and SIGTERM let the running ones save (exit status 130); a second Ctrl-C
+kills them.
 --print_commands and --slurm run nothing: they print the commands of unfinished
 arms, one per line or as a job array for sbatch. With --seeds_together, all
 seeds of an arm are one process: small models fill a GPU only together.
@@ -27,8 +29,9 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from dpn.scripts.jobs import arms as arms_lib
-from dpn.scripts.jobs import local, slurm
+from dpn.scripts.jobs import local, slurm, summary
 from dpn.scripts.results import output
+from dpn.trainers import distributed
 
 
 @contextlib.contextmanager
@@ -56,10 +59,13 @@ def run(
   workers: int,
   keep_open: int,
   together: bool = False,
-) -> bool:
-  """Runs unfinished arms, prints a table, returns whether all are done.
+) -> int:
+  """Runs unfinished arms, prints what became of all and what they reached.
 
   If `together`, the seeds of an arm train in one process.
+
+  Returns:
+    The exit status: 0 if all are done, 130 if they were stopped, else 1.
   """
   todo = _todo(config, arms, together)
   print(
@@ -72,8 +78,12 @@ def run(
     print(f"{name:<{width}}  {outcome}")
   kinds = [re.match(r"not run|\w+", o)[0] for o in outcomes.values()]
   counts = collections.Counter(kinds)
+  if reached := summary.table(arms):
+    print(f"\n{reached}\n")
   print(", ".join(f"{n} {outcome}" for outcome, n in counts.items()))
-  return set(counts) <= {"done"}
+  if {"stopped", "not run"} & counts.keys():
+    return distributed.INTERRUPTED
+  return int(counts.keys() != {"done"})
 
 
 def _todo(config, arms, together):
@@ -159,8 +169,9 @@ def main(argv: Sequence[str] | None = None):
   else:
     with lock(args.out) as fd:
       arms_lib.write_index(config, arg, args.out, arms)
-      if not run(config, arms, args.jobs or 1, fd, args.seeds_together):
-        sys.exit(1)
+      jobs, together = args.jobs or 1, args.seeds_together
+      if status := run(config, arms, jobs, fd, together):
+        sys.exit(status)
 
 
 if __name__ == "__main__":

@@ -204,7 +204,7 @@ def test_stopping_saves_and_a_second_sweep_is_refused(made, tmp_path):
   with pytest.raises(ValueError, match="Another sweep is using"):
     _main(made)
   process.send_signal(signal.SIGINT)
-  assert process.wait(60) == 1
+  assert process.wait(60) == 130
   assert (out / "c-s0" / "saved").exists()
   text = (tmp_path / "output").read_text()
   assert (

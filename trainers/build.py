@@ -76,6 +76,8 @@ class Run:
   ckpt_steps: int  # from one checkpoint to the next
   keep_ckpt_steps: int  # between those kept for good; 0: just the last two
   notes: list[str]  # on the config, for the person who starts the run
+  # On what was loaded to begin with; filled when that happens.
+  loaded: list[str] = dataclasses.field(default_factory=list)
 
   @property
   def batch_size(self) -> int:
@@ -245,6 +247,7 @@ def first_state(run: Run) -> tuple[update.TrainState, dict[str, int], str]:
     run.step.task,
     state.replace(ema=None).variables,
     pixels=_pixels(config),
+    tell=run.loaded.append,
     **(config.get("model_load") or {}),
   )
   params = variables.pop("params")

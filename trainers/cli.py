@@ -1,10 +1,12 @@
 """Command lines that take a config: its flag, and errors without tracebacks."""
 
+import re
 import sys
 import traceback
 from collections.abc import Callable, Sequence
 
 import jax
+import ml_collections
 from absl import app, flags, logging
 from ml_collections import config_flags
 
@@ -21,7 +23,7 @@ EXPECTED = (
 def define_config() -> flags.FlagHolder:
   """Defines --config and --traceback; returns the former, a ConfigDict."""
   flags.DEFINE_bool("traceback", False, "Show where an error comes from.")
-  return config_flags.DEFINE_config_file(
+  holder = config_flags.DEFINE_config_file(
     "config",
     None,
     "Path of a config file, its arguments after a colon.",
@@ -29,6 +31,29 @@ def define_config() -> flags.FlagHolder:
     lock_config=False,
     accept_new_attributes=True,
   )
+  parser = flags.FLAGS["config"].parser
+  read = parser.parse
+  parser.parse = lambda path: _with_sections(read(path), sys.argv[1:])
+  return holder
+
+
+def _with_sections(config, words: Sequence[str]):
+  """Returns the config with every section that a flag sets a field of.
+
+  ml_collections accepts new fields, but only in sections that are there:
+  `--config.wandb.project=p` needs an empty `config.wandb`.
+  """
+  for word in words:
+    if match := re.match(r"--config\.([\w.]+)\.\w+(=|$)", word):
+      section = config
+      for key in match[1].split("."):
+        if not isinstance(section, ml_collections.ConfigDict):
+          break
+        if section.get(key) is None:
+          with section.unlocked(), section.ignore_type():
+            section[key] = ml_collections.ConfigDict()
+        section = section[key]
+  return config
 
 
 def run(

@@ -1,4 +1,4 @@
-"""Connects the processes of a run, and stops them together (SIGTERM).
+"""Connects the processes of a run, and stops them together (SIGTERM, Ctrl-C).
 
 The only place that starts JAX's cluster. Slurm, Open MPI, Cloud TPU and
 Kubernetes are recognized by JAX; elsewhere three flags of trainers.train say
@@ -23,6 +23,15 @@ ALONE = (
   "all were started, with the same coordinator, and that its port is open from "
   "the other machines; --init_timeout_secs gives them longer."
 )
+
+STOPPING = (
+  "Ctrl-C: stops after this step and saves. Again, it ends at once, unsaved."
+)
+AT_ONCE = (
+  "ended by a second Ctrl-C, unsaved. The same command resumes from the last "
+  "checkpoint."
+)
+INTERRUPTED = 128 + signal.SIGINT  # exit status, as shells have it
 
 
 def scheduled(env: Mapping[str, str]) -> tuple[int, int] | None:
@@ -123,37 +132,65 @@ def _check(coordinator, num_processes, process_id, nodes):
 
 
 class Preempted(BaseException):  # no `except Exception` may swallow it
-  """SIGTERM came where it may interrupt."""
+  """A signal to stop came where it may interrupt."""
 
 
 class PreemptionHandler:
-  """Context manager that turns SIGTERM into a request to stop.
+  """Context manager that turns SIGTERM and Ctrl-C into a request to stop.
 
-  In a run of many processes JAX listens, and agrees with the others on the step
-  after which all of them stop.
+  A second Ctrl-C ends the process at once, even while it compiles: a thread
+  hears it, as Python's own handlers wait for C++ to return.
+
+  In a run of many processes JAX listens to SIGTERM, and agrees with the others
+  on the step after which all of them stop; Ctrl-C counts as SIGTERM.
   """
 
   def __init__(self):
-    self._requested = self._may_interrupt = False
+    self._requested = self._may_interrupt = self._by_hand = False
     self._alone = jax.process_count() == 1
 
   def __enter__(self):
-    if self._alone:
-      self._before = signal.signal(signal.SIGTERM, self._on_signal)
+    signals = [signal.SIGTERM] * self._alone
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # `command &`
+      signals.append(signal.SIGINT)
+    self._before = {s: signal.signal(s, self._on_signal) for s in signals}
+    self._heard, self._wakeup = socket.socketpair()
+    self._wakeup.setblocking(False)
+    self._fd_before = signal.set_wakeup_fd(self._wakeup.fileno())
+    self._thread = threading.Thread(target=self._listen, daemon=True)
+    self._thread.start()
     return self
 
   def __exit__(self, *unused):
-    if self._alone:
-      signal.signal(signal.SIGTERM, self._before)
+    signal.set_wakeup_fd(self._fd_before)
+    self._wakeup.close()
+    self._thread.join()
+    self._heard.close()
+    for number, handler in self._before.items():
+      signal.signal(number, handler)
 
-  def _on_signal(self, *unused):
+  def _listen(self):
+    """Answers Ctrl-C at once: the first with words, the second with the end."""
+    presses = 0
+    while heard := self._heard.recv(1):
+      presses += heard[0] == signal.SIGINT
+      if presses > 1:
+        watchdog.leave(AT_ONCE, status=INTERRUPTED)
+      if heard[0] == signal.SIGINT:
+        os.write(2, f"\n{STOPPING}\n".encode())
+
+  def _on_signal(self, number, unused_frame):
+    self._by_hand |= number == signal.SIGINT
+    if not self._alone:
+      os.kill(os.getpid(), signal.SIGTERM)
+      return
     self._requested = True
     if self._may_interrupt:
       raise Preempted
 
   @contextlib.contextmanager
   def interruptible(self):
-    """Lets SIGTERM end what happens inside at once, by raising Preempted.
+    """Lets a signal end what happens inside at once, by raising Preempted.
 
     In a run of many processes it does not: the others would wait.
     """
@@ -170,3 +207,14 @@ class PreemptionHandler:
     if self._alone:
       return self._requested
     return multihost_utils.reached_preemption_sync_point(step)
+
+  def report(self, saved: str) -> str:
+    """Returns what to say once it has stopped, given what has been saved.
+
+    Raises:
+      KeyboardInterrupt: with that text, after Ctrl-C.
+    """
+    text = f"saved {saved}. The same command resumes from there."
+    if self._by_hand:
+      raise KeyboardInterrupt(f"Ctrl-C: {text}")
+    return f"Asked to stop (SIGTERM), and {text}"

@@ -1,5 +1,7 @@
 """Who is recognized as part of a cluster, and what is refused."""
 
+import pathlib
+import signal
 import socket
 import subprocess
 import sys
@@ -8,6 +10,7 @@ import pytest
 
 from dpn.trainers import distributed
 
+ROOT = pathlib.Path(__file__).parents[1]
 SLURM = {
   "SLURM_PROCID": "3",
   "SLURM_STEP_NODELIST": "gpu[01-04]",
@@ -117,3 +120,29 @@ def test_a_port_that_is_taken():
   assert done.returncode == 1
   said = f"OSError: process 0 cannot listen at {address}: another program may"
   assert said in done.stderr
+
+
+def test_a_second_ctrl_c_ends_at_once():
+  code = """
+import signal, time
+from dpn.trainers import distributed
+signal.signal(signal.SIGINT, signal.default_int_handler)
+with distributed.PreemptionHandler():
+  print("ready", flush=True)
+  time.sleep(600)  # which a handled signal does not end
+"""
+  process = subprocess.Popen(
+    [sys.executable, "-c", code],
+    cwd=ROOT,
+    stdout=subprocess.PIPE,
+    stderr=subprocess.PIPE,
+    text=True,
+  )
+  assert process.stdout.readline() == "ready\n"
+  process.send_signal(signal.SIGINT)
+  said = [process.stderr.readline() for _ in range(2)]
+  assert said == ["\n", f"{distributed.STOPPING}\n"]
+  process.send_signal(signal.SIGINT)
+  _, rest = process.communicate()
+  assert process.returncode == 130
+  assert rest == f"Error: {distributed.AT_ONCE}\n"

@@ -8,17 +8,22 @@ import os
 import platform
 import statistics
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import tqdm
 from absl import logging
-from clu import parameter_overview
 
 from dpn import flops, metrics, timing
-from dpn.trainers import build, update
+from dpn.trainers import build, parameter_table
 
+WIDTH = 80  # of a terminal
+_PICTURES = 8
 PACKAGES = (
   *("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy"),
 )
@@ -31,6 +36,15 @@ def say(message: str):
       print(message, flush=True)
 
 
+def say_wrapped(message: str, indent: str = ""):
+  """Prints a message in lines of a terminal's width, from the second indented.
+
+  All of them begin with `indent`.
+  """
+  kw = {"initial_indent": indent, "subsequent_indent": f"{indent}  "}
+  say(textwrap.fill(message, WIDTH, break_long_words=False, **kw))
+
+
 def versions() -> dict[str, str]:
   """Returns the versions of Python and of the packages that matter most."""
   packages = {p: importlib.metadata.version(p) for p in PACKAGES}
@@ -39,8 +53,10 @@ def versions() -> dict[str, str]:
 
 def environment(config, workdir: str):
   """Prints the resolved config, the versions and the devices."""
-  say(f"Config:\n{json.dumps(config.to_dict(), indent=2)}")
-  say(f"Versions: {', '.join(map(' '.join, versions().items()))}")
+  say("Config:")
+  for key, value in config.to_dict().items():
+    say_wrapped(f"{key}: {json.dumps(value)}", indent="  ")
+  say_wrapped(f"Versions: {', '.join(map(' '.join, versions().items()))}")
   kinds = sorted({d.device_kind for d in jax.devices()})
   say(
     f"Devices: {jax.device_count()} x {', '.join(kinds)}, in "
@@ -49,18 +65,31 @@ def environment(config, workdir: str):
   say(f"Working directory: {workdir}")
 
 
-def start(run: build.Run, state: update.TrainState, source: str):
-  """Prints what is trained, on how much, and from where."""
+def start(run: build.Run):
+  """Prints what is to be trained, and on how much."""
   for note in run.notes:
-    say(f"Note: {note}")
-  table = parameter_overview.get_parameter_overview
-  say(table(run.step.shapes.params, include_stats=False))
+    say_wrapped(f"Note: {note}")
+  say(parameter_table.table(run.step.shapes.params))
   examples = run.data.num_examples
   epochs = run.total_steps * run.batch_size / examples
   say(
     f"Training on {examples} examples for {run.total_steps} steps of "
-    f"{run.batch_size} ({epochs:.1f} epochs), from step {state.step}: {source}"
+    f"{run.batch_size} ({epochs:.1f} epochs)"
   )
+
+
+def begin(step: int, source: str, notes: Sequence[str] = ()):
+  """Prints from where training begins, and what is compiled before it does."""
+  for note in notes:
+    say_wrapped(f"Note: {note}")
+  say(f"Starting from step {step}: {source}")
+
+
+def compiling():
+  """Says that a person has to wait, and for what."""
+  folder = jax.config.jax_compilation_cache_dir
+  kept = f";\nkept for the next time in {folder}" if folder else ""
+  say(f"Compiling the training step (a minute or more if it is deep{kept}) …")
 
 
 def totals(rows: Sequence[Mapping[str, float]]) -> dict[str, float | None]:
@@ -103,6 +132,7 @@ class Progress:
       initial=step,
       unit="step",
       dynamic_ncols=True,
+      bar_format="{n_fmt}/{total_fmt} {bar} {percentage:.0f}%{postfix}",
       disable=jax.process_index() != 0 or not sys.stderr.isatty(),
     )
 
@@ -111,7 +141,7 @@ class Progress:
     self._steps.tick()
     if step == self._first_step + 1:
       self._started = time.monotonic()  # the estimate leaves start-up out
-      say(f"First step under way after {self._phase_secs()}.")
+      say_wrapped(f"First step under way after {self._phase_secs()}.")
 
   def lap(self, waited_secs: float) -> dict[str, float]:
     """Returns a row for timing.jsonl: the interval since the last one.
@@ -142,30 +172,31 @@ class Progress:
   def show(self, step: int, loss: float):
     """Shows the loss of a step, with the speed of the last lap."""
     shown = collections.defaultdict(lambda: math.nan, self._shown)
+    images = shown["images_per_sec"]
     speed = (
-      f"loss {loss:.4g}  {shown['images_per_sec']:.0f} img/s  "
-      f"waiting for data {shown['data_wait_percent']:.0f}%"
+      f"loss {loss:.4g}  {images:.{0 if images >= 10 else 1}f} img/s  "
+      f"data wait {shown['data_wait_percent']:.0f}%"
     )
-    if not self._bar.disable:
-      self._bar.set_postfix_str(speed, refresh=False)
-      self._bar.update(step - self._bar.n)
-      return
     total = self._run.total_steps
     per_step = (time.monotonic() - self._started) / (step - self._first_step)
     eta = tqdm.tqdm.format_interval(per_step * (total - step))
-    say(f"step {step}/{total} ({step / total:.0%})  {speed}  ETA {eta}")
+    if not self._bar.disable:
+      self._bar.set_postfix_str(f"ETA {eta}  {speed}", refresh=False)
+      self._bar.update(step - self._bar.n)
+      return
+    say(f"step {step}/{total} ({step / total:.0%})  ETA {eta}  {speed}")
 
-  def evaluated(self, row: Mapping[str, float], secs: float):
+  def evaluated(self, step: int, row: Mapping[str, float], secs: float):
     """Shows an evaluation's metrics and leaves its time out of the steps'."""
     self._steps.pause(secs)
     shown = [f"{k} {v:.4f}" for k, v in row.items() if "-seed-" not in k]
     if shown:
-      say(f"  {', '.join(shown)}  ({secs:.1f} s)")
+      say_wrapped(f"step {step}: {', '.join(shown)} ({secs:.1f} s)")
 
   def close(self):
     """Ends the bar and says where the time went."""
     self._bar.close()
-    say(f"Time: {self._phase_secs()}.")
+    say_wrapped(f"Time: {self._phase_secs()}.")
 
   def _phase_secs(self):
     secs = self.phases.secs()
@@ -186,15 +217,15 @@ class MetricsLog:
     *,
     step: int,
     rows: int = 0,
-    wandb: Mapping | None = None,
+    config: Mapping[str, Any] | None = None,
   ):
-    """Opens the files; see `metrics.Writer`.
+    """Opens the files; see `metrics.Writer`, also for the config.
 
     Until `step` the run has made so many `rows`; a file that has lost some is
     no reason to stop.
     """
     first = jax.process_index() == 0
-    self._writer = first and metrics.Writer(workdir, step=step, wandb=wandb)
+    self._writer = first and metrics.Writer(workdir, step=step, config=config)
     self._path = os.path.join(workdir, metrics.METRICS)
     found = metrics.read(self._path)
     self.last_row = found[-1] if found else {}
@@ -241,6 +272,13 @@ class MetricsLog:
     self.fetch()
     row, self._row = self._row, {}
     return row
+
+  def show_pictures(self, batch: Mapping[str, jax.Array]):
+    """Shows a few images of a batch, where it has any that can be seen."""
+    images = batch.get("image")
+    if self._writer and jnp.ndim(images) == 4 and images.shape[-1] in (1, 3):
+      here = images.addressable_data(0)[:_PICTURES]
+      self._writer.pictures(np.asarray(here, np.float32))
 
   def add_timing(self, step: int, row: Mapping[str, float]):
     """Writes a row of timing.jsonl."""

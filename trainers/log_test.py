@@ -1,7 +1,12 @@
 """The log of a run: rows, rates, and what a person reads."""
 
+import fcntl
 import json
 import math
+import pty
+import struct
+import sys
+import termios
 import time
 import types
 
@@ -98,10 +103,48 @@ def test_a_training_step(run, progress, capsys):
   assert "mfu" not in timed  # nobody knows a CPU's peak
   out = capsys.readouterr().out
   assert "First step under way after 100." in out
-  assert "step 20/100 (20%)  loss 1.25  " in out
-  assert "waiting for data 100%  ETA 00:0" in out
+  assert "step 20/100 (20%)  ETA 00:0" in out
+  assert "  loss 1.25  " in out
+  assert "data wait 100%" in out
   progress.tick(21)
   assert progress.lap(3.5)["input_secs"] == 3.5  # as a whole
+
+
+def test_lines_fit_into_80_columns(run, tmp_path, capsys):
+  run.total_steps, run.batch_size = 300_000, 4096
+  phases = timing.PhaseTimer(time.monotonic())
+  progress = log_lib.Progress(run, str(tmp_path), 0, phases)
+  progress._started -= 600  # so that hours are left
+  progress._shown = {"images_per_sec": 12345.6, "data_wait_percent": 100.0}
+  progress.show(2_990, 1.2345e-5)
+  many = {f"fewshot/imagenet_v{i}_25shot": 0.12345 for i in range(4)}
+  progress.evaluated(2_990, many, 1234.5)
+  progress.close()
+  line, *evaluated, _ = capsys.readouterr().out.splitlines()
+  assert line.startswith("step 2990/300000 (1%)  ETA 16:3")
+  assert line.endswith("  loss 1.234e-05  12346 img/s  data wait 100%")
+  assert max(map(len, [line, *evaluated])) <= 80
+  assert evaluated[0].startswith("step 2990: fewshot/imagenet_v0_25shot 0.1235")
+
+
+def test_a_bar_fits_into_80_columns(run, tmp_path, monkeypatch):
+  ours, terminal = pty.openpty()
+  size = struct.pack("HHHH", 24, 80, 0, 0)
+  fcntl.ioctl(terminal, termios.TIOCSWINSZ, size)
+  run.total_steps = 300_000
+  phases = timing.PhaseTimer(time.monotonic())
+  with open(terminal, "w") as stderr, open(ours, "rb", buffering=0) as shown:
+    monkeypatch.setattr(sys, "stderr", stderr)
+    progress = log_lib.Progress(run, str(tmp_path), 0, phases)
+    progress._started -= 600
+    progress._shown = {"images_per_sec": 12345.6, "data_wait_percent": 100.0}
+    progress.show(2_990, 0.97181)
+    progress._bar.refresh()
+    progress.close()
+    bar = shown.read(4096).decode().strip().split("\r")[-1]
+  assert len(bar) <= 80
+  assert "ETA 16:3" in bar
+  assert bar.endswith("loss 0.9718  12346 img/s  data wait 100%")
 
 
 def test_mfu_is_a_fraction(run, tmp_path, monkeypatch):
@@ -151,14 +194,14 @@ def _broken(*args):
   raise KeyError("no such thing")
 
 
-STATE = types.SimpleNamespace(variables=None)
+STATE = types.SimpleNamespace(variables=None, step=20)
 
 
 def test_seeds_are_not_shown(run, progress, capsys):
   evaluator = _evaluator(lambda _: {"1shot": 0.5, "1shot-seed-0": 0.25})
   row = loop.evaluate(run, [evaluator], STATE, progress)
   assert row == {"val/1shot": 0.5, "val/1shot-seed-0": 0.25}
-  assert "  val/1shot 0.5000  (" in capsys.readouterr().out
+  assert "step 20: val/1shot 0.5000 (" in capsys.readouterr().out
 
 
 def test_an_evaluator_may_fail(run, progress, capsys, caplog):

@@ -11,13 +11,14 @@ from absl import logging
 from jax.experimental import multihost_utils
 
 from dpn import atomic, damage, metrics, processes, schema, timing, trees
+from dpn.boards import weights_and_biases
 from dpn.evaluators import base as evaluators_base
 from dpn.trainers import build, distributed
 from dpn.trainers import log as log_lib
 from dpn.trainers import workdir as workdir_lib
 from dpn.weights import checkpoint, files
 
-DONE = "done.json"
+DONE = workdir_lib.DONE
 
 
 def train(
@@ -40,29 +41,30 @@ def train(
   lock = lambda: workdir_lib.lock(
     workdir, config.to_dict(), allow_config_change=allow_config_change
   )
-  done = is_done(workdir)
-  processes.agree(lambda: _command(config, workdir, done))
-  if done:
+  ended = is_done(workdir)
+  processes.agree(lambda: _command(config, workdir, ended))
+  if ended and not allow_config_change:
     with lock():
       log_lib.say(f"{workdir} is done already; see {DONE} there.")
     return
   log_lib.environment(config, workdir)
+  if config.get("wandb") is not None and jax.process_index() == 0:
+    weights_and_biases.check(config.wandb)
   with phases.phase("build"):
     run = build.from_config(config)
   # Locked only now, after all that a wrong config could fail at.
   with lock(), distributed.PreemptionHandler() as preemption:
-    state, log, done = _resume(run, config, workdir, phases, preemption)
+    if ended and not goes_on(run, workdir):
+      return
+    state, log, done = _resume(run, config, workdir, phases, preemption, ended)
     if done:
       finish(workdir, run, state, log)
     else:
-      log_lib.say(
-        f"Asked to stop (SIGTERM), and saved step {int(state.step)}. The same "
-        "command resumes from there."
-      )
+      log_lib.say(preemption.report(f"step {int(state.step)}"))
 
 
-def _resume(run, config, workdir, phases, preemption):
-  """Trains a run that is locked from wherever it stands.
+def _resume(run, config, workdir, phases, preemption, ended):
+  """Trains a run that is locked from wherever it stands, perhaps at its end.
 
   Returns the last state, the log, closed, and whether nothing remains to be
   done.
@@ -74,14 +76,17 @@ def _resume(run, config, workdir, phases, preemption):
       keep_every_steps=run.keep_ckpt_steps,
     )
     stack.enter_context(contextlib.closing(checkpoints))
+    log_lib.start(run)
     with phases.phase("state"):
       state, position, source = build.initial_state(run, checkpoints)
       processes.agree(lambda: _restored(state, position, source))
     step = int(state.step)
     check_total(run, step, source)
+    if ended:
+      extend(run, workdir, step)
     if jax.process_index() == 0:
       workdir_lib.record(workdir, config.to_dict())
-    log_lib.start(run, state, source)
+    log_lib.begin(step, source, run.loaded)
     progress = log_lib.Progress(run, workdir, step, phases)
     stack.enter_context(contextlib.closing(progress))
     found = evaluate(run, due_first(run, step, position), state, progress)
@@ -92,7 +97,7 @@ def _resume(run, config, workdir, phases, preemption):
       workdir,
       step=kept,
       rows=position.get("rows", 0),
-      wandb=config.get("wandb"),
+      config=config.to_dict(),
     )
     stack.enter_context(contextlib.closing(log))
     log.add(step, row)
@@ -111,6 +116,33 @@ def check_total(run, step, source):
       f"{run.total_steps} steps. Set config.total_steps to {step} or more, or "
       "give another --workdir."
     )
+
+
+def goes_on(run, workdir) -> bool:
+  """Returns whether a finished run has more steps to do; says so if not.
+
+  Raises ValueError if it cannot do them, or has done more.
+  """
+  folder = os.path.join(workdir, files.CHECKPOINTS)
+  step = checkpoint.Checkpointer(folder, read_only=True).latest
+  workdir_lib.check_extendable(workdir, step)
+  check_total(run, step, "this run's checkpoint")
+  if step == run.total_steps:
+    log_lib.say_wrapped(
+      f"{workdir} is done already, at step {step}: more steps than these, with "
+      "--allow_config_change, would continue it."
+    )
+  return step < run.total_steps
+
+
+def extend(run, workdir, step):
+  """Sets the results of a finished run aside, and says how it goes on."""
+  aside = workdir_lib.set_results_aside(workdir, step)
+  log_lib.say_wrapped(
+    f"{workdir} was done at step {step} and goes on to {run.total_steps}. From "
+    f"here on its schedule is that of {run.total_steps} steps: a rate that has "
+    f"decayed rises again. Results until now: {', '.join(aside)}."
+  )
 
 
 def is_done(workdir):
@@ -141,7 +173,7 @@ def _restored(state, position, source):
   """Returns what must be the same on all processes where training begins."""
   whole = (x for x in jax.tree.leaves(state) if x.is_fully_replicated)
   local = [x.addressable_data(0) for x in whole]
-  checksum = int(jax.jit(trees.checksum)(local))
+  checksum = trees.checksum(local)
   return {"position": position, "source": source, "checksum": checksum}
 
 
@@ -160,14 +192,17 @@ def loop(run, state, position, checkpoints, log, progress, preemption):
   step, seen = int(state.step), position["examples_seen"]
   if step == run.total_steps:
     return state, True
+  log_lib.compiling()
   with progress.phases.phase("compile"):
     update = run.step.compile()
   values, stop, unevaluated = None, False, {}
   batches = run.batches(seen)
   with contextlib.closing(batches), _naming_leaves(lambda: state):
     while step < run.total_steps and not stop:
-      previous = values
-      state, values = update(state, next(batches))
+      previous, batch = values, next(batches)
+      if step == 0:
+        log.show_pictures(batch)
+      state, values = update(state, batch)
       step, seen = step + 1, seen + run.batch_size
       # Waiting for the step before keeps the device fed, one step ahead.
       jax.block_until_ready(previous)
@@ -252,7 +287,7 @@ def evaluate(run, evaluators, state, progress):
           raise
         log_lib.say(f"  {e} (the run goes on; config.strict_evals stops it)")
         logging.warning("%s", e, exc_info=e)
-    progress.evaluated(found, time.monotonic() - begin)
+    progress.evaluated(int(state.step), found, time.monotonic() - begin)
     row |= found
   return row
 
@@ -276,7 +311,7 @@ def _naming_leaves(state):
 def finish(workdir, run, state, log):
   """Exports the parameters and writes, last of all, done.json."""
   checkpoint.save_params(
-    os.path.join(workdir, "params.safetensors"),
+    os.path.join(workdir, workdir_lib.PARAMS),
     state.variables["params"],
     state.variables.get(files.STATISTICS),
     build.description(run),
@@ -290,6 +325,8 @@ def finish(workdir, run, state, log):
     }
     if log.lost:
       done["lost_rows"] = log.lost
+    if ends := workdir_lib.earlier_ends(workdir):
+      done["extended_at"] = ends
     if damaged := damage.found(pathlib.Path(workdir)):
       done["damaged"] = damaged
     atomic.write_json(os.path.join(workdir, DONE), done)

@@ -69,6 +69,14 @@ def test_what_a_run_leaves(finished):
   assert params["stem/ln0/scale"].shape == (64,)
 
 
+def test_what_tensorboard_shows(finished):
+  [events] = (finished / "tensorboard").iterdir()
+  written = events.read_bytes()
+  shown = ("config/text_summary", "train/pictures", "train/loss", "test/prec@1")
+  for name in (*shown, "time/images_per_sec"):
+    assert name.encode() in written, name
+
+
 def test_what_a_run_measures(finished):
   rows = metrics.read(str(finished / "metrics.jsonl"))
   assert [row["step"] for row in rows] == [2, 3, 4, 6]
@@ -469,3 +477,67 @@ def test_resuming_with_an_average_on_one_side(
   config = tiny_config(ema_decay=decay, resume=str(finished))
   with pytest.raises(checkpoint.MismatchError, match=message):
     loop.train(config, str(tmp_path / "run"))
+
+
+def _press_ctrl_c(monkeypatch, step):
+  """Makes a run's step get a Ctrl-C, also where those are ignored."""
+  tick = log_lib.Progress.tick
+
+  def tick_and_press(progress, at):
+    tick(progress, at)
+    if at == step:
+      os.kill(os.getpid(), signal.SIGINT)
+
+  monkeypatch.setattr(log_lib.Progress, "tick", tick_and_press)
+  signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def test_ctrl_c_saves(finished, tmp_path, monkeypatch, capfd):
+  """Like SIGTERM, but whoever called is told by an exception."""
+  workdir = tmp_path / "run"
+  _press_ctrl_c(monkeypatch, 3)
+  message = r"^Ctrl-C: saved step 3\. The same command resumes from there\.$"
+  with pytest.raises(KeyboardInterrupt, match=message):
+    loop.train(tiny_config(), str(workdir))
+  assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+  assert "Again, it ends at once, unsaved." in capfd.readouterr().err
+  monkeypatch.undo()
+  loop.train(tiny_config(), str(workdir))
+  _assert_same_results(workdir, finished)
+
+
+def test_a_finished_run_goes_on(finished, tmp_path, capsys):
+  workdir = tmp_path / "run"
+  shutil.copytree(finished, workdir)
+  longer = tiny_config(total_steps=9)
+  message = r"(?s)total_steps: 6 there, 9 now.*if this finished run is to train"
+  with pytest.raises(ValueError, match=message):
+    loop.train(longer, str(workdir))
+  loop.train(longer, str(workdir), allow_config_change=True)
+  said = " ".join(capsys.readouterr().out.split())
+  assert f"{workdir} was done at step 6 and goes on to 9." in said
+  assert "Results until now: params-6.safetensors, done-6.json." in said
+  done = json.loads((workdir / "done.json").read_text())
+  assert (done["step"], done["extended_at"]) == (9, [6])
+  for name in ("params", "done"):
+    [old] = finished.glob(f"{name}.*")
+    kept = workdir / f"{name}-6{old.suffix}"
+    assert kept.read_bytes() == old.read_bytes()
+  rows = metrics.read(str(workdir / "metrics.jsonl"))
+  assert [row["step"] for row in rows] == [2, 3, 4, 6, 8, 9]
+  assert rows[:4] == metrics.read(str(finished / "metrics.jsonl"))
+  # The cosine over the eight steps after the warmup, from here on.
+  cosine = 0.5 * (1 + np.cos(np.pi * (8 - 2) / 8))
+  assert rows[4]["lr"] == pytest.approx(0.002 * cosine)
+  loop.train(longer, str(workdir), allow_config_change=True)
+  said = " ".join(capsys.readouterr().out.split())
+  assert "is done already, at step 9: more steps than these" in said
+  with pytest.raises(ValueError, match=r"of step 9 .*total is 6 steps"):
+    loop.train(tiny_config(), str(workdir), allow_config_change=True)
+  shutil.rmtree(workdir / "checkpoints")
+  message = r"no checkpoint from which it could go on\. .*config\.model_init="
+  with pytest.raises(ValueError, match=message):
+    loop.train(
+      tiny_config(total_steps=12), str(workdir), allow_config_change=True
+    )
+  assert (workdir / "done.json").exists()

@@ -84,7 +84,8 @@ def train(
   todo = {
     seed: folder for seed, folder in folders.items() if not loop.is_done(folder)
   }
-  if not todo:
+  ended = not todo
+  if ended and not allow_config_change:
     log_lib.say(f"{pattern} is done already, for all of {len(seeds)} seeds.")
     return
   log_lib.environment(config, pattern)
@@ -92,15 +93,22 @@ def train(
     with phases.phase("build"):
       members = [
         _member(stack, config, seed, folder, allow_config_change)
-        for seed, folder in todo.items()
+        for seed, folder in (todo or folders).items()
       ]
     preemption = stack.enter_context(distributed.PreemptionHandler())
+    if ended and not all(loop.goes_on(m.run, m.workdir) for m in members):
+      return
     with phases.phase("state"):
       states = _states(members)
     first = members[0]
     step = int(states[0].step)
     loop.check_total(first.run, step, first.workdir)
-    log_lib.start(first.run, states[0], f"with {len(members)} seeds together")
+    if ended:
+      for member in members:
+        loop.extend(member.run, member.workdir, step)
+    log_lib.start(first.run)
+    seeds = f"with {len(members)} seeds together"
+    log_lib.begin(step, seeds, first.run.loaded)
     progress = log_lib.Progress(first.run, first.workdir, step, phases)
     stack.enter_context(contextlib.closing(progress))
     for member, own in zip(members, states, strict=True):
@@ -112,6 +120,7 @@ def train(
         member.workdir,
         step=step - bool(row),
         rows=member.position.get("rows", 0),
+        config=member.run.config.to_dict(),
       )
       stack.enter_context(contextlib.closing(member.log))
       member.log.add(step, row)
@@ -120,9 +129,7 @@ def train(
     del states
     state, done = _loop(members, state, step, progress, preemption)
     if not done:
-      log_lib.say(
-        "Asked to stop (SIGTERM), and saved. The same command resumes."
-      )
+      log_lib.say(preemption.report(f"step {int(state.step[0])} of all seeds"))
       return
     for member, own in _unstacked(members, state):
       loop.finish(member.workdir, member.run, own, member.log)
@@ -183,7 +190,7 @@ def _states(members) -> list[update.TrainState]:
 def _loop(members, state, step, progress, preemption):
   """Trains all members; returns the last state, and whether all is done.
 
-  As `loop.loop`, but SIGTERM waits for an evaluation's end.
+  As `loop.loop`, but a signal to stop waits for an evaluation's end.
   """
   run = members[0].run
   if step == run.total_steps:
@@ -191,14 +198,18 @@ def _loop(members, state, step, progress, preemption):
   of_seed, total = run.step.of_seed, len(members)
   seeds = np.array([member.run.config["seed"] for member in members], np.uint32)
   batches = _batches(members)
+  log_lib.compiling()
   with progress.phases.phase("compile"):
     each = lambda seed, state, batch: of_seed(seed)(state, batch)
     together = jax.jit(jax.vmap(each), donate_argnums=1)
   values, stop = None, False
   with contextlib.closing(batches):
     while step < run.total_steps and not stop:
-      previous = values
-      state, values = together(seeds, state, next(batches))
+      previous, batch = values, next(batches)
+      if step == 0:
+        for i, member in enumerate(members):
+          member.log.show_pictures({k: x[i] for k, x in batch.items()})
+      state, values = together(seeds, state, batch)
       step += 1
       jax.block_until_ready(previous)
       progress.tick(step)

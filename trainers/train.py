@@ -8,13 +8,14 @@ README.md lists what it leaves there.
 
 import os
 import resource
+import sys
 import time
 import traceback
 
 import jax
 from absl import flags
 
-from dpn import host_memory, timing
+from dpn import host_memory, processes, timing
 from dpn.trainers import cli, distributed, loop, together, watchdog
 
 OUT_OF_MEMORY = (
@@ -27,7 +28,7 @@ OUT_OF_MEMORY = (
   "python -m scripts.estimate_memory says what fits, without running."
 )
 
-
+UNSAVED = "Interrupted. The same command resumes from the last checkpoint."
 MIN_OPEN_FILES = 64  # a run has 10 to 20 open, and more while it saves
 
 
@@ -76,8 +77,11 @@ def _explaining(run):
   """Calls `run`; what it raises becomes a message where one is known."""
   try:
     run()
-  except KeyboardInterrupt:
-    cli.fail("interrupted. The same command resumes from the last checkpoint.")
+  except KeyboardInterrupt as e:
+    if processes.store() and not str(e):
+      watchdog.leave(UNSAVED, status=distributed.INTERRUPTED)
+    print(str(e) or UNSAVED, file=sys.stderr)
+    sys.exit(distributed.INTERRUPTED)
   except Exception as e:
     # Of whatever type: JAX raises others where the main thread runs the steps.
     # Of files it means a full disk, an OSError.

@@ -49,7 +49,7 @@ ABORTED = (
 _leaving = threading.Lock()
 
 
-def leave(message: str):
+def leave(message: str, status: int = 1):
   """Ends this process at once, with a message, and the others with it.
 
   An orderly exit would wait for them.
@@ -67,7 +67,7 @@ def leave(message: str):
     os.write(2, f"Error: {message}\n".encode(errors="backslashreplace"))
   if store and processes.index() == 0:
     time.sleep(_TELL_SECS)
-  os._exit(1)
+  os._exit(status)
 
 
 def wait_for_reason(error: BaseException | None):

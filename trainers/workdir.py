@@ -33,6 +33,8 @@ RESUMABLE_KEYS = re.compile(
 )
 
 CONFIG = "config.json"
+DONE = "done.json"
+PARAMS = "params.safetensors"
 REPLACE = "--allow_config_change replaces it by this config and resumes."
 
 
@@ -107,11 +109,46 @@ def _check_config(workdir: str, config: dict):
     if not RESUMABLE_KEYS.fullmatch(name)
   ]
   if changes:
+    advice = "to resume anyway"
+    if path.with_name(DONE).exists():
+      advice = "if this finished run is to train on, for more steps"
     raise ValueError(
       f"The run in {workdir} began with another config:\n"
       + "\n".join(changes)
-      + "\nGive another --workdir, or --allow_config_change to resume anyway."
+      + f"\nGive another --workdir, or --allow_config_change {advice}."
     )
+
+
+def check_extendable(workdir: str, latest: int | None):
+  """Raises ValueError if a finished run has no checkpoint left to train on."""
+  if latest is None:
+    raise ValueError(
+      f"{workdir} is done and has no checkpoint from which it could go on. "
+      f"Train its parameters further with config.model_init={workdir!r} and "
+      "another --workdir."
+    )
+
+
+def set_results_aside(workdir: str, step: int) -> list[str]:
+  """Renames what a finished run left at this step, and returns the new names.
+
+  done.json comes last: without it the run is no longer a finished one.
+  """
+  aside = []
+  for name in (PARAMS, DONE):
+    stem, suffix = os.path.splitext(name)
+    aside.append(f"{stem}-{step}{suffix}")
+    there = os.path.join(workdir, name)
+    if jax.process_index() == 0 and os.path.exists(there):
+      os.replace(there, os.path.join(workdir, aside[-1]))
+  return aside
+
+
+def earlier_ends(workdir: str) -> list[int]:
+  """Returns the steps at which a run had been done before it was extended."""
+  stem, suffix = os.path.splitext(DONE)
+  paths = pathlib.Path(workdir).glob(f"{stem}-*{suffix}")
+  return sorted(int(path.stem.rpartition("-")[2]) for path in paths)
 
 
 def record(workdir: str, config: Mapping[str, Any]):

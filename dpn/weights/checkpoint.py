@@ -251,18 +251,14 @@ class MismatchError(ValueError):
   """A checkpoint is of another model or optimizer."""
 
 
-_checksum = jax.jit(trees.checksum)
-
-
 def _checksums(state) -> dict[str, int]:
   """Returns a checksum of each part of the state that has been loaded."""
   parts = dict(state) if isinstance(state, Mapping) else vars(state)
-  sums = {
-    name: _checksum(part)
+  return {
+    name: trees.checksum(part)
     for name, part in parts.items()
     if (leaves := jax.tree.leaves(part)) and leaves[0] is not ...
   }
-  return {name: int(x) for name, x in jax.device_get(sums).items()}
 
 
 def _described(position, state) -> dict[str, int]:

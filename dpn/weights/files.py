@@ -45,6 +45,7 @@ class Done(TypedDict, total=False):
   metrics: dict[str, float]
   lost_rows: int
   damaged: list[str]
+  extended_at: list[int]  # where it had been done before
 
 
 @dataclasses.dataclass(frozen=True)

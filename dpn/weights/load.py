@@ -81,6 +81,7 @@ def load_variables(
   dont_check: Sequence[str] = (),
   posemb_grid: Sequence[int] | None = None,
   posemb_align_corners: bool = True,
+  tell: Callable[[str], None] = logging.info,
 ) -> dict[str, Any]:
   """Returns `variables` with the values of a parameter file.
 
@@ -102,6 +103,7 @@ def load_variables(
     dont_check: options not to be compared, such as "gelu", or "pixels".
     posemb_grid: (rows, cols) of the model's patches, if they make no square.
     posemb_align_corners: how positions are resized, see `resize_posemb`.
+    tell: is called with a sentence if they are.
 
   Returns:
     NumPy arrays with the structure, shapes and dtypes of `variables`; a leaf of
@@ -122,14 +124,18 @@ def load_variables(
   options = options or {}
   differences = metadata.differences(file, options, pixels)
   loaded = legacy.match_scan(flat, wanted)
+  resized = set()
+
+  def resize(x, tokens, row):
+    grid = _grid(tokens, posemb_grid)
+    found = resize_posemb(x, grid, row, posemb_align_corners)
+    if found is not x:
+      old = math.isqrt(x.shape[-2] - row)
+      resized.add(f"{old}×{old} to {grid[0]}×{grid[1]}")
+    return found
+
   loaded = _match_posemb(
-    loaded,
-    wanted,
-    file.cls_row,
-    has_cls_row(options),
-    lambda x, tokens, row: resize_posemb(
-      x, _grid(tokens, posemb_grid), row, posemb_align_corners
-    ),
+    loaded, wanted, file.cls_row, has_cls_row(options), resize
   )
   patterns = _listed(dont_load)
   masks = trees.masks({**loaded, **wanted}, patterns, "model_load.dont_load")
@@ -158,6 +164,8 @@ def load_variables(
       ", ".join(assumed),
     )
   _check_finite(source.path, {k: loaded[k] for k in wanted.keys() - kept})
+  for change in sorted(resized):
+    tell(f"the position embeddings of {source.path} are resized, {change}.")
   result = {
     name: leaf if name in kept else loaded[name].astype(leaf.dtype)
     for name, leaf in wanted.items()
@@ -294,7 +302,6 @@ def resize_posemb(x, grid, has_row: bool, align_corners: bool = True):
   old = math.isqrt(rows)
   if old**2 != rows or grid in (None, (old, old)):
     return x
-  logging.info("The %d² position embeddings are resized to %s.", old, grid)
   import scipy.ndimage  # 0.4 s that few runs need
 
   # SciPy knows no half precision.

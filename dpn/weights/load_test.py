@@ -178,7 +178,11 @@ def test_positions_of_each_block_are_resized(tmp_path, scan):
   for name in names:
     old[name] = np.random.RandomState(1).randn(1, 5, 16).astype(np.float32)
   path = testing.write(tmp_path, old)
-  got = load.load(path, testing.shapes(12, 12, scan=scan, **model))
+  shapes, said = testing.shapes(12, 12, scan=scan, **model), []
+  got = load.load(path, shapes, tell=said.append)
+  assert said == [f"the position embeddings of {path} are resized, 2×2 to 3×3."]
+  load.load(path, testing.shapes(8, 8, scan=scan, **model), tell=said.append)
+  assert len(said) == 1
   blocks = got["Transformer"]
   last = blocks["encoderblock_1"] if not scan else blocks["encoderblock"]
   last = last["pos_embedding"][1] if scan else last["pos_embedding"]

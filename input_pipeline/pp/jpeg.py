@@ -132,8 +132,9 @@ def _find_markers(data, scan, found):
       zeros = ~words[word]
       if (zeros - _ONES) & ~zeros & _HIGH_BITS == 0:
         continue
-    for i in range(max(scan, 8 * word), min(end, 8 * word + 8)):
-      if data[i] == 0xFF and data[i + 1] != 0:  # 0 follows data
+    for i in range(8 * word, 8 * word + 8):
+      # 0 follows data. The last two conditions are rarely reached.
+      if i < end and data[i] == 0xFF and data[i + 1] != 0 and i >= scan:
         if number == found.size or data[i + 1] != _RST + number % 8:
           return False
         found[number] = i + 2

@@ -104,7 +104,7 @@ def from_jpeg(
 def _jpeg() -> types.ModuleType | None:
   try:
     return importlib.import_module("dpn.input_pipeline.pp.jpeg")
-  except ImportError:
+  except (ImportError, RuntimeError):  # or no folder for Numba's cache
     return None
 
 

@@ -1,6 +1,7 @@
 """Restart markers: libjpeg writes the same, and crops have the same pixels."""
 
 import io
+import sys
 
 import numpy as np
 import pytest
@@ -72,6 +73,15 @@ def test_metadata_stay_but_not_in_cuts():
   cut, *_ = jpeg.Cutter.from_bytes(data).cut(0, 0, 8, 8)
   assert b"copyright" in data
   assert b"copyright" not in cut.tobytes()
+
+
+def test_without_numba_the_whole_is_decoded(monkeypatch):
+  data = restart_markers.add(encode("4:2:0", 61, 130))
+  assert lazy_image.from_jpeg(data, ops_image.decode_image) is not None
+  monkeypatch.setitem(sys.modules, jpeg.__name__, None)  # cannot be imported
+  monkeypatch.setattr(lazy_image, "_jpeg", lazy_image._jpeg.__wrapped__)
+  monkeypatch.setattr(lazy_image, "_codec", lambda: None)
+  assert lazy_image.from_jpeg(data, ops_image.decode_image) is None
 
 
 def test_a_cut_holds_little_more_than_the_box():

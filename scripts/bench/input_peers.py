@@ -37,6 +37,8 @@ TASKS = {
     (32, 32),
   ),
   "large": (f"decode|{_CROP}{_TAIL}", (1500, 2000)),
+  # See PREPARED; sizes are those before.
+  "prepared": (f"decode|{_CROP}{_TAIL}", (1500, 2000)),
   "segment": (
     "decode|decode_labels(150, inkey='annotation', reduce_zero_label=True)"
     "|random_resize_with_mask((2048, 512), (0.5, 2.0))"
@@ -46,6 +48,8 @@ TASKS = {
     (512, 683),
   ),
 }
+# What scripts.prepare_data made of the images of "prepared", for all alike.
+PREPARED = {"max_side": 512, "quality": 95, "restart": True}
 RANDAUG_LAYERS, RANDAUG_LEVEL = 2, 1.5
 WITHOUT_FAST = "without fast"
 RESTART = "restart markers"  # ours, where scripts.prepare_data has added them
@@ -126,6 +130,8 @@ def with_markers(task: str, folder: str) -> Iterator[np.ndarray]:
     raise NotImplementedError("these are no JPEGs")
   if task == "segment":
     raise NotImplementedError("resizing needs whole images")
+  if task == "prepared":
+    raise NotImplementedError("all have them here")
   return ours(task, os.path.join(folder, "marked"))
 
 

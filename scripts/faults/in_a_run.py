@@ -1,6 +1,7 @@
 """Faults of a run: signals, settings, and code that fails."""
 
 import contextlib
+import os
 import shutil
 import signal
 import subprocess
@@ -8,12 +9,13 @@ import time
 
 from dpn.input_pipeline import sources
 from dpn.input_pipeline.sources import arrays
-from dpn.scripts.faults.runs import Runs
+from dpn.scripts.faults.runs import HANGS_AFTER_SECS, Runs
+from dpn.weights import checkpoint
 
 BROKEN_EVALUATOR = f"--config.evals.test.data.name={__name__}:Broken"
 BROKEN_LOGGING = {
   "dpn.timing.peak_memory_bytes": f"{__name__}:fail",
-  "tensorboardX.summary.scalar": f"{__name__}:fail",
+  "dpn.boards.tensorboard._record": f"{__name__}:fail",
 }
 
 
@@ -70,6 +72,44 @@ def sigkill(runs: Runs):
   runs.train("sigkill")
   runs.assert_same("sigkill")
   print(f"{in_save} of {runs.kills} kills interrupted a save.")
+
+
+def sigterm_in_export(runs: Runs):
+  """SIGTERM while the parameters are exported: the run is finished."""
+  runs.copy_unfinished("asked")
+  ask = {"dpn.weights.checkpoint.save_params": f"{__name__}:ask_and_save"}
+  runs.train("asked", patches=ask)
+  assert (runs.root / "asked" / "done.json").exists(), "did not finish"
+  runs.assert_same("asked")
+
+
+def sigkill_in_export(runs: Runs):
+  """SIGKILL while the parameters are written: the same bits."""
+  runs.copy_unfinished("killed")
+  parameters = runs.root / "killed" / "params.safetensors"
+  parameters.unlink()
+  process = runs.start("killed", patches={"os.fsync": f"{__name__}:die"})
+  code = process.wait(timeout=HANGS_AFTER_SECS)
+  assert code == -signal.SIGKILL, f"ended with {code}"
+  assert not parameters.exists(), "half"
+  runs.train("killed")
+  runs.assert_same("killed")
+
+
+_save_params, _fsync = checkpoint.save_params, os.fsync
+
+
+def ask_and_save(*args):
+  """Exports parameters after SIGTERM has come."""
+  os.kill(os.getpid(), signal.SIGTERM)
+  _save_params(*args)
+
+
+def die(descriptor):
+  """Ends the process where the parameters go to the disk."""
+  if "params.safetensors" in os.readlink(f"/proc/self/fd/{descriptor}"):
+    os.kill(os.getpid(), signal.SIGKILL)
+  _fsync(descriptor)
 
 
 def two_runs(runs: Runs):

@@ -33,7 +33,7 @@ class Estimate:
     n: how many runs were averaged; None for a number of the paper.
     note: how it was compared, what is missing.
     sign: "+" for differences.
-    digits: of the mean after the decimal point; what follows ± has two.
+    digits: of the mean after the decimal point; after ± they are two or more.
     df: degrees of freedom of the interval.
     interval: what ± shows, a key of `MEASURES`.
     best: whether to mark it.
@@ -87,7 +87,7 @@ class Estimate:
   def __str__(self) -> str:
     text = self.number(self.mean)
     if self.has_interval:
-      text += f" ± {self.spread:.2f}"
+      text += f" ± {self.spread:.{max(self.digits, 2)}f}"
     notes = [f"n={self.n}"] if self.n else []
     if self.pair:
       notes = [f"n=2: {', '.join(map(self.number, self.pair))}"]

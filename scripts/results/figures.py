@@ -72,17 +72,7 @@ def panels(
   """
   arms = list(arms) or own_runs.in_order(frame.arm[~frame.trial])
   done = frame[frame.complete].sort_values("seed", kind="stable")
-  why = pd.Series("", done.index)  # the first reason counts
-  for reason, those in {
-    "of two steps (runlocal)": done.trial,
-    "candidates of a selection": done.candidate.notna(),
-    "of a model that another figure shows": ~done.arch.map(archs).astype(bool),
-    "of other arms, see --arms": ~done.arm.isin(arms),
-    f"without {metric}": ~done.run.map(lambda r: metric in r.logged).astype(
-      bool
-    ),
-  }.items():
-    why = why.mask((why == "") & those, reason)
+  why = _why_not(done, metric, arms, archs)
   again = done[why == ""].duplicated(["title", "arm", "seed"])
   why[again.index[again]] = "repetitions of a seed"
   usable, rest = done[why == ""], done[why != ""]
@@ -104,6 +94,22 @@ def panels(
     }
     for title, model in usable.groupby("title")
   }, reasons
+
+
+def _why_not(done, metric, arms, archs):
+  """Returns the first reason why `panels` does not show a run, "" for none."""
+  why = pd.Series("", done.index)  # the first reason counts
+  for reason, those in {
+    "of two steps (runlocal)": done.trial,
+    "candidates of a selection": done.candidate.notna(),
+    "of a model that another figure shows": ~done.arch.map(archs).astype(bool),
+    "of other arms, see --arms": ~done.arm.isin(arms),
+    f"without {metric}": ~done.run.map(lambda r: metric in r.logged).astype(
+      bool
+    ),
+  }.items():
+    why = why.mask((why == "") & those, reason)
+  return why
 
 
 def _order(frame):

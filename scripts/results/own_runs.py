@@ -17,6 +17,7 @@ LABELS = {
   "sub_ln": "Sub-LN",
 }
 _MOST_METRICS = 4  # side by side
+_DIGITS = 4  # of what is no fraction
 # What scripts.results.classes shows, gradients, and seeds of a probe.
 _APART = re.compile(r"grad_norm.*|(.*/)?iou/.*|.*-seed-\d+")
 
@@ -81,7 +82,16 @@ class Model:
     if self.baseline in (None, arm):
       return ""
     new, old = (self.arms[a].get(metric) for a in (arm, self.baseline))
-    return aggregate.gain(new, old)
+    if new is None or old is None:
+      return tables.NOT_PUBLISHED
+    return _rounded(aggregate.gain(new, old), metric)
+
+  def result(self, arm: str, metric: str) -> aggregate.Estimate | str:
+    """Returns the mean of an arm, or why there is none."""
+    found = self.arms[arm].get(metric)
+    if found is None:
+      return tables.NOT_PUBLISHED
+    return _rounded(aggregate.cell(found), metric)
 
   def comparisons(self) -> list[Comparison]:
     gains = {
@@ -199,9 +209,7 @@ def _rows(metrics, baseline, found):
     ]
   if more := dict.fromkeys(m for of in found for m in _more(of)):
     listed = ", ".join([*more][:3]) + (", …" if len(more) > 3 else "")
-    notes.append(
-      f"Measured, too: {listed} (`--table {NAME}` of scripts.tables)."
-    )
+    notes.append(f"Measured, too: {listed}; --table {NAME} shows all.")
   return tables.Table(NAME, title, frame, keys, notes)
 
 
@@ -212,8 +220,7 @@ def _cells(model, arm, metrics):
   """
   cells = []
   for metric in metrics:
-    of = model.arms[arm].get(metric)
-    cells.append(aggregate.cell(of) if of else tables.NOT_PUBLISHED)
+    cells.append(model.result(arm, metric))
     if model.baseline:
       gain = model.gain(arm, metric)
       if isinstance(gain, aggregate.Estimate):
@@ -231,15 +238,7 @@ def everything(
     if not _more(model):
       continue
     rows = [
-      (
-        _with_unit(metric),
-        *(
-          aggregate.cell(arms[metric])
-          if metric in arms
-          else tables.NOT_PUBLISHED
-          for arms in model.arms.values()
-        ),
-      )
+      (_with_unit(metric), *(model.result(arm, metric) for arm in model.arms))
       for metric in (*model.headline, *model.others)
     ]
     frame = pd.DataFrame(rows, columns=["metric", *model.arms], dtype=object)
@@ -253,6 +252,13 @@ def everything(
 def _more(model):
   """Returns the metrics that `side_by_side` does not show."""
   return (*model.headline[_MOST_METRICS:], *model.others)
+
+
+def _rounded(cell, metric):
+  """Returns a cell with enough digits for what is no fraction: a loss."""
+  if isinstance(cell, str) or aggregate.is_fraction(metric):
+    return cell
+  return dataclasses.replace(cell, digits=_DIGITS)
 
 
 def _label(arm):

@@ -1,0 +1,34 @@
+"""What the arms of a sweep have reached."""
+
+import dataclasses
+from collections.abc import Sequence
+
+from dpn.scripts.jobs import arms as arms_lib
+from dpn.scripts.results import aggregate, runs
+
+
+def table(arms: Sequence[arms_lib.Arm]) -> str:
+  """Returns a line per arm: its metric and the mean over its finished seeds.
+
+  The metric is the run's headline, see `runs.Run`; fractions are in percent.
+  What n is and ± stands for, see `aggregate.Estimate`. Empty if no run is
+  finished.
+  """
+  found = {}
+  for arm in arms:
+    run = runs.read(arm.workdir) if arm.done else None
+    if run and (metric := run.headline[0]) in run.finals:
+      value = aggregate.percent(run, metric)
+      found.setdefault((arm.name, metric), []).append(value)
+  rows = [("arm", "metric", "mean of n seeds ± its 95% interval")]
+  for (name, metric), values in found.items():
+    mean, unit = aggregate.estimate(values), ""
+    if aggregate.is_fraction(metric):
+      unit = " [%]"
+    else:
+      mean = dataclasses.replace(mean, digits=4)
+    rows.append((name, metric + unit, str(mean)))
+  widths = [max(map(len, column)) for column in list(zip(*rows, strict=True))]
+  return "\n".join(
+    "  ".join(map(str.ljust, row, widths)).rstrip() for row in rows if found
+  )
