@@ -80,7 +80,7 @@ def test_notebook(tmp_path, monkeypatch):
   assert names["probe"] > 0.5
   assert names["parity"] > 0.85
   plain, dual = names["results"]["none"], names["results"]["dpn"]
-  assert plain["before"] == pytest.approx(names["accuracy"], abs=0.005)
+  assert plain["before"] == pytest.approx(float(names["accuracy"]), abs=0.005)
   assert min(plain["after"], dual["after"]) > 0.88
   # A LayerNorm of patches takes their contrast away.
   assert dual["faint"] > plain["faint"] + 0.3
