@@ -9,7 +9,7 @@ import yaml
 ROOT = pathlib.Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
-_LINK = re.compile(r"!?\[[^]]*\]\(([^)\s]+)\)")
+_LINK = re.compile(r"""!?\[[^]]*\]\(([^)\s]+)\)|<img src="([^"]+)\"""")
 
 
 def _leaves(nav):
@@ -44,7 +44,7 @@ def test_the_site_names_every_page_once():
   "page", [ROOT / "README.md", *PAGES], ids=lambda p: str(p.relative_to(ROOT))
 )
 def test_links_lead_somewhere(page):
-  for link in _LINK.findall(_prose(page)):
+  for link in map("".join, _LINK.findall(_prose(page))):
     if link.startswith(("https://", "http://")):
       continue
     path, _, anchor = link.partition("#")

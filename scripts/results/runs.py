@@ -96,7 +96,7 @@ class Run:
     parts = [self.cell["recipe"], self.cell["arch"]]
     for key in sorted(self.cell.keys() - {"recipe", "arch", "arm"}):
       name, value = key.replace("_", " "), self.cell[key]
-      parts.append(f"{name} {value}" if isinstance(value, int) else value)
+      parts.append(f"{name} {value}" if str(value)[:1].isdigit() else value)
     return " ".join(str(part) for part in parts if part)
 
   @property
