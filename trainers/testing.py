@@ -88,7 +88,8 @@ def contrastive_config() -> ml_collections.ConfigDict:
   del config.num_classes, config.mixup
   small = {"width": 16, "depth": 1, "mlp_dim": 32, "num_heads": 2}
   new_fonts = {"name": "arrays:glyphs", "split": "new_fonts[:40]"}
-  to_ids = 'tokenize(8, eos="yes")'
+  # Names that were cut off to the same ids would tie in retrieval.
+  to_ids = 'tokenize(48, eos="yes")'
   config.task = "contrastive"
   config.loss = "sigmoid"
   config.update(loss_chunks=2, grad_accum=2, lr=0.02)
