@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 
 import dpn.tasks
-from dpn import metrics
+from dpn import metrics, trees
 from dpn.configs import common
 from dpn.input_pipeline import pp, testing
 from dpn.scripts import fake_data
 from dpn.trainers import config_keys, loop
-from dpn.weights import checkpoint
 
 # One of each task, and what README and quickstart begin with.
 QUICK = ("augreg_i1k", "camvid", "digits", "fewshot", "images", "mini_lit")
@@ -174,7 +173,7 @@ def _slow_but(names):
 @pytest.mark.parametrize("name", _slow_but(QUICK))
 def test_a_config_trains_and_evaluates(name, tmp_path, monkeypatch):
   # Seconds to compile, and the same for every config.
-  monkeypatch.setattr(checkpoint, "_checksum", lambda state: 0)
+  monkeypatch.setattr(trees, "checksum", lambda tree: 0)
   config = _shrunk(name)
   loop.train(config, str(tmp_path))
   rows = metrics.read(str(tmp_path / "metrics.jsonl"))

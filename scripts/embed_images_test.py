@@ -9,7 +9,6 @@ from dpn.configs import mini_lit
 from dpn.models import vit
 from dpn.scripts import embed_images
 from dpn.trainers import loop
-from dpn.weights import checkpoint
 
 SMALL = {"width": 16, "depth": 1, "mlp_dim": 16, "num_heads": 2}
 
@@ -38,7 +37,7 @@ def _config(arg):
 @pytest.fixture(autouse=True)
 def _compile_fast(monkeypatch):
   # Of three steps, compiling is all the work.
-  monkeypatch.setattr(checkpoint, "_checksum", lambda state: 0)
+  monkeypatch.setattr(trees, "checksum", lambda tree: 0)
   jax.config.update("jax_disable_most_optimizations", True)
   yield
   jax.config.update("jax_disable_most_optimizations", False)

@@ -109,7 +109,10 @@ def test_train_resume_evaluate_draw_report(
 def test_no_run_of_segmentation(tmp_path, capsys):
   with pytest.raises(SystemExit, match="is not the folder of a run"):
     show_predictions.main([str(tmp_path)])
-  config = {"evals": {"test": {"type": "classification"}}}
+  config = {"input": {}, "evals": {"test": {"type": "classification"}}}
   (tmp_path / "config.json").write_text(json.dumps(config))
+  with pytest.raises(SystemExit, match=r"Error: The folder .* has no params"):
+    show_predictions.main([str(tmp_path)])
+  (tmp_path / "params.safetensors").touch()
   with pytest.raises(SystemExit, match="Unknown evaluator of segmentation"):
     show_predictions.main([str(tmp_path)])

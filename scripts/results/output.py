@@ -14,6 +14,8 @@ def made(folder: str) -> Iterator[None]:
     os.makedirs(folder or ".", exist_ok=True)
     yield
   except OSError as e:
+    if e.errno is None:  # a message of ours, of something else
+      raise
     raise OSError(
       f"Cannot write {e.filename or folder}: {e.strerror or e}. Give another "
       "place, where this user may write."
