@@ -137,7 +137,7 @@ def get_config(arg=None):
     "stoch_depth": 0.1,
   }
   config.model_init = arg.init
-  unused = ["head/.*", "pre_logits/.*"]
+  unused = ["(head|pre_logits)/.*"]
   if not arg.final_norm:
     unused.append("Transformer/encoder_norm/.*")
   config.model_load = {

@@ -93,7 +93,7 @@ def get_config(arg=None):
   if arg.init:
     config.model_init = arg.init
     config.model_load = {
-      "dont_load": ("head/.*", "pre_logits/.*"),
+      "dont_load": ("(head|pre_logits)/.*",),
       "dont_check": (),
       "posemb_align_corners": False,
     }

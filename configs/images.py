@@ -7,11 +7,11 @@ r"""Your own pictures, in class folders: from scratch or from a checkpoint.
   python -m scripts.sweep --out W --config configs/images.py:data=/photos
 
 Arguments: data (required: a folder), init (a checkpoint, as config.model_init
-takes it; give its variant), variant, stem_ln (dpn; with init none, so
-give the one of a checkpoint that has another), res (pixels of a side), epochs,
-batch, lr, seed, runlocal (two steps of 8 images). What is left out depends on
-the number of training images and on init, see `_defaults`. As a sweep: data,
-init, variants, stems, seeds (3).
+takes it: the folder of a run says what model it is; of others give variant,
+and stem_ln unless it is none), variant, stem_ln (from scratch dpn), res (pixels
+of a side), epochs, batch, lr, seed, runlocal (two steps of 8 images). What is
+left out depends on the number of training images and on init, see `_defaults`.
+As a sweep: data, init, variants, stems, seeds (3).
 
 /photos holds train/<class>/<file> and perhaps val/ or test/; or just
 <class>/<file>. Without a split for it, a tenth of the images, drawn at random
@@ -23,6 +23,7 @@ tuned for your pictures; with init, begin with a sweep over lr.
 """
 
 import itertools
+import json
 import os
 
 import ml_collections
@@ -49,7 +50,8 @@ def get_config(arg=None):
     runlocal=False,
   )
   splits, classes, count = look(arg.data)
-  for key, value in _defaults(count, arg.init).items():
+  model = _model(arg.init)
+  for key, value in _defaults(count, arg.init, model).items():
     arg[key] = arg[key] or value
 
   config = ml_collections.ConfigDict()
@@ -73,14 +75,15 @@ def get_config(arg=None):
   config.model_name = "vit"
   config.model = {
     **common.MODEL_KW,
-    "variant": arg.variant,
-    "stem_ln": arg.stem_ln,
     "pool_type": "tok" if arg.init else "gap",
+    **model,
+    **({"variant": arg.variant} if arg.variant else {}),
+    "stem_ln": arg.stem_ln,
   }
   if arg.init:
     config.model_init = arg.init
     config.model_load = {
-      "dont_load": ("head/.*", "pre_logits/.*"),
+      "dont_load": ("(head|pre_logits)/.*",),
       "dont_check": (),
     }
   else:
@@ -102,18 +105,32 @@ def get_config(arg=None):
     "log_percent": 0.1,
     "cache_final": True,
   }
-  config.table = common.table("images", arg.variant, arg.stem_ln)
+  arch = arg.variant or os.path.basename(os.path.normpath(arg.init))
+  recipe = "images finetune" if arg.init else "images"
+  config.table = common.table(recipe, arch, arg.stem_ln)
 
   if arg.runlocal:
     common.runlocal(config)
   return config
 
 
-def _defaults(count, init):
+def _model(init):
+  """Returns the model's options of the run in a folder, {} if it is none."""
+  file = os.path.join(os.path.expanduser(init), "config.json")
+  if not init or not os.path.isfile(file):
+    return {}
+  with open(file, encoding="utf-8") as f:
+    config = json.load(f)
+  model = config.get("model") if "model_name" in config else None
+  return dict(model) if isinstance(model, dict) else {}
+
+
+def _defaults(count, init, model):
   """Returns sizes and lengths for so many images, from scratch or not."""
   if init:
-    sizes = {"variant": "B/16", "res": 224, "lr": 1e-4}
-    sizes["stem_ln"] = "none"
+    sizes = {"res": 224, "lr": 1e-4}
+    sizes["variant"] = model.get("variant", "") if model else "B/16"
+    sizes["stem_ln"] = model.get("stem_ln", "none")
     steps, epochs = 5_000, (5, 50)
   else:
     sizes = {"variant": "S/16" if count > 100_000 else "Ti/16", "lr": 1e-3}

@@ -79,7 +79,7 @@ def killed_first_process(runs: Runs):
 def killed_process(runs: Runs):
   """Process 1 is killed: the other one says so and ends."""
   message = "Error: process 1 of this run has been silent"
-  _lost(runs, "killed", 1, signal.SIGKILL, message)
+  _lost(runs, "killed_second", 1, signal.SIGKILL, message)
 
 
 def stopped_first_process(runs: Runs):
@@ -91,7 +91,7 @@ def stopped_first_process(runs: Runs):
 def stopped_process(runs: Runs):
   """Process 1 is stopped (SIGSTOP): the other one says so and ends."""
   message = "Error: process 1 of this run has been silent"
-  _lost(runs, "stopped", 1, signal.SIGSTOP, message)
+  _lost(runs, "stopped_second", 1, signal.SIGSTOP, message)
 
 
 def missing_process(runs: Runs):
