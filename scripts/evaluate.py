@@ -55,9 +55,7 @@ def config_of(path: str) -> ml_collections.ConfigDict:
   Raises:
     ValueError, OSError: there is nothing, or it is of no run.
   """
-  file = os.path.join(files.locate(path).folder, workdir.CONFIG)
-  config = schema.read_json(file, dict) if os.path.isfile(file) else {}
-  if not isinstance(config.get("input"), dict):  # timm's and others' have none
+  if not (config := config_beside(path)):
     raise ValueError(
       f"{path} is not a run's, so nothing says how to evaluate it. Give --data "
       "to probe it on pictures of yours, or a --config with evaluators."
@@ -66,6 +64,14 @@ def config_of(path: str) -> ml_collections.ConfigDict:
   return ml_collections.ConfigDict(
     {key: value for key, value in config.items() if key not in began}
   )
+
+
+def config_beside(path: str) -> dict[str, Any]:
+  """Returns the config of a checkpoint's run; {} if it is of none."""
+  file = os.path.join(files.locate(path).folder, workdir.CONFIG)
+  config = schema.read_json(file, dict) if os.path.isfile(file) else {}
+  # Those of timm and others have no data.
+  return config if isinstance(config.get("input"), dict) else {}
 
 
 def evaluate(

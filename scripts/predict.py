@@ -3,9 +3,10 @@
   python -m scripts.predict runs/flowers new.jpg folder/of/pictures
   python -m scripts.predict runs/flowers folder --out seen.csv --picture p.png
 
-Pictures are prepared as for the run's evaluation. Prints the likeliest classes
-of each, with their probabilities (if the loss was sigmoid_xent, each class's
-own); their names are the config's class_names, or else numbers. --out writes
+The model is that of a run or of any other checkpoint of a classifier. Pictures
+are prepared as for its evaluation. Prints the likeliest classes of each, with
+their probabilities (if a run's loss was sigmoid_xent, each class's own); their
+names are the run's class_names, or else numbers. --out writes
 the table as JSON or CSV, --picture draws the pictures as the model saw them.
 """
 
@@ -15,24 +16,24 @@ from collections.abc import Iterator, Sequence
 
 import jax
 import matplotlib
-import ml_collections
 import numpy as np
 import pandas as pd
 
-import dpn.tasks
-from dpn.input_pipeline import pp
-from dpn.scripts import show_batch
-from dpn.scripts.results import output, render, runs
-from dpn.weights import load, pixels
+from dpn.input_pipeline import images
+from dpn.models import vit
+from dpn.scripts import evaluate, show_batch
+from dpn.scripts.results import output, render
 
 BATCH_SIZE = 32
 
 
-def predict(run: str, paths: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+def predict(
+  checkpoint: str, paths: Sequence[str]
+) -> tuple[np.ndarray, np.ndarray]:
   """Returns pictures as the model saw them, and probabilities.
 
   Args:
-    run: the folder of a run that classifies.
+    checkpoint: of a classifier, see `vit.from_pretrained`.
     paths: of pictures.
 
   Returns:
@@ -40,59 +41,26 @@ def predict(run: str, paths: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     classes).
 
   Raises:
-    ValueError, OSError: this is no such run, or there is no such picture.
+    ValueError, OSError: there is no classifier, or no such picture.
   """
-  config = ml_collections.ConfigDict(runs.read(run).config)
-  spec = _evaluation(config, run)
-  pp.add_modules(config.get("pp_modules") or ())
-  prepare = pp.make(spec)
-  images = np.stack([_prepared(prepare, path) for path in paths])
-  task = dpn.tasks.make(config)
-  shape = (BATCH_SIZE, *images.shape[1:])
-  batch = {
-    "image": jax.ShapeDtypeStruct(shape, images.dtype),
-    "labels": jax.ShapeDtypeStruct((BATCH_SIZE, config.num_classes), "float32"),
-  }
-  variables = load.load_variables(
-    run,
-    jax.eval_shape(task.init, jax.random.key(0), batch),
-    options=task.model_options(),
-    pixels=pixels.of_pp(spec),
-  )
-  each_own = config.get("loss", "sigmoid_xent") == "sigmoid_xent"
-  activation = jax.nn.sigmoid if each_own else jax.nn.softmax
+  config = evaluate.config_beside(checkpoint)
+  if (task := config.get("task", "classification")) != "classification":
+    raise ValueError(f"{checkpoint} is a run of {task}; expected a classifier.")
+  model, variables, preprocess = vit.from_pretrained(checkpoint)
+  if not model.num_classes:
+    raise ValueError(f"{checkpoint} has no head, so it knows no classes.")
+  seen = images.prepare(paths, preprocess, config.get("pp_modules") or ())
+  loss = config.get("loss", "sigmoid_xent" if config else "softmax_xent")
+  activation = jax.nn.sigmoid if loss == "sigmoid_xent" else jax.nn.softmax
   function = jax.jit(
-    lambda variables, image: activation(
-      task.predict_fns()["predict"](variables, {"image": image})[0]
-    )
+    lambda variables, image: activation(model.apply(variables, image)[0])
   )
   found = []
-  for begin in range(0, len(images), BATCH_SIZE):
-    part = images[begin : begin + BATCH_SIZE]
+  for begin in range(0, len(seen), BATCH_SIZE):
+    part = seen[begin : begin + BATCH_SIZE]
     rest = [(0, BATCH_SIZE - len(part))] + [(0, 0)] * (part.ndim - 1)
     found.append(function(variables, np.pad(part, rest))[: len(part)])
-  return images, np.concatenate(jax.device_get(found))
-
-
-def _evaluation(config, run):
-  """Returns how evaluation prepares images."""
-  for name, section in (config.get("evals") or {}).items():
-    if section.get("type", name) == "classification":
-      return section["pp_fn"]
-  raise ValueError(
-    f"{run} has no evaluator of type 'classification', whose pp_fn would say "
-    "how to prepare pictures."
-  )
-
-
-def _prepared(prepare, path):
-  with open(path, "rb") as file:
-    # The label that evaluation needs is any.
-    example = {"image": file.read(), "label": 0, "id": path}
-  try:
-    return prepare(example, np.random.default_rng(0))["image"]
-  except ValueError as e:
-    raise ValueError(f"{path}: {e}") from e
+  return seen, np.concatenate(jax.device_get(found))
 
 
 def pictures(paths: Sequence[str]) -> Iterator[str]:
@@ -129,7 +97,7 @@ def table(
 
 def main(argv: Sequence[str] | None = None):
   parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-  parser.add_argument("run", help="its folder, or a parameter file in it")
+  parser.add_argument("checkpoint", help="a run, or a parameter file")
   parser.add_argument("pictures", nargs="+", help="files or folders")
   parser.add_argument("--top", type=int, default=3, help="classes to name")
   parser.add_argument("--out", metavar="FILE", help=".json or .csv")
@@ -141,8 +109,8 @@ def main(argv: Sequence[str] | None = None):
     paths = [*pictures(args.pictures)]
     if not paths:
       raise ValueError(f"No file in {', '.join(args.pictures)}.")
-    images, probabilities = predict(args.run, paths)
-    names = runs.read(args.run).config.get("class_names")
+    seen, probabilities = predict(args.checkpoint, paths)
+    names = evaluate.config_beside(args.checkpoint).get("class_names")
     names = names or [str(k) for k in range(probabilities.shape[1])]
     frame = table(paths, probabilities, names, args.top)
     output.say(render.grid(frame))
@@ -155,18 +123,18 @@ def main(argv: Sequence[str] | None = None):
       )
       output.write(args.out, text)
     if args.picture:
-      _draw(args.picture, images, frame)
+      _draw(args.picture, seen, frame)
 
 
-def _draw(path, images, frame):
+def _draw(path, seen, frame):
   matplotlib.use("agg")
-  low, high = images.min(), images.max()
+  low, high = seen.min(), seen.max()
   texts = [
     f"{row['class 1']} {row['probability 1']:.0%}\n{os.path.basename(row.file)}"
     for _, row in frame.iterrows()
   ]
-  shown = (images - low) / max(high - low, 1e-9)
-  sheet = show_batch.sheet(shown, texts, "", [], cols=min(8, len(images)))
+  shown = (seen - low) / max(high - low, 1e-9)
+  sheet = show_batch.sheet(shown, texts, "", [], cols=min(8, len(seen)))
   with output.made(os.path.dirname(path)):
     sheet.savefig(path)
   output.say(f"Wrote {path}.")

@@ -2,12 +2,14 @@
 
 import json
 
+import jax
 import numpy as np
 import pytest
 
-from dpn import metrics
+from dpn import metrics, trees
 from dpn.configs import images
 from dpn.input_pipeline import sources, testing
+from dpn.models import vit
 from dpn.scripts import predict
 from dpn.trainers import loop
 
@@ -60,6 +62,20 @@ def test_probabilities_are_those_of_evaluation(run):
   row = metrics.read(str(folder / "metrics.jsonl"))[-1]
   assert -np.log(likely).mean() == pytest.approx(row["val/loss"], rel=1e-4)
   np.testing.assert_allclose(probabilities.sum(1), 1, rtol=1e-5)
+
+
+def test_a_checkpoint_of_no_run(run, tmp_path):
+  model = vit.Model(4, variant="mu/16", pool_type="tok")
+  zeros = np.zeros((1, 32, 32, 3), np.float32)
+  variables = model.init(jax.random.key(0), zeros)
+  flat = trees.flatten(variables["params"])
+  kernel = np.random.default_rng(0).normal(size=flat["head/kernel"].shape)
+  flat["head/kernel"] = np.float32(kernel)
+  np.savez(tmp_path / "vit.npz", **flat)
+  paths = [*predict.pictures([str(run[1])])][:3]
+  seen, probabilities = predict.predict(str(tmp_path / "vit.npz"), paths)
+  want = model.apply({"params": trees.unflatten(flat)}, seen)[0]
+  np.testing.assert_allclose(probabilities, jax.nn.softmax(want), rtol=1e-5)
 
 
 @pytest.mark.parametrize(
