@@ -18,6 +18,7 @@ import argparse
 import csv
 import itertools
 import json
+import math
 import pathlib
 import shutil
 import subprocess
@@ -31,6 +32,7 @@ from dpn.scripts.jobs import arms
 from dpn.scripts.results import aggregate
 
 BATCH, PUBLISHED_EPOCHS, MIXED_EPOCHS = 128, 300, 175
+LOSSES = 40  # of ours whose mean is an epoch's; theirs takes all
 WITHOUT_CUDA = pathlib.Path(__file__).parent / "bench" / "without_cuda.py"
 
 
@@ -76,17 +78,18 @@ def train_theirs(args: argparse.Namespace, seed: int, folder: pathlib.Path):
 def train_ours(args: argparse.Namespace, seed: int, folder: pathlib.Path):
   """Trains configs/lape_cifar.py, as short as theirs."""
   images = args.out.absolute() / "images"
-  per_epoch = sum(1 for _ in (images / "train").glob("*/*")) // BATCH
+  per_epoch = sum(1 for _ in (images / "train").glob("*/*")) / BATCH
+  total = round(args.epochs * per_epoch)
   flags = {
     "config": f"configs/lape_cifar.py:seed={seed},data=folder:{images}",
     "workdir": folder,
     "config.total_epochs": args.epochs,
-    "config.mixup.until_steps": _mixed_epochs(args.epochs) * per_epoch,
+    "config.mixup.until_steps": round(_mixed_epochs(args.epochs) * per_epoch),
     "config.schedule.warmup_epochs": 0,
     "config.schedule.warmup_start": 0.0,
     "config.schedule.hold_epochs": 0,
-    "config.log_training_steps": 10,
-    "config.evals.test.log_percent": 1 / args.epochs,
+    "config.log_training_steps": math.ceil(per_epoch / LOSSES),
+    "config.evals.test.log_percent": math.ceil(total / args.epochs) / total,
   }
   command = [sys.executable, *arms.TRAINER]
   command += [f"--{name}={value}" for name, value in flags.items()]

@@ -12,11 +12,12 @@ import jax.numpy as jnp
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
-def matmul(x, kernel, regularization: float = 0.1):
+def matmul(x, kernel, regularization: float):
   """Returns x @ kernel. Its kernel's gradient is (x^T x / n + λ I)^-1 x^T g.
 
-  g is the gradient at the result, and n the number of rows of x, of all
-  devices. The gradient of x is the usual one.
+  g is the gradient at the result, and n the number of rows of x: of all
+  devices, but of one part of the batch with `config.grad_accum`. The gradient
+  of x is the usual one.
 
   Args:
     x: (…, pixels).
