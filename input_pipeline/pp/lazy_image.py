@@ -66,7 +66,7 @@ def from_jpeg(
   """
   if not isinstance(data, bytes) or data[:3] + data[-2:] != _JPEG_ENDS:
     return None
-  if (jpeg := _jpeg()) and (cutter := jpeg.Cutter.from_bytes(data)):
+  if (jpeg := compiled("jpeg")) and (cutter := jpeg.Cutter.from_bytes(data)):
 
     def cut_file(top, left, height, width):
       if (height, width) == cutter.size:
@@ -101,9 +101,10 @@ def from_jpeg(
 
 
 @functools.cache
-def _jpeg() -> types.ModuleType | None:
+def compiled(name: str) -> types.ModuleType | None:
+  """Returns a module of this folder that needs Numba, None without."""
   try:
-    return importlib.import_module("dpn.input_pipeline.pp.jpeg")
+    return importlib.import_module(f"dpn.input_pipeline.pp.{name}")
   except (ImportError, RuntimeError):  # or no folder for Numba's cache
     return None
 

@@ -72,20 +72,22 @@ def _area_box(image, size, top, left, height, width):
   first_col, by_col = _boxes(image.shape[1], size[1], left, width)
   rows, cols, channels = by_row.shape[1], by_col.shape[1], image.shape[2]
   part = lazy_image.cut(image, first_row, first_col, rows, cols)
-  values = np.asarray(part, np.float32, order="C")
-  # A sparse product sums over the leading axis only.
-  values = by_row @ values.reshape(rows, cols * channels)
-  values = _transpose(values.reshape(height, cols, channels))
-  values = by_col @ values.reshape(cols, height * channels)
-  values = values.reshape(width, height, channels)
+  # Sums are fast over the leading axis only, so columns become rows in between.
+  values = _product(by_row, part.reshape(rows, cols * channels))
+  values = cv2.transpose(values).reshape(cols, channels * height)
+  values = _product(by_col, values).reshape(width * channels, height)
   if part.dtype == np.uint8:  # Rounds and clips, in one go.
-    return _transpose(cv2.convertScaleAbs(values).reshape(values.shape))
-  return _transpose(_like(part, values))
+    values = cv2.convertScaleAbs(values)
+  else:
+    values = _like(part, values)
+  return cv2.transpose(values).reshape(height, width, channels)
 
 
-def _transpose(image):
-  rows, cols, channels = image.shape
-  return cv2.transpose(image).reshape(cols, rows, channels)
+def _product(weights, values):
+  """Returns weights @ values as float32, where `weights` are sparse."""
+  if weighted_rows := lazy_image.compiled("weighted_rows"):
+    return weighted_rows.product(weights, values)
+  return weights @ values.astype(np.float32)
 
 
 @functools.lru_cache(1024)

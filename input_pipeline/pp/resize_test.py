@@ -85,6 +85,18 @@ def test_antialiased_kernels_are_pillows(method, size):
   np.testing.assert_allclose(result, np.stack(expected, -1), atol=1e-3)
 
 
+@pytest.mark.parametrize("dtype", [np.uint8, np.int32, np.float32, np.float64])
+def test_area_without_numba_is_equal_to_the_last_bit(dtype, monkeypatch):
+  image = _image(61, 94, dtype=dtype)
+  sizes = [(23, 31), (61, 40), (100, 7), (122, 188)]
+  assert lazy_image.compiled("weighted_rows")
+  compiled = [resize(image, size, "area") for size in sizes]
+  monkeypatch.setattr(lazy_image, "compiled", lambda _: None)
+  for size, expected in zip(sizes, compiled, strict=True):
+    assert expected.shape == (*size, 3)
+    np.testing.assert_array_equal(resize(image, size, "area"), expected)
+
+
 def test_nearest_takes_the_pixel_under_the_centre():
   image = _image()
   result = resize(image, (4, 17), "nearest")

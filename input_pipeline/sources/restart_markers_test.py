@@ -79,7 +79,7 @@ def test_without_numba_the_whole_is_decoded(monkeypatch):
   data = restart_markers.add(encode("4:2:0", 61, 130))
   assert lazy_image.from_jpeg(data, ops_image.decode_image) is not None
   monkeypatch.setitem(sys.modules, jpeg.__name__, None)  # cannot be imported
-  monkeypatch.setattr(lazy_image, "_jpeg", lazy_image._jpeg.__wrapped__)
+  monkeypatch.setattr(lazy_image, "compiled", lazy_image.compiled.__wrapped__)
   monkeypatch.setattr(lazy_image, "_codec", lambda: None)
   assert lazy_image.from_jpeg(data, ops_image.decode_image) is None
 
