@@ -102,7 +102,7 @@ def from_jpeg(
 
 @functools.cache
 def compiled(name: str) -> types.ModuleType | None:
-  """Returns a module of this folder that needs Numba, None without."""
+  """Returns a module of this folder that needs Numba (`restart`), or None."""
   try:
     return importlib.import_module(f"dpn.input_pipeline.pp.{name}")
   except (ImportError, RuntimeError):  # or no folder for Numba's cache

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from dpn.input_pipeline import pp
+from dpn.input_pipeline.pp import lazy_image
 
 
 def _apply(spec, **example):
@@ -23,6 +24,19 @@ def test_value_range():
   np.testing.assert_allclose(image, [[0, 50 / 51, 50]], rtol=1e-6)
   with pytest.raises(ValueError, match=r"must differ"):
     pp.make("value_range(in_min=255)")
+
+
+@pytest.mark.parametrize(
+  "op",
+  ["value_range", "value_range(in_max=(9, 99, 255))", "vgg_value_range"],
+)
+@pytest.mark.parametrize("shape", [(5, 7, 3), (2, 5, 7, 3)])
+def test_ranges_without_numba_are_equal_to_the_last_bit(op, shape, monkeypatch):
+  image = np.random.default_rng(0).integers(0, 256, shape).astype(np.uint8)
+  assert lazy_image.compiled("fused")
+  compiled = _apply(op, image=image)["image"]
+  monkeypatch.setattr(lazy_image, "compiled", lambda _: None)
+  np.testing.assert_array_equal(_apply(op, image=image)["image"], compiled)
 
 
 @pytest.mark.parametrize(

@@ -85,8 +85,8 @@ def _area_box(image, size, top, left, height, width):
 
 def _product(weights, values):
   """Returns weights @ values as float32, where `weights` are sparse."""
-  if weighted_rows := lazy_image.compiled("weighted_rows"):
-    return weighted_rows.product(weights, values)
+  if fused := lazy_image.compiled("fused"):
+    return fused.weighted_rows(weights, values)
   return weights @ values.astype(np.float32)
 
 

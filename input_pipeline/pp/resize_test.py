@@ -89,7 +89,7 @@ def test_antialiased_kernels_are_pillows(method, size):
 def test_area_without_numba_is_equal_to_the_last_bit(dtype, monkeypatch):
   image = _image(61, 94, dtype=dtype)
   sizes = [(23, 31), (61, 40), (100, 7), (122, 188)]
-  assert lazy_image.compiled("weighted_rows")
+  assert lazy_image.compiled("fused")
   compiled = [resize(image, size, "area") for size in sizes]
   monkeypatch.setattr(lazy_image, "compiled", lambda _: None)
   for size, expected in zip(sizes, compiled, strict=True):
