@@ -48,8 +48,7 @@ ARMS = {
   "whiten": ("whiten", "patch"),
   "tract": ("none", "tract"),
 }
-# Adam's learning rate of each arm, by the rule in the page; a guess until the
-# piece `lr` is done.
+# Learning rate with Adam; in the piece `lr` all arms were best with the same.
 LR = dict.fromkeys(ARMS, 1e-3)
 OPTIMIZERS = {
   "adam": ("scale_by_adam", {}, 0.1),
