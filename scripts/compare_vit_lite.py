@@ -2,7 +2,7 @@
 
   git clone https://github.com/SHI-Labs/Compact-Transformers
   python -m scripts.compare_vit_lite --authors Compact-Transformers \
-    --torch_python ~/torch/bin/python --data_dir DIR --out runs/vit_lite
+    --torch_python ~/vit_lite/bin/python --data_dir DIR --out runs/vit_lite
 
 Is our training sound? Model, loss, optimizer, schedule, augmentation and data
 loader are theirs (arXiv 2104.05704; timm for the most part) on the one side and
@@ -10,8 +10,8 @@ ours on the other; the JPEG files are the same. Runs take turns, and the same
 command goes on where it stopped. docs/results/vit_lite.md has the settings and
 what came out.
 
-Their code wants timm 0.4.12 and Pillow below 10 beside PyTorch and torchvision.
-It runs without a GPU, see scripts/bench/without_cuda.py.
+Their code wants timm 0.4.12, Pillow below 10 and PyYAML beside PyTorch and
+torchvision. It runs without a GPU, see scripts/bench/without_cuda.py.
 """
 
 import argparse

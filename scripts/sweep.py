@@ -151,6 +151,11 @@ def _print_commands(config, arms, args):
 
 def main(argv: Sequence[str] | None = None):
   args = _parser().parse_args(argv)
+  if os.path.exists(os.path.join(args.out, "config.json")):
+    raise ValueError(
+      f"{args.out} is the folder of a run, in which reports look for no others. "
+      "Give another --out."
+    )
   config, _, arg = args.config.partition(":")
   if args.seeds is not None:
     arg = ",".join(filter(None, (arg, f"seeds={args.seeds}")))

@@ -227,6 +227,13 @@ def test_wrong_arguments(made, more, message):
     _main(made, *more)
 
 
+def test_the_folder_of_a_run_is_no_place_for_others(made):
+  pathlib.Path(made[1]).mkdir()
+  pathlib.Path(made[1], "config.json").write_text("{}")
+  with pytest.raises(ValueError, match="out is the folder of a run"):
+    _main(made)
+
+
 def test_numbers_start_at_one(made, capsys):
   for flag in ("--seeds", "--jobs"):
     with pytest.raises(SystemExit):
