@@ -12,7 +12,7 @@ start from; from scratch without it), side (the shorter side of images, in
 pixels), crop (in pixels, a multiple of the patch), steps, lr, fraction (of the
 training images, drawn by the seed), seed, data_dir (where TFDS's camvid is),
 runlocal (two steps of 8 images). As a sweep: stems (none+dpn+post), seeds (5),
-fractions, steps, variant, init, side, crop, data_dir.
+fractions, steps, lr, variant, init, side, crop, data_dir.
 
 Recipe of configs/ade20k.py, Table 5 of arXiv 2302.01327 (Dual PatchNorm), but
 for sizes, schedule and pixels. Expected: docs/results/camvid.md has what a
@@ -141,6 +141,7 @@ def sweep(arg=None):
     seeds=5,
     fractions=("1",),
     steps=3000,
+    lr=0.0,
     variant="",
     init="",
     side=180,
@@ -150,7 +151,7 @@ def sweep(arg=None):
   result = []
   for stem, fraction in itertools.product(arg.stems, arg.fractions):
     given = {"stem_ln": stem, "fraction": fraction}
-    names = ("steps", "variant", "init", "side", "crop", "data_dir")
+    names = ("steps", "lr", "variant", "init", "side", "crop", "data_dir")
     given |= {name: arg[name] for name in names if arg[name]}
     part = "" if fraction == "1" else f"_{fraction.replace('/', '-')}"
     result += common.arms(arg, f"{stem}{part}", **given)

@@ -66,7 +66,7 @@ AUGMENTATIONS["jitter"] = (
 # Where pixels are from -1 to 1.
 ON_DEVICE = {
   "none": {},
-  "crop_flip": {"pad": 4, "pad_value": -1.0, "flip_lr": True},
+  "crop_flip": {"pad_value": -1.0, "flip_lr": True},
 }
 
 _PAIR, _MECHANISM = ("none", "dpn"), tuple(a for a in ARMS if a[:4] != "pre+")
@@ -145,6 +145,11 @@ def get_config(arg=None):
     data_dir="",
     runlocal=False,
   )
+  if not 0 < arg.percent <= 90:
+    raise ValueError(
+      f"percent must be 1 to 90, got {arg.percent}: the last tenth of the "
+      "training images is minival."
+    )
   config = ml_collections.ConfigDict()
   config.seed = arg.seed
   config.total_steps = arg.steps
@@ -163,7 +168,8 @@ def get_config(arg=None):
   if arg.on_device:
     config.input.on_device = True
     config.input.pp = f"decode|resize(32){tail}"
-    config.augment = common.choose("aug on the device", arg.aug, ON_DEVICE)
+    augment = common.choose("aug on the device", arg.aug, ON_DEVICE)
+    config.augment = {**augment, "pad": arg.side // 8} if augment else {}
 
   config.log_training_percent = 0.02
   config.ckpt_steps = 1000
@@ -175,7 +181,7 @@ def get_config(arg=None):
     "width": arg.width,
     "depth": arg.depth,
     "mlp_dim": 2 * arg.width,
-    "num_heads": arg.width // 32,
+    "num_heads": max(1, arg.width // 32),
     "patch_size": (arg.patch, arg.patch),
     "pool_type": "tok",
     "scan": arg.clip != "layer",

@@ -11,7 +11,7 @@ from dpn.evaluators import classification
 from dpn.input_pipeline import batches, pp
 from dpn.input_pipeline.pp import ops_corrupt
 
-_PLACE = re.compile(r"\bcorrupt\b(\s*\(\s*\))?")
+_PLACE = re.compile(r"\bcorrupt\b(\s*\(\s*\))?(?!\s*\()")
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -39,14 +39,16 @@ class Evaluator(classification.Evaluator):
         "arguments, such as 'decode|resize(32)|corrupt|value_range(-1, 1)|…'."
       )
     super().__post_init__()
+    self._corrupted = {
+      (kind, severity): self._under(kind, severity)
+      for kind in self.kinds
+      for severity in self.severities
+    }
 
   def run(self, variables):
     accuracy = {
-      (kind, severity): self.means(variables, self._corrupted(kind, severity))[
-        "prec@1"
-      ]
-      for kind in self.kinds
-      for severity in self.severities
+      key: self.means(variables, data)["prec@1"]
+      for key, data in self._corrupted.items()
     }
     mean = lambda *kinds: np.mean(
       [v for k, v in accuracy.items() if k[0] in kinds]
@@ -57,7 +59,7 @@ class Evaluator(classification.Evaluator):
       "prec@1": mean(*self.kinds),
     }
 
-  def _corrupted(self, kind, severity):
+  def _under(self, kind, severity):
     """Returns the data under a corruption; the source is opened only once."""
     spec = _PLACE.sub(f'corrupt("{kind}", {severity})', self.pp_fn)
     source = self._data.examples.source

@@ -65,6 +65,9 @@ def test_accuracies(tmp_path):
     ({"kinds": ("mist",)}, "Unknown kind 'mist'"),
     ({"pp_fn": PP.replace("corrupt|", "")}, "must have the op corrupt once"),
     ({"pp_fn": f"corrupt|{PP}"}, "must have the op corrupt once"),
+    ({"pp_fn": PP.replace("|", '("fog", 2)|', 1)}, "must have the op corrupt"),
+    ({"pp_fn": f"value_range|{PP}"}, "place corrupt before value_range"),
+    ({"severities": (1, 9)}, "severity"),
   ],
 )
 def test_wrong_sections(tmp_path, changes, message):

@@ -72,13 +72,17 @@ class Evaluator(base.Evaluator):
         f'{self.pp_txt}|keep("text", "label")',
       )
       self._datasets[key] = images, texts, len(names)
-    self._embed = self.jit(lambda v, b: self.predict_fn(v, b)[1])
+    self._embed_image = lambda v, b: self.predict_fn(v, b)[0]
+    self._embed_text = self.jit(lambda v, b: self.predict_fn(v, b)[1])
     self._hits = self.jit(self._score)
 
   def _score(self, variables, batch, of_classes):
-    """Counts those among the first 1 and 5, all, and labels without a name."""
+    """Counts those among the first 1 and 5, all, and two kinds of bad ones.
+
+    These are labels without a name, and embeddings that are not finite.
+    """
     label, mask = batch["label"], batch["_mask"]
-    zimg = self.predict_fn(variables, {"image": batch["image"]})[0]
+    zimg = self._embed_image(variables, {"image": batch["image"]})
     similar = zimg @ of_classes.T  # (batch, classes)
     right = jnp.take_along_axis(similar, label[:, None], axis=1)
     # Of equal similarities the class with the lower index comes first.
@@ -87,28 +91,36 @@ class Evaluator(base.Evaluator):
     rank = jnp.sum(ahead, axis=1)
     count = lambda x: jnp.sum(jnp.where(mask, x, False))
     unnamed = (label < 0) | (label >= similar.shape[1])
-    return count(rank < 1), count(rank < 5), jnp.sum(mask), count(unnamed)
+    infinite = ~jnp.isfinite(zimg).all(axis=1)
+    counts = rank < 1, rank < 5, jnp.ones_like(mask), unnamed, infinite
+    return jnp.stack([*map(count, counts)])
 
   def check(self, variables):
-    for _, texts, _ in self._datasets.values():
-      self.check_batch(self._embed, variables, texts, "label")
+    for images, texts, _ in self._datasets.values():
+      self.check_batch(self._embed_image, variables, images, "label")
+      self.check_batch(self._embed_text, variables, texts, "label")
 
   def run(self, variables):
     metrics = {}
     for name, (images, texts, num_classes) in self._datasets.items():
-      ztxt, classes = self.collect(self._embed, variables, texts, "label")
+      ztxt, classes = self.collect(self._embed_text, variables, texts, "label")
       of_classes = class_embeddings(ztxt, classes, num_classes)
-      totals = np.zeros(4)
-      for batch in self.batches(images):
-        hits = self._hits(variables, batch, of_classes)
-        totals += np.array(jax.device_get(hits))
-      if totals[3]:
+      first, first_5, every, unnamed, infinite = sum(
+        np.float64(jax.device_get(self._hits(variables, batch, of_classes)))
+        for batch in self.batches(images)
+      )
+      if unnamed:
         raise ValueError(
-          f"{name}: {totals[3]:.0f} labels are not from 0 to "
+          f"{name}: {unnamed:.0f} labels are not from 0 to "
           f"{num_classes - 1}, which the class names stand for."
         )
-      metrics[f"{name}_prec@1"] = totals[0] / totals[2]
-      metrics[f"{name}_prec@5"] = totals[1] / totals[2]
+      if infinite:
+        raise ValueError(
+          f"{name}: the embeddings of {infinite:.0f} images are not finite, so "
+          "training diverged, or the data are damaged."
+        )
+      metrics[f"{name}_prec@1"] = first / every
+      metrics[f"{name}_prec@5"] = first_5 / every
     return metrics
 
 

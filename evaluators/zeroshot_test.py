@@ -85,3 +85,17 @@ def test_bad_input(path):
   table["table"][4 + ord("a")] = np.nan
   with pytest.raises(ValueError, match="An embedding is not finite"):
     evaluator.run(table)
+  images[1, 0] = np.nan
+  np.savez(ignored, **{"test/image": images, "test/label": np.int32([0, 1, 2])})
+  with pytest.raises(ValueError, match="toy: the embeddings of 1 images"):
+    _evaluator(ignored, class_names=names).run(_table())
+
+
+def test_images_that_the_model_cannot_take(path):
+  evaluator = _evaluator(path, class_names={"toy": ["a", "b", "c"]})
+  evaluator.predict_fn = lambda variables, batch: (
+    batch["image"] @ np.zeros((5, 3)) if "image" in batch else None,
+    *_predict(variables, batch)[1:],
+  )
+  with pytest.raises(TypeError, match="dot_general"):
+    evaluator.check(_table())

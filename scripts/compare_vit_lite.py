@@ -134,10 +134,10 @@ CODES = {
 
 
 def is_done(read, folder: pathlib.Path, epochs: int) -> bool:
-  """Returns whether a run has all its epochs."""
+  """Returns whether a run has all its epochs, whole."""
   try:
     return len(read(folder)) == epochs
-  except FileNotFoundError:
+  except (FileNotFoundError, TypeError, ValueError):
     return False
 
 

@@ -153,7 +153,7 @@ def main(argv: Sequence[str] | None = None):
   args = _parser().parse_args(argv)
   if os.path.exists(os.path.join(args.out, "config.json")):
     raise ValueError(
-      f"{args.out} is the folder of a run, in which reports look for no others. "
+      f"{args.out} is the folder of a run, in which reports look for no other. "
       "Give another --out."
     )
   config, _, arg = args.config.partition(":")

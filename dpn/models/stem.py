@@ -84,6 +84,8 @@ def tract(image, ln0, ln1, config, *, regularization: float = 0.1):
   See `tract_gradient`; its authors recommend inputs of about unit variance, and
   a `regularization` λ of 0.1, or 0.2 for long runs.
   """
+  if not regularization > 0:
+    raise ValueError(f"regularization must be positive, got {regularization}.")
   x = ln0(patchify(image, config.patch_size))
   dot = lambda x, kernel: tract_gradient.matmul(x, kernel, regularization)
   return ln1(_embed(x, config, dot))
@@ -107,8 +109,8 @@ def patch_stats(image, ln0, ln1, config):
 
   They are the mean and the standard deviation of its pixels, which a
   LayerNorm in `ln0` takes away: so what it does to the gradient can be told
-  apart from what it hides. Their kernel starts such that a patch's mean is as
-  strong in its token as in that of a plain ViT. Arguments as in `patch`.
+  apart from what it hides. As their kernel starts, a patch's mean is 0.7 times
+  as strong in its token as in that of a plain ViT. Arguments as in `patch`.
   """
   patches = patchify(image, config.patch_size)
   stats = jnp.stack([patches.mean(-1), patches.std(-1)], axis=-1)  # (…, 2)

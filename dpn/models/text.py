@@ -108,6 +108,9 @@ def Model(num_classes=None, *, variant=None, **kw) -> nn.Module:
       f"Variant {variant!r} is for images; for text give the size alone, as "
       "in 'B'."
     )
-  config = Config(**Config.merge(base, kw))
+  options = Config.merge(base, kw)
+  if options.get("mlp_dim", 1) is None:  # as in big_vision
+    options["mlp_dim"] = 4 * options.get("width", Config.width)
+  config = Config(**options)
   config.check()
   return _Model(num_classes, config)

@@ -71,3 +71,19 @@ def test_only_the_embedding_is_trained_differently(stem_ln):
   np.testing.assert_allclose(
     kernels[1].reshape(12, 8), expected, rtol=1e-3, atol=1e-4
   )
+
+
+def test_its_files_are_those_of_patch():
+  small = {"width": 8, "depth": 1, "num_heads": 2}
+  made = [vit.Model(3, **small, stem=stem) for stem in ("patch", "tract")]
+  assert vit.options(made[0]) == vit.options(made[1])
+
+
+def test_a_regularization_of_zero_is_refused():
+  model = vit.Model(
+    3, variant="mu/8", stem="tract", stem_kw={"regularization": 0}
+  )
+  with pytest.raises(
+    ValueError, match="regularization must be positive, got 0"
+  ):
+    model.init(jax.random.key(0), np.zeros((1, 8, 8, 3), np.float32))

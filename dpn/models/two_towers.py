@@ -141,14 +141,21 @@ def Model(
     kw["head_zeroinit"] = False
   img = make_img(**{**kw, **(image or {})})
   txt = make_txt(**{"num_classes": dims[1], **(text or {})})
-  width = lambda tower: tower.num_classes or tower.config.width
-  if image_model == "vit" and width(img) != width(txt):
+  if image_model == "vit" and _width(img) != _width(txt):
     raise ValueError(
-      f"The image tower embeds into {width(img)} dimensions, the text tower "
-      f"into {width(txt)}; they must be the same: set out_dim=(None, "
-      f"{width(img)}), or one number for a head on both."
+      f"The image tower embeds into {_width(img)} dimensions, the text tower "
+      f"into {_width(txt)}; they must be the same: set out_dim=(None, "
+      f"{_width(img)}), or one number for a head on both."
     )
   return _Model(img, txt, float(temperature_init), bias_init)
+
+
+def _width(tower):
+  """Returns into how many dimensions a tower embeds."""
+  config = tower.config
+  rep_size = getattr(config, "rep_size", False)
+  without_head = config.width if isinstance(rep_size, bool) else rep_size
+  return tower.num_classes or without_head or config.width
 
 
 def options(model: nn.Module) -> dict[str, Any]:

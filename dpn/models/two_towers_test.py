@@ -114,6 +114,7 @@ def test_stems_and_norms_in_the_towers():
   ("changes", "message"),
   [
     ({"out_dim": (None, 7)}, "into 8 dimensions, the text tower into 7"),
+    ({"out_dim": (None, 8), "image": IMAGE | {"rep_size": 5}}, "into 5 dim"),
     ({"out_dim": (1, 2, 3)}, "out_dim must be a positive number or two"),
     ({"out_dim": (None, 0)}, r"number or two, got \(None, 0\)"),
     ({"temperature_init": 0.0}, "temperature_init must be positive, got 0.0"),

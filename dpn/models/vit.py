@@ -100,6 +100,11 @@ class Config(encoder.Config):
   pool_type: str = "gap"
   head_zeroinit: bool = True
 
+  def describe(self) -> dict[str, Any]:
+    """As other options; TrAct computes what `patch` does, trained otherwise."""
+    same = {"stem": "patch", "stem_kw": {}} if self.stem == "tract" else {}
+    return super().describe() | same
+
   @property
   def join(self):  # an instance of one of posemb.JOINS
     return self.bind("posemb_join")()
@@ -148,8 +153,8 @@ class _Model(nn.Module):
         pool_type="map", are (batch, heads, queries, keys).
 
     Returns:
-      logits (batch, num_classes), the representation (batch, width) if
-      `num_classes` is None, and a dict of every intermediate.
+      logits (batch, num_classes), the representation (batch, `rep_size` or
+      width) if `num_classes` is None, and a dict of every intermediate.
     """
     config, out = self.config, {}
     ln = stem.StemNorms(config.stem_ln, dtype=config.dtype, name="stem")

@@ -19,6 +19,6 @@ def stop():
 def _describe(spec: tensorstore.KvStore.Spec, **kw) -> dict:
   """Returns what `to_json` does, of a local folder without making JSON."""
   folder = {"driver": "file", "path": spec.path}
-  if spec == tensorstore.KvStore.Spec(folder):
+  if not kw and spec == tensorstore.KvStore.Spec(folder):
     return folder
   return _described(spec, **kw)

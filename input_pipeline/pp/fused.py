@@ -18,7 +18,7 @@ def weighted_rows(
 
   Args:
     weights: (new rows, rows) float32, without empty rows.
-    values: (rows, cols) of any real type.
+    values: (rows, cols) uint8 or float32.
   """
   result = np.empty((weights.shape[0], values.shape[1]), np.float32)
   _sum_rows(weights.indptr, weights.indices, weights.data, values, result)

@@ -178,6 +178,8 @@ def _cut(data, header, places, top, left, height, width):
   per_row = -(-header.cols // step)
   down = -(-header.rows // header.mcu_rows)
   first, begin = max(0, top - 1) // header.mcu_rows, max(0, left - 1) // step
+  if begin and header.cols - begin * step <= header.mcu_cols // 4:
+    begin -= 1  # libjpeg interpolates no colour in 1 or 2 columns of chroma
   last = min(down, -(-(top + height + 1) // header.mcu_rows))
   end = min(per_row, -(-(left + width + 1) // step))
   size = header.scan

@@ -93,7 +93,12 @@ def linear(
   def apply(value):
     value = rows = np.asarray(value)
     times, plus = factors
-    if value.ndim > 2 and channels in (1, value.shape[-1]):
+    if channels > 1 and value.shape[-1:] != (channels,):
+      raise ValueError(
+        f"expected {channels} channels, one for each number of the op, got an "
+        f"image of shape {value.shape}."
+      )
+    if value.ndim > 2:
       # NumPy takes ten times as long over a last axis of three.
       times, plus = tiled(*value.shape[-2:])
       rows = value.reshape(-1, times.size)

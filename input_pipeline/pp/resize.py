@@ -73,14 +73,16 @@ def _area_box(image, size, top, left, height, width):
   rows, cols, channels = by_row.shape[1], by_col.shape[1], image.shape[2]
   part = lazy_image.cut(image, first_row, first_col, rows, cols)
   # Sums are fast over the leading axis only, so columns become rows in between.
-  values = _product(by_row, part.reshape(rows, cols * channels))
+  values = part.reshape(rows, cols * channels)
+  if values.dtype not in (np.uint8, np.float32):  # Numba does not know all.
+    values = values.astype(np.float32)
+  values = _product(by_row, values)
   values = cv2.transpose(values).reshape(cols, channels * height)
   values = _product(by_col, values).reshape(width * channels, height)
   if part.dtype == np.uint8:  # Rounds and clips, in one go.
     values = cv2.convertScaleAbs(values)
-  else:
-    values = _like(part, values)
-  return cv2.transpose(values).reshape(height, width, channels)
+  values = cv2.transpose(values).reshape(height, width, channels)
+  return _like(part, values)
 
 
 def _product(weights, values):
@@ -127,7 +129,7 @@ def _weights(old, new, method, antialias):
 
 def _like(image, values):
   """Returns `values` in the dtype of `image`, rounded and clipped to fit."""
-  if np.issubdtype(image.dtype, np.integer):
+  if values.dtype != image.dtype and np.issubdtype(image.dtype, np.integer):
     limits = np.iinfo(image.dtype)
-    values = np.clip(np.rint(values), limits.min, limits.max)
-  return values.astype(image.dtype)
+    values = np.clip(np.rint(np.float64(values)), limits.min, limits.max)
+  return values.astype(image.dtype, copy=False)

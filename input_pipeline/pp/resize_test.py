@@ -85,7 +85,9 @@ def test_antialiased_kernels_are_pillows(method, size):
   np.testing.assert_allclose(result, np.stack(expected, -1), atol=1e-3)
 
 
-@pytest.mark.parametrize("dtype", [np.uint8, np.int32, np.float32, np.float64])
+@pytest.mark.parametrize(
+  "dtype", ["u1", "<u2", ">u2", "i4", "u4", "i8", "f2", ">f4", "f8", "?"]
+)
 def test_area_without_numba_is_equal_to_the_last_bit(dtype, monkeypatch):
   image = _image(61, 94, dtype=dtype)
   sizes = [(23, 31), (61, 40), (100, 7), (122, 188)]
@@ -93,7 +95,7 @@ def test_area_without_numba_is_equal_to_the_last_bit(dtype, monkeypatch):
   compiled = [resize(image, size, "area") for size in sizes]
   monkeypatch.setattr(lazy_image, "compiled", lambda _: None)
   for size, expected in zip(sizes, compiled, strict=True):
-    assert expected.shape == (*size, 3)
+    assert (expected.shape, expected.dtype) == ((*size, 3), dtype)
     np.testing.assert_array_equal(resize(image, size, "area"), expected)
 
 

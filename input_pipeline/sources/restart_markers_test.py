@@ -65,6 +65,17 @@ def test_crops_have_the_pixels_of_the_whole(kind, optimize):
       )
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_crops_at_the_right_edge(kind):
+  for cols in range(65, 81):
+    data = encode(kind, 24, cols, restart_marker_blocks=1)
+    whole = ops_image.decode_image(data)
+    lazy = lazy_image.from_jpeg(data, ops_image.decode_image)
+    for width in range(1, 20):
+      got = lazy.cut(3, cols - width, 20, width)
+      np.testing.assert_array_equal(got, whole[3:23, -width:])
+
+
 def test_metadata_stay_but_not_in_cuts():
   exif = Image.Exif()
   exif[0x8298] = "somebody's copyright"
