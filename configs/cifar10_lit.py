@@ -14,12 +14,11 @@ tower knows can be reached through text.
 
 Arguments: stage (lit or tower, which is configs/when_dpn_helps.py as it is),
 stem_ln, init (the image tower; without it both are trained), epochs (of stage
-lit), seed, data (a TFDS
-name), data_dir, runlocal.
+lit), seed, data (a TFDS name), data_dir, runlocal.
 As a sweep: stage, stems, init, data, data_dir, seeds (5).
 
-Expected: `zeroshot/cifar10_prec@1` below that of the tower's own classifier and
-near that of `probe`; chance is 10%. docs/results/lit.md has the plan.
+Expected: `zeroshot/cifar10_prec@1` of 47.8% (none) and 44.2% (dpn), as much as
+the towers' own classifiers have; chance is 10%. See docs/results/lit.md.
 """
 
 import ml_collections

@@ -186,9 +186,8 @@ def evaluation(
   """Returns every example once, in order, with `_mask` false on padding.
 
   `data` may be a source itself. Random ops do the same to an example every
-  time. With
-  `cache`, finished batches stay in memory for the next round. The other
-  arguments, and what is raised, are as for `training`.
+  time. With `cache`, finished batches stay in memory for the next round. The
+  other arguments, and what is raised, are as for `training`.
   """
   return EvaluationData(
     examples=batches.Examples([_part(data, pp_fn)], seed=0),
