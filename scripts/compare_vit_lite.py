@@ -168,7 +168,7 @@ def main():
   rows = []
   for seed, code in itertools.product(range(args.seeds), CODES):
     train, read = CODES[code]
-    folder = args.out / f"{code}-s{seed}"
+    folder = args.out / f"{code}-{args.epochs}epochs-s{seed}"
     if not is_done(read, folder, args.epochs):
       try:
         train(args, seed, folder)

@@ -152,10 +152,10 @@ def Model(
 
 def _width(tower):
   """Returns into how many dimensions a tower embeds."""
-  config = tower.config
-  rep_size = getattr(config, "rep_size", False)
-  without_head = config.width if isinstance(rep_size, bool) else rep_size
-  return tower.num_classes or without_head or config.width
+  rep_size = getattr(tower.config, "rep_size", False)
+  if not rep_size or rep_size is True:
+    rep_size = tower.config.width
+  return tower.num_classes or rep_size
 
 
 def options(model: nn.Module) -> dict[str, Any]:
