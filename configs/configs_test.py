@@ -266,6 +266,12 @@ def test_jft_needs_data():
   assert "randaug" not in config.input.pp
 
 
+def test_choices_are_made_on_images_that_are_not_trained_on():
+  for percent in (0, 91):
+    with pytest.raises(ValueError, match=f"must be 1 to 90, got {percent}"):
+      _module("when_dpn_helps").get_config(f"percent={percent}")
+
+
 def test_what_pretraining_leaves_open():
   get = lambda name, arg: _module(name).get_config(arg)
   i21k = get("augreg_i21k", "B/16")

@@ -26,6 +26,15 @@ def test_value_range():
     pp.make("value_range(in_min=255)")
 
 
+@pytest.mark.parametrize("channels", [1, 4])
+def test_a_range_per_channel_needs_as_many_channels(channels):
+  image = np.zeros((4, 5, channels), np.uint8)
+  with pytest.raises(
+    ValueError, match=rf"expected 3 channels.*5, {channels}\)"
+  ):
+    _apply("vgg_value_range", image=image)
+
+
 @pytest.mark.parametrize(
   "op",
   ["value_range", "value_range(in_max=(9, 99, 255))", "vgg_value_range"],
