@@ -10,11 +10,11 @@ Without --table: arms × metrics, each arm's difference from the baseline, and o
 the paper's tables the rows that a run fills (config.table says which, see
 docs/tables.md). --table NAME prints a whole table, what was never run too, and
 names each finished run that fills no cell of it, with the reason. --table runs
-prints every metric that was measured; --table classes runs of segmentation,
-class by class. --interval says what stands after ±, on both sides: a 95%
-interval (ci95) or a standard error (sem). An archive holds the runs in a file,
-a few kilobytes each; it stands for their folders in all commands that read
-results.
+prints every metric that was measured, and each arm's difference in it; --table
+classes runs of segmentation, class by class. --interval says what stands after
+±, on both sides: a 95% interval (ci95) or a standard error (sem). An archive
+holds the runs in a file, a few kilobytes each; it stands for their folders in
+all commands that read results.
 """
 
 import argparse
@@ -71,6 +71,7 @@ def _parser():
   add(
     "--baseline", metavar="ARM", help="of your own runs; base if there is one"
   )
+  add("--arms", nargs="+", default=(), metavar="ARM", help="only these of them")
   measures = aggregate.MEASURES
   add("--interval", default="ci95", choices=measures, help="after ±")
   add("-o", "--output", metavar="FILE", help="not the screen")
@@ -79,13 +80,13 @@ def _parser():
 
 def _existing(frame, args):
   """Returns the tables that hold a result, and what is wrong with others."""
-  models, wrong = own_runs.models(frame, args.baseline, args.metric)
+  models, wrong = own_runs.models(frame, args.baseline, args.metric, args.arms)
   made = own_runs.side_by_side(models, args.interval)
   if made:
     notes = own_runs.in_words(models)
     notes += [*made[-1].notes, *own_runs.trials(frame)]
     made[-1] = dataclasses.replace(made[-1], notes=notes)
-  if args.metric:
+  if args.metric or args.arms:
     return made, wrong
   papers, more = tables.filled(frame, args.interval)
   for table in papers:
@@ -104,7 +105,9 @@ def _named(frame, args):
     if name == classes.NAME:
       made += classes.per_class(frame, args.interval)
     elif name == own_runs.NAME:
-      models, wrong = own_runs.models(frame, args.baseline, args.metric)
+      models, wrong = own_runs.models(
+        frame, args.baseline, args.metric, args.arms
+      )
       made += own_runs.side_by_side(models, args.interval)
       made += own_runs.everything(models, args.interval)
     else:

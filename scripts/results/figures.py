@@ -190,7 +190,7 @@ def _file(*words):
 
 def differences(frame, args) -> dict[str, Drawn]:
   """Returns bars of each arm's difference from its model's baseline."""
-  models, _ = own_runs.models(frame, args.baseline, args.metric)
+  models, _ = own_runs.models(frame, args.baseline, args.metric, args.arms)
   alike = {}
   for of in (model for model in models if model.baseline):
     metric, others = of.headline[0], [a for a in of.arms if a != of.baseline]

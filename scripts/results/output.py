@@ -55,5 +55,8 @@ def errors_in_a_line() -> Iterator[None]:
   """Ends the process with the message of what a user can put right."""
   try:
     yield
+  except BrokenPipeError:  # by `| head`; nor may Python flush into it at exit
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(1)
   except (ValueError, OSError) as e:
     sys.exit(printable(f"Error: {e}"))

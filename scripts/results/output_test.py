@@ -1,5 +1,8 @@
 """What cannot be written is said in one line."""
 
+import subprocess
+import sys
+
 import pytest
 
 from dpn.scripts.results import output
@@ -24,3 +27,18 @@ def test_control_characters_do_not_reach_the_terminal(capsys):
   message = pytest.raises(SystemExit, match=r"^Error: \\x07$")
   with message, output.errors_in_a_line():
     raise ValueError("\a")
+
+
+def test_a_reader_that_goes_away_is_no_error():
+  code = """
+from dpn.scripts.results import output
+with output.errors_in_a_line():
+  for _ in range(10_000):
+    output.say("x" * 100)
+"""
+  command = [sys.executable, "-c", code]
+  kw = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+  with subprocess.Popen(command, **kw) as process:
+    process.stdout.close()
+    assert process.stderr.read() == b""
+  assert process.returncode == 1

@@ -113,7 +113,10 @@ def in_order(arms: Sequence[str]) -> list[str]:
 
 
 def models(
-  frame: pd.DataFrame, baseline: str | None = None, metric: str | None = None
+  frame: pd.DataFrame,
+  baseline: str | None = None,
+  metric: str | None = None,
+  arms: Sequence[str] = (),
 ) -> tuple[list[Model], list[str]]:
   """Returns the models that were trained, and what is wrong with others.
 
@@ -121,14 +124,19 @@ def models(
     frame: of the runs, see `runs.frame`; those of two steps are left out.
     baseline: the arm to compare with; by default the first `in_order`.
     metric: to read instead of the runs' own.
+    arms: which to take; all without it.
 
   Raises:
-    ValueError: no run is of that baseline, or has that metric.
+    ValueError: no run is of that baseline or arm, or has that metric.
   """
   found, wrong = [], []
   frame = frame[~frame.trial]
   if baseline is not None:
     errors.check_known("baseline", baseline, in_order(frame.arm))
+  for arm in arms:
+    errors.check_known("arm", arm, in_order(frame.arm))
+  if arms:
+    frame = frame[frame.arm.isin([*arms, baseline])]
   if metric is not None:
     finals = {name for run in frame.run for name in run.finals}
     errors.check_known("final metric", metric, finals)
@@ -232,21 +240,27 @@ def _cells(model, arm, metrics):
 def everything(
   found: Sequence[Model], interval: str = "ci95"
 ) -> list[tables.Table]:
-  """Returns what evaluators measured besides: metrics × arms, by model."""
+  """Returns what was measured besides: metrics × arms, by model.
+
+  After each, if there is a baseline, the arms' differences from it.
+  """
   made = []
-  for model in found:
-    if not _more(model):
-      continue
-    rows = [
-      (_with_unit(metric), *(model.result(arm, metric) for arm in model.arms))
-      for metric in (*model.headline, *model.others)
-    ]
-    frame = pd.DataFrame(rows, columns=["metric", *model.arms], dtype=object)
-    title = f"All metrics of {model.title}"
-    made.append(
-      tables.measured(tables.Table(NAME, title, frame, 1, []), interval)
-    )
-  return made
+  for model in (model for model in found if _more(model)):
+    title, others = f"All metrics of {model.title}", [*model.arms][1:]
+    made.append(_by_metric(title, model, [*model.arms], model.result))
+    if others:
+      title += f": differences from {model.baseline}"
+      made.append(_by_metric(title, model, others, model.gain))
+  return [tables.measured(table, interval) for table in made]
+
+
+def _by_metric(title, model, arms, cell):
+  rows = [
+    (_with_unit(metric), *(cell(arm, metric) for arm in arms))
+    for metric in (*model.headline, *model.others)
+  ]
+  frame = pd.DataFrame(rows, columns=["metric", *arms], dtype=object)
+  return tables.Table(NAME, title, frame, 1, [])
 
 
 def _more(model):

@@ -76,8 +76,36 @@ def test_the_arm_of_two_towers_is_the_image_towers(tmp_path):
   assert model.headline == ("zeroshot/birds_prec@1",)
 
 
+def test_only_some_arms(tmp_path):
+  results = {
+    "none": [0.50, 0.50, 0.50],
+    "dpn": [0.51, 0.52, 0.53],
+    "pre": [0.1, 0.2, 0.3],
+  }
+  frame = _frame(tmp_path, results, table={"recipe": "photos", "arch": "S/16"})
+  models, _ = own_runs.models(frame, arms=["base", "dpn"])
+  assert [list(model.arms) for model in models] == [["base", "dpn"]]
+  models, _ = own_runs.models(frame, baseline="pre", arms=["dpn"])
+  assert [list(model.arms) for model in models] == [["pre", "dpn"]]
+
+
+def test_all_metrics_have_differences(tmp_path):
+  results = {"none": [0.50, 0.50, 0.50], "dpn": [0.51, 0.52, 0.53]}
+  frame = _frame(tmp_path, results, table={"recipe": "photos", "arch": "S/16"})
+  models, _ = own_runs.models(frame)
+  means, differences = own_runs.everything(models)
+  assert [*means.frame] == ["metric", "base", "dpn"]
+  assert [*differences.frame] == ["metric", "dpn"]
+  assert [str(x) for x in differences.frame.iloc[1]] == [
+    "val/loss",
+    "−0.0200 ± 0.0248 (n=3, paired)",
+  ]
+
+
 def test_a_wrong_baseline_or_metric_is_named(tmp_path):
   frame = _frame(tmp_path, {"none": [0.5]})
+  with pytest.raises(ValueError, match=r"Unknown arm 'dnp'\. Known: base"):
+    own_runs.models(frame, arms=["dnp"])
   with pytest.raises(ValueError, match=r"Unknown baseline 'bsae'.*'base'"):
     own_runs.models(frame, "bsae")
   with pytest.raises(ValueError, match="Unknown final metric 'val/los'"):

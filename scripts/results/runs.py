@@ -27,10 +27,24 @@ COSTS = {
 }
 
 
+TRAINING_LOSS = "training/loss_last_tenth"
+EMBEDDING_SHARE = "training/embedding_grad_share"
+
+
 def _by_step(rows: Sequence[Mapping[str, float]] = ()) -> pd.DataFrame:
   """Returns a row per step, a column per metric."""
   frame = pd.DataFrame(rows or {"step": []}).astype({"step": int})
   return frame.groupby("step").last().astype(float)
+
+
+def _summary(logged: pd.DataFrame) -> dict[str, float]:
+  """Returns what sums up a log, see `Run.finals`; {} of an empty one."""
+  columns = ["loss", "grad_norm/embedding", "l2_grads"]
+  found = logged.reindex(columns=columns)
+  last = found.loss[found.index > 0.9 * found.index.max()]
+  share = found["grad_norm/embedding"] / found["l2_grads"]
+  values = {TRAINING_LOSS: last.mean(), EMBEDDING_SHARE: share.median()}
+  return {name: float(x) for name, x in values.items() if pd.notna(x)}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -110,18 +124,28 @@ class Run:
       return (self.table["metric"], *self.table.get("also", ()))
     known = self.finals if self.complete else self.logged.columns
     accuracies = [metric for metric in ACCURACIES if metric in known]
-    measured = [m for m in known if "/" in m and not m.startswith("grad_norm")]
+    measured = [
+      m
+      for m in known
+      if "/" in m and not m.startswith(("grad_norm", "training/"))
+    ]
     return tuple(accuracies[:1] or measured or ("loss",))
 
   @functools.cached_property
   def finals(self) -> Mapping[str, float]:
-    """Returns the last step's metrics and `tested`; {} of an incomplete run."""
+    """Returns the last step's metrics and `tested`; {} of an incomplete run.
+
+    And what sums up the log: `TRAINING_LOSS`, the mean over the last tenth of
+    the steps, and `EMBEDDING_SHARE`, the median over all of the norm of the
+    embedding's gradient over that of the whole gradient, before clipping.
+    """
     if not self.complete:
       return {}
     last = self.done.get("metrics")
     if not last and len(self.logged):
       last = self.logged.iloc[-1].dropna().to_dict()
     last = {**(last or {}), **self.tested}
+    last |= {k: v for k, v in _summary(self.logged).items() if k not in last}
     return {name: value for name, value in last.items() if name != "step"}
 
   def at_epoch(self, epoch: int) -> "Run | None":
@@ -144,7 +168,10 @@ class Run:
       "step": int(last),
       "metrics": self.logged.loc[last].dropna().to_dict(),
     }
-    return dataclasses.replace(self, config=config, done=done, tested={})
+    logged = self.logged.loc[:last]
+    return dataclasses.replace(
+      self, config=config, logged=logged, done=done, tested={}
+    )
 
   def final(self, metric: str) -> float:
     """Returns the metric's value at the last step of a complete run."""

@@ -142,7 +142,12 @@ def test_a_run_is_complete_with_any_done_json(tmp_path):
   (tmp_path / "a" / "done.json").write_text("{}")
   run = runs.read(str(tmp_path / "a"))
   assert run.complete
-  assert run.finals == {"loss": 1.0, "test/prec@1": 0.75, "val/x": 2.5}
+  assert run.finals == {
+    "loss": 1.0,
+    "test/prec@1": 0.75,
+    "val/x": 2.5,
+    runs.TRAINING_LOSS: 1.0,
+  }
 
 
 @pytest.mark.parametrize(
@@ -265,6 +270,26 @@ def test_headline_metrics(tmp_path):
   assert headline(**{"val/loss": 1.0, "val/prec@1": 0.5}) == ("val/prec@1",)
   assert headline(**{"val/mse": 1.0, "val/mae": 2.0}) == ("val/mse", "val/mae")
   assert headline() == ("loss",)
+
+
+def test_the_log_is_summed_up(tmp_path):
+  rows = [
+    {
+      "step": step,
+      "loss": 20.0 - step,
+      "l2_grads": 4.0,
+      "grad_norm/embedding": {1: 1.0, 2: 3.0}.get(step, 2.0),
+    }
+    for step in range(1, 21)
+  ]
+  testing.write_run(tmp_path / "done", rows=rows, seconds=1.0)
+  run = runs.read(str(tmp_path / "done"))
+  # Of 20 steps the last two, 19 and 20; shares 1/4, 3/4 and 18 of 1/2.
+  assert run.finals[runs.TRAINING_LOSS] == 0.5
+  assert run.finals[runs.EMBEDDING_SHARE] == 0.5
+  assert run.headline == ("loss",)
+  testing.write_run(tmp_path / "going", rows=rows)
+  assert runs.read(str(tmp_path / "going")).finals == {}
 
 
 def test_an_archive_stands_for_folders(tmp_path):
