@@ -12,6 +12,7 @@ def test_ratios_are_of_neighbours():
   got = bench_norms.compare(seconds, {"pre-LN": 100, "b": 150})["b"]
   assert got == {
     "ours": 6.0,
+    "fastest": 2.0,
     "pre-LN": 2.0,
     "ratio": 2.0,  # although the medians differ by 3
     "ratio_q1": 2.0,

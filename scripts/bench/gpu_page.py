@@ -127,7 +127,7 @@ def _memory(found, setting):
 def _norms(found):
   if "norms" not in found:
     return []
-  rows = {k: {**v, "ms": 1e3 * v["ours"]} for k, v in found["norms"].items()}
+  rows = bench_norms.in_ms(found["norms"])
   title = render.heading("Normalizers, relative to pre-LayerNorm")
   return [title, _cells(rows, bench_norms.COLUMNS)]
 
