@@ -25,16 +25,19 @@ def run(tmp_path_factory):
     **{"log_training_steps": 1, "evals": {}, "model.head_zeroinit": False},
     # Plain gradient descent: updates are proportional to gradients.
     **{"grad_clip_norm": None, "optax_name": "identity", "wd": 0.0, "lr": 0.1},
+    **{"schedule.warmup_steps": 1},
   )
   folder = str(tmp_path_factory.mktemp("run"))
   loop.train(config, folder)
+  # The diagnosis has its own: with this one there would be hardly any steps.
+  config.schedule.warmup_steps = 5
   found = diagnose.diagnose(config, folder, steps=6, examples=40)
   return config, folder, metrics.read(f"{folder}/metrics.jsonl"), found
 
 
 def test_shares_are_those_of_the_run(run):
   _, _, rows, found = run
-  first = found["first_steps"]
+  first = found["short_training"]
   np.testing.assert_allclose(first["loss"], [r["loss"] for r in rows], 1e-5)
   want = [row["grad_norm/embedding"] / row["l2_grads"] for row in rows]
   np.testing.assert_allclose(first["gradient"], want, rtol=1e-4)
@@ -53,6 +56,20 @@ def test_dual_patchnorm_does_not_see_brightness_and_contrast(run):
     assert row["same_prediction"] == 1
 
 
+def test_what_the_head_sees_of_maps_are_all_tokens():
+  def predict(variables, batch):
+    image = batch["image"]
+    out = {"stem": image, "pre_logits_2d": image**2, "pre_logits": 0 * image}
+    return image, out
+
+  image = jax.random.uniform(jax.random.key(0), (2, 4, 4, 3), minval=0.5)
+  rows = measures.invariance(predict, {}, {"image": image})
+  [double] = [row for row in rows if row["contrast"] == 2]
+  assert double["tokens"] == pytest.approx(1, rel=1e-5)
+  assert double["representation"] == pytest.approx(3, rel=1e-5)
+  assert double["same_prediction"] == 1
+
+
 def test_text_page_and_json(run):
   *_, found = run
   assert json.loads(json.dumps(found)) == found
@@ -60,7 +77,9 @@ def test_text_page_and_json(run):
   rank = found["patches"]["LayerNorm"]["effective_rank"]
   for part in ("digits:train", "stem_ln=dpn", f"{rank:.1f}", "contrast"):
     assert part in words
-  shown = testing.Page(page.page(found, diagnose.shares(found)))
+  shown = testing.Page(
+    page.page(found, [diagnose.shares(found), diagnose.READING])
+  )
   assert [tag for tag, _ in shown.tags].count("img") == len(page.CAPTIONS) == 4
 
 

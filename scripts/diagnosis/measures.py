@@ -84,10 +84,10 @@ def _spectrum(moments):
   }
 
 
-def first_steps(
-  run: build.Run, steps: int
+def short_training(
+  run: build.Run,
 ) -> tuple[base.Variables, dict[str, list[float]]]:
-  """Trains for some steps, from where the config begins.
+  """Trains all steps of a run, from where its config begins.
 
   Returns:
     The variables then; and by step the loss, and the embedding's share of the
@@ -114,7 +114,7 @@ def first_steps(
 
   rows, state = [], build.first_state(run)[0]
   batches = run.batches(0)
-  for _ in range(steps):
+  for _ in range(run.total_steps):
     state, row = step(state, next(batches))
     rows.append(row)
   batches.close()
@@ -188,13 +188,14 @@ def invariance(
 
   That is, for the tokens that leave the stem and for the representation that
   the head sees, the norm of the change by the norm of what it changes; and the
-  share of predictions that stay. Arguments as in `signals`.
+  share of predictions that stay, of pixels in maps. Arguments as in `signals`.
   """
 
   @jax.jit
   def run(variables, image):
     result, out = predict(variables, {**batch, "image": image})
-    return out["stem"], out["pre_logits"], jnp.argmax(result, -1)
+    seen = out["pre_logits_2d" if result.ndim == 4 else "pre_logits"]
+    return out["stem"], seen, jnp.argmax(result, -1)
 
   def relative(new, old):
     return float(np.linalg.norm(new - old) / np.linalg.norm(old))

@@ -1,5 +1,7 @@
 """Shows a diagnosis as a page with figures."""
 
+from collections.abc import Sequence
+
 import matplotlib
 import numpy as np
 from matplotlib import figure
@@ -12,8 +14,9 @@ CAPTIONS = {
   "fall means a badly conditioned embedding. Standardizing channels changes "
   "little, since all pixels of a patch share its brightness.",
   "shares": "The patch embedding's share of the norm of the whole gradient "
-  "and update. Where that of the gradient is close to 1, the embedding "
-  "decides how far clipping by the global norm shortens everything.",
+  "and update, in a short training with a warmup of its own. Where that of the "
+  "gradient is close to 1, the embedding decides how far clipping by the "
+  "global norm shortens everything.",
   "signals": "Left: norms of the tokens that leave the stem (median, "
   "quartiles, 5–95%), and as diamonds the median norm of the position "
   "embeddings added to them. Middle and right, by block: entropy of the "
@@ -24,8 +27,8 @@ CAPTIONS = {
 }
 
 
-def page(found: dict, words: str) -> str:
-  """Returns the HTML page of a diagnosis, which `words` sum up."""
+def page(found: dict, words: Sequence[str]) -> str:
+  """Returns the HTML page of a diagnosis, which paragraphs of words sum up."""
   patches = found["patches"]
   rank = {k: f"{v['effective_rank']:.1f}" for k, v in patches.items()}
   top = {k: f"{v['top_share']:.0%}" for k, v in patches.items()}
@@ -47,7 +50,7 @@ def page(found: dict, words: str) -> str:
   return render.page(
     f"Diagnosis: {found['data']}",
     render.paragraph(intro),
-    render.paragraph(words),
+    *map(render.paragraph, words),
     render.pictures(
       [render.Picture(fig, CAPTIONS[name]) for name, fig in drawn.items()]
     ),
@@ -77,8 +80,8 @@ def spectrum(patches: dict) -> figure.Figure:
 
 @matplotlib.rc_context(plots.STYLE)
 def shares(found: dict) -> figure.Figure:
-  """Returns the embedding's shares by step: of the first, and of all logged."""
-  panels = {"first steps": found["first_steps"]}
+  """Returns the embedding's shares by step: in short training, and logged."""
+  panels = {"short training": found["short_training"]}
   if found.get("logged", {}).get("step"):
     panels["the whole run"] = found["logged"]
   fig, axes = _axes(len(panels))
