@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 from dpn.scripts import bench_step
 from dpn.scripts.bench import gpu_page, harness, step_peers
 from dpn.scripts.results import output
+from dpn.trainers import workdir
 
 BATCHES = {
   "Ti/16": (512, 1024),
@@ -65,6 +66,21 @@ class Report:
   def sizes(self) -> dict[str, Sequence[int]]:
     """Returns the batch sizes to try, by variant."""
     return {TINY.variant: (TINY.batch_size,)} if self.args.tiny else BATCHES
+
+  def claim(self):
+    """Makes OUT this report's, so that it holds nothing else.
+
+    Raises:
+      ValueError: there is a report in it that was a trial, or of other code.
+    """
+    path = self.out / "report.json"
+    ours = {"tiny": self.args.tiny, "code": workdir.code_checksum()}
+    if path.exists() and (there := json.loads(path.read_text())) != ours:
+      raise ValueError(
+        f"{self.out} holds a report with {there}, and this one has {ours}. "
+        "Remove it, or give another --out."
+      )
+    harness.write_json(str(path), ours)
 
   def run(self, name: str, *command) -> dict:
     """Returns the JSON of `python -m` command; kept in OUT/<name>.json.
@@ -233,7 +249,10 @@ def faults(report: Report):
   """Two runs end with the same bits, also when one is stopped or killed."""
   words = ["--only=sigterm"]
   words += [] if report.args.tiny else ["--only=sigkill", "--kills=2"]
-  report.run("faults", "-m", "dpn.scripts.chaos", *words)
+  outcomes = report.run("faults", "-m", "dpn.scripts.chaos", *words)
+  lost = [f"{name} {o}" for name, o in outcomes.items() if o != "survived"]
+  if lost:
+    raise RuntimeError("; ".join(lost))
 
 
 def loading(report: Report):
@@ -258,17 +277,19 @@ def main(argv: Sequence[str] | None = None):
     prog="python -m scripts.gpu_report", description=__doc__.partition("\n")[0]
   )
   add = parser.add_argument
-  add("--out", default="runs/gpu", help="folder of the results")
+  add("--out", help="folder of the results (runs/gpu, or runs/gpu_tiny)")
   add("--tiny", action="store_true", help="a trial in small, for any CPU")
   add("--minutes", type=float, default=25, help="what is left then, is not run")
   add("--only", nargs="+", choices=PARTS, default=list(PARTS), metavar="PART")
   add("--torch_python", default="", help="a Python with torch and timm")
   add("--big_vision", default="", help="folder of a checkout")
   args = parser.parse_args(argv)
+  args.out = args.out or ("runs/gpu_tiny" if args.tiny else "runs/gpu")
   report = Report(args)
   if not args.tiny:  # or scripts.chaos would take the CPU
     os.environ.setdefault("JAX_PLATFORMS", "cuda,cpu")
   with output.errors_in_a_line(), output.made(args.out):
+    report.claim()
     for name in args.only:
       try:
         PARTS[name](report)

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Measures what this project claims about GPUs, on this machine's, in 25 minutes.
 #
-#   bash scripts/gpu_report.sh [--tiny] [--out runs/gpu] [--minutes 25]
+#   bash scripts/gpu_report.sh [--tiny] [--out OUT] [--minutes 25]
 #
-# Writes OUT/report.html, and all numbers as JSON beside it. A part that fails is
-# reported as such and the others go on; run it again to continue. Peers (timm
-# with torch.compile, big_vision) are measured if they are there: --torch_python
-# and --big_vision say where. --tiny is a trial in small that any CPU can do.
+# Writes OUT/report.html (OUT is runs/gpu, of --tiny runs/gpu_tiny), and all
+# numbers as JSON beside it. A part that fails is reported as such and the others
+# go on; run it again to continue. Peers (timm with torch.compile, big_vision)
+# are measured if they are there: --torch_python and --big_vision say where.
+# --tiny is a trial in small that any CPU can do.
 #
 # Installs what it needs into .venv, with the extras in EXTRAS (cuda13), unless
 # PYTHON names an interpreter that has it all.

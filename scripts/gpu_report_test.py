@@ -1,6 +1,8 @@
 """The report goes on without what fails, and says what it has measured."""
 
+import argparse
 import json
+import re
 
 import pytest
 
@@ -67,6 +69,35 @@ def parts(monkeypatch):
   found = {f.__name__: f for f in (fails, environment, hangs, late)}
   monkeypatch.setattr(gpu_report, "PARTS", found)
   return list(found)
+
+
+def test_goals_that_nothing_measured(tmp_path):
+  shown = testing.Page(gpu_page.page(tmp_path, B16, {}))
+  text = [part for part in shown.text if part.strip()]
+  assert text.count("not measured") == 3
+
+
+def test_a_trial_and_a_report_do_not_share_a_folder(tmp_path, monkeypatch):
+  monkeypatch.setattr(gpu_report, "PARTS", {})
+  args = ["--out", str(tmp_path)]
+  for argv, message in (
+    (["--tiny", *args], "^False$"),
+    (args, "^Error: .*holds a report with .'tiny': True"),
+    (["--tiny", *args], "^False$"),
+  ):
+    with pytest.raises(SystemExit) as end:
+      gpu_report.main(argv)
+    assert re.search(message, str(end.value.code))
+
+
+def test_a_fault_that_was_not_survived_is_a_failure(tmp_path):
+  args = argparse.Namespace(out=tmp_path, tiny=True, minutes=1)
+  outcomes = {"sigterm": "survived", "sigkill": "NOT survived: step 7 of 9"}
+  (tmp_path / "faults.json").write_text(json.dumps(outcomes))
+  with pytest.raises(
+    RuntimeError, match=r"^sigkill NOT survived: step 7 of 9$"
+  ):
+    gpu_report.faults(gpu_report.Report(args))
 
 
 @pytest.mark.slow
