@@ -57,6 +57,15 @@ def test_equal_seeds_are_paired():
   assert difference.ci == pytest.approx(2.484, abs=1e-3)
 
 
+def test_three_seeds_in_common_are_paired():
+  new, old = {0: 11.0, 1: 7.0, 2: 5.0}, {0: 10.0, 1: 5.0, 2: 2.0, 3: 99.0}
+  for a, b, mean in ((new, old, 2.0), (old, new, -2.0)):
+    difference = aggregate.difference(pd.Series(a), pd.Series(b))
+    assert (difference.note, difference.n) == ("paired", 3)
+    assert difference.mean == pytest.approx(mean)
+    assert difference.ci == pytest.approx(2.484, abs=1e-3)
+
+
 def test_other_seeds_are_compared_by_welch():
   # Variances 1, so √(1/3 + 1/3) with 4 degrees of freedom: 2.776 · 0.8165.
   new, old = {0: 5.0, 1: 6.0, 2: 7.0}, {3: 0.0, 4: 1.0, 5: 2.0}
@@ -129,7 +138,7 @@ def test_standard_error_and_p_value():
 
 def test_welchs_p_value_is_scipys():
   a, b = [0.2, 0.5, 0.9, 0.1], [1.0, 7.0, 9.0]
-  found = aggregate.difference(pd.Series(a), pd.Series(b))
+  found = aggregate.difference(pd.Series(a), pd.Series(b, index=[4, 5, 6]))
   test = scipy.stats.ttest_ind(a, b, equal_var=False)
   assert found.p_value == pytest.approx(test.pvalue)
   assert math.isnan(aggregate.estimate([1.0]).p_value)

@@ -212,8 +212,9 @@ def _rows(metrics, baseline, found):
   if baseline:
     notes += [
       f"Differences from {baseline} are paired seed by seed where both arms "
-      "have the same seeds, else Welch's. Marked are those whose 95% interval "
-      "does not contain 0. Of two runs both numbers are shown."
+      "have the same seeds or three in common, else Welch's. Marked are those "
+      "whose 95% interval does not contain 0. Of two runs both numbers are "
+      "shown."
     ]
   if more := dict.fromkeys(m for of in found for m in _more(of)):
     listed = ", ".join([*more][:3]) + (", …" if len(more) > 3 else "")

@@ -239,12 +239,13 @@ def long(found: Sequence[Run]) -> pd.DataFrame:
   """Returns a row for each number that the runs logged."""
   cell = ["run", "recipe", "arch", "arm", "seed"]
   code = ["commit", "config_hash", "complete"]
-  numbers = pd.concat(
-    {run.path: run.logged.stack().dropna() for run in found},
-    names=["run", "step", "metric"],
-  )
+  logged = {i: run.logged.stack().dropna() for i, run in enumerate(found)}
+  numbers = pd.concat(logged, names=["place", "step", "metric"])
   facts = frame(found).drop(columns="run").rename(columns={"path": "run"})
-  table = numbers.rename("value").reset_index().merge(facts[cell + code])
+  # By place: runs of two archives may have the same path.
+  table = (
+    numbers.rename("value").reset_index().join(facts[cell + code], on="place")
+  )
   return table[[*cell, "step", "metric", "value", *code]]
 
 

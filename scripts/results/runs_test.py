@@ -292,6 +292,22 @@ def test_the_log_is_summed_up(tmp_path):
   assert runs.read(str(tmp_path / "going")).finals == {}
 
 
+def test_two_archives_may_name_their_runs_alike(tmp_path):
+  archives = []
+  for seed in (0, 1):
+    folder = tmp_path / str(seed) / "runs" / "a"
+    rows = [{"step": 1, "loss": 1.0 + seed}]
+    testing.write_run(folder, seed=seed, rows=rows, seconds=1.0)
+    archives.append(tmp_path / f"{seed}.jsonl")
+    text = runs.archive(runs.find([str(folder.parent)]))
+    archives[-1].write_text(text)
+  table = runs.long(runs.find(list(map(str, archives))))
+  assert table[["run", "seed", "value"]].to_numpy().tolist() == [
+    ["runs/a", 0, 1.0],
+    ["runs/a", 1, 2.0],
+  ]
+
+
 def test_an_archive_stands_for_folders(tmp_path):
   rows = [
     {"step": i, "loss": float(i), "grad_norm/block00": 1.0}

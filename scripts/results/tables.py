@@ -326,9 +326,9 @@ def _notes(name, found, count, interval):
     notes.append(
       f"Ours: mean of {' or '.join(metrics)} at the last step over n runs ± "
       f"{WORDS[interval]}. Differences are paired seed by seed where both "
-      "arms have the same seeds, else Welch's. Marked is what is better than "
-      "the arm it is compared with, by a difference whose 95% interval "
-      "(Student's t) does not contain 0."
+      "arms have the same seeds or three in common, else Welch's. Marked is "
+      "what is better than the arm it is compared with, by a difference whose "
+      "95% interval (Student's t) does not contain 0."
     )
   if still := ", ".join(itertools.chain(*(arm.open for arm in arms.values()))):
     notes.append(f"Incomplete, left out of the means: {still}.")
