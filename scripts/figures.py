@@ -18,7 +18,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from dpn.scripts.results import figures, output, runs, tables
+from dpn.scripts.results import figures, output, own_runs, runs, tables
 from dpn.weights import files as parameter_files
 
 _DPI = 300
@@ -35,11 +35,13 @@ def _parse(argv):
   )
   parser.add_argument("-o", "--output", required=True, metavar="FOLDER")
   parser.add_argument(
-    "--arms", nargs="+", default=(), metavar="ARM",
-    help="for 2, 4 and curves: base dpn pre …; all without it",
+    "--arms", nargs="+", default=(), metavar="ARM", type=own_runs.arm_name,
+    help="for 2, 4, curves and differences: none dpn pre …; all without it",
   )  # fmt: skip
   parser.add_argument("--metric", help="for 1, 6, curves and differences")
-  parser.add_argument("--baseline", metavar="ARM", help="for differences")
+  parser.add_argument(
+    "--baseline", type=own_runs.arm_name, metavar="ARM", help="for differences"
+  )
   flag = functools.partial(parser.add_argument, action="store_true")
   flag("--linear", help="axes of 2 and 4, as in the paper; else logarithmic")
   flag("--clipped", help="2 and 4 of the gradient after clipping, not before")

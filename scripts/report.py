@@ -199,7 +199,12 @@ def main(argv: Sequence[str] | None = None):
   add = parser.add_argument
   add("runs", nargs="+", help="folders that hold runs")
   add("-o", "--output", default="report.html", metavar="FILE")
-  add("--baseline", metavar="ARM", help="to compare with; base without it")
+  add(
+    "--baseline",
+    type=own_runs.arm_name,
+    metavar="ARM",
+    help="to compare with; base without it",
+  )
   add("--interval", default="ci95", choices=aggregate.MEASURES, help="after ±")
   add("--title", default="Results")
   add("--note", action="append", default=[], help="a paragraph at the top")

@@ -69,9 +69,15 @@ def _parser():
   add("--format", default="text", choices=formats)
   add("--metric", help="instead of the runs' or the table's own")
   add(
-    "--baseline", metavar="ARM", help="of your own runs; base if there is one"
+    "--baseline",
+    type=own_runs.arm_name,
+    metavar="ARM",
+    help="of your own runs; base if there is one",
   )
-  add("--arms", nargs="+", default=(), metavar="ARM", help="only these of them")
+  add(
+    "--arms", nargs="+", default=(), metavar="ARM", type=own_runs.arm_name,
+    help="only these of them",
+  )  # fmt: skip
   measures = aggregate.MEASURES
   add("--interval", default="ci95", choices=measures, help="after ±")
   add("-o", "--output", metavar="FILE", help="not the screen")

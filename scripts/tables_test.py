@@ -383,6 +383,12 @@ def test_without_a_name_the_tables_hold_what_was_run(root, capsys):
   ) in out
 
 
+def test_a_plain_vit_is_called_by_both_of_its_names(root, capsys):
+  for name in ("none", "base"):
+    tables.main([str(root), "--arms", "dpn", "--baseline", name])
+    assert "dpn − base" in capsys.readouterr().out
+
+
 def test_of_what_was_not_finished_there_is_a_table_too(root, capsys):
   _write(root / "more", "none", 0, 0.5, complete=False, variant="S/16")
   tables.main([str(root / "more")])

@@ -106,6 +106,11 @@ class Model:
     ]
 
 
+def arm_name(given: str) -> str:
+  """Returns the name in tables of an arm that a command was given."""
+  return runs.BASE if given == "none" else given
+
+
 def in_order(arms: Sequence[str]) -> list[str]:
   """Returns arms each once: a plain ViT, Dual PatchNorm, the others by name."""
   first = {runs.BASE: 0, runs.DPN: 1}

@@ -29,6 +29,7 @@ COSTS = {
 
 TRAINING_LOSS = "training/loss_last_tenth"
 EMBEDDING_SHARE = "training/embedding_grad_share"
+SUMMARIES = (TRAINING_LOSS, EMBEDDING_SHARE)
 
 
 def _by_step(rows: Sequence[Mapping[str, float]] = ()) -> pd.DataFrame:
@@ -127,7 +128,7 @@ class Run:
     measured = [
       m
       for m in known
-      if "/" in m and not m.startswith(("grad_norm", "training/"))
+      if "/" in m and not m.startswith("grad_norm") and m not in SUMMARIES
     ]
     return tuple(accuracies[:1] or measured or ("loss",))
 
