@@ -189,7 +189,10 @@ def _file(*words):
 
 
 def differences(frame, args) -> dict[str, Drawn]:
-  """Returns bars of each arm's difference from its model's baseline."""
+  """Returns bars of each arm's difference from its model's baseline.
+
+  A panel shows a model; if there is but one arm, it shows all models.
+  """
   models, _ = own_runs.models(frame, args.baseline, args.metric, args.arms)
   alike = {}
   for of in (model for model in models if model.baseline):
@@ -206,6 +209,9 @@ def differences(frame, args) -> dict[str, Drawn]:
       title: {name: gains.get(name, aggregate.NOT_RUN) for name in names}
       for title, gains in ours.items()
     }
+    if len(names) == 1 < len(ours):  # then models are rows of a panel
+      [name] = names
+      ours = {name: {title: gains[name] for title, gains in ours.items()}}
     unit = " [points]" if aggregate.is_fraction(metric) else ""
     label = f"{metric} minus {_label(baseline)}'s{unit}"
     fig = plots.gains(ours, {}, label, _label(runs.DPN))

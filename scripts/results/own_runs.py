@@ -145,12 +145,20 @@ def models(
   if metric is not None:
     finals = {name for run in frame.run for name in run.finals}
     errors.check_known("final metric", metric, finals)
-  for title, group in frame.groupby("title"):
+  for title, group in sorted(
+    frame.groupby("title"), key=lambda item: _natural(item[0])
+  ):
     try:
       found.append(_model(title, group, baseline, metric))
     except ValueError as e:
       wrong.append(f"{title}: {e}")
   return found, wrong
+
+
+def _natural(title):
+  """Returns a key that puts numbers in a title in order: 195 before 1560."""
+  parts = re.split(r"(\d+(?:\.\d+)?)", title)
+  return [float(x) if i % 2 else x for i, x in enumerate(parts)]
 
 
 def _model(title, group, baseline, metric):
