@@ -40,7 +40,7 @@ LayerNorm raises the effective rank from 2.0 to 27, and Dual PatchNorm gains 2.9
 after 4.4 epochs it loses 3.6 ± 1.6 points of accuracy
 (docs/results/when_dpn_helps.md). So conditioning is not all: the LayerNorm also
 hides each patch's brightness and contrast. Where the model shall not depend on
-these that is a gain; else config.model.stem = "patch_stats" gives them back.
+these that is a gain; else `config.model.stem = "patch_stats"` gives them back.
 To decide, train both with three seeds or more (docs/own_pictures.md)."""
 
 
