@@ -39,7 +39,7 @@ LayerNorm raises the effective rank from 2.0 to 27, and Dual PatchNorm gains 2.9
 ± 1.2 points of mIoU (docs/results/camvid.md); on CIFAR-10 from 7.4 to 18, and
 after 4.4 epochs it loses 3.6 ± 1.6 points of accuracy
 (docs/results/when_dpn_helps.md). So conditioning is not all: the LayerNorm also
-hides each patch's brightness and contrast. Where the model shall not depend on
+hides each patch's brightness and contrast. Where the model should not depend on
 these that is a gain; else `config.model.stem = "patch_stats"` gives them back.
 To decide, train both with three seeds or more (docs/own_pictures.md)."""
 
@@ -66,7 +66,7 @@ def diagnose(
       has no patches.
   """
   size = min(batch_size, config.input.batch_size)
-  run = build.from_config(_short(config, steps, size))
+  run = build.from_config(short_config(config, steps, size))
   task = run.step.task
   predict = task.predict_fns().get("predict")
   patch_size = task.model_options().get("patch_size")
@@ -107,7 +107,9 @@ def diagnose(
   return found
 
 
-def _short(config, steps, batch_size):
+def short_config(
+  config: ml_collections.ConfigDict, steps: int, batch_size: int
+) -> ml_collections.ConfigDict:
   """Returns the config of a short training on all devices."""
   config = ml_collections.ConfigDict(config.to_dict())
   config.update({"log_grad_depth": True, "grad_accum": 1})
@@ -116,14 +118,23 @@ def _short(config, steps, batch_size):
   for key in [key for key in config if key.startswith("total_")]:
     del config[key]
   config.total_steps = steps
-  short = {"warmup_percent": 0.1, "decay_type": "cosine"}
-  given = config.get("schedule", {})
-  if isinstance(given, list | tuple):  # None: these parameters stay frozen
-    config.schedule = [(pattern, kw and short) for pattern, kw in given]
-  else:
-    with config.ignore_type():
-      config.schedule = short
+  given = config.get("schedule") or {}
+  with config.ignore_type():
+    config.schedule = (
+      [(pattern, _schedule(kw)) for pattern, kw in given]
+      if isinstance(given, list | tuple)
+      else _schedule(given)
+    )
   return config
+
+
+def _schedule(given):
+  """Returns a warmup and a decay to 0; None, for frozen parameters, stays."""
+  if given is None:
+    return None
+  scale = ("mult", "base", "scale_with_batchsize")
+  kept = {key: given[key] for key in scale if key in given}
+  return {"warmup_percent": 0.1, "decay_type": "cosine", **kept}
 
 
 def _images(data: pipeline.Data):
@@ -175,8 +186,6 @@ def shares(found: dict) -> str:
   log = found.get("logged", {}).get("gradient")
   if log:
     words += f" Gradient over the whole run: {np.median(log):.0%}."
-  else:
-    words += " In longer training that of the gradient grows."
   return words
 
 

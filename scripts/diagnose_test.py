@@ -48,6 +48,28 @@ def test_shares_are_those_of_the_run(run):
   assert max(want) > 0.05
 
 
+def test_the_short_training_keeps_rates_and_what_is_frozen():
+  config = runs.tiny_config()
+  with config.unlocked():
+    del config.total_steps, config.schedule
+    config.total_epochs = 90
+  config.schedule = [
+    ("head/.*", {}),
+    ("embedding/.*", None),
+    (".*", {"mult": 0.1, "warmup_steps": 10_000, "scale_with_batchsize": True}),
+  ]
+  short = diagnose.short_config(config, 100, 8)
+  ours = {"warmup_percent": 0.1, "decay_type": "cosine"}
+  assert [kw and dict(kw) for _, kw in short.schedule] == [
+    ours,
+    None,
+    ours | {"mult": 0.1, "scale_with_batchsize": True},
+  ]
+  assert short.total_steps == 100
+  assert "total_epochs" not in short
+  assert config.total_epochs == 90
+
+
 def test_dual_patchnorm_does_not_see_brightness_and_contrast(run):
   *_, found = run
   assert found["invariance"]["of"] == "end"

@@ -74,11 +74,15 @@ class Report:
       ValueError: there is a report in it that was a trial, or of other code.
     """
     path = self.out / "report.json"
-    ours = {"tiny": self.args.tiny, "code": workdir.code_checksum()}
-    if path.exists() and (there := json.loads(path.read_text())) != ours:
+    code = workdir.code_checksum(["scripts"])
+    ours = {"tiny": self.args.tiny, "code": code}
+    there = "nothing that says so"
+    if path.exists():
+      there = json.loads(path.read_text())
+    if there != ours and any(self.out.glob("*.json")):
       raise ValueError(
-        f"{self.out} holds a report with {there}, and this one has {ours}. "
-        "Remove it, or give another --out."
+        f"{self.out} holds the results of {there}, and this report is of "
+        f"{ours}. Remove it, or give another --out."
       )
     harness.write_json(str(path), ours)
 
@@ -252,6 +256,7 @@ def faults(report: Report):
   outcomes = report.run("faults", "-m", "dpn.scripts.chaos", *words)
   lost = [f"{name} {o}" for name, o in outcomes.items() if o != "survived"]
   if lost:
+    (report.out / "faults.json").unlink()  # to be tried again
     raise RuntimeError("; ".join(lost))
 
 

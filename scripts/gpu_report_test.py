@@ -79,15 +79,16 @@ def test_goals_that_nothing_measured(tmp_path):
 
 def test_a_trial_and_a_report_do_not_share_a_folder(tmp_path, monkeypatch):
   monkeypatch.setattr(gpu_report, "PARTS", {})
-  args = ["--out", str(tmp_path)]
-  for argv, message in (
-    (["--tiny", *args], "^False$"),
-    (args, "^Error: .*holds a report with .'tiny': True"),
-    (["--tiny", *args], "^False$"),
-  ):
+
+  def ends(*words):
     with pytest.raises(SystemExit) as end:
-      gpu_report.main(argv)
-    assert re.search(message, str(end.value.code))
+      gpu_report.main(["--out", str(tmp_path), *words])
+    return str(end.value.code)
+
+  assert ends("--tiny") == ends("--tiny") == "False"
+  assert re.search("^Error: .*holds the results of .'tiny': True", ends())
+  (tmp_path / "report.json").unlink()
+  assert "holds the results of nothing that says so" in ends("--tiny")
 
 
 def test_a_fault_that_was_not_survived_is_a_failure(tmp_path):
@@ -98,6 +99,7 @@ def test_a_fault_that_was_not_survived_is_a_failure(tmp_path):
     RuntimeError, match=r"^sigkill NOT survived: step 7 of 9$"
   ):
     gpu_report.faults(gpu_report.Report(args))
+  assert not (tmp_path / "faults.json").exists()
 
 
 @pytest.mark.slow

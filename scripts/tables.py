@@ -36,14 +36,14 @@ from dpn.scripts.results import (
 def main(argv: Sequence[str] | None = None):
   args = _parser().parse_args(argv)
   with output.errors_in_a_line():
-    found = runs.find(args.runs)
+    frame = runs.frame(runs.find(args.runs))
+    frame = own_runs.of_arms(frame, args.arms, args.baseline)
     if args.format == "long":
-      output.write(args.output, render.as_csv(runs.long(found)))
+      output.write(args.output, render.as_csv(runs.long(list(frame.run))))
       return
     if args.format == "archive":
-      output.write(args.output, runs.archive(found))
+      output.write(args.output, runs.archive(list(frame.run)))
       return
-    frame = runs.frame(found)
     make = _named if args.table else _existing
     made, wrong = make(frame, args)
     if not made and not wrong:
@@ -86,13 +86,13 @@ def _parser():
 
 def _existing(frame, args):
   """Returns the tables that hold a result, and what is wrong with others."""
-  models, wrong = own_runs.models(frame, args.baseline, args.metric, args.arms)
+  models, wrong = own_runs.models(frame, args.baseline, args.metric)
   made = own_runs.side_by_side(models, args.interval)
   if made:
     notes = own_runs.in_words(models)
     notes += [*made[-1].notes, *own_runs.trials(frame)]
     made[-1] = dataclasses.replace(made[-1], notes=notes)
-  if args.metric or args.arms:
+  if args.metric:
     return made, wrong
   papers, more = tables.filled(frame, args.interval)
   for table in papers:
@@ -111,9 +111,7 @@ def _named(frame, args):
     if name == classes.NAME:
       made += classes.per_class(frame, args.interval)
     elif name == own_runs.NAME:
-      models, wrong = own_runs.models(
-        frame, args.baseline, args.metric, args.arms
-      )
+      models, wrong = own_runs.models(frame, args.baseline, args.metric)
       made += own_runs.side_by_side(models, args.interval)
       made += own_runs.everything(models, args.interval)
     else:

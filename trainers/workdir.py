@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -211,10 +211,13 @@ def config_hash(config: Mapping[str, Any]) -> str:
   return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def code_checksum() -> str:
-  """Returns 8 hex digits that depend on the code that trains, not its tests."""
+def code_checksum(more: Sequence[str] = ()) -> str:
+  """Returns 8 hex digits that depend on the code that trains, not its tests.
+
+  And on that of `more` packages.
+  """
   root, checksum = pathlib.Path(__file__).parent.parent, 0
-  for package in ("dpn", "evaluators", "input_pipeline", "trainers"):
+  for package in ("dpn", "evaluators", "input_pipeline", "trainers", *more):
     for path in sorted((root / package).rglob("*.py")):
       if not path.stem.endswith("test"):
         checksum = zlib.crc32(path.read_bytes(), checksum)

@@ -127,13 +127,13 @@ def estimate(values: Sequence[float]) -> Estimate:
 def difference(new: pd.Series, old: pd.Series) -> Estimate:
   """Returns the mean of new − old, two series by seed.
 
-  Its note: "paired" where both have the same seeds or three in common, with the
-  mean of the differences seed by seed and its interval; else "Welch", with the
-  interval for two means of unequal variances; "unpaired" where a single run
-  leaves none.
+  Its note: "paired" where both have the same seeds, or one has three or more
+  and the other has them too (its further seeds are left out), with the mean of
+  the differences seed by seed and its interval; else "Welch", with the interval
+  for two means of unequal variances; "unpaired" where a single run leaves none.
   """
   common = new.index.intersection(old.index)
-  if len(common) >= 3:
+  if len(common) == min(len(new), len(old)) >= 3:
     new, old = new[common], old[common]
   if set(new.index) == set(old.index):
     return dataclasses.replace(estimate(new - old), note="paired", sign="+")

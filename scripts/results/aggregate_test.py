@@ -57,13 +57,18 @@ def test_equal_seeds_are_paired():
   assert difference.ci == pytest.approx(2.484, abs=1e-3)
 
 
-def test_three_seeds_in_common_are_paired():
+def test_seeds_that_the_other_arm_has_too_are_paired():
   new, old = {0: 11.0, 1: 7.0, 2: 5.0}, {0: 10.0, 1: 5.0, 2: 2.0, 3: 99.0}
   for a, b, mean in ((new, old, 2.0), (old, new, -2.0)):
     difference = aggregate.difference(pd.Series(a), pd.Series(b))
     assert (difference.note, difference.n) == ("paired", 3)
     assert difference.mean == pytest.approx(mean)
     assert difference.ci == pytest.approx(2.484, abs=1e-3)
+
+
+def test_few_of_many_seeds_in_common_are_not_paired():
+  new, old = pd.Series(range(5)), pd.Series(range(5), index=range(2, 7))
+  assert aggregate.difference(new, old).note == "Welch"
 
 
 def test_other_seeds_are_compared_by_welch():

@@ -193,7 +193,8 @@ def differences(frame, args) -> dict[str, Drawn]:
 
   A panel shows a model; if there is but one arm, it shows all models.
   """
-  models, _ = own_runs.models(frame, args.baseline, args.metric, args.arms)
+  frame = own_runs.of_arms(frame, args.arms, args.baseline)
+  models, _ = own_runs.models(frame, args.baseline, args.metric)
   alike = {}
   for of in (model for model in models if model.baseline):
     metric, others = of.headline[0], [a for a in of.arms if a != of.baseline]

@@ -13,6 +13,8 @@ def made(folder: str) -> Iterator[None]:
   try:
     os.makedirs(folder or ".", exist_ok=True)
     yield
+  except BrokenPipeError:  # of what was printed meanwhile
+    raise
   except OSError as e:
     if e.errno is None:  # a message of ours, of something else
       raise

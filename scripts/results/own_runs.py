@@ -117,11 +117,21 @@ def in_order(arms: Sequence[str]) -> list[str]:
   return sorted(set(arms), key=lambda arm: (first.get(arm, 2), arm))
 
 
+def of_arms(
+  frame: pd.DataFrame, arms: Sequence[str], baseline: str | None = None
+) -> pd.DataFrame:
+  """Returns the runs of some arms and of the baseline; all if `arms` is empty.
+
+  Raises:
+    ValueError: no run is of one of the arms.
+  """
+  for arm in arms:
+    errors.check_known("arm", arm, in_order(frame.arm))
+  return frame[frame.arm.isin([*arms, baseline])] if arms else frame
+
+
 def models(
-  frame: pd.DataFrame,
-  baseline: str | None = None,
-  metric: str | None = None,
-  arms: Sequence[str] = (),
+  frame: pd.DataFrame, baseline: str | None = None, metric: str | None = None
 ) -> tuple[list[Model], list[str]]:
   """Returns the models that were trained, and what is wrong with others.
 
@@ -129,19 +139,14 @@ def models(
     frame: of the runs, see `runs.frame`; those of two steps are left out.
     baseline: the arm to compare with; by default the first `in_order`.
     metric: to read instead of the runs' own.
-    arms: which to take; all without it.
 
   Raises:
-    ValueError: no run is of that baseline or arm, or has that metric.
+    ValueError: no run is of that baseline, or has that metric.
   """
   found, wrong = [], []
   frame = frame[~frame.trial]
   if baseline is not None:
     errors.check_known("baseline", baseline, in_order(frame.arm))
-  for arm in arms:
-    errors.check_known("arm", arm, in_order(frame.arm))
-  if arms:
-    frame = frame[frame.arm.isin([*arms, baseline])]
   if metric is not None:
     finals = {name for run in frame.run for name in run.finals}
     errors.check_known("final metric", metric, finals)
@@ -224,10 +229,10 @@ def _rows(metrics, baseline, found):
   notes = [f"{', '.join(metrics)}: at the last step, means over n runs."]
   if baseline:
     notes += [
-      f"Differences from {baseline} are paired seed by seed where both arms "
-      "have the same seeds or three in common, else Welch's. Marked are those "
-      "whose 95% interval does not contain 0. Of two runs both numbers are "
-      "shown."
+      f"Differences from {baseline} are paired seed by seed, over the seeds of "
+      "the arm that has fewer (three or more) if the other has them too, else "
+      "Welch's. Marked are those whose 95% interval does not contain 0. Of two "
+      "runs both numbers are shown."
     ]
   if more := dict.fromkeys(m for of in found for m in _more(of)):
     listed = ", ".join([*more][:3]) + (", …" if len(more) > 3 else "")

@@ -83,10 +83,11 @@ def test_only_some_arms(tmp_path):
     "pre": [0.1, 0.2, 0.3],
   }
   frame = _frame(tmp_path, results, table={"recipe": "photos", "arch": "S/16"})
-  models, _ = own_runs.models(frame, arms=["base", "dpn"])
-  assert [list(model.arms) for model in models] == [["base", "dpn"]]
-  models, _ = own_runs.models(frame, baseline="pre", arms=["dpn"])
-  assert [list(model.arms) for model in models] == [["pre", "dpn"]]
+  assert {*own_runs.of_arms(frame, ["base", "dpn"]).arm} == {"base", "dpn"}
+  assert {*own_runs.of_arms(frame, ["dpn"], "pre").arm} == {"pre", "dpn"}
+  assert {*own_runs.of_arms(frame, []).arm} == {"base", "dpn", "pre"}
+  with pytest.raises(ValueError, match=r"Unknown arm 'dnp'.*'dpn'"):
+    own_runs.of_arms(frame, ["dnp"])
 
 
 def test_all_metrics_have_differences(tmp_path):
@@ -104,8 +105,6 @@ def test_all_metrics_have_differences(tmp_path):
 
 def test_a_wrong_baseline_or_metric_is_named(tmp_path):
   frame = _frame(tmp_path, {"none": [0.5]})
-  with pytest.raises(ValueError, match=r"Unknown arm 'dnp'\. Known: base"):
-    own_runs.models(frame, arms=["dnp"])
   with pytest.raises(ValueError, match=r"Unknown baseline 'bsae'.*'base'"):
     own_runs.models(frame, "bsae")
   with pytest.raises(ValueError, match="Unknown final metric 'val/los'"):

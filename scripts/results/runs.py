@@ -60,6 +60,7 @@ class Run:
     origin: environment.json: each of its fields as last recorded by a start.
     timing: timing.jsonl, likewise by step.
     tested: test.json, what scripts.evaluate measured afterwards.
+    summary: what sums up the log, see `finals`.
     chosen: whether selection.json of the sweep names the run; None without one.
   """
 
@@ -70,6 +71,7 @@ class Run:
   origin: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   timing: pd.DataFrame = dataclasses.field(default_factory=_by_step)
   tested: Mapping[str, float] = dataclasses.field(default_factory=dict)
+  summary: Mapping[str, float] = dataclasses.field(default_factory=dict)
   chosen: bool | None = None
 
   @property
@@ -146,7 +148,7 @@ class Run:
     if not last and len(self.logged):
       last = self.logged.iloc[-1].dropna().to_dict()
     last = {**(last or {}), **self.tested}
-    last |= {k: v for k, v in _summary(self.logged).items() if k not in last}
+    last |= {k: v for k, v in self.summary.items() if k not in last}
     return {name: value for name, value in last.items() if name != "step"}
 
   def at_epoch(self, epoch: int) -> "Run | None":
@@ -169,9 +171,8 @@ class Run:
       "step": int(last),
       "metrics": self.logged.loc[last].dropna().to_dict(),
     }
-    logged = self.logged.loc[:last]
     return dataclasses.replace(
-      self, config=config, logged=logged, done=done, tested={}
+      self, config=config, done=done, tested={}, summary={}
     )
 
   def final(self, metric: str) -> float:
@@ -268,14 +269,16 @@ def read(path: str) -> Run:
     _read_json(file("environment.json"), list[run_files.Start]) or ()
   ):
     origin |= {key: value for key, value in start.items() if value}
+  logged = _read_rows(file(metrics.METRICS))
   return Run(
     path,
     config,
-    _read_rows(file(metrics.METRICS)),
+    logged,
     _read_json(file("done.json"), files.Done),
     origin,
     _read_rows(file(metrics.TIMING)),
     _read_json(file("test.json"), dict[str, float]) or {},
+    _summary(logged),
     _chosen(path),
   )
 
@@ -361,7 +364,11 @@ def _unarchived(path):
   for line in lines:
     logged = pd.DataFrame(line.pop("logged"))
     logged.index = pd.Index(map(int, logged.index), name="step")
-    found.append(Run(**line, logged=logged.sort_index()))
+    logged = logged.sort_index()
+    # Means over tenths of a run do not tell the median over all of it.
+    summary = _summary(logged)
+    summary.pop(EMBEDDING_SHARE, None)
+    found.append(Run(**line, logged=logged, summary=summary))
   return found
 
 

@@ -273,23 +273,37 @@ def test_headline_metrics(tmp_path):
 
 
 def test_the_log_is_summed_up(tmp_path):
+  norms = {1: 4.0, 2: 2.0, 3: 2.0}
+  losses = {28: 9.0, 29: 1.0, 30: 2.0}
   rows = [
     {
       "step": step,
-      "loss": 20.0 - step,
+      "loss": losses.get(step, 30.0),
       "l2_grads": 4.0,
-      "grad_norm/embedding": {1: 1.0, 2: 3.0}.get(step, 2.0),
+      "grad_norm/embedding": norms.get(step, 1.0),
     }
-    for step in range(1, 21)
+    for step in range(1, 31)
   ]
   testing.write_run(tmp_path / "done", rows=rows, seconds=1.0)
   run = runs.read(str(tmp_path / "done"))
-  # Of 20 steps the last two, 19 and 20; shares 1/4, 3/4 and 18 of 1/2.
-  assert run.finals[runs.TRAINING_LOSS] == 0.5
-  assert run.finals[runs.EMBEDDING_SHARE] == 0.5
+  # Of 30 steps the last three; shares 1, 1/2 (twice) and 1/4.
+  assert run.finals[runs.TRAINING_LOSS] == 4.0
+  assert run.finals[runs.EMBEDDING_SHARE] == 0.25
   assert run.headline == ("loss",)
   testing.write_run(tmp_path / "going", rows=rows)
   assert runs.read(str(tmp_path / "going")).finals == {}
+
+  (tmp_path / "a.jsonl").write_text(runs.archive([run]))
+  [again] = runs.find([str(tmp_path / "a.jsonl")])
+  assert again.finals == run.finals
+  # Without the numbers, as archives were before, only the loss can be told.
+  line = json.loads((tmp_path / "a.jsonl").read_text())
+  for name in runs.SUMMARIES:
+    del line["done"]["metrics"][name]
+  (tmp_path / "a.jsonl").write_text(json.dumps(line))
+  [older] = runs.find([str(tmp_path / "a.jsonl")])
+  assert older.finals[runs.TRAINING_LOSS] == 4.0
+  assert runs.EMBEDDING_SHARE not in older.finals
 
 
 def test_two_archives_may_name_their_runs_alike(tmp_path):
