@@ -36,8 +36,8 @@ from dpn.trainers import build, cli
 READING = """\
 How to read it: two data sets are known, with patches of 8 pixels. On CamVid a
 LayerNorm raises the effective rank from 2 to 27, and Dual PatchNorm gains 2.9
-± 1.2 points of mIoU (docs/results/camvid.md); on CIFAR-10 from 7 to 18, and
-after 4.4 epochs it loses 3.6 ± 1.6 points of accuracy
+± 1.2 points of mIoU (docs/results/camvid.md); on CIFAR-10 from 7.5 to 18,
+and after 4.4 epochs it loses 3.6 ± 1.6 points of accuracy
 (docs/results/when_dpn_helps.md). So conditioning is not all: the LayerNorm also
 hides each patch's brightness and contrast. Where the model should not depend on
 these that is a gain; else `config.model.stem = "patch_stats"` gives them back.
