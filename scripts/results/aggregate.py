@@ -19,6 +19,11 @@ _FRACTION = re.compile(
 )
 
 
+# What `difference` does, in the notes of tables.
+PAIRING = (
+  "paired seed by seed, over the seeds of the arm that has fewer (three or "
+  "more) if the other has them too, else Welch's"
+)
 # What ± may stand for, by its name in `--interval`.
 MEASURES = {"ci95": "95% CI", "sem": "SEM"}
 

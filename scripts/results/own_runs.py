@@ -229,10 +229,9 @@ def _rows(metrics, baseline, found):
   notes = [f"{', '.join(metrics)}: at the last step, means over n runs."]
   if baseline:
     notes += [
-      f"Differences from {baseline} are paired seed by seed, over the seeds of "
-      "the arm that has fewer (three or more) if the other has them too, else "
-      "Welch's. Marked are those whose 95% interval does not contain 0. Of two "
-      "runs both numbers are shown."
+      f"Differences from {baseline} are {aggregate.PAIRING}. Marked are those "
+      "whose 95% interval does not contain 0. Of two runs both numbers are "
+      "shown."
     ]
   if more := dict.fromkeys(m for of in found for m in _more(of)):
     listed = ", ".join([*more][:3]) + (", …" if len(more) > 3 else "")

@@ -325,11 +325,9 @@ def _notes(name, found, count, interval):
   if metrics:
     notes.append(
       f"Ours: mean of {' or '.join(metrics)} at the last step over n runs ± "
-      f"{WORDS[interval]}. Differences are paired seed by seed, over the "
-      "seeds of the arm that has fewer (three or more) if the other has them "
-      "too, else Welch's. Marked is what is better than the arm it is compared "
-      "with, by a difference whose 95% interval (Student's t) does not contain "
-      "0."
+      f"{WORDS[interval]}. Differences are {aggregate.PAIRING}. Marked is what "
+      "is better than the arm it is compared with, by a difference whose 95% "
+      "interval (Student's t) does not contain 0."
     )
   if still := ", ".join(itertools.chain(*(arm.open for arm in arms.values()))):
     notes.append(f"Incomplete, left out of the means: {still}.")
