@@ -75,9 +75,8 @@ def diagnose(
       "This is for tasks that predict with one Vision Transformer of patches; "
       f"config.task is {config.get('task', 'classification')!r}."
     )
-  stages = {"start": build.first_state(run)[0].variables}
-  if folder:
-    stages["end"] = build.load_file(folder, task, stages["start"])
+  start = build.first_state(run)[0].variables
+  end = {"end": build.load_file(folder, task, start)} if folder else {}
   batches = -(-min(examples, run.data.num_examples) // size)
   images = itertools.islice(_images(run.data), batches)
   found = {
@@ -91,7 +90,7 @@ def diagnose(
   trained, found["short_training"] = measures.short_training(run)
   with contextlib.closing(run.batches(0)) as batches:
     batch = next(batches)
-  stages = {"start": stages.pop("start"), f"step {steps}": trained, **stages}
+  stages = {"start": start, f"step {steps}": trained, **end}
   if folder:
     log = metrics.read(os.path.join(folder, metrics.METRICS))
     found["logged"] = measures.logged(log)
