@@ -259,9 +259,8 @@ def arm(group: pd.DataFrame, metrics: Sequence[str]) -> Arm:
   metric = next(filter(has, metrics), metrics[0])
   values = pd.Series([percent(run, metric) for run in done.run], done.seed)
   repeated = done.seed.duplicated().to_numpy()
-  # Of what sums up a log an archive may know only tenths.
   for seed, results in values[repeated].items():
-    if metric not in runs.SUMMARIES and (values[[seed]] != results).any():
+    if (values[[seed]] != results).any():
       raise ValueError(
         f"{' and '.join(done.path[done.seed == seed])} have the same seed "
         f"({seed}), fill the same cell and differ in {metric}: "

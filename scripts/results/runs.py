@@ -60,7 +60,7 @@ class Run:
     origin: environment.json: each of its fields as last recorded by a start.
     timing: timing.jsonl, likewise by step.
     tested: test.json, what scripts.evaluate measured afterwards.
-    summary: what sums up the log, see `finals`.
+    summary: what sums up the log, see `finals`; an archive has it in `done`.
     chosen: whether selection.json of the sweep names the run; None without one.
   """
 
@@ -364,11 +364,7 @@ def _unarchived(path):
   for line in lines:
     logged = pd.DataFrame(line.pop("logged"))
     logged.index = pd.Index(map(int, logged.index), name="step")
-    logged = logged.sort_index()
-    # Means over tenths of a run do not tell the median over all of it.
-    summary = _summary(logged)
-    summary.pop(EMBEDDING_SHARE, None)
-    found.append(Run(**line, logged=logged, summary=summary))
+    found.append(Run(**line, logged=logged.sort_index()))
   return found
 
 
