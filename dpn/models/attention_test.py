@@ -1,52 +1,87 @@
 """Which attention runs, with a stand-in for the GPU."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax._src.cudnn import fused_attention_stablehlo as fused
 
+from dpn import flops
 from dpn.models import attention
 
 SHAPE = (5, 2, 8)
 HALF = jnp.dtype("bfloat16")
+PLAIN = jax.nn.dot_product_attention
+
+
+def _without_cudnn(*args, implementation, **kw):
+  """Computes by XLA what was asked of cuDNN."""
+  assert implementation == "cudnn"
+  return PLAIN(*args, **kw)
+
+
+def _unmasked(*args, implementation, query_seq_lengths, key_value_seq_lengths):
+  """Takes the token that makes their number even for one of the others."""
+  return PLAIN(*args)
+
+
+def _unsupported(q, *_, **__):
+  raise NotImplementedError(f"head size {q.shape[-1]}")
 
 
 @pytest.fixture(name="gpu")
 def _gpu(monkeypatch):
-  """A device that says it is a GPU; its attention is what is appended."""
-  behaviours = []
-  monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-  monkeypatch.setattr(attention, "cudnn_gradient", lambda x: behaviours[-1](x))
-  attention.probe_cudnn.cache_clear()
-  yield behaviours
-  attention.probe_cudnn.cache_clear()
+  """Returns what makes a function the attention of a device called GPU."""
 
+  def use(attend):
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    by_default = lambda *args, **kw: (attend if kw else PLAIN)(*args, **kw)
+    monkeypatch.setattr(jax.nn, "dot_product_attention", by_default)
 
-def _unsupported(x):
-  raise NotImplementedError(f"head size {x.shape[-1]}")
+  attention.probe_cudnn.cache_clear()
+  yield use
+  attention.probe_cudnn.cache_clear()
 
 
 def test_where_it_works_it_is_used(gpu):
   seen = []
-  gpu.append(seen.append)
+
+  def attend(q, *args, **kw):
+    seen.append((q.shape, q.dtype))
+    return _without_cudnn(q, *args, **kw)
+
+  gpu(attend)
   assert attention.choose_impl("auto", SHAPE, HALF, True) == "cudnn"
   assert attention.choose_impl("cudnn", SHAPE, HALF, True) == "cudnn"
   assert attention.choose_impl("xla", SHAPE, HALF, True) == "xla"
-  [x] = seen  # tried once
-  assert (x.shape, x.dtype) == ((1, *SHAPE), HALF)
-  assert (
-    attention.choose_impl("auto", SHAPE, jnp.dtype("float32"), True) == "xla"
-  )
+  assert seen == [((1, 6, 2, 8), HALF)]  # tried once, with even tokens
+  single = jnp.dtype("float32")
+  assert attention.choose_impl("auto", SHAPE, single, True) == "xla"
   assert attention.choose_impl("auto", SHAPE, HALF, False) == "xla"
   with pytest.raises(ValueError, match="does not work here: it is not used"):
     attention.choose_impl("cudnn", SHAPE, HALF, False)
 
 
-def test_where_it_fails_xla_is_used(gpu):
-  gpu.append(_unsupported)
+@pytest.mark.parametrize(
+  ("attend", "why"),
+  [(_unsupported, "head size 8"), (_unmasked, r"it differs from XLA's by .*%")],
+)
+def test_where_it_fails_xla_is_used(gpu, attend, why):
+  gpu(attend)
   assert attention.choose_impl("auto", SHAPE, HALF, True) == "xla"
-  with pytest.raises(ValueError, match="does not work here: head size 8"):
+  with pytest.raises(ValueError, match=f"does not work here: {why}"):
     attention.choose_impl("cudnn", SHAPE, HALF, True)
+
+
+@pytest.mark.parametrize("shape", [(197, 3, 64), (65, 12, 32), (2, 1, 8)])
+def test_a_token_that_should_not_count_is_noticed(shape):
+  even = lambda x: jnp.pad(x, ((0, 0), (0, 1), (0, 0), (0, 0)))
+  wrong = lambda q, k, v: PLAIN(*map(even, (q, k, v)))[:, : shape[0]]
+  found, wanted = (attention.trial(f, shape, HALF) for f in (wrong, PLAIN))
+  for x, y in zip(found, wanted, strict=True):
+    assert np.linalg.norm(x - y) > 0.3 * np.linalg.norm(y)
 
 
 def test_without_a_gpu():
@@ -55,32 +90,53 @@ def test_without_a_gpu():
     attention.choose_impl("cudnn", SHAPE, HALF, True)
 
 
-def test_it_is_tried_while_a_model_is_traced(gpu, monkeypatch):
+def test_it_is_tried_while_a_model_is_traced(gpu):
   """The trial runs on real numbers, and the model then calls cuDNN."""
-  trials, calls = [], []
-  gpu.append(lambda x: trials.append(float(jax.jit(jnp.sum)(x))))
+  traced = []
 
-  def fused(q, k, v, implementation):
-    calls.append(implementation)
-    return v
+  def attend(q, *args, **kw):
+    traced.append(q.shape[0])
+    return _without_cudnn(q, *args, **kw)
 
-  monkeypatch.setattr(jax.nn, "dot_product_attention", fused)
+  gpu(attend)
   model = attention.Attention(2, dtype=HALF, impl="auto")
   x = np.zeros((3, 5, 16), np.float32)
   jax.eval_shape(model.init, jax.random.key(0), x, x)
-  assert trials == [5 * 2 * 8]
-  assert calls == ["cudnn"]
+  assert traced == [1, 3]
 
 
-def test_the_fused_program_computes_the_same(monkeypatch):
-  """With JAX's own dot_product_attention in the place of cuDNN's."""
-  x = np.random.RandomState(0).normal(size=(2, 5, 16)).astype("float32")
+@pytest.mark.parametrize("tokens", [4, 5])
+def test_the_fused_program_computes_the_same(monkeypatch, tokens):
+  """With XLA's attention in the place of cuDNN's."""
+  x = np.random.RandomState(0).normal(size=(2, tokens, 16)).astype("float32")
   model = attention.Attention(2)
   variables = model.init(jax.random.key(0), x, x)
-  want = model.apply(variables, x, x)
-  plain = jax.nn.dot_product_attention
-  monkeypatch.setattr(
-    jax.nn, "dot_product_attention", lambda q, k, v, **_: plain(q, k, v)
-  )
+  run = jax.value_and_grad(lambda x: (model.apply(variables, x, x) ** 2).sum())
+  want = run(x)
+  monkeypatch.setattr(jax.nn, "dot_product_attention", _without_cudnn)
   monkeypatch.setattr(attention, "choose_impl", lambda *_: "cudnn")
-  np.testing.assert_allclose(model.apply(variables, x, x), want, atol=1e-6)
+  jax.tree.map(
+    functools.partial(np.testing.assert_allclose, atol=1e-5), run(x), want
+  )
+
+
+@pytest.mark.parametrize("tokens", [196, 197])
+def test_jax_accepts_what_cudnn_gets(monkeypatch, tokens):
+  """Its checks of shapes, that it makes before there need be a GPU."""
+  monkeypatch.setattr(fused, "check_cudnn_version", lambda: 91_000)
+  monkeypatch.setattr(fused, "check_compute_capability", lambda _: True)
+  x = jnp.zeros((2, tokens, 12, 64), HALF)
+  total = lambda q, k, v: attention.cudnn_attention(q, k, v).sum()
+  grads = jax.eval_shape(jax.grad(total, (0, 1, 2)), x, x, x)
+  assert [grad.shape for grad in grads] == [x.shape] * 3
+
+
+def test_flops_are_those_of_xla(gpu):
+  gpu(_without_cudnn)
+  model = attention.Attention(2, dtype=HALF, impl="cudnn")
+  x = jnp.zeros((3, 5, 16))
+  variables = attention.Attention(2).init(jax.random.key(0), x, x)
+  with attention.only_xla():
+    found = flops.count(lambda x: model.apply(variables, x, x), x)
+  projections, maps = 4 * 5 * 16 * 16, 2 * 5 * 5 * 16
+  assert found == 2 * 3 * (projections + maps)
