@@ -101,7 +101,7 @@ def diagnose(
   last = [*stages][-1]
   found["invariance"] = {
     "of": last,
-    "changes": measures.invariance(predict, stages[last], batch),
+    **measures.invariance(predict, stages[last], batch),
   }
   return found
 
@@ -167,6 +167,7 @@ def text(found: dict) -> str:
     pd.DataFrame(found["invariance"]["changes"]).to_string(
       index=False, float_format="{:.2f}".format
     ),
+    in_comparison(found),
     READING,
   ]
   return "\n\n".join(parts)
@@ -185,6 +186,24 @@ def shares(found: dict) -> str:
   log = found.get("logged", {}).get("gradient")
   if log:
     words += f" Gradient over the whole run: {np.median(log):.0%}."
+  return words
+
+
+def in_comparison(found: dict) -> str:
+  """Returns in words how far the model tells one image from another."""
+  stage, other = (found["invariance"][k] for k in ("of", "another_image"))
+  words = (
+    "In comparison, another image in its place changes tokens by "
+    f"{other['tokens']:.2f} and the representation by "
+    f"{other['representation']:.2f}; {other['same_prediction']:.0%} of the "
+    "predictions stay."
+  )
+  if other["same_prediction"] == 1:
+    words += (
+      f" So the model ({stage}) predicts the same for all images: it has not "
+      "learned yet what they show, and its gradient and changes say little. "
+      "Try more --steps or a lower --config.lr, or a trained run."
+    )
   return words
 
 
@@ -219,7 +238,8 @@ def main(folder: str | None = None):
   if _JSON.value:
     output.write(_JSON.value, json.dumps(found) + "\n")
   if _OUT.value:
-    output.write(_OUT.value, page.page(found, [shares(found), READING]))
+    words = [shares(found), in_comparison(found), READING]
+    output.write(_OUT.value, page.page(found, words))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Diagnoses of patches, models and runs whose numbers are known otherwise."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -76,6 +77,7 @@ def test_dual_patchnorm_does_not_see_brightness_and_contrast(run):
   for row in found["invariance"]["changes"]:
     assert row["tokens"] < 0.02
     assert row["same_prediction"] == 1
+  assert found["invariance"]["another_image"]["tokens"] > 1
 
 
 def test_what_the_head_sees_of_maps_are_all_tokens():
@@ -85,11 +87,23 @@ def test_what_the_head_sees_of_maps_are_all_tokens():
     return image, out
 
   image = jax.random.uniform(jax.random.key(0), (2, 4, 4, 3), minval=0.5)
-  rows = measures.invariance(predict, {}, {"image": image})
-  [double] = [row for row in rows if row["contrast"] == 2]
+  found = measures.invariance(predict, {}, {"image": image})
+  [double] = [row for row in found["changes"] if row["contrast"] == 2]
   assert double["tokens"] == pytest.approx(1, rel=1e-5)
   assert double["representation"] == pytest.approx(3, rel=1e-5)
   assert double["same_prediction"] == 1
+  change = np.linalg.norm(image[0] - image[1]) / np.linalg.norm(image)
+  other = found["another_image"]
+  assert other["tokens"] == pytest.approx(2**0.5 * change, rel=1e-5)
+
+
+def test_a_model_that_tells_nothing_apart_is_said_to():
+  other = {"tokens": 1.3, "representation": 0.05, "same_prediction": 1.0}
+  found = {"invariance": {"of": "step 100", "another_image": other}}
+  same = r"the representation by 0\.05; 100% of the predictions stay\. So the"
+  assert re.search(same, diagnose.in_comparison(found))
+  other["same_prediction"] = 0.99
+  assert diagnose.in_comparison(found).endswith("predictions stay.")
 
 
 def test_text_page_and_json(run):

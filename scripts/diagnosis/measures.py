@@ -183,12 +183,16 @@ def _attention(out):
 
 def invariance(
   predict: Callable, variables: base.Variables, batch: base.Batch
-) -> list[dict[str, float]]:
+) -> dict[str, Any]:
   """Returns how much `CHANGES` of contrast and brightness change the model.
 
   That is, for the tokens that leave the stem and for the representation that
   the head sees, the norm of the change by the norm of what it changes; and the
   share of predictions that stay, of pixels in maps. Arguments as in `signals`.
+
+  Returns:
+    `changes`: a dict for each; and `another_image`: one for its neighbour in
+    the batch in each image's place.
   """
 
   @jax.jit
@@ -197,24 +201,25 @@ def invariance(
     seen = out["pre_logits_2d" if result.ndim == 4 else "pre_logits"]
     return out["stem"], seen, jnp.argmax(result, -1)
 
-  def relative(new, old):
-    return float(np.linalg.norm(new - old) / np.linalg.norm(old))
+  image = batch["image"]
+  before = jax.device_get(run(variables, image))
 
-  before = jax.device_get(run(variables, batch["image"]))
-  rows = []
-  for contrast, brightness in CHANGES:
-    changed = contrast * batch["image"] + brightness
-    after = jax.device_get(run(variables, changed))
-    rows.append(
-      {
-        "contrast": contrast,
-        "brightness": brightness,
-        "tokens": relative(after[0], before[0]),
-        "representation": relative(after[1], before[1]),
-        "same_prediction": float(np.mean(after[2] == before[2])),
-      }
+  def change(image):
+    after = jax.device_get(run(variables, image))
+    tokens, seen = (
+      float(np.linalg.norm(new - old) / np.linalg.norm(old))
+      for new, old in zip(after[:2], before[:2], strict=True)
     )
-  return rows
+    same = float(np.mean(after[2] == before[2]))
+    return {"tokens": tokens, "representation": seen, "same_prediction": same}
+
+  return {
+    "changes": [
+      {"contrast": a, "brightness": b, **change(a * image + b)}
+      for a, b in CHANGES
+    ],
+    "another_image": change(jnp.roll(image, 1, axis=0)),
+  }
 
 
 def logged(rows: Iterable[Mapping[str, float]]) -> dict[str, list[float]]:
