@@ -49,12 +49,6 @@ COLUMNS = {
 }
 
 
-def reserved_bytes(step: step_peers.Step) -> int:
-  """Returns the bytes that XLA reserves for a step."""
-  memory = step.program.memory_analysis()
-  return memory.argument_size_in_bytes + memory.temp_size_in_bytes
-
-
 def time_in_turn(
   steps: dict[str, step_peers.Step], repetitions: int
 ) -> dict[str, list[float]]:
@@ -109,6 +103,10 @@ def main():
     "--arms", nargs="+", default=list(ARMS), choices=ARMS, metavar="ARM",
     help="beside pre-LN; all without it",
   )  # fmt: skip
+  parser.add_argument("--pool_type", default="gap")
+  parser.add_argument(
+    "--unrolled", action="store_true", help="each block compiled for itself"
+  )
   args = parser.parse_args()
 
   setting = step_peers.Setting(
@@ -116,15 +114,17 @@ def main():
     args.image_size,
     args.batch_size,
     args.dtype,
-    scan=True,  # compiles a block once
+    scan=not args.unrolled,  # compiles a block once
   )
   host_memory.keep_between_steps()
   arms = {name: ARMS[name] for name in [BASELINE, *args.arms]}
   steps = {
-    name: step_peers.ours(setting, pool_type="gap", **options)
+    name: step_peers.ours(setting, pool_type=args.pool_type, **options)
     for name, options in (arms | {AGAIN: ARMS[BASELINE]}).items()
   }
-  reserved = {name: reserved_bytes(step) for name, step in steps.items()}
+  reserved = {
+    name: step_peers.reserved_bytes(step) for name, step in steps.items()
+  }
   results = compare(time_in_turn(steps, args.steps), reserved)
   size = f"{args.batch_size} images of {args.image_size} px"
   print(f"{args.variant}, {size}, {args.dtype}, {jax.devices()[0].device_kind}")

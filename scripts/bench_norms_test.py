@@ -41,4 +41,4 @@ def test_steps_run(name):
   # At least the parameters and both moments: those of 12 * 32**2 in a block,
   # of the embedding and of the head.
   parameters = 12 * 32**2 + 768 * 32 + 32 * 1000
-  assert bench_norms.reserved_bytes(step) >= 3 * 4 * parameters
+  assert step_peers.reserved_bytes(step) >= 3 * 4 * parameters

@@ -42,6 +42,8 @@ COLUMNS = {
   "matmul_flops": ("matmul FLOP/s", "{:.2e}"),
   "of_matmul": ("of matmul", "{:.0%}"),
   "mfu": ("MFU", "{:.0%}"),
+  "attention": ("attention", "{}"),
+  "versions": ("versions", "{}"),
 }
 
 
@@ -81,6 +83,11 @@ def figures(rounds: list[dict], batch_size: int) -> dict:
     "matmul_flops": max(r["matmul"] for r in rounds),
     "device": rounds[0]["device"],
   }
+  for key in ("attention", "versions"):
+    if rounds[0][key]:
+      result[key] = rounds[0][key]
+  if reserved := rounds[0]["reserved"]:
+    result["reserved_gb"] = reserved / 2**30
   if flops := rounds[0]["flops"]:
     per_sec = flops / result["step_secs_p50"]
     result |= {"flops": flops, "of_matmul": per_sec / result["matmul_flops"]}
@@ -109,6 +116,7 @@ def main():
       "who": who,
       "setting": dataclasses.asdict(setting),
       "steps": args.steps,
+      "secs": args.secs,
       "folder": args.big_vision,
       "keep_memory": who == OURS or (args.keep_memory and who != TIMM),
     }
@@ -143,6 +151,9 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
       help=f"list of {field.type.__name__} ({field.default})",
     )
   parser.add_argument("--steps", type=int, default=20, help="timed, a round")
+  parser.add_argument(
+    "--secs", type=float, default=0, help="timed at least, a round"
+  )
   parser.add_argument("--rounds", type=int, default=2)
   parser.add_argument(
     "--only", nargs="+", choices=[OURS, TIMM, BIG_VISION, DEFAULT]

@@ -17,12 +17,15 @@ def _round(secs, **more):
     "flops": None,
     "peak": None,
     "matmul": 4e12,
+    "reserved": 0,
+    "attention": "",
+    "versions": "",
   } | more
 
 
 def test_figures_by_hand():
   rounds = [
-    _round([0.1, 0.2, 0.3], flops=int(4e11), peak=8e12),
+    _round([0.1, 0.2, 0.3], flops=int(4e11), peak=8e12, attention="xla"),
     _round([0.2, 0.2], memory=2**30, compile_secs=1.0, matmul=5e12),
   ]
   got = bench_step.figures(rounds, batch_size=10)
@@ -33,6 +36,8 @@ def test_figures_by_hand():
   # 4e11 FLOPs in 0.2 s are 2e12 FLOP/s.
   assert got["mfu"] == pytest.approx(0.25)
   assert got["of_matmul"] == pytest.approx(0.4)
+  assert got["attention"] == "xla"
+  assert "versions" not in got
   assert "mfu" not in bench_step.figures([_round([0.1], flops=1)], 10)
 
 

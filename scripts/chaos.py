@@ -59,6 +59,7 @@ def _or_exit(verdict: str):
 def main():
   parser = harness.parser(__doc__)
   parser.add_argument("--kills", type=int, default=20, help="of SIGKILL")
+  parser.add_argument("--dtype", default="float32", help="of matrix products")
   parser.add_argument("--seed", type=int, default=0, help="of their moments")
   parser.add_argument(
     "--only", action="append", choices=FAULTS, help="this fault; repeatable"
@@ -86,7 +87,8 @@ def main():
     names = args.only or [name]
   with tempfile.TemporaryDirectory() as root:
     root = pathlib.Path(root)
-    runs = Runs(root, kills=args.kills, seed=args.seed, build=build)
+    kw = {"kills": args.kills, "seed": args.seed, "dtype": args.dtype}
+    runs = Runs(root, build=build, **kw)
     if args.soak:
       with _or_exit("NOT flat"):
         used = soak.soak(runs, args.soak)

@@ -18,31 +18,24 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
-from dpn.scripts import bench_step
+from dpn.scripts import bench_norms, bench_step
 from dpn.scripts.bench import gpu_page, harness, step_peers
 from dpn.scripts.results import output
 from dpn.trainers import workdir
 
 BATCHES = {
-  "Ti/16": (512, 1024),
+  "B/16": (256, 128, 512),
   "S/16": (256, 512),
-  "B/16": (128, 256, 512),
   "L/16": (64, 128),
+  "Ti/16": (512, 1024),
 }
 MAIN = "B/16"
 FULL = step_peers.Setting(dtype="bfloat16")
 TINY = step_peers.Setting("mu/16", 32, 4)
-VERSIONS = """
-import importlib.metadata, json, platform, sys
-import jax
-names = ("jax", "jaxlib", "flax", "optax")
-found = {name: importlib.metadata.version(name) for name in names}
-device = jax.devices()[0]
-found |= {"device": device.device_kind, "platform": device.platform}
-found |= {"devices": jax.device_count(), "python": platform.python_version()}
-json.dump(found, open(sys.argv[sys.argv.index("--json") + 1], "w"))
-"""
+MOST_SECS = 300  # for one command
+NORMS_AT_ONCE = 6
 
 
 class Report:
@@ -71,12 +64,10 @@ class Report:
     """Makes OUT this report's, so that it holds nothing else.
 
     Raises:
-      ValueError: there is a report in it that was a trial, or of other code.
+      ValueError: what it holds is a trial and this is none, or the reverse.
     """
     path = self.out / "report.json"
-    code = workdir.code_checksum(["scripts"])
-    ours = {"tiny": self.args.tiny, "code": code}
-    there = "nothing that says so"
+    ours, there = {"tiny": self.args.tiny}, "nothing that says so"
     if path.exists():
       there = json.loads(path.read_text())
     if there != ours and any(self.out.glob("*.json")):
@@ -86,34 +77,46 @@ class Report:
       )
     harness.write_json(str(path), ours)
 
-  def run(self, name: str, *command) -> dict:
+  def environment(self) -> dict[str, str]:
+    """Returns the environment of the parts' processes."""
+    ours = {"JAX_COMPILATION_CACHE_DIR": str((self.out / "compiled").resolve())}
+    if not self.args.tiny:  # or scripts.chaos would take the CPU
+      ours["JAX_PLATFORMS"] = "cuda,cpu"
+    return ours | os.environ
+
+  def file(self, name: str) -> pathlib.Path:
+    return self.out / f"{name}.json"
+
+  def run(self, name: str, *command) -> Any:
     """Returns the JSON of `python -m` command; kept in OUT/<name>.json.
 
     Raises:
       RuntimeError: it failed, or there is no time left; says why.
     """
-    path, log = self.out / f"{name}.json", self.out / f"{name}.log"
+    path, log = self.file(name), self.out / f"{name}.log"
     if not path.exists():
       partial = path.with_suffix(".partial")
-      words = [sys.executable, *map(str, command), "--json", str(partial)]
-      left = self._deadline - time.monotonic()
+      words = [sys.executable, "-m", *map(str, command), "--json", str(partial)]
+      left = min(self._deadline - time.monotonic(), MOST_SECS)
       if left < 1:
         raise RuntimeError(f"not run: {self.args.minutes} minutes are over.")
       output.say(f"{name} runs; its output: {log}")
-      code = _call(words, log, left)
+      code = _call(words, log, left, self.environment())
       if not partial.exists():
         lines = log.read_text(errors="replace").strip().splitlines()
         last = lines[-1] if lines else f"exit status {code}"
         raise RuntimeError(f"{last} ({log})")
+      found = json.loads(partial.read_text())
+      kept = {"code": workdir.code_checksum(["scripts"]), "results": found}
+      partial.write_text(json.dumps(kept, indent=2))
       os.replace(partial, path)
-    return json.loads(path.read_text())
+    return json.loads(path.read_text())["results"]
 
   def step(
     self,
     name: str,
     setting: step_peers.Setting,
     only: Sequence[str] = (bench_step.OURS,),
-    rounds: int = 1,
     **lists,
   ):
     """Measures training steps with scripts.bench_step.
@@ -122,47 +125,52 @@ class Report:
       name: of the result.
       setting: what is not in the lists.
       only: whom to measure.
-      rounds: how often, in turn.
       **lists: tuples of values of the setting's fields.
     """
     args = self.args
     fields = {**dataclasses.asdict(setting), **lists}
     as_text = lambda v: ",".join(map(str, v if isinstance(v, tuple) else [v]))
     words = [f"--{key}={as_text(value)}" for key, value in fields.items()]
-    words += ["--rounds", rounds, "--steps", 2 if args.tiny else 20]
+    length = ["--steps=2"] if args.tiny else ["--steps=20", "--secs=5"]
+    words += ["--rounds=1", *length]
     words += ["--only", *only, f"--big_vision={args.big_vision}"]
     if args.torch_python:
       words.append(f"--torch_python={args.torch_python}")
-    found = self.run(name, "-m", "dpn.scripts.bench_step", *words)
+    found = self.run(name, "dpn.scripts.bench_step", *words)
     every = [f for part in found.values() for f in part["figures"].values()]
     if not any("img_per_sec" in figures for figures in every):
-      (self.out / f"{name}.json").unlink()  # to be tried again
+      self.file(name).unlink()  # to be tried again
       missing = f"{', '.join(only)} cannot be measured here: not installed"
       errors = [figures["error"] for figures in every]
       raise RuntimeError(errors[0] if errors else missing)
 
   def best(self, variant: str) -> step_peers.Setting:
     """Returns the fastest setting of a variant that has been measured."""
-    rates, name = {}, _search(variant)
-    if not (self.out / f"{name}.json").exists():
+    rates = {}
+    for setting in self.settings(variant):
+      if self.file(_name("step", setting)).exists():
+        rows = self.run(_name("step", setting))
+        figures = rows[bench_step.name_of(setting)]["figures"]
+        rates[setting] = figures[bench_step.OURS]["img_per_sec"]
+    if not rates:
       raise RuntimeError("needs the part `step`, of which nothing is there.")
-    for batch_size in self.sizes[variant]:
-      setting = dataclasses.replace(
-        self.setting, variant=variant, batch_size=batch_size
-      )
-      rows = self.run(name)
-      figures = rows[bench_step.name_of(setting)]["figures"][bench_step.OURS]
-      rates[setting] = figures.get("img_per_sec", 0)
     return max(rates, key=rates.get)
 
+  def settings(self, variant: str) -> list[step_peers.Setting]:
+    """Returns the settings to try, the likely best one first."""
+    return [
+      dataclasses.replace(self.setting, variant=variant, batch_size=size)
+      for size in self.sizes[variant]
+    ]
 
-def _call(words, log, secs):
+
+def _call(words, log, secs, env):
   """Runs a command with all that it starts, and returns its exit status."""
   with open(log, "w") as f:
     f.write(f"{shlex.join(words)}\n")
     f.flush()
     kw = {"stdout": f, "stderr": subprocess.STDOUT, "start_new_session": True}
-    with subprocess.Popen(words, **kw) as process:
+    with subprocess.Popen(words, env=env, **kw) as process:
       try:
         return process.wait(secs)
       except subprocess.TimeoutExpired as e:
@@ -172,91 +180,127 @@ def _call(words, log, secs):
           os.killpg(process.pid, signal.SIGKILL)  # and its own workers
 
 
-def _search(variant):
-  return f"step_{variant.replace('/', '')}"
+def _name(part, setting):
+  return f"{part}_{setting.variant.replace('/', '')}_{setting.batch_size}"
 
 
-def environment(report: Report):
-  """Versions and device."""
-  report.run("environment", "-c", VERSIONS)
+def _each(measure: Callable, cases: Sequence):
+  """Measures all cases, also if some fail.
+
+  Raises:
+    RuntimeError: says what failed.
+  """
+  problems = []
+  for case in cases:
+    try:
+      measure(case)
+    except RuntimeError as e:
+      problems.append(str(e))
+  if problems:
+    raise RuntimeError("; ".join(problems))
+
+
+def _options(setting):
+  """Returns a setting as options of scripts.bench.gpu_parts."""
+  fields = dataclasses.asdict(setting)
+  return [f"--{key}={value}" for key, value in fields.items()]
+
+
+def versions(report: Report):
+  """Of software and device."""
+  report.run("versions", "dpn.scripts.bench.gpu_parts", "versions")
+
+
+def numbers(report: Report):
+  """Gradients are those of XLA's attention, and of a CPU."""
+  options = _options(report.setting)
+  found = report.run(
+    "numbers", "dpn.scripts.bench.gpu_parts", "numbers", *options
+  )
+  wrong = [k for k, v in found.items() if not v["found"] <= v["most"]]
+  if wrong:
+    raise RuntimeError(f"too far apart: {', '.join(wrong)}.")
 
 
 def step(report: Report):
   """Our step at several batch sizes, in bfloat16."""
-  for variant, sizes in report.sizes.items():
-    setting = dataclasses.replace(report.setting, variant=variant)
-    report.step(_search(variant), setting, batch_size=tuple(sizes))
+  settings = [s for variant in report.sizes for s in report.settings(variant)]
+  _each(lambda s: report.step(_name("step", s), s), settings)
 
 
 def stem(report: Report):
-  """What Dual PatchNorm costs, in turn with a plain ViT."""
+  """What Dual PatchNorm costs, in turn with a plain ViT and that ViT again."""
   setting = report.best(report.setting.variant)
-  rounds = 1 if report.args.tiny else 3
-  report.step("stem", setting, rounds=rounds, stem_ln=("none", "dpn"))
+  as_step = ["--pool_type=tok", *["--unrolled"] * (not setting.scan)]
+  _norms(report, "stem", setting, ["stem_ln=dpn"], *as_step)
+
+
+def _norms(report, name, setting, arms, *more):
+  words = [
+    f"--variant={setting.variant}",
+    f"--image_size={setting.resolution}",
+    f"--batch_size={setting.batch_size}",
+    f"--dtype={setting.dtype}",
+    f"--steps={2 if report.args.tiny else 20}",
+  ]
+  words += [*more, "--arms", *arms]
+  report.run(name, "dpn.scripts.bench_norms", *words)
 
 
 def peers(report: Report):
-  """Others' steps (timm, big_vision), at the batch sizes that suit us best."""
+  """Others' steps: timm, and big_vision for one model.
+
+  At the batch size that suits us best, of the main model at all.
+  """
+  main, cases = report.setting.variant, []
+  if report.args.tiny:  # timm has no model as small
+    small = dataclasses.replace(TINY, variant="Ti/16")
+    report.step("peers_tiny", small, [bench_step.TIMM])
+    return
   for variant in report.sizes:
-    who = [bench_step.TIMM]
-    if report.args.big_vision and variant == report.setting.variant:
-      who += [bench_step.BIG_VISION]
-    name = f"peers_{variant.replace('/', '')}"
-    report.step(name, report.best(variant), who)
+    best = report.best(variant)
+    sizes = report.settings(variant) if variant == main else [best]
+    cases += [("peers", setting, bench_step.TIMM) for setting in sizes]
+    if report.args.big_vision and variant == main:
+      cases.append(("peers_bv", best, bench_step.BIG_VISION))
+  _each(lambda c: report.step(_name(*c[:2]), c[1], [c[2]]), cases)
 
 
 def attention(report: Report):
   """Attention by XLA and by cuDNN."""
   setting = report.best(report.setting.variant)
-  kinds = ("xla", "cudnn")
-  report.step("attention", setting, attn_impl=kinds)
+  report.step("attention", setting, attn_impl=("xla", "cudnn"))
 
 
 def memory(report: Report):
-  """scripts.estimate_memory for the model whose peak `step` has measured."""
-  setting = report.best(report.setting.variant)
-  model = {
-    "variant": setting.variant,
-    "stem_ln": setting.stem_ln,
-    "dtype_mm": setting.dtype,
-    "dropout": 0.0,
-  }
-  report.run(
-    "memory",
-    "-m",
-    "dpn.scripts.estimate_memory",
-    "--config=configs/augreg_i1k.py:variant=B/16",
-    f"--config.input.batch_size={setting.batch_size}",
-    *(f"--config.model.{key}={value}" for key, value in model.items()),
-    *(["--config.input.pp=" + _pp(setting.resolution)]),
-  )
-
-
-def _pp(resolution):
-  return (
-    f"decode|resize({resolution})|value_range(-1, 1)"
-    '|onehot(1000, key="label", key_result="labels")|keep("image", "labels")'
-  )
+  """What scripts.estimate_memory says of the step that `step` has measured."""
+  options = _options(report.best(report.setting.variant))
+  report.run("memory", "dpn.scripts.bench.gpu_parts", "memory", *options)
 
 
 def norms(report: Report):
-  """Every normalizer's cost in time and memory."""
-  words = ["--variant=S/16", "--image_size=224", "--batch_size=128"]
-  words += ["--dtype=bfloat16"]
-  if report.args.tiny:
-    words = ["--variant=mu/16", "--image_size=32", "--batch_size=4"]
-    words += ["--steps=2", "--arms", "stem_ln=dpn", "dtn"]
-  report.run("norms", "-m", "dpn.scripts.bench_norms", *words)
+  """Every normalizer's cost in time and memory, a few at a time."""
+  setting, arms = TINY, ["stem_ln=dpn", "dtn"]
+  if not report.args.tiny:
+    setting = dataclasses.replace(FULL, variant="S/16", batch_size=128)
+    arms = [arm for arm in bench_norms.ARMS if arm != bench_norms.BASELINE]
+  starts = range(0, len(arms), NORMS_AT_ONCE)
+
+  def measure(start):
+    group = arms[start : start + NORMS_AT_ONCE]
+    _norms(report, f"norms_{start}", setting, group)
+
+  _each(measure, starts)
 
 
 def faults(report: Report):
   """Two runs end with the same bits, also when one is stopped or killed."""
-  words = ["--only=sigterm"]
+  words = ["--only=sigterm", f"--dtype={report.setting.dtype}"]
   words += [] if report.args.tiny else ["--only=sigkill", "--kills=2"]
-  outcomes = report.run("faults", "-m", "dpn.scripts.chaos", *words)
+  outcomes = report.run("faults", "dpn.scripts.chaos", *words)
   lost = [f"{name} {o}" for name, o in outcomes.items() if o != "survived"]
   if lost:
-    (report.out / "faults.json").unlink()  # to be tried again
+    report.file("faults").unlink()  # to be tried again
     raise RuntimeError("; ".join(lost))
 
 
@@ -264,14 +308,14 @@ def loading(report: Report):
   """How many images a second this machine's cores can prepare."""
   words = ["--tasks=crop", "--repeats=1"]
   words += ["--secs=1"] if report.args.tiny else []
-  report.run("loading", "-m", "dpn.scripts.bench_input", *words)
+  report.run("loading", "dpn.scripts.bench_input", *words)
 
 
 # In the order in which they run: what matters most comes first.
 PARTS: dict[str, Callable[[Report], None]] = {
   part.__name__: part
   for part in (
-    *(environment, step, stem, peers, attention),
+    *(versions, numbers, step, stem, peers, attention),
     *(memory, norms, faults, loading),
   )
 }
@@ -291,8 +335,6 @@ def main(argv: Sequence[str] | None = None):
   args = parser.parse_args(argv)
   args.out = args.out or ("runs/gpu_tiny" if args.tiny else "runs/gpu")
   report = Report(args)
-  if not args.tiny:  # or scripts.chaos would take the CPU
-    os.environ.setdefault("JAX_PLATFORMS", "cuda,cpu")
   with output.errors_in_a_line(), output.made(args.out):
     report.claim()
     for name in args.only:
@@ -301,9 +343,10 @@ def main(argv: Sequence[str] | None = None):
       except (RuntimeError, OSError, LookupError, ValueError) as e:
         report.failures[name] = str(e)
         output.say(f"{name} FAILED, the others go on: {e}")
-    harness.write_json(str(report.out / "failures.json"), report.failures)
-    content = gpu_page.page(report.out, report.setting, report.failures)
-    output.write(str(report.out / "report.html"), content)
+      harness.write_json(str(report.out / "failures.json"), report.failures)
+      content = gpu_page.page(report.out, report.setting, report.failures)
+      (report.out / "report.html").write_text(content)
+    output.say(f"Wrote {report.out / 'report.html'}")
   sys.exit(bool(report.failures))
 
 

@@ -11,7 +11,7 @@ import time
 import pytest
 
 from dpn.scripts import sweep
-from dpn.scripts.jobs import arms
+from dpn.scripts.jobs import arms, local
 
 ROOT = pathlib.Path(__file__).parents[1]
 
@@ -272,3 +272,12 @@ def test_the_command_is_the_trainers():
     "configs/digits.py:stem_ln=dpn,epochs=40,runlocal=True,seed=0",
     *("--workdir", os.path.join("runs", "dpn-s0")),
   ]
+
+
+def test_runs_share_the_memory_of_a_gpu(monkeypatch):
+  for name in ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION"):
+    monkeypatch.delenv(name, raising=False)
+  assert local.memory_of_each(1) == {}
+  assert local.memory_of_each(3) == {"XLA_CLIENT_MEM_FRACTION": "0.300"}
+  monkeypatch.setenv("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.2")
+  assert local.memory_of_each(3) == {}

@@ -245,7 +245,8 @@ def cudnn_attention(q, k, v):
   if queries % 2 == keys % 2 == 0:
     return fused(q, k, v)
   even = lambda x: jnp.pad(x, ((0, 0), (0, x.shape[1] % 2), (0, 0), (0, 0)))
-  length = lambda n: jnp.full(q.shape[:1], n, jnp.int32)
+  # Of q, so that jax.vmap, as over seeds, makes them one for each example, too.
+  length = lambda n: n + 0 * q[:, 0, 0, 0].astype(jnp.int32)
   y = fused(
     *map(even, (q, k, v)),
     query_seq_lengths=length(queries),

@@ -125,10 +125,11 @@ def test_jax_accepts_what_cudnn_gets(monkeypatch, tokens):
   """Its checks of shapes, that it makes before there need be a GPU."""
   monkeypatch.setattr(fused, "check_cudnn_version", lambda: 91_000)
   monkeypatch.setattr(fused, "check_compute_capability", lambda _: True)
-  x = jnp.zeros((2, tokens, 12, 64), HALF)
-  total = lambda q, k, v: attention.cudnn_attention(q, k, v).sum()
-  grads = jax.eval_shape(jax.grad(total, (0, 1, 2)), x, x, x)
-  assert [grad.shape for grad in grads] == [x.shape] * 3
+  seeds = jnp.zeros((3, 2, tokens, 12, 64), HALF)
+  total = lambda q, k, v: (attention.cudnn_attention(q, k, v) ** 2).sum()
+  grad = jax.grad(total, (0, 1, 2))
+  for f, x in ((grad, seeds[0]), (jax.vmap(grad), seeds)):
+    assert [g.shape for g in jax.eval_shape(f, x, x, x)] == [x.shape] * 3
 
 
 def test_flops_are_those_of_xla(gpu):

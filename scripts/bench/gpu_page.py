@@ -11,10 +11,10 @@ from dpn.scripts import bench_norms, bench_step
 from dpn.scripts.bench import harness, step_peers
 from dpn.scripts.results import render
 
+DPN = "stem_ln=dpn"
 GOALS = {"mfu": 0.55, "timm": 1.2, "dpn": 0.01}
 TITLES = {
   "step": "Training step by batch size",
-  "stem": "Dual PatchNorm, measured in turn with a plain ViT",
   "peers": "Peers",
   "attention": "Attention",
 }
@@ -30,24 +30,38 @@ def page(
     setting: of the model that the goals are about.
     failures: why parts are missing.
   """
-  found = {
+  kept = {
     file.stem: json.loads(file.read_text())
     for file in sorted(out.glob("*.json"))
+    if file.stem not in ("report", "failures")
   }
-  where = found.get("environment", {"device": "unknown"})
+  found = {name: part["results"] for name, part in kept.items()}
+  where = found.get("versions", {"device": "unknown"})
   described = ", ".join(f"{key} {value}" for key, value in where.items())
   failed = [f"{part} failed: {why}" for part, why in failures.items()]
   return render.page(
     f"Measured on {where['device']}",
     render.paragraph(described),
-    *map(render.paragraph, failed),
+    *map(render.paragraph, [*failed, *_code(kept)]),
     *_goals(found, setting),
+    *_numbers(found),
     *_steps(found),
     *_memory(found, setting),
     *_norms(found),
     *_loading(found),
     *_faults(found),
   )
+
+
+def _code(kept):
+  """Returns a sentence if not all parts were measured with the same code."""
+  by_code = {}
+  for name, part in kept.items():
+    by_code.setdefault(part["code"], []).append(name)
+  if len(by_code) < 2:
+    return []
+  groups = "; ".join(", ".join(names) for names in by_code.values())
+  return [f"The code changed from one of these groups to another: {groups}."]
 
 
 def _figures(found, kind):
@@ -92,22 +106,40 @@ def _goals(found: Mapping[str, Any], setting: step_peers.Setting):
   add(f"MFU of {variant}", f"≥ {goal:.0%}", best, "{:.1%}", lambda x: x >= goal)
 
   ours, peers = (_speeds(found, kind, variant) for kind in ("step", "peers"))
-  ratios = [
-    ours[row, bench_step.OURS] / speed
-    for (row, who), speed in peers.items()
-    if who == bench_step.TIMM and (row, bench_step.OURS) in ours
-  ]
+  best = {
+    who: max((v for (_, w), v in speeds.items() if w == who), default=None)
+    for speeds, who in ((ours, bench_step.OURS), (peers, bench_step.TIMM))
+  }
+  known = None not in best.values()
+  ratios = [best[bench_step.OURS] / best[bench_step.TIMM]] if known else []
   least = GOALS["timm"]
-  text = "speed / timm compiled"
+  text = "speed / timm compiled, each at its best batch"
   add(text, f"≥ {least}", ratios, "{:.2f}", lambda x: x >= least)
 
-  stems = list(_speeds(found, "stem", variant).values())  # none, dpn
-  costs = [stems[0] / stems[1] - 1] if len(stems) == 2 else []
+  stem = found.get("stem", {})
+  costs = [stem[DPN]["ratio"] - 1] if DPN in stem else []
   most = GOALS["dpn"]
   text = "time for Dual PatchNorm"
+  if costs:
+    text += (
+      f" (the same step again: {stem[bench_norms.AGAIN]['ratio'] - 1:+.1%})"
+    )
   add(text, f"≤ {most:.0%}", costs, "{:+.1%}", lambda x: x <= most)
   table = _table(rows, ("", "goal", "found", "met"))
   return [render.heading("Goals"), table]
+
+
+def _numbers(found):
+  if "numbers" not in found:
+    return []
+  rows = [
+    (what, f"{v['found']:.1e}", f"{v['most']:.0e}",
+     "yes" if v["found"] <= v["most"] else "no")
+    for what, v in found["numbers"].items()
+  ]  # fmt: skip
+  text = "The norm of the difference of two gradients of a batch, relative."
+  table = _table(rows, ("", "found", "at most", "met"))
+  return [render.heading("Numbers"), render.paragraph(text), table]
 
 
 def _steps(found):
@@ -129,16 +161,25 @@ def _memory(found, setting):
   speeds = _speeds(found, "step", setting.variant)
   if speeds:
     best = _figures(found, "step")[max(speeds, key=speeds.get)]
-    text += f"; the most that was used: {best['peak_memory_gb']:.2f} GiB"
+    text += (
+      f"; XLA reserves {best['reserved_gb']:.2f} GiB here, and the most that "
+      f"was used was {best['peak_memory_gb']:.2f} GiB"
+    )
   return [render.heading("Memory"), render.paragraph(f"{text}.")]
 
 
 def _norms(found):
-  if "norms" not in found:
-    return []
-  rows = bench_norms.in_ms(found["norms"])
-  title = render.heading("Normalizers, relative to pre-LayerNorm")
-  return [title, _cells(rows, bench_norms.COLUMNS)]
+  groups = [part for name, part in found.items() if name[:6] == "norms_"]
+  merged = {arm: row for part in groups for arm, row in part.items()}
+  parts = []
+  for title, rows in (
+    ("Dual PatchNorm, in turn with a plain ViT", found.get("stem")),
+    ("Normalizers, relative to pre-LayerNorm", merged),
+  ):
+    if rows:
+      cells = _cells(bench_norms.in_ms(rows), bench_norms.COLUMNS)
+      parts += [render.heading(title), cells]
+  return parts
 
 
 def _loading(found):
@@ -165,7 +206,7 @@ def _faults(found):
   if "faults" not in found:
     return []
   texts = [
-    "Two runs with deterministic kernels ended with the same bits.",
+    "Two small runs with deterministic kernels ended with the same bits.",
     *(f"{name}: {outcome}." for name, outcome in found["faults"].items()),
   ]
   title = render.heading("Determinism and resuming")

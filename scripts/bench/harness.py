@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Hashable, Iterable, Mapping
@@ -14,6 +15,7 @@ import pandas as pd
 import tqdm
 
 OURS = "ours"
+_ERROR = re.compile(r"\w[\w.]*(Error|Exception)\b")
 
 
 def parser(doc: str) -> argparse.ArgumentParser:
@@ -34,15 +36,20 @@ def worker(
 ) -> dict[str, Any]:
   """Returns what `python -m module` prints last, if given arguments as JSON.
 
-  Where it fails, that is {"error": last line of stderr}.
+  Where it fails, that is {"error": the line of stderr that says why}; all of
+  stderr is passed on.
   """
   command = [python or sys.executable, "-m", module, json.dumps(arguments)]
   # Otherwise JAX ends a message with words on its own traceback.
   env = os.environ | {"JAX_TRACEBACK_FILTERING": "off"}
   done = subprocess.run(command, capture_output=True, text=True, env=env)
+  sys.stderr.write(done.stderr)
   if done.returncode:
-    status = f"exit status {done.returncode}"
-    return {"error": (done.stderr.strip() or status).splitlines()[-1]}
+    lines = done.stderr.strip().splitlines()
+    # What libraries say at exit, or lists of buffers, may come after it.
+    errors = [line for line in lines if _ERROR.match(line)]
+    lines = errors or lines or [f"exit status {done.returncode}"]
+    return {"error": lines[-1]}
   return json.loads(done.stdout.strip().splitlines()[-1])
 
 

@@ -23,9 +23,23 @@ def test_failures_get_no_further_round():
     ("print('noise'); print(sys.argv[1])", {"x": 1}),
     ("1 / 0", {"error": "ZeroDivisionError: division by zero"}),
     ("sys.exit(3)", {"error": "exit status 3"}),
+    ("sys.exit('no file')", {"error": "no file"}),
+    (
+      "import atexit; atexit.register(lambda: print('bye', file=sys.stderr))\n"
+      "raise MemoryError('RESOURCE_EXHAUSTED\\nbuffers:\\n======')",
+      {"error": "MemoryError: RESOURCE_EXHAUSTED"},
+    ),
   ],
 )
 def test_workers(tmp_path, monkeypatch, code, expected):
   (tmp_path / "made_up.py").write_text(f"import sys\n{code}\n")
   monkeypatch.setenv("PYTHONPATH", str(tmp_path))
   assert harness.worker("made_up", {"x": 1}) == expected
+
+
+def test_what_workers_say_is_passed_on(tmp_path, monkeypatch, capsys):
+  said = "import sys; print('slow', file=sys.stderr); print('{}')"
+  (tmp_path / "made_up.py").write_text(said)
+  monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+  assert harness.worker("made_up", {}) == {}
+  assert capsys.readouterr().err == "slow\n"

@@ -55,19 +55,26 @@ class Step:
   memory: Callable[[], int]  # the most bytes used so far
   device: str  # its kind
   program: Any = None  # that XLA compiled, if it did
+  versions: str = ""  # of what another project's step depends on
   flops: int | None = None  # of a step, by `dpn.flops`
   peak: float | None = None  # of the device in FLOP/s, by `dpn.flops`
 
 
 def measure(
-  who: str, setting: dict, steps: int, folder: str, keep_memory: bool
+  who: str,
+  setting: dict,
+  steps: int,
+  secs: float,
+  folder: str,
+  keep_memory: bool,
 ) -> dict[str, Any]:
   """Returns what there is to know of a step, in a process with no other.
 
   Args:
     who: "ours", "timm"; anything else is big_vision.
     setting: the fields of a `Setting`.
-    steps: how many to time, after two that are not.
+    steps: how many to time at least, after two that are not.
+    secs: how long to time at least.
     folder: of big_vision's checkout.
     keep_memory: from step to step on CPUs, as trainers.train does.
   """
@@ -76,11 +83,13 @@ def measure(
   make = {"ours": ours, "timm": timm}.get(who)
   setting = Setting(**setting)
   step = make(setting) if make else big_vision(setting, folder)
-  secs = time_steps(step, steps)
   return {
-    "secs": secs,
+    "secs": time_steps(step, steps, secs),
     "compile_secs": step.compile_secs,
     "memory": step.memory(),
+    "reserved": reserved_bytes(step),
+    "attention": attention_kernel(step),
+    "versions": step.versions,
     "device": step.device,
     "flops": step.flops,
     "peak": step.peak,
@@ -88,16 +97,34 @@ def measure(
   }
 
 
-def time_steps(step: Step, steps: int) -> list[float]:
-  """Returns the seconds from the end of each step to the end of the next."""
+def time_steps(step: Step, steps: int, secs: float = 0) -> list[float]:
+  """Returns the seconds from the end of each step to the end of the next.
+
+  Of so many steps, or of more if they take less than `secs` together.
+  """
   ends, previous = [], step.run()
-  for _ in range(steps + 2):
+  while len(ends) < steps + 2 or ends[-1] - ends[1] < secs:
     current = step.run()
     step.wait(previous)
     ends.append(time.perf_counter())
     previous = current
   step.wait(previous)
   return np.diff(ends)[1:].tolist()
+
+
+def reserved_bytes(step: Step) -> int:
+  """Returns the bytes that XLA reserves for a step; 0 if it is not XLA's."""
+  if not step.program:
+    return 0
+  memory = step.program.memory_analysis()
+  return memory.argument_size_in_bytes + memory.temp_size_in_bytes
+
+
+def attention_kernel(step: Step) -> str:
+  """Returns what computes the attention of a step, "" if it is not XLA's."""
+  if not step.program:
+    return ""
+  return "cudnn" if "__cudnn$fmha" in step.program.as_text() else "xla"
 
 
 def matmul_ceiling(step: Step) -> float:
@@ -281,7 +308,8 @@ def timm(setting: Setting) -> Step:
   compile_secs = time.perf_counter() - begin
   name = torch.cuda.get_device_name() if cuda else "cpu"
   memory = torch.cuda.max_memory_allocated if cuda else host_memory.peak_bytes
-  return Step(run, wait, matmul, compile_secs, memory, name)
+  versions = f"timm {timm.__version__}, torch {torch.__version__}"
+  return Step(run, wait, matmul, compile_secs, memory, name, versions=versions)
 
 
 def config_of(setting: Setting, **options) -> Any:

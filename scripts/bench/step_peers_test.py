@@ -23,14 +23,17 @@ def test_a_step_lasts_from_end_to_end(monkeypatch):
   # The first to end, and the one after it, are left out.
   assert step_peers.time_steps(step, 3) == [1.0, 2.0, 2.0]
   assert order[:4] == ["run", "run", 1, "run"]  # one step in advance
+  assert step_peers.time_steps(step, 3, secs=9) == [2.0] * 5
 
 
 def test_ours_runs(monkeypatch):
   monkeypatch.setattr(step_peers, "MATMUL_SIZE", {"cpu": 64})
   found = step_peers.measure(
-    "ours", dataclasses.asdict(SETTING), 2, folder="", keep_memory=False
+    "ours", dataclasses.asdict(SETTING), 2, 0, folder="", keep_memory=False
   )
   assert len(found["secs"]) == 2
+  assert found["attention"] == "xla"
+  assert found["reserved"] > 0
   # Two layers more than the blocks: patches and head. 3 for the backward pass.
   tokens, width = 5, 32
   block = 12 * width**2 * tokens + 2 * tokens**2 * width

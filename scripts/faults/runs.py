@@ -48,6 +48,7 @@ class Runs:
     kills: int = 0,
     seed: int = 0,
     build: Mapping[str, str] | None = None,
+    dtype: str = "float32",
   ):
     """Trains the undisturbed run, named "reference".
 
@@ -56,8 +57,10 @@ class Runs:
       kills: how often `sigkill` kills.
       seed: of the moments.
       build: what is patched in all runs, as in `start`.
+      dtype: of matrix products.
     """
     self.root, self.build = root, build or {}
+    self.flags = [*FLAGS, f"--config.model.dtype_mm={dtype}"]
     self.kills, self.random = kills, random.Random(seed)  # of `sigkill`
     self.train("warm")  # fills the compilation cache
     begin = time.monotonic()
@@ -84,7 +87,7 @@ class Runs:
     cache = {"JAX_COMPILATION_CACHE_DIR": str(self.root / "compiled")}
     with open(self._log(run), "a") as log:
       return subprocess.Popen(
-        [sys.executable, *program, *FLAGS, workdir, *flags],
+        [sys.executable, *program, *self.flags, workdir, *flags],
         cwd=ROOT,
         env=os.environ | ENVIRONMENT | cache,
         **{"stdout": log, "stderr": subprocess.STDOUT, **kw},

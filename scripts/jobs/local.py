@@ -15,6 +15,8 @@ import tqdm
 from dpn.scripts.jobs import arms as arms_lib
 
 _TAIL_BYTES = 4096
+# Either says how much of a GPU's memory a JAX process takes when it starts.
+_MEMORY = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")
 
 
 def run(
@@ -32,12 +34,14 @@ def run(
     keep_open: a file descriptor that the runs inherit.
   """
   running, lock, stopping = set(), threading.Lock(), threading.Event()
+  env = os.environ | memory_of_each(workers)
 
   def run_one(arm):
     with lock:
       if stopping.is_set():
         return "not run"
-      process = _start([sys.executable, *arm.command(config)], arm, keep_open)
+      command = [sys.executable, *arm.command(config)]
+      process = _start(command, arm, keep_open, env)
       running.add(process)
     begin = time.monotonic()
     tqdm.tqdm.write(f"{arm.run_name} runs; its output: {arm.log}")
@@ -77,11 +81,23 @@ def run(
   return {name: future.result() for future, name in futures.items()}
 
 
-def _start(command, arm, keep_open):
+def memory_of_each(workers: int) -> dict[str, str]:
+  """Returns the environment variable by which runs share a GPU's memory.
+
+  Else the first would take three quarters of it. None if there is one already,
+  or nothing to share.
+  """
+  if workers == 1 or any(name in os.environ for name in _MEMORY):
+    return {}
+  return {_MEMORY[0]: f"{0.9 / workers:.3f}"}
+
+
+def _start(command, arm, keep_open, env):
   os.makedirs(arm.workdir, exist_ok=True)
   with open(arm.log, "ab") as log:
     return subprocess.Popen(
       command,
+      env=env,
       stdin=subprocess.DEVNULL,
       stdout=log,
       stderr=subprocess.STDOUT,

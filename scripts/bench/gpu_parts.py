@@ -1,0 +1,146 @@
+"""Parts of scripts.gpu_report that no other benchmark measures.
+
+  python -m dpn.scripts.bench.gpu_parts numbers --variant B/16 \
+    --dtype bfloat16 --json numbers.json
+
+`versions` are those of software and device. `memory` is what
+scripts.estimate_memory says of a step of scripts.bench_step. `numbers` compare
+gradients of one batch that should be the same: with attention by whatever
+`auto` takes and by XLA, and on this device and the CPU.
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import importlib.metadata
+import platform
+import shutil
+import subprocess
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+import dpn.tasks
+from dpn.scripts import estimate_memory
+from dpn.scripts.bench import harness, step_peers
+
+LIBRARIES = ("jax", "jaxlib", "flax", "optax")
+NVIDIA = ("driver_version", "clocks.max.sm", "power.limit")
+# Most that gradients may differ by, in norm: rounding to bfloat16 leaves about
+# 1%, a wrong kernel far more; float32 in full precision a part in 10⁵.
+MOST = {"bfloat16": 0.05, "float32": 1e-3}
+EXAMPLES = 8
+
+
+def versions(setting: step_peers.Setting) -> dict[str, Any]:
+  """Returns what results may depend on, whatever the setting."""
+  del setting
+  device = jax.devices()[0]
+  found = {name: importlib.metadata.version(name) for name in LIBRARIES}
+  found |= {"device": device.device_kind, "platform": device.platform}
+  found |= {"devices": jax.device_count(), "python": platform.python_version()}
+  return found | _nvidia()
+
+
+def _nvidia():
+  """Returns versions and limits of a GPU, as far as they can be had."""
+  found = {}
+  with contextlib.suppress(ImportError, AttributeError, RuntimeError):
+    from jax._src.lib import cuda_versions  # no public name tells
+
+    found["cudnn"] = cuda_versions.cudnn_get_version()
+  if shutil.which("nvidia-smi"):
+    query = f"--query-gpu={','.join(NVIDIA)}"
+    command = ["nvidia-smi", query, "--format=csv,noheader"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    values = done.stdout.partition("\n")[0].split(", ")
+    found |= dict(zip(NVIDIA, values, strict=False))
+  return found
+
+
+def memory(setting: step_peers.Setting) -> dict[str, int]:
+  """Returns the bytes that a step should need by use, planned for a CPU."""
+  jax.config.update("jax_platforms", "cpu")
+  config = step_peers.config_of(setting, stem_ln=setting.stem_ln)
+  config.input.pp = (
+    f"decode|resize({setting.resolution})|value_range(-1, 1)"
+    f'|onehot({step_peers.NUM_CLASSES}, key="label", key_result="labels")'
+    '|keep("image", "labels")'
+  )
+  return estimate_memory.estimate(config)
+
+
+def numbers(setting: step_peers.Setting) -> dict[str, dict[str, float]]:
+  """Returns how far gradients are from what they should be, and may be.
+
+  `found` is the norm of the difference, by that of the gradient. A mean of
+  tokens leaves their number even, a class token makes it odd.
+  """
+  kinds = {}
+  for pool, tokens in (("gap", "even"), ("tok", "odd")):
+    by = [
+      gradient(setting, attn_impl=impl, pool_type=pool)
+      for impl in ("auto", "xla")
+    ]
+    name = f"attention auto, not xla: {setting.dtype}, tokens {tokens}"
+    kinds[name] = (setting.dtype, *by)
+  exact = dataclasses.replace(setting, dtype="float32")
+  with jax.default_matmul_precision("highest"):
+    here = gradient(exact)
+    with jax.default_device(jax.devices("cpu")[0]):
+      there = gradient(exact)
+  kinds["this device, not a CPU: float32"] = ("float32", here, there)
+  return {
+    name: {"found": _distance(a, b), "most": MOST[dtype]}
+    for name, (dtype, a, b) in kinds.items()
+  }
+
+
+def gradient(setting: step_peers.Setting, **options) -> Any:
+  """Returns the gradient of the loss of one batch, at the first parameters."""
+  options = {"stem_ln": "dpn", "head_zeroinit": False, **options}
+  task = dpn.tasks.make(step_peers.config_of(setting, **options))
+  rng = np.random.default_rng(0)
+  shape = (EXAMPLES, setting.resolution, setting.resolution, 3)
+  batch = {
+    "image": rng.uniform(-1, 1, shape).astype("float32"),
+    "labels": np.eye(step_peers.NUM_CLASSES, dtype="float32")[:EXAMPLES],
+  }
+  variables = jax.jit(task.init)(jax.random.key(0), batch)
+  loss = lambda v: task.measure(v, batch)[0]["loss"].mean()
+  return jax.device_get(jax.jit(jax.grad(loss))(variables))
+
+
+def _distance(tree, other):
+  """Returns |tree − other| / |other|, NaN if either holds one."""
+  a, b = (
+    np.concatenate([np.ravel(x).astype("float64") for x in jax.tree.leaves(t)])
+    for t in (tree, other)
+  )
+  return float(np.linalg.norm(a - b) / np.linalg.norm(b))
+
+
+PARTS: dict[str, Callable] = {
+  f.__name__: f for f in (versions, memory, numbers)
+}
+
+
+def main(argv: Sequence[str] | None = None):
+  parser = harness.parser(__doc__)
+  parser.formatter_class = argparse.ArgumentDefaultsHelpFormatter
+  parser.add_argument("part", choices=PARTS)
+  for field in dataclasses.fields(step_peers.Setting):
+    read = {bool: "True".__eq__}.get(field.type, field.type)
+    parser.add_argument(f"--{field.name}", type=read, default=field.default)
+  args = vars(parser.parse_args(argv))
+  path, part = args.pop("json"), args.pop("part")
+  found = PARTS[part](step_peers.Setting(**args))
+  for name, value in found.items():
+    print(f"{name}: {value}")
+  harness.write_json(path, found)
+
+
+if __name__ == "__main__":
+  main()
