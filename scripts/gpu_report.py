@@ -224,8 +224,12 @@ def numbers(report: Report):
 
 def step(report: Report):
   """Our step at several batch sizes, in bfloat16."""
-  settings = [s for variant in report.sizes for s in report.settings(variant)]
-  _each(lambda s: report.step(_name("step", s), s), settings)
+  _steps(report, report.setting.variant)
+
+
+def _steps(report, variant):
+  measure = lambda setting: report.step(_name("step", setting), setting)
+  _each(measure, report.settings(variant))
 
 
 def stem(report: Report):
@@ -248,22 +252,29 @@ def _norms(report, name, setting, arms, *more):
 
 
 def peers(report: Report):
-  """Others' steps: timm, and big_vision for one model.
-
-  At the batch size that suits us best, of the main model at all.
-  """
-  main, cases = report.setting.variant, []
+  """Others' steps: timm's at all batch sizes, big_vision's at our best one."""
+  variant = report.setting.variant
   if report.args.tiny:  # timm has no model as small
-    small = dataclasses.replace(TINY, variant="Ti/16")
-    report.step("peers_tiny", small, [bench_step.TIMM])
+    _timm(report, dataclasses.replace(TINY, variant="Ti/16"))
     return
-  for variant in report.sizes:
+  if report.args.big_vision:
     best = report.best(variant)
-    sizes = report.settings(variant) if variant == main else [best]
-    cases += [("peers", setting, bench_step.TIMM) for setting in sizes]
-    if report.args.big_vision and variant == main:
-      cases.append(("peers_bv", best, bench_step.BIG_VISION))
-  _each(lambda c: report.step(_name(*c[:2]), c[1], [c[2]]), cases)
+    report.step(_name("peers_bv", best), best, [bench_step.BIG_VISION])
+  _each(lambda setting: _timm(report, setting), report.settings(variant))
+
+
+def _timm(report, setting):
+  report.step(_name("peers", setting), setting, [bench_step.TIMM])
+
+
+def sizes(report: Report):
+  """Other models' steps, ours and timm's at the batch size that suits us."""
+
+  def measure(variant):
+    _steps(report, variant)
+    _timm(report, report.best(variant))
+
+  _each(measure, [v for v in report.sizes if v != report.setting.variant])
 
 
 def attention(report: Report):
@@ -316,7 +327,7 @@ PARTS: dict[str, Callable[[Report], None]] = {
   part.__name__: part
   for part in (
     *(versions, numbers, step, stem, peers, attention),
-    *(memory, norms, faults, loading),
+    *(memory, faults, loading, sizes, norms),
   )
 }
 
