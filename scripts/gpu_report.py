@@ -255,16 +255,16 @@ def peers(report: Report):
   """Others' steps: timm's at all batch sizes, big_vision's at our best one."""
   variant = report.setting.variant
   if report.args.tiny:  # timm has no model as small
-    _timm(report, dataclasses.replace(TINY, variant="Ti/16"))
+    _peer(report, bench_step.TIMM, dataclasses.replace(TINY, variant="Ti/16"))
     return
+  cases = [(bench_step.TIMM, setting) for setting in report.settings(variant)]
   if report.args.big_vision:
-    best = report.best(variant)
-    report.step(_name("peers_bv", best), best, [bench_step.BIG_VISION])
-  _each(lambda setting: _timm(report, setting), report.settings(variant))
+    cases.append((bench_step.BIG_VISION, report.best(variant)))
+  _each(lambda case: _peer(report, *case), cases)
 
 
-def _timm(report, setting):
-  report.step(_name("peers", setting), setting, [bench_step.TIMM])
+def _peer(report, who, setting):
+  report.step(_name(f"peers_{who}", setting), setting, [who])
 
 
 def sizes(report: Report):
@@ -272,7 +272,7 @@ def sizes(report: Report):
 
   def measure(variant):
     _steps(report, variant)
-    _timm(report, report.best(variant))
+    _peer(report, bench_step.TIMM, report.best(variant))
 
   _each(measure, [v for v in report.sizes if v != report.setting.variant])
 
