@@ -103,7 +103,7 @@ def main():
     "--arms", nargs="+", default=list(ARMS), choices=ARMS, metavar="ARM",
     help="beside pre-LN; all without it",
   )  # fmt: skip
-  parser.add_argument("--pool_type", default="gap")
+  parser.add_argument("--pool_type", default="gap", help="see docs/config.md")
   parser.add_argument(
     "--unrolled", action="store_true", help="each block compiled for itself"
   )

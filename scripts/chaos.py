@@ -59,8 +59,8 @@ def _or_exit(verdict: str):
 def main():
   parser = harness.parser(__doc__)
   parser.add_argument("--kills", type=int, default=20, help="of SIGKILL")
-  parser.add_argument("--dtype", default="float32", help="of matrix products")
   parser.add_argument("--seed", type=int, default=0, help="of their moments")
+  parser.add_argument("--dtype", default="float32", help="of matrix products")
   parser.add_argument(
     "--only", action="append", choices=FAULTS, help="this fault; repeatable"
   )

@@ -6,10 +6,12 @@
 Measured are the conditioning of patches before and after a LayerNorm; the patch
 embedding's share of the gradient and of the update in a short training; norms
 of tokens and positions, entropy and largest logits of the attention, and how
-far changes of brightness and contrast reach into the model, before and after
-it. The short training has the config's optimizer and rate, and a warmup and a
-decay of its own: the config's warmup may be longer than all of it, and early in
-a warmup, with a head that starts at zero, hardly any gradient reaches the
+far changes of brightness and contrast reach into the model, compared with
+another image in the place of each.
+
+The short training has the config's optimizer and rate, and a warmup and a decay
+of its own: the config's warmup may be longer than all of it, and early in a
+warmup, with a head that starts at zero, hardly any gradient reaches the
 embedding.
 
 Given the folder of a run, the same is measured of its final parameters, and its
@@ -200,9 +202,10 @@ def in_comparison(found: dict) -> str:
   )
   if other["same_prediction"] == 1:
     words += (
-      f" So the model ({stage}) predicts the same for all images: it has not "
-      "learned yet what they show, and its gradient and changes say little. "
-      "Try more --steps or a lower --config.lr, or a trained run."
+      f" So the model ({stage}) predicts the same for all images of this "
+      "batch. Unless they are of one class, it has not learned yet what they "
+      "show, and its gradient and changes say little: try more --steps, a "
+      "lower --config.lr, or a trained run."
     )
   return words
 

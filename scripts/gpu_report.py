@@ -9,6 +9,7 @@ JSON and logs lie in OUT; what is there already is not measured again.
 import argparse
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 import pathlib
@@ -17,7 +18,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from dpn.scripts import bench_norms, bench_step
@@ -45,12 +46,14 @@ class Report:
     args: of the command line.
     setting: of the model that is measured in most parts.
     failures: by part, what went wrong.
+    about: what results may depend on; kept with each.
   """
 
   def __init__(self, args: argparse.Namespace):
     self.args, self.failures = args, {}
     self.out = pathlib.Path(args.out)
     self._deadline = time.monotonic() + 60 * args.minutes
+    self.about = {"code": workdir.code_checksum(["scripts"])}
     self.setting = TINY
     if not args.tiny:
       self.setting = dataclasses.replace(FULL, variant=MAIN)
@@ -100,6 +103,7 @@ class Report:
       left = min(self._deadline - time.monotonic(), MOST_SECS)
       if left < 1:
         raise RuntimeError(f"not run: {self.args.minutes} minutes are over.")
+      partial.unlink(missing_ok=True)
       output.say(f"{name} runs; its output: {log}")
       code = _call(words, log, left, self.environment())
       if not partial.exists():
@@ -107,8 +111,7 @@ class Report:
         last = lines[-1] if lines else f"exit status {code}"
         raise RuntimeError(f"{last} ({log})")
       found = json.loads(partial.read_text())
-      kept = {"code": workdir.code_checksum(["scripts"]), "results": found}
-      partial.write_text(json.dumps(kept, indent=2))
+      partial.write_text(json.dumps({"about": self.about, "results": found}))
       os.replace(partial, path)
     return json.loads(path.read_text())["results"]
 
@@ -184,16 +187,16 @@ def _name(part, setting):
   return f"{part}_{setting.variant.replace('/', '')}_{setting.batch_size}"
 
 
-def _each(measure: Callable, cases: Sequence):
-  """Measures all cases, also if some fail.
+def _each(measures: Iterable[Callable[[], Any]]):
+  """Measures all, also if some fail.
 
   Raises:
     RuntimeError: says what failed.
   """
   problems = []
-  for case in cases:
+  for measure in measures:
     try:
-      measure(case)
+      measure()
     except RuntimeError as e:
       problems.append(str(e))
   if problems:
@@ -207,8 +210,11 @@ def _options(setting):
 
 
 def versions(report: Report):
-  """Of software and device."""
-  report.run("versions", "dpn.scripts.bench.gpu_parts", "versions")
+  """Of software and device: they may be others than the last time."""
+  report.file("versions").unlink(missing_ok=True)
+  report.about |= report.run(
+    "versions", "dpn.scripts.bench.gpu_parts", "versions"
+  )
 
 
 def numbers(report: Report):
@@ -217,8 +223,8 @@ def numbers(report: Report):
   found = report.run(
     "numbers", "dpn.scripts.bench.gpu_parts", "numbers", *options
   )
-  wrong = [k for k, v in found.items() if not v["found"] <= v["most"]]
-  if wrong:
+  if wrong := [name for name, row in found.items() if not row["met"]]:
+    report.file("numbers").unlink()  # to be tried again
     raise RuntimeError(f"too far apart: {', '.join(wrong)}.")
 
 
@@ -228,15 +234,17 @@ def step(report: Report):
 
 
 def _steps(report, variant):
-  measure = lambda setting: report.step(_name("step", setting), setting)
-  _each(measure, report.settings(variant))
+  _each(
+    functools.partial(report.step, _name("step", setting), setting)
+    for setting in report.settings(variant)
+  )
 
 
 def stem(report: Report):
   """What Dual PatchNorm costs, in turn with a plain ViT and that ViT again."""
   setting = report.best(report.setting.variant)
   as_step = ["--pool_type=tok", *["--unrolled"] * (not setting.scan)]
-  _norms(report, "stem", setting, ["stem_ln=dpn"], *as_step)
+  _norms(report, _name("stem", setting), setting, ["stem_ln=dpn"], *as_step)
 
 
 def _norms(report, name, setting, arms, *more):
@@ -257,10 +265,12 @@ def peers(report: Report):
   if report.args.tiny:  # timm has no model as small
     _peer(report, bench_step.TIMM, dataclasses.replace(TINY, variant="Ti/16"))
     return
-  cases = [(bench_step.TIMM, setting) for setting in report.settings(variant)]
+  settings = report.settings(variant)
+  measures = [lambda s=s: _peer(report, bench_step.TIMM, s) for s in settings]
   if report.args.big_vision:
-    cases.append((bench_step.BIG_VISION, report.best(variant)))
-  _each(lambda case: _peer(report, *case), cases)
+    who = bench_step.BIG_VISION
+    measures.append(lambda: _peer(report, who, report.best(variant)))
+  _each(measures)
 
 
 def _peer(report, who, setting):
@@ -269,24 +279,27 @@ def _peer(report, who, setting):
 
 def sizes(report: Report):
   """Other models' steps, ours and timm's at the batch size that suits us."""
-
-  def measure(variant):
-    _steps(report, variant)
-    _peer(report, bench_step.TIMM, report.best(variant))
-
-  _each(measure, [v for v in report.sizes if v != report.setting.variant])
+  timm = lambda variant: _peer(report, bench_step.TIMM, report.best(variant))
+  _each(
+    functools.partial(measure, variant)
+    for variant in report.sizes
+    if variant != report.setting.variant
+    for measure in (functools.partial(_steps, report), timm)
+  )
 
 
 def attention(report: Report):
   """Attention by XLA and by cuDNN."""
   setting = report.best(report.setting.variant)
-  report.step("attention", setting, attn_impl=("xla", "cudnn"))
+  kinds = ("xla", "cudnn")
+  report.step(_name("attention", setting), setting, attn_impl=kinds)
 
 
 def memory(report: Report):
   """What scripts.estimate_memory says of the step that `step` has measured."""
-  options = _options(report.best(report.setting.variant))
-  report.run("memory", "dpn.scripts.bench.gpu_parts", "memory", *options)
+  best = report.best(report.setting.variant)
+  words = ["dpn.scripts.bench.gpu_parts", "memory", *_options(best)]
+  report.run(_name("memory", best), *words)
 
 
 def norms(report: Report):
@@ -299,20 +312,24 @@ def norms(report: Report):
 
   def measure(start):
     group = arms[start : start + NORMS_AT_ONCE]
-    _norms(report, f"norms_{start}", setting, group)
+    _norms(report, f"norms_{start:02}", setting, group)
 
-  _each(measure, starts)
+  _each(functools.partial(measure, start) for start in starts)
 
 
 def faults(report: Report):
   """Two runs end with the same bits, also when one is stopped or killed."""
-  words = ["--only=sigterm", f"--dtype={report.setting.dtype}"]
-  words += [] if report.args.tiny else ["--only=sigkill", "--kills=2"]
-  outcomes = report.run("faults", "dpn.scripts.chaos", *words)
-  lost = [f"{name} {o}" for name, o in outcomes.items() if o != "survived"]
-  if lost:
-    report.file("faults").unlink()  # to be tried again
-    raise RuntimeError("; ".join(lost))
+  kinds = ["sigterm"] if report.args.tiny else ["sigterm", "sigkill"]
+  _each(functools.partial(_fault, report, kind) for kind in kinds)
+
+
+def _fault(report, kind):
+  name = f"faults_{kind}"
+  words = [f"--only={kind}", "--kills=2", f"--dtype={report.setting.dtype}"]
+  outcome = report.run(name, "dpn.scripts.chaos", *words)[kind]
+  if outcome != "survived":
+    report.file(name).unlink()  # to be tried again
+    raise RuntimeError(f"{kind} {outcome}")
 
 
 def loading(report: Report):

@@ -4,10 +4,11 @@ import argparse
 import json
 import re
 
+import numpy as np
 import pytest
 
 from dpn.scripts import bench_step, gpu_report, testing
-from dpn.scripts.bench import gpu_page, step_peers
+from dpn.scripts.bench import gpu_page, gpu_parts, step_peers
 
 B16 = step_peers.Setting("B/16", dtype="bfloat16")
 
@@ -18,8 +19,8 @@ def _figures(speed, **more):
 
 @pytest.fixture(name="write")
 def _write(tmp_path):
-  def write(name, results, code=1):
-    kept = {"code": code, "results": results}
+  def write(name, results, **about):
+    kept = {"about": {"code": 1, **about}, "results": results}
     (tmp_path / f"{name}.json").write_text(json.dumps(kept))
 
   return write
@@ -39,10 +40,12 @@ def test_goals_by_hand(tmp_path, write):
   write_steps("peers_B16_16", row, timm=_figures(780))
   norm = lambda ratio: {"ours": 1.0, "fastest": 1.0, "ratio": ratio}
   arms = {"stem_ln=dpn": norm(1.02), "pre-LN again": norm(0.999)}
-  write("stem", arms)
-  write("memory", {"a": 2**30, "b": 2**30})
+  write("stem_B16_16", arms)
+  write("memory_B16_16", {"a": 2**30, "b": 2**30})
+  write("faults_sigterm", {"sigterm": "survived"})
   write("loading", {"crop": {"ours": 950.0}})
-  write("numbers", {"float32": {"found": 2e-3, "most": 1e-3}})
+  rows = {"float32": {"found": 2e-3, "most": 1e-3, "met": False}}
+  write("numbers", rows | {"odd": {"error": "no", "most": 0.1, "met": False}})
   shown = testing.Page(gpu_page.page(tmp_path, B16, {"norms": "it broke"}))
   text = [part for part in shown.text if part.strip()]
   best = "speed / timm compiled, each at its best batch"
@@ -52,6 +55,7 @@ def test_goals_by_hand(tmp_path, write):
     [best, "≥ 1.2", "1.25", "yes"],
     [cost, "≤ 1%", "+2.0%", "no"],
     ["float32", "2.0e-03", "1e-03", "no"],
+    ["odd", "no", "1e-01", "no"],
     [slower, "900", "no"],  # not input-bound
     [row, "1,000", "yes"],
   ):
@@ -62,17 +66,31 @@ def test_goals_by_hand(tmp_path, write):
     "2.00 GiB; XLA reserves 2.50 GiB here, and the most that was used was 3"
   )
   assert any(used in x for x in text)
-  assert not any("The code changed" in x for x in text)
+  assert "sigterm: survived." in text
+  assert not any("Not all was measured alike" in x for x in text)
 
 
-def test_code_that_changed_in_between(tmp_path, write):
-  write("loading", {"crop": {}}, code=2)
-  for name in ("memory", "stem"):
-    write(name, {})
+def test_what_changed_in_between(tmp_path, write):
+  write("loading", {"crop": {}}, code=2, device="A")
+  for name in ("memory_B16_8", "norms_00"):
+    write(name, {}, device="A")
   shown = testing.Page(gpu_page.page(tmp_path, B16, {}))
-  assert any(
-    "these groups to another: loading; memory, stem." in x for x in shown.text
-  )
+  alike = "Not all was measured alike: loading with code 2; "
+  assert f"{alike}memory_B16_8, norms_00 with code 1." in shown.text
+
+
+def test_gradients_are_compared():
+  tree = lambda *x: {"a": np.array(x[:2]), "b": np.array(x[2:])}
+  one, other = lambda: tree(3.0, 0.0, 4.0), lambda: tree(3.0, 0.5, 4.0)
+  found = gpu_parts.compare(other, one, 0.09)
+  assert found == {"found": 0.1, "most": 0.09, "met": False}
+  assert gpu_parts.compare(other, one, 0.11)["met"]
+  assert not gpu_parts.compare(lambda: tree(np.nan, 0, 0), one, 0.11)["met"]
+
+  def fails():
+    raise ValueError("no cuDNN")
+
+  assert gpu_parts.compare(fails, one, 1)["error"] == "no cuDNN"
 
 
 @pytest.fixture
@@ -93,9 +111,8 @@ def parts(monkeypatch, tmp_path):
   (modules / "fails.py").write_text("raise SystemExit('no such kernel')")
   (modules / "hangs.py").write_text("import time; time.sleep(600)")
   monkeypatch.setenv("PYTHONPATH", str(modules))
-  versions = gpu_report.versions
-  found = {f.__name__: f for f in (fails, versions, hangs, late)}
-  monkeypatch.setattr(gpu_report, "PARTS", found)
+  found = {f.__name__: f for f in (fails, hangs, late)}
+  monkeypatch.setattr(gpu_report, "PARTS", gpu_report.PARTS | found)
   return list(found)
 
 
@@ -120,28 +137,31 @@ def test_a_trial_and_a_report_do_not_share_a_folder(tmp_path, monkeypatch):
 
 
 def test_a_fault_that_was_not_survived_is_a_failure(tmp_path, write):
-  args = argparse.Namespace(out=tmp_path, tiny=True, minutes=1)
-  outcomes = {"sigterm": "survived", "sigkill": "NOT survived: step 7 of 9"}
-  write("faults", outcomes)
+  args = argparse.Namespace(out=tmp_path, tiny=False, minutes=1)
+  write("faults_sigterm", {"sigterm": "survived"})
+  write("faults_sigkill", {"sigkill": "NOT survived: step 7 of 9"})
   with pytest.raises(
     RuntimeError, match=r"^sigkill NOT survived: step 7 of 9$"
   ):
     gpu_report.faults(gpu_report.Report(args))
-  assert not (tmp_path / "faults.json").exists()
+  assert (tmp_path / "faults_sigterm.json").exists()
+  assert not (tmp_path / "faults_sigkill.json").exists()
 
 
 @pytest.mark.slow
 def test_it_goes_on(parts, tmp_path, capsys):
   out = tmp_path / "out"
-  args = ["--tiny", "--out", str(out), "--minutes", "0.4", "--only", *parts]
+  args = ["--tiny", "--out", str(out), "--only"]
   with pytest.raises(SystemExit) as end:
-    gpu_report.main(args)
+    gpu_report.main([*args, "versions"])
+  assert end.value.code == 0
+  with pytest.raises(SystemExit) as end:
+    gpu_report.main([*args, *parts, "--minutes", "0.2"])
   assert end.value.code == 1
   failures = json.loads((out / "failures.json").read_text())
   assert failures["fails"].startswith("no such kernel")
   assert failures["hangs"].startswith("stopped: the time was over")
-  assert failures["late"] == "not run: 0.4 minutes are over."
-  assert "versions" not in failures
+  assert failures["late"] == "not run: 0.2 minutes are over."
   assert json.loads((out / "versions.json").read_text())["results"]["jax"]
   page = (out / "report.html").read_text()
   assert "fails failed: no such kernel" in page
@@ -156,5 +176,6 @@ def test_a_step_in_small(tmp_path):
     report(args)
   assert end.value.code == 0
   assert "mu/16 32px batch 4 float32" in (tmp_path / "report.html").read_text()
-  with pytest.raises(SystemExit):  # nothing is measured twice
+  with pytest.raises(SystemExit) as end:  # nothing is measured twice
     report([*args, "--minutes", "0"])
+  assert end.value.code == 0

@@ -275,7 +275,7 @@ def test_the_command_is_the_trainers():
 
 
 def test_runs_share_the_memory_of_a_gpu(monkeypatch):
-  for name in ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION"):
+  for name in local._MEMORY:
     monkeypatch.delenv(name, raising=False)
   assert local.memory_of_each(1) == {}
   assert local.memory_of_each(3) == {"XLA_CLIENT_MEM_FRACTION": "0.300"}

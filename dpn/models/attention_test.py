@@ -27,6 +27,17 @@ def _unmasked(*args, implementation, query_seq_lengths, key_value_seq_lengths):
   return PLAIN(*args)
 
 
+@jax.custom_vjp
+def _without_gradient(q, k, v):
+  return PLAIN(q, k, v)
+
+
+_without_gradient.defvjp(
+  lambda *qkv: (PLAIN(*qkv), qkv),
+  lambda qkv, dy: tuple(jnp.full_like(x, jnp.nan) for x in qkv),
+)
+
+
 def _unsupported(q, *_, **__):
   raise NotImplementedError(f"head size {q.shape[-1]}")
 
@@ -66,7 +77,11 @@ def test_where_it_works_it_is_used(gpu):
 
 @pytest.mark.parametrize(
   ("attend", "why"),
-  [(_unsupported, "head size 8"), (_unmasked, r"it differs from XLA's by .*%")],
+  [
+    (_unsupported, "head size 8"),
+    (_unmasked, "it differs from XLA's by .*%"),
+    (lambda *qkv, **_: _without_gradient(*qkv), "it differs .* by nan%"),
+  ],
 )
 def test_where_it_fails_xla_is_used(gpu, attend, why):
   gpu(attend)

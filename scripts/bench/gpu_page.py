@@ -12,6 +12,8 @@ from dpn.scripts.bench import harness, step_peers
 from dpn.scripts.results import render
 
 DPN = "stem_ln=dpn"
+# A step that another part has compiled is not compiled again.
+COLUMNS = {k: v for k, v in bench_step.COLUMNS.items() if k != "compile_secs"}
 GOALS = {"mfu": 0.55, "timm": 1.2, "dpn": 0.01}
 TITLES = {
   "step": "Training step by batch size",
@@ -42,7 +44,7 @@ def page(
   return render.page(
     f"Measured on {where['device']}",
     render.paragraph(described),
-    *map(render.paragraph, [*failed, *_code(kept)]),
+    *map(render.paragraph, [*failed, *_circumstances(kept)]),
     *_goals(found, setting),
     *_numbers(found),
     *_steps(found),
@@ -53,15 +55,20 @@ def page(
   )
 
 
-def _code(kept):
-  """Returns a sentence if not all parts were measured with the same code."""
-  by_code = {}
+def _circumstances(kept):
+  """Returns a sentence if parts were not all measured with the same things."""
+  groups = {}
   for name, part in kept.items():
-    by_code.setdefault(part["code"], []).append(name)
-  if len(by_code) < 2:
-    return []
-  groups = "; ".join(", ".join(names) for names in by_code.values())
-  return [f"The code changed from one of these groups to another: {groups}."]
+    groups.setdefault(json.dumps(part["about"]), []).append(name)
+  about = {text: json.loads(text) for text in groups}
+  keys = dict.fromkeys(key for values in about.values() for key in values)
+  differ = [k for k in keys if len({v.get(k) for v in about.values()}) > 1]
+  texts = [
+    f"{', '.join(names)} with "
+    + ", ".join(f"{key} {about[text].get(key, '?')}" for key in differ)
+    for text, names in groups.items()
+  ]
+  return [f"Not all was measured alike: {'; '.join(texts)}."] if differ else []
 
 
 def _figures(found, kind):
@@ -116,8 +123,8 @@ def _goals(found: Mapping[str, Any], setting: step_peers.Setting):
   text = "speed / timm compiled, each at its best batch"
   add(text, f"≥ {least}", ratios, "{:.2f}", lambda x: x >= least)
 
-  stem = found.get("stem", {})
-  costs = [stem[DPN]["ratio"] - 1] if DPN in stem else []
+  stem = _stem(found)
+  costs = [stem[DPN]["ratio"] - 1] if stem else []
   most = GOALS["dpn"]
   text = "time for Dual PatchNorm"
   if costs:
@@ -129,13 +136,19 @@ def _goals(found: Mapping[str, Any], setting: step_peers.Setting):
   return [render.heading("Goals"), table]
 
 
+def _stem(found):
+  """Returns Dual PatchNorm's cost at the last batch size that was best."""
+  parts = [part for name, part in found.items() if name[:5] == "stem_"]
+  return parts[-1] if parts else {}
+
+
 def _numbers(found):
   if "numbers" not in found:
     return []
   rows = [
-    (what, f"{v['found']:.1e}", f"{v['most']:.0e}",
-     "yes" if v["found"] <= v["most"] else "no")
-    for what, v in found["numbers"].items()
+    (what, row.get("error") or f"{row['found']:.1e}", f"{row['most']:.0e}",
+     "yes" if row["met"] else "no")
+    for what, row in found["numbers"].items()
   ]  # fmt: skip
   text = "The norm of the difference of two gradients of a batch, relative."
   table = _table(rows, ("", "found", "at most", "met"))
@@ -149,14 +162,15 @@ def _steps(found):
       f"{row}: {who}": f for (row, who), f in _figures(found, kind).items()
     }
     if rows:
-      parts += [render.heading(title), _cells(rows, bench_step.COLUMNS)]
+      parts += [render.heading(title), _cells(rows, COLUMNS)]
   return parts
 
 
 def _memory(found, setting):
-  if "memory" not in found:
+  planned = [part for name, part in found.items() if name[:7] == "memory_"]
+  if not planned:
     return []
-  estimate = sum(found["memory"].values()) / 2**30
+  estimate = sum(planned[-1].values()) / 2**30
   text = f"scripts.estimate_memory: {estimate:.2f} GiB"
   speeds = _speeds(found, "step", setting.variant)
   if speeds:
@@ -173,7 +187,7 @@ def _norms(found):
   merged = {arm: row for part in groups for arm, row in part.items()}
   parts = []
   for title, rows in (
-    ("Dual PatchNorm, in turn with a plain ViT", found.get("stem")),
+    ("Dual PatchNorm, in turn with a plain ViT", _stem(found)),
     ("Normalizers, relative to pre-LayerNorm", merged),
   ):
     if rows:
@@ -203,11 +217,12 @@ def _loading(found):
 
 
 def _faults(found):
-  if "faults" not in found:
+  outcomes = {k: v for k, v in found.items() if k[:7] == "faults_"}
+  if not outcomes:
     return []
   texts = [
     "Two small runs with deterministic kernels ended with the same bits.",
-    *(f"{name}: {outcome}." for name, outcome in found["faults"].items()),
+    *(f"{k}: {v}." for part in outcomes.values() for k, v in part.items()),
   ]
   title = render.heading("Determinism and resuming")
   return [title, *map(render.paragraph, texts)]

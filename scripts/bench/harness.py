@@ -15,7 +15,7 @@ import pandas as pd
 import tqdm
 
 OURS = "ours"
-_ERROR = re.compile(r"\w[\w.]*(Error|Exception)\b")
+_ERROR = re.compile(r"[\w.]*(Error|Exception|Failed)\b")
 
 
 def parser(doc: str) -> argparse.ArgumentParser:

@@ -15,8 +15,12 @@ import tqdm
 from dpn.scripts.jobs import arms as arms_lib
 
 _TAIL_BYTES = 4096
-# Either says how much of a GPU's memory a JAX process takes when it starts.
-_MEMORY = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")
+# Each says how much of a GPU's memory a JAX process takes when it starts.
+_MEMORY = (
+  "XLA_CLIENT_MEM_FRACTION",
+  "XLA_PYTHON_CLIENT_MEM_FRACTION",
+  "XLA_PYTHON_CLIENT_PREALLOCATE",
+)
 
 
 def run(
@@ -34,7 +38,7 @@ def run(
     keep_open: a file descriptor that the runs inherit.
   """
   running, lock, stopping = set(), threading.Lock(), threading.Event()
-  env = os.environ | memory_of_each(workers)
+  env = os.environ | memory_of_each(min(workers, len(arms)))
 
   def run_one(arm):
     with lock:
@@ -84,10 +88,10 @@ def run(
 def memory_of_each(workers: int) -> dict[str, str]:
   """Returns the environment variable by which runs share a GPU's memory.
 
-  Else the first would take three quarters of it. None if there is one already,
-  or nothing to share.
+  Else the first would take three quarters of it. Nothing if there is only one,
+  or the environment says already how memory is taken.
   """
-  if workers == 1 or any(name in os.environ for name in _MEMORY):
+  if workers < 2 or any(name in os.environ for name in _MEMORY):
     return {}
   return {_MEMORY[0]: f"{0.9 / workers:.3f}"}
 
