@@ -183,7 +183,9 @@ def shares(found: dict) -> str:
   words = (
     f"The patch embedding's share of the norm, median of the second half of "
     f"{steps} steps: gradient {late['gradient']:.0%}, update "
-    f"{late['update']:.0%}."
+    f"{late['update']:.0%}. Their loss went from {short['loss'][0]:.2f} to "
+    f"{np.mean(short['loss'][-max(1, steps // 10) :]):.2f} (mean of the last "
+    "tenth)."
   )
   log = found.get("logged", {}).get("gradient")
   if log:

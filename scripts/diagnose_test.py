@@ -111,7 +111,9 @@ def test_text_page_and_json(run):
   assert json.loads(json.dumps(found)) == found
   words = diagnose.text(found)
   rank = found["patches"]["LayerNorm"]["effective_rank"]
-  for part in ("digits:train", "stem_ln=dpn", f"{rank:.1f}", "contrast"):
+  first, last = (found["short_training"]["loss"][i] for i in (0, -1))
+  loss = f"loss went from {first:.2f} to {last:.2f} (mean"  # a tenth is a step
+  for part in ("digits:train", "stem_ln=dpn", f"{rank:.1f}", "contrast", loss):
     assert part in words
   shown = testing.Page(
     page.page(found, [diagnose.shares(found), diagnose.READING])

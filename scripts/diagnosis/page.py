@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import matplotlib
 import numpy as np
-from matplotlib import figure
+from matplotlib import figure, ticker
 
 from dpn.scripts.results import plots, render
 
@@ -116,6 +116,8 @@ def signals(stages: dict) -> figure.Figure:
     blocks = range(1, len(part["largest_logit"]) + 1)
     entropy.plot(blocks, part["attention_entropy"], label=name, **style)
     largest.plot(blocks, part["largest_logit"], label=name, **style)
+  for ax in (entropy, largest):
+    ax.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
   entropy.set(xlabel="block", ylabel="entropy / uniform", ylim=(0, 1.02))
   largest.set(xlabel="block", ylabel="largest logit", ylim=(0, None))
   entropy.legend()
