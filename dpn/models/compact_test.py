@@ -1,11 +1,12 @@
 """The compact models' sizes, grids and weights."""
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpn.models import heads, vit
+from dpn.models import heads, stem, vit
 
 
 def params_of(variant, **kw):
@@ -51,9 +52,21 @@ def test_convolutional_stem_halves_the_grid_each_time():
   assert two["embedding"]["Conv_1"]["kernel"].shape == (3, 3, 64, 256)
 
 
-def test_convolutional_stem():
-  from dpn.models import stem
+@pytest.mark.parametrize("shape", [(2, 8, 6, 3), (2, 7, 9, 3), (1, 1, 2, 1)])
+def test_halving_twice_is_max_pooling(shape):
+  """And has its gradient, by XLA's reduce_window and select_and_scatter."""
+  rng = np.random.RandomState(0)
+  x = np.abs(rng.normal(size=shape)).astype("float32")
+  pad = ((1, 1), (1, 1))
+  pool = lambda x: nn.max_pool(x, (3, 3), (2, 2), padding=pad)
+  ours = lambda x: stem.halve(stem.halve(x, axis=1), axis=2)
+  got, want = (jax.vjp(f, x) for f in (ours, pool))
+  np.testing.assert_array_equal(got[0], want[0])
+  dy = rng.normal(size=want[0].shape).astype("float32")
+  np.testing.assert_allclose(*(f(dy)[0] for _, f in (got, want)), atol=1e-6)
 
+
+def test_convolutional_stem():
   conv = stem.ConvEmbedding(1, kernel_size=3, num_layers=1)
   image = np.random.RandomState(0).randn(1, 4, 4, 1).astype("float32")
   kernel = np.zeros((3, 3, 1, 1), "float32")
