@@ -274,10 +274,13 @@ def test_the_command_is_the_trainers():
   ]
 
 
-def test_runs_share_the_memory_of_a_gpu(monkeypatch):
-  for name in local._MEMORY:
+def test_runs_share_a_machine(monkeypatch):
+  for name in (*local._MEMORY, "OPENBLAS_NUM_THREADS"):
     monkeypatch.delenv(name, raising=False)
-  assert local.memory_of_each(1) == {}
-  assert local.memory_of_each(3) == {"XLA_CLIENT_MEM_FRACTION": "0.300"}
+  assert local.sharing(1) == {}
+  found = local.sharing(3)
+  assert found["XLA_CLIENT_MEM_FRACTION"] == "0.300"
+  assert found["OPENBLAS_NUM_THREADS"] == "1"
   monkeypatch.setenv("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.2")
-  assert local.memory_of_each(3) == {}
+  monkeypatch.setenv("OPENBLAS_NUM_THREADS", "4")
+  assert local.sharing(3) == {}

@@ -38,7 +38,7 @@ def run(
     keep_open: a file descriptor that the runs inherit.
   """
   running, lock, stopping = set(), threading.Lock(), threading.Event()
-  env = os.environ | memory_of_each(min(workers, len(arms)))
+  env = os.environ | sharing(min(workers, len(arms)))
 
   def run_one(arm):
     with lock:
@@ -85,15 +85,20 @@ def run(
   return {name: future.result() for future, name in futures.items()}
 
 
-def memory_of_each(workers: int) -> dict[str, str]:
-  """Returns the environment variable by which runs share a GPU's memory.
+def sharing(workers: int) -> dict[str, str]:
+  """Returns the environment variables by which runs share a machine.
 
-  Else the first would take three quarters of it. Nothing if there is only one,
-  or the environment says already how memory is taken.
+  A GPU's memory, of which the first would take three quarters; and no threads
+  of LAPACK's own, which wait for each other's cores: a system of 768 equations
+  took 20 times as long beside other runs. What the environment says already
+  stays.
   """
-  if workers < 2 or any(name in os.environ for name in _MEMORY):
+  if workers < 2:
     return {}
-  return {_MEMORY[0]: f"{0.9 / workers:.3f}"}
+  found = {"OPENBLAS_NUM_THREADS": "1"}
+  if not any(name in os.environ for name in _MEMORY):
+    found[_MEMORY[0]] = f"{0.9 / workers:.3f}"
+  return {k: v for k, v in found.items() if k not in os.environ}
 
 
 def _start(command, arm, keep_open, env):
