@@ -172,7 +172,7 @@ def get_config(arg=None):
     config.augment = {**augment, "pad": arg.side // 8} if augment else {}
 
   config.log_training_percent = 0.02
-  # On a GPU with twenty seeds, which are as many files.
+  # On a GPU twenty seeds are saved at once, which takes as long as many steps.
   config.ckpt_steps = 5000 if arg.on_device else 1000
   config.log_grad_depth = True
 

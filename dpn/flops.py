@@ -12,6 +12,8 @@ from collections.abc import Callable
 import jax
 from jax.extend import core
 
+from dpn.models import attention
+
 # Dense bfloat16 peak in FLOP/s, from the vendors' data sheets, by the beginning
 # of jax.Device.device_kind.
 PEAKS = {
@@ -51,7 +53,7 @@ def by_scope(fn: Callable, *args) -> collections.Counter[str]:
 
   Flax names a scope after every module and after some methods.
   """
-  return _count(jax.make_jaxpr(fn)(*args).jaxpr, "")
+  return _count(_jaxpr(fn, *args), "")
 
 
 def of_training(fn: Callable, *args, trained) -> int:
@@ -65,7 +67,7 @@ def of_training(fn: Callable, *args, trained) -> int:
     *args: its arguments, arrays or shapes.
     trained: a tree of booleans like `args`.
   """
-  jaxpr = jax.make_jaxpr(fn)(*args).jaxpr
+  jaxpr = _jaxpr(fn, *args)
   flags = zip(jaxpr.invars, jax.tree.leaves(trained), strict=True)
   reached = {var for var, flag in flags if flag}
   for eqn in jaxpr.eqns:
@@ -73,6 +75,12 @@ def of_training(fn: Callable, *args, trained) -> int:
       reached.update(eqn.outvars)
   times = lambda eqn: 1 if reached.isdisjoint(eqn.outvars) else 3
   return _count(jaxpr, "", times).total()
+
+
+def _jaxpr(fn, *args):
+  """Returns the operations of fn(*args), with attention that shows its own."""
+  with attention.only_xla():
+    return jax.make_jaxpr(fn)(*args).jaxpr
 
 
 def _count(jaxpr, scope, repeats=lambda eqn: 1):

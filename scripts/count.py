@@ -23,7 +23,6 @@ from absl import flags
 import dpn.tasks
 from dpn import flops, optim, trees
 from dpn.input_pipeline import pipeline
-from dpn.models import attention
 from dpn.scripts import fake_data
 from dpn.tasks import base
 from dpn.trainers import build, cli
@@ -50,9 +49,7 @@ def count(task: base.Task, spec: pipeline.Spec) -> pd.DataFrame:
   for name, leaf in trees.flatten(variables["params"]).items():
     # Parameters that the model itself owns stand for themselves.
     add("parameters", name.rpartition("/")[0] or name, leaf.size)
-  with attention.only_xla():
-    scopes = flops.by_scope(loss, variables, batch)
-  for scope, number in scopes.items():
+  for scope, number in flops.by_scope(loss, variables, batch).items():
     add("FLOPs", _module(scope, variables["params"]), number)
   return pd.DataFrame.from_dict(rows, orient="index")
 

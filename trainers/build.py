@@ -18,7 +18,6 @@ import dpn.tasks
 from dpn import flops, optim, processes, schedules, sharding, trees
 from dpn.evaluators import base as evaluators_base
 from dpn.input_pipeline import device, fingerprint, pipeline, pp
-from dpn.models import attention
 from dpn.tasks import base
 from dpn.trainers import config_keys, update
 from dpn.weights import (
@@ -60,8 +59,7 @@ class TrainStep:
     args = variables, self.batch_shapes
     trained = jax.tree.map(lambda _: False, args)
     trained[0]["params"] = jax.tree.map(operator.not_, self.frozen)
-    with attention.only_xla():
-      return flops.of_training(loss, *args, trained=trained)
+    return flops.of_training(loss, *args, trained=trained)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -152,7 +152,6 @@ def test_flops_are_those_of_xla(gpu):
   model = attention.Attention(2, dtype=HALF, impl="cudnn")
   x = jnp.zeros((3, 5, 16))
   variables = attention.Attention(2).init(jax.random.key(0), x, x)
-  with attention.only_xla():
-    found = flops.count(lambda x: model.apply(variables, x, x), x)
+  found = flops.count(lambda x: model.apply(variables, x, x), x)
   projections, maps = 4 * 5 * 16 * 16, 2 * 5 * 5 * 16
   assert found == 2 * 3 * (projections + maps)
