@@ -151,13 +151,20 @@ class Report:
     """Returns the fastest setting of a variant that has been measured."""
     rates = {}
     for setting in self.settings(variant):
-      if self.file(_name("step", setting)).exists():
-        rows = self.run(_name("step", setting))
+      if self.file(gpu_page.part_name("step", setting)).exists():
+        rows = self.run(gpu_page.part_name("step", setting))
         figures = rows[bench_step.name_of(setting)]["figures"]
         rates[setting] = figures[bench_step.OURS]["img_per_sec"]
     if not rates:
       raise RuntimeError("needs the part `step`, of which nothing is there.")
     return max(rates, key=rates.get)
+
+  def shown(self) -> step_peers.Setting:
+    """Returns the best setting of the main model, any before there is one."""
+    try:
+      return self.best(self.setting.variant)
+    except RuntimeError:
+      return self.setting
 
   def settings(self, variant: str) -> list[step_peers.Setting]:
     """Returns the settings to try, the likely best one first."""
@@ -181,10 +188,6 @@ def _call(words, log, secs, env):
       finally:
         with contextlib.suppress(ProcessLookupError):
           os.killpg(process.pid, signal.SIGKILL)  # and its own workers
-
-
-def _name(part, setting):
-  return f"{part}_{setting.variant.replace('/', '')}_{setting.batch_size}"
 
 
 def _each(measures: Iterable[Callable[[], Any]]):
@@ -235,7 +238,7 @@ def step(report: Report):
 
 def _steps(report, variant):
   _each(
-    functools.partial(report.step, _name("step", setting), setting)
+    functools.partial(report.step, gpu_page.part_name("step", setting), setting)
     for setting in report.settings(variant)
   )
 
@@ -244,7 +247,13 @@ def stem(report: Report):
   """What Dual PatchNorm costs, in turn with a plain ViT and that ViT again."""
   setting = report.best(report.setting.variant)
   as_step = ["--pool_type=tok", *["--unrolled"] * (not setting.scan)]
-  _norms(report, _name("stem", setting), setting, ["stem_ln=dpn"], *as_step)
+  _norms(
+    report,
+    gpu_page.part_name("stem", setting),
+    setting,
+    ["stem_ln=dpn"],
+    *as_step,
+  )
 
 
 def _norms(report, name, setting, arms, *more):
@@ -274,7 +283,7 @@ def peers(report: Report):
 
 
 def _peer(report, who, setting):
-  report.step(_name(f"peers_{who}", setting), setting, [who])
+  report.step(gpu_page.part_name(f"peers_{who}", setting), setting, [who])
 
 
 def sizes(report: Report):
@@ -292,14 +301,16 @@ def attention(report: Report):
   """Attention by XLA and by cuDNN."""
   setting = report.best(report.setting.variant)
   kinds = ("xla", "cudnn")
-  report.step(_name("attention", setting), setting, attn_impl=kinds)
+  report.step(
+    gpu_page.part_name("attention", setting), setting, attn_impl=kinds
+  )
 
 
 def memory(report: Report):
   """What scripts.estimate_memory says of the step that `step` has measured."""
   best = report.best(report.setting.variant)
   words = ["dpn.scripts.bench.gpu_parts", "memory", *_options(best)]
-  report.run(_name("memory", best), *words)
+  report.run(gpu_page.part_name("memory", best), *words)
 
 
 def norms(report: Report):
@@ -372,7 +383,7 @@ def main(argv: Sequence[str] | None = None):
         report.failures[name] = str(e)
         output.say(f"{name} FAILED, the others go on: {e}")
       harness.write_json(str(report.out / "failures.json"), report.failures)
-      content = gpu_page.page(report.out, report.setting, report.failures)
+      content = gpu_page.page(report.out, report.shown(), report.failures)
       (report.out / "report.html").write_text(content)
     output.say(f"Wrote {report.out / 'report.html'}")
   sys.exit(bool(report.failures))

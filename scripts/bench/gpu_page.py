@@ -22,6 +22,11 @@ TITLES = {
 }
 
 
+def part_name(part: str, setting: step_peers.Setting) -> str:
+  """Returns the name of a part's file that is about one setting."""
+  return f"{part}_{setting.variant.replace('/', '')}_{setting.batch_size}"
+
+
 def page(
   out: pathlib.Path, setting: step_peers.Setting, failures: Mapping[str, str]
 ) -> str:
@@ -29,7 +34,7 @@ def page(
 
   Args:
     out: with the JSON of each part.
-    setting: of the model that the goals are about.
+    setting: of the model that the goals are about, at its best batch.
     failures: why parts are missing.
   """
   kept = {
@@ -49,7 +54,7 @@ def page(
     *_numbers(found),
     *_steps(found),
     *_memory(found, setting),
-    *_norms(found),
+    *_norms(found, setting),
     *_loading(found),
     *_faults(found),
   )
@@ -123,7 +128,7 @@ def _goals(found: Mapping[str, Any], setting: step_peers.Setting):
   text = "speed / timm compiled, each at its best batch"
   add(text, f"≥ {least}", ratios, "{:.2f}", lambda x: x >= least)
 
-  stem = _stem(found)
+  stem = found.get(part_name("stem", setting))
   costs = [stem[DPN]["ratio"] - 1] if stem else []
   most = GOALS["dpn"]
   text = "time for Dual PatchNorm"
@@ -134,12 +139,6 @@ def _goals(found: Mapping[str, Any], setting: step_peers.Setting):
   add(text, f"≤ {most:.0%}", costs, "{:+.1%}", lambda x: x <= most)
   table = _table(rows, ("", "goal", "found", "met"))
   return [render.heading("Goals"), table]
-
-
-def _stem(found):
-  """Returns Dual PatchNorm's cost at the last batch size that was best."""
-  parts = [part for name, part in found.items() if name[:5] == "stem_"]
-  return parts[-1] if parts else {}
 
 
 def _numbers(found):
@@ -167,10 +166,10 @@ def _steps(found):
 
 
 def _memory(found, setting):
-  planned = [part for name, part in found.items() if name[:7] == "memory_"]
-  if not planned:
+  planned = found.get(part_name("memory", setting))
+  if planned is None:
     return []
-  estimate = sum(planned[-1].values()) / 2**30
+  estimate = sum(planned.values()) / 2**30
   text = f"scripts.estimate_memory: {estimate:.2f} GiB"
   speeds = _speeds(found, "step", setting.variant)
   if speeds:
@@ -182,12 +181,15 @@ def _memory(found, setting):
   return [render.heading("Memory"), render.paragraph(f"{text}.")]
 
 
-def _norms(found):
-  groups = [part for name, part in found.items() if name[:6] == "norms_"]
+def _norms(found, setting):
+  groups = [part for name, part in found.items() if name.startswith("norms_")]
   merged = {arm: row for part in groups for arm, row in part.items()}
   parts = []
   for title, rows in (
-    ("Dual PatchNorm, in turn with a plain ViT", _stem(found)),
+    (
+      "Dual PatchNorm, in turn with a plain ViT",
+      found.get(part_name("stem", setting)),
+    ),
     ("Normalizers, relative to pre-LayerNorm", merged),
   ):
     if rows:
@@ -217,7 +219,7 @@ def _loading(found):
 
 
 def _faults(found):
-  outcomes = {k: v for k, v in found.items() if k[:7] == "faults_"}
+  outcomes = {k: v for k, v in found.items() if k.startswith("faults_")}
   if not outcomes:
     return []
   texts = [
