@@ -206,10 +206,8 @@ def _each(measures: Iterable[Callable[[], Any]]):
     raise RuntimeError("; ".join(problems))
 
 
-def _options(setting):
-  """Returns a setting as options of scripts.bench.gpu_parts."""
-  fields = dataclasses.asdict(setting)
-  return [f"--{key}={value}" for key, value in fields.items()]
+def _json(setting):
+  return json.dumps(dataclasses.asdict(setting))
 
 
 def versions(report: Report):
@@ -222,10 +220,8 @@ def versions(report: Report):
 
 def numbers(report: Report):
   """Gradients are those of XLA's attention, and of a CPU."""
-  options = _options(report.setting)
-  found = report.run(
-    "numbers", "dpn.scripts.bench.gpu_parts", "numbers", *options
-  )
+  words = ["dpn.scripts.bench.gpu_parts", "numbers", _json(report.setting)]
+  found = report.run("numbers", *words)
   if wrong := [name for name, row in found.items() if not row["met"]]:
     report.file("numbers").unlink()  # to be tried again
     raise RuntimeError(f"too far apart: {', '.join(wrong)}.")
@@ -309,7 +305,7 @@ def attention(report: Report):
 def memory(report: Report):
   """What scripts.estimate_memory says of the step that `step` has measured."""
   best = report.best(report.setting.variant)
-  words = ["dpn.scripts.bench.gpu_parts", "memory", *_options(best)]
+  words = ["dpn.scripts.bench.gpu_parts", "memory", _json(best)]
   report.run(gpu_page.part_name("memory", best), *words)
 
 

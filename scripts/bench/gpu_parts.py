@@ -1,7 +1,7 @@
 """Parts of scripts.gpu_report that no other benchmark measures.
 
-  python -m dpn.scripts.bench.gpu_parts numbers --variant B/16 \
-    --dtype bfloat16 --json numbers.json
+  python -m dpn.scripts.bench.gpu_parts numbers --json numbers.json \
+    '{"variant": "B/16", "dtype": "bfloat16"}'
 
 `versions` are those of software and device. `memory` is what
 scripts.estimate_memory says of a step of scripts.bench_step. `numbers` compare
@@ -13,6 +13,7 @@ import contextlib
 import dataclasses
 import functools
 import importlib.metadata
+import json
 import platform
 import shutil
 import subprocess
@@ -34,9 +35,8 @@ MOST = {"bfloat16": 0.05, "float32": 1e-3}
 EXAMPLES = 8
 
 
-def versions(setting: step_peers.Setting) -> dict[str, Any]:
-  """Returns what results may depend on, whatever the setting."""
-  del setting
+def versions() -> dict[str, Any]:
+  """Returns what results may depend on."""
   device = jax.devices()[0]
   found = {name: importlib.metadata.version(name) for name in LIBRARIES}
   found |= {"device": device.device_kind, "platform": device.platform}
@@ -148,15 +148,13 @@ PARTS: dict[str, Callable] = {
 def main(argv: Sequence[str] | None = None):
   parser = harness.parser(__doc__)
   parser.add_argument("part", choices=PARTS)
-  for field in dataclasses.fields(step_peers.Setting):
-    read = {bool: "True".__eq__}.get(field.type, field.type)
-    parser.add_argument(f"--{field.name}", type=read, default=field.default)
-  args = vars(parser.parse_args(argv))
-  path, part = args.pop("json"), args.pop("part")
-  found = PARTS[part](step_peers.Setting(**args))
+  parser.add_argument("setting", nargs="*", help="fields of a Setting as JSON")
+  args = parser.parse_args(argv)
+  settings = [step_peers.Setting(**json.loads(text)) for text in args.setting]
+  found = PARTS[args.part](*settings)
   for name, value in found.items():
     print(f"{name}: {value}")
-  harness.write_json(path, found)
+  harness.write_json(args.json, found)
 
 
 if __name__ == "__main__":
