@@ -49,7 +49,7 @@ HOMES = {
     "trainers/cli.py",
     "trainers/train.py",
     "scripts/",
-    "input_pipeline/pipeline.py",
+    "input_pipeline/loader.py",
   ],
 }
 CONFIGS_MAY_IMPORT = {*sys.stdlib_module_names, "configs", "ml_collections"}

@@ -13,7 +13,7 @@ import numpy as np
 from absl import logging
 
 from dpn import errors, evaluators, processes, registry, schedules, sharding
-from dpn.input_pipeline import device, pipeline, sources
+from dpn.input_pipeline import device, loader, pipeline, sources
 from dpn.tasks import base
 
 TYPES = [
@@ -51,7 +51,7 @@ class Evaluator:
 
   def open(
     self, data: Mapping[str, Any] | sources.Source, pp_fn: str, **kw
-  ) -> pipeline.EvaluationData:
+  ) -> loader.EvaluationData:
     """Returns this process's share of a data set, see `pipeline.evaluation`."""
     kw["process_index"] = jax.process_index()
     kw["process_count"] = jax.process_count()
@@ -59,7 +59,7 @@ class Evaluator:
     processes.agree(opened.facts)
     return opened
 
-  def batches(self, data: pipeline.EvaluationData) -> Iterator[base.Batch]:
+  def batches(self, data: loader.EvaluationData) -> Iterator[base.Batch]:
     """Returns global batches; `_mask` (batch,) is false for padding."""
     return device.DeviceIterator(data, sharding.batch(self.mesh))
 
@@ -67,7 +67,7 @@ class Evaluator:
     self,
     function: Callable,
     variables: base.Variables,
-    data: pipeline.EvaluationData,
+    data: loader.EvaluationData,
     *keys: str,
   ) -> list[np.ndarray]:
     """Returns a value of every example, and what it holds under `keys`.
@@ -91,7 +91,7 @@ class Evaluator:
     self,
     function: Callable,
     variables: base.Variables,
-    data: pipeline.EvaluationData,
+    data: loader.EvaluationData,
     *keys: str,
   ):
     """Raises ValueError if `collect` cannot be called like this."""

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import jax
 
 from dpn.evaluators import base
-from dpn.input_pipeline import pipeline
+from dpn.input_pipeline import loader
 from dpn.tasks import base as tasks_base
 
 
@@ -53,7 +53,7 @@ class Evaluator(base.Evaluator):
     return self.means(variables, self._data)
 
   def means(
-    self, variables: tasks_base.Variables, data: pipeline.EvaluationData
+    self, variables: tasks_base.Variables, data: loader.EvaluationData
   ) -> dict[str, float]:
     """Returns the means of what `measure` returns over data."""
     totals = collections.Counter()

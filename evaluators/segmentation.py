@@ -18,7 +18,7 @@ from jax.experimental import multihost_utils
 
 from dpn import errors, sharding, sliding_window
 from dpn.evaluators import base
-from dpn.input_pipeline import device, pipeline
+from dpn.input_pipeline import device, loader, pipeline
 from dpn.tasks import base as tasks_base
 
 # Sizes are rounded up to multiples of it, so that few programs are compiled.
@@ -97,7 +97,7 @@ class _Image(NamedTuple):
   """An image that is being predicted."""
 
   index: int  # in the source
-  example: pipeline.Example
+  example: loader.Example
   views: list[_View]
 
 
@@ -196,7 +196,7 @@ class Evaluator(base.Evaluator):
 
   def predictions(
     self, variables: tasks_base.Variables, places: Sequence[int] | None = None
-  ) -> Iterator[tuple[int, pipeline.Example, np.ndarray]]:
+  ) -> Iterator[tuple[int, loader.Example, np.ndarray]]:
     """Yields (index, example, predicted map) of this process's images.
 
     The map is of integers and has the shape of the example's label map. All

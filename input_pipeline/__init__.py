@@ -1,4 +1,4 @@
-"""Images from files to devices; see `pipeline`."""
+"""Images from files to devices; see `pipeline` and `loader`."""
 
 import os
 

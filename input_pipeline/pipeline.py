@@ -1,36 +1,13 @@
-"""Batches of processed examples, at any position, always the same.
+"""Data for training and evaluation, as config.input and evaluators ask."""
 
-Position p of a training run reads example `permutation(seed, p // n)[p % n]` of
-the n in the source (`order` has the rest), and augments it with a generator
-keyed by (seed, p). Both are pure functions, so a run's whole position is the
-number of examples it has seen: it resumes exactly, at once, with whatever
-number of threads, workers, processes or devices. Grain runs the work ahead; its
-own state is never stored.
-
-Batches are dicts of NumPy arrays. 64-bit values become 32-bit, as in JAX.
-"""
-
-import contextlib
-import dataclasses
-import itertools
-import math
-import multiprocessing
-import os
-import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-import grain
-import numpy as np
-from absl import flags, logging
+from absl import logging
 
-from dpn import errors, host_memory, input_pipeline
-from dpn.input_pipeline import batches, pp, sources
+from dpn import errors
+from dpn.input_pipeline import batches, loader, pp, sources
 from dpn.input_pipeline import order as order_lib
-from dpn.input_pipeline.pp import ops_text
-
-Batch = Example = dict[str, np.ndarray]
-Spec = dict[str, tuple[tuple[int, ...], np.dtype]]
 
 # Keys of big_vision that mean nothing here, with the reason why.
 IGNORED_KEYS = {
@@ -58,9 +35,6 @@ _LOWEST = {"num_workers": 0, "seed": 0} | dict.fromkeys(
   ("batch_size", "num_threads", "prefetch", "repeats"), 1
 )
 _ON_ERROR = ("raise", "skip")
-_MAX_SHARD_ROWS = 64
-_ENDLESS = 2**40
-_SMALL_BYTES = 2**17  # See docs/input_performance.md.
 
 
 def training(
@@ -69,7 +43,7 @@ def training(
   seed: int,
   process_index: int = 0,
   process_count: int = 1,
-) -> "Data":
+) -> loader.Data:
   """Returns endless shuffled data, as `config.input` asks for.
 
   `data` and `pp` name what to read (see `sources`) and what to do with it (see
@@ -109,7 +83,7 @@ def training(
       "config.input.num_threads is ignored: num_workers processes do the work."
     )
   examples = batches.Examples(parts, seed, skip=on_error == "skip")
-  data = Data(
+  data = loader.Data(
     examples=examples,
     order=order_lib.Order(
       seed=seed,
@@ -182,14 +156,14 @@ def evaluation(
   process_index: int = 0,
   process_count: int = 1,
   cache: bool = False,
-) -> "EvaluationData":
+) -> loader.EvaluationData:
   """Returns every example once, in order, with `_mask` false on padding.
 
   `data` may be a source itself. Random ops do the same to an example every
   time. With `cache`, finished batches stay in memory for the next round. The
   other arguments, and what is raised, are as for `training`.
   """
-  return EvaluationData(
+  return loader.EvaluationData(
     examples=batches.Examples([_part(data, pp_fn)], seed=0),
     batch_size=batch_size,
     process_index=process_index,
@@ -204,242 +178,11 @@ def examples(
   *,
   process_index: int = 0,
   process_count: int = 1,
-) -> "SingleExamples":
+) -> loader.SingleExamples:
   """Returns every example once, by itself: images of many sizes do not stack.
 
   Process p of n reads examples p, p + n, …. The rest is as for `evaluation`.
   """
   made = batches.Examples([_part(data, pp_fn)], seed=0, any_shape=True)
   share = range(process_index, len(made.source), process_count)
-  return SingleExamples(made, share)
-
-
-@dataclasses.dataclass(frozen=True)
-class SingleExamples:
-  """Examples with shapes of their own, in order; iterate as often as needed.
-
-  Attributes:
-    examples: all there are.
-    indices: those that this process reads, numbered as in the source.
-  """
-
-  examples: batches.Examples
-  indices: range
-
-  @property
-  def num_examples(self) -> int:
-    """Number of examples over all processes."""
-    return len(self.examples.source)
-
-  def __len__(self):
-    return len(self.indices)
-
-  def __getitem__(self, place: int) -> Example:
-    """Returns the example numbered `indices[place]`."""
-    return self.examples[self.indices[place]]
-
-  def __iter__(self) -> Iterator[tuple[int, Example]]:
-    """Yields (index in the source, example); threads work ahead."""
-    host_memory.keep_images()
-    threads = _default_threads(self.examples)
-    options = grain.ReadOptions(threads, 2 * threads)
-    dataset = grain.MapDataset.source(self).to_iter_dataset(options)
-    with contextlib.closing(iter(dataset)) as ahead:
-      yield from zip(self.indices, ahead, strict=True)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Data:
-  """Examples in batches: endless ones in an `order`; without, one round.
-
-  The other attributes are the arguments of `training`.
-  """
-
-  examples: batches.Examples
-  batch_size: int
-  order: order_lib.Order | None = None
-  process_index: int = 0
-  process_count: int = 1
-  num_threads: int | None = None
-  num_workers: int = 0
-  prefetch: int = 2
-  on_device: bool = False
-
-  def __post_init__(self):
-    if self.on_device:
-      self.examples.check_not_random()
-      if self.process_count > 1 or self.examples.skip:
-        raise ValueError(
-          "config.input.on_device needs a single process, and does not go with "
-          "on_error='skip'. Leave it out."
-        )
-    if self.batch_size % self.process_count:
-      raise ValueError(
-        f"batch_size must be a multiple of the {self.process_count} processes, "
-        f"got {self.batch_size}."
-      )
-
-  @property
-  def num_examples(self) -> int:
-    """Number of examples in the source."""
-    return len(self.examples.source)
-
-  @property
-  def spec(self) -> Spec:
-    """(shape, dtype) of a batch over all processes, by key."""
-    return {
-      key: ((self.batch_size, *field.shape), field.dtype)
-      for key, field in self.examples.fields.items()
-    }
-
-  @property
-  def vocabularies(self) -> dict[str, ops_text.Vocabulary]:
-    """What token ids are from, by the key that holds them."""
-    return self.examples.vocabularies
-
-  def indices(self, examples_seen: int = 0) -> Iterator[np.ndarray]:
-    """Yields which examples are in every batch from a position on."""
-    for first in itertools.count(examples_seen, self.batch_size):
-      batch = self.order.indices(first, first + self.batch_size)
-      yield np.asarray(batch, np.int32)
-
-  def everything(self) -> Batch:
-    """Returns all examples as one batch, in the order of the source."""
-    once = EvaluationData(examples=self.examples, batch_size=self.batch_size)
-    parts = {key: [] for key in self.spec}
-    for batch in once:
-      for key, columns in parts.items():
-        columns.append(batch[key][batch[batches.MASK]])
-    return {key: np.concatenate(columns) for key, columns in parts.items()}
-
-  def facts(self) -> dict[str, Any]:
-    """Returns what must be the same on all processes."""
-    return {"data": self.examples.source.name, "examples": self.num_examples}
-
-  def batches(self, examples_seen: int = 0) -> Iterator[Batch]:
-    """Yields this process's rows of every batch from a position on.
-
-    With on_error="skip" they have the column `batches.SKIPPED`; in a single
-    round, `batches.MASK`. `close` ends the threads or processes.
-    """
-    host_memory.keep_images()
-    shards = _Shards(self, examples_seen)
-    dataset = grain.MapDataset.source(shards)
-    if self.num_workers:
-      # Grain's processes read absl flags, which a notebook never parses.
-      if not flags.FLAGS.is_parsed():
-        flags.FLAGS.mark_as_parsed()
-      dataset = dataset.to_iter_dataset(
-        grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
-      ).mp_prefetch(
-        grain.MultiprocessingOptions(self.num_workers, self.prefetch),
-        worker_init_fn=_start_worker,
-      )
-    else:
-      num_threads = self.num_threads or _default_threads(self.examples)
-      ahead = max(self.prefetch * shards.per_batch, num_threads)
-      dataset = dataset.to_iter_dataset(
-        grain.ReadOptions(num_threads=num_threads, prefetch_buffer_size=ahead)
-      ).batch(shards.per_batch, batch_fn=batches.join)
-    with contextlib.closing(iter(dataset)) as iterator:
-      yield from iterator
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class EvaluationData(Data):
-  """Every example once, in order; iterate as often as needed."""
-
-  cache: bool = False
-  _cached: list[Batch] = dataclasses.field(default_factory=list, init=False)
-
-  @property
-  def num_classes(self) -> int | None:
-    """Number of classes of the key `label`, if the source knows it."""
-    return self.examples.source.num_classes("label")
-
-  @property
-  def class_names(self) -> Sequence[str] | None:
-    """Names of the classes of the key `label`, if the source knows them."""
-    return self.examples.source.class_names("label")
-
-  def __len__(self) -> int:
-    """Number of batches, the same for every process."""
-    return -(-self.num_examples // self.batch_size)
-
-  def __iter__(self) -> Iterator[Batch]:
-    """Yields this process's rows of every batch, with `_mask`."""
-    if self._cached:
-      yield from self._cached
-      return
-    finished = []
-    for batch in self.batches():
-      if self.cache:
-        finished.append(batch)
-      yield batch
-    self._cached[:] = finished
-
-
-class _Shards:
-  """One process's batches, cut into shards; Grain maps over their indices.
-
-  Attributes:
-    per_batch: shards in the process's share of a batch.
-  """
-
-  def __init__(self, data: Data, examples_seen: int):
-    self._data = data
-    local_size = data.batch_size // data.process_count
-    self._start = examples_seen + data.process_index * local_size
-    # Threads share the work on a batch; a worker process makes whole ones.
-    most = local_size if data.num_workers else _MAX_SHARD_ROWS
-    self._rows = max(n for n in range(1, most + 1) if local_size % n == 0)
-    self.per_batch = local_size // self._rows
-    fields = dict(data.examples.fields)
-    if not data.order:
-      fields[batches.MASK] = batches.Field((), np.dtype(bool))
-    if data.examples.skip:
-      fields[batches.SKIPPED] = batches.Field((), np.dtype(np.int32))
-    self._buffers = batches.BatchBuffers(fields, self._rows, self.per_batch)
-
-  def __len__(self):
-    return (_ENDLESS if self._data.order else len(self._data)) * self.per_batch
-
-  def __getitem__(self, index: int) -> Batch:
-    data, (batch, shard) = self._data, divmod(index, self.per_batch)
-    first = self._start + batch * data.batch_size + shard * self._rows
-    last = first + self._rows
-    rows = self._buffers.rows(batch, shard)
-    if data.order:
-      indices = data.order.indices(first, last)
-      data.examples.write(rows, indices, range(first, last))
-      return rows
-    indices = range(first, max(first, min(last, data.num_examples)))
-    data.examples.write(rows, indices, indices)
-    for column in rows.values():
-      column[len(indices) :] = 0  # padding
-    rows[batches.MASK][: len(indices)] = True
-    return rows
-
-
-def _start_worker(worker_index: int, worker_count: int):
-  """Prepares a worker process, and ends it when its parent is killed."""
-  del worker_index, worker_count
-  host_memory.keep_images()
-
-  def watch():
-    multiprocessing.parent_process().join()
-    os._exit(1)
-
-  threading.Thread(target=watch, daemon=True).start()
-
-
-def _default_threads(examples: batches.Examples) -> int:
-  """Returns one per core, but one for small examples from memory.
-
-  With those, threads would wait for each other to leave the interpreter.
-  """
-  fields = examples.fields.values()
-  num_bytes = sum(math.prod(f.shape) * f.dtype.itemsize for f in fields)
-  if examples.source.in_memory and num_bytes <= _SMALL_BYTES:
-    return 1
-  return input_pipeline.num_cores()
+  return loader.SingleExamples(made, share)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dpn import registry
-from dpn.input_pipeline import order, pipeline
+from dpn.input_pipeline import loader, order
 from dpn.scripts import chaos
 from dpn.scripts.faults import builds, data, in_a_run, runs, soak
 from dpn.trainers import cli, loop, testing
@@ -81,10 +81,10 @@ def test_every_example_once():
   assert data.check(0, THREADS_ONLY) == counted
 
 
-_batches = pipeline.Data.batches
+_batches = loader.Data.batches
 BROKEN_DATA = {
   "starts over": (
-    pipeline.Data,
+    loader.Data,
     "batches",
     lambda self, seen=0: _batches(self, 0),
     "position .* is another example",
@@ -96,7 +96,7 @@ BROKEN_DATA = {
     "epoch 0: not once: 0 .2 times",
   ),
   "does not pad": (
-    pipeline.EvaluationData,
+    loader.EvaluationData,
     "num_examples",
     96,
     r"evaluation by 1 processes: not once: 96 \(0 times\)",

@@ -22,7 +22,7 @@ from absl import flags
 
 import dpn.tasks
 from dpn import flops, optim, trees
-from dpn.input_pipeline import pipeline
+from dpn.input_pipeline import loader
 from dpn.scripts import fake_data
 from dpn.tasks import base
 from dpn.trainers import build, cli
@@ -31,7 +31,7 @@ _BLOCK = re.compile(r"(encoderblock)(?:_\d+)?(/[^/]+)?.*")
 OUTSIDE = "(outside modules)"
 
 
-def count(task: base.Task, spec: pipeline.Spec) -> pd.DataFrame:
+def count(task: base.Task, spec: loader.Spec) -> pd.DataFrame:
   """Returns parameters and FLOPs per example, a row for each module.
 
   Args:
@@ -64,7 +64,7 @@ def _module(scope, params):
   return "/".join(path) or OUTSIDE
 
 
-def audit(config, task: base.Task, spec: pipeline.Spec) -> pd.DataFrame:
+def audit(config, task: base.Task, spec: loader.Spec) -> pd.DataFrame:
   """Returns what the config makes of each parameter, a row for each.
 
   Args:

@@ -30,7 +30,7 @@ import pandas as pd
 from absl import flags
 
 from dpn import metrics
-from dpn.input_pipeline import pipeline
+from dpn.input_pipeline import loader
 from dpn.scripts.diagnosis import measures, page
 from dpn.scripts.results import output, runs
 from dpn.trainers import build, cli
@@ -138,7 +138,7 @@ def _schedule(given):
   return {"warmup_percent": 0.1, "decay_type": "cosine", **kept}
 
 
-def _images(data: pipeline.Data):
+def _images(data: loader.Data):
   with contextlib.closing(data.batches()) as batches:
     for batch in batches:
       yield np.asarray(batch["image"], np.float32)

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 from PIL import Image
 
-from dpn.input_pipeline import pipeline, pp
+from dpn.input_pipeline import loader, pipeline, pp
 
 # What VTAB's labels are made of, see input_pipeline.pp.ops_vtab.
 _FEATURES = {
@@ -25,7 +25,7 @@ _CAPTIONS = {"text": "grey", "captions": {"text": ["grey"]}}
 EXAMPLES = 1_281_167  # as ImageNet-1k, for durations given in epochs
 
 
-def spec(config) -> pipeline.Spec:
+def spec(config) -> loader.Spec:
   """Returns (shape, dtype) of a batch, by running config.input.pp once.
 
   Where that decodes images, a grey one will do, with label 0 or a label map of

@@ -17,7 +17,7 @@ import numpy as np
 import dpn.tasks
 from dpn import flops, optim, processes, schedules, sharding, trees
 from dpn.evaluators import base as evaluators_base
-from dpn.input_pipeline import device, fingerprint, pipeline, pp
+from dpn.input_pipeline import device, fingerprint, loader, pipeline, pp
 from dpn.tasks import base
 from dpn.trainers import config_keys, update
 from dpn.weights import (
@@ -69,7 +69,7 @@ class Run:
   config: Mapping[str, Any]
   step: TrainStep
   mesh: jax.sharding.Mesh
-  data: pipeline.Data
+  data: loader.Data
   evaluators: list[evaluators_base.Scheduled]
   total_steps: int
   log_steps: int  # from one log line to the next
@@ -143,7 +143,7 @@ def from_config(config: Mapping[str, Any]) -> Run:
 def train_step(
   config: Mapping[str, Any],
   task: base.Task,
-  spec: pipeline.Spec,
+  spec: loader.Spec,
   mesh: jax.sharding.Mesh,
   *,
   data_size: int,
@@ -334,7 +334,7 @@ def _resume(path: str, run: Run):
   return state, {"examples_seen": position["examples_seen"]}
 
 
-def one_example(spec: pipeline.Spec):
+def one_example(spec: loader.Spec):
   """Returns a batch of one: enough to initialise from, and cheap."""
   return {k: np.zeros((1, *s[1:]), dtype) for k, (s, dtype) in spec.items()}
 
