@@ -12,7 +12,7 @@ import dataclasses
 import textwrap
 from collections.abc import Sequence
 
-from dpn.scripts.results import claims, output, render, runs
+from dpn.scripts.results import claims, output, render, run_files, runs
 
 _COLUMN = 40  # letters in a line of a cell, on the terminal
 
@@ -24,7 +24,7 @@ def main(argv: Sequence[str] | None = None):
   parser.add_argument("-o", "--output", metavar="FILE", help="not the screen")
   args = parser.parse_args(argv)
   with output.errors_in_a_line():
-    table = claims.build(runs.frame(runs.find(args.runs)))
+    table = claims.build(runs.frame(run_files.find(args.runs)))
     if args.format == "text":
       wrap = lambda text: textwrap.fill(text, _COLUMN)
       table = dataclasses.replace(table, frame=table.frame.map(wrap))

@@ -8,7 +8,7 @@ import pytest
 
 from dpn.scripts import claims as command
 from dpn.scripts import testing
-from dpn.scripts.results import aggregate, checks, claims, runs
+from dpn.scripts.results import aggregate, checks, claims, run_files, runs
 
 AUGREG = ("S/32", "Ti/16", "B/32", "S/16", "S/16+", "B/16")
 
@@ -267,7 +267,7 @@ def _scales(tmp_path, centre, corners):
     seconds=1.0,
     params={"stem/ln0/scale": scale.ravel(), "embedding/kernel": kernel},
   )
-  return runs.find([str(tmp_path)])
+  return run_files.find([str(tmp_path)])
 
 
 def test_where_in_the_patch_the_scale_is_high(tmp_path):

@@ -32,7 +32,7 @@ from absl import flags
 from dpn import metrics
 from dpn.input_pipeline import loader
 from dpn.scripts.diagnosis import measures, page
-from dpn.scripts.results import output, runs
+from dpn.scripts.results import output, run_files
 from dpn.trainers import build, cli
 
 READING = """\
@@ -229,7 +229,7 @@ def main(folder: str | None = None):
     raise ValueError("Give either --config or the folder of a run.")
   config = _CONFIG.value
   if folder:
-    config = ml_collections.ConfigDict(dict(runs.read(folder).config))
+    config = ml_collections.ConfigDict(dict(run_files.read(folder).config))
   with output.made(os.path.dirname(_OUT.value or "")):
     pass  # fails before the work, not after it
   found = diagnose(

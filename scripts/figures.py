@@ -18,7 +18,14 @@ import os
 import sys
 from collections.abc import Sequence
 
-from dpn.scripts.results import figures, output, own_runs, runs, tables
+from dpn.scripts.results import (
+  figures,
+  output,
+  own_runs,
+  run_files,
+  runs,
+  tables,
+)
 from dpn.weights import files as parameter_files
 
 _DPI = 300
@@ -55,7 +62,7 @@ def main(argv: Sequence[str] | None = None):
   args = _parse(argv)
   with output.errors_in_a_line():
     folders = [path for path in args.runs if path not in args.files]
-    frame = runs.frame(runs.find(folders))
+    frame = runs.frame(run_files.find(folders))
     names = [n for name in args.figure for n in GROUPS.get(name, (name,))]
     if frame.empty:
       names = [name for name in names if name == "3"]

@@ -8,7 +8,7 @@ import safetensors.numpy
 
 from dpn.scripts import figures as command
 from dpn.scripts import testing
-from dpn.scripts.results import figures, runs
+from dpn.scripts.results import figures, run_files, runs
 
 SCALE = "stem/ln0/scale"
 
@@ -69,7 +69,7 @@ def test_all_figures_of_a_folder(root, tmp_path, capsys):
 
 
 def test_bars_are_the_tables_differences(root):
-  found = runs.frame(runs.find([str(root)]))
+  found = runs.frame(run_files.find([str(root)]))
   drawn = figures.FIGURES["6"](found, figures.DEFAULTS)["table_6"]
   fig = drawn.figure
   widths = [bar.get_width() for bar in fig.axes[0].patches]
@@ -90,7 +90,7 @@ def test_one_arm_of_many_models_has_one_panel(tmp_path):
         rows=[{"step": 1, "val/prec@1": value}],
         seconds=1.0,
       )
-  found = runs.frame(runs.find([str(tmp_path)]))
+  found = runs.frame(run_files.find([str(tmp_path)]))
   drawn = figures.FIGURES["differences"](found, figures.DEFAULTS)
   [ax] = drawn["differences_val_prec_1_base"].figure.axes
   assert [label.get_text() for label in ax.get_yticklabels()] == [
@@ -102,7 +102,7 @@ def test_one_arm_of_many_models_has_one_panel(tmp_path):
 
 def test_panels_are_models_with_their_arms(root):
   _write(root, "dpn", 5, complete=False)
-  found = runs.frame(runs.find([str(root)]))
+  found = runs.frame(run_files.find([str(root)]))
   panels, _ = figures.panels(found, "loss")
   assert list(panels) == ["AugReg B/16"]
   arms = panels["AugReg B/16"]
@@ -165,7 +165,7 @@ def test_wrong_inputs_end_with_a_sentence(root, tmp_path):
 def test_gradient_norms_are_labelled(root, flags, when, scale):
   for arch in figures.APPENDIX_H:
     _write(root, "dpn", 0, arch=arch)
-  found = runs.frame(runs.find([str(root)]))
+  found = runs.frame(run_files.find([str(root)]))
   args = argparse.Namespace(**{**vars(figures.DEFAULTS), **flags})
   titles = {}
   for name in ("2_left", "4"):

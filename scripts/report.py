@@ -23,6 +23,7 @@ from dpn.scripts.results import (
   own_runs,
   plots,
   render,
+  run_files,
   run_lists,
   run_pictures,
   runs,
@@ -210,7 +211,7 @@ def main(argv: Sequence[str] | None = None):
   add("--note", action="append", default=[], help="a paragraph at the top")
   args = parser.parse_args(argv)
   with output.errors_in_a_line():
-    found = runs.find(args.runs)
+    found = run_files.find(args.runs)
     content, results, wrong = report(
       found, args.title, args.note, args.interval, args.baseline
     )

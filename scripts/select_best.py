@@ -24,7 +24,7 @@ import pandas as pd
 
 from dpn import atomic
 from dpn.scripts.jobs import arms as arms_lib
-from dpn.scripts.results import output, render, runs
+from dpn.scripts.results import output, render, run_files
 
 
 def best(scores: pd.DataFrame) -> str:
@@ -73,7 +73,9 @@ def choose(out: str, metric: str) -> dict[str, dict]:
       f"{', '.join(undone[:5])}{more}. Finish the sweep first."
     )
   frame = pd.DataFrame(competing)  # a column for each field of an arm
-  frame["score"] = [runs.read(path).final(metric) for path in frame.workdir]
+  frame["score"] = [
+    run_files.read(path).final(metric) for path in frame.workdir
+  ]
   result = {}
   for cell, of_cell in frame.groupby("cell", sort=False):
     scores = of_cell.set_index(["candidate", "seed"]).score.unstack(sort=False)

@@ -27,6 +27,7 @@ from dpn.scripts.results import (
   output,
   own_runs,
   render,
+  run_files,
   runs,
   table_specs,
   tables,
@@ -36,13 +37,13 @@ from dpn.scripts.results import (
 def main(argv: Sequence[str] | None = None):
   args = _parser().parse_args(argv)
   with output.errors_in_a_line():
-    frame = runs.frame(runs.find(args.runs))
+    frame = runs.frame(run_files.find(args.runs))
     frame = own_runs.of_arms(frame, args.arms, args.baseline)
     if args.format == "long":
       output.write(args.output, render.as_csv(runs.long(list(frame.run))))
       return
     if args.format == "archive":
-      output.write(args.output, runs.archive(list(frame.run)))
+      output.write(args.output, run_files.archive(list(frame.run)))
       return
     make = _named if args.table else _existing
     made, wrong = make(frame, args)

@@ -9,7 +9,7 @@ import pytest
 
 from dpn.configs import augreg_i1k, lape_deit
 from dpn.scripts import tables, testing
-from dpn.scripts.results import runs, table_specs
+from dpn.scripts.results import run_files, runs, table_specs
 from dpn.scripts.results import tables as laid_out
 
 METRIC = "val/prec@1"
@@ -39,7 +39,7 @@ def root(tmp_path):
 
 
 def _build(root, name="1_left", metric=None):
-  frame = runs.frame(runs.find([str(root)]))
+  frame = runs.frame(run_files.find([str(root)]))
   return laid_out.build(name, frame, metric)
 
 
@@ -140,7 +140,7 @@ def test_incomplete_runs_are_marked_and_not_counted(root):
 
 
 def test_a_run_found_twice_counts_once(root):
-  twice = runs.find([str(root), str(root / "dpn-B16-s0")])
+  twice = run_files.find([str(root), str(root / "dpn-B16-s0")])
   assert len(twice) == 6
   copy = root / "later" / "dpn-B16-s0"
   _write(root / "later", "dpn", 0, 0.81)

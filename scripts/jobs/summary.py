@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from dpn.scripts.jobs import arms as arms_lib
-from dpn.scripts.results import aggregate, runs
+from dpn.scripts.results import aggregate, run_files
 
 
 def table(arms: Sequence[arms_lib.Arm]) -> str:
@@ -16,7 +16,7 @@ def table(arms: Sequence[arms_lib.Arm]) -> str:
   """
   found = {}
   for arm in arms:
-    run = runs.read(arm.workdir) if arm.done else None
+    run = run_files.read(arm.workdir) if arm.done else None
     if run and (metric := run.headline[0]) in run.finals:
       value = aggregate.percent(run, metric)
       found.setdefault((arm.name, metric), []).append(value)

@@ -3,7 +3,7 @@
 import pytest
 
 from dpn.scripts import report, tables, testing
-from dpn.scripts.results import classes, runs
+from dpn.scripts.results import classes, run_files, runs
 
 TABLE = {"recipe": "CamVid", "arch": "96x4/8", "metric": "test/miou"}
 FOUND = {  # arm → by seed: mean, sky, and car if any picture has one
@@ -31,7 +31,7 @@ def _folder(tmp_path):
 
 
 def test_means_and_paired_differences(folder):
-  [table] = classes.per_class(runs.frame(runs.find([str(folder)])))
+  [table] = classes.per_class(runs.frame(run_files.find([str(folder)])))
   frame = table.frame.set_index("IoU [%]")
   assert list(frame.index) == ["mean", "pixel accuracy", "sky", "car"]
   assert list(frame.columns) == ["base", "dpn", "dpn − base"]
@@ -65,4 +65,4 @@ def test_commands_show_them(folder, capsys):
 def test_other_runs_have_none(tmp_path):
   row = {"step": 1, "val/prec@1": 0.5}
   testing.write_run(tmp_path / "run", rows=[row], seconds=1.0)
-  assert classes.per_class(runs.frame(runs.find([str(tmp_path)]))) == []
+  assert classes.per_class(runs.frame(run_files.find([str(tmp_path)]))) == []

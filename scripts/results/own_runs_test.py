@@ -3,7 +3,7 @@
 import pytest
 
 from dpn.scripts import testing
-from dpn.scripts.results import own_runs, runs
+from dpn.scripts.results import own_runs, run_files, runs
 
 
 def _frame(root, results, **config):
@@ -18,7 +18,7 @@ def _frame(root, results, **config):
         rows=[{"step": 1, "val/prec@1": value, "val/loss": 1 - value}],
         seconds=1.0,
       )
-  return runs.frame(runs.find([str(root)]))
+  return runs.frame(run_files.find([str(root)]))
 
 
 def test_sentences_have_the_interval_and_whether_it_contains_0(tmp_path):
@@ -57,7 +57,7 @@ def test_runs_without_a_table_are_called_by_what_they_differ_in(tmp_path):
   for lr in (0.1, 0.2):
     arms = {"none": [0.5], "dpn": [0.6]}
     frame = _frame(tmp_path / f"{lr}", arms, lr=lr)
-  frame = runs.frame(runs.find([str(tmp_path)]))
+  frame = runs.frame(run_files.find([str(tmp_path)]))
   assert set(frame.title) == {"own, lr = 0.1", "own, lr = 0.2"}
   models, _ = own_runs.models(frame)
   assert [list(model.arms) for model in models] == 2 * [["base", "dpn"]]
@@ -71,7 +71,7 @@ def test_the_arm_of_two_towers_is_the_image_towers(tmp_path):
       rows=[{"step": 1, "zeroshot/birds_prec@1": 0.5}],
       seconds=1.0,
     )
-  [model] = own_runs.models(runs.frame(runs.find([str(tmp_path)])))[0]
+  [model] = own_runs.models(runs.frame(run_files.find([str(tmp_path)])))[0]
   assert list(model.arms) == ["base", "dpn"]
   assert model.headline == ("zeroshot/birds_prec@1",)
 
@@ -121,7 +121,7 @@ def test_an_arm_without_the_metric_has_no_number(tmp_path):
     rows=[{"step": 1, "val/loss": 0.5}],
     seconds=1.0,
   )
-  models, wrong = own_runs.models(runs.frame(runs.find([str(tmp_path)])))
+  models, wrong = own_runs.models(runs.frame(run_files.find([str(tmp_path)])))
   [table] = own_runs.side_by_side(models)
   assert wrong == []
   assert [str(cell) for cell in table.frame["val/prec@1 [%]"]] == [

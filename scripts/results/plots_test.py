@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dpn.scripts import testing
-from dpn.scripts.results import aggregate, plots, runs
+from dpn.scripts.results import aggregate, plots, run_files
 
 
 def _arm(folder, **logged_by_seed):
@@ -13,7 +13,7 @@ def _arm(folder, **logged_by_seed):
   for seed, values in enumerate(by_seed):
     rows = [{"step": 10 * (i + 1), metric: v} for i, v in enumerate(values)]
     testing.write_run(folder / str(seed), seed=seed, rows=rows)
-  return runs.find([str(folder)])
+  return run_files.find([str(folder)])
 
 
 def test_curves_of_two_runs_are_the_runs_and_their_mean(tmp_path):
@@ -69,7 +69,7 @@ def test_gradient_depth_is_what_was_logged_last(tmp_path):
       for step, norm in [(10, 100.0), (30, 2.0)]
     ]
     testing.write_run(tmp_path / str(seed), seed=seed, rows=rows)
-  arm = runs.find([str(tmp_path)])
+  arm = run_files.find([str(tmp_path)])
   panels = {"": {"ViT": arm}}
   fig = plots.gradient_depth(panels, "grad_norm", "norm")
   ax = fig.axes[0]

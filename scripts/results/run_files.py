@@ -1,7 +1,16 @@
-"""What the files of a run hold, as far as results are read from them."""
+"""Reads the folders that trainers.train leaves behind, and archives of them."""
 
+import functools
+import json
+import os
+from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
+import numpy as np
+import pandas as pd
+
+from dpn import metrics, schema
+from dpn.scripts.results import runs
 from dpn.weights import files
 
 
@@ -63,3 +72,181 @@ class Selection(TypedDict):
   """selection.json of a sweep."""
 
   cells: dict[str, Choice]
+
+
+def read(path: str) -> runs.Run:
+  """Returns the run in a folder, complete or not.
+
+  Raises:
+    ValueError: it is no run's folder, or one of its files is damaged.
+  """
+  file = functools.partial(os.path.join, path)
+  config = _read_json(file("config.json"), Config)
+  if config is None:
+    raise ValueError(
+      f"{path} is not the folder of a run: it has no config.json. Give the "
+      "--workdir of trainers.train."
+    )
+  origin = {}
+  for start in _read_json(file("environment.json"), list[Start]) or ():
+    origin |= {key: value for key, value in start.items() if value}
+  logged = _read_rows(file(metrics.METRICS))
+  return runs.Run(
+    path,
+    config,
+    logged,
+    _read_json(file("done.json"), files.Done),
+    origin,
+    _read_rows(file(metrics.TIMING)),
+    _read_json(file("test.json"), dict[str, float]) or {},
+    _summary(logged),
+    _chosen(path),
+  )
+
+
+def _summary(logged: pd.DataFrame) -> dict[str, float]:
+  """Returns what sums up a log, see `runs.Run.finals`; {} of an empty one."""
+  columns = ["loss", "grad_norm/embedding", "l2_grads"]
+  found = logged.reindex(columns=columns)
+  last = found.loss[found.index > 0.9 * found.index.max()]
+  share = found["grad_norm/embedding"] / found["l2_grads"]
+  values = {
+    runs.TRAINING_LOSS: last.mean(),
+    runs.EMBEDDING_SHARE: share.median(),
+  }
+  return {name: float(x) for name, x in values.items() if pd.notna(x)}
+
+
+def _chosen(path):
+  """Returns whether the selection beside a run names it, None without one."""
+  sweep, name = os.path.split(os.path.abspath(path))
+  selection = _read_json(os.path.join(sweep, "selection.json"), Selection)
+  if selection is None:
+    return None
+  return any(name in choice["runs"] for choice in selection["cells"].values())
+
+
+def archive(found: Sequence[runs.Run]) -> str:
+  """Returns runs as lines of JSON, small enough to be kept with a page.
+
+  `find` reads them again. Configs lack their evaluators; of the log there are
+  means over tenths of a run, of blocks' gradients nothing. What only says where
+  things were on a machine is left out: folders above the runs', `data_dir` and
+  the command.
+  """
+  lines = []
+  top = os.path.join(os.path.dirname(_common([r.path for r in found])), "")
+  for run in found:
+    steps = run.logged.index.to_numpy()
+    tenth = np.ceil(10 * steps / max(steps.max(initial=0), 1))
+    of_block = run.logged.columns.str.match(r"grad_norm\w*/(?!embedding)")
+    logged = run.logged.loc[:, ~of_block].groupby(tenth).mean()
+    logged.index = pd.Series(steps).groupby(tenth).max()
+    line = {
+      "path": os.path.abspath(run.path),
+      "config": _without_places(run.config),
+      "logged": {
+        metric: {int(step): _short(x) for step, x in values.dropna().items()}
+        for metric, values in logged.items()
+      },
+      "done": run.done and {**run.done, "metrics": run.finals},
+      "origin": {k: v for k, v in run.origin.items() if k != "command"},
+    }
+    # Not only in "path": a run may begin from another's parameters.
+    text = json.dumps(line).replace(json.dumps(top)[:-1], '"')
+    lines.append(text + "\n")
+  return "".join(lines)
+
+
+def from_common(paths: Sequence[str]) -> list[str]:
+  """Returns paths from the folder that holds all on."""
+  top = _common(paths)
+  return [os.path.relpath(path, top) for path in paths]
+
+
+def _common(paths):
+  folders = [os.path.dirname(os.path.abspath(path)) for path in paths]
+  return os.path.commonpath(folders) if folders else ""
+
+
+def _without_places(config):
+  """Returns a config without its evaluators and where its data are."""
+  result = {k: v for k, v in config.items() if k != "evals"}
+  section = dict(result.get("input") or {})
+  if isinstance(section.get("data"), Mapping):
+    section["data"] = {
+      k: v for k, v in section["data"].items() if k != "data_dir"
+    }
+    result["input"] = section
+  return result
+
+
+def _short(x):
+  return float(f"{x:.5g}")
+
+
+def _unarchived(path):
+  """Returns the runs in a file that `archive` made."""
+  with open(path, "rb") as f:
+    lines = [
+      schema.parse(f"line {i}", line, Archived) for i, line in enumerate(f, 1)
+    ]
+  found = []
+  for line in lines:
+    logged = pd.DataFrame(line.pop("logged"))
+    logged.index = pd.Index(map(int, logged.index), name="step")
+    found.append(runs.Run(**line, logged=logged.sort_index()))
+  return found
+
+
+def find(roots: Sequence[str]) -> list[runs.Run]:
+  """Returns all runs in or below some folders, each once.
+
+  A root may also be a file that `archive` made.
+
+  Raises:
+    ValueError: one of the folders does not exist, or holds no run.
+  """
+  found, archived = {}, []
+  for root in roots:
+    if os.path.isfile(root):
+      try:
+        archived += _unarchived(root)
+      except (ValueError, TypeError, KeyError) as e:
+        raise ValueError(
+          f"{root} is no archive of runs ({e}), as scripts.tables makes with "
+          "--format archive."
+        ) from e
+      continue
+    if not os.path.isdir(root):
+      raise ValueError(f"{root} is not a folder. Give folders of runs.")
+    paths = []
+    for folder, inside, names in os.walk(root):
+      inside.sort()
+      if "config.json" in names:
+        inside.clear()
+        paths.append(folder)
+    if not paths:
+      raise ValueError(
+        f"Found no run in {root}; expected folders with a config.json. Give "
+        "the folder that holds the --workdirs of trainers.train."
+      )
+    for path in paths:
+      found.setdefault(os.path.realpath(path), path)
+  return [read(path) for path in found.values()] + archived
+
+
+def _read_rows(path):
+  """Returns a .jsonl file by step; rows of the same step are joined."""
+  rows, damaged = metrics.scan(path, any_order=True)
+  if damaged:
+    raise ValueError(
+      f"{path} is damaged: {damaged[0][:80]!r}. Remove the damaged line, or "
+      "train the run anew."
+    )
+  return runs.by_step(rows)
+
+
+def _read_json(path, hint):
+  """Returns what is in a file, None if there is no such file."""
+  return schema.read_json(path, hint) if os.path.exists(path) else None

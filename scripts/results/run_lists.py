@@ -4,7 +4,7 @@ import math
 
 import pandas as pd
 
-from dpn.scripts.results import aggregate, configs, render, runs
+from dpn.scripts.results import aggregate, configs, render, run_files, runs
 
 
 def listed(frame: pd.DataFrame) -> list[str]:
@@ -13,7 +13,7 @@ def listed(frame: pd.DataFrame) -> list[str]:
   commit = frame.commit.str.replace(short, r"\1\2", regex=True)
   shown = pd.DataFrame(
     {
-      "run": runs.from_common(frame.path),
+      "run": run_files.from_common(frame.path),
       "arm": frame.arm,
       "seed": frame.seed,
       "status": frame.status,
@@ -90,7 +90,8 @@ def config_differences(frame: pd.DataFrame) -> list[str]:
     compared = [name for name in fields if not configs.is_free(name)]
     differing = lines[compared].where(lines[compared] != common[compared])
     texts = differing.apply(lambda run: "; ".join(run.dropna()), axis=1)
-    names = pd.Series(runs.from_common(group.path)).groupby(texts).agg(_some)
+    paths = pd.Series(run_files.from_common(group.path))
+    names = paths.groupby(texts).agg(_some)
     table = names.rename_axis("differs in").rename(recipe).reset_index()
     table = table[[recipe, "differs in"]].replace("", "as most are")
     parts.append(render.html_table(table, keys=2))

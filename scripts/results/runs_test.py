@@ -17,7 +17,7 @@ from dpn.configs import (
   stem_ablation,
 )
 from dpn.scripts import testing
-from dpn.scripts.results import runs
+from dpn.scripts.results import run_files, runs
 
 ROWS = [
   {"step": 50, "loss": 2.0},
@@ -28,7 +28,7 @@ ROWS = [
 
 def test_reads_what_was_written(tmp_path):
   testing.write_run(tmp_path / "a", rows=ROWS, seconds=7.0)
-  run = runs.read(str(tmp_path / "a"))
+  run = run_files.read(str(tmp_path / "a"))
   assert run.config["seed"] == 0
   assert run.final("test/prec@1") == 0.75
   assert run.series("loss").to_dict() == {50: 2.0, 100: 1.0}
@@ -37,7 +37,7 @@ def test_reads_what_was_written(tmp_path):
 
 def test_incomplete_run_has_a_history_but_no_result(tmp_path):
   testing.write_run(tmp_path / "a", rows=ROWS)
-  run = runs.read(str(tmp_path / "a"))
+  run = run_files.read(str(tmp_path / "a"))
   assert run.done is None
   assert run.series("loss").tolist() == [2.0, 1.0]
   assert not run.finals
@@ -45,7 +45,7 @@ def test_incomplete_run_has_a_history_but_no_result(tmp_path):
 
 def test_unknown_names_bring_the_nearest(tmp_path):
   testing.write_run(tmp_path / "a", rows=ROWS, seconds=7.0)
-  run = runs.read(str(tmp_path / "a"))
+  run = run_files.read(str(tmp_path / "a"))
   with pytest.raises(ValueError, match="Did you mean 'test/prec@1'"):
     run.final("test/prec1")
   with pytest.raises(ValueError, match="Did you mean 'loss'"):
@@ -60,7 +60,7 @@ def test_find_takes_run_folders_in_order_and_once(tmp_path):
   (tmp_path / "notes").mkdir()
   (tmp_path / "link").symlink_to(tmp_path / "more", target_is_directory=True)
   folders = [str(tmp_path), str(tmp_path / "a"), str(tmp_path / "link")]
-  found = runs.find(folders)
+  found = run_files.find(folders)
   names = ["a", "b", "more/c"]
   assert [run.path for run in found] == [str(tmp_path / n) for n in names]
 
@@ -70,10 +70,10 @@ def test_a_killed_run_may_have_cut_its_last_line(tmp_path):
   path = tmp_path / "a" / "metrics.jsonl"
   whole = path.read_text()
   path.write_text(whole + '{"step": 150, "lo')
-  assert list(runs.read(str(path.parent)).logged.index) == [50, 75, 100]
+  assert list(run_files.read(str(path.parent)).logged.index) == [50, 75, 100]
   path.write_text('{"step": 1, "lo\n' + whole)
   with pytest.raises(ValueError, match=r"metrics\.jsonl is damaged"):
-    runs.read(str(path.parent))
+    run_files.read(str(path.parent))
 
 
 @pytest.mark.parametrize(
@@ -84,12 +84,12 @@ def test_lines_that_are_no_rows_are_named(tmp_path, line):
   testing.write_run(tmp_path / "a", rows=ROWS)
   (tmp_path / "a" / "metrics.jsonl").write_text(f"{line}\n")
   with pytest.raises(ValueError, match=r"metrics\.jsonl is damaged"):
-    runs.read(str(tmp_path / "a"))
+    run_files.read(str(tmp_path / "a"))
 
 
 def test_speed_and_origin_where_they_were_recorded(tmp_path):
   testing.write_run(tmp_path / "a", rows=ROWS, seconds=7.0)
-  run = runs.read(str(tmp_path / "a"))
+  run = run_files.read(str(tmp_path / "a"))
   other = dataclasses.replace(run, config=dict(run.config, seed=1))
   first, second = runs.frame([run, other]).itertuples()
   assert (first.commit, first.device) == ("unknown", "unknown")
@@ -108,7 +108,7 @@ def test_speed_and_origin_where_they_were_recorded(tmp_path):
       for i, v in enumerate((5, 7, 30))
     )
   )
-  run = runs.read(str(tmp_path / "a"))
+  run = run_files.read(str(tmp_path / "a"))
   first, second = runs.frame(
     [run, dataclasses.replace(run, done=None)]
   ).itertuples()
@@ -122,25 +122,25 @@ def test_speed_and_origin_where_they_were_recorded(tmp_path):
 
 def test_folders_without_runs_are_refused(tmp_path):
   with pytest.raises(ValueError, match=r"it has no config\.json"):
-    runs.read(str(tmp_path))
+    run_files.read(str(tmp_path))
   with pytest.raises(ValueError, match="Found no run in"):
-    runs.find([str(tmp_path)])
+    run_files.find([str(tmp_path)])
   with pytest.raises(ValueError, match="nowhere is not a folder"):
-    runs.find([str(tmp_path / "nowhere")])
+    run_files.find([str(tmp_path / "nowhere")])
 
 
 def test_damaged_json_is_named(tmp_path):
   testing.write_run(tmp_path / "a", rows=ROWS)
   (tmp_path / "a" / "done.json").write_text("{")
   with pytest.raises(ValueError, match=r"done\.json is damaged"):
-    runs.read(str(tmp_path / "a"))
+    run_files.read(str(tmp_path / "a"))
 
 
 def test_a_run_is_complete_with_any_done_json(tmp_path):
   """Without metrics there, what the last step logged counts, in all rows."""
   testing.write_run(tmp_path / "a", rows=[*ROWS, {"step": 100, "val/x": 2.5}])
   (tmp_path / "a" / "done.json").write_text("{}")
-  run = runs.read(str(tmp_path / "a"))
+  run = run_files.read(str(tmp_path / "a"))
   assert run.complete
   assert run.finals == {
     "loss": 1.0,
@@ -248,7 +248,7 @@ def test_the_frame_has_a_row_for_each_run(tmp_path):
   config = {"table": table, "model": {"stem_ln": "dpn"}}
   testing.write_run(tmp_path / "a", config=config, rows=ROWS, seconds=7.0)
   testing.write_run(tmp_path / "b", config=config, rows=ROWS, seed=1)
-  frame = runs.frame(runs.find([str(tmp_path)]))
+  frame = runs.frame(run_files.find([str(tmp_path)]))
   assert frame.groupby(["recipe", "arch", "arm"]).size().to_dict() == {
     ("mine", "S", "dpn"): 2
   }
@@ -263,7 +263,7 @@ def test_headline_metrics(tmp_path):
     row = {"step": 1, "loss": 1.0, "grad_norm/block00": 1.0, **logged}
     config = {"table": table} if table else {}
     testing.write_run(folder, config=config, rows=[row], seconds=1.0)
-    return runs.read(str(folder)).headline
+    return run_files.read(str(folder)).headline
 
   assert headline({"metric": "a/b"}) == ("a/b",)
   assert headline({"metric": "a/b", "also": ["c/d"]}) == ("a/b", "c/d")
@@ -285,22 +285,22 @@ def test_the_log_is_summed_up(tmp_path):
     for step in range(1, 31)
   ]
   testing.write_run(tmp_path / "done", rows=rows, seconds=1.0)
-  run = runs.read(str(tmp_path / "done"))
+  run = run_files.read(str(tmp_path / "done"))
   # Of 30 steps the last three; shares 1, 1/2 (twice) and 1/4.
   assert run.finals[runs.TRAINING_LOSS] == 4.0
   assert run.finals[runs.EMBEDDING_SHARE] == 0.25
   assert run.headline == ("loss",)
   testing.write_run(tmp_path / "going", rows=rows)
-  assert runs.read(str(tmp_path / "going")).finals == {}
+  assert run_files.read(str(tmp_path / "going")).finals == {}
 
-  (tmp_path / "a.jsonl").write_text(runs.archive([run]))
-  [again] = runs.find([str(tmp_path / "a.jsonl")])
+  (tmp_path / "a.jsonl").write_text(run_files.archive([run]))
+  [again] = run_files.find([str(tmp_path / "a.jsonl")])
   assert again.finals == run.finals
   # Its means over tenths of the run do not tell a median over all of it.
   line = json.loads((tmp_path / "a.jsonl").read_text())
   del line["done"]["metrics"][runs.EMBEDDING_SHARE]
   (tmp_path / "a.jsonl").write_text(json.dumps(line))
-  [older] = runs.find([str(tmp_path / "a.jsonl")])
+  [older] = run_files.find([str(tmp_path / "a.jsonl")])
   assert older.finals[runs.TRAINING_LOSS] == 4.0
   assert runs.EMBEDDING_SHARE not in older.finals
 
@@ -312,9 +312,9 @@ def test_two_archives_may_name_their_runs_alike(tmp_path):
     rows = [{"step": 1, "loss": 1.0 + seed}]
     testing.write_run(folder, seed=seed, rows=rows, seconds=1.0)
     archives.append(tmp_path / f"{seed}.jsonl")
-    text = runs.archive(runs.find([str(folder.parent)]))
+    text = run_files.archive(run_files.find([str(folder.parent)]))
     archives[-1].write_text(text)
-  table = runs.long(runs.find(list(map(str, archives))))
+  table = runs.long(run_files.find(list(map(str, archives))))
   assert table[["run", "seed", "value"]].to_numpy().tolist() == [
     ["runs/a", 0, 1.0],
     ["runs/a", 1, 2.0],
@@ -334,9 +334,9 @@ def test_an_archive_stands_for_folders(tmp_path):
     testing.write_run(folder, seed=seed, config=config, rows=rows, seconds=9.0)
     start = {"commit": "abc", "command": ["/home/me/train.py"]}
     (folder / "environment.json").write_text(json.dumps([start]))
-  found = runs.find([str(tmp_path / "runs")])
-  (tmp_path / "runs.jsonl").write_text(runs.archive(found))
-  again = runs.find([str(tmp_path / "runs.jsonl")])
+  found = run_files.find([str(tmp_path / "runs")])
+  (tmp_path / "runs.jsonl").write_text(run_files.archive(found))
+  again = run_files.find([str(tmp_path / "runs.jsonl")])
   assert [run.path for run in again] == ["runs/s0", "runs/s1"]
   assert again[0].config["input"]["data"] == {"name": "digits"}
   assert again[0].config["model_init"] == "runs/s9"
@@ -358,4 +358,4 @@ def test_an_archive_stands_for_folders(tmp_path):
   ):
     (tmp_path / "runs.jsonl").write_text(text)
     with pytest.raises(ValueError, match=f"is no archive of runs .{message}"):
-      runs.find([str(tmp_path / "runs.jsonl")])
+      run_files.find([str(tmp_path / "runs.jsonl")])
