@@ -7,13 +7,19 @@
 # numbers as JSON beside it. A part that fails is reported as such and the others
 # go on; run it again to continue. Peers (timm with torch.compile, big_vision)
 # are measured if they are there: --torch_python and --big_vision say where.
-# --tiny is a trial in small that any CPU can do.
+# --tiny is a trial in small that any CPU can do; python -m scripts.gpu_report
+# --help lists all options.
 #
 # Installs what it needs into .venv, with the extras in EXTRAS (cuda13), unless
 # PYTHON names an interpreter that has it all.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
+case " $* " in *" -h "* | *" --help "*) # not worth an installation
+  sed -n '2,/^[^#]/s/^# \{0,1\}//p' scripts/gpu_report.sh
+  exit
+  ;;
+esac
 python=${PYTHON:-.venv/bin/python}
 if [ -z "${PYTHON:-}" ]; then
   default=cuda13
