@@ -10,9 +10,10 @@ init=/path/params.safetensors,side=360,crop=352,lr=3e-5,data_dir=/path/to/tfds
 Arguments: stem_ln, variant (the small model below without it), init (a model to
 start from; from scratch without it), side (the shorter side of images, in
 pixels), crop (in pixels, a multiple of the patch), steps, lr, fraction (of the
-training images, drawn by the seed), seed, data_dir (where TFDS's camvid is),
+training images, drawn by the seed), seed, data (`pairs:/path` for files instead
+of TFDS's format, see docs/segmentation.md), data_dir (where TFDS's format is),
 runlocal (two steps of 8 images). As a sweep: stems (none+dpn+post), seeds (5),
-fractions, steps, lr, variant, init, side, crop, data_dir.
+fractions, steps, lr, variant, init, side, crop, data, data_dir.
 
 Recipe of configs/ade20k.py, Table 5 of arXiv 2302.01327 (Dual PatchNorm), but
 for sizes, schedule and pixels. Expected: docs/results/camvid.md has what a
@@ -54,6 +55,7 @@ def get_config(arg=None):
     lr=3e-3,
     fraction="1",
     seed=0,
+    data="camvid",
     data_dir="",
     runlocal=False,
   )
@@ -65,9 +67,11 @@ def get_config(arg=None):
   config.num_classes = len(CLASSES)
   config.ignore_label = 255
 
-  data = {"name": "camvid"}
+  data = {"name": arg.data}
   data |= {"data_dir": arg.data_dir} if arg.data_dir else {}
-  decode = f"decode|decode_labels({len(CLASSES)}, label_map={{{VOID}: 255}})"
+  inkey = 'inkey="annotation", ' if arg.data.startswith("pairs:") else ""
+  labels = f"{len(CLASSES)}, {inkey}label_map={{{VOID}: 255}}"
+  decode = f"decode|decode_labels({labels})"
   pp_train, pp_eval = ade20k.segmentation_pp(
     decode, (arg.side * 4 // 3, arg.side), arg.crop, "value_range(-1, 1)"
   )
@@ -146,12 +150,14 @@ def sweep(arg=None):
     init="",
     side=180,
     crop=128,
+    data="",
     data_dir="",
   )
   result = []
   for stem, fraction in itertools.product(arg.stems, arg.fractions):
     given = {"stem_ln": stem, "fraction": fraction}
-    names = ("steps", "lr", "variant", "init", "side", "crop", "data_dir")
+    names = ("steps", "lr", "variant", "init", "side", "crop")
+    names += ("data", "data_dir")
     given |= {name: arg[name] for name in names if arg[name]}
     part = "" if fraction == "1" else f"_{fraction.replace('/', '-')}"
     result += common.arms(arg, f"{stem}{part}", **given)

@@ -5,10 +5,11 @@
   python -m scripts.chaos --without checksum
   python -m scripts.chaos --data
 
-A run survives a fault if it does what README promises: it continues to the
-same bits as the undisturbed run, or it ends with a message and its last
-checkpoint is intact. Each fault is a function of scripts/faults, and every run
-a process of its own. A full disk is simulated by a limit on the size of files.
+A run survives a fault if it does what docs/fault_tolerance.md promises: it
+continues to the same bits as the undisturbed run, or it ends with a message and
+its last checkpoint is intact. Each fault is a function of scripts/faults, and
+every run a process of its own. A full disk is simulated by a limit on the size
+of files.
 """
 
 import contextlib

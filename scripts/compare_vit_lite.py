@@ -155,7 +155,7 @@ def main():
   parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
   parser.add_argument("--authors", required=True, help="folder of their code")
   parser.add_argument("--torch_python", required=True, help="runs their code")
-  parser.add_argument("--data", default="cifar10_jpeg", help="TFDS name")
+  parser.add_argument("--data", default="cifar10", help="TFDS name")
   parser.add_argument("--data_dir", help="where TFDS has it")
   parser.add_argument("--out", required=True, type=pathlib.Path)
   parser.add_argument("--epochs", type=int, default=5)

@@ -3,7 +3,7 @@
   python -m trainers.train --config configs/digits.py:stem_ln=dpn --workdir W
 
 Started again with the same working directory it resumes where it stopped.
-README.md lists what it leaves there.
+docs/training.md lists what it leaves there.
 """
 
 import os
