@@ -84,12 +84,17 @@ class Writer:
   """Appends to a run's logs; only the first process should make one."""
 
   def __init__(
-    self, workdir: str, *, step: int, config: Mapping[str, Any] | None = None
+    self,
+    workdir: str,
+    *,
+    step: int,
+    timing_step: int | None = None,
+    config: Mapping[str, Any] | None = None,
   ):
     """Opens the logs, dropping whatever is from after `step`.
 
-    Damaged lines are moved to a file of their own. The config is shown beside
-    the curves.
+    Or, of timing.jsonl, after `timing_step`. Damaged lines are moved to a file
+    of their own. The config is shown beside the curves.
 
     Raises:
       ValueError: `config.wandb` is set and cannot work.
@@ -100,8 +105,9 @@ class Writer:
     self._wandb = (
       weights_and_biases.start(workdir, config) if with_wandb else None
     )
+    last = {METRICS: step, TIMING: step if timing_step is None else timing_step}
     self._files = {
-      name: _reopen(os.path.join(workdir, name), step) for name in GROUPS
+      name: _reopen(os.path.join(workdir, name), last[name]) for name in GROUPS
     }
     self._board = tensorboard.TensorBoard(workdir, purge_step=step + 1)
     if config:

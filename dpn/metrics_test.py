@@ -56,6 +56,9 @@ def test_reopening_drops_what_training_will_repeat(tmp_path):
   assert text == "".join(map(_row, [1, 2, 3, 4, 5]))
   timing = metrics.read(str(tmp_path / "timing.jsonl"))
   assert [row["step"] for row in timing] == [1, 2, 3, 4, 5]
+  _write(tmp_path, 3, [6], timing_step=4)
+  timing = metrics.read(str(tmp_path / "timing.jsonl"))
+  assert [row["step"] for row in timing] == [1, 2, 3, 4, 6]
 
 
 @pytest.mark.parametrize("cut", [1, 5, 20])

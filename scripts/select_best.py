@@ -25,6 +25,7 @@ import pandas as pd
 from dpn import atomic
 from dpn.scripts.jobs import arms as arms_lib
 from dpn.scripts.results import output, render, run_files
+from dpn.trainers import workdir
 
 
 def best(scores: pd.DataFrame) -> str:
@@ -104,7 +105,7 @@ def test_commands(
   commands = {}
   for name in (name for choice in choices.values() for name in choice["runs"]):
     arm = arms[os.path.join(out, name)]
-    file = os.path.join(arm.workdir, "test.json")
+    file = os.path.join(arm.workdir, workdir.TEST)
     commands[file] = [
       *("-m", "dpn.scripts.evaluate"),
       *("--config", f"{config}:{arm.arg},test"),

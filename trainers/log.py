@@ -116,9 +116,19 @@ class Progress:
   """How far and how fast a run is: a bar on terminals, lines elsewhere."""
 
   def __init__(
-    self, run: build.Run, workdir: str, step: int, phases: timing.PhaseTimer
+    self,
+    run: build.Run,
+    workdir: str,
+    step: int,
+    phases: timing.PhaseTimer,
+    *,
+    members: int = 1,
   ):
-    """Starts at `step`; adds to the core hours in the run's timing.jsonl."""
+    """Starts at `step`; adds to the core hours in the run's timing.jsonl.
+
+    Of those, the file of a run that trains with others has its share alone:
+    the total over so many `members`.
+    """
     self.phases = phases
     self._run, self._first_step = run, step
     self._steps = timing.StepTimer(run.batch_size)
@@ -128,7 +138,8 @@ class Progress:
     self._peak = peak and peak * jax.device_count()
     self._flops = peak and run.step.flops()
     rows = metrics.read(os.path.join(workdir, metrics.TIMING))
-    self._core_hours = rows[-1].get("core_hours", 0.0) if rows else 0.0
+    share = rows[-1].get("core_hours", 0.0) if rows else 0.0
+    self._core_hours = members * share
     self._bar = tqdm.tqdm(
       total=run.total_steps,
       initial=step,
@@ -218,16 +229,20 @@ class MetricsLog:
     workdir: str,
     *,
     step: int,
+    again: bool = False,
     rows: int = 0,
     config: Mapping[str, Any] | None = None,
   ):
     """Opens the files; see `metrics.Writer`, also for the config.
 
-    Until `step` the run has made so many `rows`; a file that has lost some is
-    no reason to stop.
+    Until `step`, of which the row comes `again`, the run has made so many
+    `rows`; a file that has lost some is no reason to stop.
     """
-    first = jax.process_index() == 0
-    self._writer = first and metrics.Writer(workdir, step=step, config=config)
+    first, timing_step = jax.process_index() == 0, step
+    step -= again
+    self._writer = first and metrics.Writer(
+      workdir, step=step, timing_step=timing_step, config=config
+    )
     self._path = os.path.join(workdir, metrics.METRICS)
     found = metrics.read(self._path)
     self.last_row = found[-1] if found else {}

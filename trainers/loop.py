@@ -93,11 +93,10 @@ def _resume(run, config, workdir, phases, preemption, ended):
     stack.enter_context(contextlib.closing(progress))
     found = evaluate(run, due_first(run, step, position), state, progress)
     row = position.get("unevaluated", {}) | found
-    # If this step gets a new row, keep only the rows before it.
-    kept = step - bool(row)
     log = log_lib.MetricsLog(
       workdir,
-      step=kept,
+      step=step,
+      again=bool(row),
       rows=position.get("rows", 0),
       config=config.to_dict(),
     )

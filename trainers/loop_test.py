@@ -529,6 +529,7 @@ def test_ctrl_c_saves(finished, tmp_path, monkeypatch, capfd):
 def test_a_finished_run_goes_on(finished, tmp_path, capsys):
   workdir = tmp_path / "run"
   shutil.copytree(finished, workdir)
+  (workdir / "test.json").write_text('{"test/prec@1": 0.5}')
   longer = tiny_config(total_steps=9)
   message = r"(?s)total_steps: 6 there, 9 now.*if this finished run is to train"
   with pytest.raises(ValueError, match=message):
@@ -536,7 +537,10 @@ def test_a_finished_run_goes_on(finished, tmp_path, capsys):
   loop.train(longer, str(workdir), allow_config_change=True)
   said = " ".join(capsys.readouterr().out.split())
   assert f"{workdir} was done at step 6 and goes on to 9." in said
-  assert "Results until now: params-6.safetensors, done-6.json." in said
+  assert (
+    "Results until now: params-6.safetensors, test-6.json, done-6.json." in said
+  )
+  assert not (workdir / "test.json").exists()
   done = json.loads((workdir / "done.json").read_text())
   assert (done["step"], done["extended_at"]) == (9, [6])
   for name in ("params", "done"):

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import ml_collections
 import numpy as np
 
-from dpn import metrics, timing
+from dpn import atomic, metrics, timing
 from dpn.input_pipeline import device
 from dpn.trainers import build, distributed, loop, update
 from dpn.trainers import log as log_lib
@@ -25,6 +25,7 @@ from dpn.trainers import workdir as workdir_lib
 from dpn.weights import checkpoint, files
 
 SEED = "{seed}"
+DIVERGED = "diverged.txt"  # in a seed's folder: why the others go on without it
 
 
 @dataclasses.dataclass
@@ -54,6 +55,7 @@ class Member:
       yield
     except metrics.NonFiniteError as e:
       log_lib.say(f"{self.workdir} diverged, the other seeds go on: {e}")
+      atomic.write(os.path.join(self.workdir, DIVERGED), f"{e}\n".encode())
       self.failure = e
 
 
@@ -70,14 +72,14 @@ def train(
   Args:
     config: of every run, but for its seed.
     pattern: of the runs' working directories, with "{seed}" in it.
-    seeds: of the runs. Those that are done are left out.
+    seeds: of the runs. Those that are done or have diverged are left out.
     phases: says where the time of this process went so far.
     allow_config_change: see `workdir.lock`.
 
   Raises:
     ValueError, OSError: see `loop.train`; or the config has what needs a
-      program of its own.
-    metrics.NonFiniteError: a seed diverged; the others are done.
+      program of its own, or the seeds stand at different steps.
+    metrics.NonFiniteError: a seed diverged, now or before; the others are done.
   """
   _check(config, pattern)
   folders = {seed: pattern.replace(SEED, str(seed)) for seed in seeds}
@@ -88,6 +90,10 @@ def train(
   if ended and not allow_config_change:
     log_lib.say(f"{pattern} is done already, for all of {len(seeds)} seeds.")
     return
+  failures = [_failure(f) for f in todo.values() if _has_diverged(f)]
+  todo = {seed: f for seed, f in todo.items() if not _has_diverged(f)}
+  if not todo and not ended:
+    raise failures[0]
   log_lib.environment(config, pattern)
   with contextlib.ExitStack() as stack:
     with phases.phase("build"):
@@ -96,7 +102,9 @@ def train(
         for seed, folder in (todo or folders).items()
       ]
     preemption = stack.enter_context(distributed.PreemptionHandler())
-    if ended and not all(loop.goes_on(m.run, m.workdir) for m in members):
+    if ended:
+      members = [m for m in members if loop.goes_on(m.run, m.workdir)]
+    if not members:
       return
     with phases.phase("state"):
       states = _states(members)
@@ -109,7 +117,9 @@ def train(
     log_lib.start(first.run)
     seeds = f"with {len(members)} seeds together"
     log_lib.begin(step, seeds, first.run.loaded)
-    progress = log_lib.Progress(first.run, first.workdir, step, phases)
+    progress = log_lib.Progress(
+      first.run, first.workdir, step, phases, members=len(members)
+    )
     stack.enter_context(contextlib.closing(progress))
     for member, own in zip(members, states, strict=True):
       _begin_log(stack, member, first.run, own, step, progress)
@@ -121,8 +131,21 @@ def train(
       return
     for member, own in _unstacked(members, state):
       loop.finish(member.workdir, member.run, own, member.log)
-  if failures := [m.failure for m in members if m.failure]:
+  failures += [m.failure for m in members if m.failure]
+  if failures:
     raise failures[0]
+
+
+def _has_diverged(folder):
+  return os.path.exists(os.path.join(folder, DIVERGED))
+
+
+def _failure(folder):
+  path = os.path.join(folder, DIVERGED)
+  return metrics.NonFiniteError(
+    f"{folder} had diverged and was left out: see {path}. Train that seed by "
+    "itself, or remove this file to try it again with the others."
+  )
 
 
 def _begin_log(stack, member, run, state, step, progress):
@@ -133,7 +156,8 @@ def _begin_log(stack, member, run, state, step, progress):
   row = row | loop.evaluate(run, due, state, progress)
   member.log = log_lib.MetricsLog(
     member.workdir,
-    step=step - bool(row),
+    step=step,
+    again=bool(row),
     rows=member.position.get("rows", 0),
     config=member.run.config.to_dict(),
   )
@@ -179,8 +203,22 @@ def _member(stack, config, seed, folder, allow_config_change):
 
 
 def _states(members) -> list[update.TrainState]:
-  """Returns the states from which all can go on: of the earliest's step."""
-  step = min(member.checkpoints.latest or 0 for member in members)
+  """Returns the states from which all can go on: of the earliest's step.
+
+  Where a kill came between two members' saves, the others have one more.
+  """
+  latest = {m.workdir: m.checkpoints.latest or 0 for m in members}
+  step = min(latest.values())
+  for member in members:
+    steps = [0, *member.checkpoints.steps]
+    if step not in steps or sum(later > step for later in steps) > 1:
+      raise ValueError(
+        f"The seeds stand at different steps: {latest}. Train those that are "
+        "behind by themselves until all have a checkpoint of the same step; or "
+        "leave them out of --seeds."
+      )
+  for member in members:
+    member.checkpoints.drop_after(step)
   states = []
   for member in members:
     if step:
@@ -233,7 +271,7 @@ def _loop(members, state, step, progress, preemption):
       periods = (run.ckpt_steps, run.keep_ckpt_steps)
       if stop or any(run.due(period, step) for period in periods):
         with progress.phases.phase("checkpoint"):
-          _save(members, step, state)
+          _save(members, step, state, values)
   return state, step == run.total_steps
 
 
@@ -256,11 +294,8 @@ def _batches(members) -> device.DeviceIterator | device.ResidentIterator:
 
 
 def _log(members, step, values, lap, progress):
-  for i, member in enumerate(members):
-    if member.failure:
-      continue
-    own = {name: value[i] for name, value in values.items()}
-    show = progress.show if i == 0 else lambda *unused: None
+  for member, own in _of_each(members, values):
+    show = progress.show if member is members[0] else lambda *unused: None
     with member.diverging():
       member.log.add(step, loop.row(member.run, step, own, show))
       member.log.add_timing(step, lap)
@@ -273,21 +308,28 @@ def _share(lap, total):
   return lap | cost | use
 
 
-def _save(members, step, state):
-  for member, own in _unstacked(members, state):
+def _save(members, step, state, values):
+  for member, own in _of_each(members, values):
     with member.diverging():
       member.log.flush()
-      seen = step * member.run.batch_size
-      counts = {"examples_seen": seen, "rows": member.log.rows}
-      own_config = member.run.config.to_dict()
-      counts |= {"config_hash": workdir_lib.config_hash(own_config)}
-      member.checkpoints.save(step, own, counts)
+      member.log.check_finite(step, own)
+  for member, own in _unstacked(members, state):
+    seen = step * member.run.batch_size
+    counts = {"examples_seen": seen, "rows": member.log.rows}
+    own_config = member.run.config.to_dict()
+    counts |= {"config_hash": workdir_lib.config_hash(own_config)}
+    member.checkpoints.save(step, own, counts)
+
+
+def _of_each(members, values) -> Iterator[tuple[Member, Any]]:
+  """Yields the members that have not failed, and the part of each."""
+  for i, member in enumerate(members):
+    if not member.failure:
+      yield member, jax.tree.map(lambda leaf, i=i: leaf[i], values)
 
 
 def _unstacked(members, state) -> Iterator[tuple[Member, Any]]:
-  """Yields the members that have not failed, and the state of each."""
-  for i, member in enumerate(members):
-    if not member.failure:
-      shardings = jax.tree.map(lambda s: s.sharding, member.run.step.shapes)
-      own = jax.tree.map(lambda leaf, i=i: leaf[i], state)
-      yield member, jax.device_put(own, shardings)
+  """Yields the same of the state, with the shardings of a run alone."""
+  for member, own in _of_each(members, state):
+    shardings = jax.tree.map(lambda s: s.sharding, member.run.step.shapes)
+    yield member, jax.device_put(own, shardings)

@@ -1,13 +1,14 @@
 """Seeds trained together are what they are one by one."""
 
 import os
+import shutil
 
 import numpy as np
 import pytest
 import safetensors.numpy
 
 from dpn import metrics, timing
-from dpn.trainers import loop, testing, together
+from dpn.trainers import distributed, loop, testing, together
 
 SEEDS = (3, 5)
 
@@ -75,6 +76,24 @@ def test_resuming_together_and_alone(alone, tmp_path, monkeypatch):
     _assert_close(tmp_path / f"s{seed}", alone / f"s{seed}")
 
 
+def test_a_kill_between_the_saves_of_two_seeds(alone, tmp_path, monkeypatch):
+  monkeypatch.setattr(loop, "finish", lambda *args: None)
+  _together(_config(), tmp_path)
+  monkeypatch.undo()
+  shutil.rmtree(tmp_path / f"s{SEEDS[1]}/checkpoints/5")
+  _together(_config(), tmp_path)
+  for seed in SEEDS:
+    _assert_close(tmp_path / f"s{seed}", alone / f"s{seed}")
+
+
+def test_a_seed_that_joins_late_costs_the_others_nothing(tmp_path, monkeypatch):
+  monkeypatch.setattr(loop, "finish", lambda *args: None)
+  _together(_config(evals={}), tmp_path, SEEDS[:1])
+  with pytest.raises(ValueError, match=r"s3': 5, .*s5': 0"):
+    _together(_config(evals={}), tmp_path)
+  assert sorted(os.listdir(tmp_path / "s3/checkpoints")) == ["3", "5"]
+
+
 @pytest.mark.slow
 def test_data_on_the_device(tmp_path):
   """The same bits as from the host; and with seeds together, up to rounding."""
@@ -105,10 +124,27 @@ def test_a_seed_that_diverges(tmp_path, monkeypatch):
     return row(run, step, values | {"loss": np.nan} if bad else values, show)
 
   monkeypatch.setattr(loop, "row", diverge)
-  with pytest.raises(metrics.NonFiniteError, match="loss = nan at step 2"):
-    _together(_config(evals={}, ckpt_steps=0), tmp_path)
+  # Stopped at step 4 and started again, where the one has a checkpoint of
+  # step 1, which the other does not keep.
+  config = _config(evals={}, ckpt_steps=1)
+  with monkeypatch.context() as stopping:
+    stop = lambda self, step: step == 4
+    stopping.setattr(distributed.PreemptionHandler, "should_stop", stop)
+    _together(config, tmp_path)
+  with pytest.raises(metrics.NonFiniteError, match=r"s3 had diverged and was"):
+    _together(config, tmp_path)
+  reason = (tmp_path / f"s{SEEDS[0]}/{together.DIVERGED}").read_text()
+  assert "loss = nan at step 2" in reason
   assert not (tmp_path / f"s{SEEDS[0]}/done.json").exists()
   assert (tmp_path / f"s{SEEDS[1]}/done.json").exists()
+
+
+def test_states_that_are_not_finite_are_not_saved(tmp_path):
+  config = _config(evals={}, lr=1e38, log_training_steps=5)
+  with pytest.raises(metrics.NonFiniteError, match="at step 3"):
+    _together(config, tmp_path)
+  for seed in SEEDS:
+    assert not os.listdir(tmp_path / f"s{seed}/checkpoints")
 
 
 @pytest.mark.parametrize(

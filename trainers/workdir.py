@@ -35,6 +35,7 @@ RESUMABLE_KEYS = re.compile(
 CONFIG = "config.json"
 DONE = "done.json"
 PARAMS = "params.safetensors"
+TEST = "test.json"  # what scripts.select_best measured after the run
 REPLACE = "--allow_config_change replaces it by this config and resumes."
 
 
@@ -135,12 +136,13 @@ def set_results_aside(workdir: str, step: int) -> list[str]:
   done.json comes last: without it the run is no longer a finished one.
   """
   aside = []
-  for name in (PARAMS, DONE):
-    stem, suffix = os.path.splitext(name)
-    aside.append(f"{stem}-{step}{suffix}")
+  for name in (PARAMS, TEST, DONE):
     there = os.path.join(workdir, name)
-    if jax.process_index() == 0 and os.path.exists(there):
-      os.replace(there, os.path.join(workdir, aside[-1]))
+    if os.path.exists(there):
+      stem, suffix = os.path.splitext(name)
+      aside.append(f"{stem}-{step}{suffix}")
+      if jax.process_index() == 0:
+        os.replace(there, os.path.join(workdir, aside[-1]))
   return aside
 
 

@@ -10,6 +10,7 @@ import functools
 import json
 import os
 import pathlib
+import shutil
 import tempfile
 import zlib
 from collections.abc import Mapping
@@ -82,15 +83,27 @@ class Checkpointer:
       cleanup_tmp_directories=True,
     )
 
-  def _steps(self) -> list[int]:
-    """Returns the steps of the complete checkpoints, in order."""
+  @property
+  def steps(self) -> list[int]:
+    """The steps of the complete checkpoints, in order."""
     names = (path.name for path in self._directory.glob("[0-9]*"))
     return sorted(int(name) for name in names if name.isdecimal())
 
   @property
   def latest(self) -> int | None:
     """The step of the latest complete checkpoint, None if there is none."""
-    return max(self._steps(), default=None)
+    return max(self.steps, default=None)
+
+  def drop_after(self, step: int):
+    """Deletes the checkpoints of later steps: the run is to go on from `step`.
+
+    To be called before anything is saved or restored.
+    """
+    for later in self.steps:
+      if later > step:
+        path = self._directory / str(later)
+        # Not half a checkpoint under its name, should a kill come in between.
+        shutil.rmtree(path.rename(damage.free_name(path)))
 
   def save(self, step: int, state: Any, position: Mapping[str, int]):
     """Starts saving; returns once `state` may be donated.
@@ -159,7 +172,7 @@ class Checkpointer:
 
     `wanted` is from what a checkpoint holds to the tree to load.
     """
-    found = self._steps()
+    found = self.steps
     if step in found:
       found = [step]
     elif step is not None or not found:

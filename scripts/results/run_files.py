@@ -11,6 +11,7 @@ import pandas as pd
 
 from dpn import metrics, schema
 from dpn.scripts.results import runs
+from dpn.trainers import workdir
 from dpn.weights import files
 
 
@@ -98,7 +99,7 @@ def read(path: str) -> runs.Run:
     _read_json(file("done.json"), files.Done),
     origin,
     _read_rows(file(metrics.TIMING)),
-    _read_json(file("test.json"), dict[str, float]) or {},
+    _read_json(file(workdir.TEST), dict[str, float]) or {},
     _summary(logged),
     _chosen(path),
   )
