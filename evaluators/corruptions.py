@@ -47,7 +47,7 @@ class Evaluator(classification.Evaluator):
 
   def run(self, variables):
     accuracy = {
-      key: self.means(variables, data)["prec@1"]
+      key: self._accuracy(variables, data)
       for key, data in self._corrupted.items()
     }
     mean = lambda *kinds: np.mean(
@@ -58,6 +58,12 @@ class Evaluator(classification.Evaluator):
       **{f"{kind}_prec@1": mean(kind) for kind in self.kinds},
       "prec@1": mean(*self.kinds),
     }
+
+  def _accuracy(self, variables, data):
+    found = self.means(variables, data)
+    if not np.isfinite(found["loss"]):  # whose accuracy would be class 0's
+      raise ValueError(f"The loss is {found['loss']}: training has diverged.")
+    return found["prec@1"]
 
   def _under(self, kind, severity):
     """Returns the data under a corruption; the source is opened only once."""

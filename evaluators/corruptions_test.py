@@ -1,5 +1,7 @@
 """Accuracy under corruptions of a classifier that can be written out."""
 
+import dataclasses
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -57,6 +59,14 @@ def test_accuracies(tmp_path):
   assert got["prec@1"] == pytest.approx(np.mean(every))
   assert len(got) == 3 * 2 + 3 + 1
   assert evaluator.run({}) == got
+
+
+def test_a_model_that_has_diverged(tmp_path):
+  evaluator = _evaluator(tmp_path, kinds=("gamma",))
+  nan = lambda *args: (jnp.nan * _bright(*args)[0], {})
+  evaluator = dataclasses.replace(evaluator, predict_fn=nan)
+  with pytest.raises(ValueError, match="The loss is nan"):
+    evaluator.run({})
 
 
 @pytest.mark.parametrize(

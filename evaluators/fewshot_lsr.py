@@ -96,6 +96,8 @@ def _checked(x, y, num_classes):
       f"Got features {x.shape} and labels {y.shape}, expected (examples,"
       " width) and (examples,), with one example at least."
     )
+  if not np.isfinite(x).all():
+    raise ValueError("A feature is not finite: training may have diverged.")
   if y.min() < 0 or y.max() >= num_classes:
     raise ValueError(
       f"Got labels from {y.min()} to {y.max()}, expected [0, {num_classes}):"
@@ -148,6 +150,7 @@ class Evaluator(base.Evaluator):
       x, y = self._represent(variables, train)
       x_test, y_test = self._represent(variables, test)
       num_classes = train.num_classes or 1 + max(y.max(), y_test.max())
+      x, y = _checked(x, y, num_classes)
       for shots in self.shots:
         accuracies = []
         for seed in range(self.num_seeds):

@@ -119,6 +119,7 @@ def test_choose_shots_of_small_and_empty_classes(monkeypatch):
   ("change", "message"),
   [
     ({"l2_reg": 0.0}, "l2_reg=0.0, expected a positive number"),
+    ({"x_test": np.full((3, 2), np.nan)}, "A feature is not finite"),
     ({"num_classes": 2}, r"labels from 0 to 2, expected \[0, 2\)"),
     ({"y_train": np.array([0, 1])}, r"features \(3, 2\) and labels \(2,\)"),
     ({"x_test": np.zeros((0, 2)), "y_test": np.zeros(0, int)}, "one example"),

@@ -307,6 +307,8 @@ class Evaluator(base.Evaluator):
     total = next(maps)
     for x in maps:
       total += x
+    if not jnp.isfinite(total).all():  # would be predicted as class 0
+      raise ValueError("A logit is not finite: training has diverged.")
     rows, cols = image.example[self.label_key].shape
     predicted = np.asarray(jnp.argmax(total, axis=-1))[:rows, :cols]
     return image.index, image.example, predicted

@@ -219,6 +219,11 @@ def test_wrong_sections_and_data(monkeypatch):
     _evaluator().run(VARIABLES)
 
 
+def test_logits_that_are_not_finite():
+  with pytest.raises(ValueError, match="A logit is not finite"):
+    _evaluator().run({"params": jnp.float32(np.nan)})
+
+
 def test_a_model_without_logits_of_patches():
   evaluator = _evaluator()
   evaluator.predict_fn = lambda variables, batch: (batch["image"][:, 0], {})

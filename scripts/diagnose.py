@@ -116,8 +116,10 @@ def short_config(
   config.update({"log_grad_depth": True, "grad_accum": 1})
   config.update({"evals": {}, "mesh": [("data", -1)], "sharding_strategy": []})
   config.input.batch_size = batch_size
-  for key in [key for key in config if key.startswith("total_")]:
-    del config[key]
+  # A state to resume from would stand beyond the end of the short schedule.
+  for key in list(config):
+    if key == "resume" or key.startswith("total_"):
+      del config[key]
   config.total_steps = steps
   given = config.get("schedule") or {}
   with config.ignore_type():
@@ -195,6 +197,8 @@ def shares(found: dict) -> str:
 
 def in_comparison(found: dict) -> str:
   """Returns in words how far the model tells one image from another."""
+  if found["batch_size"] == 1:
+    return "A batch of one image has no other to compare this with."
   stage, other = (found["invariance"][k] for k in ("of", "another_image"))
   words = (
     "In comparison, another image in its place changes tokens by "

@@ -54,6 +54,7 @@ def test_the_short_training_keeps_rates_and_what_is_frozen():
   with config.unlocked():
     del config.total_steps, config.schedule
     config.total_epochs = 90
+    config.resume = "runs/before"
   config.schedule = [
     ("head/.*", {}),
     ("embedding/.*", None),
@@ -67,7 +68,7 @@ def test_the_short_training_keeps_rates_and_what_is_frozen():
     ours | {"mult": 0.1, "scale_with_batchsize": True},
   ]
   assert short.total_steps == 100
-  assert "total_epochs" not in short
+  assert not {"total_epochs", "resume"} & set(short)
   assert config.total_epochs == 90
 
 
@@ -100,10 +101,13 @@ def test_what_the_head_sees_of_maps_are_all_tokens():
 def test_a_model_that_tells_nothing_apart_is_said_to():
   other = {"tokens": 1.3, "representation": 0.05, "same_prediction": 1.0}
   found = {"invariance": {"of": "step 100", "another_image": other}}
+  found["batch_size"] = 8
   same = r"the representation by 0\.05; 100% of the predictions stay\. So the"
   assert re.search(same, diagnose.in_comparison(found))
   other["same_prediction"] = 0.99
   assert diagnose.in_comparison(found).endswith("predictions stay.")
+  found["batch_size"] = 1
+  assert "no other" in diagnose.in_comparison(found)
 
 
 def test_text_page_and_json(run):

@@ -97,6 +97,13 @@ def test_seeds_together(made, capsys):
     ValueError, match="configs of a differ in more than their"
   ):
     _main(made, *more)
+  path.write_text(CONFIG)
+  seeds = [
+    arms.Arm("a", f"a,seed={seed}", seed, {"lr": seed}, made[1])
+    for seed in (1, 2)
+  ]
+  with pytest.raises(ValueError, match="configs of a differ in more than"):
+    arms.together(made[0], seeds)
 
 
 def test_a_failing_arm_and_a_second_sweep(made, capsys):

@@ -175,18 +175,19 @@ class PairsSource(_FileSource):
 
 def _by_stem(root: str, folder: str) -> dict[str, str]:
   """Returns paths below `root` of a folder's images, by path without suffix."""
-  paths = [
-    os.path.join(where, name)
-    for where, _, names in os.walk(folder, followlinks=True)
-    for name in names
-    if _is_image(name)
-  ]
-  return {
-    os.path.splitext(os.path.relpath(path, folder))[0]: os.path.relpath(
-      path, root
-    )
-    for path in paths
-  }
+  found = {}
+  for where, _, names in os.walk(folder, followlinks=True):
+    for name in filter(_is_image, sorted(names)):
+      path = os.path.join(where, name)
+      stem = os.path.splitext(os.path.relpath(path, folder))[0]
+      path = os.path.relpath(path, root)
+      if stem in found:
+        raise ValueError(
+          f"In {root}, {found[stem]} and {path} have the same name; expected "
+          "one file for each."
+        )
+      found[stem] = path
+  return found
 
 
 class TarSource(_ClassSource):
@@ -251,22 +252,24 @@ def _read_contents(path, size, _):
       "random access: decompress it first."
     ) from error
   images = [member for member in members if _is_image(member[0])]
-  stem = lambda name: os.path.splitext(name)[0]
-  by_stem = {stem(n): place for n, *place in members if not _is_image(n)}
+  by_stem = {m[-1]: m[1:3] for m in members if not _is_image(m[0])}
   names = [name for name, *_ in images]
-  texts = [by_stem.get(stem(name)) for name in names]
+  texts = [by_stem.get(stem) for *_, stem in images]
   if any(texts) and not all(texts):
     raise ValueError(
       f"{path}: {names[texts.index(None)]} has no caption beside it, a file of "
       "the same name ending in .txt, but other images have."
     )
   array = lambda places: np.array(places, np.int64)
-  places = array([place for _, *place in images])
+  places = array([place for _, *place, _ in images])
   return names, places, array(texts) if any(texts) else None
 
 
-def _members(file, begin: int, end: int) -> Iterator[tuple[str, int, int]]:
-  """Yields (class/file, offset, size) of images and texts between offsets."""
+def _members(file, begin: int, end: int) -> Iterator[tuple[str, int, int, str]]:
+  """Yields (class/file, offset, size, stem) of images and texts in a range.
+
+  The stem is the whole path without its suffix.
+  """
   # An archive ends in empty blocks; tarfile does not miss them.
   file.seek(max(end - tarfile.BLOCKSIZE, begin))
   if file.read(tarfile.BLOCKSIZE) != tarfile.NUL * tarfile.BLOCKSIZE:
@@ -281,11 +284,13 @@ def _members(file, begin: int, end: int) -> Iterator[tuple[str, int, int]]:
       if _is_image(member.name) or (
         base.lower().endswith(".txt") and base[0] != "."
       ):
-        yield f"{os.path.basename(folder)}/{base}", first, member.size
+        stem = os.path.splitext(member.name)[0]
+        yield f"{os.path.basename(folder)}/{base}", first, member.size, stem
       elif base.endswith(".tar"):
         place = file.tell()
-        for name, *where in _members(file, first, stop):
-          yield f"{base[:-4]}/{os.path.basename(name)}", *where
+        for name, *where, stem in _members(file, first, stop):
+          within = f"{base[:-4]}/{os.path.basename(name)}"
+          yield within, *where, f"{member.name}/{stem}"
         file.seek(place)
 
 
@@ -356,6 +361,11 @@ def _numbered(labels, path: str) -> tuple[np.ndarray, list[str] | None]:
       f"{path}: the labels are partly numbers ({labels[numeric].iloc[0]!r}) "
       f"and partly names ({labels[~numeric].iloc[0]!r}). Expected numbers "
       "from 0, or names, for all."
+    )
+  if labels.str.fullmatch(r"[+-]?\d*\.?\d+|\d+\.").all():
+    raise ValueError(
+      f"{path}: the labels are numbers such as {labels.iloc[0]!r}. Expected "
+      "integers from 0, or names."
     )
   classes, numbers = np.unique(labels.tolist(), return_inverse=True)
   return numbers, classes.tolist()

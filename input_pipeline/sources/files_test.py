@@ -206,6 +206,10 @@ def test_pairs_errors(tmp_path):
     _open("pairs", tmp_path)
   with pytest.raises(ValueError, match=r"Unknown split 'val'. Known: train"):
     _open("pairs", tmp_path, "val")
+  _write_paths(tmp_path, "images/train/1.png")
+  message = r"images/train/1.jpg and images/train/1.png have the same name"
+  with pytest.raises(ValueError, match=message):
+    _open("pairs", tmp_path)
   _write_paths(tmp_path, "masks/train/1.png")
   with pytest.raises(ValueError, match=r"\['images', 'labels', 'masks'\]"):
     _open("pairs", tmp_path)
@@ -293,6 +297,7 @@ def test_manifest_errors(tmp_path):
     ),
     ("path,label,split\na,1,train\nb,,train\n", "row 2 has no label"),
     ("path,label,split\na,1,train\nb,x,train", r"partly numbers \('1'\)"),
+    ("path,label,split\na,10.0,train\nb,2.0,train", r"such as '10\.0'\. Exp"),
   ):
     path.write_text(text)
     with pytest.raises(ValueError, match=message):
@@ -346,3 +351,11 @@ def test_captions_beside_the_images_of_an_archive(tmp_path):
   write(members)
   with pytest.raises(ValueError, match=r"pairs/1\.png has no caption"):
     _open("tar", tmp_path)
+  # Of the same name, but in other folders.
+  write(
+    {"a/s/0.png": b"A", "a/s/0.txt": b"of A", "b/s/0.png": b"B"}
+    | {"b/s/0.txt": b"of B"}
+  )
+  source = _open("tar", tmp_path)
+  found = [(x["image"], x["text"]) for x in (source[0], source[1])]
+  assert found == [(b"A", b"of A"), (b"B", b"of B")]

@@ -114,6 +114,14 @@ def _paths_by_split(root: str) -> dict[str, list[str]]:
       base = os.path.basename(path)
       by_name = re.sub(r"(-\d{5}-of-\d{5}.*)?\.parquet", "", base)
       paths[by_name if folder in ("", "data") else folder].append(path)
+  for folder, files in paths.items():
+    bases = map(os.path.basename, files)
+    splits = {m[1] for b in bases if (m := re.match(r"(.+)-\d{5}-of-", b))}
+    if len(splits) > 1:
+      raise ValueError(
+        f"{root}/{folder} holds several splits, {', '.join(sorted(splits))}. "
+        f"Give that folder: parquet:{root}/{folder}."
+      )
   return paths
 
 

@@ -68,6 +68,15 @@ def test_rows(tmp_path, files):
     sources.make({**data, "split": "val"})
 
 
+def test_a_folder_of_several_splits(tmp_path):
+  for split in ("train", "test"):
+    _write(tmp_path / f"plain/{split}-00000-of-00001.parquet", 0, 2, group=2)
+  with pytest.raises(ValueError, match=r"test, train\. Give that folder: parq"):
+    sources.make({"name": f"parquet:{tmp_path}", "split": "train"})
+  data = {"name": f"parquet:{tmp_path}/plain", "split": "train"}
+  assert len(sources.make(data)) == 2
+
+
 def test_captions(tmp_path):
   """One for each image, or several, as far as a batch for two towers."""
   png = io.BytesIO()

@@ -93,6 +93,9 @@ def short_training(
     The variables then; and by step the loss, and the embedding's share of the
     norm of the gradient and of the update of all parameters, in [0, 1]. A step
     that changes nothing, as the first of a warmup, has the share 0.
+
+  Raises:
+    ValueError: the loss is not finite.
   """
   task = run.step.task
 
@@ -114,10 +117,15 @@ def short_training(
 
   rows, state = [], build.first_state(run)[0]
   batches = run.batches(0)
-  for _ in range(run.total_steps):
+  for i in range(run.total_steps):
     state, row = step(state, next(batches))
     # Waits: steps of several CPU devices that overlap can lock one another.
     rows.append(jax.device_get(row))
+    if not np.isfinite(rows[-1]["loss"]):
+      raise ValueError(
+        f"The loss is {rows[-1]['loss']} at step {i + 1} of the short "
+        "training: give a lower --config.lr."
+      )
   batches.close()
   columns = {key: [float(row[key]) for row in rows] for key in rows[0]}
   return state.variables, columns

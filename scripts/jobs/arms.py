@@ -118,7 +118,8 @@ def together(config: str, arms: Sequence[Arm]) -> list[Together]:
     groups.setdefault(arm.name, []).append(arm)
   for name, group in groups.items():
     configs = [get_config(arm.arg).to_dict() | {"seed": 0} for arm in group]
-    if any(other != configs[0] for other in configs):
+    overrides = [arm.overrides for arm in group]
+    if any(x != same[0] for same in (configs, overrides) for x in same):
       raise ValueError(
         f"The configs of {name} differ in more than their seeds, which cannot "
         "be trained together. Leave out --seeds_together."

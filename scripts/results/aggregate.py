@@ -15,7 +15,7 @@ from dpn.scripts.results import configs, runs
 NOT_RUN = "not run"
 # Metrics that are fractions here and percentages in the paper.
 _FRACTION = re.compile(
-  r"(.*/)?(.*prec@\d+|.*recall@\d+|.*\d+shot|.*acc.*|.*miou.*|.*IoU.*|iou/.*)"
+  r"(.*/)?(iou/.*|[^/]*((prec|recall)@\d+|\d+shot|(acc|miou|IoU)[^/]*))"
 )
 
 
