@@ -224,7 +224,10 @@ def unstable(arm: str, arch: str, reference: str = runs.DPN) -> Check:
     done, found = evidence.done, dict.fromkeys((arm, reference), ())
     if len(done):
       model = done[(done.recipe == "AugReg") & (done.arch == arch)]
-      found = {name: list(model.run[model.arm == name]) for name in found}
+      found = {
+        name: [run for run in model.run[model.arm == name] if not run.averaged]
+        for name in found
+      }
     paths = [run.path for of in found.values() for run in of]
     if not all(found.values()):
       there = [name for name, of in found.items() if of]
@@ -279,7 +282,9 @@ def by_model(
     for title, model in done.groupby("title") if len(done) else ():
       usable = model
       if metric:
-        usable = model[[metric in run.logged for run in model.run]]
+        usable = model[
+          [metric in run.logged and not run.averaged for run in model.run]
+        ]
       pair = [
         list(usable.run[usable.arm == arm]) for arm in (runs.BASE, runs.DPN)
       ]

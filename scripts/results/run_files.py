@@ -4,7 +4,7 @@ import functools
 import json
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 import pandas as pd
@@ -60,6 +60,7 @@ class Archived(TypedDict):
   logged: dict[str, dict[str, float]]
   done: files.Done | None
   origin: Start
+  chosen: NotRequired[bool | None]
 
 
 class Choice(TypedDict):
@@ -131,32 +132,40 @@ def archive(found: Sequence[runs.Run]) -> str:
   """Returns runs as lines of JSON, small enough to be kept with a page.
 
   `find` reads them again. Configs lack their evaluators; of the log there are
-  means over tenths of a run, of blocks' gradients nothing. What only says where
-  things were on a machine is left out: folders above the runs', `data_dir` and
-  the command.
+  evaluators' results as they are, of training the means over tenths of a run,
+  of blocks' gradients nothing. What only says where things were on a machine is
+  left out: folders above the runs', `data_dir` and the command.
   """
   lines = []
   top = os.path.join(os.path.dirname(_common([r.path for r in found])), "")
   for run in found:
-    steps = run.logged.index.to_numpy()
-    tenth = np.ceil(10 * steps / max(steps.max(initial=0), 1))
-    of_block = run.logged.columns.str.match(r"grad_norm\w*/(?!embedding)")
-    logged = run.logged.loc[:, ~of_block].groupby(tenth).mean()
-    logged.index = pd.Series(steps).groupby(tenth).max()
     line = {
       "path": os.path.abspath(run.path),
       "config": _without_places(run.config),
       "logged": {
         metric: {int(step): _short(x) for step, x in values.dropna().items()}
+        for logged in _shortened(run.logged)
         for metric, values in logged.items()
       },
       "done": run.done and {**run.done, "metrics": run.finals},
       "origin": {k: v for k, v in run.origin.items() if k != "command"},
+      "chosen": run.chosen,
     }
     # Not only in "path": a run may begin from another's parameters.
     text = json.dumps(line).replace(json.dumps(top)[:-1], '"')
     lines.append(text + "\n")
   return "".join(lines)
+
+
+def _shortened(logged):
+  """Returns two frames: means over tenths of training, and what is measured."""
+  steps, names = logged.index.to_numpy(), logged.columns.str
+  tenth = np.ceil(10 * steps / max(steps.max(initial=0), 1))
+  of_block = names.match(r"grad_norm\w*/(?!embedding)")
+  measured = names.contains("/") & ~names.startswith("grad_norm")
+  means = logged.loc[:, ~of_block & ~measured].groupby(tenth).mean()
+  means.index = pd.Series(steps).groupby(tenth).max()
+  return means, logged.loc[:, measured]
 
 
 def from_common(paths: Sequence[str]) -> list[str]:
@@ -196,7 +205,7 @@ def _unarchived(path):
   for line in lines:
     logged = pd.DataFrame(line.pop("logged"))
     logged.index = pd.Index(map(int, logged.index), name="step")
-    found.append(runs.Run(**line, logged=logged.sort_index()))
+    found.append(runs.Run(**line, logged=logged.sort_index(), averaged=True))
   return found
 
 

@@ -48,6 +48,8 @@ class Run:
     tested: test.json, what scripts.evaluate measured afterwards.
     summary: what sums up the log, see `finals`; an archive has it in `done`.
     chosen: whether selection.json of the sweep names the run; None without one.
+    averaged: whether `logged` has means over tenths of the training, as an
+      archive has; then single steps tell nothing.
   """
 
   path: str
@@ -59,6 +61,7 @@ class Run:
   tested: Mapping[str, float] = dataclasses.field(default_factory=dict)
   summary: Mapping[str, float] = dataclasses.field(default_factory=dict)
   chosen: bool | None = None
+  averaged: bool = False
 
   @property
   def complete(self) -> bool:

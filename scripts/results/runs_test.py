@@ -327,6 +327,7 @@ def test_an_archive_stands_for_folders(tmp_path):
     for i in range(1, 41)
   ]
   rows[-1]["test/prec@1"] = 0.25
+  rows[18]["test/prec@1"] = 0.125
   for seed in (0, 1):
     folder = tmp_path / "runs" / f"s{seed}"
     data = {"name": "digits", "data_dir": "/home/me/data"}
@@ -341,6 +342,7 @@ def test_an_archive_stands_for_folders(tmp_path):
   assert again[0].config["input"]["data"] == {"name": "digits"}
   assert again[0].config["model_init"] == "runs/s9"
   assert again[0].origin == {"commit": "abc"}
+  assert again[0].averaged
   text = (tmp_path / "runs.jsonl").read_text()
   assert "/home/me" not in text
   assert str(tmp_path) not in text
@@ -349,7 +351,7 @@ def test_an_archive_stands_for_folders(tmp_path):
     # Of 40 steps, means of four: 1 to 4, 5 to 8, ….
     loss = run.series("loss")
     assert loss.to_dict() == {4 * i: 4 * i - 1.5 for i in range(1, 11)}
-    assert run.series("test/prec@1").to_dict() == {40: 0.25}
+    assert run.series("test/prec@1").to_dict() == {19: 0.125, 40: 0.25}
     assert "grad_norm/block00" not in run.logged
   for text, message in (
     ('{"path": 1}', "line 1: path must be of type str, got 1"),
