@@ -148,6 +148,16 @@ def test_a_failing_arm_and_a_second_sweep(made, capsys):
     _main((str(other), made[1]))
 
 
+def test_an_arm_whose_folder_cannot_be_made_stops_no_other(made, capsys):
+  out = pathlib.Path(made[1])
+  out.mkdir()
+  (out / "a-s0").write_text("a file")
+  with pytest.raises(SystemExit):
+    _main(made, "--seeds", "1", "--select", "[ac]-s*")
+  assert _calls(made) == ["c,seed=0 []"]
+  assert "a-s0 failed: [Errno 17] File exists" in capsys.readouterr().out
+
+
 def test_selected_arms_and_more_seeds(made):
   _main(made, "--select", "a", "--seeds", "1")
   assert _calls(made) == ["a,seed=0 []"]

@@ -125,7 +125,9 @@ def weighted_sums(
         f"{name!r} has shape {values.shape}; expected one number per example, "
         f"{weights.shape}."
       )
-  total = lambda x: jnp.sum(jnp.where(weights > 0, weights * x, 0.0))
+  total = lambda x: jnp.sum(
+    jnp.where(weights > 0, weights * x, 0.0), dtype=jnp.float32
+  )
   sums = {name: total(values) for name, values in measured.items()}
   return sums | {"_mask": jnp.sum(weights, dtype=jnp.float32)}
 

@@ -45,7 +45,10 @@ def run(
       if stopping.is_set():
         return "not run"
       command = [sys.executable, *arm.command(config)]
-      process = _start(command, arm, keep_open, env)
+      try:
+        process = _start(command, arm, keep_open, env)
+      except OSError as e:
+        return f"failed: {e}"
       running.add(process)
     begin = time.monotonic()
     tqdm.tqdm.write(f"{arm.run_name} runs; its output: {arm.log}")

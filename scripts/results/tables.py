@@ -269,7 +269,8 @@ def _over_tasks(arms):
   by_seed = pd.DataFrame([arm.values for arm in arms])  # (tasks, seeds)
   if by_seed.isna().any(axis=None):  # the tasks were run with other seeds
     by_seed = by_seed.mean(axis=1).to_frame("mean")
-  return dataclasses.replace(arms[0], values=by_seed.mean(), open=())
+  n = min(arm.n for arm in arms)
+  return dataclasses.replace(arms[0], values=by_seed.mean(), n=n, open=())
 
 
 def _differences(name, arms):
