@@ -1,9 +1,9 @@
 r"""LiT on photographs: a locked CIFAR-10 classifier learns ten names.
 
   python -m trainers.train --workdir T --config configs/cifar10_lit.py:\
-stage=tower,data=cifar10_jpeg,data_dir=/path/to/tfds
+stage=tower,data=cifar10,data_dir=/path/to/tfds
   python -m trainers.train --workdir L --config configs/cifar10_lit.py:\
-init=T,data=cifar10_jpeg,data_dir=/path/to/tfds
+init=T,data=cifar10,data_dir=/path/to/tfds
   python -m scripts.sweep --out runs/cifar10_lit/lit --config \
 configs/cifar10_lit.py:init=runs/cifar10_lit/towers/{stem_ln}-s{seed},data=…
 

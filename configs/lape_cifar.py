@@ -3,7 +3,7 @@ r"""Compact Transformers on CIFAR-10 and CIFAR-100, where LaPE reports.
 Recipe of arXiv 2104.05704's code, as arXiv 2212.05262 (LaPE) uses it.
 
   python -m trainers.train --workdir W --config configs/lape_cifar.py:\
-variant=lite-7/4,posemb_join=lape,data=cifar10_jpeg,data_dir=/path/to/tfds
+variant=lite-7/4,posemb_join=lape,data=cifar10,data_dir=/path/to/tfds
   python -m scripts.sweep --config configs/lape_cifar.py --out runs/lape
   python -m scripts.sweep --config configs/lape_cifar.py:data=cifar100 \
     --out runs/lape100

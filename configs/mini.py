@@ -1,7 +1,7 @@
 r"""A ViT of 0.15M parameters on images of 32×32 pixels: the paper in miniature.
 
   python -m trainers.train --workdir W --config configs/mini.py:\
-data=cifar10_jpeg,data_dir=/path/to/tfds,stem_ln=dpn
+data=cifar10,data_dir=/path/to/tfds,stem_ln=dpn
   python -m scripts.sweep --out runs/stems --config configs/mini.py
 
 Arguments: data (a TFDS name of ten classes, or digits, made by

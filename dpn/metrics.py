@@ -93,8 +93,8 @@ class Writer:
   ):
     """Opens the logs, dropping whatever is from after `step`.
 
-    Or, of timing.jsonl, after `timing_step`. Damaged lines are moved to a file
-    of their own. The config is shown beside the curves.
+    Of timing.jsonl that is `timing_step`, if given. Damaged lines are moved to
+    a file of their own. The config is shown beside the curves.
 
     Raises:
       ValueError: `config.wandb` is set and cannot work.

@@ -150,7 +150,6 @@ class Evaluator(base.Evaluator):
       x, y = self._represent(variables, train)
       x_test, y_test = self._represent(variables, test)
       num_classes = train.num_classes or 1 + max(y.max(), y_test.max())
-      x, y = _checked(x, y, num_classes)
       for shots in self.shots:
         accuracies = []
         for seed in range(self.num_seeds):

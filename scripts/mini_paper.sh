@@ -6,7 +6,7 @@
 #
 # Trains the stems of Table 6 (so base and DPN of Table 1) and the placements of
 # Figure 1, then transfers base and DPN by VTAB's rules (Table 3). The images are
-# CIFAR-10's if --data_dir holds it (TFDS's cifar10, ArrayRecord),
+# CIFAR-10's if --data_dir holds it (TFDS's cifar10 or a cifar10_jpeg),
 # and those that come with scikit-learn otherwise.
 #
 # Run it again to resume. Needs Python >= 3.11 and installs the

@@ -333,5 +333,6 @@ def finish(workdir, run, state, log):
       done["extended_at"] = ends
     if damaged := damage.found(pathlib.Path(workdir)):
       done["damaged"] = damaged
+    pathlib.Path(workdir, workdir_lib.DIVERGED).unlink(missing_ok=True)
     atomic.write_json(os.path.join(workdir, DONE), done)
   log_lib.say(f"Done. Results are in {workdir}.")

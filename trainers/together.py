@@ -25,7 +25,6 @@ from dpn.trainers import workdir as workdir_lib
 from dpn.weights import checkpoint, files
 
 SEED = "{seed}"
-DIVERGED = "diverged.txt"  # in a seed's folder: why the others go on without it
 
 
 @dataclasses.dataclass
@@ -55,7 +54,8 @@ class Member:
       yield
     except metrics.NonFiniteError as e:
       log_lib.say(f"{self.workdir} diverged, the other seeds go on: {e}")
-      atomic.write(os.path.join(self.workdir, DIVERGED), f"{e}\n".encode())
+      path = os.path.join(self.workdir, workdir_lib.DIVERGED)
+      atomic.write(path, f"{e}\n".encode())
       self.failure = e
 
 
@@ -107,7 +107,7 @@ def train(
     if not members:
       return
     with phases.phase("state"):
-      states = _states(members)
+      states = _states(members, apart=0 if ended else 1)
     first = members[0]
     step = int(states[0].step)
     loop.check_total(first.run, step, first.workdir)
@@ -126,6 +126,8 @@ def train(
     state = jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
     del states
     state, done = _loop(members, state, step, progress, preemption)
+    if all(member.failure for member in members):
+      raise first.failure
     if not done:
       log_lib.say(preemption.report(f"step {int(state.step[0])} of all seeds"))
       return
@@ -137,14 +139,14 @@ def train(
 
 
 def _has_diverged(folder):
-  return os.path.exists(os.path.join(folder, DIVERGED))
+  return os.path.exists(os.path.join(folder, workdir_lib.DIVERGED))
 
 
 def _failure(folder):
-  path = os.path.join(folder, DIVERGED)
+  path = os.path.join(folder, workdir_lib.DIVERGED)
   return metrics.NonFiniteError(
     f"{folder} had diverged and was left out: see {path}. Train that seed by "
-    "itself, or remove this file to try it again with the others."
+    "itself; or, once the others are done, remove this file to try it again."
   )
 
 
@@ -202,20 +204,21 @@ def _member(stack, config, seed, folder, allow_config_change):
   return Member(run, folder, checkpoints)
 
 
-def _states(members) -> list[update.TrainState]:
+def _states(members, *, apart: int) -> list[update.TrainState]:
   """Returns the states from which all can go on: of the earliest's step.
 
-  Where a kill came between two members' saves, the others have one more.
+  The others may have so many later checkpoints: one, where a kill came between
+  the members' saves.
   """
   latest = {m.workdir: m.checkpoints.latest or 0 for m in members}
   step = min(latest.values())
   for member in members:
     steps = [0, *member.checkpoints.steps]
-    if step not in steps or sum(later > step for later in steps) > 1:
+    if step not in steps or sum(later > step for later in steps) > apart:
       raise ValueError(
         f"The seeds stand at different steps: {latest}. Train those that are "
-        "behind by themselves until all have a checkpoint of the same step; or "
-        "leave them out of --seeds."
+        "behind by themselves to their end, without --seeds (of a sweep, "
+        "without --seeds_together); seeds that are done are left out."
       )
   for member in members:
     member.checkpoints.drop_after(step)
@@ -249,7 +252,7 @@ def _loop(members, state, step, progress, preemption):
     together = jax.jit(jax.vmap(each), donate_argnums=1)
   values, stop = None, False
   with contextlib.closing(batches):
-    while step < run.total_steps and not stop:
+    while step < run.total_steps and not stop and _healthy(members):
       previous, batch = values, next(batches)
       if step == 0:
         for i, member in enumerate(members):
@@ -294,8 +297,9 @@ def _batches(members) -> device.DeviceIterator | device.ResidentIterator:
 
 
 def _log(members, step, values, lap, progress):
+  shown = _healthy(members)[0]
   for member, own in _of_each(members, values):
-    show = progress.show if member is members[0] else lambda *unused: None
+    show = progress.show if member is shown else lambda *unused: None
     with member.diverging():
       member.log.add(step, loop.row(member.run, step, own, show))
       member.log.add_timing(step, lap)
@@ -313,12 +317,18 @@ def _save(members, step, state, values):
     with member.diverging():
       member.log.flush()
       member.log.check_finite(step, own)
+  for member in members:  # none may be two saves ahead of one that failed
+    member.checkpoints.wait()
   for member, own in _unstacked(members, state):
     seen = step * member.run.batch_size
     counts = {"examples_seen": seen, "rows": member.log.rows}
     own_config = member.run.config.to_dict()
     counts |= {"config_hash": workdir_lib.config_hash(own_config)}
     member.checkpoints.save(step, own, counts)
+
+
+def _healthy(members):
+  return [member for member in members if not member.failure]
 
 
 def _of_each(members, values) -> Iterator[tuple[Member, Any]]:

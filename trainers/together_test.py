@@ -133,10 +133,14 @@ def test_a_seed_that_diverges(tmp_path, monkeypatch):
     _together(config, tmp_path)
   with pytest.raises(metrics.NonFiniteError, match=r"s3 had diverged and was"):
     _together(config, tmp_path)
-  reason = (tmp_path / f"s{SEEDS[0]}/{together.DIVERGED}").read_text()
-  assert "loss = nan at step 2" in reason
+  reason = tmp_path / f"s{SEEDS[0]}/diverged.txt"
+  assert "loss = nan at step 2" in reason.read_text()
   assert not (tmp_path / f"s{SEEDS[0]}/done.json").exists()
   assert (tmp_path / f"s{SEEDS[1]}/done.json").exists()
+  monkeypatch.undo()
+  alone = _config(evals={}, ckpt_steps=1, seed=SEEDS[0])
+  loop.train(alone, str(tmp_path / f"s{SEEDS[0]}"))
+  assert not reason.exists()
 
 
 def test_states_that_are_not_finite_are_not_saved(tmp_path):

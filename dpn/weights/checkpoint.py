@@ -97,13 +97,14 @@ class Checkpointer:
   def drop_after(self, step: int):
     """Deletes the checkpoints of later steps: the run is to go on from `step`.
 
-    To be called before anything is saved or restored.
+    To be called before anything is saved or restored, of a single process.
     """
     for later in self.steps:
       if later > step:
-        path = self._directory / str(later)
         # Not half a checkpoint under its name, should a kill come in between.
-        shutil.rmtree(path.rename(damage.free_name(path)))
+        dropped = self._directory / f".{later}"
+        shutil.rmtree(dropped, ignore_errors=True)
+        shutil.rmtree((self._directory / str(later)).rename(dropped))
 
   def save(self, step: int, state: Any, position: Mapping[str, int]):
     """Starts saving; returns once `state` may be donated.
@@ -119,17 +120,21 @@ class Checkpointer:
       state = jax.tree.map(lambda x: x.copy(), state)
     notes = {"position": dict(position), "checksums": _checksums(state)}
     notes["checksums"] |= _described(notes["position"], state)
+    self.wait()
     with self._explained():
-      self._wait()
       self._saving = self._orbax.save_async(
         step, state, force=True, custom_metadata=notes
       )
 
-  def _wait(self):
-    """Waits for a save; without it, its thread and files would stay open."""
+  def wait(self):
+    """Waits for the last save, and raises what went wrong there.
+
+    Without it, its thread and files would stay open.
+    """
     if self._saving is not None:
       saving, self._saving = self._saving, None
-      saving.result()
+      with self._explained():
+        saving.result()
 
   def restore(
     self, state: Any, *, step: int | None = None
@@ -243,8 +248,8 @@ class Checkpointer:
   def close(self):
     """Waits for the last save and raises what went wrong there."""
     if "_orbax" in vars(self):
+      self.wait()
       with self._explained():
-        self._wait()
         self._orbax.close()
 
 

@@ -173,7 +173,7 @@ def test_saves_leave_no_objects(open_checkpoints):
   blocks = []
   for step in range(11):
     checkpoints.save(step, state, {"examples_seen": step})
-    checkpoints._wait()
+    checkpoints.wait()
     gc.collect()
     blocks.append(sys.getallocatedblocks())
   # Caches fill, and pytest keeps what is logged.

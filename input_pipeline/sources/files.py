@@ -284,7 +284,7 @@ def _members(file, begin: int, end: int) -> Iterator[tuple[str, int, int, str]]:
       if _is_image(member.name) or (
         base.lower().endswith(".txt") and base[0] != "."
       ):
-        stem = os.path.splitext(member.name)[0]
+        stem = os.path.splitext(os.path.normpath(member.name))[0]
         yield f"{os.path.basename(folder)}/{base}", first, member.size, stem
       elif base.endswith(".tar"):
         place = file.tell()

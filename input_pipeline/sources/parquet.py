@@ -64,6 +64,7 @@ class ParquetSource(sources.Source):
     self.name = f"parquet:{root}:{split}"
     paths = _paths_by_split(root)
     sources.check_split(root, split, paths)
+    _check_one_split(paths[split])
     files = [parquet.ParquetFile(path) for path in paths[split]]
     self._labels = _class_labels(paths[split][0], files[0])
     self._groups = [(f, i) for f in files for i in range(f.num_row_groups)]
@@ -114,15 +115,19 @@ def _paths_by_split(root: str) -> dict[str, list[str]]:
       base = os.path.basename(path)
       by_name = re.sub(r"(-\d{5}-of-\d{5}.*)?\.parquet", "", base)
       paths[by_name if folder in ("", "data") else folder].append(path)
-  for folder, files in paths.items():
-    bases = map(os.path.basename, files)
-    splits = {m[1] for b in bases if (m := re.match(r"(.+)-\d{5}-of-", b))}
-    if len(splits) > 1:
-      raise ValueError(
-        f"{root}/{folder} holds several splits, {', '.join(sorted(splits))}. "
-        f"Give that folder: parquet:{root}/{folder}."
-      )
   return paths
+
+
+def _check_one_split(paths: list[str]):
+  """Raises ValueError for a folder that is no split but holds several."""
+  bases = map(os.path.basename, paths)
+  names = {m[1] for b in bases if (m := re.match(r"(.+)-\d{5}-of-", b))}
+  if len(names) > 1 and names & {"train", "validation", "test"}:
+    folder = os.path.dirname(paths[0])
+    raise ValueError(
+      f"{folder} holds several splits, {', '.join(sorted(names))}. Give that "
+      f"folder: parquet:{folder}."
+    )
 
 
 def _class_labels(path, file) -> dict[str, list[str]]:

@@ -72,7 +72,7 @@ def test_a_folder_of_several_splits(tmp_path):
   for split in ("train", "test"):
     _write(tmp_path / f"plain/{split}-00000-of-00001.parquet", 0, 2, group=2)
   with pytest.raises(ValueError, match=r"test, train\. Give that folder: parq"):
-    sources.make({"name": f"parquet:{tmp_path}", "split": "train"})
+    sources.make({"name": f"parquet:{tmp_path}", "split": "plain"})
   data = {"name": f"parquet:{tmp_path}/plain", "split": "train"}
   assert len(sources.make(data)) == 2
 

@@ -1,7 +1,7 @@
 """Parts of scripts.gpu_report that no other benchmark measures.
 
-  python -m dpn.scripts.bench.gpu_parts numbers --json numbers.json \
-    '{"variant": "B/16", "dtype": "bfloat16"}'
+  python -m dpn.scripts.bench.gpu_parts numbers \
+    '{"variant": "B/16", "dtype": "bfloat16"}' --json numbers.json
 
 `versions` are those of software and device. `memory` is what
 scripts.estimate_memory says of a step of scripts.bench_step. `numbers` compare

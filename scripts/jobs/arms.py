@@ -117,9 +117,11 @@ def together(config: str, arms: Sequence[Arm]) -> list[Together]:
   for arm in arms:
     groups.setdefault(arm.name, []).append(arm)
   for name, group in groups.items():
-    configs = [get_config(arm.arg).to_dict() | {"seed": 0} for arm in group]
-    overrides = [arm.overrides for arm in group]
-    if any(x != same[0] for same in (configs, overrides) for x in same):
+    settings = [
+      (get_config(arm.arg).to_dict() | {"seed": 0}, arm.overrides)
+      for arm in group
+    ]
+    if any(other != settings[0] for other in settings):
       raise ValueError(
         f"The configs of {name} differ in more than their seeds, which cannot "
         "be trained together. Leave out --seeds_together."

@@ -224,14 +224,14 @@ def unstable(arm: str, arch: str, reference: str = runs.DPN) -> Check:
     done, found = evidence.done, dict.fromkeys((arm, reference), ())
     if len(done):
       model = done[(done.recipe == "AugReg") & (done.arch == arch)]
-      found = {
-        name: [run for run in model.run[model.arm == name] if not run.averaged]
-        for name in found
-      }
+      found = {name: list(model.run[model.arm == name]) for name in found}
     paths = [run.path for of in found.values() for run in of]
     if not all(found.values()):
       there = [name for name, of in found.items() if of]
       ours = f"only {there[0]} was run" if there else ""
+      return Finding(ours=ours, paths=paths)
+    if any(run.averaged for of in found.values() for run in of):
+      ours = "an archive has no single steps: give the runs' folders"
       return Finding(ours=ours, paths=paths)
     spikes, texts, finals = [], [], []
     for name, repetitions in found.items():

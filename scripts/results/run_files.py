@@ -60,7 +60,7 @@ class Archived(TypedDict):
   logged: dict[str, dict[str, float]]
   done: files.Done | None
   origin: Start
-  chosen: NotRequired[bool | None]
+  chosen: NotRequired[bool]
 
 
 class Choice(TypedDict):
@@ -149,8 +149,9 @@ def archive(found: Sequence[runs.Run]) -> str:
       },
       "done": run.done and {**run.done, "metrics": run.finals},
       "origin": {k: v for k, v in run.origin.items() if k != "command"},
-      "chosen": run.chosen,
     }
+    if run.chosen is not None:
+      line["chosen"] = run.chosen
     # Not only in "path": a run may begin from another's parameters.
     text = json.dumps(line).replace(json.dumps(top)[:-1], '"')
     lines.append(text + "\n")
