@@ -35,6 +35,7 @@ _MULTIPLE_COLUMNS = 4
 _BEHIND = {"color": "#aaaaaa", "linestyle": "-", "linewidth": 1.2}
 _LETTERS_PER_INCH = 14  # of a legend
 _LABEL_LETTERS = 16  # of a vertical label before it is broken
+_TITLE_LETTERS = 30  # of one of several panels
 STYLE = {
   "axes.axisbelow": True,
   "axes.grid": True,
@@ -150,9 +151,12 @@ def gains(
         markersize=4.5, label="paper",
       )  # fmt: skip
     ax.axvline(0, color="#333333", linewidth=0.8)
-    ax.set_title(title)
+    ax.set_title(textwrap.fill(title, _TITLE_LETTERS))
     ax.grid(axis="y", visible=False)
     ax.xaxis.set_major_locator(ticker.MaxNLocator(4))
+  low, high = zip(*(ax.get_xlim() for ax in axes), strict=True)
+  for ax in axes:  # one scale for all models
+    ax.set_xlim(min(low), max(high))
   axes[0].set_yticks(range(len(names)), names)
   axes[0].set_ylim(len(names) - 0.5, -0.5)  # rows that were not run, too
   fig.supxlabel(label, fontsize=9)
@@ -253,7 +257,7 @@ def _lines(panels, read, xlabel, ylabel, *, order, log, markers=False):
       if not markers and values.shape[1] > 1:  # a line shows without
         style.pop("marker")
       _line(ax, values, log, label=name, **style)
-    ax.set(title=title, xlabel=xlabel)
+    ax.set(title=textwrap.fill(title, _TITLE_LETTERS), xlabel=xlabel)
     if log:
       _log(ax)
   for ax in axes[::columns]:
