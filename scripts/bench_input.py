@@ -16,6 +16,7 @@ else meanwhile.
 
 import collections
 import functools
+import importlib.util
 import os
 import pathlib
 import tempfile
@@ -95,9 +96,12 @@ def _save(image, path, **kw):
 def derive(task: str, source: str, folder: str):
   """Writes what a task reads beside the JPEGs of a folder, or instead of them.
 
-  That is their copies with restart markers, below; of "prepared", only these.
+  That is their copies with restart markers, below, if Numba is there to make
+  them; of "prepared", only these.
   """
   prepared = task == "prepared"
+  if not prepared and importlib.util.find_spec("numba") is None:
+    return
   made = rewrite.Rewrite(
     **(input_peers.PREPARED if prepared else {"restart": True})
   )

@@ -64,7 +64,8 @@ def _circumstances(kept):
   """Returns a sentence if parts were not all measured with the same things."""
   groups = {}
   for name, part in kept.items():
-    groups.setdefault(json.dumps(part["about"]), []).append(name)
+    if name != "versions":  # which says what the others are about
+      groups.setdefault(json.dumps(part["about"]), []).append(name)
   about = {text: json.loads(text) for text in groups}
   keys = dict.fromkeys(key for values in about.values() for key in values)
   differ = [k for k in keys if len({v.get(k) for v in about.values()}) > 1]

@@ -132,6 +132,7 @@ def with_markers(task: str, folder: str) -> Iterator[np.ndarray]:
     raise NotImplementedError("resizing needs whole images")
   if task == "prepared":
     raise NotImplementedError("all have them here")
+  importlib.import_module("numba")  # without it there are no such copies
   return ours(task, os.path.join(folder, "marked"))
 
 
