@@ -104,38 +104,46 @@ def train(
     preemption = stack.enter_context(distributed.PreemptionHandler())
     if ended:
       members = [m for m in members if loop.goes_on(m.run, m.workdir)]
-    if not members:
+    if not members or not _resume(stack, members, phases, preemption, ended):
       return
-    with phases.phase("state"):
-      states = _states(members, apart=0 if ended else 1)
-    first = members[0]
-    step = int(states[0].step)
-    loop.check_total(first.run, step, first.workdir)
-    if ended:
-      for member in members:
-        loop.extend(member.run, member.workdir, step)
-    log_lib.start(first.run)
-    seeds = f"with {len(members)} seeds together"
-    log_lib.begin(step, seeds, first.run.loaded)
-    progress = log_lib.Progress(
-      first.run, first.workdir, step, phases, members=len(members)
-    )
-    stack.enter_context(contextlib.closing(progress))
-    for member, own in zip(members, states, strict=True):
-      _begin_log(stack, member, first.run, own, step, progress)
-    state = jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
-    del states
-    state, done = _loop(members, state, step, progress, preemption)
-    if all(member.failure for member in members):
-      raise first.failure
-    if not done:
-      log_lib.say(preemption.report(f"step {int(state.step[0])} of all seeds"))
-      return
-    for member, own in _unstacked(members, state):
-      loop.finish(member.workdir, member.run, own, member.log)
   failures += [m.failure for m in members if m.failure]
   if failures:
     raise failures[0]
+
+
+def _resume(stack, members, phases, preemption, ended):
+  """Trains members from where they stand; returns whether all is done.
+
+  What it opens is closed with the stack. `ended`: they were at their end.
+  """
+  with phases.phase("state"):
+    states = _states(members, apart=0 if ended else 1)
+  first = members[0]
+  step = int(states[0].step)
+  loop.check_total(first.run, step, first.workdir)
+  if ended:
+    for member in members:
+      loop.extend(member.run, member.workdir, step)
+  log_lib.start(first.run)
+  seeds = f"with {len(members)} seeds together"
+  log_lib.begin(step, seeds, first.run.loaded)
+  progress = log_lib.Progress(
+    first.run, first.workdir, step, phases, members=len(members)
+  )
+  stack.enter_context(contextlib.closing(progress))
+  for member, own in zip(members, states, strict=True):
+    _begin_log(stack, member, first.run, own, step, progress)
+  state = jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
+  del states
+  state, done = _loop(members, state, step, progress, preemption)
+  if not _healthy(members):
+    raise first.failure
+  if not done:
+    log_lib.say(preemption.report(f"step {int(state.step[0])} of all seeds"))
+    return False
+  for member, own in _unstacked(members, state):
+    loop.finish(member.workdir, member.run, own, member.log)
+  return True
 
 
 def _has_diverged(folder):

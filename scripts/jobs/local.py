@@ -92,9 +92,8 @@ def sharing(workers: int) -> dict[str, str]:
   """Returns the environment variables by which runs share a machine.
 
   A GPU's memory, of which the first would take three quarters; and no threads
-  of LAPACK's own, which wait for each other's cores: a system of 768 equations
-  took 20 times as long beside other runs. What the environment says already
-  stays.
+  of LAPACK's own, which wait for each other's cores. What the environment says
+  already stays.
   """
   if workers < 2:
     return {}
