@@ -7,8 +7,9 @@
 Is our training sound? Model, loss, optimizer, schedule, augmentation and data
 loader are theirs (arXiv 2104.05704; timm for the most part) on the one side and
 ours on the other; the JPEG files are the same. Runs take turns, and the same
-command goes on where it stopped. docs/results/vit_lite.md has the settings and
-what came out.
+command goes on where it stopped: a run that has its rows in --results is done,
+on whatever machine that was. docs/results/vit_lite.md has the settings and what
+came out.
 
 Their code wants timm 0.4.12, Pillow below 10 and PyYAML beside PyTorch and
 torchvision. It runs without a GPU, see scripts/bench/without_cuda.py.
@@ -16,6 +17,7 @@ torchvision. It runs without a GPU, see scripts/bench/without_cuda.py.
 
 import argparse
 import csv
+import dataclasses
 import itertools
 import json
 import math
@@ -141,43 +143,91 @@ def is_done(read, folder: pathlib.Path, epochs: int) -> bool:
     return False
 
 
+def train(args: argparse.Namespace, code: str, seed: int) -> list[dict]:
+  """Trains one seed with one code, if it is not done; returns its epochs."""
+  images = args.out / "images"
+  if not (images / "written").exists():
+    write_images(args.data, args.data_dir, images)
+    (images / "written").touch()
+  train_with, read = CODES[code]
+  folder = args.out / f"{code}-{args.epochs}epochs-s{seed}"
+  if not is_done(read, folder, args.epochs):
+    try:
+      train_with(args, seed, folder)
+    except subprocess.CalledProcessError:
+      sys.exit(f"Error: {folder.name} failed; its own message is above.")
+  return read(folder)
+
+
+def read_rows(path: pathlib.Path) -> list[dict]:
+  """Returns the epochs of all finished runs."""
+  lines = path.read_text().splitlines() if path.exists() else []
+  return [*map(json.loads, lines)]
+
+
+def add_run(path: pathlib.Path, run: dict, epochs: list[dict]):
+  """Adds a finished run to the file."""
+  rows = [*read_rows(path), *(run | epoch for epoch in epochs)]
+  lines = "".join(json.dumps(row) + "\n" for row in rows)
+  atomic.write(str(path), lines.encode())
+
+
 def table(rows: list[dict]) -> str:
-  """Returns means over seeds with 95% intervals, by epoch."""
-  cells = {
-    (epoch, name, code): str(aggregate.estimate(group[name]))
-    for (code, epoch), group in pd.DataFrame(rows).groupby(["code", "epoch"])
-    for name in ("training_loss", "accuracy")
-  }
-  return pd.Series(cells).unstack([1, 2]).to_string()
+  """Returns means over seeds with 95% intervals by epoch, and differences."""
+  cells = {}
+  for epoch, group in pd.DataFrame(rows).groupby("epoch"):
+    for name, digits in (("training_loss", 3), ("accuracy", 2)):
+      codes = {
+        code: runs.set_index("seed")[name]
+        for code, runs in group.groupby("code")
+      }
+      shown = {code: aggregate.estimate(runs) for code, runs in codes.items()}
+      if len(codes) == len(CODES):
+        shown["difference"] = aggregate.welch(codes["ours"], codes["authors"])
+      for column, value in shown.items():
+        text = str(dataclasses.replace(value, digits=digits))
+        cells[epoch, f"{name}, {column}"] = text
+  by_epoch = pd.Series(cells).unstack().rename_axis("epoch")
+  return by_epoch[list(dict.fromkeys(key[1] for key in cells))].to_markdown()
 
 
 def main():
+  args, parser = _arguments()
+  if not (args.out or args.results):
+    parser.error("--out or --results must be given.")
+  path = args.results or args.out / "vit_lite.jsonl"
+  done = {(row["seed"], row["code"], row["epochs"]) for row in read_rows(path)}
+  wanted = itertools.product(range(args.seeds), args.codes, [args.epochs])
+  missing = [run for run in wanted if run not in done]
+  if missing and not (args.authors and args.torch_python and args.out):
+    parser.error(
+      f"{path} lacks {missing}. To train them, give --authors, --torch_python "
+      "and --out."
+    )
+  for seed, code, epochs in missing:
+    run = {"code": code, "epochs": epochs, "seed": seed}
+    add_run(path, run, train(args, code, seed))
+  print(table([r for r in read_rows(path) if r["epochs"] == args.epochs]))
+
+
+def _arguments():
   parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-  parser.add_argument("--authors", required=True, help="folder of their code")
-  parser.add_argument("--torch_python", required=True, help="runs their code")
+  parser.add_argument("--authors", help="folder of their code")
+  parser.add_argument("--torch_python", help="runs their code")
   parser.add_argument("--data", default="cifar10", help="TFDS name")
   parser.add_argument("--data_dir", help="where TFDS has it")
-  parser.add_argument("--out", required=True, type=pathlib.Path)
+  parser.add_argument("--out", type=pathlib.Path, help="folder of the runs")
+  parser.add_argument(
+    "--results",
+    type=pathlib.Path,
+    help="file of finished runs, which grows; OUT/vit_lite.jsonl by default",
+  )
+  parser.add_argument(
+    "--codes", nargs="+", choices=CODES, default=[*CODES], help="which to train"
+  )
   parser.add_argument("--epochs", type=int, default=5)
   parser.add_argument("--seeds", type=int, default=3)
-  args = parser.parse_args()
-  written = args.out / "images" / "written"
-  if not written.exists():
-    write_images(args.data, args.data_dir, args.out / "images")
-    written.touch()
-  rows = []
-  for seed, code in itertools.product(range(args.seeds), CODES):
-    train, read = CODES[code]
-    folder = args.out / f"{code}-{args.epochs}epochs-s{seed}"
-    if not is_done(read, folder, args.epochs):
-      try:
-        train(args, seed, folder)
-      except subprocess.CalledProcessError:
-        sys.exit(f"Error: {folder.name} failed; its own message is above.")
-    rows += [{"code": code, "seed": seed, **row} for row in read(folder)]
-  print(table(rows))
-  lines = "".join(json.dumps(row) + "\n" for row in rows)
-  atomic.write(str(args.out / "vit_lite.jsonl"), lines.encode())
+  return parser.parse_args(), parser
 
 
 if __name__ == "__main__":

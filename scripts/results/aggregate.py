@@ -142,6 +142,14 @@ def difference(new: pd.Series, old: pd.Series) -> Estimate:
     new, old = new[common], old[common]
   if set(new.index) == set(old.index):
     return dataclasses.replace(estimate(new - old), note="paired", sign="+")
+  return welch(new, old)
+
+
+def welch(new: pd.Series, old: pd.Series) -> Estimate:
+  """Returns the mean of new − old, two independent samples, after Welch (1947).
+
+  Its note is "Welch", or "unpaired" where a single run leaves no interval.
+  """
   gain, n = float(new.mean() - old.mean()), min(len(new), len(old))
   if n < 2:
     return Estimate(gain, math.nan, n, "unpaired", "+")
