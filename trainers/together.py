@@ -216,8 +216,17 @@ def _states(members, *, apart: int) -> list[update.TrainState]:
   """Returns the states from which all can go on: of the earliest's step.
 
   The others may have so many later checkpoints: one, where a kill came between
-  the members' saves.
+  the members' saves, or where the earliest's last one is damaged.
   """
+  while True:
+    _to_common_step(members, apart)
+    states = [_restore(member) for member in members]
+    if len({int(state.step) for state in states}) == 1:
+      return states
+
+
+def _to_common_step(members, apart):
+  """Deletes the checkpoints of members that are ahead of others."""
   latest = {m.workdir: m.checkpoints.latest or 0 for m in members}
   step = min(latest.values())
   for member in members:
@@ -230,17 +239,18 @@ def _states(members, *, apart: int) -> list[update.TrainState]:
       )
   for member in members:
     member.checkpoints.drop_after(step)
-  states = []
-  for member in members:
-    if step:
-      shapes = member.run.step.shapes
-      state, member.position = member.checkpoints.restore(shapes, step=step)
-      own_config = member.run.config.to_dict()
-      workdir_lib.check_own(member.workdir, own_config, member.position)
-    else:
-      state, member.position, _ = build.first_state(member.run)
-    states.append(state)
-  return states
+
+
+def _restore(member):
+  """Returns the state of a member's latest checkpoint that is whole."""
+  if member.checkpoints.latest is None:
+    state, member.position, _ = build.first_state(member.run)
+    return state
+  shapes = member.run.step.shapes
+  state, member.position = member.checkpoints.restore(shapes)
+  own_config = member.run.config.to_dict()
+  workdir_lib.check_own(member.workdir, own_config, member.position)
+  return state
 
 
 def _loop(members, state, step, progress, preemption):

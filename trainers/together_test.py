@@ -24,9 +24,9 @@ def _config(**changes):
   return config
 
 
-def _together(config, folder, seeds=SEEDS):
+def _together(config, folder, seeds=SEEDS, **kw):
   phases = timing.PhaseTimer(0.0)
-  together.train(config, f"{folder}/s{{seed}}", seeds, phases=phases)
+  together.train(config, f"{folder}/s{{seed}}", seeds, phases=phases, **kw)
 
 
 def _run(folder):
@@ -84,6 +84,39 @@ def test_a_kill_between_the_saves_of_two_seeds(alone, tmp_path, monkeypatch):
   _together(_config(), tmp_path)
   for seed in SEEDS:
     _assert_close(tmp_path / f"s{seed}", alone / f"s{seed}")
+
+
+def test_a_damaged_checkpoint_of_one_seed(alone, tmp_path, monkeypatch):
+  monkeypatch.setattr(loop, "finish", lambda *args: None)
+  _together(_config(ckpt_steps=2), tmp_path)
+  monkeypatch.undo()
+  damaged = tmp_path / f"s{SEEDS[1]}/checkpoints/5"
+  (damaged / "_CHECKPOINT_METADATA").write_text("{")
+  _together(_config(ckpt_steps=2), tmp_path)
+  for seed in SEEDS:
+    _assert_close(tmp_path / f"s{seed}", alone / f"s{seed}")
+    assert sorted(os.listdir(tmp_path / f"s{seed}/checkpoints"))[:2] == [
+      "4",
+      "5",
+    ]
+
+
+@pytest.mark.slow
+def test_extending_all_or_one(alone, tmp_path):
+  by_one, joint = tmp_path / "alone", tmp_path / "together"
+  shutil.copytree(alone, by_one)
+  _together(_config(), joint)
+  _together(_config(total_steps=7), joint, allow_config_change=True)
+  for seed in SEEDS:
+    config, folder = _config(seed=seed, total_steps=7), by_one / f"s{seed}"
+    loop.train(config, str(folder), allow_config_change=True)
+    _assert_close(joint / f"s{seed}", folder)
+  # One seed goes further; what it has done since is not thrown away.
+  config, folder = _config(seed=SEEDS[0], total_steps=8), joint / f"s{SEEDS[0]}"
+  loop.train(config, str(folder), allow_config_change=True)
+  with pytest.raises(ValueError, match=r"s3': 8, .*s5': 7"):
+    _together(_config(total_steps=9), joint, allow_config_change=True)
+  assert (folder / "checkpoints/8").exists()
 
 
 def test_a_seed_that_joins_late_costs_the_others_nothing(tmp_path, monkeypatch):

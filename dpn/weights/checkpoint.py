@@ -97,8 +97,10 @@ class Checkpointer:
   def drop_after(self, step: int):
     """Deletes the checkpoints of later steps: the run is to go on from `step`.
 
-    To be called before anything is saved or restored, of a single process.
+    Of a single process.
     """
+    self.close()
+    vars(self).pop("_orbax", None)  # it remembers which checkpoints there are
     for later in self.steps:
       if later > step:
         # Not half a checkpoint under its name, should a kill come in between.
