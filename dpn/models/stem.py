@@ -232,9 +232,9 @@ class ConvEmbedding(nn.Module):
 def halve(x: jax.Array, axis: int) -> jax.Array:
   """Returns each second maximum of three neighbours, of numbers ≥ 0.
 
-  Along rows and columns that is max pooling over 3 × 3 with a stride of 2. By
-  reduce_window its gradient took ten times as long on a CPU, and on a GPU it is
-  not deterministic (google/flax issue 4233).
+  Along rows and columns that is max pooling over 3 × 3 with a stride of 2. The
+  gradient of reduce_window is slow on a CPU, and on a GPU not deterministic
+  (google/flax issue 4233).
   """
   end = x.shape[axis] + x.shape[axis] % 2  # of the windows' first elements
   x = jnp.pad(x, [(int(i == axis),) * 2 for i in range(x.ndim)])

@@ -99,7 +99,7 @@ def linear(
         f"image of shape {value.shape}."
       )
     if value.ndim > 2:
-      # NumPy takes ten times as long over a last axis of three.
+      # NumPy is slow over a last axis of three.
       times, plus = tiled(*value.shape[-2:])
       rows = value.reshape(-1, times.size)
       fused = lazy_image.compiled("fused")

@@ -104,7 +104,7 @@ class TfdsSource(sources.Source):
     return [self._parse(record) for record in records]
 
   def _parse(self, record):
-    """Does what TFDS does with images, texts and labels, ten times faster."""
+    """Does what TFDS does with images, texts and labels, and no more."""
     features = tf_example_pb2.Example.FromString(record).features.feature
     return {
       key: getattr(features[key], field).value[0]

@@ -36,20 +36,23 @@ def worker(
 ) -> dict[str, Any]:
   """Returns what `python -m module` prints last, if given arguments as JSON.
 
-  Where it fails, that is {"error": the line of stderr that says why}; all of
-  stderr is passed on.
+  Where it fails, that is {"error": the line of stderr that says why}. All of
+  stderr is passed on, unless a library is missing, which that line says.
   """
   command = [python or sys.executable, "-m", module, json.dumps(arguments)]
   # Otherwise JAX ends a message with words on its own traceback.
   env = os.environ | {"JAX_TRACEBACK_FILTERING": "off"}
   done = subprocess.run(command, capture_output=True, text=True, env=env)
-  sys.stderr.write(done.stderr)
+  error = ""
   if done.returncode:
     lines = done.stderr.strip().splitlines()
     # What libraries say at exit, or lists of buffers, may come after it.
     errors = [line for line in lines if _ERROR.match(line)]
-    lines = errors or lines or [f"exit status {done.returncode}"]
-    return {"error": lines[-1]}
+    error = (errors or lines or [f"exit status {done.returncode}"])[-1]
+  if not error.startswith("ModuleNotFoundError"):
+    sys.stderr.write(done.stderr)
+  if error:
+    return {"error": error}
   return json.loads(done.stdout.strip().splitlines()[-1])
 
 
