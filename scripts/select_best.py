@@ -3,9 +3,10 @@
   python -m scripts.select_best runs/table3 [--test]
 
 As VTAB does (arXiv 1910.04867): of the candidates, three learning rates for
-example, the one with the highest mean validation accuracy over its seeds. Reads
-OUT/sweep.json and the final metrics of its runs, which all have to be done;
-writes OUT/selection.json: the choice for each cell, the means, its run folders.
+example, the one with the highest mean validation accuracy over its seeds. With
+--metric another metric: of a loss the lowest mean. Reads OUT/sweep.json and the
+final metrics of its runs, which all have to be done; writes OUT/selection.json:
+the choice for each cell, the means, its run folders.
 
 Then it prints the commands that evaluate the chosen runs on the test split;
 --test runs those that have not been run. Each writes test.json in the run's
@@ -24,15 +25,33 @@ import pandas as pd
 
 from dpn import atomic
 from dpn.scripts.jobs import arms as arms_lib
-from dpn.scripts.results import output, render, run_files
+from dpn.scripts.results import aggregate, output, render, run_files
 from dpn.trainers import workdir
 
 
-def best(scores: pd.DataFrame) -> str:
-  """Returns the candidate with the highest mean score; of equals the first.
+def lower_is_better(metric: str) -> bool:
+  """Returns whether the best of a metric is its lowest value, as of a loss.
+
+  Raises:
+    ValueError: its name does not say: it is neither a loss nor a fraction, or
+      seems to be both.
+  """
+  is_loss = "loss" in metric.rpartition("/")[2]
+  if is_loss == aggregate.is_fraction(metric):
+    raise ValueError(
+      f"Cannot tell whether more or less of {metric} is better; expected a "
+      "loss (val/loss) or a fraction (val/prec@1, val/miou). Choose by one of "
+      "these."
+    )
+  return is_loss
+
+
+def best(scores: pd.DataFrame, lowest: bool = False) -> str:
+  """Returns the candidate with the best mean score; of equals the first.
 
   Args:
-    scores: (candidates, seeds), higher is better.
+    scores: (candidates, seeds).
+    lowest: whether lower is better, not higher.
 
   Raises:
     ValueError: a score is missing or not finite.
@@ -44,7 +63,8 @@ def best(scores: pd.DataFrame) -> str:
         "means over different seeds do not compare."
       )
   # Correctly rounded sums: equal scores tie in whatever order they come.
-  return scores.apply(math.fsum, axis=1).idxmax()
+  sums = scores.apply(math.fsum, axis=1)
+  return sums.idxmin() if lowest else sums.idxmax()
 
 
 def choose(out: str, metric: str) -> dict[str, dict]:
@@ -52,13 +72,14 @@ def choose(out: str, metric: str) -> dict[str, dict]:
 
   Args:
     out: folder of the sweep.
-    metric: of the runs, at their last step.
+    metric: of the runs, at their last step; see `lower_is_better`.
 
   Returns:
     {cell: {"candidate", "mean" of each candidate, "runs": folders}}.
 
   Raises:
-    ValueError: it has no candidates, or a run is not done or lacks the metric.
+    ValueError: it has no candidates, or a run is not done or lacks the metric,
+      or which of its values is best is not known.
   """
   _, arms = arms_lib.read_index(out)
   competing = [arm for arm in arms.values() if arm.cell and arm.candidate]
@@ -77,11 +98,11 @@ def choose(out: str, metric: str) -> dict[str, dict]:
   frame["score"] = [
     run_files.read(path).final(metric) for path in frame.workdir
   ]
-  result = {}
+  result, lowest = {}, lower_is_better(metric)
   for cell, of_cell in frame.groupby("cell", sort=False):
     scores = of_cell.set_index(["candidate", "seed"]).score.unstack(sort=False)
     try:
-      chosen = best(scores)
+      chosen = best(scores, lowest)
     except ValueError as e:
       raise ValueError(f"{cell}: {e}") from e
     folders = of_cell.workdir[of_cell.candidate == chosen]
@@ -122,7 +143,13 @@ def main(argv: Sequence[str] | None = None):
     prog="python -m scripts.select_best", description=__doc__.splitlines()[0]
   )
   parser.add_argument("out", help="folder of a sweep")
-  parser.add_argument("--metric", default="minival/prec@1", help="to choose by")
+  parser.add_argument(
+    "--metric",
+    default="minival/prec@1",
+    help="to choose by: a loss, of which the lowest mean is best, or a "
+    "fraction, as accuracies, IoU and recall are, of which the highest is; "
+    "others are refused",
+  )
   parser.add_argument("--test", action="store_true", help="test the chosen")
   args = parser.parse_args(argv)
   out = os.path.normpath(args.out)

@@ -37,6 +37,24 @@ def test_of_equals_the_first():
   assert _best(dict(reversed(scores.items()))) == "b"
 
 
+def test_of_a_loss_the_lowest_mean_wins():
+  scores = pd.DataFrame(
+    {"a": {0: 0.5, 1: 0.9}, "b": {0: 0.6, 1: 0.6}, "c": {0: 0.9, 1: 0.9}}
+  ).T  # means 0.7, 0.6 and 0.9
+  assert select_best.best(scores, lowest=True) == "b"
+  assert select_best.best(scores) == "c"
+
+
+def test_which_metrics_are_better_lower():
+  for metric in ("loss", "minival/loss", "val/z_loss", "training/loss_last"):
+    assert select_best.lower_is_better(metric)
+  for metric in ("minival/prec@1", "loss_study/prec@1", "val/miou"):
+    assert not select_best.lower_is_better(metric)
+  for metric in ("val/mse", "val/iou/glossy"):
+    with pytest.raises(ValueError, match=f"more or less of {metric} is better"):
+      select_best.lower_is_better(metric)
+
+
 @pytest.mark.parametrize(
   ("scores", "message"),
   [
@@ -98,6 +116,18 @@ def test_a_sweep(out, capsys):
   (out / "DTD_dpn_B32_lr1e-3-s0" / "test.json").write_text("{}")
   select_best.main([str(out)])
   assert capsys.readouterr().out.count("dpn.scripts.evaluate") == 3
+
+
+def test_a_sweep_by_its_loss(out):
+  loss = {"1e-4": 0.3, "3e-4": 0.2, "1e-3": 0.4}
+  for file in out.glob("*/done.json"):
+    rate = file.parent.name.split("_lr")[1].split("-s")[0]
+    metrics = {"minival/loss": loss[rate], "minival/mse": 1.0}
+    file.write_text(json.dumps({"step": 2500, "metrics": metrics}))
+  for choice in select_best.choose(str(out), "minival/loss").values():
+    assert choice["candidate"] == "lr=0.0003"
+  with pytest.raises(ValueError, match="expected a loss"):
+    select_best.choose(str(out), "minival/mse")
 
 
 def test_errors(out):
