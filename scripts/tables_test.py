@@ -178,6 +178,39 @@ def test_a_missing_metric_lists_what_there_is(root):
   assert _cells(root, *B16, metric="loss")["ours DPN"] == "1.00 ± 0.00 (n=3)"
 
 
+def _measured(root, stem_ln, **metrics):
+  """Writes a run of a recipe of one's own with these results."""
+  testing.write_run(
+    root / stem_ln,
+    stem_ln=stem_ln,
+    config={"table": {"recipe": "photos", "arch": "S"}},
+    rows=[{"step": 1, **metrics}],
+    seconds=1.0,
+  )
+
+
+def test_both_sides_of_a_difference_are_of_one_metric(tmp_path):
+  # Each one's first: 80% of val, 60% of test. Only test is of both.
+  _measured(tmp_path, "none", **{"val/prec@1": 0.8, "test/prec@1": 0.5})
+  _measured(tmp_path, "dpn", **{"test/prec@1": 0.6})
+  cells = _cells(tmp_path, "photos", "S")
+  assert cells["ours base"] == "50.00 (n=1)"
+  assert cells["ours DPN − base"] == "+10.00 (n=1, paired)"
+
+
+def test_different_metrics_are_not_subtracted(tmp_path):
+  _measured(tmp_path, "none", **{"val/prec@1": 0.5})
+  _measured(tmp_path, "dpn", **{"test/prec@1": 0.6})
+  cells = _cells(tmp_path, "photos", "S")
+  assert (cells["ours base"], cells["ours DPN"]) == (
+    *("50.00 (n=1)", "60.00 (n=1)"),
+  )
+  gain = "test/prec@1 and val/prec@1 do not compare"
+  assert cells["ours DPN − base"] == gain
+  row = _build(tmp_path).frame.iloc[-1]
+  assert not any(getattr(cell, "best", False) for cell in row)
+
+
 def test_what_is_no_fraction_is_no_accuracy(root):
   _write(root, "dpn", 3, 81.1)
   with pytest.raises(ValueError, match=r"81\.1, expected a fraction"):

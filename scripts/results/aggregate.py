@@ -228,6 +228,8 @@ def gain(new: Arm | None, old: Arm | None) -> Estimate | str:
   if not (new and new.metric and old and old.metric):
     lacking = any(arm and not arm.metric for arm in (new, old))
     return "incomplete" if lacking else NOT_RUN
+  if new.metric != old.metric:
+    return f"{new.metric} and {old.metric} do not compare"
   if new.probes and old.probes:
     found = difference(new.values, old.values)
     note = f"± of {found.n} probes, {found.note}"

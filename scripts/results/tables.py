@@ -141,12 +141,9 @@ def sort_runs(
   places = pd.Series(
     [_place(run, spec) for run in belongs.run], belongs.index, dtype=object
   )
-  for place, group in belongs.groupby(places):
-    named = metric or group.run.iloc[0].table.get("metric")
-    metrics = spec.metrics
-    if _is_guest(group.run.iloc[0]):
-      metrics = runs.ACCURACIES
-    arms[place] = aggregate.arm(group, (named,) if named else metrics)
+  rows = places.map(lambda place: place[0])
+  for _, row in belongs.groupby(rows):
+    arms |= _alike(dict(list(row.groupby(places))), spec, metric)
   for reason, kind in {
     "copies of runs with the same seed and the same result": "copies",
     "candidates that were not chosen": "unchosen",
@@ -155,6 +152,43 @@ def sort_runs(
     if paths:
       left_out[reason] = paths
   return Sorted(arms, left_out)
+
+
+def _alike(groups, spec, metric):
+  """Returns the arms of a row, by one metric if there is one that all have.
+
+  Else each is its own first one, and `aggregate.gain` compares none of them.
+  """
+  metrics = {
+    place: _metrics(group.run.iloc[0], spec, metric)
+    for place, group in groups.items()
+  }
+  arms = {
+    place: aggregate.arm(g, metrics[place]) for place, g in groups.items()
+  }
+  if len({arm.metric for arm in arms.values() if arm.metric}) < 2:
+    return arms
+  counted = [
+    run
+    for place, group in groups.items()
+    for run in group.run[group.path.isin(arms[place].paths)]
+  ]
+  for shared in next(iter(metrics.values())):
+    if all(shared in run.finals for run in counted) and all(
+      shared in known for known in metrics.values()
+    ):
+      return {
+        place: aggregate.arm(group, (shared,))
+        for place, group in groups.items()
+      }
+  return arms
+
+
+def _metrics(run, spec, metric):
+  """Returns what may be read of a run for a table, the first that there is."""
+  if named := metric or run.table.get("metric"):
+    return (named,)
+  return runs.ACCURACIES if _is_guest(run) else spec.metrics
 
 
 def _earlier(name, found):
@@ -266,6 +300,8 @@ def _over_tasks(arms):
   done = sum(bool(arm and arm.metric) for arm in arms)
   if done < len(arms):
     return aggregate.Arm(waiting=f"incomplete: {done} of {len(arms)} tasks")
+  if len(metrics := sorted({arm.metric for arm in arms})) > 1:
+    return aggregate.Arm(waiting=f"of {' and '.join(metrics)}, no mean")
   by_seed = pd.DataFrame([arm.values for arm in arms])  # (tasks, seeds)
   if by_seed.isna().any(axis=None):  # the tasks were run with other seeds
     by_seed = by_seed.mean(axis=1).to_frame("mean")
