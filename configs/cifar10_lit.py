@@ -104,6 +104,7 @@ def _evals(arg):
       "templates": "cifar10",
       "pp_img": f"decode|resize(32)|{PIXELS}",
       "pp_txt": TOKENIZE,
+      "canonicalize": False,  # captions have their full stops
       "log_percent": 0.25,
       **place,
     },

@@ -294,3 +294,16 @@ def test_what_pretraining_leaves_open():
   assert (augreg.model.pool_type, augreg.model.rep_size) == ("map", False)
   recipes = [c.table.recipe for c in (i21k, literal, jft, augreg)]
   assert recipes == ["I21k", "I21k, setup i1k", "JFT", "JFT, augreg, map"]
+
+
+def test_pairs_are_trained_as_by_big_vision():
+  """SigLIP_demo.ipynb; lit_coco.py and common.py of image_text at 4cf5c02."""
+  get = lambda name, arg: _module(name).get_config(arg)
+  siglip = get("siglip", "vocab=bytes")
+  assert siglip.model.image.pool_type == "map"
+  assert siglip.model.text.to_dict() == {"variant": "B", "vocab_size": 32_000}
+  assert siglip.model.out_dim == (None, 768)
+  assert "crop" not in siglip.evals.retrieval.pp_img
+  assert "crop" in siglip.evals.zeroshot.pp_img
+  coco = get("lit", "setup=coco,text=bert,init=x,vocab=vocab.txt")
+  assert coco.optax_name == "scale_by_adam"

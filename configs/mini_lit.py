@@ -138,6 +138,7 @@ def _lit(config, arg, schedule):
     },
     "pp_img": RANGE,
     "pp_txt": TOKENIZE,
+    "canonicalize": False,  # captions have their hyphens
     "log_percent": 0.2,
   }
   config.evals.retrieval = {

@@ -8,9 +8,10 @@ tokens, prompts, chunks (as configs/lit.py has them), res, batch, steps, lr, wd,
 seed, runlocal.
 
 Expected: nothing that was measured here. After arXiv 2303.15343 and the models
-that big_vision publishes with it: attention pooling in both towers, heads of
-the towers' width, initial temperature 10 and bias -10, 64 tokens of c4_en. The
-optimizer is a guess: that of configs/lit.py, with beta2 capped at 0.95.
+that big_vision publishes with it: attention pooling of the image, the last
+token of the text and a head on that alone, initial temperature 10 and bias -10,
+64 tokens of c4_en. The optimizer is a guess: that of configs/lit.py, with beta2
+capped at 0.95.
 """
 
 from dpn.configs import common, lit
@@ -44,21 +45,17 @@ def get_config(arg=None):
       "pool_type": "map",
       "stem_ln": arg.stem_ln,
     },
-    "text": {
-      "variant": size,
-      "vocab_size": arg.vocab_size,
-      "pool_type": "map",
-    },
-    "out_dim": common.choose("size of variant", size, lit.DIMS),
+    "text": {"variant": size, "vocab_size": arg.vocab_size},
+    "out_dim": (None, common.choose("size of variant", size, lit.DIMS)),
     "temperature_init": 10.0,
     "bias_init": -10.0,
   }
   config.optax = {"beta2_cap": 0.95}
   config.wd = arg.wd
   config.schedule = {"decay_type": "cosine", "warmup_steps": 10_000}
-  for section in config.evals.values():
-    crop = f"resize({arg.res * 8 // 7})|central_crop({arg.res})"
-    section.pp_img = f"decode|{crop}|{lit.PIXELS}"
+  crop = f"resize({arg.res * 8 // 7})|central_crop({arg.res})"
+  config.evals.zeroshot.pp_img = f"decode|{crop}|{lit.PIXELS}"
+  config.evals.retrieval.pp_img = f"decode|resize({arg.res})|{lit.PIXELS}"
   config.table = common.table(
     "SigLIP", arg.variant, arg.stem_ln, "zeroshot/imagenet_prec@1"
   )

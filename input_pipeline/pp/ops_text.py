@@ -43,7 +43,7 @@ def tokenize(
       cut off; "sticky", always.
     model: which vocabulary, see `dpn.input_pipeline.text.tokenizers`.
     lower: lowercase before.
-    pad_value: id to pad with; "<pad>" is the vocabulary's own.
+    pad_value: id to pad with; "<pad>" and "<eos>" are the vocabulary's own.
     add_bos: whether an id marks the beginning.
     key: where to read and write.
     inkey: where to read; "text" by default.
@@ -56,7 +56,8 @@ def tokenize(
   if not _is_id(max_len):
     raise ValueError(f"max_len must be a whole number, got {max_len!r}.")
   tokenizer = tokenizers.make(model)
-  pad = tokenizer.pad if pad_value == "<pad>" else pad_value
+  own = {"<pad>": tokenizer.pad, "<eos>": tokenizer.eos}
+  pad = own.get(pad_value, pad_value)
   for name, wanted, value in (
     ("eos", eos != "none", tokenizer.eos),
     ("bos", add_bos, tokenizer.bos),
@@ -65,7 +66,9 @@ def tokenize(
     if wanted and value is None:
       raise ValueError(f"{model!r} has no id for {name}.")
   if not _is_id(pad):
-    raise ValueError(f"pad_value must be an id or '<pad>', got {pad_value!r}.")
+    raise ValueError(
+      f"pad_value must be an id, '<pad>' or '<eos>', got {pad_value!r}."
+    )
   if max_len < 1 + add_bos + (eos != "none"):
     raise ValueError(f"max_len={max_len} has no room for text.")
   source, target = key or inkey, key or outkey

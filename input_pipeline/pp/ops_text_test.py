@@ -29,12 +29,13 @@ def _ones(monkeypatch):
     ("yes", 0, ([2, 1, 0], [2, 2, 1], [2, 2, 2])),
     ("sticky", 0, ([2, 1, 0], [2, 2, 1], [2, 2, 1])),
     ("sticky", 1, ([2, 1, 1], [2, 2, 1], [2, 2, 1])),
+    ("sticky", "<eos>", ([2, 1, 1], [2, 2, 1], [2, 2, 1])),
   ],
 )
 def test_ends_and_padding(eos, pad, ids):
   """The examples of get_pp_tokenize in big_vision's ops_text.py."""
   for text, want in zip(("a", "aa", "aaa"), ids, strict=True):
-    got = _run(f"tokenize(3, {eos!r}, pad_value={pad})", text=text)["text"]
+    got = _run(f"tokenize(3, {eos!r}, pad_value={pad!r})", text=text)["text"]
     assert got.tolist() == want
     assert got.dtype == np.int32
 
@@ -89,10 +90,14 @@ def test_prompts_of_labels():
     ("tokenize(4)", ["a", "b"], "Choose one of several"),
     ("tokenize(1)", "a", "max_len=1 has no room"),
     ("tokenize(4.0)", "a", "max_len must be a whole number, got 4.0"),
-    ("tokenize(4, pad_value=-1)", "a", "must be an id or '<pad>', got -1"),
+    (
+      "tokenize(4, pad_value=-1)",
+      "a",
+      "must be an id, '<pad>' or '<eos>', got -1",
+    ),
     ("tokenize(4, model=None)", "a", "must be 'bytes' or a path, got None"),
     ('tokenize(4, "stick")', "a", "Unknown eos 'stick'. Did you mean 'sticky'"),
-    ('tokenize(4, pad_value="x")', "a", "must be an id or '<pad>'"),
+    ('tokenize(4, pad_value="x")', "a", "must be an id, '<pad>' or"),
     ('tokenize(4, model="no.model")', "a", "there is no such file"),
     ('prompt("cifar")', "a", "Unknown class_names 'cifar'"),
     ('prompt("cifar10")', "a", "label 10 has no name: there are 10"),

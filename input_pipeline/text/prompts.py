@@ -35,7 +35,7 @@ def templates(names: str | Sequence[str]) -> list[str]:
 
   Args:
     names: key in prompts.json, such as "name" for the plain name or "clip_best"
-      for seven prompts; or the templates themselves.
+      for eight prompts; or the templates themselves.
   """
   found = _look_up("templates", names)
   if wrong := [x for x in found if "{}" not in x]:
@@ -71,6 +71,8 @@ def fill(
   names: Sequence[str], templates: Sequence[str], canonical: bool = True
 ) -> tuple[list[str], list[int]]:
   """Returns a text for every template and name, and the class of each text.
+
+  Of a name with commas all parts are taken; big_vision takes the first alone.
 
   Args:
     names: of the classes, see `class_names`.

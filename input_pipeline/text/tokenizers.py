@@ -17,6 +17,7 @@ import hashlib
 import io
 import itertools
 import os
+import string
 from collections.abc import Callable, Iterable
 
 BYTES = "bytes"
@@ -140,7 +141,9 @@ def _wordpiece(content):
   if missing := [p for p in marks if p not in ids]:
     raise ValueError(f"{missing[0]!r} is not in it, a piece per line")
   bos, eos, pad = (ids[p] for p in marks[:3])
-  cased = any(p.isupper() for p in ids if not p.startswith("["))
+  # ASCII alone: even uncased vocabularies have symbols such as the letter ℝ.
+  capitals = set(string.ascii_uppercase)
+  cased = any(capitals & set(p) for p in ids if not p.startswith("["))
   bert = tokenizers.BertWordPieceTokenizer(ids, lowercase=not cased)
   encode = lambda text: bert.encode(text, add_special_tokens=False).ids
   join = lambda ids: bert.decode(ids, skip_special_tokens=False)

@@ -10,9 +10,11 @@ MERGES = (
   *("#version: 0.2", "t h", "th e</w>", "a n", "an d</w>", "c a", "ca t</w>"),
   *("d o", "do g</w>", "Ã ©</w>", "Ã ©", "1 2</w>"),
 )
-# From the example in the README of BERT.
+# From the example in the README of BERT, whose uncased vocabulary has this
+# letter, too: it has no lower case.
 PIECES = (
   *("[PAD]", "[UNK]", "[CLS]", "[SEP]", "un", "##aff", "##able", "hello", "!"),
+  "ℝ",
 )
 
 
@@ -50,9 +52,9 @@ def test_wordpiece(tmp_path):
   path.write_text("\n".join(PIECES))
   made = tokenizers.make(str(path))
   assert made.encode("Hello unaffable!") == [7, 4, 5, 6, 8]
-  assert made.encode("able") == [1]
+  assert made.encode("able ℝ") == [1, 9]
   assert made.decode([2, 7, 4, 5, 6, 8, 1, 3, 0]) == "hello unaffable! [UNK]"
-  assert (made.bos, made.eos, made.pad, made.vocab_size) == (2, 3, 0, 9)
+  assert (made.bos, made.eos, made.pad, made.vocab_size) == (2, 3, 0, 10)
 
 
 def test_a_trained_sentencepiece_model(tmp_path):
