@@ -253,6 +253,22 @@ def test_settings_and_seeds():
   assert _check(made(0, 1, 2), seeds).verdict == "holds"
 
 
+def test_of_two_towers_the_stem_is_the_image_towers():
+  def made(width):
+    return [
+      _run(arm, "B/16", 0, 0.7, config={"model": model})
+      for arm, stem, text in (("base", "none", 8), ("dpn", "dpn", width))
+      for model in [{"image": {"stem_ln": stem}, "text": {"width": text}}]
+    ]
+
+  found = _check(made(8), "No hyper-parameter")
+  assert (found.verdict, found.ours) == (
+    *("holds", "AugReg B/16: the stem alone differs"),
+  )
+  found = _check(made(16), "No hyper-parameter")
+  assert found.ours == "AugReg B/16: model.text.width differ (not so)"
+
+
 def _scales(tmp_path, centre, corners):
   scale = np.ones((8, 8, 3), np.float32)
   scale[2:6, 2:6] = centre

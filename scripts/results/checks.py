@@ -335,7 +335,7 @@ def same_settings(base, dpn):
     for name, values in fields.items()
     if values.nunique() > 1
     and not configs.is_free(name)
-    and name != "model/stem_ln"
+    and name not in ("model/stem_ln", "model/image/stem_ln")
   ]
   text = f"{', '.join(differ)} differ" if differ else "the stem alone differs"
   return not differ, text
