@@ -210,8 +210,29 @@ def _unarchived(path):
   return found
 
 
+def _folders(root):
+  """Returns the folders of runs in or below a folder, links to folders too.
+
+  Links come last: a run that is also there without a link is called so. A
+  folder that links lead to again, such as one around them, is not read twice.
+  """
+  found, links, seen = [], [root], set()
+  for start in links:  # which grows
+    for folder, inside, names in os.walk(start):
+      real = os.path.realpath(folder)
+      if real in seen or "config.json" in names:
+        inside.clear()
+      if real not in seen and "config.json" in names:
+        found.append(folder)
+      seen.add(real)
+      inside.sort()
+      below = [os.path.join(folder, name) for name in inside]
+      links += filter(os.path.islink, below)
+  return found
+
+
 def find(roots: Sequence[str]) -> list[runs.Run]:
-  """Returns all runs in or below some folders, each once.
+  """Returns all runs in or below some folders, each once; follows links.
 
   A root may also be a file that `archive` made.
 
@@ -231,12 +252,7 @@ def find(roots: Sequence[str]) -> list[runs.Run]:
       continue
     if not os.path.isdir(root):
       raise ValueError(f"{root} is not a folder. Give folders of runs.")
-    paths = []
-    for folder, inside, names in os.walk(root):
-      inside.sort()
-      if "config.json" in names:
-        inside.clear()
-        paths.append(folder)
+    paths = _folders(root)
     if not paths:
       raise ValueError(
         f"Found no run in {root}; expected folders with a config.json. Give "

@@ -65,6 +65,21 @@ def test_find_takes_run_folders_in_order_and_once(tmp_path):
   assert [run.path for run in found] == [str(tmp_path / n) for n in names]
 
 
+def test_find_follows_links_but_not_in_circles(tmp_path):
+  for name in ("elsewhere/sweep/b", "elsewhere/c", "runs/a"):
+    testing.write_run(tmp_path / name, rows=ROWS)
+  root, there = tmp_path / "runs", tmp_path / "elsewhere"
+  (root / "a_sweep").symlink_to(there / "sweep", target_is_directory=True)
+  (root / "again").symlink_to(root / "a", target_is_directory=True)
+  (root / "c").symlink_to(there / "c", target_is_directory=True)
+  (there / "sweep" / "up").symlink_to(root, target_is_directory=True)
+  (root / "broken").symlink_to(tmp_path / "nowhere")
+  found = run_files.find([str(root)])
+  assert [run.path for run in found] == [
+    str(root / name) for name in ("a", "a_sweep/b", "c")
+  ]
+
+
 def test_a_killed_run_may_have_cut_its_last_line(tmp_path):
   testing.write_run(tmp_path / "a", rows=ROWS)
   path = tmp_path / "a" / "metrics.jsonl"
