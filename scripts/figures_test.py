@@ -132,6 +132,21 @@ def test_scales_of_a_parameter_file(tmp_path):
   np.testing.assert_array_equal(read, scale.reshape(2, 3, 3))
 
 
+def test_an_archived_run_has_no_parameters_wherever_it_is_read(
+  tmp_path, monkeypatch
+):
+  _write(tmp_path / "mine", "dpn", 0)
+  found = run_files.find([str(tmp_path / "mine")])
+  (tmp_path / "mine.jsonl").write_text(run_files.archive(found))
+  again = run_files.find([str(tmp_path / "mine.jsonl")])
+  monkeypatch.chdir(tmp_path)
+  [run] = again
+  assert (tmp_path / run.path / "params.safetensors").exists()  # anybody's
+  chosen, reasons = figures.scale_files(runs.frame(again))
+  assert chosen == {}
+  assert reasons == {"from an archive, which has no parameters": [run.path]}
+
+
 def test_wrong_inputs_end_with_a_sentence(root, tmp_path):
   plain = tmp_path / "plain.safetensors"
   safetensors.numpy.save_file({"head/bias": np.zeros(2)}, plain)

@@ -168,7 +168,8 @@ def _segmentation(frame, interval):
 def _predictions(frame):
   """Returns the pictures of predictions that the runs have."""
   parts = []
-  for path, command in run_pictures.find(frame.path):
+  folders = filter(None, (run.folder for run in frame.run))
+  for path, command in run_pictures.find(folders):
     with open(path, "rb") as file:
       caption = f"{path}, by {command}."
       parts.append(render.png_image(file.read(), caption, 1150))

@@ -277,10 +277,11 @@ def scale_files(
   chosen, reasons = {}, {}
   done = frame[frame.complete].sort_values("seed") if len(frame) else frame
   for run in done.run if len(done) else ():
-    file = os.path.join(run.path, "params.safetensors")
+    file = os.path.join(run.folder or "", "params.safetensors")
     why = {
       "without Dual PatchNorm": run.cell["arm"] != runs.DPN,
       "candidates of a selection": "candidate" in run.table,
+      "from an archive, which has no parameters": run.folder is None,
       f"without {os.path.basename(file)}": not os.path.exists(file),
       "repetitions of what is shown": run.title in chosen,
     }

@@ -39,7 +39,7 @@ class Run:
   """What one run wrote down.
 
   Attributes:
-    path: its folder.
+    path: its folder; of an archived run the name it had, see `folder`.
     config: as resolved when it started.
     logged: metrics.jsonl: a row per step (the index), a column per metric.
     done: done.json; None while the run is incomplete.
@@ -62,6 +62,14 @@ class Run:
   summary: Mapping[str, float] = dataclasses.field(default_factory=dict)
   chosen: bool | None = None
   averaged: bool = False
+
+  @property
+  def folder(self) -> str | None:
+    """Where its files are; None of an archived run.
+
+    At its path, from wherever a command is run, may be somebody else's.
+    """
+    return None if self.averaged else self.path
 
   @property
   def complete(self) -> bool:
