@@ -147,6 +147,17 @@ def test_an_archived_run_has_no_parameters_wherever_it_is_read(
   assert reasons == {"from an archive, which has no parameters": [run.path]}
 
 
+def test_gradients_by_depth_are_not_drawn_of_archives(root, capsys):
+  archive = root / "all.jsonl"
+  archive.write_text(run_files.archive(run_files.find([str(root)])))
+  out = str(root / "out")
+  with pytest.raises(SystemExit, match=r"s0.*: without grad_norm_mean/block…"):
+    command.main([str(archive), "--figure", "2_left", "-o", out])
+  command.main([str(archive), "--figure", "2_right", "-o", out])
+  [png, _] = capsys.readouterr().out.splitlines()
+  assert png.endswith("figure_2_right.png")
+
+
 def test_wrong_inputs_end_with_a_sentence(root, tmp_path):
   plain = tmp_path / "plain.safetensors"
   safetensors.numpy.save_file({"head/bias": np.zeros(2)}, plain)

@@ -56,6 +56,7 @@ def panels(
   metric: str,
   arms: Sequence[str] = (),
   archs: Callable[[str], bool] = lambda arch: True,
+  needed: str = "",
 ) -> tuple[plots.Panels, Reasons]:
   """Returns complete runs that logged a metric, by model and by arm.
 
@@ -66,13 +67,14 @@ def panels(
     metric: key in metrics.jsonl.
     arms: which to take; all without it.
     archs: which models to take.
+    needed: the start of further metrics, of which a run must have one.
 
   Raises:
     ValueError: there is none.
   """
   arms = list(arms) or own_runs.in_order(frame.arm[~frame.trial])
   done = frame[frame.complete].sort_values("seed", kind="stable")
-  why = _why_not(done, metric, arms, archs)
+  why = _why_not(done, metric, arms, archs, needed)
   again = done[why == ""].duplicated(["title", "arm", "seed"])
   why[again.index[again]] = "repetitions of a seed"
   usable, rest = done[why == ""], done[why != ""]
@@ -96,15 +98,19 @@ def panels(
   }, reasons
 
 
-def _why_not(done, metric, arms, archs):
+def _why_not(done, metric, arms, archs, needed):
   """Returns the first reason why `panels` does not show a run, "" for none."""
   why = pd.Series("", done.index)  # the first reason counts
+  has_more = lambda run: any(name.startswith(needed) for name in run.logged)
   for reason, those in {
     "of two steps (runlocal)": done.trial,
     "candidates of a selection": done.candidate.notna(),
     "of a model that another figure shows": ~done.arch.map(archs).astype(bool),
     "of other arms, see --arms": ~done.arm.isin(arms),
     f"without {metric}": ~done.run.map(lambda r: metric in r.logged).astype(
+      bool
+    ),
+    f"without {needed}…, which no archive has": ~done.run.map(has_more).astype(
       bool
     ),
   }.items():
@@ -132,7 +138,9 @@ def _norm(args, mean=""):
 def depth(name, archs, frame, args) -> dict[str, Drawn]:
   """Returns gradient norms by depth, of some models."""
   family, clipping = _norm(args, "_mean")
-  grouped, left_out = panels(frame, f"{family}/embedding", args.arms, archs)
+  grouped, left_out = panels(
+    frame, f"{family}/embedding", args.arms, archs, needed=f"{family}/block"
+  )
   shown = itertools.chain(*(of for a in grouped.values() for of in a.values()))
   steps = " or ".join(f"{n:,}" for n in sorted({*map(mean_steps, shown)}))
   label = f"gradient norm {clipping},\nmean of the last {steps} steps"

@@ -133,8 +133,9 @@ def archive(found: Sequence[runs.Run]) -> str:
 
   `find` reads them again. Configs lack their evaluators; of the log there are
   evaluators' results as they are, of training the means over tenths of a run,
-  of blocks' gradients nothing. What only says where things were on a machine is
-  left out: folders above the runs', `data_dir` and the command.
+  of blocks' gradients nothing (`figures.depth` says so). What only says where
+  things were on a machine is left out: folders above the runs', `data_dir` and
+  the command.
   """
   lines = []
   top = os.path.join(os.path.dirname(_common([r.path for r in found])), "")
