@@ -353,12 +353,13 @@ def _legend(fig, axes, where="outside lower center"):
 
 def _stack(repetitions, metric):
   """Returns what repeated runs logged, (runs, steps)."""
-  series = {run.path: run.series(metric) for run in repetitions}
-  values = pd.DataFrame(series).T
+  # Not by path: runs of two archives may have the same.
+  series = [run.series(metric) for run in repetitions]
+  values = pd.concat(series, axis=1).T.sort_index(axis=1)
   if values.isna().any(axis=None):
     raise ValueError(
-      f"{', '.join(series)} logged {metric!r} at different steps. Train those "
-      "that differ anew, or move them elsewhere."
+      f"{', '.join(run.path for run in repetitions)} logged {metric!r} at "
+      "different steps. Train those that differ anew, or move them elsewhere."
     )
   return values
 
