@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from dpn import errors, trees
@@ -39,6 +40,26 @@ def replicated(mesh: Mesh) -> NamedSharding:
 def batch(mesh: Mesh) -> NamedSharding:
   """Returns the sharding that splits axis 0 over all devices."""
   return NamedSharding(mesh, PartitionSpec(mesh.axis_names))
+
+
+def rows_by_process(mesh: Mesh, rows: int) -> np.ndarray:
+  """Returns where in a global batch each row lies, process by process.
+
+  A mesh follows the wiring of a TPU, so that what the processes put together
+  with the sharding `batch` is not in their order.
+
+  Args:
+    mesh: of the batch.
+    rows: of the batch.
+
+  Returns:
+    (rows,): what global row the first row of process 0 is, and so on.
+  """
+  places = batch(mesh).devices_indices_map((rows,))
+  spans = sorted(
+    {(d.process_index, *where.indices(rows)) for d, (where,) in places.items()}
+  )
+  return np.concatenate([np.arange(*span) for _, *span in spans])
 
 
 def check_batch_size(what: str, batch_size: int, mesh: Mesh):

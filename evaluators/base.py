@@ -70,7 +70,7 @@ class Evaluator:
     data: loader.EvaluationData,
     *keys: str,
   ) -> list[np.ndarray]:
-    """Returns a value of every example, and what it holds under `keys`.
+    """Returns a value of every example, in order, and what is under `keys`.
 
     Args:
       function: (variables, batch without `keys`) → (batch, …), from `jit`.
@@ -79,12 +79,14 @@ class Evaluator:
       *keys: of the examples.
     """
     gather, found = self.jit(lambda *arrays: arrays), []
+    order = sharding.rows_by_process(self.mesh, self.batch_size)
     for batch in self.batches(data):
       mask = batch.pop("_mask")
       others = [batch.pop(key) for key in keys]
       mask, *others = jax.device_get(gather(mask, *others))
       values = np.asarray(function(variables, batch))
-      found.append([x[mask] for x in (values, *others)])
+      kept = order[mask[order]]
+      found.append([x[kept] for x in (values, *others)])
     return [np.concatenate(column) for column in zip(*found, strict=True)]
 
   def check_batch(

@@ -209,7 +209,8 @@ class Evaluator(base.Evaluator):
         [(data.indices[i], data[i]) for data in self._data] for i in places
       )
     local = self.batch_size // jax.process_count()
-    mine = slice(first := jax.process_index() * local, first + local)
+    rows = sharding.rows_by_process(self.mesh, self.batch_size)
+    mine = np.split(rows, jax.process_count())[jax.process_index()]
     chunks, complete = collections.deque(), []
     batches = self._batches(images, grid, classes, local, chunks)
     batches = device.DeviceIterator(batches, sharding.batch(self.mesh))

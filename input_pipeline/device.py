@@ -38,8 +38,8 @@ class DeviceIterator:
 
     Args:
       batches: this process's rows of every batch.
-      sharding: of every array; the leading axis is split over the processes, in
-        their order.
+      sharding: of every array; the leading axis is split over the processes,
+        see `sharding.rows_by_process`.
       prefetch: batches to place ahead.
     """
     if prefetch < 1:

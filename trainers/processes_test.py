@@ -21,7 +21,8 @@ import safetensors.numpy
 from jax.experimental import multihost_utils
 
 from dpn import metrics, sharding
-from dpn.evaluators import segmentation
+from dpn.evaluators import base, segmentation
+from dpn.input_pipeline.sources import arrays
 from dpn.trainers import distributed, loop, testing
 from dpn.trainers import log as log_lib
 
@@ -116,9 +117,16 @@ def test_goes_on_with_another_number_of_processes(runs):
 
 def test_label_maps_of_one_process(runs):
   """Of five images one process has three, and so more windows."""
-  got = json.loads((runs / "segmented.json").read_text())
-  assert got == pytest.approx(_segmented(runs))
-  assert got["pixel_acc"] > 0.2
+  want = _segmented(runs, sharding.make_mesh())
+  for got in json.loads((runs / "segmented.json").read_text()):
+    assert got == pytest.approx(want)
+  assert want["pixel_acc"] > 0.2
+
+
+def test_values_are_in_the_order_of_the_examples(runs):
+  """On a mesh by process, and on one as TPUs have them."""
+  collected = json.loads((runs / "collected.json").read_text())
+  assert collected == [list(range(7))] * 2
 
 
 @pytest.mark.slow
@@ -250,7 +258,23 @@ def _wait_for(process: subprocess.Popen, log: pathlib.Path, text: str):
     time.sleep(0.05)
 
 
-def _segmented(root: pathlib.Path) -> dict[str, float]:
+def _meshes() -> list[jax.sharding.Mesh]:
+  """Returns one with the devices by process, and one where they take turns."""
+  mesh = sharding.make_mesh()
+  turns = np.array(mesh.devices).reshape(2, 2).T.ravel()
+  return [mesh, jax.sharding.Mesh(turns, mesh.axis_names)]
+
+
+def _collected(mesh: jax.sharding.Mesh) -> list[int]:
+  """Returns seven numbers, gathered in batches of four."""
+  evaluator = base.Evaluator(None, mesh=mesh, batch_size=4)
+  numbers = {"image": np.arange(7.0, dtype=np.float32)}
+  data = evaluator.open(arrays.ArraySource("numbers", numbers), "")
+  image = evaluator.jit(lambda _, batch: batch["image"])
+  return evaluator.collect(image, None, data)[0].tolist()
+
+
+def _segmented(root: pathlib.Path, mesh: jax.sharding.Mesh) -> dict[str, float]:
   """Returns what a fixed function of the pixels gives as label maps."""
 
   def predict(weights, batch):
@@ -259,7 +283,7 @@ def _segmented(root: pathlib.Path) -> dict[str, float]:
 
   evaluator = segmentation.Evaluator(
     predict,
-    mesh=sharding.make_mesh(),
+    mesh=mesh,
     batch_size=4,
     data={"name": f"arrays:{root / 'maps.npz'}", "split": "test"},
     pp_fn="",
@@ -292,8 +316,10 @@ def _worker(workdir: pathlib.Path, process_id: int):
   # JAX would stop every run of this process after the step agreed upon.
   distributed.PreemptionHandler.should_stop = lambda handler, step: False
   loop.train(testing.sharded_config(), str(workdir / "whole"))
-  segmented = _segmented(workdir)
+  segmented = [_segmented(workdir, mesh) for mesh in _meshes()]
   (workdir / "segmented.json").write_text(json.dumps(segmented))
+  collected = [_collected(mesh) for mesh in _meshes()]
+  (workdir / "collected.json").write_text(json.dumps(collected))
 
 
 if __name__ == "__main__":
