@@ -1,8 +1,8 @@
 """Connects the processes of a run, and stops them together (SIGTERM, Ctrl-C).
 
-The only place that starts JAX's cluster. Slurm, Open MPI, Cloud TPU and
-Kubernetes are recognized by JAX; elsewhere three flags of trainers.train say
-who is who. A process on its own needs nothing.
+The only place that starts JAX's cluster. Slurm, Open MPI until version 4, Cloud
+TPU and, with its Python package, Kubernetes are recognized by JAX; elsewhere
+three flags of trainers.train say who is who. A process on its own needs none.
 """
 
 import contextlib
@@ -24,6 +24,27 @@ ALONE = (
   "the other machines; --init_timeout_secs gives them longer."
 )
 
+FLAGS = "--coordinator, --num_processes and --process_id"
+OPEN_MPI = (
+  "Open MPI started this process as one of {}, and from version 5 on does not "
+  f"say where process 0 is. {FLAGS} do, where HOST is the machine of rank 0:\n"
+  "  mpirun … bash -c 'JAX_LOCAL_DEVICE_IDS=$OMPI_COMM_WORLD_LOCAL_RANK "
+  "python -m trainers.train … --coordinator HOST:8476 "
+  "--num_processes $OMPI_COMM_WORLD_SIZE --process_id $OMPI_COMM_WORLD_RANK'"
+)
+SLURM = (
+  "Slurm started this process as one of {}, but JAX did not find the others. "
+  "It needs what srun sets, such as SLURM_JOB_ID and SLURM_LOCALID; or tell "
+  f"each process who it is, with {FLAGS}."
+)
+KUBERNETES = (
+  "this pod is number {} of an indexed Job, but JAX did not find the others. "
+  "It needs Kubernetes' package (pip install 'jax[k8s]') and the right to read "
+  f"pods and jobs; or tell each pod which it is, with {FLAGS}. If each trains "
+  "a run of its own: "
+  "--coordinator localhost:8476 --num_processes 1 --process_id 0."
+)
+
 STOPPING = (
   "Ctrl-C: stops after this step and saves. Again, it ends at once, unsaved."
 )
@@ -36,13 +57,15 @@ INTERRUPTED = 128 + signal.SIGINT  # exit status, as shells have it
 
 def scheduled(env: Mapping[str, str]) -> tuple[int, int] | None:
   """Returns how many (processes, nodes) Slurm or Open MPI started, if any."""
-  if {"SLURM_PROCID", "SLURM_STEP_NODELIST"} <= env.keys():
-    tasks = int(env.get("SLURM_STEP_NUM_TASKS") or env["SLURM_NTASKS"])
-    return tasks, int(env.get("SLURM_STEP_NUM_NODES", 1))
+  # First, as JAX has it: in a Slurm job, mpirun starts one task per node, whose
+  # variables its own processes inherit.
   if "OMPI_COMM_WORLD_SIZE" in env:
     tasks = int(env["OMPI_COMM_WORLD_SIZE"])
     per_node = int(env.get("OMPI_COMM_WORLD_LOCAL_SIZE", tasks))
     return tasks, -(-tasks // per_node)
+  if {"SLURM_PROCID", "SLURM_STEP_NODELIST"} <= env.keys():
+    tasks = int(env.get("SLURM_STEP_NUM_TASKS") or env["SLURM_NTASKS"])
+    return tasks, int(env.get("SLURM_STEP_NUM_NODES", 1))
   return None
 
 
@@ -71,6 +94,8 @@ def join(
       "process_id": process_id,
       "cluster_detection_method": "deactivate",
     }
+  elif tasks != 1:
+    _check_open_mpi(os.environ)
   if (num_processes or tasks) == 1:
     return
   if tasks == nodes:
@@ -87,12 +112,33 @@ def join(
     jax.distributed.initialize(**kw, initialization_timeout=timeout_secs + 10)
   except ValueError as e:
     # JAX's answer to "no cluster that I know": this process is alone.
-    if kw or "coordinator_address" not in str(e):
+    if num_processes or "coordinator_address" not in str(e):
       raise
+    _check_alone(os.environ)
   finally:
     alarm.cancel()
   if processes.store():
     watchdog.Watchdog()
+
+
+def _check_open_mpi(env):
+  """Raises ValueError if Open MPI started others that JAX would not find.
+
+  JAX looks for the variable that until version 4 had the address of mpirun, and
+  without it may take this process for one of Slurm's.
+  """
+  if "OMPI_COMM_WORLD_SIZE" in env and "OMPI_MCA_orte_hnp_uri" not in env:
+    raise ValueError(OPEN_MPI.format(env["OMPI_COMM_WORLD_SIZE"]))
+
+
+def _check_alone(env):
+  """Raises ValueError if there are others, although JAX found no cluster."""
+  if started := scheduled(env):
+    raise ValueError(SLURM.format(started[0]))
+  # Number 0 may be the only one: nothing in its environment says how many.
+  pod = int(env.get("JOB_COMPLETION_INDEX", 0))
+  if pod and "KUBERNETES_SERVICE_HOST" in env:
+    raise ValueError(KUBERNETES.format(pod))
 
 
 def _check_port(coordinator):

@@ -1,6 +1,7 @@
 """Who is recognized as part of a cluster, and what is refused."""
 
 import pathlib
+import shlex
 import signal
 import socket
 import subprocess
@@ -19,6 +20,8 @@ SLURM = {
   "SLURM_STEP_NUM_NODES": "4",
 }
 MPI = {"OMPI_COMM_WORLD_SIZE": "6", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
+MPI_4 = MPI | {"OMPI_MCA_orte_hnp_uri": "1531576320.0;tcp://10.96.0.1:34911"}
+POD = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "JOB_COMPLETION_INDEX": "1"}
 
 
 @pytest.fixture(name="calls", autouse=True)
@@ -28,7 +31,7 @@ def _calls(monkeypatch):
   monkeypatch.setattr(
     distributed.jax.distributed, "initialize", lambda **kw: calls.append(kw)
   )
-  for name in SLURM | MPI:
+  for name in SLURM | MPI_4 | POD:
     monkeypatch.delenv(name, raising=False)
   return calls
 
@@ -45,6 +48,7 @@ def _set(monkeypatch, env):
     ({"SLURM_PROCID": "0"}, None),  # an allocation without a step
     (SLURM, (8, 4)),
     (MPI, (6, 3)),
+    (MPI | SLURM, (6, 3)),  # what mpirun starts in a job of Slurm
     ({"OMPI_COMM_WORLD_SIZE": "2"}, (2, 1)),
   ],
 )
@@ -52,12 +56,74 @@ def test_detection(env, expected):
   assert distributed.scheduled(env) == expected
 
 
-def test_alone(monkeypatch):
+@pytest.fixture(name="no_cluster")
+def _no_cluster(monkeypatch):
+  """Lets JAX find no cluster."""
+
   def initialize(**kw):
     raise ValueError("coordinator_address should be defined.")
 
   monkeypatch.setattr(distributed.jax.distributed, "initialize", initialize)
+
+
+@pytest.mark.parametrize(
+  "env",
+  [
+    {},
+    {"KUBERNETES_SERVICE_HOST": "10.0.0.1"},
+    POD | {"JOB_COMPLETION_INDEX": "0"},  # perhaps of one
+    {"OMPI_COMM_WORLD_SIZE": "1"},
+  ],
+)
+@pytest.mark.usefixtures("no_cluster")
+def test_alone(monkeypatch, env):
+  _set(monkeypatch, env)
   distributed.join()
+
+
+@pytest.mark.parametrize(
+  ("env", "message"),
+  [
+    (SLURM, "Slurm started this process as one of 8, but JAX did not"),
+    (SLURM | {"SLURM_STEP_NUM_TASKS": "4"}, "one of 4, but"),  # one per node
+    (POD, "this pod is number 1 of an indexed Job, but JAX did not"),
+  ],
+)
+@pytest.mark.usefixtures("no_cluster")
+def test_not_alone(monkeypatch, env, message):
+  _set(monkeypatch, env)
+  with pytest.raises(ValueError, match=message):
+    distributed.join()
+
+
+@pytest.mark.parametrize(
+  "env", [MPI, MPI | SLURM, MPI | {"OMPI_COMM_WORLD_LOCAL_SIZE": "1"}]
+)
+def test_open_mpi_5(monkeypatch, calls, env):
+  _set(monkeypatch, env)
+  with pytest.raises(ValueError, match="started this process as one of 6") as e:
+    distributed.join()
+  command = shlex.split(str(e.value).splitlines()[1])
+  assert command[:4] == ["mpirun", "…", "bash", "-c"]
+  shown = command[4].replace("python -m trainers.train …", "printenv; echo")
+  done = subprocess.run(
+    ["bash", "-c", shown],
+    env={"OMPI_COMM_WORLD_RANK": "4", "OMPI_COMM_WORLD_LOCAL_RANK": "1"} | env,
+    capture_output=True,
+    text=True,
+    check=True,
+  )
+  assert "JAX_LOCAL_DEVICE_IDS=1\n" in done.stdout
+  flags = "--coordinator HOST:8476 --num_processes 6 --process_id 4\n"
+  assert done.stdout.endswith(flags)
+  distributed.join("node0:8476", 6, 4)
+  assert [call["process_id"] for call in calls] == [4]
+
+
+def test_open_mpi_4(monkeypatch, calls):
+  _set(monkeypatch, MPI_4)
+  distributed.join(timeout_secs=7)
+  assert calls == [{"initialization_timeout": 17}]
 
 
 def test_a_scheduler_s_only_process(monkeypatch, calls):
