@@ -24,5 +24,7 @@ cd {shlex.quote(os.getcwd())}
 commands=(
 {lines}
 )
-srun bash -c "exec ${{commands[$SLURM_ARRAY_TASK_ID]}}"
+# Again for srun, which from Slurm 22.05 to 23.02 does not ask sbatch for it.
+srun ${{SLURM_CPUS_PER_TASK:+--cpus-per-task=$SLURM_CPUS_PER_TASK}} \\
+  bash -c "exec ${{commands[$SLURM_ARRAY_TASK_ID]}}"
 """

@@ -1,5 +1,6 @@
 """Launchers: what they would run, and what is wrong with them."""
 
+import os
 import pathlib
 import shlex
 import shutil
@@ -8,6 +9,8 @@ import sys
 
 import pytest
 import yaml
+
+from dpn.scripts.jobs import slurm
 
 SCRIPTS = pathlib.Path(__file__).parent
 SHELL = [*sorted(SCRIPTS.parent.rglob("*.sh")), SCRIPTS.parents[1] / ".ci/run"]
@@ -32,6 +35,66 @@ def _commands(script, *args):
   return [shlex.split(line) for line in text.splitlines()]
 
 
+class _Stubs:
+  """Programs that do nothing but note how they were called, and a `body`."""
+
+  def __init__(self, folder):
+    self._folder, self._log = folder, folder / "calls"
+
+  def add(self, name, body=""):
+    note = f"printf '%q ' {name} \"$@\" >>{self._log}; echo >>{self._log}"
+    path = self._folder / name
+    path.write_text(f"#!/bin/bash\n{note}\n{body}\n")
+    path.chmod(0o755)
+
+  def calls(self, name):
+    lines = map(shlex.split, self._log.read_text().splitlines())
+    return [line[1:] for line in lines if line[0] == name]
+
+
+@pytest.fixture(name="stubs")
+def _stubs(tmp_path, monkeypatch):
+  """Returns _Stubs that come first in PATH."""
+  folder = tmp_path / "stubs"
+  folder.mkdir()
+  monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+  return _Stubs(folder)
+
+
+def _run_job(stubs, script, **env):
+  """Runs what slurm.sh or a job array submits, with `env` as Slurm sets it."""
+  if script == "slurm.sh":
+    # sbatch makes a script of sh from what it is to wrap.
+    stubs.add("sbatch", 'for last; do :; done; sh -c "${last#--wrap=}"')
+    command = ["bash", SCRIPTS / script, "--cpus", "6", "--", *TRAIN]
+  else:
+    lines = [shlex.join(["train", *TRAIN]), "train another"]
+    text = slurm.array(lines, "sweep", None)
+    command = ["bash", "-c", text]
+  return subprocess.run(
+    command, capture_output=True, text=True, env=os.environ | env
+  )
+
+
+@pytest.mark.parametrize("script", ["slurm.sh", "array"])
+def test_srun_gets_the_cores(stubs, script):
+  stubs.add("srun")
+  done = _run_job(
+    stubs, script, SLURM_CPUS_PER_TASK="6", SLURM_ARRAY_TASK_ID="0"
+  )
+  assert done.returncode == 0, done.stderr
+  [call] = stubs.calls("srun")
+  assert "--cpus-per-task=6" in call
+
+
+def test_an_array_without_a_number_of_cores(stubs, monkeypatch):
+  monkeypatch.delenv("SLURM_CPUS_PER_TASK", raising=False)
+  stubs.add("srun")
+  _run_job(stubs, "array", SLURM_ARRAY_TASK_ID="0")
+  command = shlex.join(["train", *TRAIN])
+  assert stubs.calls("srun") == [["bash", "-c", f"exec {command}"]]
+
+
 @pytest.mark.parametrize("script", SHELL, ids=lambda path: path.name)
 def test_shellcheck(script):
   beside_python = str(pathlib.Path(sys.executable).parent)
@@ -44,10 +107,12 @@ def test_shellcheck(script):
 
 
 def test_slurm():
-  [command] = _commands("slurm.sh", "--nodes", "4", "--time", "1:00:00")
+  args = ["--nodes", "4", "--time", "1:00:00", "--cpus", "6"]
+  [command] = _commands("slurm.sh", *args)
   assert command[0] == "sbatch"
   assert {"--nodes=4", "--ntasks-per-node=1", "--time=1:00:00"} <= set(command)
   assert {"--signal=TERM@120", "--requeue"} <= set(command)
+  assert "--cpus-per-task=6" in command
   wrapped = shlex.split(command[-1].removeprefix("--wrap="))
   assert wrapped[0] == "srun"
   assert wrapped[wrapped.index("trainers.train") + 1 :] == TRAIN

@@ -51,8 +51,9 @@ done
 [[ $gpus =~ ^[1-9][0-9]*$ ]] || die "--gpus $gpus: expected a number."
 [[ " $* " == *' --workdir'* ]] || die "give --workdir after --, on a disk that all nodes share."
 
-printf -v train '%q ' srun --kill-on-bad-exit=1 "$venv/bin/python" \
-  -m trainers.train "$@"
+# Again for srun, which from Slurm 22.05 to 23.02 does not ask sbatch for it.
+printf -v train '%q ' srun --kill-on-bad-exit=1 \
+  ${cpus:+"--cpus-per-task=$cpus"} "$venv/bin/python" -m trainers.train "$@"
 command=(
   sbatch "--job-name=$name" "--nodes=$nodes" --ntasks-per-node=1
   "--gpus-per-node=$gpus" "--time=$time" --signal=TERM@120 --requeue
