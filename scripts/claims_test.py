@@ -253,6 +253,27 @@ def test_settings_and_seeds():
   assert _check(made(0, 1, 2), seeds).verdict == "holds"
 
 
+@pytest.mark.parametrize("other_seed", [0, 1])
+def test_claims_do_not_mix_settings(other_seed):
+  logged = {"loss": np.ones(20), "l2_grads": np.ones(20), **_logged(1.0)}
+  made = [
+    _run(arm, "B/32", seed, 0.7, config={"lr": lr}, **logged)
+    for arm in ("base", "dpn", "pre")
+    for seed, lr in ((0, 1.0), (other_seed, 2.0))
+  ]
+  found = dict(
+    zip(
+      [says for _, says, _ in claims.CLAIMS],
+      claims.check(runs.frame(made))[0],
+      strict=True,
+    )
+  )
+  for words in ("far larger", "No hyper-parameter", "before the embedding"):
+    [finding] = [of for says, of in found.items() if words in says]
+    assert finding.verdict == "cannot be checked"
+    assert "differ in more than the seed (lr: 1.0, 2.0)" in finding.ours
+
+
 def test_of_two_towers_the_stem_is_the_image_towers():
   def made(width):
     return [

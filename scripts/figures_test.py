@@ -119,6 +119,29 @@ def test_panels_are_models_with_their_arms(root):
     figures.panels(found, "los")
 
 
+def test_panels_do_not_mix_settings(root):
+  testing.write_run(
+    root / "other",
+    stem_ln="dpn",
+    seed=2,
+    config={
+      "lr": 0.5,
+      "table": {"recipe": "AugReg", "arch": "B/16", "metric": "val/prec@1"},
+    },
+    rows=[{"step": 10, "loss": 9.0}, {"step": 20, "loss": 9.0}],
+    seconds=1.0,
+  )
+  found = runs.frame(run_files.find([str(root)]))
+  panels, left_out = figures.panels(found, "loss")
+  assert list(panels["AugReg B/16"]) == ["ViT", "pre"]
+  [(why, paths)] = left_out.items()
+  assert why.startswith("fill the same cell and differ in more than the seed (")
+  assert "lr: absent, 0.5" in why
+  assert sorted(path.removeprefix(f"{root}/") for path in paths) == [
+    *("dpn_B16-s0", "dpn_B16-s1", "other"),
+  ]
+
+
 def test_scales_of_a_parameter_file(tmp_path):
   path = tmp_path / "x.npz"
   scale = np.arange(2 * 3 * 3, dtype=np.float32)

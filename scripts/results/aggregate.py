@@ -263,8 +263,7 @@ def arm(group: pd.DataFrame, metrics: Sequence[str]) -> Arm:
   done = group[group.complete].sort_values("seed", kind="stable")
   if done.empty:
     return Arm(open=still, unchosen=unchosen)
-  if len(done) > 1:
-    _check_alike(done)
+  check_alike(done)
   has = lambda metric: all(metric in run.finals for run in done.run)
   metric = next(filter(has, metrics), metrics[0])
   values = pd.Series([percent(run, metric) for run in done.run], done.seed)
@@ -301,20 +300,35 @@ def _selected(candidates, metrics):
   return candidates, f"{count} candidate{'s' * (count > 1)}, none selected yet"
 
 
-def _check_alike(done):
-  """Raises if runs differ in what may not differ within a cell."""
+def check_alike(done: pd.DataFrame):
+  """Checks that complete runs, rows of `runs.frame`, may fill one cell.
+
+  Raises:
+    ValueError: they differ in more than the seed.
+  """
+  if why := unlike(done):
+    more = f" and {len(done) - 3} more" if len(done) > 3 else ""
+    raise ValueError(
+      f"{', '.join(done.path[:3])}{more} {why}. Give the folders of one "
+      "setting only."
+    )
+
+
+def unlike(done: pd.DataFrame) -> str:
+  """Returns what keeps `check_alike`'s runs from filling one cell, or ""."""
+  if len(done) < 2:
+    return ""
   different = [
     f"{name.replace('/', '.')}: {', '.join(values.unique())}"
     for name, values in configs.fields(run.config for run in done.run).items()
     if values.nunique() > 1 and not configs.is_free(name)
   ]
-  if different:
-    more = f" and {len(done) - 3} more" if len(done) > 3 else ""
-    raise ValueError(
-      f"{', '.join(done.path[:3])}{more} fill the same cell and differ in more "
-      f"than the seed ({'; '.join(different[:3])}). Give the folders of one "
-      "setting only."
-    )
+  if not different:
+    return ""
+  return (
+    "fill the same cell and differ in more than the seed "
+    f"({'; '.join(different[:3])})"
+  )
 
 
 @functools.cache

@@ -53,18 +53,28 @@ class Evidence:
 
   Attributes:
     frame: all runs, see `runs.frame`.
-    done: the complete ones, one for each seed of an arm, without trials and
-      candidates of a selection.
+    done: the complete ones, without trials and candidates of a selection.
   """
 
   def __init__(self, frame: pd.DataFrame):
     self.frame = self.done = frame
     if len(frame):
       done = frame.complete & ~frame.trial & frame.candidate.isna()
-      self.done = frame[done].drop_duplicates(["title", "arm", "seed"])
+      self.done = frame[done]
     self.arms = functools.cache(
       lambda table: tables.sort_runs(table, frame).arms
     )
+
+
+def _repetitions(done, arm):
+  """Returns the runs of an arm, one for each seed.
+
+  Raises:
+    ValueError: they differ in more than the seed.
+  """
+  of_arm = done[done.arm == arm]
+  aggregate.check_alike(of_arm)
+  return list(of_arm.drop_duplicates("seed").run)
 
 
 def _rows(table, rows):
@@ -224,7 +234,7 @@ def unstable(arm: str, arch: str, reference: str = runs.DPN) -> Check:
     done, found = evidence.done, dict.fromkeys((arm, reference), ())
     if len(done):
       model = done[(done.recipe == "AugReg") & (done.arch == arch)]
-      found = {name: list(model.run[model.arm == name]) for name in found}
+      found = {name: _repetitions(model, name) for name in found}
     paths = [run.path for of in found.values() for run in of]
     if not all(found.values()):
       there = [name for name, of in found.items() if of]
@@ -285,9 +295,7 @@ def by_model(
         usable = model[
           [metric in run.logged and not run.averaged for run in model.run]
         ]
-      pair = [
-        list(usable.run[usable.arm == arm]) for arm in (runs.BASE, runs.DPN)
-      ]
+      pair = [_repetitions(usable, arm) for arm in (runs.BASE, runs.DPN)]
       if all(pair):
         holds, text = judge(*pair)
         held.append(holds)

@@ -75,6 +75,8 @@ def panels(
   arms = list(arms) or own_runs.in_order(frame.arm[~frame.trial])
   done = frame[frame.complete].sort_values("seed", kind="stable")
   why = _why_not(done, metric, arms, archs, needed)
+  for _, same in done[why == ""].groupby(["title", "arm"]):
+    why[same.index] = aggregate.unlike(same)
   again = done[why == ""].duplicated(["title", "arm", "seed"])
   why[again.index[again]] = "repetitions of a seed"
   usable, rest = done[why == ""], done[why != ""]
