@@ -79,6 +79,7 @@ def _run_job(stubs, script, **env):
 @pytest.mark.parametrize("script", ["slurm.sh", "array"])
 def test_srun_gets_the_cores(stubs, script):
   stubs.add("srun")
+  stubs.add("scontrol")
   done = _run_job(
     stubs, script, SLURM_CPUS_PER_TASK="6", SLURM_ARRAY_TASK_ID="0"
   )
@@ -87,9 +88,42 @@ def test_srun_gets_the_cores(stubs, script):
   assert "--cpus-per-task=6" in call
 
 
+@pytest.mark.parametrize(
+  ("version", "preempted", "status", "requeued"),
+  [
+    ("slurm 23.11.4", "2026-11-23T09:00:00", 0, True),
+    ("slurm-wlm 21.08.5", "2026-11-23T09:00:00", 0, True),
+    ("slurm 23.11.4", "None", 0, False),  # done, or out of time
+    ("slurm 23.11.4", "2026-11-23T09:00:00", 1, False),  # failed
+    ("slurm 24.05.0", "2026-11-23T09:00:00", 0, False),  # requeued by Slurm
+  ],
+)
+@pytest.mark.parametrize("script", ["slurm.sh", "array"])
+def test_requeue(stubs, script, version, preempted, status, requeued):
+  stubs.add("srun", f"exit {status}")
+  stubs.add(
+    "scontrol",
+    f"""case $1 in
+      --version) echo {version} ;;
+      show) echo "JobId=37 Comment=was in 22.05
+   PreemptEligibleTime=2026-11-23T08:00:00 PreemptTime={preempted}" ;;
+    esac""",
+  )
+  ids = {"SLURM_JOB_ID": "37"}
+  if script == "array":
+    ids |= {"SLURM_ARRAY_JOB_ID": "36", "SLURM_ARRAY_TASK_ID": "1"}
+  done = _run_job(stubs, script, **ids)
+  assert (done.returncode, done.stderr) == (status, "")
+  job = {"slurm.sh": "37", "array": "36_1"}[script]
+  calls = stubs.calls("scontrol")
+  assert ["requeue", job] in calls if requeued else "requeue" not in str(calls)
+  assert status or ["show", "job", job] in calls
+
+
 def test_an_array_without_a_number_of_cores(stubs, monkeypatch):
   monkeypatch.delenv("SLURM_CPUS_PER_TASK", raising=False)
   stubs.add("srun")
+  stubs.add("scontrol")
   _run_job(stubs, "array", SLURM_ARRAY_TASK_ID="0")
   command = shlex.join(["train", *TRAIN])
   assert stubs.calls("srun") == [["bash", "-c", f"exec {command}"]]
@@ -113,7 +147,8 @@ def test_slurm():
   assert {"--nodes=4", "--ntasks-per-node=1", "--time=1:00:00"} <= set(command)
   assert {"--signal=TERM@120", "--requeue"} <= set(command)
   assert "--cpus-per-task=6" in command
-  wrapped = shlex.split(command[-1].removeprefix("--wrap="))
+  srun, _ = command[-1].removeprefix("--wrap=").split(" || exit; ")
+  wrapped = shlex.split(srun)
   assert wrapped[0] == "srun"
   assert wrapped[wrapped.index("trainers.train") + 1 :] == TRAIN
 

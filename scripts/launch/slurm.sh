@@ -6,7 +6,7 @@
 #
 # What follows -- goes to trainers.train. Two minutes before the time is up, or
 # when the job is preempted, the run gets SIGTERM, saves and ends; a preempted
-# job is requeued and resumes.
+# job is requeued (PreemptMode=REQUEUE) and resumes.
 set -euo pipefail
 
 usage() {
@@ -54,6 +54,13 @@ done
 # Again for srun, which from Slurm 22.05 to 23.02 does not ask sbatch for it.
 printf -v train '%q ' srun --kill-on-bad-exit=1 \
   ${cpus:+"--cpus-per-task=$cpus"} "$venv/bin/python" -m trainers.train "$@"
+# Before 24.05, Slurm takes a run that saved within its GraceTime for one that is
+# done. A job that is requeued loses its PreemptTime, so this does not go on for
+# ever.
+# shellcheck disable=SC2016  # expanded in the job
+printf -v requeue '%s' 'version=$(scontrol --version); ' \
+  'case "${version##* } $(scontrol show job "$SLURM_JOB_ID")" in ' \
+  '2[0-3].*PreemptTime=[0-9]*) scontrol requeue "$SLURM_JOB_ID" ;; esac'
 command=(
   sbatch "--job-name=$name" "--nodes=$nodes" --ntasks-per-node=1
   "--gpus-per-node=$gpus" "--time=$time" --signal=TERM@120 --requeue
@@ -62,7 +69,7 @@ command=(
 [[ -z $cpus ]] || command+=("--cpus-per-task=$cpus")
 [[ -z $partition ]] || command+=("--partition=$partition")
 [[ -z $account ]] || command+=("--account=$account")
-command+=("--wrap=${train% }")
+command+=("--wrap=${train% } || exit; $requeue")
 
 if [[ -n $dry_run ]]; then
   printf '%q ' "${command[@]}"
