@@ -170,6 +170,36 @@ def test_tpu():
   assert remote[remote.index("trainers.train") + 1 :] == TRAIN
 
 
+def test_a_python_for_the_tpu(stubs, tmp_path):
+  home, folder = tmp_path / "home", tmp_path / "stubs"
+  home.mkdir()
+  for name in ("git", "tar", "pip", "python"):
+    stubs.add(name)
+  stubs.add("brought", f"mkdir -p .venv; ln -sfn {folder} .venv/bin")
+  bring = "mkdir -p ~/.local/bin; ln -s {}/brought ~/.local/bin/uv"
+  stubs.add("curl", f"echo '{bring.format(folder)}'")
+  stubs.add(
+    "gcloud",
+    f"""for last; do :; done
+    export HOME={home} PATH={folder}:/usr/bin:/bin
+    cd ~
+    case "$*" in
+      *describe*) echo ACTIVE ;;
+      *ssh*) bash -c "${{last#--command=}}" ;;
+    esac""",
+  )
+  command = ["bash", SCRIPTS / "tpu.sh", *TPU, "--", *TRAIN]
+  for times in (1, 2):
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    venvs, installs = stubs.calls("brought"), stubs.calls("pip")
+    assert len(venvs) == len(installs) == times
+  assert venvs[-1][-3:] == ["--python", "3.11", ".venv"]
+  assert installs[-1][-1] == ".[tpu]"
+  assert len(stubs.calls("curl")) == 1
+  assert stubs.calls("python")[-1] == ["-m", "trainers.train", *TRAIN]
+
+
 @pytest.mark.parametrize(
   ("script", "args", "message"),
   [

@@ -100,8 +100,13 @@ trap 'rm -f "$archive"' EXIT
 run git archive --format=tar.gz "--output=$archive" HEAD
 run gcloud compute tpus tpu-vm scp "$archive" "$name:dpn.tar.gz" \
   "${where[@]}" --worker=all
+# uv brings the Python that setup.py asks for: the runtimes may have an older one.
+# shellcheck disable=SC2016  # expanded there
 on_all_workers 'mkdir -p dpn && tar -xzf dpn.tar.gz -C dpn && cd dpn &&
-  python3 -m venv .venv && .venv/bin/pip install -q -c constraints.txt -e ".[tpu]"'
+  export PATH="$HOME/.local/bin:$PATH" &&
+  (command -v uv >/dev/null || curl -LsSf https://astral.sh/uv/install.sh | sh) &&
+  uv venv -q --allow-existing --seed --python 3.11 .venv &&
+  .venv/bin/pip install -q -c constraints.txt -e ".[tpu]"'
 if [[ -n $bucket ]]; then
   printf -v mount 'mkdir -p data && (mountpoint -q data || gcsfuse -o ro --implicit-dirs %q data)' "$bucket"
   on_all_workers "$mount"
