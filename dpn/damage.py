@@ -5,8 +5,11 @@ import itertools
 import pathlib
 import re
 
-# What errors say that come of a shortage: in Python, in C++.
-_SHORT_OF = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
+# What errors say that come of a shortage, or of a network: in Python, in C++.
+_PASSING = (
+  *(errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN),
+  *(errno.ESTALE, errno.ETIMEDOUT),
+)
 _SHORTAGE = re.compile(
   "RESOURCE_EXHAUSTED|can't start new thread|Too many open files"
 )
@@ -15,15 +18,18 @@ _SHORTAGE = re.compile(
 def check_is(folder: pathlib.Path, error: Exception):
   """Raises an error of reading a folder again if it is not for damage.
 
-  Without memory, threads, descriptors or permission, nothing can be read.
+  Without memory, threads, descriptors, permission or a file server, nothing can
+  be read.
   """
   for path in folder.rglob("*"):
     if path.is_file():
       path.open("rb").close()
   found = error
   while found:
-    short = getattr(found, "errno", None) in _SHORT_OF
-    if short or isinstance(found, MemoryError) or _SHORTAGE.search(str(found)):
+    passing = getattr(found, "errno", None) in _PASSING
+    if (
+      passing or isinstance(found, MemoryError) or _SHORTAGE.search(str(found))
+    ):
       raise error
     found = found.__cause__ or found.__context__
 

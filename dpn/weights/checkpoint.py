@@ -12,7 +12,6 @@ import os
 import pathlib
 import shutil
 import tempfile
-import zlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,7 +23,7 @@ from jax.experimental import multihost_utils
 from orbax.checkpoint import v1 as ocp
 
 from dpn import atomic, damage, trees
-from dpn.weights import files, tensorstore_leaks
+from dpn.weights import checksums, files, tensorstore_leaks
 
 KEEP = 2  # the latest, and the one before should the latest be damaged
 
@@ -120,8 +119,8 @@ class Checkpointer:
       # On CPU device memory is host memory: without a copy the writer would
       # read buffers that the next, donating step overwrites.
       state = jax.tree.map(lambda x: x.copy(), state)
-    notes = {"position": dict(position), "checksums": _checksums(state)}
-    notes["checksums"] |= _described(notes["position"], state)
+    notes = {"position": dict(position), "checksums": checksums.of_state(state)}
+    notes["checksums"] |= checksums.of_description(notes["position"], state)
     self.wait()
     with self._explained():
       self._saving = self._orbax.save_async(
@@ -188,15 +187,14 @@ class Checkpointer:
         f" in {self._directory}; it has those of steps {found}."
       )
     for step in reversed(found):
-      restored, notes, error = self._load(step, wanted)
-      if multihost_utils.process_allgather(np.array(error is None)).all():
+      path = self._directory / str(step)
+      restored, notes, error = _load(path, wanted)
+      if error is None:
         if not self._read_only:
           self._set_damaged_aside(found, step)
         return restored, notes, step
       logging.error(
-        "Checkpoint %s is damaged, trying the one before: %s",
-        self._directory / str(step),
-        error or "another process cannot read it",
+        "Checkpoint %s is damaged, trying the one before: %s", path, error
       )
     raise OSError(
       f"No checkpoint in {self._directory} can be read; steps {found} are "
@@ -218,22 +216,6 @@ class Checkpointer:
         path.rename(damage.free_name(path))
     multihost_utils.sync_global_devices("damaged checkpoints are set aside")
     self._orbax  # noqa: B018, removes unfinished saves
-
-  def _load(self, step, wanted):
-    """Returns a checkpoint's (state, notes, what is wrong with it)."""
-    path = self._directory / str(step)
-    try:
-      saved, notes = _metadata(path)
-      state = wanted(saved)
-      _check_shapes(path, saved, state)
-      restored = ocp.load(path, state)
-      _check_sums(notes["checksums"], _checksums(restored))
-    except MismatchError:
-      raise
-    except Exception as e:
-      damage.check_is(path, e)
-      return None, None, e
-    return restored, notes, None
 
   @contextlib.contextmanager
   def _explained(self):
@@ -268,35 +250,43 @@ def _check_writable(directory):
     ) from e
 
 
+def _load(path, wanted):
+  """Returns a checkpoint's (state, notes, what is wrong with it).
+
+  The last is the same on all processes: None, or not.
+  """
+  read, error = _unless_damaged(path, lambda: _metadata(path))
+  # Orbax waits for all of them in `load`: who cannot come must be known before.
+  if error is not None:
+    return None, None, error
+  saved, notes = read
+  state = wanted(saved)
+  _check_shapes(path, saved, state)
+
+  def load():
+    restored = ocp.load(path, state)
+    checksums.check(notes["checksums"], checksums.of_state(restored))
+    return restored
+
+  restored, error = _unless_damaged(path, load)
+  return restored, notes, error
+
+
+def _unless_damaged(path, read):
+  """Returns (what `read` returns, what is wrong on this or another process)."""
+  result = error = None
+  try:
+    result = read()
+  except Exception as e:
+    damage.check_is(path, e)
+    error = e
+  if not multihost_utils.process_allgather(np.array(error is None)).all():
+    error = error or ValueError("another process cannot read it")
+  return result, error
+
+
 class MismatchError(ValueError):
   """A checkpoint is of another model or optimizer."""
-
-
-def _checksums(state) -> dict[str, int]:
-  """Returns a checksum of each part of the state that has been loaded."""
-  parts = dict(state) if isinstance(state, Mapping) else vars(state)
-  return {
-    name: trees.checksum(part)
-    for name, part in parts.items()
-    if (leaves := jax.tree.leaves(part)) and leaves[0] is not ...
-  }
-
-
-def _described(position, state) -> dict[str, int]:
-  """Returns checksums of a position, and of the state's names and shapes."""
-  shapes = {k: [*map(int, v.shape)] for k, v in trees.flatten(state).items()}
-  parts = {"position": position, "shapes": shapes}
-  text = {k: json.dumps(v, sort_keys=True) for k, v in parts.items()}
-  return {f"its {k}": zlib.crc32(v.encode()) for k, v in text.items()}
-
-
-def _check_sums(expected: Mapping[str, int], got: Mapping[str, int]):
-  """Raises ValueError unless all that was read has the checksum it had."""
-  for part, value in got.items():
-    if value != expected.get(part):
-      raise ValueError(
-        f"the checksum of {part} is {value}, expected {expected.get(part)}"
-      )
 
 
 def _metadata(path):
@@ -311,8 +301,8 @@ def _metadata(path):
   notes = found.custom_metadata
   if not isinstance(notes, dict) or not {"position", "checksums"} <= {*notes}:
     raise ValueError(f"{path / '_CHECKPOINT_METADATA'} cannot be read")
-  described = _described(notes["position"], found.metadata)
-  _check_sums(notes["checksums"], described)
+  described = checksums.of_description(notes["position"], found.metadata)
+  checksums.check(notes["checksums"], described)
   return found.metadata, notes
 
 

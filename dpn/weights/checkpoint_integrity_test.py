@@ -205,6 +205,35 @@ def test_another_run_s_damaged_ones_stay_where_they_are(directory, state):
   assert {p.name for p in directory.iterdir()} == {"2", "3"}
 
 
+def test_nothing_is_read_that_another_process_lacks(
+  directory, state, monkeypatch
+):
+  """Orbax would wait for it, and from then on every barrier would time out."""
+  answers = iter([[True, False], [True, True], [True, True]])
+  monkeypatch.setattr(
+    checkpoint.multihost_utils,
+    "process_allgather",
+    lambda mine: np.array(next(answers)),
+  )
+  loaded, load = [], checkpoint.ocp.load
+  monkeypatch.setattr(
+    checkpoint.ocp, "load", lambda p, x: loaded.append(p.name) or load(p, x)
+  )
+  checkpoints = checkpoint.Checkpointer(str(directory), read_only=True)
+  assert checkpoints.restore(_shapes(state))[1] == {"n": 2}
+  assert loaded == ["2"]
+
+
+def test_a_file_server_that_is_gone_is_no_damage(directory, state, monkeypatch):
+  def gone(path):
+    raise OSError(errno.ESTALE, "Stale file handle")
+
+  monkeypatch.setattr(checkpoint, "_metadata", gone)
+  with pytest.raises(OSError, match="Stale file handle"):
+    checkpoint.Checkpointer(str(directory)).restore(_shapes(state))
+  assert {p.name for p in directory.iterdir()} == {"2", "3"}
+
+
 def test_a_full_disk(directory, state):
   checkpoints = checkpoint.Checkpointer(str(directory))
   limits = resource.getrlimit(resource.RLIMIT_FSIZE)

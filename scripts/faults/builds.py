@@ -40,9 +40,7 @@ def _build(target, name, noticed_by):
 
 
 BUILDS = {
-  "checksum": _build(
-    "dpn.weights.checkpoint._check_sums", "nothing", "damaged_notes"
-  ),
+  "checksum": _build("dpn.weights.checksums.check", "nothing", "damaged_notes"),
   "atomic_rename": _build("dpn.atomic.write", "write_in_place", "full_export"),
   "log_cut": _build("dpn.metrics._reopen", "keep_all_rows", "damaged_twice"),
   "lock": _build("dpn.trainers.workdir._flock", "no_lock", "two_runs"),
