@@ -290,6 +290,23 @@ def test_of_two_towers_the_stem_is_the_image_towers():
   assert found.ours == "AugReg B/16: model.text.width differ (not so)"
 
 
+@pytest.mark.parametrize(
+  ("base", "dpn", "says"),
+  [
+    ("towers/none-s0", "towers/dpn-s0", "the stem alone differs"),
+    ("a.npz", "a.npz", "the stem alone differs"),
+    ("towers/none-s0", None, "model_init differ (not so)"),
+    ("towers/none-s0", "longer/dpn-s0", "model_init differ (not so)"),
+  ],
+)
+def test_each_arm_may_start_from_its_own_parameters(base, dpn, says):
+  made = [
+    _run(arm, "B/16", 0, 0.7, config={"model_init": path})
+    for arm, path in (("base", base), ("dpn", dpn))
+  ]
+  assert _check(made, "No hyper-parameter").ours == f"AugReg B/16: {says}"
+
+
 def _scales(tmp_path, centre, corners):
   scale = np.ones((8, 8, 3), np.float32)
   scale[2:6, 2:6] = centre

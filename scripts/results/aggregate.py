@@ -318,11 +318,8 @@ def unlike(done: pd.DataFrame) -> str:
   """Returns what keeps `check_alike`'s runs from filling one cell, or ""."""
   if len(done) < 2:
     return ""
-  different = [
-    f"{name.replace('/', '.')}: {', '.join(values.unique())}"
-    for name, values in configs.fields(run.config for run in done.run).items()
-    if values.nunique() > 1 and not configs.is_free(name)
-  ]
+  found = configs.differing(run.config for run in done.run)
+  different = [f"{name}: {', '.join(values)}" for name, values in found.items()]
   if not different:
     return ""
   return (

@@ -106,17 +106,18 @@ def test_a_difference_of_constants_has_an_empty_interval():
   assert str(difference) == "+2.00 ± 0.00 (n=2, Welch)"
 
 
-def test_what_may_differ_among_seeds_does_not_keep_runs_apart():
-  def run(seed, model=(), **kw):
-    config = {"lr": 1.0, "model": {"width": 8, **dict(model)}, **kw}
-    done = {"metrics": {"loss": 1.0}}
-    return runs.Run(f"run{seed}", {"seed": seed, **config}, done=done)
+def _run(seed, model=(), **kw):
+  config = {"lr": 1.0, "model": {"width": 8, **dict(model)}, **kw}
+  done = {"metrics": {"loss": 1.0}}
+  return runs.Run(f"run{seed}", {"seed": seed, **config}, done=done)
 
+
+def test_what_may_differ_among_seeds_does_not_keep_runs_apart():
   plain = {"block_ln": "placement", "block_ln_kw": {"sa": "pre", "mlp": "pre"}}
   same = [
-    run(0, model_init={"img": "a"}),
-    run(1, model_init={"img": "b"}, log_training_steps=5),
-    run(2, plain),
+    _run(0, model_init=""),
+    _run(1, log_training_steps=5),
+    _run(2, plain),
   ]
   assert aggregate.arm(runs.frame(same), ("loss",)).values.to_dict() == {
     0: 1,
@@ -126,7 +127,30 @@ def test_what_may_differ_among_seeds_does_not_keep_runs_apart():
   with pytest.raises(
     ValueError, match=r"more than the seed \(lr: 1\.0, 2\.0\)"
   ):
-    aggregate.arm(runs.frame([*same, run(3, lr=2.0)]), ("loss",))
+    aggregate.arm(runs.frame([*same, _run(3, lr=2.0)]), ("loss",))
+
+
+@pytest.mark.parametrize(
+  ("inits", "alike"),
+  [
+    (("runs/dpn-s0", "runs/dpn-s1"), True),
+    (("runs/dpn/seed=0/params.npz", "runs/dpn/seed=1/params.npz"), True),
+    (("runs/dpn/0", "runs/dpn/1"), True),
+    (("vit.npz", "vit.npz"), True),
+    (("vit.npz", None), False),
+    (("vit.npz", ""), False),
+    (("vit.npz", "deit.npz"), False),
+    (("runs/a/checkpoints/400", "runs/a/checkpoints/800"), False),
+    (("runs/dpn_B16-s0", "runs/dpn_B32-s1"), False),
+  ],
+)
+def test_seeds_may_start_from_parameters_of_their_own_seed_alone(inits, alike):
+  for make in (lambda path: path, lambda path: {"img": path}):
+    frame = runs.frame(
+      [_run(seed, model_init=make(path)) for seed, path in enumerate(inits)]
+    )
+    assert bool(aggregate.unlike(frame)) != alike
+    assert alike or "model_init" in aggregate.unlike(frame)
 
 
 def test_standard_error_and_p_value():

@@ -337,14 +337,8 @@ def throughout(base, dpn):
 
 def same_settings(base, dpn):
   """Judges whether the configs of both differ in the stem alone."""
-  fields = configs.fields(run.config for run in (*base, *dpn))
-  differ = [
-    name.replace("/", ".")
-    for name, values in fields.items()
-    if values.nunique() > 1
-    and not configs.is_free(name)
-    and name not in ("model/stem_ln", "model/image/stem_ln")
-  ]
+  both = (run.config for run in (*base, *dpn))
+  differ = configs.differing(both, arms=True)
   text = f"{', '.join(differ)} differ" if differ else "the stem alone differs"
   return not differ, text
 

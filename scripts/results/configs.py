@@ -31,7 +31,14 @@ _MOST_FIELDS = 3  # in the name of a row
 # May differ between the seeds of a cell: where things are, what is watched.
 _FREE = re.compile(
   r"(seed|table|evals|mesh|sharding_strategy|wandb|input/seed)(/.*)?"
-  r"|model_init(/.*)?|log_.*|cache_.*|strict_evals|deterministic"
+  r"|log_.*|cache_.*|strict_evals|deterministic"
+)
+# What a run starts from: other parameters for each seed, "runs/dpn-s0" or
+# "runs/dpn/0", but "runs/dpn/checkpoints/800" is no seed.
+_INIT = re.compile(r"model_init(/.*)?")
+_SEED = re.compile(
+  r"(?<![a-zA-Z0-9])(s|seed)[-_=]?\d+(?![a-zA-Z0-9])"
+  r"|(?<=/)(?<!checkpoints/)\d+(?=/|$)"
 )
 
 
@@ -73,7 +80,10 @@ def _block(model):
 
 
 def _flat(config):
-  """Returns the fields of a config by names such as "input/data/name"."""
+  """Returns the fields of a config by names such as "input/data/name".
+
+  Of `model_init` without the seed.
+  """
   flat = traverse_util.flatten_dict(dict(config), sep="/")
   flat = {k: v for k, v in flat.items() if not k.startswith("model/block_ln")}
   model = config.get("model") or {}
@@ -84,6 +94,8 @@ def _flat(config):
       if name.rpartition("/")[2] not in kept:
         del flat[name]
     flat[f"model/{key}"] = _choice(model, key) or None
+  for name in [*filter(_INIT.fullmatch, flat)]:
+    flat[name] = _SEED.sub("*", str(flat[name] or "")) or None
   return {k: v for k, v in flat.items() if v is not None}
 
 
@@ -94,9 +106,15 @@ def image_model(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def row_hash(config: Mapping[str, Any]) -> str:
-  """Returns what runs without config.table share with others of their row."""
-  flat = _flat(config).items()
-  same = {k: v for k, v in flat if not _OF_ARM.fullmatch(k) and not is_free(k)}
+  """Returns what runs without config.table share with others of their row.
+
+  Arms may start from parameters of their own, but not some and others not.
+  """
+  same = {
+    k: "set" if _INIT.fullmatch(k) else v
+    for k, v in _flat(config).items()
+    if not _OF_ARM.fullmatch(k) and not is_free(k)
+  }
   return workdir.config_hash(same)
 
 
@@ -109,6 +127,8 @@ def told_apart(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
   if len(configs) < 2:
     return {}
   table = fields(configs.values()).set_axis([*configs])
+  for field in filter(_INIT.fullmatch, table):  # as for `row_hash`
+    table[field] = table[field].where(table[field] == "absent", "set")
   differ = [
     field
     for field in table
@@ -123,6 +143,36 @@ def told_apart(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     name: ", ".join(f"{called[f]} = {row[f]}" for f in differ)
     for name, row in table.iterrows()
   }
+
+
+def differing(
+  configs: Iterable[Mapping[str, Any]], arms: bool = False
+) -> dict[str, list[str]]:
+  """Returns in which fields, "a.b", runs differ though they may not, and how.
+
+  Args:
+    configs: of the runs of a cell.
+    arms: whether they are of several arms, which may start from parameters of
+      their own.
+  """
+  configs = list(configs)
+  table = fields(configs)
+  if arms:
+    table = table.drop(columns=[*filter(_OF_ARM.fullmatch, table)])
+    for name in filter(_INIT.fullmatch, table):
+      if table[name].nunique() > 1:
+        table[name] = [*map(_without_arm, table[name], configs)]
+  return {
+    name.replace("/", "."): list(values.unique())
+    for name, values in table.items()
+    if values.nunique() > 1 and not is_free(name)
+  }
+
+
+def _without_arm(path, config):
+  """Returns a path in which the arm of a config has no name."""
+  name = re.sub(r"\W", ".", arm(image_model(config))) or "none|base|plain"
+  return re.sub(rf"(?<![a-zA-Z0-9])({name})(?![a-zA-Z0-9])", "*", path)
 
 
 def is_free(field: str) -> bool:

@@ -244,6 +244,9 @@ def test_runs_without_a_table_share_a_row_if_only_seed_and_arm_differ():
   for model in ({"stem_ln": "dpn"}, {"posemb_join": "lape"}, dtn):
     assert row() == row(model=model, seed=1, log_training_steps=5)
   assert row() != row(lr=2.0)
+  # An arm may have parameters of its own to start from, if the other has, too.
+  mine = row(model_init="mine", model={"stem_ln": "dpn"})
+  assert row(model_init="plain") == mine != row()
   assert row() != row(model={"norm_kw": {"eps": 1e-5}})
 
 
