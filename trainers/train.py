@@ -42,7 +42,7 @@ def main():
   seeds = flags.DEFINE_list(
     "seeds", None, "Train these together, in W/…{seed}…; see trainers.together."
   )
-  # Slurm, Open MPI, Cloud TPU and Kubernetes need none of these.
+  # Where JAX finds the others, as with Slurm and on a Cloud TPU, none of these.
   coordinator = text("coordinator", None, "host:port of process 0.")
   num_processes = number("num_processes", None, "How many run this together.")
   process_id = number("process_id", None, "Which of them this is, from 0.")
