@@ -295,6 +295,7 @@ def test_of_two_towers_the_stem_is_the_image_towers():
   [
     ("towers/none-s0", "towers/dpn-s0", "the stem alone differs"),
     ("a.npz", "a.npz", "the stem alone differs"),
+    ("of_dpn/base-s0", "of_dpn/dpn-s0", "the stem alone differs"),
     ("towers/none-s0", None, "model_init differ (not so)"),
     ("towers/none-s0", "longer/dpn-s0", "model_init differ (not so)"),
   ],

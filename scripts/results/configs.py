@@ -161,7 +161,7 @@ def differing(
     table = table.drop(columns=[*filter(_OF_ARM.fullmatch, table)])
     for name in filter(_INIT.fullmatch, table):
       if table[name].nunique() > 1:
-        table[name] = [*map(_without_arm, table[name], configs)]
+        table[name] = table[name].str.replace(_names(configs), "*", regex=True)
   return {
     name.replace("/", "."): list(values.unique())
     for name, values in table.items()
@@ -169,10 +169,13 @@ def differing(
   }
 
 
-def _without_arm(path, config):
-  """Returns a path in which the arm of a config has no name."""
-  name = re.sub(r"\W", ".", arm(image_model(config))) or "none|base|plain"
-  return re.sub(rf"(?<![a-zA-Z0-9])({name})(?![a-zA-Z0-9])", "*", path)
+def _names(configs):
+  """Returns the pattern of what paths may call the arms of configs."""
+  arms = {arm(image_model(config)) for config in configs}
+  # The longest first: "dpn+patch_stats" before "dpn"; "." is any letter.
+  names = [re.sub(r"\W", ".", name) for name in sorted(arms, key=len)[::-1]]
+  anyone = "|".join(name or "none|base|plain" for name in names)
+  return re.compile(rf"(?<![a-zA-Z0-9])({anyone})(?![a-zA-Z0-9])")
 
 
 def is_free(field: str) -> bool:
