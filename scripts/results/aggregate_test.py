@@ -153,6 +153,13 @@ def test_seeds_may_start_from_parameters_of_their_own_seed_alone(inits, alike):
     assert alike or "model_init" in aggregate.unlike(frame)
 
 
+def test_seeds_may_draw_parts_of_the_data_of_their_own():
+  drawn = [_run(i, input={"data": {"subset_seed": i}}) for i in range(2)]
+  assert aggregate.unlike(runs.frame(drawn)) == ""
+  whole = _run(2, input={"data": {}})
+  assert "subset_seed" in aggregate.unlike(runs.frame([*drawn, whole]))
+
+
 def test_standard_error_and_p_value():
   # Differences 1, 2, 3: s / √3 = 0.5774, t = 3.464 with 2 degrees of freedom.
   found = aggregate.estimate([1, 2, 3])

@@ -82,7 +82,7 @@ def _block(model):
 def _flat(config):
   """Returns the fields of a config by names such as "input/data/name".
 
-  Of `model_init` without the seed.
+  Of `model_init` without the seed, of `subset_seed` only whether it is set.
   """
   flat = traverse_util.flatten_dict(dict(config), sep="/")
   flat = {k: v for k, v in flat.items() if not k.startswith("model/block_ln")}
@@ -94,6 +94,8 @@ def _flat(config):
       if name.rpartition("/")[2] not in kept:
         del flat[name]
     flat[f"model/{key}"] = _choice(model, key) or None
+  if "input/data/subset_seed" in flat:
+    flat["input/data/subset_seed"] = "*"
   for name in [*filter(_INIT.fullmatch, flat)]:
     flat[name] = _SEED.sub("*", str(flat[name] or "")) or None
   return {k: v for k, v in flat.items() if v is not None}
