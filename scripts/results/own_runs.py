@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 
 from dpn import errors
-from dpn.scripts.results import aggregate, runs, table_specs, tables
+from dpn.scripts.results import aggregate, configs, runs, table_specs, tables
 
 NAME = "runs"  # of the table in scripts.tables
 LABELS = {
@@ -32,6 +32,7 @@ class Comparison:
     arm: the one that is looked at.
     baseline: the one that is subtracted.
     gain: arm − baseline, fractions in points.
+    apart: fields of the config in which they differ, too.
   """
 
   model: str
@@ -39,6 +40,7 @@ class Comparison:
   arm: str
   baseline: str
   gain: aggregate.Estimate
+  apart: Sequence[str] = ()
 
   def __str__(self) -> str:
     gain = self.gain
@@ -53,15 +55,16 @@ class Comparison:
       contains = "does not contain" if gain.side else "contains"
       verdict = f"95% interval {low} to {high}, {contains} 0"
     seeds = f"{gain.n} seed{'s' * (gain.n > 1)}, {gain.note}"
+    too = f" The arms also differ in: {some_of(self.apart)}."
     return (
       f"{self.arm} − {self.baseline} ({self.model}, {self.metric}): "
       f"{gain.number(gain.mean)}{unit}; {verdict} ({seeds})."
-    )
+    ) + (too if self.apart else "")
 
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-  """The runs that differ in nothing but arm and seed.
+  """The runs of a title, which differ in arm and seed, and `apart`.
 
   Attributes:
     title: recipe, size and what else tells them from others.
@@ -69,6 +72,8 @@ class Model:
     others: whatever else its evaluators measured.
     arms: the runs of each arm by metric, the baseline's first.
     baseline: what arms are compared with; None for a single arm.
+    apart: by arm, the other fields of the config in which it is unlike the
+      baseline: each arm's best learning rate, for example.
   """
 
   title: str
@@ -76,6 +81,7 @@ class Model:
   others: tuple[str, ...]
   arms: Mapping[str, Mapping[str, aggregate.Arm]]
   baseline: str | None
+  apart: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
 
   def gain(self, arm: str, metric: str) -> aggregate.Estimate | str:
     """Returns arm − baseline, or why there is none; "" for the baseline."""
@@ -100,7 +106,10 @@ class Model:
       for arm in self.arms
     }
     return [
-      Comparison(self.title, metric, arm, self.baseline, gain)
+      Comparison(
+        *(self.title, metric, arm, self.baseline, gain),
+        self.apart.get(arm, ()),
+      )
       for (metric, arm), gain in gains.items()
       if isinstance(gain, aggregate.Estimate)
     ]
@@ -185,8 +194,35 @@ def _model(title, group, baseline, metric):
       if _is_measured(metric, repetitions, needed=metric == headline[0])
     }
   return Model(
-    title, headline, others, arms, order[0] if len(order) > 1 else None
+    *(title, headline, others, arms),
+    order[0] if len(order) > 1 else None,
+    _apart(order, group, arms, headline[0]),
   )
+
+
+def _apart(order, group, arms, metric):
+  """Returns `Model.apart` of the runs whose results are compared."""
+  counted = {
+    arm: [
+      run.config
+      for run in group.run[group.arm == arm]
+      if run.path in getattr(arms[arm].get(metric), "paths", ())
+    ]
+    for arm in order
+  }
+  first, *others = order
+  found = {
+    arm: [*configs.differing(counted[first] + counted[arm], arms=True)]
+    for arm in others
+    if counted[first] and counted[arm]
+  }
+  return {arm: names for arm, names in found.items() if names}
+
+
+def some_of(names: Sequence[str]) -> str:
+  """Returns the first six names, and how many more there are."""
+  more = f" and {len(names) - 6} more" if len(names) > 6 else ""
+  return ", ".join(names[:6]) + more
 
 
 def _is_measured(metric, repetitions, needed):
@@ -233,6 +269,11 @@ def _rows(metrics, baseline, found):
       "whose 95% interval does not contain 0. Of two runs both numbers are "
       "shown."
     ]
+  notes += [
+    f"{arm} and {of.baseline} of {of.title} also differ in: {some_of(names)}."
+    for of in found
+    for arm, names in of.apart.items()
+  ]
   if more := dict.fromkeys(m for of in found for m in _more(of)):
     listed = ", ".join([*more][:3]) + (", …" if len(more) > 3 else "")
     notes.append(f"Measured, too: {listed}; --table {NAME} shows all.")

@@ -1,5 +1,7 @@
 """What runs say of their arms is what a calculation by hand says."""
 
+import pathlib
+
 import pytest
 
 from dpn.scripts import testing
@@ -61,6 +63,34 @@ def test_runs_without_a_table_are_called_by_what_they_differ_in(tmp_path):
   assert set(frame.title) == {"own, lr = 0.1", "own, lr = 0.2"}
   models, _ = own_runs.models(frame)
   assert [list(model.arms) for model in models] == 2 * [["base", "dpn"]]
+
+
+def test_what_else_arms_differ_in_is_said_beside_their_difference(tmp_path):
+  table = {"recipe": "photos", "arch": "S/16"}
+  for arm, lr, steps, name in (
+    ("none", 1e-3, 1000, "folder:cats"),
+    ("dpn", 1e-2, 2000, "folder:dogs"),
+    ("pre", 1e-3, 1000, "folder:cats"),
+  ):
+    more = {"lr": lr, "total_steps": steps, "input": {"data": {"name": name}}}
+    frame = _frame(tmp_path, {arm: [0.5, 0.5]}, table=table, **more)
+  models, _ = own_runs.models(frame)
+  differ = "also differ in: input.data.name, lr, total_steps."
+  dpn, pre = own_runs.in_words(models)
+  assert dpn.endswith(f"(2 seeds, paired). The arms {differ}")
+  assert pre.endswith("(2 seeds, paired).")
+  [shown] = own_runs.side_by_side(models)
+  assert [note for note in shown.notes if "differ in" in note] == [
+    f"dpn and base of photos S/16 {differ}"
+  ]
+
+
+@pytest.mark.parametrize("name", ["camvid", "digits", "lit", "when_dpn_helps"])
+def test_the_arms_of_our_studies_differ_in_nothing_else(name):
+  archive = pathlib.Path(__file__).parents[2] / f"docs/results/{name}.jsonl"
+  models, wrong = own_runs.models(runs.frame(run_files.find([str(archive)])))
+  assert wrong == []
+  assert [model.apart for model in models] == [{}] * len(models)
 
 
 def test_the_arm_of_two_towers_is_the_image_towers(tmp_path):

@@ -4,7 +4,14 @@ import math
 
 import pandas as pd
 
-from dpn.scripts.results import aggregate, configs, render, run_files, runs
+from dpn.scripts.results import (
+  aggregate,
+  configs,
+  own_runs,
+  render,
+  run_files,
+  runs,
+)
 
 
 def listed(frame: pd.DataFrame) -> list[str]:
@@ -91,15 +98,12 @@ def config_differences(frame: pd.DataFrame) -> list[str]:
     differing = lines[compared].where(lines[compared] != common[compared])
     texts = differing.apply(lambda run: "; ".join(run.dropna()), axis=1)
     paths = pd.Series(run_files.from_common(group.path))
-    names = paths.groupby(texts).agg(_some)
+    names = paths.groupby(texts).agg(
+      lambda names: own_runs.some_of(list(names))
+    )
     table = names.rename_axis("differs in").rename(recipe).reset_index()
     table = table[[recipe, "differs in"]].replace("", "as most are")
     parts.append(render.html_table(table, keys=2))
     summary = f"The most common value of every field in {recipe}"
     parts.append(render.details(summary, "\n".join(common)))
   return parts
-
-
-def _some(names):
-  more = f" and {len(names) - 6} more" if len(names) > 6 else ""
-  return ", ".join(names[:6]) + more
