@@ -211,6 +211,24 @@ def test_different_metrics_are_not_subtracted(tmp_path):
   assert not any(getattr(cell, "best", False) for cell in row)
 
 
+def test_runs_that_were_trained_further_are_named(root, capsys):
+  file = root / "dpn-B16-s1" / "done.json"
+  done = json.loads(file.read_text()) | {"extended_at": [1000, 1500]}
+  file.write_text(json.dumps(done))
+  named = "at once: " + f"{root}/dpn-B16-s1 (done at step 1,000, 1,500)."
+  assert [n for n in _build(root).notes if n.startswith("Trained further")] == [
+    "Trained further after they had been done, so not with the schedule of as "
+    f"many steps {named}"
+  ]
+  archive = root / "all.jsonl"
+  tables.main([str(root), "--format", "archive", "-o", str(archive)])
+  capsys.readouterr()
+  for given, path in ((root, root), (archive, root.name)):
+    tables.main([str(given), "--table", "runs", "--format", "md"])
+    out = capsys.readouterr().out
+    assert f"{path}/dpn-B16-s1 (done at step 1,000, 1,500)." in out
+
+
 def test_what_is_no_fraction_is_no_accuracy(root):
   _write(root, "dpn", 3, 81.1)
   with pytest.raises(ValueError, match=r"81\.1, expected a fraction"):

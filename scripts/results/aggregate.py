@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pandas as pd
@@ -189,6 +189,8 @@ class Arm:
     unchosen: paths of complete candidates that a selection did not choose.
     paths: of the other complete runs.
     waiting: what candidates of a selection wait for, "" if for nothing.
+    extended: those of `paths` that were trained further after they had been
+      done, and when that was: another schedule than that of one go.
   """
 
   metric: str = ""
@@ -199,6 +201,7 @@ class Arm:
   unchosen: Sequence[str] = ()
   paths: Sequence[str] = ()
   waiting: str = ""
+  extended: Sequence[str] = ()
 
   @property
   def probes(self) -> bool:
@@ -283,7 +286,25 @@ def arm(group: pd.DataFrame, metrics: Sequence[str]) -> Arm:
     if len(names) > 1:
       values = pd.Series({name: percent(run, name) for name in names})
   paths = list(done.path[~repeated])
-  return Arm(metric, values, n, still, copies, unchosen, paths)
+  extended = [
+    f"{run.path} (done at step {', '.join(f'{end:,}' for end in ends)})"
+    for run in done.run[~repeated]
+    if (ends := run.done.get("extended_at"))
+  ]
+  return Arm(
+    metric, values, n, still, copies, unchosen, paths, extended=extended
+  )
+
+
+def extensions(arms: Iterable[Arm]) -> list[str]:
+  """Returns a note that names the runs that were trained further, if any."""
+  named = dict.fromkeys(path for arm in arms for path in arm.extended)
+  if not named:
+    return []
+  return [
+    "Trained further after they had been done, so not with the schedule of as "
+    f"many steps at once: {', '.join(named)}."
+  ]
 
 
 def _selected(candidates, metrics):

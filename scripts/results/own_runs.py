@@ -274,6 +274,13 @@ def _rows(metrics, baseline, found):
     for of in found
     for arm, names in of.apart.items()
   ]
+  notes += aggregate.extensions(
+    of.arms[arm][metric]
+    for of in found
+    for arm in of.arms
+    for metric in metrics
+    if metric in of.arms[arm]
+  )
   if more := dict.fromkeys(m for of in found for m in _more(of)):
     listed = ", ".join([*more][:3]) + (", …" if len(more) > 3 else "")
     notes.append(f"Measured, too: {listed}; --table {NAME} shows all.")

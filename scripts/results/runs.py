@@ -168,6 +168,8 @@ class Run:
       "step": int(last),
       "metrics": self.logged.loc[last].dropna().to_dict(),
     }
+    if ends := self.done.get("extended_at"):
+      done["extended_at"] = ends
     return dataclasses.replace(
       self, config=config, done=done, tested={}, summary={}
     )

@@ -368,6 +368,7 @@ def _notes(name, found, count, interval):
     )
   if still := ", ".join(itertools.chain(*(arm.open for arm in arms.values()))):
     notes.append(f"Incomplete, left out of the means: {still}.")
+  notes += aggregate.extensions(arms.values())
   notes.append(left_out(found.left_out))
   return [note for note in notes if note]
 
