@@ -25,10 +25,7 @@ def get_config(arg=None):
   config.num_classes = 10
   config.loss = "softmax_xent"
 
-  pp_common = (
-    '|value_range(-1, 1)|onehot(10, key="label", key_result="labels")'
-    '|keep("image", "labels")'
-  )
+  pp_common = common.labels_tail(10)
   config.input = {}
   config.input.data = {"name": "arrays:digits", "split": "train"}
   config.input.batch_size = 128

@@ -15,7 +15,7 @@ _SHORTAGE = re.compile(
 )
 
 
-def check_is(folder: pathlib.Path, error: Exception):
+def reraise_if_transient(folder: pathlib.Path, error: Exception):
   """Raises an error of reading a folder again if it is not for damage.
 
   Without memory, threads, descriptors, permission or a file server, nothing can

@@ -122,7 +122,7 @@ def checksum(tree: Tree) -> int:
 
 @jax.jit
 def _leaf_checksum(x: jax.Array, place: jax.Array) -> jax.Array:
-  """Returns what a leaf, the first of whose places is given, adds to a sum."""
+  """Returns a leaf's term of `checksum`; its first element is at `place`."""
   x = x.astype(jnp.uint8) if x.dtype == jnp.bool_ else x
   uint = jnp.dtype(f"uint{8 * x.dtype.itemsize}")
   bits = jax.lax.bitcast_convert_type(x, uint).astype(jnp.uint32)

@@ -33,9 +33,9 @@ _INTRO = """# Config fields
 
 Written by `python -m scripts.config_reference -o docs/config.md` from the code;
 a test compares the two. Keys, names and defaults are big_vision's where it has
-them. An unknown key is an error that names the nearest known one. Where a table
-lists names, an import path of your own, `package.module:attribute`, will do as
-well, see [extending.md](extending.md).
+them. An unknown key is an error that names the nearest known one. What may be
+an import path of your own, `package.module:attribute`, is in
+[extending.md](extending.md).
 """
 
 

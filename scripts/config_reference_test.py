@@ -29,7 +29,7 @@ def test_fields_of_real_configs_are_on_it():
     for section in config.evals.values():
       for key in section:
         assert f"`{key}`" in page or key.startswith("log_"), key
-  for option in vit.OPTIONS:
+  for option in vit.HINTS:
     assert f"| `{option}` |" in page, option
 
 

@@ -234,7 +234,7 @@ def main(folder: str | None = None):
   config = _CONFIG.value
   if folder:
     config = ml_collections.ConfigDict(dict(run_files.read(folder).config))
-  with output.made(os.path.dirname(_OUT.value or "")):
+  with output.ensure_folder(os.path.dirname(_OUT.value or "")):
     pass  # fails before the work, not after it
   found = diagnose(
     config,

@@ -225,7 +225,7 @@ def table(row: Mapping[str, Any]) -> str:
 
 
 def main(run: str | None = None):
-  with output.made(os.path.dirname(_OUT.value or "")):
+  with output.ensure_folder(os.path.dirname(_OUT.value or "")):
     pass  # fails before the work, not after it
   path = _path(run)
   if _DATA.value:

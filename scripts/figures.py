@@ -75,7 +75,7 @@ def main(argv: Sequence[str] | None = None):
       raise ValueError(" ".join(missing.values()))
     for name, why in missing.items():
       output.say(f"Not drawn: {name}. {why}", sys.stderr)
-    with output.made(args.output):
+    with output.ensure_folder(args.output):
       for name, shown in drawn.items():
         for suffix in ("png", "pdf"):
           path = os.path.join(args.output, f"{name}.{suffix}")

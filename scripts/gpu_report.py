@@ -370,7 +370,7 @@ def main(argv: Sequence[str] | None = None):
   args = parser.parse_args(argv)
   args.out = args.out or ("runs/gpu_tiny" if args.tiny else "runs/gpu")
   report = Report(args)
-  with output.errors_in_a_line(), output.made(args.out):
+  with output.errors_in_a_line(), output.ensure_folder(args.out):
     report.claim()
     for name in args.only:
       try:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import safetensors
 
-from dpn import metrics
+from dpn import metrics, tasks
 from dpn.scripts import evaluate, report, tables
 from dpn.trainers import log as log_lib
 from dpn.trainers import loop
@@ -17,6 +17,8 @@ TASK = """
 import dataclasses
 import flax.linen as nn
 import jax.numpy as jnp
+
+from dpn.tasks import base
 
 
 class Net(nn.Module):
@@ -29,7 +31,7 @@ class Net(nn.Module):
 
 
 @dataclasses.dataclass(frozen=True)
-class Regression:
+class Regression(base.Task):
   net: Net
 
   config_keys = ("net_width",)
@@ -41,16 +43,10 @@ class Regression:
   def init(self, rng, batch):
     return self.net.init(rng, batch["image"])
 
-  def augment(self, rng, batch):
-    return batch
-
   def measure(self, variables, batch, *, rng=None):
     error = self.net.apply(variables, batch["image"]) - batch["box"]
     distance = jnp.abs(error).mean(-1)
     return {"loss": (error**2).sum(-1), "distance": distance}, {}
-
-  def predict_fns(self):
-    return {"loss": lambda variables, batch: self.measure(variables, batch)[0]}
 
   def model_options(self):
     return {"net_width": self.net.width}
@@ -133,3 +129,8 @@ def test_train_resume_evaluate_export_report(
   assert "killed" in page.read_text()
   monkeypatch.setattr("sys.argv", ["tables", str(tmp_path / "runs")])
   tables.main()
+
+
+def test_a_task_that_is_none_is_refused():
+  with pytest.raises(ValueError, match="must be a class that derives from"):
+    tasks.find({"task": "collections:OrderedDict"})

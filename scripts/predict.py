@@ -135,7 +135,7 @@ def _draw(path, seen, frame):
   ]
   shown = (seen - low) / max(high - low, 1e-9)
   sheet = show_batch.sheet(shown, texts, "", [], cols=min(8, len(seen)))
-  with output.made(os.path.dirname(path)):
+  with output.ensure_folder(os.path.dirname(path)):
     sheet.savefig(path)
   output.say(f"Wrote {path}.")
 

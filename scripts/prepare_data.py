@@ -42,7 +42,7 @@ from typing import Any, TypedDict
 import numpy as np
 import tqdm
 
-from dpn import schema
+from dpn import atomic, schema
 from dpn.evaluators import retrieval
 from dpn.input_pipeline import sources
 from dpn.input_pipeline.sources import rewrite, tfds, tfds_writer
@@ -108,7 +108,7 @@ def prepare(
       f"{directory} holds another data set, of {saved['origin']}; this one is "
       f"of {origin}: give another --data_dir, --name or --version."
     )
-  tfds_writer.write_json(checksums, saved)
+  atomic.write_json(checksums, saved)
   done = saved["shards"]
   written = {split: [] for split in shards}
   bar = tqdm.tqdm(total=sum(sizes.values()), unit=" examples", disable=None)
@@ -118,7 +118,7 @@ def prepare(
       path = os.path.join(directory, file)
       if file not in done or not os.path.isfile(path):
         done[file] = tfds_writer.write_shard(path, changed(records()))
-        tfds_writer.write_json(checksums, saved)
+        atomic.write_json(checksums, saved)
       written[split].append(tfds_writer.Shard(*done[file]))
       bar.update(size)
   bar.close()
@@ -188,7 +188,7 @@ def _from_tfds(directory, file_format):
     shutil.copytree(directory, folder, ignore=ignored, dirs_exist_ok=True)
     info["fileFormat"] = "array_record"
     info["description"] = f"{info.get('description', '')}\n{note}".strip()
-    tfds_writer.write_json(os.path.join(folder, tfds.INFO), info)
+    atomic.write_json(os.path.join(folder, tfds.INFO), info)
 
   version = os.path.basename(directory)
   folder = os.path.join(info["name"], info.get("configName") or "", version)

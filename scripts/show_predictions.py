@@ -112,7 +112,7 @@ def main(argv: Sequence[str] | None = None):
   args = parser.parse_args(argv)
   titles = [os.path.basename(os.path.abspath(path)) for path in args.runs]
   target = args.output or os.path.join(args.runs[0], classes.PICTURE)
-  with output.errors_in_a_line(), output.made(os.path.dirname(target)):
+  with output.errors_in_a_line(), output.ensure_folder(os.path.dirname(target)):
     found = [predict(path, args.images, args.evaluator) for path in args.runs]
     draw(titles, found[0][0], [maps for _, maps in found]).savefig(target)
     output.say(f"Wrote {target}.")

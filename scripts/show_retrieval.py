@@ -110,7 +110,7 @@ def main(argv: Sequence[str] | None = None):
   args = parser.parse_args(argv)
   titles = [os.path.basename(os.path.abspath(path)) for path in args.runs]
   file = args.output or os.path.join(args.runs[0], run_pictures.RETRIEVAL)
-  with output.errors_in_a_line(), output.made(os.path.dirname(file)):
+  with output.errors_in_a_line(), output.ensure_folder(os.path.dirname(file)):
     by_text, by_image, searched = zip(
       *(search(x, args.images, args.texts, args.evaluator) for x in args.runs),
       strict=True,

@@ -43,7 +43,7 @@ class TrainStep:
   batch_shapes: Mapping[str, jax.ShapeDtypeStruct]  # over all processes
   init: Callable[[jax.Array], update.TrainState]  # jitted and sharded
   update: Callable  # (state, batch) → (state, values); donates the state
-  of_seed: Callable[[Any], Callable]  # what `update` jits, for another seed
+  make_update: Callable[[Any], Callable]  # seed → `update`, not yet jitted
 
   def compile(self) -> Callable:
     """Returns `update`, compiled; on all processes the same program."""
@@ -116,9 +116,8 @@ def from_config(config: Mapping[str, Any]) -> Run:
     process_count=jax.process_count(),
   )
   processes.agree(data.facts)
-  if hasattr(task, "check_vocabularies"):  # not all derive from base.Task
-    sizes = {key: v.size for key, v in data.vocabularies.items()}
-    task.check_vocabularies(sizes)
+  sizes = {key: v.size for key, v in data.vocabularies.items()}
+  task.check_vocabularies(sizes)
   step = train_step(config, task, data.spec, mesh, data_size=data.num_examples)
   evaluators = evaluators_base.from_config(
     config, task.predict_fns(), mesh, step.sizes
@@ -176,7 +175,7 @@ def train_step(
   shapes = with_shardings(jax.eval_shape(init, jax.random.key(0)), config, mesh)
   shardings = jax.tree.map(lambda s: s.sharding, shapes)
   frozen = optim.frozen_mask(config, params)
-  of_seed = lambda seed: update.make(
+  make_update = lambda seed: update.make(
     task,
     tx,
     seed=seed,
@@ -197,9 +196,9 @@ def train_step(
       for name, (shape, dtype) in spec.items()
     },
     init=jax.jit(init, out_shardings=shardings),
-    of_seed=of_seed,
+    make_update=make_update,
     update=jax.jit(
-      of_seed(config.get("seed", 0)),
+      make_update(config.get("seed", 0)),
       donate_argnums=0,
       in_shardings=(shardings, by_batch),
       out_shardings=(shardings, sharding.replicated(mesh)),
@@ -264,8 +263,7 @@ def _fitted(run, state):
     with contextlib.closing(run.batches(0)) as found:
       yield from itertools.islice(found, max(1, run.total_steps))
 
-  fit = getattr(run.step.task, "fit", lambda model_state, batches: model_state)
-  fitted = fit(state.model_state, batches())
+  fitted = run.step.task.fit(state.model_state, batches())
   if fitted is state.model_state:
     return state
   shardings = jax.tree.map(lambda x: x.sharding, state.model_state)
@@ -289,8 +287,8 @@ def load_file(
   gather = jax.jit(lambda x: x, out_shardings=sharding.replicated(mesh))
   host = jax.device_get(gather(variables))
   kw["options"] = task.model_options()
-  if names := getattr(task, "towers", ()):
-    loaded = towers.load_variables(path, host, names, **kw)
+  if task.towers:
+    loaded = towers.load_variables(path, host, task.towers, **kw)
   else:
     loaded = load.load_variables(path, host, **kw)
   processes.agree(lambda: {"loaded": _checksums(loaded)})
@@ -303,7 +301,7 @@ def _checksums(arrays) -> dict[str, int]:
   return {k: zlib.crc32(np.ascontiguousarray(x)) for k, x in flat.items()}
 
 
-def description(run: Run) -> dict[str, str]:
+def params_metadata(run: Run) -> dict[str, str]:
   """Returns the metadata of the parameters' file: what model they are for."""
   options = run.step.task.model_options()
   made = {k: v.sha256 for k, v in run.data.vocabularies.items() if v.sha256}

@@ -88,7 +88,7 @@ def check(config: Mapping) -> list[str]:
   for key in NUMBERS:
     if not isinstance(config.get(key), int | float | None):
       raise ValueError(f"config.{key} must be a number, got {config[key]!r}.")
-  towers = getattr(dpn.tasks.find(config), "towers", ())
+  towers = dpn.tasks.find(config).towers
   options = [*MODEL_LOAD, *(f"{tower}_load_kw" for tower in towers)]
   for key in config.get("model_load") or {}:
     errors.check_known("key in config.model_load:", key, options)

@@ -1,6 +1,6 @@
 """Connects the processes of a run, and stops them together (SIGTERM, Ctrl-C).
 
-The only place that starts JAX's cluster. Slurm, Open MPI until version 4, Cloud
+The only place that starts JAX's cluster. Slurm, Open MPI 4 and earlier, Cloud
 TPU and, with its Python package, Kubernetes are recognized by JAX; elsewhere
 three flags of trainers.train say who is who. A process on its own needs none.
 """

@@ -93,7 +93,8 @@ def test_a_training_step(run, progress, capsys):
   for step in range(11, 21):
     progress.tick(step)
   timed = progress.lap(3.0)
-  row = loop.row(run, 20, {"loss": jnp.float32(1.25)}, progress.show)()
+  values = {"loss": jnp.float32(1.25)}
+  row = loop.deferred_row(run, 20, values, progress.show)()
   # The rates that made step 20 are those of 19 steps before it.
   assert row == {"loss": 1.25, "lr": pytest.approx(0.095), "lr_1": 1.0}
   assert timed["seconds"] < 60

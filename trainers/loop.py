@@ -54,7 +54,7 @@ def train(
     run = build.from_config(config)
   # Locked only now, after all that a wrong config could fail at.
   with lock(), distributed.PreemptionHandler() as preemption:
-    if ended and not goes_on(run, workdir):
+    if ended and not has_steps_left(run, workdir):
       return
     state, log, done = _resume(run, config, workdir, phases, preemption, ended)
     if done:
@@ -119,7 +119,7 @@ def check_total(run, step, source):
     )
 
 
-def goes_on(run, workdir) -> bool:
+def has_steps_left(run, workdir) -> bool:
   """Returns whether a finished run has more steps to do; says so if not.
 
   Raises ValueError if it cannot do them, or has done more.
@@ -212,7 +212,7 @@ def loop(run, state, position, checkpoints, log, progress, preemption):
       if run.due(run.log_steps, step):
         log.add_timing(step, progress.lap(batches.wait_secs))
         found = values | _skipped(run, position, batches)
-        log.add(step, row(run, step, found, progress.show))
+        log.add(step, deferred_row(run, step, found, progress.show))
       if due := [e for e in run.evaluators if run.due(e.every_steps, step)]:
         log.fetch()  # stops here if the loss is not finite
         try:
@@ -244,7 +244,7 @@ def _skipped(run, position, batches):
   return {"skipped": position.get("skipped", 0) + int(np.sum(here))}
 
 
-def row(run, step, values, show):
+def deferred_row(run, step, values, show):
   """Returns a function that returns the metrics of a training step.
 
   It also calls `show` with the step and its loss.
@@ -318,7 +318,7 @@ def finish(workdir, run, state, log):
     os.path.join(workdir, workdir_lib.PARAMS),
     state.variables["params"],
     state.variables.get(files.STATISTICS),
-    build.description(run),
+    build.params_metadata(run),
   )
   if jax.process_index() == 0:
     rows = metrics.read(os.path.join(workdir, metrics.TIMING))

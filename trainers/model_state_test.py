@@ -77,7 +77,7 @@ def test_a_run_starts_from_another_ones_statistics(tmp_path):
   fresh = jax.device_get(run.step.init(jax.random.key(1)))
   stats = jax.tree.map(lambda x: x + 3, fresh.model_state["batch_stats"])
   path = str(tmp_path / "params.safetensors")
-  checkpoint.save_params(path, fresh.params, stats, build.description(run))
+  checkpoint.save_params(path, fresh.params, stats, build.params_metadata(run))
   with config.unlocked():
     config.model_init = path
   nothing = checkpoint.Checkpointer(str(tmp_path / "checkpoints"))
@@ -140,7 +140,7 @@ def test_whitening_is_fitted_once_and_kept(tmp_path):
     path,
     jax.device_get(start.params),
     {"stem": {"whiten": other}},
-    build.description(run),
+    build.params_metadata(run),
   )
   with config.unlocked():
     config.model_init = path

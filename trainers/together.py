@@ -103,7 +103,7 @@ def train(
       ]
     preemption = stack.enter_context(distributed.PreemptionHandler())
     if ended:
-      members = [m for m in members if loop.goes_on(m.run, m.workdir)]
+      members = [m for m in members if loop.has_steps_left(m.run, m.workdir)]
     if not members or not _resume(stack, members, phases, preemption, ended):
       return
   failures += [m.failure for m in members if m.failure]
@@ -261,12 +261,12 @@ def _loop(members, state, step, progress, preemption):
   run = members[0].run
   if step == run.total_steps:
     return state, True
-  of_seed, total = run.step.of_seed, len(members)
+  make_update, total = run.step.make_update, len(members)
   seeds = np.array([member.run.config["seed"] for member in members], np.uint32)
   batches = _batches(members)
   log_lib.compiling()
   with progress.phases.phase("compile"):
-    each = lambda seed, state, batch: of_seed(seed)(state, batch)
+    each = lambda seed, state, batch: make_update(seed)(state, batch)
     together = jax.jit(jax.vmap(each), donate_argnums=1)
   values, stop = None, False
   with contextlib.closing(batches):
@@ -319,7 +319,7 @@ def _log(members, step, values, lap, progress):
   for member, own in _of_each(members, values):
     show = progress.show if member is shown else lambda *unused: None
     with member.diverging():
-      member.log.add(step, loop.row(member.run, step, own, show))
+      member.log.add(step, loop.deferred_row(member.run, step, own, show))
       member.log.add_timing(step, lap)
 
 

@@ -150,13 +150,14 @@ def test_random_preprocessing_on_the_device(tmp_path):
 
 
 def test_a_seed_that_diverges(tmp_path, monkeypatch):
-  row = loop.row
+  deferred_row = loop.deferred_row
 
   def diverge(run, step, values, show):
     bad = run.config["seed"] == SEEDS[0] and step == 2
-    return row(run, step, values | {"loss": np.nan} if bad else values, show)
+    values |= {"loss": np.nan} if bad else {}
+    return deferred_row(run, step, values, show)
 
-  monkeypatch.setattr(loop, "row", diverge)
+  monkeypatch.setattr(loop, "deferred_row", diverge)
   # Stopped at step 4 and started again, where the one has a checkpoint of
   # step 1, which the other does not keep.
   config = _config(evals={}, ckpt_steps=1)

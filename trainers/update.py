@@ -105,11 +105,10 @@ def make(
     as grad_norm_clipped/…, and the means of both over the last steps, this one
     included, as grad_norm_mean/… and grad_norm_clipped_mean/….
   """
-  at = getattr(task, "at", lambda step: task)  # not all derive from base.Task
 
   def update(state: TrainState, batch: base.Batch):
     rng = jax.random.fold_in(jax.random.key(seed), state.step)
-    now = at(state.step)
+    now = task.at(state.step)
     grads, values, model_state = gradients(now, state, batch, rng, grad_accum)
     updates, opt_state = tx.update(grads, state.opt_state, state.params)
     params = optax.apply_updates(state.params, updates)

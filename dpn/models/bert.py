@@ -32,10 +32,10 @@ class Config(options.Options):
   """The options of BERT.
 
   Attributes:
-    width: of the tokens.
+    width: size of a token.
     depth: number of blocks.
     mlp_dim: width of the MLP's hidden layer.
-    num_heads: of the attention.
+    num_heads: attention heads per block.
     vocab_size: how many token ids there are, from 0.
     max_length: how many positions have an embedding.
     dropout: rate; of embedded tokens, attention weights and both branches.

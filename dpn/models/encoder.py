@@ -33,10 +33,10 @@ class Config(options.Options):
   """The options of a Transformer encoder.
 
   Attributes:
-    width: of the tokens.
+    width: size of a token.
     depth: number of blocks.
     mlp_dim: width of the MLP's hidden layer.
-    num_heads: of the attention.
+    num_heads: attention heads per block.
     block_ln: where the blocks normalize, one of `placement.PLACEMENTS`.
     norm: what they normalize with, one of `norms.NORMS`.
     cls_blocks: if set, the class token is prepended only before the last

@@ -33,7 +33,7 @@ VALUES = {
   "rep_size": [True, 5],
   "pool_type": heads.POOL_TYPES,
   **{"head_zeroinit": [False], "final_norm": [False]},
-  **vit.CHOICES,
+  **vit.Config.CHOICES,
 }
 
 
@@ -84,8 +84,8 @@ def test_options(option):
 
 
 def test_all_options_are_here():
-  kw = {f"{choice}_kw" for choice in vit.CHOICES}
-  assert {*vit.OPTIONS} == VALUES.keys() | kw
+  kw = {f"{choice}_kw" for choice in vit.Config.CHOICES}
+  assert {*vit.HINTS} == VALUES.keys() | kw
 
 
 def others(hint, default):
@@ -105,10 +105,10 @@ CONTEXTS = {
 
 @pytest.mark.parametrize(
   ("choice", "name"),
-  [(c, name) for c, table in vit.CHOICES.items() for name in table],
+  [(c, name) for c, table in vit.Config.CHOICES.items() for name in table],
 )
 def test_options_of_a_choice(choice, name):
-  function, key = vit.CHOICES[choice][name], f"{choice}_kw"
+  function, key = vit.Config.CHOICES[choice][name], f"{choice}_kw"
   context = {**CONTEXTS.get(name, {}), choice: name}
   defaults = registry.defaults(function)
   for option, hint in registry.options(function).items():

@@ -130,8 +130,6 @@ class Config(encoder.Config):
 
 
 HINTS = Config.hints()
-OPTIONS = tuple(HINTS)
-CHOICES = Config.CHOICES
 
 
 class _Model(nn.Module):

@@ -15,7 +15,14 @@ TASKS = {
 
 def find(config: Mapping[str, Any]) -> type[base.Task]:
   """Returns the class that `config.task` names, or gives an import path of."""
-  return registry.lookup("task", config.get("task", "classification"), TASKS)
+  name = config.get("task", "classification")
+  found = registry.lookup("task", name, TASKS)
+  if not (isinstance(found, type) and issubclass(found, base.Task)):
+    raise ValueError(
+      f"task={name!r} is {found!r}. It must be a class that derives from "
+      "dpn.tasks.base.Task."
+    )
+  return found
 
 
 def make(config: Mapping[str, Any], *, batch_shards: int = 1) -> base.Task:

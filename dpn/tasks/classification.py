@@ -54,7 +54,7 @@ class Classification(image_model.ImageModel):
 
   A low `init_head_bias` makes the sigmoid loss start small when there are many
   classes. `config.augment` shifts and mirrors images on the device, before
-  `config.mixup` mixes them. `config.class_names` is for people, and
+  `config.mixup` mixes them. `config.class_names` is for display, and
   scripts.predict.
   """
 
@@ -73,7 +73,7 @@ class Classification(image_model.ImageModel):
   cutmix_p: float = 0.0
   switch_prob: float = 0.5
   mixup_until: int | None = None  # the step from which on nothing is mixed
-  mixes: bool | jax.Array = True  # whether anything is in this step
+  mixes: bool | jax.Array = True  # whether this step mixes
   init_head_bias: float | None = None
 
   def __post_init__(self):

@@ -278,7 +278,7 @@ def _unless_damaged(path, read):
   try:
     result = read()
   except Exception as e:
-    damage.check_is(path, e)
+    damage.reraise_if_transient(path, e)
     error = e
   if not multihost_utils.process_allgather(np.array(error is None)).all():
     error = error or ValueError("another process cannot read it")

@@ -5,7 +5,6 @@ A data set is the folder `<name>/<version>` with a file per shard,
 """
 
 import hashlib
-import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -14,6 +13,8 @@ import numpy as np
 import tensorflow_datasets as tfds
 from array_record.python import array_record_module
 from tensorflow_datasets.proto import tf_example_pb2
+
+from dpn import atomic
 
 
 class Shard(NamedTuple):
@@ -119,14 +120,7 @@ def write_info(
       for split, shards in splits.items()
     ],
   }
-  write_json(os.path.join(directory, "dataset_info.json"), info)
-
-
-def write_json(path: str, value: Any):
-  """Writes a JSON file, which appears when it is whole."""
-  with open(f"{path}.incomplete", "w", encoding="utf-8") as file:
-    json.dump(value, file, indent=2)
-  os.replace(f"{path}.incomplete", path)
+  atomic.write_json(os.path.join(directory, "dataset_info.json"), info)
 
 
 def serialize(example: Mapping[str, Any]) -> bytes:

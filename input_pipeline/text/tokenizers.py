@@ -20,6 +20,8 @@ import os
 import string
 from collections.abc import Callable, Iterable
 
+from dpn import atomic
+
 BYTES = "bytes"
 # Where big_vision's names lead to.
 KNOWN_FILES = {
@@ -235,6 +237,4 @@ def train(texts: Iterable[str], vocab_size: int, path: str):
     num_threads=1,
     minloglevel=2,
   )
-  with open(f"{path}.incomplete", "wb") as file:
-    file.write(written.getvalue())
-  os.replace(f"{path}.incomplete", path)
+  atomic.write(path, written.getvalue())

@@ -57,10 +57,9 @@ def page(found: dict, words: Sequence[str]) -> str:
   )
 
 
-def _axes(count, width_inches=plots.WIDTH_INCHES):
-  fig = figure.Figure(
-    (width_inches * max(1, count / 1.6), 3.0), layout="constrained"
-  )
+def _axes(count):
+  width = plots.WIDTH_INCHES * max(1, count / 1.6)
+  fig = figure.Figure((width, 3.0), layout="constrained")
   return fig, fig.subplots(1, count, squeeze=False)[0]
 
 

@@ -237,7 +237,7 @@ def write_index(config: str, arg: str, out: str, arms: Sequence[Arm]):
     dataclasses.asdict(arm) | {"workdir": arm.run_name}
     for arm in every.values()
   ]
-  with output.made(out):
+  with output.ensure_folder(out):
     atomic.write_json(path, {"config": config, "arg": arg, "arms": entries})
 
 

@@ -223,15 +223,15 @@ def tested(every: bool) -> Judge:
   return judge
 
 
-def unstable(arm: str, arch: str, reference: str = runs.DPN) -> Check:
-  """Returns the check that AugReg training of an arm is less stable.
+def unstable(arm: str, arch: str) -> Check:
+  """Returns the check that AugReg training of an arm is less stable than DPN's.
 
   It is if its runs have more spikes of the loss each, or if their results have
   a larger variance over seeds (F test, 5%).
   """
 
   def check(evidence):
-    done, found = evidence.done, dict.fromkeys((arm, reference), ())
+    done, found = evidence.done, dict.fromkeys((arm, runs.DPN), ())
     if len(done):
       model = done[(done.recipe == "AugReg") & (done.arch == arch)]
       found = {name: _repetitions(model, name) for name in found}

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 
 @contextlib.contextmanager
-def made(folder: str) -> Iterator[None]:
+def ensure_folder(folder: str) -> Iterator[None]:
   """Makes a folder in which the body then writes; OSErrors say where."""
   try:
     os.makedirs(folder or ".", exist_ok=True)
@@ -29,7 +29,10 @@ def write(path: str | None, content: str):
   if path is None:
     say(content.removesuffix("\n"))
     return
-  with made(os.path.dirname(path)), open(path, "w", encoding="utf-8") as f:
+  with (
+    ensure_folder(os.path.dirname(path)),
+    open(path, "w", encoding="utf-8") as f,
+  ):
     f.write(content)
   say(f"Wrote {path}.")
 

@@ -32,7 +32,7 @@ def test_control_characters_do_not_reach_the_terminal(capsys):
 def test_a_reader_that_goes_away_is_no_error(tmp_path):
   code = f"""
 from dpn.scripts.results import output
-with output.errors_in_a_line(), output.made({str(tmp_path)!r}):
+with output.errors_in_a_line(), output.ensure_folder({str(tmp_path)!r}):
   for _ in range(10_000):
     output.say("x" * 100)
 """
