@@ -42,6 +42,7 @@ def embed(config, splits: Sequence[str], pp: str, out: str):
     config.model_init,
     task,
     evaluate.fresh(config, task, mesh),
+    image_size=build.image_size(config),
     **(config.get("model_load") or {}),
   )
   evaluator = evaluators_base.Evaluator(

@@ -125,6 +125,7 @@ def prepare(
     task,
     fresh(config, task, mesh),
     pixels=_pixels(config),
+    image_size=build.image_size(config),
     dont_load=_unused(config),
     dont_check=told.get("dont_check", ()),
     tell=print,

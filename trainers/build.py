@@ -246,6 +246,7 @@ def first_state(run: Run) -> tuple[update.TrainState, dict[str, int], str]:
     run.step.task,
     state.replace(ema=None).variables,
     pixels=_pixels(config),
+    image_size=image_size(config),
     tell=run.loaded.append,
     **(config.get("model_load") or {}),
   )
@@ -309,6 +310,11 @@ def params_metadata(run: Run) -> dict[str, str]:
   more |= {"vocabularies": made} if made else {}
   pp = preprocessing.of_run(run.config)
   return metadata.metadata(options, _pixels(run.config), pp=pp, **more)
+
+
+def image_size(config: Mapping[str, Any]) -> tuple[int, int] | None:
+  """Returns (rows, cols) of the images trained on, None if they vary."""
+  return preprocessing.size_of(config["input"].get("pp") or "")
 
 
 def _pixels(config):

@@ -53,7 +53,7 @@ MODEL_LOAD = {
   "dont_load": "patterns of parameters that stay as they were initialized",
   "dont_check": "differences between the file's model and this one to accept",
   "arch": "timm's name of the model, for files that do not say",
-  "posemb_grid": "(rows, cols) of the model's patches, if they make no square",
+  "posemb_grid": "(rows, cols) of the model's patches, if no pp tells",
   "posemb_align_corners": "how position embeddings are resized",
 }
 NUMBERS = (

@@ -290,7 +290,7 @@ def _with_positions(model):
   if "pos_embedding" in model.arrays:
     return model
   options = model.options
-  if not model.side:
+  if not model.grid:
     raise ValueError(
       f"posemb={options['posemb']!r} has no parameters; to write its table, "
       "add --resolution with the size of the images in pixels."
@@ -298,8 +298,7 @@ def _with_positions(model):
   table = registry.bind(
     "posemb", options["posemb"], posemb.POSEMBS, options["posemb_kw"]
   )
-  grid = (model.side, model.side)
-  fixed = np.asarray(table(grid, options["width"], int(model.cls_row)))
+  fixed = np.asarray(table(model.grid, options["width"], int(model.cls_row)))
   return dataclasses.replace(
     model, arrays={**model.arrays, "pos_embedding": fixed}
   )
@@ -337,8 +336,8 @@ def _mean_and_std(model):
 
 def _image_px(model) -> int | None:
   """Returns the side of square images, None if they may not be square."""
-  rows, cols, _ = model.patch
-  return model.side * rows if model.side and rows == cols else None
+  size = {*np.multiply(model.grid or (0, 1), model.patch[:2]).tolist()}
+  return size.pop() if len(size) == 1 else None
 
 
 def _patch_size(model):

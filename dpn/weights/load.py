@@ -15,7 +15,14 @@ import numpy as np
 from absl import logging
 
 from dpn import trees
-from dpn.weights import files, legacy, metadata, timm_models, torch_names
+from dpn.weights import (
+  files,
+  legacy,
+  metadata,
+  preprocessing,
+  timm_models,
+  torch_names,
+)
 from dpn.weights.files import Flat
 from dpn.weights.pixels import Pixels
 
@@ -79,6 +86,7 @@ def load_variables(
   arch: str | None = None,
   dont_load: Sequence[str] = (),
   dont_check: Sequence[str] = (),
+  image_size: Sequence[int] | None = None,
   posemb_grid: Sequence[int] | None = None,
   posemb_align_corners: bool = True,
   tell: Callable[[str], None] = logging.info,
@@ -86,7 +94,7 @@ def load_variables(
   """Returns `variables` with the values of a parameter file.
 
   Other layouts, and scanned blocks against looped ones, are converted. A
-  `pos_embedding` of another length is resized if the file's grid is square.
+  `pos_embedding` for another grid of patches is resized.
 
   Args:
     path: see `files.locate`; or what `read` returned for it.
@@ -101,7 +109,9 @@ def load_variables(
     dont_load: regular expressions on whole names such as "head/kernel". What
       they match keeps its value in `variables`, and is ignored in the file.
     dont_check: options not to be compared, such as "gelu", or "pixels".
-    posemb_grid: (rows, cols) of the model's patches, if they make no square.
+    image_size: (rows, cols) of the model's images in pixels, None if unknown.
+    posemb_grid: (rows, cols) of the model's patches, if `image_size` does not
+      tell and they make no square.
     posemb_align_corners: how positions are resized, see `resize_posemb`.
     tell: is called with a sentence if they are.
 
@@ -124,7 +134,13 @@ def load_variables(
   options = options or {}
   differences = metadata.differences(file, options, pixels)
   loaded = legacy.match_scan(flat, wanted)
-  resizing = _Resizing(posemb_grid, posemb_align_corners)
+  resizing = _Resizing(
+    posemb_grid,
+    _in_patches(image_size, wanted),
+    _in_patches(preprocessing.size_of(file.pp or ""), loaded),
+    made_here=file.layout == "ours" and bool(file.options),
+    align_corners=posemb_align_corners,
+  )
   loaded = _match_posemb(
     loaded, wanted, file.cls_row, has_cls_row(options), resizing
   )
@@ -159,19 +175,42 @@ def load_variables(
 
 @dataclasses.dataclass
 class _Resizing:
-  """Resizes positions to a model's grid, and keeps what it did in words."""
+  """Resizes positions to a model's grid, and keeps what it did in words.
+
+  Grids are (rows, cols) in patches, None if unknown; then they are squares.
+
+  Attributes:
+    given: the model's, as the user says.
+    new: the model's, by the size of its images.
+    old: the file's, by the size of its images.
+    made_here: whether the file is of a run, whose images need not be square.
+    align_corners: see `resize_posemb`.
+    changes: "7×7 to 14×14".
+  """
 
   given: Sequence[int] | None
+  new: Sequence[int] | None
+  old: Sequence[int] | None
+  made_here: bool
   align_corners: bool
   changes: set[str] = dataclasses.field(default_factory=set)
 
   def __call__(self, x, tokens, row):
-    grid = _grid(tokens, self.given)
-    found = resize_posemb(x, grid, row, self.align_corners)
-    if found is not x:
-      old = math.isqrt(x.shape[-2] - row)
-      self.changes.add(f"{old}×{old} to {grid[0]}×{grid[1]}")
-    return found
+    if self.given and math.prod(self.given) != tokens:
+      raise ValueError(
+        f"model_load.posemb_grid={tuple(self.given)} does not have the model's "
+        f"{tokens} patches. Give rows and columns of images, in patches."
+      )
+    count = x.shape[-2] - row
+    untold = self.new is None or (self.old is None and self.made_here)
+    if tokens == count and untold and not self.given:
+      return x  # the file is for such images
+    old = grid_of(count, self.old)
+    new = grid_of(tokens, self.given or self.new)
+    if old is None or new in (None, old):
+      return x
+    self.changes.add("{}×{} to {}×{}".format(*old, *new))
+    return resize_posemb(x, old, new, row, self.align_corners)
 
 
 def _warn_of_assumed(path, assumed):
@@ -256,13 +295,14 @@ def _match_posemb(
     return loaded
   has_row = has_row and "cls" in loaded  # None stays unknown
   if has_row is None:
-    # An oblong grid, which only an equal one fits, may also be a square plus
-    # one.
     if x.shape == shape:
-      return loaded
-    has_row = square_plus_one(x.shape[1]) or (
-      "cls" in loaded and shape is not None and x.shape[1] == shape[1] + 1
-    )
+      if wants_row is None:
+        return loaded
+      has_row = wants_row
+    else:
+      has_row = square_plus_one(x.shape[1]) or (
+        "cls" in loaded and shape is not None and x.shape[1] == shape[1] + 1
+      )
   if wants_row is None:
     wants_row = shape is not None and "cls" in wanted
     wants_row = wants_row and square_plus_one(shape[1])
@@ -283,46 +323,52 @@ def posemb_names(flat: Flat) -> list[str]:
   return [name for name in flat if name.rpartition("/")[2] == "pos_embedding"]
 
 
-def _grid(tokens: int, given: Sequence[int] | None):
-  """Returns (rows, cols) of that many patches, None if that is unknown."""
-  if given is None:
-    side = math.isqrt(tokens)
-    return (side, side) if side**2 == tokens else None
-  if math.prod(given) != tokens:
-    raise ValueError(
-      f"model_load.posemb_grid={tuple(given)} does not have the model's "
-      f"{tokens} patches. Give rows and columns of images, in patches."
-    )
-  return tuple(given)
+def grid_of(tokens: int, known: Sequence[int] | None) -> tuple[int, int] | None:
+  """Returns (rows, cols) of so many patches: `known` if it fits, or a square.
+
+  None if they make no square.
+  """
+  if known and math.prod(known) == tokens:
+    return tuple(known)
+  side = math.isqrt(tokens)
+  return (side, side) if side**2 == tokens else None
 
 
-def resize_posemb(x, grid, has_row: bool, align_corners: bool = True):
-  """Returns a square grid resized bilinearly to another.
+def _in_patches(image_size, flat):
+  """Returns (rows, cols) of an image's patches, None if that is unknown."""
+  kernel = flat.get("embedding/kernel")
+  if not image_size or kernel is None:
+    return None
+  return tuple(
+    px // patch for px, patch in zip(image_size, kernel.shape[:2], strict=True)
+  )
+
+
+def resize_posemb(x, old, new, has_row: bool, align_corners: bool = True):
+  """Returns a grid of positions resized bilinearly to another.
 
   Args:
-    x: (…, has_row + old * old, width); returned unchanged if not square.
-    grid: (rows, cols) to get; None if unknown: `x` is returned unchanged.
+    x: (…, has_row + tokens, width).
+    old: (rows, cols) of these tokens.
+    new: (rows, cols) to get.
     has_row: whether the first row is the class token's, which is kept.
     align_corners: whether corners fall on corners, as in big_vision; otherwise
       the edges of both grids coincide, and patches lie half a patch inside, as
       in PyTorch and `jax.image.resize`.
   """
-  row, table = np.split(x, [int(has_row)], axis=-2)
-  *leading, rows, width = table.shape
-  old = math.isqrt(rows)
-  if old**2 != rows or grid in (None, (old, old)):
-    return x
   import scipy.ndimage  # 0.4 s that few runs need
 
+  row, table = np.split(x, [int(has_row)], axis=-2)
+  *leading, _, width = table.shape
   # SciPy knows no half precision.
   dtype = np.promote_types(x.dtype, np.float32)
   table = scipy.ndimage.zoom(
-    table.reshape(-1, old, old, width).astype(dtype),
-    (1, *np.divide(grid, old), 1),
+    table.reshape(-1, *old, width).astype(dtype),
+    (1, *np.divide(new, old), 1),
     order=1,
     **({} if align_corners else {"grid_mode": True, "mode": "nearest"}),
   )
-  table = table.reshape(*leading, math.prod(grid), width)
+  table = table.reshape(*leading, math.prod(new), width)
   return np.concatenate([row.astype(dtype), table], axis=-2)
 
 

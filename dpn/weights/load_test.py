@@ -10,7 +10,7 @@ import pytest
 
 from dpn import trees
 from dpn.models import vit
-from dpn.weights import load, testing
+from dpn.weights import checkpoint, files, load, metadata, testing
 
 
 def pre_linen(name):
@@ -312,3 +312,38 @@ def test_numbers_that_are_not_finite(tmp_path):
     load.load(path, testing.shapes())
   kept = load.load(path, testing.shapes(), dont_load=["head/.*"])
   assert isinstance(kept["head"]["bias"], jax.ShapeDtypeStruct)
+
+
+def _corners(rows, cols):
+  """Returns (1, rows * cols, 16): from 0 to 1 down, and across."""
+  table = np.zeros((rows, cols, 16), np.float32)
+  table[..., 0] = np.linspace(0, 1, rows)[:, None]
+  table[..., 1] = np.linspace(0, 1, cols)
+  return table.reshape(1, rows * cols, 16)
+
+
+@pytest.mark.parametrize(
+  ("old", "pp", "new", "kw"),
+  [
+    ((6, 6), None, (4, 9), {"image_size": (16, 36)}),  # as many patches
+    ((6, 6), None, (4, 9), {"posemb_grid": (4, 9)}),
+    ((8, 8), None, (4, 9), {"image_size": (16, 36)}),
+    ((4, 9), "resize((16, 36))", (6, 6), {"image_size": (24, 24)}),
+    ((4, 9), "resize((16, 36))", (8, 8), {}),
+    ((4, 9), "resize((16, 36))", (4, 9), {}),  # a run's file, for its model
+    ((4, 9), "resize((16, 36))", (4, 9), {"image_size": (16, 36)}),
+  ],
+)
+def test_positions_of_oblong_images(tmp_path, old, pp, new, kw):
+  """With corners on corners, a table linear in rows and columns stays one."""
+  model = testing.make("map")
+  flat = {**testing.golden("map"), "pos_embedding": _corners(*old)}
+  if pp:
+    path = str(tmp_path / "params.safetensors")
+    said = metadata.metadata(vit.options(model), None, pp=pp)
+    checkpoint.save_params(path, files.unflatten(flat), metadata=said)
+  else:
+    path = testing.write(tmp_path, flat)
+  shapes = testing.shapes(*(4 * n for n in new), kind="map")
+  got = load.load(path, shapes, options=vit.options(model), **kw)
+  np.testing.assert_allclose(got["pos_embedding"], _corners(*new), atol=1e-6)

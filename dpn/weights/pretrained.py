@@ -73,9 +73,12 @@ def _size(file):
   """Returns (rows, cols) of images in pixels, see `preprocessing.make`."""
   if not any(re.search(_POSITIONS, name) for name in file.arrays):
     return None
-  grid = np.divide(file.image_shape[1:3], file.patch[:2])
-  side = file.side or (int(grid[0]) if grid[0] == grid[1] else None)
-  return tuple(side and side * px for px in file.patch[:2])
+  rows, cols = file.image_shape[1:3]  # of relative positions
+  if file.grid:
+    rows, cols = np.multiply(file.grid, file.patch[:2]).tolist()
+  elif rows * file.patch[1] != cols * file.patch[0]:
+    return None, None
+  return rows, cols
 
 
 def _fitted(path, file, model):

@@ -11,7 +11,14 @@ import numpy as np
 
 from dpn import schema
 from dpn.models import vit
-from dpn.weights import files, legacy, load, metadata, torch_names
+from dpn.weights import (
+  files,
+  legacy,
+  load,
+  metadata,
+  preprocessing,
+  torch_names,
+)
 from dpn.weights.pixels import Pixels
 
 _STEMS = {
@@ -34,7 +41,7 @@ class VitParams:
     assumed: options that nothing tells, as "name=value".
     notes: for the person who asked for it.
     patch: (rows, cols, channels) of the pixels for one token.
-    side: patches on a side of square images, None if unknown.
+    grid: (rows, cols) of an image's patches, None if unknown.
   """
 
   arrays: Mapping[str, np.ndarray]
@@ -44,7 +51,7 @@ class VitParams:
   assumed: tuple[str, ...]
   notes: tuple[str, ...]
   patch: tuple[int, int, int]
-  side: int | None
+  grid: tuple[int, int] | None
 
   @property
   def image_shape(self) -> tuple[int, int, int, int]:
@@ -116,7 +123,8 @@ def read(
       f"The first of {rows} rows of positions is taken for the class token's, "
       "the others being a square. For an oblong grid: --set posemb_join=add."
     )
-  side = math.isqrt(tokens or 0)
+  size = preprocessing.size_of(file.pp or "")
+  known = size and tuple(np.floor_divide(size, patch[:2]).tolist())
   return VitParams(
     arrays=arrays,
     options=options,
@@ -125,7 +133,7 @@ def read(
     assumed=assumed,
     notes=tuple(notes),
     patch=patch,
-    side=side if side and side**2 == tokens else None,
+    grid=load.grid_of(tokens, known) if tokens else None,
   )
 
 
@@ -133,14 +141,21 @@ def at_resolution(model: VitParams, px: int) -> VitParams:
   """Returns the model for images with sides of that many pixels.
 
   Raises:
-    ValueError: the old grid or the patches are not square, or do not fit in.
+    ValueError: the old grid is not known, or the patches are not square or do
+      not fit in.
   """
   rows, cols, _ = model.patch
   tables = load.posemb_names(model.arrays)
-  if rows != cols or (tables and not model.side):
+  if rows != cols or (tables and not model.grid):
     raise ValueError(
-      "--resolution needs square images and patches; the source has patches of "
-      f"{rows}x{cols} px, and positions for other images."
+      "--resolution needs square patches and a grid of them that is known; the "
+      f"source has patches of {rows}x{cols} px, and positions for images that "
+      "are not square."
+    )
+  if any(name.endswith("rel_posemb/table") for name in model.arrays):
+    raise ValueError(
+      "--resolution does not resize relative positions (posemb=rpe): leave it "
+      "out, and train at the other resolution from the file's other arrays."
     )
   if px < 1 or px % rows:
     raise ValueError(
@@ -148,11 +163,14 @@ def at_resolution(model: VitParams, px: int) -> VitParams:
     )
   side, arrays, notes = px // rows, dict(model.arrays), model.notes
   for name in tables:
-    arrays[name] = load.resize_posemb(arrays[name], (side, side), model.cls_row)
+    arrays[name] = load.resize_posemb(
+      arrays[name], model.grid, (side, side), model.cls_row
+    )
   if tables:
-    notes += (f"Position embeddings: from {model.side}² to {side}².",)
+    old = "×".join(map(str, model.grid))
+    notes += (f"Position embeddings: from {old} to {side}×{side}.",)
   return dataclasses.replace(
-    model, arrays=arrays, side=side, pp=None, notes=notes
+    model, arrays=arrays, grid=(side, side), pp=None, notes=notes
   )
 
 
