@@ -27,8 +27,9 @@ least. Unknown: random erasing of 0.25 is in the code's recipe, but not in its
 pretrained CIFAR-10 models (erasing=0).
 
 Differs from the recipe: one mixing weight and one choice between mixup and
-cutmix per batch, as there, but the partner is the preceding example; crops are
-those of inception_crop.
+cutmix per batch, as there, but the partner is the preceding example; images are
+erased before they are mixed, there after (before with --no-prefetcher);
+RandAugment warps with one kernel; crops are those of inception_crop.
 """
 
 import itertools

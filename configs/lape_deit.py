@@ -24,9 +24,9 @@ second.
 
 Unknown: whether 100 epochs are the first of the 300, as here, or a run of their
 own; the text has them to show faster convergence. Positions are not decayed,
-as in the code; those of single blocks (unshared) are, for it names them
-otherwise. Differs from the recipe: as configs/deit_i1k.py, but trains on all of
-`train`.
+as in the code; those of single blocks (unshared) and relative ones are, for it
+names them otherwise. Differs from the recipe: as configs/deit_i1k.py, but
+trains on all of `train`.
 """
 
 import itertools
@@ -87,8 +87,12 @@ def get_config(arg=None):
   row = arg.posemb_join == "add" and arg.posemb != "rpe"
   own = {"cls": True} if row else {}  # in the other joins it always has one
   config.model.posemb_join_kw = own | dict(arg.posemb_join_kw)
+  decayed = ["kernel"]
   if arg.posemb_join == "unshared":
-    config.wd_mults = [(".*/(kernel|pos_embedding)$", 1.0)]
+    decayed.append("pos_embedding")
+  if arg.posemb == "rpe":
+    decayed.append("rel_posemb/table")
+  config.wd_mults = [(f".*/({'|'.join(decayed)})$", 1.0)]
 
   crop = "" if arg.crop == 224 else f", evaluated {arg.crop} → 224"
   config.table.update(

@@ -148,7 +148,8 @@ def learning_rate(
     )
   warmup, every = lengths["warmup"], lengths["every"]
   start = 0 if decay_in_warmup else warmup
-  decay_steps = total_steps - lengths["hold"] - start
+  held_from = max(total_steps - lengths["hold"], 0)
+  decay_steps = held_from - start
   if scale_with_batchsize:
     base = base * batch_size / 256
 
@@ -157,7 +158,8 @@ def learning_rate(
     step = step // every * every if every else step
     progress = jnp.clip((step - start) / (decay_steps or 1), 0.0, 1.0)
     progress = jnp.where(step < warmup, 0.0, progress)
-    rate = decay(base, Clock(step, step - warmup, progress), **decay_kw)
+    held = jnp.minimum(step, held_from)
+    rate = decay(base, Clock(held, held - warmup, progress), **decay_kw)
     if warmup:
       share = jnp.minimum(1.0, step / warmup)
       rate = warmup_start + share * (rate - warmup_start)

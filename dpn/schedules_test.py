@@ -111,6 +111,10 @@ def test_steps_errors(config, message):
       {2: 0.5, 4: 1, 54: 2 / 3},
     ),
     (
+      {"decay_type": "rsqrt", "timescale": 10, "hold_steps": 70},
+      {30: 1, 60: 1, 99: 1},
+    ),
+    (
       {"decay_type": "stair", "steps": [30, 60], "mults": [0.1, 0.01]},
       {29: 2, 30: 0.2, 59: 0.2, 60: 0.02, 99: 0.02},
     ),

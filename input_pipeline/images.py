@@ -80,7 +80,15 @@ def to_uint8(image: Any, channels: int) -> np.ndarray:
   if isinstance(image, bytes):
     return ops_image.decode_image(image, channels)
   if hasattr(image, "convert"):  # Pillow's
-    image = image.convert("L" if channels == 1 else "RGB")
+    if image.mode in ("I", "F"):
+      raise ValueError(
+        f"got an image of Pillow's mode {image.mode!r}, whose range is not "
+        "known. Expected grey, colours or 16 bits; or give the file's path."
+      )
+    if image.mode.startswith("I;16"):
+      image = (np.asarray(image) >> 8).astype(np.uint8)  # as from a file
+    else:
+      image = image.convert("L" if channels == 1 else "RGB")
   pixels = np.asarray(image)
   if pixels.ndim == 2:
     pixels = pixels[..., None]

@@ -38,6 +38,17 @@ def test_every_kind_of_image(tmp_path):
     np.testing.assert_array_equal(got, [PHOTO] * 5)
 
 
+def test_pillow_images_of_more_than_eight_bits():
+  """As from their files; those without a known range are refused."""
+  deep = np.arange(ROWS * COLS, dtype=np.uint16).reshape(ROWS, COLS) * 50
+  pillow = PIL.Image.fromarray(deep)
+  preprocess = Preprocess(RANGE, (ROWS, COLS, 3), None)
+  got = images.prepare([pillow, _png(pillow)], preprocess)
+  np.testing.assert_array_equal(got, [np.stack([deep >> 8] * 3, -1)] * 2)
+  with pytest.raises(ValueError, match="mode 'F', whose range is not known"):
+    images.prepare([pillow.convert("F")], preprocess)
+
+
 def test_channels():
   grey = PHOTO[..., 0]
   luma = np.asarray(PIL.Image.fromarray(PHOTO).convert("L"))

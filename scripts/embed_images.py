@@ -34,6 +34,11 @@ def embed(config, splits: Sequence[str], pp: str, out: str):
     ValueError, OSError: the config, the data or the checkpoint is wrong.
   """
   config_keys.check(config)
+  if slices := [split for split in splits if "[" in split]:
+    raise ValueError(
+      f"--splits={','.join(slices)}: embed whole splits; slices of them can be "
+      "read, embedded:OUT with split='train[:50%]'."
+    )
   if not config.get("model_init"):
     raise ValueError("config.model_init is missing: whose embeddings are they?")
   mesh = sharding.make_mesh(config.get("mesh") or [("data", -1)])

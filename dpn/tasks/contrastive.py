@@ -7,7 +7,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from dpn import errors, losses
-from dpn.models import bert, two_towers
+from dpn.models import bert, stem, two_towers
 from dpn.tasks import base
 
 MODELS = {
@@ -76,6 +76,15 @@ class Contrastive(base.Task):
         "tokenize."
       )
     return self.model.init(rng, batch["image"], batch["text"])
+
+  def fit(self, model_state, batches):
+    stats = model_state.get("batch_stats", {})
+    if "stem" not in stats.get("img", {}):
+      return model_state
+    images = (batch["image"] for batch in batches)
+    config = self.model.img.config
+    own = stem.fit(config, {"batch_stats": stats["img"]}, images)
+    return {**model_state, "batch_stats": {**stats, "img": own["batch_stats"]}}
 
   def check_vocabularies(self, sizes):
     known = self.model.txt.config.vocab_size

@@ -122,6 +122,17 @@ def test_a_locked_tower_keeps_its_bits_and_costs_no_backward_pass():
   assert less == 2 * forward
 
 
+def test_whitening_of_the_image_tower_is_fitted():
+  image = {**MODEL["image"], "stem_ln": "whiten"}
+  task, variables = _fresh(model={**MODEL, "image": image})
+  state = {k: v for k, v in variables.items() if k != "params"}
+  found = task.fit(state, iter([BATCH]))["batch_stats"]["img"]["stem"]["whiten"]
+  patches = BATCH["image"].reshape(8, 2, 4, 2, 4, 3).swapaxes(2, 3)
+  mean = patches.reshape(32, 48).mean(0)
+  np.testing.assert_allclose(found["mean"], mean, atol=1e-6)
+  assert not np.allclose(found["matrix"], np.eye(48), atol=0.1)
+
+
 def test_power_norm_cannot_be_embedded_twice():
   model = {**MODEL, "text": {**MODEL["text"], "norm": "powernorm"}}
   task, variables = _fresh(model=model)

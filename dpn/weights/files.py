@@ -154,12 +154,14 @@ def read_located(where: Location) -> tuple[Flat, int | None]:
       flat = inner | {f"{STATISTICS}/{k}": x for k, x in stats.items()}
       break
   if where.subtree:
-    inner = _subtree(flat, where.subtree.strip("/"))
+    subtree = where.subtree.strip("/")
+    inner = _subtree(flat, subtree)
     if not inner:
       known = {name.partition("/")[0] for name in flat if "/" in name}
       message = errors.unknown("subtree", where.subtree, known)
       raise ValueError(f"{file!r}: {message}")
-    flat = inner
+    stats = _subtree(flat, f"{STATISTICS}/{subtree}")
+    flat = inner | {f"{STATISTICS}/{k}": x for k, x in stats.items()}
   return flat, _step_beside(file)
 
 

@@ -27,6 +27,10 @@ def test_read_subtree(tmp_path):
   )
   assert files.read(f"{path}:img").keys() == {"a/b", "c"}
   assert files.read(f"{path}:img/a").keys() == {"b"}
+  with_stats = {"params/img/a": np.ones(1), "batch_stats/img/m": np.ones(2)}
+  np.savez(tmp_path / "stats.npz", **with_stats)
+  got = files.read(str(tmp_path / "stats.npz:img"))
+  assert got.keys() == {"a", "batch_stats/m"}
   with pytest.raises(
     ValueError, match=r"Unknown subtree 'ima'. Did you mean 'img'\?"
   ):

@@ -68,5 +68,10 @@ def match_scan(loaded: Flat, wanted: Flat) -> Flat:
     else:
       result |= {f"{match[1]}_{i}{match[3]}": x_i for i, x_i in enumerate(x)}
   for name, by_index in blocks.items():
-    result[name] = np.stack([by_index[i] for i in sorted(by_index)])
+    indices = sorted(by_index)
+    if indices != [*range(len(indices))]:
+      raise ValueError(
+        f"{name!r} is there of blocks {indices}: some are missing."
+      )
+    result[name] = np.stack([by_index[i] for i in indices])
   return result

@@ -215,6 +215,12 @@ def test_options_inferred_from_shapes(kind):
       assert value == (want and 8 if name == "rep_size" else want), name
 
 
+def test_scanning_needs_every_block():
+  gap = {f"encoderblock_{i}/x": np.ones(2) for i in (0, 1, 3)}
+  with pytest.raises(ValueError, match=r"of blocks \[0, 1, 3\]: some are miss"):
+    legacy.match_scan(gap, {"encoderblock/x": 0})
+
+
 def test_heads_by_variant(tmp_path):
   """Ti/4 has three, of 64 channels each."""
   model = vit.Model(5, variant="Ti/4", gelu="exact")

@@ -35,6 +35,11 @@ def load_variables(
   result = {name: dict(tree) for name, tree in variables.items()}
   towers = [t for t in towers if t in variables["params"]]
   if not isinstance(path, str | load.Checkpoint):
+    if dont_load:
+      raise ValueError(
+        "config.model_load.dont_load is for one file of all towers; config."
+        "model_init names several. Give img_load_kw or txt_load_kw instead."
+      )
     sources, aliases = {}, {"image": "img", "text": "txt"}
     for name, file in path.items():
       name = aliases.get(name, name)

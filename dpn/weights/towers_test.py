@@ -92,6 +92,8 @@ def test_a_file_for_each_tower(tmp_path):
     _load(paths, task)
   with pytest.raises(ValueError, match=r"Unknown tower in config\.model_init"):
     _load({"imgs": "x"}, task)
+  with pytest.raises(ValueError, match="names several"):
+    _load(paths, task, dont_load=["head/.*"])
   with pytest.raises(ValueError, match="no checkpoint of all towers"):
     _load(paths["image"], task)
 

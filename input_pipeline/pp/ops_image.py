@@ -6,10 +6,12 @@ Names, arguments and defaults are big_vision's. Images stay uint8 until
 
 import contextlib
 import inspect
+import io
 from collections.abc import Sequence
 
 import cv2
 import numpy as np
+from PIL import Image
 
 from dpn import errors
 from dpn.input_pipeline.pp import lazy_image, op, pixels
@@ -40,8 +42,24 @@ def decode_image(data: bytes, channels: int = 3) -> np.ndarray:
       f"{np.shape(data)}: leave decoding out if the data set is decoded."
     )
   flags = _DECODE_FLAGS[channels] | cv2.IMREAD_IGNORE_ORIENTATION
-  image = imdecode(data, flags)
+  image = _of_tiff_with_alpha(data)
+  if image is None:
+    image = imdecode(data, flags)
+  elif channels == 1:
+    image = cv2.cvtColor(image, cv2.COLOR_RGB2GRAY)
   return image.reshape(*image.shape[:2], channels)
+
+
+def _of_tiff_with_alpha(data):
+  """Returns the colours, which OpenCV would multiply by alpha, or None."""
+  if not data.startswith((b"II*\0", b"MM\0*")):
+    return None
+  with contextlib.suppress(OSError):  # OpenCV will tell
+    image = Image.open(io.BytesIO(data), formats=["TIFF"])
+    if image.mode in ("RGBA", "RGBa", "RGBX"):
+      image = image.convert("RGBA") if image.mode == "RGBa" else image
+      return np.ascontiguousarray(np.asarray(image)[..., :3])
+  return None
 
 
 def imdecode(data: bytes, flags: int) -> np.ndarray:

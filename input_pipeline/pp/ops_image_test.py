@@ -69,6 +69,7 @@ def test_decode_palette_alpha_and_sixteen_bits():
   _assert_decodes(_encode(palette, "PNG"), np.asarray(palette.convert("RGB")))
   alpha = np.dstack([_smooth(), np.full((40, 48), 9, np.uint8)])
   _assert_decodes(_encode(alpha, "PNG"), _smooth())
+  _assert_decodes(_encode(alpha, "TIFF"), _smooth())
   deep = np.random.default_rng(0).integers(0, 2**16, (5, 6), np.uint16)
   data = cv2.imencode(".png", deep)[1].tobytes()
   _assert_decodes(data, np.repeat(deep[..., None] >> 8, 3, -1))

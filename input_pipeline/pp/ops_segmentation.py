@@ -35,7 +35,7 @@ from PIL import Image
 from dpn.input_pipeline.pp import lazy_image, op, ops_image, pixels
 from dpn.input_pipeline.pp import resize as resizing
 
-_FORMATS = ("PNG", "BMP", "GIF", "TIFF")  # Ids do not survive lossy ones.
+_FORMATS = ("PNG", "BMP", "TIFF")  # where ids survive
 _NUM_IDS = 2**16
 _CROPS = 10  # to draw anew, at most, where one class fills too much
 
@@ -112,10 +112,14 @@ def _read_ids(value) -> np.ndarray:
   elif isinstance(value, bytes):
     try:
       ids = np.asarray(Image.open(io.BytesIO(value), formats=_FORMATS))
+      if value[24:26] in (b"\x02\x00", b"\x04\x00") and value.startswith(
+        ops_image.PNG
+      ):
+        ids = ids // (255 // (2 ** value[24] - 1))  # Pillow spreads the levels.
     except OSError as error:
       raise ValueError(
         f"no whole label map in {', '.join(_FORMATS)} ({len(value)} bytes that "
-        f"start with {value[:8]!r}): {error}. JPEG would change the ids."
+        f"start with {value[:8]!r}): {error}. JPEG and GIF change ids."
       ) from error
   if ids.ndim == 3 and (ids[..., :3] == ids[..., :1]).all():
     ids = ids[..., 0]

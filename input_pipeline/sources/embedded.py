@@ -19,7 +19,7 @@ class EmbeddedSource(sources.Source):
   """The examples of another source; `image` is (width,)."""
 
   def __init__(self, path: str, split: str):
-    """Opens a split that was embedded, whole or a slice of the original's.
+    """Opens a split that was embedded.
 
     Raises:
       ValueError, OSError: it was not, or the data are no longer the same.
@@ -31,6 +31,7 @@ class EmbeddedSource(sources.Source):
     sources.check_split(root, split, known)
     self.name = f"embedded:{root}:{split}"
     self._source = sources.make({**data, "split": split})
+    self.may_be_sorted = self._source.may_be_sorted
     file = os.path.join(root, f"{split}.npy")
     self._embeddings = np.load(file, mmap_mode="r", allow_pickle=False)
     if len(self._embeddings) != len(self._source):

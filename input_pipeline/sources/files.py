@@ -277,21 +277,39 @@ def _members(file, begin: int, end: int) -> Iterator[tuple[str, int, int, str]]:
   file.seek(begin)
   with tarfile.open(fileobj=file, mode="r:") as archive:
     for member in archive:
-      first, stop = member.offset_data, member.offset_data + member.size
-      folder, base = os.path.split(member.name)
-      if not member.isfile():
+      there = _linked(archive, member)
+      if not there.isfile():
         continue
+      first, stop = there.offset_data, there.offset_data + there.size
+      folder, base = os.path.split(member.name)
       if _is_image(member.name) or (
         base.lower().endswith(".txt") and base[0] != "."
       ):
         stem = os.path.splitext(os.path.normpath(member.name))[0]
-        yield f"{os.path.basename(folder)}/{base}", first, member.size, stem
+        yield f"{os.path.basename(folder)}/{base}", first, there.size, stem
       elif base.endswith(".tar"):
         place = file.tell()
         for name, *where, stem in _members(file, first, stop):
           within = f"{base[:-4]}/{os.path.basename(name)}"
           yield within, *where, f"{member.name}/{stem}"
         file.seek(place)
+
+
+def _linked(archive, member):
+  """Returns what a link in an archive leads to, of anything else itself."""
+  for _ in range(32):
+    if member.islnk():
+      target = member.linkname
+    elif member.issym():
+      target = os.path.join(os.path.dirname(member.name), member.linkname)
+    else:
+      return member
+    target = os.path.normpath(target)
+    names = {os.path.normpath(m.name): m for m in archive.getmembers()}
+    if target not in names:
+      raise tarfile.ReadError(f"{member.name} is a link to {target}, not in it")
+    member = names[target]
+  raise tarfile.ReadError(f"{member.name} is a link to itself")
 
 
 class ManifestSource(_FileSource):

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import pickle
 import tarfile
 
@@ -43,6 +44,24 @@ def test_tar(tmp_path, prefix):
   assert source.num_classes("label") == 2
   assert source.class_names("label") == ["cat", "dog"]
   assert source.describe(1) == f"{tmp_path}/train.tar, dog/a.jpg"
+
+
+def test_links_in_a_tar(tmp_path):
+  """GNU tar writes the second name of a file as a hard link."""
+  folder = tmp_path / "train"
+  for name in ("a", "b"):
+    (folder / name).mkdir(parents=True)
+  (folder / "a" / "0.png").write_bytes(b"zero")
+  os.link(folder / "a" / "0.png", folder / "b" / "1.png")
+  (folder / "b" / "2.png").symlink_to("../a/0.png")
+  with tarfile.open(tmp_path / "train.tar", "w") as archive:
+    archive.add(folder, "./")
+  found = _open("tar", tmp_path)
+  assert found.read(range(3)) == _open("folder", tmp_path).read(range(3))
+  with tarfile.open(tmp_path / "train.tar", "w") as archive:
+    archive.add(folder / "b" / "2.png", "b/2.png")
+  with pytest.raises(ValueError, match=r"b/2.png is a link to a/0.png, not in"):
+    _open("tar", tmp_path)
 
 
 def test_tar_of_tars_as_imagenet_comes(tmp_path):

@@ -1,5 +1,6 @@
 """Sources against the files they read, TFDS and scikit-learn."""
 
+import json
 import os
 import pathlib
 import pickle
@@ -204,6 +205,21 @@ def test_tfds_damaged(tmp_path, file, text, message):
 def test_names_are_text(name):
   with pytest.raises(ValueError, match="data: name must be of type str"):
     sources.make({"name": name, "split": "train"})
+
+
+def test_slices_of_embedded_folders_are_shuffled(tmp_path):
+  for name in ("a/0.png", "a/1.png", "b/0.png", "b/1.png"):
+    path = tmp_path / "photos" / "train" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"")
+  data = {"name": f"folder:{tmp_path}/photos"}
+  (tmp_path / "source.json").write_text(json.dumps(data))
+  np.save(tmp_path / "train.npy", np.zeros((4, 2), np.float32))
+  embedded = {"name": f"embedded:{tmp_path}"}
+  for split in ("train[:50%]", "train[50%:]"):
+    want, got = (sources.make({**d, "split": split}) for d in (data, embedded))
+    labels = [[s.read([i])[0]["label"] for i in range(2)] for s in (want, got)]
+    assert labels[0] == labels[1]
 
 
 def test_embedded_damaged(tmp_path):
