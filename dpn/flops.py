@@ -7,6 +7,7 @@ peak allows.
 
 import collections
 import math
+import re
 from collections.abc import Callable
 
 import jax
@@ -14,8 +15,8 @@ from jax.extend import core
 
 from dpn.models import attention
 
-# Dense bfloat16 peak in FLOP/s, from the vendors' data sheets, by the beginning
-# of jax.Device.device_kind.
+# Dense bfloat16 peak in FLOP/s, from the vendors' data sheets, by the first
+# words of jax.Device.device_kind. Of TPU v2 and v3 a device is half a chip.
 PEAKS = {
   "NVIDIA A100": 312e12,
   "NVIDIA B200": 2250e12,
@@ -23,10 +24,13 @@ PEAKS = {
   "NVIDIA H100": 989e12,
   "NVIDIA H200": 989e12,
   "NVIDIA L4": 121e12,
-  "TPU v2": 45e12,
-  "TPU v3": 123e12,
+  "NVIDIA L40": 181e12,
+  "NVIDIA L40S": 362e12,
+  "TPU v2": 22.5e12,
+  "TPU v3": 61.5e12,
   "TPU v4": 275e12,
   "TPU v5 lite": 197e12,
+  "TPU v5": 459e12,  # v5p
   "TPU v5p": 459e12,
   "TPU v6 lite": 918e12,
 }
@@ -34,7 +38,8 @@ PEAKS = {
 
 def peak(device: jax.Device) -> float | None:
   """Returns the device's bfloat16 peak in FLOP/s, None if it is not known."""
-  fitting = [k for k in PEAKS if device.device_kind.startswith(k)]
+  kind = device.device_kind
+  fitting = [k for k in PEAKS if re.match(rf"{k}(?![\w.])", kind)]
   return PEAKS[max(fitting, key=len)] if fitting else None
 
 

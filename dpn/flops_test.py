@@ -58,4 +58,9 @@ def test_peaks_of_similar_names():
   assert flops.peak(Device("NVIDIA H100 PCIe")) == 756e12
   assert flops.peak(Device("NVIDIA H100 80GB HBM3")) == 989e12
   assert flops.peak(Device("TPU v5 lite")) == 197e12
+  assert flops.peak(Device("TPU v5")) == 459e12
+  assert flops.peak(Device("NVIDIA A100-SXM4-80GB")) == 312e12
+  assert flops.peak(Device("NVIDIA L4")) == 121e12
+  assert flops.peak(Device("NVIDIA L40S")) == 362e12
+  assert flops.peak(Device("NVIDIA L400")) is None
   assert flops.peak(Device("cpu")) is None

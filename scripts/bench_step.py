@@ -23,6 +23,7 @@ import argparse
 import dataclasses
 import importlib.util
 import itertools
+import os
 from collections.abc import Sequence
 
 import numpy as np
@@ -109,6 +110,8 @@ def name_of(setting: step_peers.Setting) -> str:
 
 def main():
   args = parse_args()
+  # Peers take one GPU, where ours would take all.
+  os.environ.setdefault("CUDA_VISIBLE_DEVICES", "0")
 
   def measure(arm):
     who, setting = arm

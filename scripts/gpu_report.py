@@ -85,6 +85,7 @@ class Report:
     ours = {"JAX_COMPILATION_CACHE_DIR": str((self.out / "compiled").resolve())}
     if not self.args.tiny:  # or scripts.chaos would take the CPU
       ours["JAX_PLATFORMS"] = "cuda,cpu"
+      ours["CUDA_VISIBLE_DEVICES"] = "0"  # as peers have one
     return ours | os.environ
 
   def file(self, name: str) -> pathlib.Path:
@@ -216,6 +217,11 @@ def versions(report: Report):
   report.about |= report.run(
     "versions", "dpn.scripts.bench.gpu_parts", "versions"
   )
+  if not report.args.tiny and report.about["platform"] != "gpu":
+    sys.exit(
+      f"Error: JAX found {report.about['device']!r} and no GPU. Install "
+      "'.[cuda12]' or '.[cuda13]' and unset JAX_PLATFORMS; --tiny is for CPUs."
+    )
 
 
 def numbers(report: Report):

@@ -69,6 +69,12 @@ def test_goals_by_hand(tmp_path, write):
   assert "sigterm: survived." in text
   assert not any("Not all was measured alike" in x for x in text)
 
+  (tmp_path / "peers_B16_16.json").unlink()  # its best may have been there
+  page = testing.Page(gpu_page.page(tmp_path, B16, {}))
+  text = [part for part in page.text if part.strip()]
+  place = text.index(best)
+  assert text[place : place + 3] == [best, "≥ 1.2", "not measured"]
+
 
 def test_what_changed_in_between(tmp_path, write):
   write("loading", {"crop": {}}, code=2, device="A")

@@ -123,7 +123,11 @@ def _goals(found: Mapping[str, Any], setting: step_peers.Setting):
     who: max((v for (_, w), v in speeds.items() if w == who), default=None)
     for speeds, who in ((ours, bench_step.OURS), (peers, bench_step.TIMM))
   }
-  known = None not in best.values()
+  # With some of timm's batch sizes missing its best is not known.
+  tried = {
+    row for row, who in _figures(found, "peers") if who == bench_step.TIMM
+  }
+  known = None not in best.values() and {row for row, _ in ours} <= tried
   ratios = [best[bench_step.OURS] / best[bench_step.TIMM]] if known else []
   least = GOALS["timm"]
   text = "speed / timm compiled, each at its best batch"
