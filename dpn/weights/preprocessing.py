@@ -27,6 +27,7 @@ _OTHER_OPS = frozenset(
   )
 )
 _SIZED = ("resize", "central_crop", "random_crop", "inception_crop")
+_OF_VALUES = ("decode", "value_range", "vgg_value_range")
 _SIZED_LATER = ("resize_small", "resize_long")  # one side, so no size
 _OP = re.compile(r"""[^\s|](?:'[^']*'|"[^"]*"|[^|])*""")
 _TIMM_METHODS = ("bicubic", "bilinear", "nearest")
@@ -123,7 +124,7 @@ def image_ops(pp: str) -> str:
 def size_of(pp: str) -> Size | None:
   """Returns the size of the images that come out, None if it varies."""
   size = None
-  for _, name, args in _ops(pp):
+  for _, name, args, _ in _ops(pp):
     name = name.removeprefix("decode_jpeg_and_")
     if name in _SIZED_LATER:
       size = None
@@ -134,8 +135,11 @@ def size_of(pp: str) -> Size | None:
   return size
 
 
-def _ops(pp: str) -> Iterator[tuple[str, str, list[Any]]]:
-  """Yields text, name and arguments of each op on the image."""
+def _ops(pp: str) -> Iterator[tuple[str, str, list[Any], dict[str, Any]]]:
+  """Yields text, name and arguments of each op on the image.
+
+  A size is the first of the arguments, whether it is named or not.
+  """
   for match in _OP.finditer(pp):
     text = match[0].rstrip()
     try:
@@ -149,7 +153,7 @@ def _ops(pp: str) -> Iterator[tuple[str, str, list[Any]]]:
     key = kw.pop("key", None) or kw.pop("outkey", "image")
     if name not in _OTHER_OPS and key == "image":
       named = (v for k, v in kw.items() if k in ("size", "crop_size", "shape"))
-      yield text, name, [*args, *named]
+      yield text, name, [*args, *named], kw
 
 
 def of_timm(config: Mapping[str, Any], pixels: Pixels | None) -> str | None:
@@ -205,6 +209,59 @@ def of_hugging_face(
       return None
     ops.append(f"central_crop({both})")
   return "|".join([*ops, str(pixels)]) if pixels else None
+
+
+def as_timm(pp: str) -> dict[str, Any] | None:
+  """Returns what `of_timm` reads, None if that cannot be said."""
+  if not (found := _resized_and_cropped(pp)):
+    return None
+  size, crop, method = found
+  rows, cols = size if isinstance(size, tuple) else (size, size)
+  if rows != cols or crop[0] != crop[1] or method not in _TIMM_METHODS:
+    return None
+  percent = crop[0] / rows
+  if math.floor(crop[0] / percent) != rows:
+    percent = crop[0] / (rows + 0.5)  # rounded down again
+  mode = "squash" if isinstance(size, tuple) else "center"
+  return {"crop_pct": percent, "crop_mode": mode, "interpolation": method}
+
+
+def as_hugging_face(pp: str) -> dict[str, Any] | None:
+  """Returns what `of_hugging_face` reads, None if that cannot be said."""
+  if not (found := _resized_and_cropped(pp)):
+    return None
+  size, crop, method = found
+  numbers = {name: number for number, name in _HF_METHODS.items()}
+  if method not in numbers:
+    return None
+  both = lambda x: {"height": x[0], "width": x[1]}
+  image = {"do_resize": True, "resample": numbers[method]}
+  if size == crop:
+    return {**image, "size": both(size)}
+  size = both(size) if isinstance(size, tuple) else {"shortest_edge": size}
+  crop = {"do_center_crop": True, "crop_size": both(crop)}
+  # ViTImageProcessor does not crop.
+  kind = {"image_processor_type": "CLIPImageProcessor"}
+  return {**kind, **image, "size": size, **crop}
+
+
+def _resized_and_cropped(pp) -> tuple[int | Size, Size, str] | None:
+  """Returns (size of the shorter side or of both, crop, method).
+
+  None if `pp` does not consist of resizing and a central crop.
+  """
+  ops = [op for op in _ops(pp) if op[1] not in _OF_VALUES]
+  if [name for _, name, *_ in ops] not in (
+    ["resize"],
+    ["resize", "central_crop"],
+    ["resize_small", "central_crop"],
+  ):
+    return None
+  _, name, [size, *more], kw = ops[0]
+  both = lambda x: tuple(x[:2]) if isinstance(x, list | tuple) else (x, x)
+  method = kw.get("method") or (more[0] if more else "bilinear")
+  size = size if name == "resize_small" else both(size)
+  return size, both(ops[-1][2][0]), method
 
 
 def _hf_size(size) -> Size | None:

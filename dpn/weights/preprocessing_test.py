@@ -141,6 +141,42 @@ def test_hugging_face(image, want):
 
 
 @pytest.mark.parametrize(
+  "resizing",
+  [
+    f"resize_small(256, {CUBIC})|central_crop((224, 224))",
+    f"resize_small(418, {LINEAR})|central_crop((384, 384))",
+    f"resize_small(251, {LINEAR})|central_crop((224, 224))",
+    f"resize((256, 256), {LINEAR})|central_crop((224, 224))",
+    f"resize((224, 224), {LINEAR})",
+  ],
+)
+def test_written_for_others_and_read_again(resizing):
+  pp = f"decode|{resizing}|{RANGE}"
+  half = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
+  image = half | preprocessing.as_hugging_face(pp)
+  assert libraries.hugging_face({}, image)["pp"] == pp
+  side = preprocessing.size_of(pp)
+  said = {**TIMM, "input_size": [3, *side], **preprocessing.as_timm(pp)}
+  got = libraries.timm({"pretrained_cfg": said}, None)["pp"]
+  assert got.replace("|central_crop((224, 224))", "") == pp.replace(
+    "|central_crop((224, 224))", ""
+  )
+
+
+@pytest.mark.parametrize(
+  "pp",
+  [
+    "decode|resize_small(8)|central_crop((8, 4))",
+    'decode|resize(8, method="area")',
+    "decode|resize(8)|pad_to_shape((9, 9, 3))",
+    "decode|resize_long(8)",
+  ],
+)
+def test_what_others_cannot_say(pp):
+  assert preprocessing.as_timm(pp) is None
+
+
+@pytest.mark.parametrize(
   ("pixels", "size", "patch", "want"),
   [
     (
