@@ -1,6 +1,5 @@
 """Device meshes and where each array lies on them."""
 
-import ast
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,7 +8,7 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from dpn import errors, trees
+from dpn import calls, errors, trees
 
 
 def make_mesh(axes: Sequence[tuple[str, int]] = (("data", -1),)) -> Mesh:
@@ -118,12 +117,8 @@ _RULES = {"replicate": lambda mesh: lambda leaf: PartitionSpec(), "fsdp": _fsdp}
 def _parse_rule(text: str, mesh: Mesh) -> Callable[[Any], PartitionSpec]:
   """Returns the rule written as `name` or `name(key=literal, …)`."""
   try:
-    node = ast.parse(text, mode="eval").body
-    call = node if isinstance(node, ast.Call) else ast.Call(node, [], [])
-    name = call.func.id
-    args = [ast.literal_eval(a) for a in call.args]
-    kw = {k.arg: ast.literal_eval(k.value) for k in call.keywords}
-  except (SyntaxError, AttributeError, ValueError) as e:
+    _, name, args, kw = calls.parse(text)
+  except ValueError as e:
     raise ValueError(
       f"Cannot read the sharding rule {text!r}; write for example "
       "'replicate' or 'fsdp(axis=\"data\")'."

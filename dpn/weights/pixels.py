@@ -1,10 +1,10 @@
 """What preprocessing makes of pixels: mean and standard deviation."""
 
-import ast
 import dataclasses
-import re
 
 import numpy as np
+
+from dpn import calls
 
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
@@ -54,17 +54,14 @@ class Pixels:
 
 def of_pp(pp: str) -> Pixels | None:
   """Returns what a preprocessing string makes of pixels, None if unknown."""
-  found = re.findall(r"(?:^|\|)\s*((?:vgg_)?value_range)\b([^|]*)", pp)
+  ops = {"value_range": _value_range, "vgg_value_range": _vgg_value_range}
+  found = [op for op in calls.on_image(pp) if op.name in ops]
   if len(found) != 1:
     return None
-  [(name, args)] = found
+  [(_, name, args, kw)] = found
   try:
-    call = ast.parse(name + (args.strip() or "()"), mode="eval").body
-    args = [ast.literal_eval(x) for x in call.args]
-    kw = {k.arg: ast.literal_eval(k.value) for k in call.keywords}
-    op = _vgg_value_range if name.startswith("vgg") else _value_range
-    return op(*args, **kw)
-  except (SyntaxError, TypeError, ValueError, AttributeError):
+    return ops[name](*args, **kw)
+  except (TypeError, ValueError):
     return None
 
 

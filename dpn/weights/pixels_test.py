@@ -25,6 +25,7 @@ HALF = pixels.Pixels((0.5,), (0.5,))
     ("value_range(-1, 1, in_max=127.5)|keep('image')", -1, 3),
     ("value_range(0, 1, 51, 102)", -1, 4),
     ("value_range(-1, 1, 0, 255, True)", -1, 1),
+    ('value_range(0, 1, key="image")|value_range(0, 9, key="depth")', 0, 1),
   ],
 )
 def test_pixels_of_preprocessing(pp, low, high):

@@ -4,13 +4,12 @@ Runs say it in their config, timm and Hugging Face in the files beside their
 parameters; what nobody says is as big_vision evaluates.
 """
 
-import ast
 import dataclasses
 import math
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
+from dpn import calls
 from dpn.weights import pixels as pixel_values
 from dpn.weights.pixels import Pixels
 
@@ -29,7 +28,6 @@ _OTHER_OPS = frozenset(
 _SIZED = ("resize", "central_crop", "random_crop", "inception_crop")
 _OF_VALUES = ("decode", "value_range", "vgg_value_range")
 _SIZED_LATER = ("resize_small", "resize_long")  # one side, so no size
-_OP = re.compile(r"""[^\s|](?:'[^']*'|"[^"]*"|[^|])*""")
 _TIMM_METHODS = ("bicubic", "bilinear", "nearest")
 _HF_METHODS = {0: "nearest", 2: "bilinear", 3: "bicubic"}  # Pillow's numbers
 
@@ -118,7 +116,7 @@ def of_run(config: Mapping[str, Any]) -> str | None:
 
 def image_ops(pp: str) -> str:
   """Returns the ops of a string that change an image, the others left out."""
-  return "|".join(text for text, *_ in _ops(pp))
+  return "|".join(op.text for op in _ops(pp))
 
 
 def size_of(pp: str) -> Size | None:
@@ -135,25 +133,14 @@ def size_of(pp: str) -> Size | None:
   return size
 
 
-def _ops(pp: str) -> Iterator[tuple[str, str, list[Any], dict[str, Any]]]:
-  """Yields text, name and arguments of each op on the image.
-
-  A size is the first of the arguments, whether it is named or not.
-  """
-  for match in _OP.finditer(pp):
-    text = match[0].rstrip()
-    try:
-      node = ast.parse(text, mode="eval").body
-      call = node if isinstance(node, ast.Call) else ast.Call(node, [], [])
-      args = [ast.literal_eval(arg) for arg in call.args]
-      kw = {k.arg: ast.literal_eval(k.value) for k in call.keywords}
-      name = call.func.id
-    except (SyntaxError, ValueError, AttributeError):
-      continue  # `pp.make` would not take it
-    key = kw.pop("key", None) or kw.pop("outkey", "image")
-    if name not in _OTHER_OPS and key == "image":
-      named = (v for k, v in kw.items() if k in ("size", "crop_size", "shape"))
-      yield text, name, [*args, *named], kw
+def _ops(pp: str) -> list[calls.Call]:
+  """Returns the ops that change an image; a size is their first argument."""
+  sizes = ("size", "crop_size", "shape")
+  return [
+    op._replace(args=[*op.args, *(v for k, v in op.kw.items() if k in sizes)])
+    for op in calls.on_image(pp)
+    if op.name not in _OTHER_OPS
+  ]
 
 
 def of_timm(config: Mapping[str, Any], pixels: Pixels | None) -> str | None:
@@ -250,7 +237,7 @@ def _resized_and_cropped(pp) -> tuple[int | Size, Size, str] | None:
 
   None if `pp` does not consist of resizing and a central crop.
   """
-  ops = [op for op in _ops(pp) if op[1] not in _OF_VALUES]
+  ops = [op for op in _ops(pp) if op.name not in _OF_VALUES]
   if [name for _, name, *_ in ops] not in (
     ["resize"],
     ["resize", "central_crop"],

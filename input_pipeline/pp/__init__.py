@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpn import errors, registry
+from dpn import calls, errors, registry
 from dpn.input_pipeline.pp import (
   lazy_image,
   op,
@@ -80,9 +80,6 @@ OPS = {
 _BUILT_IN = ("archive.randaug", "ops_general", "ops_image", "ops_text")
 _added = []
 
-# What stands between bars, not counting those inside strings.
-_OP = re.compile(r"""[^\s|](?:'[^']*'|"[^"]*"|[^|])*""")
-
 
 def add_modules(modules: Sequence[str]):
   """Makes the ops of `config.pp_modules` known to every string from now on.
@@ -131,7 +128,7 @@ class Preprocess:
   def __init__(self, spec: str):
     self.spec = spec
     self._ops = []  # (text, function) of each
-    ops = [_build(op) for op in _OP.finditer(re.sub(r"[\r\n]", " ", spec))]
+    ops = [_build(op) for op in calls.OP.finditer(re.sub(r"[\r\n]", " ", spec))]
     self.geometry = "|".join(op.whole for op in ops if op.lazy)
     for built, following in itertools.zip_longest(ops, ops[1:]):
       self._ops.append((built.text, built.fn))

@@ -1,0 +1,46 @@
+"""Calls as configs write them: `resize(224)|flip_lr`, `fsdp(axis="data")`."""
+
+import ast
+import re
+from typing import Any, NamedTuple
+
+# What stands between bars, not counting those inside strings.
+OP = re.compile(r"""[^\s|](?:'[^']*'|"[^"]*"|[^|])*""")
+
+
+class Call(NamedTuple):
+  """A name with literal arguments, as written in `text`."""
+
+  text: str
+  name: str
+  args: list[Any]
+  kw: dict[str, Any]
+
+
+def parse(text: str) -> Call:
+  """Returns what `name` or `name(1, x=2)` says; ValueError if it is neither."""
+  try:
+    node = ast.parse(text, mode="eval").body
+    call = node if isinstance(node, ast.Call) else ast.Call(node, [], [])
+    args = [ast.literal_eval(arg) for arg in call.args]
+    kw = {k.arg: ast.literal_eval(k.value) for k in call.keywords}
+    return Call(text, call.func.id, args, kw)
+  except (SyntaxError, AttributeError, TypeError) as e:
+    raise ValueError(f"{text!r} is no call with literal arguments.") from e
+
+
+def on_image(pp: str) -> list[Call]:
+  """Returns the ops of a preprocessing string that act on the key "image".
+
+  Keys are not among their arguments. What `pp.make` would not take is left out.
+  """
+  found = []
+  for match in OP.finditer(pp):
+    try:
+      op = parse(match[0].rstrip())
+    except ValueError:
+      continue
+    keys = {k: op.kw.pop(k, None) for k in ("key", "inkey", "outkey")}
+    if (keys["key"] or keys["outkey"] or "image") == "image":
+      found.append(op)
+  return found
