@@ -84,8 +84,11 @@ def read(
   told = {**source.metadata.options, **overrides}
   for name in told.keys() & vit.HINTS.keys():
     schema.check(path, name, told[name], vit.HINTS[name])
-  guessed = tuple(x for x in source.metadata.guessed if x not in overrides)
-  file = dataclasses.replace(source.metadata, options=told, guessed=guessed)
+  file = dataclasses.replace(
+    source.metadata,
+    options=told,
+    guessed=tuple(x for x in source.metadata.guessed if x not in overrides),
+  )
   try:
     flat, options = _inferred(source, told)
   except ValueError as error:
@@ -96,11 +99,7 @@ def read(
   if rows and "posemb" not in overrides:
     # Other libraries' files have fixed ones written out.
     options |= {"posemb": "learn", "posemb_kw": {}}
-  cls_row, guessed = file.cls_row and "cls" in flat, False
-  if cls_row is None:
-    cls_row = load.has_cls_row(options)
-    if "cls" in flat and "posemb_join" not in told and not cls_row:
-      cls_row = guessed = load.square_plus_one(rows)
+  cls_row, by_number = _has_cls_row(file, flat, options, rows)
   tokens = rows - cls_row if rows else None
   model, patch, shapes = _model(flat, options, tokens)
   options = vit.options(model)
@@ -118,7 +117,7 @@ def read(
   arrays = files.flatten(variables)
   assumed = tuple(metadata.assumed(file, options))
   notes = _notes(source, file, options, arrays, assumed)
-  if guessed:
+  if by_number:
     notes.append(
       f"The first of {rows} rows of positions is taken for the class token's, "
       "the others being a square. For an oblong grid: --set posemb_join=add."
@@ -135,6 +134,21 @@ def read(
     patch=patch,
     grid=load.grid_of(tokens, known) if tokens else None,
   )
+
+
+def _has_cls_row(file, flat, options, rows) -> tuple[bool, bool]:
+  """Returns whether the class token has one of the rows of positions.
+
+  And whether only their number, a square and one more, says so.
+  """
+  if "cls" not in flat:
+    return False, False
+  if file.cls_row is not None:
+    return file.cls_row, False
+  if load.has_cls_row(options) or "posemb_join" in file.options:
+    return bool(load.has_cls_row(options)), False
+  found = load.square_plus_one(rows)
+  return found, found
 
 
 def at_resolution(model: VitParams, px: int) -> VitParams:
