@@ -70,11 +70,7 @@ def _resume(run, config, workdir, phases, preemption, ended):
   done.
   """
   with contextlib.ExitStack() as stack:
-    checkpoints = checkpoint.Checkpointer(
-      os.path.join(workdir, files.CHECKPOINTS),
-      timeout_secs=config.get("ckpt_timeout") or 1200,
-      keep_every_steps=run.keep_ckpt_steps,
-    )
+    checkpoints = open_checkpoints(run, workdir)
     stack.enter_context(contextlib.closing(checkpoints))
     log_lib.start(run)
     with phases.phase("state"):
@@ -227,13 +223,30 @@ def loop(run, state, position, checkpoints, log, progress, preemption):
         log.flush()
         log.check_finite(step, values)
         with progress.phases.phase("checkpoint"):
-          counts = {"examples_seen": seen, "rows": log.rows}
-          counts |= {
-            "config_hash": workdir_lib.config_hash(run.config.to_dict())
-          }
-          counts |= _skipped(run, position, batches)
+          counts = saved_position(run, seen, log) | _skipped(
+            run, position, batches
+          )
           checkpoints.save(step, state, counts | unevaluated)
   return state, step == run.total_steps and not unevaluated
+
+
+def open_checkpoints(run, workdir) -> checkpoint.Checkpointer:
+  """Returns a run's checkpoints, which the caller closes."""
+  return checkpoint.Checkpointer(
+    os.path.join(workdir, files.CHECKPOINTS),
+    timeout_secs=run.config.get("ckpt_timeout") or 1200,
+    keep_every_steps=run.keep_ckpt_steps,
+  )
+
+
+def saved_position(run, examples_seen, log) -> dict[str, int | str]:
+  """Returns what a checkpoint says of the run beside its state."""
+  config_hash = workdir_lib.config_hash(run.config.to_dict())
+  return {
+    "examples_seen": examples_seen,
+    "rows": log.rows,
+    "config_hash": config_hash,
+  }
 
 
 def _skipped(run, position, batches):

@@ -22,7 +22,7 @@ from dpn.input_pipeline import device
 from dpn.trainers import build, distributed, loop, update
 from dpn.trainers import log as log_lib
 from dpn.trainers import workdir as workdir_lib
-from dpn.weights import checkpoint, files
+from dpn.weights import checkpoint
 
 SEED = "{seed}"
 
@@ -203,11 +203,7 @@ def _member(stack, config, seed, folder, allow_config_change):
     folder, own.to_dict(), allow_config_change=allow_config_change
   )
   stack.enter_context(lock)
-  checkpoints = checkpoint.Checkpointer(
-    os.path.join(folder, files.CHECKPOINTS),
-    timeout_secs=config.get("ckpt_timeout") or 1200,
-    keep_every_steps=run.keep_ckpt_steps,
-  )
+  checkpoints = loop.open_checkpoints(run, folder)
   stack.enter_context(contextlib.closing(checkpoints))
   return Member(run, folder, checkpoints)
 
@@ -339,9 +335,7 @@ def _save(members, step, state, values):
     member.checkpoints.wait()
   for member, own in _unstacked(members, state):
     seen = step * member.run.batch_size
-    counts = {"examples_seen": seen, "rows": member.log.rows}
-    own_config = member.run.config.to_dict()
-    counts |= {"config_hash": workdir_lib.config_hash(own_config)}
+    counts = loop.saved_position(member.run, seen, member.log)
     member.checkpoints.save(step, own, counts)
 
 
