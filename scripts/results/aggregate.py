@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import math
 import re
+import warnings
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -155,7 +156,9 @@ def welch(new: pd.Series, old: pd.Series) -> Estimate:
     return Estimate(gain, math.nan, n, "unpaired", "+")
   if new.var() + old.var() == 0:
     return Estimate(gain, 0.0, n, "Welch", "+", df=n - 1)
-  test = scipy.stats.ttest_ind(new, old, equal_var=False)
+  with warnings.catch_warnings():  # that one of them does not vary is fine
+    warnings.filterwarnings("ignore", "Precision loss", RuntimeWarning)
+    test = scipy.stats.ttest_ind(new, old, equal_var=False)
   low, high = test.confidence_interval()
   ci = float(high - low) / 2
   return Estimate(gain, ci, n, "Welch", "+", df=float(test.df))
