@@ -92,7 +92,8 @@ def get_config(arg=None):
     decayed.append("pos_embedding")
   if arg.posemb == "rpe":
     decayed.append("rel_posemb/table")
-  config.wd_mults = [(f".*/({'|'.join(decayed)})$", 1.0)]
+  if len(decayed) > 1:
+    config.wd_mults = [(f".*/({'|'.join(decayed)})$", 1.0)]
 
   crop = "" if arg.crop == 224 else f", evaluated {arg.crop} → 224"
   config.table.update(

@@ -148,6 +148,9 @@ def test_lape_deit():
   assert decayed("Transformer/encoderblock_0/pos_embedding")
   assert not decayed("pos_embedding")
   assert "wd_mults" not in lape_deit.get_config("posemb_join=shared")
+  config = lape_deit.get_config("posemb=rpe")
+  decayed = re.compile(config.wd_mults[0][0]).fullmatch
+  assert decayed("Transformer/encoderblock/rel_posemb/table")
   add = lape_deit.get_config("posemb_join=add")
   assert add.model.posemb_join_kw.to_dict() == {"cls": True}
   counts = {"models": 3 * 2, "joins": 5 + 2 * 4 + 2, "norms": 1 + 8}

@@ -42,24 +42,24 @@ def decode_image(data: bytes, channels: int = 3) -> np.ndarray:
       f"{np.shape(data)}: leave decoding out if the data set is decoded."
     )
   flags = _DECODE_FLAGS[channels] | cv2.IMREAD_IGNORE_ORIENTATION
-  image = _of_tiff_with_alpha(data)
-  if image is None:
-    image = imdecode(data, flags)
-  elif channels == 1:
-    image = cv2.cvtColor(image, cv2.COLOR_RGB2GRAY)
+  image = imdecode(data, flags)
+  if data.startswith((b"II*\0", b"MM\0*")):
+    image = _without_alpha(data, image)
   return image.reshape(*image.shape[:2], channels)
 
 
-def _of_tiff_with_alpha(data):
-  """Returns the colours, which OpenCV would multiply by alpha, or None."""
-  if not data.startswith((b"II*\0", b"MM\0*")):
-    return None
-  with contextlib.suppress(OSError):  # OpenCV will tell
-    image = Image.open(io.BytesIO(data), formats=["TIFF"])
-    if image.mode in ("RGBA", "RGBa", "RGBX"):
-      image = image.convert("RGBA") if image.mode == "RGBa" else image
-      return np.ascontiguousarray(np.asarray(image)[..., :3])
-  return None
+def _without_alpha(data, image):
+  """Returns the image of a TIFF, whose colours OpenCV multiplies by alpha."""
+  if np.shape(imdecode(data, cv2.IMREAD_UNCHANGED))[2:] != (4,):
+    return image
+  whole = Image.open(io.BytesIO(data), formats=["TIFF"])
+  if whole.mode not in ("RGBA", "RGBa", "RGBX"):
+    return image
+  whole = whole.convert("RGBA") if whole.mode == "RGBa" else whole
+  colours = np.ascontiguousarray(np.asarray(whole)[..., :3])
+  return (
+    colours if image.ndim == 3 else cv2.cvtColor(colours, cv2.COLOR_RGB2GRAY)
+  )
 
 
 def imdecode(data: bytes, flags: int) -> np.ndarray:
