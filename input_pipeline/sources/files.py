@@ -23,7 +23,13 @@ import codecs
 import functools
 import os
 import tarfile
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import (
+  Callable,
+  Collection,
+  Iterator,
+  Mapping,
+  Sequence,
+)
 
 import numpy as np
 from absl import logging
@@ -276,18 +282,23 @@ def _members(file, begin: int, end: int) -> Iterator[tuple[str, int, int, str]]:
     raise tarfile.ReadError("it has no end")
   file.seek(begin)
   with tarfile.open(fileobj=file, mode="r:") as archive:
+    names = functools.cache(
+      lambda: {os.path.normpath(m.name): m for m in archive.getmembers()}
+    )
     for member in archive:
-      there = _linked(archive, member)
+      folder, base = os.path.split(member.name)
+      is_text = base.lower().endswith(".txt") and base[0] != "."
+      is_example = is_text or _is_image(member.name)
+      if not (is_example or base.endswith(".tar")):
+        continue
+      there = _linked(member, names)
+      first, stop = there.offset_data, there.offset_data + there.size
       if not there.isfile():
         continue
-      first, stop = there.offset_data, there.offset_data + there.size
-      folder, base = os.path.split(member.name)
-      if _is_image(member.name) or (
-        base.lower().endswith(".txt") and base[0] != "."
-      ):
+      if is_example:
         stem = os.path.splitext(os.path.normpath(member.name))[0]
         yield f"{os.path.basename(folder)}/{base}", first, there.size, stem
-      elif base.endswith(".tar"):
+      else:
         place = file.tell()
         for name, *where, stem in _members(file, first, stop):
           within = f"{base[:-4]}/{os.path.basename(name)}"
@@ -295,8 +306,11 @@ def _members(file, begin: int, end: int) -> Iterator[tuple[str, int, int, str]]:
         file.seek(place)
 
 
-def _linked(archive, member):
-  """Returns what a link in an archive leads to, of anything else itself."""
+def _linked(member, names: Callable[[], Mapping[str, tarfile.TarInfo]]):
+  """Returns what a link in an archive leads to, of anything else itself.
+
+  `names` returns all members by their normalized names.
+  """
   for _ in range(32):
     if member.islnk():
       target = member.linkname
@@ -305,10 +319,9 @@ def _linked(archive, member):
     else:
       return member
     target = os.path.normpath(target)
-    names = {os.path.normpath(m.name): m for m in archive.getmembers()}
-    if target not in names:
+    if target not in names():
       raise tarfile.ReadError(f"{member.name} is a link to {target}, not in it")
-    member = names[target]
+    member = names()[target]
   raise tarfile.ReadError(f"{member.name} is a link to itself")
 
 

@@ -56,6 +56,9 @@ def test_links_in_a_tar(tmp_path):
   (folder / "b" / "2.png").symlink_to("../a/0.png")
   with tarfile.open(tmp_path / "train.tar", "w") as archive:
     archive.add(folder, "./")
+    elsewhere = tarfile.TarInfo("b/notes.md")  # no image, so nobody minds
+    elsewhere.type, elsewhere.linkname = tarfile.SYMTYPE, "/not/here"
+    archive.addfile(elsewhere)
   found = _open("tar", tmp_path)
   assert found.read(range(3)) == _open("folder", tmp_path).read(range(3))
   with tarfile.open(tmp_path / "train.tar", "w") as archive:
