@@ -16,6 +16,7 @@ from dpn.weights import (
   legacy,
   load,
   metadata,
+  positions,
   preprocessing,
   torch_names,
 )
@@ -56,14 +57,14 @@ class VitParams:
   @property
   def image_shape(self) -> tuple[int, int, int, int]:
     """The shape of an image with which a model has these arrays."""
-    tables = load.posemb_names(self.arrays)
+    tables = positions.names(self.arrays)
     rows = self.arrays[tables[0]].shape[-2] - self.cls_row if tables else None
     return _image_shape(self.arrays, rows, self.patch)
 
   @property
   def cls_row(self) -> bool:
     """Whether the class token has a row in the position embeddings."""
-    return load.has_cls_row(self.options)
+    return positions.has_cls_row(self.options)
 
 
 def read(
@@ -94,7 +95,7 @@ def read(
   except ValueError as error:
     raise ValueError(f"{path!r}: {error}") from error
   options |= told
-  tables = load.posemb_names(flat)
+  tables = positions.names(flat)
   rows = flat[tables[0]].shape[-2] if tables else 0
   if rows and "posemb" not in overrides:
     # Other libraries' files have fixed ones written out.
@@ -132,7 +133,7 @@ def read(
     assumed=assumed,
     notes=tuple(notes),
     patch=patch,
-    grid=load.grid_of(tokens, known) if tokens else None,
+    grid=positions.grid_of(tokens, known) if tokens else None,
   )
 
 
@@ -145,9 +146,9 @@ def _has_cls_row(file, flat, options, rows) -> tuple[bool, bool]:
     return False, False
   if file.cls_row is not None:
     return file.cls_row, False
-  if load.has_cls_row(options) or "posemb_join" in file.options:
-    return bool(load.has_cls_row(options)), False
-  found = load.square_plus_one(rows)
+  if positions.has_cls_row(options) or "posemb_join" in file.options:
+    return bool(positions.has_cls_row(options)), False
+  found = positions.square_plus_one(rows)
   return found, found
 
 
@@ -159,7 +160,7 @@ def at_resolution(model: VitParams, px: int) -> VitParams:
       not fit in.
   """
   rows, cols, _ = model.patch
-  tables = load.posemb_names(model.arrays)
+  tables = positions.names(model.arrays)
   if rows != cols or (tables and not model.grid):
     raise ValueError(
       "--resolution needs square patches and a grid of them that is known; the "
@@ -177,7 +178,7 @@ def at_resolution(model: VitParams, px: int) -> VitParams:
     )
   side, arrays, notes = px // rows, dict(model.arrays), model.notes
   for name in tables:
-    arrays[name] = load.resize_posemb(
+    arrays[name] = positions.resize_grid(
       arrays[name], model.grid, (side, side), model.cls_row
     )
   if tables:
