@@ -12,13 +12,7 @@ import numpy as np
 
 from dpn import atomic, registry
 from dpn.models import posemb
-from dpn.weights import (
-  checkpoint,
-  fold,
-  metadata,
-  preprocessing,
-  torch_names,
-)
+from dpn.weights import checkpoint, fold, metadata, preprocessing, torch_names
 from dpn.weights.pixels import Pixels
 from dpn.weights.vit_params import VitParams
 
@@ -197,7 +191,7 @@ def _timm(model, no_embed_class):
       "classifier": "head",
     },
   }
-  said, unsaid = _said_of_images(model, "timm", preprocessing.as_timm)
+  said, unsaid = preprocessing.for_library(model.pp, "timm")
   config["pretrained_cfg"] |= said
   notes += unsaid
   made = f"timm.models.vision_transformer.VisionTransformer(**{args})"
@@ -250,9 +244,7 @@ def _hf(model):
   config = _hf_config(model, title)
   mean, std = _mean_and_std(model)
   size = config.get("image_size", 224)
-  said, unsaid = _said_of_images(
-    model, "transformers", preprocessing.as_hugging_face
-  )
+  said, unsaid = preprocessing.for_library(model.pp, "transformers")
   notes += unsaid
   image = {
     "image_processor_type": "ViTImageProcessor",
@@ -272,23 +264,6 @@ def _hf(model):
     {"config.json": config, "preprocessor_config.json": image},
     [f"{title}, ViTConfig(**{config})", *notes],
   )
-
-
-def _said_of_images(model, library, says):
-  """Returns what a library's config says of preprocessing, and notes."""
-  if model.pp is None:
-    return {}, []
-  if (said := says(model.pp)) is None:
-    return {}, [
-      f"{library} has no words for this model's preprocessing, {model.pp!r}: "
-      "its own is written."
-    ]
-  if "antialias=True" in model.pp:
-    return said, []
-  return said, [
-    f"{library} antialiases images that it makes smaller, which this model's "
-    f"preprocessing does not: {model.pp!r}."
-  ]
 
 
 def _hf_config(model, title):

@@ -198,6 +198,24 @@ def of_hugging_face(
   return "|".join([*ops, str(pixels)]) if pixels else None
 
 
+def for_library(
+  pp: str | None, library: str
+) -> tuple[dict[str, Any], list[str]]:
+  """Returns what the config of timm or transformers says of `pp`, and notes."""
+  says = {"timm": as_timm, "transformers": as_hugging_face}[library]
+  if pp is None:
+    return {}, []
+  if (said := says(pp)) is None:
+    note = f"{library} has no words for this model's preprocessing, {pp!r}: "
+    return {}, [f"{note}its own is written."]
+  if "antialias=True" in pp:
+    return said, []
+  return said, [
+    f"{library} antialiases images that it makes smaller, which this model's "
+    f"preprocessing does not: {pp!r}."
+  ]
+
+
 def as_timm(pp: str) -> dict[str, Any] | None:
   """Returns what `of_timm` reads, None if that cannot be said."""
   if not (found := _resized_and_cropped(pp)):

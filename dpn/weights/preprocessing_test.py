@@ -173,7 +173,16 @@ def test_written_for_others_and_read_again(resizing):
   ],
 )
 def test_what_others_cannot_say(pp):
-  assert preprocessing.as_timm(pp) is None
+  said, [note] = preprocessing.for_library(pp, "timm")
+  assert said == {}
+  assert f"timm has no words for this model's preprocessing, {pp!r}" in note
+
+
+def test_others_antialias():
+  pp = "decode|resize(8)"
+  said, [note] = preprocessing.for_library(pp, "transformers")
+  assert said["size"] == {"height": 8, "width": 8}
+  assert note.startswith("transformers antialiases images")
 
 
 @pytest.mark.parametrize(
