@@ -125,8 +125,16 @@ class Config(encoder.Config):
     return self.pool_type == "tok"
 
   @property
-  def cls_has_position(self) -> bool:
-    return self.has_cls and self.join.cls
+  def cls_enters(self) -> str | None:
+    """Where the class token is prepended, None if there is none.
+
+    "before_positions" are added, "after_positions", or "in_encoder".
+    """
+    if not self.has_cls:
+      return None
+    if self.join.cls:
+      return "before_positions"
+    return "in_encoder" if self.cls_blocks else "after_positions"
 
 
 HINTS = Config.hints()
@@ -200,7 +208,10 @@ class _Model(nn.Module):
     config = self.config
     n, h, w, width = x.shape
     x = x.reshape(n, h * w, width)
-    first = int(config.cls_has_position)
+    # In big_vision the class token has no position, and `post_posemb` does not
+    # normalize it. It has one with `posemb_join_kw.cls`.
+    cls_enters = config.cls_enters
+    first = int(cls_enters == "before_positions")
     if config.posemb != "learn":
       pe = config.bind("posemb")((h, w), width, first)
     elif isinstance(config.join, posemb.Unshared):
@@ -208,32 +219,27 @@ class _Model(nn.Module):
     else:
       shape = (1, first + h * w, width)
       pe = self.param("pos_embedding", config.inits.posemb(width), shape)
-    if config.has_cls:
+    if cls_enters:
       cls = self.param("cls", config.inits.cls, (1, 1, width))
       cls = jnp.tile(cls.astype(x.dtype), (n, 1, 1))
 
-    # As in big_vision, the class token is prepended after positions are added:
-    # it has none, and `post_posemb` does not normalize it. It comes first with
-    # `posemb_join_kw.cls`, and inside the encoder with `cls_blocks`.
-    if config.cls_has_position:
-      x = jnp.concatenate([cls, x], axis=1)
+    if cls_enters == "before_positions":
+      x = jnp.concatenate([cls, x], axis=1)  # (batch, 1 + h * w, width)
     if pe is not None and not config.joins_in_blocks:
       x = x + pe.astype(x.dtype)
     x = out["with_posemb"] = ln.post_posemb(x)
-    if config.has_cls and not (config.cls_has_position or config.cls_blocks):
-      x = jnp.concatenate([cls, x], axis=1)  # (batch, 1 + h * w, width)
+    if cls_enters == "after_positions":
+      x = jnp.concatenate([cls, x], axis=1)
     x = nn.Dropout(config.dropout)(x, deterministic)
 
-    tokens = norms.TokenGrid(
-      config.num_heads, (h, w), cls=config.has_cls and not config.cls_blocks
-    )
+    has_cls = cls_enters in ("before_positions", "after_positions")
     blocks = encoder.Encoder(config, config.block_positions, name="Transformer")
     x, out["encoder"] = blocks(
       x,
       deterministic,
-      tokens=tokens,
+      tokens=norms.TokenGrid(config.num_heads, (h, w), cls=has_cls),
       pe=pe if config.joins_in_blocks else None,
-      late_cls=cls if config.cls_blocks else None,
+      late_cls=cls if cls_enters == "in_encoder" else None,
     )
     return x
 
@@ -385,7 +391,7 @@ def _check(config):
   if config.cls_blocks is not None and (
     not 0 < config.cls_blocks < config.depth
     or not config.has_cls
-    or config.cls_has_position
+    or config.join.cls
     or config.scan
   ):
     raise ValueError(
