@@ -5,7 +5,7 @@ import jax.numpy as jnp
 
 
 def mixup(
-  rng: jax.Array, p: float, *arrays: jax.Array, groups: int = 1
+  rng: jax.Array, p: float, *arrays: jax.Array
 ) -> tuple[jax.Array, ...]:
   """Returns the arrays with each example mixed into the next (mixup).
 
@@ -16,18 +16,16 @@ def mixup(
   of lam and 1 - lam), and the partner is the preceding example, not a random
   one.
 
-  Arrays are (batch, …) floats, for example images and one-hot labels. `groups`
-  are equal parts of the batch mixed apart, the first of a part with its last. 1
-  has the same result on any number of devices; as many as devices share the
-  batch need no communication (big_vision's behaviour).
+  Arrays are (batch, …) floats, for example images and one-hot labels. The first
+  example is mixed with the last, on any number of devices.
   """
   lam = jax.random.beta(rng, p, p)
   lam = jnp.maximum(lam, 1.0 - lam)
-  return tuple(_mix(lam, x, groups) for x in arrays)
+  return tuple(_mix(lam, x) for x in arrays)
 
 
 def cutmix(
-  rng: jax.Array, p: float, image: jax.Array, labels: jax.Array, groups: int = 1
+  rng: jax.Array, p: float, image: jax.Array, labels: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
   """Returns images with a box of the preceding one, and mixed labels (CutMix).
 
@@ -38,7 +36,7 @@ def cutmix(
 
   Differs from arXiv 1905.04899: the partner is the preceding example, not a
   random one. Images are (batch, rows, cols, channels), labels floats (batch,
-  classes), and `groups` as in `mixup`.
+  classes).
   """
   lam_rng, centre_rng = jax.random.split(rng)
   rows, cols = image.shape[1:3]
@@ -47,9 +45,9 @@ def cutmix(
   in_rows = _inside(centre[0], half, rows)  # (rows,)
   in_cols = _inside(centre[1], half, cols)  # (cols,)
   box = (in_rows[:, None] & in_cols[None])[:, :, None]  # (rows, cols, 1)
-  mixed = jnp.where(box[None], _preceding(image, groups), image)
+  mixed = jnp.where(box[None], _preceding(image), image)
   share = jnp.mean(box, dtype=jnp.float32)
-  return mixed, _mix(1.0 - share, labels, groups)
+  return mixed, _mix(1.0 - share, labels)
 
 
 def mixup_or_cutmix(
@@ -60,7 +58,6 @@ def mixup_or_cutmix(
   mixup_p: float,
   cutmix_p: float,
   switch_prob: float = 0.5,
-  groups: int = 1,
 ) -> tuple[jax.Array, jax.Array]:
   """Returns images and labels of a batch under one of the two, as DeiT trains.
 
@@ -72,8 +69,8 @@ def mixup_or_cutmix(
       f"config.mixup has p={mixup_p}, cutmix_p={cutmix_p} and switch_prob="
       f"{switch_prob}, expected none below 0 and switch_prob in [0, 1]."
     )
-  mix = lambda rng: mixup(rng, mixup_p, image, labels, groups=groups)
-  cut = lambda rng: cutmix(rng, cutmix_p, image, labels, groups)
+  mix = lambda rng: mixup(rng, mixup_p, image, labels)
+  cut = lambda rng: cutmix(rng, cutmix_p, image, labels)
   if mixup_p and cutmix_p:
     switch_rng, rng = jax.random.split(rng)
     switched = jax.random.bernoulli(switch_rng, switch_prob)
@@ -83,21 +80,20 @@ def mixup_or_cutmix(
   return mix(rng) if mixup_p else (image, labels)
 
 
-def _mix(lam: jax.Array, x: jax.Array, groups: int) -> jax.Array:
+def _mix(lam: jax.Array, x: jax.Array) -> jax.Array:
   """Returns `lam * x[i] + (1 - lam) * x[i - 1]`, computed in float32."""
   if not jnp.issubdtype(x.dtype, jnp.floating):
     raise ValueError(
       f"mixup got {x.dtype} of shape {x.shape}, expected floats. Preprocess"
       " images with value_range and labels with onehot."
     )
-  own, other = (y.astype(jnp.float32) for y in (x, _preceding(x, groups)))
+  own, other = (y.astype(jnp.float32) for y in (x, _preceding(x)))
   return (lam * own + (1.0 - lam) * other).astype(x.dtype)
 
 
-def _preceding(x: jax.Array, groups: int) -> jax.Array:
-  """Returns, for every example, the one before it in its part of the batch."""
-  parts = x.reshape(groups, -1, *x.shape[1:])  # (groups, batch/groups, …)
-  return jnp.roll(parts, 1, axis=1).reshape(x.shape)
+def _preceding(x: jax.Array) -> jax.Array:
+  """Returns, for every example, the one before it in the batch."""
+  return jnp.roll(x, 1, axis=0)
 
 
 def _inside(centre, half, size):

@@ -76,8 +76,7 @@ def training(
         f"config.input.{key} must be {_LOWEST[key]} or more, got {value}."
       )
   on_error = config.pop("on_error", "raise")
-  if on_error not in _ON_ERROR:
-    raise ValueError(errors.unknown("on_error", on_error, _ON_ERROR))
+  errors.check_known("on_error", on_error, _ON_ERROR)
   if config.get("num_workers") and config.get("num_threads"):
     logging.warning(
       "config.input.num_threads is ignored: num_workers processes do the work."

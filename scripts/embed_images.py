@@ -42,7 +42,7 @@ def embed(config, splits: Sequence[str], pp: str, out: str):
   if not config.get("model_init"):
     raise ValueError("config.model_init is missing: whose embeddings are they?")
   mesh = sharding.make_mesh(config.get("mesh") or [("data", -1)])
-  task = dpn.tasks.make(config, batch_shards=mesh.size)
+  task = dpn.tasks.make(config)
   variables = build.load_file(
     config.model_init,
     task,

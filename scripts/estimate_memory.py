@@ -28,7 +28,7 @@ def estimate(config) -> dict[str, int]:
   """Returns the bytes that each device of this process's mesh needs, by use."""
   config_keys.check(config)
   mesh = sharding.make_mesh(config.get("mesh") or [("data", -1)])
-  task = dpn.tasks.make(config, batch_shards=mesh.size)
+  task = dpn.tasks.make(config)
   step = build.train_step(
     config, task, fake_data.spec(config), mesh, data_size=fake_data.EXAMPLES
   )

@@ -110,7 +110,7 @@ def prepare(
   config_keys.check(config)
   pp.add_modules(config.get("pp_modules") or ())
   mesh = sharding.make_mesh(config.get("mesh") or [("data", -1)])
-  task = dpn.tasks.make(config, batch_shards=mesh.size)
+  task = dpn.tasks.make(config)
   sizes = {"batch_size": config.input.batch_size, "data_size": None}
   evaluators = evaluators_base.from_config(
     config, task.predict_fns(), mesh, sizes | {"total_steps": 1}
@@ -172,8 +172,7 @@ def _with_evals(config, evals):
   if not known:
     raise ValueError("The config has no evaluators: config.evals is empty.")
   for name in evals:
-    if name not in known:
-      raise ValueError(errors.unknown("evaluator in --evals:", name, known))
+    errors.check_known("evaluator in --evals:", name, known)
   fields = {k: v for k, v in config.to_dict().items() if k[:9] != "log_eval_"}
   fields["evals"] = {
     name: {k: v for k, v in fields["evals"][name].items() if k[:4] != "log_"}

@@ -37,7 +37,7 @@ class Regression(base.Task):
   config_keys = ("net_width",)
 
   @classmethod
-  def from_config(cls, config, *, batch_shards=1):
+  def from_config(cls, config):
     return cls(Net(config["net_width"]))
 
   def init(self, rng, batch):

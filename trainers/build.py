@@ -107,7 +107,7 @@ def from_config(config: Mapping[str, Any]) -> Run:
   """Returns the run that a config describes, all of which is checked."""
   notes = config_keys.check(config)
   mesh = sharding.make_mesh(config.get("mesh") or [("data", -1)])
-  task = dpn.tasks.make(config, batch_shards=mesh.size)
+  task = dpn.tasks.make(config)
   pp.add_modules(config.get("pp_modules") or ())
   data = pipeline.training(
     config["input"],

@@ -25,6 +25,6 @@ def find(config: Mapping[str, Any]) -> type[base.Task]:
   return found
 
 
-def make(config: Mapping[str, Any], *, batch_shards: int = 1) -> base.Task:
+def make(config: Mapping[str, Any]) -> base.Task:
   """Returns the task of a config, see `base.Task.from_config`."""
-  return find(config).from_config(config, batch_shards=batch_shards)
+  return find(config).from_config(config)

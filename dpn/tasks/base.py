@@ -37,14 +37,8 @@ class Task:
   towers: ClassVar[tuple[str, ...]] = ()
 
   @classmethod
-  def from_config(
-    cls, config: Mapping[str, Any], *, batch_shards: int = 1
-  ) -> "Task":
-    """Returns the task of a config.
-
-    The batch is split over `batch_shards` devices, whose examples some tasks
-    must not mix.
-    """
+  def from_config(cls, config: Mapping[str, Any]) -> "Task":
+    """Returns the task of a config."""
     raise NotImplementedError
 
   def init(self, rng: jax.Array, batch: Batch) -> Variables:

@@ -19,7 +19,6 @@ MIXUP = {
   "cutmix_p": "of CutMix's beta distribution; 0 turns it off",
   "switch_prob": "probability of CutMix where both are on",
   "fold_in": "big_vision's; only None is supported",
-  "scope": "what is mixed: `global`, the batch, or `device`, a device's share",
   "until_steps": "the step from which on nothing is mixed",
 }
 
@@ -34,7 +33,6 @@ class _Mixup(TypedDict, total=False):
   p: float | None
   cutmix_p: float | None
   switch_prob: float
-  scope: str
   until_steps: int | None
 
 
@@ -69,7 +67,6 @@ class Classification(image_model.ImageModel):
   pad_value: float = 0.0  # in the units that the model sees
   flip_lr: bool = False
   mixup_p: float = 0.0
-  mixup_groups: int = 1
   cutmix_p: float = 0.0
   switch_prob: float = 0.5
   mixup_until: int | None = None  # the step from which on nothing is mixed
@@ -80,7 +77,7 @@ class Classification(image_model.ImageModel):
     losses.get(self.loss)
 
   @classmethod
-  def from_config(cls, config, *, batch_shards=1):
+  def from_config(cls, config):
     schema.check("config", "", config, _Config)
     model = image_model.make(config)
     names = config.get("class_names")
@@ -95,9 +92,6 @@ class Classification(image_model.ImageModel):
     shifts = dict(config.get("augment") or {})
     for key in shifts:
       errors.check_known("key in config.augment:", key, AUGMENT)
-    groups = {"global": 1, "device": batch_shards}
-    scope = mixup.get("scope", "global")
-    errors.check_known("mixup.scope", scope, groups)
     if mixup.get("fold_in") is not None:
       raise ValueError(
         f"mixup.fold_in={mixup['fold_in']!r} is not supported: one mixing "
@@ -108,7 +102,6 @@ class Classification(image_model.ImageModel):
       loss=config.get("loss", "sigmoid_xent"),
       **shifts,
       mixup_p=mixup.get("p") or 0.0,
-      mixup_groups=groups[scope],
       cutmix_p=mixup.get("cutmix_p") or 0.0,
       switch_prob=mixup.get("switch_prob", 0.5),
       mixup_until=mixup.get("until_steps"),
@@ -143,7 +136,6 @@ class Classification(image_model.ImageModel):
       mixup_p=self.mixup_p,
       cutmix_p=self.cutmix_p,
       switch_prob=self.switch_prob,
-      groups=self.mixup_groups,
     )
     own = image, batch["labels"]
     if self.mixes is not True:

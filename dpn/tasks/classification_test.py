@@ -60,9 +60,8 @@ def test_evaluation_is_the_loss_of_each_example():
   assert logits.shape == (6, 3)
 
 
-@pytest.mark.parametrize("groups", [1, 3])
-def test_training_mixes_images_and_labels_alike(groups):
-  task, variables = _task(loss="softmax_xent", mixup_p=0.8, mixup_groups=groups)
+def test_training_mixes_images_and_labels_alike():
+  task, variables = _task(loss="softmax_xent", mixup_p=0.8)
   rng = jax.random.key(7)
   measured, state = task.measure(variables, BATCH, rng=rng)
   mixed = mixing.mixup(
@@ -70,7 +69,6 @@ def test_training_mixes_images_and_labels_alike(groups):
     0.8,
     BATCH["image"],
     BATCH["labels"],
-    groups=groups,
   )
   want = _softmax_xent(variables, *mixed)
   np.testing.assert_allclose(measured["loss"], want, rtol=1e-5)
@@ -116,19 +114,19 @@ CONFIG = {"num_classes": 3, "model": {"variant": "mu/2"}}
 
 
 def test_make_reads_the_config():
-  mix = {"p": 0.2, "scope": "device", "fold_in": None}
+  mix = {"p": 0.2, "fold_in": None}
   config = {**CONFIG, "loss": "softmax_xent", "mixup": mix}
-  task = tasks.make({**config, "init_head_bias": -2.0}, batch_shards=3)
+  task = tasks.make({**config, "init_head_bias": -2.0})
   assert task.model.config.width == 32
   assert task.model.num_classes == 3
-  got = (task.loss, task.mixup_p, task.mixup_groups, task.init_head_bias)
-  assert got == ("softmax_xent", 0.2, 3, -2.0)
+  got = (task.loss, task.mixup_p, task.init_head_bias)
+  assert got == ("softmax_xent", 0.2, -2.0)
 
 
 def test_make_defaults():
-  task = tasks.make(CONFIG, batch_shards=3)
-  got = (task.loss, task.mixup_p, task.mixup_groups, task.init_head_bias)
-  assert got == ("sigmoid_xent", 0.0, 1, None)
+  task = tasks.make(CONFIG)
+  got = (task.loss, task.mixup_p, task.init_head_bias)
+  assert got == ("sigmoid_xent", 0.0, None)
   assert tasks.make({**CONFIG, "mixup": {"p": None}}).mixup_p == 0.0
 
 
@@ -142,7 +140,6 @@ def test_make_defaults():
     ({"loss": "softmax"}, "Unknown loss 'softmax'.*mean 'softmax_xent'"),
     ({"augment": {"crop": 1}}, "Unknown key in config.augment: 'crop'"),
     ({"mixup": {"q": 1}}, "Unknown key in config.mixup: 'q'"),
-    ({"mixup": {"scope": "host"}}, "Unknown mixup.scope 'host'"),
     ({"mixup": {"fold_in": "data"}}, "mixup.fold_in='data' is not supported"),
   ],
 )

@@ -39,8 +39,7 @@ class Contrastive(base.Task):
   loss_chunks: int = 1  # see `losses.softmax_contrastive`
 
   @classmethod
-  def from_config(cls, config, *, batch_shards=1):
-    del batch_shards
+  def from_config(cls, config):
     name = config.get("model_name", "two_towers")
     errors.check_known("model_name", name, MODELS)
     loss = config.get("loss", "softmax")

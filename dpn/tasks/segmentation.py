@@ -33,7 +33,7 @@ class Segmentation(image_model.ImageModel):
   ignore_label: int = 255
 
   @classmethod
-  def from_config(cls, config, *, batch_shards=1):
+  def from_config(cls, config):
     model = image_model.make(config)
     if (pool_type := model.config.pool_type) not in POOL_TYPES:
       raise ValueError(

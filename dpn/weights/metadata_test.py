@@ -202,18 +202,6 @@ def test_config_of_a_run(tmp_path):
   got = read(write(tmp_path, config=config), "ours")
   assert (got.options["num_classes"], got.options["gelu"]) == (7, "exact")
   assert got.pixels == pixels.Pixels((0,), (1,))
-  for image, want in (
-    (
-      {"image_mean": [1.0], "image_std": [1.0], "rescale_factor": 2 / 255},
-      HALF,
-    ),
-    (
-      {"image_mean": [127.5], "image_std": [127.5], "do_rescale": False},
-      HALF,
-    ),
-  ):
-    path = write(tmp_path, preprocessor_config=image)
-    assert read(path, "hf").pixels.close_to(want)
   (tmp_path / "config.json").write_text("{")
   with pytest.raises(
     ValueError, match=r"config\.json is damaged, expected JSON"

@@ -146,8 +146,7 @@ def pad_to_shape(
   `where` is "before", "after" or "both" (the odd one goes after).
   """
   shares = {"before": 1.0, "after": 0.0, "both": 0.5}  # Of what is added.
-  if where not in shares:
-    raise ValueError(errors.unknown("side to pad", where, shares))
+  errors.check_known("side to pad", where, shares)
 
   @functools.lru_cache(64)
   def place(old):

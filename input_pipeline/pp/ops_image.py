@@ -146,8 +146,7 @@ def _crop(image, top, left, height, width):
 
 def _resizer(method, antialias):
   """Returns a function that resizes an image to a size."""
-  if method not in resizing.METHODS:
-    raise ValueError(errors.unknown("resize method", method, resizing.METHODS))
+  errors.check_known("resize method", method, resizing.METHODS)
   return lambda image, size: resizing.resize(image, size, method, antialias)
 
 

@@ -118,9 +118,8 @@ def make(data: Mapping[str, Any]) -> Source:
   schema.check("data", "", data, Data)
   name, split = data.pop("name"), data.pop("split")
   seed = data.pop("subset_seed", None)
-  for key in data.keys() - {"data_dir"}:
-    known = ("name", "split", "data_dir", "subset_seed")
-    raise ValueError(errors.unknown("key of data", key, known))
+  for key in data:
+    errors.check_known("key of data", key, Data.__annotations__)
   kind, _, rest = name.partition(":")
   if not rest or re.fullmatch(r"\d+\.\d+\.\d+", rest):
     kind, rest = "tfds", name

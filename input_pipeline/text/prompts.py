@@ -49,8 +49,7 @@ def _look_up(kind, names):
   if not isinstance(names, str):
     return list(names)
   known = _data()[kind]
-  if names not in known:
-    raise ValueError(errors.unknown(kind, names, known))
+  errors.check_known(kind, names, known)
   return known[names]["values"]
 
 

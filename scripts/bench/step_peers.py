@@ -152,7 +152,7 @@ def ours(setting: Setting, **options) -> Step:
     "image": ((setting.batch_size, *image), np.dtype("float32")),
     "labels": ((setting.batch_size, NUM_CLASSES), np.dtype("float32")),
   }
-  task = dpn.tasks.make(config, batch_shards=mesh.size)
+  task = dpn.tasks.make(config)
   begin = time.perf_counter()
   train_step = build.train_step(
     config, task, spec, mesh, data_size=fake_data.EXAMPLES
