@@ -102,6 +102,13 @@ class Run:
     at_end = step == self.total_steps
     return at_end or (every_steps > 0 and step % every_steps == 0)
 
+  def evaluators_due(self, step: int) -> list[evaluators_base.Scheduled]:
+    return [e for e in self.evaluators if self.due(e.every_steps, step)]
+
+  def checkpoint_due(self, step: int) -> bool:
+    periods = self.ckpt_steps, self.keep_ckpt_steps
+    return any(self.due(period, step) for period in periods)
+
 
 def from_config(config: Mapping[str, Any]) -> Run:
   """Returns the run that a config describes, all of which is checked."""

@@ -18,8 +18,6 @@ from dpn.trainers import log as log_lib
 from dpn.trainers import workdir as workdir_lib
 from dpn.weights import checkpoint, files
 
-DONE = workdir_lib.DONE
-
 
 def train(
   config,
@@ -45,7 +43,7 @@ def train(
   processes.agree(lambda: _command(config, workdir, ended))
   if ended and not allow_config_change:
     with lock():
-      log_lib.say(f"{workdir} is done already; see {DONE} there.")
+      log_lib.say(f"{workdir} is done already; see {workdir_lib.DONE} there.")
     return
   log_lib.environment(config, workdir)
   if config.get("wandb") is not None and jax.process_index() == 0:
@@ -82,27 +80,37 @@ def _resume(run, config, workdir, phases, preemption, ended):
     check_total(run, step, source)
     if ended:
       extend(run, workdir, step)
-    if jax.process_index() == 0:
-      workdir_lib.record(workdir, config.to_dict())
     log_lib.begin(step, source, run.loaded)
     progress = log_lib.Progress(run, workdir, step, phases)
     stack.enter_context(contextlib.closing(progress))
-    found = evaluate(run, due_first(run, step, position), state, progress)
-    row = position.get("unevaluated", {}) | found
-    log = log_lib.MetricsLog(
-      workdir,
-      step=step,
-      again=bool(row),
-      rows=position.get("rows", 0),
-      config=config.to_dict(),
+    log = stack.enter_context(
+      open_log(run, config, workdir, state, position, progress)
     )
-    stack.enter_context(contextlib.closing(log))
-    log.add(step, row)
-    log.flush()
     state, done = loop(
       run, state, position, checkpoints, log, progress, preemption
     )
   return state, log, done
+
+
+@contextlib.contextmanager
+def open_log(run, config, workdir, state, position, progress):
+  """Yields the log, with what is evaluated before this start's first step."""
+  config, step = config.to_dict(), int(state.step)
+  if jax.process_index() == 0:
+    workdir_lib.record(workdir, config)
+  found = evaluate(run, due_first(run, step, position), state, progress)
+  row = position.get("unevaluated", {}) | found
+  log = log_lib.MetricsLog(
+    workdir,
+    step=step,
+    again=bool(row),
+    rows=position.get("rows", 0),
+    config=config,
+  )
+  with contextlib.closing(log):
+    log.add(step, row)
+    log.flush()
+    yield log
 
 
 def check_total(run, step, source):
@@ -144,7 +152,7 @@ def extend(run, workdir, step):
 
 def is_done(workdir):
   """Returns whether a run is done; not if its done.json is damaged."""
-  path = os.path.join(workdir, DONE)
+  path = os.path.join(workdir, workdir_lib.DONE)
   if not os.path.exists(path):
     return False
   try:
@@ -160,7 +168,7 @@ def _command(config, workdir, done):
   return {
     "num_processes": processes.count(),
     "config": config.to_dict(),
-    "workdir": {"path": os.path.abspath(workdir), DONE: done},
+    "workdir": {"path": os.path.abspath(workdir), "done": done},
     "versions": log_lib.versions(),
     "code": workdir_lib.code_checksum(),
   }
@@ -209,7 +217,7 @@ def loop(run, state, position, checkpoints, log, progress, preemption):
         log.add_timing(step, progress.lap(batches.wait_secs))
         found = values | _skipped(run, position, batches)
         log.add(step, deferred_row(run, step, found, progress.show))
-      if due := [e for e in run.evaluators if run.due(e.every_steps, step)]:
+      if due := run.evaluators_due(step):
         log.fetch()  # stops here if the loss is not finite
         try:
           with preemption.interruptible():
@@ -218,8 +226,7 @@ def loop(run, state, position, checkpoints, log, progress, preemption):
         except distributed.Preempted:
           unevaluated = {"unevaluated": log.pop()}
       stop = preemption.should_stop(step)
-      periods = (run.ckpt_steps, run.keep_ckpt_steps)
-      if stop or any(run.due(period, step) for period in periods):
+      if stop or run.checkpoint_due(step):
         log.flush()
         log.check_finite(step, values)
         with progress.phases.phase("checkpoint"):
@@ -282,7 +289,7 @@ def due_first(run, step, position):
   and in a run without steps all of them, on config.model_init.
   """
   if "unevaluated" in position:
-    return [e for e in run.evaluators if run.due(e.every_steps, step)]
+    return run.evaluators_due(step)
   every = step == run.total_steps == 0
   return [e for e in run.evaluators if step == 0 and (every or e.first)]
 
@@ -347,5 +354,5 @@ def finish(workdir, run, state, log):
     if damaged := damage.found(pathlib.Path(workdir)):
       done["damaged"] = damaged
     pathlib.Path(workdir, workdir_lib.DIVERGED).unlink(missing_ok=True)
-    atomic.write_json(os.path.join(workdir, DONE), done)
+    atomic.write_json(os.path.join(workdir, workdir_lib.DONE), done)
   log_lib.say(f"Done. Results are in {workdir}.")

@@ -132,7 +132,15 @@ def _resume(stack, members, phases, preemption, ended):
   )
   stack.enter_context(contextlib.closing(progress))
   for member, own in zip(members, states, strict=True):
-    _begin_log(stack, member, first.run, own, step, progress)
+    log = loop.open_log(
+      first.run,  # whose evaluators serve all
+      member.run.config,
+      member.workdir,
+      own,
+      member.position,
+      progress,
+    )
+    member.log = stack.enter_context(log)
   state = jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
   del states
   state, done = _loop(members, state, step, progress, preemption)
@@ -156,24 +164,6 @@ def _failure(folder):
     f"{folder} had diverged and was left out: see {path}. Train that seed by "
     "itself; or, once the others are done, remove this file to try it again."
   )
-
-
-def _begin_log(stack, member, run, state, step, progress):
-  """Opens a member's log, with what is evaluated before its first step."""
-  workdir_lib.record(member.workdir, member.run.config.to_dict())
-  due = loop.due_first(run, step, member.position)
-  row = member.position.get("unevaluated", {})
-  row = row | loop.evaluate(run, due, state, progress)
-  member.log = log_lib.MetricsLog(
-    member.workdir,
-    step=step,
-    again=bool(row),
-    rows=member.position.get("rows", 0),
-    config=member.run.config.to_dict(),
-  )
-  stack.enter_context(contextlib.closing(member.log))
-  member.log.add(step, row)
-  member.log.flush()
 
 
 def _check(config, pattern):
@@ -278,15 +268,14 @@ def _loop(members, state, step, progress, preemption):
       if run.due(run.log_steps, step):
         lap = _share(progress.lap(batches.wait_secs), total)
         _log(members, step, values, lap, progress)
-      if due := [e for e in run.evaluators if run.due(e.every_steps, step)]:
+      if due := run.evaluators_due(step):
         for member, own in _unstacked(members, state):
           with member.diverging():
             member.log.fetch()
             found = loop.evaluate(run, due, own, progress)
             member.log.add(step, found)
       stop = preemption.should_stop(step)
-      periods = (run.ckpt_steps, run.keep_ckpt_steps)
-      if stop or any(run.due(period, step) for period in periods):
+      if stop or run.checkpoint_due(step):
         with progress.phases.phase("checkpoint"):
           _save(members, step, state, values)
   return state, step == run.total_steps
