@@ -42,7 +42,7 @@ CLASSIFY = """
   config.loss = "mypkg.losses:focal"
   config.model = {
     "width": 16, "depth": 2, "num_heads": 2, "patch_size": (8, 8),
-    "norm": "mypkg.norms:DyT", "norm_kw": {"alpha": 0.7},
+    "norm": "mypkg.norms:Derf", "norm_kw": {"alpha": 0.7},
     "stem": "mypkg.stems:overlapping", "stem_kw": {"stride": 8},
     "stem_ln": "mypkg.stems:RMS_THEN_LN",
     "block_ln": "mypkg.blocks:LayerScale", "block_ln_kw": {"init_value": 0.1},

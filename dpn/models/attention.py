@@ -32,6 +32,8 @@ class Attention(nn.Module):
     dropout: rate, of the attention weights.
     make_norm: returns a normalizer of that name, for the concatenated heads
       before `out`; None for none.
+    make_qk_norm: likewise, for the d channels of each head's queries and keys,
+      `query_ln` and `key_ln` (arXiv 2302.05442, Section 2).
     head_scale: see `placement.Placement`.
     kernel_init: of all four kernels.
     init_gain: factor on the initial `value` and `out` kernels.
@@ -43,6 +45,7 @@ class Attention(nn.Module):
   qkv_bias: bool = True
   dropout: float = 0.0
   make_norm: Callable[..., nn.Module] | None = None
+  make_qk_norm: Callable[..., nn.Module] | None = None
   head_scale: str = "none"
   kernel_init: Callable = init.INITS["big_vision"].dense
   init_gain: float = 1.0
@@ -59,7 +62,7 @@ class Attention(nn.Module):
       bias: (1, heads, queries, keys), added to the logits, or None.
       deterministic: no dropout, and running statistics are only read.
       out: a dict that gains the queries and keys, (batch, tokens, heads, d),
-        and the bias.
+        as they are compared, and the bias.
     """
     width = x_q.shape[-1]
     scaled = init.scaled(self.kernel_init, self.init_gain)
@@ -76,6 +79,9 @@ class Attention(nn.Module):
     q = project("query", x_q, self.kernel_init)
     k = project("key", x_kv, self.kernel_init)
     v = project("value", x_kv, scaled)
+    if self.make_qk_norm:
+      q = self.make_qk_norm(name="query_ln")(q, not deterministic)
+      k = self.make_qk_norm(name="key_ln")(k, not deterministic)
     if out is not None:
       out |= {"query": q, "key": k, "attn_bias": bias}
     y = self.attend(q, k, v, bias, deterministic)  # (batch, queries, heads, d)

@@ -39,6 +39,8 @@ class Config(options.Options):
     num_heads: attention heads per block.
     block_ln: where the blocks normalize, one of `placement.PLACEMENTS`.
     norm: what they normalize with, one of `norms.NORMS`.
+    qk_norm: what normalizes queries and keys, one of `norms.QK_NORMS`; a scale
+      and bias are shared by all heads.
     cls_blocks: if set, the class token is prepended only before the last
       `cls_blocks` blocks, which then use LayerNorm whatever `norm` is.
     gelu: `tanh` approximation or `exact`.
@@ -58,6 +60,7 @@ class Config(options.Options):
   CHOICES: ClassVar = {
     "block_ln": placements.PLACEMENTS,
     "norm": norms.NORMS,
+    "qk_norm": norms.QK_NORMS,
   }
   VALUES: ClassVar = {
     "gelu": tuple(GELUS),
@@ -78,6 +81,8 @@ class Config(options.Options):
   block_ln_kw: Mapping[str, Any] = options.NONE
   norm: str = "layernorm"
   norm_kw: Mapping[str, Any] = options.NONE
+  qk_norm: str = "none"
+  qk_norm_kw: Mapping[str, Any] = options.NONE
   cls_blocks: int | None = None
   gelu: str = "tanh"
   qkv_bias: bool = True
@@ -111,6 +116,11 @@ class Config(options.Options):
     if self.width % self.num_heads:
       raise ValueError(
         f"width={self.width} must be a multiple of num_heads={self.num_heads}."
+      )
+    if not self.bind("qk_norm").func.PER_TOKEN:
+      raise ValueError(
+        f"qk_norm={self.qk_norm!r} has statistics that are not of one token "
+        f"alone. Use one of {', '.join(norms.QK_NORMS)}."
       )
 
 
@@ -206,6 +216,9 @@ class EncoderBlock(nn.Module):
       qkv_bias=config.qkv_bias,
       dropout=config.attn_dropout,
       make_norm=self.make_norm if where.sa_inner else None,
+      make_qk_norm=functools.partial(
+        config.bind("qk_norm"), dtype=config.dtype
+      ),
       head_scale=where.head_scale,
       kernel_init=config.inits.dense,
       init_gain=where.init_gain(config.depth),

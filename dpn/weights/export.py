@@ -23,6 +23,7 @@ TIMM_POOLS = {"tok": "token", "gap": "avg", "map": "map"}
 _PLAIN = {
   "stem": ["patch"],
   "norm": ["layernorm"],
+  "qk_norm": ["none"],
   "posemb_join": ["add"],
   "block_ln": ["placement"],
   "block_ln_kw": [{"sa": "pre", "mlp": "pre", "post": "branch"}],

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 
+from dpn import trees
 from dpn.models import vit
 from dpn.weights import pretrained, testing
 
@@ -92,6 +93,16 @@ def test_another_head_and_layout(tmp_path):
   np.testing.assert_array_equal(
     same["bias"], testing.golden("tok")["head/bias"]
   )
+
+
+@pytest.mark.parametrize("norm", ["layernorm", "rmsnorm"])
+def test_norms_of_queries_and_keys(tmp_path, norm):
+  path, params = testing.write_ours(tmp_path, qk_norm=norm)
+  model, loaded, _ = vit.from_pretrained(path)
+  assert model.config.qk_norm == norm
+  testing.assert_equal(jax.device_get(loaded["params"]), trees.flatten(params))
+  with pytest.raises(ValueError, match="set config.model.qk_norm='none'|none"):
+    vit.from_pretrained(path, qk_norm="none")
 
 
 def test_relative_positions_tell_the_size(tmp_path):

@@ -28,6 +28,13 @@ _STEMS = {
   (True, False): "pre",
   (False, True): "post",
 }
+# By whether it has a scale, and a bias. Other norms with a scale alone, such as
+# RMSNorm, cannot be told apart; this one is Flax's.
+_QK_NORMS = {
+  (False, False): "none",
+  (True, True): "layernorm",
+  (True, False): "layernorm_no_bias",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -228,6 +235,10 @@ def infer_options(flat: Mapping[str, Any]) -> dict[str, Any]:
     "num_heads": query.shape[-2],
     "stem_ln": _STEMS["stem/ln0/scale" in flat, "stem/ln1/scale" in flat],
     "qkv_bias": f"{attention}/bias" in in_blocks,
+    "qk_norm": _QK_NORMS[
+      f"{attention}_ln/scale" in in_blocks,
+      f"{attention}_ln/bias" in in_blocks,
+    ],
     "final_norm": "Transformer/encoder_norm/scale" in flat,
     "rep_size": sizes.get("pre_logits/kernel", False),
     "pool_type": "map" if "MAPHead_0/probe" in flat else pool_type,

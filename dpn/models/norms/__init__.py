@@ -1,7 +1,7 @@
 """The normalizers that a Vision Transformer can be built from.
 
 To add one: a subclass of `Normalizer` and a line in `NORMS`; or keep it in a
-package of your own and name it, `norm="mypkg.norms:DyT"`.
+package of your own and name it, `norm="mypkg.norms:Derf"`.
 """
 
 from collections.abc import Mapping
@@ -13,20 +13,31 @@ from dpn import registry
 from dpn.models.norms import dtn, power_norm, running, stateless
 from dpn.models.norms.base import Normalizer, TokenGrid
 
-__all__ = ["NORMS", "Normalizer", "TokenGrid", "epsilon", "make"]
+__all__ = ["NORMS", "QK_NORMS", "Normalizer", "TokenGrid", "epsilon", "make"]
 
 NORMS = {
   "layernorm": stateless.LayerNorm,
+  "layernorm_no_bias": stateless.LayerNormNoBias,
   "standardize": stateless.Standardize,
   "affine": stateless.Affine,
   "rmsnorm": stateless.RMSNorm,
   "scalenorm": stateless.ScaleNorm,
+  "dyt": stateless.DyT,
   "instancenorm": stateless.InstanceNorm,
   "groupnorm": stateless.GroupNorm,
   "batchnorm": running.BatchNorm,
   "switchable": running.SwitchableNorm,
   "powernorm": power_norm.PowerNorm,
   "dtn": dtn.DTN,
+}
+# Of the queries and keys of each head.
+QK_NORMS = {
+  "none": stateless.Identity,
+  "layernorm": stateless.LayerNorm,
+  "layernorm_no_bias": stateless.LayerNormNoBias,
+  "standardize": stateless.Standardize,
+  "rmsnorm": stateless.RMSNorm,
+  "scalenorm": stateless.ScaleNorm,
 }
 
 

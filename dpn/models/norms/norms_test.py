@@ -47,6 +47,27 @@ def test_output_and_gradient(name, golden, precision):
     precision.assert_close(grad, vectors[f"{name}/grad_x"])
 
 
+def test_dyt(golden, precision):
+  vectors = golden("frontier")
+  get = lambda name: precision.cast(vectors[f"pointwise/dyt/{name}"])
+  names = {"alpha": "alpha", "scale": "weight", "bias": "bias"}
+  params = {ours: get(f"param/{name}") for ours, name in names.items()}
+  norm = norms.make("dyt", {"alpha": 0.7})
+  x = precision.cast(vectors["in/x3"])
+  init = jax.jit(norm.init)(jax.random.key(0), x)["params"]
+  assert jax.tree.map(jnp.shape, init) == jax.tree.map(jnp.shape, params)
+  np.testing.assert_allclose(init["alpha"], [0.7], rtol=1e-6)
+  apply = lambda params, x: norm.apply({"params": params}, x)
+  y, vjp = jax.vjp(apply, params, x)
+  precision.assert_close(y, vectors["pointwise/dyt/out/y"])
+  by_params, by_x = vjp(get("in/cotangent"))
+  precision.assert_close(by_x, vectors["pointwise/dyt/grad/x"])
+  for ours, name in names.items():
+    precision.assert_close(
+      by_params[ours], vectors[f"pointwise/dyt/grad/{name}"]
+    )
+
+
 def test_scalar_scalenorm(golden, precision):
   vectors = golden("norms")
   x = precision.cast(vectors["in/x"])

@@ -51,6 +51,17 @@ class Standardize(Normalizer):
     return self.cast(y * multiplier)
 
 
+class LayerNormNoBias(Normalizer):
+  """LayerNorm with a scale only."""
+
+  eps: float = 1e-6
+
+  @nn.compact
+  def __call__(self, x, train=False):
+    y, multiplier = center(self.upcast(x), self.eps, axis=-1)
+    return self.cast(self.scale(y, multiplier))
+
+
 class Affine(Normalizer):
   """Returns scale * x + bias: LayerNorm's learnable half alone."""
 
@@ -88,6 +99,31 @@ class ScaleNorm(Normalizer):
     multiplier = jax.lax.rsqrt(jnp.maximum(square, self.eps**2))
     init = nn.initializers.constant(x.shape[-1] ** 0.5)
     return self.cast(self.scale(x, multiplier, init, self.g == "scalar"))
+
+
+class DyT(Normalizer):
+  """tanh(alpha x) * scale + bias (arXiv 2503.10622); `alpha` where it starts.
+
+  It has no statistics; the one `alpha` is learned.
+  """
+
+  alpha: float = 0.5
+
+  @nn.compact
+  def __call__(self, x, train=False):
+    init = nn.initializers.constant(self.alpha)
+    alpha = along_width(self.param("alpha", init, (1,)), x)
+    return self.scale_and_bias(jnp.tanh(alpha * self.upcast(x)))
+
+
+class Identity(Normalizer):
+  """Returns x."""
+
+  RESERVED = (*Normalizer.RESERVED, "eps")
+
+  @nn.compact
+  def __call__(self, x, train=False):
+    return x
 
 
 class InstanceNorm(Normalizer):

@@ -1,0 +1,96 @@
+"""Normalized queries and keys against timm, Flax and the code of ViT-5."""
+
+import functools
+
+import flax.linen as nn
+import jax
+import numpy as np
+import pytest
+
+from dpn.models import attention, norms, vit
+
+SMALL = {"width": 16, "depth": 2, "num_heads": 2, "patch_size": (4, 4)}
+IMAGE = np.random.default_rng(0).normal(size=(2, 8, 8, 3)).astype(np.float32)
+
+
+def _attention(norm, dtype="float32", **kw):
+  make = functools.partial(norms.make, norm, dtype=dtype)
+  return attention.Attention(4, make_qk_norm=make, dtype=dtype, **kw)
+
+
+@pytest.mark.parametrize(
+  ("group", "norm"),
+  [("timm_layernorm", "layernorm"), ("vit5_rmsnorm", "rmsnorm")],
+)
+def test_released_code(group, norm, golden, precision):
+  vectors = golden("frontier")
+  get = lambda name: vectors.get(f"qk_norm/{group}/param/{name}")
+  qkv = get("qkv.weight").T.reshape(24, 3, 4, 6)
+  params = {
+    name: {"kernel": qkv[:, i]} for i, name in enumerate(("query", "key"))
+  }
+  params["value"] = {"kernel": qkv[:, 2]}
+  params["out"] = {
+    "kernel": get("proj.weight").T.reshape(4, 6, 24),
+    "bias": get("proj.bias"),
+  }
+  for ours, theirs in (("query_ln", "q_norm"), ("key_ln", "k_norm")):
+    params[ours] = {"scale": get(f"{theirs}.weight")}
+  if has_bias := get("qkv.bias") is not None:
+    for i, name in enumerate(("query", "key", "value")):
+      params[name]["bias"] = get("qkv.bias").reshape(3, 4, 6)[i]
+    for ours, theirs in (("query_ln", "q_norm"), ("key_ln", "k_norm")):
+      params[ours]["bias"] = get(f"{theirs}.bias")
+  model = _attention(norm, precision.dtype, qkv_bias=has_bias)
+  x = precision.cast(vectors["in/x"])
+  params = precision.cast(params)
+
+  @jax.jit
+  def with_gradient(x, cotangent):
+    apply = lambda x: model.apply({"params": params}, x, x)
+    y, vjp = jax.vjp(apply, x)
+    return y, *vjp(cotangent)
+
+  cotangent = vectors[f"qk_norm/{group}/in/cotangent"]
+  y, grad = with_gradient(x, precision.cast(cotangent))
+  precision.assert_close(y, vectors[f"qk_norm/{group}/out/y"])
+  precision.assert_close(grad, vectors[f"qk_norm/{group}/grad/x"])
+
+
+def test_flax():
+  """ViT-22B's; the parameters have the same names."""
+  theirs = nn.MultiHeadDotProductAttention(4, normalize_qk=True)
+  x = jax.random.normal(jax.random.key(0), (2, 5, 24))
+  variables = theirs.init(jax.random.key(1), x)
+  rngs = iter(jax.random.split(jax.random.key(2), 20))
+  variables = jax.tree.map(
+    lambda p: p + jax.random.normal(next(rngs), p.shape), variables
+  )
+  got = _attention("layernorm_no_bias").apply(variables, x, x)
+  np.testing.assert_allclose(got, theirs.apply(variables, x), rtol=1e-4)
+
+
+@pytest.mark.parametrize("scan", [False, True])
+def test_logits_do_not_grow_with_the_kernels(scan):
+  model = vit.Model(3, **SMALL, qk_norm="rmsnorm", scan=scan)
+  variables = model.init(jax.random.key(0), IMAGE)
+  queries = jax.tree_util.tree_map_with_path(
+    lambda path, x: x * (100 if "'query'" in str(path) else 1), variables
+  )
+  outs = [
+    model.apply(v, IMAGE, attention_maps=True)[1]["encoder"]
+    for v in (variables, queries)
+  ]
+  for one, other in zip(*(out["block00"].items() for out in outs), strict=True):
+    if one[0] == "attention_maps":
+      assert one[1].std() > 1e-3
+    if one[0] != "attn_bias":
+      np.testing.assert_allclose(one[1], other[1], rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("norm", ["batchnorm", "instancenorm", "dtn"])
+def test_norms_of_more_than_a_token_are_refused(norm):
+  with pytest.raises(ValueError, match=f"Unknown qk_norm '{norm}'"):
+    vit.Model(3, **SMALL, qk_norm=norm)
+  with pytest.raises(ValueError, match="statistics that are not of one token"):
+    vit.Model(3, **SMALL, qk_norm="dpn.models.norms.dtn:DTN")
