@@ -9,9 +9,9 @@ numbers of the tables there.
 
 Arguments: variant (Ti, Ti_star, S, S_star, B_star), norm (layernorm, batchnorm,
 instancenorm, groupnorm, switchable, scalenorm, powernorm, dtn) and its options
-(norm_kw.pos_init=released), recipe (released, deit), stem_ln, seed, runlocal
-(two steps of 8 images). As a sweep: table (models: layernorm and dtn in each;
-norms: all eight in S and S_star; all), recipe, seeds (1).
+(norm_kw.pos_init=released), recipe (released, deit), late_cls, stem_ln, seed,
+runlocal (two steps of 8 images). As a sweep: table (models: layernorm and dtn
+in each; norms: all eight in S and S_star; all), recipe, seeds (1).
 
 Expected top-1 on `validation`, layernorm → dtn: Ti 72.2, Ti_star 72.3 → 73.2, S
 79.9 → 80.6, S_star 80.6 → 81.7, B_star 81.7 → 82.5. The other norms, S and
@@ -20,14 +20,17 @@ switchable 80.1 81.0, scalenorm 80.0 80.6, powernorm 79.8 80.4. Cost: 300
 epochs, 107 hours at 1,000 images per second.
 
 The class token joins before the last two blocks, which have LayerNorm, as in
-the code, whatever `norm` is. The averaged parameters are evaluated.
+the code's model with DTN. The averaged parameters are evaluated, with running
+statistics that are those of the last steps.
 
 Unknown: the recipe. The paper names DeiT's framework; `recipe=released` is what
 the released code does, whose mixup and CutMix are never applied and whose
 random erasing is off; `recipe=deit` has all three. Also the weights of
 positions: the paper's local initialization is the default, but the code
 overwrites it (norm_kw.pos_init=released). Which SwitchableNorm was meant is
-unknown, too (norm_kw.layer=token is the other).
+unknown, too (norm_kw.layer=token is the other), and whether the other norms'
+class token was there from the start, as in the code's second model
+(late_cls=False).
 Differs from the code: as configs/deit_i1k.py, but trains on all of `train`; the
 average warms up, so that it forgets the initial parameters.
 """
@@ -63,6 +66,7 @@ def get_config(arg=None):
     norm="dtn",
     norm_kw={},
     recipe="released",
+    late_cls=True,
     stem_ln="none",
     seed=0,
     runlocal=False,
@@ -83,7 +87,7 @@ def get_config(arg=None):
   config.model.norm = arg.norm
   eps = {"eps": 1e-5} if arg.norm == "layernorm" else {}
   config.model.norm_kw = eps | dict(arg.norm_kw)  # the others' own is that
-  config.model.cls_blocks = 2
+  config.model.cls_blocks = 2 if arg.late_cls else None
   config.model.posemb_join_kw = {"cls": False}
   config.model.qkv_bias = False
 

@@ -29,7 +29,8 @@ pretrained CIFAR-10 models (erasing=0).
 Differs from the recipe: one mixing weight and one choice between mixup and
 cutmix per batch, as there, but the partner is the preceding example; images are
 erased before they are mixed, there after (before with --no-prefetcher);
-RandAugment warps with one kernel; crops are those of inception_crop.
+RandAugment warps with one kernel; crops are those of inception_crop, enlarged
+bilinearly, there bilinearly or bicubically by chance, with antialiasing.
 """
 
 import itertools

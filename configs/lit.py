@@ -32,8 +32,8 @@ a sticky end, a text tower of size B that is pooled at its last token, images
 resized to 224 pixels and not augmented.
 
 setup=coco is what big_vision trained on COCO when LiT was published, 5,000
-steps of 4,096 pairs with Adam; its text tower, text=bert, starts from the
-weights of BERT, which cannot be read here, so no number is expected.
+steps of 4,096 pairs. Its text tower, text=bert, is trained with Adam and starts
+from the weights of BERT, which cannot be read here, so no number is expected.
 Hours: 901M pairs through a B/32 and a text tower of size B; not run.
 """
 
@@ -45,12 +45,11 @@ DIMS = {"B": 768, "L": 1024}
 SETUPS = {
   "paper": {
     **{"batch_size": 16_384, "total_steps": 55_000, "warmup_steps": 10_000},
-    **{"wd": 1e-4, "aug": "", "optax_name": "big_vision.scale_by_adafactor"},
+    **{"wd": 1e-4, "aug": ""},
   },
   "coco": {
     **{"batch_size": 4096, "total_steps": 5000, "warmup_steps": 150},
     **{"wd": 0.01, "aug": "flip_lr|randaug(2,10)|"},
-    "optax_name": "scale_by_adam",
   },
 }
 TOWERS = {
@@ -107,7 +106,8 @@ def get_config(arg=None):
   if arg.init:
     config.model_init = {"img": arg.init}
     config.model_load = {"img_load_kw": {"dont_load": ["head/.*"]}}
-  config.optax_name = setup["optax_name"]
+  if arg.text == "bert":
+    config.optax_name = "scale_by_adam"
   config.wd = arg.wd or setup["wd"]
   decay = {"decay_type": "cosine", "warmup_steps": setup["warmup_steps"]}
   config.schedule = [("img/.*", None), (".*", decay)]

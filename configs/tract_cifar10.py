@@ -9,22 +9,26 @@ stem_ln=none,stem=tract,data=cifar10,data_dir=/path/to/tfds
 
 Arguments: stem_ln, stem (patch or tract), epochs (100, 200, 400 or 800, whose
 learning rates were tuned for a plain ViT), on_device (data and augmentation on
-a GPU), seed, data, data_dir, runlocal. As a sweep: stems (none+dpn+pre; TrAct
-joins them), epochs, seeds (5), on_device, data, data_dir.
+a GPU), seed, data, data_dir, runlocal. As a sweep: stems (none, dpn and
+pre_no_learnable, their patch norm; TrAct joins them), epochs, seeds (5),
+on_device, data, data_dir.
 
-Expected: dpn a little above none up to 400 epochs, and not after 800; TrAct
-above both, but for dpn after 200; the paper prints no numbers. Cost: 1.3e16
-FLOP a run of 100 epochs.
+Expected: dpn and pre_no_learnable a little above none up to 400 epochs, and not
+after 800; TrAct above all, but for dpn after 200; the paper prints no numbers.
+Cost: 1.3e16 FLOP a run of 100 epochs.
 
-Unknown: the augmentation; here crops after padding by 4 pixels, and flips.
+Unknown: the augmentation; here crops after padding by 4 black pixels, and
+flips.
 
-Differs from the setting: no weight decay, which there is 5e-5 and part of the
-gradient that Adam sees.
+Differs from the model's code, omihub777/ViT-CIFAR: no weight decay, which there
+is 5e-5 and part of the gradient that Adam sees; logits of attention are divided
+by the root of a head's width, there of the model's; one GELU in an MLP, there
+another behind it; positions and class token start smaller than there, N(0, 1).
 """
 
 import ml_collections
 
-from dpn.configs import common
+from dpn.configs import common, lape_cifar
 
 RATES = {100: 10**-3, 200: 10**-3.2, 400: 10**-3.5, 800: 10**-3.5}
 END = 1e-5
@@ -51,7 +55,11 @@ def get_config(arg=None):
 
   place = {"data_dir": arg.data_dir} if arg.data_dir else {}
   get_data = lambda split: {"name": arg.data, "split": split, **place}
-  clean = common.labels_tail(config.num_classes)
+  pixels = lape_cifar.RECIPES[config.num_classes]
+  mean, std = (tuple(255 * x for x in pixels[key]) for key in ("mean", "std"))
+  clean = common.labels_tail(config.num_classes).replace(
+    "value_range(-1, 1)", f"vgg_value_range({mean}, {std})"
+  )
   smooth = clean.replace('"labels")|', '"labels", on=0.91, off=0.01)|')
   crop = '|pad_to_shape((40, 40, None), where="both")|random_crop(32)|flip_lr'
   config.input = {}
@@ -60,7 +68,8 @@ def get_config(arg=None):
   config.input.pp = f"decode|resize(32){'' if arg.on_device else crop}{smooth}"
   if arg.on_device:
     config.input.on_device = True
-    config.augment = {"pad": 4, "pad_value": -1.0, "flip_lr": True}
+    black = tuple(-m / s for m, s in zip(mean, std, strict=True))
+    config.augment = {"pad": 4, "pad_value": black, "flip_lr": True}
 
   config.log_training_steps = 200
   config.ckpt_steps = 5000
@@ -75,6 +84,9 @@ def get_config(arg=None):
     "num_heads": 12,
     "patch_size": (4, 4),
     "pool_type": "tok",
+    "posemb_join_kw": {"cls": True},
+    "gelu": "exact",
+    "head_zeroinit": False,
     "scan": True,
     "stem_ln": arg.stem_ln,
     "stem": arg.stem,
@@ -114,7 +126,7 @@ def sweep(arg=None):
   """Returns an arm for each stem, and TrAct; see the module's docstring."""
   arg = common.parse_sweep(
     arg,
-    stems=("none", "dpn", "pre"),
+    stems=("none", "dpn", "pre_no_learnable"),
     epochs=100,
     seeds=5,
     on_device=True,

@@ -9,16 +9,19 @@ import jax.numpy as jnp
 
 
 def random_shift(
-  rng: jax.Array, image: jax.Array, pad: int, value: float
+  rng: jax.Array, image: jax.Array, pad: int, value: float | tuple[float, ...]
 ) -> jax.Array:
   """Returns each image padded by `pad` pixels of `value`, cropped at random.
 
-  All crops of the images' own size, (batch, rows, cols, channels), are equally
-  likely. The same as `pad_to_shape(…, where="both")|random_crop(…)`.
+  `value` is one number or one for each channel. All crops of the images' own
+  size, (batch, rows, cols, channels), are equally likely. The same as
+  `pad_to_shape(…, where="both")|random_crop(…)`.
   """
   batch, *shape = image.shape
-  around = ((0, 0), (pad, pad), (pad, pad), (0, 0))
-  padded = jnp.pad(image, around, constant_values=value)
+  rows, cols, channels = shape
+  size = (batch, rows + 2 * pad, cols + 2 * pad, channels)
+  padded = jnp.broadcast_to(jnp.asarray(value, image.dtype), size)
+  padded = padded.at[:, pad : pad + rows, pad : pad + cols].set(image)
   corners = jax.random.randint(rng, (batch, 2), 0, 2 * pad + 1)
   crop = lambda x, at: jax.lax.dynamic_slice(x, (at[0], at[1], 0), shape)
   return jax.vmap(crop)(padded, corners)

@@ -27,6 +27,18 @@ def test_shifts_are_crops_of_the_padded_image():
   assert len(set(places)) > 15  # of 25, and not on a diagonal
 
 
+def test_padding_by_a_colour():
+  one = augment.random_shift(jax.random.key(0), IMAGE, 2, (-1.0, -1.0))
+  two = augment.random_shift(jax.random.key(0), IMAGE, 2, (-1.0, 3.0))
+  np.testing.assert_array_equal(
+    one, augment.random_shift(jax.random.key(0), IMAGE, 2, -1.0)
+  )
+  np.testing.assert_array_equal(one[..., 0], two[..., 0])
+  np.testing.assert_array_equal(
+    np.where(np.equal(one, -1), 3, one)[..., 1], two[..., 1]
+  )
+
+
 def test_half_of_the_images_are_mirrored():
   got = np.asarray(augment.random_flip_lr(jax.random.key(1), IMAGE))
   mirrored = (got == IMAGE[:, :, ::-1]).all((1, 2, 3))

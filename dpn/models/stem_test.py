@@ -31,6 +31,7 @@ STEMS = {
   "only_learnable": SCALE_0 | BIAS_0 | SCALE_1 | BIAS_1,
   "rmsnorm": SCALE_0 | SCALE_1,
   "no_learnable": {},
+  "pre_no_learnable": {},
 }
 
 
@@ -65,10 +66,20 @@ def test_every_stem_is_tested():
   assert STEMS.keys() == stem.STEM_LN.keys() - elsewhere
 
 
+def expected(stem_ln):
+  """Returns tokens with positions, in double precision."""
+  if stem_ln != "pre_no_learnable":
+    group = "base" if stem_ln == "none" else stem_ln
+    return GOLDEN[f"{group}/out/with_posemb"]
+  x = np.float64(GOLDEN["mid/patches"])
+  x = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-6)
+  kernel, bias = (GOLDEN[f"param/dense/{name}"] for name in ("kernel", "bias"))
+  return x @ kernel + bias + GOLDEN["param/pos_embedding"]
+
+
 @pytest.mark.parametrize("stem_ln", STEMS)
 def test_vectors(stem_ln):
-  group = "base" if stem_ln == "none" else stem_ln
-  want = GOLDEN[f"{group}/out/with_posemb"]
+  want = expected(stem_ln)
   np.testing.assert_allclose(tokens(stem_ln), want, rtol=1e-4, atol=2e-5)
   with jax.enable_x64(True):
     got = tokens(stem_ln, np.float64)

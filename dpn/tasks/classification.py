@@ -11,7 +11,8 @@ from dpn.tasks import image_model
 
 AUGMENT = {
   "pad": "by how many pixels images are shifted, at most",
-  "pad_value": "what stands where nothing is, in the units that the model sees",
+  "pad_value": "what stands where nothing is, in the units that the model sees; "
+  "a number, or one for each channel",
   "flip_lr": "whether half of the images are mirrored",
 }
 MIXUP = {
@@ -25,7 +26,7 @@ MIXUP = {
 
 class _Augment(TypedDict, total=False):
   pad: int
-  pad_value: float
+  pad_value: float | tuple[float, ...]
   flip_lr: bool
 
 
@@ -64,7 +65,7 @@ class Classification(image_model.ImageModel):
 
   loss: str = "sigmoid_xent"  # see `losses.get`
   pad: int = 0
-  pad_value: float = 0.0  # in the units that the model sees
+  pad_value: float | tuple[float, ...] = 0.0  # in the units the model sees
   flip_lr: bool = False
   mixup_p: float = 0.0
   cutmix_p: float = 0.0

@@ -101,7 +101,7 @@ def test_norms_of_queries_and_keys(tmp_path, norm):
   model, loaded, _ = vit.from_pretrained(path)
   assert model.config.qk_norm == norm
   testing.assert_equal(jax.device_get(loaded["params"]), trees.flatten(params))
-  with pytest.raises(ValueError, match="set config.model.qk_norm='none'|none"):
+  with pytest.raises(ValueError, match="qk_norm"):
     vit.from_pretrained(path, qk_norm="none")
 
 
