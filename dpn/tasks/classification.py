@@ -11,8 +11,8 @@ from dpn.tasks import image_model
 
 AUGMENT = {
   "pad": "by how many pixels images are shifted, at most",
-  "pad_value": "what stands where nothing is, in the units that the model sees; "
-  "a number, or one for each channel",
+  "pad_value": "what stands where nothing is, in the units that the model "
+  "sees: a number, or one for each channel",
   "flip_lr": "whether half of the images are mirrored",
 }
 MIXUP = {
