@@ -117,6 +117,13 @@ class Config(options.Options):
       raise ValueError(
         f"width={self.width} must be a multiple of num_heads={self.num_heads}."
       )
+    for choice in ("norm", "qk_norm"):
+      found = self.bind(choice).func
+      if not (isinstance(found, type) and issubclass(found, norms.Normalizer)):
+        raise ValueError(
+          f"{choice}={getattr(self, choice)!r} is {found!r}, expected a "
+          "subclass of norms.Normalizer."
+        )
     if not self.bind("qk_norm").func.PER_TOKEN:
       raise ValueError(
         f"qk_norm={self.qk_norm!r} has statistics that are not of one token "
@@ -157,7 +164,7 @@ class EncoderBlock(nn.Module):
     """
     x, pe = carry
     where, out, bias = self.placement, {}, None
-    norm = lambda name, x: self.make_norm(name=name)(x, not deterministic)
+    norm = functools.partial(self.normalize, deterministic=deterministic)
     add = functools.partial(
       self.add, drop_rate=drop_rate, deterministic=deterministic
     )
@@ -189,15 +196,25 @@ class EncoderBlock(nn.Module):
       drop_rate: see `__call__`.
       deterministic: likewise.
     """
-    norm = lambda x: self.make_norm(name=name)(x, not deterministic)
     post = self.placement.post if "post" in where else None
     if post == "branch":
-      y = norm(y)
+      y = self.normalize(name, y, deterministic)
     y = nn.Dropout(self.config.dropout)(y, deterministic)
     if self.config.stoch_depth and not deterministic:
       y = StochasticDepth()(y, drop_rate)
     x = x + y
-    return norm(x) if post == "stream" else x
+    if post == "stream":
+      x = self.normalize(name, x, deterministic)
+    return x
+
+  def normalize(self, name, x, deterministic):  # (batch, tokens, width)
+    y = self.make_norm(name=name)(x, not deterministic)
+    if y.shape != x.shape:
+      raise ValueError(
+        f"norm={self.config.norm!r} returned {y.shape} for {x.shape}, expected "
+        "the same shape."
+      )
+    return y
 
   @property
   def make_norm(self):
@@ -375,4 +392,14 @@ def bind_block(config: Config) -> tuple[type[EncoderBlock], dict[str, Any]]:
   )
   if isinstance(bound.func, type) and issubclass(bound.func, EncoderBlock):
     return bound.func, bound.keywords
-  return EncoderBlock, {"placement": bound()}
+  try:
+    placement = bound()
+  except TypeError as e:
+    placement = e
+  if not isinstance(placement, placements.Placement):
+    raise ValueError(
+      f"block_ln={config.block_ln!r} must be a subclass of EncoderBlock, or a "
+      "function that returns a Placement and can be called without arguments; "
+      f"got {placement!r}."
+    )
+  return EncoderBlock, {"placement": placement}

@@ -55,6 +55,8 @@ STEM_LN = {
 def get_ln(stem_ln: str) -> StemLN:
   """Returns an entry of `STEM_LN`, or the `StemLN` at an import path."""
   spec = registry.lookup("stem_ln", stem_ln, STEM_LN)
+  if not isinstance(spec, StemLN):
+    raise ValueError(f"stem_ln={stem_ln!r} is {spec!r}, expected a StemLN.")
   for norm in filter(None, (spec.ln0, spec.ln1)):
     if not registry.lookup("norm", norm, norms.NORMS).PER_TOKEN:
       raise ValueError(
@@ -115,7 +117,10 @@ def patch_stats(image, ln0, ln1, config):
   as strong in its token as in that of a plain ViT. Arguments as in `patch`.
   """
   patches = patchify(image, config.patch_size)
-  stats = jnp.stack([patches.mean(-1), patches.std(-1)], axis=-1)  # (…, 2)
+  var = patches.var(-1)
+  # The root's gradient at 0, of patches of one colour, is infinite.
+  std = jnp.where(var > 0, jnp.sqrt(jnp.where(var > 0, var, 1)), 0)
+  stats = jnp.stack([patches.mean(-1), std], axis=-1)  # (…, 2)
   embed = nn.Dense(
     config.width, use_bias=False, dtype=config.dtype, name="patch_stats"
   )

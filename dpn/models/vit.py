@@ -166,6 +166,11 @@ class _Model(nn.Module):
     ln = stem.StemNorms(config.stem_ln, dtype=config.dtype, name="stem")
     embed = config.bind("stem")  # stem.patch: x = LN(PE(LN(x)))
     x = embed(image, ln.pre_embed, ln.post_embed, config)
+    if x.ndim != 4 or x.shape[-1] != config.width:
+      raise ValueError(
+        f"stem={config.stem!r} returned tokens of shape {x.shape}, expected "
+        f"(batch, rows, cols, width) with width={config.width}."
+      )
     out["stem"] = x  # (batch, rows / P, cols / P, width)
     grid = x.shape[1:3]
     x = out["encoded"] = self.encode(x, ln, out, deterministic=not train)
@@ -214,6 +219,11 @@ class _Model(nn.Module):
     first = int(cls_enters == "before_positions")
     if config.posemb != "learn":
       pe = config.bind("posemb")((h, w), width, first)
+      if pe is not None and pe.shape != (1, first + h * w, width):
+        raise ValueError(
+          f"posemb={config.posemb!r} returned positions of shape {pe.shape}, "
+          f"expected (1, tokens, width) = {(1, first + h * w, width)}."
+        )
     elif isinstance(config.join, posemb.Unshared):
       pe = None  # each block has its own
     else:
