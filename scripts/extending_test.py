@@ -10,13 +10,11 @@ import sys
 import numpy as np
 import pytest
 import safetensors
+from PIL import Image
 
 ROOT = pathlib.Path(__file__).parents[1]
-BLOCKS = re.findall(
-  r"```python\n# (mypkg/\w+\.py)\n(.*?)```",
-  (ROOT / "docs/extending.md").read_text(),
-  re.S,
-)
+TEXT = (ROOT / "docs/extending.md").read_text()
+BLOCKS = re.findall(r"```python\n# (mypkg/\w+\.py)\n(.*?)```", TEXT, re.S)
 COMMON = """
 import ml_collections
 
@@ -33,7 +31,8 @@ def get_config():
   config.input.pp = "random_invert(0.2)|" + TAIL
   config.total_steps = 4
   config.log_training_steps = 2
-  config.optax_name = "scale_by_adam"
+  config.optax_name = "mypkg.optimizers:scale_by_lion"
+  config.optax = {"b2": 0.98}
   config.lr = 0.01
   config.schedule = {"decay_type": "mypkg.schedules:sqrt_decay", "end": 0.001}
 """
@@ -66,7 +65,7 @@ def train(folder, config):
   for path, text in BLOCKS:
     (folder / "mypkg").mkdir(exist_ok=True)
     (folder / path).write_text(text)
-  (folder / "config.py").write_text(COMMON + config)
+  (folder / "config.py").write_text(config)
   done = subprocess.run(
     [
       *(sys.executable, "-m", "dpn.trainers.train"),
@@ -86,13 +85,33 @@ def train(folder, config):
 
 
 def test_every_example_is_short():
-  assert len(BLOCKS) == 10
+  assert len(BLOCKS) == 11
   for path, text in BLOCKS:
     assert len(text.strip().split("\n")) <= 25, path
 
 
+def test_config(tmp_path):
+  [config] = re.findall(r"```python\n# config.py\n(.*?)```", TEXT, re.S)
+  rows = ["path,label,split"]
+  for i, label in enumerate(("daisy", "rose", "tulip") * 4):
+    Image.new("RGB", (70, 80), (20 * i, 0, 0)).save(tmp_path / f"{i}.png")
+    rows.append(f"{i}.png,{label},{'val' if i < 3 else 'train'}")
+  (tmp_path / "flowers.csv").write_text("\n".join(rows))
+  for there, here in (
+    ("/data/flowers.csv", str(tmp_path / "flowers.csv")),
+    ("config.total_epochs = 50", "config.total_steps = 1"),
+    ('"batch_size": 64', '"batch_size": 4'),
+    ('"S/8"', '"mu/8"'),
+  ):
+    assert config.count(there) == 1
+    config = config.replace(there, here)
+  metrics, params = train(tmp_path, config)
+  assert 0 <= metrics["val/prec@1"] <= 1
+  assert params["head/kernel"].shape == (32, 3)
+
+
 def test_parts_of_a_model(tmp_path):
-  metrics, params = train(tmp_path, CLASSIFY)
+  metrics, params = train(tmp_path, COMMON + CLASSIFY)
   classes = [f"per_class/class_{i}" for i in range(8)]
   # All images of a class are the same, so all or none of them are right.
   assert {0, 1} >= {metrics[name] for name in classes}
@@ -107,7 +126,7 @@ def test_parts_of_a_model(tmp_path):
 
 
 def test_task(tmp_path):
-  metrics, params = train(tmp_path, REGRESS)
+  metrics, params = train(tmp_path, COMMON + REGRESS)
   images = -np.ones((8, 16, 16, 3))  # in [-1, 1]; the test set has five of each
   for side, image in enumerate(images):
     image[: 2 * side, : 2 * side] = 1
