@@ -17,11 +17,11 @@ Names, and what no library but this has a place for: docs/checkpoints.md.
 import argparse
 import ast
 import contextlib
-import sys
 from collections.abc import Mapping, Sequence
 
 from dpn import errors
 from dpn.models import vit
+from dpn.scripts.results import output
 from dpn.weights import export, vit_params
 
 
@@ -94,12 +94,9 @@ def main(argv: Sequence[str] | None = None):
   help_ = "timm's name of the model, where the source does not tell it"
   add("--arch", metavar="NAME", help=help_)
   args = vars(parser.parse_args(argv))
-  try:
+  with output.errors_in_a_line():
     options = parse_options(args.pop("set"))
-    notes = convert(**args, options=options)
-  except (ValueError, OSError) as error:
-    sys.exit(f"Error: {error}")
-  print("\n".join(notes))
+    output.say("\n".join(convert(**args, options=options)))
 
 
 if __name__ == "__main__":

@@ -35,7 +35,6 @@ import functools
 import os
 import shutil
 import struct
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypedDict
 
@@ -47,6 +46,7 @@ from dpn.evaluators import retrieval
 from dpn.input_pipeline import sources
 from dpn.input_pipeline.sources import rewrite, tfds, tfds_writer
 from dpn.input_pipeline.text import tokenizers
+from dpn.scripts.results import output
 
 CHECKSUMS = "checksums.json"
 TOKENIZER = "tokenizer.model"
@@ -312,21 +312,19 @@ def main(argv: Sequence[str] | None = None):
   if not (args.source or args.verify) or not (args.name or copies):
     parser.error("give --name, and a --source to prepare, --verify, or both")
   data_dir = os.path.expanduser(args.data_dir)
-  try:
+  with output.errors_in_a_line():
     if args.source:
       what = (args.splits.split(","), args.name, args.version, args.shard_size)
       directory = prepare(args.source, data_dir, *what, images)
-      print(f"Prepared {directory}.")
+      output.say(f"Prepared {directory}.")
       if args.vocab_size:
         what = args.source, what[0][0], args.text_key, args.vocab_size
-        print(f"Trained {train_tokenizer(*what, directory)}.")
+        output.say(f"Trained {train_tokenizer(*what, directory)}.")
     else:
       directory = os.path.join(data_dir, args.name, args.version)
     if args.verify:
       examples, files = verify(directory)
-      print(f"Verified {examples} examples in {files} files.")
-  except (ValueError, OSError) as error:
-    sys.exit(f"Error: {error}")
+      output.say(f"Verified {examples} examples in {files} files.")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
 """The parameters of a model on one screen."""
 
-import math
 import re
 from collections.abc import Mapping
 from typing import Any
+
+from clu import parameter_overview
 
 _WIDTH = 80
 
@@ -71,6 +72,5 @@ def _shapes(tree):
 
 
 def _size(tree):
-  if isinstance(tree, Mapping):
-    return sum(map(_size, tree.values()))
-  return math.prod(tree.shape)
+  """Returns how many numbers are in an array or in a tree of them."""
+  return int(parameter_overview.count_parameters({"": tree}))
