@@ -15,7 +15,7 @@ vocabulary, see input_pipeline/text/tokenizers.py), vocab_size, tokens, prompts
 (name, clip_best or clip_paper), lr, wd, chunks (of the loss), seed, runlocal.
 As a sweep:
 variants, stems, pretrain_steps, init, data, data_dir, split, caption, vocab,
-vocab_size, seeds (3).
+vocab_size, pool, prompts, seeds (3).
 
 Expected (arXiv 2302.01327, Table 4), zero-shot top-1 on ImageNet in percent:
 
@@ -181,16 +181,17 @@ def contrastive(arg, pp_image: str) -> ml_collections.ConfigDict:
 
 def sweep(arg=None):
   """Returns the arms of Table 4; see the module's docstring."""
+  optional = {**DATA, "pool": "tok", "prompts": "name"}
   arg = common.parse_sweep(
     arg,
     variants=("B/32", "L/16"),
     stems=("none", "dpn"),
     pretrain_steps=("220000", "1100000"),
     init="",
-    **DATA,
+    **optional,
     seeds=3,
   )
-  given = {key: arg[key] for key in DATA if arg[key] != DATA[key]}
+  given = {k: arg[k] for k, default in optional.items() if arg[k] != default}
   if arg.init:
     given["init"] = arg.init
   return [
