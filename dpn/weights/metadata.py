@@ -259,6 +259,8 @@ def assumed(file: ModelMetadata, options: Mapping[str, Any]) -> list[str]:
   """
   told = {*file.options, *(["num_heads"] if file.layout == "ours" else [])}
   unknown = [name for name in _MAY_BE_UNKNOWN if name not in told]
+  if options.get("qk_norm", "none") != "none":
+    unknown += ["qk_norm"] * ("qk_norm" not in told)
   if file.layout == "timm" and options.get("rep_size"):
     # Its activation is taken for tanh.
     unknown += ["rep_size"] * ("rep_size" not in told)
