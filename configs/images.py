@@ -13,10 +13,10 @@ of a side), epochs, batch, lr, seed, runlocal (two steps of 8 images). What is
 left out depends on the number of training images and on init, see `_defaults`.
 As a sweep: data, init, variants, stems, seeds (3).
 
-/photos holds train/<class>/<file> and perhaps val/ or test/; or just
-<class>/<file>. Without a split for it, a tenth of the images, drawn at random
-but always the same, is for validation. The number of classes and their names
-are those of the folders.
+/photos holds train/<class>/<file> and perhaps val/ or test/, capitalized or
+not; or just <class>/<file>. Without a split for it, a tenth of the images,
+drawn at random but always the same, is for validation. The number of classes
+and their names are those of the folders.
 
 Expected: no published number. The defaults are starting points that nobody has
 tuned for your pictures; with init, begin with a sweep over lr.
@@ -24,7 +24,9 @@ tuned for your pictures; with init, begin with a sweep over lr.
 
 import itertools
 import json
+import logging
 import os
+import re
 
 import ml_collections
 
@@ -50,8 +52,8 @@ def get_config(arg=None):
     runlocal=False,
   )
   splits, classes, count = look(arg.data)
-  model = _model(arg.init)
-  for key, value in _defaults(count, arg.init, model).items():
+  model, res = _run(arg.init)
+  for key, value in _defaults(count, arg.init, model, res).items():
     arg[key] = arg[key] or value
 
   config = ml_collections.ConfigDict()
@@ -115,21 +117,27 @@ def get_config(arg=None):
   return config
 
 
-def _model(init):
-  """Returns the model's options of the run in a folder, {} if it is none."""
+def _run(init):
+  """Returns the model's options and the resolution of the run in a folder.
+
+  If it is none, {} and 224.
+  """
   file = os.path.join(os.path.expanduser(init), "config.json")
   if not init or not os.path.isfile(file):
-    return {}
+    return {}, 224
   with open(file, encoding="utf-8") as f:
     config = json.load(f)
   model = config.get("model") if "model_name" in config else None
-  return dict(model) if isinstance(model, dict) else {}
+  pp = (config.get("input") or {}).get("pp") or ""
+  sizes = re.findall(r"(?:crop|resize)\(+(\d+)", pp)
+  res = int(sizes[-1]) if sizes else 224
+  return dict(model) if isinstance(model, dict) else {}, res
 
 
-def _defaults(count, init, model):
+def _defaults(count, init, model, res):
   """Returns sizes and lengths for so many images, from scratch or not."""
   if init:
-    sizes = {"res": 224, "lr": 1e-4}
+    sizes = {"res": res, "lr": 1e-4}
     sizes["variant"] = model.get("variant", "") if model else "B/16"
     sizes["stem_ln"] = model.get("stem_ln", "none")
     steps, epochs = 5_000, (5, 50)
@@ -154,17 +162,20 @@ def look(data):
   """
   root = os.path.expanduser(data)
   if not data or not os.path.isdir(root):
+    missing = data and not os.path.exists(root)
     raise ValueError(
-      f"images needs a folder of pictures, got data={data!r}: append "
+      f"images needs a folder of pictures, got data={data!r}"
+      f"{', which does not exist' if missing else ''}: append "
       "data=/path/to/photos to the config's arguments."
     )
   found = {name: _classes(os.path.join(root, name)) for name in _folders(root)}
   splits = {name: counts for name, counts in found.items() if counts}
+  named = {name.lower(): name for name in splits}
   if not splits:
     splits = {"all": _classes(root)}
     train = "all"
-  elif "train" in splits:
-    train = "train"
+  elif "train" in named:
+    train = named["train"]
   else:
     raise ValueError(
       f"{root} holds {', '.join(splits)}, but no 'train': expected "
@@ -178,7 +189,14 @@ def look(data):
       f"{', '.join(SUFFIXES)}."
     )
   count = sum(splits[train].values())
-  other = [name for name in EVALUATION if name in splits]
+  other = [named[name] for name in EVALUATION if name in named]
+  known = train.lower(), *EVALUATION
+  if unused := [name for name in splits if name.lower() not in known]:
+    logging.warning(
+      "%s: the pictures in %s are not used. A folder to evaluate on is called "
+      "%s.",
+      *(root, ", ".join(unused), " or ".join(EVALUATION)),
+    )
   if other:
     return {"train": train, "val": other[0]}, classes, count
   parts = {"train": f"{train}[:90%]", "val": f"{train}[90%:]"}

@@ -31,7 +31,7 @@ KEYS = {
   "on_error": "`raise`, or `skip`: the next example replaces one that fails",
 }
 # The numbers in config.input, and the lowest that each may be.
-_LOWEST = {"num_workers": 0, "seed": 0} | dict.fromkeys(
+_LOWEST = {"num_workers": 0} | dict.fromkeys(
   ("batch_size", "num_threads", "prefetch", "repeats"), 1
 )
 _ON_ERROR = ("raise", "skip")
@@ -75,6 +75,10 @@ def training(
       raise ValueError(
         f"config.input.{key} must be {_LOWEST[key]} or more, got {value}."
       )
+  if not 0 <= seed < 2**32:  # others would share the orders of these
+    raise ValueError(
+      f"config.input.seed, or config.seed, must be in [0, 2**32), got {seed}."
+    )
   on_error = config.pop("on_error", "raise")
   errors.check_known("on_error", on_error, _ON_ERROR)
   if config.get("num_workers") and config.get("num_threads"):

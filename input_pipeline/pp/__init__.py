@@ -13,7 +13,7 @@ import ast
 import inspect
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -81,17 +81,22 @@ _BUILT_IN = ("archive.randaug", "ops_general", "ops_image", "ops_text")
 _added = []
 
 
-def add_modules(modules: Sequence[str]):
+def add_modules(modules: Sequence[str] | str):
   """Makes the ops of `config.pp_modules` known to every string from now on.
 
   Raises:
     ValueError: a module is not there, has no table `OPS` of factories by name,
       or defines an op that exists.
   """
-  for module in modules:
+  for module in [modules] if isinstance(modules, str) else modules:
     if module in _BUILT_IN or module in _added:
       continue
     ops = registry.import_path("pp_modules", f"{module}:OPS")
+    if not isinstance(ops, Mapping):
+      raise ValueError(
+        f"pp_modules: OPS of {module} must be a dictionary, from names of ops "
+        f"to their factories, got {type(ops).__name__}."
+      )
     if taken := sorted(ops.keys() & OPS.keys()):
       raise ValueError(
         f"pp_modules: {module} defines {', '.join(taken)}, which exist "
@@ -141,6 +146,11 @@ class Preprocess:
   ) -> op.Example:
     """Returns the processed example; the one given is left as it is."""
     example = dict(example)
+    for key, value in example.items():
+      if isinstance(value, np.ndarray):
+        # The data set's own, perhaps: no op may write to it.
+        value = example[key] = value.view()
+        value.setflags(write=False)
     for text, fn in self._ops:
       try:
         example = fn(example, rng)
@@ -150,6 +160,8 @@ class Preprocess:
         encoded = isinstance(example.get("image"), bytes)
         if encoded and not re.match(r"decode(_jpeg|\W|$)", text):
           message += " (The image is still encoded: put decode first.)"
+        if re.search("read-?only", str(error)):
+          message += " (It may be the data set's: let the op change a copy.)"
         raise ValueError(message) from error
     return example
 

@@ -4,7 +4,8 @@ An op is a function of (example, generator) that returns the example; `pp.make`
 chains them. A factory takes the arguments written in the preprocessing string
 and returns an op. Most ops change one value: their factories return a function
 of that value and are decorated with `on_key` or, when it draws random numbers,
-`on_key_random`.
+`on_key_random`. Arrays are the data set's own, and read-only: an op that writes
+to one makes a copy first.
 """
 
 import functools

@@ -53,6 +53,11 @@ def onehot(
 
   def apply(example, _):
     labels = np.asarray(op.get(example, key))
+    if labels.size and labels.dtype.kind not in "iu":
+      raise ValueError(
+        "expected a label, or several, as integers from 0, got "
+        f"{example[key]!r:.60}."
+      )
     if labels.size and labels.max() >= depth:
       raise ValueError(
         f"label {labels.max()} does not fit {depth} classes (0 to "

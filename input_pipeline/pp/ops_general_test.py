@@ -63,7 +63,7 @@ def test_ranges_without_numba_are_equal_to_the_last_bit(op, shape, monkeypatch):
 def test_onehot(args, labels, expected):
   labels = np.array(labels, int)
   result = _apply(f'onehot({args}, key_result="hot")', labels=labels)
-  assert result["labels"] is labels
+  np.testing.assert_array_equal(result["labels"], labels)
   assert result["hot"].dtype == np.float32
   np.testing.assert_allclose(result["hot"], expected)
 
@@ -71,6 +71,22 @@ def test_onehot(args, labels, expected):
 def test_onehot_label_out_of_range():
   with pytest.raises(ValueError, match=r"label 10 does not fit 10 classes"):
     _apply('onehot(10, key="label")', label=10)
+
+
+@pytest.mark.parametrize("multi", [True, False])
+@pytest.mark.parametrize(
+  ("label", "shown"),
+  [
+    ("cat", "'cat'"),
+    (b"cat", "b'cat'"),
+    (None, "None"),
+    (1.0, "1.0"),
+    (np.float32([0, 1]), r"array\(\[0., 1.\], dtype=float32\)"),
+  ],
+)
+def test_onehot_of_what_is_no_integer(label, shown, multi):
+  with pytest.raises(ValueError, match=rf"as integers from 0, got {shown}\."):
+    _apply(f'onehot(2, key="label", multi={multi})', label=label)
 
 
 def test_keep_drop_copy():

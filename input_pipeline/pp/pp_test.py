@@ -128,23 +128,53 @@ def test_pickles():
 
 
 _INVERT = """
+import cv2
 from dpn.input_pipeline.pp import op
 
 @op.on_key
 def invert(top: int = 255):
   return lambda image: top - image
 
-OPS = {"invert": invert}
+@op.on_key
+def blacken():
+  def apply(image):
+    image[:] = 0
+    return image
+  return apply
+
+@op.on_key
+def draw():
+  return lambda image: cv2.rectangle(image, (0, 0), (2, 2), (9, 9, 9))
+
+OPS = {"invert": invert, "blacken": blacken, "draw": draw}
 """
 
 
-def test_modules_of_ones_own(tmp_path, monkeypatch):
+@pytest.fixture(name="my_ops")
+def _my_ops(tmp_path, monkeypatch):
+  """Makes modules of ops, and no op of theirs known to later tests."""
   (tmp_path / "my_ops.py").write_text(_INVERT)
   (tmp_path / "no_ops.py").write_text("")
   (tmp_path / "taken_ops.py").write_text("OPS = {'resize': None}")
+  (tmp_path / "list_ops.py").write_text("OPS = ['invert']")
   monkeypatch.syspath_prepend(tmp_path)
   monkeypatch.setattr(pp, "OPS", dict(pp.OPS))
   monkeypatch.setattr(pp, "_added", [])
+
+
+@pytest.mark.parametrize("name", ["blacken", "draw"])
+def test_ops_cannot_change_the_data_set(name, my_ops):
+  image = _image()
+  message = rf"(?s)op {name} failed on .*let the op change a copy"
+  with pytest.raises(ValueError, match=message):
+    pp.make(name, "my_ops")({"image": image}, _rng())
+  np.testing.assert_array_equal(image, _image())
+  image[:] = 0  # The array itself stays writable,
+  own = pp.make(f"value_range|{name}")({"image": image}, _rng())["image"]
+  assert own.max() == (0 if name == "blacken" else 9)  # and so do new ones.
+
+
+def test_modules_of_ones_own(my_ops):
   # The ops of big_vision's modules are always known.
   fn = pp.make("invert(250)", modules=["ops_image", "my_ops"])
   image = fn({"image": _image()}, _rng())["image"]
@@ -154,6 +184,7 @@ def test_modules_of_ones_own(tmp_path, monkeypatch):
     ("my_op", "pp_modules='my_op:OPS': there is no module 'my_op'"),
     ("no_ops", "Unknown attribute 'OPS'"),
     ("taken_ops", "taken_ops defines resize, which exist already"),
+    ("list_ops", "OPS of list_ops must be a dictionary.*got list"),
   ):
     with pytest.raises(ValueError, match=message):
       pp.make("", modules=[module])

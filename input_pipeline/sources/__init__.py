@@ -52,6 +52,12 @@ KINDS = {
   "tfds": "dpn.input_pipeline.sources.tfds:TfdsSource",
 }
 
+_WRONG_PATHS = {
+  FileNotFoundError: "is not there",
+  NotADirectoryError: "is a file, expected a folder",
+  IsADirectoryError: "is a folder, expected a file",
+}
+
 
 class Data(TypedDict, total=False):
   """What names data: a config's `data`, `source.json` of embeddings."""
@@ -121,6 +127,11 @@ def make(data: Mapping[str, Any]) -> Source:
   for key in data:
     errors.check_known("key of data", key, Data.__annotations__)
   kind, _, rest = name.partition(":")
+  if not rest and name.startswith(("/", "~", ".")):
+    raise ValueError(
+      f"data.name={name!r} does not say what kind of data is at that path. "
+      f"Expected one of {', '.join(KINDS)} before it, as in 'folder:{name}'."
+    )
   if not rest or re.fullmatch(r"\d+\.\d+\.\d+", rest):
     kind, rest = "tfds", name
   if kind in KINDS:
@@ -139,14 +150,24 @@ def make(data: Mapping[str, Any]) -> Source:
   for part in splits.parse(split):
     try:
       whole = open_split(*args, part.split, **data)
-    except FileNotFoundError as e:
-      raise FileNotFoundError(
-        f"data.name={name!r}: {e.filename or e} is not there. Check the path."
+    except tuple(_WRONG_PATHS) as e:
+      what = _WRONG_PATHS[type(e)]
+      raise type(e)(
+        f"data.name={name!r}: {e.filename or e} {what}. Check the path."
       ) from e
+    except KeyError as e:  # from a class of one's own
+      if e.args != (part.split,):
+        raise
+      raise ValueError(f"data.name={name!r} has no split {e}.") from e
     if not isinstance(whole, Source):
       raise ValueError(
         f"data.name={name!r} gave {type(whole).__name__}, expected a subclass "
         "of input_pipeline.sources.Source."
+      )
+    if not hasattr(whole, "name"):
+      raise ValueError(
+        f"data.name={name!r}: {type(whole).__name__} must set self.name, what "
+        "messages call it."
       )
     slices.append((whole, *part.bounds(len(whole))))
   return join(slices, seed)

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from absl import logging
 
 from dpn.input_pipeline import sources
 
@@ -58,18 +59,63 @@ def open_split(name: str, split: str) -> ArraySource:
   path = os.path.expanduser(name)
   with np.load(path, allow_pickle=False) as file:
     keys = [key.rpartition("/") for key in file.files]
-    sources.check_split(path, split, {head for head, slash, _ in keys if slash})
-    columns = {
-      tail: file[f"{split}/{tail}"] for head, _, tail in keys if head == split
-    }
-    # Over all splits: a small one may lack the last class.
-    labels = [
-      int(file[f"{head}/label"].max())
-      for head, _, tail in keys
-      if tail == "label"
-    ]
-  counts = {"label": max(labels) + 1} if labels else {}
+    known = {head for head, slash, _ in keys if slash}
+    if not known:
+      raise ValueError(
+        f"{path} holds the arrays {', '.join(file.files)}. Expected names with "
+        "the split in front, such as train/image and train/label."
+      )
+    sources.check_split(path, split, known)
+    try:
+      columns = {
+        tail: file[f"{split}/{tail}"] for head, _, tail in keys if head == split
+      }
+      labels = {
+        name: file[name] for name in file.files if name.endswith("/label")
+      }
+    except ValueError as e:
+      raise ValueError(f"{path}: {e}. Expected numbers or text.") from e
+  for name, column in labels.items():
+    _check_labels(f"{path}: {name}", column)
+  if "image" in columns:
+    _check_images(f"{path}: {split}/image", columns["image"])
+  # Over all splits: a small one may lack the last class.
+  most = [int(column.max(initial=0)) for column in labels.values()]
+  counts = {"label": max(most) + 1} if most else {}
   return ArraySource(f"{path}:{split}", columns, counts)
+
+
+def _check_labels(name: str, labels: np.ndarray):
+  """Raises ValueError unless `onehot` reads them; label maps aside."""
+  if labels.ndim < 3 and (
+    labels.dtype.kind not in "iu"
+    or (labels.size > len(labels) and labels.max() < 2)  # one-hot
+  ):
+    raise ValueError(
+      f"{name} is {labels.dtype} of shape {labels.shape}. Expected integers "
+      "from 0, of shape (examples,): take argmax(-1) of one-hot vectors, "
+      "np.unique(names, return_inverse=True)[1] of names, and another key than "
+      "label for anything else."
+    )
+
+
+def _check_images(name: str, images: np.ndarray):
+  """Raises ValueError for images that would be misread without an error."""
+  got = f"{name} is {images.dtype} of shape {images.shape}"
+  if images.dtype.kind in "biu" and images.dtype != np.uint8:
+    raise ValueError(f"{got}. Expected uint8, from 0 to 255, or floats.")
+  if images.ndim == 4 and images.shape[1] in (1, 3) and images.shape[3] > 4:
+    raise ValueError(
+      f"{got}. Expected (examples, rows, cols, channels): take np.moveaxis("
+      "images, 1, -1)."
+    )
+  is_float = images.dtype.kind == "f" and images.ndim > 2 and images.size
+  if is_float and images.min() >= 0 and images.max() <= 1:
+    logging.warning(
+      "%s, from 0 to 1. value_range and vgg_value_range expect 0 to 255; here, "
+      "write value_range(-1, 1, 0, 1).",
+      got,
+    )
 
 
 @functools.cache

@@ -12,8 +12,8 @@ A manifest is a table with the columns `path`, `split`, and any of `label`,
 `mask` and `caption`: a CSV file with a header, or a JSONL file with an object
 per line. Paths (of images, and in `mask` of label maps) are relative to the
 manifest's folder; labels are numbers from 0, or names; in JSONL a caption may
-be a list of them; other columns are ignored. Slices are random, see `sources`:
-for others, name splits of your own.
+be a list of them; other columns, and spaces around a field, are ignored. Slices
+are random, see `sources`: for others, name splits of your own.
 
 Captions are under the key `text`. In an archive, they are files ending in .txt
 beside the images, `0001.jpg` and `0001.txt`.
@@ -206,7 +206,13 @@ class TarSource(_ClassSource):
   def __init__(self, path: str, split: str):
     """Reads the tables of contents of all splits: passes over their headers."""
     root = os.path.expanduser(path)
-    files = [e for e in os.listdir(root) if e.endswith(".tar") and e[0] != "."]
+    there = sorted(os.listdir(root))
+    files = [e for e in there if e.endswith(".tar") and e[0] != "."]
+    if not files:
+      raise ValueError(
+        f"{root} holds no .tar archive, but: {', '.join(there[:9])}. A "
+        "compressed one has no random access: decompress it first."
+      )
     sources.check_split(root, split, [file[:-4] for file in files])
     self._path = os.path.join(root, f"{split}.tar")
     self.name = f"tar:{self._path}"
@@ -364,11 +370,21 @@ def _table(path: str):
 
   try:
     if path.endswith(".jsonl"):
-      table = pd.read_json(path, lines=True, dtype=False)
+      table = pd.read_json(path, lines=True, dtype=False, encoding="utf-8-sig")
     else:
-      table = pd.read_csv(path, dtype=str, keep_default_na=False)
+      table = pd.read_csv(
+        path, dtype=str, keep_default_na=False, skipinitialspace=True
+      )
+      # pandas would take the first column for the names of rows.
+      if not isinstance(table.index, pd.RangeIndex):
+        raise ValueError(
+          "row 1 has more fields than the header; a field with a comma in it "
+          "needs double quotes"
+        )
     targets = sorted({"label", "mask", "caption"} & {*table}) or ["label"]
-    table = table[["path", "split", *targets]]
+    table = table[["path", "split", *targets]].map(
+      lambda x: x.strip() if isinstance(x, str) else x
+    )
   except (ValueError, AttributeError, KeyError) as error:
     raise ValueError(
       f"Cannot read {path}: {error}. Expected a .csv file with a header or a "

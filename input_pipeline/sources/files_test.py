@@ -99,6 +99,10 @@ def test_tar_errors(tmp_path):
   ):
     with pytest.raises(ValueError, match=message):
       _open("tar", tmp_path, split)
+  (tmp_path / "zipped").mkdir()
+  (tmp_path / "zipped" / "train.tar.gz").write_bytes(b"")
+  with pytest.raises(ValueError, match=r"no \.tar .*but: train\.tar\.gz\."):
+    _open("tar", tmp_path / "zipped")
   with pytest.raises(OSError, match="/no/such"):
     _open("tar", "/no/such")
 
@@ -303,6 +307,31 @@ def test_manifest_of_label_maps(tmp_path, suffix):
     _open("manifest", _manifest(tmp_path, suffix, rows))
 
 
+@pytest.mark.parametrize(
+  ("name", "text"),
+  [
+    (
+      "list.csv",
+      'path, split, label\na.jpg , train, "dog"\nb.jpg,train ,dog \n'
+      "c.jpg,train,  cat\n",
+    ),
+    (
+      "list.jsonl",
+      '\ufeff{"path": "a.jpg", "split": "train", "label": "dog"}\n'
+      '{"path": "b.jpg", "split": "train ", "label": "dog "}\n'
+      '{"path": "c.jpg", "split": "train", "label": "cat"}\n',
+    ),
+  ],
+)
+def test_stray_spaces_in_a_manifest(tmp_path, name, text):
+  _write_paths(tmp_path, "a.jpg", "b.jpg", "c.jpg")
+  (tmp_path / name).write_text(text, encoding="utf-8")
+  source = _open("manifest", tmp_path / name)
+  assert source.class_names("label") == ["cat", "dog"]
+  found = [(x["image"], x["label"]) for x in source.read(range(3))]
+  assert found == [(b"a.jpg", 1), (b"b.jpg", 1), (b"c.jpg", 0)]
+
+
 def test_manifest_errors(tmp_path):
   path = _manifest(tmp_path, "csv", _ROWS)
   with pytest.raises(ValueError, match=r"Unknown split 'val'. Known: test, tr"):
@@ -318,6 +347,9 @@ def test_manifest_errors(tmp_path):
       r"'split'.* not in index.*the columns path, split, and label, mask",
     ),
     ("path,label,split\na,1,train\nb,,train\n", "row 2 has no label"),
+    ("path,label,split\na,1,train\nb, ,train\n", "row 2 has no label"),
+    ("path,label,split\na,1,train,\n", "row 1 has more fields than the head"),
+    ("path,label,split\na,1,train\nb,1,x,y\n", "Expected 3 fields in line 3"),
     ("path,label,split\na,1,train\nb,x,train", r"partly numbers \('1'\)"),
     ("path,label,split\na,10.0,train\nb,2.0,train", r"such as '10\.0'\. Exp"),
   ):

@@ -160,6 +160,7 @@ def test_tfds_errors(data_dir, tmp_path, monkeypatch):
     ({"data_dir": "/no/such"}, "no TFDS directory /no/such.*TFDS_DATA_DIR"),
     ({"data_dir": "gs://bucket"}, "TFDS directory gs://bucket.*mount a bucket"),
     ({"name": "foldr:/x"}, "Unknown kind of data source 'foldr'.*'folder'"),
+    ({"name": "/x/y"}, r"'/x/y' does not say what kind.*as in 'folder:/x/y'"),
     ({"shuffle": 1}, "Unknown key of data 'shuffle'"),
   ):
     base = {"name": "tiny", "split": "train", "data_dir": data_dir}
@@ -323,14 +324,80 @@ def test_npz(tmp_path):
   assert source.num_classes("label") == 5
   with pytest.raises(ValueError, match=r"Unknown split 'val'. Known: test, tr"):
     sources.make({**data, "split": "val"})
-  np.savez(path, **{**arrays, "train/label": np.zeros(2)})
+  np.savez(path, **{**arrays, "train/label": np.zeros(2, int)})
   with pytest.raises(ValueError, match=r"differ in length: {'image': 3, 'lab"):
     sources.make(data)
   np.savez(path, **{"train/image": np.array([{}])})
-  with pytest.raises(ValueError, match=r"allow_pickle"):
+  with pytest.raises(ValueError, match=r"file.npz: .*allow_pickle.*numbers"):
     sources.make(data)
   with pytest.raises(OSError, match=r"/no.npz"):
     sources.make({**data, "name": "arrays:/no.npz"})
+
+
+_GREY = np.zeros((4, 6, 6, 1), np.uint8)
+
+
+@pytest.mark.parametrize(
+  ("arrays", "message"),
+  [
+    ({"train/label": np.eye(4)}, r"train/label is float64 of shape \(4, 4\)"),
+    ({"train/label": np.eye(4, dtype=int)}, "argmax"),
+    ({"train/label": np.array([*"abcd"])}, "train/label is <U1 of shape"),
+    ({"train/label": np.float32([0, 1, 2, 1])}, "Expected integers from 0"),
+    ({"train/label": np.array([True] * 4)}, "train/label is bool"),
+    ({"train/x": _GREY, "test/label": np.eye(4)}, "test/label is float64"),
+    ({"train/image": _GREY.astype(np.uint16)}, "image is uint16.*Expected uin"),
+    ({"train/image": _GREY > 0}, "image is bool.*Expected uint8"),
+    ({"train/image": np.moveaxis(_GREY, 3, 1)}, r"\(4, 1, 6, 6\).*moveaxis"),
+    ({"train/image": _GREY[:0]}, "'train' selects no example: 'train' has 0"),
+    ({"x_train": _GREY}, "holds the arrays x_train. Expected.*train/image"),
+  ],
+)
+def test_npz_that_would_train_on_something_else(tmp_path, arrays, message):
+  np.savez(tmp_path / "file.npz", **arrays)
+  with pytest.raises(ValueError, match=message):
+    sources.make({"name": f"arrays:{tmp_path}/file.npz", "split": "train"})
+
+
+@pytest.mark.parametrize(
+  ("image", "label"),
+  [
+    (_GREY, np.int8([0, 1, -1, 2])),
+    (np.zeros((4, 6, 6, 9), np.float16), np.array([[0, 2], [1, -1]] * 2)),
+    (np.eye(4) * 2, np.zeros((4, 6, 6), bool)),  # embeddings; label maps
+  ],
+)
+def test_npz_of_other_kinds(tmp_path, image, label):
+  arrays = {"train/image": image, "train/label": label}
+  empty = {"test/image": image[:0], "test/label": label[:0]}
+  np.savez(tmp_path / "file.npz", **arrays, **empty)
+  data = {"name": f"arrays:{tmp_path}/file.npz", "split": "train"}
+  assert len(sources.make(data)) == 4
+
+
+def test_npz_of_floats_up_to_one(tmp_path, caplog):
+  data = {"name": f"arrays:{tmp_path}/file.npz", "split": "train"}
+  for most, warned in ((255, False), (1, True)):
+    images = np.linspace(0, most, 8, dtype=np.float32).reshape(2, 2, 2, 1)
+    np.savez(tmp_path / "file.npz", **{"train/image": images})
+    sources.make(data)
+    assert ("write value_range(-1, 1, 0, 1)" in caplog.text) == warned
+
+
+@pytest.mark.parametrize(
+  ("name", "message"),
+  [
+    ("tar:{}/file", "file is a file, expected a folder"),
+    ("parquet:{}/file", "file is a file, expected a folder"),
+    ("folder:{}/file", "file is a file, expected a folder"),
+    ("manifest:{}", "is a folder, expected a file"),
+    ("arrays:{}", "is a folder, expected a file"),
+  ],
+)
+def test_files_for_folders(tmp_path, name, message):
+  (tmp_path / "file").write_bytes(b"")
+  with pytest.raises(OSError, match=message):
+    sources.make({"name": name.format(tmp_path), "split": "train"})
 
 
 def test_fake_imagenet(tmp_path):
@@ -347,13 +414,21 @@ from dpn.input_pipeline import sources
 
 class Squares(sources.Source):
   def __init__(self, split):
-    self.name = f"squares:{split}"
+    self.name = {"train": "squares"}[split]
 
   def __len__(self):
     return 100
 
   def __getitem__(self, index):
     return {"label": index % 10}
+
+class Nameless(Squares):
+  def __init__(self, split):
+    pass
+
+class Broken(Squares):
+  def __init__(self, split):
+    {}["train.csv"]
 """
 
 
@@ -370,6 +445,11 @@ def test_a_source_of_ones_own(tmp_path, monkeypatch):
     ("shapes:Square", "Unknown attribute 'Square'. Did you mean 'Squares'"),
     ("shapes:np.sum", "Unknown kind of data source 'shapes'.*package.module"),
     ("builtins:str", "gave str, expected a subclass"),
+    ("shapes:Nameless", "Nameless must set self.name"),
   ):
     with pytest.raises(ValueError, match=message):
       sources.make({**data, "name": name})
+  with pytest.raises(ValueError, match="'shapes:Squares' has no split 'trian'"):
+    sources.make({**data, "split": "trian"})
+  with pytest.raises(KeyError, match=r"train\.csv"):
+    sources.make({**data, "name": "shapes:Broken"})
