@@ -4,10 +4,12 @@ import contextlib
 import dataclasses
 import importlib
 import inspect
+import math
 import pkgutil
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, NamedTuple
 
+import flax.errors
 import jax
 import numpy as np
 from absl import logging
@@ -138,12 +140,17 @@ class Scheduled(NamedTuple):
   def run(self, variables: base.Variables) -> dict[str, float]:
     """Returns `{"<prefix><metric>": value}`; any failure is EvaluatorError."""
     try:
-      metrics = self.evaluator.run(variables)
+      found = self.evaluator.run(variables)
+      if not isinstance(found, Mapping):
+        raise TypeError(f"expected a dictionary of numbers, got {found!r}.")
+      row = {f"{self.prefix}{key}": float(v) for key, v in found.items()}
+      if bad := [f"{k} = {v}" for k, v in row.items() if not math.isfinite(v)]:
+        raise ValueError(f"expected finite numbers, got {', '.join(bad)}.")
     except Exception as e:
       raise EvaluatorError(
         f"Evaluator {self.name!r} failed: {type(e).__name__}: {e}"
       ) from e
-    return {f"{self.prefix}{key}": float(v) for key, v in metrics.items()}
+    return row
 
 
 @contextlib.contextmanager
@@ -151,7 +158,7 @@ def _of_section(name: str):
   """Adds to errors of the user which section of config.evals they are in."""
   try:
     yield
-  except (ValueError, OSError) as e:
+  except (ValueError, OSError, TypeError, flax.errors.FlaxError) as e:
     kind = OSError if isinstance(e, OSError) else ValueError
     raise kind(f"config.evals.{name}: {e}") from e
 
@@ -171,7 +178,7 @@ def from_config(
     pred: one of `predict_fns`; the type says which by default.
     pred_kw: further arguments of that function.
     log_<unit>: how often it runs; `config.log_eval_<unit>` by default.
-    prefix: of its metrics; "<name>/" by default.
+    prefix: of its metrics, and no other section's; "<name>/" by default.
     cache: "final_data" is another name of `cache_final=True`.
     cache_raw: big_vision's; it and any other `cache` are ignored, and said so.
     skip_first: if False, it runs before the first step, too.
@@ -179,18 +186,28 @@ def from_config(
   `sizes` are total_steps, batch_size and data_size, to convert durations.
   """
   default = schedules.steps("log_eval", config, **sizes, default=None)
-  scheduled = []
+  inherited = {"batch_size": sizes["batch_size"]}
+  if config.get("ignore_label") is not None:
+    inherited["ignore_label"] = config["ignore_label"]
+  scheduled, prefixes = [], {"": "training"}
   for name, section in (config.get("evals") or {}).items():
     with _of_section(name):
       every = schedules.steps("log", section, **sizes, default=default)
       if not every:
         raise ValueError("how often it runs is missing, e.g. log_steps=100.")
-      kw = {"batch_size": sizes["batch_size"], **section}
+      kw = dict(section)
       for unit in schedules.UNITS:
         kw.pop(f"log_{unit}", None)
       prefix = kw.pop("prefix", f"{name}/")
+      if prefix in prefixes:
+        raise ValueError(
+          f"prefix={prefix!r} is that of {prefixes[prefix]}, too, so metrics "
+          f"of the same name would get lost. Without it, it is '{name}/'."
+        )
+      prefixes[prefix] = f"config.evals.{name}"
       first = not kw.pop("skip_first", True)
-      evaluator = _make(find(kw.pop("type", name)), predict_fns, mesh, kw)
+      cls = find(kw.pop("type", name))
+      evaluator = _make(cls, predict_fns, mesh, kw, inherited)
     scheduled.append(Scheduled(name, evaluator, every, prefix, first))
   return scheduled
 
@@ -200,15 +217,25 @@ def find(kind: str) -> type[Evaluator]:
   if kind in TYPES:
     return importlib.import_module(f"dpn.evaluators.{kind}").Evaluator
   if isinstance(kind, str) and "." in kind:
-    return registry.import_path("type", f"{kind}:Evaluator")
+    cls = registry.import_path("type", f"{kind}:Evaluator")
+    decorated = "__dataclass_fields__" in vars(cls)
+    if not (decorated and issubclass(cls, Evaluator)):
+      raise ValueError(
+        f"{kind}.Evaluator must be a dataclass, with the decorator, that "
+        "derives from evaluators.base.Evaluator."
+      )
+    return cls
   raise ValueError(
     f"{errors.unknown('type', kind, TYPES)} Or the path of a module of your "
     "own with a class Evaluator, 'mypkg.confusion'."
   )
 
 
-def _make(cls, predict_fns, mesh, kw):
-  """Returns an evaluator made with the keys of a section, after checks."""
+def _make(cls, predict_fns, mesh, kw, inherited):
+  """Returns an evaluator made with the keys of a section, after checks.
+
+  Of `inherited` it gets what it has a field for and the section does not set.
+  """
   pred = kw.pop("pred", cls.PRED)
   errors.check_known("pred", pred, predict_fns)
   predict_fn = predict_fns[pred]
@@ -216,6 +243,7 @@ def _make(cls, predict_fns, mesh, kw):
     predict_fn = registry.bind("pred", pred, predict_fns, pred_kw)
   known = dict(inspect.signature(cls).parameters)
   del known["predict_fn"], known["mesh"]
+  kw = {k: v for k, v in inherited.items() if k in known} | kw
   if kw.get("cache") == "final_data" and "cache_final" in known:
     del kw["cache"]  # big_vision's newer name
     kw["cache_final"] = True

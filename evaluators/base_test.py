@@ -1,5 +1,8 @@
 """Evaluators made from configs: their schedule, names and errors."""
 
+import types
+
+import flax.errors
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -73,12 +76,56 @@ def test_pred_chooses_what_is_measured(section):
     ({"batch_size": 6}, "batch_size=6 cannot be split over 4 devices"),
     ({"pp_fn": "flip_rl"}, "Unknown op 'flip_rl'. Did you mean 'flip_lr'"),
     ({"data": {"name": "imagenet"}}, "needs a name and a split"),
+    ({"data": 3}, "'int' object is not iterable"),
+    ({"prefix": ""}, "prefix='' is that of training, too"),
     ({"type": "classification", "loss_name": "xent"}, "Unknown loss 'xent'"),
   ],
 )
 def test_errors_name_the_evaluator(section, changes, message):
   with pytest.raises(ValueError, match=rf"^config.evals.val: .*{message}"):
     _make({"val": {**section, **changes}})
+
+
+def test_two_evaluators_with_one_prefix(section):
+  message = r"^config.evals.b: prefix='a/' is that of config.evals.a, too"
+  with pytest.raises(ValueError, match=message):
+    _make({"a": section, "b": {**section, "prefix": "a/"}})
+
+
+@pytest.mark.parametrize(
+  ("found", "message"),
+  [
+    (None, "TypeError: expected a dictionary of numbers, got None"),
+    (np.ones(2), r"expected a dictionary of numbers, got array\(\[1., 1.\]\)"),
+    ({"x": np.ones(2)}, "TypeError: only "),
+    (
+      {"x": 1.0, "y": np.nan, "z": -np.inf},
+      r"ValueError: expected finite numbers, got val/y = nan, val/z = -inf\.$",
+    ),
+  ],
+)
+def test_results_that_are_no_finite_numbers(found, message):
+  evaluator = types.SimpleNamespace(run=lambda variables: found)
+  scheduled = base.Scheduled("val", evaluator, 1, "val/")
+  with pytest.raises(
+    base.EvaluatorError, match=f"^Evaluator 'val' failed: .*{message}"
+  ):
+    scheduled.run({})
+
+
+@pytest.mark.parametrize(
+  "error",
+  [TypeError("bad"), flax.errors.FlaxError("bad"), ValueError("bad")],
+)
+def test_models_that_the_data_do_not_fit(section, error):
+  def predict(variables, batch):
+    raise error
+
+  config = {"evals": {"val": section}}
+  fns = {"loss": predict}
+  [evaluator] = base.from_config(config, fns, sharding.make_mesh(), SIZES)
+  with pytest.raises(ValueError, match=r"^config.evals.val: bad"):
+    evaluator.check({"params": ()})
 
 
 def test_missing_arguments_are_named(section):
@@ -122,6 +169,22 @@ def test_an_evaluator_of_ones_own(section, tmp_path, monkeypatch):
     _make({"val": {**section, "scala": 2.0}})
   with pytest.raises(ValueError, match=r"no module 'mypkg_evals.no'"):
     _make({"val": {**section, "type": "mypkg_evals.no"}})
+
+
+@pytest.mark.parametrize(
+  ("old", "new"),
+  [
+    ("@dataclasses.dataclass(kw_only=True)\n", ""),
+    ("(base.Evaluator)", ""),
+  ],
+)
+def test_an_evaluator_that_is_none(section, tmp_path, monkeypatch, old, new):
+  assert old in OWN
+  (tmp_path / tmp_path.name).mkdir()
+  (tmp_path / tmp_path.name / "none.py").write_text(OWN.replace(old, new))
+  monkeypatch.syspath_prepend(tmp_path)
+  with pytest.raises(ValueError, match=r"none\.Evaluator must be a dataclass"):
+    _make({"val": {**section, "type": f"{tmp_path.name}.none"}})
 
 
 def test_big_visions_keys(section):

@@ -14,7 +14,9 @@ class Evaluator(mean.Evaluator):
   """Reports `prec@1`, in [0, 1], and `loss`.
 
   An example whose labels are all zero (as in ImageNet-ReaL) does not count;
-  one with several labels counts as right when the top class is among them.
+  one with several labels counts as right when the top class is among them. As
+  in big_vision, `prec@1` is the mean of the top class's label, so smoothed
+  labels (`on`, `off` of onehot) make it another number than the accuracy.
   """
 
   PRED: ClassVar[str] = "predict"
@@ -32,7 +34,7 @@ class Evaluator(mean.Evaluator):
     labels = batch[self.label_key]
     top = jnp.argmax(logits, axis=-1)[:, None]  # (batch, 1)
     return {
+      "loss": losses.get(self.loss_name)(logits, labels),  # checks the shapes
       "prec@1": jnp.take_along_axis(labels, top, axis=-1)[:, 0],
-      "loss": losses.get(self.loss_name)(logits, labels),
       "_mask": labels.max(axis=-1) > 0,
     }

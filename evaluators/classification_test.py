@@ -100,6 +100,12 @@ def test_labels_under_another_key(save):
   assert got["prec@1"] == pytest.approx(right.mean())
 
 
+def test_integer_labels(save):
+  data = save(image=LOGITS, label=LABELS.argmax(-1))
+  with pytest.raises(ValueError, match="Preprocess integer labels with onehot"):
+    _classify(data, label_key="label")
+
+
 def test_all_labels_missing_is_an_error(save):
   data = save(image=LOGITS, labels=0 * LABELS)
   with pytest.raises(ValueError, match="every one of them is masked out"):

@@ -123,8 +123,14 @@ class Evaluator(base.Evaluator):
   representation_layer: str = "pre_logits"  # names joined by "/"
   label_key: str = "label"
   data_dir: str | None = None  # where TFDS data sets are
+  subset_seed: int | None = None  # of slices, see `sources.make`
 
   def __post_init__(self):
+    if min((self.num_seeds, *self.shots)) < 1:
+      raise ValueError(
+        f"Got num_seeds={self.num_seeds} and shots={tuple(self.shots)}, "
+        "expected 1 or more."
+      )
     super().__post_init__()
     # Every process solves the probes, so each needs all features and labels.
     self._features = self.jit(
@@ -135,6 +141,7 @@ class Evaluator(base.Evaluator):
     self._datasets = {}
     for key, (name, train, test) in self.datasets.items():
       data = {"name": name, "data_dir": self.data_dir}
+      data["subset_seed"] = self.subset_seed
       self._datasets[key] = (
         self.open(data | {"split": train}, self.pp_train),
         self.open(data | {"split": test}, self.pp_eval),
@@ -149,7 +156,8 @@ class Evaluator(base.Evaluator):
     for name, (train, test) in self._datasets.items():
       x, y = self._represent(variables, train)
       x_test, y_test = self._represent(variables, test)
-      num_classes = train.num_classes or 1 + max(y.max(), y_test.max())
+      known = train.examples.source.num_classes(self.label_key) or 0
+      num_classes = max(known, 1 + int(max(y.max(), y_test.max())))
       for shots in self.shots:
         accuracies = []
         for seed in range(self.num_seeds):

@@ -157,13 +157,14 @@ def _predict(variables, batch):
 
 def _evaluator(data, devices=4, batch_size=8, **kw):
   kw = {"shots": (1, 5), "l2_reg": 2.0, "num_seeds": 3, **kw}
+  pp = kw.pop("pp", 'keep("image", "label", "other")')
   return fewshot_lsr.Evaluator(
     _predict,
     mesh=jax.sharding.Mesh(jax.devices()[:devices], ("data",)),
     batch_size=batch_size,
     datasets={"toy": (data, "train", "test")},
-    pp_train='keep("image", "label", "other")',
-    pp_eval='keep("image", "label", "other")',
+    pp_train=pp,
+    pp_eval=pp,
     **kw,
   )
 
@@ -198,6 +199,23 @@ def test_evaluator_scores_every_example_once(data, devices, batch_size):
 def test_evaluator_of_another_label(data):
   got = _run(data, label_key="other")
   assert got == pytest.approx(_want(3 - Y, 3 - Y_TEST), abs=1e-12)
+
+
+@pytest.mark.parametrize(
+  "kw", [{"pp": "", "label_key": "fine"}, {"pp": 'copy("fine", "label")'}]
+)
+def test_more_classes_than_the_source_knows(tmp_path, kw):
+  arrays = {"train/image": X, "train/label": Y // 2, "train/fine": Y}
+  arrays |= {"test/image": X_TEST, "test/label": Y_TEST // 2}
+  np.savez(tmp_path / "two.npz", **arrays, **{"test/fine": Y_TEST})
+  got = _run(f"arrays:{tmp_path}/two.npz", **kw)
+  assert got == pytest.approx(_want(Y, Y_TEST), abs=1e-12)
+
+
+@pytest.mark.parametrize("kw", [{"num_seeds": 0}, {"shots": (1, 0)}])
+def test_nothing_to_learn_from(data, kw):
+  with pytest.raises(ValueError, match=r"num_seeds=.*, expected 1 or more"):
+    _evaluator(data, **kw)
 
 
 def test_evaluator_of_another_layer(data):

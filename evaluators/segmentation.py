@@ -119,7 +119,7 @@ class Evaluator(base.Evaluator):
   stride: Sequence[int] | None = None  # likewise; None: that of the window
   pp_scales: Sequence[str] = ()  # other `pp_fn`s, for further views
   flip: bool = False  # also look at each view's mirror image
-  ignore_label: int = 255
+  ignore_label: int = 255  # in a config, `config.ignore_label` if that is set
   label_key: str = "labels"
   class_names: Sequence[str] = ()  # for the metrics; numbers without it
 
@@ -162,10 +162,11 @@ class Evaluator(base.Evaluator):
         "cols), as the op decode_labels makes them."
       )
     *_, classes = self._logits_shape(variables)
-    if self.class_names and len(self.class_names) != classes:
+    different = len({*self.class_names})
+    if self.class_names and different != classes:
       raise ValueError(
-        f"Got {len(self.class_names)} class_names, expected one for each of "
-        f"the {classes} classes."
+        f"Got {different} different class_names, expected one for each of the "
+        f"{classes} classes."
       )
 
   def run(self, variables):

@@ -8,7 +8,7 @@ import pytest
 import sklearn.metrics
 
 from dpn import sharding
-from dpn.evaluators import segmentation
+from dpn.evaluators import base, segmentation
 from dpn.input_pipeline import sources
 
 RNG = np.random.default_rng(0)
@@ -203,8 +203,10 @@ def test_wrong_sections_and_data(monkeypatch):
     ValueError, match="a stride of 9 pixels and a window of 8"
   ):
     _evaluator(stride=(9, 7))
-  with pytest.raises(ValueError, match=r"Got 2 class_names.* the 3 classes"):
-    _evaluator(class_names=("sky", "road")).check(VARIABLES)
+  message = r"Got 2 different class_names.* the 3 classes"
+  for names in (("sky", "road"), ("sky", "road", "sky")):
+    with pytest.raises(ValueError, match=message):
+      _evaluator(class_names=names).check(VARIABLES)
   with pytest.raises(ValueError, match="Unknown key of the examples: 'label'"):
     _evaluator(label_key="label").check(VARIABLES)
   message = r"photos:test.*2.*labels from 0 to 7, expected"
@@ -217,6 +219,28 @@ def test_wrong_sections_and_data(monkeypatch):
     monkeypatch.setitem(photo, "labels", np.full_like(photo["labels"], IGNORE))
   with pytest.raises(ValueError, match="No pixel counts: every label is"):
     _evaluator().run(VARIABLES)
+
+
+@pytest.mark.parametrize(
+  ("config", "own", "want"),
+  [
+    ({}, {}, 255),
+    ({"ignore_label": 7}, {}, 7),
+    ({"ignore_label": 7}, {"ignore_label": 9}, 9),
+  ],
+)
+def test_the_label_to_ignore_is_that_of_training(config, own, want):
+  data = {"name": f"{__name__}:Photos", "split": "test"}
+  section = {"type": "segmentation", "data": data, "pp_fn": "", "log_steps": 1}
+  section |= {"window": WINDOW} | own
+  sizes = {"total_steps": 1, "batch_size": 4, "data_size": 4}
+  [scheduled] = base.from_config(
+    {"evals": {"val": section}, **config},
+    {"predict": _predict},
+    sharding.make_mesh(),
+    sizes,
+  )
+  assert scheduled.evaluator.ignore_label == want
 
 
 def test_logits_that_are_not_finite():

@@ -5,6 +5,7 @@ mean of those of its prompts, each of length 1, made of length 1 again.
 """
 
 import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 
 import jax
@@ -12,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpn.evaluators import base
+from dpn.input_pipeline import pp
 from dpn.input_pipeline.sources import arrays
 from dpn.input_pipeline.text import prompts
 
@@ -32,7 +34,9 @@ class Evaluator(base.Evaluator):
   """Reports `<data set>_prec@1` and `<data set>_prec@5`, in [0, 1].
 
   Class names are the data set's own unless `class_names` has others for it,
-  which are the name of some in `dpn.input_pipeline.text.prompts`, or a list.
+  which are the name of some in `dpn.input_pipeline.text.prompts`, or a list. It
+  needs them where an op of `pp_img` may change `label`: one that names it, or
+  one of VTAB's or of your own.
   """
 
   datasets: Mapping[str, tuple[str, str]]  # name → (data set, split)
@@ -51,19 +55,25 @@ class Evaluator(base.Evaluator):
     for key, (name, split) in self.datasets.items():
       data = {"name": name, "split": split, "data_dir": self.data_dir}
       images = self.open(data, f'{self.pp_img}|keep("image", "label")')
-      names = self.class_names.get(key) or images.class_names
+      own_names = own_count = None
+      if _leaves_label(self.pp_img):
+        source = images.examples.source
+        own_names = source.class_names("label")
+        own_count = source.num_classes("label")
+      names = self.class_names.get(key) or own_names
       if names is None:
         raise ValueError(
-          f"The data set {name!r} has no names of its classes: give them, or "
-          f"the name of a list, as class_names={{{key!r}: …}}."
+          f"The data set {name!r} has no names of its classes, or an op of "
+          "pp_img may change its labels: give names, or the name of a list, as "
+          f"class_names={{{key!r}: …}}."
         )
       names = prompts.class_names(names)
       filled = prompts.fill(
         names, prompts.templates(self.templates), self.canonicalize
       )
-      if (images.num_classes or 0) > len(names):
+      if (own_count or 0) > len(names):
         raise ValueError(
-          f"The data set {name!r} has {images.num_classes} classes, but there "
+          f"The data set {name!r} has {own_count} classes, but there "
           f"are {len(names)} names for {key!r}: give one for each label."
         )
       columns = dict(zip(("text", "label"), map(_column, filled), strict=True))
@@ -122,6 +132,13 @@ class Evaluator(base.Evaluator):
       metrics[f"{name}_prec@1"] = first / every
       metrics[f"{name}_prec@5"] = first_5 / every
     return metrics
+
+
+def _leaves_label(spec: str) -> bool:
+  """Returns whether ops surely leave `label` as the data set has it."""
+  changing = re.sub(r"\bkeep\([^)]*\)", "", spec)
+  probe = pp.make(f'{changing}|onehot(1, key="label")')
+  return probe.onehot_of_source() == ("label", 1)
 
 
 def _column(values):

@@ -5,6 +5,7 @@ import pytest
 
 from dpn import sharding
 from dpn.evaluators import zeroshot
+from dpn.input_pipeline import sources
 
 
 def _predict(variables, batch):
@@ -20,9 +21,8 @@ def _evaluator(path, **kw):
     _predict,
     mesh=sharding.make_mesh(),
     batch_size=4,
-    pp_img="",
     pp_txt='tokenize(4, "none")',
-    **{"datasets": {"toy": (f"arrays:{path}", "test")}, **kw},
+    **{"datasets": {"toy": (f"arrays:{path}", "test")}, "pp_img": "", **kw},
   )
 
 
@@ -66,8 +66,42 @@ def test_same_embeddings_are_the_first_class(path):
   assert got["toy_prec@1"] == pytest.approx(3 / 7)
 
 
+class Named(sources.Source):
+  """Four classes with names in `label`, and two others in `coarse`."""
+
+  def __init__(self, split):
+    self.name = split
+
+  def __len__(self):
+    return 4
+
+  def __getitem__(self, index):
+    image = np.eye(3, dtype=np.float32)[index // 2]
+    return {"image": image, "label": index, "coarse": index // 2}
+
+  def class_names(self, label_key):
+    return ["a", "a", "b", "b"] if label_key == "label" else None
+
+
+def test_whose_names_the_labels_have(monkeypatch):
+  def evaluator(pp_img, *names):
+    kw = {"class_names": {"toy": names}} if names else {}
+    datasets = {"toy": (f"{__name__}:Named", "test")}
+    return _evaluator("", datasets=datasets, pp_img=pp_img, **kw)
+
+  assert evaluator('keep("image", "label")').run(_table())["toy_prec@1"] == 0.5
+  with pytest.raises(ValueError, match="has 4 classes, but there are 2 names"):
+    evaluator("", "a", "b")
+  own = lambda: lambda example, rng: {**example, "label": example["coarse"]}
+  monkeypatch.setitem(zeroshot.pp.OPS, "own", own)
+  for changed in ('copy("coarse", "label")', "own"):
+    with pytest.raises(ValueError, match="pp_img may change its labels: give"):
+      evaluator(changed)
+    assert evaluator(changed, "a", "b").run(_table())["toy_prec@1"] == 1.0
+
+
 def test_bad_input(path):
-  with pytest.raises(ValueError, match="has no names of its classes: give"):
+  with pytest.raises(ValueError, match="has no names of its classes, or an op"):
     _evaluator(path)
   with pytest.raises(ValueError, match="Unknown templates 'clip'"):
     _evaluator(path, class_names={"toy": ["a"]}, templates="clip")

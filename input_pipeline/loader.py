@@ -17,7 +17,7 @@ import math
 import multiprocessing
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import grain
@@ -174,16 +174,6 @@ class EvaluationData(Data):
 
   cache: bool = False
   _cached: list[Batch] = dataclasses.field(default_factory=list, init=False)
-
-  @property
-  def num_classes(self) -> int | None:
-    """Number of classes of the key `label`, if the source knows it."""
-    return self.examples.source.num_classes("label")
-
-  @property
-  def class_names(self) -> Sequence[str] | None:
-    """Names of the classes of the key `label`, if the source knows them."""
-    return self.examples.source.class_names("label")
 
   def __len__(self) -> int:
     """Number of batches, the same for every process."""

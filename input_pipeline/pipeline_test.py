@@ -315,7 +315,8 @@ def test_memory_stays_flat_over_epochs():
     ({"batch": 1}, "Unknown key of config.input 'batch'.*'batch_size'"),
     ({"batch_size": 0}, "batch_size must be 1 or more, got 0"),
     ({"prefetch": 0}, "prefetch must be 1 or more"),
-    ({"seed": -1}, "seed must be 0 or more"),
+    ({"seed": -1}, r"seed, or config.seed, must be in \[0, 2\*\*32\), got -1"),
+    ({"seed": 2**32}, r"must be in \[0, 2\*\*32\), got 4294967296"),
     ({"on_error": "skp"}, "Unknown on_error 'skp'. Did you mean 'skip'"),
   ],
 )
@@ -364,7 +365,7 @@ def test_evaluation_sees_every_example_once(data_dir, batch_size, count):
       data, _PP, batch_size, process_index=index, process_count=count
     )
     assert share.num_examples == 22
-    assert share.num_classes == 22
+    assert share.examples.source.num_classes("label") == 22
     batches = list(share)
     assert len(batches) == len(share) == -(-22 // batch_size)
     for step, batch in enumerate(batches):

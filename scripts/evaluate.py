@@ -35,7 +35,7 @@ import ml_collections
 from absl import flags
 
 import dpn.tasks
-from dpn import errors, schema, sharding
+from dpn import errors, schedules, schema, sharding
 from dpn.evaluators import base as evaluators_base
 from dpn.input_pipeline import fingerprint, pp
 from dpn.scripts import fake_data, probe
@@ -174,8 +174,9 @@ def _with_evals(config, evals):
   for name in evals:
     errors.check_known("evaluator in --evals:", name, known)
   fields = {k: v for k, v in config.to_dict().items() if k[:9] != "log_eval_"}
+  schedule = {f"log_{unit}" for unit in schedules.UNITS}
   fields["evals"] = {
-    name: {k: v for k, v in fields["evals"][name].items() if k[:4] != "log_"}
+    name: {k: v for k, v in fields["evals"][name].items() if k not in schedule}
     for name in evals or known
   }
   return ml_collections.ConfigDict({**fields, "log_eval_steps": 1})

@@ -11,6 +11,7 @@ import pytest
 import safetensors.numpy
 
 from dpn import metrics
+from dpn.evaluators import base
 from dpn.input_pipeline import pp
 from dpn.scripts import evaluate
 from dpn.trainers import loop, testing
@@ -151,6 +152,23 @@ def test_running_statistics_come_with_the_parameters(run, tmp_path):
     ValueError, match="norm: layernorm in the file, batchnorm"
   ):
     evaluate.evaluate(config, str(other), ["test"])
+
+
+def test_logits_beyond_float32(run, tmp_path):
+  config, folder, _ = run
+  params = safetensors.numpy.load_file(folder / "params.safetensors")
+  params["head/kernel"] = np.full((16, 10), 3e38, np.float32)
+  np.savez(tmp_path / "huge.npz", **params)
+  message = r"^Evaluator 'test' failed: .* finite numbers, got test/loss = nan"
+  with pytest.raises(base.EvaluatorError, match=message):
+    evaluate.evaluate(config, str(tmp_path / "huge.npz"), ["test"])
+
+
+def test_only_the_schedule_is_left_out():
+  config = testing.tiny_config()
+  own = {"type": "own.evaluator", "log_scale": True}
+  config.evals = {"own": own | {"log_steps": None, "log_epochs": 2}}
+  assert evaluate._with_evals(config, []).evals.to_dict() == {"own": own}
 
 
 def test_table():

@@ -49,8 +49,14 @@ def probe(
   folder = os.path.abspath(os.path.expanduser(data))
   name = f"folder:{folder}" if os.path.isdir(folder) else data
   try:
-    splits = splits or find_splits(name)
-    train, test = (sources.make({"name": name, "split": x}) for x in splits)
+    found = splits or find_splits(name)
+    # What is cut off for the test may be sorted by class.
+    seed = 0 if not splits and "[" in found[0] else None
+    splits = found
+    train, test = (
+      sources.make({"name": name, "split": x, "subset_seed": seed})
+      for x in splits
+    )
   except (ValueError, OSError) as e:
     if ":" in name:
       raise
@@ -73,6 +79,7 @@ def probe(
     pp_train=pp,
     pp_eval=pp,
     shots=shots,
+    subset_seed=seed,
   )
   evaluator.check(variables)
   scheduled = base.Scheduled("fewshot", evaluator, 1, PREFIX)
@@ -82,8 +89,8 @@ def probe(
 def find_splits(name: str) -> tuple[str, str]:
   """Returns the splits of a data source to learn from and to test on.
 
-  Where there is none for the test, a tenth of the others are, at random in
-  folders and always the same.
+  Where there is none for the test, a tenth of the others are: `probe` draws it
+  at random, and always the same.
   """
   kind, _, folder = name.partition(":")
   if kind == "folder" and os.path.isdir(os.path.expanduser(folder)):

@@ -53,6 +53,17 @@ def test_a_foreign_checkpoint_on_a_folder(plain, tmp_path, capsys):
   assert said in capsys.readouterr().out
 
 
+def test_rows_that_are_sorted_by_class(plain, tmp_path):
+  labels = np.repeat([0, 1], [36, 4])  # the last tenth is all of a class
+  images = np.full((40, 32, 32, 3), 30, np.uint8)
+  images[labels == 1] = 200
+  arrays = {"train/image": images, "train/label": labels}
+  np.savez(tmp_path / "sorted.npz", **arrays)
+  name = f"arrays:{tmp_path}/sorted.npz"
+  row = probe.probe(str(plain / "timm"), name, shots=(1,))
+  assert row["fewshot/sorted.npz_1shot"] == 1.0
+
+
 def test_a_run_is_probed_as_it_probes_itself(tmp_path):
   config = testing.tiny_config(total_steps=1)
   loop.train(config, str(tmp_path))

@@ -41,7 +41,13 @@ class Segmentation(image_model.ImageModel):
         "which segmentation has no use for. Set it to 'tok' for a class token, "
         "which only the encoder sees, or 'gap' for none."
       )
-    return cls(model=model, ignore_label=config.get("ignore_label", 255))
+    ignore_label = config.get("ignore_label", 255)
+    if 0 <= ignore_label < config["num_classes"]:
+      raise ValueError(
+        f"config.ignore_label={ignore_label} is one of the "
+        f"{config['num_classes']} classes: set it to a label that is none."
+      )
+    return cls(model=model, ignore_label=ignore_label)
 
   def init(self, rng, batch):
     variables = super().init(rng, batch)

@@ -153,6 +153,15 @@ def test_wrong_batches(batch, message):
     TASK.init(jax.random.key(0), batch)
 
 
+def test_a_class_is_not_ignored():
+  model = {"variant": "mu/2", "pool_type": "gap"}
+  config = {"task": "segmentation", "num_classes": 300, "model": model}
+  for ignored in ({}, {"ignore_label": 0}):
+    with pytest.raises(ValueError, match="is one of the 300 classes: set it"):
+      tasks.make(config | ignored)
+  assert tasks.make(config | {"ignore_label": 300}).ignore_label == 300
+
+
 def test_pooling_that_segmentation_has_no_use_for():
   config = {"task": "segmentation", "num_classes": 3}
   config["model"] = {"variant": "mu/2", "pool_type": "map"}
