@@ -54,6 +54,7 @@ def make(
   """
   if config.get("lr") is None:
     raise ValueError("config.lr is missing, expected the base learning rate.")
+  _check_signs(config)
   frozen = frozen_mask(config, params)
   trained = jax.tree.map(operator.not_, frozen)
   schedule_fns, schedule_txs = [], []
@@ -83,6 +84,19 @@ def make(
     optax.masked(optax.set_to_zero(), frozen),
     optax.scale(-1.0),
   ), schedule_fns
+
+
+def _check_signs(config):
+  """Raises ValueError if a number is below 0: training would go uphill."""
+  for key in ("lr", "wd", "wd_mults", "grad_clip_norm"):
+    value = config.get(key)
+    listed = isinstance(value, list | tuple)
+    for _, x in _entries(config, key) if listed else [(".*", value)]:
+      number = isinstance(x, int | float) and not isinstance(x, bool)
+      if x is not None and not (number and x >= 0):
+        raise ValueError(
+          f"config.{key} has {x!r}, expected a number that is not negative."
+        )
 
 
 def _clips(config, params, trained):
@@ -175,7 +189,7 @@ def _optimizer(name, kw):
     )
   if not callable(make_tx):
     transforms = [key for key in dir(optax) if key.startswith("scale_by_")]
-    known = [*OPTIMIZERS, *transforms, "identity", "trace", "ema"]
+    known = {*OPTIMIZERS, *transforms, "identity", "trace", "ema"} - _NOT_ALONE
     raise ValueError(errors.unknown("config.optax_name", name, known))
   arguments = inspect.signature(make_tx)
   if "learning_rate" in arguments.parameters:
@@ -191,7 +205,22 @@ def _optimizer(name, kw):
     arguments.bind(**kw)
   except TypeError as e:
     raise ValueError(f"config.optax for {name}{arguments}: {e}.") from e
-  return make_tx(**kw)
+  tx = make_tx(**kw)
+  if not isinstance(tx, optax.GradientTransformation):
+    raise ValueError(
+      f"config.optax_name {name!r} returned {tx!r}, expected an"
+      " optax.GradientTransformation, as optax.scale_by_adam returns."
+    )
+  if needed := [
+    p.name
+    for p in inspect.signature(tx.update).parameters.values()
+    if p.kind is p.KEYWORD_ONLY and p.default is p.empty
+  ]:
+    raise ValueError(
+      f"config.optax_name {name!r} needs {', '.join(needed)} for every update,"
+      " and gets gradients and parameters alone. Choose another."
+    )
+  return tx
 
 
 def scale_by_adafactor(
@@ -244,6 +273,13 @@ def momentum_hp(
   return optax.trace(momentum, nesterov, dtype)
 
 
+# Of optax: they need the loss, or have a learning rate of their own.
+_NOT_ALONE = {
+  "scale_by_backtracking_linesearch",
+  "scale_by_learning_rate",
+  "scale_by_polyak",
+  "scale_by_zoom_linesearch",
+}
 OPTIMIZERS = {
   "big_vision.momentum_hp": momentum_hp,
   "big_vision.scale_by_adafactor": scale_by_adafactor,

@@ -374,6 +374,7 @@ def test_scanned_blocks_train_like_separate_ones():
     ({"optax_name": None}, "Unknown config.optax_name ''"),
     ({"optax_name": "scale_by_adm"}, "Did you mean 'scale_by_adam'"),
     ({"optax_name": "momentum_hp"}, "Did you mean 'big_vision.momentum_hp'"),
+    ({"optax_name": "scale_by_"}, "scale_by_param_block_rms, scale_by_radam"),
     ({"optax_name": "adamw"}, "'scale_by_adam' for 'adamw'"),
     ({"optax_name": "scale"}, r"scale\(step.*missing.* argument: 'step_size'"),
     (
@@ -388,8 +389,38 @@ def test_scanned_blocks_train_like_separate_ones():
       "got none for Dense_1/bias, Dense_1/kernel",
     ),
     ({"schedule": {"warmup": 3}}, "Unknown argument of the 'stair' schedule"),
+    (
+      {"schedule": {"batch_size": 8}},
+      "argument of the 'stair' schedule 'batch_size'. .*Known: cooldown_epochs",
+    ),
+    (
+      {"lr": -0.1},
+      "config.lr has -0.1, expected a number that is not negative",
+    ),
+    ({"wd": -1e-4}, "config.wd has -0.0001, expected"),
+    ({"wd": 1.0, "wd_mults": [(".*", -1.0)]}, "config.wd_mults has -1.0, exp"),
+    ({"grad_clip_norm": -1.0}, "config.grad_clip_norm has -1.0, expected"),
+    ({"grad_clip_norm": True}, "config.grad_clip_norm has True, expected"),
+    (
+      {"grad_clip_norm": [("Dense_0/.*", 1), (".*", -2)]},
+      "config.grad_clip_norm has -2, expected",
+    ),
+    (
+      {"optax_name": "mypkg_optimizers:nothing"},
+      "returned None, expected an op",
+    ),
+    (
+      {"optax_name": "scale_by_polyak"},
+      "needs value for every update, and get",
+    ),
+    (
+      {"optax_name": "safe_increment", "optax": {"count": 1}},
+      r"'safe_increment' returned .*, expected an optax.GradientTransformation",
+    ),
   ],
 )
-def test_errors(change, message):
+def test_errors(change, message, tmp_path, monkeypatch):
+  (tmp_path / "mypkg_optimizers.py").write_text("def nothing(): pass")
+  monkeypatch.syspath_prepend(tmp_path)
   with pytest.raises(ValueError, match=message):
     optim.make(SGD | change, _params(), **SIZES)

@@ -113,6 +113,7 @@ def learning_rate(
   total_steps: int,
   batch_size: int | None = None,
   data_size: int | None = None,
+  /,
   *,
   base: float = 1.0,
   decay_type: str = "stair",
@@ -174,7 +175,7 @@ def _arguments(decay_type, decay, kw, sizes):
   """Returns (steps of each duration, arguments of the decay)."""
   parameters = inspect.signature(decay).parameters
   own = [p.name for p in parameters.values() if p.kind is p.KEYWORD_ONLY]
-  durations = ["warmup", "cooldown", "hold", "every"]
+  durations = ["warmup", "hold", "cooldown", "every"]
   of_decay = [name for name in own if name in ("timescale", "shift")]
   known = own + [
     f"{name}_{unit}" for name in durations + of_decay for unit in UNITS
@@ -182,12 +183,16 @@ def _arguments(decay_type, decay, kw, sizes):
   for key in kw:
     errors.check_known(f"argument of the {decay_type!r} schedule", key, known)
   lengths = {name: steps(name, kw, default=0, **sizes) for name in durations}
+  warmup, hold, cooldown = (lengths[name] for name in durations[:3])
   # Runs of 0 and 1 steps, for evaluation and debugging, keep their config.
-  if lengths["warmup"] + lengths["hold"] >= sizes["total_steps"] > 1:
+  if sizes["total_steps"] > 1 and (
+    warmup + hold >= sizes["total_steps"]
+    or warmup + cooldown > sizes["total_steps"]
+  ):
     raise ValueError(
-      f"Warmup is {lengths['warmup']} steps of a run of {sizes['total_steps']},"
-      f" hold {lengths['hold']}; expected fewer. Shorten them or lengthen the"
-      " run."
+      f"Warmup is {warmup} steps of a run of {sizes['total_steps']}, hold"
+      f" {hold}, cooldown {cooldown}; expected fewer. Shorten them or lengthen"
+      " the run."
     )
   decay_kw = {name: kw[name] for name in own if name in kw}
   for name in of_decay:

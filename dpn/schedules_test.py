@@ -124,6 +124,7 @@ def test_steps_errors(config, message):
     ),
     ({"scale_with_batchsize": True}, {3: 4}),
     ({"warmup_examples": 5120, "cooldown_epochs": 0.1}, {5: 1, 50: 2, 95: 1}),
+    ({"warmup_steps": 60, "cooldown_steps": 40}, {30: 1, 60: 2, 80: 1, 100: 0}),
   ],
 )
 def test_learning_rate(kw, values):
@@ -166,7 +167,12 @@ def test_runs_of_no_and_one_step_keep_their_warmup():
     ),
     ({"warmup_start": 0.1}, "warmup_start=0.1, but no warmup"),
     ({"warmup_steps": 100}, "Warmup is 100 steps of a run of 100"),
-    ({"warmup_steps": 60, "hold_steps": 40}, "of 100, hold 40; expected fewer"),
+    (
+      {"warmup_steps": 60, "hold_steps": 40},
+      "of 100, hold 40, cooldown 0; exp",
+    ),
+    ({"cooldown_steps": 101}, "hold 0, cooldown 101; expected fewer"),
+    ({"warmup_steps": 60, "cooldown_percent": 0.41}, "cooldown 41; expected f"),
     ({"warmup_epochs": 1}, "warmup_epochs=1 cannot become steps"),
     ({"steps": [10, 20], "mults": [0.1]}, "one multiplier for each"),
     ({"steps": [20, 10], "mults": [0.1, 0.2]}, "ascending steps"),

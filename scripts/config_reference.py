@@ -192,7 +192,12 @@ def _choices(table: Mapping[str, Any]) -> str:
 
 
 def _defaults(function) -> str:
-  known = registry.defaults(function)
+  parameters = inspect.signature(function).parameters
+  known = {
+    name: value
+    for name, value in registry.defaults(function).items()
+    if parameters[name].kind is not inspect.Parameter.POSITIONAL_ONLY
+  }
   shown = {n: getattr(v, "__name__", repr(v)) for n, v in known.items()}
   return ", ".join(f"`{name}={value}`" for name, value in shown.items())
 

@@ -118,6 +118,15 @@ def test_average_by_hand():
   assert np.abs(got - kernels[-1]).max() > 1e-5
 
 
+def test_the_average_of_frozen_parameters_is_they_themselves():
+  """In float32, 0.1 x + 0.9 x is not x for all x."""
+  params = {name: RNG.normal(size=1000).astype(np.float32) for name in "ab"}
+  frozen = {"a": True, "b": False}
+  average = update._average(params, params, frozen, step=0, decay=0.9)
+  same = {k: np.array_equal(average[k], params[k]) for k in params}
+  assert same == frozen
+
+
 def test_built_from_a_config():
   config = testing.tiny_config(
     grad_accum=2, ema_decay=0.9, sharding_strategy=testing.FSDP
@@ -140,6 +149,12 @@ def test_built_from_a_config():
     ({"grad_accum": 3}, "grad_accum=3 must be a whole number that divides"),
     ({"grad_accum": 4}, r"batch_size / config.grad_accum=2 cannot be split"),
     ({"ema_decay": 1.0}, "ema_decay=1.0 must lie between 0 and 1"),
+    ({"grad_accum": 8}, "grad_accum=8 leaves one example in each part"),
+    (
+      {"grad_accum": 8, "mixup": {"cutmix_p": 1.0}},
+      "set a smaller grad_accum, or config.mixup=None",
+    ),
+    ({"grad_accum": 8, "mixup": {}}, "/ config.grad_accum=1 cannot be split"),
   ],
 )
 def test_refused(kw, message):

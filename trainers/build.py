@@ -161,7 +161,7 @@ def train_step(
   [batch_size] = {shape[0] for shape, _ in spec.values()}
   parts = _parts(config, batch_size, mesh)
   one = one_example(spec)
-  params = jax.eval_shape(task.init, jax.random.key(0), one)["params"]
+  params = _variables(config, task, spec)["params"]
   sizes = {"batch_size": batch_size, "data_size": data_size}
   sizes["total_steps"] = schedules.steps("total", config, **sizes)
   tx, schedule_fns = optim.make(config, params, **sizes)
@@ -213,6 +213,38 @@ def train_step(
   )
 
 
+def _variables(config, task, spec) -> base.Variables:
+  """Returns the shapes of a task's variables; checks what the task returns."""
+  name = f"config.task={config.get('task', 'classification')!r}"
+  rng = jax.random.key(0)
+  variables = jax.eval_shape(task.init, rng, one_example(spec))
+  if not (isinstance(variables, Mapping) and "params" in variables):
+    got = [*variables] if isinstance(variables, Mapping) else type(variables)
+    raise ValueError(
+      f"{name}: `init` returned {got}, expected a dictionary of collections, "
+      "one of them 'params'."
+    )
+  measure = functools.partial(task.measure, rng=rng)
+  batch = {key: jax.ShapeDtypeStruct(*x) for key, x in spec.items()}
+  got = jax.eval_shape(measure, variables, batch)
+  pair = isinstance(got, tuple) and len(got) == 2
+  measured = got[0] if pair else got
+  [each] = {shape[:1] for shape, _ in spec.values()}
+  if not (
+    pair
+    and isinstance(measured, Mapping)
+    and "loss" in measured
+    and all(getattr(x, "shape", None) == each for x in measured.values())
+  ):
+    shown = jax.tree.map(lambda x: x.shape, measured)
+    raise ValueError(
+      f"{name}: `measure` returned arrays of the shapes {shown}, expected "
+      f"({{'loss': {each}, …}}, model_state): the numbers of each example, not "
+      "their mean."
+    )
+  return variables
+
+
 def _parts(config, batch_size, mesh) -> int:
   """Returns config.grad_accum, after checking that batches can be shared."""
   parts = config.get("grad_accum") or 1
@@ -220,6 +252,13 @@ def _parts(config, batch_size, mesh) -> int:
     raise ValueError(
       f"config.grad_accum={parts} must be a whole number that divides "
       f"config.input.batch_size={batch_size}."
+    )
+  mixup = config.get("mixup") or {}
+  if parts == batch_size > 1 and (mixup.get("p") or mixup.get("cutmix_p")):
+    raise ValueError(
+      f"config.grad_accum={parts} leaves one example in each part, and "
+      "config.mixup mixes the examples of a part with each other: set a "
+      "smaller grad_accum, or config.mixup=None."
     )
   what = "config.input.batch_size" + (" / config.grad_accum" * (parts > 1))
   sharding.check_batch_size(what, batch_size // parts, mesh)

@@ -6,13 +6,15 @@ import subprocess
 import sys
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from dpn import metrics
 from dpn.input_pipeline import sources
+from dpn.tasks import classification
+from dpn.trainers import build, loop, train, update
 from dpn.trainers import log as log_lib
-from dpn.trainers import loop, train, update
 from dpn.trainers.testing import tiny_config
 from dpn.weights import checkpoint
 
@@ -25,6 +27,7 @@ ROOT = pathlib.Path(__file__).parent.parent
   [
     ({"total_step": 1}, "Unknown key in config: 'total_step'.*'total_steps'"),
     ({"input.batch_size": 6}, "config.input.batch_size=6 cannot be split over"),
+    ({"num_classes": 11}, r"logits \(8, 11\) and labels \(8, 10\)"),
     ({"model.stemln": "dpn"}, "Unknown model option 'stemln'.*mean 'stem_ln'"),
     (
       {"evals.test.label_key": "label"},
@@ -45,7 +48,6 @@ def test_wrong_configs_leave_nothing_behind(tmp_path, changes, message):
 @pytest.mark.parametrize(
   ("changes", "error", "message"),
   [
-    ({"num_classes": 11}, ValueError, r"logits \(8, 11\) and labels \(8, 10\)"),
     ({"model_init": "no.npz"}, FileNotFoundError, "There is no 'no.npz'"),
     ({"resume": "/nowhere"}, FileNotFoundError, "There is no '/nowhere'"),
   ],
@@ -53,6 +55,37 @@ def test_wrong_configs_leave_nothing_behind(tmp_path, changes, message):
 def test_errors_after_building(tmp_path, changes, error, message):
   with pytest.raises(error, match=message):
     loop.train(tiny_config(**changes), str(tmp_path / "run"))
+
+
+@pytest.mark.parametrize(
+  ("loss", "message"),
+  [
+    (
+      lambda: ({"loss": jnp.zeros(())}, {}),
+      r"shapes \{'loss': \(\)\}, exp",
+    ),
+    (lambda: {"loss": jnp.zeros(8)}, r"shapes \{'loss': \(8,\)\}, exp"),
+    (
+      lambda: ({"error": jnp.zeros(8)}, {}),
+      r"expected \(\{'loss': \(8,\), …\}",
+    ),
+    (lambda: ({"loss": None}, {}), "the numbers of each example, not their"),
+  ],
+)
+def test_what_a_task_must_measure(monkeypatch, loss, message):
+  measure = lambda self, variables, batch, rng=None: loss()
+  monkeypatch.setattr(classification.Classification, "measure", measure)
+  said = rf"config.task='classification': `measure` returned .*{message}"
+  with pytest.raises(ValueError, match=said):
+    build.from_config(tiny_config())
+
+
+def test_what_a_task_must_initialize(monkeypatch):
+  init = lambda self, rng, batch: {"kernel": jnp.zeros(3)}
+  monkeypatch.setattr(classification.Classification, "init", init)
+  said = r"config.task='classification': `init` returned \['kernel'\], expected"
+  with pytest.raises(ValueError, match=said):
+    build.from_config(tiny_config())
 
 
 def test_no_folder_for_checkpoints(tmp_path):

@@ -1,6 +1,7 @@
 """What a run writes down (MetricsLog) and what a person sees (Progress)."""
 
 import collections
+import contextlib
 import importlib.metadata
 import json
 import math
@@ -80,18 +81,19 @@ def start(run: build.Run):
   )
 
 
-def begin(step: int, source: str, notes: Sequence[str] = ()):
-  """Prints from where training begins, and what is compiled before it does."""
-  for note in notes:
+def begin(run: build.Run, step: int, source: str, examples_seen: int):
+  """Prints from where training begins, and what was loaded for it."""
+  for note in run.loaded:
     say_wrapped(f"Note: {note}")
   say(f"Starting from step {step}: {source}")
-
-
-def compiling():
-  """Says that a person has to wait, and for what."""
-  folder = jax.config.jax_compilation_cache_dir
-  kept = f";\nkept for the next time in {folder}" if folder else ""
-  say(f"Compiling the training step (a minute or more if it is deep{kept}) …")
+  if examples_seen != step * run.batch_size:
+    to_come = (run.total_steps - step) * run.batch_size
+    seen, more = (n / run.data.num_examples for n in (examples_seen, to_come))
+    say_wrapped(
+      "Note: batches were of another size before. This run has seen "
+      f"{seen:.1f} epochs so far, and {more:.1f} more are to come; "
+      "config.total_steps sets how many."
+    )
 
 
 def totals(rows: Sequence[Mapping[str, float]]) -> dict[str, float | None]:
@@ -149,10 +151,21 @@ class Progress:
       disable=jax.process_index() != 0 or not sys.stderr.isatty(),
     )
 
+  @contextlib.contextmanager
+  def compiling(self):
+    """Says that a person has to wait; steps are timed from its end on."""
+    folder = jax.config.jax_compilation_cache_dir
+    kept = f";\nkept for the next time in {folder}" if folder else ""
+    say(f"Compiling the training step (a minute or more if it is deep{kept}) …")
+    with self.phases.phase("compile"):
+      yield
+    self._steps = timing.StepTimer(self._run.batch_size)
+
   def tick(self, step: int):
     """Notes that all steps before `step`, which has just begun, are done."""
-    self._steps.tick()
-    if step == self._first_step + 1:
+    if step > self._first_step + 1:
+      self._steps.tick()
+    else:
       self._started = time.monotonic()  # the estimate leaves start-up out
       say_wrapped(f"First step under way after {self._phase_secs()}.")
 
@@ -176,6 +189,8 @@ class Progress:
     secs, self._lap_time = now - self._lap_time, now  # with evaluations
     self._core_hours += jax.device_count() * secs / 3600
     row = self._steps.lap(wait_secs)
+    # NaN where none was finished: in a row of the first step alone.
+    row = {k: v for k, v in row.items() if not math.isnan(v)}
     if self._flops:
       steps_per_sec = row["images_per_sec"] / self._run.batch_size
       row["mfu"] = self._flops * steps_per_sec / self._peak

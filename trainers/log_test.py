@@ -158,6 +158,7 @@ def test_mfu_is_a_fraction(run, tmp_path, monkeypatch):
   phases = timing.PhaseTimer(time.monotonic())
   progress = log_lib.Progress(run, str(tmp_path), 0, phases)
   progress.tick(1)
+  progress.tick(2)
   row = progress.lap(0.0)
   steps_per_sec = row["images_per_sec"] / 32
   assert row["mfu"] == pytest.approx(steps_per_sec * 5e5 / 4e6)
@@ -169,6 +170,41 @@ def test_mfu_is_a_fraction(run, tmp_path, monkeypatch):
     "mfu": 0.2,
   }
   progress.close()
+
+
+def test_steps_are_timed_once_they_are_compiled(run, tmp_path, monkeypatch):
+  now = [0.0]
+  monkeypatch.setattr(time, "monotonic", lambda: now[0])
+  phases = timing.PhaseTimer(now[0])
+  progress = log_lib.Progress(run, str(tmp_path), 10, phases)
+  with progress.compiling():
+    now[0] = 100.0
+  # A second's wait for data; then two steps of 2 s have been done.
+  for step, now[0] in ((11, 101.0), (12, 103.0), (13, 105.0)):
+    progress.tick(step)
+  row = progress.lap(1.0)
+  assert row["images_per_sec"] == 2 * 32 / 5
+  assert row["step_secs_p50"] == 2.5
+  assert row["data_wait_percent"] == 20
+  assert (row["compile_secs"], row["seconds"]) == (100, 105)
+  progress.close()
+
+
+def test_no_step_is_done_when_the_first_has_begun(progress):
+  progress.tick(11)
+  row = progress.lap(0.0)
+  assert row["images_per_sec"] == 0
+  assert all(map(math.isfinite, row.values()))
+
+
+def test_epochs_after_another_batch_size(run, capsys):
+  run.data, run.loaded = types.SimpleNamespace(num_examples=640), ["as it is"]
+  log_lib.begin(run, 40, "this run's checkpoint", 40 * 32)
+  same = "Note: as it is\nStarting from step 40: this run's checkpoint\n"
+  assert capsys.readouterr().out == same
+  log_lib.begin(run, 40, "this run's checkpoint", 40 * 8)  # 320 of 640 examples
+  said = " ".join(capsys.readouterr().out.removeprefix(same).split())
+  assert "has seen 0.5 epochs so far, and 3.0 more are to come" in said
 
 
 def test_the_hours_of_earlier_processes_count(run, tmp_path):

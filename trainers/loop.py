@@ -80,7 +80,7 @@ def _resume(run, config, workdir, phases, preemption, ended):
     check_total(run, step, source)
     if ended:
       extend(run, workdir, step)
-    log_lib.begin(step, source, run.loaded)
+    log_lib.begin(run, step, source, position["examples_seen"])
     progress = log_lib.Progress(run, workdir, step, phases)
     stack.enter_context(contextlib.closing(progress))
     log = stack.enter_context(
@@ -197,8 +197,7 @@ def loop(run, state, position, checkpoints, log, progress, preemption):
   step, seen = int(state.step), position["examples_seen"]
   if step == run.total_steps:
     return state, True
-  log_lib.compiling()
-  with progress.phases.phase("compile"):
+  with progress.compiling():
     update = run.step.compile()
   values, stop, unevaluated = None, False, {}
   batches = run.batches(seen)
@@ -218,7 +217,8 @@ def loop(run, state, position, checkpoints, log, progress, preemption):
         found = values | _skipped(run, position, batches)
         log.add(step, deferred_row(run, step, found, progress.show))
       if due := run.evaluators_due(step):
-        log.fetch()  # stops here if the loss is not finite
+        log.fetch()
+        log.check_finite(step, values)  # stops here if training has diverged
         try:
           with preemption.interruptible():
             log.add(step, evaluate(run, due, state, progress))
@@ -349,7 +349,7 @@ def finish(workdir, run, state, log):
     }
     if log.lost:
       done["lost_rows"] = log.lost
-    if ends := workdir_lib.earlier_ends(workdir):
+    if ends := workdir_lib.earlier_ends(workdir, int(state.step)):
       done["extended_at"] = ends
     if damaged := damage.found(pathlib.Path(workdir)):
       done["damaged"] = damaged

@@ -258,6 +258,17 @@ def test_a_checkpoint_of_another_run(finished, tmp_path):
   _assert_same_results(workdir, finished)
 
 
+def test_earlier_ends_are_before_the_last(finished, tmp_path):
+  """A kill as the run begins to go on past step 6; then it is to end there."""
+  workdir = tmp_path / "run"
+  shutil.copytree(finished, workdir)
+  (workdir / "done.json").rename(workdir / "done-6.json")
+  (workdir / "done-4.json").write_text("{}")
+  loop.train(tiny_config(), str(workdir))
+  done = json.loads((workdir / "done.json").read_text())
+  assert done["extended_at"] == [4]
+
+
 def test_a_log_that_has_lost_rows(finished, tmp_path, capsys):
   workdir = tmp_path / "run"
   shutil.copytree(finished, workdir)
@@ -335,6 +346,12 @@ def test_the_last_checkpoint_survives_divergence(tmp_path):
   assert sorted(p.name for p in (tmp_path / "checkpoints").iterdir()) == ["1"]
   assert not (tmp_path / "done.json").exists()
   assert (tmp_path / "metrics.jsonl").read_text() == ""
+
+
+def test_divergence_between_two_rows_is_seen_before_an_evaluation(tmp_path):
+  config = tiny_config(lr=1e30, log_training_steps=0, ckpt_steps=0)
+  with pytest.raises(metrics.NonFiniteError, match=r"l2_params.* at step 3;"):
+    loop.train(config, str(tmp_path))
 
 
 def test_zero_means_at_the_end(tmp_path):

@@ -17,12 +17,12 @@ import jax.numpy as jnp
 import ml_collections
 import numpy as np
 
-from dpn import atomic, metrics, timing
+from dpn import atomic, metrics, sharding, timing
 from dpn.input_pipeline import device
 from dpn.trainers import build, distributed, loop, update
 from dpn.trainers import log as log_lib
 from dpn.trainers import workdir as workdir_lib
-from dpn.weights import checkpoint
+from dpn.weights import checkpoint, files
 
 SEED = "{seed}"
 
@@ -126,7 +126,7 @@ def _resume(stack, members, phases, preemption, ended):
       loop.extend(member.run, member.workdir, step)
   log_lib.start(first.run)
   seeds = f"with {len(members)} seeds together"
-  log_lib.begin(step, seeds, first.run.loaded)
+  log_lib.begin(first.run, step, seeds, first.position["examples_seen"])
   progress = log_lib.Progress(
     first.run, first.workdir, step, phases, members=len(members)
   )
@@ -215,6 +215,9 @@ def _to_common_step(members, apart):
   """Deletes the checkpoints of members that are ahead of others."""
   latest = {m.workdir: m.checkpoints.latest or 0 for m in members}
   step = min(latest.values())
+  started = (os.path.join(m.workdir, files.ENVIRONMENT) for m in members)
+  if not all(map(os.path.exists, started)):
+    apart = 0  # no kill between saves: a seed joins those that have begun
   for member in members:
     steps = [0, *member.checkpoints.steps]
     if step not in steps or sum(later > step for later in steps) > apart:
@@ -247,14 +250,23 @@ def _loop(members, state, step, progress, preemption):
   run = members[0].run
   if step == run.total_steps:
     return state, True
-  make_update, total = run.step.make_update, len(members)
+  first, make_update, total = step, run.step.make_update, len(members)
   seeds = np.array([member.run.config["seed"] for member in members], np.uint32)
-  batches = _batches(members)
-  log_lib.compiling()
-  with progress.phases.phase("compile"):
-    each = lambda seed, state, batch: make_update(seed)(state, batch)
-    together = jax.jit(jax.vmap(each), donate_argnums=1)
-  values, stop = None, False
+  each = lambda seed, state, batch: make_update(seed)(state, batch)
+  whole, place = sharding.replicated(run.mesh), _place(run)
+  together = jax.jit(
+    jax.vmap(each),
+    donate_argnums=1,
+    in_shardings=(whole, whole, place),
+    out_shardings=whole,
+  )
+  shapes = {
+    name: jax.ShapeDtypeStruct((total, *s.shape), s.dtype)
+    for name, s in run.step.batch_shapes.items()
+  }
+  with progress.compiling():
+    together = together.lower(seeds, state, shapes).compile()
+  values, stop, batches = None, False, _batches(members)
   with contextlib.closing(batches):
     while step < run.total_steps and not stop and _healthy(members):
       previous, batch = values, next(batches)
@@ -277,15 +289,20 @@ def _loop(members, state, step, progress, preemption):
       stop = preemption.should_stop(step)
       if stop or run.checkpoint_due(step):
         with progress.phases.phase("checkpoint"):
-          _save(members, step, state, values)
+          seen = (step - first) * run.batch_size
+          _save(members, step, seen, state, values)
   return state, step == run.total_steps
+
+
+def _place(run):
+  """Returns the sharding of batches of (seeds, batch, …)."""
+  spec = jax.sharding.PartitionSpec(None, run.mesh.axis_names)
+  return jax.sharding.NamedSharding(run.mesh, spec)
 
 
 def _batches(members) -> device.DeviceIterator | device.ResidentIterator:
   """Returns batches of (seeds, batch, …) on the devices."""
-  run = members[0].run
-  spec = jax.sharding.PartitionSpec(None, run.mesh.axis_names)
-  place = jax.sharding.NamedSharding(run.mesh, spec)
+  run, place = members[0].run, _place(members[0].run)
   of_all = lambda read: zip(
     *(read(m.run.data)(m.position["examples_seen"]) for m in members),
     strict=True,
@@ -315,7 +332,8 @@ def _share(lap, total):
   return lap | cost | use
 
 
-def _save(members, step, state, values):
+def _save(members, step, seen, state, values):
+  """Saves all members, which have `seen` so many examples since the start."""
   for member, own in _of_each(members, values):
     with member.diverging():
       member.log.flush()
@@ -323,8 +341,8 @@ def _save(members, step, state, values):
   for member in members:  # none may be two saves ahead of one that failed
     member.checkpoints.wait()
   for member, own in _unstacked(members, state):
-    seen = step * member.run.batch_size
-    counts = loop.saved_position(member.run, seen, member.log)
+    so_far = member.position["examples_seen"] + seen
+    counts = loop.saved_position(member.run, so_far, member.log)
     member.checkpoints.save(step, own, counts)
 
 

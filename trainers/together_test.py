@@ -1,14 +1,17 @@
 """Seeds trained together are what they are one by one."""
 
+import json
 import os
 import shutil
+import types
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import safetensors.numpy
 
 from dpn import metrics, timing
-from dpn.trainers import distributed, loop, testing, together
+from dpn.trainers import distributed, loop, testing, together, update
 
 SEEDS = (3, 5)
 
@@ -117,6 +120,50 @@ def test_extending_all_or_one(alone, tmp_path):
   with pytest.raises(ValueError, match=r"s3': 8, .*s5': 7"):
     _together(_config(total_steps=9), joint, allow_config_change=True)
   assert (folder / "checkpoints/8").exists()
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_a_seed_without_a_checkpoint(tmp_path, begun):
+  """A kill between the first saves of two seeds; or one that joins late."""
+  members, dropped = [], []
+  for seed, steps in zip(SEEDS, ([3], []), strict=True):
+    workdir = tmp_path / f"s{seed}"
+    workdir.mkdir()
+    if begun or steps:
+      (workdir / "environment.json").write_text("[]")
+    checkpoints = types.SimpleNamespace(
+      steps=steps, latest=max(steps, default=None), drop_after=dropped.append
+    )
+    members.append(together.Member(None, str(workdir), checkpoints))
+  if begun:
+    together._to_common_step(members, apart=1)
+  else:
+    with pytest.raises(
+      ValueError, match=r"different steps: .*s3': 3, .*s5': 0"
+    ):
+      together._to_common_step(members, apart=1)
+  assert dropped == ([0, 0] if begun else [])
+
+
+def test_examples_seen_in_batches_of_two_sizes(tmp_path, monkeypatch):
+  count = lambda state, batch: (
+    state.replace(step=state.step + 1),
+    {"loss": jnp.float32(1)},
+  )
+  monkeypatch.setattr(update, "make", lambda *args, **kw: count)
+  small = {"evals": {}, "log_grad_depth": False, "ckpt_steps": 1}
+  _together(_config(total_steps=1, **small), tmp_path)
+  larger = _config(total_steps=3, **small, **{"input.batch_size": 16})
+  _together(larger, tmp_path, allow_config_change=True)
+  for seed in SEEDS:
+    folder = tmp_path / f"s{seed}"
+    notes = json.loads(
+      (folder / "checkpoints/3/_CHECKPOINT_METADATA").read_text()
+    )
+    position = notes["custom_metadata"]["position"]
+    assert position["examples_seen"] == 8 + 2 * 16
+    (first, *_) = metrics.read(str(folder / "timing.jsonl"))
+    assert first["compile_secs"] > 0.01  # ahead of the first step
 
 
 def test_a_seed_that_joins_late_costs_the_others_nothing(tmp_path, monkeypatch):

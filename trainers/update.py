@@ -131,7 +131,7 @@ def make(
       values |= shown if by_group else norms
     ema = state.ema
     if ema_decay is not None:
-      ema = _average(ema, params, state.step, ema_decay)
+      ema = _average(ema, params, frozen, state.step, ema_decay)
     step = state.step + 1
     state = TrainState(step, params, model_state, opt_state, ema, recent)
     return state, values
@@ -266,13 +266,14 @@ def _split(batch, parts):
   )
 
 
-def _average(ema, params, step, decay):
-  """Returns the next moving average of parameters.
+def _average(ema, params, frozen, step, decay):
+  """Returns the next moving average of parameters; frozen ones keep their bits.
 
   The decay grows to `decay` as (1 + step) / (10 + step), so that the average
   soon forgets the initial parameters.
   """
   decay = jnp.minimum(decay, (1.0 + step) / (10.0 + step))
+  mix = lambda e, p: (decay * e + (1.0 - decay) * p).astype(e.dtype)
   return jax.tree.map(
-    lambda e, p: (decay * e + (1.0 - decay) * p).astype(e.dtype), ema, params
+    lambda e, p, frozen: e if frozen else mix(e, p), ema, params, frozen
   )

@@ -147,11 +147,12 @@ def set_results_aside(workdir: str, step: int) -> list[str]:
   return aside
 
 
-def earlier_ends(workdir: str) -> list[int]:
-  """Returns the steps at which a run had been done before it was extended."""
+def earlier_ends(workdir: str, step: int) -> list[int]:
+  """Returns at which steps below `step` a run was done, and then extended."""
   stem, suffix = os.path.splitext(DONE)
   paths = pathlib.Path(workdir).glob(f"{stem}-*{suffix}")
-  return sorted(int(path.stem.rpartition("-")[2]) for path in paths)
+  ends = (int(path.stem.rpartition("-")[2]) for path in paths)
+  return sorted(end for end in ends if end < step)
 
 
 def record(workdir: str, config: Mapping[str, Any]):
