@@ -58,6 +58,7 @@ VALUES = {
   "on_device": ["True"],
   "optimizer": ["sgd", "adafactor"],
   "block_ln_kw": [],  # needs a block_ln with options: sweeps_test.py
+  "late_cls": ["False"],
   "norm": ["dtn"],
   "norm_kw": [".eps=1e-4"],
   "pool": ["gap", "map"],

@@ -87,7 +87,8 @@ def get_config(arg=None):
   config.model.norm = arg.norm
   eps = {"eps": 1e-5} if arg.norm == "layernorm" else {}
   config.model.norm_kw = eps | dict(arg.norm_kw)  # the others' own is that
-  config.model.cls_blocks = 2 if arg.late_cls else None
+  if arg.late_cls:
+    config.model.cls_blocks = 2
   config.model.posemb_join_kw = {"cls": False}
   config.model.qkv_bias = False
 

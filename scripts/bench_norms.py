@@ -21,7 +21,8 @@ from dpn.models import norms
 from dpn.scripts.bench import harness, step_peers
 
 BASELINE, AGAIN = "pre-LN", "pre-LN again"
-PER_TOKEN = ("layernorm", "standardize", "affine")  # not of the comparisons
+# Variants of LayerNorm, which are not compared.
+PER_TOKEN = ("layernorm", "layernorm_no_bias", "standardize", "affine")
 PLACEMENTS = ("pre", "post", "pre+post")
 ARMS = (
   {BASELINE: {}, "stem_ln=dpn": {"stem_ln": "dpn"}}
@@ -34,6 +35,8 @@ ARMS = (
   | {block: {"block_ln": block} for block in ("normformer", "sub_ln", "cct")}
   | {kind: {"norm": kind} for kind in norms.NORMS if kind not in PER_TOKEN}
   | {
+    "qk_norm=layernorm": {"qk_norm": "layernorm"},
+    "qk_norm=rmsnorm": {"qk_norm": "rmsnorm"},
     "posemb=rpe": {"posemb": "rpe"},
     "lape": {"posemb_join": "lape"},
     "lape, posemb=rpe": {"posemb_join": "lape", "posemb": "rpe"},

@@ -26,7 +26,7 @@ def test_arms_cover_every_option():
     str(vit.Model(10, variant="mu/16", **options))
     for options in bench_norms.ARMS.values()
   }
-  assert len(models) == len(bench_norms.ARMS) == 24
+  assert len(models) == len(bench_norms.ARMS) == 27
   assert "batchnorm" in bench_norms.ARMS
 
 

@@ -26,8 +26,9 @@ LOOPED = [
   },
   {
     **{"stem": "conv", "patch_size": (16, 16), "posemb": "sincos2d"},
-    **{"qkv_bias": False, "pool_type": "0"},
+    **{"qkv_bias": False, "pool_type": "0", "qk_norm": "scalenorm"},
   },
+  {"norm": "layernorm_no_bias", "qk_norm": "layernorm_no_bias"},
 ]
 SCANNED = [
   {
@@ -42,6 +43,8 @@ SCANNED = [
   {"norm": "switchable", "posemb": "sincos2d_lape", "posemb_join": "lape"},
   {"norm": "instancenorm", "posemb_join": "lape", "pool_type": "tok"},
   {"norm": "powernorm", "posemb": "rpe", "pool_type": "tok"},
+  *({"norm": "dyt", "qk_norm": n} for n in ("layernorm", "rmsnorm")),
+  {"norm": "rmsnorm", "qk_norm": "standardize"},
 ]
 SMALL = {
   "width": 16,

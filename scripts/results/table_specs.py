@@ -94,8 +94,8 @@ SPECS = {
     arms=(
       *(runs.DPN, runs.BASE, *(r["arm"] for r in PUBLISHED["6"]["rows"])),
       *("whiten", "whiten_ln"),  # Appendix A, without numbers
-      # Of configs/when_dpn_helps.py.
-      *("pre+patch_stats", "dpn+patch_stats", "tract"),
+      # Of configs/when_dpn_helps.py and configs/tract_cifar10.py.
+      *("pre+patch_stats", "dpn+patch_stats", "tract", "pre_no_learnable"),
     ),
     reference=runs.DPN,
     archs=("B/16", "S/16", "B/32", "S/32", "Ti/16"),
