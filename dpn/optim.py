@@ -28,6 +28,7 @@ to the first pattern that matches its whole name:
 
 import functools
 import inspect
+import numbers
 import operator
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -92,7 +93,7 @@ def _check_signs(config):
     value = config.get(key)
     listed = isinstance(value, list | tuple)
     for _, x in _entries(config, key) if listed else [(".*", value)]:
-      number = isinstance(x, int | float) and not isinstance(x, bool)
+      number = isinstance(x, numbers.Real) and x is not True
       if x is not None and not (number and x >= 0):
         raise ValueError(
           f"config.{key} has {x!r}, expected a number that is not negative."

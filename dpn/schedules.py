@@ -187,12 +187,13 @@ def _arguments(decay_type, decay, kw, sizes):
   # Runs of 0 and 1 steps, for evaluation and debugging, keep their config.
   if sizes["total_steps"] > 1 and (
     warmup + hold >= sizes["total_steps"]
-    or warmup + cooldown > sizes["total_steps"]
+    # Of two shares that make the whole, both may have been rounded up.
+    or warmup + cooldown > sizes["total_steps"] + (warmup > 0)
   ):
     raise ValueError(
       f"Warmup is {warmup} steps of a run of {sizes['total_steps']}, hold"
-      f" {hold}, cooldown {cooldown}; expected fewer. Shorten them or lengthen"
-      " the run."
+      f" {hold}, cooldown {cooldown}; expected fewer together. Shorten them or"
+      " lengthen the run."
     )
   decay_kw = {name: kw[name] for name in own if name in kw}
   for name in of_decay:

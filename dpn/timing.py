@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import math
 import os
 import time
 
@@ -39,9 +40,10 @@ class StepTimer:
   def lap(self, wait_secs: float) -> dict[str, float]:
     """Returns the interval's figures, of which `wait_secs` were for data."""
     secs = max(time.monotonic() - self._start - self._paused_secs, 1e-9)
-    steps = self._steps or [float("nan")]
+    steps = self._steps or [math.nan]
+    speed = len(self._steps) * self._batch_size / secs
     figures = {
-      "images_per_sec": len(self._steps) * self._batch_size / secs,
+      "images_per_sec": speed if self._steps else math.nan,
       "step_secs_p50": float(np.percentile(steps, 50)),
       "step_secs_p95": float(np.percentile(steps, 95)),
       "data_wait_percent": min(100.0, 100.0 * wait_secs / secs),

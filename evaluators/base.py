@@ -218,11 +218,15 @@ def find(kind: str) -> type[Evaluator]:
     return importlib.import_module(f"dpn.evaluators.{kind}").Evaluator
   if isinstance(kind, str) and "." in kind:
     cls = registry.import_path("type", f"{kind}:Evaluator")
-    decorated = "__dataclass_fields__" in vars(cls)
-    if not (decorated and issubclass(cls, Evaluator)):
+    fields = getattr(cls, "__dataclass_fields__", {})
+    if not (
+      isinstance(cls, type)
+      and issubclass(cls, Evaluator)
+      and vars(cls).get("__annotations__", {}).keys() <= fields.keys()
+    ):
       raise ValueError(
-        f"{kind}.Evaluator must be a dataclass, with the decorator, that "
-        "derives from evaluators.base.Evaluator."
+        f"{kind}.Evaluator must derive from evaluators.base.Evaluator and, if "
+        "it has fields, be a dataclass, with the decorator."
       )
     return cls
   raise ValueError(

@@ -183,7 +183,7 @@ def test_an_evaluator_that_is_none(section, tmp_path, monkeypatch, old, new):
   (tmp_path / tmp_path.name).mkdir()
   (tmp_path / tmp_path.name / "none.py").write_text(OWN.replace(old, new))
   monkeypatch.syspath_prepend(tmp_path)
-  with pytest.raises(ValueError, match=r"none\.Evaluator must be a dataclass"):
+  with pytest.raises(ValueError, match=r"none\.Evaluator must derive"):
     _make({"val": {**section, "type": f"{tmp_path.name}.none"}})
 
 

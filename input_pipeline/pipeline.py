@@ -75,7 +75,8 @@ def training(
       raise ValueError(
         f"config.input.{key} must be {_LOWEST[key]} or more, got {value}."
       )
-  if not 0 <= seed < 2**32:  # others would share the orders of these
+  # Others would share the orders of these.
+  if not (isinstance(seed, int) and 0 <= seed < 2**32):
     raise ValueError(
       f"config.input.seed, or config.seed, must be in [0, 2**32), got {seed}."
     )

@@ -191,7 +191,7 @@ class Progress:
     row = self._steps.lap(wait_secs)
     # NaN where none was finished: in a row of the first step alone.
     row = {k: v for k, v in row.items() if not math.isnan(v)}
-    if self._flops:
+    if self._flops and "images_per_sec" in row:
       steps_per_sec = row["images_per_sec"] / self._run.batch_size
       row["mfu"] = self._flops * steps_per_sec / self._peak
     phases = {f"{k}_secs": v for k, v in self.phases.secs().items()}

@@ -193,7 +193,7 @@ def test_steps_are_timed_once_they_are_compiled(run, tmp_path, monkeypatch):
 def test_no_step_is_done_when_the_first_has_begun(progress):
   progress.tick(11)
   row = progress.lap(0.0)
-  assert row["images_per_sec"] == 0
+  assert "images_per_sec" not in row
   assert all(map(math.isfinite, row.values()))
 
 

@@ -281,9 +281,12 @@ def _loop(members, state, step, progress, preemption):
         lap = _share(progress.lap(batches.wait_secs), total)
         _log(members, step, values, lap, progress)
       if due := run.evaluators_due(step):
-        for member, own in _unstacked(members, state):
+        for member, own in _of_each(members, values):
           with member.diverging():
             member.log.fetch()
+            member.log.check_finite(step, own)
+        for member, own in _unstacked(members, state):
+          with member.diverging():
             found = loop.evaluate(run, due, own, progress)
             member.log.add(step, found)
       stop = preemption.should_stop(step)

@@ -36,12 +36,13 @@ class StemLN:
   ln1_after_posemb: bool = False
 
 
-# Section 4.2 (dpn), the ablations of Table 6, Appendix A, and one more.
+# Section 4.2 (dpn), the ablations of Table 6, and Appendix A.
 STEM_LN = {
   "none": StemLN(),
   "dpn": StemLN(ln0="layernorm", ln1="layernorm"),
   "pre": StemLN(ln0="layernorm"),
-  "pre_no_learnable": StemLN(ln0="standardize"),  # arXiv 2410.23970's rival
+  # The patch norm that TrAct is compared with, arXiv 2410.23970.
+  "pre_no_learnable": StemLN(ln0="standardize"),
   "post": StemLN(ln1="layernorm"),
   "post_posemb": StemLN(ln1="layernorm", ln1_after_posemb=True),
   "only_learnable": StemLN(ln0="affine", ln1="affine"),

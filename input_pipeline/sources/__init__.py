@@ -151,8 +151,9 @@ def make(data: Mapping[str, Any]) -> Source:
     try:
       whole = open_split(*args, part.split, **data)
     except tuple(_WRONG_PATHS) as e:
-      what = _WRONG_PATHS[type(e)]
-      raise type(e)(
+      kind = next(kind for kind in _WRONG_PATHS if isinstance(e, kind))
+      what = _WRONG_PATHS[kind]
+      raise kind(
         f"data.name={name!r}: {e.filename or e} {what}. Check the path."
       ) from e
     except KeyError as e:  # from a class of one's own

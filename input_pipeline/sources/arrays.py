@@ -89,7 +89,7 @@ def _check_labels(name: str, labels: np.ndarray):
   """Raises ValueError unless `onehot` reads them; label maps aside."""
   if labels.ndim < 3 and (
     labels.dtype.kind not in "iu"
-    or (labels.size > len(labels) and labels.max() < 2)  # one-hot
+    or (labels.ndim == 2 and labels.shape[1] > 1 and _is_one_hot(labels))
   ):
     raise ValueError(
       f"{name} is {labels.dtype} of shape {labels.shape}. Expected integers "
@@ -97,6 +97,11 @@ def _check_labels(name: str, labels: np.ndarray):
       "np.unique(names, return_inverse=True)[1] of names, and another key than "
       "label for anything else."
     )
+
+
+def _is_one_hot(labels: np.ndarray) -> bool:
+  in_row = labels.min(initial=0) >= 0 and (labels.sum(axis=1) == 1).all()
+  return bool(labels.size and in_row)
 
 
 def _check_images(name: str, images: np.ndarray):
