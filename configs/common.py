@@ -190,10 +190,12 @@ def need_init(name: str, arg: ml_collections.ConfigDict):
     )
 
 
-def labels_tail(classes: int, label: str = "label") -> str:
-  """Returns the end of a preprocessing string: pixels to [-1, 1], one-hot."""
+def labels_tail(
+  classes: int, label: str = "label", pixels: str = "value_range(-1, 1)"
+) -> str:
+  """Returns the end of a preprocessing string: pixels' range, one-hot."""
   return (
-    f'|value_range(-1, 1)|onehot({classes}, key="{label}", '
+    f'|{pixels}|onehot({classes}, key="{label}", '
     'key_result="labels")|keep("image", "labels")'
   )
 

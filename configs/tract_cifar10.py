@@ -57,8 +57,8 @@ def get_config(arg=None):
   get_data = lambda split: {"name": arg.data, "split": split, **place}
   pixels = lape_cifar.RECIPES[config.num_classes]
   mean, std = (tuple(255 * x for x in pixels[key]) for key in ("mean", "std"))
-  clean = common.labels_tail(config.num_classes).replace(
-    "value_range(-1, 1)", f"vgg_value_range({mean}, {std})"
+  clean = common.labels_tail(
+    config.num_classes, pixels=f"vgg_value_range({mean}, {std})"
   )
   smooth = clean.replace('"labels")|', '"labels", on=0.91, off=0.01)|')
   crop = '|pad_to_shape((40, 40, None), where="both")|random_crop(32)|flip_lr'

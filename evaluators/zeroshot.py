@@ -5,7 +5,6 @@ mean of those of its prompts, each of length 1, made of length 1 again.
 """
 
 import dataclasses
-import re
 from collections.abc import Mapping, Sequence
 
 import jax
@@ -56,7 +55,7 @@ class Evaluator(base.Evaluator):
       data = {"name": name, "split": split, "data_dir": self.data_dir}
       images = self.open(data, f'{self.pp_img}|keep("image", "label")')
       own_names = own_count = None
-      if _leaves_label(self.pp_img):
+      if pp.make(self.pp_img).leaves("label"):
         source = images.examples.source
         own_names = source.class_names("label")
         own_count = source.num_classes("label")
@@ -132,13 +131,6 @@ class Evaluator(base.Evaluator):
       metrics[f"{name}_prec@1"] = first / every
       metrics[f"{name}_prec@5"] = first_5 / every
     return metrics
-
-
-def _leaves_label(spec: str) -> bool:
-  """Returns whether ops surely leave `label` as the data set has it."""
-  changing = re.sub(r"\bkeep\([^)]*\)", "", spec)
-  probe = pp.make(f'{changing}|onehot(1, key="label")')
-  return probe.onehot_of_source() == ("label", 1)
 
 
 def _column(values):

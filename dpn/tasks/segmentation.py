@@ -41,7 +41,8 @@ class Segmentation(image_model.ImageModel):
         "which segmentation has no use for. Set it to 'tok' for a class token, "
         "which only the encoder sees, or 'gap' for none."
       )
-    ignore_label = config.get("ignore_label", 255)
+    ignore_label = config.get("ignore_label")
+    ignore_label = 255 if ignore_label is None else ignore_label
     if 0 <= ignore_label < config["num_classes"]:
       raise ValueError(
         f"config.ignore_label={ignore_label} is one of the "

@@ -28,13 +28,6 @@ _STEMS = {
   (True, False): "pre",
   (False, True): "post",
 }
-# By whether it has a scale, and a bias. Other norms with a scale alone, such as
-# RMSNorm, cannot be told apart; this one is Flax's.
-_QK_NORMS = {
-  (False, False): "none",
-  (True, True): "layernorm",
-  (True, False): "layernorm_no_bias",
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -235,16 +228,23 @@ def infer_options(flat: Mapping[str, Any]) -> dict[str, Any]:
     "num_heads": query.shape[-2],
     "stem_ln": _STEMS["stem/ln0/scale" in flat, "stem/ln1/scale" in flat],
     "qkv_bias": f"{attention}/bias" in in_blocks,
-    "qk_norm": _QK_NORMS[
-      f"{attention}_ln/scale" in in_blocks,
-      f"{attention}_ln/bias" in in_blocks,
-    ],
+    "qk_norm": _qk_norm(in_blocks, f"{attention}_ln"),
     "final_norm": "Transformer/encoder_norm/scale" in flat,
     "rep_size": sizes.get("pre_logits/kernel", False),
     "pool_type": "map" if "MAPHead_0/probe" in flat else pool_type,
     "posemb": "learn" if "pos_embedding" in flat else "sincos2d",
     "posemb_join": "add",
   }
+
+
+def _qk_norm(names, norm):
+  """Returns `qk_norm` by the names of its parameters.
+
+  With a scale alone it may be RMSNorm and others; Flax's is LayerNorm.
+  """
+  if f"{norm}/scale" not in names:
+    return "none"
+  return "layernorm" if f"{norm}/bias" in names else "layernorm_no_bias"
 
 
 def _inferred(source, told):

@@ -168,18 +168,16 @@ class Preprocess:
   def onehot_of_source(self) -> tuple[str, int] | None:
     """Returns key and depth of the onehot that reads a label of the source.
 
-    None if there is none, or if an op before it may change the label: one of
-    VTAB's or of your own, or one that names the key.
+    None if there is none, or if an op before it may change the label.
     """
-    before = ""
-    for text, fn in self._ops:
+    for i, (_, fn) in enumerate(self._ops):
       if reads := getattr(fn, "reads", None):
-        return None if reads[0] in before else reads
-      module = fn.__module__
-      if not module.startswith(__name__) or module == ops_vtab.__name__:
-        return None
-      before += text
+        return reads if _leave(self._ops[:i], reads[0]) else None
     return None
+
+  def leaves(self, key: str) -> bool:
+    """Returns whether surely no op changes the value at `key`."""
+    return _leave(self._ops, key)
 
   @property
   def vocabularies(self) -> dict[str, ops_text.Vocabulary]:
@@ -188,6 +186,20 @@ class Preprocess:
 
   def __reduce__(self):
     return make, (self.spec, tuple(_added))
+
+
+def _leave(ops, key):
+  """Returns whether surely no op changes the value at `key`.
+
+  One of VTAB's or of your own might, and one that names the key, but `keep`.
+  """
+  own = lambda module: not module.startswith(__name__)
+  return not any(
+    own(fn.__module__)
+    or fn.__module__ == ops_vtab.__name__
+    or (key in text and not re.match(r"keep\b", text))
+    for text, fn in ops
+  )
 
 
 def _materialize(example, _):

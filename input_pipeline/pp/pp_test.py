@@ -200,3 +200,16 @@ def test_modules_of_ones_own(my_ops):
     check=True,
   )
   assert done.stdout.strip() == b"invert(250)"
+
+
+@pytest.mark.parametrize(
+  ("spec", "leaves"),
+  [
+    ("decode|resize(4)|flip_lr", True),
+    ('resize(4)|keep("image", "label")', True),
+    ('copy("coarse", "label")', False),
+    ('onehot(3, key="label")', False),
+  ],
+)
+def test_what_may_change_a_label(spec, leaves):
+  assert pp.make(spec).leaves("label") == leaves
