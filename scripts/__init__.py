@@ -1,1 +1,1 @@
-import dpn  # noqa: F401, makes scripts.x the same module as dpn.scripts.x
+"""Commands, and the libraries they share."""

@@ -59,7 +59,8 @@ def packaged_configs(arguments: Sequence[str]) -> list[str]:
     flag, equals, value = argument.rpartition("--config=")
     if equals or (i and arguments[i - 1] == "--config"):
       path, colon, rest = value.partition(":")
-      ours = os.path.join(configs.__path__[0], os.path.basename(path))
+      folder = os.path.realpath(configs.__path__[0])
+      ours = os.path.join(folder, os.path.basename(path))
       is_ours = os.path.dirname(path) == "configs" and os.path.exists(ours)
       if is_ours and not os.path.exists(path):
         value = f"{ours}{colon}{rest}"

@@ -1,1 +1,1 @@
-import dpn  # noqa: F401, makes trainers.x the same module as dpn.trainers.x
+"""From a config to a trained model."""

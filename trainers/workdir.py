@@ -220,7 +220,7 @@ def code_checksum(more: Sequence[str] = ()) -> str:
 
   And on that of `more` packages.
   """
-  root, checksum = pathlib.Path(__file__).parent.parent, 0
+  root, checksum = pathlib.Path(__file__).resolve().parent.parent, 0
   for package in ("dpn", "evaluators", "input_pipeline", "trainers", *more):
     for path in sorted((root / package).rglob("*.py")):
       if not path.stem.endswith("test"):

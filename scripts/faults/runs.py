@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Mapping
 
-ROOT = pathlib.Path(__file__).parent.parent.parent
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 FLAGS = (
   "--config=configs/digits.py:epochs=4",
   "--config.model.depth=1",
