@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from dpn.configs import camvid
-from dpn.input_pipeline import pipeline, testing
+from dpn.input_pipeline import conftest as testing
+from dpn.input_pipeline import pipeline
 
 
 @pytest.mark.parametrize("form", ["pairs", "tfds"])

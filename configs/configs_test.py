@@ -11,7 +11,8 @@ import pytest
 import dpn.tasks
 from dpn import metrics, trees
 from dpn.configs import common
-from dpn.input_pipeline import pp, testing
+from dpn.input_pipeline import conftest as testing
+from dpn.input_pipeline import pp
 from dpn.scripts import fake_data
 from dpn.trainers import config_keys, loop
 

@@ -6,7 +6,7 @@ import pathlib
 import pytest
 
 from dpn.configs import images
-from dpn.input_pipeline import testing
+from dpn.input_pipeline import conftest as testing
 
 
 @pytest.mark.parametrize(

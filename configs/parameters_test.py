@@ -12,7 +12,7 @@ import pytest
 
 import dpn.tasks
 from dpn import optim, trees
-from dpn.input_pipeline import testing
+from dpn.input_pipeline import conftest as testing
 
 FOLDER = pathlib.Path(__file__).parent
 CONFIGS = sorted(

@@ -12,7 +12,8 @@ from flax import traverse_util
 
 from dpn import schedules
 from dpn.configs import augreg_i1k, finetune_i1k, vtab
-from dpn.input_pipeline import pp, testing
+from dpn.input_pipeline import conftest as testing
+from dpn.input_pipeline import pp
 from dpn.trainers import build
 
 AUGREG = """

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from dpn.configs import vtab
-from dpn.input_pipeline import pp, testing
+from dpn.input_pipeline import conftest as testing
+from dpn.input_pipeline import pp
 
 # Classes as in arXiv 1910.04867, Table 3 and its section on the tasks; what a
 # made-up example holds, and the class that makes.

@@ -15,7 +15,8 @@ import pytest
 from ml_collections import ConfigDict
 from pyarrow import parquet
 
-from dpn.input_pipeline import pipeline, pp, testing
+from dpn.input_pipeline import conftest as testing
+from dpn.input_pipeline import pipeline, pp
 
 _PP = 'decode|resize(12)|random_crop(8)|flip_lr|keep("image", "label")'
 

@@ -7,7 +7,7 @@ import zlib
 import pandas as pd
 import pytest
 
-from dpn.input_pipeline import testing
+from dpn.input_pipeline import conftest as testing
 from dpn.scripts import report
 from dpn.scripts.results import (
   claims,

@@ -8,7 +8,8 @@ import pytest
 
 from dpn import metrics, trees
 from dpn.configs import images
-from dpn.input_pipeline import sources, testing
+from dpn.input_pipeline import conftest as testing
+from dpn.input_pipeline import sources
 from dpn.models import vit
 from dpn.scripts import predict
 from dpn.trainers import loop

@@ -9,7 +9,8 @@ import pytest
 import tensorflow_datasets as tfds
 from array_record.python import array_record_module
 
-from dpn.input_pipeline import pipeline, sources, testing
+from dpn.input_pipeline import conftest as testing
+from dpn.input_pipeline import pipeline, sources
 from dpn.input_pipeline.pp import jpeg, ops_image
 from dpn.input_pipeline.sources import tfds_writer
 from dpn.scripts import prepare_data

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from dpn import trees
-from dpn.input_pipeline import testing
+from dpn.input_pipeline import conftest as testing
 from dpn.models import vit
 
 ROOT = pathlib.Path(__file__).parents[1]

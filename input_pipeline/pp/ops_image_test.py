@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dpn.input_pipeline import pp, testing
+from dpn.input_pipeline import conftest as testing
+from dpn.input_pipeline import pp
 from dpn.input_pipeline.pp import lazy_image, ops_image, resize
 
 

@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dpn.input_pipeline import pipeline, pp, testing
+from dpn.input_pipeline import conftest as testing
+from dpn.input_pipeline import pipeline, pp
 
 _GOLDEN = np.load(pathlib.Path(__file__).parent / "testdata" / "mmseg.npz")
 _MEAN = "vgg_value_range((123.675, 116.28, 103.53), (58.395, 57.12, 57.375))"

@@ -34,9 +34,9 @@ from collections.abc import (
 import numpy as np
 from absl import logging
 
+from dpn import image_files
 from dpn.input_pipeline import sources
 
-_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
 # Folders of images, and those of label maps beside them.
 _PAIRS = {"images": ("annotations", "labels", "masks"), "img_dir": ("ann_dir",)}
 
@@ -104,7 +104,9 @@ class FolderSource(_ClassSource):
     Where classes stand in the folder itself, they are the split "all".
     """
     path = os.path.expanduser(path)
-    folders = {name: os.path.join(path, name) for name in _folders(path)}
+    folders = {
+      name: os.path.join(path, name) for name in image_files.subfolders(path)
+    }
     # A folder that holds no images, such as annotations, is no split.
     roots = [x for x in folders.values() if os.access(x, os.R_OK)]
     roots = [x for x in roots if any(_listed(x))]
@@ -117,30 +119,18 @@ class FolderSource(_ClassSource):
     if not self.ids:
       raise ValueError(
         f"No image in {self.root}. Expected {self.root}/<class>/<file>, "
-        f"files ending in {', '.join(_SUFFIXES)}."
+        f"files ending in {', '.join(image_files.SUFFIXES)}."
       )
-    self._number({name for root in roots for name in _folders(root)})
+    self._number(
+      {name for root in roots for name in image_files.subfolders(root)}
+    )
 
 
 def _listed(root: str) -> Iterator[str]:
   """Yields <class>/<file> of the images below a folder, in order."""
-  for folder in _folders(root):
-    for name in sorted(os.listdir(os.path.join(root, folder))):
-      if _is_image(name):
-        yield f"{folder}/{name}"
-
-
-def _folders(path):
-  return sorted(
-    entry.name
-    for entry in os.scandir(path)
-    if entry.is_dir() and entry.name[0] != "."
-  )
-
-
-def _is_image(path: str) -> bool:
-  name = os.path.basename(path)
-  return name.lower().endswith(_SUFFIXES) and name[0] != "."
+  for folder in image_files.subfolders(root):
+    for name in image_files.images(os.path.join(root, folder)):
+      yield f"{folder}/{name}"
 
 
 class PairsSource(_FileSource):
@@ -149,7 +139,7 @@ class PairsSource(_FileSource):
   def __init__(self, path: str, split: str):
     """Lists the files of both folders; reading happens later."""
     self.root = os.path.expanduser(path)
-    there = {*_folders(self.root)}
+    there = {*image_files.subfolders(self.root)}
     pairs = [
       (images, masks)
       for images, names in _PAIRS.items()
@@ -163,7 +153,9 @@ class PairsSource(_FileSource):
         "img_dir beside ann_dir."
       )
     folders = [os.path.join(self.root, folder) for folder in pairs[0]]
-    sources.check_split(f"{folders[0]}/<split>", split, _folders(folders[0]))
+    sources.check_split(
+      f"{folders[0]}/<split>", split, image_files.subfolders(folders[0])
+    )
     folders = [os.path.join(folder, split) for folder in folders]
     self.name = f"pairs:{folders[0]}"
     images, masks = (_by_stem(self.root, folder) for folder in folders)
@@ -172,7 +164,8 @@ class PairsSource(_FileSource):
       raise ValueError(
         f"Expected pairs of the same name in {folders[0]} ({len(images)} files)"
         f" and {folders[1]} ({len(masks)} files), which end in "
-        f"{', '.join(_SUFFIXES)}. Without a partner: {', '.join(alone)}, …."
+        f"{', '.join(image_files.SUFFIXES)}. Without a partner: "
+        f"{', '.join(alone)}, …."
       )
     stems = sorted(images)
     self.ids = [images[stem] for stem in stems]
@@ -183,7 +176,7 @@ def _by_stem(root: str, folder: str) -> dict[str, str]:
   """Returns paths below `root` of a folder's images, by path without suffix."""
   found = {}
   for where, _, names in os.walk(folder, followlinks=True):
-    for name in filter(_is_image, sorted(names)):
+    for name in filter(image_files.is_image, sorted(names)):
       path = os.path.join(where, name)
       stem = os.path.splitext(os.path.relpath(path, folder))[0]
       path = os.path.relpath(path, root)
@@ -263,8 +256,8 @@ def _read_contents(path, size, _):
       "its folder are read, to number the classes. A compressed one has no "
       "random access: decompress it first."
     ) from error
-  images = [member for member in members if _is_image(member[0])]
-  by_stem = {m[-1]: m[1:3] for m in members if not _is_image(m[0])}
+  images = [member for member in members if image_files.is_image(member[0])]
+  by_stem = {m[-1]: m[1:3] for m in members if not image_files.is_image(m[0])}
   names = [name for name, *_ in images]
   texts = [by_stem.get(stem) for *_, stem in images]
   if any(texts) and not all(texts):
@@ -294,7 +287,7 @@ def _members(file, begin: int, end: int) -> Iterator[tuple[str, int, int, str]]:
     for member in archive:
       folder, base = os.path.split(member.name)
       is_text = base.lower().endswith(".txt") and base[0] != "."
-      is_example = is_text or _is_image(member.name)
+      is_example = is_text or image_files.is_image(member.name)
       if not (is_example or base.endswith(".tar")):
         continue
       there = _linked(member, names)

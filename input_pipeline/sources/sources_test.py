@@ -12,7 +12,8 @@ import pytest
 import tensorflow_datasets as tfds
 from sklearn import datasets as sklearn_datasets
 
-from dpn.input_pipeline import pipeline, sources, testing
+from dpn.input_pipeline import conftest as testing
+from dpn.input_pipeline import pipeline, sources
 
 
 @pytest.fixture(scope="module")
