@@ -13,7 +13,7 @@ import safetensors.numpy
 from dpn import optim, trees
 from dpn.models import vit
 from dpn.scripts import convert
-from dpn.trainers import testing as trainers_testing
+from dpn.trainers import conftest as trainers_conftest
 from dpn.trainers import update
 from dpn.weights import checkpoint, load, testing
 
@@ -181,7 +181,7 @@ def test_resolution(tmp_path, source):
 
 def test_checkpoints_of_a_run(tmp_path):
   """With running statistics, an average and an optimizer's state."""
-  config = trainers_testing.tiny_config(
+  config = trainers_conftest.tiny_config(
     **{"model.norm": "batchnorm", "ema_decay": 0.9}
   )
   (tmp_path / "config.json").write_text(json.dumps(config.to_dict()))

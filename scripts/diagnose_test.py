@@ -15,8 +15,8 @@ from dpn import metrics
 from dpn.models import vit
 from dpn.scripts import diagnose, testing
 from dpn.scripts.diagnosis import measures, page
+from dpn.trainers import conftest as runs
 from dpn.trainers import loop
-from dpn.trainers import testing as runs
 
 
 @pytest.fixture(scope="module")

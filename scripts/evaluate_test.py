@@ -14,16 +14,16 @@ from dpn import metrics
 from dpn.evaluators import base
 from dpn.input_pipeline import pp
 from dpn.scripts import evaluate
-from dpn.trainers import loop, testing
+from dpn.trainers import conftest, loop
 
 ROOT = pathlib.Path(__file__).parents[1]
-OTHER_RANGE = testing.PP.replace("-1, 1", "0, 1")
+OTHER_RANGE = conftest.PP.replace("-1, 1", "0, 1")
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
   """Returns a finished run's config, folder and last row."""
-  config = testing.tiny_config(
+  config = conftest.tiny_config(
     total_steps=4, ckpt_steps=2, **{"evals.test.log_steps": 2}
   )
   folder = tmp_path_factory.mktemp("run")
@@ -114,7 +114,7 @@ def test_parameters_from_elsewhere(run, tmp_path):
     (
       "",
       ["test"],
-      {"evals.test.pp_fn": OTHER_RANGE + testing.LABELS},
+      {"evals.test.pp_fn": OTHER_RANGE + conftest.LABELS},
       "pixels: .*in the file",
     ),
     (
@@ -130,14 +130,14 @@ def test_parameters_from_elsewhere(run, tmp_path):
 )
 def test_errors(run, path, evals, changes, message):
   _, folder, _ = run
-  config = testing.tiny_config(total_steps=4, **changes)
+  config = conftest.tiny_config(total_steps=4, **changes)
   path = str(folder / path) if path else str(folder)
   with pytest.raises((ValueError, OSError), match=message):
     evaluate.evaluate(config, path, evals)
 
 
 def test_running_statistics_come_with_the_parameters(run, tmp_path):
-  config = testing.tiny_config(
+  config = conftest.tiny_config(
     total_steps=2, **{"model.norm": "batchnorm", "evals.test.log_steps": 2}
   )
   loop.train(config, str(tmp_path))
@@ -165,7 +165,7 @@ def test_logits_beyond_float32(run, tmp_path):
 
 
 def test_only_the_schedule_is_left_out():
-  config = testing.tiny_config()
+  config = conftest.tiny_config()
   own = {"type": "own.evaluator", "log_scale": True}
   config.evals = {"own": own | {"log_steps": None, "log_epochs": 2}}
   assert evaluate._with_evals(config, []).evals.to_dict() == {"own": own}

@@ -83,7 +83,7 @@ class Report:
   def environment(self) -> dict[str, str]:
     """Returns the environment of the parts' processes."""
     ours = {"JAX_COMPILATION_CACHE_DIR": str((self.out / "compiled").resolve())}
-    if not self.args.tiny:  # or scripts.chaos would take the CPU
+    if not self.args.tiny:  # or XLA would take the CPU
       ours["JAX_PLATFORMS"] = "cuda,cpu"
       ours["CUDA_VISIBLE_DEVICES"] = "0"  # as peers have one
     return ours | os.environ
@@ -330,21 +330,6 @@ def norms(report: Report):
   _each(functools.partial(measure, start) for start in starts)
 
 
-def faults(report: Report):
-  """Two runs end with the same bits, also when one is stopped or killed."""
-  kinds = ["sigterm"] if report.args.tiny else ["sigterm", "sigkill"]
-  _each(functools.partial(_fault, report, kind) for kind in kinds)
-
-
-def _fault(report, kind):
-  name = f"faults_{kind}"
-  words = [f"--only={kind}", "--kills=2", f"--dtype={report.setting.dtype}"]
-  outcome = report.run(name, "dpn.scripts.chaos", *words)[kind]
-  if outcome != "survived":
-    report.file(name).unlink()  # to be tried again
-    raise RuntimeError(f"{kind} {outcome}")
-
-
 def loading(report: Report):
   """How many images a second this machine's cores can prepare."""
   words = ["--tasks=crop", "--repeats=1"]
@@ -357,7 +342,7 @@ PARTS: dict[str, Callable[[Report], None]] = {
   part.__name__: part
   for part in (
     *(versions, numbers, step, stem, peers, attention),
-    *(memory, faults, loading, sizes, norms),
+    *(memory, loading, sizes, norms),
   )
 }
 

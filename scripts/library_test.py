@@ -13,7 +13,7 @@ import pytest
 
 import dpn.tasks
 from dpn.models import vit
-from dpn.trainers import testing
+from dpn.trainers import conftest
 from dpn.weights import checkpoint
 
 DOCS = pathlib.Path(__file__).parents[1] / "docs"
@@ -23,7 +23,7 @@ DOCS = pathlib.Path(__file__).parents[1] / "docs"
 def _run(tmp_path_factory):
   """Returns a folder as a run leaves it, of random parameters."""
   folder = tmp_path_factory.mktemp("run")
-  config = testing.tiny_config()
+  config = conftest.tiny_config()
   model = dpn.tasks.make(config).model
   image = jax.ShapeDtypeStruct((1, 16, 16, 1), np.float32)
   shapes = jax.eval_shape(model.init, jax.random.key(0), image)["params"]
@@ -38,13 +38,13 @@ def test_a_run_says_everything(run):
   folder, params = run
   model, variables, preprocess = vit.from_pretrained(str(folder))
   assert vit.options(model) == vit.options(
-    dpn.tasks.make(testing.tiny_config()).model
+    dpn.tasks.make(conftest.tiny_config()).model
   )
   for got, want in zip(
     jax.tree.leaves(variables["params"]), jax.tree.leaves(params), strict=True
   ):
     np.testing.assert_array_equal(got, np.float32(want))
-  assert preprocess.pp == testing.PP
+  assert preprocess.pp == conftest.PP
   assert preprocess.shape == (16, 16, 1)
   assert (preprocess.pixels.mean, preprocess.assumed) == ((0.5,) * 3, ())
 

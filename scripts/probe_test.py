@@ -8,7 +8,7 @@ import pytest
 from dpn import metrics, trees
 from dpn.models import vit
 from dpn.scripts import convert, probe
-from dpn.trainers import loop, testing
+from dpn.trainers import conftest, loop
 
 
 @pytest.fixture(scope="module")
@@ -65,10 +65,10 @@ def test_rows_that_are_sorted_by_class(plain, tmp_path):
 
 
 def test_a_run_is_probed_as_it_probes_itself(tmp_path):
-  config = testing.tiny_config(total_steps=1)
+  config = conftest.tiny_config(total_steps=1)
   loop.train(config, str(tmp_path))
   splits = config.evals.fewshot.datasets.digits[1:]
-  got = probe.probe(str(tmp_path), testing.DIGITS, shots=(1, 2), splits=splits)
+  got = probe.probe(str(tmp_path), conftest.DIGITS, shots=(1, 2), splits=splits)
   [row] = metrics.read(str(tmp_path / "metrics.jsonl"))
   own = {k: v for k, v in row.items() if k.startswith("fewshot/")}
   assert len(own) == 8
@@ -90,8 +90,8 @@ def test_splits_are_found(tmp_path):
   [
     ("nowhere/at/all", {}, "--data=nowhere/at/all is no folder here, and as"),
     ("folder:/nowhere", {}, "/nowhere"),
-    (testing.DIGITS, {}, r"arrays:digits are \(8, 8, 1\); the model takes 3"),
-    (testing.DIGITS, {"splits": ("train", "tst")}, "'tst'.*mean 'test'"),
+    (conftest.DIGITS, {}, r"arrays:digits are \(8, 8, 1\); the model takes 3"),
+    (conftest.DIGITS, {"splits": ("train", "tst")}, "'tst'.*mean 'test'"),
   ],
 )
 def test_errors(plain, data, kw, message):

@@ -42,7 +42,7 @@ MODULES = [c for c in COMMANDS if c.startswith("python -m ")]
 PARSED_ONLY = tuple(
   f"scripts.{name}"
   for name in (
-    *("bench_", "chaos", "select_best"),
+    *("bench_", "select_best"),
     *("tables", "figures", "claims", "report", "predict"),
   )
 )

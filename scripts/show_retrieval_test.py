@@ -8,7 +8,7 @@ from dpn import sharding
 from dpn.evaluators import retrieval
 from dpn.scripts import evaluate, report, show_retrieval
 from dpn.scripts.results import run_pictures
-from dpn.trainers import loop, testing
+from dpn.trainers import conftest, loop
 
 TEXTS = [f"{x} for $1, {x} for $2" for x in "abcdefgh"]
 
@@ -95,7 +95,7 @@ def test_no_run(tmp_path):
 
 @pytest.mark.slow
 def test_a_run_and_its_report(tmp_path):
-  config = testing.contrastive_config()
+  config = conftest.contrastive_config()
   config.total_steps = 1
   metric = "zeroshot/new_names_prec@1"
   config.table = {"recipe": "tiny", "arch": "16x1/8", "metric": metric}

@@ -12,7 +12,7 @@ import pytest
 from dpn import sharding
 from dpn.models import vit
 from dpn.tasks import classification
-from dpn.trainers import build, testing, update
+from dpn.trainers import build, conftest, update
 
 RNG = np.random.default_rng(0)
 BATCH = {
@@ -128,8 +128,8 @@ def test_the_average_of_frozen_parameters_is_they_themselves():
 
 
 def test_built_from_a_config():
-  config = testing.tiny_config(
-    grad_accum=2, ema_decay=0.9, sharding_strategy=testing.FSDP
+  config = conftest.tiny_config(
+    grad_accum=2, ema_decay=0.9, sharding_strategy=conftest.FSDP
   )
   run = build.from_config(config)
   state = run.step.init(jax.random.key(0))
@@ -159,4 +159,4 @@ def test_built_from_a_config():
 )
 def test_refused(kw, message):
   with pytest.raises(ValueError, match=message):
-    build.from_config(testing.tiny_config(**kw))
+    build.from_config(conftest.tiny_config(**kw))

@@ -15,7 +15,7 @@ from dpn.input_pipeline import sources
 from dpn.tasks import classification
 from dpn.trainers import build, loop, train, update
 from dpn.trainers import log as log_lib
-from dpn.trainers.testing import tiny_config
+from dpn.trainers.conftest import tiny_config
 from dpn.weights import checkpoint
 
 ROOT = pathlib.Path(__file__).parent.parent

@@ -17,7 +17,7 @@ import pytest
 
 from dpn import metrics, timing
 from dpn.evaluators import base as evaluators_base
-from dpn.trainers import build, loop, testing
+from dpn.trainers import build, conftest, loop
 from dpn.trainers import log as log_lib
 
 
@@ -256,7 +256,7 @@ def test_an_evaluator_may_fail(run, progress, capsys, caplog):
 
 
 def test_flops_of_a_step_by_hand():
-  run = build.from_config(testing.tiny_config())
+  run = build.from_config(conftest.tiny_config())
   products = {  # of 4 patches of 8 x 8 and a class token, width 16
     "embedding": 4 * 64 * 16,
     "attention": 4 * 5 * 16 * 16 + 2 * (2 * 5 * 5 * 8),

@@ -16,10 +16,10 @@ import safetensors.numpy
 
 from dpn import metrics, trees
 from dpn.evaluators import mean
-from dpn.trainers import build, loop, testing
+from dpn.trainers import build, conftest, loop
 from dpn.trainers import log as log_lib
 from dpn.trainers import workdir as workdir_lib
-from dpn.trainers.testing import tiny_config
+from dpn.trainers.conftest import tiny_config
 from dpn.weights import checkpoint
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -206,7 +206,7 @@ def test_a_run_that_was_killed_again_and_again(finished, tmp_path):
 
 @pytest.mark.slow
 def test_two_towers_that_were_killed(tmp_path):
-  config, folder = testing.contrastive_config(), tmp_path / "killed"
+  config, folder = conftest.contrastive_config(), tmp_path / "killed"
   loop.train(config, str(tmp_path / "whole"))
   _die(folder, "after the metrics of step 4", config)
   assert metrics.read(str(folder / "metrics.jsonl"))[-1]["step"] == 4

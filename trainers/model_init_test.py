@@ -10,7 +10,7 @@ import safetensors.numpy
 
 from dpn import trees
 from dpn.trainers import build, loop
-from dpn.trainers.testing import tiny_config
+from dpn.trainers.conftest import tiny_config
 from dpn.weights import checkpoint
 
 ROOT = pathlib.Path(__file__).parent.parent

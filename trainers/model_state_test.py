@@ -11,7 +11,7 @@ import pytest
 from dpn import sharding, trees
 from dpn.configs import digits
 from dpn.input_pipeline import device
-from dpn.trainers import build, testing
+from dpn.trainers import build, conftest
 from dpn.weights import checkpoint
 
 
@@ -54,7 +54,7 @@ def test_running_state_moves_in_training_only(norm):
 
 def test_sharded_and_saved(tmp_path):
   _, whole, _, _ = train("powernorm")
-  run, sharded, state, _ = train("powernorm", tuple(testing.FSDP))
+  run, sharded, state, _ = train("powernorm", tuple(conftest.FSDP))
   jax.tree.map(
     lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4),
     whole[-1].model_state,
@@ -72,7 +72,7 @@ def test_sharded_and_saved(tmp_path):
 
 
 def test_a_run_starts_from_another_ones_statistics(tmp_path):
-  config = testing.tiny_config(**{"model.norm": "batchnorm", "evals": {}})
+  config = conftest.tiny_config(**{"model.norm": "batchnorm", "evals": {}})
   run = build.from_config(config)
   fresh = jax.device_get(run.step.init(jax.random.key(1)))
   stats = jax.tree.map(lambda x: x + 3, fresh.model_state["batch_stats"])
@@ -100,7 +100,7 @@ def test_a_run_starts_from_another_ones_statistics(tmp_path):
 
 
 def test_whitening_is_fitted_once_and_kept(tmp_path):
-  config = testing.tiny_config(**{"model.stem_ln": "whiten", "evals": {}})
+  config = conftest.tiny_config(**{"model.stem_ln": "whiten", "evals": {}})
   run = build.from_config(config)
   whiten = lambda state: jax.device_get(state["batch_stats"]["stem"]["whiten"])
   same = lambda a, b: jax.tree.map(np.testing.assert_array_equal, a, b)

@@ -23,7 +23,7 @@ from jax.experimental import multihost_utils
 from dpn import metrics, sharding
 from dpn.evaluators import base, segmentation
 from dpn.input_pipeline.sources import arrays
-from dpn.trainers import distributed, loop, testing
+from dpn.trainers import conftest, distributed, loop
 from dpn.trainers import log as log_lib
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -67,13 +67,13 @@ def _runs(tmp_path_factory):
   program = ["-m", "dpn.trainers.processes_test", str(root), str(port)]
   args = [[*program, str(i)] for i in range(2)]
   with _pair(root, args, devices=2) as (processes, logs):
-    loop.train(testing.sharded_config(), str(root / "alone"))
+    loop.train(conftest.sharded_config(), str(root / "alone"))
     codes = [p.wait(timeout=240) for p in processes]
   assert codes == [0, 0], "\n".join(log.read_text() for log in logs)
   (root / "moved_step").write_text(
     str(max(int(p.name) for p in (root / "moved" / "checkpoints").iterdir()))
   )
-  loop.train(testing.sharded_config(), str(root / "moved"))
+  loop.train(conftest.sharded_config(), str(root / "moved"))
   return root
 
 
@@ -135,7 +135,7 @@ def test_two_towers_see_the_whole_batch(tmp_path):
   args = ["-m", "dpn.trainers.processes_test", str(tmp_path), str(_free_port())]
   args = [[*args, str(i), "contrastive"] for i in range(2)]
   with _pair(tmp_path, args, devices=2) as (processes, logs):
-    loop.train(testing.contrastive_config(), str(tmp_path / "alone"))
+    loop.train(conftest.contrastive_config(), str(tmp_path / "alone"))
     codes = [p.wait(timeout=240) for p in processes]
   assert codes == [0, 0], "\n".join(log.read_text() for log in logs)
   keys = {"zeroshot/new_names_prec@1", "retrieval/img2txt_recall@1", "bias"}
@@ -307,15 +307,15 @@ def _worker(workdir: pathlib.Path, process_id: int):
     tick(progress, step)
 
   log_lib.Progress.tick = slow_tick
-  loop.train(testing.sharded_config(), str(workdir / "stopped"))
+  loop.train(conftest.sharded_config(), str(workdir / "stopped"))
   log_lib.Progress.tick = tick
   if process_id == 0:
     shutil.copytree(workdir / "stopped", workdir / "moved")
   multihost_utils.sync_global_devices("copied")
-  loop.train(testing.sharded_config(), str(workdir / "stopped"))
+  loop.train(conftest.sharded_config(), str(workdir / "stopped"))
   # JAX would stop every run of this process after the step agreed upon.
   distributed.PreemptionHandler.should_stop = lambda handler, step: False
-  loop.train(testing.sharded_config(), str(workdir / "whole"))
+  loop.train(conftest.sharded_config(), str(workdir / "whole"))
   segmented = [_segmented(workdir, mesh) for mesh in _meshes()]
   (workdir / "segmented.json").write_text(json.dumps(segmented))
   collected = [_collected(mesh) for mesh in _meshes()]
@@ -326,6 +326,6 @@ if __name__ == "__main__":
   _FOLDER, _PORT, _INDEX, *_TASK = sys.argv[1:]
   distributed.join(f"localhost:{_PORT}", 2, int(_INDEX))
   if _TASK:
-    loop.train(testing.contrastive_config(), f"{_FOLDER}/two")
+    loop.train(conftest.contrastive_config(), f"{_FOLDER}/two")
   else:
     _worker(pathlib.Path(_FOLDER), int(_INDEX))

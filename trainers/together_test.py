@@ -11,7 +11,7 @@ import pytest
 import safetensors.numpy
 
 from dpn import metrics, timing
-from dpn.trainers import distributed, loop, testing, together, update
+from dpn.trainers import conftest, distributed, loop, together, update
 
 SEEDS = (3, 5)
 
@@ -20,7 +20,7 @@ def _config(**changes):
   few = {"log_training_steps": 1, "ckpt_steps": 3, "total_steps": 5, "lr": 0.05}
   # Adam would turn rounding errors of vanishing gradients into whole steps.
   sgd = {"optax_name": "trace", "optax": {"decay": 0.9}}
-  config = testing.tiny_config(**(few | sgd))
+  config = conftest.tiny_config(**(few | sgd))
   del config.evals["fewshot"]
   with config.ignore_type():
     config.update_from_flattened_dict(changes)
@@ -177,7 +177,7 @@ def test_a_seed_that_joins_late_costs_the_others_nothing(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_data_on_the_device(tmp_path):
   """The same bits as from the host; and with seeds together, up to rounding."""
-  changes = {"input.pp": testing.PP + testing.LABELS, "evals": {}}
+  changes = {"input.pp": conftest.PP + conftest.LABELS, "evals": {}}
   changes |= {"augment": {"pad": 2, "pad_value": -1.0, "flip_lr": True}}
   loop.train(_config(seed=3, **changes), str(tmp_path / "host"))
   changes["input.on_device"] = True
@@ -235,7 +235,7 @@ def test_states_that_are_not_finite_are_not_saved(tmp_path):
 @pytest.mark.parametrize(
   ("changes", "message"),
   [
-    ({"sharding_strategy": testing.FSDP}, "config.sharding_strategy"),
+    ({"sharding_strategy": conftest.FSDP}, "config.sharding_strategy"),
     ({"wandb": {"project": "x"}}, "config.wandb"),
     ({"input.on_error": "skip"}, "config.input.on_error"),
   ],

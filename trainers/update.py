@@ -164,7 +164,7 @@ def gradients(task, state, batch, rng, parts):
   Goes through the batch in `parts`, one after the other. The task's `_mask`, if
   any, weighs the examples.
   """
-  if parts > 1 and hasattr(task, "embed"):
+  if parts > 1 and task.embed is not None:
     return _cached_gradients(task, state, batch, rng, parts)
   size = len(jax.tree.leaves(batch)[0])
 

@@ -11,7 +11,7 @@ import pytest
 from dpn import optim, sharding, trees
 from dpn.models import vit
 from dpn.tasks import base, classification
-from dpn.trainers import testing, update
+from dpn.trainers import conftest, update
 
 SIZES = {"total_steps": 10, "batch_size": 8, "data_size": 64}
 CONFIG = {
@@ -234,7 +234,7 @@ def _single(params):
 MOMENTUM = {**CONFIG, "optax_name": "trace", "optax": {"decay": 0.9}}
 
 
-@pytest.mark.parametrize("strategy", [(), testing.FSDP])
+@pytest.mark.parametrize("strategy", [(), conftest.FSDP])
 def test_devices_and_sharding_change_nothing(params, single, strategy):
   state, losses = _run(params, devices=4, strategy=strategy)
   np.testing.assert_allclose(losses, single[1], rtol=1e-6)

@@ -21,20 +21,21 @@ class Task:
   optimizers, files or logging; nobody else knows its model, its parameters'
   names or the keys of its batches.
 
-  A task whose loss compares the examples of a batch with each other defines two
-  more, of which `measure` consists: `embed(variables, batch, *, rng=None)` →
-  (embeddings, model_state), example by example, and `compare(variables,
-  embeddings, batch)` → what `measure` measures. `config.grad_accum` then gives
-  the whole batch's gradients.
-
   Attributes:
     config_keys: keys of the config that `from_config` reads.
     towers: names of subtrees of the parameters that are models of their own, so
       that each may come from a file of its own.
+    embed: None, unless the loss compares the examples of a batch with each
+      other. Then `measure` consists of `embed(variables, batch, *, rng=None)` →
+      (embeddings, model_state), example by example, and of `compare(variables,
+      embeddings, batch)` → what `measure` measures, so that `config.grad_accum`
+      gives the gradients of the whole batch.
   """
 
   config_keys: ClassVar[tuple[str, ...]] = ()
   towers: ClassVar[tuple[str, ...]] = ()
+  embed: Callable | None = None
+  compare: Callable | None = None
 
   @classmethod
   def from_config(cls, config: Mapping[str, Any]) -> "Task":

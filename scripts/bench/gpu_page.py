@@ -56,7 +56,6 @@ def page(
     *_memory(found, setting),
     *_norms(found, setting),
     *_loading(found),
-    *_faults(found),
   )
 
 
@@ -221,18 +220,6 @@ def _loading(found):
   )
   table = _table(rows, ("step", "img/s", "input-bound"))
   return [render.heading("Input"), render.paragraph(text), table]
-
-
-def _faults(found):
-  outcomes = {k: v for k, v in found.items() if k.startswith("faults_")}
-  if not outcomes:
-    return []
-  texts = [
-    "Two small runs with deterministic kernels ended with the same bits.",
-    *(f"{k}: {v}." for part in outcomes.values() for k, v in part.items()),
-  ]
-  title = render.heading("Determinism and resuming")
-  return [title, *map(render.paragraph, texts)]
 
 
 def _cells(rows, columns):

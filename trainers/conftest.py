@@ -1,4 +1,4 @@
-"""Runs of seconds, for tests."""
+"""Configs of runs that take seconds."""
 
 from typing import Any
 
