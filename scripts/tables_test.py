@@ -156,7 +156,14 @@ def test_two_results_of_a_seed_are_refused(root):
 
 
 def test_settings_do_not_mix_in_a_mean(root):
+  # Most runs of the row have lr=0.001: the other one is an arm of its own.
   _write(root, "dpn", 3, 0.81, lr=0.5)
+  table = _build(root)
+  assert _row(table, *B16)["ours DPN"] == "82.67 ± 3.79 (n=3)"
+  [note] = [n for n in table.notes if n.startswith("Finished runs")]
+  assert f"{root}/dpn-B16-s3: of other arms" in note
+  for seed in (4, 5, 6, 7, 8):
+    _write(root, "dpn", seed, 0.81, lr=0.5)
   with pytest.raises(ValueError, match=r"more than the seed \(lr: 0\.001, 0"):
     _build(root)
 

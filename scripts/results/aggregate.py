@@ -11,7 +11,8 @@ import numpy as np
 import pandas as pd
 import scipy.stats
 
-from dpn.scripts.results import configs, runs
+from dpn.scripts.results import arms as arms_lib
+from dpn.scripts.results import runs
 
 NOT_RUN = "not run"
 # Metrics that are fractions here and percentages in the paper.
@@ -342,7 +343,7 @@ def unlike(done: pd.DataFrame) -> str:
   """Returns what keeps `check_alike`'s runs from filling one cell, or ""."""
   if len(done) < 2:
     return ""
-  found = configs.differing(run.config for run in done.run)
+  found = arms_lib.differing(run.config for run in done.run)
   different = [f"{name}: {', '.join(values)}" for name, values in found.items()]
   if not different:
     return ""

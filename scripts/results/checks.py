@@ -16,13 +16,13 @@ import scipy.stats
 
 from dpn.scripts.results import (
   aggregate,
-  configs,
   figures,
   measures,
   runs,
   table_specs,
   tables,
 )
+from dpn.scripts.results import arms as arms_lib
 
 HOLDS, FAILS, UNDECIDED = "holds", "does not hold", "undecided"
 NOT_RUN = aggregate.NOT_RUN
@@ -338,7 +338,7 @@ def throughout(base, dpn):
 def same_settings(base, dpn):
   """Judges whether the configs of both differ in the stem alone."""
   both = (run.config for run in (*base, *dpn))
-  differ = configs.differing(both, arms=True)
+  differ = arms_lib.differing(both, arms=True)
   text = f"{', '.join(differ)} differ" if differ else "the stem alone differs"
   return not differ, text
 

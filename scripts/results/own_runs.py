@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 
 from dpn import errors
-from dpn.scripts.results import aggregate, configs, runs, table_specs, tables
+from dpn.scripts.results import aggregate, runs, table_specs, tables
+from dpn.scripts.results import arms as arms_lib
 
 NAME = "runs"  # of the table in scripts.tables
 LABELS = {
@@ -212,9 +213,14 @@ def _apart(order, group, arms, metric):
   }
   first, *others = order
   found = {
-    arm: [*configs.differing(counted[first] + counted[arm], arms=True)]
+    arm: [*arms_lib.differing(counted[first] + counted[arm], arms=True)]
     for arm in others
     if counted[first] and counted[arm]
+  }
+  told = lambda arm, name: f"{name.removeprefix('model.')}=" in arm
+  found = {
+    arm: [name for name in names if not told(arm, name)]
+    for arm, names in found.items()
   }
   return {arm: names for arm, names in found.items() if names}
 

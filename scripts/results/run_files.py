@@ -3,7 +3,7 @@
 import functools
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NotRequired, TypedDict
 
 import numpy as np
@@ -13,14 +13,6 @@ from dpn import metrics, schema
 from dpn.scripts.results import runs
 from dpn.trainers import workdir
 from dpn.weights import files
-
-
-class Model(TypedDict, total=False):
-  """What of config.model tells arms apart."""
-
-  stem_ln: str | None
-  block_ln: str | None
-  block_ln_kw: dict[str, Any] | None
 
 
 class Table(TypedDict, total=False):
@@ -35,9 +27,9 @@ class Table(TypedDict, total=False):
 
 
 class Config(TypedDict, total=False):
-  """What of config.json the results are read by."""
+  """The part of config.json that results are read by."""
 
-  model: Model | None
+  model: dict[str, Any] | None
   table: Table | None
   seed: int | None
   total_steps: int | float | None
@@ -106,10 +98,25 @@ def read(path: str) -> runs.Run:
   )
 
 
-def _summary(logged: pd.DataFrame) -> dict[str, float]:
+def _read_rows(path):
+  """Returns a .jsonl file by step; rows of the same step are joined."""
+  rows, damaged = metrics.scan(path, any_order=True)
+  if damaged:
+    raise ValueError(
+      f"{path} is damaged: {damaged[0][:80]!r}. Remove the damaged line, or "
+      "train the run anew."
+    )
+  return runs.by_step(rows)
+
+
+def _read_json(path, hint):
+  """Returns what is in a file, None if there is no such file."""
+  return schema.read_json(path, hint) if os.path.exists(path) else None
+
+
+def _summary(logged):
   """Returns what sums up a log, see `runs.Run.finals`; {} of an empty one."""
-  columns = ["loss", "grad_norm/embedding", "l2_grads"]
-  found = logged.reindex(columns=columns)
+  found = logged.reindex(columns=["loss", "grad_norm/embedding", "l2_grads"])
   last = found.loss[found.index > 0.9 * found.index.max()]
   share = found["grad_norm/embedding"] / found["l2_grads"]
   values = {
@@ -128,14 +135,66 @@ def _chosen(path):
   return any(name in choice["runs"] for choice in selection["cells"].values())
 
 
+def find(roots: Sequence[str]) -> list[runs.Run]:
+  """Returns all runs in or below some folders, each once; follows links.
+
+  A root may also be a file that `archive` made.
+
+  Raises:
+    ValueError: one of the folders does not exist, or holds no run.
+  """
+  found, archived = {}, []
+  for root in roots:
+    if os.path.isfile(root):
+      try:
+        archived += _unarchived(root)
+      except (ValueError, TypeError, KeyError) as e:
+        raise ValueError(
+          f"{root} is no archive of runs ({e}), as scripts.tables makes with "
+          "--format archive."
+        ) from e
+      continue
+    if not os.path.isdir(root):
+      raise ValueError(f"{root} is not a folder. Give folders of runs.")
+    paths = list(_folders(root))
+    if not paths:
+      raise ValueError(
+        f"Found no run in {root}; expected folders with a config.json. Give "
+        "the folder that holds the --workdirs of trainers.train."
+      )
+    for path in paths:
+      found.setdefault(os.path.realpath(path), path)
+  return [read(path) for path in found.values()] + archived
+
+
+def _folders(root) -> Iterator[str]:
+  """Yields the folders of runs in or below a folder, linked ones too.
+
+  Links come last: a run that is also there without a link is called so. A
+  folder that links lead to again, such as one around them, is not read twice.
+  """
+  links, seen = [root], set()
+  for start in links:  # which grows
+    for folder, inside, names in os.walk(start):
+      real = os.path.realpath(folder)
+      is_run = "config.json" in names
+      if is_run and real not in seen:
+        yield folder
+      if is_run or real in seen:
+        inside.clear()
+      seen.add(real)
+      inside.sort()
+      below = [os.path.join(folder, name) for name in inside]
+      links += filter(os.path.islink, below)
+
+
 def archive(found: Sequence[runs.Run]) -> str:
   """Returns runs as lines of JSON, small enough to be kept with a page.
 
   `find` reads them again. Configs lack their evaluators; of the log there are
   evaluators' results as they are, of training the means over tenths of a run,
-  of blocks' gradients nothing (`figures.depth` says so). What only says where
-  things were on a machine is left out: folders above the runs', `data_dir` and
-  the command.
+  of blocks' gradients nothing (`figures.depth` says so). Where things were on a
+  machine is left out: folders above the runs', `data_dir` and the command.
   """
   lines = []
   top = os.path.join(os.path.dirname(_common([r.path for r in found])), "")
@@ -144,7 +203,9 @@ def archive(found: Sequence[runs.Run]) -> str:
       "path": os.path.abspath(run.path),
       "config": _without_places(run.config),
       "logged": {
-        metric: {int(step): _short(x) for step, x in values.dropna().items()}
+        metric: {
+          int(step): float(f"{x:.5g}") for step, x in values.dropna().items()
+        }
         for logged in _shortened(run.logged)
         for metric, values in logged.items()
       },
@@ -160,7 +221,7 @@ def archive(found: Sequence[runs.Run]) -> str:
 
 
 def _shortened(logged):
-  """Returns two frames: means over tenths of training, and what is measured."""
+  """Returns two frames: means over tenths of training, and evaluations."""
   steps, names = logged.index.to_numpy(), logged.columns.str
   tenth = np.ceil(10 * steps / max(steps.max(initial=0), 1))
   of_block = names.match(r"grad_norm\w*/(?!embedding)")
@@ -186,95 +247,18 @@ def _without_places(config):
   result = {k: v for k, v in config.items() if k != "evals"}
   section = dict(result.get("input") or {})
   if isinstance(section.get("data"), Mapping):
-    section["data"] = {
-      k: v for k, v in section["data"].items() if k != "data_dir"
-    }
-    result["input"] = section
+    data = {k: v for k, v in section["data"].items() if k != "data_dir"}
+    result["input"] = section | {"data": data}
   return result
-
-
-def _short(x):
-  return float(f"{x:.5g}")
 
 
 def _unarchived(path):
   """Returns the runs in a file that `archive` made."""
-  with open(path, "rb") as f:
-    lines = [
-      schema.parse(f"line {i}", line, Archived) for i, line in enumerate(f, 1)
-    ]
   found = []
-  for line in lines:
-    logged = pd.DataFrame(line.pop("logged"))
-    logged.index = pd.Index(map(int, logged.index), name="step")
-    found.append(runs.Run(**line, logged=logged.sort_index(), averaged=True))
+  with open(path, "rb") as f:
+    for i, text in enumerate(f, 1):
+      line = schema.parse(f"line {i}", text, Archived)
+      logged = pd.DataFrame(line.pop("logged"))
+      logged.index = pd.Index(map(int, logged.index), name="step")
+      found.append(runs.Run(**line, logged=logged.sort_index(), averaged=True))
   return found
-
-
-def _folders(root):
-  """Returns the folders of runs in or below a folder, links to folders too.
-
-  Links come last: a run that is also there without a link is called so. A
-  folder that links lead to again, such as one around them, is not read twice.
-  """
-  found, links, seen = [], [root], set()
-  for start in links:  # which grows
-    for folder, inside, names in os.walk(start):
-      real = os.path.realpath(folder)
-      if real in seen or "config.json" in names:
-        inside.clear()
-      if real not in seen and "config.json" in names:
-        found.append(folder)
-      seen.add(real)
-      inside.sort()
-      below = [os.path.join(folder, name) for name in inside]
-      links += filter(os.path.islink, below)
-  return found
-
-
-def find(roots: Sequence[str]) -> list[runs.Run]:
-  """Returns all runs in or below some folders, each once; follows links.
-
-  A root may also be a file that `archive` made.
-
-  Raises:
-    ValueError: one of the folders does not exist, or holds no run.
-  """
-  found, archived = {}, []
-  for root in roots:
-    if os.path.isfile(root):
-      try:
-        archived += _unarchived(root)
-      except (ValueError, TypeError, KeyError) as e:
-        raise ValueError(
-          f"{root} is no archive of runs ({e}), as scripts.tables makes with "
-          "--format archive."
-        ) from e
-      continue
-    if not os.path.isdir(root):
-      raise ValueError(f"{root} is not a folder. Give folders of runs.")
-    paths = _folders(root)
-    if not paths:
-      raise ValueError(
-        f"Found no run in {root}; expected folders with a config.json. Give "
-        "the folder that holds the --workdirs of trainers.train."
-      )
-    for path in paths:
-      found.setdefault(os.path.realpath(path), path)
-  return [read(path) for path in found.values()] + archived
-
-
-def _read_rows(path):
-  """Returns a .jsonl file by step; rows of the same step are joined."""
-  rows, damaged = metrics.scan(path, any_order=True)
-  if damaged:
-    raise ValueError(
-      f"{path} is damaged: {damaged[0][:80]!r}. Remove the damaged line, or "
-      "train the run anew."
-    )
-  return runs.by_step(rows)
-
-
-def _read_json(path, hint):
-  """Returns what is in a file, None if there is no such file."""
-  return schema.read_json(path, hint) if os.path.exists(path) else None

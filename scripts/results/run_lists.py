@@ -6,12 +6,12 @@ import pandas as pd
 
 from dpn.scripts.results import (
   aggregate,
-  configs,
   own_runs,
   render,
   run_files,
   runs,
 )
+from dpn.scripts.results import arms as arms_lib
 
 
 def listed(frame: pd.DataFrame) -> list[str]:
@@ -90,11 +90,11 @@ def config_differences(frame: pd.DataFrame) -> list[str]:
     ),
   ]
   for recipe, group in frame.groupby("recipe"):
-    fields = configs.fields(run.config for run in group.run)
+    fields = arms_lib.fields(run.config for run in group.run)
     common = fields.apply(lambda field: field.value_counts().index[0])
     lines = fields.apply(lambda f: f.name.replace("/", ".") + " = " + f)
     common = lines.mode().iloc[0]
-    compared = [name for name in fields if not configs.is_free(name)]
+    compared = [name for name in fields if not arms_lib.is_free(name)]
     differing = lines[compared].where(lines[compared] != common[compared])
     texts = differing.apply(lambda run: "; ".join(run.dropna()), axis=1)
     paths = pd.Series(run_files.from_common(group.path))

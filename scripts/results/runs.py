@@ -1,4 +1,4 @@
-"""Runs of trainers.train, as tables, figures and claims know them."""
+"""Runs of trainers.train, and the frame of them that results are made of."""
 
 import dataclasses
 import functools
@@ -8,12 +8,15 @@ from typing import Any
 import pandas as pd
 
 from dpn import errors
-from dpn.scripts.results import configs
+from dpn.scripts.results import arms
 from dpn.trainers import workdir
 
 UNKNOWN = "unknown"
-BASE, DPN, OWN = "base", "dpn", "own"
+BASE, DPN, OWN = arms.BASE, "dpn", "own"
 ACCURACIES = ("val/prec@1", "test/prec@1", "minival/prec@1")
+TRAINING_LOSS = "training/loss_last_tenth"
+EMBEDDING_SHARE = "training/embedding_grad_share"
+SUMMARIES = (TRAINING_LOSS, EMBEDDING_SHARE)
 # Of timing.jsonl's column, for a run whose done.json is not there yet.
 COSTS = {
   "images_per_sec": "median",
@@ -21,11 +24,6 @@ COSTS = {
   "seconds": lambda column: column.sum(min_count=1),
   "core_hours": "max",
 }
-
-
-TRAINING_LOSS = "training/loss_last_tenth"
-EMBEDDING_SHARE = "training/embedding_grad_share"
-SUMMARIES = (TRAINING_LOSS, EMBEDDING_SHARE)
 
 
 def by_step(rows: Sequence[Mapping[str, float]] = ()) -> pd.DataFrame:
@@ -46,10 +44,11 @@ class Run:
     origin: environment.json: each of its fields as last recorded by a start.
     timing: timing.jsonl, likewise by step.
     tested: test.json, what scripts.evaluate measured afterwards.
-    summary: what sums up the log, see `finals`; an archive has it in `done`.
+    summary: sums up the log, see `finals`; an archive has it in `done`.
     chosen: whether selection.json of the sweep names the run; None without one.
     averaged: whether `logged` has means over tenths of the training, as an
       archive has; then single steps tell nothing.
+    arm: its name beside the other runs of a `frame`.
   """
 
   path: str
@@ -62,12 +61,13 @@ class Run:
   summary: Mapping[str, float] = dataclasses.field(default_factory=dict)
   chosen: bool | None = None
   averaged: bool = False
+  arm: str | None = None
 
   @property
   def folder(self) -> str | None:
-    """Where its files are; None of an archived run.
+    """The folder of its files; None of an archived run.
 
-    At its path, from wherever a command is run, may be somebody else's.
+    Whatever is at the path of an archived run may be somebody else's.
     """
     return None if self.averaged else self.path
 
@@ -82,7 +82,7 @@ class Run:
 
   @property
   def trial(self) -> bool:
-    """Whether it is one of two steps (`runlocal`)."""
+    """Whether it is a run of two steps (`runlocal`)."""
     return bool(self.table.get("runlocal"))
 
   @functools.cached_property
@@ -96,11 +96,11 @@ class Run:
     """
     if self.trial:
       return {"recipe": "runlocal", "arch": "", "arm": ""}
-    model = configs.image_model(self.config)
+    model = arms.image_model(self.config)
     table = {"recipe": OWN, "arch": "", "arm": BASE}
-    table |= self.table or {"arch": configs.row_hash(self.config)}
-    if {"stem_ln", "block_ln", "block_ln_kw"} & model.keys():
-      table["arm"] = configs.arm(model) or BASE
+    table |= self.table or {"arch": arms.row_hash(self.config)}
+    if self.arm or arms.says_arm(model):
+      table["arm"] = self.arm or arms.model_name(model) or BASE
     skipped = ("candidate", "metric", "also")
     return {k: v for k, v in table.items() if k not in skipped}
 
@@ -135,8 +135,8 @@ class Run:
   def finals(self) -> Mapping[str, float]:
     """Returns the last step's metrics and `tested`; {} of an incomplete run.
 
-    And what sums up the log: `TRAINING_LOSS`, the mean over the last tenth of
-    the steps, and `EMBEDDING_SHARE`, the median over all of the norm of the
+    And two that sum up the log: `TRAINING_LOSS`, the mean over the last tenth
+    of the steps, and `EMBEDDING_SHARE`, the median over all of the norm of the
     embedding's gradient over that of the whole gradient, before clipping.
     """
     if not self.complete:
@@ -144,8 +144,7 @@ class Run:
     last = self.done.get("metrics")
     if not last and len(self.logged):
       last = self.logged.iloc[-1].dropna().to_dict()
-    last = {**(last or {}), **self.tested}
-    last |= {k: v for k, v in self.summary.items() if k not in last}
+    last = {**self.summary, **(last or {}), **self.tested}
     return {name: value for name, value in last.items() if name != "step"}
 
   def at_epoch(self, epoch: int) -> "Run | None":
@@ -164,46 +163,88 @@ class Run:
       return None
     last = min(near, key=lambda step: abs(step - wanted))
     config = {**self.config, "table": {**self.table, "epochs": epoch}}
-    done = {
+    done = {k: v for k, v in self.done.items() if k == "extended_at"}
+    done |= {
       "step": int(last),
       "metrics": self.logged.loc[last].dropna().to_dict(),
     }
-    if ends := self.done.get("extended_at"):
-      done["extended_at"] = ends
     return dataclasses.replace(
       self, config=config, done=done, tested={}, summary={}
     )
 
   def final(self, metric: str) -> float:
     """Returns the metric's value at the last step of a complete run."""
-    self._check("final metric", metric, self.finals)
-    return self.finals[metric]
+    return self._known("final metric", metric, self.finals)
 
   def series(self, metric: str) -> pd.Series:
     """Returns the logged values of a metric by step."""
-    self._check("metric", metric, self.logged)
-    return self.logged[metric].dropna()
+    return self._known("metric", metric, self.logged).dropna()
 
-  def _check(self, kind, name, known):
-    if name not in known:
-      message = errors.unknown(kind, name, known)
+  def _known(self, kind, name, values):
+    if name not in values:
+      message = errors.unknown(kind, name, values)
       raise ValueError(f"In {self.path}: {message}")
+    return values[name]
 
 
 def frame(found: Sequence[Run]) -> pd.DataFrame:
   """Returns a row for each run, its final metrics (if complete) as columns.
 
-  The other columns: `run` (the `Run` itself), the keys of `Run.cell`, and what
-  `_facts` says. Runs without config.table are called by what tells them apart.
+  The other columns: `run` (the `Run` itself), the keys of `Run.cell`, and
+  those of `_facts`. Runs without config.table are called by the few fields
+  that tell them apart; an arm by all that its config changes, see `arms`.
   """
-  rows = [{**run.finals, **run.cell, **_facts(run)} for run in found]
-  own = {run.title: run.config for run in found if run.cell["recipe"] == OWN}
-  called = {
-    title: f"{OWN}, {t}" for title, t in configs.told_apart(own).items()
-  }
+  named = _named([dataclasses.replace(run, arm=None) for run in found])
   return pd.DataFrame(
-    row | {"title": called.get(row["title"], row["title"])} for row in rows
+    {**run.finals, **run.cell, **_facts(run), "title": title}
+    for run, title in named
   )
+
+
+def _named(found):
+  """Returns runs with the names of their arms, each with its row's title."""
+  titles, names = _titles(found), [run.cell["arm"] for run in found]
+  for title in dict.fromkeys(titles):
+    row = [
+      i
+      for i, run in enumerate(found)
+      if titles[i] == title and not run.trial and "candidate" not in run.table
+    ]
+    configs, called = [found[i].config for i in row], [names[i] for i in row]
+    called = arms.within_row(configs, called, no_plain=title == OWN)
+    for i, name in zip(row, called, strict=True):
+      names[i] = name
+  return [
+    (run if run.trial else dataclasses.replace(run, arm=name), title)
+    for run, name, title in zip(found, names, titles, strict=True)
+  ]
+
+
+def _titles(found):
+  """Returns the titles of runs' rows.
+
+  Runs without config.table are told apart by the few fields in which they
+  differ. If these are settings, and not all have the same arms, they are arms
+  of one row: with a mixup and without.
+  """
+  own, arms_of = {}, {}
+  for run in found:
+    if run.cell["recipe"] == OWN:
+      own[run.title] = run.config
+      arms_of.setdefault(run.title, set()).add(run.cell["arm"])
+  called, differ = {}, arms.told_apart(own) if len(own) > 1 else {}
+  if len(differ) and len(differ.columns):
+    first, *others = arms_of.values()
+    crossed = len(first) > 1 and all(names == first for names in others)
+    if arms.are_settings(differ) and not crossed:
+      called = dict.fromkeys(own, OWN)
+    else:
+      called = {
+        title: ", ".join(f"{k.replace('/', '.')} = {v}" for k, v in row.items())
+        for title, row in differ.iterrows()
+      }
+      called = {title: f"{OWN}, {words}" for title, words in called.items()}
+  return [called.get(run.title, run.title) for run in found]
 
 
 def _facts(run):
@@ -222,7 +263,6 @@ def _facts(run):
   return {
     "run": run,
     "path": run.path,
-    "title": run.title,
     "seed": config.get("seed", 0),
     "step": step,
     "complete": run.complete,

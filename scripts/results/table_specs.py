@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from dpn.scripts.results import aggregate, configs, runs
+from dpn.scripts.results import aggregate, runs
+from dpn.scripts.results import arms as arms_lib
 
 PUBLISHED = json.loads(
   pathlib.Path(__file__).with_name("paper_tables.json").read_text("utf-8")
@@ -21,7 +22,7 @@ GROUPS = {
 GROUPS["mean of all 19 tasks"] = [*itertools.chain(*GROUPS.values())]
 _SIDES = ("pre", "post", "pre+post")
 PLACEMENTS = [f"sa={sa},mlp={mlp}" for sa in _SIDES for mlp in _SIDES]
-PLACEMENTS.remove(configs.PLAIN_BLOCK)
+PLACEMENTS.remove(arms_lib.PLAIN_BLOCK)
 # Figure 1 in its order, each arm with the other readings of the paper.
 FIGURE_1 = (
   runs.BASE,

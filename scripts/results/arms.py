@@ -1,0 +1,298 @@
+"""Names arms by what their configs change, and finds what else they change.
+
+An arm is the difference of its config from that of a plain run. Stems, blocks,
+normalizers and joins of positions have the paper's short names, "dpn" or
+"sa=post,mlp=pre"; every other field is written out: "dpn+qk_norm=rmsnorm",
+"mixup.p=0.2". Seeds, places, evaluations and logging are never an arm.
+"""
+
+import collections
+import dataclasses
+import functools
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+from flax import traverse_util
+
+from dpn.models import vit
+from dpn.trainers import workdir
+
+BASE = "base"  # a plain ViT
+PLAIN_BLOCK = "sa=pre,mlp=pre"
+ABSENT = "absent"
+MOST_FIELDS = 3  # that name an arm or a row; more are another experiment
+# What an option of dpn.models.placement is when it is not given.
+_PLACEMENT = {"post": "branch", "head_scale": "heads", "mlp_ln": "after_act"}
+# Options whose value alone names an arm, and of their own options those that
+# belong to a recipe's models instead.
+_NAMED = {"stem": (), "norm": ("eps",), "posemb_join": ("cls",)}
+# Options in which recipes differ: they name an arm only beside runs of the same
+# row that have another value. All others of `vit.Config` always do.
+_OF_RECIPE = {
+  *("width", "depth", "mlp_dim", "num_heads", "patch_size", "posemb"),
+  *("pool_type", "rep_size", "cls_blocks", "gelu", "qkv_bias", "final_norm"),
+  *("head_zeroinit", *vit.Config.TRAINING_ONLY),
+}
+_EVERY_DEFAULT = {f.name: f.default for f in dataclasses.fields(vit.Config)}
+_DEFAULTS = {k: v for k, v in _EVERY_DEFAULT.items() if k not in _OF_RECIPE}
+_OPTION = re.compile(r"model/(?:image/)?(\w+?)(?:_kw)?(?:/(.+))?")
+# May differ between the seeds of an arm: where things are, what is watched.
+_FREE = re.compile(
+  r"(seed|table|evals|mesh|sharding_strategy|wandb|input/seed)(/.*)?"
+  r"|log_.*|cache_.*|strict_evals|deterministic|workdir"
+)
+# Results on other data do not compare: these fields tell rows apart, not arms.
+_TASK = re.compile(r"(task|num_classes|loss|input/(data|val).*)")
+# What a run starts from: other parameters for each seed, "runs/dpn-s0" or
+# "runs/dpn/0", but "runs/dpn/checkpoints/800" is no seed.
+_INIT = re.compile(r"model_init(/.*)?")
+_SEED = re.compile(
+  r"(?<![a-zA-Z0-9])(s|seed)[-_=]?\d+(?![a-zA-Z0-9])"
+  r"|(?<=/)(?<!checkpoints/)\d+(?=/|$)"
+)
+Config = Mapping[str, Any]
+
+
+def name(config: Config, base: Config | None = None) -> str:
+  """Returns the name of a config's arm.
+
+  Args:
+    config: of a run, resolved.
+    base: of the run it is compared with, whose other fields are then taken
+      into account too. Without it, only the options of config.model that
+      differ from a plain ViT's and that no recipe sets.
+  """
+  called = model_name(image_model(config)) or BASE
+  if base is None:
+    return called
+  changes = told_apart({"base": base, "config": config}, most=None).iloc[1]
+  return extended(called, changes)
+
+
+def extended(called: str, changes: Mapping[str, str]) -> str:
+  """Returns the name of an arm with further fields, as JSON by path."""
+  parts = [] if called == BASE and len(changes) else [called]
+  for field, value in changes.items():
+    short = re.sub(r"^model/(image/)?", "", field).replace("/", ".")
+    parts.append(f"{short}={value.strip(chr(34))}")
+  return "+".join(parts)
+
+
+def image_model(config: Config) -> Config:
+  """Returns the options of config.model, or of the image tower of two."""
+  model = config.get("model") or {}
+  return model["image"] if isinstance(model.get("image"), Mapping) else model
+
+
+def says_arm(model: Config) -> bool:
+  """Returns whether config.model sets an option that names arms."""
+  return any(_is_arm(f"model/{key}") for key in model)
+
+
+def model_name(model: Config) -> str:
+  """Returns the arm of config.model: "dpn+sub_ln", "lape"; "" if plain."""
+  stem = model.get("stem_ln") or _DEFAULTS["stem_ln"]
+  parts = ["" if stem == _DEFAULTS["stem_ln"] else stem, _block(model)]
+  parts += [_choice(model, key) for key in _NAMED]
+  named = {"stem_ln", "block_ln", "block_ln_kw", *_NAMED}
+  named |= {f"{key}_kw" for key in _NAMED}
+  for key in sorted(_DEFAULTS.keys() - named):
+    value, default = model.get(key), _DEFAULTS[key]
+    if value and value != default:
+      kw = isinstance(value, Mapping)
+      given = value.items() if kw else [("", value)]
+      parts += [f"{key}{'.' * kw}{k}={v}" for k, v in given]
+  return "+".join(filter(None, parts))
+
+
+def _choice(model, key):
+  """Returns an option of `_NAMED` with its own options, "" if plain."""
+  plain = _DEFAULTS[key]
+  chosen, kw = model.get(key) or plain, dict(model.get(f"{key}_kw") or {})
+  if kw.get("norm") == "layernorm":  # LaPE's default
+    del kw["norm"]
+  kw = [f"{k}={v}" for k, v in kw.items() if v and k not in _NAMED[key]]
+  return "" if chosen == plain and not kw else ",".join([chosen, *kw])
+
+
+def _block(model):
+  """Returns the placement of LayerNorms in blocks; "" for the usual one."""
+  block, kw = model.get("block_ln"), dict(model.get("block_ln_kw") or {})
+  parts = [block]
+  if block in (None, "placement"):
+    parts, kw = [], {"sa": "pre", "mlp": "pre"} | kw
+    if kw["sa"] == kw["mlp"] == "pre":
+      kw.pop("post", None)  # of nothing
+  kw = {k: v for k, v in kw.items() if v != _PLACEMENT.get(k, ...)}
+  text = ",".join([*parts, *(f"{k}={v}" for k, v in kw.items())])
+  return "" if text == PLAIN_BLOCK else text
+
+
+def _is_arm(field):
+  """Returns whether `model_name` says a field, "model/stem_ln"."""
+  match = _OPTION.fullmatch(field)
+  if not match or match[1] not in _DEFAULTS:
+    return False
+  return match[2] not in _NAMED.get(match[1], ()) or match[2] is None
+
+
+def is_free(field: str) -> bool:
+  """Returns whether a field, "a/b", may differ among the seeds of an arm."""
+  return bool(_FREE.fullmatch(field) or workdir.RESUMABLE_KEYS.fullmatch(field))
+
+
+def _flat(config):
+  """Returns the fields of a config by names such as "input/data/name".
+
+  Those of blocks, stems and norms are one field each, by the paper's name. Of
+  `model_init` without the seed, of `subset_seed` only whether it is set.
+  """
+  flat = traverse_util.flatten_dict(dict(config), sep="/")
+  model, whole = image_model(config), config.get("model") or {}
+  prefix = "model/image/" if model is whole.get("image") else "model/"
+  for key in ("block_ln", *_NAMED):
+    kept = [f"{prefix}{key}_kw/{option}" for option in _NAMED.get(key, ())]
+    for field in [f for f in flat if f.startswith(f"{prefix}{key}_kw/")]:
+      if field not in kept:
+        del flat[field]
+    spelled = _block(model) if key == "block_ln" else _choice(model, key)
+    flat[prefix + key] = spelled or None
+  if "input/data/subset_seed" in flat:
+    flat["input/data/subset_seed"] = "*"
+  for field in [*filter(_INIT.fullmatch, flat)]:
+    flat[field] = _SEED.sub("*", str(flat[field] or "")) or None
+  return {k: v for k, v in flat.items() if v is not None}
+
+
+def fields(configs: Iterable[Config]) -> pd.DataFrame:
+  """Returns configs as JSON text, (runs, fields), "absent" where unset."""
+  dumps = functools.partial(json.dumps, ensure_ascii=False)
+  flat = [{k: dumps(v) for k, v in _flat(config).items()} for config in configs]
+  return pd.DataFrame(flat).fillna(ABSENT).sort_index(axis=1)
+
+
+def _filled_in(table):
+  """Returns `fields` with the model's defaults in place of "absent"."""
+  defaults = {field: _default(field) for field in table}
+  return table.apply(lambda f: f.replace(ABSENT, defaults[f.name]))
+
+
+def _default(field):
+  """Returns what a field is if it is not set, as JSON; "absent" if nothing."""
+  match = _OPTION.fullmatch(field)
+  if not match or match[2] or match[1] not in _EVERY_DEFAULT:
+    return ABSENT
+  return json.dumps(_EVERY_DEFAULT[match[1]], default=dict)
+
+
+def row_hash(config: Config) -> str:
+  """Returns what runs without config.table share with others of their row.
+
+  Arms may start from parameters of their own, but not some and others not.
+  """
+  same = {
+    k: "set" if _INIT.fullmatch(k) else v
+    for k, v in _flat(config).items()
+    if not _is_arm(k) and not is_free(k)
+  }
+  return workdir.config_hash(same)
+
+
+def told_apart(
+  configs: Mapping[str, Config], most: int | None = MOST_FIELDS
+) -> pd.DataFrame:
+  """Returns the few fields in which configs differ but for their arms.
+
+  Of shape (names, fields), values as JSON; no field if there are more than
+  `most`, too many to make a name.
+  """
+  table = _filled_in(fields(configs.values())).set_axis([*configs])
+  for field in filter(_INIT.fullmatch, table):  # as for `row_hash`
+    table[field] = table[field].where(table[field] == ABSENT, "set")
+  differ = [
+    field
+    for field in table
+    if table[field].nunique() > 1 and not is_free(field) and not _is_arm(field)
+  ]
+  return table[[] if most and len(differ) > most else differ]
+
+
+def are_settings(fields_: Iterable[str]) -> bool:
+  """Returns whether fields may name arms: none says what is learned."""
+  return not any(_TASK.fullmatch(f) or _INIT.fullmatch(f) for f in fields_)
+
+
+def within_row(
+  configs: Sequence[Config], names: Sequence[str], no_plain: bool = False
+) -> list[str]:
+  """Returns the names of a row's arms, told apart where they stand for two.
+
+  Runs of a name that differ in few fields get these in their names: "base" and
+  "pool_type=map". The plain name is for the default of the model, or else what
+  most runs of the row have. Where there is neither, the name stays common to
+  all, or with `no_plain` all have the field in their names.
+  """
+  if len(set(names)) == len(names):
+    return [*names]
+  table, named = _filled_in(fields(configs)), [*names]
+  for called in dict.fromkeys(names):
+    places = [i for i, other in enumerate(names) if other == called]
+    found = table.iloc[places]
+    differ = [f for f in table if found[f].nunique() > 1 and not is_free(f)]
+    plain = {field: _plain(table[field]) for field in differ}
+    if (
+      len(differ) > MOST_FIELDS
+      or not are_settings(differ)
+      or (None in plain.values() and not no_plain)
+    ):
+      continue
+    for i in places:
+      changes = {f: table[f].iloc[i] for f in differ}
+      changes = {f: v for f, v in changes.items() if v != plain[f]}
+      named[i] = extended(called, changes)
+  return named
+
+
+def _plain(values):
+  """Returns the value of a field that an arm is not named after, or None."""
+  if (default := _default(values.name)) in set(values):
+    return default
+  (value, count), *_ = collections.Counter(values).most_common(1)
+  return value if 2 * count > len(values) else None
+
+
+def differing(
+  configs: Iterable[Config], arms: bool = False
+) -> dict[str, list[str]]:
+  """Returns in which fields, "a.b", runs differ though they may not, and how.
+
+  Args:
+    configs: of the runs of a cell.
+    arms: whether they are of several arms, which may start from parameters of
+      their own.
+  """
+  configs = list(configs)
+  table = _filled_in(fields(configs))
+  if arms:
+    table = table.drop(columns=[*filter(_is_arm, table)])
+    for field in filter(_INIT.fullmatch, table):
+      if table[field].nunique() > 1:
+        pattern = _names(configs)
+        table[field] = table[field].str.replace(pattern, "*", regex=True)
+  return {
+    field.replace("/", "."): list(values.unique())
+    for field, values in table.items()
+    if values.nunique() > 1 and not is_free(field)
+  }
+
+
+def _names(configs):
+  """Returns the pattern of what paths may call the arms of configs."""
+  arms = {model_name(image_model(config)) for config in configs}
+  # The longest first: "dpn+patch_stats" before "dpn"; "." is any letter.
+  patterns = [re.sub(r"\W", ".", arm) for arm in sorted(arms, key=len)[::-1]]
+  anyone = "|".join(pattern or "none|base|plain" for pattern in patterns)
+  return re.compile(rf"(?<![a-zA-Z0-9])({anyone})(?![a-zA-Z0-9])")
