@@ -27,20 +27,3 @@ def parse(text: str) -> Call:
     return Call(text, call.func.id, args, kw)
   except (SyntaxError, AttributeError, TypeError) as e:
     raise ValueError(f"{text!r} is no call with literal arguments.") from e
-
-
-def on_image(pp: str) -> list[Call]:
-  """Returns the ops of a preprocessing string that act on the key "image".
-
-  Keys are not among their arguments. What `pp.make` would not take is left out.
-  """
-  found = []
-  for match in OP.finditer(pp):
-    try:
-      op = parse(match[0].rstrip())
-    except ValueError:
-      continue
-    keys = {k: op.kw.pop(k, None) for k in ("key", "inkey", "outkey")}
-    if (keys["key"] or keys["outkey"] or "image") == "image":
-      found.append(op)
-  return found

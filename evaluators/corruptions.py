@@ -1,7 +1,6 @@
 """Accuracy on images of changed brightness, contrast, gamma or clarity."""
 
 import dataclasses
-import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,8 +9,6 @@ from dpn import errors
 from dpn.evaluators import classification
 from dpn.input_pipeline import batches, pp
 from dpn.input_pipeline.pp import ops_corrupt
-
-_PLACE = re.compile(r"\bcorrupt\b(\s*\(\s*\))?(?!\s*\()")
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -33,7 +30,7 @@ class Evaluator(classification.Evaluator):
   def __post_init__(self):
     for kind in self.kinds:
       errors.check_known("kind", kind, ops_corrupt.CORRUPTIONS)
-    if len(_PLACE.findall(self.pp_fn)) != 1:
+    if pp.arguments(self.pp_fn, "corrupt") != [{}]:
       raise ValueError(
         f"pp_fn={self.pp_fn!r} must have the op corrupt once, without "
         "arguments, such as 'decode|resize(32)|corrupt|value_range(-1, 1)|…'."
@@ -67,7 +64,7 @@ class Evaluator(classification.Evaluator):
 
   def _under(self, kind, severity):
     """Returns the data under a corruption; the source is opened only once."""
-    spec = _PLACE.sub(f'corrupt("{kind}", {severity})', self.pp_fn)
+    spec = pp.replace(self.pp_fn, "corrupt", f"corrupt('{kind}', {severity})")
     source = self._data.examples.source
     part = batches.MixturePart(source, pp.make(spec))
     examples = batches.Examples([part], seed=0)

@@ -1,7 +1,6 @@
 """Prepares images from anywhere for a model: no data set, no config."""
 
 import os
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,8 +9,6 @@ import numpy as np
 from dpn.input_pipeline import pp
 from dpn.input_pipeline.pp import ops_image
 from dpn.weights import preprocessing
-
-_DECODE = re.compile(r"\s*decode\b(\([^)]*\))?\s*(\||$)")
 
 
 def prepare(
@@ -36,7 +33,7 @@ def prepare(
       f"Expected a list of images, got {type(images).__name__} "
       f"{np.shape(images)}. A single one goes into a list, too."
     )
-  ops = pp.make(_DECODE.sub("", preprocess.pp, count=1), modules)
+  ops = pp.make(pp.replace(preprocess.pp, "decode", ""), modules)
   *size, channels = preprocess.shape
   result = []
   for i, image in enumerate(images):

@@ -42,7 +42,7 @@ from dpn.scripts import fake_data, probe
 from dpn.scripts.results import output
 from dpn.tasks import base
 from dpn.trainers import build, cli, config_keys, workdir
-from dpn.weights import files, load, pixels
+from dpn.weights import files, load, preprocessing
 
 HEAD = "head/(kernel|bias)"
 
@@ -195,7 +195,7 @@ def fresh(config, task: base.Task, mesh) -> base.Variables:
 def _pixels(config):
   """Returns what the evaluators make of pixels, None if unknown or various."""
   found = {
-    pixels.of_pp(section[key])
+    preprocessing.describe(section[key])["pixels"]
     for section in config["evals"].values()
     for key in ("pp_fn", "pp_eval")
     if section.get(key)

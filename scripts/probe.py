@@ -5,7 +5,6 @@ the splits in the data.
 """
 
 import os
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +13,7 @@ import numpy as np
 from dpn import errors, sharding
 from dpn.configs import images
 from dpn.evaluators import base, fewshot_lsr
-from dpn.input_pipeline import sources
+from dpn.input_pipeline import pp, sources
 from dpn.models import vit
 from dpn.weights import load, preprocessing
 
@@ -64,7 +63,7 @@ def probe(
       f"--data={data} is no folder here, and as a data set of TFDS: {e}"
     ) from e
   model, variables, preprocess = vit.from_pretrained(path, arch=arch)
-  pp = _preprocessing(preprocess, train[0], name)
+  ops = _preprocessing(preprocess, train[0], name)
   title = os.path.basename(name.partition(":")[2].rstrip("/")) or name
   print(
     f"Learning from {splits[0]!r} of {name} ({len(train):,} pictures), tested "
@@ -76,8 +75,8 @@ def probe(
     mesh=mesh,
     batch_size=BATCH_SIZE * mesh.size,
     datasets={title: (name, *splits)},
-    pp_train=pp,
-    pp_eval=pp,
+    pp_train=ops,
+    pp_eval=ops,
     shots=shots,
     subset_seed=seed,
   )
@@ -119,11 +118,11 @@ def _preprocessing(preprocess: preprocessing.Preprocess, example, name) -> str:
       "The checkpoint does not tell how large its pictures are. Give the "
       "folder of a run, whose config does, or --config with an evaluator."
     )
-  pp = re.sub(r"^decode(\([^)]*\))?\|", "", preprocess.pp)
+  ops = pp.replace(preprocess.pp, "decode", "")
   if isinstance(example["image"], bytes):
-    pp = f"decode({channels})|{pp}"
+    ops = f"decode({channels})|{ops}"
   elif (shape := np.shape(example["image"]))[-1] != channels:
     raise ValueError(
       f"Pictures of {name} are {shape}; the model takes {channels} channels."
     )
-  return f'{pp}|keep("image", "label")'
+  return f'{ops}|keep("image", "label")'

@@ -25,7 +25,6 @@ from dpn.weights import (
   files,
   load,
   metadata,
-  pixels,
   preprocessing,
   towers,
 )
@@ -360,11 +359,11 @@ def params_metadata(run: Run) -> dict[str, str]:
 
 def image_size(config: Mapping[str, Any]) -> tuple[int, int] | None:
   """Returns (rows, cols) of the images trained on, None if they vary."""
-  return preprocessing.size_of(config["input"].get("pp") or "")
+  return preprocessing.describe(config["input"].get("pp"))["size"]
 
 
 def _pixels(config):
-  return pixels.of_pp(config["input"].get("pp") or "")
+  return preprocessing.describe(config["input"].get("pp"))["pixels"]
 
 
 def _resume(path: str, run: Run):

@@ -137,7 +137,7 @@ def load_variables(
   resizing = positions.Resizing(
     posemb_grid,
     positions.in_patches(image_size, wanted),
-    positions.in_patches(preprocessing.size_of(file.pp or ""), loaded),
+    positions.in_patches(preprocessing.describe(file.pp)["size"], loaded),
     made_here=file.layout == "ours" and bool(file.options),
     align_corners=posemb_align_corners,
   )

@@ -19,7 +19,6 @@ from absl import logging
 
 from dpn import schema
 from dpn.weights import files, libraries, preprocessing
-from dpn.weights import pixels as pixel_values
 from dpn.weights.files import Location
 from dpn.weights.pixels import Pixels
 
@@ -305,7 +304,7 @@ def _from_run(config, loader):
   import dpn.tasks  # a task may import this module
 
   options = dpn.tasks.make(config).model_options()
-  pixels = pixel_values.of_pp(config["input"].get("pp") or "")
+  pixels = preprocessing.describe(config["input"].get("pp"))["pixels"]
   pp = preprocessing.of_run(config)
   source = "the run's config.json"
   return ModelMetadata(

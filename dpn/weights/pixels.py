@@ -4,8 +4,6 @@ import dataclasses
 
 import numpy as np
 
-from dpn import calls
-
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
@@ -50,30 +48,3 @@ class Pixels:
       tuple(round(255 * v, 3) for v in t) for t in (self.mean, self.std)
     ]
     return f"vgg_value_range({levels[0]}, {levels[1]})"
-
-
-def of_pp(pp: str) -> Pixels | None:
-  """Returns what a preprocessing string makes of pixels, None if unknown."""
-  ops = {"value_range": _value_range, "vgg_value_range": _vgg_value_range}
-  found = [op for op in calls.on_image(pp) if op.name in ops]
-  if len(found) != 1:
-    return None
-  [(_, name, args, kw)] = found
-  try:
-    return ops[name](*args, **kw)
-  except (TypeError, ValueError):
-    return None
-
-
-def _vgg_value_range(mean=None, std=None):
-  mean = IMAGENET[0] if mean is None else np.asarray(mean) / 255
-  std = IMAGENET[1] if std is None else np.asarray(std) / 255
-  return Pixels(mean, std)
-
-
-def _value_range(vmin=-1, vmax=1, in_min=0, in_max=255, clip_values=False):
-  """As the op: in_min becomes vmin, in_max becomes vmax, linearly."""
-  del clip_values
-  low, high = np.asarray(in_min) / 255, np.asarray(in_max) / 255
-  std = (high - low) / (vmax - vmin)
-  return Pixels(low - vmin * std, std)

@@ -1,7 +1,8 @@
 """How images are prepared for a model, as a string of `input_pipeline.pp`.
 
 Runs say it in their config, timm and Hugging Face in the files beside their
-parameters; what nobody says is as big_vision evaluates.
+parameters; what nobody says is as big_vision evaluates. Here strings are only
+written and translated. What they do is asked of their language, `describe`.
 """
 
 import dataclasses
@@ -9,25 +10,16 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from dpn import calls
-from dpn.weights import pixels as pixel_values
+from dpn import registry
 from dpn.weights.pixels import Pixels
 
 Size = tuple[int, int]  # rows and cols, in pixels
 
 DEFAULT_SIDE = 224
 BIG_VISION = Pixels((0.5,), (0.5,))  # value_range(-1, 1)
-# Ops that change no image, but labels and the like.
-_OTHER_OPS = frozenset(
-  (
-    *("bin_label", "clevr_count", "clevr_distance", "kitti_distance"),
-    *("copy", "drop", "flatten", "keep", "choice", "onehot", "decode_labels"),
-    *("bert_tokenize", "coco_captions", "lower", "prompt", "tokenize"),
-  )
-)
-_SIZED = ("resize", "central_crop", "random_crop", "inception_crop")
-_OF_VALUES = ("decode", "value_range", "vgg_value_range")
-_SIZED_LATER = ("resize_small", "resize_long")  # one side, so no size
+# The language of the strings. `dpn` imports no input pipeline: it is looked up,
+# as whatever else a config names, and only where a string is to be understood.
+_LANGUAGE = "dpn.input_pipeline.pp:describe"
 _TIMM_METHODS = ("bicubic", "bilinear", "nearest")
 _HF_METHODS = {0: "nearest", 2: "bilinear", 3: "bicubic"}  # Pillow's numbers
 
@@ -52,6 +44,15 @@ class Preprocess:
   assumed: tuple[str, ...] = ()
 
 
+def describe(pp: str | None) -> dict[str, Any]:
+  """Returns what a string does to images, see `input_pipeline.pp.describe`.
+
+  Ops of the user's own count if `config.pp_modules` was read.
+  """
+  found = registry.import_path("preprocessing", _LANGUAGE)(pp or "")
+  return found | {"pixels": found["pixels"] and Pixels(*found["pixels"])}
+
+
 def make(
   pp: str | None,
   pixels: Pixels | None,
@@ -69,8 +70,9 @@ def make(
   """
   channels = patch[2]
   if pp is not None:
-    shape = (*(size_of(pp) or size or (None, None)), channels)
-    return Preprocess(pp, shape, pixel_values.of_pp(pp))
+    does = describe(pp)
+    shape = (*(does["size"] or size or (None, None)), channels)
+    return Preprocess(pp, shape, does["pixels"])
   if size is None:
     size = tuple(max(DEFAULT_SIDE // px, 1) * px for px in patch[:2])
   resizing, values = _resizing(*size), str(pixels or BIG_VISION)
@@ -101,46 +103,18 @@ def of_run(config: Mapping[str, Any]) -> str | None:
   kinds = [(section.get("type", name), section) for name, section in sections]
   kinds.sort(key=lambda both: both[0] != "classification")  # stable
   found = (
-    image_ops(section[key])
+    describe(section[key])
     for kind, section in kinds
     for key in ("pp_fn", "pp_eval", "pp_img")
     if kind != "corruptions" and isinstance(section.get(key), str)
   )
-  pp = next(filter(None, found), None)
-  if pp is None or size_of(pp):
-    return pp
+  does = next((x for x in found if x["image_ops"]), None)
+  if does is None or does["size"]:
+    return does and does["image_ops"]
   # It sees windows of them, or they have the right size already.
-  window = size_of((config.get("input") or {}).get("pp") or "")
-  return f"{pp}|central_crop({window})" if window else pp
-
-
-def image_ops(pp: str) -> str:
-  """Returns the ops of a string that change an image, the others left out."""
-  return "|".join(op.text for op in _ops(pp))
-
-
-def size_of(pp: str) -> Size | None:
-  """Returns the size of the images that come out, None if it varies."""
-  size = None
-  for _, name, args, _ in _ops(pp):
-    name = name.removeprefix("decode_jpeg_and_")
-    if name in _SIZED_LATER:
-      size = None
-    elif name in (*_SIZED, "pad_to_shape") and args:
-      given = args[0][:2] if isinstance(args[0], list | tuple) else [args[0]]
-      known = given and all(isinstance(x, int) for x in given)
-      size = (given[0], given[-1]) if known else None
-  return size
-
-
-def _ops(pp: str) -> list[calls.Call]:
-  """Returns the ops that change an image; a size is their first argument."""
-  sizes = ("size", "crop_size", "shape")
-  return [
-    op._replace(args=[*op.args, *(v for k, v in op.kw.items() if k in sizes)])
-    for op in calls.on_image(pp)
-    if op.name not in _OTHER_OPS
-  ]
+  window = describe((config.get("input") or {}).get("pp"))["size"]
+  crop = f"|central_crop({window})" if window else ""
+  return does["image_ops"] + crop
 
 
 def of_timm(config: Mapping[str, Any], pixels: Pixels | None) -> str | None:
@@ -202,13 +176,14 @@ def for_library(
   pp: str | None, library: str
 ) -> tuple[dict[str, Any], list[str]]:
   """Returns what the config of timm or transformers says of `pp`, and notes."""
-  says = {"timm": as_timm, "transformers": as_hugging_face}[library]
   if pp is None:
     return {}, []
-  if (said := says(pp)) is None:
+  resized = describe(pp)["resized"]
+  say = {"timm": _as_timm, "transformers": _as_hugging_face}[library]
+  if not resized or not (said := say(**resized)):
     note = f"{library} has no words for this model's preprocessing, {pp!r}: "
     return {}, [f"{note}its own is written."]
-  if "antialias=True" in pp:
+  if resized["antialias"]:
     return said, []
   return said, [
     f"{library} antialiases images that it makes smaller, which this model's "
@@ -216,11 +191,8 @@ def for_library(
   ]
 
 
-def as_timm(pp: str) -> dict[str, Any] | None:
+def _as_timm(size, crop, method, **_) -> dict[str, Any] | None:
   """Returns what `of_timm` reads, None if that cannot be said."""
-  if not (found := _resized_and_cropped(pp)):
-    return None
-  size, crop, method = found
   rows, cols = size if isinstance(size, tuple) else (size, size)
   if rows != cols or crop[0] != crop[1] or method not in _TIMM_METHODS:
     return None
@@ -231,11 +203,8 @@ def as_timm(pp: str) -> dict[str, Any] | None:
   return {"crop_pct": percent, "crop_mode": mode, "interpolation": method}
 
 
-def as_hugging_face(pp: str) -> dict[str, Any] | None:
+def _as_hugging_face(size, crop, method, **_) -> dict[str, Any] | None:
   """Returns what `of_hugging_face` reads, None if that cannot be said."""
-  if not (found := _resized_and_cropped(pp)):
-    return None
-  size, crop, method = found
   numbers = {name: number for number, name in _HF_METHODS.items()}
   if method not in numbers:
     return None
@@ -244,29 +213,10 @@ def as_hugging_face(pp: str) -> dict[str, Any] | None:
   if size == crop:
     return {**image, "size": both(size)}
   size = both(size) if isinstance(size, tuple) else {"shortest_edge": size}
-  crop = {"do_center_crop": True, "crop_size": both(crop)}
   # ViTImageProcessor does not crop.
   kind = {"image_processor_type": "CLIPImageProcessor"}
+  crop = {"do_center_crop": True, "crop_size": both(crop)}
   return {**kind, **image, "size": size, **crop}
-
-
-def _resized_and_cropped(pp) -> tuple[int | Size, Size, str] | None:
-  """Returns (size of the shorter side or of both, crop, method).
-
-  None if `pp` does not consist of resizing and a central crop.
-  """
-  ops = [op for op in _ops(pp) if op.name not in _OF_VALUES]
-  if [name for _, name, *_ in ops] not in (
-    ["resize"],
-    ["resize", "central_crop"],
-    ["resize_small", "central_crop"],
-  ):
-    return None
-  _, name, [size, *more], kw = ops[0]
-  both = lambda x: tuple(x[:2]) if isinstance(x, list | tuple) else (x, x)
-  method = kw.get("method") or (more[0] if more else "bilinear")
-  size = size if name == "resize_small" else both(size)
-  return size, both(ops[-1][2][0]), method
 
 
 def _hf_size(size) -> Size | None:

@@ -10,47 +10,6 @@ RANGE = "value_range(-1, 1)"
 
 
 @pytest.mark.parametrize(
-  ("pp", "want", "size"),
-  [
-    (
-      f"decode|resize_small(256)|central_crop(224)|{RANGE}"
-      '|onehot(10, key="label", key_result="labels")|keep("image", "labels")',
-      f"decode|resize_small(256)|central_crop(224)|{RANGE}",
-      (224, 224),
-    ),
-    (
-      'clevr_count|decode|resize((8, 6))|keep("image")',
-      "decode|resize((8, 6))",
-      (8, 6),
-    ),
-    ('resize(9)|resize(8, "nearest", key="mask")', "resize(9)", (9, 9)),
-    (
-      "decode|resize(9)|resize_small(8)",
-      "decode|resize(9)|resize_small(8)",
-      None,
-    ),
-    (
-      'decode(key="image")|central_crop',
-      'decode(key="image")|central_crop',
-      None,
-    ),
-    ("resize(size=7)||mine(3)", "resize(size=7)|mine(3)", (7, 7)),
-    (f"decode_jpeg_and_inception_crop(5)|{RANGE}",) * 2 + ((5, 5),),
-    (f"{RANGE}|pad_to_shape((4, 5, 3))",) * 2 + ((4, 5),),
-    (
-      'pad_to_shape((None, 5, 3))|tokenize(model="a|b", max_len=3)',
-      "pad_to_shape((None, 5, 3))",
-      None,
-    ),
-    ("", "", None),
-  ],
-)
-def test_ops_on_images_alone(pp, want, size):
-  assert preprocessing.image_ops(pp) == want
-  assert preprocessing.size_of(pp) == size
-
-
-@pytest.mark.parametrize(
   ("evals", "want"),
   [
     ({}, None),
@@ -153,10 +112,11 @@ def test_hugging_face(image, want):
 def test_written_for_others_and_read_again(resizing):
   pp = f"decode|{resizing}|{RANGE}"
   half = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
-  image = half | preprocessing.as_hugging_face(pp)
+  image = half | preprocessing.for_library(pp, "transformers")[0]
   assert libraries.hugging_face({}, image)["pp"] == pp
-  side = preprocessing.size_of(pp)
-  said = {**TIMM, "input_size": [3, *side], **preprocessing.as_timm(pp)}
+  size = [3, *preprocessing.describe(pp)["size"]]
+  said, _ = preprocessing.for_library(pp, "timm")
+  said = {**TIMM, "input_size": size, **said}
   got = libraries.timm({"pretrained_cfg": said}, None)["pp"]
   assert got.replace("|central_crop((224, 224))", "") == pp.replace(
     "|central_crop((224, 224))", ""

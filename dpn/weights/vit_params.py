@@ -123,7 +123,7 @@ def read(
       f"The first of {rows} rows of positions is taken for the class token's, "
       "the others being a square. For an oblong grid: --set posemb_join=add."
     )
-  size = preprocessing.size_of(file.pp or "")
+  size = preprocessing.describe(file.pp)["size"]
   known = size and tuple(np.floor_divide(size, patch[:2]).tolist())
   return VitParams(
     arrays=arrays,

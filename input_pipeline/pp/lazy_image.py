@@ -1,7 +1,7 @@
 """Images of which only the pixels that are needed get computed.
 
 `decode`, and resizing by area, return a `LazyImage`; a crop cuts a box out of
-it, and the rest is never computed. Ops not marked `op.takes_lazy` get arrays.
+it, and the rest is never computed. Ops get arrays unless they declare `lazy`.
 
 Parts of JPEGs are decoded without the rest, to the same pixels, where they have
 restart markers and Numba is installed (the extra `restart`; see `jpeg`), or

@@ -11,7 +11,7 @@ Differs from it: fog's map is as large as the image demands, and not always of
 import numpy as np
 
 from dpn import errors
-from dpn.input_pipeline.pp import op, pixels
+from dpn.input_pipeline.pp import op
 
 
 def brightness(image, amount, rng):
@@ -95,7 +95,7 @@ def corrupt(kind: str | None = None, severity: int = 1):
   function, settings = CORRUPTIONS[kind]
 
   def apply(image, rng):
-    pixels.check(image, "corrupt", channels=(1, 3))
+    op.check_levels(image, "corrupt", channels=(1, 3))
     result = function(image, settings[severity - 1], rng)
     return (np.clip(result, 0, 1) * 255).astype(np.uint8)
 

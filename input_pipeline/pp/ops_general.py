@@ -10,7 +10,14 @@ from dpn import errors
 from dpn.input_pipeline.pp import op, pixels
 
 
-@op.on_key
+def _range_of_pixels(vmin, vmax, in_min, in_max, **_):
+  """Returns mean and std: in_min becomes vmin, and in_max becomes vmax."""
+  low, high = np.asarray(in_min) / 255, np.asarray(in_max) / 255
+  std = (high - low) / (vmax - vmin)
+  return (low - vmin * std).tolist(), std.tolist()
+
+
+@op.on_key(kind="normalize", pixels=_range_of_pixels)
 def value_range(
   vmin: float = -1,
   vmax: float = 1,
@@ -36,6 +43,7 @@ def value_range(
   return apply
 
 
+@op.declare(classes="depth")
 def onehot(
   depth: int,
   key: str = "labels",
@@ -72,25 +80,28 @@ def onehot(
     example[key_result or key] = result
     return example
 
-  apply.reads = key, depth
   return apply
 
 
+@op.declare(writes=())
 def keep(*keys: str):
   """Keeps these keys and drops all others; a missing one is an error."""
   return lambda example, _: {key: op.get(example, key) for key in keys}
 
 
+@op.declare(writes=lambda keys: keys)
 def drop(*keys: str):
   """Drops these keys; missing ones are fine."""
   return lambda example, _: {k: v for k, v in example.items() if k not in keys}
 
 
+@op.declare()
 def copy(inkey: str, outkey: str):
   """Gives the value of `inkey` a second name, `outkey`."""
   return lambda example, _: {**example, outkey: op.get(example, inkey)}
 
 
+@op.declare(writes=())
 def flatten():
   """Flattens nested dictionaries to names joined by slashes: `objects/size`."""
   return lambda example, _: dict(_leaves("", example))
@@ -104,6 +115,7 @@ def _leaves(prefix, nested):
       yield prefix + key, value
 
 
+@op.declare(random=True)
 def choice(
   n: int | str = "single",
   key: str | Sequence[str] | None = None,
@@ -142,7 +154,7 @@ def choice(
   return apply
 
 
-@op.on_key
+@op.on_key(kind="pad", size="shape")
 def pad_to_shape(
   shape: Sequence[int | None], pad_value: Any = 0, where: str = "after"
 ):

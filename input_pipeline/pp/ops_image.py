@@ -150,8 +150,7 @@ def _resizer(method, antialias):
   return lambda image, size: resizing.resize(image, size, method, antialias)
 
 
-@op.takes_lazy
-@op.on_key
+@op.on_key(kind="decode", lazy=True)
 def decode(channels: int = 3):
   """Decodes an image to uint8 (rows, cols, channels); see `decode_image`."""
   if channels not in _DECODE_FLAGS:
@@ -164,8 +163,7 @@ def decode(channels: int = 3):
   return apply
 
 
-@op.takes_lazy
-@op.on_key_random
+@op.on_key_random(kind="crop", lazy=True)
 def inception_crop(
   size: int | tuple[int, int] | None = None,
   area_min: float = 5,
@@ -199,7 +197,7 @@ def inception_crop(
   return apply
 
 
-@op.takes_lazy
+@op.declare(kind="crop", lazy=True, random=True)
 def decode_jpeg_and_inception_crop(
   *args, key=None, inkey="image", outkey="image", **kw
 ):
@@ -212,8 +210,7 @@ def decode_jpeg_and_inception_crop(
 decode_jpeg_and_inception_crop.__signature__ = inspect.signature(inception_crop)
 
 
-@op.takes_lazy
-@op.on_key
+@op.on_key(kind="resize", lazy=True)
 def resize(
   size: int | tuple[int, int], method: str = "bilinear", antialias: bool = False
 ):
@@ -237,8 +234,7 @@ def _resize_side(side, length_px, method, antialias):
   return apply
 
 
-@op.takes_lazy
-@op.on_key
+@op.on_key(kind="resize_shorter", size="smaller_size", lazy=True)
 def resize_small(
   smaller_size: int, method: str = "area", antialias: bool = False
 ):
@@ -246,15 +242,13 @@ def resize_small(
   return _resize_side(np.min, smaller_size, method, antialias)
 
 
-@op.takes_lazy
-@op.on_key
+@op.on_key(kind="rescale", lazy=True)
 def resize_long(longer_size: int, method: str = "area", antialias: bool = True):
   """Resizes the longer side to `longer_size`, keeping the aspect ratio."""
   return _resize_side(np.max, longer_size, method, antialias)
 
 
-@op.takes_lazy
-@op.on_key
+@op.on_key(kind="central_crop", size="crop_size", lazy=True)
 def central_crop(crop_size: int | tuple[int, int] | None = None):
   """Crops the centre; by default the largest square."""
   size = None if crop_size is None else op.pair(crop_size)
@@ -268,8 +262,7 @@ def central_crop(crop_size: int | tuple[int, int] | None = None):
   return apply
 
 
-@op.takes_lazy
-@op.on_key_random
+@op.on_key_random(kind="crop", size="crop_size", lazy=True)
 def random_crop(crop_size: int | tuple[int, int]):
   """Crops a box of `crop_size`, all positions equally likely."""
   height, width = op.pair(crop_size)
@@ -290,7 +283,11 @@ def flip_lr():
   return lambda image, rng: image if rng.random() < 0.5 else flip(image)
 
 
-@op.on_key
+def _standardized(mean, std, **_):
+  return (np.asarray(mean) / 255).tolist(), (np.asarray(std) / 255).tolist()
+
+
+@op.on_key(kind="normalize", pixels=_standardized)
 def vgg_value_range(
   mean: Sequence[float] = (0.485 * 255, 0.456 * 255, 0.406 * 255),
   std: Sequence[float] = (0.229 * 255, 0.224 * 255, 0.225 * 255),

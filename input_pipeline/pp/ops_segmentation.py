@@ -36,11 +36,12 @@ from dpn.input_pipeline.pp import lazy_image, op, ops_image, pixels
 from dpn.input_pipeline.pp import resize as resizing
 
 _FORMATS = ("PNG", "BMP", "TIFF")  # where ids survive
+_BOTH = ("image", "labels")
 _NUM_IDS = 2**16
 _CROPS = 10  # to draw anew, at most, where one class fills too much
 
 
-@op.takes_lazy
+@op.declare(writes=("labels",), lazy=True)
 def decode_labels(
   num_classes: int,
   *,
@@ -156,7 +157,7 @@ def _both(example: op.Example):
   return image, labels
 
 
-@op.takes_lazy
+@op.declare(writes=_BOTH, kind="rescale", lazy=True, random=True)
 def random_resize_with_mask(
   scale: tuple[int, int], ratio_range: tuple[float, float] = (0.5, 2.0)
 ):
@@ -184,7 +185,7 @@ def random_resize_with_mask(
   return apply
 
 
-@op.takes_lazy
+@op.declare(writes=_BOTH, kind="rescale", lazy=True, random=True)
 def random_crop_with_mask(
   size: int | tuple[int, int], cat_max: float = 1.0, ignore_label: int = 255
 ):
@@ -223,6 +224,7 @@ def _largest_share(labels, ignore_label):
   return counts.max(initial=0) / counts.sum() if counts.any() else 1
 
 
+@op.declare(writes=_BOTH, random=True)
 def flip_with_mask():
   """Mirrors left and right, half the time."""
 
@@ -236,7 +238,7 @@ def flip_with_mask():
   return apply
 
 
-@op.on_key_random
+@op.on_key_random(channels=(3,))
 def photometric_distortion(
   brightness_delta: float = 32,
   contrast_range: tuple[float, float] = (0.5, 1.5),
@@ -260,7 +262,6 @@ def photometric_distortion(
     return linear(rng.uniform(*contrast_range), 0, levels)
 
   def apply(image, rng):
-    pixels.check(image, "photometric_distortion")
     levels = pixels.LEVELS
     if rng.integers(2):
       delta = rng.uniform(-brightness_delta, brightness_delta)

@@ -24,6 +24,7 @@ class Vocabulary(NamedTuple):
 _EOS = ("none", "yes", "sticky")
 
 
+@op.on_key(default="text")
 def tokenize(
   max_len: int,
   eos: str = "sticky",
@@ -31,9 +32,6 @@ def tokenize(
   lower: bool = True,
   pad_value: int | str = "<pad>",
   add_bos: bool = False,
-  key: str | None = None,
-  inkey: str = "text",
-  outkey: str = "text",
 ):
   """Turns text into int32 ids (max_len,), cut off or padded at the end.
 
@@ -45,9 +43,6 @@ def tokenize(
     lower: lowercase before.
     pad_value: id to pad with; "<pad>" and "<eos>" are the vocabulary's own.
     add_bos: whether an id marks the beginning.
-    key: where to read and write.
-    inkey: where to read; "text" by default.
-    outkey: where to write, likewise.
 
   Differs from big_vision: all of Unicode is lowercased, not ASCII only; the
   keys have defaults.
@@ -71,21 +66,19 @@ def tokenize(
     )
   if max_len < 1 + add_bos + (eos != "none"):
     raise ValueError(f"max_len={max_len} has no room for text.")
-  source, target = key or inkey, key or outkey
 
-  def apply(example, _):
-    text = _text(op.get(example, source))
+  def apply(value):
+    text = _text(value)
     ids = tokenizer.encode(text.lower() if lower else text)
     ids = [tokenizer.bos] * add_bos + ids + [tokenizer.eos] * (eos != "none")
     if eos == "sticky":
       ids[max_len - 1 :] = ids[-1:] if len(ids) >= max_len else []
     result = np.full(max_len, pad, np.int32)
     result[: len(ids)] = ids[:max_len]
-    example[target] = result
-    return example
+    return result
 
   size = max(tokenizer.vocab_size, pad + 1)
-  apply.makes = target, Vocabulary(size, tokenizer.sha256, model)
+  apply.vocabulary = Vocabulary(size, tokenizer.sha256, model)
   return apply
 
 
@@ -93,22 +86,20 @@ def _is_id(value) -> bool:
   return type(value) is int and value >= 0
 
 
-def bert_tokenize(max_len: int, vocab_path: str, inkey="text", outkey="text"):
+@op.on_key(default="text")
+def bert_tokenize(max_len: int, vocab_path: str):
   """Turns text into BERT's ids: [CLS], then WordPiece, cut off or padded."""
-  kw = {"lower": False, "add_bos": True, "inkey": inkey, "outkey": outkey}
-  return tokenize(max_len, "none", vocab_path, **kw)
+  make = tokenize.__wrapped__
+  return make(max_len, "none", vocab_path, lower=False, add_bos=True)
 
 
-def lower(key: str | None = None, inkey: str = "text", outkey: str = "text"):
+@op.on_key(default="text")
+def lower():
   """Lowercases text."""
-
-  def apply(example, _):
-    example[key or outkey] = _text(op.get(example, key or inkey)).lower()
-    return example
-
-  return apply
+  return lambda value: _text(value).lower()
 
 
+@op.declare()
 def coco_captions(outkey: str = "captions"):
   """Takes COCO's captions out of their nested dictionary."""
 
@@ -119,6 +110,7 @@ def coco_captions(outkey: str = "captions"):
   return apply
 
 
+@op.declare(random=True)
 def prompt(
   names: str,
   templates: str = "name",

@@ -21,7 +21,7 @@ import numpy as np
 from dpn.input_pipeline.pp import op, pixels
 
 
-@op.on_key_random
+@op.on_key_random(channels=(3,))
 def rand_augment(
   spec: str = "rand-m9-mstd0.5-inc1",
   fill: tuple[int, int, int] = (124, 116, 104),
@@ -37,7 +37,6 @@ def rand_augment(
   augmentations = list(AUGMENTATIONS.values())
 
   def apply(image, rng):
-    pixels.check(image, "rand_augment")
     for k in rng.integers(len(augmentations), size=int(given["n"])):
       if rng.random() < given["p"]:
         magnitude = rng.normal(given["m"], given["mstd"])
@@ -84,7 +83,7 @@ def _warp(image, matrix, fill):
   )
 
 
-@op.on_key_random
+@op.on_key_random(channels=(3,))
 def color_jitter(
   brightness: float = 0.4, contrast: float = 0.4, saturation: float = 0.4
 ):
@@ -101,7 +100,6 @@ def color_jitter(
   enhancers = [(fn, strength) for fn, strength in strengths.items() if strength]
 
   def apply(image, rng):
-    pixels.check(image, "color_jitter")
     for k in rng.permutation(len(enhancers)):
       enhance, strength = enhancers[k]
       image = enhance(image, rng.uniform(max(0, 1 - strength), 1 + strength))
@@ -110,7 +108,7 @@ def color_jitter(
   return apply
 
 
-@op.on_key_random
+@op.on_key_random(channels=(3,))
 def three_augment():
   """Makes the image grey, solarizes it, or blurs it: one of the three.
 
@@ -119,7 +117,6 @@ def three_augment():
   """
 
   def apply(image, rng):
-    pixels.check(image, "three_augment")
     choice = rng.integers(3)
     if choice == 0:
       return pixels.grey(image)

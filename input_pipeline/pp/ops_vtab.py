@@ -21,13 +21,16 @@ from dpn.input_pipeline.pp import op
 _CLEVR_DISTANCES = (0.0, 8.0, 8.5, 9.0, 9.5, 10.0, 100.0)
 _KITTI_DISTANCES = (-100.0, 8.0, 20.0, 999.0)
 _KITTI_NO_VEHICLE = 1000.0
+_labels = op.declare(writes=("label",))
 
 
+@_labels
 def clevr_count():
   """Labels with the number of objects, from 3 (label 0) to 10."""
   return _label(lambda example: len(example["objects"]["size"]) - 3)
 
 
+@_labels
 def clevr_distance():
   """Labels with the class of the distance to the closest object."""
 
@@ -38,6 +41,7 @@ def clevr_distance():
   return _label(label)
 
 
+@_labels
 def kitti_distance():
   """Labels with the class of the closest vehicle's distance; 3 means none."""
 
@@ -50,6 +54,7 @@ def kitti_distance():
   return _label(label)
 
 
+@_labels
 def bin_label(inkey: str, num_values: int, num_classes: int):
   """Labels with `inkey`, its values 0 … num_values - 1 put in equal bins."""
 

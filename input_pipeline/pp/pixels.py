@@ -5,7 +5,7 @@ Where nothing else is said, images are uint8 of shape (rows, cols, 3), RGB.
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import cv2
 import numpy as np
@@ -63,17 +63,6 @@ def random_sign(value: float, rng: np.random.Generator) -> float:
 def posterize(image: np.ndarray, drop_bits: int) -> np.ndarray:
   """Sets the lowest bits of every level to zero."""
   return lookup(image, LEVELS >> drop_bits << drop_bits)
-
-
-def check(image: np.ndarray, name: str, channels: Sequence[int] = (3,)):
-  """Raises ValueError unless the image suits the op called `name`."""
-  shapes = [(c,) for c in channels]
-  if image.dtype != np.uint8 or image.shape[2:] not in shapes:
-    known = " or ".join(map(str, channels))
-    raise ValueError(
-      f"expected uint8 of shape (rows, cols, {known}), got {image.dtype} of "
-      f"{image.shape}: place {name} before value_range."
-    )
 
 
 def linear(

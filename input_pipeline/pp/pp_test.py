@@ -146,7 +146,21 @@ def blacken():
 def draw():
   return lambda image: cv2.rectangle(image, (0, 0), (2, 2), (9, 9, 9))
 
-OPS = {"invert": invert, "blacken": blacken, "draw": draw}
+@op.declare(writes=("label",))
+def coarse():
+  return lambda example, _: {**example, "label": example["label"] // 2}
+
+@op.on_key(kind="normalize", pixels=lambda **_: (0.5, 2))
+def halve(px: int):
+  return lambda image: (image - 0.5) / 2
+
+def undeclared():
+  return lambda example, _: example
+
+OPS = {
+  "invert": invert, "blacken": blacken, "draw": draw, "coarse": coarse,
+  "halve": halve, "undeclared": undeclared,
+}
 """
 
 
@@ -213,3 +227,94 @@ def test_modules_of_ones_own(my_ops):
 )
 def test_what_may_change_a_label(spec, leaves):
   assert pp.make(spec).leaves("label") == leaves
+
+
+@pytest.mark.parametrize(
+  ("spec", "want", "size"),
+  [
+    (
+      "decode|resize_small(256)|central_crop(224)|value_range"
+      '|onehot(10, key="label", key_result="labels")|keep("image", "labels")',
+      "decode|resize_small(256)|central_crop(224)|value_range",
+      (224, 224),
+    ),
+    (
+      'clevr_count|decode|resize((8, 6))|keep("image")',
+      "decode|resize((8, 6))",
+      (8, 6),
+    ),
+    ('resize(9)|resize(8, "nearest", key="mask")', "resize(9)", (9, 9)),
+    (
+      "decode|resize(9)|resize_small(8)",
+      "decode|resize(9)|resize_small(8)",
+      None,
+    ),
+    (
+      'decode(key="image")|central_crop',
+      'decode(key="image")|central_crop',
+      None,
+    ),
+    ("resize(size=7)||mine(3)", "resize(size=7)|mine(3)", (7, 7)),
+    ("decode_jpeg_and_inception_crop(5)|value_range",) * 2 + ((5, 5),),
+    ("value_range|pad_to_shape((4, 5, 3))",) * 2 + ((4, 5),),
+    (
+      'pad_to_shape((None, 5, 3))|tokenize(model="a|b", max_len=3)',
+      "pad_to_shape((None, 5, 3))",
+      None,
+    ),
+    ("", "", None),
+  ],
+)
+def test_what_a_string_does_to_images(spec, want, size):
+  got = pp.describe(spec)
+  assert (got["image_ops"], got["size"]) == (want, size)
+
+
+@pytest.mark.parametrize(
+  ("spec", "low", "high"),
+  [
+    ("resize(8)|value_range(-1, 1)|flip_lr", -1, 1),
+    ("decode|value_range(-1,1)", -1, 1),
+    ("value_range", -1, 1),
+    ("value_range()|keep('image')", -1, 1),
+    ("value_range(0, 1)", 0, 1),
+    ("value_range(vmin=0, vmax=2)", 0, 2),
+    ("decode|vgg_value_range|x", -0.485 / 0.229, (1 - 0.485) / 0.229),
+    # (255 x - 51) / 25.5
+    ("vgg_value_range((51, 0, 0), (25.5, 1, 1))", -2, 8),
+    ("vgg_value_range(51, std=25.5)|flip_lr", -2, 8),
+    # 0 … 127.5 to -1 … 1, so 255 to 3.
+    ("value_range(-1, 1, in_max=127.5)|keep('image')", -1, 3),
+    ("value_range(0, 1, 51, 102)", -1, 4),
+    ("value_range(-1, 1, 0, 255, True)", -1, 1),
+    ('value_range(0, 1, key="image")|value_range(0, 9, key="depth")', 0, 1),
+  ],
+)
+def test_pixels_of_preprocessing(spec, low, high):
+  mean, std = (np.ravel(x)[0] for x in pp.describe(spec)["pixels"])
+  ends = [(x - mean) / std for x in (0, 1)]
+  np.testing.assert_allclose(ends, [low, high], atol=1e-9)
+
+
+@pytest.mark.parametrize(
+  "spec",
+  [
+    "decode|flip_lr",
+    "value_range(0, x)",
+    "value_range(-1, 1)|value_range(0, 1)",
+  ],
+)
+def test_pixels_that_are_not_understood(spec):
+  assert pp.describe(spec)["pixels"] is None
+
+
+def test_own_ops_say_what_they_do(my_ops):
+  pp.add_modules("my_ops")
+  spec = "decode|coarse|halve(32)|unknown|invert(key='mask')"
+  got = pp.describe(spec)
+  assert got["image_ops"] == "decode|halve(32)|unknown"
+  assert got["size"] is None
+  assert got["pixels"] == (0.5, 2)
+  assert pp.make("coarse").leaves("image")
+  assert not pp.make("coarse").leaves("label")
+  assert not pp.make("undeclared").leaves("label")
