@@ -9,6 +9,7 @@ says what it would allocate. Parameters, optimizer and batch are exact; the rest
 compilers fuse more, so they mostly need less.
 """
 
+import json
 import math
 from collections.abc import Mapping
 
@@ -18,7 +19,7 @@ from absl import flags
 import dpn.tasks
 from dpn import sharding
 from dpn.scripts import fake_data
-from dpn.scripts.bench import harness
+from dpn.scripts.results import output
 from dpn.trainers import build, cli, config_keys
 
 REST = "activations, gradients"
@@ -74,7 +75,8 @@ def main():
   parts = estimate(config)
   for name, size in [*parts.items(), ("total", sum(parts.values()))]:
     print(f"{name:<24}{size / 2**30:10.3f} GiB per device")
-  harness.write_json(_JSON.value, parts)
+  if _JSON.value:
+    output.write(_JSON.value, json.dumps(parts, indent=2))
   if _MEMORY_GB.value:
     memory = int(_MEMORY_GB.value * 2**30)
     print(advice(parts, memory, config.get("grad_accum") or 1))

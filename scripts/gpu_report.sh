@@ -7,7 +7,7 @@
 # numbers as JSON beside it. A part that fails is reported as such and the others
 # go on; run it again to continue. Peers (timm with torch.compile, big_vision)
 # are measured if they are there: --torch_python and --big_vision say where.
-# --tiny is a trial in small that any CPU can do; python -m scripts.gpu_report
+# --tiny is a trial in small that any CPU can do; python -m benchmarks.gpu_report
 # --help lists all options.
 #
 # Installs what it needs into .venv, with the extras in EXTRAS (cuda13), unless
@@ -26,4 +26,4 @@ if [ -z "${PYTHON:-}" ]; then
   [[ " $* " != *" --tiny "* ]] || default=
   bash scripts/venv.sh "${EXTRAS-$default}"
 fi
-exec "$python" -m scripts.gpu_report "$@"
+exec "$python" -m benchmarks.gpu_report "$@"

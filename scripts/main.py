@@ -13,6 +13,7 @@ documentation work without a checkout.
 import ast
 import importlib.util
 import os
+import pathlib
 import pkgutil
 import runpy
 import sys
@@ -50,6 +51,18 @@ def main(argv: Sequence[str] | None = None):
   sys.path.insert(0, "")  # modules that a config names, as with python -m
   sys.argv = [command, *packaged_configs(arguments)]
   runpy.run_module(known[command], run_name="__main__", alter_sys=True)
+
+
+def benchmark(name: str):
+  """Runs a module of benchmarks/, which only a checkout has."""
+  root = pathlib.Path(__file__).resolve().parents[1]
+  if not (root / "benchmarks" / f"{name}.py").exists():
+    sys.exit(
+      "Error: benchmarks are not installed with the package. In a checkout of "
+      f"its repository, run python -m benchmarks.{name}."
+    )
+  sys.path.insert(0, str(root))
+  runpy.run_module(f"benchmarks.{name}", run_name="__main__", alter_sys=True)
 
 
 def packaged_configs(arguments: Sequence[str]) -> list[str]:

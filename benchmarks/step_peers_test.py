@@ -6,7 +6,7 @@ import types
 
 import pytest
 
-from dpn.scripts.bench import step_peers
+from benchmarks import step_peers
 
 SETTING = step_peers.Setting("mu/16", resolution=32, batch_size=4)
 

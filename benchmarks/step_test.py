@@ -4,8 +4,8 @@ import itertools
 
 import pytest
 
-from dpn.scripts import bench_step
-from dpn.scripts.bench import harness, step_peers
+from benchmarks import step
+from benchmarks import harness, step_peers
 
 
 def _round(secs, **more):
@@ -28,7 +28,7 @@ def test_figures_by_hand():
     _round([0.1, 0.2, 0.3], flops=int(4e11), peak=8e12, attention="xla"),
     _round([0.2, 0.2], memory=2**30, compile_secs=1.0, matmul=5e12),
   ]
-  got = bench_step.figures(rounds, batch_size=10)
+  got = step.figures(rounds, batch_size=10)
   assert got["img_per_sec"] == pytest.approx(50)
   assert got["step_secs_p50"] == pytest.approx(0.2)
   assert got["step_secs_p95"] == pytest.approx(0.28)
@@ -38,11 +38,11 @@ def test_figures_by_hand():
   assert got["of_matmul"] == pytest.approx(0.4)
   assert got["attention"] == "xla"
   assert "versions" not in got
-  assert "mfu" not in bench_step.figures([_round([0.1], flops=1)], 10)
+  assert "mfu" not in step.figures([_round([0.1], flops=1)], 10)
 
 
 def test_the_best_peer_counts():
-  speed = lambda x: bench_step.figures([_round([1 / x])], 1)
+  speed = lambda x: step.figures([_round([1 / x])], 1)
   others = {"timm": speed(8), "big_vision": speed(5), "slow": {"error": "OOM"}}
   compare = lambda rows: harness.compare(rows, "img_per_sec")
   rows = {"ours": speed(10), **others}
@@ -50,26 +50,26 @@ def test_the_best_peer_counts():
   assert got["ours"] == pytest.approx(10)
   assert got["ratio"] == pytest.approx(1.25)
   assert "slow" not in got
-  assert "OOM" in harness.table(rows, bench_step.COLUMNS)
+  assert "OOM" in harness.table(rows, step.COLUMNS)
   assert "ratio" not in compare({"ours": {"error": "OOM"}, **others})
 
 
 def test_every_combination_and_its_peers():
-  args = bench_step.parse_args(
+  args = step.parse_args(
     [
       *("--dtype", "float32,bfloat16", "--scan", "False,True"),
       *("--torch_python", "python", "--big_vision", "folder"),
     ]
   )
-  settings = bench_step.settings(args)
+  settings = step.settings(args)
   assert [(s.dtype, s.scan) for s in settings] == list(
     itertools.product(["float32", "bfloat16"], [False, True])
   )
   assert settings[0] == step_peers.Setting()
-  assert list(bench_step.arms(args, settings[0])) == [
+  assert list(step.arms(args, settings[0])) == [
     *("ours", "timm", "big_vision")
   ]
-  arms = bench_step.arms(args, settings[3])
+  arms = step.arms(args, settings[3])
   assert {who: (arm.dtype, arm.scan) for who, arm in arms.items()} == {
     "ours": ("bfloat16", True),
     "timm": ("bfloat16", False),

@@ -10,8 +10,8 @@ import PIL.Image
 import pytest
 
 from dpn.input_pipeline.pp import jpeg
-from dpn.scripts import bench_input
-from dpn.scripts.bench import harness, input_peers, segmentation_peer
+from benchmarks import input
+from benchmarks import harness, input_peers, segmentation_peer
 
 
 @pytest.fixture(name="folder")

@@ -1,7 +1,7 @@
-"""ADE20K's preprocessing as MMSegmentation's users have it: OpenCV and NumPy.
+"""ADE20K's preprocessing as in MMSegmentation, by OpenCV and NumPy.
 
-The same steps as ours for "segment" in `input_peers.TASKS`, written without
-looking for speed, for torch's DataLoader.
+The steps are those of "segment" in `input_peers.TASKS`, written in the plain
+way, for torch's DataLoader.
 """
 
 import dataclasses
@@ -19,12 +19,13 @@ _SIDE = 512
 
 @dataclasses.dataclass
 class Examples:
-  """A torch-style data set: (image, labels) by index."""
+  """A data set as torch has them: (image, labels) by index."""
 
+  task: str
   paths: Sequence[str]  # of images in …/images/…, label maps in …/annotations/…
 
   def __post_init__(self):
-    cv2.setNumThreads(1)  # One per worker, as MMSegmentation sets it.
+    cv2.setNumThreads(1)  # in each worker, as MMSegmentation does
 
   def __len__(self):
     return len(self.paths)

@@ -1,12 +1,12 @@
-"""Parts of scripts.gpu_report that no other benchmark measures.
+"""Parts of benchmarks.gpu_report that no other benchmark measures.
 
-  python -m dpn.scripts.bench.gpu_parts numbers \
+  python -m benchmarks.gpu_parts numbers \
     '{"variant": "B/16", "dtype": "bfloat16"}' --json numbers.json
 
-`versions` are those of software and device. `memory` is what
-scripts.estimate_memory says of a step of scripts.bench_step. `numbers` compare
-gradients of one batch that should be the same: with attention by whatever
-`auto` takes and by XLA, and on this device and the CPU.
+`versions` are those of software and device. `memory` is the estimate of
+scripts.estimate_memory for a step of benchmarks.step. `numbers` compare
+gradients of one batch that should agree: with attention by XLA and by the
+kernel that `auto` takes, and on this device and the CPU.
 """
 
 import contextlib
@@ -24,13 +24,14 @@ import jax
 import numpy as np
 
 import dpn.tasks
+from benchmarks import harness, step_peers
 from dpn.scripts import estimate_memory
-from dpn.scripts.bench import harness, step_peers
 
-LIBRARIES = ("jax", "jaxlib", "flax", "optax")
+LIBRARIES = ("jax", "jaxlib", "flax", "optax", "nvidia-cudnn-cu12",
+             "nvidia-cudnn-cu13")  # fmt: skip
 NVIDIA = ("driver_version", "clocks.max.sm", "power.limit")
-# Most that gradients may differ by, in norm: rounding to bfloat16 leaves about
-# 1%, a wrong kernel far more; float32 in full precision a part in 10⁵.
+# How far gradients may differ, relative to their norm: rounding to bfloat16
+# leaves about 1%, a wrong kernel far more; float32 a part in 10⁵.
 MOST = {"bfloat16": 0.05, "float32": 1e-3}
 EXAMPLES = 8
 
@@ -38,19 +39,11 @@ EXAMPLES = 8
 def versions() -> dict[str, Any]:
   """Returns what results may depend on."""
   device = jax.devices()[0]
-  found = {name: importlib.metadata.version(name) for name in LIBRARIES}
-  found |= {"device": device.device_kind, "platform": device.platform}
+  found = {"device": device.device_kind, "platform": device.platform}
   found |= {"devices": jax.device_count(), "python": platform.python_version()}
-  return found | _nvidia()
-
-
-def _nvidia():
-  """Returns versions and limits of a GPU, as far as they can be had."""
-  found = {}
-  with contextlib.suppress(ImportError, AttributeError, RuntimeError):
-    from jax._src.lib import cuda_versions  # no public name tells
-
-    found["cudnn"] = cuda_versions.cudnn_get_version()
+  for name in LIBRARIES:
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+      found[name] = importlib.metadata.version(name)
   if shutil.which("nvidia-smi"):
     query = f"--query-gpu={','.join(NVIDIA)}"
     command = ["nvidia-smi", query, "--format=csv,noheader"]
@@ -73,15 +66,14 @@ def memory(setting: step_peers.Setting) -> dict[str, int]:
 
 
 def numbers(setting: step_peers.Setting) -> dict[str, dict[str, Any]]:
-  """Returns how far gradients are from what they should be.
+  """Returns how far gradients are from those they should equal.
 
-  A mean of tokens leaves their number even, a class token makes it odd. `auto`
-  tries cuDNN itself and says nothing where that fails, so on a GPU the kernel
-  is asked for.
+  A class token makes the number of tokens odd. Where cuDNN fails, `auto`
+  silently falls back, so on a GPU the kernel is asked for by name.
   """
   half = np.dtype(setting.dtype).itemsize == 2
   impl = "cudnn" if half and jax.default_backend() == "gpu" else "auto"
-  setting = dataclasses.replace(setting, scan=True)  # one block to compile
+  setting = dataclasses.replace(setting, scan=True)  # compiles one block
   exact = dataclasses.replace(setting, dtype="float32")
 
   def on_cpu():
@@ -89,11 +81,9 @@ def numbers(setting: step_peers.Setting) -> dict[str, dict[str, Any]]:
       return gradient(exact)
 
   with jax.default_matmul_precision("highest"):
-    found = {
-      "this device and CPU, float32": compare(
-        lambda: gradient(exact), on_cpu, MOST["float32"]
-      )
-    }
+    here = functools.partial(gradient, exact)
+    difference = compare(here, on_cpu, MOST["float32"])
+  found = {"this device and CPU, float32": difference}
   for pool, tokens in (("gap", "even"), ("tok", "odd")):
     by = (
       functools.partial(gradient, setting, attn_impl=kind, pool_type=pool)
@@ -105,12 +95,12 @@ def numbers(setting: step_peers.Setting) -> dict[str, dict[str, Any]]:
 
 
 def compare(one: Callable, other: Callable, most: float) -> dict[str, Any]:
-  """Returns the norm of a difference, relative, and whether it is small.
+  """Returns the norm of the difference of two trees, relative to the second's.
 
   Args:
     one: returns a tree of arrays.
-    other: likewise; its norm is 1.
-    most: how large the norm may be.
+    other: likewise.
+    most: how large the difference may be.
 
   Returns:
     `found`, or the `error` with which one of them failed; `most`; and `met`.
@@ -127,7 +117,7 @@ def compare(one: Callable, other: Callable, most: float) -> dict[str, Any]:
 
 
 def gradient(setting: step_peers.Setting, **options) -> Any:
-  """Returns the gradient of the loss of one batch, at the first parameters."""
+  """Returns the gradient of one batch's loss at initial parameters."""
   options = {"stem_ln": "dpn", "head_zeroinit": False, **options}
   task = dpn.tasks.make(step_peers.config_of(setting, **options))
   rng = np.random.default_rng(0)
@@ -141,18 +131,14 @@ def gradient(setting: step_peers.Setting, **options) -> Any:
   return jax.device_get(jax.jit(jax.grad(loss))(variables))
 
 
-PARTS: dict[str, Callable] = {
-  f.__name__: f for f in (versions, memory, numbers)
-}
-
-
 def main(argv: Sequence[str] | None = None):
+  parts = {f.__name__: f for f in (versions, memory, numbers)}
   parser = harness.parser(__doc__)
-  parser.add_argument("part", choices=PARTS)
+  parser.add_argument("part", choices=parts)
   parser.add_argument("setting", nargs="*", help="fields of a Setting as JSON")
   args = parser.parse_args(argv)
   settings = [step_peers.Setting(**json.loads(text)) for text in args.setting]
-  found = PARTS[args.part](*settings)
+  found = parts[args.part](*settings)
   for name, value in found.items():
     print(f"{name}: {value}")
   harness.write_json(args.json, found)

@@ -1,10 +1,10 @@
-"""The training steps that scripts.bench_step times: ours, and others'.
+"""The training steps that benchmarks.step times: ours, timm's, big_vision's.
 
-Each function takes a `Setting` and returns a `Step` that is compiled and has
-its data on the device: random images, labels of 1,000 classes, Adam with weight
-decay, gradients clipped at norm 1. As a program, this module takes arguments of
-`measure` as JSON and prints what it returns. Nothing is imported before it is
-needed, so that PyTorch may live in another environment than JAX.
+`ours`, `big_vision` and `timm` return a `Step` that is compiled and has its
+data on the device: random images and labels of 1,000 classes. All use Adam with
+weight decay, and clip gradients at norm 1. As a program, this module takes
+arguments of `measure` as JSON and prints what it returns. JAX and PyTorch are
+imported where they are used, since they may live in different environments.
 """
 
 import dataclasses
@@ -27,6 +27,7 @@ LR, WD, CLIP = 1e-3, 1e-4, 1.0
 TIMM_SIZES = {"Ti": "tiny", "S": "small", "B": "base", "L": "large"}
 MATMUL_SIZE = {"cpu": 2048}
 MATMUL_SIZE_ELSEWHERE = 8192
+KEPT = ("compile_secs", "versions", "device", "flops", "peak")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,15 +48,15 @@ class Setting:
 class Step:
   """A compiled training step."""
 
-  run: Callable[[], Any]  # begins a step; returns what `wait` takes
+  run: Callable[[], Any]  # dispatches a step; returns what `wait` takes
   wait: Callable[[Any], Any]  # returns once that step is done
-  # size → a function like `run`, multiplying two square matrices.
+  # size → a function like `run` that multiplies two square matrices.
   matmul: Callable[[int], Callable[[], Any]]
   compile_secs: float  # tracing included
   memory: Callable[[], int]  # the most bytes used so far
   device: str  # its kind
-  program: Any = None  # that XLA compiled, if it did
-  versions: str = ""  # of what another project's step depends on
+  program: Any = None  # compiled by XLA, if it was
+  versions: str = ""  # of the libraries of another project's step
   flops: int | None = None  # of a step, by `dpn.flops`
   peak: float | None = None  # of the device in FLOP/s, by `dpn.flops`
 
@@ -68,14 +69,14 @@ def measure(
   folder: str,
   keep_memory: bool,
 ) -> dict[str, Any]:
-  """Returns what there is to know of a step, in a process with no other.
+  """Returns what there is to know about a step, in a process of its own.
 
   Args:
     who: "ours", "timm"; anything else is big_vision.
     setting: the fields of a `Setting`.
-    steps: how many to time at least, after two that are not.
+    steps: how many to time at least, after two for warmup.
     secs: how long to time at least.
-    folder: of big_vision's checkout.
+    folder: big_vision's checkout.
     keep_memory: from step to step on CPUs, as trainers.train does.
   """
   if keep_memory:
@@ -85,22 +86,18 @@ def measure(
   step = make(setting) if make else big_vision(setting, folder)
   return {
     "secs": time_steps(step, steps, secs),
-    "compile_secs": step.compile_secs,
     "memory": step.memory(),
     "reserved": reserved_bytes(step),
     "attention": attention_kernel(step),
-    "versions": step.versions,
-    "device": step.device,
-    "flops": step.flops,
-    "peak": step.peak,
     "matmul": matmul_ceiling(step),
+    **{key: getattr(step, key) for key in KEPT},
   }
 
 
 def time_steps(step: Step, steps: int, secs: float = 0) -> list[float]:
   """Returns the seconds from the end of each step to the end of the next.
 
-  Of so many steps, or of more if they take less than `secs` together.
+  There are `steps` of them, or more if these take less than `secs` together.
   """
   ends, previous = [], step.run()
   while len(ends) < steps + 2 or ends[-1] - ends[1] < secs:
@@ -113,7 +110,7 @@ def time_steps(step: Step, steps: int, secs: float = 0) -> list[float]:
 
 
 def reserved_bytes(step: Step) -> int:
-  """Returns the bytes that XLA reserves for a step; 0 if it is not XLA's."""
+  """Returns the bytes that XLA reserves for a step, 0 without XLA."""
   if not step.program:
     return 0
   memory = step.program.memory_analysis()
@@ -121,7 +118,7 @@ def reserved_bytes(step: Step) -> int:
 
 
 def attention_kernel(step: Step) -> str:
-  """Returns what computes the attention of a step, "" if it is not XLA's."""
+  """Returns what computes the attention of a step, "" without XLA."""
   if not step.program:
     return ""
   return "cudnn" if "__cudnn$fmha" in step.program.as_text() else "xla"
@@ -169,13 +166,12 @@ def ours(setting: Setting, **options) -> Step:
 
 
 def big_vision(setting: Setting, folder: str) -> Step:
-  """Returns big_vision's step, put together from a checkout of it.
+  """Returns big_vision's step, built from a checkout.
 
-  Its train.py needs TensorFlow; the model, the loss and the optimizer are its
-  own, and jitted and donated as there.
+  Its train.py needs TensorFlow, so the step is rewritten here, around its own
+  model, loss and optimizer, with state donated as it does.
   """
   import jax
-  import jax.numpy as jnp
 
   _import_big_vision(folder)
   from big_vision import optax as bv_optax
@@ -191,16 +187,14 @@ def big_vision(setting: Setting, folder: str) -> Step:
     "image": jax.random.uniform(rng, shape),
     "labels": jax.random.uniform(rng, (setting.batch_size, NUM_CLASSES)),
   }
-  init = lambda rng: model.init(rng, jnp.zeros(shape))["params"]
+  params = jax.jit(model.init)(rng, batch["image"])["params"]
   sizes = {
     "total_steps": config.total_steps,
     "batch_size": setting.batch_size,
     "data_size": fake_data.EXAMPLES,
   }
-  tx, _ = bv_optax.make(config, jax.eval_shape(init, rng), sched_kw=sizes)
-  state = jax.jit(lambda rng: {"params": (p := init(rng)), "opt": tx.init(p)})(
-    rng
-  )
+  tx, _ = bv_optax.make(config, params, sched_kw=sizes)
+  state = {"params": params, "opt": jax.jit(tx.init)(params)}
   update = jax.jit(_big_vision_update(model, tx, rng), donate_argnums=0)
   begin = time.perf_counter()
   program = update.lower(state, batch).compile()
@@ -209,7 +203,7 @@ def big_vision(setting: Setting, folder: str) -> Step:
 
 
 def _big_vision_update(model, tx, rng):
-  """Returns its function of a step, to be jitted."""
+  """Returns the function of a step, to be jitted."""
   import jax
   import optax
   from big_vision import optax as bv_optax
@@ -220,12 +214,9 @@ def _big_vision_update(model, tx, rng):
     _, dropout = jax.random.split(jax.random.fold_in(rng, count))
 
     def loss_fn(params):
-      logits, _ = model.apply(
-        {"params": params},
-        batch["image"],
-        train=True,
-        rngs={"dropout": dropout},
-      )
+      rngs = {"dropout": dropout}
+      variables = {"params": params}
+      logits, _ = model.apply(variables, batch["image"], train=True, rngs=rngs)
       return utils.softmax_xent(logits=logits, labels=batch["labels"])
 
     loss, grads = jax.value_and_grad(loss_fn)(state["params"])
@@ -239,15 +230,15 @@ def _big_vision_update(model, tx, rng):
 
 
 def _import_big_vision(folder):
-  """Imports big_vision, which never calls the TensorFlow that it wants."""
+  """Imports big_vision with a stub of TensorFlow, which is never called."""
   if not os.path.isfile(os.path.join(folder, "big_vision", "optax.py")):
     raise FileNotFoundError(
       f"--big_vision={folder}: there is no big_vision/optax.py. Give the root "
       "of a checkout of github.com/google-research/big_vision."
     )
-  import flax.training.checkpoints  # noqa: F401, before TensorFlow seems there
+  import flax.training.checkpoints  # noqa: F401, looks for TensorFlow
 
-  import dpn.weights.checkpoint  # noqa: F401, likewise
+  import dpn.weights.checkpoint  # noqa: F401, so does this
 
   sys.path.insert(0, folder)
   stubs = ("tensorflow", "tensorflow.io", "tensorflow.io.gfile")
@@ -265,7 +256,7 @@ def timm(setting: Setting) -> Step:
 
   cuda = torch.cuda.is_available()
   device = "cuda" if cuda else "cpu"
-  torch.set_float32_matmul_precision("high")  # as JAX does: TF32 on GPUs
+  torch.set_float32_matmul_precision("high")  # TF32 on GPUs, as in JAX
   size, _, patch_size = setting.variant.partition("/")
   model = timm.create_model(
     f"vit_{TIMM_SIZES[size]}_patch16_224",
@@ -313,7 +304,7 @@ def timm(setting: Setting) -> Step:
 
 
 def config_of(setting: Setting, **options) -> Any:
-  """Returns a run's config, without data, for us and for big_vision."""
+  """Returns the config of a run without data, ours and big_vision's."""
   import ml_collections
 
   model = {
@@ -347,7 +338,7 @@ def _jax_step(program, state, batch, dtype, compile_secs):
   from dpn import timing
 
   def run():
-    nonlocal state  # `program` donates it
+    nonlocal state  # donated to `program`
     state, values = program(state, batch)
     return values
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dpn.scripts.bench import harness
+from benchmarks import harness
 
 
 def test_failures_get_no_further_round():

@@ -1,11 +1,11 @@
-"""Who makes batches in scripts.bench_input: we, tf.data, Pillow in workers.
+"""The input pipelines that benchmarks.input compares.
 
-Each function takes a name in TASKS and a folder that bench_input.write_images
-filled, and returns an endless iterator over batches of float32 images in
-[-1, 1], for "segment" in standard deviations and made together with label maps,
-by as many threads or processes as there are cores. What the peers need comes
-from the extra `bench`. As a program, this module takes arguments of `measure`
-as JSON and prints what it returns.
+Each function takes the name of a task and a folder that `input.write_images`
+filled, and returns an endless iterator over batches of float32 images: in
+[-1, 1], or for "segment" in standard deviations and made together with label
+maps. Each uses as many threads or processes as there are cores. What the peers
+need is in the extra `bench`. As a program, this module takes arguments of
+`measure` as JSON and prints what it returns.
 """
 
 import dataclasses
@@ -16,50 +16,58 @@ import random
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from PIL import Image, ImageEnhance, ImageOps
 
+from benchmarks import segmentation_peer
 from dpn import host_memory, input_pipeline
-from dpn.scripts.bench import segmentation_peer
 
-BATCH_SIZE = 128
-_SEGMENT_BATCH_SIZE = 16
-# Preprocessing by task, split where decoding ends, and (rows, cols) of images.
-_TAIL = "|value_range(-1, 1)"
-_CROP = "inception_crop(224)|flip_lr"
+
+class Task(NamedTuple):
+  """What is made of how many images of which size."""
+
+  pp: str
+  count: int
+  rows: int = 375
+  cols: int = 500
+  batch_size: int = 128
+
+
+_RANGE = "|value_range(-1, 1)"
+_CROP = "decode|inception_crop(224)|flip_lr"
 TASKS = {
-  "crop": (f"decode|{_CROP}{_TAIL}", (375, 500)),
-  "randaug": (f"decode|{_CROP}|randaug(2, 15){_TAIL}", (375, 500)),
-  "eval": (f"decode|resize_small(256)|central_crop(224){_TAIL}", (375, 500)),
-  "tiny": (
-    f"pad_to_shape((40, 40, 3), where='both')|random_crop(32)|flip_lr{_TAIL}",
-    (32, 32),
+  "crop": Task(f"{_CROP}{_RANGE}", 400),
+  "randaug": Task(f"{_CROP}|randaug(2, 15){_RANGE}", 400),
+  "eval": Task(f"decode|resize_small(256)|central_crop(224){_RANGE}", 400),
+  "tiny": Task(
+    "pad_to_shape((40, 40, 3), where='both')|random_crop(32)|flip_lr" + _RANGE,
+    *(20_000, 32, 32),
   ),
-  "large": (f"decode|{_CROP}{_TAIL}", (1500, 2000)),
-  # See PREPARED; sizes are those before.
-  "prepared": (f"decode|{_CROP}{_TAIL}", (1500, 2000)),
-  "segment": (
+  "large": Task(f"{_CROP}{_RANGE}", 60, 1500, 2000),
+  "prepared": Task(f"{_CROP}{_RANGE}", 200, 1500, 2000),  # the size before
+  "segment": Task(
     "decode|decode_labels(150, inkey='annotation', reduce_zero_label=True)"
     "|random_resize_with_mask((2048, 512), (0.5, 2.0))"
     "|random_crop_with_mask(512, cat_max=0.75)|flip_with_mask"
     "|photometric_distortion|vgg_value_range|pad_to_shape((512, 512, 3))"
     "|pad_to_shape((512, 512), 255, key='labels')",
-    (512, 683),
+    *(400, 512, 683, 16),
   ),
 }
-# What scripts.prepare_data made of the images of "prepared", for all alike.
+# How scripts.prepare_data made the images of "prepared", for all alike.
 PREPARED = {"max_side": 512, "quality": 95, "restart": True}
 RANDAUG_LAYERS, RANDAUG_LEVEL = 2, 1.5
 WITHOUT_FAST = "without fast"
-RESTART = "restart markers"  # ours, where scripts.prepare_data has added them
+RESTART = "restart markers"  # ours, of files that scripts.prepare_data rewrote
 
 
 def measure(who: str, task: str, folder: str, secs: float) -> dict[str, float]:
   """Returns images per second, CPU time per image, and peak memory.
 
-  CPU time depends less on what else the machine does. Memory is the process's
-  own, without its workers'.
+  CPU time is affected less by what else the machine does. Memory is that of
+  this process, without its workers.
   """
   batches = ARMS[who](task, folder)
   for _ in range(3):
@@ -67,7 +75,7 @@ def measure(who: str, task: str, folder: str, secs: float) -> dict[str, float]:
   count, begin, cpu_secs = 0, time.perf_counter(), _cpu_secs()
   while (elapsed := time.perf_counter() - begin) < secs:
     next(batches)
-    count += batch_size(task)
+    count += TASKS[task].batch_size
   return {
     "rate": count / elapsed,
     "cpu_ms": 1000 * (_cpu_secs() - cpu_secs) / count,
@@ -84,19 +92,14 @@ def _cpu_secs() -> float:
   return sum(sum(process.cpu_times()[:2]) for process in (me, *workers))
 
 
-def batch_size(task: str) -> int:
-  """Returns the number of images in a task's batch."""
-  return _SEGMENT_BATCH_SIZE if task == "segment" else BATCH_SIZE
-
-
 def source(task: str, folder: str) -> dict[str, str]:
-  """Returns our name for the images of a task."""
+  """Returns our config of the data of a task."""
   names = {"tiny": f"arrays:{folder}/tiny.npz", "segment": f"pairs:{folder}"}
   return {"name": names.get(task, f"folder:{folder}"), "split": "train"}
 
 
-def _examples(task: str, folder: str) -> Sequence:
-  """Returns the images of "tiny", of other tasks the names of their files."""
+def files(task: str, folder: str) -> Sequence:
+  """Returns the arrays of "tiny", and the paths of other tasks' images."""
   if task == "tiny":
     return np.load(os.path.join(folder, "tiny.npz"))["train/image"]
   images = "images/train" if task == "segment" else "train/photo"
@@ -110,36 +113,37 @@ def ours(task: str, folder: str) -> Iterator[np.ndarray]:
   keep = "keep('image', 'labels')" if task == "segment" else "keep('image')"
   config = {
     "data": source(task, folder),
-    "batch_size": batch_size(task),
-    "pp": f"{TASKS[task][0]}|{keep}",
+    "batch_size": TASKS[task].batch_size,
+    "pp": f"{TASKS[task].pp}|{keep}",
   }
   batches = pipeline.training(config, seed=0).batches()
   return (batch["image"] for batch in batches)
 
 
 def without_fast(task: str, folder: str) -> Iterator[np.ndarray]:
-  """Returns ours as if the extra `fast`, if it is there, were not."""
-  importlib.import_module("nvidia.nvimgcodec")
-  sys.modules["nvidia.nvimgcodec"] = None  # now importing it fails
+  """Returns ours as if the extra `fast` were not installed."""
+  importlib.import_module("nvidia.nvimgcodec")  # an error if it is not
+  sys.modules["nvidia.nvimgcodec"] = None  # from now on importing it fails
   return ours(task, folder)
 
 
 def with_markers(task: str, folder: str) -> Iterator[np.ndarray]:
   """Returns ours of the same images with restart markers."""
-  if task == "tiny":
-    raise NotImplementedError("these are no JPEGs")
-  if task == "segment":
-    raise NotImplementedError("resizing needs whole images")
-  if task == "prepared":
-    raise NotImplementedError("all have them here")
+  why_not = {
+    "tiny": "not JPEGs",
+    "segment": "resizing needs whole images",
+    "prepared": "all files have them here",
+  }
+  if task in why_not:
+    raise NotImplementedError(why_not[task])
   importlib.import_module("numba")  # without it there are no such copies
   return ours(task, os.path.join(folder, "marked"))
 
 
 def tf_data(task: str, folder: str) -> Iterator[np.ndarray]:
-  """Returns batches by tf.data, in big_vision's way."""
+  """Returns batches by tf.data, as big_vision makes them."""
   if task == "randaug":
-    raise NotImplementedError("RandAugment: tensorflow_addons no longer runs")
+    raise NotImplementedError("RandAugment: tensorflow_addons does not run")
   if task == "segment":
     raise NotImplementedError("big_vision has no such ops")
   import tensorflow as tf
@@ -168,39 +172,34 @@ def tf_data(task: str, folder: str) -> Iterator[np.ndarray]:
 
   def tiny(image):
     padded = tf.pad(image, [[4, 4], [4, 4], [0, 0]])
-    return tf.image.random_flip_left_right(
-      tf.image.random_crop(padded, (32, 32, 3))
-    )
+    cropped = tf.image.random_crop(padded, (32, 32, 3))
+    return tf.image.random_flip_left_right(cropped)
 
   fn = {"eval": evaluate, "tiny": tiny}.get(task, random_crop)
-  dataset = tf.data.Dataset.from_tensor_slices(_examples(task, folder))
+  dataset = tf.data.Dataset.from_tensor_slices(files(task, folder))
   dataset = dataset.repeat().shuffle(1000)
   if task != "tiny":
     dataset = dataset.map(tf.io.read_file, tf.data.AUTOTUNE)
   dataset = dataset.map(
     lambda x: tf.cast(fn(x), tf.float32) / 127.5 - 1.0, tf.data.AUTOTUNE
   )
-  dataset = dataset.batch(BATCH_SIZE, drop_remainder=True)
+  dataset = dataset.batch(TASKS[task].batch_size, drop_remainder=True)
   return dataset.prefetch(tf.data.AUTOTUNE).as_numpy_iterator()
 
 
 def pillow(task: str, folder: str) -> Iterator[np.ndarray]:
-  """Returns batches by Pillow in torch's worker processes, in timm's way.
+  """Returns batches by Pillow in torch's workers, as timm makes them.
 
-  Those of "segment" are OpenCV's, in MMSegmentation's way.
+  Those of "segment" are made by OpenCV, as in MMSegmentation.
   """
   from torch.utils import data
 
-  paths = _examples(task, folder)
-  segment = task == "segment"
-  examples = (
-    segmentation_peer.Examples(paths)
-    if segment
-    else PillowExamples(task, paths)
-  )
+  paths, segment = files(task, folder), task == "segment"
+  peer = segmentation_peer.Examples if segment else PillowExamples
+  examples = peer(task, paths)
   loader = data.DataLoader(
     examples,
-    batch_size(task),
+    TASKS[task].batch_size,
     sampler=data.RandomSampler(examples, replacement=True, num_samples=10**9),
     num_workers=input_pipeline.num_cores(),
     drop_last=True,
@@ -210,7 +209,7 @@ def pillow(task: str, folder: str) -> Iterator[np.ndarray]:
 
 @dataclasses.dataclass
 class PillowExamples:
-  """A torch-style data set: one image by index, Pillow and NumPy inside."""
+  """A data set as torch has them: one image by index."""
 
   task: str
   examples: Sequence
@@ -292,4 +291,4 @@ ARMS = {
 
 if __name__ == "__main__":
   print(json.dumps(measure(**json.loads(sys.argv[1]))), flush=True)
-  os._exit(0)  # Some peers' workers do not end otherwise.
+  os._exit(0)  # Otherwise some peers' workers keep the process alive.

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dpn.scripts import bench_step, gpu_report, testing
-from dpn.scripts.bench import gpu_page, gpu_parts, step_peers
+from benchmarks import gpu_page, gpu_parts, step_peers
 
 B16 = step_peers.Setting("B/16", dtype="bfloat16")
 
@@ -29,7 +29,7 @@ def test_goals_by_hand(tmp_path, write):
   def write_steps(name, row, **figures):
     write(name, {row: {"figures": figures}})
 
-  row = bench_step.name_of(B16)
+  row = step.name_of(B16)
   slower = row.replace("batch 16", "batch 8")
   memory = {"peak_memory_gb": 3.0, "reserved_gb": 2.5}
   fast, slow = (_figures(v, mfu=v * 5.6e-4, **memory) for v in (1000, 900))

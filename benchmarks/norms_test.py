@@ -3,13 +3,13 @@
 import pytest
 
 from dpn.models import vit
-from dpn.scripts import bench_norms
-from dpn.scripts.bench import step_peers
+from benchmarks import norms
+from benchmarks import step_peers
 
 
 def test_ratios_are_of_neighbours():
   seconds = {"pre-LN": [1.0, 10.0, 2.0], "b": [2.0, 20.0, 6.0]}
-  got = bench_norms.compare(seconds, {"pre-LN": 100, "b": 150})["b"]
+  got = norms.compare(seconds, {"pre-LN": 100, "b": 150})["b"]
   assert got == {
     "ours": 6.0,
     "fastest": 2.0,
@@ -24,18 +24,18 @@ def test_ratios_are_of_neighbours():
 def test_arms_cover_every_option():
   models = {
     str(vit.Model(10, variant="mu/16", **options))
-    for options in bench_norms.ARMS.values()
+    for options in norms.ARMS.values()
   }
-  assert len(models) == len(bench_norms.ARMS) == 27
-  assert "batchnorm" in bench_norms.ARMS
+  assert len(models) == len(norms.ARMS) == 27
+  assert "batchnorm" in norms.ARMS
 
 
 @pytest.mark.parametrize("name", ["pre-LN", "powernorm", "lape"])
 def test_steps_run(name):
   setting = step_peers.Setting("mu/16", resolution=32, batch_size=4)
-  step = step_peers.ours(setting, **bench_norms.ARMS[name])
+  step = step_peers.ours(setting, **norms.ARMS[name])
   before = step.run()
-  seconds = bench_norms.time_in_turn({name: step}, repetitions=2)
+  seconds = norms.time_in_turn({name: step}, repetitions=2)
   assert len(seconds[name]) == 2
   assert step.run()["l2_params"] != before["l2_params"]
   # At least the parameters and both moments: those of 12 * 32**2 in a block,

@@ -1,4 +1,4 @@
-"""What the benchmarks share: worker processes, rounds, ratios and tables."""
+"""Shared by the benchmarks: worker processes, rounds, ratios and tables."""
 
 import argparse
 import itertools
@@ -19,7 +19,7 @@ _ERROR = re.compile(r"[\w.]*(Error|Exception|Failed)\b")
 
 
 def parser(doc: str) -> argparse.ArgumentParser:
-  """Returns a parser that describes itself by a docstring and has --json."""
+  """Returns a parser with --json, described by the first line of `doc`."""
   made = argparse.ArgumentParser(description=doc.partition("\n")[0])
   made.add_argument("--json", help="file for the numbers")
   return made
@@ -34,19 +34,20 @@ def write_json(path: str | None, results: Mapping[str, Any]):
 def worker(
   module: str, arguments: Mapping[str, Any], python: str | None = None
 ) -> dict[str, Any]:
-  """Returns what `python -m module` prints last, if given arguments as JSON.
+  """Returns the last line that `python -m module` prints, read as JSON.
 
-  Where it fails, that is {"error": the line of stderr that says why}. All of
-  stderr is passed on, unless a library is missing, which that line says.
+  The module gets its arguments as JSON, too. If it fails, the result is
+  {"error": the line of stderr that says why}. stderr is passed on, unless all
+  it has to say is that a library is missing.
   """
   command = [python or sys.executable, "-m", module, json.dumps(arguments)]
-  # Otherwise JAX ends a message with words on its own traceback.
+  # Otherwise JAX ends a message with remarks about its own traceback.
   env = os.environ | {"JAX_TRACEBACK_FILTERING": "off"}
   done = subprocess.run(command, capture_output=True, text=True, env=env)
   error = ""
   if done.returncode:
     lines = done.stderr.strip().splitlines()
-    # What libraries say at exit, or lists of buffers, may come after it.
+    # Messages of exit handlers, or lists of buffers, may follow the error.
     errors = [line for line in lines if _ERROR.match(line)]
     error = (errors or lines or [f"exit status {done.returncode}"])[-1]
   if not error.startswith("ModuleNotFoundError"):
@@ -59,10 +60,10 @@ def worker(
 def in_turn(
   measure: Callable[[Hashable], dict], keys: Iterable[Hashable], rounds: int
 ) -> dict[Hashable, list[dict]]:
-  """Returns `rounds` measurements of each key, all keys in turn each round.
+  """Returns `rounds` measurements of each key, taking turns.
 
-  So other load on the machine affects them all alike. A key whose measurement
-  has an "error" gets no further round.
+  That way other load on the machine affects all of them alike. A key that
+  failed (its measurement has an "error") is not measured again.
   """
   found = {key: [] for key in keys}
   for _, key in tqdm.tqdm([*itertools.product(range(rounds), found)]):
@@ -72,9 +73,9 @@ def in_turn(
 
 
 def compare(figures: Mapping[str, dict], speed: str) -> dict[str, float]:
-  """Returns everyone's `speed`, and "ratio": ours to that of the best peer.
+  """Returns everyone's `speed` and "ratio", ours to the best peer's.
 
-  Whose measurement failed is left out.
+  Failed measurements are left out.
   """
   speeds = {who: row[speed] for who, row in figures.items() if speed in row}
   peers = [value for who, value in speeds.items() if who != OURS]
@@ -85,17 +86,12 @@ def compare(figures: Mapping[str, dict], speed: str) -> dict[str, float]:
 
 def table(
   figures: Mapping[str, dict], columns: Mapping[str, tuple[str, str]]
-) -> str:
-  """Returns `cells` as aligned text."""
-  return cells(figures, columns).to_string(na_rep="-")
-
-
-def cells(
-  figures: Mapping[str, dict], columns: Mapping[str, tuple[str, str]]
 ) -> pd.DataFrame:
-  """Returns figures as text, a row each; failures with their "error".
+  """Returns figures as text, one row each, with the "error" of failed ones.
 
-  Columns are figure → (title, format); those that no row has are left out.
+  Args:
+    figures: by row, then by column.
+    columns: key → (title, format); those that no row has are left out.
   """
   found = pd.DataFrame.from_dict(figures, orient="index")
   columns = {**columns, "error": ("error", "{:.120}")}
@@ -104,4 +100,4 @@ def cells(
     for key, (title, pattern) in columns.items()
     if key in found
   }
-  return pd.DataFrame(shown, index=found.index)
+  return pd.DataFrame(shown, index=found.index).fillna("-")

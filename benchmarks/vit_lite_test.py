@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dpn.scripts import compare_vit_lite
+from benchmarks import vit_lite
 
 # Mean loss and accuracy of two epochs, as timm writes them.
 SUMMARY = """epoch,train_loss,eval_loss,eval_top1,eval_top5
@@ -65,7 +65,7 @@ def _arguments(tmp_path):
 def test_both_train_and_are_compared(arguments, tmp_path, monkeypatch, capsys):
   monkeypatch.setattr(sys, "argv", ["compare_vit_lite", *arguments])
   monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
-  compare_vit_lite.main()
+  vit_lite.main()
   lines = (tmp_path / "out" / "vit_lite.jsonl").read_text().splitlines()
   rows = [*map(json.loads, lines)]
   assert [row["epoch"] for row in rows] == [1, 2, 1, 2]
@@ -78,13 +78,13 @@ def test_both_train_and_are_compared(arguments, tmp_path, monkeypatch, capsys):
 
   # What is done is not trained again; what was cut off is, and may fail.
   (tmp_path / "train.py").write_text("raise SystemExit('no GPU')")
-  compare_vit_lite.main()
+  vit_lite.main()
   assert "30.5" in capsys.readouterr().out
   (tmp_path / "out" / "vit_lite.jsonl").unlink()
   summary = tmp_path / "out" / "authors-2epochs-s0" / "summary.csv"
   summary.write_text(SUMMARY[: SUMMARY.index(",1.9")])
   with pytest.raises(SystemExit, match="authors-2epochs-s0 failed"):
-    compare_vit_lite.main()
+    vit_lite.main()
 
 
 def write_results(path):
@@ -93,7 +93,7 @@ def write_results(path):
     for seed, accuracy in enumerate(values):
       run = {"code": code, "epochs": 1, "seed": seed}
       epoch = {"epoch": 1, "training_loss": 2.0, "accuracy": accuracy}
-      compare_vit_lite.add_run(path, run, [epoch])
+      vit_lite.add_run(path, run, [epoch])
 
 
 def test_results_alone_make_the_table(tmp_path, monkeypatch, capsys):
@@ -101,11 +101,11 @@ def test_results_alone_make_the_table(tmp_path, monkeypatch, capsys):
   write_results(path)
   command = ["compare_vit_lite", f"--results={path}", "--epochs=1"]
   monkeypatch.setattr(sys, "argv", command)
-  compare_vit_lite.main()
+  vit_lite.main()
   # Variances of the means are 1/3 and 13/3, so that Welch's degrees of freedom
   # are 2.3059, and t(0.975) is 3.7994.
   assert "0.00 ± 8.21 (n=3, Welch)" in capsys.readouterr().out
   monkeypatch.setattr(sys, "argv", [*command, "--seeds=4"])
   with pytest.raises(SystemExit):
-    compare_vit_lite.main()
+    vit_lite.main()
   assert "lacks [(3, 'authors', 1), (3, 'ours', 1)]" in capsys.readouterr().err

@@ -1,6 +1,6 @@
 """Runs another project's PyTorch training script, as it is, on CPUs.
 
-  python scripts/bench/without_cuda.py path/of/train.py ITS ARGUMENTS
+  python benchmarks/without_cuda.py path/of/train.py ITS ARGUMENTS
 
 For scripts that move everything to a GPU without asking: where there is none,
 these calls do nothing. It needs PyTorch and nothing of ours.

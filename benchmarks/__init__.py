@@ -1,0 +1,1 @@
+"""Comparisons with peers, run from a checkout; not in the wheel."""

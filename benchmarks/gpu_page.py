@@ -1,0 +1,205 @@
+"""Shows what benchmarks.gpu_report has measured as a page."""
+
+import html
+import json
+import pathlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pandas as pd
+
+from benchmarks import harness, norms, step, step_peers
+
+DPN = "stem_ln=dpn"
+GOALS = {"mfu": 0.55, "timm": 1.2, "dpn": 0.01}
+STEPS = {
+  "step": "Training step by batch size",
+  "peers": "Peers",
+  "attention": "Attention",
+}
+# A step that another part has compiled is not compiled again.
+COLUMNS = {k: v for k, v in step.COLUMNS.items() if k != "compile_secs"}
+_STYLE = """
+body { font-family: sans-serif; margin: 2em auto; max-width: 70em }
+table { border-collapse: collapse } td, th { padding: 0.2em 0.6em }
+td { border-top: 1px solid #ccc; text-align: right }
+"""
+
+
+def part_name(part: str, setting: step_peers.Setting) -> str:
+  """Returns the name of a part's file about one setting."""
+  return f"{part}_{setting.variant.replace('/', '')}_{setting.batch_size}"
+
+
+def page(
+  out: pathlib.Path, setting: step_peers.Setting, failures: Sequence[str]
+) -> str:
+  """Returns the page of the results in a folder.
+
+  Args:
+    out: holds the JSON of each part.
+    setting: has the variant that the goals are about.
+    failures: what could not be measured, and why.
+  """
+  kept = {
+    file.stem: json.loads(file.read_text())
+    for file in sorted(out.glob("*.json"))
+  }
+  found = {name: part["results"] for name, part in kept.items()}
+  where = found.get("versions", {"device": "unknown"})
+  described = ", ".join(f"{key} {value}" for key, value in where.items())
+  texts = [described, *failures, *_differences(kept)]
+  speeds = _speeds(found)
+  parts = [
+    *map(_paragraph, texts),
+    *_section("Goals", _goals(found, speeds, setting.variant)),
+    *_section("Numbers", _numbers(found)),
+  ]
+  for part, title in STEPS.items():
+    rows = speeds[speeds.part == part].set_index("name")
+    if len(rows):
+      cells = harness.table(rows.to_dict("index"), COLUMNS)
+      parts += _section(title, cells.replace("nan", "-"))
+  merged = {}
+  for name, rows in found.items():
+    if name.startswith("stem_"):
+      title = "Dual PatchNorm, in turn with a plain ViT"
+      parts += _section(title, norms.table(rows))
+    elif name.startswith("norms_"):
+      merged |= rows
+  if merged:
+    title = "Normalizers, relative to pre-LayerNorm"
+    parts += _section(title, norms.table(merged))
+  parts += [*_memory(found, speeds[speeds.variant == setting.variant]),
+  *_input(found, speeds)]
+  title = html.escape(f"Measured on {where['device']}")
+  return (
+    f'<!doctype html><meta charset="utf-8"><title>{title}</title>'
+    f"<style>{_STYLE}</style><h1>{title}</h1>{''.join(parts)}"
+  )
+
+
+def _paragraph(text):
+  return f"<p>{html.escape(text)}</p>"
+
+
+def _section(title, *contents):
+  """Returns a heading, and the paragraphs or tables below it, if any."""
+  parts = [
+    _paragraph(x) if isinstance(x, str) else x.to_html(border=0)
+    for x in contents
+    if len(x)
+  ]
+  return [f"<h2>{html.escape(title)}</h2>", *parts] if parts else []
+
+
+def _differences(kept):
+  """Returns a sentence if parts were not all measured alike."""
+  about = pd.DataFrame(
+    {name: part["about"] for name, part in kept.items() if name != "versions"}
+  ).T.astype(str)
+  differ = [key for key in about if about[key].nunique() > 1]
+  if not differ:
+    return []
+  texts = [
+    f"{', '.join(group.index)} with "
+    + ", ".join(f"{key} {group[key].iloc[0]}" for key in differ)
+    for _, group in about.groupby(differ)
+  ]
+  return [f"Not all was measured alike: {'; '.join(texts)}."]
+
+
+def _speeds(found: dict[str, Any]) -> pd.DataFrame:
+  """Returns a row of figures for every step that was measured."""
+  rows = [
+    {"part": name.partition("_")[0], "row": row, "who": who}
+    | {"name": f"{row}: {who}", "variant": row.split()[0]}
+    | figures
+    for name, part in found.items()
+    if name.partition("_")[0] in STEPS
+    for row, of in part.items()
+    for who, figures in of["figures"].items()
+  ]
+  columns = ["part", "row", "who", "name", "variant", "img_per_sec", "mfu"]
+  return pd.DataFrame(rows).reindex(
+    columns=dict.fromkeys([*columns, *(key for row in rows for key in row)])
+  )
+
+
+def _goals(found, speeds, variant) -> pd.DataFrame:
+  """Returns goals, and whether they are met."""
+  rows = []
+
+  def add(what: str, goal: str, value: float | None, text: str, met: Callable):
+    known = value is not None and not pd.isna(value)
+    shown = text.format(value) if known else "not measured"
+    is_met = ("yes" if met(value) else "no") if known else "–"
+    rows.append({"": what, "goal": goal, "found": shown, "met": is_met})
+
+  of_variant = speeds[speeds.variant == variant]
+  ours = of_variant[of_variant.part == "step"]
+  goal = GOALS["mfu"]
+  mfu, text = ours.mfu.max(), f"MFU of {variant}"
+  add(text, f"≥ {goal:.0%}", mfu, "{:.1%}", lambda x: x >= goal)
+  timm = of_variant[
+    (of_variant.part == "peers") & (of_variant.who == step.TIMM)
+  ]
+  # With some of timm's batch sizes missing its best is not known.
+  known = {*ours.row} <= {*timm.row}
+  ratio = ours.img_per_sec.max() / timm.img_per_sec.max() if known else None
+  text, least = "speed / timm compiled, each at its best batch", GOALS["timm"]
+  add(text, f"≥ {least}", ratio, "{:.2f}", lambda x: x >= least)
+  cost, text, most = None, "time for Dual PatchNorm", GOALS["dpn"]
+  for name, rows_ in found.items():
+    if name.startswith("stem_"):
+      cost = rows_[DPN]["ratio"] - 1
+      again = rows_[norms.AGAIN]["ratio"] - 1
+      text = f"{text} (the same step again: {again:+.1%})"
+  add(text, f"≤ {most:.0%}", cost, "{:+.1%}", lambda x: x <= most)
+  return pd.DataFrame(rows).set_index("")
+
+
+def _numbers(found) -> pd.DataFrame:
+  """Returns how far gradients are apart, relative to their norm."""
+  rows = {
+    what: {
+      "difference of gradients": f"{row['found']:.1e}",
+      "at most": f"{row['most']:.0e}",
+    }
+    for what, row in found.get("numbers", {}).items()
+  }
+  return pd.DataFrame.from_dict(rows, orient="index")
+
+
+def _memory(found, speeds):
+  planned = [v for name, v in found.items() if name.startswith("memory_")]
+  if not planned:
+    return []
+  estimate = sum(planned[-1].values()) / 2**30
+  text = f"scripts.estimate_memory: {estimate:.2f} GiB"
+  ours = speeds[speeds.part == "step"].dropna(subset=["img_per_sec"])
+  if len(ours):
+    best = ours.loc[ours.img_per_sec.idxmax()]
+    text += (
+      f"; XLA reserves {best.reserved_gb:.2f} GiB here, and the most that was "
+      f"used was {best.peak_memory_gb:.2f} GiB"
+    )
+  return _section("Memory", f"{text}.")
+
+
+def _input(found, speeds):
+  rate = found.get("loading", {}).get("crop", {}).get(harness.OURS)
+  if rate is None:
+    return []
+  ours = speeds[speeds.part == "step"].dropna(subset=["img_per_sec"])
+  table = pd.DataFrame(
+    {
+      "img/s": ours.img_per_sec.map("{:,.0f}".format),
+      "input-bound": (ours.img_per_sec > rate).map({True: "yes", False: "no"}),
+    }
+  ).set_index(ours.row)
+  text = (
+    f"This machine's cores decode, crop and flip {rate:,.0f} JPEGs of about "
+    "110 kB a second. A faster step waits for them."
+  )
+  return _section("Input", text, table)
