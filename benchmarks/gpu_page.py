@@ -59,7 +59,7 @@ def page(
     rows = speeds[speeds.part == part].set_index("name")
     if len(rows):
       cells = harness.table(rows.to_dict("index"), COLUMNS)
-      parts += _section(title, cells.replace("nan", "-"))
+      parts += _section(title, cells)
   merged = {}
   for name, rows in found.items():
     if name.startswith("stem_"):
@@ -70,8 +70,10 @@ def page(
   if merged:
     title = "Normalizers, relative to pre-LayerNorm"
     parts += _section(title, norms.table(merged))
-  parts += [*_memory(found, speeds[speeds.variant == setting.variant]),
-  *_input(found, speeds)]
+  parts += [
+    *_memory(found, speeds[speeds.variant == setting.variant]),
+    *_input(found, speeds),
+  ]
   title = html.escape(f"Measured on {where['device']}")
   return (
     f'<!doctype html><meta charset="utf-8"><title>{title}</title>'
@@ -86,7 +88,7 @@ def _paragraph(text):
 def _section(title, *contents):
   """Returns a heading, and the paragraphs or tables below it, if any."""
   parts = [
-    _paragraph(x) if isinstance(x, str) else x.to_html(border=0)
+    _paragraph(x) if isinstance(x, str) else x.to_html(border=0, na_rep="–")
     for x in contents
     if len(x)
   ]

@@ -100,4 +100,4 @@ def table(
     for key, (title, pattern) in columns.items()
     if key in found
   }
-  return pd.DataFrame(shown, index=found.index).fillna("-")
+  return pd.DataFrame(shown, index=found.index)

@@ -17,36 +17,32 @@ def test_failures_get_no_further_round():
   assert found["a"] == [{"secs": 1}, {"secs": 4}]
 
 
+ZERO = "ZeroDivisionError: division by zero"
+
+
 @pytest.mark.parametrize(
-  ("code", "expected"),
+  ("code", "expected", "shown"),
   [
-    ("print('noise'); print(sys.argv[1])", {"x": 1}),
-    ("1 / 0", {"error": "ZeroDivisionError: division by zero"}),
-    ("sys.exit(3)", {"error": "exit status 3"}),
-    ("sys.exit('no file')", {"error": "no file"}),
+    (
+      "print('noise'); print('slow', file=sys.stderr); print(sys.argv[1])",
+      *({"x": 1}, ["slow"]),
+    ),
+    ("1 / 0", {"error": ZERO}, [ZERO]),
+    ("sys.exit(3)", {"error": "exit status 3"}, []),
+    ("sys.exit('no file')", {"error": "no file"}, ["no file"]),
+    (
+      "import a_peer",  # the table says that it is missing
+      *({"error": "ModuleNotFoundError: No module named 'a_peer'"}, []),
+    ),
     (
       "import atexit; atexit.register(lambda: print('bye', file=sys.stderr))\n"
       "raise MemoryError('RESOURCE_EXHAUSTED\\nbuffers:\\n======')",
-      {"error": "MemoryError: RESOURCE_EXHAUSTED"},
+      *({"error": "MemoryError: RESOURCE_EXHAUSTED"}, ["bye"]),
     ),
   ],
 )
-def test_workers(tmp_path, monkeypatch, code, expected):
+def test_workers(tmp_path, monkeypatch, capsys, code, expected, shown):
   (tmp_path / "made_up.py").write_text(f"import sys\n{code}\n")
   monkeypatch.setenv("PYTHONPATH", str(tmp_path))
   assert harness.worker("made_up", {"x": 1}) == expected
-
-
-@pytest.mark.parametrize(
-  ("code", "shown"),
-  [
-    ("print('slow', file=sys.stderr); print('{}')", ["slow"]),
-    ("1 / 0", ["ZeroDivisionError: division by zero"]),
-    ("import a_peer", []),  # the table says that it is missing
-  ],
-)
-def test_what_workers_say(tmp_path, monkeypatch, capsys, code, shown):
-  (tmp_path / "made_up.py").write_text(f"import sys\n{code}\n")
-  monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-  harness.worker("made_up", {})
   assert capsys.readouterr().err.splitlines()[-1:] == shown

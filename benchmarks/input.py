@@ -163,7 +163,7 @@ def report(task: str, folder: str, repeats: int, secs: float) -> dict:
     for who, rounds in found.items()
   }
   print(f"{task}: {input_peers.TASKS[task].pp}")
-  print(harness.table(rows, COLUMNS).to_string())
+  print(harness.table(rows, COLUMNS).to_string(na_rep="-"))
   rows.pop(input_peers.WITHOUT_FAST)
   marked = rows.pop(input_peers.RESTART).get("rate")
   rates = harness.compare(rows, "rate")

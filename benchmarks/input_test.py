@@ -9,26 +9,30 @@ import numpy as np
 import PIL.Image
 import pytest
 
-from dpn.input_pipeline.pp import jpeg
-from benchmarks import input
 from benchmarks import harness, input_peers, segmentation_peer
+from benchmarks import input as input_benchmark
+from dpn.input_pipeline.pp import jpeg
 
 
 @pytest.fixture(name="folder")
 def _folder(tmp_path, monkeypatch):
   counts = {"tiny": 4, "crop": 3, "segment": 2, "prepared": 1}
-  monkeypatch.setattr(bench_input, "COUNTS", counts)
-  monkeypatch.setattr(input_peers, "BATCH_SIZE", 6)
-  monkeypatch.setattr(input_peers, "_SEGMENT_BATCH_SIZE", 2)
+  tasks = {
+    name: task._replace(
+      count=counts.get(name), batch_size=2 if name == "segment" else 6
+    )
+    for name, task in input_peers.TASKS.items()
+  }
+  monkeypatch.setattr(input_peers, "TASKS", tasks)
   for task in counts:
     folder = tmp_path / "prepared" if task == "prepared" else tmp_path
-    bench_input.write_images(str(folder), task)
+    input_benchmark.write_images(str(folder), task)
   return str(tmp_path)
 
 
 @pytest.mark.parametrize("task", ["tiny", "crop"])
 def test_stages_and_batches(folder, task):
-  spent = bench_input.stages(task, folder)
+  spent = input_benchmark.stages(task, folder)
   assert set(spent) == {"read", "decode", "augment", "batch", "to device"}
   assert min(spent.values()) > 0
   batch = next(input_peers.ours(task, folder))
@@ -39,7 +43,7 @@ def test_stages_and_batches(folder, task):
 
 
 def test_prepared_images(folder):
-  [path] = input_peers._examples("prepared", f"{folder}/prepared")
+  [path] = input_peers.files("prepared", f"{folder}/prepared")
   data = pathlib.Path(path).read_bytes()
   cutter = jpeg.Cutter.from_bytes(data)
   assert cutter.size == (384, 512)
@@ -52,7 +56,7 @@ def test_prepared_images(folder):
 @pytest.mark.parametrize("task", ["crop", "randaug", "eval", "tiny"])
 def test_pillow_makes_what_we_do(folder, task):
   random.seed(0)
-  sources = input_peers._examples(task, folder)
+  sources = input_peers.files(task, folder)
   image = input_peers.PillowExamples(task, sources)[2]
   assert image.shape == ((32, 32, 3) if task == "tiny" else (224, 224, 3))
   assert image.dtype == np.float32
@@ -60,10 +64,10 @@ def test_pillow_makes_what_we_do(folder, task):
 
 
 def test_the_peer_that_segments_makes_what_we_do(folder):
-  assert {*bench_input.stages("segment", folder)} >= {"decode", "augment"}
+  assert {*input_benchmark.stages("segment", folder)} >= {"decode", "augment"}
   ours = next(input_peers.ours("segment", folder))
-  paths = input_peers._examples("segment", folder)
-  image, labels = segmentation_peer.Examples(paths)[1]
+  paths = input_peers.files("segment", folder)
+  image, labels = segmentation_peer.Examples("segment", paths)[1]
   assert ours.shape == (2, *image.shape) == (2, 512, 512, 3)
   assert ours.dtype == image.dtype
   assert labels.shape == (512, 512)
@@ -80,16 +84,16 @@ def test_ratio_is_to_the_fastest_peer(tmp_path, monkeypatch, capsys):
   left = {who: iter(values) for who, values in rates.items()}
 
   def measured(module, arguments):
-    assert module == "dpn.scripts.bench.input_peers"
+    assert module == "benchmarks.input_peers"
     if arguments["who"] == "torch+Pillow":
       return {"error": "No module named 'torch'"}
     return {"rate": next(left[arguments["who"]]), "cpu_ms": 1.0, "peak_mb": 50}
 
   monkeypatch.setattr(harness, "worker", measured)
-  monkeypatch.setattr(bench_input, "write_images", lambda *args: None)
-  monkeypatch.setattr(bench_input, "stages", lambda *args: {"read": 0.5})
+  monkeypatch.setattr(input_benchmark, "write_images", lambda *args: None)
+  monkeypatch.setattr(input_benchmark, "stages", lambda *args: {"read": 0.5})
   path = tmp_path / "speed.json"
-  bench_input.main(["--tasks", "crop", "--json", str(path)])
+  input_benchmark.main(["--tasks", "crop", "--json", str(path)])
   assert json.loads(path.read_text()) == {
     "crop": {
       "ours": 200,

@@ -129,7 +129,7 @@ def main():
   results = compare(time_in_turn(steps, args.steps), reserved)
   size = f"{args.batch_size} images of {args.image_size} px"
   print(f"{args.variant}, {size}, {args.dtype}, {jax.devices()[0].device_kind}")
-  print(table(results).to_string())
+  print(table(results).to_string(na_rep="-"))
   harness.write_json(args.json, results)
 
 

@@ -1,10 +1,7 @@
-"""The benchmark's arithmetic, and one arm of each kind measured."""
+"""The benchmark's arithmetic, and one arm timed."""
 
-import pytest
-
+from benchmarks import norms, step_peers
 from dpn.models import vit
-from benchmarks import norms
-from benchmarks import step_peers
 
 
 def test_ratios_are_of_neighbours():
@@ -30,15 +27,10 @@ def test_arms_cover_every_option():
   assert "batchnorm" in norms.ARMS
 
 
-@pytest.mark.parametrize("name", ["pre-LN", "powernorm", "lape"])
-def test_steps_run(name):
+def test_a_step_with_state_runs():
   setting = step_peers.Setting("mu/16", resolution=32, batch_size=4)
-  step = step_peers.ours(setting, **norms.ARMS[name])
+  step = step_peers.ours(setting, **norms.ARMS["powernorm"])
   before = step.run()
-  seconds = norms.time_in_turn({name: step}, repetitions=2)
-  assert len(seconds[name]) == 2
+  seconds = norms.time_in_turn({"powernorm": step}, repetitions=2)
+  assert len(seconds["powernorm"]) == 2
   assert step.run()["l2_params"] != before["l2_params"]
-  # At least the parameters and both moments: those of 12 * 32**2 in a block,
-  # of the embedding and of the head.
-  parameters = 12 * 32**2 + 768 * 32 + 32 * 1000
-  assert step_peers.reserved_bytes(step) >= 3 * 4 * parameters

@@ -1,4 +1,4 @@
-"""Compares our training step with timm's, big_vision's and the device's limit.
+"""Compares our training step with timm's and big_vision's.
 
   python -m benchmarks.step --variant S/16 --batch_size 16 --dtype float32 \
     --big_vision ~/big_vision --json step.json
@@ -137,7 +137,7 @@ def main():
     results[name] = speeds | {"figures": rows}
     ratio = speeds.get("ratio")
     print(name + (f": {ratio:.2f} x the best peer" if ratio else ""))
-    print(harness.table(rows, COLUMNS).to_string())
+    print(harness.table(rows, COLUMNS).to_string(na_rep="-"))
   harness.write_json(args.json, results)
 
 

@@ -1,11 +1,14 @@
-"""The arithmetic of the step benchmark, and whom it compares."""
+"""The arithmetic of the step benchmark, its peers, and a tiny step, timed."""
 
+import dataclasses
 import itertools
+import types
 
 import pytest
 
-from benchmarks import step
-from benchmarks import harness, step_peers
+from benchmarks import harness, step, step_peers
+
+SETTING = step_peers.Setting("mu/16", resolution=32, batch_size=4)
 
 
 def _round(secs, **more):
@@ -29,46 +32,46 @@ def test_figures_by_hand():
     _round([0.2, 0.2], memory=2**30, compile_secs=1.0, matmul=5e12),
   ]
   got = step.figures(rounds, batch_size=10)
-  assert got["img_per_sec"] == pytest.approx(50)
-  assert got["step_secs_p50"] == pytest.approx(0.2)
-  assert got["step_secs_p95"] == pytest.approx(0.28)
-  assert (got["compile_secs"], got["peak_memory_gb"]) == (9.0, 2.0)
-  # 4e11 FLOPs in 0.2 s are 2e12 FLOP/s.
-  assert got["mfu"] == pytest.approx(0.25)
-  assert got["of_matmul"] == pytest.approx(0.4)
-  assert got["attention"] == "xla"
-  assert "versions" not in got
+  assert got == {
+    "img_per_sec": pytest.approx(50),
+    "step_secs_p50": pytest.approx(0.2),
+    "step_secs_p95": pytest.approx(0.28),
+    "compile_secs": 9.0,
+    "peak_memory_gb": 2.0,
+    "matmul_flops": 5e12,
+    "flops": 4e11,  # in 0.2 s: 2e12 FLOP/s
+    "mfu": pytest.approx(0.25),
+    "of_matmul": pytest.approx(0.4),
+    "attention": "xla",
+    "device": "gpu",
+  }
   assert "mfu" not in step.figures([_round([0.1], flops=1)], 10)
 
 
 def test_the_best_peer_counts():
   speed = lambda x: step.figures([_round([1 / x])], 1)
   others = {"timm": speed(8), "big_vision": speed(5), "slow": {"error": "OOM"}}
-  compare = lambda rows: harness.compare(rows, "img_per_sec")
   rows = {"ours": speed(10), **others}
-  got = compare(rows)
+  got = harness.compare(rows, "img_per_sec")
   assert got["ours"] == pytest.approx(10)
   assert got["ratio"] == pytest.approx(1.25)
   assert "slow" not in got
-  assert "OOM" in harness.table(rows, step.COLUMNS)
-  assert "ratio" not in compare({"ours": {"error": "OOM"}, **others})
+  assert "OOM" in harness.table(rows, step.COLUMNS).to_string()
+  failed = {"ours": {"error": "OOM"}, **others}
+  assert "ratio" not in harness.compare(failed, "img_per_sec")
 
 
 def test_every_combination_and_its_peers():
-  args = step.parse_args(
-    [
-      *("--dtype", "float32,bfloat16", "--scan", "False,True"),
-      *("--torch_python", "python", "--big_vision", "folder"),
-    ]
-  )
+  args = step.parse_args([
+    *("--dtype", "float32,bfloat16", "--scan", "False,True"),
+    *("--torch_python", "python", "--big_vision", "folder"),
+  ])  # fmt: skip
   settings = step.settings(args)
   assert [(s.dtype, s.scan) for s in settings] == list(
     itertools.product(["float32", "bfloat16"], [False, True])
   )
   assert settings[0] == step_peers.Setting()
-  assert list(step.arms(args, settings[0])) == [
-    *("ours", "timm", "big_vision")
-  ]
+  assert [*step.arms(args, settings[0])] == ["ours", "timm", "big_vision"]
   arms = step.arms(args, settings[3])
   assert {who: (arm.dtype, arm.scan) for who, arm in arms.items()} == {
     "ours": ("bfloat16", True),
@@ -76,3 +79,41 @@ def test_every_combination_and_its_peers():
     "big_vision": ("bfloat16", True),
     "big_vision, default": ("float32", True),
   }
+
+
+def test_a_step_lasts_from_end_to_end(monkeypatch):
+  clock = itertools.chain([0.0, 5.0], itertools.count(6.0, 2.0))
+  monkeypatch.setattr(
+    step_peers, "time", types.SimpleNamespace(perf_counter=lambda: next(clock))
+  )
+  order = []
+  timed = types.SimpleNamespace(
+    run=lambda: order.append("run") or len(order), wait=order.append
+  )
+  # The first to end and the one after it are left out.
+  assert step_peers.time_steps(timed, 3) == [1.0, 2.0, 2.0]
+  assert order[:4] == ["run", "run", 1, "run"]  # one step in advance
+  assert step_peers.time_steps(timed, 3, secs=9) == [2.0] * 5
+
+
+def test_our_step_runs(monkeypatch):
+  monkeypatch.setattr(step_peers, "MATMUL_SIZE", {"cpu": 64})
+  found = step_peers.measure(
+    "ours", dataclasses.asdict(SETTING), 2, 0, folder="", keep_memory=False
+  )
+  assert len(found["secs"]) == 2
+  assert found["attention"] == "xla"
+  # Two more matrices than in the blocks: patches and head. 3 for the backward.
+  tokens, width = 5, 32
+  block = 12 * width**2 * tokens + 2 * tokens**2 * width
+  flops = 2 * 3 * 4 * (block + 4 * 768 * width + width * 1000)
+  assert found["flops"] == flops
+  assert found["peak"] is None
+  # At least the parameters and both moments, of block, embedding and head.
+  parameters = 12 * width**2 + 768 * width + width * 1000
+  assert found["reserved"] >= 3 * 4 * parameters
+
+
+def test_big_vision_is_not_there(tmp_path):
+  with pytest.raises(FileNotFoundError, match="there is no big_vision/optax"):
+    step_peers.big_vision(SETTING, str(tmp_path))

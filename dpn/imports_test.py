@@ -26,21 +26,22 @@ MAY_IMPORT = {
     "trainers",
   },
 }
+MAY_IMPORT["benchmarks"] = {*MAY_IMPORT}
 # Where a library is allowed: a folder, or a file.
 HOMES = {
   "cv2": [
     "input_pipeline/",
-    "scripts/bench/segmentation_peer.py",
+    "benchmarks/segmentation_peer.py",
     "scripts/mini_data.py",
   ],
   "grain": ["input_pipeline/"],
   "orbax": ["dpn/weights/checkpoint.py"],
-  "tensorflow": ["scripts/bench/input_peers.py"],
+  "tensorflow": ["benchmarks/input_peers.py"],
   "tensorflow_datasets": ["input_pipeline/"],
   "torch": [
-    "scripts/bench/input_peers.py",
-    "scripts/bench/step_peers.py",
-    "scripts/bench/without_cuda.py",
+    "benchmarks/input_peers.py",
+    "benchmarks/step_peers.py",
+    "benchmarks/without_cuda.py",
   ],
   # Entry points and what they share; and Grain's worker processes read flags.
   "absl.flags": [
@@ -124,7 +125,7 @@ def test_violations_are_found(module, line):
 
 def test_the_list_of_modules_is_complete():
   packages = {path.parent.name for path in ROOT.glob("*/__init__.py")}
-  assert packages == set(MAY_IMPORT) == {"dpn", *FOLDERS}
+  assert packages == set(MAY_IMPORT) == {"dpn", "benchmarks", *FOLDERS}
   assert "dpn/models/vit.py" in MODULES
   assert "trainers/train.py" in MODULES
 

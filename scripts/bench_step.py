@@ -1,4 +1,4 @@
-"""Compares our training step with timm's, big_vision's and the device's limit."""
+"""Compares our training step with timm's and big_vision's."""
 
 from dpn.scripts import main
 

@@ -12,20 +12,22 @@ import pytest
 
 ROOT = pathlib.Path(__file__).parents[1]
 FOLDERS = (
-  *("configs", "dpn", "evaluators", "input_pipeline", "scripts", "trainers"),
+  *("benchmarks", "configs", "dpn", "evaluators", "input_pipeline"),
+  *("scripts", "trainers"),
 )
+OURS = ("benchmarks", "dpn")
 
 
 def _names(tree):
-  """Yields (line, column) of each name that is imported from `dpn`."""
+  """Yields (line, column) of each name that is imported from `OURS`."""
   for node in ast.walk(tree):
     if isinstance(node, ast.Import):
       for alias in node.names:
-        if alias.name.split(".")[0] == "dpn":
+        if alias.name.split(".")[0] in OURS:
           last = alias.name.rpartition(".")[0]
           yield alias.lineno, alias.col_offset + len(last) + bool(last)
     elif isinstance(node, ast.ImportFrom) and (
-      (node.module or "").split(".")[0] == "dpn"
+      (node.module or "").split(".")[0] in OURS
     ):
       yield from ((alias.lineno, alias.col_offset) for alias in node.names)
 
