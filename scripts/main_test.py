@@ -54,7 +54,7 @@ def test_a_users_packages_of_the_same_names_stay_theirs(installed):
     ".".join(path.with_suffix("").relative_to(ROOT).parts)
     for name in FOREIGN
     for path in sorted((ROOT / name).glob("*.py"))
-    if path.stem != "__init__" and not path.stem.endswith("_test")
+    if not path.stem.endswith(("__init__", "conftest", "_test"))
   ]
   lines = [
     *(f"import {name}; assert {name}.MINE" for name in FOREIGN),
