@@ -5,14 +5,12 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 
-import jax
 import ml_collections
 from absl import app, flags, logging
 from ml_collections import config_flags
 
 from dpn import metrics
 from dpn.evaluators import base as evaluators_base
-from dpn.trainers import watchdog
 
 EXPECTED = (
   *(ValueError, OSError),
@@ -90,8 +88,6 @@ def fail(error: BaseException | str):
     if "--traceback" in sys.argv:  # flags may not be parsed yet
       traceback.print_exception(error)
     error = f"{error}\n(--traceback shows where it comes from.)"
-  if jax.distributed.is_initialized():
-    watchdog.leave(error)
   sys.exit(f"Error: {error}")
 
 

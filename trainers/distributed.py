@@ -3,25 +3,28 @@
 The only place that starts JAX's cluster. Slurm, Open MPI 4 and earlier, Cloud
 TPU and, with its Python package, Kubernetes are recognized by JAX; elsewhere
 three flags of trainers.train say who is who. A process on its own needs none.
+When one process dies, JAX's heartbeats end the others.
 """
 
 import contextlib
 import os
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Mapping
 
 import jax
 from jax.experimental import multihost_utils
 
-from dpn import processes
-from dpn.trainers import watchdog
-
+# How long JAX waits for a heartbeat of another process, and for the others once
+# this one has ended: a process that fails takes them along.
+HEARTBEAT_SECS = 30
+SHUTDOWN_SECS = 30
 ALONE = (
-  "the processes of this run did not find each other within {} s. Check that "
-  "all were started, with the same coordinator, and that its port is open from "
-  "the other machines; --init_timeout_secs gives them longer."
+  "Error: the processes of this run did not find each other within {} s. Check "
+  "that all were started, with the same coordinator, and that its port is open "
+  "from the other machines; --init_timeout_secs gives them longer."
 )
 
 FLAGS = "--coordinator, --num_processes and --process_id"
@@ -79,8 +82,9 @@ def join(
   """Connects this process with the others of its run; alone, does nothing.
 
   Must come before anything that touches a device. When the others do not come
-  in time, the process ends with a message. Process 0 listens at `coordinator`,
-  "host:port"; without the three arguments JAX asks the scheduler.
+  in time, JAX ends the process, after a message. Process 0 listens at
+  `coordinator`, "host:port"; without the three arguments JAX asks the
+  scheduler.
   """
   tasks, nodes = scheduled(os.environ) or (None, 1)
   kw = {}
@@ -102,14 +106,20 @@ def join(
     # JAX gives each process one GPU under these schedulers, which is wrong
     # when there is one process per node: it should have all of them.
     kw["local_device_ids"] = []
-  # JAX would abort with a stack trace; this says why, and comes first.
+  # JAX aborts with a stack trace when time is up; this says why, just before.
+  said = {"file": sys.stderr, "flush": True}
   alarm = threading.Timer(
-    timeout_secs, watchdog.leave, [ALONE.format(timeout_secs)]
+    timeout_secs, print, [ALONE.format(timeout_secs)], said
   )
   alarm.daemon = True
   alarm.start()
   try:
-    jax.distributed.initialize(**kw, initialization_timeout=timeout_secs + 10)
+    jax.distributed.initialize(
+      **kw,
+      initialization_timeout=timeout_secs + 2,
+      heartbeat_timeout_seconds=HEARTBEAT_SECS,
+      shutdown_timeout_seconds=SHUTDOWN_SECS,
+    )
   except ValueError as e:
     # JAX's answer to "no cluster that I know": this process is alone.
     if num_processes or "coordinator_address" not in str(e):
@@ -117,8 +127,15 @@ def join(
     _check_alone(os.environ)
   finally:
     alarm.cancel()
-  if processes.store():
-    watchdog.Watchdog()
+
+
+def wait_for_others(what: str):
+  """Waits until all processes are here; alone, does nothing.
+
+  JAX takes a process that ends much later than another for a dead one.
+  """
+  if jax.process_count() > 1:
+    multihost_utils.sync_global_devices(what)
 
 
 def _check_open_mpi(env):
@@ -221,7 +238,8 @@ class PreemptionHandler:
     while heard := self._heard.recv(1):
       presses += heard[0] == signal.SIGINT
       if presses > 1:
-        watchdog.leave(AT_ONCE, status=INTERRUPTED)
+        os.write(2, f"Error: {AT_ONCE}\n".encode())
+        os._exit(INTERRUPTED)  # an orderly exit would wait for the main thread
       if heard[0] == signal.SIGINT:
         os.write(2, f"\n{STOPPING}\n".encode())
 

@@ -21,6 +21,11 @@ SLURM = {
 }
 MPI = {"OMPI_COMM_WORLD_SIZE": "6", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
 MPI_4 = MPI | {"OMPI_MCA_orte_hnp_uri": "1531576320.0;tcp://10.96.0.1:34911"}
+TIMEOUTS = {  # of join(timeout_secs=7)
+  "initialization_timeout": 9,
+  "heartbeat_timeout_seconds": 30,
+  "shutdown_timeout_seconds": 30,
+}
 POD = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "JOB_COMPLETION_INDEX": "1"}
 
 
@@ -123,7 +128,7 @@ def test_open_mpi_5(monkeypatch, calls, env):
 def test_open_mpi_4(monkeypatch, calls):
   _set(monkeypatch, MPI_4)
   distributed.join(timeout_secs=7)
-  assert calls == [{"initialization_timeout": 17}]
+  assert calls == [TIMEOUTS]
 
 
 def test_a_scheduler_s_only_process(monkeypatch, calls):
@@ -139,7 +144,7 @@ def test_a_scheduler_s_only_process(monkeypatch, calls):
 def test_slurm(monkeypatch, calls, tasks, local_devices):
   _set(monkeypatch, SLURM | {"SLURM_STEP_NUM_TASKS": tasks})
   distributed.join(timeout_secs=7)
-  assert calls == [{"initialization_timeout": 17, **local_devices}]
+  assert calls == [TIMEOUTS | local_devices]
 
 
 def test_flags(calls):

@@ -166,7 +166,6 @@ def is_done(workdir):
 def _command(config, workdir, done):
   """Returns what must be the same on all processes before anything is built."""
   return {
-    "num_processes": processes.count(),
     "config": config.to_dict(),
     "workdir": {"path": os.path.abspath(workdir), "done": done},
     "versions": log_lib.versions(),

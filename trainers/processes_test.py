@@ -4,6 +4,7 @@ As a program it is one of the two: `python -m trainers.processes_test`.
 """
 
 import contextlib
+import itertools
 import json
 import os
 import pathlib
@@ -20,39 +21,25 @@ import pytest
 import safetensors.numpy
 from jax.experimental import multihost_utils
 
-from dpn import metrics, sharding
+from dpn import metrics, processes, sharding
 from dpn.evaluators import base, segmentation
 from dpn.input_pipeline.sources import arrays
 from dpn.trainers import conftest, distributed, loop
 from dpn.trainers import log as log_lib
 
 ROOT = pathlib.Path(__file__).parent.parent
-# trainers.train, where a silent process is soon thought dead.
-MORTAL = """
-import runpy
-from dpn.trainers import watchdog
-watchdog.SILENT_BEATS = 10
-runpy.run_module("dpn.trainers.train", run_name="__main__")
-"""
-# A process that only talks to the other one, and trains nothing.
-TALKS = """
+# A process that joins the other one; perhaps it then fails.
+JOINS = """
 import sys, time
-from dpn import processes
-from dpn.trainers import distributed, watchdog
-index = int(sys.argv[2])
-watchdog.SILENT_BEATS = 4
-watchdog.explain_ends()
-distributed.join("localhost:" + sys.argv[1], 2, index)
-try:
-  processes.agree(lambda: {"lr": 1, "pp": ["a"]})
-  processes.agree(lambda: {"lr": 1 + index, "pp": ["a", "b"][:2 - index]})
-except ValueError as e:
-  print(e, flush=True)
-if index == int(sys.argv[3]):
-  watchdog.leave("for this reason")
+from dpn.trainers import distributed
+distributed.HEARTBEAT_SECS = distributed.SHUTDOWN_SECS = 6
+port, index, fails = map(int, sys.argv[1:])
+distributed.join(f"localhost:{port}", 2, index)
+print("joined", flush=True)
+if index == fails:
+  sys.exit("Error: for this reason")
 time.sleep(60)
 """
-NOBODY = -1
 
 
 @pytest.fixture(scope="module", name="runs")
@@ -66,9 +53,9 @@ def _runs(tmp_path_factory):
   port = _free_port()
   program = ["-m", "dpn.trainers.processes_test", str(root), str(port)]
   args = [[*program, str(i)] for i in range(2)]
-  with _pair(root, args, devices=2) as (processes, logs):
+  with _pair(root, args, devices=2) as (pair, logs):
     loop.train(conftest.sharded_config(), str(root / "alone"))
-    codes = [p.wait(timeout=240) for p in processes]
+    codes = [p.wait(timeout=240) for p in pair]
   assert codes == [0, 0], "\n".join(log.read_text() for log in logs)
   (root / "moved_step").write_text(
     str(max(int(p.name) for p in (root / "moved" / "checkpoints").iterdir()))
@@ -134,58 +121,17 @@ def test_two_towers_see_the_whole_batch(tmp_path):
   """Every pair is compared with those of the other process, too."""
   args = ["-m", "dpn.trainers.processes_test", str(tmp_path), str(_free_port())]
   args = [[*args, str(i), "contrastive"] for i in range(2)]
-  with _pair(tmp_path, args, devices=2) as (processes, logs):
+  with _pair(tmp_path, args, devices=2) as (pair, logs):
     loop.train(conftest.contrastive_config(), str(tmp_path / "alone"))
-    codes = [p.wait(timeout=240) for p in processes]
+    codes = [p.wait(timeout=240) for p in pair]
   assert codes == [0, 0], "\n".join(log.read_text() for log in logs)
   keys = {"zeroshot/new_names_prec@1", "retrieval/img2txt_recall@1", "bias"}
   assert keys <= _rows(tmp_path / "alone")[-1].keys()
   _assert_close(tmp_path / "two", tmp_path / "alone", rel=1e-5)
 
 
-@pytest.mark.slow
-def test_a_death_ends_the_others(tmp_path):
-  flags = [
-    "--config=configs/digits.py:runlocal",
-    "--config.model.depth=1",
-    "--config.total_steps=1000000",
-    "--config.log_training_steps=5",
-    "--config.evals.test.log_steps=1000000",
-    "--config.evals.fewshot.log_steps=1000000",
-    f"--workdir={tmp_path / 'run'}",
-    f"--coordinator=localhost:{_free_port()}",
-    "--num_processes=2",
-  ]
-  args = [["-c", MORTAL, *flags, f"--process_id={i}"] for i in range(2)]
-  with _pair(tmp_path, args) as (processes, logs):
-    _wait_for(processes[0], logs[0], "step 10/")
-    processes[1].send_signal(signal.SIGKILL)
-    _assert_fails(
-      processes[0], logs[0], "process 1 of this run has been silent"
-    )
-
-
-@pytest.fixture(name="talking")
-def _talking(tmp_path):
-  """Returns a function: two processes that talk, one of which may leave."""
-
-  @contextlib.contextmanager
-  def talking(leaving):
-    port = str(_free_port())
-    args = [["-c", TALKS, port, str(i), str(leaving)] for i in range(2)]
-    with _pair(tmp_path, args) as (processes, logs):
-      for process, log in zip(processes, logs, strict=True):
-        _wait_for(process, log, "Start all of them with the same")
-      yield processes, logs
-
-  return talking
-
-
-def test_differences_and_reasons_are_told(talking):
-  with talking(leaving=1) as (processes, logs):
-    _assert_fails(processes[0], logs[0], "ended this run:\nfor this reason")
-    _assert_fails(processes[1], logs[1], "Error: for this reason")
-  for log in logs:
+def test_differences_end_all_processes_with_a_message(runs):
+  for log in (runs / "0.log", runs / "1.log"):
     assert (
       "are not alike:\n  lr: 1 in process 0, 2 in process 1\n"
       "  pp.1: 'b' in process 0, 'absent' in process 1\n"
@@ -193,18 +139,24 @@ def test_differences_and_reasons_are_told(talking):
 
 
 @pytest.mark.parametrize(
-  ("index", "number", "message"),
-  [
-    (0, signal.SIGKILL, "Error: process 0, which coordinates this run, was"),
-    (0, signal.SIGSTOP, "Error: process 0 of this run has been silent for 4 s"),
-    (1, signal.SIGSTOP, "Error: process 1 of this run has been silent for 4 s"),
-  ],
+  ("index", "how"),
+  [(1, "fails"), *itertools.product([0, 1], [signal.SIGKILL, signal.SIGSTOP])],
 )
 @pytest.mark.slow
-def test_killed_or_stopped(talking, index, number, message):
-  with talking(leaving=NOBODY) as (processes, logs):
-    processes[index].send_signal(number)
-    _assert_fails(processes[1 - index], logs[1 - index], message)
+def test_when_one_process_ends_or_hangs_so_does_the_other(tmp_path, index, how):
+  port, fails = str(_free_port()), how == "fails"
+  args = [
+    ["-c", JOINS, port, str(i), str(index if fails else -1)] for i in range(2)
+  ]
+  with _pair(tmp_path, args) as (pair, logs):
+    for process, log in zip(pair, logs, strict=True):
+      _wait_for(process, log, "joined")
+    if not fails:
+      pair[index].send_signal(how)
+    assert pair[1 - index].wait(timeout=60) != 0
+    if fails:
+      assert pair[index].wait(timeout=60) != 0
+      assert "Error: for this reason" in logs[index].read_text()
 
 
 @contextlib.contextmanager
@@ -212,19 +164,13 @@ def _pair(folder, args, devices=1):
   """Runs two processes with such arguments; yields them and their logs."""
   logs = [folder / "0.log", folder / "1.log"]
   pairs = zip(args, logs, strict=True)
-  processes = [_start(a, devices=devices, log=log) for a, log in pairs]
+  pair = [_start(a, devices=devices, log=log) for a, log in pairs]
   try:
-    yield processes, logs
+    yield pair, logs
   finally:
-    for p in processes:
+    for p in pair:
       p.kill()
       p.wait()
-
-
-def _assert_fails(process, log, message):
-  """Checks that a process ends within a minute, not by a signal."""
-  assert process.wait(timeout=60) == 1
-  assert message in log.read_text()
 
 
 def _start(args: list[str], *, devices: int, log: pathlib.Path):
@@ -296,8 +242,12 @@ def _segmented(root: pathlib.Path, mesh: jax.sharding.Mesh) -> dict[str, float]:
 
 def _worker(workdir: pathlib.Path, process_id: int):
   """Trains, stopped by a signal to process 1 and resumed; then in one go."""
-  jax.config.update("jax_compilation_cache_dir", str(workdir / "cache"))
-  jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+  try:
+    processes.agree(lambda: {"lr": 1, "pp": ["a"]})
+    facts = {"lr": 1 + process_id, "pp": ["a", "b"][: 2 - process_id]}
+    processes.agree(lambda: facts)
+  except ValueError as e:
+    print(e)
   tick = log_lib.Progress.tick
 
   def slow_tick(progress, step):
@@ -329,3 +279,4 @@ if __name__ == "__main__":
     loop.train(conftest.contrastive_config(), f"{_FOLDER}/two")
   else:
     _worker(pathlib.Path(_FOLDER), int(_INDEX))
+  distributed.wait_for_others("the end")
