@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from dpn.scripts import claims as command
-from dpn.scripts import testing
+from dpn.scripts import conftest as testing
 from dpn.scripts.results import aggregate, checks, claims, run_files, runs
 
 AUGREG = ("S/32", "Ti/16", "B/32", "S/16", "S/16+", "B/16")

@@ -13,7 +13,8 @@ import scipy.stats
 
 from dpn import metrics
 from dpn.models import vit
-from dpn.scripts import diagnose, testing
+from dpn.scripts import conftest as testing
+from dpn.scripts import diagnose
 from dpn.scripts.diagnosis import measures, page
 from dpn.trainers import conftest as runs
 from dpn.trainers import loop

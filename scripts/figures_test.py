@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
+from dpn.scripts import conftest as testing
 from dpn.scripts import figures as command
-from dpn.scripts import testing
 from dpn.scripts.results import figures, run_files, runs
 
 SCALE = "stem/ln0/scale"

@@ -6,7 +6,8 @@ import shutil
 import numpy as np
 import pytest
 
-from dpn.scripts import report, testing
+from dpn.scripts import conftest as testing
+from dpn.scripts import report
 from dpn.scripts.results import render, run_files
 
 AUGREG = {"recipe": "AugReg", "arch": "B/16", "metric": "val/prec@1"}

@@ -18,7 +18,7 @@ from matplotlib import figure, patches
 import dpn.tasks
 from dpn.input_pipeline import pipeline, pp
 from dpn.input_pipeline.text import tokenizers
-from dpn.scripts.results import label_maps, wrap
+from dpn.scripts.show import label_maps, wrap
 from dpn.trainers import cli
 
 _SMALLEST_SHARE = 0.02  # Smaller ones are smoothing, not labels.

@@ -16,7 +16,8 @@ import numpy as np
 from matplotlib import colors, figure, patches
 
 from dpn.scripts import evaluate
-from dpn.scripts.results import classes, label_maps, output
+from dpn.scripts.results import classes, output
+from dpn.scripts.show import label_maps
 
 SHADES = colors.to_rgba_array(["crimson", "0.85", "black"])[:, :3]
 

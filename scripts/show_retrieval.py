@@ -17,7 +17,8 @@ import numpy as np
 
 from dpn.evaluators import retrieval
 from dpn.scripts import evaluate
-from dpn.scripts.results import output, retrieved, run_pictures
+from dpn.scripts.results import output, run_pictures
+from dpn.scripts.show import retrieved
 
 _FOUND = 5
 

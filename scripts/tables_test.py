@@ -8,7 +8,8 @@ import json
 import pytest
 
 from dpn.configs import augreg_i1k, lape_deit
-from dpn.scripts import tables, testing
+from dpn.scripts import conftest as testing
+from dpn.scripts import tables
 from dpn.scripts.results import run_files, runs, table_specs
 from dpn.scripts.results import tables as laid_out
 

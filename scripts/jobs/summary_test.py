@@ -2,7 +2,7 @@
 
 import pytest
 
-from dpn.scripts import testing
+from dpn.scripts import conftest as testing
 from dpn.scripts.jobs import arms, summary
 
 METRIC = {"table": {"metric": "val/prec@1"}}

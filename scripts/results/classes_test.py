@@ -2,7 +2,8 @@
 
 import pytest
 
-from dpn.scripts import report, tables, testing
+from dpn.scripts import conftest as testing
+from dpn.scripts import report, tables
 from dpn.scripts.results import classes, run_files, runs
 
 TABLE = {"recipe": "CamVid", "arch": "96x4/8", "metric": "test/miou"}

@@ -4,7 +4,7 @@ import pathlib
 
 import pytest
 
-from dpn.scripts import testing
+from dpn.scripts import conftest as testing
 from dpn.scripts.results import own_runs, run_files, runs
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dpn.scripts import testing
+from dpn.scripts import conftest as testing
 from dpn.scripts.results import aggregate, plots, run_files
 
 

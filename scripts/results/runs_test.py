@@ -16,7 +16,7 @@ from dpn.configs import (
   ln_placement,
   stem_ablation,
 )
-from dpn.scripts import testing
+from dpn.scripts import conftest as testing
 from dpn.scripts.results import run_files, runs
 
 ROWS = [

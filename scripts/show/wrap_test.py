@@ -5,7 +5,7 @@ import itertools
 import pytest
 from matplotlib import textpath
 
-from dpn.scripts.results import wrap
+from dpn.scripts.show import wrap
 
 TEXTS = (
   "a photo of a very small and somewhat blurry dog in the grass by the lake",

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.spatial import distance
 
-from dpn.scripts.results import label_maps
+from dpn.scripts.show import label_maps
 
 _LABELS = np.array([[0, 2, 2], [2, 255, 7]], np.uint8)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib import figure
 
-from dpn.scripts.results import wrap
+from dpn.scripts.show import wrap
 
 _SIDE, _GAP = 1.0, 0.12  # inches: an image, and the space around it
 _COLUMN, _ROW = _SIDE + _GAP, _SIDE + 0.5  # a caption is below it
