@@ -27,10 +27,6 @@ images a fraction has; whether the final LayerNorm comes before the decoder
 zero, as every head in the paper's configs).
 """
 
-import itertools
-
-import ml_collections
-
 from dpn.configs import common
 
 STEPS = 128 * (20_210 // 16)  # for every fraction
@@ -81,97 +77,78 @@ def evaluator(data: dict, pp: list[str], crop: int, **kw) -> dict:
   }
 
 
-def get_config(arg=None):
+@common.recipe(
+  variant="B/16",
+  init="",
+  stem_ln="dpn",
+  fraction="1",
+  draw="first",
+  eval="single",
+  final_norm=False,
+  data="scene_parse150",
+  data_dir="",
+)
+def get_config(arg):
   """Returns the config; see the module's docstring for `arg`."""
-  arg = common.parse_arg(
-    arg,
-    variant="B/16",
-    init="",
-    stem_ln="dpn",
-    fraction="1",
-    draw="first",
-    eval="single",
-    final_norm=False,
-    seed=0,
-    data="scene_parse150",
-    data_dir="",
-    runlocal=False,
-  )
   common.need_init("ade20k", arg)
-  scales = common.choose("eval", arg.eval, SCALES)
   split = common.choose("fraction", arg.fraction, FRACTIONS)
   common.choose("draw", arg.draw, dict.fromkeys(DRAWS))
-  config = ml_collections.ConfigDict()
-  config.task = "segmentation"
-  config.seed = arg.seed
-  config.total_steps = STEPS
-  config.num_classes = 150
-  config.ignore_label = 255
-
   crop = 128 if arg.runlocal else 512
-  folders = arg.data.startswith("pairs:")
-  data = {"name": arg.data}
-  data |= {"data_dir": arg.data_dir} if arg.data_dir else {}
-  labels = 'decode_labels(150, inkey="annotation", reduce_zero_label=True)'
   pp_train, pp_eval = segmentation_pp(
-    f"decode|{labels}", (4 * crop, crop), crop, "vgg_value_range", scales
-  )
-  train, val = ("training", "validation") if folders else ("train", "test")
-  config.input = {}
-  config.input.data = data | {"split": f"{train}{split}"}
-  if arg.draw == "seed":
-    config.input.data.subset_seed = arg.seed
-  config.input.batch_size = 16
-  config.input.pp = pp_train
-
-  config.log_training_steps = 50
-  config.ckpt_steps = 1000
-
-  config.model_name = "vit"
-  config.model = {
-    **common.MODEL_KW,
-    "variant": arg.variant,
-    "stem_ln": arg.stem_ln,
-    "pool_type": "tok",
-    "final_norm": arg.final_norm,
-    "stoch_depth": 0.1,
-  }
-  config.model_init = arg.init
-  unused = ["(head|pre_logits)/.*"]
-  if not arg.final_norm:
-    unused.append("Transformer/encoder_norm/.*")
-  config.model_load = {
-    "dont_load": tuple(unused),
-    "dont_check": ("pixels",),  # pretraining had -1 to 1
-    "posemb_align_corners": False,
-  }
-
-  config.optax_name = "scale_by_adam"
-  config.lr = 3e-5
-  config.wd = 0.01 * config.lr
-  config.wd_mults = [(".*/kernel$", 1.0), ("cls|pos_embedding", 1.0)]
-  config.schedule = {"decay_type": "polynomial", "power": 0.9}
-
-  config.evals = {}
-  config.evals.val = evaluator(
-    data | {"split": val},
-    pp_eval,
+    'decode|decode_labels(150, inkey="annotation", reduce_zero_label=True)',
+    (4 * crop, crop),
     crop,
-    flip=arg.eval == "multi",
-    log_percent=0.1,
+    "vgg_value_range",
+    common.choose("eval", arg.eval, SCALES),
   )
-
+  files = arg.data.startswith("pairs:")
+  train, val = ("training", "validation") if files else ("train", "test")
+  drawn = {"subset_seed": arg.seed} if arg.draw == "seed" else {}
+  data = common.source(arg.data, f"{train}{split}", arg.data_dir) | drawn
+  unused = () if arg.final_norm else ("Transformer/encoder_norm/.*",)
   recipe = "ADE20K"
   for option, default in (("eval", "single"), ("draw", "first")):
     recipe += f", {option} {arg[option]}" * (arg[option] != default)
   recipe += ", final norm" * arg.final_norm
-  config.table = common.table(
-    recipe, arg.variant, arg.stem_ln, "val/miou", train_fraction=arg.fraction
-  )
-
-  if arg.runlocal:
-    common.runlocal(config)
-  return config
+  return {
+    "task": "segmentation",
+    "total_steps": STEPS,
+    "num_classes": 150,
+    "ignore_label": 255,
+    "input": {"data": data, "batch_size": 16, "pp": pp_train},
+    "log_training_steps": 50,
+    "ckpt_steps": 1000,
+    **common.vit(
+      arg.stem_ln,
+      variant=arg.variant,
+      pool_type="tok",
+      final_norm=arg.final_norm,
+      stoch_depth=0.1,
+    ),
+    "model_init": arg.init,
+    "model_load": {
+      "dont_load": ("(head|pre_logits)/.*", *unused),
+      "dont_check": ("pixels",),  # pretraining had -1 to 1
+      "posemb_align_corners": False,
+    },
+    "optax_name": "scale_by_adam",
+    "lr": 3e-5,
+    "wd": 0.01 * 3e-5,
+    "wd_mults": common.DECAY_TOKENS,
+    "schedule": {"decay_type": "polynomial", "power": 0.9},
+    "evals": {
+      "val": evaluator(
+        common.source(arg.data, val, arg.data_dir),
+        *(pp_eval, crop),
+        flip=arg.eval == "multi",
+        log_percent=0.1,
+      )
+    },
+    "table": common.table(
+      *(recipe, arg.variant, arg.stem_ln, "val/miou"),
+      train_fraction=arg.fraction,
+    ),
+  }
 
 
 def sweep(arg=None):
@@ -188,11 +165,12 @@ def sweep(arg=None):
     data_dir="",
     init="runs/table1/{stem_ln}_{variant}-s0/params.safetensors",
   )
-  result = []
-  for stem, fraction in itertools.product(arg.stems, arg.fractions):
-    given = {"stem_ln": stem, "fraction": fraction}
-    names = ("variant", "draw", "eval", "data", "data_dir", "init")
-    given |= {name: arg[name] for name in names}
-    name = f"{stem}_{fraction.replace('/', '-')}"
-    result += common.arms(arg, name, **given)
-  return result
+  fractions = {f.replace("/", "-"): {"fraction": f} for f in arg.fractions}
+  same = ("variant", "draw", "eval", "data", "data_dir", "init")
+  return common.grid(
+    arg,
+    "{stem_ln}_{arm}",
+    stems=arg.stems,
+    arms=fractions,
+    **{name: arg[name] for name in same},
+  )

@@ -21,8 +21,6 @@ a branch is dropped with a probability that grows over the blocks from 0 to 0.1,
 and otherwise divided by the probability of keeping it.
 """
 
-import ml_collections
-
 from dpn.configs import common
 
 AUG = {
@@ -37,82 +35,55 @@ VARIANTS = ("S/32", "Ti/16", "B/32", "S/16", "B/16")  # Table 1
 UNREGULARIZED = ("Ti/16", "S/32", "S/16")  # no dropout, no stochastic depth
 
 
-def get_config(arg=None):
+@common.recipe(variant="B/16", stem_ln="dpn", aug="")
+def get_config(arg):
   """Returns the config; see the module's docstring for `arg`."""
-  arg = common.parse_arg(
-    arg, variant="B/16", stem_ln="dpn", aug="", seed=0, runlocal=False
-  )
   aug = arg.aug or common.choose("variant", arg.variant, AUG)
   randaug = common.choose("aug", aug, common.RANDAUG_DEF)
-
-  config = ml_collections.ConfigDict()
-  config.seed = arg.seed
-  config.total_epochs = 300
-  config.num_classes = 1000
-  config.loss = "sigmoid_xent"
-  config.init_head_bias = -6.9
-
-  pp_common = common.labels_tail(1000)
-  config.input = {}
-  config.input.data = {"name": "imagenet2012", "split": "train[:99%]"}
-  config.input.batch_size = 4096
-  config.input.pp = (
-    f"decode_jpeg_and_inception_crop(224)|flip_lr|{randaug}{pp_common}"
-  )
-  pp_eval = f"decode|resize_small(256)|central_crop(224){pp_common}"
-  config.input.prefetch = 8
-  config.prefetch_to_device = 4
-
-  config.log_training_steps = 50
-  config.log_grad_depth = True  # Figures 2 and 4
-  config.ckpt_steps = 1000
-
-  config.model_name = "vit"
-  config.model = get_model(arg.variant, arg.stem_ln)
-
-  config.grad_clip_norm = 1.0
-  config.optax_name = "scale_by_adam"
-  config.optax = {"mu_dtype": "bfloat16"}
-  config.lr = 0.001
-  config.wd = 0.0001
-  config.schedule = {"warmup_steps": 10_000, "decay_type": "cosine"}
-  config.mixup = common.MIXUP_DEF[aug]
-
-  config.evals = common.imagenet_evals(pp_eval, config.loss, log_steps=2500)
-
+  tail = common.labels_tail(1000)
+  pp_eval = f"decode|resize_small(256)|central_crop(224){tail}"
   own = aug == AUG.get(arg.variant)
-  recipe = "AugReg" if own else f"AugReg {aug}"
-  config.table = common.table(recipe, arg.variant, arg.stem_ln)
-
-  if arg.runlocal:
-    common.runlocal(config)
-  return config
+  return {
+    **common.AUGREG,
+    "total_epochs": 300,
+    "num_classes": 1000,
+    "loss": "sigmoid_xent",
+    "init_head_bias": -6.9,
+    "input": {
+      "data": common.source("imagenet2012", "train[:99%]"),
+      "batch_size": 4096,
+      "pp": f"decode_jpeg_and_inception_crop(224)|flip_lr|{randaug}{tail}",
+      "prefetch": 8,
+    },
+    "prefetch_to_device": 4,
+    "mixup": common.MIXUP_DEF[aug],
+    **get_model(arg.variant, arg.stem_ln),
+    "evals": common.imagenet_evals(pp_eval, "sigmoid_xent", log_steps=2500),
+    "table": common.table(
+      "AugReg" if own else f"AugReg {aug}", arg.variant, arg.stem_ln
+    ),
+  }
 
 
 def get_model(variant, stem_ln):
-  """Returns `config.model`."""
+  """Returns `model_name` and `model`."""
   rate = 0.0 if variant in UNREGULARIZED else 0.1
-  return {
-    **common.MODEL_KW,
-    "variant": variant,
-    "rep_size": variant != "S/32",
-    "pool_type": "tok",
-    "stem_ln": stem_ln,
-    "dropout": rate,
-    "stoch_depth": rate,
-  }
+  return common.vit(
+    stem_ln,
+    variant=variant,
+    rep_size=variant != "S/32",
+    pool_type="tok",
+    dropout=rate,
+    stoch_depth=rate,
+  )
 
 
 def sweep(arg=None):
   """Returns the arms of Table 1 (left); see the module's docstring."""
-  arg = common.parse_sweep(
-    arg, variants=VARIANTS, stems=("none", "dpn"), seeds=3
+  return common.grid(
+    arg,
+    "{stem_ln}_{variant}",
+    variants=VARIANTS,
+    stems=("none", "dpn"),
+    seeds=3,
   )
-  return [
-    arm
-    for variant in arg.variants
-    for stem in arg.stems
-    for arm in common.arms(
-      arg, f"{stem}_{variant}", variant=variant, stem_ln=stem
-    )
-  ]

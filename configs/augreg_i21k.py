@@ -30,8 +30,6 @@ the data set decides, the head's bias of -10. `train`, `val` and `test` are the
 publication's, of its own split.
 """
 
-import ml_collections
-
 from dpn.configs import augreg_i1k, common
 
 AUG = {
@@ -43,6 +41,13 @@ AUG = {
   "L/16": "medium2",
 }
 AUGS = {"big_vision": AUG, "i1k": augreg_i1k.AUG}  # by setup
+# What the publication has instead of configs/augreg_i1k.py's model.
+MODEL = {
+  "pool_type": "gap",
+  "rep_size": False,
+  "dropout": 0.0,
+  "stoch_depth": 0.0,
+}
 VARIANTS = ("Ti/16", "S/32", "B/32", "S/16", "B/16")  # Table 1
 DATA = {
   "data": "imagenet21k",
@@ -57,116 +62,66 @@ EVALS = {
 }
 
 
-def get_config(arg=None):
+@common.recipe(
+  variant="B/16", stem_ln="dpn", steps=93_000, setup="big_vision", **DATA
+)
+def get_config(arg):
   """Returns the config; see the module's docstring for `arg`."""
-  arg = common.parse_arg(
-    arg,
-    variant="B/16",
-    stem_ln="dpn",
-    steps=93_000,
-    setup="big_vision",
-    **DATA,
-    seed=0,
-    runlocal=False,
+  aug = common.choose(
+    "variant", arg.variant, common.choose("setup", arg.setup, AUGS)
   )
-  augs = common.choose("setup", arg.setup, AUGS)
-  aug = common.choose("variant", arg.variant, augs)
   evaluated = EVALS if arg.split == DATA["split"] else {}
-  if arg.runlocal and arg.split == DATA["split"]:
-    arg.split = "full"  # a made-up data set has no 51,200 to leave out
-  config = ml_collections.ConfigDict()
-  config.seed = arg.seed
-  config.total_steps = arg.steps
-  config.num_classes = arg.classes
-  config.loss = "sigmoid_xent"
-  config.init_head_bias = -10.0
-
+  # A made-up data set has no 51,200 images to leave out.
+  split = "full" if arg.runlocal and evaluated else arg.split
   tail = common.labels_tail(arg.classes, arg.label)
-  config.input = {}
-  config.input.data = {"name": arg.data, "split": arg.split}
-  config.input.batch_size = 4096
-  config.input.pp = (
-    f"decode_jpeg_and_inception_crop(224)|flip_lr|{common.RANDAUG_DEF[aug]}"
-    + tail
-  )
-  config.input.prefetch = 8
-  config.prefetch_to_device = 4
-  config.mixup = common.MIXUP_DEF[aug]
-
-  config.log_training_steps = 50
-  config.log_grad_depth = True
-  config.ckpt_steps = 1000
-
-  config.model_name = "vit"
-  config.model = augreg_i1k.get_model(arg.variant, arg.stem_ln)
-  if arg.setup == "big_vision":
-    config.model.update(
-      pool_type="gap", rep_size=False, dropout=0.0, stoch_depth=0.0
+  model = augreg_i1k.get_model(arg.variant, arg.stem_ln)
+  published = arg.setup == "big_vision"
+  if published:
+    model["model"] |= MODEL
+  evals = {
+    name: common.classification(
+      common.source(arg.data, part),
+      f"decode|resize_small(256)|central_crop(224){tail}",
+      "sigmoid_xent",
+      log_steps=1000,
     )
-
-  config.grad_clip_norm = 1.0
-  config.optax_name = "scale_by_adam"
-  config.optax = {"mu_dtype": "bfloat16"}
-  config.lr = 0.001
-  config.wd = 0.0001
-  config.schedule = {"warmup_steps": 10_000, "decay_type": "cosine"}
-
-  config.evals = {
-    name: {
-      "type": "classification",
-      "data": {"name": arg.data, "split": split},
-      "pp_fn": f"decode|resize_small(256)|central_crop(224){tail}",
-      "loss_name": config.loss,
-      "log_steps": 1000,
-    }
-    for name, split in evaluated.items()
+    for name, part in evaluated.items()
   }
-  config.evals.fewshot = common.imagenet_fewshot(log_steps=25_000)
-
-  config.table = common.table(
-    "I21k" if arg.setup == "big_vision" else f"I21k, setup {arg.setup}",
-    arg.variant,
-    arg.stem_ln,
-    "fewshot/imagenet_25shot",
-    steps=arg.steps,
-  )
-
-  if arg.runlocal:
-    common.runlocal(config)
-  return config
+  return {
+    **common.AUGREG,
+    "total_steps": arg.steps,
+    "num_classes": arg.classes,
+    "loss": "sigmoid_xent",
+    "init_head_bias": -10.0,
+    "input": {
+      "data": common.source(arg.data, split),
+      "batch_size": 4096,
+      "pp": "decode_jpeg_and_inception_crop(224)|flip_lr|"
+      f"{common.RANDAUG_DEF[aug]}{tail}",
+      "prefetch": 8,
+    },
+    "prefetch_to_device": 4,
+    "mixup": common.MIXUP_DEF[aug],
+    **model,
+    "evals": evals | {"fewshot": common.imagenet_fewshot(log_steps=25_000)},
+    "table": common.table(
+      "I21k" if published else f"I21k, setup {arg.setup}",
+      arg.variant,
+      arg.stem_ln,
+      "fewshot/imagenet_25shot",
+      steps=arg.steps,
+    ),
+  }
 
 
 def sweep(arg=None):
   """Returns the arms of Table 1 (right); see the module's docstring."""
-  arg = common.parse_sweep(
+  return common.grid(
     arg,
+    "{stem_ln}_{variant}_{steps}",
+    steps=("93000", "930000"),
     variants=VARIANTS,
     stems=("none", "dpn"),
-    steps=("93000", "930000"),
     setup="big_vision",
     **DATA,
   )
-  return arms(arg, "setup", *DATA)
-
-
-def arms(arg, *names):
-  """Returns the arms of a sweep over steps, variants and stems.
-
-  Args:
-    arg: of the sweep.
-    *names: what all arms have in common.
-  """
-  return [
-    arm
-    for steps in arg.steps
-    for variant in arg.variants
-    for stem in arg.stems
-    for arm in common.arms(
-      arg,
-      f"{stem}_{variant}_{steps}",
-      variant=variant,
-      stem_ln=stem,
-      steps=steps,
-      **{name: arg[name] for name in names},
-    )
-  ]

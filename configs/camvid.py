@@ -21,10 +21,6 @@ sweep gave. FC-DenseNet103, convolutional, at full size and trained much longer,
 is published with 66.9% mIoU from scratch (arXiv 1611.09326).
 """
 
-import itertools
-
-import ml_collections
-
 from dpn.configs import ade20k, common
 
 CLASSES = (
@@ -42,124 +38,104 @@ MODEL = {
 }
 
 
-def get_config(arg=None):
+@common.recipe(
+  stem_ln="dpn",
+  variant="",
+  init="",
+  side=180,
+  crop=128,
+  steps=3000,
+  lr=3e-3,
+  fraction="1",
+  data="camvid",
+  data_dir="",
+)
+def get_config(arg):
   """Returns the config; see the module's docstring for `arg`."""
-  arg = common.parse_arg(
-    arg,
-    stem_ln="dpn",
-    variant="",
-    init="",
-    side=180,
-    crop=128,
-    steps=3000,
-    lr=3e-3,
-    fraction="1",
-    seed=0,
-    data="camvid",
-    data_dir="",
-    runlocal=False,
-  )
-  split = common.choose("fraction", arg.fraction, ade20k.FRACTIONS)
-  config = ml_collections.ConfigDict()
-  config.task = "segmentation"
-  config.seed = arg.seed
-  config.total_steps = arg.steps
-  config.num_classes = len(CLASSES)
-  config.ignore_label = 255
-
-  data = {"name": arg.data}
-  data |= {"data_dir": arg.data_dir} if arg.data_dir else {}
+  source = lambda split: common.source(arg.data, split, arg.data_dir)
+  fraction = common.choose("fraction", arg.fraction, ade20k.FRACTIONS)
+  drawn = {"subset_seed": arg.seed} if fraction else {}
   inkey = 'inkey="annotation", ' if arg.data.startswith("pairs:") else ""
   labels = f"{len(CLASSES)}, {inkey}label_map={{{VOID}: 255}}"
-  decode = f"decode|decode_labels({labels})"
   pp_train, pp_eval = ade20k.segmentation_pp(
-    decode, (arg.side * 4 // 3, arg.side), arg.crop, "value_range(-1, 1)"
+    f"decode|decode_labels({labels})",
+    (arg.side * 4 // 3, arg.side),
+    arg.crop,
+    "value_range(-1, 1)",
   )
-  config.input = {}
-  config.input.data = data | {"split": f"train{split}"}
-  if split:
-    config.input.data.subset_seed = arg.seed
-  config.input.batch_size = 8
-  config.input.pp = pp_train
-
-  config.log_training_steps = 20
-  config.ckpt_steps = 500
-  config.log_grad_depth = 300  # steps of the mean, a tenth of all
-
-  config.model_name = "vit"
-  config.model = {
-    **common.MODEL_KW,
-    **({"variant": arg.variant} if arg.variant else MODEL),
-    "stem_ln": arg.stem_ln,
-    "pool_type": "tok",
-    "stoch_depth": 0.1,
-  }
-  if arg.init:
-    config.model_init = arg.init
-    config.model_load = {
+  evaluator = lambda split, every: ade20k.evaluator(
+    *(source(split), pp_eval, arg.crop),
+    class_names=CLASSES,
+    log_percent=every,
+  )
+  pretrained = {
+    "model_init": arg.init,
+    "model_load": {
       "dont_load": ("(head|pre_logits)/.*",),
       "dont_check": (),
       "posemb_align_corners": False,
-    }
-
-  config.grad_clip_norm = 1.0
-  config.optax_name = "scale_by_adam"
-  config.lr = arg.lr
-  config.wd = 0.01 * config.lr
-  config.wd_mults = [(".*/kernel$", 1.0), ("cls|pos_embedding", 1.0)]
-  config.schedule = {
-    "warmup_percent": 0.1,
-    "decay_type": "polynomial",
-    "power": 0.9,
+    },
   }
-
-  config.evals = {}
-  for name, every in (("val", 0.5), ("test", 1.0)):
-    config.evals[name] = ade20k.evaluator(
-      data | {"split": name},
-      pp_eval,
-      arg.crop,
-      class_names=CLASSES,
-      log_percent=every,
-    )
-
-  arch = arg.variant or f"{MODEL['width']}x{MODEL['depth']}/8"
-  config.table = common.table(
-    "CamVid finetune" if arg.init else "CamVid",
-    arch,
-    arg.stem_ln,
-    "test/miou",
-    train_fraction=arg.fraction,
-  )
-
-  if arg.runlocal:
-    common.runlocal(config)
-  return config
+  return {
+    **common.ADAM,
+    "task": "segmentation",
+    "total_steps": arg.steps,
+    "num_classes": len(CLASSES),
+    "ignore_label": 255,
+    "input": {
+      "data": source(f"train{fraction}") | drawn,
+      "batch_size": 8,
+      "pp": pp_train,
+    },
+    "log_training_steps": 20,
+    "ckpt_steps": 500,
+    "log_grad_depth": 300,  # steps of the mean, a tenth of all
+    **common.vit(
+      arg.stem_ln,
+      **({"variant": arg.variant} if arg.variant else MODEL),
+      pool_type="tok",
+      stoch_depth=0.1,
+    ),
+    **(pretrained if arg.init else {}),
+    "lr": arg.lr,
+    "wd": 0.01 * arg.lr,
+    "wd_mults": common.DECAY_TOKENS,
+    "schedule": {
+      "warmup_percent": 0.1,
+      "decay_type": "polynomial",
+      "power": 0.9,
+    },
+    "evals": {"val": evaluator("val", 0.5), "test": evaluator("test", 1.0)},
+    "table": common.table(
+      "CamVid finetune" if arg.init else "CamVid",
+      arg.variant or f"{MODEL['width']}x{MODEL['depth']}/8",
+      *(arg.stem_ln, "test/miou"),
+      train_fraction=arg.fraction,
+    ),
+  }
 
 
 def sweep(arg=None):
   """Returns the arms, seed by seed; see the module's docstring."""
+  same = {"steps": 3000, "lr": 0.0, "variant": "", "init": "", "side": 180}
+  same |= {"crop": 128, "data": "", "data_dir": ""}
   arg = common.parse_sweep(
     arg,
     stems=("none", "dpn", "post"),
     seeds=5,
     fractions=("1",),
-    steps=3000,
-    lr=0.0,
-    variant="",
-    init="",
-    side=180,
-    crop=128,
-    data="",
-    data_dir="",
+    **same,
   )
-  result = []
-  for stem, fraction in itertools.product(arg.stems, arg.fractions):
-    given = {"stem_ln": stem, "fraction": fraction}
-    names = ("steps", "lr", "variant", "init", "side", "crop")
-    names += ("data", "data_dir")
-    given |= {name: arg[name] for name in names if arg[name]}
-    part = "" if fraction == "1" else f"_{fraction.replace('/', '-')}"
-    result += common.arms(arg, f"{stem}{part}", **given)
+  fractions = {
+    "" if f == "1" else f"_{f.replace('/', '-')}": {"fraction": f}
+    for f in arg.fractions
+  }
+  arms = common.grid(
+    arg,
+    "{stem_ln}{arm}",
+    stems=arg.stems,
+    arms=fractions,
+    **{name: arg[name] for name in same if arg[name]},
+  )
   # So that an unfinished sweep has pairs to compare.
-  return sorted(result, key=lambda arm: arm["seed"])
+  return sorted(arms, key=lambda arm: arm["seed"])

@@ -1,13 +1,20 @@
-"""What configs share: their arguments, augmentation presets, the probe.
+"""What configs share: their arguments, presets, and the grids of their sweeps.
 
 `config.table` says which cell of the paper's tables a run fills; docs/tables.md
 lists its keys.
 """
 
-import ast
-import difflib
+import functools
+from collections.abc import Callable, Mapping
 
 import ml_collections
+
+from dpn import errors
+from dpn.configs import arguments
+
+parse_arg = arguments.parse_arg
+parse_sweep = arguments.parse_sweep
+grid = arguments.grid
 
 # Appendix C of arXiv 2302.01327, after Steiner et al., arXiv 2106.10270.
 RANDAUG_DEF = {
@@ -28,8 +35,6 @@ MIXUP_DEF = {
   "strong1": {"p": 0.5, "fold_in": None},
   "strong2": {"p": 0.8, "fold_in": None},
 }
-
-
 # Part of every config.model, so that each can be set from the command line:
 # --config.model.norm_kw.eps=1e-5.
 MODEL_KW = {
@@ -39,86 +44,147 @@ MODEL_KW = {
   "block_ln_kw": {},
   "norm_kw": {},
 }
+# Every 50 steps, and the gradient by depth, as in Figures 2 and 4.
+LOGS = {"log_training_steps": 50, "log_grad_depth": True, "ckpt_steps": 1000}
+ADAM = {"grad_clip_norm": 1.0, "optax_name": "scale_by_adam"}
+# Appendix C.
+AUGREG = {
+  **LOGS,
+  **ADAM,
+  "optax": {"mu_dtype": "bfloat16"},
+  "lr": 0.001,
+  "wd": 0.0001,
+  "schedule": {"warmup_steps": 10_000, "decay_type": "cosine"},
+}
+WARMUP_COSINE = {"warmup_percent": 0.1, "decay_type": "cosine"}
+# Compact Transformers' code and Scenic decay tokens and positions, too.
+DECAY_TOKENS = [(".*/kernel$", 1.0), ("cls|pos_embedding", 1.0)]
+NEW_HEAD = {"dont_load": ("head/kernel", "head/bias"), "dont_check": ()}
 
 
-def nearest(kind: str, got: str, known) -> ValueError:
-  """Returns the error for an unknown name, with the nearest known one."""
-  known = sorted(map(str, known))
-  near = difflib.get_close_matches(str(got), known, n=1, cutoff=0.5)
-  hint = f" Did you mean {near[0]!r}?" if near else ""
-  return ValueError(f"Unknown {kind} {got!r}.{hint} Known: {', '.join(known)}.")
+def recipe(**spec) -> Callable:
+  """Returns a decorator that makes a config's get_config(arg).
+
+  What it decorates returns the config's fields, given the parsed arguments. The
+  seed is set here, and `runlocal` shrinks the config. Other configs can give
+  arguments as keywords: `augreg_i1k.get_config(variant="S/16")`.
+
+  Args:
+    **spec: arguments and their defaults, see `parse_arg`; each config has
+      `seed` (0) and `runlocal` as well.
+  """
+  spec = {**spec, "seed": spec.get("seed", 0), "runlocal": False}
+
+  def decorate(fields):
+    @functools.wraps(fields)
+    def get_config(arg=None, **given):
+      args = parse_arg(arg, **spec | given)
+      config = ml_collections.ConfigDict(fields(args))
+      config.seed = args.seed
+      if args.runlocal:
+        runlocal(config)
+      return config
+
+    return get_config
+
+  return decorate
 
 
 def choose(kind: str, got: str, table):
   """Returns `table[got]`, or raises ValueError naming the nearest key."""
-  if got not in table:
-    raise nearest(kind, got, table)
+  errors.check_known(kind, got, table)
   return table[got]
 
 
-def parse_arg(arg: str | None, **spec) -> ml_collections.ConfigDict:
-  """Returns the arguments of a config, with dots.
+def need_init(name: str, arg: ml_collections.ConfigDict):
+  """Raises ValueError if a config that needs `arg.init` is not given one."""
+  if not arg.init and not arg.runlocal:
+    raise ValueError(
+      f"{name} needs the model to start from: append init=/path/to/"
+      "params.safetensors (or .npz) to the config's arguments."
+    )
+
+
+def source(name: str, split: str, data_dir: str = "") -> dict[str, str]:
+  """Returns a section `data`; without a folder, TFDS looks in its own."""
+  place = {"data_dir": data_dir} if data_dir else {}
+  return {"name": name, "split": split, **place}
+
+
+def vit(stem_ln: str, **kw) -> dict[str, dict]:
+  """Returns `model_name` and `model` of a Vision Transformer."""
+  return {"model_name": "vit", "model": {**MODEL_KW, "stem_ln": stem_ln, **kw}}
+
+
+def from_pretrained(init: str) -> dict:
+  """Returns the fields of the paper's transfers, Appendices D and E."""
+  return {
+    "model_init": init,
+    "model_load": NEW_HEAD,
+    "grad_clip_norm": 1.0,
+    "optax_name": "big_vision.momentum_hp",
+    "wd": None,
+  }
+
+
+def locked_image_tower(init: str, decay: Mapping) -> dict:
+  """Returns LiT's fields: the image tower is loaded and stays as it is."""
+  return {
+    "model_init": {"img": init},
+    "model_load": {"img_load_kw": {"dont_load": ["head/.*"]}},
+    "schedule": [("img/.*", None), (".*", dict(decay))],
+  }
+
+
+def labels_tail(
+  classes: int,
+  label: str = "label",
+  pixels: str = "value_range(-1, 1)",
+  smoothing: float | None = None,
+) -> str:
+  """Returns the end of a preprocessing string: pixels' range, one-hot."""
+  smooth = ""
+  if smoothing is not None:
+    off = smoothing / classes
+    smooth = f", on={1 - smoothing + off}, off={off}"
+  return (
+    f'|{pixels}|onehot({classes}, key="{label}", '
+    f'key_result="labels"{smooth})|keep("image", "labels")'
+  )
+
+
+def classification(data: Mapping, pp_fn: str, loss: str, **kw) -> dict:
+  """Returns an evaluator: accuracy and loss on a split."""
+  return {
+    "type": "classification",
+    "data": data,
+    "pp_fn": pp_fn,
+    "loss_name": loss,
+    **kw,
+  }
+
+
+def imagenet_evals(pp_fn: str, loss: str, log_steps: int) -> dict[str, dict]:
+  """Returns the paper's evaluators: `train`, `minival` and `val`.
+
+  Choices are made on `minival`; `val` is reported.
 
   Args:
-    arg: what follows the colon on the command line, "name=value,flag,…". A
-      boolean needs no value. A single value without a name is for the first
-      argument of `spec`, unless it is the name of a boolean. An item of an
-      argument that is a dictionary is "name.key=value".
-    **spec: default of each argument, whose type the value is converted to; or
-      (default, function that converts a string). A dictionary's values are
-      Python literals or else text.
-
-  Raises:
-    ValueError: on an unknown name or a value of another type.
+    pp_fn: preprocessing.
+    loss: its name.
+    log_steps: how often they run.
   """
-  given = {}
-  for part in filter(None, (arg or "").split(",")):
-    name, has_value, value = part.partition("=")
-    if not has_value and name not in spec and "," not in arg:
-      name, value = next(iter(spec)), part
-    elif not has_value:
-      value = "True"
-    name, has_key, key = name.partition(".")
-    if has_key and isinstance(spec.get(name), dict):
-      given.setdefault(name, {})[key] = _literal(value)
-      continue
-    if name not in spec:
-      raise nearest("config argument", name, spec)
-    given[name] = value
-  result = ml_collections.ConfigDict(type_safe=False)
-  for name, default in spec.items():
-    default, convert = (
-      default if isinstance(default, tuple) else (default, None)
+  splits = {
+    "train": "train[:2%]",
+    "minival": "train[99%:]",
+    "val": "validation",
+  }
+  return {
+    name: classification(
+      source("imagenet2012", split), pp_fn, loss, log_steps=log_steps
     )
-    result[name] = default
-    if isinstance(default, dict):
-      result[name] = default | given.get(name, {})
-    elif name in given:
-      convert = convert or (
-        _bool if isinstance(default, bool) else type(default)
-      )
-      try:
-        result[name] = convert(given[name])
-      except ValueError as e:
-        raise ValueError(
-          f"Config argument {name}={given[name]!r}: expected something like "
-          f"{default!r}."
-        ) from e
-  return result
-
-
-def _literal(text: str):
-  try:
-    return ast.literal_eval(text)
-  except (ValueError, SyntaxError):
-    return text
-
-
-def _bool(text: str) -> bool:
-  table = {"true": True, "1": True, "false": False, "0": False, "": False}
-  if text.lower() not in table:
-    raise ValueError(text)
-  return table[text.lower()]
+    for name, split in splits.items()
+  }
 
 
 def get_fewshot_lsr(
@@ -181,52 +247,6 @@ def imagenet_fewshot(resolution=224, **kw) -> ml_collections.ConfigDict:
   )
 
 
-def need_init(name: str, arg: ml_collections.ConfigDict):
-  """Raises ValueError if a config that needs `arg.init` is not given one."""
-  if not arg.init and not arg.runlocal:
-    raise ValueError(
-      f"{name} needs the model to start from: append init=/path/to/"
-      "params.safetensors (or .npz) to the config's arguments."
-    )
-
-
-def labels_tail(
-  classes: int, label: str = "label", pixels: str = "value_range(-1, 1)"
-) -> str:
-  """Returns the end of a preprocessing string: pixels' range, one-hot."""
-  return (
-    f'|{pixels}|onehot({classes}, key="{label}", '
-    'key_result="labels")|keep("image", "labels")'
-  )
-
-
-def imagenet_evals(pp_fn: str, loss: str, log_steps: int) -> dict[str, dict]:
-  """Returns the paper's evaluators: `train`, `minival` and `val`.
-
-  Choices are made on `minival`; `val` is reported.
-
-  Args:
-    pp_fn: preprocessing.
-    loss: its name.
-    log_steps: how often they run.
-  """
-  splits = {
-    "train": "train[:2%]",
-    "minival": "train[99%:]",
-    "val": "validation",
-  }
-  return {
-    name: {
-      "type": "classification",
-      "data": {"name": "imagenet2012", "split": split},
-      "pp_fn": pp_fn,
-      "loss_name": loss,
-      "log_steps": log_steps,
-    }
-    for name, split in splits.items()
-  }
-
-
 def place_norms(model, sa: str, mlp: str, post: str = "branch") -> str:
   """Sets where the blocks of a `config.model` normalize.
 
@@ -239,7 +259,7 @@ def place_norms(model, sa: str, mlp: str, post: str = "branch") -> str:
   Returns:
     The arm in Figure 1, "sa=post,mlp=pre+post"; empty for a plain ViT.
   """
-  model.block_ln_kw = {"sa": sa, "mlp": mlp, "post": post}
+  model["block_ln_kw"] = {"sa": sa, "mlp": mlp, "post": post}
   arm = f"sa={sa},mlp={mlp}" + ("" if post == "branch" else f",post={post}")
   return "" if arm == "sa=pre,mlp=pre" else arm
 
@@ -258,59 +278,17 @@ def table(
   }
 
 
-def parse_sweep(arg: str | None, **spec) -> ml_collections.ConfigDict:
-  """Returns the arguments of a sweep, as `parse_arg` does.
-
-  A tuple of text among the defaults is written "a+b". Every sweep has `seeds`
-  (how many, from 0; 1 unless `spec` says otherwise) and `runlocal`.
-  """
-  spec = {"seeds": 1, **spec, "runlocal": False}
-  for name, default in spec.items():
-    if isinstance(default, tuple):
-      spec[name] = (default, lambda text: tuple(text.split("+")))
-  return parse_arg(arg, **spec)
-
-
-def arms(
-  sweep: ml_collections.ConfigDict, name: str, *, first_seed: int = 0, **given
-) -> list[dict]:
-  """Returns an arm of a sweep for each seed: its name, argument and seed.
-
-  Args:
-    sweep: as `parse_sweep` returns it.
-    name: unique among the arms, but for the seed.
-    first_seed: the others follow.
-    **given: arguments of the config. In their text, "{seed}" becomes the seed,
-      "{variant}" the variant without its slash, and so on.
-  """
-  if sweep.runlocal:
-    given["runlocal"] = True
-
-  def fill(text, values):
-    for key, value in values.items():
-      text = text.replace(f"{{{key}}}", str(value).replace("/", ""))
-    return text
-
-  result = []
-  for seed in range(first_seed, first_seed + sweep.seeds):
-    values = given | {"seed": seed}
-    parts = [f"{key}={fill(str(v), values)}" for key, v in values.items()]
-    result.append(
-      {"name": name.replace("/", ""), "arg": ",".join(parts), "seed": seed}
-    )
-  return result
-
-
 def runlocal(config: ml_collections.ConfigDict):
   """Shrinks a config in place to two steps that two cores can do.
 
-  Batches of 8, the first 8 images of each evaluation split; the model stays
-  what it is.
+  Batches of 8 and the first 8 images of each evaluation split; the model is
+  left as it is.
   """
+  total = min(2, config.get("total_steps", 2))
   for key in list(config):
     if key.startswith(("total_", "log_training_")):
       del config[key]
-  config.total_steps = 2
+  config.total_steps = total
   config.input.batch_size = 8
   config.log_training_steps = 1
   if "table" in config:

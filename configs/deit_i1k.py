@@ -24,110 +24,74 @@ the schedule at its number, where DeiT's loop applies it an epoch later. Colour
 jitter is left out, for with RandAugment DeiT's code ignores it.
 """
 
-import ml_collections
-
 from dpn.configs import common
 
 VARIANTS = ("S/16", "B/16")
-SMOOTHING = 0.1
-ERASING = "random_erasing(0.25)|"
+ERASING = "|random_erasing(0.25)"
 
 
-def get_config(arg=None):
+@common.recipe(variant="S/16", stem_ln="dpn", batch=1024, ema=False, crop=256)
+def get_config(arg):
   """Returns the config; see the module's docstring for `arg`."""
-  arg = common.parse_arg(
-    arg,
-    variant="S/16",
-    stem_ln="dpn",
-    batch=1024,
-    ema=False,
-    crop=256,
-    seed=0,
-    runlocal=False,
+  tail = lambda pixels, smoothing: common.labels_tail(
+    1000, pixels=pixels, smoothing=smoothing
   )
-  config = ml_collections.ConfigDict()
-  config.seed = arg.seed
-  config.total_epochs = 300
-  config.num_classes = 1000
-  config.loss = "softmax_xent"
-
-  def get_tail(smoothing, erasing=""):
-    off = smoothing / config.num_classes
-    return (
-      f'|vgg_value_range|{erasing}onehot(1000, key="label", '
-      f'key_result="labels", on={1 - smoothing + off}, off={off})'
-      '|keep("image", "labels")'
-    )
-
-  config.input = {}
-  config.input.data = {"name": "imagenet2012", "split": "train[:99%]"}
-  config.input.batch_size = arg.batch
-  config.input.repeats = 3
-  config.input.pp = (
-    'decode_jpeg_and_inception_crop(224, area_min=8, method="bicubic", '
-    'antialias=True)|flip_lr|rand_augment("rand-m9-mstd0.5-inc1")'
-    + get_tail(SMOOTHING, ERASING)
-  )
-  config.mixup = {"p": 0.8, "cutmix_p": 1.0, "switch_prob": 0.5}
-
-  config.log_training_steps = 50
-  config.log_grad_depth = True
-  config.ckpt_steps = 1000
-
-  config.model_name = "vit"
-  config.model = {
-    **common.MODEL_KW,
-    "variant": arg.variant,
-    "pool_type": "tok",
-    "stem_ln": arg.stem_ln,
-    "stoch_depth": 0.1,
-    "posemb_join_kw": {"cls": True},
-    "gelu": "exact",
-    "weight_init": "deit",
-    "head_zeroinit": False,
-  }
-
-  config.optax_name = "scale_by_adam"
-  config.lr = 5e-4 * arg.batch / 512
-  config.wd = 0.05 * config.lr  # decay there is multiplied by the learning rate
-  # From 1e-6 to lr, and along the cosine to 1e-5, epoch by epoch.
-  config.schedule = {
-    "warmup_epochs": 5,
-    "warmup_start": 1e-6 / config.lr,
-    "decay_type": "cosine",
-    "decay_in_warmup": True,
-    "end": 1e-5 / config.lr,
-    "every_epochs": 1,
-  }
-  if arg.ema:
-    config.ema_decay = 0.99996
-
   pp_eval = (
     f'decode|resize_small({arg.crop}, method="bicubic", antialias=True)'
-    f"|central_crop(224){get_tail(smoothing=0.0)}"
+    f"|central_crop(224){tail('vgg_value_range', 0.0)}"
   )
-  config.evals = common.imagenet_evals(pp_eval, config.loss, log_steps=6250)
-
+  lr = 5e-4 * arg.batch / 512
   recipe = "DeiT, averaged" if arg.ema else "DeiT"
   if arg.crop != 256:
     recipe += f", evaluated {arg.crop} → 224"
-  config.table = common.table(recipe, arg.variant, arg.stem_ln)
-
-  if arg.runlocal:
-    common.runlocal(config)
-  return config
+  return {
+    **common.LOGS,
+    "total_epochs": 300,
+    "num_classes": 1000,
+    "loss": "softmax_xent",
+    "input": {
+      "data": common.source("imagenet2012", "train[:99%]"),
+      "batch_size": arg.batch,
+      "repeats": 3,
+      "pp": 'decode_jpeg_and_inception_crop(224, area_min=8, method="bicubic", '
+      'antialias=True)|flip_lr|rand_augment("rand-m9-mstd0.5-inc1")'
+      + tail(f"vgg_value_range{ERASING}", 0.1),
+    },
+    "mixup": {"p": 0.8, "cutmix_p": 1.0, "switch_prob": 0.5},
+    **common.vit(
+      arg.stem_ln,
+      variant=arg.variant,
+      pool_type="tok",
+      stoch_depth=0.1,
+      posemb_join_kw={"cls": True},
+      gelu="exact",
+      weight_init="deit",
+      head_zeroinit=False,
+    ),
+    "optax_name": "scale_by_adam",
+    "lr": lr,
+    "wd": 0.05 * lr,  # decay there is multiplied by the learning rate
+    # From 1e-6 to lr, and along the cosine to 1e-5, epoch by epoch.
+    "schedule": {
+      "warmup_epochs": 5,
+      "warmup_start": 1e-6 / lr,
+      "decay_type": "cosine",
+      "decay_in_warmup": True,
+      "end": 1e-5 / lr,
+      "every_epochs": 1,
+    },
+    **({"ema_decay": 0.99996} if arg.ema else {}),
+    "evals": common.imagenet_evals(pp_eval, "softmax_xent", log_steps=6250),
+    "table": common.table(recipe, arg.variant, arg.stem_ln),
+  }
 
 
 def sweep(arg=None):
   """Returns the arms of DeiT in Table 1; see the module's docstring."""
-  arg = common.parse_sweep(
-    arg, variants=VARIANTS, stems=("none", "dpn"), seeds=3
+  return common.grid(
+    arg,
+    "{stem_ln}_DeiT_{variant}",
+    variants=VARIANTS,
+    stems=("none", "dpn"),
+    seeds=3,
   )
-  return [
-    arm
-    for variant in arg.variants
-    for stem in arg.stems
-    for arm in common.arms(
-      arg, f"{stem}_DeiT_{variant}", variant=variant, stem_ln=stem
-    )
-  ]

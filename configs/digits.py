@@ -11,93 +11,74 @@ cores. The scans have 8×8 pixels; they are enlarged to 20×20, of which 16×16 
 cut out, and make four patches of 8×8.
 """
 
-import ml_collections
-
 from dpn.configs import common
 
+MODEL = {
+  "width": 64,
+  "depth": 6,
+  "mlp_dim": 128,
+  "num_heads": 4,
+  "patch_size": (8, 8),
+  "pool_type": "tok",
+  "scan": True,
+}
 
-def get_config(arg=None):
+
+@common.recipe(stem_ln="dpn", epochs=40)
+def get_config(arg):
   """Returns the config; see the module's docstring for `arg`."""
-  arg = common.parse_arg(arg, stem_ln="dpn", seed=0, epochs=40, runlocal=False)
-  config = ml_collections.ConfigDict()
-  config.seed = arg.seed
-  config.total_epochs = arg.epochs
-  config.num_classes = 10
-  config.loss = "softmax_xent"
-
-  pp_common = common.labels_tail(10)
-  config.input = {}
-  config.input.data = {"name": "arrays:digits", "split": "train"}
-  config.input.batch_size = 128
-  # Moves each digit by up to two of its enlarged pixels.
-  config.input.pp = f"resize(20)|random_crop(16){pp_common}"
-  pp_eval = "resize(20)|central_crop(16)"
-
-  config.log_training_steps = 50
-  config.ckpt_steps = 100
-  config.log_grad_depth = 50  # steps of the mean, a tenth of all
-
-  config.model_name = "vit"
-  config.model = {
-    **common.MODEL_KW,
-    "width": 64,
-    "depth": 6,
-    "mlp_dim": 128,
-    "num_heads": 4,
-    "patch_size": (8, 8),
-    "pool_type": "tok",
-    "scan": True,
-    "stem_ln": arg.stem_ln,
+  source = lambda split: common.source("arrays:digits", split)
+  tail = common.labels_tail(10)
+  enlarge = "resize(20)|central_crop(16)"
+  probe = f'{enlarge}|value_range(-1, 1)|keep("image", "label")'
+  return {
+    "total_epochs": arg.epochs,
+    "num_classes": 10,
+    "loss": "softmax_xent",
+    "input": {
+      "data": source("train"),
+      "batch_size": 128,
+      # Moves each digit by up to two of its enlarged pixels.
+      "pp": f"resize(20)|random_crop(16){tail}",
+    },
+    "log_training_steps": 50,
+    "ckpt_steps": 100,
+    "log_grad_depth": 50,  # steps of the mean, a tenth of all
+    **common.vit(arg.stem_ln, **MODEL),
+    **common.ADAM,
+    "lr": 0.002,
+    "wd": 0.0002,
+    "schedule": common.WARMUP_COSINE,
+    "evals": {
+      "test": common.classification(
+        *(source("test"), f"{enlarge}{tail}", "softmax_xent"),
+        log_percent=0.1,
+        cache_final=True,
+      ),
+      "fewshot": {
+        "type": "fewshot_lsr",
+        "datasets": {"digits": ("arrays:digits", "train", "test")},
+        "pp_train": probe,
+        "pp_eval": probe,
+        "shots": (1, 5, 10, 25),
+        "log_percent": 1.0,
+      },
+      "corruptions": {
+        "type": "corruptions",
+        "kinds": ("contrast", "brightness"),
+        "data": source("test"),
+        "pp_fn": f"{enlarge}|corrupt{tail}",
+        "loss_name": "softmax_xent",
+        "log_percent": 1.0,
+      },
+    },
+    "table": common.table(
+      *("digits", "64x6/8", arg.stem_ln, "test/prec@1"),
+      also=("corruptions/contrast_prec@1",),
+    ),
   }
-
-  config.grad_clip_norm = 1.0
-  config.optax_name = "scale_by_adam"
-  config.lr = 0.002
-  config.wd = 0.0002
-  config.schedule = {"warmup_percent": 0.1, "decay_type": "cosine"}
-
-  config.evals = {}
-  config.evals.test = {
-    "type": "classification",
-    "data": {"name": "arrays:digits", "split": "test"},
-    "pp_fn": pp_eval + pp_common,
-    "loss_name": config.loss,
-    "log_percent": 0.1,
-    "cache_final": True,
-  }
-  config.evals.fewshot = {
-    "type": "fewshot_lsr",
-    "datasets": {"digits": ("arrays:digits", "train", "test")},
-    "pp_train": f'{pp_eval}|value_range(-1, 1)|keep("image", "label")',
-    "pp_eval": f'{pp_eval}|value_range(-1, 1)|keep("image", "label")',
-    "shots": (1, 5, 10, 25),
-    "log_percent": 1.0,
-  }
-
-  config.evals.corruptions = {
-    "type": "corruptions",
-    "kinds": ("contrast", "brightness"),
-    "data": {"name": "arrays:digits", "split": "test"},
-    "pp_fn": f"{pp_eval}|corrupt{pp_common}",
-    "loss_name": config.loss,
-    "log_percent": 1.0,
-  }
-
-  config.table = common.table(
-    *("digits", "64x6/8", arg.stem_ln, "test/prec@1"),
-    also=("corruptions/contrast_prec@1",),
-  )
-
-  if arg.runlocal:
-    common.runlocal(config)
-  return config
 
 
 def sweep(arg=None):
   """Returns an arm for each stem; see the module's docstring."""
-  arg = common.parse_sweep(arg, stems=("none", "dpn"), epochs=40)
-  return [
-    arm
-    for stem in arg.stems
-    for arm in common.arms(arg, stem, stem_ln=stem, epochs=arg.epochs)
-  ]
+  return common.grid(arg, "{stem_ln}", stems=("none", "dpn"), epochs=40)

@@ -58,25 +58,19 @@ NORMS = (
 RECIPES = {"released": "DTN", "deit": "DTN, DeiT's recipe"}
 
 
-def get_config(arg=None):
+@common.recipe(
+  variant="S",
+  norm="dtn",
+  norm_kw={},
+  recipe="released",
+  late_cls=True,
+  stem_ln="none",
+)
+def get_config(arg):
   """Returns the config; see the module's docstring for `arg`."""
-  arg = common.parse_arg(
-    arg,
-    variant="S",
-    norm="dtn",
-    norm_kw={},
-    recipe="released",
-    late_cls=True,
-    stem_ln="none",
-    seed=0,
-    runlocal=False,
-  )
   variant, sizes = common.choose("variant", arg.variant, VARIANTS)
   recipe = common.choose("recipe", arg.recipe, RECIPES)
-  config = deit_i1k.get_config(
-    f"variant={variant},stem_ln={arg.stem_ln},ema,seed={arg.seed},"
-    f"runlocal={arg.runlocal}"
-  )
+  config = deit_i1k.get_config(variant=variant, stem_ln=arg.stem_ln, ema=True)
   config.input.data.split = "train"
   del config.evals["minival"]  # part of that
   if arg.recipe == "released":
@@ -99,15 +93,12 @@ def get_config(arg=None):
 
 def sweep(arg=None):
   """Returns the arms of DTN's tables; see the module's docstring."""
-  arg = common.parse_sweep(arg, table="models", recipe="released", seeds=1)
+  arg = common.parse_sweep(arg, table="models", recipe="released")
   models = [(v, n) for v in VARIANTS for n in ("layernorm", "dtn")]
   norms = [(v, n) for v in ("S", "S_star") for n in NORMS]
   tables = {"models": models, "norms": norms, "all": models + norms}
-  chosen = common.choose("table", arg.table, tables)
-  return [
-    arm
-    for variant, norm in dict.fromkeys(chosen)
-    for arm in common.arms(
-      arg, f"{norm}_{variant}", variant=variant, norm=norm, recipe=arg.recipe
-    )
-  ]
+  arms = {
+    f"{norm}_{variant}": {"variant": variant, "norm": norm}
+    for variant, norm in common.choose("table", arg.table, tables)
+  }
+  return common.grid(arg, "{arm}", arms=arms, recipe=arg.recipe)

@@ -26,69 +26,23 @@ above all; they are those of 384 px after ImageNet-1k, evaluated at 224 as in
 Appendix C. pool=map is for models that configs/jft.py trained with it.
 """
 
-import itertools
-
-import ml_collections
-
 from dpn.configs import common
 
+# What sweeps of configs/augreg_i1k.py and configs/jft.py leave: of AugReg a
+# model of every seed, of JFT one of each kind.
+AUGREG = "runs/table1/{stem_ln}_{variant}-s{seed}/params.safetensors"
+JFT = "runs/table2_left/{stem_ln}_{variant}_{steps}-s0/params.safetensors"
 
-def get_config(arg=None):
+
+@common.recipe(
+  variant="B/16", init="", stem_ln="dpn", res=384, steps=0, pool="tok"
+)
+def get_config(arg):
   """Returns the config; see the module's docstring for `arg`."""
-  arg = common.parse_arg(
-    arg,
-    variant="B/16",
-    init="",
-    stem_ln="dpn",
-    res=384,
-    steps=0,
-    pool="tok",
-    seed=0,
-    runlocal=False,
-  )
   common.need_init("finetune_i1k", arg)
-  config = ml_collections.ConfigDict()
-  config.seed = arg.seed
-  config.total_steps = 5000
-  config.num_classes = 1000
-  config.loss = "sigmoid_xent"
-
-  pp_common = common.labels_tail(1000)
-  config.input = {}
-  config.input.data = {"name": "imagenet2012", "split": "train[:99%]"}
-  config.input.batch_size = 512
-  config.input.pp = (
-    f"decode_jpeg_and_inception_crop({arg.res})|flip_lr{pp_common}"
-  )
+  tail = common.labels_tail(1000)
   resize = 256 if arg.res == 224 else round(arg.res * 418 / 384)
-  pp_eval = f"decode|resize_small({resize})|central_crop({arg.res}){pp_common}"
-  config.prefetch_to_device = 2
-
-  config.log_training_steps = 10
-  config.ckpt_steps = 1000
-
-  config.model_name = "vit"
-  config.model_init = arg.init
-  config.model_load = {
-    "dont_load": ("head/kernel", "head/bias"),
-    "dont_check": (),
-  }
-  config.model = {
-    **common.MODEL_KW,
-    "variant": arg.variant,
-    "rep_size": arg.pool == "tok",
-    "pool_type": arg.pool,
-    "stem_ln": arg.stem_ln,
-  }
-
-  config.grad_clip_norm = 1.0
-  config.optax_name = "big_vision.momentum_hp"
-  config.wd = None
-  config.lr = 0.03
-  config.schedule = {"warmup_steps": 500, "decay_type": "cosine"}
-
-  config.evals = common.imagenet_evals(pp_eval, config.loss, log_steps=2500)
-
+  pp_eval = f"decode|resize_small({resize})|central_crop({arg.res}){tail}"
   if arg.steps:
     keys = {"steps": arg.steps, "resolution": arg.res}
     recipe = "JFT finetune"
@@ -97,11 +51,30 @@ def get_config(arg=None):
     recipe = f"AugReg+{arg.res} finetune"
   if arg.pool != "tok":
     recipe += f", {arg.pool}"
-  config.table = common.table(recipe, arg.variant, arg.stem_ln, **keys)
-
-  if arg.runlocal:
-    common.runlocal(config)
-  return config
+  return {
+    "total_steps": 5000,
+    "num_classes": 1000,
+    "loss": "sigmoid_xent",
+    "input": {
+      "data": common.source("imagenet2012", "train[:99%]"),
+      "batch_size": 512,
+      "pp": f"decode_jpeg_and_inception_crop({arg.res})|flip_lr{tail}",
+    },
+    "prefetch_to_device": 2,
+    "log_training_steps": 10,
+    "ckpt_steps": 1000,
+    **common.from_pretrained(arg.init),
+    **common.vit(
+      arg.stem_ln,
+      variant=arg.variant,
+      rep_size=arg.pool == "tok",
+      pool_type=arg.pool,
+    ),
+    "lr": 0.03,
+    "schedule": {"warmup_steps": 500, "decay_type": "cosine"},
+    "evals": common.imagenet_evals(pp_eval, "sigmoid_xent", log_steps=2500),
+    "table": common.table(recipe, arg.variant, arg.stem_ln, **keys),
+  }
 
 
 def sweep(arg=None):
@@ -116,19 +89,19 @@ def sweep(arg=None):
     pool="tok",
     init="",
   )
-  result = []
-  for variant, stem, res, steps in itertools.product(
-    arg.variants, arg.stems, arg.res, arg.steps
-  ):
-    # By default one JFT model of each kind, but AugReg's of every seed.
-    pretrained = (
-      "runs/table2_left/{stem_ln}_{variant}_{steps}-s0"
-      if int(steps)
-      else "runs/table1/{stem_ln}_{variant}-s{seed}"
-    )
-    given = {"variant": variant, "stem_ln": stem, "res": res, "steps": steps}
-    given["pool"] = arg.pool
-    given["init"] = arg.init or f"{pretrained}/params.safetensors"
-    after = f"{steps}_" if int(steps) else ""
-    result += common.arms(arg, f"{stem}_{variant}_{after}{res}", **given)
-  return result
+  pretrained = {
+    f"{steps}_" if int(steps) else "": {
+      "steps": steps,
+      "init": arg.init or (JFT if int(steps) else AUGREG),
+    }
+    for steps in arg.steps
+  }
+  return common.grid(
+    arg,
+    "{stem_ln}_{variant}_{arm}{res}",
+    variants=arg.variants,
+    stems=arg.stems,
+    res=arg.res,
+    arms=pretrained,
+    pool=arg.pool,
+  )

@@ -54,19 +54,16 @@ SETUPS = {
 }
 
 
-def get_config(arg=None):
+@common.recipe(
+  variant="B/16",
+  stem_ln="dpn",
+  steps=220_000,
+  setup="zhai",
+  pool="tok",
+  **DATA,
+)
+def get_config(arg):
   """Returns the config; see the module's docstring for `arg`."""
-  arg = common.parse_arg(
-    arg,
-    variant="B/16",
-    stem_ln="dpn",
-    steps=220_000,
-    setup="zhai",
-    pool="tok",
-    **DATA,
-    seed=0,
-    runlocal=False,
-  )
   if arg.runlocal and not arg.data:
     arg.update(RUNLOCAL)
   if not (arg.data and arg.classes):
@@ -76,9 +73,7 @@ def get_config(arg=None):
     )
   setup = common.choose("setup", arg.setup, SETUPS)
   same = {k: v for k, v in arg.items() if k not in ("setup", "pool")}
-  config = augreg_i21k.get_config(
-    ",".join(f"{key}={value}" for key, value in same.items())
-  )
+  config = augreg_i21k.get_config(**same)
   config.input.pp = (
     "decode_jpeg_and_inception_crop(224)|flip_lr"
     + common.labels_tail(arg.classes, arg.label)
@@ -92,20 +87,18 @@ def get_config(arg=None):
   config.table.recipe = ", ".join(
     ["JFT", *(arg[key] for key in others if arg[key] != others[key])]
   )
-  if arg.runlocal:
-    common.runlocal(config)
   return config
 
 
 def sweep(arg=None):
   """Returns the arms of Table 2 (left); see the module's docstring."""
-  arg = common.parse_sweep(
+  return common.grid(
     arg,
+    "{stem_ln}_{variant}_{steps}",
+    steps=("220000", "1100000"),
     variants=VARIANTS,
     stems=("none", "dpn"),
-    steps=("220000", "1100000"),
     setup="zhai",
     pool="tok",
     **DATA,
   )
-  return augreg_i21k.arms(arg, "setup", "pool", *DATA)

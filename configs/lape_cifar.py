@@ -33,10 +33,6 @@ RandAugment warps with one kernel; crops are those of inception_crop, enlarged
 bilinearly, there bilinearly or bicubically by chance, with antialiasing.
 """
 
-import itertools
-
-import ml_collections
-
 from dpn.configs import common
 
 BATCH = 128
@@ -60,141 +56,103 @@ RECIPES = {
 }
 
 
-def get_config(arg=None):
+@common.recipe(
+  variant="lite-7/4",
+  posemb_join="add",
+  posemb_join_kw={},
+  stem_ln="none",
+  norm="layernorm",
+  norm_kw={},
+  block_ln="",
+  block_ln_kw={},
+  erasing=0.25,
+  seed=121,
+  data="cifar10",
+  data_dir="",
+)
+def get_config(arg):
   """Returns the config; see the module's docstring for `arg`."""
-  arg = common.parse_arg(
-    arg,
-    variant="lite-7/4",
-    posemb_join="add",
-    posemb_join_kw={},
-    stem_ln="none",
-    norm="layernorm",
-    norm_kw={},
-    block_ln="",
-    block_ln_kw={},
-    erasing=0.25,
-    seed=121,
-    data="cifar10",
-    data_dir="",
-    runlocal=False,
-  )
   classes = 100 if arg.data.startswith("cifar100") else 10
   recipe = RECIPES[classes]
   mean, std = (tuple(255 * x for x in recipe[key]) for key in ("mean", "std"))
-  config = ml_collections.ConfigDict()
-  config.seed = arg.seed
-  config.total_epochs = 310
-  config.num_classes = classes
-  config.loss = "softmax_xent"
-
-  def get_data(split):
-    data = {"name": arg.data, "split": split}
-    return data | ({"data_dir": arg.data_dir} if arg.data_dir else {})
-
-  def get_tail(smoothing, erasing=""):
-    off = smoothing / classes
-    return (
-      f"|vgg_value_range({mean}, {std}){erasing}"
-      f'|onehot({classes}, key="label", key_result="labels", '
-      f'on={1 - smoothing + off}, off={off})|keep("image", "labels")'
-    )
-
-  config.input = {}
-  config.input.data = get_data("train")
-  config.input.batch_size = BATCH
-  config.input.pp = (
-    "decode|inception_crop(32, area_min=80)|flip_lr"
-    f'|rand_augment("rand-m9-mstd0.5-inc1", {tuple(map(round, mean))})'
-    + get_tail(0.1, f"|random_erasing({arg.erasing})" if arg.erasing else "")
+  pixels = f"vgg_value_range({mean}, {std})"
+  erase = f"|random_erasing({arg.erasing})" if arg.erasing else ""
+  tail = lambda pixels, smoothing: common.labels_tail(
+    classes, pixels=pixels, smoothing=smoothing
   )
-  config.mixup = {
-    **{"p": 0.8, "cutmix_p": 1.0, "switch_prob": 0.5},
-    **recipe["mixup"],
+  lr = recipe["lr"]
+  own = "" if arg.erasing == 0.25 else f", erasing {arg.erasing:g}"
+  return {
+    "total_epochs": 310,
+    "num_classes": classes,
+    "loss": "softmax_xent",
+    "input": {
+      "data": common.source(arg.data, "train", arg.data_dir),
+      "batch_size": BATCH,
+      "pp": "decode|inception_crop(32, area_min=80)|flip_lr"
+      f'|rand_augment("rand-m9-mstd0.5-inc1", {tuple(map(round, mean))})'
+      f"{tail(pixels + erase, 0.1)}",
+    },
+    "mixup": {
+      **{"p": 0.8, "cutmix_p": 1.0, "switch_prob": 0.5},
+      **recipe["mixup"],
+    },
+    **common.LOGS,
+    "ckpt_steps": 2000,
+    **common.vit(arg.stem_ln, **_model(arg)),
+    "optax_name": "scale_by_adam",
+    "lr": lr,
+    "wd": lr * 0.06,  # decay there is multiplied by the learning rate
+    "wd_mults": [(".*/kernel$", 1.0), ("cls|(.*/)?pos_embedding", 1.0)],
+    "schedule": {
+      "warmup_epochs": 10,
+      "warmup_start": recipe["warmup"] / lr,
+      "decay_type": "cosine",
+      "decay_in_warmup": True,
+      "end": 1e-5 / lr,
+      "hold_epochs": 10,
+      "every_epochs": 1,
+    },
+    "evals": {
+      "test": common.classification(
+        common.source(arg.data, "test", arg.data_dir),
+        *(f"decode{tail(pixels, 0.0)}", "softmax_xent"),
+        log_percent=0.05,
+        cache_final=True,
+      )
+    },
+    "table": common.table(
+      *(f"LaPE{own}", arg.variant, arg.stem_ln, "test/prec@1"),
+      data=f"CIFAR-{classes}",
+      epochs=300,
+    ),
   }
 
-  config.log_training_steps = 50
-  config.log_grad_depth = True
-  config.ckpt_steps = 2000
 
-  config.model_name = "vit"
-  config.model = {
-    **common.MODEL_KW,
+def _model(arg):
+  """Returns the options of the model: its variant's, but for those given."""
+  options = ("posemb_join", "norm", "block_ln")
+  return {
     "variant": arg.variant,
-    "stem_ln": arg.stem_ln,
     "attn_dropout": 0.1,
     "stoch_depth": 0.1,
     "scan": True,
+    **{option: arg[option] for option in options if arg[option]},
+    **{f"{option}_kw": arg[f"{option}_kw"] for option in options},
   }
-  for option in ("posemb_join", "norm", "block_ln"):
-    if arg[option]:
-      config.model[option] = arg[option]
-    config.model[f"{option}_kw"] = arg[f"{option}_kw"]
-
-  config.optax_name = "scale_by_adam"
-  config.lr = recipe["lr"]
-  config.wd = config.lr * 0.06  # decay there is multiplied by the learning rate
-  config.wd_mults = [(".*/kernel$", 1.0), ("cls|(.*/)?pos_embedding", 1.0)]
-  config.schedule = {
-    "warmup_epochs": 10,
-    "warmup_start": recipe["warmup"] / config.lr,
-    "decay_type": "cosine",
-    "decay_in_warmup": True,
-    "end": 1e-5 / config.lr,
-    "hold_epochs": 10,
-    "every_epochs": 1,
-  }
-
-  config.evals = {}
-  config.evals.test = {
-    "type": "classification",
-    "data": get_data("test"),
-    "pp_fn": "decode" + get_tail(smoothing=0.0),
-    "loss_name": config.loss,
-    "log_percent": 0.05,
-    "cache_final": True,
-  }
-
-  erasing = "" if arg.erasing == 0.25 else f", erasing {arg.erasing:g}"
-  config.table = common.table(
-    f"LaPE{erasing}",
-    arg.variant,
-    arg.stem_ln,
-    "test/prec@1",
-    data=f"CIFAR-{classes}",
-    epochs=300,
-  )
-
-  if arg.runlocal:
-    common.runlocal(config)
-  return config
 
 
 def sweep(arg=None):
   """Returns the arms of LaPE's table; see the module's docstring."""
-  arg = common.parse_sweep(
+  return common.grid(
     arg,
+    "{posemb_join}_{stem_ln}_{variant}",
     variants=("lite-7/4", "cvt-7/4", "cct-7/3x1"),
     joins=("add", "lape"),
     stems=("none",),
+    first_seed=121,
     seeds=5,
     erasing=0.25,
     data="cifar10",
     data_dir="",
   )
-  return [
-    arm
-    for variant, join, stem in itertools.product(
-      arg.variants, arg.joins, arg.stems
-    )
-    for arm in common.arms(
-      arg,
-      f"{join}_{stem}_{variant}",
-      first_seed=121,
-      variant=variant,
-      posemb_join=join,
-      stem_ln=stem,
-      erasing=arg.erasing,
-      data=arg.data,
-      **({"data_dir": arg.data_dir} if arg.data_dir else {}),
-    )
-  ]

@@ -29,8 +29,6 @@ names them otherwise. Differs from the recipe: as configs/deit_i1k.py, but
 trains on all of `train`.
 """
 
-import itertools
-
 from dpn.configs import common, deit_i1k
 
 VARIANTS = ("Ti/16", "S/16", "B/16")
@@ -38,7 +36,7 @@ EVAL_EPOCHS = 20  # divides the 100 epochs of the paper's tables
 POSEMBS = ("learn", "sincos1d", "sincos2d_lape", "rpe")
 # Name of an arm: its arguments.
 JOINS = {
-  "add": {},
+  "add": {"posemb_join": "add"},
   "shared": {"posemb_join": "shared"},
   "unshared": {"posemb_join": "unshared"},
   "lape_share": {"posemb_join": "lape", "posemb_join_kw.share": True},
@@ -56,31 +54,49 @@ NORMS = (  # Table 8
   "standardize_scale",
   "layernorm",
 )
+# Of sweeps, by `table`: the variants, and the arms of each.
+TABLES = {
+  "models": (VARIANTS, {name: JOINS[name] for name in ("add", "lape")}),
+  "joins": (
+    VARIANTS[:1],
+    {
+      f"{join}_{posemb}": {**given, "posemb": posemb}
+      for join, given in JOINS.items()
+      for posemb in POSEMBS
+      if join in ONLY.get(posemb, JOINS) and posemb in ONLY.get(join, POSEMBS)
+    },
+  ),
+  "norms": (
+    VARIANTS[:1],
+    {
+      "add": JOINS["add"],
+      **{
+        f"lape_{norm}": {"posemb_join": "lape", "posemb_join_kw.norm": norm}
+        for norm in NORMS
+      },
+    },
+  ),
+}
 
 
-def get_config(arg=None):
+@common.recipe(
+  variant="Ti/16",
+  posemb_join="add",
+  posemb_join_kw={},
+  posemb="learn",
+  stem_ln="none",
+  crop=224,
+)
+def get_config(arg):
   """Returns the config; see the module's docstring for `arg`."""
-  arg = common.parse_arg(
-    arg,
-    variant="Ti/16",
-    posemb_join="add",
-    posemb_join_kw={},
-    posemb="learn",
-    stem_ln="none",
-    crop=224,
-    seed=0,
-    runlocal=False,
-  )
   config = deit_i1k.get_config(
-    f"variant={arg.variant},stem_ln={arg.stem_ln},crop={arg.crop},"
-    f"seed={arg.seed},runlocal={arg.runlocal}"
+    variant=arg.variant, stem_ln=arg.stem_ln, crop=arg.crop
   )
   config.input.data.split = "train"
   del config.evals["minival"]  # part of that
-  if not arg.runlocal:
-    for section in config.evals.values():
-      del section["log_steps"]
-      section.log_epochs = EVAL_EPOCHS
+  for section in config.evals.values():
+    del section["log_steps"]
+    section.log_epochs = EVAL_EPOCHS
 
   config.model.posemb = arg.posemb
   config.model.posemb_join = arg.posemb_join
@@ -99,7 +115,7 @@ def get_config(arg=None):
   config.table.update(
     recipe=f"LaPE{crop}",
     data="ImageNet-1k",
-    epochs=config.get("total_epochs", 300),
+    epochs=config.total_epochs,
     posemb=arg.posemb,
   )
   return config
@@ -107,38 +123,12 @@ def get_config(arg=None):
 
 def sweep(arg=None):
   """Returns the arms of LaPE's tables; see the module's docstring."""
-  arg = common.parse_sweep(arg, table="models", variants=(), crop=224, seeds=1)
-  tables = {
-    "models": (VARIANTS, _models()),
-    "joins": (VARIANTS[:1], _joins()),
-    "norms": (VARIANTS[:1], _norms()),
-  }
-  variants, arms = common.choose("table", arg.table, tables)
-  return [
-    arm
-    for variant in arg.variants or variants
-    for name, given in arms.items()
-    for arm in common.arms(
-      arg, f"{name}_{variant}", variant=variant, crop=arg.crop, **given
-    )
-  ]
-
-
-def _models():
-  return {name: {"posemb_join": name} for name in ("add", "lape")}
-
-
-def _joins():
-  return {
-    f"{join}_{posemb}": {"posemb_join": "add", **given, "posemb": posemb}
-    for (join, given), posemb in itertools.product(JOINS.items(), POSEMBS)
-    if join in ONLY.get(posemb, JOINS) and posemb in ONLY.get(join, POSEMBS)
-  }
-
-
-def _norms():
-  norms = {
-    f"lape_{norm}": {"posemb_join": "lape", "posemb_join_kw.norm": norm}
-    for norm in NORMS
-  }
-  return {"add": {"posemb_join": "add"}} | norms
+  arg = common.parse_sweep(arg, table="models", variants=(), crop=224)
+  variants, arms = common.choose("table", arg.table, TABLES)
+  return common.grid(
+    arg,
+    "{arm}_{variant}",
+    variants=arg.variants or variants,
+    arms=arms,
+    crop=arg.crop,
+  )

@@ -37,8 +37,6 @@ from the weights of BERT, which cannot be read here, so no number is expected.
 Hours: 901M pairs through a B/32 and a text tower of size B; not run.
 """
 
-import ml_collections
-
 from dpn.configs import common, jft
 
 DIMS = {"B": 768, "L": 1024}
@@ -68,68 +66,68 @@ TEXT = {"tokens": 16, "prompts": "name", "chunks": 1}
 PIXELS = "value_range(-1, 1)"
 
 
-def get_config(arg=None):
+@common.recipe(
+  variant="B/32",
+  stem_ln="dpn",
+  init="",
+  pretrain_steps="220000",
+  pool="tok",
+  setup="paper",
+  text="B",
+  **DATA,
+  **TEXT,
+  lr=0.0,
+  wd=0.0,
+)
+def get_config(arg):
   """Returns the config; see the module's docstring for `arg`."""
-  arg = common.parse_arg(
-    arg,
-    variant="B/32",
-    stem_ln="dpn",
-    init="",
-    pretrain_steps="220000",
-    pool="tok",
-    setup="paper",
-    text="B",
-    **DATA,
-    **TEXT,
-    lr=0.0,
-    wd=0.0,
-    seed=0,
-    runlocal=False,
-  )
   common.need_init("lit", arg)
   setup = common.choose("setup", arg.setup, SETUPS)
-  config = contrastive(arg, f"resize(224)|{setup['aug']}{PIXELS}")
-  config.input.batch_size = setup["batch_size"]
-  config.total_steps = setup["total_steps"]
   dim = common.choose("size of variant", arg.variant.partition("/")[0], DIMS)
+  text = common.choose("text", arg.text, TOWERS)
   tower = jft.get_config(
-    f"variant={arg.variant},stem_ln={arg.stem_ln},pool={arg.pool},"
-    "data=any,classes=2"
-  ).model
-  config.model = {
-    **common.choose("text", arg.text, TOWERS),
-    "image": tower,
-    "out_dim": (None, dim),
-    "temperature_init": 10.0,
-  }
-  config.model.text.vocab_size = arg.vocab_size
-  if arg.init:
-    config.model_init = {"img": arg.init}
-    config.model_load = {"img_load_kw": {"dont_load": ["head/.*"]}}
-  if arg.text == "bert":
-    config.optax_name = "scale_by_adam"
-  config.wd = arg.wd or setup["wd"]
-  decay = {"decay_type": "cosine", "warmup_steps": setup["warmup_steps"]}
-  config.schedule = [("img/.*", None), (".*", decay)]
-  recipe = "LiT" if arg.setup == "paper" else "LiT, coco"
-  config.table = common.table(
-    recipe if arg.prompts == "name" else f"{recipe}, {arg.prompts}",
-    arg.variant,
-    arg.stem_ln,
-    "zeroshot/imagenet_prec@1",
-    pretrain_steps=arg.pretrain_steps,
+    variant=arg.variant,
+    stem_ln=arg.stem_ln,
+    pool=arg.pool,
+    data="any",
+    classes=2,
   )
-  if arg.runlocal:
-    common.runlocal(config)
-  return config
+  fields = contrastive(
+    arg, f"resize(224)|{setup['aug']}{PIXELS}", setup["batch_size"]
+  )
+  decay = {"decay_type": "cosine", "warmup_steps": setup["warmup_steps"]}
+  locked = common.locked_image_tower(arg.init, decay)
+  if not arg.init:  # runlocal
+    locked = {"schedule": locked["schedule"]}
+  recipe = "LiT" if arg.setup == "paper" else "LiT, coco"
+  return {
+    **fields,
+    "total_steps": setup["total_steps"],
+    "model": {
+      **text,
+      "text": {**text["text"], "vocab_size": arg.vocab_size},
+      "image": tower.model,
+      "out_dim": (None, dim),
+      "temperature_init": 10.0,
+    },
+    **locked,
+    **({"optax_name": "scale_by_adam"} if arg.text == "bert" else {}),
+    "wd": arg.wd or setup["wd"],
+    "table": common.table(
+      recipe if arg.prompts == "name" else f"{recipe}, {arg.prompts}",
+      *(arg.variant, arg.stem_ln, "zeroshot/imagenet_prec@1"),
+      pretrain_steps=arg.pretrain_steps,
+    ),
+  }
 
 
-def contrastive(arg, pp_image: str) -> ml_collections.ConfigDict:
+def contrastive(arg, pp_image: str, batch_size: int) -> dict:
   """Returns what LiT and SigLIP share: data, optimizer, evaluators.
 
   Args:
-    arg: of the config, with `DATA`, `TEXT`, `lr` and `seed`.
+    arg: of the config, with `DATA`, `TEXT` and `lr`.
     pp_image: preprocessing of training images, without decoding.
+    batch_size: pairs of a step.
   """
   if not arg.vocab and not arg.runlocal:
     raise ValueError(
@@ -141,70 +139,53 @@ def contrastive(arg, pp_image: str) -> ml_collections.ConfigDict:
   tokenize = f'tokenize({arg.tokens}, {ends}, model="{vocab}")'
   if arg.get("text") == "bert":
     tokenize = f'bert_tokenize({arg.tokens}, "{vocab}")'
-  config = ml_collections.ConfigDict()
-  config.seed = arg.seed
-  config.task = "contrastive"
-  config.loss_chunks = arg.chunks
-  config.input = {}
-  config.input.data = {"name": arg.data, "split": arg.split}
-  if arg.data_dir:
-    config.input.data.data_dir = arg.data_dir
-  config.input.pp = (
-    f'decode|{pp_image}|flatten|choice(inkey="{arg.caption}", outkey="text")|'
-    f'{tokenize}|keep("image", "text")'
-  )
-  config.log_training_steps = 50
-  config.ckpt_steps = 1000
-  config.optax_name = "big_vision.scale_by_adafactor"
-  config.grad_clip_norm = 1.0
-  config.lr = arg.lr or 1e-3
-  config.evals = {}
-  config.evals.zeroshot = {
-    "type": "zeroshot",
-    "datasets": {"imagenet": ("imagenet2012", "validation")},
-    "class_names": {"imagenet": "imagenet"},
-    "templates": arg.prompts,
-    "pp_img": f"decode|resize(256)|central_crop(224)|{PIXELS}",
-    "pp_txt": tokenize,
-    "log_steps": 5000,
+  return {
+    "task": "contrastive",
+    "loss_chunks": arg.chunks,
+    "input": {
+      "data": common.source(arg.data, arg.split, arg.data_dir),
+      "batch_size": batch_size,
+      "pp": f'decode|{pp_image}|flatten|choice(inkey="{arg.caption}", '
+      f'outkey="text")|{tokenize}|keep("image", "text")',
+    },
+    "log_training_steps": 50,
+    "ckpt_steps": 1000,
+    "optax_name": "big_vision.scale_by_adafactor",
+    "grad_clip_norm": 1.0,
+    "lr": arg.lr or 1e-3,
+    "evals": {
+      "zeroshot": {
+        "type": "zeroshot",
+        "datasets": {"imagenet": ("imagenet2012", "validation")},
+        "class_names": {"imagenet": "imagenet"},
+        "templates": arg.prompts,
+        "pp_img": f"decode|resize(256)|central_crop(224)|{PIXELS}",
+        "pp_txt": tokenize,
+        "log_steps": 5000,
+      },
+      "retrieval": {
+        "type": "retrieval",
+        "data": common.source("coco_captions", "test"),
+        "text_key": "captions/text",
+        "pp_img": f"decode|resize(224)|{PIXELS}",
+        "pp_txt": tokenize,
+        "log_steps": 5000,
+      },
+    },
   }
-  config.evals.retrieval = {
-    "type": "retrieval",
-    "data": {"name": "coco_captions", "split": "test"},
-    "text_key": "captions/text",
-    "pp_img": f"decode|resize(224)|{PIXELS}",
-    "pp_txt": tokenize,
-    "log_steps": 5000,
-  }
-  return config
 
 
 def sweep(arg=None):
   """Returns the arms of Table 4; see the module's docstring."""
-  optional = {**DATA, "pool": "tok", "prompts": "name"}
-  arg = common.parse_sweep(
+  return common.grid(
     arg,
+    "{stem_ln}_{variant}_{pretrain_steps}",
     variants=("B/32", "L/16"),
     stems=("none", "dpn"),
     pretrain_steps=("220000", "1100000"),
     init="",
-    **optional,
+    **DATA,
+    pool="tok",
+    prompts="name",
     seeds=3,
   )
-  given = {k: arg[k] for k, default in optional.items() if arg[k] != default}
-  if arg.init:
-    given["init"] = arg.init
-  return [
-    arm
-    for variant in arg.variants
-    for stem in arg.stems
-    for steps in arg.pretrain_steps
-    for arm in common.arms(
-      arg,
-      f"{stem}_{variant}_{steps}",
-      variant=variant,
-      stem_ln=stem,
-      pretrain_steps=steps,
-      **given,
-    )
-  ]

@@ -36,9 +36,18 @@ Section 4.1 can be read in two ways at three points. The first is the default:
 from dpn.configs import augreg_i1k, common
 
 VARIANTS = ("S/16", "B/16", "B/32", "Ti/16", "S/32")
-PLACEMENTS = ("pre", "post", "pre+post")
-BLOCKS = ("normformer", "sub_ln")
-# Other readings of the blocks, and the option that each block has.
+PLACEMENTS = {
+  f"sa_{sa}_mlp_{mlp}": {"sa": sa, "mlp": mlp}
+  for sa in ("pre", "post", "pre+post")
+  for mlp in ("pre", "post", "pre+post")
+}
+BLOCKS = {block: {"block": block} for block in ("normformer", "sub_ln")}
+# Other readings of the placements and of the blocks, whose options are:
+STREAMS = {
+  f"{name}_stream": {**given, "post": "stream"}
+  for name, given in PLACEMENTS.items()
+  if name != "sa_pre_mlp_pre"
+}
 OTHERS = {
   "normformer_no_head_scale": {"block": "normformer", "head_scale": "none"},
   "sub_ln_before_act": {"block": "sub_ln", "mlp_ln": "before_act"},
@@ -47,20 +56,17 @@ OPTIONS = {"normformer": "head_scale", "sub_ln": "mlp_ln"}
 DEFAULTS = {"head_scale": "heads", "mlp_ln": "after_act"}
 
 
-def get_config(arg=None):
+@common.recipe(
+  variant="B/16",
+  sa="pre",
+  mlp="pre",
+  post="branch",
+  block="",
+  **DEFAULTS,
+  dpn=False,
+)
+def get_config(arg):
   """Returns the config; see the module's docstring for `arg`."""
-  arg = common.parse_arg(
-    arg,
-    variant="B/16",
-    sa="pre",
-    mlp="pre",
-    post="branch",
-    block="",
-    **DEFAULTS,
-    dpn=False,
-    seed=0,
-    runlocal=False,
-  )
   if arg.block and (arg.sa, arg.mlp, arg.post) != ("pre", "pre", "branch"):
     raise ValueError(
       f"block={arg.block} has placements of its own: leave out sa, mlp, post."
@@ -69,10 +75,8 @@ def get_config(arg=None):
   for option, default in DEFAULTS.items():
     if option != own and arg[option] != default:
       raise ValueError(f"{option}={arg[option]} needs the block that has it.")
-  stem_ln = "dpn" if arg.dpn else "none"
   config = augreg_i1k.get_config(
-    f"variant={arg.variant},stem_ln={stem_ln},seed={arg.seed},"
-    f"runlocal={arg.runlocal}"
+    variant=arg.variant, stem_ln="dpn" if arg.dpn else "none"
   )
   if arg.block:
     arm = config.model.block_ln = arg.block
@@ -89,23 +93,7 @@ def get_config(arg=None):
 def sweep(arg=None):
   """Returns the arms of Figure 1; see the module's docstring."""
   arg = common.parse_sweep(arg, variants=VARIANTS, seeds=3, readings="all")
-  blocks = {
-    f"sa_{sa}_mlp_{mlp}": {"sa": sa, "mlp": mlp}
-    for sa in PLACEMENTS
-    for mlp in PLACEMENTS
-  }
-  streams = {
-    f"{name}_stream": given | {"post": "stream"}
-    for name, given in blocks.items()
-    if name != "sa_pre_mlp_pre"
-  }
-  blocks |= {block: {"block": block} for block in BLOCKS}
-  blocks |= {"dpn": {"dpn": True}}
-  others = {"all": streams | OTHERS, "first": {}}
-  blocks |= common.choose("readings", arg.readings, others)
-  return [
-    arm
-    for variant in arg.variants
-    for name, given in blocks.items()
-    for arm in common.arms(arg, f"{name}_{variant}", variant=variant, **given)
-  ]
+  readings = {"all": STREAMS | OTHERS, "first": {}}
+  others = common.choose("readings", arg.readings, readings)
+  arms = PLACEMENTS | BLOCKS | {"dpn": {"dpn": True}} | others
+  return common.grid(arg, "{arm}_{variant}", variants=arg.variants, arms=arms)

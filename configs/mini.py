@@ -15,8 +15,6 @@ Expected: nothing of the paper's; it is trained for an epoch or two, so that the
 numbers show how the comparison is made and no more. About half a minute a run.
 """
 
-import ml_collections
-
 from dpn.configs import common, ln_placement, stem_ablation
 
 SIDE = 32
@@ -37,74 +35,59 @@ ARRAYS = ("digits", "photos")  # of scripts/mini_data.py
 def source(data: str, folder: str, split: str) -> tuple[dict, str]:
   """Returns `input.data` of a split, and the ops that begin its `pp`."""
   if data in ARRAYS:
-    return {"name": f"arrays:{folder}/{data}.npz", "split": split}, ""
-  place = {"data_dir": folder} if folder else {}
-  return {"name": data, "split": split, **place}, "decode|"
+    return common.source(f"arrays:{folder}/{data}.npz", split), ""
+  return common.source(data, split, folder), "decode|"
 
 
-def get_config(arg=None):
+@common.recipe(
+  data="cifar10",
+  data_dir="",
+  stem_ln="dpn",
+  sa="pre",
+  mlp="pre",
+  block="",
+  steps=600,
+)
+def get_config(arg):
   """Returns the config; see the module's docstring for `arg`."""
-  arg = common.parse_arg(
-    arg,
-    data="cifar10",
-    data_dir="",
-    stem_ln="dpn",
-    sa="pre",
-    mlp="pre",
-    block="",
-    steps=600,
-    seed=0,
-    runlocal=False,
-  )
-  config = ml_collections.ConfigDict()
-  config.seed = arg.seed
-  config.total_steps = arg.steps
-  config.num_classes = 10
-  config.loss = "softmax_xent"
-
-  tail = common.labels_tail(config.num_classes)
+  tail = common.labels_tail(10)
   data, begin = source(arg.data, arg.data_dir, "train")
-  flip = "" if arg.data == "digits" else "|flip_lr"
-  config.input = {}
-  config.input.data = data
-  config.input.batch_size = 128
-  config.input.pp = f"{begin}inception_crop({SIDE}, area_min=60){flip}{tail}"
-
-  config.log_training_steps = 10
-  config.ckpt_steps = 0
-  config.log_grad_depth = 60  # steps of the mean, a tenth of all
-
-  config.model_name = "vit"
-  config.model = {**common.MODEL_KW, **MODEL, "stem_ln": arg.stem_ln}
-  block = arg.block or common.place_norms(config.model, arg.sa, arg.mlp)
-  if arg.block:
-    config.model.block_ln = arg.block
-
-  config.grad_clip_norm = 1.0
-  config.optax_name = "scale_by_adam"
-  config.lr = 0.002
-  config.wd = 0.0002
-  config.schedule = {"warmup_percent": 0.1, "decay_type": "cosine"}
-
   held_out = "test" if arg.data in ARRAYS else "test[:2000]"
-  config.evals = {}
-  config.evals.val = {
-    "type": "classification",
-    "data": source(arg.data, arg.data_dir, held_out)[0],
-    "pp_fn": begin + tail[1:],
-    "loss_name": config.loss,
-    "log_percent": 0.2,
-    "cache_final": True,
-  }
-
+  flip = "" if arg.data == "digits" else "|flip_lr"
+  vit = common.vit(arg.stem_ln, **MODEL)
+  block = arg.block or common.place_norms(vit["model"], arg.sa, arg.mlp)
+  if arg.block:
+    vit["model"]["block_ln"] = arg.block
   name = NAMES.get(arg.data, arg.data)
-  config.table = common.table(f"{name} miniature", ARCH, arg.stem_ln)
-  if block:
-    config.table.arm = block
-
-  if arg.runlocal:
-    common.runlocal(config)
-  return config
+  table = common.table(f"{name} miniature", ARCH, arg.stem_ln)
+  return {
+    "total_steps": arg.steps,
+    "num_classes": 10,
+    "loss": "softmax_xent",
+    "input": {
+      "data": data,
+      "batch_size": 128,
+      "pp": f"{begin}inception_crop({SIDE}, area_min=60){flip}{tail}",
+    },
+    "log_training_steps": 10,
+    "ckpt_steps": 0,
+    "log_grad_depth": 60,  # steps of the mean, a tenth of all
+    **vit,
+    **common.ADAM,
+    "lr": 0.002,
+    "wd": 0.0002,
+    "schedule": common.WARMUP_COSINE,
+    "evals": {
+      "val": common.classification(
+        source(arg.data, arg.data_dir, held_out)[0],
+        begin + tail[1:],
+        "softmax_xent",
+        log_percent=0.2,
+        cache_final=True,
+      )
+    },
+    "table": table | ({"arm": block} if block else {}),
+  }
 
 
 def sweep(arg=None):
@@ -118,22 +101,9 @@ def sweep(arg=None):
     steps=600,
     seeds=3,
   )
-  given = {"data": arg.data, "data_dir": arg.data_dir, "steps": arg.steps}
-  arms = []
-  for stem in arg.stems:
-    arms += common.arms(arg, stem, stem_ln=stem, **given)
-  for name, block in _blocks().items():
-    made = common.arms(arg, name, stem_ln="none", **block, **given)
-    arms += made[: arg.placements]
-  return arms
-
-
-def _blocks():
-  sides = ln_placement.PLACEMENTS
-  placed = {
-    f"sa_{sa}_mlp_{mlp}": {"sa": sa, "mlp": mlp}
-    for sa in sides
-    for mlp in sides
-  }
-  del placed["sa_pre_mlp_pre"]  # stem_ln=none
-  return placed | {block: {"block": block} for block in ln_placement.BLOCKS}
+  given = {key: arg[key] for key in ("data", "data_dir", "steps")}
+  arms = common.grid(arg, "{stem_ln}", stems=arg.stems, **given)
+  blocks = ln_placement.PLACEMENTS | ln_placement.BLOCKS
+  del blocks["sa_pre_mlp_pre"]  # stem_ln=none
+  arg.seeds = min(arg.seeds, arg.placements)
+  return arms + common.grid(arg, "{arm}", arms=blocks, stem_ln="none", **given)

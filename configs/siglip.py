@@ -17,48 +17,41 @@ capped at 0.95.
 from dpn.configs import common, lit
 
 
-def get_config(arg=None):
+@common.recipe(
+  variant="B/16",
+  stem_ln="dpn",
+  **lit.DATA,
+  **{**lit.TEXT, "tokens": 64},
+  res=224,
+  batch=32_768,
+  steps=100_000,
+  lr=0.0,
+  wd=1e-4,
+)
+def get_config(arg):
   """Returns the config; see the module's docstring for `arg`."""
-  arg = common.parse_arg(
-    arg,
-    variant="B/16",
-    stem_ln="dpn",
-    **lit.DATA,
-    **{**lit.TEXT, "tokens": 64},
-    res=224,
-    batch=32_768,
-    steps=100_000,
-    lr=0.0,
-    wd=1e-4,
-    seed=0,
-    runlocal=False,
-  )
-  config = lit.contrastive(arg, f"resize({arg.res})|{lit.PIXELS}")
-  config.loss = "sigmoid"
-  config.input.batch_size = arg.batch
-  config.total_steps = arg.steps
-  size = arg.variant.partition("/")[0]
-  config.model = {
-    "image": {
-      **common.MODEL_KW,
-      "variant": arg.variant,
-      "pool_type": "map",
-      "stem_ln": arg.stem_ln,
-    },
-    "text": {"variant": size, "vocab_size": arg.vocab_size},
-    "out_dim": (None, common.choose("size of variant", size, lit.DIMS)),
-    "temperature_init": 10.0,
-    "bias_init": -10.0,
-  }
-  config.optax = {"beta2_cap": 0.95}
-  config.wd = arg.wd
-  config.schedule = {"decay_type": "cosine", "warmup_steps": 10_000}
+  fields = lit.contrastive(arg, f"resize({arg.res})|{lit.PIXELS}", arg.batch)
   crop = f"resize({arg.res * 8 // 7})|central_crop({arg.res})"
-  config.evals.zeroshot.pp_img = f"decode|{crop}|{lit.PIXELS}"
-  config.evals.retrieval.pp_img = f"decode|resize({arg.res})|{lit.PIXELS}"
-  config.table = common.table(
-    "SigLIP", arg.variant, arg.stem_ln, "zeroshot/imagenet_prec@1"
-  )
-  if arg.runlocal:
-    common.runlocal(config)
-  return config
+  fields["evals"]["zeroshot"]["pp_img"] = f"decode|{crop}|{lit.PIXELS}"
+  resize = f"decode|resize({arg.res})|{lit.PIXELS}"
+  fields["evals"]["retrieval"]["pp_img"] = resize
+  size = arg.variant.partition("/")[0]
+  image = common.vit(arg.stem_ln, variant=arg.variant, pool_type="map")
+  return {
+    **fields,
+    "loss": "sigmoid",
+    "total_steps": arg.steps,
+    "model": {
+      "image": image["model"],
+      "text": {"variant": size, "vocab_size": arg.vocab_size},
+      "out_dim": (None, common.choose("size of variant", size, lit.DIMS)),
+      "temperature_init": 10.0,
+      "bias_init": -10.0,
+    },
+    "optax": {"beta2_cap": 0.95},
+    "wd": arg.wd,
+    "schedule": {"decay_type": "cosine", "warmup_steps": 10_000},
+    "table": common.table(
+      "SigLIP", arg.variant, arg.stem_ln, "zeroshot/imagenet_prec@1"
+    ),
+  }

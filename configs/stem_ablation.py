@@ -45,20 +45,10 @@ STEMS = (
 )
 
 
-def get_config(arg=None):
+@common.recipe(stem_ln="dpn", variant="B/16", cls_row=False)
+def get_config(arg):
   """Returns the config; see the module's docstring for `arg`."""
-  arg = common.parse_arg(
-    arg,
-    stem_ln="dpn",
-    variant="B/16",
-    cls_row=False,
-    seed=0,
-    runlocal=False,
-  )
-  config = augreg_i1k.get_config(
-    f"variant={arg.variant},stem_ln={arg.stem_ln},seed={arg.seed},"
-    f"runlocal={arg.runlocal}"
-  )
+  config = augreg_i1k.get_config(variant=arg.variant, stem_ln=arg.stem_ln)
   if arg.cls_row:
     config.model.posemb_join_kw = {"cls": True}
     config.table.recipe = "AugReg, class token with a position"
@@ -67,15 +57,11 @@ def get_config(arg=None):
 
 def sweep(arg=None):
   """Returns the arms of Table 6; see the module's docstring."""
-  arg = common.parse_sweep(
-    arg, variants=VARIANTS, stems=STEMS, seeds=3, cls_row=False
+  return common.grid(
+    arg,
+    "{stem_ln}_{variant}",
+    variants=VARIANTS,
+    stems=STEMS,
+    seeds=3,
+    cls_row=False,
   )
-  given = {"cls_row": True} if arg.cls_row else {}
-  return [
-    arm
-    for variant in arg.variants
-    for stem in arg.stems
-    for arm in common.arms(
-      arg, f"{stem}_{variant}", stem_ln=stem, variant=variant, **given
-    )
-  ]

@@ -41,11 +41,8 @@ Appendix F has dropout alone (stoch_depth pairs them). That the first stage is
 Table 7's first row is our reading, too: it has no label.
 """
 
-import itertools
 import json
 import os
-
-import ml_collections
 
 from dpn.configs import common
 
@@ -72,88 +69,65 @@ FOUND = {
 BEFORE = {"augment": "search", "longer": "augment"}
 
 
-def get_config(arg=None):
+@common.recipe(
+  variant="B/16",
+  stem_ln="dpn",
+  **FOUND,
+  stoch_depth=False,
+  epochs=300,
+  test=False,
+)
+def get_config(arg):
   """Returns the config; see the module's docstring for `arg`."""
-  arg = common.parse_arg(
-    arg,
-    variant="B/16",
-    stem_ln="dpn",
-    **FOUND,
-    stoch_depth=False,
-    epochs=300,
-    test=False,
-    seed=0,
-    runlocal=False,
-  )
-  config = ml_collections.ConfigDict()
-  config.seed = arg.seed
-  config.total_epochs = arg.epochs
-  config.num_classes = 397
-  config.loss = "sigmoid_xent"
-  config.init_head_bias = -6.0  # each class starts at 1/400
-
   tail = common.labels_tail(397)
+  source = lambda split: common.source("sun397/tfds", split)
   augment = arg.randaug != "none"
   randaug = f"|randaug(2,{float(arg.randaug):g})" if augment else ""
-  config.input = {}
-  config.input.data = {"name": "sun397/tfds", "split": "train"}
-  config.input.batch_size = 512
-  config.input.pp = (
-    f"decode_jpeg_and_inception_crop(224)|flip_lr{randaug}{tail}"
-  )
-  config.mixup = {"p": arg.mixup, "fold_in": None}
-
-  config.log_training_steps = 50
-  config.log_grad_depth = True
-  config.ckpt_steps = 1000
-
-  config.model_name = "vit"
-  config.model = {
-    **common.MODEL_KW,
-    "variant": arg.variant,
-    "rep_size": True,
-    "pool_type": "tok",
-    "stem_ln": arg.stem_ln,
-    "dropout": arg.dropout,
-    "stoch_depth": arg.dropout if arg.stoch_depth else 0.0,
-  }
-
-  config.grad_clip_norm = 1.0
-  config.optax_name = "scale_by_adam"
-  config.optax = {"mu_dtype": "bfloat16"}
-  config.lr = arg.lr
-  config.wd = arg.wd * arg.lr
-  config.schedule = {"warmup_percent": 0.1, "decay_type": "cosine"}
-
   splits = {"minival": "validation"} | ({"test": "test"} if arg.test else {})
-  config.evals = {
-    name: {
-      "type": "classification",
-      "data": {"name": "sun397/tfds", "split": split},
-      "pp_fn": f"decode|resize_small(256)|central_crop(224){tail}",
-      "loss_name": config.loss,
-      "log_steps": 1000,
-    }
-    for name, split in splits.items()
-  }
-
   setting = "from scratch"
   if arg.mixup or augment:
     setting = "+ augmentation"
   if arg.epochs != 300:
     setting = f"+ train longer ({arg.epochs} epochs)"
-  config.table = common.table(
-    "SUN397, stochastic depth" if arg.stoch_depth else "SUN397",
-    arg.variant,
-    arg.stem_ln,
-    "test/prec@1",
-    setting=setting,
-    candidate=_candidate(arg),
-  )
-
-  if arg.runlocal:
-    common.runlocal(config)
-  return config
+  return {
+    **common.AUGREG,
+    "total_epochs": arg.epochs,
+    "num_classes": 397,
+    "loss": "sigmoid_xent",
+    "init_head_bias": -6.0,  # each class starts at 1/400
+    "input": {
+      "data": source("train"),
+      "batch_size": 512,
+      "pp": f"decode_jpeg_and_inception_crop(224)|flip_lr{randaug}{tail}",
+    },
+    "mixup": {"p": arg.mixup, "fold_in": None},
+    **common.vit(
+      arg.stem_ln,
+      variant=arg.variant,
+      rep_size=True,
+      pool_type="tok",
+      dropout=arg.dropout,
+      stoch_depth=arg.dropout if arg.stoch_depth else 0.0,
+    ),
+    "lr": arg.lr,
+    "wd": arg.wd * arg.lr,
+    "schedule": common.WARMUP_COSINE,
+    "evals": {
+      name: common.classification(
+        source(split),
+        f"decode|resize_small(256)|central_crop(224){tail}",
+        "sigmoid_xent",
+        log_steps=1000,
+      )
+      for name, split in splits.items()
+    },
+    "table": common.table(
+      "SUN397, stochastic depth" if arg.stoch_depth else "SUN397",
+      *(arg.variant, arg.stem_ln, "test/prec@1"),
+      setting=setting,
+      candidate=_candidate(arg),
+    ),
+  }
 
 
 def sweep(arg=None):
@@ -168,31 +142,23 @@ def sweep(arg=None):
     stoch_depth=False,
   )
   grid = common.choose("stage", arg.stage, GRIDS)
+  name = "".join(f"_{key}{{{key}}}" for key in grid)
   result = []
-  for variant, stem, *values in itertools.product(
-    arg.variants, arg.stems, *grid.values()
-  ):
-    chosen = dict(zip(grid, values, strict=True))
-    name = "_".join((stem, variant, *(f"{k}{v}" for k, v in chosen.items())))
-    given = {key: arg[key] for key in FOUND}
-    if arg["from"]:
-      given |= _found(arg["from"], arg.stage, f"{variant} {stem}")
-    given |= chosen
-    result += [
-      arm
-      | {
-        "cell": f"{arg.stage} {variant} {stem}",
-        "candidate": _candidate(given),
-      }
-      for arm in common.arms(
+  for variant in arg.variants:
+    for stem in arg.stems:
+      given = {key: arg[key] for key in FOUND}
+      if arg["from"]:
+        given |= _found(arg["from"], arg.stage, f"{variant} {stem}")
+      result += common.grid(
         arg,
-        name,
+        f"{{stem_ln}}_{{variant}}{name}",
         variant=variant,
         stem_ln=stem,
         stoch_depth=arg.stoch_depth,
-        **given,
+        **given | grid,
+        cell=f"{arg.stage} {{variant}} {{stem_ln}}",
+        candidate=_candidate,
       )
-    ]
   return result
 
 

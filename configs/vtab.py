@@ -39,10 +39,8 @@ resisc45 (from its authors) and diabetic_retinopathy_detection/btgraham-300
 """
 
 import dataclasses
-import itertools
 
-import ml_collections
-
+from dpn import errors
 from dpn.configs import common
 
 
@@ -114,98 +112,70 @@ PP = ("vtab", "crop_flip")
 INIT = "runs/table1/{stem_ln}_{variant}-s0/params.safetensors"
 
 
-def get_config(arg=None):
+@common.recipe(
+  task="CIFAR-100",
+  init="",
+  variant="B/16",
+  stem_ln="dpn",
+  lr=3e-4,
+  pp="vtab",
+  res=224,
+  minival="vtab",
+  test=False,
+)
+def get_config(arg):
   """Returns the config; see the module's docstring for `arg`."""
-  arg = common.parse_arg(
-    arg,
-    task="CIFAR-100",
-    init="",
-    variant="B/16",
-    stem_ln="dpn",
-    lr=3e-4,
-    pp="vtab",
-    res=224,
-    minival="vtab",
-    test=False,
-    seed=0,
-    runlocal=False,
-  )
   common.need_init("vtab", arg)
   task = common.choose("task", arg.task, TASKS)
   pp_train, pp_eval = _preprocessing(task, arg.pp, arg.res)
-  config = ml_collections.ConfigDict()
-  config.seed = arg.seed
-  config.total_steps = 2500
-  config.num_classes = task.classes
-  config.loss = "sigmoid_xent"
-
-  config.input = {}
-  config.input.data = {"name": task.data, "split": "train[:800]"}
-  config.input.batch_size = 512
-  config.input.pp = pp_train
-  config.prefetch_to_device = 2
-
-  config.log_training_steps = 10
-  config.log_eval_steps = 100
-  config.ckpt_steps = 1000
-  config.ckpt_timeout = 3600
-
-  config.model_name = "vit"
-  config.model_init = arg.init
-  config.model_load = {
-    "dont_load": ("head/kernel", "head/bias"),
-    "dont_check": (),
-  }
-  config.model = {
-    **common.MODEL_KW,
-    "variant": arg.variant,
-    "rep_size": True,
-    "pool_type": "tok",
-    "stem_ln": arg.stem_ln,
-  }
-
-  config.grad_clip_norm = 1.0
-  config.optax_name = "big_vision.momentum_hp"
-  config.wd = None
-  config.lr = arg.lr
-  config.schedule = {"warmup_steps": 200, "decay_type": "cosine"}
-
   first = {"vtab": task.val, "train": ("train", 800)}
   split, start = common.choose("minival", arg.minival, first)
   splits = {"minival": f"{split}[{start or ''}:{start + 200}]"}
   if arg.test:
     splits["test"] = task.test
-  config.evals = {
-    name: {
-      "type": "classification",
-      "data": {"name": task.data, "split": split},
-      "pp_fn": pp_eval,
-      "loss_name": config.loss,
-    }
-    for name, split in splits.items()
-  }
-
   usual = {"pp": "vtab", "res": 224, "minival": "vtab"}
   other = [f"{k} {arg[k]}" for k in usual if arg[k] != usual[k]]
-  config.table = common.table(
-    ", ".join(["VTAB", *other]),
-    arg.variant,
-    arg.stem_ln,
-    "test/prec@1",
-    task=arg.task,
-    candidate=f"lr={arg.lr:g}",
-  )
-
-  if arg.runlocal:
-    config.input.data.split = "train"
-    common.runlocal(config)
-  return config
+  return {
+    "total_steps": 2500,
+    "num_classes": task.classes,
+    "loss": "sigmoid_xent",
+    "input": {
+      # Data made up for two steps have fewer images.
+      "data": common.source(
+        task.data, "train" if arg.runlocal else "train[:800]"
+      ),
+      "batch_size": 512,
+      "pp": pp_train,
+    },
+    "prefetch_to_device": 2,
+    "log_training_steps": 10,
+    "log_eval_steps": 100,
+    "ckpt_steps": 1000,
+    "ckpt_timeout": 3600,
+    **common.from_pretrained(arg.init),
+    **common.vit(
+      arg.stem_ln, variant=arg.variant, rep_size=True, pool_type="tok"
+    ),
+    "lr": arg.lr,
+    "schedule": {"warmup_steps": 200, "decay_type": "cosine"},
+    "evals": {
+      name: common.classification(
+        common.source(task.data, split), pp_eval, "sigmoid_xent"
+      )
+      for name, split in splits.items()
+    },
+    "table": common.table(
+      ", ".join(["VTAB", *other]),
+      *(arg.variant, arg.stem_ln, "test/prec@1"),
+      task=arg.task,
+      candidate=f"lr={arg.lr:g}",
+    ),
+  }
 
 
 def _preprocessing(task, pp, res):
   """Returns the preprocessing of training and of evaluation."""
-  if pp not in PP:
-    raise common.nearest("pp", pp, PP)
+  errors.check_known("pp", pp, PP)
   begin = "|".join(filter(None, ("decode", task.ops)))
   tail = common.labels_tail(task.classes, task.label)
   pp_eval = f"{begin}|resize({res}){tail}"
@@ -219,8 +189,9 @@ def _preprocessing(task, pp, res):
 
 def sweep(arg=None):
   """Returns the arms of Table 3; see the module's docstring."""
-  arg = common.parse_sweep(
+  return common.grid(
     arg,
+    "{task}_{stem_ln}_{variant}_lr{lr}",
     tasks=tuple(TASKS),
     variants=("B/32", "B/16"),
     stems=("none", "dpn"),
@@ -230,26 +201,6 @@ def sweep(arg=None):
     res=224,
     minival="vtab",
     init=INIT,
+    cell="{task} {variant} {stem_ln}",
+    candidate=lambda given: f"lr={float(given['lr']):g}",
   )
-  return [
-    arm
-    | {
-      "cell": f"{task} {variant} {stem}",
-      "candidate": f"lr={float(lr):g}",
-    }
-    for task, variant, stem, lr in itertools.product(
-      arg.tasks, arg.variants, arg.stems, arg.lrs
-    )
-    for arm in common.arms(
-      arg,
-      f"{task}_{stem}_{variant}_lr{lr}",
-      task=task,
-      variant=variant,
-      stem_ln=stem,
-      lr=lr,
-      pp=arg.pp,
-      res=arg.res,
-      minival=arg.minival,
-      init=arg.init,
-    )
-  ]

@@ -21,9 +21,8 @@ Expected: `zeroshot/cifar10_prec@1` of 47.8% (none) and 44.2% (dpn), as much as
 the towers' own classifiers have; chance is 10%. See docs/results/lit.md.
 """
 
-import ml_collections
-
-from dpn.configs import common, mini_lit, when_dpn_helps
+from dpn.configs import common, mini_lit
+from dpn.configs.studies import when_dpn_helps
 
 WIDTH = when_dpn_helps.BASE["width"]
 AUG = when_dpn_helps.AUGMENTATIONS["crop_flip"]
@@ -31,65 +30,47 @@ PIXELS = "value_range(-1, 1)"
 TOKENIZE = 'tokenize(max_len=44, eos="yes", model="bytes")'
 
 
-def get_config(arg=None):
+@common.recipe(
+  stage="lit", stem_ln="dpn", init="", epochs=4, data="cifar10", data_dir=""
+)
+def get_config(arg):
   """Returns the config; see the module's docstring for `arg`."""
-  arg = common.parse_arg(
-    arg,
-    stage="lit",
-    stem_ln="dpn",
-    init="",
-    epochs=4,
-    seed=0,
-    data="cifar10",
-    data_dir="",
-    runlocal=False,
-  )
   common.choose("stage", arg.stage, {"lit": None, "tower": None})
   tower = when_dpn_helps.get_config(
-    f"stem_ln={arg.stem_ln},seed={arg.seed},data={arg.data},"
-    f"data_dir={arg.data_dir},runlocal={arg.runlocal}"
+    stem_ln=arg.stem_ln, seed=arg.seed, data=arg.data, data_dir=arg.data_dir
   )
   if arg.stage == "tower":
     return tower
-  config = ml_collections.ConfigDict()
-  config.seed = arg.seed
-  config.task = "contrastive"
-  config.total_epochs = arg.epochs
-  config.input = {}
-  config.input.data = tower.input.data
-  config.input.batch_size = 256
-  config.input.pp = (
-    f'decode|resize(32){AUG}|{PIXELS}|prompt("cifar10", "cifar10")|{TOKENIZE}|'
-    'keep("image", "text")'
-  )
-  config.log_training_steps = 50
-  config.ckpt_steps = 500
-  config.model = {
-    "image": tower.model,
-    "text": {**mini_lit.TEXT, "width": WIDTH, "depth": 2},
-    "out_dim": (None, WIDTH),
-    "temperature_init": 10.0,
-  }
-  config.optax_name = "scale_by_adam"
-  config.grad_clip_norm = 1.0
-  config.lr = 0.001
-  config.wd = 0.0001
-  decay = {"warmup_percent": 0.1, "decay_type": "cosine"}
-  config.schedule = [(".*", decay)]
-  recipe = "CIFAR-10 LiT"
+  recipe = "CIFAR-10 LiT" if arg.init else "CIFAR-10 LiT, from scratch"
+  towers = {"schedule": [(".*", common.WARMUP_COSINE)]}
   if arg.init:
-    config.model_init = {"img": arg.init}
-    config.model_load = {"img_load_kw": {"dont_load": ["head/.*"]}}
-    config.schedule.insert(0, ("img/.*", None))
-  else:
-    recipe += ", from scratch"
-  config.evals = _evals(arg)
-  config.table = common.table(
-    recipe, f"{WIDTH}x6/8", arg.stem_ln, "zeroshot/cifar10_prec@1"
-  )
-  if arg.runlocal:
-    common.runlocal(config)
-  return config
+    towers = common.locked_image_tower(arg.init, common.WARMUP_COSINE)
+  return {
+    "task": "contrastive",
+    "total_epochs": arg.epochs,
+    "input": {
+      "data": tower.input.data,
+      "batch_size": 256,
+      "pp": f'decode|resize(32){AUG}|{PIXELS}|prompt("cifar10", "cifar10")|'
+      f'{TOKENIZE}|keep("image", "text")',
+    },
+    "log_training_steps": 50,
+    "ckpt_steps": 500,
+    "model": {
+      "image": tower.model,
+      "text": {**mini_lit.TEXT, "width": WIDTH, "depth": 2},
+      "out_dim": (None, WIDTH),
+      "temperature_init": 10.0,
+    },
+    **common.ADAM,
+    "lr": 0.001,
+    "wd": 0.0001,
+    **towers,
+    "evals": _evals(arg),
+    "table": common.table(
+      recipe, f"{WIDTH}x6/8", arg.stem_ln, "zeroshot/cifar10_prec@1"
+    ),
+  }
 
 
 def _evals(arg):
@@ -124,8 +105,9 @@ def _evals(arg):
 
 def sweep(arg=None):
   """Returns the arms of the study; see the module's docstring."""
-  arg = common.parse_sweep(
+  return common.grid(
     arg,
+    "{stem_ln}",
     stage="lit",
     stems=("none", "dpn"),
     init="",
@@ -133,10 +115,3 @@ def sweep(arg=None):
     data_dir="",
     seeds=5,
   )
-  names = ("stage", "init", "data", "data_dir")
-  given = {name: arg[name] for name in names if arg[name]}
-  return [
-    arm
-    for stem in arg.stems
-    for arm in common.arms(arg, stem, stem_ln=stem, **given)
-  ]

@@ -21,8 +21,6 @@ Expected: between 40 and 50% in the base setting, two minutes on two cores; what
 else is in the page.
 """
 
-import ml_collections
-
 from dpn.configs import common
 
 BATCH = 128
@@ -130,109 +128,99 @@ PIECES = {
 }
 
 
-def get_config(arg=None):
+@common.recipe(
+  stem_ln="dpn",
+  stem="patch",
+  lr=0.0,
+  **BASE,
+  corruptions=False,
+  on_device=False,
+  data="cifar10",
+  data_dir="",
+)
+def get_config(arg):
   """Returns the config; see the module's docstring for `arg`."""
-  arg = common.parse_arg(
-    arg,
-    stem_ln="dpn",
-    stem="patch",
-    lr=0.0,
-    **BASE,
-    corruptions=False,
-    on_device=False,
-    seed=0,
-    data="cifar10",
-    data_dir="",
-    runlocal=False,
-  )
   if not 0 < arg.percent <= 90:
     raise ValueError(
       f"percent must be 1 to 90, got {arg.percent}: the last tenth of the "
       "training images is minival."
     )
-  config = ml_collections.ConfigDict()
-  config.seed = arg.seed
-  config.total_steps = arg.steps
-  config.num_classes = 10
-  config.loss = "softmax_xent"
-
-  place = {"data_dir": arg.data_dir} if arg.data_dir else {}
-  get_data = lambda split: {"name": arg.data, "split": split, **place}
-  aug = common.choose("aug", arg.aug, AUGMENTATIONS)
-  enlarge = f"|resize({arg.side})" if arg.side != 32 else ""
-  tail = enlarge + common.labels_tail(config.num_classes)
-  config.input = {}
-  config.input.data = get_data(f"train[:{arg.percent}%]")
-  config.input.batch_size = BATCH
-  config.input.pp = f"decode|resize(32){aug}{tail}"
-  if arg.on_device:
-    config.input.on_device = True
-    config.input.pp = f"decode|resize(32){tail}"
-    augment = common.choose("aug on the device", arg.aug, ON_DEVICE)
-    config.augment = {**augment, "pad": arg.side // 8} if augment else {}
-
-  config.log_training_percent = 0.02
-  # On a GPU twenty seeds are saved at once, which takes as long as many steps.
-  config.ckpt_steps = 5000 if arg.on_device else 1000
-  config.log_grad_depth = True
-
-  config.model_name = "vit"
-  config.model = {
-    **common.MODEL_KW,
-    "width": arg.width,
-    "depth": arg.depth,
-    "mlp_dim": 2 * arg.width,
-    "num_heads": max(1, arg.width // 32),
-    "patch_size": (arg.patch, arg.patch),
-    "pool_type": "tok",
-    "scan": arg.clip != "layer",
-    "stem_ln": arg.stem_ln,
-    "stem": arg.stem,
-  }
-
-  config.grad_clip_norm = _clip(arg.clip, arg.depth)
   name, kw, decay = common.choose("optimizer", arg.optimizer, OPTIMIZERS)
-  config.optax_name, config.optax = name, kw
-  config.lr = arg.lr or own_lr(arg.stem_ln, arg.stem)
-  config.wd = decay * config.lr
-  config.schedule = {"warmup_percent": 0.1, "decay_type": "cosine"}
-
-  config.evals = {}
-  for name, split, share in (
-    ("minival", "train[90%:]", 0.25),
-    ("test", "test", 1.0),
-  ):
-    config.evals[name] = {
-      "type": "classification",
-      "data": get_data(split),
-      "pp_fn": f"decode|resize(32){tail}",
-      "loss_name": config.loss,
-      "log_percent": share,
-      "cache_final": name == "minival",
-    }
-
-  if arg.corruptions:
-    config.evals.corruptions = {
-      "type": "corruptions",
-      "data": get_data("test[:20%]"),
-      "pp_fn": f"decode|resize(32)|corrupt{tail}",
-      "loss_name": config.loss,
-      "log_percent": 1.0,
-    }
-
+  lr = arg.lr or own_lr(arg.stem_ln, arg.stem)
   # A given rate makes a setting of its own; an arm's own does not.
   usual = BASE | {"lr": 0.0}
   differs = [f"{k} {arg[k]}" for k in usual if arg[k] != usual[k]]
-  config.table = common.table(
-    ", ".join(["When DPN helps", *differs]),
-    f"{arg.width}x{arg.depth}/{arg.patch}",
-    arg.stem_ln,
-    "test/prec@1",
-  )
+  enlarge = f"|resize({arg.side})" if arg.side != 32 else ""
+  tail = enlarge + common.labels_tail(10)
+  return {
+    "total_steps": arg.steps,
+    "num_classes": 10,
+    "loss": "softmax_xent",
+    **_input(arg, tail),
+    "log_training_percent": 0.02,
+    # On a GPU, saving twenty seeds at once takes as long as many steps.
+    "ckpt_steps": 5000 if arg.on_device else 1000,
+    "log_grad_depth": True,
+    **common.vit(
+      arg.stem_ln,
+      width=arg.width,
+      depth=arg.depth,
+      mlp_dim=2 * arg.width,
+      num_heads=max(1, arg.width // 32),
+      patch_size=(arg.patch, arg.patch),
+      pool_type="tok",
+      scan=arg.clip != "layer",
+      stem=arg.stem,
+    ),
+    "grad_clip_norm": _clip(arg.clip, arg.depth),
+    "optax_name": name,
+    "optax": kw,
+    "lr": lr,
+    "wd": decay * lr,
+    "schedule": common.WARMUP_COSINE,
+    "evals": _evals(arg, tail),
+    "table": common.table(
+      ", ".join(["When DPN helps", *differs]),
+      f"{arg.width}x{arg.depth}/{arg.patch}",
+      *(arg.stem_ln, "test/prec@1"),
+    ),
+  }
 
-  if arg.runlocal:
-    common.runlocal(config)
-  return config
+
+def _input(arg, tail):
+  """Returns `input`, and `augment` if that is done on the device."""
+  aug = common.choose("aug", arg.aug, AUGMENTATIONS)
+  section = {
+    "data": common.source(arg.data, f"train[:{arg.percent}%]", arg.data_dir),
+    "batch_size": BATCH,
+    "pp": f"decode|resize(32){aug}{tail}",
+  }
+  if not arg.on_device:
+    return {"input": section}
+  section |= {"on_device": True, "pp": f"decode|resize(32){tail}"}
+  augment = common.choose("aug on the device", arg.aug, ON_DEVICE)
+  pad = {"pad": arg.side // 8} if augment else {}
+  return {"input": section, "augment": {**augment, **pad}}
+
+
+def _evals(arg, tail):
+  """Returns accuracy on held-out images, if asked for corrupted ones, too."""
+  evaluator = lambda split, share, **kw: common.classification(
+    common.source(arg.data, split, arg.data_dir),
+    *(f"decode|resize(32){tail}", "softmax_xent"),
+    log_percent=share,
+    **kw,
+  )
+  evals = {
+    "minival": evaluator("train[90%:]", 0.25, cache_final=True),
+    "test": evaluator("test", 1.0, cache_final=False),
+  }
+  if arg.corruptions:
+    evals["corruptions"] = evaluator("test[:20%]", 1.0) | {
+      "type": "corruptions",
+      "pp_fn": f"decode|resize(32)|corrupt{tail}",
+    }
+  return evals
 
 
 def own_lr(stem_ln: str, stem: str) -> float:
@@ -258,20 +246,20 @@ def _clip(kind, depth):
 def sweep(arg=None):
   """Returns the arms of a piece of the study; see the module's docstring."""
   arg = common.parse_sweep(arg, piece="lr", data="cifar10", data_dir="")
-  arms, settings, first, arg.seeds = common.choose("piece", arg.piece, PIECES)
-  result = []
+  names, settings, first, arg.seeds = common.choose("piece", arg.piece, PIECES)
+  arms = {}
   for setting in settings:
-    for name in arms:
+    for name in names:
+      words = [f"{k}{v}" for k, v in setting.items()]
       stem_ln, stem = ARMS[name]
       given = {"stem_ln": stem_ln, "stem": stem, **setting}
-      words = [f"{k}{v}" for k, v in setting.items()]
-      result += common.arms(
-        arg,
-        "_".join([name, *words]),
-        first_seed=first,
-        **given,
-        corruptions=arg.piece == "confirm",
-        data=arg.data,
-        **({"data_dir": arg.data_dir} if arg.data_dir else {}),
-      )
-  return result
+      arms["_".join([name, *words])] = given
+  return common.grid(
+    arg,
+    "{arm}",
+    arms=arms,
+    first_seed=first,
+    corruptions=arg.piece == "confirm",
+    data=arg.data,
+    data_dir=arg.data_dir,
+  )

@@ -1,0 +1,162 @@
+"""Arguments of configs and of their sweeps: what follows the colon."""
+
+import ast
+import itertools
+from collections.abc import Callable, Mapping
+
+import ml_collections
+
+from dpn import errors
+
+# Argument of a config, by that of its sweep.
+_AXES = {
+  "variants": "variant",
+  "stems": "stem_ln",
+  "joins": "posemb_join",
+  "fractions": "fraction",
+  "tasks": "task",
+  "lrs": "lr",
+}
+
+
+def parse_arg(arg: str | None, **spec) -> ml_collections.ConfigDict:
+  """Returns the arguments of a config, with dots.
+
+  Args:
+    arg: what follows the colon on the command line, "name=value,flag,…". A
+      boolean needs no value. A single value without a name is for the first
+      argument of `spec`, unless it is the name of a boolean. An item of an
+      argument that is a dictionary is "name.key=value".
+    **spec: default of each argument, whose type the value is converted to; or
+      (default, function that converts a string). A dictionary's values are
+      Python literals or else text.
+
+  Raises:
+    ValueError: on an unknown name or a value of another type.
+  """
+  given = {}
+  for part in filter(None, (arg or "").split(",")):
+    name, has_value, value = part.partition("=")
+    if not has_value and name not in spec and "," not in arg:
+      name, value = next(iter(spec)), part
+    elif not has_value:
+      value = "True"
+    name, has_key, key = name.partition(".")
+    if has_key and isinstance(spec.get(name), dict):
+      given.setdefault(name, {})[key] = _literal(value)
+      continue
+    errors.check_known("config argument", name, spec)
+    given[name] = value
+  result = ml_collections.ConfigDict(type_safe=False)
+  for name, default in spec.items():
+    default, convert = (
+      default if isinstance(default, tuple) else (default, None)
+    )
+    result[name] = default
+    if isinstance(default, dict):
+      result[name] = default | given.get(name, {})
+    elif name in given:
+      convert = convert or (
+        _bool if isinstance(default, bool) else type(default)
+      )
+      try:
+        result[name] = convert(given[name])
+      except ValueError as e:
+        raise ValueError(
+          f"Config argument {name}={given[name]!r}: expected something like "
+          f"{default!r}."
+        ) from e
+  return result
+
+
+def _literal(text: str):
+  try:
+    return ast.literal_eval(text)
+  except (ValueError, SyntaxError):
+    return text
+
+
+def _bool(text: str) -> bool:
+  table = {"true": True, "1": True, "false": False, "0": False, "": False}
+  if text.lower() not in table:
+    raise ValueError(text)
+  return table[text.lower()]
+
+
+def parse_sweep(arg: str | None, **spec) -> ml_collections.ConfigDict:
+  """Returns the arguments of a sweep, as `parse_arg` does.
+
+  A tuple of text among the defaults is written "a+b". Every sweep has `seeds`
+  (how many, from 0; 1 unless `spec` says otherwise) and `runlocal`.
+  """
+  spec = {"seeds": 1, **spec, "runlocal": False}
+  for name, default in spec.items():
+    if isinstance(default, tuple):
+      spec[name] = (default, lambda text: tuple(text.split("+")))
+  return parse_arg(arg, **spec)
+
+
+def grid(
+  arg: str | ml_collections.ConfigDict | None,
+  name: str,
+  *,
+  arms: Mapping[str, Mapping] | None = None,
+  first_seed: int = 0,
+  cell: str | None = None,
+  candidate: Callable[[Mapping], str] | None = None,
+  **values,
+) -> list[dict]:
+  """Returns a sweep: an arm for each combination of tuples, and each seed.
+
+  Args:
+    arg: of sweep(), parsed with `values` as defaults; or what `parse_sweep` has
+      returned, to which `values` are added as they are.
+    name: pattern of the arms' names, such as "{stem_ln}_{variant}". Slashes are
+      left out.
+    arms: arguments that change together, by what "{arm}" is in `name`: the
+      fastest axis.
+    first_seed: the others follow.
+    cell: pattern of the table cell in which arms are candidates, see
+      `dpn.scripts.select_best`.
+    candidate: returns what an arm is called there, given its arguments.
+    **values: arguments of the config. A tuple is an axis, under the name that
+      `_AXES` has for it. In text, "{seed}" becomes the seed, "{variant}" the
+      variant without its slash, and so on. Defaults that are empty or zero
+      are left to the config.
+  """
+  if isinstance(arg, ml_collections.ConfigDict):
+    sweep = arg
+  else:
+    sweep = parse_sweep(arg, **values)
+    values = {
+      key: sweep[key]
+      for key, default in values.items()
+      if key != "seeds" and (default or sweep[key])
+    }
+  axes = {_AXES.get(k, k): v for k, v in values.items() if type(v) is tuple}
+  fixed = {k: v for k, v in values.items() if type(v) is not tuple}
+  if sweep.runlocal:
+    fixed["runlocal"] = True
+  seeds = range(first_seed, first_seed + sweep.seeds)
+  result = []
+  for *point, (arm, own), seed in itertools.product(
+    *axes.values(), (arms or {"": {}}).items(), seeds
+  ):
+    given = {**dict(zip(axes, point, strict=True)), **own, **fixed}
+    given["seed"] = seed
+    entry = {
+      "name": name.format(**given, arm=arm).replace("/", ""),
+      "arg": ",".join(f"{k}={_fill(str(v), given)}" for k, v in given.items()),
+      "seed": seed,
+    }
+    if cell:
+      entry |= {"cell": cell.format(**given), "candidate": candidate(given)}
+    result.append(entry)
+  return result
+
+
+def _fill(text, given):
+  """Returns text where "{variant}" is the variant, fit for a folder's name."""
+  for key, value in given.items():
+    text = text.replace(f"{{{key}}}", str(value).replace("/", ""))
+  return text

@@ -1,0 +1,1 @@
+"""Experiments: what a config path names."""
