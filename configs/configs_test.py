@@ -20,9 +20,9 @@ from dpn.trainers import config_keys, loop
 QUICK = ("augreg_i1k", "camvid", "digits", "fewshot", "images", "mini_lit")
 FOLDER = pathlib.Path(__file__).parent
 CONFIGS = sorted(
-  path.stem
-  for path in FOLDER.glob("*.py")
-  if path.stem not in ("__init__", "common") and "_test" not in path.stem
+  ".".join(path.relative_to(FOLDER).with_suffix("").parts)
+  for path in FOLDER.rglob("*.py")
+  if "@common.recipe(" in path.read_text() and "_test" not in path.stem
 )
 
 # Arguments that are numbers, names of files, or what the sweeps go through.
@@ -86,7 +86,7 @@ VALUES = {
   "variant": [],  # its own test, below
 }
 # Where a config has values of its own.
-OWN_VALUES = {("when_dpn_helps", "aug"): ["none", "jitter"]}
+OWN_VALUES = {("studies.when_dpn_helps", "aug"): ["none", "jitter"]}
 VARIANTS = {
   "deit_i1k": ["S/16", "B/16"],
   "dtn_i1k": ["Ti_star", "B_star"],
@@ -243,7 +243,7 @@ def test_a_config_says_how_to_run_it_and_what_to_expect(name):
   text = _module(name).__doc__
   command = "evaluate" if name == "fewshot" else "trainers.train"
   assert command in text
-  assert f"configs/{name}.py" in text
+  assert f"configs/{name.replace('.', '/')}.py" in text
   assert "--config" in text
   assert "Expected" in text
   if hasattr(_module(name), "sweep"):
@@ -271,7 +271,7 @@ def test_jft_needs_data():
 def test_choices_are_made_on_images_that_are_not_trained_on():
   for percent in (0, 91):
     with pytest.raises(ValueError, match=f"must be 1 to 90, got {percent}"):
-      _module("when_dpn_helps").get_config(f"percent={percent}")
+      _module("studies.when_dpn_helps").get_config(f"percent={percent}")
 
 
 def test_what_pretraining_leaves_open():

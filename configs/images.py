@@ -22,99 +22,84 @@ Expected: no published number. The defaults are starting points that nobody has
 tuned for your pictures; with init, begin with a sweep over lr.
 """
 
-import itertools
 import json
 import logging
 import os
 import re
 
-import ml_collections
-
+from dpn import image_files
 from dpn.configs import common
 
 EVALUATION = ("val", "valid", "validation", "test")  # the first that is there
-SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
 
 
-def get_config(arg=None):
+@common.recipe(
+  data="",
+  init="",
+  variant="",
+  stem_ln="",
+  res=0,
+  epochs=0,
+  batch=0,
+  lr=0.0,
+)
+def get_config(arg):
   """Returns the config; see the module's docstring for `arg`."""
-  arg = common.parse_arg(
-    arg,
-    data="",
-    init="",
-    variant="",
-    stem_ln="",
-    res=0,
-    epochs=0,
-    batch=0,
-    lr=0.0,
-    seed=0,
-    runlocal=False,
-  )
   splits, classes, count = look(arg.data)
   model, res = _run(arg.init)
   for key, value in _defaults(count, arg.init, model, res).items():
     arg[key] = arg[key] or value
-
-  config = ml_collections.ConfigDict()
-  config.seed = arg.seed
-  config.total_epochs = arg.epochs
-  config.num_classes = len(classes)
-  config.class_names = classes
-  config.loss = "softmax_xent"
-
+  source = lambda split: common.source(f"folder:{arg.data}", split)
   tail = common.labels_tail(len(classes))
-  config.input = {}
-  config.input.data = {"name": f"folder:{arg.data}", "split": splits["train"]}
-  config.input.batch_size = arg.batch
   augment = "" if arg.init else "|randaug(2, 10)"
-  config.input.pp = (
-    f"decode_jpeg_and_inception_crop({arg.res})|flip_lr{augment}{tail}"
-  )
-
-  config.log_training_steps = 50
-  config.ckpt_percent = 0.1
-  config.model_name = "vit"
-  config.model = {
-    **common.MODEL_KW,
+  crop = f"resize_small({arg.res * 8 // 7})|central_crop({arg.res})"
+  pretrained = {
+    "model_init": arg.init,
+    "model_load": {
+      "dont_load": ("(head|pre_logits)/.*",),
+      "dont_check": (),
+    },
+  }
+  options = {
     "pool_type": "tok" if arg.init else "gap",
     "scan": True,  # compiles in half the time
     **model,
     **({"variant": arg.variant} if arg.variant else {}),
     "stem_ln": arg.stem_ln,
   }
-  if arg.init:
-    config.model_init = arg.init
-    config.model_load = {
-      "dont_load": ("(head|pre_logits)/.*",),
-      "dont_check": (),
-    }
-  else:
-    config.mixup = {"p": 0.2, "fold_in": None}
-
-  config.grad_clip_norm = 1.0
-  config.optax_name = "scale_by_adam"
-  config.lr = arg.lr
-  config.wd = 0.1 * arg.lr
-  config.schedule = {"warmup_percent": 0.1, "decay_type": "cosine"}
-
-  config.evals = {}
-  config.evals.val = {
-    "type": "classification",
-    "data": {"name": f"folder:{arg.data}", "split": splits["val"]},
-    "pp_fn": f"decode|resize_small({arg.res * 8 // 7})"
-    f"|central_crop({arg.res}){tail}",
-    "loss_name": config.loss,
-    "log_percent": 0.1,
-    "cache_final": True,
+  return {
+    "total_epochs": arg.epochs,
+    "num_classes": len(classes),
+    "class_names": classes,
+    "loss": "softmax_xent",
+    "input": {
+      "data": source(splits["train"]),
+      "batch_size": arg.batch,
+      "pp": f"decode_jpeg_and_inception_crop({arg.res})|flip_lr{augment}{tail}",
+    },
+    "log_training_steps": 50,
+    "ckpt_percent": 0.1,
+    **common.vit(**options),
+    **(pretrained if arg.init else {"mixup": common.MIXUP_DEF["light2"]}),
+    **common.ADAM,
+    "lr": arg.lr,
+    "wd": 0.1 * arg.lr,
+    "schedule": common.WARMUP_COSINE,
+    "evals": {
+      "val": common.classification(
+        source(splits["val"]),
+        f"decode|{crop}{tail}",
+        "softmax_xent",
+        log_percent=0.1,
+        cache_final=True,
+      )
+    },
+    "table": common.table(
+      "images finetune" if arg.init else "images",
+      arg.variant or os.path.basename(os.path.normpath(arg.init)),
+      arg.stem_ln,
+    ),
   }
-  arch = arg.variant or os.path.basename(os.path.normpath(arg.init))
-  recipe = "images finetune" if arg.init else "images"
-  config.table = common.table(recipe, arch, arg.stem_ln)
-
-  if arg.runlocal:
-    common.runlocal(config)
-  return config
 
 
 def _run(init):
@@ -168,7 +153,10 @@ def look(data):
       f"{', which does not exist' if missing else ''}: append "
       "data=/path/to/photos to the config's arguments."
     )
-  found = {name: _classes(os.path.join(root, name)) for name in _folders(root)}
+  found = {
+    name: _classes(os.path.join(root, name))
+    for name in image_files.subfolders(root)
+  }
   splits = {name: counts for name, counts in found.items() if counts}
   named = {name.lower(): name for name in splits}
   if not splits:
@@ -186,7 +174,7 @@ def look(data):
     raise ValueError(
       f"{root} holds {len(classes)} classes with images; expected two or more "
       "folders, train/<class>/<file> or <class>/<file>, of files that end in "
-      f"{', '.join(SUFFIXES)}."
+      f"{', '.join(image_files.SUFFIXES)}."
     )
   count = sum(splits[train].values())
   other = [named[name] for name in EVALUATION if name in named]
@@ -205,23 +193,11 @@ def look(data):
 
 def _classes(root):
   """Returns the number of images by class folder; nothing without any image."""
-  counts = {name: _count(os.path.join(root, name)) for name in _folders(root)}
+  counts = {
+    name: len(image_files.images(os.path.join(root, name)))
+    for name in image_files.subfolders(root)
+  }
   return counts if any(counts.values()) else {}
-
-
-def _folders(root):
-  return sorted(
-    entry.name
-    for entry in os.scandir(root)
-    if entry.is_dir() and entry.name[0] != "."
-  )
-
-
-def _count(root):
-  return sum(
-    entry.name.lower().endswith(SUFFIXES) and entry.name[0] != "."
-    for entry in os.scandir(root)
-  )
 
 
 def sweep(arg=None):
@@ -229,9 +205,12 @@ def sweep(arg=None):
   arg = common.parse_sweep(
     arg, data="", init="", variants=("",), stems=("none", "dpn"), seeds=3
   )
-  result = []
-  for variant, stem in itertools.product(arg.variants, arg.stems):
-    given = {"data": arg.data, "stem_ln": stem}
-    given |= {k: v for k, v in (("variant", variant), ("init", arg.init)) if v}
-    result += common.arms(arg, "_".join(filter(None, (stem, variant))), **given)
-  return result
+  arms = {
+    "_".join(filter(None, (stem, variant))): {
+      "stem_ln": stem,
+      **({"variant": variant} if variant else {}),
+    }
+    for variant in arg.variants
+    for stem in arg.stems
+  }
+  return common.grid(arg, "{arm}", arms=arms, data=arg.data, init=arg.init)

@@ -16,9 +16,9 @@ from dpn.input_pipeline import conftest as testing
 
 FOLDER = pathlib.Path(__file__).parent
 CONFIGS = sorted(
-  path.stem
-  for path in FOLDER.glob("*.py")
-  if path.stem not in ("__init__", "common") and "_test" not in path.stem
+  ".".join(path.relative_to(FOLDER).with_suffix("").parts)
+  for path in FOLDER.rglob("*.py")
+  if "@common.recipe(" in path.read_text() and "_test" not in path.stem
 )
 TINY = {
   **{"width": 16, "depth": 1, "mlp_dim": 16, "num_heads": 2},

@@ -81,10 +81,11 @@ def _frame(tmp_path_factory):
   made = []
   photos = testing.class_folders(tmp_path_factory.mktemp("photos"))
   arguments = ARGUMENTS | {"images": (f"data={photos},seeds=1",)}
-  for path in sorted(CONFIGS.glob("*.py")):
+  for path in sorted(CONFIGS.rglob("*.py")):
     if "def sweep(" not in path.read_text():
       continue
-    module = importlib.import_module(f"dpn.configs.{path.stem}")
+    parts = path.relative_to(CONFIGS).with_suffix("").parts
+    module = importlib.import_module(f"dpn.configs.{'.'.join(parts)}")
     for i, arg in enumerate(arguments.get(path.stem, (None,))):
       made += [
         _made(f"{path.stem}{i}", arm, module.get_config(arm["arg"]).to_dict())

@@ -50,7 +50,7 @@ IN_PROCESS = [
   c for c in MODULES if c.split()[2].startswith((*PARSED_ONLY, "scripts.sweep"))
 ]
 CONFIGS = re.findall(
-  r"(?<!scripts\.sweep --config )configs/(\w+)\.py(?::([\w=/.,]+))?", TEXT
+  r"(?<!scripts\.sweep --config )configs/([\w/]+)\.py(?::([\w=/.,]+))?", TEXT
 )
 PHOTOS = "data=photos,init=vit_b16.npz,variant=B/16"  # what the reader has
 
@@ -150,9 +150,9 @@ def _vit(tmp_path):
 def test_configs_load(name, arg, tmp_path, monkeypatch):
   testing.class_folders(tmp_path / "photos")
   monkeypatch.chdir(tmp_path)
-  config = importlib.import_module(f"dpn.configs.{name}").get_config(
-    f"{arg},runlocal" if arg else "runlocal"
-  )
+  config = importlib.import_module(
+    f"dpn.configs.{name.replace('/', '.')}"
+  ).get_config(f"{arg},runlocal" if arg else "runlocal")
   assert config.total_steps == (0 if name == "fewshot" else 2)
 
 

@@ -1,18 +1,18 @@
 r"""LiT on photographs: a locked CIFAR-10 classifier learns ten names.
 
-  python -m trainers.train --workdir T --config configs/cifar10_lit.py:\
+  python -m trainers.train --workdir T --config configs/studies/cifar10_lit.py:\
 stage=tower,data=cifar10,data_dir=/path/to/tfds
-  python -m trainers.train --workdir L --config configs/cifar10_lit.py:\
+  python -m trainers.train --workdir L --config configs/studies/cifar10_lit.py:\
 init=T,data=cifar10,data_dir=/path/to/tfds
   python -m scripts.sweep --out runs/cifar10_lit/lit --config \
-configs/cifar10_lit.py:init=runs/cifar10_lit/towers/{stem_ln}-s{seed},data=…
+configs/studies/cifar10_lit.py:init=runs/cifar10_lit/towers/{stem_ln}-s{seed},data=…
 
 Captions are made of the labels with the 18 prompts of CLIP for this data set,
 "a blurry photo of a frog.". All ten names are in them, so this is no test of
 names never seen, as configs/mini_lit.py is; it shows how much of what an image
 tower knows can be reached through text.
 
-Arguments: stage (lit or tower, which is configs/when_dpn_helps.py as it is),
+Arguments: stage (lit; or tower, which is when_dpn_helps.py beside this file),
 stem_ln, init (the image tower; without it both are trained), epochs (of stage
 lit), seed, data (a TFDS name), data_dir, runlocal.
 As a sweep: stage, stems, init, data, data_dir, seeds (5).

@@ -2,10 +2,11 @@ r"""Dual PatchNorm on CIFAR-10, in the setting of TrAct's comparison.
 
 Figure 7 of arXiv 2410.23970.
 
-  python -m trainers.train --workdir W --config configs/tract_cifar10.py:\
+  python -m trainers.train --workdir W \
+    --config configs/studies/tract_cifar10.py:\
 stem_ln=none,stem=tract,data=cifar10,data_dir=/path/to/tfds
   python -m scripts.sweep --seeds_together --out runs/tract --config \
-    configs/tract_cifar10.py:data=cifar10,data_dir=/path/to/tfds
+    configs/studies/tract_cifar10.py:data=cifar10,data_dir=/path/to/tfds
 
 Arguments: stem_ln, stem (patch or tract), epochs (100, 200, 400 or 800, whose
 learning rates were tuned for a plain ViT), on_device (data and augmentation on

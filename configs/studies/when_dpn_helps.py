@@ -2,10 +2,11 @@ r"""When does Dual PatchNorm help? Small ViTs on CIFAR-10, one thing varied.
 
 The study of docs/results/when_dpn_helps.md, which explains every choice.
 
-  python -m trainers.train --workdir W --config configs/when_dpn_helps.py:\
+  python -m trainers.train --workdir W \
+    --config configs/studies/when_dpn_helps.py:\
 stem_ln=dpn,data=cifar10,data_dir=/path/to/tfds
   python -m scripts.sweep --out runs/when_dpn_helps/lr --config \
-    configs/when_dpn_helps.py:piece=lr,data=cifar10,data_dir=/path/to/tfds
+    configs/studies/when_dpn_helps.py:piece=lr,data=cifar10,data_dir=/path/to/tfds
 
 Arguments: stem_ln; stem (patch; patch_stats: each patch's mean and deviation as
 two more inputs; tract: the embedding trained by TrAct); lr (instead of the

@@ -225,9 +225,10 @@ def write_index(config: str, arg: str, out: str, arms: Sequence[Arm]):
       raise ValueError(
         f"{out} holds a sweep of {config_there}. Give another --out."
       )
+  get_config = runpy.run_path(config)["get_config"]
   for arm in arms:
     there = before.get(arm.workdir)
-    if there and arm.started and there != arm:
+    if there and arm.started and not _same(get_config, there, arm):
       raise ValueError(
         f"{arm.workdir} started with {there.arg} {dict(there.overrides)}, now "
         f"it is {arm.arg} {dict(arm.overrides)}. Give another --out."
@@ -239,6 +240,16 @@ def write_index(config: str, arg: str, out: str, arms: Sequence[Arm]):
   ]
   with output.ensure_folder(out):
     atomic.write_json(path, {"config": config, "arg": arg, "arms": entries})
+
+
+def _same(get_config, one, other):
+  """Returns whether arms train alike, however their arguments are written."""
+  if one.overrides != other.overrides:
+    return False
+  try:
+    return get_config(one.arg).to_dict() == get_config(other.arg).to_dict()
+  except ValueError:  # an argument that the config had once
+    return False
 
 
 def read_index(out: str) -> tuple[str, dict[str, Arm]]:

@@ -95,7 +95,7 @@ SPECS = {
     arms=(
       *(runs.DPN, runs.BASE, *(r["arm"] for r in PUBLISHED["6"]["rows"])),
       *("whiten", "whiten_ln"),  # Appendix A, without numbers
-      # Of configs/when_dpn_helps.py and configs/tract_cifar10.py.
+      # Of configs/studies/: when_dpn_helps.py and tract_cifar10.py.
       *("pre+patch_stats", "dpn+patch_stats", "tract", "pre_no_learnable"),
     ),
     reference=runs.DPN,
