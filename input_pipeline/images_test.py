@@ -7,7 +7,7 @@ import PIL.Image
 import pytest
 
 from dpn.input_pipeline import images
-from dpn.weights import libraries, preprocessing
+from dpn.weights import hf_vit, preprocessing, timm_vit
 from dpn.weights.preprocessing import Preprocess
 
 RANGE = "value_range(0, 255)"  # levels, in float32
@@ -91,10 +91,10 @@ def test_as_timm_does(method):
   pillow = PIL.Image.fromarray(PHOTO)
   resample = getattr(PIL.Image.Resampling, method.upper())
   want = pillow.resize((32, 48), resample).crop((4, 12, 28, 36))
-  _close_to_pillow(libraries.timm(config, None)["pp"], want)
+  _close_to_pillow(timm_vit.describe(config, None).pp, want)
   squashed = pillow.resize((32, 32), resample).crop((4, 4, 28, 28))
   config["crop_mode"] = "squash"
-  _close_to_pillow(libraries.timm(config, None)["pp"], squashed)
+  _close_to_pillow(timm_vit.describe(config, None).pp, squashed)
 
 
 @pytest.mark.parametrize("resample", [2, 3])
@@ -104,7 +104,7 @@ def test_as_hugging_face_does(resample):
     **{"image_mean": HALF, "image_std": HALF},
   }
   want = PIL.Image.fromarray(PHOTO).resize((24, 24), resample)
-  _close_to_pillow(libraries.hugging_face({}, image)["pp"], want)
+  _close_to_pillow(hf_vit.describe({}, image).pp, want)
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ import ast
 import contextlib
 from collections.abc import Mapping, Sequence
 
+import dpn.tasks
 from dpn import errors
 from dpn.models import vit
 from dpn.scripts.results import output
@@ -44,7 +45,7 @@ def convert(
     ValueError, OSError: it cannot be read, converted or written.
   """
   export.check_target(target, to)
-  model = vit_params.read(source, options or {}, arch)
+  model = vit_params.read(source, options or {}, arch, dpn.tasks.model_options)
   if resolution is not None:
     model = vit_params.at_resolution(model, resolution)
   exported = export.export(

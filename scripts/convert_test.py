@@ -15,7 +15,8 @@ from dpn.models import vit
 from dpn.scripts import convert
 from dpn.trainers import conftest as trainers_conftest
 from dpn.trainers import update
-from dpn.weights import checkpoint, load, testing
+from dpn.weights import checkpoint, load
+from dpn.weights import conftest as testing
 
 HEADS = {"num_heads": 2}
 

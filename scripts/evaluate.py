@@ -42,7 +42,7 @@ from dpn.scripts import fake_data, probe
 from dpn.scripts.results import output
 from dpn.tasks import base
 from dpn.trainers import build, cli, config_keys, workdir
-from dpn.weights import files, load, preprocessing
+from dpn.weights import files, preprocessing, source
 
 HEAD = "head/(kernel|bias)"
 
@@ -116,12 +116,12 @@ def prepare(
     config, task.predict_fns(), mesh, sizes | {"total_steps": 1}
   )
   told = config.get("model_load") or {}
-  source = load.read(path, told.get("arch"))
+  found = source.read(path, told.get("arch"), dpn.tasks.model_options)
   fingerprint.compare(
-    path, source.metadata.loader, fingerprint.of_config(config)
+    path, found.metadata.loader, fingerprint.of_config(config)
   )
   variables = build.load_file(
-    source,
+    found,
     task,
     fresh(config, task, mesh),
     pixels=_pixels(config),
@@ -131,7 +131,7 @@ def prepare(
     tell=print,
     advice="Give the config of the model in the file.",
   )
-  return evaluators, variables, source.step
+  return evaluators, variables, found.step
 
 
 def of_run(

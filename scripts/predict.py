@@ -21,9 +21,8 @@ import pandas as pd
 
 from dpn.input_pipeline import images
 from dpn.models import vit
-from dpn.scripts import evaluate
+from dpn.scripts import evaluate, show_batch
 from dpn.scripts.results import output, render
-from dpn.scripts.show import sheet
 
 BATCH_SIZE = 32
 
@@ -129,13 +128,15 @@ def main(argv: Sequence[str] | None = None):
 
 def _draw(path, seen, frame):
   matplotlib.use("agg")
-  names = map(os.path.basename, frame["file"])
-  shares = frame["probability 1"].map("{:.0%}".format)
-  texts = map("{} {}\n{}".format, frame["class 1"], shares, names)
-  cells = [*map(sheet.Cell, texts, sheet.stretched(seen))]
-  drawn = sheet.draw(cells, min(8, len(seen)))
+  low, high = seen.min(), seen.max()
+  texts = [
+    f"{row['class 1']} {row['probability 1']:.0%}\n{os.path.basename(row.file)}"
+    for _, row in frame.iterrows()
+  ]
+  shown = (seen - low) / max(high - low, 1e-9)
+  sheet = show_batch.sheet(shown, texts, "", [], cols=min(8, len(seen)))
   with output.ensure_folder(os.path.dirname(path)):
-    drawn.savefig(path)
+    sheet.savefig(path)
   output.say(f"Wrote {path}.")
 
 

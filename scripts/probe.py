@@ -15,7 +15,7 @@ from dpn.configs import images
 from dpn.evaluators import base, fewshot_lsr
 from dpn.input_pipeline import pp, sources
 from dpn.models import vit
-from dpn.weights import load, preprocessing
+from dpn.weights import preprocessing, source
 
 PREFIX = "fewshot/"
 BATCH_SIZE = 32  # on each device
@@ -82,7 +82,7 @@ def probe(
   )
   evaluator.check(variables)
   scheduled = base.Scheduled("fewshot", evaluator, 1, PREFIX)
-  return {"step": load.read(path, arch).step, **scheduled.run(variables)}
+  return {"step": source.read(path, arch).step, **scheduled.run(variables)}
 
 
 def find_splits(name: str) -> tuple[str, str]:

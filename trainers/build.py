@@ -26,7 +26,7 @@ from dpn.weights import (
   load,
   metadata,
   preprocessing,
-  towers,
+  source,
 )
 
 
@@ -317,7 +317,7 @@ def _fitted(run, state):
 
 
 def load_file(
-  path: str | load.Checkpoint | Mapping[str, str],
+  path: str | source.Checkpoint | Mapping[str, str],
   task: base.Task,
   variables: base.Variables,
   **kw,
@@ -333,8 +333,9 @@ def load_file(
   gather = jax.jit(lambda x: x, out_shardings=sharding.replicated(mesh))
   host = jax.device_get(gather(variables))
   kw["options"] = task.model_options()
+  kw["options_of_run"] = dpn.tasks.model_options
   if task.towers:
-    loaded = towers.load_variables(path, host, task.towers, **kw)
+    loaded = load.load_towers(path, host, task.towers, **kw)
   else:
     loaded = load.load_variables(path, host, **kw)
   processes.agree(lambda: {"loaded": _checksums(loaded)})

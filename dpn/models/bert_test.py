@@ -10,7 +10,7 @@ import pytest
 import dpn.tasks
 from dpn import trees
 from dpn.models import bert
-from dpn.weights import towers
+from dpn.weights import load
 
 GOLDEN = np.load(pathlib.Path(__file__).parent.parent / "testdata/bert.npz")
 SMALL = {
@@ -91,7 +91,7 @@ def test_a_checkpoint_of_big_vision(params, tmp_path):
   flat[f"txt/{table}"][:7] = params[table]
   path = str(tmp_path / "lit.npz")
   np.savez(path, **{f"params/{name}": x for name, x in flat.items()})
-  loaded = towers.load_variables(
+  loaded = load.load_towers(
     path, {"params": fresh}, task.towers, options=task.model_options()
   )["params"]
   predict = jax.jit(task.predict_fns()["predict"])

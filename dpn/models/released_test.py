@@ -8,7 +8,7 @@ import pytest
 
 from dpn import trees
 from dpn.models import vit
-from dpn.weights import torch_names
+from dpn.weights import names, timm_vit
 
 # What these models have besides timm's, by our names.
 OTHERS = {
@@ -26,7 +26,7 @@ OTHERS = {
 def to_ours(flat, heads):
   """Returns arrays under our names."""
   result = {}
-  for name, x in torch_names.to_ours(flat, "timm", heads).items():
+  for name, x in names.to_ours(flat, timm_vit.NAMES, heads).items():
     name = re.sub(
       r"^blocks\.(\d+)\.norm([12])\.(?!weight|bias)",
       lambda m: f"Transformer/encoderblock_{m[1]}/LayerNorm_{int(m[2]) - 1}/",

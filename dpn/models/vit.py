@@ -305,7 +305,7 @@ def from_pretrained(
     ValueError, OSError: there is no checkpoint, or not of a Vision Transformer,
       it is damaged, or an option is wrong.
   """
-  from dpn.weights import pretrained  # it imports this module
+  from dpn.weights import pretrained  # which imports this module
 
   return pretrained.load(os.fspath(path), arch, options)
 

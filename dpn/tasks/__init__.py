@@ -28,3 +28,8 @@ def find(config: Mapping[str, Any]) -> type[base.Task]:
 def make(config: Mapping[str, Any]) -> base.Task:
   """Returns the task of a config, see `base.Task.from_config`."""
   return find(config).from_config(config)
+
+
+def model_options(config: Mapping[str, Any]) -> Mapping[str, Any]:
+  """Returns the options of a config's model, see `base.Task.model_options`."""
+  return make(config).model_options()

@@ -7,7 +7,6 @@ names and shapes, and of the state's parts. What has no checksum is not read.
 
 import contextlib
 import functools
-import json
 import os
 import pathlib
 import shutil
@@ -17,13 +16,12 @@ from typing import Any
 
 import jax
 import numpy as np
-import safetensors.numpy
 from absl import logging
 from jax.experimental import multihost_utils
 from orbax.checkpoint import v1 as ocp
 
 from dpn import atomic, damage, trees
-from dpn.weights import checksums, files, tensorstore_leaks
+from dpn.weights import checksums, files
 
 KEEP = 2  # the latest, and the one before should the latest be damaged
 
@@ -68,7 +66,6 @@ class Checkpointer:
   @functools.cached_property
   def _orbax(self):
     """What writes; only to be opened once damaged checkpoints are set aside."""
-    tensorstore_leaks.stop()
     policies = ocp.training.preservation_policies
     kept = [policies.LatestN(KEEP)]
     if self._keep_every_steps:
@@ -369,22 +366,4 @@ def save_params(
       leaf = multihost_utils.process_allgather(leaf, tiled=True)
     flat[name] = np.ascontiguousarray(leaf, np.float32)
   if jax.process_index() == 0:
-    atomic.write(path, safetensors_bytes(flat, metadata))
-
-
-def safetensors_bytes(
-  flat: Mapping[str, np.ndarray], metadata: Mapping[str, str] | None = None
-) -> bytes:
-  """Returns the contents of a file, the same for the same arrays and metadata.
-
-  The library writes metadata in an order that differs between processes.
-  """
-  if not metadata:
-    return safetensors.numpy.save(dict(flat))
-  data = safetensors.numpy.save(dict(flat), dict(metadata))
-  start = 8 + int.from_bytes(data[:8], "little")
-  header = json.loads(data[8:start])
-  header["__metadata__"] = dict(sorted(metadata.items()))
-  compact = json.dumps(header, separators=(",", ":"), ensure_ascii=False)
-  header = compact.encode().ljust(start - 8)
-  return len(header).to_bytes(8, "little") + header + data[start:]
+    atomic.write(path, files.to_bytes(flat, metadata))

@@ -1,10 +1,8 @@
 """Checkpoints: bit for bit, whatever happens to buffers, mesh or process."""
 
 import functools
-import gc
 import json
 import pathlib
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -12,12 +10,11 @@ import numpy as np
 import optax
 import pytest
 import safetensors.numpy
-import tensorstore
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from dpn import sharding
-from dpn.weights import checkpoint, tensorstore_leaks
+from dpn.weights import checkpoint, files
 
 
 def _state(seed=0):
@@ -166,31 +163,6 @@ def _interrupt(directory: pathlib.Path):
   return partial
 
 
-def test_saves_leave_no_objects(open_checkpoints):
-  """Each left four strings for each array, and a description of metrics."""
-  checkpoints = open_checkpoints()
-  state = {"params": {f"{i}": jnp.ones(2) for i in range(100)}}
-  blocks = []
-  for step in range(11):
-    checkpoints.save(step, state, {"examples_seen": step})
-    checkpoints.wait()
-    gc.collect()
-    blocks.append(sys.getallocatedblocks())
-  # Caches fill, and pytest keeps what is logged.
-  assert blocks[-1] - blocks[5] < 5 * 200
-
-
-def test_a_folder_is_described_as_tensorstore_does(tmp_path):
-  for spec in (
-    {"driver": "file", "path": f"{tmp_path}/a b%/"},
-    {"driver": "file", "path": "/a/", "file_io_sync": False},
-    {"driver": "memory", "path": "a/"},
-  ):
-    spec = tensorstore.KvStore.Spec(spec)
-    expected = tensorstore_leaks._described(spec)
-    assert tensorstore_leaks._describe(spec) == expected
-
-
 def test_an_interrupted_save_is_ignored_and_removed(open_checkpoints, tmp_path):
   state = _state()
   checkpoints = open_checkpoints()
@@ -240,7 +212,7 @@ def test_params_are_exported_as_float32_by_name(tmp_path):
 def test_files_with_metadata_are_the_same_every_time(tmp_path):
   flat = {"b": np.float32([1]), "a/é": np.ones((2, 2), np.float32)}
   said = {c: f'{{"{c}": "é"}}' for c in "hgfedcba"}
-  data = checkpoint.safetensors_bytes(flat, said)
+  data = files.to_bytes(flat, said)
   start = 8 + int.from_bytes(data[:8], "little")
   listed = list(json.loads(data[8:start])["__metadata__"])
   assert listed == sorted(said)

@@ -12,14 +12,20 @@ import numpy as np
 
 from dpn import atomic, registry
 from dpn.models import posemb
-from dpn.weights import checkpoint, fold, metadata, preprocessing, torch_names
+from dpn.weights import (
+  files,
+  fold,
+  hf_vit,
+  metadata,
+  names,
+  preprocessing,
+  source,
+  timm_vit,
+)
 from dpn.weights.pixels import Pixels
 from dpn.weights.vit_params import VitParams
 
 DOCS = "docs/checkpoints.md"
-TIMM_GELUS = {"tanh": "gelu_tanh", "exact": "gelu"}
-HF_GELUS = {"tanh": "gelu_pytorch_tanh", "exact": "gelu"}
-TIMM_POOLS = {"tok": "token", "gap": "avg", "map": "map"}
 _PLAIN = {
   "stem": ["patch"],
   "norm": ["layernorm"],
@@ -33,7 +39,6 @@ _PLAIN = {
 # Stems whose LayerNorms have names elsewhere; the others are not LayerNorms, or
 # stand behind the sum with the positions.
 STEMS = ("none", "post", "pre", "dpn")
-TIMM_EPS = 1e-6  # its config.json cannot say another
 _TORCH = {
   **_PLAIN,
   "posemb": ["learn", "sincos1d", "sincos2d", "sincos2d_lape"],
@@ -53,7 +58,7 @@ SUPPORTED = {
   # Neither library applies the tanh layer when it loads a classifier.
   "timm": {
     **_TORCH,
-    "pool_type": [*TIMM_POOLS],
+    "pool_type": ["tok", "gap", "map"],
     "rep_size": [False],
     "stem_ln": ["none", "post"],
   },
@@ -117,7 +122,7 @@ def export(
     if model.options["stem_ln"] in STEMS:
       advice = f" --extra_modules is for a model extended as {DOCS} shows."
     raise ValueError(
-      f"{torch_names.LIBRARIES[to].title} has no such Vision Transformer: "
+      f"{source.LIBRARIES[to].title} has no such Vision Transformer: "
       f"{'; '.join(wrong)}. --to ours and --to big_vision keep everything."
       + advice
     )
@@ -166,11 +171,11 @@ def _timm(model, no_embed_class):
       "own (posemb_join_kw={'cls': True}). Leave the flag out."
     )
   model, notes = _with_positions(model), []
-  if (eps := model.options["norm_kw"]["eps"]) != TIMM_EPS:
-    model = fold.with_epsilon(model, TIMM_EPS)
+  if (eps := model.options["norm_kw"]["eps"]) != timm_vit.EPS:
+    model = fold.with_epsilon(model, timm_vit.EPS)
     notes.append(
-      f"timm's LayerNorm has the epsilon {TIMM_EPS:g}, this model {eps:g}: the "
-      "residual stream is scaled so that both compute the same."
+      f"timm's LayerNorm has the epsilon {timm_vit.EPS:g}, this model {eps:g}: "
+      "the residual stream is scaled so that both compute the same."
     )
   arrays, more = _in_torch_names(model, "timm", row)
   args = _timm_args(model, no_embed_class)
@@ -213,9 +218,9 @@ def _timm_args(model, no_embed_class):
     "qkv_bias": options["qkv_bias"],
     "num_classes": options["num_classes"] or 0,
     "class_token": options["pool_type"] == "tok",
-    "global_pool": TIMM_POOLS[options["pool_type"]],
+    "global_pool": _their_name(timm_vit.POOLS, options["pool_type"]),
     "fc_norm": False,
-    "act_layer": TIMM_GELUS[options["gelu"]],
+    "act_layer": _their_name(timm_vit.GELUS, options["gelu"]),
   }
   if size := _image_px(model):
     args = {"img_size": size, **args}
@@ -277,7 +282,7 @@ def _hf_config(model, title):
     "num_hidden_layers": options["depth"],
     "num_attention_heads": options["num_heads"],
     "intermediate_size": options["mlp_dim"],
-    "hidden_act": HF_GELUS[options["gelu"]],
+    "hidden_act": _their_name(hf_vit.GELUS, options["gelu"]),
     "layer_norm_eps": options["norm_kw"]["eps"],
     "patch_size": _patch_size(model),
     "num_channels": model.patch[2],
@@ -316,24 +321,28 @@ def _in_torch_names(model, to, row):
 
   `row` says whether the library embeds the class token's position.
   """
-  arrays, library = dict(model.arrays), torch_names.LIBRARIES[to]
+  arrays, library = dict(model.arrays), source.LIBRARIES[to]
   if row and not model.cls_row:
     zeros = [(0, 0), (1, 0), (0, 0)]  # a row before the patches'
     arrays["pos_embedding"] = np.pad(arrays["pos_embedding"], zeros)
-  homeless = [
-    f"{m} ({library.modules[m]}.*)"
-    for m in library.homeless
-    if any(name.startswith(f"{m}/") for name in arrays)
+  extra = [
+    f"{ours} ({theirs}.*)"
+    for theirs, ours in library.modules.items()
+    if ours in library.extra and f"{ours}/scale" in arrays
   ]
   notes = []
-  if homeless:
+  if extra:
     notes.append(
-      f"{library.title}'s own model has no place for {', '.join(homeless)}. "
+      f"{library.title}'s own model has no place for {', '.join(extra)}. "
       f"{DOCS} has the few lines that add it."
     )
   if not _image_px(model):
     notes.append("The grid is not known: tell the model the images' size.")
-  return torch_names.from_ours(arrays, to), notes
+  return names.from_ours(arrays, library), notes
+
+
+def _their_name(table, value):
+  return next(theirs for theirs, ours in table.items() if ours == value)
 
 
 def _mean_and_std(model):
@@ -398,7 +407,7 @@ def write(target: str, exported: Exported):
 def _bytes(target, exported):
   if not target.endswith(".npz"):
     arrays = {k: np.ascontiguousarray(x) for k, x in exported.arrays.items()}
-    return checkpoint.safetensors_bytes(arrays, exported.metadata)
+    return files.to_bytes(arrays, exported.metadata)
   buffer = io.BytesIO()
   said = np.array(json.dumps(exported.metadata))
   np.savez(buffer, **exported.arrays, metadata=said)

@@ -13,7 +13,8 @@ import pytest
 
 from dpn.models import vit
 from dpn.scripts import convert
-from dpn.weights import checkpoint, load, metadata, testing, timm_models
+from dpn.weights import checkpoint, load, metadata, timm_vit
+from dpn.weights import conftest as testing
 
 torch = pytest.importorskip("torch")
 vision_transformer = pytest.importorskip("timm.models.vision_transformer")
@@ -194,7 +195,7 @@ def test_names_of_timm():
   timm = pytest.importorskip("timm")
   known = 0
   for name in timm.list_models(module="vision_transformer"):
-    found = timm_models.find(name)
+    found = timm_vit.find(name)
     if found is None:
       continue
     known += 1

@@ -10,7 +10,8 @@ import safetensors.numpy
 from dpn import trees
 from dpn.models import vit
 from dpn.scripts import convert
-from dpn.weights import checkpoint, load, metadata, testing
+from dpn.weights import checkpoint, load, metadata
+from dpn.weights import conftest as testing
 
 HEADS = {"num_heads": 2}
 

@@ -1,7 +1,7 @@
 """Where parameters lie, and the arrays there by name. Never opens a pickle."""
 
-import contextlib
 import dataclasses
+import json
 import os
 import re
 import zipfile
@@ -121,56 +121,66 @@ def _has_checkpoints(folder):
   return os.path.isdir(folder) and any(map(str.isdigit, os.listdir(folder)))
 
 
-def read(path: str) -> Flat:
-  """Returns the arrays that a path stands for (see `locate`), by name.
+def read(where: Location) -> tuple[Flat, int | None]:
+  """Returns the arrays of a file by name, and the step of the run it is from.
 
-  Of a training state, ours or big_vision's, only the parameters and running
-  statistics.
+  Of big_vision's training states, only the parameters and running statistics.
+  The step is None if it is unknown.
 
   Raises:
     FileNotFoundError: there is no such file.
     ValueError: the format or the subtree is unknown, or the file is damaged.
-    OSError: every checkpoint is damaged.
   """
-  return read_located(locate(path))[0]
-
-
-def read_located(where: Location) -> tuple[Flat, int | None]:
-  """Returns `read` of a location, and the step of its run if that is known."""
-  if not where.is_file:
-    from dpn.weights import checkpoint  # it takes a second to import Orbax
-
-    saved = checkpoint.Checkpointer(where.path, read_only=True)
-    with contextlib.closing(saved):
-      variables, step = saved.restore_variables(where.step)
-    return flatten(variables), step
   file = where.path
   flat = _read_shards(file) if file.endswith(_INDEX) else _read_file(file)
   if not flat:
     raise ValueError(f"{file!r} is empty: there are no arrays in it.")
   for wrapper in ("params", "opt/target"):
-    if inner := _subtree(flat, wrapper):
-      stats = _subtree(flat, STATISTICS)
-      flat = inner | {f"{STATISTICS}/{k}": x for k, x in stats.items()}
+    if any(name.startswith(f"{wrapper}/") for name in flat):
+      flat = subtree(flat, wrapper, statistics="")
       break
   if where.subtree:
-    subtree = where.subtree.strip("/")
-    inner = _subtree(flat, subtree)
+    inner = subtree(flat, where.subtree.strip("/"))
     if not inner:
       known = {name.partition("/")[0] for name in flat if "/" in name}
       message = errors.unknown("subtree", where.subtree, known)
       raise ValueError(f"{file!r}: {message}")
-    stats = _subtree(flat, f"{STATISTICS}/{subtree}")
-    flat = inner | {f"{STATISTICS}/{k}": x for k, x in stats.items()}
-  return flat, _step_beside(file)
+    flat = inner
+  done, step = os.path.join(where.folder, "done.json"), None
+  if os.path.basename(file) == FILES_IN_FOLDERS[0] and os.path.isfile(done):
+    step = schema.read_json(done, Done).get("step")
+  return flat, step
 
 
-def _step_beside(file):
-  """Returns the step of the run that left a parameter file, if one did."""
-  done = os.path.join(os.path.dirname(file), "done.json")
-  if os.path.basename(file) != FILES_IN_FOLDERS[0] or not os.path.isfile(done):
-    return None
-  return schema.read_json(done, Done).get("step")
+def read_metadata(file: str) -> dict[str, str]:
+  """Returns the metadata in a parameter file: JSON by name."""
+  if file.endswith(".safetensors"):
+    with safetensors.safe_open(file, "numpy") as f:
+      return f.metadata() or {}
+  if not file.endswith(".npz"):
+    return {}
+  with np.load(file, allow_pickle=False) as npz:
+    if "metadata" in npz and npz["metadata"].dtype.kind == "U":
+      return schema.parse(file, str(npz["metadata"]), dict[str, str])
+  return {}
+
+
+def to_bytes(
+  flat: Mapping[str, np.ndarray], metadata: Mapping[str, str] | None = None
+) -> bytes:
+  """Returns a safetensors file, the same for the same arrays and metadata.
+
+  The library writes metadata in an order that differs between processes.
+  """
+  if not metadata:
+    return safetensors.numpy.save(dict(flat))
+  data = safetensors.numpy.save(dict(flat), dict(metadata))
+  start = 8 + int.from_bytes(data[:8], "little")
+  header = json.loads(data[8:start])
+  header["__metadata__"] = dict(sorted(metadata.items()))
+  compact = json.dumps(header, separators=(",", ":"), ensure_ascii=False)
+  header = compact.encode().ljust(start - 8)
+  return len(header).to_bytes(8, "little") + header + data[start:]
 
 
 def flatten(variables: Mapping[str, Any]) -> Flat:
@@ -181,10 +191,28 @@ def flatten(variables: Mapping[str, Any]) -> Flat:
 
 def unflatten(flat: Flat) -> dict[str, Any]:
   """Returns {"params": …} and, if there are any, {"batch_stats": …}."""
-  stats = _subtree(flat, STATISTICS)
-  params = {k: x for k, x in flat.items() if k.partition("/")[0] != STATISTICS}
-  result = {"params": trees.unflatten(params)}
-  return result | ({STATISTICS: trees.unflatten(stats)} if stats else {})
+  tree = trees.unflatten(flat)
+  stats = tree.pop(STATISTICS, None)
+  return {"params": tree} | ({STATISTICS: stats} if stats else {})
+
+
+def subtree(flat: Flat, name: str, statistics: str | None = None) -> Flat:
+  """Returns a part of the parameters and of the running statistics.
+
+  Args:
+    flat: arrays by name.
+    name: of the part, such as "img".
+    statistics: of the part within "batch_stats"; None: `name`.
+  """
+  stats = f"{STATISTICS}/{name if statistics is None else statistics}"
+  return _below(flat, name) | {
+    f"{STATISTICS}/{k}": x for k, x in _below(flat, stats.strip("/")).items()
+  }
+
+
+def _below(flat, parent):
+  start = f"{parent}/"
+  return {k[len(start) :]: x for k, x in flat.items() if k.startswith(start)}
 
 
 def _read_file(file):
@@ -252,10 +280,3 @@ _DAMAGE = (
   zlib.error,
   safetensors.SafetensorError,
 )
-
-
-def _subtree(flat, prefix):
-  start = len(prefix) + 1
-  return {
-    name[start:]: x for name, x in flat.items() if name.startswith(f"{prefix}/")
-  }

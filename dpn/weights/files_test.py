@@ -8,7 +8,12 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from dpn.weights import files, testing
+from dpn.weights import conftest as testing
+from dpn.weights import files
+
+
+def read(path):
+  return files.read(files.locate(path))[0]
 
 
 def test_read_picks_the_parameters(tmp_path):
@@ -18,23 +23,23 @@ def test_read_picks_the_parameters(tmp_path):
   np.savez_compressed(tmp_path / "plain.npz", **{"a/b": x})
   safetensors.numpy.save_file({"a/b": x}, tmp_path / "ours.safetensors")
   for name in ("new.npz", "old.npz", "plain.npz", "ours.safetensors"):
-    assert files.read(str(tmp_path / name)) == {"a/b": x}
+    assert read(str(tmp_path / name)) == {"a/b": x}
 
 
 def test_read_subtree(tmp_path):
   path = testing.write(
     tmp_path, {"img/a/b": np.ones(1), "img/c": np.ones(2), "t": np.ones(3)}
   )
-  assert files.read(f"{path}:img").keys() == {"a/b", "c"}
-  assert files.read(f"{path}:img/a").keys() == {"b"}
+  assert read(f"{path}:img").keys() == {"a/b", "c"}
+  assert read(f"{path}:img/a").keys() == {"b"}
   with_stats = {"params/img/a": np.ones(1), "batch_stats/img/m": np.ones(2)}
   np.savez(tmp_path / "stats.npz", **with_stats)
-  got = files.read(str(tmp_path / "stats.npz:img"))
+  got = read(str(tmp_path / "stats.npz:img"))
   assert got.keys() == {"a", "batch_stats/m"}
   with pytest.raises(
     ValueError, match=r"Unknown subtree 'ima'. Did you mean 'img'\?"
   ):
-    files.read(f"{path}:ima")
+    read(f"{path}:ima")
 
 
 @pytest.mark.parametrize("suffix", ["npz", "safetensors"])
@@ -46,7 +51,7 @@ def test_read_bfloat16(tmp_path, suffix):
     assert np.load(path)["x"].dtype == "V2"
   else:
     safetensors.numpy.save_file({"x": x}, path)
-  got = files.read(str(path))["x"]
+  got = read(str(path))["x"]
   assert got.dtype == jnp.bfloat16
   np.testing.assert_array_equal(got, x)
 
@@ -92,7 +97,7 @@ def test_truncated_file(tmp_path, suffix, keep):
   data = path.read_bytes()
   path.write_bytes(data[: int(keep * len(data)) if keep < 1 else keep])
   with pytest.raises(ValueError, match=rf"x\.{suffix}' is not a readable"):
-    files.read(str(path))
+    read(str(path))
 
 
 def test_damaged_and_foreign_npz(tmp_path):
@@ -102,30 +107,30 @@ def test_damaged_and_foreign_npz(tmp_path):
   data[1000:1100] = bytes(100)
   path.write_bytes(data)
   with pytest.raises(ValueError, match=r"x\.npz' is not a readable"):
-    files.read(str(path))
+    read(str(path))
   np.savez(path, x=np.array([{}], object))
   with pytest.raises(ValueError, match="pickles, which are never opened"):
-    files.read(str(path))
+    read(str(path))
 
 
 @pytest.mark.parametrize("dtype", ["datetime64[s]", "U3", "S3", complex])
 def test_arrays_that_are_no_real_numbers(tmp_path, dtype):
   np.savez(tmp_path / "x.npz", a=np.ones(2), b=np.zeros(2, dtype))
   with pytest.raises(ValueError, match="'b' in it holds no real numbers, but"):
-    files.read(str(tmp_path / "x.npz"))
+    read(str(tmp_path / "x.npz"))
 
 
 def test_folders_and_pickles(tmp_path):
   with pytest.raises(
     FileNotFoundError, match=r"no params\.safetensors or model"
   ):
-    files.read(str(tmp_path))
+    read(str(tmp_path))
   safetensors.numpy.save_file(
     {"a": np.ones(1)}, tmp_path / "params.safetensors"
   )
-  assert files.read(str(tmp_path)) == {"a": np.ones(1)}
+  assert read(str(tmp_path)) == {"a": np.ones(1)}
   with pytest.raises(ValueError, match=r"never opened.*save_file"):
-    files.read("model.bin")
+    read("model.bin")
 
 
 def write_shards(folder, **more):
@@ -141,29 +146,29 @@ def write_shards(folder, **more):
 def test_shards(tmp_path):
   index = write_shards(tmp_path)
   for path in (tmp_path, index):
-    got = files.read(str(path))
+    got = read(str(path))
     assert {k: x.tolist() for k, x in got.items()} == {"a": [0, 0], "b": [1, 1]}
 
 
 def test_broken_shards(tmp_path):
   index = write_shards(tmp_path, c="three.safetensors")
   with pytest.raises(FileNotFoundError, match=r"'three\.safetensors' is miss"):
-    files.read(str(tmp_path))
+    read(str(tmp_path))
   write_shards(tmp_path, c="two.safetensors")
   with pytest.raises(ValueError, match="same arrays: c"):
-    files.read(str(tmp_path))
+    read(str(tmp_path))
   for text in ("{", "[]", "{}", '{"weight_map": []}'):
     index.write_text(text)
     with pytest.raises(
       ValueError, match=r"index\.json( is damaged|: .* must be|: weight_map is)"
     ):
-      files.read(str(tmp_path))
+      read(str(tmp_path))
 
 
 def test_folder_with_a_pickle(tmp_path):
   (tmp_path / "pytorch_model.bin").touch()
   with pytest.raises(ValueError, match=r"model\.bin' is a pickle, which"):
-    files.read(str(tmp_path))
+    read(str(tmp_path))
 
 
 def test_renamed_pickles_and_empty_files(tmp_path):
@@ -171,10 +176,10 @@ def test_renamed_pickles_and_empty_files(tmp_path):
   with zipfile.ZipFile(path, "w") as archive:  # as torch.save writes
     archive.writestr("archive/data.pkl", b"")
   with pytest.raises(ValueError, match="is no array of NumPy's"):
-    files.read(str(path))
+    read(str(path))
   np.savez(path)
   with pytest.raises(ValueError, match=r"x\.npz' is empty"):
-    files.read(str(path))
+    read(str(path))
 
 
 def test_types_that_numpy_lacks(tmp_path):
@@ -182,4 +187,4 @@ def test_types_that_numpy_lacks(tmp_path):
   header = b'{"x": {"dtype": "F8_E4M3", "shape": [1], "data_offsets": [0, 1]}}'
   path.write_bytes(len(header).to_bytes(8, "little") + header + b"0")
   with pytest.raises(ValueError, match="NumPy does not know its type"):
-    files.read(str(path))
+    read(str(path))

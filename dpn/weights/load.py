@@ -13,59 +13,9 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-from dpn import trees
-from dpn.weights import (
-  files,
-  legacy,
-  metadata,
-  positions,
-  preprocessing,
-  timm_models,
-  torch_names,
-)
-from dpn.weights.files import Flat
+from dpn import errors, trees
+from dpn.weights import big_vision, files, metadata, names, positions, source
 from dpn.weights.pixels import Pixels
-
-
-@dataclasses.dataclass(frozen=True)
-class Checkpoint:
-  """What a path holds, as it is there.
-
-  Attributes:
-    path: as given.
-    arrays: by the names in the file.
-    metadata: of the model.
-    step: of the run, None if unknown.
-  """
-
-  path: str
-  arrays: Flat
-  metadata: metadata.ModelMetadata
-  step: int | None = None
-
-
-def read(path: str, arch: str | None = None) -> Checkpoint:
-  """Returns the parameters that a path stands for, and what they are for.
-
-  Args:
-    path: see `files.locate`.
-    arch: name of the model in timm, such as "vit_base_patch16_siglip_224", for
-      files that do not say what they are.
-
-  Raises:
-    FileNotFoundError, ValueError, OSError: see `files.read`.
-    ValueError: names of an unknown library; or a model that ours cannot be,
-      or that is not that of `arch`.
-  """
-  where = files.locate(path)
-  arrays, step = files.read_located(where)
-  layout = torch_names.layout_of(path, arrays)
-  said = metadata.read(where, layout, arch)
-  if where.subtree:
-    said = metadata.of_tower(said, where.subtree)
-  if arch:
-    timm_models.check(arch, arrays)
-  return Checkpoint(path, arrays, said, step)
 
 
 def load(path: str, params: Mapping[str, Any], **kw: Any) -> dict[str, Any]:
@@ -77,13 +27,14 @@ def load(path: str, params: Mapping[str, Any], **kw: Any) -> dict[str, Any]:
 
 
 def load_variables(
-  path: str | Checkpoint,
+  path: str | source.Checkpoint,
   variables: Mapping[str, Any],
   *,
   options: Mapping[str, Any] | None = None,
   pixels: Pixels | None = None,
   advice: str | None = None,
   arch: str | None = None,
+  options_of_run: source.OptionsOfRun = source.vit_options,
   dont_load: Sequence[str] = (),
   dont_check: Sequence[str] = (),
   image_size: Sequence[int] | None = None,
@@ -97,7 +48,7 @@ def load_variables(
   `pos_embedding` for another grid of patches is resized.
 
   Args:
-    path: see `files.locate`; or what `read` returned for it.
+    path: see `files.locate`; or what `source.read` returned for it.
     variables: a model's `params` and, if it has any, `batch_stats`, which files
       hold as "batch_stats/<name>". `jax.ShapeDtypeStruct`s will do for all that
       is loaded. Other collections are returned as they are.
@@ -105,7 +56,8 @@ def load_variables(
       those that the file says it was made for. None: nothing is compared.
     pixels: of the images that the model will see, compared likewise.
     advice: what to do if names or shapes differ; None: about `dont_load`.
-    arch: see `read`.
+    arch: see `source.read`.
+    options_of_run: see `source.read`.
     dont_load: regular expressions on whole names such as "head/kernel". What
       they match keeps its value in `variables`, and is ignored in the file.
     dont_check: options not to be compared, such as "gelu", or "pixels".
@@ -120,29 +72,29 @@ def load_variables(
     `dont_load` as it was given.
 
   Raises:
-    FileNotFoundError, ValueError, OSError: see `read`.
+    FileNotFoundError, ValueError, OSError: see `source.read`.
     ValueError: names or shapes differ and `dont_load` does not match them; or
       the options do, and `dont_check` does not name them.
   """
-  source = read(path, arch) if isinstance(path, str) else path
-  file, wanted = source.metadata, files.flatten(variables)
-  flat = _in_our_names(source, wanted)
+  found = path
+  if isinstance(path, str):
+    found = source.read(path, arch, options_of_run)
+  path, file, wanted = found.path, found.metadata, files.flatten(variables)
+  flat = _in_our_names(found, wanted)
   if "pos_embedding" in flat and "posemb" in file.options:
     # Other libraries' files have fixed positions written out.
     learned = {**file.options, "posemb": "learn", "posemb_kw": {}}
     file = dataclasses.replace(file, options=learned)
   options = options or {}
   differences = metadata.differences(file, options, pixels)
-  loaded = legacy.match_scan(flat, wanted)
-  resizing = positions.Resizing(
-    posemb_grid,
-    positions.in_patches(image_size, wanted),
-    positions.in_patches(preprocessing.describe(file.pp)["size"], loaded),
-    made_here=file.layout == "ours" and bool(file.options),
+  loaded, resized = positions.fit(
+    big_vision.match_scan(flat, wanted),
+    wanted,
+    file,
+    options,
+    image_size=image_size,
+    grid=posemb_grid,
     align_corners=posemb_align_corners,
-  )
-  loaded = positions.match(
-    loaded, wanted, file.cls_row, positions.has_cls_row(options), resizing
   )
   patterns = _listed(dont_load)
   masks = trees.masks({**loaded, **wanted}, patterns, "model_load.dont_load")
@@ -158,14 +110,19 @@ def load_variables(
       advice = f"{advice} Images that are not square need posemb_grid, too."
     lines = [_table(wrong, wanted, loaded), *map(str, differences), advice]
     raise ValueError(
-      f"{source.path!r} does not fit the model. Expected equal names and "
+      f"{path!r} does not fit the model. Expected equal names and "
       "shapes, got\n" + "\n".join(lines)
     )
-  metadata.check(source.path, file, differences, differing, _listed(dont_check))
-  _warn_of_assumed(source.path, metadata.assumed(file, options))
-  _check_finite(source.path, {k: loaded[k] for k in wanted.keys() - kept})
-  for change in sorted(resizing.changes):
-    tell(f"the position embeddings of {source.path} are resized, {change}.")
+  metadata.check(path, file, differences, differing, _listed(dont_check))
+  if assumed := metadata.assumed(file, options):
+    logging.warning(
+      "%r does not say everything about its model. Assumed, as configured: %s "
+      "(state it with config.model).",
+      *(path, ", ".join(assumed)),
+    )
+  _check_finite(path, {k: loaded[k] for k in wanted.keys() - kept})
+  for change in sorted(resized):
+    tell(f"the position embeddings of {path} are resized, {change}.")
   result = {
     name: leaf if name in kept else loaded[name].astype(leaf.dtype)
     for name, leaf in wanted.items()
@@ -173,13 +130,65 @@ def load_variables(
   return {**variables, **files.unflatten(result)}
 
 
-def _warn_of_assumed(path, assumed):
-  if assumed:
-    logging.warning(
-      "%r does not say everything about its model. Assumed, as configured: %s "
-      "(state it with config.model).",
-      *(path, ", ".join(assumed)),
+def load_towers(
+  path: str | source.Checkpoint | Mapping[str, str],
+  variables: Mapping[str, Any],
+  towers: Sequence[str],
+  *,
+  options: Mapping[str, Any],
+  dont_load: Sequence[str] = (),
+  options_of_run: source.OptionsOfRun = source.vit_options,
+  **kw: Any,
+) -> dict[str, Any]:
+  """Returns `variables` of several towers with the values of parameter files.
+
+  Args:
+    path: of a file of the whole model; or those of the towers by name, where
+      "image" and "text" are other names of `img` and `txt`.
+    variables: see `load_variables`.
+    towers: names of the subtrees that are models of their own.
+    options: of each tower by its name, and others.
+    dont_load: of what belongs to no tower.
+    options_of_run: see `source.read`.
+    **kw: see `load_variables`. `<tower>_load_kw` are more for one of them.
+
+  Raises:
+    ValueError, OSError: see `load_variables`.
+  """
+  of_tower = {t: dict(kw.pop(f"{t}_load_kw", None) or {}) for t in towers}
+  result = {name: dict(tree) for name, tree in variables.items()}
+  towers = [t for t in towers if t in variables["params"]]
+  read = lambda path: source.read(path, options_of_run=options_of_run)
+  if not isinstance(path, str | source.Checkpoint):
+    if dont_load:
+      raise ValueError(
+        "config.model_load.dont_load is for one file of all towers; config."
+        "model_init names several. Give img_load_kw or txt_load_kw instead."
+      )
+    sources, aliases = {}, {"image": "img", "text": "txt"}
+    for name, file in path.items():
+      name = aliases.get(name, name)
+      errors.check_known("tower in config.model_init:", name, towers)
+      sources[name] = read(file)
+  else:
+    whole = read(path) if isinstance(path, str) else path
+    sources = {name: whole.tower(name) for name in towers}
+    inside = lambda name: any(f"{tower}/" in name for tower in of_tower)
+    rest = {k: x for k, x in whole.arrays.items() if not inside(k)}
+    own = {k: v for k, v in result["params"].items() if k not in towers}
+    own = load_variables(
+      dataclasses.replace(whole, arrays=rest),
+      {"params": own},
+      dont_load=dont_load,
+      **kw,
     )
+    result["params"] |= own["params"]
+  for name, found in sources.items():
+    own = {k: tree[name] for k, tree in variables.items() if name in tree}
+    more = {"options": options.get(name), **kw, **of_tower[name]}
+    for key, tree in load_variables(found, own, **more).items():
+      result[key][name] = tree
+  return result
 
 
 def _check_finite(path, arrays):
@@ -193,20 +202,20 @@ def _check_finite(path, arrays):
       )
 
 
-def _in_our_names(source, wanted):
+def _in_our_names(found, wanted):
   """Returns the arrays of a file by our names, for a model's heads."""
-  file = source.metadata
+  file = found.metadata
   if file.layout == "ours":
-    return legacy.upgrade(source.arrays)
+    return big_vision.to_ours(found.arrays)
   queries = (x for name, x in wanted.items() if name.endswith("/query/kernel"))
   heads = next((x.shape[-2] for x in queries), 1)
   told = file.options.get("num_heads", heads)
   if told != heads:
     raise ValueError(
-      f"{source.path!r} has {told} attention heads, says {file.source}; the "
+      f"{found.path!r} has {told} attention heads, says {file.source}; the "
       f"model has {heads}. Set config.model.num_heads={told}."
     )
-  return torch_names.to_ours(source.arrays, file.layout, heads)
+  return names.to_ours(found.arrays, source.LIBRARIES[file.layout], heads)
 
 
 def _listed(patterns):

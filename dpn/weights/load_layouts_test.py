@@ -5,7 +5,8 @@ import pytest
 
 from dpn import trees
 from dpn.models import vit
-from dpn.weights import load, testing, vit_params
+from dpn.weights import conftest as testing
+from dpn.weights import load, vit_params
 
 
 @pytest.mark.parametrize(

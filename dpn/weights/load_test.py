@@ -10,7 +10,8 @@ import pytest
 
 from dpn import trees
 from dpn.models import vit
-from dpn.weights import checkpoint, files, load, metadata, testing
+from dpn.weights import checkpoint, files, load, metadata
+from dpn.weights import conftest as testing
 
 
 def pre_linen(name):

@@ -1,25 +1,18 @@
 """What a parameter file is for, beyond the names and shapes in it.
 
-The same arrays are another function under another GELU, epsilon or pixel range.
-Our files say so in their metadata; those of timm and Hugging Face in the
-config.json beside them, or by the defaults of the library.
+The same arrays compute another function under another GELU, epsilon or pixel
+range. Our files say so in their metadata; those of other libraries in JSON
+files beside them, or by the defaults of the library.
 """
 
 import dataclasses
-import functools
 import json
-import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
-import safetensors
-from absl import logging
 
-from dpn import schema
-from dpn.weights import files, libraries, preprocessing
-from dpn.weights.files import Location
 from dpn.weights.pixels import Pixels
 
 # Options that names and shapes of parameters give away; files are not asked.
@@ -59,8 +52,7 @@ class ModelMetadata:
     cls_row: whether the class token has a row in the position embeddings; None
       if unknown.
     source: where this is written, for messages.
-    guessed: of the options, those that are only what the library does unless
-      told otherwise.
+    guessed: of the options, those that are only the library's defaults.
     loader: what made the pixels, as `input_pipeline.fingerprint` tells; empty
       if unknown.
   """
@@ -83,7 +75,7 @@ def metadata(
   pp: str | None = None,
   **more,
 ) -> dict[str, str]:
-  """Returns what `read` finds again in a file's metadata, as JSON by name."""
+  """Returns what `load.read` finds in a file's metadata, as JSON by name."""
   # transformers reads only files that say "pt".
   result = {"format": "pt", "layout": layout, "model": json.dumps(options)}
   result[PP] = json.dumps(pp)
@@ -92,88 +84,31 @@ def metadata(
   return result | {name: json.dumps(value) for name, value in more.items()}
 
 
-def read(
-  where: Location, layout: str, arch: str | None = None
-) -> ModelMetadata:
-  """Returns what a file, or the config.json beside it, says about its model.
+class PixelValues(TypedDict, total=False):
+  mean: list[float] | float | None
+  std: list[float] | float | None
 
-  Args:
-    where: of the file.
-    layout: see `ModelMetadata`.
-    arch: name of the model in timm, if a person knows it.
 
-  Raises:
-    FileNotFoundError: checkpoints lie outside the folder of their run.
-    ValueError: the model computes something that ours cannot, or the
-      description is damaged.
-  """
-  said = _said_inside(where.path) if where.is_file else {}
-  if "model" in said and "layout" in said:  # others have a `model` too
-    place = f"the metadata of {where.path}"
-    if arch:
-      raise ValueError(f"{place} says what its model is: leave arch out.")
-    options, pixels, pp, cls_row, loader = (
-      schema.parse(f"{name} in {place}", said.get(name, "null"), hint)
-      for name, hint in _OURS.items()
-    )
-    pixels = pixels and libraries.pixels(pixels.get("mean"), pixels.get("std"))
-    if layout == "ours" and PP not in said:  # of a run before pp was recorded
-      pp = preprocessing.of_run(_beside(where.folder, "config.json", _Run))
-    loader = loader or {}
-    return ModelMetadata(layout, options, pixels, pp, cls_row, loader=loader)
-  beside = functools.partial(_beside, where.folder)
-  if layout == "timm":
-    said = libraries.timm(beside("config.json", libraries.Timm), arch)
-    return ModelMetadata(layout, **said)
-  if arch:
+def pixels_of(mean=None, std=None, white: float = 1.0) -> Pixels | None:
+  """Returns pixels of images from 0 to `white`; None if a file lacks them."""
+  if not mean or not std:
+    return None
+  if np.size(mean) != np.size(std) or np.min(std) <= 0 or white <= 0:
     raise ValueError(
-      f"arch={arch!r} names a model of timm; {where.path!r} has names of "
-      "another library. Leave it out."
+      f"The file's pixels have mean {mean} and std {std}; expected as many of "
+      "both, and each std above 0."
     )
-  if layout == "hf":
-    config = beside("config.json", libraries.HuggingFace)
-    image = beside("preprocessor_config.json", libraries.HuggingFaceImage)
-    return ModelMetadata(layout, **libraries.hugging_face(config, image))
-  beside = beside("config.json", _Run)
-  if not where.is_file and not beside:
-    raise FileNotFoundError(
-      f"{where.folder}/config.json is missing: checkpoints do not say what "
-      "model they hold. Keep them in their run's folder."
+  return Pixels(np.divide(mean, white), np.divide(std, white))
+
+
+def translate(kind: str, value: Any, known: Mapping[str, Any]) -> Any:
+  """Returns our name of what a config.json names, such as an activation."""
+  if value not in known:
+    raise ValueError(
+      f"The file's model has the {kind} {value!r}, according to its "
+      f"config.json; ours can have {', '.join(map(repr, known))}."
     )
-  return _from_run(beside, _loader_of_run(where.folder))
-
-
-def of_tower(said: ModelMetadata, name: str) -> ModelMetadata:
-  """Returns what is known about a part of a model, such as "img"."""
-  return dataclasses.replace(said, options=said.options.get(name) or {})
-
-
-class _Input(TypedDict, total=False):
-  pp: str | None
-
-
-_OURS = {
-  "model": dict,
-  PIXELS: libraries.PixelValues | None,
-  PP: str | None,
-  "cls_row": bool | None,
-  LOADER: dict | None,
-}
-
-
-class _Start(TypedDict, total=False):
-  """An entry of environment.json."""
-
-  loader: dict | None
-
-
-class _Run(TypedDict, total=False):
-  """config.json of a run."""
-
-  evals: dict[str, dict] | None
-  input: _Input | None
-  model: dict | None
-  num_classes: int | None
+  return known[value]
 
 
 class Difference(NamedTuple):
@@ -256,57 +191,16 @@ def assumed(file: ModelMetadata, options: Mapping[str, Any]) -> list[str]:
     file: what is known about it.
     options: of the model that is taken for the file's.
   """
-  told = {*file.options, *(["num_heads"] if file.layout == "ours" else [])}
-  unknown = [name for name in _MAY_BE_UNKNOWN if name not in told]
+  unknown = [*_MAY_BE_UNKNOWN]
+  if file.layout == "ours":
+    unknown.remove("num_heads")
   if options.get("qk_norm", "none") != "none":
-    unknown += ["qk_norm"] * ("qk_norm" not in told)
+    unknown.append("qk_norm")
   if file.layout == "timm" and options.get("rep_size"):
-    # Its activation is taken for tanh.
-    unknown += ["rep_size"] * ("rep_size" not in told)
+    unknown.append("rep_size")  # its activation is taken for tanh
+  unknown = [name for name in unknown if name not in file.options]
   return [
     f"{name}={options[name]!r}"
     for name in (*file.guessed, *unknown)
     if name in options
   ]
-
-
-def _said_inside(path):
-  """Returns the metadata in a file, as strings by name."""
-  if path.endswith(".safetensors"):
-    with safetensors.safe_open(path, "numpy") as file:
-      return file.metadata() or {}
-  if not path.endswith(".npz"):
-    return {}
-  with np.load(path, allow_pickle=False) as npz:
-    if "metadata" in npz and npz["metadata"].dtype.kind == "U":
-      return schema.parse(path, str(npz["metadata"]), dict[str, str])
-  return {}
-
-
-def _beside(folder, name, hint):
-  path = os.path.join(folder, name)
-  return schema.read_json(path, hint) if os.path.isfile(path) else {}
-
-
-def _loader_of_run(folder):
-  try:
-    starts = _beside(folder, files.ENVIRONMENT, list[_Start])
-  except ValueError as e:
-    logging.warning("%s What loaded its images is unknown.", e)
-    return {}
-  return (starts and starts[-1].get(LOADER)) or {}
-
-
-def _from_run(config, loader):
-  """Reads the config.json of one of our runs, by its task."""
-  if not ("model" in config and "input" in config):
-    return ModelMetadata("ours", {}, source="nothing")
-  import dpn.tasks  # a task may import this module
-
-  options = dpn.tasks.make(config).model_options()
-  pixels = preprocessing.describe(config["input"].get("pp"))["pixels"]
-  pp = preprocessing.of_run(config)
-  source = "the run's config.json"
-  return ModelMetadata(
-    "ours", options, pixels, pp, source=source, loader=loader
-  )

@@ -7,14 +7,14 @@ import pytest
 import safetensors.numpy
 
 from dpn.models import vit
-from dpn.weights import files, metadata, pixels
+from dpn.weights import files, metadata, pixels, source
 
 SIZE = {"width": 16, "depth": 1, "num_heads": 2, "patch_size": (4, 4)}
 HALF = pixels.Pixels((0.5,), (0.5,))
 
 
 def read(path, layout):
-  return metadata.read(files.locate(path), layout)
+  return source.read_metadata(files.locate(path), layout)
 
 
 def write(tmp_path, metadata=None, **beside):
@@ -83,7 +83,7 @@ def test_pooling_of_timm(tmp_path):
   got = read(write(tmp_path, config=config), "timm")
   assert got.options["pool_type"] == "none"
   config["model_args"] = {"global_pool": "avgmax"}
-  with pytest.raises(ValueError, match="pools by 'avgmax'"):
+  with pytest.raises(ValueError, match="pooling 'avgmax'"):
     read(write(tmp_path, config=config), "timm")
 
 
@@ -140,7 +140,7 @@ def test_what_is_assumed(tmp_path):
 def test_what_is_refused_of_timm(tmp_path, config, arch, message):
   path = write(tmp_path, config=config)
   with pytest.raises(ValueError, match=message):
-    metadata.read(files.Location(path), "timm", arch)
+    source.read_metadata(files.Location(path), "timm", arch)
 
 
 def test_config_of_hugging_face(tmp_path):
@@ -184,7 +184,7 @@ def test_other_options_of_hugging_face(tmp_path):
     path = write(tmp_path, preprocessor_config=image)
     assert read(path, "hf").pixels.close_to(want)
   write(tmp_path, config={"pooler_act": "relu"})
-  with pytest.raises(ValueError, match="'relu' behind its pooler"):
+  with pytest.raises(ValueError, match="pooler's activation 'relu'"):
     read(path, "hf")
 
 

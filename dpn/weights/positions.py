@@ -1,54 +1,111 @@
-"""Fits learned position embeddings of a file to a model's grid of patches."""
+"""Fits learned position embeddings of a file to a model's grid of patches.
 
-import dataclasses
+Grids are (rows, cols) in patches; where they are unknown, squares.
+"""
+
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import scipy.ndimage
 from absl import logging
 
+from dpn.weights import preprocessing
 from dpn.weights.files import Flat
+from dpn.weights.metadata import ModelMetadata
 
 
-@dataclasses.dataclass
-class Resizing:
-  """Resizes positions to a model's grid, and keeps what it did in words.
+def fit(
+  loaded: Flat,
+  wanted: Flat,
+  file: ModelMetadata,
+  options: Mapping[str, Any],
+  *,
+  image_size: Sequence[int] | None = None,
+  grid: Sequence[int] | None = None,
+  align_corners: bool = True,
+) -> tuple[Flat, set[str]]:
+  """Returns the arrays with fitting positions, and what was resized.
 
-  Grids are (rows, cols) in patches, None if unknown; then they are squares.
-
-  Attributes:
-    given: the model's, as the user says.
-    new: the model's, by the size of its images.
-    old: the file's, by the size of its images.
-    made_here: whether the file is of a run, whose images need not be square.
+  Args:
+    loaded: arrays of a file by our names.
+    wanted: of the model, or their shapes.
+    file: what is known about the file's model.
+    options: of the model; may be empty.
+    image_size: (rows, cols) of the model's images in pixels, None if unknown.
+    grid: of the model's patches, as the user says.
     align_corners: see `resize_grid`.
-    changes: "7×7 to 14×14".
+
+  Returns:
+    The changes are of the form "7×7 to 14×14".
   """
+  changes = set()
+  old_known = _in_patches(preprocessing.describe(file.pp)["size"], loaded)
+  new_known = grid or _in_patches(image_size, wanted)
+  # The images of one of our runs need not be square.
+  old_may_be_oblong = file.layout == "ours" and file.options and not old_known
+  fits_anyway = not new_known or (old_may_be_oblong and not grid)
 
-  given: Sequence[int] | None
-  new: Sequence[int] | None
-  old: Sequence[int] | None
-  made_here: bool
-  align_corners: bool
-  changes: set[str] = dataclasses.field(default_factory=set)
-
-  def __call__(self, x, tokens, row):
-    if self.given and math.prod(self.given) != tokens:
+  def resize(x, tokens, row):
+    if grid and math.prod(grid) != tokens:
       raise ValueError(
-        f"model_load.posemb_grid={tuple(self.given)} does not have the model's "
+        f"model_load.posemb_grid={tuple(grid)} does not have the model's "
         f"{tokens} patches. Give rows and columns of images, in patches."
       )
     count = x.shape[-2] - row
-    untold = self.new is None or (self.old is None and self.made_here)
-    if tokens == count and untold and not self.given:
-      return x  # the file is for such images
-    old = grid_of(count, self.old)
-    new = grid_of(tokens, self.given or self.new)
-    if old is None or new in (None, old):
+    old, new = grid_of(count, old_known), grid_of(tokens, new_known)
+    is_for_these = tokens == count and fits_anyway
+    if is_for_these or None in (old, new) or old == new:
       return x
-    self.changes.add("{}×{} to {}×{}".format(*old, *new))
-    return resize_grid(x, old, new, row, self.align_corners)
+    changes.add("{}×{} to {}×{}".format(*old, *new))
+    return resize_grid(x, old, new, row, align_corners)
+
+  row = "cls" in wanted  # a block's own positions always have one then
+  loaded = dict(loaded)
+  for name in names(loaded):
+    if "/" in name and name in wanted:
+      tokens = wanted[name].shape[-2] - row
+      loaded[name] = resize(loaded[name], tokens, row)
+  # Of text, positions are no grid.
+  if "pos_embedding" in loaded and "Embed_0/embedding" not in wanted:
+    _fit_shared(loaded, wanted, file.cls_row, has_cls_row(options), resize)
+  return loaded, changes
+
+
+def _fit_shared(loaded, wanted, has_row, wants_row, resize):
+  """Fits the position embeddings (1, tokens, width) in `loaded`.
+
+  Files from before 2022 embed the position of the class token as well, in
+  front: one row more than a square. It stays in a model that has it too, or
+  else the token itself takes it over. Whether there is one may be unknown,
+  None.
+  """
+  x, shape = loaded["pos_embedding"], None
+  if "pos_embedding" in wanted:
+    shape = wanted["pos_embedding"].shape
+  if x.ndim != 3:
+    return
+  has_row = has_row and "cls" in loaded
+  if has_row is None and x.shape == shape:
+    if wants_row is None:
+      return
+    has_row = wants_row
+  if has_row is None:
+    one_more = shape is not None and x.shape[1] == shape[1] + 1
+    has_row = square_plus_one(x.shape[1]) or ("cls" in loaded and one_more)
+  if wants_row is None:
+    wants_row = "cls" in wanted and shape and square_plus_one(shape[1])
+  if has_row and not wants_row:
+    logging.info("The class token takes over its position embedding.")
+    if "cls" in loaded:
+      # A sum in half precision would lose digits that the file has.
+      dtype = np.promote_types(x.dtype, np.float32)
+      loaded["cls"] = loaded["cls"].astype(dtype) + x[:, :1]
+    x, has_row = x[:, 1:], False
+  if shape:
+    x = resize(x, shape[1] - has_row, has_row)
+  loaded["pos_embedding"] = x
 
 
 def has_cls_row(options: Mapping[str, Any]) -> bool | None:
@@ -58,62 +115,6 @@ def has_cls_row(options: Mapping[str, Any]) -> bool | None:
   in_blocks = options["posemb_join"] != "add"
   own = in_blocks or options.get("posemb_join_kw", {}).get("cls", False)
   return options["pool_type"] == "tok" and own
-
-
-def match(
-  loaded: Flat,
-  wanted: Flat,
-  has_row: bool | None,
-  wants_row: bool | None,
-  resize: Callable[[Any, int, bool], Any],
-) -> Flat:
-  """Fits the position embeddings, (1, tokens, width), to the model's grid.
-
-  Files from before 2022 embed the position of the class token as well, in
-  front: one row more than a square. It stays in a model that has it too, or
-  else the token itself takes it over.
-
-  Args:
-    loaded: of the file.
-    wanted: of the model.
-    has_row: whether the file has such a row, None if unknown.
-    wants_row: whether the model has, None if unknown.
-    resize: of (positions, number of patches, whether a class row is first).
-  """
-  row = "cls" in wanted  # a block's own positions always have one then
-  for name in names(loaded):
-    if "/" in name and name in wanted:
-      tokens = wanted[name].shape[-2] - row
-      loaded = {**loaded, name: resize(loaded[name], tokens, row)}
-  x = loaded.get("pos_embedding")
-  if "Embed_0/embedding" in wanted:  # of text, which is no grid
-    return loaded
-  shape = getattr(wanted.get("pos_embedding"), "shape", None)
-  if x is None or x.ndim != 3:
-    return loaded
-  has_row = has_row and "cls" in loaded  # None stays unknown
-  if has_row is None:
-    if x.shape == shape:
-      if wants_row is None:
-        return loaded
-      has_row = wants_row
-    else:
-      has_row = square_plus_one(x.shape[1]) or (
-        "cls" in loaded and shape is not None and x.shape[1] == shape[1] + 1
-      )
-  if wants_row is None:
-    wants_row = shape is not None and "cls" in wanted
-    wants_row = wants_row and square_plus_one(shape[1])
-  if has_row and not wants_row:
-    logging.info("The class token takes over its position embedding.")
-    if "cls" in loaded:
-      # A sum in half precision would lose digits that the file has.
-      dtype = np.promote_types(x.dtype, np.float32)
-      loaded = {**loaded, "cls": loaded["cls"].astype(dtype) + x[:, :1]}
-    x, has_row = x[:, 1:], False
-  if shape:
-    x = resize(x, shape[1] - has_row, has_row)
-  return {**loaded, "pos_embedding": x}
 
 
 def names(flat: Flat) -> list[str]:
@@ -132,14 +133,12 @@ def grid_of(tokens: int, known: Sequence[int] | None) -> tuple[int, int] | None:
   return (side, side) if side**2 == tokens else None
 
 
-def in_patches(image_size, flat):
+def _in_patches(image_size, flat):
   """Returns (rows, cols) of an image's patches, None if that is unknown."""
   kernel = flat.get("embedding/kernel")
   if not image_size or kernel is None:
     return None
-  return tuple(
-    px // patch for px, patch in zip(image_size, kernel.shape[:2], strict=True)
-  )
+  return tuple(np.floor_divide(image_size, kernel.shape[:2]).tolist())
 
 
 def resize_grid(x, old, new, has_row: bool, align_corners: bool = True):
@@ -154,8 +153,6 @@ def resize_grid(x, old, new, has_row: bool, align_corners: bool = True):
       the edges of both grids coincide, and patches lie half a patch inside, as
       in PyTorch and `jax.image.resize`.
   """
-  import scipy.ndimage  # 0.4 s that few runs need
-
   row, table = np.split(x, [int(has_row)], axis=-2)
   *leading, _, width = table.shape
   # SciPy knows no half precision.

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dpn.weights import libraries, preprocessing
+from dpn.weights import hf_vit, preprocessing, timm_vit
 from dpn.weights.pixels import Pixels
 
 HALF = Pixels((0.5,), (0.5,))
@@ -60,8 +60,8 @@ CUBIC = 'method="bicubic", antialias=True'
   ],
 )
 def test_timm(changes, want):
-  said = libraries.timm({"pretrained_cfg": {**TIMM, **changes}}, None)
-  assert said["pp"] == (want and f"decode|{want}|{RANGE}")
+  said = timm_vit.describe({"pretrained_cfg": {**TIMM, **changes}}, None)
+  assert said.pp == (want and f"decode|{want}|{RANGE}")
 
 
 LINEAR = 'method="bilinear", antialias=True'
@@ -95,8 +95,8 @@ SQUARE = {"height": 8, "width": 8}
 )
 def test_hugging_face(image, want):
   half = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
-  said = libraries.hugging_face({}, {**half, **image})
-  assert said["pp"] == (want and f"decode|{want}|{RANGE}")
+  said = hf_vit.describe({}, {**half, **image})
+  assert said.pp == (want and f"decode|{want}|{RANGE}")
 
 
 @pytest.mark.parametrize(
@@ -113,11 +113,11 @@ def test_written_for_others_and_read_again(resizing):
   pp = f"decode|{resizing}|{RANGE}"
   half = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
   image = half | preprocessing.for_library(pp, "transformers")[0]
-  assert libraries.hugging_face({}, image)["pp"] == pp
+  assert hf_vit.describe({}, image).pp == pp
   size = [3, *preprocessing.describe(pp)["size"]]
   said, _ = preprocessing.for_library(pp, "timm")
   said = {**TIMM, "input_size": size, **said}
-  got = libraries.timm({"pretrained_cfg": said}, None)["pp"]
+  got = timm_vit.describe({"pretrained_cfg": said}, None).pp
   assert got.replace("|central_crop((224, 224))", "") == pp.replace(
     "|central_crop((224, 224))", ""
   )

@@ -14,7 +14,7 @@ from absl import logging
 
 from dpn import errors, schema
 from dpn.models import vit
-from dpn.weights import files, legacy, preprocessing, vit_params
+from dpn.weights import big_vision, files, preprocessing, vit_params
 
 # Options that may be others than in the file. They do not change the function
 # that its parameters compute, or only add and remove parameters.
@@ -86,7 +86,7 @@ def _fitted(path, file, model):
   image = np.zeros(file.image_shape, np.float32)
   init = lambda: files.flatten(model.init(jax.random.key(0), image))
   shapes = jax.eval_shape(init)
-  arrays = legacy.match_scan(file.arrays, shapes)
+  arrays = big_vision.match_scan(file.arrays, shapes)
   fits = lambda k: k in arrays and arrays[k].shape == shapes[k].shape
   new = [name for name in shapes if not fits(name)]
   if any(name.startswith(files.STATISTICS) for name in new):

@@ -8,7 +8,8 @@ import pytest
 
 from dpn import trees
 from dpn.models import vit
-from dpn.weights import pretrained, testing
+from dpn.weights import conftest as testing
+from dpn.weights import pretrained
 
 
 def _path(tmp_path, kind):

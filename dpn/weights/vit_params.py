@@ -12,13 +12,14 @@ import numpy as np
 from dpn import schema
 from dpn.models import vit
 from dpn.weights import (
+  big_vision,
   files,
-  legacy,
   load,
   metadata,
+  names,
   positions,
   preprocessing,
-  torch_names,
+  source,
 )
 from dpn.weights.pixels import Pixels
 
@@ -68,30 +69,32 @@ class VitParams:
 
 
 def read(
-  path: str, overrides: Mapping[str, Any], arch: str | None = None
+  path: str,
+  overrides: Mapping[str, Any],
+  arch: str | None = None,
+  options_of_run: source.OptionsOfRun = source.vit_options,
 ) -> VitParams:
   """Returns the Vision Transformer that a path stands for.
 
   Args:
     path: see `files.locate`.
     overrides: options that win over what is found.
-    arch: see `load.read`.
+    arch: see `source.read`.
+    options_of_run: see `source.read`.
 
   Raises:
     ValueError, OSError: it is no checkpoint, damaged, of no known layout, or
       not of a Vision Transformer.
   """
-  source = load.read(path, arch)
-  told = {**source.metadata.options, **overrides}
+  found = source.read(path, arch, options_of_run)
+  file = found.metadata
+  told = {**file.options, **overrides}
   for name in told.keys() & vit.HINTS.keys():
     schema.check(path, name, told[name], vit.HINTS[name])
-  file = dataclasses.replace(
-    source.metadata,
-    options=told,
-    guessed=tuple(x for x in source.metadata.guessed if x not in overrides),
-  )
+  guessed = tuple(x for x in file.guessed if x not in overrides)
+  file = dataclasses.replace(file, options=told, guessed=guessed)
   try:
-    flat, options = _inferred(source, told)
+    flat, options = _inferred(found.arrays, file)
   except ValueError as error:
     raise ValueError(f"{path!r}: {error}") from error
   options |= told
@@ -108,7 +111,7 @@ def read(
     file, options=options, cls_row=cls_row, guessed=()
   )
   variables = load.load_variables(
-    dataclasses.replace(source, metadata=known),
+    dataclasses.replace(found, metadata=known),
     shapes,
     options=options,
     advice="The file is not all of such a model, or holds more than it: ours "
@@ -117,7 +120,7 @@ def read(
   )
   arrays = files.flatten(variables)
   assumed = tuple(metadata.assumed(file, options))
-  notes = _notes(source, file, options, arrays, assumed)
+  notes = _notes(found, file, options, arrays, assumed)
   if by_number:
     notes.append(
       f"The first of {rows} rows of positions is taken for the class token's, "
@@ -125,15 +128,10 @@ def read(
     )
   size = preprocessing.describe(file.pp)["size"]
   known = size and tuple(np.floor_divide(size, patch[:2]).tolist())
+  grid = positions.grid_of(tokens, known) if tokens else None
   return VitParams(
-    arrays=arrays,
-    options=options,
-    pixels=file.pixels,
-    pp=file.pp,
-    assumed=assumed,
-    notes=tuple(notes),
-    patch=patch,
-    grid=positions.grid_of(tokens, known) if tokens else None,
+    *(arrays, options, file.pixels, file.pp, assumed, tuple(notes)),
+    *(patch, grid),
   )
 
 
@@ -247,37 +245,39 @@ def _qk_norm(names, norm):
   return "layernorm" if f"{norm}/bias" in names else "layernorm_no_bias"
 
 
-def _inferred(source, told):
+def _inferred(arrays, file):
   """Returns the arrays of a file by our names, and options that fit them.
 
   Raises:
     ValueError: there are no positions, a class token that is not used, or the
       number of heads is unknown.
   """
-  layout = source.metadata.layout
-  if layout == "ours":
-    flat = legacy.upgrade(source.arrays)
+  if file.layout == "ours":
+    flat = big_vision.to_ours(arrays)
     return flat, infer_options(flat)
-  flat = torch_names.to_ours(source.arrays, layout, told.get("num_heads", 1))
+  library, heads = source.LIBRARIES[file.layout], file.options.get("num_heads")
+  flat = names.to_ours(arrays, library, heads or 1)
   if "pos_embedding" not in flat:
     raise ValueError(
       "it has no position embeddings; our Vision Transformer always has some."
     )
-  if told.get("pool_type") in ("gap", "none") and "cls" in flat:
+  pool_type = file.options.get("pool_type")
+  if pool_type in ("gap", "none") and "cls" in flat:
     raise ValueError(
-      f"it has a class token, but pool_type={told['pool_type']!r} does not use "
-      "it; ours has one or the other."
+      f"it has a class token, but pool_type={pool_type!r} does not use it; "
+      "ours has one or the other."
     )
   options = infer_options(flat)
-  size = [options[name] for name in ("width", "depth", "mlp_dim")]
-  known = [heads for *its, heads in vit.VARIANTS.values() if its == size]
-  if not known and "num_heads" not in told:
+  size = tuple(options[name] for name in ("width", "depth", "mlp_dim"))
+  known = {tuple(its): heads for *its, heads in vit.VARIANTS.values()}
+  options["num_heads"] = heads or known.get(size)
+  if not options["num_heads"]:
     raise ValueError(
       "it does not say how many attention heads there are, and no known "
       "variant has its size. Add --set num_heads=…, which must be right: with "
       "another number it is another function; or timm's --arch NAME."
     )
-  return flat, options | {"num_heads": known[0] if known else None}
+  return flat, options
 
 
 def _model(flat, options, tokens):
@@ -318,18 +318,18 @@ def _embeddings(flat):
   return [flat[f"embedding/Conv_{i}/kernel"] for i in range(len(names))]
 
 
-def _notes(source, file, options, arrays, assumed):
+def _notes(found, file, options, arrays, assumed):
   title = "this code base or big_vision"
-  if file.layout in torch_names.LIBRARIES:
-    title = torch_names.LIBRARIES[file.layout].title
+  if file.layout in source.LIBRARIES:
+    title = source.LIBRARIES[file.layout].title
   count = sum(x.size for x in arrays.values())
   notes = [
-    f"{source.path}: layout of {title}, {count:,} numbers in {len(arrays)} "
+    f"{found.path}: layout of {title}, {count:,} numbers in {len(arrays)} "
     "arrays.",
     "Model: " + ", ".join(f"{k}={v!r}" for k, v in options.items()),
   ]
-  known = source.metadata.options.keys()
-  if said := sorted(known - {*source.metadata.guessed}):
+  known = found.metadata.options.keys()
+  if said := sorted(known - {*found.metadata.guessed}):
     notes.append(f"{', '.join(said)}: see {file.source}.")
   if assumed:
     names = " ".join(f"--set {x.partition('=')[0]}=…" for x in assumed)

@@ -323,7 +323,7 @@ def read_scale(path: str) -> np.ndarray:
   Raises:
     FileNotFoundError, ValueError: there is no such file, or no such scale.
   """
-  params = parameter_files.read(path)
+  params = parameter_files.read(parameter_files.locate(path))[0]
   if _SCALE not in params:
     raise ValueError(
       f"{path} has no {_SCALE!r}: expected the parameters of a model with a "

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from dpn.models import vit
-from dpn.weights import load, testing, timm_models
+from dpn.weights import conftest as testing
+from dpn.weights import load, timm_vit
 
 
 @pytest.mark.parametrize(
@@ -22,7 +23,7 @@ from dpn.weights import load, testing, timm_models
   ],
 )
 def test_names(name, heads, gelu, pool_type, cls_row):
-  found = timm_models.find(name)
+  found = timm_vit.find(name)
   assert found.options == {
     **{"num_heads": heads, "gelu": gelu, "pool_type": pool_type}
   }
@@ -39,9 +40,9 @@ def test_names(name, heads, gelu, pool_type, cls_row):
   ],
 )
 def test_others(name):
-  assert timm_models.find(name) is None
+  assert timm_vit.find(name) is None
   with pytest.raises(ValueError, match="ours can be timm's models named"):
-    timm_models.check(name, {})
+    timm_vit.check(name, {})
 
 
 def test_a_bare_file_in_training(tmp_path):

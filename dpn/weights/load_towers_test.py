@@ -8,7 +8,7 @@ import safetensors.numpy
 
 import dpn.tasks
 from dpn import trees
-from dpn.weights import checkpoint, metadata, towers
+from dpn.weights import checkpoint, load, metadata
 
 SMALL = {"width": 8, "depth": 2, "mlp_dim": 16, "num_heads": 2}
 MODEL = {
@@ -36,7 +36,7 @@ def _load(path, task, **kw):
   _, fresh = _arrays(seed=1)
   kw["options"] = task.model_options()
   variables = {"params": trees.unflatten(fresh)}
-  loaded = towers.load_variables(path, variables, task.towers, **kw)
+  loaded = load.load_towers(path, variables, task.towers, **kw)
   return {k: np.asarray(x) for k, x in trees.flatten(loaded["params"]).items()}
 
 
@@ -94,7 +94,7 @@ def test_a_file_for_each_tower(tmp_path):
     _load({"imgs": "x"}, task)
   with pytest.raises(ValueError, match="names several"):
     _load(paths, task, dont_load=["head/.*"])
-  with pytest.raises(ValueError, match="no checkpoint of all towers"):
+  with pytest.raises(ValueError, match="does not hold all towers"):
     _load(paths["image"], task)
 
 

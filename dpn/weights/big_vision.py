@@ -2,19 +2,18 @@
 
 import collections
 import re
-from typing import Any
 
 import numpy as np
 
 from dpn import trees
+from dpn.weights.files import Flat
 
-Flat = dict[str, Any]
 
-
-def upgrade(flat: Flat) -> Flat:
+def to_ours(flat: Flat) -> Flat:
   """Returns the parameters under the names that the model uses today."""
   if any(re.search(r"\bMlpBlock_[1-9]", name) for name in flat):
     flat = trees.flatten(_renumber(trees.unflatten(flat)))
+  flat = dict(flat)
   for old in (
     "Transformer/posembed_input/pos_embedding",  # the first ViTs, and AugReg
     "Transformer/pos_embedding",  # big_vision until 2022
@@ -26,11 +25,8 @@ def upgrade(flat: Flat) -> Flat:
     extra = flat.pop("Encoder_0/pos_embedding")
     flat["pos_embedding"] = flat["pos_embedding"] + extra
   if "probe" in flat:  # ViT-G's attention pooling was not yet a module
-    head = r"probe|(LayerNorm|MlpBlock|MultiHeadDotProductAttention)_0/.*"
-    flat = {
-      f"MAPHead_0/{name}" if re.fullmatch(head, name) else name: x
-      for name, x in flat.items()
-    }
+    head = r"(probe|(LayerNorm|MlpBlock|MultiHeadDotProductAttention)_0/.*)"
+    flat = {re.sub(f"^{head}$", r"MAPHead_0/\1", k): x for k, x in flat.items()}
   return flat
 
 
@@ -70,8 +66,6 @@ def match_scan(loaded: Flat, wanted: Flat) -> Flat:
   for name, by_index in blocks.items():
     indices = sorted(by_index)
     if indices != [*range(len(indices))]:
-      raise ValueError(
-        f"{name!r} is there of blocks {indices}: some are missing."
-      )
+      raise ValueError(f"{name!r} has only blocks {indices}: some are missing.")
     result[name] = np.stack([by_index[i] for i in indices])
   return result

@@ -11,7 +11,16 @@ import safetensors.numpy
 
 from dpn import trees
 from dpn.models import vit
-from dpn.weights import legacy, load, testing, torch_names, vit_params
+from dpn.weights import (
+  big_vision,
+  hf_vit,
+  load,
+  names,
+  source,
+  timm_vit,
+  vit_params,
+)
+from dpn.weights import conftest as testing
 
 
 @pytest.mark.parametrize("kind", testing.LIBRARIES)
@@ -32,8 +41,9 @@ def test_their_files_give_their_logits(tmp_path, kind):
 def test_there_and_back(kind):
   key = kind.partition("_")[0]
   flat = testing.golden(kind)
-  assert torch_names.layout_of("x", flat) == key
-  back = torch_names.from_ours(torch_names.to_ours(flat, key, 2), key)
+  library = source.LIBRARIES[key]
+  assert library.matches(flat)
+  back = names.from_ours(names.to_ours(flat, library, 2), library)
   prefix = "vit." if kind == "hf_classifier" else ""
   assert {n.removeprefix(prefix) for n in flat} == back.keys()
   for name, x in flat.items():
@@ -56,7 +66,7 @@ def test_names_of_transformers_5_in_memory():
       name = name.replace(old, now)
     new[name] = x
   assert "vit.layers.1.attention.o_proj.bias" in new
-  got, want = (torch_names.to_ours(f, "hf", 2) for f in (new, flat))
+  got, want = (names.to_ours(f, hf_vit.NAMES, 2) for f in (new, flat))
   assert got.keys() == want.keys()
   for name, x in want.items():
     np.testing.assert_array_equal(got[name], x, name)
@@ -152,9 +162,9 @@ def test_another_number_of_heads(tmp_path):
 
 def test_heads_that_do_not_divide():
   with pytest.raises(
-    ValueError, match=r"attn\.q\.weight.*\(8, 8\).*num_heads=3"
+    ValueError, match=r"attn\.qkv\.weight.*\(24, 8\).*num_heads=3"
   ):
-    torch_names.to_ours(testing.golden("timm_tok"), "timm", 3)
+    names.to_ours(testing.golden("timm_tok"), timm_vit.NAMES, 3)
 
 
 def test_fused_array_of_another_shape():
@@ -163,7 +173,7 @@ def test_fused_array_of_another_shape():
   with pytest.raises(
     ValueError, match=r"blocks\.1\.attn\.qkv\.weight.*\(25, 8\)"
   ):
-    torch_names.to_ours(flat, "timm", 2)
+    names.to_ours(flat, timm_vit.NAMES, 2)
 
 
 def test_unknown_layout(tmp_path):
@@ -180,7 +190,7 @@ def test_no_place():
     "Transformer/encoderblock_0/LayerNorm_0_post/scale": np.zeros(8),
   }
   with pytest.raises(ValueError, match=r"LayerNorm_0_post/scale  \(8,\)"):
-    torch_names.from_ours(flat, "timm")
+    names.from_ours(flat, timm_vit.NAMES)
 
 
 def test_first_norm_is_in_the_order_of_a_convolution():
@@ -188,7 +198,7 @@ def test_first_norm_is_in_the_order_of_a_convolution():
   scale = np.arange(2 * 3 * 3.0)  # by row, column, channel
   kernel = np.zeros((2, 3, 3, 8))
   flat = {"embedding/kernel": kernel, "stem/ln0/scale": scale}
-  got = torch_names.from_ours(flat, "timm")
+  got = names.from_ours(flat, timm_vit.NAMES)
   np.testing.assert_array_equal(
     got["patch_embed.ln0.weight"],
     [
@@ -198,17 +208,19 @@ def test_first_norm_is_in_the_order_of_a_convolution():
       for c in range(3)
     ],
   )
-  back = torch_names.to_ours(got, "timm", 2)
+  back = names.to_ours(got, timm_vit.NAMES, 2)
   np.testing.assert_array_equal(back["stem/ln0/scale"], scale)
 
 
 @pytest.mark.parametrize("kind", testing.LIBRARIES)
 def test_options_inferred_from_shapes(kind):
-  flat = torch_names.to_ours(testing.golden(kind), kind.partition("_")[0], 2)
+  flat = names.to_ours(
+    testing.golden(kind), source.LIBRARIES[kind.partition("_")[0]], 2
+  )
   options = vit.options(testing.make(kind))
   for scanned in (False, True):
     found = vit_params.infer_options(
-      legacy.match_scan(flat, {"encoderblock/x": 0} if scanned else {})
+      big_vision.match_scan(flat, {"encoderblock/x": 0} if scanned else {})
     )
     for name, value in found.items():
       want = options[name]
@@ -217,15 +229,17 @@ def test_options_inferred_from_shapes(kind):
 
 def test_scanning_needs_every_block():
   gap = {f"encoderblock_{i}/x": np.ones(2) for i in (0, 1, 3)}
-  with pytest.raises(ValueError, match=r"of blocks \[0, 1, 3\]: some are miss"):
-    legacy.match_scan(gap, {"encoderblock/x": 0})
+  with pytest.raises(
+    ValueError, match=r"has only blocks \[0, 1, 3\]: some are miss"
+  ):
+    big_vision.match_scan(gap, {"encoderblock/x": 0})
 
 
 def test_heads_by_variant(tmp_path):
   """Ti/4 has three, of 64 channels each."""
   model = vit.Model(5, variant="Ti/4", gelu="exact")
   params = testing.sevens(testing.shapes_of(model, (1, 8, 8, 3)))
-  flat = torch_names.from_ours(trees.flatten(params), "timm")
+  flat = names.from_ours(trees.flatten(params), timm_vit.NAMES)
   path = testing.write_torch(tmp_path, "timm_gap", flat)
   assert vit_params.read(path, {}).options["num_heads"] == 3
 

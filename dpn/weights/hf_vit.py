@@ -1,0 +1,121 @@
+"""Vision Transformers of Hugging Face transformers: names and JSON files."""
+
+from typing import TypedDict
+
+from dpn.weights import metadata, preprocessing
+from dpn.weights.names import ATTENTION, BLOCK, Names
+
+_BLOCK = "encoder.layer.{i}."
+NAMES = Names(
+  title="Hugging Face transformers",
+  sign="embeddings.patch_embeddings.projection.weight",
+  modules={
+    "embeddings.patch_embeddings.projection": "embedding",
+    "embeddings.patch_embeddings.ln0": "stem/ln0",
+    "embeddings.patch_embeddings.ln1": "stem/ln1",
+    _BLOCK + "layernorm_before": BLOCK + "LayerNorm_0",
+    _BLOCK + "attention.attention.query": ATTENTION + "query",
+    _BLOCK + "attention.attention.key": ATTENTION + "key",
+    _BLOCK + "attention.attention.value": ATTENTION + "value",
+    _BLOCK + "attention.output.dense": ATTENTION + "out",
+    _BLOCK + "layernorm_after": BLOCK + "LayerNorm_1",
+    _BLOCK + "intermediate.dense": BLOCK + "MlpBlock_0/Dense_0",
+    _BLOCK + "output.dense": BLOCK + "MlpBlock_0/Dense_1",
+    "layernorm": "Transformer/encoder_norm",
+    "pooler.dense": "pre_logits",
+    "classifier": "head",
+  },
+  arrays={
+    "embeddings.cls_token": "cls",
+    "embeddings.position_embeddings": "pos_embedding",
+  },
+  renamed=(
+    (r"vit\.(.*)", r"\1"),
+    # transformers 5 uses other names in memory than in files.
+    (r"layers\.(\d+\..*)", r"encoder.layer.\1"),
+    *(
+      (rf"(encoder\.layer\.\d+\.){memory}(\..*)", rf"\1{file}\2")
+      for memory, file in (
+        (r"attention\.q_proj", "attention.attention.query"),
+        (r"attention\.k_proj", "attention.attention.key"),
+        (r"attention\.v_proj", "attention.attention.value"),
+        (r"attention\.o_proj", "attention.output.dense"),
+        (r"mlp\.fc1", "intermediate.dense"),
+        (r"mlp\.fc2", "output.dense"),
+      )
+    ),
+  ),
+  extra=("stem/ln0", "stem/ln1"),
+)
+# The first of equal ones is written.
+GELUS = {
+  **dict.fromkeys(("gelu", "gelu_python"), "exact"),
+  **dict.fromkeys(
+    ("gelu_pytorch_tanh", "gelu_new", "gelu_fast", "gelu_accurate"), "tanh"
+  ),
+}
+
+
+class Config(TypedDict, total=False):
+  """config.json."""
+
+  hidden_act: str
+  layer_norm_eps: float
+  model_type: str
+  num_attention_heads: int
+  pooler_act: str
+
+
+class ImageConfig(TypedDict, total=False):
+  """preprocessor_config.json."""
+
+  crop_size: dict | list[int] | int | None
+  do_center_crop: bool | None
+  do_normalize: bool | None
+  do_resize: bool | None
+  do_rescale: bool | None
+  rescale_factor: float
+  image_mean: list[float] | float | None
+  image_std: list[float] | float | None
+  resample: int | None
+  size: dict | list[int] | int | None
+
+
+def describe(config: Config, image: ImageConfig) -> metadata.ModelMetadata:
+  """Returns what is known about a model.
+
+  Args:
+    config: its config.json, empty if there is none.
+    image: its preprocessor_config.json, likewise.
+
+  Raises:
+    ValueError: ours cannot be the model.
+  """
+  pooler_act = config.get("pooler_act", "tanh")
+  metadata.translate("pooler's activation", pooler_act, {"tanh": "tanh"})
+  act = config.get("hidden_act", "gelu")
+  options = {
+    "gelu": metadata.translate("activation", act, GELUS),
+    "norm": "layernorm",
+    "norm_kw": {"eps": config.get("layer_norm_eps", 1e-12)},
+  }
+  if heads := config.get("num_attention_heads"):
+    options["num_heads"] = heads
+  if config.get("model_type") != "ijepa":  # it alone has no class token
+    options["pool_type"] = "tok"
+  mean, std = image.get("image_mean"), image.get("image_std")
+  if image.get("do_normalize") is False:
+    mean, std = (0.0,), (1.0,)
+  # Both are of levels from 0 to 255 times a factor, ours of levels to 1.
+  factor = image.get("rescale_factor", 1 / 255)
+  white = 255 * (factor if image.get("do_rescale", True) else 1)
+  pixels = metadata.pixels_of(mean, std, white)
+  return metadata.ModelMetadata(
+    "hf",
+    options,
+    pixels,
+    preprocessing.of_hugging_face(image, pixels) if image else None,
+    cls_row=True,
+    source="its config.json" if config else "the defaults of transformers",
+    guessed=() if config else ("gelu", "norm_kw"),
+  )

@@ -1,0 +1,199 @@
+"""Vision Transformers under the names of PyTorch libraries, and back.
+
+A library is one table (`Names`), from which both directions follow. PyTorch's
+arrays differ from ours: a Linear's weight is our kernel transposed, with all
+heads on one axis; a convolution's is (width, channels, rows, cols).
+docs/checkpoints.md lists the names side by side.
+"""
+
+import dataclasses
+import re
+from collections.abc import Mapping
+
+import numpy as np
+
+from dpn.weights.files import Flat
+
+BLOCK = "Transformer/encoderblock_{i}/"
+ATTENTION = BLOCK + "MultiHeadDotProductAttention_0/"
+MAP_ATTENTION = "MAPHead_0/MultiHeadDotProductAttention_0/"
+_NORMS = r"(LayerNorm_\d|encoder_norm|stem/ln\d)$"
+
+
+@dataclasses.dataclass(frozen=True)
+class Names:
+  """How a library names the parts of a Vision Transformer.
+
+  Attributes:
+    title: of the library.
+    sign: a name that every model of the library has and no other.
+    modules: their module → ours, or → those of ours whose arrays it
+      concatenates; {i} is the number of a block.
+    arrays: their array → ours, for arrays outside of modules.
+    renamed: (pattern, replacement) for other names of the same things.
+    scales: their factors per channel → the module whose result they multiply.
+    extra: our modules for which the library's own model has no place.
+  """
+
+  title: str
+  sign: str
+  modules: Mapping[str, str | tuple[str, ...]]
+  arrays: Mapping[str, str]
+  renamed: tuple[tuple[str, str], ...] = ()
+  scales: Mapping[str, str] = dataclasses.field(default_factory=dict)
+  extra: tuple[str, ...] = ()
+
+  def parts(self, module: str) -> tuple[str, ...]:
+    """Returns our modules of one of theirs."""
+    ours = self.modules[module]
+    return (ours,) if isinstance(ours, str) else ours
+
+  def rename(self, name: str) -> str:
+    for pattern, replacement in self.renamed:
+      if match := re.fullmatch(pattern, name):
+        name = match.expand(replacement)
+    return name
+
+  def matches(self, flat: Flat) -> bool:
+    """Returns whether these are the names of this library."""
+    return any(self.rename(name) == self.sign for name in flat)
+
+
+def to_ours(flat: Flat, names: Names, num_heads: int) -> Flat:
+  """Returns the arrays of another library under our names, in our shapes.
+
+  Names that the table does not have stay as they are.
+
+  Args:
+    flat: arrays by name.
+    names: of the library.
+    num_heads: of the attention; the arrays do not tell.
+
+  Raises:
+    ValueError: an array has a shape that its name does not allow.
+  """
+  flat = {names.rename(name): x for name, x in flat.items()}
+  kernel = flat[names.sign].shape  # (width, channels, rows, cols)
+  patch = (*kernel[2:], *kernel[1:2])
+  result = {}
+  for name, x in _fold_layer_scale(flat, names).items():
+    template, i = _split_number(name)
+    module, _, leaf = template.rpartition(".")
+    if module not in names.modules or leaf not in ("weight", "bias"):
+      result[names.arrays.get(name, name)] = x
+      continue
+    parts = names.parts(module)
+    try:
+      for part, piece in zip(parts, np.split(x, len(parts)), strict=True):
+        is_norm = leaf == "weight" and re.search(_NORMS, part)
+        our_leaf = "scale" if is_norm else leaf.replace("weight", "kernel")
+        ours = f"{part}/{our_leaf}".replace("{i}", i)
+        convert, _ = _conversions(ours)
+        result[ours] = convert(piece, num_heads, patch)
+    except (ValueError, IndexError, TypeError) as error:
+      raise ValueError(
+        f"{name} has shape {tuple(x.shape)}, from which our array "
+        f"cannot be made with num_heads={num_heads} ({error}). The file "
+        "has another architecture, or num_heads is wrong."
+      ) from error
+  return result
+
+
+def from_ours(flat: Flat, names: Names) -> Flat:
+  """Returns our arrays under the names and in the shapes of another library.
+
+  Position embeddings go as they are, with or without the class token's row.
+
+  Args:
+    flat: of a model with looped blocks.
+    names: of the library.
+
+  Raises:
+    ValueError: listing the parameters that the library has no names for.
+  """
+  arrays = {ours: theirs for theirs, ours in names.arrays.items()}
+  modules = {part: m for m in names.modules for part in names.parts(m)}
+  patch = flat["embedding/kernel"].shape[:3]
+  result, pieces, left = {}, {}, []
+  for name, x in flat.items():
+    template, i = _split_number(name)
+    module, _, leaf = template.rpartition("/")
+    if name in arrays:
+      result[arrays[name]] = x
+    elif module in modules:
+      leaf = "bias" if leaf == "bias" else "weight"
+      theirs = f"{modules[module]}.{leaf}".replace("{i}", i)
+      place = names.parts(modules[module]).index(module)
+      _, convert = _conversions(name)
+      pieces.setdefault(theirs, {})[place] = convert(x, patch)
+    else:
+      left.append(f"  {name}  {tuple(x.shape)}")
+  if left:
+    raise ValueError(
+      f"{names.title} has no place for these parameters of the model, see "
+      "docs/checkpoints.md:\n" + "\n".join(left)
+    )
+  for name, by_place in pieces.items():
+    result[name] = np.concatenate([by_place[i] for i in sorted(by_place)])
+  return result
+
+
+def _split_number(name):
+  """Returns the name with {i} for the number of its block, and the number."""
+  pattern = r"((?:.*/)?encoderblock_|blocks\.|encoder\.layer\.)(\d+)([./].*)"
+  if match := re.fullmatch(pattern, name):
+    return f"{match[1]}{{i}}{match[3]}", match[2]
+  return name, ""
+
+
+def _fold_layer_scale(flat, names):
+  """Multiplies factors on a layer's result into its parameters."""
+  result = dict(flat)
+  for name, gamma in flat.items():
+    template, i = _split_number(name)
+    if template in names.scales:
+      module = names.scales[template].replace("{i}", i)
+      gamma = result.pop(name).astype(np.float32)
+      for leaf in {f"{module}.weight", f"{module}.bias"} & flat.keys():
+        x = flat[leaf]
+        result[leaf] = x * gamma.reshape(-1, *[1] * (x.ndim - 1))
+  return result
+
+
+# By our names, the first that matches: from PyTorch's array x to ours, and from
+# ours to PyTorch's. n is the number of heads, pqc the (rows, cols, channels) of
+# a patch.
+_CONVERSIONS = (
+  (  # theirs is in the order of a flattened convolution
+    r"stem/ln0/.*",
+    lambda x, n, pqc: x.reshape(pqc[2], *pqc[:2]).transpose(1, 2, 0).ravel(),
+    lambda x, pqc: x.reshape(pqc).transpose(2, 0, 1).ravel(),
+  ),
+  (  # a convolution: (width, channels, rows, cols)
+    r"embedding/kernel",
+    lambda x, n, pqc: x.transpose(2, 3, 1, 0),
+    lambda x, pqc: x.transpose(3, 2, 0, 1),
+  ),
+  (  # (heads * d, width)
+    r".*/(query|key|value)/kernel",
+    lambda x, n, pqc: x.T.reshape(x.shape[1], n, -1),
+    lambda x, pqc: x.reshape(x.shape[0], -1).T,
+  ),
+  (  # (heads * d,)
+    r".*/(query|key|value)/bias",
+    lambda x, n, pqc: x.reshape(n, -1),
+    lambda x, pqc: x.reshape(-1),
+  ),
+  (  # (width, heads * d)
+    r".*/out/kernel",
+    lambda x, n, pqc: x.T.reshape(n, -1, x.shape[0]),
+    lambda x, pqc: x.reshape(-1, x.shape[-1]).T,
+  ),
+  (r".*/kernel", lambda x, n, pqc: x.transpose(1, 0), lambda x, pqc: x.T),
+  (r".*", lambda x, n, pqc: x, lambda x, pqc: x),
+)
+
+
+def _conversions(name):
+  """Returns the functions from PyTorch's array to ours, and back."""
+  return next(both for p, *both in _CONVERSIONS if re.fullmatch(p, name))
