@@ -49,12 +49,8 @@ def test_strings(make):
 
 
 def test_deep_and_long_strings():
-  for spec in (
-    "(" * 5000,
-    "-" * 100_000 + "1",
-    "flip_lr(" * 2000,
-    "9" * 10_000,
-  ):
+  deep = ("(" * 5000, "-" * 100_000 + "1", "flip_lr(" * 2000, "9" * 10_000)
+  for spec in deep:
     with pytest.raises(ValueError, match=r"."):
       pp.make(spec)
   assert len(pp.make("flip_lr|" * 1000)._ops) == 1000
@@ -81,14 +77,7 @@ def test_damaged_images(data):
 
 def test_random_bytes():
   rng = np.random.default_rng(0)
-  heads = [
-    b"",
-    b"\xff\xd8\xff\xe0",
-    b"\x89PNG\r\n\x1a\n",
-    b"RIFF",
-    b"BM",
-    b"II*",
-  ]
+  heads = [b"", b"\xff\xd8\xff\xe0", ops_image.PNG, b"RIFF", b"BM", b"II*"]
   for _ in range(1000):
     body = rng.bytes(rng.integers(0, 200))
     _decodes_or_says_why(heads[rng.integers(len(heads))] + body)
@@ -113,15 +102,3 @@ def test_images_that_claim_to_be_huge():
   for data in (size, chunk):
     with pytest.raises(ValueError, match="not a whole image"):
       ops_image.decode_image(data)
-
-
-def test_progressive_jpegs():
-  image = np.random.default_rng(0).integers(0, 256, (5, 6, 3), np.uint8)
-  image = cv2.resize(image, (60, 50))
-  decoded = []
-  for progressive in (False, True):
-    buffer = io.BytesIO()
-    Image.fromarray(image).save(buffer, "JPEG", progressive=progressive)
-    decoded.append(ops_image.decode_image(buffer.getvalue()))
-  # The same coefficients, in another order.
-  np.testing.assert_array_equal(*decoded)

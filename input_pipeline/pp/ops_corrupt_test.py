@@ -81,13 +81,9 @@ def test_without_a_kind_nothing_happens():
   [
     ('corrupt("fogg", 1)', "Unknown corruption 'fogg'. Did you mean 'fog'"),
     ('corrupt("fog", 6)', "severity must be 1 to 5, got 6"),
+    ('value_range|corrupt("fog")', "place corrupt before value_range"),
   ],
 )
-def test_wrong_arguments(spec, message):
+def test_errors(spec, message):
   with pytest.raises(ValueError, match=message):
-    pp.make(spec)
-
-
-def test_floats_are_refused():
-  with pytest.raises(ValueError, match="place corrupt before value_range"):
-    corrupted("fog", 1, None, IMAGE / 255.0)
+    pp.make(spec)({"image": IMAGE}, None)

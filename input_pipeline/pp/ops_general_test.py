@@ -68,24 +68,18 @@ def test_onehot(args, labels, expected):
   np.testing.assert_allclose(result["hot"], expected)
 
 
-def test_onehot_label_out_of_range():
-  with pytest.raises(ValueError, match=r"label 10 does not fit 10 classes"):
-    _apply('onehot(10, key="label")', label=10)
-
-
 @pytest.mark.parametrize("multi", [True, False])
 @pytest.mark.parametrize(
-  ("label", "shown"),
+  ("label", "message"),
   [
-    ("cat", "'cat'"),
-    (b"cat", "b'cat'"),
-    (None, "None"),
-    (1.0, "1.0"),
-    (np.float32([0, 1]), r"array\(\[0., 1.\], dtype=float32\)"),
+    (2, "label 2 does not fit 2 classes"),
+    ("cat", r"as integers from 0, got 'cat'\."),
+    (None, r"as integers from 0, got None\."),
+    (np.float32([0, 1]), r"integers .* array\(\[0., 1.\], dtype=float32\)"),
   ],
 )
-def test_onehot_of_what_is_no_integer(label, shown, multi):
-  with pytest.raises(ValueError, match=rf"as integers from 0, got {shown}\."):
+def test_onehot_of_wrong_labels(label, message, multi):
+  with pytest.raises(ValueError, match=message):
     _apply(f'onehot(2, key="label", multi={multi})', label=label)
 
 
@@ -114,12 +108,9 @@ def test_pad_to_shape():
       _apply(f"pad_to_shape({shape})", image=x)
 
 
-def test_squeeze_last_dim():
+def test_squeeze_last_dim_and_flatten():
   x = np.ones((2, 3, 1))
   assert _apply("squeeze_last_dim", image=x)["image"].shape == (2, 3)
-
-
-def test_flatten():
   nested = {"a": {"b": 1, "c": {"d": 2}}, "e": 3}
   assert _apply("flatten", **nested) == {"a/b": 1, "a/c/d": 2, "e": 3}
 

@@ -16,25 +16,19 @@ def _clevr(*depths):
   return {"objects": {"size": [0] * len(depths), "pixel_coords": coords}}
 
 
-@pytest.mark.parametrize("count", [3, 7, 10])
-def test_clevr_count(count):
-  assert _label("clevr_count", _clevr(*range(count))) == count - 3
-
-
-@pytest.mark.parametrize(
-  ("depths", "label"),
-  [
-    ([12, 7.5, 11], 0),
-    ([8.0, 9], 0),  # A bound belongs to the class below it.
-    ([8.01], 1),
-    ([8.6, 20], 2),
-    ([9.4], 3),
-    ([9.7], 4),
-    ([10.1, 50], 5),
-  ],
-)
-def test_clevr_distance(depths, label):
-  assert _label("clevr_distance", _clevr(*depths)) == label
+def test_clevr():
+  for count in (3, 7, 10):
+    assert _label("clevr_count", _clevr(*range(count))) == count - 3
+  for label, *depths in (
+    (0, 12, 7.5, 11),
+    (0, 8.0, 9),  # A bound belongs to the class below it.
+    (1, 8.01),
+    (2, 8.6, 20),
+    (3, 9.4),
+    (4, 9.7),
+    (5, 10.1, 50),
+  ):
+    assert _label("clevr_distance", _clevr(*depths)) == label
 
 
 @pytest.mark.parametrize(
@@ -62,8 +56,5 @@ def test_bins():
   spec = 'bin_label("label_x_position", 32, 16)'
   labels = [_label(spec, {"label_x_position": v}) for v in range(32)]
   assert labels == [v // 2 for v in range(32)]
-
-
-def test_errors():
   with pytest.raises(ValueError, match=r"x is 40, not in \[0, 40\)"):
     _label('bin_label("x", 40, 16)', {"x": 40})

@@ -73,10 +73,7 @@ def test_kernels(method, weight, size):
 @pytest.mark.parametrize("size", [(5, 9), (3, 4), (14, 21), (14, 4)])
 @pytest.mark.parametrize("method", ["bilinear", "bicubic"])
 def test_antialiased_kernels_are_pillows(method, size):
-  kind = {
-    "bilinear": Image.Resampling.BILINEAR,
-    "bicubic": Image.Resampling.BICUBIC,
-  }[method]
+  kind = Image.Resampling[method.upper()]
   image = _image()
   expected = [
     Image.fromarray(image[..., c]).resize(size[::-1], kind) for c in range(3)
