@@ -82,6 +82,10 @@ class Run:
   def batch_size(self) -> int:
     return self.config["input"]["batch_size"]
 
+  @property
+  def prefetch(self) -> int:
+    return self.config.get("prefetch_to_device") or 2
+
   def batches(
     self, examples_seen: int
   ) -> device.DeviceIterator | device.ResidentIterator:
@@ -91,9 +95,7 @@ class Run:
       indices = data.indices(examples_seen)
       return device.ResidentIterator(data.everything(), indices, place)
     return device.DeviceIterator(
-      data.batches(examples_seen),
-      place,
-      prefetch=self.config.get("prefetch_to_device") or 2,
+      data.batches(examples_seen), place, prefetch=self.prefetch
     )
 
   def due(self, every_steps: int, step: int) -> bool:

@@ -124,12 +124,12 @@ class Progress:
     step: int,
     phases: timing.PhaseTimer,
     *,
-    members: int = 1,
+    seeds: int = 1,
   ):
     """Starts at `step`; adds to the core hours in the run's timing.jsonl.
 
-    Of those, the file of a run that trains with others has its share alone:
-    the total over so many `members`.
+    Of those, the file of a run that trains with others, so many `seeds` in
+    all, has its share alone.
     """
     self.phases = phases
     self._run, self._first_step = run, step
@@ -141,7 +141,7 @@ class Progress:
     self._flops = peak and run.step.flops()
     rows = metrics.read(os.path.join(workdir, metrics.TIMING))
     share = rows[-1].get("core_hours", 0.0) if rows else 0.0
-    self._core_hours = members * share
+    self._core_hours = seeds * share
     self._bar = tqdm.tqdm(
       total=run.total_steps,
       initial=step,

@@ -1,20 +1,21 @@
-"""Trains, evaluates and saves until a run is done."""
+"""Trains, evaluates and saves until a run is done: of one seed, or several."""
 
 import contextlib
 import os
-import pathlib
 import time
+from collections.abc import Sequence
 
 import jax
 import numpy as np
 from absl import logging
 from jax.experimental import multihost_utils
 
-from dpn import atomic, damage, metrics, processes, schema, timing, trees
+from dpn import processes, timing
 from dpn.boards import weights_and_biases
 from dpn.evaluators import base as evaluators_base
-from dpn.trainers import build, distributed
+from dpn.trainers import build, distributed, ends
 from dpn.trainers import log as log_lib
+from dpn.trainers import seeds as seeds_lib
 from dpn.trainers import workdir as workdir_lib
 from dpn.weights import checkpoint, files
 
@@ -22,145 +23,135 @@ from dpn.weights import checkpoint, files
 def train(
   config,
   workdir: str,
+  seeds: Sequence[int] | None = None,
   *,
   allow_config_change: bool = False,
   phases: timing.PhaseTimer | None = None,
 ):
   """Trains and evaluates from wherever `workdir` stands to the end.
 
-  `phases` says where the time of this process went so far.
+  Args:
+    config: of the run; with `seeds` of every run, but for its seed.
+    workdir: of the run; with `seeds` a pattern that contains "{seed}".
+    seeds: train together, in a program each step of which is one of all. Those
+      that are done or have diverged are left out.
+    allow_config_change: see `workdir.lock`.
+    phases: says where the time of this process went so far.
 
   Raises:
-    ValueError, OSError: the config, the data or the directory is wrong.
-    metrics.NonFiniteError: training diverged.
+    ValueError, OSError: the config, the data or a directory is wrong; or the
+      seeds stand at different steps.
+    metrics.NonFiniteError: training diverged. Of several seeds, one did, now or
+      before; the others are done.
     evaluators.base.EvaluatorError: with `config.strict_evals`.
   """
   phases = phases or timing.PhaseTimer(time.monotonic())
-  lock = lambda: workdir_lib.lock(
-    workdir, config.to_dict(), allow_config_change=allow_config_change
+  every = seeds_lib.of_config(config, workdir, seeds)
+  done = [ends.is_done(seed.workdir) for seed in every]
+  processes.agree(lambda: _command(config, workdir, done))
+  lock = lambda seed: workdir_lib.lock(
+    seed.workdir, seed.config.to_dict(), allow_config_change=allow_config_change
   )
-  ended = is_done(workdir)
-  processes.agree(lambda: _command(config, workdir, ended))
-  if ended and not allow_config_change:
-    with lock():
-      log_lib.say(f"{workdir} is done already; see {workdir_lib.DONE} there.")
+  if all(done) and not allow_config_change:
+    for seed in every:
+      with lock(seed):
+        pass
+    log_lib.say(f"{workdir} is done already; see {workdir_lib.DONE} there.")
     return
+  todo = [s for s, ended in zip(every, done, strict=True) if not ended] or every
+  failures = [e for s in todo if seeds and (e := s.previous_failure())]
+  if failures:
+    todo = [seed for seed in todo if not seed.previous_failure()]
+  if not todo:
+    raise failures[0]
   log_lib.environment(config, workdir)
   if config.get("wandb") is not None and jax.process_index() == 0:
     weights_and_biases.check(config.wandb)
   with phases.phase("build"):
-    run = build.from_config(config)
+    for seed in todo:
+      seed.run = build.from_config(seed.config)
   # Locked only now, after all that a wrong config could fail at.
-  with lock(), distributed.PreemptionHandler() as preemption:
-    if ended and not has_steps_left(run, workdir):
-      return
-    state, log, done = _resume(run, config, workdir, phases, preemption, ended)
-    if done:
-      finish(workdir, run, state, log)
-    else:
-      log_lib.say(preemption.report(f"step {int(state.step)}"))
-
-
-def _resume(run, config, workdir, phases, preemption, ended):
-  """Trains a run that is locked from wherever it stands, perhaps at its end.
-
-  Returns the last state, the log, closed, and whether nothing remains to be
-  done.
-  """
   with contextlib.ExitStack() as stack:
-    checkpoints = open_checkpoints(run, workdir)
-    stack.enter_context(contextlib.closing(checkpoints))
+    for seed in todo:
+      stack.enter_context(lock(seed))
+    if not _train(todo, phases, extends=all(done)):
+      return
+  failures += [seed.failure for seed in todo if seed.failure]
+  if failures:
+    raise failures[0]
+
+
+def _train(seeds, phases, *, extends) -> bool:
+  """Trains runs that are locked; returns whether all that remained is done.
+
+  They were finished runs if this `extends` them.
+  """
+  with distributed.PreemptionHandler() as preemption:
+    if extends:
+      seeds = [s for s in seeds if ends.has_steps_left(s.run, s.workdir)]
+    if not seeds:
+      return True
+    together = seeds_lib.Together(seeds)
+    if not _resume(together, seeds, phases, preemption, extends):
+      of_all = " of all seeds" * (len(seeds) > 1)
+      log_lib.say(preemption.report(f"step {together.step}{of_all}"))
+      return False
+    for seed, own in together.states():
+      ends.finish(seed.run, seed.workdir, own, seed.log)
+  return True
+
+
+def _resume(together, seeds, phases, preemption, extends) -> bool:
+  """Opens what training writes to, and trains from where the runs stand.
+
+  Returns what `loop` does; all files are closed then.
+  """
+  run = together.run
+  with contextlib.ExitStack() as stack:
+    for seed in seeds:
+      seed.checkpoints = checkpoint.Checkpointer(
+        os.path.join(seed.workdir, files.CHECKPOINTS),
+        timeout_secs=run.config.get("ckpt_timeout") or 1200,
+        keep_every_steps=run.keep_ckpt_steps,
+      )
+      stack.enter_context(contextlib.closing(seed.checkpoints))
     log_lib.start(run)
     with phases.phase("state"):
-      state, position, source = build.initial_state(run, checkpoints)
-      if checkpoints.latest is not None:
-        workdir_lib.check_own(workdir, config.to_dict(), position)
-      processes.agree(lambda: _restored(state, position, source))
-    step = int(state.step)
-    check_total(run, step, source)
-    if ended:
-      extend(run, workdir, step)
-    log_lib.begin(run, step, source, position["examples_seen"])
-    progress = log_lib.Progress(run, workdir, step, phases)
+      source = together.restore(extends=extends)
+    step, seen = together.step, seeds[0].position["examples_seen"]
+    ends.check_total(run, step, source)
+    if extends:
+      for seed in seeds:
+        ends.extend(run, seed.workdir, step)
+    log_lib.begin(run, step, source, seen)
+    progress = log_lib.Progress(
+      run, seeds[0].workdir, step, phases, seeds=len(seeds)
+    )
     stack.enter_context(contextlib.closing(progress))
-    log = stack.enter_context(
-      open_log(run, config, workdir, state, position, progress)
-    )
-    state, done = loop(
-      run, state, position, checkpoints, log, progress, preemption
-    )
-  return state, log, done
+    for seed, own in together.states():
+      seed.log = stack.enter_context(open_log(run, seed, own, progress))
+    return loop(together, progress, preemption)
 
 
 @contextlib.contextmanager
-def open_log(run, config, workdir, state, position, progress):
+def open_log(run, seed, state, progress):
   """Yields the log, with what is evaluated before this start's first step."""
-  config, step = config.to_dict(), int(state.step)
+  config, step = seed.config.to_dict(), int(state.step)
   if jax.process_index() == 0:
-    workdir_lib.record(workdir, config)
-  found = evaluate(run, due_first(run, step, position), state, progress)
-  row = position.get("unevaluated", {}) | found
+    workdir_lib.record(seed.workdir, config)
+  found = evaluate(run, due_first(run, step, seed.position), state, progress)
+  row = seed.position.get("unevaluated", {}) | found
   log = log_lib.MetricsLog(
-    workdir,
+    seed.workdir,
     step=step,
     again=bool(row),
-    rows=position.get("rows", 0),
+    rows=seed.position.get("rows", 0),
     config=config,
   )
   with contextlib.closing(log):
     log.add(step, row)
     log.flush()
     yield log
-
-
-def check_total(run, step, source):
-  """Raises ValueError if a run is to end before where it starts."""
-  if step > run.total_steps:
-    raise ValueError(
-      f"The checkpoint is of step {step} ({source}), and the config's total is "
-      f"{run.total_steps} steps. Set config.total_steps to {step} or more, or "
-      "give another --workdir."
-    )
-
-
-def has_steps_left(run, workdir) -> bool:
-  """Returns whether a finished run has more steps to do; says so if not.
-
-  Raises ValueError if it cannot do them, or has done more.
-  """
-  folder = os.path.join(workdir, files.CHECKPOINTS)
-  step = checkpoint.Checkpointer(folder, read_only=True).latest
-  workdir_lib.check_extendable(workdir, step)
-  check_total(run, step, "this run's checkpoint")
-  if step == run.total_steps:
-    log_lib.say_wrapped(
-      f"{workdir} is done already, at step {step}: more steps than these, with "
-      "--allow_config_change, would continue it."
-    )
-  return step < run.total_steps
-
-
-def extend(run, workdir, step):
-  """Sets the results of a finished run aside, and says how it goes on."""
-  aside = workdir_lib.set_results_aside(workdir, step)
-  log_lib.say_wrapped(
-    f"{workdir} was done at step {step} and goes on to {run.total_steps}. From "
-    f"here on its schedule is that of {run.total_steps} steps: a rate that has "
-    f"decayed rises again. Results until now: {', '.join(aside)}."
-  )
-
-
-def is_done(workdir):
-  """Returns whether a run is done; not if its done.json is damaged."""
-  path = os.path.join(workdir, workdir_lib.DONE)
-  if not os.path.exists(path):
-    return False
-  try:
-    schema.read_json(path, files.Done)
-  except ValueError as e:
-    log_lib.say(f"{e} It is written anew.")
-    return False
-  return True
 
 
 def _command(config, workdir, done):
@@ -173,97 +164,58 @@ def _command(config, workdir, done):
   }
 
 
-def _restored(state, position, source):
-  """Returns what must be the same on all processes where training begins."""
-  whole = (x for x in jax.tree.leaves(state) if x.is_fully_replicated)
-  local = [x.addressable_data(0) for x in whole]
-  checksum = trees.checksum(local)
-  return {"position": position, "source": source, "checksum": checksum}
-
-
-def loop(run, state, position, checkpoints, log, progress, preemption):
+def loop(together, progress, preemption) -> bool:
   """Trains to the last step, or to where the scheduler asks to stop.
 
-  A step's metrics are on disk before a checkpoint of that step begins: so a
-  restart, which drops the metrics after its checkpoint, misses none. Where
-  SIGTERM cuts an evaluation short, the step's own metrics go into the
-  checkpoint, as `unevaluated`, and the restart begins with that evaluation.
-  `position` says how many `examples_seen`, `rows` of metrics.jsonl, and perhaps
-  `skipped`, came before; in a checkpoint, also the `config_hash` of its run.
-
-  Returns the last state, and whether nothing remains to be done.
+  Returns whether nothing remains to be done.
   """
-  step, seen = int(state.step), position["examples_seen"]
+  run, step, values, stop = together.run, together.step, None, False
   if step == run.total_steps:
-    return state, True
+    return True
   with progress.compiling():
-    update = run.step.compile()
-  values, stop, unevaluated = None, False, {}
-  batches = run.batches(seen)
-  with contextlib.closing(batches), _naming_leaves(lambda: state):
+    update = together.compile()
+  with contextlib.closing(together.batches()) as batches:
     while step < run.total_steps and not stop:
       previous, batch = values, next(batches)
       if step == 0:
-        log.show_pictures(batch)
-      state, values = update(state, batch)
-      step, seen = step + 1, seen + run.batch_size
+        for seed, own in together.each(batch):
+          seed.log.show_pictures(own)
+      together.state, values = update(together.state, batch)
+      step += 1
       # Waiting for the step before keeps the device fed, one step ahead.
       jax.block_until_ready(previous)
       progress.tick(step)
-      log.flush()
+      for seed in together.healthy:
+        with together.may_diverge(seed):
+          seed.log.flush()
       if run.due(run.log_steps, step):
-        log.add_timing(step, progress.lap(batches.wait_secs))
-        found = values | _skipped(run, position, batches)
-        log.add(step, deferred_row(run, step, found, progress.show))
+        log_step(together, step, values, batches, progress)
       if due := run.evaluators_due(step):
-        log.fetch()
-        log.check_finite(step, values)  # stops here if training has diverged
-        try:
-          with preemption.interruptible():
-            log.add(step, evaluate(run, due, state, progress))
-          log.flush()
-        except distributed.Preempted:
-          unevaluated = {"unevaluated": log.pop()}
+        evaluate_all(together, due, step, values, progress, preemption)
       stop = preemption.should_stop(step)
       if stop or run.checkpoint_due(step):
-        log.flush()
-        log.check_finite(step, values)
         with progress.phases.phase("checkpoint"):
-          counts = saved_position(run, seen, log) | _skipped(
-            run, position, batches
-          )
-          checkpoints.save(step, state, counts | unevaluated)
-  return state, step == run.total_steps and not unevaluated
-
-
-def open_checkpoints(run, workdir) -> checkpoint.Checkpointer:
-  """Returns a run's checkpoints, which the caller closes."""
-  return checkpoint.Checkpointer(
-    os.path.join(workdir, files.CHECKPOINTS),
-    timeout_secs=run.config.get("ckpt_timeout") or 1200,
-    keep_every_steps=run.keep_ckpt_steps,
+          save(together, step, values, batches)
+  return step == run.total_steps and not any(
+    seed.unevaluated for seed in together.healthy
   )
 
 
-def saved_position(run, examples_seen, log) -> dict[str, int | str]:
-  """Returns what a checkpoint says of the run beside its state."""
-  config_hash = workdir_lib.config_hash(run.config.to_dict())
-  return {
-    "examples_seen": examples_seen,
-    "rows": log.rows,
-    "config_hash": config_hash,
-  }
+def log_step(together, step, values, batches, progress):
+  """Adds a step's metrics to the logs; the first healthy seed's are shown."""
+  row, seeds = progress.lap(batches.wait_secs), len(together)
+  cost = {k: row[k] / seeds for k in ("seconds", "core_hours") if k in row}
+  use = {"mfu": row["mfu"] * seeds} if "mfu" in row else {}
+  shown = together.healthy[0]
+  for seed, own in together.each(values):
+    show = progress.show if seed is shown else None
+    found = own | _skipped(seed, batches)
+    seed.log.add_timing(step, row | cost | use)
+    with together.may_diverge(seed):
+      seed.log.add(step, deferred_row(seed.run, step, found, show))
 
 
-def _skipped(run, position, batches):
-  """Returns how many examples failed so far, if config.input skips them."""
-  if run.config["input"].get("on_error") != "skip":
-    return {}
-  here = multihost_utils.process_allgather(np.int32(batches.skipped))
-  return {"skipped": position.get("skipped", 0) + int(np.sum(here))}
-
-
-def deferred_row(run, step, values, show):
+def deferred_row(run, step, values, show=None):
   """Returns a function that returns the metrics of a training step.
 
   It also calls `show` with the step and its loss.
@@ -271,7 +223,8 @@ def deferred_row(run, step, values, show):
 
   def fetch():
     row = {k: float(v) for k, v in jax.device_get(values).items()}
-    show(step, row["loss"])
+    if show:
+      show(step, row["loss"])
     rates = {  # those that made this step
       f"lr_{i}" if i else "lr": run.config["lr"] * float(fn(step - 1))
       for i, fn in enumerate(run.step.schedule_fns)
@@ -281,16 +234,35 @@ def deferred_row(run, step, values, show):
   return fetch
 
 
-def due_first(run, step, position):
-  """Returns the evaluators to run before the first step of this process.
+def _skipped(seed, batches):
+  """Returns how many examples failed so far, if config.input skips them."""
+  if seed.config["input"].get("on_error") != "skip":
+    return {}
+  here = multihost_utils.process_allgather(np.int32(batches.skipped))
+  return {"skipped": seed.position.get("skipped", 0) + int(np.sum(here))}
 
-  They are those that SIGTERM cut short; at step 0 those with `skip_first` off;
-  and in a run without steps all of them, on config.model_init.
+
+def evaluate_all(together, due, step, values, progress, preemption):
+  """Adds what evaluators measure to the logs, unless a seed has diverged.
+
+  Where SIGTERM cuts this short, the step's own metrics go into the checkpoint,
+  as `unevaluated`, and the restart begins with this evaluation.
   """
-  if "unevaluated" in position:
-    return run.evaluators_due(step)
-  every = step == run.total_steps == 0
-  return [e for e in run.evaluators if step == 0 and (every or e.first)]
+  for seed, own in together.each(values):
+    with together.may_diverge(seed):
+      seed.log.fetch()
+      seed.log.check_finite(step, own)
+  try:
+    for seed, own in together.states():
+      with together.may_diverge(seed), preemption.interruptible():
+        found = evaluate(together.run, due, own, progress)
+        seed.log.add(step, found)
+    for seed in together.healthy:
+      with together.may_diverge(seed):
+        seed.log.flush()
+  except distributed.Preempted:
+    for seed in together.healthy:
+      seed.unevaluated = {"unevaluated": seed.log.pop()}
 
 
 def evaluate(run, evaluators, state, progress):
@@ -315,43 +287,41 @@ def evaluate(run, evaluators, state, progress):
   return row
 
 
-@contextlib.contextmanager
-def _naming_leaves(state):
-  """Adds to a NonFiniteError which arrays of state() are to blame."""
-  try:
-    yield
-  except metrics.NonFiniteError as e:
-    if leaves := trees.nonfinite(state()):
-      rest = "." if len(leaves) <= 10 else f" and {len(leaves) - 10} more."
-      found = f"Not finite now: {', '.join(leaves[:10])}{rest}"
-    else:
-      name, size = trees.largest(state().params)
-      found = f"Finite still, but largest: params/{name}, {size:.3g}."
-    e.args = (f"{e}\n{found}",)
-    raise
+def due_first(run, step, position):
+  """Returns the evaluators to run before the first step of this process.
+
+  They are those that SIGTERM cut short; at step 0 those with `skip_first` off;
+  and in a run without steps all of them, on config.model_init.
+  """
+  if "unevaluated" in position:
+    return run.evaluators_due(step)
+  every = step == run.total_steps == 0
+  return [e for e in run.evaluators if step == 0 and (every or e.first)]
 
 
-def finish(workdir, run, state, log):
-  """Exports the parameters and writes, last of all, done.json."""
-  checkpoint.save_params(
-    os.path.join(workdir, workdir_lib.PARAMS),
-    state.variables["params"],
-    state.variables.get(files.STATISTICS),
-    build.params_metadata(run),
-  )
-  if jax.process_index() == 0:
-    rows = metrics.read(os.path.join(workdir, metrics.TIMING))
-    done = {
-      "step": int(state.step),
-      **log_lib.totals(rows),
-      "metrics": {k: v for k, v in log.last_row.items() if k != "step"},
+def save(together, step, values, batches):
+  """Begins checkpoints of all healthy seeds.
+
+  The metrics until `step` are on disk before: so a restart, which drops the
+  metrics after its checkpoint, misses none. `position` in a checkpoint says how
+  many `examples_seen` and `rows` of metrics.jsonl came before, the
+  `config_hash` of its run and perhaps `skipped` and `unevaluated`.
+  """
+  for seed, own in together.each(values):
+    with together.may_diverge(seed):
+      seed.log.flush()
+      seed.log.check_finite(step, own)
+  for (
+    seed
+  ) in together.healthy:  # none may be two saves ahead of one that failed
+    seed.checkpoints.wait()
+  for seed, own in together.states():
+    done_here = (step - seed.first_step) * seed.run.batch_size
+    position = {
+      "examples_seen": seed.position["examples_seen"] + done_here,
+      "rows": seed.log.rows,
+      "config_hash": workdir_lib.config_hash(seed.config.to_dict()),
+      **_skipped(seed, batches),
+      **seed.unevaluated,
     }
-    if log.lost:
-      done["lost_rows"] = log.lost
-    if ends := workdir_lib.earlier_ends(workdir, int(state.step)):
-      done["extended_at"] = ends
-    if damaged := damage.found(pathlib.Path(workdir)):
-      done["damaged"] = damaged
-    pathlib.Path(workdir, workdir_lib.DIVERGED).unlink(missing_ok=True)
-    atomic.write_json(os.path.join(workdir, workdir_lib.DONE), done)
-  log_lib.say(f"Done. Results are in {workdir}.")
+    seed.checkpoints.save(step, own, position)

@@ -16,7 +16,7 @@ import safetensors.numpy
 
 from dpn import metrics, trees
 from dpn.evaluators import mean
-from dpn.trainers import build, conftest, loop
+from dpn.trainers import build, conftest, ends, loop
 from dpn.trainers import log as log_lib
 from dpn.trainers import workdir as workdir_lib
 from dpn.trainers.conftest import tiny_config
@@ -473,7 +473,7 @@ def test_the_export_belongs_to_the_run(finished, tmp_path, monkeypatch):
   monkeypatch.setattr(checkpoint, "save_params", ask_and_save)
   loop.train(tiny_config(), str(workdir))
   _assert_same_results(workdir, finished)
-  assert loop.is_done(str(workdir))
+  assert ends.is_done(str(workdir))
 
 
 def test_the_average_is_evaluated_resumed_and_exported(finished, tmp_path):

@@ -15,7 +15,7 @@ import jax
 from absl import flags
 
 from dpn import host_memory, timing
-from dpn.trainers import cli, distributed, loop, together
+from dpn.trainers import cli, distributed, loop
 
 OUT_OF_MEMORY = (
   "the device's memory does not suffice. Three knobs, cheapest first:\n"
@@ -42,7 +42,7 @@ def main():
     "allow_config_change", False, "Resume although the config differs."
   )
   seeds = flags.DEFINE_list(
-    "seeds", None, "Train these together, in W/…{seed}…; see trainers.together."
+    "seeds", None, "Train these together, in W/…{seed}…; see trainers.seeds."
   )
   # Where JAX finds the others, as with Slurm and on a Cloud TPU, none of these.
   coordinator = text("coordinator", None, "host:port of process 0.")
@@ -63,12 +63,13 @@ def main():
         timeout_secs=timeout.value,
       )
       host_memory.keep_between_steps()
-    kw = {"allow_config_change": allow_config_change.value, "phases": phases}
-    if seeds.value:
-      every = list(map(int, seeds.value))
-      together.train(config.value, workdir.value, every, **kw)
-    else:
-      loop.train(config.value, workdir.value, **kw)
+    loop.train(
+      config.value,
+      workdir.value,
+      seeds.value and [int(seed) for seed in seeds.value],
+      allow_config_change=allow_config_change.value,
+      phases=phases,
+    )
     distributed.wait_for_others("the end of the run")
 
   cli.run(lambda: _explaining(run), ["config", "workdir"])

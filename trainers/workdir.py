@@ -121,40 +121,6 @@ def _check_config(workdir: str, config: dict):
     )
 
 
-def check_extendable(workdir: str, latest: int | None):
-  """Raises ValueError if a finished run has no checkpoint left to train on."""
-  if latest is None:
-    raise ValueError(
-      f"{workdir} is done and has no checkpoint from which it could go on. "
-      f"Train its parameters further with config.model_init={workdir!r} and "
-      "another --workdir."
-    )
-
-
-def set_results_aside(workdir: str, step: int) -> list[str]:
-  """Renames what a finished run left at this step, and returns the new names.
-
-  done.json comes last: without it the run is no longer a finished one.
-  """
-  aside = []
-  for name in (PARAMS, TEST, DONE):
-    there = os.path.join(workdir, name)
-    if os.path.exists(there):
-      stem, suffix = os.path.splitext(name)
-      aside.append(f"{stem}-{step}{suffix}")
-      if jax.process_index() == 0:
-        os.replace(there, os.path.join(workdir, aside[-1]))
-  return aside
-
-
-def earlier_ends(workdir: str, step: int) -> list[int]:
-  """Returns at which steps below `step` a run was done, and then extended."""
-  stem, suffix = os.path.splitext(DONE)
-  paths = pathlib.Path(workdir).glob(f"{stem}-*{suffix}")
-  ends = (int(path.stem.rpartition("-")[2]) for path in paths)
-  return sorted(end for end in ends if end < step)
-
-
 def record(workdir: str, config: Mapping[str, Any]):
   """Writes config.json, and an entry for this start to environment.json.
 

@@ -70,7 +70,7 @@ class Arm:
 
 @dataclasses.dataclass(frozen=True)
 class Together:
-  """Seeds of an arm that train in one process, see `dpn.trainers.together`.
+  """Seeds of an arm that train in one process, see `dpn.trainers.seeds`.
 
   It can stand for an `Arm` where that is run.
   """

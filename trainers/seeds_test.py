@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from dpn import metrics, timing
-from dpn.trainers import conftest, distributed, loop, together, update
+from dpn import metrics
+from dpn.trainers import conftest, distributed, ends, loop, update
+from dpn.trainers import seeds as seeds_lib
 
 SEEDS = (3, 5)
 
@@ -28,8 +29,7 @@ def _config(**changes):
 
 
 def _together(config, folder, seeds=SEEDS, **kw):
-  phases = timing.PhaseTimer(0.0)
-  together.train(config, f"{folder}/s{{seed}}", seeds, phases=phases, **kw)
+  loop.train(config, f"{folder}/s{{seed}}", seeds, **kw)
 
 
 def _run(folder):
@@ -68,7 +68,7 @@ def test_separate_runs(alone, tmp_path):
 
 @pytest.mark.slow
 def test_resuming_together_and_alone(alone, tmp_path, monkeypatch):
-  monkeypatch.setattr(loop, "finish", lambda *args: None)
+  monkeypatch.setattr(ends, "finish", lambda *args: None)
   _together(_config(), tmp_path)
   monkeypatch.undo()
   for seed in SEEDS:
@@ -80,7 +80,7 @@ def test_resuming_together_and_alone(alone, tmp_path, monkeypatch):
 
 
 def test_a_kill_between_the_saves_of_two_seeds(alone, tmp_path, monkeypatch):
-  monkeypatch.setattr(loop, "finish", lambda *args: None)
+  monkeypatch.setattr(ends, "finish", lambda *args: None)
   _together(_config(), tmp_path)
   monkeypatch.undo()
   shutil.rmtree(tmp_path / f"s{SEEDS[1]}/checkpoints/5")
@@ -90,7 +90,7 @@ def test_a_kill_between_the_saves_of_two_seeds(alone, tmp_path, monkeypatch):
 
 
 def test_a_damaged_checkpoint_of_one_seed(alone, tmp_path, monkeypatch):
-  monkeypatch.setattr(loop, "finish", lambda *args: None)
+  monkeypatch.setattr(ends, "finish", lambda *args: None)
   _together(_config(ckpt_steps=2), tmp_path)
   monkeypatch.undo()
   damaged = tmp_path / f"s{SEEDS[1]}/checkpoints/5"
@@ -125,7 +125,7 @@ def test_extending_all_or_one(alone, tmp_path):
 @pytest.mark.parametrize("begun", [True, False])
 def test_a_seed_without_a_checkpoint(tmp_path, begun):
   """A kill between the first saves of two seeds; or one that joins late."""
-  members, dropped = [], []
+  runs, dropped = [], []
   for seed, steps in zip(SEEDS, ([3], []), strict=True):
     workdir = tmp_path / f"s{seed}"
     workdir.mkdir()
@@ -134,14 +134,15 @@ def test_a_seed_without_a_checkpoint(tmp_path, begun):
     checkpoints = types.SimpleNamespace(
       steps=steps, latest=max(steps, default=None), drop_after=dropped.append
     )
-    members.append(together.Member(None, str(workdir), checkpoints))
+    run = seeds_lib.Seed({}, str(workdir), checkpoints=checkpoints)
+    runs.append(run)
   if begun:
-    together._to_common_step(members, apart=1)
+    seeds_lib.drop_later_checkpoints(runs, most=1)
   else:
     with pytest.raises(
       ValueError, match=r"different steps: .*s3': 3, .*s5': 0"
     ):
-      together._to_common_step(members, apart=1)
+      seeds_lib.drop_later_checkpoints(runs, most=1)
   assert dropped == ([0, 0] if begun else [])
 
 
@@ -167,7 +168,7 @@ def test_examples_seen_in_batches_of_two_sizes(tmp_path, monkeypatch):
 
 
 def test_a_seed_that_joins_late_costs_the_others_nothing(tmp_path, monkeypatch):
-  monkeypatch.setattr(loop, "finish", lambda *args: None)
+  monkeypatch.setattr(ends, "finish", lambda *args: None)
   _together(_config(evals={}), tmp_path, SEEDS[:1])
   with pytest.raises(ValueError, match=r"s3': 5, .*s5': 0"):
     _together(_config(evals={}), tmp_path)
@@ -199,7 +200,7 @@ def test_random_preprocessing_on_the_device(tmp_path):
 def test_a_seed_that_diverges(tmp_path, monkeypatch):
   deferred_row = loop.deferred_row
 
-  def diverge(run, step, values, show):
+  def diverge(run, step, values, show=None):
     bad = run.config["seed"] == SEEDS[0] and step == 2
     values |= {"loss": np.nan} if bad else {}
     return deferred_row(run, step, values, show)
@@ -247,4 +248,4 @@ def test_what_needs_a_program_of_its_own(changes, message, tmp_path):
 
 def test_the_folder_must_name_the_seed(tmp_path):
   with pytest.raises(ValueError, match=r"it must contain '\{seed\}'"):
-    together.train(_config(), "w", SEEDS, phases=timing.PhaseTimer(0.0))
+    loop.train(_config(), "w", SEEDS)

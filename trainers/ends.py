@@ -1,0 +1,102 @@
+"""Ends of runs: what a finished one leaves, and how it trains further."""
+
+import os
+import pathlib
+
+import jax
+
+from dpn import atomic, damage, metrics, schema
+from dpn.trainers import build
+from dpn.trainers import log as log_lib
+from dpn.trainers import workdir as workdir_lib
+from dpn.weights import checkpoint, files
+
+
+def is_done(workdir: str) -> bool:
+  """Returns whether a run is done; not if its done.json is damaged."""
+  path = os.path.join(workdir, workdir_lib.DONE)
+  if not os.path.exists(path):
+    return False
+  try:
+    schema.read_json(path, files.Done)
+  except ValueError as e:
+    log_lib.say(f"{e} It is written anew.")
+    return False
+  return True
+
+
+def check_total(run: build.Run, step: int, source: str):
+  """Raises ValueError if a run is to end before where it starts."""
+  if step > run.total_steps:
+    raise ValueError(
+      f"The checkpoint is of step {step} ({source}), and the config's total is "
+      f"{run.total_steps} steps. Set config.total_steps to {step} or more, or "
+      "give another --workdir."
+    )
+
+
+def has_steps_left(run: build.Run, workdir: str) -> bool:
+  """Returns whether a finished run has more steps to do; says so if not.
+
+  Raises ValueError if it cannot do them, or has done more.
+  """
+  folder = os.path.join(workdir, files.CHECKPOINTS)
+  step = checkpoint.Checkpointer(folder, read_only=True).latest
+  if step is None:
+    raise ValueError(
+      f"{workdir} is done and has no checkpoint from which it could go on. "
+      f"Train its parameters further with config.model_init={workdir!r} and "
+      "another --workdir."
+    )
+  check_total(run, step, "this run's checkpoint")
+  if step == run.total_steps:
+    log_lib.say_wrapped(
+      f"{workdir} is done already, at step {step}: more steps than these, with "
+      "--allow_config_change, would continue it."
+    )
+  return step < run.total_steps
+
+
+def extend(run: build.Run, workdir: str, step: int):
+  """Sets the results of a finished run aside, and says how it goes on."""
+  aside = []
+  # done.json comes last: without it the run is no longer a finished one.
+  for name in (workdir_lib.PARAMS, workdir_lib.TEST, workdir_lib.DONE):
+    there = os.path.join(workdir, name)
+    if os.path.exists(there):
+      stem, suffix = os.path.splitext(name)
+      aside.append(f"{stem}-{step}{suffix}")
+      if jax.process_index() == 0:
+        os.replace(there, os.path.join(workdir, aside[-1]))
+  log_lib.say_wrapped(
+    f"{workdir} was done at step {step} and goes on to {run.total_steps}. From "
+    f"here on its schedule is that of {run.total_steps} steps: a rate that has "
+    f"decayed rises again. Results until now: {', '.join(aside)}."
+  )
+
+
+def finish(run: build.Run, workdir: str, state, log: log_lib.MetricsLog):
+  """Exports the parameters and writes, last of all, done.json."""
+  checkpoint.save_params(
+    os.path.join(workdir, workdir_lib.PARAMS),
+    state.variables["params"],
+    state.variables.get(files.STATISTICS),
+    build.params_metadata(run),
+  )
+  if jax.process_index() == 0:
+    folder, step = pathlib.Path(workdir), int(state.step)
+    rows = metrics.read(os.path.join(workdir, metrics.TIMING))
+    row = {k: v for k, v in log.last_row.items() if k != "step"}
+    done = {"step": step, **log_lib.totals(rows), "metrics": row}
+    stem, suffix = os.path.splitext(workdir_lib.DONE)
+    before = folder.glob(f"{stem}-*{suffix}")  # as `extend` has called them
+    ends = sorted(int(path.stem.rpartition("-")[2]) for path in before)
+    notes = {
+      "lost_rows": log.lost,
+      "extended_at": [end for end in ends if end < step],
+      "damaged": damage.found(folder),
+    }
+    done |= {name: value for name, value in notes.items() if value}
+    (folder / workdir_lib.DIVERGED).unlink(missing_ok=True)
+    atomic.write_json(os.path.join(workdir, workdir_lib.DONE), done)
+  log_lib.say(f"Done. Results are in {workdir}.")

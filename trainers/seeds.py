@@ -1,0 +1,268 @@
+"""The seeds of a config that train in one program: one of them, or several.
+
+Small models leave a device mostly idle; several at once, by jax.vmap, fill it.
+Each seed has a run folder of its own, with everything that a run of its own
+would have left there, so that it can also be resumed by itself. The numbers are
+those of separate runs, up to rounding; one seed is trained without jax.vmap.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import ml_collections
+import numpy as np
+
+from dpn import atomic, metrics, processes, sharding, trees
+from dpn.input_pipeline import device
+from dpn.trainers import build, update
+from dpn.trainers import log as log_lib
+from dpn.trainers import workdir as workdir_lib
+from dpn.weights import checkpoint, files
+
+PLACEHOLDER = "{seed}"
+
+
+@dataclasses.dataclass
+class Seed:
+  """One seed's run.
+
+  Attributes:
+    config: with the seed.
+    workdir: of the run.
+    run: built from the config; its steps are those of all.
+    checkpoints: of the run.
+    log: of its metrics.
+    position: of the checkpoint that training begins from, see `loop.save`.
+    first_step: of that checkpoint, 0 without one.
+    unevaluated: the row of a step whose evaluation SIGTERM has cut short, under
+      this name.
+    failure: why it is not trained any more, if it diverged.
+  """
+
+  config: ml_collections.ConfigDict
+  workdir: str
+  run: build.Run | None = None
+  checkpoints: checkpoint.Checkpointer | None = None
+  log: log_lib.MetricsLog | None = None
+  position: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  first_step: int = 0
+  unevaluated: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  failure: Exception | None = None
+
+  def previous_failure(self) -> metrics.NonFiniteError | None:
+    """Returns the error that says of a seed that it had diverged, if so."""
+    path = os.path.join(self.workdir, workdir_lib.DIVERGED)
+    if not os.path.exists(path):
+      return None
+    return metrics.NonFiniteError(
+      f"{self.workdir} had diverged and was left out: see {path}. Train that "
+      "seed by itself; or, once the others are done, remove this file to try "
+      "it again."
+    )
+
+
+def of_config(
+  config: ml_collections.ConfigDict, workdir: str, seeds: Sequence[int] | None
+) -> list[Seed]:
+  """Returns the run of each seed; None stands for the config's own.
+
+  Raises ValueError if the config needs a program of its own for each seed.
+  """
+  if seeds is None:
+    return [Seed(config, workdir)]
+  if PLACEHOLDER not in workdir:
+    raise ValueError(
+      f"--workdir={workdir}: with --seeds it must contain {PLACEHOLDER!r}, "
+      "which stands for each of them."
+    )
+  if jax.process_count() > 1:
+    raise ValueError("--seeds needs a single process; train them one by one.")
+  for key in ("sharding_strategy", "wandb", "resume"):
+    if config.get(key):
+      raise ValueError(
+        f"--seeds does not go with config.{key}; train the seeds one by one."
+      )
+  if config.input.get("on_error") == "skip":
+    raise ValueError("--seeds does not go with config.input.on_error='skip'.")
+  found = []
+  for seed in seeds:
+    own = ml_collections.ConfigDict(config.to_dict())
+    with own.unlocked():
+      own.seed = seed
+    found.append(Seed(own, workdir.replace(PLACEHOLDER, str(seed))))
+  return found
+
+
+class Together:
+  """The state of some seeds, and the program that trains them."""
+
+  def __init__(self, seeds: Sequence[Seed]):
+    """Takes seeds whose `run` and `checkpoints` are there."""
+    self._seeds = seeds
+    self.run = seeds[0].run  # whose periods and evaluators serve all
+    self.state: update.TrainState | None = None
+
+  def __len__(self):
+    return len(self._seeds)
+
+  @property
+  def step(self) -> int:
+    return int(self.state.step if len(self) == 1 else self.state.step[0])
+
+  @property
+  def healthy(self) -> list[Seed]:
+    """The seeds that have not diverged."""
+    return [seed for seed in self._seeds if not seed.failure]
+
+  def restore(self, *, extends: bool) -> str:
+    """Restores the state to train from; returns where it came from.
+
+    All go on from the latest step of the one that is furthest behind. Others
+    may have one more checkpoint, where a kill came between the saves of two
+    seeds, or where a seed's last one is damaged; not if this `extends`
+    finished runs.
+    """
+    states = []
+    while len({seed.first_step for seed in self._seeds}) > 1 or not states:
+      if len(self) > 1:
+        drop_later_checkpoints(self._seeds, most=0 if extends else 1)
+      states = []
+      for seed in self._seeds:
+        state, seed.position, source = build.initial_state(
+          seed.run, seed.checkpoints
+        )
+        if seed.checkpoints.latest is not None:
+          config = seed.config.to_dict()
+          workdir_lib.check_own(seed.workdir, config, seed.position)
+        seed.first_step = int(state.step)
+        states.append(state)
+    if len(self) > 1:
+      self.state = jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
+      return f"with {len(self)} seeds together"
+    [self.state], [seed] = states, self._seeds
+    processes.agree(lambda: _restored(self.state, seed.position, source))
+    return source
+
+  def compile(self) -> Callable:
+    """Returns the compiled step of all: (state, batch) → (state, values)."""
+    step = self.run.step
+    if len(self) == 1:
+      return step.compile()
+    seeds = np.array([seed.config.seed for seed in self._seeds], np.uint32)
+    each = lambda seed, state, batch: step.make_update(seed)(state, batch)
+    whole = sharding.replicated(self.run.mesh)
+    program = jax.jit(
+      jax.vmap(each),
+      donate_argnums=1,
+      in_shardings=(whole, whole, self._place),
+      out_shardings=whole,
+    )
+    shapes = {
+      name: jax.ShapeDtypeStruct((len(self), *s.shape), s.dtype)
+      for name, s in step.batch_shapes.items()
+    }
+    return functools.partial(
+      program.lower(seeds, self.state, shapes).compile(), seeds
+    )
+
+  def batches(self) -> device.DeviceIterator | device.ResidentIterator:
+    """Returns the batches on the devices, of several (seeds, batch, …)."""
+    run, seen = self.run, [s.position["examples_seen"] for s in self._seeds]
+    if len(self) == 1:
+      return run.batches(*seen)
+    of_all = lambda read: zip(
+      *(read(s.run.data)(n) for s, n in zip(self._seeds, seen, strict=True)),
+      strict=True,
+    )
+    if run.data.on_device:
+      indices = map(np.stack, of_all(lambda data: data.indices))
+      everything = run.data.everything()
+      return device.ResidentIterator(everything, indices, self._place)
+    stack = lambda parts: {k: np.stack([p[k] for p in parts]) for k in parts[0]}
+    stacked = map(stack, of_all(lambda data: data.batches))
+    return device.DeviceIterator(stacked, self._place, prefetch=run.prefetch)
+
+  def each(self, values) -> Iterator[tuple[Seed, Any]]:
+    """Yields the healthy seeds, and each one's part of arrays of all."""
+    for i, seed in enumerate(self._seeds):
+      if not seed.failure:
+        part = lambda leaf, i=i: leaf[i]
+        yield seed, values if len(self) == 1 else jax.tree.map(part, values)
+
+  def states(self) -> Iterator[tuple[Seed, update.TrainState]]:
+    """Yields the same of the state, with the shardings of a run alone."""
+    for seed, own in self.each(self.state):
+      if len(self) > 1:
+        shardings = jax.tree.map(lambda s: s.sharding, seed.run.step.shapes)
+        own = jax.device_put(own, shardings)
+      yield seed, own
+
+  @contextlib.contextmanager
+  def may_diverge(self, seed: Seed) -> Iterator[None]:
+    """Lets the others go on if the numbers of a seed are not finite.
+
+    Raises NonFiniteError, which names arrays, if there is none.
+    """
+    try:
+      yield
+    except metrics.NonFiniteError as e:
+      [state] = [own for other, own in self.states() if other is seed]
+      e.args = (f"{e}\n{not_finite(state)}",)
+      seed.failure = e
+      if len(self) > 1:
+        path = os.path.join(seed.workdir, workdir_lib.DIVERGED)
+        atomic.write(path, f"{e}\n".encode())
+      if not self.healthy:
+        raise
+      log_lib.say(f"{seed.workdir} diverged, the other seeds go on: {e}")
+
+  @property
+  def _place(self) -> jax.sharding.NamedSharding:
+    """The sharding of batches of (seeds, batch, …)."""
+    spec = jax.sharding.PartitionSpec(None, self.run.mesh.axis_names)
+    return jax.sharding.NamedSharding(self.run.mesh, spec)
+
+
+def not_finite(state: update.TrainState) -> str:
+  """Returns which arrays of a state are to blame for numbers like NaN."""
+  if leaves := trees.nonfinite(state):
+    rest = "." if len(leaves) <= 10 else f" and {len(leaves) - 10} more."
+    return f"Not finite now: {', '.join(leaves[:10])}{rest}"
+  name, size = trees.largest(state.params)
+  return f"Finite still, but largest: params/{name}, {size:.3g}."
+
+
+def drop_later_checkpoints(seeds: Sequence[Seed], *, most: int):
+  """Deletes the checkpoints of seeds that are ahead of others.
+
+  Raises ValueError if a seed has more than so many of them.
+  """
+  latest = {s.workdir: s.checkpoints.latest or 0 for s in seeds}
+  step = min(latest.values())
+  started = (os.path.join(s.workdir, files.ENVIRONMENT) for s in seeds)
+  if not all(map(os.path.exists, started)):
+    most = 0  # no kill between saves: a seed joins those that have begun
+  for seed in seeds:
+    steps = [0, *seed.checkpoints.steps]
+    if step not in steps or sum(later > step for later in steps) > most:
+      raise ValueError(
+        f"The seeds stand at different steps: {latest}. Train those that are "
+        "behind by themselves to their end, without --seeds (of a sweep, "
+        "without --seeds_together); seeds that are done are left out."
+      )
+  for seed in seeds:
+    seed.checkpoints.drop_after(step)
+
+
+def _restored(state, position, source):
+  """Returns what must be the same on all processes where training begins."""
+  whole = (x for x in jax.tree.leaves(state) if x.is_fully_replicated)
+  local = [x.addressable_data(0) for x in whole]
+  checksum = trees.checksum(local)
+  return {"position": position, "source": source, "checksum": checksum}
