@@ -22,6 +22,7 @@ from absl import flags
 import dpn.tasks
 from dpn import sharding
 from dpn.evaluators import base as evaluators_base
+from dpn.input_pipeline import sources
 from dpn.input_pipeline.sources import embedded
 from dpn.scripts import evaluate
 from dpn.trainers import build, cli, config_keys
@@ -38,6 +39,13 @@ def embed(config, splits: Sequence[str], pp: str, out: str):
     raise ValueError(
       f"--splits={','.join(slices)}: embed whole splits; slices of them can be "
       "read, embedded:OUT with split='train[:50%]'."
+    )
+  name = config.input.data.name
+  if not sources.kind_of(name)[0]:
+    raise ValueError(
+      f"config.input.data.name={name!r} is a class of your own, which "
+      f"{embedded.SOURCE} may not name: convert the data first, with "
+      "scripts.prepare_data."
     )
   if not config.get("model_init"):
     raise ValueError("config.model_init is missing: whose embeddings are they?")

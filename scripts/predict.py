@@ -21,8 +21,9 @@ import pandas as pd
 
 from dpn.input_pipeline import images
 from dpn.models import vit
-from dpn.scripts import evaluate, show_batch
+from dpn.scripts import evaluate
 from dpn.scripts.results import output, render
+from dpn.scripts.show import sheet
 
 BATCH_SIZE = 32
 
@@ -128,15 +129,13 @@ def main(argv: Sequence[str] | None = None):
 
 def _draw(path, seen, frame):
   matplotlib.use("agg")
-  low, high = seen.min(), seen.max()
-  texts = [
-    f"{row['class 1']} {row['probability 1']:.0%}\n{os.path.basename(row.file)}"
-    for _, row in frame.iterrows()
-  ]
-  shown = (seen - low) / max(high - low, 1e-9)
-  sheet = show_batch.sheet(shown, texts, "", [], cols=min(8, len(seen)))
+  names = map(os.path.basename, frame["file"])
+  shares = frame["probability 1"].map("{:.0%}".format)
+  texts = map("{} {}\n{}".format, frame["class 1"], shares, names)
+  cells = [*map(sheet.Cell, texts, sheet.stretched(seen))]
+  drawn = sheet.draw(cells, min(8, len(seen)))
   with output.ensure_folder(os.path.dirname(path)):
-    sheet.savefig(path)
+    drawn.savefig(path)
   output.say(f"Wrote {path}.")
 
 

@@ -78,8 +78,8 @@ def choose(out: str, metric: str) -> dict[str, dict]:
     {cell: {"candidate", "mean" of each candidate, "runs": folders}}.
 
   Raises:
-    ValueError: it has no candidates, or a run is not done or lacks the metric,
-      or which of its values is best is not known.
+    ValueError: the sweep has no candidates, a run is not done or lacks the
+      metric, or it is unknown which of the metric's values are better.
   """
   _, arms = arms_lib.read_index(out)
   competing = [arm for arm in arms.values() if arm.cell and arm.candidate]
@@ -117,10 +117,10 @@ def choose(out: str, metric: str) -> dict[str, dict]:
 def test_commands(
   out: str, choices: Mapping[str, Mapping]
 ) -> dict[str, list[str]]:
-  """Returns how to test each chosen run, by the file it writes.
+  """Returns how to test each chosen run, by the file that this writes.
 
-  Without the interpreter; the config has an argument `test` that adds an
-  evaluator of that name.
+  Without the interpreter. The config's argument `test` adds an evaluator of
+  that name.
   """
   config, arms = arms_lib.read_index(out)
   commands = {}
@@ -128,52 +128,48 @@ def test_commands(
     arm = arms[os.path.join(out, name)]
     file = os.path.join(arm.workdir, workdir.TEST)
     commands[file] = [
-      *("-m", "dpn.scripts.evaluate"),
-      *("--config", f"{config}:{arm.arg},test"),
-      *("--checkpoint", arm.workdir),
-      *("--evals", "test"),
-      *("--out", file),
+      *("-m", "dpn.scripts.evaluate", "--config", f"{config}:{arm.arg},test"),
+      *("--checkpoint", arm.workdir, "--evals", "test", "--out", file),
       *(f"--config.{k}={v}" for k, v in arm.overrides.items()),
     ]
   return commands
 
 
-def main(argv: Sequence[str] | None = None):
+def _parser():
   parser = argparse.ArgumentParser(
     prog="python -m scripts.select_best", description=__doc__.splitlines()[0]
   )
-  parser.add_argument("out", help="folder of a sweep")
+  parser.add_argument("out", type=os.path.normpath, help="folder of a sweep")
   parser.add_argument(
     "--metric",
     default="minival/prec@1",
-    help="to choose by: a loss, of which the lowest mean is best, or a "
-    "fraction, as accuracies, IoU and recall are, of which the highest is; "
-    "others are refused",
+    help="to choose by: a loss (the lowest mean wins) or a fraction such as an "
+    "accuracy, IoU or recall (the highest wins); others are refused",
   )
   parser.add_argument("--test", action="store_true", help="test the chosen")
-  args = parser.parse_args(argv)
-  out = os.path.normpath(args.out)
-  choices = choose(out, args.metric)
-  path = os.path.join(out, "selection.json")
+  return parser
+
+
+def main(argv: Sequence[str] | None = None):
+  args = _parser().parse_args(argv)
+  choices = choose(args.out, args.metric)
+  path = os.path.join(args.out, "selection.json")
   atomic.write_json(path, {"metric": args.metric, "cells": choices})
   means = lambda mean: ", ".join(f"{c}: {m:.4f}" for c, m in mean.items())
   rows = [(k, c["candidate"], means(c["mean"])) for k, c in choices.items()]
   table = pd.DataFrame(rows, columns=["cell", "chosen", "of"])
   print(render.grid(table, keys=3))
   print(f"Wrote {path}.", flush=True)
-  todo = {
-    file: command
-    for file, command in test_commands(out, choices).items()
-    if not os.path.exists(file)
-  }
+  commands = test_commands(args.out, choices)
+  todo = [file for file in commands if not os.path.exists(file)]
   if not args.test:
-    for command in todo.values():
-      print(shlex.join(["python", *command]))
+    for file in todo:
+      print(shlex.join(["python", *commands[file]]))
     return
   failed = []
-  for i, (file, command) in enumerate(todo.items(), 1):
+  for i, file in enumerate(todo, 1):
     print(f"[{i}/{len(todo)}] {file}", flush=True)
-    if subprocess.run([sys.executable, *command], check=False).returncode:
+    if subprocess.run([sys.executable, *commands[file]]).returncode:
       failed.append(file)
   if failed:
     raise ValueError(

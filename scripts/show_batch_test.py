@@ -9,6 +9,7 @@ import pytest
 from dpn.configs import digits
 from dpn.input_pipeline import pp, sources
 from dpn.scripts import show_batch
+from dpn.scripts.show import sheet
 
 
 @pytest.fixture
@@ -19,6 +20,16 @@ def config():
     '|keep("image", "labels")'
   )
   return config
+
+
+def _drawn(images, texts, legend=()):
+  """Returns the figure of two columns, and the boxes of its texts."""
+  cells = [sheet.Cell(*cell) for cell in zip(texts, images, strict=True)]
+  fig = sheet.draw(cells, 2, caption="a line", legend=legend)
+  fig.draw_without_rendering()
+  texts = [ax.texts[0] for ax in fig.axes] + [*fig.texts]
+  texts += fig.legends if legend else []
+  return fig, [text.get_window_extent() for text in texts]
 
 
 def _nearest(image):
@@ -74,10 +85,7 @@ def test_label_maps_over_their_images(tmp_path):
   np.testing.assert_allclose(drawn[:, 1, 2], [0.55 * sky] * 3)
   np.testing.assert_allclose(drawn[:, 0, 1], [0.45 + 0.55 * road] * 3)
   np.testing.assert_allclose(drawn[:, 5, 1], [0.55 * black] * 3)
-  fig = show_batch.sheet(drawn, texts, "a line", legend, 2)
-  fig.draw_without_rendering()
-  boxes = [fig.legends[0].get_window_extent(), fig.texts[0].get_window_extent()]
-  boxes += [ax.texts[0].get_window_extent() for ax in fig.axes[2:3]]
+  _, boxes = _drawn(drawn[:2], texts[:2], legend)
   assert not any(a.overlaps(b) for a, b in itertools.combinations(boxes, 2))
 
 
@@ -95,11 +103,8 @@ def test_captions_under_their_images(tmp_path):
   places = np.round(3 * drawn[:, 0, 0, 0]).astype(int)
   assert sorted(places) == [0, 1, 2, 3]
   assert texts == [captions[i][:119].lower() for i in places]
-  fig = show_batch.sheet(drawn, texts, "a line", [], 4)
-  fig.draw_without_rendering()
-  boxes = [ax.texts[0].get_window_extent() for ax in fig.axes]
-  assert all(0 <= box.x0 < box.x1 <= fig.bbox.width for box in boxes)
-  boxes.append(fig.texts[0].get_window_extent())
+  fig, boxes = _drawn(drawn, texts)
+  assert all(0 <= box.x0 < box.x1 <= fig.bbox.width for box in boxes[:4])
   assert not any(a.overlaps(b) for a, b in itertools.combinations(boxes, 2))
 
 
@@ -124,23 +129,24 @@ def test_labels_in_words():
     assert show_batch.describe(label, given) == expected
 
 
-def test_writes_a_picture(tmp_path):
-  out = tmp_path / "batch.png"
-  images, texts, caption = np.zeros((5, 4, 4, 3)), list("abcde"), "a line"
-  fig = show_batch.sheet(images, texts, caption, [], 3)
-  assert len(fig.axes) == 6
-  assert [ax.texts[0].get_text() for ax in fig.axes[:5]] == texts
-  fig.savefig(out)
-  assert out.read_bytes().startswith(b"\x89PNG")
-
-
-def test_long_labels_stay_under_their_images():
-  texts = ["automobile 0.52 + airplane 0.48", "cat 0.62 + automobile 0.38"]
-  fig = show_batch.sheet(np.zeros((2, 4, 4, 3)), texts, "a line", [], 2)
-  fig.draw_without_rendering()
-  left, right = (ax.texts[0].get_window_extent() for ax in fig.axes)
-  assert not left.overlaps(right)
-  assert not left.overlaps(fig.texts[0].get_window_extent())
+def test_texts_alone_and_frames(tmp_path):
+  cells = [
+    sheet.Cell("right", np.zeros((4, 8, 1)), "green"),
+    sheet.Cell("a long query " * 30),
+    sheet.Cell("wrong"),
+  ]
+  fig = sheet.draw(cells, 2, headings={0: "Above", 1: "In between"})
+  assert [ax.get_title(loc="left") for ax in fig.axes[::2]] == [
+    *("Above", "In between")
+  ]
+  assert fig.axes[1].texts[0].get_text().count("\n") == 7
+  assert fig.axes[1].texts[0].get_text().endswith("…")
+  assert [ax.spines["top"].get_visible() for ax in fig.axes[:2]] == [
+    True,
+    False,
+  ]
+  fig.savefig(tmp_path / "sheet.png")
+  assert (tmp_path / "sheet.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_ops_from_a_configs_pp_modules(config, tmp_path, monkeypatch):

@@ -67,12 +67,10 @@ def run(
   Returns:
     The exit status: 0 if all are done, 130 if they were stopped, else 1.
   """
-  todo = _todo(config, arms, together)
-  print(
-    f"{len(arms)} arms, {sum(a.done for a in arms)} of them done", flush=True
-  )
+  jobs = arms_lib.jobs(config, arms, together)
   outcomes = {arm.run_name: "done before" for arm in arms if arm.done}
-  outcomes |= local.run(config, todo, workers, keep_open=keep_open)
+  print(f"{len(arms)} arms, {len(outcomes)} of them done", flush=True)
+  outcomes |= local.run(jobs, workers, keep_open=keep_open)
   width = max(map(len, outcomes))
   for name, outcome in outcomes.items():
     print(f"{name:<{width}}  {outcome}")
@@ -84,12 +82,6 @@ def run(
   if {"stopped", "not run"} & counts.keys():
     return distributed.INTERRUPTED
   return int(counts.keys() != {"done"})
-
-
-def _todo(config, arms, together):
-  """Returns what there is to run: unfinished arms, or groups of them."""
-  todo = [arm for arm in arms if not arm.done]
-  return arms_lib.together(config, todo) if together else todo
 
 
 def _field(text):
@@ -138,8 +130,8 @@ def _parser():
 
 
 def _print_commands(config, arms, args):
-  todo = _todo(config, arms, args.seeds_together)
-  commands = [shlex.join(["python", *arm.command(config)]) for arm in todo]
+  jobs = arms_lib.jobs(config, arms, args.seeds_together)
+  commands = [shlex.join(["python", *job.command]) for job in jobs]
   if not commands:
     raise ValueError(f"All {len(arms)} arms are done: nothing to print.")
   if args.slurm:

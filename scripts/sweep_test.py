@@ -103,7 +103,7 @@ def test_seeds_together(made, capsys):
     for seed in (1, 2)
   ]
   with pytest.raises(ValueError, match="configs of a differ in more than"):
-    arms.together(made[0], seeds)
+    arms.jobs(made[0], seeds, together=True)
 
 
 def test_a_failing_arm_and_a_second_sweep(made, capsys):

@@ -1,14 +1,25 @@
-"""Loops for which NumPy takes several passes, compiled with Numba.
+"""Loops for which NumPy takes several passes.
 
-Their results equal NumPy's and SciPy's to the last bit. `lazy_image.compiled`
-finds this module where the extra `restart` is installed.
+Compiled with Numba where that is installed (the extra `restart`); the results
+are NumPy's and SciPy's to the last bit.
 """
 
-import numba
+import functools
+from collections.abc import Callable
+
 import numpy as np
 import scipy.sparse
 
-_compiled = numba.njit(nogil=True, cache=True)
+
+@functools.cache
+def compiled(function: Callable) -> Callable | None:
+  """Returns a compiled function, or None."""
+  try:
+    import numba
+
+    return numba.njit(nogil=True, cache=True)(function)
+  except (ImportError, RuntimeError):  # or no folder for Numba's cache
+    return None
 
 
 def weighted_rows(
@@ -20,12 +31,13 @@ def weighted_rows(
     weights: (new rows, rows) float32, without empty rows.
     values: (rows, cols) uint8 or float32.
   """
+  if not (sum_rows := compiled(_sum_rows)):
+    return weights @ values.astype(np.float32)
   result = np.empty((weights.shape[0], values.shape[1]), np.float32)
-  _sum_rows(weights.indptr, weights.indices, weights.data, values, result)
+  sum_rows(weights.indptr, weights.indices, weights.data, values, result)
   return result
 
 
-@_compiled
 def _sum_rows(begins, columns, weights, values, result):
   for row in range(result.shape[0]):
     total = result[row]
@@ -39,9 +51,16 @@ def _sum_rows(begins, columns, weights, values, result):
         total[i] += weight * np.float32(terms[i])
 
 
-@_compiled
-def linear(image: np.ndarray, times: np.ndarray, plus: np.ndarray):
-  """Returns image * times + plus as float32, for (rows, n), (n,) and (n,)."""
+def linear(rows: np.ndarray, times: np.ndarray, plus: np.ndarray) -> np.ndarray:
+  """Returns rows * times + plus as float32, for rows of levels or values."""
+  if rows.dtype == np.uint8 and rows.ndim == 2 and (fn := compiled(_linear)):
+    return fn(rows, times, plus)
+  result = np.multiply(rows, times, dtype=np.float32)
+  result += plus
+  return result
+
+
+def _linear(image, times, plus):
   result = np.empty(image.shape, np.float32)
   for row in range(image.shape[0]):
     levels, values = image[row], result[row]

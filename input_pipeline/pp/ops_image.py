@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image
 
 from dpn import errors
-from dpn.input_pipeline.pp import lazy_image, op, pixels
+from dpn.input_pipeline.pp import jpeg, lazy_image, op, pixels
 from dpn.input_pipeline.pp import resize as resizing
 
 # The loader's threads already keep every core busy.
@@ -157,7 +157,7 @@ def decode(channels: int = 3):
     raise ValueError(f"channels must be 1 or 3, got {channels!r}.")
 
   def apply(data):
-    lazy = lazy_image.from_jpeg(data, decode_image) if channels == 3 else None
+    lazy = jpeg.lazy(data, decode_image) if channels == 3 else None
     return lazy or decode_image(data, channels)
 
   return apply

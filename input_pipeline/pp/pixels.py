@@ -11,7 +11,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from dpn.input_pipeline.pp import lazy_image
+from dpn.input_pipeline.pp import fused
 
 LEVELS = np.arange(256)
 
@@ -80,23 +80,18 @@ def linear(
     return [np.tile(np.broadcast_to(x, depth), cols) for x in factors]
 
   def apply(value):
-    value = rows = np.asarray(value)
-    times, plus = factors
+    value = np.asarray(value)
     if channels > 1 and value.shape[-1:] != (channels,):
       raise ValueError(
         f"expected {channels} channels, one for each number of the op, got an "
         f"image of shape {value.shape}."
       )
-    if value.ndim > 2:
-      # NumPy is slow over a last axis of three.
-      times, plus = tiled(*value.shape[-2:])
-      rows = value.reshape(-1, times.size)
-      fused = lazy_image.compiled("fused")
-      if fused and value.dtype == np.uint8:
-        return fused.linear(rows, times, plus).reshape(value.shape)
-    result = np.multiply(rows, times, dtype=np.float32)
-    result += plus
-    return result.reshape(value.shape)
+    if value.ndim < 3:
+      return np.float32(value) * factors[0] + factors[1]
+    # NumPy is slow over a last axis of three.
+    times, plus = tiled(*value.shape[-2:])
+    rows = value.reshape(-1, times.size)
+    return fused.linear(rows, times, plus).reshape(value.shape)
 
   return apply
 

@@ -19,7 +19,7 @@ import cv2
 import numpy as np
 import scipy.sparse
 
-from dpn.input_pipeline.pp import lazy_image
+from dpn.input_pipeline.pp import fused, lazy_image
 
 METHODS = ("area", "bicubic", "bilinear", "nearest")
 
@@ -76,20 +76,13 @@ def _area_box(image, size, top, left, height, width):
   values = part.reshape(rows, cols * channels)
   if values.dtype not in (np.uint8, np.float32):  # Numba does not know all.
     values = values.astype(np.float32)
-  values = _product(by_row, values)
+  values = fused.weighted_rows(by_row, values)
   values = cv2.transpose(values).reshape(cols, channels * height)
-  values = _product(by_col, values).reshape(width * channels, height)
+  values = fused.weighted_rows(by_col, values).reshape(width * channels, height)
   if part.dtype == np.uint8:  # Rounds and clips, in one go.
     values = cv2.convertScaleAbs(values)
   values = cv2.transpose(values).reshape(height, width, channels)
   return _like(part, values)
-
-
-def _product(weights, values):
-  """Returns weights @ values as float32, where `weights` are sparse."""
-  if fused := lazy_image.compiled("fused"):
-    return fused.weighted_rows(weights, values)
-  return weights @ values.astype(np.float32)
 
 
 @functools.lru_cache(1024)

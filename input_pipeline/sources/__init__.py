@@ -44,18 +44,12 @@ from dpn.input_pipeline.sources import splits
 KINDS = {
   "arrays": "dpn.input_pipeline.sources.arrays:open_split",
   "embedded": "dpn.input_pipeline.sources.embedded:EmbeddedSource",
-  "folder": "dpn.input_pipeline.sources.files:FolderSource",
-  "manifest": "dpn.input_pipeline.sources.files:ManifestSource",
-  "pairs": "dpn.input_pipeline.sources.files:PairsSource",
+  "folder": "dpn.input_pipeline.sources.files:folder",
+  "manifest": "dpn.input_pipeline.sources.files:manifest",
+  "pairs": "dpn.input_pipeline.sources.files:pairs",
   "parquet": "dpn.input_pipeline.sources.parquet:ParquetSource",
-  "tar": "dpn.input_pipeline.sources.files:TarSource",
+  "tar": "dpn.input_pipeline.sources.files:tar",
   "tfds": "dpn.input_pipeline.sources.tfds:TfdsSource",
-}
-
-_WRONG_PATHS = {
-  FileNotFoundError: "is not there",
-  NotADirectoryError: "is a file, expected a folder",
-  IsADirectoryError: "is a folder, expected a file",
 }
 
 
@@ -73,12 +67,14 @@ class Source(abc.ABC):
 
   Attributes:
     name: what error messages call it.
-    in_memory: whether reading is but indexing of arrays.
-    may_be_sorted: whether the examples may stand class after class, so that
-      slices must be cut from a `shuffled` order.
+    classes: by label key, the names of the classes, or only how many.
+    in_memory: whether reading merely indexes arrays.
+    may_be_sorted: whether the examples may be ordered by class, so that slices
+      must be cut from a `shuffled` order.
   """
 
   name: str
+  classes: Mapping[str, Sequence[str] | int] = {}
   in_memory: bool = False
   may_be_sorted: bool = False
 
@@ -100,32 +96,55 @@ class Source(abc.ABC):
 
   def class_names(self, label_key: str) -> Sequence[str] | None:
     """Returns the names of `label_key`'s classes, None if they have none."""
-    return None
+    classes = self.classes.get(label_key)
+    return None if isinstance(classes, int) else classes
 
   def num_classes(self, label_key: str) -> int | None:
-    """Returns how many classes `label_key` knows, None if it is no label."""
-    names = self.class_names(label_key)
-    return None if names is None else len(names)
+    """Returns how many classes `label_key` has, None if it is not a label."""
+    classes = self.class_names(label_key)
+    return self.classes.get(label_key) if classes is None else len(classes)
 
 
-def make(data: Mapping[str, Any]) -> Source:
+def make(data: Mapping[str, Any], *, own_classes: bool = True) -> Source:
   """Returns the source a config's `data` describes.
 
   Args:
     data: `name` and `split`, see the module; optionally `subset_seed`, and for
       TFDS `data_dir`.
+    own_classes: whether the name may be an import path. Not so if it comes from
+      a file: reading data must not run code.
 
   Raises:
     ValueError, OSError: no such data, no such split, or nothing in it.
   """
-  data = dict(data)
   if "name" not in data or "split" not in data:
-    raise ValueError(f"data needs a name and a split, got {data}.")
+    raise ValueError(f"data needs a name and a split, got {dict(data)}.")
   schema.check("data", "", data, Data)
-  name, split = data.pop("name"), data.pop("split")
-  seed = data.pop("subset_seed", None)
   for key in data:
     errors.check_known("key of data", key, Data.__annotations__)
+  name, options = data["name"], {}
+  kind, rest = kind_of(name)
+  if not (kind or own_classes):
+    raise ValueError(
+      f"data.name={name!r} is a class of your own. Here, it must be one of "
+      f"{', '.join(KINDS)}."
+    )
+  if data.get("data_dir") is not None:
+    if kind != "tfds":
+      raise ValueError(f"data_dir is for TFDS; {name!r} carries its own path.")
+    options["data_dir"] = data["data_dir"]
+  slices = []
+  for part in splits.parse(data["split"]):
+    try:
+      whole = _open(kind, rest, part.split, **options)
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as e:
+      raise type(e)(f"data.name={name!r}: {e}. Check the path.") from e
+    slices.append((whole, *part.bounds(len(whole))))
+  return join(slices, data.get("subset_seed"))
+
+
+def kind_of(name: str) -> tuple[str, str]:
+  """Returns one of `KINDS` and what follows it, or "" for an import path."""
   kind, _, rest = name.partition(":")
   if not rest and name.startswith(("/", "~", ".")):
     raise ValueError(
@@ -133,49 +152,39 @@ def make(data: Mapping[str, Any]) -> Source:
       f"Expected one of {', '.join(KINDS)} before it, as in 'folder:{name}'."
     )
   if not rest or re.fullmatch(r"\d+\.\d+\.\d+", rest):
-    kind, rest = "tfds", name
-  if kind in KINDS:
-    path, args = KINDS[kind], [rest]
-  elif rest.isidentifier():
-    path, args = name, []
-  else:
+    return "tfds", name
+  if kind not in KINDS and not rest.isidentifier():
     raise ValueError(
       f"{errors.unknown('kind of data source', kind, KINDS)} Or an import path "
       "of your own, 'package.module:Name'."
     )
-  if kind != "tfds" and data.pop("data_dir", None) is not None:
-    raise ValueError(f"data_dir is for TFDS; {name!r} carries its own path.")
-  open_split = registry.import_path("data.name", path)
-  slices = []
-  for part in splits.parse(split):
-    try:
-      whole = open_split(*args, part.split, **data)
-    except tuple(_WRONG_PATHS) as e:
-      kind = next(kind for kind in _WRONG_PATHS if isinstance(e, kind))
-      what = _WRONG_PATHS[kind]
-      raise kind(
-        f"data.name={name!r}: {e.filename or e} {what}. Check the path."
-      ) from e
-    except KeyError as e:  # from a class of one's own
-      if e.args != (part.split,):
-        raise
-      raise ValueError(f"data.name={name!r} has no split {e}.") from e
-    if not isinstance(whole, Source):
-      raise ValueError(
-        f"data.name={name!r} gave {type(whole).__name__}, expected a subclass "
-        "of input_pipeline.sources.Source."
-      )
-    if not hasattr(whole, "name"):
-      raise ValueError(
-        f"data.name={name!r}: {type(whole).__name__} must set self.name, what "
-        "messages call it."
-      )
-    slices.append((whole, *part.bounds(len(whole))))
-  return join(slices, seed)
+  return (kind, rest) if kind in KINDS else ("", name)
+
+
+def _open(kind: str, rest: str, split: str, **options) -> Source:
+  """Returns a whole split; see `kind_of` for the first two."""
+  if kind:
+    return registry.import_path("data.name", KINDS[kind])(
+      rest, split, **options
+    )
+  cls = registry.import_path("data.name", rest)
+  if not (isinstance(cls, type) and issubclass(cls, Source)):
+    raise ValueError(
+      f"data.name={rest!r} is not a subclass of input_pipeline.sources.Source."
+    )
+  try:
+    source = cls(split)
+  except KeyError as e:
+    if e.args != (split,):
+      raise
+    raise ValueError(f"data.name={rest!r} has no split {e}.") from e
+  if not hasattr(source, "name"):
+    source.name = f"{rest}:{split}"
+  return source
 
 
 def check_split(where: str, split: str, known: Collection[str]):
-  """Raises ValueError if `split` is none of those known."""
+  """Raises ValueError if `split` is not among those known."""
   if split not in known:
     raise ValueError(f"In {where}: {errors.unknown('split', split, known)}")
 
@@ -233,10 +242,11 @@ class _Slices(Source):
     located = [self._locate(index) for index in indices]
     examples = [None] * len(located)
     for part in {part for part, _ in located}:
-      rows = [row for row, (other, _) in enumerate(located) if other == part]
-      found = self._slices[part][0].read([located[row][1] for row in rows])
-      for row, example in zip(rows, found, strict=True):
-        examples[row] = example
+      places = [i for i, (other, _) in enumerate(located) if other == part]
+      rows = [located[i][1] for i in places]
+      found = self._slices[part][0].read(rows)
+      for i, example in zip(places, found, strict=True):
+        examples[i] = example
     return examples
 
   def describe(self, index):

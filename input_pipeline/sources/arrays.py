@@ -20,13 +20,10 @@ class ArraySource(sources.Source):
     self,
     name: str,
     columns: Mapping[str, np.ndarray],
-    num_classes: Mapping[str, int] | None = None,
-    class_names: Mapping[str, Sequence[str]] | None = None,
+    classes: Mapping[str, Sequence[str] | int] | None = None,
   ):
-    """Takes columns of equal length; the rest is by label key."""
-    self.name, self._columns = name, columns
-    self._class_names = class_names or {}
-    self._num_classes = num_classes or {}
+    """Takes columns of equal length; for `classes` see `sources.Source`."""
+    self.name, self._columns, self.classes = name, columns, classes or {}
     lengths = {key: len(column) for key, column in columns.items()}
     if len(set(lengths.values())) != 1:
       raise ValueError(f"{name}: arrays differ in length: {lengths}.")
@@ -36,13 +33,6 @@ class ArraySource(sources.Source):
 
   def __getitem__(self, index):
     return {key: column[index] for key, column in self._columns.items()}
-
-  def num_classes(self, label_key):
-    found = self._num_classes.get(label_key)
-    return super().num_classes(label_key) if found is None else found
-
-  def class_names(self, label_key):
-    return self._class_names.get(label_key)
 
 
 def open_split(name: str, split: str) -> ArraySource:
@@ -58,31 +48,27 @@ def open_split(name: str, split: str) -> ArraySource:
     return _glyphs(split)
   path = os.path.expanduser(name)
   with np.load(path, allow_pickle=False) as file:
-    keys = [key.rpartition("/") for key in file.files]
-    known = {head for head, slash, _ in keys if slash}
+    known = {key.partition("/")[0] for key in file.files if "/" in key}
     if not known:
       raise ValueError(
         f"{path} holds the arrays {', '.join(file.files)}. Expected names with "
         "the split in front, such as train/image and train/label."
       )
     sources.check_split(path, split, known)
+    names = [key for key in file.files if key.startswith(f"{split}/")]
     try:
-      columns = {
-        tail: file[f"{split}/{tail}"] for head, _, tail in keys if head == split
-      }
-      labels = {
-        name: file[name] for name in file.files if name.endswith("/label")
-      }
+      columns = {key.removeprefix(f"{split}/"): file[key] for key in names}
+      # Of all splits: a small one may lack the last class.
+      labels = {key: file[key] for key in file.files if key.endswith("/label")}
     except ValueError as e:
       raise ValueError(f"{path}: {e}. Expected numbers or text.") from e
-  for name, column in labels.items():
-    _check_labels(f"{path}: {name}", column)
+  for key, column in labels.items():
+    _check_labels(f"{path}: {key}", column)
   if "image" in columns:
     _check_images(f"{path}: {split}/image", columns["image"])
-  # Over all splits: a small one may lack the last class.
-  most = [int(column.max(initial=0)) for column in labels.values()]
-  counts = {"label": max(most) + 1} if most else {}
-  return ArraySource(f"{path}:{split}", columns, counts)
+  counts = [int(column.max(initial=0)) + 1 for column in labels.values()]
+  classes = {"label": max(counts)} if counts else {}
+  return ArraySource(f"{path}:{split}", columns, classes)
 
 
 def _check_labels(name: str, labels: np.ndarray):
@@ -129,8 +115,7 @@ def _glyphs(split: str) -> ArraySource:
 
   sources.check_split("glyphs", split, glyphs.SPLITS)
   columns, names = glyphs.split(split)
-  names = {"label": names}
-  return ArraySource(f"glyphs:{split}", columns, class_names=names)
+  return ArraySource(f"glyphs:{split}", columns, {"label": names})
 
 
 def _digits(split: str) -> ArraySource:

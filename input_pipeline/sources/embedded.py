@@ -1,8 +1,8 @@
 """Data whose images have been replaced by a locked tower's embeddings.
 
 scripts.embed_images writes them: `<split>.npy`, (examples, width) float32, and
-`source.json`, which names the data that they are of. All but the image is read
-from there.
+`source.json`, which names the original data. All but the image is read from
+there.
 """
 
 import os
@@ -22,15 +22,17 @@ class EmbeddedSource(sources.Source):
     """Opens a split that was embedded.
 
     Raises:
-      ValueError, OSError: it was not, or the data are no longer the same.
+      ValueError, OSError: it was not, or the data have changed since.
     """
     self._args = path, split
     root = os.path.expanduser(path)
     data = schema.read_json(os.path.join(root, SOURCE), sources.Data)
     known = [n[:-4] for n in os.listdir(root) if n.endswith(".npy")]
     sources.check_split(root, split, known)
+    self._source = sources.make({**data, "split": split}, own_classes=False)
     self.name = f"embedded:{root}:{split}"
-    self._source = sources.make({**data, "split": split})
+    self.classes = self._source.classes
+    self.describe = self._source.describe
     self.may_be_sorted = self._source.may_be_sorted
     file = os.path.join(root, f"{split}.npy")
     self._embeddings = np.load(file, mmap_mode="r", allow_pickle=False)
@@ -55,12 +57,3 @@ class EmbeddedSource(sources.Source):
       {**example, "image": np.array(self._embeddings[i])}
       for i, example in zip(indices, self._source.read(indices), strict=True)
     ]
-
-  def describe(self, index):
-    return self._source.describe(index)
-
-  def class_names(self, label_key):
-    return self._source.class_names(label_key)
-
-  def num_classes(self, label_key):
-    return self._source.num_classes(label_key)

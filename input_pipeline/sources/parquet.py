@@ -6,10 +6,9 @@ stores as {bytes, path}, yields the bytes. Class names come from the metadata
 that `datasets` leaves in the files. Slices are random, see `sources`, unlike
 those of `datasets`.
 
-Parquet has no random access: a group of rows is read at once, and kept for the
-next time, up to a quarter of the machine's memory. What does not fit is read
-again and again in shuffled order; scripts.prepare_data turns it into
-ArrayRecord.
+Parquet has no random access: groups of rows are read at once and cached, up to
+a quarter of the machine's memory. What does not fit is read again and again in
+shuffled order; scripts.prepare_data turns it into ArrayRecord.
 """
 
 import bisect
@@ -17,33 +16,14 @@ import collections
 import functools
 import glob
 import itertools
+import json
 import os
 import re
 import threading
-from typing import Any, TypedDict
 
 from absl import logging
 
-from dpn import schema
 from dpn.input_pipeline import sources
-
-
-class _Info(TypedDict, total=False):
-  """Of a data set of Hugging Face."""
-
-  features: dict[str, Any]
-
-
-class _Metadata(TypedDict, total=False):
-  """What `datasets` leaves in a file's metadata."""
-
-  info: _Info
-
-
-class _ClassLabel(TypedDict):
-  """A feature of that type."""
-
-  names: list[str]
 
 
 class ParquetSource(sources.Source):
@@ -66,7 +46,7 @@ class ParquetSource(sources.Source):
     sources.check_split(root, split, paths)
     _check_one_split(paths[split])
     files = [parquet.ParquetFile(path) for path in paths[split]]
-    self._labels = _class_labels(paths[split][0], files[0])
+    self.classes = _class_names(paths[split][0], files[0])
     self._groups = [(f, i) for f in files for i in range(f.num_row_groups)]
     infos = [file.metadata.row_group(i) for file, i in self._groups]
     self._ends = list(itertools.accumulate(info.num_rows for info in infos))
@@ -102,9 +82,6 @@ class ParquetSource(sources.Source):
     file, number = self._groups[group]
     return file.read_row_group(number)
 
-  def class_names(self, label_key):
-    return self._labels.get(label_key)
-
 
 def _paths_by_split(root: str) -> dict[str, list[str]]:
   """Returns the files of every split, in order."""
@@ -130,19 +107,22 @@ def _check_one_split(paths: list[str]):
     )
 
 
-def _class_labels(path, file) -> dict[str, list[str]]:
+def _class_names(path, file) -> dict[str, list[str]]:
   """Returns the class names of every label column."""
   metadata = file.schema_arrow.metadata or {}
-  where = f"the metadata 'huggingface' in {path}"
-  told = schema.parse(where, metadata.get(b"huggingface", b"{}"), _Metadata)
-  features = told.get("info", {}).get("features", {})
-  labels = {
-    key: feature
-    for key, feature in features.items()
-    if isinstance(feature, dict) and feature.get("_type") == "ClassLabel"
-  }
-  schema.check(where, "info.features", labels, dict[str, _ClassLabel])
-  return {key: feature["names"] for key, feature in labels.items()}
+  try:
+    told = json.loads(metadata.get(b"huggingface", b"{}"))
+    features = told.get("info", {}).get("features", {})
+    return {
+      key: [*map(str, feature["names"])]
+      for key, feature in features.items()
+      if isinstance(feature, dict) and feature.get("_type") == "ClassLabel"
+    }
+  except (ValueError, KeyError, TypeError, AttributeError) as e:
+    raise ValueError(
+      f"The metadata 'huggingface' in {path} is damaged: {e!r}. Expected JSON "
+      "with the features, as the library `datasets` writes it."
+    ) from e
 
 
 def _plain(value):

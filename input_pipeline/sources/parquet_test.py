@@ -1,6 +1,7 @@
 """Parquet in the hub's layout, written here as `datasets` writes it."""
 
 import io
+import itertools
 import json
 import pickle
 
@@ -37,6 +38,15 @@ def _write(path, first, size, group):
   parquet.write_table(table, path, row_group_size=group)
 
 
+def _write_rows(folder, *rows):
+  table = pyarrow.Table.from_pylist([*rows])
+  parquet.write_table(table, folder / "train.parquet")
+
+
+def _open(folder, split="train"):
+  return sources.make({"name": f"parquet:{folder}", "split": split})
+
+
 @pytest.mark.parametrize(
   "files",
   [
@@ -49,84 +59,64 @@ def test_rows(tmp_path, files):
   _write(tmp_path / files[0], 0, 7, group=3)
   _write(tmp_path / files[1], 7, 4, group=2)
   _write(tmp_path / files[1].replace("train", "test"), 100, 1, group=1)
-  data = {"name": f"parquet:{tmp_path}", "split": "train"}
-  source = pickle.loads(pickle.dumps(sources.make(data)))
+  source = pickle.loads(pickle.dumps(_open(tmp_path)))
   assert len(source) == 11
   for i in (10, 0, 6, 7, 3, 2, 8, 9):
-    assert source[i] == {
-      "image": b"%d" % i,
-      "label": i % 3,
-      "caption": f"no {i}",
-    }
+    row = {"image": b"%d" % i, "label": i % 3, "caption": f"no {i}"}
+    assert source[i] == row
   assert source.num_classes("label") == 3
   assert source.class_names("label") == ["a", "b", "c"]
   assert source.num_classes("caption") is None
-  part = sources.make({**data, "split": "train[-1:]+test"})
+  part = _open(tmp_path, "train[-1:]+test")
   # The last of NumPy's permutation(11), seed 0.
   assert [row["image"] for row in part.read([0, 1])] == [b"1", b"100"]
   with pytest.raises(ValueError, match=r"Unknown split 'val'. Known: test, tr"):
-    sources.make({**data, "split": "val"})
+    _open(tmp_path, "val")
 
 
 def test_a_folder_of_several_splits(tmp_path):
   for split in ("train", "test"):
     _write(tmp_path / f"plain/{split}-00000-of-00001.parquet", 0, 2, group=2)
   with pytest.raises(ValueError, match=r"test, train\. Give that folder: parq"):
-    sources.make({"name": f"parquet:{tmp_path}", "split": "plain"})
-  data = {"name": f"parquet:{tmp_path}/plain", "split": "train"}
-  assert len(sources.make(data)) == 2
+    _open(tmp_path, "plain")
+  assert len(_open(tmp_path / "plain")) == 2
 
 
 def test_captions(tmp_path):
   """One for each image, or several, as far as a batch for two towers."""
   png = io.BytesIO()
   Image.new("RGB", (4, 4)).save(png, "png")
+  image = {"bytes": png.getvalue(), "path": None}
+  several = [["a0"], ["a1", "b1"], ["a2"], ["a3", "b3"]]
   rows = [
-    {
-      "image": {"bytes": png.getvalue(), "path": None},
-      "caption": f"no {i}",
-      "several": [f"a{i}", f"b{i}"][: 1 + i % 2],
-    }
-    for i in range(4)
+    {"image": image, "caption": f"no {i}", "several": texts}
+    for i, texts in enumerate(several)
   ]
-  table = pyarrow.Table.from_pylist(rows)
-  parquet.write_table(table, tmp_path / "train.parquet")
-  data = {"name": f"parquet:{tmp_path}", "split": "train"}
+  _write_rows(tmp_path, *rows)
   decode = tokenizers.make("bytes").decode
   for op, possible in (
     ('copy("caption", "text")', {f"no {i}" for i in range(4)}),
-    ('choice(inkey="several", outkey="text")', {"a0", "a1", "b1", "a2"}),
+    ('choice(inkey="several", outkey="text")', {*itertools.chain(*several)}),
   ):
     spec = f'decode|{op}|tokenize(9)|keep("image", "text")'
-    config = {"data": data, "pp": spec, "batch_size": 4}
-    made = pipeline.training(config, seed=0)
-    batch = next(made.batches())
-    texts = {decode(ids) for ids in batch["text"]}
-    assert texts <= possible | {"a3", "b3"}
+    data = {"name": f"parquet:{tmp_path}", "split": "train"}
+    made = pipeline.training(
+      {"data": data, "pp": spec, "batch_size": 4}, seed=0
+    )
+    texts = {decode(ids) for ids in next(made.batches())["text"]}
+    assert texts <= possible
     assert len(texts) == 4
-  captions = retrieval.captions(sources.make(data), "several")
+  captions = retrieval.captions(_open(tmp_path), "several")
   found = [(row["text"], int(row["owner"])) for row in captions.read(range(6))]
-  assert found == [
-    *(("a0", 0), ("a1", 1), ("b1", 1), ("a2", 2), ("a3", 3), ("b3", 3)),
-  ]
+  assert found == [(x, i) for i, texts in enumerate(several) for x in texts]
 
 
 def test_label_maps(tmp_path):
   """Columns as of the hub's scene_parse_150."""
-  row = {
-    "image": {"bytes": b"jpeg", "path": "ADE_train_1.jpg"},
-    "annotation": {"bytes": b"png", "path": "ADE_train_1.png"},
-    "scene_category": 7,
-  }
-  parquet.write_table(
-    pyarrow.Table.from_pylist([row]), tmp_path / "train.parquet"
-  )
-  source = sources.make({"name": f"parquet:{tmp_path}", "split": "train"})
-  assert source[0] == {
-    "image": b"jpeg",
-    "annotation": b"png",
-    "scene_category": 7,
-  }
+  images = {"image": b"jpeg", "annotation": b"png"}
+  files = {k: {"bytes": x, "path": "ADE_train_1"} for k, x in images.items()}
+  _write_rows(tmp_path, {**files, "scene_category": 7})
+  assert _open(tmp_path)[0] == {**images, "scene_category": 7}
 
 
 def test_keeps_what_fits_in_memory(tmp_path, monkeypatch):
@@ -141,7 +131,7 @@ def test_keeps_what_fits_in_memory(tmp_path, monkeypatch):
   for budget, expected in ((400, [*range(10)] * 2), (10**9, [*range(10)])):
     monkeypatch.setattr(parquet_source, "_budget_bytes", lambda b=budget: b)
     reads.clear()
-    source = parquet_source.ParquetSource(str(tmp_path), "train")
+    source = _open(tmp_path)
     for i in (*range(40), *range(40)):
       assert source[i]["label"] == i % 3
     assert reads == expected
@@ -150,29 +140,23 @@ def test_keeps_what_fits_in_memory(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-  ("metadata", "message"),
+  "metadata",
   [
-    ("{", "'huggingface' in .*train.parquet is damaged, expected JSON"),
-    ('{"info": []}', r"info must be of type dict, got \[\]"),
-    (
-      '{"info": {"features": {"label": {"_type": "ClassLabel"}}}}',
-      "info.features.label.names is missing",
-    ),
+    "{",
+    '{"info": []}',
+    '{"info": {"features": {"label": {"_type": "ClassLabel"}}}}',
   ],
 )
-def test_metadata_damaged(tmp_path, metadata, message):
+def test_metadata_damaged(tmp_path, metadata):
   table = pyarrow.table({"label": [0]})
   table = table.replace_schema_metadata({"huggingface": metadata})
   parquet.write_table(table, tmp_path / "train.parquet")
+  message = "'huggingface' in .*train.parquet is damaged"
   with pytest.raises(ValueError, match=message):
-    sources.make({"name": f"parquet:{tmp_path}", "split": "train"})
+    _open(tmp_path)
 
 
 def test_images_that_are_only_paths(tmp_path):
-  table = pyarrow.table({"image": [{"bytes": None, "path": "a.jpg"}]})
-  parquet.write_table(table, tmp_path / "train.parquet")
-  source = sources.make({"name": f"parquet:{tmp_path}", "split": "train"})
+  _write_rows(tmp_path, {"image": {"bytes": None, "path": "a.jpg"}})
   with pytest.raises(ValueError, match=r"'a.jpg' is not in the Parquet file"):
-    source[0]
-  with pytest.raises(OSError, match=r"/no/such"):
-    sources.make({"name": "parquet:/no/such", "split": "train"})
+    _open(tmp_path)[0]

@@ -33,10 +33,10 @@ def add(data: bytes) -> bytes:
   Raises:
     ValueError: the pixels would differ.
   """
-  header = jpeg.read_header(np.frombuffer(data, np.uint8))
-  if not header.rows or data[-2:] != jpeg.EOI:
+  header = jpeg.read_header(data)
+  if header is None or data[-2:] != jpeg.EOI:
     return data
-  longest = _LONGEST_PX // header.mcu_cols
+  longest = _LONGEST_PX // header.mcu[1]
   if header.interval <= longest and jpeg.Cutter.from_bytes(data):
     return data
   interval = max(n for n in range(1, longest + 1) if header.mcus[1] % n == 0)
@@ -58,12 +58,9 @@ def add(data: bytes) -> bytes:
 
 def _recode(data, header, interval):
   """Returns `data` with another restart interval, None if it is damaged."""
-  segments = _segments(data, header)
-  contents = dict(segments)
+  segments, sampling = header.segments, header.sampling
   tables = _huffman_tables(segments)
-  scan = contents[jpeg.SOS]
-  frame = contents.get(jpeg.SOF) or contents[jpeg.SOF_EXTENDED]
-  sampling = [(x >> 4, x & 15) for x in frame[7::3]]
+  scan = segments[-1][1]
   blocks, dc, ac = [], [], []  # of each block in an MCU: component and tables
   for i, (across, down) in enumerate(sampling):
     count = across * down if len(sampling) > 1 else 1
@@ -96,22 +93,8 @@ def _recode(data, header, interval):
   if size < 0:
     return None
   kept = [x for x in segments[:-1] if x[0] != jpeg.DRI]
-  head = [_segment(*x) for x in (*kept, *extra, segments[-1])]
-  return b"".join([data[:2], *head, out[:size].tobytes(), jpeg.EOI])
-
-
-def _segments(data, header):
-  """Returns (marker, contents) of what precedes the scan."""
-  segments, place = [], 2
-  while place < header.scan:
-    marker, size = struct.unpack_from(">xBH", data, place)
-    segments.append((marker, data[place + 4 : place + 2 + size]))
-    place += 2 + size
-  return segments
-
-
-def _segment(marker, contents):
-  return struct.pack(">BBH", 0xFF, marker, len(contents) + 2) + contents
+  head = [jpeg.segment(*x) for x in (*kept, *extra, segments[-1])]
+  return b"".join([jpeg.SOI, *head, out[:size].tobytes(), jpeg.EOI])
 
 
 def _huffman_tables(segments):

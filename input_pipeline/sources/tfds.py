@@ -61,11 +61,10 @@ class TfdsSource(sources.Source):
     """Opens a split.
 
     Args:
-      name: `name`, `name/config`, either with `:version`; default is the
-        newest.
+      name: `name` or `name/config`, either with `:version`, else the newest.
       split: its name.
-      data_dir: where TFDS keeps its data sets; None means the environment's
-        TFDS_DATA_DIR, or else ~/tensorflow_datasets.
+      data_dir: where TFDS keeps its data sets; by default $TFDS_DATA_DIR, or
+        else ~/tensorflow_datasets.
 
     Raises:
       ValueError, OSError: there is no such data set or split, or it was
@@ -84,8 +83,10 @@ class TfdsSource(sources.Source):
     sources.check_split(directory, split, [s["name"] for s in info["splits"]])
     builder, self._records = _open(directory, split)
     self.name = f"{builder.info.full_name}:{split}"
-    self._features = dict(builder.info.features.items())
-    self._fields = {key: _field(f) for key, f in self._features.items()}
+    features = dict(builder.info.features.items())
+    self._fields = {key: _field(f) for key, f in features.items()}
+    named = {key: getattr(f, "names", None) for key, f in features.items()}
+    self.classes = {key: names for key, names in named.items() if names}
 
   def __reduce__(self):
     return TfdsSource, self._args
@@ -110,12 +111,6 @@ class TfdsSource(sources.Source):
       key: getattr(features[key], field).value[0]
       for key, field in self._fields.items()
     }
-
-  def num_classes(self, label_key):
-    return getattr(self._features.get(label_key), "num_classes", None)
-
-  def class_names(self, label_key):
-    return getattr(self._features.get(label_key), "names", None)
 
 
 def _open(directory: str, split: str):
@@ -154,8 +149,8 @@ def _find(name: str, data_dir: str | None) -> str:
   if not os.path.isdir(directory):
     raise ValueError(
       f"There is no TFDS directory {directory}. Set data_dir in the config's "
-      "data, or TFDS_DATA_DIR in the environment; mount a bucket, for records "
-      "are not read over the network."
+      "data, or TFDS_DATA_DIR in the environment. To read from a bucket, mount "
+      "it: records are not read over the network."
     )
   path, _, version = name.partition(":")
   for folder in path.split("/"):

@@ -3,19 +3,22 @@
 A config has arms if it has a function sweep(arg), which returns a list of
 {"name", "arg", "seed"}: what to call the arm, the argument of get_config, its
 seed; optionally "overrides", fields of the config by dotted name, and "cell"
-and "candidate", see `dpn.scripts.select_best`.
+and "candidate", see `dpn.scripts.select_best`. `configs/common.py:grid` makes
+such a list.
 """
 
 import dataclasses
 import fnmatch
+import json
 import os
 import re
 import runpy
 from collections.abc import Mapping, Sequence
-from typing import Any, Required, TypedDict
+from typing import Any
 
 import dpn.tasks
-from dpn import atomic, errors, schema
+from dpn import atomic, errors
+from dpn.scripts.results import arms as result_arms
 from dpn.scripts.results import output
 from dpn.trainers import config_keys
 
@@ -50,8 +53,10 @@ class Arm:
     return os.path.basename(self.workdir)
 
   @property
-  def log(self) -> str:
-    return os.path.join(self.workdir, "log.txt")
+  def title(self) -> str:
+    """Returns the name and what was set: "none+qk_norm=layernorm"."""
+    fields = {k.replace(".", "/"): str(v) for k, v in self.overrides.items()}
+    return result_arms.extended(self.name, fields)
 
   @property
   def done(self) -> bool:
@@ -69,51 +74,41 @@ class Arm:
 
 
 @dataclasses.dataclass(frozen=True)
-class Together:
-  """Seeds of an arm that train in one process, see `dpn.trainers.seeds`.
+class Job:
+  """A process that trains one arm, or the seeds of an arm together.
 
-  It can stand for an `Arm` where that is run.
+  Attributes:
+    name: for messages.
+    command: without the interpreter.
+    arms: the runs; the log is in the first one's folder.
   """
 
-  seeds: Sequence[Arm]
-
-  @property
-  def run_name(self) -> str:
-    return f"{self.seeds[0].name}-s{self._listed}"
-
-  @property
-  def workdir(self) -> str:
-    """Returns that of the first seed, where the log is."""
-    return self.seeds[0].workdir
+  name: str
+  command: Sequence[str]
+  arms: Sequence[Arm]
 
   @property
   def log(self) -> str:
-    return self.seeds[0].log
-
-  @property
-  def done(self) -> bool:
-    return all(arm.done for arm in self.seeds)
-
-  def command(self, config: str) -> list[str]:
-    """Returns the training command, without the interpreter."""
-    first = self.seeds[0]
-    pattern = re.sub(rf"-s{first.seed}$", "-s{seed}", first.workdir)
-    of_all = dataclasses.replace(first, workdir=pattern)
-    return [*of_all.command(config), f"--seeds={self._listed}"]
-
-  @property
-  def _listed(self):
-    return ",".join(str(arm.seed) for arm in self.seeds)
+    return os.path.join(self.arms[0].workdir, "log.txt")
 
 
-def together(config: str, arms: Sequence[Arm]) -> list[Together]:
-  """Returns arms grouped such that the seeds of each train in one process.
+def jobs(config: str, arms: Sequence[Arm], together: bool = False) -> list[Job]:
+  """Returns what there is to run of some arms: those that are not done.
+
+  Args:
+    config: of the sweep.
+    arms: in the order to run them in.
+    together: whether the seeds of an arm train in one process, see
+      `dpn.trainers.seeds`.
 
   Raises:
-    ValueError: the seeds' configs differ in more than the seed.
+    ValueError: seeds that are to train together differ in more than the seed.
   """
+  arms = [arm for arm in arms if not arm.done]
+  if not together:
+    return [Job(arm.run_name, arm.command(config), [arm]) for arm in arms]
   get_config = runpy.run_path(config)["get_config"]
-  groups = {}
+  groups, result = {}, []
   for arm in arms:
     groups.setdefault(arm.name, []).append(arm)
   for name, group in groups.items():
@@ -126,24 +121,13 @@ def together(config: str, arms: Sequence[Arm]) -> list[Together]:
         f"The configs of {name} differ in more than their seeds, which cannot "
         "be trained together. Leave out --seeds_together."
       )
-  return [Together(group) for group in groups.values()]
-
-
-class _Entry(TypedDict, total=False):
-  """An `Arm` in sweep.json."""
-
-  name: Required[str]
-  arg: Required[str]
-  seed: Required[int]
-  overrides: Required[dict[str, Any]]
-  workdir: Required[str]
-  cell: str | None
-  candidate: str | None
-
-
-class _Index(TypedDict):
-  config: str
-  arms: list[_Entry]
+    first, seeds = group[0], ",".join(str(arm.seed) for arm in group)
+    pattern = re.sub(rf"-s{first.seed}$", "-s{seed}", first.workdir)
+    command = dataclasses.replace(first, workdir=pattern).command(config)
+    result.append(
+      Job(f"{name}-s{seeds}", [*command, f"--seeds={seeds}"], group)
+    )
+  return result
 
 
 def find(
@@ -257,7 +241,8 @@ def read_index(out: str) -> tuple[str, dict[str, Arm]]:
   path = os.path.join(out, INDEX)
   if not os.path.isfile(path):
     raise ValueError(f"{path} is missing: {out} is not the --out of a sweep.")
-  index = schema.read_json(path, _Index)
+  with open(path, encoding="utf-8") as f:
+    index = json.load(f)
   arms = [
     Arm(**entry | {"workdir": os.path.join(out, entry["workdir"])})
     for entry in index["arms"]

@@ -1,7 +1,9 @@
-"""Runs the arms of a sweep on this machine, several at a time."""
+"""Runs the jobs of a sweep on this machine, several at a time."""
 
 import concurrent.futures
 import contextlib
+import datetime
+import functools
 import os
 import signal
 import subprocess
@@ -9,8 +11,6 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-
-import tqdm
 
 from dpn.scripts.jobs import arms as arms_lib
 
@@ -21,45 +21,44 @@ _MEMORY = (
   "XLA_PYTHON_CLIENT_MEM_FRACTION",
   "XLA_PYTHON_CLIENT_PREALLOCATE",
 )
+_say = functools.partial(print, flush=True)
 
 
 def run(
-  config: str, arms: Sequence[arms_lib.Arm], workers: int, *, keep_open: int
+  jobs: Sequence[arms_lib.Job], workers: int, *, keep_open: int
 ) -> dict[str, str]:
-  """Trains arms and returns how each ended: "done in …", "failed: …", ….
+  """Runs jobs and returns how each ended: "done in …", "failed: …", ….
 
   Ctrl-C or SIGTERM sends SIGTERM to the running ones, so that they save, and
   waits for them; a second Ctrl-C kills them.
 
   Args:
-    config: of the sweep.
-    arms: in the order in which they start.
+    jobs: in the order in which they start.
     workers: how many run at a time.
     keep_open: a file descriptor that the runs inherit.
   """
   running, lock, stopping = set(), threading.Lock(), threading.Event()
-  env = os.environ | sharing(min(workers, len(arms)))
+  env = os.environ | sharing(min(workers, len(jobs)))
 
-  def run_one(arm):
+  def run_one(job):
     with lock:
       if stopping.is_set():
         return "not run"
-      command = [sys.executable, *arm.command(config)]
       try:
-        process = _start(command, arm, keep_open, env)
+        process = _start(job, keep_open, env)
       except OSError as e:
         return f"failed: {e}"
       running.add(process)
     begin = time.monotonic()
-    tqdm.tqdm.write(f"{arm.run_name} runs; its output: {arm.log}")
+    _say(f"{job.name} runs; its output: {job.log}")
     code = process.wait()
     running.discard(process)
-    return _outcome(arm, code, time.monotonic() - begin)
+    return _outcome(job, code, time.monotonic() - begin)
 
   def stop(futures):
     with lock:
       stopping.set()
-    tqdm.tqdm.write("Stopping: runs save first; Ctrl-C again kills them.")
+    _say("Stopping: runs save first; Ctrl-C again kills them.")
     try:
       for process in list(running):
         process.terminate()
@@ -73,14 +72,13 @@ def run(
   with (
     contextlib.ExitStack() as stack,
     concurrent.futures.ThreadPoolExecutor(workers) as pool,
-    tqdm.tqdm(total=len(arms), unit="run", disable=None) as bar,
   ):
     stack.callback(signal.signal, signal.SIGTERM, before)
-    futures = {pool.submit(run_one, arm): arm.run_name for arm in arms}
+    futures = {pool.submit(run_one, job): job.name for job in jobs}
     try:
-      for future in concurrent.futures.as_completed(futures):
-        tqdm.tqdm.write(f"{futures[future]} {future.result()}")
-        bar.update()
+      done = concurrent.futures.as_completed(futures)
+      for i, future in enumerate(done, 1):
+        _say(f"[{i}/{len(jobs)}] {futures[future]} {future.result()}")
     except BaseException as e:
       stop(futures)
       if not isinstance(e, KeyboardInterrupt):
@@ -91,9 +89,9 @@ def run(
 def sharing(workers: int) -> dict[str, str]:
   """Returns the environment variables by which runs share a machine.
 
-  A GPU's memory, of which the first would take three quarters; and no threads
-  of LAPACK's own, which wait for each other's cores. What the environment says
-  already stays.
+  An equal part of a GPU's memory, of which the first would take three quarters;
+  and one thread for LAPACK in each run, as threads of several runs wait for
+  each other's cores. What the environment already sets is left alone.
   """
   if workers < 2:
     return {}
@@ -103,11 +101,11 @@ def sharing(workers: int) -> dict[str, str]:
   return {k: v for k, v in found.items() if k not in os.environ}
 
 
-def _start(command, arm, keep_open, env):
-  os.makedirs(arm.workdir, exist_ok=True)
-  with open(arm.log, "ab") as log:
+def _start(job, keep_open, env):
+  os.makedirs(os.path.dirname(job.log), exist_ok=True)
+  with open(job.log, "ab") as log:
     return subprocess.Popen(
-      command,
+      [sys.executable, *job.command],
       env=env,
       stdin=subprocess.DEVNULL,
       stdout=log,
@@ -118,15 +116,15 @@ def _start(command, arm, keep_open, env):
     )
 
 
-def _outcome(arm, code, secs):
-  if arm.done:
-    return f"done in {tqdm.tqdm.format_interval(secs)}"
+def _outcome(job, code, secs):
+  if all(arm.done for arm in job.arms):
+    return f"done in {datetime.timedelta(seconds=round(secs))}"
   if code in (0, -signal.SIGTERM):
     return "stopped; run the same command to resume"
-  with open(arm.log, "rb") as f:
+  with open(job.log, "rb") as f:
     f.seek(max(0, f.seek(0, os.SEEK_END) - _TAIL_BYTES))
     lines = f.read().decode(errors="replace").split("\n")
   lines = [line for line in lines if line.strip()]
   errors = [line for line in lines if line.startswith("Error: ")]
   reason = (errors or lines or [f"exit status {code}"])[-1]
-  return f"failed: {reason.removeprefix('Error: ')} ({arm.log})"
+  return f"failed: {reason.removeprefix('Error: ')} ({job.log})"

@@ -3,8 +3,10 @@
 import dataclasses
 from collections.abc import Sequence
 
+import pandas as pd
+
 from dpn.scripts.jobs import arms as arms_lib
-from dpn.scripts.results import aggregate, run_files
+from dpn.scripts.results import aggregate, render, run_files
 
 
 def table(arms: Sequence[arms_lib.Arm]) -> str:
@@ -19,16 +21,13 @@ def table(arms: Sequence[arms_lib.Arm]) -> str:
     run = run_files.read(arm.workdir) if arm.done else None
     if run and (metric := run.headline[0]) in run.finals:
       value = aggregate.percent(run, metric)
-      found.setdefault((arm.name, metric), []).append(value)
-  rows = [("arm", "metric", "mean of n seeds ± its 95% interval")]
+      found.setdefault((arm.title, metric), []).append(value)
+  rows = []
   for (name, metric), values in found.items():
-    mean, unit = aggregate.estimate(values), ""
-    if aggregate.is_fraction(metric):
-      unit = " [%]"
-    else:
-      mean = dataclasses.replace(mean, digits=4)
+    mean, unit = aggregate.estimate(values), " [%]"
+    if not aggregate.is_fraction(metric):
+      mean, unit = dataclasses.replace(mean, digits=4), ""
     rows.append((name, metric + unit, str(mean)))
-  widths = [max(map(len, column)) for column in list(zip(*rows, strict=True))]
-  return "\n".join(
-    "  ".join(map(str.ljust, row, widths)).rstrip() for row in rows if found
-  )
+  header = ["arm", "metric", "mean of n seeds ± its 95% interval"]
+  frame = pd.DataFrame(rows, columns=header)
+  return render.grid(frame, keys=3) if rows else ""

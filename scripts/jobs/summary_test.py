@@ -12,12 +12,14 @@ METRIC = {"table": {"metric": "val/prec@1"}}
 def arm(tmp_path):
   """Returns a function that makes an arm's run with an accuracy."""
 
-  def make(name, seed, accuracy=None, config=METRIC, metric="val/prec@1"):
+  def make(
+    name, seed, accuracy=None, config=METRIC, metric="val/prec@1", fields=()
+  ):
     folder = tmp_path / f"{name}-s{seed}"
     rows = [{"step": 9, "loss": 0.5, metric: accuracy or 0.0}]
     done = None if accuracy is None else 1.0
     testing.write_run(folder, seed=seed, config=config, rows=rows, seconds=done)
-    return arms.Arm(name, "", seed, {}, str(folder))
+    return arms.Arm(name, "", seed, dict(fields), str(folder))
 
   return make
 
@@ -29,7 +31,7 @@ def test_one_two_and_more_seeds(arm):
     arm("pre", 0, 0.5),
     arm("pre", 1),  # not finished
     arm("post", 0),
-    arm("other", 0, 2.34567, {}, "val/score"),
+    arm("other", 0, 2.34567, {}, "val/score", {"model.qk_norm": "rmsnorm"}),
   ]
   header, *lines = summary.table(found).splitlines()
   assert header.split()[:2] == ["arm", "metric"]
@@ -39,7 +41,8 @@ def test_one_two_and_more_seeds(arm):
     ["dpn", "val/prec@1", "[%]", "95.56 (n=2: 95.00, 96.12)"],
     ["pre", "val/prec@1", "[%]", "50.00 (n=1)"],
   ]
-  assert lines[3].split() == ["other", "val/score", "2.3457", "(n=1)"]
+  called = "other+qk_norm=rmsnorm"
+  assert lines[3].split() == [called, "val/score", "2.3457", "(n=1)"]
   assert len(lines) == 4
 
 

@@ -13,10 +13,7 @@ _MOST = 24  # classes in a legend
 
 
 def colours(num_classes: int) -> np.ndarray:
-  """Returns a colour per class, and black for what is not labelled.
-
-  They have shape (num_classes + 1, 3), in [0, 1].
-  """
+  """Returns colours (num_classes + 1, 3) in [0, 1]; the last one is black."""
   if num_classes <= 20:  # matplotlib's: ten strong ones first, then ten light
     pairs = np.reshape(matplotlib.colormaps["tab20"].colors, (10, 2, 3))
     table = np.concatenate([pairs[:, 0], pairs[:, 1]])[:num_classes]
@@ -28,9 +25,9 @@ def colours(num_classes: int) -> np.ndarray:
 
 
 def in_colour(labels: np.ndarray, num_classes: int) -> np.ndarray:
-  """Returns labels (…, rows, cols) as colours (…, rows, cols, 3) in [0, 1].
+  """Returns label maps (…, rows, cols) as colours (…, rows, cols, 3).
 
-  Ids that are no class are black.
+  They are in [0, 1]. Ids that are not a class are black.
   """
   known = (labels >= 0) & (labels < num_classes)
   return colours(num_classes)[np.where(known, labels, num_classes)]
@@ -39,13 +36,13 @@ def in_colour(labels: np.ndarray, num_classes: int) -> np.ndarray:
 def overlay(
   images: np.ndarray, labels: np.ndarray, num_classes: int, alpha: float = 0.55
 ) -> np.ndarray:
-  """Returns labels over grey images, (…, rows, cols, 3) in [0, 1].
+  """Returns label maps over grey images, (…, rows, cols, 3) in [0, 1].
 
   Args:
     images: (…, rows, cols, channels) in [0, 1].
     labels: (…, rows, cols).
     num_classes: ids from here on are black.
-    alpha: 0 shows the image only, 1 the labels only.
+    alpha: 0 shows only the image, 1 only the labels.
   """
   grey = images.mean(-1, keepdims=True)
   return (1 - alpha) * grey + alpha * in_colour(labels, num_classes)

@@ -1,0 +1,43 @@
+"""The command line that scripts.show_predictions and show_retrieval share."""
+
+import argparse
+import os
+from collections.abc import Callable, Sequence
+
+from matplotlib import figure
+
+from dpn.scripts.results import output
+
+
+def parser(doc: str) -> argparse.ArgumentParser:
+  """Returns a parser of runs and of what to show of them."""
+  made = argparse.ArgumentParser(description=doc.partition("\n")[0])
+  made.add_argument("runs", nargs="+", help="folders of runs")
+  made.add_argument("--images", nargs="+", type=int, help="which, from 0")
+  made.add_argument("--evaluator", help="that of the runs' metric by default")
+  made.add_argument("-o", "--output", metavar="FILE")
+  return made
+
+
+def main(
+  args: argparse.Namespace,
+  picture: str,
+  draw: Callable[[Sequence[str]], figure.Figure],
+):
+  """Writes a picture, by default to the folder of the first run.
+
+  Args:
+    args: of `parser`.
+    picture: name of the file.
+    draw: names of the runs → the picture.
+  """
+  titles = [os.path.basename(os.path.abspath(path)) for path in args.runs]
+  file = args.output or os.path.join(args.runs[0], picture)
+  with output.errors_in_a_line(), output.ensure_folder(os.path.dirname(file)):
+    draw(titles).savefig(file)
+    output.say(f"Wrote {file}.")
+
+
+def spread(count: int) -> list[int]:
+  """Returns four evenly spaced places among so many."""
+  return sorted({(2 * i + 1) * count // 8 for i in range(4)})
