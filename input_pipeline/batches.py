@@ -1,7 +1,7 @@
 """From positions to arrays: which example, how augmented, stacked in batches.
 
-Threads share the work on a batch, each a *shard* of its rows; `join` makes the
-batch of them in the consumer's thread.
+Threads share the work on a batch: each fills a *shard* of its rows, and `join`
+turns the shards into the batch in the consumer's thread.
 """
 
 import bisect
@@ -79,15 +79,12 @@ class Examples:
     self._ends = list(itertools.accumulate(size for *_, size in slices))
     self.fields = None
     first, _ = self._process(0, 0)
-    self.fields = {
-      key: Field(x.shape, _NARROW.get(x.dtype, x.dtype))
-      for key, x in first.items()
-    }
+    self.fields = {key: Field(x.shape, x.dtype) for key, x in first.items()}
     for key, (_, dtype) in self.fields.items():
       if dtype.kind not in "biuf":
         raise ValueError(
-          f"{self.source.name}: the values of {key!r} ({dtype}) are no numbers:"
-          " leave the key out with keep(...), or let an op turn it into some."
+          f"{self.source.name}: the values of {key!r} ({dtype}) are not "
+          "numbers. Leave the key out with keep(...), or convert it by an op."
         )
 
   def check_not_random(self):
@@ -114,7 +111,7 @@ class Examples:
       rows: arrays by key, as `fields` says, with a leading axis. If `SKIPPED`
         is among them, it gets the number of examples that failed.
       indices: which examples.
-      positions: of the run, which decide the augmentation.
+      positions: in the run, which decide the augmentation.
 
     Raises:
       ValueError: an example fails or does not fit; the message names it.
@@ -122,7 +119,7 @@ class Examples:
     try:
       records = self.source.read(indices)
     except Exception:
-      # Each is read alone, and the one that fails will be named.
+      # Each is read by itself below, so the one that fails is named.
       records = [None] * len(indices)
     for row, (index, position, record) in enumerate(
       zip(indices, positions, records, strict=True)
@@ -139,11 +136,7 @@ class Examples:
     Raises:
       ValueError: as `write`.
     """
-    example, _ = self._process(index, index)
-    return {
-      key: x.astype(self.fields[key].dtype, copy=False)
-      for key, x in example.items()
-    }
+    return self._process(index, index)[0]
 
   def _process(self, index, position, record=None):
     """Returns an example's arrays, and how many were skipped to get it."""
@@ -167,36 +160,41 @@ class Examples:
     part = self._parts[bisect.bisect_right(self._ends, index)]
     record = self.source[index] if record is None else record
     example = part.preprocess(record, generator(self._seed, position))
-    arrays = {key: np.asarray(x) for key, x in example.items()}
-    if self.fields is None:
-      return arrays
+    arrays = {key: _narrow(key, np.asarray(x)) for key, x in example.items()}
+    if self.fields is not None:
+      self._check(arrays)
+    return arrays
+
+  def _check(self, arrays):
+    """Raises ValueError unless an example is like the first."""
     if arrays.keys() != self.fields.keys():
       raise ValueError(
         f"it has the keys {sorted(arrays)}, the first example "
         f"{sorted(self.fields)}. Name those you need in keep(...)."
       )
-    return {key: self._narrow(key, x) for key, x in arrays.items()}
+    for key, array in arrays.items():
+      shape, dtype = self.fields[key]
+      if array.dtype != dtype or not (self.any_shape or array.shape == shape):
+        raise ValueError(
+          f"{key!r} is {array.dtype} of shape {array.shape}, in the first "
+          f"example {dtype} of {shape}. A batch needs equal shapes: resize, "
+          "crop or pad, or leave the key out with keep(...)."
+        )
 
-  def _narrow(self, key, array):
-    """Returns an array that fits the column of its key."""
-    shape, dtype = self.fields[key]
-    shape = array.shape if self.any_shape else shape
-    if array.shape != shape or _NARROW.get(array.dtype, array.dtype) != dtype:
-      raise ValueError(
-        f"{key!r} is {array.dtype} of shape {array.shape}, in the first "
-        f"example {dtype} of {shape}. A batch needs equal shapes: resize, crop "
-        "or pad, or leave the key out with keep(...)."
-      )
-    if array.dtype == dtype or dtype.kind == "f":
-      return array
-    # Rounding to float32 is fine, a wrapped integer is not.
-    narrow = array.astype(dtype)
-    if (narrow != array).any():
-      raise ValueError(
-        f"{key!r} is {array}, which does not fit {dtype}. Leave the key out "
-        "with keep(...)."
-      )
-    return narrow
+
+def _narrow(key: str, array: np.ndarray) -> np.ndarray:
+  """Returns an array without 64-bit types, which JAX would narrow."""
+  dtype = _NARROW.get(array.dtype)
+  if dtype is None:
+    return array
+  narrow = array.astype(dtype)
+  # Rounding to float32 is fine, a wrapped integer is not.
+  if dtype.kind != "f" and (narrow != array).any():
+    raise ValueError(
+      f"{key!r} is {array}, which does not fit {dtype}. Leave the key out "
+      "with keep(...)."
+    )
+  return narrow
 
 
 _THREAD = threading.local()
@@ -205,8 +203,8 @@ _THREAD = threading.local()
 def generator(seed: int, position: int) -> np.random.Generator:
   """Returns a Philox generator keyed by (seed, position).
 
-  It is one object per thread that is keyed anew: constructing a generator takes
-  7 µs instead of 2, most of them for system entropy that is then thrown away.
+  Each thread has one that is keyed anew: constructing a generator takes 7 µs
+  instead of 2, mostly for system entropy that is then thrown away.
   """
   if not hasattr(_THREAD, "generator"):
     _THREAD.generator = np.random.Generator(np.random.Philox(key=0))
@@ -220,8 +218,8 @@ def generator(seed: int, position: int) -> np.random.Generator:
 class BatchBuffers:
   """The arrays of batches, each filled by several threads at once.
 
-  Memory is recycled: the page faults of a fresh batch take a tenth of the time
-  of making it.
+  Memory is recycled: page faults in new memory would take a tenth of the time
+  that it takes to make a batch.
   """
 
   def __init__(self, fields: dict[str, Field], num_rows: int, num_shards: int):

@@ -52,7 +52,7 @@ def test_augmentation_depends_on_seed_and_position_only():
 
 
 def test_values_that_no_array_holds():
-  message = r"here: the values of 'id' \(<U1\) are no numbers.*keep\(\.\.\.\)"
+  message = r"here: the values of 'id' \(<U1\) are not numbers.*keep\(\.\.\.\)"
   with pytest.raises(ValueError, match=message):
     _examples(image=np.zeros(2), id=np.array(["a", "b"]))
 
@@ -85,9 +85,9 @@ class _Uneven(sources.Source):
 @pytest.mark.parametrize(
   ("second", "message"),
   [
-    ({"x": np.zeros(3)}, r"uneven, example 1: 'x' is float64 of shape \(3,\), "
+    ({"x": np.zeros(3)}, r"uneven, example 1: 'x' is float32 of shape \(3,\), "
      r"in the first example float32 of \(2,\).*resize, crop or pad"),
-    ({"x": np.zeros(2, int)}, r"'x' is int64 of shape \(2,\), in the first"),
+    ({"x": np.zeros(2, int)}, r"'x' is int32 of shape \(2,\), in the first"),
     ({"y": np.zeros(2)}, r"1: it has the keys \['y'\], the first example"),
     (None, "uneven, example 1: disk on fire"),
   ],

@@ -4,7 +4,6 @@ import collections
 import contextlib
 import functools
 import time
-import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent import futures
 
@@ -17,14 +16,13 @@ from dpn.input_pipeline.batches import SKIPPED
 class DeviceIterator:
   """Batches as dicts of global arrays, placed by a background thread.
 
-  An error of the batches is raised to the consumer after the batches before it.
-  `close()` ends the thread and closes the batches; so does dropping the
-  iterator.
+  An error of the batches is raised after the batches before it. `close()` ends
+  the thread and closes the batches; so does dropping the iterator.
 
   Attributes:
     wait_secs: how long the consumer has waited for batches; set it to 0 to
       start counting anew.
-    skipped: examples that this process skipped up to the batch handed out last,
+    skipped: how many examples this process has skipped up to the last batch,
       the sum of the column `batches.SKIPPED`.
   """
 
@@ -46,39 +44,61 @@ class DeviceIterator:
       raise ValueError(f"prefetch must be 1 batch or more, got {prefetch}.")
     self.wait_secs = 0.0
     self.skipped = 0
-    batches = iter(batches)
-    pool = futures.ThreadPoolExecutor(1, "to_device")
-    # Neither refers to self: a forgotten iterator gets closed.
-    self._submit = functools.partial(
-      pool.submit, _place_next, batches, sharding
-    )
-    self.close = weakref.finalize(self, _close, pool, batches)
-    self._ahead = collections.deque(self._submit() for _ in range(prefetch))
+    # Does not refer to self: a forgotten iterator gets closed.
+    self._placed = _place_all(iter(batches), sharding, prefetch)
+    next(self._placed)
 
   def __iter__(self) -> Iterator[dict[str, jax.Array]]:
     return self
 
   def __next__(self) -> dict[str, jax.Array]:
-    if not self.close.alive:
-      raise StopIteration
     begin = time.perf_counter()
     try:
-      batch, skipped = self._ahead.popleft().result()
-    except BaseException:
-      self.close()
-      raise
+      batch, skipped = next(self._placed)
     finally:
       self.wait_secs += time.perf_counter() - begin
-    if batch is None:
-      self.close()
-      raise StopIteration
     self.skipped += skipped
-    self._ahead.append(self._submit())
     return batch
+
+  def close(self):
+    self._placed.close()
+
+
+def _place_all(batches, sharding, prefetch):
+  """Yields once when the thread works, then `_place_next` of every batch."""
+  pool = futures.ThreadPoolExecutor(1, "to_device")
+  submit = functools.partial(pool.submit, _place_next, batches, sharding)
+  ahead = collections.deque(submit() for _ in range(prefetch))
+  try:
+    yield
+    while placed := ahead.popleft().result():
+      ahead.append(submit())
+      yield placed
+  finally:
+    # The garbage collector may get here in the very thread that is joined.
+    with contextlib.suppress(RuntimeError):
+      pool.shutdown(cancel_futures=True)
+    if hasattr(batches, "close"):
+      batches.close()
+
+
+def _place_next(batches, sharding):
+  """Returns the next batch on devices and its SKIPPED; None at the end."""
+  batch = next(batches, None)
+  if batch is None:
+    return None
+  place = functools.partial(jax.make_array_from_process_local_data, sharding)
+  count = jax.process_count()
+  arrays = {
+    key: place(x, (len(x) * count, *x.shape[1:]))
+    for key, x in batch.items()
+    if key != SKIPPED
+  }
+  return arrays, int(np.sum(batch.get(SKIPPED, 0)))
 
 
 class ResidentIterator:
-  """What `DeviceIterator` is, for data that lie on the devices as a whole."""
+  """Like `DeviceIterator`, for data that are on the devices as a whole."""
 
   wait_secs = 0.0
   skipped = 0
@@ -89,7 +109,7 @@ class ResidentIterator:
     indices: Iterator[np.ndarray],
     sharding: jax.sharding.NamedSharding,
   ):
-    """Moves the data.
+    """Copies the data.
 
     Args:
       arrays: of all examples.
@@ -111,26 +131,3 @@ class ResidentIterator:
 
   def close(self):
     self._arrays = None
-
-
-def _place_next(batches, sharding):
-  """Returns the next batch on devices, None at the end, and its SKIPPED."""
-  batch = next(batches, None)
-  if batch is None:
-    return None, 0
-  place = functools.partial(jax.make_array_from_process_local_data, sharding)
-  count = jax.process_count()
-  arrays = {
-    key: place(x, (len(x) * count, *x.shape[1:]))
-    for key, x in batch.items()
-    if key != SKIPPED
-  }
-  return arrays, int(np.sum(batch.get(SKIPPED, 0)))
-
-
-def _close(pool, batches):
-  # The garbage collector may call this in the very thread that would be joined.
-  with contextlib.suppress(RuntimeError):
-    pool.shutdown(cancel_futures=True)
-  if hasattr(batches, "close"):
-    batches.close()

@@ -311,7 +311,7 @@ def test_memory_stays_flat_over_epochs():
   ("changes", "message"),
   [
     ({"pp": "decode|flip"}, "Unknown op 'flip'"),
-    ({"pp": "decode"}, r"the values of 'id' \(\|S2\) are no numbers"),
+    ({"pp": "decode"}, r"the values of 'id' \(\|S2\) are not numbers"),
     ({"pp": _PP.replace("12", "4")}, r"random_crop\(8\) failed on.*4 x 4"),
     ({"batch": 1}, "Unknown key of config.input 'batch'.*'batch_size'"),
     ({"batch_size": 0}, "batch_size must be 1 or more, got 0"),

@@ -3,8 +3,8 @@
   python -m scripts.mini_data runs/mini/data
 
 digits.npz: the 1,797 scanned digits of scikit-learn. photos.npz: 1,200 tiles
-of its two photographs, told apart by the photograph. Both in colour, with
-1,000 images to train on and the others to test.
+of its two photographs, to tell which they are from. Both in colour, with 1,000
+images to train on and the others to test.
 """
 
 import pathlib
@@ -40,30 +40,23 @@ def photos() -> tuple[np.ndarray, np.ndarray]:
 
 
 def _enlarge(images):
-  size = (SIDE, SIDE)
-  return np.stack(
-    [cv2.resize(x, size, interpolation=cv2.INTER_CUBIC) for x in images]
-  )
-
-
-def write(path: pathlib.Path, images: np.ndarray, labels: np.ndarray):
-  """Writes images in a fixed random order, the first `TRAIN` to train on."""
-  order = np.random.default_rng(0).permutation(len(images))
-  images, labels = images[order], labels[order].astype(np.int32)
-  np.savez_compressed(
-    path,
-    **{"train/image": images[:TRAIN], "train/label": labels[:TRAIN]},
-    **{"test/image": images[TRAIN:], "test/label": labels[TRAIN:]},
-  )
+  resize = lambda x: cv2.resize(x, (SIDE, SIDE), interpolation=cv2.INTER_CUBIC)
+  return np.stack([*map(resize, images)])
 
 
 def main(argv: Sequence[str] | None = None):
   folder = pathlib.Path((argv or sys.argv[1:])[0])
   folder.mkdir(parents=True, exist_ok=True)
-  for name, make in {"digits": digits, "photos": photos}.items():
-    path = folder / f"{name}.npz"
+  for make in (digits, photos):
+    path = folder / f"{make.__name__}.npz"
     if not path.exists():
-      write(path, *make())
+      images, labels = make()
+      order = np.random.default_rng(0).permutation(len(images))
+      arrays = {}
+      for split, rows in (("train", order[:TRAIN]), ("test", order[TRAIN:])):
+        arrays[f"{split}/image"] = images[rows]
+        arrays[f"{split}/label"] = labels[rows].astype(np.int32)
+      np.savez_compressed(path, **arrays)
       print(f"Wrote {path}.")
 
 
