@@ -1,11 +1,10 @@
 """Rewrites the JPEGs in a data set's records while it is prepared."""
 
-import collections
-import concurrent.futures
 import dataclasses
 import importlib
 import itertools
 from collections.abc import Iterable, Iterator
+from concurrent import futures
 
 import cv2
 from tensorflow_datasets.proto import tf_example_pb2
@@ -14,6 +13,7 @@ from dpn import input_pipeline
 from dpn.input_pipeline.pp import lazy_image, ops_image
 from dpn.input_pipeline.pp import resize as resizing
 
+_AHEAD = 256  # records held in memory
 _JPEG = b"\xff\xd8\xff"
 
 
@@ -43,15 +43,9 @@ class Rewrite:
   def __call__(self, records: Iterable[bytes]) -> Iterator[bytes]:
     """Yields serialized examples in their order, by a thread for each core."""
     records = iter(records)
-    num_threads = input_pipeline.num_cores()
-    with concurrent.futures.ThreadPoolExecutor(num_threads) as pool:
-      started = lambda n: (
-        pool.submit(self.record, r) for r in itertools.islice(records, n)
-      )
-      ahead = collections.deque(started(4 * num_threads))
-      while ahead:
-        yield ahead.popleft().result()
-        ahead.extend(started(1))
+    with futures.ThreadPoolExecutor(input_pipeline.num_cores()) as pool:
+      while ahead := [*itertools.islice(records, _AHEAD)]:
+        yield from pool.map(self.record, ahead)
 
   def record(self, record: bytes) -> bytes:
     """Returns a serialized example with other JPEGs."""
@@ -79,9 +73,8 @@ def _shrink(data, max_side, quality):
   size = tuple(max(1, round(scale * side)) for side in image.shape[:2])
   image = lazy_image.materialize(resizing.resize(image, size, "area"))
   bgr = cv2.cvtColor(image, cv2.COLOR_RGB2BGR)
-  return cv2.imencode(".jpg", bgr, [cv2.IMWRITE_JPEG_QUALITY, quality])[
-    1
-  ].tobytes()
+  options = [cv2.IMWRITE_JPEG_QUALITY, quality]
+  return cv2.imencode(".jpg", bgr, options)[1].tobytes()
 
 
 def _restart_markers():
