@@ -65,12 +65,12 @@ def test_values_that_do_not_fit_the_first():
     _stack(examples, [1, 2], [0, 1], 2)
 
 
-class _Uneven(sources.Source):
-  """The examples it is given."""
+class _Rows(sources.Source):
+  """The examples it is given; None cannot be read."""
 
-  name = "uneven"
+  name = "rows"
 
-  def __init__(self, *rows):
+  def __init__(self, rows):
     self._rows = rows
 
   def __len__(self):
@@ -82,92 +82,63 @@ class _Uneven(sources.Source):
     return dict(self._rows[index])
 
 
+def _uneven(*rows, **kw):
+  part = batches.MixturePart(_Rows(rows), pp.make(""))
+  return batches.Examples([part], seed=0, **kw)
+
+
 @pytest.mark.parametrize(
   ("second", "message"),
   [
-    ({"x": np.zeros(3)}, r"uneven, example 1: 'x' is float32 of shape \(3,\), "
-     r"in the first example float32 of \(2,\).*resize, crop or pad"),
+    (
+      {"x": np.zeros(3)},
+      r"rows, example 1: 'x' is float32 of shape \(3,\), in the first example "
+      r"float32 of \(2,\).*resize, crop or pad",
+    ),
     ({"x": np.zeros(2, int)}, r"'x' is int32 of shape \(2,\), in the first"),
     ({"y": np.zeros(2)}, r"1: it has the keys \['y'\], the first example"),
-    (None, "uneven, example 1: disk on fire"),
+    (None, "rows, example 1: disk on fire"),
   ],
-)  # fmt: skip
+)
 def test_examples_that_differ(second, message):
-  source = _Uneven({"x": np.zeros(2)}, second)
-  examples = batches.Examples(
-    [batches.MixturePart(source, pp.make(""))], seed=0
-  )
+  examples = _uneven({"x": np.zeros(2)}, second)
   with pytest.raises(ValueError, match=message):
     _stack(examples, [1], [0], 1)
 
 
-@pytest.mark.parametrize(
-  ("second", "message"),
-  [
-    ({"image": np.zeros((3, 5))}, None),
-    ({"image": np.zeros((3, 5), np.int8)}, "example 1: 'image' is int8 of"),
-    ({"picture": np.zeros(2)}, r"example 1: it has the keys \['picture'\]"),
-  ],
-)
-def test_shapes_may_differ_where_nothing_is_stacked(second, message):
-  part = batches.MixturePart(
-    _Uneven({"image": np.ones(2)}, second), pp.make("")
-  )
-  examples = batches.Examples([part], seed=0, any_shape=True)
-  assert examples[0]["image"].tolist() == [1, 1]
-  if message:
-    with pytest.raises(ValueError, match=message):
-      examples[1]
-  else:
-    assert examples[1]["image"].shape == (3, 5)
-    assert examples[1]["image"].dtype == np.float32
+def test_shapes_may_differ_where_nothing_is_stacked():
+  others = {"x": np.zeros((3, 5))}, {"x": np.zeros(2, np.int8)}, {"y": 1}
+  examples = _uneven({"x": np.ones(2)}, *others, any_shape=True)
+  assert examples[0]["x"].tolist() == [1, 1]
+  assert examples[1]["x"].shape == (3, 5)
+  assert examples[1]["x"].dtype == np.float32
+  for i, message in ((2, "'x' is int8 of"), (3, r"has the keys \['y'\]")):
+    with pytest.raises(ValueError, match=f"example {i}: .*{message}"):
+      examples[i]
 
 
 def test_parts_have_their_own_preprocessing():
-  examples = batches.Examples(
-    [
-      _part("", x=np.array([1, 2])),
-      _part('value_range(0, 10, 0, 1, key="x")', x=np.array([3.0])),
-      _part("", x=np.array([4])),
-    ][::2],
-    seed=0,
+  part = lambda most, *x: _part(
+    f'value_range(0, {most}, 0, 1, key="x")', x=np.array(x)
   )
-  assert _stack(examples, [2, 0], [0, 1], 2)[0]["x"].tolist() == [4, 1]
-  examples = batches.Examples(
-    [
-      _part('value_range(0, 2, 0, 1, key="x")', x=np.array([1, 2])),
-      _part('value_range(0, 10, 0, 1, key="x")', x=np.array([3])),
-    ],
-    seed=0,
-  )
+  examples = batches.Examples([part(2, 1, 2), part(10, 3)], seed=0)
   batch, _ = _stack(examples, [2, 0, 1], [0, 1, 2], 3)
   np.testing.assert_allclose(batch["x"], [30, 2, 4])
 
 
 def test_the_next_example_stands_in_for_one_that_fails():
   good = [{"x": np.full(2, float(i))} for i in range(4)]
-  ragged = {"x": np.zeros(3)}
-  source = _Uneven(None, good[0], ragged, None, good[1], good[2])
-  part = batches.MixturePart(source, pp.make(""))
-  examples = batches.Examples([part], seed=0, skip=True)
-  batch, skipped = _stack(examples, [0, 1, 2, 3, 4], range(5), 5)
+  rows = None, good[0], {"x": np.zeros(3)}, None, good[1], good[2]
+  batch, skipped = _stack(_uneven(*rows, skip=True), [*range(5)], range(5), 5)
   # 0 becomes 1; 2, of another shape, and then 3 become 4.
   assert batch["x"][:, 0].tolist() == [0, 0, 1, 1, 1]
   assert skipped == 1 + 2 + 1
   # After the last comes the first.
-  examples = batches.Examples(
-    [batches.MixturePart(_Uneven(good[3], None), pp.make(""))],
-    seed=0,
-    skip=True,
-  )
-  batch, skipped = _stack(examples, [1], [0], 1)
+  batch, skipped = _stack(_uneven(good[3], None, skip=True), [1], [0], 1)
   assert (batch["x"][0, 0], skipped) == (3, 1)
 
 
 def test_too_many_failures_are_not_skipped():
-  source = _Uneven(*[None] * 150, {"x": np.zeros(1)})
-  message = "101 examples in a row fail.*the last: uneven, example 100: disk on"
+  message = "101 examples in a row fail.*the last: rows, example 100: disk on"
   with pytest.raises(ValueError, match=message):
-    batches.Examples(
-      [batches.MixturePart(source, pp.make(""))], seed=0, skip=True
-    )
+    _uneven(*[None] * 150, {"x": np.zeros(1)}, skip=True)

@@ -1,11 +1,10 @@
-"""Batches of processed examples, at any position, always the same.
+"""Batches of processed examples, from any position, always the same.
 
 Position p of a training run reads example `permutation(seed, p // n)[p % n]` of
 the n in the source (`order` has the rest), and augments it with a generator
-keyed by (seed, p). Both are pure functions, so a run's whole position is the
-number of examples it has seen: it resumes exactly, at once, with whatever
-number of threads, workers, processes or devices. Grain runs the work ahead; its
-own state is never stored.
+keyed by (seed, p). Both are pure functions, so the number of examples seen is a
+run's whole position: it resumes exactly, at once, with any number of threads,
+workers, processes or devices. Grain works ahead; its state is never stored.
 
 Batches are dicts of NumPy arrays. 64-bit values become 32-bit, as in JAX.
 """
@@ -63,17 +62,23 @@ class SingleExamples:
 
   def __iter__(self) -> Iterator[tuple[int, Example]]:
     """Yields (index in the source, example); threads work ahead."""
-    host_memory.keep_images()
     threads = _default_threads(self.examples)
-    options = grain.ReadOptions(threads, 2 * threads)
-    dataset = grain.MapDataset.source(self).to_iter_dataset(options)
-    with contextlib.closing(iter(dataset)) as ahead:
-      yield from zip(self.indices, ahead, strict=True)
+    dataset = grain.MapDataset.source(self).to_iter_dataset(
+      grain.ReadOptions(threads, prefetch_buffer_size=2 * threads)
+    )
+    yield from zip(self.indices, _iterate(dataset), strict=True)
+
+
+def _iterate(dataset: grain.IterDataset) -> Iterator[Any]:
+  """Yields from a data set, and ends its threads or processes when closed."""
+  host_memory.keep_images()
+  with contextlib.closing(iter(dataset)) as iterator:
+    yield from iterator
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Data:
-  """Examples in batches: endless ones in an `order`; without, one round.
+  """Examples in batches: without end in an `order`; without one, a round.
 
   The other attributes are the arguments of `pipeline.training`.
   """
@@ -129,11 +134,11 @@ class Data:
   def everything(self) -> Batch:
     """Returns all examples as one batch, in the order of the source."""
     once = EvaluationData(examples=self.examples, batch_size=self.batch_size)
-    parts = {key: [] for key in self.spec}
-    for batch in once:
-      for key, columns in parts.items():
-        columns.append(batch[key][batch[batches.MASK]])
-    return {key: np.concatenate(columns) for key, columns in parts.items()}
+    found = [
+      {key: batch[key][batch[batches.MASK]] for key in self.spec}
+      for batch in once
+    ]
+    return {key: np.concatenate([b[key] for b in found]) for key in self.spec}
 
   def facts(self) -> dict[str, Any]:
     """Returns what must be the same on all processes."""
@@ -145,7 +150,6 @@ class Data:
     With on_error="skip" they have the column `batches.SKIPPED`; in a single
     round, `batches.MASK`. `close` ends the threads or processes.
     """
-    host_memory.keep_images()
     shards = _Shards(self, examples_seen)
     dataset = grain.MapDataset.source(shards)
     if self.num_workers:
@@ -159,13 +163,12 @@ class Data:
         worker_init_fn=_start_worker,
       )
     else:
-      num_threads = self.num_threads or _default_threads(self.examples)
-      ahead = max(self.prefetch * shards.per_batch, num_threads)
+      threads = self.num_threads or _default_threads(self.examples)
+      ahead = max(self.prefetch * shards.per_batch, threads)
       dataset = dataset.to_iter_dataset(
-        grain.ReadOptions(num_threads=num_threads, prefetch_buffer_size=ahead)
+        grain.ReadOptions(threads, prefetch_buffer_size=ahead)
       ).batch(shards.per_batch, batch_fn=batches.join)
-    with contextlib.closing(iter(dataset)) as iterator:
-      yield from iterator
+    return _iterate(dataset)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

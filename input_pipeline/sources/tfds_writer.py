@@ -36,13 +36,10 @@ def write_shard(path: str, records: Iterable[bytes]) -> Shard:
     f"{path}.incomplete", "group_size:1"
   )
 
-  def written():
-    for record in records:
-      writer.write(record)
-      yield record
-
+  # `write` returns None.
+  written = (writer.write(record) or record for record in records)
   try:
-    shard = _summarize(written())
+    shard = _summarize(written)
   finally:
     writer.close()
   os.replace(f"{path}.incomplete", path)
@@ -50,11 +47,7 @@ def write_shard(path: str, records: Iterable[bytes]) -> Shard:
 
 
 def records(path: str) -> Iterator[bytes]:
-  """Yields every record of a file.
-
-  Raises:
-    ValueError: the file is damaged.
-  """
+  """Yields every record of a file; ValueError if it is damaged."""
   try:
     reader = array_record_module.ArrayRecordReader(path)
     size = reader.num_records()
@@ -66,11 +59,7 @@ def records(path: str) -> Iterator[bytes]:
 
 
 def read_shard(path: str) -> Shard:
-  """Reads every record of a file and returns what it holds.
-
-  Raises:
-    ValueError: the file is damaged.
-  """
+  """Reads every record of a file and returns what it holds; see `records`."""
   return _summarize(records(path))
 
 
@@ -94,9 +83,9 @@ def write_info(
   """Writes what describes a data set: `features.json`, `dataset_info.json`.
 
   Args:
-    directory: `<name>/<version>`, the data set's folder.
-    name: see `directory`.
-    version: see `directory`.
+    directory: the folder `<name>/<version>`.
+    name: of the data set.
+    version: of the data set.
     features: by key: "jpeg" or "png" for an image, "text", "texts" for several,
       "int", or a label's number of classes, or their names.
     splits: by name, the shards in order.
@@ -139,14 +128,12 @@ def serialize(example: Mapping[str, Any]) -> bytes:
 
 
 def _feature(kind):
-  if kind == "text":
-    return tfds.features.Text()
-  if kind == "texts":
-    return tfds.features.Sequence(tfds.features.Text())
-  if kind == "int":
-    return tfds.features.Scalar(np.int64)
   if isinstance(kind, str):
-    return tfds.features.Image(encoding_format=kind)
-  if isinstance(kind, int):
-    return tfds.features.ClassLabel(num_classes=kind)
-  return tfds.features.ClassLabel(names=kind)
+    made = {
+      "text": tfds.features.Text(),
+      "texts": tfds.features.Sequence(tfds.features.Text()),
+      "int": tfds.features.Scalar(np.int64),
+    }
+    return made.get(kind) or tfds.features.Image(encoding_format=kind)
+  option = "num_classes" if isinstance(kind, int) else "names"
+  return tfds.features.ClassLabel(**{option: kind})
