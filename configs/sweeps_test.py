@@ -167,7 +167,7 @@ def test_dtn():
   sizes = (model.width, model.mlp_dim, model.num_heads, model.cls_blocks)
   assert sizes == (432, 1728, 9, 2)
   assert not model.qkv_bias
-  assert model.cls_enters == "in_encoder"
+  assert model.has_cls
   assert model.eps == 1e-5
   plain = dpn.tasks.make(dtn_i1k.get_config("norm=layernorm")).model.config
   assert plain.eps == 1e-5

@@ -4,8 +4,35 @@ For data that lie there (`config.input.on_device`), which no preprocessing on
 the host could augment.
 """
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
+
+
+def _key(doc: str, default):
+  return dataclasses.field(default=default, metadata={"doc": doc})
+
+
+@dataclasses.dataclass(frozen=True)
+class Augment:
+  """The keys of `config.augment`: shifts and flips of a batch."""
+
+  pad: int = _key("by how many pixels images are shifted, at most", 0)
+  pad_value: float | tuple[float, ...] = _key(
+    "fills the border, in the units that the model sees: a number, or one for "
+    "each channel",
+    0.0,
+  )
+  flip_lr: bool = _key("whether half of the images are mirrored", False)
+
+  def __bool__(self):
+    return bool(self.pad or self.flip_lr)
+
+  def __call__(self, shift_rng, flip_rng, image):
+    if self.pad:
+      image = random_shift(shift_rng, image, self.pad, self.pad_value)
+    return random_flip_lr(flip_rng, image) if self.flip_lr else image
 
 
 def random_shift(

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import jax
 from jax.extend import core
 
-from dpn.models import attention
+from dpn.models import flash
 
 # Dense bfloat16 peak in FLOP/s, from the vendors' data sheets, by the first
 # words of jax.Device.device_kind. Of TPU v2 and v3 a device is half a chip.
@@ -84,7 +84,7 @@ def of_training(fn: Callable, *args, trained) -> int:
 
 def _jaxpr(fn, *args):
   """Returns the operations of fn(*args), with attention that shows its own."""
-  with attention.only_xla():
+  with flash.only_xla():
     return jax.make_jaxpr(fn)(*args).jaxpr
 
 

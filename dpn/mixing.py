@@ -1,7 +1,44 @@
 """Mixes examples and their labels: mixup and CutMix."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
+
+
+def _key(doc: str, default=None):
+  return dataclasses.field(default=default, metadata={"doc": doc})
+
+
+@dataclasses.dataclass(frozen=True)
+class Mixup:
+  """The keys of `config.mixup`: mixup or CutMix of a batch, as DeiT trains."""
+
+  p: float | None = _key("of mixup's beta distribution; 0 turns it off", 0.0)
+  cutmix_p: float | None = _key(
+    "of CutMix's beta distribution; 0 turns it off", 0.0
+  )
+  switch_prob: float = _key("probability of CutMix where both are on", 0.5)
+  fold_in: str | None = _key("big_vision's; only None is supported")
+  until_steps: int | None = _key("the step from which on nothing is mixed")
+
+  def __post_init__(self):
+    if self.fold_in is not None:
+      raise ValueError(
+        f"mixup.fold_in={self.fold_in!r} is not supported: one mixing weight "
+        "serves the whole batch. Set it to None."
+      )
+
+  def __call__(self, rng, image, labels):
+    """Returns images and labels mixed by `mixup_or_cutmix`."""
+    return mixup_or_cutmix(
+      rng,
+      image,
+      labels,
+      mixup_p=self.p or 0.0,
+      cutmix_p=self.cutmix_p or 0.0,
+      switch_prob=self.switch_prob,
+    )
 
 
 def mixup(

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import importlib
 import inspect
 import math
 import pkgutil
@@ -29,9 +28,8 @@ TYPES = [
 class Evaluator:
   """Measures variables on data of its own.
 
-  A subclass is a dataclass of the name `Evaluator` in a module of its own,
-  which `config.evals.<name>.type` gives: one of `TYPES`, or a dotted path. Its
-  fields are the keys of `config.evals.<name>`.
+  A subclass is a dataclass whose fields are the keys of `config.evals.<name>`,
+  where `type` names it: one of `TYPES` or an import path, see `find`.
   """
 
   PRED: ClassVar[str] = "predict"  # what `pred` is by default
@@ -180,7 +178,7 @@ def from_config(
     log_<unit>: how often it runs; `config.log_eval_<unit>` by default.
     prefix: of its metrics, and no other section's; "<name>/" by default.
     cache: "final_data" is another name of `cache_final=True`.
-    cache_raw: big_vision's; it and any other `cache` are ignored, and said so.
+    cache_raw: big_vision's; like any other `cache` ignored with a warning.
     skip_first: if False, it runs before the first step, too.
 
   `sizes` are total_steps, batch_size and data_size, to convert durations.
@@ -213,26 +211,32 @@ def from_config(
 
 
 def find(kind: str) -> type[Evaluator]:
-  """Returns the class `Evaluator` of one of `TYPES` or of a dotted path."""
-  if kind in TYPES:
-    return importlib.import_module(f"dpn.evaluators.{kind}").Evaluator
-  if isinstance(kind, str) and "." in kind:
-    cls = registry.import_path("type", f"{kind}:Evaluator")
-    fields = getattr(cls, "__dataclass_fields__", {})
-    if not (
-      isinstance(cls, type)
-      and issubclass(cls, Evaluator)
-      and vars(cls).get("__annotations__", {}).keys() <= fields.keys()
-    ):
-      raise ValueError(
-        f"{kind}.Evaluator must derive from evaluators.base.Evaluator and, if "
-        "it has fields, be a dataclass, with the decorator."
-      )
-    return cls
-  raise ValueError(
-    f"{errors.unknown('type', kind, TYPES)} Or the path of a module of your "
-    "own with a class Evaluator, 'mypkg.confusion'."
-  )
+  """Returns the class of one of `TYPES` or at an import path.
+
+  "mypkg.confusion:PerClass" is a class in a module; "mypkg.confusion", as in
+  big_vision, is its class `Evaluator`.
+  """
+  if not isinstance(kind, str) or (
+    kind not in TYPES and "." not in kind and ":" not in kind
+  ):
+    raise ValueError(
+      f"{errors.unknown('type', kind, TYPES)} Or the import path of a class of "
+      "your own, 'mypkg.confusion:PerClass'."
+    )
+  path = f"dpn.evaluators.{kind}" if kind in TYPES else kind
+  path = path if ":" in path else f"{path}:Evaluator"
+  cls = registry.import_path("type", path)
+  fields = getattr(cls, "__dataclass_fields__", {})
+  if not (
+    isinstance(cls, type)
+    and issubclass(cls, Evaluator)
+    and vars(cls).get("__annotations__", {}).keys() <= fields.keys()
+  ):
+    raise ValueError(
+      f"{path} must derive from evaluators.base.Evaluator and, if it has "
+      "fields, be a dataclass, with the decorator."
+    )
+  return cls
 
 
 def _make(cls, predict_fns, mesh, kw, inherited):

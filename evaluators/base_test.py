@@ -161,7 +161,9 @@ def test_an_evaluator_of_ones_own(section, tmp_path, monkeypatch):
   (tmp_path / "mypkg_evals" / "largest.py").write_text(OWN)
   monkeypatch.syspath_prepend(tmp_path)
   del section["pp_fn"]
-  section |= {"type": "mypkg_evals.largest", "scale": 2.0}
+  section |= {"type": "mypkg_evals.largest:Evaluator", "scale": 2.0}
+  _make({"val": section})
+  section["type"] = "mypkg_evals.largest"  # as in big_vision
   [evaluator] = _make({"val": section})
   evaluator.check({"params": jnp.float32(10)})
   assert evaluator.run({"params": jnp.float32(10)}) == {"val/max": 60.0}
@@ -183,7 +185,7 @@ def test_an_evaluator_that_is_none(section, tmp_path, monkeypatch, old, new):
   (tmp_path / tmp_path.name).mkdir()
   (tmp_path / tmp_path.name / "none.py").write_text(OWN.replace(old, new))
   monkeypatch.syspath_prepend(tmp_path)
-  with pytest.raises(ValueError, match=r"none\.Evaluator must derive"):
+  with pytest.raises(ValueError, match=r"none:Evaluator must derive"):
     _make({"val": {**section, "type": f"{tmp_path.name}.none"}})
 
 

@@ -53,13 +53,13 @@ def recall(
     )
   base.check_finite(zimg, ztxt)
   texts = [np.flatnonzero(owner == i) for i in range(len(zimg))]
-  ranks = {
-    "img2txt": _ranks(zimg, ztxt, texts),
-    "txt2img": _ranks(ztxt, zimg, owner[:, None]),
+  found = {
+    "img2txt": ranks(zimg, ztxt, texts),
+    "txt2img": ranks(ztxt, zimg, owner[:, None]),
   }
   return {
     f"{direction}_recall@{k}": float(np.mean(rank < k))
-    for direction, rank in ranks.items()
+    for direction, rank in found.items()
     for k in ks
   }
 
@@ -77,16 +77,19 @@ def nearest(queries: np.ndarray, keys: np.ndarray, k: int) -> np.ndarray:
   return np.argsort(-(queries @ keys.T), axis=1, kind="stable")[:, :k]
 
 
-def _ranks(queries, keys, answers) -> np.ndarray:
-  """Returns how many keys come before each query's first right answer."""
-  ranks = []
+def ranks(queries, keys, answers) -> np.ndarray:
+  """Returns how many keys come before each query's first right answer.
+
+  `answers` are its right keys, in order; equal keys come in order, too.
+  """
+  found = []
   for begin in range(0, len(queries), _BLOCK):
     block = queries[begin : begin + _BLOCK] @ keys.T
     for row, right in zip(block, answers[begin : begin + _BLOCK], strict=True):
       best = right[np.argmax(row[right])]  # the first of equal ones
       ahead = np.count_nonzero(row > row[best])
-      ranks.append(ahead + np.count_nonzero(row[:best] == row[best]))
-  return np.array(ranks)
+      found.append(ahead + np.count_nonzero(row[:best] == row[best]))
+  return np.array(found)
 
 
 def captions(source: sources.Source, key: str) -> arrays.ArraySource:

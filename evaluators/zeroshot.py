@@ -7,11 +7,9 @@ mean of those of its prompts, each of length 1, made of length 1 again.
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
-from dpn.evaluators import base
+from dpn.evaluators import base, retrieval
 from dpn.input_pipeline import pp
 from dpn.input_pipeline.sources import arrays
 from dpn.input_pipeline.text import prompts
@@ -81,55 +79,36 @@ class Evaluator(base.Evaluator):
         f'{self.pp_txt}|keep("text", "label")',
       )
       self._datasets[key] = images, texts, len(names)
-    self._embed_image = lambda v, b: self.predict_fn(v, b)[0]
-    self._embed_text = self.jit(lambda v, b: self.predict_fn(v, b)[1])
-    self._hits = self.jit(self._score)
-
-  def _score(self, variables, batch, of_classes):
-    """Counts those among the first 1 and 5, all, and two kinds of bad ones.
-
-    These are labels without a name, and embeddings that are not finite.
-    """
-    label, mask = batch["label"], batch["_mask"]
-    zimg = self._embed_image(variables, {"image": batch["image"]})
-    similar = zimg @ of_classes.T  # (batch, classes)
-    right = jnp.take_along_axis(similar, label[:, None], axis=1)
-    # Of equal similarities the class with the lower index comes first.
-    before = jnp.arange(similar.shape[1])[None] < label[:, None]
-    ahead = (similar > right) | ((similar == right) & before)
-    rank = jnp.sum(ahead, axis=1)
-    count = lambda x: jnp.sum(jnp.where(mask, x, False))
-    unnamed = (label < 0) | (label >= similar.shape[1])
-    infinite = ~jnp.isfinite(zimg).all(axis=1)
-    counts = rank < 1, rank < 5, jnp.ones_like(mask), unnamed, infinite
-    return jnp.stack([*map(count, counts)])
+    self._embed = [
+      self.jit(lambda v, b, i=i: self.predict_fn(v, b)[i]) for i in range(2)
+    ]
 
   def check(self, variables):
     for images, texts, _ in self._datasets.values():
-      self.check_batch(self._embed_image, variables, images, "label")
-      self.check_batch(self._embed_text, variables, texts, "label")
+      self.check_batch(self._embed[0], variables, images, "label")
+      self.check_batch(self._embed[1], variables, texts, "label")
 
   def run(self, variables):
     metrics = {}
     for name, (images, texts, num_classes) in self._datasets.items():
-      ztxt, classes = self.collect(self._embed_text, variables, texts, "label")
+      ztxt, classes = self.collect(self._embed[1], variables, texts, "label")
       of_classes = class_embeddings(ztxt, classes, num_classes)
-      first, first_5, every, unnamed, infinite = sum(
-        np.float64(jax.device_get(self._hits(variables, batch, of_classes)))
-        for batch in self.batches(images)
-      )
+      zimg, label = self.collect(self._embed[0], variables, images, "label")
+      unnamed = np.count_nonzero((label < 0) | (label >= num_classes))
       if unnamed:
         raise ValueError(
-          f"{name}: {unnamed:.0f} labels are not from 0 to "
-          f"{num_classes - 1}, which the class names stand for."
+          f"{name}: {unnamed} labels are not from 0 to {num_classes - 1}, "
+          "which the class names stand for."
         )
+      infinite = np.count_nonzero(~np.isfinite(zimg).all(axis=1))
       if infinite:
         raise ValueError(
-          f"{name}: the embeddings of {infinite:.0f} images are not finite, so "
+          f"{name}: the embeddings of {infinite} images are not finite, so "
           "training diverged, or the data are damaged."
         )
-      metrics[f"{name}_prec@1"] = first / every
-      metrics[f"{name}_prec@5"] = first_5 / every
+      rank = retrieval.ranks(zimg, of_classes, label[:, None])
+      metrics[f"{name}_prec@1"] = np.mean(rank < 1)
+      metrics[f"{name}_prec@5"] = np.mean(rank < 5)
     return metrics
 
 

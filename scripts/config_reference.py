@@ -15,12 +15,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import dpn.tasks
-from dpn import losses, optim, registry, schedules
+from dpn import augment, losses, mixing, optim, registry, schedules
 from dpn.evaluators import base as evaluators
 from dpn.input_pipeline import pipeline, pp, sources
-from dpn.models import stem, text, two_towers, vit
+from dpn.models import compact, stem, text, two_towers, vit
 from dpn.scripts.results import output
-from dpn.tasks import classification
 from dpn.trainers import config_keys
 
 # "  name: what it is", and lines that are further in.
@@ -89,14 +88,18 @@ def _input():
   )
 
 
+def _docs(cls):
+  return {f.name: f.metadata["doc"] for f in dataclasses.fields(cls)}
+
+
 def _tasks():
   parts = ["## Tasks: `config.task`\n"]
   for name, task in dpn.tasks.TASKS.items():
     keys = ", ".join(f"`{key}`" for key in task.config_keys)
     parts += [f"### `{name}`\n", _prose(task), f"It reads {keys}.\n"]
   parts += ["### `augment` of a classification\n"]
-  parts += [_fields(classification.AUGMENT)]
-  parts += ["### `mixup` of a classification\n", _fields(classification.MIXUP)]
+  parts += [_fields(_docs(augment.Augment))]
+  parts += ["### `mixup` of a classification\n", _fields(_docs(mixing.Mixup))]
   return [*parts, "### `loss` of a classification\n", _choices(losses.LOSSES)]
 
 
@@ -104,7 +107,7 @@ def _model():
   parts = [
     "## Vision Transformer: `config.model`\n",
     f"`variant` is a size and a patch, such as `B/16`: {_names(vit.VARIANTS)}. "
-    f"For small images there are {_names(vit.COMPACT_VARIANTS)}. Other options "
+    f"For small images there are {_names(compact.VARIANTS)}. Other options "
     "replace those of the variant.\n",
     _options(vit.Config),
     "### `stem_ln`\n",

@@ -9,7 +9,7 @@ import numpy as np
 import optax
 import pytest
 
-from dpn import sharding
+from dpn import mixing, sharding
 from dpn.models import vit
 from dpn.tasks import classification
 from dpn.trainers import build, conftest, update
@@ -46,7 +46,7 @@ class Weighted(classification.Classification):
 
 @functools.cache
 def _run(task_class, parts, mixup_p=0.0, **kw):
-  task = task_class(MODEL, loss="softmax_xent", mixup_p=mixup_p)
+  task = task_class(MODEL, loss="softmax_xent", mixup=mixing.Mixup(mixup_p))
   tx = optax.sgd(0.1)
   state = update.init(task, tx, jax.random.key(0), BATCH, ema="ema_decay" in kw)
   frozen = jax.tree.map(lambda _: False, state.params)

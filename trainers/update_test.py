@@ -8,7 +8,7 @@ import numpy as np
 import optax
 import pytest
 
-from dpn import optim, sharding, trees
+from dpn import mixing, optim, sharding, trees
 from dpn.models import vit
 from dpn.tasks import base, classification
 from dpn.trainers import conftest, update
@@ -36,7 +36,7 @@ def _task(mixup_p=0.0, dropout=0.0, **kw):
     head_zeroinit=False,
     **kw,
   )
-  return classification.Classification(model, mixup_p=mixup_p)
+  return classification.Classification(model, mixup=mixing.Mixup(mixup_p))
 
 
 def _batch(seed=0):

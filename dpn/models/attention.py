@@ -1,23 +1,13 @@
 """Multi-head dot-product attention with big_vision's parameter tree."""
 
-import contextlib
-import contextvars
-import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
-import numpy as np
-from absl import logging
 
-from dpn.models import init
+from dpn.models import flash, init
 from dpn.models.norms import base
-
-IMPLS = ("auto", "xla", "cudnn")
-_MOST_ERROR = 0.1  # of what cuDNN computes, see `probe_cudnn`
-_ONLY_XLA = contextvars.ContextVar("only_xla", default=False)
 
 
 class Attention(nn.Module):
@@ -38,7 +28,7 @@ class Attention(nn.Module):
     kernel_init: of all four kernels.
     init_gain: factor on the initial `value` and `out` kernels.
     dtype: of the matrix products and the result.
-    impl: one of `IMPLS`, see `choose_impl`.
+    impl: one of `flash.IMPLS`.
   """
 
   num_heads: int
@@ -106,8 +96,8 @@ class Attention(nn.Module):
     weights nor compute in double precision.
     """
     plain = bias is None and (deterministic or not self.dropout)
-    if choose_impl(self.impl, q.shape[1:], q.dtype, plain) == "cudnn":
-      return cudnn_attention(q, k, v)
+    if flash.choose_impl(self.impl, q.shape[1:], q.dtype, plain) == "cudnn":
+      return flash.cudnn_attention(q, k, v)
     weights = attention_weights(q, k, bias)
     weights = nn.Dropout(self.dropout)(weights, deterministic)
     v = v.swapaxes(1, 2)
@@ -163,136 +153,3 @@ def add_maps(out: Mapping[str, Any]):
     inner["attention_maps"] = attention_weights(
       inner["query"], inner["key"], inner.get("attn_bias")
     )
-
-
-def choose_impl(
-  impl: str, shape: tuple[int, int, int], dtype: jnp.dtype, plain: bool
-) -> str:
-  """Returns which kernel computes attention, "xla" or "cudnn".
-
-  cuDNN's flash attention never writes the (queries, keys) weights to memory,
-  but supports only half precision, some head sizes and some devices. Instead of
-  repeating its rules, `auto` tries it once per shape, forward and backward, and
-  compares what comes out with XLA's.
-
-  Args:
-    impl: one of `IMPLS`.
-    shape: (tokens, heads, head size) of queries, keys and values.
-    dtype: of them.
-    plain: neither a bias on the logits nor dropout of weights is wanted.
-
-  Raises:
-    ValueError: cudnn is asked for and does not work here.
-  """
-  if impl == "xla" or _ONLY_XLA.get():
-    return "xla"
-  problem = "it is not used with a bias on the logits or attn_dropout"
-  if plain:
-    problem = probe_cudnn(tuple(shape), jnp.dtype(dtype))
-  if problem is None:
-    return "cudnn"
-  if impl == "cudnn":
-    raise ValueError(
-      f"attn_impl='cudnn' does not work here: {problem}. It needs an NVIDIA "
-      "GPU and dtype_mm='bfloat16'; attn_impl='auto' uses it where it works."
-    )
-  return "xla"
-
-
-@functools.cache
-def probe_cudnn(shape: tuple[int, int, int], dtype: jnp.dtype) -> str | None:
-  """Returns why cuDNN's attention fails at this shape here; None if it works.
-
-  It works if what it computes, and each gradient, is that of XLA's to 10% in
-  norm: bfloat16 leaves about 1%, a token too much far more.
-
-  Args:
-    shape: (tokens, heads, head size).
-    dtype: of queries, keys and values.
-  """
-  if jax.default_backend() != "gpu":
-    return f"the device is a {jax.default_backend().upper()}"
-  if dtype.itemsize != 2:
-    return f"the dtype is {dtype.name}"
-  try:
-    # A model may just be being traced: run this now, do not trace it as well.
-    with jax.ensure_compile_time_eval():
-      found, wanted = (
-        trial(attend, shape, dtype)
-        for attend in (cudnn_attention, jax.nn.dot_product_attention)
-      )
-  except Exception as e:  # whatever it is, XLA's kernel will do
-    problem = str(e)
-  else:
-    pairs = zip(found, wanted, strict=True)
-    norm = np.linalg.norm
-    error = np.max([norm(x - y) / norm(y) for x, y in pairs])  # NaN if one is
-    problem = f"it differs from XLA's by {error:.0%}"
-    if error < _MOST_ERROR:
-      return None
-  logging.warning("No cuDNN attention for %s %s: %s", shape, dtype, problem)
-  return problem
-
-
-def cudnn_attention(q, k, v):
-  """Returns softmax(q k^T / sqrt(d)) v by cuDNN's flash attention.
-
-  JAX refuses to train it with an odd number of tokens, which a class token
-  brings: then there is one more, and the lengths say that it is none.
-
-  Args:
-    q: (batch, queries, heads, d).
-    k: (batch, keys, heads, d).
-    v: likewise.
-  """
-  fused = functools.partial(
-    jax.nn.dot_product_attention, implementation="cudnn"
-  )
-  queries, keys = q.shape[1], k.shape[1]
-  if queries % 2 == keys % 2 == 0:
-    return fused(q, k, v)
-  even = lambda x: jnp.pad(x, ((0, 0), (0, x.shape[1] % 2), (0, 0), (0, 0)))
-  # Of q, so that jax.vmap, as over seeds, makes them one for each example, too.
-  length = lambda n: n + 0 * q[:, 0, 0, 0].astype(jnp.int32)
-  y = fused(
-    *map(even, (q, k, v)),
-    query_seq_lengths=length(queries),
-    key_value_seq_lengths=length(keys),
-  )
-  return y[:, :queries]
-
-
-def trial(
-  attend: Callable, shape: tuple[int, int, int], dtype: jnp.dtype
-) -> list[np.ndarray]:
-  """Returns what attention computes, and its gradients, for made-up inputs.
-
-  Logits are about -8, so that a token of zeros, were it not left out, would
-  have nearly all the weight.
-
-  Args:
-    attend: (q, k, v) → y.
-    shape: (tokens, heads, head size).
-    dtype: of q, k and v.
-  """
-  q, k, v, dy = jax.random.normal(jax.random.key(0), (4, 1, *shape))
-  scale = (8 / shape[-1] ** 0.5) ** 0.5
-  q, k = scale * (1 + 0.5 * q), -scale * (1 + 0.5 * k)
-  q, k, v, dy = (x.astype(dtype) for x in (q, k, v, dy))
-
-  @jax.jit
-  def run(q, k, v, dy):
-    y, pull_back = jax.vjp(attend, q, k, v)
-    return y, *pull_back(dy)
-
-  return [np.asarray(x, np.float32) for x in run(q, k, v, dy)]
-
-
-@contextlib.contextmanager
-def only_xla():
-  """What is traced inside has XLA's attention, whose operations one can see."""
-  token = _ONLY_XLA.set(True)
-  try:
-    yield
-  finally:
-    _ONLY_XLA.reset(token)

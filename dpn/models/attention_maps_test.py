@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpn.models import attention, encoder, posemb, vit
+from dpn.models import encoder, flash, joins, vit
 
 SMALL = {"width": 16, "depth": 2, "num_heads": 2, "patch_size": (4, 4)}
 IMAGE = np.random.RandomState(0).uniform(-1, 1, (3, 8, 12, 3)).astype("float32")
@@ -64,7 +64,7 @@ def test_maps_are_softmax_of_queries_and_keys(kind):
     block, inner = params["Transformer"][f"encoderblock_{i}"], 0.0
     if kind == "rpe":
       table = block["rel_posemb"]["table"]
-      inner = table[posemb.relative_index(2, 3)].transpose(2, 0, 1)
+      inner = table[joins.relative_index(2, 3)].transpose(2, 0, 1)
       inner = np.pad(inner, ((0, 0), (1, 0), (1, 0)))
     y = _layer_norm(x, block["LayerNorm_0"])
     p = block["MultiHeadDotProductAttention_0"]
@@ -127,7 +127,7 @@ def test_maps_beside_a_fused_kernel(monkeypatch):
   monkeypatch.setattr(
     jax.nn, "dot_product_attention", lambda q, k, v, **_: plain(q, k, v)
   )
-  monkeypatch.setattr(attention, "choose_impl", lambda *_: "cudnn")
+  monkeypatch.setattr(flash, "choose_impl", lambda *_: "cudnn")
   got = _run(model, variables)["encoder"]["block01"]["attention_maps"]
   np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6)
 

@@ -9,7 +9,7 @@ import pytest
 from jax._src.cudnn import fused_attention_stablehlo as fused
 
 from dpn import flops
-from dpn.models import attention
+from dpn.models import attention, flash
 
 SHAPE = (5, 2, 8)
 HALF = jnp.dtype("bfloat16")
@@ -51,9 +51,9 @@ def _gpu(monkeypatch):
     by_default = lambda *args, **kw: (attend if kw else PLAIN)(*args, **kw)
     monkeypatch.setattr(jax.nn, "dot_product_attention", by_default)
 
-  attention.probe_cudnn.cache_clear()
+  flash.probe_cudnn.cache_clear()
   yield use
-  attention.probe_cudnn.cache_clear()
+  flash.probe_cudnn.cache_clear()
 
 
 def test_where_it_works_it_is_used(gpu):
@@ -64,15 +64,15 @@ def test_where_it_works_it_is_used(gpu):
     return _without_cudnn(q, *args, **kw)
 
   gpu(attend)
-  assert attention.choose_impl("auto", SHAPE, HALF, True) == "cudnn"
-  assert attention.choose_impl("cudnn", SHAPE, HALF, True) == "cudnn"
-  assert attention.choose_impl("xla", SHAPE, HALF, True) == "xla"
+  assert flash.choose_impl("auto", SHAPE, HALF, True) == "cudnn"
+  assert flash.choose_impl("cudnn", SHAPE, HALF, True) == "cudnn"
+  assert flash.choose_impl("xla", SHAPE, HALF, True) == "xla"
   assert seen == [((1, 6, 2, 8), HALF)]  # tried once, with even tokens
   single = jnp.dtype("float32")
-  assert attention.choose_impl("auto", SHAPE, single, True) == "xla"
-  assert attention.choose_impl("auto", SHAPE, HALF, False) == "xla"
+  assert flash.choose_impl("auto", SHAPE, single, True) == "xla"
+  assert flash.choose_impl("auto", SHAPE, HALF, False) == "xla"
   with pytest.raises(ValueError, match="does not work here: it is not used"):
-    attention.choose_impl("cudnn", SHAPE, HALF, False)
+    flash.choose_impl("cudnn", SHAPE, HALF, False)
 
 
 @pytest.mark.parametrize(
@@ -85,24 +85,24 @@ def test_where_it_works_it_is_used(gpu):
 )
 def test_where_it_fails_xla_is_used(gpu, attend, why):
   gpu(attend)
-  assert attention.choose_impl("auto", SHAPE, HALF, True) == "xla"
+  assert flash.choose_impl("auto", SHAPE, HALF, True) == "xla"
   with pytest.raises(ValueError, match=f"does not work here: {why}"):
-    attention.choose_impl("cudnn", SHAPE, HALF, True)
+    flash.choose_impl("cudnn", SHAPE, HALF, True)
 
 
 @pytest.mark.parametrize("shape", [(197, 3, 64), (65, 12, 32), (2, 1, 8)])
 def test_a_token_that_should_not_count_is_noticed(shape):
   even = lambda x: jnp.pad(x, ((0, 0), (0, 1), (0, 0), (0, 0)))
   wrong = lambda q, k, v: PLAIN(*map(even, (q, k, v)))[:, : shape[0]]
-  found, wanted = (attention.trial(f, shape, HALF) for f in (wrong, PLAIN))
+  found, wanted = (flash.trial(f, shape, HALF) for f in (wrong, PLAIN))
   for x, y in zip(found, wanted, strict=True):
     assert np.linalg.norm(x - y) > 0.3 * np.linalg.norm(y)
 
 
 def test_without_a_gpu():
-  assert attention.choose_impl("auto", SHAPE, HALF, True) == "xla"
+  assert flash.choose_impl("auto", SHAPE, HALF, True) == "xla"
   with pytest.raises(ValueError, match="the device is a CPU"):
-    attention.choose_impl("cudnn", SHAPE, HALF, True)
+    flash.choose_impl("cudnn", SHAPE, HALF, True)
 
 
 def test_it_is_tried_while_a_model_is_traced(gpu):
@@ -129,7 +129,7 @@ def test_the_fused_program_computes_the_same(monkeypatch, tokens):
   run = jax.value_and_grad(lambda x: (model.apply(variables, x, x) ** 2).sum())
   want = run(x)
   monkeypatch.setattr(jax.nn, "dot_product_attention", _without_cudnn)
-  monkeypatch.setattr(attention, "choose_impl", lambda *_: "cudnn")
+  monkeypatch.setattr(flash, "choose_impl", lambda *_: "cudnn")
   jax.tree.map(
     functools.partial(np.testing.assert_allclose, atol=1e-5), run(x), want
   )
@@ -141,7 +141,7 @@ def test_jax_accepts_what_cudnn_gets(monkeypatch, tokens):
   monkeypatch.setattr(fused, "check_cudnn_version", lambda: 91_000)
   monkeypatch.setattr(fused, "check_compute_capability", lambda _: True)
   seeds = jnp.zeros((3, 2, tokens, 12, 64), HALF)
-  total = lambda q, k, v: (attention.cudnn_attention(q, k, v) ** 2).sum()
+  total = lambda q, k, v: (flash.cudnn_attention(q, k, v) ** 2).sum()
   grad = jax.grad(total, (0, 1, 2))
   for f, x in ((grad, seeds[0]), (jax.vmap(grad), seeds)):
     assert [g.shape for g in jax.eval_shape(f, x, x, x)] == [x.shape] * 3

@@ -8,7 +8,7 @@ are of the first segment.
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import flax.linen as nn
@@ -88,7 +88,8 @@ class _Model(nn.Module):
         f"{config.max_length}: tokenize to fewer, or set "
         f"config.model.text.max_length={length}."
       )
-    x = Encoder(config, name="BertEncoder_0")(text, not train)
+    encode = Under(encoder, name="BertEncoder_0")
+    x = encode(config, text, not train)
     out = {"transformed": x}  # (batch, tokens, width)
     x = out["pre_logits"] = x[:, 0]
     if self.num_classes:
@@ -99,132 +100,79 @@ class _Model(nn.Module):
     return x, out
 
 
-class Encoder(nn.Module):
+class Under(nn.Module):
+  """Calls a function whose modules get names under this module's.
+
+  flaxformer nests its modules deeper than the computation needs.
+  """
+
+  function: Callable
+
+  @nn.compact
+  def __call__(self, *args):
+    return self.function(*args)
+
+
+def encoder(config, text, deterministic):  # (batch, tokens)
   """Embeds tokens and runs the blocks."""
+  x = Under(embed, name="embedder")(config, text)  # (batch, tokens, width)
+  x = _norm(name="layer_norm")(x)
+  x = nn.Dropout(config.dropout)(x, deterministic)
+  mask = (text != _PAD)[:, None, None]  # (batch, heads, queries, keys)
 
-  config: Config
-
-  @nn.compact
-  def __call__(self, text, deterministic):  # (batch, tokens)
-    config = self.config
-    x = Embedder(config, name="embedder")(text)  # (batch, tokens, width)
-    x = _norm(name="layer_norm")(x)
-    x = nn.Dropout(config.dropout)(x, deterministic)
-    mask = (text != _PAD)[:, None, None]  # (batch, heads, queries, keys)
-    return Stack(config, name="encoder_block")(x, mask, deterministic)
-
-
-class Embedder(nn.Module):
-  """Sums the embeddings of tokens, positions and the first segment."""
-
-  config: Config
-
-  @nn.compact
-  def __call__(self, text):  # (batch, tokens)
-    config = self.config
-
-    def embed(kind, size, ids):
-      init = _dense.keywords["kernel_init"]
-      name = f"embedders_{kind}_ids"
-      table = nn.Embed(size, config.width, embedding_init=init, name=name)
-      return table(ids)
-
-    positions = jnp.arange(text.shape[1])[None]
-    x = embed("token", config.vocab_size, text)
-    x = x + embed("position", config.max_length, positions)
-    return x + embed("segment", _SEGMENTS, jnp.zeros_like(positions))
-
-
-class Stack(nn.Module):
-  """The blocks; twice, because their names have two levels."""
-
-  config: Config
-  inner: bool = False
-
-  @nn.compact
-  def __call__(self, x, mask, deterministic):  # (batch, tokens, width)
-    if not self.inner:
-      inner = Stack(self.config, inner=True, name="layer_sequence")
-      return inner(x, mask, deterministic)
-    for i in range(self.config.depth):
-      x = Block(self.config, name=f"layers_{i}")(x, mask, deterministic)
+  def blocks(x):
+    for i in range(config.depth):
+      block = Under(encoder_block, name=f"layers_{i}")
+      x = block(config, x, mask, deterministic)
     return x
 
-
-class Block(nn.Module):
-  """x = LN(x + SA(x)); x = LN(x + MLP(x))."""
-
-  config: Config
-
-  @nn.compact
-  def __call__(self, x, mask, deterministic):
-    config = self.config
-    x = AttentionBlock(config, name="attention_block")(x, mask, deterministic)
-    return MlpBlock(config, name="mlp_block")(x, deterministic)
+  stack = lambda x: Under(blocks, name="layer_sequence")(x)
+  return Under(stack, name="encoder_block")(x)
 
 
-class AttentionBlock(nn.Module):
-  """LN(x + SA(x)); `mask` says which keys are attended to."""
+def embed(config, text):
+  """Sums the embeddings of tokens, positions and the first segment."""
 
-  config: Config
+  def table(kind, size, ids):
+    init = _dense.keywords["kernel_init"]
+    name = f"embedders_{kind}_ids"
+    return nn.Embed(size, config.width, embedding_init=init, name=name)(ids)
 
-  @nn.compact
-  def __call__(self, x, mask, deterministic):
-    y = Attention(self.config, name="attention_layer")(x, mask, deterministic)
-    return _project_and_add(self.config, x, y, deterministic)
-
-
-class MlpBlock(nn.Module):
-  """LN(x + MLP(x))."""
-
-  config: Config
-
-  @nn.compact
-  def __call__(self, x, deterministic):
-    y = Hidden(self.config, name="mlp")(x)
-    return _project_and_add(self.config, x, y, deterministic)
+  positions = jnp.arange(text.shape[1])[None]
+  x = table("token", config.vocab_size, text)
+  x = x + table("position", config.max_length, positions)
+  return x + table("segment", _SEGMENTS, jnp.zeros_like(positions))
 
 
-def _project_and_add(config, x, y, deterministic):
-  """Returns LN(x + Dense(y)), as part of the module that calls it."""
-  y = _dense(config.width, name="dense_layer")(y)
-  y = nn.Dropout(config.dropout)(y, deterministic)
-  return _norm(name="layer_norm")(x + y)
+def encoder_block(config, x, mask, deterministic):
+  """Returns LN(y + MLP(y)) of y = LN(x + SA(x))."""
+
+  def project_and_add(x, y):
+    y = _dense(config.width, name="dense_layer")(y)
+    y = nn.Dropout(config.dropout)(y, deterministic)
+    return _norm(name="layer_norm")(x + y)
+
+  def sa(x):
+    attend = Under(attention, name="attention_layer")
+    return project_and_add(x, attend(config, x, mask, deterministic))
+
+  def mlp(x):
+    hidden = lambda x: nn.gelu(_dense(config.mlp_dim, name="dense_layer")(x))
+    return project_and_add(x, Under(hidden, name="mlp")(x))
+
+  x = Under(sa, name="attention_block")(x)
+  return Under(mlp, name="mlp_block")(x)
 
 
-class Attention(nn.Module):
+def attention(config, x, mask, deterministic):
   """Self-attention without the projection of its result."""
-
-  config: Config
-
-  @nn.compact
-  def __call__(self, x, mask, deterministic):
-    config = self.config
-
-    def project(name):
-      y = _dense(config.width, name=name)(x)
-      return base.split_heads(y, config.num_heads)
-
-    random = config.dropout and not deterministic
-    y = nn.dot_product_attention(
-      *map(project, ("query", "key", "value")),
-      mask=mask,
-      broadcast_dropout=False,
-      dropout_rng=self.make_rng("dropout") if random else None,
-      dropout_rate=config.dropout,
-      deterministic=deterministic,
-    )
-    return y.reshape(x.shape)
-
-
-class Hidden(nn.Module):
-  """The hidden layer of the MLP."""
-
-  config: Config
-
-  @nn.compact
-  def __call__(self, x):
-    return nn.gelu(_dense(self.config.mlp_dim, name="dense_layer")(x))
+  project = lambda name: base.split_heads(
+    _dense(config.width, name=name)(x), config.num_heads
+  )
+  q, k, v = map(project, ("query", "key", "value"))
+  weights = nn.dot_product_attention_weights(q, k, mask=mask)
+  weights = nn.Dropout(config.dropout)(weights, deterministic)
+  return jnp.einsum("bhqk,bkhd->bqhd", weights, v).reshape(x.shape)
 
 
 def Model(num_classes=None, *, config="base", **kw) -> nn.Module:
@@ -239,15 +187,14 @@ def Model(num_classes=None, *, config="base", **kw) -> nn.Module:
     ValueError: on an unknown size, option or value, naming the nearest.
   """
   errors.check_known("config of BERT:", config, SIZES)
-  made = Config(**Config.merge(vit.decode_variant(SIZES[config]), kw))
-  made.check()
-  return _Model(num_classes, made)
+  base = vit.decode_variant(SIZES[config])
+  return _Model(num_classes, Config.make(base, kw))
 
 
 def by_block(params: Mapping[str, Any]) -> dict[str, Any]:
   """Returns a tower's parameters grouped under the names of `text.Model`."""
-  encoder = params["BertEncoder_0"]
-  layers = encoder["encoder_block"]["layer_sequence"]
+  tree = params["BertEncoder_0"]
+  layers = tree["encoder_block"]["layer_sequence"]
   rename = lambda name: name.replace("layers_", "encoderblock_")
   blocks = {rename(name): block for name, block in layers.items()}
-  return {"Embed_0": encoder["embedder"], "Encoder_0": blocks}
+  return {"Embed_0": tree["embedder"], "Encoder_0": blocks}

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpn.models import heads, stem, vit
+from dpn.models import compact, vit
 
 
 def params_of(variant, **kw):
@@ -59,7 +59,7 @@ def test_halving_twice_is_max_pooling(shape):
   x = np.abs(rng.normal(size=shape)).astype("float32")
   pad = ((1, 1), (1, 1))
   pool = lambda x: nn.max_pool(x, (3, 3), (2, 2), padding=pad)
-  ours = lambda x: stem.halve(stem.halve(x, axis=1), axis=2)
+  ours = lambda x: compact.halve(compact.halve(x, axis=1), axis=2)
   got, want = (jax.vjp(f, x) for f in (ours, pool))
   np.testing.assert_array_equal(got[0], want[0])
   dy = rng.normal(size=want[0].shape).astype("float32")
@@ -67,7 +67,7 @@ def test_halving_twice_is_max_pooling(shape):
 
 
 def test_convolutional_stem():
-  conv = stem.ConvEmbedding(1, kernel_size=3, num_layers=1)
+  conv = compact.ConvEmbedding(1, kernel_size=3, num_layers=1)
   image = np.random.RandomState(0).randn(1, 4, 4, 1).astype("float32")
   kernel = np.zeros((3, 3, 1, 1), "float32")
   kernel[1, 1] = 2
@@ -84,7 +84,7 @@ def test_sequence_pool():
   score = np.exp(x @ kernel)
   want = (score / score.sum(1, keepdims=True) * x).sum(1)
   params = {"score": {"kernel": kernel, "bias": np.ones(1)}}
-  got = heads.SequencePool().apply(
+  got = compact.SequencePool().apply(
     {"params": params}, jnp.asarray(x, "float32")
   )
   np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6)

@@ -1,4 +1,8 @@
-"""The Transformer encoder, looped or scanned over its blocks."""
+"""The Transformer encoder, looped or scanned over its blocks.
+
+arXiv 1706.03762 with the norms of arXiv 2010.11929, Equations 2 and 3, or
+elsewhere: `placement` says where.
+"""
 
 import dataclasses
 import functools
@@ -10,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from dpn import registry
-from dpn.models import attention, init, norms, options
+from dpn.models import attention, flash, init, norms, options
 from dpn.models import placement as placements
 from dpn.models.norms import base
 
@@ -25,7 +29,7 @@ REMAT_POLICIES = (
   "dots_with_no_batch_dims_saveable",
   "everything_saveable",
 )
-_LOWEST = {"width": 1, "depth": 0, "mlp_dim": 1, "num_heads": 1}
+_MINIMA = {"width": 1, "depth": 0, "mlp_dim": 1, "num_heads": 1}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,9 +45,9 @@ class Config(options.Options):
     norm: what they normalize with, one of `norms.NORMS`.
     qk_norm: what normalizes queries and keys, one of `norms.QK_NORMS`; a scale
       and bias are shared by all heads.
-    cls_blocks: if set, the class token is prepended only before the last
-      `cls_blocks` blocks, which then use LayerNorm whatever `norm` is.
-    gelu: `tanh` approximation or `exact`.
+    cls_blocks: how many of the last blocks see the class token, see
+      `late_cls`; None for all.
+    gelu: `tanh` approximation or `exact`; one of `GELUS`.
     qkv_bias: whether query, key and value have biases.
     final_norm: whether a LayerNorm, `encoder_norm`, follows the last block.
     dropout: rate; of embedded tokens, in the MLP and of both residual branches.
@@ -63,10 +67,10 @@ class Config(options.Options):
     "qk_norm": norms.QK_NORMS,
   }
   VALUES: ClassVar = {
-    "gelu": tuple(GELUS),
-    "weight_init": tuple(init.INITS),
+    "gelu": GELUS,
+    "weight_init": init.INITS,
     "remat_policy": REMAT_POLICIES,
-    "attn_impl": attention.IMPLS,
+    "attn_impl": flash.IMPLS,
   }
   TRAINING_ONLY: ClassVar = (
     *("dropout", "attn_dropout", "stoch_depth", "weight_init"),
@@ -102,15 +106,20 @@ class Config(options.Options):
 
   @property
   def inits(self) -> init.Inits:
-    return init.INITS[self.weight_init]
+    return self.lookup("weight_init")
 
   @property
   def eps(self) -> float:
     return norms.epsilon(self.norm, self.norm_kw)
 
+  @property
+  def placement(self) -> placements.Placement:
+    """Where the blocks normalize, as far as `block_ln` says."""
+    return bind_block(self)[1].get("placement", placements.Placement())
+
   def check(self):
     super().check()
-    for key, least in _LOWEST.items():
+    for key, least in _MINIMA.items():
       if (got := getattr(self, key)) < least:
         raise ValueError(f"{key} must be {least} or more, got {got}.")
     if self.width % self.num_heads:
@@ -126,9 +135,10 @@ class Config(options.Options):
         )
     if not self.bind("qk_norm").func.PER_TOKEN:
       raise ValueError(
-        f"qk_norm={self.qk_norm!r} has statistics that are not of one token "
-        f"alone. Use one of {', '.join(norms.QK_NORMS)}."
+        f"qk_norm={self.qk_norm!r} has statistics over several tokens. Use one "
+        f"of {', '.join(norms.QK_NORMS)}."
       )
+    bind_block(self)
 
 
 class EncoderBlock(nn.Module):
@@ -139,9 +149,9 @@ class EncoderBlock(nn.Module):
 
   Attributes:
     config: the options.
-    tokens: how they are arranged.
+    tokens: how the tokens are arranged.
     placement: where to normalize.
-    positions: a `posemb.BlockPositions` if positions join in the blocks.
+    positions: a `joins.BlockPositions` if positions join in the blocks.
   """
 
   RESERVED = ("tokens", "placement", "positions")  # not options
@@ -156,8 +166,8 @@ class EncoderBlock(nn.Module):
     """Returns the next carry and the block's intermediates.
 
     Args:
-      carry: x (batch, tokens, width); and positions (1, tokens, width) that
-        blocks add, None where they do not or have their own.
+      carry: x (batch, tokens, width), the residual stream; and positions (1,
+        tokens, width) for `self.positions`, None in a plain model.
       drop_rate: scalar, the stochastic depth rate of this block.
       deterministic: no dropout, no stochastic depth; running statistics are
         read, not written.
@@ -170,10 +180,10 @@ class EncoderBlock(nn.Module):
     )
 
     if self.positions:
-      x = self.positions.before(self, x, pe)
+      x = self.positions.to_stream(self, x, pe)
     y = norm("LayerNorm_0", x) if "pre" in where.sa else x
     if self.positions:
-      y, bias, pe = self.positions.attended(y, pe, self.tokens, out)
+      y, bias, pe = self.positions.to_attention(y, pe, self.tokens, out)
     y = out["sa"] = self.attention()(y, y, bias, deterministic, out)
     x = out["+sa"] = add(x, y, where.sa, "LayerNorm_0_post")
 
@@ -191,14 +201,15 @@ class EncoderBlock(nn.Module):
     Args:
       x: (batch, tokens, width), the residual stream.
       y: (batch, tokens, width), the output of a sublayer.
-      where: the sublayer's `pre`, `post`, `pre+post` or `none`.
+      where: the sublayer normalizes `pre`, `post`, `pre+post` or `none`.
       name: of the post-norm.
       drop_rate: see `__call__`.
-      deterministic: likewise.
+      deterministic: see `__call__`.
     """
     post = self.placement.post if "post" in where else None
     if post == "branch":
       y = self.normalize(name, y, deterministic)
+    # Dropout acts on the branch, after its norm: the norm would undo a scale.
     y = nn.Dropout(self.config.dropout)(y, deterministic)
     if self.config.stoch_depth and not deterministic:
       y = StochasticDepth()(y, drop_rate)
@@ -228,6 +239,7 @@ class EncoderBlock(nn.Module):
 
   def attention(self):
     config, where = self.config, self.placement
+    # Named as Flax's class is, for the parameters to be those of big_vision.
     return attention.Attention(
       config.num_heads,
       qkv_bias=config.qkv_bias,
@@ -249,7 +261,7 @@ class EncoderBlock(nn.Module):
     return Mlp(
       config.mlp_dim,
       config.dropout,
-      gelu=config.gelu,
+      gelu=config.lookup("gelu"),
       make_norm=self.make_norm,
       inner_norm=where.mlp_inner,
       kernel_init=init.scaled(
@@ -267,8 +279,8 @@ class Mlp(nn.Module):
   Attributes:
     mlp_dim: width of the hidden layer.
     dropout: rate, of the hidden layer.
-    gelu: one of `GELUS`.
-    make_norm: returns the normalizer of that name, for `inner_norm`.
+    gelu: the activation.
+    make_norm: makes the normalizer of that name, for `inner_norm`.
     inner_norm: normalize the hidden layer `after_act` or `before_act`; `none`.
     kernel_init: of both kernels.
     bias_init: of both biases.
@@ -277,7 +289,7 @@ class Mlp(nn.Module):
 
   mlp_dim: int
   dropout: float = 0.0
-  gelu: str = "tanh"
+  gelu: Callable = GELUS["tanh"]
   make_norm: Callable[..., nn.Module] | None = None
   inner_norm: str = "none"
   kernel_init: Callable = init.INITS["big_vision"].dense
@@ -293,11 +305,11 @@ class Mlp(nn.Module):
       kernel_init=self.kernel_init,
       bias_init=self.bias_init,
     )
-    x = dense(self.mlp_dim, name="Dense_0")(x)
+    x = dense(self.mlp_dim, name="Dense_0")(x)  # (batch, tokens, mlp_dim)
     if self.inner_norm == "before_act":
       x = self.make_norm(name="norm")(x, not deterministic)
     # Recomputing tanh or erf in the backward pass is cheaper than storing it.
-    x = jax.checkpoint(GELUS[self.gelu])(x)
+    x = jax.checkpoint(self.gelu)(x)
     x = nn.Dropout(self.dropout)(x, deterministic)
     if self.inner_norm == "after_act":
       x = self.make_norm(name="norm")(x, not deterministic)
@@ -327,10 +339,10 @@ class Encoder(nn.Module):
   """
 
   config: Config
-  positions: Any = None
+  positions: Any = None  # a joins.BlockPositions
 
   @nn.compact
-  def __call__(self, x, deterministic=True, *, tokens, pe=None, late_cls=None):
+  def __call__(self, x, deterministic=True, *, tokens, pe=None):
     """Returns the encoded tokens in float32 and a dict of intermediates.
 
     Args:
@@ -338,50 +350,69 @@ class Encoder(nn.Module):
       deterministic: no dropout, no stochastic depth; running statistics are
         read, not written.
       tokens: the `norms.TokenGrid` of x.
-      pe: (1, tokens, width), positions for blocks that add them.
-      late_cls: (batch, 1, width), the class token of `config.cls_blocks`.
+      pe: (1, tokens, width), for `positions`.
     """
     config = self.config
+    if pe is not None:
+      # In float32 or wider: LaPE passes it through one norm after another.
+      pe = pe.astype(jnp.promote_types(pe.dtype, x.dtype))
+    if config.scan:
+      carry, out = self.scan((x, pe), deterministic, tokens)
+    else:
+      blocks = range(config.depth)
+      carry, out = self.loop((x, pe), deterministic, tokens, config, blocks)
+    return self.finish(carry[0], out)
+
+  def loop(self, carry, deterministic, tokens, config, blocks):
+    """Applies the blocks of these numbers, one after another."""
+    drop_rates = jnp.linspace(0, config.stoch_depth, config.depth)
+    block_cls, fields = self.block(config, tokens)
+    out = {}
+    for i in blocks:
+      block = block_cls(**fields, name=f"encoderblock_{i}")
+      carry, out[f"block{i:02d}"] = block(carry, drop_rates[i], deterministic)
+    return carry, out
+
+  def scan(self, carry, deterministic, tokens):
+    """Applies all blocks as one scanned block, with stacked variables."""
+    config = self.config
+    drop_rates = jnp.linspace(0, config.stoch_depth, config.depth)
+    block_cls, fields = self.block(config, tokens)
+    blocks = nn.scan(
+      block_cls,
+      variable_axes={True: 0},  # True: of all collections
+      split_rngs={"params": True, "dropout": True},
+      in_axes=(0, nn.broadcast),
+      length=config.depth,
+    )(**fields, name="encoderblock")
+    carry, stacked = blocks(carry, drop_rates, deterministic)
+    out = {
+      f"block{i:02d}": jax.tree.map(lambda o, i=i: o[i], stacked)
+      for i in range(config.depth)
+    }
+    return carry, out
+
+  def block(self, config, tokens):
+    """Returns the class of the blocks and its fields."""
     block_cls, fields = bind_block(config)
     fields |= {"config": config, "tokens": tokens, "positions": self.positions}
     if config.remat_policy != "none":
       block_cls = nn.remat(
         block_cls,
-        prevent_cse=False,
+        prevent_cse=False,  # only needed outside of scan and jit
         static_argnums=(3,),  # 0 is self, 3 deterministic
         policy=getattr(jax.checkpoint_policies, config.remat_policy),
       )
-    drop_rates = jnp.linspace(0, config.stoch_depth, config.depth)
-    # The final norm, and blocks after a late class token, are LayerNorm.
-    layernorm = {"norm": "layernorm", "norm_kw": {"eps": config.eps}}
-    if pe is not None:
-      # In float32 or wider: in LaPE it goes through one norm after another.
-      pe = pe.astype(jnp.promote_types(pe.dtype, x.dtype))
-    carry, out = (x, pe), {}
-    if config.scan:
-      blocks = nn.scan(
-        block_cls,
-        variable_axes={True: 0},  # of all collections
-        split_rngs={"params": True, "dropout": True},
-        in_axes=(0, nn.broadcast),
-        length=config.depth,
-      )(**fields, name="encoderblock")
-      carry, stacked = blocks(carry, drop_rates, deterministic)
-      for i in range(config.depth):
-        out[f"block{i:02d}"] = jax.tree.map(lambda o, i=i: o[i], stacked)
-    else:
-      for i in range(config.depth):
-        if late_cls is not None and i == config.depth - config.cls_blocks:
-          carry = (jnp.concatenate([late_cls, carry[0]], axis=1), None)
-          fields["config"] = dataclasses.replace(config, **layernorm)
-          fields["tokens"] = dataclasses.replace(tokens, cls=True)
-        block = block_cls(**fields, name=f"encoderblock_{i}")
-        carry, out[f"block{i:02d}"] = block(carry, drop_rates[i], deterministic)
-    x = out["pre_ln"] = carry[0]
-    # The result stays in float32 for the head and the loss.
-    if not config.final_norm:
+    return block_cls, fields
+
+  def finish(self, x, out):
+    """Applies the final norm; see `__call__`."""
+    out["pre_ln"] = x
+    # In float32 for the head and the loss.
+    if not self.config.final_norm:
       return x.astype(jnp.promote_types(x.dtype, jnp.float32)), out
-    kw = layernorm["norm_kw"]
+    # LayerNorm whatever the blocks use, as in the literature.
+    kw = {"eps": self.config.eps}
     return norms.make("layernorm", kw, name="encoder_norm")(x), out
 
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpn.models import attention, posemb, vit
+from dpn.models import attention, joins, posemb, vit
 from dpn.models.norms import base
 
 
@@ -158,7 +158,7 @@ def test_relative_attention(group, golden, precision):
       "scale": get("pe_norm.weight"),
       "bias": get("pe_norm.bias"),
     }
-  bias = posemb.RelativeBias(
+  bias = joins.RelativeBias(
     base.TokenGrid(4, (3, 3), cls=True),
     normalize=group == "LN",
     dtype=precision.dtype,
@@ -172,9 +172,9 @@ def test_relative_attention(group, golden, precision):
 
 def test_relative_index(golden):
   want = golden("lape_rpe_attention")["relative_position_index"]
-  np.testing.assert_array_equal(posemb.relative_index(3, 3), want)
+  np.testing.assert_array_equal(joins.relative_index(3, 3), want)
   # Two rows of three: from the last patch to the first is the last entry.
-  assert posemb.relative_index(2, 3)[5, 0] == 14
+  assert joins.relative_index(2, 3)[5, 0] == 14
 
 
 def test_lape_ignores_the_size_of_positions():
@@ -206,12 +206,12 @@ FORMS = {
 
 
 def test_forms_of_table_8():
-  assert posemb.FORMS.keys() == FORMS.keys()
+  assert joins.FORMS.keys() == FORMS.keys()
   random = np.random.RandomState(0)
   x, g, b = random.randn(1, 5, 8), random.randn(8), random.randn(8)
   z = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
   for form, equation in FORMS.items():
-    norm = posemb.PositionNorm(1e-5, form=form)
+    norm = joins.PositionNorm(1e-5, form=form)
     fresh = norm.init(jax.random.key(0), x).get("params", {})
     given = {"scale": g, "bias": b}
     params = {k: given[k][: v.size] for k, v in fresh.items()}

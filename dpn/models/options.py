@@ -19,7 +19,8 @@ class Options:
 
   Attributes:
     CHOICES: what has options of its own, `<choice>_kw`: tables by choice.
-    VALUES: the values of options that have none.
+    VALUES: the values of options that have none; import paths, too, where it
+      is a table.
     TRAINING_ONLY: options that do not change the function which given
       parameters compute.
   """
@@ -32,6 +33,10 @@ class Options:
     """Returns what has been chosen, with its options bound."""
     name, kw = getattr(self, choice), getattr(self, f"{choice}_kw")
     return registry.bind(choice, name, self.CHOICES[choice], kw)
+
+  def lookup(self, key: str) -> Any:
+    """Returns what the value of an option stands for in its table."""
+    return registry.lookup(key, getattr(self, key), self.VALUES[key])
 
   @classmethod
   def hints(cls) -> dict[str, Any]:
@@ -60,12 +65,27 @@ class Options:
       result[key] = flax.core.freeze({**kept, **dict(kw.get(key) or {})})
     return result
 
+  @classmethod
+  def make(cls, base: Mapping[str, Any], kw: Mapping[str, Any]):
+    """Returns the options `kw`, the rest from `base`, after all checks."""
+    merged = cls.merge(base, kw)
+    # JSON has no tuples, and Linen wants options that can be hashed.
+    merged = {k: tuple(v) if type(v) is list else v for k, v in merged.items()}
+    if merged.get("mlp_dim", 1) is None:  # as in big_vision
+      merged["mlp_dim"] = 4 * merged.get("width", getattr(cls, "width", 0))
+    options = cls(**merged)
+    options.check()
+    return options
+
   def check(self):
     """Raises ValueError on unknown values, naming the nearest."""
     for choice in self.CHOICES:
       self.bind(choice)
     for key, known in self.VALUES.items():
-      errors.check_known(key, getattr(self, key), known)
+      if isinstance(known, Mapping):
+        self.lookup(key)
+      else:
+        errors.check_known(key, getattr(self, key), known)
 
   def describe(self) -> dict[str, Any]:
     """Returns which function a model's parameters compute, JSON-able.

@@ -92,5 +92,5 @@ def test_logits_do_not_grow_with_the_kernels(scan):
 def test_norms_of_more_than_a_token_are_refused(norm):
   with pytest.raises(ValueError, match=f"Unknown qk_norm '{norm}'"):
     vit.Model(3, **SMALL, qk_norm=norm)
-  with pytest.raises(ValueError, match="statistics that are not of one token"):
+  with pytest.raises(ValueError, match="statistics over several tokens"):
     vit.Model(3, **SMALL, qk_norm="dpn.models.norms.dtn:DTN")

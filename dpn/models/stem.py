@@ -4,7 +4,6 @@ Dual PatchNorm (arXiv 2302.01327, Section 4.2) is x = LN(PE(LN(x))): `patch`.
 """
 
 import dataclasses
-import functools
 import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -15,19 +14,19 @@ import jax
 import jax.numpy as jnp
 
 from dpn import registry
-from dpn.models import init, norms, tract_gradient, whitening
+from dpn.models import compact, init, norms, tract_gradient, whitening
 
 
 @dataclasses.dataclass(frozen=True)
 class StemLN:
-  """Which normalizers are in the stem, of `norms.NORMS` or None.
+  """Which normalizers are in the stem, each one of `norms.NORMS` or None.
 
   Attributes:
     whiten: decorrelate the flattened patches first, see `whitening`.
-    ln0: of the flattened patches, before the embedding; like `ln1` a norm of
-      single tokens, such as LayerNorm, RMSNorm or ScaleNorm.
+    ln0: of the flattened patches, before the embedding. Like `ln1` it must be
+      per token, such as LayerNorm, RMSNorm or ScaleNorm.
     ln1: of the tokens, after the embedding.
-    ln1_after_posemb: apply `ln1` only once positions have been added.
+    ln1_after_posemb: apply `ln1` after positions are added instead.
   """
 
   whiten: bool = False
@@ -61,10 +60,35 @@ def get_ln(stem_ln: str) -> StemLN:
   for norm in filter(None, (spec.ln0, spec.ln1)):
     if not registry.lookup("norm", norm, norms.NORMS).PER_TOKEN:
       raise ValueError(
-        f"stem_ln={stem_ln!r} has {norm!r}, whose statistics are not of one "
-        "token alone. The stem takes layernorm, rmsnorm, scalenorm and such."
+        f"stem_ln={stem_ln!r} has {norm!r}, whose statistics are not per token."
+        " The stem takes layernorm, rmsnorm, scalenorm and the like."
       )
   return spec
+
+
+def check(config):
+  """Raises ValueError if the options of a `vit.Config` exclude its stem."""
+  ln = get_ln(config.stem_ln)
+  if min(config.patch_size) < 1:
+    raise ValueError(f"patch_size must be 1 or more, got {config.patch_size}.")
+  if ln.ln1_after_posemb and config.block_positions:
+    option = f"posemb_join={config.posemb_join!r}"
+    option = option if config.joins_in_blocks else "posemb='rpe'"
+    raise ValueError(
+      f"stem_ln={config.stem_ln!r} normalizes the sum of tokens and positions, "
+      f"which {option} never forms. Use stem_ln='post'."
+    )
+  if config.stem == "conv" and (ln.ln0 or ln.whiten):
+    raise ValueError(
+      f"stem_ln={config.stem_ln!r} works on flattened patches, but a "
+      "convolutional stem (variant 'cct-…') has none. Use stem_ln='post', or "
+      "a variant with patches such as 'cvt-7/4'."
+    )
+  if config.stem == "conv" and config.patch_size != type(config).patch_size:
+    raise ValueError(
+      f"stem='conv' has no patches, got patch_size={config.patch_size}. Leave "
+      "it out; stem_kw.num_layers halves the image as often."
+    )
 
 
 def patch(image, ln0, ln1, config):
@@ -112,14 +136,14 @@ def _embed(patches, config, matmul=jnp.matmul):
 def patch_stats(image, ln0, ln1, config):
   """Returns what `patch` does, with two further inputs per patch.
 
-  They are the mean and the standard deviation of its pixels, which a
-  LayerNorm in `ln0` takes away: so what it does to the gradient can be told
-  apart from what it hides. As their kernel starts, a patch's mean is 0.7 times
-  as strong in its token as in that of a plain ViT. Arguments as in `patch`.
+  They are the mean and the standard deviation of its pixels, which a LayerNorm
+  in `ln0` removes: this separates what the norm does to gradients from what it
+  hides. With the initial kernel, a patch's mean has 0.7 times the weight in its
+  token that it has in a plain ViT. Arguments as in `patch`.
   """
   patches = patchify(image, config.patch_size)
   var = patches.var(-1)
-  # The root's gradient at 0, of patches of one colour, is infinite.
+  # A constant patch has variance 0, where the root's gradient is infinite.
   std = jnp.where(var > 0, jnp.sqrt(jnp.where(var > 0, var, 1)), 0)
   stats = jnp.stack([patches.mean(-1), std], axis=-1)  # (…, 2)
   embed = nn.Dense(
@@ -128,30 +152,13 @@ def patch_stats(image, ln0, ln1, config):
   return patch(image, ln0, lambda x: ln1(x + embed(stats)), config)
 
 
-def conv(image, ln0, ln1, config, *, kernel_size: int = 3, num_layers: int = 1):
-  """Returns the tokens of compact Transformers (arXiv 2104.05704).
-
-  There are no patches, so `ln0` is not used; see `patch` for the others, and
-  `ConvEmbedding` for the options.
-  """
-  x = ConvEmbedding(
-    config.width,
-    kernel_size,
-    num_layers,
-    kernel_init=config.inits.embedding,
-    dtype=config.dtype,
-    name="embedding",
-  )(image)  # (batch, rows / 2^num_layers, cols / 2^num_layers, width)
-  return ln1(x)
-
-
 # Functions (image, ln0, ln1, config) → (batch, rows, cols, width), which create
 # their modules inside the model that calls them. Other arguments are options.
 STEMS = {
   "patch": patch,
   "patch_stats": patch_stats,
   "tract": tract,
-  "conv": conv,
+  "conv": compact.conv,
 }
 
 
@@ -204,54 +211,6 @@ class PatchEmbedding(nn.Module):
     return x + bias.reshape((1,) * (x.ndim - 1) + (-1,))
 
 
-class ConvEmbedding(nn.Module):
-  """The tokenizer of compact Transformers (arXiv 2104.05704, Section 3.3).
-
-  Each layer is a convolution without bias, ReLU, and max pooling that halves
-  the grid. All but the last have `HIDDEN` channels.
-  """
-
-  HIDDEN = 64
-
-  width: int
-  kernel_size: int  # in pixels
-  num_layers: int
-  kernel_init: Callable = init.INITS["cct"].embedding
-  dtype: Any = jnp.float32
-
-  @nn.compact
-  def __call__(self, x):  # (batch, rows, cols, channels)
-    k, pad = self.kernel_size, self.kernel_size // 2
-    for i in range(self.num_layers):
-      x = nn.Conv(
-        self.width if i == self.num_layers - 1 else self.HIDDEN,
-        (k, k),
-        padding=pad,
-        use_bias=False,
-        kernel_init=self.kernel_init,
-        dtype=self.dtype,
-        name=f"Conv_{i}",
-      )(x)
-      x = halve(halve(nn.relu(x), axis=1), axis=2)
-    return x
-
-
-def halve(x: jax.Array, axis: int) -> jax.Array:
-  """Returns each second maximum of three neighbours, of numbers ≥ 0.
-
-  Along rows and columns that is max pooling over 3 × 3 with a stride of 2. The
-  gradient of reduce_window is slow on a CPU, and on a GPU not deterministic
-  (google/flax issue 4233).
-  """
-  end = x.shape[axis] + x.shape[axis] % 2  # of the windows' first elements
-  x = jnp.pad(x, [(int(i == axis),) * 2 for i in range(x.ndim)])
-  neighbours = (
-    jax.lax.slice_in_dim(x, start, start + end - 1, 2, axis)
-    for start in range(3)
-  )
-  return functools.reduce(jnp.maximum, neighbours)
-
-
 class StemNorms(nn.Module):
   """The normalizers of `stem_ln`: `stem/whiten`, `stem/ln0` and `stem/ln1`.
 
@@ -264,7 +223,7 @@ class StemNorms(nn.Module):
   def setup(self):
     spec = get_ln(self.stem_ln)
     self.whiten = whitening.Whitening() if spec.whiten else None
-    # ln0 sees raw pixels: it stays in float32, whatever the matmuls do.
+    # ln0 sees pixels, whose small differences bfloat16 loses: keep float32.
     self.ln0 = norms.make(spec.ln0) if spec.ln0 else None
     self.ln1 = norms.make(spec.ln1, dtype=self.dtype) if spec.ln1 else None
     self.ln1_after_posemb = spec.ln1_after_posemb
@@ -283,12 +242,12 @@ class StemNorms(nn.Module):
 def fit(
   config, model_state: Mapping[str, Any], images: Iterable[jax.Array]
 ) -> Mapping[str, Any]:
-  """Returns fresh collections, with what the stem takes from training images.
+  """Returns fresh collections with the stem's whitening fitted to images.
 
   Args:
     config: the `vit.Config`.
-    model_state: the collections but "params".
-    images: batches of them; none is read unless the stem whitens.
+    model_state: all collections but "params".
+    images: batches of training images, read only if the stem whitens.
   """
   if not get_ln(config.stem_ln).whiten:
     return model_state

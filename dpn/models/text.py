@@ -12,12 +12,13 @@ import jax.numpy as jnp
 
 from dpn.models import encoder, heads, norms, vit
 
+# Functions as in `heads.POOL_TYPES`.
 POOLS = {
-  "last": lambda x: x[:, -1],  # the end of sentence, if that is sticky
-  "first": lambda x: x[:, 0],
-  "gap": lambda x: jnp.mean(x, axis=1),
-  "max": lambda x: jnp.max(x, axis=1),
-  "map": None,  # heads.MAPHead
+  "last": lambda x, *_: x[:, -1],  # the end of sentence, if that is sticky
+  "first": lambda x, *_: x[:, 0],
+  "gap": lambda x, *_: jnp.mean(x, axis=1),
+  "max": lambda x, *_: jnp.max(x, axis=1),
+  "map": heads.POOL_TYPES["map"],
 }
 POOLS |= {"mean": POOLS["gap"], "gmp": POOLS["max"]}
 
@@ -31,7 +32,7 @@ class Config(encoder.Config):
     pool_type: how tokens become a vector, one of `POOLS`.
   """
 
-  VALUES: ClassVar = {"pool_type": tuple(POOLS), **encoder.Config.VALUES}
+  VALUES: ClassVar = {"pool_type": POOLS, **encoder.Config.VALUES}
 
   width: int = 512
   mlp_dim: int = 2048
@@ -75,10 +76,7 @@ class _Model(nn.Module):
     x, inner = blocks(x, deterministic=not train, tokens=tokens)
     out |= {"transformed": x, **inner}
     out["vocab_logits"] = embed.attend(x)
-    if config.pool_type == "map":
-      x = heads.pool(x, config, out)
-    else:
-      x = POOLS[config.pool_type](x)
+    x = config.lookup("pool_type")(x, config, out)
     out["pre_logits"] = x  # (batch, width)
     if self.num_classes:
       head = nn.Dense(
@@ -108,9 +106,4 @@ def Model(num_classes=None, *, variant=None, **kw) -> nn.Module:
       f"Variant {variant!r} is for images; for text give the size alone, as "
       "in 'B'."
     )
-  options = Config.merge(base, kw)
-  if options.get("mlp_dim", 1) is None:  # as in big_vision
-    options["mlp_dim"] = 4 * options.get("width", Config.width)
-  config = Config(**options)
-  config.check()
-  return _Model(num_classes, config)
+  return _Model(num_classes, Config.make(base, kw))

@@ -1,8 +1,9 @@
 """What the trainer, the evaluators and the scripts expect of a task."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
@@ -104,6 +105,34 @@ class Task:
   def grad_norms(self, grads: Any) -> Mapping[str, jax.Array]:
     """Returns gradient norms () by group, for `config.log_grad_depth`."""
     return {name: trees.l2(group) for name, group in grads.items()}
+
+
+def apply(
+  model: nn.Module, variables: Variables, *inputs: Any, rng: jax.Array | None
+) -> tuple[Any, Mapping[str, Any]]:
+  """Returns (what a model returns, its new state), in training if given `rng`.
+
+  Without it, as in evaluation, nothing is random and the state is empty.
+  """
+  if rng is None:
+    return model.apply(variables, *inputs), {}
+  return model.apply(
+    variables,
+    *inputs,
+    train=True,
+    rngs={"dropout": rng},
+    mutable=[name for name in variables if name != "params"],
+  )
+
+
+def check_keys(batch: Batch, keys: Sequence[str], how: str):
+  """Raises ValueError if a batch lacks a key; `how` says what makes it."""
+  for key in keys:
+    if key not in batch:
+      raise ValueError(
+        f"The examples have {', '.join(sorted(batch))}, but no {key!r}. Let "
+        f"config.input.pp make it, and name it in keep(...); {how}."
+      )
 
 
 def weighted_sums(

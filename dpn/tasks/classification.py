@@ -1,7 +1,7 @@
 """Image classification with soft or hard labels."""
 
 import dataclasses
-from typing import TypedDict
+from typing import TypedDict, get_type_hints
 
 import jax
 import jax.numpy as jnp
@@ -9,41 +9,14 @@ import jax.numpy as jnp
 from dpn import augment, errors, losses, mixing, schema
 from dpn.tasks import image_model
 
-AUGMENT = {
-  "pad": "by how many pixels images are shifted, at most",
-  "pad_value": "what stands where nothing is, in the units that the model "
-  "sees: a number, or one for each channel",
-  "flip_lr": "whether half of the images are mirrored",
-}
-MIXUP = {
-  "p": "of mixup's beta distribution; 0 turns it off",
-  "cutmix_p": "of CutMix's beta distribution; 0 turns it off",
-  "switch_prob": "probability of CutMix where both are on",
-  "fold_in": "big_vision's; only None is supported",
-  "until_steps": "the step from which on nothing is mixed",
-}
-
-
-class _Augment(TypedDict, total=False):
-  pad: int
-  pad_value: float | tuple[float, ...]
-  flip_lr: bool
-
-
-class _Mixup(TypedDict, total=False):
-  p: float | None
-  cutmix_p: float | None
-  switch_prob: float
-  until_steps: int | None
-
 
 class _Config(TypedDict, total=False):
   """What this task reads in a config, besides its model."""
 
   class_names: list[str]
   loss: str
-  augment: _Augment | None
-  mixup: _Mixup | None
+  augment: dict | None
+  mixup: dict | None
   init_head_bias: float | None
 
 
@@ -64,13 +37,8 @@ class Classification(image_model.ImageModel):
   HOW_LABELS = 'onehot(…, key="label", key_result="labels")'
 
   loss: str = "sigmoid_xent"  # see `losses.get`
-  pad: int = 0
-  pad_value: float | tuple[float, ...] = 0.0  # in the units the model sees
-  flip_lr: bool = False
-  mixup_p: float = 0.0
-  cutmix_p: float = 0.0
-  switch_prob: float = 0.5
-  mixup_until: int | None = None  # the step from which on nothing is mixed
+  shifts: augment.Augment = dataclasses.field(default_factory=augment.Augment)
+  mixup: mixing.Mixup = dataclasses.field(default_factory=mixing.Mixup)
   mixes: bool | jax.Array = True  # whether this step mixes
   init_head_bias: float | None = None
 
@@ -87,25 +55,11 @@ class Classification(image_model.ImageModel):
         f"config.class_names has {len(names)} names, expected one for each of "
         f"the {config['num_classes']} classes."
       )
-    mixup = dict(config.get("mixup") or {})
-    for key in mixup:
-      errors.check_known("key in config.mixup:", key, MIXUP)
-    shifts = dict(config.get("augment") or {})
-    for key in shifts:
-      errors.check_known("key in config.augment:", key, AUGMENT)
-    if mixup.get("fold_in") is not None:
-      raise ValueError(
-        f"mixup.fold_in={mixup['fold_in']!r} is not supported: one mixing "
-        "weight serves the whole batch. Set it to None."
-      )
     return cls(
       model=model,
       loss=config.get("loss", "sigmoid_xent"),
-      **shifts,
-      mixup_p=mixup.get("p") or 0.0,
-      cutmix_p=mixup.get("cutmix_p") or 0.0,
-      switch_prob=mixup.get("switch_prob", 0.5),
-      mixup_until=mixup.get("until_steps"),
+      shifts=_section(config, "augment", augment.Augment),
+      mixup=_section(config, "mixup", mixing.Mixup),
       init_head_bias=config.get("init_head_bias"),
     )
 
@@ -117,30 +71,19 @@ class Classification(image_model.ImageModel):
     return variables
 
   def at(self, step):
-    if self.mixup_until is None:
+    if self.mixup.until_steps is None:
       return self
-    return dataclasses.replace(self, mixes=step < self.mixup_until)
+    return dataclasses.replace(self, mixes=step < self.mixup.until_steps)
 
   def augment(self, rng, batch):
-    image = batch["image"]
-    if self.pad or self.flip_lr:
-      rng, shift_rng, flip_rng = jax.random.split(rng, 3)
-      if self.pad:
-        shift = augment.random_shift
-        image = shift(shift_rng, image, self.pad, self.pad_value)
-      if self.flip_lr:
-        image = augment.random_flip_lr(flip_rng, image)
-    mixed = mixing.mixup_or_cutmix(
-      rng,
-      image,
-      batch["labels"],
-      mixup_p=self.mixup_p,
-      cutmix_p=self.cutmix_p,
-      switch_prob=self.switch_prob,
-    )
-    own = image, batch["labels"]
+    image, labels = batch["image"], batch["labels"]
+    if self.shifts:
+      rng, *rngs = jax.random.split(rng, 3)
+      image = self.shifts(*rngs, image)
+    mixed = self.mixup(rng, image, labels)
     if self.mixes is not True:
-      mixed = jax.tree.map(lambda x, y: jnp.where(self.mixes, x, y), mixed, own)
+      pick = lambda x, y: jnp.where(self.mixes, x, y)
+      mixed = jax.tree.map(pick, mixed, (image, labels))
     return {**batch, "image": mixed[0], "labels": mixed[1]}
 
   def measure(self, variables, batch, *, rng=None):
@@ -149,3 +92,12 @@ class Classification(image_model.ImageModel):
       batch = self.augment(augment_rng, batch)
     (logits, _), state = self.apply(variables, batch["image"], rng)
     return {"loss": losses.get(self.loss)(logits, batch["labels"])}, state
+
+
+def _section(config, key, cls):
+  """Returns what a section of the config says, after checks of its keys."""
+  section, hints = dict(config.get(key) or {}), get_type_hints(cls)
+  for name, value in section.items():
+    errors.check_known(f"key in config.{key}:", name, hints)
+    schema.check(f"config.{key}", name, value, hints[name])
+  return cls(**section)

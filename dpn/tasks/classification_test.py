@@ -46,7 +46,9 @@ def _softmax_xent(variables, image, labels):
 
 
 def test_evaluation_is_the_loss_of_each_example():
-  task, variables = _task(loss="softmax_xent", mixup_p=1.0, rate=0.5)
+  task, variables = _task(
+    loss="softmax_xent", mixup=mixing.Mixup(1.0), rate=0.5
+  )
   measured, state = task.measure(variables, BATCH)
   want = _softmax_xent(variables, BATCH["image"], BATCH["labels"])
   np.testing.assert_allclose(measured["loss"], want, rtol=1e-5)
@@ -61,7 +63,7 @@ def test_evaluation_is_the_loss_of_each_example():
 
 
 def test_training_mixes_images_and_labels_alike():
-  task, variables = _task(loss="softmax_xent", mixup_p=0.8)
+  task, variables = _task(loss="softmax_xent", mixup=mixing.Mixup(0.8))
   rng = jax.random.key(7)
   measured, state = task.measure(variables, BATCH, rng=rng)
   mixed = mixing.mixup(
@@ -78,7 +80,9 @@ def test_training_mixes_images_and_labels_alike():
 
 
 def test_mixing_ends_when_it_should():
-  task, variables = _task(loss="softmax_xent", mixup_p=0.8, mixup_until=3)
+  task, variables = _task(
+    loss="softmax_xent", mixup=mixing.Mixup(0.8, until_steps=3)
+  )
   kw = {"variables": variables, "batch": BATCH, "rng": jax.random.key(7)}
   loss = lambda task: task.measure(**kw)[0]["loss"]
   at = jax.jit(lambda step: loss(task.at(step)))
@@ -119,15 +123,29 @@ def test_make_reads_the_config():
   task = tasks.make({**config, "init_head_bias": -2.0})
   assert task.model.config.width == 32
   assert task.model.num_classes == 3
-  got = (task.loss, task.mixup_p, task.init_head_bias)
+  got = (task.loss, task.mixup.p, task.init_head_bias)
   assert got == ("softmax_xent", 0.2, -2.0)
 
 
 def test_make_defaults():
   task = tasks.make(CONFIG)
-  got = (task.loss, task.mixup_p, task.init_head_bias)
+  got = (task.loss, task.mixup.p, task.init_head_bias)
   assert got == ("sigmoid_xent", 0.0, None)
-  assert tasks.make({**CONFIG, "mixup": {"p": None}}).mixup_p == 0.0
+  assert tasks.make({**CONFIG, "mixup": {"p": None}}).mixup.p is None
+
+
+def _linear(num_classes, *, rate=0.0):
+  assert num_classes == 3
+  return _Linear(rate)
+
+
+def test_a_model_of_ones_own():
+  config = {"num_classes": 3, "model_name": f"{__name__}:_linear"}
+  task = tasks.make({**config, "model": {"rate": 0.5}})
+  assert task.model == _Linear(0.5)
+  variables = task.init(jax.random.key(0), BATCH)
+  assert task.fit({}, iter([])) == {}
+  assert task.grad_norms(variables["params"]).keys() == {"head"}
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import ClassVar
 import flax.linen as nn
 import jax.numpy as jnp
 
-from dpn import errors, losses
+from dpn import errors, losses, registry
 from dpn.models import bert, stem, two_towers
 from dpn.tasks import base
 
@@ -41,10 +41,10 @@ class Contrastive(base.Task):
   @classmethod
   def from_config(cls, config):
     name = config.get("model_name", "two_towers")
-    errors.check_known("model_name", name, MODELS)
+    make_model = registry.lookup("model_name", name, MODELS)
     loss = config.get("loss", "softmax")
     errors.check_known("loss", loss, LOSSES)
-    model = MODELS[name](**dict(config.get("model") or {}))
+    model = make_model(**dict(config.get("model") or {}))
     if (loss == "sigmoid") != (model.bias_init is not None):
       raise ValueError(
         f"config.loss={loss!r} with config.model.bias_init={model.bias_init}: "
@@ -61,13 +61,8 @@ class Contrastive(base.Task):
     return cls(model, loss, chunks)
 
   def init(self, rng, batch):
-    for key in ("image", "text"):
-      if key not in batch:
-        raise ValueError(
-          f"The examples have {', '.join(sorted(batch))}, but no {key!r}. Let "
-          "config.input.pp make it, and name it in keep(...); text comes from "
-          'tokenize(max_len=…, eos="sticky", model=…).'
-        )
+    why = 'text comes from tokenize(max_len=…, eos="sticky", model=…)'
+    base.check_keys(batch, ("image", "text"), why)
     if batch["text"].ndim != 2:
       raise ValueError(
         f"text has shape {batch['text'].shape}, expected (batch, tokens). "
@@ -97,16 +92,8 @@ class Contrastive(base.Task):
   def embed(self, variables, batch, *, rng=None):
     """Returns (zimg, ztxt), each (batch, dim), and the model's new state."""
     inputs = batch["image"], batch["text"]
-    if rng is None:
-      return self.model.apply(variables, *inputs)[:2], {}
-    (zimg, ztxt, _), state = self.model.apply(
-      variables,
-      *inputs,
-      train=True,
-      rngs={"dropout": rng},
-      mutable=[name for name in variables if name != "params"],
-    )
-    return (zimg, ztxt), state
+    found, state = base.apply(self.model, variables, *inputs, rng=rng)
+    return found[:2], state
 
   def compare(self, variables, embeddings, batch):
     """Returns what `measure` does, from what `embed` returned."""

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, TypedDict
 import flax.linen as nn
 import jax
 
-from dpn import errors, schema
+from dpn import registry, schema
 from dpn.models import stem, vit
 from dpn.tasks import base
 
@@ -21,16 +21,22 @@ class _Config(TypedDict, total=False):
 
 
 def make(config: Mapping[str, Any]) -> nn.Module:
-  """Returns the model of `config.model_name` and `config.model`."""
+  """Returns the model of `config.model_name` and `config.model`.
+
+  The name is one of `MODELS` or the import path of a function of your own,
+  "mypkg.models:Mixer", called with `num_classes` and the options in
+  `config.model`. It returns a Linen module, called as model(image, train=…) →
+  (logits, out).
+  """
   schema.check("config", "", config, _Config)
   name = config.get("model_name", "vit")
-  errors.check_known("model_name", name, MODELS)
+  make_model = registry.lookup("model_name", name, MODELS)
   if not config.get("num_classes"):
     raise ValueError(
       "config.num_classes is missing; set it to the number of classes that "
       "the labels of config.input.pp have."
     )
-  return MODELS[name](config["num_classes"], **dict(config.get("model") or {}))
+  return make_model(config["num_classes"], **dict(config.get("model") or {}))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,36 +48,26 @@ class ImageModel(base.Task):
 
   model: nn.Module
 
+  @property
+  def is_vit(self) -> bool:
+    return isinstance(self.model, vit.ViT)
+
   def init(self, rng, batch):
-    for key in ("image", "labels"):
-      if key not in batch:
-        raise ValueError(
-          f"The examples have {', '.join(sorted(batch))}, but no {key!r}. "
-          "Let config.input.pp make it, and name it in keep(...); labels come "
-          f"from {self.HOW_LABELS}."
-        )
+    why = f"labels come from {self.HOW_LABELS}"
+    base.check_keys(batch, ("image", "labels"), why)
     return self.model.init(rng, batch["image"])
 
   def fit(self, model_state, batches):
+    if not self.is_vit:
+      return model_state
     images = (batch["image"] for batch in batches)
     return stem.fit(self.model.config, model_state, images)
 
   def apply(
     self, variables: base.Variables, image: jax.Array, rng: jax.Array | None
   ) -> tuple[tuple[jax.Array, Mapping[str, Any]], Mapping[str, Any]]:
-    """Returns (what the model makes of images, its new state).
-
-    In training if there is a generator, else in evaluation; see `measure`.
-    """
-    if rng is None:
-      return self.model.apply(variables, image), {}
-    return self.model.apply(
-      variables,
-      image,
-      train=True,
-      rngs={"dropout": rng},
-      mutable=[name for name in variables if name != "params"],
-    )
+    """Returns ((logits, out), the model's new state), see `base.apply`."""
+    return base.apply(self.model, variables, image, rng=rng)
 
   def predict_fns(self):
     return {"predict": self.predict, **super().predict_fns()}
@@ -81,11 +77,13 @@ class ImageModel(base.Task):
     return self.apply(variables, batch["image"], None)[0]
 
   def model_options(self):
-    return vit.options(self.model)
+    return vit.options(self.model) if self.is_vit else {}
 
   def grad_norms(self, grads):
-    """Returns the norms of the embedding and of each block.
+    """Returns the norms of the embedding and of each block of a ViT.
 
     They are those of Figure 2 of arXiv 2302.01327; blocks looped or scanned.
     """
+    if not self.is_vit:
+      return super().grad_norms(grads)
     return base.grad_norms_by_depth(grads, "embedding", "Transformer")
