@@ -76,7 +76,7 @@ def test_pred_chooses_what_is_measured(section):
     ({"batch_size": 6}, "batch_size=6 cannot be split over 4 devices"),
     ({"pp_fn": "flip_rl"}, "Unknown op 'flip_rl'. Did you mean 'flip_lr'"),
     ({"data": {"name": "imagenet"}}, "needs a name and a split"),
-    ({"data": 3}, "'int' object is not iterable"),
+    ({"data": 3}, "'int'.* is not iterable"),
     ({"prefix": ""}, "prefix='' is that of training, too"),
     ({"type": "classification", "loss_name": "xent"}, "Unknown loss 'xent'"),
   ],

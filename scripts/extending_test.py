@@ -48,7 +48,8 @@ CLASSIFY = """
     "posemb": "mypkg.positions:rows", "scan": True,
   }
   config.evals = {"per_class": {
-    "type": "mypkg.evals:PerClass", "data": test, "pp_fn": TAIL, "log_steps": 4}}
+    "type": "mypkg.evals:PerClass", "data": test, "pp_fn": TAIL,
+    "log_steps": 4}}
   return config
 """
 REGRESS = """
