@@ -1,6 +1,7 @@
 """Command lines that take a config: its flag, and errors without tracebacks."""
 
 import re
+import runpy
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -16,27 +17,63 @@ EXPECTED = (
   *(ValueError, OSError),
   *(metrics.NonFiniteError, evaluators_base.EvaluatorError),
 )
+flags.disclaim_key_flags()  # so that --help shows them as the command's own
 
 
-def define_config() -> flags.FlagHolder:
-  """Defines --config and --traceback; returns the former, a ConfigDict."""
+class _Config:
+  """What --config says, a ConfigDict once flags are parsed; None without it."""
+
+  value: ml_collections.ConfigDict | None = None
+
+
+_CONFIG = _Config()
+
+
+def define_config() -> _Config:
+  """Defines --config and --traceback; returns the former."""
   flags.DEFINE_bool("traceback", False, "Show where an error comes from.")
-  holder = config_flags.DEFINE_config_file(
+  flags.DEFINE_string(
     "config",
     None,
-    "Path of a config file, its arguments after a colon.",
-    # Any field may be set; trainers.config_keys refuses the unknown ones.
+    "Path of a config file, its arguments after a colon. --config.lr=0.1 sets "
+    "a field of it, and --config.model.depth=2 one of a section.",
+  )
+  return _CONFIG
+
+
+def load_config(path: str) -> ml_collections.ConfigDict:
+  """Returns the config of a file, "<path>" or "<path>:<arguments>"."""
+  path, *arg = path.split(":", 1)
+  module = runpy.run_path(path)
+  if "get_config" not in module:
+    raise ValueError(f"{path} has no function get_config.")
+  try:
+    return module["get_config"](*arg)
+  except (KeyError, AttributeError, TypeError) as e:
+    raise ValueError(f"{path}: {type(e).__name__}: {e}.") from e
+
+
+def _with_fields(config, words: Sequence[str]) -> list[str]:
+  """Sets the fields of a config that words of a command line set.
+
+  Any field may be set; trainers.config_keys refuses the unknown ones. Returns
+  the other words.
+  """
+  _add_sections(config, words)
+  parsed = flags.FlagValues()
+  config_flags.DEFINE_config_dict(
+    "config",
+    config,
+    flag_values=parsed,
     lock_config=False,
     accept_new_attributes=True,
+    sys_argv=words,
   )
-  parser = flags.FLAGS["config"].parser
-  read = parser.parse
-  parser.parse = lambda path: _with_sections(read(path), sys.argv[1:])
-  return holder
+  return parsed(["", *words], known_only=True)[1:]
 
 
-def _with_sections(config, words: Sequence[str]):
-  """Returns the config with every section that a flag sets a field of.
+def _add_sections(config, words: Sequence[str]):
+  """Makes every section that a flag sets a field of.
 
   ml_collections accepts new fields, but only in sections that are there:
   `--config.wandb.project=p` needs an empty `config.wandb`.
@@ -51,7 +88,6 @@ def _with_sections(config, words: Sequence[str]):
           with section.unlocked(), section.ignore_type():
             section[key] = ml_collections.ConfigDict()
         section = section[key]
-  return config
 
 
 def run(
@@ -82,6 +118,21 @@ def run(
   app.run(guarded, flags_parser=_parse_flags)
 
 
+def _parse_flags(argv):
+  """Returns the arguments without a flag; reads the config, if there is one."""
+  try:
+    # What sets a config's fields is known once the config is there.
+    program, *words = flags.FLAGS(argv, known_only=True)
+    if path := flags.FLAGS.config:
+      _CONFIG.value = load_config(path)
+      words = _with_fields(_CONFIG.value, words)
+    return flags.FLAGS([program, *words])
+  except (flags.Error, ValueError, OSError) as e:
+    fail(e)
+  except SystemExit:
+    sys.exit(0)  # --help has been shown, which absl counts as a failure
+
+
 def fail(error: BaseException | str):
   """Ends the process with the message alone, or all of it when asked."""
   if isinstance(error, BaseException):
@@ -89,20 +140,3 @@ def fail(error: BaseException | str):
       traceback.print_exception(error)
     error = f"{error}\n(--traceback shows where it comes from.)"
   sys.exit(f"Error: {error}")
-
-
-def _parse_flags(argv):
-  """Parses flags; what is wrong with a config is an error like any other."""
-  try:
-    return flags.FLAGS(argv)
-  except flags.Error as e:
-    fail(_config_error(e) or e)
-  except (ValueError, OSError, KeyError, AttributeError) as e:
-    fail(e)
-
-
-def _config_error(error: BaseException | None) -> BaseException | None:
-  """Returns what the config raised, which ml_collections wraps in text."""
-  while error and "whilst parsing config file" not in str(error.__context__):
-    error = error.__context__
-  return error and error.__context__.__context__

@@ -1,53 +1,81 @@
-"""Programs that share a command line end with a message alone."""
+"""Commands that share a command line: fields of configs, help, messages."""
 
 import pathlib
 import subprocess
 import sys
 
-import ml_collections
+import pytest
+from absl import flags
 
 from dpn.trainers import cli
 
 ROOT = pathlib.Path(__file__).parent.parent
 
 
-def _run(tmp_path, config, *more):
-  done = subprocess.run(
-    [
-      *(sys.executable, "-m", "dpn.trainers.train"),
-      *(f"--config=configs/{config}", f"--workdir={tmp_path / 'run'}"),
-      *more,
-    ],
-    cwd=ROOT,
-    capture_output=True,
-    text=True,
-  )
-  assert done.returncode == 1
-  assert not (tmp_path / "run").exists()
-  return done.stderr
+def _run(*args, module="dpn.trainers.train"):
+  command = [sys.executable, "-m", module, *args]
+  return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
 
 
-def test_a_wrong_config(tmp_path):
-  short = _run(tmp_path, "digits.py:stem=dpn")
+def test_a_wrong_config_is_a_message_alone(tmp_path):
+  args = ["--config=configs/digits.py:stem=dpn", f"--workdir={tmp_path}/run"]
   message = "Error: Unknown config argument 'stem'. Did you mean 'stem_ln'"
-  assert short.startswith(message)
-  assert "Traceback" not in short
-  assert "Traceback" in _run(tmp_path, "digits.py:stem=dpn", "--traceback")
+  done = _run(*args)
+  assert done.returncode == 1
+  assert done.stderr.startswith(message)
+  assert "Traceback" not in done.stderr
+  assert "Traceback" in _run(*args, "--traceback").stderr
+  assert not (tmp_path / "run").exists()
 
 
-def test_no_config(tmp_path):
-  said = _run(tmp_path, "digist.py")
-  assert "No such file or directory: 'configs/digist.py'" in said
-  assert "Traceback" not in said
+@pytest.mark.parametrize("module", ["dpn.trainers.train", "dpn.scripts.count"])
+def test_help(module):
+  done = _run("--help", module=module)
+  assert done.returncode == 0
+  assert "--config: Path of a config file" in done.stdout
 
 
-def test_a_flag_makes_the_section_it_needs():
-  config = ml_collections.ConfigDict({"model": {"width": 8}, "mixup": None})
-  words = ["--config.wandb.project=p", "--config.mixup.p=0.2", "--config.lr=1"]
-  words += ["--config.model.norm_kw.eps=1e-5", "--config.model.width=9"]
-  config = cli._with_sections(config, words)
+CONFIG = """
+import ml_collections
+def get_config(arg="lr=1"):
+  return ml_collections.ConfigDict(
+    {"model": {"width": 8}, "mixup": None, "lr": float(arg[3:]), "on": False,
+     "sizes": (1, 2), "evals": {}}
+  )
+"""
+
+
+@pytest.fixture(name="path")
+def _path(tmp_path):
+  (tmp_path / "config.py").write_text(CONFIG)
+  return str(tmp_path / "config.py")
+
+
+def test_flags_set_fields_and_make_the_sections_they_need(path):
+  config = cli.load_config(f"{path}:lr=2")
+  words = ["--config.wandb.project=p", "RUN", "--config.mixup.p=0.2"]
+  words += ["--config.model.norm_kw.eps=1e-5", "--config.model.width", "9"]
+  words += ["--config.on", "--config.sizes=3,4"]
+  words += ["--config.evals={}", "--other"]
+  assert cli._with_fields(config, words) == ["RUN", "--other"]
   assert config.to_dict() == {
-    "model": {"width": 8, "norm_kw": {}},
-    "mixup": {},
-    "wandb": {},
+    "model": {"width": 9, "norm_kw": {"eps": 1e-5}},
+    "mixup": {"p": 0.2},
+    "wandb": {"project": "p"},
+    "lr": 2.0,
+    "on": True,
+    "sizes": (3, 4),
+    "evals": {},
   }
+
+
+def test_what_is_wrong_with_a_config(path, tmp_path):
+  with pytest.raises(ValueError, match="could not convert string to float"):
+    cli.load_config(f"{path}:lr=x")
+  with pytest.raises(FileNotFoundError, match=r"No such file .*/none\.py'"):
+    cli.load_config(str(tmp_path / "none.py"))
+  (tmp_path / "empty.py").write_text("")
+  with pytest.raises(ValueError, match="has no function get_config"):
+    cli.load_config(str(tmp_path / "empty.py"))
+  with pytest.raises(flags.Error, match=r"--config.lr=x: could not convert"):
+    cli._with_fields(cli.load_config(path), ["--config.lr=x"])
