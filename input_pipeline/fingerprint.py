@@ -2,7 +2,7 @@
 
 Loaders that do the same on paper decode, crop and resize differently, and
 accuracy differs with them. The extras `fast` and `restart` change no pixel, so
-they are no part of this.
+they are not recorded.
 """
 
 import functools
@@ -15,7 +15,7 @@ from absl import logging
 
 from dpn.input_pipeline import pp
 
-# How this codebase decodes; to be changed with `ops_image.decode_image`.
+# How `ops_image.decode_image` decodes.
 _COLOUR = "RGB, interpolated chroma, accurate DCT, EXIF orientation ignored"
 _SEEN = (
   "Others saw accuracy change by 1 to 1.5 points with the kernel that resizes "
@@ -30,13 +30,12 @@ def of_config(config: Mapping[str, Any]) -> dict[str, str | list[str]]:
 
   `train` and `eval` list what decodes, crops and resizes, with all arguments.
   """
-  evals = (config.get("evals") or {}).values()
-  return {
-    "decoder": decoder(),
-    "colour": _COLOUR,
-    "train": _geometries([config.get("input") or {}]),
-    "eval": _geometries(evals),
-  }
+  sections = {"train": config.get("input"), "eval": config.get("evals")}
+  found = {"decoder": decoder(), "colour": _COLOUR}
+  for key, section in sections.items():
+    geometries = {pp.make(spec).geometry for spec in _specs(section or {})}
+    found[key] = sorted(geometries - {""})
+  return found
 
 
 def decoder() -> str:
@@ -46,13 +45,8 @@ def decoder() -> str:
   return f"OpenCV {cv2.__version__}, {inside}"
 
 
-def _geometries(sections) -> list[str]:
-  specs = {spec for section in sections for spec in _specs(section)}
-  return sorted({pp.make(spec).geometry for spec in specs} - {""})
-
-
 def _specs(section: Mapping[str, Any]) -> Iterator[str]:
-  """Yields preprocessing strings: of pp, pp_fn, …, also in mixtures."""
+  """Yields the preprocessing strings under pp, pp_fn, …, at any depth."""
   for key, value in section.items():
     if isinstance(value, Mapping):
       yield from _specs(value)
@@ -63,7 +57,7 @@ def _specs(section: Mapping[str, Any]) -> Iterator[str]:
 def differences(
   recorded: Mapping[str, Any], here: Mapping[str, Any]
 ) -> list[str]:
-  """Returns what evaluation does otherwise than what was recorded, in words.
+  """Returns where evaluation differs from what was recorded, in words.
 
   How images are cropped and resized is compared with the recorded evaluation,
   if there was any: training crops at random.
@@ -81,11 +75,8 @@ def differences(
 def compare(where: str, recorded: Mapping[str, Any], here: Mapping[str, Any]):
   """Warns, once for the same, where evaluation differs from the record."""
   if found := differences(recorded, here):
-    _warn(
-      f"The loader of {where} was another one:\n  "
-      + "\n  ".join(found)
-      + f"\n{_SEEN}"
-    )
+    lines = [f"The loader of {where} was another one:", *found]
+    _warn("\n  ".join(lines) + f"\n{_SEEN}")
 
 
 @functools.cache

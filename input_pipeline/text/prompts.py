@@ -22,10 +22,8 @@ def _data():
 def class_names(names: str | Sequence[str]) -> list[str]:
   """Returns the class names of a data set, in the order of its labels.
 
-  A name may be several that mean the same, separated by commas.
-
-  Args:
-    names: key in prompts.json; or the names themselves.
+  Each may be several synonyms, separated by commas. `names` is a key in
+  prompts.json, or the names themselves.
   """
   return _look_up("class_names", names)
 
@@ -71,7 +69,7 @@ def fill(
 ) -> tuple[list[str], list[int]]:
   """Returns a text for every template and name, and the class of each text.
 
-  Of a name with commas all parts are taken; big_vision takes the first alone.
+  All synonyms in a name are used; big_vision uses the first alone.
 
   Args:
     names: of the classes, see `class_names`.

@@ -1,4 +1,4 @@
-"""Tokenizers, all with one interface; a vocabulary is a file that you give.
+"""Tokenizers with one interface; vocabularies are files of your own.
 
 `make` takes the name `bytes`, which needs no file, or a path to
 
@@ -36,12 +36,12 @@ class Tokenizer:
   """A vocabulary and how text is cut into pieces of it.
 
   Attributes:
-    encode: from text to ids, without any that mark its ends.
+    encode: from text to ids, without those that mark its ends.
     join: from such ids to text.
     vocab_size: ids are below it.
     bos: id that begins a sentence, None if there is none.
-    eos: id that ends it, likewise.
-    pad: id of padding, likewise.
+    eos: id that ends it, or None.
+    pad: id of padding, or None.
     sha256: of the file; empty without one.
   """
 
@@ -67,7 +67,7 @@ def make(model: str) -> Tokenizer:
 
   Raises:
     FileNotFoundError: there is no such file.
-    ValueError: it is not of the kind that its name says, or the library that
+    ValueError: it is not of the kind that its suffix says, or the library that
       reads it is not installed.
   """
   if model == BYTES:
@@ -76,21 +76,22 @@ def make(model: str) -> Tokenizer:
     raise ValueError(f"model must be {BYTES!r} or a path, got {model!r}.")
   path = os.path.expanduser(model)
   if not os.path.isfile(path):
+    hint = f"Expected the name {BYTES!r} or the path."
     if model in KNOWN_FILES:
-      hint = f"{model} is the file {KNOWN_FILES[model]}: copy it and give its"
-    else:
-      hint = f"Expected the name {BYTES!r} or the"
+      hint = (
+        f"{model} is the file {KNOWN_FILES[model]}: give the path of a copy."
+      )
     raise FileNotFoundError(
-      f"tokenize(model={model!r}): there is no such file. {hint} path."
+      f"tokenize(model={model!r}): there is no such file. {hint}"
     )
   kinds = {".model": _sentencepiece, ".gz": _clip, ".txt": _wordpiece}
-  kind = kinds.get(os.path.splitext(path)[1])
-  if kind is None:
+  suffix = os.path.splitext(path)[1]
+  if suffix not in kinds:
     raise ValueError(
-      f"tokenize(model={model!r}) is no known kind of vocabulary: expected a "
-      "sentencepiece .model, BERT's vocab.txt or CLIP's .txt.gz."
+      f"tokenize(model={model!r}) is not a known kind of vocabulary: expected "
+      "a sentencepiece .model, BERT's vocab.txt or CLIP's .txt.gz."
     )
-  return _read(kind, path, os.stat(path).st_mtime_ns)
+  return _read(kinds[suffix], path, os.stat(path).st_mtime_ns)
 
 
 @functools.lru_cache(16)
@@ -104,7 +105,7 @@ def _read(kind, path, _):
       f"Reading {path} needs {e.name}: pip install 'dual-patchnorm[text]'."
     ) from e
   except (OSError, ValueError, RuntimeError, KeyError) as e:
-    raise ValueError(f"{path} is no vocabulary of its kind: {e}") from e
+    raise ValueError(f"{path} is not a vocabulary of its kind: {e}") from e
   sha256 = hashlib.sha256(content).hexdigest()
   return dataclasses.replace(made, sha256=sha256)
 
