@@ -53,7 +53,8 @@ def _sum_rows(begins, columns, weights, values, result):
 
 def linear(rows: np.ndarray, times: np.ndarray, plus: np.ndarray) -> np.ndarray:
   """Returns rows * times + plus as float32, for rows of levels or values."""
-  if rows.dtype == np.uint8 and rows.ndim == 2 and (fn := compiled(_linear)):
+  by_column = rows.dtype == np.uint8 and (rows.ndim, times.ndim) == (2, 1)
+  if by_column and (fn := compiled(_linear)):
     return fn(rows, times, plus)
   result = np.multiply(rows, times, dtype=np.float32)
   result += plus

@@ -80,17 +80,16 @@ def linear(
     return [np.tile(np.broadcast_to(x, depth), cols) for x in factors]
 
   def apply(value):
-    value = np.asarray(value)
+    value = rows = np.asarray(value)
+    times, plus = factors
     if channels > 1 and value.shape[-1:] != (channels,):
       raise ValueError(
         f"expected {channels} channels, one for each number of the op, got an "
         f"image of shape {value.shape}."
       )
-    if value.ndim < 3:
-      return np.float32(value) * factors[0] + factors[1]
-    # NumPy is slow over a last axis of three.
-    times, plus = tiled(*value.shape[-2:])
-    rows = value.reshape(-1, times.size)
+    if value.ndim > 2:  # NumPy is slow over a last axis of three.
+      times, plus = tiled(*value.shape[-2:])
+      rows = value.reshape(-1, times.size)
     return fused.linear(rows, times, plus).reshape(value.shape)
 
   return apply
