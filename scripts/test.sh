@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Runs the tests in .venv, which it makes if needed.
+# Runs the tests in .venv, which it makes if needed; $PYTHON and $VENV choose
+# another interpreter and environment.
 #
 #   bash scripts/test.sh [--slow | --all] [ARGUMENTS OF PYTEST]
 #

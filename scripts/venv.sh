@@ -3,6 +3,7 @@
 #
 #   bash scripts/venv.sh [EXTRAS]      extras of setup.py, such as test,wandb
 #
+# $PYTHON names the interpreter; without it the newest on the PATH is taken.
 # Does nothing, and needs no network, while neither setup.py nor
 # constraints.txt has changed since the last time.
 set -euo pipefail
@@ -23,7 +24,7 @@ fail() {
 # Trying beats looking: a name on the PATH may be a launcher of nothing.
 find_python() {
   local name version found_old='' found_bare=''
-  for name in python3.13 python3.12 python3.11 python3 python; do
+  for name in ${PYTHON:-python3.13 python3.12 python3.11 python3 python}; do
     version=$("$name" -c 'import platform; print(platform.python_version())' \
       2>/dev/null) || continue
     if ! "$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
@@ -43,6 +44,11 @@ find_python() {
     "Get one from your package manager, python.org or pyenv."
 }
 
+if [ -n "${PYTHON:-}" ] && [ -e "$venv/bin/python" ]; then
+  wanted=$("$PYTHON" --version) has=$("$venv/bin/python" --version)
+  [ "$wanted" = "$has" ] ||
+    fail "$venv has $has and \$PYTHON is $wanted. Give another VENV."
+fi
 if [ -e "$stamp" ] && "$venv/bin/python" -c '' 2>/dev/null; then
   exit
 fi
