@@ -5,7 +5,7 @@ import re
 import sys
 
 ROOT = pathlib.Path(__file__).parents[1]
-SUFFIXES = {".css", ".html", ".py", ".sh"}
+SUFFIXES = {".css", ".html", ".j2", ".py", ".sh"}
 
 
 def _budget() -> dict[str, int]:
