@@ -85,6 +85,7 @@ def recipe(**spec) -> Callable:
         runlocal(config)
       return config
 
+    get_config.arguments = spec
     return get_config
 
   return decorate

