@@ -50,7 +50,7 @@ setuptools.setup(
   entry_points={"console_scripts": ["dpn = dpn.scripts.main:main"]},
   package_data={
     "dpn.input_pipeline.text": ["*.json"],
-    "dpn.scripts.results": ["*.css", "*.json"],
+    "dpn.scripts.results": ["*.css", "*.j2", "*.json"],
   },
   install_requires=[
     "absl-py",
@@ -61,6 +61,7 @@ setuptools.setup(
     "grain",
     "importlib_resources",  # tensorflow-datasets needs it without saying so
     "jax>=0.10",
+    "jinja2",
     "matplotlib",
     "ml_collections",
     "numpy",

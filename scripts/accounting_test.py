@@ -12,8 +12,8 @@ from dpn.scripts import report
 from dpn.scripts.results import (
   claims,
   figures,
+  paper,
   runs,
-  table_specs,
   tables,
 )
 
@@ -112,7 +112,7 @@ def _once(frame, shown, left_out):
 
 def test_tables(frame):
   placed = set()
-  for name in table_specs.SPECS:
+  for name in paper.TABLES:
     found = tables.sort_runs(name, frame)
     shown = [path for arm in found.arms.values() for path in arm.paths]
     _once(frame, shown, found.left_out)

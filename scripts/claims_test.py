@@ -8,7 +8,7 @@ import pytest
 
 from dpn.scripts import claims as command
 from dpn.scripts import conftest as testing
-from dpn.scripts.results import aggregate, checks, claims, run_files, runs
+from dpn.scripts.results import aggregate, claims, run_files, runs
 
 AUGREG = ("S/32", "Ti/16", "B/32", "S/16", "S/16+", "B/16")
 
@@ -39,8 +39,8 @@ def _seeds(arm, arch, base, gains, **kw):
 
 def _check(made, words):
   """Returns what runs say of the claim that contains these words."""
-  [check] = [check for _, says, check in claims.CLAIMS if words in says]
-  return check(checks.Evidence(runs.frame(made)))
+  [claim] = [claim for claim in claims.CLAIMS if words in claim["says"]]
+  return claims.decide(claim, claims.Evidence(runs.frame(made)))
 
 
 def test_without_runs_the_papers_own_numbers_are_there():
@@ -140,9 +140,9 @@ def test_placements_are_tested_together():
 )
 def test_what_is_not_run_yet_is_not_proved(total, every, verdict):
   gains = {"B/16": aggregate.estimate([1.0, 1.01, 1.02])}
-  assert checks.tested(every)(gains, total)[0] == verdict
+  assert claims.tested(gains, total, every)[0] == verdict
   worse = {"B/16": aggregate.estimate([-1.0, -1.01, -1.02])}
-  assert checks.tested(every=False)(worse, 1)[0] == "holds"
+  assert claims.tested(worse, 1, every=False)[0] == "holds"
 
 
 def test_every_model_must_gain_significantly():
@@ -263,7 +263,7 @@ def test_claims_do_not_mix_settings(other_seed):
   ]
   found = dict(
     zip(
-      [says for _, says, _ in claims.CLAIMS],
+      [claim["says"] for claim in claims.CLAIMS],
       claims.check(runs.frame(made))[0],
       strict=True,
     )
@@ -358,10 +358,10 @@ def test_runs_that_cannot_be_compared_are_said():
   twice = [_run("dpn", "B/16", 0, v) for v in (0.7, 0.8)]
   [found] = [
     finding
-    for (_, says, _), finding in zip(
+    for claim, finding in zip(
       claims.CLAIMS, claims.check(runs.frame(twice))[0], strict=True
     )
-    if "average gain over AugReg" in says
+    if "average gain over AugReg" in claim["says"]
   ]
   assert found.verdict == "cannot be checked"
   assert "have the same seed (0)" in found.ours

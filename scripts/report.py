@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from dpn.scripts.results import (
   aggregate,
   claims,
-  classes,
   figures,
   output,
   own_runs,
@@ -97,11 +96,10 @@ def report(
   if missing:
     parts.append(render.folded("Figures that could not be drawn", *missing))
   wrong += more
+  intro = [*notes, _summary(frame, interval)]
+  intro += [f"Left out: {reason}" for reason in wrong]
   content = render.page(
-    title,
-    *map(render.paragraph, (*notes, _summary(frame, interval))),
-    *(render.paragraph(f"Left out: {reason}") for reason in wrong),
-    *render.numbered(*parts),
+    title, *map(render.paragraph, intro), *parts, numbered=True
   )
   return content, results, wrong
 
@@ -120,14 +118,14 @@ def _summary(frame, interval):
 
 def _results(frame, models, results, interval, args):
   """Returns what the runs say: in words, as a table, as bars, and all of it."""
-  words = [*own_runs.in_words(models), *own_runs.at_scale(frame)]
+  words = [*own_runs.in_words(models), *own_runs.papers_gains(frame)]
   parts = [render.heading("Results"), render.listed(words)]
   for table in results:
     notes = [render.paragraph(note, "note") for note in table.notes]
-    titled = render.heading(table.title, 3) if len(results) > 1 else ""
-    parts.append(render.block(titled, render.html_cells(table), *notes))
+    titled = [render.heading(table.title, 3)] if len(results) > 1 else []
+    parts.append(render.group(*titled, render.cells(table), *notes))
   parts += _pictures(frame, ("differences",), args, missing=[])
-  parts = [*parts[:2], render.beside(*parts[2:])]
+  parts = [*parts[:2], render.group(*parts[2:], style="beside")]
   parts += [render.paragraph(note, "note") for note in own_runs.trials(frame)]
   if every := own_runs.everything(models, interval):
     shown = [render.html(table, level=4) for table in every]
@@ -160,20 +158,20 @@ def _figures(frame, section, names, args, missing):
 def _segmentation(frame, interval):
   """Returns results by class."""
   parts = [
-    render.html(table, level=3) for table in classes.per_class(frame, interval)
+    render.html(table, level=3) for table in own_runs.per_class(frame, interval)
   ]
   return [render.heading("Class by class"), *parts] if parts else []
 
 
 def _predictions(frame):
   """Returns the pictures of predictions that the runs have."""
-  parts = []
+  shown = []
   folders = filter(None, (run.folder for run in frame.run))
   for path, command in run_pictures.find(folders):
     with open(path, "rb") as file:
       caption = f"{path}, by {command}."
-      parts.append(render.png_image(file.read(), caption, 1150))
-  return [render.heading("Predictions"), *parts] if parts else []
+      shown.append(render.Picture(file.read(), caption, width=1150))
+  return [render.heading("Predictions"), render.pictures(shown)] * bool(shown)
 
 
 def _beside_the_paper(frame, papers, args):
@@ -184,7 +182,7 @@ def _beside_the_paper(frame, papers, args):
     parts.append(render.html(shown, level=3))
     if rest:
       what = f"All of {table.title.partition(':')[0]}, with what was not run"
-      parts.append(render.folded(what, render.html_cells(rest)))
+      parts.append(render.folded(what, render.cells(rest)))
     if name := _PAPERS_BARS.get(table.name):
       parts += _pictures(frame, (name,), args, missing=[])
   table = claims.build(frame)

@@ -112,7 +112,7 @@ def test_every_arm_is_in_every_curve(tmp_path, monkeypatch):
 
   def pictures(shown):
     drawn.update({picture.title: picture.figure for picture in shown})
-    return ""
+    return {"kind": "lines", "text": ""}
 
   monkeypatch.setattr(render, "pictures", pictures)
   _page(tmp_path)

@@ -9,7 +9,7 @@ import pytest
 
 from dpn import metrics, tasks
 from dpn.scripts import count, evaluate, fake_data, report, show_predictions
-from dpn.scripts.results import classes
+from dpn.scripts.results import run_pictures
 from dpn.trainers import log as log_lib
 from dpn.trainers import loop
 
@@ -85,7 +85,7 @@ def test_train_resume_evaluate_draw_report(
   assert row == {k: v for k, v in last.items() if k[:4] in ("step", "test")}
 
   show_predictions.main([str(whole), str(killed), "--images", "3", "0"])
-  picture = cv2.imread(str(whole / classes.PICTURE))
+  picture = cv2.imread(str(whole / run_pictures.PREDICTIONS))
   assert picture.shape[:2] > (100, 400)
   assert picture.std() > 20
   names, [(index, example, predicted), _] = show_predictions.predict(

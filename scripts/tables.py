@@ -23,13 +23,12 @@ from collections.abc import Sequence
 
 from dpn.scripts.results import (
   aggregate,
-  classes,
   output,
   own_runs,
+  paper,
   render,
   run_files,
   runs,
-  table_specs,
   tables,
 )
 
@@ -64,7 +63,7 @@ def _parser():
   parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
   add = parser.add_argument
   add("runs", nargs="+", help="folders that hold runs")
-  known = [*table_specs.SPECS, classes.NAME, own_runs.NAME, "all"]
+  known = [*paper.TABLES, own_runs.CLASSES, own_runs.NAME, "all"]
   add("--table", nargs="+", choices=known, help="print these, whole")
   formats = [*render.FORMATS, "long", "archive"]
   add("--format", default="text", choices=formats)
@@ -106,11 +105,12 @@ def _existing(frame, args):
 
 def _named(frame, args):
   """Returns the tables that were asked for; their errors are the command's."""
-  names = table_specs.TABLES if "all" in args.table else args.table
+  every = [name for name, table in paper.TABLES.items() if table.rows]
+  names = every if "all" in args.table else args.table
   made, wrong = [], []
   for name in names:
-    if name == classes.NAME:
-      made += classes.per_class(frame, args.interval)
+    if name == own_runs.CLASSES:
+      made += own_runs.per_class(frame, args.interval)
     elif name == own_runs.NAME:
       models, wrong = own_runs.models(frame, args.baseline, args.metric)
       made += own_runs.side_by_side(models, args.interval)

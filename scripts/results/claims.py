@@ -1,217 +1,39 @@
-"""What arXiv 2302.01327 says in prose, beside what runs say."""
+"""What arXiv 2302.01327 says in prose, beside what runs say.
 
-from collections.abc import Sequence
+paper_claims.json has a row for each claim: where it stands, what it says, the
+check that decides it and that check's arguments. A claim that a table decides
+is judged twice by the same function: by the numbers that the paper prints, and
+by runs. The others look at what runs logged, see `measures`.
+"""
 
+import dataclasses
+import functools
+import json
+import math
+import os
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
 import pandas as pd
+import scipy.stats
 
 from dpn.scripts.results import (
-  checks,
+  aggregate,
+  arms,
   figures,
   measures,
+  paper,
   runs,
-  table_specs,
   tables,
 )
-from dpn.scripts.results.checks import (
-  better,
-  by_model,
-  compare,
-  mean_gain,
-  tested,
+
+HOLDS, FAILS, UNDECIDED = "holds", "does not hold", "undecided"
+NOT_RUN = aggregate.NOT_RUN
+CLAIMS = json.loads(
+  pathlib.Path(__file__).with_name("paper_claims.json").read_text("utf-8")
 )
-
-STEMS = [row["arm"] for row in table_specs.PUBLISHED["6"]["rows"]]
-PLACED = (*table_specs.PLACEMENTS, "normformer", "sub_ln")
-AUGREG = {"recipe": ("AugReg",)}
-NATURAL, SPECIALIZED, STRUCTURED = table_specs.PUBLISHED["3"]["groups"].values()
-_SHORT, _LONG = {"steps": ("93000",)}, {"steps": ("930000",)}
-_FIRST, _LAST = {"steps": ("220000",)}, {"steps": ("1100000",)}
-
-
-def _vtab(least, arch, tasks):
-  return compare(better(least), "3", arch=(arch,), task=tasks)
-
-
-# Where, what it says in our words, and what decides it.
-CLAIMS: Sequence[tuple[str, str, checks.Check]] = (
-  (
-    "Section 4.1, Figure 1",
-    "No other placement of LayerNorms in the block, nor NormFormer nor Sub-LN, "
-    "is significantly better than LayerNorm before attention and MLP.",
-    compare(tested(every=False), "figure_1", PLACED),
-  ),
-  (
-    "Section 4.1, Figure 1",
-    "The same in the other readings of these arms (configs/ln_placement.py).",
-    compare(
-      tested(every=False),
-      "figure_1",
-      [
-        arm
-        for arm in table_specs.FIGURE_1
-        if arm not in (*PLACED, runs.BASE, runs.DPN)
-      ],
-    ),
-  ),
-  (
-    "Section 4.1, Figure 1",
-    "Dual PatchNorm is better on all five models.",
-    compare(tested(every=True), "figure_1"),
-  ),
-  (
-    "Section 4.1, Figure 1",
-    "NormFormer helps some models of patch size 32.",
-    compare(better(1), "figure_1", ["normformer"], arch=("B/32", "S/32")),
-  ),
-  (
-    "Section 5.3, Table 1 (left)",
-    "Dual PatchNorm improves every model trained on ImageNet-1k.",
-    compare(better(10), "1_left"),
-  ),
-  (
-    "Section 5.3, Table 1 (left)",
-    "The average gain over AugReg's models is 1.4 points.",
-    compare(mean_gain, "1_left", **AUGREG),
-  ),
-  (
-    "Section 5.3, Table 1 (left)",
-    "DeiT-S gains 0.3 points.",
-    compare(mean_gain, "1_left", recipe=("DeiT",), arch=("S/16",)),
-  ),
-  (
-    "Section 5.3, Table 1 (left)",
-    "DeiT-B gains 0.2 points.",
-    compare(mean_gain, "1_left", recipe=("DeiT",), arch=("B/16",)),
-  ),
-  *(
-    (
-      "Section 5.3, Table 1 (left)",
-      f"Finetuned at 384 pixels, {arch} gains {gain} points.",
-      compare(
-        mean_gain, "1_left", recipe=("AugReg+384 finetune",), arch=(arch,)
-      ),
-    )
-    for arch, gain in (("B/16", 0.6), ("B/32", 1.0))
-  ),
-  (
-    "Section 5.3, Table 1 (right)",
-    "After 93,000 steps of ImageNet-21k all models gain, on average 1.7 "
-    "points.",
-    compare(mean_gain, "1_right", **_SHORT),
-  ),
-  (
-    "Section 5.3, Table 1 (right)",
-    "After 930,000 steps of ImageNet-21k the best model gains 0.4 points.",
-    compare(mean_gain, "1_right", arch=("B/16",), **_LONG),
-  ),
-  (
-    "Section 5.3, Table 2 (left)",
-    "After 220,000 steps of JFT all models gain, 0.8 points on average.",
-    compare(mean_gain, "2_left", **_FIRST),
-  ),
-  (
-    "Section 5.3, Table 2 (left)",
-    "After 1,100,000 steps of JFT the best model gains 0.5 points.",
-    compare(mean_gain, "2_left", arch=("L/16",), **_LAST),
-  ),
-  *(
-    (
-      "Section 5.4, Table 2 (right)",
-      f"Finetuned after JFT, {arch} gains in {least} of 4 settings.",
-      compare(better(least), "2_right", arch=(arch,)),
-    )
-    for arch, least in (("B/32", 4), ("L/16", 3))
-  ),
-  *(
-    (
-      "Section 6.1, Table 3",
-      f"VTAB, {kind}: {arch} gains on {least} of {len(tasks)} tasks.",
-      _vtab(least, arch, tasks),
-    )
-    for kind, tasks, found in (
-      ("Natural", NATURAL, {"B/32": 7, "B/16": 6}),
-      ("Specialized", SPECIALIZED, {"B/32": 3, "B/16": 1}),
-      ("Structured", STRUCTURED, {"B/32": 4, "B/16": 4}),
-    )
-    for arch, least in found.items()
-  ),
-  (
-    "Section 6.2, Table 4",
-    "LiT: three of four models gain in zero-shot accuracy.",
-    compare(better(3), "4"),
-  ),
-  (
-    "Section 6.3, Table 5",
-    "Segmentation: there is a gain at every size of the training set.",
-    compare(better(5), "5"),
-  ),
-  (
-    "Section 6.1, Table 7",
-    "SUN397 from scratch: there is a gain in every setting.",
-    compare(better(6), "7"),
-  ),
-  (
-    "Section 7, Table 6",
-    "No other stem is significantly better than Dual PatchNorm.",
-    compare(tested(every=False), "6", STEMS, runs.DPN),
-  ),
-  (
-    "Section 7, Table 6",
-    "Normalizing without scale and bias is better than these without it.",
-    compare(mean_gain, "6", ["no_learnable"], "only_learnable"),
-  ),
-  (
-    "Section 7, Table 6",
-    "On B/32, LayerNorm before the embedding alone trains unstably.",
-    checks.unstable("pre", "B/32"),
-  ),
-  (
-    "Section 7, Table 6",
-    "On B/16, Dual PatchNorm without scale and bias trains unstably.",
-    checks.unstable("no_learnable", "B/16"),
-  ),
-  (
-    "Section 8.1, Figures 2 and 4",
-    "In a plain ViT the embedding's gradient is far larger than the blocks'.",
-    by_model(checks.stands_out, "grad_norm_mean/embedding"),
-  ),
-  (
-    "Section 8.1, Figures 2 and 4",
-    "Dual PatchNorm scales the gradient of the embedding down.",
-    by_model(checks.scaled_down, "grad_norm_mean/embedding"),
-  ),
-  (
-    "Section 8.1, Figure 2 (right)",
-    "It does so in the whole course of training.",
-    by_model(checks.throughout, "grad_norm/embedding"),
-  ),
-  (
-    "Section 8.2, Figure 3",
-    "The first LayerNorm scales up the centre and the corners of a patch.",
-    checks.centre_and_corners,
-  ),
-  (
-    "Appendix A",
-    "Whitened patches are no better than patches with LayerNorm.",
-    compare(tested(every=False), "6", ["whiten"], "pre"),
-  ),
-  (
-    "Appendix A",
-    "LayerNorm on the patches is no better for their being whitened before.",
-    compare(tested(every=False), "6", ["whiten_ln"], "pre"),
-  ),
-  (
-    "Abstract",
-    "No hyper-parameter is tuned for Dual PatchNorm.",
-    by_model(checks.same_settings),
-  ),
-  (
-    "Section 5.3",
-    "Results on ImageNet-1k are of at least three runs.",
-    by_model(checks.repeated, recipes=table_specs.SPECS["1_left"].recipes),
-  ),
-)
-
+Gains = Mapping[str, aggregate.Estimate]  # row → difference
 
 _NOTES = (
   "Means are ± half a 95% interval (Student's t), and a claim of a gain holds "
@@ -227,14 +49,366 @@ _NOTES = (
 )
 
 
-def check(frame: pd.DataFrame) -> tuple[list[checks.Finding], figures.Reasons]:
+@dataclasses.dataclass(frozen=True)
+class Finding:
+  """What the runs say of a claim.
+
+  Attributes:
+    verdict: one of the words above.
+    ours: the numbers behind it.
+    paths: of the runs that were looked at.
+    printed: the same of the numbers that the paper prints, "" if none.
+  """
+
+  verdict: str = NOT_RUN
+  ours: str = ""
+  paths: Sequence[str] = ()
+  printed: str = ""
+
+
+class Evidence:
+  """Runs, sorted into tables when a claim asks for one.
+
+  Attributes:
+    frame: all runs, see `runs.frame`.
+    done: the complete ones, without trials and candidates of a selection.
+  """
+
+  def __init__(self, frame: pd.DataFrame):
+    self.frame = self.done = frame
+    if len(frame):
+      done = frame.complete & ~frame.trial & frame.candidate.isna()
+      self.done = frame[done]
+    self.sorted = functools.cache(lambda table: tables.sort_runs(table, frame))
+
+  def arms(self, table: str) -> tables.Arms:
+    """Returns what fills a table; ValueError if a cell cannot be averaged."""
+    found = self.sorted(table)
+    if found.wrong:
+      raise ValueError(found.wrong[0])
+    return found.arms
+
+
+def _repetitions(done, arm):
+  """Returns the runs of an arm, one for each seed.
+
+  Raises:
+    ValueError: they differ in more than the seed.
+  """
+  of_arm = done[done.arm == arm]
+  aggregate.check_alike(of_arm)
+  return list(of_arm.drop_duplicates("seed").run)
+
+
+def _rows(table, rows):
+  """Returns the places of the paper's rows that are asked for."""
+  spec = paper.TABLES[table]
+  places = [(arch,) for arch in spec.archs] or dict.fromkeys(
+    place for place, _ in paper.printed(table)
+  )
+  wanted = lambda place: all(
+    place[spec.keys.index(key)] in values for key, values in rows.items()
+  )
+  return [place for place in places if wanted(place)]
+
+
+def _published(table, places, new, old) -> Gains:
+  """Returns the paper's differences; Table 6 has them already, from dpn."""
+  printed = dict(paper.printed(table))
+  if table == "6":
+    printed |= {(place, runs.DPN): paper.number(0.0) for place in places}
+  return {
+    " ".join(place): aggregate.Estimate(
+      printed[place, new].mean - printed[place, old].mean, sign="+"
+    )
+    for place in places
+    if {(place, new), (place, old)} <= printed.keys()
+  }
+
+
+def _compared(
+  judge, evidence, table, new=(runs.DPN,), old=runs.BASE, rows=None
+):
+  """Returns what a judge says of differences in a table.
+
+  Args:
+    judge: (differences, how many there would be) → (verdict, numbers).
+    evidence: the runs.
+    table: its name.
+    new: arms, each compared with `old`.
+    old: the arm they are compared with.
+    rows: values of the table's keys, to take only some of the paper's rows.
+  """
+  places, of_table = _rows(table, rows or {}), evidence.arms(table)
+  gains, printed, paths = {}, {}, []
+  for arm in new:
+    name = "{}" if arm == runs.DPN else f"{arm} {{}}"
+    for place in places:
+      pair = [of_table.get((place, a)) for a in (arm, old)]
+      gain = aggregate.gain(*pair)
+      if isinstance(gain, aggregate.Estimate):
+        gains[name.format(" ".join(place))] = gain
+      for of in filter(None, pair):
+        paths += [*of.paths, *of.copies, *of.unchosen]
+    for row, gain in _published(table, places, arm, old).items():
+      printed[name.format(row)] = gain
+  total = len(places) * len(new)
+  verdict, ours = judge(gains, total) if gains else (NOT_RUN, "")
+  if gains and len(gains) < total:
+    ours += f"; {len(gains)} of {total} comparisons run"
+  in_print = judge(printed, len(printed))[1] if printed else ""
+  return Finding(verdict, ours, paths, in_print)
+
+
+def _mean_gain(gains, total):
+  """Judges whether the mean of those differences that there are is above 0.
+
+  The mean's variance is that of independent rows.
+  """
+  del total
+  mean = float(np.mean([gain.mean for gain in gains.values()]))
+  variance = np.array([gain.sem**2 for gain in gains.values()])
+  df = np.array([gain.df for gain in gains.values()])
+  sem, ci = math.sqrt(variance.sum()) / len(gains), math.nan
+  if sem == 0:
+    ci = 0.0
+  elif sem > 0:  # Welch and Satterthwaite
+    df = variance.sum() ** 2 / (variance**2 / df).sum()
+    ci = aggregate.t_95(df) * sem
+  found = aggregate.Estimate(mean, ci, sign="+")
+  verdict = {1: HOLDS, -1: FAILS, 0: UNDECIDED}[found.side]
+  rows = f" over {len(gains)} rows" if len(gains) > 1 else ""
+  return verdict, f"{found}{rows}"
+
+
+def _side(gain):
+  """Returns the side of 0 on which a difference lies, by sign if single."""
+  if math.isnan(gain.ci):
+    return int(np.sign(round(gain.mean, 3)))
+  return gain.side
+
+
+def _better(gains, total, least):
+  """Judges whether at least so many differences lie above 0."""
+  sides = [_side(gain) for gain in gains.values()]
+  above, below = sides.count(1), sides.count(-1)
+  verdict = HOLDS if above >= least else UNDECIDED
+  if total - below < least:
+    verdict = FAILS
+  single = any(math.isnan(gain.ci) for gain in gains.values())
+  rule = ", by sign" if single else ""
+  equal = len(sides) - above - below
+  return verdict, f"{above} better, {equal} equal, {below} worse{rule}"
+
+
+def tested(gains: Gains, total: int, every: bool) -> tuple[str, str]:
+  """Judges whether every difference, or none, is above 0.
+
+  Tested together: by Student's t at 5%, with Holm's correction for how many.
+  While some are not run, it may be refuted but does not hold yet.
+  """
+  p = {row: gain.p_value for row, gain in gains.items()}
+  p = {row: value for row, value in p.items() if not math.isnan(value)}
+  if not p:
+    above = sum(gain.mean > 0 for gain in gains.values())
+    return UNDECIDED, f"{above} of {len(gains)} above 0"
+  adjusted = dict(zip(p, aggregate.holm([*p.values()]), strict=True))
+  won = [row for row in p if adjusted[row] < 0.05 and gains[row].mean > 0]
+  lost = [row for row in gains if row not in won]
+  if every:
+    verdict = UNDECIDED if lost else HOLDS
+    if any(_side(gains[row]) < 0 for row in lost):
+      verdict = FAILS
+    named = f" (not {', '.join(lost)})" if lost else ""
+  else:
+    verdict = FAILS if won else HOLDS
+    named = f" ({', '.join(won)})" if won else ""
+  if verdict == HOLDS and len(p) < total:
+    verdict = UNDECIDED
+  numbers = f"{len(won)} of {len(p)} significantly better{named}"
+  return verdict, f"{numbers}, least p {min(adjusted.values()):.2g}"
+
+
+def _unstable(evidence, arm, arch):
+  """Checks that AugReg training of an arm is less stable than DPN's.
+
+  It is if its runs have more spikes of the loss each, or if their results have
+  a larger variance over seeds (F test, 5%).
+  """
+  done, found = evidence.done, dict.fromkeys((arm, runs.DPN), ())
+  if len(done):
+    model = done[(done.recipe == "AugReg") & (done.arch == arch)]
+    found = {name: _repetitions(model, name) for name in found}
+  paths = [run.path for of in found.values() for run in of]
+  if not all(found.values()):
+    there = [name for name, of in found.items() if of]
+    ours = f"only {there[0]} was run" if there else ""
+    return Finding(ours=ours, paths=paths)
+  if any(run.averaged for of in found.values() for run in of):
+    ours = "an archive has no single steps: give the runs' folders"
+    return Finding(ours=ours, paths=paths)
+  spikes, texts, finals = [], [], []
+  for name, repetitions in found.items():
+    mine = [measures.spikes(run.series("loss")) for run in repetitions]
+    peak = max(measures.gradient_peak(run) for run in repetitions)
+    values = [aggregate.percent(run, run.headline[0]) for run in repetitions]
+    spread = f"{np.std(values, ddof=1):.2f}" if len(values) > 1 else "–"
+    spikes.append(float(np.mean(mine)))
+    finals.append(values)
+    texts.append(
+      f"{name}: {spikes[-1]:.3g} spikes a run, largest gradient {peak:.3g} "
+      f"medians, standard deviation over seeds {spread}"
+    )
+  more = spikes[0] > spikes[1] or _wider(*finals)
+  return Finding(HOLDS if more else FAILS, "; ".join(texts), paths)
+
+
+def _wider(values, reference):
+  """Returns whether a variance is larger than another: F test, 5%."""
+  df = len(values) - 1, len(reference) - 1
+  if min(df) < 1:
+    return False
+  variances = np.var(values, ddof=1), np.var(reference, ddof=1)
+  if variances[1] == 0:
+    return variances[0] > 0
+  return scipy.stats.f.sf(variances[0] / variances[1], *df) < 0.05
+
+
+def _by_model(judge, evidence, metric=None, recipes=()):
+  """Returns what a judge says of a plain ViT and DPN of every model.
+
+  It takes the runs of both, which have logged `metric`, and returns whether
+  the claim holds, with the numbers. It must for every model; `recipes` limits
+  it to some.
+  """
+  held, texts, paths = [], [], []
+  done = evidence.done
+  if recipes and len(done):
+    done = done[done.recipe.isin(recipes)]
+  for title, model in done.groupby("title") if len(done) else ():
+    usable = model
+    if metric:
+      usable = model[
+        [metric in run.logged and not run.averaged for run in model.run]
+      ]
+    pair = [_repetitions(usable, arm) for arm in (runs.BASE, runs.DPN)]
+    if all(pair):
+      holds, text = judge(*pair)
+      held.append(holds)
+      texts.append(f"{title}: {text}" + ("" if holds else " (not so)"))
+      paths += [run.path for of in pair for run in of]
+  if not held:
+    return Finding()
+  return Finding(HOLDS if all(held) else FAILS, "; ".join(texts), paths)
+
+
+def _stands_out(base, dpn):
+  """Judges whether the embedding's gradient is at least twice the blocks'.
+
+  Their median, at the end; and above every block in most rows.
+  """
+  del dpn
+  over = measures.embedding_over_blocks(base)
+  above = measures.embedding_above_all(base)
+  text = f"{over:.3g} × the median block; above every block in {above:.0%} of"
+  return over >= 2 and above > 0.5, f"{text} the rows"
+
+
+def _scaled_down(base, dpn):
+  """Judges whether DPN's embedding has a smaller gradient, at the end."""
+  norms = [
+    run.series("grad_norm_mean/embedding").iloc[-1] for run in (*base, *dpn)
+  ]
+  ratio = np.mean(norms[len(base) :]) / np.mean(norms[: len(base)])
+  return ratio < 1, f"{ratio:.3g} × that of the plain ViT"
+
+
+def _throughout(base, dpn):
+  """Judges whether it is smaller in 95% of the rows that were logged."""
+  ratio = measures.embedding_ratio(dpn, base)
+  lower = float((ratio < 1).mean())
+  return lower >= 0.95, f"lower in {lower:.0%} of the rows"
+
+
+def _same_settings(base, dpn):
+  """Judges whether the configs of both differ in the stem alone."""
+  differ = arms.differing((run.config for run in (*base, *dpn)), arms=True)
+  text = f"{', '.join(differ)} differ" if differ else "the stem alone differs"
+  return not differ, text
+
+
+def _repeated(base, dpn):
+  """Judges whether there are three seeds of each."""
+  least = min(len({r.config.get("seed") for r in of}) for of in (base, dpn))
+  return least >= 3, f"{least} seeds"
+
+
+def _centre_and_corners(evidence):
+  """Checks where in the patch the first LayerNorm of DPN scales up."""
+  held, texts, paths = [], [], []
+  for title, file in figures.scale_files(evidence.frame)[0].items():
+    means = measures.regions(figures.read_scale(file))
+    held.append(
+      means[["centre", "corners"]].gt(means.edges, axis=0).all(axis=None)
+    )
+    by = ("red", "green", "blue") if len(means) == 3 else means.index
+    numbers = ", ".join(
+      f"{colour} {row.centre:.2f}/{row.corners:.2f}/{row.edges:.2f}"
+      for colour, row in zip(by, means.itertuples(), strict=True)
+    )
+    texts.append(f"{title}: {numbers}" + ("" if held[-1] else " (not so)"))
+    paths.append(os.path.dirname(file))
+  if not held:
+    return Finding()
+  text = f"centre/corners/edges: {'; '.join(texts)}"
+  return Finding(HOLDS if all(held) else FAILS, text, paths)
+
+
+def _of_table(judge, **fixed):
+  """Returns the check of a judge of differences, some of whose values are set.
+
+  `least`, of a claim that counts, is the judge's argument.
+  """
+
+  def check(evidence, least=None, **comparison):
+    given = fixed if least is None else {**fixed, "least": least}
+    return _compared(functools.partial(judge, **given), evidence, **comparison)
+
+  return check
+
+
+CHECKS: Mapping[str, Callable[..., Finding]] = {
+  "mean_gain": _of_table(_mean_gain),
+  "better": _of_table(_better),
+  "every_better": _of_table(tested, every=True),
+  "none_better": _of_table(tested, every=False),
+  "unstable": _unstable,
+  "centre_and_corners": _centre_and_corners,
+  **{
+    judge.__name__.removeprefix("_"): functools.partial(_by_model, judge)
+    for judge in (
+      *(_stands_out, _scaled_down, _throughout, _same_settings, _repeated),
+    )
+  },
+}
+
+
+def decide(claim: Mapping, evidence: Evidence) -> Finding:
+  """Returns what runs say of a row of paper_claims.json."""
+  arguments = {
+    k: v for k, v in claim.items() if k not in ("where", "says", "check")
+  }
+  return CHECKS[claim["check"]](evidence, **arguments)
+
+
+def check(frame: pd.DataFrame) -> tuple[list[Finding], figures.Reasons]:
   """Returns what runs say of each claim, and the runs that none is about."""
-  evidence, found = checks.Evidence(frame), []
-  for _, _, claim in CLAIMS:
+  evidence, found = Evidence(frame), []
+  for claim in CLAIMS:
     try:
-      found.append(claim(evidence))
+      found.append(decide(claim, evidence))
     except ValueError as e:
-      found.append(checks.Finding("cannot be checked", str(e)))
+      found.append(Finding("cannot be checked", str(e)))
   if frame.empty:
     return found, {}
   seen = {path for finding in found for path in finding.paths}
@@ -249,8 +423,8 @@ def build(frame: pd.DataFrame) -> tables.Table:
   """Returns the claims and what runs say of each as a table."""
   found, left_out = check(frame)
   rows = [
-    (where, says, finding.printed, finding.ours, finding.verdict)
-    for (where, says, _), finding in zip(CLAIMS, found, strict=True)
+    (claim["where"], claim["says"], of.printed, of.ours, of.verdict)
+    for claim, of in zip(CLAIMS, found, strict=True)
   ]
   names = ("where", "the paper says", "its numbers", "ours", "verdict")
   return tables.Table(
@@ -259,5 +433,5 @@ def build(frame: pd.DataFrame) -> tables.Table:
     frame=pd.DataFrame(rows, columns=names, dtype=object),
     keys=4,
     notes=[*_NOTES, *filter(None, [tables.left_out(left_out)])],
-    filled=any(finding.verdict != checks.NOT_RUN for finding in found),
+    filled=any(finding.verdict != NOT_RUN for finding in found),
   )

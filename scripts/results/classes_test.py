@@ -4,7 +4,7 @@ import pytest
 
 from dpn.scripts import conftest as testing
 from dpn.scripts import report, tables
-from dpn.scripts.results import classes, run_files, runs
+from dpn.scripts.results import own_runs, run_files, run_pictures, runs
 
 TABLE = {"recipe": "CamVid", "arch": "96x4/8", "metric": "test/miou"}
 FOUND = {  # arm → by seed: mean, sky, and car if any picture has one
@@ -32,7 +32,7 @@ def _folder(tmp_path):
 
 
 def test_means_and_paired_differences(folder):
-  [table] = classes.per_class(runs.frame(run_files.find([str(folder)])))
+  [table] = own_runs.per_class(runs.frame(run_files.find([str(folder)])))
   frame = table.frame.set_index("IoU [%]")
   assert list(frame.index) == ["mean", "pixel accuracy", "sky", "car"]
   assert list(frame.columns) == ["base", "dpn", "dpn − base"]
@@ -51,7 +51,7 @@ def test_commands_show_them(folder, capsys):
   assert (
     "| car            | 32.00 (n=2: 30.00, 34.00) |" in capsys.readouterr().out
   )
-  (folder / "dpn-s0" / classes.PICTURE).write_bytes(b"a picture")
+  (folder / "dpn-s0" / run_pictures.PREDICTIONS).write_bytes(b"a picture")
   page = folder / "report.html"
   report.main([str(folder), "-o", str(page)])
   shown = testing.Page(page.read_text())
@@ -66,4 +66,4 @@ def test_commands_show_them(folder, capsys):
 def test_other_runs_have_none(tmp_path):
   row = {"step": 1, "val/prec@1": 0.5}
   testing.write_run(tmp_path / "run", rows=[row], seconds=1.0)
-  assert classes.per_class(runs.frame(run_files.find([str(tmp_path)]))) == []
+  assert own_runs.per_class(runs.frame(run_files.find([str(tmp_path)]))) == []

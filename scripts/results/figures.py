@@ -17,9 +17,9 @@ from dpn import errors
 from dpn.scripts.results import (
   aggregate,
   own_runs,
+  paper,
   plots,
   runs,
-  table_specs,
   tables,
 )
 from dpn.trainers import update
@@ -233,12 +233,14 @@ def differences(frame, args) -> dict[str, Drawn]:
 
 def gains(name, frame, args) -> dict[str, Drawn]:
   """Returns bars of the arms of a table of differences that were run."""
-  spec = table_specs.SPECS[name]
+  spec = paper.TABLES[name]
   found = tables.sort_runs(name, frame, args.metric)
+  if found.wrong:
+    raise ValueError(found.wrong[0])
   arms = found.arms
   run = {arm for (_, arm), of in arms.items() if of.metric}
   shown = [arm for arm in spec.arms if arm != spec.reference and arm in run]
-  published, ours, paper = table_specs.paper(name), {}, {}
+  published, ours, theirs = paper.printed(name), {}, {}
   for arch in tables.archs(name, arms):
     reference = arms.get(((arch,), spec.reference))
     cells = {
@@ -247,7 +249,7 @@ def gains(name, frame, args) -> dict[str, Drawn]:
     }
     if any(isinstance(cell, aggregate.Estimate) for cell in cells.values()):
       ours[arch] = cells
-      paper[arch] = {
+      theirs[arch] = {
         _label(arm): value
         for (place, arm), value in published.items()
         if place == (arch,)
@@ -255,13 +257,13 @@ def gains(name, frame, args) -> dict[str, Drawn]:
   if not ours:
     raise ValueError(
       f"None of the {len(frame)} runs can be compared with {spec.reference} of "
-      f"the same model, which {table_specs.short_title(name)} is about. Train "
+      f"the same model, which {spec.number} is about. Train "
       "it, or give its folder as well."
     )
   label = f"top-1 relative to {own_runs.LABELS[spec.reference]} [points]"
   file = name if name.startswith("figure") else f"table_{name}"
-  fig = plots.gains(ours, paper, label, own_runs.LABELS[runs.DPN])
-  title = f"{table_specs.short_title(name)} as bars"
+  fig = plots.gains(ours, theirs, label, own_runs.LABELS[runs.DPN])
+  title = f"{spec.number} as bars"
   return {file: Drawn(fig, found.left_out, title)}
 
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 
 from dpn import errors
-from dpn.scripts.results import aggregate, runs, table_specs, tables
+from dpn.scripts.results import aggregate, paper, runs, tables
 from dpn.scripts.results import arms as arms_lib
 
-NAME = "runs"  # of the table in scripts.tables
+NAME, CLASSES = "runs", "classes"  # of the tables in scripts.tables
 LABELS = {
   runs.BASE: "ViT",
   runs.DPN: "Dual PatchNorm",
@@ -18,54 +18,15 @@ LABELS = {
   "sub_ln": "Sub-LN",
 }
 _MOST_METRICS = 4  # side by side
-_DIGITS = 4  # of what is no fraction
-# What scripts.results.classes shows, gradients, and seeds of a probe.
-_APART = re.compile(r"grad_norm.*|(.*/)?iou/.*|.*-seed-\d+")
-
-
-@dataclasses.dataclass(frozen=True)
-class Comparison:
-  """An arm against the baseline of its model.
-
-  Attributes:
-    model: title of the runs.
-    metric: that is compared.
-    arm: the one that is looked at.
-    baseline: the one that is subtracted.
-    gain: arm − baseline, fractions in points.
-    apart: fields of the config in which they differ, too.
-  """
-
-  model: str
-  metric: str
-  arm: str
-  baseline: str
-  gain: aggregate.Estimate
-  apart: Sequence[str] = ()
-
-  def __str__(self) -> str:
-    gain = self.gain
-    unit = " points" if aggregate.is_fraction(self.metric) else ""
-    if gain.pair:
-      numbers = " and ".join(map(gain.number, gain.pair))
-      verdict = f"{numbers} by seed, too few for an interval"
-    elif not gain.has_interval:
-      verdict = "no interval without more seeds"
-    else:
-      low, high = (gain.number(gain.mean + side * gain.ci) for side in (-1, 1))
-      contains = "does not contain" if gain.side else "contains"
-      verdict = f"95% interval {low} to {high}, {contains} 0"
-    seeds = f"{gain.n} seed{'s' * (gain.n > 1)}, {gain.note}"
-    too = f" The arms also differ in: {some_of(self.apart)}."
-    return (
-      f"{self.arm} − {self.baseline} ({self.model}, {self.metric}): "
-      f"{gain.number(gain.mean)}{unit}; {verdict} ({seeds})."
-    ) + (too if self.apart else "")
+_DIGITS = 4  # of losses and other numbers that are not percentages
+# Shown by `per_class`; gradients; and seeds of a probe.
+_ELSEWHERE = re.compile(r"grad_norm.*|(.*/)?iou/.*|.*-seed-\d+")
+_WHOLE_IMAGE = {"miou": "mean", "pixel_acc": "pixel accuracy"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-  """The runs of a title, which differ in arm and seed, and `apart`.
+  """The runs of a title, which differ in arm and seed.
 
   Attributes:
     title: recipe, size and what else tells them from others.
@@ -73,7 +34,7 @@ class Model:
     others: whatever else its evaluators measured.
     arms: the runs of each arm by metric, the baseline's first.
     baseline: what arms are compared with; None for a single arm.
-    apart: by arm, the other fields of the config in which it is unlike the
+    also: by arm, further fields of the config in which it differs from the
       baseline: each arm's best learning rate, for example.
   """
 
@@ -82,7 +43,7 @@ class Model:
   others: tuple[str, ...]
   arms: Mapping[str, Mapping[str, aggregate.Arm]]
   baseline: str | None
-  apart: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
+  also: Mapping[str, Sequence[str]]
 
   def gain(self, arm: str, metric: str) -> aggregate.Estimate | str:
     """Returns arm − baseline, or why there is none; "" for the baseline."""
@@ -100,20 +61,44 @@ class Model:
       return tables.NOT_PUBLISHED
     return _rounded(aggregate.cell(found), metric)
 
-  def comparisons(self) -> list[Comparison]:
-    gains = {
-      (metric, arm): self.gain(arm, metric)
-      for metric in self.headline[:_MOST_METRICS]
-      for arm in self.arms
-    }
-    return [
-      Comparison(
-        *(self.title, metric, arm, self.baseline, gain),
-        self.apart.get(arm, ()),
-      )
-      for (metric, arm), gain in gains.items()
+  @property
+  def shown(self) -> tuple[str, ...]:
+    """The metrics that stand side by side."""
+    return self.headline[:_MOST_METRICS]
+
+  @property
+  def more(self) -> tuple[str, ...]:
+    return (*self.headline[_MOST_METRICS:], *self.others)
+
+  @property
+  def gains(self) -> dict[tuple[str, str], aggregate.Estimate]:
+    """The differences from the baseline by (arm, metric)."""
+    every = {(a, m): self.gain(a, m) for m in self.shown for a in self.arms}
+    return {
+      key: gain
+      for key, gain in every.items()
       if isinstance(gain, aggregate.Estimate)
-    ]
+    }
+
+  def in_words(self, arm: str, metric: str) -> str:
+    """Returns a sentence on a difference: its interval, what else differs."""
+    gain = self.gain(arm, metric)
+    unit = " points" if aggregate.is_fraction(metric) else ""
+    if gain.pair:
+      numbers = " and ".join(map(gain.number, gain.pair))
+      verdict = f"{numbers} by seed, too few for an interval"
+    elif not gain.has_interval:
+      verdict = "no interval without more seeds"
+    else:
+      low, high = (gain.number(gain.mean + side * gain.ci) for side in (-1, 1))
+      contains = "does not contain" if gain.side else "contains"
+      verdict = f"95% interval {low} to {high}, {contains} 0"
+    seeds = f"{gain.n} seed{'s' * (gain.n > 1)}, {gain.note}"
+    also = self.also.get(arm, ())
+    return (
+      f"{arm} − {self.baseline} ({self.title}, {metric}): "
+      f"{gain.number(gain.mean)}{unit}; {verdict} ({seeds})."
+    ) + (f" The arms also differ in: {some_of(also)}." if also else "")
 
 
 def arm_name(given: str) -> str:
@@ -143,7 +128,7 @@ def of_arms(
 def models(
   frame: pd.DataFrame, baseline: str | None = None, metric: str | None = None
 ) -> tuple[list[Model], list[str]]:
-  """Returns the models that were trained, and what is wrong with others.
+  """Returns the models that were trained, and which arms are left out and why.
 
   Args:
     frame: of the runs, see `runs.frame`; those of two steps are left out.
@@ -160,13 +145,10 @@ def models(
   if metric is not None:
     finals = {name for run in frame.run for name in run.finals}
     errors.check_known("final metric", metric, finals)
-  for title, group in sorted(
-    frame.groupby("title"), key=lambda item: _natural(item[0])
-  ):
-    try:
-      found.append(_model(title, group, baseline, metric))
-    except ValueError as e:
-      wrong.append(f"{title}: {e}")
+  titles = frame.groupby("title")
+  for title, group in sorted(titles, key=lambda item: _natural(item[0])):
+    model = _model(title, group, baseline, metric, wrong)
+    found += [model] if model.arms else []
   return found, wrong
 
 
@@ -176,53 +158,49 @@ def _natural(title):
   return [float(x) if i % 2 else x for i, x in enumerate(parts)]
 
 
-def _model(title, group, baseline, metric):
+def _model(title, group, baseline, metric, wrong):
+  """Returns the model of a title; adds to `wrong` why arms are left out."""
   done = [run for run in group.run if run.complete]
   headline = (metric,) if metric else (done or [*group.run])[0].headline
   measured = dict.fromkeys(m for run in done for m in run.finals if "/" in m)
   others = tuple(
-    m for m in measured if m not in headline and not _APART.fullmatch(m)
+    m for m in measured if m not in headline and not _ELSEWHERE.fullmatch(m)
   )
-  order = in_order(group.arm)
-  if baseline in order:
-    order = [baseline, *(arm for arm in order if arm != baseline)]
-  arms = {}
-  for arm in order:
+  arms, order = {}, in_order(group.arm)
+  for arm in sorted(order, key=lambda arm: arm != baseline):
     repetitions = group[group.arm == arm]
-    arms[arm] = {
-      metric: aggregate.arm(repetitions, (metric,))
-      for metric in (*headline, *others)
-      if _is_measured(metric, repetitions, needed=metric == headline[0])
-    }
-  return Model(
-    *(title, headline, others, arms),
-    order[0] if len(order) > 1 else None,
-    _apart(order, group, arms, headline[0]),
-  )
+    try:
+      arms[arm] = {
+        m: aggregate.arm(repetitions, (m,))
+        for m in (*headline, *others)
+        if _is_measured(m, repetitions, needed=m == headline[0])
+      }
+    except ValueError as e:
+      wrong.append(f"{title}: {arm}: {e}")
+  first = next(iter(arms)) if len(arms) > 1 else None
+  also = _also_different(first, group, arms, headline[0])
+  return Model(title, headline, others, arms, first, also)
 
 
-def _apart(order, group, arms, metric):
-  """Returns `Model.apart` of the runs whose results are compared."""
+def _also_different(first, group, arms, metric):
+  """Returns `Model.also` of the runs whose results are compared."""
   counted = {
-    arm: [
-      run.config
-      for run in group.run[group.arm == arm]
-      if run.path in getattr(arms[arm].get(metric), "paths", ())
-    ]
-    for arm in order
+    arm: group[group.path.isin(getattr(of.get(metric), "paths", ()))]
+    for arm, of in arms.items()
   }
-  first, *others = order
-  found = {
-    arm: [*arms_lib.differing(counted[first] + counted[arm], arms=True)]
-    for arm in others
-    if counted[first] and counted[arm]
+  configs = {
+    arm: [run.config for run in rows.run[rows.arm == arm]]
+    for arm, rows in counted.items()
   }
-  told = lambda arm, name: f"{name.removeprefix('model.')}=" in arm
-  found = {
-    arm: [name for name in names if not told(arm, name)]
-    for arm, names in found.items()
-  }
-  return {arm: names for arm, names in found.items() if names}
+  found = {}
+  for arm in arms:
+    if first not in (None, arm) and configs[first] and configs[arm]:
+      differing = arms_lib.differing(configs[first] + configs[arm], arms=True)
+      unsaid = [
+        n for n in differing if f"{n.removeprefix('model.')}=" not in arm
+      ]
+      found |= {arm: unsaid} if unsaid else {}
+  return found
 
 
 def some_of(names: Sequence[str]) -> str:
@@ -246,8 +224,7 @@ def side_by_side(
   """Returns tables of arms × metrics; models measured alike share one."""
   alike = {}
   for model in found:
-    shown = model.headline[:_MOST_METRICS]
-    alike.setdefault((shown, model.baseline), []).append(model)
+    alike.setdefault((model.shown, model.baseline), []).append(model)
   return [
     tables.measured(_rows(metrics, baseline, of), interval)
     for (metrics, baseline), of in alike.items()
@@ -278,17 +255,17 @@ def _rows(metrics, baseline, found):
   notes += [
     f"{arm} and {of.baseline} of {of.title} also differ in: {some_of(names)}."
     for of in found
-    for arm, names in of.apart.items()
+    for arm, names in of.also.items()
   ]
-  notes += aggregate.extensions(
-    of.arms[arm][metric]
+  counted = [
+    of.arms[arm].get(metric)
     for of in found
     for arm in of.arms
     for metric in metrics
-    if metric in of.arms[arm]
-  )
-  if more := dict.fromkeys(m for of in found for m in _more(of)):
-    listed = ", ".join([*more][:3]) + (", …" if len(more) > 3 else "")
+  ]
+  notes += aggregate.extensions(filter(None, counted))
+  if more := list(dict.fromkeys(m for of in found for m in of.more)):
+    listed = ", ".join(more[:3]) + (", …" if len(more) > 3 else "")
     notes.append(f"Measured, too: {listed}; --table {NAME} shows all.")
   return tables.Table(NAME, title, frame, keys, notes)
 
@@ -317,10 +294,10 @@ def everything(
   After each, if there is a baseline, the arms' differences from it.
   """
   made = []
-  for model in (model for model in found if _more(model)):
-    title, others = f"All metrics of {model.title}", [*model.arms][1:]
-    made.append(_by_metric(title, model, [*model.arms], model.result))
-    if others:
+  for model in (model for model in found if model.more):
+    title, arms = f"All metrics of {model.title}", [*model.arms]
+    made.append(_by_metric(title, model, arms, model.result))
+    if others := arms[1:]:
       title += f": differences from {model.baseline}"
       made.append(_by_metric(title, model, others, model.gain))
   return [tables.measured(table, interval) for table in made]
@@ -335,13 +312,8 @@ def _by_metric(title, model, arms, cell):
   return tables.Table(NAME, title, frame, 1, [])
 
 
-def _more(model):
-  """Returns the metrics that `side_by_side` does not show."""
-  return (*model.headline[_MOST_METRICS:], *model.others)
-
-
 def _rounded(cell, metric):
-  """Returns a cell with enough digits for what is no fraction: a loss."""
+  """Returns a cell with more digits if it is not a percentage."""
   if isinstance(cell, str) or aggregate.is_fraction(metric):
     return cell
   return dataclasses.replace(cell, digits=_DIGITS)
@@ -357,16 +329,16 @@ def _with_unit(metric):
 
 def in_words(found: Sequence[Model]) -> list[str]:
   """Returns a sentence on each comparison, and one on all of them together."""
-  comparisons = [c for model in found for c in model.comparisons()]
-  sentences = [str(comparison) for comparison in comparisons]
-  tested = [c.gain for c in comparisons if c.gain.has_interval]
+  sentences = [model.in_words(*key) for model in found for key in model.gains]
+  gains = [gain for model in found for gain in model.gains.values()]
+  tested = [gain for gain in gains if gain.has_interval]
   if len(tested) > 1:
-    apart = sum(bool(gain.side) for gain in tested)
+    without_0 = sum(bool(gain.side) for gain in tested)
     p_values = [gain.p_value for gain in tested]
     still = int((aggregate.holm(p_values) < 0.05).sum())
     sentences.append(
-      f"Intervals without 0: {apart} of {len(tested)}; after correction for "
-      f"their number (Holm, 5%): {still}."
+      f"Intervals without 0: {without_0} of {len(tested)}; after correction "
+      f"for their number (Holm, 5%): {still}."
     )
   return sentences
 
@@ -377,20 +349,65 @@ def trials(frame: pd.DataFrame) -> list[str]:
   return [tables.left_out({"of two steps (runlocal)": paths})] if paths else []
 
 
-def at_scale(frame: pd.DataFrame) -> list[str]:
-  """Returns what the paper gains, for accuracies of no scale of the paper's."""
-  recipes = {table_specs.family(recipe)[0] for recipe in frame.recipe}
+def papers_gains(frame: pd.DataFrame) -> list[str]:
+  """Returns what the paper gains, beside accuracies of none of its recipes."""
+  recipes = {paper.family(recipe)[0] for recipe in frame.recipe}
   if (
-    recipes & table_specs.RECIPES
+    recipes & paper.RECIPES
     or not {runs.BASE, runs.DPN} <= {*frame.arm}
     or not any(run.headline[0] in runs.ACCURACIES for run in frame.run)
   ):
     return []
-  gains = [
-    row["dpn"] - row["base"] for row in table_specs.PUBLISHED["1_left"]["rows"]
-  ]
+  gains = [row["dpn"] - row["base"] for row in paper.TABLES["1_left"].rows]
   return [
     "At scale, on ImageNet-1k, the paper reports "
     f"{min(gains):+.1f} to {max(gains):+.1f} points for {len(gains)} models: "
     "its Table 1 (left)."
   ]
+
+
+def per_class(
+  frame: pd.DataFrame, interval: str = "ci95"
+) -> list[tables.Table]:
+  """Returns, for each model of segmentation, a table of classes × arms.
+
+  They are of the evaluator that `config.table.metric` names, with the
+  difference of each arm from a plain ViT.
+
+  Raises:
+    ValueError: see `aggregate.arm`.
+  """
+  return [
+    tables.measured(table, interval)
+    for title, group in frame[~frame.trial].groupby("title")
+    if (table := _classes(title, group)) is not None
+  ]
+
+
+def _classes(title, group):
+  done = [run for run in group.run if run.complete]
+  metric = done[0].table.get("metric", "") if done else ""
+  prefix = metric.removesuffix("miou")
+  if not metric.endswith("miou") or metric not in done[0].finals:
+    return None
+  start = f"{prefix}iou/"
+  names = {prefix + key: name for key, name in _WHOLE_IMAGE.items()}
+  finals = dict.fromkeys(m for run in done for m in run.finals)
+  names |= {m: m.removeprefix(start) for m in finals if m.startswith(start)}
+  order = sorted(set(group.arm), key=lambda arm: (arm != runs.BASE, arm))
+  others = order[1:] if runs.BASE in order else []
+  rows = []
+  for metric, name in names.items():
+    # A class that no test image shows has no number in a run.
+    has = [metric in run.finals or not run.complete for run in group.run]
+    arms = {
+      arm: aggregate.arm(of, (metric,)) for arm, of in group[has].groupby("arm")
+    }
+    cells = [aggregate.cell(arms.get(arm)) for arm in order]
+    base = arms.get(runs.BASE)
+    cells += [aggregate.gain(arms.get(arm), base) for arm in others]
+    rows.append([name, *cells])
+  header = ["IoU [%]", *order, *(f"{arm} − {runs.BASE}" for arm in others)]
+  title = f"{title}: {prefix.removesuffix('/')}, class by class"
+  frame = pd.DataFrame(rows, columns=header, dtype=object)
+  return tables.Table(CLASSES, title, frame, 1, [])

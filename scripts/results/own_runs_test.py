@@ -90,7 +90,7 @@ def test_the_arms_of_our_studies_differ_in_nothing_else(name):
   archive = pathlib.Path(__file__).parents[2] / f"docs/results/{name}.jsonl"
   models, wrong = own_runs.models(runs.frame(run_files.find([str(archive)])))
   assert wrong == []
-  assert [model.apart for model in models] == [{}] * len(models)
+  assert [model.also for model in models] == [{}] * len(models)
 
 
 def test_the_arm_of_two_towers_is_the_image_towers(tmp_path):

@@ -1,14 +1,18 @@
-"""Writes tables as text, Markdown, CSV or HTML, and pages of them."""
+"""Writes tables as text, Markdown, CSV or HTML, and pages of them.
+
+A page is a list of parts, which the functions below make: plain data, that
+page.html.j2 turns into HTML and escapes.
+"""
 
 import base64
 import dataclasses
-import html as html_lib
 import io
 import math
 import pathlib
-import re
 from collections.abc import Sequence
+from typing import Any
 
+import jinja2
 import pandas as pd
 from matplotlib import figure
 
@@ -16,64 +20,133 @@ from dpn.scripts.results import aggregate, output, tables
 
 PIXELS_PER_INCH = 100  # of the page; pictures hold twice as many
 PIXELS_PER_CELL = 500  # of the grid; wider pictures take a row
+Part = dict[str, Any]
 
-_STYLE = pathlib.Path(__file__).with_name("page.css").read_text("utf-8")
-_PAGE = """<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title>
-<style>
-{style}</style>
-</head>
-<body>
-<h1>{title}</h1>
-{body}
-</body>
-</html>
-"""
+_TEMPLATES = jinja2.Environment(
+  loader=jinja2.FileSystemLoader(pathlib.Path(__file__).parent),
+  autoescape=True,
+  undefined=jinja2.StrictUndefined,
+  trim_blocks=True,
+  lstrip_blocks=True,
+)
 
 
 @dataclasses.dataclass(frozen=True)
 class Picture:
-  """A figure of a page, with what stands above and below it."""
+  """A figure of a page, or a PNG, with the texts above and below it."""
 
-  figure: figure.Figure
+  figure: figure.Figure | bytes
   caption: str
   title: str = ""
+  width: int = 0  # in pixels of the page; that of the figure without it
+
+  @property
+  def png(self) -> str:
+    """The pixels as text for a data URL."""
+    data = self.figure
+    if not isinstance(data, bytes):
+      file = io.BytesIO()
+      data.savefig(file, format="png", dpi=2 * PIXELS_PER_INCH)
+      data = file.getvalue()
+    return base64.b64encode(data).decode()
+
+  @property
+  def pixels(self) -> int:
+    return self.width or round(self.figure.get_figwidth() * PIXELS_PER_INCH)
+
+
+def page(title: str, *parts: Part, numbered: bool = False) -> str:
+  """Returns the HTML page of some parts, with a table of contents if numbered.
+
+  Headings of level 2 and 3 have the numbers.
+  """
+  template = _TEMPLATES.get_template("page.html.j2")
+  return template.render(
+    title=title, parts=parts, numbered=numbered, wide=PIXELS_PER_CELL
+  )
+
+
+def heading(text: str, level: int = 2) -> Part:
+  return {"kind": "heading", "text": text, "level": level}
+
+
+def paragraph(text: str, style: str = "text") -> Part:
+  """Returns a paragraph; `text` between backquotes is shown as code."""
+  return {"kind": "paragraph", "pieces": text.split("`"), "style": style}
+
+
+def listed(texts: Sequence[str], most: int = 12) -> Part:
+  """Returns a list; what exceeds `most` is folded away."""
+  return {"kind": "list", "first": texts[:most], "more": texts[most:]}
+
+
+def html_table(frame: pd.DataFrame, *, keys: int = 1) -> Part:
+  """Returns a table, its first `keys` columns (at most 4) aligned left."""
+  rows = frame.astype(object).to_numpy().tolist()
+  return {"kind": "table", "header": [*frame], "rows": rows, "left": keys}
+
+
+def group(*parts: Part, style: str = "") -> Part:
+  """Returns parts that stay together, or "beside" each other if that fits."""
+  return {"kind": "group", "parts": parts, "style": style}
+
+
+def folded(summary: str, *parts: Part) -> Part:
+  """Returns parts of a page that a click unfolds."""
+  return {"kind": "folded", "summary": summary, "parts": parts}
+
+
+def lines(text: str) -> Part:
+  """Returns text whose lines are kept."""
+  return {"kind": "lines", "text": text}
+
+
+def pictures(shown: Sequence[Picture]) -> Part:
+  """Returns figures in a grid of equal cells, wider ones across all of it."""
+  return {"kind": "pictures", "shown": shown}
+
+
+def cells(table: tables.Table) -> Part:
+  """Returns a table without its title and notes."""
+  frame = table.frame.set_axis(_header(table), axis=1)
+  return html_table(frame, keys=table.keys)
+
+
+def html(table: tables.Table, level: int = 2) -> Part:
+  """Returns a section of a page, its heading of some level."""
+  notes = [paragraph(note, "note") for note in table.notes]
+  return group(heading(table.title, level), cells(table), *notes)
 
 
 def text(table: tables.Table) -> str:
   """Returns a table for a terminal."""
-  lines = grid(_shown(table, "* {}"), keys=table.keys)
-  return "\n".join([table.title, "", lines, "", *table.notes, ""])
+  shown = grid(_marked(table, "* {}"), keys=table.keys)
+  return "\n".join([table.title, "", shown, "", *table.notes, ""])
 
 
 def md(table: tables.Table) -> str:
   """Returns a Markdown table below a heading, its notes as a list."""
-  frame = _shown(table, "**{}**", lambda cell: cell.replace("|", "\\|"))
-  lines = grid(frame, keys=table.keys, style="pipe")
+  frame = _marked(table, "**{}**").map(lambda text: text.replace("|", "\\|"))
+  shown = grid(frame, keys=table.keys, style="pipe")
   notes = [f"- {note}" for note in table.notes]
-  return "\n".join([f"### {table.title}", "", lines, "", *notes, ""])
+  return "\n".join([f"### {table.title}", "", shown, "", *notes, ""])
 
 
-def _shown(table, mark, escape=str):
-  """Returns a table's cells as text, and in the header what ± stands for.
+def _marked(table, mark):
+  """Returns a table's cells as text; `mark` is a format for the best."""
+  frame = table.frame.map(
+    lambda cell: (mark if getattr(cell, "best", False) else "{}").format(cell)
+  )
+  return frame.set_axis(_header(table), axis=1)
 
-  `mark` is a format for the cells that are to stand out.
-  """
 
-  def shown(cell):
-    text = escape(str(cell))
-    return mark.format(text) if getattr(cell, "best", False) else text
-
-  named = lambda cells: any(getattr(c, "has_interval", False) for c in cells)
-  names = [
-    f"{name} ± {table.measure}" if named(cells) else name
-    for name, cells in table.frame.items()
+def _header(table):
+  """Returns the names of columns, which say what ± stands for."""
+  has_interval = lambda cell: getattr(cell, "has_interval", False)
+  return [
+    f"{name} ± {table.measure}" if any(map(has_interval, column)) else name
+    for name, column in table.frame.items()
   ]
-  return table.frame.map(shown).set_axis(names, axis=1)
 
 
 def grid(frame: pd.DataFrame, *, keys: int = 1, style: str = "plain") -> str:
@@ -82,10 +155,10 @@ def grid(frame: pd.DataFrame, *, keys: int = 1, style: str = "plain") -> str:
   `style` is one of tabulate's table formats.
   """
   align = ["left" if i < keys else "right" for i in range(frame.shape[1])]
-  lines = frame.map(lambda cell: output.printable(str(cell))).to_markdown(
+  rows = frame.map(lambda cell: output.printable(str(cell))).to_markdown(
     index=False, tablefmt=style, colalign=align, disable_numparse=True
   )
-  return "\n".join(line.rstrip() for line in lines.splitlines())
+  return "\n".join(row.rstrip() for row in rows.splitlines())
 
 
 def csv(table: tables.Table) -> str:
@@ -96,8 +169,8 @@ def csv(table: tables.Table) -> str:
   a number stand in "<name>". Empty columns are left out.
   """
   columns = [
-    pd.DataFrame(map(_fields, cells), dtype=object).add_prefix(name)
-    for name, cells in table.frame.items()
+    pd.DataFrame(map(_fields, column), dtype=object).add_prefix(name)
+    for name, column in table.frame.items()
   ]
   frame = pd.concat(columns, axis=1).fillna("")
   return as_csv(frame.loc[:, (frame != "").any()])
@@ -107,12 +180,15 @@ def _fields(cell):
   """Returns a cell's fields in CSV, by the end of the column's name."""
   if not isinstance(cell, aggregate.Estimate):
     return {"": cell}
-  mean = round(cell.mean, cell.digits + 2)
-  spread = "" if math.isnan(cell.ci) else round(cell.spread, 4)
-  kind = {"ci95": " ci", "sem": " sem"}[cell.interval]
-  marked = "yes" if cell.best else ""
-  facts = {" n": cell.n or "", " note": cell.note, " marked": marked}
-  return {"": mean, kind: spread, **facts}
+  return {
+    "": round(cell.mean, cell.digits + 2),
+    {"ci95": " ci", "sem": " sem"}[cell.interval]: (
+      "" if math.isnan(cell.ci) else round(cell.spread, 4)
+    ),
+    " n": cell.n or "",
+    " note": cell.note,
+    " marked": "yes" if cell.best else "",
+  }
 
 
 def as_csv(frame: pd.DataFrame) -> str:
@@ -126,121 +202,4 @@ def as_csv(frame: pd.DataFrame) -> str:
   return inert_frame.to_csv(index=False, lineterminator="\n")
 
 
-def html(table: tables.Table, level: int = 2) -> str:
-  """Returns a section of a page, its heading of some level."""
-  notes = [paragraph(note, "note") for note in table.notes]
-  return "\n".join([heading(table.title, level), html_cells(table), *notes])
-
-
-def html_cells(table: tables.Table) -> str:
-  """Returns a table alone, without its title and notes."""
-  frame = _shown(table, "<b>{}</b>", html_lib.escape)
-  return html_table(frame, keys=table.keys, escape=False)
-
-
-def page(title: str, *parts: str) -> str:
-  """Returns the HTML page of parts made by the functions below."""
-  title, body = html_lib.escape(title), "\n".join(parts)
-  return _PAGE.format(title=title, style=_STYLE, body=body)
-
-
-def numbered(*parts: str) -> list[str]:
-  """Returns parts of a page, its headings numbered, with a contents list."""
-  first, *rest = re.split(r"<h([23])>(.*?)</h\1>", "\n".join(parts))
-  body, contents, section, item = [first], [], 0, 0
-  for level, title, text in zip(rest[::3], rest[1::3], rest[2::3], strict=True):
-    if level == "2":
-      section, item = section + 1, 0
-      contents.append(f'<li><a href="#s{section}">{section}. {title}</a></li>')
-      body.append(f'<h2 id="s{section}">{section}. {title}</h2>{text}')
-    else:
-      item += 1
-      body.append(f"<h3>{section}.{item} {title}</h3>{text}")
-  return [f"<nav><ul>{''.join(contents)}</ul></nav>", *body]
-
-
-def heading(text: str, level: int = 2) -> str:
-  return f"<h{level}>{html_lib.escape(text)}</h{level}>"
-
-
-def listed(texts: Sequence[str], most: int = 12) -> str:
-  """Returns a list; what exceeds `most` is folded away."""
-  items = [f"<li>{html_lib.escape(text)}</li>" for text in texts]
-  shown = f"<ul>{''.join(items[:most])}</ul>"
-  if len(items) <= most:
-    return shown
-  rest = f"<ul>{''.join(items[most:])}</ul>"
-  return shown + folded(f"{len(items) - most} more", rest)
-
-
-def paragraph(text: str, kind: str = "text") -> str:
-  """Returns a paragraph; `text` between backquotes is shown as code."""
-  pieces = html_lib.escape(text).split("`")
-  pieces[1::2] = [f"<code>{piece}</code>" for piece in pieces[1::2]]
-  return f"<p class={kind}>{''.join(pieces)}</p>"
-
-
-def html_table(
-  frame: pd.DataFrame, *, keys: int = 1, escape: bool = True
-) -> str:
-  """Returns a table, its first `keys` ≤ 4 columns aligned left, others right.
-
-  What is too wide for the screen scrolls. Without `escape` cells are HTML.
-  """
-  with pd.option_context("display.max_colwidth", None):
-    cells = frame.map(str).to_html(
-      index=False, border=0, classes=f"keys{keys}", escape=escape
-    )
-  return f'<div class="scroll">{cells}</div>'
-
-
-def details(summary: str, text: str) -> str:
-  """Returns lines of text that a click unfolds."""
-  return folded(summary, f"<pre>{html_lib.escape(text)}</pre>")
-
-
-def folded(summary: str, *parts: str) -> str:
-  """Returns parts of a page that a click unfolds."""
-  body = "\n".join(parts)
-  summary = html_lib.escape(summary)
-  return f"<details><summary>{summary}</summary>{body}</details>"
-
-
-def beside(*parts: str) -> str:
-  """Returns parts side by side, as far as the screen is wide."""
-  return f'<div class="beside">{"".join(parts)}</div>'
-
-
-def block(*parts: str) -> str:
-  """Returns parts that stay together."""
-  return f"<div>{''.join(parts)}</div>"
-
-
-def pictures(shown: Sequence[Picture]) -> str:
-  """Returns figures in a grid of equal cells, wider ones across all of it."""
-  cells = []
-  for picture in shown:
-    png = io.BytesIO()
-    picture.figure.savefig(png, format="png", dpi=2 * PIXELS_PER_INCH)
-    width = round(picture.figure.get_figwidth() * PIXELS_PER_INCH)
-    cells.append(
-      png_image(png.getvalue(), picture.caption, width, picture.title)
-    )
-  return f'<div class="grid">{"".join(cells)}</div>'
-
-
 FORMATS = {"text": text, "md": md, "html": html, "csv": csv}
-
-
-def png_image(png: bytes, caption: str, width: int, title: str = "") -> str:
-  """Returns a picture inside the page, that many pixels wide, captioned."""
-  data = base64.b64encode(png).decode()
-  text = html_lib.escape(caption)
-  kind = ' class="wide"' if width > PIXELS_PER_CELL else ""
-  above = heading(title, 3) if title else ""
-  return (
-    f'<figure{kind}>{above}<img width="{width}" '
-    f'alt="{html_lib.escape(title) or text}" '
-    f'src="data:image/png;base64,{data}">'
-    f"<figcaption>{text}</figcaption></figure>"
-  )

@@ -6,18 +6,17 @@ import pandas as pd
 
 from dpn.scripts.results import (
   aggregate,
+  arms,
   own_runs,
   render,
   run_files,
   runs,
 )
-from dpn.scripts.results import arms as arms_lib
 
 
-def listed(frame: pd.DataFrame) -> list[str]:
+def listed(frame: pd.DataFrame) -> list[render.Part]:
   """Returns a list of the runs for each model."""
   short = r"^(.{7})[^+]*(\+?).*"
-  commit = frame.commit.str.replace(short, r"\1\2", regex=True)
   shown = pd.DataFrame(
     {
       "run": run_files.from_common(frame.path),
@@ -28,14 +27,14 @@ def listed(frame: pd.DataFrame) -> list[str]:
       "steps": _texts(frame.step, "{:,}"),
       "time": _texts(frame.seconds, "{:,.0f} s"),
       "images/s": _texts(frame.images_per_sec, "{:,.0f}"),
-      "commit": commit,
+      "commit": frame.commit.str.replace(short, r"\1\2", regex=True),
       "config": frame.config_hash,
     }
   )
   parts = [render.heading("Runs")]
   for title, rows in shown.groupby(frame.title):
     parts += [render.paragraph(title), render.html_table(rows, keys=2)]
-  if commit.str.endswith("+").any():
+  if shown.commit.str.endswith("+").any():
     note = "A commit with + had changes that were not in it."
     parts.append(render.paragraph(note, "note"))
   return parts
@@ -51,22 +50,22 @@ def _result(run):
   return ", ".join(shown) or "–"
 
 
-def speed(frame: pd.DataFrame) -> list[str]:
+def speed(frame: pd.DataFrame) -> list[render.Part]:
   """Returns throughput and cost by model."""
   models = frame.groupby(["recipe", "arch", "device"])
-  mean, total = models.mean(numeric_only=True), models.core_hours
-  speed = pd.DataFrame(
+  mean, hours = models.mean(numeric_only=True), models.core_hours
+  table = pd.DataFrame(
     {
       "runs": models.size(),
       "images/s": _texts(mean.images_per_sec, "{:,.0f}"),
       "MFU": _texts(mean.mfu, "{:.0%}"),
-      "core hours": _texts(total.sum(min_count=1), "{:.2f}"),
+      "device": models.device.first(),
+      "core hours": _texts(hours.sum(min_count=1), "{:.2f}"),
     }
-  ).reset_index()
-  speed.insert(len(speed.columns) - 1, "device", speed.pop("device"))
+  ).rename_axis(["recipe", "model", None])
   return [
     render.heading("Throughput and cost", 3),
-    render.html_table(speed.rename(columns={"arch": "model"}), keys=2),
+    render.html_table(table.droplevel(2).reset_index(), keys=2),
     render.paragraph(
       "Images per second and model FLOPs utilization (MFU): of each run's "
       "median while training, the mean over the runs. Core hours: devices "
@@ -80,7 +79,7 @@ def _texts(numbers, form):
   return numbers.map(known)
 
 
-def config_differences(frame: pd.DataFrame) -> list[str]:
+def config_differences(frame: pd.DataFrame) -> list[render.Part]:
   """Returns how the configs of a recipe differ from its most common one."""
   parts = [
     render.heading("How the configs differ"),
@@ -90,20 +89,19 @@ def config_differences(frame: pd.DataFrame) -> list[str]:
     ),
   ]
   for recipe, group in frame.groupby("recipe"):
-    fields = arms_lib.fields(run.config for run in group.run)
-    common = fields.apply(lambda field: field.value_counts().index[0])
-    lines = fields.apply(lambda f: f.name.replace("/", ".") + " = " + f)
-    common = lines.mode().iloc[0]
-    compared = [name for name in fields if not arms_lib.is_free(name)]
-    differing = lines[compared].where(lines[compared] != common[compared])
+    fields = arms.fields(run.config for run in group.run)
+    values = fields.apply(lambda f: f.name.replace("/", ".") + " = " + f)
+    common = values.mode().iloc[0]
+    values = values[[name for name in fields if not arms.is_free(name)]]
+    differing = values.where(values != common[values.columns])
     texts = differing.apply(lambda run: "; ".join(run.dropna()), axis=1)
     paths = pd.Series(run_files.from_common(group.path))
-    names = paths.groupby(texts).agg(
-      lambda names: own_runs.some_of(list(names))
-    )
+    names = paths.groupby(texts).agg(lambda of: own_runs.some_of(list(of)))
     table = names.rename_axis("differs in").rename(recipe).reset_index()
     table = table[[recipe, "differs in"]].replace("", "as most are")
-    parts.append(render.html_table(table, keys=2))
     summary = f"The most common value of every field in {recipe}"
-    parts.append(render.details(summary, "\n".join(common)))
+    parts += [
+      render.html_table(table, keys=2),
+      render.folded(summary, render.lines("\n".join(common))),
+    ]
   return parts

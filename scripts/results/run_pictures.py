@@ -3,11 +3,9 @@
 import os
 from collections.abc import Iterable
 
-from dpn.scripts.results import classes
-
-RETRIEVAL = "retrieval.png"
+PREDICTIONS, RETRIEVAL = "predictions.png", "retrieval.png"
 COMMANDS = {
-  classes.PICTURE: "scripts.show_predictions",
+  PREDICTIONS: "scripts.show_predictions",
   RETRIEVAL: "scripts.show_retrieval",
 }
 

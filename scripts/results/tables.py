@@ -6,15 +6,14 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from dpn.scripts.results import aggregate, runs, table_specs
-from dpn.scripts.results.table_specs import Place
+from dpn.scripts.results import aggregate, paper, runs
 
 NOT_PUBLISHED = "–"
 WORDS = {
   "ci95": "a 95% confidence interval (Student's t)",
   "sem": "one standard error (SEM)",
 }
-Arms = Mapping[Place, aggregate.Arm]
+Arms = Mapping[paper.Place, aggregate.Arm]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,10 +41,12 @@ class Sorted:
   Attributes:
     arms: what fills the cells.
     left_out: paths of complete runs that fill none, by the reason.
+    wrong: why runs of a cell cannot be averaged.
   """
 
   arms: Arms
   left_out: Mapping[str, Sequence[str]]
+  wrong: Sequence[str] = ()
 
 
 def build(
@@ -57,7 +58,7 @@ def build(
   """Returns one of the paper's tables with the runs' results.
 
   Args:
-    name: one of `table_specs.SPECS`.
+    name: one of `paper.TABLES`.
     frame: of the runs, see `runs.frame`.
     metric: what to read instead of the table's own metric.
     interval: what stands after ±, a key of `aggregate.MEASURES`.
@@ -66,47 +67,44 @@ def build(
     ValueError: see `aggregate.arm`.
   """
   found = sort_runs(name, frame, metric)
-  by_model = table_specs.SPECS[name].reference
-  make = _differences if by_model else _pairs
-  keys = 1 if by_model else len(table_specs.SPECS[name].keys)
-  filled = any(
-    arm.metric and _is_papers(place, name) for place, arm in found.arms.items()
-  )
-  notes = _notes(name, found, len(frame), interval)
-  title = table_specs.title(name)
-  rows = make(name, found.arms)
-  return measured(Table(name, title, rows, keys, notes, filled), interval)
+  if found.wrong:
+    raise ValueError(found.wrong[0])
+  return _laid_out(name, found, len(frame), interval)
 
 
 def filled(
   frame: pd.DataFrame, interval: str = "ci95"
 ) -> tuple[list[Table], list[str]]:
-  """Returns the paper's tables that runs fill, and why others cannot be made.
+  """Returns the paper's tables that runs fill, and which cells are left out.
 
   A table of differences needs an arm besides base and dpn, which are in Table 1
   (left) already.
   """
   others = {*frame.arm} - {runs.BASE, runs.DPN}
-  found, wrong = [], []
-  for name, spec in table_specs.SPECS.items():
+  made, wrong = [], []
+  for name, spec in paper.TABLES.items():
     if spec.reference and not others & {*spec.arms}:
       continue
-    try:
-      table = build(name, frame, interval=interval)
-    except ValueError as e:
-      wrong.append(f"{table_specs.short_title(name)}: {e}")
-      continue
-    found += [table] if table.filled else []
-  return found, wrong
+    found = sort_runs(name, frame)
+    wrong += [f"{spec.number}: {why}" for why in found.wrong]
+    table = _laid_out(name, found, len(frame), interval)
+    made += [table] if table.filled else []
+  return made, wrong
 
 
-def _is_papers(place, name):
-  """Returns whether the paper has a cell: a number, or a bar of Figure 1."""
-  published = table_specs.paper(name)
-  (values, arm), spec = place, table_specs.SPECS[name]
-  return place in published or (
-    not published and values[0] in spec.archs and arm in spec.arms
+def _laid_out(name, found, count, interval):
+  """Returns the table of sorted runs, of which there are so many."""
+  spec = paper.TABLES[name]
+  make, keys = (_differences, 1) if spec.reference else (_pairs, len(spec.keys))
+  published = paper.printed(name)
+  is_papers = lambda values, arm: (
+    (values, arm) in published
+    or (not published and values[0] in spec.archs and arm in spec.arms)
   )
+  any_filled = any(a.metric and is_papers(*at) for at, a in found.arms.items())
+  rows, notes = make(name, found.arms), _notes(name, found, count, interval)
+  title = f"{spec.number}: {spec.title}"
+  return measured(Table(name, title, rows, keys, notes, any_filled), interval)
 
 
 def measured(table: Table, interval: str) -> Table:
@@ -126,61 +124,67 @@ def sort_runs(
   name: str, frame: pd.DataFrame, metric: str | None = None
 ) -> Sorted:
   """Returns which run fills which cell of a table, see `build`."""
-  spec = table_specs.SPECS[name]
+  spec = paper.TABLES[name]
   if frame.empty:
     return Sorted({}, {})
   why = pd.Series(
     [_why_not(run, spec, metric) for run in frame.run], frame.index
   )
-  arms, left_out = {}, {}
-  for reason, group in frame[(why != "") & frame.complete].groupby(why):
-    left_out[reason] = list(group.path)
+  rejected = frame[(why != "") & frame.complete]
+  left_out = {k: list(of.path) for k, of in rejected.groupby(why)}
   belongs = frame[why == ""]
   if "epochs" in spec.keys and len(belongs):
     belongs = runs.frame([*belongs.run, *_earlier(name, belongs.run)])
-  places = pd.Series(
-    [_place(run, spec) for run in belongs.run], belongs.index, dtype=object
-  )
-  rows = places.map(lambda place: place[0])
-  for _, row in belongs.groupby(rows):
-    arms |= _alike(dict(list(row.groupby(places))), spec, metric)
+  rows = {}
+  for i, run in zip(belongs.index, belongs.run, strict=True):
+    values, arm = _place(run, spec)
+    rows.setdefault(values, {}).setdefault((values, arm), []).append(i)
+  arms, wrong = {}, []
+  for row in rows.values():
+    groups = {place: belongs.loc[of] for place, of in row.items()}
+    arms |= _of_one_metric(groups, spec, metric, wrong)
   for reason, kind in {
     "copies of runs with the same seed and the same result": "copies",
     "candidates that were not chosen": "unchosen",
   }.items():
     paths = [path for arm in arms.values() for path in getattr(arm, kind)]
-    if paths:
-      left_out[reason] = paths
-  return Sorted(arms, left_out)
+    left_out |= {reason: paths} if paths else {}
+  return Sorted(arms, left_out, wrong)
 
 
-def _alike(groups, spec, metric):
+def _of_one_metric(groups, spec, metric, wrong):
   """Returns the arms of a row, by one metric if there is one that all have.
 
   Else each is its own first one, and `aggregate.gain` compares none of them.
+  Adds to `wrong` why runs cannot be averaged.
   """
+
+  def averaged(metrics):
+    arms = {}
+    for place, group in groups.items():
+      try:
+        arms[place] = aggregate.arm(group, metrics[place])
+      except ValueError as e:
+        wrong.append(str(e))
+        arms[place] = aggregate.Arm(waiting="in conflict, left out")
+    return arms
+
   metrics = {
     place: _metrics(group.run.iloc[0], spec, metric)
     for place, group in groups.items()
   }
-  arms = {
-    place: aggregate.arm(g, metrics[place]) for place, g in groups.items()
-  }
-  if len({arm.metric for arm in arms.values() if arm.metric}) < 2:
-    return arms
-  counted = [
-    run
-    for place, group in groups.items()
-    for run in group.run[group.path.isin(arms[place].paths)]
-  ]
-  for shared in next(iter(metrics.values())):
-    if all(shared in run.finals for run in counted) and all(
-      shared in known for known in metrics.values()
-    ):
-      return {
-        place: aggregate.arm(group, (shared,))
-        for place, group in groups.items()
-      }
+  arms = averaged(metrics)
+  if len({arm.metric for arm in arms.values() if arm.metric}) > 1:
+    counted = [
+      run
+      for place, group in groups.items()
+      for run in group.run[group.path.isin(arms[place].paths)]
+    ]
+    for shared in next(iter(metrics.values())):
+      if all(shared in run.finals for run in counted) and all(
+        shared in known for known in metrics.values()
+      ):
+        return averaged(dict.fromkeys(groups, (shared,)))
   return arms
 
 
@@ -188,41 +192,40 @@ def _metrics(run, spec, metric):
   """Returns what may be read of a run for a table, the first that there is."""
   if named := metric or run.table.get("metric"):
     return (named,)
-  return runs.ACCURACIES if _is_guest(run) else spec.metrics
+  return runs.ACCURACIES if _is_own(run) else spec.metrics
 
 
 def _earlier(name, found):
   """Yields runs as they were at earlier epochs that the paper reports."""
-  published = dict.fromkeys(place for place, _ in table_specs.paper(name))
+  published = dict.fromkeys(values for values, _ in paper.printed(name))
   for run in found:
-    *model, epochs = _place(run, table_specs.SPECS[name])[0]
+    *model, epochs = _place(run, paper.TABLES[name])[0]
     for *other, epoch in published:
       is_earlier = other == model and int(epoch) < int(epochs)
       if is_earlier and (earlier := run.at_epoch(int(epoch))):
         yield earlier
 
 
-def _is_guest(run):
+def _is_own(run):
   """Returns whether a run's recipe is of no table."""
-  return table_specs.family(run.cell["recipe"])[0] not in table_specs.RECIPES
+  return paper.family(run.cell["recipe"])[0] not in paper.RECIPES
 
 
 def _why_not(run, spec, metric):
   """Returns why a run fills no cell of a table, "" if it does."""
   if run.trial:
     return "of two steps (runlocal)"
-  recipe, arm = run.cell["recipe"], run.cell["arm"]
-  others = table_specs.tables_of(run)
+  recipe, others = run.cell["recipe"], paper.tables_of(run)
   see = f" (see {others})" if others else ""
-  if _is_guest(run):
-    if not spec.guests:
+  if _is_own(run):
+    if not spec.own_rows:
       return f"of {recipe}, which is in no table like this"
     accuracy = all(map(aggregate.is_fraction, run.headline))
     if run.complete and metric is None and not accuracy:
       return f"of {recipe}, whose result is no accuracy"
-  elif table_specs.family(recipe)[0] not in spec.recipes:
+  elif paper.family(recipe)[0] not in spec.recipes:
     return f"of {recipe}{see}"
-  if arm not in spec.arms:
+  if run.cell["arm"] not in spec.arms:
     return f"of other arms{see}"
   other = spec.excludes(run.cell)
   return other and f"of {other}{see}"
@@ -234,9 +237,9 @@ def _place(run, spec):
   recipe = run.cell["recipe"]
   if "recipe" not in values:
     model = "arch" if "arch" in values else spec.keys[0]
-    if _is_guest(run):
+    if _is_own(run):
       values[model] = f"{recipe} {values[model]}"
-    elif reading := table_specs.family(recipe)[1]:
+    elif reading := paper.family(recipe)[1]:
       values[model] += f", {reading}"
   return tuple(values.values()), run.cell["arm"]
 
@@ -254,27 +257,19 @@ def left_out(reasons: Mapping[str, Sequence[str]]) -> str:
 
 def _pairs(name, arms):
   """Returns a table of base against a new arm."""
-  spec = table_specs.SPECS[name]
-  paper, arms = table_specs.paper(name), dict(arms)
-  rows = dict.fromkeys(row for row, _ in paper)
+  spec = paper.TABLES[name]
+  published = paper.printed(name)
   if name == "3":
-    archs = dict.fromkeys(
-      arch for arch, _ in [*rows, *(row for row, _ in arms)]
-    )
-    for arch, arm in itertools.product(archs, spec.arms):
-      for mean, tasks in table_specs.GROUPS.items():
-        of_tasks = [arms.get(((arch, task), arm)) for task in tasks]
-        if any(of_tasks):
-          arms[(arch, mean), arm] = _over_tasks(of_tasks)
-  more = sorted({row for row, _ in arms} - rows.keys())
+    arms = arms | _means_over_tasks(arms, spec)
+  rows = dict.fromkeys(values for values, _ in published)
+  more = sorted({values for values, _ in arms} - rows.keys())
   cells = []
   for row in [*rows, *more]:
-    base, new = (paper.get((row, arm)) for arm in spec.arms)
+    base, new = (published.get((row, arm)) for arm in spec.arms)
     gain = None
     if base and new:
-      gain = table_specs.number(
-        new.mean - base.mean, sign="+", digits=base.digits
-      )
+      gain = new.mean - base.mean
+      gain = paper.number(gain, sign="+", digits=base.digits)
     ours = [arms.get((row, arm)) for arm in spec.arms]
     won = aggregate.gain(*reversed(ours))
     side = won.side if isinstance(won, aggregate.Estimate) else 0
@@ -282,17 +277,26 @@ def _pairs(name, arms):
       dataclasses.replace(cell, best=True) if side == better else cell
       for cell, better in zip(map(aggregate.cell, ours), (-1, 1), strict=True)
     ]
-    cells.append((
-      *row,
-      *(value or NOT_PUBLISHED for value in (base, new, gain)),
-      *marked,
-      won,
-    ))  # fmt: skip
+    theirs = [value or NOT_PUBLISHED for value in (base, new, gain)]
+    cells.append((*row, *theirs, *marked, won))
   header = [key.replace("_", " ") for key in spec.keys]
-  new = table_specs.NEW_ARMS[spec.arms[1]]
+  new = paper.NEW_ARMS[spec.arms[1]]
   kinds = ("base", new, f"{new} − base")
   header += [f"{whose} {kind}" for whose in ("paper", "ours") for kind in kinds]
   return pd.DataFrame(cells, columns=header, dtype=object)
+
+
+def _means_over_tasks(arms, spec):
+  """Returns the arms of Table 3's rows of means."""
+  archs = dict.fromkeys(row["arch"] for row in spec.rows)
+  archs |= dict.fromkeys(arch for (arch, _), _ in arms)
+  means = {}
+  for arch, arm in itertools.product(archs, spec.arms):
+    for mean, tasks in paper.GROUPS.items():
+      of_tasks = [arms.get(((arch, task), arm)) for task in tasks]
+      if any(of_tasks):
+        means[(arch, mean), arm] = _over_tasks(of_tasks)
+  return means
 
 
 def _over_tasks(arms):
@@ -311,14 +315,14 @@ def _over_tasks(arms):
 
 def _differences(name, arms):
   """Returns a table of arms relative to one of them, by model."""
-  spec, paper = table_specs.SPECS[name], table_specs.paper(name)
+  spec, published = paper.TABLES[name], paper.printed(name)
   columns = {
     "arm": [f"{a}: top-1" if a == spec.reference else a for a in spec.arms]
   }
   for arch in archs(name, arms):
-    if paper:
+    if published:
       columns[f"{arch} paper"] = [
-        paper.get(((arch,), arm), NOT_PUBLISHED) for arm in spec.arms
+        published.get(((arch,), arm), NOT_PUBLISHED) for arm in spec.arms
       ]
     reference = arms.get(((arch,), spec.reference))
     columns[f"{arch} ours"] = [
@@ -339,18 +343,19 @@ def _marked(gain):
 
 def archs(name: str, arms: Arms) -> list[str]:
   """Returns the models of a table of differences: the paper's, then others."""
-  known = table_specs.SPECS[name].archs
+  known = paper.TABLES[name].archs
   return [*known, *sorted({arch for (arch,), _ in arms} - {*known})]
 
 
 def _notes(name, found, count, interval):
   """Returns sentences that say what the numbers are."""
-  notes, arms = [], found.arms
-  if published := table_specs.PUBLISHED.get(name):
-    facts = filter(None, (published["source"], published["setting"]))
-    notes.append(f"Paper: {'; '.join(facts)}.")
-  source = "1_left" if name == "6" else name  # of what has intervals there
-  notes.append(table_specs.intervals(source, interval))
+  notes, arms, spec = [], found.arms, paper.TABLES[name]
+  if spec.rows:
+    facts = "; ".join(filter(None, (spec.source, spec.setting)))
+    notes.append(f"Paper: {facts}.")
+  notes.append(
+    (paper.TABLES["1_left"] if name == "6" else spec).explain(interval)
+  )
   if name == "6":
     notes.append(
       "Differences to dpn, whose own top-1 is in the first row. What is given "
@@ -383,10 +388,10 @@ def split(table: Table) -> tuple[Table, Table | None]:
   is_run = ours != aggregate.NOT_RUN
   rows = is_run.any(axis=1)
   kept = table.frame[rows]
-  if table_specs.SPECS[table.name].reference:
+  if paper.TABLES[table.name].reference:
     empty = [name for name in ours if not is_run[name].any()]
-    paper = [name.removesuffix("ours") + "paper" for name in empty]
-    kept = kept.drop(columns=[*empty, *paper], errors="ignore")
+    columns = [name.removesuffix("ours") + "paper" for name in empty]
+    kept = kept.drop(columns=[*empty, *columns], errors="ignore")
   if kept.shape == table.frame.shape:
     return table, None
   narrower = kept.shape[1] < table.frame.shape[1]
