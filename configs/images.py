@@ -25,8 +25,9 @@ tuned for your pictures; with init, begin with a sweep over lr.
 import json
 import logging
 import os
+import re
 
-from dpn import calls, image_files
+from dpn import image_files
 from dpn.configs import common
 
 EVALUATION = ("val", "valid", "validation", "test")  # the first that is there
@@ -113,8 +114,9 @@ def _run(init):
     config = json.load(f)
   model = config.get("model") if "model_name" in config else None
   pp = (config.get("input") or {}).get("pp") or ""
-  size = calls.describe(pp)["size"] or (224, 224)
-  return dict(model) if isinstance(model, dict) else {}, size[0]
+  sizes = re.findall(r"(?:crop|resize)\(+(\d+)", pp)
+  res = int(sizes[-1]) if sizes else 224
+  return dict(model) if isinstance(model, dict) else {}, res
 
 
 def _defaults(count, init, model, res):

@@ -7,6 +7,19 @@ import numpy as np
 
 from dpn import trees
 from dpn.weights.files import Flat
+from dpn.weights.names import PLAIN
+
+# Options that its own models have.
+SUPPORTED = {
+  **PLAIN,
+  "stem_ln": ["none"],
+  "posemb": ["learn", "sincos2d"],
+  "posemb_join_kw": [{"cls": False}],
+  "norm_kw": [{"eps": 1e-6}],
+  "gelu": ["tanh"],
+  "qkv_bias": [True],
+  "pool_type": ["tok", "gap", "map", "0", "none"],
+}
 
 
 def to_ours(flat: Flat) -> Flat:

@@ -6,11 +6,12 @@ names and shapes, and of the state's parts. What has no checksum is not read.
 """
 
 import contextlib
-import functools
+import json
 import os
 import pathlib
 import shutil
 import tempfile
+import zlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,7 +22,7 @@ from jax.experimental import multihost_utils
 from orbax.checkpoint import v1 as ocp
 
 from dpn import atomic, damage, trees
-from dpn.weights import checksums, files
+from dpn.weights import files
 
 KEEP = 2  # the latest, and the one before should the latest be damaged
 
@@ -55,24 +56,29 @@ class Checkpointer:
     """
     self._directory = pathlib.Path(os.path.abspath(directory))
     self._read_only = read_only
-    if not read_only:
-      _check_writable(directory)
     self._timeout_secs = timeout_secs
     self._keep_every_steps = keep_every_steps
     self._saving = None  # what Orbax returned for the last save
-    if not read_only and self.latest is None:
-      self._orbax  # noqa: B018, removes unfinished saves
+    self._orbax = None  # what writes
+    if not read_only:
+      _check_writable(directory)
+      if self.latest is None:
+        self._open()
 
-  @functools.cached_property
-  def _orbax(self):
-    """What writes; only to be opened once damaged checkpoints are set aside."""
+  def _open(self):
+    """Lets Orbax look at the folder, and remove unfinished saves.
+
+    Only after damaged checkpoints have been set aside: it would fail at them.
+    """
+    if self._orbax is not None:
+      return
     policies = ocp.training.preservation_policies
     kept = [policies.LatestN(KEEP)]
     if self._keep_every_steps:
       kept.append(policies.EveryNSteps(self._keep_every_steps))
     context = ocp.Context()
     context.asynchronous.timeout_secs = self._timeout_secs
-    return ocp.training.Checkpointer(
+    self._orbax = ocp.training.Checkpointer(
       self._directory,
       context=context,
       preservation_policy=policies.AnyPreservationPolicy(kept),
@@ -96,7 +102,6 @@ class Checkpointer:
     Of a single process.
     """
     self.close()
-    vars(self).pop("_orbax", None)  # it remembers which checkpoints there are
     for later in self.steps:
       if later > step:
         # Not half a checkpoint under its name, should a kill come in between.
@@ -116,10 +121,11 @@ class Checkpointer:
       # On CPU device memory is host memory: without a copy the writer would
       # read buffers that the next, donating step overwrites.
       state = jax.tree.map(lambda x: x.copy(), state)
-    notes = {"position": dict(position), "checksums": checksums.of_state(state)}
-    notes["checksums"] |= checksums.of_description(notes["position"], state)
+    notes = {"position": dict(position), "checksums": _state_checksums(state)}
+    notes["checksums"] |= _description_checksums(notes["position"], state)
     self.wait()
     with self._explained():
+      self._open()
       self._saving = self._orbax.save_async(
         step, state, force=True, custom_metadata=notes
       )
@@ -212,7 +218,7 @@ class Checkpointer:
           logging.error("Checkpoint %s is damaged: %s", path, e)
         path.rename(damage.free_name(path))
     multihost_utils.sync_global_devices("damaged checkpoints are set aside")
-    self._orbax  # noqa: B018, removes unfinished saves
+    self._open()
 
   @contextlib.contextmanager
   def _explained(self):
@@ -228,10 +234,11 @@ class Checkpointer:
 
   def close(self):
     """Waits for the last save and raises what went wrong there."""
-    if "_orbax" in vars(self):
-      self.wait()
+    self.wait()
+    if self._orbax is not None:
+      writer, self._orbax = self._orbax, None
       with self._explained():
-        self._orbax.close()
+        writer.close()
 
 
 def _check_writable(directory):
@@ -250,21 +257,22 @@ def _check_writable(directory):
 def _load(path, wanted):
   """Returns a checkpoint's (state, notes, what is wrong with it).
 
-  The last is the same on all processes: None, or not.
+  The last is None on all processes, or on none of them.
   """
+
+  def load():
+    restored = ocp.load(path, state)
+    _check(notes["checksums"], _state_checksums(restored))
+    return restored
+
+  # In `ocp.load` Orbax waits for all processes: who cannot come must be known
+  # before.
   read, error = _unless_damaged(path, lambda: _metadata(path))
-  # Orbax waits for all of them in `load`: who cannot come must be known before.
   if error is not None:
     return None, None, error
   saved, notes = read
   state = wanted(saved)
   _check_shapes(path, saved, state)
-
-  def load():
-    restored = ocp.load(path, state)
-    checksums.check(notes["checksums"], checksums.of_state(restored))
-    return restored
-
   restored, error = _unless_damaged(path, load)
   return restored, notes, error
 
@@ -282,10 +290,6 @@ def _unless_damaged(path, read):
   return result, error
 
 
-class MismatchError(ValueError):
-  """A checkpoint is of another model or optimizer."""
-
-
 def _metadata(path):
   """Returns what a checkpoint holds, as shapes, and its notes.
 
@@ -298,8 +302,8 @@ def _metadata(path):
   notes = found.custom_metadata
   if not isinstance(notes, dict) or not {"position", "checksums"} <= {*notes}:
     raise ValueError(f"{path / '_CHECKPOINT_METADATA'} cannot be read")
-  described = checksums.of_description(notes["position"], found.metadata)
-  checksums.check(notes["checksums"], described)
+  described = _description_checksums(notes["position"], found.metadata)
+  _check(notes["checksums"], described)
   return found.metadata, notes
 
 
@@ -314,16 +318,45 @@ def _only_variables(saved):
   }
 
 
+def _state_checksums(state) -> dict[str, int]:
+  """Returns a checksum of each part of the state that has been loaded."""
+  parts = dict(state) if isinstance(state, Mapping) else vars(state)
+  return {
+    name: trees.checksum(part)
+    for name, part in parts.items()
+    if (leaves := jax.tree.leaves(part)) and leaves[0] is not ...
+  }
+
+
+def _description_checksums(position, state) -> dict[str, int]:
+  """Returns checksums of a position, and of the state's names and shapes."""
+  shapes = {k: [*map(int, v.shape)] for k, v in trees.flatten(state).items()}
+  parts = {"its position": position, "its shapes": shapes}
+  crc = lambda part: zlib.crc32(json.dumps(part, sort_keys=True).encode())
+  return {name: crc(part) for name, part in parts.items()}
+
+
+def _check(expected: Mapping[str, int], got: Mapping[str, int]):
+  """Raises ValueError unless all that was read has the checksum it had."""
+  for part, value in got.items():
+    if value != expected.get(part):
+      raise ValueError(
+        f"the checksum of {part} is {value}, expected {expected.get(part)}"
+      )
+
+
+class MismatchError(ValueError):
+  """A checkpoint is of another model or optimizer."""
+
+
 def _check_shapes(path, saved: Any, state: Any):
   """Raises MismatchError unless a checkpoint holds what is to be loaded."""
   there = {k: str(v.shape) for k, v in trees.flatten(saved).items()}
   here = {
-    k: there.get(k) if v is ... else str(v.shape)
+    k: there[k] if v is ... else str(v.shape)
     for k, v in trees.flatten(state).items()
   }
-  averaged, wanted = (
-    any(name.startswith("ema/") for name in tree) for tree in (there, here)
-  )
+  averaged, wanted = (any(k[:4] == "ema/" for k in x) for x in (there, here))
   if averaged != wanted:
     raise MismatchError(
       f"The checkpoint {path} holds {'a' if averaged else 'no'} moving average "
@@ -331,18 +364,14 @@ def _check_shapes(path, saved: Any, state: Any):
       f"{'set' if wanted else 'None'}. Set it as in that run; or take over the "
       "parameters alone, with config.model_init."
     )
-  # The optimizer's arrays only repeat what is wrong with the parameters.
-  names = sorted({*there, *here}, key=lambda n: ("opt_state" in n, n))
-  differ = [
-    f"  {n}: {there.get(n, 'absent')} there, {here.get(n, 'absent')} here"
-    for n in names
-    if there.get(n) != here.get(n)
-  ]
-  if differ:
-    more = [f"  and {len(differ) - 20} more"] if len(differ) > 20 else []
+  differ = trees.differences(there, here)
+  if lines := [f"  {name}: {a} there, {b} here" for name, a, b in differ]:
+    # The optimizer's arrays only repeat what is wrong with the parameters.
+    lines.sort(key=lambda line: "opt_state" in line.partition(":")[0])
+    more = [f"  and {len(lines) - 20} more"] if len(lines) > 20 else []
     raise MismatchError(
       f"The checkpoint {path} is of another model or optimizer:\n"
-      + "\n".join(differ[:20] + more)
+      + "\n".join(lines[:20] + more)
       + "\nUse the config that made it, or config.model_init to take over "
       "parameters alone."
     )

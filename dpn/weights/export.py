@@ -13,6 +13,7 @@ import numpy as np
 from dpn import atomic, registry
 from dpn.models import posemb
 from dpn.weights import (
+  big_vision,
   files,
   fold,
   hf_vit,
@@ -26,43 +27,14 @@ from dpn.weights.pixels import Pixels
 from dpn.weights.vit_params import VitParams
 
 DOCS = "docs/checkpoints.md"
-_PLAIN = {
-  "stem": ["patch"],
-  "norm": ["layernorm"],
-  "qk_norm": ["none"],
-  "posemb_join": ["add"],
-  "block_ln": ["placement"],
-  "block_ln_kw": [{"sa": "pre", "mlp": "pre", "post": "branch"}],
-  "cls_blocks": [None],
-  "final_norm": [True],
-}
 # Stems whose LayerNorms have names elsewhere; the others are not LayerNorms, or
 # stand behind the sum with the positions.
 STEMS = ("none", "post", "pre", "dpn")
-_TORCH = {
-  **_PLAIN,
-  "posemb": ["learn", "sincos1d", "sincos2d", "sincos2d_lape"],
-}
 # By library, the options that its own Vision Transformer has.
 SUPPORTED = {
-  "big_vision": {
-    **_PLAIN,
-    "stem_ln": ["none"],
-    "posemb": ["learn", "sincos2d"],
-    "posemb_join_kw": [{"cls": False}],
-    "norm_kw": [{"eps": 1e-6}],
-    "gelu": ["tanh"],
-    "qkv_bias": [True],
-    "pool_type": ["tok", "gap", "map", "0", "none"],
-  },
-  # Neither library applies the tanh layer when it loads a classifier.
-  "timm": {
-    **_TORCH,
-    "pool_type": ["tok", "gap", "map"],
-    "rep_size": [False],
-    "stem_ln": ["none", "post"],
-  },
-  "hf": {**_TORCH, "pool_type": ["tok"], "stem_ln": ["none"]},
+  "big_vision": big_vision.SUPPORTED,
+  "timm": timm_vit.SUPPORTED,
+  "hf": hf_vit.SUPPORTED,
 }
 SUFFIXES = {
   "ours": [".safetensors"],
@@ -126,6 +98,7 @@ def export(
       f"{'; '.join(wrong)}. --to ours and --to big_vision keep everything."
       + advice
     )
+  model = _with_positions(model)
   return _timm(model, no_embed_class) if to == "timm" else _hf(model)
 
 
@@ -150,8 +123,9 @@ def _agrees(value, known) -> bool:
 
 
 def _big_vision(model, unsupported):
+  is_param = lambda name: not name.startswith(f"{files.STATISTICS}/")
   arrays = {
-    name if name.startswith("batch_stats/") else f"params/{name}": x
+    f"params/{name}" if is_param(name) else name: x
     for name, x in model.arrays.items()
   }
   notes = []
@@ -164,13 +138,13 @@ def _big_vision(model, unsupported):
 
 
 def _timm(model, no_embed_class):
-  row = model.options["pool_type"] == "tok" and not no_embed_class
   if no_embed_class and model.cls_row:
     raise ValueError(
       "--no_embed_class: the class token of this model has a position of its "
       "own (posemb_join_kw={'cls': True}). Leave the flag out."
     )
-  model, notes = _with_positions(model), []
+  row = model.options["pool_type"] == "tok" and not no_embed_class
+  notes = []
   if (eps := model.options["norm_kw"]["eps"]) != timm_vit.EPS:
     model = fold.with_epsilon(model, timm_vit.EPS)
     notes.append(
@@ -179,8 +153,9 @@ def _timm(model, no_embed_class):
     )
   arrays, more = _in_torch_names(model, "timm", row)
   args = _timm_args(model, no_embed_class)
+  size, channels = args.get("img_size", 224), model.patch[2]
+  image, unsaid = preprocessing.for_library(model.pp, "timm")
   mean, std = _mean_and_std(model)
-  size = args.get("img_size", 224)
   config = {
     "architecture": "vit_base_patch16_224",
     "num_classes": args["num_classes"],
@@ -189,32 +164,33 @@ def _timm(model, no_embed_class):
     "model_args": args,
     "pretrained_cfg": {
       "custom_load": False,
-      "input_size": [args.get("in_chans", 3), size, size],
-      "mean": mean,
-      "std": std,
+      "input_size": [channels, size, size],
+      **{"mean": mean, "std": std},
       "num_classes": args["num_classes"],
       "first_conv": "patch_embed.proj",
       "classifier": "head",
+      **image,
     },
   }
-  said, unsaid = preprocessing.for_library(model.pp, "timm")
-  config["pretrained_cfg"] |= said
-  notes += unsaid
   made = f"timm.models.vision_transformer.VisionTransformer(**{args})"
-  said = _metadata(model, "timm", cls_row=row, timm=args)
-  return Exported(arrays, said, {"config.json": config}, [made, *more, *notes])
+  return Exported(
+    arrays,
+    _metadata(model, "timm", cls_row=row, timm=args),
+    {"config.json": config},
+    [made, *more, *notes, *unsaid],
+  )
 
 
 def _timm_args(model, no_embed_class):
   """Returns arguments of timm's VisionTransformer."""
-  options = model.options
-  width = options["width"]
-  args = {
+  options, size = model.options, _image_px(model)
+  args = {"img_size": size} if size else {}
+  args |= {
     "patch_size": _patch_size(model),
-    "embed_dim": width,
+    "embed_dim": options["width"],
     "depth": options["depth"],
     "num_heads": options["num_heads"],
-    "mlp_ratio": options["mlp_dim"] / width,
+    "mlp_ratio": options["mlp_dim"] / options["width"],
     "qkv_bias": options["qkv_bias"],
     "num_classes": options["num_classes"] or 0,
     "class_token": options["pool_type"] == "tok",
@@ -222,8 +198,6 @@ def _timm_args(model, no_embed_class):
     "fc_norm": False,
     "act_layer": _their_name(timm_vit.GELUS, options["gelu"]),
   }
-  if size := _image_px(model):
-    args = {"img_size": size, **args}
   if model.patch[2] != 3:
     args["in_chans"] = model.patch[2]
   if no_embed_class:
@@ -234,24 +208,19 @@ def _timm_args(model, no_embed_class):
 
 
 def _hf(model):
-  options = model.options
-  arrays, notes = _in_torch_names(_with_positions(model), "hf", True)
-  title = "ViTModel"
-  if options["num_classes"]:
-    title = "ViTForImageClassification"
-    arrays = {
-      name if name.startswith("classifier.") else f"vit.{name}": x
-      for name, x in arrays.items()
-    }
-  elif not options["rep_size"]:
+  arrays, notes = _in_torch_names(model, "hf", True)
+  config = _hf_config(model)
+  [title] = config["architectures"]
+  if model.options["num_classes"]:
+    prefix = lambda name: "" if name.startswith("classifier.") else "vit."
+    arrays = {prefix(name) + name: x for name, x in arrays.items()}
+  elif not model.options["rep_size"]:
     notes.append(
       "There is no tanh layer: ViTModel(config, add_pooling_layer=False)."
     )
-  config = _hf_config(model, title)
-  mean, std = _mean_and_std(model)
   size = config.get("image_size", 224)
   said, unsaid = preprocessing.for_library(model.pp, "transformers")
-  notes += unsaid
+  mean, std = _mean_and_std(model)
   image = {
     "image_processor_type": "ViTImageProcessor",
     "do_resize": True,
@@ -268,15 +237,18 @@ def _hf(model):
     arrays,
     _metadata(model, "hf", cls_row=True, hf=config),
     {"config.json": config, "preprocessor_config.json": image},
-    [f"{title}, ViTConfig(**{config})", *notes],
+    [f"{title}, ViTConfig(**{config})", *notes, *unsaid],
   )
 
 
-def _hf_config(model, title):
+def _hf_config(model):
+  """Returns the config.json of ViTModel or ViTForImageClassification."""
   options = model.options
-  width, rep_size = options["width"], options["rep_size"]
+  classes, width, rep_size = map(
+    options.get, ("num_classes", "width", "rep_size")
+  )
   config = {
-    "architectures": [title],
+    "architectures": ["ViTForImageClassification" if classes else "ViTModel"],
     "model_type": "vit",
     "hidden_size": width,
     "num_hidden_layers": options["depth"],
@@ -288,32 +260,12 @@ def _hf_config(model, title):
     "num_channels": model.patch[2],
     "qkv_bias": options["qkv_bias"],
   }
-  if size := _image_px(model):
-    config["image_size"] = size
-  if options["num_classes"]:
-    config["num_labels"] = options["num_classes"]
-  if rep_size:
-    config["pooler_output_size"] = width if rep_size is True else rep_size
-  return config
-
-
-def _with_positions(model):
-  """Returns the model with a fixed table of positions written out."""
-  if "pos_embedding" in model.arrays:
-    return model
-  options = model.options
-  if not model.grid:
-    raise ValueError(
-      f"posemb={options['posemb']!r} has no parameters; to write its table, "
-      "add --resolution with the size of the images in pixels."
-    )
-  table = registry.bind(
-    "posemb", options["posemb"], posemb.POSEMBS, options["posemb_kw"]
-  )
-  fixed = np.asarray(table(model.grid, options["width"], int(model.cls_row)))
-  return dataclasses.replace(
-    model, arrays={**model.arrays, "pos_embedding": fixed}
-  )
+  known = {
+    "image_size": _image_px(model),
+    "num_labels": classes,
+    "pooler_output_size": width if rep_size is True else rep_size,
+  }
+  return config | {key: value for key, value in known.items() if value}
 
 
 def _in_torch_names(model, to, row):
@@ -339,6 +291,24 @@ def _in_torch_names(model, to, row):
   if not _image_px(model):
     notes.append("The grid is not known: tell the model the images' size.")
   return names.from_ours(arrays, library), notes
+
+
+def _with_positions(model):
+  """Returns the model with a fixed table of positions written out."""
+  if "pos_embedding" in model.arrays:
+    return model
+  options = model.options
+  if not model.grid:
+    raise ValueError(
+      f"posemb={options['posemb']!r} has no parameters; to write its table, "
+      "add --resolution with the size of the images in pixels."
+    )
+  table = registry.bind(
+    "posemb", options["posemb"], posemb.POSEMBS, options["posemb_kw"]
+  )
+  fixed = np.asarray(table(model.grid, options["width"], int(model.cls_row)))
+  arrays = {**model.arrays, "pos_embedding": fixed}
+  return dataclasses.replace(model, arrays=arrays)
 
 
 def _their_name(table, value):

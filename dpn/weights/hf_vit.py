@@ -3,7 +3,7 @@
 from typing import TypedDict
 
 from dpn.weights import metadata, preprocessing
-from dpn.weights.names import ATTENTION, BLOCK, Names
+from dpn.weights.names import ATTENTION, BLOCK, PLAIN, Names
 
 _BLOCK = "encoder.layer.{i}."
 NAMES = Names(
@@ -47,6 +47,8 @@ NAMES = Names(
   ),
   extra=("stem/ln0", "stem/ln1"),
 )
+# Options that its own models have. A classifier applies no tanh layer.
+SUPPORTED = {**PLAIN, "pool_type": ["tok"], "stem_ln": ["none"]}
 # The first of equal ones is written.
 GELUS = {
   **dict.fromkeys(("gelu", "gelu_python"), "exact"),

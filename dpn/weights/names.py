@@ -17,6 +17,18 @@ from dpn.weights.files import Flat
 BLOCK = "Transformer/encoderblock_{i}/"
 ATTENTION = BLOCK + "MultiHeadDotProductAttention_0/"
 MAP_ATTENTION = "MAPHead_0/MultiHeadDotProductAttention_0/"
+# Options of the one architecture that all libraries have.
+PLAIN = {
+  "stem": ["patch"],
+  "norm": ["layernorm"],
+  "qk_norm": ["none"],
+  "posemb": ["learn", "sincos1d", "sincos2d", "sincos2d_lape"],
+  "posemb_join": ["add"],
+  "block_ln": ["placement"],
+  "block_ln_kw": [{"sa": "pre", "mlp": "pre", "post": "branch"}],
+  "cls_blocks": [None],
+  "final_norm": [True],
+}
 _NORMS = r"(LayerNorm_\d|encoder_norm|stem/ln\d)$"
 
 

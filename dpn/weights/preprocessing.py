@@ -2,7 +2,7 @@
 
 Runs say it in their config, timm and Hugging Face in the files beside their
 parameters; what nobody says is as big_vision evaluates. Here strings are only
-written and translated. What they do is asked of `describe`.
+written and translated. What they do is asked of their language, `describe`.
 """
 
 import dataclasses
@@ -10,13 +10,16 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from dpn import calls
+from dpn import registry
 from dpn.weights.pixels import Pixels
 
 Size = tuple[int, int]  # rows and cols, in pixels
 
 DEFAULT_SIDE = 224
 BIG_VISION = Pixels((0.5,), (0.5,))  # value_range(-1, 1)
+# The language of the strings. `dpn` imports no input pipeline: it is looked up,
+# as whatever else a config names, and only where a string is to be understood.
+_LANGUAGE = "dpn.input_pipeline.pp:describe"
 _TIMM_METHODS = ("bicubic", "bilinear", "nearest")
 _HF_METHODS = {0: "nearest", 2: "bilinear", 3: "bicubic"}  # Pillow's numbers
 
@@ -42,8 +45,11 @@ class Preprocess:
 
 
 def describe(pp: str | None) -> dict[str, Any]:
-  """Returns what `calls.describe` does, with `Pixels`."""
-  found = calls.describe(pp or "")
+  """Returns what a string does to images, see `input_pipeline.pp.describe`.
+
+  Ops of the user's own count if `config.pp_modules` was read.
+  """
+  found = registry.import_path("preprocessing", _LANGUAGE)(pp or "")
   return found | {"pixels": found["pixels"] and Pixels(*found["pixels"])}
 
 

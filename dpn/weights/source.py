@@ -84,7 +84,8 @@ _OURS = {
 
 def vit_options(config: Mapping[str, Any]) -> dict[str, Any]:
   """Returns the options of a run's Vision Transformer, from its config.json."""
-  if (name := config.get("model_name") or "vit") != "vit":
+  name = config.get("model_name") or "vit"
+  if name not in ("vit", "dpn.models.vit:Model"):
     raise ValueError(
       f"The run's config.json has model_name={name!r}, which only its task "
       "knows. Finish the run, whose params.safetensors says what it holds."

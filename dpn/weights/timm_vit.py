@@ -7,7 +7,7 @@ import re
 from typing import Any, NamedTuple, TypedDict
 
 from dpn.weights import metadata, preprocessing
-from dpn.weights.names import ATTENTION, BLOCK, MAP_ATTENTION, Names
+from dpn.weights.names import ATTENTION, BLOCK, MAP_ATTENTION, PLAIN, Names
 
 NAMES = Names(
   title="timm",
@@ -47,6 +47,13 @@ NAMES = Names(
   },
   extra=("stem/ln0",),
 )
+# Options that its own models have. No tanh layer (`rep_size`) is applied.
+SUPPORTED = {
+  **PLAIN,
+  "pool_type": ["tok", "gap", "map"],
+  "rep_size": [False],
+  "stem_ln": ["none", "post"],
+}
 GELUS = {"gelu": "exact", "gelu_tanh": "tanh"}
 POOLS = {"token": "tok", "avg": "gap", "map": "map", "": "none"}
 EPS = 1e-6  # its config.json cannot say another

@@ -44,6 +44,8 @@ class VitParams:
     notes: for the person who asked for it.
     patch: (rows, cols, channels) of the pixels for one token.
     grid: (rows, cols) of an image's patches, None if unknown.
+    image_shape: (1, rows, cols, channels) of an image with which a model has
+      these arrays; its grid may be another with as many patches.
   """
 
   arrays: Mapping[str, np.ndarray]
@@ -54,13 +56,7 @@ class VitParams:
   notes: tuple[str, ...]
   patch: tuple[int, int, int]
   grid: tuple[int, int] | None
-
-  @property
-  def image_shape(self) -> tuple[int, int, int, int]:
-    """The shape of an image with which a model has these arrays."""
-    tables = positions.names(self.arrays)
-    rows = self.arrays[tables[0]].shape[-2] - self.cls_row if tables else None
-    return _image_shape(self.arrays, rows, self.patch)
+  image_shape: tuple[int, int, int, int]
 
   @property
   def cls_row(self) -> bool:
@@ -105,14 +101,18 @@ def read(
     options |= {"posemb": "learn", "posemb_kw": {}}
   cls_row, by_number = _has_cls_row(file, flat, options, rows)
   tokens = rows - cls_row if rows else None
-  model, patch, shapes = _model(flat, options, tokens)
+  model = vit.Model(**options)
   options = vit.options(model)
+  patch = _patch(flat, model.config)
+  size = np.multiply(_grid(flat, tokens), patch[:2]).tolist()
+  image_shape = (1, *size, patch[2])
+  image = jax.ShapeDtypeStruct(image_shape, np.float32)
   known = dataclasses.replace(
     file, options=options, cls_row=cls_row, guessed=()
   )
   variables = load.load_variables(
     dataclasses.replace(found, metadata=known),
-    shapes,
+    jax.eval_shape(model.init, jax.random.key(0), image),
     options=options,
     advice="The file is not all of such a model, or holds more than it: ours "
     "has no registers, norms of queries and keys or decoder. Give another "
@@ -131,7 +131,7 @@ def read(
   grid = positions.grid_of(tokens, known) if tokens else None
   return VitParams(
     *(arrays, options, file.pixels, file.pp, assumed, tuple(notes)),
-    *(patch, grid),
+    *(patch, grid, image_shape),
   )
 
 
@@ -280,27 +280,16 @@ def _inferred(arrays, file):
   return flat, options
 
 
-def _model(flat, options, tokens):
-  """Returns a model of these options, its patch and its variables' shapes."""
-  model = vit.Model(**options)
-  px = model.config.patch_size
-  if model.config.stem == "conv":
-    px = (2 ** model.config.stem_kw["num_layers"],) * 2
-  patch = (*px, _embeddings(flat)[0].shape[2])
-  image = jax.ShapeDtypeStruct(_image_shape(flat, tokens, patch), np.float32)
-  shapes = jax.eval_shape(model.init, jax.random.key(0), image)
-  return model, patch, shapes
-
-
-def _image_shape(flat, tokens, patch):
-  return (1, *np.multiply(patch, (*_grid(flat, tokens), 1)).tolist())
+def _patch(flat, config):
+  """Returns (rows, cols, channels) of the pixels for one token."""
+  px = config.patch_size
+  if config.stem == "conv":
+    px = (2 ** config.stem_kw["num_layers"],) * 2
+  return (*px, _embeddings(flat)[0].shape[2])
 
 
 def _grid(flat, tokens):
-  """Returns (rows, cols) of patches with which a model has these shapes.
-
-  The images' own grid may be another one with as many patches.
-  """
+  """Returns (rows, cols) of patches with which a model has these shapes."""
   for name, x in flat.items():
     if name.endswith("/rel_posemb/table"):  # (2 rows - 1) (2 cols - 1) offsets
       offsets = x.shape[-2]
