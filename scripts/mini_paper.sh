@@ -19,10 +19,8 @@ out=runs/mini
 steps=600
 jobs=2
 
-fail() {
-  echo "Error: $*" >&2
-  exit 1
-}
+# shellcheck source=/dev/null
+source scripts/launch/job.sh
 
 while [ $# -gt 0 ]; do
   [ $# -gt 1 ] || fail "$1 needs a value; see the top of scripts/mini_paper.sh."
@@ -64,25 +62,10 @@ if [ -e "$out/data.txt" ] && [ "$(cat "$out/data.txt")" != "$data $steps" ]; the
 fi
 echo "$data $steps" >"$out/data.txt"
 
-# The shell acts on a signal at once only while it waits for a background job,
-# which in turn does not get the Ctrl-C of the terminal.
-stop() {
-  trap '' INT TERM
-  kill "$job" 2>/dev/null || true
-  wait "$job" || true
-  echo
-  echo "Stopped. Run the same command again to resume."
-  exit 130
-}
-
 sweep() {
-  "$python" -m scripts.sweep --config "$1" --out "$2" --jobs "$jobs" &
-  job=$!
-  wait "$job" || fail "some runs failed, see above. Run the same command to retry."
+  job "$python" -m scripts.sweep --config "$1" --out "$2" --jobs "$jobs"
 }
 
-job=
-trap stop INT TERM
 "$python" -m scripts.mini_data "$out/data"
 echo "1/3 Stems and placements, trained on $label:"
 sweep "configs/mini.py:data=$data,data_dir=$dir,steps=$steps" "$out/stems"

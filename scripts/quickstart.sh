@@ -10,27 +10,11 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 out=runs/quickstart
 
-# The shell acts on a signal at once only while it waits for a background job,
-# which in turn does not get the Ctrl-C of the terminal.
-stop() {
-  trap '' INT TERM
-  kill "$job" 2>/dev/null || true
-  wait "$job" || true
-  echo
-  echo "Stopped. Run the same command again to resume."
-  exit 130
-}
-
+# shellcheck source=/dev/null
+source scripts/launch/job.sh
 bash scripts/venv.sh
-job=
-trap stop INT TERM
-.venv/bin/python -m scripts.sweep --out "$out" \
-  --config configs/digits.py:stems=none+dpn,seeds=3 &
-job=$!
-wait "$job" || {
-  echo "Error: some runs failed, see above. Run the same command to retry." >&2
-  exit 1
-}
+job .venv/bin/python -m scripts.sweep --out "$out" \
+  --config configs/digits.py:stems=none+dpn,seeds=3
 .venv/bin/python -m scripts.report "$out" -o "$out/report.html" \
   --title "Dual PatchNorm in miniature" \
   --note "Dual PatchNorm (arXiv 2302.01327) puts one LayerNorm before and one \
@@ -43,11 +27,8 @@ to test. The two differ in \`config.model.stem_ln\` and in nothing else." \
 On digits of lower contrast (\`corruptions/contrast_prec@1\`, the mean over the \
 five severities of CIFAR-10-C) Dual PatchNorm loses nothing, since its first \
 LayerNorm takes the contrast out of every patch, and a plain ViT loses much. \
-Whether it gains accuracy depends on the data: in the paper nearly always; on \
-CamVid from scratch 2.9 ± 1.2 points of mIoU (docs/results/camvid.md); on \
-CIFAR-10, after 4.4 epochs, it loses 3.6 ± 1.6 points \
-(docs/results/when_dpn_helps.md). Both are means of five seeds with 95% \
-intervals." \
+Whether it gains accuracy depends on the data: docs/results/camvid.md is a \
+case where it does, docs/results/when_dpn_helps.md one where it does not." \
   --note "The pictures show training, the norm of the gradient by depth (the \
 paper's Figure 2: Dual PatchNorm lowers that of the patch embedding) and what \
 the first LayerNorm has learned to scale each pixel with (its Figure 3)." \
