@@ -35,8 +35,8 @@ def test_batches_arrive_in_order_and_sharded(sharding, prefetch):
   for i, batch in enumerate(batches):
     assert batch["image"].sharding.is_equivalent_to(sharding, 4)
     assert batch["_mask"].addressable_shards[0].data.shape == (2,)
-    np.testing.assert_array_equal(batch["image"], _batch(i)["image"])
-    np.testing.assert_array_equal(batch["_mask"], _batch(i)["_mask"])
+    for key, expected in _batch(i).items():
+      np.testing.assert_array_equal(batch[key], expected)
   assert i == 8
   assert next(batches, None) is None
   assert not _threads()
@@ -49,8 +49,8 @@ def test_errors_come_after_the_batches_before_them(sharding):
     raise ValueError("record 17 is broken")
 
   batches = device.DeviceIterator(failing(), sharding)
-  assert float(next(batches)["image"][0, 0, 0, 0]) == 0
-  assert float(next(batches)["image"][0, 0, 0, 0]) == 1
+  for i in range(2):
+    assert float(next(batches)["image"][0, 0, 0, 0]) == i
   with pytest.raises(ValueError, match="record 17 is broken"):
     next(batches)
   assert next(batches, None) is None

@@ -55,24 +55,16 @@ def _permutation(seed, size):
   return np.random.Generator(bits).permutation(np.arange(size, dtype=np.uint8))
 
 
-def test_repeats_are_spread_over_the_batch():
-  repeated = _one(20, repeats=3, batch_size=12)
-  plain = _one(20).indices(0, 40)
-  indices = np.reshape(repeated.indices(0, 120), (10, 3, 4))
-  for step, batch in enumerate(indices):
-    # Three times the same four, one row after the other.
-    assert batch.tolist() == [plain[4 * step : 4 * step + 4]] * 3
-  # In 60 positions, every one of the 20 examples, three times.
-  assert np.bincount(indices[:5].ravel()).tolist() == [3] * 20
-
-
-def test_repeats_that_do_not_divide_the_batch():
-  repeated = _one(20, repeats=3, batch_size=8)
-  plain = _one(20).indices(0, 6)
-  for step in (0, 1):
-    distinct = plain[3 * step : 3 * step + 3]
-    batch = repeated.indices(8 * step, 8 * step + 8)
-    assert batch == (distinct * 3)[:8]
+@pytest.mark.parametrize("batch_size", [12, 8])
+def test_repeats_are_spread_over_the_batch(batch_size):
+  """Each distinct example, then all again; not all three times if 3 ∤ 8."""
+  repeated = _one(20, repeats=3, batch_size=batch_size)
+  distinct = -(-batch_size // 3)
+  plain = np.reshape(_one(20).indices(0, 10 * distinct), (10, distinct))
+  batches = np.reshape(repeated.indices(0, 10 * batch_size), (10, batch_size))
+  np.testing.assert_array_equal(batches, np.tile(plain, 3)[:, :batch_size])
+  if batch_size == 12:  # in 60 positions, each of the 20 examples three times
+    assert np.bincount(batches[:5].ravel()).tolist() == [3] * 20
 
 
 def test_mixture_has_exact_shares_and_each_part_its_epochs():

@@ -45,22 +45,13 @@ def test_several_parts():
   ]
 
 
-@pytest.mark.parametrize(
-  "spec",
-  [
-    "",
-    "train[",
-    "train[5]",
-    "train[a:b]",
-    "train[:2shard]",
-    "train[:]",
-    "train[10%:500]",
-    "train[:1.5]",
-    "train[:1__0]",
-    "a++b",
-    "train[1:2:3]",
-  ],
+MALFORMED = (
+  *("", "train[", "train[5]", "train[a:b]", "train[:2shard]", "train[:]"),
+  *("train[10%:500]", "train[:1.5]", "train[:1__0]", "a++b", "train[1:2:3]"),
 )
+
+
+@pytest.mark.parametrize("spec", MALFORMED)
 def test_malformed(spec):
   with pytest.raises(ValueError, match=r"Cannot read"):
     splits.parse(spec)
