@@ -274,22 +274,6 @@ def test_claims_do_not_mix_settings(other_seed):
     assert "differ in more than the seed (lr: 1.0, 2.0)" in finding.ours
 
 
-def test_of_two_towers_the_stem_is_the_image_towers():
-  def made(width):
-    return [
-      _run(arm, "B/16", 0, 0.7, config={"model": model})
-      for arm, stem, text in (("base", "none", 8), ("dpn", "dpn", width))
-      for model in [{"image": {"stem_ln": stem}, "text": {"width": text}}]
-    ]
-
-  found = _check(made(8), "No hyper-parameter")
-  assert (found.verdict, found.ours) == (
-    *("holds", "AugReg B/16: the stem alone differs"),
-  )
-  found = _check(made(16), "No hyper-parameter")
-  assert found.ours == "AugReg B/16: model.text.width differ (not so)"
-
-
 @pytest.mark.parametrize(
   ("base", "dpn", "says"),
   [
@@ -352,16 +336,3 @@ def test_the_command_says_what_no_claim_is_about(tmp_path, capsys):
     assert "about AugReg, dpn" not in out
   command.main([str(tmp_path), "-o", str(tmp_path / "c.md"), "--format", "md"])
   assert (tmp_path / "c.md").read_text("utf-8").startswith("### What the paper")
-
-
-def test_runs_that_cannot_be_compared_are_said():
-  twice = [_run("dpn", "B/16", 0, v) for v in (0.7, 0.8)]
-  [found] = [
-    finding
-    for claim, finding in zip(
-      claims.CLAIMS, claims.check(runs.frame(twice))[0], strict=True
-    )
-    if "average gain over AugReg" in claim["says"]
-  ]
-  assert found.verdict == "cannot be checked"
-  assert "have the same seed (0)" in found.ours

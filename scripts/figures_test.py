@@ -80,26 +80,6 @@ def test_bars_are_the_tables_differences(root):
   np.testing.assert_allclose(widths, [1.0, -2.0])  # dpn, pre
 
 
-def test_one_arm_of_many_models_has_one_panel(tmp_path):
-  for place, steps in enumerate((195, 1560, 780)):
-    for stem_ln, value in (("none", 0.5), ("dpn", 0.5 + place / 100)):
-      testing.write_run(
-        tmp_path / f"{stem_ln}{steps}",
-        stem_ln=stem_ln,
-        config={"table": {"recipe": f"own, steps {steps}", "arch": "S/16"}},
-        rows=[{"step": 1, "val/prec@1": value}],
-        seconds=1.0,
-      )
-  found = runs.frame(run_files.find([str(tmp_path)]))
-  drawn = figures.FIGURES["differences"](found, figures.DEFAULTS)
-  [ax] = drawn["differences_val_prec_1_base"].figure.axes
-  assert [label.get_text() for label in ax.get_yticklabels()] == [
-    f"own, steps {steps} S/16" for steps in (195, 780, 1560)
-  ]
-  widths = [bar.get_width() for bar in ax.patches]
-  np.testing.assert_allclose(widths, [0, 2, 1], atol=1e-9)
-
-
 def test_panels_are_models_with_their_arms(root):
   _write(root, "dpn", 5, complete=False)
   found = runs.frame(run_files.find([str(root)]))
@@ -232,15 +212,3 @@ def test_gradient_norms_are_labelled(root, flags, when, scale):
     "figure_2_left": ["AugReg B/16"],
     "figure_4": ["AugReg B/32", "AugReg S/16", "AugReg S/32"],
   }
-
-
-@pytest.mark.parametrize(
-  ("flags", "message"),
-  [
-    (["--figure", "5"], "invalid choice: '5' (choose from '1', "),
-  ],
-)
-def test_wrong_flags_are_named(root, capsys, flags, message):
-  with pytest.raises(SystemExit):
-    command.main([str(root), *flags, "-o", str(root / "out")])
-  assert message in capsys.readouterr().err

@@ -140,16 +140,6 @@ def test_incomplete_runs_are_marked_and_not_counted(root):
   assert any("dpn-B16-s3" in note for note in table.notes)
 
 
-def test_a_run_found_twice_counts_once(root):
-  twice = run_files.find([str(root), str(root / "dpn-B16-s0")])
-  assert len(twice) == 6
-  copy = root / "later" / "dpn-B16-s0"
-  _write(root / "later", "dpn", 0, 0.81)
-  table = _build(root)
-  assert _row(table, *B16)["ours DPN"] == "82.67 ± 3.79 (n=3)"
-  assert any(str(copy) in n and "copies" in n for n in table.notes)
-
-
 def test_two_results_of_a_seed_are_refused(root):
   _write(root / "again", "dpn", 0, 0.5)
   with pytest.raises(ValueError, match=r"the same seed \(0\).*: 50, 81\."):
@@ -167,17 +157,6 @@ def test_settings_do_not_mix_in_a_mean(root):
     _write(root, "dpn", seed, 0.81, lr=0.5)
   with pytest.raises(ValueError, match=r"more than the seed \(lr: 0\.001, 0"):
     _build(root)
-
-
-def test_other_seeds_are_compared_by_welch(root):
-  for seed in (7, 8, 9):
-    _write(root, "none", seed, 0.75 + seed / 100, variant="S/16")
-  for seed in (0, 1, 2):
-    _write(root, "dpn", seed, 0.84 + seed / 100, variant="S/16")
-  table = _build(root)
-  # Both s = 1, so 2.776 · √(2/3) = 2.27.
-  gain = _row(table, "AugReg", "S/16")["ours DPN − base"]
-  assert gain == "+2.00 ± 2.27 (n=3, Welch)"
 
 
 def test_a_missing_metric_lists_what_there_is(root):
@@ -241,16 +220,6 @@ def test_what_is_no_fraction_is_no_accuracy(root):
   _write(root, "dpn", 3, 81.1)
   with pytest.raises(ValueError, match=r"81\.1, expected a fraction"):
     _build(root)
-
-
-def test_models_that_the_paper_lacks_get_rows(root):
-  _write(root, "dpn", 0, 0.5, variant="L/16")
-  digits = {"recipe": "digits", "arch": "B/16"}
-  _write(root / "d", "none", 0, 0.9, metric="test/prec@1", table=digits)
-  table = _build(root)
-  large = _row(table, "AugReg", "L/16")
-  assert (large["paper DPN"], large["ours DPN"]) == ("–", "50.00 (n=1)")
-  assert _row(table, "digits", "B/16")["ours base"] == "90.00 (n=1)"
 
 
 def test_table_6_is_relative_to_dpn(root):
@@ -442,12 +411,6 @@ def test_without_a_name_the_tables_hold_what_was_run(root, capsys):
     "pre − base (AugReg B/16, val/prec@1): −1.00 points; 95% interval −1.00 to "
     "−1.00, does not contain 0 (3 seeds, paired)."
   ) in out
-
-
-def test_a_plain_vit_is_called_by_both_of_its_names(root, capsys):
-  for name in ("none", "base"):
-    tables.main([str(root), "--arms", "dpn", "--baseline", name])
-    assert "dpn − base" in capsys.readouterr().out
 
 
 def test_of_what_was_not_finished_there_is_a_table_too(root, capsys):

@@ -23,11 +23,6 @@ def test_interval_has_the_quantile_of_the_t_table(n, t):
   assert result.n == n
 
 
-def test_three_accuracies_by_hand():
-  # Mean 97, s = 1, 4.303 · 1 / √3 = 2.484.
-  assert str(aggregate.estimate([96, 97, 98])) == "97.00 ± 2.48 (n=3)"
-
-
 def test_one_number_has_no_interval_and_equal_numbers_an_empty_one():
   assert str(aggregate.estimate([0.5])) == "0.50 (n=1)"
   assert str(aggregate.estimate([0.25] * 3)) == "0.25 ± 0.00 (n=3)"

@@ -100,11 +100,11 @@ def model_name(model: Config) -> str:
   named = {"stem_ln", "block_ln", "block_ln_kw", *_NAMED}
   named |= {f"{key}_kw" for key in _NAMED}
   for key in sorted(_DEFAULTS.keys() - named):
-    value, default = model.get(key), _DEFAULTS[key]
-    if value and value != default:
-      kw = isinstance(value, Mapping)
-      given = value.items() if kw else [("", value)]
-      parts += [f"{key}{'.' * kw}{k}={v}" for k, v in given]
+    value = model.get(key)
+    if isinstance(value, Mapping):
+      parts += [f"{key}.{k}={v}" for k, v in value.items()]
+    elif value not in (None, _DEFAULTS[key]):
+      parts.append(f"{key}={value}")
   return "+".join(filter(None, parts))
 
 
@@ -114,7 +114,9 @@ def _choice(model, key):
   chosen, kw = model.get(key) or plain, dict(model.get(f"{key}_kw") or {})
   if kw.get("norm") == "layernorm":  # LaPE's default
     del kw["norm"]
-  kw = [f"{k}={v}" for k, v in kw.items() if v and k not in _NAMED[key]]
+  kw = [
+    f"{k}={v}" for k, v in kw.items() if v is not False and k not in _NAMED[key]
+  ]
   return "" if chosen == plain and not kw else ",".join([chosen, *kw])
 
 

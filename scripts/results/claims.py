@@ -265,13 +265,10 @@ def _unstable(evidence, arm, arch):
 
 def _wider(values, reference):
   """Returns whether a variance is larger than another: F test, 5%."""
+  with np.errstate(divide="ignore", invalid="ignore"):  # NaN of single runs
+    ratio = pd.Series(values).var() / np.float64(pd.Series(reference).var())
   df = len(values) - 1, len(reference) - 1
-  if min(df) < 1:
-    return False
-  variances = np.var(values, ddof=1), np.var(reference, ddof=1)
-  if variances[1] == 0:
-    return variances[0] > 0
-  return scipy.stats.f.sf(variances[0] / variances[1], *df) < 0.05
+  return scipy.stats.f.sf(ratio, *df) < 0.05
 
 
 def _by_model(judge, evidence, metric=None, recipes=()):
@@ -300,34 +297,6 @@ def _by_model(judge, evidence, metric=None, recipes=()):
   if not held:
     return Finding()
   return Finding(HOLDS if all(held) else FAILS, "; ".join(texts), paths)
-
-
-def _stands_out(base, dpn):
-  """Judges whether the embedding's gradient is at least twice the blocks'.
-
-  Their median, at the end; and above every block in most rows.
-  """
-  del dpn
-  over = measures.embedding_over_blocks(base)
-  above = measures.embedding_above_all(base)
-  text = f"{over:.3g} × the median block; above every block in {above:.0%} of"
-  return over >= 2 and above > 0.5, f"{text} the rows"
-
-
-def _scaled_down(base, dpn):
-  """Judges whether DPN's embedding has a smaller gradient, at the end."""
-  norms = [
-    run.series("grad_norm_mean/embedding").iloc[-1] for run in (*base, *dpn)
-  ]
-  ratio = np.mean(norms[len(base) :]) / np.mean(norms[: len(base)])
-  return ratio < 1, f"{ratio:.3g} × that of the plain ViT"
-
-
-def _throughout(base, dpn):
-  """Judges whether it is smaller in 95% of the rows that were logged."""
-  ratio = measures.embedding_ratio(dpn, base)
-  lower = float((ratio < 1).mean())
-  return lower >= 0.95, f"lower in {lower:.0%} of the rows"
 
 
 def _same_settings(base, dpn):
@@ -364,40 +333,31 @@ def _centre_and_corners(evidence):
   return Finding(HOLDS if all(held) else FAILS, text, paths)
 
 
-def _of_table(judge, **fixed):
-  """Returns the check of a judge of differences, some of whose values are set.
-
-  `least`, of a claim that counts, is the judge's argument.
-  """
-
-  def check(evidence, least=None, **comparison):
-    given = fixed if least is None else {**fixed, "least": least}
-    return _compared(functools.partial(judge, **given), evidence, **comparison)
-
-  return check
-
-
 CHECKS: Mapping[str, Callable[..., Finding]] = {
-  "mean_gain": _of_table(_mean_gain),
-  "better": _of_table(_better),
-  "every_better": _of_table(tested, every=True),
-  "none_better": _of_table(tested, every=False),
+  "mean_gain": functools.partial(_compared, _mean_gain),
+  "better": lambda evidence, least, **of: _compared(
+    functools.partial(_better, least=least), evidence, **of
+  ),
+  "every_better": functools.partial(
+    _compared, functools.partial(tested, every=True)
+  ),
+  "none_better": functools.partial(
+    _compared, functools.partial(tested, every=False)
+  ),
   "unstable": _unstable,
+  "stands_out": functools.partial(_by_model, measures.stands_out),
+  "scaled_down": functools.partial(_by_model, measures.scaled_down),
+  "throughout": functools.partial(_by_model, measures.throughout),
+  "same_settings": functools.partial(_by_model, _same_settings),
+  "repeated": functools.partial(_by_model, _repeated),
   "centre_and_corners": _centre_and_corners,
-  **{
-    judge.__name__.removeprefix("_"): functools.partial(_by_model, judge)
-    for judge in (
-      *(_stands_out, _scaled_down, _throughout, _same_settings, _repeated),
-    )
-  },
 }
 
 
 def decide(claim: Mapping, evidence: Evidence) -> Finding:
   """Returns what runs say of a row of paper_claims.json."""
-  arguments = {
-    k: v for k, v in claim.items() if k not in ("where", "says", "check")
-  }
+  stated = {"where", "says", "check"}
+  arguments = {k: v for k, v in claim.items() if k not in stated}
   return CHECKS[claim["check"]](evidence, **arguments)
 
 

@@ -61,9 +61,3 @@ def test_commands_show_them(folder, capsys):
     a["src"] for t, a in shown.tags if t == "img" and "dpn-s0" in a["alt"]
   )
   assert source == "data:image/png;base64,YSBwaWN0dXJl"
-
-
-def test_other_runs_have_none(tmp_path):
-  row = {"step": 1, "val/prec@1": 0.5}
-  testing.write_run(tmp_path / "run", rows=[row], seconds=1.0)
-  assert own_runs.per_class(runs.frame(run_files.find([str(tmp_path)]))) == []

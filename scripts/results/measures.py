@@ -11,6 +11,8 @@ import pandas as pd
 
 from dpn.scripts.results import plots, runs
 
+Runs = Sequence[runs.Run]
+
 ROWS_BEFORE = 20  # that a spike stands out from
 DEVIATIONS = 6  # of the noise there, by which it does
 _LEAST = 0.01  # of the loss, in place of less noise
@@ -36,7 +38,7 @@ def gradient_peak(run: runs.Run) -> float:
   return float(norms.max() / norms.median())
 
 
-def embedding_over_blocks(repetitions: Sequence[runs.Run]) -> float:
+def embedding_over_blocks(repetitions: Runs) -> float:
   """Returns the norm of the embedding's gradient over the blocks' median.
 
   At the end of training, before clipping, as a mean over the last steps (see
@@ -46,7 +48,7 @@ def embedding_over_blocks(repetitions: Sequence[runs.Run]) -> float:
   return float(norms[0] / norms[1:].median())
 
 
-def embedding_above_all(repetitions: Sequence[runs.Run]) -> float:
+def embedding_above_all(repetitions: Runs) -> float:
   """Returns the share of rows where the embedding's norm exceeds every block's.
 
   Of the gradient before clipping, with equal weight for each run.
@@ -59,9 +61,7 @@ def embedding_above_all(repetitions: Sequence[runs.Run]) -> float:
   return float(np.mean(shares))
 
 
-def embedding_ratio(
-  new: Sequence[runs.Run], old: Sequence[runs.Run]
-) -> pd.Series:
+def embedding_ratio(new: Runs, old: Runs) -> pd.Series:
   """Returns by step the norm of the embedding's gradient, new over old.
 
   Both are means over runs; of the steps that all of them logged.
@@ -73,6 +73,34 @@ def embedding_ratio(
     for repetitions in (new, old)
   ]
   return (means[0] / means[1]).dropna()
+
+
+def stands_out(base: Runs, dpn: Runs) -> tuple[bool, str]:
+  """Judges whether the embedding's gradient is at least twice the blocks'.
+
+  Their median, at the end; and above every block in most rows.
+  """
+  del dpn
+  over = embedding_over_blocks(base)
+  above = embedding_above_all(base)
+  text = f"{over:.3g} × the median block; above every block in {above:.0%} of"
+  return over >= 2 and above > 0.5, f"{text} the rows"
+
+
+def scaled_down(base: Runs, dpn: Runs) -> tuple[bool, str]:
+  """Judges whether DPN's embedding has a smaller gradient, at the end."""
+  norms = [
+    run.series("grad_norm_mean/embedding").iloc[-1] for run in (*base, *dpn)
+  ]
+  ratio = np.mean(norms[len(base) :]) / np.mean(norms[: len(base)])
+  return ratio < 1, f"{ratio:.3g} × that of the plain ViT"
+
+
+def throughout(base: Runs, dpn: Runs) -> tuple[bool, str]:
+  """Judges whether it is smaller in 95% of the rows that were logged."""
+  ratio = embedding_ratio(dpn, base)
+  lower = float((ratio < 1).mean())
+  return lower >= 0.95, f"lower in {lower:.0%} of the rows"
 
 
 def regions(scale: np.ndarray) -> pd.DataFrame:

@@ -93,33 +93,6 @@ def test_the_arms_of_our_studies_differ_in_nothing_else(name):
   assert [model.also for model in models] == [{}] * len(models)
 
 
-def test_the_arm_of_two_towers_is_the_image_towers(tmp_path):
-  for stem in ("none", "dpn"):
-    testing.write_run(
-      tmp_path / stem,
-      config={"model": {"image": {"stem_ln": stem}, "text": {"width": 8}}},
-      rows=[{"step": 1, "zeroshot/birds_prec@1": 0.5}],
-      seconds=1.0,
-    )
-  [model] = own_runs.models(runs.frame(run_files.find([str(tmp_path)])))[0]
-  assert list(model.arms) == ["base", "dpn"]
-  assert model.headline == ("zeroshot/birds_prec@1",)
-
-
-def test_only_some_arms(tmp_path):
-  results = {
-    "none": [0.50, 0.50, 0.50],
-    "dpn": [0.51, 0.52, 0.53],
-    "pre": [0.1, 0.2, 0.3],
-  }
-  frame = _frame(tmp_path, results, table={"recipe": "photos", "arch": "S/16"})
-  assert {*own_runs.of_arms(frame, ["base", "dpn"]).arm} == {"base", "dpn"}
-  assert {*own_runs.of_arms(frame, ["dpn"], "pre").arm} == {"pre", "dpn"}
-  assert {*own_runs.of_arms(frame, []).arm} == {"base", "dpn", "pre"}
-  with pytest.raises(ValueError, match=r"Unknown arm 'dnp'.*'dpn'"):
-    own_runs.of_arms(frame, ["dnp"])
-
-
 def test_all_metrics_have_differences(tmp_path):
   results = {"none": [0.50, 0.50, 0.50], "dpn": [0.51, 0.52, 0.53]}
   frame = _frame(tmp_path, results, table={"recipe": "photos", "arch": "S/16"})

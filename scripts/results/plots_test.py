@@ -31,18 +31,6 @@ def test_curves_of_two_runs_are_the_runs_and_their_mean(tmp_path):
   assert [t.get_text() for t in fig.axes[0].get_legend().texts] == ["ViT"]
 
 
-def test_runs_of_archives_may_have_the_same_path(tmp_path):
-  found = []
-  for machine, values in {"a": [0.1, 0.2], "b": [0.2, 0.6]}.items():
-    arm = _arm(tmp_path / machine / "runs", accuracy=[values])
-    (tmp_path / f"{machine}.jsonl").write_text(run_files.archive(arm))
-    found += run_files.find([str(tmp_path / f"{machine}.jsonl")])
-  assert len({run.path for run in found}) == 1
-  fig = plots.curves({"": {"ViT": found}}, "accuracy", "accuracy")
-  lines = [line.get_ydata() for line in fig.axes[0].lines]
-  np.testing.assert_allclose(lines, [[0.1, 0.2], [0.2, 0.6], [0.15, 0.4]])
-
-
 def test_curves_of_three_runs_have_a_band(tmp_path):
   arm = _arm(tmp_path, accuracy=[[0.96], [0.97], [0.98]])
   ax = plots.curves({"": {"ViT": arm}}, "accuracy", "accuracy").axes[0]

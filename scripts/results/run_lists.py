@@ -59,8 +59,8 @@ def speed(frame: pd.DataFrame) -> list[render.Part]:
       "runs": models.size(),
       "images/s": _texts(mean.images_per_sec, "{:,.0f}"),
       "MFU": _texts(mean.mfu, "{:.0%}"),
-      "device": models.device.first(),
       "core hours": _texts(hours.sum(min_count=1), "{:.2f}"),
+      "device": models.device.first(),
     }
   ).rename_axis(["recipe", "model", None])
   return [

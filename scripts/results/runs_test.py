@@ -4,7 +4,6 @@ import dataclasses
 import json
 import math
 
-import numpy as np
 import pytest
 
 from dpn.configs import (
@@ -33,14 +32,6 @@ def test_reads_what_was_written(tmp_path):
   assert run.final("test/prec@1") == 0.75
   assert run.series("loss").to_dict() == {50: 2.0, 100: 1.0}
   assert run.series("test/prec@1").to_dict() == {75: 0.5, 100: 0.75}
-
-
-def test_incomplete_run_has_a_history_but_no_result(tmp_path):
-  testing.write_run(tmp_path / "a", rows=ROWS)
-  run = run_files.read(str(tmp_path / "a"))
-  assert run.done is None
-  assert run.series("loss").tolist() == [2.0, 1.0]
-  assert not run.finals
 
 
 def test_unknown_names_bring_the_nearest(tmp_path):
@@ -144,13 +135,6 @@ def test_folders_without_runs_are_refused(tmp_path):
     run_files.find([str(tmp_path / "nowhere")])
 
 
-def test_damaged_json_is_named(tmp_path):
-  testing.write_run(tmp_path / "a", rows=ROWS)
-  (tmp_path / "a" / "done.json").write_text("{")
-  with pytest.raises(ValueError, match=r"done\.json is damaged"):
-    run_files.read(str(tmp_path / "a"))
-
-
 def test_a_run_is_complete_with_any_done_json(tmp_path):
   """Without metrics there, what the last step logged counts, in all rows."""
   testing.write_run(tmp_path / "a", rows=[*ROWS, {"step": 100, "val/x": 2.5}])
@@ -225,14 +209,6 @@ def test_cells_of_the_papers_configs(config, recipe, arch, arm):
   assert (cell["recipe"], cell["arch"], cell["arm"]) == (recipe, arch, arm)
 
 
-def test_a_model_changed_by_a_flag_is_believed_before_the_table():
-  config = augreg_i1k.get_config("variant=S/32")
-  config.model.stem_ln = "pre"
-  assert runs.Run("path", config.to_dict()).cell["arm"] == "pre"
-  config.model.posemb_join = "lape"
-  assert runs.Run("path", config.to_dict()).cell["arm"] == "pre+lape"
-
-
 def test_runs_without_a_table_share_a_row_if_only_seed_and_arm_differ():
   def row(lr=1.0, **kw):
     model = {"width": 8, "stem_ln": "none", **kw.pop("model", {})}
@@ -259,20 +235,6 @@ def test_titles_tell_cells_apart():
   assert finetuned == "JFT finetune B/16 resolution 384 steps 220000"
   assert title(recipe="VTAB", arch="B/32", task="DTD") == "VTAB B/32 DTD"
   assert title(recipe="LaPE", arch="", join="") == "LaPE"
-
-
-def test_the_frame_has_a_row_for_each_run(tmp_path):
-  table = {"recipe": "mine", "arch": "S"}
-  config = {"table": table, "model": {"stem_ln": "dpn"}}
-  testing.write_run(tmp_path / "a", config=config, rows=ROWS, seconds=7.0)
-  testing.write_run(tmp_path / "b", config=config, rows=ROWS, seed=1)
-  frame = runs.frame(run_files.find([str(tmp_path)]))
-  assert frame.groupby(["recipe", "arch", "arm"]).size().to_dict() == {
-    ("mine", "S", "dpn"): 2
-  }
-  assert frame.complete.tolist() == [True, False]
-  np.testing.assert_array_equal(frame["test/prec@1"], [0.75, np.nan])
-  np.testing.assert_array_equal(frame.seconds, [7.0, np.nan])
 
 
 def test_headline_metrics(tmp_path):
