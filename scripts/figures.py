@@ -22,6 +22,7 @@ from dpn.scripts.results import (
   figures,
   output,
   own_runs,
+  plots,
   run_files,
   runs,
   tables,
@@ -75,14 +76,12 @@ def main(argv: Sequence[str] | None = None):
       raise ValueError(" ".join(missing.values()))
     for name, why in missing.items():
       output.say(f"Not drawn: {name}. {why}", sys.stderr)
-    with output.ensure_folder(args.output):
-      for name, shown in drawn.items():
-        for suffix in ("png", "pdf"):
-          path = os.path.join(args.output, f"{name}.{suffix}")
-          shown.figure.savefig(path, dpi=_DPI)
-          output.say(f"Wrote {path}")
-        if shown.left_out:
-          output.say(f"  {tables.left_out(shown.left_out)}")
+    for name, shown in drawn.items():
+      for suffix in ("png", "pdf"):
+        path = os.path.join(args.output, f"{name}.{suffix}")
+        plots.save(shown.figure, path, dpi=_DPI)
+      if shown.left_out:
+        output.say(f"  {tables.left_out(shown.left_out)}")
 
 
 if __name__ == "__main__":

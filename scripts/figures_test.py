@@ -158,7 +158,7 @@ def test_gradients_by_depth_are_not_drawn_of_archives(root, capsys):
     command.main([str(archive), "--figure", "2_left", "-o", out])
   command.main([str(archive), "--figure", "2_right", "-o", out])
   [png, _] = capsys.readouterr().out.splitlines()
-  assert png.endswith("figure_2_right.png")
+  assert png.endswith("figure_2_right.png.")
 
 
 def test_wrong_inputs_end_with_a_sentence(root, tmp_path):

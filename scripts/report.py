@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dpn.scripts.results import (
   aggregate,
   claims,
+  classes,
   figures,
   output,
   own_runs,
@@ -158,7 +159,7 @@ def _figures(frame, section, names, args, missing):
 def _segmentation(frame, interval):
   """Returns results by class."""
   parts = [
-    render.html(table, level=3) for table in own_runs.per_class(frame, interval)
+    render.html(table, level=3) for table in classes.per_class(frame, interval)
   ]
   return [render.heading("Class by class"), *parts] if parts else []
 

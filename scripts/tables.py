@@ -23,6 +23,7 @@ from collections.abc import Sequence
 
 from dpn.scripts.results import (
   aggregate,
+  classes,
   output,
   own_runs,
   paper,
@@ -63,7 +64,7 @@ def _parser():
   parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
   add = parser.add_argument
   add("runs", nargs="+", help="folders that hold runs")
-  known = [*paper.TABLES, own_runs.CLASSES, own_runs.NAME, "all"]
+  known = [*paper.TABLES, classes.NAME, own_runs.NAME, "all"]
   add("--table", nargs="+", choices=known, help="print these, whole")
   formats = [*render.FORMATS, "long", "archive"]
   add("--format", default="text", choices=formats)
@@ -109,8 +110,8 @@ def _named(frame, args):
   names = every if "all" in args.table else args.table
   made, wrong = [], []
   for name in names:
-    if name == own_runs.CLASSES:
-      made += own_runs.per_class(frame, args.interval)
+    if name == classes.NAME:
+      made += classes.per_class(frame, args.interval)
     elif name == own_runs.NAME:
       models, wrong = own_runs.models(frame, args.baseline, args.metric)
       made += own_runs.side_by_side(models, args.interval)

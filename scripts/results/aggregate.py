@@ -271,8 +271,8 @@ def arm(group: pd.DataFrame, metrics: Sequence[str]) -> Arm:
   if done.empty:
     return Arm(open=still, unchosen=unchosen)
   check_alike(done)
-  has = lambda metric: all(metric in run.finals for run in done.run)
-  metric = next(filter(has, metrics), metrics[0])
+  shared = [m for m in metrics if all(m in run.finals for run in done.run)]
+  metric = (shared or metrics)[0]
   values = pd.Series([percent(run, metric) for run in done.run], done.seed)
   repeated = done.seed.duplicated().to_numpy()
   for seed, results in values[repeated].items():
@@ -326,11 +326,7 @@ def _selected(candidates, metrics):
 
 
 def check_alike(done: pd.DataFrame):
-  """Checks that complete runs, rows of `runs.frame`, may fill one cell.
-
-  Raises:
-    ValueError: they differ in more than the seed.
-  """
+  """Raises ValueError if complete runs differ in more than the seed."""
   if why := unlike(done):
     more = f" and {len(done) - 3} more" if len(done) > 3 else ""
     raise ValueError(
@@ -340,12 +336,10 @@ def check_alike(done: pd.DataFrame):
 
 
 def unlike(done: pd.DataFrame) -> str:
-  """Returns what keeps `check_alike`'s runs from filling one cell, or ""."""
-  if len(done) < 2:
-    return ""
+  """Returns why complete runs, rows of `runs.frame`, may not share a cell."""
   found = arms_lib.differing(run.config for run in done.run)
   different = [f"{name}: {', '.join(values)}" for name, values in found.items()]
-  if not different:
+  if len(done) < 2 or not different:
     return ""
   return (
     "fill the same cell and differ in more than the seed "

@@ -4,7 +4,7 @@ import pytest
 
 from dpn.scripts import conftest as testing
 from dpn.scripts import report, tables
-from dpn.scripts.results import own_runs, run_files, run_pictures, runs
+from dpn.scripts.results import classes, run_files, run_pictures, runs
 
 TABLE = {"recipe": "CamVid", "arch": "96x4/8", "metric": "test/miou"}
 FOUND = {  # arm → by seed: mean, sky, and car if any picture has one
@@ -32,7 +32,7 @@ def _folder(tmp_path):
 
 
 def test_means_and_paired_differences(folder):
-  [table] = own_runs.per_class(runs.frame(run_files.find([str(folder)])))
+  [table] = classes.per_class(runs.frame(run_files.find([str(folder)])))
   frame = table.frame.set_index("IoU [%]")
   assert list(frame.index) == ["mean", "pixel accuracy", "sky", "car"]
   assert list(frame.columns) == ["base", "dpn", "dpn − base"]

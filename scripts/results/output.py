@@ -6,6 +6,8 @@ import sys
 import unicodedata
 from collections.abc import Iterator
 
+from dpn import atomic
+
 
 @contextlib.contextmanager
 def ensure_folder(folder: str) -> Iterator[None]:
@@ -29,11 +31,8 @@ def write(path: str | None, content: str):
   if path is None:
     say(content.removesuffix("\n"))
     return
-  with (
-    ensure_folder(os.path.dirname(path)),
-    open(path, "w", encoding="utf-8") as f,
-  ):
-    f.write(content)
+  with ensure_folder(os.path.dirname(path)):
+    atomic.write(path, content.encode())
   say(f"Wrote {path}.")
 
 

@@ -10,7 +10,7 @@ from dpn import errors
 from dpn.scripts.results import aggregate, paper, runs, tables
 from dpn.scripts.results import arms as arms_lib
 
-NAME, CLASSES = "runs", "classes"  # of the tables in scripts.tables
+NAME = "runs"  # of the table in scripts.tables
 LABELS = {
   runs.BASE: "ViT",
   runs.DPN: "Dual PatchNorm",
@@ -19,9 +19,8 @@ LABELS = {
 }
 _MOST_METRICS = 4  # side by side
 _DIGITS = 4  # of losses and other numbers that are not percentages
-# Shown by `per_class`; gradients; and seeds of a probe.
+# Shown by scripts.results.classes; gradients; and seeds of a probe.
 _ELSEWHERE = re.compile(r"grad_norm.*|(.*/)?iou/.*|.*-seed-\d+")
-_WHOLE_IMAGE = {"miou": "mean", "pixel_acc": "pixel accuracy"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -169,12 +168,14 @@ def _model(title, group, baseline, metric, wrong):
   arms, order = {}, in_order(group.arm)
   for arm in sorted(order, key=lambda arm: arm != baseline):
     repetitions = group[group.arm == arm]
+    of_arm = [run.finals for run in repetitions.run if run.complete]
+    first, *more = headline
+    known = [m for m in (*more, *others) if all(m in run for run in of_arm)]
+    known = known if of_arm else []
+    if not of_arm or any(first in run for run in of_arm):
+      known.insert(0, first)  # which all must have
     try:
-      arms[arm] = {
-        m: aggregate.arm(repetitions, (m,))
-        for m in (*headline, *others)
-        if _is_measured(m, repetitions, needed=m == headline[0])
-      }
+      arms[arm] = {m: aggregate.arm(repetitions, (m,)) for m in known}
     except ValueError as e:
       wrong.append(f"{title}: {arm}: {e}")
   first = next(iter(arms)) if len(arms) > 1 else None
@@ -207,15 +208,6 @@ def some_of(names: Sequence[str]) -> str:
   """Returns the first six names, and how many more there are."""
   more = f" and {len(names) - 6} more" if len(names) > 6 else ""
   return ", ".join(names[:6]) + more
-
-
-def _is_measured(metric, repetitions, needed):
-  """Returns whether an arm's complete runs have a metric, all of them.
-
-  Or any, if it is needed: then those that lack it are an error.
-  """
-  has = [metric in run.finals for run in repetitions.run if run.complete]
-  return (not has or any(has)) if needed else bool(has) and all(has)
 
 
 def side_by_side(
@@ -364,50 +356,3 @@ def papers_gains(frame: pd.DataFrame) -> list[str]:
     f"{min(gains):+.1f} to {max(gains):+.1f} points for {len(gains)} models: "
     "its Table 1 (left)."
   ]
-
-
-def per_class(
-  frame: pd.DataFrame, interval: str = "ci95"
-) -> list[tables.Table]:
-  """Returns, for each model of segmentation, a table of classes × arms.
-
-  They are of the evaluator that `config.table.metric` names, with the
-  difference of each arm from a plain ViT.
-
-  Raises:
-    ValueError: see `aggregate.arm`.
-  """
-  return [
-    tables.measured(table, interval)
-    for title, group in frame[~frame.trial].groupby("title")
-    if (table := _classes(title, group)) is not None
-  ]
-
-
-def _classes(title, group):
-  done = [run for run in group.run if run.complete]
-  metric = done[0].table.get("metric", "") if done else ""
-  prefix = metric.removesuffix("miou")
-  if not metric.endswith("miou") or metric not in done[0].finals:
-    return None
-  start = f"{prefix}iou/"
-  names = {prefix + key: name for key, name in _WHOLE_IMAGE.items()}
-  finals = dict.fromkeys(m for run in done for m in run.finals)
-  names |= {m: m.removeprefix(start) for m in finals if m.startswith(start)}
-  order = sorted(set(group.arm), key=lambda arm: (arm != runs.BASE, arm))
-  others = order[1:] if runs.BASE in order else []
-  rows = []
-  for metric, name in names.items():
-    # A class that no test image shows has no number in a run.
-    has = [metric in run.finals or not run.complete for run in group.run]
-    arms = {
-      arm: aggregate.arm(of, (metric,)) for arm, of in group[has].groupby("arm")
-    }
-    cells = [aggregate.cell(arms.get(arm)) for arm in order]
-    base = arms.get(runs.BASE)
-    cells += [aggregate.gain(arms.get(arm), base) for arm in others]
-    rows.append([name, *cells])
-  header = ["IoU [%]", *order, *(f"{arm} − {runs.BASE}" for arm in others)]
-  title = f"{title}: {prefix.removesuffix('/')}, class by class"
-  frame = pd.DataFrame(rows, columns=header, dtype=object)
-  return tables.Table(CLASSES, title, frame, 1, [])

@@ -108,6 +108,11 @@ def family(recipe: str) -> tuple[str, str]:
   return name, reading
 
 
+def has_none(run: runs.Run) -> bool:
+  """Returns whether a run's recipe is of no table."""
+  return family(run.cell["recipe"])[0] not in RECIPES
+
+
 def tables_of(run: runs.Run) -> str:
   """Returns which tables have a run's recipe and arm, "" for none."""
   recipe, arm = family(run.cell["recipe"])[0], run.cell["arm"]

@@ -143,13 +143,15 @@ def sort_runs(
   for row in rows.values():
     groups = {place: belongs.loc[of] for place, of in row.items()}
     arms |= _of_one_metric(groups, spec, metric, wrong)
-  for reason, kind in {
-    "copies of runs with the same seed and the same result": "copies",
-    "candidates that were not chosen": "unchosen",
-  }.items():
-    paths = [path for arm in arms.values() for path in getattr(arm, kind)]
-    left_out |= {reason: paths} if paths else {}
-  return Sorted(arms, left_out, wrong)
+  left_out |= {
+    "copies of runs with the same seed and the same result": [
+      path for arm in arms.values() for path in arm.copies
+    ],
+    "candidates that were not chosen": [
+      path for arm in arms.values() for path in arm.unchosen
+    ],
+  }
+  return Sorted(arms, {k: of for k, of in left_out.items() if of}, wrong)
 
 
 def _of_one_metric(groups, spec, metric, wrong):
@@ -192,7 +194,7 @@ def _metrics(run, spec, metric):
   """Returns what may be read of a run for a table, the first that there is."""
   if named := metric or run.table.get("metric"):
     return (named,)
-  return runs.ACCURACIES if _is_own(run) else spec.metrics
+  return runs.ACCURACIES if paper.has_none(run) else spec.metrics
 
 
 def _earlier(name, found):
@@ -206,18 +208,13 @@ def _earlier(name, found):
         yield earlier
 
 
-def _is_own(run):
-  """Returns whether a run's recipe is of no table."""
-  return paper.family(run.cell["recipe"])[0] not in paper.RECIPES
-
-
 def _why_not(run, spec, metric):
   """Returns why a run fills no cell of a table, "" if it does."""
   if run.trial:
     return "of two steps (runlocal)"
   recipe, others = run.cell["recipe"], paper.tables_of(run)
   see = f" (see {others})" if others else ""
-  if _is_own(run):
+  if paper.has_none(run):
     if not spec.own_rows:
       return f"of {recipe}, which is in no table like this"
     accuracy = all(map(aggregate.is_fraction, run.headline))
@@ -237,7 +234,7 @@ def _place(run, spec):
   recipe = run.cell["recipe"]
   if "recipe" not in values:
     model = "arch" if "arch" in values else spec.keys[0]
-    if _is_own(run):
+    if paper.has_none(run):
       values[model] = f"{recipe} {values[model]}"
     elif reading := paper.family(recipe)[1]:
       values[model] += f", {reading}"
@@ -336,9 +333,8 @@ def _differences(name, arms):
 
 def _marked(gain):
   """Returns a difference, marked if its interval lies above 0."""
-  if isinstance(gain, aggregate.Estimate):
-    gain = dataclasses.replace(gain, best=gain.side == 1)
-  return gain
+  is_number = isinstance(gain, aggregate.Estimate)
+  return dataclasses.replace(gain, best=gain.side == 1) if is_number else gain
 
 
 def archs(name: str, arms: Arms) -> list[str]:

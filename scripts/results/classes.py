@@ -1,0 +1,55 @@
+"""What runs of segmentation found for each class."""
+
+import pandas as pd
+
+from dpn.scripts.results import aggregate, runs, tables
+
+NAME = "classes"  # of the table in scripts.tables
+_WHOLE_IMAGE = {"miou": "mean", "pixel_acc": "pixel accuracy"}
+
+
+def per_class(
+  frame: pd.DataFrame, interval: str = "ci95"
+) -> list[tables.Table]:
+  """Returns, for each model of segmentation, a table of classes × arms.
+
+  They are of the evaluator that `config.table.metric` names, with the
+  difference of each arm from a plain ViT.
+
+  Raises:
+    ValueError: see `aggregate.arm`.
+  """
+  return [
+    tables.measured(table, interval)
+    for title, group in frame[~frame.trial].groupby("title")
+    if (table := _of_model(title, group)) is not None
+  ]
+
+
+def _of_model(title, group):
+  done = [run for run in group.run if run.complete]
+  metric = done[0].table.get("metric", "") if done else ""
+  prefix = metric.removesuffix("miou")
+  if not metric.endswith("miou") or metric not in done[0].finals:
+    return None
+  start = f"{prefix}iou/"
+  names = {prefix + key: name for key, name in _WHOLE_IMAGE.items()}
+  finals = dict.fromkeys(m for run in done for m in run.finals)
+  names |= {m: m.removeprefix(start) for m in finals if m.startswith(start)}
+  order = sorted(set(group.arm), key=lambda arm: (arm != runs.BASE, arm))
+  others = order[1:] if runs.BASE in order else []
+  rows = []
+  for metric, name in names.items():
+    # A class that no test image shows has no number in a run.
+    has = [metric in run.finals or not run.complete for run in group.run]
+    arms = {
+      arm: aggregate.arm(of, (metric,)) for arm, of in group[has].groupby("arm")
+    }
+    cells = [aggregate.cell(arms.get(arm)) for arm in order]
+    base = arms.get(runs.BASE)
+    cells += [aggregate.gain(arms.get(arm), base) for arm in others]
+    rows.append([name, *cells])
+  header = ["IoU [%]", *order, *(f"{arm} − {runs.BASE}" for arm in others)]
+  title = f"{title}: {prefix.removesuffix('/')}, class by class"
+  frame = pd.DataFrame(rows, columns=header, dtype=object)
+  return tables.Table(NAME, title, frame, 1, [])
