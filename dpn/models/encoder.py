@@ -196,15 +196,9 @@ class EncoderBlock(nn.Module):
     return (x, pe), out
 
   def add(self, x, y, where, name, *, drop_rate, deterministic):
-    """Returns the residual sum x + y, either of which a post-norm may follow.
+    """Returns the residual stream x plus y, the output of a sublayer.
 
-    Args:
-      x: (batch, tokens, width), the residual stream.
-      y: (batch, tokens, width), the output of a sublayer.
-      where: the sublayer normalizes `pre`, `post`, `pre+post` or `none`.
-      name: of the post-norm.
-      drop_rate: see `__call__`.
-      deterministic: see `__call__`.
+    The post-norm of this `name` normalizes y or the sum, if `where` has "post".
     """
     post = self.placement.post if "post" in where else None
     if post == "branch":
@@ -229,12 +223,9 @@ class EncoderBlock(nn.Module):
 
   @property
   def make_norm(self):
+    config, kw = self.config, {"tokens": self.tokens}
     return functools.partial(
-      norms.make,
-      self.config.norm,
-      self.config.norm_kw,
-      dtype=self.config.dtype,
-      tokens=self.tokens,
+      norms.make, config.norm, config.norm_kw, dtype=config.dtype, **kw
     )
 
   def attention(self):
@@ -274,24 +265,13 @@ class EncoderBlock(nn.Module):
 
 
 class Mlp(nn.Module):
-  """Dense, GELU, dropout, Dense.
+  """Dense, GELU, dropout, Dense."""
 
-  Attributes:
-    mlp_dim: width of the hidden layer.
-    dropout: rate, of the hidden layer.
-    gelu: the activation.
-    make_norm: makes the normalizer of that name, for `inner_norm`.
-    inner_norm: normalize the hidden layer `after_act` or `before_act`; `none`.
-    kernel_init: of both kernels.
-    bias_init: of both biases.
-    dtype: of the matrix products and the result.
-  """
-
-  mlp_dim: int
+  mlp_dim: int  # width of the hidden layer
   dropout: float = 0.0
   gelu: Callable = GELUS["tanh"]
-  make_norm: Callable[..., nn.Module] | None = None
-  inner_norm: str = "none"
+  make_norm: Callable[..., nn.Module] | None = None  # name → normalizer
+  inner_norm: str = "none"  # of the hidden layer, `after_act` or `before_act`
   kernel_init: Callable = init.INITS["big_vision"].dense
   bias_init: Callable = init.INITS["big_vision"].mlp_bias
   dtype: Any = jnp.float32
@@ -319,8 +299,7 @@ class Mlp(nn.Module):
 class StochasticDepth(nn.Module):
   """Drops the whole branch of an example (arXiv 1603.09382).
 
-  Scales what it keeps by 1 / (1 - rate). The rate may be traced, so that
-  scanned blocks can each have their own.
+  Scales the others by 1 / (1 - rate); each scanned block has its own rate.
   """
 
   @nn.compact
@@ -333,9 +312,8 @@ class StochasticDepth(nn.Module):
 class Encoder(nn.Module):
   """A stack of blocks and, with `final_norm`, the LayerNorm `encoder_norm`.
 
-  With `config.scan` the variables of all blocks are stacked on a leading axis
-  under `encoderblock`, and the block is compiled once. Without it, block i is
-  `encoderblock_i`.
+  Block i is `encoderblock_i`; with `config.scan`, `encoderblock` holds the
+  variables of all, stacked on a leading axis, and is compiled once.
   """
 
   config: Config
@@ -347,8 +325,7 @@ class Encoder(nn.Module):
 
     Args:
       x: (batch, tokens, width).
-      deterministic: no dropout, no stochastic depth; running statistics are
-        read, not written.
+      deterministic: as in `EncoderBlock`.
       tokens: the `norms.TokenGrid` of x.
       pe: (1, tokens, width), for `positions`.
     """
@@ -365,8 +342,7 @@ class Encoder(nn.Module):
 
   def loop(self, carry, deterministic, tokens, config, blocks):
     """Applies the blocks of these numbers, one after another."""
-    drop_rates = jnp.linspace(0, config.stoch_depth, config.depth)
-    block_cls, fields = self.block(config, tokens)
+    block_cls, fields, drop_rates = self.prepare(config, tokens)
     out = {}
     for i in blocks:
       block = block_cls(**fields, name=f"encoderblock_{i}")
@@ -376,8 +352,7 @@ class Encoder(nn.Module):
   def scan(self, carry, deterministic, tokens):
     """Applies all blocks as one scanned block, with stacked variables."""
     config = self.config
-    drop_rates = jnp.linspace(0, config.stoch_depth, config.depth)
-    block_cls, fields = self.block(config, tokens)
+    block_cls, fields, drop_rates = self.prepare(config, tokens)
     blocks = nn.scan(
       block_cls,
       variable_axes={True: 0},  # True: of all collections
@@ -392,8 +367,8 @@ class Encoder(nn.Module):
     }
     return carry, out
 
-  def block(self, config, tokens):
-    """Returns the class of the blocks and its fields."""
+  def prepare(self, config, tokens):
+    """Returns the class of the blocks, its fields, and their drop rates."""
     block_cls, fields = bind_block(config)
     fields |= {"config": config, "tokens": tokens, "positions": self.positions}
     if config.remat_policy != "none":
@@ -403,10 +378,10 @@ class Encoder(nn.Module):
         static_argnums=(3,),  # 0 is self, 3 deterministic
         policy=getattr(jax.checkpoint_policies, config.remat_policy),
       )
-    return block_cls, fields
+    drop_rates = jnp.linspace(0, config.stoch_depth, config.depth)
+    return block_cls, fields, drop_rates
 
   def finish(self, x, out):
-    """Applies the final norm; see `__call__`."""
     out["pre_ln"] = x
     # In float32 for the head and the loss.
     if not self.config.final_norm:

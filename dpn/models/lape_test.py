@@ -143,11 +143,6 @@ def test_tables(golden):
   close(table, vectors["sin2d_d24_h3_w3_with_zero_cls"])
 
 
-def test_a_class_token_is_the_first_position_in_one_dimension():
-  table = posemb.POSEMBS["sincos1d"]((2, 2), 8, 1)
-  np.testing.assert_allclose(table[0], posemb.sincos1d(5, 8)[0], atol=1e-7)
-
-
 @pytest.mark.parametrize("group", ["basic", "LN"])
 def test_relative_attention(group, golden, precision):
   vectors = golden("lape_rpe_attention")
@@ -237,27 +232,3 @@ def test_forms_are_chained():
   raw = params["pos_embedding"]
   np.testing.assert_allclose(out["block00"]["position"], 2 * raw, rtol=1e-6)
   np.testing.assert_allclose(out["block01"]["position"], 6 * raw, rtol=1e-6)
-
-
-@pytest.mark.parametrize(
-  ("kw", "message"),
-  [
-    ({"posemb_join": "unshared", "posemb": "sincos1d"}, "learns a table"),
-    ({"posemb_join": "shared", "posemb": "rpe"}, "use 'add' or 'lape'"),
-    (
-      {
-        **{"posemb_join": "lape", "posemb": "rpe"},
-        **{"posemb_join_kw": {"share": True}},
-      },
-      "leave out posemb_join_kw.share",
-    ),
-    ({"posemb_join": "shared", "stem_ln": "post_posemb"}, "Use stem_ln='post'"),
-    (
-      {"posemb_join": "lape", "posemb_join_kw": {"norm": "scal"}},
-      "mean 'scale'",
-    ),
-  ],
-)
-def test_joins_that_cannot_be(kw, message):
-  with pytest.raises(ValueError, match=message):
-    vit.Model(3, variant="mu/16", **kw)

@@ -7,7 +7,6 @@ gradients of the sum of squared logits; see `OPTIONS`.
 import itertools
 import json
 import pathlib
-import re
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +15,7 @@ import pytest
 from flax import errors
 
 from dpn import trees
-from dpn.models import encoder, vit
+from dpn.models import vit
 
 GOLDEN = dict(
   np.load(pathlib.Path(__file__).parents[1] / "testdata/big_vision_vit.npz")
@@ -91,38 +90,26 @@ def stacked(params):
 def test_outputs_and_gradients_of_big_vision(kind, scan, policy):
   model = vit.Model(5, **OPTIONS[kind], scan=scan, remat_policy=policy)
 
-  def loss(params):
+  def loss(params, model=model):
     params = stacked(params) if scan else params
     logits, out = model.apply({"params": params}, IMAGE)
     return (logits**2).sum(), out
 
   params = trees.unflatten(golden(f"{kind}/param/"))
   grad = jax.grad(loss, has_aux=True)
-  # GELU and LayerNorm are always recomputed, which takes no policy.
-  policies = re.findall(r"policy=(\w+)", str(jax.make_jaxpr(grad)(params)))
-  assert (set(policies) != {"None"}) == (policy != "none")
+  if policy != "none":  # softmax is recomputed: there are more exponentials
+    plain = vit.Model(5, **OPTIONS[kind], scan=scan)
+    count = lambda model: str(
+      jax.make_jaxpr(grad, static_argnums=1)(params, model)
+    ).count(" exp ")
+    assert count(model) > count(plain)
   grads, out = jax.jit(grad)(params)
   assert_close(trees.flatten(out), golden(f"{kind}/out/"))
   assert_close(trees.flatten(grads), golden(f"{kind}/grad/"))
 
 
-@pytest.mark.parametrize("policy", encoder.REMAT_POLICIES)
-def test_every_remat_policy_traces(policy):
-  kw = {"dropout": 0.1, "stoch_depth": 0.1, "scan": True}
-  model = vit.Model(5, **SIZE, remat_policy=policy, **kw)
-
-  def loss(params):
-    rngs = {"dropout": jax.random.key(0)}
-    logits, _ = model.apply({"params": params}, IMAGE, train=True, rngs=rngs)
-    return logits.sum()
-
-  params = shapes(model)
-  grads = jax.eval_shape(jax.grad(loss), trees.unflatten(params))
-  assert trees.flatten(grads) == params
-
-
-@pytest.mark.parametrize("kind", OPTIONS)
-def test_half_precision_keeps_parameters_and_logits_in_float32(kind):
+def test_half_precision_keeps_parameters_and_logits_in_float32():
+  kind = "tok"
   model = vit.Model(5, **OPTIONS[kind], dtype_mm="bfloat16")
   assert {s.dtype for s in shapes(model).values()} == {np.dtype("float32")}
   params = trees.unflatten(golden(f"{kind}/param/"))
@@ -209,15 +196,12 @@ def test_initial_values():
       np.testing.assert_array_equal(x, 1)
     elif name.endswith("bias") or name == "head/kernel":
       np.testing.assert_array_equal(x, 0)
-  init = jax.jit(vit.Model(5, **{**kw, "depth": 0}, head_zeroinit=False).init)
-  head = init(jax.random.key(0), IMAGE)["params"]["head"]["kernel"]
-  np.testing.assert_allclose(head.std(), 1 / 8, rtol=0.16)
 
 
 # --- Heads and intermediates
 
 
-@pytest.mark.parametrize("pool_type", ["gap", "tok", "0", "none"])
+@pytest.mark.parametrize("pool_type", ["gap", "tok", "none"])
 def test_pooling_and_head(pool_type):
   model = vit.Model(5, **SIZE, pool_type=pool_type, rep_size=7)
   params = random_params(model)
@@ -236,15 +220,6 @@ def test_pooling_and_head(pool_type):
   patches = patches.reshape(2, 2, 3, 16)
   want["pre_logits_2d"], want["logits_2d"] = head(patches)
   assert_close(out, want, rtol=1e-4)
-
-
-def test_class_token_goes_first_and_has_no_position():
-  model = vit.Model(5, **{**SIZE, "depth": 0}, pool_type="tok")
-  params = random_params(model)
-  _, out = run(model, params)
-  cls = np.tile(params["cls"], (2, 1, 1))
-  want = np.concatenate([cls, out["with_posemb"]], axis=1)
-  np.testing.assert_array_equal(out["encoder/pre_ln"], want)
 
 
 def test_without_head():
@@ -363,23 +338,6 @@ def test_variants_and_options():
   assert vit.decode_variant("S/32")["patch_size"] == (32, 32)
   assert "patch_size" not in vit.decode_variant("S")
   hash(model)  # Linen's requirement
-
-
-@pytest.mark.parametrize(
-  ("kw", "message"),
-  [
-    ({"variant": "Tj/16"}, r"variant 'Tj'\. Did you mean 'Ti'\?"),
-    ({"variant": "B/x"}, r"'B/x' must end in the patch size in pixels"),
-    ({"widht": 3}, r"model option 'widht'\. Did you mean 'width'\?"),
-    ({"pool_type": "tokk"}, r"pool_type 'tokk'\. Did you mean 'tok'\?"),
-    ({"posemb": "lern"}, r"posemb 'lern'\. Did you mean 'learn'\?"),
-    ({"stem_ln": "dpm"}, r"stem_ln 'dpm'\. Did you mean 'dpn'\?"),
-    ({"remat_policy": "dots"}, r"remat_policy 'dots'.*Known: dots_saveable"),
-  ],
-)
-def test_wrong_options_are_named(kw, message):
-  with pytest.raises(ValueError, match=message):
-    vit.Model(5, **kw)
 
 
 def test_sizes_that_do_not_divide():
