@@ -14,33 +14,21 @@ class Attention(nn.Module):
   """Attention of `x_q` over `x_kv` (arXiv 1706.03762, Section 3.2.2).
 
   Parameters, with H heads of d = width / H channels: `query`, `key`, `value`
-  with kernels (width, H, d), and `out` with kernel (H, d, width).
-
-  Attributes:
-    num_heads: H.
-    qkv_bias: whether query, key and value have biases.
-    dropout: rate, of the attention weights.
-    make_norm: returns a normalizer of that name, for the concatenated heads
-      before `out`; None for none.
-    make_qk_norm: likewise, for the d channels of each head's queries and keys,
-      `query_ln` and `key_ln` (arXiv 2302.05442, Section 2).
-    head_scale: see `placement.Placement`.
-    kernel_init: of all four kernels.
-    init_gain: factor on the initial `value` and `out` kernels.
-    dtype: of the matrix products and the result.
-    impl: one of `flash.IMPLS`.
+  with kernels (width, H, d), and `out` with kernel (H, d, width). `query_ln`
+  and `key_ln` normalize the d channels of each head (arXiv 2302.05442,
+  Section 2), `norm` the concatenated heads before `out`.
   """
 
   num_heads: int
   qkv_bias: bool = True
-  dropout: float = 0.0
-  make_norm: Callable[..., nn.Module] | None = None
-  make_qk_norm: Callable[..., nn.Module] | None = None
-  head_scale: str = "none"
+  dropout: float = 0.0  # of the attention weights
+  make_norm: Callable[..., nn.Module] | None = None  # name → `norm`
+  make_qk_norm: Callable[..., nn.Module] | None = None  # name → `query_ln`, …
+  head_scale: str = "none"  # see `placement.Placement`
   kernel_init: Callable = init.INITS["big_vision"].dense
-  init_gain: float = 1.0
+  init_gain: float = 1.0  # factor on the initial `value` and `out` kernels
   dtype: Any = jnp.float32
-  impl: str = "xla"
+  impl: str = "xla"  # see `flash.choose_impl`
 
   @nn.compact
   def __call__(self, x_q, x_kv, bias=None, deterministic=True, out=None):
@@ -131,14 +119,9 @@ def attention_weights(q, k, bias=None):
 def add_maps(out: Mapping[str, Any]):
   """Adds `attention_maps` to the intermediates of every attention in `out`.
 
-  They are `attention_weights` of its queries, keys and bias, whatever kernel
-  the attention itself ran on.
-
-  Args:
-    out: of a `vit.Model`.
-
-  Raises:
-    ValueError: a block of one's own did not leave its queries and keys there.
+  They are computed from its queries, keys and bias, as flash attention never
+  has them. `out` is that of a `vit.Model`; ValueError if a block of your own
+  did not leave its queries and keys there.
   """
   found = {k: v for k, v in out["encoder"].items() if k.startswith("block")}
   if "pool" in out:

@@ -13,7 +13,6 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from dpn import registry
 from dpn.models import attention, flash, init, norms, options
 from dpn.models import placement as placements
 from dpn.models.norms import base
@@ -23,11 +22,8 @@ GELUS = {
   "exact": functools.partial(nn.gelu, approximate=False),
 }
 REMAT_POLICIES = (
-  "none",
-  "nothing_saveable",
-  "dots_saveable",
+  *("none", "nothing_saveable", "dots_saveable", "everything_saveable"),
   "dots_with_no_batch_dims_saveable",
-  "everything_saveable",
 )
 _MINIMA = {"width": 1, "depth": 0, "mlp_dim": 1, "num_heads": 1}
 
@@ -174,10 +170,9 @@ class EncoderBlock(nn.Module):
     """
     x, pe = carry
     where, out, bias = self.placement, {}, None
-    norm = functools.partial(self.normalize, deterministic=deterministic)
-    add = functools.partial(
-      self.add, drop_rate=drop_rate, deterministic=deterministic
-    )
+    kw = {"deterministic": deterministic}
+    norm = functools.partial(self.normalize, **kw)
+    add = functools.partial(self.add, drop_rate=drop_rate, **kw)
 
     if self.positions:
       x = self.positions.to_stream(self, x, pe)
@@ -279,12 +274,8 @@ class Mlp(nn.Module):
   @nn.compact
   def __call__(self, x, deterministic=True):  # (batch, tokens, width)
     width = x.shape[-1]
-    dense = functools.partial(
-      nn.Dense,
-      dtype=self.dtype,
-      kernel_init=self.kernel_init,
-      bias_init=self.bias_init,
-    )
+    kw = {"kernel_init": self.kernel_init, "bias_init": self.bias_init}
+    dense = functools.partial(nn.Dense, dtype=self.dtype, **kw)
     x = dense(self.mlp_dim, name="Dense_0")(x)  # (batch, tokens, mlp_dim)
     if self.inner_norm == "before_act":
       x = self.make_norm(name="norm")(x, not deterministic)
@@ -393,9 +384,7 @@ class Encoder(nn.Module):
 
 def bind_block(config: Config) -> tuple[type[EncoderBlock], dict[str, Any]]:
   """Returns the class of the blocks and the fields that `block_ln` sets."""
-  bound = registry.bind(
-    "block_ln", config.block_ln, placements.PLACEMENTS, config.block_ln_kw
-  )
+  bound = config.bind("block_ln")
   if isinstance(bound.func, type) and issubclass(bound.func, EncoderBlock):
     return bound.func, bound.keywords
   try:

@@ -48,18 +48,17 @@ class Standardize(Normalizer):
   @nn.compact
   def __call__(self, x, train=False):
     y, multiplier = center(self.upcast(x), self.eps, axis=-1)
-    return self.cast(y * multiplier)
+    return self.cast(self.scaled(y, multiplier))
+
+  def scaled(self, y, multiplier):
+    return y * multiplier
 
 
-class LayerNormNoBias(Normalizer):
+class LayerNormNoBias(Standardize):
   """LayerNorm with a scale only."""
 
-  eps: float = 1e-6
-
-  @nn.compact
-  def __call__(self, x, train=False):
-    y, multiplier = center(self.upcast(x), self.eps, axis=-1)
-    return self.cast(self.scale(y, multiplier))
+  def scaled(self, y, multiplier):
+    return self.scale(y, multiplier)
 
 
 class Affine(Normalizer):
