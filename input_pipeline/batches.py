@@ -45,14 +45,14 @@ class MixturePart(NamedTuple):
 
 
 class Examples:
-  """Processed examples, which must all have the first one's keys and shapes.
+  """Processed examples, all with the keys and shapes of the first.
 
   Attributes:
     source: the parts' sources, one after the other.
     fields: shape and dtype by key.
-    vocabularies: what token ids are from, by the key that holds them.
+    vocabularies: of token ids, by the key that holds them.
     skip: whether the next example replaces one that fails.
-    any_shape: whether each may have shapes of its own, so they do not stack.
+    any_shape: whether shapes may differ, so that examples do not stack.
   """
 
   def __init__(

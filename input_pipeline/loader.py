@@ -122,7 +122,7 @@ class Data:
 
   @property
   def vocabularies(self) -> dict[str, ops_text.Vocabulary]:
-    """What token ids are from, by the key that holds them."""
+    """Vocabularies of token ids, by the key that holds them."""
     return self.examples.vocabularies
 
   def indices(self, examples_seen: int = 0) -> Iterator[np.ndarray]:
@@ -141,7 +141,7 @@ class Data:
     return {key: np.concatenate([b[key] for b in found]) for key in self.spec}
 
   def facts(self) -> dict[str, Any]:
-    """Returns what must be the same on all processes."""
+    """Returns what all processes must agree on."""
     return {"data": self.examples.source.name, "examples": self.num_examples}
 
   def batches(self, examples_seen: int = 0) -> Iterator[Batch]:
@@ -252,7 +252,7 @@ def _start_worker(worker_index: int, worker_count: int):
 def _default_threads(examples: batches.Examples) -> int:
   """Returns one per core, but one for small examples from memory.
 
-  With those, threads would wait for each other to leave the interpreter.
+  With those, threads would only wait for the interpreter's lock.
   """
   fields = examples.fields.values()
   num_bytes = sum(math.prod(f.shape) * f.dtype.itemsize for f in fields)

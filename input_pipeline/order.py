@@ -1,11 +1,10 @@
 """The order in which a training run sees its examples.
 
-All of it is a pure function of the position, so nothing is ever stored:
+It is a pure function of the position, so nothing is ever stored:
 
 - One source: every epoch is a new permutation.
-- A mixture: every 1,000 positions are a round, in which each part has its share
-  of positions, rounded to whole examples and shuffled. Each part has its own
-  epochs.
+- A mixture: in every round of 1,000 positions each part has its share, rounded
+  to whole examples and shuffled. Each part has epochs of its own.
 - Repeated augmentation (arXiv 1901.09335): every example occurs several times
   in a batch, as far apart as possible, so that mixup pairs different examples.
 """
@@ -27,12 +26,12 @@ class Order:
   """Maps positions to indices of the parts' concatenation.
 
   Attributes:
-    seed: decides the permutations.
+    seed: of the permutations.
     sizes: number of examples in each part.
     counts: how many of `_ROUND` positions each part has.
-    repeats: how often an example occurs in a batch; where that does not divide
-      the batch size, its last examples occur once less.
-    batch_size: over all processes; matters only where examples repeat.
+    repeats: how often an example occurs in a batch. If that does not divide the
+      batch size, the last examples occur once less.
+    batch_size: over all processes; matters only if examples repeat.
   """
 
   seed: int
@@ -51,8 +50,9 @@ class Order:
     if len(self.sizes) == 1:
       return self._shuffled(positions, 0).tolist()
     rounds, rows = np.divmod(positions, _ROUND)
-    # A position's part, and how many of its round's positions the part had
-    # before: with full rounds of `counts`, that is a position within the part.
+    # A position's part, and its rank among that part's positions in the round.
+    # The part had `counts` positions in each round before, so this gives the
+    # position within the part.
     parts, ranks = np.empty_like(rows), np.empty_like(rows)
     for number in np.unique(rounds):
       here = rounds == number
@@ -99,14 +99,14 @@ def counts(weights: Sequence[float]) -> tuple[int, ...]:
 
 
 _LOCK = threading.Lock()
-# By part: one does not drive out another's permutations.
+# A cache per part: one part must not evict another's permutations.
 _CACHES = collections.defaultdict(
   lambda: functools.lru_cache(maxsize=4)(_permutation)
 )
 
 
 def _epoch(seed, epoch, size, part):
-  with _LOCK:  # or every thread would compute a new epoch's permutation
+  with _LOCK:  # or every thread would compute the same permutation
     return _CACHES[part](seed, epoch, size, part)
 
 

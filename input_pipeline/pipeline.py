@@ -1,4 +1,4 @@
-"""Data for training and evaluation, as config.input and evaluators ask."""
+"""Opens data for training and evaluation, as configs describe it."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,7 +9,7 @@ from dpn import errors
 from dpn.input_pipeline import batches, loader, pp, sources
 from dpn.input_pipeline import order as order_lib
 
-# Keys of big_vision that mean nothing here, with the reason why.
+# Keys of big_vision that have no effect here, and why.
 IGNORED_KEYS = {
   "shuffle_buffer_size": "every epoch is shuffled as a whole",
   "cache_raw": "records are read from disk as needed",
@@ -21,16 +21,16 @@ KEYS = {
   "weights of a mixture, by name",
   "pp": "what to do with it: preprocessing ops, see below",
   "batch_size": "examples in a batch, over all processes",
-  "seed": "decides order and augmentation, in place of `config.seed`",
+  "seed": "of order and augmentation, in place of `config.seed`",
   "num_threads": "how many read and preprocess",
   "num_workers": "processes to use instead of threads",
   "prefetch": "batches to prepare ahead, per worker",
   "repeats": "how often an example is in a batch, each time augmented anew",
-  "on_device": "whether to preprocess once, with nothing random, and keep all "
-  "on the devices",
+  "on_device": "whether to preprocess once, without randomness, and keep all "
+  "data on the devices",
   "on_error": "`raise`, or `skip`: the next example replaces one that fails",
 }
-# The numbers in config.input, and the lowest that each may be.
+# The numbers in config.input and their minimum.
 _LOWEST = {"num_workers": 0} | dict.fromkeys(
   ("batch_size", "num_threads", "prefetch", "repeats"), 1
 )
@@ -56,7 +56,7 @@ def training(
 
   Args:
     config: see `KEYS`; `data`, `pp` and `batch_size` are needed.
-    seed: decides order and augmentation.
+    seed: of order and augmentation.
     process_index: which share of every batch to read.
     process_count: number of shares.
 
@@ -75,7 +75,7 @@ def training(
       raise ValueError(
         f"config.input.{key} must be {_LOWEST[key]} or more, got {value}."
       )
-  # Others would share the orders of these.
+  # SeedSequence splits larger ones into words, so seeds would share orders.
   if not (isinstance(seed, int) and 0 <= seed < 2**32):
     raise ValueError(
       f"config.input.seed, or config.seed, must be in [0, 2**32), got {seed}."
@@ -110,7 +110,7 @@ def training(
 
 
 def _parts(config: dict[str, Any]):
-  """Takes the data out of the config; returns the parts and their weights."""
+  """Takes the data out of the config and returns the parts and weights."""
   data = config.pop("data")
   if "name" in data or not data:
     return [_part(data, config.pop("pp", ""))], [1]
@@ -164,8 +164,8 @@ def evaluation(
   """Returns every example once, in order, with `_mask` false on padding.
 
   `data` may be a source itself. Random ops do the same to an example every
-  time. With `cache`, finished batches stay in memory for the next round. The
-  other arguments, and what is raised, are as for `training`.
+  time. With `cache`, batches stay in memory for the next round. The other
+  arguments and errors are those of `training`.
   """
   return loader.EvaluationData(
     examples=batches.Examples([_part(data, pp_fn)], seed=0),
@@ -183,7 +183,7 @@ def examples(
   process_index: int = 0,
   process_count: int = 1,
 ) -> loader.SingleExamples:
-  """Returns every example once, by itself: images of many sizes do not stack.
+  """Returns every example once, unbatched: images of many sizes do not stack.
 
   Process p of n reads examples p, p + n, …. The rest is as for `evaluation`.
   """

@@ -66,7 +66,7 @@ class Source(abc.ABC):
   """Examples by index, from 0; safe to share among threads and to pickle.
 
   Attributes:
-    name: what error messages call it.
+    name: for messages.
     classes: by label key, the names of the classes, or only how many.
     in_memory: whether reading merely indexes arrays.
     may_be_sorted: whether the examples may be ordered by class, so that slices
@@ -91,7 +91,7 @@ class Source(abc.ABC):
     return [self[index] for index in indices]
 
   def describe(self, index: int) -> str:
-    """Returns words by which a person finds example `index`."""
+    """Returns where a person finds example `index`, for messages."""
     return f"{self.name}, example {index}"
 
   def class_names(self, label_key: str) -> Sequence[str] | None:

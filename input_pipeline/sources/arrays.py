@@ -91,7 +91,7 @@ def _is_one_hot(labels: np.ndarray) -> bool:
 
 
 def _check_images(name: str, images: np.ndarray):
-  """Raises ValueError for images that would be misread without an error."""
+  """Raises ValueError for images that would be misread silently."""
   got = f"{name} is {images.dtype} of shape {images.shape}"
   if images.dtype.kind in "biu" and images.dtype != np.uint8:
     raise ValueError(f"{got}. Expected uint8, from 0 to 255, or floats.")
@@ -122,7 +122,7 @@ def _digits(split: str) -> ArraySource:
   """Opens `train` or `test` (every fifth) of the bundled digits."""
   sources.check_split("digits", split, ("train", "test"))
   # (example, 64 values from 0 to 16 and the label). Importing scikit-learn to
-  # read its file would take longer than all else that starts a run.
+  # read its file would take longer than anything else at a run's start.
   folder = importlib.util.find_spec("sklearn").submodule_search_locations[0]
   path = os.path.join(folder, "datasets", "data", "digits.csv.gz")
   table = np.loadtxt(path, np.int32, delimiter=",")

@@ -1,8 +1,8 @@
 """Letters and symbols, drawn from the DejaVu fonts that matplotlib ships.
 
 The caption of a glyph is its Unicode name: "latin small letter a with grave".
-Names are made of words, so one that was never seen can be understood. Every
-eighth name is held out, if its words are in others; so are two fonts. Splits:
+Names are made of words, so an unseen one can be understood. Every eighth name
+is held out if its words occur in others; so are two fonts. Splits:
 
 - `train`: the other names in the other ten fonts.
 - `new_names`: held-out names, in the fonts of `train`.
@@ -36,9 +36,9 @@ FONTS = tuple(
 )
 NEW_FONTS = ("DejaVuSansMono-Oblique", "DejaVuSerif-Italic")
 SPLITS = ("train", "new_names", "new_fonts")
-_SIZE = 22  # points; what is larger gets cut off
-_LEAST = 4  # a word has to be in so many names
-_HOLD_OUT = 8  # one name in so many
+_SIZE = 22  # points; larger glyphs are cut off
+_MIN_NAMES = 4  # that a word must occur in
+_HOLD_OUT = 8  # one name in eight
 
 
 def split(name: str) -> tuple[dict[str, np.ndarray], list[str]]:
@@ -50,7 +50,7 @@ def split(name: str) -> tuple[dict[str, np.ndarray], list[str]]:
   columns = collections.defaultdict(list)
   for label, text in enumerate(names):
     fonts = seen
-    if name == "new_fonts":  # of both as many
+    if name == "new_fonts":  # the two in turn
       fonts = [NEW_FONTS[label % 2]]
     for font in fonts:
       columns["image"].append(_draw(font, by_name[text]))
@@ -75,7 +75,7 @@ def _names() -> tuple[dict[str, str], dict[str, str]]:
   names = {
     name: character
     for name, character in names.items()
-    if min(frequent[word] for word in name.split()) >= _LEAST
+    if min(frequent[word] for word in name.split()) >= _MIN_NAMES
   }
   chosen = {n for n in names if zlib.crc32(n.encode()) % _HOLD_OUT == 0}
   known = words(names.keys() - chosen)
@@ -97,7 +97,7 @@ def _characters(font):
 
 @functools.cache
 def _font(name):
-  layout = ImageFont.Layout.BASIC  # there may be another one, or not
+  layout = ImageFont.Layout.BASIC  # the other is not installed everywhere
   return ImageFont.truetype(_path(name), _SIZE, layout_engine=layout)
 
 

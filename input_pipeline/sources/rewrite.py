@@ -19,11 +19,11 @@ _JPEG = b"\xff\xd8\xff"
 
 @dataclasses.dataclass(frozen=True)
 class Rewrite:
-  """What becomes of JPEGs; other images stay as they are.
+  """How to rewrite JPEGs; other images stay as they are.
 
   Attributes:
     max_side: pixels of the longer side; larger images are resized by area.
-    quality: with which those are stored, 1 to 100.
+    quality: of those in JPEG, 1 to 100.
     restart: whether to add restart markers; see `restart_markers`.
   """
 
@@ -48,7 +48,7 @@ class Rewrite:
         yield from pool.map(self.record, ahead)
 
   def record(self, record: bytes) -> bytes:
-    """Returns a serialized example with other JPEGs."""
+    """Returns a serialized example with its JPEGs rewritten."""
     example = tf_example_pb2.Example.FromString(record)
     for feature in example.features.feature.values():
       values = feature.bytes_list.value
@@ -58,7 +58,7 @@ class Rewrite:
     return example.SerializeToString(deterministic=True)
 
   def image(self, data: bytes) -> bytes:
-    """Returns another JPEG."""
+    """Returns a JPEG rewritten."""
     if self.max_side is not None:
       data = _shrink(data, self.max_side, self.quality)
     return _restart_markers().add(data) if self.restart else data
@@ -78,7 +78,7 @@ def _shrink(data, max_side, quality):
 
 
 def _restart_markers():
-  """Returns the module, which needs Numba, when it is needed."""
+  """Returns the module, imported here because it needs Numba."""
   try:
     return importlib.import_module("dpn.input_pipeline.sources.restart_markers")
   except ModuleNotFoundError as error:

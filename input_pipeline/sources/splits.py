@@ -1,12 +1,12 @@
 """The split grammar: `train`, `train[:99%]`, `train[800:1000]`, `a[:9]+b`.
 
-Means what it means in TFDS: percentages are rounded to the closest example
-(Python's round: half to even), negative boundaries count from the end, and a
-boundary beyond the split is an error. TFDS's `all`, `even_splits` and `shard`
-units are not supported.
+As in TFDS, percentages are rounded to the closest example (Python's round: half
+to even), negative boundaries count from the end, and a boundary beyond the
+split is an error. TFDS's `all`, `even_splits` and `shard` units are not
+supported.
 
-A slice is cut from the examples in their stored order, as TFDS's are, or, where
-that may be one of classes, from a random one that is always the same.
+A slice is cut from the stored order, as in TFDS, unless that may be sorted by
+class: then from a random order that is always the same.
 """
 
 import dataclasses

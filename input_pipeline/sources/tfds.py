@@ -26,7 +26,7 @@ class Split(TypedDict, total=False):
 
 
 class Info(TypedDict, total=False):
-  """dataset_info.json; TFDS writes it last."""
+  """dataset_info.json, which TFDS writes last."""
 
   name: Required[str]
   configName: str
@@ -36,10 +36,10 @@ class Info(TypedDict, total=False):
 
 
 def read_info(directory: str) -> Info:
-  """Returns what a data set's folder says of itself.
+  """Returns the description in a data set's folder.
 
   Raises:
-    FileNotFoundError: preparing was not finished, or this is no such folder.
+    FileNotFoundError: preparing was not finished, or it is not a data set.
     ValueError: the file is damaged.
   """
   path = os.path.join(directory, INFO)
@@ -105,7 +105,7 @@ class TfdsSource(sources.Source):
     return [self._parse(record) for record in records]
 
   def _parse(self, record):
-    """Does what TFDS does with images, texts and labels, and no more."""
+    """Parses a record as TFDS would, images, texts and labels only."""
     features = tf_example_pb2.Example.FromString(record).features.feature
     return {
       key: getattr(features[key], field).value[0]
@@ -124,7 +124,7 @@ def _open(directory: str, split: str):
     ]
     decoders = dict.fromkeys(images, tfds.decode.SkipDecoding())
     return builder, builder.as_data_source(split=split, decoders=decoders)
-  except Exception as e:  # whatever TFDS meets in damaged files
+  except Exception as e:  # TFDS raises anything on damaged files
     raise ValueError(
       f"{directory} cannot be read as a data set of TFDS: {e!r}. "
       f"features.json, {INFO} or a record file is damaged or missing; prepare "
@@ -133,7 +133,7 @@ def _open(directory: str, split: str):
 
 
 def _field(feature) -> str | None:
-  """Returns the field of the record that holds a feature; None: ask TFDS."""
+  """Returns the record's field for a feature, None if TFDS must parse it."""
   if isinstance(feature, tfds.features.Image | tfds.features.Text):
     return "bytes_list"
   if isinstance(feature, tfds.features.ClassLabel):

@@ -1,4 +1,4 @@
-"""Writes data sets as TFDS leaves them in ArrayRecord, without TensorFlow.
+"""Writes data sets in TFDS's ArrayRecord format, without TensorFlow.
 
 A data set is the folder `<name>/<version>` with a file per shard,
 `features.json` and, written last, `dataset_info.json`.
@@ -18,7 +18,7 @@ from dpn import atomic
 
 
 class Shard(NamedTuple):
-  """What a file holds: how many records, their bytes, and their SHA-256."""
+  """A file's number of records and bytes, and their SHA-256."""
 
   records: int
   bytes: int
@@ -31,7 +31,7 @@ def shard_path(name: str, split: str, index: int, count: int) -> str:
 
 
 def write_shard(path: str, records: Iterable[bytes]) -> Shard:
-  """Writes serialized examples to a file, which appears when it is whole."""
+  """Writes serialized examples to a file, which appears when complete."""
   writer = array_record_module.ArrayRecordWriter(
     f"{path}.incomplete", "group_size:1"
   )
@@ -80,7 +80,7 @@ def write_info(
   splits: Mapping[str, Sequence[Shard]],
   description: str = "",
 ):
-  """Writes what describes a data set: `features.json`, `dataset_info.json`.
+  """Writes the description: `features.json`, then `dataset_info.json`.
 
   Args:
     directory: the folder `<name>/<version>`.
