@@ -48,8 +48,8 @@ def _assert_close(folder, other):
     np.testing.assert_allclose(params[name], want, rtol=1e-5, atol=1e-5)
 
 
-@pytest.fixture(scope="module")
-def alone(tmp_path_factory):
+@pytest.fixture(scope="module", name="alone")
+def _alone(tmp_path_factory):
   """Returns a folder with a run of each seed."""
   folder = tmp_path_factory.mktemp("alone")
   for seed in SEEDS:
@@ -57,58 +57,51 @@ def alone(tmp_path_factory):
   return folder
 
 
-def test_separate_runs(alone, tmp_path):
-  _together(_config(), tmp_path)
-  for seed in SEEDS:
-    _assert_close(tmp_path / f"s{seed}", alone / f"s{seed}")
-  losses = [_run(tmp_path / f"s{seed}")[0][-1]["loss"] for seed in SEEDS]
-  assert abs(losses[0] - losses[1]) > 1e-3
-  _together(_config(), tmp_path)  # finds them done
+@pytest.fixture(scope="module", name="unfinished")
+def _unfinished(tmp_path_factory):
+  """Returns a folder with both seeds trained together, but not yet done."""
+  folder = tmp_path_factory.mktemp("together")
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(ends, "finish", lambda *args: None)
+    _together(_config(ckpt_steps=2), folder)
+  return folder
 
 
-@pytest.mark.slow
-def test_resuming_together_and_alone(alone, tmp_path, monkeypatch):
-  monkeypatch.setattr(ends, "finish", lambda *args: None)
-  _together(_config(), tmp_path)
-  monkeypatch.undo()
-  for seed in SEEDS:
-    os.rename(tmp_path / f"s{seed}/checkpoints/5", tmp_path / f"s{seed}/later")
-  loop.train(_config(seed=SEEDS[0]), str(tmp_path / f"s{SEEDS[0]}"))
-  _together(_config(), tmp_path)
-  for seed in SEEDS:
-    _assert_close(tmp_path / f"s{seed}", alone / f"s{seed}")
+def _lose_one(folder):
+  """As a kill between the saves of two seeds does."""
+  shutil.rmtree(folder / f"s{SEEDS[1]}/checkpoints/5")
 
 
-def test_a_kill_between_the_saves_of_two_seeds(alone, tmp_path, monkeypatch):
-  monkeypatch.setattr(ends, "finish", lambda *args: None)
-  _together(_config(), tmp_path)
-  monkeypatch.undo()
-  shutil.rmtree(tmp_path / f"s{SEEDS[1]}/checkpoints/5")
-  _together(_config(), tmp_path)
-  for seed in SEEDS:
-    _assert_close(tmp_path / f"s{seed}", alone / f"s{seed}")
-
-
-def test_a_damaged_checkpoint_of_one_seed(alone, tmp_path, monkeypatch):
-  monkeypatch.setattr(ends, "finish", lambda *args: None)
-  _together(_config(ckpt_steps=2), tmp_path)
-  monkeypatch.undo()
-  damaged = tmp_path / f"s{SEEDS[1]}/checkpoints/5"
+def _damage_one(folder):
+  damaged = folder / f"s{SEEDS[1]}/checkpoints/5"
   (damaged / "_CHECKPOINT_METADATA").write_text("{")
-  _together(_config(ckpt_steps=2), tmp_path)
+
+
+def _finish_one_alone(folder):
   for seed in SEEDS:
-    _assert_close(tmp_path / f"s{seed}", alone / f"s{seed}")
-    assert sorted(os.listdir(tmp_path / f"s{seed}/checkpoints"))[:2] == [
-      "4",
-      "5",
-    ]
+    shutil.rmtree(folder / f"s{seed}/checkpoints/5")
+  loop.train(_config(ckpt_steps=2, seed=SEEDS[0]), str(folder / f"s{SEEDS[0]}"))
+
+
+@pytest.mark.parametrize("change", [_lose_one, _damage_one, _finish_one_alone])
+def test_training_together_and_resuming(alone, unfinished, tmp_path, change):
+  folder = tmp_path / "runs"
+  shutil.copytree(unfinished, folder)
+  change(folder)
+  _together(_config(ckpt_steps=2), folder)
+  for seed in SEEDS:
+    _assert_close(folder / f"s{seed}", alone / f"s{seed}")
+    assert (folder / f"s{seed}/checkpoints/5").exists()
+  losses = [_run(folder / f"s{seed}")[0][-1]["loss"] for seed in SEEDS]
+  assert abs(losses[0] - losses[1]) > 1e-3
+  _together(_config(ckpt_steps=2), folder)  # finds them done
 
 
 @pytest.mark.slow
 def test_extending_all_or_one(alone, tmp_path):
   by_one, joint = tmp_path / "alone", tmp_path / "together"
   shutil.copytree(alone, by_one)
-  _together(_config(), joint)
+  shutil.copytree(alone, joint)
   _together(_config(total_steps=7), joint, allow_config_change=True)
   for seed in SEEDS:
     config, folder = _config(seed=seed, total_steps=7), by_one / f"s{seed}"
@@ -138,12 +131,12 @@ def test_a_seed_without_a_checkpoint(tmp_path, begun):
     runs.append(run)
   if begun:
     seeds_lib.drop_later_checkpoints(runs, most=1)
-  else:
-    with pytest.raises(
-      ValueError, match=r"different steps: .*s3': 3, .*s5': 0"
-    ):
-      seeds_lib.drop_later_checkpoints(runs, most=1)
-  assert dropped == ([0, 0] if begun else [])
+    assert dropped == [0, 0]
+    return
+  message = r"different steps: .*s3': 3, .*s5': 0"
+  with pytest.raises(ValueError, match=message):
+    seeds_lib.drop_later_checkpoints(runs, most=1)
+  assert not dropped
 
 
 def test_examples_seen_in_batches_of_two_sizes(tmp_path, monkeypatch):
@@ -167,17 +160,11 @@ def test_examples_seen_in_batches_of_two_sizes(tmp_path, monkeypatch):
     assert first["compile_secs"] > 0.01  # ahead of the first step
 
 
-def test_a_seed_that_joins_late_costs_the_others_nothing(tmp_path, monkeypatch):
-  monkeypatch.setattr(ends, "finish", lambda *args: None)
-  _together(_config(evals={}), tmp_path, SEEDS[:1])
-  with pytest.raises(ValueError, match=r"s3': 5, .*s5': 0"):
-    _together(_config(evals={}), tmp_path)
-  assert sorted(os.listdir(tmp_path / "s3/checkpoints")) == ["3", "5"]
-
-
 @pytest.mark.slow
 def test_data_on_the_device(tmp_path):
   """The same bits as from the host; and with seeds together, up to rounding."""
+  with pytest.raises(ValueError, match="on_device: every example is prepr"):
+    loop.train(_config(**{"input.on_device": True}), str(tmp_path))
   changes = {"input.pp": conftest.PP + conftest.LABELS, "evals": {}}
   changes |= {"augment": {"pad": 2, "pad_value": -1.0, "flip_lr": True}}
   loop.train(_config(seed=3, **changes), str(tmp_path / "host"))
@@ -190,11 +177,6 @@ def test_data_on_the_device(tmp_path):
   assert all(np.array_equal(params[name], want[name]) for name in want)
   _together(_config(**changes), tmp_path)
   _assert_close(tmp_path / "s3", tmp_path / "host")
-
-
-def test_random_preprocessing_on_the_device(tmp_path):
-  with pytest.raises(ValueError, match="on_device: every example is prepr"):
-    loop.train(_config(**{"input.on_device": True}), str(tmp_path))
 
 
 def test_a_seed_that_diverges(tmp_path, monkeypatch):
@@ -225,7 +207,7 @@ def test_a_seed_that_diverges(tmp_path, monkeypatch):
   assert not reason.exists()
 
 
-def test_states_that_are_not_finite_are_not_saved(tmp_path):
+def test_when_all_seeds_diverge_nothing_is_saved(tmp_path):
   config = _config(evals={}, lr=1e38, log_training_steps=5)
   with pytest.raises(metrics.NonFiniteError, match="at step 3"):
     _together(config, tmp_path)
@@ -234,18 +216,14 @@ def test_states_that_are_not_finite_are_not_saved(tmp_path):
 
 
 @pytest.mark.parametrize(
-  ("changes", "message"),
+  ("changes", "pattern", "message"),
   [
-    ({"sharding_strategy": conftest.FSDP}, "config.sharding_strategy"),
-    ({"wandb": {"project": "x"}}, "config.wandb"),
-    ({"input.on_error": "skip"}, "config.input.on_error"),
+    ({"sharding_strategy": conftest.FSDP}, "{seed}", "config.sharding_strateg"),
+    ({"wandb": {"project": "x"}}, "{seed}", "config.wandb"),
+    ({"input.on_error": "skip"}, "{seed}", "config.input.on_error"),
+    ({}, "w", r"it must contain '\{seed\}'"),
   ],
 )
-def test_what_needs_a_program_of_its_own(changes, message, tmp_path):
+def test_refused(changes, pattern, message):
   with pytest.raises(ValueError, match=message):
-    _together(_config(**changes), tmp_path)
-
-
-def test_the_folder_must_name_the_seed(tmp_path):
-  with pytest.raises(ValueError, match=r"it must contain '\{seed\}'"):
-    loop.train(_config(), "w", SEEDS)
+    loop.train(_config(**changes), pattern, SEEDS)
