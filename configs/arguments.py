@@ -96,6 +96,11 @@ def parse_sweep(arg: str | None, **spec) -> ml_collections.ConfigDict:
   return parse_arg(arg, **spec)
 
 
+def sweep(name: str, **values) -> Callable:
+  """Returns a function sweep(arg) for a config; arguments as `grid` has them."""
+  return lambda arg=None: grid(arg, name, **values)
+
+
 def grid(
   arg: str | ml_collections.ConfigDict | None,
   name: str,

@@ -78,12 +78,6 @@ def get_model(variant, stem_ln):
   )
 
 
-def sweep(arg=None):
-  """Returns the arms of Table 1 (left); see the module's docstring."""
-  return common.grid(
-    arg,
-    "{stem_ln}_{variant}",
-    variants=VARIANTS,
-    stems=("none", "dpn"),
-    seeds=3,
-  )
+sweep = common.sweep(
+  "{stem_ln}_{variant}", variants=VARIANTS, stems=("none", "dpn"), seeds=3
+)

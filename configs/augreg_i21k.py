@@ -114,14 +114,11 @@ def get_config(arg):
   }
 
 
-def sweep(arg=None):
-  """Returns the arms of Table 1 (right); see the module's docstring."""
-  return common.grid(
-    arg,
-    "{stem_ln}_{variant}_{steps}",
-    steps=("93000", "930000"),
-    variants=VARIANTS,
-    stems=("none", "dpn"),
-    setup="big_vision",
-    **DATA,
-  )
+sweep = common.sweep(
+  "{stem_ln}_{variant}_{steps}",
+  steps=("93000", "930000"),
+  variants=VARIANTS,
+  stems=("none", "dpn"),
+  setup="big_vision",
+  **DATA,
+)

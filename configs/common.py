@@ -14,6 +14,7 @@ from dpn.configs import arguments
 
 parse_arg = arguments.parse_arg
 parse_sweep = arguments.parse_sweep
+sweep = arguments.sweep
 grid = arguments.grid
 
 # Appendix C of arXiv 2302.01327, after Steiner et al., arXiv 2106.10270.

@@ -86,12 +86,6 @@ def get_config(arg):
   }
 
 
-def sweep(arg=None):
-  """Returns the arms of DeiT in Table 1; see the module's docstring."""
-  return common.grid(
-    arg,
-    "{stem_ln}_DeiT_{variant}",
-    variants=VARIANTS,
-    stems=("none", "dpn"),
-    seeds=3,
-  )
+sweep = common.sweep(
+  "{stem_ln}_DeiT_{variant}", variants=VARIANTS, stems=("none", "dpn"), seeds=3
+)

@@ -79,6 +79,4 @@ def get_config(arg):
   }
 
 
-def sweep(arg=None):
-  """Returns an arm for each stem; see the module's docstring."""
-  return common.grid(arg, "{stem_ln}", stems=("none", "dpn"), epochs=40)
+sweep = common.sweep("{stem_ln}", stems=("none", "dpn"), epochs=40)

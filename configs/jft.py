@@ -90,15 +90,12 @@ def get_config(arg):
   return config
 
 
-def sweep(arg=None):
-  """Returns the arms of Table 2 (left); see the module's docstring."""
-  return common.grid(
-    arg,
-    "{stem_ln}_{variant}_{steps}",
-    steps=("220000", "1100000"),
-    variants=VARIANTS,
-    stems=("none", "dpn"),
-    setup="zhai",
-    pool="tok",
-    **DATA,
-  )
+sweep = common.sweep(
+  "{stem_ln}_{variant}_{steps}",
+  steps=("220000", "1100000"),
+  variants=VARIANTS,
+  stems=("none", "dpn"),
+  setup="zhai",
+  pool="tok",
+  **DATA,
+)

@@ -142,17 +142,14 @@ def _model(arg):
   }
 
 
-def sweep(arg=None):
-  """Returns the arms of LaPE's table; see the module's docstring."""
-  return common.grid(
-    arg,
-    "{posemb_join}_{stem_ln}_{variant}",
-    variants=("lite-7/4", "cvt-7/4", "cct-7/3x1"),
-    joins=("add", "lape"),
-    stems=("none",),
-    first_seed=121,
-    seeds=5,
-    erasing=0.25,
-    data="cifar10",
-    data_dir="",
-  )
+sweep = common.sweep(
+  "{posemb_join}_{stem_ln}_{variant}",
+  variants=("lite-7/4", "cvt-7/4", "cct-7/3x1"),
+  joins=("add", "lape"),
+  stems=("none",),
+  first_seed=121,
+  seeds=5,
+  erasing=0.25,
+  data="cifar10",
+  data_dir="",
+)

@@ -175,17 +175,14 @@ def contrastive(arg, pp_image: str, batch_size: int) -> dict:
   }
 
 
-def sweep(arg=None):
-  """Returns the arms of Table 4; see the module's docstring."""
-  return common.grid(
-    arg,
-    "{stem_ln}_{variant}_{pretrain_steps}",
-    variants=("B/32", "L/16"),
-    stems=("none", "dpn"),
-    pretrain_steps=("220000", "1100000"),
-    init="",
-    **DATA,
-    pool="tok",
-    prompts="name",
-    seeds=3,
-  )
+sweep = common.sweep(
+  "{stem_ln}_{variant}_{pretrain_steps}",
+  variants=("B/32", "L/16"),
+  stems=("none", "dpn"),
+  pretrain_steps=("220000", "1100000"),
+  init="",
+  **DATA,
+  pool="tok",
+  prompts="name",
+  seeds=3,
+)

@@ -158,15 +158,12 @@ def _evals(name, embedded):
   return evals
 
 
-def sweep(arg=None):
-  """Returns the arms of the study; see the module's docstring."""
-  return common.grid(
-    arg,
-    "{stem_ln}",
-    stage="lit",
-    stems=("none", "dpn"),
-    init="",
-    loss="softmax",
-    epochs=0,
-    seeds=5,
-  )
+sweep = common.sweep(
+  "{stem_ln}",
+  stage="lit",
+  stems=("none", "dpn"),
+  init="",
+  loss="softmax",
+  epochs=0,
+  seeds=5,
+)

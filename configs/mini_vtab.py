@@ -67,18 +67,15 @@ def get_config(arg):
   }
 
 
-def sweep(arg=None):
-  """Returns the arms of the transfer; see the module's docstring."""
-  return common.grid(
-    arg,
-    "{data}_{stem_ln}_lr{lr}",
-    data="digits",
-    data_dir="",
-    init="",
-    stems=("none", "dpn"),
-    lrs=("0.03", "0.1", "0.3"),
-    steps=150,
-    seeds=3,
-    cell="{data} {stem_ln}",
-    candidate=lambda given: f"lr={float(given['lr']):g}",
-  )
+sweep = common.sweep(
+  "{data}_{stem_ln}_lr{lr}",
+  data="digits",
+  data_dir="",
+  init="",
+  stems=("none", "dpn"),
+  lrs=("0.03", "0.1", "0.3"),
+  steps=150,
+  seeds=3,
+  cell="{data} {stem_ln}",
+  candidate=lambda given: f"lr={float(given['lr']):g}",
+)

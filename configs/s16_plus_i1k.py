@@ -53,13 +53,10 @@ def get_config(arg):
   }
 
 
-def sweep(arg=None):
-  """Returns the arms of S/16+; see the module's docstring."""
-  return common.grid(
-    arg,
-    "{stem_ln}_S16plus_{epochs}",
-    epochs=("300",),
-    stems=("none", "dpn"),
-    seeds=3,
-    batch=1024,
-  )
+sweep = common.sweep(
+  "{stem_ln}_S16plus_{epochs}",
+  epochs=("300",),
+  stems=("none", "dpn"),
+  seeds=3,
+  batch=1024,
+)

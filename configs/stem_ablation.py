@@ -55,13 +55,6 @@ def get_config(arg):
   return config
 
 
-def sweep(arg=None):
-  """Returns the arms of Table 6; see the module's docstring."""
-  return common.grid(
-    arg,
-    "{stem_ln}_{variant}",
-    variants=VARIANTS,
-    stems=STEMS,
-    seeds=3,
-    cls_row=False,
-  )
+sweep = common.sweep(
+  "{stem_ln}_{variant}", variants=VARIANTS, stems=STEMS, seeds=3, cls_row=False
+)

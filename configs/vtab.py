@@ -187,20 +187,17 @@ def _preprocessing(task, pp, res):
   return f"{begin}|{crop}{flip}{tail}", pp_eval
 
 
-def sweep(arg=None):
-  """Returns the arms of Table 3; see the module's docstring."""
-  return common.grid(
-    arg,
-    "{task}_{stem_ln}_{variant}_lr{lr}",
-    tasks=tuple(TASKS),
-    variants=("B/32", "B/16"),
-    stems=("none", "dpn"),
-    lrs=("1e-4", "3e-4", "1e-3"),
-    seeds=3,
-    pp="vtab",
-    res=224,
-    minival="vtab",
-    init=INIT,
-    cell="{task} {variant} {stem_ln}",
-    candidate=lambda given: f"lr={float(given['lr']):g}",
-  )
+sweep = common.sweep(
+  "{task}_{stem_ln}_{variant}_lr{lr}",
+  tasks=tuple(TASKS),
+  variants=("B/32", "B/16"),
+  stems=("none", "dpn"),
+  lrs=("1e-4", "3e-4", "1e-3"),
+  seeds=3,
+  pp="vtab",
+  res=224,
+  minival="vtab",
+  init=INIT,
+  cell="{task} {variant} {stem_ln}",
+  candidate=lambda given: f"lr={float(given['lr']):g}",
+)

@@ -2,6 +2,7 @@
 
 import importlib
 import pathlib
+import re
 import zlib
 
 import pandas as pd
@@ -82,7 +83,7 @@ def _frame(tmp_path_factory):
   photos = testing.class_folders(tmp_path_factory.mktemp("photos"))
   arguments = ARGUMENTS | {"images": (f"data={photos},seeds=1",)}
   for path in sorted(CONFIGS.rglob("*.py")):
-    if "def sweep(" not in path.read_text():
+    if not re.search(r"^(def )?sweep\b", path.read_text(), re.MULTILINE):
       continue
     parts = path.relative_to(CONFIGS).with_suffix("").parts
     module = importlib.import_module(f"dpn.configs.{'.'.join(parts)}")

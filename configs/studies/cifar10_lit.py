@@ -103,15 +103,12 @@ def _evals(arg):
   }
 
 
-def sweep(arg=None):
-  """Returns the arms of the study; see the module's docstring."""
-  return common.grid(
-    arg,
-    "{stem_ln}",
-    stage="lit",
-    stems=("none", "dpn"),
-    init="",
-    data="cifar10",
-    data_dir="",
-    seeds=5,
-  )
+sweep = common.sweep(
+  "{stem_ln}",
+  stage="lit",
+  stems=("none", "dpn"),
+  init="",
+  data="cifar10",
+  data_dir="",
+  seeds=5,
+)
