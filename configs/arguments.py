@@ -97,7 +97,7 @@ def parse_sweep(arg: str | None, **spec) -> ml_collections.ConfigDict:
 
 
 def sweep(name: str, **values) -> Callable:
-  """Returns a function sweep(arg) for a config; arguments as `grid` has them."""
+  """Returns a config's sweep, a function of its argument; see `grid`."""
   return lambda arg=None: grid(arg, name, **values)
 
 

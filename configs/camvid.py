@@ -64,9 +64,7 @@ def get_config(arg):
     "value_range(-1, 1)",
   )
   evaluator = lambda split, every: ade20k.evaluator(
-    *(source(split), pp_eval, arg.crop),
-    class_names=CLASSES,
-    log_percent=every,
+    *(source(split), pp_eval, arg.crop), class_names=CLASSES, log_percent=every
   )
   pretrained = {
     "model_init": arg.init,
@@ -120,11 +118,7 @@ def sweep(arg=None):
   same = {"steps": 3000, "lr": 0.0, "variant": "", "init": "", "side": 180}
   same |= {"crop": 128, "data": "", "data_dir": ""}
   arg = common.parse_sweep(
-    arg,
-    stems=("none", "dpn", "post"),
-    seeds=5,
-    fractions=("1",),
-    **same,
+    arg, stems=("none", "dpn", "post"), seeds=5, fractions=("1",), **same
   )
   fractions = {
     "" if f == "1" else f"_{f.replace('/', '-')}": {"fraction": f}

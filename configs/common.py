@@ -271,13 +271,7 @@ def table(
 ) -> dict[str, str | int]:
   """Returns `config.table`; see docs/tables.md."""
   arm = "base" if stem_ln == "none" else stem_ln
-  return {
-    "recipe": recipe,
-    "arch": arch,
-    "arm": arm,
-    **keys,
-    "metric": metric,
-  }
+  return {"recipe": recipe, "arch": arch, "arm": arm, **keys, "metric": metric}
 
 
 def runlocal(config: ml_collections.ConfigDict):

@@ -34,14 +34,7 @@ EVALUATION = ("val", "valid", "validation", "test")  # the first that is there
 
 
 @common.recipe(
-  data="",
-  init="",
-  variant="",
-  stem_ln="",
-  res=0,
-  epochs=0,
-  batch=0,
-  lr=0.0,
+  data="", init="", variant="", stem_ln="", res=0, epochs=0, batch=0, lr=0.0
 )
 def get_config(arg):
   """Returns the config; see the module's docstring for `arg`."""
@@ -55,10 +48,7 @@ def get_config(arg):
   crop = f"resize_small({arg.res * 8 // 7})|central_crop({arg.res})"
   pretrained = {
     "model_init": arg.init,
-    "model_load": {
-      "dont_load": ("(head|pre_logits)/.*",),
-      "dont_check": (),
-    },
+    "model_load": {"dont_load": ("(head|pre_logits)/.*",), "dont_check": ()},
   }
   options = {
     "pool_type": "tok" if arg.init else "gap",

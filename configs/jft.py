@@ -55,12 +55,7 @@ SETUPS = {
 
 
 @common.recipe(
-  variant="B/16",
-  stem_ln="dpn",
-  steps=220_000,
-  setup="zhai",
-  pool="tok",
-  **DATA,
+  variant="B/16", stem_ln="dpn", steps=220_000, setup="zhai", pool="tok", **DATA
 )
 def get_config(arg):
   """Returns the config; see the module's docstring for `arg`."""

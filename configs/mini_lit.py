@@ -35,12 +35,7 @@ MOVED = f"pad_to_shape((36, 36, 1), where='both')|random_crop(32)|{RANGE}"
 
 
 @common.recipe(
-  stage="lit",
-  stem_ln="dpn",
-  init="",
-  embedded="",
-  loss="softmax",
-  epochs=0,
+  stage="lit", stem_ln="dpn", init="", embedded="", loss="softmax", epochs=0
 )
 def get_config(arg):
   """Returns the config; see the module's docstring for `arg`."""

@@ -1,13 +1,12 @@
 """Of every arm of every sweep: what shows the run, or why it does not."""
 
-import importlib
-import pathlib
-import re
 import zlib
 
 import pandas as pd
 import pytest
 
+from dpn.configs.conftest import CONFIGS
+from dpn.configs.conftest import module as configs_module
 from dpn.input_pipeline import conftest as testing
 from dpn.scripts import report
 from dpn.scripts.results import (
@@ -18,7 +17,6 @@ from dpn.scripts.results import (
   tables,
 )
 
-CONFIGS = pathlib.Path(__file__).parents[1] / "configs"
 # Arguments of the sweeps that need some, or are long, or can be read otherwise.
 ARGUMENTS = {
   "ade20k": ("seeds=1",),
@@ -82,14 +80,13 @@ def _frame(tmp_path_factory):
   made = []
   photos = testing.class_folders(tmp_path_factory.mktemp("photos"))
   arguments = ARGUMENTS | {"images": (f"data={photos},seeds=1",)}
-  for path in sorted(CONFIGS.rglob("*.py")):
-    if not re.search(r"^(def )?sweep\b", path.read_text(), re.MULTILINE):
+  for config in CONFIGS:
+    module, name = configs_module(config), config.rpartition(".")[2]
+    if not hasattr(module, "sweep"):
       continue
-    parts = path.relative_to(CONFIGS).with_suffix("").parts
-    module = importlib.import_module(f"dpn.configs.{'.'.join(parts)}")
-    for i, arg in enumerate(arguments.get(path.stem, (None,))):
+    for i, arg in enumerate(arguments.get(name, (None,))):
       made += [
-        _made(f"{path.stem}{i}", arm, module.get_config(arm["arg"]).to_dict())
+        _made(f"{name}{i}", arm, module.get_config(arm["arg"]).to_dict())
         for arm in module.sweep(arg)
       ]
   # Of SUN397 and VTAB one candidate has been chosen, the others not.
