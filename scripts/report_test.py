@@ -13,12 +13,14 @@ from dpn.scripts.results import render, run_files
 AUGREG = {"recipe": "AugReg", "arch": "B/16", "metric": "val/prec@1"}
 
 
-def _write(root, stem, seed, accuracy, *, table=AUGREG, complete=True, **row):
+def _write(
+  root, stem, seed, accuracy, *, table=AUGREG, complete=True, lr=1.0, **row
+):
   testing.write_run(
     root / f"{stem}-s{seed}",
     stem_ln=stem,
     seed=seed,
-    config={"table": table} if table else {},
+    config={"table": table, "lr": lr},
     rows=[{"step": 20, "loss": 1.5, table["metric"]: accuracy, **row}],
     seconds=60.0 if complete else None,
     params={"stem/ln0/scale": np.ones(12, np.float32)},
@@ -209,3 +211,27 @@ def test_an_archived_run_has_no_pictures_wherever_it_is_read(
     picture.write_bytes(b"not this")
   content, _, _ = report.report(archived, "Archived")
   assert "Predictions" not in content
+
+
+def test_an_arm_of_any_option_is_named_and_one_in_conflict_left_out(tmp_path):
+  for seed in range(2):
+    _write(tmp_path, "none", seed, 0.5)
+    _write(tmp_path, "dpn", seed, 0.6)
+    _write(tmp_path, "post", seed, 0.7, lr=1.0 + seed)
+    _write(tmp_path / f"{seed}", "pre", 0, 0.7 + seed / 10)
+  for name in ("none", "dpn"):  # further arms: all but one field as before
+    for seed in range(2):
+      model = {"stem_ln": name, "qk_norm": "layernorm", "norm": "mine:Norm"}
+      testing.write_run(
+        tmp_path / f"{name}-own-s{seed}",
+        seed=seed,
+        config={"table": AUGREG, "model": model, "lr": 1.0},
+        rows=[{"step": 20, "loss": 1.5, "val/prec@1": 0.8}],
+        seconds=60.0,
+      )
+  with pytest.raises(SystemExit, match=r"B/16: pre: .* the same seed \(0\)"):
+    _page(tmp_path)
+  text = testing.Page((tmp_path / "r.html").read_text("utf-8")).text
+  own = "mine:Norm+qk_norm=layernorm"
+  assert {"base (ViT)", own, f"dpn+{own}", "post+lr=2.0"} <= set(text)
+  assert "+10.00 (n=2: +10.00, +10.00, paired)" in text
