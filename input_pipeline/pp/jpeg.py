@@ -21,15 +21,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpn.input_pipeline.pp import lazy_image
+from dpn.input_pipeline.pp import fused, lazy_image
 
 SOI, EOI = b"\xff\xd8", b"\xff\xd9"
 DHT, SOS, DRI = 0xC4, 0xDA, 0xDD
 _SOF = (0xC0, 0xC1)  # baseline, and more tables or bits
 _DQT, _COM, _RST = 0xDB, 0xFE, 0xD0
-_APPS = range(0xE0, 0xF0)
-_COLOUR_APPS = (0xE0, 0xEE)  # JFIF's and Adobe's, which say what colours are
-_KNOWN = {*_SOF, DHT, DRI, _DQT, _COM, *_APPS}
+_JFIF, _ADOBE = 0xE0, 0xEE  # These say what the colours are.
+_ONES, _HIGH_BITS = (np.uint64(0x0101010101010101 * x) for x in (1, 0x80))
+_KEPT = {*_SOF, DHT, DRI, SOS, _DQT, _JFIF, _ADOBE}
+_KNOWN = {*_KEPT, *range(0xE0, 0xF0), _COM}
 _MAX_PIXELS = 2**27  # As for OpenCV, see input_pipeline/__init__.py.
 _LOCK = threading.Lock()
 
@@ -44,7 +45,7 @@ class Header(NamedTuple):
     mcu: rows and columns of pixels in an MCU.
     mcus: rows and columns of MCUs.
     interval: MCUs between restart markers, 0 without.
-    segments: (marker, contents) of all that precedes the scan.
+    segments: all that precedes the scan: marker, length, contents.
     scan: where the scan begins in the file.
   """
 
@@ -54,24 +55,16 @@ class Header(NamedTuple):
   mcu: tuple[int, int]
   mcus: tuple[int, int]
   interval: int
-  segments: list[tuple[int, bytes]]
+  segments: list[bytes]
   scan: int
 
   def with_size(self, rows: int, cols: int) -> bytes:
     """Returns the header of an image of another size, without metadata."""
-    parts = [SOI]
-    for marker, contents in self.segments:
-      if marker in _SOF:
-        size = struct.pack(">HH", rows, cols)
-        contents = contents[:1] + size + contents[5:]
-      metadata = marker in _APPS and marker not in _COLOUR_APPS
-      if not metadata and marker != _COM:
-        parts.append(segment(marker, contents))
-    return b"".join(parts)
-
-
-def segment(marker: int, contents: bytes) -> bytes:
-  return struct.pack(">BBH", 0xFF, marker, len(contents) + 2) + contents
+    kept = [x for x in self.segments if x[1] in _KEPT]
+    for i, raw in enumerate(kept):
+      if raw[1] in _SOF:
+        kept[i] = raw[:5] + struct.pack(">HH", rows, cols) + raw[9:]
+    return b"".join([SOI, *kept])
 
 
 def read_header(data: bytes) -> Header | None:
@@ -85,11 +78,11 @@ def read_header(data: bytes) -> Header | None:
   segments, place = [], 2
   while place + 4 <= len(data):
     prefix, marker, size = struct.unpack_from(">BBH", data, place)
-    contents = data[place + 4 : place + 2 + size]
+    raw = data[place : place + 2 + size]
     place += 2 + size
-    if prefix != 0xFF or size < 2 or len(contents) != size - 2:
+    if prefix != 0xFF or size < 2 or len(raw) != size + 2:
       return None
-    segments.append((marker, contents))
+    segments.append(raw)
     if marker == SOS:
       return _header(segments, place)
     if marker not in _KNOWN:
@@ -99,23 +92,21 @@ def read_header(data: bytes) -> Header | None:
 
 def _header(segments, scan) -> Header | None:
   """Returns the header that ends where the scan begins."""
-  frames = [contents for marker, contents in segments if marker in _SOF]
-  intervals = [contents for marker, contents in segments if marker == DRI]
+  frames = [raw[4:] for raw in segments if raw[1] in _SOF]
+  intervals = [raw[4:] for raw in segments if raw[1] == DRI]
   if len(frames) != 1 or any(len(x) != 2 for x in intervals):
     return None
-  [frame], start = frames, segments[-1][1]
+  [frame], start = frames, segments[-1][4:]
   if len(frame) < 6 or frame[0] != 8 or frame[5] not in (1, 3):
     return None
   # A scan of all components, not of one after the other.
   count = frame[5]
-  if len(frame) != 6 + 3 * count or (len(start), *start[:1]) != (
-    4 + 2 * count,
-    count,
-  ):
+  if len(frame) != 6 + 3 * count or len(start) != 4 + 2 * count:
     return None
   sampling = [(x >> 4, x & 15) for x in frame[7::3]]
   rows, cols = struct.unpack_from(">HH", frame, 1)
-  if rows * cols == 0 or not all(1 <= x <= 4 for x in sum(sampling, ())):
+  sides = {side for both in sampling for side in both}
+  if start[0] != count or rows * cols == 0 or not sides <= {1, 2, 3, 4}:
     return None
   across, down = (8 * max(x) for x in zip(*sampling, strict=True))
   if count == 1:  # A.2.2: MCUs are blocks, whatever the factors
@@ -130,7 +121,7 @@ def _header(segments, scan) -> Header | None:
 class Cutter:
   """A JPEG out of which smaller ones can be cut."""
 
-  def __init__(self, data: bytes, header: Header, places: np.ndarray):
+  def __init__(self, data: np.ndarray, header: Header, places: np.ndarray):
     """See `from_bytes`; `places` are where intervals begin, and the end."""
     self._data, self._header, self._places = data, header, places
 
@@ -138,22 +129,25 @@ class Cutter:
   def from_bytes(cls, data: bytes) -> "Cutter | None":
     """Returns None unless there are markers, and all as they should be.
 
-    That is: numbered, one after every interval, and dividing rows of MCUs.
+    That is: numbered, one after every interval, and dividing rows of MCUs. Also
+    None without Numba (the extra `restart`).
     """
     header = read_header(data)
     if not header or not header.interval or header.mcus[1] % header.interval:
       return None
-    levels = np.frombuffer(data, np.uint8)
-    places = np.flatnonzero(levels[header.scan : -1] == 0xFF) + header.scan
-    markers = levels[places + 1]
-    is_marker = markers != 0  # 0 follows data
-    places, markers = places[is_marker], markers[is_marker]
+    find = fused.compiled(_find_markers)
+    # An interval has at least a byte, and its marker two.
     count = math.prod(header.mcus) // header.interval
-    if data[-2:] != EOI or len(markers) != count:
+    if find is None or count > len(data) or data[-2:] != EOI:
       return None
-    if (markers[:-1] != _RST + np.arange(count - 1) % 8).any():
+    levels, places = (
+      np.frombuffer(data, np.uint8),
+      np.empty(count + 1, np.int64),
+    )
+    places[0], places[count] = header.scan, len(data)
+    if not find(levels, header.scan, places[1:count]):
       return None
-    return cls(data, header, np.append(header.scan, places + 2))
+    return cls(levels, header, places)
 
   @property
   def size(self) -> tuple[int, int]:
@@ -168,7 +162,7 @@ class Cutter:
     Decoded, the box has the same pixels as in the whole: a pixel more at each
     side is kept, for decoders that interpolate colour.
     """
-    header, data = self._header, self._data
+    header = self._header
     mcu_rows, mcu_cols = header.mcu
     down, across = header.mcus
     step, per_row = mcu_cols * header.interval, across // header.interval
@@ -181,16 +175,55 @@ class Cutter:
       min(header.rows, last * mcu_rows) - first * mcu_rows,
       min(header.cols, end * step) - begin * step,
     )
-    rows = np.arange(first, last)[:, None] * per_row
-    ends = self._places[rows + np.arange(begin, end + 1)]
-    bounds = zip(ends[:, 0].tolist(), ends[:, -1].tolist(), strict=True)
-    result = bytearray().join([head, *(data[a:b] for a, b in bounds)])
-    # Markers are numbered anew; the last one ends the image.
-    marks = len(head) - 1 + np.diff(ends).cumsum()
-    levels = np.frombuffer(result, np.uint8)
-    levels[marks] = _RST + np.arange(len(marks)) % 8
-    result[-2:] = EOI
-    return bytes(result), top - first * mcu_rows, left - begin * step
+    box = first, last, begin, end, per_row
+    join = fused.compiled(_join)
+    part = join(np.frombuffer(head, np.uint8), self._data, self._places, box)
+    return part.tobytes(), top - first * mcu_rows, left - begin * step
+
+
+def _find_markers(data, scan, found):
+  """Writes what follows each marker; returns whether all are as they should be.
+
+  Most words of 8 bytes have no 0xFF, which is seen without looking at each.
+  """
+  words = data[: data.size // 8 * 8].view(np.uint64)
+  number, end = 0, data.size - 2
+  for word in range(scan // 8, words.size + 1):
+    if word < words.size:
+      zeros = ~words[word]
+      if (zeros - _ONES) & ~zeros & _HIGH_BITS == 0:
+        continue
+    for i in range(8 * word, 8 * word + 8):
+      # 0 follows data. The last two conditions are rarely reached.
+      if i < end and data[i] == 0xFF and data[i + 1] != 0 and i >= scan:
+        if number == found.size or data[i + 1] != _RST + number % 8:
+          return False
+        found[number] = i + 2
+        number += 1
+  return number == found.size
+
+
+def _join(head, data, places, box):
+  """Returns a header and the intervals of a box, with markers numbered anew."""
+  first, last, begin, end, per_row = box
+  size = head.size
+  for row in range(first * per_row, last * per_row, per_row):
+    size += places[row + end] - places[row + begin]
+  out = np.empty(size, np.uint8)
+  for i in range(head.size):  # faster than assigning, which checks overlap
+    out[i] = head[i]
+  size, number = head.size, 0
+  for row in range(first * per_row, last * per_row, per_row):
+    source = data[places[row + begin] : places[row + end]]
+    for i in range(source.size):
+      out[size + i] = source[i]
+    for i in range(row + begin + 1, row + end + 1):
+      marker = size + places[i] - places[row + begin] - 2
+      out[marker], out[marker + 1] = 0xFF, _RST + number % 8
+      number += 1
+    size += source.size
+  out[size - 1] = 0xD9
+  return out
 
 
 def lazy(

@@ -60,7 +60,7 @@ def _recode(data, header, interval):
   """Returns `data` with another restart interval, None if it is damaged."""
   segments, sampling = header.segments, header.sampling
   tables = _huffman_tables(segments)
-  scan = segments[-1][1]
+  scan = segments[-1][4:]
   blocks, dc, ac = [], [], []  # of each block in an MCU: component and tables
   for i, (across, down) in enumerate(sampling):
     count = across * down if len(sampling) > 1 else 1
@@ -92,15 +92,20 @@ def _recode(data, header, interval):
   )
   if size < 0:
     return None
-  kept = [x for x in segments[:-1] if x[0] != jpeg.DRI]
-  head = [jpeg.segment(*x) for x in (*kept, *extra, segments[-1])]
+  kept = [x for x in segments[:-1] if x[1] != jpeg.DRI]
+  head = [*kept, *(_segment(*x) for x in extra), segments[-1]]
   return b"".join([jpeg.SOI, *head, out[:size].tobytes(), jpeg.EOI])
+
+
+def _segment(marker, contents):
+  return struct.pack(">BBH", 0xFF, marker, len(contents) + 2) + contents
 
 
 def _huffman_tables(segments):
   """Returns (number of codes by length, symbols): 0–3 for DC, 16–19 for AC."""
   tables = {}
-  for marker, contents in segments:
+  for raw in segments:
+    marker, contents = raw[1], raw[4:]
     while marker == jpeg.DHT and len(contents) > 17:
       end = 17 + sum(contents[1:17])
       if end > len(contents):

@@ -79,6 +79,14 @@ def test_metadata_stay_but_not_in_cuts():
   assert b"copyright" not in cut
 
 
+def test_without_numba_the_whole_is_decoded(monkeypatch):
+  data = restart_markers.add(encode("4:2:0", 61, 130))
+  assert jpeg.lazy(data, ops_image.decode_image) is not None
+  monkeypatch.setattr(jpeg.fused, "compiled", lambda function: None)
+  monkeypatch.setattr(jpeg, "_codec", lambda: None)
+  assert jpeg.lazy(data, ops_image.decode_image) is None
+
+
 def test_a_cut_holds_little_more_than_the_box():
   cutter = jpeg.Cutter.from_bytes(
     encode("4:2:0", 160, 160, restart_marker_blocks=1)
