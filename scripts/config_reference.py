@@ -40,17 +40,16 @@ an import path of your own, `package.module:attribute`, is in
 
 def reference() -> str:
   """Returns the page, as Markdown."""
-  parts = [
-    _INTRO,
-    *_trainer(),
-    *_input(),
-    *_tasks(),
-    *_model(),
-    *_optimizer(),
-    *_evaluators(),
-    *_sources(),
-    *_ops(),
-  ]
+  parts = [_INTRO, *_training(), *_tasks(), *_model(), *_optimizer()]
+  parts += ["## Evaluators: `config.evals.<name>`\n"]
+  parts += ["Every section has these:\n"]
+  parts += [_fields(_described(evaluators.from_config))]
+  for name in evaluators.TYPES:
+    found = evaluators.find(name)
+    parts += [f"### `{name}`\n", _prose(found), _keys(found)]
+  parts += ["## Sources: `data.name`\n", _body(sources), "\n"]
+  ops = [(_call(n, op), _first_line(op)) for n, op in sorted(pp.OPS.items())]
+  parts += ["## Preprocessing ops: `pp`\n", _table(("op", "what"), ops)]
   return _escaped("\n".join(parts))
 
 
@@ -61,30 +60,18 @@ def _escaped(page) -> str:
   return "`".join(pieces)
 
 
-def _trainer():
-  durations = {
-    f"{name}_…": f"{of}" for name, of in config_keys.DURATIONS.items()
-  }
-  units = ", ".join(f"`_{unit}`" for unit in schedules.UNITS)
+def _training():
+  units = _names(f"_{unit}" for unit in schedules.UNITS)
+  durations = {f"{k}_…": of for k, of in config_keys.DURATIONS.items()}
   return (
-    "## Training\n",
-    _fields(config_keys.FIELDS),
-    f"Durations end in one of {units}:\n",
-    _fields(durations),
+    *("## Training\n", _fields(config_keys.FIELDS)),
+    *(f"Durations end in one of {units}:\n", _fields(durations)),
     "Of `model_load`; of a model with towers, `<tower>_load_kw` has these for "
     "one of them:\n",
     _fields(config_keys.MODEL_LOAD),
-    "Accepted and ignored:\n",
-    _fields(config_keys.IGNORED_KEYS),
-  )
-
-
-def _input():
-  return (
-    "## Training data: `config.input`\n",
-    _fields(pipeline.KEYS),
-    "Accepted and ignored:\n",
-    _fields(pipeline.IGNORED_KEYS),
+    *("Accepted and ignored:\n", _fields(config_keys.IGNORED_KEYS)),
+    *("## Training data: `config.input`\n", _fields(pipeline.KEYS)),
+    *("Accepted and ignored:\n", _fields(pipeline.IGNORED_KEYS)),
   )
 
 
@@ -95,8 +82,8 @@ def _docs(cls):
 def _tasks():
   parts = ["## Tasks: `config.task`\n"]
   for name, task in dpn.tasks.TASKS.items():
-    keys = ", ".join(f"`{key}`" for key in task.config_keys)
-    parts += [f"### `{name}`\n", _prose(task), f"It reads {keys}.\n"]
+    reads = f"It reads {_names(task.config_keys)}.\n"
+    parts += [f"### `{name}`\n", _prose(task), reads]
   parts += ["### `augment` of a classification\n"]
   parts += [_fields(_docs(augment.Augment))]
   parts += ["### `mixup` of a classification\n", _fields(_docs(mixing.Mixup))]
@@ -149,28 +136,6 @@ def _optimizer():
   )
 
 
-def _evaluators():
-  parts = ["## Evaluators: `config.evals.<name>`\n"]
-  parts.append("Every section has these:\n")
-  parts.append(_fields(_described(evaluators.from_config)))
-  for name in evaluators.TYPES:
-    found = evaluators.find(name)
-    parts += [f"### `{name}`\n", _prose(found), _own_fields(found)]
-  return parts
-
-
-def _sources():
-  text = inspect.getdoc(sources).partition("\n\n")[2]
-  return ("## Sources: `data.name`\n", text, "\n")
-
-
-def _ops():
-  rows = [
-    (_call(name, op), _first_line(op)) for name, op in sorted(pp.OPS.items())
-  ]
-  return "## Preprocessing ops: `pp`\n", _table(("op", "what"), rows)
-
-
 def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
   """Returns a Markdown table."""
   cells = [header, ["---"] * len(header), *rows]
@@ -219,23 +184,22 @@ def _options(cls, only: Iterable[str] | None = None) -> str:
   return _table(("option", "default", "what"), rows)
 
 
-def _own_fields(cls) -> str:
+def _keys(cls) -> str:
   """Returns the keys of an evaluator, which are the fields of its class."""
   comments = {}
   for base in reversed(cls.__mro__[:-1]):
     comments |= dict(_COMMENT.findall(inspect.getsource(base)))
   rows = []
   for field in dataclasses.fields(cls):
-    if field.name in ("predict_fn", "mesh"):
-      continue
-    needed = field.default is dataclasses.MISSING
+    default = "needed"
     if field.name == "batch_size":
       default = "`config.input.batch_size`"
-    elif needed and field.default_factory is not dataclasses.MISSING:
+    elif field.default is not dataclasses.MISSING:
+      default = f"`{field.default!r}`"
+    elif field.default_factory is not dataclasses.MISSING:
       default = f"`{field.default_factory()!r}`"
-    else:
-      default = "needed" if needed else f"`{field.default!r}`"
-    rows.append((f"`{field.name}`", default, comments.get(field.name, "")))
+    if field.name not in ("predict_fn", "mesh"):
+      rows.append((f"`{field.name}`", default, comments.get(field.name, "")))
   return _table(("key", "default", "what"), rows)
 
 
@@ -253,6 +217,11 @@ def _doc(thing) -> str:
 def _prose(thing) -> str:
   """Returns a docstring without its sections of arguments."""
   return _SECTION.split(_doc(thing))[0].strip() + "\n"
+
+
+def _body(module) -> str:
+  """Returns a module's docstring without its first line."""
+  return inspect.getdoc(module).partition("\n\n")[2]
 
 
 def _first_line(thing) -> str:
