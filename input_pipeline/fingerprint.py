@@ -48,7 +48,7 @@ def decoder() -> str:
 def _specs(section: Mapping[str, Any]) -> Iterator[str]:
   """Yields the preprocessing strings under pp, pp_fn, …, at any depth."""
   for key, value in section.items():
-    if isinstance(value, Mapping):
+    if hasattr(value, "items"):  # a ConfigDict is not a Mapping
       yield from _specs(value)
     elif re.fullmatch("pp(_.*)?", key) and isinstance(value, str):
       yield value

@@ -32,7 +32,8 @@ from absl import flags
 from dpn import metrics
 from dpn.input_pipeline import loader
 from dpn.scripts.diagnosis import measures, page
-from dpn.scripts.results import output, run_files
+from dpn.scripts.evaluation import checkpoints
+from dpn.scripts.results import output
 from dpn.trainers import build, cli
 
 READING = """\
@@ -233,7 +234,7 @@ def main(folder: str | None = None):
     raise ValueError("Give either --config or the folder of a run.")
   config = _CONFIG.value
   if folder:
-    config = ml_collections.ConfigDict(dict(run_files.read(folder).config))
+    config = checkpoints.config_of(folder)
   with output.ensure_folder(os.path.dirname(_OUT.value or "")):
     pass  # fails before the work, not after it
   found = diagnose(

@@ -24,7 +24,7 @@ from dpn import sharding
 from dpn.evaluators import base as evaluators_base
 from dpn.input_pipeline import sources
 from dpn.input_pipeline.sources import embedded
-from dpn.scripts import evaluate
+from dpn.scripts.evaluation import checkpoints
 from dpn.trainers import build, cli, config_keys
 
 
@@ -54,7 +54,7 @@ def embed(config, splits: Sequence[str], pp: str, out: str):
   variables = build.load_file(
     config.model_init,
     task,
-    evaluate.fresh(config, task, mesh),
+    checkpoints.fresh(config, task, mesh),
     image_size=build.image_size(config),
     **(config.get("model_load") or {}),
   )

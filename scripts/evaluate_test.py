@@ -14,6 +14,7 @@ from dpn import metrics
 from dpn.evaluators import base
 from dpn.input_pipeline import pp
 from dpn.scripts import evaluate
+from dpn.scripts.evaluation import checkpoints
 from dpn.trainers import conftest, loop
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -46,14 +47,14 @@ def test_a_run_and_its_checkpoints(run):
   config, folder, rows = run
   final = {"step": 4} | _evaluated(rows[-1])
   assert len(final) > 4
-  own = evaluate.config_of(str(folder))
+  own = checkpoints.config_of(str(folder))
   _check(evaluate.evaluate(own, str(folder)), final)
   test = {k: v for k, v in final.items() if k.startswith(("step", "test/"))}
   there = folder / "checkpoints"
   _check(evaluate.evaluate(config, str(there), ["test"]), test)
   [early] = [row for row in rows if row["step"] == 2]
   want = {"step": 2} | _evaluated(early)
-  own = evaluate.config_of(str(there / "2"))
+  own = checkpoints.config_of(str(there / "2"))
   _check(evaluate.evaluate(own, str(there / "2"), ["test"]), want)
   assert final["test/loss"] != want["test/loss"]
 
@@ -65,10 +66,10 @@ def test_another_loader_is_warned_about(run, tmp_path, caplog):
       path = tmp_path / "params.safetensors"
       path.write_bytes((folder / path.name).read_bytes())
     changed = config.copy_and_resolve_references()
-    evaluate.prepare(changed, str(path), ["test"])
+    checkpoints.prepare(changed, str(path), ["test"])
     assert "loader" not in caplog.text
     changed.evals.test.pp_fn = "resize(8, 'area')|" + config.evals.test.pp_fn
-    evaluate.prepare(changed, str(path), ["test"])
+    checkpoints.prepare(changed, str(path), ["test"])
     assert f"The loader of {path} was another one" in caplog.text
     caplog.clear()
 
@@ -168,7 +169,7 @@ def test_only_the_schedule_is_left_out():
   config = conftest.tiny_config()
   own = {"type": "own.evaluator", "log_scale": True}
   config.evals = {"own": own | {"log_steps": None, "log_epochs": 2}}
-  assert evaluate._with_evals(config, []).evals.to_dict() == {"own": own}
+  assert checkpoints._with_evals(config, []).evals.to_dict() == {"own": own}
 
 
 def test_table():
@@ -184,11 +185,11 @@ def test_a_run_from_a_file_is_evaluated_as_what_it_is(run, tmp_path):
   path = tmp_path / "run" / "config.json"
   began = {"model_init": "gone.npz", "model_load": {"arch": "vit_tiny"}}
   path.write_text(json.dumps(json.loads(path.read_text()) | began))
-  config = evaluate.config_of(str(path.parent))
+  config = checkpoints.config_of(str(path.parent))
   assert not {*began} & {*config}
   path.write_text('{"architecture": "vit_tiny_patch16_224"}')  # as timm's
   with pytest.raises(ValueError, match=r"is not a run's, .* Give --data"):
-    evaluate.config_of(str(path.parent))
+    checkpoints.config_of(str(path.parent))
 
 
 @pytest.mark.slow

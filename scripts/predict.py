@@ -1,13 +1,13 @@
-"""Says what a classifier sees in pictures.
+"""Classifies pictures.
 
   python -m scripts.predict runs/flowers new.jpg folder/of/pictures
   python -m scripts.predict runs/flowers folder --out seen.csv --picture p.png
 
 The model is that of a run or of any other checkpoint of a classifier. Pictures
-are prepared as for its evaluation. Prints the likeliest classes of each, with
-their probabilities (if a run's loss was sigmoid_xent, each class's own); their
-names are the run's class_names, or else numbers. --out writes
-the table as JSON or CSV, --picture draws the pictures as the model saw them.
+are prepared as for its evaluation. Prints the likeliest classes of each with
+their probabilities (independent ones, if a run's loss was sigmoid_xent), named
+by the run's class_names, or else numbered. --out writes the table as JSON or
+CSV, --picture draws the pictures as the model saw them.
 """
 
 import argparse
@@ -21,7 +21,7 @@ import pandas as pd
 
 from dpn.input_pipeline import images
 from dpn.models import vit
-from dpn.scripts import evaluate
+from dpn.scripts.evaluation import checkpoints
 from dpn.scripts.results import output, render
 from dpn.scripts.show import sheet
 
@@ -44,7 +44,7 @@ def predict(
   Raises:
     ValueError, OSError: there is no classifier, or no such picture.
   """
-  config = evaluate.config_beside(checkpoint)
+  config = checkpoints.config_beside(checkpoint)
   if (task := config.get("task", "classification")) != "classification":
     raise ValueError(f"{checkpoint} is a run of {task}; expected a classifier.")
   model, variables, preprocess = vit.from_pretrained(checkpoint)
@@ -111,7 +111,7 @@ def main(argv: Sequence[str] | None = None):
     if not paths:
       raise ValueError(f"No file in {', '.join(args.pictures)}.")
     seen, probabilities = predict(args.checkpoint, paths)
-    names = evaluate.config_beside(args.checkpoint).get("class_names")
+    names = checkpoints.config_beside(args.checkpoint).get("class_names")
     names = names or [str(k) for k in range(probabilities.shape[1])]
     frame = table(paths, probabilities, names, args.top)
     output.say(render.grid(frame))

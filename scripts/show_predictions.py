@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from matplotlib import colors, figure
 
-from dpn.scripts import evaluate
+from dpn.scripts.evaluation import checkpoints
 from dpn.scripts.results import run_pictures
 from dpn.scripts.show import command, label_maps, sheet
 
@@ -37,7 +37,7 @@ def predict(
   Raises:
     ValueError, OSError: it is not a run of segmentation, or has no such data.
   """
-  config, evaluator, variables = evaluate.of_run(path, "segmentation", name)
+  config, evaluator, variables = checkpoints.of_run(path, "segmentation", name)
   if places is None:
     places = command.spread(evaluator.num_examples)
   names = evaluator.class_names or map(str, range(config["num_classes"]))

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from matplotlib import figure
 
 from dpn.evaluators import retrieval
-from dpn.scripts import evaluate
+from dpn.scripts.evaluation import checkpoints
 from dpn.scripts.results import run_pictures
 from dpn.scripts.show import command, sheet
 
@@ -41,7 +41,7 @@ def search(
     ValueError, OSError: it is not a run with such an evaluator, or has no such
       image or data.
   """
-  _, evaluator, variables = evaluate.of_run(path, "retrieval", name)
+  _, evaluator, variables = checkpoints.of_run(path, "retrieval", name)
   zimg, ztxt, owner = evaluator.embeddings(variables)
   rows = evaluator.captions.read(range(len(ztxt)))
   captions = [_string(row["text"]) for row in rows]

@@ -6,7 +6,8 @@ import pytest
 
 from dpn import sharding
 from dpn.evaluators import retrieval
-from dpn.scripts import evaluate, report, show_retrieval
+from dpn.scripts import report, show_retrieval
+from dpn.scripts.evaluation import checkpoints
 from dpn.scripts.results import run_pictures
 from dpn.trainers import conftest, loop
 
@@ -39,7 +40,7 @@ def _known(tmp_path, monkeypatch):
   table[4 + ord("h")] = table[4 + ord("a")]  # "h" is taken for "a"
   variables = {"table": table}
   of_run = lambda path, kind, name: (None, evaluator, variables)
-  monkeypatch.setattr(evaluate, "of_run", of_run)
+  monkeypatch.setattr(checkpoints, "of_run", of_run)
 
 
 @pytest.mark.usefixtures("known")

@@ -7,7 +7,8 @@ import pytest
 
 from dpn import metrics, trees
 from dpn.models import vit
-from dpn.scripts import convert, probe
+from dpn.scripts import convert
+from dpn.scripts.evaluation import probe
 from dpn.trainers import conftest, loop
 
 
