@@ -115,21 +115,15 @@ def test_folders_of_both_libraries(tmp_path, source):
     )
 
 
-@pytest.mark.parametrize("layout", ["scan", "cls"])
-def test_historical_layouts(tmp_path, layout):
+def test_a_row_of_positions_for_the_class_token(tmp_path):
   want = testing.golden("tok")
-  old = dict(want)
-  if layout == "scan":
-    old = testing.stack(want)
-  if layout == "cls":
-    rows = np.random.RandomState(0).randn(1, 10, 16).astype(np.float32)
-    old["pos_embedding"] = rows
-    want["pos_embedding"] = rows[:, 1:]
-    want["cls"] = want["cls"] + rows[:, :1]
+  rows = np.random.RandomState(0).randn(1, 10, 16).astype(np.float32)
+  old = testing.stack({**want, "pos_embedding": rows})
+  want |= {"pos_embedding": rows[:, 1:], "cls": want["cls"] + rows[:, :1]}
   path = testing.write(tmp_path, old, prefix="opt/target/")
   target = str(tmp_path / "new.npz")
   notes = convert.convert(path, target, "big_vision")
-  assert (layout == "cls") == any("rows of" in note for note in notes)
+  assert any("The first of 10 rows of" in note for note in notes)
   got = dict(np.load(target))
   assert json.loads(str(got.pop("metadata")))["layout"] == "ours"
   assert got.keys() == {f"params/{name}" for name in want}

@@ -175,14 +175,18 @@ def test_whitening_is_in_the_embedding_elsewhere(tmp_path):
     {"stem_ln": "none", "norm_kw": {"eps": 1e-3}, "pool_type": "tok"},
     {"stem_ln": "post", "norm_kw": {"eps": 1e-3}, "pool_type": "gap"},
     {"stem_ln": "none", "norm_kw": {"eps": 1e-9}, "pool_type": "map"},
+    {
+      **{"stem_ln": "none", "norm_kw": {"eps": 1e-3}},
+      **{"posemb": "sincos2d", "pool_type": "gap"},
+    },
     {"stem_ln": "only_learnable"},
   ],
 )
 def test_what_is_rewritten_for_timm_computes_the_same(tmp_path, options):
   path, params = testing.write_ours(tmp_path, **options)
   target = str(tmp_path / "x.safetensors")
-  convert.convert(path, target, "timm")
-  said = json.loads(testing.metadata(target)["model"])
+  convert.convert(path, target, "timm", resolution=9)
+  said = json.loads(testing.metadata(target)["model"]) | {"posemb": "learn"}
   assert said["norm_kw"] == {"eps": 1e-6}
   assert said["stem_ln"] in ("none", "post")
   models = [

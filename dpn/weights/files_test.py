@@ -100,37 +100,61 @@ def test_truncated_file(tmp_path, suffix, keep):
     read(str(path))
 
 
-def test_damaged_and_foreign_npz(tmp_path):
-  path = tmp_path / "x.npz"
+def _zeros_within(path):
   np.savez_compressed(path, x=np.random.RandomState(0).randn(50, 50))
   data = bytearray(path.read_bytes())
   data[1000:1100] = bytes(100)
   path.write_bytes(data)
-  with pytest.raises(ValueError, match=r"x\.npz' is not a readable"):
-    read(str(path))
-  np.savez(path, x=np.array([{}], object))
-  with pytest.raises(ValueError, match="pickles, which are never opened"):
-    read(str(path))
 
 
-@pytest.mark.parametrize("dtype", ["datetime64[s]", "U3", "S3", complex])
-def test_arrays_that_are_no_real_numbers(tmp_path, dtype):
-  np.savez(tmp_path / "x.npz", a=np.ones(2), b=np.zeros(2, dtype))
-  with pytest.raises(ValueError, match="'b' in it holds no real numbers, but"):
-    read(str(tmp_path / "x.npz"))
+def _renamed_pickle(path):
+  with zipfile.ZipFile(path, "w") as archive:  # as torch.save writes
+    archive.writestr("archive/data.pkl", b"")
+
+
+def _float8(path):
+  header = b'{"x": {"dtype": "F8_E4M3", "shape": [1], "data_offsets": [0, 1]}}'
+  path.write_bytes(len(header).to_bytes(8, "little") + header + b"0")
+
+
+def _array_of(dtype):
+  return lambda path: np.savez(path, a=np.ones(2), b=np.zeros(2, dtype))
+
+
+NO_NUMBERS = "'b' in it holds no real numbers, but"
+
+
+@pytest.mark.parametrize(
+  ("name", "write", "message"),
+  [
+    ("x.npz", _zeros_within, r"x\.npz' is not a readable"),
+    ("x.npz", _renamed_pickle, "is no array of NumPy's"),
+    ("x.npz", np.savez, r"x\.npz' is empty"),
+    ("x.npz", _array_of(object), "pickles, which are never opened"),
+    ("x.npz", _array_of("datetime64[s]"), NO_NUMBERS),
+    ("x.npz", _array_of("U3"), NO_NUMBERS),
+    ("x.npz", _array_of(complex), NO_NUMBERS),
+    ("x.safetensors", _float8, "NumPy does not know its type"),
+  ],
+)
+def test_damaged_and_foreign_files(tmp_path, name, write, message):
+  write(tmp_path / name)
+  with pytest.raises(ValueError, match=message):
+    read(str(tmp_path / name))
 
 
 def test_folders_and_pickles(tmp_path):
-  with pytest.raises(
-    FileNotFoundError, match=r"no params\.safetensors or model"
-  ):
+  missing = r"no params\.safetensors or model"
+  with pytest.raises(FileNotFoundError, match=missing):
     read(str(tmp_path))
-  safetensors.numpy.save_file(
-    {"a": np.ones(1)}, tmp_path / "params.safetensors"
-  )
-  assert read(str(tmp_path)) == {"a": np.ones(1)}
   with pytest.raises(ValueError, match=r"never opened.*save_file"):
     read("model.bin")
+  (tmp_path / "pytorch_model.bin").touch()
+  with pytest.raises(ValueError, match=r"model\.bin' is a pickle, which"):
+    read(str(tmp_path))
+  file = tmp_path / "params.safetensors"
+  safetensors.numpy.save_file({"a": np.ones(1)}, file)
+  assert read(str(tmp_path)) == {"a": np.ones(1)}
 
 
 def write_shards(folder, **more):
@@ -163,28 +187,3 @@ def test_broken_shards(tmp_path):
       ValueError, match=r"index\.json( is damaged|: .* must be|: weight_map is)"
     ):
       read(str(tmp_path))
-
-
-def test_folder_with_a_pickle(tmp_path):
-  (tmp_path / "pytorch_model.bin").touch()
-  with pytest.raises(ValueError, match=r"model\.bin' is a pickle, which"):
-    read(str(tmp_path))
-
-
-def test_renamed_pickles_and_empty_files(tmp_path):
-  path = tmp_path / "x.npz"
-  with zipfile.ZipFile(path, "w") as archive:  # as torch.save writes
-    archive.writestr("archive/data.pkl", b"")
-  with pytest.raises(ValueError, match="is no array of NumPy's"):
-    read(str(path))
-  np.savez(path)
-  with pytest.raises(ValueError, match=r"x\.npz' is empty"):
-    read(str(path))
-
-
-def test_types_that_numpy_lacks(tmp_path):
-  path = tmp_path / "x.safetensors"
-  header = b'{"x": {"dtype": "F8_E4M3", "shape": [1], "data_offsets": [0, 1]}}'
-  path.write_bytes(len(header).to_bytes(8, "little") + header + b"0")
-  with pytest.raises(ValueError, match="NumPy does not know its type"):
-    read(str(path))

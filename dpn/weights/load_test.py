@@ -3,6 +3,8 @@
 testdata/big_vision_vit.npz holds parameters and logits of big_vision's model.
 """
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -196,93 +198,86 @@ def test_positions_of_each_block_are_resized(tmp_path, scan):
   )
 
 
-def test_to_a_single_position(tmp_path):
-  """As SciPy does: the corner that coincides is the first."""
-  rows = np.random.RandomState(1).randn(1, 4, 16).astype(np.float32)
-  flat = {**testing.golden("map"), "pos_embedding": rows}
-  got = load.load(testing.write(tmp_path, flat), testing.shapes(4, 4, "map"))
-  np.testing.assert_array_equal(got["pos_embedding"], rows[:, :1])
-
-
-def test_oblong_grids_are_not_resized(tmp_path):
-  path = testing.write(tmp_path, testing.golden("tok"))  # 2 x 3
-  with pytest.raises(
-    ValueError,
-    match=r"pos_embedding +\(1, 9, 16\) +\(1, 6, 16\) +reshaped\n.*\n?"
-    r".*dont_load=\['pos_embedding'\]",
-  ):
-    load.load(path, testing.shapes(12, 12))
-
-
-def test_plain_file_in_a_dpn_model(tmp_path):
-  flat = testing.golden("tok")
-  path = testing.write(tmp_path, flat)
-  params = testing.sevens(testing.shapes(stem_ln="dpn"))
-  with pytest.raises(ValueError, match="does not fit the model") as error:
-    load.load(path, params)
-  lines = str(error.value).splitlines()
-  assert [line.split() for line in lines[1:-1]] == [
-    ["parameter", "model", "file"],
-    ["stem/ln0/bias", "(48,)", "-", "missing"],
-    ["stem/ln0/scale", "(48,)", "-", "missing"],
-    ["stem/ln1/bias", "(16,)", "-", "missing"],
-    ["stem/ln1/scale", "(16,)", "-", "missing"],
-  ]
-  assert lines[-1].endswith("dont_load=['stem/.*'].")
-
-  got = load.load(path, params, dont_load=["stem/.*"])
-  np.testing.assert_array_equal(got["stem"]["ln0"]["scale"], np.full(48, 7))
-  got.pop("stem")
-  testing.assert_equal(got, flat)
-
-
-def test_head_of_another_size(tmp_path):
-  path = testing.write(tmp_path, testing.golden("tok"))
-  params = testing.sevens(testing.shapes(num_classes=7))
-  with pytest.raises(
-    ValueError,
-    match=r"head/bias +\(7,\) +\(5,\) +reshaped\n"
-    r"head/kernel +\(16, 7\) +\(16, 5\) +reshaped\n"
-    r".*dont_load=\['head/\.\*'\]",
-  ):
-    load.load(path, params)
-  for dont_load in (["head/.*"], ["head/kernel", "head/bias"], "head/.*"):
-    got = load.load(path, params, dont_load=dont_load)
-    np.testing.assert_array_equal(got["head"]["kernel"], np.full((16, 7), 7))
-    np.testing.assert_array_equal(got["cls"], testing.golden("tok")["cls"])
-
-
-def test_headless_model_ignores_a_head_when_told(tmp_path):
-  path = testing.write(tmp_path, testing.golden("tok"))
-  params = testing.shapes(num_classes=None)
-  with pytest.raises(
-    ValueError, match=r"head/bias +- +\(5,\) +unexpected\n[^+]*'head/\.\*'"
-  ):
-    load.load(path, params)
-  assert "head" not in load.load(path, params, dont_load=["head/.*"])
-
-
-def test_all_differences_come_in_one_error(tmp_path):
-  flat = testing.golden("tok")
+def _changed(flat):
+  """Returns arrays of which one is renamed and one is shorter."""
   flat["extra"] = flat.pop("cls")
-  flat["head/bias"] = flat["head/bias"][:3]
-  with pytest.raises(ValueError, match="does not fit") as error:
-    load.load(testing.write(tmp_path, flat), testing.shapes())
-  message = str(error.value)
-  assert [line.split()[-1] for line in message.splitlines()[2:-1]] == [
-    "missing",
-    "unexpected",
-    "reshaped",
-  ]
-  assert "dont_load=['cls', 'extra', 'head/bias']." in message
+  return {**flat, "head/bias": flat["head/bias"][:3]}
 
 
-def test_a_missing_block_is_seen(tmp_path):
+@pytest.mark.parametrize(
+  ("change", "model", "rows", "dont_load"),
+  [
+    (  # 2 x 3 patches are not resized
+      dict,
+      {"rows_px": 12},
+      ["pos_embedding (1, 9, 16) (1, 6, 16) reshaped"],
+      ["pos_embedding"],
+    ),
+    (
+      dict,
+      {"stem_ln": "dpn"},
+      [
+        "stem/ln0/bias (48,) - missing",
+        "stem/ln0/scale (48,) - missing",
+        "stem/ln1/bias (16,) - missing",
+        "stem/ln1/scale (16,) - missing",
+      ],
+      ["stem/.*"],
+    ),
+    (
+      dict,
+      {"num_classes": 7},
+      [
+        "head/bias (7,) (5,) reshaped",
+        "head/kernel (16, 7) (16, 5) reshaped",
+      ],
+      ["head/.*"],
+    ),
+    (
+      dict,
+      {"num_classes": None},
+      ["head/bias - (5,) unexpected", "head/kernel - (16, 5) unexpected"],
+      ["head/.*"],
+    ),
+    (
+      _changed,
+      {},
+      [
+        "cls (1, 1, 16) - missing",
+        "extra - (1, 1, 16) unexpected",
+        "head/bias (5,) (3,) reshaped",
+      ],
+      ["cls", "extra", "head/bias"],
+    ),
+  ],
+)
+def test_all_that_misfits_in_one_error(
+  tmp_path, change, model, rows, dont_load
+):
+  flat = change(testing.golden("tok"))
+  path = testing.write(tmp_path, flat)
+  shapes = testing.shapes(**model)
+  with pytest.raises(ValueError, match="does not fit the model") as error:
+    load.load(path, shapes)
+  _, header, *lines, advice = str(error.value).splitlines()
+  assert header.split() == ["parameter", "model", "file"]
+  assert [" ".join(line.split()) for line in lines] == rows
+  assert f"dont_load={dont_load}." in advice
+  params = testing.sevens(shapes)
+  got = trees.flatten(load.load(path, params, dont_load=dont_load))
+  assert got.keys() == trees.flatten(params).keys()
+  listed = {row.partition(" ")[0] for row in rows}
+  for name, x in got.items():
+    want = np.full_like(x, 7) if name in listed else flat[name]
+    np.testing.assert_array_equal(x, want, err_msg=name)
+
+
+def test_a_missing_block_and_a_single_pattern(tmp_path):
   flat = {k: x for k, x in testing.golden("tok").items() if "block_0" not in k}
-  with pytest.raises(
-    ValueError, match=r"dont_load=\['Transformer/encoderblock_0/\.\*'\]"
-  ):
-    load.load(testing.write(tmp_path, flat), testing.shapes())
+  path, pattern = testing.write(tmp_path, flat), "Transformer/encoderblock_0/.*"
+  with pytest.raises(ValueError, match=re.escape(f"dont_load=[{pattern!r}]")):
+    load.load(path, testing.shapes())
+  load.load(path, testing.shapes(), dont_load=pattern)
 
 
 def test_broken_pattern(tmp_path):

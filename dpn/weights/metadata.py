@@ -75,7 +75,7 @@ def metadata(
   pp: str | None = None,
   **more,
 ) -> dict[str, str]:
-  """Returns what `load.read` finds in a file's metadata, as JSON by name."""
+  """Returns what `source.read` finds in a file's metadata, as JSON by name."""
   # transformers reads only files that say "pt".
   result = {"format": "pt", "layout": layout, "model": json.dumps(options)}
   result[PP] = json.dumps(pp)

@@ -43,27 +43,6 @@ def test_config_of_timm(tmp_path):
   }
   got = read(write(tmp_path, config=config), "timm")
   assert (got.options["gelu"], got.pixels, got.cls_row) == ("tanh", HALF, False)
-  config["model_args"]["act_layer"] = "silu"
-  with pytest.raises(ValueError, match="activation 'silu'"):
-    read(write(tmp_path, config=config), "timm")
-
-
-@pytest.mark.parametrize(
-  ("name", "gelu"),
-  [
-    ("vit_base_patch16_siglip_224", "exact"),
-    ("vit_base_patch32_siglip_gap_256", "tanh"),
-    ("vit_large_patch16_siglip_384", "exact"),
-    ("vit_large_patch16_siglip_gap_512", "tanh"),
-    ("vit_so400m_patch14_siglip_384", "exact"),
-    ("vit_so400m_patch16_siglip_384", "tanh"),
-    ("vit_giantopt_patch16_siglip_256", "tanh"),
-  ],
-)
-def test_gelu_by_architecture_of_timm(tmp_path, name, gelu):
-  """As timm 1.0.31 makes these models."""
-  path = write(tmp_path, config={"architecture": name})
-  assert read(path, "timm").options["gelu"] == gelu
 
 
 def check(file, model, values=None, **kw):
@@ -82,18 +61,6 @@ def test_pooling_of_timm(tmp_path):
   config["global_pool"] = ""
   got = read(write(tmp_path, config=config), "timm")
   assert got.options["pool_type"] == "none"
-  config["model_args"] = {"global_pool": "avgmax"}
-  with pytest.raises(ValueError, match="pooling 'avgmax'"):
-    read(write(tmp_path, config=config), "timm")
-
-
-def test_heads_by_architecture_of_timm(tmp_path):
-  """In timm 1.0.31; its config.json does not say so."""
-  config = {"architecture": "vit_base_patch16_gap_224", "model_args": {}}
-  got = read(write(tmp_path, config=config), "timm")
-  assert got.options["num_heads"] == 16
-  with pytest.raises(ValueError, match=r"num_heads: 16 in the file, 2 in the"):
-    check(got, vit.Model(3, **SIZE, gelu="exact"))
 
 
 def test_what_is_assumed(tmp_path):
@@ -119,28 +86,6 @@ def test_what_is_assumed(tmp_path):
   got = read(write(tmp_path), "ours")
   assert "gelu='exact'" in metadata.assumed(got, options)
   assert "num_heads=2" not in metadata.assumed(got, options)
-
-
-@pytest.mark.parametrize(
-  ("config", "arch", "message"),
-  [
-    (
-      {"architecture": "vit_base_patch16_rpn_224"},
-      None,
-      "other blocks.*: vit_base_patch16_rpn_224",
-    ),
-    ({"model_args": {"block_fn": "x"}}, None, "other blocks.*: block_fn"),
-    (
-      {"architecture": "vit_tiny_patch16_224"},
-      "vit_small_patch16_224",
-      "contradicts the file's config.json, which has 'vit_tiny_patch16_224'",
-    ),
-  ],
-)
-def test_what_is_refused_of_timm(tmp_path, config, arch, message):
-  path = write(tmp_path, config=config)
-  with pytest.raises(ValueError, match=message):
-    source.read_metadata(files.Location(path), "timm", arch)
 
 
 def test_config_of_hugging_face(tmp_path):
@@ -183,9 +128,6 @@ def test_other_options_of_hugging_face(tmp_path):
   ):
     path = write(tmp_path, preprocessor_config=image)
     assert read(path, "hf").pixels.close_to(want)
-  write(tmp_path, config={"pooler_act": "relu"})
-  with pytest.raises(ValueError, match="pooler's activation 'relu'"):
-    read(path, "hf")
 
 
 def test_metadata_of_others(tmp_path):
@@ -273,6 +215,10 @@ def test_options_of_any_task():
   assert metadata.differences(file, {}) == []
 
 
+def _run(**model):
+  return {"config": {"model": model, "input": {}, "num_classes": 2}}
+
+
 @pytest.mark.parametrize(
   ("layout", "beside", "message"),
   [
@@ -284,31 +230,37 @@ def test_options_of_any_task():
     ),
     ("timm", {"config": {"mean": ["x"], "std": [1]}}, "mean.0 must be of type"),
     ("timm", {"config": {"mean": [1, 2], "std": [1]}}, "as many of both"),
+    ("timm", {"config": {"model_args": {"act_layer": "silu"}}}, "ion 'silu'"),
+    ("timm", {"config": {"global_pool": "avgmax"}}, "the pooling 'avgmax'"),
     (
-      "hf",
-      {"config": {"layer_norm_eps": "x"}},
-      "layer_norm_eps must be of type",
+      "timm",
+      {"config": {"architecture": "vit_base_patch16_rpn_224"}},
+      "other blocks.*: vit_base_patch16_rpn_224",
     ),
-    (
-      "hf",
-      {"preprocessor_config": {"image_std": {}}},
-      "image_std must be of ty",
-    ),
+    ("timm", {"config": {"model_args": {"block_fn": "x"}}}, "ocks.*: block_fn"),
+    ("hf", {"config": {"pooler_act": "relu"}}, "pooler's activation 'relu'"),
+    ("hf", {"config": {"layer_norm_eps": "x"}}, "layer_norm_eps must be of"),
+    ("hf", {"preprocessor_config": {"image_std": {}}}, "image_std must be of"),
+    ("ours", {"config": {"model": [], "input": {}}}, "model must be of type"),
+    ("ours", _run(depth=[3]), r"depth must be of type int, got \[3\]"),
     (
       "ours",
-      {"config": {"model": [], "input": {}}},
-      "model must be of type dict",
-    ),
-    (
-      "ours",
-      {"config": {"model": {"depth": [3]}, "input": {}, "num_classes": 2}},
-      r"depth must be of type int, got \[3\]",
+      {"config": {**_run()["config"], "model_name": "my.models:Mixer"}},
+      "model_name='my.models:Mixer', which only its task knows",
     ),
   ],
 )
-def test_values_of_another_type(tmp_path, layout, beside, message):
+def test_what_is_refused(tmp_path, layout, beside, message):
   with pytest.raises(ValueError, match=message):
     read(write(tmp_path, **beside), layout)
+
+
+def test_another_name_than_that_of_the_config(tmp_path):
+  path = write(tmp_path, config={"architecture": "vit_tiny_patch16_224"})
+  with pytest.raises(
+    ValueError, match=r"contradicts .* 'vit_tiny_patch16_224'"
+  ):
+    source.read_metadata(files.locate(path), "timm", "vit_small_patch16_224")
 
 
 @pytest.mark.parametrize("value", ["[1]", '{"mean": "x", "std": 1}', "{"])

@@ -20,6 +20,13 @@ from dpn.weights import load, timm_vit
     ("vit_so400m_patch14_siglip_378", 16, "exact", "map", True),
     ("vit_base_patch32_siglip_256", 12, "tanh", "map", True),
     ("vit_base_patch16_224_miil", 12, "exact", "tok", True),
+    ("vit_base_patch16_siglip_224", 12, "exact", "map", True),
+    ("vit_base_patch32_siglip_gap_256", 12, "tanh", "gap", True),
+    ("vit_large_patch16_siglip_384", 16, "exact", "map", True),
+    ("vit_large_patch16_siglip_gap_512", 16, "tanh", "gap", True),
+    ("vit_so400m_patch14_siglip_384", 16, "exact", "map", True),
+    ("vit_so400m_patch16_siglip_384", 16, "tanh", "map", True),
+    ("vit_giantopt_patch16_siglip_256", 16, "tanh", "map", True),
   ],
 )
 def test_names(name, heads, gelu, pool_type, cls_row):
