@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from dpn import sharding, tasks
+from dpn import mixing, sharding
 from dpn.mixing import cutmix, mixup, mixup_or_cutmix
 
 
@@ -137,39 +137,21 @@ def test_switch():
   assert 70 < cuts < 130  # Binomial(400, 1/4): deviation 8.7.
 
 
-def test_one_or_none():
+def test_the_section_of_a_config():
+  """0 or None turns a method off; wrong numbers are named."""
   image, labels = _numbered()
   rng = jax.random.key(0)
-  both = lambda **kw: mixup_or_cutmix(rng, image, labels, **kw)
-  for got, want in (
-    (both(mixup_p=0, cutmix_p=0), (image, labels)),
-    (both(mixup_p=0.2, cutmix_p=0), mixup(rng, 0.2, image, labels)),
-    (both(mixup_p=0, cutmix_p=1.0), cutmix(rng, 1.0, image, labels)),
+  for section, want in (
+    (mixing.Mixup(None), (image, labels)),
+    (mixing.Mixup(0.2), mixup(rng, 0.2, image, labels)),
+    (mixing.Mixup(cutmix_p=1.0), cutmix(rng, 1.0, image, labels)),
   ):
-    for x, y in zip(got, want, strict=True):
+    for x, y in zip(section(rng, image, labels), want, strict=True):
       np.testing.assert_array_equal(x, y)
   for p, prob in ((1, 2), (-1, 0.5)):
-    with pytest.raises(
-      ValueError, match=rf"cutmix_p={p} and switch_prob={prob}"
-    ):
-      both(mixup_p=1, cutmix_p=p, switch_prob=prob)
+    section = mixing.Mixup(1, p, switch_prob=prob)
+    message = rf"cutmix_p={p} and switch_prob={prob}"
+    with pytest.raises(ValueError, match=message):
+      section(rng, image, labels)
   with pytest.raises(ValueError, match="int32 of shape"):
     cutmix(rng, 1, image, jnp.zeros((8, 2), int))
-
-
-def test_the_task_takes_it_from_the_config():
-  config = {
-    "num_classes": 8,
-    "loss": "softmax_xent",
-    "model": {"variant": "mu/16"},
-    "mixup": {"p": 0.8, "cutmix_p": 1.0, "switch_prob": 0.25},
-  }
-  task = tasks.make(config)
-  image, labels = _numbered()
-  rng = jax.random.key(5)
-  args = {"mixup_p": 0.8, "cutmix_p": 1.0, "switch_prob": 0.25}
-  expected = mixup_or_cutmix(rng, image, labels, **args)
-  got = task.augment(rng, {"image": image, "labels": labels, "x": rng})
-  assert got["x"] is rng
-  for name, want in zip(("image", "labels"), expected, strict=True):
-    np.testing.assert_array_equal(got[name], want)

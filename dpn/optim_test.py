@@ -284,17 +284,6 @@ def test_frozen_parameters_have_no_state():
   }
 
 
-def test_everything_can_be_frozen():
-  config = SGD | {"wd": 0.1, "schedule": None}
-  params = _train(config, _params(), [_grads(0)])
-  for got, want in zip(
-    jax.tree.leaves(params), jax.tree.leaves(_params()), strict=True
-  ):
-    np.testing.assert_array_equal(got, want)
-  assert optim.make(config, params, **SIZES)[1] == []
-  assert all(jax.tree.leaves(optim.frozen_mask(config, params)))
-
-
 def test_weight_decay_follows_the_schedule_and_not_lr():
   config = SGD | {
     "wd": 0.1,
@@ -309,14 +298,6 @@ def test_weight_decay_follows_the_schedule_and_not_lr():
     np.testing.assert_allclose(got["Dense_0"]["kernel"], 0.9 * 0.905, rtol=1e-6)
     np.testing.assert_allclose(got["Dense_0"]["bias"], 0.95 * 0.9525, rtol=1e-6)
     assert got["Dense_1"]["bias"] == 1.0
-
-
-def test_kernels_decay_by_default():
-  params = {"a": {"kernel": jnp.float32(1), "bias": jnp.float32(1)}}
-  zero = jax.tree.map(jnp.zeros_like, params)
-  config = SGD | {"wd": 0.25, "wd_mults": None, "lr_mults": None}
-  got = _train(config, params, [zero])
-  assert got == {"a": {"kernel": 0.75, "bias": 1.0}}
 
 
 def test_first_lr_mult_wins_and_schedules_apply_by_name():

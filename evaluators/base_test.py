@@ -51,17 +51,6 @@ def test_names_and_schedules(section):
   assert isinstance(got["own/x"], float)
 
 
-def test_no_evaluators():
-  assert _make(None) == []
-
-
-def test_pred_chooses_what_is_measured(section):
-  predict = {"double": lambda variables, batch: {"x": 2 * batch["x"]}}
-  config = {"evals": {"e": {**section, "pred": "double"}}}
-  [e] = base.from_config(config, predict, sharding.make_mesh(), SIZES)
-  assert e.run({"params": ()}) == {"e/x": 4.0}
-
-
 @pytest.mark.parametrize(
   ("changes", "message"),
   [
@@ -221,9 +210,3 @@ def test_keys_without_effect_are_logged(section, caplog):
   assert evaluator.first
   assert "cache='raw_data' of evaluator dpn.evaluators.mean is" in caplog.text
   assert "cache_raw=True of evaluator dpn.evaluators.mean is" in caplog.text
-
-
-def test_every_type_has_an_evaluator():
-  assert set(base.TYPES) >= {"classification", "fewshot_lsr", "mean"}
-  for name in base.TYPES:
-    assert issubclass(base.find(name), base.Evaluator)

@@ -93,13 +93,6 @@ def test_any_of_several_labels_is_right(save):
   assert got["prec@1"] == pytest.approx(1 / 3)
 
 
-def test_labels_under_another_key(save):
-  data = save(image=LOGITS, real=np.roll(LABELS, 1, axis=-1))
-  right = LOGITS.argmax(-1) == (LABELS.argmax(-1) + 1) % 3
-  got = _classify(data, label_key="real")
-  assert got["prec@1"] == pytest.approx(right.mean())
-
-
 def test_integer_labels(save):
   data = save(image=LOGITS, label=LABELS.argmax(-1))
   with pytest.raises(ValueError, match="Preprocess integer labels with onehot"):

@@ -100,9 +100,7 @@ def test_maps_of_attention_pooling():
   "options",
   [
     {"dtype_mm": "bfloat16", "remat_policy": "nothing_saveable", "scan": True},
-    {"posemb_join": "lape", "posemb": "rpe"},
-    {"block_ln": "normformer", "norm": "dtn"},
-    {"cls_blocks": 1},
+    {"cls_blocks": 1, "norm": "dtn", "block_ln": "normformer"},
   ],
 )
 def test_rows_sum_to_one(options):

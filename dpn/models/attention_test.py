@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax._src.cudnn import fused_attention_stablehlo as fused
 
 from dpn import flops
 from dpn.models import attention, flash
@@ -135,18 +134,6 @@ def test_the_fused_program_computes_the_same(monkeypatch, tokens):
   )
 
 
-@pytest.mark.parametrize("tokens", [196, 197])
-def test_jax_accepts_what_cudnn_gets(monkeypatch, tokens):
-  """Its checks of shapes, that it makes before there need be a GPU."""
-  monkeypatch.setattr(fused, "check_cudnn_version", lambda: 91_000)
-  monkeypatch.setattr(fused, "check_compute_capability", lambda _: True)
-  seeds = jnp.zeros((3, 2, tokens, 12, 64), HALF)
-  total = lambda q, k, v: (flash.cudnn_attention(q, k, v) ** 2).sum()
-  grad = jax.grad(total, (0, 1, 2))
-  for f, x in ((grad, seeds[0]), (jax.vmap(grad), seeds)):
-    assert [g.shape for g in jax.eval_shape(f, x, x, x)] == [x.shape] * 3
-
-
 def test_flops_are_those_of_xla(gpu):
   gpu(_without_cudnn)
   model = attention.Attention(2, dtype=HALF, impl="cudnn")
@@ -155,3 +142,12 @@ def test_flops_are_those_of_xla(gpu):
   found = flops.count(lambda x: model.apply(variables, x, x), x)
   projections, maps = 4 * 5 * 16 * 16, 2 * 5 * 5 * 16
   assert found == 2 * 3 * (projections + maps)
+
+
+@pytest.mark.skipif(jax.default_backend() != "gpu", reason="needs a GPU")
+@pytest.mark.parametrize("tokens", [196, 197])
+def test_cudnn_is_differentiable_also_over_seeds(tokens):
+  seeds = jnp.ones((3, 2, tokens, 12, 64), HALF)
+  total = lambda q, k, v: (flash.cudnn_attention(q, k, v) ** 2).sum()
+  grads = jax.vmap(jax.grad(total, (0, 1, 2)))(seeds, seeds, seeds)
+  assert all(jnp.isfinite(g).all() for g in grads)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpn.models import encoder, init, placement
+from dpn.models import encoder, init
 from dpn.models.norms import base
 
 WHERE = {"pre": "pre", "post": "post", "pre+post": "prepost"}
@@ -112,29 +112,6 @@ def test_block(kind, golden, precision):
   want = "pre_ln_gelu_exact" if kind == "exact" else GOLDEN[kind]
   y = run(precision.cast(params), x)
   precision.assert_close(y, vectors[f"{want}/out/y"])
-
-
-def test_default_is_pre_ln():
-  assert encoder.EncoderBlock(encoder.Config()).placement == (
-    placement.Placement(sa="pre", mlp="pre")
-  )
-  block = make_block("placement mlp=post")
-  assert block.placement == placement.Placement(mlp="post")
-
-
-@pytest.mark.parametrize(
-  ("name", "kw", "message"),
-  [
-    ("normfomer", {}, "Did you mean 'normformer'"),
-    ("placement", {"sa": "pst"}, "Unknown sa 'pst'. Did you mean 'post'"),
-    ("placement", {"mpl": "post"}, "Did you mean 'mlp'"),
-    ("normformer", {"head_scale": "head"}, "Did you mean 'heads'"),
-  ],
-)
-def test_unknown_block_ln(name, kw, message):
-  config = encoder.Config(block_ln=name, block_ln_kw=kw)
-  with pytest.raises(ValueError, match=message):
-    encoder.bind_block(config)
 
 
 def init_block(kind):

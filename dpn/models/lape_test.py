@@ -172,21 +172,6 @@ def test_relative_index(golden):
   assert joins.relative_index(2, 3)[5, 0] == 14
 
 
-def test_lape_ignores_the_size_of_positions():
-  model = vit.Model(
-    3, width=16, depth=2, num_heads=2, patch_size=(4, 4), posemb_join="lape"
-  )
-  image = jax.random.uniform(jax.random.key(0), (2, 8, 8, 3))
-  params = model.init(jax.random.key(1), image)["params"]
-  assert params["pos_embedding"].shape == (1, 4, 16)
-  params["pos_embedding"] = params["pos_embedding"] * 100
-  logits = lambda p: model.apply({"params": p}, image)[1]["pre_logits"]
-  scaled = params | {"pos_embedding": params["pos_embedding"] * 7}
-  np.testing.assert_allclose(logits(params), logits(scaled), atol=1e-5)
-  flat = params | {"pos_embedding": jnp.zeros((1, 4, 16))}
-  assert jnp.abs(logits(params) - logits(flat)).max() > 0.01
-
-
 # Table 8, in NumPy, of z = (x - mean) / sqrt(var + eps).
 FORMS = {
   "identity": lambda x, z, g, b: x,

@@ -222,13 +222,6 @@ def test_pooling_and_head(pool_type):
   assert_close(out, want, rtol=1e-4)
 
 
-def test_without_head():
-  model = vit.Model(**{**SIZE, "depth": 0})
-  x, out = run(model, random_params(model))
-  np.testing.assert_array_equal(x, out["pre_logits"])
-  assert "logits" not in out
-
-
 def test_intermediates_have_names_and_shapes():
   model = vit.Model(5, **OPTIONS["tok"])
   variables = {"params": random_params(model)}
@@ -328,16 +321,6 @@ def test_evaluation_is_deterministic_and_training_needs_a_generator():
 
 
 # --- Construction
-
-
-def test_variants_and_options():
-  model = vit.Model(variant="S/32", depth=2, patch_size=[4, 8])
-  config = model.config
-  assert (config.width, config.mlp_dim, config.num_heads) == (384, 1536, 6)
-  assert (config.depth, config.patch_size) == (2, (4, 8))
-  assert vit.decode_variant("S/32")["patch_size"] == (32, 32)
-  assert "patch_size" not in vit.decode_variant("S")
-  hash(model)  # Linen's requirement
 
 
 def test_sizes_that_do_not_divide():
