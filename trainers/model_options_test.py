@@ -103,6 +103,7 @@ def test_two_steps(options):
   assert all(np.isfinite(v).all() for v in jax.tree.leaves(variables))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", SCANNED, ids=name)
 def test_scanned_in_half_precision(options):
   losses, variables = train({**options, "scan": True, "dtype_mm": "bfloat16"})
