@@ -74,7 +74,8 @@ def panels(
   """
   arms = list(arms) or own_runs.in_order(frame.arm[~frame.trial])
   done = frame[frame.complete].sort_values("seed", kind="stable")
-  why = _why_not(done, metric, arms, archs, needed)
+  why = done.run.map(lambda run: _why_not(run, metric, arms, archs, needed))
+  why = why.astype(object)
   for _, same in done[why == ""].groupby(["title", "arm"]):
     why[same.index] = aggregate.unlike(same)
   again = done[why == ""].duplicated(["title", "arm", "seed"])
@@ -100,24 +101,19 @@ def panels(
   }, reasons
 
 
-def _why_not(done, metric, arms, archs, needed):
+def _why_not(run, metric, arms, archs, needed):
   """Returns the first reason why `panels` does not show a run, "" for none."""
-  why = pd.Series("", done.index)  # the first reason counts
-  has_more = lambda run: any(name.startswith(needed) for name in run.logged)
-  for reason, those in {
-    "of two steps (runlocal)": done.trial,
-    "candidates of a selection": done.candidate.notna(),
-    "of a model that another figure shows": ~done.arch.map(archs).astype(bool),
-    "of other arms, see --arms": ~done.arm.isin(arms),
-    f"without {metric}": ~done.run.map(lambda r: metric in r.logged).astype(
-      bool
+  reasons = {
+    "of two steps (runlocal)": run.trial,
+    "candidates of a selection": "candidate" in run.table,
+    "of a model that another figure shows": not archs(run.cell["arch"]),
+    "of other arms, see --arms": run.cell["arm"] not in arms,
+    f"without {metric}": metric not in run.logged,
+    f"without {needed}…, which no archive has": not any(
+      name.startswith(needed) for name in run.logged
     ),
-    f"without {needed}…, which no archive has": ~done.run.map(has_more).astype(
-      bool
-    ),
-  }.items():
-    why = why.mask((why == "") & those, reason)
-  return why
+  }
+  return next((reason for reason, holds in reasons.items() if holds), "")
 
 
 def _order(frame):
@@ -297,8 +293,7 @@ def scale_files(
       f"without {os.path.basename(file)}": not os.path.exists(file),
       "repetitions of what is shown": run.title in chosen,
     }
-    if any(why.values()):
-      reason = next(reason for reason, so in why.items() if so)
+    if reason := next((reason for reason, holds in why.items() if holds), ""):
       reasons.setdefault(reason, []).append(run.path)
     else:
       chosen[run.title] = file
