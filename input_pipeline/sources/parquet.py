@@ -118,7 +118,7 @@ def _class_names(path, file) -> dict[str, list[str]]:
       for key, feature in features.items()
       if isinstance(feature, dict) and feature.get("_type") == "ClassLabel"
     }
-  except (ValueError, KeyError, TypeError, AttributeError) as e:
+  except Exception as e:  # the file may hold anything
     raise ValueError(
       f"The metadata 'huggingface' in {path} is damaged: {e!r}. Expected JSON "
       "with the features, as the library `datasets` writes it."

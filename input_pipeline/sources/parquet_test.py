@@ -143,6 +143,7 @@ def test_keeps_what_fits_in_memory(tmp_path, monkeypatch):
   "metadata",
   [
     "{",
+    "[" * 100_000,
     '{"info": []}',
     '{"info": {"features": {"label": {"_type": "ClassLabel"}}}}',
   ],
