@@ -1,5 +1,6 @@
 """Sweeps: which arms there are, and what becomes of them."""
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -148,17 +149,7 @@ def test_a_failing_arm_and_a_second_sweep(made, capsys):
     _main((str(other), made[1]))
 
 
-def test_an_arm_whose_folder_cannot_be_made_stops_no_other(made, capsys):
-  out = pathlib.Path(made[1])
-  out.mkdir()
-  (out / "a-s0").write_text("a file")
-  with pytest.raises(SystemExit):
-    _main(made, "--seeds", "1", "--select", "[ac]-s*")
-  assert _calls(made) == ["c,seed=0 []"]
-  assert "a-s0 failed: [Errno 17] File exists" in capsys.readouterr().out
-
-
-def test_selected_arms_and_more_seeds(made):
+def test_some_of_the_arms(made, capsys):
   _main(made, "--select", "a", "--seeds", "1")
   assert _calls(made) == ["a,seed=0 []"]
   _main(made, "--select", "[ac]-s*", "--seeds", "3")
@@ -166,6 +157,12 @@ def test_selected_arms_and_more_seeds(made):
   _, found = arms.read_index(made[1])
   assert len(found) == 6
   assert all(arm.done for arm in found.values())
+  # An arm whose folder cannot be made stops no other.
+  pathlib.Path(made[1], "a-s3").write_text("a file")
+  with pytest.raises(SystemExit):
+    _main(made, "--seeds", "4", "--select", "[ac]-s3")
+  assert _calls(made)[6:] == ["c,seed=3 []"]
+  assert "a-s3 failed: [Errno 17] File exists" in capsys.readouterr().out
 
 
 def test_what_runs_nothing(made, capsys, monkeypatch):
@@ -242,9 +239,6 @@ def test_stopping_saves_and_a_second_sweep_is_refused(made, tmp_path):
 def test_wrong_arguments(made, more, message):
   with pytest.raises(ValueError, match=message):
     _main(made, *more)
-
-
-def test_the_folder_of_a_run_is_no_place_for_others(made):
   pathlib.Path(made[1]).mkdir()
   pathlib.Path(made[1], "config.json").write_text("{}")
   with pytest.raises(ValueError, match="out is the folder of a run"):
@@ -289,6 +283,19 @@ def test_the_command_is_the_trainers():
     "configs/digits.py:stem_ln=dpn,epochs=40,runlocal=True,seed=0",
     *("--workdir", os.path.join("runs", "dpn-s0")),
   ]
+
+
+def test_an_arm_that_has_started_keeps_its_settings_in_any_order(tmp_path):
+  digits, out = str(ROOT / "configs" / "digits.py"), str(tmp_path)
+  [arm] = arms.find(digits, "stems=dpn", out)
+  (tmp_path / "dpn-s0").mkdir()
+  (tmp_path / "dpn-s0" / "config.json").write_text("{}")
+  before = dataclasses.replace(arm, arg="seed=0,stem_ln=dpn")
+  arms.write_index(digits, "", out, [before])
+  arms.write_index(digits, "", out, [arm])
+  other = dataclasses.replace(arm, arg="seed=0,stem_ln=none")
+  with pytest.raises(ValueError, match="dpn-s0 started with stem_ln=dpn,epoc"):
+    arms.write_index(digits, "", out, [other])
 
 
 def test_runs_share_a_machine(monkeypatch):
