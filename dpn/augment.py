@@ -9,22 +9,20 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-
-def _key(doc: str, default):
-  return dataclasses.field(default=default, metadata={"doc": doc})
+from dpn.mixing import key
 
 
 @dataclasses.dataclass(frozen=True)
 class Augment:
   """The keys of `config.augment`: shifts and flips of a batch."""
 
-  pad: int = _key("by how many pixels images are shifted, at most", 0)
-  pad_value: float | tuple[float, ...] = _key(
+  pad: int = key("by how many pixels images are shifted, at most", 0)
+  pad_value: float | tuple[float, ...] = key(
     "fills the border, in the units that the model sees: a number, or one for "
     "each channel",
     0.0,
   )
-  flip_lr: bool = _key("whether half of the images are mirrored", False)
+  flip_lr: bool = key("whether half of the images are mirrored", False)
 
   def __bool__(self):
     return bool(self.pad or self.flip_lr)

@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 
 
-def _key(doc: str, default=None):
+def key(doc: str, default=None):
+  """Returns the field for a key of a config, with its documentation."""
   return dataclasses.field(default=default, metadata={"doc": doc})
 
 
@@ -14,13 +15,13 @@ def _key(doc: str, default=None):
 class Mixup:
   """The keys of `config.mixup`: mixup or CutMix of a batch, as DeiT trains."""
 
-  p: float | None = _key("of mixup's beta distribution; 0 turns it off", 0.0)
-  cutmix_p: float | None = _key(
+  p: float | None = key("of mixup's beta distribution; 0 turns it off", 0.0)
+  cutmix_p: float | None = key(
     "of CutMix's beta distribution; 0 turns it off", 0.0
   )
-  switch_prob: float = _key("probability of CutMix where both are on", 0.5)
-  fold_in: str | None = _key("big_vision's; only None is supported")
-  until_steps: int | None = _key("the step from which on nothing is mixed")
+  switch_prob: float = key("probability of CutMix where both are on", 0.5)
+  fold_in: str | None = key("big_vision's; only None is supported")
+  until_steps: int | None = key("the step from which on nothing is mixed")
 
   def __post_init__(self):
     if self.fold_in is not None:

@@ -21,7 +21,7 @@ from dpn.evaluators import base
 from dpn.input_pipeline import device, loader, pipeline
 from dpn.tasks import base as tasks_base
 
-# Sizes are rounded up to multiples of it, so that few programs are compiled.
+# Sizes are rounded up to a multiple, so that few programs are compiled.
 _PAD = 64
 
 

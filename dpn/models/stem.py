@@ -173,7 +173,7 @@ def patchify(image, patch_size):
     (batch, rows, cols, P * Q * channels), each patch in the order row, column,
     channel.
   """
-  p, q = patch_size
+  p, q = patch_size  # as in Section 4.2: b (h p) (w q) c -> b (h w) (p q c)
   if image.ndim != 4 or image.shape[1] % p or image.shape[2] % q:
     raise ValueError(
       f"Images of shape {image.shape} (batch, rows, cols, channels) cannot be "

@@ -67,8 +67,8 @@ class _Model(nn.Module):
       train: as for the towers.
 
     Returns:
-      Embeddings (batch, dim) of length 1, None for what was not given; and a
-      dict of every intermediate: those of the towers as `img/…` and `txt/…`,
+      Embeddings (batch, dim) of length 1, None for an input that is None; and
+      a dict of every intermediate: the towers' as `img/…` and `txt/…`,
       the temperature `t`, its logarithm `t/parameter` and, if there is one,
       the bias `b`, all (1,).
     """
@@ -137,7 +137,7 @@ def Model(
   make_txt = registry.lookup("text_model", text_model, TEXT_MODELS)
   kw = {"num_classes": dims[0]}
   if image_model == "vit":
-    # Of an embedding that is zero the direction, and its gradient, is NaN.
+    # An embedding of length zero has no direction: its gradient is NaN.
     kw["head_zeroinit"] = False
   img = make_img(**{**kw, **(image or {})})
   txt = make_txt(**{"num_classes": dims[1], **(text or {})})

@@ -81,8 +81,9 @@ class Contrastive(base.Task):
     return {**model_state, "batch_stats": {**stats, "img": own["batch_stats"]}}
 
   def check_vocabularies(self, sizes):
-    known = self.model.txt.config.vocab_size
-    if sizes.get("text", 0) > known:
+    config = getattr(self.model.txt, "config", None)  # of our own towers
+    known = getattr(config, "vocab_size", None)
+    if known is not None and sizes.get("text", 0) > known:
       raise ValueError(
         f"tokenize makes ids of a vocabulary of {sizes['text']}, but the text "
         f"tower knows {known}: set config.model.text.vocab_size="

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from dpn.models import vit
 from dpn.tasks import image_model
 
 POOL_TYPES = ("gap", "tok")  # those without parameters of their own
@@ -35,7 +36,8 @@ class Segmentation(image_model.ImageModel):
   @classmethod
   def from_config(cls, config):
     model = image_model.make(config)
-    if (pool_type := model.config.pool_type) not in POOL_TYPES:
+    is_vit = isinstance(model, vit.ViT)
+    if is_vit and (pool_type := model.config.pool_type) not in POOL_TYPES:
       raise ValueError(
         f"config.model.pool_type={pool_type!r} makes one vector of all tokens, "
         "which segmentation has no use for. Set it to 'tok' for a class token, "
@@ -66,7 +68,7 @@ class Segmentation(image_model.ImageModel):
     logits = upsample(out["logits_2d"], labels.shape[1:])
     valid = labels != self.ignore_label
     labels = jnp.where(valid, labels, 0).astype(jnp.int32)
-    # Indices too large give NaN; negative ones would count from the end.
+    # An index too large gives NaN, a negative one would count from the end.
     labels = jnp.where(labels < 0, logits.shape[-1], labels)
     xent = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
     total = jnp.sum(jnp.where(valid, xent, 0.0), axis=(1, 2))
