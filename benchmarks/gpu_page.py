@@ -1,6 +1,5 @@
 """Shows what benchmarks.gpu_report has measured as a page."""
 
-import html
 import json
 import pathlib
 from collections.abc import Callable, Sequence
@@ -9,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from benchmarks import harness, norms, step, step_peers
+from dpn.scripts.results import render
 
 DPN = "stem_ln=dpn"
 GOALS = {"mfu": 0.55, "timm": 1.2, "dpn": 0.01}
@@ -19,11 +19,6 @@ STEPS = {
 }
 # A step that another part has compiled is not compiled again.
 COLUMNS = {k: v for k, v in step.COLUMNS.items() if k != "compile_secs"}
-_STYLE = """
-body { font-family: sans-serif; margin: 2em auto; max-width: 70em }
-table { border-collapse: collapse } td, th { padding: 0.2em 0.6em }
-td { border-top: 1px solid #ccc; text-align: right }
-"""
 
 
 def part_name(part: str, setting: step_peers.Setting) -> str:
@@ -51,7 +46,7 @@ def page(
   texts = [described, *failures, *_differences(kept)]
   speeds = _speeds(found)
   parts = [
-    *map(_paragraph, texts),
+    *map(render.paragraph, texts),
     *_section("Goals", _goals(found, speeds, setting.variant)),
     *_section("Numbers", _numbers(found)),
   ]
@@ -74,25 +69,22 @@ def page(
     *_memory(found, speeds[speeds.variant == setting.variant]),
     *_input(found, speeds),
   ]
-  title = html.escape(f"Measured on {where['device']}")
-  return (
-    f'<!doctype html><meta charset="utf-8"><title>{title}</title>'
-    f"<style>{_STYLE}</style><h1>{title}</h1>{''.join(parts)}"
-  )
-
-
-def _paragraph(text):
-  return f"<p>{html.escape(text)}</p>"
+  return render.page(f"Measured on {where['device']}", *parts)
 
 
 def _section(title, *contents):
   """Returns a heading, and the paragraphs or tables below it, if any."""
   parts = [
-    _paragraph(x) if isinstance(x, str) else x.to_html(border=0, na_rep="–")
+    render.paragraph(x) if isinstance(x, str) else _table(x)
     for x in contents
     if len(x)
   ]
-  return [f"<h2>{html.escape(title)}</h2>", *parts] if parts else []
+  return [render.heading(title), *parts] if parts else []
+
+
+def _table(frame):
+  shown = frame.rename_axis(frame.index.name or "").reset_index()
+  return render.html_table(shown.astype(object).fillna("–"))
 
 
 def _differences(kept):
