@@ -4,6 +4,7 @@ import logging
 
 import cv2
 import pytest
+from ml_collections import ConfigDict
 
 from dpn.input_pipeline import fingerprint
 
@@ -29,6 +30,7 @@ def test_what_is_recorded():
     assert part in train
   assert "flip" not in train
   assert fingerprint.of_config({})["eval"] == []
+  assert fingerprint.of_config(ConfigDict(_config())) == found
 
 
 @pytest.mark.parametrize(
