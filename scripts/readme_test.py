@@ -106,6 +106,8 @@ def test_modules_run(command, tmp_path):
     for word in words
   ]
   words[words.index("--config") + 1] += ",runlocal"
+  if words[0] == "scripts.diagnose":
+    words += ["--steps=2", "--examples=64"]
   if "--workdir" in words:
     words[words.index("--workdir") + 1] = str(tmp_path / "run")
   if "--out" in words:
