@@ -1,4 +1,4 @@
-"""Prepares images from anywhere for a model: no data set, no config."""
+"""Preprocesses images from files, bytes or arrays for a model."""
 
 import os
 from collections.abc import Sequence
@@ -16,13 +16,13 @@ def prepare(
   preprocess: preprocessing.Preprocess,
   modules: Sequence[str] = (),
 ) -> np.ndarray:
-  """Returns a batch (images, rows, cols, channels) that a model can see.
+  """Returns a batch (images, rows, cols, channels) to apply a model to.
 
   Args:
-    images: each the path of a file, the bytes in one, an image of Pillow, or
-      uint8 of shape (rows, cols, channels) or (rows, cols).
-    preprocess: of the model, from `dpn.models.vit.from_pretrained`.
-    modules: with ops of your own, as in `config.pp_modules`.
+    images: paths, encoded bytes, Pillow images, or uint8 arrays of shape
+      (rows, cols, channels) or (rows, cols).
+    preprocess: the model's, from `dpn.models.vit.from_pretrained`.
+    modules: modules with your own ops, as in `config.pp_modules`.
 
   Raises:
     ValueError, OSError: an image cannot be read, or gets another size than the
@@ -54,7 +54,7 @@ def prepare(
 
 
 def _is_one(images) -> bool:
-  """Returns whether this is one image, whose rows must not be taken for it."""
+  """Returns whether this is a single image instead of a list of them."""
   is_array = hasattr(images, "ndim") and images.ndim < 4
   is_file = isinstance(images, str | bytes | os.PathLike)
   return is_file or is_array or hasattr(images, "convert")

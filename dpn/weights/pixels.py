@@ -1,4 +1,4 @@
-"""What preprocessing makes of pixels: mean and standard deviation."""
+"""The mean and standard deviation that images are normalized with."""
 
 import dataclasses
 

@@ -1,8 +1,8 @@
 """How images are prepared for a model, as a string of `input_pipeline.pp`.
 
-Runs say it in their config, timm and Hugging Face in the files beside their
-parameters; what nobody says is as big_vision evaluates. Here strings are only
-written and translated. What they do is asked of their language, `describe`.
+Runs record it in their config, timm and Hugging Face in files beside their
+parameters; anything left open defaults to big_vision's evaluation. This module
+only writes strings and translates them; `describe` tells what they do.
 """
 
 import dataclasses
@@ -33,9 +33,9 @@ class Preprocess:
       `dpn.input_pipeline.pp.make`.
     shape: (rows, cols, channels) of the result; rows and cols are None if the
       ops leave them open, and nothing else tells them.
-    pixels: mean and standard deviation that the ops make of pixels; None if
-      that is not one of `value_range` and `vgg_value_range`.
-    assumed: those of the ops that no file says.
+    pixels: mean and standard deviation that the ops normalize with; None
+      unless exactly one op normalizes.
+    assumed: the ops that are defaults, because no file states them.
   """
 
   pp: str
@@ -62,10 +62,10 @@ def make(
   """Returns the preprocessing of a model.
 
   Args:
-    pp: ops as a file says; None: they are assumed.
-    pixels: as a file says, without `pp`; None: they are assumed.
-    size: for which the model has positions, (None, None) if it is not known;
-      None if any will do.
+    pp: the ops stated in a file, None to assume big_vision's.
+    pixels: stated in a file without `pp`, None to assume big_vision's.
+    size: the image size that the model has positions for, (None, None) if that
+      is unknown; None if it takes any size.
     patch: (rows, cols, channels) of the pixels for one token.
   """
   channels = patch[2]
@@ -85,7 +85,7 @@ def make(
 
 
 def _resizing(rows, cols):
-  """Returns the ops with which big_vision evaluates, an eighth cut off."""
+  """Returns big_vision's evaluation ops, which crop an eighth off."""
   if rows is None:
     return []
   if rows != cols:
@@ -94,10 +94,10 @@ def _resizing(rows, cols):
 
 
 def of_run(config: Mapping[str, Any]) -> str | None:
-  """Returns how a run prepares images that it evaluates, None if it has none.
+  """Returns a run's preprocessing for evaluation, None if it evaluates nothing.
 
   Args:
-    config: of the run. Its classification comes before other evaluators.
+    config: of the run. Classification takes precedence over other evaluators.
   """
   sections = (config.get("evals") or {}).items()
   kinds = [(section.get("type", name), section) for name, section in sections]
@@ -111,18 +111,18 @@ def of_run(config: Mapping[str, Any]) -> str | None:
   does = next((x for x in found if x["image_ops"]), None)
   if does is None or does["size"]:
     return does and does["image_ops"]
-  # It sees windows of them, or they have the right size already.
+  # Sliding windows, or images that have the right size already.
   window = describe((config.get("input") or {}).get("pp"))["size"]
   crop = f"|central_crop({window})" if window else ""
   return does["image_ops"] + crop
 
 
 def of_timm(config: Mapping[str, Any], pixels: Pixels | None) -> str | None:
-  """Returns what timm's `create_transform` does, None if a file lacks it.
+  """Returns timm's `create_transform` as a string, None if underspecified.
 
   Args:
-    config: of the pretrained weights.
-    pixels: of its images.
+    config: the `pretrained_cfg`.
+    pixels: mean and standard deviation.
   """
   size = config.get("input_size")
   method = config.get("interpolation")
@@ -146,14 +146,11 @@ def of_timm(config: Mapping[str, Any], pixels: Pixels | None) -> str | None:
 def of_hugging_face(
   image: Mapping[str, Any], pixels: Pixels | None
 ) -> str | None:
-  """Returns what an image processor of transformers does.
+  """Returns what an image processor of transformers does, None if unclear.
 
   Args:
     image: its preprocessor_config.json.
-    pixels: of the images.
-
-  Returns:
-    None if that does not say it.
+    pixels: mean and standard deviation.
   """
   ops, size = [_decode(3)], image.get("size")
   if image.get("do_resize", True):
@@ -175,7 +172,7 @@ def of_hugging_face(
 def for_library(
   pp: str | None, library: str
 ) -> tuple[dict[str, Any], list[str]]:
-  """Returns what the config of timm or transformers says of `pp`, and notes."""
+  """Returns `pp` as entries of timm's or transformers' config, and notes."""
   if pp is None:
     return {}, []
   resized = describe(pp)["resized"]
@@ -192,7 +189,7 @@ def for_library(
 
 
 def _as_timm(size, crop, method, **_) -> dict[str, Any] | None:
-  """Returns what `of_timm` reads, None if that cannot be said."""
+  """Returns what `of_timm` reads, None if timm cannot express it."""
   rows, cols = size if isinstance(size, tuple) else (size, size)
   if rows != cols or crop[0] != crop[1] or method not in _TIMM_METHODS:
     return None
@@ -204,7 +201,7 @@ def _as_timm(size, crop, method, **_) -> dict[str, Any] | None:
 
 
 def _as_hugging_face(size, crop, method, **_) -> dict[str, Any] | None:
-  """Returns what `of_hugging_face` reads, None if that cannot be said."""
+  """Returns what `of_hugging_face` reads, None if it cannot be expressed."""
   numbers = {name: number for number, name in _HF_METHODS.items()}
   if method not in numbers:
     return None
@@ -227,7 +224,7 @@ def _hf_size(size) -> Size | None:
 
 
 def _are_px(size, count) -> bool:
-  """Returns whether it is a list of so many positive whole numbers."""
+  """Returns whether `size` is a list of `count` positive integers."""
   whole = lambda x: isinstance(x, int) and x > 0
   is_list = isinstance(size, list | tuple) and len(size) == count
   return is_list and all(map(whole, size))

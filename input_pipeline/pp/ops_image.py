@@ -49,7 +49,7 @@ def decode_image(data: bytes, channels: int = 3) -> np.ndarray:
 
 
 def _without_alpha(data, image):
-  """Returns the image of a TIFF, whose colours OpenCV multiplies by alpha."""
+  """Returns a TIFF's image; OpenCV would premultiply colours by alpha."""
   if np.shape(imdecode(data, cv2.IMREAD_UNCHANGED))[2:] != (4,):
     return image
   whole = Image.open(io.BytesIO(data), formats=["TIFF"])
@@ -70,7 +70,7 @@ def imdecode(data: bytes, flags: int) -> np.ndarray:
   """
   image = None
   if not data.startswith(PNG) or _chunks_fit(data):
-    # OpenCV asserts that there are bytes, and that no image is too large.
+    # OpenCV asserts that data are not empty and that no image is too large.
     with contextlib.suppress(cv2.error):
       image = cv2.imdecode(np.frombuffer(data or b"\0", np.uint8), flags)
   if image is None:
@@ -82,9 +82,9 @@ def imdecode(data: bytes, flags: int) -> np.ndarray:
 
 
 def _chunks_fit(data: bytes) -> bool:
-  """Returns whether a PNG's chunks are as long as they say.
+  """Returns whether a PNG's chunks have the lengths they claim.
 
-  OpenCV takes the memory they ask for, which may be gigabytes, before it looks.
+  OpenCV allocates those, perhaps gigabytes, before it checks.
   """
   place = len(PNG)
   while place < len(data) and data[place + 4 : place + 8] != b"IEND":

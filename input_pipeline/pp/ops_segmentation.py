@@ -38,7 +38,7 @@ from dpn.input_pipeline.pp import resize as resizing
 _FORMATS = ("PNG", "BMP", "TIFF")  # where ids survive
 _BOTH = ("image", "labels")
 _NUM_IDS = 2**16
-_CROPS = 10  # to draw anew, at most, where one class fills too much
+_CROPS = 10  # attempts at a crop that no single class dominates
 
 
 @op.declare(writes=("labels",), lazy=True)
@@ -57,9 +57,9 @@ def decode_labels(
   uint8, or int32 where ids do not fit.
 
   Args:
-    num_classes: ids from here on are an error, for they would train silently.
-    inkey: where the label map is.
-    label_map: {old id: new id}, of those that change.
+    num_classes: larger ids are an error; they would corrupt training silently.
+    inkey: the key of the label map.
+    label_map: {old id: new id}, for the ids that change.
     reduce_zero_label: 0 means "not labelled" and becomes `ignore_label`; other
       ids become one less.
     ignore_label: the id of pixels that are not labelled, kept as it is.
@@ -189,7 +189,7 @@ def random_resize_with_mask(
 def random_crop_with_mask(
   size: int | tuple[int, int], cat_max: float = 1.0, ignore_label: int = 255
 ):
-  """Crops a random box; what is smaller than `size` is left so.
+  """Crops a random box; images smaller than `size` are not padded.
 
   If one class fills `cat_max` of the box's labelled pixels or more, another box
   is drawn, up to ten times.

@@ -1,6 +1,6 @@
 """Arithmetic on pixels, shared by the ops.
 
-Where nothing else is said, images are uint8 of shape (rows, cols, 3), RGB.
+Unless stated otherwise, images are uint8 of shape (rows, cols, 3), RGB.
 """
 
 import functools
@@ -40,7 +40,7 @@ def rotate(warp: Callable, corner_px: float) -> Callable[..., np.ndarray]:
 def affine(
   warp: Callable, row: int, col: int, amount: float, relative: bool = False
 ) -> Callable[..., np.ndarray]:
-  """Returns what `rotate` does, for shearing (col 0 or 1) or shifting (2).
+  """Returns a function like `rotate`'s that shears (col 0, 1) or shifts (2).
 
   The matrix is the identity but for ±amount * level at (row, col): in pixels,
   or if `relative` a share of the image's size.

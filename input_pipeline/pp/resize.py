@@ -32,7 +32,7 @@ def resize(
 ) -> np.ndarray | lazy_image.LazyImage:
   """Returns `image` (rows, cols, channels) with `size` as its rows and cols.
 
-  By area the result is lazy: a box that is cut costs no more than its pixels.
+  By area the result is lazy: cropping it computes only the cropped pixels.
   A label map (rows, cols) is resized by "nearest" only, never interpolated.
   """
   if len(image.shape) != 3 and (len(image.shape), method) != (2, "nearest"):
