@@ -79,10 +79,8 @@ def _start(folder, before="", config=CONFIG, **kw):
     [sys.executable, "-c", PROGRAM, before],
     cwd=ROOT,
     env=os.environ | env,
-    stdout=subprocess.PIPE,
-    stderr=subprocess.PIPE,
     text=True,
-    **kw,
+    **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **kw},
   )
 
 
@@ -287,14 +285,19 @@ def test_a_long_run_uses_no_more_and_more(tmp_path):
     **{"evals.test.log_steps": 11, "evals.fewshot.log_steps": 44},
   )
   minutes, samples = float(os.environ["SOAK_MINUTES"]), []
-  process = _start(tmp_path, config=config)
-  process.stdout.readline()
+  # Nobody reads what it says: a pipe would fill up and block it.
+  quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+  process = _start(tmp_path, config=config, **quiet)
+  while not metrics.read(str(tmp_path / metrics.TIMING)):
+    assert process.poll() is None
+    time.sleep(0.1)
   begin = time.monotonic()
   while time.monotonic() < begin + 60 * minutes:
     assert process.poll() is None
     samples.append(_used(process.pid))
     time.sleep(minutes / 5)
   process.kill()
+  process.wait()
   rows = metrics.read(str(tmp_path / metrics.TIMING))
   for found in (samples, [{"step_secs_p50": r["step_secs_p50"]} for r in rows]):
     third = len(found) // 3
