@@ -22,8 +22,12 @@ def parse(text: str) -> Call:
   try:
     node = ast.parse(text, mode="eval").body
     call = node if isinstance(node, ast.Call) else ast.Call(node, [], [])
+    if not isinstance(call.func, ast.Name) or any(
+      k.arg is None for k in call.keywords
+    ):
+      raise TypeError
     args = [ast.literal_eval(arg) for arg in call.args]
-    kw = {k.arg: ast.literal_eval(k.value) for k in call.keywords}
+    kw = {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
     return Call(text, call.func.id, args, kw)
   except (SyntaxError, AttributeError, TypeError) as e:
     raise ValueError(f"{text!r} is no call with literal arguments.") from e

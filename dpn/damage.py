@@ -15,7 +15,7 @@ _SHORTAGE = re.compile(
 )
 
 
-def reraise_if_transient(folder: pathlib.Path, error: Exception):
+def reraise_if_transient(folder: pathlib.Path, error: Exception) -> None:
   """Raises an error of reading a folder again if it is not for damage.
 
   Without memory, threads, descriptors, permission or a file server, nothing can
@@ -24,7 +24,7 @@ def reraise_if_transient(folder: pathlib.Path, error: Exception):
   for path in folder.rglob("*"):
     if path.is_file():
       path.open("rb").close()
-  found = error
+  found: BaseException | None = error
   while found:
     passing = getattr(found, "errno", None) in _PASSING
     if (
@@ -36,11 +36,9 @@ def reraise_if_transient(folder: pathlib.Path, error: Exception):
 
 def free_name(path: pathlib.Path) -> pathlib.Path:
   """Returns `<path>.damaged`, or the next such name that is free."""
-  for number in itertools.count(1):
-    suffix = ".damaged" if number == 1 else f".damaged-{number}"
-    aside = path.with_name(path.name + suffix)
-    if not aside.exists():
-      return aside
+  suffixes = (f".damaged-{number}" for number in itertools.count(2))
+  names = (path.name + s for s in itertools.chain([".damaged"], suffixes))
+  return next(p for p in map(path.with_name, names) if not p.exists())
 
 
 def found(folder: pathlib.Path) -> list[str]:

@@ -53,7 +53,7 @@ def softmax_contrastive(
       batch) to a part of it; the backward pass computes similarities again.
   """
   pairs = _pairs(zimg, ztxt)
-  total = 0.0
+  total = jnp.zeros(())
   for rows, columns in (pairs, pairs[::-1]):
 
     def nll(rows, index, columns=columns):

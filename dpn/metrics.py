@@ -55,7 +55,8 @@ def scan(
   A row is an object of finite numbers, with a `step` that is, unless
   `any_order`, after that of the row before. A torn last line is in neither.
   """
-  rows, damaged = [], []
+  rows: list[dict] = []
+  damaged: list[bytes] = []
   if not os.path.isfile(path):
     return rows, damaged
   with open(path, "rb") as f:

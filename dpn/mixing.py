@@ -64,7 +64,7 @@ def mixup(
 
 def cutmix(
   rng: jax.Array, p: float, image: jax.Array, labels: jax.Array
-) -> tuple[jax.Array, jax.Array]:
+) -> tuple[jax.Array, ...]:
   """Returns images with a box of the preceding one, and mixed labels (CutMix).
 
   The box takes a share 1 - lam of the image, with its aspect ratio, lam ~
@@ -96,7 +96,7 @@ def mixup_or_cutmix(
   mixup_p: float,
   cutmix_p: float,
   switch_prob: float = 0.5,
-) -> tuple[jax.Array, jax.Array]:
+) -> tuple[jax.Array, ...]:
   """Returns images and labels of a batch under one of the two, as DeiT trains.
 
   A parameter of 0 turns its method off; where both are on, CutMix has the

@@ -28,7 +28,7 @@ def agree(facts: Callable[[], Mapping[str, Any]]):
   if jax.process_count() == 1:
     return
   first, *others = map(json.loads, _gather(json.dumps(facts())))
-  found = {}
+  found: dict[str, str] = {}
   for i, theirs in enumerate(others, 1):
     for name, here, there in trees.differences(first, theirs):
       found.setdefault(name, f"{here!r} in process 0")

@@ -84,7 +84,9 @@ def options(function: Callable) -> dict[str, Any]:
   That is all with a default or after a `*`, but for fields of a class that it
   names in `RESERVED`.
   """
-  init = function.__init__ if isinstance(function, type) else function
+  init: Any = function
+  if isinstance(function, type):
+    init = function.__init__  # type: ignore[misc]
   hints = typing.get_type_hints(init)
   ignored = {"parent", "name", *getattr(function, "RESERVED", ())}
   return {

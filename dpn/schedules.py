@@ -34,9 +34,9 @@ def steps(
   `total_steps`, epochs and examples `batch_size`, epochs `data_size`. Where the
   config does not give the duration, it is `default`.
   """
-  given = {f"{name}_{unit}": config.get(f"{name}_{unit}") for unit in UNITS}
-  keys = ", ".join(given)
-  given = {k: v for k, v in given.items() if v is not None and v >= 0}
+  values = {f"{name}_{unit}": config.get(f"{name}_{unit}") for unit in UNITS}
+  keys = ", ".join(values)
+  given = {k: v for k, v in values.items() if v is not None and v >= 0}
   if len(given) > 1:
     raise ValueError(f"Got {', '.join(given)}; expected one of them.")
   if not given and default is _REQUIRED:
@@ -54,7 +54,7 @@ def steps(
     )
   try:
     if unit == "epochs":
-      exact = value * (data_size / batch_size)
+      exact = value * (data_size / batch_size)  # type: ignore[operator]
     else:
       exact = value * total_steps if unit == "percent" else value / batch_size
   except TypeError as e:  # one of them is None
@@ -152,7 +152,7 @@ def learning_rate(
   held_from = max(total_steps - lengths["hold"], 0)
   decay_steps = held_from - start
   if scale_with_batchsize:
-    base = base * batch_size / 256
+    base = base * batch_size / 256  # type: ignore[operator]
 
   def schedule(step):
     step = jnp.asarray(step)

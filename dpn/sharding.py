@@ -1,7 +1,7 @@
 """Device meshes and where each array lies on them."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -16,8 +16,8 @@ def make_mesh(axes: Sequence[tuple[str, int]] = (("data", -1),)) -> Mesh:
 
   One size may be -1, for what is left.
   """
-  names, sizes = zip(*axes, strict=True)
-  sizes, devices = list(sizes), jax.device_count()
+  names = [name for name, _ in axes]
+  sizes, devices = [size for _, size in axes], jax.device_count()
   if sizes.count(-1) == 1:
     rest = -math.prod(sizes)
     sizes[sizes.index(-1)] = devices // rest if rest else 0
@@ -54,7 +54,7 @@ def rows_by_process(mesh: Mesh, rows: int) -> np.ndarray:
   Returns:
     (rows,): what global row the first row of process 0 is, and so on.
   """
-  places = batch(mesh).devices_indices_map((rows,))
+  places: Mapping[Any, Any] = batch(mesh).devices_indices_map((rows,))
   spans = sorted(
     {(d.process_index, *where.indices(rows)) for d, (where,) in places.items()}
   )

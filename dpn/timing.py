@@ -5,6 +5,7 @@ import contextlib
 import math
 import os
 import time
+from typing import Any
 
 import jax
 import numpy as np
@@ -73,7 +74,7 @@ class PhaseTimer:
 
   def __init__(self, begin: float):
     self._begin = begin
-    self._secs = collections.Counter()
+    self._secs: Any = collections.Counter()
 
   @contextlib.contextmanager
   def phase(self, name: str):

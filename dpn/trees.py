@@ -93,8 +93,10 @@ def masks(tree: Tree, patterns: Sequence[str], what: str) -> list[Tree]:
         f"{what}: nothing belongs to {pattern!r}. It must match a whole name"
         " that no earlier pattern matches."
       )
-  unflatten = jax.tree.structure(tree).unflatten
-  return [unflatten([o == i for o in owners]) for i in range(len(patterns))]
+  return [
+    jax.tree.unflatten(jax.tree.structure(tree), [o == i for o in owners])
+    for i in range(len(patterns))
+  ]
 
 
 def l2(tree: Tree) -> jax.Array:

@@ -41,7 +41,7 @@ class TrainStep:
   frozen: Any  # tree of booleans: the parameters that stay as they are
   batch_shapes: Mapping[str, jax.ShapeDtypeStruct]  # over all processes
   init: Callable[[jax.Array], update.TrainState]  # jitted and sharded
-  update: Callable  # (state, batch) → (state, values); donates the state
+  update: Any  # jitted: (state, batch) → (state, values); donates the state
   make_update: Callable[[Any], Callable]  # seed → `update`, not yet jitted
 
   def compile(self) -> Callable:
@@ -132,7 +132,9 @@ def from_config(config: Mapping[str, Any]) -> Run:
   )
   for evaluator in evaluators:
     evaluator.check(step.shapes.variables)
-  duration = functools.partial(schedules.steps, config=config, **step.sizes)
+  duration = lambda name, default: schedules.steps(
+    name, config, **step.sizes, default=default
+  )
   return Run(
     config=config,
     step=step,
@@ -339,7 +341,7 @@ def load_file(
   if task.towers:
     loaded = load.load_towers(path, host, task.towers, **kw)
   else:
-    loaded = load.load_variables(path, host, **kw)
+    loaded = load.load_variables(path, host, **kw)  # type: ignore[arg-type]
   processes.agree(lambda: {"loaded": _checksums(loaded)})
   return dict(jax.device_put(loaded, shardings))
 
@@ -347,14 +349,14 @@ def load_file(
 def _checksums(arrays) -> dict[str, int]:
   """Returns the CRC-32 of each leaf, by name."""
   flat = trees.flatten(arrays)
-  return {k: zlib.crc32(np.ascontiguousarray(x)) for k, x in flat.items()}
+  return {k: zlib.crc32(np.ascontiguousarray(x).data) for k, x in flat.items()}
 
 
 def params_metadata(run: Run) -> dict[str, str]:
   """Returns the metadata of the parameters' file: what model they are for."""
   options = run.step.task.model_options()
   made = {k: v.sha256 for k, v in run.data.vocabularies.items() if v.sha256}
-  more = {metadata.LOADER: fingerprint.of_config(run.config)}
+  more: dict[str, Any] = {metadata.LOADER: fingerprint.of_config(run.config)}
   more |= {"vocabularies": made} if made else {}
   pp = preprocessing.of_run(run.config)
   return metadata.metadata(options, _pixels(run.config), pp=pp, **more)

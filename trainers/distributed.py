@@ -13,6 +13,7 @@ import socket
 import sys
 import threading
 from collections.abc import Mapping
+from typing import Any
 
 import jax
 from jax.experimental import multihost_utils
@@ -87,7 +88,7 @@ def join(
   scheduler.
   """
   tasks, nodes = scheduled(os.environ) or (None, 1)
-  kw = {}
+  kw: dict[str, Any] = {}
   if (coordinator, num_processes, process_id) != (None, None, None):
     _check(coordinator, num_processes, process_id, nodes)
     if process_id == 0:

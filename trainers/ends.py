@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+from typing import Any
 
 import jax
 
@@ -87,11 +88,15 @@ def finish(run: build.Run, workdir: str, state, log: log_lib.MetricsLog):
     folder, step = pathlib.Path(workdir), int(state.step)
     rows = metrics.read(os.path.join(workdir, metrics.TIMING))
     row = {k: v for k, v in log.last_row.items() if k != "step"}
-    done = {"step": step, **log_lib.totals(rows), "metrics": row}
+    done: dict[str, Any] = {
+      "step": step,
+      **log_lib.totals(rows),
+      "metrics": row,
+    }
     stem, suffix = os.path.splitext(workdir_lib.DONE)
     before = folder.glob(f"{stem}-*{suffix}")  # as `extend` has called them
     ends = sorted(int(path.stem.rpartition("-")[2]) for path in before)
-    notes = {
+    notes: dict[str, Any] = {
       "lost_rows": log.lost,
       "extended_at": [end for end in ends if end < step],
       "damaged": damage.found(folder),

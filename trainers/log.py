@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import tqdm
 from absl import logging
@@ -42,8 +41,14 @@ def say_wrapped(message: str, indent: str = ""):
 
   All of them begin with `indent`.
   """
-  kw = {"initial_indent": indent, "subsequent_indent": f"{indent}  "}
-  say(textwrap.fill(message, WIDTH, break_long_words=False, **kw))
+  wrapped = textwrap.fill(
+    message,
+    WIDTH,
+    break_long_words=False,
+    initial_indent=indent,
+    subsequent_indent=f"{indent}  ",
+  )
+  say(wrapped)
 
 
 def versions() -> dict[str, str]:
@@ -265,7 +270,8 @@ class MetricsLog:
     if self.lost:
       say(f"Note: {self._path} has lost {self.lost} of {rows} rows.")
     self._step, self._finite_step = step, max(step, 0)
-    self._parts, self._row = [], {}
+    self._parts: list[Mapping | Callable[[], Mapping]] = []
+    self._row: dict[str, float] = {}
 
   @property
   def lost(self) -> int:
@@ -308,7 +314,9 @@ class MetricsLog:
   def show_pictures(self, batch: Mapping[str, jax.Array]):
     """Shows a few images of a batch, where it has any that can be seen."""
     images = batch.get("image")
-    if self._writer and jnp.ndim(images) == 4 and images.shape[-1] in (1, 3):
+    if images is None or not self._writer:
+      return
+    if images.ndim == 4 and images.shape[-1] in (1, 3):
       here = images.addressable_data(0)[:_PICTURES]
       self._writer.pictures(np.asarray(here, np.float32))
 
@@ -319,8 +327,8 @@ class MetricsLog:
 
   def check_finite(self, step: int, values: Mapping[str, jax.Array | float]):
     """Raises NonFiniteError if a value of this step is not finite."""
-    values = {k: float(v) for k, v in jax.device_get(dict(values)).items()}
-    metrics.check_finite(step, self._finite_step, values)
+    host = {k: float(v) for k, v in jax.device_get(dict(values)).items()}
+    metrics.check_finite(step, self._finite_step, host)
     self._finite_step = step
 
   def close(self):

@@ -47,13 +47,13 @@ class Seed:
 
   config: ml_collections.ConfigDict
   workdir: str
-  run: build.Run | None = None
-  checkpoints: checkpoint.Checkpointer | None = None
-  log: log_lib.MetricsLog | None = None
+  run: build.Run = dataclasses.field(init=False)
+  checkpoints: checkpoint.Checkpointer = dataclasses.field(init=False)
+  log: log_lib.MetricsLog = dataclasses.field(init=False)
   position: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   first_step: int = 0
   unevaluated: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-  failure: Exception | None = None
+  failure: metrics.NonFiniteError | None = None
 
   def previous_failure(self) -> metrics.NonFiniteError | None:
     """Returns the error that says of a seed that it had diverged, if so."""
@@ -106,7 +106,7 @@ class Together:
     """Takes seeds whose `run` and `checkpoints` are there."""
     self._seeds = seeds
     self.run = seeds[0].run  # whose periods and evaluators serve all
-    self.state: update.TrainState | None = None
+    self.state: Any = None  # a TrainState, of several seeds stacked
 
   def __len__(self):
     return len(self._seeds)
@@ -128,7 +128,7 @@ class Together:
     seeds, or where a seed's last one is damaged; not if this `extends`
     finished runs.
     """
-    states = []
+    states: list[update.TrainState] = []
     while len({seed.first_step for seed in self._seeds}) > 1 or not states:
       if len(self) > 1:
         drop_later_checkpoints(self._seeds, most=0 if extends else 1)

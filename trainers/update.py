@@ -49,11 +49,18 @@ def init(
   """
   state = dict(task.init(rng, batch))
   params = state.pop("params")
-  ema, norms = params if ema else None, None
+  norms = None
   if grad_depth_steps:
     groups = task.grad_norms(params)
     norms = jnp.zeros((grad_depth_steps, 2 * len(groups)), jnp.float32)
-  return TrainState(jnp.int32(0), params, state, tx.init(params), ema, norms)
+  return TrainState(
+    step=jnp.int32(0),
+    params=params,
+    model_state=state,
+    opt_state=tx.init(params),
+    ema=params if ema else None,
+    grad_norms=norms,
+  )
 
 
 def grad_depth_steps(log_grad_depth: bool | int | None) -> int:
@@ -120,11 +127,11 @@ def make(
     values |= {name: trees.l2(tree) for name, tree in norms.items()}
     recent = state.grad_norms
     if recent is not None:
-      clip = 1.0
+      clip: jax.Array | float = 1.0
       by_group = not isinstance(grad_clip_norm, int | float | None)
       if grad_clip_norm and not by_group:
         total = jnp.maximum(values["l2_grads"], jnp.finfo(jnp.float32).tiny)
-        clip = jnp.minimum(1.0, grad_clip_norm / total)
+        clip = jnp.minimum(1.0, jnp.float32(grad_clip_norm) / total)
       recent, norms = _grad_norms(task, grads, clip, recent, state.step)
       clipped = "grad_norm_clipped"
       shown = {k: v for k, v in norms.items() if not k.startswith(clipped)}

@@ -27,8 +27,8 @@ _SHARED = {
   "weight_init": "cct",
   "head_zeroinit": False,
 }
-VARIANTS = {
-  f"{name}-{depth}": {**_SHARED, "depth": depth, **pooling}
+VARIANTS: dict[str, dict] = {
+  f"{name}-{depth}": {**_SHARED, "depth": depth, **pooling}  # type: ignore[dict-item]
   for name, pooling in {
     "lite": {"pool_type": "tok", "posemb_join_kw": {"cls": True}},
     "cvt": {"pool_type": "seq"},

@@ -68,7 +68,7 @@ class Config(options.Options):
     "remat_policy": REMAT_POLICIES,
     "attn_impl": flash.IMPLS,
   }
-  TRAINING_ONLY: ClassVar = (
+  TRAINING_ONLY: ClassVar[tuple[str, ...]] = (
     *("dropout", "attn_dropout", "stoch_depth", "weight_init"),
     *("scan", "remat_policy", "dtype_mm", "attn_impl"),
   )

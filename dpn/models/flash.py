@@ -37,7 +37,9 @@ def choose_impl(
   """
   if impl == "xla" or _ONLY_XLA.get():
     return "xla"
-  problem = "it is not used with a bias on the logits or attn_dropout"
+  problem: str | None = (
+    "it is not used with a bias on the logits or attn_dropout"
+  )
   if plain:
     problem = probe_cudnn(tuple(shape), jnp.dtype(dtype))
   if problem is None:

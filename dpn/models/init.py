@@ -29,7 +29,9 @@ class Inits(NamedTuple):
   posemb: Callable[[int], Callable] = lambda width: nn.initializers.normal(
     width**-0.5
   )
-  embedding_bias: Callable[[int], Callable] = lambda fan_in: _ZEROS
+  embedding_bias: Callable[[int], Callable] = lambda fan_in: (
+    nn.initializers.zeros
+  )
 
 
 # PyTorch truncates at 2, not at 2 standard deviations: this is a plain normal.

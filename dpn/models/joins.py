@@ -154,7 +154,7 @@ class Lape(Add):
 
   cls: bool = dataclasses.field(default=True, init=False)
   share: bool = False
-  norm: Literal[tuple(FORMS)] = "layernorm"
+  norm: Literal[tuple(FORMS)] = "layernorm"  # type: ignore[valid-type]
 
   def check(self, config):
     if self.share and config.posemb == "rpe":

@@ -26,7 +26,7 @@ class Options:
   """
 
   CHOICES: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
-  VALUES: ClassVar[Mapping[str, Collection[str]]] = {}
+  VALUES: ClassVar[Mapping[str, Any]] = {}
   TRAINING_ONLY: ClassVar[Collection[str]] = ()
 
   def bind(self, choice: str) -> functools.partial:

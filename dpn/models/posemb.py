@@ -4,6 +4,8 @@ The learned table is a parameter of `vit.ViT`; relative positions, and the ways
 to add positions elsewhere than before the first block, are in `joins.py`.
 """
 
+from collections.abc import Callable
+
 import jax.numpy as jnp
 import numpy as np
 
@@ -69,14 +71,16 @@ def _with_cls(table, cls):
 # Functions (grid, width, cls) → table (1, tokens, width), or None for none. The
 # grid is (rows, cols) of patches, row-major; cls is 1 if the class token has a
 # position too, which is the first, else 0. Further arguments are options.
-POSEMBS = {
+POSEMBS: dict[str, Callable] = {
   "learn": lambda grid, width, cls: None,  # a parameter of the model
   "sincos1d": lambda grid, width, cls: _with_cls(
     sincos1d(grid[0] * grid[1] + cls, width), 0
   ),
-  "sincos2d": lambda grid, width, cls: _with_cls(sincos2d(*grid, width), cls),
+  "sincos2d": lambda grid, width, cls: _with_cls(
+    sincos2d(grid[0], grid[1], width), cls
+  ),
   "sincos2d_lape": lambda grid, width, cls: _with_cls(
-    sincos2d_lape(*grid, width), cls
+    sincos2d_lape(grid[0], grid[1], width), cls
   ),
   "rpe": lambda grid, width, cls: None,  # joins.RelativeBias, in each block
 }

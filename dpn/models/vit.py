@@ -73,7 +73,10 @@ class Config(encoder.Config):
     "pool_type": heads.POOL_TYPES,
     **encoder.Config.VALUES,
   }
-  TRAINING_ONLY: ClassVar = (*encoder.Config.TRAINING_ONLY, "head_zeroinit")
+  TRAINING_ONLY: ClassVar[tuple[str, ...]] = (
+    *encoder.Config.TRAINING_ONLY,
+    "head_zeroinit",
+  )
 
   patch_size: tuple[int, int] = (16, 16)
   stem_ln: str = "none"

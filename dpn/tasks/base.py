@@ -170,7 +170,7 @@ def grad_norms_by_depth(
     return {}
   norms, stack = {"embedding": trees.l2(grads[embedding])}, grads[blocks]
   if "encoderblock" in stack:
-    per_block = jax.vmap(trees.l2)(stack["encoderblock"])  # (depth,)
+    per_block = [*jax.vmap(trees.l2)(stack["encoderblock"])]
   else:
     depth = sum(name.startswith("encoderblock_") for name in stack)
     per_block = [trees.l2(stack[f"encoderblock_{i}"]) for i in range(depth)]

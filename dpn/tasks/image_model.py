@@ -43,7 +43,9 @@ def make(config: Mapping[str, Any]) -> nn.Module:
 class ImageModel(base.Task):
   """A model of images, images → (logits, out), that learns from `labels`."""
 
-  config_keys = ("model_name", "model", "num_classes")
+  config_keys: ClassVar[tuple[str, ...]] = (
+    *("model_name", "model", "num_classes"),
+  )
   HOW_LABELS: ClassVar[str] = ""  # ops that make them, for a message
 
   model: nn.Module

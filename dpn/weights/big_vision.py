@@ -2,6 +2,7 @@
 
 import collections
 import re
+from typing import Any
 
 import numpy as np
 
@@ -67,7 +68,8 @@ def _renumber(tree):
 def match_scan(loaded: Flat, wanted: Flat) -> Flat:
   """Stacks the blocks' parameters, or unstacks them, if the model did."""
   stack = any(re.search(r"\bencoderblock/", name) for name in wanted)
-  result, blocks = {}, collections.defaultdict(dict)
+  result: dict[str, Any] = {}
+  blocks: dict[str, dict] = collections.defaultdict(dict)
   for name, x in loaded.items():
     match = re.fullmatch(r"(.*\bencoderblock)(?:_(\d+))?(/.*)", name)
     if not match or stack == (match[2] is None):

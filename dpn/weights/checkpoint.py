@@ -59,7 +59,7 @@ class Checkpointer:
     self._timeout_secs = timeout_secs
     self._keep_every_steps = keep_every_steps
     self._saving = None  # what Orbax returned for the last save
-    self._orbax = None  # what writes
+    self._orbax: Any = None  # what writes
     if not read_only:
       _check_writable(directory)
       if self.latest is None:

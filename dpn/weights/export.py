@@ -104,7 +104,7 @@ def export(
 
 def _unsupported(options, to, extra_modules) -> list[str]:
   """Returns the options that a library does not have, and what it has."""
-  supported = SUPPORTED[to]
+  supported: dict[str, Any] = dict(SUPPORTED[to])
   if extra_modules:
     supported = {**supported, "stem_ln": STEMS}
   if to == "hf" and options["num_classes"]:

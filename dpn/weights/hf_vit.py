@@ -107,7 +107,7 @@ def describe(config: Config, image: ImageConfig) -> metadata.ModelMetadata:
     options["pool_type"] = "tok"
   mean, std = image.get("image_mean"), image.get("image_std")
   if image.get("do_normalize") is False:
-    mean, std = (0.0,), (1.0,)
+    mean, std = [0.0], [1.0]
   # Both are of levels from 0 to 255 times a factor, ours of levels to 1.
   factor = image.get("rescale_factor", 1 / 255)
   white = 255 * (factor if image.get("do_rescale", True) else 1)

@@ -76,9 +76,9 @@ def load_variables(
     ValueError: names or shapes differ and `dont_load` does not match them; or
       the options do, and `dont_check` does not name them.
   """
-  found = path
-  if isinstance(path, str):
-    found = source.read(path, arch, options_of_run)
+  found = (
+    source.read(path, arch, options_of_run) if isinstance(path, str) else path
+  )
   path, file, wanted = found.path, found.metadata, files.flatten(variables)
   flat = _in_our_names(found, wanted)
   if "pos_embedding" in flat and "posemb" in file.options:

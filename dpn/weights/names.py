@@ -9,6 +9,7 @@ docs/checkpoints.md lists the names side by side.
 import dataclasses
 import re
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -126,7 +127,9 @@ def from_ours(flat: Flat, names: Names) -> Flat:
   arrays = {ours: theirs for theirs, ours in names.arrays.items()}
   modules = {part: m for m in names.modules for part in names.parts(m)}
   patch = flat["embedding/kernel"].shape[:3]
-  result, pieces, left = {}, {}, []
+  result: dict[str, Any] = {}
+  pieces: dict[str, dict] = {}
+  left: list[str] = []
   for name, x in flat.items():
     template, i = _split_number(name)
     module, _, leaf = template.rpartition("/")

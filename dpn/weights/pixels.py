@@ -32,7 +32,8 @@ class Pixels:
         f"The pixels' {self} are for {len(self.mean)} channels, but the "
         f"images have {channels}."
       )
-    return tuple(list((x * channels)[:channels]) for x in both)
+    mean, std = (list((x * channels)[:channels]) for x in both)
+    return mean, std
 
   def close_to(self, other: "Pixels") -> bool:
     return np.allclose(

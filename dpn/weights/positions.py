@@ -4,7 +4,7 @@ Grids are (rows, cols) in patches; where they are unknown, squares.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -117,7 +117,7 @@ def has_cls_row(options: Mapping[str, Any]) -> bool | None:
   return options["pool_type"] == "tok" and own
 
 
-def names(flat: Flat) -> list[str]:
+def names(flat: Iterable[str]) -> list[str]:
   """Returns the names of learned positions, of the model or of each block."""
   return [name for name in flat if name.rpartition("/")[2] == "pos_embedding"]
 
@@ -128,7 +128,8 @@ def grid_of(tokens: int, known: Sequence[int] | None) -> tuple[int, int] | None:
   None if they make no square.
   """
   if known and math.prod(known) == tokens:
-    return tuple(known)
+    rows, cols = known
+    return rows, cols
   side = math.isqrt(tokens)
   return (side, side) if side**2 == tokens else None
 

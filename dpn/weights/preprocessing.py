@@ -74,7 +74,8 @@ def make(
     shape = (*(does["size"] or size or (None, None)), channels)
     return Preprocess(pp, shape, does["pixels"])
   if size is None:
-    size = tuple(max(DEFAULT_SIDE // px, 1) * px for px in patch[:2])
+    rows, cols = (max(DEFAULT_SIDE // px, 1) * px for px in patch[:2])
+    size = rows, cols
   resizing, values = _resizing(*size), str(pixels or BIG_VISION)
   return Preprocess(
     "|".join([_decode(channels), *resizing, values]),
@@ -110,7 +111,7 @@ def of_run(config: Mapping[str, Any]) -> str | None:
   )
   does = next((x for x in found if x["image_ops"]), None)
   if does is None or does["size"]:
-    return does and does["image_ops"]
+    return does["image_ops"] if does else None
   # Sliding windows, or images that have the right size already.
   window = describe((config.get("input") or {}).get("pp"))["size"]
   crop = f"|central_crop({window})" if window else ""
@@ -130,7 +131,7 @@ def of_timm(config: Mapping[str, Any], pixels: Pixels | None) -> str | None:
   known = pixels and method in _TIMM_METHODS and _are_px(size, 3)
   if not known or mode not in ("center", "squash"):
     return None
-  channels, *size = size
+  channels, *size = size  # type: ignore[misc]
   percent = config.get("crop_pct") or 0.875
   rows, cols = (math.floor(side / percent) for side in size)
   if mode == "squash":

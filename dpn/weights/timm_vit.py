@@ -198,7 +198,9 @@ def describe(config: Config, arch: str | None) -> metadata.ModelMetadata:
     "block_ln_kw": {"sa": "pre", "mlp": "pre", "post": "branch"},
     **(model.options if model else {}),
   }
-  guessed = () if model else ("gelu", "norm_kw", "block_ln_kw")
+  guessed: tuple[str, ...] = ()
+  if not model:
+    guessed = ("gelu", "norm_kw", "block_ln_kw")
   if act := args.get("act_layer"):
     options["gelu"] = metadata.translate("activation", act, GELUS)
     guessed = guessed[1:]

@@ -61,7 +61,7 @@ class VitParams:
   @property
   def cls_row(self) -> bool:
     """Whether the class token has a row in the position embeddings."""
-    return positions.has_cls_row(self.options)
+    return bool(positions.has_cls_row(self.options))
 
 
 def read(
@@ -127,8 +127,8 @@ def read(
       "the others being a square. For an oblong grid: --set posemb_join=add."
     )
   size = preprocessing.describe(file.pp)["size"]
-  known = size and tuple(np.floor_divide(size, patch[:2]).tolist())
-  grid = positions.grid_of(tokens, known) if tokens else None
+  known_grid = size and np.floor_divide(size, patch[:2]).tolist()
+  grid = positions.grid_of(tokens, known_grid) if tokens else None
   return VitParams(
     *(arrays, options, file.pixels, file.pp, assumed, tuple(notes)),
     *(patch, grid, image_shape),
@@ -179,7 +179,7 @@ def at_resolution(model: VitParams, px: int) -> VitParams:
     arrays[name] = positions.resize_grid(
       arrays[name], model.grid, (side, side), model.cls_row
     )
-  if tables:
+  if tables and model.grid:
     old = "×".join(map(str, model.grid))
     notes += (f"Position embeddings: from {old} to {side}×{side}.",)
   return dataclasses.replace(

@@ -70,4 +70,4 @@ def epsilon(norm: str, kw: Mapping[str, Any] | None = None) -> float:
   after the last one, and on position embeddings. There it has this epsilon.
   """
   bound = registry.bind("norm", norm, NORMS, kw)
-  return bound.keywords.get("eps", bound.func.eps)
+  return {"eps": registry.defaults(bound.func)["eps"], **bound.keywords}["eps"]

@@ -1,7 +1,7 @@
 """What all normalizers share: statistics in float32, scale and bias."""
 
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 import flax.linen as nn
 import jax
@@ -35,7 +35,10 @@ class Normalizer(nn.Module):
     dtype: of the result. None: the promoted type of input and parameters.
   """
 
-  RESERVED = ("tokens", "dtype")  # not options: the model sets them
+  RESERVED: ClassVar[tuple[str, ...]] = (
+    "tokens",
+    "dtype",
+  )  # not options: the model sets them
   PER_TOKEN = True  # statistics of each token alone, so that it fits a stem
 
   eps: float = 1e-5
