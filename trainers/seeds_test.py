@@ -124,10 +124,10 @@ def test_a_seed_without_a_checkpoint(tmp_path, begun):
     workdir.mkdir()
     if begun or steps:
       (workdir / "environment.json").write_text("[]")
-    checkpoints = types.SimpleNamespace(
+    run = seeds_lib.Seed({}, str(workdir))
+    run.checkpoints = types.SimpleNamespace(
       steps=steps, latest=max(steps, default=None), drop_after=dropped.append
     )
-    run = seeds_lib.Seed({}, str(workdir), checkpoints=checkpoints)
     runs.append(run)
   if begun:
     seeds_lib.drop_later_checkpoints(runs, most=1)
