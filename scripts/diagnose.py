@@ -1,22 +1,22 @@
-"""Says what LayerNorms in the stem would change, for one's own data and model.
+"""Measures what LayerNorms in the stem would change for your data and model.
 
   python -m scripts.diagnose --config configs/digits.py:stem_ln=none
   python -m scripts.diagnose runs/digits --out diagnosis.html
 
-Measured are the conditioning of patches before and after a LayerNorm; the patch
+It measures the conditioning of patches before and after a LayerNorm; the patch
 embedding's share of the gradient and of the update in a short training; norms
-of tokens and positions, entropy and largest logits of the attention, and how
-far changes of brightness and contrast reach into the model, compared with
-another image in the place of each.
+of tokens and positions, entropy and largest logits of the attention; and how
+much changes of brightness and contrast change the model's output, compared with
+replacing each image by another.
 
-The short training has the config's optimizer and rate, and a warmup and a decay
-of its own: the config's warmup may be longer than all of it, and early in a
-warmup, with a head that starts at zero, hardly any gradient reaches the
+The short training uses the config's optimizer and learning rate, but its own
+warmup and decay: the config's warmup may be longer than all of it, and early in
+a warmup, with a head that starts at zero, hardly any gradient reaches the
 embedding.
 
-Given the folder of a run, the same is measured of its final parameters, and its
-log gives the gradient's share in all of training. Images are those that the
-config trains on, augmented as there.
+For the folder of a run, its final parameters are measured as well, and the log
+gives the gradient's share over the whole training. Images are those that the
+config trains on, with its augmentation.
 """
 
 import contextlib
@@ -37,14 +37,12 @@ from dpn.scripts.results import output
 from dpn.trainers import build, cli
 
 READING = """\
-How to read it: two data sets are known, with patches of 8 pixels. On CamVid a
-LayerNorm raises the effective rank from 2 to 27, and Dual PatchNorm gains 2.9
-± 1.2 points of mIoU (docs/results/camvid.md); on CIFAR-10 from 7.5 to 18,
-and after 4.4 epochs it loses 3.6 ± 1.6 points of accuracy
-(docs/results/when_dpn_helps.md). So conditioning is not all: the LayerNorm also
-hides each patch's brightness and contrast. Where the model should not depend on
-these that is a gain; else `config.model.stem = "patch_stats"` gives them back.
-To decide, train both with three seeds or more (docs/own_pictures.md)."""
+How to read it: a LayerNorm improves the conditioning of nearly all patches. It
+also hides each patch's brightness and contrast. Where the model should not
+depend on these that is a gain, as in docs/results/camvid.md; where it should, a
+loss, as in docs/results/when_dpn_helps.md, unless `config.model.stem =
+"patch_stats"` gives them back. To decide, train both with three seeds or more
+(docs/own_pictures.md)."""
 
 
 def diagnose(
@@ -55,13 +53,13 @@ def diagnose(
   examples: int = 1024,
   batch_size: int = 64,
 ) -> dict:
-  """Returns all measurements, as JSON has them.
+  """Returns all measurements, ready to be written as JSON.
 
   Args:
-    config: of a run. Its evaluators are not needed, nor are its devices.
-    folder: of that run, whose final parameters are measured too.
-    steps: how many to train.
-    examples: how many images give the conditioning.
+    config: of a run. Its evaluators and devices are not used.
+    folder: of that run, to measure its final parameters, too.
+    steps: of the short training.
+    examples: images to measure the conditioning on.
     batch_size: of everything, unless the config's is smaller.
 
   Raises:
@@ -75,7 +73,7 @@ def diagnose(
   patch_size = task.model_options().get("patch_size")
   if not (predict and patch_size):
     raise ValueError(
-      "This is for tasks that predict with one Vision Transformer of patches; "
+      "Only tasks that predict with one Vision Transformer can be diagnosed; "
       f"config.task is {config.get('task', 'classification')!r}."
     )
   start = build.first_state(run)[0].variables
@@ -117,7 +115,7 @@ def short_config(
   config.update({"log_grad_depth": True, "grad_accum": 1})
   config.update({"evals": {}, "mesh": [("data", -1)], "sharding_strategy": []})
   config.input.batch_size = batch_size
-  # A state to resume from would stand beyond the end of the short schedule.
+  # A state to resume from would be beyond the end of the short schedule.
   for key in list(config):
     if key == "resume" or key.startswith("total_"):
       del config[key]
@@ -147,39 +145,40 @@ def _images(data: loader.Data):
       yield np.asarray(batch["image"], np.float32)
 
 
-def text(found: dict) -> str:
-  """Returns the measurements for a terminal."""
-  percent = "{:.0%}".format
-  patches = pd.DataFrame(
-    {
-      name: {
-        "effective rank": f"{part['effective_rank']:.1f}",
-        "largest direction": percent(part["top_share"]),
-      }
-      for name, part in found["patches"].items()
+def tables(found: dict) -> list[pd.DataFrame]:
+  """Returns the numbers: of patches, of signals, and of changed images."""
+  patches = {
+    name: {
+      "effective rank": f"{part['effective_rank']:.1f}",
+      "largest direction": f"{part['top_share']:.0%}",
     }
-  ).T
+    for name, part in found["patches"].items()
+  }
+  signals = {name: _signals(part) for name, part in found["signals"].items()}
+  changes = pd.DataFrame(found["invariance"]["changes"]).map("{:.2f}".format)
+  return [
+    pd.DataFrame.from_dict(patches, orient="index"),
+    pd.DataFrame.from_dict(signals, orient="index"),
+    changes.set_index("contrast"),
+  ]
+
+
+def texts(found: dict) -> list[str]:
+  """Returns what the numbers are about, and what they mean."""
   rows, cols = found["patch_size"]
-  parts = [
+  return [
     f"{found['data']}: {found['examples']} images, patches of {rows}×{cols} "
     f"pixels ({len(found['patches']['raw']['spectrum'])} numbers), "
-    f"stem_ln={found['stem_ln']}",
-    patches.to_string(),
+    f"stem_ln={found['stem_ln']}, batches of {found['batch_size']}.",
     shares(found),
-    pd.DataFrame(_signal_rows(found)).T.to_string(),
-    f"Change of the model ({found['invariance']['of']}) when images x become "
-    "contrast · x + brightness:",
-    pd.DataFrame(found["invariance"]["changes"]).to_string(
-      index=False, float_format="{:.2f}".format
-    ),
-    in_comparison(found),
+    f"Changes of the model ({found['invariance']['of']}) are of images x that "
+    f"become contrast · x + brightness. {in_comparison(found)}",
     READING,
   ]
-  return "\n\n".join(parts)
 
 
 def shares(found: dict) -> str:
-  """Returns in words the embedding's share of gradient and update."""
+  """Returns a sentence on the embedding's share of gradient and update."""
   short = found["short_training"]
   steps = len(short["loss"])
   late = {name: np.median(x[steps // 2 :]) for name, x in short.items()}
@@ -197,7 +196,7 @@ def shares(found: dict) -> str:
 
 
 def in_comparison(found: dict) -> str:
-  """Returns in words how far the model tells one image from another."""
+  """Returns a sentence on how well the model tells images apart."""
   if found["batch_size"] == 1:
     return "A batch of one image has no other to compare this with."
   stage, other = (found["invariance"][k] for k in ("of", "another_image"))
@@ -210,23 +209,22 @@ def in_comparison(found: dict) -> str:
   if other["same_prediction"] == 1:
     words += (
       f" So the model ({stage}) predicts the same for all images of this "
-      "batch. Unless they are of one class, it has not learned yet what they "
-      "show, and its gradient and changes say little: try more --steps, a "
-      "lower --config.lr, or a trained run."
+      "batch. Unless they are of one class, it has not learned anything yet, "
+      "and its gradient and changes say little: try more --steps, a lower "
+      "--config.lr, or a trained run."
     )
   return words
 
 
-def _signal_rows(found):
-  for name, part in found["signals"].items():
-    low, _, middle, _, high = part["token_norms"]
-    row = {"tokens' norm (5–95%)": f"{middle:.2f} ({low:.2f}–{high:.2f})"}
-    if "position_norms" in part:
-      row["positions' norm"] = f"{part['position_norms'][2]:.2f}"
-    entropy = part["attention_entropy"]
-    row["attention entropy"] = f"{min(entropy):.2f}–{max(entropy):.2f}"
-    row["largest logit"] = f"{max(part['largest_logit']):.1f}"
-    yield pd.Series(row, name=name)
+def _signals(part):
+  """Returns what is shown of `measures.signals`."""
+  low, _, middle, _, high = part["token_norms"]
+  row = {"tokens' norm (5–95%)": f"{middle:.2f} ({low:.2f}–{high:.2f})"}
+  if "position_norms" in part:
+    row["positions' norm"] = f"{part['position_norms'][2]:.2f}"
+  entropy = part["attention_entropy"]
+  row["attention entropy"] = f"{min(entropy):.2f}–{max(entropy):.2f}"
+  return row | {"largest logit": f"{max(part['largest_logit']):.1f}"}
 
 
 def main(folder: str | None = None):
@@ -236,7 +234,7 @@ def main(folder: str | None = None):
   if folder:
     config = checkpoints.config_of(folder)
   with output.ensure_folder(os.path.dirname(_OUT.value or "")):
-    pass  # fails before the work, not after it
+    pass  # If it cannot be written, fail before the work.
   found = diagnose(
     config,
     folder,
@@ -244,12 +242,13 @@ def main(folder: str | None = None):
     examples=_EXAMPLES.value,
     batch_size=_BATCH_SIZE.value,
   )
-  output.say(text(found))
+  about, *meaning = texts(found)
+  shown = [table.to_string() for table in tables(found)]
+  output.say("\n\n".join([about, *shown, *meaning]))
   if _JSON.value:
     output.write(_JSON.value, json.dumps(found) + "\n")
   if _OUT.value:
-    words = [shares(found), in_comparison(found), READING]
-    output.write(_OUT.value, page.page(found, words))
+    output.write(_OUT.value, page.page(found, texts(found), tables(found)))
 
 
 if __name__ == "__main__":

@@ -114,16 +114,17 @@ def test_a_model_that_tells_nothing_apart_is_said_to():
 def test_text_page_and_json(run):
   *_, found = run
   assert json.loads(json.dumps(found)) == found
-  words = diagnose.text(found)
+  words = "\n".join(diagnose.texts(found))
+  tables = diagnose.tables(found)
   rank = found["patches"]["LayerNorm"]["effective_rank"]
+  assert tables[0].loc["LayerNorm", "effective rank"] == f"{rank:.1f}"
   first, last = (found["short_training"]["loss"][i] for i in (0, -1))
   loss = f"loss went from {first:.2f} to {last:.2f} (mean"  # a tenth is a step
-  for part in ("digits:train", "stem_ln=dpn", f"{rank:.1f}", "contrast", loss):
+  for part in ("digits:train", "stem_ln=dpn", "contrast", loss):
     assert part in words
-  shown = testing.Page(
-    page.page(found, [diagnose.shares(found), diagnose.READING])
-  )
-  assert [tag for tag, _ in shown.tags].count("img") == len(page.CAPTIONS) == 4
+  shown = testing.Page(page.page(found, diagnose.texts(found), tables))
+  assert [tag for tag, _ in shown.tags].count("img") == 1
+  assert [tag for tag, _ in shown.tags].count("table") == 3
 
 
 def test_conditioning():
