@@ -50,7 +50,8 @@ class Report:
     self.args, self.failures = args, []
     self.out = pathlib.Path(args.out)
     self._deadline = time.monotonic() + 60 * args.minutes
-    code = workdir.code_checksum(["scripts", "benchmarks"])
+    root = pathlib.Path(__file__).parents[1]
+    code = workdir.code_checksum([root / "scripts", root / "benchmarks"])
     self.about = {"tiny": args.tiny, "code": code}
     self.setting = TINY if args.tiny else FULL
 

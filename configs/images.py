@@ -25,9 +25,8 @@ tuned for your pictures; with init, begin with a sweep over lr.
 import json
 import logging
 import os
-import re
 
-from dpn import image_files
+from dpn import calls, image_files
 from dpn.configs import common
 
 EVALUATION = ("val", "valid", "validation", "test")  # the first that is there
@@ -104,9 +103,8 @@ def _run(init):
     config = json.load(f)
   model = config.get("model") if "model_name" in config else None
   pp = (config.get("input") or {}).get("pp") or ""
-  sizes = re.findall(r"(?:crop|resize)\(+(\d+)", pp)
-  res = int(sizes[-1]) if sizes else 224
-  return dict(model) if isinstance(model, dict) else {}, res
+  size = calls.describe(pp)["size"] or (224, 224)
+  return dict(model) if isinstance(model, dict) else {}, size[0]
 
 
 def _defaults(count, init, model, res):

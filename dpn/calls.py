@@ -4,6 +4,8 @@ import ast
 import re
 from typing import Any, NamedTuple
 
+from dpn import registry
+
 # What stands between bars, not counting those inside strings.
 OP = re.compile(r"""[^\s|](?:'[^']*'|"[^"]*"|[^|])*""")
 
@@ -31,3 +33,13 @@ def parse(text: str) -> Call:
     return Call(text, call.func.id, args, kw)
   except (SyntaxError, AttributeError, TypeError) as e:
     raise ValueError(f"{text!r} is no call with literal arguments.") from e
+
+
+def describe(pp: str) -> dict[str, Any]:
+  """Returns what a preprocessing string does, see `input_pipeline.pp.describe`.
+
+  `dpn` imports no input pipeline. The language is looked up, as whatever else a
+  config names, and only where a string is to be understood. Ops of the user's
+  own are known once `config.pp_modules` was read.
+  """
+  return registry.import_path("pp", "dpn.input_pipeline.pp:describe")(pp)

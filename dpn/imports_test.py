@@ -67,7 +67,8 @@ DOORS = {
 # Linked into `dpn`, where their modules have their names.
 FOLDERS = ("configs", "evaluators", "input_pipeline", "scripts", "trainers")
 CONFIGS_MAY_IMPORT = {*sys.stdlib_module_names, "configs", "ml_collections"}
-WITHOUT_JAX = {"dpn.errors", "dpn.image_files"}  # configs may import these
+# Configs may import these.
+WITHOUT_JAX = {"dpn.calls", "dpn.errors", "dpn.image_files"}
 MODULES = [
   path.relative_to(ROOT).as_posix()
   for package in MAY_IMPORT

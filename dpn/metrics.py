@@ -15,12 +15,11 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-from dpn import atomic, boards, damage
-from dpn.boards import appending, tensorboard, weights_and_biases
+from dpn import atomic, damage, tensorboard, weights_and_biases
 
 METRICS = "metrics.jsonl"
 TIMING = "timing.jsonl"
-# Where boards show the numbers of each file whose names have no "/".
+# The group in which TensorBoard shows numbers whose names have no "/".
 GROUPS = {METRICS: "train", TIMING: "time"}
 
 
@@ -121,8 +120,9 @@ class Writer:
     """
     values = {k: float(v) for k, v in values.items()}
     line = json.dumps({"step": step, **values}) + "\n"
-    self._try(file, lambda: appending.append(self._files[file], line.encode()))
-    shown = {boards.tag(k, GROUPS[file]): v for k, v in values.items()}
+    self._try(file, lambda: _append(self._files[file], line.encode()))
+    group = GROUPS[file]
+    shown = {k if "/" in k else f"{group}/{k}": v for k, v in values.items()}
     self._try("TensorBoard", lambda: self._board.numbers(step, shown))
     if self._wandb is not None and not self._try(
       "wandb", lambda: self._wandb.log(shown, step=step)
@@ -166,4 +166,16 @@ def _reopen(path: str, step: int):
     )
   kept = [json.dumps(row) + "\n" for row in rows if row["step"] <= step]
   atomic.write(path, "".join(kept).encode())
-  return appending.opened(path)
+  return open(path, "ab", buffering=0)
+
+
+def _append(f, piece: bytes):
+  """Writes a whole piece through to the disk or, when that fails, nothing."""
+  begin = os.fstat(f.fileno()).st_size
+  try:
+    if f.write(piece) != len(piece):
+      raise OSError("no space left for all of it")
+    os.fsync(f.fileno())
+  except OSError:
+    f.truncate(begin)
+    raise

@@ -30,7 +30,8 @@ class Evaluator(classification.Evaluator):
   def __post_init__(self):
     for kind in self.kinds:
       errors.check_known("kind", kind, ops_corrupt.CORRUPTIONS)
-    if pp.arguments(self.pp_fn, "corrupt") != [{}]:
+    steps = pp.make(self.pp_fn).steps
+    if [step.given for step in steps if step.name == "corrupt"] != [{}]:
       raise ValueError(
         f"pp_fn={self.pp_fn!r} must have the op corrupt once, without "
         "arguments, such as 'decode|resize(32)|corrupt|value_range(-1, 1)|…'."

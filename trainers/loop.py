@@ -10,8 +10,7 @@ import numpy as np
 from absl import logging
 from jax.experimental import multihost_utils
 
-from dpn import processes, timing
-from dpn.boards import weights_and_biases
+from dpn import processes, timing, weights_and_biases
 from dpn.evaluators import base as evaluators_base
 from dpn.trainers import build, distributed, ends
 from dpn.trainers import log as log_lib

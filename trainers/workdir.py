@@ -21,6 +21,7 @@ from typing import Any
 import jax
 from absl import logging
 
+import dpn
 from dpn import atomic, damage, schema, trees
 from dpn.input_pipeline import fingerprint
 from dpn.weights import files
@@ -181,15 +182,19 @@ def config_hash(config: Mapping[str, Any]) -> str:
   return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def code_checksum(more: Sequence[str] = ()) -> str:
+def code_checksum(more: Sequence[pathlib.Path] = ()) -> str:
   """Returns 8 hex digits that depend on the code that trains, not its tests.
 
-  And on that of `more` packages.
+  And on that of `more` folders.
   """
-  root, checksum = pathlib.Path(__file__).resolve().parent.parent, 0
-  for package in ("dpn", "evaluators", "input_pipeline", "trainers", *more):
-    for path in sorted((root / package).rglob("*.py")):
-      if not path.stem.endswith("test"):
+  # In a wheel the other packages lie in dpn; in a checkout they are links.
+  inside = pathlib.Path(dpn.__file__).parent.iterdir()
+  parts = [p for p in inside if p.name not in ("configs", "scripts")]
+  checksum = 0
+  for part in [*sorted(parts), *more]:
+    found = part.resolve().rglob("*.py") if part.is_dir() else [part]
+    for path in sorted(found):
+      if path.suffix == ".py" and not path.stem.endswith("test"):
         checksum = zlib.crc32(path.read_bytes(), checksum)
   return f"{checksum:08x}"
 

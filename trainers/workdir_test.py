@@ -163,6 +163,27 @@ def test_the_commit(tmp_path):
   assert workdir.commit(tmp_path) == want + "+changes"
 
 
+def test_the_checksum_of_the_code(tmp_path, monkeypatch):
+  """In a wheel all packages lie in dpn; in a checkout, links to them."""
+  root, beside = tmp_path / "dpn", tmp_path / "evaluators"
+  files = [root / "optim.py", root / "trainers/update.py", beside / "mean.py"]
+  unused = [root / "configs/mini.py", root / "trainers/update_test.py"]
+  for path in (*files, *unused):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("")
+  (root / "evaluators").symlink_to(beside)
+  monkeypatch.setattr(workdir.dpn, "__file__", str(root / "__init__.py"))
+  found = [workdir.code_checksum()]
+  for path in files:
+    path.write_text(path.name)
+    found.append(workdir.code_checksum())
+  assert len({*found}) == 4
+  for path in unused:
+    path.write_text(path.name)
+  assert workdir.code_checksum() == found[-1]
+  assert workdir.code_checksum([root / "configs"]) != found[-1]
+
+
 def test_one_entry_for_every_start(tmp_path):
   workdir.record(str(tmp_path), {"lr": 1})
   workdir.record(str(tmp_path), {"lr": 2})

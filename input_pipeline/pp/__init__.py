@@ -104,29 +104,24 @@ def replace(spec: str, name: str, text: str) -> str:
   return "|".join(filter(None, texts))
 
 
-def arguments(spec: str, name: str) -> list[Mapping[str, Any]]:
-  """Returns the arguments given to each op `name` of a string."""
-  steps = parser.parse(spec, OPS, strict=False)
-  return [step.given for step in steps if step.name == name]
-
-
 class Preprocess:
   """A function of (example, generator); pickles as its string.
 
   Attributes:
     spec: the string.
+    steps: its ops, see `parser.Step`.
     geometry: of it, what decodes, crops and resizes, with all arguments.
     vocabularies: what token ids are from, by the key that holds them.
   """
 
   def __init__(self, spec: str):
     self.spec = spec
-    self._steps = parser.parse(spec, OPS)
+    self.steps = parser.parse(spec, OPS)
     self._ops = []  # (text, function) of each
     self.vocabularies = {}
-    lazy = [step.declared.lazy for step in self._steps]
-    self.geometry = "|".join(map(str, itertools.compress(self._steps, lazy)))
-    for i, step in enumerate(self._steps):
+    lazy = [step.declared.lazy for step in self.steps]
+    self.geometry = "|".join(map(str, itertools.compress(self.steps, lazy)))
+    for i, step in enumerate(self.steps):
       fn = step.make()
       self._ops.append((step.text, fn))
       # Only ops that take lazy images return them.
@@ -164,15 +159,15 @@ class Preprocess:
 
     None if there is none, or if an op before it may change the label.
     """
-    for i, step in enumerate(self._steps):
+    for i, step in enumerate(self.steps):
       if classes := step.args.get(step.declared.classes):
-        unchanged = not any(s.may_write(step.reads) for s in self._steps[:i])
+        unchanged = not any(s.may_write(step.reads) for s in self.steps[:i])
         return (step.reads, classes) if unchanged else None
     return None
 
   def leaves(self, key: str) -> bool:
     """Returns whether surely no op changes the value at `key`."""
-    return not any(step.may_write(key) for step in self._steps)
+    return not any(step.may_write(key) for step in self.steps)
 
   def __reduce__(self):
     return make, (self.spec, tuple(_added))

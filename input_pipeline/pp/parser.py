@@ -189,10 +189,7 @@ def _pair(size) -> Size | None:
 def _pixels(steps):
   if len(steps) != 1 or steps[0].declared.pixels is None:
     return None
-  try:
-    return steps[0].declared.pixels(**steps[0].args)
-  except (TypeError, ValueError):
-    return None
+  return steps[0].declared.pixels(**steps[0].args)
 
 
 def _resized(steps):

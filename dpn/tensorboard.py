@@ -1,10 +1,9 @@
-"""Files of TensorBoard, without TensorFlow."""
+"""Curves, config and pictures of a run in TensorBoard's files."""
 
 import functools
 import json
 import os
 import socket
-import struct
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -13,14 +12,12 @@ import numpy as np
 from tensorboardX import record_writer, summary
 from tensorboardX.proto import event_pb2, summary_pb2
 
-from dpn.boards import appending
-
 
 class TensorBoard:
-  """Writes curves, the config and pictures for one start of a run.
+  """Writes a file for one start of a run, opened when something is written.
 
-  Opens its file when something is written first. tensorboardX's own writer can
-  hang on a full disk, and changes names: "val/prec@1" to "val/prec_1".
+  On top of tensorboardX's writer of records: its SummaryWriter, with a thread
+  of its own, can hang on a full disk and renames "val/prec@1" to "val/prec_1".
   """
 
   def __init__(self, workdir: str, *, purge_step: int):
@@ -30,16 +27,15 @@ class TensorBoard:
 
   def numbers(self, step: int, values: Mapping[str, float]):
     """Adds a point to the curve of each tag."""
-    points = (
-      summary_pb2.Summary.Value(tag=tag, simple_value=x)
-      for tag, x in values.items()
-    )
-    self._write(step, [summary_pb2.Summary(value=[point]) for point in points])
+    for tag, x in values.items():
+      point = summary_pb2.Summary.Value(tag=tag, simple_value=x)
+      self._write(step, summary=summary_pb2.Summary(value=[point]))
+    self._file.flush()
 
   def config(self, config: Mapping[str, Any]):
     """Shows a config among the texts."""
     text = json.dumps(config, indent=2).replace("\n", "\n    ")
-    self._write(0, [summary.text("config", f"    {text}")])
+    self._write(0, summary=summary.text("config", f"    {text}"))
 
   def pictures(self, images: np.ndarray):
     """Shows images, (images, rows, cols, channels), side by side.
@@ -50,7 +46,7 @@ class TensorBoard:
     levels = (images - low) * (255 / max(high - low, 1e-9))
     row = np.concatenate(levels.astype(np.uint8), axis=1)
     picture = summary.image("train/pictures", row, dataformats="HWC")
-    self._write(0, [picture])
+    self._write(0, summary=picture)
 
   def close(self):
     if "_file" in vars(self):
@@ -59,23 +55,17 @@ class TensorBoard:
   @functools.cached_property
   def _file(self):
     os.makedirs(self._folder, exist_ok=True)
-    name = f"events.out.tfevents.{time.time():.0f}.{socket.gethostname()}"
-    file = appending.opened(os.path.join(self._folder, name))
+    name = f"events.out.tfevents.{time.time():.6f}.{socket.gethostname()}"
+    file = record_writer.RecordWriter(os.path.join(self._folder, name))
     start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
-    events = {"file_version": "brain.Event:2"}, {"session_log": start}
-    records = [_record(self._purge_step, **kw) for kw in events]
-    appending.append(file, b"".join(records))
+    for kw in ({"file_version": "brain.Event:2"}, {"session_log": start}):
+      file.write(_event(self._purge_step, **kw))
     return file
 
-  def _write(self, step, summaries):
-    records = [_record(step, summary=found) for found in summaries]
-    appending.append(self._file, b"".join(records))
+  def _write(self, step, **kw):
+    self._file.write(_event(step, **kw))
 
 
-def _record(step, **kw) -> bytes:
-  """Returns an event as TensorBoard's files hold it."""
+def _event(step, **kw) -> bytes:
   event = event_pb2.Event(step=step, wall_time=time.time(), **kw)
-  data = event.SerializeToString()
-  size = struct.pack("<Q", len(data))
-  crc = lambda x: struct.pack("<I", record_writer.masked_crc32c(x))
-  return size + crc(size) + data + crc(data)
+  return event.SerializeToString()
