@@ -337,9 +337,11 @@ def check_alike(done: pd.DataFrame):
 
 def unlike(done: pd.DataFrame) -> str:
   """Returns why complete runs, rows of `runs.frame`, may not share a cell."""
+  if len(done) < 2:
+    return ""
   found = arms_lib.differing(run.config for run in done.run)
   different = [f"{name}: {', '.join(values)}" for name, values in found.items()]
-  if len(done) < 2 or not different:
+  if not different:
     return ""
   return (
     "fill the same cell and differ in more than the seed "

@@ -179,7 +179,13 @@ def fields(configs: Iterable[Config]) -> pd.DataFrame:
 def _filled_in(table):
   """Returns `fields` with the model's defaults in place of "absent"."""
   defaults = {field: _default(field) for field in table}
-  return table.apply(lambda f: f.replace(ABSENT, defaults[f.name]))
+  return table.assign(
+    **{
+      field: table[field].replace(ABSENT, default)
+      for field, default in defaults.items()
+      if default != ABSENT
+    }
+  )
 
 
 def _default(field):
