@@ -405,3 +405,22 @@ def test_errors(change, message, tmp_path, monkeypatch):
   monkeypatch.syspath_prepend(tmp_path)
   with pytest.raises(ValueError, match=message):
     optim.make(SGD | change, _params(), **SIZES)
+
+
+def test_everything_can_be_frozen():
+  config = SGD | {"wd": 0.1, "schedule": None}
+  params = _train(config, _params(), [_grads(0)])
+  for got, want in zip(
+    jax.tree.leaves(params), jax.tree.leaves(_params()), strict=True
+  ):
+    np.testing.assert_array_equal(got, want)
+  assert optim.make(config, params, **SIZES)[1] == []
+  assert all(jax.tree.leaves(optim.frozen_mask(config, params)))
+
+
+def test_kernels_decay_by_default():
+  params = {"a": {"kernel": jnp.float32(1), "bias": jnp.float32(1)}}
+  zero = jax.tree.map(jnp.zeros_like, params)
+  config = SGD | {"wd": 0.25, "wd_mults": None, "lr_mults": None}
+  got = _train(config, params, [zero])
+  assert got == {"a": {"kernel": 0.75, "bias": 1.0}}

@@ -1,6 +1,7 @@
 """Segmentation against scikit-learn, hand counts and a window at a time."""
 
 import cv2
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -252,3 +253,13 @@ def test_a_model_without_logits_of_patches():
   evaluator.predict_fn = lambda variables, batch: (batch["image"][:, 0], {})
   with pytest.raises(ValueError, match="expected the logits of patches"):
     evaluator.check(VARIABLES)
+
+
+def test_some_of_the_images():
+  evaluator = _evaluator()
+  every = {i: maps for i, *maps in evaluator.predictions(VARIABLES)}
+  some = list(evaluator.predictions(VARIABLES, places=[3, 0]))
+  assert [index for index, *_ in some] == [3, 0]
+  for index, *maps in some:
+    jax.tree.map(np.testing.assert_array_equal, maps, every[index])
+    np.testing.assert_array_equal(maps[0]["image"], PHOTOS[index]["image"])

@@ -35,6 +35,7 @@ def stack(variables):
       **{"posemb_join": "lape", "pool_type": "tok"},
     },
     {"norm": "switchable", "block_ln": "sub_ln", "posemb_join": "unshared"},
+    pytest.param({"norm": "dtn"}, marks=pytest.mark.slow),
   ],
 )
 def test_scan_is_the_loop(options):

@@ -7,6 +7,7 @@ parameters, and in float64 the patches and the tokens of every stem.
 import dataclasses
 import pathlib
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -120,9 +121,20 @@ def test_count_formula(size, stems):
     assert count(f"{size}/14", stem_ln) == want, stem_ln
 
 
-def test_overhead_of_dual_patchnorm():
-  overhead = count("S/32", "dpn") - count("S/32", "none")
-  assert overhead == 6912  # 2 (3 P² + D)
+# 2 (3 P² + D)
+OVERHEAD = {
+  "Ti/16": 1920,
+  "S/16": 2304,
+  "B/16": 3072,
+  "S/32": 6912,
+  "B/32": 7680,
+}
+
+
+@pytest.mark.parametrize("variant", OVERHEAD)
+def test_overhead_of_dual_patchnorm(variant):
+  overhead = count(variant, "dpn") - count(variant, "none")
+  assert overhead == OVERHEAD[variant]
 
 
 def test_patches_are_in_row_column_channel_order():
@@ -216,3 +228,11 @@ def test_norms_of_more_than_one_token_are_refused(monkeypatch):
     ValueError, match=r"'batchnorm', whose statistics are not"
   ):
     stem.get_ln("batch")
+
+
+def test_embedding_is_a_strided_convolution():
+  model, params = model_and_params("none")
+  conv = nn.Conv(10, (4, 4), strides=(4, 4), padding="VALID")
+  want = conv.apply({"params": params["embedding"]}, IMAGE)
+  _, out = model.apply({"params": params}, IMAGE)
+  np.testing.assert_allclose(out["stem"], want, rtol=1e-5, atol=1e-5)

@@ -196,6 +196,9 @@ def test_initial_values():
       np.testing.assert_array_equal(x, 1)
     elif name.endswith("bias") or name == "head/kernel":
       np.testing.assert_array_equal(x, 0)
+  init = vit.Model(5, **{**kw, "depth": 0}, head_zeroinit=False).init
+  head = jax.jit(init)(jax.random.key(0), IMAGE)["params"]["head"]["kernel"]
+  np.testing.assert_allclose(head.std(), 1 / 8, rtol=0.16)
 
 
 # --- Heads and intermediates
