@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from dpn.scripts import main
+from dpn.scripts import main, resolve_test
 
 ROOT = pathlib.Path(__file__).parents[1]
 FOREIGN = ("configs", "evaluators", "input_pipeline", "scripts", "trainers")
@@ -80,6 +80,12 @@ def test_a_wheel_has_data_files_and_no_tests(installed):
   assert len(data) >= 3
   assert [path for path in data if not (site / path).exists()] == []
   assert [*site.rglob("*_test.py")] == []
+
+
+@pytest.mark.slow
+def test_every_import_of_a_wheel_resolves(installed):
+  site = installed / "site"
+  assert resolve_test.unresolved(site, sorted(site.rglob("*.py"))) == []
 
 
 def test_the_command_trains_a_config_of_the_package(installed):
