@@ -34,7 +34,7 @@ def _names(tree):
 
 def unresolved(root: pathlib.Path, files) -> list[str]:
   """Returns "file:line" of every import of ours that leads nowhere."""
-  project = jedi.Project(root, added_sys_path=[str(root)], smart_sys_path=False)
+  project = jedi.Project(root, sys_path=[str(root)], smart_sys_path=False)
   bad = []
   for path in files:
     text = path.read_text()
