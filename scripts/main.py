@@ -82,8 +82,7 @@ def packaged_configs(arguments: Sequence[str]) -> list[str]:
 
 
 def _source(module):
-  loader = importlib.util.find_spec(module).loader
-  return loader.get_source(module)
+  return pathlib.Path(importlib.util.find_spec(module).origin).read_text()
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ flags.disclaim_key_flags()  # so that --help shows them as the command's own
 class _Config:
   """What --config says, a ConfigDict once flags are parsed; None without it."""
 
+  name = "config"
   value: ml_collections.ConfigDict | None = None
 
 
