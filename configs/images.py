@@ -22,11 +22,10 @@ Expected: no published number. The defaults are starting points that nobody has
 tuned for your pictures; with init, begin with a sweep over lr.
 """
 
-import json
 import logging
 import os
 
-from dpn import calls, image_files
+from dpn import calls, image_files, registry, schema
 from dpn.configs import common
 
 EVALUATION = ("val", "valid", "validation", "test")  # the first that is there
@@ -99,9 +98,9 @@ def _run(init):
   file = os.path.join(os.path.expanduser(init), "config.json")
   if not init or not os.path.isfile(file):
     return {}, 224
-  with open(file, encoding="utf-8") as f:
-    config = json.load(f)
+  config = schema.read_json(file, dict)
   model = config.get("model") if "model_name" in config else None
+  registry.check_names(file, {"model": model})
   pp = (config.get("input") or {}).get("pp") or ""
   size = calls.describe(pp)["size"] or (224, 224)
   return dict(model) if isinstance(model, dict) else {}, size[0]

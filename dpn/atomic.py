@@ -3,11 +3,13 @@
 import contextlib
 import json
 import os
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, BinaryIO
 
 
-def write(path: str, data: bytes):
-  """Writes a file, which appears, or replaces the one before, when it is whole.
+@contextlib.contextmanager
+def replacing(path: str) -> Iterator[BinaryIO]:
+  """Opens a file that appears, or replaces the one before, when it is whole.
 
   Raises:
     OSError: it cannot be written.
@@ -15,17 +17,25 @@ def write(path: str, data: bytes):
   partial = f"{path}.partial"
   try:
     with open(partial, "wb") as f:
-      f.write(data)
+      yield f
       f.flush()
       os.fsync(f.fileno())
     os.replace(partial, path)
-  except OSError as e:
+  except BaseException as e:
     with contextlib.suppress(OSError):
       os.remove(partial)
+    if not isinstance(e, OSError):
+      raise
     raise type(e)(
       f"Cannot write {path}: {e.strerror or e}. Free some space, or make its "
       "directory writable."
     ) from e
+
+
+def write(path: str, data: bytes):
+  """Writes a whole file, see `replacing`."""
+  with replacing(path) as f:
+    f.write(data)
 
 
 def write_json(path: str, value: Any):

@@ -1,9 +1,14 @@
 """What damage is, and where damaged files go, for whoever wants to look."""
 
+import contextlib
 import errno
 import itertools
 import pathlib
 import re
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterator
 
 # What errors say that come of a shortage, or of a network: in Python, in C++.
 _PASSING = (
@@ -13,6 +18,28 @@ _PASSING = (
 _SHORTAGE = re.compile(
   "RESOURCE_EXHAUSTED|can't start new thread|Too many open files"
 )
+
+# What readers raise of a file that is not what it says.
+_OF_FILES = (
+  *(EOFError, LookupError, MemoryError, OverflowError, RecursionError),
+  *(struct.error, zipfile.BadZipFile, zlib.error),
+)
+
+
+@contextlib.contextmanager
+def reading(path: str) -> Iterator[None]:
+  """Turns what a damaged or hostile file makes its reader raise.
+
+  Raises:
+    ValueError: the file is damaged, or larger than the memory.
+  """
+  try:
+    yield
+  except _OF_FILES as e:
+    raise ValueError(
+      f"{path} is damaged or hostile, or larger than the memory "
+      f"({type(e).__name__}: {e}). Get it again from where it came."
+    ) from e
 
 
 def reraise_if_transient(folder: pathlib.Path, error: Exception) -> None:

@@ -188,6 +188,9 @@ def _optimizer(name, kw):
     make_tx = OPTIMIZERS.get(name) or functools.reduce(
       lambda module, part: getattr(module, part, None), name.split("."), optax
     )
+    # The modules that optax imports are no part of it.
+    is_ours = getattr(make_tx, "__module__", "").startswith(("dpn.", "optax."))
+    make_tx = make_tx if is_ours else None
   if not callable(make_tx):
     transforms = [key for key in dir(optax) if key.startswith("scale_by_")]
     known = {*OPTIMIZERS, *transforms, "identity", "trace", "ema"} - _NOT_ALONE

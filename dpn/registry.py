@@ -3,16 +3,86 @@
 A name is a key of one of our tables, such as `"dtn"`, or an import path,
 `"package.module:attribute"`. Options are a dictionary, checked against the
 signature: `norm="dtn", norm_kw={"cls": "layernorm"}`.
+
+Import paths run code. Your own command, config or Python may give any; a file,
+such as a checkpoint's metadata, only those in modules that you trust.
 """
 
 import functools
 import importlib
 import inspect
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from dpn import errors, schema
+
+_trusted = {"dpn"}
+# Keys of a config in which a colon means something else.
+_TEXT = ("class_names", "model_init", "resume", "table", "wandb")
+
+
+def trust(modules: str) -> str:
+  """Lets files name what is in some modules, and in those below them.
+
+  Args:
+    modules: names joined by commas, such as "mypkg,other.norms".
+
+  Returns:
+    The argument, so that this can be the type of a command line's.
+  """
+  _trusted.update(filter(None, map(str.strip, modules.split(","))))
+  return modules
+
+
+def trust_names(value: Any):
+  """Trusts the modules that the user's own config or options name."""
+  _trusted.update(module for _, module in _modules(value))
+
+
+def is_trusted(name: str) -> bool:
+  """Returns whether the user trusts a module, or one above it."""
+  parts = name.split(".")
+  return any(".".join(parts[:n]) in _trusted for n in range(1, len(parts) + 1))
+
+
+def check_names(where: str, value: Any, kinds: Collection[str] = ()):
+  """Raises ValueError if what a file says would import a module of no trust.
+
+  Args:
+    where: the file, for the message.
+    value: a config, or options of a model, as read from JSON.
+    kinds: what a name of data may begin with, as in "folder:photos".
+  """
+  for keys, module in _modules(value):
+    of_data = keys[0] in ("input", "evals") and {"data", "datasets"} & {*keys}
+    if not (is_trusted(module) or (of_data and module in kinds)):
+      raise ValueError(
+        f"{where}: {'.'.join(keys)} names the module {module!r}. Importing it "
+        "could run any code. If you know where it comes from, trust it: "
+        f"--trust {module} on the command line, or dpn.registry.trust("
+        f"{module!r}) in Python."
+      )
+
+
+def _modules(value: Any, *keys: str) -> Iterator[tuple[tuple[str, ...], str]]:
+  """Yields (keys, module) of the import paths in nested values."""
+  if keys[:1] and keys[0] in _TEXT:
+    return
+  if hasattr(value, "items"):
+    for name, part in value.items():
+      yield from _modules(part, *keys, *str(name).split("."))
+      if keys == ("evals",) and "type" not in part:  # then the name is the type
+        yield from _modules(name, *keys, str(name), "type")
+  elif isinstance(value, list | tuple):
+    for part in value:
+      yield from _modules(part, *keys)
+  elif isinstance(value, str):
+    module, _, name = value.partition(":")
+    # These may be modules without a name in them.
+    is_type = "." in module and (keys[0], keys[-1]) == ("evals", "type")
+    if name.isidentifier() or is_type or keys == ("pp_modules",):
+      yield keys, module
 
 
 def lookup(kind: str, name: str, table: Mapping[str, Any]) -> Any:
@@ -36,6 +106,10 @@ def lookup(kind: str, name: str, table: Mapping[str, Any]) -> Any:
 def import_path(kind: str, path: str) -> Any:
   """Returns the object at "package.module:attribute"; ValueError if none is."""
   module_name, _, attribute = path.partition(":")
+  if not all(map(str.isidentifier, [*module_name.split("."), attribute])):
+    raise ValueError(
+      f"{kind}={path!r} is no import path; expected 'package.module:attribute'."
+    )
   try:
     module = importlib.import_module(module_name)
   except ModuleNotFoundError as e:

@@ -12,7 +12,7 @@ import typing
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dpn import errors
+from dpn import errors, paths
 
 MAX_DEPTH = 32  # of lists and dictionaries within each other
 _UNIONS = (typing.Union, types.UnionType)
@@ -125,7 +125,7 @@ def parse(where: str, text: str | bytes, hint: Any) -> Any:
 
 def read_json(path: str, hint: Any) -> Any:
   """Returns what a JSON file holds, see `parse`."""
-  with open(path, "rb") as f:
+  with paths.open_regular(path) as f:
     return parse(path, f.read(), hint)
 
 

@@ -94,7 +94,9 @@ def main(argv: Sequence[str] | None = None):
   add("--extra_modules", action="store_true", help=help_)
   help_ = "timm's name of the model, where the source does not tell it"
   add("--arch", metavar="NAME", help=help_)
+  output.add_trust(parser)
   args = vars(parser.parse_args(argv))
+  del args["trust"]  # which has been done
   with output.errors_in_a_line():
     options = parse_options(args.pop("set"))
     output.say("\n".join(convert(**args, options=options)))

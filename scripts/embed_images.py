@@ -12,7 +12,6 @@ config.model.image_model = "precomputed". (arXiv 2111.07991: a locked tower
 embeds an image, if that is not augmented, always the same.)
 """
 
-import json
 import os
 from collections.abc import Sequence
 
@@ -20,7 +19,7 @@ import numpy as np
 from absl import flags
 
 import dpn.tasks
-from dpn import sharding
+from dpn import atomic, sharding
 from dpn.evaluators import base as evaluators_base
 from dpn.input_pipeline import sources
 from dpn.input_pipeline.sources import embedded
@@ -70,10 +69,10 @@ def embed(config, splits: Sequence[str], pp: str, out: str):
     images = evaluator.open({**data, "split": split}, f'{pp}|keep("image")')
     [z] = evaluator.collect(embed_batch, variables, images)
     path = os.path.join(out, f"{split}.npy")
-    np.save(path, z)
+    with atomic.replacing(path) as file:
+      np.save(file, z)
     print(f"Wrote {path}: {z.shape[0]} embeddings of width {z.shape[1]}.")
-  with open(os.path.join(out, embedded.SOURCE), "w", encoding="utf-8") as file:
-    json.dump(data, file)
+  atomic.write_json(os.path.join(out, embedded.SOURCE), data)
 
 
 def main():

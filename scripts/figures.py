@@ -22,7 +22,6 @@ from dpn.scripts.results import (
   figures,
   output,
   own_runs,
-  plots,
   run_files,
   runs,
   tables,
@@ -79,7 +78,7 @@ def main(argv: Sequence[str] | None = None):
     for name, shown in drawn.items():
       for suffix in ("png", "pdf"):
         path = os.path.join(args.output, f"{name}.{suffix}")
-        plots.save(shown.figure, path, dpi=_DPI)
+        output.save(shown.figure, path, dpi=_DPI)
       if shown.left_out:
         output.say(f"  {tables.left_out(shown.left_out)}")
 

@@ -7,14 +7,16 @@ of its two photographs, to tell which they are from. Both in colour, with 1,000
 images to train on and the others to test.
 """
 
+import argparse
 import pathlib
-import sys
 from collections.abc import Sequence
 
 import cv2
 import einops
 import numpy as np
 from sklearn import datasets
+
+from dpn import atomic
 
 SIDE = 32  # pixels
 TRAIN = 1000
@@ -45,7 +47,9 @@ def _enlarge(images):
 
 
 def main(argv: Sequence[str] | None = None):
-  folder = pathlib.Path((argv or sys.argv[1:])[0])
+  parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+  parser.add_argument("folder", type=pathlib.Path, help="to write to")
+  folder = parser.parse_args(argv).folder
   folder.mkdir(parents=True, exist_ok=True)
   for make in (digits, photos):
     path = folder / f"{make.__name__}.npz"
@@ -56,7 +60,8 @@ def main(argv: Sequence[str] | None = None):
       for split, rows in (("train", order[:TRAIN]), ("test", order[TRAIN:])):
         arrays[f"{split}/image"] = images[rows]
         arrays[f"{split}/label"] = labels[rows].astype(np.int32)
-      np.savez_compressed(path, **arrays)
+      with atomic.replacing(str(path)) as file:
+        np.savez_compressed(file, **arrays)
       print(f"Wrote {path}.")
 
 

@@ -103,6 +103,7 @@ def main(argv: Sequence[str] | None = None):
   parser.add_argument("--top", type=int, default=3, help="classes to name")
   parser.add_argument("--out", metavar="FILE", help=".json or .csv")
   parser.add_argument("--picture", metavar="FILE", help=".png, .pdf …")
+  output.add_trust(parser)
   args = parser.parse_args(argv)
   if args.out and not args.out.endswith((".csv", ".json")):
     parser.error(f"--out {args.out}: expected a name in .json or .csv")
@@ -111,8 +112,7 @@ def main(argv: Sequence[str] | None = None):
     if not paths:
       raise ValueError(f"No file in {', '.join(args.pictures)}.")
     seen, probabilities = predict(args.checkpoint, paths)
-    names = checkpoints.config_beside(args.checkpoint).get("class_names")
-    names = names or [str(k) for k in range(probabilities.shape[1])]
+    names = checkpoints.class_names(args.checkpoint, probabilities.shape[1])
     frame = table(paths, probabilities, names, args.top)
     output.say(render.grid(frame))
     if args.out:
@@ -134,9 +134,7 @@ def _draw(path, seen, frame):
   texts = map("{} {}\n{}".format, frame["class 1"], shares, names)
   cells = [*map(sheet.Cell, texts, sheet.stretched(seen))]
   drawn = sheet.draw(cells, min(8, len(seen)))
-  with output.ensure_folder(os.path.dirname(path)):
-    drawn.savefig(path)
-  output.say(f"Wrote {path}.")
+  output.save(drawn, path)
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ from typing import Any, NamedTuple, TypedDict
 import numpy as np
 import tqdm
 
-from dpn import atomic, schema
+from dpn import atomic, paths, schema
 from dpn.evaluators import retrieval
 from dpn.input_pipeline import sources
 from dpn.input_pipeline.sources import rewrite, tfds, tfds_writer
@@ -86,7 +86,7 @@ def prepare(args: argparse.Namespace, images: Mapping[str, Any]) -> str:
   origin = {"source": args.source, "shard_size": args.shard_size}
   origin |= {"sizes": sizes} | ({"images": images} if images else {})
   change = rewrite.Rewrite(**images) if images else iter
-  directory = os.path.join(os.path.expanduser(args.data_dir), plan.folder)
+  directory = paths.join(os.path.expanduser(args.data_dir), plan.folder)
   saved = _begin(directory, origin)
   done, written = saved["shards"], {split: [] for split in plan.files}
   name = plan.folder.partition(os.sep)[0]
@@ -94,7 +94,7 @@ def prepare(args: argparse.Namespace, images: Mapping[str, Any]) -> str:
   for split, files in plan.files.items():
     for k, (size, records) in enumerate(files):
       file = tfds_writer.shard_path(name, split, k, len(files))
-      path = os.path.join(directory, file)
+      path = paths.join(directory, file)
       if file not in done or not os.path.isfile(path):
         done[file] = tfds_writer.write_shard(path, change(records()))
         atomic.write_json(os.path.join(directory, CHECKSUMS), saved)
@@ -185,19 +185,32 @@ def _copy(directory: str, file_format: str) -> Plan:
     files[name] = []
     for k, size in enumerate(sizes):
       file = tfds_writer.shard_path(info["name"], name, k, len(sizes))
-      path = os.path.join(directory, file.replace("array_record", file_format))
+      path = paths.join(directory, file.replace("array_record", file_format))
       records = functools.partial(COPIED[file_format], path, size)
       files[name].append((size, records))
 
   def finish(folder, written, note):
-    ignored = shutil.ignore_patterns(f"*.{file_format}*", tfds.INFO, CHECKSUMS)
+    named = shutil.ignore_patterns(f"*.{file_format}*", tfds.INFO, CHECKSUMS)
+
+    def ignored(where, names):
+      found = named(where, names)
+      for name in names:
+        path = os.path.join(where, name)
+        if os.path.islink(path):  # to what may be no part of the data
+          print(f"{path} is a link, and left out.")
+          found.add(name)
+        else:
+          paths.check_regular(path)
+      return found
+
     shutil.copytree(directory, folder, ignore=ignored, dirs_exist_ok=True)
     info["fileFormat"] = "array_record"
     info["description"] = f"{info.get('description', '')}\n{note}".strip()
     atomic.write_json(os.path.join(folder, tfds.INFO), info)
 
   version = os.path.basename(directory)
-  folder = os.path.join(info["name"], info.get("configName") or "", version)
+  names = filter(None, (info["name"], info.get("configName"), version))
+  folder = os.path.join(*names)
   return Plan(folder, files, finish)
 
 
@@ -255,7 +268,7 @@ def verify(directory: str) -> tuple[int, int]:
   wrong = []
   for name, expected in tqdm.tqdm(shards.items(), unit=" files", disable=None):
     try:
-      found = tfds_writer.read_shard(os.path.join(directory, name))
+      found = tfds_writer.read_shard(paths.join(directory, name))
     except ValueError as error:
       wrong.append(str(error))
     else:
@@ -307,7 +320,7 @@ def main(argv: Sequence[str] | None = None):
         output.say(f"Trained {path}.")
     else:
       data_dir = os.path.expanduser(args.data_dir)
-      directory = os.path.join(data_dir, args.name, args.version)
+      directory = paths.join(data_dir, args.name, args.version)
     if args.verify:
       examples, files = verify(directory)
       output.say(f"Verified {examples} examples in {files} files.")

@@ -23,7 +23,8 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from dpn import atomic
+from dpn import atomic, configs, registry
+from dpn.input_pipeline import sources
 from dpn.scripts.jobs import arms as arms_lib
 from dpn.scripts.results import aggregate, output, render, run_files
 from dpn.trainers import workdir
@@ -123,6 +124,7 @@ def test_commands(
   that name.
   """
   config, arms = arms_lib.read_index(out)
+  _check_trusted(config, arms.values())
   commands = {}
   for name in (name for choice in choices.values() for name in choice["runs"]):
     arm = arms[os.path.join(out, name)]
@@ -133,6 +135,20 @@ def test_commands(
       *(f"--config.{k}={v}" for k, v in arm.overrides.items()),
     ]
   return commands
+
+
+def _check_trusted(config, arms):
+  """Raises ValueError if testing would run what only sweep.json names."""
+  ours = os.path.join(os.path.realpath(configs.__path__[0]), "")
+  if not (
+    os.path.realpath(config).startswith(ours) or registry.is_trusted(config)
+  ):
+    raise ValueError(
+      f"{arms_lib.INDEX} is of {config}, a config of your own, which would be "
+      f"run. If you know where it comes from: --trust {config}"
+    )
+  for arm in arms:
+    registry.check_names(arms_lib.INDEX, arm.overrides, sources.KINDS)
 
 
 def _parser():
@@ -147,6 +163,7 @@ def _parser():
     "accuracy, IoU or recall (the highest wins); others are refused",
   )
   parser.add_argument("--test", action="store_true", help="test the chosen")
+  output.add_trust(parser)
   return parser
 
 

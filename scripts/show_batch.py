@@ -16,6 +16,7 @@ from absl import flags
 import dpn.tasks
 from dpn.input_pipeline import pipeline, pp
 from dpn.input_pipeline.text import tokenizers
+from dpn.scripts.results import output
 from dpn.scripts.show import label_maps, sheet
 from dpn.trainers import cli
 
@@ -101,8 +102,7 @@ def main():
     for image, text in zip(images, texts, strict=True)
   ]
   fig = sheet.draw(cells, cols, caption=caption, legend=legend)
-  fig.savefig(_OUT.value)
-  print(f"Wrote {_OUT.value}.")
+  output.save(fig, _OUT.value)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import dpn.tasks
-from dpn import flops, optim, processes, schedules, sharding, trees
+from dpn import flops, optim, processes, registry, schedules, sharding, trees
 from dpn.evaluators import base as evaluators_base
 from dpn.input_pipeline import device, fingerprint, loader, pipeline, pp
 from dpn.tasks import base
@@ -114,6 +114,7 @@ class Run:
 def from_config(config: Mapping[str, Any]) -> Run:
   """Returns the run that a config describes, all of which is checked."""
   notes = config_keys.check(config)
+  registry.trust_names(config)
   mesh = sharding.make_mesh(config.get("mesh") or [("data", -1)])
   task = dpn.tasks.make(config)
   pp.add_modules(config.get("pp_modules") or ())

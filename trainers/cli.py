@@ -10,7 +10,7 @@ import ml_collections
 from absl import app, flags, logging
 from ml_collections import config_flags
 
-from dpn import metrics
+from dpn import metrics, registry
 from dpn.evaluators import base as evaluators_base
 
 EXPECTED = (
@@ -38,6 +38,9 @@ def define_config() -> _Config:
     None,
     "Path of a config file, its arguments after a colon. --config.lr=0.1 sets "
     "a field of it, and --config.model.depth=2 one of a section.",
+  )
+  flags.DEFINE_string(
+    "trust", "", "Modules that files may name: mypkg,other.norms."
   )
   return _CONFIG
 
@@ -110,6 +113,7 @@ def run(
       fail(f"unexpected argument {given[-1]!r}; expected {known} only.")
     if not flags.FLAGS["verbosity"].present:
       logging.set_verbosity(logging.WARNING)  # libraries tell a lot at INFO
+    registry.trust(flags.FLAGS.trust)
     try:
       main(*given)
     except EXPECTED as e:

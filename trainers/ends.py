@@ -94,8 +94,9 @@ def finish(run: build.Run, workdir: str, state, log: log_lib.MetricsLog):
       "metrics": row,
     }
     stem, suffix = os.path.splitext(workdir_lib.DONE)
-    before = folder.glob(f"{stem}-*{suffix}")  # as `extend` has called them
-    ends = sorted(int(path.stem.rpartition("-")[2]) for path in before)
+    names = (path.stem for path in folder.glob(f"{stem}-*{suffix}"))
+    before = (name.rpartition("-")[2] for name in names)
+    ends = sorted(int(end) for end in before if end.isdecimal())
     notes: dict[str, Any] = {
       "lost_rows": log.lost,
       "extended_at": [end for end in ends if end < step],

@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import pathlib
+import re
 import shutil
 import tempfile
 import zlib
@@ -89,7 +90,9 @@ class Checkpointer:
   def steps(self) -> list[int]:
     """The steps of the complete checkpoints, in order."""
     names = (path.name for path in self._directory.glob("[0-9]*"))
-    return sorted(int(name) for name in names if name.isdecimal())
+    return sorted(
+      int(name) for name in names if re.fullmatch(r"0|[1-9]\d*", name)
+    )
 
   @property
   def latest(self) -> int | None:
@@ -263,6 +266,9 @@ def _load(path, wanted):
   def load():
     restored = ocp.load(path, state)
     _check(notes["checksums"], _state_checksums(restored))
+    step = getattr(restored, "step", None)
+    if step is not None and int(step) != int(path.name):
+      raise ValueError(f"it holds step {step}: it has been renamed or copied")
     return restored
 
   # In `ocp.load` Orbax waits for all processes: who cannot come must be known

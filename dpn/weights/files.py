@@ -14,7 +14,7 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from dpn import errors, schema, trees
+from dpn import damage, errors, paths, schema, trees
 
 Flat = dict[str, Any]
 
@@ -159,7 +159,7 @@ def read_metadata(file: str) -> dict[str, str]:
       return f.metadata() or {}
   if not file.endswith(".npz"):
     return {}
-  with np.load(file, allow_pickle=False) as npz:
+  with damage.reading(file), np.load(file, allow_pickle=False) as npz:
     if "metadata" in npz and npz["metadata"].dtype.kind == "U":
       return schema.parse(file, str(npz["metadata"]), dict[str, str])
   return {}
@@ -219,7 +219,7 @@ def _read_file(file):
   suffix = os.path.splitext(file)[1]
   try:
     return READERS[suffix](file)
-  except _DAMAGE as error:
+  except (*_DAMAGE, MemoryError) as error:
     raise ValueError(
       f"{file!r} is not a readable {suffix} file of arrays ({error}). It may "
       "be truncated, or hold pickles, which are never opened here."
@@ -232,7 +232,12 @@ def _read_shards(index):
   files = sorted(set(where.values()))
   flat = {}
   for name in files:
-    file = os.path.join(os.path.dirname(index), os.path.basename(name))
+    file = paths.join(os.path.dirname(os.path.abspath(index)), name)
+    if os.path.splitext(name)[1] not in READERS:
+      raise ValueError(
+        f"{index!r} lists {name!r}. Expected files in {' or '.join(READERS)}; "
+        "others may be pickles, which can run any code."
+      )
     if not os.path.isfile(file):
       raise FileNotFoundError(
         f"{index!r} lists {len(files)} files, of which {name!r} is missing. "

@@ -9,7 +9,7 @@ from typing import Any, TypedDict
 
 from absl import logging
 
-from dpn import schema
+from dpn import registry, schema
 from dpn.models import vit
 from dpn.weights import (
   checkpoint,
@@ -194,6 +194,8 @@ def read_metadata(
     )
   if not ("model" in config and "input" in config):
     return ModelMetadata("ours", {}, source="nothing")
+  of_model = {k: v for k, v in config.items() if k not in ("input", "evals")}
+  registry.check_names(f"{where.folder}/config.json", of_model)
   return ModelMetadata(
     "ours",
     options_of_run(config),

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from dpn import schema
+from dpn import registry, schema
 from dpn.models import vit
 from dpn.weights import (
   big_vision,
@@ -84,6 +84,8 @@ def read(
   """
   found = source.read(path, arch, options_of_run)
   file = found.metadata
+  registry.trust_names(overrides)
+  registry.check_names(f"{path}, in {file.source}", file.options)
   told = {**file.options, **overrides}
   for name in told.keys() & vit.HINTS.keys():
     schema.check(path, name, told[name], vit.HINTS[name])

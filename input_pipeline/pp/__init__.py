@@ -43,7 +43,7 @@ OPS = {
   if hasattr(factory, "declared")
 }
 # big_vision's modules, whose ops are always there.
-_BUILT_IN = ("archive.randaug", "ops_general", "ops_image", "ops_text")
+BUILT_IN = ("archive.randaug", "ops_general", "ops_image", "ops_text")
 _added = []
 
 
@@ -55,7 +55,7 @@ def add_modules(modules: Sequence[str] | str):
       or defines an op that exists.
   """
   for module in [modules] if isinstance(modules, str) else modules:
-    if module in _BUILT_IN or module in _added:
+    if module in BUILT_IN or module in _added:
       continue
     ops = registry.import_path("pp_modules", f"{module}:OPS")
     if not isinstance(ops, Mapping):

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from absl import logging
 
+from dpn import damage, paths
 from dpn.input_pipeline import sources
 
 
@@ -47,7 +48,11 @@ def open_split(name: str, split: str) -> ArraySource:
   if name == "glyphs":
     return _glyphs(split)
   path = os.path.expanduser(name)
-  with np.load(path, allow_pickle=False) as file:
+  with (
+    damage.reading(path),
+    paths.open_regular(path) as f,
+    np.load(f, allow_pickle=False) as file,
+  ):
     known = {key.partition("/")[0] for key in file.files if "/" in key}
     if not known:
       raise ValueError(

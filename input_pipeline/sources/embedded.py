@@ -9,7 +9,7 @@ import os
 
 import numpy as np
 
-from dpn import schema
+from dpn import paths, schema
 from dpn.input_pipeline import sources
 
 SOURCE = "source.json"
@@ -34,7 +34,7 @@ class EmbeddedSource(sources.Source):
     self.classes = self._source.classes
     self.describe = self._source.describe
     self.may_be_sorted = self._source.may_be_sorted
-    file = os.path.join(root, f"{split}.npy")
+    file = paths.check_regular(os.path.join(root, f"{split}.npy"))
     self._embeddings = np.load(file, mmap_mode="r", allow_pickle=False)
     if len(self._embeddings) != len(self._source):
       raise ValueError(

@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-from dpn import image_files
+from dpn import damage, image_files, paths
 from dpn.input_pipeline import sources
 
 # Folders of images, and what those of label maps beside them may be called.
@@ -81,7 +81,7 @@ class FileSource(sources.Source):
   def _read(self, key: str, index: int) -> bytes:
     place = self.files[key][index]
     if isinstance(place, str):
-      with open(os.path.join(self.root, place), "rb") as file:
+      with paths.open_regular(os.path.join(self.root, place)) as file:
         return file.read()
     offset, size = place.tolist()
     with open(self.root, "rb") as file:
@@ -234,13 +234,13 @@ def _contents(path: str) -> tuple[list[str], dict[str, np.ndarray]]:
 @functools.lru_cache(16)
 def _read_contents(path, size, _):
   try:
-    with open(path, "rb") as file:
+    with damage.reading(path), paths.open_regular(path) as file:
       found = sorted(_examples(file, 0, size))
   except tarfile.TarError as error:
     raise ValueError(
-      f"{path} is not an uncompressed tar archive, or it is cut off: {error}. "
-      "All archives of the folder are read, to number the classes. A "
-      "compressed one has no random access: decompress it first."
+      f"{path} is no uncompressed tar archive, or damaged: {error}. All "
+      "archives of the folder are read, to number the classes. A compressed "
+      "one has no random access: decompress it first."
     ) from error
   images = [x for x in found if image_files.is_image(x[0])]
   captions = {x[-1]: x[1:3] for x in found if not image_files.is_image(x[0])}
@@ -265,13 +265,10 @@ def _examples(
   The stem is the whole path without its suffix. The archive is at [begin, end)
   of the file.
   """
-  # An archive ends in empty blocks; tarfile does not notice if they are gone.
-  file.seek(max(end - tarfile.BLOCKSIZE, begin))
-  if file.read(tarfile.BLOCKSIZE) != tarfile.NUL * tarfile.BLOCKSIZE:
-    raise tarfile.ReadError("it has no end")
   file.seek(begin)
   with tarfile.open(fileobj=file, mode="r:") as archive:
     entries = archive.getmembers()
+    _check_end(file, archive.offset, end)
   linked = any(x.islnk() or x.issym() for x in entries)
   by_name = {os.path.normpath(x.name): x for x in entries} if linked else {}
   for entry in entries:
@@ -293,6 +290,22 @@ def _examples(
         yield name, *place, f"{entry.name}/{stem}"
 
 
+def _check_end(file, begin: int, end: int):
+  """Raises ReadError unless an archive ends in empty blocks from `begin` on.
+
+  tarfile takes a damaged header, or the end of the file, for the end.
+  """
+  file.seek(begin)
+  left = end - begin
+  if left < tarfile.BLOCKSIZE:
+    raise tarfile.ReadError("it has no end")
+  while left > 0:
+    blocks = file.read(min(left, tarfile.RECORDSIZE))
+    if not blocks or blocks.strip(tarfile.NUL):
+      raise tarfile.ReadError(f"no entry can be read at byte {end - left}")
+    left -= len(blocks)
+
+
 def _follow(entry: tarfile.TarInfo, by_name: Mapping[str, tarfile.TarInfo]):
   """Returns what a link in an archive leads to; anything else as it is."""
   for _ in range(32):
@@ -309,8 +322,9 @@ def _follow(entry: tarfile.TarInfo, by_name: Mapping[str, tarfile.TarInfo]):
 
 def manifest(path: str, split: str) -> FileSource:
   """Opens the images listed in a table; the `id` is the path."""
-  path = os.path.expanduser(path)
-  table = _table(path)
+  path = paths.check_regular(os.path.expanduser(path))
+  with damage.reading(path):
+    table = _table(path)
   sources.check_split(path, split, {*table["split"]})
   chosen = (table["split"] == split).to_numpy()
   columns = {key: column[chosen].tolist() for key, column in table.items()}
@@ -319,7 +333,8 @@ def manifest(path: str, split: str) -> FileSource:
     files["mask"] = columns["mask"]
   labels = {}
   if "label" in table:
-    labels = _manifest_labels(table["label"], path)
+    with damage.reading(path):
+      labels = _manifest_labels(table["label"], path)
     labels["labels"] = labels["labels"][chosen]
   return FileSource(
     name=f"manifest:{path}:{split}",

@@ -117,7 +117,7 @@ def test_tar_errors(tmp_path):
   _write(tmp_path, {"gz.tar": _archive(_FILES, mode="w:gz")})
   for length in (1200, 2048, 3072):
     _write(tmp_path, {f"cut{length}.tar": _archive(_FILES)[:length]})
-    _check_fails("tar", tmp_path, "cut off: it has no end", f"cut{length}")
+    _check_fails("tar", tmp_path, r"damaged: (it has no end|unexpected end)", f"cut{length}")
   known = "Unknown split 'train'. Known: cut1200, cut2048, cut3072, gz, val"
   _check_fails("tar", tmp_path, known)
   _check_fails("tar", tmp_path, "No image in .*val.tar", "val")

@@ -24,6 +24,7 @@ import threading
 from absl import logging
 
 from dpn.input_pipeline import sources
+from dpn.paths import check_regular
 
 
 class ParquetSource(sources.Source):
@@ -45,7 +46,7 @@ class ParquetSource(sources.Source):
     paths = _paths_by_split(root)
     sources.check_split(root, split, paths)
     _check_one_split(paths[split])
-    files = [parquet.ParquetFile(path) for path in paths[split]]
+    files = [parquet.ParquetFile(check_regular(path)) for path in paths[split]]
     self.classes = _class_names(paths[split][0], files[0])
     self._groups = [(f, i) for f in files for i in range(f.num_row_groups)]
     infos = [file.metadata.row_group(i) for file, i in self._groups]

@@ -193,7 +193,7 @@ def test_a_split_is_needed():
       '{"name": "x", "splits": []}',  # TFRecord, as no format is given
       r"scripts.prepare_data --source tfrecord:.*/x/1.0.0 --data_dir",
     ),
-    ("features.json", "null", "cannot be read as a data set of TFDS: TypeErr"),
+    ("features.json", "null", "it must be of type dict, got None"),
   ],
 )
 def test_tfds_damaged(tmp_path, file, text, message):

@@ -12,10 +12,12 @@ import tensorflow_datasets as tfds
 from tensorflow_datasets.core.utils import version as versions_lib
 from tensorflow_datasets.proto import tf_example_pb2
 
-from dpn import errors, schema
+from dpn import errors, paths, schema
 from dpn.input_pipeline import sources
 
 INFO = "dataset_info.json"
+FEATURES = "features.json"
+_FEATURES = "tensorflow_datasets.core.features."
 
 
 class Split(TypedDict, total=False):
@@ -115,6 +117,9 @@ class TfdsSource(sources.Source):
 
 def _open(directory: str, split: str):
   """Returns TFDS's builder and its data source, which leaves images encoded."""
+  _check_features(os.path.join(directory, FEATURES))
+  for file in os.listdir(directory):
+    paths.check_regular(os.path.join(directory, file))
   try:
     builder = tfds.builder_from_directory(directory)
     images = [
@@ -130,6 +135,29 @@ def _open(directory: str, split: str):
       f"features.json, {INFO} or a record file is damaged or missing; prepare "
       "the data again."
     ) from e
+
+
+def _check_features(path: str):
+  """Raises ValueError if features.json names classes that are not TFDS's own.
+
+  TFDS would import their modules.
+  """
+
+  def visit(value):
+    if isinstance(value, dict):
+      for key, part in value.items():
+        own = isinstance(part, str) and not part.startswith(_FEATURES)
+        if key in ("pythonClassName", "python_class_name", "type") and own:
+          raise ValueError(
+            f"{path} names the class {part!r}, whose module TFDS would import: "
+            f"only those in {_FEATURES} are."
+          )
+        visit(part)
+    elif isinstance(value, list):
+      for part in value:
+        visit(part)
+
+  visit(schema.read_json(path, dict))
 
 
 def _field(feature) -> str | None:

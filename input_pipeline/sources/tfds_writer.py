@@ -4,6 +4,7 @@ A data set is the folder `<name>/<version>` with a file per shard,
 `features.json` and, written last, `dataset_info.json`.
 """
 
+import contextlib
 import hashlib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -39,9 +40,16 @@ def write_shard(path: str, records: Iterable[bytes]) -> Shard:
   # `write` returns None.
   written = (writer.write(record) or record for record in records)
   try:
-    shard = _summarize(written)
-  finally:
-    writer.close()
+    try:
+      shard = _summarize(written)
+    finally:
+      writer.close()
+  except RuntimeError as e:  # whatever goes wrong in its C++
+    with contextlib.suppress(OSError):
+      os.remove(f"{path}.incomplete")
+    raise OSError(
+      f"Cannot write {path}: {e}. Free some space; the same command goes on."
+    ) from e
   os.replace(f"{path}.incomplete", path)
   return shard
 

@@ -8,9 +8,9 @@ import jax
 import ml_collections
 
 import dpn.tasks
-from dpn import errors, schedules, schema, sharding
+from dpn import errors, registry, schedules, schema, sharding
 from dpn.evaluators import base as evaluators_base
-from dpn.input_pipeline import fingerprint, pp
+from dpn.input_pipeline import fingerprint, pp, sources
 from dpn.scripts import fake_data
 from dpn.tasks import base
 from dpn.trainers import build, config_keys, workdir
@@ -41,7 +41,27 @@ def config_beside(path: str) -> dict[str, Any]:
   file = os.path.join(files.locate(path).folder, workdir.CONFIG)
   config = schema.read_json(file, dict) if os.path.isfile(file) else {}
   # The config.json of timm and others has no `input`.
-  return config if isinstance(config.get("input"), dict) else {}
+  if not isinstance(config.get("input"), dict):
+    return {}
+  own = [x for x in config.get("pp_modules") or () if x not in pp.BUILT_IN]
+  registry.check_names(file, {**config, "pp_modules": own}, sources.KINDS)
+  return config
+
+
+def class_names(path: str, count: int) -> list[str]:
+  """Returns the names of a checkpoint's classes, or else their numbers.
+
+  Raises:
+    ValueError: the config beside it does not have as many names.
+  """
+  names = config_beside(path).get("class_names") or [*map(str, range(count))]
+  schema.check(f"config.json of {path}", "class_names", names, list[str])
+  if len(names) != count:
+    raise ValueError(
+      f"config.json of {path} has {len(names)} class_names, and the model "
+      f"{count} classes. Put right or remove the names."
+    )
+  return names
 
 
 def prepare(
@@ -60,6 +80,7 @@ def prepare(
       is of another model.
   """
   config = _with_evals(config, evals)
+  registry.trust_names(config)  # it is the user's, or has been checked
   config_keys.check(config)
   pp.add_modules(config.get("pp_modules") or ())
   mesh = sharding.make_mesh(config.get("mesh") or [("data", -1)])

@@ -9,20 +9,28 @@ such a list.
 
 import dataclasses
 import fnmatch
-import json
 import os
 import re
 import runpy
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypedDict
 
 import dpn.tasks
-from dpn import atomic, errors
+from dpn import atomic, errors, paths, schema
 from dpn.scripts.results import arms as result_arms
 from dpn.scripts.results import output
 from dpn.trainers import config_keys
 
 INDEX = "sweep.json"
+
+
+class Index(TypedDict):
+  """sweep.json; an arm has the fields of `Arm`."""
+
+  config: str
+  arms: list[dict]
+
+
 TRAINER = ("-m", "dpn.trainers.train")
 
 
@@ -241,10 +249,12 @@ def read_index(out: str) -> tuple[str, dict[str, Arm]]:
   path = os.path.join(out, INDEX)
   if not os.path.isfile(path):
     raise ValueError(f"{path} is missing: {out} is not the --out of a sweep.")
-  with open(path, encoding="utf-8") as f:
-    index = json.load(f)
-  arms = [
-    Arm(**entry | {"workdir": os.path.join(out, entry["workdir"])})
-    for entry in index["arms"]
-  ]
+  index = schema.read_json(path, Index)
+  try:
+    arms = [
+      Arm(**entry | {"workdir": paths.join(out, entry["workdir"])})
+      for entry in index["arms"]
+    ]
+  except (KeyError, TypeError) as e:
+    raise ValueError(f"{path} is damaged: {e} in an arm.") from e
   return index["config"], {arm.workdir: arm for arm in arms}

@@ -1,12 +1,16 @@
 """Writes what a command was asked for, or says what is in its way."""
 
+import argparse
 import contextlib
+import io
 import os
 import sys
 import unicodedata
 from collections.abc import Iterator
 
-from dpn import atomic
+from matplotlib import figure
+
+from dpn import atomic, registry
 
 
 @contextlib.contextmanager
@@ -34,6 +38,25 @@ def write(path: str | None, content: str):
   with ensure_folder(os.path.dirname(path)):
     atomic.write(path, content.encode())
   say(f"Wrote {path}.")
+
+
+def save(fig: figure.Figure, path: str, **options):
+  """Writes a figure in the format of the file's name, see `write`."""
+  content, (_, suffix) = io.BytesIO(), os.path.splitext(path)
+  fig.savefig(content, format=suffix[1:] or "png", **options)
+  with ensure_folder(os.path.dirname(path)):
+    atomic.write(path, content.getvalue())
+  say(f"Wrote {path}.")
+
+
+def add_trust(parser: argparse.ArgumentParser):
+  """Adds --trust to a command that reads checkpoints or runs."""
+  parser.add_argument(
+    "--trust",
+    type=registry.trust,
+    metavar="MODULE",
+    help="that files may name, with those below it: mypkg,other.norms",
+  )
 
 
 def say(text: str, file=None):

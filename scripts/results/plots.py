@@ -5,9 +5,7 @@ Okabe and Ito's, told apart by colour-blind readers too; line styles and
 markers tell the arms apart in print.
 """
 
-import io
 import math
-import os
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -17,8 +15,7 @@ import numpy as np
 import pandas as pd
 from matplotlib import cycler, figure, ticker
 
-from dpn import atomic
-from dpn.scripts.results import aggregate, output, runs
+from dpn.scripts.results import aggregate, runs
 
 COLOURS = (
   "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000",
@@ -56,15 +53,6 @@ STYLE = {
 Arms = Mapping[str, Sequence[runs.Run]]  # legend entry → repetitions
 Panels = Mapping[str, Arms]  # title → arms
 Gains = Mapping[str, Mapping[str, aggregate.Estimate | str]]  # panel → arm
-
-
-def save(fig: figure.Figure, path: str, **options):
-  """Writes a figure in the format of the file's name."""
-  content, (_, suffix) = io.BytesIO(), os.path.splitext(path)
-  fig.savefig(content, format=suffix[1:] or "png", **options)
-  with output.ensure_folder(os.path.dirname(path)):
-    atomic.write(path, content.getvalue())
-  output.say(f"Wrote {path}.")
 
 
 @matplotlib.rc_context(STYLE)

@@ -16,6 +16,7 @@ def parser(doc: str) -> argparse.ArgumentParser:
   made.add_argument("--images", nargs="+", type=int, help="which, from 0")
   made.add_argument("--evaluator", help="that of the runs' metric by default")
   made.add_argument("-o", "--output", metavar="FILE")
+  output.add_trust(made)
   return made
 
 
@@ -33,9 +34,8 @@ def main(
   """
   titles = [os.path.basename(os.path.abspath(path)) for path in args.runs]
   file = args.output or os.path.join(args.runs[0], picture)
-  with output.errors_in_a_line(), output.ensure_folder(os.path.dirname(file)):
-    draw(titles).savefig(file)
-    output.say(f"Wrote {file}.")
+  with output.errors_in_a_line():
+    output.save(draw(titles), file)
 
 
 def spread(count: int) -> list[int]:

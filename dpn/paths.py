@@ -1,0 +1,37 @@
+"""Paths that are made of names in files from elsewhere."""
+
+import os
+import stat
+from typing import BinaryIO
+
+
+def join(folder: str, *names: str) -> str:
+  """Returns the path of what `names` call within a folder.
+
+  Raises:
+    ValueError: a name is empty or absolute, or leads out of the folder.
+  """
+  path = os.path.join(folder, *names)
+  parts = {part for name in names for part in name.split("/")}
+  if {"", ".", ".."} & parts or "\0" in path:
+    raise ValueError(
+      f"{'/'.join(names)!r} leads out of {folder}, or is no name. Expected "
+      "names of files and folders in it."
+    )
+  return path
+
+
+def check_regular(path: str) -> str:
+  """Returns a path; ValueError if it is a pipe or device, which might hang."""
+  mode = os.stat(path).st_mode
+  if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+    raise ValueError(
+      f"{path} is neither a file nor a folder, but a pipe, a "
+      "socket or a device. Remove it."
+    )
+  return path
+
+
+def open_regular(path: str) -> BinaryIO:
+  """Opens a file to be read as bytes; see `check_regular`."""
+  return open(check_regular(path), "rb")
