@@ -246,7 +246,7 @@ def _run(**model):
     (
       "ours",
       {"config": {**_run()["config"], "model_name": "my.models:Mixer"}},
-      "model_name='my.models:Mixer', which only its task knows",
+      "model_name names the module 'my.models'.*--trust my.models",
     ),
   ],
 )
