@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from dpn import errors, registry
+from dpn import errors, registry, schema
 
 UNITS = ("steps", "epochs", "examples", "percent")
 _REQUIRED = object()
@@ -36,6 +36,8 @@ def steps(
   """
   values = {f"{name}_{unit}": config.get(f"{name}_{unit}") for unit in UNITS}
   keys = ", ".join(values)
+  for key, value in values.items():
+    schema.check("config", key, value, int | float | None)
   given = {k: v for k, v in values.items() if v is not None and v >= 0}
   if len(given) > 1:
     raise ValueError(f"Got {', '.join(given)}; expected one of them.")

@@ -156,6 +156,12 @@ def _of_section(name: str):
   """Adds to errors of the user which section of config.evals they are in."""
   try:
     yield
+  except flax.errors.ScopeParamShapeError as e:
+    raise ValueError(
+      f"config.evals.{name}: its images have another size than those of "
+      "config.input, for which the model is. Crop or resize them to the same "
+      f"size. ({e})"
+    ) from e
   except (ValueError, OSError, TypeError, flax.errors.FlaxError) as e:
     kind = OSError if isinstance(e, OSError) else ValueError
     raise kind(f"config.evals.{name}: {e}") from e

@@ -24,6 +24,7 @@ from dpn.trainers import build, parameter_table
 
 WIDTH = 80  # of a terminal
 _PICTURES = 8
+_MAX_PIXEL = 20  # of images that were normalized, with some margin
 PACKAGES = (
   *("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy"),
 )
@@ -98,6 +99,27 @@ def begin(run: build.Run, step: int, source: str, examples_seen: int):
       "Note: batches were of another size before. This run has seen "
       f"{seen:.1f} epochs so far, and {more:.1f} more are to come; "
       "config.total_steps sets how many."
+    )
+
+
+def first_batch(images: jax.Array | None):
+  """Prints the range of the pixels that training begins with.
+
+  And a warning unless they look normalized. All processes must call this.
+  """
+  if images is None or images.ndim < 4:
+    return
+  moments = jax.jit(lambda x: (x.min(), x.max(), x.mean(), x.std()))
+  low, high, mean, std = map(float, jax.device_get(moments(images)))
+  say(
+    f"Pixels of the first batch: from {low:.3g} to {high:.3g}, mean {mean:.3g}, "
+    f"deviation {std:.3g}"
+  )
+  if max(-low, high) > _MAX_PIXEL or std == 0:
+    say_wrapped(
+      "Warning: models expect pixels around 0 with a deviation of about 1. Is "
+      "value_range(-1, 1), or another op that normalizes, missing in "
+      "config.input.pp, or of another range?"
     )
 
 

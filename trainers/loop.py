@@ -176,6 +176,8 @@ def loop(together, progress, preemption) -> bool:
   with contextlib.closing(together.batches()) as batches:
     while step < run.total_steps and not stop:
       previous, batch = values, next(batches)
+      if previous is None:
+        log_lib.first_batch(batch.get("image"))
       if step == 0:
         for seed, own in together.each(batch):
           seed.log.show_pictures(own)
