@@ -8,10 +8,12 @@ r"""Your own pictures, in class folders: from scratch or from a checkpoint.
 
 Arguments: data (required: a folder), init (a checkpoint, as config.model_init
 takes it: the folder of a run says what model it is; of others give variant,
-and stem_ln unless it is none), variant, stem_ln (from scratch dpn), res (pixels
-of a side), epochs, batch, lr, seed, runlocal (two steps of 8 images). What is
-left out depends on the number of training images and on init, see `_defaults`.
-As a sweep: data, init, variants, stems, seeds (3).
+and stem_ln unless it is none), variant, stem_ln (from scratch dpn; patch_stats
+is dpn with each patch's mean and deviation as inputs, tract is TrAct), res
+(pixels of a side), epochs, batch, lr, seed, runlocal (two steps of 8 images).
+What is left out depends on the number of training images and on init, see
+`_defaults`. As a sweep: data, init, variants, stems (none+dpn), res, epochs,
+batch, lr, seeds (3).
 
 /photos holds train/<class>/<file> and perhaps val/ or test/, capitalized or
 not; or just <class>/<file>. Without a split for it, a tenth of the images,
@@ -53,8 +55,8 @@ def get_config(arg):
     "scan": True,  # compiles in half the time
     **model,
     **({"variant": arg.variant} if arg.variant else {}),
-    "stem_ln": arg.stem_ln,
   }
+  options.pop("stem_ln", None)  # that of `init` is the default of the argument
   return {
     "total_epochs": arg.epochs,
     "num_classes": len(classes),
@@ -67,7 +69,7 @@ def get_config(arg):
     },
     "log_training_steps": 50,
     "ckpt_percent": 0.1,
-    **common.vit(**options),
+    **common.vit(arg.stem_ln, **options),
     **(pretrained if arg.init else {"mixup": common.MIXUP_DEF["light2"]}),
     **common.ADAM,
     "lr": arg.lr,
@@ -146,7 +148,7 @@ def look(data):
   }
   splits = {name: counts for name, counts in found.items() if counts}
   named = {name.lower(): name for name in splits}
-  if not splits:
+  if not splits or not image_files.has_splits(root):
     splits = {"all": _classes(root)}
     train = "all"
   elif "train" in named:
@@ -189,8 +191,15 @@ def _classes(root):
 
 def sweep(arg=None):
   """Returns the arms; see the module's docstring."""
+  same = {"res": 0, "epochs": 0, "batch": 0, "lr": 0.0}
   arg = common.parse_sweep(
-    arg, data="", init="", variants=("",), stems=("none", "dpn"), seeds=3
+    arg,
+    **same,
+    data="",
+    init="",
+    variants=("",),
+    stems=("none", "dpn"),
+    seeds=3,
   )
   arms = {
     "_".join(filter(None, (stem, variant))): {
@@ -200,4 +209,7 @@ def sweep(arg=None):
     for variant in arg.variants
     for stem in arg.stems
   }
-  return common.grid(arg, "{arm}", arms=arms, data=arg.data, init=arg.init)
+  same = {name: arg[name] for name in same if arg[name]}
+  return common.grid(
+    arg, "{arm}", arms=arms, data=arg.data, init=arg.init, **same
+  )

@@ -5,6 +5,10 @@ Imports nothing but the standard library, so that configs can use it.
 
 import os
 
+# What folders of splits are called; all others in their place are classes.
+SPLITS = (
+  *("train", "training", "val", "valid", "validation", "test", "testing"),
+)
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
 
 
@@ -15,8 +19,24 @@ def is_image(path: str) -> bool:
 
 
 def images(folder: str) -> list[str]:
-  """Returns the names of the images in a folder, sorted."""
-  return sorted(filter(is_image, os.listdir(folder)))
+  """Returns the images in a folder and in those within it, as paths from it.
+
+  Of each folder first its own, in order; those it links to are read once.
+  """
+  found: list[str] = []
+  seen: set[str] = set()
+  for where, inside, names in os.walk(folder, onerror=_fail, followlinks=True):
+    real = os.path.realpath(where)
+    is_new, below = real not in seen, os.path.relpath(where, folder)
+    seen.add(real)
+    inside[:] = sorted(x for x in inside if x[0] != ".") if is_new else []
+    images = sorted(filter(is_image, names)) if is_new else []
+    found += [os.path.normpath(os.path.join(below, name)) for name in images]
+  return found
+
+
+def _fail(error: OSError):
+  raise error
 
 
 def subfolders(folder: str) -> list[str]:
@@ -26,3 +46,8 @@ def subfolders(folder: str) -> list[str]:
     for entry in os.scandir(folder)
     if entry.is_dir() and entry.name[0] != "."
   )
+
+
+def has_splits(folder: str) -> bool:
+  """Returns whether a folder holds one that is called like a split."""
+  return any(name.lower() in SPLITS for name in subfolders(folder))

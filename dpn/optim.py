@@ -224,7 +224,21 @@ def _optimizer(name, kw):
       f"config.optax_name {name!r} needs {', '.join(needed)} for every update,"
       " and gets gradients and parameters alone. Choose another."
     )
+  _check_sign(name, tx)
   return tx
+
+
+def _check_sign(name, tx):
+  """Raises ValueError if the first update of a transformation descends."""
+  params = {"kernel": jnp.ones((2, 2))}
+  updates, _ = tx.update(params, tx.init(params), params)
+  if jnp.sum(updates["kernel"]) < 0:
+    raise ValueError(
+      f"config.optax_name {name!r} returns updates against the gradient, as"
+      " with a learning rate in it; config.lr would turn them round, and the"
+      " loss would rise. Expected a plain transformation, such as"
+      " optax.scale_by_adam: config.lr, wd and schedule do the rest."
+    )
 
 
 def scale_by_adafactor(

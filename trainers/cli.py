@@ -132,6 +132,10 @@ def _parse_flags(argv):
       _CONFIG.value = load_config(path)
       words = _with_fields(_CONFIG.value, words)
     return flags.FLAGS([program, *words])
+  except flags.UnrecognizedFlagError as e:
+    if _CONFIG.value and e.flagname in _CONFIG.value:
+      fail(f"{e} It is a field of the config: --config.{e.flagname}=…")
+    fail(e)
   except (flags.Error, ValueError, OSError) as e:
     fail(e)
   except SystemExit:

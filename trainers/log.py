@@ -112,8 +112,8 @@ def first_batch(images: jax.Array | None):
   moments = jax.jit(lambda x: (x.min(), x.max(), x.mean(), x.std()))
   low, high, mean, std = map(float, jax.device_get(moments(images)))
   say(
-    f"Pixels of the first batch: from {low:.3g} to {high:.3g}, mean {mean:.3g}, "
-    f"deviation {std:.3g}"
+    f"Pixels of the first batch: from {low:.3g} to {high:.3g}, mean "
+    f"{mean:.3g}, deviation {std:.3g}"
   )
   if max(-low, high) > _MAX_PIXEL or std == 0:
     say_wrapped(

@@ -100,7 +100,7 @@ def _labelled(
   """Returns the labels of examples <class>/<file>; `classes` of all splits."""
   classes = sorted(classes)
   numbers = {name: number for number, name in enumerate(classes)}
-  folders = [x.rpartition("/")[0] for x in ids]
+  folders = [x.partition("/")[0] for x in ids]
   if missing := sorted({*classes} - {*folders}):
     logging.warning(
       "%s has no image of %d of the %d classes of all splits: %s%s.",
@@ -112,7 +112,7 @@ def _labelled(
 
 
 def folder(path: str, split: str) -> FileSource:
-  """Opens path/split/<class>/<file>.
+  """Opens path/split/<class>/<file>; classes may have folders within.
 
   If the classes are in the folder itself, they are the split "all".
   """
@@ -121,7 +121,8 @@ def folder(path: str, split: str) -> FileSource:
   roots = {name: os.path.join(path, name) for name in subfolders}
   # A folder without images, such as annotations, is not a split.
   filled = [x for x in roots.values() if os.access(x, os.R_OK) and _has_any(x)]
-  if not filled and _has_any(path):
+  nested = split not in roots and not image_files.has_splits(path)
+  if (nested or not filled) and _has_any(path):
     roots, filled = {"all": path}, [path]
   sources.check_split(f"{path}/<split>/<class>/<file>", split, roots)
   root = roots[split]

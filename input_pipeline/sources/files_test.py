@@ -5,7 +5,9 @@ import json
 import os
 import pickle
 import tarfile
+import zipfile
 
+import numpy as np
 import pytest
 
 from dpn.input_pipeline import sources
@@ -117,11 +119,16 @@ def test_tar_errors(tmp_path):
   _write(tmp_path, {"gz.tar": _archive(_FILES, mode="w:gz")})
   for length in (1200, 2048, 3072):
     _write(tmp_path, {f"cut{length}.tar": _archive(_FILES)[:length]})
-    _check_fails("tar", tmp_path, r"damaged: (it has no end|unexpected end)", f"cut{length}")
+    _check_fails(
+      "tar",
+      tmp_path,
+      r"damaged: (it has no end|unexpected end)",
+      f"cut{length}",
+    )
   known = "Unknown split 'train'. Known: cut1200, cut2048, cut3072, gz, val"
   _check_fails("tar", tmp_path, known)
   _check_fails("tar", tmp_path, "No image in .*val.tar", "val")
-  message = "not an uncompressed tar archive.*decompress it first"
+  message = "no uncompressed tar archive.*decompress it first"
   _check_fails("tar", tmp_path, message, "gz")
   _write(tmp_path / "zipped", {"train.tar.gz": b""})
   _check_fails("tar", tmp_path / "zipped", r"no \.tar .*but: train\.tar\.gz\.")
@@ -386,3 +393,55 @@ def test_wrong_paths(tmp_path, kind):
 def test_wrong_paths_of_files(tmp_path, kind):
   _check_fails(kind, tmp_path, "Is a directory", error=OSError)
   _check_fails(kind, "/no/such.csv", "/no/such.*Check", error=OSError)
+
+
+def test_classes_may_have_folders_within(tmp_path):
+  files = {"Apple/a.png": b"0", "Apple/Golden/Red/b.png": b"1"}
+  _write(tmp_path, files | {"Pear/William/c.png": b"2"})
+  (tmp_path / "Pear" / "William" / "again").symlink_to("..")
+  found = [
+    (x["id"], x["label"]) for x in _all(_open("folder", tmp_path, "all"))
+  ]
+  assert found == [
+    *(("Apple/a.png", 0), ("Apple/Golden/Red/b.png", 0)),
+    ("Pear/William/c.png", 1),
+  ]
+
+
+def test_hostile_archives(tmp_path):
+  whole = _archive({f"a/{i}.png": b"x" for i in range(6)})
+  for block in range(12):  # a header, and what it is of, for each file
+    damaged = bytearray(whole)
+    damaged[512 * block + 20] ^= 1
+    _write(tmp_path, {"train.tar": bytes(damaged)})
+    if block % 2:  # bytes of an image have no checksum
+      assert len(_open("tar", tmp_path)) == 6
+    else:
+      _check_fails("tar", tmp_path, "damaged")
+  deep = b""
+  for _ in range(1200):
+    entry = tarfile.TarInfo("a.tar")
+    entry.size = len(deep)
+    deep = entry.tobuf() + deep + bytes(1024)
+  _write(tmp_path, {"train.tar": deep})
+  _check_fails("tar", tmp_path, "damaged or hostile")
+
+
+@pytest.mark.parametrize("kind", ["folder", "manifest", "arrays", "tar"])
+def test_pipes_do_not_hang(tmp_path, kind):
+  path = tmp_path / {"folder": "train/a/0.png"}.get(kind, "train.tar")
+  path.parent.mkdir(parents=True, exist_ok=True)
+  os.mkfifo(path)
+  with pytest.raises(ValueError, match="neither a file nor a folder"):
+    _all(_open(kind, tmp_path if kind in ("folder", "tar") else path))
+
+
+def test_numbers_beyond_memory(tmp_path):
+  (tmp_path / "x.csv").write_text("path,split,label\na.png,train," + "9" * 23)
+  _check_fails("manifest", tmp_path / "x.csv", "damaged or hostile.*Overflow")
+  header = {"descr": "<f8", "fortran_order": False, "shape": (2**39,)}
+  content = io.BytesIO()
+  np.lib.format.write_array_header_1_0(content, header)
+  with zipfile.ZipFile(tmp_path / "x.npz", "w") as file:
+    file.writestr("train/image.npy", content.getvalue())
+  _check_fails("arrays", tmp_path / "x.npz", "larger than the memory")
