@@ -1,11 +1,9 @@
 """Strict JAX for every test: 4 CPU devices, no silent rank promotion."""
 
-import atexit
 import importlib
 import importlib.metadata
 import os
-import shutil
-import tempfile
+import pathlib
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Tests compile a lot and compute little: less optimized code is there sooner.
@@ -18,11 +16,11 @@ if importlib.metadata.version("jaxlib").startswith("0.10."):
   FLAGS.append("--xla_cpu_use_fusion_emitters=false")
 os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *FLAGS])
 
-# Tests, their processes and those of pytest-xdist compile each program once.
+# Tests, their processes and those of pytest-xdist compile each program once,
+# and so does the next run in this checkout; `pytest --cache-clear` forgets it.
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-  cache = tempfile.mkdtemp(prefix="jax-")
-  atexit.register(shutil.rmtree, cache, ignore_errors=True)
-  os.environ["JAX_COMPILATION_CACHE_DIR"] = cache
+  cache = pathlib.Path(__file__).parent / ".pytest_cache/d/jax"
+  os.environ["JAX_COMPILATION_CACHE_DIR"] = str(cache)
   os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"
   os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 

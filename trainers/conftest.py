@@ -92,14 +92,14 @@ def contrastive_config() -> ml_collections.ConfigDict:
   to_ids = 'tokenize(48, eos="yes")'
   config.task = "contrastive"
   config.loss = "sigmoid"
-  config.update(loss_chunks=2, grad_accum=2, lr=0.02)
+  config.update(loss_chunks=2, grad_accum=2, lr=0.02, log_grad_depth=False)
   config.input.data = new_fonts
   config.input.pp = (
     f'random_crop(24)|value_range(-1, 1)|{to_ids}|keep("image", "text")'
   )
   config.model = {
-    "image": {**small, "patch_size": (8, 8), "stem_ln": "dpn", "dropout": 0.1},
-    "text": {**small, "vocab_size": 260, "pool_type": "map", "dropout": 0.1},
+    "image": {**small, "patch_size": (8, 8), "stem_ln": "dpn"},
+    "text": {**small, "vocab_size": 260, "pool_type": "map"},
     "out_dim": (None, 16),
     "temperature_init": 10.0,
     "bias_init": -3.0,
