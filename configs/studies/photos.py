@@ -1,0 +1,185 @@
+r"""Photographs from scratch: whether Dual PatchNorm gains, and why.
+
+The study of docs/results/photos.md, which explains every choice.
+
+  python -m scripts.photo_sets imagenette CHECKOUT DIR
+  python -m trainers.train --workdir W --config \
+    configs/studies/photos.py:data=imagenette,data_dir=DIR,method=dpn
+  python -m scripts.sweep --out runs/photos/imagenette/rates --config \
+    configs/studies/photos.py:piece=rates,data=imagenette,data_dir=DIR
+
+Arguments: data (one of `SETS`), data_dir (folder of its .npz file), method (one
+of `METHODS`), lr, embedding (factor of the patch embedding's rate), epochs,
+test (evaluates on the test images, as they are and corrupted), seed, runlocal.
+As a sweep: piece (one of `PIECES`), data, data_dir, epochs; from (folder of a
+piece that tries rates, after select_best); methods, lrs (not the piece's).
+
+Expected: see the page. Cost: 1e14 FLOP a run of 30 epochs of Imagenette.
+"""
+
+import json
+import os
+
+from dpn.configs import common
+
+# name → classes, and mean and deviation of the pixels of `train`, of 255, as
+# scripts.photo_sets prints them.
+SETS = {
+  "imagenette": (10, (117.98, 116.78, 109.73), (70.62, 69.81, 75.6)),
+  "scenes": (6, (109.95, 116.79, 115.52), (66.39, 65.76, 74.05)),
+  "grocery": (81, (135.48, 101.18, 65.27), (61.47, 55.73, 51.79)),
+}
+# stem_ln, stem, pixels: from -1 to 1; or those by a factor, so that the mean of
+# their squares is 1, as LayerNorm makes it; or standardized by channel.
+METHODS = {
+  "none": ("none", "patch", "range"),
+  "pre": ("pre", "patch", "range"),
+  "post": ("post", "patch", "range"),
+  "dpn": ("dpn", "patch", "range"),
+  "dpn+patch_stats": ("dpn", "patch_stats", "range"),
+  "none+patch_stats": ("none", "patch_stats", "range"),
+  "tract": ("none", "tract", "range"),
+  "none_scaled": ("none", "patch", "scaled"),
+  "none_standardized": ("none", "patch", "standardized"),
+  "tract_standardized": ("none", "tract", "standardized"),
+}
+_PAIR = ("none", "dpn")
+_MAIN = (*_PAIR, "dpn+patch_stats")
+_SCALE = ("none_scaled", "none_standardized")
+_OTHERS = ("tract", "pre", "post", "none+patch_stats")
+_LRS = ("3e-4", "1e-3", "3e-3")
+# name → methods, first seed, number of seeds, and what is tried; in other
+# pieces methods have the rates that were chosen.
+PIECES = {
+  "rates": (_MAIN, 100, 1, {"lr": _LRS}),
+  "rates_scale": (_SCALE, 100, 1, {"lr": _LRS}),
+  "rates_others": (_OTHERS, 100, 1, {"lr": _LRS}),
+  "embedding": (_PAIR, 100, 2, {"embedding": ("0.3", "1", "3", "10")}),
+  "confirm": (_MAIN, 0, 5, {}),
+  "confirm_scale": (_SCALE, 0, 5, {}),
+  "confirm_others": (_OTHERS, 0, 5, {}),
+  "confirm_embedding": (_PAIR, 0, 5, {}),
+  "confirm_more": (_MAIN, 5, 5, {}),
+}
+
+
+@common.recipe(
+  method="dpn",
+  data="imagenette",
+  data_dir="",
+  lr=1e-3,
+  embedding=1.0,
+  epochs=30,
+  test=False,
+)
+def get_config(arg):
+  """Returns the config; see the module's docstring for `arg`."""
+  stem_ln, stem, pixels = common.choose("method", arg.method, METHODS)
+  classes, mean, std = common.choose("data", arg.data, SETS)
+  file = os.path.join(arg.data_dir, f"{arg.data}.npz")
+  source = lambda split: common.source(f"arrays:{file}", split)
+  tail = common.labels_tail(classes, pixels=_pixels(pixels, mean, std))
+  evaluator = lambda split, share, middle="", **kw: common.classification(
+    source(split),
+    f"central_crop(112){middle}{tail}",
+    "softmax_xent",
+    log_percent=share,
+    **kw,
+  )
+  evals = {"minival": evaluator("minival", 0.25, cache_final=True)}
+  if arg.test:
+    evals["test"] = evaluator("test", 1.0, cache_final=False)
+    corrupted = evaluator("test[:20%]", 1.0, "|corrupt", type="corruptions")
+    evals["corruptions"] = corrupted
+  recipe, method = f"Photographs, {arg.data}", arg.method
+  if not arg.test:
+    recipe += f", lr {arg.lr:g}, embedding {arg.embedding:g}"
+  elif arg.embedding != 1:
+    method += f"+embedding{arg.embedding:g}"
+  return {
+    "total_epochs": arg.epochs,
+    "num_classes": classes,
+    "loss": "softmax_xent",
+    "input": {
+      "data": source("train"),
+      "batch_size": 128,
+      "pp": f"inception_crop(112)|flip_lr{tail}",
+    },
+    "log_training_percent": 0.02,
+    "ckpt_steps": 500,
+    "log_grad_depth": True,
+    **common.vit(
+      stem_ln,
+      width=128,
+      depth=6,
+      mlp_dim=512,
+      num_heads=4,
+      patch_size=(16, 16),
+      pool_type="tok",
+      scan=True,
+      stem=stem,
+    ),
+    **common.ADAM,
+    "lr": arg.lr,
+    "lr_mults": [("embedding/.*", arg.embedding)],
+    "wd": 0.1 * arg.lr,
+    "schedule": common.WARMUP_COSINE,
+    "evals": evals,
+    "table": common.table(
+      recipe, "128x6/16", method, f"{'test' if arg.test else 'minival'}/prec@1"
+    ),
+  }
+
+
+def _pixels(kind, mean, std):
+  """Returns the op that changes uint8 pixels to the model's input."""
+  if kind == "standardized":
+    return f"vgg_value_range({mean}, {std})"
+  if kind == "range":
+    return "value_range(-1, 1)"
+  pairs = zip(mean, std, strict=True)
+  squares = [(m / 127.5 - 1) ** 2 + (s / 127.5) ** 2 for m, s in pairs]
+  top = (sum(squares) / 3) ** -0.5
+  return f"value_range({-top:.4f}, {top:.4f})"
+
+
+def sweep(arg=None):
+  """Returns the arms of a piece, seed by seed; see the module's docstring."""
+  same = {"data": "imagenette", "data_dir": "", "epochs": 30}
+  arg = common.parse_sweep(
+    arg, piece="rates", **same, **{"from": ""}, methods=(), lrs=()
+  )
+  methods, first, arg.seeds, tried = common.choose("piece", arg.piece, PIECES)
+  if arg.lrs:
+    tried = {"lr": arg.lrs}
+  arms = []
+  for method in arg.methods or methods:
+    found = {} if "lr" in tried else _found(arg["from"], method)
+    arms += common.grid(
+      arg,
+      "{method}_lr{lr}_emb{embedding}",
+      first_seed=first,
+      cell="{method}",
+      candidate=lambda given: "lr={lr},embedding={embedding}".format(**given),
+      method=method,
+      test=arg.piece.startswith("confirm"),
+      **{name: arg[name] for name in same},
+      **{"embedding": "1"} | found | tried,
+    )
+  # So that an unfinished sweep has pairs to compare.
+  return sorted(arms, key=lambda arm: arm["seed"])
+
+
+def _found(folder, method):
+  """Returns what `select_best` has chosen for a method in a folder of runs."""
+  path = os.path.join(folder, "selection.json")
+  cells = {}
+  if os.path.exists(path):
+    with open(path) as f:
+      cells = json.load(f)["cells"]
+  if method not in cells:
+    raise ValueError(
+      f"{path!r} has no {method!r}: give from=, the folder of a finished piece "
+      "that tries rates, after python -m scripts.select_best FOLDER."
+    )
+  return dict(kv.split("=") for kv in cells[method]["candidate"].split(","))

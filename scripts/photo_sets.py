@@ -1,0 +1,191 @@
+"""Writes sets of labelled photographs, from public repositories, as arrays.
+
+  git clone https://github.com/thunderInfy/imagenette
+  git -C imagenette checkout b850f030ff0701c36a4adc8b928ea9483a46915b
+  python -m scripts.photo_sets imagenette imagenette data
+
+writes data/imagenette.npz, which configs/studies/photos.py trains on: uint8
+`<split>/image` (n, 128, 128, 3) and `<split>/label` for the splits train,
+minival (to choose on) and test. docs/results/photos_data.md lists the sets, and
+what the command prints for each.
+
+Photographs are shrunk until their shorter side has 128 pixels, by averaging,
+and the middle is cut out. Where a repository has no split, the file's SHA-256
+decides, so identical files are never in two parts. Of identical files one is
+kept, in test rather than minival rather than train; if their labels differ,
+none. Each split is sorted by SHA-256: `test[:20%]` is a random sample.
+"""
+
+import argparse
+import collections
+import csv
+import hashlib
+import pathlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import cv2
+import numpy as np
+
+from dpn import errors
+from dpn.input_pipeline.pp import ops_image
+from dpn.scripts.results import output
+
+SIDE = 128  # pixels
+SPLITS = ("test", "minival", "train")
+
+
+class Photo(NamedTuple):
+  """A file below the repository, its class, and its part or parts by hash."""
+
+  path: str
+  label: int
+  # A split; or the percentages of test and minival, decided by the file's hash.
+  part: str | tuple[int, int]
+
+
+class PhotoSet(NamedTuple):
+  """A set: where it is, which files it has, and their checksum."""
+
+  repository: str
+  commit: str
+  photos: Callable[[pathlib.Path], Iterator[Photo]]
+  checksum: str  # of `checksum`
+
+
+def _imagenette(root):
+  classes = sorted(path.name for path in root.glob("train/*"))
+  for folder, part in (("train", (0, 10)), ("val", "test")):
+    for path in sorted(root.glob(f"{folder}/*/*")):
+      name = path.relative_to(root).as_posix()
+      yield Photo(name, classes.index(path.parent.name), part)
+
+
+def _scenes(root):
+  with open(root / "train-scene classification/train.csv") as file:
+    for row in csv.DictReader(file):
+      name = f"train-scene classification/train/{row['image_name']}"
+      yield Photo(name, int(row["label"]), (20, 10))
+
+
+def _grocery(root):
+  parts = {"train": "train", "val": "minival", "test": "test"}
+  for name, part in parts.items():
+    for line in (root / f"dataset/{name}.txt").read_text().splitlines():
+      path, label, _ = line.split(", ")  # _ is the coarse class
+      yield Photo(f"dataset/{path}", int(label), part)
+
+
+SETS = {
+  "imagenette": PhotoSet(
+    "thunderInfy/imagenette",
+    "b850f030ff0701c36a4adc8b928ea9483a46915b",
+    _imagenette,
+    "10a94830db05b30a17123cb472a51dc4892437ac229abd072409609e2cbc69aa",
+  ),
+  "scenes": PhotoSet(
+    "ndb796/Scene-Classification-Dataset",
+    "e38f98b5d70f987ce65ccd0977ca28f48fb9897a",
+    _scenes,
+    "f6c9cfb1aabe66f38c3b3415f21e3665847b518e9fffa714cefa44d6d0e990c5",
+  ),
+  "grocery": PhotoSet(
+    "marcusklasson/GroceryStoreDataset",
+    "fc80ba90f803d79d0383df52c5a4ac5de99ff6fc",
+    _grocery,
+    "fd09f1bd858814988f20aa9d126071dc02487756c90a0dfaae7f4565b6ccbef9",
+  ),
+}
+
+
+def checksum(photos: Sequence[Photo], hashes: Sequence[str]) -> str:
+  """Returns the SHA-256 of sha256sum's lines, sorted by path."""
+  lines = sorted((p.path, h) for p, h in zip(photos, hashes, strict=True))
+  text = "".join(f"{digest}  {path}\n" for path, digest in lines)
+  return hashlib.sha256(text.encode()).hexdigest()
+
+
+def split(
+  photos: Sequence[Photo], hashes: Sequence[str]
+) -> dict[str, list[int]]:
+  """Returns the photographs of each split, by index, sorted by hash."""
+  labels = collections.defaultdict(set)
+  for photo, digest in zip(photos, hashes, strict=True):
+    labels[digest].add(photo.label)
+  found = {name: {} for name in SPLITS}
+  for i, (photo, digest) in enumerate(zip(photos, hashes, strict=True)):
+    if len(labels[digest]) == 1:
+      found[_part(photo, digest)].setdefault(digest, i)
+  seen, result = set(), {}
+  for name, indices in found.items():
+    result[name] = [i for d, i in sorted(indices.items()) if d not in seen]
+    seen |= indices.keys()
+  return result
+
+
+def _part(photo, digest):
+  if isinstance(photo.part, str):
+    return photo.part
+  test, minival = photo.part
+  percent = int(digest, 16) % 100
+  return SPLITS[(percent >= test) + (percent >= test + minival)]
+
+
+def shrink(data: bytes) -> np.ndarray:
+  """Returns the middle of an encoded image, uint8 (SIDE, SIDE, 3)."""
+  image = ops_image.decode_image(data)
+  rows, cols = image.shape[:2]
+  scale = SIDE / min(rows, cols)
+  size = round(cols * scale), round(rows * scale)
+  image = cv2.resize(image, size, interpolation=cv2.INTER_AREA)
+  top, left = (image.shape[0] - SIDE) // 2, (image.shape[1] - SIDE) // 2
+  return image[top : top + SIDE, left : left + SIDE]
+
+
+def write(name: str, root: pathlib.Path, out: pathlib.Path):
+  """Writes OUT/NAME.npz and says what is in it.
+
+  Raises:
+    ValueError, OSError: the folder is not that commit of the repository.
+  """
+  errors.check_known("set of photographs", name, SETS)
+  known = SETS[name]
+  photos = list(known.photos(root))
+  digest = lambda photo: hashlib.sha256((root / photo.path).read_bytes())
+  hashes = [digest(photo).hexdigest() for photo in photos]
+  if (found := checksum(photos, hashes)) != known.checksum:
+    raise ValueError(
+      f"{root} holds {len(photos)} photographs with the checksum {found}, "
+      f"expected {known.checksum}: check out commit {known.commit} of "
+      f"https://github.com/{known.repository}"
+    )
+  arrays = {}
+  for part, indices in split(photos, hashes).items():
+    images = [shrink((root / photos[i].path).read_bytes()) for i in indices]
+    arrays[f"{part}/image"] = np.stack(images)
+    arrays[f"{part}/label"] = np.int32([photos[i].label for i in indices])
+  out.mkdir(parents=True, exist_ok=True)
+  np.savez(out / f"{name}.npz", **arrays)
+  pixels = arrays["train/image"].reshape(-1, 3)
+  counts = {part: len(arrays[f"{part}/label"]) for part in SPLITS}
+  removed = len(photos) - sum(counts.values())
+  output.say(
+    f"{out / name}.npz: {counts}, {removed} duplicates removed of "
+    f"{len(photos)} photographs with the checksum {found}.\n"
+    f"train: mean {pixels.mean(0).round(2)}, deviation "
+    f"{pixels.std(0).round(2)} of 255"
+  )
+
+
+def main(argv: Sequence[str] | None = None):
+  parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+  parser.add_argument("name", help=", ".join(SETS))
+  parser.add_argument("root", type=pathlib.Path, help="its repository")
+  parser.add_argument("out", type=pathlib.Path, help="folder to write to")
+  args = parser.parse_args(argv)
+  with output.errors_in_a_line():
+    write(args.name, args.root, args.out)
+
+
+if __name__ == "__main__":
+  main()
