@@ -24,7 +24,7 @@ PLAIN = {
   *("steps", "init", "data", "data_dir", "split", "classes", "label"),
   *("pretrain_steps", "caption", "vocab", "vocab_size", "tokens"),
   *("percent", "patch", "width", "depth", "embedded", "setup"),
-  *("head_scale", "mlp_ln", "block_ln_kw", "posemb_join_kw"),
+  *("embedding", "head_scale", "mlp_ln", "block_ln_kw", "posemb_join_kw"),
 }
 # For every other argument, values that make another model or other inputs.
 VALUES = {
@@ -45,6 +45,7 @@ VALUES = {
   "final_norm": ["True"],
   "fraction": ["1/16", "1/2"],
   "loss": ["sigmoid"],
+  "method": ["dpn+patch_stats", "none_scaled", "none_standardized"],
   "minival": ["train"],
   "mlp": ["pre+post"],
   "on_device": ["True"],
@@ -90,6 +91,8 @@ def photos(tfds):
 def _shrunk(name, photos, arg="runlocal"):
   """Returns a config whose model, if it is one of the large ones, is tiny."""
   needed = f"data={photos}," if name == "images" else ""
+  if name == "studies.photos":
+    needed = f"data_dir={photos.removesuffix('/photos')},"
   config = module(name).get_config(needed + arg)
   variant = config.model.get("variant", "lite")
   if variant[0] in "TSBL" and variant[-2:] in ("16", "32"):

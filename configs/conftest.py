@@ -74,6 +74,11 @@ def tfds(tmp_path_factory):
       ),
       {"image": "jpeg", key: "png"},
     )
+  arrays = {}
+  for split in ("train", "minival", "test"):
+    arrays[f"{split}/image"] = np.zeros((50, 128, 128, 3), np.uint8)
+    arrays[f"{split}/label"] = np.arange(50) % 10
+  np.savez(f"{folder}/imagenette.npz", **arrays)
   with pytest.MonkeyPatch.context() as patch:
     patch.setenv("TFDS_DATA_DIR", folder)
     yield folder
