@@ -26,9 +26,7 @@ def test_identical_files_are_kept_once_and_never_with_two_labels():
   assert found == {"test": [1], "minival": [], "train": [2]}
 
 
-def test_scenes_are_written_from_a_checkout_and_checked(
-  tmp_path, monkeypatch
-):
+def test_scenes_are_written_from_a_checkout_and_checked(tmp_path, monkeypatch):
   folder = tmp_path / "train-scene classification"
   (folder / "train").mkdir(parents=True)
   rows, lines = ["image_name,label"], []
