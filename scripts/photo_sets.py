@@ -24,14 +24,13 @@ import pathlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-import cv2
 import numpy as np
 
 from dpn import errors
-from dpn.input_pipeline.pp import ops_image
+from dpn.input_pipeline import pp
 from dpn.scripts.results import output
 
-SIDE = 128  # pixels
+SHRINK = "decode|resize_small(128)|central_crop(128)"
 SPLITS = ("test", "minival", "train")
 
 
@@ -131,17 +130,6 @@ def _part(photo, digest):
   return SPLITS[(percent >= test) + (percent >= test + minival)]
 
 
-def shrink(data: bytes) -> np.ndarray:
-  """Returns the middle of an encoded image, uint8 (SIDE, SIDE, 3)."""
-  image = ops_image.decode_image(data)
-  rows, cols = image.shape[:2]
-  scale = SIDE / min(rows, cols)
-  size = round(cols * scale), round(rows * scale)
-  image = cv2.resize(image, size, interpolation=cv2.INTER_AREA)
-  top, left = (image.shape[0] - SIDE) // 2, (image.shape[1] - SIDE) // 2
-  return image[top : top + SIDE, left : left + SIDE]
-
-
 def write(name: str, root: pathlib.Path, out: pathlib.Path):
   """Writes OUT/NAME.npz and says what is in it.
 
@@ -159,9 +147,11 @@ def write(name: str, root: pathlib.Path, out: pathlib.Path):
       f"expected {known.checksum}: check out commit {known.commit} of "
       f"https://github.com/{known.repository}"
     )
+  shrink, rng = pp.make(SHRINK), np.random.default_rng(0)
+  image = lambda i: {"image": (root / photos[i].path).read_bytes()}
   arrays = {}
   for part, indices in split(photos, hashes).items():
-    images = [shrink((root / photos[i].path).read_bytes()) for i in indices]
+    images = [shrink(image(i), rng)["image"] for i in indices]
     arrays[f"{part}/image"] = np.stack(images)
     arrays[f"{part}/label"] = np.int32([photos[i].label for i in indices])
   out.mkdir(parents=True, exist_ok=True)
