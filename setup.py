@@ -83,7 +83,7 @@ setuptools.setup(
     "cuda12": ["jax[cuda12]"],
     "cuda13": ["jax[cuda13]"],
     "tpu": ["jax[tpu]"],
-    "prepare": ["tensorflow"],
+    "prepare": ["crc32c", "tensorflow"],
     "fast": ['nvidia-nvimgcodec-cu12; sys_platform == "linux"'],
     "restart": ["numba"],
     "hf": ["pyarrow"],

@@ -16,6 +16,7 @@ import math
 import multiprocessing
 import os
 import threading
+import zlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -143,6 +144,18 @@ class Data:
   def facts(self) -> dict[str, Any]:
     """Returns what all processes must agree on."""
     return {"data": self.examples.source.name, "examples": self.num_examples}
+
+  def checksum(self) -> str:
+    """Returns the number of examples, and a checksum of some of them."""
+    source = self.examples.source
+    checksum = 0
+    for index in np.linspace(0, len(source) - 1, 8).astype(int).tolist():
+      for key, value in sorted(source[index].items()):
+        if isinstance(value, np.ndarray):
+          value = value.tobytes()
+        data = value if isinstance(value, bytes) else repr(value).encode()
+        checksum = zlib.crc32(key.encode() + data, checksum)
+    return f"{self.num_examples}-{checksum:08x}"
 
   def batches(self, examples_seen: int = 0) -> Iterator[Batch]:
     """Yields this process's rows of every batch from a position on.

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 from array_record.python import array_record_module
+from tensorboardX import record_writer
 
 from dpn.input_pipeline import conftest as testing
 from dpn.input_pipeline import pipeline, sources
@@ -170,12 +171,13 @@ def test_features_by_value():
 
 
 def _as_tfrecord(directory):
-  """Turns a data set's files into TFRecord; checksums are left empty."""
+  """Turns a data set's files into TFRecord."""
   for path in directory.glob("*.array_record-*"):
-    records = array_record_module.ArrayRecordReader(str(path)).read_all()
-    framed = [struct.pack("<Q4x", len(x)) + x + bytes(4) for x in records]
     new = path.name.replace("array_record", "tfrecord")
-    path.with_name(new).write_bytes(b"".join(framed))
+    writer = record_writer.RecordWriter(str(path.with_name(new)))
+    for x in array_record_module.ArrayRecordReader(str(path)).read_all():
+      writer.write(x)
+    writer.close()
     path.unlink()
   path = directory / "dataset_info.json"
   info = json.loads(path.read_text())
@@ -247,7 +249,7 @@ def test_tfrecord_errors(old, tmp_path):
   def check_fails(folder, message, data_dir="new"):
     source, out = f"--source=tfrecord:{folder}", tmp_path / data_dir
     with pytest.raises(SystemExit, match=message):
-      prepare_data.main([source, f"--data_dir={out}"])
+      prepare_data.main([source, f"--data_dir={out}", "--verify"])
 
   check_fails(old, "is array_record, not tfrecord")
   _as_tfrecord(old)
@@ -260,7 +262,13 @@ def test_tfrecord_errors(old, tmp_path):
   content = path.read_bytes()
   for length in (7, 40, len(content) - 3):
     path.write_bytes(content[:length])
-    check_fails(old, "is cut off")
+    check_fails(old, "damaged, cut off")
+  flipped = bytearray(content)
+  for place, message in ((3, "damaged, cut off"), (40, "record 0, from 0, is")):
+    flipped[place] ^= 4
+    path.write_bytes(flipped)
+    check_fails(old, message)
+    flipped[place] ^= 4
   path.write_bytes(content[: struct.unpack("<Q", content[:8])[0] + 16])
   check_fails(old, r"has 1 records, .* says 3")
 

@@ -90,6 +90,7 @@ def finish(run: build.Run, workdir: str, state, log: log_lib.MetricsLog):
     row = {k: v for k, v in log.last_row.items() if k != "step"}
     done: dict[str, Any] = {
       "step": step,
+      "metrics_crc32": metrics.checksum(os.path.join(workdir, metrics.METRICS)),
       **log_lib.totals(rows),
       "metrics": row,
     }

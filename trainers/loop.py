@@ -137,7 +137,9 @@ def open_log(run, seed, state, progress):
   """Yields the log, with what is evaluated before this start's first step."""
   config, step = seed.config.to_dict(), int(state.step)
   if jax.process_index() == 0:
-    workdir_lib.record(seed.workdir, config)
+    data = {"data": run.data.checksum()}
+    if changed := workdir_lib.record(seed.workdir, config, data):
+      log_lib.say_wrapped(f"Warning: {changed}")
   found = evaluate(run, due_first(run, step, seed.position), state, progress)
   row = seed.position.get("unevaluated", {}) | found
   log = log_lib.MetricsLog(

@@ -122,10 +122,20 @@ def _check_config(workdir: str, config: dict):
     )
 
 
-def record(workdir: str, config: Mapping[str, Any]):
+def record(
+  workdir: str, config: Mapping[str, Any], checksums: Mapping[str, str] = {}
+) -> str:
   """Writes config.json, and an entry for this start to environment.json.
 
   From the first checkpoint on, config.json is the run's config.
+
+  Args:
+    workdir: of the run.
+    config: of the run.
+    checksums: of what may change between starts, such as its "data".
+
+  Returns:
+    A sentence if that, or the code, has changed since the last start.
   """
   atomic.write_json(os.path.join(workdir, CONFIG), config)
   path = pathlib.Path(workdir, files.ENVIRONMENT)
@@ -147,11 +157,25 @@ def record(workdir: str, config: Mapping[str, Any]):
     "jaxlib": importlib.metadata.version("jaxlib"),
     "command": sys.argv,
     "loader": fingerprint.of_config(config),
+    "code": code_checksum(),
+    **checksums,
   }
   before = [x["loader"] for x in starts if isinstance(x.get("loader"), dict)]
   if before:
     fingerprint.compare(workdir, before[-1], this["loader"])
   atomic.write_json(str(path), [*starts, this])
+  last = starts[-1] if starts else {}
+  changed = [
+    f"the {name} ({last[name]} before, {this[name]} now)"
+    for name in ("code", *checksums)
+    if last.get(name) not in (None, this[name])
+  ]
+  if not changed:
+    return ""
+  return (
+    f"changed since the last start of this run: {' and '.join(changed)}. Its "
+    f"results are of both; {path.name} has the commits."
+  )
 
 
 def check_own(workdir: str, config: Mapping, position: Mapping[str, Any]):

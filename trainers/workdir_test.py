@@ -196,6 +196,15 @@ def test_one_entry_for_every_start(tmp_path):
   assert second["loader"]["decoder"].startswith("OpenCV")
 
 
+def test_what_has_changed_since_the_last_start(tmp_path, monkeypatch):
+  record = lambda data: workdir.record(str(tmp_path), {}, {"data": data})
+  assert not record("40-ab")
+  assert not record("40-ab")
+  assert "the data (40-ab before, 41-ab now)" in record("41-ab")
+  monkeypatch.setattr(workdir, "code_checksum", lambda: "0f")
+  assert "the code (" in record("41-ab")
+
+
 def test_a_start_with_another_loader_is_warned_about(tmp_path, caplog):
   config = {"evals": {"a": {"pp_fn": "decode|resize(8)"}}}
   workdir.record(str(tmp_path), config)

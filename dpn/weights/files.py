@@ -38,6 +38,7 @@ class Done(TypedDict, total=False):
   """done.json of a run."""
 
   step: int
+  metrics_crc32: str  # of metrics.jsonl
   seconds: float | None
   core_hours: float | None
   images_per_sec: float | None

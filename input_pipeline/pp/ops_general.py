@@ -31,9 +31,9 @@ def value_range(
   """
   low = np.asarray(in_min, np.float64)
   width = np.asarray(in_max, np.float64) - low
-  if vmin >= vmax:
+  if vmin > vmax:
     raise ValueError(
-      f"expected vmin < vmax, got {vmin} and {vmax}: it would invert images."
+      f"expected vmin <= vmax, got {vmin} and {vmax}: it would invert images."
     )
   if not width.all():
     raise ValueError(f"in_min and in_max must differ, got {in_min!r} twice.")

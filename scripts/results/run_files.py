@@ -8,6 +8,7 @@ from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 import pandas as pd
+from absl import logging
 
 from dpn import metrics, schema
 from dpn.scripts.results import runs
@@ -85,11 +86,18 @@ def read(path: str) -> runs.Run:
   for start in _read_json(file("environment.json"), list[Start]) or ():
     origin |= {key: value for key, value in start.items() if value}
   logged = _read_rows(file(metrics.METRICS))
+  done = _read_json(file("done.json"), files.Done)
+  expected = (done or {}).get("metrics_crc32")
+  if expected and expected != metrics.checksum(file(metrics.METRICS)):
+    logging.warning(
+      "%s is not as the run left it: a number in it may be another.",
+      file(metrics.METRICS),
+    )
   return runs.Run(
     path,
     config,
     logged,
-    _read_json(file("done.json"), files.Done),
+    done,
     origin,
     _read_rows(file(metrics.TIMING)),
     _read_json(file(workdir.TEST), dict[str, float]) or {},
