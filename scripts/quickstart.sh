@@ -13,7 +13,7 @@ out=runs/quickstart
 # shellcheck source=/dev/null
 source scripts/launch/job.sh
 bash scripts/venv.sh
-job .venv/bin/python -m scripts.sweep --out "$out" \
+job .venv/bin/python -m scripts.sweep --out "$out" --seeds_together \
   --config configs/digits.py:stems=none+dpn,seeds=3
 .venv/bin/python -m scripts.report "$out" -o "$out/report.html" \
   --title "Dual PatchNorm in miniature" \
