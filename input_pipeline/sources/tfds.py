@@ -127,6 +127,9 @@ def _open(directory: str, split: str):
       for key, feature in builder.info.features.items()
       if isinstance(feature, tfds.features.Image)
     ]
+    for file in builder.info.splits[split].filepaths:
+      if not os.path.samefile(os.path.dirname(file), directory):
+        raise ValueError(f"{file} is not in the folder")
     decoders = dict.fromkeys(images, tfds.decode.SkipDecoding())
     return builder, builder.as_data_source(split=split, decoders=decoders)
   except Exception as e:  # TFDS raises anything on damaged files

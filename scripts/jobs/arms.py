@@ -12,6 +12,7 @@ import fnmatch
 import os
 import re
 import runpy
+import typing
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
@@ -250,11 +251,11 @@ def read_index(out: str) -> tuple[str, dict[str, Arm]]:
   if not os.path.isfile(path):
     raise ValueError(f"{path} is missing: {out} is not the --out of a sweep.")
   index = schema.read_json(path, Index)
-  try:
-    arms = [
-      Arm(**entry | {"workdir": paths.join(out, entry["workdir"])})
-      for entry in index["arms"]
-    ]
-  except (KeyError, TypeError) as e:
-    raise ValueError(f"{path} is damaged: {e} in an arm.") from e
-  return index["config"], {arm.workdir: arm for arm in arms}
+  arms = {}
+  for entry in index["arms"]:
+    for name, hint in typing.get_type_hints(Arm).items():
+      schema.check(path, name, entry.get(name), hint)
+    fields = {x.name: entry.get(x.name) for x in dataclasses.fields(Arm)}
+    fields["workdir"] = paths.join(out, fields["workdir"])
+    arms[fields["workdir"]] = Arm(**fields)
+  return index["config"], arms
