@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypedDict
 
 import jax
 import ml_collections
@@ -17,6 +17,15 @@ from dpn.trainers import build, config_keys, workdir
 from dpn.weights import files, preprocessing, source
 
 HEAD = "head/(kernel|bias)"
+
+
+class Config(TypedDict, total=False):
+  """The sections of config.json."""
+
+  input: dict
+  evals: dict[str, dict] | None
+  model: dict | None
+  pp_modules: list[str] | None
 
 
 def config_of(path: str) -> ml_collections.ConfigDict:
@@ -39,7 +48,7 @@ def config_of(path: str) -> ml_collections.ConfigDict:
 def config_beside(path: str) -> dict[str, Any]:
   """Returns the config of a checkpoint's run; {} if it is not a run's."""
   file = os.path.join(files.locate(path).folder, workdir.CONFIG)
-  config = schema.read_json(file, dict) if os.path.isfile(file) else {}
+  config = schema.read_json(file, Config) if os.path.isfile(file) else {}
   # The config.json of timm and others has no `input`.
   if not isinstance(config.get("input"), dict):
     return {}
