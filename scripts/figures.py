@@ -7,7 +7,7 @@
 1: gain of each LayerNorm placement; 2: gradient norm against depth (left) and
 of the patch embedding against the step (right); 3: scale of the first LayerNorm
 of Dual PatchNorm, also of a parameter file; 4: gradient norm against depth of
-B/32, S/32 and S/16 (Appendix H); 6: Table 6 as bars; curves: training loss and
+B/32, S/32 and S/16 (Appendix H); 6: Table 6; curves: training loss and
 results by step; differences: of each arm from the baseline. 2 and 4 need runs
 with `config.log_grad_depth`. More than eight arms get a small panel each.
 """

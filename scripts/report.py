@@ -35,12 +35,12 @@ _LINES = (
   "t) from three runs on; of two, thin lines are the runs."
 )
 _MULTIPLES = f"More than {len(plots.COLOURS)} arms: grey is the first of them."
-_BARS = (
-  "Whiskers are 95% intervals (Student's t) from three runs on; of two, dots "
-  "are the runs."
+_DOTS = (
+  "Dots are means over n runs, bars their 95% intervals (Student's t) from "
+  "three runs on; of two, ticks are the runs."
 )
 CAPTIONS = {
-  "differences": f"Bars are means over seeds. {_BARS}",
+  "differences": _DOTS,
   "curves": "",
   "2_left": "Norm of the loss's gradient in the patch embedding (E) and in "
   "each block, as in the paper's Figure 2, where Dual PatchNorm lowers that of "
@@ -53,9 +53,9 @@ CAPTIONS = {
   "Figure 3 the scales grow at the centre and the corners.",
   "1": "Gain of each placement of LayerNorms in the block, of NormFormer, "
   "Sub-LN and Dual PatchNorm, over a ViT with LayerNorm before attention and "
-  f"MLP. {_BARS}",
+  f"MLP. {_DOTS}",
   "6": "Stems relative to Dual PatchNorm. Diamonds: the paper's Table 6. "
-  + _BARS,
+  + _DOTS,
 }
 _SECTIONS = {
   "Curves": ("curves",),
@@ -63,7 +63,7 @@ _SECTIONS = {
     *("2_left", "4", "2_right", "3"),
   ),
 }
-_PAPERS_BARS = {"figure_1": "1", "6": "6"}  # table → the figure that shows it
+_DRAWN = {"figure_1": "1", "6": "6"}  # table → the figure that shows it
 
 
 def report(
@@ -118,7 +118,7 @@ def _summary(frame, interval):
 
 
 def _results(frame, models, results, interval, args):
-  """Returns what the runs say: in words, as a table, as bars, and all of it."""
+  """Returns what the runs say: in words, as a table, as a figure, and all."""
   words = [*own_runs.in_words(models), *own_runs.papers_gains(frame)]
   parts = [render.heading("Results"), render.listed(words)]
   for table in results:
@@ -176,7 +176,7 @@ def _predictions(frame):
 
 
 def _beside_the_paper(frame, papers, args):
-  """Returns the paper's tables that a run fills, their bars, its claims."""
+  """Returns the paper's tables that a run fills, their figures, its claims."""
   parts = []
   for table in papers:
     shown, rest = tables.split(table)
@@ -184,7 +184,7 @@ def _beside_the_paper(frame, papers, args):
     if rest:
       what = f"All of {table.title.partition(':')[0]}, with what was not run"
       parts.append(render.folded(what, render.cells(rest)))
-    if name := _PAPERS_BARS.get(table.name):
+    if name := _DRAWN.get(table.name):
       parts += _pictures(frame, (name,), args, missing=[])
   table = claims.build(frame)
   said = table.frame[table.frame.ours != ""]

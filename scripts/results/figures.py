@@ -16,6 +16,7 @@ from matplotlib import figure
 from dpn import errors
 from dpn.scripts.results import (
   aggregate,
+  measures,
   own_runs,
   paper,
   plots,
@@ -141,11 +142,25 @@ def depth(name, archs, frame, args) -> dict[str, Drawn]:
   )
   shown = itertools.chain(*(of for a in grouped.values() for of in a.values()))
   steps = " or ".join(f"{n:,}" for n in sorted({*map(mean_steps, shown)}))
-  label = f"gradient norm {clipping},\nmean of the last {steps} steps"
-  fig = plots.gradient_depth(
-    grouped, family, label, log=not args.linear, order=_order(frame)
+  fig = _lines(
+    grouped,
+    lambda repetitions: measures.norms_by_depth(repetitions, family),
+    "patch embedding (E) and blocks",
+    f"gradient norm {clipping},\nmean of the last {steps} steps",
+    log=not args.linear,
+    depth=True,
+    order=_order(frame),
   )
   return {name: Drawn(fig, left_out, "Gradient norm by depth")}
+
+
+def _lines(grouped, read, *labels, **options):
+  """Returns the plot of what `read` takes from the runs of each arm."""
+  values = {
+    title: {arm: read(repetitions) for arm, repetitions in arms.items()}
+    for title, arms in grouped.items()
+  }
+  return plots.lines(values, *labels, **options)
 
 
 def mean_steps(run: runs.Run) -> int:
@@ -154,17 +169,31 @@ def mean_steps(run: runs.Run) -> int:
   return min(steps, int(run.logged.index[-1]))
 
 
+def _by_step(frame, args, metric, label, title, log=False):
+  """Returns a metric of all arms against the step; fractions in percent."""
+  grouped, left_out = panels(frame, metric, args.arms)
+  scale = 100 if aggregate.is_fraction(metric) else 1
+  fig = _lines(
+    grouped,
+    lambda repetitions: scale * measures.by_step(repetitions, metric),
+    "training step",
+    label,
+    log=log,
+    order=_order(frame),
+  )
+  return Drawn(fig, left_out, title)
+
+
 def embedding(frame, args) -> dict[str, Drawn]:
   """Returns Figure 2 (right): the norm of the embedding's gradient by step."""
   family, clipping = _norm(args)
-  metric = f"{family}/embedding"
   label = f"norm of the embedding's\ngradient {clipping}"
-  grouped, left_out = panels(frame, metric, args.arms)
-  fig = plots.curves(
-    grouped, metric, label, log=not args.linear, order=_order(frame)
-  )
   title = "Gradient norm of the patch embedding"
-  return {"figure_2_right": Drawn(fig, left_out, title)}
+  return {
+    "figure_2_right": _by_step(
+      frame, args, f"{family}/embedding", label, title, log=not args.linear
+    )
+  }
 
 
 def training(frame, args) -> dict[str, Drawn]:
@@ -175,18 +204,13 @@ def training(frame, args) -> dict[str, Drawn]:
     logged = _logged(frame)
     metrics = [metric for metric in ["loss", *results] if metric in logged]
     shown = {_file("curves", metric): metric for metric in metrics}
-  drawn = {}
-  for name, metric in shown.items():
-    fraction = aggregate.is_fraction(metric)
-    label = f"{metric} [%]" if fraction else metric
-    title = metric
-    if metric == "loss":
-      label, title = "training loss", "Training loss"
-    grouped, left_out = panels(frame, metric, args.arms)
-    scale = 100 if fraction else 1
-    fig = plots.curves(grouped, metric, label, scale=scale, order=_order(frame))
-    drawn[name] = Drawn(fig, left_out, title)
-  return drawn
+  words = {"loss": ("training loss", "Training loss")}
+  return {
+    name: _by_step(
+      frame, args, metric, *words.get(metric, (own_runs.unit(metric), metric))
+    )
+    for name, metric in shown.items()
+  }
 
 
 def _file(*words):
@@ -195,7 +219,7 @@ def _file(*words):
 
 
 def differences(frame, args) -> dict[str, Drawn]:
-  """Returns bars of each arm's difference from its model's baseline.
+  """Returns each arm's difference from its model's baseline, with interval.
 
   A panel shows a model; if there is but one arm, it shows all models.
   """
@@ -204,39 +228,44 @@ def differences(frame, args) -> dict[str, Drawn]:
   alike = {}
   for of in (model for model in models if model.baseline):
     metric, others = of.headline[0], [a for a in of.arms if a != of.baseline]
-    gains = {_label(arm): of.gain(arm, metric) for arm in others}
+    gains = {arm: of.gain(arm, metric) for arm in others}
     if any(isinstance(gain, aggregate.Estimate) for gain in gains.values()):
       alike.setdefault((metric, of.baseline), {})[of.title] = gains
   if not alike:
     raise ValueError("No arm was run that can be compared with another.")
   drawn = {}
   for (metric, baseline), ours in alike.items():
-    names = dict.fromkeys(name for gains in ours.values() for name in gains)
+    names = _as_told({name for gains in ours.values() for name in gains})
     ours = {
-      title: {name: gains.get(name, aggregate.NOT_RUN) for name in names}
+      title: {_label(n): gains.get(n, aggregate.NOT_RUN) for n in names}
       for title, gains in ours.items()
     }
     if len(names) == 1 < len(ours):  # then models are rows of a panel
-      [name] = names
+      name = _label(names[0])
       ours = {name: {title: gains[name] for title, gains in ours.items()}}
     unit = " [points]" if aggregate.is_fraction(metric) else ""
-    label = f"{metric} minus {_label(baseline)}'s{unit}"
+    label = f"{metric}: difference from {_label(baseline)}{unit}"
     fig = plots.gains(ours, {}, label, _label(runs.DPN))
-    title = f"Differences from {baseline}, {metric}"
+    title = f"Differences from {_label(baseline)} in {metric}"
     drawn[_file("differences", metric, baseline)] = Drawn(fig, {}, title)
   return drawn
 
 
+def _as_told(arms):
+  """Returns arms in the order of the paper's Table 6, then others by name."""
+  known = paper.TABLES["6"].arms
+  place = {arm: i for i, arm in enumerate(known)}
+  return sorted(arms, key=lambda arm: (place.get(arm, len(known)), arm))
+
+
 def gains(name, frame, args) -> dict[str, Drawn]:
-  """Returns bars of the arms of a table of differences that were run."""
-  spec = paper.TABLES[name]
-  found = tables.sort_runs(name, frame, args.metric)
+  """Returns those arms of a table of differences that were run."""
+  spec, found = paper.TABLES[name], tables.sort_runs(name, frame, args.metric)
   if found.wrong:
     raise ValueError(found.wrong[0])
-  arms = found.arms
+  arms, published, ours, theirs = found.arms, paper.printed(name), {}, {}
   run = {arm for (_, arm), of in arms.items() if of.metric}
   shown = [arm for arm in spec.arms if arm != spec.reference and arm in run]
-  published, ours, theirs = paper.printed(name), {}, {}
   for arch in tables.archs(name, arms):
     reference = arms.get(((arch,), spec.reference))
     cells = {
@@ -256,11 +285,10 @@ def gains(name, frame, args) -> dict[str, Drawn]:
       f"the same model, which {spec.number} is about. Train "
       "it, or give its folder as well."
     )
-  label = f"top-1 relative to {own_runs.LABELS[spec.reference]} [points]"
+  label = f"top-1: difference from {_label(spec.reference)} [points]"
   file = name if name.startswith("figure") else f"table_{name}"
-  fig = plots.gains(ours, theirs, label, own_runs.LABELS[runs.DPN])
-  title = f"{spec.number} as bars"
-  return {file: Drawn(fig, found.left_out, title)}
+  fig = plots.gains(ours, theirs, label, _label(runs.DPN))
+  return {file: Drawn(fig, found.left_out, f"{spec.number}, drawn")}
 
 
 def _label(arm):

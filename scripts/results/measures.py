@@ -4,18 +4,46 @@ The definitions are ours; arXiv 2302.01327 says "unstable", "disproportionately
 large" and "center and corners" without giving any.
 """
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
 
-from dpn.scripts.results import plots, runs
+from dpn.scripts.results import runs
 
 Runs = Sequence[runs.Run]
 
 ROWS_BEFORE = 20  # that a spike stands out from
 DEVIATIONS = 6  # of the noise there, by which it does
 _LEAST = 0.01  # of the loss, in place of less noise
+
+
+def by_step(repetitions: Runs, metric: str) -> pd.DataFrame:
+  """Returns what repeated runs logged, (runs, steps)."""
+  # Not by path: runs of two archives may have the same.
+  series = [run.series(metric) for run in repetitions]
+  values = pd.concat(series, axis=1).T.sort_index(axis=1)
+  if values.isna().any(axis=None):
+    raise ValueError(
+      f"{', '.join(run.path for run in repetitions)} logged {metric!r} at "
+      "different steps. Train those that differ anew, or move them elsewhere."
+    )
+  return values
+
+
+def norms_by_depth(repetitions: Runs, family: str) -> pd.DataFrame:
+  """Returns the last norms logged (runs, layers), the patch embedding's first.
+
+  `family` is that of the metrics, "grad_norm_mean" for example.
+  """
+  logged = repetitions[0].logged
+  blocks = sorted(k for k in logged if re.fullmatch(rf"{family}/block\d+", k))
+  metrics = [f"{family}/embedding", *blocks]
+  last = [
+    [run.series(metric).iloc[-1] for metric in metrics] for run in repetitions
+  ]
+  return pd.DataFrame(last, [run.path for run in repetitions])
 
 
 def spikes(loss: pd.Series) -> int:
@@ -44,7 +72,7 @@ def embedding_over_blocks(repetitions: Runs) -> float:
   At the end of training, before clipping, as a mean over the last steps (see
   `dpn.trainers.update.make`) and over the runs.
   """
-  norms = plots.norms_by_depth(repetitions, "grad_norm_mean").mean()
+  norms = norms_by_depth(repetitions, "grad_norm_mean").mean()
   return float(norms[0] / norms[1:].median())
 
 

@@ -232,7 +232,7 @@ def _rows(metrics, baseline, found):
   header = ["model", "arm"]
   for metric in metrics:
     minus = f"minus {baseline}" if len(metrics) == 1 else f"… − {baseline}"
-    header += [_with_unit(metric), minus] if baseline else [_with_unit(metric)]
+    header += [unit(metric), minus] if baseline else [unit(metric)]
   frame = pd.DataFrame(rows, columns=header, dtype=object)
   title, keys = "Results", 2
   if len(found) == 1:  # then its name need not stand in every row
@@ -297,7 +297,7 @@ def everything(
 
 def _by_metric(title, model, arms, cell):
   rows = [
-    (_with_unit(metric), *(cell(arm, metric) for arm in arms))
+    (unit(metric), *(cell(arm, metric) for arm in arms))
     for metric in (*model.headline, *model.others)
   ]
   frame = pd.DataFrame(rows, columns=["metric", *arms], dtype=object)
@@ -315,7 +315,8 @@ def _label(arm):
   return f"{arm} ({LABELS[arm]})" if arm in LABELS else arm
 
 
-def _with_unit(metric):
+def unit(metric: str) -> str:
+  """Returns a metric's name, with "[%]" if it is shown in percent."""
   return f"{metric} [%]" if aggregate.is_fraction(metric) else metric
 
 

@@ -5,8 +5,8 @@ Okabe and Ito's, told apart by colour-blind readers too; line styles and
 markers tell the arms apart in print.
 """
 
+import functools
 import math
-import re
 import textwrap
 from collections.abc import Mapping, Sequence
 
@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from matplotlib import cycler, figure, ticker
 
-from dpn.scripts.results import aggregate, runs
+from dpn.scripts.results import aggregate
 
 COLOURS = (
   "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000",
@@ -32,7 +32,8 @@ _SEVERAL_INCHES = 3.2  # of one of several panels
 _COLUMNS = 3
 _MULTIPLE_INCHES = 2.3  # of one of many arms
 _MULTIPLE_COLUMNS = 4
-_BEHIND = {"color": "#aaaaaa", "linestyle": "-", "linewidth": 1.2}
+_GREY = {"color": "#aaaaaa"}
+_BEHIND = {**_GREY, "linestyle": "-", "linewidth": 1.2}
 _LETTERS_PER_INCH = 14  # of a legend
 _LABEL_LETTERS = 16  # of a vertical label before it is broken
 _TITLE_LETTERS = 30  # of one of several panels
@@ -50,22 +51,22 @@ STYLE = {
   "text.parse_math": False,  # names of runs may hold a "$"
 }
 
-Arms = Mapping[str, Sequence[runs.Run]]  # legend entry → repetitions
-Panels = Mapping[str, Arms]  # title → arms
+# Title → legend entry → numbers, (runs, x).
+Panels = Mapping[str, Mapping[str, pd.DataFrame]]
 Gains = Mapping[str, Mapping[str, aggregate.Estimate | str]]  # panel → arm
 
 
 @matplotlib.rc_context(STYLE)
-def curves(
+def lines(
   panels: Panels,
-  metric: str,
-  label: str,
+  xlabel: str,
+  ylabel: str,
   *,
-  scale: float = 1.0,
   log: bool = False,
+  depth: bool = False,
   order: Sequence[str] = (),
 ) -> figure.Figure:
-  """Returns a metric against the step, a panel for each model.
+  """Returns lines of arms, a panel for each model.
 
   A line is the mean over the runs of an arm. The band is its 95% confidence
   interval (Student's t; of the logarithm on a logarithmic axis) from three
@@ -73,66 +74,114 @@ def curves(
   colours get a panel each, with the first arm in grey behind it.
 
   Args:
-    panels: runs of each arm.
-    metric: key in metrics.jsonl.
-    label: of the vertical axis, with the unit.
-    scale: factor of the values, 100 for percent.
+    panels: numbers of each arm, (runs, x).
+    xlabel: of the horizontal axes.
+    ylabel: of the vertical axes, with the unit.
     log: whether the vertical axis is logarithmic.
+    depth: whether x are the patch embedding and the blocks, not steps (arXiv
+      2302.01327, Figures 2 and 4).
     order: arms in the order of their styles; that of the panels without it.
   """
-  read = lambda repetitions: scale * _stack(repetitions, metric)
-  draw = _draw(panels)
-  fig, axes = draw(panels, read, "training step", label, log=log, order=order)
+  names = [*dict.fromkeys(arm for arms in panels.values() for arm in arms)]
+  many = len(names) > len(COLOURS)
+  cells = _one_arm(panels, depth) if many else _all_arms(panels, names, order)
+  columns = min(len(cells), _MULTIPLE_COLUMNS if many else _COLUMNS)
+  rows, size = math.ceil(len(cells) / columns), SIZE_INCHES
+  if many:
+    size = columns * _MULTIPLE_INCHES, 1.7 * rows + 0.4
+  elif len(cells) > 1:
+    size = columns * _SEVERAL_INCHES, 2.6 * rows + 0.3
+  fig, axes = _grid(len(cells), columns, *size)
+  for ax, (_, title, arms) in zip(axes, cells, strict=True):
+    for name, (values, style) in arms.items():
+      # A line shows without markers, a single number does not.
+      one = {} if many or depth or values.shape[1] == 1 else {"marker": ""}
+      _line(ax, values, log, label=name, **style | one)
+    ax.set_title(title)
+    if log:
+      ax.set_yscale("log")
+  if many:
+    _share_scale(axes, [model for model, *_ in cells])
+    fig.supxlabel(xlabel, fontsize=9)
+    fig.supylabel(ylabel, fontsize=9)
+  else:
+    for i, ax in enumerate(axes):
+      ax.set(xlabel=xlabel, ylabel="" if i % columns else ylabel)
+    _legend(fig, axes)
   for ax in axes:
+    _ticks(ax, log, depth, most=6 if many else 12)
+  return fig
+
+
+def _all_arms(panels, names, order):
+  """Returns a cell for each model: model, title, numbers and style by arm.
+
+  Each arm keeps its style in all panels, and in all figures if there is one
+  for everyone.
+  """
+  if len({*order, *names}) <= len(COLOURS):
+    names = dict.fromkeys([*order, *names])
+  styles = dict(zip(names, STYLES, strict=False))
+  return [
+    (
+      model,
+      textwrap.fill(model, _TITLE_LETTERS),
+      {name: (values, styles[name]) for name, values in arms.items()},
+    )
+    for model, arms in panels.items()
+  ]
+
+
+def _one_arm(panels, depth):
+  """Returns a cell for each arm, the first one's line behind it."""
+  cells, own = [], {"color": COLOURS[0], "marker": "o" if depth else ""}
+  for model, arms in panels.items():
+    first = next(iter(arms))
+    for arm, values in arms.items():
+      shown = {first: (arms[first], _BEHIND)}
+      shown[arm] = values, own if arm != first else _BEHIND | own | _GREY
+      cells.append(
+        (model, f"{model}\n{arm}" if len(panels) > 1 else arm, shown)
+      )
+  return cells
+
+
+def _share_scale(axes, models):
+  """Gives all panels of a model one vertical scale."""
+  for model in dict.fromkeys(models):
+    of = [ax for ax, its in zip(axes, models, strict=True) if its == model]
+    low, high = zip(*(ax.get_ylim() for ax in of), strict=True)
+    for ax in of:
+      ax.set_ylim(min(low), max(high))
+
+
+def _ticks(ax, log, depth, most):
+  """Sets the ticks of steps or blocks, and those of a logarithmic axis."""
+  if depth:
+    count = len(ax.lines[0].get_xdata())
+    shown = [0, *range(1, count, max(1, math.ceil((count - 1) / most)))]
+    ax.set_xticks(shown, ["E", *map(str, shown[1:])])
+  else:
     ax.xaxis.set_major_locator(ticker.MaxNLocator(4, integer=True))
     ax.xaxis.set_major_formatter("{x:,.0f}")
-  return fig
-
-
-@matplotlib.rc_context(STYLE)
-def gradient_depth(
-  panels: Panels,
-  family: str,
-  label: str,
-  *,
-  log: bool = True,
-  order: Sequence[str] = (),
-) -> figure.Figure:
-  """Returns gradient norms against depth (arXiv 2302.01327, Figures 2 and 4).
-
-  Lines and bands as in `curves`.
-
-  Args:
-    panels: runs of each arm, trained with `config.log_grad_depth`.
-    family: of the metrics, "grad_norm_mean": what the last row has of them.
-    label: of the vertical axis.
-    log: whether it is logarithmic; the paper's is not.
-    order: as in `curves`.
-  """
-  read = lambda repetitions: norms_by_depth(repetitions, family)
-  depth = "patch embedding (E) and blocks"
-  draw, most = _draw(panels), 12 if _draw(panels) is _lines else 6
-  fig, axes = draw(
-    panels, read, depth, label, log=log, markers=True, order=order
-  )
-  for ax in axes:
-    depth = len(ax.lines[0].get_xdata())
-    shown = [0, *range(1, depth, max(1, math.ceil((depth - 1) / most)))]
-    ax.set_xticks(shown, ["E", *map(str, shown[1:])])
-    if not log:
-      ax.set_ylim(bottom=0)
-  return fig
+  if log:
+    _log(ax)
+  elif depth:
+    ax.set_ylim(bottom=0)
 
 
 @matplotlib.rc_context(STYLE)
 def gains(
   ours: Gains, paper: Gains, label: str, highlight: str
 ) -> figure.Figure:
-  """Returns bars of differences with their 95% intervals, a panel a model.
+  """Returns differences as dots with 95% intervals, a panel a model.
+
+  How many runs a dot is of stands beside it. Two runs are drawn themselves,
+  with their mean: they have no interval worth drawing.
 
   Args:
     ours: all arms in the order they are drawn, from above, or words in place
-      of a bar.
+      of a dot.
     paper: what is published, drawn as open diamonds; may lack arms.
     label: of the horizontal axis, with the unit.
     highlight: the arm that is drawn in another colour.
@@ -140,19 +189,19 @@ def gains(
   names = list(next(iter(ours.values())))
   columns, rows = min(len(ours), _COLUMNS), math.ceil(len(ours) / _COLUMNS)
   width = max(WIDTH_INCHES, 1.5 + 2.1 * columns)
-  height = max(SIZE_INCHES[1], rows * (0.9 + 0.24 * len(names)) + 0.3)
+  height = rows * (0.6 + 0.26 * len(names)) + 0.7
   fig, axes = _grid(len(ours), columns, width, height, sharey=True)
   for ax, (title, arms) in zip(axes, ours.items(), strict=True):
-    _bars(ax, arms.values(), [COLOURS[name == highlight] for name in names])
+    for row, (name, cell) in enumerate(arms.items()):
+      _dot(ax, row, cell, COLOURS[name == highlight])
     if printed := paper.get(title):
       values = [getattr(printed.get(n), "mean", math.nan) for n in names]
       ax.plot(
-        values, range(len(names)), "D", mfc="white", mec="#000000",
-        markersize=4.5, label="paper",
+        values, range(len(names)), "D", mfc="none", mec="#000000",
+        markersize=6, label="paper",
       )  # fmt: skip
     ax.axvline(0, color="#333333", linewidth=0.8)
     ax.set_title(textwrap.fill(title, _TITLE_LETTERS))
-    ax.grid(axis="y", visible=False)
     ax.xaxis.set_major_locator(ticker.MaxNLocator(4))
   low, high = zip(*(ax.get_xlim() for ax in axes), strict=True)
   for ax in axes:  # one scale for all models
@@ -164,33 +213,30 @@ def gains(
   return fig
 
 
-def _bars(ax, cells, colours):
-  """Draws estimates as bars with intervals; of the others says the word.
-
-  Of two runs both numbers are drawn instead, as tables show them.
-  """
-  rows = np.arange(len(cells))
-  means = np.array([getattr(cell, "mean", math.nan) for cell in cells])
-  ax.barh(rows, means, 0.66, color=colours, alpha=0.8, label="mean")
-  errors = np.array([getattr(cell, "ci", math.nan) for cell in cells])
-  some = (errors > 0) & [not getattr(c, "pair", ()) for c in cells]
-  pairs = [(x, y) for y, c in enumerate(cells) for x in getattr(c, "pair", ())]
-  if pairs:
-    ax.plot(
-      *zip(*pairs, strict=True), "o", color="#333333", markersize=3,
-      label="each of two seeds",
-    )  # fmt: skip
-  if some.any():
+def _dot(ax, row, cell, colour):
+  """Draws an estimate with its interval and number of runs, or the word."""
+  note = functools.partial(
+    ax.annotate, xycoords=ax.get_yaxis_transform(), va="center", fontsize=7,
+    textcoords="offset points", color="#777777",
+  )  # fmt: skip
+  if isinstance(cell, str):
+    note(cell, (0, row), (3, 0))
+    return
+  if cell.has_interval and cell.n != 2:
     ax.errorbar(
-      means[some], rows[some], xerr=errors[some], fmt="none", ecolor="#333333",
-      elinewidth=1, capsize=2, label="95% interval",
+      cell.mean, row, xerr=cell.ci, fmt="o", color=colour, markersize=5,
+      elinewidth=1.6, label="mean and 95% interval",
     )  # fmt: skip
-  for row, cell in enumerate(cells):
-    if isinstance(cell, str):
-      ax.annotate(
-        cell, (0, row), (3, 0), xycoords=ax.get_yaxis_transform(),
-        textcoords="offset points", va="center", fontsize=7, color="#777777",
-      )  # fmt: skip
+  else:
+    ax.plot(
+      cell.mean, row, "o", mfc="white", mec=colour, markersize=5,
+      label="mean without an interval",
+    )  # fmt: skip
+  if cell.pair:
+    seeds = {"color": colour, "markersize": 7, "label": "each of two runs"}
+    ax.plot(cell.pair, [row, row], "|", **seeds)
+  if cell.n:
+    note(f"n={cell.n}", (1, row), (3, 0))
 
 
 @matplotlib.rc_context(STYLE)
@@ -224,78 +270,6 @@ def scale_maps(scales: Mapping[str, np.ndarray]) -> figure.Figure:
 
 def _figure(width_inches, height_inches):
   return figure.Figure((width_inches, height_inches), layout="constrained")
-
-
-def _draw(panels):
-  """Returns what draws panels: `_lines` as far as its colours go."""
-  return _lines if len(_names(panels)) <= len(COLOURS) else _multiples
-
-
-def _names(panels):
-  return [*dict.fromkeys(arm for arms in panels.values() for arm in arms)]
-
-
-def _lines(panels, read, xlabel, ylabel, *, order, log, markers=False):
-  """Draws a line for each arm of each panel, in rows of three panels.
-
-  `read` takes repetitions and returns a frame of (runs, x). Returns the figure
-  and its axes.
-  """
-  count = len(panels)
-  columns, rows = min(count, _COLUMNS), math.ceil(count / _COLUMNS)
-  size = (columns * _SEVERAL_INCHES, 2.6 * rows + 0.3)
-  fig, axes = _grid(count, columns, *(size if count > 1 else SIZE_INCHES))
-  # Each arm keeps its style in all panels, and in all figures if there is one
-  # for everyone.
-  names = _names(panels)
-  if len({*order, *names}) <= len(COLOURS):
-    names = dict.fromkeys([*order, *names])
-  styles = dict(zip(names, STYLES, strict=False))
-  for ax, (title, arms) in zip(axes, panels.items(), strict=True):
-    for name, repetitions in arms.items():
-      values, style = read(repetitions), dict(styles[name])
-      if not markers and values.shape[1] > 1:  # a line shows without
-        style.pop("marker")
-      _line(ax, values, log, label=name, **style)
-    ax.set(title=textwrap.fill(title, _TITLE_LETTERS), xlabel=xlabel)
-    if log:
-      _log(ax)
-  for ax in axes[::columns]:
-    ax.set_ylabel(ylabel)
-  _legend(fig, axes)
-  return fig, axes
-
-
-def _multiples(panels, read, xlabel, ylabel, *, order, log, markers=False):
-  """Draws a small panel for each arm, the first one's line behind it.
-
-  As `_lines`; `order` is that of the panels.
-  """
-  cells = [(title, arm) for title, arms in panels.items() for arm in arms]
-  columns, rows = _MULTIPLE_COLUMNS, math.ceil(len(cells) / _MULTIPLE_COLUMNS)
-  size = (columns * _MULTIPLE_INCHES, 1.7 * rows + 0.4)
-  fig, axes = _grid(len(cells), columns, *size)
-  of_panel = {}
-  for ax, (title, arm) in zip(axes, cells, strict=True):
-    first = next(iter(panels[title]))
-    marker = {"marker": "o"} if markers else {}
-    if arm != first:
-      _line(ax, read(panels[title][first]), log, label=first, **_BEHIND)
-    own = _BEHIND if arm == first else {"color": COLOURS[0]}
-    _line(ax, read(panels[title][arm]), log, label=arm, **own | marker)
-    ax.set_title(f"{title}\n{arm}" if len(panels) > 1 else arm)
-    of_panel.setdefault(title, []).append(ax)
-    if log:
-      ax.set_yscale("log")
-  for together in of_panel.values():  # one scale for all arms of a model
-    low, high = zip(*(ax.get_ylim() for ax in together), strict=True)
-    for ax in together:
-      ax.set_ylim(min(low), max(high))
-      if log:
-        _log(ax)
-  fig.supxlabel(xlabel, fontsize=9)
-  fig.supylabel(ylabel, fontsize=9)
-  return fig, axes
 
 
 def _grid(count, columns, width_inches, height_inches, **options):
@@ -349,32 +323,3 @@ def _legend(fig, axes, where="outside lower center"):
     columns = int(fig.get_figwidth() * _LETTERS_PER_INCH / letters)
     columns = min(max(columns, 1), 4)
     fig.legend(entries.values(), entries.keys(), loc=where, ncols=columns)
-
-
-def _stack(repetitions, metric):
-  """Returns what repeated runs logged, (runs, steps)."""
-  # Not by path: runs of two archives may have the same.
-  series = [run.series(metric) for run in repetitions]
-  values = pd.concat(series, axis=1).T.sort_index(axis=1)
-  if values.isna().any(axis=None):
-    raise ValueError(
-      f"{', '.join(run.path for run in repetitions)} logged {metric!r} at "
-      "different steps. Train those that differ anew, or move them elsewhere."
-    )
-  return values
-
-
-def norms_by_depth(
-  repetitions: Sequence[runs.Run], family: str
-) -> pd.DataFrame:
-  """Returns the last norms logged (runs, layers), the patch embedding's first.
-
-  `family` is that of the metrics, "grad_norm_mean" for example.
-  """
-  logged = repetitions[0].logged
-  blocks = sorted(k for k in logged if re.fullmatch(rf"{family}/block\d+", k))
-  metrics = [f"{family}/embedding", *blocks]
-  last = [
-    [run.series(metric).iloc[-1] for metric in metrics] for run in repetitions
-  ]
-  return pd.DataFrame(last, [run.path for run in repetitions])

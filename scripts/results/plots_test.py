@@ -1,10 +1,11 @@
 """What is drawn is what was logged."""
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from dpn.scripts import conftest as testing
-from dpn.scripts.results import aggregate, plots, run_files
+from dpn.scripts.results import aggregate, measures, plots, run_files
 
 
 def _arm(folder, **logged_by_seed):
@@ -18,8 +19,8 @@ def _arm(folder, **logged_by_seed):
 
 def test_curves_of_two_runs_are_the_runs_and_their_mean(tmp_path):
   arm = _arm(tmp_path, accuracy=[[0.2, 0.6], [0.4, 0.8]])
-  panels = {"B/16": {"ViT": arm}}
-  fig = plots.curves(panels, "accuracy", "accuracy [%]", scale=100)
+  panels = {"B/16": {"ViT": 100 * measures.by_step(arm, "accuracy")}}
+  fig = plots.lines(panels, "step", "accuracy [%]")
   lines = fig.axes[0].lines
   assert [line.get_xdata().tolist() for line in lines] == [[10, 20]] * 3
   np.testing.assert_allclose(
@@ -33,7 +34,8 @@ def test_curves_of_two_runs_are_the_runs_and_their_mean(tmp_path):
 
 def test_curves_of_three_runs_have_a_band(tmp_path):
   arm = _arm(tmp_path, accuracy=[[0.96], [0.97], [0.98]])
-  ax = plots.curves({"": {"ViT": arm}}, "accuracy", "accuracy").axes[0]
+  panels = {"": {"ViT": measures.by_step(arm, "accuracy")}}
+  ax = plots.lines(panels, "step", "accuracy").axes[0]
   (line,) = ax.lines
   np.testing.assert_allclose(line.get_ydata(), [0.97])
   band = ax.collections[0].get_paths()[0].vertices
@@ -42,10 +44,10 @@ def test_curves_of_three_runs_have_a_band(tmp_path):
   np.testing.assert_allclose(limits, (0.9452, 0.9948), atol=1e-4)
 
 
-def test_an_arm_keeps_its_colour_in_every_panel(tmp_path):
-  arms = {n: _arm(tmp_path / n, loss=[[1.0, 0.5]]) for n in ("none", "dpn")}
+def test_an_arm_keeps_its_colour_in_every_panel():
+  arms = {name: pd.DataFrame([[1.0, 0.5]]) for name in ("none", "dpn")}
   panels = {"a": arms, "b": {"dpn": arms["dpn"]}}
-  first, second = plots.curves(panels, "loss", "loss").axes
+  first, second = plots.lines(panels, "step", "loss").axes
   none, dpn = (line.get_color() for line in first.lines)
   assert none != dpn
   assert second.lines[0].get_color() == dpn
@@ -54,7 +56,7 @@ def test_an_arm_keeps_its_colour_in_every_panel(tmp_path):
 def test_runs_of_different_lengths_are_no_repetitions(tmp_path):
   arm = _arm(tmp_path, loss=[[1.0, 0.5], [1.0]])
   with pytest.raises(ValueError, match="'loss' at different steps"):
-    plots.curves({"": {"ViT": arm}}, "loss", "loss")
+    measures.by_step(arm, "loss")
 
 
 def test_gradient_depth_is_what_was_logged_last(tmp_path):
@@ -70,8 +72,8 @@ def test_gradient_depth_is_what_was_logged_last(tmp_path):
     ]
     testing.write_run(tmp_path / str(seed), seed=seed, rows=rows)
   arm = run_files.find([str(tmp_path)])
-  panels = {"": {"ViT": arm}}
-  fig = plots.gradient_depth(panels, "grad_norm", "norm")
+  panels = {"": {"ViT": measures.norms_by_depth(arm, "grad_norm")}}
+  fig = plots.lines(panels, "depth", "norm", depth=True, log=True)
   ax = fig.axes[0]
   # Norm 2 of the embedding in one run, 8 in the other; on a logarithmic axis
   # their mean is 4, on a linear one 5.
@@ -80,35 +82,45 @@ def test_gradient_depth_is_what_was_logged_last(tmp_path):
   np.testing.assert_allclose(norms, expected)
   labels = [tick.get_text() for tick in ax.get_xticklabels()]
   assert labels == ["E", "1", "2"]
-  ax = plots.gradient_depth(panels, "grad_norm", "norm", log=False).axes[0]
+  ax = plots.lines(panels, "depth", "norm", depth=True).axes[0]
   np.testing.assert_allclose(ax.lines[-1].get_ydata(), [5, 10, 20])
   assert (ax.get_yscale(), ax.get_ylim()[0], ax.get_ylabel()) == (
     *("linear", 0, "norm"),
   )
 
 
-def test_gains_are_bars_with_intervals_beside_the_papers():
+def test_gains_are_dots_with_intervals_beside_the_papers():
+  nan = float("nan")
   ours = {
     "B/16": {
       "pre": aggregate.Estimate(-0.5, 0.2, 3),
-      "post": aggregate.Estimate(1.0, float("nan"), 1),
+      "post": aggregate.Estimate(1.0, nan, 1),
+      "tract": aggregate.Estimate(1.0, 12.7, 2, pair=(0.0, 2.0)),
       "rmsnorm": "not run",
     }
   }
-  paper = {"B/16": {"pre": aggregate.Estimate(-0.1, float("nan"), 1)}}
+  paper = {"B/16": {"pre": aggregate.Estimate(-0.1, nan, 1)}}
   ax = plots.gains(ours, paper, "gain [points]", "post").axes[0]
-  widths = [bar.get_width() for bar in ax.patches]
-  np.testing.assert_allclose(widths, [-0.5, 1.0, np.nan])
-  colours = [bar.get_facecolor() for bar in ax.patches]
-  assert colours[0] != colours[1]
-  whiskers = ax.containers[1].lines[2][0].get_segments()
-  np.testing.assert_allclose(whiskers, [[[-0.7, 0], [-0.3, 0]]])
-  diamonds = next(line for line in ax.lines if line.get_marker() == "D")
-  np.testing.assert_allclose(diamonds.get_xdata(), [-0.1, np.nan, np.nan])
-  assert [text.get_text() for text in ax.texts] == ["not run"]
-  assert ax.get_ylim() == (2.5, -0.5)  # also of the row that was not run
+  drawn = lambda marker: [
+    line for line in ax.lines if line.get_marker() == marker
+  ]
+  dots = drawn("o")
+  points = [line.get_xydata()[0].tolist() for line in dots]
+  assert points == [[-0.5, 0], [1.0, 1], [1.0, 2]]
+  assert dots[0].get_color() != dots[1].get_markeredgecolor()
+  # Only three runs have an interval; two are drawn themselves.
+  [whiskers] = ax.containers
+  segments = whiskers.lines[2][0].get_segments()
+  np.testing.assert_allclose(segments, [[[-0.7, 0], [-0.3, 0]]])
+  [seeds] = drawn("|")
+  assert seeds.get_xdata().tolist() == [0.0, 2.0]
+  [diamonds] = drawn("D")
+  np.testing.assert_allclose(diamonds.get_xdata(), [-0.1, nan, nan, nan])
+  texts = [text.get_text() for text in ax.texts]
+  assert texts == ["n=3", "n=1", "n=2", "not run"]
+  assert ax.get_ylim() == (3.5, -0.5)  # also of the row that was not run
   labels = [tick.get_text() for tick in ax.get_yticklabels()]
-  assert labels == ["pre", "post", "rmsnorm"]
+  assert labels == ["pre", "post", "tract", "rmsnorm"]
 
 
 def test_scale_maps_unfold_row_column_channel():
@@ -137,11 +149,11 @@ def test_scale_maps_share_colours_around_one():
 
 def test_dollars_in_names_are_dollars(tmp_path):
   name = r"$\frac$ and $x_{"
-  arm = _arm(tmp_path, loss=[[1.0, 0.5]])
-  bars = {name: {name: aggregate.Estimate(1.0)}}
+  arm = pd.DataFrame([[1.0, 0.5]])
+  dots = {name: {name: aggregate.Estimate(1.0)}}
   for fig in (
-    plots.curves({name: {name: arm}, "b": {name: arm}}, "loss", name),
-    plots.gains(bars, {}, name, name),
+    plots.lines({name: {name: arm}, "b": {name: arm}}, name, name),
+    plots.gains(dots, {}, name, name),
     plots.scale_maps({name: np.ones((1, 1, 3))}),
   ):
     fig.savefig(tmp_path / "x.png")  # as mathematics it would not parse
