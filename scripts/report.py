@@ -119,14 +119,13 @@ def _summary(frame, interval):
 
 def _results(frame, models, results, interval, args):
   """Returns what the runs say: in words, as a table, as a figure, and all."""
-  words = [*own_runs.in_words(models), *own_runs.papers_gains(frame)]
+  words = own_runs.in_words(models)
   parts = [render.heading("Results"), render.listed(words)]
+  parts += _pictures(frame, ("differences",), args, missing=[])
   for table in results:
     notes = [render.paragraph(note, "note") for note in table.notes]
     titled = [render.heading(table.title, 3)] if len(results) > 1 else []
     parts.append(render.group(*titled, render.cells(table), *notes))
-  parts += _pictures(frame, ("differences",), args, missing=[])
-  parts = [*parts[:2], render.group(*parts[2:], style="beside")]
   parts += [render.paragraph(note, "note") for note in own_runs.trials(frame)]
   if every := own_runs.everything(models, interval):
     shown = [render.html(table, level=4) for table in every]
@@ -179,11 +178,7 @@ def _beside_the_paper(frame, papers, args):
   """Returns the paper's tables that a run fills, their figures, its claims."""
   parts = []
   for table in papers:
-    shown, rest = tables.split(table)
-    parts.append(render.html(shown, level=3))
-    if rest:
-      what = f"All of {table.title.partition(':')[0]}, with what was not run"
-      parts.append(render.folded(what, render.cells(rest)))
+    parts.append(render.html(tables.reduced(table), level=3))
     if name := _DRAWN.get(table.name):
       parts += _pictures(frame, (name,), args, missing=[])
   table = claims.build(frame)

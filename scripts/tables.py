@@ -96,12 +96,7 @@ def _existing(frame, args):
   if args.metric:
     return made, wrong
   papers, more = tables.filled(frame, args.interval)
-  for table in papers:
-    shown, rest = tables.split(table)
-    note = f"Rows without a run are left out; --table {table.name} has them."
-    notes = [*shown.notes, *([note] if rest else [])]
-    made.append(dataclasses.replace(shown, notes=notes))
-  return made, wrong + more
+  return [*made, *map(tables.reduced, papers)], wrong + more
 
 
 def _named(frame, args):

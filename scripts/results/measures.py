@@ -66,68 +66,47 @@ def gradient_peak(run: runs.Run) -> float:
   return float(norms.max() / norms.median())
 
 
-def embedding_over_blocks(repetitions: Runs) -> float:
-  """Returns the norm of the embedding's gradient over the blocks' median.
-
-  At the end of training, before clipping, as a mean over the last steps (see
-  `dpn.trainers.update.make`) and over the runs.
-  """
-  norms = norms_by_depth(repetitions, "grad_norm_mean").mean()
-  return float(norms[0] / norms[1:].median())
-
-
-def embedding_above_all(repetitions: Runs) -> float:
-  """Returns the share of rows where the embedding's norm exceeds every block's.
-
-  Of the gradient before clipping, with equal weight for each run.
-  """
-  shares = []
-  for run in repetitions:
-    rows = run.logged.filter(regex=r"^grad_norm/(embedding|block\d+)$").dropna()
-    embedding = rows.pop("grad_norm/embedding")
-    shares.append(float((embedding > rows.max(axis=1)).mean()))
-  return float(np.mean(shares))
-
-
-def embedding_ratio(new: Runs, old: Runs) -> pd.Series:
-  """Returns by step the norm of the embedding's gradient, new over old.
-
-  Both are means over runs; of the steps that all of them logged.
-  """
-  means = [
-    pd.concat(
-      [run.series("grad_norm/embedding") for run in repetitions], axis=1
-    ).mean(axis=1, skipna=False)
-    for repetitions in (new, old)
-  ]
-  return (means[0] / means[1]).dropna()
-
-
 def stands_out(base: Runs, dpn: Runs) -> tuple[bool, str]:
   """Judges whether the embedding's gradient is at least twice the blocks'.
 
-  Their median, at the end; and above every block in most rows.
+  Over their median at the end of training, of norms before clipping that are
+  means over the last steps (see `dpn.trainers.update.make`) and over runs; and
+  above every block in most rows, with equal weight for each run.
   """
   del dpn
-  over = embedding_over_blocks(base)
-  above = embedding_above_all(base)
+  norms = norms_by_depth(base, "grad_norm_mean").mean()
+  over, shares = float(norms[0] / norms[1:].median()), []
+  for run in base:
+    rows = run.logged.filter(regex=r"^grad_norm/(embedding|block\d+)$").dropna()
+    embedding = rows.pop("grad_norm/embedding")
+    shares.append(float((embedding > rows.max(axis=1)).mean()))
+  above = float(np.mean(shares))
   text = f"{over:.3g} × the median block; above every block in {above:.0%} of"
   return over >= 2 and above > 0.5, f"{text} the rows"
 
 
 def scaled_down(base: Runs, dpn: Runs) -> tuple[bool, str]:
   """Judges whether DPN's embedding has a smaller gradient, at the end."""
-  norms = [
-    run.series("grad_norm_mean/embedding").iloc[-1] for run in (*base, *dpn)
+  means = [
+    np.mean([run.series("grad_norm_mean/embedding").iloc[-1] for run in of])
+    for of in (dpn, base)
   ]
-  ratio = np.mean(norms[len(base) :]) / np.mean(norms[: len(base)])
+  ratio = means[0] / means[1]
   return ratio < 1, f"{ratio:.3g} × that of the plain ViT"
 
 
 def throughout(base: Runs, dpn: Runs) -> tuple[bool, str]:
-  """Judges whether it is smaller in 95% of the rows that were logged."""
-  ratio = embedding_ratio(dpn, base)
-  lower = float((ratio < 1).mean())
+  """Judges whether it is smaller in 95% of the rows that all of them logged.
+
+  By means over runs, of each row.
+  """
+  new, old = (
+    pd.concat([run.series("grad_norm/embedding") for run in of], axis=1).mean(
+      axis=1, skipna=False
+    )
+    for of in (dpn, base)
+  )
+  lower = float(((new / old).dropna() < 1).mean())
   return lower >= 0.95, f"lower in {lower:.0%} of the rows"
 
 

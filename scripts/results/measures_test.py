@@ -2,7 +2,6 @@
 
 import numpy as np
 import pandas as pd
-import pytest
 
 from dpn.scripts.results import measures, runs
 
@@ -41,13 +40,12 @@ def test_gradients():
   one[-1] |= _norms(9.0, 1.0, 3.0, 6.0, mean="_mean")
   two[-1] |= _norms(3.0, 1.0, 1.0, 8.0, mean="_mean")
   repetitions = [_run(one), _run(two)]
-  # Means over runs: 6, and 1, 2 and 7 of the blocks.
-  assert measures.embedding_over_blocks(repetitions) == 3.0
-  assert measures.embedding_above_all(repetitions) == (3 / 4 + 1 / 4) / 2
-  ratio = measures.embedding_ratio(repetitions, repetitions[:1])
-  assert ratio.to_dict() == pytest.approx(
-    {50: 1.5 / 1, 100: 6 / 7, 150: 6 / 8, 200: 1.0}
-  )
+  # Means over runs: 6, and 1, 2 and 7 of the blocks; (3 / 4 + 1 / 4) / 2.
+  said = "3 × the median block; above every block in 50% of the rows"
+  assert measures.stands_out(repetitions, []) == (False, said)
+  # Means of both over the first run: 1.5 / 1, 6 / 7, 6 / 8 and 9 / 9.
+  said = "lower in 50% of the rows"
+  assert measures.throughout(repetitions[:1], repetitions) == (False, said)
   peak = _run([{"l2_grads": norm} for norm in (1.0, 2.0, 3.0, 40.0, 2.0)])
   assert measures.gradient_peak(peak) == 20.0
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 
 from dpn import errors
-from dpn.scripts.results import aggregate, paper, runs, tables
+from dpn.scripts.results import aggregate, runs, tables
 from dpn.scripts.results import arms as arms_lib
 
 NAME = "runs"  # of the table in scripts.tables
@@ -321,10 +321,14 @@ def unit(metric: str) -> str:
 
 
 def in_words(found: Sequence[Model]) -> list[str]:
-  """Returns a sentence on each comparison, and one on all of them together."""
-  sentences = [model.in_words(*key) for model in found for key in model.gains]
-  gains = [gain for model in found for gain in model.gains.values()]
-  tested = [gain for gain in gains if gain.has_interval]
+  """Returns a sentence on each comparison, and one on all of them together.
+
+  Those whose interval does not contain 0 come first.
+  """
+  every = [(gain, of, key) for of in found for key, gain in of.gains.items()]
+  every.sort(key=lambda each: not each[0].side)
+  sentences = [model.in_words(*key) for _, model, key in every]
+  tested = [gain for gain, *_ in every if gain.has_interval]
   if len(tested) > 1:
     without_0 = sum(bool(gain.side) for gain in tested)
     p_values = [gain.p_value for gain in tested]
@@ -340,20 +344,3 @@ def trials(frame: pd.DataFrame) -> list[str]:
   """Returns a sentence that names the finished runs of two steps, if any."""
   paths = list(frame.path[frame.trial & frame.complete])
   return [tables.left_out({"of two steps (runlocal)": paths})] if paths else []
-
-
-def papers_gains(frame: pd.DataFrame) -> list[str]:
-  """Returns what the paper gains, beside accuracies of none of its recipes."""
-  recipes = {paper.family(recipe)[0] for recipe in frame.recipe}
-  if (
-    recipes & paper.RECIPES
-    or not {runs.BASE, runs.DPN} <= {*frame.arm}
-    or not any(run.headline[0] in runs.ACCURACIES for run in frame.run)
-  ):
-    return []
-  gains = [row["dpn"] - row["base"] for row in paper.TABLES["1_left"].rows]
-  return [
-    "At scale, on ImageNet-1k, the paper reports "
-    f"{min(gains):+.1f} to {max(gains):+.1f} points for {len(gains)} models: "
-    "its Table 1 (left)."
-  ]

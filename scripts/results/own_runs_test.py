@@ -33,10 +33,10 @@ def test_sentences_have_the_interval_and_whether_it_contains_0(tmp_path):
   models, wrong = own_runs.models(_frame(tmp_path, results, table=table))
   assert wrong == []
   assert own_runs.in_words(models) == [
-    "dpn − base (photos S/16, val/prec@1): +2.00 points; 95% interval −0.48 "
-    "to +4.48, contains 0 (3 seeds, paired).",
     "post − base (photos S/16, val/prec@1): +2.33 points; 95% interval +0.90 "
     "to +3.77, does not contain 0 (3 seeds, paired).",
+    "dpn − base (photos S/16, val/prec@1): +2.00 points; 95% interval −0.48 "
+    "to +4.48, contains 0 (3 seeds, paired).",
     # p = 0.0742 and 0.0198; Holm doubles the smaller one, to 0.0396.
     "Intervals without 0: 1 of 2; after correction for their number (Holm, "
     "5%): 1.",

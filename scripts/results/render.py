@@ -86,9 +86,9 @@ def html_table(frame: pd.DataFrame, *, keys: int = 1) -> Part:
   return {"kind": "table", "header": [*frame], "rows": rows, "left": keys}
 
 
-def group(*parts: Part, style: str = "") -> Part:
-  """Returns parts that stay together, or "beside" each other if that fits."""
-  return {"kind": "group", "parts": parts, "style": style}
+def group(*parts: Part) -> Part:
+  """Returns parts that stay together."""
+  return {"kind": "group", "parts": parts}
 
 
 def folded(summary: str, *parts: Part) -> Part:

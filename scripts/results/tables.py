@@ -374,25 +374,16 @@ def _notes(name, found, count, interval):
   return [note for note in notes if note]
 
 
-def split(table: Table) -> tuple[Table, Table | None]:
-  """Returns a table of the cells that runs fill, and one of the rest.
-
-  The rest is the rows without a result of a run, or the whole table if columns
-  lack one, too; None if there is nothing of either.
-  """
+def reduced(table: Table) -> Table:
+  """Returns a table without rows, or columns of differences, of no run."""
   ours = table.frame.filter(like="ours")
   is_run = ours != aggregate.NOT_RUN
-  rows = is_run.any(axis=1)
-  kept = table.frame[rows]
+  kept = table.frame[is_run.any(axis=1)]
   if paper.TABLES[table.name].reference:
     empty = [name for name in ours if not is_run[name].any()]
     columns = [name.removesuffix("ours") + "paper" for name in empty]
     kept = kept.drop(columns=[*empty, *columns], errors="ignore")
   if kept.shape == table.frame.shape:
-    return table, None
-  narrower = kept.shape[1] < table.frame.shape[1]
-  rest = table.frame if narrower else table.frame[~rows]
-  return (
-    dataclasses.replace(table, frame=kept),
-    dataclasses.replace(table, frame=rest, notes=[]),
-  )
+    return table
+  note = f"Rows without a run are left out; --table {table.name} has them."
+  return dataclasses.replace(table, frame=kept, notes=[*table.notes, note])
