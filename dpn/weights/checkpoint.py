@@ -266,8 +266,8 @@ def _load(path, wanted):
   def load():
     restored = ocp.load(path, state)
     _check(notes["checksums"], _state_checksums(restored))
-    step = getattr(restored, "step", None)
-    if step is not None and int(step) != int(path.name):
+    step = _parts(restored).get("step")
+    if step not in (None, ...) and int(step) != int(path.name):
       raise ValueError(f"it holds step {step}: it has been renamed or copied")
     return restored
 
@@ -324,12 +324,15 @@ def _only_variables(saved):
   }
 
 
+def _parts(state) -> Mapping[str, Any]:
+  return state if isinstance(state, Mapping) else vars(state)
+
+
 def _state_checksums(state) -> dict[str, int]:
   """Returns a checksum of each part of the state that has been loaded."""
-  parts = dict(state) if isinstance(state, Mapping) else vars(state)
   return {
     name: trees.checksum(part)
-    for name, part in parts.items()
+    for name, part in _parts(state).items()
     if (leaves := jax.tree.leaves(part)) and leaves[0] is not ...
   }
 

@@ -4,6 +4,7 @@ import errno
 import logging
 import os
 import resource
+import shutil
 import signal
 
 import jax
@@ -37,6 +38,22 @@ def _directory(tmp_path, state):
     checkpoints.save(step, state | {"rows": state["rows"] + step}, {"n": step})
   checkpoints.close()
   return tmp_path
+
+
+def test_folders_that_are_not_a_runs_own(tmp_path, state):
+  checkpoints = checkpoint.Checkpointer(str(tmp_path))
+  checkpoints.save(4, state | {"step": jnp.array(4)}, {})
+  checkpoints.close()
+  shutil.copytree(tmp_path / "4", tmp_path / "100")
+  (tmp_path / "007").mkdir()
+  checkpoints = checkpoint.Checkpointer(str(tmp_path))
+  assert checkpoints.steps == [4, 100]
+  shapes = _shapes(state | {"step": jnp.array(4)})
+  assert checkpoints.restore(shapes)[0]["step"] == 4
+  checkpoints.save(6, state | {"step": jnp.array(6)}, {})
+  checkpoints.close()
+  assert checkpoints.steps == [4, 6]
+  assert (tmp_path / "100.damaged").is_dir()
 
 
 def _shapes(state):

@@ -99,8 +99,9 @@ def test_variables_are_read_without_the_optimizer(open_checkpoints, averaged):
   if not averaged:
     state["ema"] = None
   checkpoints = open_checkpoints()
-  checkpoints.save(3, state, {"examples_seen": 24})
-  checkpoints.save(7, state | {"step": jnp.int32(8)}, {"examples_seen": 56})
+  for step in (3, 7):
+    state |= {"step": jnp.int32(step)}
+    checkpoints.save(step, state, {"examples_seen": 8 * step})
   checkpoints.close()
   whole, _ = open_checkpoints().restore(_shapes(state, _replicated))
   got, step = open_checkpoints(read_only=True).restore_variables()
@@ -132,7 +133,7 @@ def test_a_state_may_be_donated_once_save_returns(open_checkpoints):
 
 def test_only_the_latest_are_kept(open_checkpoints, tmp_path):
   checkpoints = open_checkpoints()
-  states = {step: _state(step) for step in (1, 2, 3, 4)}
+  states = {k: _state(k) | {"step": jnp.int32(k)} for k in (1, 2, 3, 4)}
   for step, state in states.items():
     checkpoints.save(step, state, {"examples_seen": step})
   checkpoints.close()
