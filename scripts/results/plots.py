@@ -32,8 +32,8 @@ _SEVERAL_INCHES = 3.2  # of one of several panels
 _COLUMNS = 3
 _MULTIPLE_INCHES = 2.3  # of one of many arms
 _MULTIPLE_COLUMNS = 4
-_GREY = {"color": "#aaaaaa"}
-_BEHIND = {**_GREY, "linestyle": "-", "linewidth": 1.2}
+_BEHIND = {"color": "#aaaaaa", "linestyle": "-", "linewidth": 1.2}
+_OWN = {"color": COLOURS[0], "linestyle": "-"}
 _LETTERS_PER_INCH = 14  # of a legend
 _LABEL_LETTERS = 16  # of a vertical label before it is broken
 _TITLE_LETTERS = 30  # of one of several panels
@@ -95,8 +95,8 @@ def lines(
   for ax, (_, title, arms) in zip(axes, cells, strict=True):
     for name, (values, style) in arms.items():
       # A line shows without markers, a single number does not.
-      one = {} if many or depth or values.shape[1] == 1 else {"marker": ""}
-      _line(ax, values, log, label=name, **style | one)
+      plain = {} if depth or values.shape[1] == 1 else {"marker": ""}
+      _line(ax, values, log, label=name, **(style | plain))
     ax.set_title(title)
     if log:
       ax.set_yscale("log")
@@ -134,12 +134,13 @@ def _all_arms(panels, names, order):
 
 def _one_arm(panels, depth):
   """Returns a cell for each arm, the first one's line behind it."""
-  cells, own = [], {"color": COLOURS[0], "marker": "o" if depth else ""}
+  cells, marker = [], {"marker": "o"} if depth else {}
   for model, arms in panels.items():
     first = next(iter(arms))
     for arm, values in arms.items():
       shown = {first: (arms[first], _BEHIND)}
-      shown[arm] = values, own if arm != first else _BEHIND | own | _GREY
+      style = _BEHIND if arm == first else _OWN
+      shown[arm] = values, style | marker
       cells.append(
         (model, f"{model}\n{arm}" if len(panels) > 1 else arm, shown)
       )

@@ -53,6 +53,17 @@ def test_an_arm_keeps_its_colour_in_every_panel():
   assert second.lines[0].get_color() == dpn
 
 
+def test_of_many_arms_each_has_a_panel_with_the_first_behind_it():
+  pair = pd.DataFrame([[1.0, 0.5], [3.0, 1.5]])
+  arms = {f"arm {i}": pair + i for i in range(len(plots.COLOURS) + 1)}
+  axes = plots.lines({"B/16": arms}, "step", "loss").axes
+  assert [ax.get_title() for ax in axes] == [*arms]
+  # Two runs and their mean, of the first arm and of the panel's own.
+  last = [line.get_ydata().tolist() for line in axes[-1].lines]
+  first = [[1, 0.5], [3, 1.5], [2, 1]]
+  assert last == [*first, *([a + 8, b + 8] for a, b in first)]
+
+
 def test_runs_of_different_lengths_are_no_repetitions(tmp_path):
   arm = _arm(tmp_path, loss=[[1.0, 0.5], [1.0]])
   with pytest.raises(ValueError, match="'loss' at different steps"):
