@@ -28,6 +28,16 @@ import jax  # noqa: E402, reads what is set above
 import pytest  # noqa: E402
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+
+@pytest.fixture
+def compile_fast():
+  """Lets JAX compile in less time programs that run for longer."""
+  jax.config.update("jax_disable_most_optimizations", True)
+  yield
+  jax.config.update("jax_disable_most_optimizations", False)
+
+
 if os.environ.get("REQUIRE_EXTRAS"):  # by test.sh --all: nothing is skipped
   pytest.importorskip = lambda name, **unused: importlib.import_module(name)
   importlib.import_module("nvidia.nvimgcodec")  # or OpenCV would take its place

@@ -3,7 +3,6 @@
 import importlib
 import pathlib
 
-import jax
 import numpy as np
 import pytest
 
@@ -25,14 +24,6 @@ def quick_first(names: list[str], quick: tuple[str, ...]) -> list:
   """Returns names for parametrize, all but the quick ones marked slow."""
   rest = [name for name in names if name not in quick]
   return [*quick, *(pytest.param(n, marks=pytest.mark.slow) for n in rest)]
-
-
-@pytest.fixture(scope="module")
-def compile_fast():
-  """Of two steps, compiling is all the work."""
-  jax.config.update("jax_disable_most_optimizations", True)
-  yield
-  jax.config.update("jax_disable_most_optimizations", False)
 
 
 @pytest.fixture(scope="package")

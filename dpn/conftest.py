@@ -10,6 +10,14 @@ import pytest
 TESTDATA = pathlib.Path(__file__).parent / "testdata"
 
 
+def stacked(params):
+  """Returns looped parameters of two blocks in the layout of scanned ones."""
+  encoder = dict(params["Transformer"])
+  blocks = [encoder.pop(f"encoderblock_{i}") for i in range(2)]
+  encoder["encoderblock"] = jax.tree.map(lambda *x: jnp.stack(x), *blocks)
+  return {**params, "Transformer": encoder}
+
+
 @pytest.fixture
 def golden():
   """A function from a file's name to its arrays by name."""
@@ -22,11 +30,8 @@ def golden():
 
 
 @pytest.fixture(autouse=True)
-def compile_fast():
+def _compile_fast(compile_fast):
   """Models here are tiny: most of a test's time would go into compiling."""
-  jax.config.update("jax_disable_most_optimizations", True)
-  yield
-  jax.config.update("jax_disable_most_optimizations", False)
 
 
 class Precision:

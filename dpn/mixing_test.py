@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from dpn import mixing, sharding, tasks
+from dpn import mixing, sharding
 from dpn.mixing import cutmix, mixup, mixup_or_cutmix
 
 
@@ -155,21 +155,3 @@ def test_the_section_of_a_config():
       section(rng, image, labels)
   with pytest.raises(ValueError, match="int32 of shape"):
     cutmix(rng, 1, image, jnp.zeros((8, 2), int))
-
-
-def test_the_task_takes_it_from_the_config():
-  section = {"p": 0.8, "cutmix_p": 1.0, "switch_prob": 0.25}
-  config = {
-    "num_classes": 8,
-    "loss": "softmax_xent",
-    "model": {"variant": "mu/16"},
-    "mixup": section,
-  }
-  image, labels = _numbered()
-  rng = jax.random.key(5)
-  expected = mixing.Mixup(0.8, 1.0, switch_prob=0.25)(rng, image, labels)
-  batch = {"image": image, "labels": labels, "x": rng}
-  got = tasks.make(config).augment(rng, batch)
-  assert got["x"] is rng
-  for name, want in zip(("image", "labels"), expected, strict=True):
-    np.testing.assert_array_equal(got[name], want)

@@ -34,17 +34,11 @@ def _config(arg):
   return config
 
 
-@pytest.fixture(autouse=True)
-def _compile_fast(monkeypatch):
+@pytest.mark.slow
+@pytest.mark.usefixtures("compile_fast")
+def test_the_same_numbers(tmp_path, monkeypatch):
   # Of three steps, compiling is all the work.
   monkeypatch.setattr(trees, "checksum", lambda tree: 0)
-  jax.config.update("jax_disable_most_optimizations", True)
-  yield
-  jax.config.update("jax_disable_most_optimizations", False)
-
-
-@pytest.mark.slow
-def test_the_same_numbers(tmp_path):
   tower = str(tmp_path / "tower.npz")
   image = np.zeros((1, 32, 32, 1), np.float32)
   model = vit.Model(**_config("").model.image)

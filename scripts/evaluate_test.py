@@ -109,20 +109,14 @@ def test_parameters_from_elsewhere(run, tmp_path):
   [
     ("", ["tets"], {}, r"in --evals: 'tets'. Did you mean 'test'\? Known: few"),
     ("", ["test"], {"model.width": 8}, r"cls +\(1, 1, 8\) +\(1, 1, 16\)"),
-    ("", ["test"], {"model.stem_ln": "none"}, r"stem/ln0/bias.*unexpected"),
     ("", ["test"], {"model.width": 8}, "Give the config of the model in the"),
+    ("", ["test"], {"model.stem_ln": "none"}, r"stem/ln0/bias.*unexpected"),
     ("", ["test"], {"model.gelu": "exact"}, "gelu: tanh in the file, exact in"),
     (
       "",
       ["test"],
       {"evals.test.pp_fn": OTHER_RANGE + conftest.LABELS},
       "pixels: .*in the file",
-    ),
-    (
-      "checkpoints",
-      ["test"],
-      {"model.width": 8},
-      r"cls +\(1, 1, 8\) +\(1, 1, 16\) +reshaped",
     ),
     ("checkpoints/3", ["test"], {}, r"no checkpoint of step 3 .*\[2, 4\]"),
     ("", [], {"evals": {}}, "has no evaluators"),
@@ -163,13 +157,6 @@ def test_logits_beyond_float32(run, tmp_path):
   message = r"^Evaluator 'test' failed: .* finite numbers, got test/loss = nan"
   with pytest.raises(base.EvaluatorError, match=message):
     evaluate.evaluate(config, str(tmp_path / "huge.npz"), ["test"])
-
-
-def test_only_the_schedule_is_left_out():
-  config = conftest.tiny_config()
-  own = {"type": "own.evaluator", "log_scale": True}
-  config.evals = {"own": own | {"log_steps": None, "log_epochs": 2}}
-  assert checkpoints._with_evals(config, []).evals.to_dict() == {"own": own}
 
 
 def test_table():

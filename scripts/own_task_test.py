@@ -9,8 +9,7 @@ import safetensors
 
 from dpn import metrics, tasks
 from dpn.scripts import evaluate, report, tables
-from dpn.trainers import log as log_lib
-from dpn.trainers import loop
+from dpn.trainers import conftest, loop
 
 # Four numbers of an image, e.g. a box; nothing in it is like a ViT.
 TASK = """
@@ -92,14 +91,8 @@ def test_train_resume_evaluate_export_report(
   whole, killed = tmp_path / "runs" / "whole", tmp_path / "runs" / "killed"
   loop.train(config, str(whole))
 
-  def crash(progress, step):
-    if step == 5:
-      raise RuntimeError("killed")
-
-  with monkeypatch.context() as patch:
-    patch.setattr(log_lib.Progress, "tick", crash)
-    with pytest.raises(RuntimeError, match="killed"):
-      loop.train(config, str(killed))
+  with conftest.killed_at(5):
+    loop.train(config, str(killed))
   loop.train(config, str(killed))
   assert "from step 4: this run's checkpoint" in capsys.readouterr().out
   for name in ("metrics.jsonl", "params.safetensors"):

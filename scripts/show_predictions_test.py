@@ -10,8 +10,7 @@ import pytest
 from dpn import metrics, tasks
 from dpn.scripts import count, evaluate, fake_data, report, show_predictions
 from dpn.scripts.results import run_pictures
-from dpn.trainers import log as log_lib
-from dpn.trainers import loop
+from dpn.trainers import conftest, loop
 
 NAMES = ["dark", "bright"]
 
@@ -59,21 +58,13 @@ def _config(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_train_resume_evaluate_draw_report(
-  config, tmp_path, monkeypatch, capsys
-):
+def test_train_resume_evaluate_draw_report(config, tmp_path, capsys):
   config.input.pp = 'random_crop_with_mask(8)|keep("image", "labels")'
   whole, killed = tmp_path / "whole", tmp_path / "killed"
   loop.train(config, str(whole))
 
-  def crash(progress, step):
-    if step == 25:
-      raise RuntimeError("killed")
-
-  with monkeypatch.context() as patch:
-    patch.setattr(log_lib.Progress, "tick", crash)
-    with pytest.raises(RuntimeError, match="killed"):
-      loop.train(config, str(killed))
+  with conftest.killed_at(25):
+    loop.train(config, str(killed))
   loop.train(config, str(killed))
   assert "from step 20: this run's checkpoint" in capsys.readouterr().out
   for name in ("metrics.jsonl", "params.safetensors"):

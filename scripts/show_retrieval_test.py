@@ -43,36 +43,27 @@ def _known(tmp_path, monkeypatch):
   monkeypatch.setattr(checkpoints, "of_run", of_run)
 
 
+def _shown(pairs):
+  """Returns what was found for each query: its letter, and if it is right."""
+  right = lambda item: item.colour == show_retrieval._RIGHT
+  return [[(x.text[0], right(x)) for x in items] for _, items in pairs]
+
+
 @pytest.mark.usefixtures("known")
 def test_what_is_found_and_what_is_right():
   by_text, by_image, searched = show_retrieval.search("run")
   assert searched == "8 images, 8 texts"
-  assert [query.text for query, _ in by_text] == [
-    TEXTS[i] for i in (1, 3, 5, 7)
-  ]
-  shown = [
-    [(x.text[0], x.colour == show_retrieval._RIGHT) for x in items]
-    for _, items in by_text
-  ]
+  for pairs in (by_text, by_image):
+    assert [query.text for query, _ in pairs] == TEXTS[1::2]
+  shown = _shown(by_text)
   no = lambda letters: [(x, False) for x in letters]
   assert shown[0] == [("b", True), *no("acde")]
   assert shown[3] == no("abcde")  # of equal similarity the first ones
   found = by_text[0][1][0]
   assert np.argwhere(found.image[..., 0]).tolist() == [[0, 1]]
-  assert [query.text for query, _ in by_image] == [
-    TEXTS[i] for i in (1, 3, 5, 7)
-  ]
   by_text, by_image, _ = show_retrieval.search("run", [0], ["h", TEXTS[2]])
-  shown = [
-    [(x.text[0], x.colour == show_retrieval._RIGHT) for x in items]
-    for _, items in by_image
-  ]
-  assert shown == [[("a", True), *no("hbcd")]]
-  shown = [
-    [(x.text[0], x.colour == show_retrieval._RIGHT) for x in items]
-    for _, items in by_text
-  ]
-  assert shown == [no("abcde"), [("c", True), *no("abde")]]
+  assert _shown(by_image) == [[("a", True), *no("hbcd")]]
+  assert _shown(by_text) == [no("abcde"), [("c", True), *no("abde")]]
 
 
 @pytest.mark.usefixtures("known")

@@ -12,8 +12,8 @@ from dpn.trainers import cli
 ROOT = pathlib.Path(__file__).parent.parent
 
 
-def _run(*args, module="dpn.trainers.train"):
-  command = [sys.executable, "-m", module, *args]
+def _run(*args):
+  command = [sys.executable, "-m", "dpn.trainers.train", *args]
   return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
 
 
@@ -28,9 +28,8 @@ def test_a_wrong_config_is_a_message_alone(tmp_path):
   assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("module", ["dpn.trainers.train", "dpn.scripts.count"])
-def test_help(module):
-  done = _run("--help", module=module)
+def test_help():
+  done = _run("--help")
   assert done.returncode == 0
   assert "--config: Path of a config file" in done.stdout
 
@@ -40,7 +39,7 @@ import ml_collections
 def get_config(arg="lr=1"):
   return ml_collections.ConfigDict(
     {"model": {"width": 8}, "mixup": None, "lr": float(arg[3:]), "on": False,
-     "sizes": (1, 2), "evals": {}}
+     "sizes": (1, 2), "evals": {}, "model_load": {"dont_check": ()}}
   )
 """
 
@@ -57,6 +56,7 @@ def test_flags_set_fields_and_make_the_sections_they_need(path):
   words += ["--config.model.norm_kw.eps=1e-5", "--config.model.width", "9"]
   words += ["--config.on", "--config.sizes=3,4"]
   words += ["--config.evals={}", "--other"]
+  words += ["--config.model_load.dont_check=['gelu']"]
   assert cli._with_fields(config, words) == ["RUN", "--other"]
   assert config.to_dict() == {
     "model": {"width": 9, "norm_kw": {"eps": 1e-5}},
@@ -66,6 +66,7 @@ def test_flags_set_fields_and_make_the_sections_they_need(path):
     "on": True,
     "sizes": (3, 4),
     "evals": {},
+    "model_load": {"dont_check": ("gelu",)},
   }
 
 

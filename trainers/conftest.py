@@ -1,8 +1,13 @@
 """Configs of runs that take seconds."""
 
+import contextlib
+from collections.abc import Callable
 from typing import Any
 
 import ml_collections
+import pytest
+
+from dpn.trainers import log
 
 PP = "resize(20)|central_crop(16)|value_range(-1, 1)"
 LABELS = '|onehot(10, key="label", key_result="labels")|keep("image", "labels")'
@@ -72,6 +77,32 @@ def tiny_config(**changes: Any) -> ml_collections.ConfigDict:
     with section.unlocked(), section.ignore_type():
       section[key] = value
   return config
+
+
+@contextlib.contextmanager
+def at_step(step: int, act: Callable[[], Any]):
+  """Lets every run do something as a step begins."""
+  tick = log.Progress.tick
+
+  def tick_and_act(progress, at):
+    tick(progress, at)
+    if at == step:
+      act()
+
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(log.Progress, "tick", tick_and_act)
+    yield
+
+
+@contextlib.contextmanager
+def killed_at(step: int):
+  """Lets a run end with an exception as a step begins."""
+
+  def kill():
+    raise RuntimeError("killed")
+
+  with at_step(step, kill), pytest.raises(RuntimeError, match="killed"):
+    yield
 
 
 def sharded_config() -> ml_collections.ConfigDict:

@@ -8,8 +8,7 @@ import pytest
 from dpn import metrics
 from dpn.input_pipeline import sources
 from dpn.tasks import classification
-from dpn.trainers import build, loop, seeds, train, update
-from dpn.trainers import log as log_lib
+from dpn.trainers import build, conftest, loop, seeds, train, update
 from dpn.trainers.conftest import tiny_config
 from dpn.weights import checkpoint
 
@@ -114,7 +113,7 @@ def test_divergence_names_the_arrays():
   assert seeds.not_finite(state) == said
 
 
-def test_skipped_examples_are_counted_across_a_restart(tmp_path, monkeypatch):
+def test_skipped_examples_are_counted_across_a_restart(tmp_path):
   workdir = str(tmp_path)
   config = tiny_config(total_steps=10, log_training_steps=5, ckpt_steps=6)
   config.evals = {}
@@ -130,14 +129,8 @@ def test_skipped_examples_are_counted_across_a_restart(tmp_path, monkeypatch):
   )
   assert per_epoch >= 2
 
-  def crash(progress, step):
-    if step == 8:
-      raise RuntimeError("killed")
-
-  with monkeypatch.context() as patch:
-    patch.setattr(log_lib.Progress, "tick", crash)
-    with pytest.raises(RuntimeError, match="killed"):
-      loop.train(config, workdir)
+  with conftest.killed_at(8):
+    loop.train(config, workdir)
   loop.train(config, workdir)
   rows = metrics.read(str(tmp_path / "metrics.jsonl"))
   counts = {row["step"]: row["skipped"] for row in rows}

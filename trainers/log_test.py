@@ -33,10 +33,14 @@ def _run():
   )
 
 
+def _start(run, folder, step=0, ago=0.0):
+  phases = timing.PhaseTimer(time.monotonic() - ago)
+  return log_lib.Progress(run, str(folder), step, phases)
+
+
 @pytest.fixture(name="progress")
 def _progress(run, tmp_path):
-  phases = timing.PhaseTimer(time.monotonic() - 100)
-  progress = log_lib.Progress(run, str(tmp_path), 10, phases)
+  progress = _start(run, tmp_path, step=10, ago=100)
   yield progress
   progress.close()
 
@@ -106,8 +110,7 @@ def test_a_training_step(run, progress, capsys):
 
 def test_lines_fit_into_80_columns(run, tmp_path, capsys):
   run.total_steps, run.batch_size = 300_000, 4096
-  phases = timing.PhaseTimer(time.monotonic())
-  progress = log_lib.Progress(run, str(tmp_path), 0, phases)
+  progress = _start(run, tmp_path)
   progress._started -= 600  # so that hours are left
   progress._shown = {"images_per_sec": 12345.6, "data_wait_percent": 100.0}
   progress.show(2_990, 1.2345e-5)
@@ -126,10 +129,9 @@ def test_a_bar_fits_into_80_columns(run, tmp_path, monkeypatch):
   size = struct.pack("HHHH", 24, 80, 0, 0)
   fcntl.ioctl(terminal, termios.TIOCSWINSZ, size)
   run.total_steps = 300_000
-  phases = timing.PhaseTimer(time.monotonic())
   with open(terminal, "w") as stderr, open(ours, "rb", buffering=0) as shown:
     monkeypatch.setattr(sys, "stderr", stderr)
-    progress = log_lib.Progress(run, str(tmp_path), 0, phases)
+    progress = _start(run, tmp_path)
     progress._started -= 600
     progress._shown = {"images_per_sec": 12345.6, "data_wait_percent": 100.0}
     progress.show(2_990, 0.97181)
@@ -147,8 +149,7 @@ def test_a_bar_fits_into_80_columns(run, tmp_path, monkeypatch):
 def test_mfu_is_a_fraction(run, tmp_path, monkeypatch):
   monkeypatch.setattr(log_lib.flops, "peak", lambda device: 1e6)
   run.step.flops = lambda: 5e5  # of a step; four devices
-  phases = timing.PhaseTimer(time.monotonic())
-  progress = log_lib.Progress(run, str(tmp_path), 0, phases)
+  progress = _start(run, tmp_path)
   progress.tick(1)
   progress.tick(2)
   row = progress.lap(0.0)
@@ -167,8 +168,7 @@ def test_mfu_is_a_fraction(run, tmp_path, monkeypatch):
 def test_steps_are_timed_once_they_are_compiled(run, tmp_path, monkeypatch):
   now = [0.0]
   monkeypatch.setattr(time, "monotonic", lambda: now[0])
-  phases = timing.PhaseTimer(now[0])
-  progress = log_lib.Progress(run, str(tmp_path), 10, phases)
+  progress = _start(run, tmp_path, step=10)
   with progress.compiling():
     now[0] = 100.0
   # A second's wait for data; then two steps of 2 s have been done.
@@ -196,8 +196,7 @@ def test_the_hours_of_earlier_processes_count(run, tmp_path):
   (tmp_path / "timing.jsonl").write_text(
     json.dumps({"step": 10, "core_hours": 50.0}) + "\n"
   )
-  phases = timing.PhaseTimer(time.monotonic())
-  progress = log_lib.Progress(run, str(tmp_path), 10, phases)
+  progress = _start(run, tmp_path, step=10)
   progress.tick(11)
   row = progress.lap(0.0)
   assert row["core_hours"] > 50

@@ -1,6 +1,5 @@
 """Whole runs: what they leave, and that they resume exactly."""
 
-import contextlib
 import dataclasses
 import json
 import os
@@ -15,7 +14,6 @@ import safetensors.numpy
 from dpn import metrics, trees
 from dpn.evaluators import mean
 from dpn.trainers import build, conftest, loop
-from dpn.trainers import log as log_lib
 from dpn.trainers import workdir as workdir_lib
 from dpn.trainers.conftest import tiny_config
 from dpn.weights import checkpoint
@@ -61,26 +59,8 @@ def _assert_same_results(workdir, other):
     assert _json(workdir)[name] == _json(other)[name]
 
 
-@contextlib.contextmanager
-def _at_step(step, act):
-  """Lets every run do something as a step begins."""
-  tick = log_lib.Progress.tick
-
-  def tick_and_act(progress, at):
-    tick(progress, at)
-    if at == step:
-      act()
-
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(log_lib.Progress, "tick", tick_and_act)
-    yield
-
-
 def _crash(config, workdir, step):
-  def crash():
-    raise RuntimeError("killed")
-
-  with _at_step(step, crash), pytest.raises(RuntimeError, match="killed"):
+  with conftest.killed_at(step):
     loop.train(config, str(workdir))
 
 
@@ -356,7 +336,7 @@ def test_sigterm_and_ctrl_c_let_a_run_save(finished, tmp_path, capfd):
   """The step is finished; after Ctrl-C the caller gets an exception."""
   ask = lambda number: lambda: os.kill(os.getpid(), number)
   before = signal.getsignal(signal.SIGTERM)
-  with _at_step(3, ask(signal.SIGTERM)):
+  with conftest.at_step(3, ask(signal.SIGTERM)):
     loop.train(tiny_config(), str(tmp_path))
   said = capfd.readouterr().out
   assert "Asked to stop (SIGTERM), and saved step 3." in said
@@ -365,7 +345,7 @@ def test_sigterm_and_ctrl_c_let_a_run_save(finished, tmp_path, capfd):
   signal.signal(signal.SIGINT, signal.default_int_handler)  # perhaps ignored
   message = r"^Ctrl-C: saved step 5\. The same command resumes from there\.$"
   with (
-    _at_step(5, ask(signal.SIGINT)),
+    conftest.at_step(5, ask(signal.SIGINT)),
     pytest.raises(KeyboardInterrupt, match=message),
   ):
     loop.train(tiny_config(), str(tmp_path))

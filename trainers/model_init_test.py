@@ -1,8 +1,6 @@
 """config.model_init and config.model_load, from whatever a path stands for."""
 
 import pathlib
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -51,43 +49,3 @@ def test_another_model_is_refused(finished, tmp_path, path):
     _start(tmp_path, **changes)
   allowed = {"model_load": {"dont_check": ["gelu"]}}
   assert "head/kernel" in _start(tmp_path, **changes, **allowed)
-
-
-def test_what_the_message_says_works_on_the_command_line(finished, tmp_path):
-  """dont_check and dont_load are keys of a config like any other."""
-  config = tiny_config(
-    evals={},
-    total_steps=0,
-    model_init=str(finished),
-    model_load={"dont_load": (), "dont_check": ()},
-    **{"model.gelu": "exact", "num_classes": 10},
-  )
-  (tmp_path / "config.py").write_text(
-    "import ml_collections\n\n\ndef get_config():\n"
-    f"  return ml_collections.ConfigDict({config.to_dict()!r})\n"
-  )
-
-  def run(*more):
-    return subprocess.run(
-      [
-        *(sys.executable, "-m", "dpn.trainers.train"),
-        *(f"--config={tmp_path}/config.py", f"--workdir={tmp_path}/new"),
-        *more,
-      ],
-      cwd=ROOT,
-      capture_output=True,
-      text=True,
-    )
-
-  refused = run()
-  assert refused.returncode == 1
-  assert "config.model_load.dont_check=['gelu']" in refused.stderr
-  done = run(
-    "--config.model_load.dont_check=['gelu']",
-    "--config.model_load.dont_load=['head/.*']",
-  )
-  assert done.returncode == 0, done.stderr
-  want = safetensors.numpy.load_file(finished / "params.safetensors")
-  got = safetensors.numpy.load_file(tmp_path / "new/params.safetensors")
-  for name, x in want.items():
-    assert np.array_equal(got[name], x) == (not name.startswith("head/")), name

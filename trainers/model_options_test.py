@@ -10,6 +10,7 @@ from dpn.models import encoder, heads, init, vit
 from dpn.tasks import classification
 from dpn.trainers import update
 
+pytestmark = pytest.mark.usefixtures("compile_fast")
 LOOPED = [
   {
     **{"norm": "layernorm", "stem_ln": "dpn", "posemb": "sincos1d"},
@@ -57,13 +58,6 @@ BATCH = {
   "image": np.random.RandomState(0).uniform(-1, 1, (4, 8, 8, 3)).astype("f"),
   "labels": np.eye(5, dtype="f")[[0, 1, 2, 3]],
 }
-
-
-@pytest.fixture(autouse=True)
-def compile_fast():
-  jax.config.update("jax_disable_most_optimizations", True)
-  yield
-  jax.config.update("jax_disable_most_optimizations", False)
 
 
 def name(options):

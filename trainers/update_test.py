@@ -9,6 +9,7 @@ import optax
 import pytest
 
 from dpn import mixing, optim, sharding, trees
+from dpn.conftest import stacked
 from dpn.models import vit
 from dpn.tasks import base, classification
 from dpn.trainers import conftest, update
@@ -246,14 +247,6 @@ def test_devices_and_sharding_change_nothing(params, single, strategy):
   assert shape == ((16, 8) if strategy else (16, 32))
 
 
-def _stack(params):
-  """Returns the same parameters in the scanned layout."""
-  blocks = dict(params["Transformer"])
-  pair = [blocks.pop(f"encoderblock_{i}") for i in range(2)]
-  blocks["encoderblock"] = jax.tree.map(lambda *x: jnp.stack(x), *pair)
-  return {**params, "Transformer": blocks}
-
-
 def _values(task, params):
   state, tx = _state(params, grad_depth_steps=3)
   return jax.jit(_make(task, tx, params))(state, _batch())[1]
@@ -270,7 +263,7 @@ def test_gradient_norms_by_depth(params):
     "grad_norm/block01": norm("Transformer/encoderblock_1"),
   }
   looped = _values(_task(), params)
-  scanned = _values(_task(scan=True), _stack(params))
+  scanned = _values(_task(scan=True), stacked(params))
   clip = 0.5 / _norm(*grads.values())
   assert clip < 1
   want |= {
@@ -325,20 +318,3 @@ def test_over_how_many_steps_gradient_norms_are_averaged():
   for wrong in ("True", -1, 0.5):
     with pytest.raises(ValueError, match="expected over how many steps"):
       steps(wrong)
-
-
-def test_init_separates_parameters_from_other_collections():
-  task = types.SimpleNamespace(
-    init=lambda rng, batch: {
-      "params": {"w": jax.random.normal(rng, (3,))},
-      "stats": {"count": jnp.int32(0)},
-    }
-  )
-  state = update.init(task, optax.scale_by_adam(), jax.random.key(1), {})
-  np.testing.assert_array_equal(
-    state.params["w"], jax.random.normal(jax.random.key(1), (3,))
-  )
-  assert state.step.dtype == jnp.int32
-  assert int(state.step) == 0
-  assert state.variables.keys() == {"params", "stats"}
-  assert state.opt_state.mu["w"].tolist() == [0, 0, 0]

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from dpn.conftest import stacked
 from dpn.models import vit
 from dpn.models.norms import power_norm
 
@@ -14,17 +15,7 @@ IMAGE = np.random.RandomState(0).uniform(-1, 1, (4, 8, 8, 3)).astype("float32")
 
 def stack(variables):
   """Returns looped variables in the layout of scanned ones."""
-  stacked = {}
-  for collection, tree in variables.items():
-    blocks = [tree["Transformer"][f"encoderblock_{i}"] for i in range(2)]
-    rest = {
-      k: v
-      for k, v in tree["Transformer"].items()
-      if not k.startswith("encoderblock_")
-    }
-    rest["encoderblock"] = jax.tree.map(lambda *x: jnp.stack(x), *blocks)
-    stacked[collection] = {**tree, "Transformer": rest}
-  return stacked
+  return {name: stacked(tree) for name, tree in variables.items()}
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ import pytest
 from flax import errors
 
 from dpn import trees
+from dpn.conftest import stacked
 from dpn.models import vit
 
 GOLDEN = dict(
@@ -68,14 +69,6 @@ def assert_close(got, want, rtol=1e-5):
   for name, x in want.items():
     atol = rtol * np.abs(x).max()
     np.testing.assert_allclose(got[name], x, rtol, atol, err_msg=name)
-
-
-def stacked(params):
-  """Returns looped parameters in the layout of scanned blocks."""
-  encoder = dict(params["Transformer"])
-  blocks = [encoder.pop(f"encoderblock_{i}") for i in range(2)]
-  encoder["encoderblock"] = jax.tree.map(lambda *x: jnp.stack(x), *blocks)
-  return {**params, "Transformer": encoder}
 
 
 @pytest.mark.parametrize(

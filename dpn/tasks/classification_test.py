@@ -127,13 +127,6 @@ def test_make_reads_the_config():
   assert got == ("softmax_xent", 0.2, -2.0)
 
 
-def test_make_defaults():
-  task = tasks.make(CONFIG)
-  got = (task.loss, task.mixup.p, task.init_head_bias)
-  assert got == ("sigmoid_xent", 0.0, None)
-  assert tasks.make({**CONFIG, "mixup": {"p": None}}).mixup.p is None
-
-
 def _linear(num_classes, *, rate=0.0):
   assert num_classes == 3
   return _Linear(rate)
