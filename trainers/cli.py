@@ -113,6 +113,11 @@ def run(
       fail(f"unexpected argument {given[-1]!r}; expected {known} only.")
     if not flags.FLAGS["verbosity"].present:
       logging.set_verbosity(logging.WARNING)  # libraries tell a lot at INFO
+    if not flags.FLAGS.traceback:
+      # What goes wrong in Orbax's threads is raised again, and said in a line.
+      logging.get_absl_handler().addFilter(
+        lambda record: not (record.exc_info and "orbax" in record.pathname)
+      )
     registry.trust(flags.FLAGS.trust)
     try:
       main(*given)
