@@ -302,8 +302,7 @@ def _scales(tmp_path, centre, corners):
   testing.write_run(
     tmp_path,
     config=run.config,
-    rows=[{"step": 1, "val/prec@1": 0.7}],
-    seconds=1.0,
+    results={"val/prec@1": 0.7},
     params={"stem/ln0/scale": scale.ravel(), "embedding/kernel": kernel},
   )
   return run_files.find([str(tmp_path)])
@@ -323,10 +322,7 @@ def test_the_command_says_what_no_claim_is_about(tmp_path, capsys):
   for arm in ("dpn", "strange"):
     run = _run(arm, "B/16", 0, 0.7)
     testing.write_run(
-      tmp_path / arm,
-      config=run.config,
-      rows=[{"step": 1, "val/prec@1": 0.7}],
-      seconds=1.0,
+      tmp_path / arm, config=run.config, results={"val/prec@1": 0.7}
     )
   for form in ("text", "md", "csv", "html"):
     command.main([str(tmp_path), "--format", form])

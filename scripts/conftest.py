@@ -17,6 +17,7 @@ def write_run(
   seed: int = 0,
   config: Mapping[str, Any] | None = None,
   rows: Sequence[Mapping[str, float]] = (),
+  results: Mapping[str, float] | None = None,
   seconds: float | None = None,
   params: Mapping[str, np.ndarray] | None = None,
 ):
@@ -28,9 +29,12 @@ def write_run(
     seed: of the run.
     config: further keys of the config; they win.
     rows: of metrics.jsonl, the last of them those of done.json.
+    results: of a finished run of one step, in place of rows and seconds.
     seconds: the training took.
     params: trained, by name.
   """
+  if results is not None:
+    rows, seconds = [{"step": 1, **results}], 1.0
   folder.mkdir(parents=True)
   model = {"stem_ln": stem_ln, "patch_size": [2, 3], "width": 8, "depth": 2}
   whole = {"seed": seed, "model": model, "input": {"batch_size": 4}}

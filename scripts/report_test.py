@@ -11,6 +11,11 @@ from dpn.scripts import report
 from dpn.scripts.results import render, run_files
 
 AUGREG = {"recipe": "AugReg", "arch": "B/16", "metric": "val/prec@1"}
+NORMS = {
+  f"grad_norm{mean}/{group}": 0.5
+  for mean in ("", "_mean")
+  for group in ("embedding", "block00")
+}
 
 
 def _write(
@@ -92,13 +97,8 @@ def test_ones_own_runs_come_before_the_paper(root):
 def test_every_arm_is_in_every_curve(tmp_path, monkeypatch):
   stems = ("none", "dpn", "pre", "post", "rmsnorm", "whiten", "whiten_ln")
   stems += ("post_posemb", "only_learnable", "no_learnable")
-  norms = {
-    f"grad_norm{mean}/{of}": 0.5
-    for mean in ("", "_mean")
-    for of in ("embedding", "block00")
-  }
   for stem in stems:
-    _write(tmp_path, stem, 0, 0.5, **norms)
+    _write(tmp_path, stem, 0, 0.5, **NORMS)
   drawn = {}
 
   def pictures(shown):
@@ -123,15 +123,10 @@ def test_another_baseline(root):
 
 def test_the_result_comes_first_and_in_words(tmp_path):
   digits = {"recipe": "digits", "arch": "64x6/8", "metric": "test/prec@1"}
-  norms = {
-    f"grad_norm{mean}/{group}": 0.5
-    for mean in ("", "_mean")
-    for group in ("embedding", "block00")
-  }
   for seed, (none, dpn) in enumerate([(0.96, 0.97), (0.97, 0.99), (0.98, 1)]):
-    _write(tmp_path, "none", seed, none, table=digits, **norms)
-    _write(tmp_path, "dpn", seed, dpn, table=digits, **norms)
-  _write(tmp_path, "none", 3, 0.1, table=digits, complete=False, **norms)
+    _write(tmp_path, "none", seed, none, table=digits, **NORMS)
+    _write(tmp_path, "dpn", seed, dpn, table=digits, **NORMS)
+  _write(tmp_path, "none", 3, 0.1, table=digits, complete=False, **NORMS)
   page = _page(tmp_path)
   # none: s = 1 point, so 4.303 · 1 / √3 = 2.48; dpn: 97, 99, 100 have mean
   # 98.67 and s = 1.528, so 3.79; 1, 2 and 2 points: s = 0.577, so 1.43.
@@ -152,8 +147,7 @@ def test_runs_of_another_task_show_what_they_measured(tmp_path):
       tmp_path / f"s{seed}",
       seed=seed,
       config={"model": {"width": 4}, "input": {}},
-      rows=[{"step": 9, "loss": 1.0, "val/mse": 2.0 + seed, "val/mae": 1.5}],
-      seconds=1.0,
+      results={"loss": 1.0, "val/mse": 2.0 + seed, "val/mae": 1.5},
     )
   page = _page(tmp_path)
   assert {"val/mse", "2.5000 (n=2: 2.0000, 3.0000)", "val/mae"} <= set(

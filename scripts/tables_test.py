@@ -171,8 +171,7 @@ def _measured(root, stem_ln, **metrics):
     root / stem_ln,
     stem_ln=stem_ln,
     config={"table": {"recipe": "photos", "arch": "S"}},
-    rows=[{"step": 1, **metrics}],
-    seconds=1.0,
+    results=metrics,
   )
 
 
@@ -247,8 +246,7 @@ def test_a_single_run_has_the_interval_of_its_probe(tmp_path):
       stem_ln=stem_ln,
       seed=seed,
       config={"table": table},
-      rows=[{"step": 1, name: 0.52 + shift, **probed}],
-      seconds=1.0,
+      results={name: 0.52 + shift, **probed},
     )
 
   def cells():
@@ -274,8 +272,7 @@ def test_vtab_has_means_of_groups_once_all_tasks_are_run(tmp_path):
         tmp_path / f"{task}-{seed}",
         seed=seed,
         config={"table": table},
-        rows=[{"step": 1, "test/prec@1": 0.1 * (i + 1) + 0.02 * seed}],
-        seconds=1.0,
+        results={"test/prec@1": 0.1 * (i + 1) + 0.02 * seed},
       )
   table = _build(tmp_path, "3")
   # 10, 20, 30, 40 with seed 0 and 2 more with seed 1.
@@ -293,8 +290,7 @@ def test_of_candidates_only_the_selected_ones_count(tmp_path):
     testing.write_run(
       tmp_path / f"lr{lr}",
       config={"lr": lr, "table": table | {"candidate": f"lr={lr}"}},
-      rows=[{"step": 1, "minival/prec@1": 0.5}],
-      seconds=1.0,
+      results={"minival/prec@1": 0.5},
     )
 
   def ours():
@@ -320,8 +316,7 @@ def test_a_single_candidate_that_was_tested_counts(tmp_path):
       tmp_path / f"s{seed}",
       seed=seed,
       config={"table": table},
-      rows=[{"step": 1, "test/prec@1": value}],
-      seconds=1.0,
+      results={"test/prec@1": value},
     )
   ours = _cells(tmp_path, "B/16", "DTD", name="3")["ours base"]
   assert ours == "62.50 (n=2: 50.00, 75.00)"

@@ -17,7 +17,7 @@ FOUND = {  # arm → by seed: mean, sky, and car if any picture has one
 def _folder(tmp_path):
   for arm, seeds in FOUND.items():
     for seed, (mean, sky, car) in enumerate(seeds):
-      row = {"step": 5, "test/miou": mean, "test/pixel_acc": 0.8}
+      row = {"test/miou": mean, "test/pixel_acc": 0.8}
       row |= {"val/iou/sky": 0.1, "test/iou/sky": sky}
       row |= {"test/iou/car": car} if car else {}
       testing.write_run(
@@ -25,8 +25,7 @@ def _folder(tmp_path):
         stem_ln=arm,
         seed=seed,
         config={"table": TABLE},
-        rows=[row],
-        seconds=1.0,
+        results=row,
       )
   return tmp_path
 

@@ -17,8 +17,7 @@ def _frame(root, results, **config):
         stem_ln=arm,
         seed=seed,
         config=config,
-        rows=[{"step": 1, "val/prec@1": value, "val/loss": 1 - value}],
-        seconds=1.0,
+        results={"val/prec@1": value, "val/loss": 1 - value},
       )
   return runs.frame(run_files.find([str(root)]))
 
@@ -121,8 +120,7 @@ def test_an_arm_without_the_metric_has_no_number(tmp_path):
     tmp_path / "pre",
     stem_ln="pre",
     config={"table": table},
-    rows=[{"step": 1, "val/loss": 0.5}],
-    seconds=1.0,
+    results={"val/loss": 0.5},
   )
   models, wrong = own_runs.models(runs.frame(run_files.find([str(tmp_path)])))
   [table] = own_runs.side_by_side(models)

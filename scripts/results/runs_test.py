@@ -25,18 +25,13 @@ ROWS = [
 ]
 
 
-def test_reads_what_was_written(tmp_path):
+def test_reads_what_was_written_and_names_the_nearest(tmp_path):
   testing.write_run(tmp_path / "a", rows=ROWS, seconds=7.0)
   run = run_files.read(str(tmp_path / "a"))
   assert run.config["seed"] == 0
   assert run.final("test/prec@1") == 0.75
   assert run.series("loss").to_dict() == {50: 2.0, 100: 1.0}
   assert run.series("test/prec@1").to_dict() == {75: 0.5, 100: 0.75}
-
-
-def test_unknown_names_bring_the_nearest(tmp_path):
-  testing.write_run(tmp_path / "a", rows=ROWS, seconds=7.0)
-  run = run_files.read(str(tmp_path / "a"))
   with pytest.raises(ValueError, match="Did you mean 'test/prec@1'"):
     run.final("test/prec1")
   with pytest.raises(ValueError, match="Did you mean 'loss'"):
