@@ -21,7 +21,7 @@ def join(folder: str, *names: str) -> str:
   return path
 
 
-def check_regular(path: str) -> str:
+def check_regular(path: str | os.PathLike) -> str | os.PathLike:
   """Returns a path; ValueError if it is a pipe or device, which might hang."""
   mode = os.stat(path).st_mode
   if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
@@ -32,6 +32,6 @@ def check_regular(path: str) -> str:
   return path
 
 
-def open_regular(path: str) -> BinaryIO:
+def open_regular(path: str | os.PathLike) -> BinaryIO:
   """Opens a file to be read as bytes; see `check_regular`."""
   return open(check_regular(path), "rb")

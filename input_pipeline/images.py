@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from dpn import paths
 from dpn.input_pipeline import pp
 from dpn.input_pipeline.pp import ops_image
 from dpn.weights import preprocessing
@@ -72,7 +73,7 @@ def to_uint8(image: Any, channels: int) -> np.ndarray:
     ValueError, OSError: it is no image, or has other channels.
   """
   if isinstance(image, str | os.PathLike):
-    with open(image, "rb") as file:
+    with paths.open_regular(image) as file:
       image = file.read()
   if isinstance(image, bytes):
     return ops_image.decode_image(image, channels)

@@ -22,7 +22,7 @@ from absl import logging
 from jax.experimental import multihost_utils
 from orbax.checkpoint import v1 as ocp
 
-from dpn import atomic, damage, trees
+from dpn import atomic, damage, paths, trees
 from dpn.weights import files
 
 KEEP = 2  # the latest, and the one before should the latest be damaged
@@ -302,6 +302,8 @@ def _metadata(path):
   Raises:
     Exception: of any type, where they are damaged.
   """
+  for file in path.rglob("*"):
+    paths.check_regular(file)
   found = ocp.metadata(path)
   if found.metadata is None:
     raise ValueError("its metadata cannot be read")

@@ -9,7 +9,7 @@ import os
 
 import numpy as np
 
-from dpn import paths, schema
+from dpn import damage, paths, schema
 from dpn.input_pipeline import sources
 
 SOURCE = "source.json"
@@ -35,7 +35,8 @@ class EmbeddedSource(sources.Source):
     self.describe = self._source.describe
     self.may_be_sorted = self._source.may_be_sorted
     file = paths.check_regular(os.path.join(root, f"{split}.npy"))
-    self._embeddings = np.load(file, mmap_mode="r", allow_pickle=False)
+    with damage.reading(file):
+      self._embeddings = np.load(file, mmap_mode="r", allow_pickle=False)
     if len(self._embeddings) != len(self._source):
       raise ValueError(
         f"{file} has {len(self._embeddings)} embeddings, {self._source.name} "

@@ -268,7 +268,12 @@ def _examples(
   """
   file.seek(begin)
   with tarfile.open(fileobj=file, mode="r:") as archive:
-    entries = archive.getmembers()
+    entries = []
+    for entry in archive:
+      # Python before 3.11.14 reads an entry of negative size again and again.
+      if entry.size < 0 or entry.issparse():
+        raise tarfile.ReadError(f"{entry.name} is sparse or of negative size")
+      entries.append(entry)
     _check_end(file, archive.offset, end)
   linked = any(x.islnk() or x.issym() for x in entries)
   by_name = {os.path.normpath(x.name): x for x in entries} if linked else {}

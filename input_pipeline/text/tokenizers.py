@@ -20,7 +20,7 @@ import os
 import string
 from collections.abc import Callable, Iterable
 
-from dpn import atomic
+from dpn import atomic, damage
 
 BYTES = "bytes"
 # Where big_vision's names lead to.
@@ -99,12 +99,13 @@ def _read(kind, path, _):
   with open(path, "rb") as file:
     content = file.read()
   try:
-    made = kind(content)
+    with damage.reading(path):
+      made = kind(content)
   except ModuleNotFoundError as e:
     raise ValueError(
       f"Reading {path} needs {e.name}: pip install 'dual-patchnorm[text]'."
     ) from e
-  except (OSError, ValueError, RuntimeError, KeyError) as e:
+  except (OSError, ValueError, RuntimeError) as e:
     raise ValueError(f"{path} is not a vocabulary of its kind: {e}") from e
   sha256 = hashlib.sha256(content).hexdigest()
   return dataclasses.replace(made, sha256=sha256)

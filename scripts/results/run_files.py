@@ -88,7 +88,11 @@ def read(path: str) -> runs.Run:
   logged = _read_rows(file(metrics.METRICS))
   done = _read_json(file("done.json"), files.Done)
   expected = (done or {}).get("metrics_crc32")
-  if expected and expected != metrics.checksum(file(metrics.METRICS)):
+  if (
+    expected
+    and os.path.isfile(file(metrics.METRICS))
+    and expected != metrics.checksum(file(metrics.METRICS))
+  ):
     logging.warning(
       "%s is not as the run left it: a number in it may be another.",
       file(metrics.METRICS),
