@@ -306,8 +306,8 @@ def save(together, step, values, batches):
   """Begins checkpoints of all healthy seeds.
 
   The metrics until `step` are on disk before: so a restart, which drops the
-  metrics after its checkpoint, misses none. `position` in a checkpoint says how
-  many `examples_seen` and `rows` of metrics.jsonl came before, the
+  metrics after its checkpoint, misses none. `position` in a checkpoint says its
+  `step`, how many `examples_seen` and `rows` of metrics.jsonl came before, the
   `config_hash` of its run and perhaps `skipped` and `unevaluated`.
   """
   for seed, own in together.each(values):
@@ -321,6 +321,7 @@ def save(together, step, values, batches):
   for seed, own in together.states():
     done_here = (step - seed.first_step) * seed.run.batch_size
     position = {
+      "step": step,
       "examples_seen": seed.position["examples_seen"] + done_here,
       "rows": seed.log.rows,
       "config_hash": workdir_lib.config_hash(seed.config.to_dict()),

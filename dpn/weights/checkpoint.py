@@ -266,9 +266,6 @@ def _load(path, wanted):
   def load():
     restored = ocp.load(path, state)
     _check(notes["checksums"], _state_checksums(restored))
-    step = _parts(restored).get("step")
-    if step not in (None, ...) and int(step) != int(path.name):
-      raise ValueError(f"it holds step {step}: it has been renamed or copied")
     return restored
 
   # In `ocp.load` Orbax waits for all processes: who cannot come must be known
@@ -312,6 +309,9 @@ def _metadata(path):
     raise ValueError(f"{path / '_CHECKPOINT_METADATA'} cannot be read")
   described = _description_checksums(notes["position"], found.metadata)
   _check(notes["checksums"], described)
+  step = notes["position"].get("step")
+  if step is not None and step != int(path.name):
+    raise ValueError(f"it is of step {step}: it has been renamed or copied")
   return found.metadata, notes
 
 
@@ -326,15 +326,12 @@ def _only_variables(saved):
   }
 
 
-def _parts(state) -> Mapping[str, Any]:
-  return state if isinstance(state, Mapping) else vars(state)
-
-
 def _state_checksums(state) -> dict[str, int]:
   """Returns a checksum of each part of the state that has been loaded."""
+  parts = dict(state) if isinstance(state, Mapping) else vars(state)
   return {
     name: trees.checksum(part)
-    for name, part in _parts(state).items()
+    for name, part in parts.items()
     if (leaves := jax.tree.leaves(part)) and leaves[0] is not ...
   }
 

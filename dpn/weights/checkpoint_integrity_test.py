@@ -42,15 +42,14 @@ def _directory(tmp_path, state):
 
 def test_folders_that_are_not_a_runs_own(tmp_path, state):
   checkpoints = checkpoint.Checkpointer(str(tmp_path))
-  checkpoints.save(4, state | {"step": jnp.array(4)}, {})
+  checkpoints.save(4, state, {"step": 4})
   checkpoints.close()
   shutil.copytree(tmp_path / "4", tmp_path / "100")
   (tmp_path / "007").mkdir()
   checkpoints = checkpoint.Checkpointer(str(tmp_path))
   assert checkpoints.steps == [4, 100]
-  shapes = _shapes(state | {"step": jnp.array(4)})
-  assert checkpoints.restore(shapes)[0]["step"] == 4
-  checkpoints.save(6, state | {"step": jnp.array(6)}, {})
+  assert checkpoints.restore(_shapes(state))[1] == {"step": 4}
+  checkpoints.save(6, state, {"step": 6})
   checkpoints.close()
   assert checkpoints.steps == [4, 6]
   assert (tmp_path / "100.damaged").is_dir()
