@@ -11,8 +11,9 @@ or without folders in between. The latter may also be called `labels` or
 A manifest is a table with the columns `path`, `split`, and any of `label`,
 `mask` and `caption`: a CSV file with a header, or a JSONL file with an object
 per line. Paths (of images, and in `mask` of label maps) are relative to the
-manifest's folder; labels are numbers from 0, or names; in JSONL a caption may
-be a list of them. Other columns, and spaces around a field, are ignored.
+manifest's folder and stay in it; labels are numbers from 0, or names; in JSONL
+a caption may be a list of them. Other columns, and spaces around a field, are
+ignored.
 
 Captions are under the key `text`. In an archive, they are files ending in .txt
 beside the images, `0001.jpg` and `0001.txt`.
@@ -337,6 +338,8 @@ def manifest(path: str, split: str) -> FileSource:
   files = {"image": columns["path"]}
   if "mask" in table:
     files["mask"] = columns["mask"]
+  for names in files.values():
+    _check_below(path, names)
   labels = {}
   if "label" in table:
     with damage.reading(path):
@@ -350,6 +353,22 @@ def manifest(path: str, split: str) -> FileSource:
     captions=columns.get("caption"),
     **labels,
   )
+
+
+def _check_below(path: str, names: Sequence[str]):
+  """Raises ValueError unless a manifest names files below its own folder.
+
+  One that comes with images from elsewhere could name any file of this machine,
+  which a batch shown or a data set prepared would then hold.
+  """
+  folder = os.path.abspath(os.path.dirname(path))
+  for name in names:
+    full = os.path.normpath(os.path.join(folder, name))
+    if not full.startswith(os.path.join(folder, "")):
+      raise ValueError(
+        f"{path} names {name!r}, which is not below {folder}. Move the table "
+        "to a folder that all its images are below."
+      )
 
 
 def _table(path: str):

@@ -350,6 +350,14 @@ def test_a_missing_image_is_named(tmp_path):
     _open("manifest", path)[0]
 
 
+@pytest.mark.parametrize("name", ["../x.png", "/etc/passwd", "a/../../x.png"])
+@pytest.mark.parametrize("column", ["path", "mask"])
+def test_a_manifest_names_files_below_its_folder(tmp_path, name, column):
+  row = {"path": "a.png", "mask": "b.png", "split": "train"} | {column: name}
+  path = _manifest(tmp_path, "csv", [row])
+  _check_fails("manifest", path, f"{name}.* not below .*Move the table")
+
+
 def test_captions_of_a_manifest(tmp_path):
   rows = [
     {"path": "a.png", "split": "train", "caption": ["one", "two"]},
