@@ -152,8 +152,10 @@ def sweep(arg=None):
   methods, first, arg.seeds, tried = common.choose("piece", arg.piece, PIECES)
   if arg.lrs:
     tried = {"lr": arg.lrs}
+  # A plus joins several methods, and is in the names of some.
+  one = "+".join(arg.methods)
   arms = []
-  for method in arg.methods or methods:
+  for method in [one] if one in METHODS else arg.methods or methods:
     found = {} if "lr" in tried else _found(arg["from"], method)
     arms += common.grid(
       arg,
