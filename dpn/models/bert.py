@@ -24,7 +24,7 @@ _SEGMENTS = 2
 _dense = functools.partial(
   nn.Dense, kernel_init=nn.initializers.truncated_normal(0.02)
 )
-_norm = functools.partial(norms.make, "layernorm", {"eps": 1e-12})
+_norm = functools.partial(norms.make, "layernorm", eps=1e-12)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -45,7 +45,8 @@ class Config(options.Options):
       `late_cls`; None for all.
     gelu: `tanh` approximation or `exact`; one of `GELUS`.
     qkv_bias: whether query, key and value have biases.
-    final_norm: whether a LayerNorm, `encoder_norm`, follows the last block.
+    final_norm: whether a LayerNorm, `encoder_norm`, follows the last block; or
+      `norm`, for what the blocks normalize with.
     dropout: rate; of embedded tokens, in the MLP and of both residual branches.
     attn_dropout: rate, of the attention weights.
     stoch_depth: rate of the last block; grows linearly from 0 in the first.
@@ -86,7 +87,7 @@ class Config(options.Options):
   cls_blocks: int | None = None
   gelu: str = "tanh"
   qkv_bias: bool = True
-  final_norm: bool = True
+  final_norm: bool | str = True
   dropout: float = 0.0
   attn_dropout: float = 0.0
   stoch_depth: float = 0.0
@@ -133,6 +134,10 @@ class Config(options.Options):
       raise ValueError(
         f"qk_norm={self.qk_norm!r} has statistics over several tokens. Use one "
         f"of {', '.join(norms.QK_NORMS)}."
+      )
+    if self.final_norm not in (True, False, "norm"):
+      raise ValueError(
+        f"final_norm={self.final_norm!r}, expected True, False or 'norm'."
       )
     bind_block(self)
 
@@ -220,7 +225,7 @@ class EncoderBlock(nn.Module):
   def make_norm(self):
     config, kw = self.config, {"tokens": self.tokens}
     return functools.partial(
-      norms.make, config.norm, config.norm_kw, dtype=config.dtype, **kw
+      norms.make, config.norm, **config.norm_kw, dtype=config.dtype, **kw
     )
 
   def attention(self):
@@ -329,7 +334,7 @@ class Encoder(nn.Module):
     else:
       blocks = range(config.depth)
       carry, out = self.loop((x, pe), deterministic, tokens, config, blocks)
-    return self.finish(carry[0], out)
+    return self.finish(carry[0], out, tokens, deterministic)
 
   def loop(self, carry, deterministic, tokens, config, blocks):
     """Applies the blocks of these numbers, one after another."""
@@ -372,14 +377,17 @@ class Encoder(nn.Module):
     drop_rates = jnp.linspace(0, config.stoch_depth, config.depth)
     return block_cls, fields, drop_rates
 
-  def finish(self, x, out):
+  def finish(self, x, out, tokens, deterministic=True):
+    config, kw = self.config, {"name": "encoder_norm", "tokens": tokens}
     out["pre_ln"] = x
     # In float32 for the head and the loss.
-    if not self.config.final_norm:
+    if not config.final_norm:
       return x.astype(jnp.promote_types(x.dtype, jnp.float32)), out
-    # LayerNorm whatever the blocks use, as in the literature.
-    kw = {"eps": self.config.eps}
-    return norms.make("layernorm", kw, name="encoder_norm")(x), out
+    if config.final_norm == "norm":
+      norm = norms.make(config.norm, **config.norm_kw, **kw)
+      return norm(x, not deterministic), out
+    # LayerNorm whatever the blocks use, as in most of the literature.
+    return norms.make("layernorm", eps=config.eps, **kw)(x), out
 
 
 def bind_block(config: Config) -> tuple[type[EncoderBlock], dict[str, Any]]:

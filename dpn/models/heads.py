@@ -29,7 +29,7 @@ class MAPHead(nn.Module):
     x = attention.Attention(
       self.num_heads, dtype=self.dtype, name="MultiHeadDotProductAttention_0"
     )(jnp.tile(probe, (batch, 1, 1)), x, out=out)  # (batch, 1, width)
-    y = norms.make("layernorm", {"eps": self.eps}, name="LayerNorm_0")(x)
+    y = norms.make("layernorm", eps=self.eps, name="LayerNorm_0")(x)
     x = x + encoder.Mlp(
       self.mlp_dim, gelu=self.gelu, dtype=self.dtype, name="MlpBlock_0"
     )(y)

@@ -28,7 +28,7 @@ class Encoder(encoder.Encoder):
     layernorm = {"norm": "layernorm", "norm_kw": {"eps": config.eps}}
     config = dataclasses.replace(config, **layernorm)
     (x, _), more = self.loop((x, None), deterministic, tokens, config, late)
-    return self.finish(x, out | more)
+    return self.finish(x, out | more, tokens, deterministic)
 
 
 def check(config):

@@ -107,6 +107,8 @@ def others(hint, default):
     return [x for x in typing.get_args(hint) if x != default]
   if hint is bool:
     return [not default]
+  if hint == float | None:
+    return [x for x in (0.3, None) if x != default]
   return [{int: 2 if default == 1 else 1, float: 0.3}[hint]]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from dpn import registry
-from dpn.models.norms import dtn, power_norm, running, stateless
+from dpn.models.norms import dtn, pointwise, power_norm, running, stateless
 from dpn.models.norms.base import Normalizer, TokenGrid
 
 __all__ = ["NORMS", "QK_NORMS", "Normalizer", "TokenGrid", "epsilon", "make"]
@@ -22,7 +22,7 @@ NORMS = {
   "affine": stateless.Affine,
   "rmsnorm": stateless.RMSNorm,
   "scalenorm": stateless.ScaleNorm,
-  "dyt": stateless.DyT,
+  **pointwise.NORMS,
   "instancenorm": stateless.InstanceNorm,
   "groupnorm": stateless.GroupNorm,
   "batchnorm": running.BatchNorm,
@@ -43,23 +43,23 @@ QK_NORMS = {
 
 def make(
   norm: str,
-  kw: Mapping[str, Any] | None = None,
   *,
   name: str | None = None,
   dtype=None,
   tokens: TokenGrid | None = None,
+  **options: Any,
 ) -> Normalizer:
-  """Returns a normalizer as a Linen module.
+  """Returns a normalizer of (…, width) as a Linen module.
 
   Args:
     norm: one of `NORMS`, or an import path.
-    kw: its options, which are the fields of its class.
     name: of the module in the parameter tree.
     dtype: of the result; the statistics stay in float32 or wider.
     tokens: how the tokens it will see are arranged.
+    **options: the fields of its class, as in `make("derf", alpha=0.7)`.
   """
   dtype = jnp.dtype(dtype) if dtype else None
-  bound = registry.bind("norm", norm, NORMS, kw)
+  bound = registry.bind("norm", norm, NORMS, options)
   return bound(name=name, dtype=dtype, tokens=tokens or TokenGrid())
 
 

@@ -23,7 +23,7 @@ def params_of(vectors, group):
 
 
 def apply(precision, kw, params, x, *, grid=(3, 3), cls=False):
-  norm = norms.make("dtn", kw, tokens=base.TokenGrid(H, grid, cls))
+  norm = norms.make("dtn", **kw, tokens=base.TokenGrid(H, grid, cls))
   params, x = precision.cast((params, x))
   return jax.jit(norm.apply)({"params": params}, x)
 
@@ -130,7 +130,7 @@ def test_init_of_six_heads_is_local_for_four():
 
 def test_released_init_is_small():
   tokens = base.TokenGrid(9, (1, 2))
-  norm = norms.make("dtn", {"pos_init": "released"}, tokens=tokens)
+  norm = norms.make("dtn", pos_init="released", tokens=tokens)
   params = norm.init(jax.random.key(0), jnp.ones((1, 2, 9)))["params"]
   assert 0 < jnp.abs(params["pos_proj"]["kernel"]).max() < 0.1
 
@@ -145,13 +145,13 @@ def test_the_variance_is_not_negative():
     "pos_proj": {"kernel": np.tile([[0.0], [0.0], [-100.0]], (1, H))},
   }
   tokens = base.TokenGrid(H, (2, 2))
-  norm = norms.make("dtn", {"form": "paper", "eps": 1e-12}, tokens=tokens)
+  norm = norms.make("dtn", form="paper", eps=1e-12, tokens=tokens)
   x = 100 + jax.random.normal(jax.random.key(0), (4, 4, 8))
   assert jnp.isfinite(jax.jit(norm.apply)({"params": params}, x)).all()
 
 
 def test_a_grid_that_cannot_be_pooled():
   tokens = base.TokenGrid(2, (5, 5))
-  norm = norms.make("dtn", {"pool_grid": 2}, tokens=tokens)
+  norm = norms.make("dtn", pool_grid=2, tokens=tokens)
   with pytest.raises(ValueError, match="2x2 cells"):
     jax.eval_shape(norm.init, jax.random.key(0), jnp.ones((1, 25, 4)))

@@ -40,9 +40,7 @@ def test_three_steps_across_the_warmup(golden, precision):
   vectors = golden("norms")
   cast = precision.cast
   x = cast(vectors["in/x"])
-  norm = norms.make(
-    "powernorm", {"warmup": 2}, tokens=base.TokenGrid(num_heads=4)
-  )
+  norm = norms.make("powernorm", warmup=2, tokens=base.TokenGrid(num_heads=4))
   params = cast(
     {"scale": vectors["param/weight"], "bias": vectors["param/bias"]}
   )

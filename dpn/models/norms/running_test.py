@@ -64,7 +64,7 @@ def test_switchable(kw, layer_axes, precision):
     "bias": np.zeros(8),
   }
   stats = {"mean": np.linspace(-1, 1, 8), "var": np.linspace(1, 2, 8)}
-  norm = norms.make("switchable", kw)
+  norm = norms.make("switchable", **kw)
   variables = precision.cast({"params": params, "batch_stats": stats})
   x_in = precision.cast(x)
 

@@ -100,21 +100,6 @@ class ScaleNorm(Normalizer):
     return self.cast(self.scale(x, multiplier, init, self.g == "scalar"))
 
 
-class DyT(Normalizer):
-  """tanh(alpha x) * scale + bias (arXiv 2503.10622); `alpha` where it starts.
-
-  It has no statistics; the one `alpha` is learned.
-  """
-
-  alpha: float = 0.5
-
-  @nn.compact
-  def __call__(self, x, train=False):
-    init = nn.initializers.constant(self.alpha)
-    alpha = along_width(self.param("alpha", init, (1,)), x)
-    return self.scale_and_bias(jnp.tanh(alpha * self.upcast(x)))
-
-
 class Identity(Normalizer):
   """Returns x."""
 

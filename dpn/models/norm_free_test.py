@@ -1,0 +1,57 @@
+"""Networks of pointwise functions instead of LayerNorms."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from dpn import trees
+from dpn.models import norms, vit
+
+TINY = {"width": 16, "mlp_dim": 32, "num_heads": 2, "patch_size": (4, 4)}
+
+
+def _names(model):
+  image = jnp.zeros((1, 8, 8, 3))
+  params = jax.eval_shape(model.init, jax.random.key(0), image)["params"]
+  return [*trees.flatten(params)]
+
+
+@pytest.mark.parametrize("stem_ln", ["none", "dpn"])
+def test_only_the_stem_normalizes(stem_ln):
+  model = vit.Model(
+    3, **TINY, depth=2, norm="derf", final_norm="norm", stem_ln=stem_ln
+  )
+  names = _names(model)
+  assert sum(name.endswith("/shift") for name in names) == 5  # 2 a block, 1
+  normalized = {n.split("/")[0] for n in names if n.endswith("/scale")}
+  assert normalized == {"Transformer"} | (
+    {"stem"} if stem_ln == "dpn" else set()
+  )
+
+
+def test_final_norm_says_what_it_may_be():
+  with pytest.raises(
+    ValueError, match="'derf', expected True, False or 'norm'"
+  ):
+    vit.Model(3, **TINY, depth=2, final_norm="derf")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("norm", norms.NORMS)
+def test_48_blocks_in_bfloat16_are_finite(norm):
+  kw = {"scan": True, "dtype_mm": "bfloat16", "head_zeroinit": False}
+  model = vit.Model(
+    3, **TINY, **kw, depth=48, norm=norm, final_norm="norm", stem_ln="dpn"
+  )
+  image = jax.random.normal(jax.random.key(1), (2, 8, 8, 3))
+  variables = jax.jit(model.init)(jax.random.key(0), image)
+  mutable = [name for name in variables if name != "params"]
+
+  @jax.jit
+  def loss(variables):
+    logits, _ = model.apply(variables, image, train=True, mutable=mutable)[0]
+    return -jax.nn.log_softmax(logits.astype(jnp.float32))[:, 0].mean()
+
+  value, grads = jax.value_and_grad(loss)(variables)
+  assert jnp.isfinite(value)
+  assert not trees.nonfinite(grads["params"])

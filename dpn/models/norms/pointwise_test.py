@@ -1,0 +1,58 @@
+"""Pointwise functions against the code of arXiv 2503.10622 and 2512.10938."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dpn.models import norms
+from dpn.models.norms import pointwise
+
+# h(1) and h(2) by hand, of functions without arrays of the authors' code.
+BY_HAND = {
+  "cubsign": (1 / 2, 8 / 9),
+  "relsign": (2**0.5 - 1, (5**0.5 - 1) / 2),
+  "satursin": (0.8414709848, 1),
+  "smoothsign_clip": (1 / 2, 2 / 3),
+}
+IN_VECTORS = [name for name in pointwise.NORMS if name not in BY_HAND]
+
+
+@pytest.mark.parametrize("name", IN_VECTORS)
+def test_output_and_gradients_of_the_authors(name, golden, precision):
+  vectors = golden("frontier")
+  get = lambda key: precision.cast(vectors[f"pointwise/{name}/{key}"])
+  names = {"alpha": "alpha", "scale": "weight", "bias": "bias"}
+  names |= {"shift": "shift"} if name != "dyt" else {}
+  params = {ours: get(f"param/{theirs}") for ours, theirs in names.items()}
+  norm = norms.make(name, alpha=0.7)
+  x = precision.cast(vectors["in/x3"])
+  init = jax.jit(norm.init)(jax.random.key(0), x)["params"]
+  assert jax.tree.map(jnp.shape, init) == jax.tree.map(jnp.shape, params)
+  np.testing.assert_allclose(init["alpha"], [0.7], rtol=1e-6)
+  apply = lambda params, x: norm.apply({"params": params}, x)
+  y, vjp = jax.vjp(apply, params, x)
+  precision.assert_close(y, get("out/y"))
+  by_params, by_x = vjp(get("in/cotangent"))
+  precision.assert_close(by_x, get("grad/x"))
+  for ours, theirs in names.items():
+    precision.assert_close(by_params[ours], get(f"grad/{theirs}"))
+
+
+@pytest.mark.parametrize("name", BY_HAND)
+def test_values_by_hand(name):
+  norm = norms.make(name, alpha=2.0, shift=-1.0)
+  # 2 * 1 - 1 = 1, and so on; all are odd.
+  x = jnp.array([1.0, 1.5, 0.5, 0.0, -0.5, 1e6])
+  y, variables = norm.init_with_output(jax.random.key(0), x)
+  one, two = BY_HAND[name]
+  np.testing.assert_allclose(y, [one, two, 0, -one, -two, 1], atol=1e-6)
+  np.testing.assert_array_equal(variables["params"]["shift"], [-1])
+
+
+def test_dyt_can_have_a_shift():
+  x = jnp.ones((1, 4))
+  norm = norms.make("dyt", alpha=0.5, shift=0.25)
+  y, variables = norm.init_with_output(jax.random.key(0), x)
+  assert set(variables["params"]) == {"alpha", "shift", "scale", "bias"}
+  np.testing.assert_allclose(y, np.full((1, 4), 0.6351489524), rtol=1e-6)
