@@ -6,7 +6,8 @@ import numpy as np
 import optax
 import pytest
 
-from dpn.models import encoder, heads, init, vit
+from dpn.models import encoder, heads, init, norms, vit
+from dpn.models.norms import pointwise
 from dpn.tasks import classification
 from dpn.trainers import update
 
@@ -30,6 +31,9 @@ LOOPED = [
     **{"qkv_bias": False, "pool_type": "0", "qk_norm": "scalenorm"},
   },
   {"norm": "layernorm_no_bias", "qk_norm": "layernorm_no_bias"},
+  {"norm": "derf", "final_norm": "norm"},
+  {"norm": "centernorm", "pool_type": "tok"},
+  {"norm": "seednorm", "stem_ln": "dpn"},
 ]
 SCANNED = [
   {
@@ -46,6 +50,7 @@ SCANNED = [
   {"norm": "powernorm", "posemb": "rpe", "pool_type": "tok"},
   *({"norm": "dyt", "qk_norm": n} for n in ("layernorm", "rmsnorm")),
   {"norm": "rmsnorm", "qk_norm": "standardize"},
+  {"norm": "rmsnorm_plus_one", "pool_type": "tok"},
 ]
 SMALL = {
   "width": 16,
@@ -113,6 +118,8 @@ def test_every_choice_is_tried():
     "weight_init": init.INITS,
     "gelu": encoder.GELUS,
   }
+  # These differ from derf in one function, which has a test of its own.
+  tables["norm"] = (norms.NORMS.keys() - pointwise.FUNCTIONS) | {"derf"}
   tables["pool_type"] = set(heads.POOL_TYPES) - {"none"}  # labels per token
   for key, table in tables.items():
     tried = {getattr(vit.Model(**o).config, key) for o in LOOPED + SCANNED}

@@ -81,6 +81,56 @@ class RMSNorm(Normalizer):
     return self.cast(self.scale(x, jax.lax.rsqrt(mean_square + self.eps)))
 
 
+class RMSNormPlusOne(Normalizer):
+  """x / sqrt(mean(x^2) + eps) * (1 + scale), scale starting at 0.
+
+  RMSNorm as in Gemma (arXiv 2403.08295): the same function, but weight decay
+  draws its factor to 1 instead of 0.
+  """
+
+  eps: float = 1e-6
+
+  @nn.compact
+  def __call__(self, x, train=False):
+    x = self.upcast(x)
+    scale = self.param("scale", nn.initializers.zeros, x.shape[-1:])
+    return self.cast(rms(x, self.eps) * (1 + along_width(scale, x)))
+
+
+class SeeDNorm(Normalizer):
+  """(tanh(x · beta) * alpha + scale) * x / sqrt(mean(x^2) + eps).
+
+  arXiv 2510.22777, where `scale` is gamma; all three are (width,), and x · beta
+  is one number a token. There is no code, and what the parameters start at was
+  not read in the paper: beta = 0 and alpha = scale = 1 here, an RMSNorm.
+  """
+
+  eps: float = 1e-6
+
+  @nn.compact
+  def __call__(self, x, train=False):
+    x, width = self.upcast(x), x.shape[-1:]
+    alpha = self.param("alpha", nn.initializers.ones, width)
+    beta = self.param("beta", nn.initializers.zeros, width)
+    scale = self.param("scale", nn.initializers.ones, width)
+    alpha, beta, scale = (along_width(p, x) for p in (alpha, beta, scale))
+    seed = jnp.tanh((x * beta).sum(axis=-1, keepdims=True))
+    return self.cast((seed * alpha + scale) * rms(x, self.eps))
+
+
+class CenterNorm(Normalizer):
+  """width / (width - 1) * (x - mean) * scale + bias (arXiv 2304.09856).
+
+  Nothing is divided by, so that it is Lipschitz, and `eps` is not used here.
+  """
+
+  @nn.compact
+  def __call__(self, x, train=False):
+    x, width = self.upcast(x), x.shape[-1]
+    y = x - x.mean(axis=-1, keepdims=True)
+    return self.scale_and_bias(y, width / max(width - 1, 1))
+
+
 class ScaleNorm(Normalizer):
   """g * x / max(||x||, eps), g starting at sqrt(width).
 
@@ -134,3 +184,9 @@ class GroupNorm(Normalizer):
     g = split_heads(self.upcast(x), self.tokens.num_heads)
     y, multiplier = center(g, self.eps, axis=(1, 3))
     return self.scale_and_bias((y * multiplier).reshape(x.shape))
+
+
+def rms(x, eps):
+  """Returns x / sqrt(mean(x^2) + eps), the mean over the last axis."""
+  mean_square = jnp.square(x).mean(axis=-1, keepdims=True)
+  return x * jax.lax.rsqrt(mean_square + eps)
