@@ -37,6 +37,7 @@ ARMS = (
   | {
     "qk_norm=layernorm": {"qk_norm": "layernorm"},
     "qk_norm=rmsnorm": {"qk_norm": "rmsnorm"},
+    "qkv norm=rmsnorm": {"qk_norm": "rmsnorm", "v_norm": "rmsnorm"},
     "posemb=rpe": {"posemb": "rpe"},
     "lape": {"posemb_join": "lape"},
     "lape, posemb=rpe": {"posemb_join": "lape", "posemb": "rpe"},

@@ -6,7 +6,7 @@ import numpy as np
 import optax
 import pytest
 
-from dpn.models import encoder, heads, init, norms, vit
+from dpn.models import attention, encoder, heads, init, norms, vit
 from dpn.models.norms import pointwise
 from dpn.tasks import classification
 from dpn.trainers import update
@@ -30,7 +30,10 @@ LOOPED = [
     **{"stem": "conv", "patch_size": (16, 16), "posemb": "sincos2d"},
     **{"qkv_bias": False, "pool_type": "0", "qk_norm": "scalenorm"},
   },
-  {"norm": "layernorm_no_bias", "qk_norm": "layernorm_no_bias"},
+  {
+    **{"norm": "layernorm_no_bias", "qk_norm": "layernorm_no_bias"},
+    **{"v_norm": "layernorm_no_bias", "logit_scale": "learned"},
+  },
   {"norm": "derf", "final_norm": "norm"},
   {"norm": "centernorm", "pool_type": "tok"},
   {"norm": "seednorm", "stem_ln": "dpn"},
@@ -48,8 +51,14 @@ SCANNED = [
   {"norm": "switchable", "posemb": "sincos2d_lape", "posemb_join": "lape"},
   {"norm": "instancenorm", "posemb_join": "lape", "pool_type": "tok"},
   {"norm": "powernorm", "posemb": "rpe", "pool_type": "tok"},
-  *({"norm": "dyt", "qk_norm": n} for n in ("layernorm", "rmsnorm")),
-  {"norm": "rmsnorm", "qk_norm": "standardize"},
+  *(
+    {"norm": "dyt", "qk_norm": n, "v_norm": n, "logit_scale": scale}
+    for n, scale in [
+      *(("layernorm", "learned"), ("rmsnorm", "one"), ("l2", "one")),
+      *(("standardize", "sqrt"), ("scalenorm", "sqrt")),
+      ("rmsnorm_no_scale", "one"),
+    ]
+  ),
   {"norm": "rmsnorm_plus_one", "pool_type": "tok"},
 ]
 SMALL = {
@@ -117,6 +126,7 @@ def test_every_choice_is_tried():
     **vit.Config.CHOICES,
     "weight_init": init.INITS,
     "gelu": encoder.GELUS,
+    "logit_scale": attention.LOGIT_SCALES,
   }
   # These differ from derf in one function, which has a test of its own.
   tables["norm"] = (norms.NORMS.keys() - pointwise.FUNCTIONS) | {"derf"}

@@ -1,22 +1,30 @@
 """Multi-head dot-product attention with big_vision's parameter tree."""
 
+import functools
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import flax.linen as nn
 import jax.numpy as jnp
 
-from dpn.models import flash, init
+from dpn.models import flash, init, norms
 from dpn.models.norms import base
+
+# What queries times keys are multiplied by: 1 / sqrt(d); 1; or a factor for
+# each head that is learned, as arXiv 2111.09883, Section 3.3, has it.
+LOGIT_SCALES = ("sqrt", "one", "learned")
+_MAX_LOGIT_SCALE = 100.0
 
 
 class Attention(nn.Module):
   """Attention of `x_q` over `x_kv` (arXiv 1706.03762, Section 3.2.2).
 
   Parameters, with H heads of d = width / H channels: `query`, `key`, `value`
-  with kernels (width, H, d), and `out` with kernel (H, d, width). `query_ln`
-  and `key_ln` normalize the d channels of each head (arXiv 2302.05442,
-  Section 2), `norm` the concatenated heads before `out`.
+  with kernels (width, H, d), and `out` with kernel (H, d, width). `query_ln`,
+  `key_ln` (arXiv 2302.05442, Section 2) and `value_ln` normalize the d channels
+  of each head, `norm` the concatenated heads before `out`. `logit_scale` (H,)
+  is the logarithm of a learned factor.
   """
 
   num_heads: int
@@ -24,6 +32,8 @@ class Attention(nn.Module):
   dropout: float = 0.0  # of the attention weights
   make_norm: Callable[..., nn.Module] | None = None  # name → `norm`
   make_qk_norm: Callable[..., nn.Module] | None = None  # name → `query_ln`, …
+  make_v_norm: Callable[..., nn.Module] | None = None  # name → `value_ln`
+  logit_scale: str = "sqrt"  # one of `LOGIT_SCALES`
   head_scale: str = "none"  # see `placement.Placement`
   kernel_init: Callable = init.INITS["big_vision"].dense
   init_gain: float = 1.0  # factor on the initial `value` and `out` kernels
@@ -60,6 +70,10 @@ class Attention(nn.Module):
     if self.make_qk_norm:
       q = self.make_qk_norm(name="query_ln")(q, not deterministic)
       k = self.make_qk_norm(name="key_ln")(k, not deterministic)
+    if self.make_v_norm:
+      v = self.make_v_norm(name="value_ln")(v, not deterministic)
+    if self.logit_scale != "sqrt":
+      q = self.scale_logits(q)
     if out is not None:
       out |= {"query": q, "key": k, "attn_bias": bias}
     y = self.attend(q, k, v, bias, deterministic)  # (batch, queries, heads, d)
@@ -91,6 +105,19 @@ class Attention(nn.Module):
     v = v.swapaxes(1, 2)
     y = jnp.einsum("bhqk,bhkd->bhqd", weights.astype(v.dtype), v)
     return y.swapaxes(1, 2)
+
+  def scale_logits(self, q):  # (batch, queries, heads, d)
+    """Returns queries for which all kernels' 1 / sqrt(d) gives `logit_scale`.
+
+    A learned factor starts at 1 / sqrt(d), and is at most 100.
+    """
+    root = q.shape[-1] ** 0.5
+    if self.logit_scale == "one":
+      return q * root
+    start = nn.initializers.constant(-math.log(root))
+    log = self.param("logit_scale", start, (self.num_heads,))
+    factor = jnp.exp(jnp.minimum(log, math.log(_MAX_LOGIT_SCALE)))
+    return q * (root * factor).reshape(1, 1, -1, 1).astype(q.dtype)
 
   def scale_heads(self, y):  # (batch, queries, heads, d)
     scale = self.param("head_scale", nn.initializers.ones, (self.num_heads,))
@@ -136,3 +163,42 @@ def add_maps(out: Mapping[str, Any]):
     inner["attention_maps"] = attention_weights(
       inner["query"], inner["key"], inner.get("attn_bias")
     )
+
+
+def of_block(config, where, make_norm) -> Attention:
+  """Returns the attention of a block.
+
+  Args:
+    config: the `encoder.Config`.
+    where: the `placement.Placement`.
+    make_norm: name → what normalizes concatenated heads.
+  """
+  bind = lambda choice: functools.partial(
+    config.bind(choice), dtype=config.dtype
+  )
+  # Named as Flax's class is, for the parameters to be those of big_vision.
+  return Attention(
+    config.num_heads,
+    qkv_bias=config.qkv_bias,
+    dropout=config.attn_dropout,
+    make_norm=make_norm if where.sa_inner else None,
+    make_qk_norm=bind("qk_norm"),
+    make_v_norm=bind("v_norm"),
+    logit_scale=config.logit_scale,
+    head_scale=where.head_scale,
+    kernel_init=config.inits.dense,
+    init_gain=where.init_gain(config.depth),
+    dtype=config.dtype,
+    impl=config.attn_impl,
+    name="MultiHeadDotProductAttention_0",
+  )
+
+
+def check(config):
+  """Raises ValueError if an `encoder.Config` has no norms of single heads."""
+  for choice in ("qk_norm", "v_norm"):
+    if not config.bind(choice).func.PER_TOKEN:
+      raise ValueError(
+        f"{choice}={getattr(config, choice)!r} has statistics over several "
+        f"tokens. Use one of {', '.join(norms.QK_NORMS)}."
+      )

@@ -40,7 +40,10 @@ class Config(options.Options):
     block_ln: where the blocks normalize, one of `placement.PLACEMENTS`.
     norm: what they normalize with, one of `norms.NORMS`.
     qk_norm: what normalizes queries and keys, one of `norms.QK_NORMS`; a scale
-      and bias are shared by all heads.
+      and bias are shared by all heads, but not those of `l2`.
+    v_norm: likewise of values.
+    logit_scale: of queries times keys: `sqrt`, 1 / sqrt(d); `one`; or
+      `learned`, a factor for each head that starts at 1 / sqrt(d).
     cls_blocks: how many of the last blocks see the class token, see
       `late_cls`; None for all.
     gelu: `tanh` approximation or `exact`; one of `GELUS`.
@@ -62,9 +65,11 @@ class Config(options.Options):
     "block_ln": placements.PLACEMENTS,
     "norm": norms.NORMS,
     "qk_norm": norms.QK_NORMS,
+    "v_norm": norms.QK_NORMS,
   }
   VALUES: ClassVar = {
     "gelu": GELUS,
+    "logit_scale": attention.LOGIT_SCALES,
     "weight_init": init.INITS,
     "remat_policy": REMAT_POLICIES,
     "attn_impl": flash.IMPLS,
@@ -84,6 +89,9 @@ class Config(options.Options):
   norm_kw: Mapping[str, Any] = options.NONE
   qk_norm: str = "none"
   qk_norm_kw: Mapping[str, Any] = options.NONE
+  v_norm: str = "none"
+  v_norm_kw: Mapping[str, Any] = options.NONE
+  logit_scale: str = "sqrt"
   cls_blocks: int | None = None
   gelu: str = "tanh"
   qkv_bias: bool = True
@@ -123,18 +131,14 @@ class Config(options.Options):
       raise ValueError(
         f"width={self.width} must be a multiple of num_heads={self.num_heads}."
       )
-    for choice in ("norm", "qk_norm"):
+    for choice in ("norm", "qk_norm", "v_norm"):
       found = self.bind(choice).func
       if not (isinstance(found, type) and issubclass(found, norms.Normalizer)):
         raise ValueError(
           f"{choice}={getattr(self, choice)!r} is {found!r}, expected a "
           "subclass of norms.Normalizer."
         )
-    if not self.bind("qk_norm").func.PER_TOKEN:
-      raise ValueError(
-        f"qk_norm={self.qk_norm!r} has statistics over several tokens. Use one "
-        f"of {', '.join(norms.QK_NORMS)}."
-      )
+    attention.check(self)
     if self.final_norm not in (True, False, "norm"):
       raise ValueError(
         f"final_norm={self.final_norm!r}, expected True, False or 'norm'."
@@ -229,23 +233,8 @@ class EncoderBlock(nn.Module):
     )
 
   def attention(self):
-    config, where = self.config, self.placement
-    # Named as Flax's class is, for the parameters to be those of big_vision.
-    return attention.Attention(
-      config.num_heads,
-      qkv_bias=config.qkv_bias,
-      dropout=config.attn_dropout,
-      make_norm=self.make_norm if where.sa_inner else None,
-      make_qk_norm=functools.partial(
-        config.bind("qk_norm"), dtype=config.dtype
-      ),
-      head_scale=where.head_scale,
-      kernel_init=config.inits.dense,
-      init_gain=where.init_gain(config.depth),
-      dtype=config.dtype,
-      impl=config.attn_impl,
-      name="MultiHeadDotProductAttention_0",
-    )
+    make_norm = self.make_norm
+    return attention.of_block(self.config, self.placement, make_norm)
 
   def mlp(self):
     config, where = self.config, self.placement

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dpn import registry
-from dpn.models import encoder, heads, init, stem, vit
+from dpn.models import attention, encoder, heads, init, stem, vit
 
 IMAGE = jax.ShapeDtypeStruct((2, 8, 8, 3), np.float32)
 BASE = {
@@ -21,6 +21,7 @@ VALUES = {
   **{"width": [16], "depth": [2], "mlp_dim": [8], "num_heads": [4]},
   "gelu": encoder.GELUS,
   "qkv_bias": [False],
+  "logit_scale": attention.LOGIT_SCALES,
   **{"dropout": [0.1], "attn_dropout": [0.1]},
   **{"cls_blocks": [1], "stoch_depth": [0.1]},
   "weight_init": init.INITS,

@@ -70,6 +70,69 @@ def test_flax():
   np.testing.assert_allclose(got, theirs.apply(variables, x), rtol=1e-4)
 
 
+def _in_numpy(params, x, norm, factor):
+  """Returns attention's output and weights, with normalized values."""
+  heads = lambda name: np.einsum("btc,chd->bthd", x, params[name]["kernel"])
+  q, k, v = (
+    norm(heads(name), params[f"{name}_ln"])
+    for name in ("query", "key", "value")
+  )
+  factor = np.reshape(factor, (-1, 1, 1))
+  weights = np.exp(factor * np.einsum("bqhd,bkhd->bhqk", q, k))
+  weights /= weights.sum(-1, keepdims=True)
+  y = np.einsum("bhqk,bkhd->bqhd", weights, v)
+  out = np.einsum("bthd,hdc->btc", y, params["out"]["kernel"])
+  return out + params["out"]["bias"], weights
+
+
+def _rms(x, params):
+  return x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-6) * params["scale"]
+
+
+def _l2(x, params):
+  length = np.linalg.norm(x, axis=-1, keepdims=True)
+  return x / length * np.sqrt(x.shape[-1]) * params["scale"]
+
+
+@pytest.mark.parametrize(
+  ("logit_scale", "factor"),
+  [("sqrt", 6**-0.5), ("one", 1), ("learned", [0.1, 2, 7, 100])],
+)
+@pytest.mark.parametrize(("name", "norm"), [("rmsnorm", _rms), ("l2", _l2)])
+def test_values_and_logits(name, norm, logit_scale, factor, precision):
+  make = functools.partial(norms.make, name, dtype=precision.dtype)
+  if name == "l2":
+    make = functools.partial(norms.QK_NORMS["l2"], dtype=precision.dtype)
+  kw = {"make_qk_norm": make, "make_v_norm": make, "dtype": precision.dtype}
+  model = attention.Attention(4, qkv_bias=False, logit_scale=logit_scale, **kw)
+  x = np.random.RandomState(1).normal(size=(2, 5, 24))
+  shapes = jax.eval_shape(model.init, jax.random.key(0), x, x)["params"]
+  draw = np.random.RandomState(0)
+  params = jax.tree.map(lambda s: draw.normal(size=s.shape), shapes)
+  if logit_scale == "learned":  # the last would be 150
+    params["logit_scale"] = np.log([0.1, 2, 7, 150])
+  wanted, weights = _in_numpy(params, x, norm, factor)
+  out, cast = {}, precision.cast
+  got = model.apply({"params": cast(params)}, cast(x), cast(x), out=out)
+  precision.assert_close(got, wanted)
+  maps = attention.attention_weights(out["query"], out["key"])
+  precision.assert_close(maps, weights)
+
+
+def test_learned_logits_start_as_usual():
+  x = jax.random.normal(jax.random.key(0), (2, 5, 24))
+  learned = _attention("rmsnorm")
+  usual = learned.clone(logit_scale="sqrt")
+  learned = learned.clone(logit_scale="learned")
+  variables = learned.init(jax.random.key(1), x, x)
+  got = learned.apply(variables, x, x)
+  np.testing.assert_allclose(got, usual.apply(variables, x, x), rtol=1e-5)
+  unit = norms.QK_NORMS["l2"]().init_with_output(
+    jax.random.key(2), x.reshape(2, 5, 4, 6)
+  )[0]
+  np.testing.assert_allclose(np.linalg.norm(unit, axis=-1), 1, rtol=1e-5)
+
+
 @pytest.mark.parametrize("scan", [False, True])
 def test_logits_do_not_grow_with_the_kernels(scan):
   model = vit.Model(3, **SMALL, qk_norm="rmsnorm", scan=scan)

@@ -194,8 +194,9 @@ def assumed(file: ModelMetadata, options: Mapping[str, Any]) -> list[str]:
   unknown = [*_MAY_BE_UNKNOWN]
   if file.layout == "ours":
     unknown.remove("num_heads")
-  if options.get("qk_norm", "none") != "none":
-    unknown.append("qk_norm")
+  for option in ("qk_norm", "v_norm"):
+    if options.get(option, "none") != "none":
+      unknown.append(option)
   if file.layout == "timm" and options.get("rep_size"):
     unknown.append("rep_size")  # its activation is taken for tanh
   unknown = [name for name in unknown if name not in file.options]

@@ -23,6 +23,8 @@ PLAIN = {
   "stem": ["patch"],
   "norm": ["layernorm"],
   "qk_norm": ["none"],
+  "v_norm": ["none"],
+  "logit_scale": ["sqrt"],
   "posemb": ["learn", "sincos1d", "sincos2d", "sincos2d_lape"],
   "posemb_join": ["add"],
   "block_ln": ["placement"],

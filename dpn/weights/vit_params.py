@@ -229,6 +229,7 @@ def infer_options(flat: Mapping[str, Any]) -> dict[str, Any]:
     "stem_ln": _STEMS["stem/ln0/scale" in flat, "stem/ln1/scale" in flat],
     "qkv_bias": f"{attention}/bias" in in_blocks,
     "qk_norm": _qk_norm(in_blocks, f"{attention}_ln"),
+    "v_norm": _qk_norm(in_blocks, attention.replace("query", "value_ln")),
     "final_norm": "Transformer/encoder_norm/scale" in flat,
     "rep_size": sizes.get("pre_logits/kernel", False),
     "pool_type": "map" if "MAPHead_0/probe" in flat else pool_type,

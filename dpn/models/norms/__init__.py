@@ -33,14 +33,16 @@ NORMS = {
   "powernorm": power_norm.PowerNorm,
   "dtn": dtn.DTN,
 }
-# Of the queries and keys of each head.
+# Of the queries, keys and values of each head.
 QK_NORMS = {
   "none": stateless.Identity,
   "layernorm": stateless.LayerNorm,
   "layernorm_no_bias": stateless.LayerNormNoBias,
   "standardize": stateless.Standardize,
   "rmsnorm": stateless.RMSNorm,
+  "rmsnorm_no_scale": stateless.RMSNormNoScale,
   "scalenorm": stateless.ScaleNorm,
+  "l2": stateless.L2Norm,
 }
 
 

@@ -69,8 +69,8 @@ class Affine(Normalizer):
     return self.scale_and_bias(x)
 
 
-class RMSNorm(Normalizer):
-  """x / sqrt(mean(x^2) + eps) * scale (arXiv 1910.07467, Equation 4)."""
+class RMSNormNoScale(Normalizer):
+  """x / sqrt(mean(x^2) + eps): RMSNorm without its scale."""
 
   eps: float = 1e-6
 
@@ -78,7 +78,17 @@ class RMSNorm(Normalizer):
   def __call__(self, x, train=False):
     x = self.upcast(x)
     mean_square = jnp.square(x).mean(axis=-1, keepdims=True)
-    return self.cast(self.scale(x, jax.lax.rsqrt(mean_square + self.eps)))
+    return self.cast(self.scaled(x, jax.lax.rsqrt(mean_square + self.eps)))
+
+  def scaled(self, x, multiplier):
+    return x * multiplier
+
+
+class RMSNorm(RMSNormNoScale):
+  """x / sqrt(mean(x^2) + eps) * scale (arXiv 1910.07467, Equation 4)."""
+
+  def scaled(self, x, multiplier):
+    return self.scale(x, multiplier)
 
 
 class RMSNormPlusOne(Normalizer):
@@ -148,6 +158,27 @@ class ScaleNorm(Normalizer):
     multiplier = jax.lax.rsqrt(jnp.maximum(square, self.eps**2))
     init = nn.initializers.constant(x.shape[-1] ** 0.5)
     return self.cast(self.scale(x, multiplier, init, self.g == "scalar"))
+
+
+class L2Norm(Normalizer):
+  """x / max(||x||, eps) * sqrt(d) * scale of (…, heads, d), for `qk_norm`.
+
+  Each head has a scale of its own, from 1 / sqrt(d): of unit vectors at first.
+  So in lucidrains/vit-pytorch, where logits are not scaled: with
+  `logit_scale="one"` softmax starts out nearly uniform.
+  """
+
+  eps: float = 1e-12
+
+  @nn.compact
+  def __call__(self, x, train=False):
+    x, (*batch, heads, d) = self.upcast(x), x.shape
+    square = jnp.square(x).sum(axis=-1, keepdims=True)
+    multiplier = jax.lax.rsqrt(jnp.maximum(square, self.eps**2))
+    init = nn.initializers.constant(d**-0.5)
+    scale = self.param("scale", init, (heads, d))
+    scale = scale.reshape((1,) * len(batch) + (heads, d))
+    return self.cast(x * multiplier * (d**0.5 * scale))
 
 
 class Identity(Normalizer):
