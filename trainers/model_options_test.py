@@ -6,7 +6,15 @@ import numpy as np
 import optax
 import pytest
 
-from dpn.models import attention, encoder, heads, init, norms, vit
+from dpn.models import (
+  attention,
+  encoder,
+  heads,
+  init,
+  norms,
+  vit,
+  weight_norm,
+)
 from dpn.models.norms import pointwise
 from dpn.tasks import classification
 from dpn.trainers import update
@@ -37,6 +45,7 @@ LOOPED = [
   {"norm": "derf", "final_norm": "norm"},
   {"norm": "centernorm", "pool_type": "tok"},
   {"norm": "seednorm", "stem_ln": "dpn"},
+  {"norm": "none", "weight_norm": "sigma_reparam", "weight_init": "deit"},
 ]
 SCANNED = [
   {
@@ -60,6 +69,7 @@ SCANNED = [
     ]
   ),
   {"norm": "rmsnorm_plus_one", "pool_type": "tok"},
+  {"norm": "none", "weight_norm": "sigma_reparam", "pool_type": "map"},
 ]
 SMALL = {
   "width": 16,
@@ -127,6 +137,7 @@ def test_every_choice_is_tried():
     "weight_init": init.INITS,
     "gelu": encoder.GELUS,
     "logit_scale": attention.LOGIT_SCALES,
+    "weight_norm": weight_norm.WEIGHT_NORMS,
   }
   # These differ from derf in one function, which has a test of its own.
   tables["norm"] = (norms.NORMS.keys() - pointwise.FUNCTIONS) | {"derf"}

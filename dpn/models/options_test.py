@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dpn import registry
-from dpn.models import attention, encoder, heads, init, stem, vit
+from dpn.models import attention, encoder, heads, init, stem, vit, weight_norm
 
 IMAGE = jax.ShapeDtypeStruct((2, 8, 8, 3), np.float32)
 BASE = {
@@ -34,6 +34,7 @@ VALUES = {
   "rep_size": [True, 5],
   "pool_type": heads.POOL_TYPES,
   **{"head_zeroinit": [False], "final_norm": [False]},
+  "weight_norm": weight_norm.WEIGHT_NORMS,
   **vit.Config.CHOICES,
 }
 

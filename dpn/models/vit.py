@@ -26,6 +26,7 @@ from dpn.models import (
   norms,
   posemb,
   stem,
+  weight_norm,
 )
 from dpn.models import options as options_lib
 
@@ -60,7 +61,9 @@ class Config(encoder.Config):
     posemb_join: where positions are added, one of `joins.JOINS`.
     rep_size: width of a tanh layer before the head; True: the model's width.
     pool_type: how tokens become a vector, one of `heads.POOL_TYPES`.
-    head_zeroinit: start the head's kernel at zero.
+    head_zeroinit: start the head's kernel at zero, unless there is a
+      `weight_norm`, which cannot scale it.
+    weight_norm: how kernels are normalized, one of `weight_norm.WEIGHT_NORMS`.
   """
 
   CHOICES: ClassVar = {
@@ -71,6 +74,7 @@ class Config(encoder.Config):
   }
   VALUES: ClassVar = {
     "pool_type": heads.POOL_TYPES,
+    "weight_norm": weight_norm.WEIGHT_NORMS,
     **encoder.Config.VALUES,
   }
   TRAINING_ONLY: ClassVar[tuple[str, ...]] = (
@@ -89,6 +93,7 @@ class Config(encoder.Config):
   rep_size: int | bool = False
   pool_type: str = "gap"
   head_zeroinit: bool = True
+  weight_norm: str = "none"
 
   def describe(self) -> dict[str, Any]:
     """As other options; TrAct is `patch`, only trained differently."""
@@ -147,6 +152,10 @@ class ViT(nn.Module):
       logits (batch, num_classes), the representation (batch, `rep_size` or
       width) if `num_classes` is None, and a dict of every intermediate.
     """
+    with self.config.lookup("weight_norm")(train):
+      return self.forward(image, train, attention_maps)
+
+  def forward(self, image, train, attention_maps):
     config, out = self.config, {}
     ln = stem.StemNorms(config.stem_ln, dtype=config.dtype, name="stem")
     embed = config.bind("stem")  # stem.patch: x = LN(PE(LN(x)))
@@ -172,7 +181,7 @@ class ViT(nn.Module):
 
     if self.num_classes:
       kernel_init = config.inits.head
-      if config.head_zeroinit:
+      if config.head_zeroinit and config.weight_norm == "none":
         kernel_init = nn.initializers.zeros
       head = nn.Dense(self.num_classes, kernel_init=kernel_init, name="head")
       x = out["logits"] = head(x)

@@ -31,6 +31,7 @@ PLAIN = {
   "block_ln_kw": [{"sa": "pre", "mlp": "pre", "post": "branch"}],
   "cls_blocks": [None],
   "final_norm": [True],
+  "weight_norm": ["none"],
 }
 _NORMS = r"(LayerNorm_\d|encoder_norm|stem/ln\d)$"
 
