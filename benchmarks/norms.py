@@ -38,6 +38,8 @@ ARMS = (
     "qk_norm=layernorm": {"qk_norm": "layernorm"},
     "qk_norm=rmsnorm": {"qk_norm": "rmsnorm"},
     "qkv norm=rmsnorm": {"qk_norm": "rmsnorm", "v_norm": "rmsnorm"},
+    "stem=hmlp": {"stem": "hmlp"},
+    "stem=vit_c": {"stem": "vit_c"},
     "posemb=rpe": {"posemb": "rpe"},
     "lape": {"posemb_join": "lape"},
     "lape, posemb=rpe": {"posemb_join": "lape", "posemb": "rpe"},

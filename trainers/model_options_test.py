@@ -44,7 +44,7 @@ LOOPED = [
   },
   {"norm": "derf", "final_norm": "norm"},
   {"norm": "centernorm", "pool_type": "tok"},
-  {"norm": "seednorm", "stem_ln": "dpn"},
+  {"norm": "seednorm", "stem_ln": "dpn", "stem": "hmlp"},
   {"norm": "none", "weight_norm": "sigma_reparam", "weight_init": "deit"},
 ]
 SCANNED = [
@@ -68,7 +68,7 @@ SCANNED = [
       ("rmsnorm_no_scale", "one"),
     ]
   ),
-  {"norm": "rmsnorm_plus_one", "pool_type": "tok"},
+  {"norm": "rmsnorm_plus_one", "pool_type": "tok", "stem": "vit_c"},
   {"norm": "none", "weight_norm": "sigma_reparam", "pool_type": "map"},
 ]
 SMALL = {

@@ -118,6 +118,7 @@ CONTEXTS = {
   "lape": {"depth": 2},  # for `share`
   "placement": {"block_ln_kw": {"sa": "post"}},  # for `post`
   "conv": {"patch_size": (16, 16)},  # the default: it has none
+  "hmlp": {"patch_size": (4, 4)},
 }
 
 

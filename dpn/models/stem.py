@@ -4,9 +4,10 @@ Dual PatchNorm (arXiv 2302.01327, Section 4.2) is x = LN(PE(LN(x))): `patch`.
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import einops
 import flax.linen as nn
@@ -14,7 +15,14 @@ import jax
 import jax.numpy as jnp
 
 from dpn import registry
-from dpn.models import compact, init, norms, tract_gradient, whitening
+from dpn.models import (
+  compact,
+  conv_stems,
+  init,
+  norms,
+  tract_gradient,
+  whitening,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,6 +85,14 @@ def check(config):
     raise ValueError(
       f"stem_ln={config.stem_ln!r} normalizes the sum of tokens and positions, "
       f"which {option} never forms. Use stem_ln='post'."
+    )
+  p, q = config.patch_size
+  shrinks = {"hmlp": p % 4 == 0, "vit_c": p > 1 and p & (p - 1) == 0}
+  if config.stem in shrinks and (p != q or not shrinks[config.stem]):
+    raise ValueError(
+      f"stem={config.stem!r} shrinks images until a side of P pixels is one "
+      "token: P must be a multiple of 4 for 'hmlp' and a power of 2 for "
+      f"'vit_c', in rows and columns; got patch_size={config.patch_size}."
     )
   if config.stem == "conv" and (ln.ln0 or ln.whiten):
     raise ValueError(
@@ -152,14 +168,72 @@ def patch_stats(image, ln0, ln1, config):
   return patch(image, ln0, lambda x: ln1(x + embed(stats)), config)
 
 
+def hmlp(image, ln0, ln1, config, *, train: bool = False):
+  """Returns tokens of a hierarchical MLP (arXiv 2203.09795), `conv_stems.HMlp`.
+
+  `ln0` normalizes each P x Q patch of pixels before the first convolution,
+  `ln1` the tokens after the last BatchNorm. P must be a multiple of 4.
+  """
+  embed = conv_stems.HMlp(
+    config.width,
+    config.patch_size[0],
+    dtype=config.dtype,
+    kernel_init=config.inits.embedding,
+    name="embedding",
+  )
+  return ln1(embed(_patchwise(ln0, image, config), train))
+
+
+def vit_c(
+  image,
+  ln0,
+  ln1,
+  config,
+  *,
+  train: bool = False,
+  kernels: Literal["released", "he"] = "released",
+):
+  """Returns tokens of ViT_C (arXiv 2106.14881), see `conv_stems.Conv3x3`.
+
+  `ln0` and `ln1` as in `hmlp`; P must be a power of 2. `kernels` says how the
+  3 x 3 ones start: `he`, or 3 times as large, as in the authors' code.
+  """
+  embed = conv_stems.Conv3x3(
+    *(config.width, config.patch_size[0]),
+    dtype=config.dtype,
+    kernels=kernels,
+    name="embedding",
+  )
+  return ln1(embed(_patchwise(ln0, image, config), train))
+
+
+def _patchwise(norm, image, config):
+  """Returns the image with each patch of P * Q * channels normalized."""
+  x = norm(patchify(image, config.patch_size))
+  p, q = config.patch_size
+  return einops.rearrange(x, "b h w (p q c) -> b (h p) (w q) c", p=p, q=q)
+
+
+hmlp.RESERVED = vit_c.RESERVED = ("train",)  # type: ignore[attr-defined]
 # Functions (image, ln0, ln1, config) → (batch, rows, cols, width), which create
-# their modules inside the model that calls them. Other arguments are options.
+# their modules inside the model that calls them. Other arguments are options,
+# but for `train`, which the model gives to those that reserve it.
 STEMS = {
   "patch": patch,
   "patch_stats": patch_stats,
   "tract": tract,
+  "hmlp": hmlp,
+  "vit_c": vit_c,
   "conv": compact.conv,
 }
+
+
+def bind(config, train: bool) -> Callable:
+  """Returns the stem of a `vit.Config`: (image, ln0, ln1, config) → tokens."""
+  stem = config.bind("stem")
+  if "train" in getattr(stem.func, "RESERVED", ()):
+    return functools.partial(stem, train=train)
+  return stem
 
 
 def patchify(image, patch_size):

@@ -158,7 +158,7 @@ class ViT(nn.Module):
   def forward(self, image, train, attention_maps):
     config, out = self.config, {}
     ln = stem.StemNorms(config.stem_ln, dtype=config.dtype, name="stem")
-    embed = config.bind("stem")  # stem.patch: x = LN(PE(LN(x)))
+    embed = stem.bind(config, train)  # stem.patch: x = LN(PE(LN(x)))
     x = embed(image, ln.pre_embed, ln.post_embed, config)
     if x.ndim != 4 or x.shape[-1] != config.width:
       raise ValueError(

@@ -1,0 +1,109 @@
+"""Stems of several convolutions with BatchNorm, instead of one embedding."""
+
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import jax.numpy as jnp
+
+from dpn.models import init, norms
+
+# Of the 3 x 3 convolutions of `Conv3x3` and of its last one. He's counts the
+# inputs of an output; the authors' code one kernel's outputs, without the 9.
+KERNELS = {
+  "he": (
+    nn.initializers.variance_scaling(2, "fan_in", "normal"),
+    nn.initializers.lecun_normal(),
+  ),
+  "released": (
+    lambda key, shape, dtype=float: nn.initializers.normal(
+      (2 / shape[-1]) ** 0.5
+    )(key, shape, dtype),
+    lambda key, shape, dtype=float: nn.initializers.normal(shape[-1] ** -0.5)(
+      key, shape, dtype
+    ),
+  ),
+}
+
+
+class Stem(nn.Module):
+  """Base: convolutions `Conv_i`, each followed by a `BatchNorm_i`.
+
+  Attributes:
+    width: channels of the result.
+    side: how many pixels of a side become one token.
+    dtype: of the convolutions; statistics are in float32 or wider.
+  """
+
+  width: int
+  side: int
+  dtype: Any = jnp.float32
+
+  def norm(self, i, x, train):  # (batch, rows, cols, channels)
+    norm = norms.make("batchnorm", name=f"BatchNorm_{i}", dtype=self.dtype)
+    y = norm(x.reshape(x.shape[0], -1, x.shape[-1]), train)
+    return y.reshape(x.shape)
+
+
+class HMlp(Stem):
+  """The hierarchical MLP of arXiv 2203.09795, Section 5.
+
+  Convolutions that do not overlap, of P/4, 2 and 2 pixels, with width / 4,
+  width / 4 and width channels, so that patches do not see each other. Each has
+  a BatchNorm, and GELU between them.
+  """
+
+  kernel_init: Callable = init.INITS["big_vision"].embedding
+
+  @nn.compact
+  def __call__(self, x, train=False):  # (batch, rows, cols, channels)
+    narrow = self.width // 4
+    layers = ((narrow, self.side // 4), (narrow, 2), (self.width, 2))
+    for i, (channels, k) in enumerate(layers):
+      x = nn.gelu(x, approximate=False) if i else x
+      x = nn.Conv(
+        channels,
+        (k, k),
+        (k, k),
+        kernel_init=self.kernel_init,
+        dtype=self.dtype,
+        name=f"Conv_{i}",
+      )(x)
+      x = self.norm(i, x, train)
+    return x  # (batch, rows / P, cols / P, width)
+
+
+class Conv3x3(Stem):
+  """The convolutional stem of ViT_C (arXiv 2106.14881, Section 4).
+
+  log2(P) convolutions of 3 x 3 pixels and stride 2, without biases, each with
+  BatchNorm and ReLU; the channels double until there are `width`. Then one of
+  1 x 1. With P = 16 it costs about one block, which the paper leaves out.
+  """
+
+  kernels: str = "released"  # one of `KERNELS`
+
+  @nn.compact
+  def __call__(self, x, train=False):  # (batch, rows, cols, channels)
+    kernel_init, last_init = KERNELS[self.kernels]
+    layers = self.side.bit_length() - 1
+    for i in range(layers):
+      x = nn.Conv(
+        self.width >> (layers - 1 - i),
+        (3, 3),
+        (2, 2),
+        padding=1,
+        use_bias=False,
+        kernel_init=kernel_init,
+        dtype=self.dtype,
+        name=f"Conv_{i}",
+      )(x)
+      x = nn.relu(self.norm(i, x, train))
+    last = nn.Conv(
+      self.width,
+      (1, 1),
+      kernel_init=last_init,
+      dtype=self.dtype,
+      name=f"Conv_{layers}",
+    )
+    return last(x)  # (batch, rows / P, cols / P, width)
