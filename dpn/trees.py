@@ -99,6 +99,12 @@ def masks(tree: Tree, patterns: Sequence[str], what: str) -> list[Tree]:
   ]
 
 
+def with_integers(tree: Tree, others: Tree) -> Tree:
+  """Returns the tree with the integers of `others`, which has its structure."""
+  integer = lambda x: jnp.issubdtype(x.dtype, jnp.integer)
+  return jax.tree.map(lambda x, y: y if integer(x) else x, tree, others)
+
+
 def l2(tree: Tree) -> jax.Array:
   """Returns the float32 L2 norm () of all leaves seen as one vector."""
   squares = [

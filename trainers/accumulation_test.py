@@ -9,7 +9,7 @@ import numpy as np
 import optax
 import pytest
 
-from dpn import mixing, sharding
+from dpn import mixing, sharding, trees
 from dpn.models import vit
 from dpn.tasks import classification
 from dpn.trainers import build, conftest, update
@@ -160,3 +160,17 @@ def test_built_from_a_config():
 def test_refused(kw, message):
   with pytest.raises(ValueError, match=message):
     build.from_config(conftest.tiny_config(**kw))
+
+
+def test_all_parts_of_a_batch_are_one_training_step():
+  model = MODEL.clone(config=dataclasses.replace(MODEL.config, norm="prepbn"))
+  task = classification.Classification(model, loss="softmax_xent")
+  tx = optax.sgd(0.1)
+  state = update.init(task, tx, jax.random.key(0), BATCH)
+  frozen = jax.tree.map(lambda _: False, state.params)
+  step = update.make(task, tx, seed=0, frozen=frozen, grad_accum=4)
+  for count in range(3):
+    states = trees.flatten(state.model_state)
+    counters = [v for k, v in states.items() if k.endswith("/step")]
+    assert counters == [count, count]
+    state, _ = jax.jit(step)(state, BATCH)

@@ -46,6 +46,8 @@ LOOPED = [
   {"norm": "centernorm", "pool_type": "tok"},
   {"norm": "seednorm", "stem_ln": "dpn", "stem": "hmlp"},
   {"norm": "none", "weight_norm": "sigma_reparam", "weight_init": "deit"},
+  {"norm": "prepbn", "norm_kw": {"steps": 2}, "pool_type": "tok"},
+  {"norm": "unifiednorm"},
 ]
 SCANNED = [
   {
@@ -70,6 +72,8 @@ SCANNED = [
   ),
   {"norm": "rmsnorm_plus_one", "pool_type": "tok", "stem": "vit_c"},
   {"norm": "none", "weight_norm": "sigma_reparam", "pool_type": "map"},
+  {"norm": "prepbn", "norm_kw": {"steps": 2}, "final_norm": "norm"},
+  {"norm": "unifiednorm", "pool_type": "tok", "final_norm": "norm"},
 ]
 SMALL = {
   "width": 16,

@@ -34,7 +34,9 @@ def train(norm, strategy=(), steps=2):
   return run, states, state, batches
 
 
-@pytest.mark.parametrize("norm", ["batchnorm", "powernorm"])
+@pytest.mark.parametrize(
+  "norm", ["batchnorm", "powernorm", "prepbn", "unifiednorm"]
+)
 def test_running_state_moves_in_training_only(norm):
   run, states, _, batches = train(norm)
   flat = [trees.flatten(s.model_state) for s in states]

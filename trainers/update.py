@@ -182,8 +182,8 @@ def gradients(task, state, batch, rng, parts):
     return shares["loss"], (shares, model_state)
 
   def part(model_state, batch, rng):
-    # PowerNorm returns its next running estimate as the gradient of the current
-    # one: it is stored, not handed to the optimizer (norms/power_norm.py).
+    # PowerNorm and its like return the next running estimate as the gradient of
+    # this one: it is stored, not given to the optimizer (norms/power_norm.py).
     key = fp8_ops.OVERWRITE_WITH_GRADIENT
     overwritten = {k: v for k, v in model_state.items() if k == key}
     grad_fn = jax.grad(loss_fn, argnums=(0, 1), has_aux=True)
@@ -197,7 +197,9 @@ def gradients(task, state, batch, rng, parts):
   else:
 
     def body(carry, xs):
-      model_state, grads, shares = part(carry[0], *xs)
+      # Its integers count training steps: all parts are of the same one.
+      before = trees.with_integers(carry[0], state.model_state)
+      model_state, grads, shares = part(before, *xs)
       return (model_state, jax.tree.map(jnp.add, carry[1], grads)), shares
 
     start = state.model_state, jax.tree.map(jnp.zeros_like, state.params)
@@ -216,8 +218,9 @@ def _cached_gradients(task, state, batch, rng, parts):
   """
   if fp8_ops.OVERWRITE_WITH_GRADIENT in state.model_state:
     raise ValueError(
-      f"config.grad_accum={parts} embeds each part twice, and PowerNorm's "
-      "statistics would differ in between. Set grad_accum=1 or another norm."
+      f"config.grad_accum={parts} embeds each part twice, and the statistics "
+      "of PowerNorm or Unified Normalization would differ in between. Set "
+      "grad_accum=1 or another norm."
     )
   size = len(jax.tree.leaves(batch)[0])
   xs = _split(batch, parts), jax.random.split(rng, parts)
@@ -226,6 +229,7 @@ def _cached_gradients(task, state, batch, rng, parts):
     return task.embed({"params": params, **model_state}, batch, rng=rng)
 
   def forward(model_state, x):
+    model_state = trees.with_integers(model_state, state.model_state)
     z, updated = embed(state.params, model_state, *x)
     return {**model_state, **updated}, z
 

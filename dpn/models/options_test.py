@@ -53,7 +53,8 @@ def _program(options):
   backward = "remat_policy" in options or norm == "powernorm"
   backward |= options.get("stem") == "tract"
   # While these are initialized, their statistics stay as they are.
-  running = norm in ("batchnorm", "switchable", "powernorm")
+  running = norm in ("batchnorm", "switchable", "powernorm", "prepbn")
+  running |= norm == "unifiednorm"
 
   def apply(variables, key, image):
     kw = {"rngs": {"dropout": key}, "mutable": ["batch_stats"]}

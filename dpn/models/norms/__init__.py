@@ -10,7 +10,14 @@ from typing import Any
 import jax.numpy as jnp
 
 from dpn import registry
-from dpn.models.norms import dtn, pointwise, power_norm, running, stateless
+from dpn.models.norms import (
+  dtn,
+  pointwise,
+  power_norm,
+  running,
+  stateless,
+  unified,
+)
 from dpn.models.norms.base import Normalizer, TokenGrid
 
 __all__ = ["NORMS", "QK_NORMS", "Normalizer", "TokenGrid", "epsilon", "make"]
@@ -31,7 +38,9 @@ NORMS = {
   "groupnorm": stateless.GroupNorm,
   "batchnorm": running.BatchNorm,
   "switchable": running.SwitchableNorm,
+  "prepbn": running.PRepBN,
   "powernorm": power_norm.PowerNorm,
+  "unifiednorm": unified.UnifiedNorm,
   "dtn": dtn.DTN,
 }
 # Of the queries, keys and values of each head.

@@ -1,4 +1,4 @@
-"""Normalizers with running statistics: BatchNorm and SwitchableNorm.
+"""Normalizers with running statistics: BatchNorm, PRepBN, SwitchableNorm.
 
 The statistics are in the collection `batch_stats`: updated when `train` is set
 (the collection must be mutable then), read otherwise. Under jit, the mean of a
@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from dpn.models.norms import base
+from dpn.models.norms.stateless import LayerNorm
 
 
 class Running(base.Normalizer):
@@ -26,11 +27,11 @@ class Running(base.Normalizer):
 
   momentum: float = 0.1
 
-  def batch_moments(self, x, train):
+  def batch_moments(self, x, train, update=True):
     """Returns (mean, var), each (1, 1, width), of the batch or running.
 
     As in PyTorch, a batch is normalized by its biased variance and the
-    running average uses the unbiased one.
+    running average uses the unbiased one. It moves if the scalar `update`.
     """
     mean = self.variable("batch_stats", "mean", jnp.zeros, (x.shape[-1],))
     var = self.variable("batch_stats", "var", jnp.ones, (x.shape[-1],))
@@ -40,12 +41,13 @@ class Running(base.Normalizer):
     if not self.is_initializing():
       count = x.shape[0] * x.shape[1]
       unbiased = batch_var[0, 0] * (count / (count - 1))
-      mean.value = self.blend(mean.value, batch_mean[0, 0])
-      var.value = self.blend(var.value, unbiased)
+      weight = jnp.where(update, self.momentum, 0.0)
+      mean.value = self.blend(mean.value, batch_mean[0, 0], weight)
+      var.value = self.blend(var.value, unbiased, weight)
     return batch_mean, batch_var
 
-  def blend(self, old, new):
-    return ((1 - self.momentum) * old + self.momentum * new).astype(old.dtype)
+  def blend(self, old, new, weight):
+    return ((1 - weight) * old + weight * new).astype(old.dtype)
 
 
 class BatchNorm(Running):
@@ -56,6 +58,43 @@ class BatchNorm(Running):
     x = self.upcast(x)
     mean, var = self.batch_moments(x, train)
     return self.scale_and_bias(x - mean, jax.lax.rsqrt(var + self.eps))
+
+
+class PRepBN(Running):
+  """Turns from LayerNorm into RepBN in training (arXiv 2405.11582).
+
+  y = λ LN(x) + (1 - λ) RepBN(x), Equation 4, with RepBN(x) = BN(x) + eta x,
+  Equation 5. λ falls from 1 to 0 over `steps` training steps, which start after
+  the first `warmup`; only from then on do the running statistics move. The
+  count of training steps is in `batch_stats`, so that it is saved with them.
+
+  Evaluation takes RepBN alone, which is linear: what it says before λ is 0
+  means little. LayerNorm's parameters are `ln`; its epsilon is 1e-6.
+
+  Attributes:
+    warmup: training steps of LayerNorm alone.
+    steps: over how many λ falls, 1 or more.
+  """
+
+  warmup: int = 0
+  steps: int = 300_000
+
+  @nn.compact
+  def __call__(self, x, train=False):  # (batch, tokens, width)
+    ln = LayerNorm(name="ln")
+    count = self.variable("batch_stats", "step", jnp.zeros, (), jnp.int32)
+    eta = self.param("eta", nn.initializers.ones, (1,))
+    x = self.upcast(x)
+    ramp = count.value - self.warmup  # of steps before this one
+    mean, var = self.batch_moments(x, train, update=ramp >= 0)
+    rep = self.scale(x - mean, jax.lax.rsqrt(var + self.eps))
+    rep = self.bias(rep + base.along_width(eta, x) * x)
+    if not (train or self.is_initializing()):
+      return rep
+    if not self.is_initializing():
+      count.value += 1
+    fraction = jnp.clip(ramp.astype(x.dtype) / max(self.steps, 1), 0, 1)
+    return self.cast((1 - fraction) * ln(x) + fraction * rep)
 
 
 class SwitchableNorm(Running):
