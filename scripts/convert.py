@@ -23,7 +23,7 @@ import dpn.tasks
 from dpn import errors
 from dpn.models import vit
 from dpn.scripts.results import output
-from dpn.weights import export, vit_params
+from dpn.weights import export, fold, vit_params
 
 
 def convert(
@@ -34,6 +34,7 @@ def convert(
   resolution: int | None = None,
   no_embed_class: bool = False,
   extra_modules: bool = False,
+  fold_norms: bool = False,
   options: Mapping[str, object] | None = None,
   arch: str | None = None,
 ) -> list[str]:
@@ -48,6 +49,8 @@ def convert(
   model = vit_params.read(source, options or {}, arch, dpn.tasks.model_options)
   if resolution is not None:
     model = vit_params.at_resolution(model, resolution)
+  if fold_norms:
+    model = fold.without_norms(model)
   exported = export.export(
     model, to, no_embed_class=no_embed_class, extra_modules=extra_modules
   )
@@ -92,6 +95,8 @@ def main(argv: Sequence[str] | None = None):
   add("--set", action="append", default=[], metavar="OPTION=VALUE", help=help_)
   help_ = "write Dual PatchNorm's norms, for a model to which you add them"
   add("--extra_modules", action="store_true", help=help_)
+  help_ = "put norms that are linear in evaluation into the layers after them"
+  add("--fold_norms", action="store_true", help=help_)
   help_ = "timm's name of the model, where the source does not tell it"
   add("--arch", metavar="NAME", help=help_)
   output.add_trust(parser)

@@ -401,6 +401,6 @@ def save_params(
   for name, leaf in files.flatten(variables).items():
     if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
       leaf = multihost_utils.process_allgather(leaf, tiled=True)
-    flat[name] = np.ascontiguousarray(leaf, np.float32)
+    flat[name] = np.asarray(leaf, np.float32, order="C")  # keeps ()
   if jax.process_index() == 0:
     atomic.write(path, files.to_bytes(flat, metadata))

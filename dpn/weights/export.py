@@ -85,7 +85,7 @@ def export(
   if to == "ours":
     return Exported(model.arrays, _metadata(model), {}, [])
   if to != "big_vision":
-    model = fold.without_linear_stem(model)
+    model = fold.without_linear_stem(fold.without_weight_norm(model))
   wrong = _unsupported(model.options, to, extra_modules)
   if to == "big_vision":
     return _big_vision(model, wrong)
@@ -376,7 +376,7 @@ def write(target: str, exported: Exported):
 
 def _bytes(target, exported):
   if not target.endswith(".npz"):
-    arrays = {k: np.ascontiguousarray(x) for k, x in exported.arrays.items()}
+    arrays = {k: np.asarray(x, order="C") for k, x in exported.arrays.items()}
     return files.to_bytes(arrays, exported.metadata)
   buffer = io.BytesIO()
   said = np.array(json.dumps(exported.metadata))

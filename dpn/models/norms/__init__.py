@@ -23,7 +23,7 @@ from dpn.models.norms.base import Normalizer, TokenGrid
 __all__ = ["NORMS", "QK_NORMS", "Normalizer", "TokenGrid", "epsilon", "make"]
 
 NORMS = {
-  "none": stateless.Identity,
+  "none": stateless.NoNorm,
   "layernorm": stateless.LayerNorm,
   "layernorm_no_bias": stateless.LayerNormNoBias,
   "standardize": stateless.Standardize,
@@ -85,5 +85,4 @@ def epsilon(norm: str, kw: Mapping[str, Any] | None = None) -> float:
   after the last one, and on position embeddings. There it has this epsilon.
   """
   bound = registry.bind("norm", norm, NORMS, kw)
-  options = registry.defaults(bound.func) | bound.keywords
-  return options.get("eps", stateless.LayerNorm.eps)
+  return {"eps": registry.defaults(bound.func)["eps"], **bound.keywords}["eps"]

@@ -191,6 +191,14 @@ class Identity(Normalizer):
     return x
 
 
+class NoNorm(Identity):
+  """Returns x; `eps` is that of LayerNorms elsewhere, as after the blocks."""
+
+  RESERVED = Normalizer.RESERVED
+
+  eps: float = 1e-6
+
+
 class InstanceNorm(Normalizer):
   """Each channel of each image over its tokens; the variance is unbiased."""
 
