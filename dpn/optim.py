@@ -10,7 +10,8 @@ to the first pattern that matches its whole name:
 
   optax_name: a gradient transformation of optax ("scale_by_adam"), or
     "big_vision.scale_by_adafactor", "big_vision.momentum_hp", "big_vision.sgd",
-    or the import path of another ("mypkg.optimizers:scale_by_lion").
+    "scale_by_muon", or the import path of another,
+    "mypkg.optimizers:scale_by_lion".
   optax: its arguments.
   lr: base learning rate.
   lr_mults: list with factors of `lr`; parameters not listed have 1.
@@ -37,7 +38,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from dpn import errors, registry, schedules, trees
+from dpn import errors, muon, registry, schedules, trees
 
 
 def make(
@@ -302,4 +303,5 @@ OPTIMIZERS = {
   "big_vision.momentum_hp": momentum_hp,
   "big_vision.scale_by_adafactor": scale_by_adafactor,
   "big_vision.sgd": optax.identity,
+  "scale_by_muon": muon.scale_by_muon,
 }

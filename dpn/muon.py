@@ -1,0 +1,83 @@
+"""Muon for a Vision Transformer's parameters: optax's, with Adam for the rest.
+
+Muon orthogonalizes the momentum of a matrix (arXiv 2502.16982, Algorithm 2).
+Kernels of attention have three dimensions here: a head's channels count as
+outputs of queries, keys and values and as inputs of `out`, so that each is one
+matrix of (inputs, outputs), and of scanned blocks each block's is.
+"""
+
+import re
+from typing import Literal
+
+import jax
+import optax
+from optax import contrib
+
+from dpn import trees
+
+# Of blocks and of attention pooling: not the embedding, and not the head.
+MATRICES = r"(.*/)?(encoderblock(_\d+)?|MAPHead_0)/.*/kernel"
+_PER_HEAD = ("query", "key", "value")
+
+
+def scale_by_muon(
+  matrices: str = MATRICES,
+  *,
+  beta: float = 0.95,
+  nesterov: bool = True,
+  ns_coeffs: Literal["standard", "dion"] = "standard",
+  consistent_rms: float | None = 0.2,
+  b1: float = 0.9,
+  b2: float = 0.999,
+  eps: float = 1e-8,
+  mu_dtype: str | jax.typing.DTypeLike | None = None,
+) -> optax.GradientTransformation:
+  """Returns Muon (arXiv 2502.16982) for matrices, Adam for what is none.
+
+  timm's Muon is `nesterov=False, ns_coeffs="dion", b2=0.95, eps=1e-7`, but has
+  queries, keys and values in one matrix and works in half precision.
+
+  Args:
+    matrices: pattern of the whole names of the parameters that Muon takes.
+    beta: of its momentum.
+    nesterov: whether that is Nesterov's.
+    ns_coeffs: of the five Newton-Schulz steps: the same for all, or optax's
+      "dion", one set for each.
+    consistent_rms: root mean square of a matrix's update, about that of Adam's,
+      so that both have one `lr`. None multiplies an orthogonal matrix by
+      sqrt(max(1, outputs / inputs)) instead.
+    b1: of Adam, as are b2 and eps; eps is also Muon's.
+    b2: see b1.
+    eps: see b1.
+    mu_dtype: of the first moments of both.
+  """
+  return contrib.muon(
+    -1.0,  # optax descends; config.lr and the sign come later
+    ns_coeffs=ns_coeffs,
+    beta=beta,
+    nesterov=nesterov,
+    eps=eps,
+    mu_dtype=mu_dtype,
+    adam_b1=b1,
+    adam_b2=b2,
+    consistent_rms=consistent_rms,
+    muon_weight_dimension_numbers=lambda params: dimensions(params, matrices),
+  )
+
+
+def dimensions(params: trees.Tree, matrices: str = MATRICES) -> trees.Tree:
+  """Returns optax's MuonDimensionNumbers by parameter, None for Adam's."""
+
+  def of(path, x):
+    name = "/".join(str(part.key) for part in path)
+    if not re.fullmatch(matrices, name):
+      return None
+    axes = range(x.ndim)[int("/encoderblock/" in f"/{name}") :]  # unscanned
+    inputs = len(axes) - 1
+    if len(axes) == 3 and name.split("/")[-2] in _PER_HEAD:
+      inputs = 1
+    return contrib.MuonDimensionNumbers(
+      tuple(axes[:inputs]), tuple(axes[inputs:])
+    )
+
+  return jax.tree_util.tree_map_with_path(of, params)
