@@ -43,7 +43,10 @@ LOOPED = [
     **{"v_norm": "layernorm_no_bias", "logit_scale": "learned"},
   },
   {"norm": "derf", "final_norm": "norm"},
-  {"norm": "centernorm", "pool_type": "tok"},
+  {
+    **{"norm": "centernorm", "pool_type": "tok", "registers": 2},
+    "prefix_norm": "own",
+  },
   {"norm": "seednorm", "stem_ln": "dpn", "stem": "hmlp"},
   {"norm": "none", "weight_norm": "sigma_reparam", "weight_init": "deit"},
   {"norm": "prepbn", "norm_kw": {"steps": 2}, "pool_type": "tok"},
@@ -70,7 +73,10 @@ SCANNED = [
       ("rmsnorm_no_scale", "one"),
     ]
   ),
-  {"norm": "rmsnorm_plus_one", "pool_type": "tok", "stem": "vit_c"},
+  {
+    **{"norm": "rmsnorm_plus_one", "pool_type": "tok", "stem": "vit_c"},
+    **{"registers": 4, "registers_last": True, "prefix_norm": "own_final"},
+  },
   {"norm": "none", "weight_norm": "sigma_reparam", "pool_type": "map"},
   {"norm": "prepbn", "norm_kw": {"steps": 2}, "final_norm": "norm"},
   {"norm": "unifiednorm", "pool_type": "tok", "final_norm": "norm"},

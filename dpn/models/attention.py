@@ -24,7 +24,8 @@ class Attention(nn.Module):
   with kernels (width, H, d), and `out` with kernel (H, d, width). `query_ln`,
   `key_ln` (arXiv 2302.05442, Section 2) and `value_ln` normalize the d channels
   of each head, `norm` the concatenated heads before `out`. `logit_scale` (H,)
-  is the logarithm of a learned factor.
+  is the logarithm of a learned factor. `query_prefix` and its like project the
+  tokens around the patches, if there is a `prefix`.
   """
 
   num_heads: int
@@ -34,6 +35,7 @@ class Attention(nn.Module):
   make_qk_norm: Callable[..., nn.Module] | None = None  # name → `query_ln`, …
   make_v_norm: Callable[..., nn.Module] | None = None  # name → `value_ln`
   logit_scale: str = "sqrt"  # one of `LOGIT_SCALES`
+  prefix: norms.TokenGrid | None = None  # says which tokens those are
   head_scale: str = "none"  # see `placement.Placement`
   kernel_init: Callable = init.INITS["big_vision"].dense
   init_gain: float = 1.0  # factor on the initial `value` and `out` kernels
@@ -56,13 +58,16 @@ class Attention(nn.Module):
     scaled = init.scaled(self.kernel_init, self.init_gain)
 
     def project(name, x, kernel_init):
-      return nn.DenseGeneral(
+      dense = lambda name: nn.DenseGeneral(
         (self.num_heads, width // self.num_heads),
         use_bias=self.qkv_bias,
         kernel_init=kernel_init,
         dtype=self.dtype,
         name=name,
-      )(x)
+      )
+      return (
+        self.prefix.apart(dense, name, x) if self.prefix else dense(name)(x)
+      )
 
     q = project("query", x_q, self.kernel_init)
     k = project("key", x_kv, self.kernel_init)
@@ -165,12 +170,13 @@ def add_maps(out: Mapping[str, Any]):
     )
 
 
-def of_block(config, where, make_norm) -> Attention:
+def of_block(config, where, tokens, make_norm) -> Attention:
   """Returns the attention of a block.
 
   Args:
     config: the `encoder.Config`.
     where: the `placement.Placement`.
+    tokens: the `norms.TokenGrid`.
     make_norm: name → what normalizes concatenated heads.
   """
   bind = lambda choice: functools.partial(
@@ -185,6 +191,7 @@ def of_block(config, where, make_norm) -> Attention:
     make_qk_norm=bind("qk_norm"),
     make_v_norm=bind("v_norm"),
     logit_scale=config.logit_scale,
+    prefix=tokens if where.prefix_qkv else None,
     head_scale=where.head_scale,
     kernel_init=config.inits.dense,
     init_gain=where.init_gain(config.depth),

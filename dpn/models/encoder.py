@@ -217,7 +217,11 @@ class EncoderBlock(nn.Module):
     return x
 
   def normalize(self, name, x, deterministic):  # (batch, tokens, width)
-    y = self.make_norm(name=name)(x, not deterministic)
+    make = lambda name: functools.partial(
+      self.make_norm(name=name), train=not deterministic
+    )
+    own = self.tokens.prefix_norm == "own"
+    y = self.tokens.apart(make, name, x) if own else make(name)(x)
     if y.shape != x.shape:
       raise ValueError(
         f"norm={self.config.norm!r} returned {y.shape} for {x.shape}, expected "
@@ -233,8 +237,8 @@ class EncoderBlock(nn.Module):
     )
 
   def attention(self):
-    make_norm = self.make_norm
-    return attention.of_block(self.config, self.placement, make_norm)
+    where, make_norm = self.placement, self.make_norm
+    return attention.of_block(self.config, where, self.tokens, make_norm)
 
   def mlp(self):
     config, where = self.config, self.placement
@@ -367,16 +371,21 @@ class Encoder(nn.Module):
     return block_cls, fields, drop_rates
 
   def finish(self, x, out, tokens, deterministic=True):
-    config, kw = self.config, {"name": "encoder_norm", "tokens": tokens}
+    config, name = self.config, "encoder_norm"
     out["pre_ln"] = x
     # In float32 for the head and the loss.
     if not config.final_norm:
       return x.astype(jnp.promote_types(x.dtype, jnp.float32)), out
-    if config.final_norm == "norm":
-      norm = norms.make(config.norm, **config.norm_kw, **kw)
-      return norm(x, not deterministic), out
     # LayerNorm whatever the blocks use, as in most of the literature.
-    return norms.make("layernorm", eps=config.eps, **kw)(x), out
+    norm, kw = "layernorm", {"eps": config.eps}
+    if config.final_norm == "norm":
+      norm, kw = config.norm, config.norm_kw
+    make = lambda name: functools.partial(
+      norms.make(norm, **kw, name=name, tokens=tokens), train=not deterministic
+    )
+    if tokens.prefix_norm == "shared":
+      return make(name)(x), out
+    return tokens.apart(make, name, x), out
 
 
 def bind_block(config: Config) -> tuple[type[EncoderBlock], dict[str, Any]]:

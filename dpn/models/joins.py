@@ -189,8 +189,8 @@ def _refuse(config, why):
 class RelativeBias(nn.Module):
   """A learned number for every offset and head, added to attention's logits.
 
-  arXiv 2103.14030, Equation 4, between patches; a class token's logits are
-  left alone.
+  arXiv 2103.14030, Equation 4, between patches; the logits of a class token and
+  of registers are left alone.
 
   Attributes:
     tokens: how they are arranged.
@@ -213,8 +213,8 @@ class RelativeBias(nn.Module):
     bias = table[relative_index(rows, cols)].transpose(2, 0, 1)
     if self.normalize:
       bias = PositionNorm(1e-5, form=self.form, name="pe_norm")(bias)
-    cls = (int(self.tokens.cls), 0)
-    return jnp.pad(bias, ((0, 0), cls, cls))[None]
+    others = self.tokens.around
+    return jnp.pad(bias, ((0, 0), others, others))[None]
 
 
 def relative_index(rows: int, cols: int):

@@ -33,6 +33,8 @@ VALUES = {
   "stem_ln": stem.STEM_LN,
   "rep_size": [True, 5],
   "pool_type": heads.POOL_TYPES,
+  **{"registers": [1], "registers_last": [True]},
+  "prefix_norm": vit.PREFIX_NORMS,
   **{"head_zeroinit": [False], "final_norm": [False]},
   "weight_norm": weight_norm.WEIGHT_NORMS,
   **vit.Config.CHOICES,
@@ -96,6 +98,7 @@ def test_equal_models_are_equal_programs():
 def test_options(option):
   default = getattr(vit.Config(**BASE), option)
   context = {"depth": 2} if option in ("cls_blocks", "stoch_depth") else {}
+  context |= {"registers": 1} if option == "registers_last" else {}
   assert_changes(context, option, [v for v in VALUES[option] if v != default])
 
 

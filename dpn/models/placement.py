@@ -22,6 +22,8 @@ class Placement:
     post: what the normalizer after f is applied to. `branch`: x + LN(f(x));
       `stream`: LN(x + f(x)), as in the original Transformer.
     sa_inner: normalize the concatenated heads before their projection.
+    prefix_qkv: class token and registers have queries, keys and values of
+      their own projections.
     mlp_inner: normalize the hidden layer of the MLP, `before_act` or
       `after_act`; or `none`.
     head_scale: one learned scalar per head, on the `heads` before they are
@@ -34,6 +36,7 @@ class Placement:
   mlp: str = "pre"
   post: str = "branch"
   sa_inner: bool = False
+  prefix_qkv: bool = False
   mlp_inner: str = "none"
   head_scale: str = "none"
   resid_scale: bool = False

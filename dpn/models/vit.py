@@ -44,6 +44,7 @@ VARIANTS = {
   "g": (1408, 40, 6144, 16),
   "G": (1664, 48, 8192, 16),
 }
+PREFIX_NORMS = ("shared", "own", "own_final")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,6 +61,12 @@ class Config(encoder.Config):
     posemb: the kind of position embedding, one of `posemb.POSEMBS`.
     posemb_join: where positions are added, one of `joins.JOINS`.
     rep_size: width of a tanh layer before the head; True: the model's width.
+    registers: learned tokens without positions that are dropped before pooling
+      (arXiv 2309.16588), N(0, 0.02) at first: equal ones would stay equal.
+    registers_last: put them after the patches, as arXiv 2602.08071 does, not
+      before, after the class token.
+    prefix_norm: whether class token and registers have norms of their own
+      (arXiv 2602.08626): `shared`, `own`, or `own_final` after the last block.
     pool_type: how tokens become a vector, one of `heads.POOL_TYPES`.
     head_zeroinit: start the head's kernel at zero, unless there is a
       `weight_norm`, which cannot scale it.
@@ -90,6 +97,9 @@ class Config(encoder.Config):
   posemb_kw: Mapping[str, Any] = options_lib.NONE
   posemb_join: str = "add"
   posemb_join_kw: Mapping[str, Any] = options_lib.NONE
+  registers: int = 0
+  registers_last: bool = False
+  prefix_norm: str = "shared"
   rep_size: int | bool = False
   pool_type: str = "gap"
   head_zeroinit: bool = True
@@ -104,6 +114,7 @@ class Config(encoder.Config):
     super().check()
     stem.check(self)
     self.join.check(self)
+    check_prefix(self)
     if self.cls_blocks is not None:
       late_cls.check(self)
 
@@ -125,6 +136,34 @@ class Config(encoder.Config):
   @property
   def has_cls(self) -> bool:
     return self.pool_type == "tok"
+
+
+def check_prefix(config: Config):
+  """Raises ValueError if tokens besides patches exclude other options."""
+  own, per_token = config.prefix_norm, config.bind("norm").func.PER_TOKEN
+  sees_blocks_norm = own == "own" or config.final_norm == "norm"
+  problem = None
+  if config.registers < 0 or (config.registers_last and not config.registers):
+    problem = "registers must be 0 or more, and registers_last needs some"
+  elif config.registers and config.joins_in_blocks:
+    problem = (
+      f"registers have no positions, but posemb_join={config.posemb_join!r} "
+      "adds some to every token of every block. Use posemb_join='add'"
+    )
+  elif own != "shared" and not (config.has_cls or config.registers):
+    problem = (
+      f"prefix_norm={own!r} is for class tokens and registers, and there are "
+      "none. Use pool_type='tok' or registers=4"
+    )
+  elif own != "shared" and sees_blocks_norm and not per_token:
+    problem = (
+      f"prefix_norm={own!r} needs a norm of single tokens, and "
+      f"norm={config.norm!r} looks at several"
+    )
+  elif own == "own_final" and not config.final_norm:
+    problem = "prefix_norm='own_final' needs the last norm, final_norm=True"
+  if problem:
+    raise ValueError(f"{problem}; got registers={config.registers}.")
 
 
 HINTS = Config.hints()
@@ -218,6 +257,14 @@ class ViT(nn.Module):
     late = config.cls_blocks is not None
     if config.has_cls and not cls_has_position and not late:
       x = jnp.concatenate([cls, x], axis=1)  # (batch, 1 + h * w, width)
+    tokens = norms.TokenGrid(
+      *(config.num_heads, (h, w), config.has_cls and not late),
+      *(config.registers, config.registers_last, config.prefix_norm),
+    )
+    if config.registers:
+      normal = nn.initializers.normal(0.02)
+      shape = (1, config.registers, width)
+      x = tokens.insert_registers(x, self.param("registers", normal, shape))
     x = nn.Dropout(config.dropout)(x, deterministic)
 
     args = {"config": config, "positions": config.block_positions}
@@ -227,9 +274,10 @@ class ViT(nn.Module):
     else:
       run = encoder.Encoder(**args, name="Transformer")
       run = functools.partial(run, pe=pe)
-    has_cls = config.has_cls and not late
-    tokens = norms.TokenGrid(config.num_heads, (h, w), cls=has_cls)
     x, out["encoder"] = run(x, deterministic, tokens=tokens)
+    if config.registers:
+      tokens = dataclasses.replace(tokens, cls=config.has_cls)
+      x, out["registers"] = tokens.take_registers(x)
     return x
 
   def positions(self, grid, width, cls):

@@ -107,6 +107,8 @@ def _unsupported(options, to, extra_modules) -> list[str]:
   supported: dict[str, Any] = dict(SUPPORTED[to])
   if extra_modules:
     supported = {**supported, "stem_ln": STEMS}
+  if to == "timm" and options["qk_norm"] != "none":
+    supported = {**supported, "qk_norm_kw": [{"eps": timm_vit.EPS}]}
   if to == "hf" and options["num_classes"]:
     supported = {**supported, "rep_size": [False]}
   return [
@@ -202,6 +204,10 @@ def _timm_args(model, no_embed_class):
     args["in_chans"] = model.patch[2]
   if no_embed_class:
     args["no_embed_class"] = True
+  if options["registers"]:
+    args["reg_tokens"] = options["registers"]
+  if options["qk_norm"] != "none":
+    args["qk_norm"] = True
   if options["stem_ln"] in ("post", "dpn"):
     args["embed_norm_layer"] = "layernorm"
   return args

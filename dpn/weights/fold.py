@@ -9,7 +9,10 @@ import numpy as np
 from dpn.weights.vit_params import VitParams
 
 # What is added to the residual stream, and what reads it unnormalized.
-_WRITES = r"pos_embedding|cls|(.*/)?(MultiHead\w+_0/out|MlpBlock_0/Dense_1)/.*"
+_WRITES = (
+  r"pos_embedding|cls|registers"
+  r"|(.*/)?(MultiHead\w+_0/out|MlpBlock_0/Dense_1)/.*"
+)
 
 
 def with_epsilon(model: VitParams, eps: float) -> VitParams:

@@ -27,6 +27,8 @@ IN_NAMES = {
   "stem": r"(embedding|patch_stats)/.*",
   "stem_kw": r"embedding/.*",
   "final_norm": r"Transformer/encoder_norm/.*",
+  "registers": r"registers",
+  "prefix_norm": r".*_prefix/(scale|bias)",
   "pool_type": r"cls|(MAPHead|SequencePool)_0/.*",
   "posemb": r"(.*/)?pos_embedding|.*/rel_posemb/.*",
   "posemb_kw": r"(.*/)?pos_embedding|.*/rel_posemb/.*",

@@ -30,10 +30,12 @@ PLAIN = {
   "block_ln": ["placement"],
   "block_ln_kw": [{"sa": "pre", "mlp": "pre", "post": "branch"}],
   "cls_blocks": [None],
+  "registers": [0],
+  "prefix_norm": ["shared"],
   "final_norm": [True],
   "weight_norm": ["none"],
 }
-_NORMS = r"(LayerNorm_\d|encoder_norm|stem/ln\d)$"
+_NORMS = r"(LayerNorm_\d|encoder_norm|stem/ln\d|(query|key)_ln)$"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -73,10 +73,10 @@ def test_names_of_transformers_5_in_memory():
 
 
 def test_what_is_unknown_is_not_lost(tmp_path):
-  """Registers, a norm of queries and one behind the pooling."""
+  """Registers, a norm of heads and one behind the pooling."""
   flat = testing.golden("timm_tok")
   flat["reg_token"] = np.zeros((1, 4, 8), np.float32)
-  flat["blocks.0.attn.q_norm.weight"] = np.zeros(4, np.float32)
+  flat["blocks.0.attn.norm.weight"] = np.zeros(4, np.float32)
   flat["fc_norm.weight"] = flat.pop("norm.weight")
   model = testing.make("timm_tok")
   with pytest.raises(ValueError, match="does not fit the model") as error:
@@ -86,23 +86,45 @@ def test_what_is_unknown_is_not_lost(tmp_path):
   rows = [line.split() for line in str(error.value).splitlines()[2:-1]]
   assert rows == [
     ["Transformer/encoder_norm/scale", "(8,)", "-", "missing"],
-    ["blocks.0.attn.q_norm.weight", "-", "(4,)", "unexpected"],
+    ["blocks.0.attn.norm.weight", "-", "(4,)", "unexpected"],
     ["fc_norm.weight", "-", "(8,)", "unexpected"],
-    ["reg_token", "-", "(1,", "4,", "8)", "unexpected"],
+    ["registers", "-", "(1,", "4,", "8)", "unexpected"],
   ]
 
 
 @pytest.mark.parametrize(
   "name",
-  ["fc_norm.weight", "norm_pre.bias", "blocks.1.attn.k_norm.bias", "reg_token"],
+  ["fc_norm.weight", "norm_pre.bias", "blocks.1.attn.norm.bias"],
 )
 def test_parts_that_ours_lacks(tmp_path, name):
   flat = testing.golden("timm_tok") | {name: np.zeros(1, np.float32)}
   path = testing.write_torch(tmp_path, "timm_tok", flat)
   with pytest.raises(
-    ValueError, match=rf"{name} +- +\(1,\) +unexpected\n.*no re"
+    ValueError, match=rf"{name} +- +\(1,\) +unexpected\n.*no decoder"
   ):
     vit_params.read(path, {"num_heads": 2})
+
+
+@pytest.mark.parametrize("kind", ["timm_reg", "timm_reg_gap"])
+def test_registers_and_normalized_queries(tmp_path, kind):
+  """With what the file shows, timm's logits; and back, its arrays."""
+  with np.load(testing.TESTDATA / "recent.npz") as arrays:
+    get = lambda key: {
+      k.removeprefix(f"{kind}/{key}/"): arrays[k]
+      for k in arrays
+      if k.startswith(f"{kind}/{key}/")
+    }
+    flat, given, want = get("param"), get("in"), get("out")["y"]
+  path = testing.write_torch(tmp_path, kind, flat)
+  model, variables, _ = vit.from_pretrained(path, num_heads=2)
+  assert model.config.registers == 3
+  assert model.config.qk_norm == "layernorm"
+  logits, _ = model.apply(variables, given["x"].transpose(0, 2, 3, 1))
+  np.testing.assert_allclose(logits, want, rtol=1e-4, atol=1e-4)
+  ours = names.to_ours(flat, timm_vit.NAMES, 2)
+  back = names.from_ours(ours, timm_vit.NAMES)
+  for name in ("reg_token", "blocks.1.attn.k_norm.weight"):
+    np.testing.assert_array_equal(back[name], flat[name])
 
 
 def test_no_positions(tmp_path):

@@ -22,6 +22,8 @@ NAMES = Names(
       ATTENTION + "key",
       ATTENTION + "value",
     ),
+    "blocks.{i}.attn.q_norm": ATTENTION + "query_ln",
+    "blocks.{i}.attn.k_norm": ATTENTION + "key_ln",
     "blocks.{i}.attn.proj": ATTENTION + "out",
     "blocks.{i}.norm2": BLOCK + "LayerNorm_1",
     "blocks.{i}.mlp.fc1": BLOCK + "MlpBlock_0/Dense_0",
@@ -38,6 +40,7 @@ NAMES = Names(
   },
   arrays={
     "cls_token": "cls",
+    "reg_token": "registers",
     "pos_embed": "pos_embedding",
     "attn_pool.latent": "MAPHead_0/probe",
   },
@@ -49,7 +52,9 @@ NAMES = Names(
 )
 # Options that its own models have. No tanh layer (`rep_size`) is applied.
 SUPPORTED = {
-  **PLAIN,
+  **{k: x for k, x in PLAIN.items() if k != "registers"},
+  "registers_last": [False],
+  "qk_norm": ["none", "layernorm"],
   "pool_type": ["tok", "gap", "map"],
   "rep_size": [False],
   "stem_ln": ["none", "post"],

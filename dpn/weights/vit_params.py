@@ -117,7 +117,7 @@ def read(
     jax.eval_shape(model.init, jax.random.key(0), image),
     options=options,
     advice="The file is not all of such a model, or holds more than it: ours "
-    "has no registers, norms of queries and keys or decoder. Give another "
+    "has no decoder, for example. Give another "
     "file, or the model's options with --set.",
   )
   arrays = files.flatten(variables)
@@ -230,6 +230,7 @@ def infer_options(flat: Mapping[str, Any]) -> dict[str, Any]:
     "qkv_bias": f"{attention}/bias" in in_blocks,
     "qk_norm": _qk_norm(in_blocks, f"{attention}_ln"),
     "v_norm": _qk_norm(in_blocks, attention.replace("query", "value_ln")),
+    "registers": flat["registers"].shape[1] if "registers" in flat else 0,
     "final_norm": "Transformer/encoder_norm/scale" in flat,
     "rep_size": sizes.get("pre_logits/kernel", False),
     "pool_type": "map" if "MAPHead_0/probe" in flat else pool_type,

@@ -16,11 +16,57 @@ class TokenGrid:
     num_heads: of the attention; head-wise norms group the channels by it.
     grid: (rows, cols) of the patches, which are tokens in row-major order.
     cls: whether a class token precedes the patches.
+    registers: how many learned tokens that nobody reads there are.
+    registers_last: whether they follow the patches; else they precede them,
+      after the class token.
+    prefix_norm: see `vit.Config`.
   """
 
   num_heads: int = 1
   grid: tuple[int, int] = (1, 1)
   cls: bool = False
+  registers: int = 0
+  registers_last: bool = False
+  prefix_norm: str = "shared"
+
+  @property
+  def around(self) -> tuple[int, int]:
+    """How many tokens precede and follow the patches."""
+    last = self.registers if self.registers_last else 0
+    return int(self.cls) + self.registers - last, last
+
+  def split(self, x):
+    """Returns the tokens around the patches, then the patches, of x."""
+    before, after = self.around
+    end = x.shape[1] - after
+    others = jnp.concatenate([x[:, :before], x[:, end:]], axis=1)
+    return others, x[:, before:end]
+
+  def join(self, others, patches):
+    """Returns (batch, tokens, …) from what `split` does."""
+    before, _ = self.around
+    parts = [others[:, :before], patches, others[:, before:]]
+    return jnp.concatenate(parts, axis=1)
+
+  def apart(self, make, name, x):
+    """Returns make(name)(patches) with make(name + "_prefix")(the others)."""
+    if not sum(self.around):
+      return make(name)(x)
+    others, patches = self.split(x)
+    return self.join(make(f"{name}_prefix")(others), make(name)(patches))
+
+  def insert_registers(self, x, registers):
+    """Returns x (batch, tokens, width) with `registers` (1, n, width)."""
+    at = x.shape[1] if self.registers_last else int(self.cls)
+    registers = registers.astype(x.dtype)
+    registers = jnp.tile(registers, (x.shape[0], 1, 1))
+    return jnp.concatenate([x[:, :at], registers, x[:, at:]], axis=1)
+
+  def take_registers(self, x):
+    """Returns x without its registers, and these."""
+    end = x.shape[1] if self.registers_last else self.around[0]
+    at = end - self.registers
+    return jnp.concatenate([x[:, :at], x[:, end:]], axis=1), x[:, at:end]
 
 
 class Normalizer(nn.Module):

@@ -79,12 +79,13 @@ class DTN(base.Normalizer):
   @nn.compact
   def __call__(self, x, train=False):  # (batch, tokens, width)
     x = self.upcast(x)
-    first, released = int(self.tokens.cls), self.form == "released"
+    first, released = sum(self.tokens.around) > 0, self.form == "released"
     if self.cls != "intra" and not first:
       raise ValueError(
         f"norm_kw={{'cls': {self.cls!r}}}: DTN normalizes no class token here."
       )
-    cls, patches = x[:, :first], self.rms(x[:, first:])
+    cls, patches = self.tokens.split(x)  # registers are as the class token
+    patches = self.rms(patches)
     mean, var = self.within(patches, unbiased=released)
     mean_between, var_between = self.between(patches)
     if not self.only_var:
@@ -96,7 +97,7 @@ class DTN(base.Normalizer):
       cls = self.rms(cls) if intra else cls
       mean, var = self.within(cls, unbiased=intra and released)
       cls = (cls - mean) * jax.lax.rsqrt(var + self.eps)
-      y = jnp.concatenate([cls, y], axis=1)
+      y = self.tokens.join(cls, y)
     return self.scale_and_bias(y)
 
   def rms(self, x):

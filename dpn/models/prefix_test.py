@@ -1,0 +1,235 @@
+"""Registers, and norms of their own for the tokens around the patches."""
+
+import dataclasses
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from dpn import trees
+from dpn.models import encoder, vit
+from dpn.models.norms import base
+from dpn.models.placement import Placement
+from dpn.weights import names, timm_vit
+
+SMALL = {"width": 16, "depth": 2, "num_heads": 2, "patch_size": (4, 4)}
+IMAGE = np.random.default_rng(0).normal(size=(2, 8, 8, 3)).astype(np.float32)
+
+
+@pytest.mark.parametrize("pool", ["tok", "gap"])
+def test_timm(pool, golden, precision):
+  """Three registers after the class token, and normalized queries and keys."""
+  group = {"tok": "timm_reg", "gap": "timm_reg_gap"}[pool]
+  vectors = {
+    k.removeprefix(f"{group}/"): x
+    for k, x in golden("recent").items()
+    if k.startswith(f"{group}/")
+  }
+  theirs = {
+    k.removeprefix("param/"): x
+    for k, x in vectors.items()
+    if k.startswith("param/")
+  }
+  scaled = {k: np.ones_like(x) if ".ls" in k else x for k, x in theirs.items()}
+  for i in range(2):  # in the double precision of the vectors
+    for ls, module in (("ls1", "attn.proj"), ("ls2", "mlp.fc2")):
+      gamma = theirs[f"blocks.{i}.{ls}.gamma"].astype(np.float64)
+      for leaf in ("weight", "bias"):
+        x = theirs[f"blocks.{i}.{module}.{leaf}"]
+        scaled[f"blocks.{i}.{module}.{leaf}"] = (x.T * gamma).T
+  scaled = {k: x for k, x in scaled.items() if ".ls" not in k}
+  flat = names.to_ours(scaled, timm_vit.NAMES, 2)
+  model = vit.Model(
+    5,
+    **{**SMALL, "width": 8, "mlp_dim": 12, "patch_size": (3, 3)},
+    **{"pool_type": pool, "gelu": "exact", "registers": 3},
+    qk_norm="layernorm",
+    dtype_mm=precision.dtype,
+  )
+  params = precision.cast(trees.unflatten(flat))
+  image = precision.cast(vectors["in/x"].transpose(0, 2, 3, 1))
+  cotangent = precision.cast(vectors["in/cotangent"])
+
+  @jax.jit
+  def run(params, image):
+    apply = lambda p, x: model.apply({"params": p}, x)[0]
+    logits, vjp = jax.vjp(apply, params, image)
+    return logits, *vjp(cotangent)
+
+  logits, d_params, d_image = run(params, image)
+  precision.assert_close(logits, vectors["out/y"])
+  precision.assert_close(d_params["registers"], vectors["grad/reg_token"])
+  want = vectors["grad/x"].transpose(0, 2, 3, 1)
+  precision.assert_close(d_image, want)
+
+
+def _specialized(flat):
+  """Returns lucidrains' parameters under our names."""
+  result = {}
+  for name, x in flat.items():
+    name = name.replace("norm.fns.1.", "norm.").replace("fns.1.", "")
+    at = re.match(r"layers\.(\d)\.(\d)\.", name)
+    end = "_prefix" if "fns.0" in name else ""
+    leaf = name.rpartition(".")[2]
+    if "norm." in name:
+      leaf = leaf.replace("weight", "scale")
+      ours = f"{at[1]}/LayerNorm_{at[2]}" if at else "encoder_norm"
+      result[f"{ours}{end}/{leaf}"] = x
+    elif "to_qkv" in name:
+      for part, y in zip(
+        ("query", "key", "value"), np.split(x, 3), strict=True
+      ):
+        kernel = y.T.reshape(24, 4, 6)
+        result[f"{at[1]}/MultiHeadDotProductAttention_0/{part}{end}/kernel"] = (
+          kernel
+        )
+    elif "to_out" in name:
+      kernel = x.T.reshape(4, 6, 24)
+      result[f"{at[1]}/MultiHeadDotProductAttention_0/out/kernel"] = kernel
+    else:
+      dense = "Dense_0" if "net.0" in name else "Dense_1"
+      leaf = leaf.replace("weight", "kernel")
+      result[f"{at[1]}/MlpBlock_0/{dense}/{leaf}"] = x.T
+  for i in "01":  # ours has a bias, theirs none
+    out = f"{i}/MultiHeadDotProductAttention_0/out/bias"
+    result[out] = np.zeros(24, np.float32)
+  return trees.unflatten(result)
+
+
+def test_specialized_class_token(golden, precision):
+  """The first of two blocks also has projections for the class token."""
+  vectors = golden("specialized_cls")
+  part = lambda key: {
+    k.removeprefix(f"specialized_cls/{key}/"): x
+    for k, x in vectors.items()
+    if k.startswith(f"specialized_cls/{key}/") and "." in k
+  }
+  config = encoder.Config(
+    **{"width": 24, "depth": 2, "mlp_dim": 48, "num_heads": 4},
+    **{"gelu": "exact", "qkv_bias": False, "norm_kw": {"eps": 1e-5}},
+    dtype_mm=precision.dtype,
+  )
+  tokens = base.TokenGrid(4, (1, 4), cls=True, prefix_norm="own")
+
+  @jax.jit
+  def run(params, x, cotangent):
+    def apply(params, x):
+      for i in range(2):
+        where = Placement(prefix_qkv=i == 0)
+        block = encoder.EncoderBlock(config, tokens, where)
+        (x, _), _ = block.apply({"params": params[str(i)]}, (x, None), 0.0)
+      rest = {"params": {k: p for k, p in params.items() if k not in "01"}}
+      last = encoder.Encoder(dataclasses.replace(config, depth=0))
+      y, _ = last.apply(rest, x, tokens=tokens)
+      return y
+
+    y, vjp = jax.vjp(apply, params, x)
+    return y, *vjp(cotangent)
+
+  params = precision.cast(_specialized(part("param")))
+  x, cotangent = (
+    precision.cast(vectors[f"specialized_cls/in/{name}"])
+    for name in ("x", "cotangent")
+  )
+  y, d_params, d_x = run(params, x, cotangent)
+  precision.assert_close(y, vectors["specialized_cls/out/y"])
+  precision.assert_close(d_x, vectors["specialized_cls/grad/x"])
+  wanted = trees.flatten(_specialized(part("grad")))
+  precision.tolerance["atol"] *= 10  # sums over all tokens
+  for name, got in trees.flatten(d_params).items():
+    if not name.endswith("out/bias"):
+      precision.assert_close(got, wanted[name])
+
+
+def test_shared_norms_are_equal_own_norms():
+  """And every kind of pooling sees the same, wherever registers are."""
+  for options in (
+    {"pool_type": "tok", "norm": "rmsnorm", "stem_ln": "dpn"},
+    {"pool_type": "tok", "cls_blocks": 1, "scan": False},
+    {"pool_type": "map", "posemb": "rpe", "scan": True},
+    {"pool_type": "gap", "norm": "dyt", "final_norm": "norm"},
+    {"pool_type": "tok", "posemb_join_kw": {"cls": True}, "scan": True},
+  ):
+    outs = {}
+    for last in (False, True):
+      for own in ("shared", "own", "own_final"):
+        model = vit.Model(
+          3,
+          **{**SMALL, **options, "registers": 2, "head_zeroinit": False},
+          **{"registers_last": last, "prefix_norm": own},
+        )
+        variables = model.init(jax.random.key(0), IMAGE)
+        flat = trees.flatten(variables["params"])
+        prefixes = [k for k in flat if "_prefix/" in k]
+        assert bool(prefixes) == (own != "shared")
+        rng = np.random.RandomState(0)
+        drawn = {}
+        for name in sorted({k.replace("_prefix", "") for k in flat}):
+          drawn[name] = rng.normal(size=flat[name].shape).astype("f")
+        same = {k: drawn[k.replace("_prefix", "")] for k in flat}
+        variables = {**variables, "params": trees.unflatten(same)}
+        logits, out = model.apply(variables, IMAGE, attention_maps=True)
+        outs[last, own] = logits
+        maps = out["encoder"]["block01"]["attention_maps"]
+        cls = options["pool_type"] == "tok"
+        assert maps.shape[-1] == 4 + 2 + cls
+        assert out["encoded"].shape[1] == 4 + cls
+        assert out["registers"].shape == (2, 2, 16)
+    for key, logits in outs.items():
+      np.testing.assert_allclose(
+        logits, outs[False, "shared"], rtol=1e-3, atol=1e-4, err_msg=str(key)
+      )
+
+
+def test_registers_become_different():
+  """Equal ones would get equal gradients, and so stay equal."""
+  model = vit.Model(3, **SMALL, registers=2, head_zeroinit=False)
+  params = model.init(jax.random.key(0), IMAGE)["params"]
+  assert abs(params["registers"].std() - 0.02) < 0.01
+
+  @jax.jit
+  def step(params):
+    loss = lambda p: model.apply({"params": p}, IMAGE)[0][:, 0].sum()
+    grads = jax.grad(loss)(params)
+    return optax.apply_updates(params, jax.tree.map(lambda g: -g, grads))
+
+  def distance(params):
+    one, two = params["registers"][0]
+    return jnp.linalg.norm(one - two)
+
+  equal = params | {"registers": jnp.ones((1, 2, 16))}
+  assert distance(step(equal)) < 1e-6  # the trap
+  assert distance(step(params)) > 0.9 * distance(params) > 0.05
+
+
+def test_between_tokens():
+  """DTN takes registers for class tokens; batch statistics count them."""
+  for norm in ("dtn", "batchnorm", "instancenorm"):
+    model = vit.Model(3, **SMALL, norm=norm, registers=2, registers_last=True)
+    variables = model.init(jax.random.key(0), IMAGE)
+    assert np.isfinite(model.apply(variables, IMAGE)[0]).all()
+
+
+@pytest.mark.parametrize(
+  ("options", "message"),
+  [
+    ({"registers": -1}, "registers must be 0 or more"),
+    ({"registers_last": True}, "registers_last needs some"),
+    ({"registers": 1, "posemb_join": "lape"}, "posemb_join='lape' adds"),
+    ({"prefix_norm": "own"}, "there are none. Use pool_type='tok'"),
+    (
+      {"prefix_norm": "own", "registers": 1, "norm": "batchnorm"},
+      "norm='batchnorm' looks at several",
+    ),
+    (
+      {"prefix_norm": "own_final", "registers": 1, "final_norm": False},
+      "needs the last norm",
+    ),
+  ],
+)
+def test_what_does_not_go_together(options, message):
+  with pytest.raises(ValueError, match=message):
+    vit.Model(3, **SMALL, **options)
