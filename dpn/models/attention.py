@@ -20,15 +20,16 @@ _MAX_LOGIT_SCALE = 100.0
 class Attention(nn.Module):
   """Attention of `x_q` over `x_kv` (arXiv 1706.03762, Section 3.2.2).
 
-  Parameters, with H heads of d = width / H channels: `query`, `key`, `value`
-  with kernels (width, H, d), and `out` with kernel (H, d, width). `query_ln`,
-  `key_ln` (arXiv 2302.05442, Section 2) and `value_ln` normalize the d channels
-  of each head, `norm` the concatenated heads before `out`. `logit_scale` (H,)
-  is the logarithm of a learned factor. `query_prefix` and its like project the
-  tokens around the patches, if there is a `prefix`.
+  Parameters, with H heads of d channels: `query`, `key`, `value` with kernels
+  (width, H, d), and `out` with kernel (H, d, width). `query_ln`, `key_ln`
+  (arXiv 2302.05442, Section 2) and `value_ln` normalize the d channels of each
+  head, `norm` the concatenated heads before `out`. `logit_scale` (H,) is the
+  logarithm of a learned factor. `query_prefix` and its like project the tokens
+  around the patches, if there is a `prefix`.
   """
 
   num_heads: int
+  head_dim: int | None = None  # d; None: width / num_heads
   qkv_bias: bool = True
   dropout: float = 0.0  # of the attention weights
   make_norm: Callable[..., nn.Module] | None = None  # name → `norm`
@@ -59,7 +60,7 @@ class Attention(nn.Module):
 
     def project(name, x, kernel_init):
       dense = lambda name: nn.DenseGeneral(
-        (self.num_heads, width // self.num_heads),
+        (self.num_heads, self.head_dim or width // self.num_heads),
         use_bias=self.qkv_bias,
         kernel_init=kernel_init,
         dtype=self.dtype,
@@ -85,7 +86,7 @@ class Attention(nn.Module):
     if self.head_scale == "heads":
       y = self.scale_heads(y)
     if self.make_norm:
-      y = y.reshape(*y.shape[:2], width)
+      y = y.reshape(*y.shape[:2], -1)
       y = self.make_norm(name="norm")(y, not deterministic)
       y = base.split_heads(y, self.num_heads)
     y = nn.DenseGeneral(
@@ -185,6 +186,7 @@ def of_block(config, where, tokens, make_norm) -> Attention:
   # Named as Flax's class is, for the parameters to be those of big_vision.
   return Attention(
     config.num_heads,
+    config.head_dim,
     qkv_bias=config.qkv_bias,
     dropout=config.attn_dropout,
     make_norm=make_norm if where.sa_inner else None,

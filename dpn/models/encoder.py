@@ -37,6 +37,7 @@ class Config(options.Options):
     depth: number of blocks.
     mlp_dim: width of the MLP's hidden layer.
     num_heads: attention heads per block.
+    head_dim: channels of a head; None: width / num_heads.
     block_ln: where the blocks normalize, one of `placement.PLACEMENTS`.
     norm: what they normalize with, one of `norms.NORMS`.
     qk_norm: what normalizes queries and keys, one of `norms.QK_NORMS`; a scale
@@ -83,6 +84,7 @@ class Config(options.Options):
   depth: int = 12
   mlp_dim: int = 3072
   num_heads: int = 12
+  head_dim: int | None = None
   block_ln: str = "placement"
   block_ln_kw: Mapping[str, Any] = options.NONE
   norm: str = "layernorm"
@@ -127,9 +129,12 @@ class Config(options.Options):
     for key, least in _MINIMA.items():
       if (got := getattr(self, key)) < least:
         raise ValueError(f"{key} must be {least} or more, got {got}.")
-    if self.width % self.num_heads:
+    if self.head_dim is not None and self.head_dim < 1:
+      raise ValueError(f"head_dim must be 1 or more, got {self.head_dim}.")
+    if self.head_dim is None and self.width % self.num_heads:
       raise ValueError(
-        f"width={self.width} must be a multiple of num_heads={self.num_heads}."
+        f"width={self.width} must be a multiple of num_heads={self.num_heads}"
+        ", or give head_dim."
       )
     for choice in ("norm", "qk_norm", "v_norm"):
       found = self.bind(choice).func

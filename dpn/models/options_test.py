@@ -20,6 +20,7 @@ BASE = {
 VALUES = {
   **{"width": [16], "depth": [2], "mlp_dim": [8], "num_heads": [4]},
   "gelu": encoder.GELUS,
+  "head_dim": [5],
   "qkv_bias": [False],
   "logit_scale": attention.LOGIT_SCALES,
   **{"dropout": [0.1], "attn_dropout": [0.1]},
@@ -31,6 +32,7 @@ VALUES = {
   "attn_impl": ["cudnn"],  # auto is xla on a CPU
   "patch_size": [(4, 4)],
   "stem_ln": stem.STEM_LN,
+  "stem_eps": [1e-3],
   "rep_size": [True, 5],
   "pool_type": heads.POOL_TYPES,
   **{"registers": [1], "registers_last": [True]},
@@ -97,8 +99,7 @@ def test_equal_models_are_equal_programs():
 @pytest.mark.parametrize("option", sorted(VALUES))
 def test_options(option):
   default = getattr(vit.Config(**BASE), option)
-  context = {"depth": 2} if option in ("cls_blocks", "stoch_depth") else {}
-  context |= {"registers": 1} if option == "registers_last" else {}
+  context = CONTEXTS.get(option, {})
   assert_changes(context, option, [v for v in VALUES[option] if v != default])
 
 
@@ -119,6 +120,9 @@ def others(hint, default):
 
 
 CONTEXTS = {
+  **dict.fromkeys(("cls_blocks", "stoch_depth"), {"depth": 2}),
+  "stem_eps": {"stem_ln": "dpn"},
+  "registers_last": {"registers": 1},
   "lape": {"depth": 2},  # for `share`
   "placement": {"block_ln_kw": {"sa": "post"}},  # for `post`
   "conv": {"patch_size": (16, 16)},  # the default: it has none

@@ -292,14 +292,17 @@ class StemNorms(nn.Module):
   """
 
   stem_ln: str
+  eps: float = 1e-6
   dtype: Any = jnp.float32
 
   def setup(self):
     spec = get_ln(self.stem_ln)
+    kw = {"eps": self.eps} if self.eps != type(self).eps else {}
     self.whiten = whitening.Whitening() if spec.whiten else None
     # ln0 sees pixels, whose small differences bfloat16 loses: keep float32.
-    self.ln0 = norms.make(spec.ln0) if spec.ln0 else None
-    self.ln1 = norms.make(spec.ln1, dtype=self.dtype) if spec.ln1 else None
+    self.ln0 = norms.make(spec.ln0, **kw) if spec.ln0 else None
+    ln1 = {"dtype": self.dtype, **kw}
+    self.ln1 = norms.make(spec.ln1, **ln1) if spec.ln1 else None
     self.ln1_after_posemb = spec.ln1_after_posemb
 
   def pre_embed(self, patches):

@@ -57,6 +57,7 @@ class Config(encoder.Config):
   Attributes:
     patch_size: in pixels.
     stem_ln: which LayerNorms are in the stem, one of `stem.STEM_LN`.
+    stem_eps: their epsilon.
     stem: turns an image into tokens, one of `stem.STEMS`.
     posemb: the kind of position embedding, one of `posemb.POSEMBS`.
     posemb_join: where positions are added, one of `joins.JOINS`.
@@ -91,6 +92,7 @@ class Config(encoder.Config):
 
   patch_size: tuple[int, int] = (16, 16)
   stem_ln: str = "none"
+  stem_eps: float = 1e-6
   stem: str = "patch"
   stem_kw: Mapping[str, Any] = options_lib.NONE
   posemb: str = "learn"
@@ -196,7 +198,9 @@ class ViT(nn.Module):
 
   def forward(self, image, train, attention_maps):
     config, out = self.config, {}
-    ln = stem.StemNorms(config.stem_ln, dtype=config.dtype, name="stem")
+    ln = stem.StemNorms(
+      config.stem_ln, config.stem_eps, dtype=config.dtype, name="stem"
+    )
     embed = stem.bind(config, train)  # stem.patch: x = LN(PE(LN(x)))
     x = embed(image, ln.pre_embed, ln.post_embed, config)
     if x.ndim != 4 or x.shape[-1] != config.width:

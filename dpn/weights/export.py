@@ -22,6 +22,7 @@ from dpn.weights import (
   preprocessing,
   source,
   timm_vit,
+  vit_pytorch,
 )
 from dpn.weights.pixels import Pixels
 from dpn.weights.vit_params import VitParams
@@ -35,13 +36,16 @@ SUPPORTED = {
   "big_vision": big_vision.SUPPORTED,
   "timm": timm_vit.SUPPORTED,
   "hf": hf_vit.SUPPORTED,
+  **vit_pytorch.SUPPORTED,
 }
 SUFFIXES = {
   "ours": [".safetensors"],
   "big_vision": [".npz"],
   "timm": [".safetensors", ""],
   "hf": [".safetensors", ""],
+  **{key: [".safetensors"] for key in vit_pytorch.SUPPORTED},
 }
+_UNKNOWN_GRID = "The grid is not known: tell the model the images' size."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,13 +95,15 @@ def export(
     return _big_vision(model, wrong)
   if wrong:
     advice = ""
-    if model.options["stem_ln"] in STEMS:
+    if model.options["stem_ln"] in STEMS or to in vit_pytorch.SUPPORTED:
       advice = f" --extra_modules is for a model extended as {DOCS} shows."
     raise ValueError(
       f"{source.LIBRARIES[to].title} has no such Vision Transformer: "
       f"{'; '.join(wrong)}. --to ours and --to big_vision keep everything."
       + advice
     )
+  if to in vit_pytorch.SUPPORTED:
+    return _vit_pytorch(model, to)
   model = _with_positions(model)
   return _timm(model, no_embed_class) if to == "timm" else _hf(model)
 
@@ -107,10 +113,16 @@ def _unsupported(options, to, extra_modules) -> list[str]:
   supported: dict[str, Any] = dict(SUPPORTED[to])
   if extra_modules:
     supported = {**supported, "stem_ln": STEMS}
+    if to in vit_pytorch.SUPPORTED:
+      supported = vit_pytorch.SUPPORTED[to]
+      supported = {**supported, "stem_eps": [options["stem_eps"]]}
+      supported["norm_kw"] = [options["norm_kw"]]
   if to == "timm" and options["qk_norm"] != "none":
     supported = {**supported, "qk_norm_kw": [{"eps": timm_vit.EPS}]}
   if to == "hf" and options["num_classes"]:
     supported = {**supported, "rep_size": [False]}
+  if options["stem_ln"] == "none":
+    del supported["stem_eps"]
   return [
     f"{name}={options[name]!r} (only {', '.join(map(str, known))})"
     for name, known in supported.items()
@@ -213,6 +225,53 @@ def _timm_args(model, no_embed_class):
   return args
 
 
+def _vit_pytorch(model, to):
+  """Returns the state dict of a `ViT` or `SimpleViT`."""
+  options, library = model.options, source.LIBRARIES[to]
+  heads, size = options["num_heads"], model.grid
+  patch, notes = model.patch[:2], []
+  args = {
+    "image_size": tuple(np.multiply(size, patch).tolist()) if size else None,
+    "patch_size": patch,
+    "num_classes": options["num_classes"] or 0,
+    "dim": options["width"],
+    **{
+      "depth": options["depth"],
+      "heads": heads,
+      "mlp_dim": options["mlp_dim"],
+    },
+    "channels": model.patch[2],
+    "dim_head": options["head_dim"] or options["width"] // heads,
+  }
+  title, arrays = "simple_vit.SimpleViT", dict(model.arrays)
+  if to == "vit_pytorch":
+    is_tok, title = options["pool_type"] == "tok", "vit.ViT"
+    args["pool"] = "cls" if is_tok else "mean"
+    arrays = dict(_with_positions(model).arrays)
+    arrays.setdefault("cls", np.zeros((1, 0, options["width"]), np.float32))
+    if is_tok and not model.cls_row:
+      arrays["pos_embedding"] = _with_row(arrays["pos_embedding"])
+  else:
+    arrays.setdefault("head/kernel", np.zeros((options["width"], 0), "f"))
+    arrays.setdefault("head/bias", np.zeros(0, "f"))
+  stem = model.options["stem_eps"]
+  found = {"": options["norm_kw"]["eps"], ".to_patch_embedding": stem}
+  if {*found.values()} != {vit_pytorch.EPS}:
+    notes += [
+      f"[setattr(m, 'eps', {eps:g}) for m in model{part}.modules() if "
+      "isinstance(m, torch.nn.LayerNorm)]"
+      for part, eps in found.items()
+    ]
+  if not size:
+    notes.append(_UNKNOWN_GRID)
+  return Exported(
+    names.from_ours(arrays, library),
+    _metadata(model, to, cls_row=to == "vit_pytorch", vit_pytorch=args),
+    {},
+    [f"vit_pytorch.{title}(**{args})", *notes],
+  )
+
+
 def _hf(model):
   arrays, notes = _in_torch_names(model, "hf", True)
   config = _hf_config(model)
@@ -281,8 +340,7 @@ def _in_torch_names(model, to, row):
   """
   arrays, library = dict(model.arrays), source.LIBRARIES[to]
   if row and not model.cls_row:
-    zeros = [(0, 0), (1, 0), (0, 0)]  # a row before the patches'
-    arrays["pos_embedding"] = np.pad(arrays["pos_embedding"], zeros)
+    arrays["pos_embedding"] = _with_row(arrays["pos_embedding"])
   extra = [
     f"{ours} ({theirs}.*)"
     for theirs, ours in library.modules.items()
@@ -295,8 +353,13 @@ def _in_torch_names(model, to, row):
       f"{DOCS} has the few lines that add it."
     )
   if not _image_px(model):
-    notes.append("The grid is not known: tell the model the images' size.")
+    notes.append(_UNKNOWN_GRID)
   return names.from_ours(arrays, library), notes
+
+
+def _with_row(positions):
+  """Returns a table with a row of zeros before those of the patches."""
+  return np.pad(positions, [(0, 0), (1, 0), (0, 0)])
 
 
 def _with_positions(model):

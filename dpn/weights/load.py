@@ -215,7 +215,9 @@ def _in_our_names(found, wanted):
       f"{found.path!r} has {told} attention heads, says {file.source}; the "
       f"model has {heads}. Set config.model.num_heads={told}."
     )
-  return names.to_ours(found.arrays, source.LIBRARIES[file.layout], heads)
+  patch = _shape_of(wanted, "embedding/kernel")[:3]
+  library = source.LIBRARIES[file.layout]
+  return names.to_ours(found.arrays, library, heads, patch)
 
 
 def _listed(patterns):
@@ -223,7 +225,11 @@ def _listed(patterns):
 
 
 def _shape(flat, name):
-  return str(tuple(flat[name].shape)) if name in flat else "-"
+  return str(_shape_of(flat, name)) if name in flat else "-"
+
+
+def _shape_of(flat, name):
+  return tuple(flat[name].shape) if name in flat else ()
 
 
 def _table(names, wanted, loaded) -> str:

@@ -18,7 +18,7 @@ from dpn.weights.pixels import Pixels
 # Options that names and shapes of parameters give away; files are not asked.
 IN_SHAPES = (
   *("num_classes", "patch_size", "width", "depth", "mlp_dim"),
-  *("qkv_bias", "rep_size"),
+  *("head_dim", "qkv_bias", "rep_size"),
 )
 # Options that only sometimes show, and the parameters that show them then.
 # Where those differ and may (`dont_load`), the option may differ as well.
@@ -46,7 +46,7 @@ class ModelMetadata:
   """What is known about the model that a file is for.
 
   Attributes:
-    layout: `ours` (and big_vision's), `timm` or `hf`.
+    layout: `ours` (and big_vision's), or a key of `source.LIBRARIES`.
     options: of the model, as `Task.model_options` gives them; those that are
       unknown are missing.
     pixels: of the images; None if unknown.

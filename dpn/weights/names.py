@@ -8,7 +8,7 @@ docs/checkpoints.md lists the names side by side.
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,8 @@ PLAIN = {
   "cls_blocks": [None],
   "registers": [0],
   "prefix_norm": ["shared"],
+  "head_dim": [None],
+  "stem_eps": [1e-6],
   "final_norm": [True],
   "weight_norm": ["none"],
 }
@@ -51,6 +53,10 @@ class Names:
     renamed: (pattern, replacement) for other names of the same things.
     scales: their factors per channel → the module whose result they multiply.
     extra: our modules for which the library's own model has no place.
+    embedding: their Linear from pixels to tokens, with patches in our order of
+      pixels; empty if it is a convolution, whose kernel is `sign`.
+    implied: our arrays of a block that are the identity or zero, and that the
+      library does not have, where a function of (heads, d, width) says so.
   """
 
   title: str
@@ -60,6 +66,10 @@ class Names:
   renamed: tuple[tuple[str, str], ...] = ()
   scales: Mapping[str, str] = dataclasses.field(default_factory=dict)
   extra: tuple[str, ...] = ()
+  embedding: str = ""
+  implied: Mapping[str, Callable[[int, int, int], bool]] = dataclasses.field(
+    default_factory=dict
+  )
 
   def parts(self, module: str) -> tuple[str, ...]:
     """Returns our modules of one of theirs."""
@@ -74,10 +84,16 @@ class Names:
 
   def matches(self, flat: Flat) -> bool:
     """Returns whether these are the names of this library."""
-    return any(self.rename(name) == self.sign for name in flat)
+    signs = {self.sign, self.embedding or self.sign}
+    return signs <= {self.rename(name) for name in flat}
 
 
-def to_ours(flat: Flat, names: Names, num_heads: int) -> Flat:
+def to_ours(
+  flat: Flat,
+  names: Names,
+  num_heads: int,
+  patch: Sequence[int] | None = None,
+) -> Flat:
   """Returns the arrays of another library under our names, in our shapes.
 
   Names that the table does not have stay as they are.
@@ -86,19 +102,25 @@ def to_ours(flat: Flat, names: Names, num_heads: int) -> Flat:
     flat: arrays by name.
     names: of the library.
     num_heads: of the attention; the arrays do not tell.
+    patch: (rows, cols, channels), if the embedding's kernel does not tell.
 
   Raises:
     ValueError: an array has a shape that its name does not allow.
   """
   flat = {names.rename(name): x for name, x in flat.items()}
-  kernel = flat[names.sign].shape  # (width, channels, rows, cols)
-  patch = (*kernel[2:], *kernel[1:2])
-  result = {}
+  if not names.embedding:
+    kernel = flat[names.sign].shape  # (width, channels, rows, cols)
+    patch = (*kernel[2:], *kernel[1:2])
+  result: dict[str, Any] = {}
   for name, x in _fold_layer_scale(flat, names).items():
     template, i = _split_number(name)
     module, _, leaf = template.rpartition(".")
     if module not in names.modules or leaf not in ("weight", "bias"):
-      result[names.arrays.get(name, name)] = x
+      ours = names.arrays.get(name, name)
+      if ours in ("cls", "pos_embedding") and x.ndim == 2:
+        x = x[None]
+      if x.size:  # a class token may be (0, width)
+        result[ours] = x
       continue
     parts = names.parts(module)
     try:
@@ -106,14 +128,32 @@ def to_ours(flat: Flat, names: Names, num_heads: int) -> Flat:
         is_norm = leaf == "weight" and re.search(_NORMS, part)
         our_leaf = "scale" if is_norm else leaf.replace("weight", "kernel")
         ours = f"{part}/{our_leaf}".replace("{i}", i)
-        convert, _ = _conversions(ours)
+        convert, _ = _conversions(ours, names)
         result[ours] = convert(piece, num_heads, patch)
     except (ValueError, IndexError, TypeError) as error:
       raise ValueError(
         f"{name} has shape {tuple(x.shape)}, from which our array "
-        f"cannot be made with num_heads={num_heads} ({error}). The file "
-        "has another architecture, or num_heads is wrong."
+        f"cannot be made with num_heads={num_heads} and patches of {patch} "
+        f"({error}). The file has another architecture, or these are wrong."
       ) from error
+  for name, x in _implied(result, names).items():
+    result.setdefault(name, x)
+  return result
+
+
+def _implied(flat, names):
+  """Returns the arrays that the library leaves out of such a model."""
+  result = {}
+  for query in [k for k in flat if k.endswith("/query/kernel")]:
+    attention, shape = query.removesuffix("query/kernel"), flat[query].shape
+    width, heads, d = shape
+    for template, is_implied in names.implied.items():
+      leaf = template.rpartition("/")[2]
+      if is_implied(heads, d, width):
+        x = np.zeros(width)
+        if leaf == "kernel":
+          x = np.eye(width).reshape(heads, d, width)
+        result[f"{attention}out/{leaf}"] = x.astype(np.float32)
   return result
 
 
@@ -135,16 +175,21 @@ def from_ours(flat: Flat, names: Names) -> Flat:
   result: dict[str, Any] = {}
   pieces: dict[str, dict] = {}
   left: list[str] = []
+  implied = _implied(flat, names)
   for name, x in flat.items():
+    if name in implied and np.array_equal(x, implied[name]):
+      continue
     template, i = _split_number(name)
     module, _, leaf = template.rpartition("/")
     if name in arrays:
-      result[arrays[name]] = x
+      result[arrays[name]] = x[0] if names.embedding else x
+    elif name in implied:
+      left.append(f"  {name}  {tuple(x.shape)}, which is not zero")
     elif module in modules:
       leaf = "bias" if leaf == "bias" else "weight"
       theirs = f"{modules[module]}.{leaf}".replace("{i}", i)
       place = names.parts(modules[module]).index(module)
-      _, convert = _conversions(name)
+      _, convert = _conversions(name, names)
       pieces.setdefault(theirs, {})[place] = convert(x, patch)
     else:
       left.append(f"  {name}  {tuple(x.shape)}")
@@ -160,7 +205,10 @@ def from_ours(flat: Flat, names: Names) -> Flat:
 
 def _split_number(name):
   """Returns the name with {i} for the number of its block, and the number."""
-  pattern = r"((?:.*/)?encoderblock_|blocks\.|encoder\.layer\.)(\d+)([./].*)"
+  start = (
+    r"(?:.*/)?encoderblock_|blocks\.|encoder\.layer\.|transformer\.layers\."
+  )
+  pattern = rf"({start})(\d+)([./].*)"
   if match := re.fullmatch(pattern, name):
     return f"{match[1]}{{i}}{match[3]}", match[2]
   return name, ""
@@ -214,6 +262,18 @@ _CONVERSIONS = (
 )
 
 
-def _conversions(name):
+# Of an embedding that is a Linear, whose patches have our order.
+_OF_LINEAR = (
+  (
+    r"embedding/kernel",
+    lambda x, n, pqc: x.T.reshape(*pqc, -1),
+    lambda x, pqc: x.reshape(-1, x.shape[-1]).T,
+  ),
+  (r"stem/ln0/.*", lambda x, n, pqc: x, lambda x, pqc: x),
+)
+
+
+def _conversions(name, names):
   """Returns the functions from PyTorch's array to ours, and back."""
-  return next(both for p, *both in _CONVERSIONS if re.fullmatch(p, name))
+  table = (*(_OF_LINEAR if names.embedding else ()), *_CONVERSIONS)
+  return next(both for p, *both in table if re.fullmatch(p, name))

@@ -18,10 +18,16 @@ from dpn.weights import (
   metadata,
   preprocessing,
   timm_vit,
+  vit_pytorch,
 )
 from dpn.weights.metadata import ModelMetadata
 
-LIBRARIES = {"timm": timm_vit.NAMES, "hf": hf_vit.NAMES}
+LIBRARIES = {
+  "timm": timm_vit.NAMES,
+  "hf": hf_vit.NAMES,
+  "vit_pytorch": vit_pytorch.VIT,
+  "simple_vit": vit_pytorch.SIMPLE,
+}
 OptionsOfRun = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 
@@ -114,7 +120,7 @@ def read(
   where = files.locate(path)
   arrays, step = read_arrays(where)
   layout = _layout(path, arrays)
-  said = read_metadata(where, layout, arch, options_of_run)
+  said = read_metadata(where, layout, arch, options_of_run, arrays)
   if where.subtree:
     said = _of_tower(said, where.subtree)
   if arch:
@@ -152,8 +158,16 @@ def read_metadata(
   layout: str,
   arch: str | None = None,
   options_of_run: OptionsOfRun = vit_options,
+  arrays: files.Flat | None = None,
 ) -> ModelMetadata:
   """Returns what a file, or the JSON beside it, says about its model.
+
+  Args:
+    where: it lies.
+    layout: see `ModelMetadata`.
+    arch: see `read`.
+    options_of_run: see `read`.
+    arrays: in the file, for layouts that tell more by them.
 
   Raises:
     FileNotFoundError: checkpoints lie outside the folder of their run.
@@ -183,6 +197,8 @@ def read_metadata(
       f"arch={arch!r} names a model of timm; {where.path!r} has names of "
       "another library. Leave it out."
     )
+  if layout in vit_pytorch.SUPPORTED:
+    return vit_pytorch.describe(arrays or {}, layout)
   if layout == "hf":
     image = beside("preprocessor_config.json", hf_vit.ImageConfig)
     return hf_vit.describe(beside("config.json", hf_vit.Config), image)

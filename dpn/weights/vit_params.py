@@ -20,6 +20,7 @@ from dpn.weights import (
   positions,
   preprocessing,
   source,
+  vit_pytorch,
 )
 from dpn.weights.pixels import Pixels
 
@@ -226,6 +227,9 @@ def infer_options(flat: Mapping[str, Any]) -> dict[str, Any]:
     "depth": len(query) if query.ndim == 4 else depth,
     "mlp_dim": hidden.shape[-1],
     "num_heads": query.shape[-2],
+    "head_dim": query.shape[-1]
+    if math.prod(query.shape[-2:]) != width
+    else None,
     "stem_ln": _STEMS["stem/ln0/scale" in flat, "stem/ln1/scale" in flat],
     "qkv_bias": f"{attention}/bias" in in_blocks,
     "qk_norm": _qk_norm(in_blocks, f"{attention}_ln"),
@@ -260,8 +264,12 @@ def _inferred(arrays, file):
     flat = big_vision.to_ours(arrays)
     return flat, infer_options(flat)
   library, heads = source.LIBRARIES[file.layout], file.options.get("num_heads")
-  flat = names.to_ours(arrays, library, heads or 1)
-  if "pos_embedding" not in flat:
+  patch = None
+  if library.embedding:
+    pixels = arrays[library.embedding].shape[1]
+    patch = vit_pytorch.patch(pixels, file.options.get("patch_size"))
+  flat = names.to_ours(arrays, library, heads or 1, patch)
+  if "pos_embedding" not in flat and "posemb" not in file.options:
     raise ValueError(
       "it has no position embeddings; our Vision Transformer always has some."
     )
@@ -274,6 +282,9 @@ def _inferred(arrays, file):
   options = infer_options(flat)
   size = tuple(options[name] for name in ("width", "depth", "mlp_dim"))
   known = {tuple(its): heads for *its, heads in vit.VARIANTS.values()}
+  if library.embedding:
+    channels = options["head_dim"] or options["width"]  # of all heads
+    known = {size: vit_pytorch.heads(channels)}
   options["num_heads"] = heads or known.get(size)
   if not options["num_heads"]:
     raise ValueError(
@@ -281,6 +292,8 @@ def _inferred(arrays, file):
       "variant has its size. Add --set num_heads=…, which must be right: with "
       "another number it is another function; or timm's --arch NAME."
     )
+  if options["head_dim"] and not heads:
+    options["head_dim"] //= options["num_heads"]
   return flat, options
 
 

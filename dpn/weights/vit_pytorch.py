@@ -1,0 +1,145 @@
+"""Vision Transformers of lucidrains/vit-pytorch, which all have Dual PatchNorm.
+
+As vit-pytorch 1.26 makes `vit.ViT` and `simple_vit.SimpleViT`. A state dict
+does not tell the patches' shape, the number of heads, or which of its many
+classes it is from: `describe` lists what is assumed.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from dpn.weights import metadata
+from dpn.weights.files import Flat
+from dpn.weights.names import ATTENTION, BLOCK, PLAIN, Names
+
+_LAYER = "transformer.layers.{i}."
+_MODULES = {
+  "to_patch_embedding.1": "stem/ln0",
+  "to_patch_embedding.2": "embedding",
+  "to_patch_embedding.3": "stem/ln1",
+  _LAYER + "0.norm": BLOCK + "LayerNorm_0",
+  _LAYER + "0.to_qkv": (
+    ATTENTION + "query",
+    ATTENTION + "key",
+    ATTENTION + "value",
+  ),
+  _LAYER + "1.net.0": BLOCK + "LayerNorm_1",
+  _LAYER + "1.net.1": BLOCK + "MlpBlock_0/Dense_0",
+  "transformer.norm": "Transformer/encoder_norm",
+}
+_DENSE_1 = BLOCK + "MlpBlock_0/Dense_1"
+VIT = Names(
+  title="vit-pytorch's ViT",
+  sign="transformer.layers.0.1.net.4.weight",
+  embedding="to_patch_embedding.2.weight",
+  modules={
+    **_MODULES,
+    _LAYER + "0.to_out.0": ATTENTION + "out",
+    _LAYER + "1.net.4": _DENSE_1,
+    "mlp_head": "head",
+  },
+  arrays={"cls_token": "cls", "pos_embedding": "pos_embedding"},
+  # One head that is as wide as the tokens is not projected.
+  implied={
+    ATTENTION + f"out/{leaf}": lambda heads, d, width: (heads, d) == (1, width)
+    for leaf in ("kernel", "bias")
+  },
+)
+SIMPLE = Names(
+  title="vit-pytorch's SimpleViT",
+  sign="transformer.layers.0.1.net.3.weight",
+  embedding="to_patch_embedding.2.weight",
+  modules={
+    **_MODULES,
+    _LAYER + "0.to_out": ATTENTION + "out",
+    _LAYER + "1.net.3": _DENSE_1,
+    "linear_head": "head",
+  },
+  arrays={},
+  implied={ATTENTION + "out/bias": lambda heads, d, width: True},
+)
+EPS = 1e-5  # PyTorch's own
+DIM_HEAD = 64  # its default
+# Options that its own models have. ViT(num_classes=0) does not pool.
+_SUPPORTED = {
+  **{k: v for k, v in PLAIN.items() if k != "head_dim"},
+  "stem_ln": ["dpn"],
+  "stem_eps": [EPS],
+  "norm_kw": [{"eps": EPS}],
+  "gelu": ["exact"],
+  "qkv_bias": [False],
+  "final_norm": [True],
+  "rep_size": [False],
+}
+SUPPORTED = {
+  "vit_pytorch": {**_SUPPORTED, "pool_type": ["tok", "gap"]},
+  "simple_vit": {
+    **_SUPPORTED,
+    "pool_type": ["gap"],
+    "posemb": ["sincos2d"],
+  },
+}
+
+
+def describe(flat: Flat, layout: str) -> metadata.ModelMetadata:
+  """Returns what is known about a model, by its arrays as they are named there.
+
+  Args:
+    flat: arrays by name.
+    layout: "vit_pytorch" or "simple_vit".
+  """
+  options: dict[str, Any] = {
+    **{"gelu": "exact", "norm": "layernorm", "norm_kw": {"eps": EPS}},
+    "stem_eps": EPS,
+    "block_ln": "placement",
+    "block_ln_kw": {"sa": "pre", "mlp": "pre", "post": "branch"},
+  }
+  guessed = ["gelu", "norm_kw", "stem_eps", "block_ln_kw", "patch_size"]
+  row = layout == "vit_pytorch"
+  if layout == "simple_vit":
+    options |= {"posemb": "sincos2d", "posemb_kw": {}, "pool_type": "gap"}
+    guessed.append("posemb")
+  else:
+    # Until 2025 the mean, too, was over a class token, of shape (1, 1, width).
+    if (token := flat.get("cls_token")) is not None and token.ndim == 2:
+      options["pool_type"] = "tok" if token.size else "gap"
+    if "transformer.layers.0.0.to_out.0.weight" not in flat:
+      options["num_heads"] = 1
+  return metadata.ModelMetadata(
+    layout,
+    options,
+    cls_row=row,
+    source="the defaults of vit-pytorch",
+    guessed=tuple(guessed),
+  )
+
+
+def heads(channels: int) -> int | None:
+  """Returns how many heads of the default size have so many channels."""
+  return channels // DIM_HEAD if channels % DIM_HEAD == 0 else None
+
+
+def patch(pixels: int, size: Sequence[int] | None) -> tuple[int, int, int]:
+  """Returns (rows, cols, channels) of a patch.
+
+  Args:
+    pixels: how many numbers it has.
+    size: (rows, cols), None for a square in colour or else in gray.
+
+  Raises:
+    ValueError: these are not as many, or there is no such square.
+  """
+  if size is None:
+    sides = ((channels, math.isqrt(pixels // channels)) for channels in (3, 1))
+    found = [(n, n, c) for c, n in sides if n * n * c == pixels]
+  else:
+    channels, rest = divmod(pixels, math.prod(size))
+    found = [] if rest or not channels else [(*size, channels)]
+  if not found:
+    raise ValueError(
+      f"its patches have {pixels} numbers, which are no "
+      f"{'square' if size is None else tuple(size)} of 3 or 1 channels. Give "
+      "the patches' rows and columns: --set patch_size=[8,4]."
+    )
+  return found[0]
