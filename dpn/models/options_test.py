@@ -120,7 +120,8 @@ def others(hint, default):
 
 
 CONTEXTS = {
-  **dict.fromkeys(("cls_blocks", "stoch_depth"), {"depth": 2}),
+  "cls_blocks": {"depth": 2},
+  "stoch_depth": {"depth": 2},
   "stem_eps": {"stem_ln": "dpn"},
   "registers_last": {"registers": 1},
   "lape": {"depth": 2},  # for `share`
