@@ -91,6 +91,11 @@ setuptools.setup(
     "bench": ["numba", "psutil", "tensorflow", "torch"],
     "wandb": ["wandb"],
     "docs": ["mkdocs-material", "mkdocstrings-python", RUFF],
-    "convert": ["timm", "torch", "transformers"],  # only to test conversions
+    "convert": [
+      "timm",
+      "torch",
+      "transformers",
+      "vit-pytorch",
+    ],  # only to test conversions
   },
 )

@@ -3,9 +3,9 @@
   python -m scripts.convert runs/dpn dpn.safetensors --to timm
 
 SRC is a run's folder, one of its checkpoints (…/checkpoints/1000), or a
-parameter file of this code base, big_vision, timm or Hugging Face: .npz,
-.safetensors, or a folder with config.json and model.safetensors. What it is, is
-recognized.
+parameter file of this code base, big_vision, timm, Hugging Face or vit-pytorch:
+.npz, .safetensors, or a folder with config.json and model.safetensors. What it
+is, is recognized.
 
 DST is an .npz file for big_vision, else a .safetensors file; for timm and hf a
 name without suffix makes a folder with a config.json as well. It must not exist

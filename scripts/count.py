@@ -78,7 +78,7 @@ def audit(config, task: base.Task, spec: loader.Spec) -> pd.DataFrame:
   found = {key: optim.matched(config, params, key) for key in keys}
   rows = {}
   flat = trees.flatten(jax.device_get(params))
-  for name in sorted(flat, key=_by_number):
+  for name in sorted(flat, key=by_number):
     x = flat[name]
     of = {key: found[key][name] for key in keys if name in found[key]}
     mult = lambda key, default, of=of: of.get(key, (None, default))[1]
@@ -96,7 +96,7 @@ def audit(config, task: base.Task, spec: loader.Spec) -> pd.DataFrame:
   return pd.DataFrame.from_dict(rows, orient="index")
 
 
-def _by_number(name):
+def by_number(name):
   """Returns a key that sorts block 10 behind block 9."""
   return [part.zfill(9) for part in re.split(r"(\d+)", name)]
 

@@ -2,6 +2,7 @@
 
   python -m scripts.diagnose --config configs/digits.py:stem_ln=none
   python -m scripts.diagnose runs/digits --out diagnosis.html
+  python -m scripts.diagnose vit.safetensors
 
 It measures the conditioning of patches before and after a LayerNorm; the patch
 embedding's share of the gradient and of the update in a short training; norms
@@ -17,6 +18,10 @@ embedding.
 For the folder of a run, its final parameters are measured as well, and the log
 gives the gradient's share over the whole training. Images are those that the
 config trains on, with its augmentation.
+
+Of a parameter file of any library it says, without data, what the norms and the
+patch embedding have learned. scripts.convert tells what such a file may be;
+--set says what it does not.
 """
 
 import contextlib
@@ -29,12 +34,15 @@ import numpy as np
 import pandas as pd
 from absl import flags
 
+import dpn.tasks
 from dpn import metrics
 from dpn.input_pipeline import loader
-from dpn.scripts.diagnosis import measures, page
+from dpn.scripts import convert
+from dpn.scripts.diagnosis import learned, measures, page
 from dpn.scripts.evaluation import checkpoints
 from dpn.scripts.results import output
 from dpn.trainers import build, cli
+from dpn.weights import vit_params
 
 READING = """\
 How to read it: a LayerNorm improves the conditioning of nearly all patches. It
@@ -227,14 +235,37 @@ def _signals(part):
   return row | {"largest logit": f"{max(part['largest_logit']):.1f}"}
 
 
+def from_file(path: str, told: list[str]) -> tuple[dict, str, str]:
+  """Returns what a parameter file tells: numbers, words and an HTML page."""
+  model = vit_params.read(
+    path, convert.parse_options(told), None, dpn.tasks.model_options
+  )
+  found = learned.learned(model)
+  notes = [note for note in model.notes if note.startswith("Assumed")]
+  about = [learned.text(path, found), *notes]
+  shown = [table.to_string() for table in learned.tables(found)]
+  words = [*about, learned.READING]
+  return (
+    found,
+    "\n\n".join([*about, *shown, learned.READING]),
+    learned.page(words, found),
+  )
+
+
 def main(folder: str | None = None):
   if bool(folder) == bool(_CONFIG.value):
     raise ValueError("Give either --config or the folder of a run.")
   config = _CONFIG.value
-  if folder:
+  if (
+    folder and not os.path.isfile(folder) and checkpoints.config_beside(folder)
+  ):
     config = checkpoints.config_of(folder)
   with output.ensure_folder(os.path.dirname(_OUT.value or "")):
     pass  # If it cannot be written, fail before the work.
+  if folder and not config:
+    found, words, html = from_file(folder, _SET.value)
+    _show(found, words, lambda: html)
+    return
   found = diagnose(
     config,
     folder,
@@ -244,11 +275,19 @@ def main(folder: str | None = None):
   )
   about, *meaning = texts(found)
   shown = [table.to_string() for table in tables(found)]
-  output.say("\n\n".join([about, *shown, *meaning]))
+  _show(
+    found,
+    "\n\n".join([about, *shown, *meaning]),
+    lambda: page.page(found, texts(found), tables(found)),
+  )
+
+
+def _show(found, words, make_page):
+  output.say(words)
   if _JSON.value:
     output.write(_JSON.value, json.dumps(found) + "\n")
   if _OUT.value:
-    output.write(_OUT.value, page.page(found, texts(found), tables(found)))
+    output.write(_OUT.value, make_page())
 
 
 if __name__ == "__main__":
@@ -260,4 +299,7 @@ if __name__ == "__main__":
   )
   _JSON = flags.DEFINE_string("json", None, "File for all the numbers.")
   _OUT = flags.DEFINE_string("out", None, "HTML file for the figures.")
+  _SET = flags.DEFINE_multi_string(
+    "set", [], "Of a file, an option that it does not tell: num_heads=3."
+  )
   cli.run(main, [], ["RUN"])

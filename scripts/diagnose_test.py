@@ -18,6 +18,8 @@ from dpn.scripts import diagnose
 from dpn.scripts.diagnosis import measures, page
 from dpn.trainers import conftest as runs
 from dpn.trainers import loop
+from dpn.weights import checkpoint
+from dpn.weights import conftest as files
 
 
 @pytest.fixture(scope="module")
@@ -203,6 +205,29 @@ def test_attention_and_norms(options):
   assert found["largest_logit"][0] == pytest.approx(
     np.abs(logits).max(), rel=1e-3
   )
+
+
+def test_a_file_without_data(tmp_path):
+  """LN0's scale is known, and the kernel is of rank one."""
+  path, params = files.write_ours(tmp_path)
+  scale = np.ones((3, 3, 3), np.float32)
+  scale[0, 0], scale[1, 1] = 0.5, 0
+  params["stem"]["ln0"] = {"scale": scale.ravel(), "bias": np.full(27, -0.5)}
+  kernel = np.outer(np.arange(1, 28), np.arange(1, 9)).astype(np.float32)
+  params["embedding"]["kernel"] = kernel.reshape(3, 3, 3, 8)
+  checkpoint.save_params(path, params, metadata=files.metadata(path))
+  found, words, html = diagnose.from_file(path, [])
+  norm = found["norms"]["stem/ln0"]
+  assert norm["scale"][2:] == [1, 1, 1]
+  assert norm["near_zero"] == 3 / 27
+  assert norm["bias"] == pytest.approx(0.5)
+  for part in found["embedding"].values():
+    assert part["effective_rank"] == pytest.approx(1, abs=1e-3)
+  # In the centre, the corners and along the edges.
+  assert re.search(r"red +0\.750 +0\.500 +1\.000", words)
+  assert "scale, by pixel" in html
+  with pytest.raises(ValueError, match="nknown model option"):
+    diagnose.from_file(path, ["geul=exact"])
 
 
 def test_too_many_arguments():

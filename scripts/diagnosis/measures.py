@@ -52,11 +52,11 @@ def conditioning(
     raw, normalized = raw + x.T @ x, normalized + y.T @ y
   channels = batch.shape[-1]
   return {
-    "raw": _spectrum(raw / count),
-    "channels standardized": _spectrum(
+    "raw": spectrum(raw / count),
+    "channels standardized": spectrum(
       _standardize(raw / count, total / count, channels)
     ),
-    "LayerNorm": _spectrum(normalized / count),
+    "LayerNorm": spectrum(normalized / count),
   }
 
 
@@ -73,7 +73,8 @@ def _standardize(moments, mean, channels):
   return centred * np.outer(scale, scale)
 
 
-def _spectrum(moments):
+def spectrum(moments: np.ndarray) -> dict[str, Any]:
+  """Returns what `conditioning` says of second moments."""
   values = np.maximum(np.linalg.eigvalsh(moments)[::-1], 0)
   shares = values / values.sum()
   positive = shares[shares > 0]

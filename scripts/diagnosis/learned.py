@@ -1,0 +1,118 @@
+"""What the parameters of a checkpoint say, without any image.
+
+Everything returned consists of numbers and lists, to be written as JSON.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from dpn.scripts import count
+from dpn.scripts.diagnosis import measures
+from dpn.scripts.results import measures as of_scales
+from dpn.scripts.results import plots, render
+from dpn.weights import vit_params
+
+READING = """\
+How to read it: norms start with scale 1 and bias 0. LN0's scale is one factor
+for each pixel of a patch: corners and centre that differ say where the model
+looks, colours that differ what it makes of them (arXiv 2302.01327, Figure 3).
+A scale near 0 hides its pixel or channel. The spectrum is of the embedding's
+kernel, LN0's scale included: directions of the patch that it passes on; with
+few of them, tokens are alike."""
+_NEAR_ZERO = 0.05
+
+
+def learned(model: vit_params.VitParams) -> dict[str, Any]:
+  """Returns what the norms and the embedding of a model have learned.
+
+  Args:
+    model: any Vision Transformer with a patch embedding.
+
+  Raises:
+    ValueError: its stem is of convolutions.
+  """
+  arrays = {k: np.asarray(x, np.float64) for k, x in model.arrays.items()}
+  if "embedding/kernel" not in arrays:
+    raise ValueError(
+      "The model has no patch embedding: its stem is not `patch`."
+    )
+  kernel = arrays["embedding/kernel"]
+  kernel = kernel.reshape(-1, kernel.shape[-1])  # (pixels, width)
+  found: dict[str, Any] = {"patch": list(model.patch)}
+  found["options"] = dict(model.options)
+  parts = {"embedding": kernel}
+  if (scale := arrays.get("stem/ln0/scale")) is not None:
+    found["ln0"] = scale.reshape(model.patch).tolist()
+    parts["embedding with LN0's scale"] = scale[:, None] * kernel
+  found["embedding"] = {k: measures.spectrum(x @ x.T) for k, x in parts.items()}
+  found["norms"] = {
+    name.removesuffix("/scale"): _norm(x, arrays.get(name[:-5] + "bias"))
+    for name, x in sorted(arrays.items(), key=lambda x: count.by_number(x[0]))
+    if name.endswith("/scale")
+  }
+  return found
+
+
+def _norm(scale, bias):
+  """Returns quantiles of a norm's scale, and the size of its bias."""
+  row = {
+    "scale": np.percentile(scale, measures.QUANTILES).tolist(),
+    "near_zero": float((np.abs(scale) < _NEAR_ZERO).mean()),
+  }
+  return row if bias is None else {**row, "bias": float(np.abs(bias).mean())}
+
+
+def tables(found: Mapping[str, Any]) -> list[pd.DataFrame]:
+  """Returns the scales of all norms, LN0's by region, and the spectra."""
+  norms = {}
+  for name, part in found["norms"].items():
+    low, _, middle, _, high = part["scale"]
+    norms[name] = {
+      "scale (5–95%)": f"{middle:.2f} ({low:.2f}–{high:.2f})",
+      "near 0": f"{part['near_zero']:.0%}",
+      "mean |bias|": f"{part['bias']:.2f}" if "bias" in part else "",
+    }
+  result = [pd.DataFrame.from_dict(norms, orient="index")]
+  if "ln0" in found:
+    by_region = of_scales.regions(np.array(found["ln0"]))
+    if len(by_region) == 3:
+      by_region.index = ["red", "green", "blue"]
+    result.append(by_region.map("{:.3f}".format))
+  spectra = {
+    name: {
+      "effective rank": f"{part['effective_rank']:.1f}",
+      "largest direction": f"{part['top_share']:.0%}",
+    }
+    for name, part in found["embedding"].items()
+  }
+  return [*result, pd.DataFrame.from_dict(spectra, orient="index")]
+
+
+def text(path: str, found: Mapping[str, Any]) -> str:
+  """Returns a sentence on what was looked at."""
+  rows, cols, channels = found["patch"]
+  return (
+    f"{path}: patches of {rows}×{cols} pixels ({rows * cols * channels} "
+    f"numbers), stem_ln={found['options']['stem_ln']}, width "
+    f"{found['options']['width']}."
+  )
+
+
+def page(words: Sequence[str], found: Mapping[str, Any]) -> str:
+  """Returns the HTML page: words, tables and, of LN0, a picture."""
+  shown = [
+    render.html_table(table.rename_axis("").reset_index())
+    for table in tables(found)
+  ]
+  pictures = []
+  if "ln0" in found:
+    maps = plots.scale_maps({"ln0": np.array(found["ln0"])})
+    pictures = [
+      render.pictures([render.Picture(maps, "LN0's scale, by pixel.")])
+    ]
+  return render.page(
+    "What was learned", *map(render.paragraph, words), *shown, *pictures
+  )
