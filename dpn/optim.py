@@ -25,6 +25,8 @@ to the first pattern that matches its whole name:
     or a list of them that covers every parameter. None freezes: these
     parameters keep their bits, have no optimizer state, and their gradients do
     not count in the norm.
+  projection: import path of a function (name, parameter) → parameter, applied
+    to each trained parameter after its update, as nGPT needs.
 """
 
 import functools
@@ -85,7 +87,25 @@ def make(
     # Last, so that neither weight decay nor a NaN reaches what is frozen.
     optax.masked(optax.set_to_zero(), frozen),
     optax.scale(-1.0),
+    optax.masked(_projected(config.get("projection")), trained),
   ), schedule_fns
+
+
+def _projected(path: str | None) -> optax.GradientTransformation:
+  """Returns updates after which parameters are `config.projection` of them."""
+  if not path:
+    return optax.identity()
+  project = registry.import_path("config.projection", path)
+
+  def move(key, update, param):
+    name = jax.tree_util.keystr(key, simple=True, separator="/")
+    return project(name, param + update) - param
+
+  return optax.stateless(
+    lambda updates, params: jax.tree_util.tree_map_with_path(
+      move, updates, params
+    )
+  )
 
 
 def _check_signs(config):

@@ -413,3 +413,28 @@ def test_everything_can_be_frozen():
     np.testing.assert_array_equal(got, want)
   assert optim.make(config, params, **SIZES)[1] == []
   assert all(jax.tree.leaves(optim.frozen_mask(config, params)))
+
+
+def unit_rows(name, x):
+  """What `config.projection` names below."""
+  is_kernel = name.endswith("/kernel")
+  return x / jnp.linalg.norm(x, axis=1, keepdims=True) if is_kernel else x
+
+
+def test_projection_follows_every_update():
+  config = SGD | {"projection": f"{__name__}:unit_rows"}
+  config["schedule"] = [("Dense_0/.*", None), (".*", {})]
+  before = _params()
+  after = _train(config, before, [_grads(0)])
+  kernel = np.float64(before["Dense_1"]["kernel"])
+  kernel -= 0.1 * _grads(0)["Dense_1"]["kernel"]
+  kernel /= np.linalg.norm(kernel, axis=1, keepdims=True)
+  np.testing.assert_allclose(after["Dense_1"]["kernel"], kernel, rtol=1e-5)
+  plain = _train({**config, "projection": None}, before, [_grads(0)])
+  np.testing.assert_array_equal(
+    after["Dense_1"]["bias"], plain["Dense_1"]["bias"]
+  )
+  for name in ("kernel", "bias"):  # frozen
+    np.testing.assert_array_equal(
+      after["Dense_0"][name], before["Dense_0"][name]
+    )

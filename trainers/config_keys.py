@@ -35,6 +35,7 @@ FIELDS = {
   "wd": "weight decay, decoupled; times the schedule, not times `lr`",
   "wd_mults": "list of (pattern, factor of `wd`); kernels alone without it",
   "schedule": "the learning rate over time, or a list by pattern; see below",
+  "projection": "what parameters become after each update: an import path",
   "grad_clip_norm": "largest norm of the gradient, or a list by pattern",
   "grad_accum": "in how many parts a batch is processed",
   "ema_decay": "of the moving average of parameters, to evaluate and export",

@@ -81,6 +81,12 @@ SCANNED = [
   {"norm": "prepbn", "norm_kw": {"steps": 2}, "final_norm": "norm"},
   {"norm": "unifiednorm", "pool_type": "tok", "final_norm": "norm"},
 ]
+_NGPT = "dpn.models.ngpt"
+NGPT = {
+  **{"block_ln": f"{_NGPT}:Block", "stem_ln": f"{_NGPT}:STEM_LN"},
+  **{"weight_init": f"{_NGPT}:INITS", "final_norm": False},
+  "weight_norm": f"{_NGPT}:scaled_logits",
+}
 SMALL = {
   "width": 16,
   "depth": 2,
@@ -124,7 +130,7 @@ def train(options):
   return losses, state.variables
 
 
-@pytest.mark.parametrize("options", LOOPED, ids=name)
+@pytest.mark.parametrize("options", [*LOOPED, NGPT], ids=name)
 def test_two_steps(options):
   losses, variables = train(options)
   assert losses[1] < losses[0]
@@ -132,7 +138,9 @@ def test_two_steps(options):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", SCANNED, ids=name)
+@pytest.mark.parametrize(
+  "options", [*SCANNED, {**NGPT, "pool_type": "tok"}], ids=name
+)
 def test_scanned_in_half_precision(options):
   losses, variables = train({**options, "scan": True, "dtype_mm": "bfloat16"})
   leaves = jax.tree.leaves(variables)
