@@ -38,6 +38,7 @@ ARMS = (
     "qk_norm=layernorm": {"qk_norm": "layernorm"},
     "qk_norm=rmsnorm": {"qk_norm": "rmsnorm"},
     "qkv norm=rmsnorm": {"qk_norm": "rmsnorm", "v_norm": "rmsnorm"},
+    "rope=axial": {"rope": "axial"},
     "registers=4": {"registers": 4},
     "stem=hmlp": {"stem": "hmlp"},
     "stem=vit_c": {"stem": "vit_c"},

@@ -42,7 +42,7 @@ LOOPED = [
     **{"norm": "layernorm_no_bias", "qk_norm": "layernorm_no_bias"},
     **{"v_norm": "layernorm_no_bias", "logit_scale": "learned"},
   },
-  {"norm": "derf", "final_norm": "norm"},
+  {"norm": "derf", "final_norm": "norm", "rope": "axial", "posemb": "none"},
   {
     **{"norm": "centernorm", "pool_type": "tok", "registers": 2},
     "prefix_norm": "own",
@@ -55,7 +55,7 @@ LOOPED = [
 SCANNED = [
   {
     **{"norm": "standardize", "block_ln": "cct", "stoch_depth": 0.2},
-    **{"stem": "tract"},
+    **{"stem": "tract", "rope": "mixed"},
   },
   {
     **{"norm": "rmsnorm", "block_ln": "sub_ln", "attn_dropout": 0.1},

@@ -8,7 +8,7 @@ from typing import Any
 import flax.linen as nn
 import jax.numpy as jnp
 
-from dpn.models import flash, init, norms
+from dpn.models import flash, init, norms, rotary
 from dpn.models.norms import base
 
 # What queries times keys are multiplied by: 1 / sqrt(d); 1; or a factor for
@@ -36,6 +36,7 @@ class Attention(nn.Module):
   make_qk_norm: Callable[..., nn.Module] | None = None  # name → `query_ln`, …
   make_v_norm: Callable[..., nn.Module] | None = None  # name → `value_ln`
   logit_scale: str = "sqrt"  # one of `LOGIT_SCALES`
+  rope: Callable[..., tuple] | None = None  # see `rotary.ROPES`
   prefix: norms.TokenGrid | None = None  # says which tokens those are
   head_scale: str = "none"  # see `placement.Placement`
   kernel_init: Callable = init.INITS["big_vision"].dense
@@ -78,6 +79,9 @@ class Attention(nn.Module):
       k = self.make_qk_norm(name="key_ln")(k, not deterministic)
     if self.make_v_norm:
       v = self.make_v_norm(name="value_ln")(v, not deterministic)
+    angles, pairs = self.rope(self, q.shape[-1]) if self.rope else (None, "")
+    if angles is not None:
+      q, k = (rotary.rotate(x, angles, pairs) for x in (q, k))
     if self.logit_scale != "sqrt":
       q = self.scale_logits(q)
     if out is not None:
@@ -192,6 +196,7 @@ def of_block(config, where, tokens, make_norm) -> Attention:
     make_norm=make_norm if where.sa_inner else None,
     make_qk_norm=bind("qk_norm"),
     make_v_norm=bind("v_norm"),
+    rope=lambda module, d: config.bind("rope")(module, tokens, d),
     logit_scale=config.logit_scale,
     prefix=tokens if where.prefix_qkv else None,
     head_scale=where.head_scale,
@@ -204,7 +209,13 @@ def of_block(config, where, tokens, make_norm) -> Attention:
 
 
 def check(config):
-  """Raises ValueError if an `encoder.Config` has no norms of single heads."""
+  """Raises ValueError if the options of an `encoder.Config` exclude others."""
+  if config.rope != "none" and config.width // config.num_heads % 4:
+    raise ValueError(
+      f"rope={config.rope!r} turns pairs of channels by rows and by columns: "
+      "width / num_heads must be a multiple of 4, got "
+      f"{config.width} / {config.num_heads}."
+    )
   for choice in ("qk_norm", "v_norm"):
     if not config.bind(choice).func.PER_TOKEN:
       raise ValueError(

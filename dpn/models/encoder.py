@@ -13,7 +13,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from dpn.models import attention, flash, init, norms, options
+from dpn.models import attention, flash, init, norms, options, rotary
 from dpn.models import placement as placements
 from dpn.models.norms import base
 
@@ -45,6 +45,8 @@ class Config(options.Options):
     v_norm: likewise of values.
     logit_scale: of queries times keys: `sqrt`, 1 / sqrt(d); `one`; or
       `learned`, a factor for each head that starts at 1 / sqrt(d).
+    rope: rotary positions of queries and keys, one of `rotary.ROPES`, besides
+      those of `posemb`.
     cls_blocks: how many of the last blocks see the class token, see
       `late_cls`; None for all.
     gelu: `tanh` approximation or `exact`; one of `GELUS`.
@@ -67,6 +69,7 @@ class Config(options.Options):
     "norm": norms.NORMS,
     "qk_norm": norms.QK_NORMS,
     "v_norm": norms.QK_NORMS,
+    "rope": rotary.ROPES,
   }
   VALUES: ClassVar = {
     "gelu": GELUS,
@@ -94,6 +97,8 @@ class Config(options.Options):
   v_norm: str = "none"
   v_norm_kw: Mapping[str, Any] = options.NONE
   logit_scale: str = "sqrt"
+  rope: str = "none"
+  rope_kw: Mapping[str, Any] = options.NONE
   cls_blocks: int | None = None
   gelu: str = "tanh"
   qkv_bias: bool = True

@@ -70,8 +70,8 @@ class Add:
     problem = None
     if not config.has_cls:
       problem = f"pool_type={config.pool_type!r} has no class token"
-    elif config.posemb == "rpe":
-      problem = "posemb='rpe' is between patches only"
+    elif config.posemb in ("rpe", "none"):
+      problem = f"posemb={config.posemb!r} has none for tokens"
     if problem:
       raise ValueError(
         "posemb_join_kw={'cls': True} gives the class token a position, but "
@@ -115,7 +115,7 @@ class Shared(Add):
   cls: bool = dataclasses.field(default=True, init=False)
 
   def check(self, config):
-    if config.posemb == "rpe":
+    if config.posemb in ("rpe", "none"):
       _refuse(config, "there is nothing to add to tokens: use 'add' or 'lape'")
 
   def to_stream(self, block, x, pe):
@@ -157,6 +157,8 @@ class Lape(Add):
   norm: Literal[tuple(FORMS)] = "layernorm"  # type: ignore[valid-type]
 
   def check(self, config):
+    if config.posemb == "none":
+      _refuse(config, "there is nothing to normalize: use 'add'")
     if self.share and config.posemb == "rpe":
       why = "every block has a table: leave out posemb_join_kw.share"
       _refuse(config, why)

@@ -72,6 +72,7 @@ def _with_cls(table, cls):
 # grid is (rows, cols) of patches, row-major; cls is 1 if the class token has a
 # position too, which is the first, else 0. Further arguments are options.
 POSEMBS: dict[str, Callable] = {
+  "none": lambda grid, width, cls: None,  # such as with `rope`
   "learn": lambda grid, width, cls: None,  # a parameter of the model
   "sincos1d": lambda grid, width, cls: _with_cls(
     sincos1d(grid[0] * grid[1] + cls, width), 0

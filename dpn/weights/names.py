@@ -25,6 +25,7 @@ PLAIN = {
   "qk_norm": ["none"],
   "v_norm": ["none"],
   "logit_scale": ["sqrt"],
+  "rope": ["none"],
   "posemb": ["learn", "sincos1d", "sincos2d", "sincos2d_lape"],
   "posemb_join": ["add"],
   "block_ln": ["placement"],
