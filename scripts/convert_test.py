@@ -242,10 +242,10 @@ def run(*argv):
 def test_wrong_inputs_of_the_command(tmp_path, source):
   path, out = source("timm_tok"), str(tmp_path / "x.safetensors")
   assert "num_heads=…" in run(path, out, "--to", "ours")
-  flat = testing.golden("timm_tok") | {"reg_token": np.zeros((1, 4, 8))}
-  registers = testing.write_torch(tmp_path, "timm_tok", flat)
+  flat = testing.golden("timm_tok") | {"fc_norm.weight": np.zeros(8)}
+  other = testing.write_torch(tmp_path, "timm_tok", flat)
   heads = ("--set", "num_heads=2")
-  assert "reg_token" in run(registers, out, "--to", "ours", *heads)
+  assert "fc_norm" in run(other, out, "--to", "ours", *heads)
   assert "Did you mean 'gelu'?" in run(
     path, out, "--to", "ours", "--set", "gel=1"
   )

@@ -210,11 +210,11 @@ def of_block(config, where, tokens, make_norm) -> Attention:
 
 def check(config):
   """Raises ValueError if the options of an `encoder.Config` exclude others."""
-  if config.rope != "none" and config.width // config.num_heads % 4:
+  d = config.head_dim or config.width // config.num_heads
+  if config.rope != "none" and d % 4:
     raise ValueError(
       f"rope={config.rope!r} turns pairs of channels by rows and by columns: "
-      "width / num_heads must be a multiple of 4, got "
-      f"{config.width} / {config.num_heads}."
+      f"head_dim or width / num_heads must be a multiple of 4, got {d}."
     )
   for choice in ("qk_norm", "v_norm"):
     if not config.bind(choice).func.PER_TOKEN:

@@ -125,7 +125,7 @@ def test_registers_and_class_token_around():
 @pytest.mark.parametrize(
   ("options", "message"),
   [
-    ({"num_heads": 8}, "must be a multiple of 4, got 16 / 8"),
+    ({"num_heads": 8}, "must be a multiple of 4, got 2"),
     ({"rope_kw": {"pair": "axes"}}, "Unknown option 'pair'"),
     ({"posemb": "none", "posemb_join": "lape"}, "nothing to normalize"),
   ],
