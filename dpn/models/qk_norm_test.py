@@ -70,6 +70,42 @@ def test_flax():
   np.testing.assert_allclose(got, theirs.apply(variables, x), rtol=1e-4)
 
 
+def test_lucidrains(golden, precision):
+  """Unit vectors with a scale by head; the logits are not scaled."""
+  vectors = golden("recent")
+
+  def ours(key):
+    get = lambda name: vectors[f"l2/{key}/{name}"]
+    parts = np.split(get("to_qkv.weight"), 3)
+    params = {
+      name: {"kernel": x.T.reshape(24, 4, 6)}
+      for name, x in zip(("query", "key", "value"), parts, strict=True)
+    }
+    for name, theirs in (("query_ln", "q_norm"), ("key_ln", "k_norm")):
+      params[name] = {"scale": get(f"{theirs}.gamma")[:, 0]}
+    params["out"] = {"kernel": get("to_out.weight").T.reshape(4, 6, 24)}
+    return params
+
+  make = functools.partial(norms.QK_NORMS["l2"], dtype=precision.dtype)
+  kw = {"make_qk_norm": make, "logit_scale": "one", "dtype": precision.dtype}
+  model = attention.Attention(4, qkv_bias=False, **kw)
+
+  @jax.jit
+  def run(params, x, cotangent):
+    def apply(params, x):
+      out = params["out"] | {"bias": np.zeros(24, x.dtype)}  # ours has one
+      return model.apply({"params": {**params, "out": out}}, x, x)
+
+    y, vjp = jax.vjp(apply, params, x)
+    return y, vjp(cotangent)
+
+  args = (ours("param"), vectors["l2/in/x"], vectors["l2/in/cotangent"])
+  y, (d_params, d_x) = run(*map(precision.cast, args))
+  precision.assert_close(y, vectors["l2/out/y"])
+  precision.assert_close(d_x, vectors["l2/grad/x"])
+  jax.tree.map(precision.assert_close, d_params, ours("grad"))
+
+
 def _in_numpy(params, x, norm, factor):
   """Returns attention's output and weights, with normalized values."""
   heads = lambda name: np.einsum("btc,chd->bthd", x, params[name]["kernel"])

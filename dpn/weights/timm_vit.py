@@ -44,6 +44,8 @@ NAMES = Names(
     "pos_embed": "pos_embedding",
     "attn_pool.latent": "MAPHead_0/probe",
   },
+  # In the code of DeiT III and of ViT-5.
+  renamed=((r"(blocks\.\d+)\.gamma_([12])", r"\1.ls\2.gamma"),),
   scales={
     "blocks.{i}.ls1.gamma": "blocks.{i}.attn.proj",
     "blocks.{i}.ls2.gamma": "blocks.{i}.mlp.fc2",
