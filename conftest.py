@@ -6,6 +6,7 @@ import os
 import pathlib
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ["HF_HUB_OFFLINE"] = "1"  # paths that do not exist may be names there
 # Tests compile a lot and compute little: less optimized code is there sooner.
 FLAGS = [
   "--xla_force_host_platform_device_count=4",

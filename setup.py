@@ -86,7 +86,7 @@ setuptools.setup(
     "prepare": ["crc32c", "tensorflow"],
     "fast": ['nvidia-nvimgcodec-cu12; sys_platform == "linux"'],
     "restart": ["numba"],
-    "hf": ["pyarrow"],
+    "hf": ["huggingface_hub", "pyarrow"],
     "text": TEXT,
     "bench": ["numba", "psutil", "tensorflow", "torch"],
     "wandb": ["wandb"],

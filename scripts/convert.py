@@ -22,6 +22,7 @@ from collections.abc import Mapping, Sequence
 import dpn.tasks
 from dpn import errors
 from dpn.models import vit
+from dpn.scripts.conversion import folder
 from dpn.scripts.results import output
 from dpn.weights import export, fold, vit_params
 
@@ -45,7 +46,7 @@ def convert(
   Raises:
     ValueError, OSError: it cannot be read, converted or written.
   """
-  export.check_target(target, to)
+  folder.check_target(target, to)
   model = vit_params.read(source, options or {}, arch, dpn.tasks.model_options)
   if resolution is not None:
     model = vit_params.at_resolution(model, resolution)
@@ -54,7 +55,7 @@ def convert(
   exported = export.export(
     model, to, no_embed_class=no_embed_class, extra_modules=extra_modules
   )
-  export.write(target, exported)
+  folder.write(target, exported, to, model)
   return [*model.notes, *exported.notes, f"Wrote {target}."]
 
 

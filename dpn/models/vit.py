@@ -324,7 +324,11 @@ def Model(num_classes=None, *, variant=None, **kw) -> nn.Module:
 
 
 def from_pretrained(
-  path: str | os.PathLike, *, arch: str | None = None, **options: Any
+  path: str | os.PathLike,
+  *,
+  arch: str | None = None,
+  revision: str | None = None,
+  **options: Any,
 ):
   """Returns a model, its variables and the preprocessing that fits.
 
@@ -333,8 +337,11 @@ def from_pretrained(
 
   Args:
     path: the folder of a run, one of its checkpoints, or a parameter file or
-      folder of big_vision, timm or Hugging Face; see `weights.files.locate`.
+      folder of big_vision, timm, Hugging Face or vit-pytorch; see
+      `weights.files.locate`. Or a name on the Hugging Face hub, such as
+      "timm/vit_base_patch16_224.augreg_in21k".
     arch: timm's name of the model, for files that do not say what they are.
+    revision: a branch, tag or commit on the hub.
     **options: fields of `Config`. `num_classes`, `rep_size` and `stem_ln` may
       differ from the file's: what it lacks is freshly initialized, what the
       model lacks is left out. Those that only concern training are free. The
@@ -342,7 +349,8 @@ def from_pretrained(
   """
   from dpn.weights import pretrained  # which imports this module
 
-  return pretrained.load(os.fspath(path), arch, options)
+  path = os.fspath(path) + (f"@{revision}" if revision else "")
+  return pretrained.load(path, arch, options)
 
 
 def decode_variant(variant: str | None) -> dict[str, Any]:

@@ -1,16 +1,12 @@
 """Writes a Vision Transformer in the layout of another library."""
 
 import dataclasses
-import io
-import json
-import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from dpn import atomic, registry
+from dpn import registry
 from dpn.models import posemb
 from dpn.weights import (
   big_vision,
@@ -39,7 +35,7 @@ SUPPORTED = {
   **vit_pytorch.SUPPORTED,
 }
 SUFFIXES = {
-  "ours": [".safetensors"],
+  "ours": [".safetensors", ""],
   "big_vision": [".npz"],
   "timm": [".safetensors", ""],
   "hf": [".safetensors", ""],
@@ -404,50 +400,3 @@ def _metadata(model, layout="ours", **more):
   return metadata.metadata(
     model.options, model.pixels, layout, pp=model.pp, **more
   )
-
-
-def check_target(target: str, to: str):
-  """Raises an error if `target` has no suffix for `to`, or is there already."""
-  suffix = os.path.splitext(target)[1]
-  if suffix not in SUFFIXES[to]:
-    known = " or ".join(s or "no suffix (a folder)" for s in SUFFIXES[to])
-    raise ValueError(
-      f"{target!r} is no name for --to {to}: expected {known}, got "
-      f"{suffix or 'none'!r}."
-    )
-  if os.path.lexists(target):
-    raise FileExistsError(
-      f"{target!r} exists and is never overwritten. Remove it, or give another "
-      "name."
-    )
-
-
-def write(target: str, exported: Exported):
-  """Writes a file, or a folder if `target` has no suffix.
-
-  Raises:
-    OSError: it cannot be written; nothing is left behind.
-  """
-  parent = os.path.dirname(os.path.abspath(target))
-  os.makedirs(parent, exist_ok=True)
-  if os.path.splitext(target)[1]:
-    atomic.write(target, _bytes(target, exported))
-    return
-  with tempfile.TemporaryDirectory(dir=parent) as scratch:
-    folder = os.path.join(scratch, "model")
-    os.mkdir(folder)
-    file = os.path.join(folder, "model.safetensors")
-    atomic.write(file, _bytes(file, exported))
-    for name, value in exported.config.items():
-      atomic.write_json(os.path.join(folder, name), value)
-    os.rename(folder, target)
-
-
-def _bytes(target, exported):
-  if not target.endswith(".npz"):
-    arrays = {k: np.asarray(x, order="C") for k, x in exported.arrays.items()}
-    return files.to_bytes(arrays, exported.metadata)
-  buffer = io.BytesIO()
-  said = np.array(json.dumps(exported.metadata))
-  np.savez(buffer, **exported.arrays, metadata=said)
-  return buffer.getvalue()

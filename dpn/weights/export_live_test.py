@@ -95,43 +95,13 @@ def test_ours_in_transformers(tmp_path, name):
   path, want = ours(tmp_path, name)
   folder = tmp_path / "hf"
   convert.convert(path, str(folder), "hf", extra_modules=name == "dpn")
+  model_class = transformers.ViTForImageClassification
   if name == "dpn":
-    config = transformers.ViTConfig.from_pretrained(folder)
-    model = transformers.ViTForImageClassification(config).eval()
-    embedding = model.vit.embeddings.patch_embeddings
-    model = helpers()["with_ln0"](model, embedding)
-    model = helpers()["with_ln1"](model, embedding)
-    model.load_state_dict(
-      {
-        new_name(k, model): x
-        for k, x in load_file(folder / "model.safetensors").items()
-      },
-      strict=True,
-    )
-  else:
-    model, info = transformers.ViTForImageClassification.from_pretrained(
-      folder, output_loading_info=True
-    )
-    assert not any(info.values()), info
+    model_class = helpers()["DualPatchNormViT"]
+  model, info = model_class.from_pretrained(folder, output_loading_info=True)
+  assert not any(info.values()), info
   with torch.no_grad():
     check(model.eval()(TENSOR).logits, want)
-
-
-def new_name(name, model):
-  """Returns the name in memory, where that differs from files'."""
-  if name in model.state_dict():
-    return name
-  for old, new in (
-    ("encoder.layer.", "layers."),
-    ("attention.attention.query", "attention.q_proj"),
-    ("attention.attention.key", "attention.k_proj"),
-    ("attention.attention.value", "attention.v_proj"),
-    ("attention.output.dense", "attention.o_proj"),
-    ("intermediate.dense", "mlp.fc1"),
-    ("output.dense", "mlp.fc2"),
-  ):
-    name = name.replace(old, new)
-  return name
 
 
 def test_ours_without_head_in_transformers(tmp_path):

@@ -15,6 +15,7 @@ import safetensors
 import safetensors.numpy
 
 from dpn import damage, errors, paths, schema, trees
+from dpn.weights import hub
 
 Flat = dict[str, Any]
 
@@ -79,6 +80,7 @@ def locate(path: str) -> Location:
       checkpoint), its folder of checkpoints or one of them
       ("run/checkpoints/1000"), a folder as timm and Hugging Face write it, or
       an .npz or .safetensors file. A suffix ":img" picks a subtree of a file.
+      If there is none, a name on the Hugging Face hub, see `hub.fetch`.
 
   Raises:
     FileNotFoundError: there is nothing, or no parameters in it.
@@ -110,11 +112,18 @@ def locate(path: str) -> Location:
       "here. If you trust it, save it again: safetensors.torch.save_file("
       "torch.load(path, weights_only=True), 'x.safetensors')."
     )
+  try:
+    if downloaded := hub.fetch(path):
+      return locate(downloaded)
+    unavailable = ""
+  except FileNotFoundError as error:
+    unavailable = f" {error}"
   raise FileNotFoundError(
     f"{problem}. Expected the folder of a run, one of its checkpoints "
     f"('run/{CHECKPOINTS}/1000'), a folder of timm or Hugging Face, or a "
     f"parameter file ({' or '.join(READERS)}, with ':<subtree>' behind it if "
-    "need be). Nothing is downloaded: copy what lies in a bucket or on a hub."
+    "need be), or a name on the Hugging Face hub. From a bucket nothing is "
+    f"downloaded: copy it.{unavailable}"
   )
 
 

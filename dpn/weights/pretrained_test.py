@@ -1,13 +1,16 @@
 """Models by path: those of every library give the logits that they gave."""
 
 import json
+import sys
 
 import jax
 import numpy as np
 import pytest
+import yaml
 
 from dpn import trees
 from dpn.models import vit
+from dpn.scripts import convert
 from dpn.weights import conftest as testing
 from dpn.weights import pretrained
 
@@ -164,6 +167,78 @@ def test_wrong_options(tmp_path, options, message):
     vit.from_pretrained(_path(tmp_path, "tok"), **options)
 
 
-def test_no_checkpoint(tmp_path):
-  with pytest.raises(FileNotFoundError, match="Nothing is downloaded"):
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+  """Returns a function that puts a folder into a fake cache of the hub."""
+  constants = pytest.importorskip("huggingface_hub").constants
+  monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+
+  def put(name, folder, commit="0123456789abcdef0123456789abcdef01234567"):
+    repo = tmp_path / "hub" / f"models--{name.replace('/', '--')}"
+    snapshot = repo / "snapshots" / commit
+    for made in (repo / "blobs", repo / "refs", snapshot):
+      made.mkdir(parents=True)
+    (repo / "refs/main").write_text(commit)
+    for file in folder.iterdir():
+      blob = repo / "blobs" / file.name.encode().hex()
+      blob.write_bytes(file.read_bytes())
+      (snapshot / file.name).symlink_to(blob)
+
+  return put
+
+
+@pytest.mark.parametrize("kind", ["timm_map", "hf_model", "timm_tok"])
+def test_by_name(tmp_path, hub, kind):
+  folder = tmp_path / "folder"
+  folder.mkdir()
+  testing.write_torch(folder, kind)
+  hub("org/their-vit.v1", folder)
+  for name in ("org/their-vit.v1", "hf-hub:org/their-vit.v1@main"):
+    model, variables, _ = vit.from_pretrained(name, num_heads=2)
+    logits, _ = jax.jit(model.apply)(variables, testing.IMAGE)
+    want = testing.GOLDEN[f"{kind}/logits"]
+    np.testing.assert_allclose(logits, want, rtol=1e-4, atol=1e-5)
+  with pytest.raises(FileNotFoundError, match=r"/tree/v2 that are named conf"):
+    vit.from_pretrained("org/their-vit.v1", revision="v2")
+
+
+@pytest.mark.parametrize(
+  ("to", "kind", "library"),
+  [
+    ("ours", "map", "dual-patchnorm"),
+    ("hf", "hf_classifier", "transformers"),
+    ("timm", "timm_gap", "timm"),
+  ],
+)
+def test_a_folder_to_be_published(tmp_path, hub, to, kind, library):
+  told = {"num_heads": 2}
+  path, folder = _path(tmp_path, kind), tmp_path / "our-export"
+  convert.convert(path, str(folder), to, options=told)
+  hub("org/our-export", folder)
+  model, variables, _ = vit.from_pretrained("org/our-export")
+  plain = vit.from_pretrained(path, **told)
+  image = testing.IMAGE if to != "ours" else testing.GOLDEN["image"]
+  got = jax.jit(model.apply)(variables, image)[0]
+  want = jax.jit(plain.model.apply)(plain.variables, image)[0]
+  np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+  card = (folder / "README.md").read_text()
+  head = yaml.safe_load(card.split("---")[1])
+  assert head["library_name"] == library
+  assert head["pipeline_tag"] == "image-classification"
+  options = card.partition("```json")[2].partition("```")[0]
+  assert vit.options(vit.Model(**json.loads(options))) == vit.options(model)
+
+
+def test_no_checkpoint(tmp_path, hub, monkeypatch):
+  with pytest.raises(
+    FileNotFoundError, match="As a name on the Hugging Face hub"
+  ):
     vit.from_pretrained("timm/vit_tiny_patch16_224")
+  monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+  with pytest.raises(FileNotFoundError, match="pip install huggingface_hub"):
+    vit.from_pretrained("timm/vit_tiny_patch16_224")
+  # A run's path with a mistake in it.
+  (tmp_path / "runs").mkdir()
+  monkeypatch.chdir(tmp_path)
+  with pytest.raises(FileNotFoundError, match=r"no 'runs/dnp'\. Expected the"):
+    vit.from_pretrained("runs/dnp")

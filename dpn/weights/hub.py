@@ -1,0 +1,48 @@
+"""Models by their names on the Hugging Face hub.
+
+With huggingface_hub, which is optional; where its cache lies, its token and
+whether it may use the network is its own environment's: HF_HOME, HF_TOKEN,
+HF_HUB_OFFLINE.
+"""
+
+import os
+import re
+
+_NAME = re.compile(r"(?:hf-hub:|hf://)?([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")
+# Never pickles.
+PATTERNS = (
+  *("config.json", "preprocessor_config.json"),
+  *("params.safetensors", "model*.safetensors", "model.safetensors.index.json"),
+)
+
+
+def fetch(path: str) -> str | None:
+  """Returns the local folder of a model on the hub; None if this names none.
+
+  Args:
+    path: "org/name" or "org/name@revision". With a folder "org" in the working
+      directory it is a path there, which does not exist.
+
+  Raises:
+    FileNotFoundError: it is not in the cache and cannot be had.
+  """
+  match = _NAME.fullmatch(path)
+  if not match or os.path.isdir(path.partition("/")[0]):
+    return None
+  name, revision = match.groups()
+  try:
+    import huggingface_hub
+
+    return huggingface_hub.snapshot_download(
+      name, revision=revision, allow_patterns=list(PATTERNS)
+    )
+  except ImportError:
+    reason = "pip install huggingface_hub"
+  except (OSError, ValueError) as error:
+    reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+  raise FileNotFoundError(
+    f"As a name on the Hugging Face hub it could not be had ({reason}). "
+    f"Without a network, put the files of https://huggingface.co/{name}/tree/"
+    f"{revision or 'main'} that are named {', '.join(PATTERNS)} into a folder, "
+    "and give its path."
+  )
