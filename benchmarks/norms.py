@@ -24,6 +24,7 @@ BASELINE, AGAIN = "pre-LN", "pre-LN again"
 # Variants of LayerNorm; their cost is not of interest.
 PER_TOKEN = ("layernorm", "layernorm_no_bias", "standardize", "affine")
 PLACEMENTS = ("pre", "post", "pre+post")
+NGPT = "dpn.models.ngpt"  # its projection is not in the step
 ARMS = (
   {BASELINE: {}, "stem_ln=dpn": {"stem_ln": "dpn"}}
   | {
@@ -39,6 +40,14 @@ ARMS = (
     "qk_norm=rmsnorm": {"qk_norm": "rmsnorm"},
     "qkv norm=rmsnorm": {"qk_norm": "rmsnorm", "v_norm": "rmsnorm"},
     "rope=axial": {"rope": "axial"},
+    "sigma_reparam": {
+      **{"norm": "none", "final_norm": False},
+      "weight_norm": "sigma_reparam",
+    },
+    "nGPT": {
+      **{"block_ln": f"{NGPT}:Block", "stem_ln": f"{NGPT}:STEM_LN"},
+      **{"weight_norm": f"{NGPT}:scaled_logits", "final_norm": False},
+    },
     "registers=4": {"registers": 4},
     "stem=hmlp": {"stem": "hmlp"},
     "stem=vit_c": {"stem": "vit_c"},

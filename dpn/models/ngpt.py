@@ -73,6 +73,7 @@ class Block(encoder.EncoderBlock):
     kw = {"drop_rate": drop_rate, "deterministic": deterministic}
     attend = attention.Attention(
       config.num_heads,
+      head_dim=config.head_dim,
       qkv_bias=False,
       dropout=config.attn_dropout,
       make_qk_norm=ScaledUnit,

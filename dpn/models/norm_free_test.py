@@ -7,6 +7,7 @@ import pytest
 from dpn import trees
 from dpn.models import norms, vit
 
+NGPT = "dpn.models.ngpt"
 TINY = {"width": 16, "mlp_dim": 32, "num_heads": 2, "patch_size": (4, 4)}
 
 
@@ -37,11 +38,24 @@ def test_final_norm_says_what_it_may_be():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("norm", norms.NORMS)
-def test_48_blocks_in_bfloat16_are_finite(norm):
+@pytest.mark.parametrize(
+  "options",
+  [
+    *({"norm": norm, "stem_ln": "dpn"} for norm in norms.NORMS),
+    {"norm": "none", "weight_norm": "sigma_reparam", "weight_init": "deit"},
+    {
+      **{"block_ln": f"{NGPT}:Block", "stem_ln": f"{NGPT}:STEM_LN"},
+      **{
+        "weight_init": f"{NGPT}:INITS",
+        "weight_norm": f"{NGPT}:scaled_logits",
+      },
+    },
+  ],
+)
+def test_48_blocks_in_bfloat16_are_finite(options):
   kw = {"scan": True, "dtype_mm": "bfloat16", "head_zeroinit": False}
   model = vit.Model(
-    3, **TINY, **kw, depth=48, norm=norm, final_norm="norm", stem_ln="dpn"
+    3, **TINY, **kw, depth=48, **{"final_norm": "norm", **options}
   )
   image = jax.random.normal(jax.random.key(1), (2, 8, 8, 3))
   variables = jax.jit(model.init)(jax.random.key(0), image)
@@ -52,6 +66,6 @@ def test_48_blocks_in_bfloat16_are_finite(norm):
     logits, _ = model.apply(variables, image, train=True, mutable=mutable)[0]
     return -jax.nn.log_softmax(logits.astype(jnp.float32))[:, 0].mean()
 
-  value, grads = jax.value_and_grad(loss)(variables)
+  value, grads = jax.value_and_grad(loss, allow_int=True)(variables)
   assert jnp.isfinite(value)
   assert not trees.nonfinite(grads["params"])

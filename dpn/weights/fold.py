@@ -86,7 +86,7 @@ LINEAR_NORMS = ("affine", "batchnorm", "prepbn", "unifiednorm")
 _BEFORE_DENSE = {
   "norm": (*LINEAR_NORMS, "none"),
   **{"block_ln": ("placement",), "posemb_join": ("add",)},
-  "cls_blocks": (None,),
+  **{"cls_blocks": (None,), "prefix_norm": ("shared",)},
 }
 
 
