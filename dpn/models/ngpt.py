@@ -23,6 +23,7 @@ vector of the embedding has length 1. Its logits start sqrt(width) times as
 large, its `alpha` is 1 / depth at first, and alpha may be negative.
 """
 
+import dataclasses
 import math
 import re
 from typing import Any
@@ -31,7 +32,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from dpn.models import attention, encoder, init, norms, stem
+from dpn.models import attention, encoder, init, norms, options, stem
 from dpn.models.norms.base import along_width
 
 
@@ -71,17 +72,9 @@ class Block(encoder.EncoderBlock):
     if self.positions:
       raise ValueError("ngpt.Block needs posemb_join='add' and no 'rpe'.")
     kw = {"drop_rate": drop_rate, "deterministic": deterministic}
-    attend = attention.Attention(
-      config.num_heads,
-      head_dim=config.head_dim,
-      qkv_bias=False,
-      dropout=config.attn_dropout,
-      make_qk_norm=ScaledUnit,
-      kernel_init=config.inits.dense,
-      dtype=config.dtype,
-      impl=config.attn_impl,
-      name="MultiHeadDotProductAttention_0",
-    )
+    scaled = {"qk_norm": f"{__name__}:ScaledUnit", "qk_norm_kw": options.NONE}
+    own = dataclasses.replace(config, qkv_bias=False, **scaled)
+    attend = attention.of_block(own, self.placement, self.tokens, None)
     y = out["sa"] = attend(x, x, None, deterministic, out)
     x = out["+sa"] = self.step(x, y, "alpha_sa", **kw)
     mlp = Mlp(config.mlp_dim, config.dropout, config.dtype, name="MlpBlock_0")
@@ -101,7 +94,7 @@ class Block(encoder.EncoderBlock):
     return unit(x + y)
 
 
-class ScaledUnit(nn.Module):
+class ScaledUnit(norms.Normalizer):
   """s x / ‖x‖ for queries and keys, whose product is times sqrt(d)."""
 
   @nn.compact

@@ -69,7 +69,9 @@ class PRepBN(Running):
   count of training steps is in `batch_stats`, so that it is saved with them.
 
   Evaluation takes RepBN alone, which is linear: what it says before λ is 0
-  means little. LayerNorm's parameters are `ln`; its epsilon is 1e-6.
+  means little. As eta x is not bounded, kernels have to be small at first, as
+  with `weight_init="deit"`. The parameters of LayerNorm are `ln`, its epsilon
+  1e-6.
 
   Attributes:
     warmup: training steps of LayerNorm alone.
