@@ -12,6 +12,7 @@ RUFF = "ruff==0.17.5"
 TEXT = ["sentencepiece", "tokenizers"]
 TEST = [
   *TEXT,
+  "flatbuffers",
   "jedi",
   "mypy",
   "numba",
@@ -86,16 +87,13 @@ setuptools.setup(
     "prepare": ["crc32c", "tensorflow"],
     "fast": ['nvidia-nvimgcodec-cu12; sys_platform == "linux"'],
     "restart": ["numba"],
+    "export": ["flatbuffers"],
     "hf": ["huggingface_hub", "pyarrow"],
     "text": TEXT,
     "bench": ["numba", "psutil", "tensorflow", "torch"],
     "wandb": ["wandb"],
     "docs": ["mkdocs-material", "mkdocstrings-python", RUFF],
-    "convert": [
-      "timm",
-      "torch",
-      "transformers",
-      "vit-pytorch",
-    ],  # only to test conversions
+    # Only to test conversions.
+    "convert": ["equinox", "timm", "torch", "transformers", "vit-pytorch"],
   },
 )

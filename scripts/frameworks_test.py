@@ -1,0 +1,144 @@
+"""What docs/frameworks.md shows runs, and its stems agree."""
+
+import pathlib
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from dpn import trees
+from dpn.models import vit
+from dpn.scripts import export
+from dpn.weights import checkpoint
+from dpn.weights import conftest as files
+
+DOCS = pathlib.Path(__file__).parents[1] / "docs/frameworks.md"
+WIDTH = 8
+IMAGES = np.random.RandomState(0).randn(2, 9, 9, 3).astype(np.float32)
+IMAGES[1] *= 1e-3  # where epsilon shows
+
+
+def run(name, space=None):
+  """Returns what the block of this name defines."""
+  space = {} if space is None else space
+  [block] = re.findall(rf"```python {name}\n(.*?)```", DOCS.read_text(), re.S)
+  exec(block, space)
+  return space
+
+
+def params():
+  """Returns random arrays of a stem with patches of 3×3 pixels, by name."""
+  rng = np.random.RandomState(1)
+  shapes = {
+    **{f"stem/ln0/{leaf}": (27,) for leaf in ("scale", "bias")},
+    **{"embedding/kernel": (3, 3, 3, WIDTH), "embedding/bias": (WIDTH,)},
+    **{f"stem/ln1/{leaf}": (WIDTH,) for leaf in ("scale", "bias")},
+  }
+  return {k: rng.randn(*s).astype(np.float32) for k, s in shapes.items()}
+
+
+def wanted():
+  """Returns the tokens in double precision."""
+  p = {k: np.float64(x) for k, x in params().items()}
+  x = IMAGES.reshape(2, 3, 3, 3, 3, 3).transpose(0, 1, 3, 2, 4, 5)
+  x = np.float64(x.reshape(2, 9, 27))
+
+  def norm(x, name):
+    y = (x - x.mean(-1, keepdims=True)) / np.sqrt(
+      x.var(-1, keepdims=True) + 1e-6
+    )
+    return y * p[f"stem/{name}/scale"] + p[f"stem/{name}/bias"]
+
+  kernel = p["embedding/kernel"].reshape(27, WIDTH)
+  return norm(norm(x, "ln0") @ kernel + p["embedding/bias"], "ln1")
+
+
+def check(got):
+  np.testing.assert_allclose(got, wanted(), rtol=1e-4, atol=1e-4)
+
+
+def test_linen():
+  stem = run("linen")["Stem"](3, WIDTH)
+  tree = trees.unflatten(params())
+  check(stem.apply({"params": tree}, IMAGES))
+
+
+def test_nnx():
+  from flax import nnx
+
+  stem = run("nnx")["Stem"](3, WIDTH, rngs=nnx.Rngs(0))
+  p = params()
+  for name in ("ln0", "ln1"):
+    for leaf in ("scale", "bias"):
+      setattr(getattr(stem, name), leaf, nnx.Param(p[f"stem/{name}/{leaf}"]))
+  stem.embedding.kernel = nnx.Param(p["embedding/kernel"].reshape(27, WIDTH))
+  stem.embedding.bias = nnx.Param(p["embedding/bias"])
+  check(stem(jnp.asarray(IMAGES)))
+
+
+def test_equinox():
+  eqx = pytest.importorskip("equinox")
+  stem = run("equinox")["Stem"](3, WIDTH, key=jax.random.key(0))
+  p = params()
+  arrays = lambda s: [
+    x for layer in s.layers for x in (layer.weight, layer.bias)
+  ]
+  kernel = p["embedding/kernel"].reshape(27, WIDTH).T
+  ln0, ln1 = (
+    [p[f"stem/{ln}/{leaf}"] for leaf in ("scale", "bias")]
+    for ln in ("ln0", "ln1")
+  )
+  values = [*ln0, kernel, p["embedding/bias"], *ln1]
+  stem = eqx.tree_at(arrays, stem, [jnp.asarray(x) for x in values])
+  check(jax.vmap(stem)(jnp.asarray(IMAGES)))
+
+
+def test_torch():
+  torch = pytest.importorskip("torch")
+  stem = run("torch")["Stem"](3, WIDTH)
+  p = params()
+  kernel = p["embedding/kernel"].reshape(27, WIDTH).T.copy()
+  names = {"1": "stem/ln0", "3": "stem/ln1"}
+  state = {
+    f"{i}.{theirs}": p[f"{name}/{ours}"]
+    for i, name in names.items()
+    for theirs, ours in (("weight", "scale"), ("bias", "bias"))
+  } | {"2.weight": kernel, "2.bias": p["embedding/bias"]}
+  stem.load_state_dict({k: torch.from_numpy(x) for k, x in state.items()})
+  images = torch.from_numpy(IMAGES.transpose(0, 3, 1, 2).copy())
+  check(stem(images).detach().numpy())
+
+
+def test_a_whole_model(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  path, before = files.write_ours(tmp_path)
+  pathlib.Path(path).rename("mine.safetensors")
+  space = run("nnx-model")
+  # One step of gradient descent, as without the bridge.
+  model = space["linen"]
+
+  def loss(params):
+    logits, _ = model.apply({"params": params}, space["images"], train=True)
+    return optax.softmax_cross_entropy_with_integer_labels(
+      logits, space["labels"]
+    ).mean()
+
+  value, grads = jax.value_and_grad(loss)(before)
+  assert space["loss"] == pytest.approx(float(value), rel=1e-5)
+  want = jax.tree.map(lambda x, g: x - 0.1 * g, before, grads)
+  jax.tree.map(
+    lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5),
+    want,
+    space["trained"],
+  )
+  checkpoint.save_params("again.safetensors", space["trained"])
+  pytest.importorskip("flatbuffers")
+  export.main(["mine.safetensors", "mine.stablehlo"])
+  images = np.ones((3, 9, 9, 3), np.float32)
+  got = run("stablehlo", {"images": images})["logits"]
+  plain = vit.from_pretrained("mine.safetensors")
+  want = plain.model.apply(plain.variables, images)[0]
+  np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
