@@ -39,6 +39,7 @@ ARMS = (
     "qk_norm=layernorm": {"qk_norm": "layernorm"},
     "qk_norm=rmsnorm": {"qk_norm": "rmsnorm"},
     "qkv norm=rmsnorm": {"qk_norm": "rmsnorm", "v_norm": "rmsnorm"},
+    "mlp=swiglu": {"mlp": "swiglu"},
     "rope=axial": {"rope": "axial"},
     "sigma_reparam": {
       **{"norm": "none", "final_norm": False},

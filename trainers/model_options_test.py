@@ -8,9 +8,9 @@ import pytest
 
 from dpn.models import (
   attention,
-  encoder,
   heads,
   init,
+  mlp,
   norms,
   vit,
   weight_norm,
@@ -28,7 +28,10 @@ LOOPED = [
   # From zero, where big_vision has it, a class token could only jump.
   {"norm": "dtn", "pool_type": "tok", "cls_blocks": 1, "weight_init": "deit"},
   {"norm": "batchnorm", "posemb": "rpe", "posemb_join": "lape"},
-  {"norm": "powernorm", "block_ln": "normformer", "gelu": "exact"},
+  {
+    **{"norm": "powernorm", "block_ln": "normformer", "gelu": "exact"},
+    "mlp": "geglu",
+  },
   {"norm": "affine", "pool_type": "seq", "weight_init": "cct", "posemb": "rpe"},
   {
     **{"norm": "groupnorm", "pool_type": "map", "rep_size": True},
@@ -59,6 +62,7 @@ SCANNED = [
   },
   {
     **{"norm": "rmsnorm", "block_ln": "sub_ln", "attn_dropout": 0.1},
+    "mlp": "swiglu",
     **{"posemb_join": "unshared"},
   },
   {"norm": "scalenorm", "block_ln_kw": {"sa": "post", "post": "stream"}},
@@ -153,7 +157,7 @@ def test_every_choice_is_tried():
   tables = {
     **vit.Config.CHOICES,
     "weight_init": init.INITS,
-    "gelu": encoder.GELUS,
+    **{"gelu": mlp.GELUS, "mlp": mlp.MLPS},
     "logit_scale": attention.LOGIT_SCALES,
     "weight_norm": weight_norm.WEIGHT_NORMS,
   }

@@ -6,21 +6,17 @@ elsewhere: `placement` says where.
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from dpn.models import attention, flash, init, norms, options, rotary
+from dpn.models import attention, flash, init, mlp, norms, options, rotary
 from dpn.models import placement as placements
 from dpn.models.norms import base
 
-GELUS = {
-  "tanh": functools.partial(nn.gelu, approximate=True),
-  "exact": functools.partial(nn.gelu, approximate=False),
-}
 REMAT_POLICIES = (
   *("none", "nothing_saveable", "dots_saveable", "everything_saveable"),
   "dots_with_no_batch_dims_saveable",
@@ -49,7 +45,8 @@ class Config(options.Options):
       those of `posemb`.
     cls_blocks: how many of the last blocks see the class token, see
       `late_cls`; None for all.
-    gelu: `tanh` approximation or `exact`; one of `GELUS`.
+    gelu: `tanh` approximation or `exact`; one of `mlp.GELUS`.
+    mlp: `mlp`; or gated, `geglu` or `swiglu`; one of `mlp.MLPS`.
     qkv_bias: whether query, key and value have biases.
     final_norm: whether a LayerNorm, `encoder_norm`, follows the last block; or
       `norm`, for what the blocks normalize with.
@@ -72,7 +69,8 @@ class Config(options.Options):
     "rope": rotary.ROPES,
   }
   VALUES: ClassVar = {
-    "gelu": GELUS,
+    "gelu": mlp.GELUS,
+    "mlp": mlp.MLPS,
     "logit_scale": attention.LOGIT_SCALES,
     "weight_init": init.INITS,
     "remat_policy": REMAT_POLICIES,
@@ -101,6 +99,7 @@ class Config(options.Options):
   rope_kw: Mapping[str, Any] = options.NONE
   cls_blocks: int | None = None
   gelu: str = "tanh"
+  mlp: str = "mlp"
   qkv_bias: bool = True
   final_norm: bool | str = True
   dropout: float = 0.0
@@ -252,7 +251,7 @@ class EncoderBlock(nn.Module):
 
   def mlp(self):
     config, where = self.config, self.placement
-    return Mlp(
+    return config.lookup("mlp")(
       config.mlp_dim,
       config.dropout,
       gelu=config.lookup("gelu"),
@@ -265,34 +264,6 @@ class EncoderBlock(nn.Module):
       dtype=config.dtype,
       name="MlpBlock_0",
     )
-
-
-class Mlp(nn.Module):
-  """Dense, GELU, dropout, Dense."""
-
-  mlp_dim: int  # width of the hidden layer
-  dropout: float = 0.0
-  gelu: Callable = GELUS["tanh"]
-  make_norm: Callable[..., nn.Module] | None = None  # name → normalizer
-  inner_norm: str = "none"  # of the hidden layer, `after_act` or `before_act`
-  kernel_init: Callable = init.INITS["big_vision"].dense
-  bias_init: Callable = init.INITS["big_vision"].mlp_bias
-  dtype: Any = jnp.float32
-
-  @nn.compact
-  def __call__(self, x, deterministic=True):  # (batch, tokens, width)
-    width = x.shape[-1]
-    kw = {"kernel_init": self.kernel_init, "bias_init": self.bias_init}
-    dense = functools.partial(nn.Dense, dtype=self.dtype, **kw)
-    x = dense(self.mlp_dim, name="Dense_0")(x)  # (batch, tokens, mlp_dim)
-    if self.inner_norm == "before_act":
-      x = self.make_norm(name="norm")(x, not deterministic)
-    # Recomputing tanh or erf in the backward pass is cheaper than storing it.
-    x = jax.checkpoint(self.gelu)(x)
-    x = nn.Dropout(self.dropout)(x, deterministic)
-    if self.inner_norm == "after_act":
-      x = self.make_norm(name="norm")(x, not deterministic)
-    return dense(width, name="Dense_1")(x)
 
 
 class StochasticDepth(nn.Module):

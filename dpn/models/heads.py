@@ -6,7 +6,7 @@ from typing import Any
 import flax.linen as nn
 import jax.numpy as jnp
 
-from dpn.models import attention, compact, encoder, norms
+from dpn.models import attention, compact, mlp, norms
 
 
 class MAPHead(nn.Module):
@@ -14,7 +14,7 @@ class MAPHead(nn.Module):
 
   mlp_dim: int
   num_heads: int
-  gelu: Callable = encoder.GELUS["tanh"]
+  gelu: Callable = mlp.GELUS["tanh"]
   eps: float = 1e-6
   dtype: Any = jnp.float32
 
@@ -30,7 +30,7 @@ class MAPHead(nn.Module):
       self.num_heads, dtype=self.dtype, name="MultiHeadDotProductAttention_0"
     )(jnp.tile(probe, (batch, 1, 1)), x, out=out)  # (batch, 1, width)
     y = norms.make("layernorm", eps=self.eps, name="LayerNorm_0")(x)
-    x = x + encoder.Mlp(
+    x = x + mlp.Mlp(
       self.mlp_dim, gelu=self.gelu, dtype=self.dtype, name="MlpBlock_0"
     )(y)
     return x[:, 0].astype(jnp.float32)

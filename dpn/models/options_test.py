@@ -9,7 +9,16 @@ import numpy as np
 import pytest
 
 from dpn import registry
-from dpn.models import attention, encoder, heads, init, stem, vit, weight_norm
+from dpn.models import (
+  attention,
+  encoder,
+  heads,
+  init,
+  mlp,
+  stem,
+  vit,
+  weight_norm,
+)
 
 IMAGE = jax.ShapeDtypeStruct((2, 8, 8, 3), np.float32)
 BASE = {
@@ -19,7 +28,7 @@ BASE = {
 # Other values of each option; those of choices are the names in their tables.
 VALUES = {
   **{"width": [16], "depth": [2], "mlp_dim": [8], "num_heads": [4]},
-  "gelu": encoder.GELUS,
+  **{"gelu": mlp.GELUS, "mlp": mlp.MLPS},
   "head_dim": [5],
   "qkv_bias": [False],
   "logit_scale": attention.LOGIT_SCALES,

@@ -128,7 +128,8 @@ def without_norms(model: VitParams) -> VitParams:
     attention = f"{block}/MultiHeadDotProductAttention_0"
     layers = [f"{attention}/{x}" for x in ("query", "key", "value")]
     _fold_norm(arrays, options, f"{block}/LayerNorm_0", layers)
-    mlp = [f"{block}/MlpBlock_0/Dense_0"]
+    mlp = [f"{block}/MlpBlock_0/{x}" for x in ("Dense_0", "gate")]
+    mlp = [x for x in mlp if f"{x}/kernel" in arrays]
     _fold_norm(arrays, options, f"{block}/LayerNorm_1", mlp)
   if last:
     norm = "Transformer/encoder_norm"

@@ -196,8 +196,9 @@ def assumed(file: ModelMetadata, options: Mapping[str, Any]) -> list[str]:
   unknown = [*_MAY_BE_UNKNOWN]
   if file.layout == "ours":
     unknown.remove("num_heads")
-  for option in ("qk_norm", "v_norm"):
-    if options.get(option, "none") != "none":
+  usual = {"qk_norm": "none", "v_norm": "none", "mlp": "mlp"}
+  for option, value in usual.items():
+    if options.get(option, value) != value:
       unknown.append(option)
   if file.layout == "timm" and options.get("rep_size"):
     unknown.append("rep_size")  # its activation is taken for tanh

@@ -26,6 +26,7 @@ PLAIN = {
   "v_norm": ["none"],
   "logit_scale": ["sqrt"],
   "rope": ["none"],
+  "mlp": ["mlp"],
   "posemb": ["learn", "sincos1d", "sincos2d", "sincos2d_lape"],
   "posemb_join": ["add"],
   "block_ln": ["placement"],

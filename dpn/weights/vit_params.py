@@ -226,6 +226,7 @@ def infer_options(flat: Mapping[str, Any]) -> dict[str, Any]:
     "width": width,
     "depth": len(query) if query.ndim == 4 else depth,
     "mlp_dim": hidden.shape[-1],
+    "mlp": "swiglu" if "MlpBlock_0/gate/kernel" in in_blocks else "mlp",
     "num_heads": query.shape[-2],
     "head_dim": query.shape[-1]
     if math.prod(query.shape[-2:]) != width

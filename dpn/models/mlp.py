@@ -1,0 +1,64 @@
+"""The MLP of an encoder block."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from dpn.models import init
+
+GELUS = {
+  "tanh": functools.partial(nn.gelu, approximate=True),
+  "exact": functools.partial(nn.gelu, approximate=False),
+}
+
+
+class Mlp(nn.Module):
+  """Dense, GELU, dropout, Dense.
+
+  If `gated`, a second Dense, `gate`, goes through the GELU instead, and what
+  comes out multiplies the first (arXiv 2002.05202, Equation 6).
+  """
+
+  mlp_dim: int  # width of the hidden layer
+  dropout: float = 0.0
+  gelu: Callable = GELUS["tanh"]
+  gated: bool = False
+  make_norm: Callable[..., nn.Module] | None = None  # name → normalizer
+  inner_norm: str = "none"  # of the hidden layer, `after_act` or `before_act`
+  kernel_init: Callable = init.INITS["big_vision"].dense
+  bias_init: Callable = init.INITS["big_vision"].mlp_bias
+  dtype: Any = jnp.float32
+
+  @nn.compact
+  def __call__(self, x, deterministic=True):  # (batch, tokens, width)
+    width = x.shape[-1]
+    kw = {"kernel_init": self.kernel_init, "bias_init": self.bias_init}
+    dense = functools.partial(nn.Dense, dtype=self.dtype, **kw)
+    up = dense(self.mlp_dim, name="Dense_0")(x)  # (batch, tokens, mlp_dim)
+    x = dense(self.mlp_dim, name="gate")(x) if self.gated else up
+    if self.inner_norm == "before_act":
+      x = self.make_norm(name="norm")(x, not deterministic)
+    # Recomputing tanh or erf in the backward pass is cheaper than storing it.
+    x = jax.checkpoint(self.gelu)(x)
+    x = x * up if self.gated else x
+    x = nn.Dropout(self.dropout)(x, deterministic)
+    if self.inner_norm == "after_act":
+      x = self.make_norm(name="norm")(x, not deterministic)
+    return dense(width, name="Dense_1")(x)
+
+
+def swiglu(mlp_dim, *args, **kw) -> Mlp:
+  """Returns a gated MLP with SiLU, whatever `gelu` is."""
+  return Mlp(mlp_dim, *args, **{**kw, "gelu": nn.silu, "gated": True})
+
+
+# A gated one has half as many parameters more, for the same `mlp_dim`.
+MLPS = {
+  "mlp": Mlp,
+  "geglu": functools.partial(Mlp, gated=True),
+  "swiglu": swiglu,
+}
