@@ -22,9 +22,9 @@ from collections.abc import Mapping, Sequence
 import dpn.tasks
 from dpn import errors
 from dpn.models import vit
-from dpn.scripts.conversion import folder
+from dpn.scripts.conversion import folder, folding
 from dpn.scripts.results import output
-from dpn.weights import export, fold, vit_params
+from dpn.weights import export, vit_params
 
 
 def convert(
@@ -51,7 +51,7 @@ def convert(
   if resolution is not None:
     model = vit_params.at_resolution(model, resolution)
   if fold_norms:
-    model = fold.without_norms(model)
+    model = folding.without_norms(model)
   exported = export.export(
     model, to, no_embed_class=no_embed_class, extra_modules=extra_modules
   )
