@@ -59,7 +59,7 @@ class Block(encoder.EncoderBlock):
 
   Attributes:
     alpha: where the step towards each result starts.
-    absolute: whether |alpha| is what counts, as in the paper; or alpha.
+    absolute: whether |alpha| is what counts, as in the authors' code for text.
   """
 
   alpha: float = 0.05

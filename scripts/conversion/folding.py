@@ -12,6 +12,7 @@ _FOLDABLE = {
   "norm": ("affine", "batchnorm", "prepbn", "unifiednorm"),
   **{"block_ln": ("placement",), "posemb_join": ("add",)},
   **{"cls_blocks": (None,), "prefix_norm": ("shared",)},
+  "mlp": ("mlp", "geglu", "swiglu"),
 }
 
 
@@ -47,8 +48,9 @@ def without_norms(model: vit_params.VitParams) -> vit_params.VitParams:
     attention = f"{block}/MultiHeadDotProductAttention_0"
     layers = [f"{attention}/{x}" for x in ("query", "key", "value")]
     _fold_norm(arrays, options, f"{block}/LayerNorm_0", layers)
-    mlp = [f"{block}/MlpBlock_0/Dense_0"]
-    _fold_norm(arrays, options, f"{block}/LayerNorm_1", mlp)
+    layers = [f"{block}/MlpBlock_0/{x}" for x in ("Dense_0", "gate")]
+    layers = [layer for layer in layers if f"{layer}/kernel" in arrays]
+    _fold_norm(arrays, options, f"{block}/LayerNorm_1", layers)
   if last:
     _fold_norm(arrays, options, "Transformer/encoder_norm", after)
   eps = {"eps": options["norm_kw"]["eps"]}  # of LayerNorms elsewhere

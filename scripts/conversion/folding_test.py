@@ -39,6 +39,7 @@ def write(path, **options):
     {"norm": "batchnorm", "scan": True, "stem_ln": "dpn"},
     {"norm": "unifiednorm", "final_norm": "norm", "pool_type": "map"},
     {"norm": "affine", "final_norm": "norm", "pool_type": "tok", "rep_size": 7},
+    {"norm": "batchnorm", "mlp": "swiglu", "registers": 2},
     {"weight_norm": "sigma_reparam", "norm": "prepbn", "final_norm": "norm"},
   ],
 )
