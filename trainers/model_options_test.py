@@ -54,6 +54,8 @@ LOOPED = [
   {"norm": "none", "weight_norm": "sigma_reparam", "weight_init": "deit"},
   {"norm": "prepbn", "norm_kw": {"steps": 2}, "pool_type": "tok"},
   {"norm": "unifiednorm"},
+  {"block_ln": "mix_ln", "block_ln_kw": {"post_share": 0.5}},
+  {"block_ln": "keel", "layer_scale": 0.1, "pool_type": "tok"},
 ]
 SCANNED = [
   {
@@ -84,6 +86,11 @@ SCANNED = [
   {"norm": "none", "weight_norm": "sigma_reparam", "pool_type": "map"},
   {"norm": "prepbn", "norm_kw": {"steps": 2}, "final_norm": "norm"},
   {"norm": "unifiednorm", "pool_type": "tok", "final_norm": "norm"},
+  {"block_ln": "res_post", "block_ln_kw": {"scale_init": 0.1}},
+  {"block_ln": "peri_ln", "stem_ln": "post_posemb", "pool_type": "tok"},
+  {"block_ln": "lns", "layer_scale": 0.1, "pool_type": "tok"},
+  {"block_ln": "deepnorm", "pool_type": "tok"},
+  {"block_ln": "hybridnorm", "qk_norm": "rmsnorm", "v_norm": "rmsnorm"},
 ]
 _NGPT = "dpn.models.ngpt"
 NGPT = {

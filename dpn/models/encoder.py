@@ -13,7 +13,16 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from dpn.models import attention, flash, init, mlp, norms, options, rotary
+from dpn.models import (
+  attention,
+  dropout,
+  flash,
+  init,
+  mlp,
+  norms,
+  options,
+  rotary,
+)
 from dpn.models import placement as placements
 from dpn.models.norms import base
 
@@ -48,6 +57,8 @@ class Config(options.Options):
     gelu: `tanh` approximation or `exact`; one of `mlp.GELUS`.
     mlp: `mlp`; or gated, `geglu` or `swiglu`; one of `mlp.MLPS`.
     qkv_bias: whether query, key and value have biases.
+    layer_scale: where the learned factors of both branches start, one for each
+      channel (arXiv 2103.17239, Section 2); None for no factors.
     final_norm: whether a LayerNorm, `encoder_norm`, follows the last block; or
       `norm`, for what the blocks normalize with.
     dropout: rate; of embedded tokens, in the MLP and of both residual branches.
@@ -101,6 +112,7 @@ class Config(options.Options):
   gelu: str = "tanh"
   mlp: str = "mlp"
   qkv_bias: bool = True
+  layer_scale: float | None = None
   final_norm: bool | str = True
   dropout: float = 0.0
   attn_dropout: float = 0.0
@@ -125,8 +137,9 @@ class Config(options.Options):
 
   @property
   def placement(self) -> placements.Placement:
-    """Where the blocks normalize, as far as `block_ln` says."""
-    return bind_block(self)[1].get("placement", placements.Placement())
+    """Where the last block normalizes, as far as `block_ln` says."""
+    fields = bind_block(self, max(self.depth - 1, 0))[1]
+    return fields.get("placement", placements.Placement())
 
   def check(self):
     super().check()
@@ -152,7 +165,7 @@ class Config(options.Options):
       raise ValueError(
         f"final_norm={self.final_norm!r}, expected True, False or 'norm'."
       )
-    bind_block(self)
+    bind_blocks(self)
 
 
 class EncoderBlock(nn.Module):
@@ -176,7 +189,7 @@ class EncoderBlock(nn.Module):
   positions: Any = None
 
   @nn.compact
-  def __call__(self, carry, drop_rate, deterministic=True):
+  def __call__(self, carry, drop_rate, deterministic=True, pre_gain=None):
     """Returns the next carry and the block's intermediates.
 
     Args:
@@ -185,11 +198,13 @@ class EncoderBlock(nn.Module):
       drop_rate: scalar, the stochastic depth rate of this block.
       deterministic: no dropout, no stochastic depth; running statistics are
         read, not written.
+      pre_gain: scalar, in place of the placement's own, where blocks are
+        scanned and differ in it.
     """
     x, pe = carry
     where, out, bias = self.placement, {}, None
     kw = {"deterministic": deterministic}
-    norm = functools.partial(self.normalize, **kw)
+    norm = functools.partial(self.normalize, **kw, gain=pre_gain)
     add = functools.partial(self.add, drop_rate=drop_rate, **kw)
 
     if self.positions:
@@ -214,29 +229,49 @@ class EncoderBlock(nn.Module):
     The post-norm of this `name` normalizes y or the sum, if `where` has "post".
     """
     post = self.placement.post if "post" in where else None
+    kw = {"gain": 1.0, "scale_init": self.placement.post_scale_init}
     if post == "branch":
-      y = self.normalize(name, y, deterministic)
+      y = self.normalize(name, y, deterministic, **kw)
     # Dropout acts on the branch, after its norm: the norm would undo a scale.
     y = nn.Dropout(self.config.dropout)(y, deterministic)
+    if self.config.layer_scale is not None:
+      factors = name.removesuffix("_post").replace("Norm", "Scale")
+      start = nn.initializers.constant(self.config.layer_scale)
+      factors = self.param(factors, start, y.shape[-1:])
+      y = y * base.along_width(factors, y).astype(y.dtype)
     if self.config.stoch_depth and not deterministic:
-      y = StochasticDepth()(y, drop_rate)
-    x = x + y
-    if post == "stream":
-      x = self.normalize(name, x, deterministic)
-    return x
+      y = dropout.StochasticDepth()(y, drop_rate)
+    if post != "stream":
+      return x + y
+    if (gain := self.placement.stream_gain) != 1:
+      x = gain * x
+    return self.normalize(name, x + y, deterministic, **kw)
 
-  def normalize(self, name, x, deterministic):  # (batch, tokens, width)
+  def normalize(self, name, x, deterministic, gain=1.0, scale_init=1.0):
+    """Returns x (batch, tokens, width), normalized and multiplied by a gain.
+
+    `gain` None stands for the placement's `pre_gain`.
+    """
     make = lambda name: functools.partial(
-      self.make_norm(name=name), train=not deterministic
+      self.make_norm(name=name, scale_init=scale_init), train=not deterministic
     )
     own = self.tokens.prefix_norm == "own"
     y = self.tokens.apart(make, name, x) if own else make(name)(x)
+    if scale_init != 1 and "scale" not in self.variables["params"].get(
+      name, ""
+    ):
+      raise ValueError(
+        f"norm={self.config.norm!r} has no scale to start at {scale_init}."
+      )
     if y.shape != x.shape:
       raise ValueError(
         f"norm={self.config.norm!r} returned {y.shape} for {x.shape}, expected "
         "the same shape."
       )
-    return y
+    gain = self.placement.pre_gain if gain is None else gain
+    if isinstance(gain, float) and gain == 1:
+      return y
+    return y * jnp.asarray(gain, y.dtype)
 
   @property
   def make_norm(self):
@@ -250,33 +285,7 @@ class EncoderBlock(nn.Module):
     return attention.of_block(self.config, where, self.tokens, make_norm)
 
   def mlp(self):
-    config, where = self.config, self.placement
-    return config.lookup("mlp")(
-      config.mlp_dim,
-      config.dropout,
-      gelu=config.lookup("gelu"),
-      make_norm=self.make_norm,
-      inner_norm=where.mlp_inner,
-      kernel_init=init.scaled(
-        config.inits.dense, where.init_gain(config.depth)
-      ),
-      bias_init=config.inits.mlp_bias,
-      dtype=config.dtype,
-      name="MlpBlock_0",
-    )
-
-
-class StochasticDepth(nn.Module):
-  """Drops the whole branch of an example (arXiv 1603.09382).
-
-  Scales the others by 1 / (1 - rate); each scanned block has its own rate.
-  """
-
-  @nn.compact
-  def __call__(self, x, rate):
-    shape = (x.shape[0],) + (1,) * (x.ndim - 1)
-    keep = jax.random.bernoulli(self.make_rng("dropout"), 1.0 - rate, shape)
-    return jnp.where(keep, x / (1.0 - rate), 0).astype(x.dtype)
+    return mlp.of_block(self.config, self.placement, self.make_norm)
 
 
 class Encoder(nn.Module):
@@ -312,9 +321,9 @@ class Encoder(nn.Module):
 
   def loop(self, carry, deterministic, tokens, config, blocks):
     """Applies the blocks of these numbers, one after another."""
-    block_cls, fields, drop_rates = self.prepare(config, tokens)
-    out = {}
+    out, found, drop_rates = {}, *self.prepare(config, tokens)
     for i in blocks:
+      block_cls, fields = found[i]
       block = block_cls(**fields, name=f"encoderblock_{i}")
       carry, out[f"block{i:02d}"] = block(carry, drop_rates[i], deterministic)
     return carry, out
@@ -322,15 +331,18 @@ class Encoder(nn.Module):
   def scan(self, carry, deterministic, tokens):
     """Applies all blocks as one scanned block, with stacked variables."""
     config = self.config
-    block_cls, fields, drop_rates = self.prepare(config, tokens)
+    found, drop_rates = self.prepare(config, tokens)
+    block_cls, fields = found[0]
+    gains = [f["placement"].pre_gain for _, f in found if "placement" in f]
+    more = [jnp.array(gains)] if len({*gains}) > 1 else []
     blocks = nn.scan(
       block_cls,
       variable_axes={True: 0},  # True: of all collections
       split_rngs={"params": True, "dropout": True},
-      in_axes=(0, nn.broadcast),
+      in_axes=(0, nn.broadcast, *(0 for _ in more)),
       length=config.depth,
     )(**fields, name="encoderblock")
-    carry, stacked = blocks(carry, drop_rates, deterministic)
+    carry, stacked = blocks(carry, drop_rates, deterministic, *more)
     out = {
       f"block{i:02d}": jax.tree.map(lambda o, i=i: o[i], stacked)
       for i in range(config.depth)
@@ -338,18 +350,18 @@ class Encoder(nn.Module):
     return carry, out
 
   def prepare(self, config, tokens):
-    """Returns the class of the blocks, its fields, and their drop rates."""
-    block_cls, fields = bind_block(config)
-    fields |= {"config": config, "tokens": tokens, "positions": self.positions}
+    """Returns the class and fields of each block, and their drop rates."""
+    more = {"config": config, "tokens": tokens, "positions": self.positions}
+    wrap = lambda block_cls: block_cls
     if config.remat_policy != "none":
-      block_cls = nn.remat(
-        block_cls,
+      wrap = functools.partial(
+        nn.remat,
         prevent_cse=False,  # only needed outside of scan and jit
         static_argnums=(3,),  # 0 is self, 3 deterministic
         policy=getattr(jax.checkpoint_policies, config.remat_policy),
       )
-    drop_rates = jnp.linspace(0, config.stoch_depth, config.depth)
-    return block_cls, fields, drop_rates
+    found = [(wrap(cls), fields | more) for cls, fields in bind_blocks(config)]
+    return found, jnp.linspace(0, config.stoch_depth, config.depth)
 
   def finish(self, x, out, tokens, deterministic=True):
     config, name = self.config, "encoder_norm"
@@ -369,19 +381,27 @@ class Encoder(nn.Module):
     return tokens.apart(make, name, x), out
 
 
-def bind_block(config: Config) -> tuple[type[EncoderBlock], dict[str, Any]]:
-  """Returns the class of the blocks and the fields that `block_ln` sets."""
+def bind_block(
+  config: Config, i: int = 0
+) -> tuple[type[EncoderBlock], dict[str, Any]]:
+  """Returns the class of a block and the fields that `block_ln` sets."""
   bound = config.bind("block_ln")
   if isinstance(bound.func, type) and issubclass(bound.func, EncoderBlock):
     return bound.func, bound.keywords
-  try:
-    placement = bound()
-  except TypeError as e:
-    placement = e
-  if not isinstance(placement, placements.Placement):
-    raise ValueError(
-      f"block_ln={config.block_ln!r} must be a subclass of EncoderBlock, or a "
-      "function that returns a Placement and can be called without arguments; "
-      f"got {placement!r}."
-    )
+  placement = placements.of_block(config.block_ln, bound, i, config.depth)
   return EncoderBlock, {"placement": placement}
+
+
+def bind_blocks(
+  config: Config,
+) -> list[tuple[type[EncoderBlock], dict[str, Any]]]:
+  """Returns `bind_block` of all; ValueError if they cannot be scanned."""
+  found = [bind_block(config, i) for i in range(max(config.depth, 1))]
+  if config.scan and "placement" in found[0][1]:
+    same = lambda p: dataclasses.replace(p, pre_gain=1.0)
+    if len({same(fields["placement"]) for _, fields in found}) > 1:
+      raise ValueError(
+        f"block_ln={config.block_ln!r} has norms in other places in some "
+        "blocks than in others, and scan=True needs equal ones. Set scan=False."
+      )
+  return found[: config.depth]

@@ -62,3 +62,19 @@ MLPS = {
   "geglu": functools.partial(Mlp, gated=True),
   "swiglu": swiglu,
 }
+
+
+def of_block(config, where, make_norm) -> Mlp:
+  """Returns the MLP of a block; arguments are those of `attention.of_block`."""
+  gain = where.init_gain(config.depth)
+  return config.lookup("mlp")(
+    config.mlp_dim,
+    config.dropout,
+    gelu=config.lookup("gelu"),
+    make_norm=make_norm,
+    inner_norm=where.mlp_inner,
+    kernel_init=init.scaled(config.inits.dense, gain),
+    bias_init=config.inits.mlp_bias,
+    dtype=config.dtype,
+    name="MlpBlock_0",
+  )

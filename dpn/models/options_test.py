@@ -32,6 +32,7 @@ VALUES = {
   "head_dim": [5],
   "qkv_bias": [False],
   "logit_scale": attention.LOGIT_SCALES,
+  "layer_scale": [0.1],
   **{"dropout": [0.1], "attn_dropout": [0.1]},
   **{"cls_blocks": [1], "stoch_depth": [0.1]},
   "weight_init": init.INITS,
@@ -129,11 +130,13 @@ def others(hint, default):
 
 
 CONTEXTS = {
+  "block_ln": {"depth": 4},
   "cls_blocks": {"depth": 2},
   "stoch_depth": {"depth": 2},
   "stem_eps": {"stem_ln": "dpn"},
   "registers_last": {"registers": 1},
   "lape": {"depth": 2},  # for `share`
+  "mix_ln": {"depth": 10},  # for `post_share`
   "placement": {"block_ln_kw": {"sa": "post"}},  # for `post`
   "conv": {"patch_size": (16, 16)},  # the default: it has none
   "hmlp": {"patch_size": (4, 4)},

@@ -6,8 +6,12 @@ one listed is the default.
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import Literal
 
+# What a function with another answer for each block returns: the placement of
+# block i, from 0, of so many.
+Rule = Callable[[int, int], "Placement"]
 Where = Literal["pre", "post", "pre+post"]
 HeadScale = Literal["heads", "out", "none"]
 MlpNorm = Literal["after_act", "before_act"]
@@ -30,6 +34,10 @@ class Placement:
       concatenated or on the channels of their projection, `out`; or `none`.
     resid_scale: one learned scalar per channel on the MLP's residual.
     depth_scaled_init: multiply the initial weights by `init_gain`.
+    pre_gain: factor on what the normalizers before f return.
+    stream_gain: a in LN(a x + f(x)), with `post="stream"`.
+    post_scale_init: where the scales of normalizers after f start.
+    weight_gain: factor on the same initial weights, without a depth.
   """
 
   sa: str = "pre"
@@ -41,13 +49,18 @@ class Placement:
   head_scale: str = "none"
   resid_scale: bool = False
   depth_scaled_init: bool = False
+  pre_gain: float = 1.0
+  stream_gain: float = 1.0
+  post_scale_init: float = 1.0
+  weight_gain: float = 1.0
 
   def init_gain(self, depth: int) -> float:
     """Returns the factor on value, out and MLP kernels at initialization.
 
     sqrt(ln(2 depth)) for an encoder, arXiv 2210.06423, Section 3.
     """
-    return math.sqrt(math.log(2 * depth)) if self.depth_scaled_init else 1.0
+    scaled = self.depth_scaled_init
+    return math.sqrt(math.log(2 * depth)) if scaled else self.weight_gain
 
 
 def placement(
@@ -94,9 +107,121 @@ def cct() -> Placement:
   return Placement(sa="pre+post", mlp="none", post="stream")
 
 
+def peri_ln() -> Placement:
+  """Returns Peri-LN (arXiv 2502.02732): x + LN(f(LN(x))).
+
+  The paper also normalizes the embedded tokens: `stem_ln="post_posemb"`.
+  """
+  return Placement(sa="pre+post", mlp="pre+post")
+
+
+def res_post(scale_init: float = 0.0) -> Placement:
+  """Returns Swin V2's res-post-norm (arXiv 2111.09883): x + LN(f(x)).
+
+  The scales start at 0, so that all blocks start as the identity.
+  """
+  return Placement(sa="post", mlp="post", post_scale_init=scale_init)
+
+
+def lns() -> Rule:
+  """Returns LayerNorm scaling (arXiv 2502.05795): f(LN(x) / sqrt(l)).
+
+  Block l counts from 1. The released code never gets there: it compares a name
+  in capitals with one in small letters, and builds blocks without branches.
+  """
+  return lambda i, depth: Placement(pre_gain=(i + 1) ** -0.5)
+
+
+def mix_ln(post_share: float = 0.25) -> Rule:
+  """Returns Mix-LN (arXiv 2412.13795): the first blocks post-LN, others pre-LN.
+
+  Of `depth` blocks the first floor(post_share * depth) are LN(x + f(x)). Their
+  norms are `LayerNorm_0_post`, the others' `LayerNorm_0`.
+  """
+
+  def rule(i, depth):
+    if i < math.floor(post_share * depth):
+      return Placement(sa="post", mlp="post", post="stream")
+    return Placement()
+
+  return rule
+
+
+def deepnorm() -> Rule:
+  """Returns DeepNorm of an encoder (arXiv 2203.00555): LN(a x + f(x)).
+
+  a = (2 depth)^(1/4), and the value, out and MLP kernels start multiplied by
+  (8 depth)^(-1/4), from Xavier's, which `weight_init="big_vision"` has.
+  """
+
+  def rule(i, depth):
+    where = {"sa": "post", "mlp": "post", "post": "stream"}
+    gains = {"stream_gain": (2 * depth) ** 0.25}
+    return Placement(**where, **gains, weight_gain=(8 * depth) ** -0.25)
+
+  return rule
+
+
+def hybridnorm(first: Literal["same", "pre"] = "same") -> Rule:
+  """Returns HybridNorm (arXiv 2503.04598), for `qk_norm` and `v_norm`.
+
+  x = x + SA(x), with normalized queries, keys and values, then n = LN(x), x =
+  n + MLP(n). HybridNorm* is `first="pre"`: the first block's attention sees
+  LN(x).
+  """
+
+  def rule(i, depth):
+    pre = first == "pre" and i == 0
+    return Placement("pre+post" if pre else "post", "none", post="stream")
+
+  return rule
+
+
+def keel() -> Rule:
+  """Returns Keel (arXiv 2601.19895): x = LN(a x + f(LN(x))).
+
+  a is the number of sublayers, 2 depth. The first is x + f(LN(x)). There is no
+  norm after the last block: `final_norm=False`.
+  """
+
+  def rule(i, depth):
+    sa = "pre+post" if i else "pre"
+    return Placement(sa, "pre+post", post="stream", stream_gain=2.0 * depth)
+
+  return rule
+
+
 PLACEMENTS = {
   "placement": placement,
   "normformer": normformer,
   "sub_ln": sub_ln,
   "cct": cct,
+  "peri_ln": peri_ln,
+  "res_post": res_post,
+  "lns": lns,
+  "mix_ln": mix_ln,
+  "deepnorm": deepnorm,
+  "hybridnorm": hybridnorm,
+  "keel": keel,
 }
+
+
+def of_block(name: str, function: Callable, i: int, depth: int) -> Placement:
+  """Returns the placement of block i, from 0, of so many.
+
+  Raises:
+    ValueError: the function, which `name` stands for, returns something else.
+  """
+  try:
+    found = function()
+    if callable(found):  # a rule
+      found = found(i, max(depth, 1))
+  except TypeError as e:
+    found = e
+  if not isinstance(found, Placement):
+    raise ValueError(
+      f"block_ln={name!r} must be a subclass of EncoderBlock, or a function "
+      "that returns a Placement, or a rule for one, and can be called without "
+      f"arguments; got {found!r}."
+    )
+  return found

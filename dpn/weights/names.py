@@ -36,6 +36,7 @@ PLAIN = {
   "prefix_norm": ["shared"],
   "head_dim": [None],
   "stem_eps": [1e-6],
+  "layer_scale": [None],
   "final_norm": [True],
   "weight_norm": ["none"],
 }

@@ -62,6 +62,7 @@ def make(
   name: str | None = None,
   dtype=None,
   tokens: TokenGrid | None = None,
+  scale_init: float = 1.0,
   **options: Any,
 ) -> Normalizer:
   """Returns a normalizer of (…, width) as a Linen module.
@@ -71,11 +72,13 @@ def make(
     name: of the module in the parameter tree.
     dtype: of the result; the statistics stay in float32 or wider.
     tokens: how the tokens it will see are arranged.
+    scale_init: factor on where its `scale` starts.
     **options: the fields of its class, as in `make("derf", alpha=0.7)`.
   """
   dtype = jnp.dtype(dtype) if dtype else None
   bound = registry.bind("norm", norm, NORMS, options)
-  return bound(name=name, dtype=dtype, tokens=tokens or TokenGrid())
+  kw = {"tokens": tokens or TokenGrid(), "scale_init": scale_init}
+  return bound(name=name, dtype=dtype, **kw)
 
 
 def epsilon(norm: str, kw: Mapping[str, Any] | None = None) -> float:

@@ -79,17 +79,17 @@ class Normalizer(nn.Module):
       otherwise.
     tokens: how they are arranged, for norms that look beyond one token.
     dtype: of the result. None: the promoted type of input and parameters.
+    scale_init: factor on where `scale` starts.
   """
 
-  RESERVED: ClassVar[tuple[str, ...]] = (
-    "tokens",
-    "dtype",
-  )  # not options: the model sets them
+  # Not options: the model sets them.
+  RESERVED: ClassVar[tuple[str, ...]] = ("tokens", "dtype", "scale_init")
   PER_TOKEN = True  # statistics of each token alone, so that it fits a stem
 
   eps: float = 1e-5
   tokens: TokenGrid = TokenGrid()
   dtype: Any = None
+  scale_init: float = 1.0
 
   def upcast(self, x):
     """Returns x in float32 or wider, in which all statistics are taken."""
@@ -101,7 +101,8 @@ class Normalizer(nn.Module):
 
   def scale(self, y, multiplier=1.0, init=nn.initializers.ones, scalar=False):
     shape = (1,) if scalar else (y.shape[-1],)
-    scale = self.param("scale", init, shape)
+    start = lambda *args: self.scale_init * init(*args)
+    scale = self.param("scale", start, shape)
     return y * (multiplier * along_width(scale, y))
 
   def bias(self, y):

@@ -26,7 +26,8 @@ class LayerNorm(Normalizer):
   @nn.compact
   def __call__(self, x, train=False):
     width = (x.shape[-1],)
-    scale = self.param("scale", nn.initializers.ones, width)
+    start = nn.initializers.constant(self.scale_init)
+    scale = self.param("scale", start, width)
     bias = self.param("bias", nn.initializers.zeros, width)
 
     @jax.checkpoint  # x is kept for the backward pass, and nothing besides
@@ -103,7 +104,8 @@ class RMSNormPlusOne(Normalizer):
   @nn.compact
   def __call__(self, x, train=False):
     x = self.upcast(x)
-    scale = self.param("scale", nn.initializers.zeros, x.shape[-1:])
+    start = nn.initializers.constant(self.scale_init - 1)
+    scale = self.param("scale", start, x.shape[-1:])
     return self.cast(rms(x, self.eps) * (1 + along_width(scale, x)))
 
 
@@ -122,7 +124,8 @@ class SeeDNorm(Normalizer):
     x, width = self.upcast(x), x.shape[-1:]
     alpha = self.param("alpha", nn.initializers.ones, width)
     beta = self.param("beta", nn.initializers.zeros, width)
-    scale = self.param("scale", nn.initializers.ones, width)
+    start = nn.initializers.constant(self.scale_init)
+    scale = self.param("scale", start, width)
     alpha, beta, scale = (along_width(p, x) for p in (alpha, beta, scale))
     seed = jnp.tanh((x * beta).sum(axis=-1, keepdims=True))
     return self.cast((seed * alpha + scale) * rms(x, self.eps))

@@ -82,7 +82,8 @@ class UnifiedNorm(base.Normalizer):
   @nn.compact
   def __call__(self, x, train=False):  # (batch, tokens, width)
     x, width = self.upcast(x), x.shape[-1:]
-    scale = self.param("scale", nn.initializers.ones, width)
+    start = nn.initializers.constant(self.scale_init)
+    scale = self.param("scale", start, width)
     var = self.variable("batch_stats", "var", jnp.ones, width)
     shape = (self.window, *width)
     moments = self.variable("batch_stats", "window", jnp.zeros, shape)

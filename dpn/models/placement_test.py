@@ -1,0 +1,248 @@
+"""Placements after 2022 against released code and equations."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dpn import trees
+from dpn.models import encoder, vit
+from dpn.models.norms import base
+
+SMALL = {"width": 24, "mlp_dim": 48, "num_heads": 4, "gelu": "exact"}
+TOKENS = base.TokenGrid(num_heads=4, grid=(1, 5))
+TINY = {"width": 16, "mlp_dim": 8, "num_heads": 2, "patch_size": (4, 4)}
+IMAGE = np.random.default_rng(0).normal(size=(2, 8, 8, 3)).astype(np.float32)
+
+
+def torch_block(get, qkv, out, fc1, fc2, norms):
+  """Returns a block's parameters; `get` is by PyTorch's names.
+
+  `norms` has the name there of each of ours.
+  """
+  vector = lambda name: {} if get(name) is None else {"bias": get(name)}
+  dense = lambda name: {
+    "kernel": get(f"{name}.weight").T,
+    **vector(f"{name}.bias"),
+  }
+  kernels = get(f"{qkv}.weight").T.reshape(24, 3, 4, 6)
+  biases = get(f"{qkv}.bias")
+  heads = {
+    name: {"kernel": kernels[:, i]}
+    | ({} if biases is None else {"bias": biases.reshape(3, 4, 6)[i]})
+    for i, name in enumerate(("query", "key", "value"))
+  }
+  project = dense(out) | {"kernel": get(f"{out}.weight").T.reshape(4, 6, 24)}
+  return {
+    "MultiHeadDotProductAttention_0": heads | {"out": project},
+    "MlpBlock_0": {"Dense_0": dense(fc1), "Dense_1": dense(fc2)},
+    **{
+      ours: {"scale": get(f"{theirs}.weight"), **vector(f"{theirs}.bias")}
+      for ours, theirs in norms.items()
+    },
+  }
+
+
+def value_and_grads(function, params, x, cotangent):
+  y, vjp = jax.vjp(jax.jit(function), params, x)
+  return y, *vjp(cotangent)
+
+
+def make_block(precision, i=0, **options):
+  config = encoder.Config(**SMALL, dtype_mm=precision.dtype, **options)
+  block_cls, fields = encoder.bind_block(config, i)
+  return block_cls(config, TOKENS, **fields)
+
+
+@pytest.mark.parametrize("group", ["layer_scale", "res_post"])
+def test_released_blocks(group, golden, precision):
+  vectors = golden("frontier_blocks")
+  names = {"layer_scale": ("LayerNorm_0", "LayerNorm_1")}.get(
+    group, ("LayerNorm_0_post", "LayerNorm_1_post")
+  )
+
+  def tree(kind):
+    get = lambda name: vectors.get(f"{group}/{kind}/{name}")
+    norms = dict(zip(names, ("norm1", "norm2"), strict=True))
+    if kind == "grad":  # of vectors alone
+      params = {
+        ours: {k: get(f"{n}.{t}") for k, t in base_names.items()}
+        for ours, n in norms.items()
+      }
+    else:
+      names_there = ("attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2")
+      params = torch_block(get, *names_there, norms)
+    if group == "layer_scale":
+      params |= {f"LayerScale_{i}": get(f"gamma_{i + 1}") for i in (0, 1)}
+    return params
+
+  base_names = {"scale": "weight", "bias": "bias"}
+  options = {"layer_scale": 1e-4} if group == "layer_scale" else {}
+  block = make_block(
+    precision, block_ln="placement" if options else "res_post", **options
+  )
+  run = lambda p, x: block.apply({"params": p}, (x, None), 0.0)[0][0]
+  params, x, cotangent = precision.cast(
+    (tree("param"), vectors["in/x"], vectors[f"{group}/in/cotangent"])
+  )
+  y, by_params, by_x = value_and_grads(run, params, x, cotangent)
+  precision.assert_close(y, vectors[f"{group}/out/y"])
+  precision.assert_close(by_x, vectors[f"{group}/grad/x"])
+  for name, want in trees.flatten(tree("grad")).items():
+    precision.assert_close(trees.flatten(by_params)[name], want)
+
+
+def derived_params(get, block):
+  heads = lambda name: {
+    "kernel": get(f"w{name}").reshape(24, 4, 6),
+    "bias": get(f"b{name}").reshape(4, 6),
+  }
+  dense = lambda i: {"kernel": get(f"w{i}"), "bias": get(f"b{i}")}
+  norm = lambda at: {"scale": get(f"g_{at}"), "bias": get(f"b_{at}")}
+  every = {
+    "MultiHeadDotProductAttention_0": {
+      **{name: heads(name[0]) for name in ("query", "key", "value")},
+      "out": {"kernel": get("wo").reshape(4, 6, 24), "bias": get("bo")},
+      **{f"{n}_ln": {"scale": get(f"g_{n[0]}")} for n in _QKV},
+    },
+    "MlpBlock_0": {"Dense_0": dense(1), "Dense_1": dense(2)},
+    "LayerNorm_0": norm("sa"),
+    "LayerNorm_1": norm("mlp"),
+    "LayerNorm_0_post": norm("sa_post"),
+    "LayerNorm_1_post": norm("mlp_post"),
+  }
+  x = jnp.zeros((2, 5, 24))
+  shapes = jax.eval_shape(block.init, jax.random.key(0), (x, None), 0.0)
+  return _only(shapes["params"], every)
+
+
+_QKV = ("query", "key", "value")
+
+
+def _only(wanted, given):
+  if not isinstance(wanted, dict):
+    return given
+  return {name: _only(wanted[name], given[name]) for name in wanted}
+
+
+@pytest.mark.parametrize(
+  ("want", "i", "options"),
+  [
+    ("lns_layer1", 0, {"block_ln": "lns"}),
+    ("lns_layer3", 2, {"block_ln": "lns"}),
+    ("peri_ln", 0, {"block_ln": "peri_ln"}),
+    ("deepnorm_N12", 5, {"block_ln": "deepnorm"}),
+    ("hybridnorm", 0, {"block_ln": "hybridnorm"}),
+    (
+      "hybridnorm_star_first",
+      0,
+      {"block_ln": "hybridnorm", "block_ln_kw": {"first": "pre"}},
+    ),
+  ],
+)
+def test_equations(want, i, options, golden, precision):
+  vectors = golden("frontier_blocks")
+  if options["block_ln"] == "hybridnorm":
+    options = options | {"qk_norm": "rmsnorm", "v_norm": "rmsnorm"}
+  block = make_block(precision, i, **options)
+  get = lambda name: vectors[f"derived/param/{name}"]
+  if "hybridnorm" in want:
+    # What is normalized after attention is the MLP's input there.
+    get = lambda name: vectors[
+      f"derived/param/{name.replace('sa_post', 'mlp')}"
+    ]
+  x, params = precision.cast((vectors["in/x"], derived_params(get, block)))
+  y = block.apply({"params": params}, (x, None), 0.0)[0][0]
+  precision.assert_close(y, vectors[f"derived/{want}"])
+
+
+def test_keel(golden, precision):
+  vectors = golden("frontier_blocks")
+
+  def block(i, kind="param"):
+    get = lambda name: vectors.get(f"keel/{kind}/{name}")
+    sa, mlp = f"layers.{2 * i}", f"layers.{2 * i + 1}"
+    norms = {"LayerNorm_0": f"{sa}.norm", "LayerNorm_1": f"{mlp}.net.0"}
+    posts = {"LayerNorm_1_post": f"post_norms.{2 * i}"}
+    if i:
+      posts["LayerNorm_0_post"] = f"post_norms.{2 * i - 1}"
+    names = (f"{sa}.to_qkv", f"{sa}.to_out.0")
+    names += (f"{mlp}.net.1", f"{mlp}.net.4")
+    return torch_block(get, *names, norms | posts)
+
+  model = encoder.Encoder(
+    encoder.Config(
+      **SMALL,
+      depth=2,
+      block_ln="keel",
+      norm="layernorm_no_bias",
+      norm_kw={"eps": 1e-5},
+      qkv_bias=False,
+      final_norm=False,
+      dtype_mm=precision.dtype,
+    )
+  )
+  params = {f"encoderblock_{i}": block(i) for i in (0, 1)}
+  run = lambda p, x: model.apply({"params": p}, x, tokens=TOKENS)[0]
+  y, by_params, by_x = value_and_grads(
+    run,
+    *precision.cast((params, vectors["in/x"], vectors["keel/in/cotangent"])),
+  )
+  precision.assert_close(y, vectors["keel/out/y"])
+  precision.assert_close(by_x, vectors["keel/grad/x"])
+  precision.assert_close(
+    by_params["encoderblock_1"]["LayerNorm_0_post"]["scale"],
+    vectors["keel/grad/post_norms.1.weight"],
+  )
+
+
+def test_deepnorm_starts_with_its_gain():
+  """The factor of 12 blocks is that of torchscale, (8 * 12)^(-1/4)."""
+  placement = vit.Config(**TINY, depth=12, block_ln="deepnorm").placement
+  np.testing.assert_allclose(placement.init_gain(12), 0.319472, rtol=1e-5)
+  np.testing.assert_allclose(placement.stream_gain, 2.213364, rtol=1e-6)
+
+
+def test_res_post_starts_as_the_identity():
+  model = vit.Model(3, **TINY, depth=2, block_ln="res_post")
+  variables = model.init(jax.random.key(0), IMAGE)
+  out = model.apply(variables, IMAGE)[1]["encoder"]
+  np.testing.assert_array_equal(out["block00"]["+sa"], out["pre_ln"])
+  with pytest.raises(ValueError, match="'standardize' has no scale"):
+    vit.Model(3, **TINY, depth=2, block_ln="res_post", norm="standardize").init(
+      jax.random.key(0), IMAGE
+    )
+
+
+def test_mix_ln():
+  model = vit.Model(3, **TINY, depth=8, block_ln="mix_ln")
+  params = jax.eval_shape(model.init, jax.random.key(0), IMAGE)["params"]
+  first = [
+    i
+    for i in range(8)
+    if "LayerNorm_0_post" in params["Transformer"][f"encoderblock_{i}"]
+  ]
+  assert first == [0, 1]
+
+
+@pytest.mark.parametrize("remat", ["none", "nothing_saveable"])
+def test_scanned_blocks_have_gains_of_their_own(remat):
+  options = {**TINY, "depth": 3, "block_ln": "lns", "layer_scale": 0.5}
+  loop = vit.Model(3, **options)
+  scan = vit.Model(3, **options, scan=True, remat_policy=remat)
+  variables = loop.init(jax.random.key(0), IMAGE)
+  params = dict(variables["params"])
+  blocks = dict(params["Transformer"])
+  stacked = [blocks.pop(f"encoderblock_{i}") for i in range(3)]
+  blocks["encoderblock"] = jax.tree.map(lambda *x: jnp.stack(x), *stacked)
+  params["Transformer"] = blocks
+  want = loop.apply(variables, IMAGE)[1]["encoder"]["pre_ln"]
+  got = scan.apply({"params": params}, IMAGE)[1]["encoder"]["pre_ln"]
+  np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["mix_ln", "keel"])
+def test_what_cannot_be_scanned_is_refused(kind):
+  message = f"'{kind}' has norms in other places.*Set scan=False"
+  with pytest.raises(ValueError, match=message):
+    vit.Model(3, **TINY, depth=8, block_ln=kind, scan=True)
