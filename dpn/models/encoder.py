@@ -381,9 +381,7 @@ class Encoder(nn.Module):
     return tokens.apart(make, name, x), out
 
 
-def bind_block(
-  config: Config, i: int = 0
-) -> tuple[type[EncoderBlock], dict[str, Any]]:
+def bind_block(config: Config, i: int = 0) -> tuple[type, dict[str, Any]]:
   """Returns the class of a block and the fields that `block_ln` sets."""
   bound = config.bind("block_ln")
   if isinstance(bound.func, type) and issubclass(bound.func, EncoderBlock):
@@ -392,9 +390,7 @@ def bind_block(
   return EncoderBlock, {"placement": placement}
 
 
-def bind_blocks(
-  config: Config,
-) -> list[tuple[type[EncoderBlock], dict[str, Any]]]:
+def bind_blocks(config: Config) -> list[tuple[type, dict[str, Any]]]:
   """Returns `bind_block` of all; ValueError if they cannot be scanned."""
   found = [bind_block(config, i) for i in range(max(config.depth, 1))]
   if config.scan and "placement" in found[0][1]:
