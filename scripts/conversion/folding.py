@@ -1,6 +1,7 @@
 """Norms that are linear in evaluation, put into the layers after them."""
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -8,8 +9,9 @@ from dpn.weights import fold, vit_params
 
 # Options with which all norms of blocks are linear in evaluation and stand
 # before dense layers.
-_FOLDABLE = {
-  "norm": ("affine", "batchnorm", "prepbn", "unifiednorm"),
+LINEAR_NORMS = ("affine", "batchnorm", "prepbn", "unifiednorm")
+_FOLDABLE: Mapping[str, Sequence] = {
+  "norm": LINEAR_NORMS,
   **{"block_ln": ("placement",), "posemb_join": ("add",)},
   **{"cls_blocks": (None,), "prefix_norm": ("shared",)},
   "mlp": ("mlp", "geglu", "swiglu"),
@@ -39,7 +41,7 @@ def without_norms(model: vit_params.VitParams) -> vit_params.VitParams:
   if wrong:
     got = "; ".join(f"{name}={value!r}" for name, value in wrong.items())
     raise ValueError(
-      f"--fold_norms needs norm={' or '.join(_FOLDABLE['norm'])}, before the "
+      f"--fold_norms needs norm={' or '.join(LINEAR_NORMS)}, before the "
       "attention, the MLP and, with final_norm='norm', the head, and nothing "
       f"else in between; this model has {got}."
     )
