@@ -96,7 +96,7 @@ _NGPT = "dpn.models.ngpt"
 NGPT = {
   **{"block_ln": f"{_NGPT}:Block", "stem_ln": f"{_NGPT}:STEM_LN"},
   **{"weight_init": f"{_NGPT}:INITS", "final_norm": False},
-  "weight_norm": f"{_NGPT}:scaled_logits",
+  **{"weight_norm": f"{_NGPT}:scaled_logits", "stoch_depth": 0.1},
 }
 SMALL = {
   "width": 16,

@@ -24,6 +24,7 @@ large, its `alpha` is 1 / depth at first, and alpha may be negative.
 """
 
 import dataclasses
+import functools
 import math
 import re
 from typing import Any
@@ -32,7 +33,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from dpn.models import attention, encoder, init, norms, options, stem
+from dpn.models import attention, dropout, encoder, init, norms, stem
 from dpn.models.norms.base import along_width
 
 
@@ -72,7 +73,7 @@ class Block(encoder.EncoderBlock):
     if self.positions:
       raise ValueError("ngpt.Block needs posemb_join='add' and no 'rpe'.")
     kw = {"drop_rate": drop_rate, "deterministic": deterministic}
-    scaled = {"qk_norm": f"{__name__}:ScaledUnit", "qk_norm_kw": options.NONE}
+    scaled = {"qk_norm": f"{__name__}:ScaledUnit", "qk_norm_kw": {}}
     own = dataclasses.replace(config, qkv_bias=False, **scaled)
     attend = attention.of_block(own, self.placement, self.tokens, None)
     y = out["sa"] = attend(x, x, None, deterministic, out)
@@ -90,7 +91,7 @@ class Block(encoder.EncoderBlock):
     y = along_width(alpha, x).astype(x.dtype) * (unit(y) - x)
     y = nn.Dropout(self.config.dropout)(y, deterministic)
     if self.config.stoch_depth and not deterministic:
-      y = encoder.StochasticDepth()(y, drop_rate)
+      y = dropout.StochasticDepth()(y, drop_rate)
     return unit(x + y)
 
 
@@ -115,23 +116,16 @@ class Mlp(nn.Module):
 
   @nn.compact
   def __call__(self, x, deterministic=True):  # (batch, tokens, width)
-    def project(name, x, width, axis):
-      return nn.Dense(
-        width,
-        use_bias=False,
-        kernel_init=_unit_normal(axis),
-        dtype=self.dtype,
-        name=name,
-      )(x)
+    dense = functools.partial(nn.Dense, use_bias=False, dtype=self.dtype)
 
     def scaled(name):
-      y = project(name, x, self.mlp_dim, 0)
+      y = dense(self.mlp_dim, kernel_init=_unit_normal(0), name=name)(x)
       scale = self.param(f"{name}_scale", nn.initializers.ones, (self.mlp_dim,))
       return y * along_width(scale, y).astype(y.dtype)
 
     y = nn.silu(scaled("gate") * x.shape[-1] ** 0.5) * scaled("hidden")
     y = nn.Dropout(self.dropout)(y, deterministic)
-    return project("out", y, x.shape[-1], -1)
+    return dense(x.shape[-1], kernel_init=_unit_normal(-1), name="out")(y)
 
 
 def scaled_logits(train: bool):
@@ -156,15 +150,12 @@ def _unit_normal(axis):
   return lambda *args, **kw: unit(draw(*args, **kw), axis)
 
 
-INITS = init.Inits(
+INITS = init.INITS["big_vision"]._replace(  # attention's: 1 on average
   embedding=_unit_normal(-1),
-  dense=nn.initializers.lecun_normal(),  # of attention: 1 on average
-  mlp_bias=nn.initializers.zeros,
   cls=_unit_normal(-1),
   head=_unit_normal(0),
   posemb=lambda width: _unit_normal(-1),
 )
-
 _BLOCK = r"Transformer/encoderblock(_\d+)?/.*/"
 _INPUTS = rf"{_BLOCK}(query|key|value|gate|hidden)/kernel|head/kernel"
 _OUTPUTS = rf"{_BLOCK}out/kernel|embedding/kernel|pos_embedding|cls"

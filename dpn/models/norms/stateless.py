@@ -92,24 +92,20 @@ class RMSNorm(RMSNormNoScale):
     return self.scale(x, multiplier)
 
 
-class RMSNormPlusOne(Normalizer):
+class RMSNormPlusOne(RMSNormNoScale):
   """x / sqrt(mean(x^2) + eps) * (1 + scale), scale starting at 0.
 
   RMSNorm as in Gemma (arXiv 2403.08295): the same function, but weight decay
   draws its factor to 1 instead of 0.
   """
 
-  eps: float = 1e-6
-
-  @nn.compact
-  def __call__(self, x, train=False):
-    x = self.upcast(x)
+  def scaled(self, x, multiplier):
     start = nn.initializers.constant(self.scale_init - 1)
     scale = self.param("scale", start, x.shape[-1:])
-    return self.cast(rms(x, self.eps) * (1 + along_width(scale, x)))
+    return x * multiplier * (1 + along_width(scale, x))
 
 
-class SeeDNorm(Normalizer):
+class SeeDNorm(RMSNormNoScale):
   """(tanh(x · beta) * alpha + scale) * x / sqrt(mean(x^2) + eps).
 
   arXiv 2510.22777, where `scale` is gamma; all three are (width,), and x · beta
@@ -117,18 +113,12 @@ class SeeDNorm(Normalizer):
   not read in the paper: beta = 0 and alpha = scale = 1 here, an RMSNorm.
   """
 
-  eps: float = 1e-6
-
-  @nn.compact
-  def __call__(self, x, train=False):
-    x, width = self.upcast(x), x.shape[-1:]
-    alpha = self.param("alpha", nn.initializers.ones, width)
-    beta = self.param("beta", nn.initializers.zeros, width)
-    start = nn.initializers.constant(self.scale_init)
-    scale = self.param("scale", start, width)
-    alpha, beta, scale = (along_width(p, x) for p in (alpha, beta, scale))
-    seed = jnp.tanh((x * beta).sum(axis=-1, keepdims=True))
-    return self.cast((seed * alpha + scale) * rms(x, self.eps))
+  def scaled(self, x, multiplier):
+    alpha = self.param("alpha", nn.initializers.ones, x.shape[-1:])
+    beta = self.param("beta", nn.initializers.zeros, x.shape[-1:])
+    seed = jnp.tanh((x * along_width(beta, x)).sum(axis=-1, keepdims=True))
+    y = x * multiplier
+    return self.scale(y) + seed * along_width(alpha, x) * y
 
 
 class CenterNorm(Normalizer):
@@ -226,9 +216,3 @@ class GroupNorm(Normalizer):
     g = split_heads(self.upcast(x), self.tokens.num_heads)
     y, multiplier = center(g, self.eps, axis=(1, 3))
     return self.scale_and_bias((y * multiplier).reshape(x.shape))
-
-
-def rms(x, eps):
-  """Returns x / sqrt(mean(x^2) + eps), the mean over the last axis."""
-  mean_square = jnp.square(x).mean(axis=-1, keepdims=True)
-  return x * jax.lax.rsqrt(mean_square + eps)
