@@ -17,6 +17,7 @@ Names, and what no library but this has a place for: docs/checkpoints.md.
 import argparse
 import ast
 import contextlib
+import sys
 from collections.abc import Mapping, Sequence
 
 import dpn.tasks
@@ -24,7 +25,7 @@ from dpn import errors
 from dpn.models import vit
 from dpn.scripts.conversion import folder, folding
 from dpn.scripts.results import output
-from dpn.weights import export, vit_params
+from dpn.weights import export, timm_vit, vit_params
 
 
 def convert(
@@ -57,6 +58,34 @@ def convert(
   )
   folder.write(target, exported, to, model)
   return [*model.notes, *exported.notes, f"Wrote {target}."]
+
+
+def of_timm() -> str:
+  """Returns timm's architectures, and which of them ours can be, a line each.
+
+  Raises:
+    ValueError: timm is not installed.
+  """
+  try:
+    import timm
+  except ImportError as error:
+    raise ValueError("--list asks timm for its names: pip install timm") from (
+      error
+    )
+  names = timm.list_models(module="vision_transformer")
+  known = [name for name in names if timm_vit.find(name)]
+  lines = [
+    f"{'loads' if name in known else 'by its arrays':<14}{name}"
+    for name in names
+  ]
+  return "\n".join(
+    [
+      *lines,
+      f"{len(known)} of {len(names)} load by name, with all that their files "
+      "do not tell. Of the others a file loads if it has no parts but ours, "
+      "and what is assumed is listed; else it is refused.",
+    ]
+  )
 
 
 def parse_options(items: Sequence[str]) -> dict[str, object]:
@@ -101,8 +130,14 @@ def main(argv: Sequence[str] | None = None):
   help_ = "timm's name of the model, where the source does not tell it"
   add("--arch", metavar="NAME", help=help_)
   output.add_trust(parser)
-  args = vars(parser.parse_args(argv))
-  del args["trust"]  # which has been done
+  add("--list", action="store_true", help="timm's architectures, and exit")
+  given = argv if argv is not None else sys.argv[1:]
+  if "--list" in given:
+    with output.errors_in_a_line():
+      output.say(of_timm())
+    return
+  args = vars(parser.parse_args(given))
+  del args["list"], args["trust"]  # the latter has been done
   with output.errors_in_a_line():
     options = parse_options(args.pop("set"))
     output.say("\n".join(convert(**args, options=options)))

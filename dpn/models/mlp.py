@@ -13,6 +13,7 @@ from dpn.models import init
 GELUS = {
   "tanh": functools.partial(nn.gelu, approximate=True),
   "exact": functools.partial(nn.gelu, approximate=False),
+  "quick": lambda x: x * nn.sigmoid(1.702 * x),  # as in CLIP
 }
 
 

@@ -45,6 +45,7 @@ VALUES = {
   "stem_eps": [1e-3],
   "rep_size": [True, 5],
   "pool_type": heads.POOL_TYPES,
+  "pool_norm": [True],
   **{"registers": [1], "registers_last": [True]},
   "prefix_norm": vit.PREFIX_NORMS,
   **{"head_zeroinit": [False], "final_norm": [False]},

@@ -51,6 +51,7 @@ STEM_LN = {
   # The patch norm that TrAct is compared with, arXiv 2410.23970.
   "pre_no_learnable": StemLN(ln0="standardize"),
   "post": StemLN(ln1="layernorm"),
+  "post_rmsnorm": StemLN(ln1="rmsnorm"),  # AIMv2, arXiv 2411.14402
   "post_posemb": StemLN(ln1="layernorm", ln1_after_posemb=True),
   "only_learnable": StemLN(ln0="affine", ln1="affine"),
   "rmsnorm": StemLN(ln0="rmsnorm", ln1="rmsnorm"),

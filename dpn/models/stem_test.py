@@ -27,6 +27,7 @@ STEMS = {
   "dpn": SCALE_0 | BIAS_0 | SCALE_1 | BIAS_1,
   "pre": SCALE_0 | BIAS_0,
   "post": SCALE_1 | BIAS_1,
+  "post_rmsnorm": SCALE_1,
   "post_posemb": SCALE_1 | BIAS_1,
   "only_learnable": SCALE_0 | BIAS_0 | SCALE_1 | BIAS_1,
   "rmsnorm": SCALE_0 | SCALE_1,
@@ -68,12 +69,16 @@ def test_every_stem_is_tested():
 
 def expected(stem_ln):
   """Returns tokens with positions, in double precision."""
-  if stem_ln != "pre_no_learnable":
+  if stem_ln not in ("pre_no_learnable", "post_rmsnorm"):
     group = "base" if stem_ln == "none" else stem_ln
     return GOLDEN[f"{group}/out/with_posemb"]
   x = np.float64(GOLDEN["mid/patches"])
-  x = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-6)
   kernel, bias = (GOLDEN[f"param/dense/{name}"] for name in ("kernel", "bias"))
+  if stem_ln == "post_rmsnorm":
+    x = x @ kernel + bias
+    x = x / np.sqrt(np.square(x).mean(-1, keepdims=True) + 1e-6)
+    return x * GOLDEN["param/ln1/scale"] + GOLDEN["param/pos_embedding"]
+  x = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-6)
   return x @ kernel + bias + GOLDEN["param/pos_embedding"]
 
 

@@ -69,6 +69,7 @@ class Config(encoder.Config):
     prefix_norm: whether class token and registers have norms of their own
       (arXiv 2602.08626): `shared`, `own`, or `own_final` after the last block.
     pool_type: how tokens become a vector, one of `heads.POOL_TYPES`.
+    pool_norm: whether a LayerNorm, `fc_norm`, follows the pooling.
     head_zeroinit: start the head's kernel at zero, unless there is a
       `weight_norm`, which cannot scale it.
     weight_norm: how kernels are normalized, one of `weight_norm.WEIGHT_NORMS`.
@@ -104,6 +105,7 @@ class Config(encoder.Config):
   prefix_norm: str = "shared"
   rep_size: int | bool = False
   pool_type: str = "gap"
+  pool_norm: bool = False
   head_zeroinit: bool = True
   weight_norm: str = "none"
 
@@ -215,6 +217,9 @@ class ViT(nn.Module):
     patches = x[:, 1:] if config.has_cls else x
     x_2d = patches.reshape(x.shape[0], *grid, x.shape[-1])
     x = config.lookup("pool_type")(x, config, out)
+    if config.pool_norm:
+      norm = norms.make("layernorm", eps=config.eps, name="fc_norm")
+      x, x_2d = norm(x), norm(x_2d)
     out["head_input"] = x  # (batch, width)
     if config.rep_size:
       rep_size = config.width if config.rep_size is True else config.rep_size

@@ -161,7 +161,7 @@ def test_timm_folder_makes_its_model(tmp_path):
 
 
 def test_names_of_timm():
-  """All of its registry: what names say is so, and the others are refused."""
+  """All of its registry: what names say is so."""
   timm = pytest.importorskip("timm")
   known = 0
   for name in timm.list_models(module="vision_transformer"):
@@ -172,19 +172,70 @@ def test_names_of_timm():
     with torch.device("meta"):
       model = timm.create_model(name)
     block = model.blocks[0]
-    gelu = getattr(block.mlp.act, "approximate", "tanh")
-    assert found.options == {
-      "gelu": {"none": "exact", "tanh": "tanh"}[gelu],
-      "num_heads": block.attn.num_heads,
-      "pool_type": POOLS[model.global_pool],
-    }, name
+    said = timm_vit.describe({}, name, model.state_dict()).options
+    # The activation of a gated MLP is its own.
+    act = getattr(block.mlp.act, "approximate", type(block.mlp.act).__name__)
+    known_acts = {"none": "exact", "QuickGELU": "quick", "SiLU": "exact"}
+    assert (
+      said["gelu"] == {**known_acts, "tanh": "tanh", "GELUTanh": "tanh"}[act]
+    )
+    assert said["num_heads"] == block.attn.num_heads, name
+    assert said["pool_type"] == POOLS[model.global_pool], name
     assert (found.width, found.depth) == (model.embed_dim, len(model.blocks))
-    assert found.cls_row == (not model.no_embed_class), name
-    assert (block.norm1.eps, model.norm.eps) == (1e-6, 1e-6), name
+    if model.has_class_token:
+      assert found.cls_row == (not model.no_embed_class), name
+    norms = {"LayerNorm": "layernorm", "RmsNorm": "rmsnorm"}
+    assert said["norm"] == norms[type(block.norm1).__name__], name
+    for norm in (block.norm1, block.norm2, model.norm, model.fc_norm):
+      if not isinstance(norm, torch.nn.Identity):
+        assert said["norm_kw"] == {"eps": norm.eps}, name
+    for norm in (model.norm_pre, model.patch_embed.norm):
+      if not isinstance(norm, torch.nn.Identity):
+        assert said["stem_eps"] == norm.eps, name
     assert type(block) is vision_transformer.Block, name
-    for part in (model.norm_pre, model.fc_norm):
-      assert isinstance(part, torch.nn.Identity), name
-  assert known > 70
+  assert known == 133
+
+
+def tiny_timm(folder, name):
+  """Returns a small model of an architecture, its side, and writes it."""
+  timm = pytest.importorskip("timm")
+  with torch.device("meta"):
+    patch = timm.create_model(name, depth=1).patch_embed.patch_size[0]
+  size = {"embed_dim": 32, "depth": 1, "num_heads": 2, "num_classes": 5}
+  model = timm.create_model(name, img_size=3 * patch, **size).eval()
+  generator = torch.Generator().manual_seed(0)
+  for x in model.parameters():
+    x.data = 0.3 * torch.randn(x.shape, generator=generator)
+  folder.mkdir()
+  state = {k: x.clone() for k, x in model.state_dict().items()}
+  save_file(state, folder / "model.safetensors")
+  config = {"architecture": name, "model_args": {"num_heads": 2}}
+  config["global_pool"] = model.global_pool
+  (folder / "config.json").write_text(json.dumps(config))
+  return model, 3 * patch
+
+
+@pytest.mark.slow
+def test_all_of_timm(tmp_path):
+  """Equal logits, or refused; what a name promises is not refused."""
+  timm = pytest.importorskip("timm")
+  equal, refused = [], []
+  for name in timm.list_models(module="vision_transformer"):
+    theirs, px = tiny_timm(tmp_path / name, name)
+    try:
+      model, variables, _ = vit.from_pretrained(tmp_path / name)
+    except ValueError:
+      assert timm_vit.find(name) is None, name
+      refused.append(name)
+      continue
+    image = np.random.RandomState(0).randn(2, px, px, 3).astype(np.float32)
+    with torch.no_grad():
+      want = theirs(torch.from_numpy(image.transpose(0, 3, 1, 2).copy()))
+    got = jax.jit(model.apply)(variables, image)[0]
+    np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-3, err_msg=name)
+    equal.append(name)
+  assert len(equal) >= 140
+  assert "vit_base_patch16_rpn_224" in refused
 
 
 def test_image_processor(tmp_path):

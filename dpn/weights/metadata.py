@@ -29,6 +29,7 @@ IN_NAMES = {
   "final_norm": r"Transformer/encoder_norm/.*",
   "registers": r"registers",
   "prefix_norm": r".*_prefix/(scale|bias)",
+  "pool_norm": r"fc_norm/.*",
   "pool_type": r"cls|(MAPHead|SequencePool)_0/.*",
   "posemb": r"(.*/)?pos_embedding|.*/rel_posemb/.*",
   "posemb_kw": r"(.*/)?pos_embedding|.*/rel_posemb/.*",

@@ -7,6 +7,7 @@ docs/checkpoints.md lists the names side by side.
 """
 
 import dataclasses
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -38,9 +39,10 @@ PLAIN = {
   "stem_eps": [1e-6],
   "layer_scale": [None],
   "final_norm": [True],
+  "pool_norm": [False],
   "weight_norm": ["none"],
 }
-_NORMS = r"(LayerNorm_\d|encoder_norm|stem/ln\d|(query|key)_ln)$"
+_NORMS = r"(LayerNorm_\d|encoder_norm|fc_norm|stem/ln\d|(query|key)_ln)$"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,6 +60,8 @@ class Names:
     extra: our modules for which the library's own model has no place.
     embedding: their Linear from pixels to tokens, with patches in our order of
       pixels; empty if it is a convolution, whose kernel is `sign`.
+    biases: our biases that some models of the library have in no block, which
+      are then zero.
     implied: our arrays of a block that are the identity or zero, and that the
       library does not have, where a function of (heads, d, width) says so.
   """
@@ -70,6 +74,7 @@ class Names:
   scales: Mapping[str, str] = dataclasses.field(default_factory=dict)
   extra: tuple[str, ...] = ()
   embedding: str = ""
+  biases: tuple[str, ...] = ()
   implied: Mapping[str, Callable[[int, int, int], bool]] = dataclasses.field(
     default_factory=dict
   )
@@ -132,6 +137,8 @@ def to_ours(
         our_leaf = "scale" if is_norm else leaf.replace("weight", "kernel")
         ours = f"{part}/{our_leaf}".replace("{i}", i)
         convert, _ = _conversions(ours, names)
+        if ours in result:
+          raise ValueError(f"another array is our {ours!r}, too")
         result[ours] = convert(piece, num_heads, patch)
     except (ValueError, IndexError, TypeError) as error:
       raise ValueError(
@@ -141,7 +148,36 @@ def to_ours(
       ) from error
   for name, x in _implied(result, names).items():
     result.setdefault(name, x)
-  return result
+  for template in names.biases:
+    some = re.compile(template.replace("{i}", r"\d+"))
+    if not any(map(some.fullmatch, result)):
+      kernels = [k for k in result if some.fullmatch(_bias_of(k))]
+      for k in kernels:
+        result[_bias_of(k)] = np.zeros(result[k].shape[-1], np.float32)
+  return _without_register_rows(result)
+
+
+def _without_register_rows(flat):
+  """Returns registers with their positions, between class token and patches.
+
+  They have some if without them the patches' rows are a square, else not.
+  """
+  registers, table = flat.get("registers"), flat.get("pos_embedding")
+  if registers is None or table is None or table.ndim != 3:
+    return flat
+  cls, (_, rows, _) = "cls" in flat, table.shape
+  end = cls + registers.shape[1]
+  is_square = lambda n: n > 0 and math.isqrt(n) ** 2 == n
+  if not is_square(rows - end) or is_square(rows) or is_square(rows - cls):
+    return flat
+  wide = registers.astype(np.promote_types(registers.dtype, np.float32))
+  own = {"registers": wide + table[:, cls:end]}
+  patches = np.delete(table, np.s_[cls:end], axis=1)
+  return {**flat, **own, "pos_embedding": patches}
+
+
+def _bias_of(name):
+  return re.sub("/kernel$", "/bias", name)
 
 
 def _implied(flat, names):

@@ -37,6 +37,40 @@ def test_their_files_give_their_logits(tmp_path, kind):
   )
 
 
+def test_registers_take_over_their_positions():
+  """Of 1 + 2 + 9 rows; of 9 or 1 + 9 rows none is theirs."""
+  flat = testing.golden("timm_tok")
+  flat["reg_token"] = np.ones((1, 2, 8), np.float32)
+  table = np.arange(12 * 8, dtype=np.float32).reshape(1, 12, 8)
+  got = names.to_ours({**flat, "pos_embed": table}, timm_vit.NAMES, 2)
+  np.testing.assert_array_equal(got["registers"], 1 + table[:, 1:3])
+  want = np.concatenate([table[:, :1], table[:, 3:]], axis=1)
+  np.testing.assert_array_equal(got["pos_embedding"], want)
+  for rows in (9, 10):
+    kept = {**flat, "pos_embed": table[:, :rows]}
+    got = names.to_ours(kept, timm_vit.NAMES, 2)
+    np.testing.assert_array_equal(got["registers"], np.ones((1, 2, 8)))
+
+
+def test_two_arrays_for_one():
+  flat = testing.golden("timm_gap")
+  flat["norm_pre.weight"] = flat["patch_embed.norm.weight"]
+  with pytest.raises(
+    ValueError, match=r"another array is our 'stem/ln1/scale'"
+  ):
+    names.to_ours(flat, timm_vit.NAMES, 2)
+
+
+def test_biases_that_no_block_has_are_zero():
+  flat = testing.golden("timm_tok")
+  del flat["blocks.0.mlp.fc2.bias"]
+  name = "Transformer/encoderblock_0/MlpBlock_0/Dense_1/bias"
+  assert name not in names.to_ours(flat, timm_vit.NAMES, 2)
+  del flat["blocks.1.mlp.fc2.bias"]
+  got = names.to_ours(flat, timm_vit.NAMES, 2)
+  np.testing.assert_array_equal(got[name], np.zeros(8))
+
+
 @pytest.mark.parametrize("kind", testing.LIBRARIES)
 def test_there_and_back(kind):
   key = kind.partition("_")[0]
@@ -87,14 +121,14 @@ def test_what_is_unknown_is_not_lost(tmp_path):
   assert rows == [
     ["Transformer/encoder_norm/scale", "(8,)", "-", "missing"],
     ["blocks.0.attn.norm.weight", "-", "(4,)", "unexpected"],
-    ["fc_norm.weight", "-", "(8,)", "unexpected"],
+    ["fc_norm/scale", "-", "(8,)", "unexpected"],
     ["registers", "-", "(1,", "4,", "8)", "unexpected"],
   ]
 
 
 @pytest.mark.parametrize(
   "name",
-  ["fc_norm.weight", "norm_pre.bias", "blocks.1.attn.norm.bias"],
+  ["norm_post.weight", "fc.norm.bias", "blocks.1.attn.norm.bias"],
 )
 def test_parts_that_ours_lacks(tmp_path, name):
   flat = testing.golden("timm_tok") | {name: np.zeros(1, np.float32)}

@@ -191,7 +191,8 @@ def read_metadata(
     loader = loader or {}
     return ModelMetadata(layout, options, values, pp, cls_row, loader=loader)
   if layout == "timm":
-    return timm_vit.describe(beside("config.json", timm_vit.Config), arch)
+    config = beside("config.json", timm_vit.Config)
+    return timm_vit.describe(config, arch, arrays or {})
   if arch:
     raise ValueError(
       f"arch={arch!r} names a model of timm; {where.path!r} has names of "

@@ -4,6 +4,7 @@ As timm 1.0.31 makes the models; export_live_test.py compares all of its names.
 """
 
 import re
+from collections.abc import Mapping
 from typing import Any, NamedTuple, TypedDict
 
 from dpn.weights import metadata, preprocessing
@@ -15,6 +16,7 @@ NAMES = Names(
   modules={
     "patch_embed.proj": "embedding",
     "patch_embed.ln0": "stem/ln0",
+    "norm_pre": "stem/ln1",  # behind the positions, see `_shown`
     "patch_embed.norm": "stem/ln1",
     "blocks.{i}.norm1": BLOCK + "LayerNorm_0",
     "blocks.{i}.attn.qkv": (
@@ -26,9 +28,12 @@ NAMES = Names(
     "blocks.{i}.attn.k_norm": ATTENTION + "key_ln",
     "blocks.{i}.attn.proj": ATTENTION + "out",
     "blocks.{i}.norm2": BLOCK + "LayerNorm_1",
+    "blocks.{i}.mlp.fc1_g": BLOCK + "MlpBlock_0/gate",
+    "blocks.{i}.mlp.fc1_x": BLOCK + "MlpBlock_0/Dense_0",
     "blocks.{i}.mlp.fc1": BLOCK + "MlpBlock_0/Dense_0",
     "blocks.{i}.mlp.fc2": BLOCK + "MlpBlock_0/Dense_1",
     "norm": "Transformer/encoder_norm",
+    "fc_norm": "fc_norm",
     "attn_pool.q": MAP_ATTENTION + "query",
     "attn_pool.kv": (MAP_ATTENTION + "key", MAP_ATTENTION + "value"),
     "attn_pool.proj": MAP_ATTENTION + "out",
@@ -51,6 +56,11 @@ NAMES = Names(
     "blocks.{i}.ls2.gamma": "blocks.{i}.mlp.fc2",
   },
   extra=("stem/ln0",),
+  biases=(  # of CLIP, whose convolution has none, and of AIMv2
+    "embedding/bias",
+    ATTENTION + "out/bias",
+    *(BLOCK + f"MlpBlock_0/{x}/bias" for x in ("gate", "Dense_0", "Dense_1")),
+  ),
 )
 # Options that its own models have. No tanh layer (`rep_size`) is applied.
 SUPPORTED = {
@@ -61,18 +71,25 @@ SUPPORTED = {
   "rep_size": [False],
   "stem_ln": ["none", "post"],
 }
-GELUS = {"gelu": "exact", "gelu_tanh": "tanh"}
+GELUS = {"gelu": "exact", "gelu_tanh": "tanh", "quick_gelu": "quick"}
 POOLS = {"token": "tok", "avg": "gap", "map": "map", "": "none"}
 EPS = 1e-6  # its config.json cannot say another
+_EPS_OTHERS = 1e-5  # of CLIP and AIMv2
 
 #            width, depth, heads
 _SIZES = {
+  "wee": (256, 14, 4),
+  "xsmall": (256, 10, 4),
+  "little": (320, 14, 5),
   "tiny": (192, 12, 3),
   "small": (384, 12, 6),
   "medium": (512, 12, 8),
+  "mediumd": (512, 20, 8),
   "betwixt": (640, 12, 10),
   "base": (768, 12, 12),
   "large": (1024, 24, 16),
+  "so150m2": (832, 21, 13),
+  "so150m": (896, 18, 14),
   "so400m": (1152, 27, 16),
   "huge": (1280, 32, 16),
   "giant": (1408, 40, 16),
@@ -82,14 +99,23 @@ _SIZES = {
 _EXCEPTIONS = {
   "vit_base_patch16_gap_224": (768, 12, 16),
   "vit_base_patch16_plus_240": (896, 12, 14),
+  "vit_base_patch16_plus_clip_240": (896, 12, 14),
   "vit_base_patch32_plus_256": (896, 12, 14),
   "vit_small_patch16_36x1_224": (384, 36, 6),
 }
+_AIMV2 = {
+  "large": (1024, 24, 8),
+  "huge": (1536, 24, 12),
+  "1b": (2048, 24, 16),
+  "3b": (3072, 24, 24),
+}
 _NAME = re.compile(
-  r"(?!.*giant_patch14_dinov2)"  # its MLP is gated
-  r"(?:(?P<own>deit3|flexivit)|vit|deit)_(?P<size>[a-z0-9]+)(?:_patch\d+)?"
-  r"(?P<siglip>_siglip)?(?P<gap>_gap)?(?:_dinov2|_plus|_36x1)?(?:_\d{3})?"
-  r"(?:_miil)?"
+  # Not with packed gated MLPs.
+  r"(?!.*giant_patch14_(dinov2|reg))"
+  r"(?:(?P<own>deit3|flexivit)|vit|deit|(?P<aimv2>aimv2))"
+  r"_(?P<size>[a-z0-9]+)(?:_patch\d+)?(?P<reg>_reg\d)?(?:_plus)?"
+  r"(?P<clip>_clip(?P<quick>_quickgelu)?)?(?P<map>_siglip|_map)?(?P<gap>_gap)?"
+  r"(?:_dinov2|_36x1|_tipsv2)?(?:_\d{3})?(?:_miil)?"
 )
 # Models whose GELU is approximated by tanh.
 _TANH = (
@@ -97,7 +123,10 @@ _TANH = (
   r"|large_patch16_siglip_(gap_)?512)"
 )
 # Arguments of timm's class that change the function but no array's name.
-_OTHER_BLOCKS = ("norm_layer", "block_fn", "mlp_layer", "attn_layer")
+_OTHER_BLOCKS = (
+  *("norm_layer", "block_fn", "mlp_layer", "attn_layer"),
+  "pool_include_prefix",
+)
 
 
 class Model(NamedTuple):
@@ -124,13 +153,18 @@ def find(name: str) -> Model | None:
   """
   name = name.partition(".")[0]
   match = _NAME.fullmatch(name)
-  if not match or match["size"] not in _SIZES:
+  sizes = _AIMV2 if match and match["aimv2"] else _SIZES
+  if not match or match["size"] not in sizes:
     return None
-  width, depth, heads = _EXCEPTIONS.get(name, _SIZES[match["size"]])
-  pool = "gap" if match["gap"] else "map" if match["siglip"] else "tok"
-  gelu = "tanh" if re.match(_TANH, name) else "exact"
+  width, depth, heads = _EXCEPTIONS.get(name, sizes[match["size"]])
+  pool = "gap" if match["gap"] else "map" if match["map"] else "tok"
+  gelu = "quick" if match["quick"] else "exact"
+  gelu = "tanh" if re.match(_TANH, name) else gelu
   options = {"gelu": gelu, "num_heads": heads, "pool_type": pool}
-  return Model(options, match["own"] is None, width, depth)
+  if match["aimv2"]:
+    options["pool_type"] = "gap"
+  own = match["own"] or (match["reg"] and match["size"] != "so150m")
+  return Model(options, not own, width, depth)
 
 
 def check(name: str, arrays: dict[str, Any]):
@@ -138,10 +172,10 @@ def check(name: str, arrays: dict[str, Any]):
   model = find(name)
   if model is None:
     raise ValueError(
-      f"arch={name!r}: ours can be timm's models named vit, deit, deit3 or "
-      f"flexivit, of the sizes {', '.join(_SIZES)}, such as "
-      "'vit_base_patch16_siglip_224'; not those with registers, other norms or "
-      "blocks, or a convolutional stem."
+      f"arch={name!r}: ours can be timm's models named vit, deit, deit3, "
+      f"flexivit or aimv2, of the sizes {', '.join(_SIZES)}, such as "
+      "'vit_base_patch16_siglip_224'; not those with other blocks or a "
+      "convolutional stem. scripts.convert --list prints them."
     )
   width = arrays[NAMES.sign].shape[0]
   depth = len({k.split(".")[1] for k in arrays if k.startswith("blocks.")})
@@ -175,12 +209,39 @@ class Config(_Image, total=False):
   pretrained_cfg: _Image
 
 
-def describe(config: Config, arch: str | None) -> metadata.ModelMetadata:
+def _shown(arrays):
+  """Returns options that names show in models with other norms or stems.
+
+  CLIP's norm in front of the blocks is of the class token, too; RMSNorm has no
+  bias, and AIMv2 has it everywhere.
+  """
+  options: dict[str, Any] = {}
+  if "norm_pre.weight" in arrays:
+    join = {
+      "posemb_join": "add",
+      "posemb_join_kw": {"cls": "cls_token" in arrays},
+    }
+    options |= {"stem_ln": "post_posemb", **join}
+  if {"blocks.0.norm1.weight", "blocks.0.norm1.bias"} & arrays.keys() == {
+    "blocks.0.norm1.weight"
+  }:
+    options |= {"norm": "rmsnorm", "final_norm": "norm"}
+    if "patch_embed.norm.weight" in arrays:
+      options["stem_ln"] = "post_rmsnorm"
+  if options:
+    options |= {"norm_kw": {"eps": _EPS_OTHERS}, "stem_eps": _EPS_OTHERS}
+  return options
+
+
+def describe(
+  config: Config, arch: str | None, arrays: Mapping[str, Any] | None = None
+) -> metadata.ModelMetadata:
   """Returns what is known about a model.
 
   Args:
     config: its config.json, empty if there is none.
     arch: name of the model, if a person gives it.
+    arrays: by their names there.
 
   Raises:
     ValueError: ours cannot be the model, or both name different ones.
@@ -193,7 +254,8 @@ def describe(config: Config, arch: str | None) -> metadata.ModelMetadata:
     )
   name = arch or told
   others = [x for x in _OTHER_BLOCKS if x in args]
-  if "_rpn_" in name or others:
+  # The one pools registers, too.
+  if "_rpn_" in name or name == "test_vit3" or others:
     raise ValueError(
       "The file's model has other blocks or norms than ours, although their "
       f"arrays have the same names: {', '.join(others) or name}."
@@ -203,11 +265,13 @@ def describe(config: Config, arch: str | None) -> metadata.ModelMetadata:
     **{"gelu": "exact", "norm": "layernorm", "norm_kw": {"eps": EPS}},
     "block_ln": "placement",
     "block_ln_kw": {"sa": "pre", "mlp": "pre", "post": "branch"},
+    **_shown(arrays or {}),
     **(model.options if model else {}),
   }
   guessed: tuple[str, ...] = ()
   if not model:
-    guessed = ("gelu", "norm_kw", "block_ln_kw")
+    more = ("norm", "stem_eps") if "stem_eps" in options else ()
+    guessed = ("gelu", "norm_kw", "block_ln_kw", *more)
   if act := args.get("act_layer"):
     options["gelu"] = metadata.translate("activation", act, GELUS)
     guessed = guessed[1:]

@@ -27,6 +27,10 @@ from dpn.weights import load, timm_vit
     ("vit_so400m_patch14_siglip_384", 16, "exact", "map", True),
     ("vit_so400m_patch16_siglip_384", 16, "tanh", "map", True),
     ("vit_giantopt_patch16_siglip_256", 16, "tanh", "map", True),
+    ("vit_base_patch32_clip_quickgelu_224.openai", 12, "quick", "tok", True),
+    ("vit_so150m_patch16_reg4_map_256", 14, "exact", "map", True),
+    ("vit_base_patch14_reg4_dinov2", 12, "exact", "tok", False),
+    ("aimv2_huge_patch14_336", 12, "exact", "gap", True),
   ],
 )
 def test_names(name, heads, gelu, pool_type, cls_row):
@@ -41,9 +45,9 @@ def test_names(name, heads, gelu, pool_type, cls_row):
   "name",
   [
     *("vit_base_patch16_sigilp_224", "resnet50", "vit_base_patch16_rpn_224"),
-    *("vit_base_patch16_clip_224", "vit_base_patch14_reg4_dinov2"),
+    *("vit_base_patch16_xp_224", "vit_giant_patch14_reg4_dinov2"),
     *("vit_giant_patch14_dinov2", "vit_base_r50_s16_224", "vit_bas"),
-    *("deit_tiny_distilled_patch16_224", "vit_so150m_patch16_reg4_gap_256"),
+    *("deit_tiny_distilled_patch16_224", "vit_dwee_patch16_reg1_gap_256"),
   ],
 )
 def test_others(name):

@@ -237,6 +237,7 @@ def infer_options(flat: Mapping[str, Any]) -> dict[str, Any]:
     "v_norm": _qk_norm(in_blocks, attention.replace("query", "value_ln")),
     "registers": flat["registers"].shape[1] if "registers" in flat else 0,
     "final_norm": "Transformer/encoder_norm/scale" in flat,
+    "pool_norm": "fc_norm/scale" in flat,
     "rep_size": sizes.get("pre_logits/kernel", False),
     "pool_type": "map" if "MAPHead_0/probe" in flat else pool_type,
     "posemb": "learn" if "pos_embedding" in flat else "sincos2d",
