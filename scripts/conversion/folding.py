@@ -13,7 +13,7 @@ LINEAR_NORMS = ("affine", "batchnorm", "prepbn", "unifiednorm")
 _FOLDABLE: Mapping[str, Sequence] = {
   "norm": LINEAR_NORMS,
   **{"block_ln": ("placement",), "posemb_join": ("add",)},
-  **{"cls_blocks": (None,), "prefix_norm": ("shared",)},
+  **{"cls_blocks": (None,), "prefix_norm": ("shared",), "pool_norm": (False,)},
   "mlp": ("mlp", "geglu", "swiglu"),
 }
 
