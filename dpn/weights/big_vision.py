@@ -1,6 +1,7 @@
 """Layouts that big_vision and its predecessors have used over the years."""
 
 import collections
+import math
 import re
 from typing import Any
 
@@ -38,9 +39,36 @@ def to_ours(flat: Flat) -> Flat:
   if "Encoder_0/pos_embedding" in flat and "pos_embedding" in flat:
     extra = flat.pop("Encoder_0/pos_embedding")
     flat["pos_embedding"] = flat["pos_embedding"] + extra
+  kernel = flat.get("embedding/kernel")
+  if kernel is not None and kernel.ndim == 2 and "pos_embedding" in flat:
+    flat = _of_naflex(flat)
   if "probe" in flat:  # ViT-G's attention pooling was not yet a module
     head = r"(probe|(LayerNorm|MlpBlock|MultiHeadDotProductAttention)_0/.*)"
     flat = {re.sub(f"^{head}$", r"MAPHead_0/\1", k): x for k, x in flat.items()}
+  return flat
+
+
+def _of_naflex(flat):
+  """Returns arrays of naflex_vit.py, which embeds patches by a Dense.
+
+  Its patchln_pre and patchln_post are Dual PatchNorm, its positions (n, n,
+  width). Images of n × n patches see them as they are.
+  """
+  norms = {"patchln_pre": "stem/ln0", "patchln_post": "stem/ln1"}
+  flat = {
+    re.sub(r"^patchln_(pre|post)", lambda m: norms[m[0]], k): x
+    for k, x in flat.items()
+  }
+  kernel, table = flat["embedding/kernel"], flat["pos_embedding"]
+  pixels, width = kernel.shape
+  side = math.isqrt(pixels // 3)
+  if side * side * 3 != pixels:
+    raise ValueError(
+      f"embedding/kernel has shape {kernel.shape}: expected patches of as many "
+      "rows as columns, in three colours."
+    )
+  flat["embedding/kernel"] = kernel.reshape(side, side, 3, width)
+  flat["pos_embedding"] = table.reshape(1, -1, width)
   return flat
 
 

@@ -1,5 +1,6 @@
 """Rows of the class token, our own names: what loading recognizes."""
 
+import jax
 import numpy as np
 import pytest
 
@@ -64,3 +65,20 @@ def test_no_class_token_has_no_row(tmp_path):
   np.testing.assert_array_equal(got["pos_embedding"], rows)
   got = vit_params.read(path, {"num_heads": 2, "pool_type": "gap"})
   np.testing.assert_array_equal(got.arrays["pos_embedding"], rows)
+
+
+def test_dual_patchnorm_of_big_vision(tmp_path):
+  """NaFlexViT with patchln_pre and patchln_post, logits of its own code."""
+  golden = dict(np.load(testing.TESTDATA / "naflex_vit.npz"))
+  flat = {k[6:]: x for k, x in golden.items() if k.startswith("param/")}
+  path = testing.write(tmp_path, flat)
+  model, variables, preprocess = vit.from_pretrained(path)
+  assert model.config.stem_ln == "dpn"
+  assert preprocess.shape == (12, 12, 3)
+  logits, _ = jax.jit(model.apply)(variables, golden["image"])
+  np.testing.assert_allclose(logits, golden["logits"], rtol=1e-4, atol=1e-5)
+  flat["embedding/kernel"] = flat["embedding/kernel"][:47]
+  with pytest.raises(
+    ValueError, match=r"\(47, 16\): expected patches of as ma"
+  ):
+    vit.from_pretrained(testing.write(tmp_path, flat))

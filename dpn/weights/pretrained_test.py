@@ -170,7 +170,7 @@ def test_wrong_options(tmp_path, options, message):
 @pytest.fixture
 def hub(tmp_path, monkeypatch):
   """Returns a function that puts a folder into a fake cache of the hub."""
-  constants = pytest.importorskip("huggingface_hub").constants
+  constants = pytest.importorskip("huggingface_hub.constants")
   monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
 
   def put(name, folder, commit="0123456789abcdef0123456789abcdef01234567"):
