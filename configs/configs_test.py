@@ -76,7 +76,7 @@ VALUES = {
 # Of single configs; variants of the others are all shrunk to one.
 OWN_VALUES = {
   ("studies.when_dpn_helps", "aug"): ["none", "jitter"],
-  ("deit_i1k", "variant"): ["S/16", "B/16"],
+  ("deit_i1k", "variant"): ["S/16", "B/16", "vit5-S/16"],
   ("dtn_i1k", "variant"): ["Ti_star", "B_star"],
   ("lape_cifar", "variant"): ["lite-7/4", "cvt-7/4", "cct-7/3x1"],
   ("lape_deit", "variant"): ["Ti/16", "S/16", "B/16"],

@@ -6,10 +6,12 @@ PatchNorm) changes the stem alone.
   python -m trainers.train --workdir W --config configs/deit_i1k.py:variant=S/16
   python -m scripts.sweep --config configs/deit_i1k.py --out runs/table1_deit
 
-Arguments: variant (S/16, B/16), stem_ln, batch (the learning rate scales with
-it), ema (average of the parameters, evaluated instead of them), crop (pixels
-before the central crop in evaluation; 224 as in LaPE's code), seed, runlocal
-(two steps of 8 images). As a sweep: variants, stems, seeds (3).
+Arguments: variant (S/16, B/16; vit5-S/16 and the like are the models of arXiv
+2602.08071, whose authors have another recipe), stem_ln, batch (the learning
+rate scales with it), ema (average of the parameters, evaluated instead of
+them), crop (pixels before the central crop in evaluation; 224 as in LaPE's
+code), seed, runlocal (two steps of 8 images). As a sweep: variants, stems,
+seeds (3).
 
 Expected top-1 on `validation` (Table 1, left; none → dpn): S/16 80.1 → 80.4,
 B/16 81.8 → 82.0. DeiT itself reports 79.9 and 81.8, without the average. Cost:
@@ -63,7 +65,7 @@ def get_config(arg):
       variant=arg.variant,
       pool_type="tok",
       stoch_depth=0.1,
-      posemb_join_kw={"cls": True},
+      posemb_join_kw={"cls": not arg.variant.startswith("vit5")},
       gelu="exact",
       weight_init="deit",
       head_zeroinit=False,

@@ -74,7 +74,8 @@ def dimensions(params: trees.Tree, matrices: str = MATRICES) -> trees.Tree:
       return None
     axes = range(x.ndim)[int("/encoderblock/" in f"/{name}") :]  # unscanned
     inputs = len(axes) - 1
-    if len(axes) == 3 and name.split("/")[-2] in _PER_HEAD:
+    layer = name.split("/")[-2].removesuffix("_prefix")
+    if len(axes) == 3 and layer in _PER_HEAD:
       inputs = 1
     return contrib.MuonDimensionNumbers(
       tuple(axes[:inputs]), tuple(axes[inputs:])

@@ -18,7 +18,7 @@ import dpn.tasks
 from dpn import augment, losses, mixing, optim, registry, schedules
 from dpn.evaluators import base as evaluators
 from dpn.input_pipeline import pipeline, pp, sources
-from dpn.models import compact, stem, text, two_towers, vit
+from dpn.models import compact, stem, text, two_towers, vit, vit5
 from dpn.scripts.results import output
 from dpn.trainers import config_keys
 
@@ -94,7 +94,8 @@ def _model():
   parts = [
     "## Vision Transformer: `config.model`\n",
     f"`variant` is a size and a patch, such as `B/16`: {_names(vit.VARIANTS)}. "
-    f"For small images there are {_names(compact.VARIANTS)}. Other options "
+    f"For small images there are {_names(compact.VARIANTS)}; with other norms, "
+    f"registers and rotary positions {_names(vit5.VARIANTS)}. Other options "
     "replace those of the variant.\n",
     _options(vit.Config),
     "### `stem_ln`\n",

@@ -48,7 +48,7 @@ LOOPED = [
   {"norm": "derf", "final_norm": "norm", "rope": "axial", "posemb": "none"},
   {
     **{"norm": "centernorm", "pool_type": "tok", "registers": 2},
-    "prefix_norm": "own",
+    **{"block_ln": "specialized_cls", "prefix_norm": "own"},
   },
   {"norm": "seednorm", "stem_ln": "dpn", "stem": "hmlp"},
   {"norm": "none", "weight_norm": "sigma_reparam", "weight_init": "deit"},
@@ -68,7 +68,10 @@ SCANNED = [
     **{"posemb_join": "unshared"},
   },
   {"norm": "scalenorm", "block_ln_kw": {"sa": "post", "post": "stream"}},
-  {"norm": "switchable", "posemb": "sincos2d_lape", "posemb_join": "lape"},
+  {
+    **{"norm": "switchable", "posemb": "sincos2d_lape", "gelu": "quick"},
+    "posemb_join": "lape",
+  },
   {"norm": "instancenorm", "posemb_join": "lape", "pool_type": "tok"},
   {"norm": "powernorm", "posemb": "rpe", "pool_type": "tok"},
   *(

@@ -117,10 +117,7 @@ class Attention(nn.Module):
     return y.swapaxes(1, 2)
 
   def scale_logits(self, q):  # (batch, queries, heads, d)
-    """Returns queries for which all kernels' 1 / sqrt(d) gives `logit_scale`.
-
-    A learned factor starts at 1 / sqrt(d), and is at most 100.
-    """
+    """Returns queries with which 1 / sqrt(d) makes it `logit_scale`."""
     root = q.shape[-1] ** 0.5
     if self.logit_scale == "one":
       return q * root
@@ -176,13 +173,9 @@ def add_maps(out: Mapping[str, Any]):
 
 
 def of_block(config, where, tokens, make_norm) -> Attention:
-  """Returns the attention of a block.
+  """Returns the attention of a block with these options, placement and tokens.
 
-  Args:
-    config: the `encoder.Config`.
-    where: the `placement.Placement`.
-    tokens: the `norms.TokenGrid`.
-    make_norm: name → what normalizes concatenated heads.
+  `make_norm` makes, by its name, what normalizes concatenated heads.
   """
   bind = lambda choice: functools.partial(
     config.bind(choice), dtype=config.dtype
@@ -210,6 +203,13 @@ def of_block(config, where, tokens, make_norm) -> Attention:
 
 def check(config):
   """Raises ValueError if the options of an `encoder.Config` exclude others."""
+  if config.head_dim is not None and config.head_dim < 1:
+    raise ValueError(f"head_dim must be 1 or more, got {config.head_dim}.")
+  if config.head_dim is None and config.width % config.num_heads:
+    raise ValueError(
+      f"width={config.width} must be a multiple of num_heads={config.num_heads}"
+      ", or give head_dim."
+    )
   d = config.head_dim or config.width // config.num_heads
   if config.rope != "none" and d % 4:
     raise ValueError(

@@ -8,35 +8,20 @@ import jax.numpy as jnp
 
 from dpn.models import init, norms
 
-# Of the 3 x 3 convolutions of `Conv3x3` and of its last one. He's counts the
-# inputs of an output; the authors' code one kernel's outputs, without the 9.
+_scaled = nn.initializers.variance_scaling
+# Of the 3 x 3 convolutions of `Conv3x3` and of its last one. The authors' code
+# counts one pixel of nine.
 KERNELS = {
-  "he": (
-    nn.initializers.variance_scaling(2, "fan_in", "normal"),
-    nn.initializers.lecun_normal(),
-  ),
-  "released": (
-    lambda key, shape, dtype=float: nn.initializers.normal(
-      (2 / shape[-1]) ** 0.5
-    )(key, shape, dtype),
-    lambda key, shape, dtype=float: nn.initializers.normal(shape[-1] ** -0.5)(
-      key, shape, dtype
-    ),
-  ),
+  "he": (nn.initializers.he_normal(), nn.initializers.lecun_normal()),
+  "released": tuple(_scaled(x, "fan_out", "normal") for x in (2 * 9, 1)),
 }
 
 
 class Stem(nn.Module):
-  """Base: convolutions `Conv_i`, each followed by a `BatchNorm_i`.
+  """Base: convolutions `Conv_i`, each followed by a `BatchNorm_i`."""
 
-  Attributes:
-    width: channels of the result.
-    side: how many pixels of a side become one token.
-    dtype: of the convolutions; statistics are in float32 or wider.
-  """
-
-  width: int
-  side: int
+  width: int  # channels of the result
+  side: int  # of a token, in pixels
   dtype: Any = jnp.float32
 
   def norm(self, i, x, train):  # (batch, rows, cols, channels)

@@ -146,13 +146,6 @@ class Config(options.Options):
     for key, least in _MINIMA.items():
       if (got := getattr(self, key)) < least:
         raise ValueError(f"{key} must be {least} or more, got {got}.")
-    if self.head_dim is not None and self.head_dim < 1:
-      raise ValueError(f"head_dim must be 1 or more, got {self.head_dim}.")
-    if self.head_dim is None and self.width % self.num_heads:
-      raise ValueError(
-        f"width={self.width} must be a multiple of num_heads={self.num_heads}"
-        ", or give head_dim."
-      )
     for choice in ("norm", "qk_norm", "v_norm"):
       found = self.bind(choice).func
       if not (isinstance(found, type) and issubclass(found, norms.Normalizer)):

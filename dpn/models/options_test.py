@@ -141,6 +141,7 @@ CONTEXTS = {
   "placement": {"block_ln_kw": {"sa": "post"}},  # for `post`
   "conv": {"patch_size": (16, 16)},  # the default: it has none
   "hmlp": {"patch_size": (4, 4)},
+  "specialized_cls": {"depth": 3},
   # With 4 channels a head there is one frequency, which is 1.
   **{"axial": {"width": 16, "registers": 4}, "mixed": {"width": 16}},
 }

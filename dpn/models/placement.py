@@ -191,6 +191,16 @@ def keel() -> Rule:
   return rule
 
 
+def specialized_cls(share: float = 1 / 3) -> Rule:
+  """Returns pre-LN whose first blocks project the class token apart.
+
+  The first floor(share * depth) blocks have other query, key and value kernels
+  for class token and registers than for patches. So have norms in the paper
+  (arXiv 2602.08626): `prefix_norm="own"`.
+  """
+  return lambda i, depth: Placement(prefix_qkv=i < math.floor(share * depth))
+
+
 PLACEMENTS = {
   "placement": placement,
   "normformer": normformer,
@@ -203,6 +213,7 @@ PLACEMENTS = {
   "deepnorm": deepnorm,
   "hybridnorm": hybridnorm,
   "keel": keel,
+  "specialized_cls": specialized_cls,
 }
 
 

@@ -4,9 +4,8 @@ Channels of a head make d / 2 pairs (a, b). A pair of a patch at (row, col) is
 turned by an angle t: (a cos t - b sin t, b cos t + a sin t), so that queries
 times keys depend on differences of positions (arXiv 2104.09864, 2403.13298).
 
-Models differ in the angles and in which channels make a pair; with another
-variant than in training, a model degrades without a message. All of it is in
-the options: `rope`, `rope_kw`.
+Models differ in angles and pairs, which are options: `rope`, `rope_kw`. With
+others than in training a model degrades without a message.
 """
 
 import math
@@ -28,12 +27,9 @@ Pairs = Literal["interleaved", "halves", "axes"]
 
 
 def rotate(x, angles, pairs: str):
-  """Returns queries or keys (batch, tokens, heads, d), turned by angles.
+  """Returns queries or keys x (batch, tokens, heads, d), turned by angles.
 
-  Args:
-    x: (batch, tokens, heads, d).
-    angles: (tokens, heads or 1, d / 2), in radians.
-    pairs: one of `PAIRS`.
+  `angles` are (tokens, heads or 1, d / 2) in radians, `pairs` one of `PAIRS`.
   """
   pattern, sizes = PAIRS[pairs]
   wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
@@ -100,14 +96,11 @@ def axial(
     frequencies = base ** -(np.arange(0, d, 4) / d)
     return np.concatenate([x[:, None] * frequencies for x in axes], axis=1)
 
-  cls = np.zeros((int(tokens.cls), d // 2))
-  registers = np.zeros((tokens.registers, d // 2))
+  others = np.zeros((sum(tokens.around), d // 2))
   if register_base:
-    registers = grid((side, side), register_base, 0)
+    others[int(tokens.cls) :] = grid((side, side), register_base, 0)
   patches = grid(tokens.grid, base, native_side)
-  parts = [cls, registers, patches]
-  parts = [cls, patches, registers] if tokens.registers_last else parts
-  return np.concatenate(parts)[:, None], pairs
+  return tokens.join(others[None], patches[None])[0][:, None], pairs
 
 
 def mixed(
@@ -121,11 +114,9 @@ def mixed(
   """
 
   def init(key, shape, dtype=float):
-    magnitudes = base ** -(np.arange(0, d, 4) / d)
+    sizes = np.tile(base ** -(np.arange(0, d, 4) / d), 2).astype(dtype)[None]
     turn = nn.initializers.uniform(2 * math.pi)(key, (shape[1], 1), dtype)
-    both = [turn, turn + math.pi / 2]
-    angles = jnp.repeat(jnp.concatenate(both, axis=1), d // 4, axis=1)
-    sizes = jnp.tile(jnp.asarray(magnitudes, dtype), 2)[None]
+    angles = turn + (np.arange(d // 2) // (d // 4))[None] * (math.pi / 2)
     return jnp.stack([sizes * jnp.cos(angles), sizes * jnp.sin(angles)])
 
   freqs = module.param("rope_freqs", init, (2, module.num_heads, d // 2))
@@ -135,10 +126,9 @@ def mixed(
   return jnp.pad(patches, around), pairs
 
 
-def none(module, tokens, d):
-  """Returns no angles."""
-  return None, None
-
-
 # Functions (module, tokens, d) → (angles, pairs); other arguments are options.
-ROPES = {"none": none, "axial": axial, "mixed": mixed}
+ROPES = {
+  "none": lambda module, tokens, d: (None, None),
+  "axial": axial,
+  "mixed": mixed,
+}

@@ -175,36 +175,25 @@ def hmlp(image, ln0, ln1, config, *, train: bool = False):
   `ln0` normalizes each P x Q patch of pixels before the first convolution,
   `ln1` the tokens after the last BatchNorm. P must be a multiple of 4.
   """
-  embed = conv_stems.HMlp(
-    config.width,
-    config.patch_size[0],
-    dtype=config.dtype,
-    kernel_init=config.inits.embedding,
-    name="embedding",
-  )
+  sizes = (config.width, config.patch_size[0], config.dtype)
+  kw = {"kernel_init": config.inits.embedding, "name": "embedding"}
+  embed = conv_stems.HMlp(*sizes, **kw)
   return ln1(embed(_patchwise(ln0, image, config), train))
 
 
+Kernels = Literal["released", "he"]
+
+
 def vit_c(
-  image,
-  ln0,
-  ln1,
-  config,
-  *,
-  train: bool = False,
-  kernels: Literal["released", "he"] = "released",
+  image, ln0, ln1, config, *, train=False, kernels: Kernels = "released"
 ):
   """Returns tokens of ViT_C (arXiv 2106.14881), see `conv_stems.Conv3x3`.
 
   `ln0` and `ln1` as in `hmlp`; P must be a power of 2. `kernels` says how the
   3 x 3 ones start: `he`, or 3 times as large, as in the authors' code.
   """
-  embed = conv_stems.Conv3x3(
-    *(config.width, config.patch_size[0]),
-    dtype=config.dtype,
-    kernels=kernels,
-    name="embedding",
-  )
+  sizes = (config.width, config.patch_size[0], config.dtype)
+  embed = conv_stems.Conv3x3(*sizes, kernels=kernels, name="embedding")
   return ln1(embed(_patchwise(ln0, image, config), train))
 
 

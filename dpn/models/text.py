@@ -101,7 +101,7 @@ def Model(num_classes=None, *, variant=None, **kw) -> nn.Module:
     ValueError: on an unknown variant, option or value, naming the nearest.
   """
   base = vit.decode_variant(variant)
-  if "/" in (variant or "") or "block_ln" in base:
+  if "/" in (variant or "") or "weight_init" in base:
     raise ValueError(
       f"Variant {variant!r} is for images; for text give the size alone, as "
       "in 'B'."

@@ -26,6 +26,7 @@ from dpn.models import (
   norms,
   posemb,
   stem,
+  vit5,
   weight_norm,
 )
 from dpn.models import options as options_lib
@@ -44,6 +45,7 @@ VARIANTS = {
   "g": (1408, 40, 6144, 16),
   "G": (1664, 48, 8192, 16),
 }
+PRESETS = compact.VARIANTS | vit5.VARIANTS  # with other options
 PREFIX_NORMS = ("shared", "own", "own_final")
 
 
@@ -144,30 +146,31 @@ class Config(encoder.Config):
 
 def check_prefix(config: Config):
   """Raises ValueError if tokens besides patches exclude other options."""
-  own, per_token = config.prefix_norm, config.bind("norm").func.PER_TOKEN
-  sees_blocks_norm = own == "own" or config.final_norm == "norm"
+  own, number = config.prefix_norm, config.registers
+  per_token = config.bind("norm").func.PER_TOKEN
   problem = None
-  if config.registers < 0 or (config.registers_last and not config.registers):
+  if number < 0 or (config.registers_last and not number):
     problem = "registers must be 0 or more, and registers_last needs some"
-  elif config.registers and config.joins_in_blocks:
+  elif number and config.joins_in_blocks:
     problem = (
       f"registers have no positions, but posemb_join={config.posemb_join!r} "
       "adds some to every token of every block. Use posemb_join='add'"
     )
-  elif own != "shared" and not (config.has_cls or config.registers):
+  elif own == "shared":
+    return
+  elif not (config.has_cls or number):
     problem = (
       f"prefix_norm={own!r} is for class tokens and registers, and there are "
       "none. Use pool_type='tok' or registers=4"
     )
-  elif own != "shared" and sees_blocks_norm and not per_token:
+  elif not per_token and (own == "own" or config.final_norm == "norm"):
     problem = (
-      f"prefix_norm={own!r} needs a norm of single tokens, and "
-      f"norm={config.norm!r} looks at several"
+      f"prefix_norm={own!r}: norm={config.norm!r} looks at several tokens"
     )
   elif own == "own_final" and not config.final_norm:
     problem = "prefix_norm='own_final' needs the last norm, final_norm=True"
   if problem:
-    raise ValueError(f"{problem}; got registers={config.registers}.")
+    raise ValueError(f"{problem}; got registers={number}.")
 
 
 HINTS = Config.hints()
@@ -315,7 +318,7 @@ def Model(num_classes=None, *, variant=None, **kw) -> nn.Module:
   Args:
     num_classes: size of the head; None leaves the head out.
     variant: size and patch, such as `"B/16"`, see `VARIANTS`; or one of
-      `compact.VARIANTS`, such as `"lite-7/4"`.
+      `PRESETS`, such as `"lite-7/4"` or `"vit5-S/16"`.
     **kw: fields of `Config`; they win over `variant`.
 
   Raises:
@@ -363,13 +366,13 @@ def decode_variant(variant: str | None) -> dict[str, Any]:
   if variant is None:
     return {}
   size, _, patch = variant.partition("/")
-  if size in compact.VARIANTS:
-    options = dict(compact.VARIANTS[size])
+  if size in PRESETS:
+    options = dict(PRESETS[size])
   elif size in VARIANTS:
     keys = ("width", "depth", "mlp_dim", "num_heads")
     options = dict(zip(keys, VARIANTS[size], strict=True))
   else:
-    known = [*VARIANTS, *compact.VARIANTS]
+    known = [*VARIANTS, *PRESETS]
     raise ValueError(errors.unknown("variant", size, known))
   try:
     if size.startswith("cct"):

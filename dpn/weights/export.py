@@ -216,6 +216,8 @@ def _timm_args(model, no_embed_class):
     args["reg_tokens"] = options["registers"]
   if options["qk_norm"] != "none":
     args["qk_norm"] = True
+  if options["layer_scale"] is not None:
+    args["init_values"] = options["layer_scale"]
   if options["stem_ln"] in ("post", "dpn"):
     args["embed_norm_layer"] = "layernorm"
   return args

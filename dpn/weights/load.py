@@ -217,7 +217,8 @@ def _in_our_names(found, wanted):
     )
   patch = _shape_of(wanted, "embedding/kernel")[:3]
   library = source.LIBRARIES[file.layout]
-  return names.to_ours(found.arrays, library, heads, patch)
+  scaled = any("/LayerScale_" in name for name in wanted)
+  return names.to_ours(found.arrays, library, heads, patch, scaled)
 
 
 def _listed(patterns):

@@ -101,6 +101,7 @@ def to_ours(
   names: Names,
   num_heads: int,
   patch: Sequence[int] | None = None,
+  layer_scale: bool = False,
 ) -> Flat:
   """Returns the arrays of another library under our names, in our shapes.
 
@@ -111,6 +112,8 @@ def to_ours(
     names: of the library.
     num_heads: of the attention; the arrays do not tell.
     patch: (rows, cols, channels), if the embedding's kernel does not tell.
+    layer_scale: keep factors of branches, `LayerScale_0` and `LayerScale_1`,
+      which otherwise are multiplied into the layers before them.
 
   Raises:
     ValueError: an array has a shape that its name does not allow.
@@ -120,9 +123,14 @@ def to_ours(
     kernel = flat[names.sign].shape  # (width, channels, rows, cols)
     patch = (*kernel[2:], *kernel[1:2])
   result: dict[str, Any] = {}
-  for name, x in _fold_layer_scale(flat, names).items():
+  scales = _layer_scales(names)
+  flat = flat if layer_scale else _fold_layer_scale(flat, names)
+  for name, x in flat.items():
     template, i = _split_number(name)
     module, _, leaf = template.rpartition(".")
+    if template in scales:
+      result[scales[template].replace("{i}", i)] = x
+      continue
     if module not in names.modules or leaf not in ("weight", "bias"):
       ours = names.arrays.get(name, name)
       if ours in ("cls", "pos_embedding") and x.ndim == 2:
@@ -210,6 +218,7 @@ def from_ours(flat: Flat, names: Names) -> Flat:
   """
   arrays = {ours: theirs for theirs, ours in names.arrays.items()}
   modules = {part: m for m in names.modules for part in names.parts(m)}
+  scales = {ours: theirs for theirs, ours in _layer_scales(names).items()}
   patch = flat["embedding/kernel"].shape[:3]
   result: dict[str, Any] = {}
   pieces: dict[str, dict] = {}
@@ -222,6 +231,8 @@ def from_ours(flat: Flat, names: Names) -> Flat:
     module, _, leaf = template.rpartition("/")
     if name in arrays:
       result[arrays[name]] = x[0] if names.embedding else x
+    elif template in scales:
+      result[scales[template].replace("{i}", i)] = x
     elif name in implied:
       left.append(f"  {name}  {tuple(x.shape)}, which is not zero")
     elif module in modules:
@@ -251,6 +262,13 @@ def _split_number(name):
   if match := re.fullmatch(pattern, name):
     return f"{match[1]}{{i}}{match[3]}", match[2]
   return name, ""
+
+
+def _layer_scales(names):
+  """Returns {their factors of a branch: ours}, of attention and MLP."""
+  return {
+    theirs: f"{BLOCK}LayerScale_{i}" for i, theirs in enumerate(names.scales)
+  }
 
 
 def _fold_layer_scale(flat, names):

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple, TypedDict
 
+from dpn.models import vit5
 from dpn.weights import metadata, preprocessing
 from dpn.weights.names import ATTENTION, BLOCK, MAP_ATTENTION, PLAIN, Names
 
@@ -64,7 +65,7 @@ NAMES = Names(
 )
 # Options that its own models have. No tanh layer (`rep_size`) is applied.
 SUPPORTED = {
-  **{k: x for k, x in PLAIN.items() if k != "registers"},
+  **{k: PLAIN[k] for k in PLAIN if k not in ("registers", "layer_scale")},
   "registers_last": [False],
   "qk_norm": ["none", "layernorm"],
   "pool_type": ["tok", "gap", "map"],
@@ -149,9 +150,15 @@ def find(name: str) -> Model | None:
   """Returns timm's model of that name, None if ours cannot be it.
 
   A tag such as ".augreg_in21k" is ignored: it names other values of the same
-  model, and perhaps another number of classes.
+  model, and perhaps another number of classes. ViT-5's models have the arrays
+  of timm's and are found, too, such as "vit5_small".
   """
   name = name.partition(".")[0]
+  if match := re.fullmatch(r"vit5_(small|base|large|xlarge)(_.*)?", name):
+    size = {"xlarge": "XL"}.get(match[1], match[1][0].upper())
+    options = dict(vit5.VARIANTS[f"vit5-{size}"])
+    width, depth, _ = map(options.pop, ("width", "depth", "mlp_dim"))
+    return Model(options, cls_row=False, width=width, depth=depth)
   match = _NAME.fullmatch(name)
   sizes = _AIMV2 if match and match["aimv2"] else _SIZES
   if not match or match["size"] not in sizes:

@@ -1,9 +1,10 @@
 """What timm 1.0.31 makes of its names; export_live_test.py compares all."""
 
+import jax
 import numpy as np
 import pytest
 
-from dpn.models import vit
+from dpn.models import vit, vit5
 from dpn.weights import conftest as testing
 from dpn.weights import load, timm_vit
 
@@ -94,3 +95,41 @@ def test_a_bare_file_in_training(tmp_path):
     )
   with pytest.raises(ValueError, match="has width 384 and 12 blocks, the file"):
     load.load(path, shapes, arch="vit_small_patch16_224")
+
+
+@pytest.mark.parametrize(
+  ("size", "arch", "count"),
+  [
+    ("S", "vit5_small_patch16_224", 22_039_144),
+    ("B", "vit5_base", 86_543_080),
+    ("L", "vit5_large", 304_258_024),
+    ("XL", "vit5_xlarge", 448_505_128),
+  ],
+)
+def test_vit5_has_the_authors_parameters(size, arch, count):
+  """As many as their models have; and by their name it is the variant."""
+  model = vit.Model(1000, variant=f"vit5-{size}/16")
+  shapes = testing.shapes_of(model, (1, 224, 224, 3))
+  assert sum(x.size for x in jax.tree.leaves(shapes)) == count
+  found = timm_vit.find(arch)
+  sizes = {"width": found.width, "depth": found.depth}
+  named = vit.Model(1000, **found.options, **sizes, patch_size=(16, 16))
+  assert named.config == model.config
+
+
+def test_vit5_loads(tmp_path):
+  """The arrays of the authors' model, with its logits."""
+  with np.load(testing.TESTDATA / "recent.npz") as arrays:
+    flat = {k: arrays[k] for k in arrays if k.startswith("vit5/")}
+  params = {
+    k.removeprefix("vit5/param/"): x
+    for k, x in flat.items()
+    if k.startswith("vit5/param/")
+  }
+  path = testing.write_torch(tmp_path, "vit5", params)
+  options = dict(vit5.VARIANTS["vit5-S"], num_heads=2)
+  options = {k: options[k] for k in options.keys() - {"width", "depth"}}
+  del options["mlp_dim"]
+  model, variables, _ = vit.from_pretrained(path, **options)
+  logits, _ = model.apply(variables, flat["vit5/in/x"].transpose(0, 2, 3, 1))
+  np.testing.assert_allclose(logits, flat["vit5/out/y"], rtol=1e-3, atol=1e-3)

@@ -235,6 +235,7 @@ def infer_options(flat: Mapping[str, Any]) -> dict[str, Any]:
     "qkv_bias": f"{attention}/bias" in in_blocks,
     "qk_norm": _qk_norm(in_blocks, f"{attention}_ln"),
     "v_norm": _qk_norm(in_blocks, attention.replace("query", "value_ln")),
+    "layer_scale": 1e-4 if "LayerScale_0" in in_blocks else None,
     "registers": flat["registers"].shape[1] if "registers" in flat else 0,
     "final_norm": "Transformer/encoder_norm/scale" in flat,
     "pool_norm": "fc_norm/scale" in flat,
@@ -270,7 +271,8 @@ def _inferred(arrays, file):
   if library.embedding:
     pixels = arrays[library.embedding].shape[1]
     patch = vit_pytorch.patch(pixels, file.options.get("patch_size"))
-  flat = names.to_ours(arrays, library, heads or 1, patch)
+  scaled = file.options.get("layer_scale") is not None
+  flat = names.to_ours(arrays, library, heads or 1, patch, scaled)
   if "pos_embedding" not in flat and "posemb" not in file.options:
     raise ValueError(
       "it has no position embeddings; our Vision Transformer always has some."

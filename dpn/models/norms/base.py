@@ -44,9 +44,8 @@ class TokenGrid:
 
   def join(self, others, patches):
     """Returns (batch, tokens, …) from what `split` does."""
-    before, _ = self.around
-    parts = [others[:, :before], patches, others[:, before:]]
-    return jnp.concatenate(parts, axis=1)
+    at = self.around[0]
+    return jnp.concatenate([others[:, :at], patches, others[:, at:]], axis=1)
 
   def apart(self, make, name, x):
     """Returns make(name)(patches) with make(name + "_prefix")(the others)."""
@@ -58,8 +57,7 @@ class TokenGrid:
   def insert_registers(self, x, registers):
     """Returns x (batch, tokens, width) with `registers` (1, n, width)."""
     at = x.shape[1] if self.registers_last else int(self.cls)
-    registers = registers.astype(x.dtype)
-    registers = jnp.tile(registers, (x.shape[0], 1, 1))
+    registers = jnp.tile(registers.astype(x.dtype), (x.shape[0], 1, 1))
     return jnp.concatenate([x[:, :at], registers, x[:, at:]], axis=1)
 
   def take_registers(self, x):
