@@ -24,6 +24,7 @@ import dpn.tasks
 from dpn import errors
 from dpn.models import vit
 from dpn.scripts.conversion import folder, folding
+from dpn.scripts.conversion import resolution as resolutions
 from dpn.scripts.results import output
 from dpn.weights import export, timm_vit, vit_params
 
@@ -50,7 +51,7 @@ def convert(
   folder.check_target(target, to)
   model = vit_params.read(source, options or {}, arch, dpn.tasks.model_options)
   if resolution is not None:
-    model = vit_params.at_resolution(model, resolution)
+    model = resolutions.at_resolution(model, resolution)
   if fold_norms:
     model = folding.without_norms(model)
   exported = export.export(
@@ -58,6 +59,12 @@ def convert(
   )
   folder.write(target, exported, to, model)
   return [*model.notes, *exported.notes, f"Wrote {target}."]
+
+
+def read(path: str, told: Sequence[str] = ()) -> vit_params.VitParams:
+  """Returns any checkpoint's model; `told` is as for --set."""
+  options = parse_options(told)
+  return vit_params.read(path, options, None, dpn.tasks.model_options)
 
 
 def of_timm() -> str:

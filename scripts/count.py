@@ -10,6 +10,12 @@ With --audit it initializes the model and lists every parameter instead: shape,
 initial value and standard deviation; the factor of its learning rate, or
 "frozen"; the weight decay of a step at the top of the schedule; and which
 patterns of the config decided on the latter two.
+
+  python -m scripts.count --audit vit.safetensors
+
+Of a parameter file of any library, --audit tells what looks wrong in it: norms
+whose scales collapsed, registers and positions that are unused or alike, and
+outputs of dense layers that are always 0.
 """
 
 import collections
@@ -23,7 +29,8 @@ from absl import flags
 import dpn.tasks
 from dpn import flops, optim, trees
 from dpn.input_pipeline import loader
-from dpn.scripts import fake_data
+from dpn.scripts import convert, fake_data
+from dpn.scripts.diagnosis import learned
 from dpn.tasks import base
 from dpn.trainers import build, cli
 
@@ -78,7 +85,7 @@ def audit(config, task: base.Task, spec: loader.Spec) -> pd.DataFrame:
   found = {key: optim.matched(config, params, key) for key in keys}
   rows = {}
   flat = trees.flatten(jax.device_get(params))
-  for name in sorted(flat, key=by_number):
+  for name in sorted(flat, key=learned.by_number):
     x = flat[name]
     of = {key: found[key][name] for key in keys if name in found[key]}
     mult = lambda key, default, of=of: of.get(key, (None, default))[1]
@@ -96,11 +103,6 @@ def audit(config, task: base.Task, spec: loader.Spec) -> pd.DataFrame:
   return pd.DataFrame.from_dict(rows, orient="index")
 
 
-def by_number(name):
-  """Returns a key that sorts block 10 behind block 9."""
-  return [part.zfill(9) for part in re.split(r"(\d+)", name)]
-
-
 def table(rows: pd.DataFrame) -> str:
   """Returns the rows and their sum as an aligned table."""
   rows = pd.concat([rows, rows.sum().to_frame("total").T])
@@ -108,7 +110,10 @@ def table(rows: pd.DataFrame) -> str:
   return rows.map("{:,}".format).to_string()
 
 
-def main():
+def main(path: str | None = None):
+  if path:
+    print("\n".join(learned.findings(convert.read(path))))
+    return
   config = _CONFIG.value
   task, spec = dpn.tasks.make(config), fake_data.spec(config)
   if _AUDIT.value:
@@ -120,4 +125,4 @@ def main():
 if __name__ == "__main__":
   _CONFIG = cli.define_config()
   _AUDIT = flags.DEFINE_bool("audit", False, "List every parameter.")
-  cli.run(main)
+  cli.run(main, [], ["CHECKPOINT"])

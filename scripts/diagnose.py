@@ -34,7 +34,6 @@ import numpy as np
 import pandas as pd
 from absl import flags
 
-import dpn.tasks
 from dpn import metrics
 from dpn.input_pipeline import loader
 from dpn.scripts import convert
@@ -42,7 +41,6 @@ from dpn.scripts.diagnosis import learned, measures, page
 from dpn.scripts.evaluation import checkpoints
 from dpn.scripts.results import output
 from dpn.trainers import build, cli
-from dpn.weights import vit_params
 
 READING = """\
 How to read it: a LayerNorm improves the conditioning of nearly all patches. It
@@ -237,9 +235,7 @@ def _signals(part):
 
 def from_file(path: str, told: list[str]) -> tuple[dict, str, str]:
   """Returns what a parameter file tells: numbers, words and an HTML page."""
-  model = vit_params.read(
-    path, convert.parse_options(told), None, dpn.tasks.model_options
-  )
+  model = convert.read(path, told)
   found = learned.learned(model)
   notes = [note for note in model.notes if note.startswith("Assumed")]
   about = [learned.text(path, found), *notes]

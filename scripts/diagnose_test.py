@@ -14,8 +14,8 @@ import scipy.stats
 from dpn import metrics
 from dpn.models import vit
 from dpn.scripts import conftest as testing
-from dpn.scripts import diagnose
-from dpn.scripts.diagnosis import measures, page
+from dpn.scripts import convert, diagnose
+from dpn.scripts.diagnosis import learned, measures, page
 from dpn.trainers import conftest as runs
 from dpn.trainers import loop
 from dpn.weights import checkpoint
@@ -228,6 +228,23 @@ def test_a_file_without_data(tmp_path):
   assert "scale, by pixel" in html
   with pytest.raises(ValueError, match="nknown model option"):
     diagnose.from_file(path, ["geul=exact"])
+
+
+def test_what_looks_wrong(tmp_path):
+  path, params = files.write_ours(tmp_path, registers=3)
+  params["stem"]["ln0"]["scale"][:20] = 0
+  params["registers"][0, 2] = 2 * params["registers"][0, 0]
+  params["pos_embedding"][0, 4] = 0
+  block = params["Transformer"]["encoderblock_1"]["MlpBlock_0"]
+  block["Dense_0"]["kernel"][:, 5] = 0
+  checkpoint.save_params(path, params, metadata=files.metadata(path))
+  start = "Transformer/encoderblock_1/MlpBlock_0/Dense_0"
+  assert sorted(learned.findings(convert.read(path))) == [
+    f"{start}/kernel: 1 of 12 outputs are always 0.",
+    "pos_embedding: 1 of 9 rows are near 0: unused.",
+    "registers: 1 pairs of rows are alike.",
+    "stem/ln0/scale: 74% of the scales are near 0: collapsed.",
+  ]
 
 
 def test_too_many_arguments():

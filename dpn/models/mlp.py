@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from dpn.models import init
 
-GELUS = {
+GELUS: dict[str, Callable] = {
   "tanh": functools.partial(nn.gelu, approximate=True),
   "exact": functools.partial(nn.gelu, approximate=False),
   "quick": lambda x: x * nn.sigmoid(1.702 * x),  # as in CLIP

@@ -14,7 +14,7 @@ from dpn.weights.files import Flat
 from dpn.weights.names import ATTENTION, BLOCK, PLAIN, Names
 
 _LAYER = "transformer.layers.{i}."
-_MODULES = {
+_MODULES: dict[str, str | tuple[str, ...]] = {
   "to_patch_embedding.1": "stem/ln0",
   "to_patch_embedding.2": "embedding",
   "to_patch_embedding.3": "stem/ln1",
@@ -69,16 +69,11 @@ _SUPPORTED = {
   "norm_kw": [{"eps": EPS}],
   "gelu": ["exact"],
   "qkv_bias": [False],
-  "final_norm": [True],
   "rep_size": [False],
 }
 SUPPORTED = {
   "vit_pytorch": {**_SUPPORTED, "pool_type": ["tok", "gap"]},
-  "simple_vit": {
-    **_SUPPORTED,
-    "pool_type": ["gap"],
-    "posemb": ["sincos2d"],
-  },
+  "simple_vit": {**_SUPPORTED, "pool_type": ["gap"], "posemb": ["sincos2d"]},
 }
 
 
@@ -134,8 +129,8 @@ def patch(pixels: int, size: Sequence[int] | None) -> tuple[int, int, int]:
     sides = ((channels, math.isqrt(pixels // channels)) for channels in (3, 1))
     found = [(n, n, c) for c, n in sides if n * n * c == pixels]
   else:
-    channels, rest = divmod(pixels, math.prod(size))
-    found = [] if rest or not channels else [(*size, channels)]
+    (rows, cols), (channels, rest) = size, divmod(pixels, math.prod(size))
+    found = [] if rest or not channels else [(rows, cols, channels)]
   if not found:
     raise ValueError(
       f"its patches have {pixels} numbers, which are no "

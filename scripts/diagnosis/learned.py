@@ -3,13 +3,13 @@
 Everything returned consists of numbers and lists, to be written as JSON.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from dpn.scripts import count
 from dpn.scripts.diagnosis import measures
 from dpn.scripts.results import measures as of_scales
 from dpn.scripts.results import plots, render
@@ -23,6 +23,7 @@ A scale near 0 hides its pixel or channel. The spectrum is of the embedding's
 kernel, LN0's scale included: directions of the patch that it passes on; with
 few of them, tokens are alike."""
 _NEAR_ZERO = 0.05
+_ALIKE = 0.999  # cosine
 
 
 def learned(model: vit_params.VitParams) -> dict[str, Any]:
@@ -50,7 +51,7 @@ def learned(model: vit_params.VitParams) -> dict[str, Any]:
   found["embedding"] = {k: measures.spectrum(x @ x.T) for k, x in parts.items()}
   found["norms"] = {
     name.removesuffix("/scale"): _norm(x, arrays.get(name[:-5] + "bias"))
-    for name, x in sorted(arrays.items(), key=lambda x: count.by_number(x[0]))
+    for name, x in sorted(arrays.items(), key=lambda x: by_number(x[0]))
     if name.endswith("/scale")
   }
   return found
@@ -63,6 +64,37 @@ def _norm(scale, bias):
     "near_zero": float((np.abs(scale) < _NEAR_ZERO).mean()),
   }
   return row if bias is None else {**row, "bias": float(np.abs(bias).mean())}
+
+
+def findings(model: vit_params.VitParams) -> list[str]:
+  """Returns what looks wrong in a model's parameters, a sentence each."""
+  arrays = {k: np.asarray(x, np.float64) for k, x in model.arrays.items()}
+  found = []
+  for name in sorted(arrays, key=by_number):
+    x = arrays[name]
+    leaf = name.rpartition("/")[2]
+    hidden = (np.abs(x) < _NEAR_ZERO).mean()
+    if leaf == "scale" and hidden > 0.5:
+      found.append(f"{name}: {hidden:.0%} of the scales are near 0: collapsed.")
+    if leaf in ("registers", "pos_embedding", "cls"):
+      rows = x.reshape(-1, x.shape[-1])
+      norms = np.linalg.norm(rows, axis=-1)
+      if dead := int((norms <= 0.01 * np.median(norms)).sum()):
+        found.append(f"{name}: {dead} of {len(rows)} rows are near 0: unused.")
+      unit = rows / np.maximum(norms, 1e-12)[:, None]
+      alike = np.triu(unit @ unit.T, 1) > _ALIKE
+      if leaf != "cls" and alike.any():
+        found.append(f"{name}: {int(alike.sum())} pairs of rows are alike.")
+    if leaf == "kernel":
+      units = np.abs(x.reshape(-1, x.shape[-1])).max(axis=0)
+      if dead := int((units < 1e-6).sum()):
+        found.append(f"{name}: {dead} of {len(units)} outputs are always 0.")
+  return found or ["Nothing: no norm collapsed, no row or output is dead."]
+
+
+def by_number(name: str) -> list[str]:
+  """Returns a key that sorts block 10 behind block 9."""
+  return [part.zfill(9) for part in re.split(r"(\d+)", name)]
 
 
 def tables(found: Mapping[str, Any]) -> list[pd.DataFrame]:
