@@ -314,7 +314,8 @@ class Encoder(nn.Module):
 
   def loop(self, carry, deterministic, tokens, config, blocks):
     """Applies the blocks of these numbers, one after another."""
-    out, found, drop_rates = {}, *self.prepare(config, tokens)
+    found, drop_rates = self.prepare(config, tokens)
+    out = {}
     for i in blocks:
       block_cls, fields = found[i]
       block = block_cls(**fields, name=f"encoderblock_{i}")

@@ -144,7 +144,7 @@ class Config(encoder.Config):
     return self.pool_type == "tok"
 
 
-def check_prefix(config: Config):
+def check_prefix(config):
   """Raises ValueError if tokens besides patches exclude other options."""
   own, number = config.prefix_norm, config.registers
   per_token = config.bind("norm").func.PER_TOKEN
