@@ -5,6 +5,8 @@ lists its keys.
 """
 
 import functools
+import json
+import os
 from collections.abc import Callable, Mapping
 
 import ml_collections
@@ -284,6 +286,25 @@ def table(
   """Returns `config.table`; see docs/tables.md."""
   arm = "base" if stem_ln == "none" else stem_ln
   return {"recipe": recipe, "arch": arch, "arm": arm, **keys, "metric": metric}
+
+
+def chosen(folder: str, cell: str) -> dict[str, str]:
+  """Returns the arguments that `select_best` has chosen in a folder of runs.
+
+  Raises:
+    ValueError: there is no choice for this cell of the sweep.
+  """
+  path = os.path.join(folder, "selection.json")
+  cells = {}
+  if os.path.exists(path):
+    with open(path) as f:
+      cells = json.load(f)["cells"]
+  if cell not in cells:
+    raise ValueError(
+      f"{path!r} has no {cell!r}: give from=, the folder of a finished piece "
+      "that tries rates, after python -m scripts.select_best FOLDER."
+    )
+  return dict(kv.split("=") for kv in cells[cell]["candidate"].split(","))
 
 
 def runlocal(config: ml_collections.ConfigDict):

@@ -7,7 +7,7 @@ import pytest
 
 import dpn.tasks
 from dpn import metrics, trees
-from dpn.configs import camvid
+from dpn.configs import camvid, norm_zoo
 from dpn.configs.conftest import CONFIGS, module, quick_first
 from dpn.input_pipeline import conftest as testing
 from dpn.input_pipeline import pipeline, pp
@@ -75,6 +75,9 @@ VALUES = {
 }
 # Of single configs; variants of the others are all shrunk to one.
 OWN_VALUES = {
+  ("norm_zoo", "method"): [*norm_zoo.METHODS],
+  ("norm_zoo", "optimizer"): ["muon"],
+  ("norm_zoo", "test"): ["True"],
   ("studies.when_dpn_helps", "aug"): ["none", "jitter"],
   ("deit_i1k", "variant"): ["S/16", "B/16", "vit5-S/16"],
   ("dtn_i1k", "variant"): ["Ti_star", "B_star"],

@@ -31,6 +31,7 @@ from dpn.scripts.results import (
   run_files,
   runs,
   tables,
+  zoo,
 )
 
 
@@ -64,7 +65,7 @@ def _parser():
   parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
   add = parser.add_argument
   add("runs", nargs="+", help="folders that hold runs")
-  known = [*paper.TABLES, classes.NAME, own_runs.NAME, "all"]
+  known = [*paper.TABLES, classes.NAME, own_runs.NAME, zoo.NAME, "all"]
   add("--table", nargs="+", choices=known, help="print these, whole")
   formats = [*render.FORMATS, "long", "archive"]
   add("--format", default="text", choices=formats)
@@ -111,6 +112,8 @@ def _named(frame, args):
       models, wrong = own_runs.models(frame, args.baseline, args.metric)
       made += own_runs.side_by_side(models, args.interval)
       made += own_runs.everything(models, args.interval)
+    elif name == zoo.NAME:
+      made += zoo.build(frame, args.interval)
     else:
       made.append(tables.build(name, frame, args.metric, args.interval))
   return made, wrong

@@ -126,7 +126,7 @@ def first_batch(images: jax.Array | None):
 def totals(rows: Sequence[Mapping[str, float]]) -> dict[str, float | None]:
   """Returns what a run took as a whole, from the rows of timing.jsonl.
 
-  images_per_sec and mfu, in [0, 1], are medians; None stands for unknown.
+  images_per_sec, mfu (in [0, 1]) and memory are medians; None is unknown.
   """
 
   def median(name):
@@ -138,6 +138,7 @@ def totals(rows: Sequence[Mapping[str, float]]) -> dict[str, float | None]:
     "core_hours": rows[-1].get("core_hours") if rows else None,
     "images_per_sec": median("images_per_sec"),
     "mfu": median("mfu"),
+    "peak_memory_gb": median("peak_memory_gb"),
   }
 
 

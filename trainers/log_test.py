@@ -161,6 +161,7 @@ def test_mfu_is_a_fraction(run, tmp_path, monkeypatch):
     "core_hours": 7.0,
     "images_per_sec": 9,
     "mfu": 0.2,
+    "peak_memory_gb": None,
   }
   progress.close()
 

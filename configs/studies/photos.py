@@ -17,7 +17,6 @@ piece that tries rates, after select_best); methods, lrs (not the piece's).
 Expected: see the page. Cost: 1e14 FLOP a run of 30 epochs of Imagenette.
 """
 
-import json
 import os
 
 from dpn.configs import common
@@ -156,7 +155,7 @@ def sweep(arg=None):
   one = "+".join(arg.methods)
   arms = []
   for method in [one] if one in METHODS else arg.methods or methods:
-    found = {} if "lr" in tried else _found(arg["from"], method)
+    found = {} if "lr" in tried else common.chosen(arg["from"], method)
     arms += common.grid(
       arg,
       "{method}_lr{lr}_emb{embedding}",
@@ -170,18 +169,3 @@ def sweep(arg=None):
     )
   # So that an unfinished sweep has pairs to compare.
   return sorted(arms, key=lambda arm: arm["seed"])
-
-
-def _found(folder, method):
-  """Returns what `select_best` has chosen for a method in a folder of runs."""
-  path = os.path.join(folder, "selection.json")
-  cells = {}
-  if os.path.exists(path):
-    with open(path) as f:
-      cells = json.load(f)["cells"]
-  if method not in cells:
-    raise ValueError(
-      f"{path!r} has no {method!r}: give from=, the folder of a finished piece "
-      "that tries rates, after python -m scripts.select_best FOLDER."
-    )
-  return dict(kv.split("=") for kv in cells[method]["candidate"].split(","))

@@ -21,6 +21,7 @@ SUMMARIES = (TRAINING_LOSS, EMBEDDING_SHARE)
 COSTS = {
   "images_per_sec": "median",
   "mfu": "median",
+  "peak_memory_gb": "median",
   "seconds": lambda column: column.sum(min_count=1),
   "core_hours": "max",
 }

@@ -1,0 +1,185 @@
+r"""Methods of docs/methods.md side by side, at equal FLOPs and tuned rates.
+
+  python -m trainers.train --workdir W --config configs/norm_zoo.py:\
+data=cifar10,data_dir=/path/to/tfds,method=derf,optimizer=muon
+  python -m scripts.sweep --out runs/zoo/rates --config \
+    configs/norm_zoo.py:data=cifar10,data_dir=/path/to/tfds
+  python -m scripts.select_best runs/zoo/rates
+  python -m scripts.sweep --out runs/zoo/confirm --config \
+    configs/norm_zoo.py:piece=confirm,from=runs/zoo/rates,\
+data=cifar10,data_dir=/path/to/tfds
+  python -m scripts.tables runs/zoo --table zoo
+
+Arguments: method (one of `METHODS`), optimizer (adamw, muon), lr, data (a TFDS
+name of ten classes, or digits, made by scripts/mini_data.py), data_dir, steps,
+test (evaluates on the test split, not on the last tenth of the training
+images), seed, runlocal. As a sweep: piece (rates: each learning rate, with seed
+100; confirm: seeds, each method with its best rate), methods and optimizers
+(joined by a plus; all), lrs, from, seeds, data, data_dir, steps.
+
+Expected: nothing of any paper's: it is trained for an epoch or two. Half a
+minute a run of 600 steps on two cores; all methods with both optimizers, three
+rates and three seeds are some 360 runs.
+"""
+
+from dpn.configs import common, mini
+
+_NGPT = "dpn.models.ngpt"
+# name → what differs from a plain ViT with LayerNorm, `base`.
+METHODS = {
+  "base": {},
+  "dpn": {"stem_ln": "dpn"},
+  "whiten": {"stem_ln": "whiten"},
+  "rmsnorm": {"norm": "rmsnorm"},
+  "centernorm": {"norm": "centernorm"},
+  "seednorm": {"norm": "seednorm"},
+  "dyt": {"norm": "dyt", "final_norm": "norm"},
+  "dyt+dpn": {"norm": "dyt", "final_norm": "norm", "stem_ln": "dpn"},
+  "derf": {"norm": "derf", "final_norm": "norm"},
+  "derf+dpn": {"norm": "derf", "final_norm": "norm", "stem_ln": "dpn"},
+  "qk_norm": {"qk_norm": "rmsnorm"},
+  "layer_scale": {"layer_scale": 1e-4},
+  "peri_ln": {"block_ln": "peri_ln", "stem_ln": "post_posemb"},
+  "res_post": {"block_ln": "res_post"},
+  "normformer": {"block_ln": "normformer"},
+  "sub_ln": {"block_ln": "sub_ln"},
+  "lns": {"block_ln": "lns"},
+  "mix_ln": {"block_ln": "mix_ln", "scan": False},
+  "deepnorm": {"block_ln": "deepnorm"},
+  "hybridnorm": {
+    **{"block_ln": "hybridnorm"},
+    **{"qk_norm": "rmsnorm", "v_norm": "rmsnorm"},
+  },
+  "keel": {"block_ln": "keel", "final_norm": False, "scan": False},
+  "prepbn": {"norm": "prepbn", "final_norm": "norm"},
+  "unifiednorm": {"norm": "unifiednorm", "final_norm": "norm"},
+  "sigma_reparam": {
+    **{"norm": "none", "final_norm": False, "weight_init": "deit"},
+    "weight_norm": "sigma_reparam",
+  },
+  "ngpt": {
+    **{"block_ln": f"{_NGPT}:Block", "stem_ln": f"{_NGPT}:STEM_LN"},
+    **{"weight_init": f"{_NGPT}:INITS", "final_norm": False},
+    "weight_norm": f"{_NGPT}:scaled_logits",
+  },
+  "registers": {"registers": 4},
+  "swiglu": {"mlp": "swiglu", "mlp_dim": mini.MODEL["mlp_dim"] * 2 // 3},
+  "rope": {"rope": "axial"},
+  "tract": {"stem": "tract"},
+  "hmlp": {"stem": "hmlp"},
+  "vit_c": {"stem": "vit_c", "depth": mini.MODEL["depth"] - 1},
+}
+OPTIMIZERS = {"adamw": "scale_by_adam", "muon": "scale_by_muon"}
+PIECES = {"rates": False, "confirm": True}  # whether with the best rates
+LRS = ("3e-4", "1e-3", "3e-3")
+
+
+@common.recipe(
+  method="base",
+  optimizer="adamw",
+  lr=1e-3,
+  data="cifar10",
+  data_dir="",
+  steps=600,
+  test=False,
+)
+def get_config(arg):
+  """Returns the config; see the module's docstring for `arg`."""
+  model = {"stem_ln": "none", **mini.MODEL}
+  model |= common.choose("method", arg.method, METHODS)
+  tx = common.choose("optimizer", arg.optimizer, OPTIMIZERS)
+  if model.get("norm") == "prepbn":
+    # LayerNorm for a tenth, and for the last tenth what is evaluated.
+    warmup = arg.steps // 10
+    ramp = max(1, arg.steps - 2 * warmup)
+    model["norm_kw"] = {"warmup": warmup, "steps": ramp}
+  ngpt = arg.method == "ngpt"
+  tail = common.labels_tail(10)
+  train, begin = mini.source(arg.data, arg.data_dir, "train[:90%]")
+  held_out = "test" if arg.test else "train[90%:]"
+  flip = "" if arg.data == "digits" else "|flip_lr"
+  evaluated, metric = ("test" if arg.test else "minival"), "prec@1"
+  keys = {"optimizer": arg.optimizer} | ({} if arg.test else {"rate": arg.lr})
+  table = common.table(
+    f"Norm zoo, {mini.NAMES.get(arg.data, arg.data)}",
+    mini.ARCH,
+    "none" if arg.method == "base" else arg.method,
+    f"{evaluated}/{metric}",
+    **keys,
+  )
+  return {
+    "total_steps": arg.steps,
+    "num_classes": 10,
+    "loss": "softmax_xent",
+    "input": {
+      "data": train,
+      "batch_size": 128,
+      "pp": f"{begin}inception_crop({mini.SIDE}, area_min=60){flip}{tail}",
+    },
+    "log_training_steps": 20,
+    "ckpt_steps": 0,
+    **common.vit(**model),
+    **common.ADAM,
+    "optax_name": tx,
+    **({"projection": f"{_NGPT}:project"} if ngpt else {}),
+    "lr": arg.lr,
+    "wd": 0.0 if ngpt else 0.1 * arg.lr,
+    "schedule": common.WARMUP_COSINE,
+    "evals": {
+      evaluated: common.classification(
+        mini.source(arg.data, arg.data_dir, held_out)[0],
+        begin + tail[1:],
+        "softmax_xent",
+        log_percent=1.0,
+        cache_final=False,
+      )
+    },
+    "table": table,
+  }
+
+
+def sweep(arg=None):
+  """Returns the arms of a piece; see the module's docstring."""
+  same = {"data": "cifar10", "data_dir": "", "steps": 600}
+  arg = common.parse_sweep(
+    arg,
+    piece="rates",
+    methods=tuple(METHODS),
+    optimizers=tuple(OPTIMIZERS),
+    lrs=LRS,
+    **{"from": ""},
+    **same,
+    seeds=3,
+  )
+  confirm = common.choose("piece", arg.piece, PIECES)
+  arg.seeds = arg.seeds if confirm else 1
+  arms = []
+  for optimizer in arg.optimizers:
+    for method in _methods("+".join(arg.methods)):
+      cell = f"{method} {optimizer}"
+      found = common.chosen(arg["from"], cell) if confirm else {"lr": arg.lrs}
+      arms += common.grid(
+        arg,
+        "{method}_{optimizer}_lr{lr}",
+        first_seed=0 if confirm else 100,
+        cell="{method} {optimizer}",
+        candidate=lambda given: "lr={lr}".format(**given),
+        method=method,
+        optimizer=optimizer,
+        test=confirm,
+        **{name: arg[name] for name in same},
+        **found,
+      )
+  # Seed by seed, so that an unfinished sweep has pairs to compare.
+  return sorted(arms, key=lambda arm: arm["seed"])
+
+
+def _methods(text):
+  """Returns the methods that a plus joins, which is in the names of some."""
+  found = []
+  while text:
+    known = [m for m in METHODS if f"{text}+".startswith(f"{m}+")]
+    found.append(max(known, key=len, default=text.partition("+")[0]))
+    common.choose("method", found[-1], METHODS)
+    text = text[len(found[-1]) + 1 :]
+  return found

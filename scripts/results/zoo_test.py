@@ -1,0 +1,50 @@
+"""The table of the zoo: costs counted, rates chosen, optimizers apart."""
+
+import pytest
+
+from dpn.configs import norm_zoo
+from dpn.scripts import tables as command
+from dpn.scripts.results import aggregate, runs, zoo
+
+
+def _run(accuracy, method="base", optimizer="adamw", seed=100, lr=1e-3):
+  test = seed < 100
+  arg = f"data=digits,data_dir=x,method={method},optimizer={optimizer}"
+  arg += f",seed={seed},lr={lr},test={test}"
+  config = norm_zoo.get_config(arg).to_dict()
+  metric = config["table"]["metric"]
+  done = {"step": 600, "metrics": {metric: accuracy}, "images_per_sec": 100.0}
+  done["images_per_sec"] /= 1 if method == "base" else 2
+  return runs.Run(f"{method}-{optimizer}-{lr}-{seed}", config, done=done)
+
+
+def test_rates_costs_and_gains():
+  found = [
+    _run(0.5, lr=3e-4),
+    _run(0.6, lr=1e-3),
+    _run(0.4, lr=3e-3),
+    *(_run(0.55 + 0.01 * i, seed=i) for i in range(3)),
+    *(_run(0.60 + 0.01 * i, "derf+dpn", seed=i) for i in range(3)),
+    _run(0.3, "derf+dpn", "muon", lr=3e-3),
+  ]
+  (table,) = zoo.build(runs.frame(found))
+  base, derf = (row for _, row in table.frame.iterrows())
+  assert (base["method"], derf["method"]) == ("base", "derf+dpn")
+  # Per block 2 norms with alpha and shift; one at the end; LN0, LN1.
+  extra = 2 * (4 * 2 + 1) + 2 * (8 * 8 * 3 + 64)
+  counted = [int(r["parameters"].replace(",", "")) for r in (base, derf)]
+  assert counted[1] - counted[0] == extra
+  assert derf["images/s"] == "0.50"
+  assert base["adamw rate"] == "0.001"
+  assert base["adamw sensitivity"] == "10.0 of 3"  # (10 + 0 + 20) / 3
+  assert derf["muon rate"] == "0.003"
+  gain = derf["adamw − base"]
+  assert isinstance(gain, aggregate.Estimate)
+  assert gain.mean == pytest.approx(5)
+  assert derf["muon [%]"] == aggregate.NOT_RUN
+
+
+def test_other_runs_have_no_zoo(tmp_path, capsys):
+  with pytest.raises(SystemExit):
+    command.main([str(tmp_path), "--table", "zoo"])
+  assert "no run" in capsys.readouterr().err.lower()
