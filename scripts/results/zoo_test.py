@@ -3,7 +3,6 @@
 import pytest
 
 from dpn.configs import norm_zoo
-from dpn.scripts import tables as command
 from dpn.scripts.results import aggregate, runs, zoo
 
 
@@ -44,7 +43,8 @@ def test_rates_costs_and_gains():
   assert derf["muon [%]"] == aggregate.NOT_RUN
 
 
-def test_other_runs_have_no_zoo(tmp_path, capsys):
-  with pytest.raises(SystemExit):
-    command.main([str(tmp_path), "--table", "zoo"])
-  assert "no run" in capsys.readouterr().err.lower()
+def test_other_runs_are_none_of_the_zoo():
+  config = {"table": {"recipe": "ImageNet-1k", "arch": "B/16", "arm": "base"}}
+  frame = runs.frame([runs.Run("a", config)])
+  with pytest.raises(ValueError, match=r"norm_zoo.*none given"):
+    zoo.build(frame)
