@@ -98,14 +98,13 @@ def get_config(arg):
   train, begin = mini.source(arg.data, arg.data_dir, "train[:90%]")
   held_out = "test" if arg.test else "train[90%:]"
   flip = "" if arg.data == "digits" else "|flip_lr"
-  evaluated, metric = ("test" if arg.test else "minival"), "prec@1"
-  keys = {"optimizer": arg.optimizer} | ({} if arg.test else {"rate": arg.lr})
+  evaluated = "test" if arg.test else "minival"
+  name = f"Norm zoo, {mini.NAMES.get(arg.data, arg.data)}, {arg.optimizer}"
   table = common.table(
-    f"Norm zoo, {mini.NAMES.get(arg.data, arg.data)}",
+    name if arg.test else f"{name}, lr {arg.lr:g}",
     mini.ARCH,
     "none" if arg.method == "base" else arg.method,
-    f"{evaluated}/{metric}",
-    **keys,
+    f"{evaluated}/prec@1",
   )
   return {
     "total_steps": arg.steps,

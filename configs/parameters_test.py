@@ -28,8 +28,9 @@ LABELS = {  # of two images of 8x8 pixels, by task
 DECAYED = {
   name: {"cls", "pos_embedding"} for name in ("ade20k", "camvid", "lape_cifar")
 }
-# One number for all that a softmax compares, which it ignores.
-NO_GRADIENT = r".*/(key|score)/bias"
+# One number for all that a softmax compares, which it ignores; and PRepBN's
+# LayerNorm, which is of training alone.
+NO_GRADIENT = r".*/((key|score)/bias|ln/(scale|bias))"
 
 
 def _configs(name, folder):
