@@ -87,6 +87,7 @@ setuptools.setup(
     "prepare": ["crc32c", "tensorflow"],
     "fast": ['nvidia-nvimgcodec-cu12; sys_platform == "linux"'],
     "restart": ["numba"],
+    "compile-tpu": ["jax[tpu]"],
     "export": ["flatbuffers"],
     "hf": ["huggingface_hub", "pyarrow"],
     "text": TEXT,

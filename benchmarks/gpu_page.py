@@ -170,7 +170,7 @@ def _memory(found, speeds):
   if not planned:
     return []
   estimate = sum(planned[-1].values()) / 2**30
-  text = f"scripts.estimate_memory: {estimate:.2f} GiB"
+  text = f"scripts.compile: {estimate:.2f} GiB"
   ours = speeds[speeds.part == "step"].dropna(subset=["img_per_sec"])
   if len(ours):
     best = ours.loc[ours.img_per_sec.idxmax()]

@@ -4,7 +4,7 @@
     '{"variant": "B/16", "dtype": "bfloat16"}' --json numbers.json
 
 `versions` are those of software and device. `memory` is the estimate of
-scripts.estimate_memory for a step of benchmarks.step. `numbers` compare
+scripts.compile for a step of benchmarks.step. `numbers` compare
 gradients of one batch that should agree: with attention by XLA and by the
 kernel that `auto` takes, and on this device and the CPU.
 """
@@ -25,7 +25,7 @@ import numpy as np
 
 import dpn.tasks
 from benchmarks import harness, step_peers
-from dpn.scripts import estimate_memory
+from dpn.scripts import compile as compile_lib
 
 LIBRARIES = ("jax", "jaxlib", "flax", "optax", "nvidia-cudnn-cu12",
              "nvidia-cudnn-cu13")  # fmt: skip
@@ -62,7 +62,7 @@ def memory(setting: step_peers.Setting) -> dict[str, int]:
     f'|onehot({step_peers.NUM_CLASSES}, key="label", key_result="labels")'
     '|keep("image", "labels")'
   )
-  return estimate_memory.estimate(config)
+  return compile_lib.estimate(config)
 
 
 def numbers(setting: step_peers.Setting) -> dict[str, dict[str, Any]]:

@@ -257,7 +257,7 @@ def attention(report: Report):
 
 
 def memory(report: Report):
-  """What scripts.estimate_memory says about the step that was measured."""
+  """What scripts.compile says about the step that was measured."""
   best = report.best()
   words = ["benchmarks.gpu_parts", "memory", _json(best)]
   report.run(gpu_page.part_name("memory", best), *words)

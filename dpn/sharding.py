@@ -11,13 +11,17 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from dpn import calls, errors, trees
 
 
-def make_mesh(axes: Sequence[tuple[str, int]] = (("data", -1),)) -> Mesh:
-  """Returns a mesh over all devices, with these (name, size) of axes.
+def make_mesh(
+  axes: Sequence[tuple[str, int]] = (("data", -1),),
+  among: Sequence[jax.Device] | None = None,
+) -> Mesh:
+  """Returns a mesh over devices, all by default, with (name, size) of axes.
 
   One size may be -1, for what is left.
   """
   names = [name for name, _ in axes]
-  sizes, devices = [size for _, size in axes], jax.device_count()
+  sizes = [size for _, size in axes]
+  devices = jax.device_count() if among is None else len(among)
   if sizes.count(-1) == 1:
     rest = -math.prod(sizes)
     sizes[sizes.index(-1)] = devices // rest if rest else 0
@@ -28,7 +32,8 @@ def make_mesh(axes: Sequence[tuple[str, int]] = (("data", -1),)) -> Mesh:
     )
   # Flax Linen needs automatic axes: with explicit ones, JAX's default, a
   # sharded parameter in a matmul is a type error.
-  return jax.make_mesh(sizes, names, axis_types=(AxisType.Auto,) * len(sizes))
+  types = (AxisType.Auto,) * len(sizes)
+  return jax.make_mesh(sizes, names, axis_types=types, devices=among)
 
 
 def replicated(mesh: Mesh) -> NamedSharding:

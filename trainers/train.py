@@ -24,7 +24,7 @@ OUT_OF_MEMORY = (
   "recompute activations\n"
   "  config.sharding_strategy=[('.*', 'fsdp(axis=\"data\")')]: "
   "spread parameters and optimizer over the devices\n"
-  "python -m scripts.estimate_memory says what fits, without running."
+  "python -m scripts.compile says what fits, without running."
 )
 
 UNSAVED = "Interrupted. The same command resumes from the last checkpoint."

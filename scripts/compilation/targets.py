@@ -1,0 +1,75 @@
+"""Devices that a program can be compiled for without having one."""
+
+import dataclasses
+import os
+import re
+from collections.abc import Sequence
+
+import jax
+from jax.experimental import topologies
+
+from dpn import errors
+
+
+@dataclasses.dataclass(frozen=True)
+class Chip:
+  """What a chip's vendor says of it.
+
+  Attributes:
+    memory_gb: GiB of HBM; 0 where it is not known.
+    flops: dense bfloat16 peak in FLOP/s.
+    hbm: bytes/s.
+    link: bytes/s to other chips, all links together, one way.
+  """
+
+  memory_gb: float = 0.0
+  flops: float = 0.0
+  hbm: float = 0.0
+  link: float = 0.0
+
+
+# Google Cloud's pages on each; links are given there as Gbit/s both ways.
+# Without v4: JAX arranges the two cores of its chips on the device alone.
+CHIPS = {
+  "cpu": Chip(),
+  "v5e": Chip(16, 197e12, 819e9, 100e9),
+  "v5p": Chip(95, 459e12, 2765e9, 300e9),
+  "v6e": Chip(32, 918e12, 1640e9, 224e9),
+}
+_EXTRA = "pip install 'dpn[compile-tpu]'"
+
+
+def parse(target: str) -> tuple[Chip, Sequence[jax.Device] | int]:
+  """Returns a target's chip and devices; of "cpu:8" how many to simulate.
+
+  Args:
+    target: as "v5e:16x16", a TPU and its topology, or "cpu:8".
+
+  Raises:
+    ValueError: there is no such target, or its compiler is not installed.
+  """
+  name, _, topology = target.partition(":")
+  errors.check_known("--target", name, CHIPS)
+  pattern = r"[1-9]\d*" if name == "cpu" else r"[1-9]\d*(x[1-9]\d*){1,2}"
+  if not re.fullmatch(pattern, topology):
+    raise ValueError(
+      f"--target={target!r}: expected a number of devices, as in cpu:8, or a "
+      "TPU's topology, as in v5e:16x16 or v5p:4x4x4."
+    )
+  if name == "cpu":
+    return CHIPS[name], int(topology)
+  # Or it looks for a TPU, and for what a virtual machine says of one.
+  os.environ |= {
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+  }
+  try:
+    found = topologies.get_topology_desc(target, platform="tpu")
+  except Exception as e:  # each version of libtpu raises others
+    reason = str(e).partition("\n")[0]
+    raise ValueError(
+      f"--target={target!r}: TPU's compiler says {reason!r}. It needs libtpu: "
+      f"{_EXTRA}. A v5e or v6e has a topology of two numbers up to 16x16, a "
+      "v5p of three multiples of 4, or a smaller one."
+    ) from e
+  return CHIPS[name], found.devices

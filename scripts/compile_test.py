@@ -1,0 +1,144 @@
+"""Memory, collectives and bounds of compiled steps."""
+
+import jax
+import pytest
+
+from dpn.configs import augreg_i1k
+from dpn.scripts import compile as compile_lib
+from dpn.scripts.compilation import hlo, targets
+
+
+def _config():
+  config = augreg_i1k.get_config("variant=S/32")
+  config.input.batch_size = 8
+  config.model.update(width=64, depth=2, mlp_dim=256, num_heads=8, scan=True)
+  config.num_classes = 1000
+  config.total_steps = 20_000
+  del config.total_epochs
+  config.sharding_strategy = [(".*", "fsdp(min_size_to_shard_mb=0)")]
+  return config
+
+
+def test_parameters_and_optimizer_fall_as_one_over_n():
+  parts, arguments = [], []
+  for n in (1, 4):
+    step, compiled = compile_lib.compile_step(_config(), jax.devices()[:n])
+    parts.append(compile_lib.memory(step, compiled))
+    arguments.append(compiled.memory_analysis().argument_size_in_bytes)
+  # Parameters in float32, first moments in bfloat16, second in float32.
+  one = parts[0]
+  assert one["optimizer"] == pytest.approx(one["parameters"] * 1.5, rel=0.01)
+  state = [p["parameters"] + p["optimizer"] for p in parts]
+  assert state[1] == pytest.approx(state[0] / 4, rel=0.02)
+  # What XLA says the compiled program takes: state, batch and the step number.
+  for p, argument in zip(parts, arguments, strict=True):
+    known = ("parameters", "optimizer", "other state", "batch")
+    assert argument == pytest.approx(sum(p[k] for k in known), abs=2048)
+
+
+PARTS = {"parameters": 8, "optimizer": 16, "average": 0, "batch": 2}
+
+
+def test_advice():
+  parts = PARTS | {compile_lib.REST: 70}
+  assert compile_lib.advice(parts, 100, 1).startswith("It fits: 96%")
+  assert "config.grad_accum=4, " in compile_lib.advice(parts, 50, 1)
+  assert "config.grad_accum=8, " in compile_lib.advice(parts, 50, 2)
+  text = compile_lib.advice(parts, 20, 1)
+  assert text.startswith("It does not fit: 4.8 times")
+  assert "grad_accum" not in text
+  assert "fsdp" in text
+
+
+HLO = """HloModule jit_step
+
+%sum (a: f32[], b: f32[]) -> f32[] {
+  ROOT %add = f32[] add(%a, %b)
+}
+
+%body (p: (s32[], bf16[64,8])) -> (s32[], bf16[64,8]) {
+  %x = bf16[64,8]{1,0} all-gather(%y), dimensions={0}
+  %z = (f32[4]{0}, f32[16]{0}) all-gather-start(%w), dimensions={0}
+  %d = f32[16]{0} all-gather-done(%z)
+}
+
+%cond (p: (s32[], bf16[64,8])) -> pred[] {
+  ROOT %lt = pred[] compare(%i, %n), direction=LT
+}
+
+ENTRY %main (p0: f32[10]) -> f32[10] {
+  %loop = (s32[], bf16[64,8]) while(%t), condition=%cond, body=%body, \
+backend_config={"known_trip_count":{"n":"12"}}
+  %r = (f32[10]{0}, f32[2,3]{1,0}) all-reduce(%p0, %q), to_apply=%sum
+  ROOT %c = f32[10]{0} copy(%g)
+}
+""".replace("\\\n", "")
+
+
+def test_loops_by_their_condition():
+  text = HLO.replace("known_trip_count", "hint")
+  limit = "%n = s32[]{:T(128)} constant(12)\n  ROOT %lt"
+  assert hlo.collectives(text)["all-gather"].count == 2
+  text = text.replace("ROOT %lt", limit)
+  assert hlo.collectives(text) == hlo.collectives(HLO)
+
+
+def test_collectives_of_a_text():
+  assert hlo.collectives(HLO) == {
+    "all-reduce": hlo.Traffic(1, 4 * (10 + 6)),
+    "all-gather": hlo.Traffic(24, 12 * (2 * 64 * 8 + 4 * 16)),
+  }
+
+
+def test_all_reduce_of_the_gradients():
+  config = _config()
+  del config.sharding_strategy
+  step, compiled = compile_lib.compile_step(config, jax.devices()[:4])
+  traffic = hlo.collectives(compiled.as_text())
+  size = compile_lib.per_device(step.shapes.params)
+  assert traffic["all-reduce"].size == pytest.approx(size, rel=0.02)
+
+
+def test_bounds():
+  chip = targets.Chip(16, 1e12, 1e9, 1e8)
+  traffic = {
+    "all-reduce": hlo.Traffic(1, 1000),
+    "all-gather": hlo.Traffic(2, 400),
+    "reduce-scatter": hlo.Traffic(1, 100),
+  }
+  found = compile_lib.bounds(8e12, 500, traffic, chip, devices=4)
+  assert found["compute"] == 2
+  assert found["memory of state alone"] == pytest.approx(1e-6)
+  assert found["interconnect"] == pytest.approx((1500 + 300 + 300) / 1e8)
+
+
+@pytest.mark.parametrize(
+  ("target", "message"),
+  [
+    ("v5", "Unknown --target 'v5'"),
+    ("h100:8", "Unknown --target 'h100'"),
+    ("v5e", "'v5e': expected a number of devices"),
+    ("cpu:2x2", "'cpu:2x2': expected a number"),
+    ("v5e:3x5x7", "(?s)'v5e:3x5x7': TPU's compiler says.*dpn.compile-tpu"),
+  ],
+)
+def test_targets_that_are_none(target, message):
+  with pytest.raises(ValueError, match=message):
+    targets.parse(target)
+
+
+@pytest.mark.slow
+def test_tpu():
+  pytest.importorskip("libtpu", reason="the extra compile-tpu")
+  chip, devices = targets.parse("v5e:2x4")
+  config = _config()
+  del config.sharding_strategy
+  step, compiled = compile_lib.compile_step(config, devices)
+  parts = compile_lib.memory(step, compiled)
+  assert (len(devices), chip.memory_gb) == (8, 16)
+  traffic = hlo.collectives(compiled.as_text())
+  size = compile_lib.per_device(step.shapes.params)
+  assert traffic["all-reduce"].size == pytest.approx(size, rel=0.02)
+  said = compiled.memory_analysis()
+  whole = said.argument_size_in_bytes + said.temp_size_in_bytes
+  assert sum(parts.values()) == whole
