@@ -301,8 +301,9 @@ def chosen(folder: str, cell: str) -> dict[str, str]:
       cells = json.load(f)["cells"]
   if cell not in cells:
     raise ValueError(
-      f"{path!r} has no {cell!r}: give from=, the folder of a finished piece "
-      "that tries rates, after python -m scripts.select_best FOLDER."
+      f"{path} has no {cell!r}, which this goes on from. Run python -m "
+      f"scripts.select_best {folder or 'FOLDER'} on the finished sweep before, "
+      "and give its folder as an argument."
     )
   return dict(kv.split("=") for kv in cells[cell]["candidate"].split(","))
 

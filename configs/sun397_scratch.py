@@ -41,9 +41,6 @@ Appendix F has dropout alone (stoch_depth pairs them). That the first stage is
 Table 7's first row is our reading, too: it has no label.
 """
 
-import json
-import os
-
 from dpn.configs import common
 
 # The values of Appendix F, by stage.
@@ -148,7 +145,8 @@ def sweep(arg=None):
     for stem in arg.stems:
       given = {key: arg[key] for key in FOUND}
       if arg["from"]:
-        given |= _found(arg["from"], arg.stage, f"{variant} {stem}")
+        cell = f"{BEFORE.get(arg.stage)} {variant} {stem}"
+        given |= common.chosen(arg["from"], cell)
       result += common.grid(
         arg,
         f"{{stem_ln}}_{{variant}}{name}",
@@ -160,22 +158,6 @@ def sweep(arg=None):
         candidate=_candidate,
       )
   return result
-
-
-def _found(folder, stage, cell):
-  """Returns what the stage before has found best, argument by argument."""
-  path = os.path.join(folder, "selection.json")
-  before = f"{BEFORE.get(stage)} {cell}"
-  cells = {}
-  if os.path.exists(path):
-    with open(path) as f:
-      cells = json.load(f)["cells"]
-  if before not in cells:
-    raise ValueError(
-      f"{path} has no {before!r}, which stage={stage} goes on from. Run "
-      f"python -m scripts.select_best {folder} on the sweep of that stage."
-    )
-  return dict(kv.split("=") for kv in cells[before]["candidate"].split(","))
 
 
 def _candidate(values):

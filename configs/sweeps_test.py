@@ -91,7 +91,9 @@ def test_stages_of_sun397(tmp_path):
     "flip_lr|randaug(2,0)|" in sun397_scratch.get_config(first["arg"]).input.pp
   )
   assert "randaug" not in sun397_scratch.get_config().input.pp
-  with pytest.raises(ValueError, match="has no 'search B/32 none', which stag"):
+  with pytest.raises(
+    ValueError, match="has no 'search B/32 none', which this goes on from"
+  ):
     sun397_scratch.sweep(f"stage=augment{go_on}")
 
 

@@ -118,8 +118,10 @@ def test_bounds():
     ("v5", "Unknown --target 'v5'"),
     ("h100:8", "Unknown --target 'h100'"),
     ("v5e", "'v5e': expected a number of devices"),
-    ("cpu:2x2", "'cpu:2x2': expected a number"),
-    ("v5e:3x5x7", "(?s)'v5e:3x5x7': TPU's compiler says.*dpn.compile-tpu"),
+    ("cpu:2x2", "'cpu:2x2': expected at most cpu:8, a number"),
+    ("v5e:3x5x7", "'v5e:3x5x7': expected at most 16x16"),
+    ("v5e:64x64", "'v5e:64x64': expected at most 16x16"),
+    ("v5e:3x5", "(?s)'v5e:3x5': TPU's compiler says.*dpn.compile-tpu"),
   ],
 )
 def test_targets_that_are_none(target, message):

@@ -85,5 +85,5 @@ def _read(lines):
 
 def _bytes(dtype, dims):
   number = re.search(r"\d+", dtype)
-  bits = 8 if dtype in ("pred",) or dtype.startswith("f8") else int(number[0])
+  bits = 8 if dtype == "pred" or dtype.startswith("f8") else int(number[0])
   return math.prod(int(d) for d in dims.split(",") if d) * bits // 8

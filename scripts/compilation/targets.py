@@ -20,21 +20,23 @@ class Chip:
     flops: dense bfloat16 peak in FLOP/s.
     hbm: bytes/s.
     link: bytes/s to other chips, all links together, one way.
+    largest: topology of a whole pod, beyond which libtpu ends the process.
   """
 
   memory_gb: float = 0.0
   flops: float = 0.0
   hbm: float = 0.0
   link: float = 0.0
+  largest: tuple[int, ...] = ()
 
 
 # Google Cloud's pages on each; links are given there as Gbit/s both ways.
 # Without v4: JAX arranges the two cores of its chips on the device alone.
 CHIPS = {
   "cpu": Chip(),
-  "v5e": Chip(16, 197e12, 819e9, 100e9),
-  "v5p": Chip(95, 459e12, 2765e9, 300e9),
-  "v6e": Chip(32, 918e12, 1640e9, 224e9),
+  "v5e": Chip(16, 197e12, 819e9, 100e9, (16, 16)),
+  "v5p": Chip(95, 459e12, 2765e9, 300e9, (16, 20, 28)),
+  "v6e": Chip(32, 918e12, 1640e9, 224e9, (16, 16)),
 }
 _EXTRA = "pip install 'dpn[compile-tpu]'"
 
@@ -50,14 +52,20 @@ def parse(target: str) -> tuple[Chip, Sequence[jax.Device] | int]:
   """
   name, _, topology = target.partition(":")
   errors.check_known("--target", name, CHIPS)
-  pattern = r"[1-9]\d*" if name == "cpu" else r"[1-9]\d*(x[1-9]\d*){1,2}"
-  if not re.fullmatch(pattern, topology):
+  chip, sizes = CHIPS[name], topology.split("x")
+  if not all(re.fullmatch(r"[1-9]\d*", size) for size in sizes):
     raise ValueError(
       f"--target={target!r}: expected a number of devices, as in cpu:8, or a "
       "TPU's topology, as in v5e:16x16 or v5p:4x4x4."
     )
-  if name == "cpu":
-    return CHIPS[name], int(topology)
+  if name == "cpu" and len(sizes) == 1:
+    return chip, int(topology)
+  if len(sizes) != len(chip.largest) or any(
+    int(size) > most
+    for size, most in zip(sizes, sorted(chip.largest), strict=True)
+  ):
+    whole = "x".join(map(str, chip.largest)) or "cpu:8, a number"
+    raise ValueError(f"--target={target!r}: expected at most {whole}.")
   # Or it looks for a TPU, and for what a virtual machine says of one.
   os.environ |= {
     "TPU_SKIP_MDS_QUERY": "1",
@@ -69,7 +77,7 @@ def parse(target: str) -> tuple[Chip, Sequence[jax.Device] | int]:
     reason = str(e).partition("\n")[0]
     raise ValueError(
       f"--target={target!r}: TPU's compiler says {reason!r}. It needs libtpu: "
-      f"{_EXTRA}. A v5e or v6e has a topology of two numbers up to 16x16, a "
-      "v5p of three multiples of 4, or a smaller one."
+      f"{_EXTRA}. Larger topologies are of whole hosts: 2x2 chips of a v5e or "
+      "v6e, 2x2x1 of a v5p."
     ) from e
-  return CHIPS[name], found.devices
+  return chip, found.devices
