@@ -5,6 +5,8 @@
   python -m scripts.compile --target cpu:8 --memory_gb 80 \
     --config configs/augreg_i1k.py:variant=B/16
 
+  python -m scripts.compile --table docs/pods.md --target v5e:16x16,v5p:4x4x4
+
 Nothing is run. For a TPU of a given topology it is the real compiler that says
 how much memory a chip needs and which collectives a step has; it takes minutes.
 Bounds of the step's time are from data sheets, and no measurement: real steps
@@ -15,6 +17,7 @@ and accelerators' compilers mostly need less.
 
 import json
 import math
+import time
 from collections.abc import Mapping, Sequence
 
 import jax
@@ -23,7 +26,7 @@ from absl import flags
 import dpn.tasks
 from dpn import sharding
 from dpn.scripts import fake_data
-from dpn.scripts.compilation import hlo, targets
+from dpn.scripts.compilation import roofline, table, targets
 from dpn.scripts.results import output
 from dpn.trainers import build, cli, config_keys
 
@@ -101,77 +104,49 @@ def _remedies():
   )
 
 
-def bounds(
-  step_flops: float,
-  kept: int,
-  traffic: Mapping[str, hlo.Traffic],
-  chip: targets.Chip,
-  devices: int,
-) -> dict[str, float]:
-  """Returns the least seconds of a step by what it is bound by.
-
-  Args:
-    step_flops: of a step on all devices.
-    kept: bytes of state on a device, which are read once and written once.
-    traffic: of `hlo.collectives`. On a ring of n devices an all-reduce sends
-      2 (n - 1) / n of its bytes, the others (n - 1) / n.
-    chip: its peaks.
-    devices: how many there are.
-  """
-  ring = (devices - 1) / devices
-  twice = {"all-reduce": 2}
-  # A reduce-scatter's result is a part of what is sent.
-  parts = {"reduce-scatter": devices, "collective-permute": 1 / (ring or 1)}
-  sent = sum(
-    t.size * ring * twice.get(kind, 1) * parts.get(kind, 1)
-    for kind, t in traffic.items()
-  )
-  return {
-    "compute": step_flops / devices / chip.flops,
-    "memory of state alone": 2 * kept / chip.hbm,
-    "interconnect": sent / chip.link,
-  }
-
-
 def main():
   jax.config.update("jax_platforms", "cpu")
   config = _CONFIG.value
+  if _TABLE.value:
+    table.rebuild(_TABLE.value, _TARGET.value.split(","))
+    return
+  if config is None:
+    raise ValueError("--config is missing: the path of a config file.")
   chip, devices = targets.parse(_TARGET.value)
   if isinstance(devices, int):
     jax.config.update("jax_num_cpu_devices", devices)
     devices = None
+  start = time.monotonic()
   step, compiled = compile_step(config, devices)
   parts = memory(step, compiled)
+  report = {"compile_secs": time.monotonic() - start, "memory": parts}
   for name, size in [*parts.items(), ("total", sum(parts.values()))]:
     print(f"{name:<24}{size / _GIB:10.3f} GiB per device")
-  report = {"memory": parts}
   room = _MEMORY_GB.value or chip.memory_gb
   if room:
+    report["memory_of_device"] = int(room * _GIB)
     print(advice(parts, int(room * _GIB), config.get("grad_accum") or 1))
   if devices is not None:
-    report |= _time(config, step, compiled, parts, chip, len(devices))
+    report |= roofline.estimate(
+      compiled.as_text(), step.flops(), chip, len(devices)
+    )
+    print(roofline.describe(report))
+    report |= _recipe(config, step, report)
   if _JSON.value:
     output.write(_JSON.value, json.dumps(report, indent=2))
 
 
-def _time(config, step, compiled, parts, chip, devices):
-  """Prints collectives and bounds of a step's time; returns them as JSON."""
-  traffic = hlo.collectives(compiled.as_text())
-  for kind, t in traffic.items():
-    print(f"{kind:<24}{t.size / _GIB:10.3f} GiB per device, {t.count} a step")
-  kept = sum(v for k, v in parts.items() if k not in (REST, "batch", "padding"))
-  found = bounds(step.flops(), kept, traffic, chip, devices)
-  for name, secs in found.items():
-    print(f"{name:<24}{secs * 1e3:10.2f} ms at least")
-  least = max(found.values())
+def _recipe(config, step, report):
+  """Prints and returns how fast a recipe can be at best."""
+  least = max(report["seconds_at_least"].values())
   rate = config.input.batch_size / least
-  hours = least * step.sizes["total_steps"] / 3600
+  steps = step.sizes["total_steps"]
+  hours = least * steps / 3600
   print(
-    f"Estimate, from data sheets: at most {rate:,.0f} images/s; all "
-    f"{step.sizes['total_steps']:,} steps take {hours:.2f} hours or more."
+    f"At most {rate:,.0f} images/s; all {steps:,} steps take {hours:.2f} hours "
+    "or more."
   )
-  rows = {kind: [t.count, t.size] for kind, t in traffic.items()}
-  return {"collectives": rows, "seconds_at_least": found}
+  return {"images_per_sec_at_most": rate, "hours_at_least": hours}
 
 
 if __name__ == "__main__":
@@ -180,5 +155,8 @@ if __name__ == "__main__":
     "target", "cpu:1", "Devices: v5e, v5p, v6e with topology, or cpu:N."
   )
   _MEMORY_GB = flags.DEFINE_float("memory_gb", None, "What each of them has.")
+  _TABLE = flags.DEFINE_string(
+    "table", None, "Page to put a table of all recipes into: docs/pods.md."
+  )
   _JSON = flags.DEFINE_string("json", None, "File for all numbers.")
-  cli.run(main)
+  cli.run(main, required=())

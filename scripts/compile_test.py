@@ -5,7 +5,7 @@ import pytest
 
 from dpn.configs import augreg_i1k
 from dpn.scripts import compile as compile_lib
-from dpn.scripts.compilation import hlo, targets
+from dpn.scripts.compilation import hlo, roofline, targets
 
 
 def _config():
@@ -78,13 +78,13 @@ backend_config={"known_trip_count":{"n":"12"}}
 def test_loops_by_their_condition():
   text = HLO.replace("known_trip_count", "hint")
   limit = "%n = s32[]{:T(128)} constant(12)\n  ROOT %lt"
-  assert hlo.collectives(text)["all-gather"].count == 2
+  assert hlo.Program(text).collectives()["all-gather"].count == 2
   text = text.replace("ROOT %lt", limit)
-  assert hlo.collectives(text) == hlo.collectives(HLO)
+  assert hlo.Program(text).collectives() == hlo.Program(HLO).collectives()
 
 
 def test_collectives_of_a_text():
-  assert hlo.collectives(HLO) == {
+  assert hlo.Program(HLO).collectives() == {
     "all-reduce": hlo.Traffic(1, 4 * (10 + 6)),
     "all-gather": hlo.Traffic(24, 12 * (2 * 64 * 8 + 4 * 16)),
   }
@@ -94,7 +94,7 @@ def test_all_reduce_of_the_gradients():
   config = _config()
   del config.sharding_strategy
   step, compiled = compile_lib.compile_step(config, jax.devices()[:4])
-  traffic = hlo.collectives(compiled.as_text())
+  traffic = hlo.Program(compiled.as_text()).collectives()
   size = compile_lib.per_device(step.shapes.params)
   assert traffic["all-reduce"].size == pytest.approx(size, rel=0.02)
 
@@ -106,10 +106,86 @@ def test_bounds():
     "all-gather": hlo.Traffic(2, 400),
     "reduce-scatter": hlo.Traffic(1, 100),
   }
-  found = compile_lib.bounds(8e12, 500, traffic, chip, devices=4)
+  found = roofline.bounds(2e12, 500, traffic, chip, devices=4)
   assert found["compute"] == 2
-  assert found["memory of state alone"] == pytest.approx(1e-6)
+  assert found["memory"] == pytest.approx(5e-7)
   assert found["interconnect"] == pytest.approx((1500 + 300 + 300) / 1e8)
+
+
+# A loop of 12 trips updates a slice in place and multiplies (4, 8) by (8, 16),
+# written as TPUs write it, once in memory and once on the chip, S(1).
+STEP = """HloModule jit_step
+
+%fused (param_0: f32[12,4,8], param_1: f32[4,8]) -> f32[12,4,8] {
+  %param_0 = f32[12,4,8]{2,1,0:T(8,128)} parameter(0)
+  %param_1 = f32[4,8]{1,0:T(8,128)} parameter(1)
+  %param_2 = s32[] parameter(2)
+  %bitcast.1 = f32[1,4,8]{2,1,0:T(8,128)} bitcast(%param_1)
+  ROOT %update = f32[12,4,8]{2,1,0:T(8,128)} dynamic-update-slice(%param_0, \
+%bitcast.1, %param_2)
+}
+
+%body (p: (s32[], f32[12,4,8], f32[4,8])) -> (s32[], f32[12,4,8], f32[4,8]) {
+  %p = (s32[], f32[12,4,8]{2,1,0:T(8,128)}, f32[4,8]) parameter(0)
+  %i = s32[] get-tuple-element(%p), index=0
+  %all = f32[12,4,8]{2,1,0:T(8,128)} get-tuple-element(%p), index=1
+  %x = f32[4,8]{1,0:T(8,128)} get-tuple-element(%p), index=2
+  %w = bf16[8,16]{1,0:T(8,128)(2,1)S(1)} custom-call()
+  %y = f32[4,16]{1,0:T(8,128)S(1)} convolution(%x, %w), dim_labels=bf_io->bf
+  %new = f32[12,4,8]{2,1,0:T(8,128)} fusion(%all, %x, %i), kind=kLoop, \
+calls=%fused
+  ROOT %t = (s32[], f32[12,4,8]{2,1,0:T(8,128)}, f32[4,8]) tuple(%i, %new, %x)
+}
+
+%cond (p: (s32[], f32[12,4,8], f32[4,8])) -> pred[] {
+  %n = s32[] constant(12)
+  ROOT %lt = pred[] compare(%n, %n), direction=LT
+}
+
+ENTRY %main (a: f32[2,4,8], b: f32[2,8,3]) -> f32[2,4,3] {
+  %a = f32[2,4,8] parameter(0)
+  %b = f32[2,8,3] parameter(1)
+  %loop = (s32[], f32[12,4,8], f32[4,8]) while(%t), condition=%cond, body=%body
+  ROOT %d = f32[2,4,3] dot(%a, %b), lhs_batch_dims={0}, \
+lhs_contracting_dims={2}, rhs_batch_dims={0}, rhs_contracting_dims={1}
+}
+""".replace("\\\n", "")
+
+
+def test_flops_and_bytes_of_a_loop():
+  program = hlo.Program(STEP)
+  assert program.flops() == {"f32": 12 * 2 * 4 * 8 * 16 + 2 * 2 * 4 * 8 * 3}
+  moved = {i.op: size for i, size in program.hbm()}
+  tile = 8 * 128 * 4  # what (4, 8) takes
+  # The slice is read and written, the rest of the array is not touched.
+  assert moved["fusion"] == 12 * (2 * tile + 4)
+  assert moved["convolution"] == 12 * tile  # its kernel and result are near
+  assert moved["dot"] == 4 * (2 * 4 * 8 + 2 * 8 * 3 + 2 * 4 * 3)
+
+
+def test_convolutions_without_their_padding():
+  # Batches as a spatial dimension: 12 products of (4, 8) by (8, 16).
+  text = """ENTRY %main (a: f32[4,8,12], b: f32[8,16,12]) -> f32[4,16,12] {
+  %a = f32[4,8,12] parameter(0)
+  %b = f32[8,16,12] parameter(1)
+  ROOT %y = f32[4,16,12] convolution(%a, %b), window={size=12 stride=11 \
+pad=0_0 lhs_dilate=12}, dim_labels=bf0_io0->bf0
+}""".replace("\\\n", "")
+  assert hlo.Program(text).flops() == {"f32": 12 * 2 * 4 * 8 * 16}
+  # 3 x 3 over 4 x 4 with padding: 10 of 12 taps count in each direction.
+  text = """ENTRY %main (a: f32[1,4,4,2], b: f32[3,3,2,5]) -> f32[1,4,4,5] {
+  %a = f32[1,4,4,2] parameter(0)
+  %b = f32[3,3,2,5] parameter(1)
+  ROOT %y = f32[1,4,4,5] convolution(%a, %b), window={size=3x3 pad=1_1x1_1}, \
+dim_labels=b01f_01io->b01f
+}""".replace("\\\n", "")
+  assert hlo.Program(text).flops() == {"f32": 2 * 10 * 10 * 2 * 5}
+
+
+def test_flops_are_those_of_the_model():
+  step, compiled = compile_lib.compile_step(_config(), jax.devices()[:2])
+  found = hlo.Program(compiled.as_text()).flops().total()
+  assert found == pytest.approx(step.flops() / 2, rel=0.02)
 
 
 @pytest.mark.parametrize(
@@ -138,9 +214,12 @@ def test_tpu():
   step, compiled = compile_lib.compile_step(config, devices)
   parts = compile_lib.memory(step, compiled)
   assert (len(devices), chip.memory_gb) == (8, 16)
-  traffic = hlo.collectives(compiled.as_text())
+  traffic = hlo.Program(compiled.as_text()).collectives()
   size = compile_lib.per_device(step.shapes.params)
   assert traffic["all-reduce"].size == pytest.approx(size, rel=0.02)
   said = compiled.memory_analysis()
   whole = said.argument_size_in_bytes + said.temp_size_in_bytes
   assert sum(parts.values()) == whole
+  found = roofline.estimate(compiled.as_text(), step.flops(), chip, 8)
+  assert found["flops"]["program"] == pytest.approx(step.flops() / 8, rel=0.02)
+  assert found["hbm_bytes"] > said.argument_size_in_bytes

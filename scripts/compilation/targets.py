@@ -70,6 +70,7 @@ def parse(target: str) -> tuple[Chip, Sequence[jax.Device] | int]:
   os.environ |= {
     "TPU_SKIP_MDS_QUERY": "1",
     "TPU_WORKER_HOSTNAMES": "localhost",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # no device is opened
   }
   try:
     found = topologies.get_topology_desc(target, platform="tpu")

@@ -1,0 +1,102 @@
+"""The least time that a compiled program can take, from data sheets.
+
+Estimates: no program reaches a chip's peaks, and each bound supposes that all
+else happens at the same time.
+"""
+
+from collections.abc import Mapping
+
+from dpn.scripts.compilation import hlo, targets
+
+
+def sent(traffic: Mapping[str, hlo.Traffic], devices: int) -> float:
+  """Returns the bytes that each device sends in a step.
+
+  On a ring of n devices an all-reduce sends 2 (n - 1) / n of its bytes, the
+  others (n - 1) / n.
+  """
+  ring = (devices - 1) / devices
+  twice = {"all-reduce": 2}
+  # A reduce-scatter's result is a part of what is sent.
+  parts = {"reduce-scatter": devices, "collective-permute": 1 / (ring or 1)}
+  return sum(
+    t.size * ring * twice.get(kind, 1) * parts.get(kind, 1)
+    for kind, t in traffic.items()
+  )
+
+
+def bounds(
+  flops: float,
+  hbm: float,
+  traffic: Mapping[str, hlo.Traffic],
+  chip: targets.Chip,
+  devices: int,
+) -> dict[str, float]:
+  """Returns the least seconds of a program by what it is bound by.
+
+  Args:
+    flops: on a device.
+    hbm: bytes from and to a device's memory.
+    traffic: of `hlo.Program.collectives`.
+    chip: its peaks.
+    devices: how many there are.
+  """
+  return {
+    "compute": flops / chip.flops,
+    "memory": hbm / chip.hbm,
+    "interconnect": sent(traffic, devices) / chip.link if devices > 1 else 0.0,
+  }
+
+
+def estimate(
+  text: str, model_flops: int, chip: targets.Chip, devices: int
+) -> dict:
+  """Returns what a compiled program does on a device, and its bounds, as JSON.
+
+  Args:
+    text: of the program.
+    model_flops: what the model needs on all devices, see `dpn.flops`.
+    chip: its peaks.
+    devices: how many there are.
+  """
+  program = hlo.Program(text)
+  own, traffic = program.flops(), program.collectives()
+  hbm = sum(moved for _, moved in program.hbm())
+  needed = model_flops / devices
+  # Not every library's products can be told from a program's text.
+  flops = max(own.total(), needed)
+  least = bounds(flops, hbm, traffic, chip, devices)
+  secs = max(least.values())
+  return {
+    "flops": {"model": needed, "program": own.total(), **own},
+    "hbm_bytes": hbm,
+    "collectives": {kind: [t.count, t.size] for kind, t in traffic.items()},
+    "seconds_at_least": least,
+    "bound": max(least, key=least.__getitem__),
+    "mfu_at_most": needed / chip.flops / secs,
+  }
+
+
+def describe(found: Mapping) -> str:
+  """Returns `estimate` for a person."""
+  gib, flops = 2**30, found["flops"]
+  kinds = {k: v for k, v in flops.items() if k not in ("model", "program")}
+  shares = ", ".join(
+    f"{v / flops['program']:.1%} in {k}" for k, v in kinds.items() if v
+  )
+  lines = [
+    f"FLOPs                   {flops['program'] / 1e12:10.3f} T per device, "
+    f"{flops['model'] / 1e12:.3f} of them the model's ({shares})",
+    f"HBM read and written    {found['hbm_bytes'] / gib:10.3f} GiB per device",
+  ]
+  for kind, (count, size) in found["collectives"].items():
+    lines.append(f"{kind:<24}{size / gib:10.3f} GiB per device, {count} times")
+  for name, secs in found["seconds_at_least"].items():
+    lines.append(f"{name:<24}{secs * 1e3:10.2f} ms at least")
+  return "\n".join(
+    [
+      *lines,
+      f"Estimate, from data sheets: bound by {found['bound']}, an MFU of "
+      f"{found['mfu_at_most']:.0%} at most.",
+    ]
+  )

@@ -1,0 +1,119 @@
+"""A table of what configs need on pods; each row is compiled on its own."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+
+from dpn.scripts.results import output
+
+_SCAN = "--config.model.scan=True --config.model.dtype_mm=bfloat16"
+_TOWERS = " ".join(
+  f"--config.model.{tower}.{option}"
+  for tower in ("image", "text")
+  for option in ("scan=True", "dtype_mm=bfloat16")
+)
+_PAIRS = "vocab=bytes,vocab_size=32000"
+# Every full-scale recipe, the most asked for first; those of few images have
+# the pod that they fill. What is loaded, and from where, is not compiled.
+CASES = (
+  f"augreg_i1k.py:variant=B/16 {_SCAN}",
+  f"finetune_i1k.py:variant=B/16,init=x {_SCAN}",
+  f"jft.py:variant=L/16,data=x,classes=29593 {_SCAN}",
+  f"lit.py:init=x,{_PAIRS} {_TOWERS}",
+  f"ade20k.py:init=x {_SCAN} v5e:4x4",
+  f"jft.py:variant=B/16,data=x,classes=29593 {_SCAN}",
+  f"augreg_i1k.py:variant=S/16 {_SCAN}",
+  f"finetune_i1k.py:variant=L/16,init=x {_SCAN}",
+  f"deit_i1k.py:variant=B/16 {_SCAN}",
+  f"siglip.py:{_PAIRS} {_TOWERS}",
+  f"augreg_i1k.py:variant=L/16 {_SCAN}",
+  f"augreg_i21k.py:variant=B/16,data=x {_SCAN}",
+  f"s16_plus_i1k.py {_SCAN}",
+  f"vtab.py:task=cifar100,init=x {_SCAN}",
+  f"augreg_i1k.py:variant=B/32 {_SCAN}",
+  f"augreg_i1k.py:variant=Ti/16 {_SCAN}",
+)
+_BEGIN, _END = "<!-- scripts.compile --table -->", "<!-- end of the table -->"
+_GIB = 2**30
+
+
+def rebuild(path: str, targets: Sequence[str]):
+  """Compiles all cases for targets, and puts the table into a page.
+
+  Rows are kept in a file beside it, which ends in .jsonl: what is in there is
+  not compiled again, so that this goes on where it stopped.
+
+  Args:
+    path: a Markdown page, in which two comments enclose the table.
+    targets: for cases that do not name their own.
+  """
+  archive = f"{os.path.splitext(path)[0]}.jsonl"
+  for case in CASES:
+    config, *flags = case.split()
+    own = [word for word in flags if not word.startswith("--")]
+    for target in own or targets:
+      key = {"config": config, "target": target}
+      if not any(key.items() <= row.items() for row in _rows(archive)):
+        row = key | _compiled(
+          config, target, [x for x in flags if x not in own]
+        )
+        with open(archive, "a", encoding="utf-8") as f:
+          f.write(f"{json.dumps(row)}\n")
+  with open(path, encoding="utf-8") as f:
+    before, _, rest = f.read().partition(_BEGIN)
+  after = rest.partition(_END)[2]
+  table = markdown(_rows(archive))
+  output.write(path, f"{before}{_BEGIN}\n{table}\n{_END}{after}")
+
+
+def markdown(rows: Sequence[Mapping]) -> str:
+  """Returns rows of `rebuild` as a table."""
+  lines = [
+    "| config | devices | GiB a chip, of | compute | memory | links, ms "
+    "| MFU at most | images/s at most | hours at least | compiles in, s |",
+    "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|",
+  ]
+  for row in rows:
+    start = f"| `{row['config']}` | `{row['target']}` | "
+    if error := row.get("error"):
+      lines.append(f"{start}{error.replace('|', '/')} |" + " |" * 7)
+      continue
+    gib = sum(row["memory"].values()) / _GIB
+    least = row["seconds_at_least"]
+    cells = [
+      f"{gib:.1f} of {row['memory_of_device'] / _GIB:.0f}",
+      *(
+        f"**{secs * 1e3:.1f}**" if kind == row["bound"] else f"{secs * 1e3:.1f}"
+        for kind, secs in least.items()
+      ),
+      f"{row['mfu_at_most']:.0%}",
+      f"{row['images_per_sec_at_most']:,.0f}",
+      f"{row['hours_at_least']:.2f}",
+      f"{row['compile_secs']:.0f}",
+    ]
+    lines.append(f"{start}{' | '.join(cells)} |")
+  return "\n".join(lines)
+
+
+def _rows(archive):
+  if not os.path.exists(archive):
+    return []
+  with open(archive, encoding="utf-8") as f:
+    return [json.loads(line) for line in f]
+
+
+def _compiled(config, target, flags):
+  """Returns what the command says of a case; in a process of its own."""
+  with tempfile.TemporaryDirectory() as folder:
+    path = os.path.join(folder, "row.json")
+    command = [sys.executable, "-m", "scripts.compile", "--target", target]
+    command += ["--config", f"configs/{config}", *flags, "--json", path]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if os.path.exists(path):
+      with open(path, encoding="utf-8") as f:
+        return json.load(f)
+  lines = [x for x in done.stderr.splitlines() if x.strip()] or ["nothing said"]
+  return {"error": lines[-1].strip()}
