@@ -1,15 +1,16 @@
 """Layouts that big_vision and its predecessors have used over the years."""
 
 import collections
-import math
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from dpn import trees
+from dpn.weights import names
 from dpn.weights.files import Flat
-from dpn.weights.names import PLAIN
+from dpn.weights.names import PLAIN, STEMS
 
 # Options that its own models have.
 SUPPORTED = {
@@ -24,8 +25,22 @@ SUPPORTED = {
 }
 
 
-def to_ours(flat: Flat) -> Flat:
-  """Returns the parameters under the names that the model uses today."""
+# naflex_vit.py differs in two modules, and in shapes.
+_NAFLEX = {"patchln_pre": "stem/ln0", "patchln_post": "stem/ln1"}
+SUPPORTED_NAFLEX = {
+  **SUPPORTED,
+  "stem_ln": STEMS,
+  "pool_type": ["gap", "map", "none"],
+}
+
+
+def to_ours(flat: Flat, patch_size: Sequence[int] | None = None) -> Flat:
+  """Returns the parameters under the names that the model uses today.
+
+  Args:
+    flat: arrays by name.
+    patch_size: (rows, cols) if known, which naflex_vit.py's do not tell.
+  """
   if any(re.search(r"\bMlpBlock_[1-9]", name) for name in flat):
     flat = trees.flatten(_renumber(trees.unflatten(flat)))
   flat = dict(flat)
@@ -39,37 +54,43 @@ def to_ours(flat: Flat) -> Flat:
   if "Encoder_0/pos_embedding" in flat and "pos_embedding" in flat:
     extra = flat.pop("Encoder_0/pos_embedding")
     flat["pos_embedding"] = flat["pos_embedding"] + extra
-  kernel = flat.get("embedding/kernel")
-  if kernel is not None and kernel.ndim == 2 and "pos_embedding" in flat:
-    flat = _of_naflex(flat)
+  if is_naflex(flat):
+    flat = _of_naflex(flat, patch_size)
   if "probe" in flat:  # ViT-G's attention pooling was not yet a module
     head = r"(probe|(LayerNorm|MlpBlock|MultiHeadDotProductAttention)_0/.*)"
     flat = {re.sub(f"^{head}$", r"MAPHead_0/\1", k): x for k, x in flat.items()}
   return flat
 
 
-def _of_naflex(flat):
-  """Returns arrays of naflex_vit.py, which embeds patches by a Dense.
+def is_naflex(flat: Flat) -> bool:
+  """Returns whether patches are embedded by a Dense, as in naflex_vit.py."""
+  x = flat.get("embedding/kernel")
+  return x is not None and x.ndim == 2 and "pos_embedding" in flat
 
-  Its patchln_pre and patchln_post are Dual PatchNorm, its positions (n, n,
-  width). Images of n × n patches see them as they are.
-  """
-  norms = {"patchln_pre": "stem/ln0", "patchln_post": "stem/ln1"}
-  flat = {
-    re.sub(r"^patchln_(pre|post)", lambda m: norms[m[0]], k): x
-    for k, x in flat.items()
-  }
+
+def _of_naflex(flat, patch_size):
+  """Returns arrays of naflex_vit.py, whose positions are (n, n, width)."""
+  flat = _renamed(flat, _NAFLEX)
   kernel, table = flat["embedding/kernel"], flat["pos_embedding"]
   pixels, width = kernel.shape
-  side = math.isqrt(pixels // 3)
-  if side * side * 3 != pixels:
-    raise ValueError(
-      f"embedding/kernel has shape {kernel.shape}: expected patches of as many "
-      "rows as columns, in three colours."
-    )
-  flat["embedding/kernel"] = kernel.reshape(side, side, 3, width)
+  patch = names.patch_of(pixels, patch_size or None)
+  flat["embedding/kernel"] = kernel.reshape(*patch, width)
   flat["pos_embedding"] = table.reshape(1, -1, width)
   return flat
+
+
+def to_naflex(flat: Flat, grid: tuple[int, int]) -> Flat:
+  """Returns our arrays as in naflex_vit.py, for a grid (rows, cols)."""
+  flat = _renamed(flat, {ours: theirs for theirs, ours in _NAFLEX.items()})
+  kernel, table = flat["embedding/kernel"], flat["pos_embedding"]
+  flat["embedding/kernel"] = kernel.reshape(-1, kernel.shape[-1])
+  flat["pos_embedding"] = table.reshape(*grid, -1)
+  return flat
+
+
+def _renamed(flat, modules):
+  name = lambda parent, slash, leaf: modules.get(parent, parent) + slash + leaf
+  return {name(*k.rpartition("/")): x for k, x in flat.items()}
 
 
 def _renumber(tree):

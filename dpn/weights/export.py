@@ -9,6 +9,7 @@ import numpy as np
 from dpn import registry
 from dpn.models import posemb
 from dpn.weights import (
+  arguments,
   big_vision,
   files,
   fold,
@@ -24,12 +25,10 @@ from dpn.weights.pixels import Pixels
 from dpn.weights.vit_params import VitParams
 
 DOCS = "docs/checkpoints.md"
-# Stems whose LayerNorms have names elsewhere; the others are not LayerNorms, or
-# stand behind the sum with the positions.
-STEMS = ("none", "post", "pre", "dpn")
 # By library, the options that its own Vision Transformer has.
 SUPPORTED = {
   "big_vision": big_vision.SUPPORTED,
+  "naflex_vit": big_vision.SUPPORTED_NAFLEX,
   "timm": timm_vit.SUPPORTED,
   "hf": hf_vit.SUPPORTED,
   **vit_pytorch.SUPPORTED,
@@ -37,6 +36,7 @@ SUPPORTED = {
 SUFFIXES = {
   "ours": [".safetensors", ""],
   "big_vision": [".npz"],
+  "naflex_vit": [".npz"],
   "timm": [".safetensors", ""],
   "hf": [".safetensors", ""],
   **{key: [".safetensors"] for key in vit_pytorch.SUPPORTED},
@@ -90,25 +90,31 @@ def export(
   if to == "big_vision":
     return _big_vision(model, wrong)
   if wrong:
-    advice = ""
-    if model.options["stem_ln"] in STEMS or to in vit_pytorch.SUPPORTED:
-      advice = f" --extra_modules is for a model extended as {DOCS} shows."
+    advice, title = "", "big_vision's NaFlexViT"
+    if to in source.LIBRARIES:
+      title = source.LIBRARIES[to].title
+      if model.options["stem_ln"] in names.STEMS or (
+        to in vit_pytorch.SUPPORTED
+      ):
+        advice = f" --extra_modules is for a model extended as {DOCS} shows."
     raise ValueError(
-      f"{source.LIBRARIES[to].title} has no such Vision Transformer: "
+      f"{title} has no such Vision Transformer: "
       f"{'; '.join(wrong)}. --to ours and --to big_vision keep everything."
       + advice
     )
   if to in vit_pytorch.SUPPORTED:
     return _vit_pytorch(model, to)
   model = _with_positions(model)
+  if to == "naflex_vit":
+    return _naflex(model)
   return _timm(model, no_embed_class) if to == "timm" else _hf(model)
 
 
 def _unsupported(options, to, extra_modules) -> list[str]:
   """Returns the options that a library does not have, and what it has."""
   supported: dict[str, Any] = dict(SUPPORTED[to])
-  if extra_modules:
-    supported = {**supported, "stem_ln": STEMS}
+  if extra_modules and to != "naflex_vit":
+    supported = {**supported, "stem_ln": names.STEMS}
     if to in vit_pytorch.SUPPORTED:
       supported = vit_pytorch.SUPPORTED[to]
       supported = {**supported, "stem_eps": [options["stem_eps"]]}
@@ -147,6 +153,32 @@ def _big_vision(model, unsupported):
   return Exported(arrays, _metadata(model), {}, notes)
 
 
+def _naflex(model):
+  """Returns big_vision's NaFlexViT, which has no class token."""
+  options, grid = model.options, model.grid or (0, 1)
+  if grid[0] != grid[1]:
+    raise ValueError(
+      "big_vision's NaFlexViT has positions for as many rows as columns of "
+      f"patches; this model has {model.grid or 'an unknown grid'}. Give "
+      "--resolution with the side of square images."
+    )
+  arrays = big_vision.to_naflex(model.arrays, grid)
+  known = ("num_classes", "width", "depth", "mlp_dim", "num_heads")
+  args = {k: options[k] for k in (*known, "rep_size", "pool_type")}
+  args["nposemb"] = grid[0]
+  args["patchln_pre"] = options["stem_ln"] in ("pre", "dpn")
+  args["patchln_post"] = options["stem_ln"] in ("post", "dpn")
+  return Exported(
+    {f"params/{name}": x for name, x in arrays.items()},
+    _metadata(model, "naflex_vit", naflex_vit=args),
+    {},
+    [
+      f"naflex_vit.Model(**{args})",
+      "Its patches are in the order row, column.",
+    ],
+  )
+
+
 def _timm(model, no_embed_class):
   if no_embed_class and model.cls_row:
     raise ValueError(
@@ -162,7 +194,7 @@ def _timm(model, no_embed_class):
       "the residual stream is scaled so that both compute the same."
     )
   arrays, more = _in_torch_names(model, "timm", row)
-  args = _timm_args(model, no_embed_class)
+  args = arguments.timm(model, no_embed_class)
   size, channels = args.get("img_size", 224), model.patch[2]
   image, unsaid = preprocessing.for_library(model.pp, "timm")
   mean, std = _mean_and_std(model)
@@ -189,38 +221,6 @@ def _timm(model, no_embed_class):
     {"config.json": config},
     [made, *more, *notes, *unsaid],
   )
-
-
-def _timm_args(model, no_embed_class):
-  """Returns arguments of timm's VisionTransformer."""
-  options, size = model.options, _image_px(model)
-  args = {"img_size": size} if size else {}
-  args |= {
-    "patch_size": _patch_size(model),
-    "embed_dim": options["width"],
-    "depth": options["depth"],
-    "num_heads": options["num_heads"],
-    "mlp_ratio": options["mlp_dim"] / options["width"],
-    "qkv_bias": options["qkv_bias"],
-    "num_classes": options["num_classes"] or 0,
-    "class_token": options["pool_type"] == "tok",
-    "global_pool": _their_name(timm_vit.POOLS, options["pool_type"]),
-    "fc_norm": False,
-    "act_layer": _their_name(timm_vit.GELUS, options["gelu"]),
-  }
-  if model.patch[2] != 3:
-    args["in_chans"] = model.patch[2]
-  if no_embed_class:
-    args["no_embed_class"] = True
-  if options["registers"]:
-    args["reg_tokens"] = options["registers"]
-  if options["qk_norm"] != "none":
-    args["qk_norm"] = True
-  if options["layer_scale"] is not None:
-    args["init_values"] = options["layer_scale"]
-  if options["stem_ln"] in ("post", "dpn"):
-    args["embed_norm_layer"] = "layernorm"
-  return args
 
 
 def _vit_pytorch(model, to):
@@ -272,7 +272,7 @@ def _vit_pytorch(model, to):
 
 def _hf(model):
   arrays, notes = _in_torch_names(model, "hf", True)
-  config = _hf_config(model)
+  config = arguments.hugging_face(model)
   [title] = config["architectures"]
   if model.options["num_classes"]:
     prefix = lambda name: "" if name.startswith("classifier.") else "vit."
@@ -304,33 +304,6 @@ def _hf(model):
   )
 
 
-def _hf_config(model):
-  """Returns the config.json of ViTModel or ViTForImageClassification."""
-  options = model.options
-  classes, width, rep_size = map(
-    options.get, ("num_classes", "width", "rep_size")
-  )
-  config = {
-    "architectures": ["ViTForImageClassification" if classes else "ViTModel"],
-    "model_type": "vit",
-    "hidden_size": width,
-    "num_hidden_layers": options["depth"],
-    "num_attention_heads": options["num_heads"],
-    "intermediate_size": options["mlp_dim"],
-    "hidden_act": _their_name(hf_vit.GELUS, options["gelu"]),
-    "layer_norm_eps": options["norm_kw"]["eps"],
-    "patch_size": _patch_size(model),
-    "num_channels": model.patch[2],
-    "qkv_bias": options["qkv_bias"],
-  }
-  known = {
-    "image_size": _image_px(model),
-    "num_labels": classes,
-    "pooler_output_size": width if rep_size is True else rep_size,
-  }
-  return config | {key: value for key, value in known.items() if value}
-
-
 def _in_torch_names(model, to, row):
   """Returns arrays as PyTorch has them, and notes on what has no place there.
 
@@ -350,7 +323,7 @@ def _in_torch_names(model, to, row):
       f"{library.title}'s own model has no place for {', '.join(extra)}. "
       f"{DOCS} has the few lines that add it."
     )
-  if not _image_px(model):
+  if not arguments.image_px(model):
     notes.append(_UNKNOWN_GRID)
   return names.from_ours(arrays, library), notes
 
@@ -378,24 +351,9 @@ def _with_positions(model):
   return dataclasses.replace(model, arrays=arrays)
 
 
-def _their_name(table, value):
-  return next(theirs for theirs, ours in table.items() if ours == value)
-
-
 def _mean_and_std(model):
   pixels = model.pixels or Pixels((0.5,), (0.5,))  # big_vision's, -1 to 1
   return pixels.of(model.patch[2])
-
-
-def _image_px(model) -> int | None:
-  """Returns the side of square images, None if they may not be square."""
-  size = {*np.multiply(model.grid or (0, 1), model.patch[:2]).tolist()}
-  return size.pop() if len(size) == 1 else None
-
-
-def _patch_size(model):
-  rows, cols, _ = model.patch
-  return rows if rows == cols else [rows, cols]
 
 
 def _metadata(model, layout="ours", **more):

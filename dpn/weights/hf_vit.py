@@ -119,5 +119,5 @@ def describe(config: Config, image: ImageConfig) -> metadata.ModelMetadata:
     preprocessing.of_hugging_face(image, pixels) if image else None,
     cls_row=True,
     source="its config.json" if config else "the defaults of transformers",
-    guessed=() if config else ("gelu", "norm_kw"),
+    guessed=() if config else ("gelu", "norm_kw", "rep_size"),
   )

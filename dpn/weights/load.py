@@ -205,8 +205,9 @@ def _check_finite(path, arrays):
 def _in_our_names(found, wanted):
   """Returns the arrays of a file by our names, for a model's heads."""
   file = found.metadata
-  if file.layout == "ours":
-    return big_vision.to_ours(found.arrays)
+  patch = _shape_of(wanted, "embedding/kernel")[:3]
+  if file.layout not in source.LIBRARIES:
+    return big_vision.to_ours(found.arrays, patch[:2])
   queries = (x for name, x in wanted.items() if name.endswith("/query/kernel"))
   heads = next((x.shape[-2] for x in queries), 1)
   told = file.options.get("num_heads", heads)
@@ -215,7 +216,6 @@ def _in_our_names(found, wanted):
       f"{found.path!r} has {told} attention heads, says {file.source}; the "
       f"model has {heads}. Set config.model.num_heads={told}."
     )
-  patch = _shape_of(wanted, "embedding/kernel")[:3]
   library = source.LIBRARIES[file.layout]
   scaled = any("/LayerScale_" in name for name in wanted)
   return names.to_ours(found.arrays, library, heads, patch, scaled)

@@ -6,6 +6,7 @@ import pytest
 
 from dpn import trees
 from dpn.models import vit
+from dpn.scripts import convert
 from dpn.weights import conftest as testing
 from dpn.weights import load, vit_params
 
@@ -78,7 +79,43 @@ def test_dual_patchnorm_of_big_vision(tmp_path):
   logits, _ = jax.jit(model.apply)(variables, golden["image"])
   np.testing.assert_allclose(logits, golden["logits"], rtol=1e-4, atol=1e-5)
   flat["embedding/kernel"] = flat["embedding/kernel"][:47]
-  with pytest.raises(
-    ValueError, match=r"\(47, 16\): expected patches of as ma"
-  ):
+  with pytest.raises(ValueError, match="its patches have 47 numbers"):
     vit.from_pretrained(testing.write(tmp_path, flat))
+
+
+def test_back_to_naflex_and_other_grids(tmp_path):
+  """Its own arrays again; oblong images see its positions, as there."""
+  golden = dict(np.load(testing.TESTDATA / "naflex_vit.npz"))
+  flat = {k[6:]: x for k, x in golden.items() if k.startswith("param/")}
+  path = testing.write(tmp_path, flat)
+  back = str(tmp_path / "back.npz")
+  notes = convert.convert(path, back, "naflex_vit")
+  [made] = [note for note in notes if note.startswith("naflex_vit.Model")]
+  assert "'nposemb': 3, 'patchln_pre': True, 'patchln_post': True" in made
+  with np.load(back) as arrays:
+    got = {k[7:]: arrays[k] for k in arrays if k != "metadata"}
+  assert got.keys() == flat.keys()
+  for name, x in flat.items():
+    np.testing.assert_array_equal(got[name], x, name)
+  model, _, _ = vit.from_pretrained(back)
+  shapes = testing.shapes_of(model, golden["oblong"].shape)
+  params = load.load(back, shapes, posemb_grid=(2, 5))
+  logits, _ = jax.jit(model.apply)({"params": params}, golden["oblong"])
+  want = golden["oblong_logits"]
+  np.testing.assert_allclose(logits, want, rtol=1e-4, atol=1e-5)
+  path, _ = testing.write_ours(tmp_path)
+  with pytest.raises(ValueError, match=r"NaFlexViT has no such.*pool_type='to"):
+    convert.convert(path, str(tmp_path / "no.npz"), "naflex_vit")
+
+
+def test_a_norm_of_registers_is_refused(tmp_path):
+  """CLIP's norm is of registers, too, in timm; ours of all but them."""
+  flat = testing.golden("timm_tok")
+  for leaf in ("weight", "bias"):
+    flat[f"norm_pre.{leaf}"] = flat[f"norm.{leaf}"]
+  path = testing.write_torch(tmp_path, "timm_tok", flat)
+  assert "gelu='exact'" in vit_params.read(path, {"num_heads": 2}).assumed
+  flat["reg_token"] = np.ones((1, 2, 8), np.float32)
+  path = testing.write_torch(tmp_path, "timm_tok", flat)
+  with pytest.raises(ValueError, match="normalizes registers in front"):
+    vit_params.read(path, {"num_heads": 2})

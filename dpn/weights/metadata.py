@@ -47,7 +47,8 @@ class ModelMetadata:
   """What is known about the model that a file is for.
 
   Attributes:
-    layout: `ours` (and big_vision's), or a key of `source.LIBRARIES`.
+    layout: `ours` (and big_vision's), `naflex_vit` (likewise), or a key of
+      `source.LIBRARIES`.
     options: of the model, as `Task.model_options` gives them; those that are
       unknown are missing.
     pixels: of the images; None if unknown.
@@ -195,7 +196,7 @@ def assumed(file: ModelMetadata, options: Mapping[str, Any]) -> list[str]:
     options: of the model that is taken for the file's.
   """
   unknown = [*_MAY_BE_UNKNOWN]
-  if file.layout == "ours":
+  if file.layout in ("ours", "naflex_vit"):
     unknown.remove("num_heads")
   usual = {"qk_norm": "none", "v_norm": "none", "mlp": "mlp"}
   for option, value in usual.items():

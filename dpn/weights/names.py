@@ -42,6 +42,9 @@ PLAIN = {
   "pool_norm": [False],
   "weight_norm": ["none"],
 }
+# Stems whose LayerNorms have names elsewhere; the others are not LayerNorms, or
+# stand behind the sum with the positions.
+STEMS = ("none", "post", "pre", "dpn")
 _NORMS = r"(LayerNorm_\d|encoder_norm|fc_norm|stem/ln\d|(query|key)_ln)$"
 
 
@@ -118,7 +121,8 @@ def to_ours(
   Raises:
     ValueError: an array has a shape that its name does not allow.
   """
-  flat = {names.rename(name): x for name, x in flat.items()}
+  # A class token may be (0, width), a head (0, width), too.
+  flat = {names.rename(name): x for name, x in flat.items() if x.size}
   if not names.embedding:
     kernel = flat[names.sign].shape  # (width, channels, rows, cols)
     patch = (*kernel[2:], *kernel[1:2])
@@ -135,8 +139,7 @@ def to_ours(
       ours = names.arrays.get(name, name)
       if ours in ("cls", "pos_embedding") and x.ndim == 2:
         x = x[None]
-      if x.size:  # a class token may be (0, width)
-        result[ours] = x
+      result[ours] = x
       continue
     parts = names.parts(module)
     try:
@@ -334,3 +337,28 @@ def _conversions(name, names):
   """Returns the functions from PyTorch's array to ours, and back."""
   table = (*(_OF_LINEAR if names.embedding else ()), *_CONVERSIONS)
   return next(both for p, *both in table if re.fullmatch(p, name))
+
+
+def patch_of(pixels: int, size: Sequence[int] | None) -> tuple[int, int, int]:
+  """Returns (rows, cols, channels) of a patch.
+
+  Args:
+    pixels: how many numbers it has.
+    size: (rows, cols), None for a square in colour or else in gray.
+
+  Raises:
+    ValueError: these are not as many, or there is no such square.
+  """
+  if size is None:
+    sides = ((channels, math.isqrt(pixels // channels)) for channels in (3, 1))
+    found = [(n, n, c) for c, n in sides if n * n * c == pixels]
+  else:
+    (rows, cols), (channels, rest) = size, divmod(pixels, math.prod(size))
+    found = [] if rest or not channels else [(rows, cols, channels)]
+  if not found:
+    raise ValueError(
+      f"its patches have {pixels} numbers, which are no "
+      f"{'square' if size is None else tuple(size)} of 3 or 1 channels. Give "
+      "the patches' rows and columns: --set patch_size=[8,4]."
+    )
+  return found[0]

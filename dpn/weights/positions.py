@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 import scipy.ndimage
 from absl import logging
@@ -59,7 +60,7 @@ def fit(
     if is_for_these or None in (old, new) or old == new:
       return x
     changes.add("{}×{} to {}×{}".format(*old, *new))
-    return resize_grid(x, old, new, row, align_corners)
+    return resize_grid(x, old, new, row, corners(file, align_corners))
 
   row = "cls" in wanted  # a block's own positions always have one then
   loaded = dict(loaded)
@@ -142,7 +143,12 @@ def _in_patches(image_size, flat):
   return tuple(np.floor_divide(image_size, kernel.shape[:2]).tolist())
 
 
-def resize_grid(x, old, new, has_row: bool, align_corners: bool = True):
+def corners(file: ModelMetadata, wanted: bool = True) -> bool | None:
+  """Returns `align_corners` of `resize_grid` for a file."""
+  return None if file.layout == "naflex_vit" else wanted
+
+
+def resize_grid(x, old, new, has_row: bool, align_corners: bool | None = True):
   """Returns a grid of positions resized bilinearly to another.
 
   Args:
@@ -152,18 +158,21 @@ def resize_grid(x, old, new, has_row: bool, align_corners: bool = True):
     has_row: whether the first row is the class token's, which is kept.
     align_corners: whether corners fall on corners, as in big_vision; otherwise
       the edges of both grids coincide, and patches lie half a patch inside, as
-      in PyTorch and `jax.image.resize`.
+      in PyTorch. None: likewise, but averaged where the new grid is coarser,
+      as `jax.image.resize` and big_vision's NaFlexViT do.
   """
   row, table = np.split(x, [int(has_row)], axis=-2)
   *leading, _, width = table.shape
   # SciPy knows no half precision.
   dtype = np.promote_types(x.dtype, np.float32)
-  table = scipy.ndimage.zoom(
-    table.reshape(-1, *old, width).astype(dtype),
-    (1, *np.divide(new, old), 1),
-    order=1,
-    **({} if align_corners else {"grid_mode": True, "mode": "nearest"}),
-  )
+  table = table.reshape(-1, *old, width).astype(dtype)
+  if align_corners is None:
+    shape = (len(table), *new, width)
+    table = np.asarray(jax.image.resize(table, shape, "bilinear"))
+  else:
+    edges = {} if align_corners else {"grid_mode": True, "mode": "nearest"}
+    zoom = (1, *np.divide(new, old), 1)
+    table = scipy.ndimage.zoom(table, zoom, order=1, **edges)
   table = table.reshape(*leading, math.prod(new), width)
   return np.concatenate([row.astype(dtype), table], axis=-2)
 

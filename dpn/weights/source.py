@@ -12,6 +12,7 @@ from absl import logging
 from dpn import registry, schema
 from dpn.models import vit
 from dpn.weights import (
+  big_vision,
   checkpoint,
   files,
   hf_vit,
@@ -139,7 +140,7 @@ def read_arrays(where: files.Location) -> tuple[files.Flat, int | None]:
 
 
 def _layout(path, arrays) -> str:
-  """Returns `ours`, which is big_vision's too, or a key of `LIBRARIES`."""
+  """Returns the layout, see `ModelMetadata`."""
   for key, library in LIBRARIES.items():
     if library.matches(arrays):
       return key
@@ -150,7 +151,7 @@ def _layout(path, arrays) -> str:
       "Expected a Vision Transformer of this code base, of big_vision, of "
       f"{' or of '.join(signs)}."
     )
-  return "ours"
+  return "naflex_vit" if big_vision.is_naflex(arrays) else "ours"
 
 
 def read_metadata(
@@ -210,7 +211,7 @@ def read_metadata(
       "model they hold. Keep them in their run's folder."
     )
   if not ("model" in config and "input" in config):
-    return ModelMetadata("ours", {}, source="nothing")
+    return ModelMetadata(layout, {}, source="nothing")
   of_model = {k: v for k, v in config.items() if k not in ("input", "evals")}
   registry.check_names(f"{where.folder}/config.json", of_model)
   return ModelMetadata(

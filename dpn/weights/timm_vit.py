@@ -224,6 +224,11 @@ def _shown(arrays):
   """
   options: dict[str, Any] = {}
   if "norm_pre.weight" in arrays:
+    if "reg_token" in arrays:
+      raise ValueError(
+        "The file's model normalizes registers in front of the blocks "
+        "(norm_pre); ours normalizes the class token and the patches there."
+      )
     join = {
       "posemb_join": "add",
       "posemb_join_kw": {"cls": "cls_token" in arrays},

@@ -47,6 +47,7 @@ class VitParams:
     grid: (rows, cols) of an image's patches, None if unknown.
     image_shape: (1, rows, cols, channels) of an image with which a model has
       these arrays; its grid may be another with as many patches.
+    align_corners: how its positions are resized, see `positions.resize_grid`.
   """
 
   arrays: Mapping[str, np.ndarray]
@@ -58,6 +59,7 @@ class VitParams:
   patch: tuple[int, int, int]
   grid: tuple[int, int] | None
   image_shape: tuple[int, int, int, int]
+  align_corners: bool | None = True
 
   @property
   def cls_row(self) -> bool:
@@ -126,15 +128,15 @@ def read(
   notes = _notes(found, file, options, arrays, assumed)
   if by_number:
     notes.append(
-      f"The first of {rows} rows of positions is taken for the class token's, "
-      "the others being a square. For an oblong grid: --set posemb_join=add."
+      f"The first of {rows} rows of positions is taken for the class token's. "
+      "If it is a patch's: --set posemb_join=add."
     )
   size = preprocessing.describe(file.pp)["size"]
   known_grid = size and np.floor_divide(size, patch[:2]).tolist()
   grid = positions.grid_of(tokens, known_grid) if tokens else None
   return VitParams(
     *(arrays, options, file.pixels, file.pp, assumed, tuple(notes)),
-    *(patch, grid, image_shape),
+    *(patch, grid, image_shape, positions.corners(file)),
   )
 
 
@@ -150,6 +152,8 @@ def _has_cls_row(file, flat, options, rows) -> tuple[bool, bool]:
   if positions.has_cls_row(options) or "posemb_join" in file.options:
     return bool(positions.has_cls_row(options)), False
   found = positions.square_plus_one(rows)
+  if file.layout in source.LIBRARIES and math.isqrt(rows) ** 2 != rows:
+    found = True  # their default
   return found, found
 
 
@@ -226,14 +230,14 @@ def _inferred(arrays, file):
     ValueError: there are no positions, a class token that is not used, or the
       number of heads is unknown.
   """
-  if file.layout == "ours":
-    flat = big_vision.to_ours(arrays)
+  if file.layout not in source.LIBRARIES:
+    flat = big_vision.to_ours(arrays, file.options.get("patch_size"))
     return flat, infer_options(flat)
   library, heads = source.LIBRARIES[file.layout], file.options.get("num_heads")
   patch = None
   if library.embedding:
     pixels = arrays[library.embedding].shape[1]
-    patch = vit_pytorch.patch(pixels, file.options.get("patch_size"))
+    patch = names.patch_of(pixels, file.options.get("patch_size"))
   scaled = file.options.get("layer_scale") is not None
   flat = names.to_ours(arrays, library, heads or 1, patch, scaled)
   if "pos_embedding" not in flat and "posemb" not in file.options:

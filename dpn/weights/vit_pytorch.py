@@ -5,8 +5,6 @@ does not tell the patches' shape, the number of heads, or which of its many
 classes it is from: `describe` lists what is assumed.
 """
 
-import math
-from collections.abc import Sequence
 from typing import Any
 
 from dpn.weights import metadata
@@ -113,28 +111,3 @@ def describe(flat: Flat, layout: str) -> metadata.ModelMetadata:
 def heads(channels: int) -> int | None:
   """Returns how many heads of the default size have so many channels."""
   return channels // DIM_HEAD if channels % DIM_HEAD == 0 else None
-
-
-def patch(pixels: int, size: Sequence[int] | None) -> tuple[int, int, int]:
-  """Returns (rows, cols, channels) of a patch.
-
-  Args:
-    pixels: how many numbers it has.
-    size: (rows, cols), None for a square in colour or else in gray.
-
-  Raises:
-    ValueError: these are not as many, or there is no such square.
-  """
-  if size is None:
-    sides = ((channels, math.isqrt(pixels // channels)) for channels in (3, 1))
-    found = [(n, n, c) for c, n in sides if n * n * c == pixels]
-  else:
-    (rows, cols), (channels, rest) = size, divmod(pixels, math.prod(size))
-    found = [] if rest or not channels else [(rows, cols, channels)]
-  if not found:
-    raise ValueError(
-      f"its patches have {pixels} numbers, which are no "
-      f"{'square' if size is None else tuple(size)} of 3 or 1 channels. Give "
-      "the patches' rows and columns: --set patch_size=[8,4]."
-    )
-  return found[0]

@@ -33,7 +33,8 @@ def at_resolution(model: VitParams, px: int) -> VitParams:
   side, arrays, notes = px // rows, dict(model.arrays), model.notes
   for name in tables:
     arrays[name] = positions.resize_grid(
-      arrays[name], model.grid, (side, side), model.cls_row
+      *(arrays[name], model.grid, (side, side)),
+      *(model.cls_row, model.align_corners),
     )
   if tables and model.grid:
     old = "×".join(map(str, model.grid))
