@@ -40,7 +40,7 @@ METHODS = {
   "qk_norm": {"qk_norm": "rmsnorm"},
   "layer_scale": {"layer_scale": 1e-4},
   "peri_ln": {"block_ln": "peri_ln", "stem_ln": "post_posemb"},
-  "res_post": {"block_ln": "res_post"},
+  "res_post": {"block_ln": "res_post", "head_zeroinit": False},  # or is stuck
   "normformer": {"block_ln": "normformer"},
   "sub_ln": {"block_ln": "sub_ln"},
   "lns": {"block_ln": "lns"},

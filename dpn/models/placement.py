@@ -118,7 +118,10 @@ def peri_ln() -> Placement:
 def res_post(scale_init: float = 0.0) -> Placement:
   """Returns Swin V2's res-post-norm (arXiv 2111.09883): x + LN(f(x)).
 
-  The scales start at 0, so that all blocks start as the identity.
+  The scales start at 0, so that all blocks start as the identity. A class token
+  of zeros (`pool_type="tok"`) then reaches the head as zeros, and with kernels
+  of zeros there too (`head_zeroinit`), no gradient but that of the head's bias
+  differs from 0, forever: use "gap" or `head_zeroinit=False`.
   """
   return Placement(sa="post", mlp="post", post_scale_init=scale_init)
 

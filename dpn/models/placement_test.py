@@ -214,6 +214,21 @@ def test_res_post_starts_as_the_identity():
     )
 
 
+@pytest.mark.parametrize(
+  ("options", "learns"),
+  [({}, False), ({"pool_type": "gap"}, True), ({"head_zeroinit": False}, True)],
+)
+def test_what_res_post_learns_from_with_a_head_of_zeros(options, learns):
+  options = {"pool_type": "tok", "head_zeroinit": True, **options}
+  model = vit.Model(3, **TINY, depth=2, block_ln="res_post", **options)
+  params = model.init(jax.random.key(0), IMAGE)
+  loss = lambda params: jax.nn.log_softmax(model.apply(params, IMAGE)[0])[0, 0]
+  gradient = jax.grad(loss)(params)["params"]
+  del gradient["head"]["bias"]
+  found = any(jnp.any(x) for x in jax.tree.leaves(gradient))
+  assert found == learns
+
+
 def test_mix_ln():
   model = vit.Model(3, **TINY, depth=8, block_ln="mix_ln")
   params = jax.eval_shape(model.init, jax.random.key(0), IMAGE)["params"]
