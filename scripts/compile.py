@@ -17,6 +17,7 @@ and accelerators' compilers mostly need less.
 
 import json
 import math
+import re
 import time
 from collections.abc import Mapping, Sequence
 
@@ -26,34 +27,41 @@ from absl import flags
 import dpn.tasks
 from dpn import sharding
 from dpn.scripts import fake_data
-from dpn.scripts.compilation import roofline, table, targets
+from dpn.scripts.compilation import fit, roofline, table, targets
 from dpn.scripts.results import output
 from dpn.trainers import build, cli, config_keys
 
 REST = "activations, gradients"
 _GIB = 2**30
+_HELP = "--fit tries what helps: grad_accum, remat_policy, fsdp, fewer images."
+
+
+def build_step(config, devices: Sequence[jax.Device] | None = None):
+  """Returns a config's `build.TrainStep` on these devices, or on all."""
+  config_keys.check(config)
+  mesh = sharding.make_mesh(config.get("mesh") or [("data", -1)], devices)
+  task = dpn.tasks.make(config)
+  return build.train_step(
+    config, task, fake_data.spec(config), mesh, data_size=fake_data.EXAMPLES
+  )
 
 
 def compile_step(config, devices: Sequence[jax.Device] | None = None):
   """Returns a config's `build.TrainStep`, and it compiled for these devices.
 
   Raises:
-    ValueError: it does not fit their memory, by the compiler's own words.
+    fit.DoesNotFit: it does not fit their memory, by the compiler's own words.
   """
-  config_keys.check(config)
-  mesh = sharding.make_mesh(config.get("mesh") or [("data", -1)], devices)
-  task = dpn.tasks.make(config)
-  step = build.train_step(
-    config, task, fake_data.spec(config), mesh, data_size=fake_data.EXAMPLES
-  )
+  step = build_step(config, devices)
   try:
     return step, step.compile()
   except jax.errors.JaxRuntimeError as e:
     if "RESOURCE_EXHAUSTED" not in str(e):
       raise
     said = next(line for line in str(e).splitlines() if "memory" in line)
-    raise ValueError(
-      f"It does not compile: {said} Try config.grad_accum=4, {_remedies()}."
+    needed = max(map(float, re.findall(r"([\d.]+)G\b", said)), default=0.0)
+    raise fit.DoesNotFit(
+      f"It does not compile: {said} {_HELP}", needed * _GIB
     ) from e
 
 
@@ -85,23 +93,12 @@ def per_device(shapes) -> int:
   )
 
 
-def advice(parts: Mapping[str, int], memory: int, grad_accum: int) -> str:
-  """Returns whether `parts` fit in `memory` bytes, and what would help."""
-  total = sum(parts.values())
-  if total <= memory:
-    return f"It fits: {total / memory:.0%} of a device's memory."
-  text = f"It does not fit: {total / memory:.1f} times a device's memory. Try "
-  if (room := memory - total + parts[REST]) > 0:
-    factor = 2 ** math.ceil(math.log2(parts[REST] / room))
-    text += f"config.grad_accum={factor * grad_accum}, "
-  return f"{text}{_remedies()}."
-
-
-def _remedies():
-  return (
-    "config.sharding_strategy=[('.*', 'fsdp(axis=\"data\")')], or "
-    'config.model.remat_policy="nothing_saveable"'
-  )
+def advice(parts: Mapping[str, int], memory: int) -> str:
+  """Returns whether `parts` fit in `memory` bytes."""
+  share = sum(parts.values()) / memory
+  if share <= 1:
+    return f"It fits: {share:.0%} of a device's memory."
+  return f"It does not fit: {share:.1f} times a device's memory. {_HELP}"
 
 
 def main():
@@ -116,16 +113,21 @@ def main():
   if isinstance(devices, int):
     jax.config.update("jax_num_cpu_devices", devices)
     devices = None
-  start = time.monotonic()
-  step, compiled = compile_step(config, devices)
+  room = int((_MEMORY_GB.value or chip.memory_gb) * _GIB)
+  report, start = {}, time.monotonic()
+  if _FIT.value:
+    report["fit"], found = _fitted(config, devices, room)
+    config = fit.changed(config, report["fit"])
+  else:
+    found = compile_step(config, devices)
+  step, compiled = found
   parts = memory(step, compiled)
-  report = {"compile_secs": time.monotonic() - start, "memory": parts}
+  report |= {"compile_secs": time.monotonic() - start, "memory": parts}
   for name, size in [*parts.items(), ("total", sum(parts.values()))]:
     print(f"{name:<24}{size / _GIB:10.3f} GiB per device")
-  room = _MEMORY_GB.value or chip.memory_gb
   if room:
-    report["memory_of_device"] = int(room * _GIB)
-    print(advice(parts, int(room * _GIB), config.get("grad_accum") or 1))
+    report["memory_of_device"] = room
+    print(advice(parts, room))
   if devices is not None:
     report |= roofline.estimate(
       compiled.as_text(), step.flops(), chip, len(devices)
@@ -134,6 +136,29 @@ def main():
     report |= _recipe(config, step, report)
   if _JSON.value:
     output.write(_JSON.value, json.dumps(report, indent=2))
+
+
+def _fitted(config, devices, room):
+  """Returns changes that make a config fit, and `compile_step` with them."""
+  if not room:
+    raise ValueError("--fit needs --memory_gb, what each device has.")
+
+  def attempt(config):
+    step, compiled = compile_step(config, devices)
+    if (total := sum(memory(step, compiled).values())) > room:
+      total /= _GIB
+      raise fit.DoesNotFit(
+        f"It needs {total:.3g} GiB per device.", total * _GIB
+      )
+    return step, compiled
+
+  count = jax.device_count() if devices is None else len(devices)
+  state = per_device(build_step(config, devices).shapes)
+  change, found = fit.search(
+    config, attempt, devices=count, state=state, room=room
+  )
+  print(f"Fits with {fit.flags(change)}" if change else "Fits as it is.")
+  return change, found
 
 
 def _recipe(config, step, report):
@@ -157,6 +182,9 @@ if __name__ == "__main__":
   _MEMORY_GB = flags.DEFINE_float("memory_gb", None, "What each of them has.")
   _TABLE = flags.DEFINE_string(
     "table", None, "Page to put a table of all recipes into: docs/pods.md."
+  )
+  _FIT = flags.DEFINE_bool(
+    "fit", False, "Find, by compiling, the smallest change that makes it fit."
   )
   _JSON = flags.DEFINE_string("json", None, "File for all numbers.")
   cli.run(main, required=())

@@ -5,7 +5,7 @@ import pytest
 
 from dpn.configs import augreg_i1k
 from dpn.scripts import compile as compile_lib
-from dpn.scripts.compilation import hlo, roofline, targets
+from dpn.scripts.compilation import fit, hlo, roofline, targets
 
 
 def _config():
@@ -41,13 +41,54 @@ PARTS = {"parameters": 8, "optimizer": 16, "average": 0, "batch": 2}
 
 def test_advice():
   parts = PARTS | {compile_lib.REST: 70}
-  assert compile_lib.advice(parts, 100, 1).startswith("It fits: 96%")
-  assert "config.grad_accum=4, " in compile_lib.advice(parts, 50, 1)
-  assert "config.grad_accum=8, " in compile_lib.advice(parts, 50, 2)
-  text = compile_lib.advice(parts, 20, 1)
+  assert compile_lib.advice(parts, 100).startswith("It fits: 96%")
+  text = compile_lib.advice(parts, 20)
   assert text.startswith("It does not fit: 4.8 times")
-  assert "grad_accum" not in text
-  assert "fsdp" in text
+  assert "--fit" in text
+
+
+def test_the_smallest_change_that_fits():
+  tried = []
+
+  def attempt(config):
+    tried.append((config.get("grad_accum"), config.model.get("remat_policy")))
+    needed = 10 + 90 / (config.get("grad_accum") or 1)
+    if config.model.get("remat_policy"):
+      needed = 10 + (needed - 10) / 4
+    if needed > room:
+      raise fit.DoesNotFit(f"needs {needed}", needed)
+    return needed
+
+  search = lambda: fit.search(
+    _config(), attempt, devices=2, state=10, room=room
+  )
+  room = 100
+  assert search() == ({}, 100)
+  room = 40  # of 8 images over 2 devices grad_accum=2 leaves 55
+  tried.clear()
+  assert search() == ({"grad_accum": 4}, 32.5)
+  assert tried == [(None, None), (4, None)]  # 2 could not have been enough
+  room = 20
+  change, needed = search()
+  assert change == {
+    "model.remat_policy": "nothing_saveable",
+    "grad_accum": 4,
+  }
+  assert needed == pytest.approx(10 + 90 / 16)
+  room = 1
+  with pytest.raises(ValueError, match="needs more devices"):
+    search()
+
+
+def test_fit_as_flags():
+  change = {"sharding_strategy": [(".*", 'fsdp(axis="data")')]}
+  assert fit.flags(change) == (
+    "'--config.sharding_strategy=[('\"'\"'.*'\"'\"', "
+    "'\"'\"'fsdp(axis=\"data\")'\"'\"')]'"
+  )
+  config = fit.changed(_config(), change | {"model.depth": 7})
+  assert config.sharding_strategy == change["sharding_strategy"]
+  assert (config.model.depth, _config().model.depth) == (7, 2)
 
 
 HLO = """HloModule jit_step

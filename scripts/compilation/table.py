@@ -7,6 +7,7 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 
+from dpn.scripts.compilation import fit
 from dpn.scripts.results import output
 
 _SCAN = "--config.model.scan=True --config.model.dtype_mm=bfloat16"
@@ -77,7 +78,7 @@ def markdown(rows: Sequence[Mapping]) -> str:
     "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|",
   ]
   for row in rows:
-    start = f"| `{row['config']}` | `{row['target']}` | "
+    start = f"| `{row['config']}`{_fit(row)} | `{row['target']}` | "
     if error := row.get("error"):
       lines.append(f"{start}{error.replace('|', '/')} |" + " |" * 7)
       continue
@@ -98,6 +99,11 @@ def markdown(rows: Sequence[Mapping]) -> str:
   return "\n".join(lines)
 
 
+def _fit(row):
+  """Returns the flags with which a config fits; "" if it does as it is."""
+  return f", `{fit.flags(row['fit'])}`" if row.get("fit") else ""
+
+
 def _rows(archive):
   if not os.path.exists(archive):
     return []
@@ -111,6 +117,7 @@ def _compiled(config, target, flags):
     path = os.path.join(folder, "row.json")
     command = [sys.executable, "-m", "scripts.compile", "--target", target]
     command += ["--config", f"configs/{config}", *flags, "--json", path]
+    command += ["--fit"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if os.path.exists(path):
       with open(path, encoding="utf-8") as f:
