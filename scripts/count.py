@@ -13,9 +13,10 @@ patterns of the config decided on the latter two.
 
   python -m scripts.count --audit vit.safetensors
 
-Of a parameter file of any library, --audit tells what looks wrong in it: norms
-whose scales collapsed, registers and positions that are unused or alike, and
-outputs of dense layers that are always 0.
+Of a parameter file of any library, --audit counts the parameters that weight
+decay is usual for, by kind, and tells what looks wrong: norms whose scales
+collapsed, registers and positions that are unused or alike, and outputs of
+dense layers that are always 0.
 """
 
 import collections
@@ -33,6 +34,7 @@ from dpn.scripts import convert, fake_data
 from dpn.scripts.diagnosis import learned
 from dpn.tasks import base
 from dpn.trainers import build, cli
+from dpn.weights import files
 
 _BLOCK = re.compile(r"(encoderblock)(?:_\d+)?(/[^/]+)?.*")
 OUTSIDE = "(outside modules)"
@@ -112,7 +114,12 @@ def table(rows: pd.DataFrame) -> str:
 
 def main(path: str | None = None):
   if path:
-    print("\n".join(learned.findings(convert.read(path))))
+    model = convert.read(path)
+    params = files.unflatten(dict(model.arrays))["params"]
+    groups = learned.decay_groups(trees.flatten(params))
+    print("Weight decay, as recipes usually set it:")
+    print(groups.to_string(formatters={"numbers": "{:,}".format}), "\n")
+    print("\n".join(learned.findings(model)))
     return
   config = _CONFIG.value
   task, spec = dpn.tasks.make(config), fake_data.spec(config)

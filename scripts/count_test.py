@@ -6,8 +6,11 @@ import pandas as pd
 import pytest
 
 import dpn.tasks
+from dpn import trees
 from dpn.configs import digits
+from dpn.models import vit
 from dpn.scripts import count, fake_data
+from dpn.scripts.diagnosis import learned
 
 # Table 2 of arXiv 2112.02624, LN rows: 10^9 multiply-adds, 10^6 parameters.
 PUBLISHED = {
@@ -134,3 +137,22 @@ def test_audit_of_a_parameter():
   np.testing.assert_allclose(float(embedding["std"]), 768**-0.5, rtol=0.02)
   blocks = [name.split("/")[1] for name in rows.index if "block" in name]
   assert list(dict.fromkeys(blocks)) == [f"encoderblock_{i}" for i in range(11)]
+
+
+def test_decay_groups():
+  """By hand, of a model with all kinds of parameters."""
+  size = {"width": 8, "depth": 1, "num_heads": 2, "mlp_dim": 12}
+  model = vit.Model(5, **size, patch_size=(2, 2), pool_type="map", registers=3)
+  image = np.zeros((1, 4, 4, 3), np.float32)
+  params = model.init(jax.random.key(0), image)["params"]
+  rows = learned.decay_groups(trees.flatten(params))
+  attention = 2 * (4 * 8 * 8 + 2 * 8 * 12)  # of the block and of the pooling
+  assert rows["numbers"].to_dict() == {
+    "kernels": 12 * 8 + attention + 8 * 5,
+    "tokens and positions": 3 * 8 + 4 * 8,
+    "probe of the attention pooling": 8,
+    "scales of norms": 4 * 8,
+    "biases": 8 + 2 * (4 * 8 + 12 + 8) + 4 * 8 + 5,
+  }
+  assert rows["timm"].to_list() == ["decays", "-", "decays", "-", "-"]
+  assert rows["big_vision"].to_list() == ["decays", "-", "-", "-", "-"]

@@ -23,8 +23,9 @@ def timm(model: VitParams, no_embed_class: bool) -> dict[str, Any]:
     "class_token": options["pool_type"] == "tok",
     "global_pool": _their_name(timm_vit.POOLS, options["pool_type"]),
     "fc_norm": False,
-    "act_layer": _their_name(timm_vit.GELUS, options["gelu"]),
   }
+  if options["mlp"] == "mlp":  # a gated one has its own
+    args["act_layer"] = _their_name(timm_vit.GELUS, options["gelu"])
   if model.patch[2] != 3:
     args["in_chans"] = model.patch[2]
   if no_embed_class:

@@ -113,7 +113,11 @@ def export(
 def _unsupported(options, to, extra_modules) -> list[str]:
   """Returns the options that a library does not have, and what it has."""
   supported: dict[str, Any] = dict(SUPPORTED[to])
-  if extra_modules and to != "naflex_vit":
+  if to == "timm" and (kind := timm_vit.KINDS.get(options["stem_ln"])):
+    supported |= kind.supported
+    if options["pool_type"] == "tok":  # the norm is of the class token, too
+      supported["posemb_join_kw"] = [{"cls": True}]
+  elif extra_modules and to != "naflex_vit":
     supported = {**supported, "stem_ln": names.STEMS}
     if to in vit_pytorch.SUPPORTED:
       supported = vit_pytorch.SUPPORTED[to]
@@ -186,20 +190,25 @@ def _timm(model, no_embed_class):
       "own (posemb_join_kw={'cls': True}). Leave the flag out."
     )
   row = model.options["pool_type"] == "tok" and not no_embed_class
-  notes = []
-  if (eps := model.options["norm_kw"]["eps"]) != timm_vit.EPS:
+  kind, notes = timm_vit.KINDS.get(model.options["stem_ln"]), []
+  eps = model.options["norm_kw"]["eps"]
+  if kind:
+    model = fold.without_biases(model, kind.no_biases)
+  elif eps != timm_vit.EPS:
     model = fold.with_epsilon(model, timm_vit.EPS)
     notes.append(
       f"timm's LayerNorm has the epsilon {timm_vit.EPS:g}, this model {eps:g}: "
       "the residual stream is scaled so that both compute the same."
     )
   arrays, more = _in_torch_names(model, "timm", row)
+  if kind:
+    arrays = {k.replace(*kind.renamed): x for k, x in arrays.items()}
   args = arguments.timm(model, no_embed_class)
   size, channels = args.get("img_size", 224), model.patch[2]
   image, unsaid = preprocessing.for_library(model.pp, "timm")
   mean, std = _mean_and_std(model)
   config = {
-    "architecture": "vit_base_patch16_224",
+    "architecture": kind.architecture if kind else "vit_base_patch16_224",
     "num_classes": args["num_classes"],
     "num_features": args["embed_dim"],
     "global_pool": args["global_pool"],
@@ -215,6 +224,8 @@ def _timm(model, no_embed_class):
     },
   }
   made = f"timm.models.vision_transformer.VisionTransformer(**{args})"
+  if kind:
+    made = f"timm.create_model({kind.architecture!r}, **{args})"
   return Exported(
     arrays,
     _metadata(model, "timm", cls_row=row, timm=args),

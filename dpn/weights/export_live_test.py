@@ -13,7 +13,8 @@ import pytest
 
 from dpn.models import vit
 from dpn.scripts import convert
-from dpn.weights import checkpoint, load, metadata, timm_vit
+from dpn.scripts.diagnosis import learned
+from dpn.weights import checkpoint, load, metadata, timm_vit, vit_params
 from dpn.weights import conftest as testing
 
 torch = pytest.importorskip("torch")
@@ -236,6 +237,64 @@ def test_all_of_timm(tmp_path):
     equal.append(name)
   assert len(equal) >= 140
   assert "vit_base_patch16_rpn_224" in refused
+
+
+@pytest.mark.parametrize(
+  "name",
+  ["vit_base_patch32_clip_quickgelu_224", "aimv2_large_patch14_224"],
+)
+def test_clip_and_aimv2_back_to_timm(tmp_path, name):
+  """What their own files become here is theirs again, also trained."""
+  timm = pytest.importorskip("timm")
+  theirs, px = tiny_timm(tmp_path / name, name)
+  image = np.random.RandomState(0).randn(2, px, px, 3).astype(np.float32)
+  tensor = torch.from_numpy(image.transpose(0, 3, 1, 2).copy())
+  ours = str(tmp_path / "ours.safetensors")
+  convert.convert(str(tmp_path / name), ours, "ours")
+  arrays = load_file(ours)
+  if "clip" in name:  # a bias that timm's has no place for
+    arrays["embedding/bias"] += 0.1
+  save_file(arrays, ours, testing.metadata(ours))
+  model, variables, _ = vit.from_pretrained(ours)
+  want = jax.jit(model.apply)(variables, image)[0]
+  folder = tmp_path / "timm"
+  notes = convert.convert(ours, str(folder), "timm")
+  [made] = [x for x in notes if x.startswith("timm.create_model")]
+  made = eval(made).eval()
+  made.load_state_dict(load_file(folder / "model.safetensors"), strict=True)
+  made2 = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
+  with torch.no_grad():
+    for got in (made(tensor), made2(tensor)):
+      np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+    if "aimv2" in name:
+      np.testing.assert_allclose(theirs(tensor), want, rtol=1e-4, atol=1e-5)
+  if "aimv2" in name:
+    bias = "Transformer/encoderblock_0/MlpBlock_0/Dense_1/bias"
+    arrays[bias] += 1
+    save_file(arrays, ours, testing.metadata(ours))
+    with pytest.raises(ValueError, match=f"{bias} is not zero"):
+      convert.convert(ours, str(tmp_path / "no"), "timm")
+
+
+def test_what_timm_decays(tmp_path):
+  """`count --audit FILE` says what its own optimizer factory does."""
+  optim = pytest.importorskip("timm.optim")
+  args = {"reg_tokens": 2, "class_token": False, "global_pool": "map"}
+  model = vision_transformer.VisionTransformer(
+    **{"img_size": 9, "patch_size": 3, "embed_dim": 8, "depth": 2},
+    **{"num_heads": 2, "num_classes": 5, "qk_norm": True, **args},
+    no_embed_class=True,
+  )
+  path = str(tmp_path / "x.safetensors")
+  save_file(model.state_dict(), path)
+  read = vit_params.read(path, {"num_heads": 2})
+  rows = learned.decay_groups(read.arrays)
+  counts = rows.groupby("timm")["numbers"].sum()
+  plain, decayed = optim.param_groups_weight_decay(
+    model, 0.1, no_weight_decay_list=model.no_weight_decay()
+  )
+  total = lambda group: sum(x.numel() for x in group["params"])
+  assert counts.to_dict() == {"decays": total(decayed), "-": total(plain)}
 
 
 def test_image_processor(tmp_path):

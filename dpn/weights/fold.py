@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import re
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -42,6 +43,32 @@ def with_epsilon(model: VitParams, eps: float) -> VitParams:
     arrays["head/kernel"] = arrays["head/kernel"] / c
   options = {**options, "norm_kw": {"eps": eps}}
   return dataclasses.replace(model, arrays=arrays, options=options)
+
+
+def without_biases(model: VitParams, templates: Sequence[str]) -> VitParams:
+  """Returns the model without some biases; the embedding's joins positions.
+
+  Args:
+    model: with a table of positions.
+    templates: their names, {i} for the number of a block.
+
+  Raises:
+    ValueError: another than the embedding's is not zero.
+  """
+  arrays = dict(model.arrays)
+  some = re.compile("|".join(templates).replace("{i}", r"\d+"))
+  for name in filter(some.fullmatch, model.arrays):
+    bias = arrays.pop(name)
+    if name == "embedding/bias":
+      table = np.array(arrays["pos_embedding"])
+      table[:, int(model.cls_row) :] += bias
+      arrays["pos_embedding"] = table
+    elif bias.any():
+      raise ValueError(
+        f"{name} is not zero, and timm's models with RMSNorm and SwiGLU have "
+        "no such bias. --to ours keeps it."
+      )
+  return dataclasses.replace(model, arrays=arrays)
 
 
 def without_linear_stem(model: VitParams) -> VitParams:

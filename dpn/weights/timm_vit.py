@@ -72,6 +72,42 @@ SUPPORTED = {
   "rep_size": [False],
   "stem_ln": ["none", "post"],
 }
+
+
+class Kind(NamedTuple):
+  """Its models with other norms, by `stem_ln`.
+
+  Attributes:
+    architecture: whose defaults have these norms, with epsilon 1e-5.
+    supported: options, beside those of `SUPPORTED`.
+    no_biases: those that it does not have, of `NAMES.biases`.
+    renamed: parts of names that differ.
+  """
+
+  architecture: str
+  supported: dict[str, list]
+  no_biases: tuple[str, ...]
+  renamed: tuple[str, str]
+
+
+_KIND = {"stem_eps": [1e-5], "norm_kw": [{"eps": 1e-5}], "registers": [0]}
+KINDS = {
+  "post_posemb": Kind(
+    "vit_base_patch16_clip_224",
+    {**_KIND, "stem_ln": ["post_posemb"]},
+    NAMES.biases[:1],
+    ("patch_embed.norm.", "norm_pre."),
+  ),
+  "post_rmsnorm": Kind(
+    "aimv2_large_patch14_224",
+    {
+      **{**_KIND, "stem_ln": ["post_rmsnorm"], "norm": ["rmsnorm"]},
+      **{"mlp": ["swiglu"], "final_norm": ["norm"], "qk_norm": ["none"]},
+    },
+    NAMES.biases[1:],
+    (".mlp.fc1.", ".mlp.fc1_x."),
+  ),
+}
 GELUS = {"gelu": "exact", "gelu_tanh": "tanh", "quick_gelu": "quick"}
 POOLS = {"token": "tok", "avg": "gap", "map": "map", "": "none"}
 EPS = 1e-6  # its config.json cannot say another

@@ -134,8 +134,8 @@ def card(
     "architectures", [""]
   )
   use = _USE[to].format(name=name, architecture=architecture)
-  beside = to == "timm" and options["stem_ln"] == "post"
-  if to != "ours" and options["stem_ln"] != "none" and not beside:
+  added = ("pre", "dpn") if to == "timm" else ("pre", "post", "dpn")
+  if to != "ours" and options["stem_ln"] in added:
     use = _EXTENDED
   return _CARD.format(
     **{"library": library, "name": name},

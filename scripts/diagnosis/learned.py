@@ -24,6 +24,16 @@ kernel, LN0's scale included: directions of the patch that it passes on; with
 few of them, tokens are alike."""
 _NEAR_ZERO = 0.05
 _ALIKE = 0.999  # cosine
+# Parameters by name, the first that matches: what they are, and whether weight
+# decay is usual for them here and in big_vision (`wd_mults`), and in timm.
+_DECAY = (
+  (r".*/kernel", "kernels", True, True),
+  (r"(.*/)?pos_embedding|cls|registers", "tokens and positions", False, False),
+  (r"MAPHead_0/probe", "probe of the attention pooling", False, True),
+  (r".*/scale", "scales of norms", False, False),
+  (r".*/bias", "biases", False, False),
+  (r".*", "others", False, False),
+)
 
 
 def learned(model: vit_params.VitParams) -> dict[str, Any]:
@@ -64,6 +74,24 @@ def _norm(scale, bias):
     "near_zero": float((np.abs(scale) < _NEAR_ZERO).mean()),
   }
   return row if bias is None else {**row, "bias": float(np.abs(bias).mean())}
+
+
+def decay_groups(arrays: Mapping[str, np.ndarray]) -> pd.DataFrame:
+  """Returns which parameters usual recipes decay, a row for each kind.
+
+  Args:
+    arrays: by our names, without running statistics.
+  """
+  rows: dict[str, dict[str, Any]] = {}
+  yes = {True: "decays", False: "-"}
+  for name, x in arrays.items():
+    kind = next(k for k in _DECAY if re.fullmatch(k[0], name))
+    new = {"arrays": 0, "numbers": 0, "big_vision": yes[kind[2]]}
+    row = rows.setdefault(kind[1], {**new, "timm": yes[kind[3]]})
+    row["arrays"] += 1
+    row["numbers"] += x.size
+  order = [title for _, title, *_ in _DECAY if title in rows]
+  return pd.DataFrame.from_dict(rows, orient="index").loc[order]
 
 
 def findings(model: vit_params.VitParams) -> list[str]:
