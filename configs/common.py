@@ -5,13 +5,13 @@ lists its keys.
 """
 
 import functools
-import json
 import os
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import ml_collections
 
-from dpn import errors
+from dpn import errors, schema
 from dpn.configs import arguments
 
 parse_arg = arguments.parse_arg
@@ -297,8 +297,7 @@ def chosen(folder: str, cell: str) -> dict[str, str]:
   path = os.path.join(folder, "selection.json")
   cells = {}
   if os.path.exists(path):
-    with open(path) as f:
-      cells = json.load(f)["cells"]
+    cells = schema.read_json(path, dict[str, Any]).get("cells") or {}
   if cell not in cells:
     raise ValueError(
       f"{path} has no {cell!r}, which this goes on from. Run python -m "

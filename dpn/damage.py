@@ -5,9 +5,6 @@ import errno
 import itertools
 import pathlib
 import re
-import struct
-import zipfile
-import zlib
 from collections.abc import Iterator
 
 # What errors say that come of a shortage, or of a network: in Python, in C++.
@@ -19,23 +16,21 @@ _SHORTAGE = re.compile(
   "RESOURCE_EXHAUSTED|can't start new thread|Too many open files"
 )
 
-# What readers raise of a file that is not what it says.
-_OF_FILES = (
-  *(EOFError, LookupError, MemoryError, OverflowError, RecursionError),
-  *(struct.error, zipfile.BadZipFile, zlib.error),
-)
-
 
 @contextlib.contextmanager
 def reading(path: str) -> Iterator[None]:
   """Turns what a damaged or hostile file makes its reader raise.
+
+  That may be anything: libraries that read files do not say what.
 
   Raises:
     ValueError: the file is damaged, or larger than the memory.
   """
   try:
     yield
-  except _OF_FILES as e:
+  except (ValueError, OSError, ImportError):
+    raise
+  except Exception as e:
     raise ValueError(
       f"{path} is damaged or hostile, or larger than the memory "
       f"({type(e).__name__}: {e}). Get it again from where it came."

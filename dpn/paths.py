@@ -13,7 +13,7 @@ def join(folder: str, *names: str) -> str:
   """
   path = os.path.join(folder, *names)
   parts = {part for name in names for part in name.split("/")}
-  if {"", ".", ".."} & parts or "\0" in path:
+  if {"", ".", ".."} & parts or not all(map(str.isprintable, names)):
     raise ValueError(
       f"{'/'.join(names)!r} leads out of {folder}, or is no name. Expected "
       "names of files and folders in it."

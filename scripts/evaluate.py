@@ -33,6 +33,7 @@ from typing import Any
 import ml_collections
 from absl import flags
 
+from dpn import damage
 from dpn.scripts.evaluation import checkpoints, probe
 from dpn.scripts.results import output
 from dpn.trainers import cli
@@ -46,7 +47,8 @@ def evaluate(
   For arguments and errors see `checkpoints.prepare`; besides, it raises
   evaluators.base.EvaluatorError if an evaluator fails.
   """
-  evaluators, variables, step = checkpoints.prepare(config, path, evals)
+  with damage.reading(f"{path}, or its config,"):
+    evaluators, variables, step = checkpoints.prepare(config, path, evals)
   row = {"step": step}
   for evaluator in evaluators:
     row |= evaluator.run(variables)

@@ -203,8 +203,6 @@ def of_block(config, where, tokens, make_norm) -> Attention:
 
 def check(config):
   """Raises ValueError if the options of an `encoder.Config` exclude others."""
-  if config.head_dim is not None and config.head_dim < 1:
-    raise ValueError(f"head_dim must be 1 or more, got {config.head_dim}.")
   if config.head_dim is None and config.width % config.num_heads:
     raise ValueError(
       f"width={config.width} must be a multiple of num_heads={config.num_heads}"

@@ -30,7 +30,8 @@ REMAT_POLICIES = (
   *("none", "nothing_saveable", "dots_saveable", "everything_saveable"),
   "dots_with_no_batch_dims_saveable",
 )
-_MINIMA = {"width": 1, "depth": 0, "mlp_dim": 1, "num_heads": 1}
+_MINIMA = {"width": 1, "depth": 0, "mlp_dim": 1, "num_heads": 1, "head_dim": 1}
+_MOST = 2**16  # a file that says more is damaged, or hostile
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,8 +145,9 @@ class Config(options.Options):
   def check(self):
     super().check()
     for key, least in _MINIMA.items():
-      if (got := getattr(self, key)) < least:
-        raise ValueError(f"{key} must be {least} or more, got {got}.")
+      got = getattr(self, key)
+      if got is not None and not least <= got <= _MOST:
+        raise ValueError(f"{key} must be {least} to {_MOST:,}, got {got}.")
     for choice in ("norm", "qk_norm", "v_norm"):
       found = self.bind(choice).func
       if not (isinstance(found, type) and issubclass(found, norms.Normalizer)):

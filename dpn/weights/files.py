@@ -4,8 +4,6 @@ import dataclasses
 import json
 import os
 import re
-import zipfile
-import zlib
 from collections.abc import Mapping
 from typing import Any, TypedDict
 
@@ -165,7 +163,7 @@ def read(where: Location) -> tuple[Flat, int | None]:
 def read_metadata(file: str) -> dict[str, str]:
   """Returns the metadata in a parameter file: JSON by name."""
   if file.endswith(".safetensors"):
-    with safetensors.safe_open(file, "numpy") as f:
+    with damage.reading(file), safetensors.safe_open(file, "numpy") as f:
       return f.metadata() or {}
   if not file.endswith(".npz"):
     return {}
@@ -229,7 +227,9 @@ def _read_file(file):
   suffix = os.path.splitext(file)[1]
   try:
     return READERS[suffix](file)
-  except (*_DAMAGE, MemoryError) as error:
+  except OSError:
+    raise
+  except Exception as error:  # libraries that read files do not say which
     raise ValueError(
       f"{file!r} is not a readable {suffix} file of arrays ({error}). It may "
       "be truncated, or hold pickles, which are never opened here."
@@ -288,10 +288,3 @@ def _read_safetensors(path):
 
 
 READERS = {".npz": _read_npz, ".safetensors": _read_safetensors}
-_DAMAGE = (
-  EOFError,
-  ValueError,
-  zipfile.BadZipFile,
-  zlib.error,
-  safetensors.SafetensorError,
-)

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from absl import logging
 
-from dpn import errors, schema
+from dpn import damage, errors, schema
 from dpn.models import vit
 from dpn.weights import big_vision, files, preprocessing, vit_params
 
@@ -49,6 +49,11 @@ def load(path: str, arch: str | None, options: Mapping[str, Any]) -> Pretrained:
   for name, value in options.items():
     errors.check_known("model option", name, hints)
     schema.check("from_pretrained", name, value, hints[name])
+  with damage.reading(path):
+    return _load(path, arch, options)
+
+
+def _load(path, arch, options):
   told = {k: v for k, v in options.items() if k not in CHANGEABLE}
   file = vit_params.read(path, told, arch)
   model = vit.Model(**{**file.options, **options})

@@ -235,15 +235,15 @@ def _contents(path: str) -> tuple[list[str], dict[str, np.ndarray]]:
 
 @functools.lru_cache(16)
 def _read_contents(path, size, _):
-  try:
-    with damage.reading(path), paths.open_regular(path) as file:
+  with damage.reading(path), paths.open_regular(path) as file:
+    try:
       found = sorted(_examples(file, 0, size))
-  except tarfile.TarError as error:
-    raise ValueError(
-      f"{path} is no uncompressed tar archive, or damaged: {error}. All "
-      "archives of the folder are read, to number the classes. A compressed "
-      "one has no random access: decompress it first."
-    ) from error
+    except tarfile.TarError as error:
+      raise ValueError(
+        f"{path} is no uncompressed tar archive, or damaged: {error}. All "
+        "archives of the folder are read, to number the classes. A compressed "
+        "one has no random access: decompress it first."
+      ) from error
   images = [x for x in found if image_files.is_image(x[0])]
   captions = {x[-1]: x[1:3] for x in found if not image_files.is_image(x[0])}
   ids = [name for name, *_ in images]

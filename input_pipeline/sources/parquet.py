@@ -16,13 +16,13 @@ import collections
 import functools
 import glob
 import itertools
-import json
 import os
 import re
 import threading
 
 from absl import logging
 
+from dpn import damage, schema
 from dpn.input_pipeline import sources
 from dpn.paths import check_regular
 
@@ -111,19 +111,15 @@ def _check_one_split(paths: list[str]):
 def _class_names(path, file) -> dict[str, list[str]]:
   """Returns the class names of every label column."""
   metadata = file.schema_arrow.metadata or {}
-  try:
-    told = json.loads(metadata.get(b"huggingface", b"{}"))
+  where = f"The metadata 'huggingface' in {path}"
+  with damage.reading(where):
+    told = schema.parse(where, metadata.get(b"huggingface", b"{}"), dict)
     features = told.get("info", {}).get("features", {})
     return {
       key: [*map(str, feature["names"])]
       for key, feature in features.items()
       if isinstance(feature, dict) and feature.get("_type") == "ClassLabel"
     }
-  except Exception as e:  # the file may hold anything
-    raise ValueError(
-      f"The metadata 'huggingface' in {path} is damaged: {e!r}. Expected JSON "
-      "with the features, as the library `datasets` writes it."
-    ) from e
 
 
 def _plain(value):

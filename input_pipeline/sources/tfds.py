@@ -12,7 +12,7 @@ import tensorflow_datasets as tfds
 from tensorflow_datasets.core.utils import version as versions_lib
 from tensorflow_datasets.proto import tf_example_pb2
 
-from dpn import errors, paths, schema
+from dpn import damage, errors, paths, schema
 from dpn.input_pipeline import sources
 
 INFO = "dataset_info.json"
@@ -87,7 +87,8 @@ class TfdsSource(sources.Source):
     self.name = f"{builder.info.full_name}:{split}"
     features = dict(builder.info.features.items())
     self._fields = {key: _field(f) for key, f in features.items()}
-    named = {key: getattr(f, "names", None) for key, f in features.items()}
+    with damage.reading(os.path.join(directory, FEATURES)):
+      named = {key: getattr(f, "names", None) for key, f in features.items()}
     self.classes = {key: names for key, names in named.items() if names}
 
   def __reduce__(self):
@@ -101,10 +102,11 @@ class TfdsSource(sources.Source):
 
   def read(self, indices: Sequence[int]) -> list[dict[str, Any]]:
     """Returns several examples at once: one read per file, not per record."""
-    if None in self._fields.values():
-      return self._records.__getitems__(indices)
-    records = self._records.data_source.__getitems__(indices)
-    return [self._parse(record) for record in records]
+    with damage.reading(self.name):
+      if None in self._fields.values():
+        return self._records.__getitems__(indices)
+      records = self._records.data_source.__getitems__(indices)
+      return [self._parse(record) for record in records]
 
   def _parse(self, record):
     """Parses a record as TFDS would, images, texts and labels only."""

@@ -5,6 +5,7 @@ import contextlib
 import io
 import os
 import sys
+import traceback
 import unicodedata
 from collections.abc import Iterator
 
@@ -87,3 +88,12 @@ def errors_in_a_line() -> Iterator[None]:
     sys.exit(1)
   except (ValueError, OSError) as e:
     sys.exit(printable(f"Error: {e}"))
+  except Exception as e:  # commands read files, which may hold anything
+    place = traceback.extract_tb(e.__traceback__)[-1]
+    sys.exit(
+      printable(
+        f"Error: {type(e).__name__}: {e} ({place.filename}:{place.lineno}). A "
+        "file that was read is damaged, hostile or larger than the memory; or "
+        "this is a bug of the command."
+      )
+    )

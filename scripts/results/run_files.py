@@ -273,4 +273,6 @@ def _unarchived(path):
       logged = pd.DataFrame(line.pop("logged"))
       logged.index = pd.Index(map(int, logged.index), name="step")
       found.append(runs.Run(**line, logged=logged.sort_index(), averaged=True))
+  if not found:
+    raise ValueError("it is empty")
   return found
