@@ -1,112 +1,121 @@
-"""Every option of a model trains, looped or scanned in half precision."""
+"""Every option of a model trains two steps, looped and scanned, tok and gap."""
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 
-from dpn.models import (
-  attention,
-  heads,
-  init,
-  mlp,
-  norms,
-  vit,
-  weight_norm,
-)
+from dpn import trees
+from dpn.models import attention, heads, init, mlp, norms, vit, weight_norm
 from dpn.models.norms import pointwise
 from dpn.tasks import classification
 from dpn.trainers import update
 
 pytestmark = pytest.mark.usefixtures("compile_fast")
-LOOPED = [
-  {
-    **{"norm": "layernorm", "stem_ln": "dpn", "posemb": "sincos1d"},
-    **{"stem": "patch_stats"},
-  },
-  # From zero, where big_vision has it, a class token could only jump.
-  {"norm": "dtn", "pool_type": "tok", "cls_blocks": 1, "weight_init": "deit"},
-  {"norm": "batchnorm", "posemb": "rpe", "posemb_join": "lape"},
-  {
-    **{"norm": "powernorm", "block_ln": "normformer", "gelu": "exact"},
-    "mlp": "geglu",
-  },
-  {"norm": "affine", "pool_type": "seq", "weight_init": "cct", "posemb": "rpe"},
-  {
-    **{"norm": "groupnorm", "pool_type": "map", "rep_size": True},
-    **{"dropout": 0.1, "posemb_join": "shared"},
-  },
-  {
-    **{"stem": "conv", "patch_size": (16, 16), "posemb": "sincos2d"},
-    **{"qkv_bias": False, "pool_type": "0", "qk_norm": "scalenorm"},
-  },
-  {
-    **{"norm": "layernorm_no_bias", "qk_norm": "layernorm_no_bias"},
-    **{"v_norm": "layernorm_no_bias", "logit_scale": "learned"},
-  },
-  {"norm": "derf", "final_norm": "norm", "rope": "axial", "posemb": "none"},
-  {
-    **{"norm": "centernorm", "pool_type": "tok", "registers": 2},
-    **{"block_ln": "specialized_cls", "prefix_norm": "own"},
-  },
-  {"norm": "seednorm", "stem_ln": "dpn", "stem": "hmlp"},
-  {"norm": "none", "weight_norm": "sigma_reparam", "weight_init": "deit"},
-  {"norm": "prepbn", "norm_kw": {"steps": 2}, "pool_type": "tok"},
-  {"norm": "unifiednorm"},
-  {"block_ln": "mix_ln", "block_ln_kw": {"post_share": 0.5}},
-  {"block_ln": "keel", "layer_scale": 0.1, "pool_type": "tok"},
-]
-SCANNED = [
-  {
-    **{"norm": "standardize", "block_ln": "cct", "stoch_depth": 0.2},
-    **{"stem": "tract", "rope": "mixed"},
-  },
-  {
-    **{"norm": "rmsnorm", "block_ln": "sub_ln", "attn_dropout": 0.1},
-    "mlp": "swiglu",
-    **{"posemb_join": "unshared"},
-  },
-  {"norm": "scalenorm", "block_ln_kw": {"sa": "post", "post": "stream"}},
-  {
-    **{"norm": "switchable", "posemb": "sincos2d_lape", "gelu": "quick"},
-    "posemb_join": "lape",
-  },
-  {"norm": "instancenorm", "posemb_join": "lape", "pool_type": "tok"},
-  {"norm": "powernorm", "posemb": "rpe", "pool_type": "tok"},
-  *(
-    {"norm": "dyt", "qk_norm": n, "v_norm": n, "logit_scale": scale}
-    for n, scale in [
-      *(("layernorm", "learned"), ("rmsnorm", "one"), ("l2", "one")),
-      *(("standardize", "sqrt"), ("scalenorm", "sqrt")),
-      ("rmsnorm_no_scale", "one"),
-    ]
-  ),
-  {
-    **{"norm": "rmsnorm_plus_one", "pool_type": "tok", "stem": "vit_c"},
-    **{"registers": 4, "registers_last": True, "prefix_norm": "own_final"},
-  },
-  {"norm": "none", "weight_norm": "sigma_reparam", "pool_type": "map"},
-  {"norm": "prepbn", "norm_kw": {"steps": 2}, "final_norm": "norm"},
-  {"norm": "unifiednorm", "pool_type": "tok", "final_norm": "norm"},
-  {"block_ln": "res_post", "block_ln_kw": {"scale_init": 0.1}},
-  {"block_ln": "peri_ln", "stem_ln": "post_posemb", "pool_type": "tok"},
-  {"block_ln": "lns", "layer_scale": 0.1, "pool_type": "tok"},
-  {"block_ln": "deepnorm", "pool_type": "tok"},
-  {"block_ln": "hybridnorm", "qk_norm": "rmsnorm", "v_norm": "rmsnorm"},
-]
+
+
+class Several(norms.Normalizer):
+  """The mean of several normalizers, so that they share a program."""
+
+  PER_TOKEN = False
+
+  kinds: str = ""  # joined by a plus
+
+  @nn.compact
+  def __call__(self, x, train=False):
+    kw = {"tokens": self.tokens, "dtype": self.dtype}
+    kinds = self.kinds.split("+")
+    return sum(
+      norms.make(kind, name=kind, **kw)(x, train) / len(kinds) for kind in kinds
+    ).astype(self.dtype or x.dtype)
+
+
+def several(kinds):
+  return {"norm": f"{__name__}:Several", "norm_kw": {"kinds": kinds}}
+
+
+def qkv(norm, scale="sqrt"):
+  return {"qk_norm": norm, "v_norm": norm, "logit_scale": scale}
+
+
 _NGPT = "dpn.models.ngpt"
-NGPT = {
-  **{"block_ln": f"{_NGPT}:Block", "stem_ln": f"{_NGPT}:STEM_LN"},
-  **{"weight_init": f"{_NGPT}:INITS", "final_norm": False},
-  **{"weight_norm": f"{_NGPT}:scaled_logits", "stoch_depth": 0.1},
+CASES = {
+  "placement": {
+    # From zero, where big_vision has it, a class token could only jump.
+    **{"norm": "dtn", "weight_init": "deit", "stem": "patch_stats"},
+    **{"stem_ln": "dpn", "posemb": "sincos1d"},
+  },
+  "normformer": {
+    **several("powernorm+batchnorm"),
+    **{"posemb": "rpe", "posemb_join": "lape", "gelu": "exact", "mlp": "geglu"},
+  },
+  "sub_ln": {
+    **several("groupnorm+switchable+instancenorm"),
+    **{"attn_dropout": 0.1, "mlp": "swiglu", "posemb_join": "unshared"},
+  },
+  "cct": {
+    **several("standardize+affine"),
+    **{"stoch_depth": 0.2, "stem": "tract", "rope": "mixed"},
+    **{"weight_init": "cct", **qkv("standardize")},
+  },
+  "peri_ln": {
+    **several("seednorm+centernorm"),
+    **{"stem": "hmlp", "stem_ln": "post_posemb", "posemb": "sincos2d"},
+    **qkv("l2", "one"),
+  },
+  "res_post": {
+    **{"norm": "rmsnorm", "block_ln_kw": {"scale_init": 0.1}},
+    **qkv("layernorm", "learned"),
+  },
+  "lns": {
+    **several("scalenorm+rmsnorm_plus_one"),
+    **{"layer_scale": 0.1, "stem": "vit_c", **qkv("rmsnorm", "one")},
+  },
+  "mix_ln": {"block_ln_kw": {"post_share": 0.5}},
+  "deepnorm": {
+    **{"norm": "prepbn", "norm_kw": {"steps": 100}, "final_norm": "norm"},
+    **{"posemb": "sincos2d_lape", "posemb_join": "shared", "dropout": 0.1},
+  },
+  "hybridnorm": {
+    **several("dyt+derf"),
+    **{"final_norm": "norm", "rope": "axial", "posemb": "none"},
+    **{"registers": 4, "registers_last": True, **qkv("rmsnorm_no_scale")},
+  },
+  "keel": {"final_norm": False},
+  "specialized_cls": {
+    **{"norm": "layernorm", "block_ln_kw": {"share": 1.0}},
+    **{"registers": 2, "prefix_norm": "own"},
+  },
+  "unifiednorm": {
+    **{**several("unifiednorm+layernorm_no_bias"), "block_ln": "placement"},
+    **{"gelu": "quick", "final_norm": "norm", **qkv("scalenorm")},
+  },
+  "sigma_reparam": {
+    **{"norm": "none", "block_ln": "placement", "stem": "conv"},
+    **{"patch_size": (16, 16), "qkv_bias": False},
+    **{"weight_norm": "sigma_reparam", "weight_init": "deit"},
+    **qkv("layernorm_no_bias"),
+  },
+  "ngpt": {
+    **{"block_ln": f"{_NGPT}:Block", "stem_ln": f"{_NGPT}:STEM_LN"},
+    **{"weight_init": f"{_NGPT}:INITS", "final_norm": False},
+    **{"weight_norm": f"{_NGPT}:scaled_logits", "stoch_depth": 0.1},
+  },
 }
+CASES = {name: {"block_ln": name, **case} for name, case in CASES.items()}
+OTHERS = {
+  "cls_blocks": {"norm": "dtn", "pool_type": "tok", "weight_init": "deit"},
+  "map": {"pool_type": "map", "rep_size": True, "prefix_norm": "own_final"},
+  "seq": {"pool_type": "seq"},
+  "0": {"pool_type": "0"},
+}
+OTHERS["cls_blocks"]["cls_blocks"] = 1
+OTHERS["map"]["registers"] = 2
 SMALL = {
-  "width": 16,
-  "depth": 2,
-  "num_heads": 2,
-  "patch_size": (4, 4),
-  "head_zeroinit": False,
+  **{"width": 16, "depth": 2, "mlp_dim": 24, "num_heads": 2},
+  **{"patch_size": (4, 4), "head_zeroinit": False},
 }
 BATCH = {
   "image": np.random.RandomState(0).uniform(-1, 1, (4, 8, 8, 3)).astype("f"),
@@ -114,12 +123,18 @@ BATCH = {
 }
 
 
-def name(options):
-  return " ".join(f"{k}={v}" for k, v in options.items())
+def fill(path, shape):
+  """Returns values to start from: initializers take longest to compile."""
+  name = path[-1].key
+  if not np.issubdtype(shape.dtype, np.floating):
+    return jnp.full(shape.shape, 50, shape.dtype)  # training steps
+  x = np.random.RandomState(sum(map(ord, str(path)))).normal(size=shape.shape)
+  ones = name in ("scale", "var", "phi", "sigma", "alpha", "u", "window")
+  return jnp.asarray(float(ones) + 0.2 * x, shape.dtype)
 
 
-def train(options):
-  """Returns the losses before and after a short step, and the state then."""
+def check_training(**options):
+  """Asserts that two short steps train a model, and each of several norms."""
   model = vit.Model(5, **{**SMALL, **options})
   task = classification.Classification(model, loss="softmax_xent")
   tx = optax.chain(optax.normalize_by_update_norm(), optax.sgd(0.003))
@@ -133,34 +148,48 @@ def train(options):
     )
     updates, _ = tx.update(grads, state.opt_state)
     params = optax.apply_updates(state.params, updates)
-    return state.replace(params=params, model_state=model_state), values["loss"]
+    state = state.replace(params=params, model_state=model_state)
+    return state, values["loss"], grads
 
-  state = jax.jit(lambda key: update.init(task, tx, key, BATCH))(
-    jax.random.key(0)
+  init = lambda key: update.init(task, tx, key, BATCH)
+  shapes = jax.eval_shape(init, jax.random.key(0))
+  first = jax.tree_util.tree_map_with_path(
+    fill, {"params": shapes.params, "model_state": shapes.model_state}
   )
-  losses = [None, None]
-  for i in range(2):
-    state, losses[i] = step(state)
-  return losses, state.variables
+  state = shapes.replace(**first, step=0, opt_state=tx.init(first["params"]))
+  state, before, grads = step(state)
+  state, after, _ = step(state)
+  leaves = jax.tree.leaves((before, after, state.variables))
+  assert all(np.isfinite(x).all() for x in leaves)
+  assert all(x.dtype in (jnp.float32, jnp.int32) for x in leaves)
+  assert after < before or model.config.dtype == jnp.bfloat16
+  grads = trees.flatten(grads)
+  for kind in options.get("norm_kw", {}).get("kinds", "").split("+"):
+    mine = [x for name, x in grads.items() if f"/{kind}/" in name]
+    assert not mine or any(x.any() for x in mine), kind
 
 
-@pytest.mark.parametrize("options", [*LOOPED, NGPT], ids=name)
-def test_two_steps(options):
-  losses, variables = train(options)
-  assert losses[1] < losses[0]
-  assert all(np.isfinite(v).all() for v in jax.tree.leaves(variables))
+CELLS = [(False, "tok"), (True, "gap"), (True, "tok"), (False, "gap")]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-  "options", [*SCANNED, {**NGPT, "pool_type": "tok"}], ids=name
-)
-def test_scanned_in_half_precision(options):
-  losses, variables = train({**options, "scan": True, "dtype_mm": "bfloat16"})
-  leaves = jax.tree.leaves(variables)
-  assert np.isfinite(losses).all()
-  assert all(np.isfinite(v).all() for v in leaves)
-  assert all(v.dtype in (jnp.float32, jnp.int32) for v in leaves)
+def _cells():
+  for i, case in enumerate(CASES):
+    for j, (scan, pool) in enumerate(CELLS):
+      # The fast tests have one of the four, each in turn.
+      marks = [pytest.mark.slow] if j != i % 4 else []
+      if not (scan and case in ("mix_ln", "keel")):  # refused: other blocks
+        yield pytest.param(case, scan, pool, marks=marks)
+
+
+@pytest.mark.parametrize(("case", "scan", "pool"), [*_cells()])
+def test_two_steps(case, scan, pool):
+  precision = {"scan": True, "dtype_mm": "bfloat16"} if scan else {}
+  check_training(**CASES[case], **precision, pool_type=pool)
+
+
+@pytest.mark.parametrize("case", OTHERS)
+def test_other_pools(case):
+  check_training(**OTHERS[case])
 
 
 def test_every_choice_is_tried():
@@ -173,7 +202,15 @@ def test_every_choice_is_tried():
   }
   # These differ from derf in one function, which has a test of its own.
   tables["norm"] = (norms.NORMS.keys() - pointwise.FUNCTIONS) | {"derf"}
-  tables["pool_type"] = set(heads.POOL_TYPES) - {"none"}  # labels per token
+  cases = [*CASES.values()]
   for key, table in tables.items():
-    tried = {getattr(vit.Model(**o).config, key) for o in LOOPED + SCANNED}
-    assert tried == set(table), key
+    scanned = [c for c in cases if c["block_ln"] not in ("mix_ln", "keel")]
+    for group in (cases, cases if key == "block_ln" else scanned):
+      tried = {getattr(vit.Model(**o).config, key) for o in group}
+      if key == "norm":
+        kinds = [o.get("norm_kw", {}).get("kinds", "") for o in group]
+        tried |= {*"+".join(kinds).split("+")}
+      assert set(table) <= tried, key
+  pools = {o.get("pool_type", "gap") for o in OTHERS.values()}
+  # "none" has labels for each token.
+  assert pools | {"tok", "gap"} >= set(heads.POOL_TYPES) - {"none"}
