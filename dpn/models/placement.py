@@ -180,16 +180,16 @@ def hybridnorm(first: Literal["same", "pre"] = "same") -> Rule:
   return rule
 
 
-def keel() -> Rule:
+def keel(gain: float | None = None) -> Rule:
   """Returns Keel (arXiv 2601.19895): x = LN(a x + f(LN(x))).
 
-  a is the number of sublayers, 2 depth. The first is x + f(LN(x)). There is no
-  norm after the last block: `final_norm=False`.
+  a is `gain`, None: the number of sublayers, 2 depth. The first is x +
+  f(LN(x)). There is no norm after the last block: `final_norm=False`.
   """
 
   def rule(i, depth):
-    sa = "pre+post" if i else "pre"
-    return Placement(sa, "pre+post", post="stream", stream_gain=2.0 * depth)
+    sa, a = ("pre+post" if i else "pre"), gain or 2.0 * depth
+    return Placement(sa, "pre+post", post="stream", stream_gain=a)
 
   return rule
 

@@ -1,0 +1,64 @@
+"""Draws where each `block_ln` of dpn/models/placement.py normalizes.
+
+  python -m scripts.placements -o docs/methods.md
+
+From left to right is what a token passes: N is a norm, x what has entered the
+sublayer. Of 12 blocks each kind is shown, with the number of its first.
+"""
+
+import argparse
+import pathlib
+
+from dpn.models import encoder, placement
+
+START, END = "<!-- placements -->\n", "<!-- end -->"
+DEPTH = 12
+
+
+def sublayer(where: placement.Placement, layer: str, at: str) -> str:
+  """Returns a sublayer as text, with norms `at` "pre", "post" or both."""
+  post = where.post if "post" in at else None
+  pre = "N" if where.pre_gain == 1 else f"{where.pre_gain:.2f} N"
+  scaled = post == "stream" and where.stream_gain != 1
+  parts = [pre] * ("pre" in at) + [layer] + ["N"] * (post == "branch")
+  parts.append(f"+ {where.stream_gain:.3g} x" if scaled else "+ x")
+  return " → ".join(parts + ["N"] * (post == "stream"))
+
+
+def draw(where: placement.Placement) -> str:
+  """Returns one block as a line of text."""
+  attention = "SA, N inside" if where.sa_inner else "SA"
+  attention += ", own q, k, v of the class token" * where.prefix_qkv
+  mlp = "MLP" if where.mlp_inner == "none" else "MLP, N inside"
+  sa = sublayer(where, attention, where.sa)
+  return f"{sa} │ {sublayer(where, mlp, where.mlp)}"
+
+
+def lines() -> list[str]:
+  """Returns the drawings of all placements, one for each kind of block."""
+  result = []
+  for name in placement.PLACEMENTS:
+    config = encoder.Config(block_ln=name, depth=DEPTH)
+    kinds: dict[str, int] = {}  # text → first block
+    for i, (_, fields) in enumerate(encoder.bind_blocks(config)):
+      kinds.setdefault(draw(fields["placement"]), i + 1)
+    found = list(kinds.items())
+    # Where all blocks differ, the first two and the last.
+    for text, i in found[:2] + found[2:][-1:]:
+      label = name if len(found) == 1 else f"{name}, {i}"
+      result.append(f"{label:<20}{text}")
+  return result
+
+
+def main(argv=None):
+  parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+  parser.add_argument("-o", "--output", type=pathlib.Path, required=True)
+  path = parser.parse_args(argv).output
+  before, start, rest = path.read_text("utf-8").partition(START)
+  _, end, after = rest.partition(END)
+  drawn = "\n".join(["", "```", *lines(), "```", "", end])
+  path.write_text(before + start + drawn + after, "utf-8")
+
+
+if __name__ == "__main__":
+  main()
