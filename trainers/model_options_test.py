@@ -128,8 +128,10 @@ def fill(path, shape):
   name = path[-1].key
   if not np.issubdtype(shape.dtype, np.floating):
     return jnp.full(shape.shape, 50, shape.dtype)  # training steps
+  if name in ("mean", "ema", "window"):
+    return jnp.zeros(shape.shape, shape.dtype)
   x = np.random.RandomState(sum(map(ord, str(path)))).normal(size=shape.shape)
-  ones = name in ("scale", "var", "phi", "sigma", "alpha", "u", "window")
+  ones = name in ("scale", "var", "phi", "sigma", "alpha", "u")
   return jnp.asarray(float(ones) + 0.2 * x, shape.dtype)
 
 
