@@ -1,14 +1,25 @@
-"""Networks of pointwise functions instead of LayerNorms."""
+"""Networks of pointwise functions, and all normalizers at depth 48."""
 
 import jax
 import jax.numpy as jnp
 import pytest
 
 from dpn import trees
-from dpn.models import norms, vit
+from dpn.models import norms, placement, vit
 
 NGPT = "dpn.models.ngpt"
 TINY = {"width": 16, "mlp_dim": 32, "num_heads": 2, "patch_size": (4, 4)}
+# With equal blocks, which compile in a fraction of the time of 48.
+EQUAL = {
+  "mix_ln": {"block_ln_kw": {"post_share": 1.0}},
+  "keel": {"block_ln": f"{__name__}:later_keel"},
+  "specialized_cls": {"block_ln_kw": {"share": 1.0}, "pool_type": "tok"},
+}
+BLOCKS = [(name, EQUAL.get(name, {})) for name in placement.PLACEMENTS]
+
+
+def later_keel():
+  return lambda i, depth: placement.keel()(1, depth)
 
 
 def _names(model):
@@ -42,6 +53,7 @@ def test_final_norm_says_what_it_may_be():
   "options",
   [
     *({"norm": norm, "stem_ln": "dpn"} for norm in norms.NORMS),
+    *({"block_ln": name, "final_norm": True, **kw} for name, kw in BLOCKS),
     {"norm": "none", "weight_norm": "sigma_reparam", "weight_init": "deit"},
     {
       **{"block_ln": f"{NGPT}:Block", "stem_ln": f"{NGPT}:STEM_LN"},
