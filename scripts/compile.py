@@ -177,7 +177,7 @@ def _recipe(config, step, report):
 if __name__ == "__main__":
   _CONFIG = cli.define_config()
   _TARGET = flags.DEFINE_string(
-    "target", "cpu:1", "Devices: v5e, v5p, v6e with topology, or cpu:N."
+    "target", "cpu:1", "Devices: v4, v5e, v5p, v6e with topology, or cpu:N."
   )
   _MEMORY_GB = flags.DEFINE_float("memory_gb", None, "What each of them has.")
   _TABLE = flags.DEFINE_string(

@@ -264,3 +264,14 @@ def test_tpu():
   found = roofline.estimate(compiled.as_text(), step.flops(), chip, 8)
   assert found["flops"]["program"] == pytest.approx(step.flops() / 8, rel=0.02)
   assert found["hbm_bytes"] > said.argument_size_in_bytes
+
+
+@pytest.mark.slow
+def test_a_chip_of_two_cores_is_one_device():
+  pytest.importorskip("libtpu", reason="the extra compile-tpu")
+  chip, devices = targets.parse("v4:2x2x2")
+  assert (len(devices), chip.memory_gb) == (8, 32)
+  config = _config()
+  step, compiled = compile_lib.compile_step(config, devices)
+  found = hlo.Program(compiled.as_text()).flops().total()
+  assert found == pytest.approx(step.flops() / 8, rel=0.02)

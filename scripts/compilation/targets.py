@@ -31,9 +31,9 @@ class Chip:
 
 
 # Google Cloud's pages on each; links are given there as Gbit/s both ways.
-# Without v4: JAX arranges the two cores of its chips on the device alone.
 CHIPS = {
   "cpu": Chip(),
+  "v4": Chip(32, 275e12, 1228e9, 150e9, (16, 16, 16)),
   "v5e": Chip(16, 197e12, 819e9, 100e9, (16, 16)),
   "v5p": Chip(95, 459e12, 2765e9, 300e9, (16, 20, 28)),
   "v6e": Chip(32, 918e12, 1640e9, 224e9, (16, 16)),
@@ -72,13 +72,15 @@ def parse(target: str) -> tuple[Chip, Sequence[jax.Device] | int]:
     "TPU_WORKER_HOSTNAMES": "localhost",
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # no device is opened
   }
+  # The two cores of a v4's chip are one device, as they are on a pod.
+  options = {"chip_config_name": "megacore"} if name == "v4" else {}
   try:
-    found = topologies.get_topology_desc(target, platform="tpu")
+    found = topologies.get_topology_desc(target, platform="tpu", **options)
   except Exception as e:  # each version of libtpu raises others
     reason = str(e).partition("\n")[0]
     raise ValueError(
       f"--target={target!r}: TPU's compiler says {reason!r}. It needs libtpu: "
       f"{_EXTRA}. Larger topologies are of whole hosts: 2x2 chips of a v5e or "
-      "v6e, 2x2x1 of a v5p."
+      "v6e, 2x2x1 of a v4 or v5p."
     ) from e
   return chip, found.devices
