@@ -8,8 +8,9 @@
 of the patch embedding against the step (right); 3: scale of the first LayerNorm
 of Dual PatchNorm, also of a parameter file; 4: gradient norm against depth of
 B/32, S/32 and S/16 (Appendix H); 6: Table 6; curves: training loss and
-results by step; differences: of each arm from the baseline. 2 and 4 need runs
-with `config.log_grad_depth`. More than eight arms get a small panel each.
+results by step; differences: of each arm from the baseline; zoo: of each method
+of configs/norm_zoo.py. 2 and 4 need runs with `config.log_grad_depth`. More
+than eight arms get a small panel each.
 """
 
 import argparse
@@ -29,7 +30,7 @@ from dpn.scripts.results import (
 from dpn.weights import files as parameter_files
 
 _DPI = 300
-GROUPS = {"2": ("2_left", "2_right"), "all": tuple(figures.FIGURES)}
+GROUPS = {"2": ("2_left", "2_right"), "all": figures.ALL}
 
 
 def _parse(argv):

@@ -22,6 +22,7 @@ from dpn.scripts.results import (
   plots,
   runs,
   tables,
+  zoo,
 )
 from dpn.trainers import update
 from dpn.weights import files as parameter_files
@@ -377,12 +378,14 @@ FIGURES: Mapping[str, Callable] = {
   "6": functools.partial(gains, "6"),
   "curves": training,
   "differences": differences,
+  "zoo": lambda frame, _: {"zoo": Drawn(zoo.draw(frame), {}, "Norm zoo")},
 }
+ALL = tuple(name for name in FIGURES if name != "zoo")  # of any runs
 
 
 def draw_all(
   frame: pd.DataFrame,
-  names: Iterable[str] = tuple(FIGURES),
+  names: Iterable[str] = ALL,
   args: argparse.Namespace = DEFAULTS,
 ) -> tuple[dict[str, Drawn], dict[str, str]]:
   """Returns the figures that can be drawn, and why the others cannot."""

@@ -189,7 +189,8 @@ def gains(
   """
   names = list(next(iter(ours.values())))
   columns, rows = min(len(ours), _COLUMNS), math.ceil(len(ours) / _COLUMNS)
-  width = max(WIDTH_INCHES, 1.5 + 2.1 * columns)
+  labels = max(map(len, names)) / _LETTERS_PER_INCH
+  width = max(WIDTH_INCHES, labels + 0.9 + 2.1 * columns)
   height = rows * (0.6 + 0.26 * len(names)) + 0.7
   fig, axes = _grid(len(ours), columns, width, height, sharey=True)
   for ax, (title, arms) in zip(axes, ours.items(), strict=True):

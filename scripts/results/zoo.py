@@ -6,11 +6,12 @@ from collections.abc import Sequence
 import ml_collections
 import numpy as np
 import pandas as pd
+from matplotlib import figure
 
 import dpn.tasks
 from dpn.configs import mini
 from dpn.scripts import count
-from dpn.scripts.results import aggregate, runs, tables
+from dpn.scripts.results import aggregate, plots, runs, tables
 
 NAME = "zoo"  # of the table in scripts.tables
 _RECIPE = "Norm zoo, "
@@ -30,22 +31,58 @@ def build(frame: pd.DataFrame, interval: str = "ci95") -> list[tables.Table]:
   Raises:
     ValueError: there is no run of the zoo; see also `aggregate.arm`.
   """
+  return [
+    tables.measured(_of_data(f"{_RECIPE}{data}", group), interval)
+    for data, group in _of_zoo(frame).groupby("data")
+  ]
+
+
+def draw(frame: pd.DataFrame) -> figure.Figure:
+  """Returns each method's difference from the plain ViT, a panel an optimizer.
+
+  The methods of all panels are in the order of their gains in the first.
+
+  Raises:
+    ValueError: as `build`.
+  """
+  ours = {}
+  confirmed = _of_zoo(frame)[lambda of: of.rate.isna()]
+  for names, group in confirmed.groupby(["data", "optimizer"]):
+    found = _confirmed(group)
+    base = found.pop(runs.BASE, None)
+    gains = {arm: aggregate.gain(of, base) for arm, of in found.items()}
+    ours[", ".join(names)] = gains
+  if not any(ours.values()):
+    raise ValueError("No method of the zoo was run with its best rate.")
+  mean = lambda gain: -getattr(gain, "mean", -math.inf)
+  order = {}
+  for gains in ours.values():
+    order |= dict.fromkeys(sorted(gains, key=lambda arm: mean(gains[arm])))
+  ours = {
+    title: {arm: gains.get(arm, aggregate.NOT_RUN) for arm in order}
+    for title, gains in ours.items()
+  }
+  label = "accuracy on the test images: difference from pre-LN [points]"
+  return plots.gains(ours, {}, label, runs.DPN)
+
+
+def _of_zoo(frame):
+  """Returns the zoo's runs, with data, optimizer, rate and name of the method.
+
+  The rate is NaN where it is not what is tried.
+  """
   of_zoo = frame[~frame.trial & frame.recipe.str.startswith(_RECIPE)]
   if of_zoo.empty:
-    raise ValueError("Table zoo is of runs of configs/norm_zoo.py: none given.")
+    raise ValueError("The zoo is of runs of configs/norm_zoo.py: none given.")
   # "Norm zoo, CIFAR-10, muon, lr 0.001": the last only where rates are tried.
   parts = [recipe.split(", ") for recipe in of_zoo.recipe]
-  of_zoo = of_zoo.assign(
+  return of_zoo.assign(
     data=[part[1] for part in parts],
     optimizer=[part[2] for part in parts],
     rate=[float(part[3][3:]) if part[3:] else math.nan for part in parts],
     # By the names in the configs, not by what the models change.
     arm=[run.table["arm"] for run in of_zoo.run],
   )
-  return [
-    tables.measured(_of_data(f"{_RECIPE}{data}", group), interval)
-    for data, group in of_zoo.groupby("data")
-  ]
 
 
 def _of_data(title, group):
@@ -58,29 +95,31 @@ def _of_data(title, group):
   columns["MFLOP"] = [f"{n / 1e6:.1f}" for _, n in totals]
   columns["images/s"] = _ratios(group, order, "images_per_sec")
   columns["memory"] = _ratios(group, order, "peak_memory_gb")
-  tried = group.rate.notna()
+  tried, gains = group[group.rate.notna()], []
   for optimizer in optimizers:
-    mine = group.optimizer == optimizer
-    found = {
-      arm: _arm(group[mine & ~tried & (group.arm == arm)]) for arm in order
-    }
+    found = _confirmed(group[group.optimizer == optimizer])
+    cells = [aggregate.cell(found.get(arm)) for arm in order]
+    columns[f"{optimizer} [%]"] = cells
     base = found.get(runs.BASE)
-    columns[f"{optimizer} [%]"] = [aggregate.cell(found[arm]) for arm in order]
     columns[f"{optimizer} − base"] = [
-      "" if arm == runs.BASE else aggregate.gain(found[arm], base)
+      "" if arm == runs.BASE else aggregate.gain(found.get(arm), base)
       for arm in order
     ]
-    rates = [_rates(group[mine & tried & (group.arm == arm)]) for arm in order]
+    gains += columns[f"{optimizer} − base"]
+    mine = tried[tried.optimizer == optimizer]
+    rates = [_rates(mine[mine.arm == arm]) for arm in order]
     columns[f"{optimizer} rate"] = [best for best, _ in rates]
     columns[f"{optimizer} sensitivity"] = [loss for _, loss in rates]
   keys = 5  # columns of text
   return tables.Table(
-    NAME, title, pd.DataFrame(columns, dtype=object), keys, _notes(order)
+    NAME, title, pd.DataFrame(columns, dtype=object), keys, _notes(gains)
   )
 
 
-def _arm(rows):
-  return aggregate.arm(rows, ("test/prec@1",)) if len(rows) else None
+def _confirmed(group) -> dict[str, aggregate.Arm]:
+  """Returns the arms of runs that are evaluated on the test images."""
+  arms = group[group.rate.isna()].groupby("arm")
+  return {arm: aggregate.arm(rows, ("test/prec@1",)) for arm, rows in arms}
 
 
 def _count(config) -> tuple[int, int]:
@@ -116,7 +155,9 @@ def _rates(rows) -> tuple[str, str]:
   return f"{found.idxmax():g}", f"{lost:.1f} of {len(found)}"
 
 
-def _notes(order: Sequence[str]) -> list[str]:
+def _notes(gains: Sequence[aggregate.Estimate | str]) -> list[str]:
+  tested = [x.p_value for x in gains if getattr(x, "has_interval", False)]
+  left = int((aggregate.holm(tested) < 0.05).sum())
   return [
     "At the last step, means over n runs on the test images; differences are "
     f"{aggregate.PAIRING}.",
@@ -126,6 +167,6 @@ def _notes(order: Sequence[str]) -> list[str]:
     "python -m benchmarks.norms measures steps in turn.",
     "Rate: the best on validation images, with one seed. Sensitivity: points "
     "that the tried rates lose to the best on average, of so many.",
-    f"{len(order) - 1} methods are compared with one: of twenty equal ones, one"
-    " would be marked.",
+    f"Of {len(tested)} differences, {left} are from 0 after correction for "
+    "their number (Holm, 5%).",
   ]

@@ -41,6 +41,10 @@ def test_rates_costs_and_gains():
   assert isinstance(gain, aggregate.Estimate)
   assert gain.mean == pytest.approx(5)
   assert derf["muon [%]"] == aggregate.NOT_RUN
+  (dots,) = (ax for ax in zoo.draw(runs.frame(found)).axes if ax.get_title())
+  assert dots.get_title() == "digits, adamw"
+  assert [text.get_text() for text in dots.get_yticklabels()] == ["derf+dpn"]
+  assert dots.lines[0].get_xdata() == pytest.approx([5])
 
 
 def test_other_runs_are_none_of_the_zoo():
