@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 
 import jax
 import numpy as np
@@ -245,9 +243,3 @@ def test_what_looks_wrong(tmp_path):
     "registers: 1 pairs of rows are alike.",
     "stem/ln0/scale: 74% of the scales are near 0: collapsed.",
   ]
-
-
-def test_too_many_arguments():
-  command = [sys.executable, "-m", "dpn.scripts.diagnose", "a", "b"]
-  said = subprocess.run(command, capture_output=True, text=True).stderr
-  assert "unexpected argument 'b'; expected flags and [RUN] only" in said

@@ -12,6 +12,8 @@ import pytest
 import safetensors
 from PIL import Image
 
+from dpn.trainers import cli, loop
+
 ROOT = pathlib.Path(__file__).parents[1]
 TEXT = (ROOT / "docs/extending.md").read_text()
 BLOCKS = re.findall(r"```python\n# (mypkg/\w+\.py)\n(.*?)```", TEXT, re.S)
@@ -78,6 +80,10 @@ def train(folder, config):
     text=True,
   )
   assert done.returncode == 0, done.stdout + done.stderr
+  return results(folder)
+
+
+def results(folder):
   metrics = json.loads((folder / "run/done.json").read_text())["metrics"]
   path = folder / "run/params.safetensors"
   with safetensors.safe_open(path, "numpy") as file:
@@ -106,7 +112,10 @@ def test_config(tmp_path):
   ):
     assert config.count(there) == 1
     config = config.replace(there, here)
-  metrics, params = train(tmp_path, config)
+  (tmp_path / "config.py").write_text(config)
+  loaded = cli.load_config(str(tmp_path / "config.py"))
+  loop.train(loaded, str(tmp_path / "run"))
+  metrics, params = results(tmp_path)
   # After one step of a head that starts at zero: three classes, a third each.
   assert metrics["val/loss"] == pytest.approx(np.log(3), rel=0.1)
   assert params["head/kernel"].shape == (32, 3)

@@ -80,3 +80,11 @@ def test_what_is_wrong_with_a_config(path, tmp_path):
     cli.load_config(str(tmp_path / "empty.py"))
   with pytest.raises(flags.Error, match=r"--config.lr=x: could not convert"):
     cli._with_fields(cli.load_config(path), ["--config.lr=x"])
+
+
+def test_too_many_arguments(monkeypatch):
+  run = lambda guarded, **unused: guarded(["diagnose", "a", "b"])
+  monkeypatch.setattr(cli.app, "run", run)
+  message = r"unexpected argument 'b'; expected flags and \[RUN\] only\."
+  with pytest.raises(SystemExit, match=message):
+    cli.run(pytest.fail, [], ["RUN"])
