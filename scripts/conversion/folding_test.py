@@ -14,7 +14,7 @@ IMAGE = np.random.RandomState(0).uniform(-1, 1, (2, 8, 8, 3)).astype("f")
 
 
 def write(path, **options):
-  """Saves a model with random statistics; returns its logits."""
+  """Saves a model with random statistics; returns it and its variables."""
   model = vit.Model(5, **TINY, **options, head_zeroinit=False)
   variables = jax.jit(model.init)(jax.random.key(0), IMAGE)
   rng = np.random.RandomState(1)
@@ -29,7 +29,11 @@ def write(path, **options):
     variables.get("batch_stats"),
     metadata.metadata(vit.options(model), None),
   )
-  return model.apply(variables, IMAGE)[0]
+  return model, variables
+
+
+def logits(model, variables):
+  return jax.jit(model.apply)(variables, IMAGE)[0]
 
 
 @pytest.mark.parametrize(
@@ -45,7 +49,7 @@ def write(path, **options):
 )
 def test_norms_are_gone_and_logits_are_the_same(tmp_path, options):
   source, target = (str(tmp_path / f"{x}.safetensors") for x in "ab")
-  want = write(source, **options)
+  want = logits(*write(source, **options))
   convert.main([source, target, "--to", "ours", "--fold_norms"])
   model, variables, _ = vit.from_pretrained(target)
   assert model.config.norm == "none"
@@ -53,16 +57,17 @@ def test_norms_are_gone_and_logits_are_the_same(tmp_path, options):
   assert set(variables) == {"params"}
   names = [*trees.flatten(variables["params"])]
   assert not any("LayerNorm" in n and "MAP" not in n for n in names)
-  got, _ = model.apply(variables, IMAGE)
+  got = logits(model, variables)
   np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
 
 
 def test_weight_norms_are_folded_for_others(tmp_path):
   source, target = (str(tmp_path / f"{x}.safetensors") for x in "ab")
-  want = write(source, weight_norm="sigma_reparam", gelu="exact")
+  made = write(source, weight_norm="sigma_reparam", gelu="exact")
+  want = logits(*made)
   convert.convert(source, target, "timm")
   model, variables, _ = vit.from_pretrained(target)
-  got, _ = model.apply(variables, IMAGE)
+  got = logits(model, variables)
   np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
 
 
