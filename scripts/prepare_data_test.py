@@ -120,6 +120,9 @@ def test_verify_finds_damage(photos):
   path.unlink()
   with pytest.raises(ValueError, match="cannot be read"):
     prepare_data.verify(directory)
+  os.mkfifo(path)  # which would wait for a writer for ever
+  with pytest.raises(ValueError, match="a pipe"):
+    prepare_data.verify(directory)
 
 
 def test_refuses_another_data_set(photos):

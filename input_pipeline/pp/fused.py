@@ -18,7 +18,7 @@ def compiled(function: Callable) -> Callable | None:
     import numba
 
     return numba.njit(nogil=True, cache=True)(function)
-  except (ImportError, RuntimeError):  # or no folder for Numba's cache
+  except (ImportError, OSError, RuntimeError):  # or no memory, or cache
     return None
 
 

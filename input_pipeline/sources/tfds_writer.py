@@ -15,7 +15,7 @@ import tensorflow_datasets as tfds
 from array_record.python import array_record_module
 from tensorflow_datasets.proto import tf_example_pb2
 
-from dpn import atomic
+from dpn import atomic, paths
 
 
 class Shard(NamedTuple):
@@ -57,12 +57,12 @@ def write_shard(path: str, records: Iterable[bytes]) -> Shard:
 def records(path: str) -> Iterator[bytes]:
   """Yields every record of a file; ValueError if it is damaged."""
   try:
-    reader = array_record_module.ArrayRecordReader(path)
+    reader = array_record_module.ArrayRecordReader(paths.check_regular(path))
     size = reader.num_records()
     for begin in range(0, size, 100):
       yield from reader.read(begin, min(begin + 100, size))
     reader.close()  # raises what went wrong
-  except (RuntimeError, ValueError, IndexError) as error:
+  except (OSError, RuntimeError, ValueError, IndexError) as error:
     raise ValueError(f"{path} cannot be read: {error}") from error
 
 
