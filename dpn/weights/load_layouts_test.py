@@ -8,7 +8,7 @@ from dpn import trees
 from dpn.models import vit
 from dpn.scripts import convert
 from dpn.weights import conftest as testing
-from dpn.weights import load, vit_params
+from dpn.weights import load, timm_vit, vit_params
 
 
 @pytest.mark.parametrize(
@@ -115,6 +115,11 @@ def test_a_norm_of_registers_is_refused(tmp_path):
     flat[f"norm_pre.{leaf}"] = flat[f"norm.{leaf}"]
   path = testing.write_torch(tmp_path, "timm_tok", flat)
   assert "gelu='exact'" in vit_params.read(path, {"num_heads": 2}).assumed
+  # 1e-5 is CLIP's own; pre_norm=True in another model keeps timm's.
+  for arch, eps in (("vit_tiny_patch16_224", 1e-6), ("", 1e-5)):
+    said = timm_vit.describe({"architecture": arch}, None, flat).options
+    assert said["norm_kw"] == {"eps": eps}
+    assert said["stem_eps"] == eps
   flat["reg_token"] = np.ones((1, 2, 8), np.float32)
   path = testing.write_torch(tmp_path, "timm_tok", flat)
   with pytest.raises(ValueError, match="normalizes registers in front"):

@@ -159,13 +159,18 @@ def to_ours(
       ) from error
   for name, x in _implied(result, names).items():
     result.setdefault(name, x)
+  return _without_register_rows(result | _zero_biases(result, names))
+
+
+def _zero_biases(flat, names):
+  """Returns the biases that no block has, of kernels that are there."""
+  result = {}
   for template in names.biases:
     some = re.compile(template.replace("{i}", r"\d+"))
-    if not any(map(some.fullmatch, result)):
-      kernels = [k for k in result if some.fullmatch(_bias_of(k))]
-      for k in kernels:
-        result[_bias_of(k)] = np.zeros(result[k].shape[-1], np.float32)
-  return _without_register_rows(result)
+    if not any(map(some.fullmatch, flat)):
+      for k in filter(lambda k: some.fullmatch(_bias_of(k)), flat):
+        result[_bias_of(k)] = np.zeros(flat[k].shape[-1], np.float32)
+  return result
 
 
 def _without_register_rows(flat):

@@ -204,6 +204,11 @@ def read_metadata(
   if layout == "hf":
     image = beside("preprocessor_config.json", hf_vit.ImageConfig)
     return hf_vit.describe(beside("config.json", hf_vit.Config), image)
+  return _of_run(where, layout, options_of_run, beside)
+
+
+def _of_run(where, layout, options_of_run, beside):
+  """Returns what the config.json of a run says, if it is one."""
   config = beside("config.json", _Run)
   if not where.is_file and not config:
     raise FileNotFoundError(

@@ -316,6 +316,9 @@ def describe(
     **_shown(arrays or {}),
     **(model.options if model else {}),
   }
+  if model and not re.search("clip|aimv2", name) and "stem_eps" in options:
+    # Another architecture with pre_norm=True keeps its own epsilon.
+    options |= {"norm_kw": {"eps": EPS}, "stem_eps": EPS}
   guessed: tuple[str, ...] = ()
   if not model:
     more = ("norm", "stem_eps") if "stem_eps" in options else ()
