@@ -12,7 +12,7 @@ from jax.experimental import multihost_utils
 
 from dpn import processes, timing, weights_and_biases
 from dpn.evaluators import base as evaluators_base
-from dpn.trainers import build, distributed, ends
+from dpn.trainers import build, distributed, ends, mean_loss
 from dpn.trainers import log as log_lib
 from dpn.trainers import seeds as seeds_lib
 from dpn.trainers import workdir as workdir_lib
@@ -175,6 +175,7 @@ def loop(together, progress, preemption) -> bool:
     return True
   with progress.compiling():
     update = together.compile()
+  losses = mean_loss.MeanLoss(together)
   with contextlib.closing(together.batches()) as batches:
     while step < run.total_steps and not stop:
       previous, batch = values, next(batches)
@@ -184,6 +185,7 @@ def loop(together, progress, preemption) -> bool:
         for seed, own in together.each(batch):
           seed.log.show_pictures(own)
       together.state, values = update(together.state, batch)
+      losses.add(values["loss"])
       step += 1
       # Waiting for the step before keeps the device fed, one step ahead.
       jax.block_until_ready(previous)
@@ -192,20 +194,24 @@ def loop(together, progress, preemption) -> bool:
         with together.may_diverge(seed):
           seed.log.flush()
       if run.due(run.log_steps, step):
-        log_step(together, step, values, batches, progress)
+        row = {**values, "loss": losses.take()}
+        log_step(together, step, row, batches, progress)
       if due := run.evaluators_due(step):
         evaluate_all(together, due, step, values, progress, preemption)
       stop = preemption.should_stop(step)
       if stop or run.checkpoint_due(step):
         with progress.phases.phase("checkpoint"):
-          save(together, step, values, batches)
+          save(together, step, values, batches, losses)
   return step == run.total_steps and not any(
     seed.unevaluated for seed in together.healthy
   )
 
 
 def log_step(together, step, values, batches, progress):
-  """Adds a step's metrics to the logs; the first healthy seed's are shown."""
+  """Adds the metrics of a row to the logs; the first healthy seed's are shown.
+
+  All are of the step, but the loss is the mean since the row before.
+  """
   row, seeds = progress.lap(batches.wait_secs), len(together)
   cost = {k: row[k] / seeds for k in ("seconds", "core_hours") if k in row}
   use = {"mfu": row["mfu"] * seeds} if "mfu" in row else {}
@@ -302,13 +308,14 @@ def due_first(run, step, position):
   return [e for e in run.evaluators if step == 0 and (every or e.first)]
 
 
-def save(together, step, values, batches):
+def save(together, step, values, batches, losses):
   """Begins checkpoints of all healthy seeds.
 
   The metrics until `step` are on disk before: so a restart, which drops the
   metrics after its checkpoint, misses none. `position` in a checkpoint says its
   `step`, how many `examples_seen` and `rows` of metrics.jsonl came before, the
-  `config_hash` of its run and perhaps `skipped` and `unevaluated`.
+  `config_hash` of its run and perhaps `skipped`, `unevaluated` and the losses
+  of steps that no row has yet.
   """
   for seed, own in together.each(values):
     with together.may_diverge(seed):
@@ -318,7 +325,8 @@ def save(together, step, values, batches):
     seed
   ) in together.healthy:  # none may be two saves ahead of one that failed
     seed.checkpoints.wait()
-  for seed, own in together.states():
+  unlogged = losses.positions()
+  for (seed, own), loss in zip(together.states(), unlogged, strict=True):
     done_here = (step - seed.first_step) * seed.run.batch_size
     position = {
       "step": step,
@@ -327,5 +335,6 @@ def save(together, step, values, batches):
       "config_hash": workdir_lib.config_hash(seed.config.to_dict()),
       **_skipped(seed, batches),
       **seed.unevaluated,
+      **loss,
     }
     seed.checkpoints.save(step, own, position)

@@ -151,6 +151,22 @@ def test_a_run_that_crashed_twice_resumes_exactly(finished, tmp_path):
   _assert_same_results(workdir, finished)
 
 
+def test_the_loss_is_the_mean_since_the_last_row(tmp_path):
+  """Also if a checkpoint, here at step 3, comes between two rows."""
+  of = lambda steps: tiny_config(**{"log_training_steps": steps, "evals": {}})
+  loop.train(of(1), str(tmp_path / "each"))
+  each = [row["loss"] for row in _rows(tmp_path / "each")]
+  config = of(4)
+  config.ckpt_steps = 3
+  _crash(config, tmp_path / "means", 5)
+  loop.train(config, str(tmp_path / "means"))
+  rows = {row["step"]: row["loss"] for row in _rows(tmp_path / "means")}
+  assert rows == {
+    4: pytest.approx(np.mean(each[:4]), rel=1e-6),
+    6: pytest.approx(np.mean(each[4:]), rel=1e-6),
+  }
+
+
 @pytest.mark.slow
 def test_two_towers_resume_exactly(tmp_path):
   config, folder = conftest.contrastive_config(), tmp_path / "killed"
