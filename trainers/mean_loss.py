@@ -17,7 +17,7 @@ class MeanLoss:
   def __init__(self, together: seeds_lib.Together):
     """Goes on from the checkpoint's position, which may be between two rows."""
     self._together = together
-    found = [seed.position.get(_KEY) for seed in together.healthy]
+    found = [seed.position.get(_KEY, {}) for seed in together.healthy]
     self._steps, self._sum = 0, None
     if all(found):
       self._steps = found[0]["steps"]

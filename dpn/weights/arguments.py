@@ -11,7 +11,7 @@ from dpn.weights.vit_params import VitParams
 def timm(model: VitParams, no_embed_class: bool) -> dict[str, Any]:
   """Returns arguments of timm's VisionTransformer."""
   options, size = model.options, image_px(model)
-  args = {"img_size": size} if size else {}
+  args: dict[str, Any] = {"img_size": size} if size else {}
   args |= {
     "patch_size": _patch_size(model),
     "embed_dim": options["width"],

@@ -90,7 +90,11 @@ class Kind(NamedTuple):
   renamed: tuple[str, str]
 
 
-_KIND = {"stem_eps": [1e-5], "norm_kw": [{"eps": 1e-5}], "registers": [0]}
+_KIND: dict[str, list] = {
+  "stem_eps": [1e-5],
+  "norm_kw": [{"eps": 1e-5}],
+  "registers": [0],
+}
 KINDS = {
   "post_posemb": Kind(
     "vit_base_patch16_clip_224",
