@@ -35,8 +35,9 @@ def test_rates_costs_and_gains():
   assert counted[1] - counted[0] == extra
   assert derf["images/s"] == "0.50"
   assert base["adamw rate"] == "0.001"
-  assert base["adamw sensitivity"] == "10.0 of 3"  # (10 + 0 + 20) / 3
+  assert base["adamw sensitivity"] == "10.0 / 20.0"
   assert derf["muon rate"] == "0.003"
+  assert derf["muon sensitivity"] == "– / –"
   gain = derf["adamw − base"]
   assert isinstance(gain, aggregate.Estimate)
   assert gain.mean == pytest.approx(5)
