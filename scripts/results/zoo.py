@@ -170,6 +170,6 @@ def _notes(gains: Sequence[aggregate.Estimate | str]) -> list[str]:
     "python -m benchmarks.norms measures steps in turn.",
     "Rate: the best on validation images, with one seed. Sensitivity: points "
     "that the next lower and the next higher rate lose there.",
-    f"Of {len(tested)} differences, {left} are from 0 after correction for "
-    "their number (Holm, 5%).",
+    f"Differences: {len(tested)}. After correction for their number (Holm, 5%) "
+    f"{left} of them remain.",
   ]
