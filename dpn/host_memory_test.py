@@ -1,6 +1,8 @@
 """Page faults of steps that keep their memory."""
 
 import ctypes
+import json
+import statistics
 import subprocess
 import sys
 
@@ -26,27 +28,31 @@ def step(key):
   x = jax.random.uniform(key, (4096, 4096))
   return jax.lax.fori_loop(0, 3, lambda i, x: x * x, x).sum(1)
 
-keys = jax.random.split(jax.random.key(0), 3)
+keys = jax.random.split(jax.random.key(0), 8)
 faults = []
 for key in keys:
   before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
   step(key).block_until_ready()
   faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
-print(faults[-1])
+print(faults)
 """
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="counts Linux's pages")
 @pytest.mark.slow
 def test_a_step_takes_no_new_pages():
+  # The median: in the first steps a small piece of memory that is still in use
+  # may lie between two large ones, and the heap grows once more.
   faults = {
-    how: int(
-      subprocess.run(
-        [sys.executable, "-c", PROGRAM, how],
-        capture_output=True,
-        text=True,
-        check=True,
-      ).stdout
+    how: statistics.median(
+      json.loads(
+        subprocess.run(
+          [sys.executable, "-c", PROGRAM, how],
+          capture_output=True,
+          text=True,
+          check=True,
+        ).stdout
+      )
     )
     for how in ("keep", "return")
   }
