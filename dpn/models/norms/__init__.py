@@ -32,6 +32,7 @@ NORMS = {
   "rmsnorm_plus_one": stateless.RMSNormPlusOne,
   "seednorm": stateless.SeeDNorm,
   "centernorm": stateless.CenterNorm,
+  "bhyt": stateless.BHyT,
   "scalenorm": stateless.ScaleNorm,
   **pointwise.NORMS,
   "instancenorm": stateless.InstanceNorm,

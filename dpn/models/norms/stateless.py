@@ -121,6 +121,22 @@ class SeeDNorm(RMSNormNoScale):
     return self.scale(y) + seed * along_width(alpha, x) * y
 
 
+class BHyT(RMSNormNoScale):
+  """tanh(lam / kappa * x / sqrt(mean(x^2) + eps)) * scale (arXiv 2601.09719).
+
+  BHyT* of the paper, with the statistics of every token; `lam` is a learned
+  number, (1,). Its faster form estimates those of a block's second norm from
+  the first's, which is not here.
+  """
+
+  lam: float = 2.0
+  kappa: float = 10.0
+
+  def scaled(self, x, multiplier):
+    lam = self.param("lam", nn.initializers.constant(self.lam), (1,))
+    return self.scale(jnp.tanh(x * (multiplier * lam[0] / self.kappa)))
+
+
 class CenterNorm(Normalizer):
   """width / (width - 1) * (x - mean) * scale + bias (arXiv 2304.09856).
 

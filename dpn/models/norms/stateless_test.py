@@ -36,6 +36,23 @@ def test_seednorm(golden, precision):
   np.testing.assert_allclose(norm.apply(start, x), rmsnorm, rtol=1e-5)
 
 
+def test_bhyt_of_its_authors(golden, precision):
+  vectors = golden("frontier_states")
+  get = lambda key: precision.cast(vectors[f"bhyt/{key}"])
+  params = {"scale": get("param/weight"), "lam": get("param/lam")}
+  norm = norms.make("bhyt")
+  apply = lambda params, x: norm.apply({"params": params}, x)
+  x = precision.cast(vectors["in/x"])
+  y, vjp = jax.vjp(apply, params, x)
+  precision.assert_close(y, get("out/y"))
+  by_params, by_x = vjp(precision.cast(vectors["centernorm/in/cotangent"]))
+  precision.assert_close(by_x, get("grad/x"))
+  precision.assert_close(by_params["scale"], get("grad/weight"))
+  precision.assert_close(by_params["lam"], get("grad/lam"))
+  start = norm.init(jax.random.key(0), x)["params"]
+  assert start["lam"] == 2 and (start["scale"] == 1).all()
+
+
 def test_one_plus_scale_is_rmsnorm(golden, precision):
   vectors = golden("norms")
   x = precision.cast(vectors["in/x"])
