@@ -18,13 +18,14 @@ import pandas as pd
 
 from benchmarks import harness, step_peers
 from dpn import host_memory
-from dpn.models import norms
+from dpn.models import norms, placement, stem
 
 BASELINE, AGAIN = "pre-LN", "pre-LN again"
 # Variants of LayerNorm; their cost is not of interest.
 PER_TOKEN = ("layernorm", "layernorm_no_bias", "standardize", "affine")
 PLACEMENTS = ("pre", "post", "pre+post")
 NGPT = "dpn.models.ngpt"  # its projection is not in the step
+UNEQUAL = ("mix_ln", "keel", "specialized_cls")  # blocks, which scan refuses
 ARMS = (
   {BASELINE: {}, "stem_ln=dpn": {"stem_ln": "dpn"}}
   | {
@@ -33,7 +34,11 @@ ARMS = (
     for mlp in PLACEMENTS
     if (sa, mlp) != ("pre", "pre")
   }
-  | {block: {"block_ln": block} for block in ("normformer", "sub_ln", "cct")}
+  | {
+    block: {"block_ln": block} | ({"scan": False} if block in UNEQUAL else {})
+    for block in placement.PLACEMENTS
+    if block != "placement"
+  }
   | {kind: {"norm": kind} for kind in norms.NORMS if kind not in PER_TOKEN}
   | {
     "qk_norm=layernorm": {"qk_norm": "layernorm"},
@@ -49,9 +54,17 @@ ARMS = (
       **{"block_ln": f"{NGPT}:Block", "stem_ln": f"{NGPT}:STEM_LN"},
       **{"weight_norm": f"{NGPT}:scaled_logits", "final_norm": False},
     },
+    "layer_scale": {"layer_scale": 1e-4},
     "registers=4": {"registers": 4},
-    "stem=hmlp": {"stem": "hmlp"},
-    "stem=vit_c": {"stem": "vit_c"},
+    "prefix_norm=own": {"registers": 4, "prefix_norm": "own"},
+    "stem_ln=whiten": {"stem_ln": "whiten"},
+  }
+  | {
+    f"stem={name}": {"stem": name}
+    for name in stem.STEMS
+    if name not in ("patch", "conv")
+  }
+  | {
     "posemb=rpe": {"posemb": "rpe"},
     "lape": {"posemb_join": "lape"},
     "lape, posemb=rpe": {"posemb_join": "lape", "posemb": "rpe"},

@@ -314,11 +314,15 @@ def _fitted(run, state):
     with contextlib.closing(run.batches(0)) as found:
       yield from itertools.islice(found, max(1, run.total_steps))
 
-  fitted = run.step.task.fit(state.model_state, batches())
-  if fitted is state.model_state:
+  variables = state.variables
+  fitted = run.step.task.fit(variables, batches())
+  if fitted is variables:
     return state
-  shardings = jax.tree.map(lambda x: x.sharding, state.model_state)
-  return state.replace(model_state=jax.device_put(dict(fitted), shardings))
+  shardings = jax.tree.map(lambda x: x.sharding, variables)
+  model_state = jax.device_put(dict(fitted), shardings)
+  params = model_state.pop("params")
+  ema = None if state.ema is None else jax.tree.map(jnp.copy, params)
+  return state.replace(params=params, model_state=model_state, ema=ema)
 
 
 def load_file(

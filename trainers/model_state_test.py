@@ -125,6 +125,29 @@ def test_a_run_starts_from_another_ones_statistics(tmp_path):
   assert "value_range(-1, 1) in config.input.pp" in str(error.value)
 
 
+def test_a_whitened_embedding_is_where_training_starts(tmp_path):
+  model = {"model.stem_ln": "dpn", "model.weight_init": "whiten"}
+  config = conftest.tiny_config(**model, ema_decay=0.9, evals={})
+  run = build.from_config(config)
+  checkpoints = checkpoint.Checkpointer(str(tmp_path))
+  with contextlib.closing(checkpoints):
+    start, _, _ = build.initial_state(run, checkpoints)
+  # Of the images of the run's own six steps.
+  with contextlib.closing(run.data.batches(0)) as batches:
+    images = np.concatenate([next(batches)["image"] for _ in range(6)])
+  x = images.reshape(-1, 2, 8, 2, 8, 1).swapaxes(2, 3).reshape(-1, 64)
+  x = (x - x.mean(1, keepdims=True)) / np.sqrt(x.var(1) + 1e-6)[:, None]
+  for params in (start.params, start.ema):
+    kernel, bias = (
+      np.asarray(params["embedding"][k]) for k in ("kernel", "bias")
+    )
+    tokens = x @ kernel.reshape(64, -1) + bias
+    np.testing.assert_allclose(tokens.mean(0), 0, atol=1e-3)
+    cov = np.cov(tokens.T, bias=True)
+    np.testing.assert_allclose(cov, np.diag(np.diag(cov)), atol=5e-3)
+    assert 0.95 < cov[0, 0] <= 1.001
+
+
 def test_whitening_is_fitted_once_and_kept(tmp_path):
   config = conftest.tiny_config(**{"model.stem_ln": "whiten", "evals": {}})
   run = build.from_config(config)

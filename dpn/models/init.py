@@ -19,6 +19,8 @@ class Inits(NamedTuple):
     posemb: returns that of learned position embeddings, from the width.
     embedding_bias: of the patch embedding's bias, from the numbers in a patch.
       All other biases start at zero.
+    whitens: whether a run fits the embedding to the patches of its training
+      images before the first step, see `whitening.embedding`.
   """
 
   embedding: Callable
@@ -32,6 +34,7 @@ class Inits(NamedTuple):
   embedding_bias: Callable[[int], Callable] = lambda fan_in: (
     nn.initializers.zeros
   )
+  whitens: bool = False
 
 
 # PyTorch truncates at 2, not at 2 standard deviations: this is a plain normal.
@@ -78,6 +81,12 @@ INITS = {
     embedding_bias=_torch_bias,
   ),
 }
+
+
+# What whitens patches that are white already is any orthogonal matrix.
+INITS["whiten"] = INITS["big_vision"]._replace(
+  embedding=nn.initializers.orthogonal(), whitens=True
+)
 
 
 def scaled(init: Callable, gain: float) -> Callable:

@@ -95,6 +95,12 @@ def check(config):
       "token: P must be a multiple of 4 for 'hmlp' and a power of 2 for "
       f"'vit_c', in rows and columns; got patch_size={config.patch_size}."
     )
+  if config.inits.whitens and config.stem not in EMBEDS_PATCHES:
+    raise ValueError(
+      f"weight_init={config.weight_init!r} whitens the embedding of flattened "
+      f"patches, which stem={config.stem!r} does not have. Choose one of "
+      f"{', '.join(EMBEDS_PATCHES)}, or another weight_init."
+    )
   if config.stem == "conv" and (ln.ln0 or ln.whiten):
     raise ValueError(
       f"stem_ln={config.stem_ln!r} works on flattened patches, but a "
@@ -217,6 +223,8 @@ STEMS = {
   "conv": compact.conv,
 }
 
+EMBEDS_PATCHES = ("patch", "patch_stats", "tract")  # by one kernel
+
 
 def bind(config, train: bool) -> Callable:
   """Returns the stem of a `vit.Config`: (image, ln0, ln1, config) → tokens."""
@@ -307,19 +315,29 @@ class StemNorms(nn.Module):
 
 
 def fit(
-  config, model_state: Mapping[str, Any], images: Iterable[jax.Array]
+  config, variables: Mapping[str, Any], images: Iterable[jax.Array]
 ) -> Mapping[str, Any]:
-  """Returns fresh collections with the stem's whitening fitted to images.
+  """Returns fresh variables with what whitens patches fitted to images.
 
   Args:
     config: the `vit.Config`.
-    model_state: all collections but "params".
-    images: batches of training images, read only if the stem whitens.
+    variables: all collections of the model.
+    images: batches of training images, read only if something whitens.
   """
-  if not get_ln(config.stem_ln).whiten:
-    return model_state
   patches = (patchify(x, config.patch_size) for x in images)
-  fitted = whitening.fit(patches, whitening.IMAGES)
-  stats = model_state["batch_stats"]
-  stats = {**stats, "stem": {**stats["stem"], "whiten": fitted}}
-  return {**model_state, "batch_stats": stats}
+  if get_ln(config.stem_ln).whiten:
+    fitted = whitening.fit(patches, whitening.IMAGES)
+    stats = variables["batch_stats"]
+    stats = {**stats, "stem": {**stats["stem"], "whiten": fitted}}
+    return {**variables, "batch_stats": stats}
+  if not config.inits.whitens:
+    return variables
+  params = variables["params"]
+  norms = StemNorms(config.stem_ln, config.stem_eps)
+  own = {"params": params.get("stem", {})}
+  see = jax.jit(lambda own, x: norms.apply(own, x, method="pre_embed"))
+  patches = (see(own, x) for x in patches)
+  kernel, bias = whitening.embedding(patches, whitening.IMAGES, config.width)
+  kernel = kernel.reshape(params["embedding"]["kernel"].shape)
+  fitted = {"kernel": kernel, "bias": bias}
+  return {**variables, "params": {**params, "embedding": fitted}}

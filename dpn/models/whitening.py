@@ -1,7 +1,8 @@
 """Whitened patches, which the authors of Dual PatchNorm began with.
 
 arXiv 2302.01327, Appendix A. Differs from the paper, which does not say how it
-whitened: this is ZCA, the whitening that changes patches least.
+whitened: `fit` is ZCA, the whitening that changes patches least, and stays as
+it is; `embedding` is where a trained kernel starts.
 """
 
 import math
@@ -16,6 +17,7 @@ from jax.experimental import multihost_utils
 
 # Rounding pixels in [-1, 1] to 8 bits adds this variance to each, twice.
 EPS = 1e-5
+EMBEDDING_EPS = 5e-4  # of the code of arXiv 2404.00498
 IMAGES = 10_000  # their patches are whitened
 
 
@@ -47,6 +49,38 @@ def fit(patches: Iterable[jax.Array], count: int) -> Mapping[str, np.ndarray]:
     patches: arrays (images, …, pixels), of all processes.
     count: of images, after which no more are read.
   """
+  mean, values, vectors = _principal(patches, count)
+  matrix = vectors / np.sqrt(values + EPS) @ vectors.T
+  return {"mean": mean.astype(np.float32), "matrix": matrix.astype(np.float32)}
+
+
+def embedding(
+  patches: Iterable[jax.Array], count: int, width: int
+) -> tuple[np.ndarray, np.ndarray]:
+  """Returns a kernel (pixels, width) and a bias that whiten patches.
+
+  Column i is u_i / sqrt(v_i + eps), where u_i is the patches' i-th principal
+  direction and v_i their variance along it, from the largest on; once there are
+  no more, the same again with the other sign. The first convolution of arXiv
+  2404.00498, Section 3.2, starts so; tokens get mean 0 here, by the bias.
+
+  Args:
+    patches: arrays (images, …, pixels), as the embedding sees them at first.
+    count: of images, after which no more are read.
+    width: of the tokens.
+  """
+  mean, values, vectors = _principal(patches, count)
+  kernel = (vectors / np.sqrt(values + EMBEDDING_EPS))[:, ::-1]
+  kernel = np.hstack([kernel, -kernel] * math.ceil(width / 2 / len(mean)))
+  kernel = kernel[:, :width].astype(np.float32)
+  return kernel, -mean.astype(np.float32) @ kernel
+
+
+def _principal(patches, count):
+  """Returns the mean of patches, and what their covariance consists of.
+
+  With C = U diag(v) U^T these are v (pixels,), rising, and U (pixels, pixels).
+  """
   images = number = 0
   total = square = np.float64(0)
   for x in patches:
@@ -57,9 +91,8 @@ def fit(patches: Iterable[jax.Array], count: int) -> Mapping[str, np.ndarray]:
       break
   mean = total / number
   values, vectors = np.linalg.eigh(square / number - np.outer(mean, mean))
-  matrix = vectors / np.sqrt(np.maximum(values, 0) + EPS) @ vectors.T
   logging.info("Whitening: the patches of %d images.", images)
-  return {"mean": mean.astype(np.float32), "matrix": matrix.astype(np.float32)}
+  return mean, np.maximum(values, 0), vectors
 
 
 @jax.jit

@@ -1,9 +1,11 @@
 """Whitening against SciPy's matrix square root, in double precision."""
 
+import dataclasses
 import logging
 
 import jax
 import numpy as np
+import pytest
 import scipy.linalg
 
 from dpn.models import stem, vit, whitening
@@ -45,7 +47,7 @@ def test_where_it_is():
     }
     fitted = stem.fit(config, state, iter([image]))
     if stem_ln == "pre":
-      assert fitted == {}
+      assert fitted is state
       continue
     stats = fitted["batch_stats"]["stem"]
     got = norms.apply(
@@ -56,3 +58,35 @@ def test_where_it_is():
       mean, var = want.mean(-1, keepdims=True), want.var(-1, keepdims=True)
       want = (want - mean) / np.sqrt(var + 1e-6)
     np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("stem_ln", ["none", "dpn"])
+def test_tokens_are_white_at_first(stem_ln):
+  """What enters the embedding is whitened by it, LayerNorm or not."""
+  random = np.random.RandomState(0)
+  image = random.uniform(-1, 1, (64, 8, 12, 3)).cumsum(2).astype("f")
+  config = vit.Config(
+    patch_size=(2, 2), width=20, weight_init="whiten", stem_ln=stem_ln
+  )
+  model = vit.ViT(3, dataclasses.replace(config, depth=1, num_heads=2))
+  fresh = model.init(jax.random.key(0), image[:1])
+  fitted = stem.fit(config, fresh, iter([image[:40], image[40:]]))["params"]
+  fitted, others = fitted.pop("embedding"), fitted
+  assert all(others[name] is fresh["params"][name] for name in others)
+  x = stem.patchify(image, (2, 2)).reshape(-1, 12).astype(np.float64)
+  if stem_ln == "dpn":
+    x = (x - x.mean(1, keepdims=True)) / np.sqrt(x.var(1) + 1e-6)[:, None]
+  tokens = x @ fitted["kernel"].reshape(12, 20) + fitted["bias"]
+  np.testing.assert_allclose(tokens.mean(0), 0, atol=1e-4)
+  got = np.cov(tokens.T, bias=True)
+  values = np.linalg.eigvalsh(np.cov(x.T, bias=True))[::-1]
+  # Twelve directions of variance v / (v + eps), and eight of them turned round.
+  want = np.diag(values / (values + 5e-4))
+  np.testing.assert_allclose(got[:12, :12], want, atol=2e-3)
+  np.testing.assert_allclose(got[:12, 12:], -want[:, :8], atol=2e-3)
+
+
+def test_whitened_embeddings_have_one_kernel():
+  message = "weight_init='whiten'.*stem='hmlp' does not have.*tract"
+  with pytest.raises(ValueError, match=message):
+    vit.Model(3, variant="mu/16", weight_init="whiten", stem="hmlp")

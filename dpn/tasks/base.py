@@ -53,16 +53,14 @@ class Task:
     `sizes` are those of the tokenizers' vocabularies, by key of the batch.
     """
 
-  def fit(
-    self, model_state: Mapping[str, Any], batches: Iterator[Batch]
-  ) -> Mapping[str, Any]:
-    """Returns the fresh collections other than "params", fitted to data.
+  def fit(self, variables: Variables, batches: Iterator[Batch]) -> Variables:
+    """Returns the fresh variables, fitted to data; the same if nothing is.
 
     For what is computed from images once, before training. `batches` are those
     of the training steps, from the first one on; few tasks read any.
     """
     del batches
-    return model_state
+    return variables
 
   def at(self, step: jax.Array) -> "Task":
     """Returns the task of a training step, for what changes during a run."""

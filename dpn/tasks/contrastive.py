@@ -7,7 +7,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from dpn import errors, losses, registry
-from dpn.models import bert, stem, two_towers
+from dpn.models import bert, stem, two_towers, vit
 from dpn.tasks import base
 
 MODELS = {
@@ -71,14 +71,16 @@ class Contrastive(base.Task):
       )
     return self.model.init(rng, batch["image"], batch["text"])
 
-  def fit(self, model_state, batches):
-    stats = model_state.get("batch_stats", {})
-    if "stem" not in stats.get("img", {}):
-      return model_state
+  def fit(self, variables, batches):
+    if not isinstance(self.model.img, vit.ViT):
+      return variables
     images = (batch["image"] for batch in batches)
-    config = self.model.img.config
-    own = stem.fit(config, {"batch_stats": stats["img"]}, images)
-    return {**model_state, "batch_stats": {**stats, "img": own["batch_stats"]}}
+    own = {k: v["img"] for k, v in variables.items() if "img" in v}
+    fitted = stem.fit(self.model.img.config, own, images)
+    if fitted is own:
+      return variables
+    changed = {k: {**variables[k], "img": v} for k, v in fitted.items()}
+    return {**variables, **changed}
 
   def check_vocabularies(self, sizes):
     config = getattr(self.model.txt, "config", None)  # of our own towers

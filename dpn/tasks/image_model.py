@@ -59,11 +59,11 @@ class ImageModel(base.Task):
     base.check_keys(batch, ("image", "labels"), why)
     return self.model.init(rng, batch["image"])
 
-  def fit(self, model_state, batches):
+  def fit(self, variables, batches):
     if not self.is_vit:
-      return model_state
+      return variables
     images = (batch["image"] for batch in batches)
-    return stem.fit(self.model.config, model_state, images)
+    return stem.fit(self.model.config, variables, images)
 
   def apply(
     self, variables: base.Variables, image: jax.Array, rng: jax.Array | None
