@@ -1,5 +1,6 @@
-"""What docs/frameworks.md shows runs, and its stems agree."""
+"""What docs/frameworks.md and patch_stats.md show runs; their stems agree."""
 
+import functools
 import pathlib
 import re
 
@@ -15,16 +16,17 @@ from dpn.scripts import export
 from dpn.weights import checkpoint
 from dpn.weights import conftest as files
 
-DOCS = pathlib.Path(__file__).parents[1] / "docs/frameworks.md"
+DOCS = pathlib.Path(__file__).parents[1] / "docs"
 WIDTH = 8
 IMAGES = np.random.RandomState(0).randn(2, 9, 9, 3).astype(np.float32)
 IMAGES[1] *= 1e-3  # where epsilon shows
 
 
-def run(name, space=None):
+def run(name, space=None, page="frameworks.md"):
   """Returns what the block of this name defines."""
   space = {} if space is None else space
-  [block] = re.findall(rf"```python {name}\n(.*?)```", DOCS.read_text(), re.S)
+  text = (DOCS / page).read_text()
+  [block] = re.findall(rf"```python {name}\n(.*?)```", text, re.S)
   exec(block, space)
   return space
 
@@ -40,11 +42,19 @@ def params():
   return {k: rng.randn(*s).astype(np.float32) for k, s in shapes.items()}
 
 
-def wanted():
+def patches():
+  x = IMAGES.reshape(2, 3, 3, 3, 3, 3).transpose(0, 1, 3, 2, 4, 5)
+  return x.reshape(2, 9, 27)
+
+
+NO_STATS = np.zeros((2, WIDTH))
+
+
+def wanted(patch_stats=NO_STATS):
   """Returns the tokens in double precision."""
   p = {k: np.float64(x) for k, x in params().items()}
-  x = IMAGES.reshape(2, 3, 3, 3, 3, 3).transpose(0, 1, 3, 2, 4, 5)
-  x = np.float64(x.reshape(2, 9, 27))
+  x = np.float64(patches())
+  stats = np.stack([x.mean(-1), x.std(-1)], -1) @ patch_stats
 
   def norm(x, name):
     y = (x - x.mean(-1, keepdims=True)) / np.sqrt(
@@ -53,7 +63,7 @@ def wanted():
     return y * p[f"stem/{name}/scale"] + p[f"stem/{name}/bias"]
 
   kernel = p["embedding/kernel"].reshape(27, WIDTH)
-  return norm(norm(x, "ln0") @ kernel + p["embedding/bias"], "ln1")
+  return norm(norm(x, "ln0") @ kernel + p["embedding/bias"] + stats, "ln1")
 
 
 def check(got):
@@ -110,6 +120,54 @@ def test_torch():
   stem.load_state_dict({k: torch.from_numpy(x) for k, x in state.items()})
   images = torch.from_numpy(IMAGES.transpose(0, 3, 1, 2).copy())
   check(stem(images).detach().numpy())
+
+
+@jax.numpy_rank_promotion("allow")
+def test_patch_stats():
+  p = params()
+  own = np.random.RandomState(2).randn(2, WIDTH).astype(np.float32)
+  lns = {
+    ln: [p[f"stem/{ln}/{leaf}"] for leaf in ("scale", "bias")]
+    for ln in ("ln0", "ln1")
+  }
+  given = {
+    **{"kernel": p["embedding/kernel"].reshape(27, WIDTH), **lns},
+    **{"bias": p["embedding/bias"], "patch_stats": own},
+  }
+  stem = run("jax", page="patch_stats.md")["stem"]
+  close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-4)
+  close(stem(jnp.asarray(patches()), given), wanted(own))
+  # As a model has it; a constant patch has gradients.
+  options = {"patch_size": (3, 3), "stem": "patch_stats", "pool_type": "gap"}
+  model = vit.Model(3, **options, variant="mu/3", width=WIDTH, stem_ln="dpn")
+  tree = model.init(jax.random.key(0), IMAGES)["params"]
+  tree |= trees.unflatten({**p, "patch_stats/kernel": own})
+  _, out = model.apply({"params": tree}, IMAGES)
+  close(out["stem"].reshape(2, 9, WIDTH), wanted(own))
+  flat = jax.grad(lambda x: stem(x, given)[0, 0, 0])(jnp.ones((1, 1, 27)))
+  assert np.isfinite(flat).all()
+
+
+def test_patch_stats_in_torch():
+  torch = pytest.importorskip("torch")
+  stem = run("torch", page="patch_stats.md")["Stem"](27, WIDTH)
+  p = params()
+  own = np.random.RandomState(2).randn(2, WIDTH).astype(np.float32)
+  state = {
+    f"{ln}.{theirs}": p[f"stem/{ln}/{ours}"]
+    for ln in ("ln0", "ln1")
+    for theirs, ours in (("weight", "scale"), ("bias", "bias"))
+  } | {
+    "embedding.weight": p["embedding/kernel"].reshape(27, WIDTH).T.copy(),
+    "embedding.bias": p["embedding/bias"],
+    "stats.weight": own.T.copy(),
+  }
+  stem.load_state_dict({k: torch.from_numpy(x) for k, x in state.items()})
+  got = stem(torch.from_numpy(patches())).detach().numpy()
+  np.testing.assert_allclose(got, wanted(own), rtol=1e-4, atol=1e-4)
+  constant = torch.ones(1, 1, 27, requires_grad=True)
+  stem(constant).sum().backward()
+  assert constant.grad.isfinite().all()
 
 
 def test_a_whole_model(tmp_path, monkeypatch):
