@@ -88,6 +88,7 @@ setuptools.setup(
     "fast": ['nvidia-nvimgcodec-cu12; sys_platform == "linux"'],
     "restart": ["numba"],
     "compile-tpu": ["jax[tpu]"],
+    "compile-gpu": ["jax[cuda12]"],
     "export": ["flatbuffers"],
     "hf": ["huggingface_hub", "pyarrow"],
     "text": TEXT,

@@ -2,13 +2,16 @@
 
   python -m scripts.compile --target v5e:16x16 \
     --config configs/augreg_i1k.py:variant=B/16
+  python -m scripts.compile --target h100:8 \
+    --config configs/augreg_i1k.py:variant=B/16
   python -m scripts.compile --target cpu:8 --memory_gb 80 \
     --config configs/augreg_i1k.py:variant=B/16
 
   python -m scripts.compile --table docs/pods.md --target v5e:16x16,v5p:4x4x4
 
-Nothing is run. For a TPU of a given topology it is the real compiler that says
-how much memory a chip needs and which collectives a step has; it takes minutes.
+Nothing is run. For a TPU of a given topology, or so many NVIDIA GPUs, it is the
+real compiler that says how much memory a chip needs and which collectives a
+step has; it takes minutes.
 Bounds of the step's time are from data sheets, and no measurement: real steps
 take longer. For cpu:8, eight simulated devices, parameters, optimizer and batch
 are exact; the rest (activations, gradients, copies) is what XLA plans for CPUs,
@@ -177,7 +180,9 @@ def _recipe(config, step, report):
 if __name__ == "__main__":
   _CONFIG = cli.define_config()
   _TARGET = flags.DEFINE_string(
-    "target", "cpu:1", "Devices: v4, v5e, v5p, v6e with topology, or cpu:N."
+    "target",
+    "cpu:1",
+    "Devices: v5e:16x16 (v4, v5p, v6e), h100:8 (a100, h200) or cpu:8.",
   )
   _MEMORY_GB = flags.DEFINE_float("memory_gb", None, "What each of them has.")
   _TABLE = flags.DEFINE_string(

@@ -5,7 +5,7 @@ import pytest
 
 from dpn.configs import augreg_i1k
 from dpn.scripts import compile as compile_lib
-from dpn.scripts.compilation import fit, hlo, roofline, targets
+from dpn.scripts.compilation import fit, gpus, hlo, roofline, targets
 
 
 def _config():
@@ -244,6 +244,54 @@ def test_flops_are_those_of_the_model():
 def test_targets_that_are_none(target, message):
   with pytest.raises(ValueError, match=message):
     targets.parse(target)
+
+
+# Of cuBLAS: a product with a bias that is added in place, and its workspace.
+CUBLAS = r"""
+ENTRY %main (a: bf16[64,48], b: bf16[48,16], c: bf16[64,16]) -> bf16[64,16] {
+  %a = bf16[64,48]{1,0} parameter(0)
+  %b = bf16[48,16]{1,0} parameter(1)
+  %c = bf16[64,16]{1,0} parameter(2)
+  %m = (bf16[64,16]{1,0}, s8[33554432]{0}) custom-call(%a, %b, %c), custom_call_target="__cublas$lt$matmul", backend_config={"gemm_backend_config":{"dot_dimension_numbers":{"lhs_contracting_dimensions":["1"],"rhs_contracting_dimensions":["0"]}}}
+  ROOT %r = bf16[64,16]{1,0} get-tuple-element(%m), index=0
+}
+"""  # noqa: E501
+
+
+def test_products_of_cublas():
+  program = hlo.Program(CUBLAS)
+  assert program.flops() == {"bf16": 2 * 64 * 48 * 16}
+  [(_, moved)] = program.hbm()
+  assert moved == 2 * (64 * 48 + 48 * 16 + 2 * 64 * 16)
+
+
+def test_gpus_that_are_not_there(monkeypatch):
+  with pytest.raises(ValueError, match="a host has 8 GPUs, expected up to 8"):
+    targets.parse("h100:12")
+  with pytest.raises(ValueError, match="h100:8, a number"):
+    targets.parse("h100:2x4")
+  monkeypatch.setattr(gpus.importlib.util, "find_spec", lambda name: None)
+  with pytest.raises(ValueError, match=r"dpn\[compile-gpu\]"):
+    targets.parse("a100:8")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["h100:2", "a100:16", "h200:1"])
+def test_for_gpus(target):
+  pytest.importorskip("jax_plugins.xla_cuda12", reason="the extra compile-gpu")
+  chip, devices = targets.parse(target)
+  assert len(devices) == int(target.partition(":")[2])
+  config = _config()
+  config.input.batch_size = 2 * len(devices)
+  del config.sharding_strategy  # small arrays' products are not all divided
+  step, compiled = compile_lib.compile_step(config, devices)
+  found = roofline.estimate(
+    compiled.as_text(), step.flops(), chip, len(devices)
+  )
+  flops = found["flops"]
+  assert flops["program"] == pytest.approx(flops["model"], rel=0.05)
+  assert ("all-reduce" in found["collectives"]) == (len(devices) > 1)
+  assert chip.link == {2: 450e9, 16: 25e9, 1: 450e9}[len(devices)]
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ import jax
 from jax.experimental import topologies
 
 from dpn import errors
+from dpn.scripts.compilation import gpus
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,6 +22,7 @@ class Chip:
     hbm: bytes/s.
     link: bytes/s to other chips, all links together, one way.
     largest: topology of a whole pod, beyond which libtpu ends the process.
+    between_hosts: as `link`, if other hosts' chips have slower links.
   """
 
   memory_gb: float = 0.0
@@ -28,15 +30,21 @@ class Chip:
   hbm: float = 0.0
   link: float = 0.0
   largest: tuple[int, ...] = ()
+  between_hosts: float = 0.0
 
 
-# Google Cloud's pages on each; links are given there as Gbit/s both ways.
+# Google Cloud's pages on each, and NVIDIA's data sheets (SXM, dense); links are
+# given there as both ways. Between hosts of eight GPUs, 400 Gbit/s a GPU as in
+# NVIDIA's DGX H100, 200 in its DGX A100. An H200's 141 GB are 131 GiB.
 CHIPS = {
   "cpu": Chip(),
   "v4": Chip(32, 275e12, 1228e9, 150e9, (16, 16, 16)),
   "v5e": Chip(16, 197e12, 819e9, 100e9, (16, 16)),
   "v5p": Chip(95, 459e12, 2765e9, 300e9, (16, 20, 28)),
   "v6e": Chip(32, 918e12, 1640e9, 224e9, (16, 16)),
+  "a100": Chip(80, 312e12, 2039e9, 300e9, between_hosts=25e9),
+  "h100": Chip(80, 989e12, 3350e9, 450e9, between_hosts=50e9),
+  "h200": Chip(131, 989e12, 4800e9, 450e9, between_hosts=50e9),
 }
 _EXTRA = "pip install 'dpn[compile-tpu]'"
 
@@ -45,7 +53,7 @@ def parse(target: str) -> tuple[Chip, Sequence[jax.Device] | int]:
   """Returns a target's chip and devices; of "cpu:8" how many to simulate.
 
   Args:
-    target: as "v5e:16x16", a TPU and its topology, or "cpu:8".
+    target: as "v5e:16x16", a TPU and its topology, "h100:8" or "cpu:8".
 
   Raises:
     ValueError: there is no such target, or its compiler is not installed.
@@ -55,16 +63,21 @@ def parse(target: str) -> tuple[Chip, Sequence[jax.Device] | int]:
   chip, sizes = CHIPS[name], topology.split("x")
   if not all(re.fullmatch(r"[1-9]\d*", size) for size in sizes):
     raise ValueError(
-      f"--target={target!r}: expected a number of devices, as in cpu:8, or a "
-      "TPU's topology, as in v5e:16x16 or v5p:4x4x4."
+      f"--target={target!r}: expected a number of devices, as in h100:8 or "
+      "cpu:8, or a TPU's topology, as in v5e:16x16 or v5p:4x4x4."
     )
   if name == "cpu" and len(sizes) == 1:
     return chip, int(topology)
+  if name in gpus.GPUS and len(sizes) == 1:
+    found = gpus.devices(name, int(topology))
+    hosts = len({device.process_index for device in found})
+    link = chip.link if hosts == 1 else chip.between_hosts
+    return dataclasses.replace(chip, link=link), found
   if len(sizes) != len(chip.largest) or any(
     int(size) > most
     for size, most in zip(sizes, sorted(chip.largest), strict=True)
   ):
-    whole = "x".join(map(str, chip.largest)) or "cpu:8, a number"
+    whole = "x".join(map(str, chip.largest)) or f"{name}:8, a number"
     raise ValueError(f"--target={target!r}: expected at most {whole}.")
   # Or it looks for a TPU, and for what a virtual machine says of one.
   os.environ |= {
