@@ -233,7 +233,7 @@ def test_flops_are_those_of_the_model():
   ("target", "message"),
   [
     ("v5", "Unknown --target 'v5'"),
-    ("h100:8", "Unknown --target 'h100'"),
+    ("b300:8", "Unknown --target 'b300'"),
     ("v5e", "'v5e': expected a number of devices"),
     ("cpu:2x2", "'cpu:2x2': expected at most cpu:8, a number"),
     ("v5e:3x5x7", "'v5e:3x5x7': expected at most 16x16"),
