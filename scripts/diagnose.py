@@ -39,15 +39,15 @@ from dpn.input_pipeline import loader
 from dpn.scripts import convert
 from dpn.scripts.diagnosis import learned, measures, page
 from dpn.scripts.evaluation import checkpoints
-from dpn.scripts.results import output
+from dpn.scripts.results import output, studies
 from dpn.trainers import build, cli
 
 READING = """\
 How to read it: a LayerNorm improves the conditioning of nearly all patches. It
 also hides each patch's brightness and contrast. Where the model should not
-depend on these that is a gain, as in docs/results/camvid.md; where it should, a
-loss, as in docs/results/when_dpn_helps.md, unless `config.model.stem =
-"patch_stats"` gives them back. To decide, train both with three seeds or more
+depend on these that may be a gain; where it should, a loss, unless
+`config.model.stem = "patch_stats"` gives them back. To decide, train both with
+three seeds or more
 (docs/own_pictures.md)."""
 
 
@@ -179,6 +179,10 @@ def texts(found: dict) -> list[str]:
     shares(found),
     f"Changes of the model ({found['invariance']['of']}) are of images x that "
     f"become contrast · x + brightness. {in_comparison(found)}",
+    studies.beside(
+      found["patches"]["LayerNorm"]["effective_rank"]
+      / found["patches"]["raw"]["effective_rank"]
+    ),
     READING,
   ]
 

@@ -9,8 +9,9 @@ of the patch embedding against the step (right); 3: scale of the first LayerNorm
 of Dual PatchNorm, also of a parameter file; 4: gradient norm against depth of
 B/32, S/32 and S/16 (Appendix H); 6: Table 6; curves: training loss and
 results by step; differences: of each arm from the baseline; zoo: of each method
-of configs/norm_zoo.py. 2 and 4 need runs with `config.log_grad_depth`. More
-than eight arms get a small panel each.
+of configs/norm_zoo.py; studies: the published ones by what
+diagnose measures. 2 and 4 need runs with `config.log_grad_depth`. More than
+eight arms get a small panel each.
 """
 
 import argparse

@@ -27,8 +27,7 @@ to test. The two differ in \`config.model.stem_ln\` and in nothing else." \
 On digits of lower contrast (\`corruptions/contrast_prec@1\`, the mean over the \
 five severities of CIFAR-10-C) Dual PatchNorm loses nothing, since its first \
 LayerNorm takes the contrast out of every patch, and a plain ViT loses much. \
-Whether it gains accuracy depends on the data: docs/results/camvid.md is a \
-case where it does, docs/results/when_dpn_helps.md one where it does not." \
+Whether it gains accuracy depends on the setting: docs/results has the studies." \
   --note "The pictures show training, the norm of the gradient by depth (the \
 paper's Figure 2: Dual PatchNorm lowers that of the patch embedding) and what \
 the first LayerNorm has learned to scale each pixel with (its Figure 3)." \

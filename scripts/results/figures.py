@@ -21,6 +21,7 @@ from dpn.scripts.results import (
   paper,
   plots,
   runs,
+  studies,
   tables,
   zoo,
 )
@@ -231,7 +232,8 @@ def differences(frame, args) -> dict[str, Drawn]:
     metric, others = of.headline[0], [a for a in of.arms if a != of.baseline]
     gains = {arm: of.gain(arm, metric) for arm in others}
     if any(isinstance(gain, aggregate.Estimate) for gain in gains.values()):
-      alike.setdefault((metric, of.baseline), {})[of.title] = gains
+      title = studies.heading(of.title, of.result(of.baseline, metric))
+      alike.setdefault((metric, of.baseline), {})[title] = gains
   if not alike:
     raise ValueError("No arm was run that can be compared with another.")
   drawn = {}
@@ -378,9 +380,14 @@ FIGURES: Mapping[str, Callable] = {
   "6": functools.partial(gains, "6"),
   "curves": training,
   "differences": differences,
+  "studies": lambda frame, _: {
+    "studies": Drawn(studies.draw(frame), {}, "Gain against effective rank")
+  },
   "zoo": lambda frame, _: {"zoo": Drawn(zoo.draw(frame), {}, "Norm zoo")},
 }
-ALL = tuple(name for name in FIGURES if name != "zoo")  # of any runs
+ALL = tuple(
+  name for name in FIGURES if name not in ("studies", "zoo")
+)  # of any runs
 
 
 def draw_all(

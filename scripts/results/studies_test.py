@@ -1,0 +1,27 @@
+"""Gains of the archived studies, against what their pages print."""
+
+import pytest
+
+from dpn.scripts.results import studies
+
+
+def test_gains_are_those_of_the_pages():
+  found = {s.name: g for s, g in studies.measured(studies.published())}
+  street, tiny = (
+    found["CamVid (mIoU), 8 px"],
+    found["CIFAR-10, 8 px, 4.4 epochs"],
+  )
+  for gains, arm, mean, ci in (
+    (street, "dpn", 2.87, 1.19),
+    (street, "dpn+patch_stats", 6.76, 1.34),
+    (tiny, "dpn", -3.6, 1.6),
+  ):
+    assert gains[arm].mean == pytest.approx(mean, abs=0.05)
+    assert gains[arm].ci == pytest.approx(ci, abs=0.05)
+
+
+def test_an_unfinished_study_is_not_shown():
+  frame = studies.published()
+  some = frame[~((frame.arm == "dpn") & (frame.seed == 4))]
+  names = {s.name for s, _ in studies.measured(some)}
+  assert "CamVid (mIoU), 8 px" not in names
