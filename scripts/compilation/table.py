@@ -33,7 +33,7 @@ CASES = (
   f"augreg_i1k.py:variant=L/16 {_SCAN}",
   f"augreg_i21k.py:variant=B/16,data=x {_SCAN}",
   f"s16_plus_i1k.py {_SCAN}",
-  f"vtab.py:task=cifar100,init=x {_SCAN}",
+  f"vtab.py:task=CIFAR-100,init=x {_SCAN}",
   f"augreg_i1k.py:variant=B/32 {_SCAN}",
   f"augreg_i1k.py:variant=Ti/16 {_SCAN}",
 )
@@ -122,5 +122,6 @@ def _compiled(config, target, flags):
     if os.path.exists(path):
       with open(path, encoding="utf-8") as f:
         return json.load(f)
-  lines = [x for x in done.stderr.splitlines() if x.strip()] or ["nothing said"]
+  lines = [x for x in done.stderr.splitlines() if x.startswith("Error: ")]
+  lines = lines or done.stderr.splitlines() or ["nothing said"]
   return {"error": lines[-1].strip()}

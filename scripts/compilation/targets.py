@@ -35,16 +35,16 @@ class Chip:
 
 # Google Cloud's pages on each, and NVIDIA's data sheets (SXM, dense); links are
 # given there as both ways. Between hosts of eight GPUs, 400 Gbit/s a GPU as in
-# NVIDIA's DGX H100, 200 in its DGX A100. An H200's 141 GB are 131 GiB.
+# NVIDIA's DGX H100, 200 in its DGX A100. Of a GPU's memory drivers leave this.
 CHIPS = {
   "cpu": Chip(),
   "v4": Chip(32, 275e12, 1228e9, 150e9, (16, 16, 16)),
   "v5e": Chip(16, 197e12, 819e9, 100e9, (16, 16)),
   "v5p": Chip(95, 459e12, 2765e9, 300e9, (16, 20, 28)),
   "v6e": Chip(32, 918e12, 1640e9, 224e9, (16, 16)),
-  "a100": Chip(80, 312e12, 2039e9, 300e9, between_hosts=25e9),
-  "h100": Chip(80, 989e12, 3350e9, 450e9, between_hosts=50e9),
-  "h200": Chip(131, 989e12, 4800e9, 450e9, between_hosts=50e9),
+  "a100": Chip(79, 312e12, 2039e9, 300e9, between_hosts=25e9),
+  "h100": Chip(79, 989e12, 3350e9, 450e9, between_hosts=50e9),
+  "h200": Chip(139, 989e12, 4800e9, 450e9, between_hosts=50e9),
 }
 _EXTRA = "pip install 'dpn[compile-tpu]'"
 
