@@ -57,9 +57,13 @@ def mixup(
   Arrays are (batch, …) floats, for example images and one-hot labels. The first
   example is mixed with the last, on any number of devices.
   """
-  lam = jax.random.beta(rng, p, p)
-  lam = jnp.maximum(lam, 1.0 - lam)
+  lam = _lam(rng, p)
   return tuple(_mix(lam, x) for x in arrays)
+
+
+def _lam(rng, p):
+  lam = jax.random.beta(rng, p, p)
+  return jnp.maximum(lam, 1.0 - lam)
 
 
 def cutmix(
@@ -76,16 +80,20 @@ def cutmix(
   random one. Images are (batch, rows, cols, channels), labels floats (batch,
   classes).
   """
+  box = _box(rng, p, *image.shape[1:3])
+  mixed = jnp.where(box[None, :, :, None], _preceding(image), image)
+  share = jnp.mean(box, dtype=jnp.float32)
+  return mixed, _mix(1.0 - share, labels)
+
+
+def _box(rng, p, rows, cols):
+  """Returns which pixels CutMix replaces, (rows, cols) booleans."""
   lam_rng, centre_rng = jax.random.split(rng)
-  rows, cols = image.shape[1:3]
   half = jnp.sqrt(1.0 - jax.random.beta(lam_rng, p, p)) / 2
   centre = jax.random.uniform(centre_rng, (2,))
   in_rows = _inside(centre[0], half, rows)  # (rows,)
   in_cols = _inside(centre[1], half, cols)  # (cols,)
-  box = (in_rows[:, None] & in_cols[None])[:, :, None]  # (rows, cols, 1)
-  mixed = jnp.where(box[None], _preceding(image), image)
-  share = jnp.mean(box, dtype=jnp.float32)
-  return mixed, _mix(1.0 - share, labels)
+  return in_rows[:, None] & in_cols[None]
 
 
 def mixup_or_cutmix(
@@ -107,15 +115,20 @@ def mixup_or_cutmix(
       f"config.mixup has p={mixup_p}, cutmix_p={cutmix_p} and switch_prob="
       f"{switch_prob}, expected none below 0 and switch_prob in [0, 1]."
     )
-  mix = lambda rng: mixup(rng, mixup_p, image, labels)
-  cut = lambda rng: cutmix(rng, cutmix_p, image, labels)
   if mixup_p and cutmix_p:
+    # Only the weights depend on the condition: of a batch that went through it
+    # XLA for GPUs forgets how it is divided, and each of them computes all.
     switch_rng, rng = jax.random.split(rng)
     switched = jax.random.bernoulli(switch_rng, switch_prob)
-    return jax.lax.cond(switched, cut, mix, rng)
+    rows, cols = image.shape[1:3]
+    box, lam = _box(rng, cutmix_p, rows, cols), _lam(rng, mixup_p)
+    own = jnp.where(switched, ~box, lam)  # the weight of each pixel
+    share = jnp.mean(box, dtype=jnp.float32)
+    lam = jnp.where(switched, 1.0 - share, lam)
+    return _mix(own[None, :, :, None], image), _mix(lam, labels)
   if cutmix_p:
-    return cut(rng)
-  return mix(rng) if mixup_p else (image, labels)
+    return cutmix(rng, cutmix_p, image, labels)
+  return mixup(rng, mixup_p, image, labels) if mixup_p else (image, labels)
 
 
 def _mix(lam: jax.Array, x: jax.Array) -> jax.Array:
