@@ -61,12 +61,13 @@ CASES = {
     **{"weight_init": "cct", **qkv("standardize")},
   },
   "peri_ln": {
-    **several("seednorm+centernorm"),
+    **several("seednorm+centernorm+bhyt"),
     **{"stem": "hmlp", "stem_ln": "post_posemb", "posemb": "sincos2d"},
     **qkv("l2", "one"),
   },
   "res_post": {
     **{"norm": "rmsnorm", "block_ln_kw": {"scale_init": 0.1}},
+    "weight_init": "whiten",
     **qkv("layernorm", "learned"),
   },
   "lns": {
@@ -131,7 +132,7 @@ def fill(path, shape):
   if name in ("mean", "ema", "window"):
     return jnp.zeros(shape.shape, shape.dtype)
   x = np.random.RandomState(sum(map(ord, str(path)))).normal(size=shape.shape)
-  ones = name in ("scale", "var", "phi", "sigma", "alpha", "u")
+  ones = name in ("scale", "var", "phi", "sigma", "alpha", "u", "lam")
   return jnp.asarray(float(ones) + 0.2 * x, shape.dtype)
 
 
