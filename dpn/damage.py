@@ -24,12 +24,16 @@ def reading(path: str) -> Iterator[None]:
   That may be anything: libraries that read files do not say what.
 
   Raises:
-    ValueError: the file is damaged, or larger than the memory.
+    ValueError: the file is damaged, or larger than the memory; it is named.
   """
   try:
     yield
-  except (ValueError, OSError, ImportError):
+  except (OSError, ImportError):
     raise
+  except ValueError as e:
+    if str(path) in str(e):
+      raise
+    raise ValueError(f"{path}: {e}") from e
   except Exception as e:
     raise ValueError(
       f"{path} is damaged or hostile, or larger than the memory "

@@ -16,7 +16,6 @@ from dpn import errors, paths
 
 MAX_DEPTH = 32  # of lists and dictionaries within each other
 _UNIONS = (typing.Union, types.UnionType)
-_SHOWN_CHARS = 80
 
 
 def check(where: str, key: str, value: Any, hint: Any):
@@ -37,11 +36,9 @@ def check(where: str, key: str, value: Any, hint: Any):
   if _is_mapping(value) and (missing := sorted({*required} - {*value})):
     raise ValueError(f"{where}: {_join(key, missing[0])} is missing.")
   if not _fits(value, hint):
-    shown = repr(value)
-    if len(shown) > _SHOWN_CHARS:
-      shown = f"{shown[:_SHOWN_CHARS]}…"
     name = f"{key} must" if key else "it must"
-    raise ValueError(f"{where}: {name} be of type {_name(hint)}, got {shown}.")
+    got = errors.shown(value)
+    raise ValueError(f"{where}: {name} be of type {_name(hint)}, got {got}.")
 
 
 def _join(key, name) -> str:

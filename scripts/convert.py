@@ -21,7 +21,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 import dpn.tasks
-from dpn import errors
+from dpn import damage, errors
 from dpn.models import vit
 from dpn.scripts.conversion import folder, folding
 from dpn.scripts.conversion import resolution as resolutions
@@ -49,7 +49,7 @@ def convert(
     ValueError, OSError: it cannot be read, converted or written.
   """
   folder.check_target(target, to)
-  model = vit_params.read(source, options or {}, arch, dpn.tasks.model_options)
+  model = _read(source, options or {}, arch)
   if resolution is not None:
     model = resolutions.at_resolution(model, resolution)
   if fold_norms:
@@ -63,8 +63,12 @@ def convert(
 
 def read(path: str, told: Sequence[str] = ()) -> vit_params.VitParams:
   """Returns any checkpoint's model; `told` is as for --set."""
-  options = parse_options(told)
-  return vit_params.read(path, options, None, dpn.tasks.model_options)
+  return _read(path, parse_options(told))
+
+
+def _read(path, options, arch=None):
+  with damage.reading(path):
+    return vit_params.read(path, options, arch, dpn.tasks.model_options)
 
 
 def of_timm() -> str:

@@ -61,7 +61,10 @@ def predict(
     part = seen[begin : begin + BATCH_SIZE]
     rest = [(0, BATCH_SIZE - len(part))] + [(0, 0)] * (part.ndim - 1)
     found.append(function(variables, np.pad(part, rest))[: len(part)])
-  return seen, np.concatenate(jax.device_get(found))
+  result = np.concatenate(jax.device_get(found))
+  if not np.isfinite(result).all():
+    raise ValueError(f"{checkpoint} gives NaN: numbers in it are too large.")
+  return seen, result
 
 
 def pictures(paths: Sequence[str]) -> Iterator[str]:

@@ -77,6 +77,9 @@ def test_a_checkpoint_of_no_run(run, tmp_path):
   seen, probabilities = predict.predict(str(tmp_path / "vit.npz"), paths)
   want = model.apply({"params": trees.unflatten(flat)}, seen)[0]
   np.testing.assert_allclose(probabilities, jax.nn.softmax(want), rtol=1e-5)
+  np.savez(tmp_path / "vit.npz", **flat | {"head/kernel": 1e38 * kernel})
+  with pytest.raises(ValueError, match=r"vit.npz gives NaN"):
+    predict.predict(str(tmp_path / "vit.npz"), paths)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import os
 import sys
 from collections.abc import Sequence
 
+from dpn import errors
 from dpn.scripts.results import (
   aggregate,
   claims,
@@ -215,7 +216,7 @@ def main(argv: Sequence[str] | None = None):
     output.write(os.path.abspath(args.output), content)
   if wrong:
     reasons = "\n".join(f"Error: left out: {reason}" for reason in wrong)
-    sys.exit(output.printable(reasons))
+    sys.exit(errors.printable(reasons))
 
 
 if __name__ == "__main__":

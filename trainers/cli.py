@@ -10,7 +10,7 @@ import ml_collections
 from absl import app, flags, logging
 from ml_collections import config_flags
 
-from dpn import metrics, registry
+from dpn import errors, metrics, registry
 from dpn.evaluators import base as evaluators_base
 
 EXPECTED = (
@@ -153,4 +153,4 @@ def fail(error: BaseException | str):
     if "--traceback" in sys.argv:  # flags may not be parsed yet
       traceback.print_exception(error)
     error = f"{error}\n(--traceback shows where it comes from.)"
-  sys.exit(f"Error: {error}")
+  sys.exit(errors.line(error))

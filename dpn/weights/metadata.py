@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 
+from dpn import errors
 from dpn.weights.pixels import Pixels
 
 # Options that names and shapes of parameters give away; files are not asked.
@@ -107,11 +108,7 @@ def pixels_of(mean=None, std=None, white: float = 1.0) -> Pixels | None:
 
 def translate(kind: str, value: Any, known: Mapping[str, Any]) -> Any:
   """Returns our name of what a config.json names, such as an activation."""
-  if value not in known:
-    raise ValueError(
-      f"The file's model has the {kind} {value!r}, according to its "
-      f"config.json; ours can have {', '.join(map(repr, known))}."
-    )
+  errors.check_known(f"value in its config.json: the {kind}", value, known)
   return known[value]
 
 

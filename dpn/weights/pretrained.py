@@ -3,6 +3,7 @@
 `dpn.models.vit.from_pretrained` is how to call this.
 """
 
+import math
 import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -22,8 +23,6 @@ CHANGEABLE = (
   *("num_classes", "rep_size", "stem_ln"),
   *vit.Config.TRAINING_ONLY,
 )
-
-
 # Parameters that are for one size of images.
 _POSITIONS = r"(^|/)pos_embedding$|/rel_posemb/table$"
 
@@ -59,6 +58,14 @@ def _load(path, arch, options):
   model = vit.Model(**{**file.options, **options})
   size = _size(file)
   preprocess = preprocessing.make(file.pp, file.pixels, size, file.patch)
+  patches = lambda x: math.prod(np.floor_divide(x[-3:-1], file.patch[:2]))
+  if (size and None not in preprocess.shape) and (
+    (seen := patches(preprocess.shape)) != patches(file.image_shape)
+  ):
+    raise ValueError(
+      f"{preprocess.pp!r} makes images of {seen} patches; it has positions "
+      f"for {patches(file.image_shape)}. Fit them: convert --resolution."
+    )
   if file.assumed:
     logging.warning(
       "%r does not say everything about its model. Assumed: %s. State it: "

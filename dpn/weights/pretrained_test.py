@@ -144,6 +144,10 @@ def test_what_is_said_and_what_is_assumed(tmp_path, monkeypatch):
   assert preprocess.assumed == ()
   assert 'method="bicubic"' in preprocess.pp
   assert len(said) == 1
+  text = json.dumps(config).replace("[3, 9, 9]", "[3, 12, 12]")
+  (tmp_path / "config.json").write_text(text)
+  with pytest.raises(ValueError, match=r"of 16 patches; it has .* for 9"):
+    vit.from_pretrained(tmp_path)
   vit.from_pretrained(_path(tmp_path, "tok"))
   assert "Assumed: gelu='tanh', " in said[1]
 
@@ -159,7 +163,7 @@ def test_what_is_said_and_what_is_assumed(tmp_path, monkeypatch):
     ({"num_classes": "ten"}, "num_classes must be of type int or None"),
     ({"width": 32}, "does not fit the model"),
     ({"stem_ln": "whiten"}, "whitens patches by the statistics of training"),
-    ({"stem_ln": "dnp"}, "Did you mean 'dpn'"),
+    ({"stem_ln": "dnp"}, "^/.*npz: .*Did you mean 'dpn'"),
   ],
 )
 def test_wrong_options(tmp_path, options, message):

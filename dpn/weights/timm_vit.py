@@ -274,9 +274,8 @@ def _shown(arrays):
       "posemb_join_kw": {"cls": "cls_token" in arrays},
     }
     options |= {"stem_ln": "post_posemb", **join}
-  if {"blocks.0.norm1.weight", "blocks.0.norm1.bias"} & arrays.keys() == {
-    "blocks.0.norm1.weight"
-  }:
+  norm = "blocks.0.norm1."
+  if f"{norm}weight" in arrays and f"{norm}bias" not in arrays:
     options |= {"norm": "rmsnorm", "final_norm": "norm"}
     if "patch_embed.norm.weight" in arrays:
       options["stem_ln"] = "post_rmsnorm"

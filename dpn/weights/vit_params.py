@@ -112,11 +112,9 @@ def read(
   size = np.multiply(_grid(flat, tokens), patch[:2]).tolist()
   image_shape = (1, *size, patch[2])
   image = jax.ShapeDtypeStruct(image_shape, np.float32)
-  known = dataclasses.replace(
-    file, options=options, cls_row=cls_row, guessed=()
-  )
+  said = dataclasses.replace(file, options=options, cls_row=cls_row, guessed=())
   variables = load.load_variables(
-    dataclasses.replace(found, metadata=known),
+    dataclasses.replace(found, metadata=said),
     jax.eval_shape(model.init, jax.random.key(0), image),
     options=options,
     advice="The file is not all of such a model, or holds more than it: ours "
@@ -289,8 +287,8 @@ def _grid(flat, tokens):
 
 def _embeddings(flat):
   """Returns the kernels from pixels to tokens, one for each convolution."""
-  if "embedding/kernel" in flat:
-    return [flat["embedding/kernel"]]
+  if (kernel := flat.get("embedding/kernel")) is not None:
+    return [kernel] * (kernel.ndim == 4)
   names = [k for k in flat if re.fullmatch(r"embedding/Conv_\d+/kernel", k)]
   return [flat[f"embedding/Conv_{i}/kernel"] for i in range(len(names))]
 

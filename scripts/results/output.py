@@ -6,12 +6,11 @@ import io
 import os
 import sys
 import traceback
-import unicodedata
 from collections.abc import Iterator
 
 from matplotlib import figure
 
-from dpn import atomic, registry
+from dpn import atomic, errors, registry
 
 
 @contextlib.contextmanager
@@ -62,20 +61,7 @@ def add_trust(parser: argparse.ArgumentParser):
 
 def say(text: str, file=None):
   """Prints text, which may hold names that come from elsewhere."""
-  print(printable(text), file=file, flush=True)
-
-
-def printable(text: str) -> str:
-  """Returns text whose control characters, but for newlines, are escaped.
-
-  In a terminal they could move the cursor or change what has been printed.
-  """
-  return "".join(
-    char.encode("unicode_escape").decode()
-    if unicodedata.category(char) in ("Cc", "Cf") and char != "\n"
-    else char
-    for char in text
-  )
+  print(errors.printable(text), file=file, flush=True)
 
 
 @contextlib.contextmanager
@@ -87,12 +73,12 @@ def errors_in_a_line() -> Iterator[None]:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(1)
   except (ValueError, OSError) as e:
-    sys.exit(printable(f"Error: {e}"))
+    sys.exit(errors.line(e))
   except Exception as e:  # commands read files, which may hold anything
     place = traceback.extract_tb(e.__traceback__)[-1]
     sys.exit(
-      printable(
-        f"Error: {type(e).__name__}: {e} ({place.filename}:{place.lineno}). A "
+      errors.line(
+        f"{type(e).__name__}: {e} ({place.filename}:{place.lineno}). A "
         "file that was read is damaged, hostile or larger than the memory; or "
         "this is a bug of the command."
       )

@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from dpn.scripts.results import output
+from dpn.trainers import cli
 
 
 def test_writes_into_new_folders(tmp_path):
@@ -27,6 +28,8 @@ def test_control_characters_do_not_reach_the_terminal(capsys):
   message = pytest.raises(SystemExit, match=r"^Error: \\x07$")
   with message, output.errors_in_a_line():
     raise ValueError("\a")
+  with pytest.raises(SystemExit, match=r"^Error: x+ … x{4000}$"):
+    cli.fail("x" * 10**6)
 
 
 def test_a_reader_that_goes_away_is_no_error(tmp_path):

@@ -16,7 +16,8 @@ import jinja2
 import pandas as pd
 from matplotlib import figure
 
-from dpn.scripts.results import aggregate, output, tables
+from dpn import errors
+from dpn.scripts.results import aggregate, tables
 
 PIXELS_PER_INCH = 100  # of the page; pictures hold twice as many
 PIXELS_PER_CELL = 500  # of the grid; wider pictures take a row
@@ -155,7 +156,7 @@ def grid(frame: pd.DataFrame, *, keys: int = 1, style: str = "plain") -> str:
   `style` is one of tabulate's table formats.
   """
   align = ["left" if i < keys else "right" for i in range(frame.shape[1])]
-  rows = frame.map(lambda cell: output.printable(str(cell))).to_markdown(
+  rows = frame.map(lambda cell: errors.printable(str(cell))).to_markdown(
     index=False, tablefmt=style, colalign=align, disable_numparse=True
   )
   return "\n".join(row.rstrip() for row in rows.splitlines())
