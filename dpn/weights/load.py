@@ -192,12 +192,14 @@ def load_towers(
 
 
 def _check_finite(path, arrays):
-  """Raises ValueError if an array holds a NaN or an infinity."""
+  """Raises ValueError if an array holds a NaN or an infinity, or integers."""
   for name, x in sorted(arrays.items()):
-    if not np.isfinite(np.asarray(x, np.float32)).all():
+    whole = x.dtype.kind in "biu"
+    if whole or not np.isfinite(np.asarray(x, np.float32)).all():
+      kind = x.dtype if whole else "NaN or infinity"
       raise ValueError(
-        f"{path!r}: {name!r} holds NaN or infinity, so its run diverged, or "
-        "the file is damaged. Give another file or an earlier checkpoint; or, "
+        f"{path!r}: {name!r} holds {kind}, so its run diverged, or the file is "
+        "damaged or quantized. Give another or an earlier checkpoint; or, "
         f"to do without this array, set dont_load=[{re.escape(name)!r}]."
       )
 

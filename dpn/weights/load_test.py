@@ -296,10 +296,11 @@ def test_dtypes_are_the_models(tmp_path):
 def test_numbers_that_are_not_finite(tmp_path):
   flat = testing.golden("tok")
   name = "head/bias"
-  flat[name] = np.full_like(flat[name], np.nan)
-  path = testing.write(tmp_path, flat)
-  with pytest.raises(ValueError, match="'head/bias' holds NaN or infinity"):
-    load.load(path, testing.shapes())
+  for x, kind in ((np.nan, "NaN or infinity"), (np.int32(1), "int32")):
+    flat[name] = np.broadcast_to(x, flat[name].shape)
+    path = testing.write(tmp_path, flat)
+    with pytest.raises(ValueError, match=f"'head/bias' holds {kind}"):
+      load.load(path, testing.shapes())
   kept = load.load(path, testing.shapes(), dont_load=["head/.*"])
   assert isinstance(kept["head"]["bias"], jax.ShapeDtypeStruct)
 

@@ -94,10 +94,7 @@ def read(
     schema.check(path, name, told[name], vit.HINTS[name])
   guessed = tuple(x for x in file.guessed if x not in overrides)
   file = dataclasses.replace(file, options=told, guessed=guessed)
-  try:
-    flat, options = _inferred(found.arrays, file)
-  except ValueError as error:
-    raise ValueError(f"{path!r}: {error}") from error
+  flat, options = _inferred(found.arrays, file)
   options |= told
   tables = positions.names(flat)
   rows = flat[tables[0]].shape[-2] if tables else 0
@@ -182,6 +179,7 @@ def infer_options(flat: Mapping[str, Any]) -> dict[str, Any]:
       f"MLP, got {tops}. Of a larger model name a part: 'file.npz:img'."
     )
   *patch_size, _, width = embeddings[-1].shape
+  heads, head_dim = query.shape[-2:]
   patches = {"patch_size": list(patch_size)}
   sizes = {name: x.shape[-1] for name, x in flat.items() if x.ndim}
   pool_type = "tok" if "cls" in flat else "gap"
@@ -192,10 +190,8 @@ def infer_options(flat: Mapping[str, Any]) -> dict[str, Any]:
     "depth": len(query) if query.ndim == 4 else depth,
     "mlp_dim": hidden.shape[-1],
     "mlp": "swiglu" if "MlpBlock_0/gate/kernel" in in_blocks else "mlp",
-    "num_heads": query.shape[-2],
-    "head_dim": query.shape[-1]
-    if math.prod(query.shape[-2:]) != width
-    else None,
+    "num_heads": heads,
+    "head_dim": head_dim if heads * head_dim != width else None,
     "stem_ln": _STEMS["stem/ln0/scale" in flat, "stem/ln1/scale" in flat],
     "qkv_bias": f"{attention}/bias" in in_blocks,
     "qk_norm": _qk_norm(in_blocks, f"{attention}_ln"),
