@@ -25,8 +25,8 @@ from collections.abc import Sequence
 import jax
 import numpy as np
 import pandas as pd
+import sklearn
 from PIL import Image, ImageFilter, ImageOps
-from sklearn import datasets
 
 from benchmarks import harness, input_peers
 from dpn import input_pipeline
@@ -56,7 +56,7 @@ def write_images(folder: str, task: str, seed: int = 0):
   _, count, rows, cols, _ = input_peers.TASKS[task]
   photos = []
   for name in ("china.jpg", "flower.jpg"):
-    photo = Image.fromarray(datasets.load_sample_image(name))
+    photo = Image.fromarray(sklearn.datasets.load_sample_image(name))
     factor = 1.05 * max(rows / photo.height, cols / photo.width)
     photos.append(ImageOps.scale(photo, max(1, factor)))
 

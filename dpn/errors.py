@@ -1,4 +1,4 @@
-"""Messages for unknown names: what was got, the nearest, all that are known."""
+"""Errors of this library, and messages for unknown names."""
 
 import difflib
 import unicodedata
@@ -50,3 +50,11 @@ def check_known(kind: str, got: str, known: Iterable[str]):
   """Raises ValueError, see `unknown`, if `got` is not among them."""
   if got not in [*known]:  # a list, as `got` may be anything
     raise ValueError(unknown(kind, got, known))
+
+
+class NonFiniteError(RuntimeError):
+  """A measured quantity became NaN or infinite."""
+
+
+class EvaluatorError(RuntimeError):
+  """An evaluator failed; the message names it."""

@@ -16,16 +16,12 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-from dpn import atomic, damage, tensorboard, weights_and_biases
+from dpn import atomic, damage, errors, tensorboard, weights_and_biases
 
 METRICS = "metrics.jsonl"
 TIMING = "timing.jsonl"
 # The group in which TensorBoard shows numbers whose names have no "/".
 GROUPS = {METRICS: "train", TIMING: "time"}
-
-
-class NonFiniteError(RuntimeError):
-  """A measured quantity became NaN or infinite."""
 
 
 def check_finite(step: int, last_step: int, values: Mapping[str, float]):
@@ -35,7 +31,7 @@ def check_finite(step: int, last_step: int, values: Mapping[str, float]):
   """
   found = [f"{k} = {v}" for k, v in values.items() if not math.isfinite(v)]
   if found:
-    raise NonFiniteError(
+    raise errors.NonFiniteError(
       f"{', '.join(sorted(found))} at step {step}; finite until step "
       f"{last_step}. The run stops here and keeps its last good checkpoint. "
       "Try a lower lr, a longer warmup or grad_clip_norm."

@@ -13,7 +13,7 @@ import PIL.Image
 import pytest
 from tensorboardX.proto import event_pb2
 
-from dpn import metrics
+from dpn import errors, metrics
 
 
 def _write(workdir, start, steps, **kw):
@@ -177,7 +177,7 @@ def test_check_finite_names_quantity_and_interval():
   message = (
     r"^l2_grads = inf, loss = nan at step 50; finite until step 40\. .*lower lr"
   )
-  with pytest.raises(metrics.NonFiniteError, match=message):
+  with pytest.raises(errors.NonFiniteError, match=message):
     metrics.check_finite(50, 40, bad)
 
 

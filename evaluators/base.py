@@ -117,10 +117,6 @@ def check_finite(*embeddings: np.ndarray):
     )
 
 
-class EvaluatorError(RuntimeError):
-  """An evaluator failed; the message names it."""
-
-
 class Scheduled(NamedTuple):
   """An evaluator and when it runs."""
 
@@ -145,7 +141,7 @@ class Scheduled(NamedTuple):
       if bad := [f"{k} = {v}" for k, v in row.items() if not math.isfinite(v)]:
         raise ValueError(f"expected finite numbers, got {', '.join(bad)}.")
     except Exception as e:
-      raise EvaluatorError(
+      raise errors.EvaluatorError(
         f"Evaluator {self.name!r} failed: {type(e).__name__}: {e}"
       ) from e
     return row

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpn import sharding
+from dpn import errors, sharding
 from dpn.evaluators import base
 
 SIZES = {"total_steps": 200, "batch_size": 8, "data_size": 80}
@@ -97,7 +97,7 @@ def test_results_that_are_no_finite_numbers(found, message):
   evaluator = types.SimpleNamespace(run=lambda variables: found)
   scheduled = base.Scheduled("val", evaluator, 1, "val/")
   with pytest.raises(
-    base.EvaluatorError, match=f"^Evaluator 'val' failed: .*{message}"
+    errors.EvaluatorError, match=f"^Evaluator 'val' failed: .*{message}"
   ):
     scheduled.run({})
 

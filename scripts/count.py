@@ -32,7 +32,6 @@ from dpn import flops, optim, trees
 from dpn.input_pipeline import loader
 from dpn.scripts import convert, fake_data
 from dpn.scripts.diagnosis import learned
-from dpn.tasks import base
 from dpn.trainers import build, cli
 from dpn.weights import files
 
@@ -40,7 +39,7 @@ _BLOCK = re.compile(r"(encoderblock)(?:_\d+)?(/[^/]+)?.*")
 OUTSIDE = "(outside modules)"
 
 
-def count(task: base.Task, spec: loader.Spec) -> pd.DataFrame:
+def count(task: dpn.tasks.base.Task, spec: loader.Spec) -> pd.DataFrame:
   """Returns parameters and FLOPs per example, a row for each module.
 
   Args:
@@ -73,7 +72,7 @@ def _module(scope, params):
   return "/".join(path) or OUTSIDE
 
 
-def audit(config, task: base.Task, spec: loader.Spec) -> pd.DataFrame:
+def audit(config, task: dpn.tasks.base.Task, spec: loader.Spec) -> pd.DataFrame:
   """Returns what the config makes of each parameter, a row for each.
 
   Args:

@@ -45,7 +45,7 @@ def evaluate(
   """Returns `{"step": …, "<evaluator>/<metric>": …}`.
 
   For arguments and errors see `checkpoints.prepare`; besides, it raises
-  evaluators.base.EvaluatorError if an evaluator fails.
+  errors.EvaluatorError if an evaluator fails.
   """
   with damage.reading(f"{path}, or its config,"):
     evaluators, variables, step = checkpoints.prepare(config, path, evals)

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from dpn import metrics
-from dpn.evaluators import base
+from dpn import errors, metrics
 from dpn.input_pipeline import pp
 from dpn.scripts import evaluate
 from dpn.scripts.evaluation import checkpoints
@@ -155,7 +154,7 @@ def test_logits_beyond_float32(run, tmp_path):
   params["head/kernel"] = np.full((16, 10), 3e38, np.float32)
   np.savez(tmp_path / "huge.npz", **params)
   message = r"^Evaluator 'test' failed: .* finite numbers, got test/loss = nan"
-  with pytest.raises(base.EvaluatorError, match=message):
+  with pytest.raises(errors.EvaluatorError, match=message):
     evaluate.evaluate(config, str(tmp_path / "huge.npz"), ["test"])
 
 

@@ -21,7 +21,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax import export as jax_export
 
 from dpn import atomic, errors, trees
 from dpn.models import vit
@@ -69,7 +68,7 @@ def export(
     raise ValueError(
       f"{source!r} does not tell the size of its images, {preprocess.shape}."
     )
-  [batch] = jax_export.symbolic_shape("batch")
+  [batch] = jax.export.symbolic_shape("batch")
   image = jax.ShapeDtypeStruct((batch, *preprocess.shape), np.float32)
 
   def apply(image):
@@ -77,7 +76,7 @@ def export(
 
   shapes = jax.eval_shape(apply, image)
   errors.check_known("output", name, shapes)
-  exported = jax_export.export(
+  exported = jax.export.export(
     jax.jit(lambda image: apply(image)[name]), platforms=platforms
   )(image)
   about = {

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import cv2
 import einops
 import numpy as np
-from sklearn import datasets
+import sklearn
 
 from dpn import atomic
 
@@ -25,14 +25,14 @@ _TILE = 21  # pixels, of a photograph: 600 tiles each
 
 def digits() -> tuple[np.ndarray, np.ndarray]:
   """Returns uint8 images (1797, 32, 32, 3) and labels from 0 to 9."""
-  data = datasets.load_digits()
+  data = sklearn.datasets.load_digits()
   images = np.round(data.images * (255 / 16)).astype(np.uint8)
   return np.repeat(_enlarge(images)[..., None], 3, axis=-1), data.target
 
 
 def photos() -> tuple[np.ndarray, np.ndarray]:
   """Returns uint8 images (1200, 32, 32, 3) and labels 0 and 1."""
-  photos = np.stack(datasets.load_sample_images().images)
+  photos = np.stack(sklearn.datasets.load_sample_images().images)
   rows, cols = (length // _TILE for length in photos.shape[1:3])
   photos = photos[:, : rows * _TILE, : cols * _TILE]
   tiles = einops.rearrange(

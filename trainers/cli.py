@@ -10,13 +10,9 @@ import ml_collections
 from absl import app, flags, logging
 from ml_collections import config_flags
 
-from dpn import errors, metrics, registry
-from dpn.evaluators import base as evaluators_base
+from dpn import errors, registry
 
-EXPECTED = (
-  *(ValueError, OSError),
-  *(metrics.NonFiniteError, evaluators_base.EvaluatorError),
-)
+EXPECTED = (ValueError, OSError, errors.NonFiniteError, errors.EvaluatorError)
 flags.disclaim_key_flags()  # so that --help shows them as the command's own
 
 

@@ -28,12 +28,6 @@ def test_a_wrong_config_is_a_message_alone(tmp_path):
   assert not (tmp_path / "run").exists()
 
 
-def test_help():
-  done = _run("--help")
-  assert done.returncode == 0
-  assert "--config: Path of a config file" in done.stdout
-
-
 CONFIG = """
 import ml_collections
 def get_config(arg="lr=1"):

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from dpn import metrics, timing
+from dpn import errors, metrics, timing
 from dpn.evaluators import base as evaluators_base
 from dpn.trainers import build, conftest, loop
 from dpn.trainers import log as log_lib
@@ -75,13 +75,13 @@ def test_the_interval_of_a_nan(log, tmp_path):
   log.add(20, {"loss": 1.0})
   log.add(20, {"val/loss": math.nan})
   message = r"val/loss = nan at step 20; finite until step 20\."
-  with pytest.raises(metrics.NonFiniteError, match=message):
+  with pytest.raises(errors.NonFiniteError, match=message):
     log.flush()
   assert _rows(tmp_path) == []
   log.check_finite(25, {"loss": jnp.float32(1)})
   log.add(30, lambda: {"loss": math.inf})
   message = r"loss = inf at step 30; finite until step 25\."
-  with pytest.raises(metrics.NonFiniteError, match=message):
+  with pytest.raises(errors.NonFiniteError, match=message):
     log.fetch()
 
 
@@ -241,7 +241,7 @@ def test_an_evaluator_may_fail(run, progress, capsys, caplog):
   assert "Evaluator 'val' failed: KeyError: 'no such" in capsys.readouterr().out
   assert "in _broken" in caplog.text
   run.config["strict_evals"] = True
-  with pytest.raises(evaluators_base.EvaluatorError, match="'val' failed"):
+  with pytest.raises(errors.EvaluatorError, match="'val' failed"):
     loop.evaluate(run, [_evaluator(_broken)], STATE, progress)
 
 

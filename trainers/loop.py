@@ -10,8 +10,7 @@ import numpy as np
 from absl import logging
 from jax.experimental import multihost_utils
 
-from dpn import processes, timing, weights_and_biases
-from dpn.evaluators import base as evaluators_base
+from dpn import errors, processes, timing, weights_and_biases
 from dpn.trainers import build, distributed, ends, mean_loss
 from dpn.trainers import log as log_lib
 from dpn.trainers import seeds as seeds_lib
@@ -40,9 +39,9 @@ def train(
   Raises:
     ValueError, OSError: the config, the data or a directory is wrong; or the
       seeds stand at different steps.
-    metrics.NonFiniteError: training diverged. Of several seeds, one did, now or
+    errors.NonFiniteError: training diverged. Of several seeds, one did, now or
       before; the others are done.
-    evaluators.base.EvaluatorError: with `config.strict_evals`.
+    errors.EvaluatorError: with `config.strict_evals`.
   """
   phases = phases or timing.PhaseTimer(time.monotonic())
   every = seeds_lib.of_config(config, workdir, seeds)
@@ -286,7 +285,7 @@ def evaluate(run, evaluators, state, progress):
     with progress.phases.phase("eval"):
       try:
         found = evaluator.run(state.variables)
-      except evaluators_base.EvaluatorError as e:
+      except errors.EvaluatorError as e:
         if run.config.get("strict_evals") or jax.process_count() > 1:
           raise
         log_lib.say(f"  {e} (the run goes on; config.strict_evals stops it)")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from dpn import metrics, trees
+from dpn import errors, metrics, trees
 from dpn.evaluators import mean
 from dpn.trainers import build, conftest, loop
 from dpn.trainers import workdir as workdir_lib
@@ -271,7 +271,7 @@ def test_where_a_run_starts_from(finished, tmp_path):
 def test_the_last_checkpoint_survives_divergence(tmp_path):
   # Warmup spares the first step.
   message = r"l2_params = inf.* at step 2; finite until step 1\..*\n.* params/"
-  with pytest.raises(metrics.NonFiniteError, match=message):
+  with pytest.raises(errors.NonFiniteError, match=message):
     loop.train(tiny_config(lr=1e30, ckpt_steps=1), str(tmp_path))
   assert _names(tmp_path / "checkpoints") == ["1"]
   assert not (tmp_path / "done.json").exists()
@@ -280,7 +280,7 @@ def test_the_last_checkpoint_survives_divergence(tmp_path):
 
 def test_divergence_between_two_rows_is_seen_before_an_evaluation(tmp_path):
   config = tiny_config(lr=1e30, log_training_steps=0, ckpt_steps=0)
-  with pytest.raises(metrics.NonFiniteError, match=r"l2_params.* at step 3;"):
+  with pytest.raises(errors.NonFiniteError, match=r"l2_params.* at step 3;"):
     loop.train(config, str(tmp_path))
 
 

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import ml_collections
 import numpy as np
 
-from dpn import atomic, metrics, processes, sharding, trees
+from dpn import atomic, errors, processes, sharding, trees
 from dpn.input_pipeline import device
 from dpn.trainers import build, update
 from dpn.trainers import log as log_lib
@@ -53,14 +53,14 @@ class Seed:
   position: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   first_step: int = 0
   unevaluated: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-  failure: metrics.NonFiniteError | None = None
+  failure: errors.NonFiniteError | None = None
 
-  def previous_failure(self) -> metrics.NonFiniteError | None:
+  def previous_failure(self) -> errors.NonFiniteError | None:
     """Returns the error that says of a seed that it had diverged, if so."""
     path = os.path.join(self.workdir, workdir_lib.DIVERGED)
     if not os.path.exists(path):
       return None
-    return metrics.NonFiniteError(
+    return errors.NonFiniteError(
       f"{self.workdir} had diverged and was left out: see {path}. Train that "
       "seed by itself; or, once the others are done, remove this file to try "
       "it again."
@@ -211,7 +211,7 @@ class Together:
     """
     try:
       yield
-    except metrics.NonFiniteError as e:
+    except errors.NonFiniteError as e:
       [state] = [own for other, own in self.states() if other is seed]
       e.args = (f"{e}\n{not_finite(state)}",)
       seed.failure = e

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from dpn import metrics
+from dpn import errors, metrics
 from dpn.trainers import conftest, distributed, ends, loop, update
 from dpn.trainers import seeds as seeds_lib
 
@@ -195,7 +195,7 @@ def test_a_seed_that_diverges(tmp_path, monkeypatch):
     stop = lambda self, step: step == 4
     stopping.setattr(distributed.PreemptionHandler, "should_stop", stop)
     _together(config, tmp_path)
-  with pytest.raises(metrics.NonFiniteError, match=r"s3 had diverged and was"):
+  with pytest.raises(errors.NonFiniteError, match=r"s3 had diverged and was"):
     _together(config, tmp_path)
   reason = tmp_path / f"s{SEEDS[0]}/diverged.txt"
   assert "loss = nan at step 2" in reason.read_text()
@@ -209,7 +209,7 @@ def test_a_seed_that_diverges(tmp_path, monkeypatch):
 
 def test_when_all_seeds_diverge_nothing_is_saved(tmp_path):
   config = _config(evals={}, lr=1e38, log_training_steps=5)
-  with pytest.raises(metrics.NonFiniteError, match="at step 3"):
+  with pytest.raises(errors.NonFiniteError, match="at step 3"):
     _together(config, tmp_path)
   for seed in SEEDS:
     assert not os.listdir(tmp_path / f"s{seed}/checkpoints")

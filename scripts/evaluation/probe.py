@@ -43,7 +43,7 @@ def probe(
   Raises:
     ValueError, OSError: the checkpoint or the data cannot be read, or do not
       fit together.
-    evaluators.base.EvaluatorError: the probe failed.
+    errors.EvaluatorError: the probe failed.
   """
   folder = os.path.abspath(os.path.expanduser(data))
   name = f"folder:{folder}" if os.path.isdir(folder) else data

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pandas as pd
-import scipy.stats
+import scipy
 
 from dpn.scripts.results import arms as arms_lib
 from dpn.scripts.results import runs

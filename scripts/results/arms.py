@@ -14,8 +14,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import flax
 import pandas as pd
-from flax import traverse_util
 
 from dpn.models import vit
 from dpn.trainers import workdir
@@ -34,10 +34,8 @@ _NAMED = {"stem": (), "norm": ("eps",), "posemb_join": ("cls",)}
 _OF_RECIPE = {
   *("width", "depth", "mlp_dim", "num_heads", "patch_size", "posemb"),
   *("pool_type", "rep_size", "cls_blocks", "gelu", "qkv_bias", "final_norm"),
-  *("head_zeroinit", *vit.Config.TRAINING_ONLY),
+  "head_zeroinit",
 }
-_EVERY_DEFAULT = {f.name: f.default for f in dataclasses.fields(vit.Config)}
-_DEFAULTS = {k: v for k, v in _EVERY_DEFAULT.items() if k not in _OF_RECIPE}
 _OPTION = re.compile(r"model/(?:image/)?(\w+?)(?:_kw)?(?:/(.+))?")
 # May differ between the seeds of an arm: where things are, what is watched.
 _FREE = re.compile(
@@ -54,6 +52,19 @@ _SEED = re.compile(
   r"|(?<=/)(?<!checkpoints/)\d+(?=/|$)"
 )
 Config = Mapping[str, Any]
+
+
+@functools.cache
+def _every_default():
+  """Returns the default of each option of the model."""
+  return {f.name: f.default for f in dataclasses.fields(vit.Config)}
+
+
+@functools.cache
+def _defaults():
+  """Returns those of the options that name arms."""
+  own = {*_OF_RECIPE, *vit.Config.TRAINING_ONLY}
+  return {k: v for k, v in _every_default().items() if k not in own}
 
 
 def name(config: Config, base: Config | None = None) -> str:
@@ -94,23 +105,24 @@ def says_arm(model: Config) -> bool:
 
 def model_name(model: Config) -> str:
   """Returns the arm of config.model: "dpn+sub_ln", "lape"; "" if plain."""
-  stem = model.get("stem_ln") or _DEFAULTS["stem_ln"]
-  parts = ["" if stem == _DEFAULTS["stem_ln"] else stem, _block(model)]
+  defaults = _defaults()
+  stem = model.get("stem_ln") or defaults["stem_ln"]
+  parts = ["" if stem == defaults["stem_ln"] else stem, _block(model)]
   parts += [_choice(model, key) for key in _NAMED]
   named = {"stem_ln", "block_ln", "block_ln_kw", *_NAMED}
   named |= {f"{key}_kw" for key in _NAMED}
-  for key in sorted(_DEFAULTS.keys() - named):
+  for key in sorted(defaults.keys() - named):
     value = model.get(key)
     if isinstance(value, Mapping):
       parts += [f"{key}.{k}={v}" for k, v in value.items()]
-    elif value not in (None, _DEFAULTS[key]):
+    elif value not in (None, defaults[key]):
       parts.append(f"{key}={value}")
   return "+".join(filter(None, parts))
 
 
 def _choice(model, key):
   """Returns an option of `_NAMED` with its own options, "" if plain."""
-  plain = _DEFAULTS[key]
+  plain = _defaults()[key]
   chosen, kw = model.get(key) or plain, dict(model.get(f"{key}_kw") or {})
   if kw.get("norm") == "layernorm":  # LaPE's default
     del kw["norm"]
@@ -136,7 +148,7 @@ def _block(model):
 def _is_arm(field):
   """Returns whether `model_name` says a field, "model/stem_ln"."""
   match = _OPTION.fullmatch(field)
-  if not match or match[1] not in _DEFAULTS:
+  if not match or match[1] not in _defaults():
     return False
   return match[2] not in _NAMED.get(match[1], ()) or match[2] is None
 
@@ -152,7 +164,7 @@ def _flat(config):
   Those of blocks, stems and norms are one field each, by the paper's name. Of
   `model_init` without the seed, of `subset_seed` only whether it is set.
   """
-  flat = traverse_util.flatten_dict(dict(config), sep="/")
+  flat = flax.traverse_util.flatten_dict(dict(config), sep="/")
   model, whole = image_model(config), config.get("model") or {}
   prefix = "model/image/" if model is whole.get("image") else "model/"
   for key in ("block_ln", *_NAMED):
@@ -191,9 +203,9 @@ def _filled_in(table):
 def _default(field):
   """Returns what a field is if it is not set, as JSON; "absent" if nothing."""
   match = _OPTION.fullmatch(field)
-  if not match or match[2] or match[1] not in _EVERY_DEFAULT:
+  if not match or match[2] or match[1] not in (defaults := _every_default()):
     return ABSENT
-  return json.dumps(_EVERY_DEFAULT[match[1]], default=dict)
+  return json.dumps(defaults[match[1]], default=dict)
 
 
 def row_hash(config: Config) -> str:

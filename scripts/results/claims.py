@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
-import scipy.stats
+import scipy
 
 from dpn.scripts.results import (
   aggregate,

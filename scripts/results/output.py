@@ -7,10 +7,12 @@ import os
 import sys
 import traceback
 from collections.abc import Iterator
-
-from matplotlib import figure
+from typing import TYPE_CHECKING
 
 from dpn import atomic, errors, registry
+
+if TYPE_CHECKING:  # commands without pictures need not wait for it
+  from matplotlib import figure
 
 
 @contextlib.contextmanager
@@ -40,7 +42,7 @@ def write(path: str | None, content: str):
   say(f"Wrote {path}.")
 
 
-def save(fig: figure.Figure, path: str, **options):
+def save(fig: "figure.Figure", path: str, **options):
   """Writes a figure in the format of the file's name, see `write`."""
   content, (_, suffix) = io.BytesIO(), os.path.splitext(path)
   fig.savefig(content, format=suffix[1:] or "png", **options)

@@ -53,7 +53,7 @@ STYLE = {
 
 # Title → legend entry → numbers, (runs, x).
 Panels = Mapping[str, Mapping[str, pd.DataFrame]]
-Gains = Mapping[str, Mapping[str, aggregate.Estimate | str]]  # panel → arm
+Gains = Mapping[str, Mapping[str, "aggregate.Estimate | str"]]  # panel → arm
 
 
 @matplotlib.rc_context(STYLE)
