@@ -90,9 +90,7 @@ class Checkpointer:
   def steps(self) -> list[int]:
     """The steps of the complete checkpoints, in order."""
     names = (path.name for path in self._directory.glob("[0-9]*"))
-    return sorted(
-      int(name) for name in names if re.fullmatch(r"0|[1-9]\d*", name)
-    )
+    return sorted(map(int, filter(re.compile(r"0|[1-9]\d*").fullmatch, names)))
 
   @property
   def latest(self) -> int | None:

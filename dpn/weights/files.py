@@ -253,12 +253,13 @@ def _read_shards(index):
         f"{index!r} lists {len(files)} files, of which {name!r} is missing. "
         "Copy it as well."
       )
-    flat |= _read_file(file)
-  if differ := sorted(flat.keys() ^ where.keys()):
-    raise ValueError(
-      f"{index!r} and its files do not have the same arrays: "
-      f"{', '.join(differ[:4])}. They may be of two checkpoints."
-    )
+    arrays = _read_file(file)
+    if differ := arrays.keys() ^ {k for k, at in where.items() if at == name}:
+      raise ValueError(
+        f"{index!r} and {name!r} do not have the same arrays: "
+        f"{', '.join(sorted(differ)[:4])}. They may be of two checkpoints."
+      )
+    flat |= arrays
   return flat
 
 
@@ -267,12 +268,16 @@ def _read_npz(path):
     open(path, "rb") as f,
     np.lib.npyio.NpzFile(f, allow_pickle=False) as npz,
   ):
+    sizes = [member.file_size for member in npz.zip.infolist()]
+    if sum(sizes) > max(2**26, 100 * os.path.getsize(path)):
+      raise ValueError(f"it would be {sum(sizes):,} bytes when uncompressed")
+    if len({*npz}) < len(sizes):
+      raise ValueError("two arrays in it have the same name")
     arrays = {name: npz[name] for name in npz}
-  if wrong := [k for k, x in arrays.items() if not isinstance(x, np.ndarray)]:
-    raise ValueError(f"{wrong[0]!r} in it is no array of NumPy's")
   for name, x in arrays.items():
-    if x.dtype.kind not in "biuf" and x.dtype != "V2" and name != "metadata":
-      raise ValueError(f"{name!r} in it holds no real numbers, but {x.dtype}")
+    kind = getattr(x, "dtype", np.dtype("O"))  # else no array of NumPy's
+    if kind.kind not in "biuf" and kind != "V2" and name != "metadata":
+      raise ValueError(f"{name!r} in it holds no real numbers, but {kind}")
   # NumPy's format does not know bfloat16 and stores two bytes of void.
   return {
     name: x.view(jnp.bfloat16) if x.dtype == "V2" else x

@@ -107,9 +107,10 @@ def _zeros_within(path):
   path.write_bytes(data)
 
 
-def _renamed_pickle(path):
-  with zipfile.ZipFile(path, "w") as archive:  # as torch.save writes
-    archive.writestr("archive/data.pkl", b"")
+def _zip(path, **members):
+  with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+    for name, data in members.items():
+      archive.writestr(name, data)
 
 
 def _float8(path):
@@ -128,7 +129,9 @@ NO_NUMBERS = "'b' in it holds no real numbers, but"
   ("name", "write", "message"),
   [
     ("x.npz", _zeros_within, r"x\.npz' is not a readable"),
-    ("x.npz", _renamed_pickle, "is no array of NumPy's"),
+    ("x.npz", lambda p: _zip(p, pkl=b""), "'pkl' in it holds no real numbers"),
+    ("x.npz", lambda p: _zip(p, x=bytes(7 * 10**7)), "would be 70,000,000 by"),
+    ("x.npz", lambda p: _zip(p, **{"x": b"", "x.npy": b""}), "the same name"),
     ("x.npz", np.savez, r"x\.npz' is empty"),
     ("x.npz", _array_of(object), "pickles, which are never opened"),
     ("x.npz", _array_of("datetime64[s]"), NO_NUMBERS),
@@ -177,6 +180,11 @@ def test_shards(tmp_path):
 def test_broken_shards(tmp_path):
   index = write_shards(tmp_path, c="three.safetensors")
   with pytest.raises(FileNotFoundError, match=r"'three\.safetensors' is miss"):
+    read(str(tmp_path))
+  write_shards(tmp_path)
+  both = {"a": np.ones(2), "b": np.ones(2)}
+  safetensors.numpy.save_file(both, tmp_path / "two.safetensors")
+  with pytest.raises(ValueError, match=r"two.safetensors' do .*arrays: a"):
     read(str(tmp_path))
   write_shards(tmp_path, c="two.safetensors")
   with pytest.raises(ValueError, match="same arrays: c"):

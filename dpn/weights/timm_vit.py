@@ -335,10 +335,7 @@ def describe(
   if pool is not None:
     options["pool_type"] = metadata.translate("pooling", pool, POOLS)
   row = args.get("no_embed_class")
-  if row is not None:
-    row = not row
-  elif model:
-    row = model.cls_row
+  row = not row if row is not None else model and model.cls_row
   source = "its config.json" if config else "timm's defaults"
   image = config.get("pretrained_cfg", config)
   pixels = metadata.pixels_of(image.get("mean"), image.get("std"))
