@@ -25,10 +25,17 @@ def reading(path: str) -> Iterator[None]:
 
   Raises:
     ValueError: the file is damaged, or larger than the memory; it is named.
+    OSError: of the system or a library; it names the file.
   """
   try:
     yield
-  except (OSError, ImportError):
+  except ImportError:
+    raise
+  except OSError as e:
+    if e.errno is not None:
+      e.filename = e.filename or path
+    elif str(path) not in str(e):
+      raise type(e)(f"{path}: {e}") from e
     raise
   except ValueError as e:
     if str(path) in str(e):

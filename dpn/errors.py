@@ -18,11 +18,12 @@ def shown(value: Any) -> str:
 def printable(text: str) -> str:
   """Returns text whose control characters, but for newlines, are escaped.
 
-  In a terminal they could move the cursor or change what has been printed.
+  In a terminal they could move the cursor or change what has been printed; and
+  what is not UTF-8 in the name of a file cannot be printed.
   """
   return "".join(
     char.encode("unicode_escape").decode()
-    if unicodedata.category(char) in ("Cc", "Cf") and char != "\n"
+    if unicodedata.category(char) in ("Cc", "Cf", "Cs") and char != "\n"
     else char
     for char in text
   )

@@ -4,6 +4,7 @@ Imports nothing but the standard library, so that configs can use it.
 """
 
 import os
+import pathlib
 
 # What folders of splits are called; all others in their place are classes.
 SPLITS = (
@@ -21,10 +22,11 @@ def is_image(path: str) -> bool:
 def images(folder: str) -> list[str]:
   """Returns the images in a folder and in those within it, as paths from it.
 
-  Of each folder first its own, in order; those it links to are read once.
+  Of each folder first its own, in order; those it links to are read once, and
+  those it lies in are not.
   """
   found: list[str] = []
-  seen: set[str] = set()
+  seen = {str(parent) for parent in pathlib.Path(folder).resolve().parents}
   for where, inside, names in os.walk(folder, onerror=_fail, followlinks=True):
     real = os.path.realpath(where)
     is_new, below = real not in seen, os.path.relpath(where, folder)

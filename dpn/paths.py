@@ -23,7 +23,10 @@ def join(folder: str, *names: str) -> str:
 
 def check_regular(path: str | os.PathLike) -> str | os.PathLike:
   """Returns a path; ValueError if it is a pipe or device, which might hang."""
-  mode = os.stat(path).st_mode
+  try:
+    mode = os.stat(path).st_mode
+  except ValueError as e:  # a NUL, or half of a character
+    raise ValueError(f"{path!r} is no path: {e}.") from e
   if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
     raise ValueError(
       f"{path} is neither a file nor a folder, but a pipe, a "

@@ -42,7 +42,7 @@ import numpy as np
 import tqdm
 from tensorboardX import crc32c
 
-from dpn import atomic, paths, schema
+from dpn import atomic, damage, paths, schema
 from dpn.evaluators import retrieval
 from dpn.input_pipeline import sources
 from dpn.input_pipeline.sources import rewrite, tfds, tfds_writer
@@ -134,7 +134,8 @@ def _convert(args) -> Plan:
   files, features = {}, None
   for split in args.splits.split(","):
     data = sources.make({"name": args.source, "split": split})
-    features = features or _features(data)
+    with damage.reading(data.describe(0)):
+      features = features or _features(data)
     order = sources.shuffled(len(data))
     files[split] = [
       (len(chunk), functools.partial(_records, data, chunk, features))
@@ -149,8 +150,13 @@ def _convert(args) -> Plan:
 def _records(data, indices, features) -> Iterator[bytes]:
   """Yields serialized examples, a few held in memory at a time."""
   for begin in range(0, len(indices), 100):
-    for example in data.read(indices[begin : begin + 100].tolist()):
-      yield tfds_writer.serialize({key: example[key] for key in features})
+    chunk = indices[begin : begin + 100].tolist()
+    with damage.reading(data.name):
+      examples = data.read(chunk)
+    for index, example in zip(chunk, examples, strict=True):
+      with damage.reading(data.describe(index)):
+        record = tfds_writer.serialize({key: example[key] for key in features})
+      yield record
 
 
 def _features(data: sources.Source) -> dict[str, str | int | Sequence[str]]:

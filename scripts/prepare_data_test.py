@@ -246,6 +246,9 @@ def test_smaller_images(photos):
   assert shapes == {(4, 4, 3)}  # of 8 x 9
   with pytest.raises(SystemExit, match="quality must be 1 to 100"):
     _run(photos, "--max_side=4", "--quality=900")
+  (photos / "photos/train/class0/0.jpg").write_bytes(b"\xff\xd8\xff")
+  with pytest.raises(SystemExit, match=r"class0/0.jpg'\]: not a whole image"):
+    _run(photos, "--max_side=4", data_dir="damaged")
 
 
 def test_tfrecord_errors(old, tmp_path):

@@ -26,6 +26,7 @@ from dpn.input_pipeline.pp import fused, lazy_image
 SOI, EOI = b"\xff\xd8", b"\xff\xd9"
 DHT, SOS, DRI = 0xC4, 0xDA, 0xDD
 _SOF = (0xC0, 0xC1)  # baseline, and more tables or bits
+_SEQUENTIAL, _MAX_SCANS = tuple(bytes([x]) for x in _SOF), 100
 _DQT, _COM, _RST = 0xDB, 0xFE, 0xD0
 _JFIF, _ADOBE = 0xE0, 0xEE  # These say what the colours are.
 _ONES, _HIGH_BITS = (np.uint64(0x0101010101010101 * x) for x in (1, 0x80))
@@ -65,6 +66,23 @@ class Header(NamedTuple):
       if raw[1] in _SOF:
         kept[i] = raw[:5] + struct.pack(">HH", rows, cols) + raw[9:]
     return b"".join([SOI, *kept])
+
+
+def is_bomb(data: bytes) -> bool:
+  """Returns whether a JPEG has so many scans that decoding takes minutes.
+
+  Each is of all pixels, in however few bytes. Progressive ones have ten.
+  """
+  place, components = 2, None
+  while data[:2] == SOI and data[place : place + 1] == b"\xff":
+    marker = data[place + 1 : place + 2]
+    if marker == bytes([SOS]):
+      single = data[place + 4 : place + 5] == components
+      return not single and data.count(b"\xff" + marker) > _MAX_SCANS
+    if marker in _SEQUENTIAL:
+      components = data[place + 9 : place + 10]
+    place += 2 + int.from_bytes(data[place + 2 : place + 4], "big")
+  return False
 
 
 def read_header(data: bytes) -> Header | None:
@@ -241,6 +259,8 @@ def lazy(
   decodes all of `data` where that is needed or a part is damaged.
   """
   if not isinstance(data, bytes) or data[:3] + data[-2:] != SOI + b"\xff" + EOI:
+    return None
+  if is_bomb(data):
     return None
   if cutter := Cutter.from_bytes(data):
     size = cutter.size

@@ -69,7 +69,7 @@ def imdecode(data: bytes, flags: int) -> np.ndarray:
     ValueError: `data` is not one whole image.
   """
   image = None
-  if not data.startswith(PNG) or _chunks_fit(data):
+  if not jpeg.is_bomb(data) and (not data.startswith(PNG) or _chunks_fit(data)):
     # OpenCV asserts that data are not empty and that no image is too large.
     with contextlib.suppress(cv2.error):
       image = cv2.imdecode(np.frombuffer(data or b"\0", np.uint8), flags)

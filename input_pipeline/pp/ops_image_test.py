@@ -97,6 +97,11 @@ def test_decode_errors():
   for data in (b"", b"no image"):
     with pytest.raises(ValueError, match=rf"\({len(data)} bytes that start"):
       ops_image.decode_image(data)
+  many = _encode(_smooth(), "JPEG", progressive=True)
+  last = many.rfind(b"\xff\xda")
+  many = many[:-2] + many[last:-2] * 100 + many[-2:]  # scans of all pixels
+  with pytest.raises(ValueError, match="not a whole image"):
+    ops_image.decode_image(many)
   with pytest.raises(ValueError, match=r"got ndarray \(40, 48, 3\): leave dec"):
     ops_image.decode_image(_smooth())
   with pytest.raises(ValueError, match="channels must be 1 or 3, got 2"):

@@ -10,10 +10,10 @@ or without folders in between. The latter may also be called `labels` or
 
 A manifest is a table with the columns `path`, `split`, and any of `label`,
 `mask` and `caption`: a CSV file with a header, or a JSONL file with an object
-per line. Paths (of images, and in `mask` of label maps) are relative to the
-manifest's folder and stay in it; labels are numbers from 0, or names; in JSONL
-a caption may be a list of them. Other columns, and spaces around a field, are
-ignored.
+per line, not compressed. Paths (of images, and in `mask` of label maps) are
+relative to the manifest's folder and stay in it; labels are numbers from 0, or
+names; in JSONL a caption may be a list of them. Other columns, and spaces
+around a field, are ignored.
 
 Captions are under the key `text`. In an archive, they are files ending in .txt
 beside the images, `0001.jpg` and `0001.txt`.
@@ -25,12 +25,12 @@ import functools
 import os
 import tarfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from absl import logging
 
-from dpn import damage, image_files, paths
+from dpn import damage, image_files, paths, schema
 from dpn.input_pipeline import sources
 
 # Folders of images, and what those of label maps beside them may be called.
@@ -186,17 +186,15 @@ def pairs(path: str, split: str) -> FileSource:
 def _by_stem(root: str, folder: str) -> dict[str, str]:
   """Returns paths below `root` of a folder's images, by path without suffix."""
   found = {}
-  for where, _, names in os.walk(folder, followlinks=True):
-    for name in filter(image_files.is_image, sorted(names)):
-      path = os.path.join(where, name)
-      stem = os.path.splitext(os.path.relpath(path, folder))[0]
-      path = os.path.relpath(path, root)
-      if stem in found:
-        raise ValueError(
-          f"In {root}, {found[stem]} and {path} have the same name. Expected "
-          "one file for each."
-        )
-      found[stem] = path
+  for name in image_files.images(folder):
+    stem, _ = os.path.splitext(name)
+    path = os.path.relpath(os.path.join(folder, name), root)
+    if stem in found:
+      raise ValueError(
+        f"In {root}, {found[stem]} and {path} have the same name. Expected "
+        "one file for each."
+      )
+    found[stem] = path
   return found
 
 
@@ -272,8 +270,11 @@ def _examples(
     entries = []
     for entry in archive:
       # Python before 3.11.14 reads an entry of negative size again and again.
-      if entry.size < 0 or entry.issparse():
-        raise tarfile.ReadError(f"{entry.name} is sparse or of negative size")
+      if entry.issparse() or not 0 <= entry.size <= end - entry.offset_data:
+        raise tarfile.ReadError(f"{entry.name} is sparse, or cut off")
+      # By links, archives within each other can be billions.
+      if entry.name.endswith(".tar") and (entry.islnk() or entry.issym()):
+        raise tarfile.ReadError(f"{entry.name} is a link to an archive")
       entries.append(entry)
     _check_end(file, archive.offset, end)
   linked = any(x.islnk() or x.issym() for x in entries)
@@ -329,9 +330,11 @@ def _follow(entry: tarfile.TarInfo, by_name: Mapping[str, tarfile.TarInfo]):
 
 def manifest(path: str, split: str) -> FileSource:
   """Opens the images listed in a table; the `id` is the path."""
-  path = paths.check_regular(os.path.expanduser(path))
-  with damage.reading(path):
-    table = _table(path)
+  path = os.path.expanduser(path)
+  # A file, not its name, so that pandas does not decompress it.
+  with damage.reading(path), paths.open_regular(path) as file:
+    table = _table(path, file)
+    labels = _manifest_labels(table["label"], path) if "label" in table else {}
   sources.check_split(path, split, {*table["split"]})
   chosen = (table["split"] == split).to_numpy()
   columns = {key: column[chosen].tolist() for key, column in table.items()}
@@ -340,10 +343,7 @@ def manifest(path: str, split: str) -> FileSource:
     files["mask"] = columns["mask"]
   for names in files.values():
     _check_below(path, names)
-  labels = {}
-  if "label" in table:
-    with damage.reading(path):
-      labels = _manifest_labels(table["label"], path)
+  if labels:
     labels["labels"] = labels["labels"][chosen]
   return FileSource(
     name=f"manifest:{path}:{split}",
@@ -371,16 +371,16 @@ def _check_below(path: str, names: Sequence[str]):
       )
 
 
-def _table(path: str):
+def _table(path: str, file: BinaryIO):
   """Returns a manifest's columns as text; a caption may be a list of texts."""
   import pandas as pd  # takes half a second
 
   try:
     if path.endswith(".jsonl"):
-      table = pd.read_json(path, lines=True, dtype=False, encoding="utf-8-sig")
+      table = pd.read_json(file, lines=True, dtype=False, encoding="utf-8-sig")
     else:
       table = pd.read_csv(
-        path, dtype=str, keep_default_na=False, skipinitialspace=True
+        file, dtype=str, keep_default_na=False, skipinitialspace=True
       )
       # pandas would take the first column for the names of rows.
       if not isinstance(table.index, pd.RangeIndex):
@@ -394,15 +394,21 @@ def _table(path: str):
     )
   except (ValueError, AttributeError, KeyError) as error:
     raise ValueError(
-      f"Cannot read {path}: {error}. Expected a .csv file with a header or a "
-      ".jsonl file of objects, with the columns path, split, and label, mask "
-      "or caption."
+      f"Cannot read {path}: {str(error).strip()}. Expected a .csv file with a "
+      "header or a .jsonl file of objects, with the columns path, split, and "
+      "label, mask or caption."
     ) from error
-  missing = table.isna() | (table == "")
+  missing = table.isna() | table.map(lambda x: x in ("", []))
   if missing.any(axis=None):
     row, column = np.argwhere(missing.to_numpy())[0]
     raise ValueError(f"{path}: row {row + 1} has no {table.columns[column]}.")
-  return table.astype({k: str for k in table if k != "caption"})
+  mixed = table.loc[:, table.dtypes.eq(object)]
+  for key, column in mixed.items():
+    hint = str | list[str] if key == "caption" else str | int | float
+    for row, value in enumerate(column, 1):
+      if not isinstance(value, str):
+        schema.check(path, f"row {row}: {key}", value, hint)
+  return table.astype(dict.fromkeys({*table} - ({"caption"} & {*mixed}), str))
 
 
 def _manifest_labels(labels, path: str) -> dict[str, Any]:

@@ -122,7 +122,7 @@ def test_tar_errors(tmp_path):
     _check_fails(
       "tar",
       tmp_path,
-      r"damaged: (it has no end|unexpected end)",
+      r"damaged: (it has no end|unexpected end|.*, or cut off)",
       f"cut{length}",
     )
   known = "Unknown split 'train'. Known: cut1200, cut2048, cut3072, gz, val"
@@ -335,6 +335,13 @@ def test_stray_spaces_in_a_manifest(tmp_path, name):
     ("path,label,split\na,10.0,val\nb,2.0,val", r"label '10\.0' is not an int"),
     ("[1]", "columns path, split, and label, mask"),
     ("{", "Cannot read"),
+    (f"path,label,split\na,{1:9>5000},val", "list.csv: Exceeds"),
+    ('{"path": "a", "split": "val", "label": [1]}', "row 1: label must be of"),
+    (
+      '{"path": "a", "split": "val", "caption": ["x"]}\n'
+      '{"path": "a", "split": "val", "caption": 7}',
+      r"row 2: caption must be of type str or list\[str\], got 7",
+    ),
   ],
 )
 def test_manifest_errors(tmp_path, text, message):
@@ -344,6 +351,10 @@ def test_manifest_errors(tmp_path, text, message):
 
 
 def test_a_missing_image_is_named(tmp_path):
+  path = tmp_path / "x.jsonl"
+  path.write_text(json.dumps({"path": "a\0", "split": "train", "label": 1}))
+  with pytest.raises(ValueError, match=r"a\\x00' is no path"):
+    _open("manifest", path)[0]
   path = _manifest(tmp_path, "csv", _ROWS)
   (tmp_path / "x/1.jpg").unlink()
   with pytest.raises(OSError, match=r"No such file.*x/1\.jpg"):
@@ -407,6 +418,7 @@ def test_classes_may_have_folders_within(tmp_path):
   files = {"Apple/a.png": b"0", "Apple/Golden/Red/b.png": b"1"}
   _write(tmp_path, files | {"Pear/William/c.png": b"2"})
   (tmp_path / "Pear" / "William" / "again").symlink_to("..")
+  (tmp_path / "Pear" / "all").symlink_to("..")
   found = [
     (x["id"], x["label"]) for x in _all(_open("folder", tmp_path, "all"))
   ]
@@ -433,6 +445,12 @@ def test_hostile_archives(tmp_path):
     deep = entry.tobuf() + deep + bytes(1024)
   _write(tmp_path, {"train.tar": deep})
   _check_fails("tar", tmp_path, "damaged or hostile")
+  entry.name, entry.size = "a/0.png", 2**62
+  _write(tmp_path, {"train.tar": entry.tobuf(tarfile.GNU_FORMAT)})
+  _check_fails("tar", tmp_path, "a/0.png is sparse, or cut off")
+  entry.name, entry.size, entry.type = "b.tar", 0, tarfile.SYMTYPE
+  _write(tmp_path, {"train.tar": entry.tobuf() + bytes(1024)})
+  _check_fails("tar", tmp_path, "b.tar is a link to an archive")
 
 
 @pytest.mark.parametrize("kind", ["folder", "manifest", "arrays", "tar"])

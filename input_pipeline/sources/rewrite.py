@@ -54,7 +54,10 @@ class Rewrite:
       values = feature.bytes_list.value
       for i, value in enumerate(values):
         if value.startswith(_JPEG):
-          values[i] = self.image(value)
+          try:
+            values[i] = self.image(value)
+          except ValueError as e:
+            raise ValueError(f"In the record of {_texts(example)}: {e}") from e
     return example.SerializeToString(deterministic=True)
 
   def image(self, data: bytes) -> bytes:
@@ -62,6 +65,12 @@ class Rewrite:
     if self.max_side is not None:
       data = _shrink(data, self.max_side, self.quality)
     return _restart_markers().add(data) if self.restart else data
+
+
+def _texts(example) -> str:
+  """Returns what tells a record from others: its names and captions."""
+  lists = (f.bytes_list.value for f in example.features.feature.values())
+  return repr([x for x in itertools.chain(*lists) if not x.startswith(_JPEG)])
 
 
 def _shrink(data, max_side, quality):

@@ -98,15 +98,15 @@ def make(model: str) -> Tokenizer:
 def _read(kind, path, _):
   with open(path, "rb") as file:
     content = file.read()
-  try:
-    with damage.reading(path):
+  with damage.reading(path):
+    try:
       made = kind(content)
-  except ModuleNotFoundError as e:
-    raise ValueError(
-      f"Reading {path} needs {e.name}: pip install 'dual-patchnorm[text]'."
-    ) from e
-  except (OSError, ValueError, RuntimeError) as e:
-    raise ValueError(f"{path} is not a vocabulary of its kind: {e}") from e
+    except ModuleNotFoundError as e:
+      raise ValueError(
+        f"Reading {path} needs {e.name}: pip install 'dual-patchnorm[text]'."
+      ) from e
+    except (OSError, ValueError, RuntimeError) as e:
+      raise ValueError(f"{path} is not a vocabulary of its kind: {e}") from e
   sha256 = hashlib.sha256(content).hexdigest()
   return dataclasses.replace(made, sha256=sha256)
 

@@ -23,8 +23,8 @@ def test_says_what_is_in_the_way(tmp_path):
 
 
 def test_control_characters_do_not_reach_the_terminal(capsys):
-  output.say("a\x1b[2Jb\tc\rä\u202e\n")
-  assert capsys.readouterr().out == "a\\x1b[2Jb\\tc\\rä\\u202e\n\n"
+  output.say("a\x1b[2Jb\tc\rä\u202e\udcff\n")
+  assert capsys.readouterr().out == "a\\x1b[2Jb\\tc\\rä\\u202e\\udcff\n\n"
   message = pytest.raises(SystemExit, match=r"^Error: \\x07$")
   with message, output.errors_in_a_line():
     raise ValueError("\a")

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib import figure, patches
 
+from dpn import errors
+
 _FONTSIZE, _LINE = 7, 0.12  # points, and inches from line to line
 _CHARACTER = 0.62 * _FONTSIZE / 72  # inches, of a rather wide one
 _MOST_LINES = 8
@@ -107,7 +109,7 @@ def _wrapped(text, inches):
   width = int(0.93 * inches / _CHARACTER)
   lines = [
     line
-    for part in text.split("\n")
+    for part in errors.printable(text).split("\n")
     for line in textwrap.wrap(
       part, width, max_lines=_MOST_LINES, placeholder="…"
     )
