@@ -140,7 +140,8 @@ def look(data):
     raise ValueError(
       f"images needs a folder of pictures, got data={data!r}"
       f"{', which does not exist' if missing else ''}: append "
-      "data=/path/to/photos to the config's arguments."
+      "data=/path/to/photos to the config's arguments. Archives, lists and "
+      "others go into config.input.data of your own config: see docs/data.md."
     )
   found = {
     name: _classes(os.path.join(root, name))

@@ -40,7 +40,10 @@ def steps(
     schema.check("config", key, value, int | float | None)
   given = {k: v for k, v in values.items() if v is not None and v >= 0}
   if len(given) > 1:
-    raise ValueError(f"Got {', '.join(given)}; expected one of them.")
+    got = " and ".join(f"config.{key}={v}" for key, v in given.items())
+    raise ValueError(
+      f"Got {got}; expected one of them, and None for the other."
+    )
   if not given and default is _REQUIRED:
     raise ValueError(f"No duration {name!r}; expected one of {keys}.")
   if not given:

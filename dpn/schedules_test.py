@@ -55,7 +55,10 @@ def test_steps_default_only_when_absent():
   ("config", "message"),
   [
     ({}, "No duration 'x'; expected one of x_steps, x_epochs"),
-    ({"x_steps": 1, "x_epochs": 1}, "Got x_steps, x_epochs; expected one"),
+    (
+      {"x_steps": 1, "x_epochs": 1},
+      "x_steps=1 and config.x_epochs=1; expected",
+    ),
     ({"x_percent": 5}, r"x_percent=5, expected .* of the run, in \[0, 1\]"),
     ({"x_steps": 0.1}, "expected a whole number of steps, or x_percent"),
   ],

@@ -33,7 +33,7 @@ def define_config() -> _Config:
     "config",
     None,
     "Path of a config file, its arguments after a colon. --config.lr=0.1 sets "
-    "a field of it, and --config.model.depth=2 one of a section.",
+    "a field of it, --config.model.depth=2 one of a section; =None unsets one.",
   )
   flags.DEFINE_string(
     "trust", "", "Modules that files may name: mypkg,other.norms."
@@ -59,7 +59,7 @@ def _with_fields(config, words: Sequence[str]) -> list[str]:
   Any field may be set; trainers.config_keys refuses the unknown ones. Returns
   the other words.
   """
-  _add_sections(config, words)
+  words = _prepare(config, words)
   parsed = flags.FlagValues()
   config_flags.DEFINE_config_dict(
     "config",
@@ -72,22 +72,32 @@ def _with_fields(config, words: Sequence[str]) -> list[str]:
   return parsed(["", *words], known_only=True)[1:]
 
 
-def _add_sections(config, words: Sequence[str]):
-  """Makes every section that a flag sets a field of.
+def _prepare(config, words: Sequence[str]) -> list[str]:
+  """Does what ml_collections does not; returns the words that are left for it.
 
-  ml_collections accepts new fields, but only in sections that are there:
-  `--config.wandb.project=p` needs an empty `config.wandb`.
+  It accepts new fields only in sections that are there, and None only where
+  nothing was: `--config.wandb.project=p`, `--config.total_epochs=None`.
   """
+  left = []
   for word in words:
-    if match := re.match(r"--config\.([\w.]+)\.\w+(=|$)", word):
-      section = config
-      for key in match[1].split("."):
-        if not isinstance(section, ml_collections.ConfigDict):
-          break
+    match = re.match(r"--config((?:\.\w+)*)\.(\w+)(=None$|=|$)", word)
+    section = config
+    for key in match[1].split(".")[1:] if match else ():
+      if isinstance(section, ml_collections.ConfigDict):
         if section.get(key) is None:
-          with section.unlocked(), section.ignore_type():
-            section[key] = ml_collections.ConfigDict()
+          _set(section, key, ml_collections.ConfigDict())
         section = section[key]
+    is_section = isinstance(section, ml_collections.ConfigDict)
+    if match and match[3] == "=None" and is_section:
+      _set(section, match[2], None)
+    else:
+      left.append(word)
+  return left
+
+
+def _set(section, key, value):
+  with section.unlocked(), section.ignore_type():
+    section[key] = value
 
 
 def run(

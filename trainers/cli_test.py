@@ -32,8 +32,9 @@ CONFIG = """
 import ml_collections
 def get_config(arg="lr=1"):
   return ml_collections.ConfigDict(
-    {"model": {"width": 8}, "mixup": None, "lr": float(arg[3:]), "on": False,
-     "sizes": (1, 2), "evals": {}, "model_load": {"dont_check": ()}}
+    {"model": {"width": 8, "depth": 2}, "mixup": None, "lr": float(arg[3:]),
+     "on": False, "sizes": (1, 2), "evals": {},
+     "model_load": {"dont_check": ()}}
   )
 """
 
@@ -49,11 +50,11 @@ def test_flags_set_fields_and_make_the_sections_they_need(path):
   words = ["--config.wandb.project=p", "RUN", "--config.mixup.p=0.2"]
   words += ["--config.model.norm_kw.eps=1e-5", "--config.model.width", "9"]
   words += ["--config.on", "--config.sizes=3,4"]
-  words += ["--config.evals={}", "--other"]
+  words += ["--config.evals={}", "--other", "--config.model.depth=None"]
   words += ["--config.model_load.dont_check=['gelu']"]
   assert cli._with_fields(config, words) == ["RUN", "--other"]
   assert config.to_dict() == {
-    "model": {"width": 9, "norm_kw": {"eps": 1e-5}},
+    "model": {"width": 9, "norm_kw": {"eps": 1e-5}, "depth": None},
     "mixup": {"p": 0.2},
     "wandb": {"project": "p"},
     "lr": 2.0,
