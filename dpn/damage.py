@@ -3,9 +3,14 @@
 import contextlib
 import errno
 import itertools
+import os
 import pathlib
 import re
 from collections.abc import Iterator
+
+import numpy as np
+
+from dpn import paths
 
 # What errors say that come of a shortage, or of a network: in Python, in C++.
 _PASSING = (
@@ -46,6 +51,28 @@ def reading(path: str) -> Iterator[None]:
       f"{path} is damaged or hostile, or larger than the memory "
       f"({type(e).__name__}: {e}). Get it again from where it came."
     ) from e
+
+
+@contextlib.contextmanager
+def open_npz(path: str, times: int) -> Iterator[np.lib.npyio.NpzFile]:
+  """Opens a .npz file, unless it would unpack to more than `times` its size.
+
+  Raises:
+    ValueError: for that, or because two arrays have the same name.
+  """
+  with (
+    paths.open_regular(path) as f,
+    np.lib.npyio.NpzFile(f, allow_pickle=False) as npz,
+  ):
+    sizes = [member.file_size for member in npz.zip.infolist()]
+    if sum(sizes) > max(2**26, times * os.path.getsize(path)):
+      raise ValueError(
+        f"it would be {sum(sizes):,} bytes when uncompressed, more than "
+        f"{times} times its size. If that is right, write it by np.savez"
+      )
+    if len({*npz}) < len(sizes):
+      raise ValueError("two arrays in it have the same name")
+    yield npz
 
 
 def reraise_if_transient(folder: pathlib.Path, error: Exception) -> None:

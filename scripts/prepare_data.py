@@ -100,6 +100,11 @@ def prepare(args: argparse.Namespace, images: Mapping[str, Any]) -> str:
       path = paths.join(directory, file)
       if file not in done or not os.path.isfile(path):
         done[file] = tfds_writer.write_shard(path, change(records()))
+        if (count := done[file][0]) != size:
+          raise ValueError(
+            f"{args.source}: {file} has {count} records, not {size} as its "
+            "description says. Get them again from where they came."
+          )
         atomic.write_json(os.path.join(directory, CHECKSUMS), saved)
       written[split].append(tfds_writer.Shard(*done[file]))
       bar.update(size)
@@ -188,15 +193,11 @@ def _copy(directory: str, file_format: str, check: bool) -> Plan:
     raise ValueError(
       f"{directory} is {found}, not {file_format}: --source {found}:{directory}"
     )
-  files = {}
-  for split in info["splits"]:
-    name, sizes = split["name"], [*map(int, split["shardLengths"])]
-    files[name] = []
-    for k, size in enumerate(sizes):
-      file = tfds_writer.shard_path(info["name"], name, k, len(sizes))
-      path = paths.join(directory, file.replace("array_record", file_format))
-      records = functools.partial(COPIED[file_format], path, size, check)
-      files[name].append((size, records))
+  files = {split["name"]: [] for split in info["splits"]}
+  for split, file, size in tfds.shards(info):
+    path = paths.join(directory, file.replace("array_record", file_format))
+    records = functools.partial(COPIED[file_format], path, check)
+    files[split].append((size, records))
 
   def finish(folder, written, note):
     named = shutil.ignore_patterns(f"*.{file_format}*", tfds.INFO, CHECKSUMS)
@@ -223,7 +224,7 @@ def _copy(directory: str, file_format: str, check: bool) -> Plan:
   return Plan(folder, files, finish)
 
 
-def _tfrecords(path: str, count: int, check: bool) -> Iterator[bytes]:
+def _tfrecords(path: str, check: bool) -> Iterator[bytes]:
   """Yields the records of a TFRecord file.
 
   Each is its length (8 bytes), a checksum (4), the bytes, a checksum (4). Those
@@ -231,8 +232,7 @@ def _tfrecords(path: str, count: int, check: bool) -> Iterator[bytes]:
   some 7 MB a second.
 
   Raises:
-    ValueError: the file is cut off or damaged, or does not hold `count` of
-      them.
+    ValueError: the file is cut off or damaged.
   """
   left, found = os.path.getsize(path), 0
   with paths.open_regular(path) as file:
@@ -247,8 +247,6 @@ def _tfrecords(path: str, count: int, check: bool) -> Iterator[bytes]:
         raise ValueError(f"{path}: record {found}, from 0, is damaged.")
       yield record
       left, found = left - size, found + 1
-  if found != count:
-    raise ValueError(f"{path} has {found} records, {tfds.INFO} says {count}.")
 
 
 def _masked_crc(data: bytes) -> bytes:
@@ -260,7 +258,7 @@ def _masked_crc(data: bytes) -> bytes:
 # The formats of TFDS that can be copied, and what reads a file of them.
 COPIED = {
   "tfrecord": _tfrecords,
-  "array_record": lambda path, count, check: tfds_writer.records(path),
+  "array_record": lambda path, check: tfds_writer.records(path),
 }
 
 
@@ -286,6 +284,12 @@ def verify(directory: str) -> tuple[int, int]:
     )
   path = os.path.join(directory, CHECKSUMS)
   shards = schema.read_json(path, Checksums)["shards"]
+  expected = {file: n for _, file, n in tfds.shards(tfds.read_info(directory))}
+  if {file: n for file, (n, *_) in shards.items()} != expected:
+    raise ValueError(
+      f"{path} and {tfds.INFO} are not of the same files and numbers of "
+      "records: one is damaged. Prepare again, in another folder."
+    )
   wrong = []
   for name, expected in tqdm.tqdm(shards.items(), unit=" files", disable=None):
     try:

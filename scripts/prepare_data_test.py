@@ -123,6 +123,11 @@ def test_verify_finds_damage(photos):
   os.mkfifo(path)  # which would wait for a writer for ever
   with pytest.raises(ValueError, match="a pipe"):
     prepare_data.verify(directory)
+  saved = json.loads((directory / "checksums.json").read_text())
+  saved["shards"].popitem()
+  (directory / "checksums.json").write_text(json.dumps(saved))
+  with pytest.raises(ValueError, match="not of the same files and numbers"):
+    prepare_data.verify(directory)
 
 
 def test_refuses_another_data_set(photos):
@@ -276,7 +281,7 @@ def test_tfrecord_errors(old, tmp_path):
     check_fails(old, message)
     flipped[place] ^= 4
   path.write_bytes(content[: struct.unpack("<Q", content[:8])[0] + 16])
-  check_fails(old, r"has 1 records, .* says 3")
+  check_fails(old, r"tfrecord:.*00001-of.* has 1 records, not 3 as its descri")
 
 
 def test_captions_and_a_tokenizer_for_them(tmp_path, capsys):

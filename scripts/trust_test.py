@@ -142,6 +142,10 @@ def test_data(trace, tmp_path):
   np.save(tmp_path / "train.npy", np.zeros((1, 1)))
   with pytest.raises(ValueError, match="a class of your own"):
     sources.make({"name": f"embedded:{tmp_path}", "split": "train"})
+  itself = {"name": f"embedded:{tmp_path}", "split": "train"}
+  (tmp_path / "source.json").write_text(json.dumps(itself))
+  with pytest.raises(ValueError, match=r"source.json is damaged.*Recursion"):
+    sources.make(itself)
   where = data_conftest.write_tfds(tmp_path, "x", {"y": [{"a": 1}]}, {"a": 7})
   path = tmp_path / "x" / "1.0.0" / "features.json"
   told = path.read_text().replace(

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from absl import logging
 
-from dpn import damage, paths
+from dpn import damage
 from dpn.input_pipeline import sources
 
 
@@ -25,9 +25,11 @@ class ArraySource(sources.Source):
   ):
     """Takes columns of equal length; for `classes` see `sources.Source`."""
     self.name, self._columns, self.classes = name, columns, classes or {}
-    lengths = {key: len(column) for key, column in columns.items()}
-    if len(set(lengths.values())) != 1:
-      raise ValueError(f"{name}: arrays differ in length: {lengths}.")
+    lengths = {key: (*np.shape(x), -1)[0] for key, x in columns.items()}
+    if len(set(lengths.values())) != 1 or -1 in lengths.values():
+      raise ValueError(
+        f"{name}: arrays differ in length or have none: {lengths}."
+      )
 
   def __len__(self):
     return len(next(iter(self._columns.values())))
@@ -48,11 +50,7 @@ def open_split(name: str, split: str) -> ArraySource:
   if name == "glyphs":
     return _glyphs(split)
   path = os.path.expanduser(name)
-  with (
-    damage.reading(path),
-    paths.open_regular(path) as f,
-    np.load(f, allow_pickle=False) as file,
-  ):
+  with damage.reading(path), damage.open_npz(path, times=200) as file:
     known = {key.partition("/")[0] for key in file.files if "/" in key}
     if not known:
       raise ValueError(
@@ -80,11 +78,12 @@ def _check_labels(name: str, labels: np.ndarray):
   """Raises ValueError unless `onehot` reads them; label maps aside."""
   if labels.ndim < 3 and (
     labels.dtype.kind not in "iu"
+    or labels.max(initial=0) >= 2**31
     or (labels.ndim == 2 and labels.shape[1] > 1 and _is_one_hot(labels))
   ):
     raise ValueError(
       f"{name} is {labels.dtype} of shape {labels.shape}. Expected integers "
-      "from 0, of shape (examples,): take argmax(-1) of one-hot vectors, "
+      "from 0, below 2^31, (examples,): take argmax(-1) of one-hot vectors, "
       "np.unique(names, return_inverse=True)[1] of names, and another key than "
       "label for anything else."
     )
@@ -98,7 +97,7 @@ def _is_one_hot(labels: np.ndarray) -> bool:
 def _check_images(name: str, images: np.ndarray):
   """Raises ValueError for images that would be misread silently."""
   got = f"{name} is {images.dtype} of shape {images.shape}"
-  if images.dtype.kind in "biu" and images.dtype != np.uint8:
+  if images.dtype.kind not in "fS" and images.dtype != np.uint8:
     raise ValueError(f"{got}. Expected uint8, from 0 to 255, or floats.")
   if images.ndim == 4 and images.shape[1] in (1, 3) and images.shape[3] > 4:
     raise ValueError(

@@ -29,7 +29,9 @@ class EmbeddedSource(sources.Source):
     data = schema.read_json(os.path.join(root, SOURCE), sources.Data)
     known = [n[:-4] for n in os.listdir(root) if n.endswith(".npy")]
     sources.check_split(root, split, known)
-    self._source = sources.make({**data, "split": split}, own_classes=False)
+    with damage.reading(os.path.join(root, SOURCE)):
+      data["split"] = split
+      self._source = sources.make(data, own_classes=False)
     self.name = f"embedded:{root}:{split}"
     self.classes = self._source.classes
     self.describe = self._source.describe
@@ -37,10 +39,10 @@ class EmbeddedSource(sources.Source):
     file = paths.check_regular(os.path.join(root, f"{split}.npy"))
     with damage.reading(file):
       self._embeddings = np.load(file, mmap_mode="r", allow_pickle=False)
-    if len(self._embeddings) != len(self._source):
+    if self._embeddings.shape[:1] != (len(self._source),):
       raise ValueError(
-        f"{file} has {len(self._embeddings)} embeddings, {self._source.name} "
-        f"has {len(self._source)} examples: embed it again."
+        f"{file} has embeddings of shape {self._embeddings.shape}, "
+        f"{self._source.name} has {len(self._source)} examples: embed it again."
       )
 
   def __reduce__(self):

@@ -471,3 +471,5 @@ def test_numbers_beyond_memory(tmp_path):
   with zipfile.ZipFile(tmp_path / "x.npz", "w") as file:
     file.writestr("train/image.npy", content.getvalue())
   _check_fails("arrays", tmp_path / "x.npz", "larger than the memory")
+  np.savez_compressed(tmp_path / "x.npz", **{"train/x": np.zeros(10**7)})
+  _check_fails("arrays", tmp_path / "x.npz", "80,000,.* more than 200 times")

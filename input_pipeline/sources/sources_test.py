@@ -306,8 +306,11 @@ _GREY = np.zeros((4, 6, 6, 1), np.uint8)
     ({"train/image": np.array([{}])}, "file.npz: .*allow_pickle.*numbers"),
     (
       {"train/image": _GREY, "train/label": np.zeros(2, int)},
-      "differ in length: {'image': 4, 'label': 2}",
+      "differ in length or have none: {'image': 4, 'label': 2}",
     ),
+    ({"train/image": np.uint8(1)}, "or have none: {'image': -1}"),
+    ({"train/image": _GREY * 1j}, "image is complex128.*Expected uint8"),
+    ({"train/label": np.uint64([2**64 - 1])}, r"Expected .* below 2\^31"),
     ({"x_train": _GREY}, "holds the arrays x_train. Expected.*train/image"),
   ],
 )

@@ -5,7 +5,8 @@ not decoded: the bytes go to the op `decode`.
 """
 
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from typing import Any, Required, TypedDict
 
 import tensorflow_datasets as tfds
@@ -14,6 +15,7 @@ from tensorflow_datasets.proto import tf_example_pb2
 
 from dpn import damage, errors, paths, schema
 from dpn.input_pipeline import sources
+from dpn.input_pipeline.sources import tfds_writer
 
 INFO = "dataset_info.json"
 FEATURES = "features.json"
@@ -48,12 +50,21 @@ def read_info(directory: str) -> Info:
   info = schema.read_json(path, Info)
   for split in info["splits"]:
     lengths = split.setdefault("shardLengths", [])
-    if not all(str(length).isdecimal() for length in lengths):
+    if not all(re.fullmatch("[0-9]{1,15}", str(x)) for x in lengths):
       raise ValueError(
         f"{path}: shardLengths of {split['name']!r} must be numbers of "
-        f"examples, got {lengths}."
+        f"examples, got {errors.shown(lengths)}."
       )
   return info
+
+
+def shards(info: Info) -> Iterator[tuple[str, str, int]]:
+  """Yields (split, file, examples) of every ArrayRecord file of a data set."""
+  for split in info["splits"]:
+    name, sizes = split["name"], split["shardLengths"]
+    for k, size in enumerate(sizes):
+      file = tfds_writer.shard_path(info["name"], name, k, len(sizes))
+      yield name, file, int(size)
 
 
 class TfdsSource(sources.Source):
@@ -73,7 +84,7 @@ class TfdsSource(sources.Source):
         prepared in a format without random access.
     """
     self._args = name, split, data_dir
-    directory = _find(name, data_dir)
+    self._directory = directory = _find(name, data_dir)
     info = read_info(directory)
     file_format = info.get("fileFormat", "tfrecord")
     if file_format != "array_record":
@@ -102,7 +113,7 @@ class TfdsSource(sources.Source):
 
   def read(self, indices: Sequence[int]) -> list[dict[str, Any]]:
     """Returns several examples at once: one read per file, not per record."""
-    with damage.reading(self.name):
+    with damage.reading(self._directory):
       if None in self._fields.values():
         return self._records.__getitems__(indices)
       records = self._records.data_source.__getitems__(indices)
