@@ -4,6 +4,8 @@ import os
 import stat
 from typing import BinaryIO
 
+_MOST_BYTES = 2**29  # what is read whole; sparse files can claim terabytes
+
 
 def join(folder: str, *names: str) -> str:
   """Returns the path of what `names` call within a folder.
@@ -38,3 +40,14 @@ def check_regular(path: str | os.PathLike) -> str | os.PathLike:
 def open_regular(path: str | os.PathLike) -> BinaryIO:
   """Opens a file to be read as bytes; see `check_regular`."""
   return open(check_regular(path), "rb")
+
+
+def read(path: str | os.PathLike) -> bytes:
+  """Returns what a file holds; ValueError if it is too large to be an image."""
+  with open_regular(path) as file:
+    size = os.fstat(file.fileno()).st_size
+    if size > _MOST_BYTES:
+      raise ValueError(
+        f"{path} has {size:,} bytes, expected at most {_MOST_BYTES:,}."
+      )
+    return file.read()

@@ -1,5 +1,7 @@
 """Names in files stay within a folder."""
 
+import os
+
 import pytest
 
 from dpn import paths
@@ -16,3 +18,11 @@ def test_devices_are_refused(tmp_path):
   assert paths.check_regular(str(tmp_path)) == str(tmp_path)
   with pytest.raises(ValueError, match="/dev/null is neither a file nor a fo"):
     paths.open_regular("/dev/null")
+
+
+def test_sparse_files_are_not_read(tmp_path):
+  (tmp_path / "x").write_bytes(b"ab")
+  assert paths.read(tmp_path / "x") == b"ab"
+  os.truncate(tmp_path / "x", 2**40)
+  with pytest.raises(ValueError, match="x has 1,099,511,627,776 bytes, exp"):
+    paths.read(tmp_path / "x")

@@ -122,8 +122,7 @@ def parse(where: str, text: str | bytes, hint: Any) -> Any:
 
 def read_json(path: str, hint: Any) -> Any:
   """Returns what a JSON file holds, see `parse`."""
-  with paths.open_regular(path) as f:
-    return parse(path, f.read(), hint)
+  return parse(path, paths.read(path), hint)
 
 
 def _depth(value) -> int:

@@ -73,8 +73,7 @@ def to_uint8(image: Any, channels: int) -> np.ndarray:
     ValueError, OSError: it is no image, or has other channels.
   """
   if isinstance(image, str | os.PathLike):
-    with paths.open_regular(image) as file:
-      image = file.read()
+    image = paths.read(image)
   if isinstance(image, bytes):
     return ops_image.decode_image(image, channels)
   if hasattr(image, "convert"):  # Pillow's

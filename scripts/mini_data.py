@@ -17,6 +17,7 @@ import numpy as np
 import sklearn
 
 from dpn import atomic
+from dpn.scripts.results import output
 
 SIDE = 32  # pixels
 TRAIN = 1000
@@ -50,7 +51,12 @@ def main(argv: Sequence[str] | None = None):
   parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
   parser.add_argument("folder", type=pathlib.Path, help="to write to")
   folder = parser.parse_args(argv).folder
-  folder.mkdir(parents=True, exist_ok=True)
+  with output.errors_in_a_line(), output.ensure_folder(str(folder)):
+    write(folder)
+
+
+def write(folder: pathlib.Path):
+  """Writes digits.npz and photos.npz, unless they are there."""
   for make in (digits, photos):
     path = folder / f"{make.__name__}.npz"
     if not path.exists():

@@ -1,6 +1,7 @@
 """The small data are real, balanced and cut as they should be."""
 
 import numpy as np
+import pytest
 
 from dpn.input_pipeline import sources
 from dpn.scripts import mini_data
@@ -18,6 +19,12 @@ def test_arrays_open_as_sources_and_hold_the_images(tmp_path):
       assert source[0]["image"].dtype == np.uint8
   photos = np.load(tmp_path / "photos.npz")
   assert 450 < photos["train/label"].sum() < 550
+
+
+def test_a_folder_that_cannot_be_is_named(tmp_path):
+  (tmp_path / "file").touch()
+  with pytest.raises(SystemExit, match=r"Error: Cannot write .*file: File ex"):
+    mini_data.main([str(tmp_path / "file")])
 
 
 def test_digits_are_grey_and_photos_are_not():

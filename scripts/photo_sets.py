@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpn import errors
+from dpn import atomic, damage, errors, paths
 from dpn.input_pipeline import pp
 from dpn.scripts.results import output
 
@@ -138,8 +138,9 @@ def write(name: str, root: pathlib.Path, out: pathlib.Path):
   """
   errors.check_known("set of photographs", name, SETS)
   known = SETS[name]
-  photos = list(known.photos(root))
-  digest = lambda photo: hashlib.sha256((root / photo.path).read_bytes())
+  with damage.reading(str(root)):
+    photos = list(known.photos(root))
+  digest = lambda photo: hashlib.sha256(paths.read(root / photo.path))
   hashes = [digest(photo).hexdigest() for photo in photos]
   if (found := checksum(photos, hashes)) != known.checksum:
     raise ValueError(
@@ -148,14 +149,15 @@ def write(name: str, root: pathlib.Path, out: pathlib.Path):
       f"https://github.com/{known.repository}"
     )
   shrink, rng = pp.make(SHRINK), np.random.default_rng(0)
-  image = lambda i: {"image": (root / photos[i].path).read_bytes()}
+  image = lambda i: {"image": paths.read(root / photos[i].path)}
   arrays = {}
   for part, indices in split(photos, hashes).items():
     images = [shrink(image(i), rng)["image"] for i in indices]
     arrays[f"{part}/image"] = np.stack(images)
     arrays[f"{part}/label"] = np.int32([photos[i].label for i in indices])
   out.mkdir(parents=True, exist_ok=True)
-  np.savez(out / f"{name}.npz", **arrays)
+  with atomic.replacing(str(out / f"{name}.npz")) as file:
+    np.savez(file, **arrays)
   pixels = arrays["train/image"].reshape(-1, 3)
   counts = {part: len(arrays[f"{part}/label"]) for part in SPLITS}
   removed = len(photos) - sum(counts.values())

@@ -82,8 +82,7 @@ class FileSource(sources.Source):
   def _read(self, key: str, index: int) -> bytes:
     place = self.files[key][index]
     if isinstance(place, str):
-      with paths.open_regular(os.path.join(self.root, place)) as file:
-        return file.read()
+      return paths.read(os.path.join(self.root, place))
     offset, size = place.tolist()
     with open(self.root, "rb") as file:
       file.seek(offset)

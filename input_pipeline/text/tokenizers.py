@@ -20,7 +20,7 @@ import os
 import string
 from collections.abc import Callable, Iterable
 
-from dpn import atomic, damage
+from dpn import atomic, damage, paths
 
 BYTES = "bytes"
 # Where big_vision's names lead to.
@@ -96,8 +96,7 @@ def make(model: str) -> Tokenizer:
 
 @functools.lru_cache(16)
 def _read(kind, path, _):
-  with open(path, "rb") as file:
-    content = file.read()
+  content = paths.read(path)
   with damage.reading(path):
     try:
       made = kind(content)
