@@ -16,7 +16,9 @@ def replacing(path: str) -> Iterator[BinaryIO]:
   """
   partial = f"{path}.partial"
   try:
-    with open(partial, "wb") as f:
+    with contextlib.suppress(FileNotFoundError):
+      os.remove(partial)  # of a process that was killed; or a link elsewhere
+    with open(partial, "xb") as f:
       yield f
       f.flush()
       os.fsync(f.fileno())

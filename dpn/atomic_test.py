@@ -9,7 +9,8 @@ from dpn import atomic
 
 def test_files_are_replaced_whole(tmp_path, monkeypatch):
   path = tmp_path / "done.json"
-  atomic.write_json(str(path), {"a": [1]})
+  (tmp_path / "done.json.partial").symlink_to(tmp_path / "elsewhere")
+  atomic.write_json(str(path), {"a": [1]})  # not there: only `path` is in it
   assert json.loads(path.read_text()) == {"a": [1]}
   assert path.read_text().endswith("\n")
 

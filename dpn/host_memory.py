@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import sys
 
+LEAST_BYTES = 3 * 2**30  # of addresses, few of which are used
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -3, -4  # as in malloc.h
 
 
@@ -31,6 +32,18 @@ def keep_between_steps():
   if jax.default_backend() == "cpu":
     _set(_TRIM_THRESHOLD, -1)
     _set(_MMAP_MAX, 0)
+
+
+def check_limit():
+  """Raises ValueError under a `ulimit -v` with which JAX aborts."""
+  import resource  # which Windows lacks
+
+  limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+  if 0 <= limit < LEAST_BYTES:
+    raise ValueError(
+      f"This process may address {limit / 2**30:.1f} GiB of memory, of which "
+      "JAX alone takes 3. Raise that limit: ulimit -v unlimited."
+    )
 
 
 def peak_bytes() -> int:

@@ -59,6 +59,13 @@ def test_a_step_takes_no_new_pages():
   assert faults["keep"] < 1000 < 16_000 < faults["return"]
 
 
+def test_too_low_a_limit():
+  code = "from dpn import host_memory; host_memory.check_limit()"
+  limited = f"ulimit -v 1500000; exec {sys.executable} -c '{code}'"
+  done = subprocess.run(["bash", "-c", limited], capture_output=True, text=True)
+  assert "may address 1.4 GiB of memory" in done.stderr
+
+
 def test_other_c_libraries(monkeypatch):
   asked = []
   monkeypatch.setattr(ctypes, "CDLL", asked.append)  # None has no mallopt.

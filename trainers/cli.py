@@ -10,7 +10,7 @@ import ml_collections
 from absl import app, flags, logging
 from ml_collections import config_flags
 
-from dpn import errors, registry
+from dpn import errors, host_memory, registry
 
 EXPECTED = (ValueError, OSError, errors.NonFiniteError, errors.EvaluatorError)
 flags.disclaim_key_flags()  # so that --help shows them as the command's own
@@ -126,6 +126,7 @@ def run(
       )
     registry.trust(flags.FLAGS.trust)
     try:
+      host_memory.check_limit()
       main(*given)
     except EXPECTED as e:
       fail(e)

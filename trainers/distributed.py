@@ -209,6 +209,8 @@ class PreemptionHandler:
   on the step after which all of them stop; Ctrl-C counts as SIGTERM.
   """
 
+  after: Any = None  # what a process that ends by itself does with more of them
+
   def __init__(self):
     self._requested = self._may_interrupt = self._by_hand = False
     self._alone = jax.process_count() == 1
@@ -230,8 +232,9 @@ class PreemptionHandler:
     self._wakeup.close()
     self._thread.join()
     self._heard.close()
+    after = self.after if self._requested else None
     for number, handler in self._before.items():
-      signal.signal(number, handler)
+      signal.signal(number, after or handler)
 
   def _listen(self):
     """Answers Ctrl-C at once: the first with words, the second with the end."""

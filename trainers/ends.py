@@ -65,8 +65,7 @@ def extend(run: build.Run, workdir: str, step: int):
   for name in (workdir_lib.PARAMS, workdir_lib.TEST, workdir_lib.DONE):
     there = os.path.join(workdir, name)
     if os.path.exists(there):
-      stem, suffix = os.path.splitext(name)
-      aside.append(f"{stem}-{step}{suffix}")
+      aside.append(name.replace(".", f"-{step}."))
       if jax.process_index() == 0:
         os.replace(there, os.path.join(workdir, aside[-1]))
   log_lib.say_wrapped(
@@ -94,9 +93,7 @@ def finish(run: build.Run, workdir: str, state, log: log_lib.MetricsLog):
       **log_lib.totals(rows),
       "metrics": row,
     }
-    stem, suffix = os.path.splitext(workdir_lib.DONE)
-    names = (path.stem for path in folder.glob(f"{stem}-*{suffix}"))
-    before = (name.rpartition("-")[2] for name in names)
+    before = (p.stem.split("-", 1)[1] for p in folder.glob("done-*.json"))
     ends = sorted(int(end) for end in before if end.isdecimal())
     notes: dict[str, Any] = {
       "lost_rows": log.lost,

@@ -245,6 +245,17 @@ def test_sigterm_and_sigkill_at_any_moment(tmp_path, reference):
 
 
 @pytest.mark.slow
+def test_sigterm_again_and_again(tmp_path):
+  ignore = "distributed.PreemptionHandler.after = signal.SIG_IGN"
+  process = _start(tmp_path, f"from dpn.trainers import distributed\n{ignore}")
+  while process.poll() is None:
+    if (tmp_path / "metrics.jsonl").exists():
+      process.send_signal(signal.SIGTERM)
+    time.sleep(0.01)
+  _finish(process)
+
+
+@pytest.mark.slow
 def test_a_second_run_in_the_folder_is_refused(tmp_path, reference):
   first = _start(tmp_path)
   for line in first.stdout:

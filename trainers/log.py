@@ -321,8 +321,7 @@ class MetricsLog:
 
   def flush(self):
     """Writes the current row, which must be finite, to the disk."""
-    row = self.pop()
-    if row:
+    if row := self.pop():
       self.last_row = {"step": self._step, **row}
       self.rows += 1
       if self._writer:

@@ -320,9 +320,8 @@ def save(together, step, values, batches, losses):
     with together.may_diverge(seed):
       seed.log.flush()
       seed.log.check_finite(step, own)
-  for (
-    seed
-  ) in together.healthy:  # none may be two saves ahead of one that failed
+  # None may be two saves ahead of one that failed.
+  for seed in together.healthy:
     seed.checkpoints.wait()
   unlogged = losses.positions()
   for (seed, own), loss in zip(together.states(), unlogged, strict=True):

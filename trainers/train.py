@@ -7,6 +7,7 @@ docs/training.md lists what it leaves there.
 """
 
 import os
+import signal
 import sys
 import time
 import traceback
@@ -51,6 +52,7 @@ def main():
   timeout = number("init_timeout_secs", 300, "How long to wait for the others.")
 
   def run():
+    distributed.PreemptionHandler.after = signal.SIG_IGN
     began = timing.process_start()
     phases = timing.PhaseTimer(began)
     phases.add("imports", time.monotonic() - began)

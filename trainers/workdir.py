@@ -75,7 +75,9 @@ def _flock(workdir: str):
   """
   if jax.process_index() != 0:
     return contextlib.nullcontext()
-  f = open(os.path.join(workdir, "lock"), "a+")  # noqa: SIM115, it is returned
+  no_link = lambda name, flags: os.open(name, flags | os.O_NOFOLLOW, 0o666)
+  path = os.path.join(workdir, "lock")
+  f = open(path, "a+", opener=no_link)  # noqa: SIM115, it is returned
   try:
     fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
   except BlockingIOError as e:
