@@ -10,7 +10,7 @@ from dpn.weights.vit_params import VitParams
 
 def timm(model: VitParams, no_embed_class: bool) -> dict[str, Any]:
   """Returns arguments of timm's VisionTransformer."""
-  options, size = model.options, image_px(model)
+  options, size = model.options, image_size(model)
   args: dict[str, Any] = {"img_size": size} if size else {}
   args |= {
     "patch_size": _patch_size(model),
@@ -61,17 +61,19 @@ def hugging_face(model: VitParams) -> dict[str, Any]:
     "qkv_bias": options["qkv_bias"],
   }
   known = {
-    "image_size": image_px(model),
+    "image_size": image_size(model),
     "num_labels": classes,
     "pooler_output_size": width if rep_size is True else rep_size,
   }
   return config | {key: value for key, value in known.items() if value}
 
 
-def image_px(model: VitParams) -> int | None:
-  """Returns the side of square images, None if they may not be square."""
-  size = {*np.multiply(model.grid or (0, 1), model.patch[:2]).tolist()}
-  return size.pop() if len(size) == 1 else None
+def image_size(model: VitParams) -> int | list[int] | None:
+  """Returns the side of square images, or (rows, cols); None if unknown."""
+  if not model.grid:
+    return None
+  rows, cols = np.multiply(model.grid, model.patch[:2]).tolist()
+  return rows if rows == cols else [rows, cols]
 
 
 def _patch_size(model):

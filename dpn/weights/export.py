@@ -118,15 +118,14 @@ def _unsupported(options, to, extra_modules) -> list[str]:
     if options["pool_type"] == "tok":  # the norm is of the class token, too
       supported["posemb_join_kw"] = [{"cls": True}]
   elif extra_modules and to != "naflex_vit":
-    supported = {**supported, "stem_ln": names.STEMS}
     if to in vit_pytorch.SUPPORTED:
-      supported = vit_pytorch.SUPPORTED[to]
-      supported = {**supported, "stem_eps": [options["stem_eps"]]}
-      supported["norm_kw"] = [options["norm_kw"]]
+      supported |= {k: [options[k]] for k in ("stem_eps", "norm_kw")}
+    else:
+      supported["stem_ln"] = names.STEMS
   if to == "timm" and options["qk_norm"] != "none":
-    supported = {**supported, "qk_norm_kw": [{"eps": timm_vit.EPS}]}
+    supported["qk_norm_kw"] = [{"eps": timm_vit.EPS}]
   if to == "hf" and options["num_classes"]:
-    supported = {**supported, "rep_size": [False]}
+    supported["rep_size"] = [False]
   if options["stem_ln"] == "none":
     del supported["stem_eps"]
   return [
@@ -189,7 +188,9 @@ def _timm(model, no_embed_class):
       "--no_embed_class: the class token of this model has a position of its "
       "own (posemb_join_kw={'cls': True}). Leave the flag out."
     )
-  row = model.options["pool_type"] == "tok" and not no_embed_class
+  options = model.options
+  prefix = (options["pool_type"] == "tok") + options["registers"]
+  prefix *= not no_embed_class
   kind, notes = timm_vit.KINDS.get(model.options["stem_ln"]), []
   eps = model.options["norm_kw"]["eps"]
   if kind:
@@ -200,11 +201,11 @@ def _timm(model, no_embed_class):
       f"timm's LayerNorm has the epsilon {timm_vit.EPS:g}, this model {eps:g}: "
       "the residual stream is scaled so that both compute the same."
     )
-  arrays, more = _in_torch_names(model, "timm", row)
+  arrays, more = _in_torch_names(model, "timm", prefix)
   if kind:
     arrays = {k.replace(*kind.renamed): x for k, x in arrays.items()}
   args = arguments.timm(model, no_embed_class)
-  size, channels = args.get("img_size", 224), model.patch[2]
+  size, channels = _two(args.get("img_size", 224)), model.patch[2]
   image, unsaid = preprocessing.for_library(model.pp, "timm")
   mean, std = _mean_and_std(model)
   config = {
@@ -215,7 +216,7 @@ def _timm(model, no_embed_class):
     "model_args": args,
     "pretrained_cfg": {
       "custom_load": False,
-      "input_size": [channels, size, size],
+      "input_size": [channels, *size],
       **{"mean": mean, "std": std},
       "num_classes": args["num_classes"],
       "first_conv": "patch_embed.proj",
@@ -228,7 +229,7 @@ def _timm(model, no_embed_class):
     made = f"timm.create_model({kind.architecture!r}, **{args})"
   return Exported(
     arrays,
-    _metadata(model, "timm", cls_row=row, timm=args),
+    _metadata(model, "timm", cls_row=not no_embed_class, timm=args),
     {"config.json": config},
     [made, *more, *notes, *unsaid],
   )
@@ -243,13 +244,8 @@ def _vit_pytorch(model, to):
     "image_size": tuple(np.multiply(size, patch).tolist()) if size else None,
     "patch_size": patch,
     "num_classes": options["num_classes"] or 0,
-    "dim": options["width"],
-    **{
-      "depth": options["depth"],
-      "heads": heads,
-      "mlp_dim": options["mlp_dim"],
-    },
-    "channels": model.patch[2],
+    **{"dim": options["width"], "depth": options["depth"], "heads": heads},
+    **{"mlp_dim": options["mlp_dim"], "channels": model.patch[2]},
     "dim_head": options["head_dim"] or options["width"] // heads,
   }
   title, arrays = "simple_vit.SimpleViT", dict(model.arrays)
@@ -258,8 +254,8 @@ def _vit_pytorch(model, to):
     args["pool"] = "cls" if is_tok else "mean"
     arrays = dict(_with_positions(model).arrays)
     arrays.setdefault("cls", np.zeros((1, 0, options["width"]), np.float32))
-    if is_tok and not model.cls_row:
-      arrays["pos_embedding"] = _with_row(arrays["pos_embedding"])
+    table = _with_rows(arrays["pos_embedding"], model.cls_row, int(is_tok))
+    arrays["pos_embedding"] = table
   else:
     arrays.setdefault("head/kernel", np.zeros((options["width"], 0), "f"))
     arrays.setdefault("head/bias", np.zeros(0, "f"))
@@ -282,7 +278,7 @@ def _vit_pytorch(model, to):
 
 
 def _hf(model):
-  arrays, notes = _in_torch_names(model, "hf", True)
+  arrays, notes = _in_torch_names(model, "hf", 1)
   config = arguments.hugging_face(model)
   [title] = config["architectures"]
   if model.options["num_classes"]:
@@ -292,13 +288,13 @@ def _hf(model):
     notes.append(
       "There is no tanh layer: ViTModel(config, add_pooling_layer=False)."
     )
-  size = config.get("image_size", 224)
+  rows, cols = _two(config.get("image_size", 224))
   said, unsaid = preprocessing.for_library(model.pp, "transformers")
   mean, std = _mean_and_std(model)
   image = {
     "image_processor_type": "ViTImageProcessor",
     "do_resize": True,
-    "size": {"height": size, "width": size},
+    "size": {"height": rows, "width": cols},
     "resample": 2,
     "do_rescale": True,
     "rescale_factor": 1 / 255,
@@ -315,14 +311,14 @@ def _hf(model):
   )
 
 
-def _in_torch_names(model, to, row):
+def _in_torch_names(model, to, prefix):
   """Returns arrays as PyTorch has them, and notes on what has no place there.
 
-  `row` says whether the library embeds the class token's position.
+  `prefix` is how many tokens before the patches have positions there.
   """
   arrays, library = dict(model.arrays), source.LIBRARIES[to]
-  if row and not model.cls_row:
-    arrays["pos_embedding"] = _with_row(arrays["pos_embedding"])
+  table = _with_rows(arrays["pos_embedding"], model.cls_row, prefix)
+  arrays["pos_embedding"] = table
   extra = [
     f"{ours} ({theirs}.*)"
     for theirs, ours in library.modules.items()
@@ -334,14 +330,21 @@ def _in_torch_names(model, to, row):
       f"{library.title}'s own model has no place for {', '.join(extra)}. "
       f"{DOCS} has the few lines that add it."
     )
-  if not arguments.image_px(model):
+  if not arguments.image_size(model):
     notes.append(_UNKNOWN_GRID)
   return names.from_ours(arrays, library), notes
 
 
-def _with_row(positions):
-  """Returns a table with a row of zeros before those of the patches."""
-  return np.pad(positions, [(0, 0), (1, 0), (0, 0)])
+def _with_rows(positions, has: bool, prefix: int):
+  """Returns a table with `prefix` rows before those of the patches.
+
+  What is added is zero, behind the row that it has.
+  """
+  return np.insert(positions, [int(has)] * (prefix - has), 0, axis=1)
+
+
+def _two(size) -> list[int]:
+  return np.broadcast_to(size, 2).tolist()
 
 
 def _with_positions(model):

@@ -33,6 +33,7 @@ MODELS = {
   "post": {"pool_type": "gap", "stem_ln": "post", "gelu": "exact"},
   "map": {"pool_type": "map", "gelu": "exact"},
   "rows": {"pool_type": "tok", "posemb_join_kw": {"cls": True}},
+  "registers": {"pool_type": "tok", "registers": 2},
   "eps": {"pool_type": "tok", "norm_kw": {"eps": 1e-3}},
   "eps_map": {"pool_type": "map", "norm_kw": {"eps": 1e-3}},
   "affine": {"pool_type": "gap", "stem_ln": "only_learnable"},
@@ -240,8 +241,7 @@ def test_all_of_timm(tmp_path):
 
 
 @pytest.mark.parametrize(
-  "name",
-  ["vit_base_patch32_clip_quickgelu_224", "aimv2_large_patch14_224"],
+  "name", ["vit_base_patch32_clip_quickgelu_224", "aimv2_large_patch14_224"]
 )
 def test_clip_and_aimv2_back_to_timm(tmp_path, name):
   """What their own files become here is theirs again, also trained."""

@@ -73,10 +73,7 @@ def test_gray_images(tmp_path):
   ("options", "message"),
   [
     ({"norm": "rmsnorm"}, r"norm='rmsnorm' \(only layernorm\)"),
-    (
-      {"stem_ln": "rmsnorm"},
-      r"stem_ln='rmsnorm' \(only none\)",
-    ),
+    ({"stem_ln": "rmsnorm"}, r"stem_ln='rmsnorm' \(only none\)"),
     ({"pool_type": "gap"}, r"pool_type='gap' \(only tok\)"),
     ({"posemb_join": "lape"}, r"posemb_join='lape' \(only add\)"),
   ],
@@ -96,12 +93,7 @@ def test_an_average_beside_a_class_token(tmp_path):
   path = testing.write_torch(tmp_path, "timm_tok")
   (tmp_path / "config.json").write_text('{"global_pool": "avg"}')
   with pytest.raises(ValueError, match="has a class token, but"):
-    convert.convert(
-      path,
-      str(tmp_path / "x.npz"),
-      "big_vision",
-      options=HEADS,
-    )
+    convert.convert(path, str(tmp_path / "x.npz"), "big_vision", options=HEADS)
 
 
 @pytest.mark.parametrize("to", ["timm", "hf"])
@@ -130,9 +122,9 @@ def test_what_had_to_be_assumed(tmp_path):
   [note] = [note for note in notes if note.startswith("Assumed")]
   assert note == (
     "Assumed: gelu='exact', norm_kw={'eps': 1e-06}, block_ln_kw={'sa': 'pre', "
-    "'mlp': 'pre', 'post': 'branch'}, pool_type='tok' (state it with --set "
-    "gelu=… --set norm_kw=… --set block_ln_kw=… --set pool_type=… or, all of "
-    "it, --arch NAME)."
+    "'mlp': 'pre', 'post': 'branch'}, rope='none', pool_type='tok' (state it "
+    "with --set gelu=… --set norm_kw=… --set block_ln_kw=… --set rope=… --set "
+    "pool_type=… or, all of it, --arch NAME)."
   )
 
 

@@ -96,7 +96,8 @@ def locate(path: str) -> Location:
       if _has_checkpoints(folder):
         return Location(folder, is_file=False)
     problem = f"The folder {path!r} has no {' or '.join(FILES_IN_FOLDERS)}"
-    pickles = sorted(f for f in os.listdir(path) if f.endswith(PICKLES))
+    files = (os.path.join(path, name) for name in os.listdir(path))
+    pickles = sorted(file for file in files if file.endswith(PICKLES))
   elif os.path.isfile(file):
     if suffix in READERS or file.endswith(_INDEX):
       return Location(file, subtree=subtree)
@@ -107,8 +108,9 @@ def locate(path: str) -> Location:
   if pickles:
     raise ValueError(
       f"{pickles[0]!r} is a pickle, which can run any code and is never opened "
-      "here. If you trust it, save it again: safetensors.torch.save_file("
-      "torch.load(path, weights_only=True), 'x.safetensors')."
+      "here. If you trust it, save it again, in the same folder: safetensors."
+      f"torch.save_file(torch.load({pickles[0]!r}, weights_only=True), "
+      "'model.safetensors'). timm's save_for_hf has safe_serialization=True."
     )
   try:
     if downloaded := hub.fetch(path):

@@ -27,26 +27,36 @@ NAMES = Names(
   },
   arrays={
     "embeddings.cls_token": "cls",
+    "embeddings.register_tokens": "registers",
     "embeddings.position_embeddings": "pos_embedding",
   },
   renamed=(
-    (r"vit\.(.*)", r"\1"),
+    (r"(?:vit|ijepa|dinov2\w*)\.(.*)", r"\1"),
     # transformers 5 uses other names in memory than in files.
     (r"layers\.(\d+\..*)", r"encoder.layer.\1"),
     *(
-      (rf"(encoder\.layer\.\d+\.){memory}(\..*)", rf"\1{file}\2")
-      for memory, file in (
+      (rf"(encoder\.layer\.\d+\.){other}(\..*)", rf"\1{name}\2")
+      for other, name in (
         (r"attention\.q_proj", "attention.attention.query"),
         (r"attention\.k_proj", "attention.attention.key"),
         (r"attention\.v_proj", "attention.attention.value"),
         (r"attention\.o_proj", "attention.output.dense"),
-        (r"mlp\.fc1", "intermediate.dense"),
+        (r"mlp\.fc1", "intermediate.dense"),  # in DINOv2's files, too
         (r"mlp\.fc2", "output.dense"),
+        (r"norm1", "layernorm_before"),
+        (r"norm2", "layernorm_after"),
       )
     ),
   ),
+  scales={
+    _BLOCK + "layer_scale1.lambda1": _BLOCK + "attention.output.dense",
+    _BLOCK + "layer_scale2.lambda1": _BLOCK + "output.dense",
+  },
   extra=("stem/ln0", "stem/ln1"),
 )
+# Their models that are ours, by model_type; I-JEPA's has no class token.
+_TYPES = ("vit", "vit_mae", "vit_msn", "dpt", "flava_image_model", "ijepa")
+_TYPES = (*_TYPES, "dinov2", "dinov2_with_registers")
 # Options that its own models have. A classifier applies no tanh layer.
 SUPPORTED = {**PLAIN, "pool_type": ["tok"], "stem_ln": ["none"]}
 # The first of equal ones is written.
@@ -62,6 +72,7 @@ class Config(TypedDict, total=False):
   """config.json."""
 
   hidden_act: str
+  image_size: int | list[int] | None
   layer_norm_eps: float
   model_type: str
   num_attention_heads: int
@@ -93,6 +104,8 @@ def describe(config: Config, image: ImageConfig) -> metadata.ModelMetadata:
   Raises:
     ValueError: ours cannot be the model.
   """
+  kind = config.get("model_type", "vit")
+  metadata.translate("type", kind, dict.fromkeys(_TYPES, kind))
   pooler_act = config.get("pooler_act", "tanh")
   metadata.translate("pooler's activation", pooler_act, {"tanh": "tanh"})
   act = config.get("hidden_act", "gelu")
@@ -103,8 +116,7 @@ def describe(config: Config, image: ImageConfig) -> metadata.ModelMetadata:
   }
   if heads := config.get("num_attention_heads"):
     options["num_heads"] = heads
-  if config.get("model_type") != "ijepa":  # it alone has no class token
-    options["pool_type"] = "tok"
+  options["pool_type"] = "gap" if kind == "ijepa" else "tok"
   mean, std = image.get("image_mean"), image.get("image_std")
   if image.get("do_normalize") is False:
     mean, std = [0.0], [1.0]
@@ -118,6 +130,7 @@ def describe(config: Config, image: ImageConfig) -> metadata.ModelMetadata:
     pixels,
     preprocessing.of_hugging_face(image, pixels) if image else None,
     cls_row=True,
+    image_size=preprocessing.size_of(config.get("image_size")),
     source="its config.json" if config else "the defaults of transformers",
     guessed=() if config else ("gelu", "norm_kw", "rep_size"),
   )

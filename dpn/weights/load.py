@@ -220,7 +220,8 @@ def _in_our_names(found, wanted):
     )
   library = source.LIBRARIES[file.layout]
   scaled = any("/LayerScale_" in name for name in wanted)
-  return names.to_ours(found.arrays, library, heads, patch, scaled)
+  flat = names.to_ours(found.arrays, library, heads, patch, scaled)
+  return positions.without_register_rows(flat, file)
 
 
 def _listed(patterns):

@@ -227,10 +227,7 @@ def _changed(flat):
     (
       dict,
       {"num_classes": 7},
-      [
-        "head/bias (7,) (5,) reshaped",
-        "head/kernel (16, 7) (16, 5) reshaped",
-      ],
+      ["head/bias (7,) (5,) reshaped", "head/kernel (16, 7) (16, 5) reshaped"],
       ["head/.*"],
     ),
     (

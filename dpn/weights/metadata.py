@@ -56,6 +56,7 @@ class ModelMetadata:
     pp: how images are prepared, see `preprocessing`; None if unknown.
     cls_row: whether the class token has a row in the position embeddings; None
       if unknown.
+    image_size: (rows, cols) in pixels for which it has positions, likewise.
     source: where this is written, for messages.
     guessed: of the options, those that are only the library's defaults.
     loader: what made the pixels, as `input_pipeline.fingerprint` tells; empty
@@ -67,6 +68,7 @@ class ModelMetadata:
   pixels: Pixels | None = None
   pp: str | None = None
   cls_row: bool | None = None
+  image_size: tuple[int, int] | None = None
   source: str = "its metadata"
   guessed: tuple[str, ...] = ()
   loader: Mapping[str, Any] = dataclasses.field(default_factory=dict)

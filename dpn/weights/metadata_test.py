@@ -69,6 +69,7 @@ def test_what_is_assumed(tmp_path):
     "gelu": "gelu='exact'",
     "norm_kw": "norm_kw={'eps': 1e-06}",
     "block_ln_kw": "block_ln_kw={'sa': 'pre', 'mlp': 'pre', 'post': 'branch'}",
+    "rope": "rope='none'",
   }
   rest = ["pool_type='gap'", "num_heads=2"]
   got = read(write(tmp_path), "timm")
@@ -79,7 +80,7 @@ def test_what_is_assumed(tmp_path):
   path = write(tmp_path, config={"model_args": {"act_layer": "gelu_tanh"}})
   got = read(path, "timm")
   assert got.options["gelu"] == "tanh"
-  assert metadata.assumed(got, options)[:2] == [*guessed.values()][1:]
+  assert metadata.assumed(got, options)[:3] == [*guessed.values()][1:]
   path = write(tmp_path, config={"architecture": "vit_small_patch16_224"})
   assert metadata.assumed(read(path, "timm"), options) == []
   (tmp_path / "config.json").unlink()
@@ -89,11 +90,8 @@ def test_what_is_assumed(tmp_path):
 
 
 def test_config_of_hugging_face(tmp_path):
-  config = {
-    "hidden_act": "gelu_new",
-    "layer_norm_eps": 1e-5,
-    "num_attention_heads": 3,
-  }
+  config = {"hidden_act": "gelu_new", "layer_norm_eps": 1e-5}
+  config |= {"num_attention_heads": 3, "image_size": 48}
   image = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
   path = write(tmp_path, config=config, preprocessor_config=image)
   got = read(path, "hf")
@@ -104,7 +102,7 @@ def test_config_of_hugging_face(tmp_path):
     "num_heads": 3,
     "pool_type": "tok",
   }
-  assert (got.pixels, got.cls_row) == (HALF, True)
+  assert (got.pixels, got.cls_row, got.image_size) == (HALF, True, (48, 48))
 
 
 def test_other_options_of_hugging_face(tmp_path):
@@ -121,10 +119,7 @@ def test_other_options_of_hugging_face(tmp_path):
       {"image_mean": [1.0], "image_std": [1.0], "rescale_factor": 2 / 255},
       HALF,
     ),
-    (
-      {"image_mean": [127.5], "image_std": [127.5], "do_rescale": False},
-      HALF,
-    ),
+    ({"image_mean": [127.5], "image_std": [127.5], "do_rescale": False}, HALF),
   ):
     path = write(tmp_path, preprocessor_config=image)
     assert read(path, "hf").pixels.close_to(want)
@@ -238,6 +233,8 @@ def _run(**model):
       "other blocks.*: vit_base_patch16_rpn_224",
     ),
     ("timm", {"config": {"model_args": {"block_fn": "x"}}}, "ocks.*: block_fn"),
+    ("timm", {"config": {"architecture": "vit_b_rope_ape"}}, "ocks.*: vit_b_r"),
+    ("hf", {"config": {"model_type": "beit"}}, "type 'beit'.* can have 'vit'"),
     ("hf", {"config": {"pooler_act": "relu"}}, "pooler's activation 'relu'"),
     ("hf", {"config": {"layer_norm_eps": "x"}}, "layer_norm_eps must be of"),
     ("hf", {"preprocessor_config": {"image_std": {}}}, "image_std must be of"),

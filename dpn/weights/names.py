@@ -45,6 +45,7 @@ PLAIN = {
 # Stems whose LayerNorms have names elsewhere; the others are not LayerNorms, or
 # stand behind the sum with the positions.
 STEMS = ("none", "post", "pre", "dpn")
+_UNUSED = ("mask_token", "embeddings.mask_token")  # but in pretraining
 _NORMS = r"(LayerNorm_\d|encoder_norm|fc_norm|stem/ln\d|(query|key)_ln)$"
 
 
@@ -123,6 +124,7 @@ def to_ours(
   """
   # A class token may be (0, width), a head (0, width), too.
   flat = {names.rename(name): x for name, x in flat.items() if x.size}
+  flat = {k: x for k, x in flat.items() if k not in _UNUSED}
   if not names.embedding:
     kernel = flat[names.sign].shape  # (width, channels, rows, cols)
     patch = (*kernel[2:], *kernel[1:2])
@@ -159,7 +161,7 @@ def to_ours(
       ) from error
   for name, x in _implied(result, names).items():
     result.setdefault(name, x)
-  return _without_register_rows(result | _zero_biases(result, names))
+  return result | _zero_biases(result, names)
 
 
 def _zero_biases(flat, names):
@@ -171,25 +173,6 @@ def _zero_biases(flat, names):
       for k in filter(lambda k: some.fullmatch(_bias_of(k)), flat):
         result[_bias_of(k)] = np.zeros(flat[k].shape[-1], np.float32)
   return result
-
-
-def _without_register_rows(flat):
-  """Returns registers with their positions, between class token and patches.
-
-  They have some if without them the patches' rows are a square, else not.
-  """
-  registers, table = flat.get("registers"), flat.get("pos_embedding")
-  if registers is None or table is None or table.ndim != 3:
-    return flat
-  cls, (_, rows, _) = "cls" in flat, table.shape
-  end = cls + registers.shape[1]
-  is_square = lambda n: n > 0 and math.isqrt(n) ** 2 == n
-  if not is_square(rows - end) or is_square(rows) or is_square(rows - cls):
-    return flat
-  wide = registers.astype(np.promote_types(registers.dtype, np.float32))
-  own = {"registers": wide + table[:, cls:end]}
-  patches = np.delete(table, np.s_[cls:end], axis=1)
-  return {**flat, **own, "pos_embedding": patches}
 
 
 def _bias_of(name):

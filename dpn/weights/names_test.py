@@ -15,7 +15,9 @@ from dpn.weights import (
   big_vision,
   hf_vit,
   load,
+  metadata,
   names,
+  positions,
   source,
   timm_vit,
   vit_params,
@@ -38,18 +40,26 @@ def test_their_files_give_their_logits(tmp_path, kind):
 
 
 def test_registers_take_over_their_positions():
-  """Of 1 + 2 + 9 rows; of 9 or 1 + 9 rows none is theirs."""
+  """Of 1 + 2 + 9 rows; of 9 or 1 + 9 rows, or oblong grids, none is theirs."""
   flat = testing.golden("timm_tok")
   flat["reg_token"] = np.ones((1, 2, 8), np.float32)
   table = np.arange(12 * 8, dtype=np.float32).reshape(1, 12, 8)
-  got = names.to_ours({**flat, "pos_embed": table}, timm_vit.NAMES, 2)
-  np.testing.assert_array_equal(got["registers"], 1 + table[:, 1:3])
-  want = np.concatenate([table[:, :1], table[:, 3:]], axis=1)
-  np.testing.assert_array_equal(got["pos_embedding"], want)
-  for rows in (9, 10):
-    kept = {**flat, "pos_embed": table[:, :rows]}
-    got = names.to_ours(kept, timm_vit.NAMES, 2)
+
+  def read(table, **said):
+    got = names.to_ours({**flat, "pos_embed": table}, timm_vit.NAMES, 2)
+    file = metadata.ModelMetadata("timm", {}, **said)
+    return positions.without_register_rows(got, file)
+
+  for size in (None, (9, 9)):
+    got = read(table, image_size=size)
+    np.testing.assert_array_equal(got["registers"], 1 + table[:, 1:3])
+    want = np.concatenate([table[:, :1], table[:, 3:]], axis=1)
+    np.testing.assert_array_equal(got["pos_embedding"], want)
+  for rows, said in ((9, {}), (10, {}), (12, {"image_size": (9, 12)})):
+    got = read(table[:, :rows], **said)
     np.testing.assert_array_equal(got["registers"], np.ones((1, 2, 8)))
+  with pytest.raises(ValueError, match=r"2 registers and 11 positions.*config"):
+    read(table[:, 1:])
 
 
 def test_two_arrays_for_one():
@@ -127,8 +137,7 @@ def test_what_is_unknown_is_not_lost(tmp_path):
 
 
 @pytest.mark.parametrize(
-  "name",
-  ["norm_post.weight", "fc.norm.bias", "blocks.1.attn.norm.bias"],
+  "name", ["norm_post.weight", "fc.norm.bias", "blocks.1.attn.norm.bias"]
 )
 def test_parts_that_ours_lacks(tmp_path, name):
   flat = testing.golden("timm_tok") | {name: np.zeros(1, np.float32)}

@@ -42,7 +42,7 @@ def fit(
     The changes are of the form "7×7 to 14×14".
   """
   changes = set()
-  old_known = _in_patches(preprocessing.describe(file.pp)["size"], loaded)
+  old_known = known_grid(file, loaded)
   new_known = grid or _in_patches(image_size, wanted)
   # The images of one of our runs need not be square.
   old_may_be_oblong = file.layout == "ours" and file.options and not old_known
@@ -133,6 +133,46 @@ def grid_of(tokens: int, known: Sequence[int] | None) -> tuple[int, int] | None:
     return rows, cols
   side = math.isqrt(tokens)
   return (side, side) if side**2 == tokens else None
+
+
+def known_grid(file: ModelMetadata, flat: Flat) -> tuple[int, int] | None:
+  """Returns (rows, cols) of the patches that a file is for, None if unknown."""
+  size = file.image_size or preprocessing.describe(file.pp)["size"]
+  return _in_patches(size, flat)
+
+
+def without_register_rows(flat: Flat, file: ModelMetadata) -> Flat:
+  """Returns registers with their positions, between class token and patches.
+
+  In timm they have some unless the class token has none.
+
+  Raises:
+    ValueError: the grid is not known, and no square, or two, would fit.
+  """
+  registers, table = flat.get("registers"), flat.get("pos_embedding")
+  theirs = file.layout == "timm" and file.cls_row is not False
+  if not theirs or registers is None or table is None:
+    return flat
+  cls, number, rows = "cls" in flat, registers.shape[1], table.shape[-2]
+  counts = {rows, rows - cls}, {rows - cls - number}  # without them, and with
+  grid = known_grid(file, flat)
+  fits = [grid is not None and math.prod(grid) in n for n in counts]
+  if not any(fits):
+    fits = [any(x > 0 and math.isqrt(x) ** 2 == x for x in n) for n in counts]
+  if fits[0] == fits[1]:
+    raise ValueError(
+      f"it has {number} registers and {rows} positions, and does not tell "
+      "whether some are the registers'. Say for which images they are: put "
+      "a config.json beside the file, "
+      '{"pretrained_cfg": {"input_size": [3, 224, 320]}}.'
+    )
+  if fits[0]:
+    return flat
+  wide = registers.astype(np.promote_types(registers.dtype, np.float32))
+  own = np.s_[int(cls) : cls + number]
+  patches = np.delete(table, own, axis=-2)
+  registers = wide + table[..., own, :]
+  return {**flat, "registers": registers, "pos_embedding": patches}
 
 
 def _in_patches(image_size, flat):

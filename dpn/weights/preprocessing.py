@@ -159,12 +159,12 @@ def of_hugging_face(
     side = size.get("shortest_edge") if isinstance(size, Mapping) else None
     if method and _are_px([side], 1):
       ops.append(f"resize_small({side}{_by(method)})")
-    elif method and (both := _hf_size(size)):
+    elif method and (both := size_of(size)):
       ops.append(f"resize({both}{_by(method)})")
     else:
       return None
   if image.get("do_center_crop"):
-    if not (both := _hf_size(image.get("crop_size"))):
+    if not (both := size_of(image.get("crop_size"))):
       return None
     ops.append(f"central_crop({both})")
   return "|".join([*ops, str(pixels)]) if pixels else None
@@ -217,7 +217,8 @@ def _as_hugging_face(size, crop, method, **_) -> dict[str, Any] | None:
   return {**kind, **image, "size": size, **crop}
 
 
-def _hf_size(size) -> Size | None:
+def size_of(size) -> Size | None:
+  """Returns the (rows, cols) that JSON of a library states, if it does."""
   if isinstance(size, Mapping):
     size = [size.get("height"), size.get("width")]
   size = [size, size] if isinstance(size, int) else size

@@ -120,6 +120,7 @@ def read(
   """
   where = files.locate(path)
   arrays, step = read_arrays(where)
+  arrays = _unwrapped(arrays)
   layout = _layout(path, arrays)
   said = read_metadata(where, layout, arch, options_of_run, arrays)
   if where.subtree:
@@ -137,6 +138,17 @@ def read_arrays(where: files.Location) -> tuple[files.Flat, int | None]:
   with contextlib.closing(saved):
     variables, step = saved.restore_variables(where.step)
   return files.flatten(variables), step
+
+
+def _unwrapped(arrays):
+  """Returns arrays without what wrappers put before each name: "module."."""
+  inner = arrays
+  while not any(library.matches(inner) for library in LIBRARIES.values()):
+    heads = {name.partition(".")[0] for name in inner}
+    if len(heads) != 1 or heads & inner.keys():
+      return arrays
+    inner = {name.partition(".")[2]: x for name, x in inner.items()}
+  return inner
 
 
 def _layout(path, arrays) -> str:

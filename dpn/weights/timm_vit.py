@@ -209,7 +209,7 @@ def find(name: str) -> Model | None:
   gelu = "tanh" if re.match(_TANH, name) else gelu
   options = {"gelu": gelu, "num_heads": heads, "pool_type": pool}
   if match["aimv2"]:
-    options["pool_type"] = "gap"
+    options |= {"pool_type": "gap", "mlp": "swiglu"}
   own = match["own"] or (match["reg"] and match["size"] != "so150m")
   return Model(options, not own, width, depth)
 
@@ -236,6 +236,7 @@ def check(name: str, arrays: dict[str, Any]):
 class _Args(TypedDict, total=False):
   act_layer: str | None
   global_pool: str | None
+  img_size: int | list[int] | None
   no_embed_class: bool | None
   num_heads: int
 
@@ -305,8 +306,8 @@ def describe(
     )
   name = arch or told
   others = [x for x in _OTHER_BLOCKS if x in args]
-  # The one pools registers, too.
-  if "_rpn_" in name or name == "test_vit3" or others:
+  # Rotary positions have no arrays; test_vit3 pools registers, too.
+  if re.search("_rpn_|_rope_|_pe_|eva|^test_vit3$", name) or others:
     raise ValueError(
       "The file's model has other blocks or norms than ours, although their "
       f"arrays have the same names: {', '.join(others) or name}."
@@ -314,7 +315,7 @@ def describe(
   model = find(name)
   options = {
     **{"gelu": "exact", "norm": "layernorm", "norm_kw": {"eps": EPS}},
-    "block_ln": "placement",
+    **{"block_ln": "placement", "rope": "none"},
     "block_ln_kw": {"sa": "pre", "mlp": "pre", "post": "branch"},
     **_shown(arrays or {}),
     **(model.options if model else {}),
@@ -325,9 +326,12 @@ def describe(
   guessed: tuple[str, ...] = ()
   if not model:
     more = ("norm", "stem_eps") if "stem_eps" in options else ()
-    guessed = ("gelu", "norm_kw", "block_ln_kw", *more)
+    guessed = ("gelu", "norm_kw", "block_ln_kw", *more, "rope")
   if act := args.get("act_layer"):
-    options["gelu"] = metadata.translate("activation", act, GELUS)
+    if "blocks.0.mlp.fc1_g.weight" in (arrays or {}):
+      options["mlp"] = "swiglu" if act == "silu" else "geglu"
+    if options.get("mlp") != "swiglu":
+      options["gelu"] = metadata.translate("activation", act, GELUS)
     guessed = guessed[1:]
   if heads := args.get("num_heads"):
     options["num_heads"] = heads
@@ -345,6 +349,9 @@ def describe(
     pixels,
     preprocessing.of_timm(image, pixels),
     cls_row=row,
+    image_size=preprocessing.size_of(
+      args.get("img_size") or (image.get("input_size") or [])[1:]
+    ),
     source=f"timm's {arch}" if arch else source,
     guessed=guessed,
   )

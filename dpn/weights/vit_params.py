@@ -18,7 +18,6 @@ from dpn.weights import (
   metadata,
   names,
   positions,
-  preprocessing,
   source,
   vit_pytorch,
 )
@@ -126,9 +125,8 @@ def read(
       f"The first of {rows} rows of positions is taken for the class token's. "
       "If it is a patch's: --set posemb_join=add."
     )
-  size = preprocessing.describe(file.pp)["size"]
-  known_grid = size and np.floor_divide(size, patch[:2]).tolist()
-  grid = positions.grid_of(tokens, known_grid) if tokens else None
+  grid = positions.known_grid(file, flat)
+  grid = positions.grid_of(tokens, grid) if tokens else None
   return VitParams(
     *(arrays, options, file.pixels, file.pp, assumed, tuple(notes)),
     *(patch, grid, image_shape, positions.corners(file)),
@@ -146,6 +144,9 @@ def _has_cls_row(file, flat, options, rows) -> tuple[bool, bool]:
     return file.cls_row, False
   if positions.has_cls_row(options) or "posemb_join" in file.options:
     return bool(positions.has_cls_row(options)), False
+  grid = positions.known_grid(file, flat)
+  if grid and rows - math.prod(grid) in (0, 1):
+    return rows > math.prod(grid), False
   found = positions.square_plus_one(rows)
   if file.layout in source.LIBRARIES and math.isqrt(rows) ** 2 != rows:
     found = True  # their default
@@ -230,16 +231,17 @@ def _inferred(arrays, file):
   library, heads = source.LIBRARIES[file.layout], file.options.get("num_heads")
   patch = None
   if library.embedding:
-    pixels = arrays[library.embedding].shape[1]
+    pixels = arrays[library.embedding].shape[-1]
     patch = names.patch_of(pixels, file.options.get("patch_size"))
   scaled = file.options.get("layer_scale") is not None
   flat = names.to_ours(arrays, library, heads or 1, patch, scaled)
+  flat = positions.without_register_rows(flat, file)
   if "pos_embedding" not in flat and "posemb" not in file.options:
     raise ValueError(
       "it has no position embeddings; our Vision Transformer always has some."
     )
   pool_type = file.options.get("pool_type")
-  if pool_type in ("gap", "none") and "cls" in flat:
+  if pool_type not in ("tok", None) and "cls" in flat:
     raise ValueError(
       f"it has a class token, but pool_type={pool_type!r} does not use it; "
       "ours has one or the other."
