@@ -169,7 +169,8 @@ def look(data):
   count = sum(splits[train].values())
   other = [named[name] for name in EVALUATION if name in named]
   known = train.lower(), *EVALUATION
-  if unused := [name for name in splits if name.lower() not in known]:
+  ours = {named.get(name, name) for name in known}  # of Train and train, one
+  if unused := sorted({*splits} - ours):
     logging.warning(
       "%s: the pictures in %s are not used. A folder to evaluate on is called "
       "%s.",

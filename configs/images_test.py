@@ -15,6 +15,7 @@ from dpn.input_pipeline import conftest as testing
     (["train", "val", "test"], "train", "val", None),
     (["Train", "Validation"], "Train", "Validation", None),
     (["train", "TEST", "extra"], "train", "TEST", "extra"),
+    (["train", "Train", "val"], "train", "val", "Train"),
     (
       ["train", "Test_images", "old"],
       *("train[:90%]", "train[90%:]", "Test_images, old"),

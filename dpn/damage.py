@@ -22,6 +22,12 @@ _SHORTAGE = re.compile(
 )
 
 
+def described(path: str, error: Exception) -> str:
+  """Returns an error's message with a path before it, if it has none."""
+  text = str(error) or type(error).__name__
+  return text if str(path) in text else f"{path}: {text}"
+
+
 @contextlib.contextmanager
 def reading(path: str) -> Iterator[None]:
   """Turns what a damaged or hostile file makes its reader raise.
@@ -43,9 +49,7 @@ def reading(path: str) -> Iterator[None]:
       raise type(e)(f"{path}: {e}") from e
     raise
   except ValueError as e:
-    if str(path) in str(e):
-      raise
-    raise ValueError(f"{path}: {e}") from e
+    raise ValueError(described(path, e)) from e
   except Exception as e:
     raise ValueError(
       f"{path} is damaged or hostile, or larger than the memory "

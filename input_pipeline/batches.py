@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from absl import logging
 
+from dpn import damage
 from dpn.input_pipeline import pp, sources
 
 # Columns of a batch beside its examples' keys.
@@ -144,7 +145,7 @@ class Examples:
       try:
         return self._example(index, position, record), skipped
       except Exception as error:
-        message = f"{self.source.describe(index)}: {error}"
+        message = damage.described(self.source.describe(index), error)
         if not self.skip:
           raise ValueError(message) from error
         logging.log_first_n(logging.WARNING, "Skipped: %s", 20, message)

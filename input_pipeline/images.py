@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dpn import paths
+from dpn import damage, paths
 from dpn.input_pipeline import pp
 from dpn.input_pipeline.pp import ops_image
 from dpn.weights import preprocessing
@@ -39,11 +39,9 @@ def prepare(
   result = []
   for i, image in enumerate(images):
     name = image if isinstance(image, str | os.PathLike) else f"Image {i}"
-    try:
+    with damage.reading(str(name)):
       pixels = to_uint8(image, channels)
       result.append(ops({"image": pixels}, np.random.default_rng(0))["image"])
-    except ValueError as error:
-      raise ValueError(f"{name}: {error}") from error
     want = (*(size if size[0] else result[0].shape[:2]), channels)
     if result[-1].shape != want:
       raise ValueError(

@@ -46,7 +46,10 @@ class ParquetSource(sources.Source):
     paths = _paths_by_split(root)
     sources.check_split(root, split, paths)
     _check_one_split(paths[split])
-    files = [parquet.ParquetFile(check_regular(path)) for path in paths[split]]
+    files = []
+    for path in paths[split]:
+      with damage.reading(path):
+        files.append(parquet.ParquetFile(check_regular(path)))
     self.classes = _class_names(paths[split][0], files[0])
     self._groups = [(f, i) for f in files for i in range(f.num_row_groups)]
     infos = [file.metadata.row_group(i) for file, i in self._groups]
@@ -58,7 +61,7 @@ class ParquetSource(sources.Source):
       logging.warning(
         "%s has %.1f GB, of which %.1f fit in memory; reading it shuffled is "
         "slow. Convert it: python -m scripts.prepare_data --source parquet:%s",
-        *(self.name, sum(sizes) / 1e9, budget / 1e9, path),
+        *(self.name, sum(sizes) / 1e9, budget / 1e9, root),
       )
     self._lock = threading.Lock()
     num_kept = max(budget // max(*sizes, 1), 1)

@@ -157,6 +157,12 @@ def test_metadata_damaged(tmp_path, metadata):
     _open(tmp_path)
 
 
+def test_a_file_that_is_cut_off_is_named(tmp_path):
+  (tmp_path / "train.parquet").write_bytes(b"PAR1")
+  with pytest.raises((ValueError, OSError), match="train.parquet: .*Parquet"):
+    _open(tmp_path)
+
+
 def test_images_that_are_only_paths(tmp_path):
   _write_rows(tmp_path, {"image": {"bytes": None, "path": "a.jpg"}})
   with pytest.raises(ValueError, match=r"'a.jpg' is not in the Parquet file"):
