@@ -178,6 +178,13 @@ def _features(data: sources.Source) -> dict[str, str | int | Sequence[str]]:
       features[key] = "texts"
     elif isinstance(value, int | np.integer):
       known = data.class_names(key) or data.num_classes(key)
+      for name in data.class_names(key) or ():
+        lines = name.encode(errors="ignore").decode().splitlines()
+        if lines != [name.strip()]:
+          raise ValueError(
+            f"{data.name} has a class of the name {name!r}. TFDS keeps a name "
+            "in each line of a text: rename it."
+          )
       features[key] = "int" if known is None else known
     else:
       print(f"{key!r} ({type(value).__name__}) is left out.")

@@ -254,6 +254,9 @@ def test_smaller_images(photos):
   (photos / "photos/train/class0/0.jpg").write_bytes(b"\xff\xd8\xff")
   with pytest.raises(SystemExit, match=r"class0/0.jpg'\]: not a whole image"):
     _run(photos, "--max_side=4", data_dir="damaged")
+  (photos / "photos/train/class0").rename(photos / "photos/train/a\nb")
+  with pytest.raises(SystemExit, match=r"name 'a\\nb'. TFDS .* rename it"):
+    _run(photos, data_dir="lines")
 
 
 def test_tfrecord_errors(old, tmp_path):

@@ -38,7 +38,7 @@ def write(path: str | None, content: str):
     say(content.removesuffix("\n"))
     return
   with ensure_folder(os.path.dirname(path)):
-    atomic.write(path, content.encode())
+    atomic.write(path, content.encode(errors="backslashreplace"))
   say(f"Wrote {path}.")
 
 

@@ -10,8 +10,8 @@ from dpn.trainers import cli
 
 
 def test_writes_into_new_folders(tmp_path):
-  output.write(str(tmp_path / "a" / "b.txt"), "ä")
-  assert (tmp_path / "a" / "b.txt").read_text("utf-8") == "ä"
+  output.write(str(tmp_path / "a" / "b.txt"), "ä\udcff")  # no UTF-8
+  assert (tmp_path / "a" / "b.txt").read_text("utf-8") == "ä\\udcff"
 
 
 def test_says_what_is_in_the_way(tmp_path):
