@@ -22,6 +22,7 @@ TYPES = [
   for module in pkgutil.iter_modules(evaluators.__path__)
   if module.name != "base" and not module.name.endswith("_test")
 ]
+Trace = Callable[..., Any]  # (function, variables, batch of shapes) → shapes
 
 
 @dataclasses.dataclass
@@ -42,8 +43,12 @@ class Evaluator:
   def __post_init__(self):
     sharding.check_batch_size("batch_size", self.batch_size, self.mesh)
 
-  def check(self, variables: base.Variables):
-    """Raises ValueError if it cannot run on variables of these shapes."""
+  def check(self, variables: base.Variables, trace: Trace = jax.eval_shape):
+    """Raises ValueError if it cannot run on variables of these shapes.
+
+    Gives each function that is compiled to `trace`, with the shapes of its
+    arguments, and gets those of its results.
+    """
 
   def run(self, variables: base.Variables) -> Mapping[str, float]:
     """Returns metrics by name; the same on every process."""
@@ -95,13 +100,14 @@ class Evaluator:
     variables: base.Variables,
     data: loader.EvaluationData,
     *keys: str,
+    trace: Trace = jax.eval_shape,
   ):
     """Raises ValueError if `collect` cannot be called like this."""
     batch = {k: jax.ShapeDtypeStruct(*v) for k, v in data.spec.items()}
     for key in keys:
       errors.check_known("label_key", key, data.spec)
       del batch[key]
-    jax.eval_shape(function, variables, batch)
+    trace(function, variables, batch)
 
   def jit(self, function: Callable) -> Callable:
     """Returns the function compiled, its results whole on every process."""
@@ -126,10 +132,10 @@ class Scheduled(NamedTuple):
   prefix: str  # of its metrics' names
   first: bool = False  # whether it runs before the first step, too
 
-  def check(self, variables: base.Variables):
-    """Raises ValueError if it cannot run on variables of these shapes."""
+  def check(self, variables: base.Variables, **kw):
+    """Calls the evaluator's `check`; its errors name the section."""
     with _of_section(self.name):
-      self.evaluator.check(variables)
+      self.evaluator.check(variables, **kw)
 
   def run(self, variables: base.Variables) -> dict[str, float]:
     """Returns `{"<prefix><metric>": value}`; any failure is EvaluatorError."""

@@ -61,7 +61,7 @@ def test_names_and_schedules(section):
     ({"predict_fn": 1}, "Unknown key 'predict_fn'"),
     ({"log_steps": None}, "how often it runs is missing"),
     ({"log_steps": 0}, "how often it runs is missing"),
-    ({"log_epochs": 1}, "Got log_steps, log_epochs; expected one"),
+    ({"log_epochs": 1}, "config.log_epochs=1; expected one"),
     ({"batch_size": 6}, "batch_size=6 cannot be split over 4 devices"),
     ({"pp_fn": "flip_rl"}, "Unknown op 'flip_rl'. Did you mean 'flip_lr'"),
     ({"data": {"name": "imagenet"}}, "needs a name and a split"),

@@ -10,6 +10,7 @@ import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 
+import jax
 import numpy as np
 import scipy.linalg
 from absl import logging
@@ -147,9 +148,10 @@ class Evaluator(base.Evaluator):
         self.open(data | {"split": test}, self.pp_eval),
       )
 
-  def check(self, variables):
+  def check(self, variables, trace=jax.eval_shape):
     for data in itertools.chain(*self._datasets.values()):
-      self.check_batch(self._features, variables, data, self.label_key)
+      key = self.label_key
+      self.check_batch(self._features, variables, data, key, trace=trace)
 
   def run(self, variables):
     metrics = {}

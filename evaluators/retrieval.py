@@ -1,9 +1,11 @@
 """Retrieval of texts by images and of images by texts."""
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
 from dpn import errors
@@ -144,9 +146,10 @@ class Evaluator(base.Evaluator):
       self.jit(lambda v, b, i=i: self.predict_fn(v, b)[i]) for i in range(2)
     ]
 
-  def check(self, variables):
-    self.check_batch(self._embed[0], variables, self.images)
-    self.check_batch(self._embed[1], variables, self._texts, "owner")
+  def check(self, variables, trace=jax.eval_shape):
+    check = functools.partial(self.check_batch, trace=trace)
+    check(self._embed[0], variables, self.images)
+    check(self._embed[1], variables, self._texts, "owner")
 
   def run(self, variables):
     return recall(*self.embeddings(variables), self.ks)

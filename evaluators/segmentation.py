@@ -151,7 +151,7 @@ class Evaluator(base.Evaluator):
   def _stride(self):
     return self.stride or self.window
 
-  def check(self, variables):
+  def check(self, variables, trace=jax.eval_shape):
     for data in self._data:
       for key in ("image", self.label_key):
         errors.check_known("key of the examples:", key, data.examples.fields)
@@ -161,7 +161,7 @@ class Evaluator(base.Evaluator):
         f"{self.label_key!r} has shape {shape}, expected label maps (rows, "
         "cols), as the op decode_labels makes them."
       )
-    *_, classes = self._logits_shape(variables)
+    *_, classes = self._logits_shape(variables, trace)
     different = len({*self.class_names})
     if self.class_names and different != classes:
       raise ValueError(
@@ -225,7 +225,7 @@ class Evaluator(base.Evaluator):
           break
     yield from map(self._predicted, complete)
 
-  def _logits_shape(self, variables):
+  def _logits_shape(self, variables, trace=jax.eval_shape):
     """Returns (batch, grid rows, grid cols, classes)."""
     _, dtype = field = self._data[0].examples.fields["image"]
     shape = (self.batch_size, *self.window, *field.shape[2:])
@@ -233,7 +233,7 @@ class Evaluator(base.Evaluator):
       "image": jax.ShapeDtypeStruct(shape, dtype),
       "more": jax.ShapeDtypeStruct(shape[:1], bool),
     }
-    shape = jax.eval_shape(self._predict, variables, batch)[0].shape
+    shape = trace(self._predict, variables, batch)[0].shape
     if len(shape) != 4:
       raise ValueError(
         f"pred gives an array {shape}, expected the logits of patches (batch, "

@@ -5,8 +5,10 @@ mean of those of its prompts, each of length 1, made of length 1 again.
 """
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 
+import jax
 import numpy as np
 
 from dpn.evaluators import base, retrieval
@@ -83,10 +85,11 @@ class Evaluator(base.Evaluator):
       self.jit(lambda v, b, i=i: self.predict_fn(v, b)[i]) for i in range(2)
     ]
 
-  def check(self, variables):
+  def check(self, variables, trace=jax.eval_shape):
+    check = functools.partial(self.check_batch, trace=trace)
     for images, texts, _ in self._datasets.values():
-      self.check_batch(self._embed[0], variables, images, "label")
-      self.check_batch(self._embed[1], variables, texts, "label")
+      check(self._embed[0], variables, images, "label")
+      check(self._embed[1], variables, texts, "label")
 
   def run(self, variables):
     metrics = {}

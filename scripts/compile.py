@@ -7,11 +7,15 @@
   python -m scripts.compile --target cpu:8 --memory_gb 80 \
     --config configs/augreg_i1k.py:variant=B/16
 
+  python -m scripts.compile --target v5e:16x16 --what step,eval,init \
+    --config configs/augreg_i1k.py:variant=B/16
+
   python -m scripts.compile --table docs/pods.md --target v5e:16x16,v5p:4x4x4
 
 Nothing is run. For a TPU of a given topology, or so many NVIDIA GPUs, it is the
 real compiler that says how much memory a chip needs and which collectives a
 step has; it takes minutes.
+With --what, so are evaluators, without their data, and the initialisation.
 Bounds of the step's time are from data sheets, and no measurement: real steps
 take longer. For cpu:8, eight simulated devices, parameters, optimizer and batch
 are exact; the rest (activations, gradients, copies) is what XLA plans for CPUs,
@@ -30,7 +34,7 @@ from absl import flags
 import dpn.tasks
 from dpn import sharding
 from dpn.scripts import fake_data
-from dpn.scripts.compilation import fit, roofline, table, targets
+from dpn.scripts.compilation import fit, programs, roofline, table, targets
 from dpn.scripts.results import output
 from dpn.trainers import build, cli, config_keys
 
@@ -56,8 +60,13 @@ def compile_step(config, devices: Sequence[jax.Device] | None = None):
     fit.DoesNotFit: it does not fit their memory, by the compiler's own words.
   """
   step = build_step(config, devices)
+  return step, _compiled(step)
+
+
+def _compiled(program):
+  """Returns what `program.compile` does."""
   try:
-    return step, step.compile()
+    return program.compile()
   except jax.errors.JaxRuntimeError as e:
     if "RESOURCE_EXHAUSTED" not in str(e):
       raise
@@ -137,6 +146,15 @@ def main():
     )
     print(roofline.describe(report))
     report |= _recipe(config, step, report)
+  report["programs"] = {}
+  state, known = parts["optimizer"] + parts["average"], {}
+  for name, lowered in programs.lower(config, step, _WHAT.value):
+    if (text := lowered.as_text()) not in known:  # most evaluators are alike
+      resident = 0 if name == programs.INIT else state
+      known[text] = _program(_compiled(lowered), resident, chip, devices)
+    found = known[text]
+    report["programs"].setdefault(name, []).append(found)
+    print(f"{name:<24}{found['memory'] / _GIB:10.3f} GiB per device in all")
   if _JSON.value:
     output.write(_JSON.value, json.dumps(report, indent=2))
 
@@ -162,6 +180,18 @@ def _fitted(config, devices, room):
   )
   print(f"Fits with {fit.flags(change)}" if change else "Fits as it is.")
   return change, found
+
+
+def _program(compiled, resident, chip, devices):
+  """Returns what a program needs beside the state of training, as JSON."""
+  said = compiled.memory_analysis()
+  more = said.argument_size_in_bytes + said.output_size_in_bytes
+  found = {"memory": resident + more + said.temp_size_in_bytes}
+  if devices is not None:
+    bounds = roofline.estimate(compiled.as_text(), 0, chip, len(devices))
+    del bounds["mfu_at_most"]
+    found |= bounds
+  return found
 
 
 def _recipe(config, step, report):
@@ -190,6 +220,11 @@ if __name__ == "__main__":
   )
   _FIT = flags.DEFINE_bool(
     "fit", False, "Find, by compiling, the smallest change that makes it fit."
+  )
+  _WHAT = flags.DEFINE_list(
+    "what",
+    [programs.ALWAYS],
+    "Also init, eval (all evaluators), or sections of config.evals by name.",
   )
   _JSON = flags.DEFINE_string("json", None, "File for all numbers.")
   cli.run(main, required=())

@@ -5,7 +5,7 @@ import pytest
 
 from dpn.configs import augreg_i1k
 from dpn.scripts import compile as compile_lib
-from dpn.scripts.compilation import fit, gpus, hlo, roofline, targets
+from dpn.scripts.compilation import fit, gpus, hlo, programs, roofline, targets
 
 
 def _config():
@@ -34,6 +34,21 @@ def test_parameters_and_optimizer_fall_as_one_over_n():
   for p, argument in zip(parts, arguments, strict=True):
     known = ("parameters", "optimizer", "other state", "batch")
     assert argument == pytest.approx(sum(p[k] for k in known), abs=2048)
+
+
+def test_evaluators_and_first_parameters_compile_without_data():
+  config = _config()
+  step = compile_lib.build_step(config, jax.devices()[:2])
+  found = dict(programs.lower(config, step, ["init", "val"]))
+  assert [*found] == ["init", "val"]
+  size = compile_lib.per_device(step.shapes)
+  said = found["init"].compile().memory_analysis()
+  assert said.output_size_in_bytes == pytest.approx(size, rel=0.01)
+  size = compile_lib.per_device((step.shapes.params, step.batch_shapes))
+  said = found["val"].compile().memory_analysis()
+  assert said.argument_size_in_bytes == pytest.approx(size, rel=0.01)
+  with pytest.raises(ValueError, match="Unknown program of --what 'few'"):
+    next(programs.lower(config, step, ["few"]))
 
 
 PARTS = {"parameters": 8, "optimizer": 16, "average": 0, "batch": 2}

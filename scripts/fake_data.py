@@ -1,12 +1,14 @@
-"""Fake batches of the shapes that a config asks for; no data needed."""
+"""Fake data of the shapes that a config asks for; none need be there."""
 
 import io
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax
 import numpy as np
 from PIL import Image
 
-from dpn.input_pipeline import loader, pipeline, pp
+from dpn.input_pipeline import loader, pipeline, pp, sources
 
 # What VTAB's labels are made of, see input_pipeline.pp.ops_vtab.
 _FEATURES = {
@@ -34,10 +36,7 @@ def spec(config) -> loader.Spec:
   pp.add_modules(config.get("pp_modules") or ())
   if "decode" not in config.input.pp:
     return pipeline.training(config.input, seed=0).spec
-  image, mask = _encoded("RGB", "JPEG"), _encoded("L", "PNG")
-  example = {"image": image, "annotation": mask, "mask": mask, **_FEATURES}
-  label = mask if "decode_labels" in config.input.pp else 0
-  example |= {"label": label, "labels": label, **_CAPTIONS}
+  example = _example("decode_labels" in config.input.pp)
   made = pp.make(config.input.pp)(example, np.random.default_rng(0))
   return {
     name: ((config.input.batch_size, *np.shape(value)), np.asarray(value).dtype)
@@ -45,9 +44,66 @@ def spec(config) -> loader.Spec:
   }
 
 
-def _encoded(mode, file_format):
+def evals(config, size: Sequence[int]) -> dict[str, Any]:
+  """Returns config.evals with grey images instead of data that are decoded.
+
+  Before preprocessing they have that size, (rows, cols).
+  """
+  pp.add_modules(config.get("pp_modules") or ())
+  sections = config.to_dict().get("evals") or {}
+  for key, section in sections.items():
+    text = str([v for k, v in section.items() if k.startswith("pp_")])
+    if "decode" not in text:
+      continue
+    fake = LabelMaps if "decode_labels" in text else Labels
+    fake = f"{__name__}:{fake.__name__}"
+    split = "x".join(map(str, size))
+    if "data" in section:
+      section["data"] = {"name": fake, "split": split}
+    if isinstance(found := section.get("datasets"), Mapping):
+      section["datasets"] = {
+        name: (fake, *(split for _ in splits))
+        for name, (_, *splits) in found.items()
+      }
+    section.pop("data_dir", None)
+    if section.get("type", key) == "zeroshot":
+      section["class_names"] = {name: ["grey"] for name in section["datasets"]}
+  return sections
+
+
+class Labels(sources.Source):
+  """Grey images of class 0, each with a caption; the split is their size."""
+
+  maps = False
+
+  def __init__(self, split: str):
+    self.name = f"fake data, {split}"
+    self.size = [int(side) for side in split.split("x")]
+
+  def __len__(self):
+    return 8
+
+  def __getitem__(self, index):
+    return _example(self.maps, self.size)
+
+
+class LabelMaps(Labels):
+  """The same with label maps of zeros."""
+
+  maps = True
+
+
+def _example(maps, size=(64, 64)):
+  """Returns an undecoded example, with label 0 or a label map of zeros."""
+  image, mask = _encoded("RGB", "JPEG", size), _encoded("L", "PNG", size)
+  label = mask if maps else 0
+  example = {"image": image, "annotation": mask, "mask": mask, **_FEATURES}
+  return example | {"label": label, "labels": label, **_CAPTIONS}
+
+
+def _encoded(mode, file_format, size):
   buffer = io.BytesIO()
-  Image.new(mode, (64, 64)).save(buffer, file_format)
+  Image.new(mode, (size[1], size[0])).save(buffer, file_format)
   return buffer.getvalue()
 
 

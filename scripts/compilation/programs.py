@@ -1,0 +1,52 @@
+"""What a run compiles besides its step: initialisation and evaluators."""
+
+from collections.abc import Collection, Iterator
+
+import jax
+
+from dpn import errors, sharding
+from dpn.evaluators import base
+from dpn.scripts import fake_data
+from dpn.trainers import build
+
+ALWAYS, INIT, ALL = "step", "init", "eval"
+
+
+def lower(
+  config, step: build.TrainStep, what: Collection[str]
+) -> Iterator[tuple[str, jax.stages.Lowered]]:
+  """Yields programs by name, not yet compiled; an evaluator may have several.
+
+  Args:
+    config: whose evaluators; their data are not opened.
+    step: of the config.
+    what: "init", "eval" (all evaluators) and sections of config.evals.
+  """
+  shape = step.batch_shapes["image"].shape
+  sections = fake_data.evals(config, shape[1:3])
+  for name in what:
+    known = [ALWAYS, INIT, ALL, *sections]
+    errors.check_known("program of --what", name, known)
+  mesh = next(iter(step.batch_shapes.values())).sharding.mesh
+  if INIT in what:
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    yield INIT, step.init.lower(key)
+  if ALL not in what:
+    sections = {k: v for k, v in sections.items() if k in what}
+  scheduled = base.from_config(
+    {**config, "evals": sections}, step.task.predict_fns(), mesh, step.sizes
+  )
+  for each in scheduled:
+    lowered = []
+
+    def trace(function, variables, batch, lowered=lowered):
+      place = {"sharding": sharding.batch(mesh)}
+      shapes = {
+        k: jax.ShapeDtypeStruct(s.shape, s.dtype, **place)
+        for k, s in batch.items()
+      }
+      lowered.append(function.lower(variables, shapes))
+      return jax.eval_shape(function, variables, batch)
+
+    each.check(step.shapes.variables, trace=trace)
+    yield from ((each.name, program) for program in lowered)
