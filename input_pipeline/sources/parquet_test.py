@@ -159,7 +159,7 @@ def test_metadata_damaged(tmp_path, metadata):
 
 def test_a_file_that_is_cut_off_is_named(tmp_path):
   (tmp_path / "train.parquet").write_bytes(b"PAR1")
-  with pytest.raises((ValueError, OSError), match="train.parquet: .*Parquet"):
+  with pytest.raises((ValueError, OSError), match=r"train\.parquet: .*Parquet"):
     _open(tmp_path)
 
 

@@ -76,6 +76,19 @@ def _run_job(stubs, script, **env):
   )
 
 
+@pytest.mark.parametrize("script", ["slurm.sh", "tpu.sh"])
+def test_preflight_comes_first(script, tmp_path):
+  options = ["--preflight", "v5e:8x8", *(TPU if script == "tpu.sh" else ())]
+  first, *_ = _commands(script, *options)
+  words = ["-m", "scripts.compile", "--target", "v5e:8x8", *TRAIN[:2]]
+  assert first[1:] == words
+  (tmp_path / "bin").mkdir()
+  (tmp_path / "bin" / "python").symlink_to(shutil.which("false"))
+  done = _run("slurm.sh", *options[:2], "--venv", str(tmp_path), "--", *TRAIN)
+  assert (done.returncode, done.stdout) == (1, "")
+  assert done.stderr == "Error: nothing was launched; see above.\n"
+
+
 @pytest.mark.parametrize("script", ["slurm.sh", "array"])
 def test_srun_gets_the_cores(stubs, script):
   stubs.add("srun")

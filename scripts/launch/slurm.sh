@@ -8,6 +8,8 @@
 # when the job is preempted, the run gets SIGTERM, saves and ends; a preempted
 # job is requeued (PreemptMode=REQUEUE) and resumes.
 set -euo pipefail
+# shellcheck source=/dev/null
+source "$(dirname "${BASH_SOURCE[0]}")/preflight.sh"
 
 usage() {
   cat <<'END'
@@ -21,6 +23,7 @@ usage: scripts/launch/slurm.sh [options] -- ARGUMENTS OF trainers.train
   --name NAME        name of the job (dpn)
   --venv DIR         virtual environment (.venv)
   --logs DIR         folder of the logs, which must exist on the nodes (.)
+  --preflight TARGET compile first, here, for these devices: h100:32
   --dry_run          print what would be run
 END
 }
@@ -32,11 +35,11 @@ die() {
 }
 
 nodes=1 gpus=8 cpus='' time=24:00:00 partition='' account='' name=dpn
-venv=.venv logs=. dry_run=''
+venv=.venv logs=. preflight='' dry_run=''
 while (($#)); do
   case $1 in
     --nodes | --gpus | --cpus | --time | --partition | --account | --name | \
-      --venv | --logs)
+      --venv | --logs | --preflight)
       (($# > 1)) || die "$1 needs a value."
       printf -v "${1#--}" '%s' "$2"
       shift 2
@@ -71,6 +74,7 @@ command=(
 [[ -z $account ]] || command+=("--account=$account")
 command+=("--wrap=${train% } || exit; $requeue")
 
+[[ -z $preflight ]] || preflight "$preflight" "$venv/bin/python" "$@"
 if [[ -n $dry_run ]]; then
   printf '%q ' "${command[@]}"
   echo

@@ -8,6 +8,8 @@
 # Arguments after -- go to trainers.train. Run again, it uses the existing slice,
 # copies the code again and the run resumes. --delete releases the slice.
 set -euo pipefail
+# shellcheck source=/dev/null
+source "$(dirname "${BASH_SOURCE[0]}")/preflight.sh"
 
 usage() {
   cat <<'END'
@@ -19,6 +21,7 @@ usage: scripts/launch/tpu.sh [options] -- ARGUMENTS OF trainers.train
   --project ID       project (default: gcloud's)
   --spot             cheaper, may be taken away at any time
   --bucket NAME      bucket to mount at ~/data, read-only, as TFDS_DATA_DIR
+  --preflight TARGET compile first, here, for these devices: v5e:8x8
   --delete           delete the slice instead of training
   --dry_run          print what would be run
 END
@@ -31,10 +34,10 @@ die() {
 }
 
 name=dpn zone='' type='' version='' project='' spot='' bucket=''
-delete='' dry_run=''
+preflight='' delete='' dry_run=''
 while (($#)); do
   case $1 in
-    --name | --zone | --type | --version | --project | --bucket)
+    --name | --zone | --type | --version | --project | --bucket | --preflight)
       (($# > 1)) || die "$1 needs a value."
       printf -v "${1#--}" '%s' "$2"
       shift 2
@@ -76,6 +79,7 @@ fi
 [[ -n $type && -n $version ]] || die "--type and --version are missing."
 [[ " $* " == *' --workdir'* ]] || die "give --workdir after --, where all workers can write."
 
+[[ -z $preflight ]] || preflight "$preflight" python3 "$@"
 now=ABSENT
 [[ -n $dry_run ]] || now=$(state)
 if [[ $now == ABSENT ]]; then
