@@ -60,6 +60,9 @@ def test_registers_take_over_their_positions():
     np.testing.assert_array_equal(got["registers"], np.ones((1, 2, 8)))
   with pytest.raises(ValueError, match=r"2 registers and 11 positions.*config"):
     read(table[:, 1:])
+  del flat["cls_token"]
+  got = read(table[:, 1:], cls_row=False)
+  np.testing.assert_array_equal(got["registers"], 1 + table[:, 1:3])
 
 
 def test_two_arrays_for_one():

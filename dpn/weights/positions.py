@@ -150,10 +150,11 @@ def without_register_rows(flat: Flat, file: ModelMetadata) -> Flat:
     ValueError: the grid is not known, and no square, or two, would fit.
   """
   registers, table = flat.get("registers"), flat.get("pos_embedding")
-  theirs = file.layout == "timm" and file.cls_row is not False
+  cls = "cls" in flat
+  theirs = file.layout == "timm" and not (cls and file.cls_row is False)
   if not theirs or registers is None or table is None:
     return flat
-  cls, number, rows = "cls" in flat, registers.shape[1], table.shape[-2]
+  number, rows = registers.shape[1], table.shape[-2]
   counts = {rows, rows - cls}, {rows - cls - number}  # without them, and with
   grid = known_grid(file, flat)
   fits = [grid is not None and math.prod(grid) in n for n in counts]
