@@ -57,6 +57,15 @@ def reading(path: str) -> Iterator[None]:
     ) from e
 
 
+def check_unpacked(path: str, size: int, times: int):
+  """Raises ValueError if `size`, in memory, is above `times` that of a file."""
+  if size > max(2**26, times * os.path.getsize(path)):
+    raise ValueError(
+      f"it would be {size:,} bytes when uncompressed, more than {times} times "
+      "its size. If that is right, write it without compression."
+    )
+
+
 @contextlib.contextmanager
 def open_npz(path: str, times: int) -> Iterator[np.lib.npyio.NpzFile]:
   """Opens a .npz file, unless it would unpack to more than `times` its size.
@@ -69,11 +78,7 @@ def open_npz(path: str, times: int) -> Iterator[np.lib.npyio.NpzFile]:
     np.lib.npyio.NpzFile(f, allow_pickle=False) as npz,
   ):
     sizes = [member.file_size for member in npz.zip.infolist()]
-    if sum(sizes) > max(2**26, times * os.path.getsize(path)):
-      raise ValueError(
-        f"it would be {sum(sizes):,} bytes when uncompressed, more than "
-        f"{times} times its size. If that is right, write it by np.savez"
-      )
+    check_unpacked(path, sum(sizes), times)
     if len({*npz}) < len(sizes):
       raise ValueError("two arrays in it have the same name")
     yield npz

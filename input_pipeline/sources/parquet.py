@@ -49,7 +49,10 @@ class ParquetSource(sources.Source):
     files = []
     for path in paths[split]:
       with damage.reading(path):
-        files.append(parquet.ParquetFile(check_regular(path)))
+        files.append(file := parquet.ParquetFile(check_regular(path)))
+        groups = map(file.metadata.row_group, range(file.num_row_groups))
+        size = sum(group.total_byte_size for group in groups)
+        damage.check_unpacked(path, size, times=200)
     self.classes = _class_names(paths[split][0], files[0])
     self._groups = [(f, i) for f in files for i in range(f.num_row_groups)]
     infos = [file.metadata.row_group(i) for file, i in self._groups]

@@ -157,7 +157,13 @@ def test_metadata_damaged(tmp_path, metadata):
     _open(tmp_path)
 
 
-def test_a_file_that_is_cut_off_is_named(tmp_path):
+def test_a_file_that_is_cut_off_is_named_and_a_bomb(tmp_path):
+  rows = pyarrow.table({"x": [bytes([i]) * 10**6 for i in range(70)]})
+  parquet.write_table(rows, tmp_path / "train.parquet", compression="zstd")
+  with pytest.raises(
+    ValueError, match=r"train.parquet: it would be 70,0.* 200"
+  ):
+    _open(tmp_path)
   (tmp_path / "train.parquet").write_bytes(b"PAR1")
   with pytest.raises((ValueError, OSError), match=r"train\.parquet: .*Parquet"):
     _open(tmp_path)

@@ -166,7 +166,9 @@ def _clip(content):
   import tokenizers
   from tokenizers import models, normalizers, pre_tokenizers
 
-  _, *lines = gzip.decompress(content).decode().split("\n")
+  with gzip.open(io.BytesIO(content)) as file:
+    text = file.read(2**24).decode()  # no more, in case of a bomb
+  _, *lines = text.split("\n")
   merges = [tuple(x.split()) for x in lines[:_CLIP_MERGES] if x]
   if not merges or any(len(pair) != 2 for pair in merges):
     raise ValueError("expected two pieces in every line but the first")
