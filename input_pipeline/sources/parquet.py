@@ -53,7 +53,14 @@ class ParquetSource(sources.Source):
         groups = map(file.metadata.row_group, range(file.num_row_groups))
         size = sum(group.total_byte_size for group in groups)
         damage.check_unpacked(path, size, times=200)
-    self.classes = _class_names(paths[split][0], files[0])
+    for path, file in zip(paths[split], files, strict=True):
+      classes = _class_names(path, file)
+      if path != paths[split][0] and classes != self.classes:
+        raise ValueError(
+          f"{path} names other classes than {paths[split][0]}: labels would "
+          "not mean the same. Put each in a folder of its own."
+        )
+      self.classes = classes
     self._groups = [(f, i) for f in files for i in range(f.num_row_groups)]
     infos = [file.metadata.row_group(i) for file, i in self._groups]
     self._ends = list(itertools.accumulate(info.num_rows for info in infos))
@@ -103,15 +110,24 @@ def _paths_by_split(root: str) -> dict[str, list[str]]:
 
 
 def _check_one_split(paths: list[str]):
-  """Raises ValueError for a folder that is no split but holds several."""
+  """Raises ValueError for files that are of several splits, or not all."""
   bases = map(os.path.basename, paths)
-  names = {m[1] for b in bases if (m := re.match(r"(.+)-\d{5}-of-", b))}
+  parts = [m for b in bases if (m := re.match(r"(.+)-(\d{5})-of-(\d{5})", b))]
+  names = {m[1] for m in parts}
   if len(names) > 1 and names & {"train", "validation", "test"}:
     folder = os.path.dirname(paths[0])
     raise ValueError(
       f"{folder} holds several splits, {', '.join(sorted(names))}. Give that "
       f"folder: parquet:{folder}."
     )
+  there = {m.groups() for m in parts}
+  for name, _, n in there:
+    missing = {(name, f"{i:05d}", n) for i in range(int(n))} - there
+    if missing:
+      raise ValueError(
+        f"{paths[0]} is one of {int(n)} files, of which {len(missing)} are not "
+        f"there: the first is {min(missing)[1]}. Get them, or rename these."
+      )
 
 
 def _class_names(path, file) -> dict[str, list[str]]:

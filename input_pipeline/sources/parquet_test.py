@@ -58,7 +58,8 @@ def _open(folder, split="train"):
 def test_rows(tmp_path, files):
   _write(tmp_path / files[0], 0, 7, group=3)
   _write(tmp_path / files[1], 7, 4, group=2)
-  _write(tmp_path / files[1].replace("train", "test"), 100, 1, group=1)
+  test = files[1].replace("train", "test").replace("1-of-00002", "0-of-00001")
+  _write(tmp_path / test, 100, 1, group=1)
   source = pickle.loads(pickle.dumps(_open(tmp_path)))
   assert len(source) == 11
   for i in (10, 0, 6, 7, 3, 2, 8, 9):
@@ -80,6 +81,14 @@ def test_a_folder_of_several_splits(tmp_path):
   with pytest.raises(ValueError, match=r"test, train\. Give that folder: parq"):
     _open(tmp_path, "plain")
   assert len(_open(tmp_path / "plain")) == 2
+  file = tmp_path / "plain/train-00000-of-00001.parquet"
+  file.rename(tmp_path / "plain/train-00000-of-00002.parquet")
+  with pytest.raises(ValueError, match=r"one of 2 files, .*the first is 00001"):
+    _open(tmp_path / "plain")
+  table = pyarrow.table({"label": [0]})
+  parquet.write_table(table, tmp_path / "plain/train-00001-of-00002.parquet")
+  with pytest.raises(ValueError, match=r"00001-of.* names other classes than"):
+    _open(tmp_path / "plain")
 
 
 def test_captions(tmp_path):
