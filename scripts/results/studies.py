@@ -15,7 +15,7 @@ from collections.abc import Mapping
 
 import matplotlib
 import pandas as pd
-from matplotlib import figure, ticker
+from matplotlib import figure
 
 from dpn.scripts.results import aggregate, plots, run_files, runs
 
@@ -100,7 +100,7 @@ def published() -> pd.DataFrame | None:
 
 @matplotlib.rc_context(plots.STYLE)
 def draw(frame: pd.DataFrame) -> figure.Figure:
-  """Returns gains against ratios, a column of dots for each setting.
+  """Returns gains with their intervals: a row for each setting, by ratio.
 
   Raises:
     ValueError: no finished setting is among the runs.
@@ -109,25 +109,25 @@ def draw(frame: pd.DataFrame) -> figure.Figure:
   if not found:
     names = ", ".join(s.name for s in known().values() if s.rank)
     raise ValueError(f"No run is of a finished study: {names}.")
-  fig = figure.Figure((7.4, 4.4), layout="constrained")
+  fig = figure.Figure((7.4, 1.2 + 0.36 * len(found)), layout="constrained")
   ax = fig.subplots()
   for i, (arm, label) in enumerate(_SHOWN.items()):
-    dots = [(s.ratio, g[arm]) for s, g in found if arm in g]
+    rows = [(y, g[arm]) for y, (_, g) in enumerate(found) if arm in g]
     ax.errorbar(
-      [ratio * 1.012 ** (2 * i - 1) for ratio, _ in dots],
-      [gain.mean for _, gain in dots],
-      yerr=[gain.ci for _, gain in dots],
+      [gain.mean for _, gain in rows], [y + 0.2 * i - 0.1 for y, _ in rows],
+      xerr=[gain.ci for _, gain in rows],
       fmt="os"[i], color=plots.COLOURS[1 - i], markersize=5, label=label,
     )  # fmt: skip
-  ax.axhline(0, color="#333333", linewidth=0.8)
-  ax.set_xscale("log")
-  ax.xaxis.set_minor_locator(ticker.NullLocator())
-  names = [f"{s.name} (×{s.ratio:.1f}, n={s.runs[runs.DPN]})" for s, _ in found]
-  ratios = [s.ratio for s, _ in found]
-  ax.set_xticks(ratios, names, rotation=30, ha="right", fontsize=7)
-  ax.set_xlabel("how much a LayerNorm raises the effective rank of patches")
-  ax.set_ylabel("difference from a plain ViT [points]")
-  ax.legend()
+  ax.axvline(0, color="#333333", linewidth=0.8)
+  names = [f"{s.name}: ×{s.ratio:.1f}" for s, _ in found]
+  ax.set_yticks(range(len(found)), names)
+  counts = [", ".join(str(s.runs[arm]) for arm in g) for s, g in found]
+  right = ax.secondary_yaxis("right")
+  right.set_yticks(range(len(found)), counts)
+  right.set_ylabel("runs of plain, Dual PatchNorm, with patch_stats")
+  ax.set_xlabel("difference from a plain ViT [points], 95% intervals")
+  ax.set_title("×: how much a LayerNorm raises the effective rank of patches")
+  ax.legend(loc="lower right")
   return fig
 
 
