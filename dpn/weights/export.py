@@ -205,7 +205,7 @@ def _timm(model, no_embed_class):
   if kind:
     arrays = {k.replace(*kind.renamed): x for k, x in arrays.items()}
   args = arguments.timm(model, no_embed_class)
-  size, channels = _two(args.get("img_size", 224)), model.patch[2]
+  size = np.broadcast_to(args.get("img_size", 224), 2).tolist()
   image, unsaid = preprocessing.for_library(model.pp, "timm")
   mean, std = _mean_and_std(model)
   config = {
@@ -216,7 +216,7 @@ def _timm(model, no_embed_class):
     "model_args": args,
     "pretrained_cfg": {
       "custom_load": False,
-      "input_size": [channels, *size],
+      "input_size": [model.patch[2], *size],
       **{"mean": mean, "std": std},
       "num_classes": args["num_classes"],
       "first_conv": "patch_embed.proj",
@@ -288,7 +288,7 @@ def _hf(model):
     notes.append(
       "There is no tanh layer: ViTModel(config, add_pooling_layer=False)."
     )
-  rows, cols = _two(config.get("image_size", 224))
+  rows, cols = np.broadcast_to(config.get("image_size", 224), 2).tolist()
   said, unsaid = preprocessing.for_library(model.pp, "transformers")
   mean, std = _mean_and_std(model)
   image = {
@@ -341,10 +341,6 @@ def _with_rows(positions, has: bool, prefix: int):
   What is added is zero, behind the row that it has.
   """
   return np.insert(positions, [int(has)] * (prefix - has), 0, axis=1)
-
-
-def _two(size) -> list[int]:
-  return np.broadcast_to(size, 2).tolist()
 
 
 def _with_positions(model):

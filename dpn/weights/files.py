@@ -106,11 +106,11 @@ def locate(path: str) -> Location:
   if last.isdigit() and _has_checkpoints(parent or "."):
     return Location(parent or ".", is_file=False, step=int(last))
   if pickles:
+    new = os.path.join(os.path.dirname(pickles[0]), "model.safetensors")
     raise ValueError(
       f"{pickles[0]!r} is a pickle, which can run any code and is never opened "
-      "here. If you trust it, save it again, in the same folder: safetensors."
-      f"torch.save_file(torch.load({pickles[0]!r}, weights_only=True), "
-      "'model.safetensors'). timm's save_for_hf has safe_serialization=True."
+      "here. If you trust it, save it again: safetensors.torch.save_file("
+      f"torch.load({pickles[0]!r}, weights_only=True), {new!r})."
     )
   try:
     if downloaded := hub.fetch(path):

@@ -234,7 +234,7 @@ def _run(**model):
     ),
     ("timm", {"config": {"model_args": {"block_fn": "x"}}}, "ocks.*: block_fn"),
     ("timm", {"config": {"architecture": "vit_b_rope_ape"}}, "ocks.*: vit_b_r"),
-    ("hf", {"config": {"model_type": "beit"}}, "type 'beit'.* can have 'vit'"),
+    ("hf", {"config": {"model_type": "beit"}}, "type 'beit'.*Known: dinov2"),
     ("hf", {"config": {"pooler_act": "relu"}}, "pooler's activation 'relu'"),
     ("hf", {"config": {"layer_norm_eps": "x"}}, "layer_norm_eps must be of"),
     ("hf", {"preprocessor_config": {"image_std": {}}}, "image_std must be of"),

@@ -278,6 +278,9 @@ def _shown(arrays):
   norm = "blocks.0.norm1."
   if f"{norm}weight" in arrays and f"{norm}bias" not in arrays:
     options |= {"norm": "rmsnorm", "final_norm": "norm"}
+    if "blocks.0.attn.q_norm.weight" in arrays:
+      eps = {"eps": _EPS_OTHERS}
+      options |= {"qk_norm": "rmsnorm", "qk_norm_kw": eps}
     if "patch_embed.norm.weight" in arrays:
       options["stem_ln"] = "post_rmsnorm"
   if options:
@@ -307,7 +310,7 @@ def describe(
   name = arch or told
   others = [x for x in _OTHER_BLOCKS if x in args]
   # Rotary positions have no arrays; test_vit3 pools registers, too.
-  if re.search("_rpn_|_rope_|_pe_|eva|^test_vit3$", name) or others:
+  if re.search("_rpn_|_rope_|_pe_|eva02|eva_g|^test_vit3$", name) or others:
     raise ValueError(
       "The file's model has other blocks or norms than ours, although their "
       f"arrays have the same names: {', '.join(others) or name}."
