@@ -28,7 +28,7 @@ def check_regular(path: str | os.PathLike) -> str | os.PathLike:
   try:
     mode = os.stat(path).st_mode
   except ValueError as e:  # a NUL, or half of a character
-    raise ValueError(f"{path!r} is no path: {e}.") from e
+    raise ValueError(f"{str(path)!r} is no path: {e}.") from e
   if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
     raise ValueError(
       f"{path} is neither a file nor a folder, but a pipe, a "

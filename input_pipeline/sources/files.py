@@ -84,9 +84,11 @@ class FileSource(sources.Source):
     if isinstance(place, str):
       return paths.read(os.path.join(self.root, place))
     offset, size = place.tolist()
-    with open(self.root, "rb") as file:
+    with paths.open_regular(self.root) as file:
       file.seek(offset)
-      return file.read(size)
+      if len(data := file.read(size)) == size:
+        return data
+    raise ValueError(f"{self.root} is shorter than it was: start again.")
 
   def describe(self, index):
     if os.path.isfile(self.root):

@@ -101,6 +101,14 @@ def test_links_in_a_tar(tmp_path):
   _check_fails("tar", tmp_path, r"b/2.png is a link to a/0.png, not in it")
 
 
+def test_a_tar_that_was_cut_off_meanwhile(tmp_path):
+  _write(tmp_path, {"train.tar": _archive({"a/0.png": b"x" * 999})})
+  source = _open("tar", tmp_path)
+  os.truncate(tmp_path / "train.tar", 700)
+  with pytest.raises(ValueError, match=r"train\.tar is shorter than it was"):
+    _all(source)
+
+
 def test_tar_of_tars_as_imagenet_comes(tmp_path):
   inner = {
     "n2.tar": _archive({"n2_1.JPEG": b"x" * 1000, "n2_0.JPEG": b"y"}),
