@@ -14,16 +14,15 @@ from dpn.weights import checkpoint, files
 
 
 def is_done(workdir: str) -> bool:
-  """Returns whether a run is done; not if its done.json is damaged."""
+  """Returns whether a run is done; not if its done.json says no step."""
   path = os.path.join(workdir, workdir_lib.DONE)
   if not os.path.exists(path):
     return False
   try:
-    schema.read_json(path, files.Done)
+    return "step" in schema.read_json(path, files.Done)
   except ValueError as e:
     log_lib.say(f"{e} It is written anew.")
     return False
-  return True
 
 
 def check_total(run: build.Run, step: int, source: str):

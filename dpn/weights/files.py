@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import re
+import zlib
 from collections.abc import Mapping
 from typing import Any, TypedDict
 
@@ -20,6 +21,7 @@ Flat = dict[str, Any]
 STATISTICS = "batch_stats"
 CHECKPOINTS = "checkpoints"  # the folder in a run's folder
 ENVIRONMENT = "environment.json"  # what each start of a run was made by
+_CRC = "crc32"  # of the header without it, and of the numbers
 _INDEX = "model.safetensors.index.json"
 # What a folder may hold: a run's parameters; those of Hugging Face or timm, in
 # one file or in several.
@@ -188,9 +190,17 @@ def to_bytes(
   start = 8 + int.from_bytes(data[:8], "little")
   header = json.loads(data[8:start])
   header["__metadata__"] = dict(sorted(metadata.items()))
+  header["__metadata__"].pop(_CRC, None)
+  header["__metadata__"][_CRC] = _checksum(header, data[start:])
   compact = json.dumps(header, separators=(",", ":"), ensure_ascii=False)
-  header = compact.encode().ljust(start - 8)
+  header = compact.encode()
+  header = header.ljust(-(-len(header) // 8) * 8)
   return len(header).to_bytes(8, "little") + header + data[start:]
+
+
+def _checksum(header, numbers) -> str:
+  said = json.dumps(header, sort_keys=True).encode()
+  return f"{zlib.crc32(numbers, zlib.crc32(said)):08x}"
 
 
 def flatten(variables: Mapping[str, Any]) -> Flat:
@@ -281,9 +291,19 @@ def _read_npz(path):
 
 def _read_safetensors(path):
   try:
-    return safetensors.numpy.load_file(path)
+    arrays = safetensors.numpy.load_file(path)
   except AttributeError as error:  # float8 and the like
     raise ValueError(f"NumPy does not know its type: {error}") from error
+  raw = np.memmap(path, mode="r")
+  start = 8 + int.from_bytes(raw[:8].tobytes(), "little")
+  header = json.loads(raw[8:start].tobytes())
+  told = header.get("__metadata__", {}).pop(_CRC, None)
+  if told not in (None, found := _checksum(header, raw[start:])):
+    raise ValueError(
+      f"its checksum is {found}, expected {told}: something in it has changed. "
+      f"If that was done on purpose, take {_CRC!r} out of its metadata"
+    )
+  return arrays
 
 
 READERS = {".npz": _read_npz, ".safetensors": _read_safetensors}

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from absl import logging
 
-from dpn import metrics, schema
+from dpn import damage, metrics, schema
 from dpn.scripts.results import runs
 from dpn.trainers import workdir
 from dpn.weights import files
@@ -176,7 +176,12 @@ def find(roots: Sequence[str]) -> list[runs.Run]:
       )
     for path in paths:
       found.setdefault(os.path.realpath(path), path)
-  return [read(path) for path in found.values()] + archived
+  result = [read(path) for path in found.values()] + archived
+  for run in result:
+    with damage.reading(run.path):
+      if not run.config or not run.cell:  # what tables call it, of its config
+        raise ValueError("its config is empty")
+  return result
 
 
 def _folders(root) -> Iterator[str]:

@@ -126,6 +126,9 @@ def test_folders_without_runs_are_refused(tmp_path):
     run_files.read(str(tmp_path))
   with pytest.raises(ValueError, match="Found no run in"):
     run_files.find([str(tmp_path)])
+  (tmp_path / "config.json").write_text('{"model": {"stem_ln": 7}}')
+  with pytest.raises(ValueError, match=rf"{tmp_path} is damaged.*TypeError"):
+    run_files.find([str(tmp_path)])
   with pytest.raises(ValueError, match="nowhere is not a folder"):
     run_files.find([str(tmp_path / "nowhere")])
 
