@@ -1,6 +1,7 @@
 """Figures come out of run folders and parameter files, or say why not."""
 
 import argparse
+import pathlib
 
 import numpy as np
 import pytest
@@ -80,6 +81,16 @@ def test_dots_are_the_tables_differences(root):
   own = figures.FIGURES["differences"](found, figures.DEFAULTS)
   dots = _dots(own["differences_val_prec_1_base"])
   np.testing.assert_allclose(dots, [1.0, -2.0])  # dpn, pre
+
+
+def test_the_metric_that_differs_comes_first():
+  path = pathlib.Path(__file__).parents[1] / "docs/results/digits.jsonl"
+  found = runs.frame(run_files.find([str(path)]))
+  drawn = figures.FIGURES["differences"](found, figures.DEFAULTS)
+  assert [name.split("_base")[0] for name in drawn] == [
+    "differences_corruptions_contrast_prec_1",
+    "differences_test_prec_1",
+  ]
 
 
 def test_panels_are_models_with_their_arms(root):

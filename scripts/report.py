@@ -100,9 +100,8 @@ def report(
   wrong += more
   intro = [*notes, _summary(frame, interval)]
   intro += [f"Left out: {reason}" for reason in wrong]
-  content = render.page(
-    title, *map(render.paragraph, intro), *parts, numbered=True
-  )
+  intro = render.group(*map(render.paragraph, intro), style="intro")
+  content = render.page(title, intro, *parts, numbered=True)
   return content, results, wrong
 
 

@@ -223,21 +223,23 @@ def _file(*words):
 def differences(frame, args) -> dict[str, Drawn]:
   """Returns each arm's difference from its model's baseline, with interval.
 
-  A panel shows a model; if there is but one arm, it shows all models.
+  A figure for each metric; first those with an interval that does not contain
+  0. A panel shows a model; if there is but one arm, it shows all models.
   """
   frame = own_runs.of_arms(frame, args.arms, args.baseline)
   models, _ = own_runs.models(frame, args.baseline, args.metric)
   alike = {}
   for of in (model for model in models if model.baseline):
-    metric, others = of.headline[0], [a for a in of.arms if a != of.baseline]
-    gains = {arm: of.gain(arm, metric) for arm in others}
-    if any(isinstance(gain, aggregate.Estimate) for gain in gains.values()):
-      title = studies.heading(of.title, of.result(of.baseline, metric))
-      alike.setdefault((metric, of.baseline), {})[title] = gains
+    others = [arm for arm in of.arms if arm != of.baseline]
+    for metric in of.shown:
+      gains = {arm: of.gain(arm, metric) for arm in others}
+      if any(isinstance(gain, aggregate.Estimate) for gain in gains.values()):
+        title = studies.heading(of.title, of.result(of.baseline, metric))
+        alike.setdefault((metric, of.baseline), {})[title] = gains
   if not alike:
     raise ValueError("No arm was run that can be compared with another.")
   drawn = {}
-  for (metric, baseline), ours in alike.items():
+  for (metric, baseline), ours in sorted(alike.items(), key=_without_side):
     names = _as_told({name for gains in ours.values() for name in gains})
     ours = {
       title: {_label(n): gains.get(n, aggregate.NOT_RUN) for n in names}
@@ -252,6 +254,12 @@ def differences(frame, args) -> dict[str, Drawn]:
     title = f"Differences from {_label(baseline)} in {metric}"
     drawn[_file("differences", metric, baseline)] = Drawn(fig, {}, title)
   return drawn
+
+
+def _without_side(item):
+  """Returns whether all intervals of some differences contain 0."""
+  gains = (gain for arms in item[1].values() for gain in arms.values())
+  return not any(getattr(gain, "side", 0) for gain in gains)
 
 
 def _as_told(arms):

@@ -87,9 +87,9 @@ def html_table(frame: pd.DataFrame, *, keys: int = 1) -> Part:
   return {"kind": "table", "header": [*frame], "rows": rows, "left": keys}
 
 
-def group(*parts: Part) -> Part:
-  """Returns parts that stay together."""
-  return {"kind": "group", "parts": parts}
+def group(*parts: Part, style: str = "") -> Part:
+  """Returns parts that stay together; "intro" sets them in columns."""
+  return {"kind": "group", "parts": parts, "style": style}
 
 
 def folded(summary: str, *parts: Part) -> Part:
