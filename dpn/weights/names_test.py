@@ -119,6 +119,24 @@ def test_names_of_transformers_5_in_memory():
     np.testing.assert_array_equal(got[name], x, name)
 
 
+def test_names_of_dinov2_in_wrappers(tmp_path):
+  flat, heads = testing.golden("hf_model"), {"num_heads": 2}
+  want = vit_params.read(testing.write_torch(tmp_path, "", flat), heads).arrays
+  new = {"embeddings.mask_token": np.ones((1, 8), np.float32)}
+  for name, x in flat.items():
+    name = name.replace("layernorm_before", "norm1")
+    name = name.replace("layernorm_after", "norm2")
+    new[name.replace("intermediate.dense", "mlp.fc1")] = x
+  for i in range(2):
+    new[f"encoder.layer.{i}.layer_scale2.lambda1"] = np.full(8, 2, np.float32)
+  new = {f"_orig_mod.dinov2.{name}": x for name, x in new.items()}
+  got = vit_params.read(testing.write_torch(tmp_path, "", new), heads).arrays
+  assert got.keys() == want.keys()
+  for name, x in want.items():
+    factor = 2 if "Dense_1" in name else 1
+    np.testing.assert_array_equal(got[name], factor * x, name)
+
+
 def test_what_is_unknown_is_not_lost(tmp_path):
   """Registers, a norm of heads and one behind the pooling."""
   flat = testing.golden("timm_tok")
