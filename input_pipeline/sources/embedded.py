@@ -39,10 +39,11 @@ class EmbeddedSource(sources.Source):
     file = paths.check_regular(os.path.join(root, f"{split}.npy"))
     with damage.reading(file):
       self._embeddings = np.load(file, mmap_mode="r", allow_pickle=False)
-    if self._embeddings.shape[:1] != (len(self._source),):
+      shape = self._embeddings.shape  # a .npz has none
+    if shape[:1] != (len(self._source),):
       raise ValueError(
-        f"{file} has embeddings of shape {self._embeddings.shape}, "
-        f"{self._source.name} has {len(self._source)} examples: embed it again."
+        f"{file} has embeddings of shape {shape}, {self._source.name} has "
+        f"{len(self._source)} examples: embed it again."
       )
 
   def __reduce__(self):

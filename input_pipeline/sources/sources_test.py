@@ -251,6 +251,13 @@ def test_embedded_damaged(tmp_path, text, message):
   np.save(tmp_path / "train.npy", np.zeros((4, 2), np.float32))
   with pytest.raises(ValueError, match=message):
     _open(f"embedded:{tmp_path}")
+  (tmp_path / "source.json").write_text('{"name": "arrays:digits"}')
+  with pytest.raises(ValueError, match=r"npy has .*shape \(4, 2\).*again"):
+    _open(f"embedded:{tmp_path}")
+  with open(tmp_path / "train.npy", "wb") as file:
+    np.savez(file, np.zeros((4, 2)))
+  with pytest.raises(ValueError, match="npy is damaged or hostile"):
+    _open(f"embedded:{tmp_path}")
 
 
 def test_digits():
