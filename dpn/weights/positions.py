@@ -159,7 +159,7 @@ def without_register_rows(flat: Flat, file: ModelMetadata) -> Flat:
   grid = known_grid(file, flat)
   fits = [grid is not None and math.prod(grid) in n for n in counts]
   if not any(fits):
-    fits = [any(x > 0 and math.isqrt(x) ** 2 == x for x in n) for n in counts]
+    fits = [any(x > 1 and math.isqrt(x) ** 2 == x for x in n) for n in counts]
   if fits[0] == fits[1]:
     raise ValueError(
       f"it has {number} registers and {rows} positions, and does not tell "
