@@ -77,7 +77,8 @@ def open_npz(path: str, times: int) -> Iterator[np.lib.npyio.NpzFile]:
     paths.open_regular(path) as f,
     np.lib.npyio.NpzFile(f, allow_pickle=False) as npz,
   ):
-    sizes = [member.file_size for member in npz.zip.infolist()]
+    members = npz.zip.infolist() if npz.zip else []
+    sizes = [member.file_size for member in members]
     check_unpacked(path, sum(sizes), times)
     if len({*npz}) < len(sizes):
       raise ValueError("two arrays in it have the same name")
