@@ -98,7 +98,7 @@ def locate(path: str) -> Location:
       if _has_checkpoints(folder):
         return Location(folder, is_file=False)
     problem = f"The folder {path!r} has no {' or '.join(FILES_IN_FOLDERS)}"
-    files = (os.path.join(path, name) for name in os.listdir(path))
+    files = [os.path.join(path, name) for name in os.listdir(path)]
     pickles = sorted(file for file in files if file.endswith(PICKLES))
   elif os.path.isfile(file):
     if suffix in READERS or file.endswith(_INDEX):

@@ -55,8 +55,8 @@ NAMES = Names(
   extra=("stem/ln0", "stem/ln1"),
 )
 # Their models that are ours, by model_type; I-JEPA's has no class token.
-_TYPES = ("vit", "vit_mae", "vit_msn", "dpt", "flava_image_model", "ijepa")
-_TYPES = (*_TYPES, "dinov2", "dinov2_with_registers")
+_TYPES = ["vit", "vit_mae", "vit_msn", "dpt", "flava_image_model", "ijepa"]
+_TYPES += ["dinov2", "dinov2_with_registers"]
 # Options that its own models have. A classifier applies no tanh layer.
 SUPPORTED = {**PLAIN, "pool_type": ["tok"], "stem_ln": ["none"]}
 # The first of equal ones is written.
