@@ -33,9 +33,12 @@ def fetch(path: str) -> str | None:
   try:
     import huggingface_hub
 
-    return huggingface_hub.snapshot_download(
+    folder = huggingface_hub.snapshot_download(
       name, revision=revision, allow_patterns=list(PATTERNS)
     )
+    if not re.search(r"--[^/]+/snapshots/[0-9a-f]{40}$", folder):
+      raise ValueError(f"the cache's refs lead to {folder}")
+    return folder
   except ImportError:
     reason = "pip install huggingface_hub"
   except (OSError, ValueError) as error:

@@ -204,6 +204,10 @@ def test_by_name(tmp_path, hub, kind):
     np.testing.assert_allclose(logits, want, rtol=1e-4, atol=1e-5)
   with pytest.raises(FileNotFoundError, match=r"/tree/v2 that are named conf"):
     vit.from_pretrained("org/their-vit.v1", revision="v2")
+  refs = tmp_path / "hub" / "models--org--their-vit.v1" / "refs" / "main"
+  refs.write_text(str(folder))
+  with pytest.raises(FileNotFoundError, match=f"refs lead to {folder}"):
+    vit.from_pretrained(name)
 
 
 @pytest.mark.parametrize(
