@@ -14,7 +14,7 @@ import shutil
 import tempfile
 import zlib
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypedDict
 
 import jax
 import numpy as np
@@ -22,10 +22,17 @@ from absl import logging
 from jax.experimental import multihost_utils
 from orbax.checkpoint import v1 as ocp
 
-from dpn import atomic, damage, paths, trees
+from dpn import atomic, damage, paths, schema, trees
 from dpn.weights import files
 
 KEEP = 2  # the latest, and the one before should the latest be damaged
+
+
+class _Position(TypedDict, total=False):
+  step: int
+  examples_seen: int
+  rows: int
+  unevaluated: Mapping[str, Any]
 
 
 class Checkpointer:
@@ -302,9 +309,10 @@ def _metadata(path):
   found = ocp.metadata(path)
   if found.metadata is None:
     raise ValueError("its metadata cannot be read")
-  notes = found.custom_metadata
-  if not isinstance(notes, dict) or not {"position", "checksums"} <= {*notes}:
-    raise ValueError(f"{path / '_CHECKPOINT_METADATA'} cannot be read")
+  notes = found.custom_metadata or {}
+  where = str(path / "_CHECKPOINT_METADATA")
+  schema.check(where, "checksums", notes.get("checksums"), Mapping[str, int])
+  schema.check(where, "position", notes.get("position"), _Position)
   described = _description_checksums(notes["position"], found.metadata)
   _check(notes["checksums"], described)
   step = notes["position"].get("step")
