@@ -8,6 +8,7 @@ import tempfile
 import numpy as np
 
 from dpn import atomic
+from dpn.scripts.results import output
 from dpn.weights import export, files, vit_params
 
 _CARD = """\
@@ -110,7 +111,8 @@ def write(
   if os.path.splitext(target)[1]:
     atomic.write(target, _bytes(target, exported))
     return
-  with tempfile.TemporaryDirectory(dir=parent) as scratch:
+  temporary = tempfile.TemporaryDirectory
+  with output.ensure_folder(parent), temporary(dir=parent) as scratch:
     folder = os.path.join(scratch, "model")
     os.mkdir(folder)
     file = os.path.join(folder, "model.safetensors")
