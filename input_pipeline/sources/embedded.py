@@ -38,8 +38,8 @@ class EmbeddedSource(sources.Source):
     self.may_be_sorted = self._source.may_be_sorted
     file = paths.check_regular(os.path.join(root, f"{split}.npy"))
     with damage.reading(file):
-      self._embeddings = np.load(file, mmap_mode="r", allow_pickle=False)
-      shape = self._embeddings.shape  # a .npz has none
+      self._embeddings = np.lib.format.open_memmap(file, mode="r")
+      shape = self._embeddings.shape
     if shape[:1] != (len(self._source),):
       raise ValueError(
         f"{file} has embeddings of shape {shape}, {self._source.name} has "

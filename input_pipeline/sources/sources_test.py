@@ -256,7 +256,7 @@ def test_embedded_damaged(tmp_path, text, message):
     _open(f"embedded:{tmp_path}")
   with open(tmp_path / "train.npy", "wb") as file:
     np.savez(file, np.zeros((4, 2)))
-  with pytest.raises(ValueError, match="npy is damaged or hostile"):
+  with pytest.raises(ValueError, match="npy: the magic string is not correct"):
     _open(f"embedded:{tmp_path}")
 
 
