@@ -36,14 +36,15 @@ def keep_between_steps():
 
 def check_limit():
   """Raises ValueError under a `ulimit -v` with which JAX aborts."""
-  import resource  # which Windows lacks
+  with contextlib.suppress(ImportError):
+    import resource  # which Windows lacks
 
-  limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-  if 0 <= limit < LEAST_BYTES:
-    raise ValueError(
-      f"This process may address {limit / 2**30:.1f} GiB of memory, of which "
-      "JAX alone takes 3. Raise that limit: ulimit -v unlimited."
-    )
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if 0 <= limit < LEAST_BYTES:
+      raise ValueError(
+        f"This process may address {limit / 2**30:.1f} GiB of memory, of which "
+        "JAX alone takes 3. Raise that limit: ulimit -v unlimited."
+      )
 
 
 def peak_bytes() -> int:

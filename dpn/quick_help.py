@@ -15,11 +15,8 @@ EAGER = {"absl", "ml_collections", *sys.stdlib_module_names}
 
 def prepare():
   """Makes the imports that follow lazy if a command is asked for its help."""
-  is_ours = os.path.basename(sys.argv[0]) in (
-    "-m",
-    "dpn",
-  )  # as it is looked for
-  if is_ours and not {"-h", "--help"}.isdisjoint(sys.argv):
+  program = os.path.basename(sys.argv[0])  # "-m" while Python looks for it
+  if program in ("-m", "dpn") and {"-h", "--help"} & {*sys.argv}:
     sys.meta_path.insert(0, _Finder())
 
 

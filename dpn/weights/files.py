@@ -298,7 +298,7 @@ def _read_safetensors(path):
   start = 8 + int.from_bytes(raw[:8].tobytes(), "little")
   header = json.loads(raw[8:start].tobytes())
   told = header.get("__metadata__", {}).pop(_CRC, None)
-  if told not in (None, found := _checksum(header, raw[start:])):
+  if told is not None and told != (found := _checksum(header, raw[start:])):
     raise ValueError(
       f"its checksum is {found}, expected {told}: something in it has changed. "
       f"If that was done on purpose, take {_CRC!r} out of its metadata"

@@ -34,7 +34,6 @@ _NAMED = {"stem": (), "norm": ("eps",), "posemb_join": ("cls",)}
 _OF_RECIPE = {
   *("width", "depth", "mlp_dim", "num_heads", "patch_size", "posemb"),
   *("pool_type", "rep_size", "cls_blocks", "gelu", "qkv_bias", "final_norm"),
-  "head_zeroinit",
 }
 _OPTION = re.compile(r"model/(?:image/)?(\w+?)(?:_kw)?(?:/(.+))?")
 # May differ between the seeds of an arm: where things are, what is watched.
