@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 
 from dpn.models import flash, init, norms, rotary
@@ -107,14 +108,16 @@ class Attention(nn.Module):
     XLA's is written as in jax.nn.dot_product_attention, which can neither drop
     weights nor compute in double precision.
     """
-    plain = bias is None and (deterministic or not self.dropout)
+    dropout = 0.0 if deterministic else self.dropout
+    plain = bias is None and not dropout
     if flash.choose_impl(self.impl, q.shape[1:], q.dtype, plain) == "cudnn":
       return flash.cudnn_attention(q, k, v)
-    weights = attention_weights(q, k, bias)
-    weights = nn.Dropout(self.dropout)(weights, deterministic)
-    v = v.swapaxes(1, 2)
-    y = jnp.einsum("bhqk,bhkd->bhqd", weights.astype(v.dtype), v)
-    return y.swapaxes(1, 2)
+    if dropout:
+      drop = nn.Dropout(dropout, deterministic=False)
+      return attention(q, k, v, bias, drop)
+    # Accelerators are faster at computing the weights again in the backward
+    # pass than at writing and reading (queries, keys) numbers for each head.
+    return jax.checkpoint(attention)(q, k, v, bias)
 
   def scale_logits(self, q):  # (batch, queries, heads, d)
     """Returns queries with which 1 / sqrt(d) makes it `logit_scale`."""
@@ -129,6 +132,22 @@ class Attention(nn.Module):
   def scale_heads(self, y):  # (batch, queries, heads, d)
     scale = self.param("head_scale", nn.initializers.ones, (self.num_heads,))
     return y * scale.reshape(1, 1, -1, 1).astype(y.dtype)
+
+
+def attention(q, k, v, bias=None, drop=lambda weights: weights):
+  """Returns softmax(q k^T / sqrt(d) + bias) v, (batch, queries, heads, d).
+
+  Args:
+    q: (batch, queries, heads, d).
+    k: (batch, keys, heads, d).
+    v: likewise.
+    bias: (1, heads, queries, keys), or None.
+    drop: what happens to the weights before they are used.
+  """
+  weights = drop(attention_weights(q, k, bias))
+  v = v.swapaxes(1, 2)
+  y = jnp.einsum("bhqk,bhkd->bhqd", weights.astype(v.dtype), v)
+  return y.swapaxes(1, 2)
 
 
 def attention_weights(q, k, bias=None):

@@ -151,3 +151,14 @@ def test_cudnn_is_differentiable_also_over_seeds(tokens):
   total = lambda q, k, v: (flash.cudnn_attention(q, k, v) ** 2).sum()
   grads = jax.vmap(jax.grad(total, (0, 1, 2)))(seeds, seeds, seeds)
   assert all(jnp.isfinite(g).all() for g in grads)
+
+
+@pytest.mark.parametrize("bias", [None, np.ones((1, 2, 5, 5), np.float32)])
+def test_weights_are_not_kept_for_the_backward_pass(bias):
+  layer = attention.Attention(2)
+  x = np.random.default_rng(0).normal(size=(3, 5, 8)).astype(np.float32)
+  params = layer.init(jax.random.key(0), x, x)
+  _, pull_back = jax.vjp(lambda p: layer.apply(p, x, x, bias), params)
+  kept = {leaf.shape for leaf in jax.tree.leaves(pull_back)}
+  assert (3, 5, 2, 4) in kept  # queries
+  assert (3, 2, 5, 5) not in kept
