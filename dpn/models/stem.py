@@ -23,6 +23,7 @@ from dpn.models import (
   tract_gradient,
   whitening,
 )
+from dpn.models.norms import base
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,15 +120,18 @@ def patch(image, ln0, ln1, config):
 
   Args:
     image: (batch, rows, cols, channels).
-    ln0: normalizes patches (…, P * Q * channels); the identity if `stem_ln`
-      has nothing there.
+    ln0: the model's `StemNorms`, which normalizes patches (…, P * Q *
+      channels); the identity if `stem_ln` has nothing there.
     ln1: normalizes tokens (…, width), likewise.
     config: the `vit.Config`.
 
   Returns:
     (batch, rows / P, cols / Q, width).
   """
-  return ln1(_embed(ln0(patchify(image, config.patch_size)), config))
+  # LN(x) K = (scale * y + shift) K = y (scale * K) + shift K: that way the
+  # gradient of the scale needs no product of K with the gradient of each token.
+  y, *affine = ln0.apart(image, config.patch_size)
+  return ln1(_embed(y, config, affine=affine))
 
 
 def tract(image, ln0, ln1, config, *, regularization: float = 0.1):
@@ -143,8 +147,11 @@ def tract(image, ln0, ln1, config, *, regularization: float = 0.1):
   return ln1(_embed(x, config, dot))
 
 
-def _embed(patches, config, matmul=jnp.matmul):
-  """Returns tokens (…, width) of flattened patches (…, P * Q * channels)."""
+def _embed(patches, config, matmul=jnp.matmul, affine=()):
+  """Returns tokens (…, width) of flattened patches (…, P * Q * channels).
+
+  `affine` may be a scale and a shift of the patches, (P * Q * channels,) both.
+  """
   return PatchEmbedding(
     config.width,
     config.patch_size,
@@ -153,7 +160,7 @@ def _embed(patches, config, matmul=jnp.matmul):
     dtype=config.dtype,
     matmul=matmul,
     name="embedding",
-  )(patches)
+  )(patches, *affine)
 
 
 def patch_stats(image, ln0, ln1, config):
@@ -245,14 +252,27 @@ def patchify(image, patch_size):
     (batch, rows, cols, P * Q * channels), each patch in the order row, column,
     channel.
   """
-  p, q = patch_size  # as in Section 4.2: b (h p) (w q) c -> b (h w) (p q c)
+  return _flatten(_cut(image, patch_size))
+
+
+def _cut(image, patch_size):
+  """Returns (batch, rows, P, cols, Q * channels), pixels where they were.
+
+  Columns and channels are one dimension: TPUs pad the last one to 128 numbers,
+  which of three channels alone makes 43 times as many.
+  """
+  p, q = patch_size
   if image.ndim != 4 or image.shape[1] % p or image.shape[2] % q:
     raise ValueError(
       f"Images of shape {image.shape} (batch, rows, cols, channels) cannot be "
       f"cut into {p}x{q} patches: both sides must be multiples of the patch "
       "size. Resize or crop them in config.input.pp, or change model.variant."
     )
-  return einops.rearrange(image, "b (h p) (w q) c -> b h w (p q c)", p=p, q=q)
+  return einops.rearrange(image, "b (h p) (w q) c -> b h p w (q c)", p=p, q=q)
+
+
+def _flatten(pixels):  # as in Section 4.2: b (h p) (w q) c -> b (h w) (p q c)
+  return einops.rearrange(pixels, "b h p w qc -> b h w (p qc)")
 
 
 class PatchEmbedding(nn.Module):
@@ -270,23 +290,29 @@ class PatchEmbedding(nn.Module):
   matmul: Callable = jnp.matmul
 
   @nn.compact
-  def __call__(self, patches):  # (..., P * Q * channels)
+  def __call__(self, patches, scale=None, shift=None):
+    """Embeds patches (…, P * Q * channels), or `scale` * patches + `shift`."""
     pixels = patches.shape[-1]
     channels = pixels // math.prod(self.patch_size)
     shape = (*self.patch_size, channels, self.width)
     kernel = self.param("kernel", self.kernel_init, shape)
     bias = self.param("bias", self.bias_init, (self.width,))
+    kernel = kernel.reshape(pixels, self.width)
+    if scale is not None:
+      bias = bias + (shift[:, None] * kernel).sum(axis=0)
+      kernel = scale[:, None] * kernel
     patches, kernel, bias = nn.dtypes.promote_dtype(
       patches, kernel, bias, dtype=self.dtype
     )
-    x = self.matmul(patches, kernel.reshape(pixels, self.width))
+    x = self.matmul(patches, kernel)
     return x + bias.reshape((1,) * (x.ndim - 1) + (-1,))
 
 
 class StemNorms(nn.Module):
   """The normalizers of `stem_ln`: `stem/whiten`, `stem/ln0` and `stem/ln1`.
 
-  Each method is the identity where `stem_ln` has no normalizer.
+  Called with patches it is those before the embedding. Each method is the
+  identity where `stem_ln` has no normalizer.
   """
 
   stem_ln: str
@@ -303,9 +329,23 @@ class StemNorms(nn.Module):
     self.ln1 = norms.make(spec.ln1, **ln1) if spec.ln1 else None
     self.ln1_after_posemb = spec.ln1_after_posemb
 
-  def pre_embed(self, patches):
+  def __call__(self, patches):  # (…, P * Q * channels)
     patches = self.whiten(patches) if self.whiten else patches
     return self.ln0(patches) if self.ln0 else patches
+
+  def apart(self, image, patch_size):
+    """Returns patches, scale and shift: scale * patches + shift are normalized.
+
+    Both are None of what is no LayerNorm and is already applied. A LayerNorm
+    takes its statistics before the patches are laid out, and in `dtype` they
+    are laid out: both save memory traffic.
+    """
+    if self.whiten or type(self.ln0) is not norms.NORMS["layernorm"]:
+      return self(patchify(image, patch_size)), None, None
+    pixels = self.ln0.upcast(_cut(image, patch_size))
+    y, multiplier = base.center(pixels, self.ln0.eps, axis=(2, 4))
+    patches = _flatten((y * multiplier).astype(self.dtype or y.dtype))
+    return patches, *self.ln0.affine(patches.shape[-1])
 
   def post_embed(self, x):
     return self.ln1(x) if self.ln1 and not self.ln1_after_posemb else x
@@ -335,7 +375,7 @@ def fit(
   params = variables["params"]
   norms = StemNorms(config.stem_ln, config.stem_eps)
   own = {"params": params.get("stem", {})}
-  see = jax.jit(lambda own, x: norms.apply(own, x, method="pre_embed"))
+  see = jax.jit(lambda own, x: norms.apply(own, x))
   patches = (see(own, x) for x in patches)
   kernel, bias = whitening.embedding(patches, whitening.IMAGES, config.width)
   kernel = kernel.reshape(params["embedding"]["kernel"].shape)

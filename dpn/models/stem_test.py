@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpn import trees
+from dpn import flops, trees
 from dpn.models import stem, vit
 
 GOLDEN = dict(np.load(pathlib.Path(__file__).parents[1] / "testdata/stems.npz"))
@@ -223,7 +223,7 @@ def test_half_precision_starts_after_the_pixels_are_normalized():
     }
     return y
 
-  assert run("pre_embed", patches).dtype == jnp.float32
+  assert run("__call__", patches).dtype == jnp.float32
   assert run("post_embed", patches.astype(jnp.bfloat16)).dtype == jnp.bfloat16
 
 
@@ -241,3 +241,13 @@ def test_embedding_is_a_strided_convolution():
   want = conv.apply({"params": params["embedding"]}, IMAGE)
   _, out = model.apply({"params": params}, IMAGE)
   np.testing.assert_allclose(out["stem"], want, rtol=1e-5, atol=1e-5)
+
+
+def test_dual_patchnorm_multiplies_no_more_matrices_in_training():
+  def of_gradient(stem_ln):
+    model, params = model_and_params(stem_ln)
+    embed = lambda p: model.apply({"params": p}, IMAGE)[1]["stem"]
+    loss = lambda p: jnp.square(embed(p)).sum()
+    return flops.count(jax.grad(loss), params)
+
+  assert of_gradient("dpn") == of_gradient("none") > 0

@@ -207,7 +207,7 @@ class ViT(nn.Module):
       config.stem_ln, config.stem_eps, dtype=config.dtype, name="stem"
     )
     embed = stem.bind(config, train)  # stem.patch: x = LN(PE(LN(x)))
-    x = embed(image, ln.pre_embed, ln.post_embed, config)
+    x = embed(image, ln, ln.post_embed, config)
     if x.ndim != 4 or x.shape[-1] != config.width:
       raise ValueError(
         f"stem={config.stem!r} returned tokens of shape {x.shape}, expected "

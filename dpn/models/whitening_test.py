@@ -41,7 +41,7 @@ def test_where_it_is():
   for stem_ln in ("pre", "whiten", "whiten_ln"):
     config = vit.Config(patch_size=(2, 2), stem_ln=stem_ln)
     norms = stem.StemNorms(stem_ln)
-    fresh = norms.init(jax.random.key(0), patches, method="pre_embed")
+    fresh = norms.init(jax.random.key(0), patches)
     state = {
       name: {"stem": stats} for name, stats in fresh.items() if name != "params"
     }
@@ -50,9 +50,7 @@ def test_where_it_is():
       assert fitted is state
       continue
     stats = fitted["batch_stats"]["stem"]
-    got = norms.apply(
-      {**fresh, "batch_stats": stats}, patches, method="pre_embed"
-    )
+    got = norms.apply({**fresh, "batch_stats": stats}, patches)
     want = (patches - stats["whiten"]["mean"]) @ stats["whiten"]["matrix"]
     if stem_ln == "whiten_ln":
       mean, var = want.mean(-1, keepdims=True), want.var(-1, keepdims=True)

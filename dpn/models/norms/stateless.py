@@ -23,12 +23,8 @@ class LayerNorm(Normalizer):
 
   eps: float = 1e-6
 
-  @nn.compact
   def __call__(self, x, train=False):
-    width = (x.shape[-1],)
-    start = nn.initializers.constant(self.scale_init)
-    scale = self.param("scale", start, width)
-    bias = self.param("bias", nn.initializers.zeros, width)
+    scale, bias = self.affine(x.shape[-1])
 
     @jax.checkpoint  # x is kept for the backward pass, and nothing besides
     def normalize(x, scale, bias):
@@ -39,6 +35,13 @@ class LayerNorm(Normalizer):
       return self.cast(y * jax.lax.rsqrt(var + self.eps) * scale + bias)
 
     return normalize(x, scale, bias)
+
+  @nn.compact
+  def affine(self, width):
+    """Returns the parameters `scale` and `bias`, (width,)."""
+    start = nn.initializers.constant(self.scale_init)
+    scale = self.param("scale", start, (width,))
+    return scale, self.param("bias", nn.initializers.zeros, (width,))
 
 
 class Standardize(Normalizer):
