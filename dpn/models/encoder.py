@@ -6,7 +6,7 @@ elsewhere: `placement` says where.
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import flax.linen as nn
@@ -30,6 +30,7 @@ REMAT_POLICIES = (
   *("none", "nothing_saveable", "dots_saveable", "everything_saveable"),
   "dots_with_no_batch_dims_saveable",
 )
+LAST_NORMS = (True, False, "norm")
 _MINIMA = {"width": 1, "depth": 0, "mlp_dim": 1, "num_heads": 1, "head_dim": 1}
 _MOST = 2**16  # a file that says more is damaged, or hostile
 
@@ -87,6 +88,7 @@ class Config(options.Options):
     "weight_init": init.INITS,
     "remat_policy": REMAT_POLICIES,
     "attn_impl": flash.IMPLS,
+    "final_norm": LAST_NORMS,
   }
   TRAINING_ONLY: ClassVar[tuple[str, ...]] = (
     *("dropout", "attn_dropout", "stoch_depth", "weight_init"),
@@ -136,6 +138,16 @@ class Config(options.Options):
   def eps(self) -> float:
     return norms.epsilon(self.norm, self.norm_kw)
 
+  def last_norm(self, choice: bool | str) -> Callable[..., norms.Normalizer]:
+    """Returns what makes the norm after the blocks, or after the pooling.
+
+    LayerNorm whatever the blocks use, as in most of the literature, unless the
+    `choice` is "norm".
+    """
+    if choice == "norm":
+      return functools.partial(norms.make, self.norm, **self.norm_kw)
+    return functools.partial(norms.make, "layernorm", eps=self.eps)
+
   @property
   def placement(self) -> placements.Placement:
     """Where the last block normalizes, as far as `block_ln` says."""
@@ -156,10 +168,6 @@ class Config(options.Options):
           "subclass of norms.Normalizer."
         )
     attention.check(self)
-    if self.final_norm not in (True, False, "norm"):
-      raise ValueError(
-        f"final_norm={self.final_norm!r}, expected True, False or 'norm'."
-      )
     bind_blocks(self)
 
 
@@ -365,12 +373,9 @@ class Encoder(nn.Module):
     # In float32 for the head and the loss.
     if not config.final_norm:
       return x.astype(jnp.promote_types(x.dtype, jnp.float32)), out
-    # LayerNorm whatever the blocks use, as in most of the literature.
-    norm, kw = "layernorm", {"eps": config.eps}
-    if config.final_norm == "norm":
-      norm, kw = config.norm, config.norm_kw
+    last = config.last_norm(config.final_norm)
     make = lambda name: functools.partial(
-      norms.make(norm, **kw, name=name, tokens=tokens), train=not deterministic
+      last(name=name, tokens=tokens), train=not deterministic
     )
     if tokens.prefix_norm == "shared":
       return make(name)(x), out
