@@ -65,7 +65,9 @@ class Config(options.Options):
       `norm`, for what the blocks normalize with.
     dropout: rate; of embedded tokens, in the MLP and of both residual branches.
     attn_dropout: rate, of the attention weights.
-    stoch_depth: rate of the last block; grows linearly from 0 in the first.
+    stoch_depth: rate of the last block.
+    stoch_depth_grows: whether that is linearly from 0 in the first block; else
+      all have it, as in DeiT III (arXiv 2204.07118).
     weight_init: one of `init.INITS`.
     scan: stack all blocks' parameters and compile the block once.
     remat_policy: what the backward pass keeps instead of recomputing it, by
@@ -91,8 +93,8 @@ class Config(options.Options):
     "final_norm": LAST_NORMS,
   }
   TRAINING_ONLY: ClassVar[tuple[str, ...]] = (
-    *("dropout", "attn_dropout", "stoch_depth", "weight_init"),
-    *("scan", "remat_policy", "dtype_mm", "attn_impl"),
+    *("dropout", "attn_dropout", "stoch_depth", "stoch_depth_grows"),
+    *("weight_init", "scan", "remat_policy", "dtype_mm", "attn_impl"),
   )
 
   width: int = 768
@@ -120,6 +122,7 @@ class Config(options.Options):
   dropout: float = 0.0
   attn_dropout: float = 0.0
   stoch_depth: float = 0.0
+  stoch_depth_grows: bool = True
   weight_init: str = "big_vision"
   scan: bool = False
   remat_policy: str = "none"
@@ -365,7 +368,9 @@ class Encoder(nn.Module):
         policy=getattr(jax.checkpoint_policies, config.remat_policy),
       )
     found = [(wrap(cls), fields | more) for cls, fields in bind_blocks(config)]
-    return found, jnp.linspace(0, config.stoch_depth, config.depth)
+    last = config.stoch_depth
+    first = 0.0 if config.stoch_depth_grows else last
+    return found, jnp.linspace(first, last, config.depth)
 
   def finish(self, x, out, tokens, deterministic=True):
     config, name = self.config, "encoder_norm"
