@@ -98,7 +98,9 @@ def _shrunk(name, photos, arg="runlocal"):
     needed = f"data_dir={photos.removesuffix('/photos')},"
   config = module(name).get_config(needed + arg)
   variant = config.model.get("variant", "lite")
-  if variant[0] in "TSBL" and variant[-2:] in ("16", "32"):
+  if variant.startswith("vit5"):
+    config.model.update(width=32, depth=1, mlp_dim=64, num_heads=2)
+  elif variant[0] in "TSBL" and variant[-2:] in ("16", "32"):
     config.model.variant = "mu/32"
     if "cls_blocks" in config.model:
       config.model.depth = config.model.cls_blocks + 1

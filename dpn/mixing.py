@@ -20,6 +20,11 @@ class Mixup:
     "of CutMix's beta distribution; 0 turns it off", 0.0
   )
   switch_prob: float = key("probability of CutMix where both are on", 0.5)
+  whole_labels: bool = key(
+    "whether a mixed example has both classes in full, as in DeiT III with "
+    "`sigmoid_xent`: all labels above 0 become 1",
+    False,
+  )
   fold_in: str | None = key("big_vision's; only None is supported")
   until_steps: int | None = key("the step from which on nothing is mixed")
 
@@ -32,7 +37,7 @@ class Mixup:
 
   def __call__(self, rng, image, labels):
     """Returns images and labels mixed by `mixup_or_cutmix`."""
-    return mixup_or_cutmix(
+    image, labels = mixup_or_cutmix(
       rng,
       image,
       labels,
@@ -40,6 +45,9 @@ class Mixup:
       cutmix_p=self.cutmix_p or 0.0,
       switch_prob=self.switch_prob,
     )
+    if self.whole_labels:
+      labels = (labels > 0).astype(labels.dtype)
+    return image, labels
 
 
 def mixup(

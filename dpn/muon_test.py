@@ -1,4 +1,4 @@
-"""Muon against timm's, and with the parameters of a Vision Transformer."""
+"""Muon and LAMB against timm's, and with a Vision Transformer's parameters."""
 
 import jax
 import jax.numpy as jnp
@@ -6,7 +6,7 @@ import numpy as np
 import optax
 import pytest
 
-from dpn import muon, optim, trees
+from dpn import lamb, muon, optim, trees
 from dpn.models import vit
 
 BLOCK = "Transformer/encoderblock_0"
@@ -20,18 +20,21 @@ NAMES = {
   "embedding/kernel": ("embedding", (10, 8)),
 }
 TIMM = {"nesterov": False, "b2": 0.95, "eps": 1e-7}
+OPTIMIZERS = {  # whose weight decay is not multiplied by lr, or is
+  "default": ("scale_by_muon", {**TIMM, "ns_coeffs": "dion"}, 0.02 * 0.1),
+  "original": (
+    "scale_by_muon",
+    {**TIMM, "ns_coeffs": "standard", "consistent_rms": None},
+    0.02 * 0.1,
+  ),
+  "lamb": ("scale_by_lamb", {"weight_decay": 0.1}, 0.0),
+}
 SIZES = {"total_steps": 3, "batch_size": 8, "data_size": 64}
 
 
 @pytest.mark.parametrize("scan", [False, True])
-@pytest.mark.parametrize(
-  ("name", "kw"),
-  [
-    ("default", {"ns_coeffs": "dion"}),
-    ("original", {"ns_coeffs": "standard", "consistent_rms": None}),
-  ],
-)
-def test_three_steps_of_timm(name, kw, scan, golden, precision):
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_three_steps_of_timm(name, scan, golden, precision):
   vectors = golden("muon")
   stacked = lambda key: scan and "encoderblock" in key
 
@@ -43,10 +46,10 @@ def test_three_steps_of_timm(name, kw, scan, golden, precision):
       flat[key] = np.stack([x, x]) if stacked(ours) else x
     return precision.cast(trees.unflatten(flat))
 
-  config = {
-    **{"optax_name": "scale_by_muon", "optax": {**TIMM, **kw}},
-    **{"lr": 0.02, "wd": 0.02 * 0.1},  # ours is not multiplied by lr
-  }
+  config = dict(
+    zip(("optax_name", "optax", "wd"), OPTIMIZERS[name], strict=True)
+  )
+  config["lr"] = 0.02
   params = tree("param")
   tx, _ = optim.make(config, params, **SIZES)
   state = tx.init(params)
@@ -61,6 +64,16 @@ def test_three_steps_of_timm(name, kw, scan, golden, precision):
     params,
     tree(name),
   )
+
+
+def test_lamb_where_there_is_no_length():
+  """An update is Adam's if the kernel is 0, and 0 if that is."""
+  tx = lamb.scale_by_lamb()
+  for kernel, gradient, want in ((0.0, 2.0, 1.0), (3.0, 0.0, 0.0)):
+    params = {"kernel": jnp.full(4, kernel)}
+    gradients = {"kernel": jnp.full(4, gradient)}
+    update, _ = tx.update(gradients, tx.init(params), params)
+    np.testing.assert_allclose(update["kernel"], np.full(4, want), rtol=1e-5)
 
 
 @pytest.mark.parametrize("scan", [False, True])

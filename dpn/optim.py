@@ -10,7 +10,7 @@ to the first pattern that matches its whole name:
 
   optax_name: a gradient transformation of optax ("scale_by_adam"), or
     "big_vision.scale_by_adafactor", "big_vision.momentum_hp", "big_vision.sgd",
-    "scale_by_muon", or the import path of another,
+    "scale_by_lamb", "scale_by_muon", or the import path of another,
     "mypkg.optimizers:scale_by_lion".
   optax: its arguments.
   lr: base learning rate.
@@ -40,7 +40,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from dpn import errors, muon, registry, schedules, trees
+from dpn import errors, lamb, muon, registry, schedules, trees
 
 
 def make(
@@ -323,5 +323,6 @@ OPTIMIZERS = {
   "big_vision.momentum_hp": momentum_hp,
   "big_vision.scale_by_adafactor": scale_by_adafactor,
   "big_vision.sgd": optax.identity,
+  "scale_by_lamb": lamb.scale_by_lamb,
   "scale_by_muon": muon.scale_by_muon,
 }

@@ -1,5 +1,7 @@
 """Every option of a model trains two steps, looped and scanned, tok and gap."""
 
+import dataclasses
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -8,7 +10,16 @@ import optax
 import pytest
 
 from dpn import trees
-from dpn.models import attention, heads, init, mlp, norms, vit, weight_norm
+from dpn.models import (
+  attention,
+  heads,
+  init,
+  mlp,
+  norms,
+  stem,
+  vit,
+  weight_norm,
+)
 from dpn.models.norms import pointwise
 from dpn.tasks import classification
 from dpn.trainers import update
@@ -50,15 +61,21 @@ CASES = {
   "normformer": {
     **several("powernorm+batchnorm"),
     **{"posemb": "rpe", "posemb_join": "lape", "gelu": "exact", "mlp": "geglu"},
+    "block_ln_kw": {"head_scale": "out", "resid_scale": True},
+    **{"stem_ln": "pre", "remat_policy": "nothing_saveable"},
   },
   "sub_ln": {
     **several("groupnorm+switchable+instancenorm"),
     **{"attn_dropout": 0.1, "mlp": "swiglu", "posemb_join": "unshared"},
+    **{"block_ln_kw": {"mlp_ln": "before_act"}, "head_dim": 6},
+    **{"stem_ln": "rmsnorm", "stem_eps": 1e-3},
   },
   "cct": {
     **several("standardize+affine"),
-    **{"stoch_depth": 0.2, "stem": "tract", "rope": "mixed"},
+    **{"stoch_depth": 0.2, "stoch_depth_grows": False},
+    **{"stem": "tract", "rope": "mixed"},
     **{"weight_init": "cct", **qkv("standardize")},
+    "stem_ln": "pre_no_learnable",
   },
   "peri_ln": {
     **several("seednorm+centernorm+bhyt"),
@@ -67,24 +84,30 @@ CASES = {
   },
   "res_post": {
     **{"norm": "rmsnorm", "block_ln_kw": {"scale_init": 0.1}},
-    "weight_init": "whiten",
+    **{"weight_init": "whiten", "stem_ln": "no_learnable"},
     **qkv("layernorm", "learned"),
   },
   "lns": {
     **several("scalenorm+rmsnorm_plus_one"),
     **{"layer_scale": 0.1, "stem": "vit_c", **qkv("rmsnorm", "one")},
+    "stem_ln": "only_learnable",
   },
-  "mix_ln": {"block_ln_kw": {"post_share": 0.5}},
+  "mix_ln": {"block_ln_kw": {"post_share": 0.5}, "stem_ln": "whiten"},
   "deepnorm": {
     **{"norm": "prepbn", "norm_kw": {"steps": 100}, "final_norm": "norm"},
     **{"posemb": "sincos2d_lape", "posemb_join": "shared", "dropout": 0.1},
+    "stem_ln": "post",
   },
   "hybridnorm": {
     **several("dyt+derf"),
     **{"final_norm": "norm", "rope": "axial", "posemb": "none"},
+    "stem_ln": "post_rmsnorm",
     **{"registers": 4, "registers_last": True, **qkv("rmsnorm_no_scale")},
   },
-  "keel": {"final_norm": False},
+  "keel": {
+    **{"final_norm": False, "block_ln_kw": {"gain": 3.0}},
+    **{"stem_ln": "whiten_ln", "pool_norm": "norm"},
+  },
   "specialized_cls": {
     **{"norm": "layernorm", "block_ln_kw": {"share": 1.0}},
     **{"registers": 2, "prefix_norm": "own"},
@@ -110,10 +133,15 @@ OTHERS = {
   "cls_blocks": {"norm": "dtn", "pool_type": "tok", "weight_init": "deit"},
   "map": {"pool_type": "map", "rep_size": True, "prefix_norm": "own_final"},
   "seq": {"pool_type": "seq"},
+  "tok": {"pool_type": "tok", "posemb_join_kw": {"cls": True}},
   "0": {"pool_type": "0"},
 }
 OTHERS["cls_blocks"]["cls_blocks"] = 1
 OTHERS["map"]["registers"] = 2
+OTHERS["tok"] |= {
+  "block_ln": "hybridnorm",
+  "block_ln_kw": {"first": "pre_both"},
+}
 SMALL = {
   **{"width": 16, "depth": 2, "mlp_dim": 24, "num_heads": 2},
   **{"patch_size": (4, 4), "head_zeroinit": False},
@@ -202,18 +230,26 @@ def test_every_choice_is_tried():
     **{"gelu": mlp.GELUS, "mlp": mlp.MLPS},
     "logit_scale": attention.LOGIT_SCALES,
     "weight_norm": weight_norm.WEIGHT_NORMS,
+    "stem_ln": stem.STEM_LN,
   }
   # These differ from derf in one function, which has a test of its own.
   tables["norm"] = (norms.NORMS.keys() - pointwise.FUNCTIONS) | {"derf"}
   cases = [*CASES.values()]
   for key, table in tables.items():
     scanned = [c for c in cases if c["block_ln"] not in ("mix_ln", "keel")]
-    for group in (cases, cases if key == "block_ln" else scanned):
+    for group in (cases, cases if key in ("block_ln", "stem_ln") else scanned):
       tried = {getattr(vit.Model(**o).config, key) for o in group}
       if key == "norm":
         kinds = [o.get("norm_kw", {}).get("kinds", "") for o in group]
         tried |= {*"+".join(kinds).split("+")}
       assert set(table) <= tried, key
+  # "scan" and "dtype_mm" are in `CELLS`; cuDNN has no CPU; options of a choice
+  # do not change what is called, but for those of blocks and positions.
+  same = {"scan", "dtype_mm", "attn_impl", "stem_kw", "posemb_kw", "rope_kw"}
+  same |= {"qk_norm_kw", "v_norm_kw", *SMALL}
+  every = [vit.Model(5, **o).config for o in (*cases, *OTHERS.values())]
+  for field in {f.name for f in dataclasses.fields(vit.Config)} - same:
+    assert len({getattr(config, field) for config in every}) > 1, field
   pools = {o.get("pool_type", "gap") for o in OTHERS.values()}
   # "none" has labels for each token.
   assert pools | {"tok", "gap"} >= set(heads.POOL_TYPES) - {"none"}

@@ -6,7 +6,7 @@ elsewhere: `placement` says where.
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import flax.linen as nn
@@ -30,6 +30,7 @@ REMAT_POLICIES = (
   *("none", "nothing_saveable", "dots_saveable", "everything_saveable"),
   "dots_with_no_batch_dims_saveable",
 )
+LAST_NORMS = (True, False, "norm")
 _MINIMA = {"width": 1, "depth": 0, "mlp_dim": 1, "num_heads": 1, "head_dim": 1}
 _MOST = 2**16  # a file that says more is damaged, or hostile
 
@@ -64,7 +65,9 @@ class Config(options.Options):
       `norm`, for what the blocks normalize with.
     dropout: rate; of embedded tokens, in the MLP and of both residual branches.
     attn_dropout: rate, of the attention weights.
-    stoch_depth: rate of the last block; grows linearly from 0 in the first.
+    stoch_depth: rate of the last block.
+    stoch_depth_grows: whether that is linearly from 0 in the first block; else
+      all have it, as in DeiT III (arXiv 2204.07118).
     weight_init: one of `init.INITS`.
     scan: stack all blocks' parameters and compile the block once.
     remat_policy: what the backward pass keeps instead of recomputing it, by
@@ -87,10 +90,11 @@ class Config(options.Options):
     "weight_init": init.INITS,
     "remat_policy": REMAT_POLICIES,
     "attn_impl": flash.IMPLS,
+    "final_norm": LAST_NORMS,
   }
   TRAINING_ONLY: ClassVar[tuple[str, ...]] = (
-    *("dropout", "attn_dropout", "stoch_depth", "weight_init"),
-    *("scan", "remat_policy", "dtype_mm", "attn_impl"),
+    *("dropout", "attn_dropout", "stoch_depth", "stoch_depth_grows"),
+    *("weight_init", "scan", "remat_policy", "dtype_mm", "attn_impl"),
   )
 
   width: int = 768
@@ -118,6 +122,7 @@ class Config(options.Options):
   dropout: float = 0.0
   attn_dropout: float = 0.0
   stoch_depth: float = 0.0
+  stoch_depth_grows: bool = True
   weight_init: str = "big_vision"
   scan: bool = False
   remat_policy: str = "none"
@@ -135,6 +140,16 @@ class Config(options.Options):
   @property
   def eps(self) -> float:
     return norms.epsilon(self.norm, self.norm_kw)
+
+  def last_norm(self, choice: bool | str) -> Callable[..., norms.Normalizer]:
+    """Returns what makes the norm after the blocks, or after the pooling.
+
+    LayerNorm whatever the blocks use, as in most of the literature, unless the
+    `choice` is "norm".
+    """
+    if choice == "norm":
+      return functools.partial(norms.make, self.norm, **self.norm_kw)
+    return functools.partial(norms.make, "layernorm", eps=self.eps)
 
   @property
   def placement(self) -> placements.Placement:
@@ -156,10 +171,6 @@ class Config(options.Options):
           "subclass of norms.Normalizer."
         )
     attention.check(self)
-    if self.final_norm not in (True, False, "norm"):
-      raise ValueError(
-        f"final_norm={self.final_norm!r}, expected True, False or 'norm'."
-      )
     bind_blocks(self)
 
 
@@ -357,7 +368,9 @@ class Encoder(nn.Module):
         policy=getattr(jax.checkpoint_policies, config.remat_policy),
       )
     found = [(wrap(cls), fields | more) for cls, fields in bind_blocks(config)]
-    return found, jnp.linspace(0, config.stoch_depth, config.depth)
+    last = config.stoch_depth
+    first = 0.0 if config.stoch_depth_grows else last
+    return found, jnp.linspace(first, last, config.depth)
 
   def finish(self, x, out, tokens, deterministic=True):
     config, name = self.config, "encoder_norm"
@@ -365,12 +378,9 @@ class Encoder(nn.Module):
     # In float32 for the head and the loss.
     if not config.final_norm:
       return x.astype(jnp.promote_types(x.dtype, jnp.float32)), out
-    # LayerNorm whatever the blocks use, as in most of the literature.
-    norm, kw = "layernorm", {"eps": config.eps}
-    if config.final_norm == "norm":
-      norm, kw = config.norm, config.norm_kw
+    last = config.last_norm(config.final_norm)
     make = lambda name: functools.partial(
-      norms.make(norm, **kw, name=name, tokens=tokens), train=not deterministic
+      last(name=name, tokens=tokens), train=not deterministic
     )
     if tokens.prefix_norm == "shared":
       return make(name)(x), out

@@ -34,7 +34,7 @@ VALUES = {
   "logit_scale": attention.LOGIT_SCALES,
   "layer_scale": [0.1],
   **{"dropout": [0.1], "attn_dropout": [0.1]},
-  **{"cls_blocks": [1], "stoch_depth": [0.1]},
+  **{"cls_blocks": [1], "stoch_depth": [0.1], "stoch_depth_grows": [False]},
   "weight_init": init.INITS,
   "scan": [True],
   "remat_policy": encoder.REMAT_POLICIES,
@@ -134,6 +134,7 @@ CONTEXTS = {
   "block_ln": {"depth": 4},
   "cls_blocks": {"depth": 2},
   "stoch_depth": {"depth": 2},
+  "stoch_depth_grows": {"depth": 2, "stoch_depth": 0.1},
   "stem_eps": {"stem_ln": "dpn"},
   "registers_last": {"registers": 1},
   "lape": {"depth": 2},  # for `share`

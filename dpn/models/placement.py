@@ -165,16 +165,19 @@ def deepnorm() -> Rule:
   return rule
 
 
-def hybridnorm(first: Literal["same", "pre"] = "same") -> Rule:
+def hybridnorm(first: Literal["same", "pre", "pre_both"] = "same") -> Rule:
   """Returns HybridNorm (arXiv 2503.04598), for `qk_norm` and `v_norm`.
 
   x = x + SA(x), with normalized queries, keys and values, then n = LN(x), x =
-  n + MLP(n). HybridNorm* is `first="pre"`: the first block's attention sees
-  LN(x).
+  n + MLP(n). HybridNorm* has another first block: in the command that the
+  authors give it is pre-LN in both layers, `first="pre_both"`; with `"pre"`
+  only its attention also sees LN(x).
   """
 
   def rule(i, depth):
-    pre = first == "pre" and i == 0
+    if i == 0 and first == "pre_both":
+      return Placement()
+    pre = i == 0 and first == "pre"
     return Placement("pre+post" if pre else "post", "none", post="stream")
 
   return rule

@@ -33,10 +33,11 @@ def _forward(x, kernel, regularization):
 
 def _backward(regularization, saved, g):
   x, kernel = saved
-  rows = x.reshape(-1, x.shape[-1]).astype(jnp.float32)
+  wide = jnp.promote_types(x.dtype, jnp.float32)
+  rows = x.reshape(-1, x.shape[-1]).astype(wide)
   moments = rows.T @ rows / len(rows)
-  moments += regularization * jnp.eye(len(moments))
-  usual = rows.T @ g.reshape(len(rows), -1).astype(jnp.float32)
+  moments += regularization * jnp.eye(len(moments), dtype=wide)
+  usual = rows.T @ g.reshape(len(rows), -1).astype(wide)
   solved = jax.scipy.linalg.solve(moments, usual, assume_a="pos")
   return g @ kernel.T, solved.astype(kernel.dtype)
 

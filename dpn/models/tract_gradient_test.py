@@ -34,6 +34,17 @@ def test_released_code():
   )
 
 
+@pytest.mark.parametrize("rows", [5, 40])
+def test_double_precision(rows, precision):
+  """Also of fewer rows than inputs, where theirs inverts the other product."""
+  x, kernel = precision.cast((X[:rows], WEIGHT.T))
+  matmul = lambda kernel: tract_gradient.matmul(x, kernel, 0.1)
+  g = precision.cast(GOLDEN["in/cotangent"].reshape(40, -1)[:rows])
+  (dkernel,) = jax.vjp(matmul, kernel)[1](g)
+  rank = np.linalg.inv(np.float64(x @ x.T) / rows + 0.1 * np.eye(rows))
+  precision.assert_close(dkernel, np.float64(x).T @ rank @ np.float64(g))
+
+
 def test_rows_of_all_devices_count():
   mesh = sharding.make_mesh()
   assert mesh.size == 4

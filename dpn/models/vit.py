@@ -71,7 +71,8 @@ class Config(encoder.Config):
     prefix_norm: whether class token and registers have norms of their own
       (arXiv 2602.08626): `shared`, `own`, or `own_final` after the last block.
     pool_type: how tokens become a vector, one of `heads.POOL_TYPES`.
-    pool_norm: whether a LayerNorm, `fc_norm`, follows the pooling.
+    pool_norm: whether a LayerNorm, `fc_norm`, follows the pooling; or `norm`,
+      for what the blocks normalize with.
     head_zeroinit: start the head's kernel at zero, unless there is a
       `weight_norm`, which cannot scale it.
     weight_norm: how kernels are normalized, one of `weight_norm.WEIGHT_NORMS`.
@@ -85,6 +86,7 @@ class Config(encoder.Config):
   }
   VALUES: ClassVar = {
     "pool_type": heads.POOL_TYPES,
+    "pool_norm": encoder.LAST_NORMS,
     "weight_norm": weight_norm.WEIGHT_NORMS,
     **encoder.Config.VALUES,
   }
@@ -107,7 +109,7 @@ class Config(encoder.Config):
   prefix_norm: str = "shared"
   rep_size: int | bool = False
   pool_type: str = "gap"
-  pool_norm: bool = False
+  pool_norm: bool | str = False
   head_zeroinit: bool = True
   weight_norm: str = "none"
 
@@ -121,6 +123,11 @@ class Config(encoder.Config):
     stem.check(self)
     self.join.check(self)
     check_prefix(self)
+    if self.pool_norm == "norm" and not self.bind("norm").func.PER_TOKEN:
+      raise ValueError(
+        f"pool_norm='norm': norm={self.norm!r} looks at several tokens, and "
+        "there is one left. Use pool_norm=True."
+      )
     if self.cls_blocks is not None:
       late_cls.check(self)
 
@@ -221,7 +228,7 @@ class ViT(nn.Module):
     x_2d = patches.reshape(x.shape[0], *grid, x.shape[-1])
     x = config.lookup("pool_type")(x, config, out)
     if config.pool_norm:
-      norm = norms.make("layernorm", eps=config.eps, name="fc_norm")
+      norm = config.last_norm(config.pool_norm)(name="fc_norm")
       x, x_2d = norm(x), norm(x_2d)
     out["head_input"] = x  # (batch, width)
     if config.rep_size:

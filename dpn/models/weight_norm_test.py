@@ -39,6 +39,36 @@ def test_a_training_step_of_the_authors(golden, precision):
     precision.assert_close(by_params[name], get(f"train/grad/{name}"))
 
 
+def test_steps_of_a_convolution_of_the_authors(golden, precision):
+  """Between them an optimizer multiplies the kernel by 1.5."""
+  vectors = golden("methods")
+  get = lambda key: precision.cast(vectors[f"sigma_reparam_conv/{key}"])
+  ours = lambda x: x.reshape(4, 2, 3, 3).transpose(2, 3, 1, 0)
+  last = lambda x: x.transpose(0, 2, 3, 1)
+  u = get("in/u").reshape(2, 9).T.ravel()
+  x, cotangent = last(get("in/x")), last(get("in/cotangent"))
+  params = {k: get(f"param/{k}") for k in ("bias", "sigma")}
+  conv = nn.Conv(4, (3, 3), (2, 2), padding=1, dtype=x.dtype)
+  for i in range(3):
+    got = lambda key, i=i: get(f"step{i}/{key}")
+    kernel = ours(get("param/weight")) * 1.5**i
+
+    def apply(params, x, u=u):
+      variables = {"params": params, "batch_stats": {"u": u}}
+      with weight_norm.sigma_reparam(train=True):
+        return conv.apply(variables, x, mutable=["batch_stats"])
+
+    given = params | {"kernel": kernel}
+    y, vjp, state = jax.vjp(apply, given, x, has_aux=True)
+    by_params, by_x = vjp(cotangent)
+    precision.assert_close(y, last(got("out/y")))
+    precision.assert_close(by_x, last(got("grad/x")))
+    precision.assert_close(by_params["kernel"], ours(got("grad/weight")))
+    precision.assert_close(by_params["sigma"], got("grad/sigma"))
+    u = state["batch_stats"]["u"]
+    precision.assert_close(u, got("state/u").reshape(2, 9).T.ravel())
+
+
 @pytest.mark.parametrize("scan", [False, True])
 def test_starts_as_the_plain_model(scan):
   kw = {**TINY, "scan": scan, "head_zeroinit": False}

@@ -116,6 +116,11 @@ def along_width(vector, x):
   return vector.reshape((1,) * (x.ndim - 1) + (-1,))
 
 
+def batch_axes(x):
+  """Returns all axes of x (…, width) but the last: of batch and tokens."""
+  return tuple(range(x.ndim - 1))
+
+
 def split_heads(x, num_heads: int):
   """Reshapes (…, width) to (…, heads, width / heads)."""
   return x.reshape(*x.shape[:-1], num_heads, -1)

@@ -28,7 +28,7 @@ class Running(base.Normalizer):
   momentum: float = 0.1
 
   def batch_moments(self, x, train, update=True):
-    """Returns (mean, var), each (1, 1, width), of the batch or running.
+    """Returns (mean, var), each (1, …, width), of the batch or running.
 
     As in PyTorch, a batch is normalized by its biased variance and the
     running average uses the unbiased one. It moves if the scalar `update`.
@@ -37,12 +37,12 @@ class Running(base.Normalizer):
     var = self.variable("batch_stats", "var", jnp.ones, (x.shape[-1],))
     if not train:
       return tuple(base.along_width(v.value, x) for v in (mean, var))
-    batch_mean, batch_var = moments(x, (0, 1))
+    batch_mean, batch_var = moments(x, base.batch_axes(x))
     if not self.is_initializing():
-      count = x.shape[0] * x.shape[1]
-      unbiased = batch_var[0, 0] * (count / (count - 1))
+      count = x.size // x.shape[-1]
+      unbiased = batch_var.ravel() * (count / (count - 1))
       weight = jnp.where(update, self.momentum, 0.0)
-      mean.value = self.blend(mean.value, batch_mean[0, 0], weight)
+      mean.value = self.blend(mean.value, batch_mean.ravel(), weight)
       var.value = self.blend(var.value, unbiased, weight)
     return batch_mean, batch_var
 
@@ -54,7 +54,7 @@ class BatchNorm(Running):
   """Each channel over batch and tokens (arXiv 1502.03167, Algorithm 1)."""
 
   @nn.compact
-  def __call__(self, x, train=False):  # (batch, tokens, width)
+  def __call__(self, x, train=False):  # (…, width)
     x = self.upcast(x)
     mean, var = self.batch_moments(x, train)
     return self.scale_and_bias(x - mean, jax.lax.rsqrt(var + self.eps))
@@ -82,7 +82,7 @@ class PRepBN(Running):
   steps: int = 300_000
 
   @nn.compact
-  def __call__(self, x, train=False):  # (batch, tokens, width)
+  def __call__(self, x, train=False):  # (…, width)
     ln = LayerNorm(name="ln")
     count = self.variable("batch_stats", "step", jnp.zeros, (), jnp.int32)
     eta = self.param("eta", nn.initializers.ones, (1,))

@@ -26,7 +26,7 @@ def divide(x, scale, rms, ratio, flags, state):
   """Returns x / rms * scale, with the backward pass of Unified Normalization.
 
   Args:
-    x: (batch, tokens, width).
+    x: (…, width).
     scale: (width,).
     rms: (width,).
     ratio: (width,), r in the paper.
@@ -48,14 +48,14 @@ def _backward(residuals, grad):
   z, scale, rms, ratio, flags, state = residuals
   wide = lambda vector: base.along_width(vector, z)
   g = grad * wide(scale * ratio)
-  along = (g * z).mean(axis=(0, 1))
+  along = (g * z).mean(base.batch_axes(z))
   skip, ema = flags["skip"], state["ema"]
   written = jnp.where(skip, ema, along)[None]
   window = jnp.where(flags["slot"], written, state["window"])
   mean = jnp.where(flags["alone"], along, window.mean(axis=0))
   ema = DECAY * ema + (1 - DECAY) * mean
   g = g - wide(jnp.where(skip, mean, ema)) * z
-  by_scale = (grad * wide(ratio) * z).sum(axis=(0, 1))
+  by_scale = (grad * wide(ratio) * z).sum(base.batch_axes(z))
   zeros = jax.tree.map(jnp.zeros_like, (rms, ratio, flags))
   return g / wide(rms), by_scale, *zeros, {"ema": ema, "window": window}
 
@@ -80,7 +80,7 @@ class UnifiedNorm(base.Normalizer):
   filter_outliers: bool = False
 
   @nn.compact
-  def __call__(self, x, train=False):  # (batch, tokens, width)
+  def __call__(self, x, train=False):  # (…, width)
     x, width = self.upcast(x), x.shape[-1:]
     start = nn.initializers.constant(self.scale_init)
     scale = self.param("scale", start, width)
@@ -99,7 +99,7 @@ class UnifiedNorm(base.Normalizer):
 
     count = step.value + 1
     slot = (jnp.arange(self.window) == count % self.window)[:, None]
-    batch = jnp.square(x).mean(axis=(0, 1))
+    batch = jnp.square(x).mean(base.batch_axes(x))
     window = jnp.where(slot, batch[None], moments.value)
     geometric = jnp.exp(jnp.log(window).mean(axis=0))
     skip = jnp.asarray(self.window == 1)

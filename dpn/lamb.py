@@ -1,0 +1,54 @@
+"""LAMB (arXiv 1904.00962) as NVIDIA Apex, DeiT III and ViT-5 have it."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import optax
+
+KERNELS = r"(.*/)?kernel"
+
+
+def scale_by_lamb(
+  weight_decay: float = 0.0,
+  kernels: str = KERNELS,
+  *,
+  b1: float = 0.9,
+  b2: float = 0.999,
+  eps: float = 1e-6,
+) -> optax.GradientTransformation:
+  """Returns Adam whose updates of kernels are as long as the kernels.
+
+  With w a kernel and u = adam + weight_decay * w its update is ‖w‖/‖u‖ u; that
+  of other parameters is Adam's. So decay is within the length, and `config.wd`
+  should be 0. Of scanned blocks each block's kernel has a length of its own.
+  Unlike there, so have those of queries, keys and values. optax's `lamb` also
+  scales the updates of what does not decay.
+
+  Args:
+    weight_decay: of the kernels.
+    kernels: pattern of their whole names.
+    b1: of Adam, as are b2 and eps.
+    b2: see b1.
+    eps: see b1.
+  """
+
+  def adapt(path, update, param):
+    name = "/".join(str(part.key) for part in path)
+    if not re.fullmatch(kernels, name):
+      return update
+    update = update + weight_decay * param
+    axes = tuple(range(param.ndim))[int("/encoderblock/" in f"/{name}") :]
+    square = lambda x: jnp.square(x).sum(axes, keepdims=True)
+    old, new = square(param), square(update)
+    ratio = jnp.sqrt(old / jnp.where(new > 0, new, 1))
+    return update * jnp.where((old > 0) & (new > 0), ratio, 1)
+
+  return optax.chain(
+    optax.scale_by_adam(b1, b2, eps),
+    optax.stateless(
+      lambda updates, params: jax.tree_util.tree_map_with_path(
+        adapt, updates, params
+      )
+    ),
+  )

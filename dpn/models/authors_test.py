@@ -1,0 +1,194 @@
+"""Blocks and models whose authors' code differs from what a paper says alone.
+
+`golden("methods")` has their outputs and gradients, `dpn/testdata/README.md`
+where each is from.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from dpn.models import encoder, norms, vit
+from dpn.models.attention import Attention
+from dpn.models.norms import base
+
+SMALL = {"width": 8, "num_heads": 2, "gelu": "exact"}
+TOKENS = base.TokenGrid(num_heads=2, grid=(1, 5))
+
+
+def dense(get, name):
+  bias = get(f"{name}.bias")
+  return {"kernel": get(f"{name}.weight").T} | (
+    {} if bias is None else {"bias": bias}
+  )
+
+
+def norm(get, name):
+  """Returns the parameters of a norm, of whatever kind it is."""
+  ours = {"weight": "scale", "bias": "bias", "alpha": "alpha"}
+  found = {ours[k]: get(f"{name}.{k}") for k in ours}
+  return {k: x for k, x in found.items() if x is not None}
+
+
+def project(get, name):
+  """Returns a layer from 8 channels to two heads of 4."""
+  layer = dense(get, name)
+  return {k: x.reshape(*x.shape[:-1], 2, 4) for k, x in layer.items()}
+
+
+def attention(get, out, qkv=None, each="{}_proj"):
+  """Returns attention's parameters; `qkv` is one layer, `each` of one."""
+  names = ("query", "key", "value")
+  if qkv is None:
+    heads = {n: project(get, each.format(n[0])) for n in names}
+  else:
+    third = lambda i: (
+      lambda name: None if get(name) is None else get(name)[8 * i : 8 * i + 8]
+    )
+    heads = {n: project(third(i), qkv) for i, n in enumerate(names)}
+  out = dense(get, out)
+  return heads | {"out": out | {"kernel": out["kernel"].reshape(2, 4, 8)}}
+
+
+def check(group, vectors, precision, ours, run, image=False):
+  """Compares `run(ours(get), x)` and its gradients with a group's arrays."""
+  start = f"{group}/param/"
+  params = {k.removeprefix(start): x for k, x in vectors.items() if start in k}
+  turn = lambda x: x.transpose(0, 2, 3, 1) if image else x
+  get = lambda key: precision.cast(vectors[f"{group}/{key}"])
+
+  @jax.jit
+  def gradients(params, x, cotangent):
+    y, vjp = jax.vjp(lambda p, x: run(ours(p.get), turn(x)), params, x)
+    return y, *vjp(cotangent)
+
+  args = precision.cast(params), get("in/x"), get("in/cotangent")
+  y, by_params, by_x = gradients(*args)
+  precision.assert_close(y, get("out/y"))
+  precision.assert_close(by_x, get("grad/x"))
+  found = [k for k in params if f"{group}/grad/{k}" in vectors]
+  assert found
+  for name in found:
+    precision.assert_close(by_params[name], get(f"grad/{name}"))
+
+
+def run_blocks(precision, **options):
+  config = encoder.Config(
+    **SMALL, depth=2, final_norm=False, dtype_mm=precision.dtype, **options
+  )
+  model = encoder.Encoder(config)
+  return lambda params, x: model.apply({"params": params}, x, tokens=TOKENS)[0]
+
+
+def test_hybridnorm_star(golden, precision):
+  """Its first block, and one as all of HybridNorm, both with SwiGLU."""
+
+  def block(get, i):
+    own = lambda name: get(f"{i}.{name}")
+    # Theirs has no biases.
+    bias = lambda layer, n: {**layer, "bias": jnp.zeros(n, precision.dtype)}
+    heads = attention(own, "attn_out", "att_proj")
+    heads["out"] = bias(heads["out"], 8)
+    heads |= {f"{n}_ln": norm(own, f"{n[0]}_norm") for n in heads if n != "out"}
+    up, gate = jnp.split(own("ff_proj.weight").T, 2, axis=1)
+    mlp = {
+      "Dense_0": bias({"kernel": up}, 12),
+      "gate": bias({"kernel": gate}, 12),
+      "Dense_1": bias(dense(own, "ff_out"), 8),
+    }
+    where = {"LayerNorm_0_post": norm(own, "ff_norm")}
+    if i == 0:
+      where = {"LayerNorm_0": norm(own, "attn_norm")}
+      where["LayerNorm_1"] = norm(own, "ff_norm")
+    return {
+      "MultiHeadDotProductAttention_0": heads,
+      "MlpBlock_0": mlp,
+      **where,
+    }
+
+  kinds = ("norm", "qk_norm", "v_norm")
+  options = dict.fromkeys(kinds, "rmsnorm")
+  options |= {f"{kind}_kw": {"eps": 1e-5} for kind in kinds}
+  run = run_blocks(
+    precision,
+    **{"block_ln": "hybridnorm", "block_ln_kw": {"first": "pre_both"}},
+    **{"mlp": "swiglu", "mlp_dim": 12, "qkv_bias": False, **options},
+  )
+  ours = lambda get: {f"encoderblock_{i}": block(get, i) for i in (0, 1)}
+  check("hybridnorm_star", golden("methods"), precision, ours, run)
+
+
+def test_deepnorm(golden, precision):
+  def block(get, i):
+    own = lambda name: get(f"layers.{i}.{name}")
+    heads = attention(own, "self_attn.out_proj", each="self_attn.{}_proj")
+    layers = {f"Dense_{j}": dense(own, f"ffn.fc{j + 1}") for j in (0, 1)}
+    return {
+      "MultiHeadDotProductAttention_0": heads,
+      "MlpBlock_0": layers,
+      "LayerNorm_0_post": norm(own, "self_attn_layer_norm"),
+      "LayerNorm_1_post": norm(own, "final_layer_norm"),
+    }
+
+  run = run_blocks(precision, block_ln="deepnorm", mlp_dim=12)
+  ours = lambda get: {f"encoderblock_{i}": block(get, i) for i in (0, 1)}
+  check("deepnorm", golden("methods"), precision, ours, run)
+
+
+def test_cosines_of_swin_v2(golden, precision):
+  """Their logits are learned in logarithms, too; keys have no bias."""
+  unit = {"scale": jnp.full((2, 4), 4**-0.5, precision.dtype)}
+
+  def ours(get):
+    own = {"qkv.bias": [get("q_bias"), jnp.zeros(8), get("v_bias")]}
+    own = {k: jnp.concatenate(x) for k, x in own.items()}
+    with_bias = lambda name: own[name] if name in own else get(name)
+    scale = {"logit_scale": get("logit_scale").ravel()}
+    heads = attention(with_bias, "proj", "qkv")
+    return heads | {"query_ln": unit, "key_ln": unit} | scale
+
+  make = functools.partial(norms.QK_NORMS["l2"], dtype=precision.dtype)
+  kw = {"logit_scale": "learned", "dtype": precision.dtype}
+  model = Attention(2, make_qk_norm=make, **kw)
+  run = lambda params, x: model.apply({"params": params}, x, x)
+  check("swinv2", golden("methods"), precision, ours, run)
+
+
+def test_model_of_dynamic_tanh(golden, precision):
+  """A norm after the pooling, and a class token that nothing reads."""
+
+  def ours(get):
+    own = lambda name: get(f"blocks.0.{name}")
+    block = {
+      "MultiHeadDotProductAttention_0": attention(own, "attn.proj", "attn.qkv"),
+      "MlpBlock_0": {
+        f"Dense_{i}": dense(own, f"mlp.fc{i + 1}") for i in (0, 1)
+      },
+      **{f"LayerNorm_{i}": norm(own, f"norm{i + 1}") for i in (0, 1)},
+    }
+    kernel = get("patch_embed.proj.weight").transpose(2, 3, 1, 0)
+    table = get("pos_embed")
+    return {
+      "embedding": {"kernel": kernel, "bias": get("patch_embed.proj.bias")},
+      "pos_embedding": table[:, 1:],
+      "registers": get("cls_token") + table[:, :1],
+      "Transformer": {"encoderblock_0": block},
+      "fc_norm": norm(get, "fc_norm"),
+      "head": dense(get, "head"),
+    }
+
+  model = vit.Model(
+    3,
+    **{**SMALL, "depth": 1, "mlp_dim": 8, "patch_size": (2, 2)},
+    **{"norm": "dyt", "final_norm": False, "pool_norm": "norm"},
+    **{"pool_type": "gap", "registers": 1, "dtype_mm": precision.dtype},
+  )
+  run = lambda params, x: model.apply({"params": params}, x)[0]
+  check("dyt_vit", golden("methods"), precision, ours, run, image=True)
+
+
+def test_only_norms_of_one_token_follow_the_pooling():
+  with pytest.raises(ValueError, match="there is one left"):
+    vit.Model(3, variant="mu/4", norm="prepbn", pool_norm="norm")
