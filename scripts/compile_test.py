@@ -1,10 +1,12 @@
 """Memory, collectives and bounds of compiled steps."""
 
 import jax
+import numpy as np
 import pytest
 
 from dpn.configs import augreg_i1k
 from dpn.scripts import compile as compile_lib
+from dpn.scripts import fake_data
 from dpn.scripts.compilation import fit, gpus, hlo, programs, roofline, targets
 
 
@@ -95,6 +97,32 @@ def test_the_smallest_change_that_fits():
     search()
 
 
+def test_what_makes_it_fit_leaves_the_step_as_it_is():
+  config = _config()
+  del config.sharding_strategy
+  # Parts of a batch mix among themselves; Adam makes steps of rounding errors.
+  config.update(mixup={"p": 0.0}, optax_name="trace")
+  config.model.head_zeroinit = False
+  config.optax, config.schedule = {"decay": 0.9}, {"decay_type": "cosine"}
+  remat = {"model.remat_policy": "nothing_saveable"}
+  fsdp = {"sharding_strategy": [(".*", "fsdp(min_size_to_shard_mb=0)")]}
+  results = []
+  for change in ({}, fsdp, fsdp | remat | {"grad_accum": 2}):
+    step = compile_lib.build_step(
+      fit.changed(config, change), jax.devices()[:4]
+    )
+    state = step.init(jax.random.key(0))
+    batch = fake_data.batch(step.batch_shapes)
+    state, values = step.update(state, batch)
+    results.append(jax.device_get((state.params, values)))
+  assert results[0][1]["l2_updates"] > 1e-6
+  for found in results[1:]:
+    jax.tree.map(
+      lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6),
+      *(found, results[0]),
+    )
+
+
 def test_fit_as_flags():
   change = {"sharding_strategy": [(".*", 'fsdp(axis="data")')]}
   assert fit.flags(change) == (
@@ -153,6 +181,17 @@ def test_all_reduce_of_the_gradients():
   traffic = hlo.Program(compiled.as_text()).collectives()
   size = compile_lib.per_device(step.shapes.params)
   assert traffic["all-reduce"].size == pytest.approx(size, rel=0.02)
+
+
+def test_fsdp_gathers_parameters_and_splits_no_activations():
+  step, compiled = compile_lib.compile_step(_config(), jax.devices()[:4])
+  size = sum(x.size * 4 for x in jax.tree.leaves(step.shapes.params))
+  traffic = hlo.Program(compiled.as_text()).collectives()
+  # XLA for CPUs sums gradients where it could scatter them. It gathers for the
+  # forward and for the backward pass.
+  assert traffic["all-reduce"].size == pytest.approx(size, rel=0.02)
+  assert traffic["all-gather"].size < 2 * size
+  assert "all-to-all" not in traffic
 
 
 def test_bounds():
