@@ -10,6 +10,7 @@ from jax.experimental import topologies
 # Of XLA: without a GPU nothing can be timed, so that no kernel is chosen by its
 # time, and products are cuBLAS's (Triton's would need tiles found by timing).
 _FLAGS = "--xla_gpu_enable_triton_gemm=false --xla_gpu_autotune_level=0"
+_DATA = "--xla_gpu_cuda_data_dir"
 _HOST = 8  # GPUs
 EXTRA = "pip install 'dpn[compile-gpu]'"
 
@@ -98,11 +99,12 @@ def devices(name: str, count: int) -> list[jax.Device]:
       f"--target={target} needs XLA's compiler for CUDA and nvcc's ptxas, but "
       f"no GPU: {EXTRA}."
     )
-  before = os.environ.get("XLA_FLAGS", "")
-  os.environ["XLA_FLAGS"] = f"{before} --xla_gpu_cuda_data_dir={nvcc} {_FLAGS}"
-  os.environ["PATH"] = os.pathsep.join(
-    [os.path.join(nvcc, "bin"), os.environ.get("PATH", "")]
-  )
+  before, flags = os.environ.get("XLA_FLAGS", ""), f"{_DATA}={nvcc} {_FLAGS}"
+  if flags not in before:  # of another target
+    os.environ["XLA_FLAGS"] = f"{before} {flags}"
+    os.environ["PATH"] = os.pathsep.join(
+      [os.path.join(nvcc, "bin"), os.environ.get("PATH", "")]
+    )
   hosts, each = max(1, count // _HOST), min(count, _HOST)
   found = topologies.get_topology_desc(
     "",
