@@ -36,6 +36,7 @@ from dpn import sharding
 from dpn.scripts import fake_data
 from dpn.scripts.compilation import (
   fit,
+  gpus,
   programs,
   roofline,
   scaling,
@@ -65,8 +66,9 @@ def compile_step(config, devices: Sequence[jax.Device] | None = None):
   Raises:
     fit.DoesNotFit: it does not fit their memory, by the compiler's own words.
   """
-  step = build_step(config, devices)
-  return step, _compiled(step)
+  with gpus.cudnn(devices):
+    step = build_step(config, devices)
+    return step, _compiled(step)
 
 
 def _compiled(program):
@@ -187,10 +189,12 @@ def _programs(config, step, parts, chip, devices, what):
   """Prints and returns what else of a run needs, as JSON by its name."""
   report, known = {}, {}
   state = parts["optimizer"] + parts["average"]
-  for name, lowered in programs.lower(config, step, what):
-    if (text := lowered.as_text()) not in known:  # most evaluators are alike
+  with gpus.cudnn(devices):
+    lowered = [*programs.lower(config, step, what)]
+  for name, program in lowered:
+    if (text := program.as_text()) not in known:  # most evaluators are alike
       resident = 0 if name == programs.INIT else state
-      known[text] = _program(_compiled(lowered), resident, chip, devices)
+      known[text] = _program(_compiled(program), resident, chip, devices)
     found = known[text]
     report.setdefault(name, []).append(found)
     print(f"{name:<24}{found['memory'] / _GIB:10.3f} GiB per device in all")

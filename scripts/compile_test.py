@@ -425,6 +425,17 @@ def test_for_gpus(target):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_attention_of_gpus(dtype):
+  pytest.importorskip("nvidia.cudnn", reason="the extra compile-gpu")
+  _, devices = targets.parse("h100:1")
+  config = _config()
+  config.model.dtype_mm = dtype
+  _, compiled = compile_lib.compile_step(config, devices)
+  assert ("__cudnn$fmha" in compiled.as_text()) == (dtype == "bfloat16")
+
+
+@pytest.mark.slow
 def test_tpu():
   pytest.importorskip("libtpu", reason="the extra compile-tpu")
   assert len(targets.parse("v5e:1x1")[1]) == 1

@@ -1,11 +1,15 @@
 """NVIDIA GPUs that a program can be compiled for without a driver."""
 
+import contextlib
 import dataclasses
 import importlib.util
 import os
+from collections.abc import Iterator, Sequence
 
 import jax
 from jax.experimental import topologies
+
+from dpn.models import flash
 
 # Of XLA: without a GPU nothing can be timed, so that no kernel is chosen by its
 # time, and products are cuBLAS's (Triton's would need tiles found by timing).
@@ -40,10 +44,7 @@ class Gpu:
   memory: int
 
   def describe(self) -> str:
-    """Returns XLA's GpuTargetConfigProto as text.
-
-    It names no cuDNN: attention is XLA's own, and convolutions are products.
-    """
+    """Returns XLA's GpuTargetConfigProto as text."""
     major, minor = self.capability
     device = {
       **{"threads_per_block_limit": 1024, "threads_per_warp": 32},
@@ -76,6 +77,24 @@ GPUS = {
     _H100, bandwidth=4800 * 10**9, memory=141 * 10**9
   ),
 }
+
+
+@contextlib.contextmanager
+def cudnn(devices: Sequence[jax.Device] | None) -> Iterator[None]:
+  """Traces attention for GPUs, if these are some, that have cuDNN.
+
+  Models try its kernel before they use it, which takes a GPU; it compiles with
+  the library alone.
+  """
+  probe = flash.probe_cudnn
+  if devices is not None and devices[0].platform == "gpu":
+    flash.probe_cudnn = lambda shape, dtype: (
+      None if dtype.itemsize == 2 else "it is for half precision"
+    )
+  try:
+    yield
+  finally:
+    flash.probe_cudnn = probe
 
 
 def devices(name: str, count: int) -> list[jax.Device]:
