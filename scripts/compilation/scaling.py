@@ -118,7 +118,7 @@ def markdown(rows: Sequence[Mapping]) -> str:
 @matplotlib.rc_context(plots.STYLE)
 def plot(rows: Sequence[Mapping]) -> figure.Figure:
   """Returns the bounds of `draw` against devices, and the cores of a host."""
-  fig = figure.Figure(figsize=(9.6, 3.4), layout="constrained")
+  fig = figure.Figure(figsize=(9.6, 3.6), layout="constrained")
   weak, strong, cores = fig.subplots(1, 3)
   both = rows[0]  # of weak and strong scaling
   lines = dict(zip(_NAMES, plots.COLOURS, strict=False))
@@ -136,14 +136,17 @@ def plot(rows: Sequence[Mapping]) -> figure.Figure:
     images = both["images"] // (both["devices"] if kind == WEAK else 1)
     what = "images of each" if kind == WEAK else "images in all"
     ax.set(title=f"{kind} scaling: {images:,} {what}", ylabel="ms at least")
-    _line(cores, whole, "cores", label=kind, marker="o")
+    colour = plots.COLOURS[3 if kind == WEAK else 4]
+    _line(cores, whole, "cores", label=kind, color=colour, marker="o")
   cores.set(title="input: cores a host at that bound", ylabel="cores")
   for ax in (weak, strong, cores):
     counts = sorted({row["devices"] for row in rows})
     ax.set_xscale("log", base=2)
     ax.set_xticks(counts, map(str, counts))
     ax.set(xlabel="devices")
-  weak.legend(fontsize=7)
+  fig.legend(
+    *weak.get_legend_handles_labels(), loc="outside lower center", ncols=5
+  )
   cores.legend()
   cores.set_ylim(bottom=0)
   return fig
