@@ -9,7 +9,8 @@ the device, so that only the step is measured. A step's time is from the end of
 the one before to its own, dispatched one step in advance, as in training. MFU
 is the model's FLOPs (`dpn.flops`) relative to the device's data sheet; "of
 matmul" is relative to the product of two square matrices of the same dtype,
-measured in the same process.
+measured in the same process; "of the bound" to the least time that the compiled
+program can take by the data sheet, see scripts.compile.
 
 Peers: timm's model with torch.compile and AdamW, if both are installed (or in
 the environment of `--torch_python`), and big_vision's own update step. If
@@ -43,6 +44,8 @@ COLUMNS = {
   "matmul_flops": ("matmul FLOP/s", "{:.2e}"),
   "of_matmul": ("of matmul", "{:.0%}"),
   "mfu": ("MFU", "{:.0%}"),
+  "bound_secs": ("bound s", "{:.4f}"),
+  "of_bound": ("of the bound", "{:.0%}"),
   "attention": ("attention", "{}"),
   "versions": ("versions", "{}"),
 }
@@ -87,6 +90,8 @@ def figures(rounds: list[dict], batch_size: int) -> dict:
     "reserved_gb": first["reserved"] / 2**30,
     "matmul_flops": matmul_flops,
     "flops": first["flops"],
+    "bound_secs": first["bound"],
+    "of_bound": first["bound"] / median,
     **{key: first[key] for key in ("device", "attention", "versions")},
   }
   if first["flops"]:

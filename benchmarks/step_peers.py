@@ -90,6 +90,7 @@ def measure(
     "reserved": reserved_bytes(step),
     "attention": attention_kernel(step),
     "matmul": matmul_ceiling(step),
+    "bound": least_secs(step),
     **{key: getattr(step, key) for key in KEPT},
   }
 
@@ -122,6 +123,24 @@ def attention_kernel(step: Step) -> str:
   if not step.program:
     return ""
   return "cudnn" if "__cudnn$fmha" in step.program.as_text() else "xla"
+
+
+def least_secs(step: Step) -> float:
+  """Returns the least time of a step by data sheets, 0 where it is not known.
+
+  Of its compiled program: what scripts.compile says of GPUs that are not there.
+  """
+  if not step.program:
+    return 0.0
+  import jax
+
+  from dpn.scripts.compilation import roofline, targets
+
+  if not (chip := targets.of_device(jax.devices()[0])):
+    return 0.0
+  text = step.program.as_text()
+  found = roofline.estimate(text, step.flops or 0, chip, jax.device_count())
+  return max(found["seconds_at_least"].values())
 
 
 def matmul_ceiling(step: Step) -> float:

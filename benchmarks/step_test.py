@@ -4,9 +4,11 @@ import dataclasses
 import itertools
 import types
 
+import jax
 import pytest
 
 from benchmarks import harness, step, step_peers
+from dpn.scripts.compilation import targets
 
 SETTING = step_peers.Setting("mu/16", resolution=32, batch_size=4)
 
@@ -21,6 +23,7 @@ def _round(secs, **more):
     "peak": None,
     "matmul": 4e12,
     "reserved": 0,
+    "bound": 0.0,
     "attention": "",
     "versions": "",
   } | more
@@ -28,7 +31,9 @@ def _round(secs, **more):
 
 def test_figures_by_hand():
   rounds = [
-    _round([0.1, 0.2, 0.3], flops=int(4e11), peak=8e12, attention="xla"),
+    _round(
+      [0.1, 0.2, 0.3], flops=int(4e11), peak=8e12, bound=0.05, attention="xla"
+    ),
     _round([0.2, 0.2], memory=2**30, compile_secs=1.0, matmul=5e12),
   ]
   got = step.figures(rounds, batch_size=10)
@@ -42,6 +47,8 @@ def test_figures_by_hand():
     "flops": 4e11,  # in 0.2 s: 2e12 FLOP/s
     "mfu": pytest.approx(0.25),
     "of_matmul": pytest.approx(0.4),
+    "bound_secs": 0.05,
+    "of_bound": pytest.approx(0.25),
     "attention": "xla",
     "device": "gpu",
   }
@@ -98,6 +105,8 @@ def test_a_step_lasts_from_end_to_end(monkeypatch):
 
 def test_our_step_runs(monkeypatch):
   monkeypatch.setattr(step_peers, "MATMUL_SIZE", {"cpu": 64})
+  chip = targets.Chip(flops=1e9, hbm=1e18, link=1e18)
+  monkeypatch.setattr(targets, "of_device", lambda device: chip)
   found = step_peers.measure(
     "ours", dataclasses.asdict(SETTING), 2, 0, folder="", keep_memory=False
   )
@@ -108,6 +117,8 @@ def test_our_step_runs(monkeypatch):
   block = 12 * width**2 * tokens + 2 * tokens**2 * width
   flops = 2 * 3 * 4 * (block + 4 * 768 * width + width * 1000)
   assert found["flops"] == flops
+  secs = flops / jax.device_count() / 1e9
+  assert found["bound"] == pytest.approx(secs, rel=0.01)
   assert found["peak"] is None
   # At least the parameters and both moments, of block, embedding and head.
   parameters = 12 * width**2 + 768 * width + width * 1000

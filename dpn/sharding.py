@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import flax.linen as nn
 import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
@@ -44,6 +45,27 @@ def replicated(mesh: Mesh) -> NamedSharding:
 def batch(mesh: Mesh) -> NamedSharding:
   """Returns the sharding that splits axis 0 over all devices."""
   return NamedSharding(mesh, PartitionSpec(mesh.axis_names))
+
+
+def keep_batch(mesh: Mesh, size: int) -> Any:
+  """Returns a context in which what Flax modules return is split by example.
+
+  That is what has `size` rows. Otherwise XLA may split activations as `fsdp`
+  does the parameters they are multiplied with, by channel, and much of the
+  batch is computed on many devices. It is a decorator as well.
+  """
+  where = batch(mesh)
+
+  def keep(x):
+    if isinstance(x, jax.Array) and x.shape[:1] == (size,):
+      return jax.lax.with_sharding_constraint(x, where)
+    return x
+
+  def call(method, args, kw, context):
+    del context
+    return jax.tree.map(keep, method(*args, **kw))
+
+  return nn.intercept_methods(call)
 
 
 def rows_by_process(mesh: Mesh, rows: int) -> np.ndarray:

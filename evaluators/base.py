@@ -111,6 +111,7 @@ class Evaluator:
 
   def jit(self, function: Callable) -> Callable:
     """Returns the function compiled, its results whole on every process."""
+    function = sharding.keep_batch(self.mesh, self.batch_size)(function)
     return jax.jit(function, out_shardings=sharding.replicated(self.mesh))
 
 

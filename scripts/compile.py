@@ -34,7 +34,15 @@ from absl import flags
 import dpn.tasks
 from dpn import sharding
 from dpn.scripts import fake_data
-from dpn.scripts.compilation import fit, programs, roofline, table, targets
+from dpn.scripts.compilation import (
+  fit,
+  gpus,
+  programs,
+  roofline,
+  scaling,
+  table,
+  targets,
+)
 from dpn.scripts.results import output
 from dpn.trainers import build, cli, config_keys
 
@@ -48,9 +56,8 @@ def build_step(config, devices: Sequence[jax.Device] | None = None):
   config_keys.check(config)
   mesh = sharding.make_mesh(config.get("mesh") or [("data", -1)], devices)
   task = dpn.tasks.make(config)
-  return build.train_step(
-    config, task, fake_data.spec(config), mesh, data_size=fake_data.EXAMPLES
-  )
+  spec, examples = fake_data.describe(config)
+  return build.train_step(config, task, spec, mesh, data_size=examples)
 
 
 def compile_step(config, devices: Sequence[jax.Device] | None = None):
@@ -59,8 +66,9 @@ def compile_step(config, devices: Sequence[jax.Device] | None = None):
   Raises:
     fit.DoesNotFit: it does not fit their memory, by the compiler's own words.
   """
-  step = build_step(config, devices)
-  return step, _compiled(step)
+  with gpus.cudnn(devices):
+    step = build_step(config, devices)
+    return step, _compiled(step)
 
 
 def _compiled(program):
@@ -114,20 +122,45 @@ def advice(parts: Mapping[str, int], memory: int) -> str:
 
 
 def main():
-  jax.config.update("jax_platforms", "cpu")
-  config = _CONFIG.value
-  if _TABLE.value:
-    table.rebuild(_TABLE.value, _TARGET.value.split(","))
-    return
-  if config is None:
+  config, path = _CONFIG.value, _TABLE.value or _SCALING.value
+  if _TABLE.value and (config or _SCALING.value):
+    raise ValueError("--table has its own cases: no --config, no --scaling.")
+  if not (config or _TABLE.value):
     raise ValueError("--config is missing: the path of a config file.")
-  chip, devices = targets.parse(_TARGET.value)
+  for flag in (_FIT, _WHAT, _JSON, _MEMORY_GB):
+    if path and flag.present:
+      raise ValueError(
+        f"--{flag.name} is for one target, not for a table or figure of many."
+      )
+  if not path:
+    found = _report(config, _TARGET.value, _FIT.value, _WHAT.value)
+    if _JSON.value:
+      output.write(_JSON.value, json.dumps(found, indent=2))
+    return
+  jax.config.update("jax_platforms", "cpu")
+  devices = {}
+  for target in _TARGET.value.split(","):
+    _, found = targets.parse(target)
+    if isinstance(found, int):
+      raise ValueError(f"--target={target}: a CPU has no data sheet here.")
+    devices[target] = len(found)
+  if _TABLE.value:
+    table.rebuild(path, [*devices])
+  else:
+    scaling.draw(path, config, devices, _report)
+
+
+def _report(config, target, fitting=True, what=()):
+  """Prints and returns, as JSON, what a config needs on a target."""
+  programs.check(config, what)
+  jax.config.update("jax_platforms", "cpu")
+  chip, devices = targets.parse(target)
   if isinstance(devices, int):
     jax.config.update("jax_num_cpu_devices", devices)
     devices = None
   room = int((_MEMORY_GB.value or chip.memory_gb) * _GIB)
-  report, start = {}, time.monotonic()
-  if _FIT.value:
+  report, start = {"fit": {}}, time.monotonic()
+  if fitting:
     report["fit"], found = _fitted(config, devices, room)
     config = fit.changed(config, report["fit"])
   else:
@@ -146,17 +179,26 @@ def main():
     )
     print(roofline.describe(report))
     report |= _recipe(config, step, report)
-  report["programs"] = {}
-  state, known = parts["optimizer"] + parts["average"], {}
-  for name, lowered in programs.lower(config, step, _WHAT.value):
-    if (text := lowered.as_text()) not in known:  # most evaluators are alike
+    report["hosts"] = len({device.process_index for device in devices})
+  return report | {
+    "programs": _programs(config, step, parts, chip, devices, what)
+  }
+
+
+def _programs(config, step, parts, chip, devices, what):
+  """Prints and returns what else of a run needs, as JSON by its name."""
+  report, known = {}, {}
+  state = parts["optimizer"] + parts["average"]
+  with gpus.cudnn(devices):
+    lowered = [*programs.lower(config, step, what)]
+  for name, program in lowered:
+    if (text := program.as_text()) not in known:  # most evaluators are alike
       resident = 0 if name == programs.INIT else state
-      known[text] = _program(_compiled(lowered), resident, chip, devices)
+      known[text] = _program(_compiled(program), resident, chip, devices)
     found = known[text]
-    report["programs"].setdefault(name, []).append(found)
+    report.setdefault(name, []).append(found)
     print(f"{name:<24}{found['memory'] / _GIB:10.3f} GiB per device in all")
-  if _JSON.value:
-    output.write(_JSON.value, json.dumps(report, indent=2))
+  return report
 
 
 def _fitted(config, devices, room):
@@ -202,7 +244,7 @@ def _recipe(config, step, report):
   hours = least * steps / 3600
   print(
     f"At most {rate:,.0f} images/s; all {steps:,} steps take {hours:.2f} hours "
-    "or more."
+    f"or more, with {step.sizes['data_size']:,} images in an epoch."
   )
   return {"images_per_sec_at_most": rate, "hours_at_least": hours}
 
@@ -217,6 +259,9 @@ if __name__ == "__main__":
   _MEMORY_GB = flags.DEFINE_float("memory_gb", None, "What each of them has.")
   _TABLE = flags.DEFINE_string(
     "table", None, "Page to put a table of all recipes into: docs/pods.md."
+  )
+  _SCALING = flags.DEFINE_string(
+    "scaling", None, "Figure of the bounds on all of --target: scaling.png."
   )
   _FIT = flags.DEFINE_bool(
     "fit", False, "Find, by compiling, the smallest change that makes it fit."

@@ -28,20 +28,27 @@ EXAMPLES = 1_281_167  # as ImageNet-1k, for durations given in epochs
 
 
 def spec(config) -> loader.Spec:
-  """Returns (shape, dtype) of a batch, by running config.input.pp once.
+  """Returns (shape, dtype) of a batch, by running config.input.pp once."""
+  return describe(config)[0]
 
-  Where that decodes images, a grey one will do, with label 0 or a label map of
-  zeros; otherwise the data are opened.
+
+def describe(config) -> tuple[loader.Spec, int]:
+  """Returns `spec`, and how many examples there are.
+
+  Where config.input.pp decodes images, a grey one will do, with label 0 or a
+  label map of zeros, and EXAMPLES; otherwise the data are opened.
   """
   pp.add_modules(config.get("pp_modules") or ())
   if "decode" not in config.input.pp:
-    return pipeline.training(config.input, seed=0).spec
+    data = pipeline.training(config.input, seed=0)
+    return data.spec, data.num_examples
   example = _example("decode_labels" in config.input.pp)
   made = pp.make(config.input.pp)(example, np.random.default_rng(0))
+  size = config.input.batch_size
   return {
-    name: ((config.input.batch_size, *np.shape(value)), np.asarray(value).dtype)
+    name: ((size, *np.shape(value)), np.asarray(value).dtype)
     for name, value in made.items()
-  }
+  }, EXAMPLES
 
 
 def evals(config, size: Sequence[int]) -> dict[str, Any]:

@@ -186,14 +186,18 @@ def train_step(
   shapes = with_shardings(jax.eval_shape(init, jax.random.key(0)), config, mesh)
   shardings = jax.tree.map(lambda s: s.sharding, shapes)
   frozen = optim.frozen_mask(config, params)
-  make_update = lambda seed: update.make(
-    task,
-    tx,
-    seed=seed,
-    frozen=frozen,
-    grad_accum=parts,
-    ema_decay=ema_decay,
-    grad_clip_norm=config.get("grad_clip_norm"),
+  divided = config.get("sharding_strategy")  # otherwise nothing is to keep
+  keep = sharding.keep_batch(mesh, batch_size // parts if divided else 0)
+  make_update = lambda seed: keep(
+    update.make(
+      task,
+      tx,
+      seed=seed,
+      frozen=frozen,
+      grad_accum=parts,
+      ema_decay=ema_decay,
+      grad_clip_norm=config.get("grad_clip_norm"),
+    )
   )
   by_batch = sharding.batch(mesh)
   return TrainStep(

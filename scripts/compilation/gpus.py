@@ -1,15 +1,20 @@
 """NVIDIA GPUs that a program can be compiled for without a driver."""
 
+import contextlib
 import dataclasses
 import importlib.util
 import os
+from collections.abc import Iterator, Sequence
 
 import jax
 from jax.experimental import topologies
 
+from dpn.models import flash
+
 # Of XLA: without a GPU nothing can be timed, so that no kernel is chosen by its
 # time, and products are cuBLAS's (Triton's would need tiles found by timing).
 _FLAGS = "--xla_gpu_enable_triton_gemm=false --xla_gpu_autotune_level=0"
+_DATA = "--xla_gpu_cuda_data_dir"
 _HOST = 8  # GPUs
 EXTRA = "pip install 'dpn[compile-gpu]'"
 
@@ -39,10 +44,7 @@ class Gpu:
   memory: int
 
   def describe(self) -> str:
-    """Returns XLA's GpuTargetConfigProto as text.
-
-    It names no cuDNN: attention is XLA's own, and convolutions are products.
-    """
+    """Returns XLA's GpuTargetConfigProto as text."""
     major, minor = self.capability
     device = {
       **{"threads_per_block_limit": 1024, "threads_per_warp": 32},
@@ -77,6 +79,24 @@ GPUS = {
 }
 
 
+@contextlib.contextmanager
+def cudnn(devices: Sequence[jax.Device] | None) -> Iterator[None]:
+  """Traces attention for GPUs, if these are some, that have cuDNN.
+
+  Models try its kernel before they use it, which takes a GPU; it compiles with
+  the library alone.
+  """
+  probe = flash.probe_cudnn
+  if devices is not None and devices[0].platform == "gpu":
+    flash.probe_cudnn = lambda shape, dtype: (
+      None if dtype.itemsize == 2 else "it is for half precision"
+    )
+  try:
+    yield
+  finally:
+    flash.probe_cudnn = probe
+
+
 def devices(name: str, count: int) -> list[jax.Device]:
   """Returns devices to compile for, eight on each host.
 
@@ -98,11 +118,12 @@ def devices(name: str, count: int) -> list[jax.Device]:
       f"--target={target} needs XLA's compiler for CUDA and nvcc's ptxas, but "
       f"no GPU: {EXTRA}."
     )
-  before = os.environ.get("XLA_FLAGS", "")
-  os.environ["XLA_FLAGS"] = f"{before} --xla_gpu_cuda_data_dir={nvcc} {_FLAGS}"
-  os.environ["PATH"] = os.pathsep.join(
-    [os.path.join(nvcc, "bin"), os.environ.get("PATH", "")]
-  )
+  before, flags = os.environ.get("XLA_FLAGS", ""), f"{_DATA}={nvcc} {_FLAGS}"
+  if flags not in before:  # of another target
+    os.environ["XLA_FLAGS"] = f"{before} {flags}"
+    os.environ["PATH"] = os.pathsep.join(
+      [os.path.join(nvcc, "bin"), os.environ.get("PATH", "")]
+    )
   hosts, each = max(1, count // _HOST), min(count, _HOST)
   found = topologies.get_topology_desc(
     "",

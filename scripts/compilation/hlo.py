@@ -38,10 +38,17 @@ _SLICES = ("dynamic-slice", "slice", "slice-start")
 
 @dataclasses.dataclass(frozen=True)
 class Traffic:
-  """How often a kind of collective runs in a step, and bytes on a device."""
+  """How often a kind of collective runs in a step, and bytes on a device.
+
+  Attributes:
+    count: how often.
+    size: bytes of its results.
+    sent: bytes that a device sends at least, see `_sent`.
+  """
 
   count: int
   size: int
+  sent: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,12 +112,14 @@ class Program:
   """A module of HLO: its computations, and how often each of them runs.
 
   A loop runs as often as the program says, or as its condition says if that
-  compares with one constant, as a scan's does, which begins at 0; otherwise
+  compares a counter from 0 on with one constant, as a scan's does; otherwise
   once. Each branch of a condition counts.
   """
 
   def __init__(self, text: str):
     self._in: dict[str, dict[str, Instruction]] = {}
+    count = re.search(r"\bnum_(?:partitions|replicas)=(\d+)", text)
+    self._devices = int(count[1]) if count else 1
     entry, own = "", {}
     for line in text.splitlines():
       if start := _COMPUTATION.match(line):
@@ -135,9 +144,21 @@ class Program:
     if known := loop.attribute(r'known_trip_count":\{"n":"(\d+)"'):
       return int(known)
     condition = self._in[loop.attribute(r"condition=%?([\w.\-]+)")]
-    lines = (i.line for i in condition.values() if i.op == "constant")
-    limits = [m[1] for x in lines if (m := re.search(r"s32.*\((\d+)\)", x))]
-    return int(limits[0]) if len(limits) == 1 else 1
+    numbers = map(_integer, condition.values())
+    limits = [number for number in numbers if number is not None]
+    stride = self._stride(loop, condition)
+    return math.ceil(limits[0] / stride) if len(limits) == 1 else 1
+
+  def _stride(self, loop, condition):
+    """Returns by how much a loop's counter grows, 1 if that cannot be told."""
+    counter = [i for i in condition.values() if i.op == "get-tuple-element"]
+    body = self._in[loop.attribute(r"body=%?([\w.\-]+)")]
+    root = next((i for i in body.values() if i.root), None)
+    if len(counter) != 1 or not root or root.op != "tuple":
+      return 1
+    grown = body[root.operands[int(counter[0].attribute(r"index=(\d+)"))]]
+    numbers = (_integer(body[x]) for x in grown.operands if x in body)
+    return next(filter(None, numbers), 1) if grown.op == "add" else 1
 
   def instructions(self) -> Iterator[tuple[str, Instruction, int]]:
     """Yields (computation, instruction, how often it runs in a step)."""
@@ -146,17 +167,28 @@ class Program:
         yield name, instruction, times
 
   def collectives(self) -> dict[str, Traffic]:
-    """Returns its collectives by kind; bytes are those of their results."""
-    found = collections.defaultdict(lambda: [0, 0])
-    for _, i, times in self.instructions():
+    """Returns its collectives by kind."""
+    found, known = collections.defaultdict(lambda: [0, 0, 0.0]), set()
+    for name, i, times in self.instructions():
+      # On TPUs one that goes on beside others is in each of these fusions.
+      channel = i.attribute(r"channel_id=(\d+)")
+      if name not in self._runs and channel and i.op in KINDS:
+        if channel in known:
+          continue
+        known.add(channel)
       if (kind := i.op.removesuffix("-start")) in KINDS:
         sizes = [array.size for array in i.arrays]
         if kind != i.op and kind != "all-reduce":
           # Asynchronous ones return operands, results and then scalars.
           sizes = [size for size in sizes if size > _SCALAR]
           sizes = sizes[len(sizes) // 2 :]
-        found[kind][0] += times
-        found[kind][1] += times * sum(sizes)
+        group, size = _group(i) or self._devices, sum(sizes)
+        if name.startswith("all-reduce-scatter"):  # a TPU's, fused
+          kind, size = "reduce-scatter", size // group
+        more = 1, size, _sent(kind, size, group)
+        found[kind] = [
+          x + times * y for x, y in zip(found[kind], more, strict=True)
+        ]
     return {kind: Traffic(*found[kind]) for kind in KINDS if kind in found}
 
   def flops(self) -> collections.Counter[str]:
@@ -252,6 +284,12 @@ class Program:
     return whole
 
 
+def _integer(i):
+  """Returns the value of an instruction that is an integer, None of others."""
+  value = i.attribute(r"= [su]32\[\]\S* constant\((\d+)\)")
+  return int(value) if value else None
+
+
 def _instruction(line):
   """Returns an `Instruction`, None of other lines."""
   if not (start := _INSTRUCTION.match(line)):
@@ -276,6 +314,33 @@ def _instruction(line):
     line=line,
     root=bool(start[1]),
   )
+
+
+def _group(i):
+  """Returns how many devices a collective is among, 0 for all there are."""
+  text = i.attribute(
+    r"replica_groups=(mesh\[.*?\][^{]*\{[^}]*|\S+?\]|\{\{[\d,]*)"
+  )
+  if text.startswith("mesh"):  # mesh['a'=4,'b'=2] {'b'}
+    sizes, axes = text.split("{")
+    sizes = dict(re.findall(r"('\w+')=(\d+)", sizes))
+    return math.prod(int(sizes[x]) for x in re.findall(r"'\w+'", axes))
+  numbers = re.findall(r"\d+", text)
+  if text.startswith("["):  # [groups, devices of each]<=[…]
+    return int(numbers[1])
+  return len(numbers)  # of the first group, {{0,1},{2,3}}
+
+
+def _sent(kind, size, group):
+  """Returns the bytes a device sends, by the bytes of a collective's result.
+
+  On a ring of n devices an all-reduce sends 2 (n - 1) / n of its bytes, others
+  (n - 1) / n; the result of a reduce-scatter is an nth of what it is made of.
+  """
+  if kind == "collective-permute":
+    return size
+  factor = {"all-reduce": 2, "reduce-scatter": group}.get(kind, 1)
+  return size * factor * (group - 1) / group
 
 
 def _bits(dtype):

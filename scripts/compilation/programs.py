@@ -12,6 +12,13 @@ from dpn.trainers import build
 ALWAYS, INIT, ALL = "step", "init", "eval"
 
 
+def check(config, what: Collection[str]):
+  """Raises ValueError if a config does not have one of these programs."""
+  for name in what:
+    known = [ALWAYS, INIT, ALL, *(config.get("evals") or ())]
+    errors.check_known("program of --what", name, known)
+
+
 def lower(
   config, step: build.TrainStep, what: Collection[str]
 ) -> Iterator[tuple[str, jax.stages.Lowered]]:
@@ -24,9 +31,6 @@ def lower(
   """
   shape = step.batch_shapes["image"].shape
   sections = fake_data.evals(config, shape[1:3])
-  for name in what:
-    known = [ALWAYS, INIT, ALL, *sections]
-    errors.check_known("program of --what", name, known)
   mesh = next(iter(step.batch_shapes.values())).sharding.mesh
   if INIT in what:
     key = jax.eval_shape(lambda: jax.random.key(0))

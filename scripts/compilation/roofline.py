@@ -9,28 +9,11 @@ from collections.abc import Mapping
 from dpn.scripts.compilation import hlo, targets
 
 
-def sent(traffic: Mapping[str, hlo.Traffic], devices: int) -> float:
-  """Returns the bytes that each device sends in a step.
-
-  On a ring of n devices an all-reduce sends 2 (n - 1) / n of its bytes, the
-  others (n - 1) / n.
-  """
-  ring = (devices - 1) / devices
-  twice = {"all-reduce": 2}
-  # A reduce-scatter's result is a part of what is sent.
-  parts = {"reduce-scatter": devices, "collective-permute": 1 / (ring or 1)}
-  return sum(
-    t.size * ring * twice.get(kind, 1) * parts.get(kind, 1)
-    for kind, t in traffic.items()
-  )
-
-
 def bounds(
   flops: float,
   hbm: float,
   traffic: Mapping[str, hlo.Traffic],
   chip: targets.Chip,
-  devices: int,
 ) -> dict[str, float]:
   """Returns the least seconds of a program by what it is bound by.
 
@@ -39,12 +22,12 @@ def bounds(
     hbm: bytes from and to a device's memory.
     traffic: of `hlo.Program.collectives`.
     chip: its peaks.
-    devices: how many there are.
   """
+  sent = sum(t.sent for t in traffic.values())
   return {
     "compute": flops / chip.flops,
     "memory": hbm / chip.hbm,
-    "interconnect": sent(traffic, devices) / chip.link if devices > 1 else 0.0,
+    "interconnect": sent / chip.link if sent else 0.0,
   }
 
 
@@ -65,7 +48,7 @@ def estimate(
   needed = model_flops / devices
   # Not every library's products can be told from a program's text.
   flops = max(own.total(), needed)
-  least = bounds(flops, hbm, traffic, chip, devices)
+  least = bounds(flops, hbm, traffic, chip)
   secs = max(least.values())
   return {
     "flops": {"model": needed, "program": own.total(), **own},

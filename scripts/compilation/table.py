@@ -57,16 +57,13 @@ def rebuild(path: str, targets: Sequence[str]):
     own = [word for word in flags if not word.startswith("--")]
     for target in own or targets:
       key = {"config": config, "target": target}
-      if not any(key.items() <= row.items() for row in _rows(archive)):
-        row = key | _compiled(
-          config, target, [x for x in flags if x not in own]
-        )
-        with open(archive, "a", encoding="utf-8") as f:
-          f.write(f"{json.dumps(row)}\n")
+      if not any(key.items() <= row.items() for row in read(archive)):
+        words = [x for x in flags if x not in own]
+        append(archive, key | _compiled(config, target, words))
   with open(path, encoding="utf-8") as f:
     before, _, rest = f.read().partition(_BEGIN)
   after = rest.partition(_END)[2]
-  table = markdown(_rows(archive))
+  table = markdown(read(archive))
   output.write(path, f"{before}{_BEGIN}\n{table}\n{_END}{after}")
 
 
@@ -83,13 +80,9 @@ def markdown(rows: Sequence[Mapping]) -> str:
       lines.append(f"{start}{error.replace('|', '/')} |" + " |" * 7)
       continue
     gib = sum(row["memory"].values()) / _GIB
-    least = row["seconds_at_least"]
     cells = [
       f"{gib:.1f} of {row['memory_of_device'] / _GIB:.0f}",
-      *(
-        f"**{secs * 1e3:.1f}**" if kind == row["bound"] else f"{secs * 1e3:.1f}"
-        for kind, secs in least.items()
-      ),
+      *bounds(row),
       f"{row['mfu_at_most']:.0%}",
       f"{row['images_per_sec_at_most']:,.0f}",
       f"{row['hours_at_least']:.2f}",
@@ -99,12 +92,28 @@ def markdown(rows: Sequence[Mapping]) -> str:
   return "\n".join(lines)
 
 
+def bounds(row: Mapping) -> list[str]:
+  """Returns the bounds of a step in ms, the one that counts in bold."""
+  return [
+    f"**{secs * 1e3:.1f}**" if kind == row["bound"] else f"{secs * 1e3:.1f}"
+    for kind, secs in row["seconds_at_least"].items()
+  ]
+
+
 def _fit(row):
   """Returns the flags with which a config fits; "" if it does as it is."""
   return f", `{fit.flags(row['fit'])}`" if row.get("fit") else ""
 
 
-def _rows(archive):
+def append(archive: str, row: Mapping):
+  """Adds a row to a file that `read` reads."""
+  folder = output.ensure_folder(os.path.dirname(archive))
+  with folder, open(archive, "a", encoding="utf-8") as f:
+    f.write(f"{json.dumps(row)}\n")
+
+
+def read(archive: str) -> list[dict]:
+  """Returns the rows of a file; none if it is not there."""
   if not os.path.exists(archive):
     return []
   with open(archive, encoding="utf-8") as f:

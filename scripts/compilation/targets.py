@@ -1,6 +1,7 @@
 """Devices that a program can be compiled for without having one."""
 
 import dataclasses
+import importlib.util
 import os
 import re
 from collections.abc import Sequence
@@ -46,7 +47,18 @@ CHIPS = {
   "h100": Chip(79, 989e12, 3350e9, 450e9, between_hosts=50e9),
   "h200": Chip(139, 989e12, 4800e9, 450e9, between_hosts=50e9),
 }
+_HERE = {  # by jax.Device.device_kind; other variants have slower memories
+  "NVIDIA A100-SXM4-80GB": "a100",
+  "NVIDIA H100 80GB HBM3": "h100",
+  "NVIDIA H200": "h200",
+}
 _EXTRA = "pip install 'dpn[compile-tpu]'"
+
+
+def of_device(device: jax.Device) -> Chip | None:
+  """Returns what is known of a GPU that is here, None of what is not."""
+  name = _HERE.get(device.device_kind)
+  return CHIPS[name] if name else None
 
 
 def parse(target: str) -> tuple[Chip, Sequence[jax.Device] | int]:
@@ -73,12 +85,20 @@ def parse(target: str) -> tuple[Chip, Sequence[jax.Device] | int]:
     hosts = len({device.process_index for device in found})
     link = chip.link if hosts == 1 else chip.between_hosts
     return dataclasses.replace(chip, link=link), found
+  if not chip.largest:
+    raise ValueError(f"--target={target!r}: expected a number, as in {name}:8.")
   if len(sizes) != len(chip.largest) or any(
     int(size) > most
     for size, most in zip(sizes, sorted(chip.largest), strict=True)
   ):
-    whole = "x".join(map(str, chip.largest)) or f"{name}:8, a number"
-    raise ValueError(f"--target={target!r}: expected at most {whole}.")
+    raise ValueError(
+      f"--target={target!r}: expected {len(chip.largest)} sizes, at most "
+      f"{'x'.join(map(str, chip.largest))}."
+    )
+  if not importlib.util.find_spec("libtpu"):
+    raise ValueError(
+      f"--target={target!r} needs TPU's compiler, libtpu, but no TPU: {_EXTRA}."
+    )
   # Or it looks for a TPU, and for what a virtual machine says of one.
   os.environ |= {
     "TPU_SKIP_MDS_QUERY": "1",
@@ -87,13 +107,15 @@ def parse(target: str) -> tuple[Chip, Sequence[jax.Device] | int]:
   }
   # The two cores of a v4's chip are one device, as they are on a pod.
   options = {"chip_config_name": "megacore"} if name == "v4" else {}
+  if {*sizes} == {"1"}:
+    options["chips_per_host_bounds"] = (1, 1, 1)
   try:
     found = topologies.get_topology_desc(target, platform="tpu", **options)
   except Exception as e:  # each version of libtpu raises others
     reason = str(e).partition("\n")[0]
     raise ValueError(
-      f"--target={target!r}: TPU's compiler says {reason!r}. It needs libtpu: "
-      f"{_EXTRA}. Larger topologies are of whole hosts: 2x2 chips of a v5e or "
-      "v6e, 2x2x1 of a v4 or v5p."
+      f"--target={target!r}: TPU's compiler says {reason!r}. Topologies are of "
+      "one chip or of whole hosts: 2x2 chips of a v5e or v6e, 2x2x1 of a v4 or "
+      "v5p."
     ) from e
   return chip, found.devices

@@ -1,0 +1,167 @@
+"""How a step's bounds change with the number of devices: rows and a figure.
+
+Weak scaling gives each device the same images, strong scaling shares the same
+batch among more of them.
+"""
+
+import json
+import os
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import matplotlib
+from matplotlib import figure
+
+from dpn import schedules
+from dpn.scripts.compilation import fit, table
+from dpn.scripts.results import output, plots
+
+# Images/s that a core prepares, with RandAugment and without: see
+# docs/input_performance.md.
+_PER_CORE = {True: 745, False: 920}
+_GROUP = 8  # devices that share parameters in two dimensions
+WEAK, STRONG = "weak", "strong"
+_WHOLE, _FSDP, _2D = "whole on each", "fsdp", f"fsdp of {_GROUP}"
+_LAYOUTS = {
+  _WHOLE: {},
+  _FSDP: {"sharding_strategy": [(".*", 'fsdp(axis="data")')]},
+  _2D: {
+    "mesh": [("data", -1), ("fsdp", _GROUP)],
+    "sharding_strategy": [(".*", 'fsdp(axis="fsdp")')],
+  },
+}
+_STEPS = 10**6
+_DPI = 150
+
+
+def cases(
+  batch_size: int, devices: Mapping[str, int]
+) -> Iterator[tuple[str, str, str, Mapping]]:
+  """Yields (target, scaling, layout, changes of the config).
+
+  Args:
+    batch_size: on the first target; there both scalings are one.
+    devices: how many there are, by target.
+
+  Raises:
+    ValueError: the first one's devices cannot share the batch.
+  """
+  [first, *_] = devices.values()
+  if batch_size % first:
+    raise ValueError(
+      f"config.input.batch_size={batch_size} cannot be split over the "
+      f"{first} devices of the first --target."
+    )
+  for target, count in devices.items():
+    images = batch_size // first * count
+    for layout, change in _LAYOUTS.items():
+      if layout != _2D or (count % _GROUP == 0 and count > _GROUP):
+        yield target, WEAK, layout, {"input.batch_size": images} | change
+    if count != first:
+      yield target, STRONG, _WHOLE, {}
+
+
+def draw(
+  path: str, config, devices: Mapping[str, int], compiled: Callable
+) -> None:
+  """Compiles all `cases`, prints a table, and draws it.
+
+  What is in the file beside the figure, which ends in .jsonl, is not compiled
+  again, so that this goes on where it stopped.
+
+  Args:
+    path: of the figure.
+    config: whose step, and the batch size on the first target.
+    devices: how many there are, by target.
+    compiled: (config, target) → bounds and more, as JSON.
+  """
+  archive, rows = f"{os.path.splitext(path)[0]}.jsonl", []
+  randaug = "randaug" in config.input.pp
+  # So many images at once may leave fewer steps than the warmup takes.
+  unset = {f"total_{unit}": None for unit in schedules.UNITS}
+  config = fit.changed(config, unset | {"total_steps": _STEPS})
+  for target, kind, layout, change in cases(config.input.batch_size, devices):
+    own = fit.changed(config, change)
+    text = json.dumps(own.to_dict(), sort_keys=True, default=str)
+    key = {"target": target, "config": zlib.crc32(text.encode())}
+    known = (r for r in table.read(archive) if key.items() <= r.items())
+    if (row := next(known, None)) is None:
+      row = key | {"scaling": kind, "layout": layout}
+      row |= {"devices": devices[target], "images": own.input.batch_size}
+      row |= compiled(own, target)
+      per_host = row["images_per_sec_at_most"] / row["hosts"]
+      row["cores_per_host"] = per_host / _PER_CORE[randaug]
+      table.append(archive, row)
+    rows.append(row)
+  print(markdown(rows))
+  output.save(plot(rows), path, dpi=_DPI)
+
+
+def markdown(rows: Sequence[Mapping]) -> str:
+  """Returns rows of `draw` as a table."""
+  lines = [
+    "| scaling | devices | images of each | parameters | compute | memory "
+    "| links, ms | images/s at most | cores a host |",
+    "|---|--:|--:|---|--:|--:|--:|--:|--:|",
+  ]
+  for row in rows:
+    changed = f", `{fit.flags(row['fit'])}`" if row["fit"] else ""
+    lines.append(
+      f"| {row['scaling']}{changed} | `{row['target']}`, {row['devices']} "
+      f"| {row['images'] / row['devices']:g} | {row['layout']} "
+      f"| {' | '.join(table.bounds(row))} "
+      f"| {row['images_per_sec_at_most']:,.0f} | {row['cores_per_host']:.1f} |"
+    )
+  return "\n".join(lines)
+
+
+@matplotlib.rc_context(plots.STYLE)
+def plot(rows: Sequence[Mapping]) -> figure.Figure:
+  """Returns the bounds of `draw` against devices, and the cores of a host."""
+  fig = figure.Figure(figsize=(9.6, 3.6), layout="constrained")
+  weak, strong, cores = fig.subplots(1, 3)
+  both = rows[0]  # of weak and strong scaling
+  lines = dict(zip(_NAMES, plots.COLOURS, strict=False))
+  for ax, kind in ((weak, WEAK), (strong, STRONG)):
+    of_kind = [r for r in rows if r["scaling"] == kind or r is both]
+    of_kind.sort(key=lambda row: row["devices"])
+    whole = [r for r in of_kind if r["layout"] == _WHOLE]
+    for bound, colour in lines.items():
+      _line(ax, whole, bound, label=_NAMES[bound], color=colour, marker="o")
+    for layout, style in ((_FSDP, "--"), (_2D, ":")):
+      some = [r for r in of_kind if r["layout"] == layout]
+      own = {"color": lines["interconnect"], "linestyle": style, "marker": "s"}
+      _line(ax, some, "interconnect", label=f"links, {layout}", **own)
+    ax.set_yscale("log")
+    images = both["images"] // (both["devices"] if kind == WEAK else 1)
+    what = "images of each" if kind == WEAK else "images in all"
+    ax.set(title=f"{kind} scaling: {images:,} {what}", ylabel="ms at least")
+    colour = plots.COLOURS[3 if kind == WEAK else 4]
+    _line(cores, whole, "cores", label=kind, color=colour, marker="o")
+  cores.set(title="input: cores a host at that bound", ylabel="cores")
+  for ax in (weak, strong, cores):
+    counts = sorted({row["devices"] for row in rows})
+    ax.set_xscale("log", base=2)
+    ax.set_xticks(counts, map(str, counts))
+    ax.set(xlabel="devices")
+  fig.legend(
+    *weak.get_legend_handles_labels(), loc="outside lower center", ncols=5
+  )
+  cores.legend()
+  cores.set_ylim(bottom=0)
+  return fig
+
+
+_NAMES = {"compute": "compute", "memory": "memory", "interconnect": "links"}
+
+
+def _line(ax, rows, bound, **style):
+  """Draws a bound in ms, or the cores, of rows against their devices."""
+  value = {
+    row["devices"]: row["cores_per_host"]
+    if bound == "cores"
+    else row["seconds_at_least"][bound] * 1e3
+    for row in rows
+  }
+  if value:
+    ax.plot([*value], [*value.values()], **style)
