@@ -6,6 +6,7 @@ peak allows.
 """
 
 import collections
+import itertools
 import math
 import re
 from collections.abc import Callable
@@ -64,22 +65,16 @@ def by_scope(fn: Callable, *args) -> collections.Counter[str]:
 def of_training(fn: Callable, *args, trained) -> int:
   """Returns the FLOPs of fn(*args) and of its gradient.
 
-  A gradient takes twice the FLOPs of its function; but what no trained argument
-  reaches, such as a frozen tower, has none.
+  A product takes as many again for each of its two factors that depends on a
+  trained argument: pixels do not, and neither does a frozen tower. Of those in
+  a loop or condition both do, if anything there does.
 
   Args:
     fn: the loss.
     *args: its arguments, arrays or shapes.
     trained: a tree of booleans like `args`.
   """
-  jaxpr = _jaxpr(fn, *args)
-  flags = zip(jaxpr.invars, jax.tree.leaves(trained), strict=True)
-  reached = {var for var, flag in flags if flag}
-  for eqn in jaxpr.eqns:
-    if not reached.isdisjoint(v for v in eqn.invars if isinstance(v, core.Var)):
-      reached.update(eqn.outvars)
-  times = lambda eqn: 1 if reached.isdisjoint(eqn.outvars) else 3
-  return _count(jaxpr, "", times).total()
+  return _count(_jaxpr(fn, *args), "", jax.tree.leaves(trained)).total()
 
 
 def _jaxpr(fn, *args):
@@ -88,8 +83,14 @@ def _jaxpr(fn, *args):
     return jax.make_jaxpr(fn)(*args).jaxpr
 
 
-def _count(jaxpr, scope, repeats=lambda eqn: 1):
+def _count(jaxpr, scope, trained=()):
+  """Counts by scope; `trained`: which inputs do, (): without a gradient."""
   needed = {v for v in jaxpr.outvars if isinstance(v, core.Var)}
+  reached = set(itertools.compress(jaxpr.invars, trained))
+  depends = lambda v: isinstance(v, core.Var) and v in reached
+  for eqn in jaxpr.eqns:
+    if any(map(depends, eqn.invars)):
+      reached.update(eqn.outvars)
   total = collections.Counter()
   for eqn in reversed(jaxpr.eqns):
     if needed.isdisjoint(eqn.outvars) and not eqn.effects:
@@ -97,18 +98,24 @@ def _count(jaxpr, scope, repeats=lambda eqn: 1):
     needed.update(v for v in eqn.invars if isinstance(v, core.Var))
     name, params = eqn.primitive.name, eqn.params
     inner_scope = f"{scope}/{eqn.source_info.name_stack}"
+    flags = [depends(v) for v in eqn.invars]
+    times = 3 if any(flags) else 1
     if name in _MULTIPLY_ADDS:
-      outputs = repeats(eqn) * math.prod(eqn.outvars[0].aval.shape)
+      outputs = (1 + sum(flags)) * math.prod(eqn.outvars[0].aval.shape)
       total[inner_scope] += 2 * outputs * _MULTIPLY_ADDS[name](eqn)
     elif name == "cond":
       branches = [_count(b.jaxpr, inner_scope) for b in params["branches"]]
       dearest = max(branches, key=collections.Counter.total)
-      total.update({k: repeats(eqn) * v for k, v in dearest.items()})
+      total.update({k: times * v for k, v in dearest.items()})
     else:
-      times = repeats(eqn) * (params["length"] if name == "scan" else 1)
+      times *= params["length"] if name == "scan" else 1
       # The programs that an operation calls, if any.
       for inner in (getattr(v, "jaxpr", v) for v in params.values()):
-        if isinstance(inner, core.Jaxpr):
+        if not isinstance(inner, core.Jaxpr):
+          continue
+        if name in _CALLS:
+          total.update(_count(inner, inner_scope, flags))
+        else:
           for key, flops in _count(inner, inner_scope).items():
             total[key] += times * flops
   return total
@@ -125,5 +132,6 @@ def _convolution(eqn):
   return math.prod(kernel) // out_channels
 
 
+_CALLS = ("jit", "pjit", "closed_call", "checkpoint", "remat2")
 # By operation: how many for each element of the result.
 _MULTIPLY_ADDS = {"dot_general": _dot, "conv_general_dilated": _convolution}

@@ -50,6 +50,20 @@ def test_vit_b16(scan, remat):
   assert got == 2 * (depth * block + n * 768 * width + width * 1000)
 
 
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit, jax.checkpoint])
+def test_only_what_is_trained_has_gradients(wrap):
+  dot = wrap(jnp.matmul)
+  f = lambda x, a, b: dot(dot(x, a), b).sum()
+  args = [_shape(4, 4)] * 3
+  for trained, want in (
+    ((False, True, True), 5),  # of the pixels x there is none
+    ((True, True, True), 6),
+    ((False, False, True), 3),
+    ((False, True, False), 4),
+  ):
+    assert flops.of_training(f, *args, trained=trained) == want * 128
+
+
 def test_peaks_of_similar_names():
   class Device:
     def __init__(self, kind):
