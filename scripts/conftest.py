@@ -9,6 +9,10 @@ from typing import Any
 import numpy as np
 import safetensors.numpy
 
+from dpn.scripts.compilation import gpus
+
+gpus.find_compiler()  # before any test compiles: XLA reads its flags once
+
 
 def write_run(
   folder: pathlib.Path,

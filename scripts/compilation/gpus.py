@@ -109,20 +109,10 @@ def devices(name: str, count: int) -> list[jax.Device]:
       f"--target={target}: a host has {_HOST} GPUs, expected up to {_HOST} or "
       "a multiple of it."
     )
-  spec = importlib.util.find_spec("nvidia")
-  roots = list(spec.submodule_search_locations or ()) if spec else []
-  tools = [os.path.join(root, "cuda_nvcc") for root in roots]
-  nvcc = next(filter(os.path.isdir, tools), None)
-  if not (nvcc and importlib.util.find_spec("jax_plugins.xla_cuda12")):
+  if not find_compiler():
     raise ValueError(
       f"--target={target} needs XLA's compiler for CUDA and nvcc's ptxas, but "
       f"no GPU: {EXTRA}."
-    )
-  before, flags = os.environ.get("XLA_FLAGS", ""), f"{_DATA}={nvcc} {_FLAGS}"
-  if flags not in before:  # of another target
-    os.environ["XLA_FLAGS"] = f"{before} {flags}"
-    os.environ["PATH"] = os.pathsep.join(
-      [os.path.join(nvcc, "bin"), os.environ.get("PATH", "")]
     )
   hosts, each = max(1, count // _HOST), min(count, _HOST)
   found = topologies.get_topology_desc(
@@ -132,3 +122,23 @@ def devices(name: str, count: int) -> list[jax.Device]:
     topology=f"1x{hosts}x{each}",
   )
   return found.devices
+
+
+def find_compiler() -> bool:
+  """Returns whether the compiler is installed, and tells XLA where.
+
+  XLA reads its flags once, when it first compiles something.
+  """
+  spec = importlib.util.find_spec("nvidia")
+  roots = list(spec.submodule_search_locations or ()) if spec else []
+  tools = [os.path.join(root, "cuda_nvcc") for root in roots]
+  nvcc = next(filter(os.path.isdir, tools), None)
+  if not (nvcc and importlib.util.find_spec("jax_plugins.xla_cuda12")):
+    return False
+  before, flags = os.environ.get("XLA_FLAGS", ""), f"{_DATA}={nvcc} {_FLAGS}"
+  if flags not in before:  # of another target
+    os.environ["XLA_FLAGS"] = f"{before} {flags}"
+    os.environ["PATH"] = os.pathsep.join(
+      [os.path.join(nvcc, "bin"), os.environ.get("PATH", "")]
+    )
+  return True
