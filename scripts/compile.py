@@ -141,7 +141,7 @@ def main():
   devices = {}
   for target in _TARGET.value.split(","):
     _, found = targets.parse(target)
-    if isinstance(found, int):
+    if found is None or isinstance(found, int):
       raise ValueError(f"--target={target}: a CPU has no data sheet here.")
     devices[target] = len(found)
   if _TABLE.value:
@@ -153,7 +153,8 @@ def main():
 def _report(config, target, fitting=True, what=()):
   """Prints and returns, as JSON, what a config needs on a target."""
   programs.check(config, what)
-  jax.config.update("jax_platforms", "cpu")
+  if target != "local":
+    jax.config.update("jax_platforms", "cpu")
   chip, devices = targets.parse(target)
   if isinstance(devices, int):
     jax.config.update("jax_num_cpu_devices", devices)
@@ -254,7 +255,7 @@ if __name__ == "__main__":
   _TARGET = flags.DEFINE_string(
     "target",
     "cpu:1",
-    "Devices: v5e:16x16 (v4, v5p, v6e), h100:8 (a100, h200) or cpu:8.",
+    "Devices: v5e:16x16 (v4, v5p, v6e), h100:8 (a100, h200), cpu:8 or local.",
   )
   _MEMORY_GB = flags.DEFINE_float("memory_gb", None, "What each of them has.")
   _TABLE = flags.DEFINE_string(

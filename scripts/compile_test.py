@@ -1,5 +1,7 @@
 """Memory, collectives and bounds of compiled steps."""
 
+import types
+
 import jax
 import numpy as np
 import pytest
@@ -370,6 +372,13 @@ def test_flops_are_those_of_the_model():
 def test_targets_that_are_none(target, message):
   with pytest.raises(ValueError, match=message):
     targets.parse(target)
+
+
+def test_what_is_here(monkeypatch):
+  assert targets.parse("local") == (targets.Chip(), None)  # CPUs
+  tpu = types.SimpleNamespace(device_kind="TPU v5 lite")
+  monkeypatch.setattr(jax, "devices", lambda: [tpu])
+  assert targets.parse("local") == (targets.CHIPS["v5e"], [tpu])
 
 
 # Of cuBLAS: a product with a bias that is added in place, and its workspace.

@@ -51,27 +51,36 @@ _HERE = {  # by jax.Device.device_kind; other variants have slower memories
   "NVIDIA A100-SXM4-80GB": "a100",
   "NVIDIA H100 80GB HBM3": "h100",
   "NVIDIA H200": "h200",
+  "TPU v4": "v4",
+  "TPU v5 lite": "v5e",
+  "TPU v5": "v5p",
+  "TPU v5p": "v5p",
+  "TPU v6 lite": "v6e",
 }
 _EXTRA = "pip install 'dpn[compile-tpu]'"
 
 
 def of_device(device: jax.Device) -> Chip | None:
-  """Returns what is known of a GPU that is here, None of what is not."""
+  """Returns what is known of a device that is here, None if nothing is."""
   name = _HERE.get(device.device_kind)
   return CHIPS[name] if name else None
 
 
-def parse(target: str) -> tuple[Chip, Sequence[jax.Device] | int]:
+def parse(target: str) -> tuple[Chip, Sequence[jax.Device] | int | None]:
   """Returns a target's chip and devices; of "cpu:8" how many to simulate.
 
   Args:
-    target: as "v5e:16x16", a TPU and its topology, "h100:8" or "cpu:8".
+    target: as "v5e:16x16", a TPU and its topology, "h100:8" or "cpu:8"; or
+      "local", what JAX has here, with None as devices if it has no data sheet.
 
   Raises:
     ValueError: there is no such target, or its compiler is not installed.
   """
+  if target == "local":
+    chip = of_device(jax.devices()[0])
+    return (chip, jax.devices()) if chip else (CHIPS["cpu"], None)
   name, _, topology = target.partition(":")
-  errors.check_known("--target", name, CHIPS)
+  errors.check_known("--target", name, ["local", *CHIPS])
   chip, sizes = CHIPS[name], topology.split("x")
   if not all(re.fullmatch(r"[1-9]\d*", size) for size in sizes):
     raise ValueError(
