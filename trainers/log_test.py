@@ -254,6 +254,6 @@ def test_flops_of_a_step_by_hand():
     "head": 16 * 10,
   }
   per_image = 2 * sum(products.values())
-  # The gradient takes twice the FLOPs of the forward pass, but pixels have none.
+  # The gradient takes twice the FLOPs of the forward pass; pixels have none.
   pixels = 2 * products["embedding"]
   assert run.step.flops() == 8 * (3 * per_image - pixels)
