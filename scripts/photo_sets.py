@@ -10,10 +10,11 @@ minival (to choose on) and test. docs/results/photos_data.md lists the sets, and
 what the command prints for each.
 
 Photographs are shrunk until their shorter side has 128 pixels, by averaging,
-and the middle is cut out. Where a repository has no split, the file's SHA-256
-decides, so identical files are never in two parts. Of identical files one is
-kept, in test rather than minival rather than train; if their labels differ,
-none. Each split is sorted by SHA-256: `test[:20%]` is a random sample.
+and the middle is cut out; those of tiny_imagenet have 64, and keep them. Where
+a repository has no split, the file's SHA-256 decides, so identical files are
+never in two parts. Of identical files one is kept, in test rather than minival
+rather than train; if their labels differ, none. Each split is sorted by
+SHA-256: `test[:20%]` is a random sample.
 """
 
 import argparse
@@ -30,7 +31,7 @@ from dpn import atomic, damage, errors, paths
 from dpn.input_pipeline import pp
 from dpn.scripts.results import output
 
-SHRINK = "decode|resize_small(128)|central_crop(128)"
+SHRINK = "decode|resize_small({side})|central_crop({side})"
 SPLITS = ("test", "minival", "train")
 
 
@@ -50,6 +51,7 @@ class PhotoSet(NamedTuple):
   commit: str
   photos: Callable[[pathlib.Path], Iterator[Photo]]
   checksum: str  # of `checksum`
+  side: int = 128  # of the arrays, in pixels
 
 
 def _imagenette(root):
@@ -75,6 +77,18 @@ def _grocery(root):
       yield Photo(f"dataset/{path}", int(label), part)
 
 
+def _tiny_imagenet(root):
+  root, held_out = root / "tiny-imagenet-200", "val/val_annotations.txt"
+  classes = sorted(path.name for path in root.glob("train/*"))
+  for path in sorted(root.glob("train/*/images/*")):
+    name = path.relative_to(root.parent).as_posix()
+    yield Photo(name, classes.index(path.parts[-3]), (0, 5))
+  for line in (root / held_out).read_text().splitlines():
+    name, label, *_ = line.split("\t")  # and a box
+    name = f"{root.name}/val/images/{name}"
+    yield Photo(name, classes.index(label), "test")
+
+
 SETS = {
   "imagenette": PhotoSet(
     "thunderInfy/imagenette",
@@ -93,6 +107,13 @@ SETS = {
     "fc80ba90f803d79d0383df52c5a4ac5de99ff6fc",
     _grocery,
     "fd09f1bd858814988f20aa9d126071dc02487756c90a0dfaae7f4565b6ccbef9",
+  ),
+  "tiny_imagenet": PhotoSet(
+    "seshuad/IMagenet",
+    "153dbc161ab7942a12c99515e80ef6454dd06693",
+    _tiny_imagenet,
+    "ba1dbe979d94dd66c297652995f3b438339b663167d57cc230e8a8c161af85e3",
+    side=64,
   ),
 }
 
@@ -148,7 +169,8 @@ def write(name: str, root: pathlib.Path, out: pathlib.Path):
       f"expected {known.checksum}: check out commit {known.commit} of "
       f"https://github.com/{known.repository}"
     )
-  shrink, rng = pp.make(SHRINK), np.random.default_rng(0)
+  shrink = pp.make(SHRINK.format(side=known.side))
+  rng = np.random.default_rng(0)
   image = lambda i: {"image": paths.read(root / photos[i].path)}
   arrays = {}
   for part, indices in split(photos, hashes).items():

@@ -9,24 +9,50 @@ The study of docs/results/photos.md, which explains every choice.
     configs/studies/photos.py:piece=rates,data=imagenette,data_dir=DIR
 
 Arguments: data (one of `SETS`), data_dir (folder of its .npz file), method (one
-of `METHODS`), lr, embedding (factor of the patch embedding's rate), epochs,
-test (evaluates on the test images, as they are and corrupted), seed, runlocal.
-As a sweep: piece (one of `PIECES`), data, data_dir, epochs; from (folder of a
-piece that tries rates, after select_best); methods, lrs (not the piece's).
+of `METHODS`), lr, embedding (factor of the patch embedding's rate), epochs (the
+set's), test (evaluates on the test images, as they are and corrupted), seed,
+runlocal. As a sweep: piece (one of `PIECES`), data, data_dir, epochs; from
+(folder of a piece that tries rates, after select_best); methods, lrs (not the
+piece's).
 
-Expected: see the page. Cost: 1e14 FLOP a run of 30 epochs of Imagenette.
+Expected: see the page. Cost: 1e14 FLOP a run of 30 epochs of Imagenette. Those
+of tiny_imagenet, 2e16, need a GPU.
 """
 
 import os
+import re
+from typing import NamedTuple
 
 from dpn.configs import common
 
-# name → classes, and mean and deviation of the pixels of `train`, of 255, as
-# scripts.photo_sets prints them.
+
+class PhotoSet(NamedTuple):
+  """What is told apart in a set, and how models learn it.
+
+  `mean` and `std` are those of the pixels of `train`, of 255, as
+  scripts.photo_sets prints them.
+  """
+
+  classes: int
+  mean: tuple[float, ...]
+  std: tuple[float, ...]
+  epochs: int = 30
+  arch: str = "128x6/16"  # width x depth / patch
+  num_heads: int = 4
+  crop: int = 112
+
+
 SETS = {
-  "imagenette": (10, (117.98, 116.78, 109.73), (70.62, 69.81, 75.6)),
-  "scenes": (6, (109.95, 116.79, 115.52), (66.39, 65.76, 74.05)),
-  "grocery": (81, (135.48, 101.18, 65.27), (61.47, 55.73, 51.79)),
+  "imagenette": PhotoSet(10, (117.98, 116.78, 109.73), (70.62, 69.81, 75.6)),
+  "scenes": PhotoSet(6, (109.95, 116.79, 115.52), (66.39, 65.76, 74.05)),
+  "grocery": PhotoSet(
+    81, (135.48, 101.18, 65.27), (61.47, 55.73, 51.79), epochs=60
+  ),
+  # Ti, whose 64 tokens are patches of 8 x 8.
+  "tiny_imagenet": PhotoSet(
+    *(200, (122.43, 114.25, 101.37), (70.5, 68.58, 71.82)),
+    **{"epochs": 100, "arch": "192x12/8", "num_heads": 3, "crop": 64},
+  ),
 }
 # stem_ln, stem, pixels: from -1 to 1; or those by a factor, so that the mean of
 # their squares is 1, as LayerNorm makes it; or standardized by channel.
@@ -68,19 +94,21 @@ PIECES = {
   data_dir="",
   lr=1e-3,
   embedding=1.0,
-  epochs=30,
+  epochs=0,
   test=False,
 )
 def get_config(arg):
   """Returns the config; see the module's docstring for `arg`."""
   stem_ln, stem, pixels = common.choose("method", arg.method, METHODS)
-  classes, mean, std = common.choose("data", arg.data, SETS)
+  known = common.choose("data", arg.data, SETS)
+  width, depth, patch = map(int, re.split("[x/]", known.arch))
   file = os.path.join(arg.data_dir, f"{arg.data}.npz")
   source = lambda split: common.source(f"arrays:{file}", split)
-  tail = common.labels_tail(classes, pixels=_pixels(pixels, mean, std))
+  pixels = _pixels(pixels, known.mean, known.std)
+  tail = common.labels_tail(known.classes, pixels=pixels)
   evaluator = lambda split, share, middle="", **kw: common.classification(
     source(split),
-    f"central_crop(112){middle}{tail}",
+    f"central_crop({known.crop}){middle}{tail}",
     "softmax_xent",
     log_percent=share,
     **kw,
@@ -96,24 +124,24 @@ def get_config(arg):
   elif arg.embedding != 1:
     method += f"+embedding{arg.embedding:g}"
   return {
-    "total_epochs": arg.epochs,
-    "num_classes": classes,
+    "total_epochs": arg.epochs or known.epochs,
+    "num_classes": known.classes,
     "loss": "softmax_xent",
     "input": {
       "data": source("train"),
       "batch_size": 128,
-      "pp": f"inception_crop(112)|flip_lr{tail}",
+      "pp": f"inception_crop({known.crop})|flip_lr{tail}",
     },
     "log_training_percent": 0.02,
     "ckpt_steps": 500,
     "log_grad_depth": True,
     **common.vit(
       stem_ln,
-      width=128,
-      depth=6,
-      mlp_dim=512,
-      num_heads=4,
-      patch_size=(16, 16),
+      width=width,
+      depth=depth,
+      mlp_dim=4 * width,
+      num_heads=known.num_heads,
+      patch_size=(patch, patch),
       pool_type="tok",
       scan=True,
       stem=stem,
@@ -125,7 +153,10 @@ def get_config(arg):
     "schedule": common.WARMUP_COSINE,
     "evals": evals,
     "table": common.table(
-      recipe, "128x6/16", method, f"{'test' if arg.test else 'minival'}/prec@1"
+      recipe,
+      known.arch,
+      method,
+      f"{'test' if arg.test else 'minival'}/prec@1",
     ),
   }
 
@@ -144,7 +175,7 @@ def _pixels(kind, mean, std):
 
 def sweep(arg=None):
   """Returns the arms of a piece, seed by seed; see the module's docstring."""
-  same = {"data": "imagenette", "data_dir": "", "epochs": 30}
+  same = {"data": "imagenette", "data_dir": "", "epochs": 0}
   arg = common.parse_sweep(
     arg, piece="rates", **same, **{"from": ""}, methods=(), lrs=()
   )
