@@ -36,22 +36,32 @@ class PhotoSet(NamedTuple):
   classes: int
   mean: tuple[float, ...]
   std: tuple[float, ...]
+  names: tuple[str, ...] | None = None  # of the classes
   epochs: int = 30
   arch: str = "128x6/16"  # width x depth / patch
   num_heads: int = 4
   crop: int = 112
 
 
+_OBJECTS = (
+  *("tench", "English springer", "cassette player", "chain saw", "church"),
+  *("French horn", "garbage truck", "petrol pump", "golf ball", "parachute"),
+)
+_SCENES = ("buildings", "forest", "glacier", "mountain", "sea", "street")
 SETS = {
-  "imagenette": PhotoSet(10, (117.98, 116.78, 109.73), (70.62, 69.81, 75.6)),
-  "scenes": PhotoSet(6, (109.95, 116.79, 115.52), (66.39, 65.76, 74.05)),
+  "imagenette": PhotoSet(
+    10, (117.98, 116.78, 109.73), (70.62, 69.81, 75.6), _OBJECTS
+  ),
+  "scenes": PhotoSet(
+    6, (109.95, 116.79, 115.52), (66.39, 65.76, 74.05), _SCENES
+  ),
   "grocery": PhotoSet(
     81, (135.48, 101.18, 65.27), (61.47, 55.73, 51.79), epochs=60
   ),
-  # Ti, whose 64 tokens are patches of 8 x 8.
+  # A model of Ti's size; patches of 8 x 8 are 64 tokens.
   "tiny_imagenet": PhotoSet(
-    *(200, (122.43, 114.25, 101.37), (70.5, 68.58, 71.82)),
-    **{"epochs": 100, "arch": "192x12/8", "num_heads": 3, "crop": 64},
+    *(200, (122.43, 114.25, 101.37), (70.5, 68.58, 71.82), None, 100),
+    **{"arch": "192x12/8", "num_heads": 3, "crop": 64},
   ),
 }
 # stem_ln, stem, pixels: from -1 to 1; or those by a factor, so that the mean of
@@ -126,6 +136,7 @@ def get_config(arg):
   return {
     "total_epochs": arg.epochs or known.epochs,
     "num_classes": known.classes,
+    **({"class_names": known.names} if known.names else {}),
     "loss": "softmax_xent",
     "input": {
       "data": source("train"),
