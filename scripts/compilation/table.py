@@ -36,6 +36,7 @@ CASES = (
   f"vtab.py:task=CIFAR-100,init=x {_SCAN}",
   f"augreg_i1k.py:variant=B/32 {_SCAN}",
   f"augreg_i1k.py:variant=Ti/16 {_SCAN}",
+  f"vit5_i1k.py:variant=B/16 {_SCAN}",
 )
 _BEGIN, _END = "<!-- scripts.compile --table -->", "<!-- end of the table -->"
 _GIB = 2**30
