@@ -26,7 +26,7 @@ from typing import NamedTuple
 from dpn.configs import common
 
 
-class PhotoSet(NamedTuple):
+class Setting(NamedTuple):
   """What is told apart in a set, and how models learn it.
 
   `mean` and `std` are those of the pixels of `train`, of 255, as
@@ -49,19 +49,24 @@ _OBJECTS = (
 )
 _SCENES = ("buildings", "forest", "glacier", "mountain", "sea", "street")
 SETS = {
-  "imagenette": PhotoSet(
+  "imagenette": Setting(
     10, (117.98, 116.78, 109.73), (70.62, 69.81, 75.6), _OBJECTS
   ),
-  "scenes": PhotoSet(
+  "scenes": Setting(
     6, (109.95, 116.79, 115.52), (66.39, 65.76, 74.05), _SCENES
   ),
-  "grocery": PhotoSet(
+  "grocery": Setting(
     81, (135.48, 101.18, 65.27), (61.47, 55.73, 51.79), epochs=60
   ),
   # A model of Ti's size; patches of 8 x 8 are 64 tokens.
-  "tiny_imagenet": PhotoSet(
-    *(200, (122.43, 114.25, 101.37), (70.5, 68.58, 71.82), None, 100),
-    **{"arch": "192x12/8", "num_heads": 3, "crop": 64},
+  "tiny_imagenet": Setting(
+    200,
+    (122.43, 114.25, 101.37),
+    (70.5, 68.58, 71.82),
+    epochs=100,
+    arch="192x12/8",
+    num_heads=3,
+    crop=64,
   ),
 }
 # stem_ln, stem, pixels: from -1 to 1; or those by a factor, so that the mean of
