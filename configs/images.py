@@ -8,12 +8,13 @@ r"""Your own pictures, in class folders: from scratch or from a checkpoint.
 
 Arguments: data (required: a folder), init (a checkpoint, as config.model_init
 takes it: the folder of a run says what model it is; of others give variant,
-and stem_ln unless it is none), variant, stem_ln (from scratch dpn; patch_stats
-is dpn with each patch's mean and deviation as inputs, tract is TrAct), res
-(pixels of a side), epochs, batch, lr, seed, runlocal (two steps of 8 images).
-What is left out depends on the number of training images and on init, see
-`_defaults`. As a sweep: data, init, variants, stems (none+dpn), res, epochs,
-batch, lr, seeds (3).
+and stem_ln unless it is none), variant, stem_ln (from scratch patch_stats,
+which is dpn with each patch's mean and deviation as inputs, see
+docs/patch_stats.md; tract is TrAct), res (pixels of a side), epochs, batch, lr,
+seed, runlocal (two steps of 8 images). What is left out depends on the number
+of training images and on init, see `_defaults`. As a sweep: data, init,
+variants, stems (none+dpn, from scratch also patch_stats), res, epochs, batch,
+lr, seeds (3).
 
 /photos holds train/<class>/<file> and perhaps val/ or test/, capitalized or
 not; or just <class>/<file>. Without a split for it, a tenth of the images,
@@ -117,7 +118,7 @@ def _defaults(count, init, model, res):
     steps, epochs = 5_000, (5, 50)
   else:
     sizes = {"variant": "S/16" if count > 100_000 else "Ti/16", "lr": 1e-3}
-    sizes["stem_ln"] = "dpn"
+    sizes["stem_ln"] = "patch_stats"
     sizes["res"] = 224 if count > 20_000 else 128
     steps, epochs = 50_000, (30, 300)
   batch = next(b for b in (256, 128, 64, 32, 8) if count >= 16 * b or b == 8)
@@ -200,16 +201,17 @@ def sweep(arg=None):
     data="",
     init="",
     variants=("",),
-    stems=("none", "dpn"),
+    stems=(),
     seeds=3,
   )
+  stems = ("none", "dpn") if arg.init else ("none", "dpn", "patch_stats")
   arms = {
     "_".join(filter(None, (stem, variant))): {
       "stem_ln": stem,
       **({"variant": variant} if variant else {}),
     }
     for variant in arg.variants
-    for stem in arg.stems
+    for stem in arg.stems or stems
   }
   same = {name: arg[name] for name in same if arg[name]}
   return common.grid(

@@ -28,10 +28,8 @@ def test_splits(tmp_path, caplog, folders, train, val, unused):
   splits, classes, _ = images.look(str(tmp_path))
   assert splits == {"train": train, "val": val}
   assert classes == ["class0", "class1"]
-  assert (f"the pictures in {unused} are not used" in caplog.text) == bool(
-    unused
-  )
-  assert bool(caplog.text) == bool(unused)
+  said = f"the pictures in {unused} are not used" in caplog.text
+  assert said == bool(unused) == bool(caplog.text)
 
 
 def test_a_folder_that_is_not_there(tmp_path):
@@ -47,7 +45,7 @@ def test_a_folder_that_is_not_there(tmp_path):
     ("decode", "", 224),
   ],
 )
-def test_a_runs_resolution(tmp_path, pp, given, expected):
+def test_a_runs_resolution_and_stem(tmp_path, pp, given, expected):
   testing.class_folders(tmp_path / "photos", classes=2, images=1)
   pathlib.Path(tmp_path, "config.json").write_text(
     json.dumps(
@@ -61,3 +59,5 @@ def test_a_runs_resolution(tmp_path, pp, given, expected):
   config = images.get_config(f"data={tmp_path}/photos,init={tmp_path}{given}")
   assert f"inception_crop({expected})" in config.input.pp
   assert (config.model.variant, config.model.stem_ln) == ("Ti/16", "dpn")
+  scratch = images.get_config(f"data={tmp_path}/photos").model
+  assert (scratch.stem_ln, scratch.stem) == ("dpn", "patch_stats")
