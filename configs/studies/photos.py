@@ -21,6 +21,7 @@ of tiny_imagenet, 2e16, need a GPU.
 
 import os
 import re
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from dpn.configs import common
@@ -119,7 +120,7 @@ def get_config(arg):
   width, depth, patch = map(int, re.split("[x/]", known.arch))
   file = os.path.join(arg.data_dir, f"{arg.data}.npz")
   source = lambda split: common.source(f"arrays:{file}", split)
-  pixels = _pixels(pixels, known.mean, known.std)
+  pixels = to_input(pixels, known.mean, known.std)
   tail = common.labels_tail(known.classes, pixels=pixels)
   evaluator = lambda split, share, middle="", **kw: common.classification(
     source(split),
@@ -177,8 +178,14 @@ def get_config(arg):
   }
 
 
-def _pixels(kind, mean, std):
-  """Returns the op that changes uint8 pixels to the model's input."""
+def to_input(kind: str, mean: tuple[float, ...], std: tuple[float, ...]) -> str:
+  """Returns the op that changes uint8 pixels to the model's input.
+
+  Args:
+    kind: range, scaled or standardized, see `METHODS`.
+    mean: of each channel, of 255.
+    std: the same.
+  """
   if kind == "standardized":
     return f"vgg_value_range({mean}, {std})"
   if kind == "range":
@@ -192,27 +199,51 @@ def _pixels(kind, mean, std):
 def sweep(arg=None):
   """Returns the arms of a piece, seed by seed; see the module's docstring."""
   same = {"data": "imagenette", "data_dir": "", "epochs": 0}
+  return arms(
+    arg, PIECES, same, "{method}_lr{lr}_emb{embedding}", {"embedding": "1"}
+  )
+
+
+def arms(
+  arg: str | None,
+  pieces: Mapping[str, tuple],
+  same: Mapping,
+  name: str = "{method}_lr{lr}",
+  usual: Mapping[str, str] | None = None,
+) -> list[dict]:
+  """Returns the arms of a study's piece, seed by seed.
+
+  Args:
+    arg: of sweep().
+    pieces: see `PIECES`.
+    same: further arguments of the config, with their defaults.
+    name: pattern of the arms' names.
+    usual: what is tried beside the rate, in pieces that do not.
+  """
+  usual = usual or {}
   arg = common.parse_sweep(
     arg, piece="rates", **same, **{"from": ""}, methods=(), lrs=()
   )
-  methods, first, arg.seeds, tried = common.choose("piece", arg.piece, PIECES)
+  methods, first, arg.seeds, tried = common.choose("piece", arg.piece, pieces)
   if arg.lrs:
     tried = {"lr": arg.lrs}
   # A plus joins several methods, and is in the names of some.
   one = "+".join(arg.methods)
-  arms = []
+  found = []
   for method in [one] if one in METHODS else arg.methods or methods:
-    found = {} if "lr" in tried else common.chosen(arg["from"], method)
-    arms += common.grid(
+    rates = {} if "lr" in tried else common.chosen(arg["from"], method)
+    found += common.grid(
       arg,
-      "{method}_lr{lr}_emb{embedding}",
+      name,
       first_seed=first,
       cell="{method}",
-      candidate=lambda given: "lr={lr},embedding={embedding}".format(**given),
+      candidate=lambda given: ",".join(
+        f"{key}={given[key]}" for key in ("lr", *usual)
+      ),
       method=method,
       test=arg.piece.startswith("confirm"),
       **{name: arg[name] for name in same},
-      **{"embedding": "1"} | found | tried,
+      **usual | rates | tried,
     )
   # So that an unfinished sweep has pairs to compare.
-  return sorted(arms, key=lambda arm: arm["seed"])
+  return sorted(found, key=lambda arm: arm["seed"])
