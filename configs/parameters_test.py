@@ -23,11 +23,11 @@ LABELS = {  # of two images of 8x8 pixels, by task
   "classification": lambda rng: rng.random((2, 5), np.float32),
   "segmentation": lambda rng: rng.integers(5, size=(2, 8, 8)),
 }
-# Parameters besides kernels that a recipe decays. Compact Transformers' code
-# and Scenic decay all that is neither a bias nor one-dimensional.
-DECAYED = {
-  name: {"cls", "pos_embedding"} for name in ("ade20k", "camvid", "lape_cifar")
-}
+# Compact Transformers' code and Scenic decay all but biases and vectors.
+DECAYED = dict.fromkeys(
+  ("ade20k", "camvid", "lape_cifar", "studies.camvid_rates"),
+  frozenset({"cls", "pos_embedding"}),
+)
 # One number for all that a softmax compares, which it ignores; and PRepBN's
 # LayerNorm, which is of training alone.
 NO_GRADIENT = r".*/((key|score)/bias|ln/(scale|bias))"
