@@ -9,14 +9,9 @@ from dpn.configs.conftest import CONFIGS
 from dpn.configs.conftest import module as configs_module
 from dpn.input_pipeline import conftest as testing
 from dpn.scripts import report
-from dpn.scripts.results import (
-  claims,
-  figures,
-  paper,
-  runs,
-  tables,
-)
+from dpn.scripts.results import claims, figures, paper, runs, tables
 
+OWN_TABLES = ("camvid_rates", "norm_zoo")
 # Arguments of the sweeps that need some, or are long, or can be read otherwise.
 ARGUMENTS = {
   "ade20k": ("seeds=1",),
@@ -82,7 +77,7 @@ def _frame(tmp_path_factory):
   arguments = ARGUMENTS | {"images": (f"data={photos},seeds=1",)}
   for config in CONFIGS:
     module, name = configs_module(config), config.rpartition(".")[2]
-    if not hasattr(module, "sweep") or name == "norm_zoo":  # its own table
+    if not hasattr(module, "sweep") or name in OWN_TABLES:
       continue
     for i, arg in enumerate(arguments.get(name, (None,))):
       made += [
