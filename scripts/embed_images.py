@@ -58,9 +58,7 @@ def embed(config, splits: Sequence[str], pp: str, out: str):
     **(config.get("model_load") or {}),
   )
   evaluator = evaluators_base.Evaluator(
-    task.predict_fns()["predict"],
-    mesh=mesh,
-    batch_size=config.input.batch_size,
+    task.predict_fns()["predict"], mesh=mesh, batch_size=config.input.batch_size
   )
   embed_batch = evaluator.jit(lambda v, b: evaluator.predict_fn(v, b)[0])
   data = {k: v for k, v in config.input.data.items() if k != "split"}

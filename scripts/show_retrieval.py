@@ -96,8 +96,7 @@ def _shown(example):
 
 
 def draw(
-  titles: Sequence[str],
-  found: Sequence[tuple[list[Search], list[Search], str]],
+  titles: Sequence[str], found: Sequence[tuple[list[Search], list[Search], str]]
 ) -> figure.Figure:
   """Returns a row for each query and each run.
 

@@ -90,10 +90,7 @@ def check_target(target: str, to: str):
 
 
 def write(
-  target: str,
-  exported: export.Exported,
-  to: str,
-  model: vit_params.VitParams,
+  target: str, exported: export.Exported, to: str, model: vit_params.VitParams
 ):
   """Writes a file, or a folder with a model card if `target` has no suffix.
 

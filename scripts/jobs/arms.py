@@ -65,7 +65,7 @@ class Arm:
   def title(self) -> str:
     """Returns the name and what was set: "none+qk_norm=layernorm"."""
     fields = {k.replace(".", "/"): str(v) for k, v in self.overrides.items()}
-    return result_arms.extended(self.name, fields)
+    return result_arms.extended(self.name, fields, {})
 
   @property
   def done(self) -> bool:

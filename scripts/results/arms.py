@@ -78,16 +78,23 @@ def name(config: Config, base: Config | None = None) -> str:
   called = model_name(image_model(config)) or BASE
   if base is None:
     return called
-  changes = told_apart({"base": base, "config": config}, most=None).iloc[1]
-  return extended(called, changes)
+  table = told_apart({"base": base, "config": config}, most=None)
+  return extended(called, table.iloc[1], table.iloc[0])
 
 
-def extended(called: str, changes: Mapping[str, str]) -> str:
-  """Returns the name of an arm with further fields, as JSON by path."""
+def extended(
+  called: str, changes: Mapping[str, str], plain: Mapping[str, str | None]
+) -> str:
+  """Returns the name of an arm with further fields, as JSON by path.
+
+  Of preprocessing it has the ops alone that the plain arm's does not have.
+  """
   parts = [] if called == BASE and len(changes) else [called]
   for field, value in changes.items():
     short = re.sub(r"^model/(image/)?", "", field).replace("/", ".")
-    parts.append(f"{short}={value.strip(chr(34))}")
+    value, usual = (v.strip('"') for v in (value, plain.get(field) or ""))
+    ops = [op for op in value.split("|") if op not in usual.split("|")]
+    parts.append(f"{short}={'|'.join(ops) or value}")
   return "+".join(parts)
 
 
@@ -271,7 +278,7 @@ def within_row(
     for i in places:
       changes = {f: table[f].iloc[i] for f in differ}
       changes = {f: v for f, v in changes.items() if v != plain[f]}
-      named[i] = extended(called, changes)
+      named[i] = extended(called, changes, plain)
   return named
 
 

@@ -314,9 +314,7 @@ def _label(arm):
   )
 
 
-def scale_files(
-  frame: pd.DataFrame,
-) -> tuple[dict[str, str], Reasons]:
+def scale_files(frame: pd.DataFrame) -> tuple[dict[str, str], Reasons]:
   """Returns the parameters of one run of DPN for each model, by title.
 
   And the paths of other finished runs by the reason why they are left out.

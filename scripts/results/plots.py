@@ -22,9 +22,7 @@ COLOURS = (
   "#999999",
 )  # fmt: skip
 STYLES = cycler(
-  color=COLOURS,
-  linestyle=("-", "--", "-.", ":") * 2,
-  marker=list("osD^vPX*"),
+  color=COLOURS, linestyle=("-", "--", "-.", ":") * 2, marker=list("osD^vPX*")
 )
 WIDTH_INCHES = 4.6  # of one panel
 SIZE_INCHES = (WIDTH_INCHES, 3.2)
