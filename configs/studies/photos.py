@@ -242,7 +242,7 @@ def arms(
       ),
       method=method,
       test=arg.piece.startswith("confirm"),
-      **{name: arg[name] for name in same},
+      **{key: arg[key] for key in same},
       **usual | rates | tried,
     )
   # So that an unfinished sweep has pairs to compare.

@@ -87,14 +87,17 @@ def extended(
 ) -> str:
   """Returns the name of an arm with further fields, as JSON by path.
 
-  Of preprocessing it has the ops alone that the plain arm's does not have.
+  Of preprocessing with as many ops as the plain arm has, those that differ.
   """
   parts = [] if called == BASE and len(changes) else [called]
   for field, value in changes.items():
     short = re.sub(r"^model/(image/)?", "", field).replace("/", ".")
-    value, usual = (v.strip('"') for v in (value, plain.get(field) or ""))
-    ops = [op for op in value.split("|") if op not in usual.split("|")]
-    parts.append(f"{short}={'|'.join(ops) or value}")
+    both = value, plain.get(field) or ""
+    ops, usual = (text.strip('"').split("|") for text in both)
+    if len(ops) == len(usual) > 1:
+      pairs = zip(usual, ops, strict=True)
+      ops = [f"{old}->{new}" for old, new in pairs if old != new]
+    parts.append(f"{short}={'|'.join(ops)}")
   return "+".join(parts)
 
 

@@ -55,10 +55,10 @@ def test_names_are_told_apart_within_a_row():
 
   dpn = _config({"stem_ln": "dpn"}, lr=0.5)
   mixed = _config(mixup={"p": 0.2})
-  pixels = [_config(input={"pp": f"flip|{op}(1)|keep"}) for op in "aab"]
-  assert named(*pixels) == ["base", "base", "input.pp=b(1)"]
-  less = _config(input={"pp": "flip|keep"})
-  assert named(*pixels[:2], less) == ["base", "base", "input.pp=flip|keep"]
+  pp = ["flip|a(1)"] * 4 + ["flip|b(1)", "b(1)|a(1)", "b(1)"]
+  found = ["a(1)->b(1)", "flip->b(1)", "b(1)"]
+  found = ["base"] * 4 + [f"input.pp={change}" for change in found]
+  assert named(*(_config(input={"pp": ops}) for ops in pp)) == found
   assert named(PLAIN, mixed, dpn) == ["base", "mixup.p=0.2", "dpn"]
   # As most have it; of two alike there is no plain one.
   other = _config(lr=0.2)
