@@ -6,7 +6,7 @@ lists its keys.
 
 import functools
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import ml_collections
@@ -98,6 +98,17 @@ def choose(kind: str, got: str, table):
   """Returns `table[got]`, or raises ValueError naming the nearest key."""
   errors.check_known(kind, got, table)
   return table[got]
+
+
+def names(kind: str, parts: Sequence[str], table) -> list[str]:
+  """Returns the keys of `table` that a plus joined; some keys have one, too."""
+  text, found = "+".join(parts), []
+  while text:
+    known = [key for key in table if f"{text}+".startswith(f"{key}+")]
+    found.append(max(known, key=len, default=text.partition("+")[0]))
+    errors.check_known(kind, found[-1], table)
+    text = text[len(found[-1]) + 1 :]
+  return found
 
 
 def need_init(name: str, arg: ml_collections.ConfigDict):

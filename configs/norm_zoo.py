@@ -156,7 +156,7 @@ def sweep(arg=None):
   arg.seeds = arg.seeds if confirm else 1
   arms = []
   for optimizer in arg.optimizers:
-    for method in _methods("+".join(arg.methods)):
+    for method in common.names("method", arg.methods, METHODS):
       cell = f"{method} {optimizer}"
       found = common.chosen(arg["from"], cell) if confirm else {"lr": arg.lrs}
       arms += common.grid(
@@ -173,14 +173,3 @@ def sweep(arg=None):
       )
   # Seed by seed, so that an unfinished sweep has pairs to compare.
   return sorted(arms, key=lambda arm: arm["seed"])
-
-
-def _methods(text):
-  """Returns the methods that a plus joins, which is in the names of some."""
-  found = []
-  while text:
-    known = [m for m in METHODS if f"{text}+".startswith(f"{m}+")]
-    found.append(max(known, key=len, default=text.partition("+")[0]))
-    common.choose("method", found[-1], METHODS)
-    text = text[len(found[-1]) + 1 :]
-  return found

@@ -79,7 +79,7 @@ def of_training(fn: Callable, *args, trained) -> int:
 
 def _jaxpr(fn, *args):
   """Returns the operations of fn(*args), with attention that shows its own."""
-  with flash.only_xla():
+  with flash.assume("xla"):
     return jax.make_jaxpr(fn)(*args).jaxpr
 
 

@@ -16,7 +16,7 @@ ARGUMENTS = {
   "ade20k": ("seeds=1",),
   "augreg_i1k": ("seeds=2,variants=B/16+B/32",),
   # No table of the papers has an arm of other pixels.
-  "camvid_rates": ("methods=none+dpn+tract", "methods=dpn+patch_stats"),
+  "camvid_rates": ("methods=none+dpn+tract+dpn+patch_stats",),
   "cifar10_lit": ("seeds=1,init=x.npz",),
   "deit_i1k": ("seeds=1",),
   "dtn_i1k": ("table=all", "recipe=deit"),
@@ -45,10 +45,7 @@ ARGUMENTS = {
     "variants=B/32,stems=dpn",
     "stage=longer,mixup=0.5,randaug=5",
   ),
-  "vtab": (
-    "tasks=DTD+KITTI-Dist,seeds=1",
-    "tasks=DTD,seeds=1,pp=crop_flip",
-  ),
+  "vtab": ("tasks=DTD+KITTI-Dist,seeds=1", "tasks=DTD,seeds=1,pp=crop_flip"),
 }
 
 

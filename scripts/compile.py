@@ -33,6 +33,7 @@ from absl import flags
 
 import dpn.tasks
 from dpn import sharding
+from dpn.models import flash
 from dpn.scripts import fake_data
 from dpn.scripts.compilation import (
   fit,
@@ -66,7 +67,7 @@ def compile_step(config, devices: Sequence[jax.Device] | None = None):
   Raises:
     fit.DoesNotFit: it does not fit their memory, by the compiler's own words.
   """
-  with gpus.cudnn(devices):
+  with flash.assume(gpus.attention(devices)):
     step = build_step(config, devices)
     return step, _compiled(step)
 
@@ -190,7 +191,7 @@ def _programs(config, step, parts, chip, devices, what):
   """Prints and returns what else of a run needs, as JSON by its name."""
   report, known = {}, {}
   state = parts["optimizer"] + parts["average"]
-  with gpus.cudnn(devices):
+  with flash.assume(gpus.attention(devices)):
     lowered = [*programs.lower(config, step, what)]
   for name, program in lowered:
     if (text := program.as_text()) not in known:  # most evaluators are alike

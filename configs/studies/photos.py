@@ -227,10 +227,8 @@ def arms(
   methods, first, arg.seeds, tried = common.choose("piece", arg.piece, pieces)
   if arg.lrs:
     tried = {"lr": arg.lrs}
-  # A plus joins several methods, and is in the names of some.
-  one = "+".join(arg.methods)
   found = []
-  for method in [one] if one in METHODS else arg.methods or methods:
+  for method in common.names("method", arg.methods, METHODS) or methods:
     rates = {} if "lr" in tried else common.chosen(arg["from"], method)
     found += common.grid(
       arg,

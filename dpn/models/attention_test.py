@@ -102,6 +102,9 @@ def test_without_a_gpu():
   assert flash.choose_impl("auto", SHAPE, HALF, True) == "xla"
   with pytest.raises(ValueError, match="the device is a CPU"):
     flash.choose_impl("cudnn", SHAPE, HALF, True)
+  with flash.assume("cudnn"):  # of devices that are elsewhere
+    assert flash.choose_impl("auto", SHAPE, HALF, True) == "cudnn"
+    assert flash.choose_impl("auto", SHAPE, jnp.float32, True) == "xla"
 
 
 def test_it_is_tried_while_a_model_is_traced(gpu):

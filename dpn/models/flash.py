@@ -18,7 +18,7 @@ from absl import logging
 IMPLS = ("auto", "xla", "cudnn")
 # bfloat16 leaves about 1% between the kernels, an unmasked token far more.
 _TOLERANCE = 0.1
-_ONLY_XLA = contextvars.ContextVar("only_xla", default=False)
+_ASSUMED = contextvars.ContextVar("assumed", default="")
 
 
 def choose_impl(
@@ -35,12 +35,15 @@ def choose_impl(
   Raises:
     ValueError: impl is "cudnn", which does not work here.
   """
-  if impl == "xla" or _ONLY_XLA.get():
+  assumed = _ASSUMED.get()
+  if "xla" in (impl, assumed):
     return "xla"
   problem: str | None = (
     "it is not used with a bias on the logits or attn_dropout"
   )
-  if plain:
+  if plain and assumed == "cudnn" and jnp.dtype(dtype).itemsize == 2:
+    problem = None
+  elif plain:
     problem = probe_cudnn(tuple(shape), jnp.dtype(dtype))
   if problem is None:
     return "cudnn"
@@ -59,10 +62,10 @@ def probe_cudnn(shape: tuple[int, int, int], dtype: jnp.dtype) -> str | None:
   It works if its output and each of its gradients are within `_TOLERANCE` of
   XLA's, by norm. `shape` is (tokens, heads, head size).
   """
-  if jax.default_backend() != "gpu":
-    return f"the device is a {jax.default_backend().upper()}"
   if dtype.itemsize != 2:
     return f"the dtype is {dtype.name}"
+  if jax.default_backend() != "gpu":
+    return f"the device is a {jax.default_backend().upper()}"
   try:
     # The caller may be tracing a model: run now, outside of that trace.
     with jax.ensure_compile_time_eval():
@@ -133,10 +136,15 @@ def trial(
 
 
 @contextlib.contextmanager
-def only_xla():
-  """Traces attention as XLA operations, for counting FLOPs."""
-  token = _ONLY_XLA.set(True)
+def assume(impl: str):
+  """Traces attention for this kernel, whatever works on the devices here.
+
+  Args:
+    impl: "xla", to count its FLOPs; "cudnn", where it is half precision, for
+      GPUs that are elsewhere; or "", nothing is assumed.
+  """
+  token = _ASSUMED.set(impl)
   try:
     yield
   finally:
-    _ONLY_XLA.reset(token)
+    _ASSUMED.reset(token)

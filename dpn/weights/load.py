@@ -102,12 +102,7 @@ def load_variables(
   every = wanted.keys() | loaded.keys()
   differing = {n for n in every if _shape(wanted, n) != _shape(loaded, n)}
   if wrong := differing - kept:
-    advice = advice or (
-      "Fix the path or the model; or, to leave all of these as they are in the "
-      f"model, set dont_load={_suggest(wrong, every)}."
-    )
-    if "pos_embedding" in wrong and not posemb_grid:
-      advice = f"{advice} Images that are not square need posemb_grid, too."
+    advice = advice or _advice(wrong, every, posemb_grid)
     lines = [_table(wrong, wanted, loaded), *map(str, differences), advice]
     raise ValueError(
       f"{path!r} does not fit the model. Expected equal names and "
@@ -250,12 +245,18 @@ def _table(names, wanted, loaded) -> str:
   )
 
 
-def _suggest(wrong: set[str], every: set[str]) -> list[str]:
-  """Returns few, short patterns that match `wrong` and no other name."""
+def _advice(wrong: set[str], every: set[str], posemb_grid) -> str:
+  """Returns what to do, with short patterns that match `wrong` alone."""
   right = every - wrong
   patterns = set()
   for name in wrong:
     parents = [name[: slash.end()] for slash in re.finditer("/", name)]
     whole = [p for p in parents if not any(n.startswith(p) for n in right)]
     patterns.add(re.escape(whole[0]) + ".*" if whole else re.escape(name))
-  return sorted(patterns)
+  advice = (
+    "Fix the path or the model; or, to leave all of these as they are in the "
+    f"model, set dont_load={sorted(patterns)}."
+  )
+  if "pos_embedding" in wrong and not posemb_grid:
+    advice += " Images that are not square need posemb_grid, too."
+  return advice

@@ -1,15 +1,12 @@
 """NVIDIA GPUs that a program can be compiled for without a driver."""
 
-import contextlib
 import dataclasses
 import importlib.util
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import jax
 from jax.experimental import topologies
-
-from dpn.models import flash
 
 # Of XLA: without a GPU nothing can be timed, so that no kernel is chosen by its
 # time, and products are cuBLAS's (Triton's would need tiles found by timing).
@@ -79,22 +76,12 @@ GPUS = {
 }
 
 
-@contextlib.contextmanager
-def cudnn(devices: Sequence[jax.Device] | None) -> Iterator[None]:
-  """Traces attention for GPUs, if these are some, that have cuDNN.
+def attention(devices: Sequence[jax.Device] | None) -> str:
+  """Returns what `flash.assume` is to assume of devices to compile for.
 
-  Models try its kernel before they use it, which takes a GPU; it compiles with
-  the library alone.
+  To try cuDNN's kernel takes a GPU; to compile it takes the library alone.
   """
-  probe = flash.probe_cudnn
-  if devices is not None and devices[0].platform == "gpu":
-    flash.probe_cudnn = lambda shape, dtype: (
-      None if dtype.itemsize == 2 else "it is for half precision"
-    )
-  try:
-    yield
-  finally:
-    flash.probe_cudnn = probe
+  return "cudnn" if devices and devices[0].platform == "gpu" else ""
 
 
 def devices(name: str, count: int) -> list[jax.Device]:
