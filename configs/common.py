@@ -11,7 +11,7 @@ from typing import Any
 
 import ml_collections
 
-from dpn import errors, schema
+from dpn import errors, schema, stems
 from dpn.configs import arguments
 
 parse_arg = arguments.parse_arg
@@ -126,20 +126,12 @@ def source(name: str, split: str, data_dir: str = "") -> dict[str, str]:
   return {"name": name, "split": split, **place}
 
 
-# Stems that differ in more than `stem_ln`, by a word that stands for it:
-# docs/results has studies of them.
-STEMS = {
-  "patch_stats": {"stem_ln": "dpn", "stem": "patch_stats"},
-  "tract": {"stem_ln": "none", "stem": "tract"},
-}
-
-
 def vit(stem_ln: str, **kw) -> dict[str, dict]:
   """Returns `model_name` and `model` of a Vision Transformer.
 
-  `stem_ln` is the model's option, or one of `STEMS`.
+  `stem_ln` is the model's option, or one of `stems.WORDS`.
   """
-  stem = STEMS.get(stem_ln, {"stem_ln": stem_ln})
+  stem = stems.WORDS.get(stem_ln, {"stem_ln": stem_ln})
   return {"model_name": "vit", "model": {**MODEL_KW, **stem, **kw}}
 
 

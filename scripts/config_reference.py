@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import dpn.tasks
-from dpn import augment, losses, mixing, optim, registry, schedules
+from dpn import augment, losses, mixing, optim, registry, schedules, stems
 from dpn.evaluators import base as evaluators
 from dpn.input_pipeline import pipeline, pp, sources
 from dpn.models import compact, stem, text, two_towers, vit, vit5
@@ -91,6 +91,10 @@ def _tasks():
 
 
 def _model():
+  words = {
+    f"{word}`, `stem={kw['stem']}": stem.STEM_LN[kw["stem_ln"]]
+    for word, kw in stems.WORDS.items()
+  }
   parts = [
     "## Vision Transformer: `config.model`\n",
     f"`variant` is a size and a patch, such as `B/16`: {_names(vit.VARIANTS)}. "
@@ -101,7 +105,7 @@ def _model():
     "### `stem_ln`\n",
     _table(
       ("name", "before the embedding", "after it"),
-      [_stem_row(name, spec) for name, spec in stem.STEM_LN.items()],
+      [_stem_row(name, spec) for name, spec in (stem.STEM_LN | words).items()],
     ),
   ]
   for choice, table in vit.Config.CHOICES.items():

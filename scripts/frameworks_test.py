@@ -138,8 +138,8 @@ def test_patch_stats():
   close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-4)
   close(stem(jnp.asarray(patches()), given), wanted(own))
   # As a model has it; a constant patch has gradients.
-  options = {"patch_size": (3, 3), "stem": "patch_stats", "pool_type": "gap"}
-  model = vit.Model(3, **options, variant="mu/3", width=WIDTH, stem_ln="dpn")
+  options = {"patch_size": (3, 3), "width": WIDTH, "pool_type": "gap"}
+  model = vit.Model(3, **options, variant="mu/3", stem_ln="patch_stats")
   tree = model.init(jax.random.key(0), IMAGES)["params"]
   tree |= trees.unflatten({**p, "patch_stats/kernel": own})
   _, out = model.apply({"params": tree}, IMAGES)

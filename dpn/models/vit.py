@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import flax.linen as nn
 import jax.numpy as jnp
 
-from dpn import errors, schema
+from dpn import errors, schema, stems
 from dpn.models import (
   attention,
   compact,
@@ -58,7 +58,8 @@ class Config(encoder.Config):
 
   Attributes:
     patch_size: in pixels.
-    stem_ln: which LayerNorms are in the stem, one of `stem.STEM_LN`.
+    stem_ln: which LayerNorms are in the stem, one of `stem.STEM_LN`; or a word
+      that `Model` also takes for a `stem`, one of `stems.WORDS`.
     stem_eps: their epsilon.
     stem: turns an image into tokens, one of `stem.STEMS`.
     posemb: the kind of position embedding, one of `posemb.POSEMBS`.
@@ -335,6 +336,8 @@ def Model(num_classes=None, *, variant=None, **kw) -> nn.Module:
   schema.check("model", "num_classes", num_classes, int | None)
   schema.check("model", "variant", variant, str | None)
   base = {"mlp_dim": None, **decode_variant(variant)}
+  if "stem" not in kw:
+    kw |= stems.WORDS.get(kw.get("stem_ln", ""), {})
   return ViT(num_classes, Config.make(base, kw))
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import flax
 import pandas as pd
 
+from dpn import stems
 from dpn.models import vit
 from dpn.trainers import workdir
 
@@ -115,8 +116,12 @@ def says_arm(model: Config) -> bool:
 def model_name(model: Config) -> str:
   """Returns the arm of config.model: "dpn+sub_ln", "lape"; "" if plain."""
   defaults = _defaults()
+  if not model.get("stem"):
+    model = {**model, **stems.WORDS.get(model.get("stem_ln"), {})}
   stem = model.get("stem_ln") or defaults["stem_ln"]
-  parts = ["" if stem == defaults["stem_ln"] else stem, _block(model)]
+  # "patch_stats" alone would be Dual PatchNorm with it.
+  alone = stems.WORDS.get(model.get("stem"), {}).get("stem_ln", stem)
+  parts = ["" if stem == alone == defaults["stem_ln"] else stem, _block(model)]
   parts += [_choice(model, key) for key in _NAMED]
   named = {"stem_ln", "block_ln", "block_ln_kw", *_NAMED}
   named |= {f"{key}_kw" for key in _NAMED}

@@ -18,7 +18,9 @@ def _config(model=(), **kw):
     ({"stem_ln": "none", "qk_norm": None, "stem": "patch"}, "base"),
     ({"stem_ln": "dpn"}, "dpn"),
     ({"block_ln_kw": {"sa": "post"}}, "sa=post,mlp=pre"),
-    ({"stem_ln": "pre", "stem": "patch_stats"}, "pre+patch_stats"),
+    ({"stem_ln": "patch_stats"}, "dpn+patch_stats"),
+    ({"stem": "patch_stats"}, "none+patch_stats"),
+    ({"stem_ln": "none", "stem": "tract"}, "tract"),
     ({"qk_norm": "layernorm"}, "qk_norm=layernorm"),
     (
       {"stem_ln": "dpn", "qk_norm": "rmsnorm", "qk_norm_kw": {"eps": 0.1}},
@@ -38,7 +40,6 @@ def test_options_that_no_recipe_sets_name_an_arm_by_themselves(model, name):
   [
     (_config(seed=3, log_training_steps=5, table={"arm": "x"}), "base"),
     (_config(workdir="b", evals={"val": {}}, mesh={"data": 2}), "base"),
-    (_config(lr=0.2), "lr=0.2"),
     (_config({"stem_ln": "dpn"}, lr=0.2), "dpn+lr=0.2"),
     (_config({"pool_type": "gap"}), "pool_type=gap"),
     (_config(mixup={"p": 0.2}, grad_clip_norm=None), "mixup.p=0.2"),

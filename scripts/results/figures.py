@@ -250,7 +250,7 @@ def differences(frame, args) -> dict[str, Drawn]:
       ours = {name: {title: gains[name] for title, gains in ours.items()}}
     unit = " [points]" if aggregate.is_fraction(metric) else ""
     label = f"{metric}: difference from {_label(baseline)}{unit}"
-    fig = plots.gains(ours, {}, label, _label(runs.DPN))
+    fig = plots.gains(ours, {}, label)
     title = f"Differences from {_label(baseline)} in {metric}"
     drawn[_file("differences", metric, baseline)] = Drawn(fig, {}, title)
   return drawn
@@ -298,7 +298,7 @@ def gains(name, frame, args) -> dict[str, Drawn]:
     )
   label = f"top-1: difference from {_label(spec.reference)} [points]"
   file = name if name.startswith("figure") else f"table_{name}"
-  fig = plots.gains(ours, theirs, label, _label(runs.DPN))
+  fig = plots.gains(ours, theirs, label)
   return {file: Drawn(fig, found.left_out, f"{spec.number}, drawn")}
 
 

@@ -14,6 +14,7 @@ NAME = "runs"  # of the table in scripts.tables
 LABELS = {
   runs.BASE: "ViT",
   runs.DPN: "Dual PatchNorm",
+  "dpn+patch_stats": "Dual PatchNorm + patch_stats",
   "normformer": "NormFormer",
   "sub_ln": "Sub-LN",
 }

@@ -170,9 +170,7 @@ def _ticks(ax, log, depth, most):
 
 
 @matplotlib.rc_context(STYLE)
-def gains(
-  ours: Gains, paper: Gains, label: str, highlight: str
-) -> figure.Figure:
+def gains(ours: Gains, paper: Gains, label: str) -> figure.Figure:
   """Returns differences as dots with 95% intervals, a panel a model.
 
   How many runs a dot is of stands beside it. Two runs are drawn themselves,
@@ -183,7 +181,6 @@ def gains(
       of a dot.
     paper: what is published, drawn as open diamonds; may lack arms.
     label: of the horizontal axis, with the unit.
-    highlight: the arm that is drawn in another colour.
   """
   names = list(next(iter(ours.values())))
   columns, rows = min(len(ours), _COLUMNS), math.ceil(len(ours) / _COLUMNS)
@@ -192,8 +189,8 @@ def gains(
   height = rows * (0.6 + 0.26 * len(names)) + 0.7
   fig, axes = _grid(len(ours), columns, width, height, sharey=True)
   for ax, (title, arms) in zip(axes, ours.items(), strict=True):
-    for row, (name, cell) in enumerate(arms.items()):
-      _dot(ax, row, cell, COLOURS[name == highlight])
+    for row, cell in enumerate(arms.values()):
+      _dot(ax, row, cell)
     if printed := paper.get(title):
       values = [getattr(printed.get(n), "mean", math.nan) for n in names]
       ax.plot(
@@ -213,7 +210,7 @@ def gains(
   return fig
 
 
-def _dot(ax, row, cell, colour):
+def _dot(ax, row, cell):
   """Draws an estimate with its interval and number of runs, or the word."""
   note = functools.partial(
     ax.annotate, xycoords=ax.get_yaxis_transform(), va="center", fontsize=7,
@@ -224,16 +221,16 @@ def _dot(ax, row, cell, colour):
     return
   if cell.has_interval and cell.n != 2:
     ax.errorbar(
-      cell.mean, row, xerr=cell.ci, fmt="o", color=colour, markersize=5,
+      cell.mean, row, xerr=cell.ci, fmt="o", color=COLOURS[0], markersize=5,
       elinewidth=1.6, label="mean and 95% interval",
     )  # fmt: skip
   else:
     ax.plot(
-      cell.mean, row, "o", mfc="white", mec=colour, markersize=5,
+      cell.mean, row, "o", mfc="white", mec=COLOURS[0], markersize=5,
       label="mean without an interval",
     )  # fmt: skip
   if cell.pair:
-    seeds = {"color": colour, "markersize": 7, "label": "each of two runs"}
+    seeds = {"color": COLOURS[0], "markersize": 7, "label": "each of two runs"}
     ax.plot(cell.pair, [row, row], "|", **seeds)
   if cell.n:
     note(f"n={cell.n}", (1, row), (3, 0))

@@ -111,14 +111,13 @@ def test_gains_are_dots_with_intervals_beside_the_papers():
     }
   }
   paper = {"B/16": {"pre": aggregate.Estimate(-0.1, nan, 1)}}
-  ax = plots.gains(ours, paper, "gain [points]", "post").axes[0]
+  ax = plots.gains(ours, paper, "gain [points]").axes[0]
   drawn = lambda marker: [
     line for line in ax.lines if line.get_marker() == marker
   ]
   dots = drawn("o")
   points = [line.get_xydata()[0].tolist() for line in dots]
   assert points == [[-0.5, 0], [1.0, 1], [1.0, 2]]
-  assert dots[0].get_color() != dots[1].get_markeredgecolor()
   # Only three runs have an interval; two are drawn themselves.
   [whiskers] = ax.containers
   segments = whiskers.lines[2][0].get_segments()
@@ -164,7 +163,7 @@ def test_dollars_in_names_are_dollars(tmp_path):
   dots = {name: {name: aggregate.Estimate(1.0)}}
   for fig in (
     plots.lines({name: {name: arm}, "b": {name: arm}}, name, name),
-    plots.gains(dots, {}, name, name),
+    plots.gains(dots, {}, name),
     plots.scale_maps({name: np.ones((1, 1, 3))}),
   ):
     fig.savefig(tmp_path / "x.png")  # as mathematics it would not parse

@@ -21,7 +21,7 @@ from dpn.scripts.results import aggregate, plots, run_files, runs
 
 _RESULTS = pathlib.Path(__file__).resolve().parents[2] / "docs" / "results"
 STATS = "dpn+patch_stats"
-_SHOWN = {runs.DPN: "Dual PatchNorm", STATS: "with patch_stats"}
+_SHOWN = {runs.DPN: "Dual PatchNorm", STATS: "Dual PatchNorm + patch_stats"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +56,7 @@ def heading(title: str, level: aggregate.Estimate | str) -> str:
   """
   if title not in known() or isinstance(level, str):
     return title
-  return f"{known()[title].name} (plain: {level.mean:.1f})"
+  return f"{known()[title].name} (plain:\N{NO-BREAK SPACE}{level.mean:.1f})"
 
 
 def gains(study: Study, frame: pd.DataFrame) -> dict[str, aggregate.Estimate]:
@@ -124,10 +124,10 @@ def draw(frame: pd.DataFrame) -> figure.Figure:
   counts = [", ".join(str(s.runs[arm]) for arm in g) for s, g in found]
   right = ax.secondary_yaxis("right")
   right.set_yticks(range(len(found)), counts)
-  right.set_ylabel("runs of plain, Dual PatchNorm, with patch_stats")
+  right.set_ylabel("runs of plain, Dual PatchNorm, + patch_stats")
   ax.set_xlabel("difference from a plain ViT [points], 95% intervals")
   ax.set_title("×: how much a LayerNorm raises the effective rank of patches")
-  ax.legend(loc="lower right")
+  fig.legend(loc="outside upper center", ncols=2)
   return fig
 
 

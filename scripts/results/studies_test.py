@@ -8,8 +8,8 @@ from dpn.scripts.results import studies
 def test_gains_are_those_of_the_pages():
   found = {s.name: g for s, g in studies.measured(studies.published())}
   street, tiny = (
-    found["CamVid (mIoU), 8 px"],
-    found["CIFAR-10, 8 px, 4.4 epochs"],
+    found["CamVid (mIoU), patch 8"],
+    found["CIFAR-10, patch 8, 4.4 epochs"],
   )
   for gains, arm, mean, ci in (
     (street, "dpn", 2.87, 1.19),
@@ -24,4 +24,4 @@ def test_an_unfinished_study_is_not_shown():
   frame = studies.published()
   some = frame[~((frame.arm == "dpn") & (frame.seed == 4))]
   names = {s.name for s, _ in studies.measured(some)}
-  assert "CamVid (mIoU), 8 px" not in names
+  assert "CamVid (mIoU), patch 8" not in names

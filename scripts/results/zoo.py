@@ -63,7 +63,7 @@ def draw(frame: pd.DataFrame) -> figure.Figure:
     for title, gains in ours.items()
   }
   label = "accuracy on the test images: difference from pre-LN [points]"
-  return plots.gains(ours, {}, label, runs.DPN)
+  return plots.gains(ours, {}, label)
 
 
 def _of_zoo(frame):
