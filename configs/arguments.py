@@ -45,7 +45,7 @@ def parse_arg(arg: str | None, **spec) -> ml_collections.ConfigDict:
     if has_key and isinstance(spec.get(name), dict):
       given.setdefault(name, {})[key] = _literal(value)
       continue
-    errors.check_known("config argument", name, spec)
+    errors.check_known("config argument", name + has_key + key, spec)
     given[name] = value
   result = ml_collections.ConfigDict(type_safe=False)
   for name, default in spec.items():

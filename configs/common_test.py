@@ -42,6 +42,7 @@ def test_arguments_with_a_converter():
     ("res=384,runlocl", "Unknown config argument 'runlocl'.*'runlocal'"),
     ("res=big", "Config argument res='big': expected something like 224"),
     ("lr=", "Config argument lr='': expected something like 0.1"),
+    ("lr.x=1", "Unknown config argument 'lr.x'. Did you mean 'lr'"),
     ("runlocal=maybe", "runlocal='maybe': expected something like False"),
   ],
 )

@@ -13,8 +13,9 @@ which is dpn with each patch's mean and deviation as inputs, see
 docs/patch_stats.md; tract is TrAct), res (pixels of a side), epochs, batch, lr,
 seed, runlocal (two steps of 8 images). What is left out depends on the number
 of training images and on init, see `_defaults`. As a sweep: data, init,
-variants, stems (none+dpn, from scratch also patch_stats), res, epochs, batch,
-lr, seeds (3).
+variants, stems (from scratch none+dpn+patch_stats; else that of init, or with
+init=pretrained/{stem_ln}, files of both, none+dpn), res, epochs, batch, lr,
+seeds (3).
 
 /photos holds train/<class>/<file> and perhaps val/ or test/, capitalized or
 not; or just <class>/<file>. Without a split for it, a tenth of the images,
@@ -28,7 +29,7 @@ tuned for your pictures; with init, begin with a sweep over lr.
 import logging
 import os
 
-from dpn import calls, image_files, registry, schema
+from dpn import calls, image_files, registry, schema, stems
 from dpn.configs import common
 
 EVALUATION = ("val", "valid", "validation", "test")  # the first that is there
@@ -104,9 +105,12 @@ def _run(init):
   config = schema.read_json(file, dict)
   model = config.get("model") if "model_name" in config else None
   registry.check_names(file, {"model": model})
+  model = dict(model) if isinstance(model, dict) else {}
+  if model.items() >= stems.WORDS.get(str(model.get("stem")), {"": ""}).items():
+    model["stem_ln"] = model.pop("stem")
   pp = (config.get("input") or {}).get("pp") or ""
   size = calls.describe(pp)["size"] or (224, 224)
-  return dict(model) if isinstance(model, dict) else {}, size[0]
+  return model, size[0]
 
 
 def _defaults(count, init, model, res):
@@ -196,22 +200,19 @@ def sweep(arg=None):
   """Returns the arms; see the module's docstring."""
   same = {"res": 0, "epochs": 0, "batch": 0, "lr": 0.0}
   arg = common.parse_sweep(
-    arg,
-    **same,
-    data="",
-    init="",
-    variants=("",),
-    stems=(),
-    seeds=3,
+    arg, **same, data="", init="", variants=("",), stems=(), seeds=3
   )
-  stems = ("none", "dpn") if arg.init else ("none", "dpn", "patch_stats")
+  tried = ("none", "dpn", "patch_stats")
+  if arg.init:  # its own, unless there is a file for each
+    own = _run(arg.init)[0].get("stem_ln", "none")
+    tried = ("none", "dpn") if "{stem_ln}" in arg.init else (own,)
   arms = {
     "_".join(filter(None, (stem, variant))): {
       "stem_ln": stem,
       **({"variant": variant} if variant else {}),
     }
     for variant in arg.variants
-    for stem in arg.stems or stems
+    for stem in arg.stems or tried
   }
   same = {name: arg[name] for name in same if arg[name]}
   return common.grid(

@@ -1,7 +1,6 @@
 """What is found in folders of pictures, and in runs to start from."""
 
 import json
-import pathlib
 
 import pytest
 
@@ -47,17 +46,20 @@ def test_a_folder_that_is_not_there(tmp_path):
 )
 def test_a_runs_resolution_and_stem(tmp_path, pp, given, expected):
   testing.class_folders(tmp_path / "photos", classes=2, images=1)
-  pathlib.Path(tmp_path, "config.json").write_text(
-    json.dumps(
-      {
-        "model_name": "vit",
-        "model": {"variant": "Ti/16", "stem_ln": "dpn"},
-        "input": {"pp": pp},
-      }
-    )
-  )
-  config = images.get_config(f"data={tmp_path}/photos,init={tmp_path}{given}")
+  model = {"variant": "Ti/16", "stem_ln": "dpn"}
+  file, run = tmp_path / "config.json", {"model_name": "vit", "model": model}
+  file.write_text(json.dumps(run | {"input": {"pp": pp}}))
+  arg = f"data={tmp_path}/photos,init={tmp_path}"
+  config = images.get_config(arg + given)
   assert f"inception_crop({expected})" in config.input.pp
   assert (config.model.variant, config.model.stem_ln) == ("Ti/16", "dpn")
+  # One word for both options; another stem that is asked for replaces both.
+  model["stem"] = "patch_stats"
+  file.write_text(json.dumps(run))
+  own, dpn = (images.get_config(arg + more) for more in ("", ",stem_ln=dpn"))
+  assert (own.model.stem, own.table.arm) == ("patch_stats", "patch_stats")
+  assert (dpn.model.stem_ln, dpn.model.get("stem")) == ("dpn", None)
+  [arm] = images.sweep(f"{arg},seeds=1")
+  assert arm["name"] == "patch_stats"
   scratch = images.get_config(f"data={tmp_path}/photos").model
   assert (scratch.stem_ln, scratch.stem) == ("dpn", "patch_stats")

@@ -150,10 +150,10 @@ def sweep(arg=None):
     lrs=LRS,
     **{"from": ""},
     **same,
-    seeds=3,
+    seeds=0,
   )
   confirm = common.choose("piece", arg.piece, PIECES)
-  arg.seeds = arg.seeds if confirm else 1
+  arg.seeds = arg.seeds or (3 if confirm else 1)
   arms = []
   for optimizer in arg.optimizers:
     for method in common.names("method", arg.methods, METHODS):

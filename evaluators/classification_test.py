@@ -12,18 +12,6 @@ LOGITS = np.random.default_rng(0).normal(size=(11, 3)).astype(np.float32)
 LABELS = np.eye(3, dtype=np.float32)[[0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1]]
 
 
-@pytest.fixture(name="save")
-def _save(tmp_path):
-  """Returns a function that makes arrays a data set and returns its config."""
-
-  def save(**arrays):
-    path = tmp_path / "data.npz"
-    np.savez(path, **{f"test/{key}": array for key, array in arrays.items()})
-    return {"name": f"arrays:{path}", "split": "test"}
-
-  return save
-
-
 def _predict(variables, batch):
   """Returns the images as logits, NaN where there is no image."""
   x = batch["image"]

@@ -8,18 +8,6 @@ from dpn import sharding
 from dpn.evaluators import mean
 
 
-@pytest.fixture(name="save")
-def _save(tmp_path):
-  """Returns a function that makes arrays a data set and returns its config."""
-
-  def save(**arrays):
-    path = tmp_path / "data.npz"
-    np.savez(path, **{f"test/{key}": array for key, array in arrays.items()})
-    return {"name": f"arrays:{path}", "split": "test"}
-
-  return save
-
-
 def _mean(predict_fn, data, batch_size=4):
   evaluator = mean.Evaluator(
     predict_fn,

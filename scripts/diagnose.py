@@ -117,15 +117,13 @@ def short_config(
   config: ml_collections.ConfigDict, steps: int, batch_size: int
 ) -> ml_collections.ConfigDict:
   """Returns the config of a short training on all devices."""
-  config = ml_collections.ConfigDict(config.to_dict())
-  config.update({"log_grad_depth": True, "grad_accum": 1})
-  config.update({"evals": {}, "mesh": [("data", -1)], "sharding_strategy": []})
-  config.input.batch_size = batch_size
   # A state to resume from would be beyond the end of the short schedule.
-  for key in list(config):
-    if key == "resume" or key.startswith("total_"):
-      del config[key]
-  config.total_steps = steps
+  dropped = {k for k in config if k == "resume" or k.startswith("total_")}
+  fields = {k: v for k, v in config.to_dict().items() if k not in dropped}
+  fields |= {"log_grad_depth": True, "grad_accum": 1, "evals": {}}
+  fields |= {"mesh": [("data", -1)], "sharding_strategy": []}
+  config = ml_collections.ConfigDict(fields | {"total_steps": steps})
+  config.input.batch_size = batch_size
   given = config.get("schedule") or {}
   with config.ignore_type():
     config.schedule = (
@@ -153,17 +151,10 @@ def _images(data: loader.Data):
 
 def tables(found: dict) -> list[pd.DataFrame]:
   """Returns the numbers: of patches, of signals, and of changed images."""
-  patches = {
-    name: {
-      "effective rank": f"{part['effective_rank']:.1f}",
-      "largest direction": f"{part['top_share']:.0%}",
-    }
-    for name, part in found["patches"].items()
-  }
   signals = {name: _signals(part) for name, part in found["signals"].items()}
   changes = pd.DataFrame(found["invariance"]["changes"]).map("{:.2f}".format)
   return [
-    pd.DataFrame.from_dict(patches, orient="index"),
+    measures.spectra(found["patches"]),
     pd.DataFrame.from_dict(signals, orient="index"),
     changes.set_index("contrast"),
   ]

@@ -54,6 +54,7 @@ def test_the_short_training_keeps_rates_and_what_is_frozen():
   config = runs.tiny_config()
   with config.unlocked():
     del config.total_steps, config.schedule
+    config.evals = {"val": {"type": "classification"}}
     config.total_epochs = 90
     config.resume = "runs/before"
   config.schedule = [
@@ -70,6 +71,7 @@ def test_the_short_training_keeps_rates_and_what_is_frozen():
   ]
   assert short.total_steps == 100
   assert not {"total_epochs", "resume"} & set(short)
+  assert not short.evals
   assert config.total_epochs == 90
 
 

@@ -76,6 +76,8 @@ def of_config(
   """
   if seeds is None:
     return [Seed(config, workdir)]
+  if not seeds:
+    raise ValueError("--seeds names none; expected for example --seeds=0,1,2.")
   if PLACEHOLDER not in workdir:
     raise ValueError(
       f"--workdir={workdir}: with --seeds it must contain {PLACEHOLDER!r}, "

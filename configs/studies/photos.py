@@ -222,9 +222,10 @@ def arms(
   """
   usual = usual or {}
   arg = common.parse_sweep(
-    arg, piece="rates", **same, **{"from": ""}, methods=(), lrs=()
+    arg, piece="rates", **same, **{"from": ""}, methods=(), lrs=(), seeds=0
   )
-  methods, first, arg.seeds, tried = common.choose("piece", arg.piece, pieces)
+  methods, first, count, tried = common.choose("piece", arg.piece, pieces)
+  arg.seeds = arg.seeds or count
   if arg.lrs:
     tried = {"lr": arg.lrs}
   found = []

@@ -246,8 +246,10 @@ def _clip(kind, depth):
 
 def sweep(arg=None):
   """Returns the arms of a piece of the study; see the module's docstring."""
-  arg = common.parse_sweep(arg, piece="lr", data="cifar10", data_dir="")
-  names, settings, first, arg.seeds = common.choose("piece", arg.piece, PIECES)
+  same = {"data": "cifar10", "data_dir": "", "seeds": 0}
+  arg = common.parse_sweep(arg, piece="lr", **same)
+  names, settings, first, count = common.choose("piece", arg.piece, PIECES)
+  arg.seeds = arg.seeds or count
   arms = {}
   for setting in settings:
     for name in names:

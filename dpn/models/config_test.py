@@ -36,6 +36,7 @@ LATE = {"norm": "dtn", "cls_blocks": 2, "pool_type": "tok"}
     ({"attn_impl": "cudn"}, "Unknown attn_impl 'cudn'. Did you mean 'cudnn'"),
     ({"block_ln": "subln"}, "Did you mean 'sub_ln'"),
     ({"gelu": "exac"}, "Did you mean 'exact'"),
+    ({"prefix_norm": "shraed"}, "Did you mean 'shared'"),
     ({"weight_init": "ctc"}, "Unknown weight_init 'ctc'. Did you mean 'cct'"),
     ({"blok_ln": "sub_ln"}, "Did you mean 'block_ln'"),
     ({"variant": "Tj/16"}, "variant 'Tj'. Did you mean 'Ti'"),

@@ -86,6 +86,7 @@ class Config(encoder.Config):
     **encoder.Config.CHOICES,
   }
   VALUES: ClassVar = {
+    "prefix_norm": PREFIX_NORMS,
     "pool_type": heads.POOL_TYPES,
     "pool_norm": encoder.LAST_NORMS,
     "weight_norm": weight_norm.WEIGHT_NORMS,

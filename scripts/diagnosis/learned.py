@@ -141,14 +141,7 @@ def tables(found: Mapping[str, Any]) -> list[pd.DataFrame]:
     if len(by_region) == 3:
       by_region.index = ["red", "green", "blue"]
     result.append(by_region.map("{:.3f}".format))
-  spectra = {
-    name: {
-      "effective rank": f"{part['effective_rank']:.1f}",
-      "largest direction": f"{part['top_share']:.0%}",
-    }
-    for name, part in found["embedding"].items()
-  }
-  return [*result, pd.DataFrame.from_dict(spectra, orient="index")]
+  return [*result, measures.spectra(found["embedding"])]
 
 
 def text(path: str, found: Mapping[str, Any]) -> str:

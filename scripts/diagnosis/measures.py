@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 
 from dpn import trees
 from dpn.models import stem
@@ -23,6 +24,18 @@ EMBEDDING = "embedding"
 CHANGES = [(1.0, b) for b in (-0.4, -0.2, -0.1, 0.1, 0.2, 0.4)] + [
   (a, 0.0) for a in (0.25, 0.5, 0.75, 1.25, 1.5, 2.0)
 ]
+
+
+def spectra(found: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
+  """Returns effective ranks and top shares as text, by name."""
+  rows = {
+    name: {
+      "effective rank": f"{part['effective_rank']:.1f}",
+      "largest direction": f"{part['top_share']:.0%}",
+    }
+    for name, part in found.items()
+  }
+  return pd.DataFrame.from_dict(rows, orient="index")
 
 
 def conditioning(

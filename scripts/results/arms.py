@@ -67,22 +67,6 @@ def _defaults():
   return {k: v for k, v in _every_default().items() if k not in own}
 
 
-def name(config: Config, base: Config | None = None) -> str:
-  """Returns the name of a config's arm.
-
-  Args:
-    config: of a run, resolved.
-    base: of the run it is compared with, whose other fields are then taken
-      into account too. Without it, only the options of config.model that
-      differ from a plain ViT's and that no recipe sets.
-  """
-  called = model_name(image_model(config)) or BASE
-  if base is None:
-    return called
-  table = told_apart({"base": base, "config": config}, most=None)
-  return extended(called, table.iloc[1], table.iloc[0])
-
-
 def extended(
   called: str, changes: Mapping[str, str], plain: Mapping[str, str | None]
 ) -> str:
@@ -113,11 +97,17 @@ def says_arm(model: Config) -> bool:
   return any(_is_arm(f"model/{key}") for key in model)
 
 
+def _spelled(model):
+  """Returns options with a word of `stem_ln` as the two it stands for."""
+  if model.get("stem"):
+    return model
+  return {**model, **stems.WORDS.get(model.get("stem_ln"), {})}
+
+
 def model_name(model: Config) -> str:
   """Returns the arm of config.model: "dpn+sub_ln", "lape"; "" if plain."""
   defaults = _defaults()
-  if not model.get("stem"):
-    model = {**model, **stems.WORDS.get(model.get("stem_ln"), {})}
+  model = _spelled(model)
   stem = model.get("stem_ln") or defaults["stem_ln"]
   # "patch_stats" alone would be Dual PatchNorm with it.
   alone = stems.WORDS.get(model.get("stem"), {}).get("stem_ln", stem)
@@ -164,7 +154,7 @@ def _is_arm(field):
   match = _OPTION.fullmatch(field)
   if not match or match[1] not in _defaults():
     return False
-  return match[2] not in _NAMED.get(match[1], ()) or match[2] is None
+  return match[2] not in _NAMED.get(match[1], ())
 
 
 def is_free(field: str) -> bool:
@@ -181,6 +171,8 @@ def _flat(config):
   flat = flax.traverse_util.flatten_dict(dict(config), sep="/")
   model, whole = image_model(config), config.get("model") or {}
   prefix = "model/image/" if model is whole.get("image") else "model/"
+  model = _spelled(model)
+  flat[prefix + "stem_ln"] = model.get("stem_ln")
   for key in ("block_ln", *_NAMED):
     kept = [f"{prefix}{key}_kw/{option}" for option in _NAMED.get(key, ())]
     for field in [f for f in flat if f.startswith(f"{prefix}{key}_kw/")]:
@@ -235,13 +227,11 @@ def row_hash(config: Config) -> str:
   return workdir.config_hash(same)
 
 
-def told_apart(
-  configs: Mapping[str, Config], most: int | None = MOST_FIELDS
-) -> pd.DataFrame:
+def told_apart(configs: Mapping[str, Config]) -> pd.DataFrame:
   """Returns the few fields in which configs differ but for their arms.
 
   Of shape (names, fields), values as JSON; no field if there are more than
-  `most`, too many to make a name.
+  `MOST_FIELDS`, too many to make a name.
   """
   table = _filled_in(fields(configs.values())).set_axis([*configs])
   for field in filter(_INIT.fullmatch, table):  # as for `row_hash`
@@ -251,7 +241,7 @@ def told_apart(
     for field in table
     if table[field].nunique() > 1 and not is_free(field) and not _is_arm(field)
   ]
-  return table[[] if most and len(differ) > most else differ]
+  return table[[] if len(differ) > MOST_FIELDS else differ]
 
 
 def are_settings(fields_: Iterable[str]) -> bool:

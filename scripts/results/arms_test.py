@@ -11,6 +11,10 @@ def _config(model=(), **kw):
   return {**PLAIN, "model": {**PLAIN["model"], **dict(model)}, **kw}
 
 
+def _name(config):
+  return arms.model_name(arms.image_model(config)) or arms.BASE
+
+
 @pytest.mark.parametrize(
   ("model", "name"),
   [
@@ -31,8 +35,8 @@ def _config(model=(), **kw):
   ],
 )
 def test_options_that_no_recipe_sets_name_an_arm_by_themselves(model, name):
-  assert arms.name(_config(model)) == name
-  assert arms.name({"model": {"image": model, "text": {"width": 8}}}) == name
+  assert _name(_config(model)) == name
+  assert _name({"model": {"image": model, "text": {"width": 8}}}) == name
 
 
 @pytest.mark.parametrize(
@@ -47,13 +51,16 @@ def test_options_that_no_recipe_sets_name_an_arm_by_themselves(model, name):
   ],
 )
 def test_beside_a_base_every_field_counts(config, name):
-  assert arms.name(config, PLAIN) == name
+  table = arms.told_apart({"plain": PLAIN, "config": config})
+  assert arms.extended(_name(config), table.iloc[1], table.iloc[0]) == name
 
 
 def test_names_are_told_apart_within_a_row():
   def named(*configs, **kw):
-    return arms.within_row(configs, [arms.name(c) for c in configs], **kw)
+    return arms.within_row(configs, [_name(c) for c in configs], **kw)
 
+  words = {"stem_ln": "patch_stats"}, {"stem_ln": "dpn", "stem": "patch_stats"}
+  assert arms.fields(map(_config, words)).nunique().max() == 1
   dpn = _config({"stem_ln": "dpn"}, lr=0.5)
   mixed = _config(mixup={"p": 0.2})
   pp = ["flip|a(1)"] * 4 + ["flip|b(1)", "b(1)|a(1)", "b(1)"]

@@ -20,6 +20,7 @@ from dpn.scripts.results import (
   own_runs,
   paper,
   plots,
+  run_files,
   runs,
   studies,
   tables,
@@ -307,7 +308,9 @@ def _label(arm):
   words = {"sa": "SA", "mlp": "MLP", "post": "on the", "mlp_ln": "MLP's LN"}
   if name.startswith("sa="):
     name, options = "", [name, *options]
-  pairs = (option.split("=") for option in options)
+  pairs = [option.split("=") for option in options]
+  if any(len(pair) != 2 for pair in pairs):
+    return arm  # the value of a field, with commas in it
   parts = [f"{words.get(k, k.replace('_', ' '))} {v}" for k, v in pairs]
   return ", ".join(
     [*([own_runs.LABELS.get(name, name)] if name else []), *parts]
@@ -340,7 +343,8 @@ def scale_files(frame: pd.DataFrame) -> tuple[dict[str, str], Reasons]:
 def scales(frame, args) -> dict[str, Drawn]:
   """Returns Figure 3: of each model the run with the least seed, and files."""
   chosen, reasons = scale_files(frame)
-  paths = {os.path.basename(path): path for path in args.files} | chosen
+  names = run_files.from_common(args.files)
+  paths = dict(zip(names, args.files, strict=True)) | chosen
   if not paths:
     raise ValueError(
       f"None of the {len(frame)} runs is a complete one of Dual PatchNorm "

@@ -121,7 +121,7 @@ def draw(frame: pd.DataFrame) -> figure.Figure:
   ax.axvline(0, color="#333333", linewidth=0.8)
   names = [f"{s.name}: ×{s.ratio:.1f}" for s, _ in found]
   ax.set_yticks(range(len(found)), names)
-  counts = [", ".join(str(s.runs[arm]) for arm in g) for s, g in found]
+  counts = [", ".join(str(x.n) for x in g.values()) for _, g in found]
   right = ax.secondary_yaxis("right")
   right.set_yticks(range(len(found)), counts)
   right.set_ylabel("runs of plain, Dual PatchNorm, + patch_stats")

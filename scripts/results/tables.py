@@ -347,7 +347,8 @@ def _notes(name, found, count, interval):
   """Returns sentences that say what the numbers are."""
   notes, arms, spec = [], found.arms, paper.TABLES[name]
   if spec.rows:
-    facts = "; ".join(filter(None, (spec.source, spec.setting)))
+    said = spec.source, spec.setting, spec.metric, spec.note
+    facts = "; ".join(filter(None, said))
     notes.append(f"Paper: {facts}.")
   notes.append(
     (paper.TABLES["1_left"] if name == "6" else spec).explain(interval)
