@@ -9,7 +9,7 @@ import safetensors.numpy
 
 from dpn.scripts import conftest as testing
 from dpn.scripts import figures as command
-from dpn.scripts.results import figures, run_files, runs
+from dpn.scripts.results import figures, measures, run_files, runs
 
 SCALE = "stem/ln0/scale"
 
@@ -144,7 +144,7 @@ def test_scales_of_a_parameter_file(tmp_path):
   )
   command.main([str(path), "--figure", "3", "-o", str(tmp_path / "out")])
   assert (tmp_path / "out" / "figure_3.png").exists()
-  read = figures.read_scale(str(path))
+  read = measures.read_scale(str(path))
   np.testing.assert_array_equal(read, scale.reshape(2, 3, 3))
 
 

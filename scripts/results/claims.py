@@ -316,7 +316,7 @@ def _centre_and_corners(evidence):
   """Checks where in the patch the first LayerNorm of DPN scales up."""
   held, texts, paths = [], [], []
   for title, file in figures.scale_files(evidence.frame)[0].items():
-    means = measures.regions(figures.read_scale(file))
+    means = measures.regions(measures.read_scale(file))
     held.append(
       means[["centre", "corners"]].gt(means.edges, axis=0).all(axis=None)
     )

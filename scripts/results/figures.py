@@ -4,12 +4,10 @@ import argparse
 import dataclasses
 import functools
 import itertools
-import math
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-import numpy as np
 import pandas as pd
 from matplotlib import figure
 
@@ -27,16 +25,12 @@ from dpn.scripts.results import (
   zoo,
 )
 from dpn.trainers import update
-from dpn.weights import files as parameter_files
 
-_SCALE = "stem/ln0/scale"
 # Appendix H shows these models, Figure 2 is of B/16; others join the latter.
 APPENDIX_H = ("B/32", "S/32", "S/16")
 DEFAULTS = argparse.Namespace(
   arms=(), metric=None, baseline=None, linear=False, clipped=False, files=()
 )
-
-
 Reasons = dict[str, list[str]]  # why → paths of runs
 
 
@@ -350,33 +344,9 @@ def scales(frame, args) -> dict[str, Drawn]:
       f"None of the {len(frame)} runs is a complete one of Dual PatchNorm "
       "(stem_ln=dpn), whose scale Figure 3 shows. " + tables.left_out(reasons)
     )
-  read = {title: read_scale(path) for title, path in paths.items()}
+  read = {title: measures.read_scale(path) for title, path in paths.items()}
   title = "Learned scale of ln0"
   return {"figure_3": Drawn(plots.scale_maps(read), reasons, title)}
-
-
-def read_scale(path: str) -> np.ndarray:
-  """Returns the scale of ln0 in a parameter file, (rows, cols, channels).
-
-  Raises:
-    FileNotFoundError, ValueError: there is no such file, or no such scale.
-  """
-  params = parameter_files.read(parameter_files.locate(path))[0]
-  if _SCALE not in params:
-    raise ValueError(
-      f"{path} has no {_SCALE!r}: expected the parameters of a model with a "
-      "LayerNorm before the patch embedding (stem_ln=dpn or pre)."
-    )
-  scale = params[_SCALE].astype("float32")
-  kernel = params.get("embedding/kernel")
-  side = math.isqrt(scale.size // 3)
-  shape = (side, side, 3) if kernel is None else kernel.shape[:3]
-  if scale.size != math.prod(shape):
-    raise ValueError(
-      f"{path}: {_SCALE!r} has {scale.size} numbers, expected those of patches "
-      f"of shape {shape} (rows, cols, channels)."
-    )
-  return scale.reshape(shape)
 
 
 FIGURES: Mapping[str, Callable] = {

@@ -4,6 +4,7 @@ The definitions are ours; arXiv 2302.01327 says "unstable", "disproportionately
 large" and "center and corners" without giving any.
 """
 
+import math
 import re
 from collections.abc import Sequence
 
@@ -11,11 +12,13 @@ import numpy as np
 import pandas as pd
 
 from dpn.scripts.results import runs
+from dpn.weights import files
 
 Runs = Sequence[runs.Run]
 
 ROWS_BEFORE = 20  # that a spike stands out from
 DEVIATIONS = 6  # of the noise there, by which it does
+_SCALE = "stem/ln0/scale"
 _LEAST = 0.01  # of the loss, in place of less noise
 
 
@@ -108,6 +111,30 @@ def throughout(base: Runs, dpn: Runs) -> tuple[bool, str]:
   )
   lower = float(((new / old).dropna() < 1).mean())
   return lower >= 0.95, f"lower in {lower:.0%} of the rows"
+
+
+def read_scale(path: str) -> np.ndarray:
+  """Returns the scale of ln0 in a parameter file, (rows, cols, channels).
+
+  Raises:
+    FileNotFoundError, ValueError: there is no such file, or no such scale.
+  """
+  params = files.read(files.locate(path))[0]
+  if _SCALE not in params:
+    raise ValueError(
+      f"{path} has no {_SCALE!r}: expected the parameters of a model with a "
+      "LayerNorm before the patch embedding (stem_ln=dpn or pre)."
+    )
+  scale = params[_SCALE].astype("float32")
+  kernel = params.get("embedding/kernel")
+  side = math.isqrt(scale.size // 3)
+  shape = (side, side, 3) if kernel is None else kernel.shape[:3]
+  if scale.size != math.prod(shape):
+    raise ValueError(
+      f"{path}: {_SCALE!r} has {scale.size} numbers, expected those of patches "
+      f"of shape {shape} (rows, cols, channels)."
+    )
+  return scale.reshape(shape)
 
 
 def regions(scale: np.ndarray) -> pd.DataFrame:
