@@ -96,7 +96,7 @@ def test_preprocessing():
   flips = {task for task, text in random.items() if "flip_lr" in text}
   # What a crop or a flip would change the answer of.
   assert set(TASKS) - crops == {
-    *("Clevr-Count", "Clevr-Dist", "DMLab", "KITTI-Dist", "dSpr-Loc"),
+    *("Clevr-Count", "Clevr-Dist", "DMLab", "KITTI-Dist", "dSpr-Loc")
   }
   assert set(TASKS) - flips == {"dSpr-Loc", "dSpr-Ori", "sNORB-Azim"}
 

@@ -20,7 +20,7 @@ from dpn.tasks import base
 TYPES = [
   module.name
   for module in pkgutil.iter_modules(evaluators.__path__)
-  if module.name != "base" and not module.name.endswith("_test")
+  if not module.name.endswith(("base", "conftest", "_test"))
 ]
 Trace = Callable[..., Any]  # (function, variables, batch of shapes) → shapes
 

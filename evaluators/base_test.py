@@ -103,8 +103,7 @@ def test_results_that_are_no_finite_numbers(found, message):
 
 
 @pytest.mark.parametrize(
-  "error",
-  [TypeError("bad"), flax.errors.FlaxError("bad"), ValueError("bad")],
+  "error", [TypeError("bad"), flax.errors.FlaxError("bad"), ValueError("bad")]
 )
 def test_models_that_the_data_do_not_fit(section, error):
   def predict(variables, batch):
@@ -164,10 +163,7 @@ def test_an_evaluator_of_ones_own(section, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
   ("old", "new"),
-  [
-    ("@dataclasses.dataclass(kw_only=True)\n", ""),
-    ("(base.Evaluator)", ""),
-  ],
+  [("@dataclasses.dataclass(kw_only=True)\n", ""), ("(base.Evaluator)", "")],
 )
 def test_an_evaluator_that_is_none(section, tmp_path, monkeypatch, old, new):
   assert old in OWN

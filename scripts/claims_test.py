@@ -229,7 +229,7 @@ def test_gradients_of_the_embedding():
   ]
   found = verdicts(8.0, half)  # higher from the middle on
   assert [f.verdict for f in found] == [
-    *("holds", "does not hold", "does not hold"),
+    *("holds", "does not hold", "does not hold")
   ]
   assert "lower in 50% of the rows (not so)" in found[2].ours
   assert verdicts(0.5, low)[0].verdict == "does not hold"

@@ -98,10 +98,7 @@ def test_the_smallest_change_that_fits():
   assert tried == [(None, None), (4, None)]  # 2 could not have been enough
   room = 20
   change, needed = search()
-  assert change == {
-    "model.remat_policy": "nothing_saveable",
-    "grad_accum": 4,
-  }
+  assert change == {"model.remat_policy": "nothing_saveable", "grad_accum": 4}
   assert needed == pytest.approx(10 + 90 / 16)
   room = 1
   with pytest.raises(ValueError, match="needs more devices"):

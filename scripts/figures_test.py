@@ -131,7 +131,7 @@ def test_panels_do_not_mix_settings(root):
   assert why.startswith("fill the same cell and differ in more than the seed (")
   assert "lr: absent, 0.5" in why
   assert sorted(path.removeprefix(f"{root}/") for path in paths) == [
-    *("dpn_B16-s0", "dpn_B16-s1", "other"),
+    *("dpn_B16-s0", "dpn_B16-s1", "other")
   ]
 
 

@@ -19,14 +19,7 @@ def installed(tmp_path_factory):
   folder = tmp_path_factory.mktemp("installed")
   subprocess.run(
     [
-      *(
-        sys.executable,
-        "setup.py",
-        "-q",
-        "build",
-        "--build-base",
-        folder,
-      ),
+      *(sys.executable, "setup.py", "-q", "build", "--build-base", folder),
       *("build_py", "--build-lib", folder / "site"),
     ],
     cwd=ROOT,

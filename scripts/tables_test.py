@@ -396,7 +396,7 @@ def test_without_a_name_the_tables_hold_what_was_run(root, capsys):
   assert "not run" not in out
   titles = [line[4:] for line in out.splitlines() if line.startswith("### ")]
   assert [title.partition(":")[0] for title in titles] == [
-    *("AugReg B/16", "Table 1 (left)", "Table 6"),
+    *("AugReg B/16", "Table 1 (left)", "Table 6")
   ]
   arms = [line.split("|")[1].strip() for line in out.splitlines()[2:7]]
   assert arms[2:] == ["base (ViT)", "dpn (Dual PatchNorm)", "pre"]
@@ -470,11 +470,7 @@ def test_a_run_also_fills_the_cell_of_its_earlier_epoch(tmp_path):
 @pytest.mark.parametrize(
   ("table", "sweeps", "cells"),
   [
-    (
-      "1_left",
-      ("augreg_i1k", "s16_plus_i1k", "deit_i1k", "finetune_i1k"),
-      20,
-    ),
+    ("1_left", ("augreg_i1k", "s16_plus_i1k", "deit_i1k", "finetune_i1k"), 20),
     ("1_right", ("augreg_i21k",), 20),
     ("3", ("vtab:tasks=DTD+KITTI-Dist",), 8),
     ("6", ("stem_ablation",), 50),

@@ -20,14 +20,7 @@ from dpn.evaluators import base as evaluators_base
 from dpn.input_pipeline import device, fingerprint, loader, pipeline, pp
 from dpn.tasks import base
 from dpn.trainers import config_keys, update
-from dpn.weights import (
-  checkpoint,
-  files,
-  load,
-  metadata,
-  preprocessing,
-  source,
-)
+from dpn.weights import checkpoint, files, load, metadata, preprocessing, source
 
 
 @dataclasses.dataclass(frozen=True)

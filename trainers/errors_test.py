@@ -45,10 +45,7 @@ def test_a_run_to_resume_that_is_not_there(tmp_path):
 @pytest.mark.parametrize(
   ("loss", "message"),
   [
-    (
-      lambda: ({"loss": jnp.zeros(())}, {}),
-      r"shapes \{'loss': \(\)\}, exp",
-    ),
+    (lambda: ({"loss": jnp.zeros(())}, {}), r"shapes \{'loss': \(\)\}, exp"),
     (lambda: {"loss": jnp.zeros(8)}, r"shapes \{'loss': \(8,\)\}, exp"),
     (
       lambda: ({"error": jnp.zeros(8)}, {}),

@@ -138,8 +138,7 @@ def test_differences_end_all_processes_with_a_message(runs):
 
 
 @pytest.mark.parametrize(
-  ("index", "how"),
-  [(1, "fails"), (0, signal.SIGKILL), (1, signal.SIGSTOP)],
+  ("index", "how"), [(1, "fails"), (0, signal.SIGKILL), (1, signal.SIGSTOP)]
 )
 @pytest.mark.slow
 def test_when_one_process_ends_or_hangs_so_does_the_other(tmp_path, index, how):

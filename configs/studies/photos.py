@@ -170,10 +170,7 @@ def get_config(arg):
     "schedule": common.WARMUP_COSINE,
     "evals": evals,
     "table": common.table(
-      recipe,
-      known.arch,
-      method,
-      f"{'test' if arg.test else 'minival'}/prec@1",
+      recipe, known.arch, method, f"{'test' if arg.test else 'minival'}/prec@1"
     ),
   }
 

@@ -86,11 +86,7 @@ def get_config(arg):
     **common.vit(arg.stem_ln, stem=arg.stem, **MODEL),
     "optax_name": "scale_by_adam",
     "lr": lr,
-    "schedule": {
-      "warmup_epochs": 5,
-      "decay_type": "cosine",
-      "end": END / lr,
-    },
+    "schedule": {"warmup_epochs": 5, "decay_type": "cosine", "end": END / lr},
     "evals": {
       "test": common.classification(
         source("test"),

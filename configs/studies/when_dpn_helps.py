@@ -63,10 +63,7 @@ AUGMENTATIONS["jitter"] = (
   AUGMENTATIONS["crop_flip"] + "|color_jitter(0.4, 0.4, 0)"
 )
 # Where pixels are from -1 to 1.
-ON_DEVICE = {
-  "none": {},
-  "crop_flip": {"pad_value": -1.0, "flip_lr": True},
-}
+ON_DEVICE = {"none": {}, "crop_flip": {"pad_value": -1.0, "flip_lr": True}}
 
 _PAIR, _MECHANISM = ("none", "dpn"), tuple(a for a in ARMS if a[:4] != "pre+")
 # name → arms, settings that differ from BASE, first seed, number of seeds.

@@ -102,11 +102,7 @@ def test_hybridnorm_star(golden, precision):
     if i == 0:
       where = {"LayerNorm_0": norm(own, "attn_norm")}
       where["LayerNorm_1"] = norm(own, "ff_norm")
-    return {
-      "MultiHeadDotProductAttention_0": heads,
-      "MlpBlock_0": mlp,
-      **where,
-    }
+    return {"MultiHeadDotProductAttention_0": heads, "MlpBlock_0": mlp, **where}
 
   kinds = ("norm", "qk_norm", "v_norm")
   options = dict.fromkeys(kinds, "rmsnorm")

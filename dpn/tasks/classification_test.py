@@ -67,10 +67,7 @@ def test_training_mixes_images_and_labels_alike():
   rng = jax.random.key(7)
   measured, state = task.measure(variables, BATCH, rng=rng)
   mixed = mixing.mixup(
-    jax.random.split(rng)[0],
-    0.8,
-    BATCH["image"],
-    BATCH["labels"],
+    jax.random.split(rng)[0], 0.8, BATCH["image"], BATCH["labels"]
   )
   want = _softmax_xent(variables, *mixed)
   np.testing.assert_allclose(measured["loss"], want, rtol=1e-5)

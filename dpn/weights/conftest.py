@@ -90,8 +90,7 @@ def write_ours(tmp_path, **kw):
   model = vit.Model(5, **{**TORCH, "stem_ln": "dpn", "pool_type": "tok", **kw})
   rng = np.random.RandomState(0)
   params = jax.tree.map(
-    lambda s: 1 + 0.3 * rng.randn(*s.shape).astype(np.float32),
-    shapes_of(model),
+    lambda s: 1 + 0.3 * rng.randn(*s.shape).astype(np.float32), shapes_of(model)
   )
   path = str(tmp_path / "ours.safetensors")
   said = file_metadata.metadata(vit.options(model), None)

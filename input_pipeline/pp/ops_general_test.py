@@ -36,8 +36,7 @@ def test_a_range_per_channel_needs_as_many_channels(channels):
 
 
 @pytest.mark.parametrize(
-  "op",
-  ["value_range", "value_range(in_max=(9, 99, 255))", "vgg_value_range"],
+  "op", ["value_range", "value_range(in_max=(9, 99, 255))", "vgg_value_range"]
 )
 @pytest.mark.parametrize("shape", [(5, 7, 3), (2, 5, 7, 3)])
 def test_ranges_without_numba_are_equal_to_the_last_bit(op, shape, monkeypatch):

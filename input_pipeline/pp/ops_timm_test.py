@@ -148,8 +148,7 @@ def test_magnitude_spreads_as_asked(monkeypatch):
 
 
 @pytest.mark.parametrize(
-  "spec",
-  ["rand-m9-mst0.5-inc1", "rand-m9", "augmix-m9-inc1", "rand-m11-inc1"],
+  "spec", ["rand-m9-mst0.5-inc1", "rand-m9", "augmix-m9-inc1", "rand-m11-inc1"]
 )
 def test_recipe_errors(spec):
   with pytest.raises(ValueError, match=rf"m up to 10.*got '{spec}'"):

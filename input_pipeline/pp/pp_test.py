@@ -242,11 +242,7 @@ def test_what_may_change_a_label(spec, leaves):
     ("resize(size=7)|mine(3)", "||", (7, 7)),
     ("decode_jpeg_and_inception_crop(5)|value_range", "", (5, 5)),
     ("value_range|pad_to_shape((4, 5, 3))", "", (4, 5)),
-    (
-      "pad_to_shape((None, 5, 3))",
-      '|tokenize(model="a|b", max_len=3)',
-      None,
-    ),
+    ("pad_to_shape((None, 5, 3))", '|tokenize(model="a|b", max_len=3)', None),
     ("", "", None),
   ],
 )

@@ -9,7 +9,7 @@
 - `tar:/path`: the same in archives /path/<split>.tar, ImageNet's too.
 - `pairs:/path`: images and label maps in parallel folders, as ADE20K's
   ADEChallengeData2016 (`training`, `validation`) unpacks; see `files`.
-- `manifest:/path/file.csv` or `.jsonl`: one row per image; see `files`.
+- `manifest:/path/file.csv` or `.jsonl`: one row per image; see `manifest`.
 - `parquet:/path`: the layout of Hugging Face data sets; see `parquet`.
 - `arrays:/path/file.npz`: arrays named `<split>/image`, `<split>/label`, ….
 - `arrays:digits`: scikit-learn's 8 x 8 digits, 1,438 train and 359 test.
@@ -45,7 +45,7 @@ KINDS = {
   "arrays": "dpn.input_pipeline.sources.arrays:open_split",
   "embedded": "dpn.input_pipeline.sources.embedded:EmbeddedSource",
   "folder": "dpn.input_pipeline.sources.files:folder",
-  "manifest": "dpn.input_pipeline.sources.files:manifest",
+  "manifest": "dpn.input_pipeline.sources.manifest:manifest",
   "pairs": "dpn.input_pipeline.sources.files:pairs",
   "parquet": "dpn.input_pipeline.sources.parquet:ParquetSource",
   "tar": "dpn.input_pipeline.sources.files:tar",

@@ -1,4 +1,4 @@
-"""Encoded images in files: class folders, tar archives, pairs, manifests.
+"""Encoded images in files: class folders, tar archives, pairs.
 
 Labels number the classes of all splits in alphabetical order, so they mean the
 same in each; classes that a split lacks are logged.
@@ -7,13 +7,6 @@ Pairs are images and their label maps in parallel folders, with the same names
 but for the suffix: /path/images/<split>/… and /path/annotations/<split>/…, with
 or without folders in between. The latter may also be called `labels` or
 `masks`, or the two `img_dir` and `ann_dir`.
-
-A manifest is a table with the columns `path`, `split`, and any of `label`,
-`mask` and `caption`: a CSV file with a header, or a JSONL file with an object
-per line, not compressed. Paths (of images, and in `mask` of label maps) are
-relative to the manifest's folder and stay in it; labels are numbers from 0, or
-names; in JSONL a caption may be a list of them. Other columns, and spaces
-around a field, are ignored.
 
 Captions are under the key `text`. In an archive, they are files ending in .txt
 beside the images, `0001.jpg` and `0001.txt`.
@@ -25,12 +18,12 @@ import functools
 import os
 import tarfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from absl import logging
 
-from dpn import damage, image_files, paths, schema
+from dpn import damage, image_files, paths
 from dpn.input_pipeline import sources
 
 # Folders of images, and what those of label maps beside them may be called.
@@ -327,105 +320,3 @@ def _follow(entry: tarfile.TarInfo, by_name: Mapping[str, tarfile.TarInfo]):
       raise tarfile.ReadError(f"{entry.name} is a link to {target}, not in it")
     entry = by_name[target]
   raise tarfile.ReadError(f"{entry.name} is a link to itself")
-
-
-def manifest(path: str, split: str) -> FileSource:
-  """Opens the images listed in a table; the `id` is the path."""
-  path = os.path.expanduser(path)
-  # A file, not its name, so that pandas does not decompress it.
-  with damage.reading(path), paths.open_regular(path) as file:
-    table = _table(path, file)
-    labels = _manifest_labels(table["label"], path) if "label" in table else {}
-  sources.check_split(path, split, {*table["split"]})
-  chosen = (table["split"] == split).to_numpy()
-  columns = {key: column[chosen].tolist() for key, column in table.items()}
-  files = {"image": columns["path"]}
-  if "mask" in table:
-    files["mask"] = columns["mask"]
-  for names in files.values():
-    _check_below(path, names)
-  if labels:
-    labels["labels"] = labels["labels"][chosen]
-  return FileSource(
-    name=f"manifest:{path}:{split}",
-    root=os.path.dirname(path),
-    ids=columns["path"],
-    files=files,
-    captions=columns.get("caption"),
-    **labels,
-  )
-
-
-def _check_below(path: str, names: Sequence[str]):
-  """Raises ValueError unless a manifest names files below its own folder.
-
-  One that comes with images from elsewhere could name any file of this machine,
-  which a batch shown or a data set prepared would then hold.
-  """
-  folder = os.path.abspath(os.path.dirname(path))
-  for name in names:
-    full = os.path.normpath(os.path.join(folder, name))
-    if not full.startswith(os.path.join(folder, "")):
-      raise ValueError(
-        f"{path} names {name!r}, which is not below {folder}. Move the table "
-        "to a folder that all its images are below."
-      )
-
-
-def _table(path: str, file: BinaryIO):
-  """Returns a manifest's columns as text; a caption may be a list of texts."""
-  import pandas as pd  # takes half a second
-
-  try:
-    if path.endswith(".jsonl"):
-      table = pd.read_json(file, lines=True, dtype=False, encoding="utf-8-sig")
-    else:
-      table = pd.read_csv(
-        file, dtype=str, keep_default_na=False, skipinitialspace=True
-      )
-      # pandas would take the first column for the names of rows.
-      if not isinstance(table.index, pd.RangeIndex):
-        raise ValueError(
-          "row 1 has more fields than the header; a field with a comma in it "
-          "needs double quotes"
-        )
-    targets = sorted({"label", "mask", "caption"} & {*table}) or ["label"]
-    table = table[["path", "split", *targets]].map(
-      lambda x: x.strip() if isinstance(x, str) else x
-    )
-  except (ValueError, AttributeError, KeyError) as error:
-    raise ValueError(
-      f"Cannot read {path}: {str(error).strip()}. Expected a .csv file with a "
-      "header or a .jsonl file of objects, with the columns path, split, and "
-      "label, mask or caption."
-    ) from error
-  missing = table.isna() | table.map(lambda x: x in ("", []))
-  if missing.any(axis=None):
-    row, column = np.argwhere(missing.to_numpy())[0]
-    raise ValueError(f"{path}: row {row + 1} has no {table.columns[column]}.")
-  mixed = table.loc[:, table.dtypes.eq(object)]
-  for key, column in mixed.items():
-    hint = str | list[str] if key == "caption" else str | int | float
-    for row, value in enumerate(column, 1):
-      if not isinstance(value, str):
-        schema.check(path, f"row {row}: {key}", value, hint)
-  return table.astype(dict.fromkeys({*table} - ({"caption"} & {*mixed}), str))
-
-
-def _manifest_labels(labels, path: str) -> dict[str, Any]:
-  """Returns all splits' labels as numbers, and the classes: names or a number.
-
-  Raises:
-    ValueError: they are neither integers nor names.
-  """
-  numeric = labels.str.isdecimal()
-  if numeric.all():
-    numbers = labels.astype(int).to_numpy()
-    return {"labels": numbers, "classes": {"label": int(numbers.max()) + 1}}
-  if numeric.any() or labels.str.fullmatch(r"[+-]?\d*\.?\d+|\d+\.").all():
-    raise ValueError(
-      f"{path}: the label {labels[~numeric].iloc[0]!r} is not an integer from "
-      "0, but labels look like numbers. Expected integers, or names, for all."
-    )
-  classes, numbers = np.unique(labels.tolist(), return_inverse=True)
-  return {"labels": numbers, "classes": {"label": classes.tolist()}}

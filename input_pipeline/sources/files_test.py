@@ -12,11 +12,7 @@ import pytest
 
 from dpn.input_pipeline import sources
 
-_FILES = {
-  "dog/b.PNG": b"1",
-  "dog/a.jpg": b"22" * 700,
-  "cat/c.webp": b"3",
-}
+_FILES = {"dog/b.PNG": b"1", "dog/a.jpg": b"22" * 700, "cat/c.webp": b"3"}
 _EXAMPLES = [
   {"image": b"3", "label": 0, "id": "cat/c.webp"},
   {"image": b"22" * 700, "label": 1, "id": "dog/a.jpg"},

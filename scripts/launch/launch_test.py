@@ -237,8 +237,7 @@ def test_a_pod_for_every_host_of_the_slice():
   spec = job["template"]["spec"]
   pod = spec["template"]["spec"]
   rows, cols = map(
-    int,
-    pod["nodeSelector"]["cloud.google.com/gke-tpu-topology"].split("x"),
+    int, pod["nodeSelector"]["cloud.google.com/gke-tpu-topology"].split("x")
   )
   chips = pod["containers"][0]["resources"]["limits"]["google.com/tpu"]
   assert spec["parallelism"] == spec["completions"] == rows * cols // chips

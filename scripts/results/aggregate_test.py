@@ -102,11 +102,7 @@ def _run(seed, model=(), **kw):
 
 def test_what_may_differ_among_seeds_does_not_keep_runs_apart():
   plain = {"block_ln": "placement", "block_ln_kw": {"sa": "pre", "mlp": "pre"}}
-  same = [
-    _run(0, model_init=""),
-    _run(1, log_training_steps=5),
-    _run(2, plain),
-  ]
+  same = [_run(0, model_init=""), _run(1, log_training_steps=5), _run(2, plain)]
   assert aggregate.arm(runs.frame(same), ("loss",)).values.to_dict() == {
     0: 1,
     1: 1,

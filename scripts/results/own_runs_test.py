@@ -126,5 +126,5 @@ def test_an_arm_without_the_metric_has_no_number(tmp_path):
   [table] = own_runs.side_by_side(models)
   assert wrong == []
   assert [str(cell) for cell in table.frame["val/prec@1 [%]"]] == [
-    *("50.00 (n=1)", "–"),
+    *("50.00 (n=1)", "–")
   ]

@@ -6,12 +6,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from dpn.models.norms.base import (
-  Normalizer,
-  along_width,
-  center,
-  split_heads,
-)
+from dpn.models.norms.base import Normalizer, along_width, center, split_heads
 
 
 class LayerNorm(Normalizer):
