@@ -20,6 +20,11 @@ RUNS = {
     "confirm/dpn+patch_stats_lr3e-4_emb1-s0",
     "test/prec@1",
   ),
+  "scenes": (
+    "photos_scenes",
+    "confirm/dpn+patch_stats_lr1e-3_emb1-s0",
+    "test/prec@1",
+  ),
   "camvid": ("camvid", "camvid_stats/dpn-s0", "test/miou"),
 }
 
