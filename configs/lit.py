@@ -12,10 +12,9 @@ a file), pretrain_steps (what it was trained for, to name the table's row), pool
 captions), split, caption (their key), text (tower: B; or bert, which is
 BERT-base, with vocab=/path/to/vocab.txt,vocab_size=30522), vocab (a
 vocabulary, see input_pipeline/text/tokenizers.py), vocab_size, tokens, prompts
-(name, clip_best or clip_paper), lr, wd, chunks (of the loss), seed, runlocal.
-As a sweep:
-variants, stems, pretrain_steps, init, data, data_dir, split, caption, vocab,
-vocab_size, pool, prompts, seeds (3).
+(name, clip_best or clip_paper), lr, wd (below 0: the setup's), chunks (of the
+loss), seed, runlocal. As a sweep: variants, stems, pretrain_steps, init, data,
+data_dir, split, caption, vocab, vocab_size, pool, prompts, seeds (3).
 
 Expected (arXiv 2302.01327, Table 4), zero-shot top-1 on ImageNet in percent:
 
@@ -77,7 +76,7 @@ PIXELS = "value_range(-1, 1)"
   **DATA,
   **TEXT,
   lr=0.0,
-  wd=0.0,
+  wd=-1.0,
 )
 def get_config(arg):
   """Returns the config; see the module's docstring for `arg`."""
@@ -112,7 +111,7 @@ def get_config(arg):
     },
     **locked,
     **({"optax_name": "scale_by_adam"} if arg.text == "bert" else {}),
-    "wd": arg.wd or setup["wd"],
+    "wd": setup["wd"] if arg.wd < 0 else arg.wd,
     "table": common.table(
       recipe if arg.prompts == "name" else f"{recipe}, {arg.prompts}",
       *(arg.variant, arg.stem_ln, "zeroshot/imagenet_prec@1"),

@@ -6,6 +6,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from dpn import trees
+
 KERNELS = r"(.*/)?kernel"
 
 
@@ -34,11 +36,11 @@ def scale_by_lamb(
   """
 
   def adapt(path, update, param):
-    name = "/".join(str(part.key) for part in path)
+    name = trees.name(path)
     if not re.fullmatch(kernels, name):
       return update
     update = update + weight_decay * param
-    axes = tuple(range(param.ndim))[int("/encoderblock/" in f"/{name}") :]
+    axes = tuple(trees.unstacked_axes(name, param.ndim))
     square = lambda x: jnp.square(x).sum(axes, keepdims=True)
     old, new = square(param), square(update)
     ratio = jnp.sqrt(old / jnp.where(new > 0, new, 1))

@@ -122,6 +122,11 @@ def _by_rows(fn, rows, chunks):
   """
   if chunks == 1:
     return fn(rows, jnp.arange(len(rows)))
+  if len(rows) % chunks:
+    raise ValueError(
+      f"loss_chunks={chunks} does not divide the {len(rows)} pairs of a batch: "
+      "give the evaluator a batch_size that it does."
+    )
   split = lambda x: x.reshape(-1, chunks, *x.shape[1:]).swapaxes(0, 1)
   parts = jax.tree.map(split, (rows, jnp.arange(len(rows))))
   result = jax.lax.map(lambda part: jax.checkpoint(fn)(*part), parts)

@@ -69,10 +69,10 @@ def dimensions(params: trees.Tree, matrices: str = MATRICES) -> trees.Tree:
   """Returns optax's MuonDimensionNumbers by parameter, None for Adam's."""
 
   def of(path, x):
-    name = "/".join(str(part.key) for part in path)
+    name = trees.name(path)
     if not re.fullmatch(matrices, name):
       return None
-    axes = range(x.ndim)[int("/encoderblock/" in f"/{name}") :]  # unscanned
+    axes = trees.unstacked_axes(name, x.ndim)
     inputs = len(axes) - 1
     layer = name.split("/")[-2].removesuffix("_prefix")
     if len(axes) == 3 and layer in _PER_HEAD:

@@ -98,8 +98,7 @@ def _projected(path: str | None) -> optax.GradientTransformation:
   project = registry.import_path("config.projection", path)
 
   def move(key, update, param):
-    name = jax.tree_util.keystr(key, simple=True, separator="/")
-    return project(name, param + update) - param
+    return project(trees.name(key), param + update) - param
 
   return optax.stateless(
     lambda updates, params: jax.tree_util.tree_map_with_path(

@@ -146,6 +146,10 @@ def learning_rate(
   decay = registry.lookup("decay_type", decay_type, DECAYS)
   sizes = {"batch_size": batch_size, "data_size": data_size}
   sizes["total_steps"] = total_steps
+  if decay_in_warmup and decay in (_rsqrt, _stair):
+    raise ValueError(
+      f"decay_type={decay_type!r} takes no decay_in_warmup: leave it out."
+    )
   lengths, decay_kw = _arguments(decay_type, decay, kw, sizes)
   if warmup_start and not any(key.startswith("warmup_") for key in kw):
     raise ValueError(

@@ -17,6 +17,13 @@ from absl import logging
 from flax import traverse_util
 
 Tree = Any
+# The keys of one of JAX's paths, joined by "/".
+name = functools.partial(jax.tree_util.keystr, simple=True, separator="/")
+
+
+def unstacked_axes(name: str, ndim: int) -> range:
+  """Returns the axes of a parameter but that of scanned blocks."""
+  return range(ndim)[int("/encoderblock/" in f"/{name}") :]
 
 
 def flatten(tree: Tree) -> dict[str, Any]:
@@ -27,7 +34,6 @@ def flatten(tree: Tree) -> dict[str, Any]:
   leaves share a name, because a key contains "/".
   """
   pairs = jax.tree_util.tree_leaves_with_path(tree)
-  name = functools.partial(jax.tree_util.keystr, simple=True, separator="/")
   flat = {name(path): leaf for path, leaf in pairs}
   if len(flat) < len(pairs):
     raise ValueError(

@@ -18,7 +18,7 @@ class Evaluator(classification.Evaluator):
   In `pp_fn`, the op `corrupt` without arguments says where images are
   corrupted: after resizing and cropping, before `value_range`. See
   `dpn.input_pipeline.pp.ops_corrupt` for the definitions. An example is
-  corrupted in the same way every time.
+  corrupted in the same way every time, and anew: there is no cache.
 
   Metrics, all in [0, 1]: `<kind>_<severity>_prec@1`; `<kind>_prec@1`, the mean
   over the severities; `prec@1`, the mean over all.

@@ -92,6 +92,8 @@ class Examples:
     """Raises ValueError if preprocessing draws random numbers."""
     for source, preprocess in self._parts:
       try:
+        if drawn := [x.text for x in preprocess.steps if x.declared.random]:
+          raise ValueError(f"These do: {', '.join(drawn)}.")
         preprocess(source[0], None)
       except ValueError as e:
         raise ValueError(

@@ -50,8 +50,8 @@ def _specs(section: Mapping[str, Any]) -> Iterator[str]:
   for key, value in section.items():
     if hasattr(value, "items"):  # a ConfigDict is not a Mapping
       yield from _specs(value)
-    elif re.fullmatch("pp(_.*)?", key) and isinstance(value, str):
-      yield value
+    elif re.fullmatch("pp(_.*)?", key):
+      yield from [value] if isinstance(value, str) else value or ()
 
 
 def differences(

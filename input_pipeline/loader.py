@@ -134,7 +134,8 @@ class Data:
 
   def everything(self) -> Batch:
     """Returns all examples as one batch, in the order of the source."""
-    once = EvaluationData(examples=self.examples, batch_size=self.batch_size)
+    same = {"batch_size": self.batch_size, "num_threads": self.num_threads}
+    once = EvaluationData(examples=self.examples, **same)
     found = [
       {key: batch[key][batch[batches.MASK]] for key in self.spec}
       for batch in once

@@ -63,6 +63,7 @@ def training(
   Raises:
     ValueError: something in the config is wrong, or the first example fails.
   """
+  config = {k: v for k, v in config.items() if v is not None}
   config = {k: v for k, v in config.items() if k not in IGNORED_KEYS}
   seed = config.setdefault("seed", seed)
   for key in ("batch_size", "data"):
@@ -71,9 +72,10 @@ def training(
   parts, weights = _parts(config)
   for key, value in config.items():
     errors.check_known("key of config.input", key, KEYS)
-    if key in _LOWEST and value is not None and value < _LOWEST[key]:
+    least = _LOWEST.get(key)
+    if least is not None and not (isinstance(value, int) and value >= least):
       raise ValueError(
-        f"config.input.{key} must be {_LOWEST[key]} or more, got {value}."
+        f"config.input.{key} must be an integer from {least}, got {value!r}."
       )
   # SeedSequence splits larger ones into words, so seeds would share orders.
   if not (isinstance(seed, int) and 0 <= seed < 2**32):
@@ -119,7 +121,13 @@ def _parts(config: dict[str, Any]):
       "config.input.pp: the parts of a mixture have a pp each, as in "
       f"config.input.{next(iter(data))}.pp."
     )
-  parts, weights = [], []
+  numbers = [w for w in data.values() if isinstance(w, int | float)]
+  if len(numbers) < len(data) or min(numbers) < 0 or not any(numbers):
+    raise ValueError(
+      f"config.input.data={dict(data)} has no name, so it is a mixture: "
+      "expected weights from 0, one above it at least."
+    )
+  parts, weights, named = [], [], {}
   for name, weight in data.items():
     section = config.pop(name, None)
     if not weight:
@@ -131,6 +139,15 @@ def _parts(config: dict[str, Any]):
       )
     parts.append(_part(section["data"], section.get("pp", "")))
     weights.append(weight)
+    key, _ = parts[-1].preprocess.onehot_of_source() or ("", 0)
+    if classes := key and parts[-1].source.class_names(key):
+      named[tuple(classes)] = name
+  if len(named) > 1:
+    raise ValueError(
+      f"config.input: {' and '.join(named.values())} have other classes, so "
+      "equal labels would not mean the same. Map them with an op of your own "
+      "before onehot."
+    )
   return parts, weights
 
 

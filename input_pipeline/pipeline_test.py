@@ -268,8 +268,10 @@ def test_memory_stays_flat_over_epochs():
     ({"pp": "decode"}, r"the values of 'id' \(\|S2\) are not numbers"),
     ({"pp": _PP.replace("12", "4")}, r"random_crop\(8\) failed on.*4 x 4"),
     ({"batch": 1}, "Unknown key of config.input 'batch'.*'batch_size'"),
-    ({"batch_size": 0}, "batch_size must be 1 or more, got 0"),
-    ({"prefetch": 0}, "prefetch must be 1 or more"),
+    ({"batch_size": 0}, "batch_size must be an integer from 1, got 0"),
+    ({"batch_size": "4"}, "batch_size must be an integer from 1, got '4'"),
+    ({"repeats": 1.5}, "repeats must be an integer from 1, got 1.5"),
+    ({"data": {"a": "1"}, "pp": None}, "has no name, .* expected weights"),
     ({"seed": -1}, r"seed, or config.seed, must be in \[0, 2\*\*32\), got -1"),
     ({"seed": 2**32}, r"must be in \[0, 2\*\*32\), got 4294967296"),
     ({"on_error": "skp"}, "Unknown on_error 'skp'. Did you mean 'skip'"),
@@ -277,10 +279,8 @@ def test_memory_stays_flat_over_epochs():
   ],
 )
 def test_wrong_configs_fail_at_once(data_dir, changes, message):
-  config = _config(data_dir, **changes)
-  config = {key: value for key, value in config.items() if value is not None}
   with pytest.raises(ValueError, match=message):
-    pipeline.training(config, seed=0)
+    pipeline.training(_config(data_dir, **changes), seed=0)
 
 
 def test_uneven_shares(data_dir):
@@ -304,6 +304,19 @@ def test_onehot_is_compared_with_the_classes(tmp_path):
       shape(depth)
     # An op that may change the labels.
     assert shape(depth, 'bin_label("label", 3, 2)|') == (2, depth)
+
+
+def test_parts_of_a_mixture_have_the_same_classes(tmp_path):
+  config = {"batch_size": 2, "data": {"a": 1, "b": 1}}
+  for part in config["data"]:
+    testing.class_folders(tmp_path / part / "train", classes=2, images=1)
+    data = {"name": f"folder:{tmp_path / part}", "split": "train"}
+    pp = 'decode|onehot(2, key="label", key_result="labels")|keep("labels")'
+    config[part] = {"data": data, "pp": pp}
+  assert pipeline.training(config, seed=0).num_examples == 4
+  (tmp_path / "b/train/class0").rename(tmp_path / "b/train/cat")
+  with pytest.raises(ValueError, match="a and b have other classes"):
+    pipeline.training(config, seed=0)
 
 
 @pytest.mark.parametrize("count", [1, 4])

@@ -53,7 +53,9 @@ def export(
   """
   if not importlib.util.find_spec("flatbuffers"):
     raise ValueError("jax.export writes with flatbuffers: pip install it.")
-  options = {**(options or {}), "attn_impl": "xla"}  # not one platform's own
+  options = dict(options or {})
+  if options.setdefault("attn_impl", "xla") != "xla":
+    raise ValueError("attn_impl: expected xla, which runs on every platform.")
   model, variables, preprocess = vit.from_pretrained(
     source, arch=arch, **options
   )

@@ -74,7 +74,7 @@ def pictures(paths: Sequence[str]) -> Iterator[str]:
       yield path
       continue
     for folder, inside, files in os.walk(path):
-      inside.sort()
+      inside[:] = sorted(name for name in inside if name[0] != ".")
       visible = sorted(name for name in files if name[0] != ".")
       yield from (os.path.join(folder, name) for name in visible)
 
@@ -110,6 +110,8 @@ def main(argv: Sequence[str] | None = None):
   args = parser.parse_args(argv)
   if args.out and not args.out.endswith((".csv", ".json")):
     parser.error(f"--out {args.out}: expected a name in .json or .csv")
+  if args.top < 1:
+    parser.error(f"--top {args.top}: expected 1 or more")
   with output.errors_in_a_line():
     paths = [*pictures(args.pictures)]
     if not paths:

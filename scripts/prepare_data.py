@@ -33,6 +33,7 @@ that TFRecord has are compared, too, while it is read (quickly with the package
 import argparse
 import functools
 import os
+import re
 import shutil
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -49,6 +50,8 @@ from dpn.input_pipeline.sources import rewrite, tfds, tfds_writer
 from dpn.input_pipeline.text import tokenizers
 from dpn.scripts.results import output
 
+# What a copied data set has of its own.
+_CHOSEN = ("name", "version", "splits", "shard_size", "vocab_size", "text_key")
 CHECKSUMS = "checksums.json"
 TOKENIZER = "tokenizer.model"
 
@@ -186,6 +189,11 @@ def _features(data: sources.Source) -> dict[str, str | int | Sequence[str]]:
             "in each line of a text: rename it."
           )
       features[key] = "int" if known is None else known
+    elif key in ("image", "annotation", "mask"):
+      raise ValueError(
+        f"{data.describe(0)}: {key!r} is {type(value).__name__}, expected the "
+        "bytes of an encoded file. Write PNGs, or read the source as it is."
+      )
     else:
       print(f"{key!r} ({type(value).__name__}) is left out.")
   return features
@@ -339,9 +347,18 @@ def main(argv: Sequence[str] | None = None):
   images = {key: value for key, value in images.items() if value}
   if "quality" in images and "max_side" not in images:
     parser.error("--quality is of images that --max_side makes smaller")
-  named = args.name or args.source.partition(":")[0] in COPIED
-  if not (args.source or args.verify) or not named:
+  copied = args.source.partition(":")[0] in COPIED
+  if not (args.source or args.verify) or not (args.name or copied):
     parser.error("give --name, and a --source to prepare, --verify, or both")
+  given = [k for k in _CHOSEN if getattr(args, k) != parser.get_default(k)]
+  if copied and given:
+    parser.error(f"--{', --'.join(given)}: {args.source} is copied as it is")
+  args.splits = args.splits.replace(" ", "")
+  if re.search(r"[\[+]", args.splits):
+    parser.error(
+      f"--splits={args.splits}: expected names such as train,val; slices can "
+      "be read from the result"
+    )
   with output.errors_in_a_line():
     if args.source:
       directory = prepare(args, images)

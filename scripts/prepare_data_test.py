@@ -257,6 +257,28 @@ def test_smaller_images(photos):
   (photos / "photos/train/class0").rename(photos / "photos/train/a\nb")
   with pytest.raises(SystemExit, match=r"name 'a\\nb'. TFDS .* rename it"):
     _run(photos, data_dir="lines")
+  with pytest.raises(
+    SystemExit, match="'image' is ndarray, expected the bytes"
+  ):
+    prepare_data.main(
+      ["--source=arrays:digits", "--name=x", f"--data_dir={photos}"]
+    )
+
+
+@pytest.mark.parametrize(
+  ("args", "message"),
+  [
+    (["--splits=train[:9]", "--name=x"], "expected names such as train,val"),
+    (
+      ["--source=array_record:x", "--version=2.0.0"],
+      "--version: array_record:x",
+    ),
+  ],
+)
+def test_arguments_that_would_be_lost(args, message, capsys):
+  with pytest.raises(SystemExit):
+    prepare_data.main(["--source=folder:x", *args])
+  assert message in capsys.readouterr().err
 
 
 def test_tfrecord_errors(old, tmp_path):

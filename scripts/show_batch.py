@@ -44,10 +44,11 @@ def batch(
   batches = data.batches()
   arrays = next(batches)
   batches.close()
-  if config.get("mixup"):
+  if config.get("mixup") or config.get("augment"):
     arrays = dpn.tasks.make(config).augment(jax.random.key(seed), arrays)
   image, labels = arrays["image"], arrays.get("labels", arrays.get("label"))
-  names, legend = data.examples.source.class_names("label"), []
+  names = config.get("class_names") or data.examples.source.class_names("label")
+  legend = []
   if labels is None:
     labels = [()] * count
   if image.ndim != 4:

@@ -51,6 +51,13 @@ def test_images_go_with_their_labels(config):
 def test_mixed_images_have_mixed_labels(config):
   config.seed = 3
   plain, texts, *_ = show_batch.batch(config, 12)
+  config.class_names = [f"a {i}" for i in range(10)]
+  config.augment = {"flip_lr": True}
+  flipped, named, *_ = show_batch.batch(config, 12)
+  assert named == [f"a {text}" for text in texts]
+  same = [np.allclose(x, y) for x, y in zip(flipped, plain, strict=True)]
+  assert not all(same)
+  del config.augment, config.class_names
   config.mixup = {"p": 0.0, "cutmix_p": 1.0}
   images, mixed, *_ = show_batch.batch(config, 12)
   own = np.isclose(images, plain)

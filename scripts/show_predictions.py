@@ -40,6 +40,10 @@ def predict(
   config, evaluator, variables = checkpoints.of_run(path, "segmentation", name)
   if places is None:
     places = command.spread(evaluator.num_examples)
+  if not all(0 <= i < evaluator.num_examples for i in places):
+    raise ValueError(
+      f"--images {list(places)}: expected 0 to {evaluator.num_examples - 1}."
+    )
   names = evaluator.class_names or map(str, range(config["num_classes"]))
   return list(names), list(evaluator.predictions(variables, places))
 

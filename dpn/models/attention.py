@@ -196,6 +196,12 @@ def of_block(config, where, tokens, make_norm) -> Attention:
 
   `make_norm` makes, by its name, what normalizes concatenated heads.
   """
+  if where.prefix_qkv and not sum(tokens.around):
+    raise ValueError(
+      f"block_ln={config.block_ln!r} projects class token and registers apart, "
+      "and this block sees none. Use pool_type='tok' without cls_blocks, or "
+      "registers=4."
+    )
   bind = lambda choice: functools.partial(
     config.bind(choice), dtype=config.dtype
   )
@@ -232,6 +238,12 @@ def check(config):
     raise ValueError(
       f"rope={config.rope!r} turns pairs of channels by rows and by columns: "
       f"head_dim or width / num_heads must be a multiple of 4, got {d}."
+    )
+  scaled = any(where.head_scale == "out" for where in config.block_placements)
+  if scaled and config.width % config.num_heads:
+    raise ValueError(
+      f"head_scale='out' scales width / num_heads channels each: width="
+      f"{config.width} must be a multiple of num_heads={config.num_heads}."
     )
   for choice in ("qk_norm", "v_norm"):
     if not config.bind(choice).func.PER_TOKEN:

@@ -44,6 +44,12 @@ LATE = {"norm": "dtn", "cls_blocks": 2, "pool_type": "tok"}
     ({"widht": 3}, "model option 'widht'. Did you mean 'width'"),
     ({"pool_type": "tokk"}, "pool_type 'tokk'. Did you mean 'tok'"),
     ({"stem_ln": "dpm"}, "stem_ln 'dpm'. Did you mean 'dpn'"),
+    ({"stoch_depth": 10.0}, "stoch_depth must be from 0 to below 1, got 10"),
+    ({"dtype_mm": "bf16"}, "dtype_mm 'bf16'. Did you mean 'bfloat16'"),
+    (
+      {"block_ln": "mix_ln", "posemb_join": "lape", "depth": 8},
+      "'mix_ln' does not normalize there",
+    ),
     ({"remat_policy": "dots"}, "remat_policy 'dots'.*Known: dots_saveable"),
     ({"posemb_join": "unshared", "posemb": "sincos1d"}, "learns a table"),
     ({"posemb_join": "shared", "posemb": "rpe"}, "use 'add' or 'lape'"),

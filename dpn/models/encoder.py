@@ -30,6 +30,7 @@ REMAT_POLICIES = (
   *("none", "nothing_saveable", "dots_saveable", "everything_saveable"),
   "dots_with_no_batch_dims_saveable",
 )
+DTYPES = ("float32", "bfloat16", "float16", "float64")
 LAST_NORMS = (True, False, "norm")
 _MINIMA = {"width": 1, "depth": 0, "mlp_dim": 1, "num_heads": 1, "head_dim": 1}
 _MOST = 2**16  # a file that says more is damaged, or hostile
@@ -90,6 +91,7 @@ class Config(options.Options):
     "weight_init": init.INITS,
     "remat_policy": REMAT_POLICIES,
     "attn_impl": flash.IMPLS,
+    "dtype_mm": DTYPES,
     "final_norm": LAST_NORMS,
   }
   TRAINING_ONLY: ClassVar[tuple[str, ...]] = (
@@ -152,10 +154,10 @@ class Config(options.Options):
     return functools.partial(norms.make, "layernorm", eps=self.eps)
 
   @property
-  def placement(self) -> placements.Placement:
-    """Where the last block normalizes, as far as `block_ln` says."""
-    fields = bind_block(self, max(self.depth - 1, 0))[1]
-    return fields.get("placement", placements.Placement())
+  def block_placements(self) -> list[placements.Placement]:
+    """Where each block normalizes, as far as `block_ln` says."""
+    plain = placements.Placement()
+    return [fields.get("placement", plain) for _, fields in bind_blocks(self)]
 
   def check(self):
     super().check()
@@ -163,6 +165,9 @@ class Config(options.Options):
       got = getattr(self, key)
       if got is not None and not least <= got <= _MOST:
         raise ValueError(f"{key} must be {least} to {_MOST:,}, got {got}.")
+    for key in ("dropout", "attn_dropout", "stoch_depth"):
+      if not 0 <= (rate := getattr(self, key)) < 1:
+        raise ValueError(f"{key} must be from 0 to below 1, got {rate}.")
     for choice in ("norm", "qk_norm", "v_norm"):
       found = self.bind(choice).func
       if not (isinstance(found, type) and issubclass(found, norms.Normalizer)):
@@ -318,7 +323,7 @@ class Encoder(nn.Module):
     if pe is not None:
       # In float32 or wider: LaPE passes it through one norm after another.
       pe = pe.astype(jnp.promote_types(pe.dtype, x.dtype))
-    if config.scan:
+    if config.scan and config.depth:
       carry, out = self.scan((x, pe), deterministic, tokens)
     else:
       blocks = range(config.depth)
@@ -382,9 +387,9 @@ class Encoder(nn.Module):
     make = lambda name: functools.partial(
       last(name=name, tokens=tokens), train=not deterministic
     )
-    if tokens.prefix_norm == "shared":
-      return make(name)(x), out
-    return tokens.apart(make, name, x), out
+    shared = tokens.prefix_norm == "shared"
+    x = make(name)(x) if shared else tokens.apart(make, name, x)
+    return x.astype(jnp.promote_types(x.dtype, jnp.float32)), out
 
 
 def bind_block(config: Config, i: int = 0) -> tuple[type, dict[str, Any]]:

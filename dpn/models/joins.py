@@ -162,7 +162,7 @@ class Lape(Add):
     if self.share and config.posemb == "rpe":
       why = "every block has a table: leave out posemb_join_kw.share"
       _refuse(config, why)
-    if "pre" not in config.placement.sa:
+    if any("pre" not in where.sa for where in config.block_placements):
       raise ValueError(
         "posemb_join='lape' adds positions to the normalized tokens that the "
         f"attention sees, but block_ln={config.block_ln!r} does not normalize "

@@ -72,6 +72,10 @@ class Block(encoder.EncoderBlock):
     config, out = self.config, {}
     if self.positions:
       raise ValueError("ngpt.Block needs posemb_join='add' and no 'rpe'.")
+    if config.layer_scale is not None or config.mlp != "mlp":
+      raise ValueError(
+        "ngpt.Block has its own mlp and layer_scale: leave them out."
+      )
     kw = {"drop_rate": drop_rate, "deterministic": deterministic}
     scaled = {"qk_norm": f"{__name__}:ScaledUnit", "qk_norm_kw": {}}
     own = dataclasses.replace(config, qkv_bias=False, **scaled)

@@ -75,6 +75,11 @@ def axial(
   Returns:
     (tokens, 1, d / 2) angles, and `pairs`.
   """
+  if native_side and coordinates == "centred":
+    raise ValueError(
+      "rope_kw.native_side squeezes coordinates='index'; centred ones do not "
+      "depend on the grid. Leave one out."
+    )
   side = math.isqrt(tokens.registers)
   if register_base and (not side or side**2 != tokens.registers):
     raise ValueError(

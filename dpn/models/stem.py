@@ -128,6 +128,8 @@ def patch(image, ln0, ln1, config):
   Returns:
     (batch, rows / P, cols / Q, width).
   """
+  if config.weight_norm != "none":  # multiplies all that the kernel is given
+    return ln1(_embed(ln0(patchify(image, config.patch_size)), config))
   # LN(x) K = (scale * y + shift) K = y (scale * K) + shift K: that way the
   # gradient of the scale needs no product of K with the gradient of each token.
   y, *affine = ln0.apart(image, config.patch_size)

@@ -338,7 +338,7 @@ def Model(num_classes=None, *, variant=None, **kw) -> nn.Module:
   schema.check("model", "variant", variant, str | None)
   base = {"mlp_dim": None, **decode_variant(variant)}
   if "stem" not in kw:
-    kw |= stems.WORDS.get(kw.get("stem_ln", ""), {})
+    kw |= stems.WORDS.get(str(kw.get("stem_ln")), {})
   return ViT(num_classes, Config.make(base, kw))
 
 

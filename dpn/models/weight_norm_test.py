@@ -83,6 +83,25 @@ def test_starts_as_the_plain_model(scan):
   np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
 
 
+def test_the_kernel_of_dual_patchnorm():
+  """Equation 3 with what LN0 adds to a patch, too: W is sigma / s(W) kernel."""
+  model = vit.Model(3, **TINY, stem_ln="dpn", weight_norm="sigma_reparam")
+  variables = model.init(jax.random.key(1), IMAGE)
+  params = trees.flatten(variables["params"])
+  params["stem/ln0/bias"] = jnp.linspace(-1, 1, 48)
+  params["embedding/sigma"] = 3 * params["embedding/sigma"]
+  run = lambda model, params: model.apply(
+    variables | {"params": trees.unflatten(params)}, IMAGE
+  )[1]["stem"]
+  plain = vit.Model(3, **TINY, stem_ln="dpn")
+  kernel = params["embedding/kernel"]
+  [sigma] = params["embedding/sigma"]
+  gain = sigma / jnp.linalg.norm(kernel.reshape(48, 16), 2)
+  own = {k: v for k, v in params.items() if not k.endswith("sigma")}
+  own["embedding/kernel"] = gain * kernel
+  np.testing.assert_allclose(run(model, params), run(plain, own), atol=1e-4)
+
+
 def test_one_iteration_a_step_in_a_head_used_twice():
   model = vit.Model(5, **TINY, weight_norm="sigma_reparam")
   variables = model.init(jax.random.key(0), IMAGE)

@@ -10,16 +10,13 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from dpn import registry
+from dpn import calls
 from dpn.weights.pixels import Pixels
 
 Size = tuple[int, int]  # rows and cols, in pixels
 
 DEFAULT_SIDE = 224
 BIG_VISION = Pixels((0.5,), (0.5,))  # value_range(-1, 1)
-# The language of the strings. `dpn` imports no input pipeline: it is looked up,
-# as whatever else a config names, and only where a string is to be understood.
-_LANGUAGE = "dpn.input_pipeline.pp:describe"
 _TIMM_METHODS = ("bicubic", "bilinear", "nearest")
 _HF_METHODS = {0: "nearest", 2: "bilinear", 3: "bicubic"}  # Pillow's numbers
 
@@ -49,7 +46,7 @@ def describe(pp: str | None) -> dict[str, Any]:
 
   Ops of the user's own count if `config.pp_modules` was read.
   """
-  found = registry.import_path("preprocessing", _LANGUAGE)(pp or "")
+  found = calls.describe(pp or "")
   return found | {"pixels": found["pixels"] and Pixels(*found["pixels"])}
 
 

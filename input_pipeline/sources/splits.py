@@ -51,7 +51,7 @@ class Slice:
         f"Split {self}: boundary {boundary} is beyond the {size} examples of "
         f"{self.split!r}."
       )
-    return round(index) + (size if round(index) < 0 else 0)
+    return round(index) + (size if boundary.startswith("-") else 0)
 
   def __str__(self):
     if not self.start and not self.stop:

@@ -64,6 +64,7 @@ def test_malformed(spec):
     ("train[-11:]", "boundary -11 is beyond the 10"),
     ("train[:101%]", r"'train\[:101%\]'.*boundary 101% is beyond"),
     ("train[5:5]", "selects no example"),
+    ("train[-1%:]", r"slice is \[10:10\]"),  # of 10 none, not all
     ("train[80%:20%]", r"slice is \[8:2\]"),
   ],
 )
