@@ -69,7 +69,8 @@ FOLDERS = ("configs", "evaluators", "input_pipeline", "scripts", "trainers")
 CONFIGS_MAY_IMPORT = {*sys.stdlib_module_names, "configs", "ml_collections"}
 # Configs may import these.
 WITHOUT_JAX = {
-  *("dpn.calls", "dpn.errors", "dpn.image_files", "dpn.registry", "dpn.schema")
+  *("dpn.calls", "dpn.errors", "dpn.image_files", "dpn.registry", "dpn.schema"),
+  "dpn.stems",
 }
 MODULES = [
   path.relative_to(ROOT).as_posix()
