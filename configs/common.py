@@ -131,7 +131,7 @@ def vit(stem_ln: str, **kw) -> dict[str, dict]:
 
   `stem_ln` is the model's option, or one of `stems.WORDS`.
   """
-  stem = stems.WORDS.get(stem_ln, {"stem_ln": stem_ln})
+  stem = stems.spelled({"stem_ln": stem_ln})
   return {"model_name": "vit", "model": {**MODEL_KW, **stem, **kw}}
 
 

@@ -106,8 +106,8 @@ def _run(init):
   model = config.get("model") if "model_name" in config else None
   registry.check_names(file, {"model": model})
   model = dict(model) if isinstance(model, dict) else {}
-  if model.items() >= stems.WORDS.get(str(model.get("stem")), {"": ""}).items():
-    model["stem_ln"] = model.pop("stem")
+  if {k: model.get(k) for k in ("stem_ln", "stem")} in stems.WORDS.values():
+    model["stem_ln"] = model.pop("stem")  # the word for both
   pp = (config.get("input") or {}).get("pp") or ""
   size = calls.describe(pp)["size"] or (224, 224)
   return model, size[0]

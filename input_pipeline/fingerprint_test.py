@@ -55,6 +55,8 @@ def test_any_evaluation_of_the_run_will_do():
   small = EVAL.replace("256", "224")
   recorded = fingerprint.of_config(_config(small={"pp_fn": small}))
   here = fingerprint.of_config(_config(small))
+  scales = fingerprint.of_config(_config(scaled={"pp_scales": (small, EVAL)}))
+  assert scales["eval"] == recorded["eval"]
   for known in (recorded, {}, recorded | {"eval": []}):  # or of older files
     assert not fingerprint.differences(known, here)
 

@@ -63,8 +63,8 @@ def training(
   Raises:
     ValueError: something in the config is wrong, or the first example fails.
   """
-  config = {k: v for k, v in config.items() if v is not None}
-  config = {k: v for k, v in config.items() if k not in IGNORED_KEYS}
+  unset = {k for k, v in config.items() if v is None} | IGNORED_KEYS.keys()
+  config = {k: v for k, v in config.items() if k not in unset}
   seed = config.setdefault("seed", seed)
   for key in ("batch_size", "data"):
     if key not in config:

@@ -270,6 +270,7 @@ def test_memory_stays_flat_over_epochs():
     ({"batch": 1}, "Unknown key of config.input 'batch'.*'batch_size'"),
     ({"batch_size": 0}, "batch_size must be an integer from 1, got 0"),
     ({"batch_size": "4"}, "batch_size must be an integer from 1, got '4'"),
+    ({"prefetch": 0}, "prefetch must be an integer from 1, got 0"),
     ({"repeats": 1.5}, "repeats must be an integer from 1, got 1.5"),
     ({"data": {"a": "1"}, "pp": None}, "has no name, .* expected weights"),
     ({"seed": -1}, r"seed, or config.seed, must be in \[0, 2\*\*32\), got -1"),

@@ -83,6 +83,8 @@ def test_train_resume_evaluate_draw_report(config, tmp_path, capsys):
     str(whole), [3, 0]
   )
   assert (names, index) == (NAMES, 3)
+  with pytest.raises(ValueError, match=r"--images \[-1\]: expected 0 to"):
+    show_predictions.predict(str(whole), [-1])
   right = predicted[1:] == example["labels"][1:]
   assert right.mean() > 0.9
 

@@ -45,6 +45,13 @@ LATE = {"norm": "dtn", "cls_blocks": 2, "pool_type": "tok"}
     ({"pool_type": "tokk"}, "pool_type 'tokk'. Did you mean 'tok'"),
     ({"stem_ln": "dpm"}, "stem_ln 'dpm'. Did you mean 'dpn'"),
     ({"stoch_depth": 10.0}, "stoch_depth must be from 0 to below 1, got 10"),
+    (
+      {
+        **{"block_ln": "normformer", "block_ln_kw": {"head_scale": "out"}},
+        **{"num_heads": 3, "head_dim": 4},
+      },
+      "must be a multiple of num_heads=3",
+    ),
     ({"dtype_mm": "bf16"}, "dtype_mm 'bf16'. Did you mean 'bfloat16'"),
     (
       {"block_ln": "mix_ln", "posemb_join": "lape", "depth": 8},
@@ -71,6 +78,32 @@ LATE = {"norm": "dtn", "cls_blocks": 2, "pool_type": "tok"}
 def test_refused(options, message):
   with pytest.raises(ValueError, match=message):
     vit.Model(5, **{**SMALL, **options})
+
+
+@pytest.mark.parametrize(
+  ("options", "message"),
+  [
+    ({"block_ln": "specialized_cls"}, "this block sees none. Use pool_type"),
+    (
+      {"rope_kw": {"native_side": 4, "coordinates": "centred"}},
+      "rope_kw.native_side squeezes",
+    ),
+    ({"block_ln": "dpn.models.ngpt:Block", "mlp": "geglu"}, "its own mlp and"),
+  ],
+)
+def test_refused_when_it_is_traced(options, message):
+  options = {**SMALL, "rope": "axial", **options}
+  model = vit.Model(5, **options)
+  with pytest.raises(ValueError, match=message):
+    jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 8, 8, 3)))
+
+
+def test_an_encoder_without_blocks_or_norm():
+  options = {**SMALL, "depth": 0, "scan": True, "dtype_mm": "bfloat16"}
+  model = vit.Model(5, **options, norm="none", final_norm="norm")
+  run = lambda image: model.init_with_output(jax.random.key(0), image)[0][1]
+  out = jax.eval_shape(run, jnp.zeros((1, 8, 8, 3)))
+  assert (out["stem"].dtype, out["encoded"].dtype) == ("bfloat16", "float32")
 
 
 def test_late_class_token():

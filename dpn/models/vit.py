@@ -337,9 +337,7 @@ def Model(num_classes=None, *, variant=None, **kw) -> nn.Module:
   schema.check("model", "num_classes", num_classes, int | None)
   schema.check("model", "variant", variant, str | None)
   base = {"mlp_dim": None, **decode_variant(variant)}
-  if "stem" not in kw:
-    kw |= stems.WORDS.get(str(kw.get("stem_ln")), {})
-  return ViT(num_classes, Config.make(base, kw))
+  return ViT(num_classes, Config.make(base, stems.spelled(kw)))
 
 
 def from_pretrained(

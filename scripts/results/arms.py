@@ -97,17 +97,10 @@ def says_arm(model: Config) -> bool:
   return any(_is_arm(f"model/{key}") for key in model)
 
 
-def _spelled(model):
-  """Returns options with a word of `stem_ln` as the two it stands for."""
-  if model.get("stem"):
-    return model
-  return {**model, **stems.WORDS.get(model.get("stem_ln"), {})}
-
-
 def model_name(model: Config) -> str:
   """Returns the arm of config.model: "dpn+sub_ln", "lape"; "" if plain."""
   defaults = _defaults()
-  model = _spelled(model)
+  model = stems.spelled(model)
   stem = model.get("stem_ln") or defaults["stem_ln"]
   # "patch_stats" alone would be Dual PatchNorm with it.
   alone = stems.WORDS.get(model.get("stem"), {}).get("stem_ln", stem)
@@ -171,7 +164,7 @@ def _flat(config):
   flat = flax.traverse_util.flatten_dict(dict(config), sep="/")
   model, whole = image_model(config), config.get("model") or {}
   prefix = "model/image/" if model is whole.get("image") else "model/"
-  model = _spelled(model)
+  model = stems.spelled(model)
   flat[prefix + "stem_ln"] = model.get("stem_ln")
   for key in ("block_ln", *_NAMED):
     kept = [f"{prefix}{key}_kw/{option}" for option in _NAMED.get(key, ())]

@@ -22,6 +22,7 @@ def _name(config):
     ({"stem_ln": "none", "qk_norm": None, "stem": "patch"}, "base"),
     ({"stem_ln": "dpn"}, "dpn"),
     ({"block_ln_kw": {"sa": "post"}}, "sa=post,mlp=pre"),
+    ({"stem_ln": "pre", "stem": "patch_stats"}, "pre+patch_stats"),
     ({"stem_ln": "patch_stats"}, "dpn+patch_stats"),
     ({"stem": "patch_stats"}, "none+patch_stats"),
     ({"stem_ln": "none", "stem": "tract"}, "tract"),
@@ -44,6 +45,7 @@ def test_options_that_no_recipe_sets_name_an_arm_by_themselves(model, name):
   [
     (_config(seed=3, log_training_steps=5, table={"arm": "x"}), "base"),
     (_config(workdir="b", evals={"val": {}}, mesh={"data": 2}), "base"),
+    (_config(lr=0.2), "lr=0.2"),
     (_config({"stem_ln": "dpn"}, lr=0.2), "dpn+lr=0.2"),
     (_config({"pool_type": "gap"}), "pool_type=gap"),
     (_config(mixup={"p": 0.2}, grad_clip_norm=None), "mixup.p=0.2"),
