@@ -108,7 +108,8 @@ def _pairs(zimg, ztxt):
       f"Got embeddings {zimg.shape} of images and {ztxt.shape} of texts, "
       "expected (batch, dim) of both, a text for every image."
     )
-  return zimg.astype(jnp.float32), ztxt.astype(jnp.float32)
+  wide = lambda z: z.astype(jnp.promote_types(z.dtype, jnp.float32))
+  return wide(zimg), wide(ztxt)
 
 
 def _similarities(rows, columns, temperature):

@@ -28,7 +28,14 @@ CONFIGS = {
   "softmax": {"model": MODEL},
   "sigmoid": {"model": {**MODEL, "bias_init": -3.0}, "loss": "sigmoid"},
 }
+TOWERS = ("image", "text")
 LOCKED = [("img/.*", None), (".*", {"decay_type": "cosine"})]
+
+
+def _in(dtype, model):
+  """Returns the model's options with towers of this dtype."""
+  towers = {name: {**model[name], "dtype_mm": dtype} for name in TOWERS}
+  return {**model, **towers}
 
 
 @functools.cache
@@ -61,9 +68,9 @@ def test_measures_what_it_predicts(name):
   )
 
 
-def _step(name, config, parts, mesh=None):
-  task, variables = _task(name)
-  params = variables["params"]
+def _step(name, config, parts, mesh=None, dtype="float32"):
+  task, variables = _fresh(name, model=_in(dtype, CONFIGS[name]["model"]))
+  params = jax.tree.map(lambda x: x.astype(dtype), variables["params"])
   sizes = {"total_steps": 9, "batch_size": 8, "data_size": 8}
   config = {"lr": 0.1, "optax_name": "identity", **config}
   tx, _ = optim.make(config, params, **sizes)
@@ -77,16 +84,17 @@ def _step(name, config, parts, mesh=None):
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_batch_in_parts_has_the_gradients_of_the_whole(name):
-  """On one device, and in parts on four."""
-  state, step, _ = _step(name, {}, 1)
-  whole, values = step(state, BATCH)
-  state, step, _ = _step(name, {}, 2, sharding.make_mesh())
-  got, others = step(state, BATCH)
+  """On one device, and in parts on four; in double precision."""
+  with jax.enable_x64(True):
+    state, step, _ = _step(name, {}, 1, dtype="float64")
+    whole, values = step(state, BATCH)
+    state, step, _ = _step(name, {}, 2, sharding.make_mesh(), "float64")
+    got, others = step(state, BATCH)
   moved = trees.flatten(jax.tree.map(np.subtract, got.params, state.params))
   before = trees.flatten(state.params)
   for key, x in trees.flatten(whole.params).items():
     want = np.subtract(x, before[key])
-    np.testing.assert_allclose(moved[key], want, atol=1e-6, err_msg=key)
+    np.testing.assert_allclose(moved[key], want, atol=1e-12, err_msg=key)
   assert values.keys() == others.keys()
   for key, x in values.items():
     assert float(x) == pytest.approx(float(others[key]), rel=1e-4), key
