@@ -78,6 +78,10 @@ OWN_VALUES = {
   ("norm_zoo", "method"): [*norm_zoo.METHODS],
   ("norm_zoo", "optimizer"): ["muon"],
   ("norm_zoo", "test"): ["True"],
+  ("studies.camvid_rates", "method"): [
+    *("dpn+patch_mean", "dpn+patch_stats_gain1", "dpn+patch_stats_channels"),
+    *("none_standardized", "tract"),
+  ],
   ("studies.when_dpn_helps", "aug"): ["none", "jitter"],
   ("deit_i1k", "variant"): ["S/16", "B/16", "vit5-S/16"],
   ("dtn_i1k", "variant"): ["Ti_star", "B_star"],

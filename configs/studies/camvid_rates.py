@@ -21,22 +21,24 @@ from dpn.configs.studies import photos
 # Of the pixels of `train`, of 255.
 MEAN, STD = (104.95, 108.35, 110.19), (76.98, 78.1, 76.99)
 _METHODS = ("none", "none_standardized", "dpn", "dpn+patch_stats", "tract")
-# As those of photos.py.
+_PARTS = ("mean", "std", "stats_gain1", "stats_channels")
+# As those of photos.py; `confirm_parts` needs lrs, that of dpn+patch_stats.
 PIECES = {
   "rates": (_METHODS, 100, 1, {"lr": ("1e-3", "3e-3", "1e-2")}),
   "confirm": (_METHODS, 5, 10, {}),
+  "confirm_parts": (tuple(f"dpn+patch_{part}" for part in _PARTS), 5, 5, {}),
 }
 
 
 @common.recipe(method="dpn", data="camvid", data_dir="", lr=3e-3, test=False)
 def get_config(arg):
   """Returns the config; see the module's docstring for `arg`."""
-  stem_ln, stem, pixels = common.choose("method", arg.method, photos.METHODS)
+  chosen = common.choose("method", arg.method, photos.METHODS)
   given = {key: arg[key] for key in ("lr", "data", "data_dir", "seed")}
-  config = camvid.get_config(stem_ln=stem_ln, **given)
-  config.model.stem = stem
+  config = camvid.get_config(stem_ln=chosen.stem_ln, **given)
+  config.model.update(stem=chosen.stem, stem_kw=dict(chosen.stem_kw))
   change = lambda pp: pp.replace(
-    "value_range(-1, 1)", photos.to_input(pixels, MEAN, STD)
+    "value_range(-1, 1)", photos.to_input(chosen.pixels, MEAN, STD)
   )
   config.input.pp = change(config.input.pp)
   for section in config.evals.values():

@@ -22,6 +22,7 @@ of tiny_imagenet, 2e16, need a GPU.
 import os
 import re
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from dpn.configs import common
@@ -70,19 +71,37 @@ SETS = {
     crop=64,
   ),
 }
-# stem_ln, stem, pixels: from -1 to 1; or those by a factor, so that the mean of
-# their squares is 1, as LayerNorm makes it; or standardized by channel.
+
+
+class Method(NamedTuple):
+  """What a model is given, and how it embeds that; pixels as in `to_input`."""
+
+  stem_ln: str = "none"
+  stem: str = "patch"
+  pixels: str = "range"
+  stem_kw: Mapping = MappingProxyType({})
+
+
+def _stats(**stem_kw) -> Method:
+  return Method("dpn", "patch_stats", stem_kw=stem_kw)
+
+
 METHODS = {
-  "none": ("none", "patch", "range"),
-  "pre": ("pre", "patch", "range"),
-  "post": ("post", "patch", "range"),
-  "dpn": ("dpn", "patch", "range"),
-  "dpn+patch_stats": ("dpn", "patch_stats", "range"),
-  "none+patch_stats": ("none", "patch_stats", "range"),
-  "tract": ("none", "tract", "range"),
-  "none_scaled": ("none", "patch", "scaled"),
-  "none_standardized": ("none", "patch", "standardized"),
-  "tract_standardized": ("none", "tract", "standardized"),
+  "none": Method(),
+  "pre": Method("pre"),
+  "post": Method("post"),
+  "dpn": Method("dpn"),
+  "dpn+patch_stats": _stats(),
+  # Parts of it, and another start, for CamVid.
+  "dpn+patch_mean": _stats(statistics="mean"),
+  "dpn+patch_std": _stats(statistics="std"),
+  "dpn+patch_stats_gain1": _stats(init_gain=1.0),
+  "dpn+patch_stats_channels": _stats(per_channel=True),
+  "none+patch_stats": Method(stem="patch_stats"),
+  "tract": Method(stem="tract"),
+  "none_scaled": Method(pixels="scaled"),
+  "none_standardized": Method(pixels="standardized"),
+  "tract_standardized": Method(stem="tract", pixels="standardized"),
 }
 _PAIR = ("none", "dpn")
 _MAIN = (*_PAIR, "dpn+patch_stats")
@@ -115,12 +134,12 @@ PIECES = {
 )
 def get_config(arg):
   """Returns the config; see the module's docstring for `arg`."""
-  stem_ln, stem, pixels = common.choose("method", arg.method, METHODS)
+  chosen = common.choose("method", arg.method, METHODS)
   known = common.choose("data", arg.data, SETS)
   width, depth, patch = map(int, re.split("[x/]", known.arch))
   file = os.path.join(arg.data_dir, f"{arg.data}.npz")
   source = lambda split: common.source(f"arrays:{file}", split)
-  pixels = to_input(pixels, known.mean, known.std)
+  pixels = to_input(chosen.pixels, known.mean, known.std)
   tail = common.labels_tail(known.classes, pixels=pixels)
   evaluator = lambda split, share, middle="", **kw: common.classification(
     source(split),
@@ -153,7 +172,7 @@ def get_config(arg):
     "ckpt_steps": 500,
     "log_grad_depth": True,
     **common.vit(
-      stem_ln,
+      chosen.stem_ln,
       width=width,
       depth=depth,
       mlp_dim=4 * width,
@@ -161,7 +180,8 @@ def get_config(arg):
       patch_size=(patch, patch),
       pool_type="tok",
       scan=True,
-      stem=stem,
+      stem=chosen.stem,
+      stem_kw=dict(chosen.stem_kw),
     ),
     **common.ADAM,
     "lr": arg.lr,
@@ -179,7 +199,8 @@ def to_input(kind: str, mean: tuple[float, ...], std: tuple[float, ...]) -> str:
   """Returns the op that changes uint8 pixels to the model's input.
 
   Args:
-    kind: range, scaled or standardized, see `METHODS`.
+    kind: range, from -1 to 1; scaled, these by a factor, so that the mean of
+      their squares is 1, as LayerNorm makes it; or standardized by channel.
     mean: of each channel, of 255.
     std: the same.
   """

@@ -23,6 +23,7 @@ from dpn.models import (
   tract_gradient,
   whitening,
 )
+from dpn.models import patch_stats as stats
 from dpn.models.norms import base
 
 
@@ -165,23 +166,26 @@ def _embed(patches, config, matmul=jnp.matmul, affine=()):
   )(patches, *affine)
 
 
-def patch_stats(image, ln0, ln1, config):
-  """Returns what `patch` does, with two further inputs per patch.
+def patch_stats(
+  image,
+  ln0,
+  ln1,
+  config,
+  *,
+  statistics: stats.Statistics = "mean+std",
+  per_channel: bool = False,
+  init_gain: float = stats.INIT_GAIN,
+):
+  """Returns what `patch` does, with the mean and deviation of each patch added.
 
-  They are the mean and the standard deviation of its pixels, which a LayerNorm
-  in `ln0` removes: this separates what the norm does to gradients from what it
-  hides. With the initial kernel, a patch's mean has 0.7 times the weight in its
-  token that it has in a plain ViT. Arguments as in `patch`.
+  A LayerNorm in `ln0` removes them: this separates what the norm does to
+  gradients from what it hides. Options as in `stats.embed`, of all pixels or
+  `per_channel`; other arguments as in `patch`.
   """
+  groups = image.shape[-1] if per_channel else 1
   patches = patchify(image, config.patch_size)
-  var = patches.var(-1)
-  # A constant patch has variance 0, where the root's gradient is infinite.
-  std = jnp.where(var > 0, jnp.sqrt(jnp.where(var > 0, var, 1)), 0)
-  stats = jnp.stack([patches.mean(-1), std], axis=-1)  # (…, 2)
-  embed = nn.Dense(
-    config.width, use_bias=False, dtype=config.dtype, name="patch_stats"
-  )
-  return patch(image, ln0, lambda x: ln1(x + embed(stats)), config)
+  added = stats.embed(patches, groups, config, statistics, init_gain)
+  return patch(image, ln0, lambda x: ln1(x + added), config)
 
 
 def hmlp(image, ln0, ln1, config, *, train: bool = False):

@@ -4,7 +4,6 @@ testdata/stems.npz: a float32 image (2, 8, 12, 3) with one constant patch,
 parameters, and in float64 the patches and the tokens of every stem.
 """
 
-import dataclasses
 import pathlib
 
 import flax.linen as nn
@@ -176,17 +175,32 @@ def test_brightness_and_contrast_of_patches_vanish(stem_ln):
   assert np.abs(plain[0, 0]).max() > 0.1
 
 
-@pytest.mark.parametrize("stem_ln", ["none", "dpn"])
-def test_statistics_of_patches_as_inputs(stem_ln):
-  """One dense layer of LN0's patch, its mean and its deviation, in NumPy."""
+@pytest.mark.parametrize(
+  ("stem_ln", "kw"),
+  [
+    ("none", {}),
+    ("dpn", {}),
+    ("dpn", {"statistics": "mean"}),
+    ("dpn", {"per_channel": True}),
+  ],
+)
+def test_statistics_of_patches_as_inputs(stem_ln, kw):
+  """One dense layer of LN0's patch and its statistics, in NumPy."""
   model, params = model_and_params(stem_ln)
-  model = model.clone(
-    config=dataclasses.replace(model.config, stem="patch_stats")
+  model = vit.Model(
+    **vit.options(model) | {"stem": "patch_stats", "stem_kw": kw}
   )
-  given = np.random.default_rng(0).normal(size=(2, 10)).astype(np.float32)
+  pixels = np.float64(GOLDEN["mid/patches"]).reshape(2, 6, 16, 3)
+  axes = 2 if kw.get("per_channel") else (2, 3)
+  stats = [
+    np.asarray(getattr(pixels, name)(axes)).reshape(2, 6, -1)
+    for name in kw.get("statistics", "mean+std").split("+")
+  ]
+  inputs = sum(x.shape[-1] for x in stats)
+  given = np.random.default_rng(0).normal(size=(inputs, 10)).astype(np.float32)
   params = {**params, "patch_stats": {"kernel": given}}
   shapes = jax.eval_shape(model.init, jax.random.key(0), IMAGE)["params"]
-  assert shapes["patch_stats"]["kernel"].shape == (2, 10)
+  assert shapes["patch_stats"]["kernel"].shape == (inputs, 10)
 
   def normalize(x, name):
     if stem_ln == "none":
@@ -197,17 +211,55 @@ def test_statistics_of_patches_as_inputs(stem_ln):
     scale, bias = (GOLDEN[f"param/{name}/{k}"] for k in ("scale", "bias"))
     return x * scale + bias
 
-  x = np.float64(GOLDEN["mid/patches"])
-  inputs = [
-    normalize(x, "ln0"),
-    x.mean(-1, keepdims=True),
-    x.std(-1, keepdims=True),
-  ]
+  x = normalize(np.float64(GOLDEN["mid/patches"]), "ln0")
   kernel = np.concatenate([GOLDEN["param/dense/kernel"], given])
-  tokens = np.concatenate(inputs, -1) @ kernel + GOLDEN["param/dense/bias"]
+  tokens = np.concatenate([x, *stats], -1) @ kernel + GOLDEN["param/dense/bias"]
   want = normalize(tokens, "ln1") + GOLDEN["param/pos_embedding"]
   _, out = model.apply({"params": params}, IMAGE)
   np.testing.assert_allclose(out["with_posemb"], want, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("per_channel", [False, True])
+def test_the_initial_weight_of_a_patch_s_mean(per_channel):
+  """The plain ViT's weight and this are drawn apart: their squares add up."""
+  colors = [0.5, -0.3, 0.8] if per_channel else [0.5] * 3
+  image = np.tile(np.float32(colors), (1, 4, 4, 1))
+
+  def spread(**kw):
+    model = vit.Model(width=4096, depth=0, num_heads=1, patch_size=(4, 4), **kw)
+    key = jax.random.key(0)
+    embedded = lambda image: model.init_with_output(key, image)[0][1]["stem"]
+    return np.std(jax.jit(embedded)(image))
+
+  kw = {"statistics": "mean", "per_channel": per_channel}
+  of = lambda kw: spread(stem="patch_stats", stem_kw=kw) / spread()
+  assert of({**kw, "init_gain": 1.0}) == pytest.approx(2**0.5, abs=0.04)
+  assert of(kw) == pytest.approx(1.5**0.5, abs=0.04)
+
+
+def test_files_say_only_what_another_function_has():
+  """So that those from before there were options are files of the default."""
+  model = lambda **kw: vit.Model(
+    variant="mu/16", stem_ln="patch_stats", stem_kw=kw
+  )
+  said = lambda **kw: vit.options(model(**kw))["stem_kw"]
+  assert said() == said(statistics="mean+std", init_gain=1.0) == {}
+  assert said(statistics="std", init_gain=1.0) == {"statistics": "std"}
+
+
+@pytest.mark.parametrize(
+  ("kw", "message"),
+  [
+    ({"init_gain": 0.0}, "init_gain must be above 0, got 0.0"),
+    ({"statistics": "median"}, "Unknown statistics 'median'"),
+  ],
+)
+def test_statistics_that_there_are_not(kw, message):
+  kw = {"stem": "patch_stats", "stem_kw": kw}
+  image = np.zeros((1, 16, 16, 3))
+  init = lambda key: vit.Model(variant="mu/16", **kw).init(key, image)
+  with pytest.raises(ValueError, match=message):
+    jax.eval_shape(init, jax.random.key(0))
 
 
 def test_half_precision_starts_after_the_pixels_are_normalized():

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import flax.linen as nn
 import jax.numpy as jnp
 
-from dpn import errors, schema, stems
+from dpn import errors, registry, schema, stems
 from dpn.models import (
   attention,
   compact,
@@ -117,8 +117,14 @@ class Config(encoder.Config):
 
   def describe(self) -> dict[str, Any]:
     """As other options; TrAct is `patch`, only trained differently."""
-    same = {"stem": "patch", "stem_kw": {}} if self.stem == "tract" else {}
-    return super().describe() | same
+    if self.stem == "tract":
+      return super().describe() | {"stem": "patch", "stem_kw": {}}
+    if self.stem == "patch_stats":  # its first files say none of its options
+      usual = registry.defaults(stem.patch_stats)
+      kw = {k: v for k, v in self.stem_kw.items() if v != usual[k]}
+      kw.pop("init_gain", None)  # no more once it is trained
+      return super().describe() | {"stem_kw": kw}
+    return super().describe()
 
   def check(self):
     super().check()

@@ -26,7 +26,7 @@ IN_SHAPES = (
 IN_NAMES = {
   "stem_ln": r"(batch_stats/)?stem/.*",
   "stem": r"(embedding|patch_stats)/.*",
-  "stem_kw": r"embedding/.*",
+  "stem_kw": r"(embedding|patch_stats)/.*",
   "final_norm": r"Transformer/encoder_norm/.*",
   "registers": r"registers",
   "prefix_norm": r".*_prefix/(scale|bias)",

@@ -1,0 +1,57 @@
+"""Mean and standard deviation of patches as inputs of their own.
+
+A LayerNorm in front of the patch embedding removes both (docs/patch_stats.md).
+"""
+
+from typing import Literal
+
+import flax.linen as nn
+import jax.numpy as jnp
+
+Statistics = Literal["mean+std", "mean", "std"]
+INIT_GAIN = 0.5**0.5  # as in a dense layer of two inputs
+
+
+def embed(patches, groups, config, statistics: Statistics, init_gain: float):
+  """Returns (…, width) of the statistics of patches (…, pixels * groups).
+
+  Creates the dense layer `patch_stats` in the module that calls it.
+
+  Args:
+    patches: flattened, the channel last.
+    groups: of how many channels, each apart; 1 takes statistics of all pixels.
+    config: the `vit.Config`.
+    statistics: which there are.
+    init_gain: the weight that a patch's mean has in its token at first, 1 being
+      that of a plain ViT.
+
+  Raises:
+    ValueError: if the gain is not above 0.
+  """
+  if not init_gain > 0:
+    raise ValueError(f"stem_kw.init_gain must be above 0, got {init_gain}.")
+  chosen = statistics.split("+")
+  pixels = patches.reshape(*patches.shape[:-1], -1, groups)
+  stats = jnp.concatenate([_STATISTICS[s](pixels) for s in chosen], -1)
+  # A plain ViT multiplies a channel's mean by a sum of weights of variance
+  # 1 / channels; so these weights have init_gain ** 2 / groups.
+  scale = init_gain**2 * len(chosen)
+  return nn.Dense(
+    config.width,
+    use_bias=False,
+    kernel_init=nn.initializers.variance_scaling(
+      scale, "fan_in", "truncated_normal"
+    ),
+    dtype=config.dtype,
+    name="patch_stats",
+  )(stats)
+
+
+def _std(pixels):
+  var = pixels.var(-2)
+  # A constant patch has variance 0, where the root's gradient is infinite.
+  return jnp.where(var > 0, jnp.sqrt(jnp.where(var > 0, var, 1)), 0)
+
+
+# Functions of (…, pixels, groups), over pixels.
+_STATISTICS = {"mean": lambda pixels: pixels.mean(-2), "std": _std}
