@@ -58,6 +58,7 @@ ARMS = (
     "registers=4": {"registers": 4},
     "prefix_norm=own": {"registers": 4, "prefix_norm": "own"},
     "stem_ln=whiten": {"stem_ln": "whiten"},
+    "stem_ln=patch_stats": {"stem_ln": "dpn", "stem": "patch_stats"},
   }
   | {
     f"stem={name}": {"stem": name}

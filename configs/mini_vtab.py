@@ -8,7 +8,8 @@ data_dir=runs/data,init=runs/stems/{stem_ln}-s{seed}/params.safetensors
 Arguments: data (digits or photos, of scripts/mini_data.py), data_dir (where
 they are), init (required: a model of configs/mini.py), stem_ln, lr, test
 (evaluates on the test split, too), steps, seed, runlocal. As a sweep: data,
-data_dir, init (in which {stem_ln} is filled in), lrs (three), steps, seeds (3).
+data_dir, init (in which {stem_ln} is filled in), stems, lrs (three), steps,
+seeds (3).
 
 Table 3 of arXiv 2302.01327 (Dual PatchNorm) as scripts/mini_paper.sh makes it:
 train[:800] and, to choose one of three learning rates by the mean over three

@@ -19,7 +19,7 @@ images), seed, runlocal. As a sweep: piece (rates: each learning rate, with seed
 
 Expected: nothing of any paper's: it is trained for an epoch or two. Half a
 minute a run of 600 steps on two cores; all methods with both optimizers, three
-rates and three seeds are some 360 runs.
+rates and three seeds are some 400 runs.
 """
 
 from dpn.configs import common, mini

@@ -403,9 +403,9 @@ def test_gpus_that_are_not_there(monkeypatch):
   with pytest.raises(ValueError, match="a number, as in h100:8"):
     targets.parse("h100:2x4")
   monkeypatch.setattr(gpus.importlib.util, "find_spec", lambda name: None)
-  with pytest.raises(ValueError, match=r"dpn\[compile-gpu\]"):
+  with pytest.raises(ValueError, match=r"\.\[compile-gpu\]"):
     targets.parse("a100:8")
-  with pytest.raises(ValueError, match=r"'v5e:2x2' needs.*dpn\[compile-tpu\]"):
+  with pytest.raises(ValueError, match=r"'v5e:2x2' needs.*\.\[compile-tpu\]"):
     targets.parse("v5e:2x2")
 
 

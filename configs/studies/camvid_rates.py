@@ -4,13 +4,13 @@ The study of docs/results/camvid.md, "Each method at its own rate".
 
   python -m trainers.train --workdir W --config \
     configs/studies/camvid_rates.py:method=dpn,data_dir=/path/to/tfds
-  python -m scripts.sweep --out runs/camvid/rates --config \
+  python -m scripts.sweep --out runs/camvid_rates/rates --config \
     configs/studies/camvid_rates.py:piece=rates,data_dir=/path/to/tfds
 
 Arguments: method (one of those of configs/studies/photos.py), lr, test
 (evaluates on the test images), seed, data, data_dir, runlocal. As a sweep:
 piece (one of `PIECES`), data, data_dir; from (folder of the piece that tries
-rates, after select_best); methods, lrs (not the piece's).
+rates, after select_best); methods, lrs, seeds (not the piece's).
 
 Recipe of configs/camvid.py. Expected: see the page.
 """

@@ -2,7 +2,8 @@
 
 Parameter names, shapes and defaults are big_vision's; `stem_ln` adds `stem/ln0`
 and `stem/ln1`. The forward pass is `ViT.__call__` here, `stem.patch`,
-`encoder.EncoderBlock`, `attention.Attention` and `norms.stateless.LayerNorm`.
+`encoder.EncoderBlock`, `attention.Attention`, `mlp.Mlp` and
+`norms.stateless.LayerNorm`.
 What only one paper needs is beside them: `joins`, `late_cls`, `compact`.
 """
 

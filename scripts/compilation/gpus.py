@@ -13,7 +13,7 @@ from jax.experimental import topologies
 _FLAGS = "--xla_gpu_enable_triton_gemm=false --xla_gpu_autotune_level=0"
 _DATA = "--xla_gpu_cuda_data_dir"
 _HOST = 8  # GPUs
-EXTRA = "pip install 'dpn[compile-gpu]'"
+EXTRA = "pip install -e '.[compile-gpu]'"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -57,7 +57,7 @@ _HERE = {  # by jax.Device.device_kind; other variants have slower memories
   "TPU v5p": "v5p",
   "TPU v6 lite": "v6e",
 }
-_EXTRA = "pip install 'dpn[compile-tpu]'"
+_EXTRA = "pip install -e '.[compile-tpu]'"
 
 
 def of_device(device: jax.Device) -> Chip | None:
