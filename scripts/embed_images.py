@@ -25,6 +25,7 @@ from dpn.input_pipeline import sources
 from dpn.input_pipeline.sources import embedded
 from dpn.scripts.evaluation import checkpoints
 from dpn.trainers import build, cli, config_keys
+from dpn.weights import preprocessing
 
 
 def embed(config, splits: Sequence[str], pp: str, out: str):
@@ -55,6 +56,7 @@ def embed(config, splits: Sequence[str], pp: str, out: str):
     task,
     checkpoints.fresh(config, task, mesh),
     image_size=build.image_size(config),
+    pixels=preprocessing.describe(pp)["pixels"],
     **(config.get("model_load") or {}),
   )
   evaluator = evaluators_base.Evaluator(

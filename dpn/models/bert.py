@@ -56,9 +56,10 @@ class Config(options.Options):
 
   def check(self):
     super().check()
-    if self.width % self.num_heads:
+    if self.num_heads < 1 or self.width % self.num_heads:
       raise ValueError(
-        f"width={self.width} must be a multiple of num_heads={self.num_heads}."
+        f"width={self.width} must be a multiple of num_heads={self.num_heads}, "
+        "which must be 1 or more."
       )
 
 

@@ -103,6 +103,11 @@ def check(config):
       f"patches, which stem={config.stem!r} does not have. Choose one of "
       f"{', '.join(EMBEDS_PATCHES)}, or another weight_init."
     )
+  if config.inits.whitens and config.weight_norm != "none":
+    raise ValueError(
+      f"weight_init={config.weight_init!r} fits the embedding to images, and "
+      f"weight_norm={config.weight_norm!r} would scale it again. Leave one out."
+    )
   if config.stem == "conv" and (ln.ln0 or ln.whiten):
     raise ValueError(
       f"stem_ln={config.stem_ln!r} works on flattened patches, but a "

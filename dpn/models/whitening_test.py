@@ -88,3 +88,6 @@ def test_whitened_embeddings_have_one_kernel():
   message = "weight_init='whiten'.*stem='hmlp' does not have.*tract"
   with pytest.raises(ValueError, match=message):
     vit.Model(3, variant="mu/16", weight_init="whiten", stem="hmlp")
+  kw = {"weight_init": "whiten", "weight_norm": "sigma_reparam"}
+  with pytest.raises(ValueError, match="weight_norm='sigma_reparam' would"):
+    vit.Model(3, variant="mu/16", **kw)

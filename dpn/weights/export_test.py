@@ -1,6 +1,8 @@
 """Models that other libraries can, or cannot, express."""
 
+import contextlib
 import json
+import types
 
 import jax
 import numpy as np
@@ -10,7 +12,7 @@ import safetensors.numpy
 from dpn import trees
 from dpn.models import vit
 from dpn.scripts import convert
-from dpn.weights import checkpoint, load, metadata
+from dpn.weights import checkpoint, fold, load, metadata
 from dpn.weights import conftest as testing
 
 HEADS = {"num_heads": 2}
@@ -69,6 +71,10 @@ def test_gray_images(tmp_path):
       assert config["num_channels"] == 1
 
 
+def twice(x):
+  return contextlib.nullcontext() if isinstance(x, bool) else 2 * x
+
+
 @pytest.mark.parametrize(
   ("options", "message"),
   [
@@ -76,6 +82,8 @@ def test_gray_images(tmp_path):
     ({"stem_ln": "rmsnorm"}, r"stem_ln='rmsnorm' \(only none\)"),
     ({"pool_type": "gap"}, r"pool_type='gap' \(only tok\)"),
     ({"posemb_join": "lape"}, r"posemb_join='lape' \(only add\)"),
+    ({"weight_norm": f"{__name__}:twice"}, r"weight_norm=.*twice' \(only none"),
+    ({"gelu": f"{__name__}:twice"}, r"gelu=.*twice' \(only exact, quick, tanh"),
   ],
 )
 def test_what_transformers_cannot_express(tmp_path, options, message):
@@ -87,6 +95,12 @@ def test_what_transformers_cannot_express(tmp_path, options, message):
   notes = convert.convert(path, target, "big_vision", options=told)
   if "pool_type" not in options:
     assert "big_vision's own ViT does not have" in "\n".join(notes)
+
+
+def test_a_stem_of_convolutions_is_not_folded():
+  options = {"stem": "hmlp", "stem_ln": "only_learnable"}
+  model = types.SimpleNamespace(options=options, arrays={})
+  assert fold.without_linear_stem(model) is model
 
 
 def test_an_average_beside_a_class_token(tmp_path):

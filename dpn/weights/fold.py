@@ -75,7 +75,7 @@ def without_linear_stem(model: VitParams) -> VitParams:
   """Returns a model as a plain one if its stem is linear, else as it is."""
   stems = {"only_learnable": _without_affine, "whiten": _without_whitening}
   stem_ln, arrays = model.options["stem_ln"], dict(model.arrays)
-  if stem_ln not in stems:
+  if stem_ln not in stems or model.options["stem"] != "patch":
     return model
   kernel = arrays["embedding/kernel"]
   matrix = kernel.reshape(-1, kernel.shape[-1])  # (pixels, width)
@@ -107,8 +107,11 @@ def _without_whitening(arrays, matrix, bias):
 
 
 def without_weight_norm(model: VitParams) -> VitParams:
-  """Returns a model whose kernels are what `weight_norm` makes of them."""
-  if model.options["weight_norm"] == "none":
+  """Returns a model whose kernels are what σReparam makes of them, if it does.
+
+  Other `weight_norm` stay, as only their code knows what they do.
+  """
+  if model.options["weight_norm"] != "sigma_reparam":
     return model
   arrays = dict(model.arrays)
   for name in [name for name in arrays if name.endswith("/sigma")]:

@@ -57,14 +57,18 @@ NAMES = Names(
 # Their models that are ours, by model_type; I-JEPA's has no class token.
 _TYPES = ["vit", "vit_mae", "vit_msn", "dpt", "flava_image_model", "ijepa"]
 _TYPES += ["dinov2", "dinov2_with_registers"]
-# Options that its own models have. A classifier applies no tanh layer.
-SUPPORTED = {**PLAIN, "pool_type": ["tok"], "stem_ln": ["none"]}
 # The first of equal ones is written.
 GELUS = {
   **dict.fromkeys(("gelu", "gelu_python"), "exact"),
   **dict.fromkeys(
     ("gelu_pytorch_tanh", "gelu_new", "gelu_fast", "gelu_accurate"), "tanh"
   ),
+  "quick_gelu": "quick",
+}
+# Options that its own models have. A classifier applies no tanh layer.
+SUPPORTED = {
+  **{**PLAIN, "pool_type": ["tok"], "stem_ln": ["none"]},
+  "gelu": sorted({*GELUS.values()}),
 }
 
 

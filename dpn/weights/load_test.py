@@ -302,12 +302,46 @@ def test_numbers_that_are_not_finite(tmp_path):
   assert isinstance(kept["head"]["bias"], jax.ShapeDtypeStruct)
 
 
+def test_a_norm_that_counts_its_steps(tmp_path):
+  model = vit.Model(3, variant="mu/4", norm="prepbn")
+  shapes = jax.eval_shape(model.init, jax.random.key(0), np.zeros((1, 8, 8, 3)))
+  name = "batch_stats/Transformer/encoderblock_0/LayerNorm_0/step"
+  flat = files.flatten(shapes)
+  assert flat[name].dtype == np.int32
+  arrays = {k: np.ones(x.shape, x.dtype) for k, x in flat.items()}
+  path = testing.write(tmp_path, arrays)
+  got = files.flatten(load.load_variables(path, shapes))
+  assert (got[name].dtype, got[name]) == (np.int32, 1)
+
+
 def _corners(rows, cols):
   """Returns (1, rows * cols, 16): from 0 to 1 down, and across."""
   table = np.zeros((rows, cols, 16), np.float32)
   table[..., 0] = np.linspace(0, 1, rows)[:, None]
   table[..., 1] = np.linspace(0, 1, cols)
   return table.reshape(1, rows * cols, 16)
+
+
+@pytest.mark.parametrize("stem", ["hmlp", "vit_c", "conv"])
+def test_positions_of_oblong_images_with_convolutions(tmp_path, stem):
+  """64 positions are no square where the images say 4 x 16."""
+  size, kw = {"depth": 0, "width": 16, "num_heads": 2}, {"stem": stem}
+  more = {"stem_kw": {"num_layers": 2}} if stem == "conv" else {}
+  model = vit.Model(3, **size, **kw, **(more or {"patch_size": (4, 4)}))
+  of = lambda image: jax.eval_shape(model.init, jax.random.key(0), image)
+  here = files.flatten(of(np.zeros((1, 16, 64, 3))))
+  arrays = {k: np.zeros(x.shape, x.dtype) for k, x in here.items()}
+  arrays["pos_embedding"] = _corners(4, 16)
+  params, stats = (
+    files.unflatten(arrays).get(key) for key in ("params", "batch_stats")
+  )
+  path, pp = str(tmp_path / "params.safetensors"), "resize((16, 64))"
+  said = metadata.metadata(vit.options(model), None, pp=pp)
+  checkpoint.save_params(path, params, stats, said)
+  kw = {"options": vit.options(model), "image_size": (32, 32)}
+  got = load.load_variables(path, of(np.zeros((1, 32, 32, 3))), **kw)
+  table = got["params"]["pos_embedding"]
+  np.testing.assert_allclose(table, _corners(8, 8), atol=1e-6)
 
 
 @pytest.mark.parametrize(

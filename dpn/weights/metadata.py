@@ -147,7 +147,10 @@ def differences(
   result = [
     Difference(name, value, here[name])
     for name, value in file.options.items()
-    if value is not None and name in here and value != here[name]
+    if name in here
+    and value != here[name]
+    # Of others, names of parameters tell whether there is something.
+    and (value is not None or name == "cls_blocks")
   ]
   if file.pixels and pixels and not file.pixels.close_to(pixels):
     result.append(Difference(PIXELS, file.pixels, pixels))

@@ -190,16 +190,19 @@ def test_options_that_parameters_show_may_differ_with_them():
     ("stem_ln", "no_learnable", "none"),
     ("stem_ln", "post", "post_posemb"),
     ("pool_type", "gap", "0"),
+    ("cls_blocks", None, 1),
   ],
 )
 def test_options_without_parameters(option, there, here):
-  model = vit.Model(3, **SIZE, **{option: there})
+  kw = {**SIZE, "depth": 2}
+  kw |= {"pool_type": "tok"} if option == "cls_blocks" else {}
+  model = vit.Model(3, **kw, **{option: there})
   file = metadata.ModelMetadata("ours", vit.options(model))
   check(file, model)
   with pytest.raises(
     ValueError, match=f"{option}: {there} in the file, {here}"
   ):
-    check(file, vit.Model(3, **SIZE, **{option: here}))
+    check(file, vit.Model(3, **kw, **{option: here}))
 
 
 def test_options_of_any_task():

@@ -226,7 +226,7 @@ def from_ours(flat: Flat, names: Names) -> Flat:
       result[scales[template].replace("{i}", i)] = x
     elif name in implied:
       left.append(f"  {name}  {tuple(x.shape)}, which is not zero")
-    elif module in modules:
+    elif module in modules and leaf in ("kernel", "scale", "bias"):
       leaf = "bias" if leaf == "bias" else "weight"
       theirs = f"{modules[module]}.{leaf}".replace("{i}", i)
       place = names.parts(modules[module]).index(module)

@@ -20,3 +20,4 @@ def test_pixels_for_channels():
   assert imagenet.of(3) == tuple(map(list, pixels.IMAGENET))
   with pytest.raises(ValueError, match="3 channels, but the images have 1"):
     imagenet.of(1)
+  assert not imagenet.close_to(pixels.Pixels((0.5,) * 4, (0.5,) * 4))

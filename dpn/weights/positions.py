@@ -43,7 +43,7 @@ def fit(
   """
   changes = set()
   old_known = known_grid(file, loaded)
-  new_known = grid or _in_patches(image_size, wanted)
+  new_known = grid or _in_patches(image_size, wanted, options)
   # The images of one of our runs need not be square.
   old_may_be_oblong = file.layout == "ours" and file.options and not old_known
   fits_anyway = not new_known or (old_may_be_oblong and not grid)
@@ -138,7 +138,7 @@ def grid_of(tokens: int, known: Sequence[int] | None) -> tuple[int, int] | None:
 def known_grid(file: ModelMetadata, flat: Flat) -> tuple[int, int] | None:
   """Returns (rows, cols) of the patches that a file is for, None if unknown."""
   size = file.image_size or preprocessing.describe(file.pp)["size"]
-  return _in_patches(size, flat)
+  return _in_patches(size, flat, file.options)
 
 
 def without_register_rows(flat: Flat, file: ModelMetadata) -> Flat:
@@ -176,12 +176,24 @@ def without_register_rows(flat: Flat, file: ModelMetadata) -> Flat:
   return {**flat, "registers": registers, "pos_embedding": patches}
 
 
-def _in_patches(image_size, flat):
+def _in_patches(image_size, flat, options):
   """Returns (rows, cols) of an image's patches, None if that is unknown."""
-  kernel = flat.get("embedding/kernel")
-  if not image_size or kernel is None:
-    return None
-  return tuple(np.floor_divide(image_size, kernel.shape[:2]).tolist())
+  kernel, stem = flat.get("embedding/kernel"), options.get("stem")
+  if stem == "conv":
+    pixels = [2 ** options["stem_kw"].get("num_layers", 1)] * 2
+  elif kernel is not None:
+    pixels = kernel.shape[:2]
+  else:  # of stems that have several convolutions
+    pixels = options.get("patch_size")
+  return in_patches(image_size, pixels, stem) if image_size and pixels else None
+
+
+def in_patches(image_size, pixels, stem: str | None) -> tuple[int, int]:
+  """Returns (rows, cols) of patches of so many pixels in an image."""
+  up = stem == "conv"  # what its pooling leaves over is one more
+  size = zip(image_size, pixels, strict=True)
+  rows, cols = (-(-side // p) if up else int(side) // p for side, p in size)
+  return rows, cols
 
 
 def corners(file: ModelMetadata, wanted: bool = True) -> bool | None:

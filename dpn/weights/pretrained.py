@@ -15,7 +15,13 @@ from absl import logging
 
 from dpn import damage, errors, schema
 from dpn.models import vit
-from dpn.weights import big_vision, files, preprocessing, vit_params
+from dpn.weights import (
+  big_vision,
+  files,
+  positions,
+  preprocessing,
+  vit_params,
+)
 
 # Options that may be others than in the file. They do not change the function
 # that its parameters compute, or only add and remove parameters.
@@ -58,7 +64,9 @@ def _load(path, arch, options):
   model = vit.Model(**{**file.options, **options})
   size = _size(file)
   preprocess = preprocessing.make(file.pp, file.pixels, size, file.patch)
-  patches = lambda x: math.prod(np.floor_divide(x[-3:-1], file.patch[:2]))
+  patches = lambda shape: math.prod(
+    positions.in_patches(shape[-3:-1], file.patch[:2], file.options["stem"])
+  )
   if (size and None not in preprocess.shape) and (
     (seen := patches(preprocess.shape)) != patches(file.image_shape)
   ):

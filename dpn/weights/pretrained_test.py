@@ -12,7 +12,7 @@ from dpn import trees
 from dpn.models import vit
 from dpn.scripts import convert
 from dpn.weights import conftest as testing
-from dpn.weights import pretrained
+from dpn.weights import positions, pretrained
 
 
 def _path(tmp_path, kind):
@@ -115,6 +115,16 @@ def test_relative_positions_tell_the_size(tmp_path):
   assert preprocess.shape == (9, 9, 3)
   shapes = jax.eval_shape(model.init, jax.random.key(0), testing.IMAGE)
   assert jax.tree.map(np.shape, variables) == jax.tree.map(np.shape, shapes)
+
+
+def test_pooling_that_rounds_up():
+  kw = {"stem": "conv", "stem_kw": {"num_layers": 3}, "posemb": "none"}
+  model = vit.Model(variant="mu", pool_type="tok", **kw)
+  image = np.zeros((1, 28, 20, 3), np.float32)
+  run = lambda key: model.init_with_output(key, image)[0][1]["stem"]
+  tokens = jax.eval_shape(run, jax.random.key(0))
+  grid = positions.in_patches((28, 20), (8, 8), "conv")
+  assert tokens.shape[1:3] == grid == (4, 3)
 
 
 def test_fixed_positions_are_for_any_size(tmp_path):

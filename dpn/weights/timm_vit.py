@@ -63,11 +63,13 @@ NAMES = Names(
     *(BLOCK + f"MlpBlock_0/{x}/bias" for x in ("gate", "Dense_0", "Dense_1")),
   ),
 )
+GELUS = {"gelu": "exact", "gelu_tanh": "tanh", "quick_gelu": "quick"}
 # Options that its own models have. No tanh layer (`rep_size`) is applied.
 SUPPORTED = {
   **{k: PLAIN[k] for k in PLAIN if k not in ("registers", "layer_scale")},
   "registers_last": [False],
   "qk_norm": ["none", "layernorm"],
+  "gelu": [*GELUS.values()],
   "pool_type": ["tok", "gap", "map"],
   "rep_size": [False],
   "stem_ln": ["none", "post"],
@@ -112,7 +114,6 @@ KINDS = {
     (".mlp.fc1.", ".mlp.fc1_x."),
   ),
 }
-GELUS = {"gelu": "exact", "gelu_tanh": "tanh", "quick_gelu": "quick"}
 POOLS = {"token": "tok", "avg": "gap", "map": "map", "": "none"}
 EPS = 1e-6  # its config.json cannot say another
 _EPS_OTHERS = 1e-5  # of CLIP and AIMv2
