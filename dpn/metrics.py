@@ -43,6 +43,12 @@ def read(path: str) -> list[dict]:
   return scan(path)[0]
 
 
+def row_of(path: str, step: int) -> dict[str, float]:
+  """Returns the metrics of a step, empty if there are none."""
+  found = next((row for row in read(path) if row["step"] == step), {})
+  return {name: value for name, value in found.items() if name != "step"}
+
+
 def scan(
   path: str, *, any_order: bool = False
 ) -> tuple[list[dict], list[bytes]]:

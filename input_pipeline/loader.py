@@ -151,7 +151,13 @@ class Data:
     source = self.examples.source
     checksum = 0
     for index in np.linspace(0, len(source) - 1, 8).astype(int).tolist():
-      for key, value in sorted(source[index].items()):
+      try:
+        example = source[index]
+      except Exception:  # such as of a file that is missing
+        if not self.examples.skip:
+          raise
+        example = {}
+      for key, value in sorted(example.items()):
         if isinstance(value, np.ndarray):
           value = value.tobytes()
         data = value if isinstance(value, bytes) else repr(value).encode()

@@ -188,7 +188,8 @@ def test_corrupt_records_are_named(tmp_path, how):
 )
 def test_corrupt_records_are_skipped_and_counted(tmp_path, how):
   config = _corrupt(tmp_path, 0, 4, on_error="skip", **how)
-  batches = _take(pipeline.training(config, seed=0), 6)
+  data = pipeline.training(config, seed=0)
+  batches = _take(data, 6)
   images = np.concatenate([batch["image"] for batch in batches])
   skipped = sum(batch["_skipped"].sum() for batch in batches)
   assert skipped == 2 * 3  # Two of six, in three epochs.
@@ -197,6 +198,8 @@ def test_corrupt_records_are_skipped_and_counted(tmp_path, how):
     image = pp.make("decode")({"image": jpeg}, None)["image"]
     found = (images == image).all((1, 2, 3)).reshape(3, 6)
     assert found.sum(1).tolist() == [2, 2, 2]
+  (tmp_path / "train/class/0.jpg").unlink()
+  assert data.checksum().startswith("6-")
 
 
 @pytest.mark.slow

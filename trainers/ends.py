@@ -57,20 +57,31 @@ def has_steps_left(run: build.Run, workdir: str) -> bool:
   return step < run.total_steps
 
 
-def extend(run: build.Run, workdir: str, step: int):
-  """Sets the results of a finished run aside, and says how it goes on."""
+def done_step(workdir: str) -> int:
+  """Returns the last step of a finished run."""
+  path = os.path.join(workdir, workdir_lib.DONE)
+  return schema.read_json(path, files.Done)["step"]
+
+
+def extend(run: build.Run, workdir: str, end: int, step: int):
+  """Sets the results of a finished run aside, and says how it goes on.
+
+  It was done at step `end`, and goes on from `step`: the same, or an earlier
+  one if the last checkpoint is damaged.
+  """
   aside = []
   # done.json comes last: without it the run is no longer a finished one.
   for name in (workdir_lib.PARAMS, workdir_lib.TEST, workdir_lib.DONE):
     there = os.path.join(workdir, name)
     if os.path.exists(there):
-      aside.append(name.replace(".", f"-{step}."))
+      aside.append(name.replace(".", f"-{end}."))
       if jax.process_index() == 0:
         os.replace(there, os.path.join(workdir, aside[-1]))
   log_lib.say_wrapped(
-    f"{workdir} was done at step {step} and goes on to {run.total_steps}. From "
-    f"here on its schedule is that of {run.total_steps} steps: a rate that has "
-    f"decayed rises again. Results until now: {', '.join(aside)}."
+    f"{workdir} was done at step {end} and goes on to {run.total_steps}"
+    f"{f', from step {step}' * (step < end)}. From here on its schedule is "
+    f"that of {run.total_steps} steps: a rate that has decayed rises again. "
+    f"Results until now: {', '.join(aside)}."
   )
 
 

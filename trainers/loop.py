@@ -10,7 +10,7 @@ import numpy as np
 from absl import logging
 from jax.experimental import multihost_utils
 
-from dpn import errors, processes, timing, weights_and_biases
+from dpn import errors, metrics, processes, timing, weights_and_biases
 from dpn.trainers import build, distributed, ends, mean_loss
 from dpn.trainers import log as log_lib
 from dpn.trainers import seeds as seeds_lib
@@ -114,13 +114,16 @@ def _resume(together, seeds, phases, preemption, extends) -> bool:
       )
       stack.enter_context(contextlib.closing(seed.checkpoints))
     log_lib.start(run)
+    # Read before a process moves it: they wait for each other in `restore`.
+    ends_of = [ends.done_step(seed.workdir) for seed in seeds if extends]
     with phases.phase("state"):
       source = together.restore(extends=extends)
     step, seen = together.step, seeds[0].position["examples_seen"]
     ends.check_total(run, step, source)
     if extends:
-      for seed in seeds:
-        ends.extend(run, seed.workdir, step)
+      for seed, end in zip(seeds, ends_of, strict=True):
+        ends.extend(run, seed.workdir, end, step)
+        seed.position.pop("unevaluated", None)  # it has been, since
     log_lib.begin(run, step, source, seen)
     progress = log_lib.Progress(
       run, seeds[0].workdir, step, phases, seeds=len(seeds)
@@ -139,17 +142,22 @@ def open_log(run, seed, state, progress):
     data = {"data": run.data.checksum()}
     if changed := workdir_lib.record(seed.workdir, config, data):
       log_lib.say_wrapped(f"Warning: {changed}")
-  found = evaluate(run, due_first(run, step, seed.position), state, progress)
-  row = seed.position.get("unevaluated", {}) | found
+  position, written, row = seed.position, {}, {}
+  if step == run.total_steps:  # where it may have been stopped by its user
+    written = metrics.row_of(os.path.join(seed.workdir, metrics.METRICS), step)
+    row = written or mean_loss.since_logged(position)
+  row = row | position.get("unevaluated", {})
+  row |= evaluate(run, due_first(run, step, position, row), state, progress)
+  again = row != written
   log = log_lib.MetricsLog(
     seed.workdir,
     step=step,
-    again=bool(row),
-    rows=seed.position.get("rows", 0),
+    again=again,
+    rows=position.get("rows", 0) - bool(again and written),
     config=config,
   )
   with contextlib.closing(log):
-    log.add(step, row)
+    log.add(step, row if again else {})
     log.flush()
     yield log
 
@@ -295,16 +303,19 @@ def evaluate(run, evaluators, state, progress):
   return row
 
 
-def due_first(run, step, position):
+def due_first(run, step, position, row):
   """Returns the evaluators to run before the first step of this process.
 
   They are those that SIGTERM cut short; at step 0 those with `skip_first` off;
-  and in a run without steps all of them, on config.model_init.
+  at the last step those that its `row` lacks, where the run was stopped and is
+  to have no more steps; and in a run without steps all, on config.model_init.
   """
   if "unevaluated" in position:
     return run.evaluators_due(step)
-  every = step == run.total_steps == 0
-  return [e for e in run.evaluators if step == 0 and (every or e.first)]
+  if step == run.total_steps:
+    due = run.evaluators_due(step) if step else run.evaluators
+    return [e for e in due if not any(k.startswith(e.prefix) for k in row)]
+  return [e for e in run.evaluators if step == 0 and e.first]
 
 
 def save(together, step, values, batches, losses):

@@ -13,7 +13,7 @@ import safetensors.numpy
 
 from dpn import errors, metrics, trees
 from dpn.evaluators import mean
-from dpn.trainers import build, conftest, loop
+from dpn.trainers import build, conftest, distributed, loop
 from dpn.trainers import workdir as workdir_lib
 from dpn.trainers.conftest import tiny_config
 from dpn.weights import checkpoint
@@ -346,6 +346,33 @@ def test_sigterm_ends_an_evaluation(
   monkeypatch.undo()
   loop.train(tiny_config(), str(tmp_path))
   _assert_same_results(tmp_path, finished)
+  if step == 6:  # that step's results stay
+    more = tiny_config(total_steps=7)
+    loop.train(more, str(tmp_path), allow_config_change=True)
+    assert _rows(tmp_path)[:4] == _rows(finished)
+
+
+def test_a_run_that_is_to_end_where_it_was_stopped(tmp_path, monkeypatch):
+  stop = lambda handler, step: step == 5
+  monkeypatch.setattr(distributed.PreemptionHandler, "should_stop", stop)
+  loop.train(tiny_config(), str(tmp_path))
+  few = tiny_config(total_steps=5)
+  loop.train(few, str(tmp_path), allow_config_change=True)
+  *_, last = rows = _rows(tmp_path)
+  assert [row["step"] for row in rows] == [2, 3, 4, 5]
+  assert {"loss", "test/prec@1", "fewshot/digits_2shot"} <= last.keys()
+  assert _json(tmp_path)["metrics"] == {k: last[k] for k in last if k != "step"}
+  assert "lost_rows" not in _json(tmp_path)
+
+
+def test_a_finished_run_whose_last_checkpoint_is_damaged(finished, tmp_path):
+  workdir = tmp_path / "run"
+  shutil.copytree(finished, workdir)
+  (workdir / "checkpoints" / "6" / "_CHECKPOINT_METADATA").write_text("{")
+  more = tiny_config(total_steps=7)
+  loop.train(more, str(workdir), allow_config_change=True)
+  assert _json(workdir, "done-6")["step"] == 6
+  assert not (workdir / "done-4.json").exists()
 
 
 def test_sigterm_and_ctrl_c_let_a_run_save(finished, tmp_path, capfd):

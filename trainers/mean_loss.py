@@ -45,5 +45,11 @@ class MeanLoss:
         yield {_KEY: {"steps": self._steps, "sum": total}}
 
 
+def since_logged(position: Mapping) -> dict[str, float]:
+  """Returns the mean `loss` of a position's steps that no row has, if any."""
+  found = position.get(_KEY)
+  return {"loss": found["sum"] / found["steps"]} if found else {}
+
+
 # Compiled, as arrays that several processes hold must be.
 _add, _divide = jax.jit(jnp.add), jax.jit(jnp.divide)

@@ -9,6 +9,7 @@ those of separate runs, up to rounding; one seed is trained without jax.vmap.
 import contextlib
 import dataclasses
 import functools
+import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -90,6 +91,12 @@ def of_config(
       raise ValueError(
         f"--seeds does not go with config.{key}; train the seeds one by one."
       )
+  drawn = json.dumps(config.input.to_dict())
+  if f'"subset_seed": {config.get("seed", 0)}' in drawn:
+    raise ValueError(
+      "--seeds: config.input has subset_seed, which is the config's seed and "
+      "would be that for all; train the seeds one by one, or set another."
+    )
   if config.input.get("on_error") == "skip":
     raise ValueError("--seeds does not go with config.input.on_error='skip'.")
   found = []

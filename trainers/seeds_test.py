@@ -221,6 +221,7 @@ def test_when_all_seeds_diverge_nothing_is_saved(tmp_path):
     ({"sharding_strategy": conftest.FSDP}, "{seed}", "config.sharding_strateg"),
     ({"wandb": {"project": "x"}}, "{seed}", "config.wandb"),
     ({"input.on_error": "skip"}, "{seed}", "config.input.on_error"),
+    ({"input.data.subset_seed": 0}, "{seed}", "has subset_seed, which is the"),
     ({}, "w", r"it must contain '\{seed\}'"),
   ],
 )

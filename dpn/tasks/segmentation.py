@@ -64,10 +64,11 @@ class Segmentation(image_model.ImageModel):
 
   def measure(self, variables, batch, *, rng=None):
     (_, out), state = self.apply(variables, batch["image"], rng)
-    labels = batch["labels"]  # (batch, rows, cols)
+    # Compared as uint8, an ignore_label of -1 would be 255.
+    labels = batch["labels"].astype(jnp.int32)  # (batch, rows, cols)
     logits = upsample(out["logits_2d"], labels.shape[1:])
     valid = labels != self.ignore_label
-    labels = jnp.where(valid, labels, 0).astype(jnp.int32)
+    labels = jnp.where(valid, labels, 0)
     # An index too large gives NaN, a negative one would count from the end.
     labels = jnp.where(labels < 0, logits.shape[-1], labels)
     xent = optax.softmax_cross_entropy_with_integer_labels(logits, labels)

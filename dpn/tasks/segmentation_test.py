@@ -61,6 +61,10 @@ def test_the_loss_is_the_mean_over_valid_pixels():
   np.testing.assert_array_equal(measured["_mask"], valid.sum((1, 2)))
   assert want[5] == 0
   assert state == {}
+  task = segmentation.Segmentation(_Linear(), ignore_label=IGNORE - 256)
+  bytes_ = {**BATCH, "labels": np.uint8(LABELS)}
+  none_ignored, _ = task.measure(VARIABLES, bytes_)  # as -1 is no 255
+  np.testing.assert_array_equal(none_ignored["_mask"], [LABELS[0].size] * 8)
 
 
 @functools.cache
