@@ -15,14 +15,19 @@ from dpn.weights import checkpoint, files
 
 def is_done(workdir: str) -> bool:
   """Returns whether a run is done; not if its done.json says no step."""
+  return done_step(workdir) is not None
+
+
+def done_step(workdir: str) -> int | None:
+  """Returns the step at which a run is done, None if it is not."""
   path = os.path.join(workdir, workdir_lib.DONE)
   if not os.path.exists(path):
-    return False
+    return None
   try:
-    return "step" in schema.read_json(path, files.Done)
+    return schema.read_json(path, files.Done).get("step")
   except ValueError as e:
     log_lib.say(f"{e} It is written anew.")
-    return False
+    return None
 
 
 def check_total(run: build.Run, step: int, source: str):
@@ -57,13 +62,7 @@ def has_steps_left(run: build.Run, workdir: str) -> bool:
   return step < run.total_steps
 
 
-def done_step(workdir: str) -> int:
-  """Returns the last step of a finished run."""
-  path = os.path.join(workdir, workdir_lib.DONE)
-  return schema.read_json(path, files.Done)["step"]
-
-
-def extend(run: build.Run, workdir: str, end: int, step: int):
+def extend(run: build.Run, workdir: str, end: int | None, step: int):
   """Sets the results of a finished run aside, and says how it goes on.
 
   It was done at step `end`, and goes on from `step`: the same, or an earlier
@@ -79,7 +78,7 @@ def extend(run: build.Run, workdir: str, end: int, step: int):
         os.replace(there, os.path.join(workdir, aside[-1]))
   log_lib.say_wrapped(
     f"{workdir} was done at step {end} and goes on to {run.total_steps}"
-    f"{f', from step {step}' * (step < end)}. From here on its schedule is "
+    f"{f', from step {step}' * (step != end)}. From here on its schedule is "
     f"that of {run.total_steps} steps: a rate that has decayed rises again. "
     f"Results until now: {', '.join(aside)}."
   )

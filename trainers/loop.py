@@ -115,13 +115,13 @@ def _resume(together, seeds, phases, preemption, extends) -> bool:
       stack.enter_context(contextlib.closing(seed.checkpoints))
     log_lib.start(run)
     # Read before a process moves it: they wait for each other in `restore`.
-    ends_of = [ends.done_step(seed.workdir) for seed in seeds if extends]
+    steps = [ends.done_step(seed.workdir) for seed in seeds if extends]
     with phases.phase("state"):
       source = together.restore(extends=extends)
     step, seen = together.step, seeds[0].position["examples_seen"]
     ends.check_total(run, step, source)
     if extends:
-      for seed, end in zip(seeds, ends_of, strict=True):
+      for seed, end in zip(seeds, steps, strict=True):
         ends.extend(run, seed.workdir, end, step)
         seed.position.pop("unevaluated", None)  # it has been, since
     log_lib.begin(run, step, source, seen)

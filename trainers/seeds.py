@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import json
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -91,8 +92,8 @@ def of_config(
       raise ValueError(
         f"--seeds does not go with config.{key}; train the seeds one by one."
       )
-  drawn = json.dumps(config.input.to_dict())
-  if f'"subset_seed": {config.get("seed", 0)}' in drawn:
+  text = json.dumps(config.input.to_dict(), default=str)
+  if re.search(rf'"subset_seed": {config.get("seed", 0)}\b', text):
     raise ValueError(
       "--seeds: config.input has subset_seed, which is the config's seed and "
       "would be that for all; train the seeds one by one, or set another."

@@ -230,3 +230,8 @@ def test_refused(changes, pattern, message):
     loop.train(_config(**changes), pattern, SEEDS)
   with pytest.raises(ValueError, match="--seeds names none"):
     loop.train(_config(), pattern, [])
+
+
+def test_one_subset_for_all_seeds():
+  config = _config(**{"input.data.subset_seed": 10, "seed": 1})
+  assert len(seeds_lib.of_config(config, "{seed}", SEEDS)) == len(SEEDS)

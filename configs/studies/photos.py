@@ -12,8 +12,8 @@ Arguments: data (one of `SETS`), data_dir (folder of its .npz file), method (one
 of `METHODS`), lr, embedding (factor of the patch embedding's rate), epochs (the
 set's), test (evaluates on the test images, as they are and corrupted), seed,
 runlocal. As a sweep: piece (one of `PIECES`), data, data_dir, epochs; from
-(folder of a piece that tries rates, after select_best); methods, lrs,
-seeds (not the piece's).
+(folder of a piece that tries rates, after select_best); methods, lrs, seeds
+(not the piece's).
 
 Expected: see the page. Cost: 1e14 FLOP a run of 30 epochs of Imagenette. Those
 of tiny_imagenet, 2e16, need a GPU.

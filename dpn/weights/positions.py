@@ -178,14 +178,19 @@ def without_register_rows(flat: Flat, file: ModelMetadata) -> Flat:
 
 def _in_patches(image_size, flat, options):
   """Returns (rows, cols) of an image's patches, None if that is unknown."""
-  kernel, stem = flat.get("embedding/kernel"), options.get("stem")
-  if stem == "conv":
-    pixels = [2 ** options["stem_kw"].get("num_layers", 1)] * 2
-  elif kernel is not None:
-    pixels = kernel.shape[:2]
-  else:  # of stems that have several convolutions
-    pixels = options.get("patch_size")
-  return in_patches(image_size, pixels, stem) if image_size and pixels else None
+  kernel = flat.get("embedding/kernel")
+  if not image_size or (kernel is None and "patch_size" not in options):
+    return None
+  # A stem of several convolutions has no such kernel.
+  pixels = token_pixels(options) if kernel is None else kernel.shape[:2]
+  return in_patches(image_size, pixels, options.get("stem"))
+
+
+def token_pixels(options: Mapping[str, Any]) -> Sequence[int]:
+  """Returns of how many pixels, (rows, cols), a token of a model is."""
+  if options.get("stem") != "conv":
+    return options["patch_size"]
+  return (2 ** options.get("stem_kw", {}).get("num_layers", 1),) * 2
 
 
 def in_patches(image_size, pixels, stem: str | None) -> tuple[int, int]:

@@ -104,7 +104,7 @@ def read(
   tokens = rows - cls_row if rows else None
   model = vit.Model(**options)
   options = vit.options(model)
-  patch = _patch(flat, model.config)
+  patch = (*positions.token_pixels(options), _embeddings(flat)[0].shape[2])
   size = np.multiply(_grid(flat, tokens), patch[:2]).tolist()
   image_shape = (1, *size, patch[2])
   image = jax.ShapeDtypeStruct(image_shape, np.float32)
@@ -262,14 +262,6 @@ def _inferred(arrays, file):
   if options["head_dim"] and not heads:
     options["head_dim"] //= options["num_heads"]
   return flat, options
-
-
-def _patch(flat, config):
-  """Returns (rows, cols, channels) of the pixels for one token."""
-  px = config.patch_size
-  if config.stem == "conv":
-    px = (2 ** config.stem_kw["num_layers"],) * 2
-  return (*px, _embeddings(flat)[0].shape[2])
 
 
 def _grid(flat, tokens):
