@@ -6,6 +6,7 @@ outputs of queries, keys and values and as inputs of `out`, so that each is one
 matrix of (inputs, outputs), and of scanned blocks each block's is.
 """
 
+import functools
 import re
 from typing import Literal
 
@@ -51,11 +52,11 @@ def scale_by_muon(
     eps: see b1.
     mu_dtype: of the first moments of both.
   """
-  return contrib.muon(
+  make = functools.partial(
+    contrib.muon,
     -1.0,  # optax descends; config.lr and the sign come later
     ns_coeffs=ns_coeffs,
     beta=beta,
-    nesterov=nesterov,
     eps=eps,
     mu_dtype=mu_dtype,
     adam_b1=b1,
@@ -63,6 +64,20 @@ def scale_by_muon(
     consistent_rms=consistent_rms,
     muon_weight_dimension_numbers=lambda params: dimensions(params, matrices),
   )
+  # optax makes Adam Nesterov's if Muon is. The state of both is the same, and
+  # what is not taken of either is not computed.
+  muon, plain = make(nesterov=nesterov), make(nesterov=False)
+
+  def update(grads, state, params=None):
+    updates, after = muon.update(grads, state, params)
+    others, _ = plain.update(grads, state, params)
+    choose = lambda path, x, other: (
+      x if re.fullmatch(matrices, trees.name(path)) else other
+    )
+    chosen = jax.tree_util.tree_map_with_path(choose, updates, others)
+    return chosen, after
+
+  return optax.GradientTransformation(muon.init, update)
 
 
 def dimensions(params: trees.Tree, matrices: str = MATRICES) -> trees.Tree:

@@ -66,6 +66,19 @@ def test_three_steps_of_timm(name, scan, golden, precision):
   )
 
 
+def test_what_muon_does_not_take_has_plain_adam():
+  """Also where the momentum of the rest is Nesterov's, as by default."""
+  params = {"head": {"kernel": jnp.ones((4, 2))}}
+  own, adam = muon.scale_by_muon(), optax.scale_by_adam()
+  states = own.init(params), adam.init(params)
+  for i in range(3):
+    grads = jax.tree.map(lambda x, i=i: x * (1 - 2 * (i == 1)), params)
+    got, mine = own.update(grads, states[0], params)
+    want, theirs = adam.update(grads, states[1])
+    jax.tree.map(np.testing.assert_array_equal, got, want)
+    states = mine, theirs
+
+
 def test_lamb_where_there_is_no_length():
   """An update is Adam's if the kernel is 0, and 0 if that is."""
   tx = lamb.scale_by_lamb()
