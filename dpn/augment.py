@@ -8,6 +8,7 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from dpn.mixing import key
 
@@ -23,6 +24,10 @@ class Augment:
     0.0,
   )
   flip_lr: bool = key("whether half of the images are mirrored", False)
+
+  def __post_init__(self):
+    if self.pad < 0:
+      raise ValueError(f"config.augment.pad={self.pad}: expected 0 or more.")
 
   def __bool__(self):
     return bool(self.pad or self.flip_lr)
@@ -45,6 +50,11 @@ def random_shift(
   batch, *shape = image.shape
   rows, cols, channels = shape
   size = (batch, rows + 2 * pad, cols + 2 * pad, channels)
+  if np.shape(value) not in ((), (channels,)):
+    raise ValueError(
+      f"config.augment.pad_value={value}: expected one number, or one for each "
+      f"of {channels} channels."
+    )
   padded = jnp.broadcast_to(jnp.asarray(value, image.dtype), size)
   padded = padded.at[:, pad : pad + rows, pad : pad + cols].set(image)
   corners = jax.random.randint(rng, (batch, 2), 0, 2 * pad + 1)

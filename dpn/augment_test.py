@@ -2,6 +2,7 @@
 
 import jax
 import numpy as np
+import pytest
 
 from dpn import augment
 
@@ -37,6 +38,10 @@ def test_padding_by_a_colour():
   np.testing.assert_array_equal(
     np.where(np.equal(one, -1), 3, one)[..., 1], two[..., 1]
   )
+  with pytest.raises(ValueError, match="one number, or one for each of 2 chan"):
+    augment.random_shift(jax.random.key(0), IMAGE, 2, (-1.0, -1.0, -1.0))
+  with pytest.raises(ValueError, match="pad=-1: expected 0 or more"):
+    augment.Augment(pad=-1)
 
 
 def test_half_of_the_images_are_mirrored():

@@ -70,7 +70,7 @@ def make(
       schedule_txs.append(optax.masked(optax.scale_by_schedule(fn), mask))
   optimizer = _optimizer(config.get("optax_name"), config.get("optax") or {})
   lr_mults = _masked(config, params, "lr_mults")
-  if any(mult <= 0 for _, mult in lr_mults):
+  if not all(isinstance(m, numbers.Real) and m > 0 for _, m in lr_mults):
     raise ValueError(
       f"config.lr_mults is {config['lr_mults']}, expected positive factors. To"
       " freeze parameters give them None in config.schedule."
@@ -114,7 +114,8 @@ def _check_signs(config):
     listed = isinstance(value, list | tuple)
     for _, x in _entries(config, key) if listed else [(".*", value)]:
       number = isinstance(x, numbers.Real) and x is not True
-      if x is not None and not (number and x >= 0):
+      optional = key != "wd_mults" or not listed  # None: it is not set
+      if not (number and x >= 0) and not (optional and x is None):
         raise ValueError(
           f"config.{key} has {x!r}, expected a number that is not negative."
         )
@@ -189,6 +190,12 @@ def _masked(config, params, key):
 def _schedules(config, params):
   """Returns (mask, arguments or None) of each schedule."""
   entries = _masked(config, params, "schedule")
+  for _, value in entries:
+    if value is not None and not hasattr(value, "items"):
+      raise ValueError(
+        f"config.schedule has {value!r}, expected arguments such as dict("
+        "decay_type='cosine'), or None to freeze parameters."
+      )
   covered = trees.flatten(_union(params, [mask for mask, _ in entries]))
   if missing := [name for name, hit in covered.items() if not hit]:
     raise ValueError(

@@ -363,6 +363,12 @@ def test_scanned_blocks_train_like_separate_ones():
       r"Unknown argument of scale_by_adam in config.optax 'beta1'. .*Known: b1",
     ),
     ({"lr_mults": [(".*", 0.0)]}, "give them None in config.schedule"),
+    ({"lr_mults": [(".*", None)]}, "give them None in config.schedule"),
+    ({"wd": 1.0, "wd_mults": [(".*", None)]}, "config.wd_mults has None, exp"),
+    (
+      {"schedule": "cosine"},
+      "config.schedule has 'cosine', expected arguments",
+    ),
     ({"lr_mults": ["a"]}, r"lr_mults is \['a'\], expected a list of \(patt"),
     ({"wd": 1.0, "wd_mults": [("(", 1)]}, r"config.wd_mults: got '\('"),
     (

@@ -67,7 +67,7 @@ def steps(
       f"{key}={value} cannot become steps: a size that this takes is unknown"
       " here. Give the duration in another unit."
     ) from e
-  return max(1, round(exact)) if exact else 0
+  return max(1, round(exact)) if value else 0
 
 
 class Clock(NamedTuple):

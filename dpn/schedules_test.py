@@ -157,6 +157,8 @@ def test_runs_of_no_and_one_step_keep_their_warmup():
     )
     assert schedule(0) == 0
   assert schedules.learning_rate(0, decay_type="linear")(0) == 1
+  sizes = SIZES | {"total_steps": 0}
+  assert schedules.steps("log", {"log_percent": 0.1}, **sizes) == 1
 
 
 @pytest.mark.parametrize(

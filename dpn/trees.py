@@ -59,9 +59,14 @@ def unflatten(flat: Mapping[str, Any]) -> dict[str, Any]:
 def differences(a: Tree, b: Tree) -> list[tuple[str, Any, Any]]:
   """Returns (name, leaf of a, leaf of b), sorted, wherever these differ.
 
-  A leaf that only one of the trees has is "absent" in the other.
+  A leaf that only one of the trees has is "absent" in the other. None and empty
+  containers are leaves here: in a config they mean something.
   """
-  a, b = flatten(a), flatten(b)
+  empty = lambda x: x is None or (isinstance(x, dict | list | tuple) and not x)
+  a, b = (
+    {name(p): leaf for p, leaf in jax.tree_util.tree_leaves_with_path(t, empty)}
+    for t in (a, b)
+  )
   pairs = (
     (name, a.get(name, "absent"), b.get(name, "absent"))
     for name in sorted({*a, *b})

@@ -97,3 +97,8 @@ def test_differences():
     ("w", "absent", "v"),
     ("y/z/1", 2, "absent"),
   ]
+  a, b = {"x": None, "y": [["a", None]]}, {"x": {}, "y": [["a", {}]], "w": []}
+  assert trees.differences(a, b) == [
+    *[("w", "absent", []), ("x", None, {}), ("y/0/1", None, {})]
+  ]
+  assert not trees.differences(a, a)

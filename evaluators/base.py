@@ -106,6 +106,12 @@ class Evaluator:
     batch = {k: jax.ShapeDtypeStruct(*v) for k, v in data.spec.items()}
     for key in keys:
       errors.check_known("label_key", key, data.spec)
+      shape, dtype = data.spec[key]
+      if len(shape) != 1 or dtype.kind not in "iu":
+        raise ValueError(
+          f"{key!r} of each example is {dtype} of shape {shape[1:]}, expected "
+          "one integer: leave onehot out, or name another key."
+        )
       del batch[key]
     trace(function, variables, batch)
 
@@ -115,13 +121,14 @@ class Evaluator:
     return jax.jit(function, out_shardings=sharding.replicated(self.mesh))
 
 
-def check_finite(*embeddings: np.ndarray):
-  """Raises ValueError if a number in them is not finite."""
-  if not all(np.isfinite(z).all() for z in embeddings):
-    raise ValueError(
-      "An embedding is not finite. Token ids beyond the model's vocabulary do "
-      "that: tokenize as in config.input.pp, with the vocabulary of the model."
-    )
+def check_finite(**embeddings: np.ndarray):
+  """Raises ValueError where a row of these arrays is not finite."""
+  for what, z in embeddings.items():
+    if bad := np.count_nonzero(~np.isfinite(z).all(axis=1)):
+      raise ValueError(
+        f"The embeddings of {bad} {what} are not finite: training diverged, the"
+        " data are damaged, or token ids are beyond the model's vocabulary."
+      )
 
 
 class Scheduled(NamedTuple):

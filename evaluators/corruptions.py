@@ -18,7 +18,8 @@ class Evaluator(classification.Evaluator):
   In `pp_fn`, the op `corrupt` without arguments says where images are
   corrupted: after resizing and cropping, before `value_range`. See
   `dpn.input_pipeline.pp.ops_corrupt` for the definitions. An example is
-  corrupted in the same way every time, and anew: there is no cache.
+  corrupted in the same way every time, and anew unless `cache_final` keeps all:
+  each kind and severity takes as much memory as the data set.
 
   Metrics, all in [0, 1]: `<kind>_<severity>_prec@1`; `<kind>_prec@1`, the mean
   over the severities; `prec@1`, the mean over all.
@@ -69,4 +70,4 @@ class Evaluator(classification.Evaluator):
     source = self._data.examples.source
     part = batches.MixturePart(source, pp.make(spec))
     examples = batches.Examples([part], seed=0)
-    return dataclasses.replace(self._data, examples=examples, cache=False)
+    return dataclasses.replace(self._data, examples=examples)

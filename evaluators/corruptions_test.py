@@ -35,10 +35,11 @@ def _evaluator(tmp_path, pp_fn=PP, **kw):
 
 
 def test_accuracies(tmp_path):
-  evaluator = _evaluator(
-    tmp_path, kinds=("gamma", "contrast", "fog"), severities=(1, 5)
-  )
+  kw = {"kinds": ("gamma", "contrast", "fog"), "severities": (1, 5)}
+  evaluator = _evaluator(tmp_path, **kw)
   got = evaluator.run({})
+  kept = _evaluator(tmp_path, cache_final=True, **kw)
+  assert [kept.run({}), kept.run({})] == [got, got]
   x = IMAGES / 255.0
   mean = x.mean((1, 2), keepdims=True)
 

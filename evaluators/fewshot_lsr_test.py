@@ -251,3 +251,5 @@ def test_evaluator_names_what_layers_there_are(data, layer, message):
 def test_a_wrong_label_key_is_named_before_the_run(data):
   with pytest.raises(ValueError, match=r"label_key 'labels'.*mean 'label'"):
     _evaluator(data, label_key="labels").check({"params": jnp.float32(1)})
+  with pytest.raises(ValueError, match=r"'image' of each .*expected one integ"):
+    _evaluator(data, label_key="image").check({"params": jnp.float32(1)})

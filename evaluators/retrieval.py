@@ -53,7 +53,7 @@ def recall(
       f"image_of_text must name each of the {len(zimg)} images, from 0 to "
       f"{len(zimg) - 1}, and no other."
     )
-  base.check_finite(zimg, ztxt)
+  base.check_finite(images=zimg, texts=ztxt)
   texts = [np.flatnonzero(owner == i) for i in range(len(zimg))]
   found = {
     "img2txt": ranks(zimg, ztxt, texts),

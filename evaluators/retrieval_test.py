@@ -51,7 +51,7 @@ def test_collapsed_embeddings_are_chance():
     ([0, 1], np.ones((3, 2)), r"and \(3, 2\) of texts, and 2 entr"),
     ([0, 0], np.ones((2, 2)), "must name each of the 2 images"),
     ([0, 2], np.ones((2, 2)), "must name each of the 2 images"),
-    ([0, 1], np.full((2, 2), np.nan), "not finite. Token ids beyond"),
+    ([0, 1], np.full((2, 2), np.nan), "2 texts are not finite.* beyond"),
   ],
 )
 def test_bad_input(owner, ztxt, message):

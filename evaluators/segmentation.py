@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 
-from dpn import errors, sharding, sliding_window
+from dpn import errors, processes, sharding, sliding_window
 from dpn.evaluators import base
 from dpn.input_pipeline import device, loader, pipeline
 from dpn.tasks import base as tasks_base
@@ -133,6 +133,12 @@ class Evaluator(base.Evaluator):
       pipeline.examples(self.data, pp_fn, **share)
       for pp_fn in (self.pp_fn, *self.pp_scales)
     ]
+    processes.agree(
+      lambda: {
+        f"view {i}": [data.examples.source.name, data.num_examples]
+        for i, data in enumerate(self._data)
+      }
+    )
     for window, stride in zip(self.window, self._stride, strict=True):
       sliding_window.starts(window, window, stride)
     self._predict = self.jit(
@@ -162,11 +168,11 @@ class Evaluator(base.Evaluator):
         "cols), as the op decode_labels makes them."
       )
     *_, classes = self._logits_shape(variables, trace)
-    different = len({*self.class_names})
-    if self.class_names and different != classes:
+    names, different = self.class_names, len({*self.class_names})
+    if names and not different == len(names) == classes:
       raise ValueError(
-        f"Got {different} different class_names, expected one for each of the "
-        f"{classes} classes."
+        f"Got {different} different class_names in a list of {len(names)}, "
+        f"expected one for each of the {classes} classes."
       )
 
   def run(self, variables):

@@ -203,6 +203,8 @@ def test_wrong_sections_and_data(monkeypatch):
     ValueError, match="a stride of 9 pixels and a window of 8"
   ):
     _evaluator(stride=(9, 7))
+  with pytest.raises(ValueError, match=r"Got 3 .* list of 4, .* 3 classes"):
+    _evaluator(class_names=("sky", "road", "sky", "tree")).check(VARIABLES)
   message = r"Got 2 different class_names.* the 3 classes"
   for names in (("sky", "road"), ("sky", "road", "sky")):
     with pytest.raises(ValueError, match=message):

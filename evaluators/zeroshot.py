@@ -21,7 +21,7 @@ def class_embeddings(
   ztxt: np.ndarray, classes: np.ndarray, num_classes: int
 ) -> np.ndarray:
   """Returns (num_classes, dim) from texts (texts, dim) and their classes."""
-  base.check_finite(ztxt)
+  base.check_finite(texts=ztxt)
   sums = np.zeros((num_classes, ztxt.shape[1]), np.float64)
   np.add.at(sums, classes, ztxt)
   norms = np.linalg.norm(sums, axis=1, keepdims=True)
@@ -103,12 +103,7 @@ class Evaluator(base.Evaluator):
           f"{name}: {unnamed} labels are not from 0 to {num_classes - 1}, "
           "which the class names stand for."
         )
-      infinite = np.count_nonzero(~np.isfinite(zimg).all(axis=1))
-      if infinite:
-        raise ValueError(
-          f"{name}: the embeddings of {infinite} images are not finite, so "
-          "training diverged, or the data are damaged."
-        )
+      base.check_finite(**{f"images of {name}": zimg})
       rank = retrieval.ranks(zimg, of_classes, label[:, None])
       metrics[f"{name}_prec@1"] = np.mean(rank < 1)
       metrics[f"{name}_prec@5"] = np.mean(rank < 5)

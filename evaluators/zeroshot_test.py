@@ -117,11 +117,11 @@ def test_bad_input(path):
   evaluator = _evaluator(path, class_names=names)
   table = _table()
   table["table"][4 + ord("a")] = np.nan
-  with pytest.raises(ValueError, match="An embedding is not finite"):
+  with pytest.raises(ValueError, match="texts are not finite"):
     evaluator.run(table)
   images[1, 0] = np.nan
   np.savez(ignored, **{"test/image": images, "test/label": np.int32([0, 1, 2])})
-  with pytest.raises(ValueError, match="toy: the embeddings of 1 images"):
+  with pytest.raises(ValueError, match="of 1 images of toy are not finite"):
     _evaluator(ignored, class_names=names).run(_table())
 
 

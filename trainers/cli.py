@@ -88,7 +88,11 @@ def _prepare(config, words: Sequence[str]) -> list[str]:
           _set(section, key, ml_collections.ConfigDict())
         section = section[key]
     is_section = isinstance(section, ml_collections.ConfigDict)
-    if match and match[3] == "=None" and is_section:
+    if match and match[3] == "=None" and match[1] == ".evals":
+      errors.check_known("evaluator in config.evals:", match[2], section)
+      with section.unlocked():
+        del section[match[2]]
+    elif match and match[3] == "=None" and is_section:
       _set(section, match[2], None)
     else:
       left.append(word)

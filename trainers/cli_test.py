@@ -33,7 +33,7 @@ import ml_collections
 def get_config(arg="lr=1"):
   return ml_collections.ConfigDict(
     {"model": {"width": 8, "depth": 2}, "mixup": None, "lr": float(arg[3:]),
-     "on": False, "sizes": (1, 2), "evals": {},
+     "on": False, "sizes": (1, 2), "evals": {"val": {}, "test": {}},
      "model_load": {"dont_check": ()}}
   )
 """
@@ -50,7 +50,7 @@ def test_flags_set_fields_and_make_the_sections_they_need(path):
   words = ["--config.wandb.project=p", "RUN", "--config.mixup.p=0.2"]
   words += ["--config.model.norm_kw.eps=1e-5", "--config.model.width", "9"]
   words += ["--config.on", "--config.sizes=3,4"]
-  words += ["--config.evals={}", "--other", "--config.model.depth=None"]
+  words += ["--config.evals.val=None", "--other", "--config.model.depth=None"]
   words += ["--config.model_load.dont_check=['gelu']"]
   assert cli._with_fields(config, words) == ["RUN", "--other"]
   assert config.to_dict() == {
@@ -60,7 +60,7 @@ def test_flags_set_fields_and_make_the_sections_they_need(path):
     "lr": 2.0,
     "on": True,
     "sizes": (3, 4),
-    "evals": {},
+    "evals": {"test": {}},
     "model_load": {"dont_check": ("gelu",)},
   }
 
@@ -73,6 +73,8 @@ def test_what_is_wrong_with_a_config(path, tmp_path):
   (tmp_path / "empty.py").write_text("")
   with pytest.raises(ValueError, match="has no function get_config"):
     cli.load_config(str(tmp_path / "empty.py"))
+  with pytest.raises(ValueError, match=r"in config.evals: 'vla'. Did you mean"):
+    cli._with_fields(cli.load_config(path), ["--config.evals.vla=None"])
   with pytest.raises(flags.Error, match=r"--config.lr=x: could not convert"):
     cli._with_fields(cli.load_config(path), ["--config.lr=x"])
 

@@ -99,7 +99,7 @@ def Model(
   *,
   image_model: str = "vit",
   text_model: str = "text",
-  out_dim: int | tuple[int | None, int | None] = 128,
+  out_dim: int | tuple[int | None, int | None] | None = 128,
   temperature_init: float = 1.0,
   bias_init: float | None = None,
 ) -> nn.Module:
@@ -122,7 +122,8 @@ def Model(
     ValueError: on an unknown option or value, naming the nearest, and on
       embeddings of different width.
   """
-  dims = (out_dim, out_dim) if isinstance(out_dim, int) else tuple(out_dim)
+  several = isinstance(out_dim, tuple | list)
+  dims = tuple(out_dim) if several else (out_dim, out_dim)
   of_head = lambda dim: dim is None or (isinstance(dim, int) and dim > 0)
   if len(dims) != 2 or not all(map(of_head, dims)):
     raise ValueError(
@@ -162,7 +163,7 @@ def options(model: nn.Module) -> dict[str, Any]:
   """Returns which function a model's parameters compute, see `vit.options`."""
   towers = {
     name: {"num_classes": tower.num_classes, **tower.config.describe()}
-    for name, tower in (("img", model.img), ("txt", model.txt))
-    if hasattr(tower, "config")
+    for name in ("img", "txt")
+    if hasattr(tower := getattr(model, name, None), "config")
   }
-  return towers | {"bias": model.bias_init is not None}
+  return towers | {"bias": getattr(model, "bias_init", None) is not None}

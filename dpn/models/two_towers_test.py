@@ -99,8 +99,10 @@ def test_stems_and_norms_in_the_towers():
     "image": {**LIT["image"], "stem_ln": "dpn"},
     "text": {**TEXT, "norm": "rmsnorm", "block_ln": "sub_ln"},
   }
+  kw |= {"out_dim": None, "text": kw["text"] | {"width": 8}}
   model = two_towers.Model(**kw)
   params = jax.eval_shape(model.init, jax.random.key(0), *INPUTS)["params"]
+  assert not {"head"} & {*params["img"], *params["txt"]}
   assert params["img"]["stem"]["ln0"]["scale"].shape == (48,)
   block = params["txt"]["Encoder_0"]["encoderblock_0"]
   assert set(block["LayerNorm_0"]) == {"scale"}

@@ -45,7 +45,8 @@ class Contrastive(base.Task):
     loss = config.get("loss", "softmax")
     errors.check_known("loss", loss, LOSSES)
     model = make_model(**dict(config.get("model") or {}))
-    if (loss == "sigmoid") != (model.bias_init is not None):
+    ours = make_model is two_towers.Model
+    if ours and (loss == "sigmoid") != (model.bias_init is not None):
       raise ValueError(
         f"config.loss={loss!r} with config.model.bias_init={model.bias_init}: "
         "the sigmoid loss needs a bias, for example -10, and the softmax does "
@@ -72,7 +73,7 @@ class Contrastive(base.Task):
     return self.model.init(rng, batch["image"], batch["text"])
 
   def fit(self, variables, batches):
-    if not isinstance(self.model.img, vit.ViT):
+    if not isinstance(getattr(self.model, "img", None), vit.ViT):
       return variables
     images = (batch["image"] for batch in batches)
     own = {k: v["img"] for k, v in variables.items() if "img" in v}
@@ -83,8 +84,8 @@ class Contrastive(base.Task):
     return {**variables, **changed}
 
   def check_vocabularies(self, sizes):
-    config = getattr(self.model.txt, "config", None)  # of our own towers
-    known = getattr(config, "vocab_size", None)
+    tower = getattr(self.model, "txt", None)
+    known = getattr(getattr(tower, "config", None), "vocab_size", None)
     if known is not None and sizes.get("text", 0) > known:
       raise ValueError(
         f"tokenize makes ids of a vocabulary of {sizes['text']}, but the text "

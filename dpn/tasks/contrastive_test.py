@@ -2,13 +2,14 @@
 
 import functools
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 
-from dpn import flops, optim, sharding, tasks, trees
+from dpn import flops, losses, optim, sharding, tasks, trees
 from dpn.tasks import contrastive
 from dpn.trainers import update
 
@@ -153,6 +154,29 @@ def test_power_norm_cannot_be_embedded_twice():
   step = update.make(task, tx, seed=0, frozen=frozen, grad_accum=2)
   with pytest.raises(ValueError, match="grad_accum=2 embeds each part twice"):
     jax.eval_shape(step, state, BATCH)
+
+
+class Own(nn.Module):
+  """Two towers with other names than ours."""
+
+  @nn.compact
+  def __call__(self, image=None, text=None, *, train=False):
+    ztxt = nn.Embed(13, 6, name="words")(text).mean(1)
+    zimg = nn.Dense(6, name="pixels")(image.mean((1, 2)))
+    self.param("t", nn.initializers.zeros, (1,))
+    return zimg, ztxt, {}
+
+
+def test_a_model_of_ones_own():
+  task = tasks.make({"task": "contrastive", "model_name": f"{__name__}:Own"})
+  variables = task.init(jax.random.key(0), BATCH)
+  assert task.fit(variables, []) is variables
+  task.check_vocabularies({"text": 99})
+  values, _ = task.measure(variables, BATCH)
+  z = task.embed(variables, BATCH)[0]
+  want = losses.softmax_contrastive(*z, temperature=jnp.ones(1))
+  np.testing.assert_array_equal(values["loss"], want)
+  assert task.model_options() == {"bias": False}
 
 
 def test_gradient_norms_by_tower():

@@ -151,6 +151,7 @@ def load_towers(
     ValueError, OSError: see `load_variables`.
   """
   of_tower = {t: dict(kw.pop(f"{t}_load_kw", None) or {}) for t in towers}
+  pixels = kw.pop("pixels", None)
   result = {name: dict(tree) for name, tree in variables.items()}
   towers = [t for t in towers if t in variables["params"]]
   read = lambda path: source.read(path, options_of_run=options_of_run)
@@ -181,6 +182,7 @@ def load_towers(
   for name, found in sources.items():
     own = {k: tree[name] for k, tree in variables.items() if name in tree}
     more = {"options": options.get(name), **kw, **of_tower[name]}
+    more["pixels"] = pixels if name == "img" else None
     for key, tree in load_variables(found, own, **more).items():
       result[key][name] = tree
   return result

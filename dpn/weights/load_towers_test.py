@@ -8,7 +8,7 @@ import safetensors.numpy
 
 import dpn.tasks
 from dpn import trees
-from dpn.weights import checkpoint, load, metadata
+from dpn.weights import checkpoint, load, metadata, pixels
 
 SMALL = {"width": 8, "depth": 2, "mlp_dim": 16, "num_heads": 2}
 MODEL = {
@@ -115,3 +115,15 @@ def test_ours_and_what_differs(tmp_path):
   np.savez(tmp_path / "long.npz", **longer)
   with pytest.raises(ValueError, match=r"\(1, 16, 8\)  reshaped"):
     _load({"txt": f"{tmp_path}/long.npz:txt"}, task)
+
+
+def test_a_text_tower_sees_no_pixels(tmp_path):
+  task, arrays = _arrays()
+  path = str(tmp_path / "params.safetensors")
+  here, there = pixels.Pixels((0.5,), (0.5,)), pixels.Pixels((0.0,), (1.0,))
+  said = metadata.metadata(task.model_options(), there)
+  safetensors.numpy.save_file(arrays, path, said)
+  with pytest.raises(ValueError, match=f"{path}:img.*was not made for this"):
+    _load(path, task, pixels=here)
+  kw = {"img_load_kw": {"dont_check": ["pixels"]}}
+  _same(_load(path, task, pixels=here, **kw), arrays)

@@ -108,15 +108,20 @@ def _fitted(path, file, model):
   shapes = jax.eval_shape(init)
   arrays = big_vision.match_scan(file.arrays, shapes)
   fits = lambda k: k in arrays and arrays[k].shape == shapes[k].shape
-  new = [name for name in shapes if not fits(name)]
-  if any(name.startswith(files.STATISTICS) for name in new):
+  layer = lambda k: k.removeprefix(f"{files.STATISTICS}/").rpartition("/")[0]
+  # With a kernel all of its layer is new, also what weight_norm adds to it.
+  missing = {name for name in shapes if not fits(name)}
+  layers = {layer(name) for name in missing if name.endswith("/kernel")}
+  new = missing | {name for name in shapes if layer(name) in layers}
+  lost = {name for name in missing if layer(name) not in layers}
+  if any(name.startswith(files.STATISTICS) for name in lost):
     raise ValueError(
       f"stem_ln={model.config.stem_ln!r} whitens patches by the statistics of "
       f"training images, which {path!r} does not have. Train it instead: a run "
       f"with config.model_init={path!r} gathers them."
     )
   if new:
-    logging.info("Newly initialized: %s.", ", ".join(new))
+    logging.info("Newly initialized: %s.", ", ".join(sorted(new)))
   # Nothing but these is computed.
   fresh = jax.jit(lambda: {k: x for k, x in init().items() if k in new})()
   return {

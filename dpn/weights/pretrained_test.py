@@ -11,8 +11,8 @@ import yaml
 from dpn import trees
 from dpn.models import vit
 from dpn.scripts import convert
+from dpn.weights import checkpoint, metadata, positions, pretrained
 from dpn.weights import conftest as testing
-from dpn.weights import positions, pretrained
 
 
 def _path(tmp_path, kind):
@@ -97,6 +97,21 @@ def test_another_head_and_layout(tmp_path):
   np.testing.assert_array_equal(
     same["bias"], testing.golden("tok")["head/bias"]
   )
+
+
+def test_another_head_has_its_own_sigma(tmp_path):
+  path = str(tmp_path / "ours.safetensors")
+  for classes in (5, None):
+    model = vit.Model(classes, **testing.TORCH, weight_norm="sigma_reparam")
+    variables = model.init(jax.random.key(1), np.zeros((1, 9, 9, 3)))
+    said = metadata.metadata(vit.options(model), None)
+    checkpoint.save_params(path, **variables, metadata=said)
+    model, got, _ = vit.from_pretrained(path, num_classes=7)
+    head, u = got["params"]["head"], got["batch_stats"]["head"]["u"]
+    left, s, _ = np.linalg.svd(head["kernel"])
+    assert (model.num_classes, head["bias"].any()) == (7, False)
+    np.testing.assert_allclose(head["sigma"], s[:1], rtol=1e-5)
+    np.testing.assert_allclose(np.abs(u @ left[:, 0]), 1, rtol=1e-5)
 
 
 @pytest.mark.parametrize("norm", ["layernorm", "rmsnorm"])
