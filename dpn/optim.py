@@ -70,7 +70,7 @@ def make(
       schedule_txs.append(optax.masked(optax.scale_by_schedule(fn), mask))
   optimizer = _optimizer(config.get("optax_name"), config.get("optax") or {})
   lr_mults = _masked(config, params, "lr_mults")
-  if not all(isinstance(m, numbers.Real) and m > 0 for _, m in lr_mults):
+  if not all(isinstance(m, numbers.Real) and float(m) > 0 for _, m in lr_mults):
     raise ValueError(
       f"config.lr_mults is {config['lr_mults']}, expected positive factors. To"
       " freeze parameters give them None in config.schedule."

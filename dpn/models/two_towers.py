@@ -122,8 +122,8 @@ def Model(
     ValueError: on an unknown option or value, naming the nearest, and on
       embeddings of different width.
   """
-  several = isinstance(out_dim, tuple | list)
-  dims = tuple(out_dim) if several else (out_dim, out_dim)
+  one = out_dim is None or isinstance(out_dim, int)
+  dims: tuple = (out_dim, out_dim) if one else (*out_dim,)  # type: ignore[misc]
   of_head = lambda dim: dim is None or (isinstance(dim, int) and dim > 0)
   if len(dims) != 2 or not all(map(of_head, dims)):
     raise ValueError(
@@ -161,9 +161,10 @@ def _width(tower):
 
 def options(model: nn.Module) -> dict[str, Any]:
   """Returns which function a model's parameters compute, see `vit.options`."""
+  found = [(name, getattr(model, name, None)) for name in ("img", "txt")]
   towers = {
     name: {"num_classes": tower.num_classes, **tower.config.describe()}
-    for name in ("img", "txt")
-    if hasattr(tower := getattr(model, name, None), "config")
+    for name, tower in found
+    if tower is not None and hasattr(tower, "config")
   }
   return towers | {"bias": getattr(model, "bias_init", None) is not None}
