@@ -162,12 +162,7 @@ def train_step(
   sizes = {"batch_size": batch_size, "data_size": data_size}
   sizes["total_steps"] = schedules.steps("total", config, **sizes)
   tx, schedule_fns = optim.make(config, params, **sizes)
-  ema_decay = config.get("ema_decay")
-  if ema_decay is not None and not 0 < ema_decay < 1:
-    raise ValueError(
-      f"config.ema_decay={ema_decay} must lie between 0 and 1, e.g. 0.9999; "
-      "None for no average."
-    )
+  ema_decay = _ema_decay(config)
   init = functools.partial(
     update.init,
     task,
@@ -212,6 +207,17 @@ def train_step(
       out_shardings=(shardings, sharding.replicated(mesh)),
     ),
   )
+
+
+def _ema_decay(config) -> float | None:
+  """Returns config.ema_decay, after a check."""
+  decay = config.get("ema_decay")
+  if decay is not None and not 0 < decay < 1:
+    raise ValueError(
+      f"config.ema_decay={decay} must lie between 0 and 1, e.g. 0.9999; None "
+      "for no average."
+    )
+  return decay
 
 
 def _variables(config, task, spec) -> base.Variables:

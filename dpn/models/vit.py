@@ -26,6 +26,7 @@ from dpn.models import (
   late_cls,
   norms,
   posemb,
+  prefix,
   stem,
   vit5,
   weight_norm,
@@ -47,7 +48,6 @@ VARIANTS = {
   "G": (1664, 48, 8192, 16),
 }
 PRESETS = compact.VARIANTS | vit5.VARIANTS  # with other options
-PREFIX_NORMS = ("shared", "own", "own_final")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Config(encoder.Config):
     **encoder.Config.CHOICES,
   }
   VALUES: ClassVar = {
-    "prefix_norm": PREFIX_NORMS,
+    "prefix_norm": prefix.NORMS,
     "pool_type": heads.POOL_TYPES,
     "pool_norm": encoder.LAST_NORMS,
     "weight_norm": weight_norm.WEIGHT_NORMS,
@@ -131,7 +131,7 @@ class Config(encoder.Config):
     super().check()
     stem.check(self)
     self.join.check(self)
-    check_prefix(self)
+    prefix.check(self)
     if self.pool_norm == "norm" and not self.bind("norm").func.PER_TOKEN:
       raise ValueError(
         f"pool_norm='norm': norm={self.norm!r} looks at several tokens, and "
@@ -158,35 +158,6 @@ class Config(encoder.Config):
   @property
   def has_cls(self) -> bool:
     return self.pool_type == "tok"
-
-
-def check_prefix(config):
-  """Raises ValueError if tokens besides patches exclude other options."""
-  own, number = config.prefix_norm, config.registers
-  per_token = config.bind("norm").func.PER_TOKEN
-  problem = None
-  if number < 0 or (config.registers_last and not number):
-    problem = "registers must be 0 or more, and registers_last needs some"
-  elif number and config.joins_in_blocks:
-    problem = (
-      f"registers have no positions, but posemb_join={config.posemb_join!r} "
-      "adds some to every token of every block. Use posemb_join='add'"
-    )
-  elif own == "shared":
-    return
-  elif not (config.has_cls or number):
-    problem = (
-      f"prefix_norm={own!r} is for class tokens and registers, and there are "
-      "none. Use pool_type='tok' or registers=4"
-    )
-  elif not per_token and (own == "own" or config.final_norm == "norm"):
-    problem = (
-      f"prefix_norm={own!r}: norm={config.norm!r} looks at several tokens"
-    )
-  elif own == "own_final" and not config.final_norm:
-    problem = "prefix_norm='own_final' needs the last norm, final_norm=True"
-  if problem:
-    raise ValueError(f"{problem}; got registers={number}.")
 
 
 HINTS = Config.hints()

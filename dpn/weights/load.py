@@ -102,11 +102,11 @@ def load_variables(
   every = wanted.keys() | loaded.keys()
   differing = {n for n in every if _shape(wanted, n) != _shape(loaded, n)}
   if wrong := differing - kept:
+    table = _table(wrong, wanted, loaded)
     advice = advice or _advice(wrong, every, posemb_grid)
-    lines = [_table(wrong, wanted, loaded), *map(str, differences), advice]
     raise ValueError(
-      f"{path!r} does not fit the model. Expected equal names and "
-      "shapes, got\n" + "\n".join(lines)
+      f"{path!r} does not fit the model. Expected equal names and shapes, got\n"
+      + "\n".join([table, *map(str, differences), advice])
     )
   metadata.check(path, file, differences, differing, _listed(dont_check))
   if assumed := metadata.assumed(file, options):

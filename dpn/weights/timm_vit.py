@@ -331,17 +331,9 @@ def describe(
   if not model:
     more = ("norm", "stem_eps") if "stem_eps" in options else ()
     guessed = ("gelu", "norm_kw", "block_ln_kw", *more, "rope")
-  if act := args.get("act_layer"):
-    if "blocks.0.mlp.fc1_g.weight" in (arrays or {}):
-      options["mlp"] = "swiglu" if act == "silu" else "geglu"
-    if options.get("mlp") != "swiglu":
-      options["gelu"] = metadata.translate("activation", act, GELUS)
+  if args.get("act_layer"):
     guessed = guessed[1:]
-  if heads := args.get("num_heads"):
-    options["num_heads"] = heads
-  pool = args.get("global_pool", config.get("global_pool"))
-  if pool is not None:
-    options["pool_type"] = metadata.translate("pooling", pool, POOLS)
+  options |= _configured(config, args, arrays or {}, options)
   row = args.get("no_embed_class")
   row = not row if row is not None else model and model.cls_row
   source = "its config.json" if config else "timm's defaults"
@@ -359,3 +351,22 @@ def describe(
     source=f"timm's {arch}" if arch else source,
     guessed=guessed,
   )
+
+
+def _configured(config, args, arrays, options):
+  """Returns what config.json says of the MLP, the heads and the pooling.
+
+  `options` are those known before; `args` its model_args.
+  """
+  found = {}
+  if act := args.get("act_layer"):
+    if "blocks.0.mlp.fc1_g.weight" in arrays:
+      found["mlp"] = "swiglu" if act == "silu" else "geglu"
+    if found.get("mlp", options.get("mlp")) != "swiglu":
+      found["gelu"] = metadata.translate("activation", act, GELUS)
+  if heads := args.get("num_heads"):
+    found["num_heads"] = heads
+  pool = args.get("global_pool", config.get("global_pool"))
+  if pool is not None:
+    found["pool_type"] = metadata.translate("pooling", pool, POOLS)
+  return found
