@@ -127,6 +127,18 @@ def test_what_is_no_image(given, message):
     images.prepare(["nowhere.png"], Preprocess(RANGE, (None, None, 3), None))
 
 
+@pytest.mark.parametrize(
+  ("tail", "message"),
+  [("(-1, 1", "Syntax error"), ("(-1, in_mx=9)", "Unknown argument.*in_mx")],
+)
+def test_an_op_that_cannot_be_parsed_is_not_left_out(tail, message):
+  preprocess = Preprocess(
+    f"decode(3)\n|value_range{tail}", (ROWS, COLS, 3), None
+  )
+  with pytest.raises(ValueError, match=message):
+    images.prepare([PHOTO], preprocess)
+
+
 def test_images_of_different_sizes_make_no_batch():
   preprocess = preprocessing.Preprocess(RANGE, (None, None, 3), None)
   with pytest.raises(ValueError, match=r"Image 1 becomes \(59, 40, 3\)"):

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from dpn import registry
+from dpn import calls, registry
 from dpn.input_pipeline.pp import (
   lazy_image,
   op,
@@ -99,8 +99,8 @@ def describe(spec: str) -> dict[str, Any]:
 
 def replace(spec: str, name: str, text: str) -> str:
   """Returns a string with other text for the op `name`; "" leaves it out."""
-  steps = parser.parse(spec, OPS, strict=False)
-  texts = (text if step.name == name else step.text for step in steps)
+  named = lambda step: step.partition("(")[0].rstrip() == name
+  texts = (text if named(x) else x for x in calls.OP.findall(spec))
   return "|".join(filter(None, texts))
 
 
