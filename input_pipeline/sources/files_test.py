@@ -118,6 +118,19 @@ def test_tar_of_tars_as_imagenet_comes(tmp_path):
   ]
 
 
+def test_folders_of_one_name_in_a_tar(tmp_path, caplog):
+  """As Tiny ImageNet has them, the classes are called `images`."""
+  inner = _archive({"a/0.png": b"", "b/0.png": b""})
+  _write(tmp_path, {"val.tar": _archive({"n0.tar": inner, "x/n1/0.png": b""})})
+  assert _open("tar", tmp_path, "val").class_names("label") == ["n0", "n1"]
+  assert "are one class" not in caplog.text
+  names = [f"t/n{i}/images/n{i}_{j}.JPEG" for i in range(3) for j in range(2)]
+  _write_split(tmp_path, "tar", "train", names)
+  assert _open("tar", tmp_path).class_names("label")[0] == "images"
+  assert caplog.text.count("are one class") == 1
+  assert "train.tar, t/n0/images and t/n1/images are one class" in caplog.text
+
+
 def test_tar_errors(tmp_path):
   _write(tmp_path, {"val.tar": _archive({"a/readme": b""})})
   _write(tmp_path, {"gz.tar": _archive(_FILES, mode="w:gz")})
