@@ -10,7 +10,6 @@ Your own ops go into a module with a table `OPS`, which a config names in
 `config.pp_modules = ["mypkg.ops"]`; see `op`, and docs/extending.md.
 """
 
-import itertools
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -110,7 +109,7 @@ class Preprocess:
   Attributes:
     spec: the string.
     steps: its ops, see `parser.Step`.
-    geometry: of it, what decodes, crops and resizes, with all arguments.
+    geometry: of it, what decodes, crops, resizes and pads, with all arguments.
     vocabularies: what token ids are from, by the key that holds them.
   """
 
@@ -120,7 +119,8 @@ class Preprocess:
     self._ops = []  # (text, function) of each
     self.vocabularies = {}
     lazy = [step.declared.lazy for step in self.steps]
-    self.geometry = "|".join(map(str, itertools.compress(self.steps, lazy)))
+    told = lambda s: s.declared.lazy or s.declared.kind not in ("", "normalize")
+    self.geometry = "|".join(map(str, filter(told, self.steps)))
     for i, step in enumerate(self.steps):
       fn = step.make()
       self._ops.append((step.text, fn))

@@ -150,6 +150,10 @@ def draw():
 def coarse():
   return lambda example, _: {**example, "label": example["label"] // 2}
 
+@op.on_key(kind="crop", size="px")
+def corner(px: int = 4):
+  return lambda image: image[:px, :px]
+
 @op.on_key(kind="normalize", pixels=lambda **_: (0.5, 2))
 def halve(px: int):
   return lambda image: (image - 0.5) / 2
@@ -159,7 +163,7 @@ def undeclared():
 
 OPS = {
   "invert": invert, "blacken": blacken, "draw": draw, "coarse": coarse,
-  "halve": halve, "undeclared": undeclared,
+  "halve": halve, "undeclared": undeclared, "corner": corner,
 }
 """
 
@@ -289,4 +293,5 @@ def test_own_ops_say_what_they_do(my_ops):
   assert got["pixels"] == (0.5, 2)
   assert pp.make("coarse").leaves("image")
   assert not pp.make("coarse").leaves("label")
+  assert pp.make("corner|halve(3)|coarse").geometry == "corner(px=4)"
   assert not pp.make("undeclared").leaves("label")
