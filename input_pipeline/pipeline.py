@@ -35,6 +35,11 @@ _LOWEST = {"num_workers": 0} | dict.fromkeys(
   ("batch_size", "num_threads", "prefetch", "repeats"), 1
 )
 _ON_ERROR = ("raise", "skip")
+# What has no effect with another key.
+_UNUSED = {
+  "on_device": ("num_workers", "prefetch"),
+  "num_workers": ("num_threads",),
+}
 
 
 def training(
@@ -84,10 +89,10 @@ def training(
     )
   on_error = config.pop("on_error", "raise")
   errors.check_known("on_error", on_error, _ON_ERROR)
-  if config.get("num_workers") and config.get("num_threads"):
-    logging.warning(
-      "config.input.num_threads is ignored: num_workers processes do the work."
-    )
+  by = "on_device" if config.get("on_device") else "num_workers"
+  unused = [key for key in _UNUSED[by] if config.get(by) and config.get(key)]
+  if unused:
+    logging.warning("config.input.%s has no use for %s.", by, ", ".join(unused))
   examples = batches.Examples(parts, seed, skip=on_error == "skip")
   data = loader.Data(
     examples=examples,
