@@ -62,8 +62,15 @@ def test_channels():
     images.prepare(kinds, three), [np.stack([grey] * 3, -1)] * 3
   )
   pillow = PIL.Image.fromarray(PHOTO)
-  got = images.prepare([pillow, _png(pillow)], one)
-  np.testing.assert_allclose(got, [luma[..., None]] * 2, atol=1)
+  alpha = np.concatenate([PHOTO, grey[..., None]], -1)
+  clear = PIL.Image.fromarray(alpha)
+  kinds = [pillow, _png(pillow), PHOTO, alpha, clear, _png(clear)]
+  got = images.prepare(kinds, one)
+  np.testing.assert_allclose(got, [luma[..., None]] * 6, atol=1)
+  kinds = [alpha[::-1, ::-1], PHOTO[::-1, ::-1]]
+  got = images.prepare([*kinds, clear, _png(clear)], three)
+  np.testing.assert_array_equal(got[:2, ::-1, ::-1], [PHOTO] * 2)
+  np.testing.assert_array_equal(got[2:], [PHOTO] * 2)
   palette = pillow.quantize(16)
   np.testing.assert_array_equal(
     images.prepare([palette, _png(palette)], three),
