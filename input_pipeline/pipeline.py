@@ -35,11 +35,6 @@ _LOWEST = {"num_workers": 0} | dict.fromkeys(
   ("batch_size", "num_threads", "prefetch", "repeats"), 1
 )
 _ON_ERROR = ("raise", "skip")
-# What has no effect with another key.
-_UNUSED = {
-  "on_device": ("num_workers", "prefetch"),
-  "num_workers": ("num_threads",),
-}
 
 
 def training(
@@ -89,9 +84,10 @@ def training(
     )
   on_error = config.pop("on_error", "raise")
   errors.check_known("on_error", on_error, _ON_ERROR)
-  by = "on_device" if config.get("on_device") else "num_workers"
-  unused = [key for key in _UNUSED[by] if config.get(by) and config.get(key)]
-  if unused:
+  by, keys = "num_workers", ["num_threads"]
+  if config.get("on_device"):
+    by, keys = "on_device", ["num_workers", "prefetch"]
+  if config.get(by) and (unused := [key for key in keys if config.get(key)]):
     logging.warning("config.input.%s has no use for %s.", by, ", ".join(unused))
   examples = batches.Examples(parts, seed, skip=on_error == "skip")
   data = loader.Data(

@@ -246,8 +246,7 @@ def _read_contents(path, size, _):
     first = folders.setdefault(name.rpartition("/")[0], folder)
     if first != folder:
       logging.warning(
-        "In %s, %s and %s are one class: an image's class is the folder that "
-        "it is in directly.",
+        "In %s, %s and %s are one class: the innermost folder's name.",
         *(path, first, folder),
       )
       break
