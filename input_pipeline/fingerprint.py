@@ -28,7 +28,7 @@ _SEEN = (
 def of_config(config: Mapping[str, Any]) -> dict[str, str | list[str]]:
   """Returns what reads a config's images, as JSON can hold it.
 
-  `train` and `eval` list what decodes, crops and resizes, with all arguments.
+  `train` and `eval` list all that decodes, crops, resizes or pads, in full.
   """
   sections = {"train": config.get("input"), "eval": config.get("evals")}
   found = {"decoder": decoder(), "colour": _COLOUR}

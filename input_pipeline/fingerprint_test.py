@@ -30,6 +30,9 @@ def test_what_is_recorded():
     assert part in train
   assert "flip" not in train
   assert fingerprint.of_config({})["eval"] == []
+  padded = fingerprint.of_config(_config(f"{EVAL}|pad_to_shape((256, 256, 3))"))
+  [eval_pp] = padded["eval"]
+  assert eval_pp.startswith(f"{found['eval'][0]}|pad_to_shape(shape=(256, 256")
   assert fingerprint.of_config(ConfigDict(_config())) == found
 
 

@@ -4,12 +4,21 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+import cv2
 import numpy as np
 
 from dpn import damage, paths
 from dpn.input_pipeline import pp
 from dpn.input_pipeline.pp import ops_image
 from dpn.weights import preprocessing
+
+# How arrays get other channels, by how many they have and are to have.
+_CODES = {
+  (1, 3): cv2.COLOR_GRAY2RGB,
+  (3, 1): cv2.COLOR_RGB2GRAY,
+  (4, 1): cv2.COLOR_RGBA2GRAY,
+  (4, 3): cv2.COLOR_RGBA2RGB,
+}
 
 
 def prepare(
@@ -87,8 +96,9 @@ def to_uint8(image: Any, channels: int) -> np.ndarray:
   pixels = np.asarray(image)
   if pixels.ndim == 2:
     pixels = pixels[..., None]
-  if pixels.ndim == 3 and (pixels.shape[-1], channels) == (1, 3):
-    pixels = np.repeat(pixels, 3, axis=-1)
+  code = _CODES.get((*pixels.shape[2:], channels))
+  if code is not None and pixels.dtype == np.uint8:
+    pixels = cv2.cvtColor(pixels, code).reshape(*pixels.shape[:2], channels)
   if pixels.dtype != np.uint8 or pixels.shape[2:] != (channels,):
     raise ValueError(
       f"got {pixels.dtype}{pixels.shape}; expected uint8 (rows, cols, "

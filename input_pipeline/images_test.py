@@ -62,8 +62,15 @@ def test_channels():
     images.prepare(kinds, three), [np.stack([grey] * 3, -1)] * 3
   )
   pillow = PIL.Image.fromarray(PHOTO)
-  got = images.prepare([pillow, _png(pillow)], one)
-  np.testing.assert_allclose(got, [luma[..., None]] * 2, atol=1)
+  alpha = np.concatenate([PHOTO, grey[..., None]], -1)
+  clear = PIL.Image.fromarray(alpha)
+  kinds = [pillow, _png(pillow), PHOTO, alpha, clear, _png(clear)]
+  got = images.prepare(kinds, one)
+  np.testing.assert_allclose(got, [luma[..., None]] * 6, atol=1)
+  kinds = [alpha[::-1, ::-1], PHOTO[::-1, ::-1]]
+  got = images.prepare([*kinds, clear, _png(clear)], three)
+  np.testing.assert_array_equal(got[:2, ::-1, ::-1], [PHOTO] * 2)
+  np.testing.assert_array_equal(got[2:], [PHOTO] * 2)
   palette = pillow.quantize(16)
   np.testing.assert_array_equal(
     images.prepare([palette, _png(palette)], three),
@@ -125,6 +132,18 @@ def test_what_is_no_image(given, message):
     images.prepare(given, Preprocess(RANGE, (ROWS, COLS, 3), None))
   with pytest.raises(FileNotFoundError):
     images.prepare(["nowhere.png"], Preprocess(RANGE, (None, None, 3), None))
+
+
+@pytest.mark.parametrize(
+  ("tail", "message"),
+  [("(-1, 1", "Syntax error"), ("(-1, in_mx=9)", "Unknown argument.*in_mx")],
+)
+def test_an_op_that_cannot_be_parsed_is_not_left_out(tail, message):
+  preprocess = Preprocess(
+    f"decode(3)\n|value_range{tail}", (ROWS, COLS, 3), None
+  )
+  with pytest.raises(ValueError, match=message):
+    images.prepare([PHOTO], preprocess)
 
 
 def test_images_of_different_sizes_make_no_batch():

@@ -9,7 +9,6 @@ It is a pure function of the position, so nothing is ever stored:
   in a batch, as far apart as possible, so that mixup pairs different examples.
 """
 
-import collections
 import dataclasses
 import functools
 import threading
@@ -99,15 +98,18 @@ def counts(weights: Sequence[float]) -> tuple[int, ...]:
 
 
 _LOCK = threading.Lock()
-# A cache per part: one part must not evict another's permutations.
-_CACHES = collections.defaultdict(
-  lambda: functools.lru_cache(maxsize=4)(_permutation)
-)
+
+
+@functools.lru_cache(maxsize=128)
+def _cache(seed, part):
+  """Each part of each run has its own: none evicts another's permutations."""
+  del seed, part
+  return functools.lru_cache(maxsize=2)(_permutation)
 
 
 def _epoch(seed, epoch, size, part):
   with _LOCK:  # or every thread would compute the same permutation
-    return _CACHES[part](seed, epoch, size, part)
+    return _cache(seed, part)(seed, epoch, size, part)
 
 
 def _permutation(seed, epoch, size, part):
@@ -116,7 +118,7 @@ def _permutation(seed, epoch, size, part):
   return np.random.Generator(bits).permutation(indices)
 
 
-@functools.lru_cache(maxsize=4)
+@functools.lru_cache(maxsize=64)
 def _round(seed, number, counts):
   """Returns the part at every position of a round, and the rank therein."""
   parts = np.repeat(np.arange(len(counts)), counts)

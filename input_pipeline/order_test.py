@@ -67,6 +67,19 @@ def test_repeats_are_spread_over_the_batch(batch_size):
     assert np.bincount(batches[:5].ravel()).tolist() == [3] * 20
 
 
+def test_seeds_that_take_turns_keep_their_permutations(monkeypatch):
+  drawn, draw = [], order._permutation
+  spy = lambda *key: drawn.append(key) or draw(*key)
+  monkeypatch.setattr(order, "_permutation", spy)
+  orders = [_one(50, seed=seed) for seed in range(100, 106)]
+  for first in range(0, 100, 10):
+    for one in orders:
+      one.indices(first, first + 10)
+  assert sorted(drawn) == [
+    (s, e, 50, 0) for s in range(100, 106) for e in (0, 1)
+  ]
+
+
 def test_mixture_has_exact_shares_and_each_part_its_epochs():
   mixed = order.Order(
     seed=3, sizes=(30, 200), counts=order.counts((0.75, 0.25))

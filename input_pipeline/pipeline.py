@@ -84,10 +84,11 @@ def training(
     )
   on_error = config.pop("on_error", "raise")
   errors.check_known("on_error", on_error, _ON_ERROR)
-  if config.get("num_workers") and config.get("num_threads"):
-    logging.warning(
-      "config.input.num_threads is ignored: num_workers processes do the work."
-    )
+  by, keys = "num_workers", ["num_threads"]
+  if config.get("on_device"):
+    by, keys = "on_device", ["num_workers", "prefetch"]
+  if config.get(by) and (unused := [key for key in keys if config.get(key)]):
+    logging.warning("config.input.%s has no use for %s.", by, ", ".join(unused))
   examples = batches.Examples(parts, seed, skip=on_error == "skip")
   data = loader.Data(
     examples=examples,

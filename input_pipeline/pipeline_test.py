@@ -155,8 +155,14 @@ def test_warnings(data_dir, caplog):
   labels = np.concatenate([batch["label"] for batch in _take(data, 3)])
   for epoch in labels.reshape(10, 3).tolist():
     assert sorted(epoch) == [0, 1, 2]
-  pipeline.training(_config(data_dir, num_workers=1, num_threads=2), seed=0)
-  assert "config.input.num_threads is ignored: num_workers" in caplog.text
+  given = {"num_workers": 1, "num_threads": 2, "prefetch": 3}
+  pipeline.training(_config(data_dir, **given), seed=0)
+  assert "config.input.num_workers has no use for num_threads." in caplog.text
+  caplog.clear()
+  given |= {"on_device": True, "pp": 'decode|resize(8)|keep("image")'}
+  pipeline.training(_config(data_dir, **given), seed=0)
+  assert "on_device has no use for num_workers, prefetch." in caplog.text
+  assert "num_threads" not in caplog.text
 
 
 def _corrupt(folder, *damaged, **how):

@@ -10,14 +10,13 @@ Your own ops go into a module with a table `OPS`, which a config names in
 `config.pp_modules = ["mypkg.ops"]`; see `op`, and docs/extending.md.
 """
 
-import itertools
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from dpn import registry
+from dpn import calls, registry
 from dpn.input_pipeline.pp import (
   lazy_image,
   op,
@@ -99,8 +98,8 @@ def describe(spec: str) -> dict[str, Any]:
 
 def replace(spec: str, name: str, text: str) -> str:
   """Returns a string with other text for the op `name`; "" leaves it out."""
-  steps = parser.parse(spec, OPS, strict=False)
-  texts = (text if step.name == name else step.text for step in steps)
+  named = lambda step: step.partition("(")[0].rstrip() == name
+  texts = (text if named(x) else x for x in calls.OP.findall(spec))
   return "|".join(filter(None, texts))
 
 
@@ -110,7 +109,7 @@ class Preprocess:
   Attributes:
     spec: the string.
     steps: its ops, see `parser.Step`.
-    geometry: of it, what decodes, crops and resizes, with all arguments.
+    geometry: of it, what decodes, crops, resizes and pads, with all arguments.
     vocabularies: what token ids are from, by the key that holds them.
   """
 
@@ -120,7 +119,8 @@ class Preprocess:
     self._ops = []  # (text, function) of each
     self.vocabularies = {}
     lazy = [step.declared.lazy for step in self.steps]
-    self.geometry = "|".join(map(str, itertools.compress(self.steps, lazy)))
+    told = lambda s: s.declared.lazy or s.declared.kind not in ("", "normalize")
+    self.geometry = "|".join(map(str, filter(told, self.steps)))
     for i, step in enumerate(self.steps):
       fn = step.make()
       self._ops.append((step.text, fn))

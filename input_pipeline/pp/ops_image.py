@@ -221,6 +221,10 @@ def resize(
 
 def _resize_side(side, length_px, method, antialias):
   """Returns a function that makes one side (`min` or `max`) `length_px`."""
+  if isinstance(length_px, tuple | list):
+    raise ValueError(
+      f"expected one side in pixels, got {length_px!r}: for both, use resize."
+    )
   length_px, _ = op.pair(length_px)
   resize_to = _resizer(method, antialias)
 

@@ -29,17 +29,18 @@ def rand_augment(
   """Applies random ops; `spec` is written as in timm's recipes.
 
   That is "rand", then joined by hyphens `m` (magnitude, 0 to 10), `mstd` (its
-  standard deviation, 0 if not given), `n` (ops per image, 2), `p` (probability
-  of each, 0.5) and `inc1`, the set of ops that grow with the magnitude, which
-  is the only one here. What comes from outside the image has the colour `fill`.
+  standard deviation, 0 if not given; above 100: uniform in [0, m]), `n` (ops
+  per image, 2), `p` (probability of each, 0.5) and `inc1`, the set of ops that
+  grow with the magnitude, the only one here. Outside the image, all is `fill`.
   """
   given = _parse(spec)
+  mean, std = given["m"], given["mstd"]
   augmentations = list(AUGMENTATIONS.values())
 
   def apply(image, rng):
     for k in rng.integers(len(augmentations), size=int(given["n"])):
       if rng.random() < given["p"]:
-        magnitude = rng.normal(given["m"], given["mstd"])
+        magnitude = rng.uniform(0, mean) if std > 100 else rng.normal(mean, std)
         level = min(max(magnitude, 0), 10) / 10
         image = augmentations[k](image, level, rng, fill)
     return image

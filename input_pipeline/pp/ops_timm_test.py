@@ -145,6 +145,10 @@ def test_magnitude_spreads_as_asked(monkeypatch):
   assert max(levels) == 1.0
   share = 0.5 - 0.5 * math.erf(2 / math.sqrt(2))
   assert abs(np.mean(np.array(levels) == 1) - share) < 0.015
+  levels.clear()
+  uniform = pp.make("rand_augment('rand-m8-n500-mstd101-p1-inc1')")
+  uniform({"image": _image(4, 4)}, rng)
+  assert stats.kstest(levels, stats.uniform(0, 0.8).cdf).pvalue > 0.01
 
 
 @pytest.mark.parametrize(

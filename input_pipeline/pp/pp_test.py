@@ -75,6 +75,8 @@ def test_keys(form):
     ("resize(8, 'area', 1, 2)", "too many positional.*Signature", 0),
     ("resize(8, method='bilin')", "Did you mean 'bilinear'", 0),
     ("resize(0)", "Expected a size in pixels.*got 0", 0),
+    ("resize_small((8, 4))", "one side in pixels, got .8, 4.: for both", 0),
+    ("resize_long([8, 4])", "resize_long: expected one side in pixels", 0),
     ("inception_crop(8, area_min=101)", "0 < area_min <= area_max", 0),
     ("flip_lr|resize(2 * 4)", "must be literals.*2 \\* 4", 15),
     ("resize(open('f'))", "must be literals", 7),
@@ -150,6 +152,10 @@ def draw():
 def coarse():
   return lambda example, _: {**example, "label": example["label"] // 2}
 
+@op.on_key(kind="crop", size="px")
+def corner(px: int = 4):
+  return lambda image: image[:px, :px]
+
 @op.on_key(kind="normalize", pixels=lambda **_: (0.5, 2))
 def halve(px: int):
   return lambda image: (image - 0.5) / 2
@@ -159,7 +165,7 @@ def undeclared():
 
 OPS = {
   "invert": invert, "blacken": blacken, "draw": draw, "coarse": coarse,
-  "halve": halve, "undeclared": undeclared,
+  "halve": halve, "undeclared": undeclared, "corner": corner,
 }
 """
 
@@ -289,4 +295,5 @@ def test_own_ops_say_what_they_do(my_ops):
   assert got["pixels"] == (0.5, 2)
   assert pp.make("coarse").leaves("image")
   assert not pp.make("coarse").leaves("label")
+  assert pp.make("corner|halve(3)|coarse").geometry == "corner(px=4)"
   assert not pp.make("undeclared").leaves("label")

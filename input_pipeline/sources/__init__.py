@@ -6,7 +6,8 @@
   by TFDS, or by scripts.prepare_data, as ArrayRecord; see `tfds`.
 - `folder:/path`: files at /path/<split>/<class>/<file>; labels number the class
   folders in alphabetical order.
-- `tar:/path`: the same in archives /path/<split>.tar, ImageNet's too.
+- `tar:/path`: archives /path/<split>.tar, ImageNet's too; an image's class is
+  the folder it is in directly.
 - `pairs:/path`: images and label maps in parallel folders, as ADE20K's
   ADEChallengeData2016 (`training`, `validation`) unpacks; see `files`.
 - `manifest:/path/file.csv` or `.jsonl`: one row per image; see `manifest`.

@@ -195,9 +195,9 @@ def _by_stem(root: str, folder: str) -> dict[str, str]:
 def tar(path: str, split: str) -> FileSource:
   """Opens the archive path/split.tar, which is read in place.
 
-  An image's class is its folder, `…/<class>/<file>`. An archive within the
-  archive is one class, as in ImageNet's training images. The tables of contents
-  of all splits are read, to number the classes.
+  An image's class is the folder it is in directly, `…/<class>/<file>`. An
+  archive within the archive is one class, as in ImageNet's training images. The
+  tables of contents of all splits are read, to number the classes.
   """
   root = os.path.expanduser(path)
   there = sorted(os.listdir(root))
@@ -239,6 +239,17 @@ def _read_contents(path, size, _):
   images = [x for x in found if image_files.is_image(x[0])]
   captions = {x[-1]: x[1:3] for x in found if not image_files.is_image(x[0])}
   ids = [name for name, *_ in images]
+  folders: dict[str, str] = {}
+  for name, *_, stem in images:
+    folder, within, _ = stem.partition(".tar/")
+    folder = folder if within else os.path.dirname(stem)
+    first = folders.setdefault(name.rpartition("/")[0], folder)
+    if first != folder:
+      logging.warning(
+        "In %s, %s and %s are one class: the innermost folder's name.",
+        *(path, first, folder),
+      )
+      break
   places = {"image": [place for _, *place, _ in images]}
   texts = [captions.get(stem) for *_, stem in images]
   if any(texts):

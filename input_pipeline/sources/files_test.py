@@ -118,6 +118,19 @@ def test_tar_of_tars_as_imagenet_comes(tmp_path):
   ]
 
 
+def test_folders_of_one_name_in_a_tar(tmp_path, caplog):
+  """As Tiny ImageNet has them, the classes are called `images`."""
+  inner = _archive({"a/0.png": b"", "b/0.png": b""})
+  _write(tmp_path, {"val.tar": _archive({"n0.tar": inner, "x/n1/0.png": b""})})
+  assert _open("tar", tmp_path, "val").class_names("label") == ["n0", "n1"]
+  assert "are one class" not in caplog.text
+  names = [f"t/n{i}/images/n{i}_{j}.JPEG" for i in range(3) for j in range(2)]
+  _write_split(tmp_path, "tar", "train", names)
+  assert _open("tar", tmp_path).class_names("label")[0] == "images"
+  assert caplog.text.count("are one class") == 1
+  assert "train.tar, t/n0/images and t/n1/images are one class" in caplog.text
+
+
 def test_tar_errors(tmp_path):
   _write(tmp_path, {"val.tar": _archive({"a/readme": b""})})
   _write(tmp_path, {"gz.tar": _archive(_FILES, mode="w:gz")})
@@ -286,6 +299,22 @@ def test_manifest(tmp_path, suffix):
 
 
 @pytest.mark.parametrize("suffix", ["csv", "jsonl"])
+@pytest.mark.parametrize(
+  ("labels", "classes"), [(["dog", "ant"], ["ant", "dog"]), ([1, 0], 2)]
+)
+def test_manifest_whose_test_images_have_no_labels(
+  tmp_path, suffix, labels, classes
+):
+  labels = [labels[0], "" if suffix == "csv" else None, labels[1]]
+  rows = [{**row, "label": x} for row, x in zip(_ROWS, labels, strict=True)]
+  path = _manifest(tmp_path, suffix, rows)
+  source = _open("manifest", path)
+  assert [x["label"] for x in _all(source)] == [1, 0]
+  assert source.classes == {"label": classes}
+  _check_fails("manifest", path, "row 2 has no label", "test")
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
 def test_manifest_of_label_maps(tmp_path, suffix):
   rows = [{**row, "mask": f"m/{i}.png"} for i, row in enumerate(_ROWS)]
   _write(tmp_path, [row["mask"] for row in rows])
@@ -329,12 +358,13 @@ def test_stray_spaces_in_a_manifest(tmp_path, name):
     ("path,label,split\na,1,train", "Unknown split 'val'. Known: train"),
     ("path,label\na,1", "'split'.* not in index.*the columns path, split, and"),
     ("path,split\na.png,train", "split, and label, mask or caption"),
-    ("path,label,split\na,1,train\nb,,train\n", "row 2 has no label"),
-    ("path,label,split\na,1,train\nb, ,train\n", "row 2 has no label"),
-    ("path,mask,split\na,1,train\nb,,train\n", "row 2 has no mask"),
-    ("path,split,caption\na.png,train,\n", "row 1 has no caption"),
+    ("path,label,split\na,1,val\nb,,val\n", "row 2 has no label"),
+    ("path,label,split\na,1,val\nb, ,val\n", "row 2 has no label"),
+    ("path,mask,split\na,1,val\nb,,val\n", "row 2 has no mask"),
+    ("path,split,caption\na.png,val,\n", "row 1 has no caption"),
     ("path,label,split\na,1,train,\n", "row 1 has more fields than the head"),
     ("path,label,split\na,1,train\nb,1,x,y\n", "Expected 3 fields in line 3"),
+    ("path,label,split\na,1,val\n,,train\n", "row 2 has no path"),
     ("path,label,split\na,1,val\nb,x,val", "label 'x' is not an integer"),
     ("path,label,split\na,10.0,val\nb,2.0,val", r"label '10\.0' is not an int"),
     ("[1]", "columns path, split, and label, mask"),
@@ -377,6 +407,7 @@ def test_captions_of_a_manifest(tmp_path):
   rows = [
     {"path": "a.png", "split": "train", "caption": ["one", "two"]},
     {"path": "a.png", "split": "test", "caption": "three, 3"},
+    {"path": "a.png", "split": "val"},
   ]
   path = _manifest(tmp_path, "jsonl", rows)
   train, test = (_open("manifest", path, s) for s in ("train", "test"))

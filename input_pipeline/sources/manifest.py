@@ -4,8 +4,8 @@ Its columns are `path`, `split`, and any of `label`, `mask` and `caption`: a CSV
 file with a header, or a JSONL file with an object per line, not compressed.
 Paths (of images, and in `mask` of label maps) are relative to the manifest's
 folder and stay in it; labels are numbers from 0, or names; in JSONL a caption,
-under the key `text`, may be a list of them. Other columns, and spaces around a
-field, are ignored.
+under the key `text`, may be a list of them. Rows of splits that are not read
+may lack all three. Other columns, and spaces around a field, are ignored.
 """
 
 import os
@@ -24,18 +24,16 @@ def manifest(path: str, split: str) -> files_lib.FileSource:
   path = os.path.expanduser(path)
   # A file, not its name, so that pandas does not decompress it.
   with damage.reading(path), paths.open_regular(path) as file:
-    table = _table(path, file)
-    labels = _manifest_labels(table["label"], path) if "label" in table else {}
-  sources.check_split(path, split, {*table["split"]})
-  chosen = (table["split"] == split).to_numpy()
+    table = _table(path, file, split)
+    sources.check_split(path, split, {*table["split"]})
+    chosen = (table["split"] == split).to_numpy()
+    labels = _manifest_labels(table.get("label"), chosen, path)
   columns = {key: column[chosen].tolist() for key, column in table.items()}
   files = {"image": columns["path"]}
   if "mask" in table:
     files["mask"] = columns["mask"]
   for names in files.values():
     _check_below(path, names)
-  if labels:
-    labels["labels"] = labels["labels"][chosen]
   return files_lib.FileSource(
     name=f"manifest:{path}:{split}",
     root=os.path.dirname(path),
@@ -62,7 +60,7 @@ def _check_below(path: str, names: Sequence[str]):
       )
 
 
-def _table(path: str, file: BinaryIO):
+def _table(path: str, file: BinaryIO, split: str):
   """Returns a manifest's columns as text; a caption may be a list of texts."""
   import pandas as pd  # takes half a second
 
@@ -91,6 +89,10 @@ def _table(path: str, file: BinaryIO):
     ) from error
   missing = table.isna() | table.map(lambda x: x in ("", []))
   if missing.any(axis=None):
+    # Integers became floats where one is missing: back to integers.
+    table = table.convert_dtypes().astype(object).mask(missing, "")
+    missing.loc[table["split"] != split, targets] = False
+  if missing.any(axis=None):
     row, column = np.argwhere(missing.to_numpy())[0]
     raise ValueError(f"{path}: row {row + 1} has no {table.columns[column]}.")
   mixed = table.loc[:, table.dtypes.eq(object)]
@@ -102,20 +104,24 @@ def _table(path: str, file: BinaryIO):
   return table.astype(dict.fromkeys({*table} - ({"caption"} & {*mixed}), str))
 
 
-def _manifest_labels(labels, path: str) -> dict[str, Any]:
-  """Returns all splits' labels as numbers, and the classes: names or a number.
+def _manifest_labels(labels, chosen: np.ndarray, path: str) -> dict[str, Any]:
+  """Returns the chosen rows' labels as numbers; all rows' classes, or how many.
 
   Raises:
     ValueError: they are neither integers nor names.
   """
+  if labels is None:
+    return {}
+  chosen, labels = chosen[labels != ""], labels[labels != ""]
   numeric = labels.str.isdecimal()
   if numeric.all():
     numbers = labels.astype(int).to_numpy()
-    return {"labels": numbers, "classes": {"label": int(numbers.max()) + 1}}
+    count = int(numbers.max()) + 1
+    return {"labels": numbers[chosen], "classes": {"label": count}}
   if numeric.any() or labels.str.fullmatch(r"[+-]?\d*\.?\d+|\d+\.").all():
     raise ValueError(
       f"{path}: the label {labels[~numeric].iloc[0]!r} is not an integer from "
       "0, but labels look like numbers. Expected integers, or names, for all."
     )
   classes, numbers = np.unique(labels.tolist(), return_inverse=True)
-  return {"labels": numbers, "classes": {"label": classes.tolist()}}
+  return {"labels": numbers[chosen], "classes": {"label": classes.tolist()}}

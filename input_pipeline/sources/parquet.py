@@ -7,13 +7,12 @@ that `datasets` leaves in the files. Slices are random, see `sources`, unlike
 those of `datasets`.
 
 Parquet has no random access: groups of rows are read at once and cached, up to
-a quarter of the machine's memory. What does not fit is read again and again in
-shuffled order; scripts.prepare_data turns it into ArrayRecord.
+a quarter of the machine's memory per process. What does not fit is read again
+and again in shuffled order; scripts.prepare_data turns it into ArrayRecord.
 """
 
 import bisect
 import collections
-import functools
 import glob
 import itertools
 import os
@@ -25,6 +24,10 @@ from absl import logging
 from dpn import damage, schema
 from dpn.input_pipeline import sources
 from dpn.paths import check_regular
+
+_LOCK = threading.Lock()
+# Groups of rows and their sizes, the last used last, by file, time and number.
+_TABLES: collections.OrderedDict[tuple, tuple] = collections.OrderedDict()
 
 
 class ParquetSource(sources.Source):
@@ -44,16 +47,24 @@ class ParquetSource(sources.Source):
     root = os.path.expanduser(path)
     self.name = f"parquet:{root}:{split}"
     paths = _paths_by_split(root)
+    if not paths:
+      raise ValueError(
+        f"{root} holds no .parquet file, nor do its folders. If it is what "
+        "datasets' save_to_disk wrote, that is Arrow: load it and write each "
+        "split, as by to_parquet('train.parquet')."
+      )
     sources.check_split(root, split, paths)
     _check_one_split(paths[split])
     files = []
     for path in paths[split]:
       with damage.reading(path):
-        files.append(file := parquet.ParquetFile(check_regular(path)))
+        stamp = path, os.stat(path).st_mtime_ns
+        file = parquet.ParquetFile(check_regular(path))
+        files.append((stamp, file))
         groups = map(file.metadata.row_group, range(file.num_row_groups))
         size = sum(group.total_byte_size for group in groups)
         damage.check_unpacked(path, size, times=200)
-    for path, file in zip(paths[split], files, strict=True):
+    for (path, _), file in files:
       classes = _class_names(path, file)
       if path != paths[split][0] and classes != self.classes:
         raise ValueError(
@@ -61,8 +72,10 @@ class ParquetSource(sources.Source):
           "not mean the same. Put each in a folder of its own."
         )
       self.classes = classes
-    self._groups = [(f, i) for f in files for i in range(f.num_row_groups)]
-    infos = [file.metadata.row_group(i) for file, i in self._groups]
+    self._groups = [
+      (f, (s, i)) for s, f in files for i in range(f.num_row_groups)
+    ]
+    infos = [file.metadata.row_group(i) for file, (_, i) in self._groups]
     self._ends = list(itertools.accumulate(info.num_rows for info in infos))
     if not self._ends or not self._ends[-1]:
       raise ValueError(f"{self.name} has no rows.")
@@ -73,9 +86,6 @@ class ParquetSource(sources.Source):
         "slow. Convert it: python -m scripts.prepare_data --source parquet:%s",
         *(self.name, sum(sizes) / 1e9, budget / 1e9, root),
       )
-    self._lock = threading.Lock()
-    num_kept = max(budget // max(*sizes, 1), 1)
-    self._table = functools.lru_cache(num_kept)(self._read_group)
 
   def __reduce__(self):
     return ParquetSource, self._args
@@ -85,16 +95,24 @@ class ParquetSource(sources.Source):
 
   def __getitem__(self, index):
     group = bisect.bisect_right(self._ends, index)
-    with self._lock:  # or several threads would read the same group
-      table = self._table(group)
+    table = self._table(group)
     row = index - self._ends[group] + len(table)
     return {
       key: _plain(table.column(key)[row].as_py()) for key in table.column_names
     }
 
-  def _read_group(self, group: int):
-    file, number = self._groups[group]
-    return file.read_row_group(number)
+  def _table(self, group: int):
+    """Returns a group of rows, read or kept."""
+    file, key = self._groups[group]
+    with _LOCK:  # or several threads would read the same group
+      if key not in _TABLES:
+        table = file.read_row_group(key[1])
+        _TABLES[key] = table, table.nbytes
+        held = lambda: sum(size for _, size in _TABLES.values())
+        while len(_TABLES) > 1 and held() > _budget_bytes():
+          _TABLES.popitem(last=False)
+      _TABLES.move_to_end(key)
+      return _TABLES[key][0]
 
 
 def _paths_by_split(root: str) -> dict[str, list[str]]:

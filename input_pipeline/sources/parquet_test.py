@@ -1,5 +1,6 @@
 """Parquet in the hub's layout, written here as `datasets` writes it."""
 
+import collections
 import io
 import itertools
 import json
@@ -91,6 +92,13 @@ def test_a_folder_of_several_splits(tmp_path):
     _open(tmp_path / "plain")
 
 
+def test_a_folder_of_arrow_files(tmp_path):
+  (tmp_path / "train").mkdir()
+  (tmp_path / "train/data-00000-of-00001.arrow").touch()
+  with pytest.raises(ValueError, match=r"no \.parquet file.*that is Arrow"):
+    _open(tmp_path)
+
+
 def test_captions(tmp_path):
   """One for each image, or several, as far as a batch for two towers."""
   png = io.BytesIO()
@@ -128,7 +136,7 @@ def test_label_maps(tmp_path):
   assert _open(tmp_path)[0] == {**images, "scene_category": 7}
 
 
-def test_keeps_what_fits_in_memory(tmp_path, monkeypatch):
+def test_sources_keep_together_what_fits_in_memory(tmp_path, monkeypatch):
   _write(tmp_path / "train.parquet", 0, 40, group=4)
   read, reads = parquet.ParquetFile.read_row_group, []
   monkeypatch.setattr(
@@ -139,13 +147,20 @@ def test_keeps_what_fits_in_memory(tmp_path, monkeypatch):
   # Of ten groups, one round after the other: some fit, or all.
   for budget, expected in ((400, [*range(10)] * 2), (10**9, [*range(10)])):
     monkeypatch.setattr(parquet_source, "_budget_bytes", lambda b=budget: b)
+    monkeypatch.setattr(parquet_source, "_TABLES", collections.OrderedDict())
     reads.clear()
-    source = _open(tmp_path)
-    for i in (*range(40), *range(40)):
-      assert source[i]["label"] == i % 3
+    for source in (_open(tmp_path), _open(tmp_path)):
+      assert [source[i]["label"] for i in range(40)] == [
+        i % 3 for i in range(40)
+      ]
     assert reads == expected
-    kept = source._table.cache_info().currsize
-    assert 0 < kept * source._table(9).nbytes <= budget
+    halves = _open(tmp_path, "train[:50%]+train[50%:]")
+    assert sum(x["label"] for x in halves.read(range(40))) == 39
+    assert (reads == expected) == (budget > 400)
+    kept = sum(table.nbytes for table, _ in parquet_source._TABLES.values())
+    assert 0 < kept <= budget
+  _write(tmp_path / "train.parquet", 1, 40, group=4)
+  assert _open(tmp_path)[0]["label"] == 1  # not what was kept of the old file
 
 
 @pytest.mark.parametrize(
