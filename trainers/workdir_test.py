@@ -33,7 +33,11 @@ def test_the_config_is_written(tmp_path):
   ("changes", "name"),
   [
     ({"lr": 0.2}, r"  lr: 0.1 there, 0.2 now\n"),
-    ({"wd": 1e-4}, r"  wd: 'absent' there, 0.0001 now\n"),
+    ({"wd": 1e-4}, r"  wd: None there, 0.0001 now\n"),
+    (
+      {"schedule": [("head", {}), (".*", {"warmup_steps": 1})]},
+      r"schedule.0.1: None there, \{\} now\n",
+    ),
     ({"schedule": {}}, "  schedule.1.1.warmup_steps: 1 there, 'absent' now"),
     ({"input": {"data": {"name": "y"}}}, r"  input.data.name: 'x' there, 'y'"),
   ],
