@@ -70,25 +70,8 @@ def training(
     if key not in config:
       raise ValueError(f"config.input needs {key}, it has {sorted(config)}.")
   parts, weights = _parts(config)
-  for key, value in config.items():
-    errors.check_known("key of config.input", key, KEYS)
-    least = _LOWEST.get(key)
-    if least is not None and not (isinstance(value, int) and value >= least):
-      raise ValueError(
-        f"config.input.{key} must be an integer from {least}, got {value!r}."
-      )
-  # SeedSequence splits larger ones into words, so seeds would share orders.
-  if not (isinstance(seed, int) and 0 <= seed < 2**32):
-    raise ValueError(
-      f"config.input.seed, or config.seed, must be in [0, 2**32), got {seed}."
-    )
+  _check_values(config)
   on_error = config.pop("on_error", "raise")
-  errors.check_known("on_error", on_error, _ON_ERROR)
-  by, keys = "num_workers", ["num_threads"]
-  if config.get("on_device"):
-    by, keys = "on_device", ["num_workers", "prefetch"]
-  if config.get(by) and (unused := [key for key in keys if config.get(key)]):
-    logging.warning("config.input.%s has no use for %s.", by, ", ".join(unused))
   examples = batches.Examples(parts, seed, skip=on_error == "skip")
   data = loader.Data(
     examples=examples,
@@ -110,6 +93,29 @@ def training(
       *(examples.source.name, data.num_examples, data.batch_size),
     )
   return data
+
+
+def _check_values(config: Mapping[str, Any]):
+  """Raises ValueError if a key is unknown, or its value wrong."""
+  for key, value in config.items():
+    errors.check_known("key of config.input", key, KEYS)
+    least = _LOWEST.get(key)
+    if least is not None and not (isinstance(value, int) and value >= least):
+      raise ValueError(
+        f"config.input.{key} must be an integer from {least}, got {value!r}."
+      )
+  seed = config["seed"]
+  # SeedSequence splits larger ones into words, so seeds would share orders.
+  if not (isinstance(seed, int) and 0 <= seed < 2**32):
+    raise ValueError(
+      f"config.input.seed, or config.seed, must be in [0, 2**32), got {seed}."
+    )
+  errors.check_known("on_error", config.get("on_error", "raise"), _ON_ERROR)
+  by, keys = "num_workers", ["num_threads"]
+  if config.get("on_device"):
+    by, keys = "on_device", ["num_workers", "prefetch"]
+  if config.get(by) and (unused := [key for key in keys if config.get(key)]):
+    logging.warning("config.input.%s has no use for %s.", by, ", ".join(unused))
 
 
 def _parts(config: dict[str, Any]):
