@@ -55,8 +55,6 @@ class Config(options.Options):
       `learned`, a factor for each head that starts at 1 / sqrt(d).
     rope: rotary positions of queries and keys, one of `rotary.ROPES`, besides
       those of `posemb`.
-    cls_blocks: how many of the last blocks see the class token, see
-      `late_cls`; None for all.
     gelu: `tanh` approximation or `exact`; one of `mlp.GELUS`.
     mlp: `mlp`; or gated, `geglu` or `swiglu`; one of `mlp.MLPS`.
     qkv_bias: whether query, key and value have biases.
@@ -115,7 +113,6 @@ class Config(options.Options):
   logit_scale: str = "sqrt"
   rope: str = "none"
   rope_kw: Mapping[str, Any] = options.NONE
-  cls_blocks: int | None = None
   gelu: str = "tanh"
   mlp: str = "mlp"
   qkv_bias: bool = True

@@ -65,6 +65,8 @@ class Config(encoder.Config):
     stem: turns an image into tokens, one of `stem.STEMS`.
     posemb: the kind of position embedding, one of `posemb.POSEMBS`.
     posemb_join: where positions are added, one of `joins.JOINS`.
+    cls_blocks: how many of the last blocks see the class token, see
+      `late_cls`; None for all.
     rep_size: width of a tanh layer before the head; True: the model's width.
     registers: learned tokens without positions that are dropped before pooling
       (arXiv 2309.16588), N(0, 0.02) at first: equal ones would stay equal.
@@ -110,6 +112,7 @@ class Config(encoder.Config):
   registers: int = 0
   registers_last: bool = False
   prefix_norm: str = "shared"
+  cls_blocks: int | None = None
   rep_size: int | bool = False
   pool_type: str = "gap"
   pool_norm: bool | str = False
