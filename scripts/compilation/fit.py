@@ -98,13 +98,8 @@ def changes(
 def changed(config, change: Mapping[str, Any]):
   """Returns a copy of a config with some fields, named by dots, changed."""
   config = copy.deepcopy(config)
-  for name, value in change.items():
-    *sections, key = name.split(".")
-    section = config
-    for part in sections:
-      section = section[part]
-    with section.unlocked():
-      section[key] = value
+  with config.unlocked():
+    config.update_from_flattened_dict(change)
   return config
 
 
