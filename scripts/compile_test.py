@@ -258,14 +258,12 @@ def test_fsdp_gathers_parameters_and_splits_no_activations():
 
 def test_bounds():
   chip = targets.Chip(16, 1e12, 1e9, 1e8)
-  traffic = {
-    "all-reduce": hlo.Traffic(1, 1000, 1500),
-    "all-gather": hlo.Traffic(2, 400, 300),
-  }
-  found = roofline.bounds(2e12, 500, traffic, chip)
-  assert found["compute"] == 2
-  assert found["memory"] == pytest.approx(5e-7)
-  assert found["interconnect"] == pytest.approx((1500 + 300) / 1e8)
+  text = f"HloModule jit_step, num_partitions=4\n{HLO}"
+  found = roofline.estimate(text, 8e12, chip, 4)
+  least, sent = found["seconds_at_least"], 64 * 2 * 3 / 4 + 13056 * 3 / 4
+  assert least["compute"] == 2
+  assert least["memory"] == pytest.approx(found["hbm_bytes"] / 1e9)
+  assert least["interconnect"] == pytest.approx(sent / 1e8)
 
 
 # A loop of 12 trips updates a slice in place and multiplies (4, 8) by (8, 16),
