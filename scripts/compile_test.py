@@ -173,6 +173,28 @@ def test_fit_as_flags():
   assert (config.model.depth, _config().model.depth) == (7, 2)
 
 
+def test_only_what_does_not_fit_is_a_row(tmp_path, monkeypatch):
+  page, ended = tmp_path / "page.md", types.SimpleNamespace(returncode=1)
+  page.write_text(
+    "a <!-- scripts.compile --table --><!-- end of the table --> b"
+  )
+  monkeypatch.setattr(table, "CASES", ["jft.py v5e:2x2"])
+  monkeypatch.setattr(table.subprocess, "run", lambda *a, **kw: ended)
+  for ended.stderr, said in (
+    ("Error: No such file", "Err"),
+    ("", "nothing said"),
+  ):
+    with pytest.raises(ValueError, match=rf"jft\.py.* status 1: {said}"):
+      table.rebuild(str(page), [])
+  error = f"Error: Nothing of 3 changes fits. {fit.HOPELESS}"
+  ended.stderr = f"a warning\n{error}\n(--traceback …)"
+  table.rebuild(str(page), [])
+  [row] = table.read(str(tmp_path / "page.jsonl"))
+  assert row["error"] == error
+  start, _, end = page.read_text().partition(error)
+  assert (start[:6], end[-5:]) == ("a <!--", "--> b")
+
+
 HLO = """HloModule jit_step
 
 %sum (a: f32[], b: f32[]) -> f32[] {
