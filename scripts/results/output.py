@@ -78,6 +78,13 @@ def add_trust(parser: argparse.ArgumentParser):
   )
 
 
+def positive(text: str) -> int:
+  """Returns a number from 1 on, as the type of a command's argument."""
+  if not text.isdecimal() or int(text) < 1:
+    raise argparse.ArgumentTypeError(f"expected 1 or more, got {text!r}")
+  return int(text)
+
+
 def say(text: str, file=None):
   """Prints text, which may hold names that come from elsewhere."""
   print(errors.printable(text), file=file, flush=True)
