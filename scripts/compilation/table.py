@@ -52,6 +52,10 @@ def rebuild(path: str, targets: Sequence[str]):
   Args:
     path: a Markdown page, in which two comments enclose the table.
     targets: for cases that do not name their own.
+
+  Raises:
+    ValueError, OSError: a case failed otherwise than by what it needs, or the
+      page has no such comments.
   """
   archive = f"{os.path.splitext(path)[0]}.jsonl"
   for case in CASES:
