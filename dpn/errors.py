@@ -53,6 +53,13 @@ def check_known(kind: str, got: str, known: Iterable[str]):
     raise ValueError(unknown(kind, got, known))
 
 
+def some_of(names: Iterable[str], most: int = 6) -> str:
+  """Returns the first so many names, and how many more there are."""
+  names = [*names]
+  more = f" and {len(names) - most} more" if len(names) > most else ""
+  return ", ".join(names[:most]) + more
+
+
 class NonFiniteError(RuntimeError):
   """A measured quantity became NaN or infinite."""
 

@@ -173,6 +173,28 @@ def test_fit_as_flags():
   assert (config.model.depth, _config().model.depth) == (7, 2)
 
 
+def test_only_what_does_not_fit_is_a_row(tmp_path, monkeypatch):
+  page, ended = tmp_path / "page.md", types.SimpleNamespace(returncode=1)
+  page.write_text(
+    "a <!-- scripts.compile --table --><!-- end of the table --> b"
+  )
+  monkeypatch.setattr(table, "CASES", ["jft.py v5e:2x2"])
+  monkeypatch.setattr(table.subprocess, "run", lambda *a, **kw: ended)
+  for ended.stderr, said in (
+    ("Error: No such file", "Err"),
+    ("", "nothing said"),
+  ):
+    with pytest.raises(ValueError, match=rf"jft\.py.* status 1: {said}"):
+      table.rebuild(str(page), [])
+  error = f"Error: Nothing of 3 changes fits. {fit.HOPELESS}"
+  ended.stderr = f"a warning\n{error}\n(--traceback …)"
+  table.rebuild(str(page), [])
+  [row] = table.read(str(tmp_path / "page.jsonl"))
+  assert row["error"] == error
+  start, _, end = page.read_text().partition(error)
+  assert (start[:6], end[-5:]) == ("a <!--", "--> b")
+
+
 HLO = """HloModule jit_step
 
 %sum (a: f32[], b: f32[]) -> f32[] {
@@ -258,14 +280,12 @@ def test_fsdp_gathers_parameters_and_splits_no_activations():
 
 def test_bounds():
   chip = targets.Chip(16, 1e12, 1e9, 1e8)
-  traffic = {
-    "all-reduce": hlo.Traffic(1, 1000, 1500),
-    "all-gather": hlo.Traffic(2, 400, 300),
-  }
-  found = roofline.bounds(2e12, 500, traffic, chip)
-  assert found["compute"] == 2
-  assert found["memory"] == pytest.approx(5e-7)
-  assert found["interconnect"] == pytest.approx((1500 + 300) / 1e8)
+  text = f"HloModule jit_step, num_partitions=4\n{HLO}"
+  found = roofline.estimate(text, 8e12, chip, 4)
+  least, sent = found["seconds_at_least"], 64 * 2 * 3 / 4 + 13056 * 3 / 4
+  assert least["compute"] == 2
+  assert least["memory"] == pytest.approx(found["hbm_bytes"] / 1e9)
+  assert least["interconnect"] == pytest.approx(sent / 1e8)
 
 
 # A loop of 12 trips updates a slice in place and multiplies (4, 8) by (8, 16),

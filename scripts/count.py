@@ -112,6 +112,8 @@ def table(rows: pd.DataFrame) -> str:
 
 
 def main(path: str | None = None):
+  if bool(path) == bool(_CONFIG.value):
+    raise ValueError("Give either --config or a checkpoint.")
   if path:
     model = convert.read(path)
     params = files.unflatten(dict(model.arrays))["params"]

@@ -159,6 +159,16 @@ def test_decay_groups():
   assert rows["big_vision"].to_list() == ["decays", "-", "-", "-", "-"]
 
 
+@pytest.mark.parametrize(
+  ("path", "config"), [(None, None), ("a.npz", {"a": 1})]
+)
+def test_of_what(monkeypatch, path, config):
+  flag = types.SimpleNamespace(value=config)
+  monkeypatch.setattr(count, "_CONFIG", flag, raising=False)
+  with pytest.raises(ValueError, match="either --config or a checkpoint"):
+    count.main(path)
+
+
 def test_an_audit_counts_blocks_on_beyond_nine():
   params = {f"encoderblock_{i}": jnp.zeros(1) for i in range(11)}
   task = types.SimpleNamespace(init=lambda rng, batch: {"params": params})

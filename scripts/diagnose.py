@@ -228,19 +228,14 @@ def _signals(part):
   return row | {"largest logit": f"{max(part['largest_logit']):.1f}"}
 
 
-def from_file(path: str, told: list[str]) -> tuple[dict, str, str]:
-  """Returns what a parameter file tells: numbers, words and an HTML page."""
+def from_file(
+  path: str, told: list[str]
+) -> tuple[dict, list[str], list[pd.DataFrame]]:
+  """Returns what a parameter file tells: numbers, what of, and tables."""
   model = convert.read(path, told)
   found = learned.learned(model)
   notes = [note for note in model.notes if note.startswith("Assumed")]
-  about = [learned.text(path, found), *notes]
-  shown = [table.to_string() for table in learned.tables(found)]
-  words = [*about, learned.READING]
-  return (
-    found,
-    "\n\n".join([*about, *shown, learned.READING]),
-    learned.page(words, found),
-  )
+  return found, [learned.text(path, found), *notes], learned.tables(found)
 
 
 def main(folder: str | None = None):
@@ -254,31 +249,26 @@ def main(folder: str | None = None):
   with output.ensure_folder(os.path.dirname(_OUT.value or "")):
     pass  # If it cannot be written, fail before the work.
   if folder and not config:
-    found, words, html = from_file(folder, _SET.value)
-    _show(found, words, lambda: html)
-    return
-  found = diagnose(
-    config,
-    folder,
-    steps=_STEPS.value,
-    examples=_EXAMPLES.value,
-    batch_size=_BATCH_SIZE.value,
-  )
-  about, *meaning = texts(found)
-  shown = [table.to_string() for table in tables(found)]
-  _show(
-    found,
-    "\n\n".join([about, *shown, *meaning]),
-    lambda: page.page(found, texts(found), tables(found)),
-  )
-
-
-def _show(found, words, make_page):
-  output.say(words)
+    found, about, shown = from_file(folder, _SET.value)
+    meaning = [learned.READING]
+    title, picture = "What was learned", learned.picture
+  else:
+    found = diagnose(
+      config,
+      folder,
+      steps=_STEPS.value,
+      examples=_EXAMPLES.value,
+      batch_size=_BATCH_SIZE.value,
+    )
+    (first, *meaning), shown = texts(found), tables(found)
+    about, title, picture = [first], f"Diagnosis: {found['data']}", page.picture
+  grids = [table.to_string() for table in shown]
+  output.say("\n\n".join([*about, *grids, *meaning]))
   if _JSON.value:
     output.write(_JSON.value, json.dumps(found) + "\n")
   if _OUT.value:
-    output.write(_OUT.value, make_page())
+    words = [*about, *meaning]
+    output.write(_OUT.value, page.page(title, words, shown, picture(found)))
 
 
 if __name__ == "__main__":

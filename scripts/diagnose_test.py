@@ -124,7 +124,9 @@ def test_text_page_and_json(run):
   loss = f"loss went from {first:.2f} to {last:.2f} (mean"  # a tenth is a step
   for part in ("digits:train", "stem_ln=dpn", "contrast", loss):
     assert part in words
-  shown = testing.Page(page.page(found, diagnose.texts(found), tables))
+  picture = page.picture(found)
+  html = page.page("Diagnosis", diagnose.texts(found), tables, picture)
+  shown = testing.Page(html)
   assert [tag for tag, _ in shown.tags].count("img") == 1
   assert [tag for tag, _ in shown.tags].count("table") == 3
 
@@ -216,7 +218,7 @@ def test_a_file_without_data(tmp_path):
   kernel = np.outer(np.arange(1, 28), np.arange(1, 9)).astype(np.float32)
   params["embedding"]["kernel"] = kernel.reshape(3, 3, 3, 8)
   checkpoint.save_params(path, params, metadata=files.metadata(path))
-  found, words, html = diagnose.from_file(path, [])
+  found, _, tables = diagnose.from_file(path, [])
   norm = found["norms"]["stem/ln0"]
   assert norm["scale"][2:] == [1, 1, 1]
   assert norm["near_zero"] == 3 / 27
@@ -224,8 +226,8 @@ def test_a_file_without_data(tmp_path):
   for part in found["embedding"].values():
     assert part["effective_rank"] == pytest.approx(1, abs=1e-3)
   # In the centre, the corners and along the edges.
-  assert re.search(r"red +0\.750 +0\.500 +1\.000", words)
-  assert "scale, by pixel" in html
+  assert re.search(r"red +0\.750 +0\.500 +1\.000", tables[1].to_string())
+  assert "scale, by pixel" in learned.picture(found).caption
   with pytest.raises(ValueError, match="nknown model option"):
     diagnose.from_file(path, ["geul=exact"])
 

@@ -19,22 +19,29 @@ import numpy as np
 from absl import flags
 
 import dpn.tasks
-from dpn import atomic, sharding
+from dpn import atomic, registry, sharding
 from dpn.evaluators import base as evaluators_base
-from dpn.input_pipeline import sources
+from dpn.input_pipeline import pp, sources
 from dpn.input_pipeline.sources import embedded
 from dpn.scripts.evaluation import checkpoints
 from dpn.trainers import build, cli, config_keys
 from dpn.weights import preprocessing
 
 
-def embed(config, splits: Sequence[str], pp: str, out: str):
+def embed(config, splits: Sequence[str], ops: str, out: str):
   """Writes the data source; see the module.
 
   Raises:
     ValueError, OSError: the config, the data or the checkpoint is wrong.
   """
+  registry.trust_names(config)
   config_keys.check(config)
+  pp.add_modules(config.get("pp_modules") or ())
+  if drawn := [x.text for x in pp.make(ops).steps if x.declared.random]:
+    raise ValueError(
+      f"--pp={ops!r}: each image is embedded once, so nothing may be random. "
+      f"Leave out {', '.join(drawn)}."
+    )
   if slices := [split for split in splits if "[" in split]:
     raise ValueError(
       f"--splits={','.join(slices)}: embed whole splits; slices of them can be "
@@ -56,7 +63,7 @@ def embed(config, splits: Sequence[str], pp: str, out: str):
     task,
     checkpoints.fresh(config, task, mesh),
     image_size=build.image_size(config),
-    pixels=preprocessing.describe(pp)["pixels"],
+    pixels=preprocessing.describe(ops)["pixels"],
     **(config.get("model_load") or {}),
   )
   evaluator = evaluators_base.Evaluator(
@@ -66,7 +73,7 @@ def embed(config, splits: Sequence[str], pp: str, out: str):
   data = {k: v for k, v in config.input.data.items() if k != "split"}
   os.makedirs(out, exist_ok=True)
   for split in splits:
-    images = evaluator.open({**data, "split": split}, f'{pp}|keep("image")')
+    images = evaluator.open({**data, "split": split}, f'{ops}|keep("image")')
     [z] = evaluator.collect(embed_batch, variables, images)
     path = os.path.join(out, f"{split}.npy")
     with atomic.replacing(path) as file:
@@ -77,13 +84,12 @@ def embed(config, splits: Sequence[str], pp: str, out: str):
 
 def main():
   config = _CONFIG.value
-  found = [
-    s["pp_img"] for s in config.get("evals", {}).values() if "pp_img" in s
-  ]
-  pp = found[0] if found and _PP.value is None else _PP.value
-  if pp is None:
+  evals = (config.get("evals") or {}).values()
+  found = [section["pp_img"] for section in evals if "pp_img" in section]
+  ops = found[0] if found and _PP.value is None else _PP.value
+  if ops is None:
     raise ValueError("Give --pp: no evaluator of the config has pp_img.")
-  embed(config, _SPLITS.value, pp, _OUT.value)
+  embed(config, _SPLITS.value, ops, _OUT.value)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 """Training on embeddings computed before, against embedding at every step."""
 
+import types
+
 import jax
 import numpy as np
 import pytest
@@ -73,6 +75,25 @@ def test_pixels_that_the_tower_has_not_seen(tmp_path):
   config, pp = _config(f"init={tower}"), "value_range(0, 1)"
   with pytest.raises(ValueError, match=r"pixels: value_range.-1, 1. in the"):
     embed_images.embed(config, ["train"], pp, str(tmp_path))
+
+
+def test_random_ops_are_refused():
+  config = _config("init=unused")
+  ops = f"flip_lr|{mini_lit.RANGE}|random_crop(24)"
+  with pytest.raises(ValueError, match=r"Leave out flip_lr, random_crop.24"):
+    embed_images.embed(config, ["train"], ops, "unused")
+
+
+def test_without_evaluators(monkeypatch):
+  config = _config("init=unused")
+  with config.ignore_type():
+    config.evals = None
+  flags = {"_CONFIG": config, "_PP": None}
+  for name, value in flags.items():
+    flag = types.SimpleNamespace(value=value)
+    monkeypatch.setattr(embed_images, name, flag, raising=False)
+  with pytest.raises(ValueError, match="Give --pp: no evaluator"):
+    embed_images.main()
 
 
 def test_whose_embeddings():

@@ -28,6 +28,7 @@ from dpn.scripts import convert
 from dpn.scripts.results import output
 
 PLATFORMS = ("cpu", "cuda", "tpu")
+_KNOWN = (*PLATFORMS, "rocm")
 _MOST_BYTES = 2**31  # of what jax.export serializes
 
 
@@ -49,8 +50,10 @@ def export(
 
   Raises:
     ValueError, OSError: the checkpoint cannot be read; or nothing has this
-      name; or the images' size is unknown.
+      name; or a platform or the images' size is unknown.
   """
+  for platform in platforms:
+    errors.check_known("platform", platform, _KNOWN)
   if not importlib.util.find_spec("flatbuffers"):
     raise ValueError("jax.export writes with flatbuffers: pip install it.")
   options = dict(options or {})

@@ -56,6 +56,9 @@ def test_what_cannot_be(tmp_path):
   path, _ = testing.write_ours(tmp_path)
   with pytest.raises(ValueError, match=r"nknown output 'logit'.*'logits'"):
     export.export(path, "logit")
+  for name in ("gpu", ""):
+    with pytest.raises(ValueError, match=f"nknown platform '{name}'.*cuda"):
+      export.export(path, platforms=["cpu", name])
   with pytest.raises(ValueError, match="xla, which runs on every platform"):
     export.export(path, options={"attn_impl": "cudnn"})
   oblong = testing.write(tmp_path, testing.golden("tok"))

@@ -7,11 +7,11 @@ sublayer. Of 12 blocks each kind is shown, with the number of its first.
 """
 
 import argparse
-import pathlib
 
 from dpn.models import encoder, placement
+from dpn.scripts.results import output
 
-START, END = "<!-- placements -->\n", "<!-- end -->"
+START, END = "<!-- placements -->", "<!-- end -->"
 DEPTH = 12
 
 
@@ -52,12 +52,11 @@ def lines() -> list[str]:
 
 def main(argv=None):
   parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-  parser.add_argument("-o", "--output", type=pathlib.Path, required=True)
+  parser.add_argument("-o", "--output", required=True)
   path = parser.parse_args(argv).output
-  before, start, rest = path.read_text("utf-8").partition(START)
-  _, end, after = rest.partition(END)
-  drawn = "\n".join(["", "```", *lines(), "```", "", end])
-  path.write_text(before + start + drawn + after, "utf-8")
+  with output.errors_in_a_line():
+    drawn = "\n".join(["", "", "```", *lines(), "```", "", ""])
+    output.replace_between(path, START, END, drawn)
 
 
 if __name__ == "__main__":

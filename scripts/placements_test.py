@@ -2,6 +2,8 @@
 
 import pathlib
 
+import pytest
+
 from dpn.models import placement
 from dpn.scripts import placements
 
@@ -15,6 +17,18 @@ def test_docs_are_not_stale(tmp_path):
   assert copy.read_text("utf-8") == DOCS.read_text("utf-8"), (
     "python -m scripts.placements -o docs/methods.md"
   )
+
+
+def test_a_page_without_the_marks(tmp_path):
+  page = tmp_path / "page.md"
+  page.write_text("<!-- placements -->\nhello")
+  with pytest.raises(
+    SystemExit, match="must hold '<!-- placements -->' and th"
+  ):
+    placements.main(["-o", str(page)])
+  assert page.read_text() == "<!-- placements -->\nhello"
+  with pytest.raises(SystemExit, match="No such file"):
+    placements.main(["-o", str(tmp_path / "none.md")])
 
 
 def test_drawings():

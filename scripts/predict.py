@@ -19,6 +19,7 @@ import matplotlib
 import numpy as np
 import pandas as pd
 
+from dpn import image_files
 from dpn.input_pipeline import images
 from dpn.models import vit
 from dpn.scripts.evaluation import checkpoints
@@ -68,15 +69,12 @@ def predict(
 
 
 def pictures(paths: Sequence[str]) -> Iterator[str]:
-  """Yields files, of folders all that are not hidden, in order."""
+  """Yields files, of folders all images that are not hidden, in order."""
   for path in paths:
-    if not os.path.isdir(path):
+    if os.path.isdir(path):
+      yield from (os.path.join(path, x) for x in image_files.images(path))
+    else:
       yield path
-      continue
-    for folder, inside, files in os.walk(path):
-      inside[:] = sorted(name for name in inside if name[0] != ".")
-      visible = sorted(name for name in files if name[0] != ".")
-      yield from (os.path.join(folder, name) for name in visible)
 
 
 def table(
@@ -103,19 +101,19 @@ def main(argv: Sequence[str] | None = None):
   parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
   parser.add_argument("checkpoint", help="a run, or a parameter file")
   parser.add_argument("pictures", nargs="+", help="files or folders")
-  parser.add_argument("--top", type=int, default=3, help="classes to name")
+  help_ = "classes to name"
+  parser.add_argument("--top", type=output.positive, default=3, help=help_)
   parser.add_argument("--out", metavar="FILE", help=".json or .csv")
   parser.add_argument("--picture", metavar="FILE", help=".png, .pdf …")
   output.add_trust(parser)
   args = parser.parse_args(argv)
   if args.out and not args.out.endswith((".csv", ".json")):
     parser.error(f"--out {args.out}: expected a name in .json or .csv")
-  if args.top < 1:
-    parser.error(f"--top {args.top}: expected 1 or more")
   with output.errors_in_a_line():
     paths = [*pictures(args.pictures)]
     if not paths:
-      raise ValueError(f"No file in {', '.join(args.pictures)}.")
+      known = ", ".join(image_files.SUFFIXES)
+      raise ValueError(f"No {known} in {', '.join(args.pictures)}.")
     seen, probabilities = predict(args.checkpoint, paths)
     names = checkpoints.class_names(args.checkpoint, probabilities.shape[1])
     frame = table(paths, probabilities, names, args.top)

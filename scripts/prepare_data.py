@@ -41,7 +41,7 @@ from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 import tqdm
-from tensorboardX import crc32c
+from tensorboardX import record_writer
 
 from dpn import atomic, damage, paths, schema
 from dpn.evaluators import retrieval
@@ -265,9 +265,7 @@ def _tfrecords(path: str, check: bool) -> Iterator[bytes]:
 
 
 def _masked_crc(data: bytes) -> bytes:
-  crc = crc32c.crc32c(data)
-  masked = ((crc >> 15 | crc << 17) + 0xA282EAD8) % 2**32
-  return struct.pack("<I", masked)
+  return struct.pack("<I", record_writer.masked_crc32c(data))
 
 
 # The formats of TFDS that can be copied, and what reads a file of them.
@@ -277,14 +275,17 @@ COPIED = {
 }
 
 
-def train_tokenizer(args: argparse.Namespace, path: str):
-  """Trains a sentencepiece model on the captions of the first split."""
+def captions(args: argparse.Namespace) -> list[str]:
+  """Returns the captions of the first split in lower case.
+
+  Raises:
+    ValueError, OSError: there are none under --text_key.
+  """
   split = args.splits.partition(",")[0]
   data = sources.make({"name": args.source, "split": split})
-  captions = retrieval.captions(data, args.text_key)
-  texts = (captions[i]["text"] for i in range(len(captions)))
-  texts = (x.decode() if isinstance(x, bytes) else x for x in texts)
-  tokenizers.train((text.lower() for text in texts), args.vocab_size, path)
+  found = retrieval.captions(data, args.text_key)
+  texts = (found[i]["text"] for i in range(len(found)))
+  return [(x.decode() if isinstance(x, bytes) else x).lower() for x in texts]
 
 
 def verify(directory: str) -> tuple[int, int]:
@@ -335,12 +336,12 @@ def main(argv: Sequence[str] | None = None):
   add("--version", default="1.0.0")
   default = os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
   add("--data_dir", default=default)
-  add("--shard_size", type=int, default=2000)
-  add("--max_side", type=int, help="pixels of larger JPEGs")
-  add("--quality", type=int, help="of those, 95 by default")
+  add("--shard_size", type=output.positive, default=2000)
+  add("--max_side", type=output.positive, help="pixels of larger JPEGs")
+  add("--quality", type=output.positive, help="of those, 95 by default")
   add("--restart", action="store_true", help="add markers")
   add("--verify", action="store_true")
-  add("--vocab_size", type=int, help="of a tokenizer to train")
+  add("--vocab_size", type=output.positive, help="of a tokenizer to train")
   add("--text_key", default="text", help="of captions")
   args = parser.parse_args(argv)
   images = {k: getattr(args, k) for k in ("max_side", "quality", "restart")}
@@ -361,11 +362,13 @@ def main(argv: Sequence[str] | None = None):
     )
   with output.errors_in_a_line():
     if args.source:
+      # First: if there are none, nothing is to be written.
+      texts = captions(args) if args.vocab_size else []
       directory = prepare(args, images)
       output.say(f"Prepared {directory}.")
       if args.vocab_size:
         path = os.path.join(directory, TOKENIZER)
-        train_tokenizer(args, path)
+        tokenizers.train(texts, args.vocab_size, path)
         output.say(f"Trained {path}.")
     else:
       data_dir = os.path.expanduser(args.data_dir)

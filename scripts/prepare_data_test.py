@@ -273,6 +273,7 @@ def test_smaller_images(photos):
       ["--source=array_record:x", "--version=2.0.0"],
       "--version: array_record:x",
     ),
+    (["--name=x", "--shard_size=0"], "--shard_size: expected 1 or more"),
   ],
 )
 def test_arguments_that_would_be_lost(args, message, capsys):
@@ -320,6 +321,9 @@ def test_captions_and_a_tokenizer_for_them(tmp_path, capsys):
   pairs.write_text("\n".join(map(json.dumps, rows)))
   data_dir = str(tmp_path / "tfds")
   args = ["--source", f"manifest:{pairs}", "--name", "pairs", "--vocab_size=40"]
+  with pytest.raises(SystemExit, match="nknown text_key 'title'"):
+    prepare_data.main([*args, "--data_dir", data_dir, "--text_key=title"])
+  assert not os.path.exists(data_dir)
   prepare_data.main([*args, "--data_dir", data_dir])
   assert "tokenizer.model" in capsys.readouterr().out
   data = {"name": "pairs", "split": "train", "data_dir": data_dir}

@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from dpn import atomic, configs, registry
+from dpn import atomic, configs, errors, registry
 from dpn.input_pipeline import sources
 from dpn.scripts.jobs import arms as arms_lib
 from dpn.scripts.results import aggregate, output, render, run_files
@@ -90,10 +90,9 @@ def choose(out: str, metric: str) -> dict[str, dict]:
       "result of its own."
     )
   if undone := [arm.workdir for arm in competing if not arm.done]:
-    more = f" and {len(undone) - 5} more" if len(undone) > 5 else ""
     raise ValueError(
       f"{len(undone)} of {len(competing)} runs are not done: "
-      f"{', '.join(undone[:5])}{more}. Finish the sweep first."
+      f"{errors.some_of(undone, 5)}. Finish the sweep first."
     )
   frame = pd.DataFrame(competing)  # a column for each field of an arm
   frame["score"] = [

@@ -91,12 +91,6 @@ def _field(text):
   return key.removeprefix("config."), value
 
 
-def _positive(text):
-  if not text.isdecimal() or int(text) < 1:
-    raise argparse.ArgumentTypeError(f"expected 1 or more, got {text!r}")
-  return int(text)
-
-
 def _parser():
   parser = argparse.ArgumentParser(
     prog="python -m scripts.sweep", description=__doc__.splitlines()[0]
@@ -104,9 +98,9 @@ def _parser():
   add = parser.add_argument
   add("--config", required=True, help="path, and :arguments of its sweep()")
   add("--out", required=True, type=os.path.normpath, help="of the run folders")
-  add("--seeds", type=_positive, help="how many of each arm, from 0")
+  add("--seeds", type=output.positive, help="how many of each arm, from 0")
   add("--select", default="*", help="pattern of the arms, such as 'dpn_*'")
-  add("--jobs", type=_positive, help="how many at a time (1)")
+  add("--jobs", type=output.positive, help="how many at a time (1)")
   add(
     "--set",
     type=_field,

@@ -15,10 +15,8 @@ venv=${VENV:-.venv}
 inputs=$(cat setup.py constraints.txt <(pwd) | cksum | tr ' ' -)
 stamp=$venv/installed/$inputs/${extras:-base}
 
-fail() {
-  echo "Error: $*" >&2
-  exit 1
-}
+# shellcheck source=/dev/null
+source scripts/launch/job.sh
 
 # Prints the first interpreter that is new enough and can make environments.
 # Trying beats looking: a name on the PATH may be a launcher of nothing.

@@ -242,8 +242,7 @@ class Together:
 def not_finite(state: update.TrainState) -> str:
   """Returns which arrays of a state are to blame for numbers like NaN."""
   if leaves := trees.nonfinite(state):
-    rest = "." if len(leaves) <= 10 else f" and {len(leaves) - 10} more."
-    return f"Not finite now: {', '.join(leaves[:10])}{rest}"
+    return f"Not finite now: {errors.some_of(leaves, 10)}."
   name, size = trees.largest(state.params)
   return f"Finite still, but largest: params/{name}, {size:.3g}."
 

@@ -9,6 +9,7 @@ from typing import Any
 # even so is not tried.
 _REMAT = 1 / 16
 _MARGIN = 1.2
+HOPELESS = "It needs more devices, or larger."
 
 
 class DoesNotFit(ValueError):
@@ -55,7 +56,7 @@ def search(
     return change, found
   raise DoesNotFit(
     f"Nothing of {count} changes tried makes it fit: neither grad_accum nor "
-    "remat_policy, fsdp or fewer images. It needs more devices, or larger.",
+    f"remat_policy, fsdp or fewer images. {HOPELESS}",
     state + rest,
   )
 
@@ -98,13 +99,8 @@ def changes(
 def changed(config, change: Mapping[str, Any]):
   """Returns a copy of a config with some fields, named by dots, changed."""
   config = copy.deepcopy(config)
-  for name, value in change.items():
-    *sections, key = name.split(".")
-    section = config
-    for part in sections:
-      section = section[part]
-    with section.unlocked():
-      section[key] = value
+  with config.unlocked():
+    config.update_from_flattened_dict(change)
   return config
 
 

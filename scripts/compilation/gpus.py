@@ -1,6 +1,5 @@
 """NVIDIA GPUs that a program can be compiled for without a driver."""
 
-import dataclasses
 import importlib.util
 import os
 from collections.abc import Sequence
@@ -16,63 +15,47 @@ _HOST = 8  # GPUs
 EXTRA = "pip install -e '.[compile-gpu]'"
 
 
-@dataclasses.dataclass(frozen=True)
-class Gpu:
-  """What XLA asks of a GPU, from NVIDIA's white papers of A100 and H100.
-
-  Attributes:
-    capability: compute capability, major and minor.
-    cores: streaming multiprocessors.
-    fpus: units for float32 of each.
-    shared: KiB of shared memory of each.
-    l2: MiB of cache.
-    clock: GHz.
-    bandwidth: of its memory in bytes/s.
-    memory: its bytes.
-  """
-
-  capability: tuple[int, int]
-  cores: int
-  fpus: int
-  shared: int
-  l2: int
-  clock: float
-  bandwidth: int
-  memory: int
-
-  def describe(self) -> str:
-    """Returns XLA's GpuTargetConfigProto as text."""
-    major, minor = self.capability
-    device = {
-      **{"threads_per_block_limit": 1024, "threads_per_warp": 32},
-      "shared_memory_per_block": 48 << 10,
-      "shared_memory_per_core": self.shared << 10,
-      "threads_per_core_limit": 2048,
-      **{"core_count": self.cores, "fpus_per_core": self.fpus},
-      **{"block_dim_limit_x": 2**31 - 1, "block_dim_limit_y": 2**16 - 1},
-      "block_dim_limit_z": 2**16 - 1,
-      "memory_bandwidth": self.bandwidth,
-      "l2_cache_size": self.l2 << 20,
-      "clock_rate_ghz": self.clock,
-      "device_memory_size": self.memory,
-      "shared_memory_per_block_optin": (self.shared - 1) << 10,
-      "cuda_compute_capability": f"{{ major: {major} minor: {minor} }}",
-      **{"registers_per_core_limit": 2**16, "registers_per_block_limit": 2**16},
-    }
-    fields = "\n".join(
-      f"{name} {value}" if str(value)[0] == "{" else f"{name}: {value}"
-      for name, value in device.items()
-    )
-    return f'gpu_device_info {{\n{fields}\n}}\nplatform_name: "CUDA"\n'
+_TARGET = """\
+gpu_device_info {{
+threads_per_block_limit: 1024
+threads_per_warp: 32
+shared_memory_per_block: 49152
+shared_memory_per_core: {shared}
+threads_per_core_limit: 2048
+core_count: {cores}
+fpus_per_core: {fpus}
+block_dim_limit_x: 2147483647
+block_dim_limit_y: 65535
+block_dim_limit_z: 65535
+memory_bandwidth: {bandwidth}
+l2_cache_size: {l2}
+clock_rate_ghz: {clock}
+device_memory_size: {memory}
+shared_memory_per_block_optin: {optin}
+cuda_compute_capability {{ major: {major} minor: 0 }}
+registers_per_core_limit: 65536
+registers_per_block_limit: 65536
+}}
+platform_name: "CUDA"
+"""
+_KIB, _MIB = 2**10, 2**20
 
 
-_H100 = Gpu((9, 0), 132, 128, 228, 50, 1.98, 3350 * 10**9, 80 << 30)
-GPUS = {
-  "a100": Gpu((8, 0), 108, 64, 164, 40, 1.41, 2039 * 10**9, 80 << 30),
-  "h100": _H100,
-  "h200": dataclasses.replace(
-    _H100, bandwidth=4800 * 10**9, memory=141 * 10**9
+def _target(**fields):
+  """Returns XLA's GpuTargetConfigProto, from NVIDIA's white papers."""
+  return _TARGET.format(**fields, optin=fields["shared"] - _KIB)
+
+
+_H100 = {"major": 9, "cores": 132, "fpus": 128, "shared": 228 * _KIB}
+_H100 |= {"l2": 50 * _MIB, "clock": 1.98}  # GHz
+GPUS = {  # what XLA asks of each, as text
+  "a100": _target(
+    **{"major": 8, "cores": 108, "fpus": 64, "shared": 164 * _KIB},
+    **{"l2": 40 * _MIB, "clock": 1.41, "bandwidth": 2039 * 10**9},
+    memory=80 << 30,
   ),
+  "h100": _target(**_H100, bandwidth=3350 * 10**9, memory=80 << 30),
+  "h200": _target(**_H100, bandwidth=4800 * 10**9, memory=141 * 10**9),
 }
 
 
@@ -105,7 +88,7 @@ def devices(name: str, count: int) -> list[jax.Device]:
   found = topologies.get_topology_desc(
     "",
     platform="cuda",
-    target_config=GPUS[name].describe(),
+    target_config=GPUS[name],
     topology=f"1x{hosts}x{each}",
   )
   return found.devices

@@ -8,11 +8,12 @@ loop runs.
 import collections
 import dataclasses
 import functools
-import itertools
 import math
 import re
 import sys
 from collections.abc import Iterator
+
+import numpy as np
 
 KINDS = (
   *("all-reduce", "all-gather", "reduce-scatter", "all-to-all"),
@@ -62,10 +63,7 @@ class Array:
   @property
   def size(self) -> int:
     """Bytes without padding."""
-    number = re.search(r"\d+", self.dtype)
-    short = not number or self.dtype == "pred" or self.dtype.startswith("f8")
-    bits = 8 if short else int(number[0])
-    return math.prod(self.dims) * bits // 8
+    return math.prod(self.dims) * (_bits(self.dtype) or 8) // 8
 
   @property
   def in_hbm(self) -> int:
@@ -373,13 +371,11 @@ def _convolution(i, lhs, rhs):
     at = lambda key, axis=axis: int((window[key][axis:] or [""])[0] or 1)
     low = window["pad"][axis].split("_")[0] if window["pad"][0] else 0
     reach = (lhs.dims[of_lhs.index(str(axis))] - 1) * at("lhs_dilate")
-    pairs *= sum(
-      (place := o * at("stride") - int(low) + k * at("rhs_dilate")) >= 0
-      and place <= reach
-      and place % at("lhs_dilate") == 0
-      for o, k in itertools.product(
-        range(out.dims[of_out.index(str(axis))]), range(int(size[axis]))
-      )
+    place = np.add.outer(  # in the padded and dilated image: (outputs, taps)
+      np.arange(out.dims[of_out.index(str(axis))]) * at("stride") - int(low),
+      np.arange(int(size[axis])) * at("rhs_dilate"),
     )
+    hit = (place >= 0) & (place <= reach) & (place % at("lhs_dilate") == 0)
+    pairs *= int(hit.sum())
   batch, features = (out.dims[of_out.index(x)] for x in "bf")
   return 2 * batch * features * rhs.dims[of_rhs.index("i")] * pairs

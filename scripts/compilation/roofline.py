@@ -9,28 +9,6 @@ from collections.abc import Mapping
 from dpn.scripts.compilation import hlo, targets
 
 
-def bounds(
-  flops: float,
-  hbm: float,
-  traffic: Mapping[str, hlo.Traffic],
-  chip: targets.Chip,
-) -> dict[str, float]:
-  """Returns the least seconds of a program by what it is bound by.
-
-  Args:
-    flops: on a device.
-    hbm: bytes from and to a device's memory.
-    traffic: of `hlo.Program.collectives`.
-    chip: its peaks.
-  """
-  sent = sum(t.sent for t in traffic.values())
-  return {
-    "compute": flops / chip.flops,
-    "memory": hbm / chip.hbm,
-    "interconnect": sent / chip.link if sent else 0.0,
-  }
-
-
 def estimate(
   text: str, model_flops: int, chip: targets.Chip, devices: int
 ) -> dict:
@@ -48,7 +26,12 @@ def estimate(
   needed = model_flops / devices
   # Not every library's products can be told from a program's text.
   flops = max(own.total(), needed)
-  least = bounds(flops, hbm, traffic, chip)
+  sent = sum(t.sent for t in traffic.values())
+  least = {
+    "compute": flops / chip.flops,
+    "memory": hbm / chip.hbm,
+    "interconnect": sent / chip.link if sent else 0.0,
+  }
   secs = max(least.values())
   return {
     "flops": {"model": needed, "program": own.total(), **own},

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -51,6 +52,10 @@ def rebuild(path: str, targets: Sequence[str]):
   Args:
     path: a Markdown page, in which two comments enclose the table.
     targets: for cases that do not name their own.
+
+  Raises:
+    ValueError, OSError: a case failed otherwise than by what it needs, or the
+      page has no such comments.
   """
   archive = f"{os.path.splitext(path)[0]}.jsonl"
   for case in CASES:
@@ -61,11 +66,8 @@ def rebuild(path: str, targets: Sequence[str]):
       if not any(key.items() <= row.items() for row in read(archive)):
         words = [x for x in flags if x not in own]
         append(archive, key | _compiled(config, target, words))
-  with open(path, encoding="utf-8") as f:
-    before, _, rest = f.read().partition(_BEGIN)
-  after = rest.partition(_END)[2]
-  table = markdown(read(archive))
-  output.write(path, f"{before}{_BEGIN}\n{table}\n{_END}{after}")
+  table = f"\n{markdown(read(archive))}\n"
+  output.replace_between(path, _BEGIN, _END, table)
 
 
 def markdown(rows: Sequence[Mapping]) -> str:
@@ -122,7 +124,11 @@ def read(archive: str) -> list[dict]:
 
 
 def _compiled(config, target, flags):
-  """Returns what the command says of a case; in a process of its own."""
+  """Returns what the command says of a case; in a process of its own.
+
+  Raises:
+    ValueError: it said anything else than that nothing makes the case fit.
+  """
   with tempfile.TemporaryDirectory() as folder:
     path = os.path.join(folder, "row.json")
     command = [sys.executable, "-m", "scripts.compile", "--target", target]
@@ -132,6 +138,11 @@ def _compiled(config, target, flags):
     if os.path.exists(path):
       with open(path, encoding="utf-8") as f:
         return json.load(f)
-  lines = [x for x in done.stderr.splitlines() if x.startswith("Error: ")]
-  lines = lines or done.stderr.splitlines() or ["nothing said"]
-  return {"error": lines[-1].strip()}
+  said = done.stderr.strip()
+  if fit.HOPELESS in said:
+    lines = [x for x in said.splitlines() if x.startswith("Error: ")]
+    return {"error": lines[-1].strip()}
+  raise ValueError(
+    f"{shlex.join(command[1:])} ended with status {done.returncode}: "
+    f"{said[-1000:] or 'nothing said'}"
+  )

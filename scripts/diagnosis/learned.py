@@ -4,7 +4,7 @@ Everything returned consists of numbers and lists, to be written as JSON.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -154,18 +154,9 @@ def text(path: str, found: Mapping[str, Any]) -> str:
   )
 
 
-def page(words: Sequence[str], found: Mapping[str, Any]) -> str:
-  """Returns the HTML page: words, tables and, of LN0, a picture."""
-  shown = [
-    render.html_table(table.rename_axis("").reset_index())
-    for table in tables(found)
-  ]
-  pictures = []
-  if "ln0" in found:
-    maps = plots.scale_maps({"ln0": np.array(found["ln0"])})
-    pictures = [
-      render.pictures([render.Picture(maps, "LN0's scale, by pixel.")])
-    ]
-  return render.page(
-    "What was learned", *map(render.paragraph, words), *shown, *pictures
-  )
+def picture(found: Mapping[str, Any]) -> render.Picture | None:
+  """Returns LN0's scale as a picture, if there is an LN0."""
+  if "ln0" not in found:
+    return None
+  maps = plots.scale_maps({"ln0": np.array(found["ln0"])})
+  return render.Picture(maps, "LN0's scale, by pixel.")

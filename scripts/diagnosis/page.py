@@ -20,23 +20,23 @@ change of tokens and of the representation before the head when images x become
 contrast · x + brightness: a LayerNorm of patches makes it 0."""
 
 
-def page(found: dict, words: Sequence[str], tables: Sequence[pd.DataFrame]):
-  """Returns the HTML page of a diagnosis.
-
-  Args:
-    found: the diagnosis.
-    words: paragraphs that sum it up.
-    tables: of it.
-  """
+def page(
+  title: str,
+  words: Sequence[str],
+  tables: Sequence[pd.DataFrame],
+  picture: render.Picture | None = None,
+) -> str:
+  """Returns an HTML page of paragraphs, tables and, if given, a picture."""
   shown = [
     render.html_table(table.rename_axis("").reset_index()) for table in tables
   ]
-  return render.page(
-    f"Diagnosis: {found['data']}",
-    *map(render.paragraph, words),
-    *shown,
-    render.pictures([render.Picture(draw(found), CAPTION)]),
-  )
+  pictures = [render.pictures([picture])] if picture else []
+  return render.page(title, *map(render.paragraph, words), *shown, *pictures)
+
+
+def picture(found: dict) -> render.Picture:
+  """Returns all curves of a diagnosis, with what they are."""
+  return render.Picture(draw(found), CAPTION)
 
 
 @matplotlib.rc_context(plots.STYLE)

@@ -1,12 +1,11 @@
 """What the arms of a sweep have reached."""
 
-import dataclasses
 from collections.abc import Sequence
 
 import pandas as pd
 
 from dpn.scripts.jobs import arms as arms_lib
-from dpn.scripts.results import aggregate, render, run_files
+from dpn.scripts.results import aggregate, own_runs, render, run_files
 
 
 def table(arms: Sequence[arms_lib.Arm]) -> str:
@@ -24,10 +23,8 @@ def table(arms: Sequence[arms_lib.Arm]) -> str:
       found.setdefault((arm.title, metric), []).append(value)
   rows = []
   for (name, metric), values in found.items():
-    mean, unit = aggregate.estimate(values), " [%]"
-    if not aggregate.is_fraction(metric):
-      mean, unit = dataclasses.replace(mean, digits=4), ""
-    rows.append((name, metric + unit, str(mean)))
+    mean = own_runs.rounded(aggregate.estimate(values), metric)
+    rows.append((name, own_runs.unit(metric), str(mean)))
   header = ["arm", "metric", "mean of n seeds ± its 95% interval"]
   frame = pd.DataFrame(rows, columns=header)
   return render.grid(frame, keys=3) if rows else ""

@@ -1,5 +1,21 @@
-# Sourced by launchers; they define `dry_run`.
+# Sourced by launchers; they define `dry_run` and `usage`.
 # shellcheck shell=bash
+
+die() {
+  echo "Error: $*" >&2
+  usage >&2
+  exit 2
+}
+
+# Runs a command, or prints it.
+run() {
+  if [[ -n $dry_run ]]; then
+    printf '%q ' "$@"
+    echo
+  else
+    "$@"
+  fi
+}
 
 # Compiles the step for devices that are not here, see scripts.compile, and ends
 # the launch if it does not fit: preflight TARGET PYTHON ARGUMENTS OF trainers.train
@@ -13,11 +29,7 @@ preflight() {
       *) command+=("$1") && shift ;;
     esac
   done
-  if [[ -n $dry_run ]]; then
-    printf '%q ' "${command[@]}"
-    echo
-  elif ! "${command[@]}"; then
-    echo "Error: nothing was launched; see above." >&2
-    exit 1
-  fi
+  run "${command[@]}" && return
+  echo "Error: nothing was launched; see above." >&2
+  exit 1
 }

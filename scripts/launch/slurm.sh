@@ -28,14 +28,9 @@ usage: scripts/launch/slurm.sh [options] -- ARGUMENTS OF trainers.train
 END
 }
 
-die() {
-  echo "Error: $*" >&2
-  usage >&2
-  exit 2
-}
-
 nodes=1 gpus=8 cpus='' time=24:00:00 partition='' account='' name=dpn
 venv=.venv logs=. preflight='' dry_run=''
+# shellcheck disable=SC2034  # `run` reads dry_run
 while (($#)); do
   case $1 in
     --nodes | --gpus | --cpus | --time | --partition | --account | --name | \
@@ -75,9 +70,4 @@ command=(
 command+=("--wrap=${train% } || exit; $requeue")
 
 [[ -z $preflight ]] || preflight "$preflight" "$venv/bin/python" "$@"
-if [[ -n $dry_run ]]; then
-  printf '%q ' "${command[@]}"
-  echo
-else
-  "${command[@]}"
-fi
+run "${command[@]}"

@@ -27,12 +27,6 @@ usage: scripts/launch/tpu.sh [options] -- ARGUMENTS OF trainers.train
 END
 }
 
-die() {
-  echo "Error: $*" >&2
-  usage >&2
-  exit 2
-}
-
 name=dpn zone='' type='' version='' project='' spot='' bucket=''
 preflight='' delete='' dry_run=''
 while (($#)); do
@@ -52,15 +46,6 @@ done
 where=("--zone=$zone")
 [[ -z $project ]] || where+=("--project=$project")
 queued=(gcloud compute tpus queued-resources)
-
-run() {
-  if [[ -n $dry_run ]]; then
-    printf '%q ' "$@"
-    echo
-  else
-    "$@"
-  fi
-}
 
 on_all_workers() {
   run gcloud compute tpus tpu-vm ssh "$name" "${where[@]}" --worker=all \

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import scipy
 
+from dpn import errors
 from dpn.scripts.results import arms as arms_lib
 from dpn.scripts.results import runs
 
@@ -328,9 +329,8 @@ def _selected(candidates, metrics):
 def check_alike(done: pd.DataFrame):
   """Raises ValueError if complete runs differ in more than the seed."""
   if why := unlike(done):
-    more = f" and {len(done) - 3} more" if len(done) > 3 else ""
     raise ValueError(
-      f"{', '.join(done.path[:3])}{more} {why}. Give the folders of one "
+      f"{errors.some_of(done.path, 3)} {why}. Give the folders of one "
       "setting only."
     )
 

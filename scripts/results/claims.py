@@ -393,5 +393,4 @@ def build(frame: pd.DataFrame) -> tables.Table:
     frame=pd.DataFrame(rows, columns=names, dtype=object),
     keys=4,
     notes=[*_NOTES, *filter(None, [tables.left_out(left_out)])],
-    filled=any(finding.verdict != NOT_RUN for finding in found),
   )

@@ -42,6 +42,23 @@ def write(path: str | None, content: str):
   say(f"Wrote {path}.")
 
 
+def replace_between(path: str, begin: str, end: str, content: str):
+  """Writes text between two marks of a file.
+
+  Raises:
+    ValueError, OSError: they are not in the file, or it is not there.
+  """
+  with open(path, encoding="utf-8") as f:
+    before, has_begin, rest = f.read().partition(begin)
+  _, has_end, after = rest.partition(end)
+  if not (has_begin and has_end):
+    raise ValueError(
+      f"{path} must hold {begin!r} and then {end!r}: what is between them is "
+      "replaced."
+    )
+  write(path, f"{before}{begin}{content}{end}{after}")
+
+
 def save(fig: "figure.Figure", path: str, **options):
   """Writes a figure in the format of the file's name, see `write`."""
   content, (_, suffix) = io.BytesIO(), os.path.splitext(path)
@@ -59,6 +76,13 @@ def add_trust(parser: argparse.ArgumentParser):
     metavar="MODULE",
     help="that files may name, with those below it: mypkg,other.norms",
   )
+
+
+def positive(text: str) -> int:
+  """Returns a number from 1 on, as the type of a command's argument."""
+  if not text.isdecimal() or int(text) < 1:
+    raise argparse.ArgumentTypeError(f"expected 1 or more, got {text!r}")
+  return int(text)
 
 
 def say(text: str, file=None):

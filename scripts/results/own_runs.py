@@ -52,14 +52,14 @@ class Model:
     new, old = (self.arms[a].get(metric) for a in (arm, self.baseline))
     if new is None or old is None:
       return tables.NOT_PUBLISHED
-    return _rounded(aggregate.gain(new, old), metric)
+    return rounded(aggregate.gain(new, old), metric)
 
   def result(self, arm: str, metric: str) -> aggregate.Estimate | str:
     """Returns the mean of an arm, or why there is none."""
     found = self.arms[arm].get(metric)
     if found is None:
       return tables.NOT_PUBLISHED
-    return _rounded(aggregate.cell(found), metric)
+    return rounded(aggregate.cell(found), metric)
 
   @property
   def shown(self) -> tuple[str, ...]:
@@ -98,7 +98,7 @@ class Model:
     return (
       f"{arm} − {self.baseline} ({self.title}, {metric}): "
       f"{gain.number(gain.mean)}{unit}; {verdict} ({seeds})."
-    ) + (f" The arms also differ in: {some_of(also)}." if also else "")
+    ) + (f" The arms also differ in: {errors.some_of(also)}." if also else "")
 
 
 def arm_name(given: str) -> str:
@@ -205,12 +205,6 @@ def _also_different(first, group, arms, metric):
   return found
 
 
-def some_of(names: Sequence[str]) -> str:
-  """Returns the first six names, and how many more there are."""
-  more = f" and {len(names) - 6} more" if len(names) > 6 else ""
-  return ", ".join(names[:6]) + more
-
-
 def side_by_side(
   found: Sequence[Model], interval: str = "ci95"
 ) -> list[tables.Table]:
@@ -246,7 +240,8 @@ def _rows(metrics, baseline, found):
       "shown."
     ]
   notes += [
-    f"{arm} and {of.baseline} of {of.title} also differ in: {some_of(names)}."
+    f"{arm} and {of.baseline} of {of.title} also differ in: "
+    f"{errors.some_of(names)}."
     for of in found
     for arm, names in of.also.items()
   ]
@@ -305,7 +300,9 @@ def _by_metric(title, model, arms, cell):
   return tables.Table(NAME, title, frame, 1, [])
 
 
-def _rounded(cell, metric):
+def rounded(
+  cell: aggregate.Estimate | str, metric: str
+) -> aggregate.Estimate | str:
   """Returns a cell with more digits if it is not a percentage."""
   if isinstance(cell, str) or aggregate.is_fraction(metric):
     return cell

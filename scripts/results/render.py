@@ -82,7 +82,7 @@ def listed(texts: Sequence[str], most: int = 12) -> Part:
 
 
 def html_table(frame: pd.DataFrame, *, keys: int = 1) -> Part:
-  """Returns a table, its first `keys` columns (at most 4) aligned left."""
+  """Returns a table, its first `keys` columns aligned left."""
   rows = frame.astype(object).to_numpy().tolist()
   return {"kind": "table", "header": [*frame], "rows": rows, "left": keys}
 

@@ -4,14 +4,8 @@ import math
 
 import pandas as pd
 
-from dpn.scripts.results import (
-  aggregate,
-  arms,
-  own_runs,
-  render,
-  run_files,
-  runs,
-)
+from dpn import errors
+from dpn.scripts.results import aggregate, arms, render, run_files, runs
 
 
 def listed(frame: pd.DataFrame) -> list[render.Part]:
@@ -96,7 +90,7 @@ def config_differences(frame: pd.DataFrame) -> list[render.Part]:
     differing = values.where(values != common[values.columns])
     texts = differing.apply(lambda run: "; ".join(run.dropna()), axis=1)
     paths = pd.Series(run_files.from_common(group.path))
-    names = paths.groupby(texts).agg(lambda of: own_runs.some_of(list(of)))
+    names = paths.groupby(texts).agg(errors.some_of)
     table = names.rename_axis("differs in").rename(recipe).reset_index()
     table = table[[recipe, "differs in"]].replace("", "as most are")
     summary = f"The most common value of every field in {recipe}"

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
+from dpn import errors
 from dpn.scripts.results import aggregate, paper, runs
 
 NOT_PUBLISHED = "–"
@@ -244,10 +245,7 @@ def _place(run, spec):
 def left_out(reasons: Mapping[str, Sequence[str]]) -> str:
   """Returns a sentence on what was left out and why, "" for nothing."""
   listed = [
-    f"{', '.join(paths[:3])}"
-    + (f" and {len(paths) - 3} more" if len(paths) > 3 else "")
-    + f": {reason}"
-    for reason, paths in reasons.items()
+    f"{errors.some_of(paths, 3)}: {reason}" for reason, paths in reasons.items()
   ]
   return f"Finished runs left out: {'; '.join(listed)}." if listed else ""
 

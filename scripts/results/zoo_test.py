@@ -3,7 +3,8 @@
 import pytest
 
 from dpn.configs import norm_zoo
-from dpn.scripts.results import aggregate, runs, zoo
+from dpn.scripts import conftest as testing
+from dpn.scripts.results import aggregate, render, runs, zoo
 
 
 def _run(accuracy, method="base", optimizer="adamw", seed=100, lr=1e-3):
@@ -42,6 +43,10 @@ def test_rates_costs_and_gains():
   assert isinstance(gain, aggregate.Estimate)
   assert gain.mean == pytest.approx(5)
   assert derf["muon [%]"] == aggregate.NOT_RUN
+  page = testing.Page(render.page("Zoo", render.html(table)))
+  for tag, rows in ("th", 1), ("td", 2):
+    keys = [attrs.get("class") for name, attrs in page.tags if name == tag]
+    assert keys == (5 * ["key"] + (len(base) - 5) * [None]) * rows
   (dots,) = (ax for ax in zoo.draw(runs.frame(found)).axes if ax.get_title())
   assert dots.get_title() == "digits, adamw"
   assert [text.get_text() for text in dots.get_yticklabels()] == ["derf+dpn"]
