@@ -40,7 +40,7 @@ from dpn.scripts import convert
 from dpn.scripts.diagnosis import learned, measures, page
 from dpn.scripts.evaluation import checkpoints
 from dpn.scripts.results import output, studies
-from dpn.trainers import build, cli
+from dpn.trainers import build, cli, restore
 
 READING = """\
 How to read it: a LayerNorm improves the conditioning of nearly all patches. It
@@ -82,8 +82,8 @@ def diagnose(
       "Only tasks that predict with one Vision Transformer can be diagnosed; "
       f"config.task is {config.get('task', 'classification')!r}."
     )
-  start = build.first_state(run)[0].variables
-  end = {"end": build.load_file(folder, task, start)} if folder else {}
+  start = restore.first_state(run)[0].variables
+  end = {"end": restore.load_file(folder, task, start)} if folder else {}
   batches = -(-min(examples, run.data.num_examples) // size)
   images = itertools.islice(_images(run.data), batches)
   found = {

@@ -24,7 +24,7 @@ from dpn.evaluators import base as evaluators_base
 from dpn.input_pipeline import pp, sources
 from dpn.input_pipeline.sources import embedded
 from dpn.scripts.evaluation import checkpoints
-from dpn.trainers import build, cli, config_keys
+from dpn.trainers import build, cli, config_keys, restore
 from dpn.weights import preprocessing
 
 
@@ -58,7 +58,7 @@ def embed(config, splits: Sequence[str], ops: str, out: str):
     raise ValueError("config.model_init is missing: whose embeddings are they?")
   mesh = sharding.make_mesh(config.get("mesh") or [("data", -1)])
   task = dpn.tasks.make(config)
-  variables = build.load_file(
+  variables = restore.load_file(
     config.model_init,
     task,
     checkpoints.fresh(config, task, mesh),

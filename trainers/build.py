@@ -1,26 +1,22 @@
 """From a config to the objects that train: no step is taken here."""
 
-import contextlib
 import dataclasses
 import functools
-import itertools
 import operator
-import os
 import zlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 import dpn.tasks
-from dpn import flops, optim, processes, registry, schedules, sharding, trees
+from dpn import flops, optim, processes, registry, schedules, sharding
 from dpn.evaluators import base as evaluators_base
 from dpn.input_pipeline import device, fingerprint, loader, pipeline, pp
 from dpn.tasks import base
 from dpn.trainers import config_keys, update
-from dpn.weights import checkpoint, files, load, metadata, preprocessing, source
+from dpn.weights import metadata, preprocessing
 
 
 @dataclasses.dataclass(frozen=True)
@@ -272,94 +268,6 @@ def _parts(config, batch_size, mesh) -> int:
   return parts
 
 
-def initial_state(
-  run: Run, checkpoints: checkpoint.Checkpointer
-) -> tuple[update.TrainState, dict[str, int], str]:
-  """Returns the state to train from, its position, and where it came from.
-
-  In this order: the run's own checkpoint, `config.resume` (another run's
-  working directory), `config.model_init` (parameters and running statistics
-  only), fresh.
-  """
-  if checkpoints.latest is not None:
-    return *checkpoints.restore(run.step.shapes), "this run's checkpoint"
-  return first_state(run)
-
-
-def first_state(run: Run) -> tuple[update.TrainState, dict[str, int], str]:
-  """Returns what `initial_state` does for a run without a checkpoint."""
-  config, start = run.config, {"examples_seen": 0}
-  if config.get("resume"):
-    return *_resume(config["resume"], run), config["resume"]
-  state = _fitted(run, run.step.init(jax.random.key(config.get("seed", 0))))
-  if not (path := config.get("model_init")):
-    return state, start, "fresh parameters"
-  variables = load_file(
-    path,
-    run.step.task,
-    state.replace(ema=None).variables,
-    pixels=_pixels(config),
-    image_size=image_size(config),
-    tell=run.loaded.append,
-    **(config.get("model_load") or {}),
-  )
-  params = variables.pop("params")
-  # A copy, as training donates both.
-  ema = None if state.ema is None else jax.tree.map(jnp.copy, params)
-  state = state.replace(params=params, model_state=variables, ema=ema)
-  return state, start, str(path)
-
-
-def _fitted(run, state):
-  """Returns a fresh state once the task has seen what it fits to data."""
-
-  def batches():  # none is read before the first is asked for
-    with contextlib.closing(run.batches(0)) as found:
-      yield from itertools.islice(found, max(1, run.total_steps))
-
-  variables = state.variables
-  fitted = run.step.task.fit(variables, batches())
-  if fitted is variables:
-    return state
-  shardings = jax.tree.map(lambda x: x.sharding, variables)
-  model_state = jax.device_put(dict(fitted), shardings)
-  params = model_state.pop("params")
-  ema = None if state.ema is None else jax.tree.map(jnp.copy, params)
-  return state.replace(params=params, model_state=model_state, ema=ema)
-
-
-def load_file(
-  path: str | source.Checkpoint | Mapping[str, str],
-  task: base.Task,
-  variables: base.Variables,
-  **kw,
-) -> dict[str, Any]:
-  """Returns the variables with the values that a path stands for.
-
-  `variables` give what is not loaded, and the shardings; for the path and the
-  keywords see `load.load_variables`.
-  """
-  shardings = jax.tree.map(lambda x: x.sharding, variables)
-  mesh = jax.tree.leaves(shardings)[0].mesh
-  # Parameters may be spread over machines; loading needs all of each here.
-  gather = jax.jit(lambda x: x, out_shardings=sharding.replicated(mesh))
-  host = jax.device_get(gather(variables))
-  kw["options"] = task.model_options()
-  kw["options_of_run"] = dpn.tasks.model_options
-  if task.towers:
-    loaded = load.load_towers(path, host, task.towers, **kw)
-  else:
-    loaded = load.load_variables(path, host, **kw)  # type: ignore[arg-type]
-  processes.agree(lambda: {"loaded": _checksums(loaded)})
-  return dict(jax.device_put(loaded, shardings))
-
-
-def _checksums(arrays) -> dict[str, int]:
-  """Returns the CRC-32 of each leaf, by name."""
-  flat = trees.flatten(arrays)
-  return {k: zlib.crc32(np.ascontiguousarray(x).data) for k, x in flat.items()}
-
-
 def params_metadata(run: Run) -> dict[str, str]:
   """Returns the metadata of the parameters' file: what model they are for."""
   options = run.step.task.model_options()
@@ -367,7 +275,7 @@ def params_metadata(run: Run) -> dict[str, str]:
   more: dict[str, Any] = {metadata.LOADER: fingerprint.of_config(run.config)}
   more |= {"vocabularies": made} if made else {}
   pp = preprocessing.of_run(run.config)
-  return metadata.metadata(options, _pixels(run.config), pp=pp, **more)
+  return metadata.metadata(options, pixels(run.config), pp=pp, **more)
 
 
 def image_size(config: Mapping[str, Any]) -> tuple[int, int] | None:
@@ -375,25 +283,9 @@ def image_size(config: Mapping[str, Any]) -> tuple[int, int] | None:
   return preprocessing.describe(config["input"].get("pp"))["size"]
 
 
-def _pixels(config):
+def pixels(config: Mapping[str, Any]):
+  """Returns the `weights.pixels.Pixels` of the images trained on, or None."""
   return preprocessing.describe(config["input"].get("pp"))["pixels"]
-
-
-def _resume(path: str, run: Run):
-  where = files.locate(path)
-  if where.is_file:
-    # A finished run: its state lies beside its parameters.
-    folder = os.path.join(where.folder, files.CHECKPOINTS)
-    where = files.Location(folder, is_file=False)
-  if not os.path.isdir(where.path):
-    raise FileNotFoundError(
-      f"config.resume={path!r}: there is no {where.path}. Give the working "
-      "directory of a run, or use config.model_init to load a parameter file."
-    )
-  other = checkpoint.Checkpointer(where.path, read_only=True)
-  with contextlib.closing(other):
-    state, position = other.restore(run.step.shapes, step=where.step)
-  return state, {"examples_seen": position["examples_seen"]}
 
 
 def one_example(spec: loader.Spec):

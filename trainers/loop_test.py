@@ -13,7 +13,7 @@ import safetensors.numpy
 
 from dpn import errors, metrics, trees
 from dpn.evaluators import mean
-from dpn.trainers import build, conftest, distributed, loop
+from dpn.trainers import build, conftest, distributed, loop, restore
 from dpn.trainers import workdir as workdir_lib
 from dpn.trainers.conftest import tiny_config
 from dpn.weights import checkpoint
@@ -234,7 +234,7 @@ def test_where_a_run_starts_from(finished, tmp_path):
   def start(checkpoints, *without):
     kept = {k: v for k, v in config.items() if k not in without}
     changed = dataclasses.replace(run, config=kept)
-    state, position, source = build.initial_state(changed, checkpoints)
+    state, position, source = restore.initial_state(changed, checkpoints)
     params = {k: np.asarray(v) for k, v in trees.flatten(state.params).items()}
     stands = int(state.step), position["examples_seen"], source
     return state, params, stands

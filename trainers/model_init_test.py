@@ -7,7 +7,7 @@ import pytest
 import safetensors.numpy
 
 from dpn import trees
-from dpn.trainers import build, loop
+from dpn.trainers import build, loop, restore
 from dpn.trainers.conftest import tiny_config
 from dpn.weights import checkpoint
 
@@ -26,7 +26,7 @@ def _start(tmp_path, **changes):
   """Returns the parameters that a run starts from, by name."""
   run = build.from_config(tiny_config(evals={}, **changes))
   nothing = checkpoint.Checkpointer(str(tmp_path / "checkpoints"))
-  state, _, _ = build.initial_state(run, nothing)
+  state, _, _ = restore.initial_state(run, nothing)
   nothing.close()
   return {k: np.asarray(x) for k, x in trees.flatten(state.params).items()}
 

@@ -11,7 +11,7 @@ import pytest
 from dpn import sharding, trees
 from dpn.configs import digits
 from dpn.input_pipeline import device
-from dpn.trainers import build, conftest
+from dpn.trainers import build, conftest, restore
 from dpn.weights import checkpoint
 
 _NGPT = "dpn.models.ngpt"
@@ -107,7 +107,7 @@ def test_a_run_starts_from_another_ones_statistics(tmp_path):
   with config.unlocked():
     config.model_init = path
   nothing = checkpoint.Checkpointer(str(tmp_path / "checkpoints"))
-  state, _, source = build.initial_state(build.from_config(config), nothing)
+  state, _, source = restore.initial_state(build.from_config(config), nothing)
   assert source == path
   jax.tree.map(
     np.testing.assert_array_equal,
@@ -120,7 +120,7 @@ def test_a_run_starts_from_another_ones_statistics(tmp_path):
     config.input.pp = config.input.pp.replace("(-1, 1)", "(0, 1)")
   other = build.from_config(config)
   with pytest.raises(ValueError, match=r"config\.model\.gelu='tanh'") as error:
-    build.initial_state(other, nothing)
+    restore.initial_state(other, nothing)
   nothing.close()
   assert "value_range(-1, 1) in config.input.pp" in str(error.value)
 
@@ -131,7 +131,7 @@ def test_a_whitened_embedding_is_where_training_starts(tmp_path):
   run = build.from_config(config)
   checkpoints = checkpoint.Checkpointer(str(tmp_path))
   with contextlib.closing(checkpoints):
-    start, _, _ = build.initial_state(run, checkpoints)
+    start, _, _ = restore.initial_state(run, checkpoints)
   # Of the images of the run's own six steps.
   with contextlib.closing(run.data.batches(0)) as batches:
     images = np.concatenate([next(batches)["image"] for _ in range(6)])
@@ -157,7 +157,7 @@ def test_whitening_is_fitted_once_and_kept(tmp_path):
   def begin(run, folder):
     checkpoints = checkpoint.Checkpointer(str(tmp_path / folder))
     with contextlib.closing(checkpoints):
-      return build.initial_state(run, checkpoints)
+      return restore.initial_state(run, checkpoints)
 
   start, _, _ = begin(run, "new")
   stats = whiten(start.model_state)

@@ -22,7 +22,7 @@ import numpy as np
 
 from dpn import atomic, errors, processes, sharding, trees
 from dpn.input_pipeline import device
-from dpn.trainers import build, update
+from dpn.trainers import build, restore, update
 from dpn.trainers import log as log_lib
 from dpn.trainers import workdir as workdir_lib
 from dpn.weights import checkpoint, files
@@ -144,7 +144,7 @@ class Together:
         drop_later_checkpoints(self._seeds, most=0 if extends else 1)
       states = []
       for seed in self._seeds:
-        state, seed.position, source = build.initial_state(
+        state, seed.position, source = restore.initial_state(
           seed.run, seed.checkpoints
         )
         if seed.checkpoints.latest is not None:

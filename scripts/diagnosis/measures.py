@@ -15,7 +15,7 @@ import pandas as pd
 from dpn import trees
 from dpn.models import stem
 from dpn.tasks import base
-from dpn.trainers import build
+from dpn.trainers import build, restore
 
 LAYERNORM_EPS = 1e-6
 QUANTILES = (5, 25, 50, 75, 95)  # percent
@@ -129,7 +129,7 @@ def short_training(
       "update": norms[EMBEDDING] / jnp.maximum(trees.l2(updates), 1e-30),
     }
 
-  rows, state = [], build.first_state(run)[0]
+  rows, state = [], restore.first_state(run)[0]
   batches = run.batches(0)
   for i in range(run.total_steps):
     state, row = step(state, next(batches))

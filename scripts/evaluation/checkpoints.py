@@ -13,7 +13,7 @@ from dpn.evaluators import base as evaluators_base
 from dpn.input_pipeline import fingerprint, pp, sources
 from dpn.scripts import fake_data
 from dpn.tasks import base
-from dpn.trainers import build, config_keys, workdir
+from dpn.trainers import build, config_keys, restore, workdir
 from dpn.weights import files, preprocessing, source
 
 HEAD = "head/(kernel|bias)"
@@ -103,7 +103,7 @@ def prepare(
   fingerprint.compare(
     path, found.metadata.loader, fingerprint.of_config(config)
   )
-  variables = build.load_file(
+  variables = restore.load_file(
     found,
     task,
     fresh(config, task, mesh),
