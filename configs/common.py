@@ -146,6 +146,19 @@ def from_pretrained(init: str) -> dict:
   }
 
 
+def by_epoch(lr: float, start: float = 1e-6, warmup: int = 5, **kw) -> dict:
+  """Returns DeiT's schedule, epoch by epoch: to `lr`, then a cosine to 1e-5."""
+  return {
+    "warmup_epochs": warmup,
+    "warmup_start": start / lr,
+    "decay_type": "cosine",
+    "decay_in_warmup": True,
+    "end": 1e-5 / lr,
+    **kw,
+    "every_epochs": 1,
+  }
+
+
 def locked_image_tower(init: str, decay: Mapping) -> dict:
   """Returns LiT's fields: the image tower is loaded and stays as it is."""
   return {

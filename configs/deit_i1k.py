@@ -73,15 +73,7 @@ def get_config(arg):
     "optax_name": "scale_by_adam",
     "lr": lr,
     "wd": 0.05 * lr,  # decay there is multiplied by the learning rate
-    # From 1e-6 to lr, and along the cosine to 1e-5, epoch by epoch.
-    "schedule": {
-      "warmup_epochs": 5,
-      "warmup_start": 1e-6 / lr,
-      "decay_type": "cosine",
-      "decay_in_warmup": True,
-      "end": 1e-5 / lr,
-      "every_epochs": 1,
-    },
+    "schedule": common.by_epoch(lr),
     **({"ema_decay": 0.99996} if arg.ema else {}),
     "evals": common.imagenet_evals(pp_eval, "softmax_xent", log_steps=6250),
     "table": common.table(recipe, arg.variant, arg.stem_ln),

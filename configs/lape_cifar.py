@@ -104,15 +104,7 @@ def get_config(arg):
     "lr": lr,
     "wd": lr * 0.06,  # decay there is multiplied by the learning rate
     "wd_mults": [(".*/kernel$", 1.0), ("cls|(.*/)?pos_embedding", 1.0)],
-    "schedule": {
-      "warmup_epochs": 10,
-      "warmup_start": recipe["warmup"] / lr,
-      "decay_type": "cosine",
-      "decay_in_warmup": True,
-      "end": 1e-5 / lr,
-      "hold_epochs": 10,
-      "every_epochs": 1,
-    },
+    "schedule": common.by_epoch(lr, recipe["warmup"], 10, hold_epochs=10),
     "evals": {
       "test": common.classification(
         common.source(arg.data, "test", arg.data_dir),
