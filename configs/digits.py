@@ -11,17 +11,9 @@ cores. The scans have 8×8 pixels; they are enlarged to 20×20, of which 16×16 
 cut out, and make four patches of 8×8.
 """
 
-from dpn.configs import common
+from dpn.configs import common, mini
 
-MODEL = {
-  "width": 64,
-  "depth": 6,
-  "mlp_dim": 128,
-  "num_heads": 4,
-  "patch_size": (8, 8),
-  "pool_type": "tok",
-  "scan": True,
-}
+MODEL = {**mini.MODEL, "depth": 6}
 
 
 @common.recipe(stem_ln="dpn", epochs=40)

@@ -39,6 +39,38 @@ def source(data: str, folder: str, split: str) -> tuple[dict, str]:
   return common.source(data, split, folder), "decode|"
 
 
+def fields(arg, train: str, name: str, held_out: str, **kw) -> dict:
+  """Returns what this and configs/norm_zoo.py share, model and rates aside.
+
+  Trains on the split `train`; the evaluator `name`, whose other fields are
+  `kw`, measures accuracy on `held_out`.
+  """
+  tail = common.labels_tail(10)
+  data, begin = source(arg.data, arg.data_dir, train)
+  flip = "" if arg.data == "digits" else "|flip_lr"
+  return {
+    "total_steps": arg.steps,
+    "num_classes": 10,
+    "loss": "softmax_xent",
+    "input": {
+      "data": data,
+      "batch_size": 128,
+      "pp": f"{begin}inception_crop({SIDE}, area_min=60){flip}{tail}",
+    },
+    "ckpt_steps": 0,
+    **common.ADAM,
+    "schedule": common.WARMUP_COSINE,
+    "evals": {
+      name: common.classification(
+        source(arg.data, arg.data_dir, held_out)[0],
+        begin + tail[1:],
+        "softmax_xent",
+        **kw,
+      )
+    },
+  }
+
+
 @common.recipe(
   data="cifar10",
   data_dir="",
@@ -50,10 +82,7 @@ def source(data: str, folder: str, split: str) -> tuple[dict, str]:
 )
 def get_config(arg):
   """Returns the config; see the module's docstring for `arg`."""
-  tail = common.labels_tail(10)
-  data, begin = source(arg.data, arg.data_dir, "train")
   held_out = "test" if arg.data in ARRAYS else "test[:2000]"
-  flip = "" if arg.data == "digits" else "|flip_lr"
   vit = common.vit(arg.stem_ln, **MODEL)
   block = arg.block or common.place_norms(vit["model"], arg.sa, arg.mlp)
   if arg.block:
@@ -61,31 +90,12 @@ def get_config(arg):
   name = NAMES.get(arg.data, arg.data)
   table = common.table(f"{name} miniature", ARCH, arg.stem_ln)
   return {
-    "total_steps": arg.steps,
-    "num_classes": 10,
-    "loss": "softmax_xent",
-    "input": {
-      "data": data,
-      "batch_size": 128,
-      "pp": f"{begin}inception_crop({SIDE}, area_min=60){flip}{tail}",
-    },
+    **fields(arg, "train", "val", held_out, log_percent=0.2, cache_final=True),
     "log_training_steps": 10,
-    "ckpt_steps": 0,
     "log_grad_depth": 60,  # steps of the mean, a tenth of all
     **vit,
-    **common.ADAM,
     "lr": 0.002,
     "wd": 0.0002,
-    "schedule": common.WARMUP_COSINE,
-    "evals": {
-      "val": common.classification(
-        source(arg.data, arg.data_dir, held_out)[0],
-        begin + tail[1:],
-        "softmax_xent",
-        log_percent=0.2,
-        cache_final=True,
-      )
-    },
     "table": table | ({"arm": block} if block else {}),
   }
 

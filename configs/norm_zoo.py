@@ -96,10 +96,7 @@ def get_config(arg):
     ramp = max(1, arg.steps - 2 * warmup)
     model["norm_kw"] = {"warmup": warmup, "steps": ramp}
   ngpt = arg.method == "ngpt"
-  tail = common.labels_tail(10)
-  train, begin = mini.source(arg.data, arg.data_dir, "train[:90%]")
   held_out = "test" if arg.test else "train[90%:]"
-  flip = "" if arg.data == "digits" else "|flip_lr"
   evaluated = "test" if arg.test else "minival"
   name = f"Norm zoo, {mini.NAMES.get(arg.data, arg.data)}, {arg.optimizer}"
   table = common.table(
@@ -109,32 +106,17 @@ def get_config(arg):
     f"{evaluated}/prec@1",
   )
   return {
-    "total_steps": arg.steps,
-    "num_classes": 10,
-    "loss": "softmax_xent",
-    "input": {
-      "data": train,
-      "batch_size": 128,
-      "pp": f"{begin}inception_crop({mini.SIDE}, area_min=60){flip}{tail}",
-    },
+    **mini.fields(
+      *(arg, "train[:90%]", evaluated, held_out),
+      log_percent=1.0,
+      cache_final=False,
+    ),
     "log_training_steps": 20,
-    "ckpt_steps": 0,
     **common.vit(**model),
-    **common.ADAM,
     "optax_name": tx,
     **({"projection": f"{_NGPT}:project"} if ngpt else {}),
     "lr": arg.lr,
     "wd": 0.0 if ngpt else 0.1 * arg.lr,
-    "schedule": common.WARMUP_COSINE,
-    "evals": {
-      evaluated: common.classification(
-        mini.source(arg.data, arg.data_dir, held_out)[0],
-        begin + tail[1:],
-        "softmax_xent",
-        log_percent=1.0,
-        cache_final=False,
-      )
-    },
     "table": table,
   }
 
