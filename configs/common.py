@@ -68,13 +68,10 @@ NEW_HEAD = {"dont_load": ("head/kernel", "head/bias"), "dont_check": ()}
 def recipe(**spec) -> Callable:
   """Returns a decorator that makes a config's get_config(arg).
 
-  What it decorates returns the config's fields, given the parsed arguments. The
-  seed is set here, and `runlocal` shrinks the config. Other configs can give
-  arguments as keywords: `augreg_i1k.get_config(variant="S/16")`.
-
-  Args:
-    **spec: arguments and their defaults, see `parse_arg`; each config has
-      `seed` (0) and `runlocal` as well.
+  What it decorates returns the config's fields, given the parsed arguments:
+  `spec`, see `parse_arg`, and of each config `seed` (0), which is set here, and
+  `runlocal`, which shrinks the config. Other configs can give arguments as
+  keywords: `augreg_i1k.get_config(variant="S/16")`.
   """
   spec = {**spec, "seed": spec.get("seed", 0), "runlocal": False}
 
@@ -200,11 +197,6 @@ def imagenet_evals(pp_fn: str, loss: str, log_steps: int) -> dict[str, dict]:
   """Returns the paper's evaluators: `train`, `minival` and `val`.
 
   Choices are made on `minival`; `val` is reported.
-
-  Args:
-    pp_fn: preprocessing.
-    loss: its name.
-    log_steps: how often they run.
   """
   splits = {
     "train": "train[:2%]",
@@ -267,9 +259,7 @@ def get_fewshot_lsr(
 def imagenet_fewshot(resolution=224, **kw) -> ml_collections.ConfigDict:
   """Returns the paper's 25-shot ImageNet probe; 65,000 images hold 30 a class.
 
-  Args:
-    resolution: pixels after the crop; 256/224 of it before.
-    **kw: further keys of the evaluator.
+  It crops to `resolution` pixels, from 256/224 of that; `kw` are further keys.
   """
   probe = {"imagenet": ("imagenet2012", "train[:65000]", "validation")}
   return get_fewshot_lsr(
@@ -280,16 +270,11 @@ def imagenet_fewshot(resolution=224, **kw) -> ml_collections.ConfigDict:
 
 
 def place_norms(model, sa: str, mlp: str, post: str = "branch") -> str:
-  """Sets where the blocks of a `config.model` normalize.
+  """Sets where the blocks of a `config.model` normalize, and returns the arm.
 
-  Args:
-    model: the section.
-    sa: pre, post or pre+post, around self-attention.
-    mlp: the same, around the MLP.
-    post: branch, or stream for LN(x + f(x)).
-
-  Returns:
-    The arm in Figure 1, "sa=post,mlp=pre+post"; empty for a plain ViT.
+  `sa` and `mlp` are pre, post or pre+post, around self-attention and the MLP;
+  `post` is branch, or stream for LN(x + f(x)). The arm is called as in Figure
+  1, "sa=post,mlp=pre+post"; it is empty for a plain ViT.
   """
   model["block_ln_kw"] = {"sa": sa, "mlp": mlp, "post": post}
   arm = f"sa={sa},mlp={mlp}" + ("" if post == "branch" else f",post={post}")

@@ -123,10 +123,8 @@ def get_config(arg):
 def contrastive(arg, pp_image: str, batch_size: int) -> dict:
   """Returns what LiT and SigLIP share: data, optimizer, evaluators.
 
-  Args:
-    arg: of the config, with `DATA`, `TEXT` and `lr`.
-    pp_image: preprocessing of training images, without decoding.
-    batch_size: pairs of a step.
+  `arg` has `DATA`, `TEXT` and `lr`; `pp_image` is the preprocessing of training
+  images, without decoding.
   """
   if not arg.vocab and not arg.runlocal:
     raise ValueError(

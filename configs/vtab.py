@@ -46,27 +46,16 @@ from dpn.configs import common
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-  """A task of the benchmark.
+  """A task of the benchmark."""
 
-  Attributes:
-    data: TFDS name.
-    classes: how many.
-    test: split.
-    val: split whose first examples the benchmark validates on, and the number
-      of its first one.
-    crop: whether arXiv 2106.04560's transfers crop.
-    flip: whether they flip.
-    ops: what comes right after decoding.
-    label: key of the class.
-  """
-
-  data: str
-  classes: int
-  test: str = "test"
-  crop: bool = True
-  flip: bool = True
-  ops: str = ""
-  label: str = "label"
+  data: str  # TFDS name
+  classes: int  # how many
+  test: str = "test"  # split
+  crop: bool = True  # whether arXiv 2106.04560's transfers crop
+  flip: bool = True  # whether they flip
+  ops: str = ""  # what comes right after decoding
+  label: str = "label"  # key of the class
+  # Where the benchmark validates: the split, and its first example's number.
   val: tuple[str, int] = ("validation", 0)
 
 
