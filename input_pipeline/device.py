@@ -13,7 +13,7 @@ import numpy as np
 from dpn.input_pipeline.batches import SKIPPED
 
 
-class DeviceIterator:
+class DeviceIterator(Iterator[dict[str, jax.Array]]):
   """Batches as dicts of global arrays, placed by a background thread.
 
   An error of the batches is raised after the batches before it. `close()` ends
@@ -47,9 +47,6 @@ class DeviceIterator:
     # Does not refer to self: a forgotten iterator gets closed.
     self._placed = _place_all(iter(batches), sharding, prefetch)
     next(self._placed)
-
-  def __iter__(self) -> Iterator[dict[str, jax.Array]]:
-    return self
 
   def __next__(self) -> dict[str, jax.Array]:
     begin = time.perf_counter()
@@ -97,7 +94,7 @@ def _place_next(batches, sharding):
   return arrays, int(np.sum(batch.get(SKIPPED, 0)))
 
 
-class ResidentIterator:
+class ResidentIterator(Iterator[dict[str, jax.Array]]):
   """Like `DeviceIterator`, for data that are on the devices as a whole."""
 
   wait_secs = 0.0
@@ -122,9 +119,6 @@ class ResidentIterator:
     self._indices = indices
     take = lambda arrays, i: {k: x[i] for k, x in arrays.items()}
     self._take = jax.jit(take, out_shardings=sharding)
-
-  def __iter__(self) -> Iterator[dict[str, jax.Array]]:
-    return self
 
   def __next__(self) -> dict[str, jax.Array]:
     return self._take(self._arrays, next(self._indices))

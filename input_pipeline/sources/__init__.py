@@ -211,7 +211,8 @@ class _Slices(Source):
   """Parts of other sources, one after the other."""
 
   def __init__(self, slices: Sequence[tuple[Source, int, int]], seed):
-    names, self._slices = [], []
+    names, self._slices, first = [], [], slices[0][0]
+    self.num_classes, self.class_names = first.num_classes, first.class_names
     for part, start, stop in slices:
       rows, name = range(len(part)), part.name
       if stop - start < len(part):
@@ -253,9 +254,3 @@ class _Slices(Source):
   def describe(self, index):
     part, index = self._locate(index)
     return self._slices[part][0].describe(index)
-
-  def num_classes(self, label_key):
-    return self._slices[0][0].num_classes(label_key)
-
-  def class_names(self, label_key):
-    return self._slices[0][0].class_names(label_key)
