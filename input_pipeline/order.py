@@ -22,22 +22,15 @@ _ROUNDS = 2**32 - 1  # Seeds a round's permutation, in place of a part's index.
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Order:
-  """Maps positions to indices of the parts' concatenation.
+  """Maps positions to indices of the parts' concatenation."""
 
-  Attributes:
-    seed: of the permutations.
-    sizes: number of examples in each part.
-    counts: how many of `_ROUND` positions each part has.
-    repeats: how often an example occurs in a batch. If that does not divide the
-      batch size, the last examples occur once less.
-    batch_size: over all processes; matters only if examples repeat.
-  """
-
-  seed: int
-  sizes: tuple[int, ...]
-  counts: tuple[int, ...] = (_ROUND,)
+  seed: int  # of the permutations
+  sizes: tuple[int, ...]  # number of examples in each part
+  counts: tuple[int, ...] = (_ROUND,)  # of `_ROUND` positions, of each part
+  # How often an example occurs in a batch. If that does not divide the batch
+  # size, the last examples occur once less.
   repeats: int = 1
-  batch_size: int = 1
+  batch_size: int = 1  # over all processes; matters only if examples repeat
 
   def indices(self, first: int, last: int) -> list[int]:
     """Returns the examples at positions [first, last)."""

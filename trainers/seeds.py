@@ -32,30 +32,19 @@ PLACEHOLDER = "{seed}"
 
 @dataclasses.dataclass
 class Seed:
-  """One seed's run.
+  """One seed's run."""
 
-  Attributes:
-    config: with the seed.
-    workdir: of the run.
-    run: built from the config; its steps are those of all.
-    checkpoints: of the run.
-    log: of its metrics.
-    position: of the checkpoint that training begins from, see `loop.save`.
-    first_step: of that checkpoint, 0 without one.
-    unevaluated: the row of a step whose evaluation SIGTERM has cut short, under
-      this name.
-    failure: why it is not trained any more, if it diverged.
-  """
-
-  config: ml_collections.ConfigDict
+  config: ml_collections.ConfigDict  # with the seed
   workdir: str
-  run: build.Run = dataclasses.field(init=False)
+  run: build.Run = dataclasses.field(init=False)  # its steps are those of all
   checkpoints: checkpoint.Checkpointer = dataclasses.field(init=False)
   log: log_lib.MetricsLog = dataclasses.field(init=False)
+  # Of the checkpoint that training begins from, see `loop.save`.
   position: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-  first_step: int = 0
+  first_step: int = 0  # of that checkpoint, 0 without one
+  # The row of a step whose evaluation SIGTERM has cut short, under this name.
   unevaluated: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-  failure: errors.NonFiniteError | None = None
+  failure: errors.NonFiniteError | None = None  # why it is trained no more
 
   def previous_failure(self) -> errors.NonFiniteError | None:
     """Returns the error that says of a seed that it had diverged, if so."""

@@ -37,27 +37,17 @@ _LOCK = threading.Lock()
 
 
 class Header(NamedTuple):
-  """What precedes the one scan of a sequential JPEG.
+  """What precedes the one scan of a sequential JPEG."""
 
-  Attributes:
-    rows: of pixels.
-    cols: of pixels.
-    sampling: (across, down) of each component, in blocks of an MCU.
-    mcu: rows and columns of pixels in an MCU.
-    mcus: rows and columns of MCUs.
-    interval: MCUs between restart markers, 0 without.
-    segments: all that precedes the scan: marker, length, contents.
-    scan: where the scan begins in the file.
-  """
-
-  rows: int
+  rows: int  # of pixels
   cols: int
+  # (across, down) of each component, in blocks of an MCU
   sampling: list[tuple[int, int]]
-  mcu: tuple[int, int]
-  mcus: tuple[int, int]
-  interval: int
-  segments: list[bytes]
-  scan: int
+  mcu: tuple[int, int]  # rows and columns of pixels in an MCU
+  mcus: tuple[int, int]  # rows and columns of MCUs
+  interval: int  # MCUs between restart markers, 0 without
+  segments: list[bytes]  # before the scan: each marker, its length, contents
+  scan: int  # where the scan begins in the file
 
   def with_size(self, rows: int, cols: int) -> bytes:
     """Returns the header of an image of another size, without metadata."""

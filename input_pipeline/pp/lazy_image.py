@@ -13,15 +13,10 @@ import numpy as np
 
 @dataclasses.dataclass
 class LazyImage:
-  """An image of known shape that is not computed yet.
+  """An image of known shape that is not computed yet."""
 
-  Attributes:
-    shape: (rows, cols, channels).
-    cut: function of (top, left, height, width) that returns a box's pixels.
-  """
-
-  shape: tuple[int, int, int]
-  cut: Callable[..., np.ndarray]
+  shape: tuple[int, int, int]  # (rows, cols, channels)
+  cut: Callable[..., np.ndarray]  # (top, left, height, width) → a box's pixels
 
 
 def cut(

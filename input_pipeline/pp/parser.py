@@ -17,23 +17,14 @@ Size = tuple[int, int]  # rows and cols, in pixels
 
 
 class Step(NamedTuple):
-  """An op of a string.
+  """An op of a string."""
 
-  Attributes:
-    text: as written.
-    name: of the op.
-    given: the arguments written, by name.
-    args: the same and the defaults of others.
-    declared: what the op does.
-    make: returns the op.
-  """
-
-  text: str
-  name: str
-  given: Mapping[str, Any]
-  args: Mapping[str, Any]
-  declared: op.Declaration
-  make: Callable[[], op.Op] | None
+  text: str  # as written
+  name: str  # of the op
+  given: Mapping[str, Any]  # the arguments written, by name
+  args: Mapping[str, Any]  # the same and the defaults of others
+  declared: op.Declaration  # what the op does
+  make: Callable[[], op.Op] | None  # returns the op
 
   @property
   def reads(self) -> str | None:

@@ -19,17 +19,11 @@ _JPEG = b"\xff\xd8\xff"
 
 @dataclasses.dataclass(frozen=True)
 class Rewrite:
-  """How to rewrite JPEGs; other images stay as they are.
+  """How to rewrite JPEGs; other images stay as they are."""
 
-  Attributes:
-    max_side: pixels of the longer side; larger images are resized by area.
-    quality: of those in JPEG, 1 to 100.
-    restart: whether to add restart markers; see `restart_markers`.
-  """
-
-  max_side: int | None = None
-  quality: int = 95
-  restart: bool = False
+  max_side: int | None = None  # pixels; larger images are resized by area
+  quality: int = 95  # of those in JPEG, 1 to 100
+  restart: bool = False  # whether to add restart markers
 
   def __post_init__(self):
     if not 1 <= self.quality <= 100 or not (self.max_side or 1) > 0:

@@ -33,25 +33,15 @@ KNOWN_FILES = {
 
 @dataclasses.dataclass(frozen=True)
 class Tokenizer:
-  """A vocabulary and how text is cut into pieces of it.
+  """A vocabulary and how text is cut into pieces of it."""
 
-  Attributes:
-    encode: from text to ids, without those that mark its ends.
-    join: from such ids to text.
-    vocab_size: ids are below it.
-    bos: id that begins a sentence, None if there is none.
-    eos: id that ends it, or None.
-    pad: id of padding, or None.
-    sha256: of the file; empty without one.
-  """
-
-  encode: Callable[[str], list[int]]
-  join: Callable[[list[int]], str]
-  vocab_size: int
-  bos: int | None
-  eos: int | None
-  pad: int | None
-  sha256: str = ""
+  encode: Callable[[str], list[int]]  # without the ids that mark a text's ends
+  join: Callable[[list[int]], str]  # from such ids to text
+  vocab_size: int  # ids are below it
+  bos: int | None  # id that begins a sentence, None if there is none
+  eos: int | None  # id that ends it, or None
+  pad: int | None  # id of padding, or None
+  sha256: str = ""  # of the file; empty without one
 
   def decode(self, ids: Iterable[int]) -> str:
     """Returns the text of ids, up to its end and without padding."""
