@@ -66,8 +66,7 @@ class Examples:
   ):
     """Processes the first example; `seed` keys the augmentation.
 
-    Raises:
-      ValueError: the first example fails, or does not consist of numbers.
+    ValueError if that example fails, or does not consist of numbers.
     """
     slices = [(part.source, 0, len(part.source)) for part in parts]
     self.source = sources.join(slices)
@@ -134,11 +133,7 @@ class Examples:
         rows[SKIPPED][row] = skipped
 
   def __getitem__(self, index: int) -> dict[str, np.ndarray]:
-    """Returns an example; random ops do the same to it every time.
-
-    Raises:
-      ValueError: as `write`.
-    """
+    """Returns an example, always augmented the same; errors are `write`'s."""
     return self._process(index, index)[0]
 
   def _process(self, index, position, record=None):

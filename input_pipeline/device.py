@@ -32,13 +32,10 @@ class DeviceIterator(Iterator[dict[str, jax.Array]]):
     sharding: jax.sharding.Sharding,
     prefetch: int = 2,
   ):
-    """Starts the thread.
+    """Starts the thread, which places `prefetch` batches ahead.
 
-    Args:
-      batches: this process's rows of every batch.
-      sharding: of every array; the leading axis is split over the processes,
-        see `sharding.rows_by_process`.
-      prefetch: batches to place ahead.
+    They are this process's rows of every batch: `sharding` splits the leading
+    axis of every array over the processes, see `sharding.rows_by_process`.
     """
     if prefetch < 1:
       raise ValueError(f"prefetch must be 1 batch or more, got {prefetch}.")
@@ -106,12 +103,10 @@ class ResidentIterator(Iterator[dict[str, jax.Array]]):
     indices: Iterator[np.ndarray],
     sharding: jax.sharding.NamedSharding,
   ):
-    """Copies the data.
+    """Copies the arrays of all examples.
 
-    Args:
-      arrays: of all examples.
-      indices: of those in each batch, of any shape.
-      sharding: of the batches, whose leading axes are those of the indices.
+    The `indices` of those in a batch are of any shape; its axes, which
+    `sharding` is about, begin with theirs.
     """
     whole = jax.sharding.PartitionSpec()
     place = jax.sharding.NamedSharding(sharding.mesh, whole)

@@ -90,14 +90,9 @@ def write_info(
 ):
   """Writes the description: `features.json`, then `dataset_info.json`.
 
-  Args:
-    directory: the folder `<name>/<version>`.
-    name: of the data set.
-    version: of the data set.
-    features: by key: "jpeg" or "png" for an image, "text", "texts" for several,
-      "int", or a label's number of classes, or their names.
-    splits: by name, the shards in order.
-    description: of the data set.
+  `directory` is the folder `<name>/<version>`; `splits` are the shards by name,
+  in order. Of each key `features` has "jpeg" or "png" for an image, "text",
+  "texts" for several, "int", or a label's number of classes, or their names.
   """
   entries = {key: _feature(kind) for key, kind in features.items()}
   tfds.features.FeaturesDict(entries).save_config(directory)

@@ -31,9 +31,8 @@ def class_names(names: str | Sequence[str]) -> list[str]:
 def templates(names: str | Sequence[str]) -> list[str]:
   """Returns prompts with "{}" where the class's name belongs.
 
-  Args:
-    names: key in prompts.json, such as "name" for the plain name or "clip_best"
-      for eight prompts; or the templates themselves.
+  `names` is a key in prompts.json, such as "name" for the plain name or
+  "clip_best" for eight prompts, or the templates themselves.
   """
   found = _look_up("templates", names)
   if wrong := [x for x in found if "{}" not in x]:
@@ -69,12 +68,8 @@ def fill(
 ) -> tuple[list[str], list[int]]:
   """Returns a text for every template and name, and the class of each text.
 
-  All synonyms in a name are used; big_vision uses the first alone.
-
-  Args:
-    names: of the classes, see `class_names`.
-    templates: see `templates`.
-    canonical: see `canonicalize`.
+  All synonyms in a name are used; big_vision uses the first alone. If they are
+  to be `canonical`, names and templates go through `canonicalize`.
   """
   texts, classes, given = [], [], names
   if canonical:

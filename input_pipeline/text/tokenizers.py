@@ -55,10 +55,8 @@ class Tokenizer:
 def make(model: str) -> Tokenizer:
   """Returns the tokenizer of a name or a path, see the module.
 
-  Raises:
-    FileNotFoundError: there is no such file.
-    ValueError: it is not of the kind that its suffix says, or the library that
-      reads it is not installed.
+  FileNotFoundError if there is no such file; ValueError if it is not of the
+  kind that its suffix says, or the library that reads it is not installed.
   """
   if model == BYTES:
     return _BYTES
@@ -204,15 +202,11 @@ def _utf8(values: Iterable[int]) -> str:
 
 
 def train(texts: Iterable[str], vocab_size: int, path: str):
-  """Trains a sentencepiece model on texts and writes it to `path`.
+  """Trains a sentencepiece model on texts and writes it to `path`, a ".model".
 
   Its ids 0 to 2 are padding, end of sentence and unknown, as those of T5 and of
-  big_vision's c4_en. The same texts give the same file.
-
-  Args:
-    texts: the captions.
-    vocab_size: fewer pieces if the texts have no more.
-    path: ends in ".model".
+  big_vision's c4_en. The same texts give the same file, with fewer pieces than
+  `vocab_size` if they have no more.
   """
   import sentencepiece
 
