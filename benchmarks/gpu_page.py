@@ -29,12 +29,10 @@ def part_name(part: str, setting: step_peers.Setting) -> str:
 def page(
   out: pathlib.Path, setting: step_peers.Setting, failures: Sequence[str]
 ) -> str:
-  """Returns the page of the results in a folder.
+  """Returns the page of the results, JSON of each part, in a folder.
 
-  Args:
-    out: holds the JSON of each part.
-    setting: has the variant that the goals are about.
-    failures: what could not be measured, and why.
+  The goals are about the `setting`'s variant; `failures` say what could not be
+  measured, and why.
   """
   kept = {
     file.stem: json.loads(file.read_text())

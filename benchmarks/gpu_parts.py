@@ -95,15 +95,10 @@ def numbers(setting: step_peers.Setting) -> dict[str, dict[str, Any]]:
 
 
 def compare(one: Callable, other: Callable, most: float) -> dict[str, Any]:
-  """Returns the norm of the difference of two trees, relative to the second's.
+  """Returns how far apart two trees are, relative to the second's norm.
 
-  Args:
-    one: returns a tree of arrays.
-    other: likewise.
-    most: how large the difference may be.
-
-  Returns:
-    `found`, or the `error` with which one of them failed; `most`; and `met`.
+  That is `found`, or the `error` with which one of the functions that return
+  them failed; `most`, which it may be; and `met`.
   """
   try:
     a, b = (

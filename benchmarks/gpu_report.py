@@ -59,11 +59,7 @@ class Report:
     return self.out / f"{name}.json"
 
   def kept(self, name: str) -> Any:
-    """Returns a result that is there already.
-
-    Raises:
-      ValueError: it is from a trial and this is not one, or the reverse.
-    """
+    """Returns a result that is there; ValueError unless --tiny is as it was."""
     kept = json.loads(self.file(name).read_text())
     if kept["about"]["tiny"] != self.args.tiny:
       raise ValueError(
@@ -81,15 +77,13 @@ class Report:
   ) -> Any:
     """Returns what a benchmark measures; kept in OUT/<name>.json.
 
+    None if it failed: it is in `failures`, and the next report tries again.
+
     Args:
       name: of the result.
       module: of the benchmark, which has the option --json.
       *words: its arguments.
       wrong: result → why it is a failure, "" if it is not one.
-
-    Returns:
-      Its JSON, or None if it failed: then it is in `failures`, and the next
-      report tries again.
     """
     if self.file(name).exists():
       return self.kept(name)
@@ -133,13 +127,9 @@ class Report:
     return f"{last} ({log})"
 
   def step(self, part: str, setting: step_peers.Setting, who: str, **lists):
-    """Measures training steps with benchmarks.step.
+    """Measures someone's training steps with benchmarks.step.
 
-    Args:
-      part: of the report.
-      setting: what is not in the lists.
-      who: whose step.
-      **lists: values of the setting's fields, separated by commas.
+    `lists` are values of the setting's fields, separated by commas.
     """
     args = self.args
     fields = {**dataclasses.asdict(setting), **lists}

@@ -89,9 +89,7 @@ def table(
 ) -> pd.DataFrame:
   """Returns figures as text, one row each, with the "error" of failed ones.
 
-  Args:
-    figures: by row, then by column.
-    columns: key → (title, format); those that no row has are left out.
+  `columns` have a title and a format each; those that no row has are left out.
   """
   found = pd.DataFrame.from_dict(figures, orient="index")
   columns = {**columns, "error": ("error", "{:.120}")}

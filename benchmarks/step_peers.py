@@ -71,13 +71,10 @@ def measure(
 ) -> dict[str, Any]:
   """Returns what there is to know about a step, in a process of its own.
 
-  Args:
-    who: "ours", "timm"; anything else is big_vision.
-    setting: the fields of a `Setting`.
-    steps: how many to time at least, after two for warmup.
-    secs: how long to time at least.
-    folder: big_vision's checkout.
-    keep_memory: from step to step on CPUs, as trainers.train does.
+  It is of "ours", "timm" or else of big_vision, whose checkout is in `folder`,
+  with the fields of a `Setting`. At least so many `steps`, after two for
+  warmup, and `secs` are timed; with `keep_memory`, which stays from step to
+  step on CPUs, as in trainers.train.
   """
   if keep_memory:
     host_memory.keep_between_steps()
