@@ -18,13 +18,13 @@ import pandas as pd
 
 from benchmarks import harness, step_peers
 from dpn import host_memory
+from dpn.configs import norm_zoo
 from dpn.models import norms, placement, stem
 
 BASELINE, AGAIN = "pre-LN", "pre-LN again"
 # Variants of LayerNorm; their cost is not of interest.
 PER_TOKEN = ("layernorm", "layernorm_no_bias", "standardize", "affine")
 PLACEMENTS = ("pre", "post", "pre+post")
-NGPT = "dpn.models.ngpt"  # its projection is not in the step
 UNEQUAL = ("mix_ln", "keel", "specialized_cls")  # blocks, which scan refuses
 ARMS = (
   {BASELINE: {}, "stem_ln=dpn": {"stem_ln": "dpn"}}
@@ -46,14 +46,8 @@ ARMS = (
     "qkv norm=rmsnorm": {"qk_norm": "rmsnorm", "v_norm": "rmsnorm"},
     "mlp=swiglu": {"mlp": "swiglu"},
     "rope=axial": {"rope": "axial"},
-    "sigma_reparam": {
-      **{"norm": "none", "final_norm": False},
-      "weight_norm": "sigma_reparam",
-    },
-    "nGPT": {
-      **{"block_ln": f"{NGPT}:Block", "stem_ln": f"{NGPT}:STEM_LN"},
-      **{"weight_norm": f"{NGPT}:scaled_logits", "final_norm": False},
-    },
+    "sigma_reparam": norm_zoo.METHODS["sigma_reparam"],
+    "nGPT": norm_zoo.METHODS["ngpt"],  # whose projection is not in the step
     "layer_scale": {"layer_scale": 1e-4},
     "registers=4": {"registers": 4},
     "prefix_norm=own": {"registers": 4, "prefix_norm": "own"},
