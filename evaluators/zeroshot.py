@@ -67,7 +67,7 @@ class Evaluator(base.Evaluator):
           f"class_names={{{key!r}: …}}."
         )
       names = prompts.class_names(names)
-      filled = prompts.fill(
+      filled, classes = prompts.fill(
         names, prompts.templates(self.templates), self.canonicalize
       )
       if (own_count or 0) > len(names):
@@ -75,7 +75,8 @@ class Evaluator(base.Evaluator):
           f"The data set {name!r} has {own_count} classes, but there "
           f"are {len(names)} names for {key!r}: give one for each label."
         )
-      columns = dict(zip(("text", "label"), map(_column, filled), strict=True))
+      columns = {"text": np.array(filled, object)}
+      columns["label"] = np.array(classes, np.int32)
       texts = self.open(
         arrays.ArraySource(f"prompts for {key}", columns),
         f'{self.pp_txt}|keep("text", "label")',
@@ -108,7 +109,3 @@ class Evaluator(base.Evaluator):
       metrics[f"{name}_prec@1"] = np.mean(rank < 1)
       metrics[f"{name}_prec@5"] = np.mean(rank < 5)
     return metrics
-
-
-def _column(values):
-  return np.array(values, object if isinstance(values[0], str) else np.int32)

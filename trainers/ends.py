@@ -13,13 +13,8 @@ from dpn.trainers import workdir as workdir_lib
 from dpn.weights import checkpoint, files
 
 
-def is_done(workdir: str) -> bool:
-  """Returns whether a run is done; not if its done.json says no step."""
-  return done_step(workdir) is not None
-
-
 def done_step(workdir: str) -> int | None:
-  """Returns the step at which a run is done, None if it is not."""
+  """Returns the step at which a run is done by its done.json, None if not."""
   path = os.path.join(workdir, workdir_lib.DONE)
   if not os.path.exists(path):
     return None

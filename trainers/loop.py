@@ -45,7 +45,7 @@ def train(
   """
   phases = phases or timing.PhaseTimer(time.monotonic())
   every = seeds_lib.of_config(config, workdir, seeds)
-  done = [ends.is_done(seed.workdir) for seed in every]
+  done = [ends.done_step(seed.workdir) is not None for seed in every]
   processes.agree(lambda: _command(config, workdir, done))
   lock = lambda seed: workdir_lib.lock(
     seed.workdir, seed.config.to_dict(), allow_config_change=allow_config_change

@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+import jax
 from clu import parameter_overview
 
 _WIDTH = 80
@@ -50,7 +51,8 @@ def _folded(modules):
   groups = {}
   for name, module in modules.items():
     stem = re.sub(r"_\d+$", "", name)
-    groups.setdefault((stem, str(_shapes(module))), []).append(name)
+    shapes = str(jax.tree.map(lambda x: x.shape, module))
+    groups.setdefault((stem, shapes), []).append(name)
   for (stem, _), names in groups.items():
     name = names[0]
     if len(names) > 1:
@@ -63,12 +65,6 @@ def _folded(modules):
 
 def _shape(x):
   return "×".join(map(str, x.shape)) or "number"
-
-
-def _shapes(tree):
-  if not isinstance(tree, Mapping):
-    return tuple(tree.shape)
-  return sorted((name, _shapes(x)) for name, x in tree.items())
 
 
 def _size(tree):
