@@ -69,12 +69,8 @@ def recall(
 def nearest(queries: np.ndarray, keys: np.ndarray, k: int) -> np.ndarray:
   """Returns the k most similar keys of each query, best first, (queries, k).
 
-  Of equal similarities that with the lower index comes first.
-
-  Args:
-    queries: (queries, dim).
-    keys: (keys, dim), at least k.
-    k: how many.
+  Of equal similarities that with the lower index comes first. Queries are
+  (queries, dim), and keys (keys, dim), at least k.
   """
   return np.argsort(-(queries @ keys.T), axis=1, kind="stable")[:, :k]
 

@@ -111,10 +111,8 @@ def run(
 ):
   """Parses flags and runs `main`; an error of EXPECTED is its message alone.
 
-  Args:
-    main: what to run.
-    required: names of flags that must be given.
-    optional: names of arguments without a flag, which `main` is given.
+  The flags `required` must be given, and `main` gets the `optional` arguments,
+  which have no flag.
   """
 
   def guarded(argv):

@@ -279,8 +279,7 @@ class PreemptionHandler:
   def report(self, saved: str) -> str:
     """Returns what to say once it has stopped, given what has been saved.
 
-    Raises:
-      KeyboardInterrupt: with that text, after Ctrl-C.
+    After Ctrl-C it raises KeyboardInterrupt with that text.
     """
     text = f"saved {saved}. The same command resumes from there."
     if self._by_hand:

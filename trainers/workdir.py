@@ -129,15 +129,9 @@ def record(
 ) -> str:
   """Writes config.json, and an entry for this start to environment.json.
 
-  From the first checkpoint on, config.json is the run's config.
-
-  Args:
-    workdir: of the run.
-    config: of the run.
-    checksums: of what may change between starts, such as its "data".
-
-  Returns:
-    A sentence if that, or the code, has changed since the last start.
+  From the first checkpoint on, config.json is the run's config. Returns a
+  sentence if the code, or what the `checksums` are of, such as its "data", has
+  changed since the last start.
   """
   atomic.write_json(os.path.join(workdir, CONFIG), config)
   path = pathlib.Path(workdir, files.ENVIRONMENT)
