@@ -89,7 +89,6 @@ def evaluator(data: dict, pp: list[str], crop: int, **kw) -> dict:
   data_dir="",
 )
 def get_config(arg):
-  """Returns the config; see the module's docstring for `arg`."""
   common.need_init("ade20k", arg)
   split = common.choose("fraction", arg.fraction, FRACTIONS)
   common.choose("draw", arg.draw, dict.fromkeys(DRAWS))

@@ -37,7 +37,6 @@ UNREGULARIZED = ("Ti/16", "S/32", "S/16")  # no dropout, no stochastic depth
 
 @common.recipe(variant="B/16", stem_ln="dpn", aug="")
 def get_config(arg):
-  """Returns the config; see the module's docstring for `arg`."""
   aug = arg.aug or common.choose("variant", arg.variant, AUG)
   randaug = common.choose("aug", aug, common.RANDAUG_DEF)
   tail = common.labels_tail(1000)

@@ -66,7 +66,6 @@ EVALS = {
   variant="B/16", stem_ln="dpn", steps=93_000, setup="big_vision", **DATA
 )
 def get_config(arg):
-  """Returns the config; see the module's docstring for `arg`."""
   aug = common.choose(
     "variant", arg.variant, common.choose("setup", arg.setup, AUGS)
   )

@@ -51,7 +51,6 @@ MODEL = {
   data_dir="",
 )
 def get_config(arg):
-  """Returns the config; see the module's docstring for `arg`."""
   source = lambda split: common.source(arg.data, split, arg.data_dir)
   fraction = common.choose("fraction", arg.fraction, ade20k.FRACTIONS)
   drawn = {"subset_seed": arg.seed} if fraction else {}

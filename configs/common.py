@@ -85,6 +85,7 @@ def recipe(**spec) -> Callable:
         runlocal(config)
       return config
 
+    get_config.__doc__ = "Returns the config; see the module's docstring."
     get_config.arguments = spec
     return get_config
 

@@ -34,7 +34,6 @@ ERASING = "|random_erasing(0.25)"
 
 @common.recipe(variant="S/16", stem_ln="dpn", batch=1024, ema=False, crop=256)
 def get_config(arg):
-  """Returns the config; see the module's docstring for `arg`."""
   tail = lambda pixels, smoothing: common.labels_tail(
     1000, pixels=pixels, smoothing=smoothing
   )

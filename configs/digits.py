@@ -18,7 +18,6 @@ MODEL = {**mini.MODEL, "depth": 6}
 
 @common.recipe(stem_ln="dpn", epochs=40)
 def get_config(arg):
-  """Returns the config; see the module's docstring for `arg`."""
   source = lambda split: common.source("arrays:digits", split)
   tail = common.labels_tail(10)
   enlarge = "resize(20)|central_crop(16)"

@@ -67,7 +67,6 @@ RECIPES = {"released": "DTN", "deit": "DTN, DeiT's recipe"}
   stem_ln="none",
 )
 def get_config(arg):
-  """Returns the config; see the module's docstring for `arg`."""
   variant, sizes = common.choose("variant", arg.variant, VARIANTS)
   recipe = common.choose("recipe", arg.recipe, RECIPES)
   config = deit_i1k.get_config(variant=variant, stem_ln=arg.stem_ln, ema=True)

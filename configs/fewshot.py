@@ -33,7 +33,6 @@ from dpn.configs import common
   init="",
 )
 def get_config(arg):
-  """Returns the config; see the module's docstring for `arg`."""
   resize = arg.res * 8 // 7
   probes = {
     "imagenet": common.imagenet_fewshot(arg.res, log_steps=1),

@@ -38,7 +38,6 @@ JFT = "runs/table2_left/{stem_ln}_{variant}_{steps}-s0/params.safetensors"
   variant="B/16", init="", stem_ln="dpn", res=384, steps=0, pool="tok"
 )
 def get_config(arg):
-  """Returns the config; see the module's docstring for `arg`."""
   common.need_init("finetune_i1k", arg)
   tail = common.labels_tail(1000)
   resize = 256 if arg.res == 224 else round(arg.res * 418 / 384)

@@ -39,7 +39,6 @@ EVALUATION = ("val", "valid", "validation", "test")  # the first that is there
   data="", init="", variant="", stem_ln="", res=0, epochs=0, batch=0, lr=0.0
 )
 def get_config(arg):
-  """Returns the config; see the module's docstring for `arg`."""
   splits, classes, count = look(arg.data)
   model, res = _run(arg.init)
   for key, value in _defaults(count, arg.init, model, res).items():

@@ -58,7 +58,6 @@ SETUPS = {
   variant="B/16", stem_ln="dpn", steps=220_000, setup="zhai", pool="tok", **DATA
 )
 def get_config(arg):
-  """Returns the config; see the module's docstring for `arg`."""
   if arg.runlocal and not arg.data:
     arg.update(RUNLOCAL)
   if not (arg.data and arg.classes):

@@ -71,7 +71,6 @@ RECIPES = {
   data_dir="",
 )
 def get_config(arg):
-  """Returns the config; see the module's docstring for `arg`."""
   classes = 100 if arg.data.startswith("cifar100") else 10
   recipe = RECIPES[classes]
   mean, std = (tuple(255 * x for x in recipe[key]) for key in ("mean", "std"))

@@ -88,7 +88,6 @@ TABLES = {
   crop=224,
 )
 def get_config(arg):
-  """Returns the config; see the module's docstring for `arg`."""
   config = deit_i1k.get_config(
     variant=arg.variant, stem_ln=arg.stem_ln, crop=arg.crop
   )

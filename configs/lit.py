@@ -79,7 +79,6 @@ PIXELS = "value_range(-1, 1)"
   wd=-1.0,
 )
 def get_config(arg):
-  """Returns the config; see the module's docstring for `arg`."""
   common.need_init("lit", arg)
   setup = common.choose("setup", arg.setup, SETUPS)
   dim = common.choose("size of variant", arg.variant.partition("/")[0], DIMS)

@@ -66,7 +66,6 @@ DEFAULTS = {"head_scale": "heads", "mlp_ln": "after_act"}
   dpn=False,
 )
 def get_config(arg):
-  """Returns the config; see the module's docstring for `arg`."""
   if arg.block and (arg.sa, arg.mlp, arg.post) != ("pre", "pre", "branch"):
     raise ValueError(
       f"block={arg.block} has placements of its own: leave out sa, mlp, post."

@@ -81,7 +81,6 @@ def fields(arg, train: str, name: str, held_out: str, **kw) -> dict:
   steps=600,
 )
 def get_config(arg):
-  """Returns the config; see the module's docstring for `arg`."""
   held_out = "test" if arg.data in ARRAYS else "test[:2000]"
   vit = common.vit(arg.stem_ln, **MODEL)
   block = arg.block or common.place_norms(vit["model"], arg.sa, arg.mlp)

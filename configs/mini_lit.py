@@ -38,7 +38,6 @@ MOVED = f"pad_to_shape((36, 36, 1), where='both')|random_crop(32)|{RANGE}"
   stage="lit", stem_ln="dpn", init="", embedded="", loss="softmax", epochs=0
 )
 def get_config(arg):
-  """Returns the config; see the module's docstring for `arg`."""
   epochs = common.choose("stage", arg.stage, EPOCHS)
   return {
     "total_epochs": arg.epochs or epochs,

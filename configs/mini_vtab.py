@@ -31,7 +31,6 @@ CLASSES = {"digits": 10, "photos": 2}
   steps=150,
 )
 def get_config(arg):
-  """Returns the config; see the module's docstring for `arg`."""
   common.need_init("mini_vtab", arg)
   classes = common.choose("data", arg.data, CLASSES)
   tail = common.labels_tail(classes)[1:]

@@ -86,7 +86,6 @@ LRS = ("3e-4", "1e-3", "3e-3")
   test=False,
 )
 def get_config(arg):
-  """Returns the config; see the module's docstring for `arg`."""
   model = {"stem_ln": "none", **mini.MODEL}
   model |= common.choose("method", arg.method, METHODS)
   tx = common.choose("optimizer", arg.optimizer, OPTIMIZERS)

@@ -24,7 +24,6 @@ from dpn.configs import common
 
 @common.recipe(epochs=300, stem_ln="dpn", batch=1024)
 def get_config(arg):
-  """Returns the config; see the module's docstring for `arg`."""
   tail = common.labels_tail(1000)
   pp_eval = f"decode|resize_small(256)|central_crop(224){tail}"
   recipe = "AugReg" if arg.epochs == 300 else f"S/16+ {arg.epochs} epochs"

@@ -29,7 +29,6 @@ from dpn.configs import common, lit
   wd=1e-4,
 )
 def get_config(arg):
-  """Returns the config; see the module's docstring for `arg`."""
   fields = lit.contrastive(arg, f"resize({arg.res})|{lit.PIXELS}", arg.batch)
   crop = f"resize({arg.res * 8 // 7})|central_crop({arg.res})"
   fields["evals"]["zeroshot"]["pp_img"] = f"decode|{crop}|{lit.PIXELS}"

@@ -47,7 +47,6 @@ STEMS = (
 
 @common.recipe(stem_ln="dpn", variant="B/16", cls_row=False)
 def get_config(arg):
-  """Returns the config; see the module's docstring for `arg`."""
   config = augreg_i1k.get_config(variant=arg.variant, stem_ln=arg.stem_ln)
   if arg.cls_row:
     config.model.posemb_join_kw = {"cls": True}

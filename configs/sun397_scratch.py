@@ -75,7 +75,6 @@ BEFORE = {"augment": "search", "longer": "augment"}
   test=False,
 )
 def get_config(arg):
-  """Returns the config; see the module's docstring for `arg`."""
   tail = common.labels_tail(397)
   source = lambda split: common.source("sun397/tfds", split)
   augment = arg.randaug != "none"

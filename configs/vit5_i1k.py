@@ -30,7 +30,6 @@ CLASSES = 1000
 
 @common.recipe(variant="S/16", stem_ln="none", res=0, ema=True)
 def get_config(arg):
-  """Returns the config; see the module's docstring for `arg`."""
   lr, pixels, rate, epochs = common.choose("variant", arg.variant, SIZES)
   pixels = arg.res or pixels
   tail = common.labels_tail(CLASSES, pixels="vgg_value_range", smoothing=0.0)

@@ -113,7 +113,6 @@ INIT = "runs/table1/{stem_ln}_{variant}-s0/params.safetensors"
   test=False,
 )
 def get_config(arg):
-  """Returns the config; see the module's docstring for `arg`."""
   common.need_init("vtab", arg)
   task = common.choose("task", arg.task, TASKS)
   pp_train, pp_eval = _preprocessing(task, arg.pp, arg.res)

@@ -32,7 +32,6 @@ PIECES = {
 
 @common.recipe(method="dpn", data="camvid", data_dir="", lr=3e-3, test=False)
 def get_config(arg):
-  """Returns the config; see the module's docstring for `arg`."""
   chosen = common.choose("method", arg.method, photos.METHODS)
   given = {key: arg[key] for key in ("lr", "data", "data_dir", "seed")}
   config = camvid.get_config(stem_ln=chosen.stem_ln, **given)

@@ -34,7 +34,6 @@ TOKENIZE = 'tokenize(max_len=44, eos="yes", model="bytes")'
   stage="lit", stem_ln="dpn", init="", epochs=4, data="cifar10", data_dir=""
 )
 def get_config(arg):
-  """Returns the config; see the module's docstring for `arg`."""
   common.choose("stage", arg.stage, {"lit": None, "tower": None})
   tower = when_dpn_helps.get_config(
     stem_ln=arg.stem_ln, seed=arg.seed, data=arg.data, data_dir=arg.data_dir

@@ -133,7 +133,6 @@ PIECES = {
   test=False,
 )
 def get_config(arg):
-  """Returns the config; see the module's docstring for `arg`."""
   chosen = common.choose("method", arg.method, METHODS)
   known = common.choose("data", arg.data, SETS)
   width, depth, patch = map(int, re.split("[x/]", known.arch))

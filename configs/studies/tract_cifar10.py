@@ -54,7 +54,6 @@ MODEL = {
   data_dir="",
 )
 def get_config(arg):
-  """Returns the config; see the module's docstring for `arg`."""
   lr = common.choose("epochs", arg.epochs, RATES)
   source = lambda split: common.source(arg.data, split, arg.data_dir)
   recipe = lape_cifar.RECIPES[10]

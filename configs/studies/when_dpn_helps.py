@@ -137,7 +137,6 @@ PIECES = {
   data_dir="",
 )
 def get_config(arg):
-  """Returns the config; see the module's docstring for `arg`."""
   if not 0 < arg.percent <= 90:
     raise ValueError(
       f"percent must be 1 to 90, got {arg.percent}: the last tenth of the "
