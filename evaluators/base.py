@@ -77,11 +77,7 @@ class Evaluator:
   ) -> list[np.ndarray]:
     """Returns a value of every example, in order, and what is under `keys`.
 
-    Args:
-      function: (variables, batch without `keys`) → (batch, …), from `jit`.
-      variables: its first argument.
-      data: from `open`.
-      *keys: of the examples.
+    The function is from `jit`, (variables, batch without `keys`) → (batch, …).
     """
     gather, found = self.jit(lambda *arrays: arrays), []
     order = sharding.rows_by_process(self.mesh, self.batch_size)

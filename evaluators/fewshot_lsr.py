@@ -183,9 +183,8 @@ def _intermediate(out, layer):
     if name.startswith(start)
   }
   for key in layer.split("/"):
-    if key not in (known := below()):
-      known = sorted(known)
-      raise ValueError(errors.unknown("representation_layer", layer, known))
+    if key not in below():
+      raise ValueError(errors.unknown("representation_layer", layer, below()))
     start += f"{key}/"
   if layer not in flat or flat[layer].ndim != 2:
     found = flat[layer].shape if layer in flat else sorted(below())

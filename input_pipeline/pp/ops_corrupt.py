@@ -47,10 +47,8 @@ def fog(image, settings, rng):
 def plasma(size: int, decay: float, rng: np.random.Generator) -> np.ndarray:
   """Returns a fractal of the diamond-square algorithm, (size, size) in [0, 1].
 
-  Args:
-    size: a power of two; opposite edges fit together.
-    decay: the noise is divided by its square from one scale to the next.
-    rng: anything with `uniform(low, high, shape)`.
+  Size is a power of two; opposite edges fit together. The noise is divided by
+  the square of `decay` from one scale to the next.
   """
   grid, step, amplitude = np.zeros((size, size)), size, 100.0
   noise = lambda x: rng.uniform(-amplitude, amplitude, x.shape) * amplitude

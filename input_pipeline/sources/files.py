@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-from dpn import damage, image_files, paths
+from dpn import damage, errors, image_files, paths
 from dpn.input_pipeline import sources
 
 # Folders of images, and what those of label maps beside them may be called.
@@ -98,9 +98,8 @@ def _labelled(
   folders = [x.partition("/")[0] for x in ids]
   if missing := sorted({*classes} - {*folders}):
     logging.warning(
-      "%s has no image of %d of the %d classes of all splits: %s%s.",
-      *(name, len(missing), len(classes), ", ".join(missing[:9])),
-      ", …" if len(missing) > 9 else "",
+      "%s has no image of %d of the %d classes of all splits: %s.",
+      *(name, len(missing), len(classes), errors.some_of(missing, 9)),
     )
   labels = np.array([numbers[folder] for folder in folders])
   return {"labels": labels, "classes": {"label": classes}}
