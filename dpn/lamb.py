@@ -1,5 +1,6 @@
 """LAMB (arXiv 1904.00962) as NVIDIA Apex, DeiT III and ViT-5 have it."""
 
+import functools
 import re
 
 import jax
@@ -48,9 +49,5 @@ def scale_by_lamb(
 
   return optax.chain(
     optax.scale_by_adam(b1, b2, eps),
-    optax.stateless(
-      lambda updates, params: jax.tree_util.tree_map_with_path(
-        adapt, updates, params
-      )
-    ),
+    optax.stateless(functools.partial(jax.tree.map_with_path, adapt)),
   )

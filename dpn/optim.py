@@ -100,11 +100,7 @@ def _projected(path: str | None) -> optax.GradientTransformation:
   def move(key, update, param):
     return project(trees.name(key), param + update) - param
 
-  return optax.stateless(
-    lambda updates, params: jax.tree_util.tree_map_with_path(
-      move, updates, params
-    )
-  )
+  return optax.stateless(functools.partial(jax.tree.map_with_path, move))
 
 
 def _check_signs(config):
