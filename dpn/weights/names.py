@@ -19,6 +19,7 @@ from dpn.weights.files import Flat
 
 BLOCK = "Transformer/encoderblock_{i}/"
 ATTENTION = BLOCK + "MultiHeadDotProductAttention_0/"
+QKV = tuple(ATTENTION + x for x in ("query", "key", "value"))
 MAP_ATTENTION = "MAPHead_0/MultiHeadDotProductAttention_0/"
 # Options of the one architecture that all libraries have.
 PLAIN = {
@@ -199,11 +200,8 @@ def _implied(flat, names):
 def from_ours(flat: Flat, names: Names) -> Flat:
   """Returns our arrays under the names and in the shapes of another library.
 
-  Position embeddings go as they are, with or without the class token's row.
-
-  Args:
-    flat: of a model with looped blocks.
-    names: of the library.
+  Of a model with looped blocks. Position embeddings go as they are, with or
+  without the class token's row.
 
   Raises:
     ValueError: listing the parameters that the library has no names for.
