@@ -28,12 +28,7 @@ def scale_by_lamb(
   Unlike there, so have those of queries, keys and values. optax's `lamb` also
   scales the updates of what does not decay.
 
-  Args:
-    weight_decay: of the kernels.
-    kernels: pattern of their whole names.
-    b1: of Adam, as are b2 and eps.
-    b2: see b1.
-    eps: see b1.
+  `kernels` is a pattern of their whole names; `b1`, `b2`, `eps` are Adam's.
   """
 
   def adapt(path, update, param):
