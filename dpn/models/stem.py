@@ -15,13 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from dpn import registry
-from dpn.models import (
-  compact,
-  conv_stems,
-  norms,
-  tract_gradient,
-  whitening,
-)
+from dpn.models import compact, conv_stems, norms, tract_gradient, whitening
 from dpn.models import patch_stats as stats
 from dpn.models.norms import base
 
@@ -354,10 +348,8 @@ def fit(
 ) -> Mapping[str, Any]:
   """Returns fresh variables with what whitens patches fitted to images.
 
-  Args:
-    config: the `vit.Config`.
-    variables: all collections of the model.
-    images: batches of training images, read only if something whitens.
+  `variables` are all collections of the model; `images`, batches of training
+  images, are read only if something whitens.
   """
   patches = (patchify(x, config.patch_size) for x in images)
   if get_ln(config.stem_ln).whiten:
