@@ -152,11 +152,10 @@ def matched(
   """
   if key == "wd_mults" and not config.get("wd"):
     return {}
-  entries = _entries(config, key)
-  masks = trees.masks(params, [p for p, _ in entries], f"config.{key}")
+  masks = [mask for mask, _ in _masked(config, params, key)]
   return {
     name: tuple(entry)
-    for mask, entry in zip(masks, entries, strict=True)
+    for mask, entry in zip(masks, _entries(config, key), strict=True)
     for name, hit in trees.flatten(mask).items()
     if hit
   }
