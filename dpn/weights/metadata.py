@@ -98,7 +98,7 @@ class PixelValues(TypedDict, total=False):
 
 def pixels_of(mean=None, std=None, white: float = 1.0) -> Pixels | None:
   """Returns pixels of images from 0 to `white`; None if a file lacks them."""
-  if not mean or not std:
+  if mean in (None, []) or std in (None, []):
     return None
   if np.size(mean) != np.size(std) or np.min(std) <= 0 or white <= 0:
     raise ValueError(
