@@ -1,5 +1,6 @@
 """LAMB (arXiv 1904.00962) as NVIDIA Apex, DeiT III and ViT-5 have it."""
 
+import functools
 import re
 
 import jax
@@ -27,12 +28,7 @@ def scale_by_lamb(
   Unlike there, so have those of queries, keys and values. optax's `lamb` also
   scales the updates of what does not decay.
 
-  Args:
-    weight_decay: of the kernels.
-    kernels: pattern of their whole names.
-    b1: of Adam, as are b2 and eps.
-    b2: see b1.
-    eps: see b1.
+  `kernels` is a pattern of their whole names; `b1`, `b2`, `eps` are Adam's.
   """
 
   def adapt(path, update, param):
@@ -48,9 +44,5 @@ def scale_by_lamb(
 
   return optax.chain(
     optax.scale_by_adam(b1, b2, eps),
-    optax.stateless(
-      lambda updates, params: jax.tree_util.tree_map_with_path(
-        adapt, updates, params
-      )
-    ),
+    optax.stateless(functools.partial(jax.tree.map_with_path, adapt)),
   )

@@ -109,11 +109,10 @@ class Writer:
       ValueError: `config.wandb` is set and cannot work.
     """
     config = config or {}
-    with_wandb = config.get("wandb") is not None
-    # The only one that may stop a run, and only before it begins.
-    self._wandb = (
-      weights_and_biases.start(workdir, config) if with_wandb else None
-    )
+    self._wandb = None
+    if config.get("wandb") is not None:
+      # The only one that may stop a run, and only before it begins.
+      self._wandb = weights_and_biases.start(workdir, config)
     last = {METRICS: step, TIMING: step if timing_step is None else timing_step}
     self._files = {
       name: _reopen(os.path.join(workdir, name), last[name]) for name in GROUPS

@@ -74,8 +74,7 @@ def scale_by_muon(
     choose = lambda path, x, other: (
       x if re.fullmatch(matrices, trees.name(path)) else other
     )
-    chosen = jax.tree_util.tree_map_with_path(choose, updates, others)
-    return chosen, after
+    return jax.tree.map_with_path(choose, updates, others), after
 
   return optax.GradientTransformation(muon.init, update)
 
@@ -96,4 +95,4 @@ def dimensions(params: trees.Tree, matrices: str = MATRICES) -> trees.Tree:
       tuple(axes[:inputs]), tuple(axes[inputs:])
     )
 
-  return jax.tree_util.tree_map_with_path(of, params)
+  return jax.tree.map_with_path(of, params)

@@ -100,11 +100,7 @@ def _projected(path: str | None) -> optax.GradientTransformation:
   def move(key, update, param):
     return project(trees.name(key), param + update) - param
 
-  return optax.stateless(
-    lambda updates, params: jax.tree_util.tree_map_with_path(
-      move, updates, params
-    )
-  )
+  return optax.stateless(functools.partial(jax.tree.map_with_path, move))
 
 
 def _check_signs(config):
@@ -156,11 +152,10 @@ def matched(
   """
   if key == "wd_mults" and not config.get("wd"):
     return {}
-  entries = _entries(config, key)
-  masks = trees.masks(params, [p for p, _ in entries], f"config.{key}")
+  masks = [mask for mask, _ in _masked(config, params, key)]
   return {
     name: tuple(entry)
-    for mask, entry in zip(masks, entries, strict=True)
+    for mask, entry in zip(masks, _entries(config, key), strict=True)
     for name, hit in trees.flatten(mask).items()
     if hit
   }

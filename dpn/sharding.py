@@ -72,14 +72,8 @@ def rows_by_process(mesh: Mesh, rows: int) -> np.ndarray:
   """Returns where in a global batch each row lies, process by process.
 
   A mesh follows the wiring of a TPU, so that what the processes put together
-  with the sharding `batch` is not in their order.
-
-  Args:
-    mesh: of the batch.
-    rows: of the batch.
-
-  Returns:
-    (rows,): what global row the first row of process 0 is, and so on.
+  with the sharding `batch` is not in their order. The result, (rows,), says
+  what global row the first row of process 0 is, and so on.
   """
   places: Mapping[Any, Any] = batch(mesh).devices_indices_map((rows,))
   spans = sorted(

@@ -33,7 +33,7 @@ def flatten(tree: Tree) -> dict[str, Any]:
   dataclasses the field. A bare leaf is called "". Raises ValueError where two
   leaves share a name, because a key contains "/".
   """
-  pairs = jax.tree_util.tree_leaves_with_path(tree)
+  pairs = jax.tree.leaves_with_path(tree)
   flat = {name(path): leaf for path, leaf in pairs}
   if len(flat) < len(pairs):
     raise ValueError(
@@ -64,8 +64,8 @@ def differences(a: Tree, b: Tree) -> list[tuple[str, Any, Any]]:
   """
   empty = lambda x: x is None or (isinstance(x, dict | list | tuple) and not x)
   a, b = (
-    {name(p): leaf for p, leaf in jax.tree_util.tree_leaves_with_path(t, empty)}
-    for t in (a, b)
+    {name(path): leaf for path, leaf in jax.tree.leaves_with_path(tree, empty)}
+    for tree in (a, b)
   )
   pairs = (
     (name, a.get(name, "absent"), b.get(name, "absent"))

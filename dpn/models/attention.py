@@ -153,13 +153,7 @@ def attention(q, k, v, bias=None, drop=lambda weights: weights):
 def attention_weights(q, k, bias=None):
   """Returns softmax(q k^T / sqrt(d) + bias), (batch, heads, queries, keys).
 
-  Args:
-    q: (batch, queries, heads, d).
-    k: (batch, keys, heads, d).
-    bias: (1, heads, queries, keys), or None.
-
-  Returns:
-    float32 or wider; each row sums to 1.
+  In float32 or wider; each row sums to 1. Arguments as in `attention`.
   """
   # Heads before tokens, and q scaled instead of the larger logits: both are
   # faster on CPU.

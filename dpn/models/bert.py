@@ -71,16 +71,12 @@ class _Model(nn.Module):
 
   @nn.compact
   def __call__(self, text, *, train=False):
-    """Returns `(logits, out)`.
+    """Returns `(logits, out)`, as a model of `text` does.
 
     Args:
       text: (batch, tokens) int32, [CLS] first, padded with 0. Ids beyond the
         vocabulary give NaN.
       train: use dropout, which needs the rng `dropout`.
-
-    Returns:
-      logits (batch, num_classes), the representation (batch, width) if
-      `num_classes` is None, and a dict of intermediates.
     """
     config, length = self.config, text.shape[1]
     if length > config.max_length:

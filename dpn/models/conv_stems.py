@@ -24,6 +24,11 @@ class Stem(nn.Module):
   side: int  # of a token, in pixels
   dtype: Any = jnp.float32
 
+  def conv(self, i, x, channels, side, **kw):
+    """Returns x convolved with kernels of `side` x `side` pixels."""
+    sides, name = (side, side), f"Conv_{i}"
+    return nn.Conv(channels, sides, dtype=self.dtype, name=name, **kw)(x)
+
   def norm(self, i, x, train):  # (batch, rows, cols, channels)
     norm = norms.make("batchnorm", name=f"BatchNorm_{i}", dtype=self.dtype)
     y = norm(x.reshape(x.shape[0], -1, x.shape[-1]), train)
@@ -46,14 +51,7 @@ class HMlp(Stem):
     layers = ((narrow, self.side // 4), (narrow, 2), (self.width, 2))
     for i, (channels, k) in enumerate(layers):
       x = nn.gelu(x, approximate=False) if i else x
-      x = nn.Conv(
-        channels,
-        (k, k),
-        (k, k),
-        kernel_init=self.kernel_init,
-        dtype=self.dtype,
-        name=f"Conv_{i}",
-      )(x)
+      x = self.conv(i, x, channels, k, strides=k, kernel_init=self.kernel_init)
       x = self.norm(i, x, train)
     return x  # (batch, rows / P, cols / P, width)
 
@@ -72,23 +70,10 @@ class Conv3x3(Stem):
   def __call__(self, x, train=False):  # (batch, rows, cols, channels)
     kernel_init, last_init = KERNELS[self.kernels]
     layers = self.side.bit_length() - 1
+    kw = {"strides": 2, "padding": 1, "use_bias": False}
     for i in range(layers):
-      x = nn.Conv(
-        self.width >> (layers - 1 - i),
-        (3, 3),
-        (2, 2),
-        padding=1,
-        use_bias=False,
-        kernel_init=kernel_init,
-        dtype=self.dtype,
-        name=f"Conv_{i}",
-      )(x)
+      channels = self.width >> (layers - 1 - i)
+      x = self.conv(i, x, channels, 3, kernel_init=kernel_init, **kw)
       x = nn.relu(self.norm(i, x, train))
-    last = nn.Conv(
-      self.width,
-      (1, 1),
-      kernel_init=last_init,
-      dtype=self.dtype,
-      name=f"Conv_{layers}",
-    )
-    return last(x)  # (batch, rows / P, cols / P, width)
+    x = self.conv(layers, x, self.width, 1, kernel_init=last_init)
+    return x  # (batch, rows / P, cols / P, width)

@@ -377,15 +377,14 @@ class Encoder(nn.Module):
   def finish(self, x, out, tokens, deterministic=True):
     config, name = self.config, "encoder_norm"
     out["pre_ln"] = x
+    if config.final_norm:
+      last = config.last_norm(config.final_norm)
+      make = lambda name: functools.partial(
+        last(name=name, tokens=tokens), train=not deterministic
+      )
+      shared = tokens.prefix_norm == "shared"
+      x = make(name)(x) if shared else tokens.apart(make, name, x)
     # In float32 for the head and the loss.
-    if not config.final_norm:
-      return x.astype(jnp.promote_types(x.dtype, jnp.float32)), out
-    last = config.last_norm(config.final_norm)
-    make = lambda name: functools.partial(
-      last(name=name, tokens=tokens), train=not deterministic
-    )
-    shared = tokens.prefix_norm == "shared"
-    x = make(name)(x) if shared else tokens.apart(make, name, x)
     return x.astype(jnp.promote_types(x.dtype, jnp.float32)), out
 
 

@@ -90,12 +90,8 @@ def cudnn_attention(q, k, v):
   """Returns softmax(q k^T / sqrt(d)) v by cuDNN's flash attention.
 
   JAX refuses to differentiate it for an odd number of tokens, as a class token
-  makes it: pad to an even number and mask the padded token.
-
-  Args:
-    q: (batch, queries, heads, d).
-    k: (batch, keys, heads, d).
-    v: likewise.
+  makes it: pad to an even number and mask the padded token. Arguments and
+  result as in `attention.attention`.
   """
   fused = functools.partial(
     jax.nn.dot_product_attention, implementation="cudnn"

@@ -1,6 +1,5 @@
 """Pooling: from encoded tokens to one vector per image."""
 
-from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
@@ -12,40 +11,31 @@ from dpn.models import attention, compact, mlp, norms
 class MAPHead(nn.Module):
   """Multi-head attention pooling (arXiv 2106.04560, Section 3.2)."""
 
-  mlp_dim: int
-  num_heads: int
-  gelu: Callable = mlp.GELUS["tanh"]
-  eps: float = 1e-6
-  dtype: Any = jnp.float32
+  config: Any  # an `encoder.Config`
 
   @nn.compact
-  def __call__(self, x, out=None):
+  def __call__(self, x, out):
     """Returns (batch, width) from (batch, tokens, width).
 
-    A dict `out` gains the intermediates of `attention.Attention`.
+    The dict `out` gains the intermediates of `attention.Attention`.
     """
-    batch, _, width = x.shape
+    config, (batch, _, width) = self.config, x.shape
+    kw = {"dtype": config.dtype}
     probe = self.param("probe", nn.initializers.xavier_uniform(), (1, 1, width))
-    x = attention.Attention(
-      self.num_heads, dtype=self.dtype, name="MultiHeadDotProductAttention_0"
-    )(jnp.tile(probe, (batch, 1, 1)), x, out=out)  # (batch, 1, width)
-    y = norms.make("layernorm", eps=self.eps, name="LayerNorm_0")(x)
-    x = x + mlp.Mlp(
-      self.mlp_dim, gelu=self.gelu, dtype=self.dtype, name="MlpBlock_0"
-    )(y)
+    attend = attention.Attention(
+      config.num_heads, name="MultiHeadDotProductAttention_0", **kw
+    )
+    probe = jnp.tile(probe, (batch, 1, 1))
+    x = attend(probe, x, out=out)  # (batch, 1, width)
+    y = norms.make("layernorm", eps=config.eps, name="LayerNorm_0")(x)
+    gelu = config.lookup("gelu")
+    x = x + mlp.Mlp(config.mlp_dim, gelu=gelu, name="MlpBlock_0", **kw)(y)
     return x[:, 0].astype(jnp.float32)
 
 
 def _map(x, config, out):
   out["pool"] = {}
-  return MAPHead(
-    config.mlp_dim,
-    config.num_heads,
-    gelu=config.lookup("gelu"),
-    eps=config.eps,
-    dtype=config.dtype,
-    name="MAPHead_0",
-  )(x, out["pool"])
+  return MAPHead(config, name="MAPHead_0")(x, out["pool"])
 
 
 # Functions (x, config, out) → (batch, width) of tokens (batch, tokens, width),

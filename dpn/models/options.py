@@ -47,8 +47,8 @@ class Options:
     return {n: hints[n] | None if may_be_none(n) else hints[n] for n in names}
 
   @classmethod
-  def merge(cls, base: Mapping[str, Any], kw: Mapping[str, Any]):
-    """Returns the options `base`, replaced by those given in `kw`.
+  def make(cls, base: Mapping[str, Any], kw: Mapping[str, Any]):
+    """Returns the options `kw`, the rest from `base`, after all checks.
 
     Options of a choice (`norm_kw`) are replaced one by one, unless another
     choice (`norm`) has been made: then those in `base` do not apply.
@@ -57,18 +57,12 @@ class Options:
     for key, value in kw.items():
       errors.check_known("model option", key, ["variant", *hints])
       schema.check("model", key, value, hints[key])
-    result = {**base, **kw}
+    merged = {**base, **kw}
     for choice in cls.CHOICES:
       key = f"{choice}_kw"
       before = base.get(choice, getattr(cls, choice))
       kept = base.get(key, {}) if kw.get(choice, before) == before else {}
-      result[key] = flax.core.freeze({**kept, **dict(kw.get(key) or {})})
-    return result
-
-  @classmethod
-  def make(cls, base: Mapping[str, Any], kw: Mapping[str, Any]):
-    """Returns the options `kw`, the rest from `base`, after all checks."""
-    merged = cls.merge(base, kw)
+      merged[key] = flax.core.freeze({**kept, **dict(kw.get(key) or {})})
     # JSON has no tuples, and Linen wants options that can be hashed.
     merged = {k: tuple(v) if type(v) is list else v for k, v in merged.items()}
     if merged.get("mlp_dim", 1) is None:  # as in big_vision

@@ -15,14 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from dpn import registry
-from dpn.models import (
-  compact,
-  conv_stems,
-  init,
-  norms,
-  tract_gradient,
-  whitening,
-)
+from dpn.models import compact, conv_stems, norms, tract_gradient, whitening
 from dpn.models import patch_stats as stats
 from dpn.models.norms import base
 
@@ -134,12 +127,13 @@ def patch(image, ln0, ln1, config):
   Returns:
     (batch, rows / P, cols / Q, width).
   """
+  embed = PatchEmbedding(config, name="embedding")
   if config.weight_norm != "none":  # multiplies all that the kernel is given
-    return ln1(_embed(ln0(patchify(image, config.patch_size)), config))
+    return ln1(embed(ln0(patchify(image, config.patch_size))))
   # LN(x) K = (scale * y + shift) K = y (scale * K) + shift K: that way the
   # gradient of the scale needs no product of K with the gradient of each token.
   y, *affine = ln0.apart(image, config.patch_size)
-  return ln1(_embed(y, config, affine=affine))
+  return ln1(embed(y, *affine))
 
 
 def tract(image, ln0, ln1, config, *, regularization: float = 0.1):
@@ -152,23 +146,7 @@ def tract(image, ln0, ln1, config, *, regularization: float = 0.1):
     raise ValueError(f"regularization must be positive, got {regularization}.")
   x = ln0(patchify(image, config.patch_size))
   dot = lambda x, kernel: tract_gradient.matmul(x, kernel, regularization)
-  return ln1(_embed(x, config, dot))
-
-
-def _embed(patches, config, matmul=jnp.matmul, affine=()):
-  """Returns tokens (…, width) of flattened patches (…, P * Q * channels).
-
-  `affine` may be a scale and a shift of the patches, (P * Q * channels,) both.
-  """
-  return PatchEmbedding(
-    config.width,
-    config.patch_size,
-    kernel_init=config.inits.embedding,
-    bias_init=config.inits.embedding_bias(patches.shape[-1]),
-    dtype=config.dtype,
-    matmul=matmul,
-    name="embedding",
-  )(patches, *affine)
+  return ln1(PatchEmbedding(config, dot, name="embedding")(x))
 
 
 def patch_stats(
@@ -293,27 +271,27 @@ class PatchEmbedding(nn.Module):
   convolutional stem fits any stem unchanged.
   """
 
-  width: int
-  patch_size: tuple[int, int]
-  kernel_init: Callable = init.INITS["big_vision"].embedding
-  bias_init: Callable = nn.initializers.zeros
-  dtype: Any = jnp.float32
+  config: Any  # a `vit.Config`
   matmul: Callable = jnp.matmul
 
   @nn.compact
   def __call__(self, patches, scale=None, shift=None):
-    """Embeds patches (…, P * Q * channels), or `scale` * patches + `shift`."""
-    pixels = patches.shape[-1]
-    channels = pixels // math.prod(self.patch_size)
-    shape = (*self.patch_size, channels, self.width)
-    kernel = self.param("kernel", self.kernel_init, shape)
-    bias = self.param("bias", self.bias_init, (self.width,))
-    kernel = kernel.reshape(pixels, self.width)
+    """Returns tokens (…, width) of patches (…, P * Q * channels).
+
+    Or of `scale` * patches + `shift`, both (P * Q * channels,).
+    """
+    config, pixels = self.config, patches.shape[-1]
+    channels = pixels // math.prod(config.patch_size)
+    shape = (*config.patch_size, channels, config.width)
+    kernel = self.param("kernel", config.inits.embedding, shape)
+    bias_init = config.inits.embedding_bias(pixels)
+    bias = self.param("bias", bias_init, (config.width,))
+    kernel = kernel.reshape(pixels, config.width)
     if scale is not None:
       bias = bias + (shift[:, None] * kernel).sum(axis=0)
       kernel = scale[:, None] * kernel
     patches, kernel, bias = nn.dtypes.promote_dtype(
-      patches, kernel, bias, dtype=self.dtype
+      patches, kernel, bias, dtype=config.dtype
     )
     x = self.matmul(patches, kernel)
     return x + bias.reshape((1,) * (x.ndim - 1) + (-1,))
@@ -370,10 +348,8 @@ def fit(
 ) -> Mapping[str, Any]:
   """Returns fresh variables with what whitens patches fitted to images.
 
-  Args:
-    config: the `vit.Config`.
-    variables: all collections of the model.
-    images: batches of training images, read only if something whitens.
+  `variables` are all collections of the model; `images`, batches of training
+  images, are read only if something whitens.
   """
   patches = (patchify(x, config.patch_size) for x in images)
   if get_ln(config.stem_ln).whiten:

@@ -142,7 +142,8 @@ def Model(
     kw["head_zeroinit"] = False
   img = make_img(**{**kw, **(image or {})})
   txt = make_txt(**{"num_classes": dims[1], **(text or {})})
-  if image_model == "vit" and _width(img) != _width(txt):
+  comparable = image_model == "vit" and hasattr(txt, "config")
+  if comparable and _width(img) != _width(txt):
     raise ValueError(
       f"The image tower embeds into {_width(img)} dimensions, the text tower "
       f"into {_width(txt)}; they must be the same: set out_dim=(None, "

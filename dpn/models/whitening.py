@@ -64,10 +64,8 @@ def embedding(
   no more, the same again with the other sign. The first convolution of arXiv
   2404.00498, Section 3.2, starts so; tokens get mean 0 here, by the bias.
 
-  Args:
-    patches: arrays (images, …, pixels), as the embedding sees them at first.
-    count: of images, after which no more are read.
-    width: of the tokens.
+  Arguments as in `fit`; patches are as the embedding sees them at first, and
+  `width` is that of the tokens.
   """
   mean, values, vectors = _principal(patches, count)
   kernel = (vectors / np.sqrt(values + EMBEDDING_EPS))[:, ::-1]

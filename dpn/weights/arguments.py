@@ -10,10 +10,10 @@ from dpn.weights.vit_params import VitParams
 
 def timm(model: VitParams, no_embed_class: bool) -> dict[str, Any]:
   """Returns arguments of timm's VisionTransformer."""
-  options, size = model.options, image_size(model)
+  options, size = model.options, _image_size(model)
   args: dict[str, Any] = {"img_size": size} if size else {}
   args |= {
-    "patch_size": _patch_size(model),
+    "patch_size": _side(*model.patch[:2]),
     "embed_dim": options["width"],
     "depth": options["depth"],
     "num_heads": options["num_heads"],
@@ -56,28 +56,25 @@ def hugging_face(model: VitParams) -> dict[str, Any]:
     "intermediate_size": options["mlp_dim"],
     "hidden_act": _their_name(hf_vit.GELUS, options["gelu"]),
     "layer_norm_eps": options["norm_kw"]["eps"],
-    "patch_size": _patch_size(model),
+    "patch_size": _side(*model.patch[:2]),
     "num_channels": model.patch[2],
     "qkv_bias": options["qkv_bias"],
   }
   known = {
-    "image_size": image_size(model),
+    "image_size": _image_size(model),
     "num_labels": classes,
     "pooler_output_size": width if rep_size is True else rep_size,
   }
   return config | {key: value for key, value in known.items() if value}
 
 
-def image_size(model: VitParams) -> int | list[int] | None:
-  """Returns the side of square images, or (rows, cols); None if unknown."""
-  if not model.grid:
-    return None
-  rows, cols = np.multiply(model.grid, model.patch[:2]).tolist()
-  return rows if rows == cols else [rows, cols]
+def _image_size(model):
+  grid = model.grid
+  return _side(*np.multiply(grid, model.patch[:2]).tolist()) if grid else None
 
 
-def _patch_size(model):
-  rows, cols, _ = model.patch
+def _side(rows, cols):
+  """Returns the side of a square, or (rows, cols)."""
   return rows if rows == cols else [rows, cols]
 
 

@@ -37,9 +37,7 @@ SUPPORTED_NAFLEX = {
 def to_ours(flat: Flat, patch_size: Sequence[int] | None = None) -> Flat:
   """Returns the parameters under the names that the model uses today.
 
-  Args:
-    flat: arrays by name.
-    patch_size: (rows, cols) if known, which naflex_vit.py's do not tell.
+  `patch_size` is (rows, cols) if known, which naflex_vit.py's do not tell.
   """
   if any(re.search(r"\bMlpBlock_[1-9]", name) for name in flat):
     flat = trees.flatten(_renumber(trees.unflatten(flat)))

@@ -330,7 +330,7 @@ def _in_torch_names(model, to, prefix):
       f"{library.title}'s own model has no place for {', '.join(extra)}. "
       f"{DOCS} has the few lines that add it."
     )
-  if not arguments.image_size(model):
+  if not model.grid:
     notes.append(_UNKNOWN_GRID)
   return names.from_ours(arrays, library), notes
 

@@ -48,9 +48,7 @@ def with_epsilon(model: VitParams, eps: float) -> VitParams:
 def without_biases(model: VitParams, templates: Sequence[str]) -> VitParams:
   """Returns the model without some biases; the embedding's joins positions.
 
-  Args:
-    model: with a table of positions.
-    templates: their names, {i} for the number of a block.
+  `templates` are their names, {i} for the number of a block.
 
   Raises:
     ValueError: another than the embedding's is not zero.

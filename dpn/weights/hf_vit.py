@@ -99,11 +99,7 @@ class ImageConfig(TypedDict, total=False):
 
 
 def describe(config: Config, image: ImageConfig) -> metadata.ModelMetadata:
-  """Returns what is known about a model.
-
-  Args:
-    config: its config.json, empty if there is none.
-    image: its preprocessor_config.json, likewise.
+  """Returns what is known about a model, by its files, empty if it has none.
 
   Raises:
     ValueError: ours cannot be the model.

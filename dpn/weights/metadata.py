@@ -98,7 +98,7 @@ class PixelValues(TypedDict, total=False):
 
 def pixels_of(mean=None, std=None, white: float = 1.0) -> Pixels | None:
   """Returns pixels of images from 0 to `white`; None if a file lacks them."""
-  if not mean or not std:
+  if mean in (None, []) or std in (None, []):
     return None
   if np.size(mean) != np.size(std) or np.min(std) <= 0 or white <= 0:
     raise ValueError(
@@ -138,10 +138,8 @@ def differences(
 ) -> list[Difference]:
   """Returns where a file's model is known to be another one than ours.
 
-  Args:
-    file: what is known about it.
-    options: of our model, as `Task.model_options` gives them.
-    pixels: of the images that it will see; None if unknown.
+  Ours has these `options`, as `Task.model_options` gives them, and will see
+  images of these `pixels`; None if they are unknown.
   """
   here = json.loads(json.dumps(options))  # tuples become lists, as in files
   result = [
@@ -166,12 +164,8 @@ def check(
 ):
   """Raises ValueError if a model would make another function of a file.
 
-  Args:
-    path: of the file, for the message.
-    file: what is known about it.
-    differences: between both models.
-    differing: parameters that differ in name or shape, and may.
-    dont_check: names of options to ignore, or `pixels`.
+  Parameters that are `differing` in name or shape may be so; `dont_check` names
+  options to ignore, or `pixels`.
   """
   shown = (
     option
@@ -193,9 +187,7 @@ def check(
 def assumed(file: ModelMetadata, options: Mapping[str, Any]) -> list[str]:
   """Returns the options that a file leaves open, as "name=value".
 
-  Args:
-    file: what is known about it.
-    options: of the model that is taken for the file's.
+  The values are those of the model that is taken for the file's.
   """
   unknown = [*_MAY_BE_UNKNOWN]
   if file.layout in ("ours", "naflex_vit"):

@@ -12,12 +12,14 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import einops
 import numpy as np
 
 from dpn.weights.files import Flat
 
 BLOCK = "Transformer/encoderblock_{i}/"
 ATTENTION = BLOCK + "MultiHeadDotProductAttention_0/"
+QKV = tuple(ATTENTION + x for x in ("query", "key", "value"))
 MAP_ATTENTION = "MAPHead_0/MultiHeadDotProductAttention_0/"
 # Options of the one architecture that all libraries have.
 PLAIN = {
@@ -128,6 +130,9 @@ def to_ours(
   if not names.embedding:
     kernel = flat[names.sign].shape  # (width, channels, rows, cols)
     patch = (*kernel[2:], *kernel[1:2])
+  elif not patch:  # of a model without such a kernel
+    patch = (1, 1, *flat[names.embedding].shape[-1:])
+  sizes = {"h": num_heads, **dict(zip("pqc", patch, strict=False))}
   result: dict[str, Any] = {}
   scales = _layer_scales(names)
   flat = flat if layer_scale else _fold_layer_scale(flat, names)
@@ -149,15 +154,15 @@ def to_ours(
         is_norm = leaf == "weight" and re.search(_NORMS, part)
         our_leaf = "scale" if is_norm else leaf.replace("weight", "kernel")
         ours = f"{part}/{our_leaf}".replace("{i}", i)
-        convert, _ = _conversions(ours, names)
         if ours in result:
           raise ValueError(f"another array is our {ours!r}, too")
-        result[ours] = convert(piece, num_heads, patch)
-    except (ValueError, IndexError, TypeError) as error:
+        result[ours] = _rearranged(piece, sizes, *_axes(ours, names))
+    except (ValueError, IndexError, einops.EinopsError) as error:
+      why = str(error).splitlines()[-1].strip()  # einops has more before it
       raise ValueError(
         f"{name} has shape {tuple(x.shape)}, from which our array "
         f"cannot be made with num_heads={num_heads} and patches of {patch} "
-        f"({error}). The file has another architecture, or these are wrong."
+        f"({why}). The file has another architecture, or these are wrong."
       ) from error
   for name, x in _implied(result, names).items():
     result.setdefault(name, x)
@@ -166,17 +171,14 @@ def to_ours(
 
 def _zero_biases(flat, names):
   """Returns the biases that no block has, of kernels that are there."""
+  found = {re.sub("/kernel$", "/bias", name): x for name, x in flat.items()}
   result = {}
   for template in names.biases:
     some = re.compile(template.replace("{i}", r"\d+"))
     if not any(map(some.fullmatch, flat)):
-      for k in filter(lambda k: some.fullmatch(_bias_of(k)), flat):
-        result[_bias_of(k)] = np.zeros(flat[k].shape[-1], np.float32)
+      for bias in filter(some.fullmatch, found):
+        result[bias] = np.zeros(found[bias].shape[-1], np.float32)
   return result
-
-
-def _bias_of(name):
-  return re.sub("/kernel$", "/bias", name)
 
 
 def _implied(flat, names):
@@ -198,11 +200,8 @@ def _implied(flat, names):
 def from_ours(flat: Flat, names: Names) -> Flat:
   """Returns our arrays under the names and in the shapes of another library.
 
-  Position embeddings go as they are, with or without the class token's row.
-
-  Args:
-    flat: of a model with looped blocks.
-    names: of the library.
+  Of a model with looped blocks. Position embeddings go as they are, with or
+  without the class token's row.
 
   Raises:
     ValueError: listing the parameters that the library has no names for.
@@ -210,7 +209,7 @@ def from_ours(flat: Flat, names: Names) -> Flat:
   arrays = {ours: theirs for theirs, ours in names.arrays.items()}
   modules = {part: m for m in names.modules for part in names.parts(m)}
   scales = {ours: theirs for theirs, ours in _layer_scales(names).items()}
-  patch = flat["embedding/kernel"].shape[:3]
+  sizes = dict(zip("pqc", flat["embedding/kernel"].shape, strict=False))
   result: dict[str, Any] = {}
   pieces: dict[str, dict] = {}
   left: list[str] = []
@@ -230,8 +229,9 @@ def from_ours(flat: Flat, names: Names) -> Flat:
       leaf = "bias" if leaf == "bias" else "weight"
       theirs = f"{modules[module]}.{leaf}".replace("{i}", i)
       place = names.parts(modules[module]).index(module)
-      _, convert = _conversions(name, names)
-      pieces.setdefault(theirs, {})[place] = convert(x, patch)
+      theirs_axes, axes = _axes(name, names)
+      piece = _rearranged(x, sizes, axes, theirs_axes)
+      pieces.setdefault(theirs, {})[place] = piece
     else:
       left.append(f"  {name}  {tuple(x.shape)}")
   if left:
@@ -276,55 +276,33 @@ def _fold_layer_scale(flat, names):
   return result
 
 
-# By our names, the first that matches: from PyTorch's array x to ours, and from
-# ours to PyTorch's. n is the number of heads, pqc the (rows, cols, channels) of
-# a patch.
-_CONVERSIONS = (
-  (  # theirs is in the order of a flattened convolution
-    r"stem/ln0/.*",
-    lambda x, n, pqc: x.reshape(pqc[2], *pqc[:2]).transpose(1, 2, 0).ravel(),
-    lambda x, pqc: x.reshape(pqc).transpose(2, 0, 1).ravel(),
-  ),
-  (  # a convolution: (width, channels, rows, cols)
-    r"embedding/kernel",
-    lambda x, n, pqc: x.transpose(2, 3, 1, 0),
-    lambda x, pqc: x.transpose(3, 2, 0, 1),
-  ),
-  (  # (heads * d, width)
-    r".*/(query|key|value)/kernel",
-    lambda x, n, pqc: x.T.reshape(x.shape[1], n, -1),
-    lambda x, pqc: x.reshape(x.shape[0], -1).T,
-  ),
-  (  # (heads * d,)
-    r".*/(query|key|value)/bias",
-    lambda x, n, pqc: x.reshape(n, -1),
-    lambda x, pqc: x.reshape(-1),
-  ),
-  (  # (width, heads * d)
-    r".*/out/kernel",
-    lambda x, n, pqc: x.T.reshape(n, -1, x.shape[0]),
-    lambda x, pqc: x.reshape(-1, x.shape[-1]).T,
-  ),
-  (r".*/kernel", lambda x, n, pqc: x.transpose(1, 0), lambda x, pqc: x.T),
-  (r".*", lambda x, n, pqc: x, lambda x, pqc: x),
+# By our names, the first that matches: the axes of PyTorch's array and of ours.
+# There are h heads, and (p, q, c) rows, cols and channels of a patch.
+_AXES = (
+  (r"stem/ln0/.*", "(c p q)", "(p q c)"),  # a flattened convolution's order
+  (r"embedding/kernel", "width c p q", "p q c width"),  # a convolution
+  (r".*/(query|key|value)/kernel", "(h d) width", "width h d"),
+  (r".*/(query|key|value)/bias", "(h d)", "h d"),
+  (r".*/out/kernel", "width (h d)", "h d width"),
+  (r".*/kernel", "outputs inputs", "inputs outputs"),
+  (r".*", "...", "..."),
 )
-
-
 # Of an embedding that is a Linear, whose patches have our order.
 _OF_LINEAR = (
-  (
-    r"embedding/kernel",
-    lambda x, n, pqc: x.T.reshape(*pqc, -1),
-    lambda x, pqc: x.reshape(-1, x.shape[-1]).T,
-  ),
-  (r"stem/ln0/.*", lambda x, n, pqc: x, lambda x, pqc: x),
+  (r"embedding/kernel", "width (p q c)", "p q c width"),
+  (r"stem/ln0/.*", "...", "..."),
 )
 
 
-def _conversions(name, names):
-  """Returns the functions from PyTorch's array to ours, and back."""
-  table = (*(_OF_LINEAR if names.embedding else ()), *_CONVERSIONS)
+def _axes(name, names):
+  """Returns the axes of PyTorch's array, and those of ours."""
+  table = (*(_OF_LINEAR if names.embedding else ()), *_AXES)
   return next(both for p, *both in table if re.fullmatch(p, name))
+
+
+def _rearranged(x, sizes, axes, new_axes):
+  known = {k: n for k, n in sizes.items() if k in re.findall(r"\w+", axes)}
+  return einops.rearrange(x, f"{axes} -> {new_axes}", **known)
 
 
 def patch_of(pixels: int, size: Sequence[int] | None) -> tuple[int, int, int]:

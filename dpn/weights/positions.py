@@ -29,17 +29,16 @@ def fit(
 ) -> tuple[Flat, set[str]]:
   """Returns the arrays with fitting positions, and what was resized.
 
+  The changes are of the form "7×7 to 14×14".
+
   Args:
     loaded: arrays of a file by our names.
     wanted: of the model, or their shapes.
     file: what is known about the file's model.
     options: of the model; may be empty.
-    image_size: (rows, cols) of the model's images in pixels, None if unknown.
-    grid: of the model's patches, as the user says.
+    image_size: see `load.load_variables`.
+    grid: its `posemb_grid`.
     align_corners: see `resize_grid`.
-
-  Returns:
-    The changes are of the form "7×7 to 14×14".
   """
   changes = set()
   old_known = known_grid(file, loaded)

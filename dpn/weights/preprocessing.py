@@ -94,8 +94,7 @@ def _resizing(rows, cols):
 def of_run(config: Mapping[str, Any]) -> str | None:
   """Returns a run's preprocessing for evaluation, None if it evaluates nothing.
 
-  Args:
-    config: of the run. Classification takes precedence over other evaluators.
+  Classification takes precedence over other evaluators.
   """
   sections = (config.get("evals") or {}).items()
   kinds = [(section.get("type", name), section) for name, section in sections]
@@ -118,9 +117,7 @@ def of_run(config: Mapping[str, Any]) -> str | None:
 def of_timm(config: Mapping[str, Any], pixels: Pixels | None) -> str | None:
   """Returns timm's `create_transform` as a string, None if underspecified.
 
-  Args:
-    config: the `pretrained_cfg`.
-    pixels: mean and standard deviation.
+  `config` is the `pretrained_cfg`.
   """
   size = config.get("input_size")
   method = config.get("interpolation")
@@ -146,9 +143,7 @@ def of_hugging_face(
 ) -> str | None:
   """Returns what an image processor of transformers does, None if unclear.
 
-  Args:
-    image: its preprocessor_config.json.
-    pixels: mean and standard deviation.
+  `image` is its preprocessor_config.json.
   """
   ops, size = [_decode(3)], image.get("size")
   if image.get("do_resize", True):

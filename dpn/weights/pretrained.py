@@ -15,13 +15,7 @@ from absl import logging
 
 from dpn import damage, errors, schema
 from dpn.models import vit
-from dpn.weights import (
-  big_vision,
-  files,
-  positions,
-  preprocessing,
-  vit_params,
-)
+from dpn.weights import big_vision, files, positions, preprocessing, vit_params
 
 # Options that may be others than in the file. They do not change the function
 # that its parameters compute, or only add and remove parameters.

@@ -175,12 +175,8 @@ def read_metadata(
 ) -> ModelMetadata:
   """Returns what a file, or the JSON beside it, says about its model.
 
-  Args:
-    where: it lies.
-    layout: see `ModelMetadata`.
-    arch: see `read`.
-    options_of_run: see `read`.
-    arrays: in the file, for layouts that tell more by them.
+  Arguments as in `read`; `layout` is one of `ModelMetadata`, and `arrays` are
+  those in the file, for layouts that tell more by them.
 
   Raises:
     FileNotFoundError: checkpoints lie outside the folder of their run.

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypedDict
 
 from dpn.models import vit5
 from dpn.weights import metadata, preprocessing
-from dpn.weights.names import ATTENTION, BLOCK, MAP_ATTENTION, PLAIN, Names
+from dpn.weights.names import ATTENTION, BLOCK, MAP_ATTENTION, PLAIN, QKV, Names
 
 NAMES = Names(
   title="timm",
@@ -20,11 +20,7 @@ NAMES = Names(
     "norm_pre": "stem/ln1",  # behind the positions, see `_shown`
     "patch_embed.norm": "stem/ln1",
     "blocks.{i}.norm1": BLOCK + "LayerNorm_0",
-    "blocks.{i}.attn.qkv": (
-      ATTENTION + "query",
-      ATTENTION + "key",
-      ATTENTION + "value",
-    ),
+    "blocks.{i}.attn.qkv": QKV,
     "blocks.{i}.attn.q_norm": ATTENTION + "query_ln",
     "blocks.{i}.attn.k_norm": ATTENTION + "key_ln",
     "blocks.{i}.attn.proj": ATTENTION + "out",

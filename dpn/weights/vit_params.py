@@ -157,10 +157,7 @@ def infer_options(flat: Mapping[str, Any]) -> dict[str, Any]:
   """Returns options of `vit.Model`, with `num_classes`, that fit parameters.
 
   These are options that files of other libraries show in names and shapes; our
-  own files say everything in their metadata.
-
-  Args:
-    flat: arrays by our names, of blocks looped or scanned.
+  own files say everything in their metadata. Blocks may be looped or scanned.
 
   Raises:
     ValueError: these are not the parameters of a Vision Transformer.

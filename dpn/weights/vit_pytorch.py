@@ -9,7 +9,7 @@ from typing import Any
 
 from dpn.weights import metadata
 from dpn.weights.files import Flat
-from dpn.weights.names import ATTENTION, BLOCK, PLAIN, Names
+from dpn.weights.names import ATTENTION, BLOCK, PLAIN, QKV, Names
 
 _LAYER = "transformer.layers.{i}."
 _MODULES: dict[str, str | tuple[str, ...]] = {
@@ -17,11 +17,7 @@ _MODULES: dict[str, str | tuple[str, ...]] = {
   "to_patch_embedding.2": "embedding",
   "to_patch_embedding.3": "stem/ln1",
   _LAYER + "0.norm": BLOCK + "LayerNorm_0",
-  _LAYER + "0.to_qkv": (
-    ATTENTION + "query",
-    ATTENTION + "key",
-    ATTENTION + "value",
-  ),
+  _LAYER + "0.to_qkv": QKV,
   _LAYER + "1.net.0": BLOCK + "LayerNorm_1",
   _LAYER + "1.net.1": BLOCK + "MlpBlock_0/Dense_0",
   "transformer.norm": "Transformer/encoder_norm",
@@ -78,9 +74,7 @@ SUPPORTED = {
 def describe(flat: Flat, layout: str) -> metadata.ModelMetadata:
   """Returns what is known about a model, by its arrays as they are named there.
 
-  Args:
-    flat: arrays by name.
-    layout: "vit_pytorch" or "simple_vit".
+  `layout` is "vit_pytorch" or "simple_vit".
   """
   options: dict[str, Any] = {
     **{"gelu": "exact", "norm": "layernorm", "norm_kw": {"eps": EPS}},
@@ -89,7 +83,6 @@ def describe(flat: Flat, layout: str) -> metadata.ModelMetadata:
     "block_ln_kw": {"sa": "pre", "mlp": "pre", "post": "branch"},
   }
   guessed = ["gelu", "norm_kw", "stem_eps", "block_ln_kw", "patch_size"]
-  row = layout == "vit_pytorch"
   if layout == "simple_vit":
     options |= {"posemb": "sincos2d", "posemb_kw": {}, "pool_type": "gap"}
     guessed.append("posemb")
@@ -102,7 +95,7 @@ def describe(flat: Flat, layout: str) -> metadata.ModelMetadata:
   return metadata.ModelMetadata(
     layout,
     options,
-    cls_row=row,
+    cls_row=layout == "vit_pytorch",
     source="the defaults of vit-pytorch",
     guessed=tuple(guessed),
   )

@@ -42,12 +42,10 @@ class Running(base.Normalizer):
       count = x.size // x.shape[-1]
       unbiased = batch_var.ravel() * (count / (count - 1))
       weight = jnp.where(update, self.momentum, 0.0)
-      mean.value = self.blend(mean.value, batch_mean.ravel(), weight)
-      var.value = self.blend(var.value, unbiased, weight)
+      for kept, new in ((mean, batch_mean.ravel()), (var, unbiased)):
+        mixed = (1 - weight) * kept.value + weight * new
+        kept.value = mixed.astype(kept.value.dtype)
     return batch_mean, batch_var
-
-  def blend(self, old, new, weight):
-    return ((1 - weight) * old + weight * new).astype(old.dtype)
 
 
 class BatchNorm(Running):
