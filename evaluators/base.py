@@ -201,6 +201,8 @@ def from_config(
     inherited["ignore_label"] = config["ignore_label"]
   scheduled, prefixes = [], {"": "training"}
   for name, section in (config.get("evals") or {}).items():
+    if section is None:  # switched off
+      continue
     with _of_section(name):
       every = schedules.steps("log", section, **sizes, default=default)
       if not every:

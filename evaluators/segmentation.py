@@ -133,12 +133,8 @@ class Evaluator(base.Evaluator):
       pipeline.examples(self.data, pp_fn, **share)
       for pp_fn in (self.pp_fn, *self.pp_scales)
     ]
-    processes.agree(
-      lambda: {
-        f"view {i}": [data.examples.source.name, data.num_examples]
-        for i, data in enumerate(self._data)
-      }
-    )
+    for data in self._data:
+      processes.agree(data.facts)
     for window, stride in zip(self.window, self._stride, strict=True):
       sliding_window.starts(window, window, stride)
     self._predict = self.jit(

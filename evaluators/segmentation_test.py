@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import sklearn.metrics
 
-from dpn import sharding
+from dpn import processes, sharding
 from dpn.evaluators import base, segmentation
 from dpn.input_pipeline import sources
 
@@ -255,6 +255,13 @@ def test_a_model_without_logits_of_patches():
   evaluator.predict_fn = lambda variables, batch: (batch["image"][:, 0], {})
   with pytest.raises(ValueError, match="expected the logits of patches"):
     evaluator.check(VARIABLES)
+
+
+def test_processes_compare_their_data(monkeypatch):
+  found = []
+  monkeypatch.setattr(processes, "agree", lambda facts: found.append(facts()))
+  _evaluator()
+  assert found == [{"data": "photos:test", "examples": len(PHOTOS)}]
 
 
 def test_some_of_the_images():

@@ -97,7 +97,7 @@ def to_uint8(image: Any, channels: int) -> np.ndarray:
   if pixels.ndim == 2:
     pixels = pixels[..., None]
   code = _CODES.get((*pixels.shape[2:], channels))
-  if code is not None and pixels.dtype == np.uint8:
+  if code is not None and pixels.size and pixels.dtype == np.uint8:
     pixels = cv2.cvtColor(pixels, code).reshape(*pixels.shape[:2], channels)
   if pixels.dtype != np.uint8 or pixels.shape[2:] != (channels,):
     raise ValueError(

@@ -54,6 +54,10 @@ class SingleExamples:
     """Number of examples over all processes."""
     return len(self.examples.source)
 
+  def facts(self) -> dict[str, Any]:
+    """As of `Data`."""
+    return {"data": self.examples.source.name, "examples": self.num_examples}
+
   def __len__(self):
     return len(self.indices)
 

@@ -12,6 +12,7 @@ import pytest
 from dpn import flops, losses, optim, sharding, tasks, trees
 from dpn.tasks import contrastive
 from dpn.trainers import update
+from dpn.weights import checkpoint, load
 
 RNG = np.random.default_rng(0)
 BATCH = {
@@ -163,11 +164,12 @@ class Own(nn.Module):
   def __call__(self, image=None, text=None, *, train=False):
     ztxt = nn.Embed(13, 6, name="words")(text).mean(1)
     zimg = nn.Dense(6, name="pixels")(image.mean((1, 2)))
+    zimg = nn.BatchNorm(not train, name="norm")(zimg)
     self.param("t", nn.initializers.zeros, (1,))
     return zimg, ztxt, {}
 
 
-def test_a_model_of_ones_own():
+def test_a_model_of_ones_own(tmp_path):
   task = tasks.make({"task": "contrastive", "model_name": f"{__name__}:Own"})
   variables = task.init(jax.random.key(0), BATCH)
   assert task.fit(variables, []) is variables
@@ -176,6 +178,11 @@ def test_a_model_of_ones_own():
   z = task.embed(variables, BATCH)[0]
   want = losses.softmax_contrastive(*z, temperature=jnp.ones(1))
   np.testing.assert_array_equal(values["loss"], want)
+  path = str(tmp_path / "params.safetensors")
+  checkpoint.save_params(path, **variables)
+  other = jax.jit(task.init)(jax.random.key(1), BATCH)
+  loaded = load.load_towers(path, other, task.towers, options={"bias": False})
+  jax.tree.map(np.testing.assert_array_equal, loaded, variables)
   assert task.model_options() == {"bias": False}
 
 

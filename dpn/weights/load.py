@@ -154,6 +154,11 @@ def load_towers(
   pixels = kw.pop("pixels", None)
   result = {name: dict(tree) for name, tree in variables.items()}
   towers = [t for t in towers if t in variables["params"]]
+  if not towers and isinstance(path, str | source.Checkpoint):
+    # A model of one's own, without our towers.
+    kw |= {"dont_load": dont_load, "options_of_run": options_of_run}
+    kw |= {"options": options, "pixels": pixels}
+    return load_variables(path, variables, **kw)
   read = lambda path: source.read(path, options_of_run=options_of_run)
   if not isinstance(path, str | source.Checkpoint):
     if dont_load:
@@ -182,7 +187,7 @@ def load_towers(
   for name, found in sources.items():
     own = {k: tree[name] for k, tree in variables.items() if name in tree}
     more = {"options": options.get(name), **kw, **of_tower[name]}
-    more["pixels"] = pixels if name == "img" else None
+    more["pixels"] = None if name == "txt" else pixels
     for key, tree in load_variables(found, own, **more).items():
       result[key][name] = tree
   return result

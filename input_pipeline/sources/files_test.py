@@ -312,6 +312,10 @@ def test_manifest_whose_test_images_have_no_labels(
   assert [x["label"] for x in _all(source)] == [1, 0]
   assert source.classes == {"label": classes}
   _check_fails("manifest", path, "row 2 has no label", "test")
+  rows = [{**row, "split": int(row["split"] == "test")} for row in rows]
+  path = _manifest(tmp_path, suffix, rows)
+  assert [x["label"] for x in _all(_open("manifest", path, "0"))] == [1, 0]
+  _check_fails("manifest", path, "row 2 has no label", "1")
 
 
 @pytest.mark.parametrize("suffix", ["csv", "jsonl"])

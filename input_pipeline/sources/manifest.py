@@ -91,7 +91,7 @@ def _table(path: str, file: BinaryIO, split: str):
   if missing.any(axis=None):
     # Integers became floats where one is missing: back to integers.
     table = table.convert_dtypes().astype(object).mask(missing, "")
-    missing.loc[table["split"] != split, targets] = False
+    missing.loc[table["split"].astype(str) != split, targets] = False
   if missing.any(axis=None):
     row, column = np.argwhere(missing.to_numpy())[0]
     raise ValueError(f"{path}: row {row + 1} has no {table.columns[column]}.")
