@@ -201,9 +201,12 @@ def from_config(
     inherited["ignore_label"] = config["ignore_label"]
   scheduled, prefixes = [], {"": "training"}
   for name, section in (config.get("evals") or {}).items():
-    if section is None:  # switched off
-      continue
     with _of_section(name):
+      if section is None:
+        raise ValueError(
+          f"it is None. Leave it out, or give the flag --config.evals.{name}="
+          "None, which does."
+        )
       every = schedules.steps("log", section, **sizes, default=default)
       if not every:
         raise ValueError("how often it runs is missing, e.g. log_steps=100.")

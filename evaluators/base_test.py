@@ -75,6 +75,11 @@ def test_errors_name_the_evaluator(section, changes, message):
     _make({"val": {**section, **changes}})
 
 
+def test_none_is_no_evaluator():
+  with pytest.raises(ValueError, match=r"evals.val: it is None. Leave it out"):
+    _make({"val": None})
+
+
 def test_two_evaluators_with_one_prefix(section):
   message = r"^config.evals.b: prefix='a/' is that of config.evals.a, too"
   with pytest.raises(ValueError, match=message):

@@ -96,7 +96,7 @@ def training(
 
 
 def _check_values(config: Mapping[str, Any]):
-  """Raises ValueError if a key is unknown, or its value wrong."""
+  """Raises ValueError at a wrong key or value; logs what has no effect."""
   for key, value in config.items():
     errors.check_known("key of config.input", key, KEYS)
     least = _LOWEST.get(key)

@@ -84,7 +84,7 @@ def embed(config, splits: Sequence[str], ops: str, out: str):
 
 def main():
   config = _CONFIG.value
-  evals = filter(None, (config.get("evals") or {}).values())
+  evals = (config.get("evals") or {}).values()
   found = [section["pp_img"] for section in evals if "pp_img" in section]
   ops = found[0] if found and _PP.value is None else _PP.value
   if ops is None:

@@ -275,8 +275,8 @@ COPIED = {
 }
 
 
-def captions(args: argparse.Namespace) -> list[str]:
-  """Returns the captions of the first split in lower case.
+def captions(args: argparse.Namespace) -> Iterator[str]:
+  """Returns the captions of the first split in lower case, read as needed.
 
   Raises:
     ValueError, OSError: there are none under --text_key.
@@ -285,7 +285,7 @@ def captions(args: argparse.Namespace) -> list[str]:
   data = sources.make({"name": args.source, "split": split})
   found = retrieval.captions(data, args.text_key)
   texts = (found[i]["text"] for i in range(len(found)))
-  return [(x.decode() if isinstance(x, bytes) else x).lower() for x in texts]
+  return ((x.decode() if isinstance(x, bytes) else x).lower() for x in texts)
 
 
 def verify(directory: str) -> tuple[int, int]:
@@ -363,7 +363,7 @@ def main(argv: Sequence[str] | None = None):
   with output.errors_in_a_line():
     if args.source:
       # First: if there are none, nothing is to be written.
-      texts = captions(args) if args.vocab_size else []
+      texts = captions(args) if args.vocab_size else None
       directory = prepare(args, images)
       output.say(f"Prepared {directory}.")
       if args.vocab_size:

@@ -94,7 +94,7 @@ def load_file(
   host = jax.device_get(gather(variables))
   kw["options"] = task.model_options()
   kw["options_of_run"] = dpn.tasks.model_options
-  if task.towers:
+  if {*task.towers} & {*host["params"]}:  # a model of one's own has others
     loaded = load.load_towers(path, host, task.towers, **kw)
   else:
     loaded = load.load_variables(path, host, **kw)  # type: ignore[arg-type]

@@ -11,8 +11,8 @@ import pytest
 
 from dpn import flops, losses, optim, sharding, tasks, trees
 from dpn.tasks import contrastive
-from dpn.trainers import update
-from dpn.weights import checkpoint, load
+from dpn.trainers import restore, update
+from dpn.weights import checkpoint
 
 RNG = np.random.default_rng(0)
 BATCH = {
@@ -181,7 +181,8 @@ def test_a_model_of_ones_own(tmp_path):
   path = str(tmp_path / "params.safetensors")
   checkpoint.save_params(path, **variables)
   other = jax.jit(task.init)(jax.random.key(1), BATCH)
-  loaded = load.load_towers(path, other, task.towers, options={"bias": False})
+  other = jax.device_put(other, sharding.replicated(sharding.make_mesh()))
+  loaded = restore.load_file(path, task, other)
   jax.tree.map(np.testing.assert_array_equal, loaded, variables)
   assert task.model_options() == {"bias": False}
 

@@ -154,11 +154,6 @@ def load_towers(
   pixels = kw.pop("pixels", None)
   result = {name: dict(tree) for name, tree in variables.items()}
   towers = [t for t in towers if t in variables["params"]]
-  if not towers and isinstance(path, str | source.Checkpoint):
-    # A model of one's own, without our towers.
-    kw |= {"dont_load": dont_load, "options_of_run": options_of_run}
-    kw |= {"options": options, "pixels": pixels}
-    return load_variables(path, variables, **kw)
   read = lambda path: source.read(path, options_of_run=options_of_run)
   if not isinstance(path, str | source.Checkpoint):
     if dont_load:
