@@ -29,7 +29,7 @@ def _write(tmp_path):
 def _rows(page):
   """Returns the rows of all tables as {first cell: other cells}."""
   rows = [
-    [html.unescape(cell) for cell in re.findall("<t[hd]>(.*?)</t[hd]>", row)]
+    [html.unescape(cell) for cell in re.findall("<t[hd].*?>(.*?)</t[hd]>", row)]
     for row in re.findall("<tr.*?</tr>", page, re.DOTALL)
   ]
   return {row[0]: row[1:] for row in rows if row}
