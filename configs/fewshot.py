@@ -60,7 +60,13 @@ def get_config(arg):
     "optax_name": "identity",
     "lr": 0.0,
     "evals": {"fewshot": common.choose("datasets", arg.datasets, probes)},
-    "table": common.table(
-      "few-shot", arg.variant, arg.stem_ln, "fewshot/imagenet_25shot"
+    **(
+      {
+        "table": common.table(
+          "few-shot", arg.variant, arg.stem_ln, "fewshot/imagenet_25shot"
+        )
+      }
+      if arg.datasets == "imagenet"
+      else {}  # small data sets fill no cell of a table
     ),
   }

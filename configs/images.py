@@ -82,7 +82,7 @@ def get_config(arg):
         f"decode|{crop}{tail}",
         "softmax_xent",
         log_percent=0.1,
-        cache_final=True,
+        cache_final=count * arg.res**2 < 2**31,  # 2.4 GiB if a tenth
       )
     },
     "table": common.table(

@@ -131,6 +131,8 @@ def contrastive(arg, pp_image: str, batch_size: int) -> dict:
       "vocab.txt of BERT, or bytes) to the config's arguments."
     )
   vocab = arg.vocab or "bytes"
+  # Where TFDS has COCO it has the evaluators' data, too.
+  tfds_dir = arg.data_dir if arg.data == DATA["data"] else ""
   ends = 'eos="sticky", pad_value="<eos>"'
   tokenize = f'tokenize({arg.tokens}, {ends}, model="{vocab}")'
   if arg.get("text") == "bert":
@@ -153,6 +155,7 @@ def contrastive(arg, pp_image: str, batch_size: int) -> dict:
       "zeroshot": {
         "type": "zeroshot",
         "datasets": {"imagenet": ("imagenet2012", "validation")},
+        "data_dir": tfds_dir or None,
         "class_names": {"imagenet": "imagenet"},
         "templates": arg.prompts,
         "pp_img": f"decode|resize(256)|central_crop(224)|{PIXELS}",
@@ -161,7 +164,7 @@ def contrastive(arg, pp_image: str, batch_size: int) -> dict:
       },
       "retrieval": {
         "type": "retrieval",
-        "data": common.source("coco_captions", "test"),
+        "data": common.source("coco_captions", "test", tfds_dir),
         "text_key": "captions/text",
         "pp_img": f"decode|resize(224)|{PIXELS}",
         "pp_txt": tokenize,

@@ -39,6 +39,8 @@ MOVED = f"pad_to_shape((36, 36, 1), where='both')|random_crop(32)|{RANGE}"
 )
 def get_config(arg):
   epochs = common.choose("stage", arg.stage, EPOCHS)
+  if arg.stage == "tower" and (arg.init or arg.embedded):
+    raise ValueError("stage=tower takes neither init nor embedded.")
   return {
     "total_epochs": arg.epochs or epochs,
     "log_training_steps": 50,

@@ -23,7 +23,8 @@ FIELDS = {
   "input": "the training data, see below",
   "pp_modules": "modules with preprocessing ops of your own",
   "evals": "the evaluators: a section each, see below",
-  "strict_evals": "whether an evaluator that fails ends the run",
+  "strict_evals": "whether an evaluator that fails ends the run, as it always "
+  "does one of several processes",
   "model_init": "what to start from: a parameter file, a run, a checkpoint",
   "model_load": "how `model_init` is read, see below",
   "resume": "a run whose whole train state to go on from, in another folder",

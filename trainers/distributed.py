@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
+import numpy as np
 from jax.experimental import multihost_utils
 
 # How long JAX waits for a heartbeat of another process, and for the others once
@@ -279,9 +280,13 @@ class PreemptionHandler:
   def report(self, saved: str) -> str:
     """Returns what to say once it has stopped, given what has been saved.
 
-    After Ctrl-C it raises KeyboardInterrupt with that text.
+    After Ctrl-C, in any process of the run, it raises KeyboardInterrupt with
+    that text: all must end alike, or they would wait for each other.
     """
     text = f"saved {saved}. The same command resumes from there."
-    if self._by_hand:
+    by_hand = self._by_hand
+    if not self._alone:
+      by_hand = multihost_utils.process_allgather(np.bool_(by_hand)).any()
+    if by_hand:
       raise KeyboardInterrupt(f"Ctrl-C: {text}")
     return f"Asked to stop (SIGTERM), and {text}"

@@ -41,7 +41,7 @@ def train(
       seeds stand at different steps.
     errors.NonFiniteError: training diverged. Of several seeds, one did, now or
       before; the others are done.
-    errors.EvaluatorError: with `config.strict_evals`.
+    errors.EvaluatorError: with `config.strict_evals` or several processes.
   """
   phases = phases or timing.PhaseTimer(time.monotonic())
   every = seeds_lib.of_config(config, workdir, seeds)

@@ -314,7 +314,8 @@ def test_no_steps_evaluate_the_parameters_given(finished, tmp_path):
 def test_resuming_another_model(finished, unfinished, tmp_path):
   config = tiny_config(**{"model.width": 32, "resume": str(finished)})
   message = (
-    r"(?s)of another model.*params/cls: \(1, 1, 16\) there, \(1, 1, 32\)"
+    r"(?s)of another model.*params/cls: float32\(1, 1, 16\) there, "
+    r"float32\(1, 1, 32\) here"
   )
   with pytest.raises(ValueError, match=message):
     loop.train(config, str(tmp_path / "other"))

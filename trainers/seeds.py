@@ -67,8 +67,11 @@ def of_config(
   """
   if seeds is None:
     return [Seed(config, workdir)]
-  if not seeds:
-    raise ValueError("--seeds names none; expected for example --seeds=0,1,2.")
+  if not seeds or len({*seeds}) < len(seeds):
+    raise ValueError(
+      f"--seeds names {'one twice' if seeds else 'none'}; expected for example "
+      "--seeds=0,1,2."
+    )
   if PLACEHOLDER not in workdir:
     raise ValueError(
       f"--workdir={workdir}: with --seeds it must contain {PLACEHOLDER!r}, "

@@ -228,6 +228,8 @@ def test_when_all_seeds_diverge_nothing_is_saved(tmp_path):
 def test_refused(changes, pattern, message):
   with pytest.raises(ValueError, match=message):
     loop.train(_config(**changes), pattern, SEEDS)
+  with pytest.raises(ValueError, match="--seeds names one twice"):
+    loop.train(_config(), pattern, [0, 1, 0])
   with pytest.raises(ValueError, match="--seeds names none"):
     loop.train(_config(), pattern, [])
 

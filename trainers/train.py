@@ -15,7 +15,7 @@ import traceback
 import jax
 from absl import flags
 
-from dpn import host_memory, timing
+from dpn import errors, host_memory, timing
 from dpn.trainers import cli, distributed, loop
 
 OUT_OF_MEMORY = (
@@ -44,6 +44,11 @@ def main():
   )
   seeds = flags.DEFINE_list(
     "seeds", None, "Train these together, in W/…{seed}…; see trainers.seeds."
+  )
+  flags.register_validator(
+    seeds,
+    lambda given: all(seed.isdecimal() for seed in given or ()),
+    "expected whole numbers such as 0,1,2",
   )
   # Where JAX finds the others, as with Slurm and on a Cloud TPU, none of these.
   coordinator = text("coordinator", None, "host:port of process 0.")
@@ -88,7 +93,10 @@ def _explaining(run):
     # Of whatever type: JAX raises others where the main thread runs the steps.
     # Of files it means a full disk, an OSError.
     if "RESOURCE_EXHAUSTED" in str(e) and not isinstance(e, OSError):
-      cli.fail(MemoryError(f"{OUT_OF_MEMORY}\nJAX says: {e}"))
+      knobs = OUT_OF_MEMORY
+      if isinstance(e, errors.EvaluatorError):
+        knobs = "set a smaller config.evals.NAME.batch_size."
+      cli.fail(MemoryError(f"{knobs}\nJAX says: {e}"))
     if isinstance(e, cli.EXPECTED) and "Gloo" not in str(e):
       raise
     if not jax.distributed.is_initialized():

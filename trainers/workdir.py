@@ -220,7 +220,7 @@ def code_checksum(more: Sequence[pathlib.Path] = ()) -> str:
 
 
 def commit(folder: pathlib.Path) -> str | None:
-  """Returns the Git commit of a folder; None outside of a checkout.
+  """Returns the Git commit of a folder; None where Git tracks none of it.
 
   It ends in "+changes" if tracked files differ from it.
   """
@@ -228,6 +228,8 @@ def commit(folder: pathlib.Path) -> str | None:
     subprocess.check_output, cwd=folder, stderr=subprocess.DEVNULL, text=True
   )
   try:
+    # A virtual environment may lie in somebody's repository, untracked.
+    git(["git", "ls-files", "--error-unmatch", "."])
     head = git(["git", "rev-parse", "HEAD"]).strip()
     changed = git(["git", "status", "--porcelain", "--untracked-files=no"])
   except (OSError, subprocess.CalledProcessError):

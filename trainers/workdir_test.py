@@ -155,6 +155,8 @@ def test_the_commit(tmp_path):
 
   assert workdir.commit(tmp_path) is None
   git("init", "-q")
+  git("commit", "-qm", "empty", "--allow-empty")
+  assert workdir.commit(tmp_path) is None  # as an environment in a repository
   (tmp_path / "file").write_text("1")
   git("add", ".")
   git("commit", "-qm", "first")

@@ -39,6 +39,8 @@ def get_config(arg):
     stem_ln=arg.stem_ln, seed=arg.seed, data=arg.data, data_dir=arg.data_dir
   )
   if arg.stage == "tower":
+    if arg.init:
+      raise ValueError("stage=tower takes no init; see --config.model_init.")
     return tower
   recipe = "CIFAR-10 LiT" if arg.init else "CIFAR-10 LiT, from scratch"
   towers = {"schedule": [(".*", common.WARMUP_COSINE)]}

@@ -365,9 +365,10 @@ class MismatchError(ValueError):
 
 def _check_shapes(path, saved: Any, state: Any):
   """Raises MismatchError unless a checkpoint holds what is to be loaded."""
-  there = {k: str(v.shape) for k, v in trees.flatten(saved).items()}
+  kind = lambda v: f"{v.dtype}{v.shape}"
+  there = {k: kind(v) for k, v in trees.flatten(saved).items()}
   here = {
-    k: there[k] if v is ... else str(v.shape)
+    k: there[k] if v is ... else kind(v)
     for k, v in trees.flatten(state).items()
   }
   averaged, wanted = (any(k[:4] == "ema/" for k in x) for x in (there, here))

@@ -87,6 +87,13 @@ def test_roundtrip_to_any_sharding(open_checkpoints, where):
   _assert_same_bits(restored, state)
   for x in jax.tree.leaves(restored):
     assert x.sharding.is_equivalent_to(where(x), x.ndim)
+  wider = jax.tree.map(
+    lambda x: x.astype(jnp.promote_types(x.dtype, "float32")), state
+  )
+  # Not taken for damage, as the checksums of what Orbax converts differ.
+  message = r"mu/kernel: bfloat16\(8, 16\) there, float32\(8, 16\) here"
+  with pytest.raises(checkpoint.MismatchError, match=message):
+    again.restore(_shapes(wider, where))
 
 
 @pytest.mark.parametrize("averaged", [False, True])
