@@ -50,6 +50,10 @@ def test_convolutional_stem_halves_the_grid_each_time():
   assert two["pos_embedding"].shape == (1, 64, 256)
   assert two["embedding"]["Conv_0"]["kernel"].shape == (3, 3, 3, 64)
   assert two["embedding"]["Conv_1"]["kernel"].shape == (3, 3, 64, 256)
+  for word in ("patch_stats", "tract"):  # and not patches of a default size
+    with pytest.raises(ValueError, match=f"no patch_size, as stem='{word}'"):
+      vit.Model(10, variant="cct-7/3x1", stem_ln=word)
+    vit.Model(10, variant="cvt-7/4", stem_ln=word)
 
 
 @pytest.mark.parametrize("shape", [(2, 8, 6, 3), (2, 7, 9, 3), (1, 1, 2, 1)])

@@ -24,10 +24,10 @@ def sincos1d(tokens: int, width: int):
   return np.where(channel % 2, np.cos(angle), np.sin(angle))[None]
 
 
-def sincos2d(rows: int, cols: int, width: int, temperature: float = 10_000.0):
+def sincos2d(rows: int, cols: int, width: int):
   """Returns the fixed 2-D table of MoCo v3 (arXiv 2104.02057), as big_vision.
 
-  Frequencies are temperature^(-i / (width/4 - 1)), i = 0 … width/4 - 1; the
+  Frequencies are 10,000^(-i / (width/4 - 1)), i = 0 … width/4 - 1; the
   four quarters of the width hold sin x, cos x, sin y, cos y.
 
   Returns:
@@ -38,7 +38,7 @@ def sincos2d(rows: int, cols: int, width: int, temperature: float = 10_000.0):
       f"posemb='sincos2d' needs a width that is a multiple of 4 and at least "
       f"8, got {width}."
     )
-  omega = temperature ** -np.linspace(0, 1, width // 4)
+  omega = 10_000.0 ** -np.linspace(0, 1, width // 4)
   y, x = np.mgrid[:rows, :cols].reshape(2, -1, 1) * omega  # (tokens, width/4)
   table = np.concatenate([np.sin(x), np.cos(x), np.sin(y), np.cos(y)], axis=1)
   return table[None]

@@ -318,7 +318,14 @@ def Model(num_classes=None, *, variant=None, **kw) -> nn.Module:
   schema.check("model", "num_classes", num_classes, int | None)
   schema.check("model", "variant", variant, str | None)
   base = {"mlp_dim": None, **decode_variant(variant)}
-  return ViT(num_classes, Config.make(base, stems.spelled(kw)))
+  kw = stems.spelled(kw)
+  theirs, wanted = base.get("stem"), kw.get("stem")
+  if theirs and wanted not in (None, theirs) and "patch_size" not in kw:
+    raise ValueError(
+      f"variant={variant!r} has a stem of convolutions and no patch_size, as "
+      f"stem={wanted!r} needs. Give one, or take one with patches: 'cvt-7/4'."
+    )
+  return ViT(num_classes, Config.make(base, kw))
 
 
 def from_pretrained(

@@ -85,15 +85,16 @@ def write_torch(tmp_path, kind, flat=None):
   return str(tmp_path / "model.safetensors")
 
 
-def write_ours(tmp_path, **kw):
+def write_ours(tmp_path, image=IMAGE.shape, pp=None, **kw):
   """Returns the path of a random model of ours, and its parameters."""
   model = vit.Model(5, **{**TORCH, "stem_ln": "dpn", "pool_type": "tok", **kw})
   rng = np.random.RandomState(0)
   params = jax.tree.map(
-    lambda s: 1 + 0.3 * rng.randn(*s.shape).astype(np.float32), shapes_of(model)
+    lambda s: 1 + 0.3 * rng.randn(*s.shape).astype(np.float32),
+    shapes_of(model, image),
   )
   path = str(tmp_path / "ours.safetensors")
-  said = file_metadata.metadata(vit.options(model), None)
+  said = file_metadata.metadata(vit.options(model), None, pp=pp)
   checkpoint.save_params(path, params, metadata=said)
   return path, params
 

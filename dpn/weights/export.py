@@ -113,8 +113,10 @@ def export(
 def _unsupported(options, to, extra_modules) -> list[str]:
   """Returns the options that a library does not have, and what it has."""
   supported: dict[str, Any] = dict(SUPPORTED[to])
+  eps = {"eps": timm_vit.EPS}
   if to == "timm" and (kind := timm_vit.KINDS.get(options["stem_ln"])):
     supported |= kind.supported
+    [eps] = kind.supported["norm_kw"]
     if options["pool_type"] == "tok":  # the norm is of the class token, too
       supported["posemb_join_kw"] = [{"cls": True}]
   elif extra_modules and to != "naflex_vit":
@@ -123,7 +125,7 @@ def _unsupported(options, to, extra_modules) -> list[str]:
     else:
       supported["stem_ln"] = names.STEMS
   if to == "timm" and options["qk_norm"] != "none":
-    supported["qk_norm_kw"] = [{"eps": timm_vit.EPS}]
+    supported["qk_norm_kw"] = [eps]
   if to == "hf" and options["num_classes"]:
     supported["rep_size"] = [False]
   if options["stem_ln"] == "none":
@@ -131,14 +133,8 @@ def _unsupported(options, to, extra_modules) -> list[str]:
   return [
     f"{name}={options[name]!r} (only {', '.join(map(str, known))})"
     for name, known in supported.items()
-    if not any(_agrees(options[name], x) for x in known)
+    if not any(metadata.agree(options[name], x) for x in known)
   ]
-
-
-def _agrees(value, known) -> bool:
-  if isinstance(known, dict):  # the other keys do not matter
-    return all(value.get(k) == x for k, x in known.items())
-  return value == known
 
 
 def _big_vision(model, unsupported):

@@ -97,6 +97,21 @@ def test_what_transformers_cannot_express(tmp_path, options, message):
     assert "big_vision's own ViT does not have" in "\n".join(notes)
 
 
+def test_epsilon_of_queries_is_that_of_timm_s_norms(tmp_path):
+  """1e-6; but in CLIP's models, whose norms have 1e-5."""
+  eps = {"norm_kw": {"eps": 1e-5}, "stem_eps": 1e-5}
+  clip = {"stem_ln": "post_posemb", "posemb_join_kw": {"cls": True}, **eps}
+  plain = {"stem_ln": "none"}
+  for model, right, wrong in ((clip, 1e-5, 1e-6), (plain, 1e-6, 1e-5)):
+    model = model | {"qk_norm": "layernorm", "qk_norm_kw": {"eps": right}}
+    path, _ = testing.write_ours(tmp_path, **model)
+    convert.convert(path, str(tmp_path / f"{right}.safetensors"), "timm")
+    model["qk_norm_kw"] = {"eps": wrong}
+    path, _ = testing.write_ours(tmp_path, **model)
+    with pytest.raises(ValueError, match=r"qk_norm_kw=\{'eps'"):
+      convert.convert(path, str(tmp_path / "y.safetensors"), "timm")
+
+
 def test_a_stem_of_convolutions_is_not_folded():
   options = {"stem": "hmlp", "stem_ln": "only_learnable"}
   model = types.SimpleNamespace(options=options, arrays={})

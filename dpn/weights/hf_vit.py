@@ -3,7 +3,7 @@
 from typing import TypedDict
 
 from dpn.weights import metadata, preprocessing
-from dpn.weights.names import ATTENTION, BLOCK, PLAIN, Names
+from dpn.weights.names import ATTENTION, BLOCK, BLOCKS, PLAIN, Names
 
 _BLOCK = "encoder.layer.{i}."
 NAMES = Names(
@@ -113,6 +113,8 @@ def describe(config: Config, image: ImageConfig) -> metadata.ModelMetadata:
     "gelu": metadata.translate("activation", act, GELUS),
     "norm": "layernorm",
     "norm_kw": {"eps": config.get("layer_norm_eps", 1e-12)},
+    "posemb_join": "add",
+    **BLOCKS,
   }
   if heads := config.get("num_attention_heads"):
     options["num_heads"] = heads

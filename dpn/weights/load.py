@@ -262,6 +262,7 @@ def _advice(wrong: set[str], every: set[str], posemb_grid) -> str:
     "Fix the path or the model; or, to leave all of these as they are in the "
     f"model, set dont_load={sorted(patterns)}."
   )
-  if "pos_embedding" in wrong and not posemb_grid:
+  text = "Embed_0/embedding" in every
+  if "pos_embedding" in wrong and not (posemb_grid or text):
     advice += " Images that are not square need posemb_grid, too."
   return advice

@@ -114,6 +114,13 @@ def translate(kind: str, value: Any, known: Mapping[str, Any]) -> Any:
   return known[value]
 
 
+def agree(value: Any, stated: Any) -> bool:
+  """Returns whether an option is as stated, a dictionary in the stated keys."""
+  if isinstance(stated, dict) and isinstance(value, dict):
+    return all(k in value and value[k] == x for k, x in stated.items())
+  return value == stated
+
+
 class Difference(NamedTuple):
   """An option that a file's model has another value for than ours."""
 
@@ -146,9 +153,10 @@ def differences(
     Difference(name, value, here[name])
     for name, value in file.options.items()
     if name in here
-    and value != here[name]
+    and not agree(here[name], value)
     # Of others, names of parameters tell whether there is something.
     and (value is not None or name == "cls_blocks")
+    and not (name == "layer_scale" and here[name])  # where it starts
   ]
   if file.pixels and pixels and not file.pixels.close_to(pixels):
     result.append(Difference(PIXELS, file.pixels, pixels))
@@ -192,7 +200,12 @@ def assumed(file: ModelMetadata, options: Mapping[str, Any]) -> list[str]:
   unknown = [*_MAY_BE_UNKNOWN]
   if file.layout in ("ours", "naflex_vit"):
     unknown.remove("num_heads")
-  usual = {"qk_norm": "none", "v_norm": "none", "mlp": "mlp"}
+  usual = {"qk_norm": "none", "v_norm": "none", "mlp": "mlp", "rope": "none"}
+  usual |= {
+    "logit_scale": "sqrt",
+    "block_ln": "placement",
+    "posemb_join": "add",
+  }
   for option, value in usual.items():
     if options.get(option, value) != value:
       unknown.append(option)

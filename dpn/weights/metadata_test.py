@@ -7,7 +7,7 @@ import pytest
 import safetensors.numpy
 
 from dpn.models import vit
-from dpn.weights import files, metadata, pixels, source
+from dpn.weights import files, hf_vit, metadata, names, pixels, source
 
 SIZE = {"width": 16, "depth": 1, "num_heads": 2, "patch_size": (4, 4)}
 HALF = pixels.Pixels((0.5,), (0.5,))
@@ -101,6 +101,11 @@ def test_config_of_hugging_face(tmp_path):
     "norm_kw": {"eps": 1e-5},
     "num_heads": 3,
     "pool_type": "tok",
+    "posemb_join": "add",
+    "block_ln": "placement",
+    "block_ln_kw": {"sa": "pre", "mlp": "pre", "post": "branch"},
+    "rope": "none",
+    "logit_scale": "sqrt",
   }
   assert (got.pixels, got.cls_row, got.image_size) == (HALF, True, (48, 48))
 
@@ -191,6 +196,10 @@ def test_options_that_parameters_show_may_differ_with_them():
     ("stem_ln", "post", "post_posemb"),
     ("pool_type", "gap", "0"),
     ("cls_blocks", None, 1),
+    ("rope", "none", "axial"),
+    ("logit_scale", "sqrt", "one"),
+    ("block_ln", "placement", "lns"),
+    ("posemb_join", "add", "shared"),
   ],
 )
 def test_options_without_parameters(option, there, here):
@@ -199,10 +208,21 @@ def test_options_without_parameters(option, there, here):
   model = vit.Model(3, **kw, **{option: there})
   file = metadata.ModelMetadata("ours", vit.options(model))
   check(file, model)
-  with pytest.raises(
-    ValueError, match=f"{option}: {there} in the file, {here}"
-  ):
-    check(file, vit.Model(3, **kw, **{option: here}))
+  other = vit.Model(3, **kw, **{option: here})
+  message = f"{option}: {there} in the file, {here}"
+  with pytest.raises(ValueError, match=message):
+    check(file, other)
+  if option in (*names.BLOCKS, "posemb_join"):  # true of all its models
+    assert getattr(model.config, option) == there
+    with pytest.raises(ValueError, match=message):
+      check(hf_vit.describe({}, {}), other)
+
+
+def test_where_parameters_start_is_no_difference():
+  file = metadata.ModelMetadata("ours", {"layer_scale": 1e-4})
+  check(file, vit.Model(3, **SIZE, layer_scale=1e-5))
+  with pytest.raises(ValueError, match="0001 in the file, None in the model"):
+    check(file, vit.Model(3, **SIZE))
 
 
 def test_options_of_any_task():

@@ -22,7 +22,7 @@ ATTENTION = BLOCK + "MultiHeadDotProductAttention_0/"
 QKV = tuple(ATTENTION + x for x in ("query", "key", "value"))
 MAP_ATTENTION = "MAPHead_0/MultiHeadDotProductAttention_0/"
 # Options of the one architecture that all libraries have.
-PLAIN = {
+PLAIN: dict[str, list] = {
   "stem": ["patch"],
   "norm": ["layernorm"],
   "qk_norm": ["none"],
@@ -43,6 +43,10 @@ PLAIN = {
   "final_norm": [True],
   "pool_norm": [False],
   "weight_norm": ["none"],
+}
+# Of it, what neither names nor shapes of parameters show.
+BLOCKS = {
+  k: PLAIN[k][0] for k in ("block_ln", "block_ln_kw", "rope", "logit_scale")
 }
 # Stems whose LayerNorms have names elsewhere; the others are not LayerNorms, or
 # stand behind the sum with the positions.

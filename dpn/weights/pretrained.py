@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from absl import logging
 
-from dpn import damage, errors, schema
+from dpn import damage, errors, schema, stems
 from dpn.models import vit
 from dpn.weights import big_vision, files, positions, preprocessing, vit_params
 
@@ -55,7 +55,7 @@ def load(path: str, arch: str | None, options: Mapping[str, Any]) -> Pretrained:
 def _load(path, arch, options):
   told = {k: v for k, v in options.items() if k not in CHANGEABLE}
   file = vit_params.read(path, told, arch)
-  model = vit.Model(**{**file.options, **options})
+  model = vit.Model(**{**file.options, **stems.spelled(options)})
   size = _size(file)
   preprocess = preprocessing.make(file.pp, file.pixels, size, file.patch)
   patches = lambda shape: math.prod(

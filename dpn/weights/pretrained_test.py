@@ -62,6 +62,11 @@ def test_dual_patchnorm_on_a_plain_checkpoint(tmp_path):
     np.testing.assert_array_equal(stem[ln]["bias"], np.zeros(width))
   assert model.config.stem_ln == "dpn"
   assert plain.model.config.stem_ln == "none"
+  model, more, _ = vit.from_pretrained(path, stem_ln="patch_stats")
+  assert (model.config.stem_ln, model.config.stem) == ("dpn", "patch_stats")
+  new = {"stem", "patch_stats"}
+  assert more["params"].keys() == {*added, *new}
+  assert more["params"]["patch_stats"]["kernel"].shape == (2, 16)
 
 
 def test_a_norm_that_the_file_has_is_kept(tmp_path):
@@ -130,6 +135,16 @@ def test_relative_positions_tell_the_size(tmp_path):
   assert preprocess.shape == (9, 9, 3)
   shapes = jax.eval_shape(model.init, jax.random.key(0), testing.IMAGE)
   assert jax.tree.map(np.shape, variables) == jax.tree.map(np.shape, shapes)
+
+
+def test_relative_positions_of_oblong_images(tmp_path):
+  shape, pp = (1, 6, 12, 3), "resize((6, 12))|value_range(-1, 1)"
+  path, params = testing.write_ours(tmp_path, shape, pp, posemb="rpe")
+  _, variables, preprocess = vit.from_pretrained(path)
+  assert preprocess.shape == (6, 12, 3)
+  testing.assert_equal(
+    jax.device_get(variables["params"]), trees.flatten(params)
+  )
 
 
 def test_pooling_that_rounds_up():

@@ -9,7 +9,15 @@ from typing import Any, NamedTuple, TypedDict
 
 from dpn.models import vit5
 from dpn.weights import metadata, preprocessing
-from dpn.weights.names import ATTENTION, BLOCK, MAP_ATTENTION, PLAIN, QKV, Names
+from dpn.weights.names import (
+  ATTENTION,
+  BLOCK,
+  BLOCKS,
+  MAP_ATTENTION,
+  PLAIN,
+  QKV,
+  Names,
+)
 
 NAMES = Names(
   title="timm",
@@ -261,6 +269,7 @@ def _shown(arrays):
   bias, and AIMv2 has it everywhere.
   """
   options: dict[str, Any] = {}
+  q_norm = "blocks.0.attn.q_norm.weight" in arrays
   if "norm_pre.weight" in arrays:
     if "reg_token" in arrays:
       raise ValueError(
@@ -275,13 +284,14 @@ def _shown(arrays):
   norm = "blocks.0.norm1."
   if f"{norm}weight" in arrays and f"{norm}bias" not in arrays:
     options |= {"norm": "rmsnorm", "final_norm": "norm"}
-    if "blocks.0.attn.q_norm.weight" in arrays:
-      eps = {"eps": _EPS_OTHERS}
-      options |= {"qk_norm": "rmsnorm", "qk_norm_kw": eps}
+    if q_norm:
+      options["qk_norm"] = "rmsnorm"
     if "patch_embed.norm.weight" in arrays:
       options["stem_ln"] = "post_rmsnorm"
   if options:
-    options |= {"norm_kw": {"eps": _EPS_OTHERS}, "stem_eps": _EPS_OTHERS}
+    eps = {"eps": _EPS_OTHERS}
+    options |= {"norm_kw": eps, "stem_eps": _EPS_OTHERS}
+    options |= {"qk_norm_kw": eps} if q_norm else {}
   return options
 
 
@@ -315,14 +325,18 @@ def describe(
   model = find(name)
   options = {
     **{"gelu": "exact", "norm": "layernorm", "norm_kw": {"eps": EPS}},
-    **{"block_ln": "placement", "rope": "none"},
-    "block_ln_kw": {"sa": "pre", "mlp": "pre", "post": "branch"},
+    **BLOCKS,
     **_shown(arrays or {}),
     **(model.options if model else {}),
   }
   if model and not re.search("clip|aimv2", name) and "stem_eps" in options:
     # Another architecture with pre_norm=True keeps its own epsilon.
-    options |= {"norm_kw": {"eps": EPS}, "stem_eps": EPS}
+    usual = {
+      "norm_kw": {"eps": EPS},
+      "qk_norm_kw": {"eps": EPS},
+      "stem_eps": EPS,
+    }
+    options |= {k: usual[k] for k in usual.keys() & options.keys()}
   guessed: tuple[str, ...] = ()
   if not model:
     more = ("norm", "stem_eps") if "stem_eps" in options else ()

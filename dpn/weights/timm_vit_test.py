@@ -6,7 +6,7 @@ import pytest
 
 from dpn.models import vit, vit5
 from dpn.weights import conftest as testing
-from dpn.weights import load, timm_vit
+from dpn.weights import load, metadata, timm_vit
 
 
 @pytest.mark.parametrize(
@@ -116,6 +116,10 @@ def test_vit5_has_the_authors_parameters(size, arch, count):
   sizes = {"width": found.width, "depth": found.depth}
   named = vit.Model(1000, **found.options, **sizes, patch_size=(16, 16))
   assert named.config == model.config
+  rmsnorm = {f"blocks.0.{x}.weight": 1 for x in ("norm1", "attn.q_norm")}
+  described = timm_vit.describe({}, arch, rmsnorm)
+  assert described.options["qk_norm_kw"] == {"eps": 1e-6}
+  assert metadata.differences(described, vit.options(model)) == []
 
 
 def test_vit5_loads(tmp_path):

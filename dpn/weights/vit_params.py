@@ -105,7 +105,8 @@ def read(
   model = vit.Model(**options)
   options = vit.options(model)
   patch = (*positions.token_pixels(options), _embeddings(flat)[0].shape[2])
-  size = np.multiply(_grid(flat, tokens), patch[:2]).tolist()
+  known = positions.known_grid(file, flat)
+  size = np.multiply(_grid(flat, tokens, known), patch[:2]).tolist()
   image_shape = (1, *size, patch[2])
   image = jax.ShapeDtypeStruct(image_shape, np.float32)
   said = dataclasses.replace(file, options=options, cls_row=cls_row, guessed=())
@@ -261,11 +262,16 @@ def _inferred(arrays, file):
   return flat, options
 
 
-def _grid(flat, tokens):
-  """Returns (rows, cols) of patches with which a model has these shapes."""
+def _grid(flat, tokens, known):
+  """Returns (rows, cols) of patches with which a model has these shapes.
+
+  Those that are `known`, if they fit relative positions.
+  """
   for name, x in flat.items():
     if name.endswith("/rel_posemb/table"):  # (2 rows - 1) (2 cols - 1) offsets
       offsets = x.shape[-2]
+      if known and math.prod(2 * n - 1 for n in known) == offsets:
+        return known
       side = (math.isqrt(offsets) + 1) // 2
       square = (2 * side - 1) ** 2 == offsets
       return (side, side) if square else (1, (offsets + 1) // 2)

@@ -9,7 +9,7 @@ from typing import Any
 
 from dpn.weights import metadata
 from dpn.weights.files import Flat
-from dpn.weights.names import ATTENTION, BLOCK, PLAIN, QKV, Names
+from dpn.weights.names import ATTENTION, BLOCK, BLOCKS, PLAIN, QKV, Names
 
 _LAYER = "transformer.layers.{i}."
 _MODULES: dict[str, str | tuple[str, ...]] = {
@@ -79,8 +79,8 @@ def describe(flat: Flat, layout: str) -> metadata.ModelMetadata:
   options: dict[str, Any] = {
     **{"gelu": "exact", "norm": "layernorm", "norm_kw": {"eps": EPS}},
     "stem_eps": EPS,
-    "block_ln": "placement",
-    "block_ln_kw": {"sa": "pre", "mlp": "pre", "post": "branch"},
+    "posemb_join": "add",
+    **BLOCKS,
   }
   guessed = ["gelu", "norm_kw", "stem_eps", "block_ln_kw", "patch_size"]
   if layout == "simple_vit":

@@ -123,6 +123,11 @@ def batch_axes(x):
 
 def split_heads(x, num_heads: int):
   """Reshapes (…, width) to (…, heads, width / heads)."""
+  if x.shape[-1] % num_heads:
+    raise ValueError(
+      f"A norm that groups channels by heads was given {x.shape[-1]} of them; "
+      f"expected a multiple of num_heads={num_heads}."
+    )
   return x.reshape(*x.shape[:-1], num_heads, -1)
 
 

@@ -78,6 +78,13 @@ def test_bfloat16_input_keeps_float32_statistics(kind):
   np.testing.assert_allclose(got, want, rtol=2**-7, atol=1e-4)
 
 
+@pytest.mark.parametrize("kind", ["groupnorm", "dtn", "powernorm"])
+def test_channels_that_heads_do_not_divide(kind):
+  norm = norms.make(kind, tokens=base.TokenGrid(num_heads=2, grid=(2, 3)))
+  with pytest.raises(ValueError, match="given 9 of them; expected a multiple"):
+    jax.eval_shape(norm.init, jax.random.key(0), jnp.zeros((2, 6, 9)))
+
+
 def test_zeros_have_finite_gradients():
   x = jnp.zeros((2, 6, 8))
   tokens = base.TokenGrid(num_heads=2, grid=(2, 3))

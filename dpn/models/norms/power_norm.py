@@ -61,7 +61,7 @@ class PowerNorm(base.Normalizer):
 
   Attributes:
     warmup: training steps in which each batch is divided by its own second
-      moment, and the running one is a plain average.
+      moment, and the running one also averages over all steps so far.
   """
 
   PER_TOKEN = False

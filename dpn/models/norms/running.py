@@ -81,7 +81,7 @@ class PRepBN(Running):
 
   @nn.compact
   def __call__(self, x, train=False):  # (…, width)
-    ln = LayerNorm(name="ln")
+    ln = LayerNorm(scale_init=self.scale_init, name="ln")
     count = self.variable("batch_stats", "step", jnp.zeros, (), jnp.int32)
     eta = self.param("eta", nn.initializers.ones, (1,))
     x = self.upcast(x)

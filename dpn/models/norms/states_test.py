@@ -34,6 +34,16 @@ def step(norm, variables, x, cotangent):
   return run(variables, x)
 
 
+def test_prepbn_starts_with_the_scale_given():
+  """Blocks whose norms start at 0 are the identity, also in training."""
+  norm, x = (
+    norms.make("prepbn", scale_init=0.0),
+    jnp.ones((2, 3, 4)).at[0].set(2),
+  )
+  y, _ = norm.init_with_output(jax.random.key(0), x, train=True)
+  np.testing.assert_array_equal(y, 0)
+
+
 def test_prepbn(golden, precision):
   vectors = golden("frontier_states")
   get = lambda key: precision.cast(vectors[f"prepbn/{key}"])
