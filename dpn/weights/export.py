@@ -26,7 +26,7 @@ from dpn.weights.vit_params import VitParams
 
 DOCS = "docs/checkpoints.md"
 # By library, the options that its own Vision Transformer has.
-SUPPORTED: dict[str, dict[str, list]] = {
+SUPPORTED: dict[str, Mapping[str, Sequence]] = {
   "big_vision": big_vision.SUPPORTED,
   "naflex_vit": big_vision.SUPPORTED_NAFLEX,
   "timm": timm_vit.SUPPORTED,
