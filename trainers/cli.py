@@ -126,7 +126,6 @@ def run(
       logging.get_absl_handler().addFilter(
         lambda record: not (record.exc_info and "orbax" in record.pathname)
       )
-    registry.trust(flags.FLAGS.trust)
     try:
       host_memory.check_limit()
       main(*given)
@@ -142,6 +141,7 @@ def _parse_flags(argv):
   try:
     # What sets a config's fields is known once the config is there.
     program, *words = flags.FLAGS(argv, known_only=True)
+    registry.trust(flags.FLAGS.trust)  # a config may read that of a run
     if path := flags.FLAGS.config:
       _CONFIG.value = load_config(path)
       words = _with_fields(_CONFIG.value, words)

@@ -79,6 +79,19 @@ def test_what_is_wrong_with_a_config(path, tmp_path):
     cli._with_fields(cli.load_config(path), ["--config.lr=x"])
 
 
+def test_a_config_may_name_what_is_trusted(tmp_path):
+  """As configs/images.py does, which reads that of a run."""
+  (tmp_path / "config.py").write_text(
+    "from dpn import registry\n"
+    "def get_config():\n"
+    "  registry.check_names('run', {'model': {'norm': 'planted:X'}})\n"
+    "  raise ValueError('trusted')\n"
+  )
+  args = [f"--config={tmp_path}/config.py", f"--workdir={tmp_path}/run"]
+  assert "--trust planted" in _run(*args).stderr
+  assert "Error: trusted" in _run(*args, "--trust=planted").stderr
+
+
 def test_too_many_arguments(monkeypatch):
   run = lambda guarded, **unused: guarded(["diagnose", "a", "b"])
   monkeypatch.setattr(cli.app, "run", run)

@@ -131,7 +131,8 @@ def choice(
 
   `n` entries without repetition and in their order, or all of fewer if
   `fewer_ok`; "single" chooses one and drops its axis. `key` is a key, or
-  several, to read and to write, unless `inkey` and `outkey` are given.
+  several, to read and to write, unless `inkey` and `outkey` are given. What is
+  no array, such as a caption alone, is one entry.
   """
   inkeys, outkeys = (
     [keys] if isinstance(keys, str) else list(keys or ())
@@ -143,7 +144,8 @@ def choice(
     )
 
   def apply(example, rng):
-    sizes = {name: len(op.get(example, name)) for name in inkeys}
+    entries = {name: np.atleast_1d(op.get(example, name)) for name in inkeys}
+    sizes = {name: len(x) for name, x in entries.items()}
     size, least = sizes[inkeys[0]], 1 if n == "single" or fewer_ok else n
     if set(sizes.values()) != {size} or size < least:
       raise ValueError(f"cannot choose {n} of {sizes} entries.")
@@ -152,7 +154,7 @@ def choice(
     else:
       chosen = np.sort(rng.permutation(size)[:n])
     for source, target in zip(inkeys, outkeys, strict=True):
-      example[target] = np.asarray(example[source])[chosen]
+      example[target] = entries[source][chosen]
     return example
 
   return apply

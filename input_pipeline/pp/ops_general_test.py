@@ -127,6 +127,8 @@ def test_choice_takes_the_same_entries_of_all_keys():
   assert seen == {(i, j, c) for i, j in pairs for c in (b"u", b"v")}
   few = _apply("choice(9, 'x', fewer_ok=True)", x=x)["x"]
   np.testing.assert_array_equal(few, x)
+  alone = _apply("choice(inkey='x', outkey='text')", x="a dog")
+  assert alone["text"] == "a dog"  # a manifest has one caption
   for spec, message in (
     ("choice(6, 'x')", "cannot choose 6 of {'x': 5}"),
     ("choice(1, ['x', 'y'])", "{'x': 5, 'y': 4}"),
