@@ -104,7 +104,7 @@ def _differences(kept):
 def _speeds(found: dict[str, Any]) -> pd.DataFrame:
   """Returns a row of figures for every step that was measured."""
   rows = [
-    {"part": name.partition("_")[0], "row": row, "who": who}
+    {"part": name.partition("_")[0], "file": name, "row": row, "who": who}
     | {"name": f"{row}: {who}", "variant": row.split()[0]}
     | figures
     for name, part in found.items()
@@ -131,7 +131,8 @@ def _goals(found, speeds, variant) -> pd.DataFrame:
   of_variant = speeds[speeds.variant == variant]
   ours = of_variant[of_variant.part == "step"]
   goal = GOALS["mfu"]
-  mfu, text = ours.mfu.max(), f"MFU of {variant}"
+  of = f"best of {ours.row.nunique()} batch sizes"
+  mfu, text = ours.mfu.max(), f"MFU of {variant}, {of}"
   add(text, f"≥ {goal:.0%}", mfu, "{:.1%}", lambda x: x >= goal)
   timm = of_variant[
     (of_variant.part == "peers") & (of_variant.who == step.TIMM)
@@ -139,7 +140,7 @@ def _goals(found, speeds, variant) -> pd.DataFrame:
   # With some of timm's batch sizes missing its best is not known.
   known = {*ours.row} <= {*timm.row}
   ratio = ours.img_per_sec.max() / timm.img_per_sec.max() if known else None
-  text, least = "speed / timm compiled, each at its best batch", GOALS["timm"]
+  text, least = f"speed / timm compiled, each at its {of}", GOALS["timm"]
   add(text, f"≥ {least}", ratio, "{:.2f}", lambda x: x >= least)
   cost, text, most = None, "time for Dual PatchNorm", GOALS["dpn"]
   for name, rows_ in found.items():
@@ -164,19 +165,19 @@ def _numbers(found) -> pd.DataFrame:
 
 
 def _memory(found, speeds):
-  planned = [v for name, v in found.items() if name.startswith("memory_")]
+  ours = speeds[speeds.part == "step"].dropna(subset=["img_per_sec"])
+  if not len(ours):
+    return []
+  best = ours.loc[ours.img_per_sec.idxmax()]
+  planned = found.get(best.file.replace("step_", "memory_", 1))
   if not planned:
     return []
-  estimate = sum(planned[-1].values()) / 2**30
-  text = f"scripts.compile: {estimate:.2f} GiB"
-  ours = speeds[speeds.part == "step"].dropna(subset=["img_per_sec"])
-  if len(ours):
-    best = ours.loc[ours.img_per_sec.idxmax()]
-    text += (
-      f"; XLA reserves {best.reserved_gb:.2f} GiB here, and the most that was "
-      f"used was {best.peak_memory_gb:.2f} GiB"
-    )
-  return _section("Memory", f"{text}.")
+  text = (
+    f"{best.row}: XLA reserves {best.reserved_gb:.2f} GiB here, and the most "
+    f"that was used was {best.peak_memory_gb:.2f} GiB. For a CPU "
+    f"scripts.compile plans {sum(planned.values()) / 2**30:.2f} GiB."
+  )
+  return _section("Memory", text)
 
 
 def _input(found, speeds):

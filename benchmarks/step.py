@@ -9,8 +9,8 @@ the device, so that only the step is measured. A step's time is from the end of
 the one before to its own, dispatched one step in advance, as in training. MFU
 is the model's FLOPs (`dpn.flops`) relative to the device's data sheet; "of
 matmul" is relative to the product of two square matrices of the same dtype,
-measured in the same process; "of the bound" to the least time that the compiled
-program can take by the data sheet, see scripts.compile.
+measured in the same process; "of the bound" to what the compiled program needs
+by the data sheet, if nothing stays in caches, see scripts.compile.
 
 Peers: timm's model with torch.compile and AdamW, if both are installed (or in
 the environment of `--torch_python`), and big_vision's own update step. If

@@ -23,7 +23,9 @@ PEAKS = {
   "NVIDIA B200": 2250e12,
   "NVIDIA H100 PCIe": 756e12,
   "NVIDIA H100": 989e12,
+  "NVIDIA H100 NVL": 835e12,
   "NVIDIA H200": 989e12,
+  "NVIDIA H200 NVL": 835e12,
   "NVIDIA L4": 121e12,
   "NVIDIA L40": 181e12,
   "NVIDIA L40S": 362e12,
@@ -40,6 +42,8 @@ PEAKS = {
 def peak(device: jax.Device) -> float | None:
   """Returns the device's bfloat16 peak in FLOP/s, None if it is not known."""
   kind = device.device_kind
+  if " MIG " in kind:  # a part of a GPU
+    return None
   fitting = [k for k in PEAKS if re.match(rf"{k}(?![\w.])", kind)]
   return PEAKS[max(fitting, key=len)] if fitting else None
 

@@ -71,6 +71,8 @@ def test_peaks_of_similar_names():
 
   assert flops.peak(Device("NVIDIA H100 PCIe")) == 756e12
   assert flops.peak(Device("NVIDIA H100 80GB HBM3")) == 989e12
+  assert flops.peak(Device("NVIDIA H200 NVL")) == 835e12
+  assert flops.peak(Device("NVIDIA H100 80GB HBM3 MIG 1g.10gb")) is None
   assert flops.peak(Device("TPU v5 lite")) == 197e12
   assert flops.peak(Device("TPU v5")) == 459e12
   assert flops.peak(Device("NVIDIA A100-SXM4-80GB")) == 312e12

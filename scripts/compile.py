@@ -25,6 +25,7 @@ and accelerators' compilers mostly need less.
 import json
 import math
 import re
+import sys
 import time
 from collections.abc import Mapping, Sequence
 
@@ -137,6 +138,8 @@ def main():
     found = _report(config, _TARGET.value, _FIT.value, _WHAT.value)
     if _JSON.value:
       output.write(_JSON.value, json.dumps(found, indent=2))
+    if sum(found["memory"].values()) > found.get("memory_of_device", math.inf):
+      sys.exit(1)  # XLA for GPUs compiles what does not fit
     return
   jax.config.update("jax_platforms", "cpu")
   devices = {}
@@ -160,7 +163,7 @@ def _report(config, target, fitting=True, what=()):
   if isinstance(devices, int):
     jax.config.update("jax_num_cpu_devices", devices)
     devices = None
-  room = int((_MEMORY_GB.value or chip.memory_gb) * _GIB)
+  room = int((_MEMORY_GB.value or chip.usable_gb) * _GIB)
   report, start = {"fit": {}}, time.monotonic()
   if fitting:
     report["fit"], found = _fitted(config, devices, room)

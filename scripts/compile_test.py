@@ -75,6 +75,14 @@ def test_advice():
   assert "--fit" in text
 
 
+def test_of_a_gpu_s_memory_jax_takes_three_quarters(monkeypatch):
+  monkeypatch.delenv("XLA_CLIENT_MEM_FRACTION", raising=False)
+  usable = lambda name: targets.CHIPS[name].usable_gb
+  assert (usable("h100"), usable("v5e"), usable("cpu")) == (59.25, 16, 0)
+  monkeypatch.setenv("XLA_CLIENT_MEM_FRACTION", "0.9")
+  assert usable("h200") == pytest.approx(125.1)
+
+
 def test_the_smallest_change_that_fits():
   tried = []
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Measures what this project claims about GPUs, on this machine's, in 25 minutes.
+# Measures what this project claims about GPUs on this machine's, what matters
+# most first, as much as fits into 25 minutes.
 #
 #   bash scripts/gpu_report.sh [--tiny] [--out OUT] [--minutes 25]
 #
@@ -10,8 +11,8 @@
 # --tiny is a trial in small that any CPU can do; python -m benchmarks.gpu_report
 # --help lists all options.
 #
-# Installs what it needs into .venv, with the extras in EXTRAS (cuda13), unless
-# PYTHON names an interpreter that has it all.
+# Installs what it needs into .venv, with the extras in EXTRAS (cuda13, or cuda12
+# if it is there, fast, restart), unless PYTHON names an interpreter that has it all.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -22,7 +23,10 @@ case " $* " in *" -h "* | *" --help "*) # not worth an installation
 esac
 python=${PYTHON:-.venv/bin/python}
 if [ -z "${PYTHON:-}" ]; then
-  default=cuda13
+  # Two CUDAs in one environment are in each other's way.
+  cuda=cuda13
+  ! .venv/bin/python -c 'import jax_cuda12_plugin' 2>/dev/null || cuda=cuda12
+  default=$cuda,fast,restart
   [[ " $* " != *" --tiny "* ]] || default=
   bash scripts/venv.sh "${EXTRAS-$default}"
 fi

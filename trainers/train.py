@@ -25,6 +25,8 @@ OUT_OF_MEMORY = (
   "recompute activations\n"
   "  config.sharding_strategy=[('.*', 'fsdp(axis=\"data\")')]: "
   "spread parameters and optimizer over the devices\n"
+  "On a GPU, XLA_CLIENT_MEM_FRACTION=0.95 in the environment gives JAX more "
+  "than three quarters of its memory.\n"
   "python -m scripts.compile says what fits, without running."
 )
 

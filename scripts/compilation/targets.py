@@ -33,6 +33,12 @@ class Chip:
   largest: tuple[int, ...] = ()
   between_hosts: float = 0.0
 
+  @property
+  def usable_gb(self) -> float:
+    """GiB that JAX takes: of a GPU three quarters, unless told otherwise."""
+    share = os.environ.get("XLA_CLIENT_MEM_FRACTION", 0.75)
+    return self.memory_gb * (1 if self.largest else float(share))
+
 
 # Google Cloud's pages on each, and NVIDIA's data sheets (SXM, dense); links are
 # given there as both ways. Between hosts of eight GPUs, 400 Gbit/s a GPU as in

@@ -82,6 +82,9 @@ def test_preflight_comes_first(script, tmp_path):
   first, *_ = _commands(script, *options)
   words = ["-m", "scripts.compile", "--target", "v5e:8x8", *TRAIN[:2]]
   assert first[1:] == words
+  own = ["--allow_config_change", "--seeds", "0,1", "--init_timeout_secs=9"]
+  done = _run(script, *options, "--dry_run", "--", *TRAIN, *own)
+  assert shlex.split(done.stdout.partition("\n")[0])[1:] == words
   (tmp_path / "bin").mkdir()
   (tmp_path / "bin" / "python").symlink_to(shutil.which("false"))
   done = _run("slurm.sh", *options[:2], "--venv", str(tmp_path), "--", *TRAIN)

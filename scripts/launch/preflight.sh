@@ -24,8 +24,9 @@ preflight() {
   shift 2
   while (($#)); do
     case $1 in
-      --workdir) shift 2 ;;
-      --workdir=*) shift ;;
+      --workdir | --seeds | --init_timeout_secs) shift 2 ;;
+      --workdir=* | --seeds=* | --init_timeout_secs=*) shift ;;
+      --allow_config_change*) shift ;;
       *) command+=("$1") && shift ;;
     esac
   done
