@@ -38,6 +38,8 @@ def get_config(arg):
     "imagenet": common.imagenet_fewshot(arg.res, log_steps=1),
     "small": common.get_fewshot_lsr(arg.res, resize, log_steps=1),
   }
+  metric = "fewshot/imagenet_25shot"  # small data sets fill no cell
+  cell = common.table("few-shot", arg.variant, arg.stem_ln, metric)
   return {
     "total_steps": 0,
     "num_classes": 1000,
@@ -60,13 +62,5 @@ def get_config(arg):
     "optax_name": "identity",
     "lr": 0.0,
     "evals": {"fewshot": common.choose("datasets", arg.datasets, probes)},
-    **(
-      {
-        "table": common.table(
-          "few-shot", arg.variant, arg.stem_ln, "fewshot/imagenet_25shot"
-        )
-      }
-      if arg.datasets == "imagenet"
-      else {}  # small data sets fill no cell of a table
-    ),
+    **({"table": cell} if arg.datasets == "imagenet" else {}),
   }
