@@ -10,7 +10,7 @@ import ml_collections
 from absl import app, flags, logging
 from ml_collections import config_flags
 
-from dpn import errors, host_memory, registry
+from dpn import errors, host_memory, registry, trees
 
 EXPECTED = (ValueError, OSError, errors.NonFiniteError, errors.EvaluatorError)
 flags.disclaim_key_flags()  # so that --help shows them as the command's own
@@ -42,15 +42,27 @@ def define_config() -> _Config:
 
 
 def load_config(path: str) -> ml_collections.ConfigDict:
-  """Returns the config of a file, "<path>" or "<path>:<arguments>"."""
+  """Returns the config of a file, "<path>" or "<path>:<arguments>".
+
+  Raises ValueError unless it consists of what the run's config.json can hold.
+  """
   path, *arg = path.split(":", 1)
   module = runpy.run_path(path)
   if "get_config" not in module:
     raise ValueError(f"{path} has no function get_config.")
   try:
-    return module["get_config"](*arg)
+    config = module["get_config"](*arg)
+    values = trees.flatten(config.to_dict())
   except (KeyError, AttributeError, TypeError) as e:
     raise ValueError(f"{path}: {type(e).__name__}: {e}.") from e
+  for name, value in values.items():
+    if not isinstance(value, str | int | float):
+      raise ValueError(
+        f"{path}: config.{name.replace('/', '.')} is {value!r}, expected text, "
+        "a number, or a list or dictionary of these; of a dtype the name, as "
+        "in 'bfloat16'."
+      )
+  return config
 
 
 def _with_fields(config, words: Sequence[str]) -> list[str]:

@@ -37,6 +37,12 @@ def get_config(arg="lr=1"):
      "model_load": {"dont_check": ()}}
   )
 """
+DTYPE = """
+import jax.numpy as jnp
+import ml_collections
+def get_config():
+  return ml_collections.ConfigDict({"optax": {"mu_dtype": jnp.bfloat16}})
+"""
 
 
 @pytest.fixture(name="path")
@@ -73,6 +79,9 @@ def test_what_is_wrong_with_a_config(path, tmp_path):
   (tmp_path / "empty.py").write_text("")
   with pytest.raises(ValueError, match="has no function get_config"):
     cli.load_config(str(tmp_path / "empty.py"))
+  (tmp_path / "dtype.py").write_text(DTYPE)
+  with pytest.raises(ValueError, match=r"config.optax.mu_dtype is <.*'bfloat16"):
+    cli.load_config(str(tmp_path / "dtype.py"))
   with pytest.raises(ValueError, match=r"in config.evals: 'vla'. Did you mean"):
     cli._with_fields(cli.load_config(path), ["--config.evals.vla=None"])
   with pytest.raises(flags.Error, match=r"--config.lr=x: could not convert"):

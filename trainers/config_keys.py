@@ -97,6 +97,8 @@ def check(config: Mapping) -> list[str]:
   unused = []
   if config.get("model_load") and not config.get("model_init"):
     unused = ["config.model_load is not used: config.model_init is not set."]
+  if config.get("resume") and config.get("model_init"):
+    unused += ["config.model_init is not used: config.resume is set."]
   return unused + [
     f"{path}.{key} is accepted and ignored: {why}."
     for path, section, ignored in (

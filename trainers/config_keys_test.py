@@ -37,6 +37,9 @@ def test_keys_without_a_meaning_are_noted():
   assert config_keys.check({**config, "model_init": "x.npz"}) == []
   [note] = config_keys.check(config)
   assert note.startswith("config.model_load is not used")
+  config = {"input": {"a": 1}, "model_init": "x.npz", "resume": "W"}
+  [note] = config_keys.check(config)
+  assert note.startswith("config.model_init is not used: config.resume")
 
 
 def _literals():
