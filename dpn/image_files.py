@@ -10,7 +10,12 @@ import pathlib
 SPLITS = (
   *("train", "training", "val", "valid", "validation", "test", "testing"),
 )
-SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
+# HEIC cannot be decoded: an error names such a file, which would otherwise be
+# left out without a word.
+SUFFIXES = (
+  *(".avif", ".bmp", ".gif", ".heic", ".heif", ".jfif", ".jpe", ".jpeg"),
+  *(".jpg", ".png", ".tif", ".tiff", ".webp"),
+)
 
 
 def is_image(path: str) -> bool:

@@ -5,6 +5,7 @@ import dataclasses
 import inspect
 import math
 import pkgutil
+import typing
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, NamedTuple
 
@@ -13,7 +14,15 @@ import jax
 import numpy as np
 from absl import logging
 
-from dpn import errors, evaluators, processes, registry, schedules, sharding
+from dpn import (
+  errors,
+  evaluators,
+  processes,
+  registry,
+  schedules,
+  schema,
+  sharding,
+)
 from dpn.input_pipeline import device, loader, pipeline, sources
 from dpn.tasks import base
 
@@ -278,8 +287,10 @@ def _make(cls, predict_fns, mesh, kw, inherited):
         "%s=%r of evaluator %s is accepted and ignored: %s.",
         *(key, value, cls.__module__, pipeline.IGNORED_KEYS[key]),
       )
-  for key in kw:
+  hints = typing.get_type_hints(cls)
+  for key, value in kw.items():
     errors.check_known("key", key, known)
+    schema.check(cls.__module__, key, value, hints.get(key, Any))
   for key, parameter in known.items():
     if parameter.default is parameter.empty and key not in kw:
       raise ValueError(f"{key} is missing; {cls.__module__} needs it.")

@@ -17,6 +17,7 @@ from absl import logging
 
 from dpn import errors, trees
 from dpn.evaluators import base
+from dpn.input_pipeline import sources
 
 # So large that the penalty on the weights of this feature, the bias, does not
 # matter.
@@ -99,10 +100,10 @@ def _checked(x, y, num_classes):
     )
   if not np.isfinite(x).all():
     raise ValueError("A feature is not finite: training may have diverged.")
-  if y.min() < 0 or y.max() >= num_classes:
+  if y.dtype.kind not in "iu" or y.min() < 0 or y.max() >= num_classes:
     raise ValueError(
-      f"Got labels from {y.min()} to {y.max()}, expected [0, {num_classes}):"
-      " check num_classes."
+      f"Got {y.dtype} labels from {y.min()} to {y.max()}, expected integers in "
+      f"[0, {num_classes}): check num_classes."
     )
   return x, y
 
@@ -141,7 +142,7 @@ class Evaluator(base.Evaluator):
     )
     self._datasets = {}
     for key, (name, train, test) in self.datasets.items():
-      data = {"name": name, "data_dir": self.data_dir}
+      data = sources.named(name, self.data_dir)
       data["subset_seed"] = self.subset_seed
       self._datasets[key] = (
         self.open(data | {"split": train}, self.pp_train),

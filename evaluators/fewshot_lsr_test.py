@@ -120,7 +120,8 @@ def test_choose_shots_of_small_and_empty_classes(monkeypatch):
   [
     ({"l2_reg": 0.0}, "l2_reg=0.0, expected a positive number"),
     ({"x_test": np.full((3, 2), np.nan)}, "A feature is not finite"),
-    ({"num_classes": 2}, r"labels from 0 to 2, expected \[0, 2\)"),
+    ({"num_classes": 2}, r"from 0 to 2, expected integers in \[0, 2\)"),
+    ({"y_test": np.zeros(3)}, "float64 labels from 0.0 to 0.0, expected integ"),
     ({"y_train": np.array([0, 1])}, r"features \(3, 2\) and labels \(2,\)"),
     ({"x_test": np.zeros((0, 2)), "y_test": np.zeros(0, int)}, "one example"),
   ],
@@ -165,6 +166,7 @@ def _evaluator(data, devices=4, batch_size=8, **kw):
     datasets={"toy": (data, "train", "test")},
     pp_train=pp,
     pp_eval=pp,
+    data_dir="/tfds",  # means nothing to these data
     **kw,
   )
 

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from dpn.evaluators import base, retrieval
-from dpn.input_pipeline import pp
+from dpn.input_pipeline import pp, sources
 from dpn.input_pipeline.sources import arrays
 from dpn.input_pipeline.text import prompts
 
@@ -52,7 +52,7 @@ class Evaluator(base.Evaluator):
     super().__post_init__()
     self._datasets = {}
     for key, (name, split) in self.datasets.items():
-      data = {"name": name, "split": split, "data_dir": self.data_dir}
+      data = sources.named(name, self.data_dir) | {"split": split}
       images = self.open(data, f'{self.pp_img}|keep("image", "label")')
       own_names = own_count = None
       if pp.make(self.pp_img).leaves("label"):

@@ -22,6 +22,7 @@ def _evaluator(path, **kw):
     mesh=sharding.make_mesh(),
     batch_size=4,
     pp_txt='tokenize(4, "none")',
+    data_dir="/tfds",  # means nothing to these data
     **{"datasets": {"toy": (f"arrays:{path}", "test")}, "pp_img": "", **kw},
   )
 

@@ -1,11 +1,12 @@
 """Opens data for training and evaluation, as configs describe it."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from absl import logging
 
-from dpn import errors
+from dpn import errors, schema
 from dpn.input_pipeline import batches, loader, pp, sources
 from dpn.input_pipeline import order as order_lib
 
@@ -121,6 +122,9 @@ def _check_values(config: Mapping[str, Any]):
 def _parts(config: dict[str, Any]):
   """Takes the data out of the config and returns the parts and weights."""
   data = config.pop("data")
+  if isinstance(data, sources.Source):
+    return [_part(data, config.pop("pp", ""))], [1]
+  schema.check("config.input", "data", data, Mapping)
   if "name" in data or not data:
     return [_part(data, config.pop("pp", ""))], [1]
   if "pp" in config:
@@ -129,7 +133,11 @@ def _parts(config: dict[str, Any]):
       f"config.input.{next(iter(data))}.pp."
     )
   numbers = [w for w in data.values() if isinstance(w, int | float)]
-  if len(numbers) < len(data) or min(numbers) < 0 or not any(numbers):
+  if (
+    len(numbers) < len(data)
+    or not all(0 <= weight < math.inf for weight in numbers)
+    or not any(numbers)
+  ):
     raise ValueError(
       f"config.input.data={dict(data)} has no name, so it is a mixture: "
       "expected weights from 0, one above it at least."
@@ -166,12 +174,13 @@ def _part(
   preprocess = pp.make(spec)
   if onehot := preprocess.onehot_of_source():
     key, depth = onehot
-    names = source.class_names(key)
-    if names is not None and len(names) != depth:
+    count = source.num_classes(key) or 0
+    # Without names, it is that of the highest label.
+    if depth < count or (source.class_names(key) and depth > count):
       raise ValueError(
-        f"{source.name} has {len(names)} classes of {key!r}, but onehot makes "
+        f"{source.name} has {count} classes of {key!r}, but onehot makes "
         f"{depth}. Set config.num_classes and the depth of every onehot to "
-        f"{len(names)}, or map the labels with an op of your own before onehot."
+        f"{count}, or map the labels with an op of your own before onehot."
       )
   return batches.MixturePart(source, preprocess)
 

@@ -3,6 +3,7 @@
 import ctypes
 import hashlib
 import itertools
+import math
 import mmap
 import multiprocessing
 import os
@@ -282,6 +283,9 @@ def test_memory_stays_flat_over_epochs():
     ({"prefetch": 0}, "prefetch must be an integer from 1, got 0"),
     ({"repeats": 1.5}, "repeats must be an integer from 1, got 1.5"),
     ({"data": {"a": "1"}, "pp": None}, "has no name, .* expected weights"),
+    ({"data": {"a": math.nan, "b": 1}, "pp": None}, "expected weights"),
+    ({"data": "arrays:digits"}, "data must be of type dict, got 'arrays:digit"),
+    ({"pp": ["decode"]}, "must be of type str or NoneType, got .'decode'"),
     ({"seed": -1}, r"seed, or config.seed, must be in \[0, 2\*\*32\), got -1"),
     ({"seed": 2**32}, r"must be in \[0, 2\*\*32\), got 4294967296"),
     ({"on_error": "skp"}, "Unknown on_error 'skp'. Did you mean 'skip'"),
@@ -314,6 +318,10 @@ def test_onehot_is_compared_with_the_classes(tmp_path):
       shape(depth)
     # An op that may change the labels.
     assert shape(depth, 'bin_label("label", 3, 2)|') == (2, depth)
+  data.update(name="arrays:digits")  # ten classes, which have no names
+  with pytest.raises(ValueError, match="10 classes of 'label', but onehot mak"):
+    pipeline.evaluation(data, 'onehot(9, key="label")|keep("label")', 2)
+  pipeline.evaluation(data, 'onehot(12, key="label")|keep("label")', 2)
 
 
 def test_parts_of_a_mixture_have_the_same_classes(tmp_path):

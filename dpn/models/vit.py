@@ -188,6 +188,11 @@ class ViT(nn.Module):
       logits (batch, num_classes), the representation (batch, `rep_size` or
       width) if `num_classes` is None, and a dict of every intermediate.
     """
+    if not jnp.issubdtype(image.dtype, jnp.floating):
+      raise ValueError(
+        f"Got an image of {image.dtype}, expected floats, usually in [-1, 1]: "
+        "end the preprocessing with value_range(-1, 1) or vgg_value_range."
+      )
     with self.config.lookup("weight_norm")(train):
       return self.forward(image, train, attention_maps)
 

@@ -319,7 +319,13 @@ def test_evaluation_is_deterministic_and_training_needs_a_generator():
 # --- Construction
 
 
-def test_sizes_that_do_not_divide():
+def test_images_and_sizes_that_do_not_fit():
+  with pytest.raises(
+    ValueError, match=r"image of uint8, expected floats.*valu"
+  ):
+    vit.Model(5, **SIZE).init(
+      jax.random.key(0), np.zeros((1, 8, 8, 3), np.uint8)
+    )
   with pytest.raises(ValueError, match=r"cut into 5x5 patches"):
     shapes(vit.Model(5, **{**SIZE, "patch_size": (5, 5)}))
   with pytest.raises(ValueError, match=r"width=16 must be .* num_heads=3"):

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from dpn import calls, registry
+from dpn import calls, registry, schema
 from dpn.input_pipeline.pp import (
   lazy_image,
   op,
@@ -83,6 +83,7 @@ def make(spec: str | None, modules: Sequence[str] = ()) -> "Preprocess":
     ValueError: the string cannot be parsed, an op is unknown, or its arguments
       do not fit; the message shows where.
   """
+  schema.check("preprocessing", "", spec, str | None)
   add_modules(modules)
   return Preprocess(spec or "")
 

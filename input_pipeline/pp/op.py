@@ -145,6 +145,15 @@ def check_levels(image: np.ndarray, name: str, channels: Sequence[int]):
     )
 
 
+def check_areas(area_min: float, area_max: float):
+  """Raises ValueError unless these are shares of an image in percent."""
+  if not 0 < area_min <= area_max <= 100 or area_max <= 1:
+    raise ValueError(
+      "expected 0 < area_min <= area_max <= 100, in percent and not as "
+      f"fractions, got {(area_min, area_max)}."
+    )
+
+
 def pair(size: int | tuple[int, int]) -> tuple[int, int]:
   """Returns (rows, cols) from one number for both, or from two."""
   both = tuple(size) if isinstance(size, tuple | list) else (size, size)

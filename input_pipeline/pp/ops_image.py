@@ -27,14 +27,15 @@ _DECODE_FLAGS = {1: cv2.IMREAD_GRAYSCALE, 3: cv2.IMREAD_COLOR_RGB}
 def decode_image(data: bytes, channels: int = 3) -> np.ndarray:
   """Returns the image in `data` as uint8 of shape (rows, cols, channels).
 
-  JPEG, PNG, WebP, BMP, GIF (first frame) and TIFF. With three channels, grey
-  images are repeated, palettes are looked up and CMYK is converted; with one,
-  colours become their luma. An alpha channel is dropped, not blended; 16-bit
-  samples keep their high byte; an EXIF orientation is ignored, as TensorFlow
-  ignores it.
+  JPEG, PNG, WebP, AVIF, BMP, GIF (first frame) and TIFF. With three channels,
+  grey images are repeated, palettes are looked up and CMYK is converted; with
+  one, colours become their luma. An alpha channel is dropped, not blended;
+  16-bit samples keep their high byte; an EXIF orientation is ignored, as
+  TensorFlow ignores it.
 
   Raises:
-    ValueError: `data` is not bytes, or not one whole image.
+    ValueError: `data` is not bytes, or not one whole image. A JPEG damaged
+      within, but with its last bytes, is decoded all the same.
   """
   if not isinstance(data, bytes):
     raise ValueError(
@@ -76,7 +77,8 @@ def imdecode(data: bytes, flags: int) -> np.ndarray:
   if image is None:
     raise ValueError(
       f"not a whole image in a known format ({len(data)} bytes that start "
-      f"with {data[:8]!r}): the record is truncated or no image."
+      f"with {data[:12]!r}): the record is truncated, no image, or one that "
+      "must be converted before, such as HEIC."
     )
   return image
 
@@ -179,10 +181,10 @@ def inception_crop(
   the crop is resized to, by `method` and `antialias` as in `resize`; None
   leaves it.
   """
-  if not (0 < area_min <= area_max <= 100 and 0 < ratio_min <= ratio_max):
+  op.check_areas(area_min, area_max)
+  if not 0 < ratio_min <= ratio_max:
     raise ValueError(
-      "expected 0 < area_min <= area_max <= 100 percent and 0 < ratio_min <= "
-      f"ratio_max, got {(area_min, area_max, ratio_min, ratio_max)}."
+      f"expected 0 < ratio_min <= ratio_max, got {(ratio_min, ratio_max)}."
     )
   resize_to = _resizer(method, antialias)
   size = None if size is None else op.pair(size)

@@ -141,6 +141,7 @@ def random_erasing(
   """
   if not 0 <= p <= 1:
     raise ValueError(f"p is a probability, in [0, 1]: got {p!r}.")
+  op.check_areas(area_min, area_max)
 
   def apply(image, rng):
     if image.dtype != np.float32:

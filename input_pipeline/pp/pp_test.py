@@ -78,6 +78,8 @@ def test_keys(form):
     ("resize_small((8, 4))", "one side in pixels, got .8, 4.: for both", 0),
     ("resize_long([8, 4])", "resize_long: expected one side in pixels", 0),
     ("inception_crop(8, area_min=101)", "0 < area_min <= area_max", 0),
+    ("inception_crop(8, 0.08, 1.0)", "in percent and not as fractions", 0),
+    ("random_erasing(1, 50, 20)", r"<= 100, in percent.*\(50, 20\)", 0),
     ("flip_lr|resize(2 * 4)", "must be literals.*2 \\* 4", 15),
     ("resize(open('f'))", "must be literals", 7),
     ("keep('é')|resize(x)", "must be literals.*got x", 17),

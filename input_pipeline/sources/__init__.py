@@ -144,6 +144,12 @@ def make(data: Mapping[str, Any], *, own_classes: bool = True) -> Source:
   return join(slices, data.get("subset_seed"))
 
 
+def named(name: str, data_dir: str | None) -> dict[str, Any]:
+  """Returns a config's `data` but the split; `data_dir` is of TFDS alone."""
+  data = {"name": name}
+  return data | {"data_dir": data_dir} if kind_of(name)[0] == "tfds" else data
+
+
 def kind_of(name: str) -> tuple[str, str]:
   """Returns one of `KINDS` and what follows it, or "" for an import path."""
   kind, _, rest = name.partition(":")
@@ -152,6 +158,8 @@ def kind_of(name: str) -> tuple[str, str]:
       f"data.name={name!r} does not say what kind of data is at that path. "
       f"Expected one of {', '.join(KINDS)} before it, as in 'folder:{name}'."
     )
+  if name.endswith(":"):
+    raise ValueError(f"data.name={name!r} has nothing behind its colon.")
   if not rest or re.fullmatch(r"\d+\.\d+\.\d+", rest):
     return "tfds", name
   if kind not in KINDS and not rest.isidentifier():

@@ -22,9 +22,11 @@ class ArraySource(sources.Source):
     name: str,
     columns: Mapping[str, np.ndarray],
     classes: Mapping[str, Sequence[str] | int] | None = None,
+    may_be_sorted: bool = False,
   ):
-    """Takes columns of equal length; for `classes` see `sources.Source`."""
+    """Takes columns of equal length; for the others see `sources.Source`."""
     self.name, self._columns, self.classes = name, columns, classes or {}
+    self.may_be_sorted = may_be_sorted
     lengths = {key: (*np.shape(x), -1)[0] for key, x in columns.items()}
     if len(set(lengths.values())) != 1 or -1 in lengths.values():
       raise ValueError(
@@ -71,7 +73,7 @@ def open_split(name: str, split: str) -> ArraySource:
     _check_images(f"{path}: {split}/image", columns["image"])
   counts = [int(column.max(initial=0)) + 1 for column in labels.values()]
   classes = {"label": max(counts)} if counts else {}
-  return ArraySource(f"{path}:{split}", columns, classes)
+  return ArraySource(f"{path}:{split}", columns, classes, may_be_sorted=True)
 
 
 def _check_labels(name: str, labels: np.ndarray):
@@ -119,7 +121,8 @@ def _glyphs(split: str) -> ArraySource:
 
   sources.check_split("glyphs", split, glyphs.SPLITS)
   columns, names = glyphs.split(split)
-  return ArraySource(f"glyphs:{split}", columns, {"label": names})
+  name, classes = f"glyphs:{split}", {"label": names}
+  return ArraySource(name, columns, classes, may_be_sorted=True)
 
 
 def _digits(split: str) -> ArraySource:

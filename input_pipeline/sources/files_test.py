@@ -154,7 +154,7 @@ def test_tar_errors(tmp_path):
 def test_folder_errors(tmp_path):
   _write(tmp_path, {"train/a/1.jpg": b"", "val/notes.txt": b""})
   _check_fails("folder", tmp_path, "Unknown split 'test'. Known: train", "test")
-  _check_fails("folder", tmp_path, "No image in .*/val.*ending in .bmp", "val")
+  _check_fails("folder", tmp_path, "No image in .*/val.*ending in .avif", "val")
   data = {"name": f"folder:{tmp_path}", "split": "train", "data_dir": "/x"}
   with pytest.raises(ValueError, match="data_dir is for TFDS"):
     sources.make(data)

@@ -3,9 +3,9 @@
 Its columns are `path`, `split`, and any of `label`, `mask` and `caption`: a CSV
 file with a header, or a JSONL file with an object per line, not compressed.
 Paths (of images, and in `mask` of label maps) are relative to the manifest's
-folder and stay in it; labels are numbers from 0, or names; in JSONL a caption,
-under the key `text`, may be a list of them. Rows of splits that are not read
-may lack all three. Other columns, and spaces around a field, are ignored.
+folder and stay in it; labels are numbers from 0, or names; a caption becomes
+the example's `text`, and may in JSONL be a list. Rows of splits that are not
+read may lack all three. Other columns, and spaces around a field, are ignored.
 """
 
 import os
