@@ -48,7 +48,7 @@ MODEL_KW = {
   "norm_kw": {},
 }
 # Every 50 steps, and the gradient by depth, as in Figures 2 and 4.
-LOGS = {"log_training_steps": 50, "log_grad_depth": True, "ckpt_steps": 1000}
+LOGS = {"log_training_steps": 50, "log_grad_depth": 1000, "ckpt_steps": 1000}
 ADAM = {"grad_clip_norm": 1.0, "optax_name": "scale_by_adam"}
 # Appendix C.
 AUGREG = {

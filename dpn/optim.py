@@ -68,7 +68,11 @@ def make(
       fn = schedules.learning_rate(total_steps, batch_size, data_size, **kw)
       schedule_fns.append(fn)
       schedule_txs.append(optax.masked(optax.scale_by_schedule(fn), mask))
-  optimizer = _optimizer(config.get("optax_name"), config.get("optax") or {})
+  kw = config.get("optax") or {}
+  try:
+    optimizer = _optimizer(config.get("optax_name"), kw)
+  except TypeError as e:  # of arguments of a wrong type
+    raise ValueError(f"config.optax={dict(kw)}: {e}") from e
   lr_mults = _masked(config, params, "lr_mults")
   if not all(isinstance(m, numbers.Real) and float(m) > 0 for _, m in lr_mults):
     raise ValueError(
@@ -281,8 +285,9 @@ def scale_by_adafactor(
   in half precision and without bias correction; parameter scaling and update
   clipping are gone, unless `clipping_threshold` limits the root mean square of
   an array's update. Arrays with fewer than two dimensions of
-  `min_dim_size_to_factor` keep their full second moment. `eps` is added to
-  squared gradients.
+  `min_dim_size_to_factor` keep their full second moment; as in big_vision, the
+  blocks that `scan` stacks are a dimension, so that from 32 blocks on scales
+  and biases are factored, too. `eps` is added to squared gradients.
   """
 
   def decay(step, exponent):

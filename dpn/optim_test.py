@@ -357,6 +357,10 @@ def test_scanned_blocks_train_like_separate_ones():
     ({"optax_name": "momentum_hp"}, "Did you mean 'big_vision.momentum_hp'"),
     ({"optax_name": "scale_by_"}, "scale_by_param_block_rms, scale_by_radam"),
     ({"optax_name": "adamw"}, "'scale_by_adam' for 'adamw'"),
+    (
+      {"optax_name": "scale_by_adam", "optax": {"mu_dtype": "bfloat61"}},
+      r"config.optax={'mu_dtype': 'bfloat61'}: .*bfloat61",
+    ),
     ({"optax_name": "scale"}, r"scale\(step.*missing.* argument: 'step_size'"),
     (
       {"optax_name": "scale_by_adam", "optax": {"beta1": 0.9}},

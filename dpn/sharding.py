@@ -1,5 +1,6 @@
 """Device meshes and where each array lies on them."""
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -7,9 +8,11 @@ from typing import Any
 import flax.linen as nn
 import jax
 import numpy as np
+from absl import logging
+from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from dpn import calls, errors, trees
+from dpn import calls, errors, schema, trees
 
 
 def make_mesh(
@@ -20,21 +23,28 @@ def make_mesh(
 
   One size may be -1, for what is left.
   """
+  schema.check("config", "mesh", axes, Sequence[tuple[str, int]])
   names = [name for name, _ in axes]
+  if len({*names}) < len(names):
+    raise ValueError(f"config.mesh={list(axes)} has two axes of one name.")
   sizes = [size for _, size in axes]
-  devices = jax.device_count() if among is None else len(among)
+  count = jax.device_count() if among is None else len(among)
   if sizes.count(-1) == 1:
     rest = -math.prod(sizes)
-    sizes[sizes.index(-1)] = devices // rest if rest else 0
-  if math.prod(sizes) != devices or min(sizes) < 1:
+    sizes[sizes.index(-1)] = count // rest if rest else 0
+  if math.prod(sizes) != count or min(sizes) < 1:
     raise ValueError(
-      f"config.mesh={list(axes)} does not fit {devices} devices: the sizes "
+      f"config.mesh={list(axes)} does not fit {count} devices: the sizes "
       "must multiply to that number, and one of them may be -1."
     )
   # Flax Linen needs automatic axes: with explicit ones, JAX's default, a
   # sharded parameter in a matmul is a type error.
   types = (AxisType.Auto,) * len(sizes)
-  return jax.make_mesh(sizes, names, axis_types=types, devices=among)
+  # `jax.make_mesh` refuses what does not follow the wiring of most TPUs.
+  devices = mesh_utils.create_device_mesh(
+    sizes, among, allow_split_physical_axes=True
+  )
+  return Mesh(devices, names, axis_types=types)
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
@@ -100,7 +110,8 @@ def infer(shapes: Any, strategy: Sequence[tuple[str, str]], mesh: Mesh) -> Any:
   name gives its rule. Leaves without one are replicated. A name ends like the
   parameter's, also in the optimizer state, so ".*" means both. Rules are
   `replicate` and `fsdp(axis="data", min_size_to_shard_mb=4)`, which splits the
-  largest divisible dimension of arrays above that size.
+  largest divisible dimension of arrays above that size, and warns where there
+  is none.
   """
   if any(isinstance(pair, str) or len(pair) != 2 for pair in strategy):
     raise ValueError(
@@ -124,12 +135,24 @@ def _fsdp(mesh: Mesh, axis: str = "data", min_size_to_shard_mb: float = 4):
   def rule(leaf):
     size_mb = math.prod(leaf.shape) * leaf.dtype.itemsize / 2**20
     fits = [d for d in leaf.shape if d % parts == 0]
+    if size_mb > max(min_size_to_shard_mb, 1) and not fits:
+      _warn_of_whole(leaf.shape, axis, parts)
     if size_mb <= min_size_to_shard_mb or not fits:
       return PartitionSpec()
     dim = leaf.shape.index(max(fits))
     return PartitionSpec(*[None] * dim, axis)
 
   return rule
+
+
+@functools.cache  # once for each shape
+def _warn_of_whole(shape, axis, parts):
+  logging.warning(
+    "Arrays of shape %s stay whole on every device: no dimension is a multiple "
+    "of the %d devices of the mesh axis %r. A smaller axis beside another, "
+    'mesh=[("data", -1), ("fsdp", 8)], may split them.',
+    *(shape, parts, axis),
+  )
 
 
 _RULES = {"replicate": lambda mesh: lambda leaf: PartitionSpec(), "fsdp": _fsdp}

@@ -89,6 +89,18 @@ def test_fsdp_leaves_small_arrays_whole():
   assert _spec((1024, 1028), "fsdp(min_size_to_shard_mb=4.1)") == P()
 
 
+def test_meshes_that_make_no_sense():
+  with pytest.raises(ValueError, match=r"mesh.0 must be of type.*got 'data'"):
+    sharding.make_mesh(("data", 8))
+  with pytest.raises(ValueError, match="has two axes of one name"):
+    sharding.make_mesh([("data", 4), ("data", 1)])
+
+
+def test_fsdp_says_what_stays_whole(caplog):
+  assert _spec((1023, 1026), "fsdp") == P()
+  assert "(1023, 1026) stay whole on every device" in caplog.text
+
+
 def test_fsdp_over_another_axis():
   axes = [("data", -1), ("model", 2)]
   rule = 'fsdp(axis="model", min_size_to_shard_mb=0)'

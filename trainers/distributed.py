@@ -7,6 +7,7 @@ When one process dies, JAX's heartbeats end the others.
 """
 
 import contextlib
+import itertools
 import os
 import signal
 import socket
@@ -129,6 +130,8 @@ def join(
     _check_alone(os.environ)
   finally:
     alarm.cancel()
+  if jax.process_count() == 1:  # of a cluster: JAX listens, and nobody asks it
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def wait_for_others(what: str):
@@ -198,6 +201,9 @@ def _check(coordinator, num_processes, process_id, nodes):
 
 class Preempted(BaseException):  # no `except Exception` may swallow it
   """A signal to stop came where it may interrupt."""
+
+
+_CALLS = itertools.count(1)  # of `should_stop`, in this process
 
 
 class PreemptionHandler:
@@ -271,11 +277,15 @@ class PreemptionHandler:
     finally:
       self._may_interrupt = False
 
-  def should_stop(self, step: int) -> bool:
-    """Returns whether to stop after `step`; call it after every step."""
+  def should_stop(self) -> bool:
+    """Returns whether to stop now; call it after every step.
+
+    Calls are counted, not steps: JAX lets the processes stop at the number that
+    follows those it has heard of, which is 1 until the first call.
+    """
     if self._alone:
       return self._requested
-    return multihost_utils.reached_preemption_sync_point(step)
+    return multihost_utils.reached_preemption_sync_point(next(_CALLS))
 
   def report(self, saved: str) -> str:
     """Returns what to say once it has stopped, given what has been saved.

@@ -31,9 +31,15 @@ PACKAGES = (
 
 
 def say(message: str):
-  """Prints a message, once per run however many processes it has."""
+  """Prints a message, once per run however many processes it has.
+
+  A terminal that has gone away, or a log on a full disk, does not end a run.
+  """
   if jax.process_index() == 0:
-    with tqdm.tqdm.external_write_mode():  # above the bar, if there is one
+    with (
+      contextlib.suppress(OSError),
+      tqdm.tqdm.external_write_mode(),
+    ):  # above the bar, if there is one
       print(message, flush=True)
 
 
@@ -238,7 +244,8 @@ class Progress:
     eta = tqdm.tqdm.format_interval(per_step * (total - step))
     if not self._bar.disable:
       self._bar.set_postfix_str(f"ETA {eta}  {speed}", refresh=False)
-      self._bar.update(step - self._bar.n)
+      with contextlib.suppress(OSError):  # as in `say`
+        self._bar.update(step - self._bar.n)
       return
     say(f"step {step}/{total} ({step / total:.0%})  ETA {eta}  {speed}")
 

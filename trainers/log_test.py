@@ -1,5 +1,6 @@
 """The log of a run: rows, rates, and what a person reads."""
 
+import contextlib
 import fcntl
 import json
 import math
@@ -106,6 +107,14 @@ def test_a_training_step(run, progress, capsys):
   assert "data wait 100%" in out
   progress.tick(21)
   assert progress.lap(3.5)["input_secs"] == 3.5  # as a whole
+
+
+def test_an_output_that_takes_nothing_ends_no_run(monkeypatch):
+  full = open("/dev/full", "w")  # noqa: SIM115, closing it fails
+  monkeypatch.setattr(sys, "stdout", full)
+  log_lib.say("step 1")
+  with contextlib.suppress(OSError):
+    full.close()
 
 
 def test_lines_fit_into_80_columns(run, tmp_path, capsys):

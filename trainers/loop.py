@@ -72,6 +72,7 @@ def train(
   with contextlib.ExitStack() as stack:
     for seed in todo:
       stack.enter_context(lock(seed))
+    workdir_lib.check_shared(workdir)
     if not _train(todo, phases, extends=all(done)):
       return
   failures += [seed.failure for seed in todo if seed.failure]
@@ -205,7 +206,7 @@ def loop(together, progress, preemption) -> bool:
         log_step(together, step, row, batches, progress)
       if due := run.evaluators_due(step):
         evaluate_all(together, due, step, values, progress, preemption)
-      stop = preemption.should_stop(step)
+      stop = preemption.should_stop()
       if stop or run.checkpoint_due(step):
         with progress.phases.phase("checkpoint"):
           save(together, step, values, batches, losses)

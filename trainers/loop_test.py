@@ -1,6 +1,7 @@
 """Whole runs: what they leave, and that they resume exactly."""
 
 import dataclasses
+import itertools
 import json
 import os
 import shutil
@@ -354,7 +355,8 @@ def test_sigterm_ends_an_evaluation(
 
 
 def test_a_run_that_is_to_end_where_it_was_stopped(tmp_path, monkeypatch):
-  stop = lambda handler, step: step == 5
+  calls = itertools.count(1)
+  stop = lambda handler: next(calls) == 5
   monkeypatch.setattr(distributed.PreemptionHandler, "should_stop", stop)
   loop.train(tiny_config(), str(tmp_path))
   few = tiny_config(total_steps=5)

@@ -25,6 +25,7 @@ from dpn.evaluators import base, segmentation
 from dpn.input_pipeline.sources import arrays
 from dpn.trainers import conftest, distributed, loop
 from dpn.trainers import log as log_lib
+from dpn.trainers import workdir as workdir_lib
 
 ROOT = pathlib.Path(__file__).parent.parent
 # A process that joins the other one; perhaps it then fails.
@@ -100,6 +101,11 @@ def test_resumed_after_a_signal_bit_for_bit(runs):
 
 def test_goes_on_with_another_number_of_processes(runs):
   _assert_close(runs / "moved", runs / "alone")
+
+
+def test_folders_that_are_not_shared(runs):
+  for log in (runs / "0.log", runs / "1.log"):
+    assert "process 0: True in process 0, False in process 1" in log.read_text()
 
 
 def test_label_maps_of_one_process(runs):
@@ -240,13 +246,22 @@ def _segmented(root: pathlib.Path, mesh: jax.sharding.Mesh) -> dict[str, float]:
 
 
 def _worker(workdir: pathlib.Path, process_id: int):
-  """Trains, stopped by a signal to process 1 and resumed; then in one go."""
+  """Trains in one go; then stopped by a signal to process 1, and resumed."""
   try:
     processes.agree(lambda: {"lr": 1, "pp": ["a"]})
     facts = {"lr": 1 + process_id, "pp": ["a", "b"][: 2 - process_id]}
     processes.agree(lambda: facts)
   except ValueError as e:
     print(e)
+  (workdir / f"of{process_id}").mkdir()
+  os.chdir(workdir / f"of{process_id}")
+  try:
+    workdir_lib.check_shared("/proc/self/cwd")  # one name, two folders
+  except ValueError as e:
+    print(e)
+  os.chdir(ROOT)
+  # First: the steps of the next are below what JAX has counted, then.
+  loop.train(conftest.sharded_config(), str(workdir / "whole"))
   tick = log_lib.Progress.tick
 
   def slow_tick(progress, step):
@@ -266,9 +281,6 @@ def _worker(workdir: pathlib.Path, process_id: int):
     shutil.copytree(workdir / "stopped", workdir / "moved")
   multihost_utils.sync_global_devices("copied")
   loop.train(conftest.sharded_config(), str(workdir / "stopped"))
-  # JAX would stop every run of this process after the step agreed upon.
-  distributed.PreemptionHandler.should_stop = lambda handler, step: False
-  loop.train(conftest.sharded_config(), str(workdir / "whole"))
   segmented = [_segmented(workdir, mesh) for mesh in _meshes()]
   (workdir / "segmented.json").write_text(json.dumps(segmented))
   collected = [_collected(mesh) for mesh in _meshes()]

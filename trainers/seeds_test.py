@@ -1,5 +1,6 @@
 """Seeds trained together are what they are one by one."""
 
+import itertools
 import json
 import os
 import shutil
@@ -192,7 +193,8 @@ def test_a_seed_that_diverges(tmp_path, monkeypatch):
   # step 1, which the other does not keep.
   config = _config(evals={}, ckpt_steps=1)
   with monkeypatch.context() as stopping:
-    stop = lambda self, step: step == 4
+    calls = itertools.count(1)
+    stop = lambda self: next(calls) == 4
     stopping.setattr(distributed.PreemptionHandler, "should_stop", stop)
     _together(config, tmp_path)
   with pytest.raises(errors.NonFiniteError, match=r"s3 had diverged and was"):

@@ -19,11 +19,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 from absl import logging
+from jax.experimental import multihost_utils
 
 import dpn
-from dpn import atomic, damage, schema, trees
+from dpn import atomic, damage, processes, schema, trees
 from dpn.input_pipeline import fingerprint
+from dpn.trainers import distributed
 from dpn.weights import files
 
 # Keys that may change when a run is resumed: they decide where and how fast it
@@ -65,6 +68,34 @@ def lock(workdir: str, config: dict, *, allow_config_change: bool = False):
         "directory in which this user may create files."
       ) from e
     yield
+
+
+def check_shared(workdir: str):
+  """Raises ValueError, on all, if a process has a folder of its own there.
+
+  Each host's disk has a folder of that name as soon as it is made, and a save
+  would wait in vain for the others' parts. What process 0 writes has a new
+  name, as network file systems keep what they knew of old ones.
+  """
+  if jax.process_count() == 1:
+    return
+  number = np.random.default_rng().integers(2**31, dtype=np.int32)
+  number = multihost_utils.broadcast_one_to_all(number)
+  path = pathlib.Path(workdir, f"of-process-0-{number}")
+  if jax.process_index() == 0:
+    path.touch()
+  distributed.wait_for_others("the working directory")
+  shared = path.exists()
+  try:
+    processes.agree(lambda: {"--workdir is a folder on process 0": shared})
+  except ValueError as e:
+    raise ValueError(
+      f"{e} The working directory must be on a disk that all hosts share, such "
+      "as NFS or a mounted bucket."
+    ) from e
+  finally:
+    if jax.process_index() == 0:
+      path.unlink()
 
 
 def _flock(workdir: str):

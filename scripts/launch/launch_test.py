@@ -183,7 +183,9 @@ def test_tpu():
   assert last[:5] == ["gcloud", "compute", "tpus", "tpu-vm", "ssh"]
   assert "--worker=all" in last
   remote = shlex.split(last[-1].removeprefix("--command="))
-  assert remote[remote.index("trainers.train") + 1 :] == TRAIN
+  start = remote.index("trainers.train") + 1
+  assert remote[start : start + len(TRAIN)] == TRAIN
+  assert {"nohup", "tail"} <= {*remote}
 
 
 def test_a_python_for_the_tpu(stubs, tmp_path):

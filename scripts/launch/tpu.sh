@@ -101,4 +101,7 @@ if [[ -n $bucket ]]; then
   on_all_workers "$mount"
 fi
 printf -v train '%q ' "$@"
-on_all_workers "cd dpn && TFDS_DATA_DIR=\$HOME/data .venv/bin/python -m trainers.train ${train% }"
+# Training outlives this terminal; run again, this follows the new run's log.
+train="TFDS_DATA_DIR=\$HOME/data nohup .venv/bin/python -m trainers.train ${train% }"
+train+=" < /dev/null >> train.log 2>&1"
+on_all_workers "cd dpn && { $train & tail -n 0 -F --pid=\$! train.log; wait \$!; }"
