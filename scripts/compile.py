@@ -138,7 +138,14 @@ def main():
     found = _report(config, _TARGET.value, _FIT.value, _WHAT.value)
     if _JSON.value:
       output.write(_JSON.value, json.dumps(found, indent=2))
-    if sum(found["memory"].values()) > found.get("memory_of_device", math.inf):
+    room = found.get("memory_of_device", math.inf)
+    others = {
+      name: max(each["memory"] for each in programs_of)
+      for name, programs_of in found["programs"].items()
+    }
+    for name in (name for name, size in others.items() if size > room):
+      print(f"{name} does not fit: give its section a smaller batch_size.")
+    if max(sum(found["memory"].values()), *others.values()) > room:
       sys.exit(1)  # XLA for GPUs compiles what does not fit
     return
   jax.config.update("jax_platforms", "cpu")

@@ -16,6 +16,7 @@ import argparse
 import dataclasses
 import importlib.util
 import json
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -117,7 +118,8 @@ def main(argv: Sequence[str] | None = None):
     program, about = export(
       args.source, args.output, platforms, args.arch, options
     )
-    atomic.write(args.target, program)
+    with output.ensure_folder(os.path.dirname(args.target)):
+      atomic.write(args.target, program)
     output.write(f"{args.target}.json", json.dumps(about, indent=2) + "\n")
     output.say(f"Wrote {args.target}, {len(program):,} bytes.")
 

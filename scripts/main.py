@@ -73,8 +73,8 @@ def packaged_configs(arguments: Sequence[str]) -> list[str]:
     if equals or (i and arguments[i - 1] == "--config"):
       path, colon, rest = value.partition(":")
       folder = os.path.realpath(configs.__path__[0])
-      ours = os.path.join(folder, os.path.basename(path))
-      is_ours = os.path.dirname(path) == "configs" and os.path.exists(ours)
+      ours = os.path.join(folder, path.removeprefix("configs/"))
+      is_ours = path.startswith("configs/") and os.path.exists(ours)
       if is_ours and not os.path.exists(path):
         value = f"{ours}{colon}{rest}"
     result.append(f"{flag}{equals}{value}")

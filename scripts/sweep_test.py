@@ -136,6 +136,8 @@ def test_a_failing_arm_and_a_second_sweep(made, capsys):
   text = capsys.readouterr().out
   assert "6 arms, 4 of them done" in text
   assert text.rstrip().endswith("6 done")
+  with pytest.raises(ValueError, match=r"--set seed=5: all seeds would be the"):
+    _main(made, "--set", "seed=5")
   # An arm that began is kept to its settings, a folder to its config.
   with pytest.raises(
     ValueError, match=r"a-s0 started with a,seed=0 {'lr': '0.1"

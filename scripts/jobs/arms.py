@@ -185,6 +185,11 @@ def _arm(get_config, entry, out, overrides):
       f"The arm {entry['name']!r} cannot name a folder: use letters, digits "
       "and . + = , - _."
     )
+  if "seed" in overrides:
+    raise ValueError(
+      f"--set seed={overrides['seed']}: all seeds would be the same run. Give "
+      "--seeds, how many, or the sweep's own argument for seeds."
+    )
   fields = {**entry.get("overrides", {}), **overrides}
   try:
     config = get_config(entry["arg"])

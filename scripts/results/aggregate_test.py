@@ -120,12 +120,16 @@ def test_what_may_differ_among_seeds_does_not_keep_runs_apart():
     (("runs/dpn-s0", "runs/dpn-s1"), True),
     (("runs/dpn/seed=0/params.npz", "runs/dpn/seed=1/params.npz"), True),
     (("runs/dpn/0", "runs/dpn/1"), True),
+    (("runs/dpn-s3", "runs/dpn-s3"), True),
+    (("runs/dpn/0/params.npz", "runs/dpn/1/params.npz"), True),
     (("vit.npz", "vit.npz"), True),
     (("vit.npz", None), False),
     (("vit.npz", ""), False),
     (("vit.npz", "deit.npz"), False),
     (("runs/a/checkpoints/400", "runs/a/checkpoints/800"), False),
     (("runs/dpn_B16-s0", "runs/dpn_B32-s1"), False),
+    (("runs/90/dpn", "runs/300/dpn"), False),
+    (("vit-s16.npz", "vit-s32.npz"), False),
   ],
 )
 def test_seeds_may_start_from_parameters_of_their_own_seed_alone(inits, alike):

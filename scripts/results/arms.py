@@ -44,12 +44,13 @@ _FREE = re.compile(
 )
 # Results on other data do not compare: these fields tell rows apart, not arms.
 _TASK = re.compile(r"(task|num_classes|loss|input/(data|val).*)")
-# What a run starts from: other parameters for each seed, "runs/dpn-s0" or
-# "runs/dpn/0", but "runs/dpn/checkpoints/800" is no seed.
+# What a run starts from: other parameters for each seed, the folder
+# "runs/dpn-s0" or "runs/dpn/0" of a run; but a file "vit-s16.npz" and a folder
+# "runs/90/dpn" are no seed's, nor is "runs/dpn/checkpoints/800".
 _INIT = re.compile(r"model_init(/.*)?")
 _SEED = re.compile(
-  r"(?<![a-zA-Z0-9])(s|seed)[-_=]?\d+(?![a-zA-Z0-9])"
-  r"|(?<=/)(?<!checkpoints/)\d+(?=/|$)"
+  r"(?<![a-zA-Z0-9])(s|seed)[-_=]?\d+(?=/|$)"
+  r"|(?<=/)(?<!checkpoints/)\d+(?=(/(params|checkpoints).*)?$)"
 )
 Config = Mapping[str, Any]
 
