@@ -134,10 +134,12 @@ def _fsdp(mesh: Mesh, axis: str = "data", min_size_to_shard_mb: float = 4):
 
   def rule(leaf):
     size_mb = math.prod(leaf.shape) * leaf.dtype.itemsize / 2**20
+    if size_mb <= min_size_to_shard_mb:
+      return PartitionSpec()
     fits = [d for d in leaf.shape if d % parts == 0]
-    if size_mb > max(min_size_to_shard_mb, 1) and not fits:
-      _warn_of_whole(leaf.shape, axis, parts)
-    if size_mb <= min_size_to_shard_mb or not fits:
+    if not fits:
+      if size_mb > 1:
+        _warn_of_whole(leaf.shape, axis, parts)
       return PartitionSpec()
     dim = leaf.shape.index(max(fits))
     return PartitionSpec(*[None] * dim, axis)

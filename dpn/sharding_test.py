@@ -89,6 +89,19 @@ def test_fsdp_leaves_small_arrays_whole():
   assert _spec((1024, 1028), "fsdp(min_size_to_shard_mb=4.1)") == P()
 
 
+def test_a_mesh_of_two_axes_on_a_tpu_that_is_a_square():
+  """As of a v6e-64, which `jax.make_mesh` does not split."""
+  kw = {"platform": "tpu", "device_kind": "TPU v6 lite", "process_index": 0}
+  kw |= {"core_on_chip": 0, "slice_index": 0}
+  chip = lambda i: type(
+    "Chip", (), {"id": i, "coords": (i % 8, i // 8, 0), **kw}
+  )
+  chips = [chip(i)() for i in range(64)]
+  mesh = sharding.make_mesh([("replica", -1), ("data", 4)], chips)
+  assert dict(mesh.shape) == {"replica": 16, "data": 4}
+  assert sorted(d.id for d in mesh.devices.flat) == list(range(64))
+
+
 def test_meshes_that_make_no_sense():
   with pytest.raises(ValueError, match=r"mesh.0 must be of type.*got 'data'"):
     sharding.make_mesh(("data", 8))

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from dpn import errors, schema
+from dpn import errors
 from dpn.evaluators import base
 from dpn.input_pipeline import pp, sources
 from dpn.input_pipeline.sources import arrays
@@ -48,7 +48,6 @@ def recall(
       f"{len(owner)} entries of image_of_text; expected (images, dim), (texts, "
       "dim) and (texts,)."
     )
-  schema.check("recall", "ks", ks, Sequence[int])
   if not np.array_equal(np.unique(owner), np.arange(len(zimg))):
     raise ValueError(
       f"image_of_text must name each of the {len(zimg)} images, from 0 to "

@@ -22,6 +22,7 @@ are exact; the rest (activations, gradients, copies) is what XLA plans for CPUs,
 and accelerators' compilers mostly need less.
 """
 
+import itertools
 import json
 import math
 import re
@@ -138,14 +139,9 @@ def main():
     found = _report(config, _TARGET.value, _FIT.value, _WHAT.value)
     if _JSON.value:
       output.write(_JSON.value, json.dumps(found, indent=2))
-    room = found.get("memory_of_device", math.inf)
-    others = {
-      name: max(each["memory"] for each in programs_of)
-      for name, programs_of in found["programs"].items()
-    }
-    for name in (name for name, size in others.items() if size > room):
-      print(f"{name} does not fit: give its section a smaller batch_size.")
-    if max(sum(found["memory"].values()), *others.values()) > room:
+    every = itertools.chain(*found["programs"].values())
+    needed = [sum(found["memory"].values()), *(x["memory"] for x in every)]
+    if max(needed) > found.get("memory_of_device", math.inf):
       sys.exit(1)  # XLA for GPUs compiles what does not fit
     return
   jax.config.update("jax_platforms", "cpu")
@@ -193,11 +189,11 @@ def _report(config, target, fitting=True, what=()):
     report |= _recipe(config, step, report)
     report["hosts"] = len({device.process_index for device in devices})
   return report | {
-    "programs": _programs(config, step, parts, chip, devices, what)
+    "programs": _programs(config, step, parts, chip, devices, what, room)
   }
 
 
-def _programs(config, step, parts, chip, devices, what):
+def _programs(config, step, parts, chip, devices, what, room):
   """Prints and returns what else of a run needs, as JSON by its name."""
   report, known = {}, {}
   state = parts["optimizer"] + parts["average"]
@@ -209,7 +205,9 @@ def _programs(config, step, parts, chip, devices, what):
       known[text] = _program(_compiled(program), resident, chip, devices)
     found = known[text]
     report.setdefault(name, []).append(found)
-    print(f"{name:<24}{found['memory'] / _GIB:10.3f} GiB per device in all")
+    fits = "" if found["memory"] <= (room or math.inf) else ": does not fit"
+    size = f"{found['memory'] / _GIB:10.3f} GiB per device in all"
+    print(f"{name:<24}{size}{fits}")
   return report
 
 

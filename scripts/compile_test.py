@@ -1,5 +1,8 @@
 """Memory, collectives and bounds of compiled steps."""
 
+import pathlib
+import subprocess
+import sys
 import types
 
 import jax
@@ -19,6 +22,8 @@ from dpn.scripts.compilation import (
   table,
   targets,
 )
+
+ROOT = pathlib.Path(__file__).parent.parent
 
 
 def _config():
@@ -62,6 +67,16 @@ def test_evaluators_and_first_parameters_compile_without_data():
   assert said.argument_size_in_bytes == pytest.approx(size, rel=0.01)
   with pytest.raises(ValueError, match="Unknown program of --what 'few'"):
     programs.check(config, ["few"])
+
+
+def test_an_evaluator_that_does_not_fit_fails_the_command():
+  command = [sys.executable, "-m", "dpn.scripts.compile", "--target=cpu:1"]
+  command += ["--config=configs/digits.py:stem_ln=dpn", "--what=test"]
+  command += ["--config.evals.test.batch_size=4096", "--memory_gb=0.025"]
+  done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+  assert "It fits: " in done.stdout  # the step
+  assert done.stdout.rstrip().endswith("in all: does not fit")
+  assert done.returncode == 1
 
 
 PARTS = {"parameters": 8, "optimizer": 16, "average": 0, "batch": 2}

@@ -36,10 +36,8 @@ def say(message: str):
   A terminal that has gone away, or a log on a full disk, does not end a run.
   """
   if jax.process_index() == 0:
-    with (
-      contextlib.suppress(OSError),
-      tqdm.tqdm.external_write_mode(),
-    ):  # above the bar, if there is one
+    # Above the bar, if there is one.
+    with contextlib.suppress(OSError), tqdm.tqdm.external_write_mode():
       print(message, flush=True)
 
 
@@ -258,7 +256,8 @@ class Progress:
 
   def close(self):
     """Ends the bar and says where the time went."""
-    self._bar.close()
+    with contextlib.suppress(OSError):
+      self._bar.close()
     say_wrapped(f"Time: {self._phase_secs()}.")
 
   def _phase_secs(self):
