@@ -95,10 +95,12 @@ def test_mean_gains():
   assert every.verdict == "does not hold"
 
 
-def test_single_runs_count_by_sign():
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_one_or_two_runs_count_by_sign(seeds):
   made = [
-    _run(arm, "B/32", 0, value, recipe="JFT finetune")
+    _run(arm, "B/32", seed, value + seed / 100, recipe="JFT finetune")
     for arm, value in (("base", 0.5), ("dpn", 0.6))
+    for seed in range(seeds)
   ]
   for (steps, res), run in itertools.product(
     itertools.product((220000, 1100000), (224, 384)), list(made)
@@ -106,7 +108,7 @@ def test_single_runs_count_by_sign():
     table = {**run.table, "steps": steps, "resolution": res}
     config = {**run.config, "table": table}
     made.append(runs.Run(f"{run.path}{steps}{res}", config, done=run.done))
-  found = _check(made[2:], "after JFT, B/32")
+  found = _check(made[2 * seeds :], "after JFT, B/32")
   assert found.ours == "4 better, 0 equal, 0 worse, by sign"
   assert found.verdict == "holds"
 

@@ -73,16 +73,17 @@ def main(argv: Sequence[str] | None = None):
           "Only Figure 3 is drawn from parameter files: give folders of runs."
         )
     drawn, missing = figures.draw_all(frame, names, args)
-    if not drawn or missing.keys() & set(args.figure):
-      raise ValueError(" ".join(missing.values()))
-    for name, why in missing.items():
-      output.say(f"Not drawn: {name}. {why}", sys.stderr)
     for name, shown in drawn.items():
       for suffix in ("png", "pdf"):
         path = os.path.join(args.output, f"{name}.{suffix}")
         output.save(shown.figure, path, dpi=_DPI)
       if shown.left_out:
         output.say(f"  {tables.left_out(shown.left_out)}")
+    reasons = [f"Not drawn: {name}. {why}" for name, why in missing.items()]
+    if not drawn or missing.keys() & set(args.figure):
+      raise ValueError("\n".join(reasons))
+    for reason in reasons:
+      output.say(reason, sys.stderr)
 
 
 if __name__ == "__main__":

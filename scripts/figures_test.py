@@ -69,6 +69,14 @@ def test_all_figures_of_a_folder(root, tmp_path, capsys):
   assert f"{root}/dpn_B16-s1: repetitions of what is shown" in said.out
 
 
+def test_what_can_be_drawn_is_written(root, tmp_path):
+  out = tmp_path / "out"
+  names = ["curves", "zoo", "2"]
+  with pytest.raises(SystemExit, match=r"Error: Not drawn: zoo\. "):
+    command.main([str(root), "--figure", *names, "-o", str(out)])
+  assert (out / "curves_loss.png").exists()
+
+
 def _dots(drawn):
   lines = drawn.figure.axes[0].lines
   return [x.get_xdata()[0] for x in lines if x.get_marker() == "o"]

@@ -80,10 +80,11 @@ def report(
   results = own_runs.side_by_side(models, interval)
   papers, more = tables.filled(frame, interval)
   args = argparse.Namespace(**{**vars(figures.DEFAULTS), "baseline": baseline})
+  by_class, without = classes.per_class(frame, interval)
   missing = []
   parts = [
     *_results(frame, models, results, interval, args),
-    *_segmentation(frame, interval),
+    *_segmentation(by_class),
     *_predictions(frame),
     *(
       part
@@ -97,7 +98,7 @@ def report(
   ]
   if missing:
     parts.append(render.folded("Figures that could not be drawn", *missing))
-  wrong += more
+  wrong = list(dict.fromkeys(wrong + without + more))
   intro = [*notes, _summary(frame, interval)]
   intro += [f"Left out: {reason}" for reason in wrong]
   intro = render.group(*map(render.paragraph, intro), style="intro")
@@ -155,11 +156,9 @@ def _figures(frame, section, names, args, missing):
   return [render.heading(section), render.paragraph(note, "note"), *shown]
 
 
-def _segmentation(frame, interval):
+def _segmentation(found):
   """Returns results by class."""
-  parts = [
-    render.html(table, level=3) for table in classes.per_class(frame, interval)
-  ]
+  parts = [render.html(table, level=3) for table in found]
   return [render.heading("Class by class"), *parts] if parts else []
 
 

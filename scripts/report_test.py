@@ -42,6 +42,8 @@ def root(tmp_path):
     config={"lr": 0.5, "total_steps": 90},
     rows=[{"step": 30, "loss": 2.5}],
   )
+  testing.write_run(tmp_path / "nan", config={"lr": 0.5}, seed=1)
+  (tmp_path / "nan/diverged.txt").write_text("Loss is NaN at step 7.")
   return tmp_path
 
 
@@ -64,6 +66,7 @@ def test_a_page_of_everything(root, capsys):
   assert "+1.50 (n=2: +1.00, +2.00, paired)" in text
   assert "80.4 ± 0.26" in text
   assert {"complete", "incomplete, step 30 of 90", "val/prec@1 83.00%"} <= text
+  assert "diverged, step 0" in text
   assert any('model.stem_ln = "dpn"' in t for t in text)
   assert any("lr = 0.5" in t for t in text)
   images = _images(page)

@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None):
       parts = [render.page("Results", *parts)]
     output.write(args.output, "\n".join(parts))
     if wrong:
-      raise ValueError("\n".join(["left out:", *wrong]))
+      raise ValueError("\n".join(["left out:", *dict.fromkeys(wrong)]))
 
 
 def _parser():
@@ -107,9 +107,11 @@ def _named(frame, args):
   made, wrong = [], []
   for name in names:
     if name == classes.NAME:
-      made += classes.per_class(frame, args.interval)
+      found, without = classes.per_class(frame, args.interval)
+      made, wrong = made + found, wrong + without
     elif name == own_runs.NAME:
-      models, wrong = own_runs.models(frame, args.baseline, args.metric)
+      models, without = own_runs.models(frame, args.baseline, args.metric)
+      wrong += without
       made += own_runs.side_by_side(models, args.interval)
       made += own_runs.everything(models, args.interval)
     elif name == zoo.NAME:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from dpn.scripts.jobs import arms as arms_lib
-from dpn.scripts.results import aggregate, own_runs, render, run_files
+from dpn.scripts.results import aggregate, own_runs, render, run_files, runs
 
 
 def table(arms: Sequence[arms_lib.Arm]) -> str:
@@ -13,18 +13,19 @@ def table(arms: Sequence[arms_lib.Arm]) -> str:
 
   The metric is the run's headline, see `runs.Run`; fractions are in percent.
   What n is and ± stands for, see `aggregate.Estimate`. Empty if no run is
-  finished.
+  finished. Runs that differ in more than the seed, as when the config was
+  edited between them, are no mean: the line says so.
   """
   found = {}
   for arm in arms:
     run = run_files.read(arm.workdir) if arm.done else None
     if run and (metric := run.headline[0]) in run.finals:
-      value = aggregate.percent(run, metric)
-      found.setdefault((arm.title, metric), []).append(value)
+      found.setdefault((arm.title, metric), []).append(run)
   rows = []
-  for (name, metric), values in found.items():
-    mean = own_runs.rounded(aggregate.estimate(values), metric)
-    rows.append((name, own_runs.unit(metric), str(mean)))
+  for (name, metric), of in found.items():
+    mean = aggregate.estimate([aggregate.percent(run, metric) for run in of])
+    text = aggregate.unlike(runs.frame(of)) or own_runs.rounded(mean, metric)
+    rows.append((name, own_runs.unit(metric), str(text)))
   header = ["arm", "metric", "mean of n seeds ± its 95% interval"]
   frame = pd.DataFrame(rows, columns=header)
   return render.grid(frame, keys=3) if rows else ""

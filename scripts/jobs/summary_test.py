@@ -46,5 +46,14 @@ def test_one_two_and_more_seeds(arm):
   assert len(lines) == 4
 
 
+def test_runs_before_and_after_an_edited_config_have_no_mean(arm):
+  found = [arm("dpn", seed, 0.9, METRIC | {"lr": seed}) for seed in range(2)]
+  assert (
+    summary.table(found)
+    .splitlines()[1]
+    .endswith("fill the same cell and differ in more than the seed (lr: 0, 1)")
+  )
+
+
 def test_nothing_is_finished(arm):
   assert summary.table([arm("none", 0)]) == ""

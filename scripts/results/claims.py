@@ -38,9 +38,10 @@ Gains = Mapping[str, aggregate.Estimate]  # row → difference
 _NOTES = (
   "Means are ± half a 95% interval (Student's t), and a claim of a gain holds "
   "where the interval lies above 0, whatever its size. Counts: better and "
-  "worse are differences whose intervals do not contain 0 or, of single runs "
-  "and of the paper's numbers, all that are not 0. Where many comparisons make "
-  "one claim they are tested at 5% with Holm's correction for their number.",
+  "worse are differences whose intervals do not contain 0 or, of one or two "
+  "runs and of the paper's numbers, all that are not 0. Where many comparisons "
+  "make one claim they are tested at 5% with Holm's correction for their "
+  "number.",
   f"Spikes: rows whose loss exceeds the median of the {measures.ROWS_BEFORE} "
   f"before by more than {measures.DEVIATIONS} standard deviations of their "
   "noise (scripts/results/measures.py). A "
@@ -182,8 +183,8 @@ def _mean_gain(gains, total):
 
 
 def _side(gain):
-  """Returns the side of 0 on which a difference lies, by sign if single."""
-  if math.isnan(gain.ci):
+  """Returns the side of 0 of a difference, by sign if it has no interval."""
+  if not gain.has_interval:
     return int(np.sign(round(gain.mean, 3)))
   return gain.side
 
@@ -195,8 +196,8 @@ def _better(gains, total, least):
   verdict = HOLDS if above >= least else UNDECIDED
   if total - below < least:
     verdict = FAILS
-  single = any(math.isnan(gain.ci) for gain in gains.values())
-  rule = ", by sign" if single else ""
+  by_sign = not all(gain.has_interval for gain in gains.values())
+  rule = ", by sign" if by_sign else ""
   equal = len(sides) - above - below
   return verdict, f"{above} better, {equal} equal, {below} worse{rule}"
 
@@ -217,7 +218,7 @@ def tested(gains: Gains, total: int, every: bool) -> tuple[str, str]:
   lost = [row for row in gains if row not in won]
   if every:
     verdict = UNDECIDED if lost else HOLDS
-    if any(_side(gains[row]) < 0 for row in lost):
+    if any(gains[row].side < 0 for row in lost):
       verdict = FAILS
     named = f" (not {', '.join(lost)})" if lost else ""
   else:

@@ -10,23 +10,21 @@ _WHOLE_IMAGE = {"miou": "mean", "pixel_acc": "pixel accuracy"}
 
 def per_class(
   frame: pd.DataFrame, interval: str = "ci95"
-) -> list[tables.Table]:
+) -> tuple[list[tables.Table], list[str]]:
   """Returns, for each model of segmentation, a table of classes × arms.
 
   They are of the evaluator that `config.table.metric` names, with the
-  difference of each arm from a plain ViT.
-
-  Raises:
-    ValueError: see `aggregate.arm`.
+  difference of each arm from a plain ViT. And which arms are left out and why,
+  as `own_runs.models` does.
   """
-  return [
-    tables.measured(table, interval)
-    for title, group in frame[~frame.trial].groupby("title")
-    if (table := _of_model(title, group)) is not None
-  ]
+  found, wrong = [], []
+  for title, group in frame[~frame.trial].groupby("title"):
+    table = _of_model(title, group, wrong)
+    found += [tables.measured(table, interval)] if table else []
+  return found, wrong
 
 
-def _of_model(title, group):
+def _of_model(title, group, wrong):
   done = [run for run in group.run if run.complete]
   metric = done[0].table.get("metric", "") if done else ""
   prefix = metric.removesuffix("miou")
@@ -36,14 +34,21 @@ def _of_model(title, group):
   names = {prefix + key: name for key, name in _WHOLE_IMAGE.items()}
   finals = dict.fromkeys(m for run in done for m in run.finals)
   names |= {m: m.removeprefix(start) for m in finals if m.startswith(start)}
-  order = sorted(set(group.arm), key=lambda arm: (arm != runs.BASE, arm))
+  order = []
+  for arm in sorted(set(group.arm), key=lambda arm: (arm != runs.BASE, arm)):
+    try:
+      aggregate.arm(group[group.arm == arm], (metric,))
+      order.append(arm)
+    except ValueError as e:
+      wrong.append(f"{title}: {arm}: {e}")
   others = order[1:] if runs.BASE in order else []
   rows = []
   for metric, name in names.items():
     # A class that no test image shows has no number in a run.
     has = [metric in run.finals or not run.complete for run in group.run]
+    shown = group[has].query("arm in @order")
     arms = {
-      arm: aggregate.arm(of, (metric,)) for arm, of in group[has].groupby("arm")
+      arm: aggregate.arm(of, (metric,)) for arm, of in shown.groupby("arm")
     }
     cells = [aggregate.cell(arms.get(arm)) for arm in order]
     base = arms.get(runs.BASE)

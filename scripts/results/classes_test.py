@@ -31,7 +31,8 @@ def _folder(tmp_path):
 
 
 def test_means_and_paired_differences(folder):
-  [table] = classes.per_class(runs.frame(run_files.find([str(folder)])))
+  [table], wrong = classes.per_class(runs.frame(run_files.find([str(folder)])))
+  assert wrong == []
   frame = table.frame.set_index("IoU [%]")
   assert list(frame.index) == ["mean", "pixel accuracy", "sky", "car"]
   assert list(frame.columns) == ["base", "dpn", "dpn − base"]
@@ -60,3 +61,20 @@ def test_commands_show_them(folder, capsys):
     a["src"] for t, a in shown.tags if t == "img" and "dpn-s0" in a["alt"]
   )
   assert source == "data:image/png;base64,YSBwaWN0dXJl"
+
+
+def test_an_arm_whose_runs_do_not_agree_leaves_the_others(folder, capsys):
+  testing.write_run(
+    folder / "again",
+    stem_ln="dpn",
+    config={"table": TABLE},
+    results={"test/miou": 0.5},
+  )
+  page = folder / "report.html"
+  with pytest.raises(SystemExit, match=r"dpn: .*have the same seed"):
+    report.main([str(folder), "-o", str(page)])
+  assert "class by class" in page.read_text()
+  with pytest.raises(SystemExit) as error:
+    tables.main([str(folder), "--table", "classes", "runs"])
+  assert "sky" in capsys.readouterr().out
+  assert str(error.value).count("CamVid 96x4/8: dpn: ") == 1

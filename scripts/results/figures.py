@@ -84,7 +84,8 @@ def panels(
     if not frame.arm.isin(arms).any():
       raise ValueError(errors.unknown("arm", ", ".join(arms), set(frame.arm)))
     if metric not in (logged := _logged(frame)):
-      raise ValueError(errors.unknown("metric", metric, logged))
+      why = " Runs log it with config.log_grad_depth." * ("grad_norm" in metric)
+      raise ValueError(errors.unknown("metric", metric, logged) + why)
     raise ValueError(
       f"No complete run of the arms {', '.join(arms)} can be shown. "
       + tables.left_out(reasons)

@@ -166,8 +166,8 @@ def _model(title, group, baseline, metric, wrong):
   others = tuple(
     m for m in measured if m not in headline and not _ELSEWHERE.fullmatch(m)
   )
-  arms, order = {}, in_order(group.arm)
-  for arm in sorted(order, key=lambda arm: arm != baseline):
+  arms, order = {}, sorted(in_order(group.arm), key=lambda arm: arm != baseline)
+  for arm in order:
     repetitions = group[group.arm == arm]
     of_arm = [run.finals for run in repetitions.run if run.complete]
     first, *more = headline
@@ -179,7 +179,8 @@ def _model(title, group, baseline, metric, wrong):
       arms[arm] = {m: aggregate.arm(repetitions, (m,)) for m in known}
     except ValueError as e:
       wrong.append(f"{title}: {arm}: {e}")
-  first = next(iter(arms)) if len(arms) > 1 else None
+  # If it is wrong itself, nothing is compared: another would be a surprise.
+  first = order[0] if order[0] in arms and len(arms) > 1 else None
   also = _also_different(first, group, arms, headline[0])
   return Model(title, headline, others, arms, first, also)
 

@@ -113,6 +113,16 @@ def test_a_wrong_baseline_or_metric_is_named(tmp_path):
     own_runs.models(frame, metric="val/los")
 
 
+def test_nothing_is_compared_with_another_than_the_baseline(tmp_path):
+  table = {"recipe": "photos", "arch": "S/16"}
+  _frame(tmp_path, {"none": [0.5], "dpn": [0.6], "pre": [0.7]}, table=table)
+  _frame(tmp_path / "again", {"pre": [0.9]}, table=table)
+  frame = runs.frame(run_files.find([str(tmp_path)]))
+  [model], [wrong] = own_runs.models(frame, baseline="pre")
+  assert (list(model.arms), model.baseline) == (["base", "dpn"], None)
+  assert wrong.startswith("photos S/16: pre: ")
+
+
 def test_an_arm_without_the_metric_has_no_number(tmp_path):
   table = {"recipe": "photos", "arch": "S/16"}
   _frame(tmp_path, {"none": [0.5]}, table=table)

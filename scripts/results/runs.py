@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -260,7 +261,9 @@ def _facts(run):
   step = int(max(done.get("step", 0), *run.logged.index[-1:], 0))
   total, device = config.get("total_steps"), origin.get("device_kind")
   count = origin.get("num_devices", 1)
-  status = f"incomplete, step {step:,}" + (f" of {total:,}" if total else "")
+  mark = os.path.join(run.folder or "", workdir.DIVERGED)
+  state = "diverged" if os.path.exists(mark) else "incomplete"
+  status = f"{state}, step {step:,}" + (f" of {total:,}" if total else "")
   return {
     "run": run,
     "path": run.path,
