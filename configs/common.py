@@ -127,10 +127,17 @@ def source(name: str, split: str, data_dir: str = "") -> dict[str, str]:
 def vit(stem_ln: str, **kw) -> dict[str, dict]:
   """Returns `model_name` and `model` of a Vision Transformer.
 
-  `stem_ln` is the model's option, or one of `stems.WORDS`.
+  `stem_ln` is the model's option, or one of `stems.WORDS`, beside which `stem`
+  may only be the usual one, as the default of a config's argument.
   """
-  stem = stems.spelled({"stem_ln": stem_ln})
-  return {"model_name": "vit", "model": {**MODEL_KW, **stem, **kw}}
+  word, stem = stems.WORDS.get(stem_ln, {}), kw.get("stem", "patch")
+  if word and stem not in ("patch", word["stem"]):
+    raise ValueError(
+      f"stem_ln={stem_ln} stands for stem={word['stem']}, got stem={stem}: "
+      "give only one of them."
+    )
+  model = {**MODEL_KW, "stem_ln": stem_ln, **kw, **word}
+  return {"model_name": "vit", "model": model}
 
 
 def from_pretrained(init: str) -> dict:

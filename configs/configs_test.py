@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 import dpn.tasks
-from dpn import metrics, trees
+from dpn import metrics, stems, trees
 from dpn.configs import camvid, norm_zoo
 from dpn.configs.conftest import CONFIGS, module, quick_first
 from dpn.input_pipeline import conftest as testing
 from dpn.input_pipeline import pipeline, pp
 from dpn.scripts import fake_data
+from dpn.scripts.results import arms
 from dpn.trainers import config_keys, loop
 
 pytestmark = pytest.mark.usefixtures("tfds", "compile_fast")
@@ -161,6 +162,26 @@ def test_each_value_of_an_argument(name, photos):
     for value in values:
       item = value if value.startswith(".") else f"={value}"
       _check(_shrunk(name, photos, f"{argument}{item},runlocal"))
+
+
+@pytest.mark.parametrize("word", stems.WORDS)
+@pytest.mark.parametrize(
+  "name", [n for n in CONFIGS if "stem_ln" in module(n).get_config.arguments]
+)
+def test_a_word_for_stem_ln_chooses_the_stem(name, photos, word):
+  config = _shrunk(name, photos, f"stem_ln={word},runlocal").to_dict()
+  model = arms.image_model(config)
+  assert stems.WORDS[word].items() <= model.items()
+
+
+def test_a_word_for_stem_ln_beside_another_stem():
+  with pytest.raises(
+    ValueError, match="stands for stem=tract, got stem=patch_s"
+  ):
+    module("studies.tract_cifar10").get_config("stem_ln=tract,stem=patch_stats")
+  get = module("studies.when_dpn_helps").get_config
+  both = get("stem_ln=none,stem=tract"), get("stem_ln=tract,stem=tract")
+  assert get("stem_ln=tract").lr == both[0].lr == both[1].lr
 
 
 @pytest.mark.parametrize("name", CONFIGS)

@@ -57,7 +57,9 @@ def get_config(arg):
     **model,
     **({"variant": arg.variant} if arg.variant else {}),
   }
-  options.pop("stem_ln", None)  # that of `init` is the default of the argument
+  own = options.pop("stem_ln", None)  # the default of the argument
+  if own in stems.WORDS and arg.stem_ln != own:
+    options.pop("stem_kw", None)  # of a stem that is not asked for
   return {
     "total_epochs": arg.epochs,
     "num_classes": len(classes),

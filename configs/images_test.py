@@ -54,11 +54,13 @@ def test_a_runs_resolution_and_stem(tmp_path, pp, given, expected):
   assert f"inception_crop({expected})" in config.input.pp
   assert (config.model.variant, config.model.stem_ln) == ("Ti/16", "dpn")
   # One word for both options; another stem that is asked for replaces both.
-  model["stem"] = "patch_stats"
+  model |= {"stem": "patch_stats", "stem_kw": {"statistics": "mean"}}
   file.write_text(json.dumps(run))
   own, dpn = (images.get_config(arg + more) for more in ("", ",stem_ln=dpn"))
   assert (own.model.stem, own.table.arm) == ("patch_stats", "patch_stats")
+  assert own.model.stem_kw.statistics == "mean"
   assert (dpn.model.stem_ln, dpn.model.get("stem")) == ("dpn", None)
+  assert not dpn.model.stem_kw
   [arm] = images.sweep(f"{arg},seeds=1")
   assert arm["name"] == "patch_stats"
   scratch = images.get_config(f"data={tmp_path}/photos").model

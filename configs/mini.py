@@ -86,6 +86,7 @@ def get_config(arg):
   block = arg.block or common.place_norms(vit["model"], arg.sa, arg.mlp)
   if arg.block:
     vit["model"]["block_ln"] = arg.block
+  arm = block if arg.stem_ln == "none" else f"{block},{arg.stem_ln}"
   name = NAMES.get(arg.data, arg.data)
   table = common.table(f"{name} miniature", ARCH, arg.stem_ln)
   return {
@@ -95,7 +96,7 @@ def get_config(arg):
     **vit,
     "lr": 0.002,
     "wd": 0.0002,
-    "table": table | ({"arm": block} if block else {}),
+    "table": table | ({"arm": arm} if block else {}),
   }
 
 

@@ -1,5 +1,6 @@
 """Command lines that take a config: its flag, and errors without tracebacks."""
 
+import ast
 import re
 import runpy
 import sys
@@ -88,7 +89,9 @@ def _prepare(config, words: Sequence[str]) -> list[str]:
   """Does what ml_collections does not; returns the words that are left for it.
 
   It accepts new fields only in sections that are there, and None only where
-  nothing was: `--config.wandb.project=p`, `--config.total_epochs=None`.
+  nothing was: `--config.wandb.project=p`, `--config.total_epochs=None`. And
+  neither lists nor a value of another kind than the field's, though
+  config.schedule, for example, is a section or a list.
   """
   left = []
   for word in words:
@@ -99,6 +102,11 @@ def _prepare(config, words: Sequence[str]) -> list[str]:
         if section.get(key) is None:
           _set(section, key, ml_collections.ConfigDict())
         section = section[key]
+      if isinstance(section, list | tuple):
+        raise ValueError(
+          f"{word}: {key} is a list in this config. Set all of it: "
+          f"--config.{key}='{[*section]!r}', for example."
+        )
     is_section = isinstance(section, ml_collections.ConfigDict)
     if match and match[3] == "=None" and match[1] == ".evals":
       errors.check_known("evaluator in config.evals:", match[2], section)
@@ -106,9 +114,31 @@ def _prepare(config, words: Sequence[str]) -> list[str]:
         del section[match[2]]
     elif match and match[3] == "=None" and is_section:
       _set(section, match[2], None)
+    elif match and is_section and _changes_kind(section.get(match[2]), word):
+      _set(section, match[2], _literal(word))
     else:
       left.append(word)
   return left
+
+
+def _literal(word):
+  """Returns the value in `--config.field=value`: what Python reads, or text."""
+  text = word.partition("=")[2]
+  try:
+    return ast.literal_eval(text)
+  except (ValueError, SyntaxError):
+    return text
+
+
+def _changes_kind(there, word):
+  """Returns whether a flag's value is to replace one of another kind, whole."""
+  value, section = _literal(word), isinstance(there, ml_collections.ConfigDict)
+  if isinstance(value, list | tuple | dict):
+    return not isinstance(there, tuple) and not (
+      section and isinstance(value, dict)
+    )
+  # One file in place of one for each tower.
+  return section and word.startswith("--config.model_init=")
 
 
 def _set(section, key, value):

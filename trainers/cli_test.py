@@ -34,6 +34,7 @@ def get_config(arg="lr=1"):
   return ml_collections.ConfigDict(
     {"model": {"width": 8, "depth": 2}, "mixup": None, "lr": float(arg[3:]),
      "on": False, "sizes": (1, 2), "evals": {"val": {}, "test": {}},
+     "schedule": {"decay_type": "cosine"}, "wd_mults": [("x", 1.0)],
      "model_load": {"dont_check": ()}}
   )
 """
@@ -58,6 +59,8 @@ def test_flags_set_fields_and_make_the_sections_they_need(path):
   words += ["--config.on", "--config.sizes=3,4"]
   words += ["--config.evals.val=None", "--other", "--config.model.depth=None"]
   words += ["--config.model_load.dont_check=['gelu']"]
+  words += ["--config.wd_mults=[('.*', 2.0)]", "--config.lr_mults=[('a', 3)]"]
+  words += ["--config.schedule=[('a', None), ('.*', {'warmup_steps': 5})]"]
   assert cli._with_fields(config, words) == ["RUN", "--other"]
   assert config.to_dict() == {
     "model": {"width": 9, "norm_kw": {"eps": 1e-5}, "depth": None},
@@ -68,7 +71,18 @@ def test_flags_set_fields_and_make_the_sections_they_need(path):
     "sizes": (3, 4),
     "evals": {"test": {}},
     "model_load": {"dont_check": ("gelu",)},
+    "schedule": [("a", None), (".*", {"warmup_steps": 5})],
+    "wd_mults": [(".*", 2.0)],
+    "lr_mults": [("a", 3)],
   }
+  with pytest.raises(ValueError, match=r"steps=7: schedule is a list in this"):
+    cli._with_fields(config, ["--config.schedule.warmup_steps=7"])
+  words = ["--config.schedule={'warmup_steps': 7}"]
+  words += ["--config.model_init={'img': 'a'}"]
+  assert cli._with_fields(config, words) == []
+  assert config.schedule.warmup_steps == 7
+  assert cli._with_fields(config, ["--config.model_init=runs/lit"]) == []
+  assert config.model_init == "runs/lit"
 
 
 def test_what_is_wrong_with_a_config(path, tmp_path):

@@ -20,6 +20,7 @@ from dpn.weights import checkpoint
     ({"total_step": 1}, "Unknown key in config: 'total_step'.*'total_steps'"),
     ({"input.batch_size": 6}, "config.input.batch_size=6 cannot be split over"),
     ({"num_classes": 11}, r"logits \(8, 11\) and labels \(8, 10\)"),
+    ({"schedule": None}, "freezes every parameter: nothing would be trained"),
     ({"model.stemln": "dpn"}, "Unknown model option 'stemln'.*mean 'stem_ln'"),
     (
       {"evals.test.label_key": "label"},

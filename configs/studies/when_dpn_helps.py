@@ -143,7 +143,18 @@ def get_config(arg):
       "training images is minival."
     )
   name, kw, decay = common.choose("optimizer", arg.optimizer, OPTIMIZERS)
-  lr = arg.lr or own_lr(arg.stem_ln, arg.stem)
+  vit = common.vit(
+    arg.stem_ln,
+    width=arg.width,
+    depth=arg.depth,
+    mlp_dim=2 * arg.width,
+    num_heads=max(1, arg.width // 32),
+    patch_size=(arg.patch, arg.patch),
+    pool_type="tok",
+    scan=arg.clip != "layer",
+    stem=arg.stem,
+  )
+  lr = arg.lr or own_lr(vit["model"]["stem_ln"], vit["model"]["stem"])
   # A given rate makes a setting of its own; an arm's own does not.
   usual = BASE | {"lr": 0.0}
   differs = [f"{k} {arg[k]}" for k in usual if arg[k] != usual[k]]
@@ -158,17 +169,7 @@ def get_config(arg):
     # On a GPU, saving twenty seeds at once takes as long as many steps.
     "ckpt_steps": 5000 if arg.on_device else 1000,
     "log_grad_depth": True,
-    **common.vit(
-      arg.stem_ln,
-      width=arg.width,
-      depth=arg.depth,
-      mlp_dim=2 * arg.width,
-      num_heads=max(1, arg.width // 32),
-      patch_size=(arg.patch, arg.patch),
-      pool_type="tok",
-      scan=arg.clip != "layer",
-      stem=arg.stem,
-    ),
+    **vit,
     "grad_clip_norm": _clip(arg.clip, arg.depth),
     "optax_name": name,
     "optax": kw,
