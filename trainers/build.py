@@ -172,9 +172,9 @@ def train_step(
   frozen = optim.frozen_mask(config, params)
   if sizes["total_steps"] and all(jax.tree.leaves(frozen)):
     raise ValueError(
-      f"config.schedule={config.get('schedule')} freezes every parameter: nothing "
-      "would be trained. {} stands for a constant rate; to evaluate alone, set "
-      "total_steps=0."
+      f"config.schedule={config.get('schedule')} freezes every parameter: "
+      "nothing would be trained. {} stands for a constant rate; to evaluate "
+      "alone, set total_steps=0."
     )
   divided = config.get("sharding_strategy")  # otherwise nothing is to keep
   keep = sharding.keep_batch(mesh, batch_size // parts if divided else 0)
