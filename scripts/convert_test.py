@@ -174,6 +174,18 @@ def test_resolution(tmp_path, source):
   assert json.loads(testing.metadata(target)["timm"])["img_size"] == 15
 
 
+def test_resolution_and_preprocessing(tmp_path):
+  """Whose size may be that of the new positions, as DINOv2's is."""
+  crop = "resize_small(17, 'bicubic')|central_crop(15)|value_range(-1, 1)"
+  path, _ = testing.write_ours(tmp_path, stem_ln="none", pp=crop)
+  for px, kept in ((15, crop), (12, None)):
+    target = str(tmp_path / f"{px}.safetensors")
+    notes = convert.convert(path, target, "timm", resolution=px)
+    assert json.loads(testing.metadata(target)["pp"]) == kept
+    left_out = f"Left out, as it is for another size: {crop!r}." in notes
+    assert left_out == (kept is None)
+
+
 def test_checkpoints_of_a_run(tmp_path):
   """With running statistics, an average and an optimizer's state."""
   config = trainers_conftest.tiny_config(

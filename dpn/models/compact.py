@@ -58,15 +58,25 @@ def conv(image, ln0, ln1, config, *, kernel_size: int = 3, num_layers: int = 1):
     kernel_init=config.inits.embedding,
     dtype=config.dtype,
     name="embedding",
-  )(image)  # (batch, rows / 2^num_layers, cols / 2^num_layers, width)
+  )(image)  # (batch, rows / p, cols / p, width), see `token_pixels`
   return ln1(x)
+
+
+def stride(kernel_size: int) -> int:
+  """Returns that of a convolution, as in the authors' code: 2 for 7 × 7."""
+  return max(1, kernel_size // 2 - 1)
+
+
+def token_pixels(kernel_size: int = 3, num_layers: int = 1) -> int:
+  """Returns p where a token of the stem `conv` is of p × p pixels."""
+  return (2 * stride(kernel_size)) ** num_layers
 
 
 class ConvEmbedding(nn.Module):
   """The tokenizer of compact Transformers (arXiv 2104.05704, Section 3.3).
 
-  Each layer is a convolution without bias, ReLU, and max pooling that halves
-  the grid. All but the last have `HIDDEN` channels.
+  Each layer is a convolution without bias, with a `stride`, ReLU, and max
+  pooling that halves the grid. All but the last have `HIDDEN` channels.
   """
 
   HIDDEN = 64
@@ -84,6 +94,7 @@ class ConvEmbedding(nn.Module):
       x = nn.Conv(
         self.width if i == self.num_layers - 1 else self.HIDDEN,
         (k, k),
+        strides=stride(k),
         padding=pad,
         use_bias=False,
         kernel_init=self.kernel_init,

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from dpn.models import compact, vit
+from dpn.weights import positions
 
 
 def params_of(variant, **kw):
@@ -80,6 +81,22 @@ def test_convolutional_stem():
   x = np.pad(np.maximum(2 * image[0, :, :, 0], 0), 1)
   want = [[x[r : r + 3, c : c + 3].max() for c in (0, 2)] for r in (0, 2)]
   np.testing.assert_allclose(got, want)
+
+
+@pytest.mark.parametrize(
+  ("name", "side", "tokens"),  # of src/cct.py in SHI-Labs/Compact-Transformers
+  [("cct-7/3x1", 32, 256), ("cct-7/3x2", 32, 64), ("cct-7/7x2", 224, 196)],
+)
+def test_tokens_of_the_authors_models(name, side, tokens):
+  model = vit.Model(10, variant=name, depth=1)
+  image = jax.ShapeDtypeStruct((1, side, side, 3), "float32")
+  params = jax.eval_shape(model.init, jax.random.key(0), image)["params"]
+  assert params["pos_embedding"].shape == (1, tokens, 256)
+  options = vit.options(model)
+  rows, cols = positions.in_patches(
+    (side, side), positions.token_pixels(options), "conv"
+  )
+  assert rows * cols == tokens
 
 
 def test_sequence_pool():

@@ -43,7 +43,8 @@ class Config(options.Options):
   Attributes:
     width: size of a token.
     depth: number of blocks.
-    mlp_dim: width of the MLP's hidden layer.
+    mlp_dim: width of the MLP's hidden layer; for `vit.Model` by default that of
+      the variant, or 4 × width.
     num_heads: attention heads per block.
     head_dim: channels of a head; None: width / num_heads.
     block_ln: where the blocks normalize, one of `placement.PLACEMENTS`.
@@ -329,7 +330,7 @@ class Encoder(nn.Module):
 
   def loop(self, carry, deterministic, tokens, config, blocks):
     """Applies the blocks of these numbers, one after another."""
-    found, drop_rates = self.prepare(config, tokens)
+    found, drop_rates = self.prepare(config, tokens, prevent_cse=True)
     out = {}
     for i in blocks:
       block_cls, fields = found[i]
@@ -340,7 +341,7 @@ class Encoder(nn.Module):
   def scan(self, carry, deterministic, tokens):
     """Applies all blocks as one scanned block, with stacked variables."""
     config = self.config
-    found, drop_rates = self.prepare(config, tokens)
+    found, drop_rates = self.prepare(config, tokens, prevent_cse=False)
     block_cls, fields = found[0]
     gains = [f["placement"].pre_gain for _, f in found if "placement" in f]
     more = [jnp.array(gains)] if len({*gains}) > 1 else []
@@ -358,14 +359,18 @@ class Encoder(nn.Module):
     }
     return carry, out
 
-  def prepare(self, config, tokens):
-    """Returns the class and fields of each block, and their drop rates."""
+  def prepare(self, config, tokens, prevent_cse):
+    """Returns the class and fields of each block, and their drop rates.
+
+    With remat, `prevent_cse` keeps the compiler from merging what is computed
+    again with what was; in a scan's body it cannot see both.
+    """
     more = {"config": config, "tokens": tokens, "positions": self.positions}
     wrap = lambda block_cls: block_cls
     if config.remat_policy != "none":
       wrap = functools.partial(
         nn.remat,
-        prevent_cse=False,  # only needed outside of scan and jit
+        prevent_cse=prevent_cse,
         static_argnums=(3,),  # 0 is self, 3 deterministic
         policy=getattr(jax.checkpoint_policies, config.remat_policy),
       )

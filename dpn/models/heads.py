@@ -9,7 +9,11 @@ from dpn.models import attention, compact, mlp, norms
 
 
 class MAPHead(nn.Module):
-  """Multi-head attention pooling (arXiv 2106.04560, Section 3.2)."""
+  """Multi-head attention pooling (arXiv 2106.04560, Section 3.2).
+
+  Of the encoder's options it has the heads, `mlp_dim`, `gelu`, `weight_init`
+  and the epsilon of norms; else it is big_vision's, with biases and an MLP.
+  """
 
   config: Any  # an `encoder.Config`
 
@@ -22,15 +26,20 @@ class MAPHead(nn.Module):
     config, (batch, _, width) = self.config, x.shape
     kw = {"dtype": config.dtype}
     probe = self.param("probe", nn.initializers.xavier_uniform(), (1, 1, width))
+    inits = config.inits
     attend = attention.Attention(
-      config.num_heads, name="MultiHeadDotProductAttention_0", **kw
+      config.num_heads,
+      kernel_init=inits.dense,
+      name="MultiHeadDotProductAttention_0",
+      **kw,
     )
     probe = jnp.tile(probe, (batch, 1, 1))
     x = attend(probe, x, out=out)  # (batch, 1, width)
     y = norms.make("layernorm", eps=config.eps, name="LayerNorm_0")(x)
     gelu = config.lookup("gelu")
+    kw |= {"kernel_init": inits.dense, "bias_init": inits.mlp_bias}
     x = x + mlp.Mlp(config.mlp_dim, gelu=gelu, name="MlpBlock_0", **kw)(y)
-    return x[:, 0].astype(jnp.float32)
+    return x[:, 0].astype(jnp.promote_types(x.dtype, jnp.float32))
 
 
 def _map(x, config, out):

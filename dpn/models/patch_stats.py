@@ -23,7 +23,8 @@ def embed(patches, groups, config, statistics: Statistics, init_gain: float):
     config: the `vit.Config`.
     statistics: which there are.
     init_gain: the weight that a patch's mean has in its token at first, 1 being
-      that of a plain ViT.
+      that of a plain ViT with `weight_init="big_vision"`; with "deit" it is 1.7
+      times as much, and with "cct" 0.7.
 
   Raises:
     ValueError: if the gain is not above 0.

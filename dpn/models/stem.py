@@ -110,7 +110,7 @@ def check(config):
   if config.stem == "conv" and config.patch_size != type(config).patch_size:
     raise ValueError(
       f"stem='conv' has no patches, got patch_size={config.patch_size}. Leave "
-      "it out; stem_kw.num_layers halves the image as often."
+      "it out; stem_kw says how large tokens are."
     )
 
 

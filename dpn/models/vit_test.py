@@ -7,6 +7,7 @@ gradients of the sum of squared logits; see `OPTIONS`.
 import itertools
 import json
 import pathlib
+import re
 
 import jax
 import jax.numpy as jnp
@@ -92,13 +93,25 @@ def test_outputs_and_gradients_of_big_vision(kind, scan, policy):
   grad = jax.grad(loss, has_aux=True)
   if policy != "none":  # GELU is recomputed: there are more tanh
     plain = vit.Model(5, **OPTIONS[kind], scan=scan)
-    count = lambda model: str(
+    text = lambda model: str(
       jax.make_jaxpr(grad, static_argnums=1)(params, model)
-    ).count(" tanh ")
+    )
+    count = lambda model: text(model).count(" tanh ")
     assert count(model) > count(plain)
+    # In a loop the compiler would merge them again.
+    assert f"prevent_cse={not scan}" in text(model)
   grads, out = jax.jit(grad)(params)
   assert_close(trees.flatten(out), golden(f"{kind}/out/"))
   assert_close(trees.flatten(grads), golden(f"{kind}/grad/"))
+
+
+def test_attention_pooling_starts_as_blocks_do():
+  model = vit.Model(5, **OPTIONS["map"], weight_init="deit")
+  params = trees.flatten(model.init(jax.random.key(0), IMAGE)["params"])
+  kernels = [x for k, x in params.items() if re.match("MAP.*/kernel", k)]
+  assert len(kernels) == 6
+  std = np.std(np.concatenate([x.ravel() for x in kernels]))
+  assert std == pytest.approx(0.02, rel=0.05)  # DeiT's
 
 
 def test_half_precision_keeps_parameters_and_logits_in_float32():

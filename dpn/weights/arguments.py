@@ -22,7 +22,7 @@ def timm(model: VitParams, no_embed_class: bool) -> dict[str, Any]:
     "num_classes": options["num_classes"] or 0,
     "class_token": options["pool_type"] == "tok",
     "global_pool": _their_name(timm_vit.POOLS, options["pool_type"]),
-    "fc_norm": False,
+    "fc_norm": options["pool_norm"],
   }
   if options["mlp"] == "mlp":  # a gated one has its own
     args["act_layer"] = _their_name(timm_vit.GELUS, options["gelu"])

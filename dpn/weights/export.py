@@ -93,8 +93,9 @@ def export(
     advice, title = "", "big_vision's NaFlexViT"
     if to in source.LIBRARIES:
       title = source.LIBRARIES[to].title
-      if model.options["stem_ln"] in names.STEMS or (
-        to in vit_pytorch.SUPPORTED
+      extended = ("stem_ln=", "stem_eps=", "norm_kw=")
+      if model.options["stem_ln"] in names.STEMS and any(
+        reason.startswith(extended) for reason in wrong
       ):
         advice = f" --extra_modules is for a model extended as {DOCS} shows."
     raise ValueError(
@@ -124,6 +125,8 @@ def _unsupported(options, to, extra_modules) -> list[str]:
       supported |= {k: [options[k]] for k in ("stem_eps", "norm_kw")}
     else:
       supported["stem_ln"] = names.STEMS
+  if to == "timm" and options["pool_norm"]:
+    supported |= {"final_norm": [False], "pool_norm": [True]}
   if to == "timm" and options["qk_norm"] != "none":
     supported["qk_norm_kw"] = [eps]
   if to == "hf" and options["num_classes"]:

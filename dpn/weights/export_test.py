@@ -118,18 +118,49 @@ def test_a_stem_of_convolutions_is_not_folded():
   assert fold.without_linear_stem(model) is model
 
 
-def test_an_average_beside_a_class_token(tmp_path):
-  path = testing.write_torch(tmp_path, "timm_tok")
-  (tmp_path / "config.json").write_text('{"global_pool": "avg"}')
-  with pytest.raises(ValueError, match="has a class token, but"):
-    convert.convert(path, str(tmp_path / "x.npz"), "big_vision", options=HEADS)
+@pytest.mark.parametrize("kind", ["timm_tok", "timm_no_embed_class"])
+@pytest.mark.parametrize("fc_norm", [True, False])
+def test_an_average_beside_a_class_token(tmp_path, kind, fc_norm):
+  """Timm's is that of the patches, with the norm behind it or before."""
+  flat = testing.golden(kind)
+  path = testing.write_torch(tmp_path, kind, flat)
+  model, variables, _ = vit.from_pretrained(path, **HEADS)
+  _, out = model.apply(variables, testing.IMAGE)
+  tokens = np.float64(out["encoder"]["pre_ln"])[:, 1:]
+  scale, bias = flat["norm.weight"], flat["norm.bias"]
+  std = lambda x: np.sqrt(x.var(-1, keepdims=True) + 1e-6)
+  norm = lambda x: (x - x.mean(-1, keepdims=True)) / std(x) * scale + bias
+  want = norm(tokens.mean(1)) if fc_norm else norm(tokens).mean(1)
+  want = want @ flat["head.weight"].T + flat["head.bias"]
+  if fc_norm:
+    for x in ("weight", "bias"):
+      flat[f"fc_norm.{x}"] = flat.pop(f"norm.{x}")
+    testing.write_torch(tmp_path, kind, flat)
+  else:
+    (tmp_path / "config.json").write_text('{"global_pool": "avg"}')
+  again = str(tmp_path / "again.safetensors")
+  convert.convert(path, again, "timm", options=HEADS)
+  args = json.loads(testing.metadata(again)["timm"])
+  assert (args["class_token"], args["reg_tokens"]) == (False, 1)
+  assert (args["global_pool"], args["fc_norm"]) == ("avg", fc_norm)
+  for source, options in ((path, HEADS), (again, {})):
+    model, variables, _ = vit.from_pretrained(source, **options)
+    logits, _ = model.apply(variables, testing.IMAGE)
+    np.testing.assert_allclose(logits, want, rtol=1e-4, atol=1e-5)
+  # As the start of training, too.
+  said = vit.options(model)
+  shapes = testing.shapes_of(model)
+  params = load.load(path, shapes, options=said)
+  np.testing.assert_allclose(
+    *(x["registers"] for x in (params, variables["params"])), rtol=1e-6
+  )
 
 
 @pytest.mark.parametrize("to", ["timm", "hf"])
 def test_a_tanh_layer_that_the_library_would_not_apply(tmp_path, to):
   path, _ = testing.write_ours(tmp_path, stem_ln="none", rep_size=True)
   with pytest.raises(
-    ValueError, match=r"rep_size=True \(only False\).*--to ours"
+    ValueError, match=r"rep_size=True \(only False\).*--to ours.*thing\.$"
   ):
     convert.convert(path, str(tmp_path / "x"), to)
 

@@ -221,7 +221,9 @@ def _in_our_names(found, wanted):
   library = source.LIBRARIES[file.layout]
   scaled = any("/LayerScale_" in name for name in wanted)
   flat = names.to_ours(found.arrays, library, heads, patch, scaled)
-  return positions.without_register_rows(flat, file)
+  flat = positions.without_register_rows(flat, file)
+  is_pooled = "cls" in wanted
+  return flat if is_pooled else positions.class_token_as_register(flat, file)
 
 
 def _listed(patterns):

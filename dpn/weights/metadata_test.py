@@ -43,6 +43,10 @@ def test_config_of_timm(tmp_path):
   }
   got = read(write(tmp_path, config=config), "timm")
   assert (got.options["gelu"], got.pixels, got.cls_row) == ("tanh", HALF, False)
+  # As transformers' TimmWrapper writes it, and what timm has anyway.
+  for args in (None, {"norm_layer": "layernorm", "block_fn": None}):
+    again = read(write(tmp_path, config=config | {"model_args": args}), "timm")
+    assert again.options == {**got.options, "gelu": "exact"}
 
 
 def check(file, model, values=None, **kw):

@@ -194,6 +194,11 @@ def test_registers_and_normalized_queries(tmp_path, kind):
   assert back.keys() == flat.keys()
   for name, x in flat.items():
     np.testing.assert_array_equal(back[name], x)
+  flat["register_tokens"] = flat.pop("reg_token")  # as DINOv2's authors do
+  path = testing.write_torch(tmp_path, kind, flat)
+  _, variables, _ = vit.from_pretrained(path, num_heads=2)
+  got = trees.flatten(variables["params"])["registers"]
+  np.testing.assert_array_equal(got, ours["registers"])
 
 
 def test_no_positions(tmp_path):
@@ -269,9 +274,11 @@ def test_fused_array_of_another_shape():
 
 def test_unknown_layout(tmp_path):
   path = str(tmp_path / "x.safetensors")
+  # torchvision's.
   flat = {"conv_proj.weight": np.zeros((8, 3, 3, 3), np.float32)}
+  flat["class_token"] = np.zeros((1, 1, 8), np.float32)
   safetensors.numpy.save_file(flat, path)
-  with pytest.raises(ValueError, match=r"unknown layout: conv_proj\.weight"):
+  with pytest.raises(ValueError, match=r"unknown layout: class_token, conv_p"):
     load.load(path, {"cls": np.zeros(1)})
 
 
@@ -336,5 +343,5 @@ def test_heads_by_variant(tmp_path):
 
 
 def test_not_a_vision_transformer():
-  with pytest.raises(ValueError, match=r"got \['img', 'txt'\].*file\.npz:img"):
+  with pytest.raises(ValueError, match=r"got img, txt\..*file\.npz:img"):
     vit_params.infer_options({"img/x": 0, "txt/x": 0})

@@ -12,6 +12,7 @@ import numpy as np
 import scipy.ndimage
 from absl import logging
 
+from dpn.models import compact
 from dpn.weights import preprocessing
 from dpn.weights.files import Flat
 from dpn.weights.metadata import ModelMetadata
@@ -175,6 +176,31 @@ def without_register_rows(flat: Flat, file: ModelMetadata) -> Flat:
   return {**flat, "registers": registers, "pos_embedding": patches}
 
 
+def class_token_as_register(flat: Flat, file: ModelMetadata) -> Flat:
+  """Returns a class token that is not pooled as one more register.
+
+  timm's models may have one and pool the patches (global_pool="avg" or "map"),
+  as MAE's finetuned ones do. With its position it is what a register is.
+  """
+  table, pool = flat.get("pos_embedding"), file.options.get("pool_type")
+  # In front of the blocks ours normalizes a class token, but no register.
+  normalized = file.options.get("stem_ln") == "post_posemb"
+  if pool not in ("gap", "map") or "cls" not in flat or normalized:
+    return flat
+  if file.layout != "timm" or table is None:
+    return flat
+  rows, grid, has_row = table.shape[-2], known_grid(file, flat), file.cls_row
+  if has_row is None:
+    has_row = rows != (math.prod(grid) if grid else math.isqrt(rows) ** 2)
+  rest = {k: x for k, x in flat.items() if k != "cls"}
+  token = flat["cls"].astype(np.promote_types(flat["cls"].dtype, np.float32))
+  if has_row:
+    token = token + table[..., :1, :]
+    rest["pos_embedding"] = table[..., 1:, :]
+  registers = [token, *([flat["registers"]] if "registers" in flat else [])]
+  return {**rest, "registers": np.concatenate(registers, axis=1)}
+
+
 def _in_patches(image_size, flat, options):
   """Returns (rows, cols) of an image's patches, None if that is unknown."""
   kernel = flat.get("embedding/kernel")
@@ -189,7 +215,7 @@ def token_pixels(options: Mapping[str, Any]) -> Sequence[int]:
   """Returns of how many pixels, (rows, cols), a token of a model is."""
   if options.get("stem") != "conv":
     return options["patch_size"]
-  return (2 ** options.get("stem_kw", {}).get("num_layers", 1),) * 2
+  return (compact.token_pixels(**options.get("stem_kw", {})),) * 2
 
 
 def in_patches(image_size, pixels, stem: str | None) -> tuple[int, int]:

@@ -156,7 +156,7 @@ def _layout(path, arrays) -> str:
   for key, library in LIBRARIES.items():
     if library.matches(arrays):
       return key
-  if all("/" not in name and "." in name for name in arrays):
+  if any("." in name for name in arrays) and not any("/" in x for x in arrays):
     signs = [f"{names.title} ({names.sign})" for names in LIBRARIES.values()]
     raise ValueError(
       f"{path!r} has an unknown layout: {', '.join(sorted(arrays)[:4])}, … "

@@ -54,8 +54,11 @@ NAMES = Names(
     "pos_embed": "pos_embedding",
     "attn_pool.latent": "MAPHead_0/probe",
   },
-  # In the code of DeiT III and of ViT-5.
-  renamed=((r"(blocks\.\d+)\.gamma_([12])", r"\1.ls\2.gamma"),),
+  renamed=(
+    # In the code of DeiT III and of ViT-5.
+    (r"(blocks\.\d+)\.gamma_([12])", r"\1.ls\2.gamma"),
+    ("register_tokens", "reg_token"),  # in that of DINOv2
+  ),
   scales={
     "blocks.{i}.ls1.gamma": "blocks.{i}.attn.proj",
     "blocks.{i}.ls2.gamma": "blocks.{i}.mlp.fc2",
@@ -258,7 +261,7 @@ class Config(_Image, total=False):
 
   architecture: str
   global_pool: str | None
-  model_args: _Args
+  model_args: _Args | None
   pretrained_cfg: _Image
 
 
@@ -308,14 +311,15 @@ def describe(
   Raises:
     ValueError: ours cannot be the model, or both name different ones.
   """
-  args = config.get("model_args", {})
+  args = config.get("model_args") or {}
   told = str(config.get("architecture", "")).partition(".")[0]
   if arch and told not in ("", arch.partition(".")[0]):
     raise ValueError(
       f"arch={arch!r} contradicts the file's config.json, which has {told!r}."
     )
   name = arch or told
-  others = [x for x in _OTHER_BLOCKS if x in args]
+  usual = (None, False, "layernorm")
+  others = [x for x in _OTHER_BLOCKS if args.get(x) not in usual]
   # Rotary positions have no arrays; test_vit3 pools registers, too.
   if re.search("_rpn_|_rope_|_pe_|eva02|eva_g|^test_vit3$", name) or others:
     raise ValueError(
@@ -379,4 +383,6 @@ def _configured(config, args, arrays, options):
   pool = args.get("global_pool", config.get("global_pool"))
   if pool is not None:
     found["pool_type"] = metadata.translate("pooling", pool, POOLS)
+  elif {"cls_token", "fc_norm.weight"} <= arrays.keys():
+    found["pool_type"] = "gap"  # a norm that timm has behind the mean alone
   return found

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from dpn import registry, schema
+from dpn import errors, registry, schema
 from dpn.models import vit
 from dpn.weights import (
   big_vision,
@@ -109,7 +109,9 @@ def read(
   size = np.multiply(_grid(flat, tokens, known), patch[:2]).tolist()
   image_shape = (1, *size, patch[2])
   image = jax.ShapeDtypeStruct(image_shape, np.float32)
-  said = dataclasses.replace(file, options=options, cls_row=cls_row, guessed=())
+  said = dataclasses.replace(file, options=options, guessed=())
+  if "cls" in flat:  # else it may have become a register
+    said = dataclasses.replace(said, cls_row=cls_row)
   variables = load.load_variables(
     dataclasses.replace(found, metadata=said),
     jax.eval_shape(model.init, jax.random.key(0), image),
@@ -175,7 +177,8 @@ def infer_options(flat: Mapping[str, Any]) -> dict[str, Any]:
     raise ValueError(
       "These are not the parameters of a Vision Transformer: expected "
       "'embedding/kernel' and 'Transformer/encoderblock…' with attention and "
-      f"MLP, got {tops}. Of a larger model name a part: 'file.npz:img'."
+      f"MLP, got {errors.some_of(tops, 8)}. Of a larger model name a part: "
+      "'file.npz:img'."
     )
   *patch_size, _, width = embeddings[-1].shape
   heads, head_dim = query.shape[-2:]
@@ -234,6 +237,7 @@ def _inferred(arrays, file):
   scaled = file.options.get("layer_scale") is not None
   flat = names.to_ours(arrays, library, heads or 1, patch, scaled)
   flat = positions.without_register_rows(flat, file)
+  flat = positions.class_token_as_register(flat, file)
   if "pos_embedding" not in flat and "posemb" not in file.options:
     raise ValueError(
       "it has no position embeddings; our Vision Transformer always has some."

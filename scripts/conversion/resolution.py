@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from dpn.weights import positions
+from dpn.weights import positions, preprocessing
 from dpn.weights.vit_params import VitParams
 
 
@@ -39,6 +39,10 @@ def at_resolution(model: VitParams, px: int) -> VitParams:
   if tables and model.grid:
     old = "×".join(map(str, model.grid))
     notes += (f"Position embeddings: from {old} to {side}×{side}.",)
+  pp = model.pp
+  if pp and preprocessing.describe(pp)["size"] != (px, px):
+    notes += (f"Left out, as it is for another size: {pp!r}.",)
+    pp = None
   return dataclasses.replace(
-    model, arrays=arrays, grid=(side, side), pp=None, notes=notes
+    model, arrays=arrays, grid=(side, side), pp=pp, notes=notes
   )
