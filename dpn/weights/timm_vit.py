@@ -318,8 +318,8 @@ def describe(
       f"arch={arch!r} contradicts the file's config.json, which has {told!r}."
     )
   name = arch or told
-  usual = (None, False, "layernorm")
-  others = [x for x in _OTHER_BLOCKS if args.get(x) not in usual]
+  same = (None, False, "layernorm")
+  others = [x for x in _OTHER_BLOCKS if args.get(x) not in same]
   # Rotary positions have no arrays; test_vit3 pools registers, too.
   if re.search("_rpn_|_rope_|_pe_|eva02|eva_g|^test_vit3$", name) or others:
     raise ValueError(
