@@ -37,6 +37,10 @@ MODELS = {
   "eps": {"pool_type": "tok", "norm_kw": {"eps": 1e-3}},
   "eps_map": {"pool_type": "map", "norm_kw": {"eps": 1e-3}},
   "affine": {"pool_type": "gap", "stem_ln": "only_learnable"},
+  "fc_norm": {
+    **{"pool_type": "gap", "pool_norm": True, "final_norm": False},
+    **{"registers": 2, "norm_kw": {"eps": 1e-3}},
+  },
 }
 
 
@@ -125,6 +129,9 @@ def test_ours_without_head_in_transformers(tmp_path):
     {"qkv_bias": False},
     {"no_embed_class": True, "mlp_ratio": 2.5},
     {"class_token": False, "global_pool": "map", "act_layer": "gelu_tanh"},
+    {"global_pool": "avg"},  # with a class token, which is not pooled
+    {"global_pool": "avg", "fc_norm": False, "reg_tokens": 2},
+    {"global_pool": "map", "no_embed_class": True, "reg_tokens": 2},
   ],
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
