@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from dpn import errors
+from dpn import errors, stems
 from dpn.scripts.results import aggregate, runs, tables
 from dpn.scripts.results import arms as arms_lib
 
@@ -102,8 +102,13 @@ class Model:
 
 
 def arm_name(given: str) -> str:
-  """Returns the name in tables of an arm that a command was given."""
-  return runs.BASE if given == "none" else given
+  """Returns the name in tables of an arm that a command was given.
+
+  That may be what configs call it: "none", or one of `stems.WORDS`.
+  """
+  word = stems.WORDS.get(given)
+  named = arms_lib.model_name(word) if word else given
+  return runs.BASE if named == "none" else named
 
 
 def in_order(arms: Sequence[str]) -> list[str]:

@@ -105,6 +105,13 @@ def test_all_metrics_have_differences(tmp_path):
   ]
 
 
+def test_arms_by_their_names_in_configs():
+  given = ("none", "dpn", "patch_stats", "tract", "none+patch_stats")
+  assert [*map(own_runs.arm_name, given)] == [
+    *("base", "dpn", "dpn+patch_stats", "tract", "none+patch_stats")
+  ]
+
+
 def test_a_wrong_baseline_or_metric_is_named(tmp_path):
   frame = _frame(tmp_path, {"none": [0.5]})
   with pytest.raises(ValueError, match=r"Unknown baseline 'bsae'.*'base'"):
