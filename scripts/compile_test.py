@@ -476,7 +476,7 @@ def test_for_gpus(target):
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_attention_of_gpus(dtype):
-  pytest.importorskip("nvidia.cudnn", reason="the extra compile-gpu")
+  pytest.importorskip("jax_plugins.xla_cuda12", reason="the extra compile-gpu")
   _, devices = targets.parse("h100:1")
   config = _config()
   config.model.dtype_mm = dtype
