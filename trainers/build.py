@@ -170,12 +170,7 @@ def train_step(
   shapes = with_shardings(jax.eval_shape(init, jax.random.key(0)), config, mesh)
   shardings = jax.tree.map(lambda s: s.sharding, shapes)
   frozen = optim.frozen_mask(config, params)
-  if sizes["total_steps"] and all(jax.tree.leaves(frozen)):
-    raise ValueError(
-      f"config.schedule={config.get('schedule')} freezes every parameter: "
-      "nothing would be trained. {} stands for a constant rate; to evaluate "
-      "alone, set total_steps=0."
-    )
+  _check_trained(config, frozen, sizes["total_steps"])
   divided = config.get("sharding_strategy")  # otherwise nothing is to keep
   keep = sharding.keep_batch(mesh, batch_size // parts if divided else 0)
   make_update = lambda seed: keep(
@@ -252,6 +247,16 @@ def _variables(config, task, spec) -> base.Variables:
       "their mean."
     )
   return variables
+
+
+def _check_trained(config, frozen, total_steps):
+  """Raises ValueError if there are steps, but no parameters to train."""
+  if total_steps and all(jax.tree.leaves(frozen)):
+    raise ValueError(
+      f"config.schedule={config.get('schedule')} freezes every parameter: "
+      "nothing would be trained. {} stands for a constant rate; to evaluate "
+      "alone, set total_steps=0."
+    )
 
 
 def _parts(config, batch_size, mesh) -> int:

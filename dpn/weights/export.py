@@ -93,7 +93,8 @@ def export(
     advice, title = "", "big_vision's NaFlexViT"
     if to in source.LIBRARIES:
       title = source.LIBRARIES[to].title
-      extended = ("stem_ln=", "stem_eps=", "norm_kw=")
+      is_vit_pytorch = to in vit_pytorch.SUPPORTED
+      extended = ("stem_eps=", "norm_kw=") if is_vit_pytorch else "stem_ln="
       if model.options["stem_ln"] in names.STEMS and any(
         reason.startswith(extended) for reason in wrong
       ):
