@@ -25,7 +25,7 @@ from dpn.scripts.results import output
 from dpn.trainers import workdir
 
 BATCHES = {
-  "B/16": (256, 128, 512),  # the likely best one first
+  "B/16": (256, 512, 128),  # the likely best ones first
   "S/16": (256, 512),
   "L/16": (64, 128),
   "Ti/16": (512, 1024),
