@@ -128,3 +128,15 @@ def test_skipped_examples_are_counted_across_a_restart(tmp_path):
   rows = metrics.read(str(tmp_path / "metrics.jsonl"))
   counts = {row["step"]: row["skipped"] for row in rows}
   assert counts == {5: per_epoch, 10: 2 * per_epoch}
+
+
+def test_no_silent_fallback_to_the_cpu(tmp_path, monkeypatch):
+  (tmp_path / "nvidia0").touch()
+  monkeypatch.setattr(train, "NVIDIA", f"{tmp_path}/nvidia[0-9]*")
+  train._check_backend()  # conftest.py has chosen the CPU
+  monkeypatch.delenv("JAX_PLATFORMS")
+  monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")  # as Slurm does
+  with pytest.raises(OSError, match=r"fallen back .*JAX_PLATFORMS=cpu"):
+    train._check_backend()
+  monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+  train._check_backend()

@@ -6,6 +6,7 @@ Started again with the same working directory it resumes where it stopped.
 docs/training.md lists what it leaves there.
 """
 
+import glob
 import os
 import signal
 import sys
@@ -30,6 +31,12 @@ OUT_OF_MEMORY = (
   "python -m scripts.compile says what fits, without running."
 )
 
+NVIDIA = "/dev/nvidia[0-9]*"  # where Linux lists GPUs
+WITHOUT_GPU = (
+  "JAX has fallen back to the CPU, though this machine has an NVIDIA GPU. "
+  "JAX's message above says what failed; pip install -e '.[cuda13]' brings "
+  "CUDA's libraries. To train on the CPU: JAX_PLATFORMS=cpu in the environment."
+)
 UNSAVED = "Interrupted. The same command resumes from the last checkpoint."
 LOST = (
   "Another process of this run may have ended: its own output says why. The "
@@ -71,6 +78,7 @@ def main():
         process_id.value,
         timeout_secs=timeout.value,
       )
+      _check_backend()
       host_memory.keep_between_steps()
     loop.train(
       config.value,
@@ -105,6 +113,14 @@ def _explaining(run):
       raise
     traceback.print_exception(e)
     cli.fail(LOST)
+
+
+def _check_backend():
+  """Raises OSError if JAX could not use a GPU, of which it only warns."""
+  hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
+  chosen = hidden or "JAX_PLATFORMS" in os.environ
+  if jax.default_backend() == "cpu" and not chosen and glob.glob(NVIDIA):
+    raise OSError(WITHOUT_GPU)
 
 
 def _configure_jax(config):
