@@ -108,7 +108,10 @@ def _count(jaxpr, scope, trained=()):
       outputs = (1 + sum(flags)) * math.prod(eqn.outvars[0].aval.shape)
       total[inner_scope] += 2 * outputs * _MULTIPLY_ADDS[name](eqn)
     elif name == "cond":
-      branches = [_count(b.jaxpr, inner_scope) for b in params["branches"]]
+      branches = params["branches"]
+      if params.get("branches_platforms"):  # of jax.lax.platform_dependent
+        branches = branches[-1:]  # the default
+      branches = [_count(b.jaxpr, inner_scope) for b in branches]
       dearest = max(branches, key=collections.Counter.total)
       total.update({k: times * v for k, v in dearest.items()})
     else:

@@ -1,6 +1,7 @@
 """Memory, collectives and bounds of compiled steps."""
 
 import pathlib
+import re
 import subprocess
 import sys
 import types
@@ -482,6 +483,18 @@ def test_attention_of_gpus(dtype):
   config.model.dtype_mm = dtype
   _, compiled = compile_lib.compile_step(config, devices)
   assert ("__cudnn$fmha" in compiled.as_text()) == (dtype == "bfloat16")
+
+
+@pytest.mark.slow
+def test_the_batch_is_not_innermost_on_gpus():
+  pytest.importorskip("jax_plugins.xla_cuda12", reason="the extra compile-gpu")
+  _, devices = targets.parse("h100:1")
+  config = _config()
+  config.model.update(scan=False, registers=4, pool_type="tok")
+  config.input.batch_size = 128
+  _, compiled = compile_lib.compile_step(config, devices)
+  # 49 patches, a class token and registers; XLA writes layouts as shapes.
+  assert not re.findall(r"\[(?:49|50|54),64,128\]", compiled.as_text())
 
 
 @pytest.mark.slow

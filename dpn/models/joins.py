@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpn.models import norms
+from dpn.models.broadcast import over_batch
 from dpn.models.norms.base import center
 
 # Table 8 of arXiv 2212.05262: whether positions are standardized, what they are
@@ -119,7 +120,7 @@ class Shared(Add):
       _refuse(config, "there is nothing to add to tokens: use 'add' or 'lape'")
 
   def to_stream(self, block, x, pe):
-    return x + pe.astype(x.dtype)
+    return x + over_batch(pe.astype(x.dtype), len(x))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -175,7 +176,8 @@ class Lape(Add):
       return y, bias, None
     norm = PositionNorm(self.eps, form=self.norm, name="pe_norm")
     w = out["position"] = norm(pe)
-    return y + w.astype(y.dtype), bias, pe if self.share else w
+    y = y + over_batch(w.astype(y.dtype), len(y))
+    return y, bias, pe if self.share else w
 
 
 JOINS = {"add": Add, "shared": Shared, "unshared": Unshared, "lape": Lape}

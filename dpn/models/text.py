@@ -11,6 +11,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from dpn.models import encoder, heads, norms, vit
+from dpn.models.broadcast import over_batch
 
 # Functions as in `heads.POOL_TYPES`.
 POOLS = {
@@ -69,7 +70,8 @@ class _Model(nn.Module):
     x = out["embedded"] = embed(text)  # (batch, tokens, width)
     shape = (1, length, config.width)
     posemb = config.inits.posemb(config.width)
-    x = x + self.param("pos_embedding", posemb, shape)
+    positions = self.param("pos_embedding", posemb, shape)
+    x = x + over_batch(positions, len(x))
     x = nn.Dropout(config.dropout)(x, not train)
     tokens = norms.TokenGrid(config.num_heads, (1, length))
     blocks = encoder.Encoder(config, name="Encoder_0")

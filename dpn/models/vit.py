@@ -32,6 +32,7 @@ from dpn.models import (
   weight_norm,
 )
 from dpn.models import options as options_lib
+from dpn.models.broadcast import over_batch
 
 # Table 2 of arXiv 2106.04560; mu, M and So400m as in big_vision.
 #            width, depth, mlp_dim, num_heads
@@ -254,12 +255,12 @@ class ViT(nn.Module):
     pe = self.positions((h, w), width, int(cls_has_position))
     if config.has_cls:
       cls = self.param("cls", config.inits.cls, (1, 1, width))
-      cls = jnp.tile(cls.astype(x.dtype), (n, 1, 1))
+      cls = over_batch(cls.astype(x.dtype), n)
 
     if cls_has_position:
       x = jnp.concatenate([cls, x], axis=1)  # (batch, 1 + h * w, width)
     if pe is not None and not config.joins_in_blocks:
-      x, pe = x + pe.astype(x.dtype), None
+      x, pe = x + over_batch(pe.astype(x.dtype), n), None
     x = out["with_posemb"] = ln.post_posemb(x)
     late = config.cls_blocks is not None
     if config.has_cls and not cls_has_position and not late:

@@ -7,6 +7,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from dpn.models.broadcast import over_batch
+
 
 @dataclasses.dataclass(frozen=True)
 class TokenGrid:
@@ -57,7 +59,7 @@ class TokenGrid:
   def insert_registers(self, x, registers):
     """Returns x (batch, tokens, width) with `registers` (1, n, width)."""
     at = x.shape[1] if self.registers_last else int(self.cls)
-    registers = jnp.tile(registers.astype(x.dtype), (x.shape[0], 1, 1))
+    registers = over_batch(registers.astype(x.dtype), len(x))
     return jnp.concatenate([x[:, :at], registers, x[:, at:]], axis=1)
 
   def take_registers(self, x):

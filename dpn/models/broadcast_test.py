@@ -1,0 +1,24 @@
+"""Parameters of all examples, and the layout of their gradients on GPUs."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dpn.models.broadcast import over_batch
+
+
+@pytest.mark.parametrize("platform", ["cpu", "cuda", "tpu"])
+def test_a_product_on_nvidia_s_gpus(platform):
+  loss = lambda x: (over_batch(x, 4) ** 2).sum()
+  traced = jax.jit(jax.grad(loss)).trace(jnp.ones((1, 2, 3)))
+  text = traced.lower(lowering_platforms=(platform,)).as_text()
+  assert ("dot_general" in text) == (platform == "cuda")
+
+
+def test_value_and_gradient():
+  x = jax.random.normal(jax.random.key(0), (1, 2, 3))
+  weights = jnp.arange(4.0)[:, None, None]
+  loss = lambda x: (over_batch(x, 4) * weights).sum()
+  np.testing.assert_array_equal(over_batch(x, 4), np.tile(x, (4, 1, 1)))
+  np.testing.assert_array_equal(jax.grad(loss)(x), np.full((1, 2, 3), 6.0))
