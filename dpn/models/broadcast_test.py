@@ -4,7 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import export
 
+from dpn.models import vit
 from dpn.models.broadcast import over_batch
 
 
@@ -22,3 +24,14 @@ def test_value_and_gradient():
   loss = lambda x: (over_batch(x, 4) * weights).sum()
   np.testing.assert_array_equal(over_batch(x, 4), np.tile(x, (4, 1, 1)))
   np.testing.assert_array_equal(jax.grad(loss)(x), np.full((1, 2, 3), 6.0))
+
+
+def test_exported_for_batches_of_any_size():
+  model = vit.Model(3, variant="mu/16", pool_type="tok", registers=2)
+  image = jax.random.normal(jax.random.key(0), (2, 32, 32, 3))
+  variables = model.init(jax.random.key(1), image)
+  apply = jax.jit(lambda variables, x: model.apply(variables, x)[0])
+  any_size = jax.ShapeDtypeStruct(export.symbolic_shape("b,32,32,3"), "float32")
+  exporter = export.export(apply, platforms=["cpu", "cuda"])
+  got = exporter(variables, any_size).call(variables, image)
+  np.testing.assert_array_equal(got, apply(variables, image))

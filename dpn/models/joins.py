@@ -120,7 +120,7 @@ class Shared(Add):
       _refuse(config, "there is nothing to add to tokens: use 'add' or 'lape'")
 
   def to_stream(self, block, x, pe):
-    return x + over_batch(pe.astype(x.dtype), len(x))
+    return x + over_batch(pe.astype(x.dtype), x.shape[0])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,7 +176,7 @@ class Lape(Add):
       return y, bias, None
     norm = PositionNorm(self.eps, form=self.norm, name="pe_norm")
     w = out["position"] = norm(pe)
-    y = y + over_batch(w.astype(y.dtype), len(y))
+    y = y + over_batch(w.astype(y.dtype), y.shape[0])
     return y, bias, pe if self.share else w
 
 

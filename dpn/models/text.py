@@ -71,7 +71,7 @@ class _Model(nn.Module):
     shape = (1, length, config.width)
     posemb = config.inits.posemb(config.width)
     positions = self.param("pos_embedding", posemb, shape)
-    x = x + over_batch(positions, len(x))
+    x = x + over_batch(positions, x.shape[0])
     x = nn.Dropout(config.dropout)(x, not train)
     tokens = norms.TokenGrid(config.num_heads, (1, length))
     blocks = encoder.Encoder(config, name="Encoder_0")

@@ -59,7 +59,7 @@ class TokenGrid:
   def insert_registers(self, x, registers):
     """Returns x (batch, tokens, width) with `registers` (1, n, width)."""
     at = x.shape[1] if self.registers_last else int(self.cls)
-    registers = over_batch(registers.astype(x.dtype), len(x))
+    registers = over_batch(registers.astype(x.dtype), x.shape[0])
     return jnp.concatenate([x[:, :at], registers, x[:, at:]], axis=1)
 
   def take_registers(self, x):
