@@ -15,12 +15,12 @@ def over_batch(x, batch):
   products need transposes. There it is a product of matrices instead.
   """
 
+  def tile(x, times):
+    return jnp.broadcast_to(x, (times, *x.shape[1:]))
+
   def product(x):
-    copies = jnp.broadcast_to(x, (_TERMS, *x.shape[1:]))
     shares = jnp.full((batch, _TERMS), 1 / _TERMS, x.dtype)
-    return jnp.tensordot(shares, copies, 1, precision="highest")
+    return jnp.tensordot(shares, tile(x, _TERMS), 1, precision="highest")
 
-  def plain(x):
-    return jnp.broadcast_to(x, (batch, *x.shape[1:]))
-
-  return jax.lax.platform_dependent(x, cuda=product, default=plain)
+  default = lambda x: tile(x, batch)
+  return jax.lax.platform_dependent(x, cuda=product, default=default)

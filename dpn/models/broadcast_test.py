@@ -18,7 +18,10 @@ def test_a_product_on_nvidia_s_gpus(platform):
   assert ("dot_general" in text) == (platform == "cuda")
 
 
-def test_value_and_gradient():
+@pytest.mark.parametrize("branch", ["cuda", "default"])
+def test_value_and_gradient(monkeypatch, branch):
+  choose = lambda x, **branches: branches[branch](x)
+  monkeypatch.setattr(jax.lax, "platform_dependent", choose)
   x = jax.random.normal(jax.random.key(0), (1, 2, 3))
   weights = jnp.arange(4.0)[:, None, None]
   loss = lambda x: (over_batch(x, 4) * weights).sum()
