@@ -24,9 +24,9 @@ import dpn.tasks
 from dpn import damage, errors
 from dpn.models import vit
 from dpn.scripts.conversion import folder, folding
-from dpn.scripts.conversion import resolution as resolutions
 from dpn.scripts.results import output
 from dpn.weights import export, timm_vit, vit_params
+from dpn.weights import resolution as resolutions
 
 
 def convert(
@@ -51,7 +51,7 @@ def convert(
   folder.check_target(target, to)
   model = _read(source, options or {}, arch)
   if resolution is not None:
-    model = resolutions.at_resolution(model, resolution)
+    model = resolutions.at_resolution(model, (resolution, resolution))
   if fold_norms:
     model = folding.without_norms(model)
   exported = export.export(

@@ -160,16 +160,17 @@ def test_dual_patchnorm_keeps_its_norms(tmp_path, to, ln0, ln1):
     np.testing.assert_array_equal(got[name], x, name)
 
 
-def test_resolution(tmp_path, source):
-  path = source("timm_tok")
-  old = safetensors.numpy.load_file(path)
+def test_resolution(tmp_path):
+  path, old = testing.write_ours(
+    tmp_path, stem_ln="none", posemb_join_kw={"cls": True}
+  )
   target = tmp_path / "x.safetensors"
-  convert.convert(path, str(target), "timm", options=HEADS, resolution=15)
+  convert.convert(path, str(target), "timm", resolution=15)
   new = safetensors.numpy.load_file(target)
   assert new["pos_embed"].shape == (1, 26, 8)
   grid = new["pos_embed"][0, 1:].reshape(5, 5, 8)
   np.testing.assert_array_equal(
-    grid[::2, ::2], old["pos_embed"][0, 1:].reshape(3, 3, 8)
+    grid[::2, ::2], old["pos_embedding"][0, 1:].reshape(3, 3, 8)
   )
   assert json.loads(testing.metadata(target)["timm"])["img_size"] == 15
 

@@ -64,7 +64,7 @@ def load_variables(
     image_size: (rows, cols) of the model's images in pixels, None if unknown.
     posemb_grid: (rows, cols) of the model's patches, if `image_size` does not
       tell and they make no square.
-    posemb_align_corners: see `positions.resize_grid`.
+    posemb_align_corners: see `positions.bilinear`.
     tell: is called with a sentence if they are.
 
   Returns:

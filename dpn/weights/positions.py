@@ -39,7 +39,7 @@ def fit(
     options: of the model; may be empty.
     image_size: see `load.load_variables`.
     grid: its `posemb_grid`.
-    align_corners: see `resize_grid`.
+    align_corners: see `bilinear`.
   """
   changes = set()
   old_known = known_grid(file, loaded)
@@ -60,7 +60,7 @@ def fit(
     if is_for_these or None in (old, new) or old == new:
       return x
     changes.add("{}×{} to {}×{}".format(*old, *new))
-    return resize_grid(x, old, new, row, corners(file, align_corners))
+    return resize_grid(x, old, new, row, bilinear(file, align_corners))
 
   row = "cls" in wanted  # a block's own positions always have one then
   loaded = dict(loaded)
@@ -226,38 +226,68 @@ def in_patches(image_size, pixels, stem: str | None) -> tuple[int, int]:
   return rows, cols
 
 
-def corners(file: ModelMetadata, wanted: bool = True) -> bool | None:
-  """Returns `align_corners` of `resize_grid` for a file."""
-  return None if file.layout == "naflex_vit" else wanted
+def bilinear(file: ModelMetadata, align_corners: bool = True) -> str:
+  """Returns the method of `resize_grid` for runs that start from a file."""
+  if file.layout == "naflex_vit":
+    return "linear"
+  return "corners" if align_corners else "half_pixel"
 
 
-def resize_grid(x, old, new, has_row: bool, align_corners: bool | None = True):
-  """Returns a grid of positions resized bilinearly to another.
+def of_library(file: ModelMetadata, options: Mapping[str, Any]) -> str:
+  """Returns the method of `resize_grid` that a file's own library has."""
+  cubic = {
+    "timm": "cubic",
+    "hf": "cubic" if options["registers"] else "bicubic",
+  }
+  return cubic.get(file.layout) or bilinear(file)
+
+
+def resize_grid(x, old, new, has_row: bool, method: str):
+  """Returns a grid of positions resized to another.
 
   Args:
     x: (…, has_row + tokens, width).
     old: (rows, cols) of these tokens.
     new: (rows, cols) to get.
     has_row: whether the first row is the class token's, which is kept.
-    align_corners: whether corners fall on corners, as in big_vision; otherwise
-      the edges of both grids coincide, and patches lie half a patch inside, as
-      in PyTorch. None: likewise, but averaged where the new grid is coarser,
-      as `jax.image.resize` and big_vision's NaFlexViT do.
+    method: "corners": bilinear, and corners fall on corners, as in big_vision;
+      in all others the edges of both grids coincide. "half_pixel": bilinear,
+      as in PyTorch. "linear", "cubic": those of `jax.image.resize`, which
+      averages where the new grid is coarser, as big_vision's NaFlexViT and
+      timm do. "bicubic": PyTorch's, which does not, as DINOv2 does.
   """
   row, table = np.split(x, [int(has_row)], axis=-2)
   *leading, _, width = table.shape
   # SciPy knows no half precision.
   dtype = np.promote_types(x.dtype, np.float32)
   table = table.reshape(-1, *old, width).astype(dtype)
-  if align_corners is None:
+  if method in ("linear", "cubic"):
     shape = (len(table), *new, width)
-    table = np.asarray(jax.image.resize(table, shape, "bilinear"))
+    table = np.asarray(jax.image.resize(table, shape, method))
+  elif method == "bicubic":
+    rows, cols = map(_bicubic, old, new)
+    table = np.einsum("ri,cj,tijw->trcw", rows, cols, table).astype(dtype)
   else:
-    edges = {} if align_corners else {"grid_mode": True, "mode": "nearest"}
+    edges = {"grid_mode": True, "mode": "nearest"}
     zoom = (1, *np.divide(new, old), 1)
+    edges = {} if method == "corners" else edges
     table = scipy.ndimage.zoom(table, zoom, order=1, **edges)
   table = table.reshape(*leading, math.prod(new), width)
   return np.concatenate([row.astype(dtype), table], axis=-2)
+
+
+def _bicubic(old: int, new: int) -> np.ndarray:
+  """Returns PyTorch's weights (new, old): Keys' kernel with a = -3/4."""
+  at = (np.arange(new)[:, None] + 0.5) * old / new - 0.5
+  taps = np.floor(at) + np.arange(-1, 3)
+  x = np.abs(at - taps)
+  near = (1.25 * x - 2.25) * x**2 + 1
+  far = -0.75 * (((x - 5) * x + 8) * x - 4)
+  weights = np.zeros((new, old))
+  inside = np.clip(taps, 0, old - 1).astype(int)  # the edge is repeated
+  rows = np.arange(new)[:, None]
+  np.add.at(weights, (rows, inside), np.where(x <= 1, near, far))
+  return weights
 
 
 def square_plus_one(rows: int) -> bool:

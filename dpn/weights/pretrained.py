@@ -15,7 +15,14 @@ from absl import logging
 
 from dpn import damage, errors, schema, stems
 from dpn.models import vit
-from dpn.weights import big_vision, files, positions, preprocessing, vit_params
+from dpn.weights import (
+  big_vision,
+  files,
+  positions,
+  preprocessing,
+  resolution,
+  vit_params,
+)
 
 # Options that may be others than in the file. They do not change the function
 # that its parameters compute, or only add and remove parameters.
@@ -61,12 +68,12 @@ def _load(path, arch, options):
   patches = lambda shape: math.prod(
     positions.in_patches(shape[-3:-1], file.patch[:2], file.options["stem"])
   )
-  if (size and None not in preprocess.shape) and (
-    (seen := patches(preprocess.shape)) != patches(file.image_shape)
-  ):
-    raise ValueError(
-      f"{preprocess.pp!r} makes images of {seen} patches; it has positions "
-      f"for {patches(file.image_shape)}. Fit them: convert --resolution."
+  known = size and None not in preprocess.shape
+  if known and patches(preprocess.shape) != patches(file.image_shape):
+    file = resolution.at_resolution(file, preprocess.shape[:2])
+    logging.warning(
+      "%r is for images of %d × %d pixels. %s",
+      *(preprocess.pp, *preprocess.shape[:2], file.notes[-1]),
     )
   if file.assumed:
     logging.warning(

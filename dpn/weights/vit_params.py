@@ -46,7 +46,7 @@ class VitParams:
     grid: (rows, cols) of an image's patches, None if unknown.
     image_shape: (1, rows, cols, channels) of an image with which a model has
       these arrays; its grid may be another with as many patches.
-    align_corners: how its positions are resized, see `positions.resize_grid`.
+    resizing: how its positions are resized, see `positions.resize_grid`.
   """
 
   arrays: Mapping[str, np.ndarray]
@@ -58,7 +58,7 @@ class VitParams:
   patch: tuple[int, int, int]
   grid: tuple[int, int] | None
   image_shape: tuple[int, int, int, int]
-  align_corners: bool | None = True
+  resizing: str = "corners"
 
   @property
   def cls_row(self) -> bool:
@@ -132,7 +132,7 @@ def read(
   grid = positions.grid_of(tokens, grid) if tokens else None
   return VitParams(
     *(arrays, options, file.pixels, file.pp, assumed, tuple(notes)),
-    *(patch, grid, image_shape, positions.corners(file)),
+    *(patch, grid, image_shape, positions.of_library(file, options)),
   )
 
 
