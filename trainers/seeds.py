@@ -85,10 +85,10 @@ def of_config(
         f"--seeds does not go with config.{key}; train the seeds one by one."
       )
   text = json.dumps(config.input.to_dict(), default=str)
-  if re.search(rf'"subset_seed": {config.get("seed", 0)}\b', text):
+  if re.search(rf'"(subset_)?seed": {config.get("seed", 0)}\b', text):
     raise ValueError(
-      "--seeds: config.input has subset_seed, which is the config's seed and "
-      "would be that for all; train the seeds one by one, or set another."
+      "--seeds: config.input has subset_seed or seed, which is the config's seed "
+      "and would be that for all; train the seeds one by one, or set another."
     )
   if config.input.get("on_error") == "skip":
     raise ValueError("--seeds does not go with config.input.on_error='skip'.")

@@ -98,6 +98,12 @@ def test_training_together_and_resuming(alone, unfinished, tmp_path, change):
   _together(_config(ckpt_steps=2), folder)  # finds them done
 
 
+def test_a_finished_seed_of_another_config(alone):
+  with pytest.raises(ValueError, match=r"wd: .* there, 0\.5 now"):
+    loop.train(_config(wd=0.5), str(alone / "s{seed}"), [SEEDS[0], 7])
+  assert not (alone / "s7/checkpoints").exists()
+
+
 @pytest.mark.slow
 def test_extending_all_or_one(alone, tmp_path):
   by_one, joint = tmp_path / "alone", tmp_path / "together"
@@ -223,7 +229,8 @@ def test_when_all_seeds_diverge_nothing_is_saved(tmp_path):
     ({"sharding_strategy": conftest.FSDP}, "{seed}", "config.sharding_strateg"),
     ({"wandb": {"project": "x"}}, "{seed}", "config.wandb"),
     ({"input.on_error": "skip"}, "{seed}", "config.input.on_error"),
-    ({"input.data.subset_seed": 0}, "{seed}", "has subset_seed, which is the"),
+    ({"input.data.subset_seed": 0}, "{seed}", "has subset_seed or seed, which"),
+    ({"input.seed": 0}, "{seed}", "has subset_seed or seed, which is the"),
     ({}, "w", r"it must contain '\{seed\}'"),
   ],
 )
