@@ -140,12 +140,13 @@ def _evals(name, embedded):
   if embedded:  # probes need images
     return evals
   # How well a probe of the image tower tells the new names apart after it has
-  # seen each ten times: what zero-shot accuracy is compared with.
+  # seen each once or five times, in other images: what zero-shot accuracy is
+  # compared with.
   probe = f'{RANGE}|keep("image", "label")'
   evals["probe"] = {
     "type": "fewshot_lsr",
     "representation_layer": "img/pre_logits",
-    "datasets": {"new_names": (name, "new_names", "new_names")},
+    "datasets": {"new_names": (name, "new_names[:70%]", "new_names[70%:]")},
     "pp_train": probe,
     "pp_eval": probe,
     "shots": (1, 5),

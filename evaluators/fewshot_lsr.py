@@ -31,15 +31,21 @@ def choose_shots(
 
   The draw is big_vision's, so a seed names the same examples in both; those of
   fewer shots are among those of more. A class with fewer examples gives all it
-  has, and one without any is logged. `labels` are integers, (examples,).
+  has, which is logged. `labels` are integers, (examples,).
   """
   order = np.argsort(labels, kind="stable")
   bounds = np.searchsorted(labels[order], np.arange(num_classes + 1))
   classes = np.split(order, bounds)[1:-1]
-  if empty := [c for c, members in enumerate(classes) if not len(members)]:
-    logging.warning("No example of %d classes: %s.", len(empty), empty)
+  if few := [c for c, found in enumerate(classes) if len(found) < shots]:
+    named = errors.some_of([*map(str, few)], 9)
+    _warn(f"{len(few)} classes have fewer than {shots} examples: {named}.")
   rng = np.random.default_rng(seed)
   return np.concatenate([rng.permutation(c)[:shots] for c in classes])
+
+
+@functools.cache  # once for all seeds
+def _warn(message):
+  logging.warning("%s", message)
 
 
 def fit(

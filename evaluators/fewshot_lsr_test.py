@@ -112,7 +112,8 @@ def test_choose_shots_of_small_and_empty_classes(monkeypatch):
   labels = np.array([3, 1, 3, 3, 0, 0, 3])
   got = fewshot_lsr.choose_shots(labels, 5, 2, seed=0)
   assert labels[got].tolist() == [0, 0, 1, 3, 3]
-  assert said == ["No example of 2 classes: [2, 4]."]
+  fewshot_lsr.choose_shots(labels, 5, 2, seed=1)
+  assert said == ["3 classes have fewer than 2 examples: 1, 2, 4."]
 
 
 @pytest.mark.parametrize(

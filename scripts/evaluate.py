@@ -27,6 +27,7 @@ Prints a table; --out writes a row like those of metrics.jsonl.
 
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -60,7 +61,7 @@ def table(row: Mapping[str, Any]) -> str:
   shown = {
     key: f"{value:.4f}" if isinstance(value, float) else value
     for key, value in row.items()
-    if "-seed-" not in key
+    if not re.search(r"-seed-\d+$", key)
   }
   if row["step"] is None:
     shown["step"] = "unknown"

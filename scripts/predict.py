@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 
 from dpn import image_files
-from dpn.input_pipeline import images
+from dpn.input_pipeline import images, pp
 from dpn.models import vit
 from dpn.scripts.evaluation import checkpoints
 from dpn.scripts.results import output, render
@@ -48,6 +48,7 @@ def predict(
   config = checkpoints.config_beside(checkpoint)
   if (task := config.get("task", "classification")) != "classification":
     raise ValueError(f"{checkpoint} is a run of {task}; expected a classifier.")
+  pp.add_modules(config.get("pp_modules") or ())
   model, variables, preprocess = vit.from_pretrained(checkpoint)
   if not model.num_classes:
     raise ValueError(f"{checkpoint} has no head, so it knows no classes.")

@@ -87,8 +87,8 @@ def of_config(
   text = json.dumps(config.input.to_dict(), default=str)
   if re.search(rf'"(subset_)?seed": {config.get("seed", 0)}\b', text):
     raise ValueError(
-      "--seeds: config.input has subset_seed or seed, which is the config's seed "
-      "and would be that for all; train the seeds one by one, or set another."
+      "--seeds: config.input has subset_seed or seed, which is the config's "
+      "and would be that of all; train the seeds one by one, or set another."
     )
   if config.input.get("on_error") == "skip":
     raise ValueError("--seeds does not go with config.input.on_error='skip'.")

@@ -5,6 +5,7 @@ import functools
 import flax.linen as nn
 import jax
 import numpy as np
+import optax
 import pytest
 
 from dpn.models import attention, norms, vit
@@ -167,6 +168,19 @@ def test_learned_logits_start_as_usual():
     jax.random.key(2), x.reshape(2, 5, 4, 6)
   )[0]
   np.testing.assert_allclose(np.linalg.norm(unit, axis=-1), 1, rtol=1e-5)
+
+
+def test_a_class_token_of_zeros_starts_with_gradients_as_of_others():
+  def norm(option):
+    kw = {"variant": "mu/16", "pool_type": "tok", "head_zeroinit": False}
+    model = vit.Model(3, **kw, qk_norm=option)
+    image = jax.random.normal(jax.random.key(0), (2, 32, 32, 3))
+    variables = model.init(jax.random.key(1), image)
+    loss = lambda variables: (model.apply(variables, image)[0] ** 2).sum()
+    return optax.tree.norm(jax.grad(loss)(variables))
+
+  usual = norm("layernorm")
+  assert max(norm("l2"), norm("scalenorm")) < 10 * usual
 
 
 @pytest.mark.parametrize("scan", [False, True])

@@ -279,6 +279,26 @@ def test_half_precision_starts_after_the_pixels_are_normalized():
   assert run("post_embed", patches.astype(jnp.bfloat16)).dtype == jnp.bfloat16
 
 
+@pytest.mark.parametrize("stem_ln", ["none", "dpn"])
+def test_gradients_in_half_precision_of_many_tokens(stem_ln):
+  image = jax.random.normal(jax.random.key(0), (128, 32, 32, 3))
+
+  def grads(dtype_mm):
+    kw = {"variant": "mu/4", "stem_ln": stem_ln, "dtype_mm": dtype_mm}
+    model = vit.Model(3, **kw, depth=1, head_zeroinit=False)
+    params = model.init(jax.random.key(1), image[:1])["params"]
+    for x in (params["embedding"], *params.get("stem", {}).values()):
+      x["bias"] = jax.random.normal(jax.random.key(2), x["bias"].shape)
+    loss = lambda params: (model.apply({"params": params}, image)[0] ** 2).sum()
+    return trees.flatten(jax.jit(jax.grad(loss))(params))
+
+  got, want = grads("bfloat16"), grads("float32")
+  for name in got:
+    if name.startswith(("embedding", "stem")):
+      error = np.linalg.norm(got[name] - want[name])
+      assert error < 0.02 * np.linalg.norm(want[name]), name
+
+
 def test_norms_of_more_than_one_token_are_refused(monkeypatch):
   monkeypatch.setitem(stem.STEM_LN, "batch", stem.StemLN(ln0="batchnorm"))
   with pytest.raises(

@@ -180,7 +180,7 @@ def _pixels(config):
   found = {
     preprocessing.describe(section[key])["pixels"]
     for section in config["evals"].values()
-    for key in ("pp_fn", "pp_eval")
+    for key in ("pp_fn", "pp_eval", "pp_img")
     if section.get(key)
   }
   return found.pop() if len(found) == 1 else None

@@ -5,6 +5,7 @@ the splits in the data.
 """
 
 import os
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from dpn.configs import images
 from dpn.evaluators import base, fewshot_lsr
 from dpn.input_pipeline import pp, sources
 from dpn.models import vit
+from dpn.scripts.evaluation import checkpoints
 from dpn.weights import preprocessing, source
 
 PREFIX = "fewshot/"
@@ -62,9 +64,11 @@ def probe(
     raise ValueError(
       f"--data={data} is no folder here, and as a data set of TFDS: {e}"
     ) from e
+  pp.add_modules(checkpoints.config_beside(path).get("pp_modules") or ())
   model, variables, preprocess = vit.from_pretrained(path, arch=arch)
   ops = _preprocessing(preprocess, train[0], name)
-  title = os.path.basename(name.partition(":")[2].rstrip("/")) or name
+  title = re.sub(r":\d+\.\d+\.\d+$", "", name).partition(":")[2]
+  title = os.path.basename(title.rstrip("/")) or name.partition(":")[0]
   print(
     f"Learning from {splits[0]!r} of {name} ({len(train):,} pictures), tested "
     f"on {splits[1]!r} ({len(test):,})."

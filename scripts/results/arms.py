@@ -40,7 +40,7 @@ _OPTION = re.compile(r"model/(?:image/)?(\w+?)(?:_kw)?(?:/(.+))?")
 # May differ between the seeds of an arm: where things are, what is watched.
 _FREE = re.compile(
   r"(seed|table|evals|mesh|sharding_strategy|wandb|input/seed)(/.*)?"
-  r"|log_.*|cache_.*|strict_evals|deterministic|workdir"
+  r"|log_.*|cache_.*|strict_evals|deterministic|workdir|class_names"
 )
 # Results on other data do not compare: these fields tell rows apart, not arms.
 _TASK = re.compile(r"(task|num_classes|loss|input/(data|val).*)")

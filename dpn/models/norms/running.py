@@ -40,7 +40,7 @@ class Running(base.Normalizer):
     batch_mean, batch_var = moments(x, base.batch_axes(x))
     if not self.is_initializing():
       count = x.size // x.shape[-1]
-      unbiased = batch_var.ravel() * (count / (count - 1))
+      unbiased = batch_var.ravel() * (count / max(count - 1, 1))
       weight = jnp.where(update, self.momentum, 0.0)
       for kept, new in ((mean, batch_mean.ravel()), (var, unbiased)):
         mixed = (1 - weight) * kept.value + weight * new

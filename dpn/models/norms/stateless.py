@@ -148,6 +148,17 @@ class CenterNorm(Normalizer):
     return self.scale_and_bias(y, width / max(width - 1, 1))
 
 
+def _reciprocal(square, eps):
+  """Returns 1 / max(root, eps), for zeros 0.
+
+  They stay zeros, and pass no gradient on: it would be 1 / eps times as large,
+  and first steps have them, where a class token starts as zeros.
+  """
+  # Clamped before the root, whose gradient at zero is infinite.
+  root = jax.lax.rsqrt(jnp.maximum(square, eps**2))
+  return jnp.where(square > 0, root, 0)
+
+
 class ScaleNorm(Normalizer):
   """g * x / max(||x||, eps), g starting at sqrt(width).
 
@@ -161,8 +172,7 @@ class ScaleNorm(Normalizer):
   def __call__(self, x, train=False):
     x = self.upcast(x)
     square = jnp.square(x).sum(axis=-1, keepdims=True)
-    # Clamped before the root, whose gradient at zero is infinite.
-    multiplier = jax.lax.rsqrt(jnp.maximum(square, self.eps**2))
+    multiplier = _reciprocal(square, self.eps)
     init = nn.initializers.constant(x.shape[-1] ** 0.5)
     return self.cast(self.scale(x, multiplier, init, self.g == "scalar"))
 
@@ -180,8 +190,7 @@ class L2Norm(Normalizer):
   @nn.compact
   def __call__(self, x, train=False):
     x, (*batch, heads, d) = self.upcast(x), x.shape
-    square = jnp.square(x).sum(axis=-1, keepdims=True)
-    multiplier = jax.lax.rsqrt(jnp.maximum(square, self.eps**2))
+    multiplier = _reciprocal(jnp.square(x).sum(-1, keepdims=True), self.eps)
     init = nn.initializers.constant(d**-0.5)
     scale = self.param("scale", init, (heads, d))
     scale = scale.reshape((1,) * len(batch) + (heads, d))

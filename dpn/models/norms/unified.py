@@ -99,7 +99,8 @@ class UnifiedNorm(base.Normalizer):
 
     count = step.value + 1
     slot = (jnp.arange(self.window) == count % self.window)[:, None]
-    batch = jnp.square(x).mean(base.batch_axes(x))
+    # `_normalize` has a gradient of its own; a logarithm's is NaN at zero.
+    batch = jax.lax.stop_gradient(jnp.square(x).mean(base.batch_axes(x)))
     window = jnp.where(slot, batch[None], moments.value)
     geometric = jnp.exp(jnp.log(window).mean(axis=0))
     skip = jnp.asarray(self.window == 1)
