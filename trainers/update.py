@@ -231,7 +231,7 @@ def _cached_gradients(task, state, batch, rng, parts):
   def forward(model_state, x):
     model_state = trees.with_integers(model_state, state.model_state)
     z, updated = embed(state.params, model_state, *x)
-    return {**model_state, **updated}, z
+    return {**model_state, **updated}, (z, model_state)
 
   def loss_fn(params, z):
     join = lambda x: x.swapaxes(0, 1).reshape(size, *x.shape[2:])
@@ -240,15 +240,15 @@ def _cached_gradients(task, state, batch, rng, parts):
     return shares["loss"], shares
 
   def backward(grads, x):
-    dz, *x = x
-    of_params = lambda params: embed(params, state.model_state, *x)[0]
+    dz, before, *x = x
+    of_params = lambda params: embed(params, before, *x)[0]
     [more] = jax.vjp(of_params, state.params)[1](dz)
     return jax.tree.map(jnp.add, grads, more), None
 
-  model_state, z = jax.lax.scan(forward, state.model_state, xs)
+  model_state, (z, before) = jax.lax.scan(forward, state.model_state, xs)
   grad_fn = jax.grad(loss_fn, argnums=(0, 1), has_aux=True)
   (grads, dz), shares = grad_fn(state.params, z)
-  grads, _ = jax.lax.scan(backward, grads, (dz, *xs))
+  grads, _ = jax.lax.scan(backward, grads, (dz, before, *xs))
   return *_means(grads, shares), model_state
 
 

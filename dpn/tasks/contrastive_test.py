@@ -144,6 +144,31 @@ def test_whitening_of_the_image_tower_is_fitted():
   assert not np.allclose(found["matrix"], np.eye(48), atol=0.1)
 
 
+def test_a_part_is_embedded_twice_with_the_same_state():
+  """Each pass of σReparam moves its estimate of σ."""
+  image = {**MODEL["image"], "weight_norm": "sigma_reparam"}
+  task, variables = _fresh(model={**MODEL, "image": image})
+  own = {k: v for k, v in variables.items() if k != "params"}
+  params = jax.tree.map(lambda x: x + 0.3 * jnp.cos(x), variables["params"])
+  rng = jax.random.key(0)
+
+  def loss(params):
+    seen, zs = own, []
+    for i in range(2):
+      part = jax.tree.map(lambda x, i=i: x[i::2], BATCH)
+      z, new = task.embed({"params": params, **seen}, part, rng=rng)
+      seen, zs = {**seen, **new}, [*zs, z]
+    join = lambda *x: jnp.stack(x, axis=1).reshape(8, *x[0].shape[1:])
+    z = jax.tree.map(join, *zs)
+    return task.compare({"params": params}, z, BATCH)["loss"].mean()
+
+  state = update.TrainState(jnp.int32(0), params, own, ())
+  grads = lambda state: update._cached_gradients(task, state, BATCH, rng, 2)
+  got = trees.flatten(jax.jit(grads)(state)[0])
+  for name, want in trees.flatten(jax.jit(jax.grad(loss))(params)).items():
+    np.testing.assert_allclose(got[name], want, rtol=1e-3, atol=1e-6)
+
+
 def test_power_norm_cannot_be_embedded_twice():
   model = {**MODEL, "text": {**MODEL["text"], "norm": "powernorm"}}
   task, variables = _fresh(model=model)
