@@ -143,7 +143,15 @@ def _convert(args) -> Plan:
   for split in args.splits.split(","):
     data = sources.make({"name": args.source, "split": split})
     with damage.reading(data.describe(0)):
-      features = features or _features(data)
+      found = _features(data)
+    features = features or found
+    if args.max_side and {"annotation", "mask"} & features.keys():
+      raise ValueError("--max_side shrinks no label maps: leave it out.")
+    if _kinds(found) != _kinds(features):
+      raise ValueError(
+        f"{data.name} has {_kinds(found)!r:.300}, where the first of --splits "
+        f"has {_kinds(features)!r:.300}: prepare them apart."
+      )
     order = sources.shuffled(len(data))
     files[split] = [
       (len(chunk), functools.partial(_records, data, chunk, features))
@@ -155,6 +163,10 @@ def _convert(args) -> Plan:
   return Plan(os.path.join(args.name, args.version), files, finish)
 
 
+def _kinds(features):
+  return {k: v if v != "png" else "jpeg" for k, v in features.items()}
+
+
 def _records(data, indices, features) -> Iterator[bytes]:
   """Yields serialized examples, a few held in memory at a time."""
   for begin in range(0, len(indices), 100):
@@ -162,6 +174,12 @@ def _records(data, indices, features) -> Iterator[bytes]:
     with damage.reading(data.name):
       examples = data.read(chunk)
     for index, example in zip(chunk, examples, strict=True):
+      for key, kind in features.items():
+        if kind == "text" and isinstance(example[key], list):
+          raise ValueError(
+            f"{data.describe(index)} has several of {key!r}, the first example "
+            "one: write lists for all, also of one."
+          )
       with damage.reading(data.describe(index)):
         record = tfds_writer.serialize({key: example[key] for key in features})
       yield record
@@ -177,7 +195,9 @@ def _features(data: sources.Source) -> dict[str, str | int | Sequence[str]]:
       features[key] = "png"
     elif isinstance(value, bytes | str):
       features[key] = "jpeg" if key == "image" else "text"
-    elif isinstance(value, list) and isinstance(value[0], bytes | str):
+    elif (
+      isinstance(value, list) and value and isinstance(value[0], bytes | str)
+    ):
       features[key] = "texts"
     elif isinstance(value, int | np.integer):
       known = data.class_names(key) or data.num_classes(key)

@@ -3,6 +3,7 @@
 import json
 import os
 import struct
+import types
 
 import numpy as np
 import pytest
@@ -176,6 +177,12 @@ def test_features_by_value():
 
   features = {"image": "png", "text": "text", "label": 7, "number": "int"}
   assert prepare_data._features(Odd()) == features
+  several = types.SimpleNamespace(
+    name="x", describe=str, read=lambda _: [{"text": "a"}, {"text": ["a", "b"]}]
+  )
+  records = prepare_data._records(several, np.arange(2), {"text": "text"})
+  with pytest.raises(ValueError, match="1 has several of 'text', the first"):
+    list(records)
 
 
 def _as_tfrecord(directory):

@@ -127,11 +127,11 @@ class Attention(nn.Module):
     start = nn.initializers.constant(-math.log(root))
     log = self.param("logit_scale", start, (self.num_heads,))
     factor = jnp.exp(jnp.minimum(log, math.log(_MAX_LOGIT_SCALE)))
-    return q * (root * factor).reshape(1, 1, -1, 1).astype(q.dtype)
+    return (q * (root * factor).reshape(1, 1, -1, 1)).astype(q.dtype)
 
   def scale_heads(self, y):  # (batch, queries, heads, d)
     scale = self.param("head_scale", nn.initializers.ones, (self.num_heads,))
-    return y * scale.reshape(1, 1, -1, 1).astype(y.dtype)
+    return (y * scale.reshape(1, 1, -1, 1)).astype(y.dtype)
 
 
 def attention(q, k, v, bias=None, drop=lambda weights: weights):

@@ -228,7 +228,7 @@ class EncoderBlock(nn.Module):
     y = out["mlp"] = self.mlp()(y, deterministic)
     if where.resid_scale:
       scale = self.param("resid_scale", nn.initializers.ones, x.shape[-1:])
-      x = x * base.along_width(scale, x).astype(x.dtype)
+      x = (x * base.along_width(scale, x)).astype(x.dtype)
     x = out["+mlp"] = add(x, y, where.mlp, "LayerNorm_1_post")
     return (x, pe), out
 
@@ -247,7 +247,7 @@ class EncoderBlock(nn.Module):
       factors = name.removesuffix("_post").replace("Norm", "Scale")
       start = nn.initializers.constant(self.config.layer_scale)
       factors = self.param(factors, start, y.shape[-1:])
-      y = y * base.along_width(factors, y).astype(y.dtype)
+      y = (y * base.along_width(factors, y)).astype(y.dtype)
     if self.config.stoch_depth and not deterministic:
       y = dropout.StochasticDepth()(y, drop_rate)
     if post != "stream":

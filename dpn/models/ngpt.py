@@ -92,7 +92,7 @@ class Block(encoder.EncoderBlock):
     start = nn.initializers.constant(self.alpha * x.shape[-1] ** -0.5)
     alpha = self.param(name, start, x.shape[-1:]) * x.shape[-1] ** 0.5
     alpha = jnp.abs(alpha) if self.absolute else alpha
-    y = along_width(alpha, x).astype(x.dtype) * (unit(y) - x)
+    y = (along_width(alpha, x) * (unit(y) - x)).astype(x.dtype)
     y = nn.Dropout(self.config.dropout)(y, deterministic)
     if self.config.stoch_depth and not deterministic:
       y = dropout.StochasticDepth()(y, drop_rate)
@@ -108,7 +108,7 @@ class ScaledUnit(norms.Normalizer):
     start = nn.initializers.constant((heads * d) ** -0.5)
     scale = self.param("scale", start, (heads, d)) * (heads * d) ** 0.5
     # Attention divides by sqrt(d).
-    return unit(x) * (scale * d**0.5)[None, None].astype(x.dtype)
+    return (unit(x) * (scale * d**0.5)[None, None]).astype(x.dtype)
 
 
 class Mlp(nn.Module):
@@ -125,7 +125,7 @@ class Mlp(nn.Module):
     def scaled(name):
       y = dense(self.mlp_dim, kernel_init=_unit_normal(0), name=name)(x)
       scale = self.param(f"{name}_scale", nn.initializers.ones, (self.mlp_dim,))
-      return y * along_width(scale, y).astype(y.dtype)
+      return (y * along_width(scale, y)).astype(y.dtype)
 
     y = nn.silu(scaled("gate") * x.shape[-1] ** 0.5) * scaled("hidden")
     y = nn.Dropout(self.dropout)(y, deterministic)
@@ -162,7 +162,7 @@ INITS = init.INITS["big_vision"]._replace(  # attention's: 1 on average
 )
 _BLOCK = r"Transformer/encoderblock(_\d+)?/.*/"
 _INPUTS = rf"{_BLOCK}(query|key|value|gate|hidden)/kernel|head/kernel"
-_OUTPUTS = rf"{_BLOCK}out/kernel|embedding/kernel|pos_embedding|cls"
+_OUTPUTS = rf"{_BLOCK}out/kernel|embedding/kernel|pos_embedding|cls|registers"
 
 
 def project(name: str, x: jax.Array) -> jax.Array:

@@ -5,6 +5,7 @@ parameters, and in float64 the patches and the tokens of every stem.
 """
 
 import pathlib
+import re
 
 import flax.linen as nn
 import jax
@@ -281,11 +282,14 @@ def test_half_precision_starts_after_the_pixels_are_normalized():
 
 @pytest.mark.parametrize("stem_ln", ["none", "dpn"])
 def test_gradients_in_half_precision_of_many_tokens(stem_ln):
+  """Of vectors that all tokens share; biases in blocks are Flax's."""
   image = jax.random.normal(jax.random.key(0), (128, 32, 32, 3))
 
   def grads(dtype_mm):
     kw = {"variant": "mu/4", "stem_ln": stem_ln, "dtype_mm": dtype_mm}
-    model = vit.Model(3, **kw, depth=1, head_zeroinit=False)
+    kw |= {"block_ln": "normformer", "layer_scale": 1.0}
+    kw |= {"qk_norm": "l2", "logit_scale": "learned", "head_zeroinit": False}
+    model = vit.Model(3, **kw, depth=1)
     params = model.init(jax.random.key(1), image[:1])["params"]
     for x in (params["embedding"], *params.get("stem", {}).values()):
       x["bias"] = jax.random.normal(jax.random.key(2), x["bias"].shape)
@@ -293,10 +297,11 @@ def test_gradients_in_half_precision_of_many_tokens(stem_ln):
     return trees.flatten(jax.jit(jax.grad(loss))(params))
 
   got, want = grads("bfloat16"), grads("float32")
-  for name in got:
-    if name.startswith(("embedding", "stem")):
-      error = np.linalg.norm(got[name] - want[name])
-      assert error < 0.02 * np.linalg.norm(want[name]), name
+  errors = {k: np.linalg.norm(got[k] - x) for k, x in want.items()}
+  errors = {k: x / np.linalg.norm(want[k]) for k, x in errors.items()}
+  shared = r"embedding/.*|stem/.*|.*(head_scale|logit_scale|LayerScale_.)"
+  found = {k: x for k, x in errors.items() if re.fullmatch(shared, k)}
+  assert max(found.values()) < 0.03, found
 
 
 def test_norms_of_more_than_one_token_are_refused(monkeypatch):

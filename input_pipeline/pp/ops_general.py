@@ -70,6 +70,7 @@ def onehot(
         "expected a label, or several, as integers from 0, got "
         f"{example[key]!r:.60}."
       )
+    labels = labels if labels.size else labels.astype(int)
     if labels.size and labels.max() >= depth:
       raise ValueError(
         f"label {labels.max()} does not fit {depth} classes (0 to "

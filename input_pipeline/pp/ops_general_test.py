@@ -60,7 +60,6 @@ def test_ranges_without_numba_are_equal_to_the_last_bit(op, shape, monkeypatch):
   ],
 )
 def test_onehot(args, labels, expected):
-  labels = np.array(labels, int)
   result = _apply(f'onehot({args}, key_result="hot")', labels=labels)
   np.testing.assert_array_equal(result["labels"], labels)
   assert result["hot"].dtype == np.float32

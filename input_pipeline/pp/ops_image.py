@@ -31,7 +31,7 @@ def decode_image(data: bytes, channels: int = 3) -> np.ndarray:
   grey images are repeated, palettes are looked up and CMYK is converted; with
   one, colours become their luma. An alpha channel is dropped, not blended;
   16-bit samples keep their high byte; an EXIF orientation is ignored, as
-  TensorFlow ignores it.
+  TensorFlow ignores it, but not a TIFF's.
 
   Raises:
     ValueError: `data` is not bytes, or not one whole image. A JPEG damaged
@@ -43,7 +43,12 @@ def decode_image(data: bytes, channels: int = 3) -> np.ndarray:
       f"{np.shape(data)}: leave decoding out if the data set is decoded."
     )
   flags = _DECODE_FLAGS[channels] | cv2.IMREAD_IGNORE_ORIENTATION
+  if avif := channels == 3 and data[4:12] in (b"ftypavif", b"ftypavis"):
+    # With alpha OpenCV gives BGR whatever it is asked for.
+    flags = cv2.IMREAD_COLOR_BGR | cv2.IMREAD_IGNORE_ORIENTATION
   image = imdecode(data, flags)
+  if avif:
+    return cv2.cvtColor(image, cv2.COLOR_BGR2RGB)
   if data.startswith((b"II*\0", b"MM\0*")):
     image = _without_alpha(data, image)
   return image.reshape(*image.shape[:2], channels)

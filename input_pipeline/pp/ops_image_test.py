@@ -57,6 +57,7 @@ _LABELS = np.arange(240, dtype=np.uint8).reshape(12, 20)
     (_PALETTE, "PNG", {}, np.asarray(_PALETTE.convert("RGB"))),
     (_ALPHA, "PNG", {}, _smooth()),
     (_ALPHA, "TIFF", {}, _smooth()),
+    (_ALPHA, "AVIF", {"quality": 100, "subsampling": "4:4:4"}, None),
     (_DEEP, "PNG", {}, np.repeat(_DEEP[..., None] >> 8, 3, -1)),
     (_DEEP, "PNG", {}, _DEEP >> 8),
     (_LABELS, "PNG", {}, _LABELS),

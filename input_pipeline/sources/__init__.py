@@ -220,7 +220,7 @@ class _Slices(Source):
 
   def __init__(self, slices: Sequence[tuple[Source, int, int]], seed):
     names, self._slices, first = [], [], slices[0][0]
-    self.num_classes, self.class_names = first.num_classes, first.class_names
+    self.num_classes = first.num_classes
     for part, start, stop in slices:
       rows, name = range(len(part)), part.name
       if stop - start < len(part):
@@ -233,6 +233,15 @@ class _Slices(Source):
     self.name = " + ".join(names)
     self.in_memory = all(part.in_memory for part, _ in self._slices)
     self._ends = [*itertools.accumulate(len(rows) for _, rows in self._slices)]
+
+  def class_names(self, label_key):
+    first, *others = [x.class_names(label_key) for x, _ in self._slices]
+    if any([*(names or ())] != [*(first or ())] for names in others):
+      raise ValueError(
+        f"{self.name}: the parts have other classes, so equal labels would not "
+        "mean the same."
+      )
+    return first
 
   def _locate(self, index):
     """Returns the number of the part that holds an example, and its index."""

@@ -393,3 +393,20 @@ def test_a_source_of_ones_own(tmp_path, monkeypatch):
     _open("shapes:Squares", "trian")
   with pytest.raises(KeyError, match=r"train\.csv"):
     _open("shapes:Broken")
+
+
+def test_splits_of_other_classes():
+  class Two(sources.Source):
+    name, __len__ = "two", lambda self: 2
+
+    def __init__(self, *names):
+      self.classes = {"label": names}
+
+    def __getitem__(self, index):
+      return {"label": index}
+
+  parts = Two("cat", "dog"), Two("dog", "cat")
+  assert sources.join([(parts[0], 0, 1)] * 2).class_names("label")[0] == "cat"
+  both = sources.join([(part, 0, 2) for part in parts])
+  with pytest.raises(ValueError, match="the parts have other classes, so equa"):
+    both.class_names("label")
