@@ -140,8 +140,8 @@ def _evals(name, embedded):
   if embedded:  # probes need images
     return evals
   # How well a probe of the image tower tells the new names apart after it has
-  # seen each once or five times, in other images: what zero-shot accuracy is
-  # compared with.
+  # seen each once, or up to five times, in other images: what zero-shot
+  # accuracy is compared with.
   probe = f'{RANGE}|keep("image", "label")'
   evals["probe"] = {
     "type": "fewshot_lsr",

@@ -195,9 +195,12 @@ def _features(data: sources.Source) -> dict[str, str | int | Sequence[str]]:
       features[key] = "png"
     elif isinstance(value, bytes | str):
       features[key] = "jpeg" if key == "image" else "text"
-    elif (
-      isinstance(value, list) and value and isinstance(value[0], bytes | str)
-    ):
+    elif isinstance(value, list) and not value:
+      raise ValueError(
+        f"{data.describe(0)}: {key!r} is an empty list, so its kind is not "
+        "known. Put an example with some first, or leave the key out."
+      )
+    elif isinstance(value, list) and isinstance(value[0], bytes | str):
       features[key] = "texts"
     elif isinstance(value, int | np.integer):
       known = data.class_names(key) or data.num_classes(key)

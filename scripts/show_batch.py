@@ -47,7 +47,7 @@ def batch(
   if config.get("mixup") or config.get("augment"):
     arrays = dpn.tasks.make(config).augment(jax.random.key(seed), arrays)
   image, labels = arrays["image"], arrays.get("labels", arrays.get("label"))
-  names = config.get("class_names") or data.examples.source.class_names("label")
+  names = config.get("class_names")
   legend = []
   if labels is None:
     labels = [()] * count
@@ -70,6 +70,7 @@ def batch(
     tokenizer = tokenizers.make(data.vocabularies["text"].model)
     texts = [tokenizer.decode(ids) for ids in arrays["text"]]
   else:
+    names = names or data.examples.source.class_names("label")
     texts = [describe(np.asarray(label), names) for label in labels]
   return image, texts, caption, legend
 

@@ -56,9 +56,12 @@ def train(
         pass
     log_lib.say(f"{workdir} is done already; see {workdir_lib.DONE} there.")
     return
+  finished = [s for s, ended in zip(every, done, strict=True) if ended]
   todo = [s for s, ended in zip(every, done, strict=True) if not ended] or every
-  if any(done) and len(todo) < len(every):
-    log_lib.say(f"{sum(done)} of {workdir} are done already, and left out.")
+  others = [] if all(done) else finished
+  if others:
+    named = errors.some_of(seed.workdir for seed in others)
+    log_lib.say(f"Done already, and left out: {named}.")
   failures = [e for s in todo if seeds and (e := s.previous_failure())]
   if failures:
     todo = [seed for seed in todo if not seed.previous_failure()]
@@ -72,7 +75,7 @@ def train(
       seed.run = build.from_config(seed.config)
   # Locked only now, after all that a wrong config could fail at.
   with contextlib.ExitStack() as stack:
-    for seed in todo if allow_config_change else every:
+    for seed in [*todo, *([] if allow_config_change else others)]:
       stack.enter_context(lock(seed))
     workdir_lib.check_shared(workdir)
     if not _train(todo, phases, extends=all(done)):

@@ -16,6 +16,7 @@ class Inits(NamedTuple):
     mlp_bias: of the biases of the MLP.
     cls: of the class token.
     head: of the classifier's kernel, unless that starts at zero.
+    registers: of the registers.
     posemb: returns that of learned position embeddings, from the width.
     embedding_bias: of the patch embedding's bias, from the numbers in a patch.
       All other biases start at zero.
@@ -28,6 +29,7 @@ class Inits(NamedTuple):
   mlp_bias: Callable
   cls: Callable
   head: Callable
+  registers: Callable = nn.initializers.normal(0.02)
   posemb: Callable[[int], Callable] = lambda width: nn.initializers.normal(
     width**-0.5
   )

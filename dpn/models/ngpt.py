@@ -157,6 +157,7 @@ def _unit_normal(axis):
 INITS = init.INITS["big_vision"]._replace(  # attention's: 1 on average
   embedding=_unit_normal(-1),
   cls=_unit_normal(-1),
+  registers=_unit_normal(-1),
   head=_unit_normal(0),
   posemb=lambda width: _unit_normal(-1),
 )

@@ -270,9 +270,9 @@ class ViT(nn.Module):
       *(config.registers, config.registers_last, config.prefix_norm),
     )
     if config.registers:
-      normal = nn.initializers.normal(0.02)
       shape = (1, config.registers, width)
-      x = tokens.insert_registers(x, self.param("registers", normal, shape))
+      registers = self.param("registers", config.inits.registers, shape)
+      x = tokens.insert_registers(x, registers)
     x = nn.Dropout(config.dropout)(x, deterministic)
 
     args = {"config": config, "positions": config.block_positions}

@@ -266,7 +266,8 @@ def resize_grid(x, old, new, has_row: bool, method: str):
     table = np.asarray(jax.image.resize(table, shape, method))
   elif method == "bicubic":
     rows, cols = map(_bicubic, old, new)
-    table = np.einsum("ri,cj,tijw->trcw", rows, cols, table).astype(dtype)
+    products = "ri,cj,tijw->trcw", rows, cols, table
+    table = np.einsum(*products, optimize=True).astype(dtype)
   else:
     edges = {"grid_mode": True, "mode": "nearest"}
     zoom = (1, *np.divide(new, old), 1)

@@ -65,16 +65,8 @@ def _load(path, arch, options):
   model = vit.Model(**{**file.options, **stems.spelled(options)})
   size = _size(file)
   preprocess = preprocessing.make(file.pp, file.pixels, size, file.patch)
-  patches = lambda shape: math.prod(
-    positions.in_patches(shape[-3:-1], file.patch[:2], file.options["stem"])
-  )
-  known = size and None not in preprocess.shape
-  if known and patches(preprocess.shape) != patches(file.image_shape):
-    file = resolution.at_resolution(file, preprocess.shape[:2])
-    logging.warning(
-      "%r is for images of %d × %d pixels. %s",
-      *(preprocess.pp, *preprocess.shape[:2], file.notes[-1]),
-    )
+  if size and None not in preprocess.shape:
+    file = _fit_positions(file, preprocess)
   if file.assumed:
     logging.warning(
       "%r does not say everything about its model. Assumed: %s. State it: "
@@ -88,6 +80,22 @@ def _load(path, arch, options):
     )
   variables = files.unflatten(_fitted(path, file, model))
   return Pretrained(model, jax.device_put(variables), preprocess)
+
+
+def _fit_positions(file, preprocess):
+  """Returns a model with positions for what its own preprocessing makes."""
+  grid = lambda shape: positions.in_patches(
+    shape[-3:-1], file.patch[:2], file.options["stem"]
+  )
+  new, old = grid(preprocess.shape), file.grid or grid(file.image_shape)
+  if new == old or (not file.grid and math.prod(new) == math.prod(old)):
+    return file
+  file = resolution.at_resolution(file, preprocess.shape[:2])
+  logging.warning(
+    "%r is for images of %d × %d pixels. %s",
+    *(preprocess.pp, *preprocess.shape[:2], file.notes[-1]),
+  )
+  return file
 
 
 def _size(file):

@@ -43,7 +43,7 @@ def decode_image(data: bytes, channels: int = 3) -> np.ndarray:
       f"{np.shape(data)}: leave decoding out if the data set is decoded."
     )
   flags = _DECODE_FLAGS[channels] | cv2.IMREAD_IGNORE_ORIENTATION
-  if avif := channels == 3 and data[4:12] in (b"ftypavif", b"ftypavis"):
+  if avif := channels == 3 and data[4:8] == b"ftyp":
     # With alpha OpenCV gives BGR whatever it is asked for.
     flags = cv2.IMREAD_COLOR_BGR | cv2.IMREAD_IGNORE_ORIENTATION
   image = imdecode(data, flags)

@@ -219,8 +219,7 @@ class _Slices(Source):
   """Parts of other sources, one after the other."""
 
   def __init__(self, slices: Sequence[tuple[Source, int, int]], seed):
-    names, self._slices, first = [], [], slices[0][0]
-    self.num_classes = first.num_classes
+    names, self._slices = [], []
     for part, start, stop in slices:
       rows, name = range(len(part)), part.name
       if stop - start < len(part):
@@ -233,6 +232,10 @@ class _Slices(Source):
     self.name = " + ".join(names)
     self.in_memory = all(part.in_memory for part, _ in self._slices)
     self._ends = [*itertools.accumulate(len(rows) for _, rows in self._slices)]
+
+  def num_classes(self, label_key):
+    self.class_names(label_key)  # or its error
+    return self._slices[0][0].num_classes(label_key)
 
   def class_names(self, label_key):
     first, *others = [x.class_names(label_key) for x, _ in self._slices]
