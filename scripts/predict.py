@@ -52,7 +52,7 @@ def predict(
   model, variables, preprocess = vit.from_pretrained(checkpoint)
   if not model.num_classes:
     raise ValueError(f"{checkpoint} has no head, so it knows no classes.")
-  seen = images.prepare(paths, preprocess, config.get("pp_modules") or ())
+  seen = images.prepare(paths, preprocess)
   loss = config.get("loss", "sigmoid_xent" if config else "softmax_xent")
   activation = jax.nn.sigmoid if loss == "sigmoid_xent" else jax.nn.softmax
   function = jax.jit(

@@ -185,6 +185,28 @@ def test_features_by_value():
     list(records)
 
 
+@pytest.mark.parametrize(
+  ("key", "args", "message"),
+  [
+    ("caption", ["--splits=train,val"], "'texts'}, where the first of --spl"),
+    ("mask", ["--splits=train,val", "--max_side=4"], "shrinks no label maps"),
+  ],
+)
+def test_splits_that_do_not_fit(tmp_path, key, args, message):
+  values = {"caption": ["a", ["a"]], "mask": ["x.png", "x.png"]}[key]
+  rows = [
+    {"path": "x.jpg", "split": split, key: value}
+    for split, value in zip(("train", "val"), values, strict=True)
+  ]
+  (tmp_path / "x.jsonl").write_text("\n".join(map(json.dumps, rows)))
+  for name in ("x.jpg", "x.png"):
+    jpeg_or_png = ops_image.PNG if name == "x.png" else b"\xff\xd8"
+    (tmp_path / name).write_bytes(jpeg_or_png)
+  args = ["--name=x", f"--data_dir={tmp_path}", *args]
+  with pytest.raises(SystemExit, match=message):
+    prepare_data.main([f"--source=manifest:{tmp_path}/x.jsonl", *args])
+
+
 def _as_tfrecord(directory):
   """Turns a data set's files into TFRecord."""
   for path in directory.glob("*.array_record-*"):

@@ -313,3 +313,27 @@ def test_image_processor(tmp_path):
   levels = np.array([0, 255]) * config["rescale_factor"]
   mean, std = config["image_mean"][0], config["image_std"][0]
   np.testing.assert_allclose((levels - mean) / std, [-1, 1])
+
+
+@pytest.mark.parametrize("kind", ["Dinov2", "Dinov2WithRegisters"])
+@pytest.mark.parametrize("size", [(8, 12), (18, 18)])
+def test_dinov2_at_another_size_than_its_positions(tmp_path, kind, size):
+  config = getattr(transformers, f"{kind}Config")(
+    **{"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2},
+    **{"image_size": 14, "patch_size": 2},
+  )
+  torch.manual_seed(0)
+  theirs = getattr(transformers, f"{kind}Model")(config).eval()
+  theirs.embeddings.position_embeddings.data.normal_()
+  theirs.save_pretrained(tmp_path)
+  crop = {"height": size[0], "width": size[1]}
+  processor = {"do_resize": False, "do_center_crop": True, "crop_size": crop}
+  processor |= {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
+  (tmp_path / "preprocessor_config.json").write_text(json.dumps(processor))
+  model, variables, _ = vit.from_pretrained(tmp_path)
+  image = np.random.RandomState(0).randn(2, *size, 3).astype(np.float32)
+  with torch.no_grad():
+    tensor = torch.from_numpy(image.transpose(0, 3, 1, 2).copy())
+    want = theirs(tensor).last_hidden_state[:, 0].numpy()
+  got = model.apply(variables, image)[0]
+  np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
