@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from dpn.models import flash, init, norms, rotary
+from dpn.models.dense import DenseGeneral
 from dpn.models.norms import base
 
 # What queries times keys are multiplied by: 1 / sqrt(d); 1; or a factor for
@@ -61,7 +62,7 @@ class Attention(nn.Module):
     scaled = init.scaled(self.kernel_init, self.init_gain)
 
     def project(name, x, kernel_init):
-      dense = lambda name: nn.DenseGeneral(
+      dense = lambda name: DenseGeneral(
         (self.num_heads, self.head_dim or width // self.num_heads),
         use_bias=self.qkv_bias,
         kernel_init=kernel_init,
@@ -94,8 +95,8 @@ class Attention(nn.Module):
       y = y.reshape(*y.shape[:2], -1)
       y = self.make_norm(name="norm")(y, not deterministic)
       y = base.split_heads(y, self.num_heads)
-    y = nn.DenseGeneral(
-      width, axis=(-2, -1), kernel_init=scaled, dtype=self.dtype, name="out"
+    y = DenseGeneral(
+      width, num_axes=2, kernel_init=scaled, dtype=self.dtype, name="out"
     )(y)  # (batch, queries, width)
     if self.head_scale == "out":
       y = self.scale_heads(base.split_heads(y, self.num_heads))

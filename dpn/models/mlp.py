@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from dpn.models import init
+from dpn.models.dense import DenseGeneral
 
 GELUS: dict[str, Callable] = {
   "tanh": functools.partial(nn.gelu, approximate=True),
@@ -38,7 +39,7 @@ class Mlp(nn.Module):
   def __call__(self, x, deterministic=True):  # (batch, tokens, width)
     width = x.shape[-1]
     kw = {"kernel_init": self.kernel_init, "bias_init": self.bias_init}
-    dense = functools.partial(nn.Dense, dtype=self.dtype, **kw)
+    dense = functools.partial(DenseGeneral, dtype=self.dtype, **kw)
     up = dense(self.mlp_dim, name="Dense_0")(x)  # (batch, tokens, mlp_dim)
     x = dense(self.mlp_dim, name="gate")(x) if self.gated else up
     if self.inner_norm == "before_act":

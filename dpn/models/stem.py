@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from dpn import registry
 from dpn.models import compact, conv_stems, norms, tract_gradient, whitening
 from dpn.models import patch_stats as stats
+from dpn.models.dense import plus_bias
 from dpn.models.norms import base
 
 
@@ -265,23 +266,15 @@ def _flatten(pixels):  # as in Section 4.2: b (h p) (w q) c -> b (h w) (p q c)
 
 
 @jax.custom_vjp
-def _plus_bias(x, bias):
-  """Returns x + bias in x's dtype; the bias' gradient is summed in float32.
-
-  XLA adds up bfloat16 in bfloat16, on CPUs and Hopper's GPUs, and of many
-  tokens gets tens of percent wrong. Behind a LayerNorm this sum is also a part
-  of the gradients of the kernel and of LayerNorm's bias.
-  """
-  return x + bias.astype(x.dtype)
+def _with_stored_gradient(x):
+  return x
 
 
-def _plus_bias_vjp(bias, y):
-  # Or XLA takes LayerNorm's float32, before it is rounded, and stores that.
-  y32 = jax.lax.optimization_barrier(y).astype(jnp.float32)
-  return y, y32.sum(range(y.ndim - 1), keepdims=True).astype(bias.dtype)
-
-
-_plus_bias.defvjp(lambda x, bias: (_plus_bias(x, bias), bias), _plus_bias_vjp)
+# Or XLA takes that of the LayerNorm behind it in float32, before it is rounded,
+# for the sum over tokens, and stores this one, too.
+_with_stored_gradient.defvjp(
+  lambda x: (x, None), lambda _, y: (jax.lax.optimization_barrier(y),)
+)
 
 
 class PatchEmbedding(nn.Module):
@@ -313,9 +306,10 @@ class PatchEmbedding(nn.Module):
     patches, kernel = nn.dtypes.promote_dtype(
       patches, kernel, dtype=config.dtype
     )
-    x = self.matmul(patches, kernel)
-    bias = bias.reshape((1,) * (x.ndim - 1) + (-1,))
-    return x + bias if x.dtype == bias.dtype else _plus_bias(x, bias)
+    # Behind a LayerNorm the sum over tokens that is the bias' gradient is also
+    # a part of those of the kernel and of LayerNorm's bias.
+    x = plus_bias(self.matmul(patches, kernel), bias)
+    return x if x.dtype == bias.dtype else _with_stored_gradient(x)
 
 
 class StemNorms(nn.Module):
