@@ -18,8 +18,11 @@ import ctypes, resource, sys
 ctypes.CDLL(None).prctl(41, 1, 0, 0, 0)
 import jax
 from dpn import host_memory
+from dpn.trainers import distributed, train
 
-if sys.argv[1] == "keep":
+if sys.argv[1] == "keep":  # as trainers.train does
+  train._configure_jax({})
+  distributed.join()
   host_memory.keep_between_steps()
 host_memory.keep_images()  # as the input does
 

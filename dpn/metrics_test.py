@@ -239,9 +239,9 @@ def test_wandb_takes_what_the_config_says(tmp_path, monkeypatch):
   calls = _fake_wandb(monkeypatch, fails=None)
   workdir = tmp_path / "dpn-s4"  # the seed is 3: this is no arm of a sweep
   workdir.mkdir()
-  _writer(workdir, name="mine", id="abc").close()
+  _writer(workdir, name="mine", id="abc", dir="/scratch").close()
   [(_, _, kw), _] = calls
-  assert (kw["name"], kw["id"]) == ("mine", "abc")
+  assert (kw["name"], kw["id"], kw["dir"]) == ("mine", "abc", "/scratch")
   assert "group" not in kw
 
 

@@ -49,7 +49,8 @@ def start(workdir: str, config: Mapping[str, Any]):
   check(config["wandb"])
   wandb = importlib.import_module("wandb")
   name = os.path.basename(os.path.abspath(workdir))
-  told = {"name": name, "config": dict(config), "resume": "allow"}
+  told = {"dir": workdir, "name": name, "config": dict(config)}
+  told["resume"] = "allow"
   if arm := re.fullmatch(rf"(.+)-s{config.get('seed', 0)}", name):
     told["group"] = arm[1]
   path = pathlib.Path(workdir, ID)
@@ -57,7 +58,7 @@ def start(workdir: str, config: Mapping[str, Any]):
   told["id"] = path.read_text().strip() if known else secrets.token_hex(4)
   told |= config["wandb"]
   try:
-    run = wandb.init(dir=workdir, **told)
+    run = wandb.init(**told)
   except Exception as e:
     if known:
       logging.warning("wandb failed, the run goes on without: %r", e)

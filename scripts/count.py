@@ -16,7 +16,7 @@ patterns of the config decided on the latter two.
 Of a parameter file of any library, --audit counts the parameters that weight
 decay is usual for, by kind, and tells what looks wrong: norms whose scales
 collapsed, registers and positions that are unused or alike, and outputs of
-dense layers that are always 0.
+dense layers that do not depend on the input.
 """
 
 import collections

@@ -242,10 +242,9 @@ def main(folder: str | None = None):
   if bool(folder) == bool(_CONFIG.value):
     raise ValueError("Give either --config or the folder of a run.")
   config = _CONFIG.value
-  if (
-    folder and not os.path.isfile(folder) and checkpoints.config_beside(folder)
-  ):
-    config = checkpoints.config_of(folder)
+  if folder and not os.path.isfile(folder):
+    # With what it started from, which measures.short_training starts from.
+    config = ml_collections.ConfigDict(checkpoints.config_beside(folder))
   with output.ensure_folder(os.path.dirname(_OUT.value or "")):
     pass  # If it cannot be written, fail before the work.
   if folder and not config:

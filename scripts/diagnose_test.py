@@ -237,12 +237,16 @@ def test_what_looks_wrong(tmp_path):
   params["stem"]["ln0"]["scale"][:20] = 0
   params["registers"][0, 2] = 2 * params["registers"][0, 0]
   params["pos_embedding"][0, 4] = 0
-  block = params["Transformer"]["encoderblock_1"]["MlpBlock_0"]
-  block["Dense_0"]["kernel"][:, 5] = 0
+  block = params["Transformer"]["encoderblock_1"]
+  block["MlpBlock_0"]["Dense_0"]["kernel"][:, 5] = 0
+  attention = block["MultiHeadDotProductAttention_0"]
+  attention["value"]["kernel"][:, 1] = 0
   checkpoint.save_params(path, params, metadata=files.metadata(path))
-  start = "Transformer/encoderblock_1/MlpBlock_0/Dense_0"
+  start, dead = "Transformer/encoderblock_1", "do not depend on the input"
   assert sorted(learned.findings(convert.read(path))) == [
-    f"{start}/kernel: 1 of 12 outputs are always 0.",
+    f"{start}/MlpBlock_0/Dense_0/kernel: 1 of 12 outputs {dead}.",
+    f"{start}/MultiHeadDotProductAttention_0/value/kernel: 4 of 8 "
+    f"outputs {dead}.",
     "pos_embedding: 1 of 9 rows are near 0: unused.",
     "registers: 1 pairs of rows are alike.",
     "stem/ln0/scale: 74% of the scales are near 0: collapsed.",

@@ -77,6 +77,15 @@ def test_what_can_be_drawn_is_written(root, tmp_path):
   assert (out / "curves_loss.png").exists()
 
 
+def test_what_is_not_done_takes_no_curve_from_others(root):
+  rows = [{"step": 1, "loss": 1.0, "val/miou": 0.5}]
+  table = {"recipe": "CamVid", "arch": "96x4/8", "metric": "val/miou"}
+  testing.write_run(root / "x", config={"table": table}, rows=rows)
+  found = runs.frame(run_files.find([str(root)]))
+  drawn = figures.FIGURES["curves"](found, figures.DEFAULTS)
+  assert [*drawn] == ["curves_loss", "curves_val_prec_1"]
+
+
 def _dots(drawn):
   lines = drawn.figure.axes[0].lines
   return [x.get_xdata()[0] for x in lines if x.get_marker() == "o"]
@@ -99,6 +108,18 @@ def test_the_metric_that_differs_comes_first():
     "differences_corruptions_contrast_prec_1",
     "differences_test_prec_1",
   ]
+
+
+def test_only_the_plain_vit_s_level_is_called_plain():
+  path = pathlib.Path(__file__).parents[1] / "docs/results/camvid.jsonl"
+  found = runs.frame(run_files.find([str(path)]))
+  shown = {}
+  for baseline in ("base", "dpn"):
+    args = argparse.Namespace(**vars(figures.DEFAULTS) | {"baseline": baseline})
+    [drawn] = figures.FIGURES["differences"](found, args).values()
+    shown[baseline] = drawn.figure.axes[0].get_title()
+  assert "(plain:\N{NO-BREAK SPACE}30.9)" in shown["base"]
+  assert "plain" not in shown["dpn"]
 
 
 def test_panels_are_models_with_their_arms(root):

@@ -21,11 +21,11 @@ case " $* " in *" -h "* | *" --help "*) # not worth an installation
   exit
   ;;
 esac
-python=${PYTHON:-.venv/bin/python}
+python=${PYTHON:-${VENV:-.venv}/bin/python}
 if [ -z "${PYTHON:-}" ]; then
   # Two CUDAs in one environment are in each other's way.
   cuda=cuda13
-  ! .venv/bin/python -c 'import jax_cuda12_plugin' 2>/dev/null || cuda=cuda12
+  ! "$python" -c 'import jax_cuda12_plugin' 2>/dev/null || cuda=cuda12
   default=$cuda,fast,restart
   [[ " $* " != *" --tiny "* ]] || default=
   bash scripts/venv.sh "${EXTRAS-$default}"

@@ -35,7 +35,7 @@ while [ $# -gt 0 ]; do
 done
 [ -z "$data_dir" ] || [ -d "$data_dir" ] || fail "There is no folder $data_dir."
 
-python=${PYTHON:-.venv/bin/python}
+python=${PYTHON:-${VENV:-.venv}/bin/python}
 [ -n "${PYTHON:-}" ] || bash scripts/venv.sh
 
 data=digits

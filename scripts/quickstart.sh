@@ -9,13 +9,14 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 out=runs/quickstart
+python=${VENV:-.venv}/bin/python
 
 # shellcheck source=/dev/null
 source scripts/launch/job.sh
 bash scripts/venv.sh
-job .venv/bin/python -m scripts.sweep --out "$out" --seeds_together \
+job "$python" -m scripts.sweep --out "$out" --seeds_together \
   --config configs/digits.py:stems=none+dpn,seeds=3
-.venv/bin/python -m scripts.report "$out" -o "$out/report.html" \
+"$python" -m scripts.report "$out" -o "$out/report.html" \
   --title "Dual PatchNorm in miniature" \
   --note "Dual PatchNorm (arXiv 2302.01327) puts one LayerNorm before and one \
 after the patch embedding of a Vision Transformer: x = LN(PE(LN(x))). Here a \

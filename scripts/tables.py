@@ -40,6 +40,11 @@ def main(argv: Sequence[str] | None = None):
   with output.errors_in_a_line():
     frame = runs.frame(run_files.find(args.runs))
     frame = own_runs.of_arms(frame, args.arms, args.baseline)
+    if args.format in ("long", "archive") and (args.table or args.metric):
+      raise ValueError(
+        f"--format {args.format} has all numbers of all runs. Leave out "
+        "--table and --metric."
+      )
     if args.format == "long":
       output.write(args.output, render.as_csv(runs.long(list(frame.run))))
       return

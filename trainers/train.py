@@ -125,6 +125,9 @@ def _check_backend():
 
 def _configure_jax(config):
   """Sets what must be set before JAX touches a device."""
+  # For host_memory.keep_between_steps. JAX reads it when it makes its CPU
+  # client, as distributed.join lets it.
+  jax.config.update("jax_cpu_enable_async_dispatch", False)
   if config.get("deterministic"):
     before = os.environ.get("XLA_FLAGS", "")
     os.environ["XLA_FLAGS"] = f"{before} --xla_gpu_deterministic_ops=true"

@@ -129,9 +129,10 @@ def _flock(workdir: str):
 
 
 def _check_config(workdir: str, config: dict):
-  """Raises ValueError if the run there, once it has a checkpoint, differs."""
+  """Raises ValueError if a run there that has saved or is done differs."""
   path = pathlib.Path(workdir, CONFIG)
-  settled = any(pathlib.Path(workdir, files.CHECKPOINTS).glob("*"))
+  saved = any(pathlib.Path(workdir, files.CHECKPOINTS).glob("*"))
+  settled = saved or path.with_name(DONE).exists()
   if not settled or not path.exists():
     return
   try:

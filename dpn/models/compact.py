@@ -64,6 +64,11 @@ def conv(image, ln0, ln1, config, *, kernel_size: int = 3, num_layers: int = 1):
 
 def stride(kernel_size: int) -> int:
   """Returns that of a convolution, as in the authors' code: 2 for 7 × 7."""
+  if kernel_size % 2 == 0:
+    raise ValueError(
+      f"stem='conv' has convolutions of odd sides, got {kernel_size}: with an "
+      "even one its grid would have another row and column than it needs."
+    )
   return max(1, kernel_size // 2 - 1)
 
 

@@ -99,6 +99,15 @@ def test_tokens_of_the_authors_models(name, side, tokens):
   assert rows * cols == tokens
 
 
+def test_convolutions_have_odd_sides():
+  with pytest.raises(ValueError, match="odd sides, got 4"):
+    jax.eval_shape(
+      vit.Model(10, variant="cct-7/4x1").init,
+      jax.random.key(0),
+      jax.ShapeDtypeStruct((1, 32, 32, 3), "float32"),
+    )
+
+
 def test_sequence_pool():
   x = np.random.RandomState(0).randn(2, 3, 4)
   kernel = np.arange(4.0)[:, None]

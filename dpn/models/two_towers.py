@@ -88,7 +88,10 @@ class _Model(nn.Module):
       return None
     z, inner = getattr(self, name)(x, train=train)
     out |= {f"{name}/{key}": value for key, value in inner.items()}
-    norm = out[f"{name}/norm"] = jnp.linalg.norm(z, axis=1, keepdims=True)
+    square = jnp.square(z).sum(axis=1, keepdims=True)
+    # Zero has no direction; the gradient of its norm would be NaN.
+    norm = jnp.sqrt(jnp.where(square > 0, square, 1))
+    out[f"{name}/norm"] = jnp.where(square > 0, norm, 0)
     z = out[f"{name}/normalized"] = z / (norm + 1e-8)
     return z
 
@@ -138,7 +141,7 @@ def Model(
   make_txt = registry.lookup("text_model", text_model, TEXT_MODELS)
   kw = {"num_classes": dims[0]}
   if image_model == "vit":
-    # An embedding of length zero has no direction: its gradient is NaN.
+    # An embedding of length zero has no direction.
     kw["head_zeroinit"] = False
   img = make_img(**{**kw, **(image or {})})
   txt = make_txt(**{"num_classes": dims[1], **(text or {})})

@@ -71,6 +71,21 @@ def test_other_pools_and_vocabulary_logits():
   )
 
 
+def test_an_embedding_of_zero_has_a_gradient():
+  image = {**IMAGE, "pool_type": "tok", "block_ln": "res_post"}
+  model = two_towers.Model(**{**LIT, "image": image})
+  params = model.init(jax.random.key(0), *INPUTS)
+
+  def loss(params):
+    zimg, ztxt, _ = model.apply(params, *INPUTS)
+    return (zimg * ztxt).sum()
+
+  grads = trees.flatten(jax.jit(jax.grad(loss))(params))
+  assert all(np.isfinite(x).all() for x in grads.values())
+  final = "params/img/Transformer/encoder_norm/bias"
+  assert abs(grads[final]).max() > 0
+
+
 def test_either_input_may_be_absent():
   model, params = two_towers.Model(**LIT), _params("lit")
   zimg, none, out = jax.jit(model.apply)(params, INPUTS[0])

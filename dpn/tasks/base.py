@@ -163,9 +163,11 @@ def grad_norms_by_depth(
     grads: of its parameters; of none if it has none.
     embedding: name of the embedding in them.
     blocks: name of the encoder, with blocks looped or scanned.
+
+  Of parameters without these, the norms of their groups.
   """
-  if not grads:
-    return {}
+  if not {embedding, blocks} <= {*grads}:
+    return {name: trees.l2(x) for name, x in grads.items()}
   norms, stack = {"embedding": trees.l2(grads[embedding])}, grads[blocks]
   if "encoderblock" in stack:
     per_block = [*jax.vmap(trees.l2)(stack["encoderblock"])]

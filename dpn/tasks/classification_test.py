@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dpn import mixing, tasks
-from dpn.tasks import classification
+from dpn.tasks import base, classification
 
 RNG = np.random.default_rng(0)
 BATCH = {
@@ -154,3 +154,9 @@ def test_a_model_of_ones_own():
 def test_wrong_configs(changes, message):
   with pytest.raises(ValueError, match=message):
     tasks.make({**CONFIG, **changes})
+
+
+def test_gradients_of_another_embedding_are_told_by_their_groups():
+  grads = {"Conv_0": {"kernel": np.array([3.0, 4.0])}, "head": {"bias": 2.0}}
+  norms = base.grad_norms_by_depth(grads, "embedding", "Transformer")
+  assert norms == {"Conv_0": 5.0, "head": 2.0}

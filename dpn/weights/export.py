@@ -126,7 +126,7 @@ def _unsupported(options, to, extra_modules) -> list[str]:
       supported |= {k: [options[k]] for k in ("stem_eps", "norm_kw")}
     else:
       supported["stem_ln"] = names.STEMS
-  if to == "timm" and options["pool_norm"]:
+  if to == "timm" and options["pool_norm"] and options["norm"] == "layernorm":
     supported |= {"final_norm": [False], "pool_norm": [True]}
   if to == "timm" and options["qk_norm"] != "none":
     supported["qk_norm_kw"] = [eps]

@@ -112,6 +112,20 @@ def test_epsilon_of_queries_is_that_of_timm_s_norms(tmp_path):
       convert.convert(path, str(tmp_path / "y.safetensors"), "timm")
 
 
+def test_what_an_epsilon_or_timm_cannot_be_changed_to(tmp_path):
+  pooled = {"pool_norm": True, "final_norm": False}
+  options = {**pooled, "pool_type": "map", "stem_ln": "none"}
+  options["norm_kw"] = {"eps": 1e-3}
+  path, _ = testing.write_ours(tmp_path, **options)
+  with pytest.raises(ValueError, match=r"0\.001 cannot become 1e-06"):
+    convert.convert(path, str(tmp_path / "x.safetensors"), "timm")
+  eps = {"stem_eps": 1e-5, "norm_kw": {"eps": 1e-5}}
+  options = {**pooled, **eps, "norm": "rmsnorm", "stem_ln": "post_rmsnorm"}
+  path, _ = testing.write_ours(tmp_path, **options, mlp="swiglu")
+  with pytest.raises(ValueError, match="pool_norm=True"):
+    convert.convert(path, str(tmp_path / "x.safetensors"), "timm")
+
+
 def test_a_stem_of_convolutions_is_not_folded():
   options = {"stem": "hmlp", "stem_ln": "only_learnable"}
   model = types.SimpleNamespace(options=options, arrays={})

@@ -35,10 +35,11 @@ def with_epsilon(model: VitParams, eps: float) -> VitParams:
     for name, x in model.arrays.items()
   }
   if options["pool_type"] == "map":  # its sum goes to the head as it is
-    if "head/kernel" not in arrays or "pre_logits/kernel" in arrays:
+    direct = options["final_norm"] and "pre_logits/kernel" not in arrays
+    if "head/kernel" not in arrays or not direct:
       raise ValueError(
         f"The epsilon {options['norm_kw']['eps']:g} cannot become {eps:g} in a "
-        "model with attention pooling but without a head."
+        "model with attention pooling but without a head, or a norm before it."
       )
     arrays["head/kernel"] = arrays["head/kernel"] / c
   options = {**options, "norm_kw": {"eps": eps}}

@@ -109,10 +109,11 @@ def describe(config: Config, image: ImageConfig) -> metadata.ModelMetadata:
   pooler_act = config.get("pooler_act", "tanh")
   metadata.translate("pooler's activation", pooler_act, {"tanh": "tanh"})
   act = config.get("hidden_act", "gelu")
+  eps = 1e-6 if kind.startswith(("dinov2", "vit_msn")) else 1e-12
   options = {
     "gelu": metadata.translate("activation", act, GELUS),
     "norm": "layernorm",
-    "norm_kw": {"eps": config.get("layer_norm_eps", 1e-12)},
+    "norm_kw": {"eps": config.get("layer_norm_eps", eps)},
     "posemb_join": "add",
     **BLOCKS,
   }

@@ -154,23 +154,27 @@ def load_towers(
   pixels = kw.pop("pixels", None)
   result = {name: dict(tree) for name, tree in variables.items()}
   towers = [t for t in towers if t in variables["params"]]
-  read = lambda path: source.read(path, options_of_run=options_of_run)
+  arch = kw.pop("arch", None)
+  read = lambda path, arch: source.read(path, arch, options_of_run)
+  inside = re.compile(f"({'|'.join(of_tower)})/")
+  patterns = [dont_load] if isinstance(dont_load, str) else dont_load
+  one = isinstance(path, str | source.Checkpoint)
+  if patterns and (not one or any(map(inside.match, patterns))):
+    raise ValueError(
+      f"config.model_load.dont_load={patterns!r} is for what belongs to no "
+      "tower, in one file of all of them. Give img_load_kw or txt_load_kw "
+      'instead, as in img_load_kw.dont_load=("head/.*",).'
+    )
   if not isinstance(path, str | source.Checkpoint):
-    if dont_load:
-      raise ValueError(
-        "config.model_load.dont_load is for one file of all towers; config."
-        "model_init names several. Give img_load_kw or txt_load_kw instead."
-      )
     sources, aliases = {}, {"image": "img", "text": "txt"}
     for name, file in path.items():
       name = aliases.get(name, name)
       errors.check_known("tower in config.model_init:", name, towers)
-      sources[name] = read(file)
+      sources[name] = read(file, of_tower[name].pop("arch", arch))
   else:
-    whole = read(path) if isinstance(path, str) else path
+    whole = read(path, arch) if isinstance(path, str) else path
     sources = {name: whole.tower(name) for name in towers}
-    inside = lambda name: any(f"{tower}/" in name for tower in of_tower)
-    rest = {k: x for k, x in whole.arrays.items() if not inside(k)}
+    rest = {k: x for k, x in whole.arrays.items() if not inside.search(k)}
     own = {k: v for k, v in result["params"].items() if k not in towers}
     own = load_variables(
       dataclasses.replace(whole, arrays=rest),

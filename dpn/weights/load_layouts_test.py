@@ -8,7 +8,7 @@ from dpn import trees
 from dpn.models import vit
 from dpn.scripts import convert
 from dpn.weights import conftest as testing
-from dpn.weights import load, timm_vit, vit_params
+from dpn.weights import load, source, timm_vit, vit_params
 
 
 @pytest.mark.parametrize(
@@ -79,6 +79,11 @@ def test_dual_patchnorm_of_big_vision(tmp_path):
   logits, _ = jax.jit(model.apply)(variables, golden["image"])
   np.testing.assert_allclose(logits, golden["logits"], rtol=1e-4, atol=1e-5)
   flat["embedding/kernel"] = flat["embedding/kernel"][:47]
+  both = {
+    f"{tower}/{k}": x for tower in ("img", "txt") for k, x in flat.items()
+  }
+  tower = source.read(testing.write(tmp_path, both)).tower("img")
+  assert tower.metadata.layout == "naflex_vit"
   with pytest.raises(ValueError, match="its patches have 47 numbers"):
     vit.from_pretrained(testing.write(tmp_path, flat))
 

@@ -58,7 +58,10 @@ def test_a_file_of_big_vision(tmp_path):
       file["params/" + name.replace("block_0", "block")] = np.stack(both)
   file |= {"opt/0/count": np.int32(3), "chrono/start_step": np.int32(3)}
   np.savez(tmp_path / "siglip.npz", **file)
-  _same(_load(str(tmp_path / "siglip.npz"), task), arrays)
+  path = str(tmp_path / "siglip.npz")
+  _same(_load(path, task), arrays)
+  with pytest.raises(ValueError, match=r"\['txt/.*belongs to no tower"):
+    _load(path, task, dont_load=["txt/.*"])
 
 
 def test_a_file_for_each_tower(tmp_path):
@@ -92,8 +95,12 @@ def test_a_file_for_each_tower(tmp_path):
     _load(paths, task)
   with pytest.raises(ValueError, match=r"Unknown tower in config\.model_init"):
     _load({"imgs": "x"}, task)
-  with pytest.raises(ValueError, match="names several"):
+  with pytest.raises(ValueError, match="Give img_load_kw or txt_load_kw"):
     _load(paths, task, dont_load=["head/.*"])
+  with pytest.raises(
+    ValueError, match=r"img\.safetensors says.*leave arch out"
+  ):
+    _load(paths, task, img_load_kw={**kw, "arch": "vit_tiny_patch16_224"})
   with pytest.raises(ValueError, match="does not hold all towers"):
     _load(paths["image"], task)
 

@@ -57,6 +57,8 @@ class Checkpoint:
         f"them one by one: model_init={{{name!r}: {self.path!r}}}."
       )
     said = _of_tower(self.metadata, name)
+    if big_vision.is_naflex(flat):  # whose positions are resized otherwise
+      said = dataclasses.replace(said, layout="naflex_vit")
     return Checkpoint(f"{self.path}:{name}", flat, said, self.step)
 
 

@@ -114,9 +114,13 @@ def findings(model: vit_params.VitParams) -> list[str]:
       if leaf != "cls" and alike.any():
         found.append(f"{name}: {int(alike.sum())} pairs of rows are alike.")
     if leaf == "kernel":
-      units = np.abs(x.reshape(-1, x.shape[-1])).max(axis=0)
+      heads = re.search(r"/(query|key|value)(_prefix)?/", name)
+      outputs = x[0].size if heads else x.shape[-1]  # of (width, heads, d)
+      units = np.abs(x.reshape(-1, outputs)).max(axis=0)
       if dead := int((units < 1e-6).sum()):
-        found.append(f"{name}: {dead} of {len(units)} outputs are always 0.")
+        found.append(
+          f"{name}: {dead} of {len(units)} outputs do not depend on the input."
+        )
   return found or ["Nothing: no norm collapsed, no row or output is dead."]
 
 

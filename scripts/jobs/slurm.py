@@ -15,7 +15,7 @@ def array(commands: Sequence[str], name: str, at_once: int | None) -> str:
   limit = f"%{at_once}" if at_once else ""
   lines = "\n".join(f"  {shlex.quote(command)}" for command in commands)
   return f"""#!/bin/bash
-#SBATCH --job-name={name}
+#SBATCH --job-name={shlex.quote(name)}
 #SBATCH --array=0-{len(commands) - 1}{limit}
 #SBATCH --signal=TERM@120
 #SBATCH --requeue

@@ -236,7 +236,7 @@ def test_mistakes(script, args, message):
   assert "usage: " in done.stderr
 
 
-def test_a_pod_for_every_host_of_the_slice():
+def test_a_pod_for_every_host_of_the_slice_is_done_when_the_run_is(tmp_path):
   jobset = yaml.safe_load((SCRIPTS / "gke.yaml").read_text())
   [job] = jobset["spec"]["replicatedJobs"]
   spec = job["template"]["spec"]
@@ -247,5 +247,12 @@ def test_a_pod_for_every_host_of_the_slice():
   chips = pod["containers"][0]["resources"]["limits"]["google.com/tpu"]
   assert spec["parallelism"] == spec["completions"] == rows * cols // chips
   assert spec["backoffLimit"] == 0
+  python = tmp_path / "python"
+  for what, code in (("exit 3", 3), ("exit 0", 1), ("touch done.json", 0)):
+    python.write_text(f"#!/bin/sh\n{what}")
+    python.chmod(0o755)
+    env = {"WORKDIR": ".", "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    command = pod["containers"][0]["command"]
+    assert subprocess.run(command, env=env, cwd=tmp_path).returncode == code
   mounts = {mount["name"] for mount in pod["containers"][0]["volumeMounts"]}
   assert mounts == {volume["name"] for volume in pod["volumes"]}

@@ -198,10 +198,11 @@ def training(frame, args) -> dict[str, Drawn]:
   """Returns the curves of the loss and of each result, or of `args.metric`."""
   shown = {"curves": args.metric}
   if not args.metric:
-    results = dict.fromkeys(run.headline[0] for run in frame.run)
-    logged = _logged(frame)
-    metrics = [metric for metric in ["loss", *results] if metric in logged]
-    shown = {_file("curves", metric): metric for metric in metrics}
+    done = frame[frame.complete & ~frame.trial & frame.candidate.isna()]
+    results = dict.fromkeys(run.headline[0] for run in done.run)
+    logged = _logged(done)
+    metrics = [metric for metric in results if metric in logged]
+    shown = {_file("curves", metric): metric for metric in ["loss", *metrics]}
   words = {"loss": ("training loss", "Training loss")}
   return {
     name: _by_step(
@@ -230,7 +231,9 @@ def differences(frame, args) -> dict[str, Drawn]:
     for metric in of.shown:
       gains = {arm: of.gain(arm, metric) for arm in others}
       if any(isinstance(gain, aggregate.Estimate) for gain in gains.values()):
-        title = studies.heading(of.title, of.result(of.baseline, metric))
+        plain = of.baseline == runs.BASE
+        level = of.result(of.baseline, metric) if plain else ""
+        title = studies.heading(of.title, level)
         alike.setdefault((metric, of.baseline), {})[title] = gains
   if not alike:
     raise ValueError("No arm was run that can be compared with another.")

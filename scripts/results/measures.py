@@ -23,16 +23,10 @@ _LEAST = 0.01  # of the loss, in place of less noise
 
 
 def by_step(repetitions: Runs, metric: str) -> pd.DataFrame:
-  """Returns what repeated runs logged, (runs, steps)."""
+  """Returns what repeated runs logged, (runs, steps), where all of them did."""
   # Not by path: runs of two archives may have the same.
   series = [run.series(metric) for run in repetitions]
-  values = pd.concat(series, axis=1).T.sort_index(axis=1)
-  if values.isna().any(axis=None):
-    raise ValueError(
-      f"{', '.join(run.path for run in repetitions)} logged {metric!r} at "
-      "different steps. Train those that differ anew, or move them elsewhere."
-    )
-  return values
+  return pd.concat(series, axis=1).T.sort_index(axis=1).dropna(axis=1)
 
 
 def norms_by_depth(repetitions: Runs, family: str) -> pd.DataFrame:

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pandas as pd
-import pytest
 
 from dpn.scripts import conftest as testing
 from dpn.scripts.results import aggregate, measures, plots, run_files
@@ -64,10 +63,10 @@ def test_of_many_arms_each_has_a_panel_with_the_first_behind_it():
   assert last == [*first, *([a + 8, b + 8] for a, b in first)]
 
 
-def test_runs_of_different_lengths_are_no_repetitions(tmp_path):
-  arm = _arm(tmp_path, loss=[[1.0, 0.5], [1.0]])
-  with pytest.raises(ValueError, match="'loss' at different steps"):
-    measures.by_step(arm, "loss")
+def test_where_an_evaluation_failed_the_curve_has_no_point(tmp_path):
+  arm = _arm(tmp_path, accuracy=[[0.2, 0.3], [0.4]])
+  found = measures.by_step(arm, "accuracy")
+  assert found.to_dict("list") == {10: [0.2, 0.4]}
 
 
 def test_gradient_depth_is_what_was_logged_last(tmp_path):

@@ -127,7 +127,8 @@ def text(table: tables.Table) -> str:
 
 def md(table: tables.Table) -> str:
   """Returns a Markdown table below a heading, its notes as a list."""
-  frame = _marked(table, "**{}**").map(lambda text: text.replace("|", "\\|"))
+  escape = lambda text: text.replace("|", "\\|")
+  frame = _marked(table, "**{}**").map(escape).rename(columns=escape)
   shown = grid(frame, keys=table.keys, style="pipe")
   notes = [f"- {note}" for note in table.notes]
   return "\n".join([f"### {table.title}", "", shown, "", *notes, ""])
