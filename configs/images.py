@@ -39,9 +39,9 @@ EVALUATION = ("val", "valid", "validation", "test")  # the first that is there
   data="", init="", variant="", stem_ln="", res=0, epochs=0, batch=0, lr=0.0
 )
 def get_config(arg):
-  splits, classes, count = look(arg.data)
+  splits, classes, counts = look(arg.data)
   model, res = _run(arg.init)
-  for key, value in _defaults(count, arg.init, model, res).items():
+  for key, value in _defaults(counts["train"], arg.init, model, res).items():
     arg[key] = arg[key] or value
   source = lambda split: common.source(f"folder:{arg.data}", split)
   tail = common.labels_tail(len(classes))
@@ -84,7 +84,7 @@ def get_config(arg):
         f"decode|{crop}{tail}",
         "softmax_xent",
         log_percent=0.1,
-        cache_final=count * arg.res**2 < 2**31,  # 2.4 GiB if a tenth
+        cache_final=counts["val"] * arg.res**2 < 2e8,  # 2.4 GB
       )
     },
     "table": common.table(
@@ -135,7 +135,7 @@ def _defaults(count, init, model, res):
 
 
 def look(data):
-  """Returns the splits by purpose, the classes, and how many train.
+  """Returns the splits by purpose, the classes, and the splits' sizes.
 
   Raises:
     ValueError: these are no class folders with images.
@@ -183,9 +183,10 @@ def look(data):
       *(root, ", ".join(unused), " or ".join(EVALUATION)),
     )
   if other:
-    return {"train": train, "val": other[0]}, classes, count
+    sizes = {"train": count, "val": sum(splits[other[0]].values())}
+    return {"train": train, "val": other[0]}, classes, sizes
   parts = {"train": f"{train}[:90%]", "val": f"{train}[90%:]"}
-  return parts, classes, count * 9 // 10
+  return parts, classes, {"train": count * 9 // 10, "val": count // 10}
 
 
 def _classes(root):

@@ -24,8 +24,11 @@ from dpn.input_pipeline import conftest as testing
 def test_splits(tmp_path, caplog, folders, train, val, unused):
   for name in folders:
     testing.class_folders(tmp_path / name, classes=2, images=1)
-  splits, classes, _ = images.look(str(tmp_path))
+  splits, classes, sizes = images.look(str(tmp_path))
   assert splits == {"train": train, "val": val}
+  assert sizes == (
+    {"train": 1, "val": 0} if "%" in val else dict.fromkeys(splits, 2)
+  )
   assert classes == ["class0", "class1"]
   said = f"the pictures in {unused} are not used" in caplog.text
   assert said == bool(unused) == bool(caplog.text)
