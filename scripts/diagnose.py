@@ -82,7 +82,16 @@ def diagnose(
       "Only tasks that predict with one Vision Transformer can be diagnosed; "
       f"config.task is {config.get('task', 'classification')!r}."
     )
-  start = restore.first_state(run)[0].variables
+  try:
+    start = restore.first_state(run)[0].variables
+  except FileNotFoundError as e:
+    if not folder:
+      raise
+    raise FileNotFoundError(
+      f"{e} The run in {folder} started from it, and its diagnosis does. Put "
+      f"it there, or diagnose the run's parameters alone, as {folder}/"
+      "params.safetensors."
+    ) from e
   end = {"end": restore.load_file(folder, task, start)} if folder else {}
   batches = -(-min(examples, run.data.num_examples) // size)
   images = itertools.islice(_images(run.data), batches)

@@ -4,6 +4,7 @@ import json
 import re
 
 import jax
+import ml_collections
 import numpy as np
 import pytest
 import scipy.special
@@ -82,6 +83,13 @@ def test_dual_patchnorm_does_not_see_brightness_and_contrast(run):
     assert row["tokens"] < 0.02
     assert row["same_prediction"] == 1
   assert found["invariance"]["another_image"]["tokens"] > 1
+
+
+def test_the_run_whose_start_is_gone(run):
+  config, folder, *_ = run
+  config = ml_collections.ConfigDict(config.to_dict() | {"model_init": "/gone"})
+  with pytest.raises(FileNotFoundError, match=f"alone, as {folder}/params"):
+    diagnose.diagnose(config, folder, steps=2, examples=8)
 
 
 def test_what_the_head_sees_of_maps_are_all_tokens():

@@ -86,6 +86,13 @@ def test_what_is_not_done_takes_no_curve_from_others(root):
   assert [*drawn] == ["curves_loss", "curves_val_prec_1"]
 
 
+def test_runs_without_a_step_have_curves_of_what_was_evaluated(tmp_path):
+  testing.write_run(tmp_path / "x", results={"val/prec@1": 0.5})
+  found = runs.frame(run_files.find([str(tmp_path)]))
+  drawn = figures.FIGURES["curves"](found, figures.DEFAULTS)
+  assert [*drawn] == ["curves_val_prec_1"]
+
+
 def _dots(drawn):
   lines = drawn.figure.axes[0].lines
   return [x.get_xdata()[0] for x in lines if x.get_marker() == "o"]

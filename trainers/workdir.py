@@ -146,13 +146,14 @@ def _check_config(workdir: str, config: dict):
     if not RESUMABLE_KEYS.fullmatch(name)
   ]
   if changes:
-    advice = "to resume anyway"
+    advice = ", or --allow_config_change to resume anyway"
     if path.with_name(DONE).exists():
-      advice = "if this finished run is to train on, for more steps"
+      more = ", or --allow_config_change if this finished run is to train on"
+      advice = f"{more}, for more steps" if saved else ""
     raise ValueError(
       f"The run in {workdir} began with another config:\n"
       + "\n".join(changes)
-      + f"\nGive another --workdir, or --allow_config_change {advice}."
+      + f"\nGive another --workdir{advice}."
     )
 
 

@@ -78,7 +78,8 @@ def test_a_config_may_be_mended_before_the_first_checkpoint(tmp_path):
 def test_a_finished_run_without_checkpoints_is_not_of_another_config(tmp_path):
   _enter(str(tmp_path), CONFIG)
   (tmp_path / "done.json").write_text("{}")
-  with pytest.raises(ValueError, match=r"lr: 0\.1 there, 0\.2 now"):
+  wrong = r"lr: 0\.1 there, 0\.2 now\nGive another --workdir\.$"
+  with pytest.raises(ValueError, match=wrong):
     _enter(str(tmp_path), CONFIG | {"lr": 0.2})
 
 

@@ -90,8 +90,8 @@ class _Model(nn.Module):
     out |= {f"{name}/{key}": value for key, value in inner.items()}
     square = jnp.square(z).sum(axis=1, keepdims=True)
     # Zero has no direction; the gradient of its norm would be NaN.
-    norm = jnp.sqrt(jnp.where(square > 0, square, 1))
-    out[f"{name}/norm"] = jnp.where(square > 0, norm, 0)
+    norm = jnp.sqrt(jnp.where(square == 0, 1, square))
+    out[f"{name}/norm"] = jnp.where(square == 0, 0, norm)
     z = out[f"{name}/normalized"] = z / (norm + 1e-8)
     return z
 

@@ -62,6 +62,8 @@ def test_a_file_of_big_vision(tmp_path):
   _same(_load(path, task), arrays)
   with pytest.raises(ValueError, match=r"\['txt/.*belongs to no tower"):
     _load(path, task, dont_load=["txt/.*"])
+  with pytest.raises(ValueError, match=r"is one of all\. Give config\.model_l"):
+    _load(path, task, img_load_kw={"arch": "vit_tiny_patch16_224"})
 
 
 def test_a_file_for_each_tower(tmp_path):
@@ -91,7 +93,9 @@ def test_a_file_for_each_tower(tmp_path):
     got.pop("txt/pos_embedding"), arrays.pop("txt/pos_embedding"), rtol=1e-6
   )
   _same(got, arrays | {"t": fresh["t"]})
-  with pytest.raises(ValueError, match=r"head/kernel .*unexpected"):
+  with pytest.raises(
+    ValueError, match=r"set img_load_kw\.dont_load=\['head/\.\*"
+  ):
     _load(paths, task)
   with pytest.raises(ValueError, match=r"Unknown tower in config\.model_init"):
     _load({"imgs": "x"}, task)
@@ -103,6 +107,7 @@ def test_a_file_for_each_tower(tmp_path):
     _load(paths, task, img_load_kw={**kw, "arch": "vit_tiny_patch16_224"})
   with pytest.raises(ValueError, match="does not hold all towers"):
     _load(paths["image"], task)
+  _load({"txt": paths["txt"]}, task, arch="vit_tiny_patch16_224")  # of images
 
 
 def test_ours_and_what_differs(tmp_path):

@@ -6,6 +6,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import time
 
 import pytest
 import yaml
@@ -236,7 +237,7 @@ def test_mistakes(script, args, message):
   assert "usage: " in done.stderr
 
 
-def test_a_pod_for_every_host_of_the_slice_is_done_when_the_run_is(tmp_path):
+def test_a_pod_for_every_host_of_the_slice():
   jobset = yaml.safe_load((SCRIPTS / "gke.yaml").read_text())
   [job] = jobset["spec"]["replicatedJobs"]
   spec = job["template"]["spec"]
@@ -247,12 +248,41 @@ def test_a_pod_for_every_host_of_the_slice_is_done_when_the_run_is(tmp_path):
   chips = pod["containers"][0]["resources"]["limits"]["google.com/tpu"]
   assert spec["parallelism"] == spec["completions"] == rows * cols // chips
   assert spec["backoffLimit"] == 0
-  python = tmp_path / "python"
-  for what, code in (("exit 3", 3), ("exit 0", 1), ("touch done.json", 0)):
-    python.write_text(f"#!/bin/sh\n{what}")
-    python.chmod(0o755)
-    env = {"WORKDIR": ".", "PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    command = pod["containers"][0]["command"]
-    assert subprocess.run(command, env=env, cwd=tmp_path).returncode == code
+  command, args = (pod["containers"][0][key] for key in ("command", "args"))
+  assert command == ["bash", "scripts/launch/pod.sh"]
+  assert [arg.split("=")[0] for arg in args] == ["/runs/b16", "--config"]
   mounts = {mount["name"] for mount in pod["containers"][0]["volumeMounts"]}
   assert mounts == {volume["name"] for volume in pod["volumes"]}
+
+
+@pytest.mark.parametrize(
+  ("body", "status"),
+  [("exit 3", 3), ("exit 0", 143), ("touch $4/done.json", 0)],
+)
+def test_a_pod_is_done_when_the_run_is(stubs, tmp_path, body, status):
+  stubs.add("python", body)
+  done = _run("pod.sh", str(tmp_path), *TRAIN[:2])
+  assert (done.returncode, done.stderr) == (status, "")
+  train = ["-m", "trainers.train", "--workdir", str(tmp_path), *TRAIN[:2]]
+  assert stubs.calls("python") == [train]
+
+
+def test_a_pod_that_is_taken_away_saves_first(stubs, tmp_path):
+  saving = f"touch {tmp_path}/saved; exit 0"
+  wait = "while true; do sleep 0.05; done"
+  stubs.add("python", f"trap '{saving}' TERM; touch {tmp_path}/up; {wait}")
+  command = ["bash", str(SCRIPTS / "pod.sh"), str(tmp_path), *TRAIN[:2]]
+  with subprocess.Popen(command) as pod:
+    while not (tmp_path / "up").exists():
+      assert pod.poll() is None
+      time.sleep(0.01)
+    pod.terminate()
+    assert pod.wait(60) == 143
+  assert (tmp_path / "saved").exists()
+
+
+def test_a_pod_wants_the_folder_first():
+  for args in (TRAIN[:2], ["/x", *TRAIN]):
+    done = _run("pod.sh", *args)
+    assert done.returncode == 2
+    assert "First the run's folder" in done.stderr

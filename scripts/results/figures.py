@@ -201,8 +201,9 @@ def training(frame, args) -> dict[str, Drawn]:
     done = frame[frame.complete & ~frame.trial & frame.candidate.isna()]
     results = dict.fromkeys(run.headline[0] for run in done.run)
     logged = _logged(done)
-    metrics = [metric for metric in results if metric in logged]
-    shown = {_file("curves", metric): metric for metric in ["loss", *metrics]}
+    metrics = [metric for metric in ("loss", *results) if metric in logged]
+    metrics = metrics or ["loss"]  # whose absence is told
+    shown = {_file("curves", metric): metric for metric in metrics}
   words = {"loss": ("training loss", "Training loss")}
   return {
     name: _by_step(

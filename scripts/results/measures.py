@@ -23,10 +23,17 @@ _LEAST = 0.01  # of the loss, in place of less noise
 
 
 def by_step(repetitions: Runs, metric: str) -> pd.DataFrame:
-  """Returns what repeated runs logged, (runs, steps), where all of them did."""
+  """Returns what repeated runs logged, (runs, steps), where all of them did.
+
+  Raises ValueError if there is no such step.
+  """
   # Not by path: runs of two archives may have the same.
   series = [run.series(metric) for run in repetitions]
-  return pd.concat(series, axis=1).T.sort_index(axis=1).dropna(axis=1)
+  values = pd.concat(series, axis=1).T.sort_index(axis=1).dropna(axis=1)
+  if values.empty:
+    paths = ", ".join(run.path for run in repetitions)
+    raise ValueError(f"{paths} logged {metric!r} at no step that all have.")
+  return values
 
 
 def norms_by_depth(repetitions: Runs, family: str) -> pd.DataFrame:

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pandas as pd
+import pytest
 
 from dpn.scripts import conftest as testing
 from dpn.scripts.results import aggregate, measures, plots, run_files
@@ -67,6 +68,9 @@ def test_where_an_evaluation_failed_the_curve_has_no_point(tmp_path):
   arm = _arm(tmp_path, accuracy=[[0.2, 0.3], [0.4]])
   found = measures.by_step(arm, "accuracy")
   assert found.to_dict("list") == {10: [0.2, 0.4]}
+  testing.write_run(tmp_path / "2", rows=[{"step": 5, "accuracy": 0.1}])
+  with pytest.raises(ValueError, match="'accuracy' at no step that all have"):
+    measures.by_step(run_files.find([str(tmp_path)]), "accuracy")
 
 
 def test_gradient_depth_is_what_was_logged_last(tmp_path):
