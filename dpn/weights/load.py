@@ -169,18 +169,18 @@ def load_towers(
       "tower, in one file of all of them. Give img_load_kw or txt_load_kw "
       'instead, as in img_load_kw.dont_load=("head/.*",).'
     )
-  if one and any("arch" in own for own in of_tower.values()):
-    raise ValueError(
-      "img_load_kw.arch and txt_load_kw.arch are for a file of each tower, and "
-      f"{path!r} is one of all. Give config.model_load.arch."
-    )
-  if not one:
+  if not isinstance(path, str | source.Checkpoint):
     sources, aliases = {}, {"image": "img", "text": "txt"}
     for name, file in path.items():
       name = aliases.get(name, name)
       errors.check_known("tower in config.model_init:", name, towers)
       default = None if name == "txt" else arch  # timm has no texts
       sources[name] = read(file, of_tower[name].pop("arch", default))
+  elif any("arch" in own for own in of_tower.values()):
+    raise ValueError(
+      "img_load_kw.arch and txt_load_kw.arch are for a file of each tower, and "
+      f"{path!r} is one of all. Give config.model_load.arch."
+    )
   else:
     whole = read(path, arch) if isinstance(path, str) else path
     sources = {name: whole.tower(name) for name in towers}
