@@ -22,6 +22,11 @@ not; or just <class>/<file>. Without a split for it, a tenth of the images,
 drawn at random but always the same, is for validation. The number of classes
 and their names are those of the folders.
 
+A plain ViT from scratch sees pixels standardized as ImageNet's, all others
+those from -1 to 1: on our own photographs (docs/results/photos.md) it gains by
+standardized ones, and the others were only tried with these. With init it is
+as the run there, or from -1 to 1.
+
 Expected: no published number. The defaults are starting points that nobody has
 tuned for your pictures; with init, begin with a sweep over lr.
 """
@@ -32,6 +37,7 @@ import os
 from dpn import calls, image_files, registry, schema, stems
 from dpn.configs import common
 
+PIXELS = "value_range(-1, 1)"
 EVALUATION = ("val", "valid", "validation", "test")  # the first that is there
 
 
@@ -40,11 +46,13 @@ EVALUATION = ("val", "valid", "validation", "test")  # the first that is there
 )
 def get_config(arg):
   splits, classes, counts = look(arg.data)
-  model, res = _run(arg.init)
+  model, res, pixels = _run(arg.init)
   for key, value in _defaults(counts["train"], arg.init, model, res).items():
     arg[key] = arg[key] or value
   source = lambda split: common.source(f"folder:{arg.data}", split)
-  tail = common.labels_tail(len(classes))
+  if not arg.init and arg.stem_ln == "none":
+    pixels = "vgg_value_range"
+  tail = common.labels_tail(len(classes), pixels=pixels)
   augment = "" if arg.init else "|randaug(2, 10)"
   crop = f"resize_small({arg.res * 8 // 7})|central_crop({arg.res})"
   pretrained = {
@@ -96,13 +104,13 @@ def get_config(arg):
 
 
 def _run(init):
-  """Returns the model's options and the resolution of the run in a folder.
+  """Returns the model's options, resolution and pixels of the run in a folder.
 
-  If it is none, {} and 224.
+  If it is none, {}, 224 and those from -1 to 1.
   """
   file = os.path.join(os.path.expanduser(init), "config.json")
   if not init or not os.path.isfile(file):
-    return {}, 224
+    return {}, 224, PIXELS
   config = schema.read_json(file, dict)
   model = config.get("model") if "model_name" in config else None
   registry.check_names(file, {"model": model})
@@ -111,7 +119,8 @@ def _run(init):
     model["stem_ln"] = model.pop("stem")  # the word for both
   pp = (config.get("input") or {}).get("pp") or ""
   size = calls.describe(pp)["size"] or (224, 224)
-  return model, size[0]
+  pixels = [op for op in calls.OP.findall(pp) if "value_range" in op]
+  return model, size[0], pixels[0] if pixels else PIXELS
 
 
 def _defaults(count, init, model, res):

@@ -6,6 +6,7 @@ import pytest
 
 from dpn.configs import images
 from dpn.input_pipeline import conftest as testing
+from dpn.trainers import build
 
 
 @pytest.mark.parametrize(
@@ -68,3 +69,19 @@ def test_a_runs_resolution_and_stem(tmp_path, pp, given, expected):
   assert arm["name"] == "patch_stats"
   scratch = images.get_config(f"data={tmp_path}/photos").model
   assert (scratch.stem_ln, scratch.stem) == ("dpn", "patch_stats")
+
+
+def test_a_plain_vit_sees_standardized_pixels_and_what_starts_from_it(tmp_path):
+  testing.class_folders(tmp_path / "photos", classes=2, images=1)
+  arg = f"data={tmp_path}/photos"
+  pps = lambda c: (c.input.pp, c.evals.val.pp_fn)
+  plain, dpn = (
+    images.get_config(f"{arg},stem_ln={s}") for s in ("none", "dpn")
+  )
+  assert all("|vgg_value_range|" in pp for pp in pps(plain))
+  assert all("|value_range(-1, 1)|" in pp for pp in pps(dpn))
+  for config in (plain, dpn):
+    (tmp_path / "config.json").write_text(config.to_json())
+    after = images.get_config(f"{arg},init={tmp_path}")
+    here, there = (build.pixels(c) for c in (config, after))
+    assert here.close_to(there)
