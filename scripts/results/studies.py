@@ -21,7 +21,11 @@ from dpn.scripts.results import aggregate, plots, run_files, runs
 
 _RESULTS = pathlib.Path(__file__).resolve().parents[2] / "docs" / "results"
 STATS = "dpn+patch_stats"
-_SHOWN = {runs.DPN: "Dual PatchNorm", STATS: "Dual PatchNorm + patch_stats"}
+_SHOWN = {
+  runs.DPN: "Dual PatchNorm",
+  STATS: "Dual PatchNorm + patch_stats",
+  "none_standardized": "plain ViT, standardized pixels",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,6 +76,8 @@ def gains(study: Study, frame: pd.DataFrame) -> dict[str, aggregate.Estimate]:
   arms = {}
   for arm, planned in study.runs.items():
     rows = of[of.arm == arm]
+    if rows.empty:  # of other pixels, for which only the config has a word
+      rows = of[[run.table.get("arm") == arm for run in of.run]]
     if rows.seed.nunique() < planned:
       return {}
     arms[arm] = aggregate.arm(rows, rows.run.iloc[0].headline[:1])
@@ -116,7 +122,7 @@ def draw(frame: pd.DataFrame) -> figure.Figure:
     ax.errorbar(
       [gain.mean for _, gain in rows], [y + 0.2 * i - 0.1 for y, _ in rows],
       xerr=[gain.ci for _, gain in rows],
-      fmt="os"[i], color=plots.COLOURS[1 - i], markersize=5, label=label,
+      fmt="osD"[i], color=plots.COLOURS[1 - i], markersize=5, label=label,
     )  # fmt: skip
   ax.axvline(0, color="#333333", linewidth=0.8)
   names = [f"{s.name}: ×{s.ratio:.1f}" for s, _ in found]
@@ -124,10 +130,11 @@ def draw(frame: pd.DataFrame) -> figure.Figure:
   counts = [", ".join(str(x.n) for x in g.values()) for _, g in found]
   right = ax.secondary_yaxis("right")
   right.set_yticks(range(len(found)), counts)
-  right.set_ylabel("runs of plain, Dual PatchNorm, + patch_stats")
-  ax.set_xlabel("difference from a plain ViT [points], 95% intervals")
+  right.set_ylabel("runs of plain ViT, and of each in the legend's order")
+  plain = "a plain ViT with pixels from −1 to 1"
+  ax.set_xlabel(f"difference from {plain} [points], 95% intervals")
   ax.set_title("×: how much a LayerNorm raises the effective rank of patches")
-  fig.legend(loc="outside upper center", ncols=2)
+  fig.legend(loc="outside upper center", ncols=len(_SHOWN))
   return fig
 
 
