@@ -22,10 +22,11 @@ not; or just <class>/<file>. Without a split for it, a tenth of the images,
 drawn at random but always the same, is for validation. The number of classes
 and their names are those of the folders.
 
-A plain ViT from scratch sees pixels standardized as ImageNet's, all others
-those from -1 to 1: on our own photographs (docs/results/photos.md) it gains by
-standardized ones, and the others were only tried with these. With init it is
-as the run there, or from -1 to 1.
+From scratch none and tract see pixels standardized as ImageNet's, other stems
+those from -1 to 1: in our trainings on photographs (docs/results/photos.md) a
+plain ViT gained by standardized ones, by the data's own mean and deviation;
+TrAct's authors have them, and other stems were not tried with them. With init
+they are as in the run there, if it is its folder, or from -1 to 1.
 
 Expected: no published number. The defaults are starting points that nobody has
 tuned for your pictures; with init, begin with a sweep over lr.
@@ -50,7 +51,7 @@ def get_config(arg):
   for key, value in _defaults(counts["train"], arg.init, model, res).items():
     arg[key] = arg[key] or value
   source = lambda split: common.source(f"folder:{arg.data}", split)
-  if not arg.init and arg.stem_ln == "none":
+  if not arg.init and arg.stem_ln in ("none", "tract"):
     pixels = "vgg_value_range"
   tail = common.labels_tail(len(classes), pixels=pixels)
   augment = "" if arg.init else "|randaug(2, 10)"
@@ -120,7 +121,7 @@ def _run(init):
   pp = (config.get("input") or {}).get("pp") or ""
   size = calls.describe(pp)["size"] or (224, 224)
   pixels = [op for op in calls.OP.findall(pp) if "value_range" in op]
-  return model, size[0], pixels[0] if pixels else PIXELS
+  return model, size[0], pixels[0] if len(pixels) == 1 else PIXELS
 
 
 def _defaults(count, init, model, res):

@@ -75,11 +75,17 @@ def test_a_plain_vit_sees_standardized_pixels_and_what_starts_from_it(tmp_path):
   testing.class_folders(tmp_path / "photos", classes=2, images=1)
   arg = f"data={tmp_path}/photos"
   pps = lambda c: (c.input.pp, c.evals.val.pp_fn)
-  plain, dpn = (
-    images.get_config(f"{arg},stem_ln={s}") for s in ("none", "dpn")
+  stems = ("none", "tract", "dpn", "patch_stats")
+  plain, tract, dpn, stats = (
+    images.get_config(f"{arg},stem_ln={stem}") for stem in stems
   )
-  assert all("|vgg_value_range|" in pp for pp in pps(plain))
-  assert all("|value_range(-1, 1)|" in pp for pp in pps(dpn))
+  for of, pixels in (
+    (plain, "|vgg_value_range|"),
+    (tract, "|vgg_value_range|"),
+    (dpn, "|value_range(-1, 1)|"),
+    (stats, "|value_range(-1, 1)|"),
+  ):
+    assert all(pixels in pp for pp in pps(of))
   for config in (plain, dpn):
     (tmp_path / "config.json").write_text(config.to_json())
     after = images.get_config(f"{arg},init={tmp_path}")

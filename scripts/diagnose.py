@@ -94,7 +94,8 @@ def diagnose(
     ) from e
   end = {"end": restore.load_file(folder, task, start)} if folder else {}
   batches = -(-min(examples, run.data.num_examples) // size)
-  images = itertools.islice(_images(run.data), batches)
+  pixels = build.pixels(run.config)
+  images = itertools.islice(_images(run.data, pixels), batches)
   found = {
     "examples": min(batches * size, run.data.num_examples),
     "batch_size": size,
@@ -152,10 +153,18 @@ def _schedule(given):
   return {"warmup_percent": 0.1, "decay_type": "cosine", **kept}
 
 
-def _images(data: loader.Data):
+def _images(data: loader.Data, pixels):
+  """Yields batches with pixels from -1 to 1, as our studies had them.
+
+  As the model sees them if it is not known how they were normalized.
+  """
   with contextlib.closing(data.batches()) as batches:
     for batch in batches:
-      yield np.asarray(batch["image"], np.float32)
+      image = np.asarray(batch["image"], np.float32)
+      if pixels:
+        mean, std = pixels.of(image.shape[-1])
+        image = 2 * (image * std + mean) - 1
+      yield image
 
 
 def tables(found: dict) -> list[pd.DataFrame]:

@@ -85,6 +85,19 @@ def test_dual_patchnorm_does_not_see_brightness_and_contrast(run):
   assert found["invariance"]["another_image"]["tokens"] > 1
 
 
+def test_patches_are_measured_with_pixels_from_minus_one_to_one(run):
+  config, _, _, found = run
+  other = ml_collections.ConfigDict(config.to_dict())
+  other.input.pp = config.input.pp.replace(
+    "value_range(-1, 1)", "vgg_value_range((90,), (50,))"
+  )
+  assert other.input.pp != config.input.pp
+  again = diagnose.diagnose(other, None, steps=2, examples=40)
+  for name, want in found["patches"].items():
+    got = again["patches"][name]["effective_rank"]
+    assert got == pytest.approx(want["effective_rank"], rel=1e-5)
+
+
 def test_the_run_whose_start_is_gone(run):
   config, folder, *_ = run
   config = ml_collections.ConfigDict(config.to_dict() | {"model_init": "/gone"})

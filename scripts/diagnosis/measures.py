@@ -49,7 +49,7 @@ def conditioning(
   the `effective_rank` (Roy and Vetterli, EUSIPCO 2007).
 
   Args:
-    images: batches (batch, rows, cols, channels), as the model sees them.
+    images: batches (batch, rows, cols, channels).
     patch_size: (P, Q) in pixels.
 
   Returns:
