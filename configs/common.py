@@ -59,6 +59,7 @@ AUGREG = {
   "wd": 0.0001,
   "schedule": {"warmup_steps": 10_000, "decay_type": "cosine"},
 }
+PIXELS = "value_range(-1, 1)"
 WARMUP_COSINE = {"warmup_percent": 0.1, "decay_type": "cosine"}
 # Compact Transformers' code and Scenic decay tokens and positions, too.
 DECAY_TOKENS = [(".*/kernel$", 1.0), ("cls|pos_embedding", 1.0)]
@@ -176,7 +177,7 @@ def locked_image_tower(init: str, decay: Mapping) -> dict:
 def labels_tail(
   classes: int,
   label: str = "label",
-  pixels: str = "value_range(-1, 1)",
+  pixels: str = PIXELS,
   smoothing: float | None = None,
 ) -> str:
   """Returns the end of a preprocessing string: pixels' range, one-hot."""

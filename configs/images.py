@@ -38,7 +38,6 @@ import os
 from dpn import calls, image_files, registry, schema, stems
 from dpn.configs import common
 
-PIXELS = "value_range(-1, 1)"
 EVALUATION = ("val", "valid", "validation", "test")  # the first that is there
 
 
@@ -111,7 +110,7 @@ def _run(init):
   """
   file = os.path.join(os.path.expanduser(init), "config.json")
   if not init or not os.path.isfile(file):
-    return {}, 224, PIXELS
+    return {}, 224, common.PIXELS
   config = schema.read_json(file, dict)
   model = config.get("model") if "model_name" in config else None
   registry.check_names(file, {"model": model})
@@ -121,7 +120,7 @@ def _run(init):
   pp = (config.get("input") or {}).get("pp") or ""
   size = calls.describe(pp)["size"] or (224, 224)
   pixels = [op for op in calls.OP.findall(pp) if "value_range" in op]
-  return model, size[0], pixels[0] if len(pixels) == 1 else PIXELS
+  return model, size[0], pixels[0] if len(pixels) == 1 else common.PIXELS
 
 
 def _defaults(count, init, model, res):

@@ -41,7 +41,6 @@ def load_variables(
   posemb_grid: Sequence[int] | None = None,
   posemb_align_corners: bool = True,
   tell: Callable[[str], None] = logging.info,
-  dont_load_is: str = "dont_load",
 ) -> dict[str, Any]:
   """Returns `variables` with the values of a parameter file.
 
@@ -67,7 +66,6 @@ def load_variables(
       tell and they make no square.
     posemb_align_corners: see `positions.bilinear`.
     tell: is called with a sentence if they are.
-    dont_load_is: what messages call `dont_load`.
 
   Returns:
     NumPy arrays with the structure, shapes and dtypes of `variables`; a leaf of
@@ -99,14 +97,13 @@ def load_variables(
     align_corners=posemb_align_corners,
   )
   patterns = _listed(dont_load)
-  what = f"model_load.{dont_load_is}"
-  masks = trees.masks({**loaded, **wanted}, patterns, what)
+  masks = trees.masks({**loaded, **wanted}, patterns, "model_load.dont_load")
   kept = {name for mask in masks for name in mask if mask[name]}
   every = wanted.keys() | loaded.keys()
   differing = {n for n in every if _shape(wanted, n) != _shape(loaded, n)}
   if wrong := differing - kept:
     table = _table(wrong, wanted, loaded)
-    advice = advice or _advice(wrong, every, posemb_grid, dont_load_is)
+    advice = advice or _advice(wrong, every, posemb_grid)
     raise ValueError(
       f"{path!r} does not fit the model. Expected equal names and shapes, got\n"
       + "\n".join([table, *map(str, differences), advice])
@@ -118,8 +115,7 @@ def load_variables(
       "(state it with config.model).",
       *(path, ", ".join(assumed)),
     )
-  taken = {k: loaded[k] for k in wanted.keys() - kept}
-  _check_finite(path, taken, wanted, dont_load_is)
+  _check_finite(path, {k: loaded[k] for k in wanted.keys() - kept}, wanted)
   for change in sorted(resized):
     tell(f"the position embeddings of {path} are resized, {change}.")
   result = {
@@ -195,15 +191,21 @@ def load_towers(
     result["params"] |= own["params"]
   for name, found in sources.items():
     own = {k: tree[name] for k, tree in variables.items() if name in tree}
-    called = {"dont_load_is": f"{name}_load_kw.dont_load"}
-    more = {"options": options.get(name), **called, **kw, **of_tower[name]}
+    more = {"options": options.get(name), **kw, **of_tower[name]}
     more["pixels"] = None if name == "txt" else pixels
-    for key, tree in load_variables(found, own, **more).items():
+    try:
+      loaded = load_variables(found, own, **more)
+    except ValueError as e:
+      if " dont_load=" not in str(e):
+        raise
+      setting = f"config.model_load.{name}_load_kw.dont_load"
+      raise ValueError(f"{e} Here dont_load is {setting}.") from e
+    for key, tree in loaded.items():
       result[key][name] = tree
   return result
 
 
-def _check_finite(path, arrays, wanted, dont_load_is):
+def _check_finite(path, arrays, wanted):
   """Raises ValueError if an array holds a NaN, an infinity, or integers.
 
   Of a norm's counter of steps, which is one itself in `wanted`, these are fine.
@@ -215,7 +217,7 @@ def _check_finite(path, arrays, wanted, dont_load_is):
       raise ValueError(
         f"{path!r}: {name!r} holds {kind}, so its run diverged, or the file is "
         "damaged or quantized. Give another or an earlier checkpoint; or, "
-        f"to do without this array, set {dont_load_is}=[{re.escape(name)!r}]."
+        f"to do without this array, set dont_load=[{re.escape(name)!r}]."
       )
 
 
@@ -267,7 +269,7 @@ def _table(names, wanted, loaded) -> str:
   )
 
 
-def _advice(wrong, every, posemb_grid, dont_load_is) -> str:
+def _advice(wrong: set[str], every: set[str], posemb_grid) -> str:
   """Returns what to do, with short patterns that match `wrong` alone."""
   right = every - wrong
   patterns = set()
@@ -277,7 +279,7 @@ def _advice(wrong, every, posemb_grid, dont_load_is) -> str:
     patterns.add(re.escape(whole[0]) + ".*" if whole else re.escape(name))
   advice = (
     "Fix the path or the model; or, to leave all of these as they are in the "
-    f"model, set {dont_load_is}={sorted(patterns)}."
+    f"model, set dont_load={sorted(patterns)}."
   )
   text = "Embed_0/embedding" in every
   if "pos_embedding" in wrong and not (posemb_grid or text):

@@ -268,7 +268,7 @@ def test_a_pod_is_done_when_the_run_is(stubs, tmp_path, body, status):
 
 
 def test_a_pod_that_is_taken_away_saves_first(stubs, tmp_path):
-  saving = f"touch {tmp_path}/saved; exit 0"
+  saving = f"sleep 0.5; touch {tmp_path}/saved; exit 0"
   wait = "while true; do sleep 0.05; done"
   stubs.add("python", f"trap '{saving}' TERM; touch {tmp_path}/up; {wait}")
   command = ["bash", str(SCRIPTS / "pod.sh"), str(tmp_path), *TRAIN[:2]]
@@ -276,7 +276,9 @@ def test_a_pod_that_is_taken_away_saves_first(stubs, tmp_path):
     while not (tmp_path / "up").exists():
       assert pod.poll() is None
       time.sleep(0.01)
-    pod.terminate()
+    for _ in range(2):
+      pod.terminate()
+      time.sleep(0.1)
     assert pod.wait(60) == 143
   assert (tmp_path / "saved").exists()
 

@@ -12,9 +12,11 @@ if (($# < 2)) || [[ $1 == -* || " $*" == *' --workdir'* ]]; then
   sed -n '2,$ s/^# \{0,1\}//p' "$0" >&2
   exit 2
 fi
-trap 'kill "$run"' TERM
 python -m trainers.train --workdir "$@" &
 run=$!
-wait "$run" # which a signal ends, too
+trap 'kill "$run"' TERM
+while kill -0 "$run" 2>/dev/null; do
+  wait "$run" # which a signal ends, too
+done
 wait "$run" || exit
 [[ -e $1/done.json ]] || exit 143
