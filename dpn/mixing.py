@@ -22,7 +22,7 @@ class Mixup:
   switch_prob: float = key("probability of CutMix where both are on", 0.5)
   whole_labels: bool = key(
     "whether a mixed example has both classes in full, as in DeiT III with "
-    "`sigmoid_xent`: all labels above 0 become 1",
+    "`sigmoid_xent`: an example's largest labels become 1, the others 0",
     False,
   )
   fold_in: str | None = key("big_vision's; only None is supported")
@@ -37,6 +37,9 @@ class Mixup:
 
   def __call__(self, rng, image, labels):
     """Returns images and labels mixed by `mixup_or_cutmix`."""
+    if self.whole_labels:  # smoothed ones would all be above 0
+      top = (labels > 0) & (labels == labels.max(-1, keepdims=True))
+      labels = top.astype(labels.dtype)
     image, labels = mixup_or_cutmix(
       rng,
       image,

@@ -148,9 +148,11 @@ def test_the_section_of_a_config():
   ):
     for x, y in zip(section(rng, image, labels), want, strict=True):
       np.testing.assert_array_equal(x, y)
-  _, labels_of_both = mixing.Mixup(0.2, whole_labels=True)(rng, image, labels)
+  labels = jax.nn.one_hot(jnp.arange(len(image)) % 3, 4)
   _, mixed = mixup(rng, 0.2, image, labels)
-  np.testing.assert_array_equal(labels_of_both, mixed > 0)
+  for smoothed in (labels, 0.9 * labels + 0.025):
+    _, both = mixing.Mixup(0.2, whole_labels=True)(rng, image, smoothed)
+    np.testing.assert_array_equal(both, mixed > 0)
   for p, prob in ((1, 2), (-1, 0.5)):
     section = mixing.Mixup(1, p, switch_prob=prob)
     message = rf"cutmix_p={p} and switch_prob={prob}"

@@ -41,8 +41,10 @@ def compiled(kind, **kw):
 def logits(path, kind, image=testing.IMAGE, **kw):
   """Returns what our model makes of a file, options compared."""
   model, shapes, apply = compiled(kind, **kw)
-  params = load.load(str(path), shapes, options=vit.options(model))
-  return apply({"params": params}, image)[0]
+  variables = load.load_variables(
+    str(path), {"params": shapes}, options=vit.options(model)
+  )
+  return apply(variables, image)[0]
 
 
 ROUTES = [
@@ -88,12 +90,12 @@ def test_metadata_is_recorded_and_honoured(tmp_path, source):
   assert json.loads(said["timm"])["act_layer"] == "gelu"
   assert json.loads(said["cls_row"]) is True
   model, shapes, _ = compiled("timm_tok", gelu="tanh")
+  kw = {"options": vit.options(model)}
+  variables = {"params": shapes}
   with pytest.raises(ValueError, match=r"config\.model\.gelu='exact'") as error:
-    load.load(str(target), shapes, options=vit.options(model))
+    load.load_variables(str(target), variables, **kw)
   assert "norm_kw" not in str(error.value)
-  load.load(
-    str(target), shapes, options=vit.options(model), dont_check=["gelu"]
-  )
+  load.load_variables(str(target), variables, dont_check=["gelu"], **kw)
 
 
 def test_folders_of_both_libraries(tmp_path, source):
@@ -239,7 +241,7 @@ def test_statistics_are_loaded(tmp_path):
     got["batch_stats"]["Transformer"]["norm"]["mean"], [1, 2]
   )
   with pytest.raises(ValueError, match=r"batch_stats/.*unexpected"):
-    load.load(path, variables["params"])
+    load.load_variables(path, {"params": variables["params"]})
   checkpoint.save_params(path, {"a": np.float32([3])})
   with pytest.raises(ValueError, match=r"batch_stats/.*missing"):
     load.load_variables(path, variables)

@@ -5,8 +5,9 @@
 As VTAB does (arXiv 1910.04867): of the candidates, three learning rates for
 example, the one with the highest mean validation accuracy over its seeds. With
 --metric another metric: of a loss the lowest mean. Reads OUT/sweep.json and the
-final metrics of its runs, which all have to be done; writes OUT/selection.json:
-the choice for each cell, the means, its run folders.
+final metrics of its runs, which all have to be done; a candidate one of whose
+runs diverged is not chosen. Writes OUT/selection.json: the choice for each
+cell, the means, its run folders.
 
 Then it prints the commands that evaluate the chosen runs on the test split;
 --test runs those that have not been run. Each writes test.json in the run's
@@ -16,6 +17,7 @@ folder: a row like those of metrics.jsonl.
 import argparse
 import math
 import os
+import runpy
 import shlex
 import subprocess
 import sys
@@ -76,11 +78,13 @@ def choose(out: str, metric: str) -> dict[str, dict]:
     metric: of the runs, at their last step; see `lower_is_better`.
 
   Returns:
-    {cell: {"candidate", "mean" of each candidate, "runs": folders}}.
+    {cell: {"candidate", "mean" of each candidate, "runs": folders}}; the mean
+    is None where a run diverged.
 
   Raises:
     ValueError: the sweep has no candidates, a run is not done or lacks the
-      metric, or it is unknown which of the metric's values are better.
+      metric, runs of a candidate differ in more than the seed, or it is unknown
+      which of the metric's values are better.
   """
   _, arms = arms_lib.read_index(out)
   competing = [arm for arm in arms.values() if arm.cell and arm.candidate]
@@ -89,29 +93,44 @@ def choose(out: str, metric: str) -> dict[str, dict]:
       f"The sweep in {out} has no candidates to choose from: each arm is a "
       "result of its own."
     )
-  if undone := [arm.workdir for arm in competing if not arm.done]:
+  scored = [arm for arm in competing if not arm.diverged]
+  if undone := [arm.workdir for arm in scored if not arm.done]:
     raise ValueError(
       f"{len(undone)} of {len(competing)} runs are not done: "
       f"{errors.some_of(undone, 5)}. Finish the sweep first."
     )
+  read = {arm.workdir: run_files.read(arm.workdir) for arm in scored}
   frame = pd.DataFrame(competing)  # a column for each field of an arm
-  frame["score"] = [
-    run_files.read(path).final(metric) for path in frame.workdir
-  ]
+  frame["run"], frame["path"] = frame.workdir.map(read.get), frame.workdir
   result, lowest = {}, lower_is_better(metric)
   for cell, of_cell in frame.groupby("cell", sort=False):
-    scores = of_cell.set_index(["candidate", "seed"]).score.unstack(sort=False)
     try:
-      chosen = best(scores, lowest)
+      result[cell] = _choice(of_cell, metric, lowest)
     except ValueError as e:
       raise ValueError(f"{cell}: {e}") from e
-    folders = of_cell.workdir[of_cell.candidate == chosen]
-    result[cell] = {
-      "candidate": chosen,
-      "mean": scores.mean(axis=1).to_dict(),
-      "runs": list(folders.map(os.path.basename)),
-    }
   return result
+
+
+def _choice(arms: pd.DataFrame, metric: str, lowest: bool) -> dict:
+  """Returns the choice among a cell's arms; see `choose`."""
+  diverged = sorted({*arms.candidate[arms.run.isna()]})
+  arms = arms[~arms.candidate.isin(diverged)]
+  if arms.empty:
+    raise ValueError(
+      f"a run of each candidate diverged: {errors.some_of(diverged)}. Add a "
+      "lower learning rate to the sweep."
+    )
+  for _, runs in arms.groupby("candidate"):
+    aggregate.check_alike(runs)
+  arms = arms.assign(score=[run.final(metric) for run in arms.run])
+  scores = arms.set_index(["candidate", "seed"]).score.unstack(sort=False)
+  chosen = best(scores, lowest)
+  folders = arms.workdir[arms.candidate == chosen]
+  return {
+    "candidate": chosen,
+    "mean": {**scores.mean(axis=1), **dict.fromkeys(diverged)},
+    "runs": list(folders.map(os.path.basename)),
+  }
 
 
 def test_commands(
@@ -146,8 +165,10 @@ def _check_trusted(config, arms):
       f"{arms_lib.INDEX} is of {config}, a config of your own, which would be "
       f"run. If you know where it comes from: --trust {config}"
     )
+  get_config = runpy.run_path(config)["get_config"]
   for arm in arms:
-    registry.check_names(arms_lib.INDEX, arm.overrides, sources.KINDS)
+    fields = {**get_config(arm.arg).to_dict(), **arm.overrides}
+    registry.check_names(arms_lib.INDEX, fields, sources.KINDS)
 
 
 def _parser():
@@ -171,7 +192,8 @@ def main(argv: Sequence[str] | None = None):
   choices = choose(args.out, args.metric)
   path = os.path.join(args.out, "selection.json")
   atomic.write_json(path, {"metric": args.metric, "cells": choices})
-  means = lambda mean: ", ".join(f"{c}: {m:.4f}" for c, m in mean.items())
+  shown = lambda m: "diverged" if m is None else f"{m:.4f}"
+  means = lambda mean: ", ".join(f"{c}: {shown(m)}" for c, m in mean.items())
   rows = [(k, c["candidate"], means(c["mean"])) for k, c in choices.items()]
   table = pd.DataFrame(rows, columns=["cell", "chosen", "of"])
   print(render.grid(table, keys=3))

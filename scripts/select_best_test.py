@@ -130,7 +130,28 @@ def test_a_sweep_by_its_loss(out):
     select_best.choose(str(out), "minival/mse")
 
 
+def test_a_candidate_that_diverged_is_not_chosen(out, capsys):
+  for seed in (0, 1):
+    folder = out / f"DTD_dpn_B32_lr1e-3-s{seed}"
+    (folder / "done.json").unlink()
+    (folder / "diverged.txt").write_text("loss = nan at step 20")
+  select_best.main([str(out)])
+  dtd, pets = select_best.choose(str(out), METRIC).values()
+  assert (dtd["candidate"], pets["candidate"]) == ("lr=0.0003", "lr=0.0001")
+  assert "lr=0.001: diverged" in capsys.readouterr().out
+  for folder in out.glob("DTD_*-s1"):
+    (folder / "diverged.txt").write_text("loss = nan at step 20")
+  with pytest.raises(ValueError, match=r"DTD.*a run of each candidate diverge"):
+    select_best.choose(str(out), METRIC)
+
+
 def test_errors(out):
+  other = out / "Pets_dpn_B32_lr3e-4-s0" / "config.json"
+  other.write_text('{"total_steps": 25}')
+  message = r"Pets.* differ in more than the seed \(total_steps"
+  with pytest.raises(ValueError, match=message):
+    select_best.choose(str(out), METRIC)
+  other.write_text("{}")
   with pytest.raises(ValueError, match=r"Unknown final metric 'val/prec@1'"):
     select_best.choose(str(out), "val/prec@1")
   (out / "Pets_dpn_B32_lr3e-4-s1" / "done.json").unlink()

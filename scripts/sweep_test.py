@@ -290,6 +290,7 @@ def test_the_command_is_the_trainers():
 def test_an_arm_that_has_started_keeps_its_settings_in_any_order(tmp_path):
   digits, out = str(ROOT / "configs" / "digits.py"), str(tmp_path)
   [arm] = arms.find(digits, "stems=dpn", out)
+  arm = dataclasses.replace(arm, overrides={"model.patch_size": (4, 4)})
   (tmp_path / "dpn-s0").mkdir()
   (tmp_path / "dpn-s0" / "config.json").write_text("{}")
   before = dataclasses.replace(arm, arg="seed=0,stem_ln=dpn")

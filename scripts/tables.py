@@ -45,6 +45,11 @@ def main(argv: Sequence[str] | None = None):
         f"--format {args.format} has all numbers of all runs. Leave out "
         "--table and --metric."
       )
+    if args.metric and {classes.NAME, zoo.NAME} & {*(args.table or ())}:
+      raise ValueError(
+        f"--table {classes.NAME} and {zoo.NAME} have metrics of their own. "
+        "Leave out --metric."
+      )
     if args.format == "long":
       output.write(args.output, render.as_csv(runs.long(list(frame.run))))
       return
@@ -122,7 +127,8 @@ def _named(frame, args):
     elif name == zoo.NAME:
       made += zoo.build(frame, args.interval)
     else:
-      made.append(tables.build(name, frame, args.metric, args.interval))
+      table, without = tables.build(name, frame, args.metric, args.interval)
+      made, wrong = [*made, table], wrong + without
   return made, wrong
 
 

@@ -41,7 +41,10 @@ def root(tmp_path):
 
 def _build(root, name="1_left", metric=None):
   frame = runs.frame(run_files.find([str(root)]))
-  return laid_out.build(name, frame, metric)
+  table, wrong = laid_out.build(name, frame, metric)
+  if wrong:
+    raise ValueError(wrong)
+  return table
 
 
 def _row(table, *keys):
@@ -125,7 +128,7 @@ def test_cells_never_run_say_so(root):
     if row[:2] != B16:
       assert row[-3:] == ("not run",) * 3
   for name in [k for k, v in paper.TABLES.items() if v.rows]:
-    ours = laid_out.build(name, runs.frame([])).frame.filter(like="ours")
+    ours = laid_out.build(name, runs.frame([]))[0].frame.filter(like="ours")
     assert ours.size
     assert (ours == "not run").all(axis=None)
 
@@ -146,7 +149,7 @@ def test_two_results_of_a_seed_are_refused(root):
     _build(root)
 
 
-def test_settings_do_not_mix_in_a_mean(root):
+def test_settings_do_not_mix_in_a_mean(root, capsys):
   # Most runs of the row have lr=0.001: the other one is an arm of its own.
   _write(root, "dpn", 3, 0.81, lr=0.5)
   table = _build(root)
@@ -155,8 +158,13 @@ def test_settings_do_not_mix_in_a_mean(root):
   assert f"{root}/dpn-B16-s3: of other arms" in note
   for seed in (4, 5, 6, 7, 8):
     _write(root, "dpn", seed, 0.81, lr=0.5)
-  with pytest.raises(ValueError, match=r"more than the seed \(lr: 0\.001, 0"):
-    _build(root)
+  message = r"Table 1 \(left\): .*more than the seed \(lr: 0\.001, 0"
+  with pytest.raises(SystemExit, match=message):
+    tables.main([str(root), "--table", "1_left", "6"])
+  shown = capsys.readouterr().out
+  assert "in conflict, left out" in shown
+  assert "80.0" in shown  # of base
+  assert "Table 6" in shown
 
 
 def test_a_missing_metric_lists_what_there_is(root):
@@ -439,6 +447,8 @@ def test_wrong_inputs_end_with_a_sentence(root, tmp_path):
   for argv, message in (
     ([str(tmp_path / "nowhere")], "nowhere is not a folder"),
     ([str(root), "--metric", "acc"], "Unknown final metric 'acc'"),
+    ([str(root), "--table", "6", "--baseline", "dnp"], "Unknown arm 'dnp'"),
+    ([str(root), "--table", "zoo", "--metric", "x"], "metrics of their own"),
   ):
     with pytest.raises(SystemExit, match=message):
       tables.main(argv)
@@ -499,6 +509,6 @@ def test_the_sweeps_fill_the_papers_cells(table, sweeps, cells):
   if archs := paper.TABLES[table].archs:
     assert places == {(arch,) for arch in archs}
   else:
-    known = laid_out.build(table, runs.frame([]))
+    known, _ = laid_out.build(table, runs.frame([]))
     keys = known.frame.iloc[:, : known.keys]
     assert places <= set(keys.itertuples(index=False, name=None))

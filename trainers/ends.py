@@ -105,6 +105,5 @@ def finish(run: build.Run, workdir: str, state, log: log_lib.MetricsLog):
       "damaged": damage.found(folder),
     }
     done |= {name: value for name, value in notes.items() if value}
-    (folder / workdir_lib.DIVERGED).unlink(missing_ok=True)
     atomic.write_json(os.path.join(workdir, workdir_lib.DONE), done)
   log_lib.say(f"Done. Results are in {workdir}.")

@@ -41,6 +41,11 @@ def test_wrong_configs_leave_nothing_behind(tmp_path, changes, message):
 def test_a_run_to_resume_that_is_not_there(tmp_path):
   with pytest.raises(FileNotFoundError, match="There is no '/nowhere'"):
     loop.train(tiny_config(resume="/nowhere"), str(tmp_path / "run"))
+  (tmp_path / "checkpoints").mkdir()
+  (tmp_path / "params-4.safetensors").write_text("")  # not those of step 4
+  other = tiny_config(resume=str(tmp_path / "params-4.safetensors"))
+  with pytest.raises(FileNotFoundError, match=r"params-4\.\S* is no folder of"):
+    loop.train(other, str(tmp_path / "run"))
 
 
 @pytest.mark.parametrize(

@@ -166,7 +166,8 @@ class Progress:
     self.phases = phases
     self._run, self._first_step = run, step
     self._steps = timing.StepTimer(run.batch_size)
-    self._started = self._lap_time = time.monotonic()
+    self._started = self._row_time = time.monotonic()
+    self._lap: dict[str, float] = {}  # that no row has yet
     self._waited_secs = 0.0
     peak = flops.peak(jax.devices()[0])
     self._peak = peak and peak * jax.device_count()
@@ -201,33 +202,41 @@ class Progress:
       self._started = time.monotonic()  # the estimate leaves start-up out
       say_wrapped(f"First step under way after {self._phase_secs()}.")
 
-  def lap(self, waited_secs: float) -> dict[str, float]:
-    """Returns a row for timing.jsonl: the interval since the last one.
+  def lap(self, waited_secs: float):
+    """Measures the steps since the last call, for `show` and `row`.
 
     So far, all steps together have waited `waited_secs` for data.
     """
     try:
-      self._shown = self._figures(waited_secs)
+      self._shown = self._lap = self._figures(waited_secs)
     except Exception as e:  # whatever it is, it is not worth a run
       logging.warning("The clock failed, the run goes on: %r", e)
-      self._shown = {}
-    return self._shown
+      self._shown = self._lap = {}
+
+  def row(self) -> dict[str, float]:
+    """Returns a row for timing.jsonl: `lap`, and all time since the last row.
+
+    That is with evaluations and checkpoints, also those of this step.
+    """
+    now = time.monotonic()
+    secs, self._row_time = now - self._row_time, now
+    self._core_hours += jax.device_count() * secs / 3600
+    phases = {f"{k}_secs": v for k, v in self.phases.secs().items()}
+    row = {**self._lap, **phases, "core_hours": self._core_hours}
+    self._lap = {}
+    return {**row, "seconds": secs}
 
   def _figures(self, waited_secs):
     wait_secs = waited_secs - self._waited_secs
     self._waited_secs = waited_secs
     self.phases.add("input", wait_secs)
-    now = time.monotonic()
-    secs, self._lap_time = now - self._lap_time, now  # with evaluations
-    self._core_hours += jax.device_count() * secs / 3600
     row = self._steps.lap(wait_secs)
     # NaN where none was finished: in a row of the first step alone.
     row = {k: v for k, v in row.items() if not math.isnan(v)}
     if self._flops and "images_per_sec" in row:
       steps_per_sec = row["images_per_sec"] / self._run.batch_size
       row["mfu"] = self._flops * steps_per_sec / self._peak
-    phases = {f"{k}_secs": v for k, v in self.phases.secs().items()}
-    return row | phases | {"core_hours": self._core_hours, "seconds": secs}
+    return row
 
   def show(self, step: int, loss: float):
     """Shows the loss of a step, with the speed of the last lap."""
@@ -247,9 +256,16 @@ class Progress:
       return
     say(f"step {step}/{total} ({step / total:.0%})  ETA {eta}  {speed}")
 
+  @contextlib.contextmanager
+  def phase(self, name: str):
+    """Counts what is done inside to a phase, and not to the steps' time."""
+    begin = time.monotonic()
+    with self.phases.phase(name):
+      yield
+    self._steps.pause(time.monotonic() - begin)
+
   def evaluated(self, step: int, row: Mapping[str, float], secs: float):
-    """Shows an evaluation's metrics and leaves its time out of the steps'."""
-    self._steps.pause(secs)
+    """Shows an evaluation's metrics and how long it took."""
     shown = [f"{k} {v:.4f}" for k, v in row.items() if "-seed-" not in k]
     if shown:
       say_wrapped(f"step {step}: {', '.join(shown)} ({secs:.1f} s)")

@@ -89,7 +89,7 @@ def test_the_interval_of_a_nan(log, tmp_path):
 def test_a_training_step(run, progress, capsys):
   for step in range(11, 21):
     progress.tick(step)
-  timed = progress.lap(3.0)
+  timed = _lap(progress, 3.0)
   values = {"loss": jnp.float32(1.25)}
   row = loop.deferred_row(run, 20, values, progress.show)()
   # The rates that made step 20 are those of 19 steps before it.
@@ -106,7 +106,7 @@ def test_a_training_step(run, progress, capsys):
   assert "  loss 1.25  " in out
   assert "data wait 100%" in out
   progress.tick(21)
-  assert progress.lap(3.5)["input_secs"] == 3.5  # as a whole
+  assert _lap(progress, 3.5)["input_secs"] == 3.5  # as a whole
 
 
 def test_an_output_that_takes_nothing_ends_no_run(monkeypatch):
@@ -161,7 +161,7 @@ def test_mfu_is_a_fraction(run, tmp_path, monkeypatch):
   progress = _start(run, tmp_path)
   progress.tick(1)
   progress.tick(2)
-  row = progress.lap(0.0)
+  row = _lap(progress, 0.0)
   steps_per_sec = row["images_per_sec"] / 32
   assert row["mfu"] == pytest.approx(steps_per_sec * 5e5 / 4e6)
   rows = [{"seconds": 1.0, "mfu": x, "images_per_sec": 9} for x in (0.1, 0.3)]
@@ -184,11 +184,18 @@ def test_steps_are_timed_once_they_are_compiled(run, tmp_path, monkeypatch):
   # A second's wait for data; then two steps of 2 s have been done.
   for step, now[0] in ((11, 101.0), (12, 103.0), (13, 105.0)):
     progress.tick(step)
-  row = progress.lap(1.0)
+  row = _lap(progress, 1.0)
   assert row["images_per_sec"] == 2 * 32 / 5
   assert row["step_secs_p50"] == 2.5
   assert row["data_wait_percent"] == 20
   assert (row["compile_secs"], row["seconds"]) == (100, 105)
+  with progress.phase("checkpoint"):
+    now[0] = 119.0
+  now[0] = 121.0
+  progress.tick(14)
+  row = _lap(progress, 1.0)
+  assert (row["images_per_sec"], row["step_secs_p95"]) == (16, 2)
+  assert (row["checkpoint_secs"], row["seconds"]) == (14, 16)
   progress.close()
 
 
@@ -208,7 +215,7 @@ def test_the_hours_of_earlier_processes_count(run, tmp_path):
   )
   progress = _start(run, tmp_path, step=10)
   progress.tick(11)
-  row = progress.lap(0.0)
+  row = _lap(progress, 0.0)
   assert row["core_hours"] > 50
   # No step is done when the first has begun.
   assert "images_per_sec" not in row
@@ -219,9 +226,14 @@ def test_the_hours_of_earlier_processes_count(run, tmp_path):
 def test_a_broken_clock_stops_nothing(progress, monkeypatch, caplog):
   monkeypatch.setattr(timing.StepTimer, "lap", _broken)
   with caplog.at_level("WARNING"):
-    assert progress.lap(0.0) == {}
+    assert "images_per_sec" not in _lap(progress, 0.0)
   assert "The clock failed, the run goes on" in caplog.text
   progress.show(20, 1.0)
+
+
+def _lap(progress, waited_secs):
+  progress.lap(waited_secs)
+  return progress.row()
 
 
 def _evaluator(run):

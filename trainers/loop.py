@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import pathlib
 import time
 from collections.abc import Sequence
 
@@ -77,6 +78,9 @@ def train(
   with contextlib.ExitStack() as stack:
     for seed in [*todo, *([] if allow_config_change else others)]:
       stack.enter_context(lock(seed))
+    for seed in todo:
+      mark = pathlib.Path(seed.workdir, workdir_lib.DIVERGED)
+      mark.unlink(missing_ok=True)
     workdir_lib.check_shared(workdir)
     if not _train(todo, phases, extends=all(done)):
       return
@@ -129,7 +133,6 @@ def _resume(together, seeds, phases, preemption, extends) -> bool:
     if extends:
       for seed, end in zip(seeds, steps, strict=True):
         ends.extend(run, seed.workdir, end, step)
-        seed.position.pop("unevaluated", None)  # it has been, since
     log_lib.begin(run, step, source, seen)
     progress = log_lib.Progress(
       run, seeds[0].workdir, step, phases, seeds=len(seeds)
@@ -148,11 +151,16 @@ def open_log(run, seed, state, progress):
     data = {"data": run.data.checksum()}
     if changed := workdir_lib.record(seed.workdir, config, data):
       log_lib.say_wrapped(f"Warning: {changed}")
-  position, written, row = seed.position, {}, {}
-  if step == run.total_steps:  # where it may have been stopped by its user
+  position, written, at_end = seed.position, {}, step == run.total_steps
+  unlogged = position.keys() & {"unevaluated", mean_loss.KEY}
+  if at_end or unlogged:
     written = metrics.row_of(os.path.join(seed.workdir, metrics.METRICS), step)
-    row = written or mean_loss.since_logged(position)
-  row = row | position.get("unevaluated", {})
+  if written:  # after the checkpoint, of a run that was to end here
+    position.pop("unevaluated", None)
+  if "loss" in written:
+    position.pop(mean_loss.KEY, None)
+  row = written or (mean_loss.since_logged(position) if at_end else {})
+  row |= position.get("unevaluated", {})
   row |= evaluate(run, due_first(run, step, position, row), state, progress)
   again = row != written
   log = log_lib.MetricsLog(
@@ -206,15 +214,18 @@ def loop(together, progress, preemption) -> bool:
       for seed in together.healthy:
         with together.may_diverge(seed):
           seed.log.flush()
-      if run.due(run.log_steps, step):
+      if logged := run.due(run.log_steps, step):
         row = {**values, "loss": losses.take()}
         log_step(together, step, row, batches, progress)
       if due := run.evaluators_due(step):
         evaluate_all(together, due, step, values, progress, preemption)
       stop = preemption.should_stop()
       if stop or run.checkpoint_due(step):
-        with progress.phases.phase("checkpoint"):
+        jax.block_until_ready(values)  # the step's own time
+        with progress.phase("checkpoint"):
           save(together, step, values, batches, losses)
+      if logged or stop:
+        log_timing(together, step, progress.row())
   return step == run.total_steps and not any(
     seed.unevaluated for seed in together.healthy
   )
@@ -225,16 +236,22 @@ def log_step(together, step, values, batches, progress):
 
   All are of the step, but the loss is the mean since the row before.
   """
-  row, seeds = progress.lap(batches.wait_secs), len(together)
-  cost = {k: row[k] / seeds for k in ("seconds", "core_hours") if k in row}
-  use = {"mfu": row["mfu"] * seeds} if "mfu" in row else {}
+  progress.lap(batches.wait_secs)
   shown = together.healthy[0]
   for seed, own in together.each(values):
     show = progress.show if seed is shown else None
     found = own | _skipped(seed, batches)
-    seed.log.add_timing(step, row | cost | use)
     with together.may_diverge(seed):
       seed.log.add(step, deferred_row(seed.run, step, found, show))
+
+
+def log_timing(together, step, row):
+  """Adds a row of timing.jsonl to the logs, in which each has its share."""
+  seeds = len(together)
+  cost = {k: row[k] / seeds for k in ("seconds", "core_hours") if k in row}
+  use = {"mfu": row["mfu"] * seeds} if "mfu" in row else {}
+  for seed in together.healthy:
+    seed.log.add_timing(step, row | cost | use)
 
 
 def deferred_row(run, step, values, show=None):
@@ -296,7 +313,7 @@ def evaluate(run, evaluators, state, progress):
   row = {}
   for evaluator in evaluators:
     begin, found = time.monotonic(), {}
-    with progress.phases.phase("eval"):
+    with progress.phase("eval"):
       try:
         found = evaluator.run(state.variables)
       except errors.EvaluatorError as e:

@@ -14,7 +14,14 @@ import safetensors.numpy
 
 from dpn import errors, metrics, trees
 from dpn.evaluators import mean
-from dpn.trainers import build, conftest, distributed, loop, restore
+from dpn.trainers import (
+  build,
+  conftest,
+  distributed,
+  loop,
+  mean_loss,
+  restore,
+)
 from dpn.trainers import workdir as workdir_lib
 from dpn.trainers.conftest import tiny_config
 from dpn.weights import checkpoint
@@ -275,6 +282,7 @@ def test_the_last_checkpoint_survives_divergence(tmp_path):
   with pytest.raises(errors.NonFiniteError, match=message):
     loop.train(tiny_config(lr=1e30, ckpt_steps=1), str(tmp_path))
   assert _names(tmp_path / "checkpoints") == ["1"]
+  assert "at step 2" in (tmp_path / "diverged.txt").read_text()
   assert not (tmp_path / "done.json").exists()
   assert (tmp_path / "metrics.jsonl").read_text() == ""
 
@@ -350,7 +358,9 @@ def test_sigterm_ends_an_evaluation(
   _assert_same_results(tmp_path, finished)
   if step == 6:  # that step's results stay
     more = tiny_config(total_steps=7)
-    loop.train(more, str(tmp_path), allow_config_change=True)
+    with conftest.killed_at(7):
+      loop.train(more, str(tmp_path), allow_config_change=True)
+    loop.train(more, str(tmp_path))
     assert _rows(tmp_path)[:4] == _rows(finished)
 
 
@@ -366,6 +376,12 @@ def test_a_run_that_is_to_end_where_it_was_stopped(tmp_path, monkeypatch):
   assert {"loss", "test/prec@1", "fewshot/digits_2shot"} <= last.keys()
   assert _json(tmp_path)["metrics"] == {k: last[k] for k in last if k != "step"}
   assert "lost_rows" not in _json(tmp_path)
+  added, add = [], mean_loss.MeanLoss.add
+  spy = lambda self, loss: (added.append(float(loss)), add(self, loss))
+  monkeypatch.setattr(mean_loss.MeanLoss, "add", spy)
+  loop.train(tiny_config(), str(tmp_path), allow_config_change=True)
+  assert _rows(tmp_path)[-1]["loss"] == pytest.approx(added[0])
+  assert len(added) == 1
 
 
 def test_a_finished_run_whose_last_checkpoint_is_damaged(finished, tmp_path):

@@ -8,7 +8,7 @@ import numpy as np
 
 from dpn.trainers import seeds as seeds_lib
 
-_KEY = "loss_since_logged"  # in a checkpoint's position
+KEY = "loss_since_logged"  # in a checkpoint's position
 
 
 class MeanLoss:
@@ -17,7 +17,7 @@ class MeanLoss:
   def __init__(self, together: seeds_lib.Together):
     """Goes on from the checkpoint's position, which may be between two rows."""
     self._together = together
-    found = [seed.position.get(_KEY, {}) for seed in together.healthy]
+    found = [seed.position.get(KEY, {}) for seed in together.healthy]
     self._steps, self._sum = 0, None
     if all(found):
       self._steps = found[0]["steps"]
@@ -42,12 +42,12 @@ class MeanLoss:
         yield {}
       else:
         total = float(jax.device_get(total))
-        yield {_KEY: {"steps": self._steps, "sum": total}}
+        yield {KEY: {"steps": self._steps, "sum": total}}
 
 
 def since_logged(position: Mapping) -> dict[str, float]:
   """Returns the mean `loss` of a position's steps that no row has, if any."""
-  found = position.get(_KEY)
+  found = position.get(KEY)
   return {"loss": found["sum"] / found["steps"]} if found else {}
 
 

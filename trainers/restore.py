@@ -14,7 +14,7 @@ import numpy as np
 import dpn.tasks
 from dpn import processes, sharding, trees
 from dpn.tasks import base
-from dpn.trainers import build, update
+from dpn.trainers import build, update, workdir
 from dpn.weights import checkpoint, files, load, source
 
 
@@ -110,14 +110,15 @@ def _checksums(arrays) -> dict[str, int]:
 
 def _resume(path: str, run: build.Run):
   where = files.locate(path)
-  if where.is_file:
+  if where.is_file and os.path.basename(where.path) == workdir.PARAMS:
     # A finished run: its state lies beside its parameters.
     folder = os.path.join(where.folder, files.CHECKPOINTS)
     where = files.Location(folder, is_file=False)
   if not os.path.isdir(where.path):
     raise FileNotFoundError(
-      f"config.resume={path!r}: there is no {where.path}. Give the working "
-      "directory of a run, or use config.model_init to load a parameter file."
+      f"config.resume={path!r}: {where.path} is no folder of checkpoints. Give "
+      "the working directory of a run, or use config.model_init to load a "
+      "parameter file."
     )
   other = checkpoint.Checkpointer(where.path, read_only=True)
   with contextlib.closing(other):

@@ -80,7 +80,7 @@ def of_config(
   if jax.process_count() > 1:
     raise ValueError("--seeds needs a single process; train them one by one.")
   for key in ("sharding_strategy", "wandb", "resume"):
-    if config.get(key):
+    if config.get(key) not in (None, (), []):
       raise ValueError(
         f"--seeds does not go with config.{key}; train the seeds one by one."
       )
@@ -217,7 +217,7 @@ class Together:
       [state] = [own for other, own in self.states() if other is seed]
       e.args = (f"{e}\n{not_finite(state)}",)
       seed.failure = e
-      if len(self) > 1:
+      if jax.process_index() == 0:
         path = os.path.join(seed.workdir, workdir_lib.DIVERGED)
         atomic.write(path, f"{e}\n".encode())
       if not self.healthy:

@@ -227,7 +227,7 @@ def test_when_all_seeds_diverge_nothing_is_saved(tmp_path):
   ("changes", "pattern", "message"),
   [
     ({"sharding_strategy": conftest.FSDP}, "{seed}", "config.sharding_strateg"),
-    ({"wandb": {"project": "x"}}, "{seed}", "config.wandb"),
+    ({"wandb": {}}, "{seed}", "config.wandb"),
     ({"input.on_error": "skip"}, "{seed}", "config.input.on_error"),
     ({"input.data.subset_seed": 0}, "{seed}", "has subset_seed or seed, which"),
     ({"input.seed": 0}, "{seed}", "has subset_seed or seed, which"),

@@ -120,7 +120,7 @@ def make(
     updates, opt_state = tx.update(grads, state.opt_state, state.params)
     params = optax.apply_updates(state.params, updates)
 
-    # Frozen parameters do not contribute to the norms that are logged.
+    # Of what is frozen no gradient counts in the norms that are logged.
     mask_frozen = lambda grad, frozen: jnp.zeros_like(grad) if frozen else grad
     grads = jax.tree.map(mask_frozen, grads, frozen)
     norms = {"l2_grads": grads, "l2_params": params, "l2_updates": updates}

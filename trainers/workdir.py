@@ -39,7 +39,7 @@ RESUMABLE_KEYS = re.compile(
 CONFIG = "config.json"
 DONE = "done.json"
 PARAMS = "params.safetensors"
-DIVERGED = "diverged.txt"  # of a seed that others go on without: why
+DIVERGED = "diverged.txt"  # why
 TEST = "test.json"  # what scripts.select_best measured after the run
 REPLACE = "--allow_config_change replaces it by this config and resumes."
 

@@ -13,7 +13,7 @@ import safetensors.numpy
 
 from dpn import trees
 from dpn.models import vit
-from dpn.weights import checkpoint
+from dpn.weights import checkpoint, load
 from dpn.weights import metadata as file_metadata
 
 TESTDATA = pathlib.Path(__file__).parents[1] / "testdata"
@@ -97,6 +97,11 @@ def write_ours(tmp_path, image=IMAGE.shape, pp=None, **kw):
   said = file_metadata.metadata(vit.options(model), None, pp=pp)
   checkpoint.save_params(path, params, metadata=said)
   return path, params
+
+
+def read(path, params, **kw):
+  """Returns `load.load_variables` of a model without running statistics."""
+  return load.load_variables(path, {"params": params}, **kw)["params"]
 
 
 def metadata(path):

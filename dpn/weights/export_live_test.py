@@ -14,7 +14,7 @@ import pytest
 from dpn.models import vit
 from dpn.scripts import convert
 from dpn.scripts.diagnosis import learned
-from dpn.weights import checkpoint, load, metadata, timm_vit, vit_params
+from dpn.weights import checkpoint, metadata, timm_vit, vit_params
 from dpn.weights import conftest as testing
 
 torch = pytest.importorskip("torch")
@@ -154,7 +154,7 @@ def test_timm_in_ours(tmp_path, args, dtype):
   convert.convert(str(folder), target, "ours")
   said = json.loads(testing.metadata(target)["model"])
   ours = vit.Model(**said)
-  params = load.load(target, testing.shapes_of(ours), options=said)
+  params = testing.read(target, testing.shapes_of(ours), options=said)
   with torch.no_grad():
     check(jax.jit(ours.apply)({"params": params}, IMAGE)[0], model(TENSOR))
 

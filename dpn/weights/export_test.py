@@ -12,7 +12,7 @@ import safetensors.numpy
 from dpn import trees
 from dpn.models import vit
 from dpn.scripts import convert
-from dpn.weights import checkpoint, fold, load, metadata
+from dpn.weights import checkpoint, fold, metadata
 from dpn.weights import conftest as testing
 
 HEADS = {"num_heads": 2}
@@ -164,7 +164,7 @@ def test_an_average_beside_a_class_token(tmp_path, kind, fc_norm):
   # As the start of training, too.
   said = vit.options(model)
   shapes = testing.shapes_of(model)
-  params = load.load(path, shapes, options=said)
+  params = testing.read(path, shapes, options=said)
   np.testing.assert_allclose(
     *(x["registers"] for x in (params, variables["params"])), rtol=1e-6
   )
@@ -227,7 +227,7 @@ def test_whitening_is_in_the_embedding_elsewhere(tmp_path):
   )
   convert.convert(path, target, "timm")
   plain = testing.make("timm_tok")
-  loaded = load.load(
+  loaded = testing.read(
     target, testing.shapes_of(plain), options=vit.options(plain)
   )
   want = model.apply(variables, testing.IMAGE)[0]
@@ -259,7 +259,7 @@ def test_what_is_rewritten_for_timm_computes_the_same(tmp_path, options):
     vit.Model(5, **{**testing.TORCH, "pool_type": "tok", **options}),
     vit.Model(**said),
   ]
-  loaded = load.load(target, testing.shapes_of(models[1]), options=said)
+  loaded = testing.read(target, testing.shapes_of(models[1]), options=said)
   want, got = (
     model.apply({"params": p}, testing.IMAGE)[0]
     for model, p in zip(models, (params, loaded), strict=True)

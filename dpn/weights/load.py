@@ -6,6 +6,7 @@ is an error unless allowed.
 """
 
 import dataclasses
+import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -16,14 +17,6 @@ from absl import logging
 from dpn import errors, trees
 from dpn.weights import big_vision, files, metadata, names, positions, source
 from dpn.weights.pixels import Pixels
-
-
-def load(path: str, params: Mapping[str, Any], **kw: Any) -> dict[str, Any]:
-  """Returns `params` with the values of a parameter file.
-
-  For models without running statistics; see `load_variables`.
-  """
-  return load_variables(path, {"params": params}, **kw)["params"]
 
 
 def load_variables(
@@ -79,13 +72,9 @@ def load_variables(
   found = (
     source.read(path, arch, options_of_run) if isinstance(path, str) else path
   )
-  path, file, wanted = found.path, found.metadata, files.flatten(variables)
+  path, wanted = found.path, files.flatten(variables)
   flat = _in_our_names(found, wanted)
-  if "pos_embedding" in flat and "posemb" in file.options:
-    # Other libraries' files have fixed positions written out.
-    learned = {**file.options, "posemb": "learn", "posemb_kw": {}}
-    file = dataclasses.replace(file, options=learned)
-  options = options or {}
+  file, options = _as_written(found.metadata, flat), options or {}
   differences = metadata.differences(file, options, pixels)
   loaded, resized = positions.fit(
     big_vision.match_scan(flat, wanted),
@@ -109,15 +98,8 @@ def load_variables(
       + "\n".join([table, *map(str, differences), advice])
     )
   metadata.check(path, file, differences, differing, _listed(dont_check))
-  if assumed := metadata.assumed(file, options):
-    logging.warning(
-      "%r does not say everything about its model. Assumed, as configured: %s "
-      "(state it with config.model).",
-      *(path, ", ".join(assumed)),
-    )
   _check_finite(path, {k: loaded[k] for k in wanted.keys() - kept}, wanted)
-  for change in sorted(resized):
-    tell(f"the position embeddings of {path} are resized, {change}.")
+  _tell(path, metadata.assumed(file, options), resized, tell)
   result = {
     name: leaf if name in kept else loaded[name].astype(leaf.dtype)
     for name, leaf in wanted.items()
@@ -151,58 +133,90 @@ def load_towers(
     ValueError, OSError: see `load_variables`.
   """
   of_tower = {t: dict(kw.pop(f"{t}_load_kw", None) or {}) for t in towers}
-  pixels = kw.pop("pixels", None)
+  pixels, arch = kw.pop("pixels", None), kw.pop("arch", None)
   result = {name: dict(tree) for name, tree in variables.items()}
-  towers = [t for t in towers if t in variables["params"]]
-  arch = kw.pop("arch", None)
-  read = lambda path, arch: source.read(path, arch, options_of_run)
-  inside = re.compile(f"({'|'.join(of_tower)})/")
-  patterns = [dont_load] if isinstance(dont_load, str) else dont_load
-  one = isinstance(path, str | source.Checkpoint)
-  if patterns and (not one or any(map(inside.match, patterns))):
-    raise ValueError(
-      f"config.model_load.dont_load={patterns!r} is for what belongs to no "
-      "tower, in one file of all of them. Give img_load_kw or txt_load_kw "
-      'instead, as in img_load_kw.dont_load=("head/.*",).'
-    )
-  if not isinstance(path, str | source.Checkpoint):
-    sources, aliases = {}, {"image": "img", "text": "txt"}
-    for name, file in path.items():
-      name = aliases.get(name, name)
-      errors.check_known("tower in config.model_init:", name, towers)
-      default = None if name == "txt" else arch  # timm has no texts
-      sources[name] = read(file, of_tower[name].pop("arch", default))
+  present = [t for t in towers if t in variables["params"]]
+  read = functools.partial(source.read, options_of_run=options_of_run)
+  inside = re.compile(f"({'|'.join(towers)})/")
+  whole = path if isinstance(path, str | source.Checkpoint) else None
+  _check_patterns(_listed(dont_load), whole, inside)
+  if whole is None:
+    sources = _read_each(path, present, read, arch, of_tower)
   elif any("arch" in own for own in of_tower.values()):
     raise ValueError(
       "img_load_kw.arch and txt_load_kw.arch are for a file of each tower, and "
       f"{path!r} is one of all. Give config.model_load.arch."
     )
   else:
-    whole = read(path, arch) if isinstance(path, str) else path
-    sources = {name: whole.tower(name) for name in towers}
+    whole = read(whole, arch) if isinstance(whole, str) else whole
+    sources = {name: whole.tower(name) for name in present}
     rest = {k: x for k, x in whole.arrays.items() if not inside.search(k)}
-    own = {k: v for k, v in result["params"].items() if k not in towers}
-    own = load_variables(
-      dataclasses.replace(whole, arrays=rest),
-      {"params": own},
-      dont_load=dont_load,
-      **kw,
-    )
+    own = {k: v for k, v in result["params"].items() if k not in present}
+    whole = dataclasses.replace(whole, arrays=rest)
+    own = load_variables(whole, {"params": own}, dont_load=dont_load, **kw)
     result["params"] |= own["params"]
   for name, found in sources.items():
     own = {k: tree[name] for k, tree in variables.items() if name in tree}
     more = {"options": options.get(name), **kw, **of_tower[name]}
     more["pixels"] = None if name == "txt" else pixels
-    try:
-      loaded = load_variables(found, own, **more)
-    except ValueError as e:
-      if " dont_load=" not in str(e):
-        raise
-      setting = f"config.model_load.{name}_load_kw.dont_load"
-      raise ValueError(f"{e} Here dont_load is {setting}.") from e
-    for key, tree in loaded.items():
+    for key, tree in _load_tower(name, found, own, more).items():
       result[key][name] = tree
   return result
+
+
+def _check_patterns(patterns, whole, inside):
+  """Raises ValueError if `dont_load` is about a tower, which has its own."""
+  if patterns and (whole is None or any(map(inside.match, patterns))):
+    raise ValueError(
+      f"config.model_load.dont_load={patterns!r} is for what belongs to no "
+      "tower, in one file of all of them. Give img_load_kw or txt_load_kw "
+      'instead, as in img_load_kw.dont_load=("head/.*",).'
+    )
+
+
+def _read_each(paths, towers, read, arch, of_tower):
+  """Returns what a file of each tower holds; takes `arch` out of `of_tower`."""
+  sources, aliases = {}, {"image": "img", "text": "txt"}
+  for name, path in paths.items():
+    name = aliases.get(name, name)
+    errors.check_known("tower in config.model_init:", name, towers)
+    default = None if name == "txt" else arch  # timm has no texts
+    sources[name] = read(path, of_tower[name].pop("arch", default))
+  return sources
+
+
+def _load_tower(name, found, variables, kw):
+  """Returns `load_variables`, with errors that name the tower's options."""
+  try:
+    return load_variables(found, variables, **kw)
+  except ValueError as e:
+    if " dont_load=" not in str(e):
+      raise
+    setting = f"config.model_load.{name}_load_kw.dont_load"
+    raise ValueError(f"{e} Here dont_load is {setting}.") from e
+
+
+def _tell(path, assumed, resized, tell):
+  """Says what a file left open, and which of its positions are resized."""
+  if assumed:
+    logging.warning(
+      "%r does not say everything about its model. Assumed, as configured: %s "
+      "(state it with config.model).",
+      *(path, ", ".join(assumed)),
+    )
+  for change in sorted(resized):
+    tell(f"the position embeddings of {path} are resized, {change}.")
+
+
+def _as_written(file, flat):
+  """Returns a file's metadata, by which positions that it holds are learned.
+
+  Other libraries' files have fixed positions written out.
+  """
+  if "pos_embedding" not in flat or "posemb" not in file.options:
+    return file
+  learned = {**file.options, "posemb": "learn", "posemb_kw": {}}
+  return dataclasses.replace(file, options=learned)
 
 
 def _check_finite(path, arrays, wanted):

@@ -8,7 +8,7 @@ from dpn import trees
 from dpn.models import vit
 from dpn.scripts import convert
 from dpn.weights import conftest as testing
-from dpn.weights import load, source, timm_vit, vit_params
+from dpn.weights import source, timm_vit, vit_params
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ def test_a_kept_row_of_the_class_token_is_not_resized(tmp_path, join, compare):
   path = testing.write(tmp_path, flat | {"pos_embedding": rows})
   model = testing.make(**join)
   kw = {"options": vit.options(model)} if compare else {}
-  got = load.load(path, wanted, **kw)
+  got = testing.read(path, wanted, **kw)
   np.testing.assert_array_equal(got["pos_embedding"][:, 0], rows[:, 0])
   np.testing.assert_allclose(
     got["pos_embedding"][0, 1:].reshape(5, 5, 16),
@@ -40,7 +40,7 @@ def test_oblong_grid_with_a_row_for_the_class_token(tmp_path):
   rows = np.random.RandomState(1).randn(1, 7, 16).astype(np.float32)
   flat = testing.golden("tok")
   path = testing.write(tmp_path, {**flat, "pos_embedding": rows})
-  got = load.load(path, testing.shapes())  # 2 x 3
+  got = testing.read(path, testing.shapes())  # 2 x 3
   np.testing.assert_array_equal(got["pos_embedding"], rows[:, 1:])
   np.testing.assert_array_equal(got["cls"], flat["cls"] + rows[:, :1])
 
@@ -50,7 +50,7 @@ def test_our_own_names_are_not_renumbered(tmp_path, mlp):
   kw = {"block_ln_kw": {"sa": "post", "mlp": mlp}}
   want = testing.sevens(testing.shapes(**kw))
   path = testing.write(tmp_path, trees.flatten(want))
-  got = load.load(path, testing.shapes(**kw))
+  got = testing.read(path, testing.shapes(**kw))
   testing.assert_equal(got, trees.flatten(want))
 
 
@@ -62,7 +62,7 @@ def test_no_class_token_has_no_row(tmp_path):
   flat["embeddings.position_embeddings"] = rows
   path = testing.write_torch(tmp_path, "hf_model", flat)
   model = testing.make("hf_model", pool_type="gap")
-  got = load.load(path, testing.shapes_of(model, (1, 12, 12, 3)))
+  got = testing.read(path, testing.shapes_of(model, (1, 12, 12, 3)))
   np.testing.assert_array_equal(got["pos_embedding"], rows)
   got = vit_params.read(path, {"num_heads": 2, "pool_type": "gap"})
   np.testing.assert_array_equal(got.arrays["pos_embedding"], rows)
@@ -104,7 +104,7 @@ def test_back_to_naflex_and_other_grids(tmp_path):
     np.testing.assert_array_equal(got[name], x, name)
   model, _, _ = vit.from_pretrained(back)
   shapes = testing.shapes_of(model, golden["oblong"].shape)
-  params = load.load(back, shapes, posemb_grid=(2, 5))
+  params = testing.read(back, shapes, posemb_grid=(2, 5))
   logits, _ = jax.jit(model.apply)({"params": params}, golden["oblong"])
   want = golden["oblong_logits"]
   np.testing.assert_allclose(logits, want, rtol=1e-4, atol=1e-5)

@@ -56,7 +56,7 @@ LAYOUTS = {
 @pytest.mark.parametrize("scan", [False, True])
 def test_big_vision_file_gives_its_logits(tmp_path, kind, scan):
   flat = testing.golden(kind)
-  got = load.load(
+  got = testing.read(
     testing.write(tmp_path, flat), testing.shapes(kind=kind, scan=scan)
   )
   testing.assert_equal(got, testing.stack(flat) if scan else flat)
@@ -70,7 +70,7 @@ def test_big_vision_file_gives_its_logits(tmp_path, kind, scan):
 @pytest.mark.parametrize("scan", [False, True])
 def test_scanned_file(tmp_path, scan):
   flat = testing.golden("tok")
-  got = load.load(
+  got = testing.read(
     testing.write(tmp_path, testing.stack(flat)), testing.shapes(scan=scan)
   )
   testing.assert_equal(got, testing.stack(flat) if scan else flat)
@@ -82,11 +82,11 @@ def test_more_than_ten_blocks_keep_their_order(tmp_path):
     for i in reversed(range(12))
   }
   wanted = {"Transformer": {"encoderblock": {"bias": np.zeros((12, 2))}}}
-  got = load.load(testing.write(tmp_path, flat), wanted)
+  got = testing.read(testing.write(tmp_path, flat), wanted)
   np.testing.assert_array_equal(
     got["Transformer"]["encoderblock"]["bias"][:, 0], range(12)
   )
-  looped = load.load(testing.write(tmp_path, flat), trees.unflatten(flat))
+  looped = testing.read(testing.write(tmp_path, flat), trees.unflatten(flat))
   testing.assert_equal(looped, flat)
 
 
@@ -97,7 +97,7 @@ def test_historical_layouts(tmp_path, layout):
   old = {rename(name): x for name, x in flat.items()}
   assert old.keys() != flat.keys()
   path = testing.write(tmp_path, old, prefix="opt/target/")
-  testing.assert_equal(load.load(path, testing.shapes(kind=kind)), flat)
+  testing.assert_equal(testing.read(path, testing.shapes(kind=kind)), flat)
 
 
 @pytest.mark.parametrize("kind", ["tok", "map"])
@@ -105,7 +105,9 @@ def test_class_token_in_position_embedding(tmp_path, kind):
   """Nine patches and the class token: ten rows, 3² + 1."""
   rows = np.random.RandomState(0).randn(1, 10, 16).astype(np.float32)
   flat = {**testing.golden(kind), "pos_embedding": rows}
-  got = load.load(testing.write(tmp_path, flat), testing.shapes(12, 12, kind))
+  got = testing.read(
+    testing.write(tmp_path, flat), testing.shapes(12, 12, kind)
+  )
   want = {**flat, "pos_embedding": rows[:, 1:]}
   if kind == "tok":
     want["cls"] = flat["cls"] + rows[:, :1]
@@ -115,7 +117,7 @@ def test_class_token_in_position_embedding(tmp_path, kind):
 def test_class_token_is_adjusted_where_positions_are_fixed(tmp_path):
   rows = np.ones((1, 10, 16), np.float32)
   flat = {**testing.golden("tok"), "pos_embedding": rows}
-  got = load.load(
+  got = testing.read(
     testing.write(tmp_path, flat),
     testing.shapes(12, 12, posemb="sincos2d"),
     dont_load=["pos_embedding"],
@@ -126,7 +128,7 @@ def test_class_token_is_adjusted_where_positions_are_fixed(tmp_path):
 def test_oblong_grid_of_a_square_plus_one_has_no_class_token(tmp_path):
   rows = np.ones((1, 10, 16), np.float32)  # 2 x 5
   flat = {**testing.golden("tok"), "pos_embedding": rows}
-  got = load.load(testing.write(tmp_path, flat), testing.shapes(8, 20))
+  got = testing.read(testing.write(tmp_path, flat), testing.shapes(8, 20))
   testing.assert_equal(got, flat)
 
 
@@ -135,7 +137,7 @@ def test_oblong_grid_of_a_square_plus_one_has_no_class_token(tmp_path):
 def test_position_embeddings_are_resized_bilinearly(tmp_path, old, new, dtype):
   rows = np.random.RandomState(1).randn(1, old * old, 16).astype(dtype)
   flat = {**testing.golden("tok"), "pos_embedding": rows}
-  got = load.load(
+  got = testing.read(
     testing.write(tmp_path, flat), testing.shapes(4 * new, 4 * new)
   )
   grid = rows.astype(np.float64).reshape(old, old, 16)
@@ -157,7 +159,7 @@ def test_position_embeddings_of_oblong_images_between_pixel_centres(
   options = vit.options(testing.make(posemb_join_kw={"cls": cls}))
   kw = {"options": options, "posemb_align_corners": False}
   path = testing.write(tmp_path, flat)
-  got = load.load(path, shapes, posemb_grid=(4, 3), **kw)["pos_embedding"]
+  got = testing.read(path, shapes, posemb_grid=(4, 3), **kw)["pos_embedding"]
   up, across = np.zeros((4, 2)), np.zeros((3, 2))
   up[:, 1] = 0, 0.25, 0.75, 1
   across[:, 1] = 0, 0.5, 1
@@ -167,9 +169,9 @@ def test_position_embeddings_of_oblong_images_between_pixel_centres(
   np.testing.assert_allclose(got[0, cls:], want, atol=1e-6)
   np.testing.assert_array_equal(got[0, :cls], rows[0, :cls])
   with pytest.raises(ValueError, match="not square need posemb_grid"):
-    load.load(path, shapes, **kw)
+    testing.read(path, shapes, **kw)
   with pytest.raises(ValueError, match=r"posemb_grid=\(4, 4\) does not have"):
-    load.load(path, shapes, posemb_grid=(4, 4), **kw)
+    testing.read(path, shapes, posemb_grid=(4, 4), **kw)
 
 
 @pytest.mark.parametrize("scan", [False, True])
@@ -182,9 +184,9 @@ def test_positions_of_each_block_are_resized(tmp_path, scan):
     old[name] = np.random.RandomState(1).randn(1, 5, 16).astype(np.float32)
   path = testing.write(tmp_path, old)
   shapes, said = testing.shapes(12, 12, scan=scan, **model), []
-  got = load.load(path, shapes, tell=said.append)
+  got = testing.read(path, shapes, tell=said.append)
   assert said == [f"the position embeddings of {path} are resized, 2×2 to 3×3."]
-  load.load(path, testing.shapes(8, 8, scan=scan, **model), tell=said.append)
+  testing.read(path, testing.shapes(8, 8, scan=scan, **model), tell=said.append)
   assert len(said) == 1
   blocks = got["Transformer"]
   last = blocks["encoderblock_1"] if not scan else blocks["encoderblock"]
@@ -255,13 +257,13 @@ def test_all_that_misfits_in_one_error(
   path = testing.write(tmp_path, flat)
   shapes = testing.shapes(**model)
   with pytest.raises(ValueError, match="does not fit the model") as error:
-    load.load(path, shapes)
+    testing.read(path, shapes)
   _, header, *lines, advice = str(error.value).splitlines()
   assert header.split() == ["parameter", "model", "file"]
   assert [" ".join(line.split()) for line in lines] == rows
   assert f"dont_load={dont_load}." in advice
   params = testing.sevens(shapes)
-  got = trees.flatten(load.load(path, params, dont_load=dont_load))
+  got = trees.flatten(testing.read(path, params, dont_load=dont_load))
   assert got.keys() == trees.flatten(params).keys()
   listed = {row.partition(" ")[0] for row in rows}
   for name, x in got.items():
@@ -273,8 +275,8 @@ def test_a_missing_block_and_a_single_pattern(tmp_path):
   flat = {k: x for k, x in testing.golden("tok").items() if "block_0" not in k}
   path, pattern = testing.write(tmp_path, flat), "Transformer/encoderblock_0/.*"
   with pytest.raises(ValueError, match=re.escape(f"dont_load=[{pattern!r}]")):
-    load.load(path, testing.shapes())
-  load.load(path, testing.shapes(), dont_load=pattern)
+    testing.read(path, testing.shapes())
+  testing.read(path, testing.shapes(), dont_load=pattern)
 
 
 def test_dtypes_are_the_models(tmp_path):
@@ -285,7 +287,7 @@ def test_dtypes_are_the_models(tmp_path):
     "a": jax.ShapeDtypeStruct((1,), jnp.bfloat16),
     "b": jax.ShapeDtypeStruct((1,), jnp.float32),
   }
-  got = load.load(path, model)
+  got = testing.read(path, model)
   assert (got["a"].dtype, got["b"].dtype) == (jnp.bfloat16, np.float32)
   assert (got["a"][0], got["b"][0]) == (1.5, 2.5)
 
@@ -297,8 +299,8 @@ def test_numbers_that_are_not_finite(tmp_path):
     flat[name] = np.broadcast_to(x, flat[name].shape)
     path = testing.write(tmp_path, flat)
     with pytest.raises(ValueError, match=f"'head/bias' holds {kind}"):
-      load.load(path, testing.shapes())
-  kept = load.load(path, testing.shapes(), dont_load=["head/.*"])
+      testing.read(path, testing.shapes())
+  kept = testing.read(path, testing.shapes(), dont_load=["head/.*"])
   assert isinstance(kept["head"]["bias"], jax.ShapeDtypeStruct)
 
 
@@ -367,5 +369,5 @@ def test_positions_of_oblong_images(tmp_path, old, pp, new, kw):
   else:
     path = testing.write(tmp_path, flat)
   shapes = testing.shapes(*(4 * n for n in new), kind="map")
-  got = load.load(path, shapes, options=vit.options(model), **kw)
+  got = testing.read(path, shapes, options=vit.options(model), **kw)
   np.testing.assert_allclose(got["pos_embedding"], _corners(*new), atol=1e-6)

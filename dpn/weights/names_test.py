@@ -14,7 +14,6 @@ from dpn.models import vit
 from dpn.weights import (
   big_vision,
   hf_vit,
-  load,
   metadata,
   names,
   positions,
@@ -28,7 +27,7 @@ from dpn.weights import conftest as testing
 @pytest.mark.parametrize("kind", testing.LIBRARIES)
 def test_their_files_give_their_logits(tmp_path, kind):
   model = testing.make(kind, scan=kind == "hf_model")
-  params = load.load(
+  params = testing.read(
     testing.write_torch(tmp_path, kind),
     testing.shapes_of(model),
     options=vit.options(model),
@@ -145,7 +144,7 @@ def test_what_is_unknown_is_not_lost(tmp_path):
   flat["fc_norm.weight"] = flat.pop("norm.weight")
   model = testing.make("timm_tok")
   with pytest.raises(ValueError, match="does not fit the model") as error:
-    load.load(
+    testing.read(
       testing.write_torch(tmp_path, "timm_tok", flat), testing.shapes_of(model)
     )
   rows = [line.split() for line in str(error.value).splitlines()[2:-1]]
@@ -222,7 +221,9 @@ def test_layer_scale_is_folded(tmp_path):
       flat[bias] = flat[bias] / gamma
   model = testing.make("timm_tok")
   path = testing.write_torch(tmp_path, "timm_tok", flat)
-  params = load.load(path, testing.shapes_of(model), options=vit.options(model))
+  params = testing.read(
+    path, testing.shapes_of(model), options=vit.options(model)
+  )
   logits, _ = jax.jit(model.apply)({"params": params}, testing.IMAGE)
   np.testing.assert_allclose(
     logits, testing.GOLDEN["timm_tok/logits"], rtol=1e-4, atol=1e-5
@@ -233,7 +234,7 @@ def test_layer_scale_is_folded(tmp_path):
 def test_half_precision_is_summed_in_full(tmp_path, dtype):
   flat = {k: x.astype(dtype) for k, x in testing.golden("timm_tok").items()}
   path = testing.write_torch(tmp_path, "timm_tok", flat)
-  got = load.load(path, testing.shapes_of(testing.make("timm_tok")))["cls"]
+  got = testing.read(path, testing.shapes_of(testing.make("timm_tok")))["cls"]
   cls, rows = (flat[k].astype(np.float32) for k in ("cls_token", "pos_embed"))
   np.testing.assert_array_equal(got, cls + rows[:, :1])
 
@@ -243,7 +244,7 @@ def test_another_width(tmp_path):
   with pytest.raises(
     ValueError, match=r"head/kernel +\(16, 5\) +\(8, 5\) +reshaped"
   ):
-    load.load(
+    testing.read(
       testing.write_torch(tmp_path, "timm_tok"), testing.shapes_of(model)
     )
 
@@ -253,7 +254,7 @@ def test_another_number_of_heads(tmp_path):
   (tmp_path / "config.json").write_text('{"num_attention_heads": 4}')
   model = testing.make("hf_classifier")
   with pytest.raises(ValueError, match=r"4 attention heads.*num_heads=4"):
-    load.load(path, testing.shapes_of(model))
+    testing.read(path, testing.shapes_of(model))
 
 
 def test_heads_that_do_not_divide():
@@ -279,7 +280,7 @@ def test_unknown_layout(tmp_path):
   flat["class_token"] = np.zeros((1, 1, 8), np.float32)
   safetensors.numpy.save_file(flat, path)
   with pytest.raises(ValueError, match=r"unknown layout: class_token, conv_p"):
-    load.load(path, {"cls": np.zeros(1)})
+    testing.read(path, {"cls": np.zeros(1)})
 
 
 def test_no_place():

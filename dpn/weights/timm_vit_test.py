@@ -6,7 +6,7 @@ import pytest
 
 from dpn.models import vit, vit5
 from dpn.weights import conftest as testing
-from dpn.weights import load, metadata, timm_vit
+from dpn.weights import metadata, timm_vit
 
 
 @pytest.mark.parametrize(
@@ -85,17 +85,17 @@ def test_a_bare_file_in_training(tmp_path):
   path = testing.write_torch(tmp_path, "timm_tok", zeros)
   told = {"arch": "vit_tiny_patch16_224"}
   model = vit.Model(2, **size, **kw, num_heads=3)
-  load.load(path, shapes, options=vit.options(model), **told)
+  testing.read(path, shapes, options=vit.options(model), **told)
   six = vit.Model(2, **size, **kw, num_heads=6)
   with pytest.raises(ValueError, match="3 attention heads, says timm's vit_t"):
-    load.load(
+    testing.read(
       path,
       testing.shapes_of(six, (1, 2, 2, 3)),
       options=vit.options(six),
       **told,
     )
   with pytest.raises(ValueError, match="has width 384 and 12 blocks, the file"):
-    load.load(path, shapes, arch="vit_small_patch16_224")
+    testing.read(path, shapes, arch="vit_small_patch16_224")
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ such a list.
 
 import dataclasses
 import fnmatch
+import json
 import os
 import re
 import runpy
@@ -21,6 +22,7 @@ from dpn import atomic, errors, paths, schema
 from dpn.scripts.results import arms as result_arms
 from dpn.scripts.results import output
 from dpn.trainers import config_keys
+from dpn.trainers import workdir as workdir_lib
 
 INDEX = "sweep.json"
 
@@ -70,6 +72,10 @@ class Arm:
   @property
   def done(self) -> bool:
     return os.path.exists(os.path.join(self.workdir, "done.json"))
+
+  @property
+  def diverged(self) -> bool:
+    return os.path.exists(os.path.join(self.workdir, workdir_lib.DIVERGED))
 
   @property
   def started(self) -> bool:
@@ -242,7 +248,8 @@ def write_index(config: str, arg: str, out: str, arms: Sequence[Arm]):
 
 def _same(get_config, one, other):
   """Returns whether arms train alike, however their arguments are written."""
-  if one.overrides != other.overrides:
+  told = lambda arm: json.dumps(arm.overrides)  # as in the file
+  if told(one) != told(other):
     return False
   try:
     return get_config(one.arg).to_dict() == get_config(other.arg).to_dict()

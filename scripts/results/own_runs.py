@@ -123,9 +123,9 @@ def of_arms(
   """Returns the runs of some arms and of the baseline; all if `arms` is empty.
 
   Raises:
-    ValueError: no run is of one of the arms.
+    ValueError: no run is of one of the arms, or of the baseline.
   """
-  for arm in arms:
+  for arm in [*arms, *filter(None, [baseline])]:
     errors.check_known("arm", arm, in_order(frame.arm))
   return frame[frame.arm.isin([*arms, baseline])] if arms else frame
 

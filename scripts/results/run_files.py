@@ -262,11 +262,17 @@ def _common(paths):
 def _without_places(config):
   """Returns a config without its evaluators and where its data are."""
   result = {k: v for k, v in config.items() if k != "evals"}
-  section = dict(result.get("input") or {})
-  if isinstance(section.get("data"), Mapping):
-    data = {k: v for k, v in section["data"].items() if k != "data_dir"}
-    result["input"] = section | {"data": data}
+  if isinstance(result.get("input"), Mapping):
+    result["input"] = _without_data_dir(result["input"])
   return result
+
+
+def _without_data_dir(section):
+  """Returns a section without it at any depth: mixtures have several."""
+  if not isinstance(section, Mapping):
+    return section
+  kept = {k: v for k, v in section.items() if k != "data_dir"}
+  return {key: _without_data_dir(value) for key, value in kept.items()}
 
 
 def _unarchived(path):

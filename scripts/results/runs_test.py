@@ -310,6 +310,7 @@ def test_an_archive_stands_for_folders(tmp_path):
     folder = tmp_path / "runs" / f"s{seed}"
     data = {"name": "digits", "data_dir": "/home/me/data"}
     config = {"input": {"data": data}, "model_init": f"{tmp_path}/runs/s9"}
+    config["input"]["more"] = {"data": data}  # a part of a mixture
     testing.write_run(folder, seed=seed, config=config, rows=rows, seconds=9.0)
     start = {"commit": "abc", "command": ["/home/me/train.py"]}
     (folder / "environment.json").write_text(json.dumps([start]))

@@ -55,22 +55,18 @@ def build(
   frame: pd.DataFrame,
   metric: str | None = None,
   interval: str = "ci95",
-) -> Table:
-  """Returns one of the paper's tables with the runs' results.
+) -> tuple[Table, list[str]]:
+  """Returns one of the paper's tables, and which of its cells are left out.
 
   Args:
     name: one of `paper.TABLES`.
     frame: of the runs, see `runs.frame`.
     metric: what to read instead of the table's own metric.
     interval: what stands after ±, a key of `aggregate.MEASURES`.
-
-  Raises:
-    ValueError: see `aggregate.arm`.
   """
   found = sort_runs(name, frame, metric)
-  if found.wrong:
-    raise ValueError(found.wrong[0])
-  return _laid_out(name, found, len(frame), interval)
+  wrong = [f"{paper.TABLES[name].number}: {why}" for why in found.wrong]
+  return _laid_out(name, found, len(frame), interval), wrong
 
 
 def filled(
@@ -86,10 +82,8 @@ def filled(
   for name, spec in paper.TABLES.items():
     if spec.reference and not others & {*spec.arms}:
       continue
-    found = sort_runs(name, frame)
-    wrong += [f"{spec.number}: {why}" for why in found.wrong]
-    table = _laid_out(name, found, len(frame), interval)
-    made += [table] if table.filled else []
+    table, left_out = build(name, frame, interval=interval)
+    made, wrong = made + [table] * table.filled, wrong + left_out
   return made, wrong
 
 
