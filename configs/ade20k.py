@@ -8,7 +8,8 @@ Appendix G of arXiv 2302.01327 (Dual PatchNorm).
 
 Arguments: variant, init (required: a model pretrained on ImageNet), stem_ln,
 fraction (of the training images: 1/16, 1/8, 1/4, 1/2, 1), draw (which these
-are: first, as stored; seed, a draw by the run's seed), eval (single, multi),
+are: first, as TFDS stores them, of pairs: a fixed draw; seed, a draw by the
+run's seed), eval (single, multi),
 final_norm, seed, data (scene_parse150 from TFDS, or
 pairs:/path/ADEChallengeData2016), data_dir, runlocal (two steps of 8 images,
 crops of 128 pixels).

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 import jax
 import numpy as np
 
+from dpn import errors
 from dpn.evaluators import base, retrieval
 from dpn.input_pipeline import pp, sources
 from dpn.input_pipeline.sources import arrays
@@ -51,6 +52,8 @@ class Evaluator(base.Evaluator):
   def __post_init__(self):
     super().__post_init__()
     self._datasets = {}
+    for key in self.class_names:
+      errors.check_known("data set in class_names", key, self.datasets)
     for key, (name, split) in self.datasets.items():
       data = sources.named(name, self.data_dir) | {"split": split}
       images = self.open(data, f'{self.pp_img}|keep("image", "label")')
@@ -70,7 +73,8 @@ class Evaluator(base.Evaluator):
       filled, classes = prompts.fill(
         names, prompts.templates(self.templates), self.canonicalize
       )
-      if (own_count or 0) > len(names):
+      too_many = own_names is not None and len(names) > len(own_names)
+      if (own_count or 0) > len(names) or too_many:
         raise ValueError(
           f"The data set {name!r} has {own_count} classes, but there "
           f"are {len(names)} names for {key!r}: give one for each label."

@@ -93,6 +93,8 @@ def test_whose_names_the_labels_have(monkeypatch):
   assert evaluator('keep("image", "label")').run(_table())["toy_prec@1"] == 0.5
   with pytest.raises(ValueError, match="has 4 classes, but there are 2 names"):
     evaluator("", "a", "b")
+  with pytest.raises(ValueError, match="has 4 classes, but there are 5 names"):
+    evaluator("", *"abcde")
   own = lambda: lambda example, rng: {**example, "label": example["coarse"]}
   monkeypatch.setitem(zeroshot.pp.OPS, "own", own)
   for changed in ('copy("coarse", "label")', "own"):
@@ -108,6 +110,8 @@ def test_bad_input(path):
     _evaluator(path, class_names={"toy": ["a"]}, templates="clip")
   with pytest.raises(ValueError, match="has 3 classes, but there are 2 names"):
     _evaluator(path, class_names={"toy": ["a", "b"]})
+  with pytest.raises(ValueError, match=r"in class_names 'toys'.*mean 'toy'"):
+    _evaluator(path, class_names={"toys": ["a", "b", "c"]})
   images, labels = np.eye(3, dtype=np.float32), np.int32([0, 1, -1])
   ignored = path.with_name("b.npz")
   np.savez(ignored, **{"test/image": images, "test/label": labels})

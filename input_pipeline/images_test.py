@@ -78,8 +78,8 @@ def test_channels():
   )
 
 
-def _close_to_pillow(pp, want):
-  got = images.prepare([PHOTO], Preprocess(f"{pp}", (24, 24, 3), None))[0]
+def _close_to_pillow(pp, want, photo=PHOTO):
+  got = images.prepare([photo], Preprocess(f"{pp}", (24, 24, 3), None))[0]
   want = np.asarray(want, np.float32) / 127.5 - 1
   # One level, for the rounding between Pillow's two passes.
   np.testing.assert_allclose(got, want, atol=1.01 / 127.5)
@@ -100,6 +100,12 @@ def test_as_timm_does(method):
   want = pillow.resize((32, 48), resample).crop((4, 12, 28, 36))
   _close_to_pillow(timm_vit.describe(config, None).pp, want)
   squashed = pillow.resize((32, 32), resample).crop((4, 4, 28, 28))
+  # 43 × 64: torchvision's Resize has int(32 · 64 / 43) = 47, not 48, and its
+  # CenterCrop begins at round(11.5) = 12.
+  odd = pillow.resize((43, 64))
+  want = odd.resize((32, 47), resample).crop((4, 12, 28, 36))
+  pp = timm_vit.describe(config, None).pp
+  _close_to_pillow(pp, want, np.asarray(odd))
   config["crop_mode"] = "squash"
   _close_to_pillow(timm_vit.describe(config, None).pp, squashed)
 
@@ -112,6 +118,12 @@ def test_as_hugging_face_does(resample):
   }
   want = PIL.Image.fromarray(PHOTO).resize((24, 24), resample)
   _close_to_pillow(hf_vit.describe({}, image).pp, want)
+  # transformers, too, has 47; its center_crop begins at 23 // 2 = 11.
+  image["size"], image["crop_size"] = {"shortest_edge": 32}, image["size"]
+  odd = PIL.Image.fromarray(PHOTO).resize((43, 64))
+  want = odd.resize((32, 47), resample).crop((4, 11, 28, 35))
+  pp = hf_vit.describe({}, image | {"do_center_crop": True}).pp
+  _close_to_pillow(pp, want, np.asarray(odd))
 
 
 @pytest.mark.parametrize(

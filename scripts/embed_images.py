@@ -42,10 +42,10 @@ def embed(config, splits: Sequence[str], ops: str, out: str):
       f"--pp={ops!r}: each image is embedded once, so nothing may be random. "
       f"Leave out {', '.join(drawn)}."
     )
-  if slices := [split for split in splits if "[" in split]:
+  if parts := [split for split in splits if {*"[+"} & {*split}]:
     raise ValueError(
-      f"--splits={','.join(slices)}: embed whole splits; slices of them can be "
-      "read, embedded:OUT with split='train[:50%]'."
+      f"--splits={','.join(parts)}: embed whole splits, train,test; slices and "
+      "joined ones can be read, embedded:OUT with split='train[:50%]+test'."
     )
   name = config.input.data.name
   if not sources.kind_of(name)[0]:
@@ -75,6 +75,7 @@ def embed(config, splits: Sequence[str], ops: str, out: str):
   for split in splits:
     images = evaluator.open({**data, "split": split}, f'{ops}|keep("image")')
     [z] = evaluator.collect(embed_batch, variables, images)
+    evaluators_base.check_finite(**{f"embeddings of {split}": z})
     path = os.path.join(out, f"{split}.npy")
     with atomic.replacing(path) as file:
       np.save(file, z)

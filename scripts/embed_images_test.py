@@ -65,6 +65,12 @@ def test_the_same_numbers(tmp_path, monkeypatch):
   assert rows["before"][0]["loss"] != rows["before"][-1]["loss"]
 
 
+def test_parts_of_splits(tmp_path):
+  for part in ("train[:9]", "train+test"):
+    with pytest.raises(ValueError, match="embed whole splits, train,test"):
+      embed_images.embed(_config(""), [part], mini_lit.RANGE, str(tmp_path))
+
+
 def test_pixels_that_the_tower_has_not_seen(tmp_path):
   tower = str(tmp_path / "tower.safetensors")
   model = vit.Model(**_config("").model.image)

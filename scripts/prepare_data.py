@@ -52,6 +52,7 @@ from dpn.scripts.results import output
 
 # What a copied data set has of its own.
 _CHOSEN = ("name", "version", "splits", "shard_size", "vocab_size", "text_key")
+_NO_LABEL_MAPS = "--max_side shrinks no label maps: leave it out."
 CHECKSUMS = "checksums.json"
 TOKENIZER = "tokenizer.model"
 
@@ -85,7 +86,7 @@ def prepare(args: argparse.Namespace, images: Mapping[str, Any]) -> str:
       set.
   """
   kind, _, path = args.source.partition(":")
-  plan = _copy(path, kind, args.verify) if kind in COPIED else _convert(args)
+  plan = _copy(path, kind, args) if kind in COPIED else _convert(args)
   sizes = {
     split: sum(size for size, _ in files) for split, files in plan.files.items()
   }
@@ -146,7 +147,7 @@ def _convert(args) -> Plan:
       found = _features(data)
     features = features or found
     if args.max_side and {"annotation", "mask"} & features.keys():
-      raise ValueError("--max_side shrinks no label maps: leave it out.")
+      raise ValueError(_NO_LABEL_MAPS)
     if _kinds(found) != _kinds(features):
       raise ValueError(
         f"{data.name} has {_kinds(found)!r:.300}, where the first of --splits "
@@ -222,7 +223,7 @@ def _features(data: sources.Source) -> dict[str, str | int | Sequence[str]]:
   return features
 
 
-def _copy(directory: str, file_format: str, check: bool) -> Plan:
+def _copy(directory: str, file_format: str, args) -> Plan:
   """Plans a copy of a data set that TFDS prepared in one of `COPIED`."""
   directory = os.path.abspath(os.path.expanduser(directory))
   info = tfds.read_info(directory)
@@ -231,10 +232,16 @@ def _copy(directory: str, file_format: str, check: bool) -> Plan:
     raise ValueError(
       f"{directory} is {found}, not {file_format}: --source {found}:{directory}"
     )
+  features = paths.read(os.path.join(directory, tfds.FEATURES))
+  if (
+    args.max_side
+    and len(re.findall(b"image_feature|labeled_image", features)) > 1
+  ):
+    raise ValueError(_NO_LABEL_MAPS)
   files = {split["name"]: [] for split in info["splits"]}
   for split, file, size in tfds.shards(info):
     path = paths.join(directory, file.replace("array_record", file_format))
-    records = functools.partial(COPIED[file_format], path, check)
+    records = functools.partial(COPIED[file_format], path, args.verify)
     files[split].append((size, records))
 
   def finish(folder, written, note):
@@ -377,6 +384,10 @@ def main(argv: Sequence[str] | None = None):
   given = [k for k in _CHOSEN if getattr(args, k) != parser.get_default(k)]
   if copied and given:
     parser.error(f"--{', --'.join(given)}: {args.source} is copied as it is")
+  if "/" in (args.name or ""):
+    parser.error(f"--name={args.name}: expected one word, without folders")
+  if not re.fullmatch(r"\d+\.\d+\.\d+", args.version):
+    parser.error(f"--version={args.version}: expected three numbers: 1.0.0")
   args.splits = args.splits.replace(" ", "")
   if re.search(r"[\[+]", args.splits):
     parser.error(

@@ -303,6 +303,8 @@ def test_smaller_images(photos):
       "--version: array_record:x",
     ),
     (["--name=x", "--shard_size=0"], "--shard_size: expected 1 or more"),
+    (["--name=a/b"], "--name=a/b: expected one word"),
+    (["--name=x", "--version=1.0"], "--version=1.0: expected three numbers"),
   ],
 )
 def test_arguments_that_would_be_lost(args, message, capsys):
@@ -353,6 +355,8 @@ def test_captions_and_a_tokenizer_for_them(tmp_path, capsys):
   with pytest.raises(SystemExit, match="nknown text_key 'title'"):
     prepare_data.main([*args, "--data_dir", data_dir, "--text_key=title"])
   assert not os.path.exists(data_dir)
+  with pytest.raises(SystemExit, match=r"vocab_size=5 does not work: .*5 vs"):
+    prepare_data.main([*args, "--data_dir", data_dir, "--vocab_size=5"])
   prepare_data.main([*args, "--data_dir", data_dir])
   assert "tokenizer.model" in capsys.readouterr().out
   data = {"name": "pairs", "split": "train", "data_dir": data_dir}

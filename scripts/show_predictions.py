@@ -45,7 +45,11 @@ def predict(
       f"--images {list(places)}: expected 0 to {evaluator.num_examples - 1}."
     )
   names = evaluator.class_names or map(str, range(config["num_classes"]))
-  return list(names), list(evaluator.predictions(variables, places))
+  found = [
+    (index, {**example, "labels": example[evaluator.label_key]}, predicted)
+    for index, example, predicted in evaluator.predictions(variables, places)
+  ]
+  return list(names), found
 
 
 def draw(
@@ -64,7 +68,7 @@ def draw(
   cells = []
   for labels, *runs in zip(truth, *predicted, strict=True):
     index, example, _ = runs[0]
-    known = labels < len(names)
+    known = (labels >= 0) & (labels < len(names))
     cells += [
       sheet.Cell(f"image {index}", sheet.stretched(example["image"])),
       sheet.Cell("truth", label_maps.in_colour(labels, len(names))),

@@ -131,10 +131,10 @@ def of_timm(config: Mapping[str, Any], pixels: Pixels | None) -> str | None:
   if mode == "squash":
     resizing = f"resize({(rows, cols)}{_by(method)})"
   elif rows == cols:
-    resizing = f"resize_small({rows}{_by(method)})"
+    resizing = f"resize_small({rows}{_by(method)}, rounded=False)"
   else:
     return None
-  crop = f"central_crop({tuple(size)})"
+  crop = f"central_crop({tuple(size)}, rounded=True)"
   return "|".join([_decode(channels), resizing, crop, str(pixels)])
 
 
@@ -150,7 +150,7 @@ def of_hugging_face(
     method = _HF_METHODS.get(image.get("resample", 2))
     side = size.get("shortest_edge") if isinstance(size, Mapping) else None
     if method and _are_px([side], 1):
-      ops.append(f"resize_small({side}{_by(method)})")
+      ops.append(f"resize_small({side}{_by(method)}, rounded=False)")
     elif method and (both := size_of(size)):
       ops.append(f"resize({both}{_by(method)})")
     else:

@@ -7,6 +7,7 @@ Names, arguments and defaults are big_vision's. Images stay uint8 until
 import contextlib
 import inspect
 import io
+import math
 from collections.abc import Sequence
 
 import cv2
@@ -82,8 +83,8 @@ def imdecode(data: bytes, flags: int) -> np.ndarray:
   if image is None:
     raise ValueError(
       f"not a whole image in a known format ({len(data)} bytes that start "
-      f"with {data[:12]!r}): the record is truncated, no image, or one that "
-      "must be converted before, such as HEIC."
+      f"with {data[:12]!r}): the record is truncated, no image, one of more "
+      "than 2**27 pixels, or one that must be converted before, such as HEIC."
     )
   return image
 
@@ -226,7 +227,7 @@ def resize(
   return lambda image: resize_to(image, size)
 
 
-def _resize_side(side, length_px, method, antialias):
+def _resize_side(side, length_px, method, antialias, rounded=True):
   """Returns a function that makes one side (`min` or `max`) `length_px`."""
   if isinstance(length_px, tuple | list):
     raise ValueError(
@@ -240,6 +241,8 @@ def _resize_side(side, length_px, method, antialias):
     sides = np.array(image.shape[:2], np.float32)
     factor = np.float32(length_px) / side(sides)
     rows, cols = np.maximum(np.round(sides * factor), 1).astype(int).tolist()
+    if not rounded:
+      rows, cols = (length_px * x // int(side(sides)) for x in image.shape[:2])
     return resize_to(image, (rows, cols))
 
   return apply
@@ -247,10 +250,16 @@ def _resize_side(side, length_px, method, antialias):
 
 @op.on_key(kind="resize_shorter", size="smaller_size", lazy=True)
 def resize_small(
-  smaller_size: int, method: str = "area", antialias: bool = False
+  smaller_size: int,
+  method: str = "area",
+  antialias: bool = False,
+  rounded: bool = True,
 ):
-  """Resizes the shorter side to `smaller_size`, keeping the aspect ratio."""
-  return _resize_side(np.min, smaller_size, method, antialias)
+  """Resizes the shorter side to `smaller_size`, keeping the aspect ratio.
+
+  The longer side is rounded, or else rounded down, as torchvision does.
+  """
+  return _resize_side(np.min, smaller_size, method, antialias, rounded)
 
 
 @op.on_key(kind="rescale", lazy=True)
@@ -260,14 +269,20 @@ def resize_long(longer_size: int, method: str = "area", antialias: bool = True):
 
 
 @op.on_key(kind="central_crop", size="crop_size", lazy=True)
-def central_crop(crop_size: int | tuple[int, int] | None = None):
-  """Crops the centre; by default the largest square."""
+def central_crop(
+  crop_size: int | tuple[int, int] | None = None, rounded: bool = False
+):
+  """Crops the centre; by default the largest square.
+
+  Where it starts is rounded down, or else rounded, as torchvision does.
+  """
   size = None if crop_size is None else op.pair(crop_size)
 
   def apply(image):
     rows, cols = image.shape[:2]
     height, width = size or (min(rows, cols),) * 2
-    top, left = (rows - height) // 2, (cols - width) // 2
+    whole = round if rounded else math.floor
+    top, left = whole((rows - height) / 2), whole((cols - width) / 2)
     return _crop(image, top, left, height, width)
 
   return apply
@@ -304,5 +319,7 @@ def vgg_value_range(
   std: Sequence[float] = (0.229 * 255, 0.224 * 255, 0.225 * 255),
 ):
   """Subtracts `mean` and divides by `std`, per channel, as float32."""
+  if not np.all(np.greater(std, 0)):
+    raise ValueError(f"expected deviations above 0, got std={std}.")
   scale = 1 / np.asarray(std, np.float64)
   return pixels.linear(scale, -np.asarray(mean) * scale)

@@ -243,6 +243,8 @@ def test_vgg_value_range():
   assert result.dtype == np.float32
   expected = [-0.485 / 0.229, (128 / 255 - 0.456) / 0.224, (1 - 0.406) / 0.225]
   np.testing.assert_allclose(result[0, 0], expected, rtol=1e-5)
+  with pytest.raises(ValueError, match="expected deviations above 0"):
+    _apply("vgg_value_range(std=(1, 0, 1))", image)
 
 
 def _jpegs():

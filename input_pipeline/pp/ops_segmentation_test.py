@@ -87,6 +87,17 @@ def test_label_maps_of_few_bits(bits):
   np.testing.assert_array_equal(found["labels"], ids)
 
 
+def test_label_maps_of_16_bit_colours():
+  grey = np.full((2, 3, 3), 7, np.uint16)
+  png = lambda x: cv2.imencode(".png", x)[1].tobytes()
+  image = np.zeros((2, 3, 3), np.uint8)
+  found = _apply("decode_labels(16)", image=image, label=png(grey))
+  np.testing.assert_array_equal(found["labels"], grey[..., 0])
+  colours = png(grey * np.uint16([1, 2, 3]))
+  with pytest.raises(ValueError, match="holds colours"):
+    _apply("decode_labels(16)", image=image, label=colours)
+
+
 @pytest.mark.parametrize(
   "label",
   [
@@ -244,11 +255,13 @@ class _Drawn:
     ((0, 0, 1, 0.5, 0, 0), [None, [255, 128, 128]]),
     # 60 of 180 from red is green.
     ((0, 0, 0, 1, 60, 0), [None, [0, 255, 0]]),
+    ((0, 0, 0, 1, 0), [[100, 150, 250], [255, 0, 0]]),  # hue_delta=0
   ],
 )
 def test_photometric_distortion_by_hand(draws, expected):
   image = np.uint8([[[100, 150, 250], [255, 0, 0]]])
-  result = _apply("photometric_distortion", _Drawn(*draws), image=image)
+  off = "(hue_delta=0)" * (draws == (0, 0, 0, 1, 0))
+  result = _apply(f"photometric_distortion{off}", _Drawn(*draws), image=image)
   for pixel, wanted in zip(result["image"][0], expected, strict=True):
     assert wanted is None or pixel.tolist() == wanted
 

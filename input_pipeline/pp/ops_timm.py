@@ -24,7 +24,7 @@ from dpn.input_pipeline.pp import op, pixels
 @op.on_key_random(channels=(3,))
 def rand_augment(
   spec: str = "rand-m9-mstd0.5-inc1",
-  fill: tuple[int, int, int] = (124, 116, 104),
+  fill: int | tuple[int, int, int] = (124, 116, 104),
 ):
   """Applies random ops; `spec` is written as in timm's recipes.
 
@@ -34,6 +34,7 @@ def rand_augment(
   grow with the magnitude, the only one here. Outside the image, all is `fill`.
   """
   given = _parse(spec)
+  fill = (fill,) * 3 if isinstance(fill, int) else fill
   mean, std = given["m"], given["mstd"]
   augmentations = list(AUGMENTATIONS.values())
 

@@ -112,6 +112,11 @@ def test_recipe():
   assert set(ops_timm.AUGMENTATIONS) == {*_PILLOW, *_WARPS}
   same = _apply("rand_augment('rand-m9-p0-inc1')", image)
   np.testing.assert_array_equal(same, image)
+  grey, three = (
+    _apply(f"rand_augment('rand-m9-n4-p1-inc1', fill={fill})", image, 3)
+    for fill in (128, (128, 128, 128))
+  )
+  np.testing.assert_array_equal(grey, three)
   spec = "rand_augment('rand-m9-n1-inc1')"
   changed = [(_apply(spec, image, i) != image).any() for i in range(400)]
   # Half of them, less the few that do nothing to this image; sigma 10.

@@ -195,8 +195,9 @@ def tar(path: str, split: str) -> FileSource:
   """Opens the archive path/split.tar, which is read in place.
 
   An image's class is the folder it is in directly, `…/<class>/<file>`. An
-  archive within the archive is one class, as in ImageNet's training images. The
-  tables of contents of all splits are read, to number the classes.
+  archive within the archive is one class, as in ImageNet's training images;
+  images in no folder, as in its validation archive, have no labels. The tables
+  of contents of all splits are read, to number the classes.
   """
   root = os.path.expanduser(path)
   there = sorted(os.listdir(root))
@@ -213,8 +214,15 @@ def tar(path: str, split: str) -> FileSource:
     raise ValueError(f"No image in {archive}. Expected <class>/<file>.")
   every = (_contents(os.path.join(root, x))[0] for x in archives)
   classes = {name.rpartition("/")[0] for names in every for name in names}
-  name = f"tar:{archive}"
-  labels = _labelled(name, ids, classes)
+  name, labels = f"tar:{archive}", {}
+  without = [x for x in ids if x.startswith("/")]
+  if without and len(without) < len(ids):
+    raise ValueError(
+      f"{archive}: {without[0]} is in no folder, which would be its class, but "
+      f"{len(ids) - len(without)} images are. Take it out, or the folders away."
+    )
+  if not without:
+    labels = _labelled(name, ids, classes - {""})
   return FileSource(name=name, root=archive, ids=ids, files=files, **labels)
 
 

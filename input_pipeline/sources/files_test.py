@@ -118,6 +118,19 @@ def test_tar_of_tars_as_imagenet_comes(tmp_path):
   ]
 
 
+def test_a_flat_tar_beside_labelled_ones(tmp_path):
+  flat = _archive({"0.png": b"v", "1.png": b"w"})
+  _write(tmp_path, {"val.tar": flat})
+  _write_split(tmp_path, "tar", "train", ["cat/0.png", "dog/0.png"])
+  train, val = (_open("tar", tmp_path, split) for split in ("train", "val"))
+  assert [x["label"] for x in _all(train)] == [0, 1]
+  assert train.class_names("label") == ["cat", "dog"]
+  assert [x["image"] for x in _all(val)] == [b"v", b"w"]
+  assert "label" not in val[0]
+  _write_split(tmp_path, "tar", "train", ["cat/0.png", "1.png"])
+  _check_fails("tar", tmp_path, r"/1.png is in no folder, .* 1 images are")
+
+
 def test_folders_of_one_name_in_a_tar(tmp_path, caplog):
   """As Tiny ImageNet has them, the classes are called `images`."""
   inner = _archive({"a/0.png": b"", "b/0.png": b""})
@@ -335,7 +348,7 @@ def test_manifest_of_label_maps(tmp_path, suffix):
 
 _SPACES = {
   "list.csv": (
-    'path, split, label\na.jpg , train, "dog"\nb.jpg,train ,dog \n'
+    'path, split, label \na.jpg , train, "dog"\nb.jpg,train ,dog \n'
     "c.jpg,train,  cat\n"
   ),
   "list.jsonl": (

@@ -211,17 +211,20 @@ def train(texts: Iterable[str], vocab_size: int, path: str):
   import sentencepiece
 
   written = io.BytesIO()
-  sentencepiece.SentencePieceTrainer.train(
-    sentence_iterator=iter(texts),
-    model_writer=written,
-    vocab_size=vocab_size,
-    hard_vocab_limit=False,
-    character_coverage=1.0,
-    pad_id=0,
-    eos_id=1,
-    unk_id=2,
-    bos_id=-1,
-    num_threads=1,
-    minloglevel=2,
-  )
+  try:
+    sentencepiece.SentencePieceTrainer.train(
+      sentence_iterator=iter(texts),
+      model_writer=written,
+      vocab_size=vocab_size,
+      hard_vocab_limit=False,
+      character_coverage=1.0,
+      pad_id=0,
+      eos_id=1,
+      unk_id=2,
+      bos_id=-1,
+      num_threads=1,
+      minloglevel=2,
+    )
+  except RuntimeError as e:  # all of its errors
+    raise ValueError(f"vocab_size={vocab_size} does not work: {e}") from e
   atomic.write(path, written.getvalue())
