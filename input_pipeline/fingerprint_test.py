@@ -43,6 +43,7 @@ def test_what_is_recorded():
     ("decode(3)|resize_small(256, 'area')|central_crop((224))", ()),
     (EVAL.replace("256", "224"), ("smaller_size=224", "smaller_size=256")),
     (EVAL.replace("256", "256, 'bicubic'"), ("'bicubic'", "'area'")),
+    (EVAL.replace("256", "256, rounded=False"), ("rounded=False",)),
   ],
 )
 def test_evaluation_is_compared_with_evaluation(pp_fn, words):
@@ -52,6 +53,11 @@ def test_evaluation_is_compared_with_evaluation(pp_fn, words):
   )
   assert len(found) == bool(words)
   assert all(word in found[0] for word in words)
+
+
+def test_older_runs_have_recorded_no_rounding():
+  [found] = fingerprint.of_config(_config())["eval"]
+  assert "rounded" not in found
 
 
 def test_any_evaluation_of_the_run_will_do():

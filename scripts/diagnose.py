@@ -82,16 +82,7 @@ def diagnose(
       "Only tasks that predict with one Vision Transformer can be diagnosed; "
       f"config.task is {config.get('task', 'classification')!r}."
     )
-  try:
-    start = restore.first_state(run)[0].variables
-  except FileNotFoundError as e:
-    if not folder:
-      raise
-    raise FileNotFoundError(
-      f"{e} The run in {folder} started from it, and its diagnosis does. Put "
-      f"it there, or diagnose the run's parameters alone, as {folder}/"
-      "params.safetensors."
-    ) from e
+  start = _start(run, folder)
   end = {"end": restore.load_file(folder, task, start)} if folder else {}
   batches = -(-min(examples, run.data.num_examples) // size)
   pixels = build.pixels(run.config)
@@ -121,6 +112,20 @@ def diagnose(
     **measures.invariance(predict, stages[last], batch),
   }
   return found
+
+
+def _start(run: build.Run, folder: str | None):
+  """Returns the variables that training begins with."""
+  try:
+    return restore.first_state(run)[0].variables
+  except FileNotFoundError as e:
+    if not folder:
+      raise
+    raise FileNotFoundError(
+      f"{e} The run in {folder} started from it, and its diagnosis does. Put "
+      f"it there, or diagnose the run's parameters alone, as {folder}/"
+      "params.safetensors."
+    ) from e
 
 
 def short_config(

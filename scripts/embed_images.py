@@ -75,7 +75,7 @@ def embed(config, splits: Sequence[str], ops: str, out: str):
   for split in splits:
     images = evaluator.open({**data, "split": split}, f'{ops}|keep("image")')
     [z] = evaluator.collect(embed_batch, variables, images)
-    evaluators_base.check_finite(**{f"embeddings of {split}": z})
+    evaluators_base.check_finite(**{f"images of {split}": z})
     path = os.path.join(out, f"{split}.npy")
     with atomic.replacing(path) as file:
       np.save(file, z)

@@ -384,9 +384,9 @@ def main(argv: Sequence[str] | None = None):
   given = [k for k in _CHOSEN if getattr(args, k) != parser.get_default(k)]
   if copied and given:
     parser.error(f"--{', --'.join(given)}: {args.source} is copied as it is")
-  if "/" in (args.name or ""):
+  if args.source and "/" in (args.name or ""):
     parser.error(f"--name={args.name}: expected one word, without folders")
-  if not re.fullmatch(r"\d+\.\d+\.\d+", args.version):
+  if args.source and not re.fullmatch(r"\d+\.\d+\.\d+", args.version):
     parser.error(f"--version={args.version}: expected three numbers: 1.0.0")
   args.splits = args.splits.replace(" ", "")
   if re.search(r"[\[+]", args.splits):

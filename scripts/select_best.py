@@ -142,10 +142,11 @@ def test_commands(
   that name.
   """
   config, arms = arms_lib.read_index(out)
-  _check_trusted(config, arms.values())
+  names = [name for choice in choices.values() for name in choice["runs"]]
+  chosen = [arms[os.path.join(out, name)] for name in names]
+  _check_trusted(config, chosen)
   commands = {}
-  for name in (name for choice in choices.values() for name in choice["runs"]):
-    arm = arms[os.path.join(out, name)]
+  for arm in chosen:
     file = os.path.join(arm.workdir, workdir.TEST)
     commands[file] = [
       *("-m", "dpn.scripts.evaluate", "--config", f"{config}:{arm.arg},test"),
@@ -157,17 +158,18 @@ def test_commands(
 
 def _check_trusted(config, arms):
   """Raises ValueError if testing would run what only sweep.json names."""
-  ours = os.path.join(os.path.realpath(configs.__path__[0]), "")
-  if not (
-    os.path.realpath(config).startswith(ours) or registry.is_trusted(config)
-  ):
+  folder = os.path.join(os.path.realpath(configs.__path__[0]), "")
+  is_ours = os.path.realpath(config).startswith(folder)
+  if not (is_ours or registry.is_trusted(config)):
     raise ValueError(
       f"{arms_lib.INDEX} is of {config}, a config of your own, which would be "
       f"run. If you know where it comes from: --trust {config}"
     )
-  get_config = runpy.run_path(config)["get_config"]
+  get_config = runpy.run_path(config)["get_config"] if is_ours else None
   for arm in arms:
-    fields = {**get_config(arm.arg).to_dict(), **arm.overrides}
+    # Of ours alone, whose names all come from the argument.
+    fields = get_config(arm.arg).to_dict() if get_config else {}
+    fields |= arm.overrides
     registry.check_names(arms_lib.INDEX, fields, sources.KINDS)
 
 

@@ -176,6 +176,7 @@ def test_sweep(trace, tmp_path):
   arm["arg"] = "task=DTD,variant=B/32,stem_ln=planted:X,init=none.npz"
   path.write_text(json.dumps(index))
   _refuse(lambda: select_best.test_commands(str(tmp_path), choices))
+  assert select_best.test_commands(str(tmp_path), {}) == {}  # none is run
   arm["workdir"] = "../a"
   path.write_text(json.dumps(index))
   with pytest.raises(ValueError, match="leads out of"):

@@ -153,20 +153,11 @@ def train_step(
   """
   [batch_size] = {shape[0] for shape, _ in spec.values()}
   parts = _parts(config, batch_size, mesh)
-  one = one_example(spec)
   params = _variables(config, task, spec)["params"]
   sizes = {"batch_size": batch_size, "data_size": data_size}
   sizes["total_steps"] = schedules.steps("total", config, **sizes)
   tx, schedule_fns = optim.make(config, params, **sizes)
-  ema_decay = _ema_decay(config)
-  init = functools.partial(
-    update.init,
-    task,
-    tx,
-    batch=one,
-    ema=ema_decay is not None,
-    grad_depth_steps=update.grad_depth_steps(config.get("log_grad_depth")),
-  )
+  init = _init(config, task, tx, spec)
   shapes = with_shardings(jax.eval_shape(init, jax.random.key(0)), config, mesh)
   shardings = jax.tree.map(lambda s: s.sharding, shapes)
   frozen = optim.frozen_mask(config, params)
@@ -180,7 +171,7 @@ def train_step(
       seed=seed,
       frozen=frozen,
       grad_accum=parts,
-      ema_decay=ema_decay,
+      ema_decay=_ema_decay(config),
       grad_clip_norm=config.get("grad_clip_norm"),
     )
   )
@@ -203,6 +194,18 @@ def train_step(
       in_shardings=(shardings, by_batch),
       out_shardings=(shardings, sharding.replicated(mesh)),
     ),
+  )
+
+
+def _init(config, task, tx, spec) -> Callable[[jax.Array], update.TrainState]:
+  """Returns what makes the state that training begins with."""
+  return functools.partial(
+    update.init,
+    task,
+    tx,
+    batch=one_example(spec),
+    ema=_ema_decay(config) is not None,
+    grad_depth_steps=update.grad_depth_steps(config.get("log_grad_depth")),
   )
 
 

@@ -155,19 +155,19 @@ def open_log(run, seed, state, progress):
   unlogged = position.keys() & {"unevaluated", mean_loss.KEY}
   if at_end or unlogged:
     written = metrics.row_of(os.path.join(seed.workdir, metrics.METRICS), step)
-  if written:  # after the checkpoint, of a run that was to end here
-    position.pop("unevaluated", None)
+  # Its row came after the checkpoint where a run was to end here, or goes on.
+  later = written and position.pop("unevaluated", None) is not None
   if "loss" in written:
     position.pop(mean_loss.KEY, None)
   row = written or (mean_loss.since_logged(position) if at_end else {})
-  row |= position.get("unevaluated", {})
+  row = row | position.get("unevaluated", {})
   row |= evaluate(run, due_first(run, step, position, row), state, progress)
   again = row != written
   log = log_lib.MetricsLog(
     seed.workdir,
     step=step,
     again=again,
-    rows=position.get("rows", 0) - bool(again and written),
+    rows=position.get("rows", 0) + bool(later) - bool(again and written),
     config=config,
   )
   with contextlib.closing(log):

@@ -80,7 +80,8 @@ def of_config(
   if jax.process_count() > 1:
     raise ValueError("--seeds needs a single process; train them one by one.")
   for key in ("sharding_strategy", "wandb", "resume"):
-    if config.get(key) not in (None, (), []):
+    value = config.get(key)
+    if value or (key == "wandb" and value is not None):
       raise ValueError(
         f"--seeds does not go with config.{key}; train the seeds one by one."
       )

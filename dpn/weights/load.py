@@ -139,7 +139,7 @@ def load_towers(
   read = functools.partial(source.read, options_of_run=options_of_run)
   inside = re.compile(f"({'|'.join(towers)})/")
   whole = path if isinstance(path, str | source.Checkpoint) else None
-  _check_patterns(_listed(dont_load), whole, inside)
+  _check_patterns(_listed(dont_load or ()), whole, inside)
   if whole is None:
     sources = _read_each(path, present, read, arch, of_tower)
   elif any("arch" in own for own in of_tower.values()):

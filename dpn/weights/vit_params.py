@@ -85,16 +85,9 @@ def read(
       not of a Vision Transformer.
   """
   found = source.read(path, arch, options_of_run)
-  file = found.metadata
-  registry.trust_names(overrides)
-  registry.check_names(f"{path}, in {file.source}", file.options)
-  told = {**file.options, **overrides}
-  for name in told.keys() & vit.HINTS.keys():
-    schema.check(path, name, told[name], vit.HINTS[name])
-  guessed = tuple(x for x in file.guessed if x not in overrides)
-  file = dataclasses.replace(file, options=told, guessed=guessed)
+  file = _with_options(path, found.metadata, overrides)
   flat, options = _inferred(found.arrays, file)
-  options |= told
+  options |= file.options
   tables = positions.names(flat)
   rows = flat[tables[0]].shape[-2] if tables else 0
   if rows and "posemb" not in overrides:
@@ -134,6 +127,17 @@ def read(
     *(arrays, options, file.pixels, file.pp, assumed, tuple(notes)),
     *(patch, grid, image_shape, positions.of_library(file, options)),
   )
+
+
+def _with_options(path, file, overrides):
+  """Returns a file's metadata with further options, all of them checked."""
+  registry.trust_names(overrides)
+  registry.check_names(f"{path}, in {file.source}", file.options)
+  told = {**file.options, **overrides}
+  for name in told.keys() & vit.HINTS.keys():
+    schema.check(path, name, told[name], vit.HINTS[name])
+  guessed = tuple(x for x in file.guessed if x not in overrides)
+  return dataclasses.replace(file, options=told, guessed=guessed)
 
 
 def _has_cls_row(file, flat, options, rows) -> tuple[bool, bool]:

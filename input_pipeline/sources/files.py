@@ -292,7 +292,7 @@ def _examples(
   linked = any(x.islnk() or x.issym() for x in entries)
   by_name = {os.path.normpath(x.name): x for x in entries} if linked else {}
   for entry in entries:
-    folder, base = os.path.split(entry.name)
+    folder, base = os.path.split(os.path.normpath(entry.name))
     is_text = base.lower().endswith(".txt") and base[0] != "."
     is_example = is_text or image_files.is_image(base)
     if not (is_example or base.endswith(".tar")):

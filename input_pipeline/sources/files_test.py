@@ -119,7 +119,7 @@ def test_tar_of_tars_as_imagenet_comes(tmp_path):
 
 
 def test_a_flat_tar_beside_labelled_ones(tmp_path):
-  flat = _archive({"0.png": b"v", "1.png": b"w"})
+  flat = _archive({"0.png": b"v", "1.png": b"w"}, prefix="./")
   _write(tmp_path, {"val.tar": flat})
   _write_split(tmp_path, "tar", "train", ["cat/0.png", "dog/0.png"])
   train, val = (_open("tar", tmp_path, split) for split in ("train", "val"))
@@ -375,6 +375,7 @@ def test_stray_spaces_in_a_manifest(tmp_path, name):
     ("path,label,split\na,1,train", "Unknown split 'val'. Known: train"),
     ("path,label\na,1", "'split'.* not in index.*the columns path, split, and"),
     ("path,split\na.png,train", "split, and label, mask or caption"),
+    ("path,label,label ,split\na,1,2,val", "two columns have one name"),
     ("path,label,split\na,1,val\nb,,val\n", "row 2 has no label"),
     ("path,label,split\na,1,val\nb, ,val\n", "row 2 has no label"),
     ("path,mask,split\na,1,val\nb,,val\n", "row 2 has no mask"),

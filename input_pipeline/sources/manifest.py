@@ -77,7 +77,9 @@ def _table(path: str, file: BinaryIO, split: str):
           "row 1 has more fields than the header; a field with a comma in it "
           "needs double quotes"
         )
-    table.columns = table.columns.str.strip()
+    table.columns = table.columns.map(str).str.strip()
+    if table.columns.has_duplicates:
+      raise ValueError(f"two columns have one name: {[*table.columns]}")
     targets = sorted({"label", "mask", "caption"} & {*table}) or ["label"]
     table = table[["path", "split", *targets]].map(
       lambda x: x.strip() if isinstance(x, str) else x

@@ -110,6 +110,11 @@ def parse(target: str) -> tuple[Chip, Sequence[jax.Device] | int | None]:
       f"--target={target!r}: expected {len(chip.largest)} sizes, at most "
       f"{'x'.join(map(str, chip.largest))}."
     )
+  return chip, _tpus(target, sizes)
+
+
+def _tpus(target, sizes):
+  """Returns the devices of a TPU's topology."""
   if not importlib.util.find_spec("libtpu"):
     raise ValueError(
       f"--target={target!r} needs TPU's compiler, libtpu, but no TPU: {_EXTRA}."
@@ -121,11 +126,13 @@ def parse(target: str) -> tuple[Chip, Sequence[jax.Device] | int | None]:
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # no device is opened
   }
   # The two cores of a v4's chip are one device, as they are on a pod.
-  options = {"chip_config_name": "megacore"} if name == "v4" else {}
+  v4 = target.startswith("v4:")
+  options = {"chip_config_name": "megacore"} if v4 else {}
   if {*sizes} == {"1"}:
     options["chips_per_host_bounds"] = (1, 1, 1)
   try:
     found = topologies.get_topology_desc(target, platform="tpu", **options)
+    return found.devices
   except Exception as e:  # each version of libtpu raises others
     reason = str(e).partition("\n")[0]
     raise ValueError(
@@ -133,4 +140,3 @@ def parse(target: str) -> tuple[Chip, Sequence[jax.Device] | int | None]:
       "one chip or of whole hosts: 2x2 chips of a v5e or v6e, 2x2x1 of a v4 or "
       "v5p."
     ) from e
-  return chip, found.devices

@@ -248,7 +248,7 @@ def write_index(config: str, arg: str, out: str, arms: Sequence[Arm]):
 
 def _same(get_config, one, other):
   """Returns whether arms train alike, however their arguments are written."""
-  told = lambda arm: json.dumps(arm.overrides)  # as in the file
+  told = lambda arm: json.loads(json.dumps(arm.overrides))  # as in the file
   if told(one) != told(other):
     return False
   try:
