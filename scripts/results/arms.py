@@ -260,6 +260,8 @@ def within_row(
     places = [i for i, other in enumerate(names) if other == called]
     found = table.iloc[places]
     differ = [f for f in table if found[f].nunique() > 1 and not is_free(f)]
+    if {"lr", "wd"} <= {*differ} and _decays_as_rate(found):
+      differ.remove("wd")
     plain = {field: _plain(table[field]) for field in differ}
     if (
       len(differ) > MOST_FIELDS
@@ -272,6 +274,12 @@ def within_row(
       changes = {f: v for f, v in changes.items() if v != plain[f]}
       named[i] = extended(called, changes, plain)
   return named
+
+
+def _decays_as_rate(found) -> bool:
+  """Returns whether config.wd is the same multiple of config.lr in all rows."""
+  decay, rate = (pd.to_numeric(found[f], errors="coerce") for f in ("wd", "lr"))
+  return bool((decay / rate).round(9).nunique(dropna=False) == 1)
 
 
 def _plain(values):

@@ -74,6 +74,10 @@ def test_names_are_told_apart_within_a_row():
   other = _config(lr=0.2)
   assert named(PLAIN, PLAIN, other) == ["base", "base", "lr=0.2"]
   assert named(PLAIN, other) == ["base", "base"]
+  rates = [_config(lr=lr, wd=0.1 * lr) for lr in (0.1, 0.1, 0.3)]
+  assert named(*rates) == ["base", "base", "lr=0.3"]
+  rates[2] = _config(lr=0.3, wd=0.1)
+  assert named(*rates)[2] == "lr=0.3+wd=0.1"
   assert named(PLAIN, other, no_plain=True) == ["lr=0.1", "lr=0.2"]
   # Results on other data, or of wholly other settings, are a mistake.
   data = _config(input={"data": {"name": "cats"}})
