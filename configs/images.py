@@ -24,9 +24,10 @@ and their names are those of the folders.
 
 From scratch none and tract see pixels standardized as ImageNet's, other stems
 those from -1 to 1: in our trainings on photographs (docs/results/photos.md) a
-plain ViT gained by standardized ones, by the data's own mean and deviation;
-TrAct's authors have them, and other stems were not tried with them. With init
-they are as in the run there, if it is its folder, or from -1 to 1.
+plain ViT gained by standardized ones, by the data's own mean and deviation, on
+two sets of three and on the third at one of two learning rates; TrAct's authors
+have them, and other stems were not tried with them. With init they are as in
+the run there, if it is its folder, or from -1 to 1.
 
 Expected: no published number. The defaults are starting points that nobody has
 tuned for your pictures; with init, begin with a sweep over lr.
