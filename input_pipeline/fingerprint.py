@@ -14,6 +14,7 @@ import cv2
 from absl import logging
 
 from dpn.input_pipeline import pp
+from dpn.input_pipeline.pp import parser
 
 # How `ops_image.decode_image` decodes.
 _COLOUR = "RGB, interpolated chroma, accurate DCT, EXIF orientation ignored"
@@ -67,9 +68,19 @@ def differences(
     for key in ("decoder", "colour")
     if key in recorded and recorded[key] != here[key]
   ]
-  there = recorded.get("eval") or ()
+  there = [_written_out(spec) for spec in recorded.get("eval") or ()]
   other = [spec for spec in here["eval"] if there and spec not in there]
   return found + [f"eval: {' or '.join(there)} there, {x} here" for x in other]
+
+
+def _written_out(spec: str) -> str:
+  """Returns what was recorded, with arguments that ops have gained since."""
+  try:
+    return "|".join(map(str, parser.parse(spec, pp.OPS)))
+  except (
+    ValueError
+  ):  # an op of a module that is not here, or of another version
+    return spec
 
 
 def compare(where: str, recorded: Mapping[str, Any], here: Mapping[str, Any]):

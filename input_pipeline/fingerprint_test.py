@@ -1,6 +1,7 @@
 """What made a model's pixels is recorded, and others are warned about once."""
 
 import logging
+import re
 
 import cv2
 import pytest
@@ -22,8 +23,8 @@ def test_what_is_recorded():
   assert found["decoder"].startswith(f"OpenCV {cv2.__version__}, ")
   assert found["eval"] == [
     "decode(channels=3)"
-    "|resize_small(smaller_size=256, method='area', antialias=False)"
-    "|central_crop(crop_size=224)"
+    "|resize_small(smaller_size=256, method='area', antialias=False, "
+    "rounded=True)|central_crop(crop_size=224, rounded=False)"
   ]
   [train] = found["train"]
   for part in ("ratio_min=0.75", "area_max=100", "method='bilinear'"):
@@ -55,9 +56,14 @@ def test_evaluation_is_compared_with_evaluation(pp_fn, words):
   assert all(word in found[0] for word in words)
 
 
-def test_older_runs_have_recorded_no_rounding():
-  [found] = fingerprint.of_config(_config())["eval"]
-  assert "rounded" not in found
+def test_arguments_that_older_runs_did_not_record():
+  here = fingerprint.of_config(_config())
+  [now] = here["eval"]
+  before = re.sub(", rounded=(True|False)", "", now)
+  assert before != now
+  assert fingerprint.differences({"eval": [before]}, here) == []
+  [found] = fingerprint.differences({"eval": [f"{before}|gone(1)"]}, here)
+  assert "gone(1) there" in found
 
 
 def test_any_evaluation_of_the_run_will_do():

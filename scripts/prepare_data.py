@@ -35,18 +35,16 @@ import functools
 import os
 import re
 import shutil
-import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 import tqdm
-from tensorboardX import record_writer
 
 from dpn import atomic, damage, paths, schema
 from dpn.evaluators import retrieval
 from dpn.input_pipeline import sources
-from dpn.input_pipeline.sources import rewrite, tfds, tfds_writer
+from dpn.input_pipeline.sources import rewrite, tfds, tfds_writer, tfrecord
 from dpn.input_pipeline.text import tokenizers
 from dpn.scripts.results import output
 
@@ -269,38 +267,9 @@ def _copy(directory: str, file_format: str, args) -> Plan:
   return Plan(folder, files, finish)
 
 
-def _tfrecords(path: str, check: bool) -> Iterator[bytes]:
-  """Yields the records of a TFRecord file.
-
-  Each is its length (8 bytes), a checksum (4), the bytes, a checksum (4). Those
-  of the bytes are compared if `check`; without the package `crc32c` at only
-  some 7 MB a second.
-
-  Raises:
-    ValueError: the file is cut off or damaged.
-  """
-  left, found = os.path.getsize(path), 0
-  with paths.open_regular(path) as file:
-    while header := file.read(12):
-      left -= 16
-      length, checksum = header[:8], header[8:]
-      size = struct.unpack("<Q", length)[0] if len(header) == 12 else left
-      if not 0 <= size <= left or checksum != _masked_crc(length):
-        raise ValueError(f"{path} is damaged, cut off, or not a TFRecord file.")
-      record, checksum = file.read(size), file.read(4)
-      if check and checksum != _masked_crc(record):
-        raise ValueError(f"{path}: record {found}, from 0, is damaged.")
-      yield record
-      left, found = left - size, found + 1
-
-
-def _masked_crc(data: bytes) -> bytes:
-  return struct.pack("<I", record_writer.masked_crc32c(data))
-
-
 # The formats of TFDS that can be copied, and what reads a file of them.
 COPIED = {
-  "tfrecord": _tfrecords,
+  "tfrecord": tfrecord.records,
   "array_record": lambda path, check: tfds_writer.records(path),
 }
 

@@ -46,12 +46,8 @@ class Step(NamedTuple):
     return self.writes is None or key in self.writes
 
   def __str__(self):
-    """The op with all arguments but keys.
-
-    Older runs have recorded such strings, without `rounded`.
-    """
-    known = lambda k: "key" not in k and (k != "rounded" or k in self.given)
-    shown = (f"{k}={v!r}" for k, v in self.args.items() if known(k))
+    """The op with all arguments but keys."""
+    shown = (f"{k}={v!r}" for k, v in self.args.items() if "key" not in k)
     return f"{self.name}({', '.join(shown)})"
 
 
