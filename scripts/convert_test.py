@@ -15,7 +15,7 @@ from dpn.models import vit
 from dpn.scripts import convert
 from dpn.trainers import conftest as trainers_conftest
 from dpn.trainers import update
-from dpn.weights import checkpoint, load
+from dpn.weights import checkpoint, files, load
 from dpn.weights import conftest as testing
 
 HEADS = {"num_heads": 2}
@@ -229,7 +229,7 @@ def test_checkpoints_of_a_run(tmp_path):
 def test_statistics_are_loaded(tmp_path):
   stats = {"Transformer": {"norm": {"mean": np.float32([1, 2])}}}
   path = str(tmp_path / "x.safetensors")
-  checkpoint.save_params(path, {"a": np.float32([3])}, stats)
+  files.save_params(path, {"a": np.float32([3])}, stats)
   variables = {
     "params": {"a": np.float32([0])},
     "batch_stats": {"Transformer": {"norm": {"mean": np.float32([0, 0])}}},
@@ -242,7 +242,7 @@ def test_statistics_are_loaded(tmp_path):
   )
   with pytest.raises(ValueError, match=r"batch_stats/.*unexpected"):
     load.load_variables(path, {"params": variables["params"]})
-  checkpoint.save_params(path, {"a": np.float32([3])})
+  files.save_params(path, {"a": np.float32([3])})
   with pytest.raises(ValueError, match=r"batch_stats/.*missing"):
     load.load_variables(path, variables)
 

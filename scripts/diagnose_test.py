@@ -17,8 +17,8 @@ from dpn.scripts import convert, diagnose
 from dpn.scripts.diagnosis import learned, measures, page
 from dpn.trainers import conftest as runs
 from dpn.trainers import loop
-from dpn.weights import checkpoint
-from dpn.weights import conftest as files
+from dpn.weights import conftest as weights
+from dpn.weights import files
 
 
 @pytest.fixture(scope="module")
@@ -232,13 +232,13 @@ def test_attention_and_norms(options):
 
 def test_a_file_without_data(tmp_path):
   """LN0's scale is known, and the kernel is of rank one."""
-  path, params = files.write_ours(tmp_path)
+  path, params = weights.write_ours(tmp_path)
   scale = np.ones((3, 3, 3), np.float32)
   scale[0, 0], scale[1, 1] = 0.5, 0
   params["stem"]["ln0"] = {"scale": scale.ravel(), "bias": np.full(27, -0.5)}
   kernel = np.outer(np.arange(1, 28), np.arange(1, 9)).astype(np.float32)
   params["embedding"]["kernel"] = kernel.reshape(3, 3, 3, 8)
-  checkpoint.save_params(path, params, metadata=files.metadata(path))
+  files.save_params(path, params, metadata=weights.metadata(path))
   found, _, tables = diagnose.from_file(path, [])
   norm = found["norms"]["stem/ln0"]
   assert norm["scale"][2:] == [1, 1, 1]
@@ -254,7 +254,7 @@ def test_a_file_without_data(tmp_path):
 
 
 def test_what_looks_wrong(tmp_path):
-  path, params = files.write_ours(tmp_path, registers=3)
+  path, params = weights.write_ours(tmp_path, registers=3)
   params["stem"]["ln0"]["scale"][:20] = 0
   params["registers"][0, 2] = 2 * params["registers"][0, 0]
   params["pos_embedding"][0, 4] = 0
@@ -262,7 +262,7 @@ def test_what_looks_wrong(tmp_path):
   block["MlpBlock_0"]["Dense_0"]["kernel"][:, 5] = 0
   attention = block["MultiHeadDotProductAttention_0"]
   attention["value"]["kernel"][:, 1] = 0
-  checkpoint.save_params(path, params, metadata=files.metadata(path))
+  files.save_params(path, params, metadata=weights.metadata(path))
   start, dead = "Transformer/encoderblock_1", "do not depend on the input"
   assert sorted(learned.findings(convert.read(path))) == [
     f"{start}/MlpBlock_0/Dense_0/kernel: 1 of 12 outputs {dead}.",

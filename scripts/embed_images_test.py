@@ -11,7 +11,7 @@ from dpn.configs import mini_lit
 from dpn.models import vit
 from dpn.scripts import embed_images
 from dpn.trainers import loop
-from dpn.weights import checkpoint, metadata, pixels
+from dpn.weights import files, metadata, pixels
 
 SMALL = {"width": 16, "depth": 1, "mlp_dim": 16, "num_heads": 2}
 
@@ -77,7 +77,7 @@ def test_pixels_that_the_tower_has_not_seen(tmp_path):
   image = np.zeros((1, 32, 32, 1), np.float32)
   params = model.init(jax.random.key(0), image)["params"]
   seen = metadata.metadata(vit.options(model), pixels.Pixels((0.5,), (0.5,)))
-  checkpoint.save_params(tower, params, metadata=seen)
+  files.save_params(tower, params, metadata=seen)
   config, pp = _config(f"init={tower}"), "value_range(0, 1)"
   with pytest.raises(ValueError, match=r"pixels: value_range.-1, 1. in the"):
     embed_images.embed(config, ["train"], pp, str(tmp_path))

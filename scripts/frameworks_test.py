@@ -13,8 +13,8 @@ import pytest
 from dpn import trees
 from dpn.models import vit
 from dpn.scripts import export
-from dpn.weights import checkpoint
-from dpn.weights import conftest as files
+from dpn.weights import conftest as weights
+from dpn.weights import files
 
 DOCS = pathlib.Path(__file__).parents[1] / "docs"
 WIDTH = 8
@@ -172,7 +172,7 @@ def test_patch_stats_in_torch():
 
 def test_a_whole_model(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
-  path, before = files.write_ours(tmp_path)
+  path, before = weights.write_ours(tmp_path)
   pathlib.Path(path).rename("mine.safetensors")
   space = run("nnx-model")
   # One step of gradient descent, as without the bridge.
@@ -192,7 +192,7 @@ def test_a_whole_model(tmp_path, monkeypatch):
     want,
     space["trained"],
   )
-  checkpoint.save_params("again.safetensors", space["trained"])
+  files.save_params("again.safetensors", space["trained"])
   pytest.importorskip("flatbuffers")
   export.main(["mine.safetensors", "mine.stablehlo"])
   images = np.ones((3, 9, 9, 3), np.float32)

@@ -14,7 +14,7 @@ import pytest
 import dpn.tasks
 from dpn.models import vit
 from dpn.trainers import conftest
-from dpn.weights import checkpoint
+from dpn.weights import files
 
 SHORTER = {"epochs=12": "epochs=5", "steps=300": "steps=100"}
 DOCS = pathlib.Path(__file__).parents[1] / "docs"
@@ -30,7 +30,7 @@ def _run(tmp_path_factory):
   shapes = jax.eval_shape(model.init, jax.random.key(0), image)["params"]
   rng = np.random.RandomState(0)
   params = jax.tree.map(lambda s: 0.3 * rng.normal(size=s.shape), shapes)
-  checkpoint.save_params(str(folder / "params.safetensors"), params)
+  files.save_params(str(folder / "params.safetensors"), params)
   (folder / "config.json").write_text(config.to_json())
   return folder, params
 

@@ -16,7 +16,7 @@ from dpn.models import vit
 from dpn.scripts import convert, evaluate, predict, select_best
 from dpn.scripts.evaluation import checkpoints
 from dpn.trainers import conftest
-from dpn.weights import checkpoint, metadata
+from dpn.weights import files, metadata
 
 OPTIONS = ("norm", "stem", "stem_ln", "block_ln", "posemb", "pool_type")
 CONFIG = {
@@ -60,7 +60,7 @@ def whole(tmp_path_factory):
   params = model.init(jax.random.key(0), image)["params"]
   said = metadata.metadata(vit.options(model), None, pp=conftest.PP)
   file = str(folder / "params.safetensors")
-  checkpoint.save_params(file, params, metadata=said)
+  files.save_params(file, params, metadata=said)
   (folder / "config.json").write_text(json.dumps(config))
   return folder, params, vit.options(model)
 
@@ -100,7 +100,7 @@ def test_metadata_of_parameters(option, whole, trace, tmp_path):
   _, params, options = whole
   said = metadata.metadata(options | {option: "planted:X"}, None)
   file = str(tmp_path / "x.safetensors")
-  checkpoint.save_params(file, params, metadata=said)
+  files.save_params(file, params, metadata=said)
   _refuse(lambda: vit.from_pretrained(file))
   _refuse(lambda: convert.main([file, str(tmp_path / "y"), "--to", "timm"]))
   _refuse(lambda: predict.main([file, "image.png"]))
@@ -110,7 +110,7 @@ def test_what_is_trusted(whole, trace, tmp_path, monkeypatch):
   _, params, options = whole
   said = metadata.metadata(options | {"norm": "planted:X"}, None)
   file = str(tmp_path / "x.safetensors")
-  checkpoint.save_params(file, params, metadata=said)
+  files.save_params(file, params, metadata=said)
   for read in (
     lambda: vit.from_pretrained(file, norm="planted:X"),
     lambda: predict.main([file, "image.png", "--trust", "planted"]),

@@ -81,7 +81,7 @@ def extend(run: build.Run, workdir: str, end: int | None, step: int):
 
 def finish(run: build.Run, workdir: str, state, log: log_lib.MetricsLog):
   """Exports the parameters and writes, last of all, done.json."""
-  checkpoint.save_params(
+  files.save_params(
     os.path.join(workdir, workdir_lib.PARAMS),
     state.variables["params"],
     state.variables.get(files.STATISTICS),

@@ -24,7 +24,7 @@ from dpn.trainers import (
 )
 from dpn.trainers import workdir as workdir_lib
 from dpn.trainers.conftest import tiny_config
-from dpn.weights import checkpoint
+from dpn.weights import checkpoint, files
 
 
 @pytest.fixture(scope="module", name="finished")
@@ -422,7 +422,7 @@ def test_sigterm_and_ctrl_c_let_a_run_save(finished, tmp_path, capfd):
 
 def test_the_export_belongs_to_the_run(finished, unfinished, monkeypatch):
   """Neither SIGTERM nor a second run comes between it and the end."""
-  save_params = checkpoint.save_params
+  save_params = files.save_params
 
   def ask_and_save(*args):
     os.kill(os.getpid(), signal.SIGTERM)
@@ -433,7 +433,7 @@ def test_the_export_belongs_to_the_run(finished, unfinished, monkeypatch):
       pass
     save_params(*args)
 
-  monkeypatch.setattr(checkpoint, "save_params", ask_and_save)
+  monkeypatch.setattr(files, "save_params", ask_and_save)
   loop.train(tiny_config(), str(unfinished))
   _assert_same_results(unfinished, finished)
 

@@ -12,7 +12,7 @@ from dpn import sharding, trees
 from dpn.configs import digits
 from dpn.input_pipeline import device
 from dpn.trainers import build, conftest, restore
-from dpn.weights import checkpoint
+from dpn.weights import checkpoint, files
 
 _NGPT = "dpn.models.ngpt"
 # What has a state besides norms: fields of config.model and of config.
@@ -103,7 +103,7 @@ def test_a_run_starts_from_another_ones_statistics(tmp_path):
   fresh = jax.device_get(run.step.init(jax.random.key(1)))
   stats = jax.tree.map(lambda x: x + 3, fresh.model_state["batch_stats"])
   path = str(tmp_path / "params.safetensors")
-  checkpoint.save_params(path, fresh.params, stats, build.params_metadata(run))
+  files.save_params(path, fresh.params, stats, build.params_metadata(run))
   with config.unlocked():
     config.model_init = path
   nothing = checkpoint.Checkpointer(str(tmp_path / "checkpoints"))
@@ -185,7 +185,7 @@ def test_whitening_is_fitted_once_and_kept(tmp_path):
   same(stats, whiten(restored.model_state))
   path = str(tmp_path / "params.safetensors")
   other = jax.tree.map(lambda x: x + 1, stats)
-  checkpoint.save_params(
+  files.save_params(
     path,
     jax.device_get(start.params),
     {"stem": {"whiten": other}},

@@ -12,7 +12,7 @@ import pytest
 from dpn import flops, losses, optim, sharding, tasks, trees
 from dpn.tasks import contrastive
 from dpn.trainers import restore, update
-from dpn.weights import checkpoint
+from dpn.weights import files
 
 RNG = np.random.default_rng(0)
 BATCH = {
@@ -204,7 +204,7 @@ def test_a_model_of_ones_own(tmp_path):
   want = losses.softmax_contrastive(*z, temperature=jnp.ones(1))
   np.testing.assert_array_equal(values["loss"], want)
   path = str(tmp_path / "params.safetensors")
-  checkpoint.save_params(path, **variables)
+  files.save_params(path, **variables)
   other = jax.jit(task.init)(jax.random.key(1), BATCH)
   other = jax.device_put(other, sharding.replicated(sharding.make_mesh()))
   loaded = restore.load_file(path, task, other)

@@ -22,8 +22,7 @@ from absl import logging
 from jax.experimental import multihost_utils
 from orbax.checkpoint import v1 as ocp
 
-from dpn import atomic, damage, paths, schema, trees
-from dpn.weights import files
+from dpn import damage, paths, schema, trees
 
 KEEP = 2  # the latest, and the one before should the latest be damaged
 
@@ -390,24 +389,3 @@ def _check_shapes(path, saved: Any, state: Any):
       + "\nUse the config that made it, or config.model_init to take over "
       "parameters alone."
     )
-
-
-def save_params(
-  path: str,
-  params: Any,
-  batch_stats: Any = None,
-  metadata: Mapping[str, str] | None = None,
-):
-  """Writes parameters as float32 safetensors, names joined by "/".
-
-  Running statistics are called "batch_stats/<name>". In a run of many processes
-  all must call this; the first one writes.
-  """
-  flat = {}
-  variables = {"params": params, files.STATISTICS: batch_stats or {}}
-  for name, leaf in files.flatten(variables).items():
-    if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
-      leaf = multihost_utils.process_allgather(leaf, tiled=True)
-    flat[name] = np.asarray(leaf, np.float32, order="C")  # keeps ()
-  if jax.process_index() == 0:
-    atomic.write(path, files.to_bytes(flat, metadata))

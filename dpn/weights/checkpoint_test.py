@@ -207,7 +207,7 @@ def test_params_are_exported_as_float32_by_name(tmp_path):
   mesh = sharding.make_mesh()
   params["split"] = jax.device_put(jnp.arange(8.0), sharding.batch(mesh))
   path = tmp_path / "params.safetensors"
-  checkpoint.save_params(str(path), params)
+  files.save_params(str(path), params)
   loaded = safetensors.numpy.load_file(path)
   assert {k: (v.dtype.name, v.tolist()) for k, v in loaded.items()} == {
     "head/kernel": ("float32", [[0, 3], [1, 4], [2, 5]]),

@@ -13,7 +13,7 @@ import safetensors.numpy
 
 from dpn import trees
 from dpn.models import vit
-from dpn.weights import checkpoint, load
+from dpn.weights import files, load
 from dpn.weights import metadata as file_metadata
 
 TESTDATA = pathlib.Path(__file__).parents[1] / "testdata"
@@ -95,7 +95,7 @@ def write_ours(tmp_path, image=IMAGE.shape, pp=None, **kw):
   )
   path = str(tmp_path / "ours.safetensors")
   said = file_metadata.metadata(vit.options(model), None, pp=pp)
-  checkpoint.save_params(path, params, metadata=said)
+  files.save_params(path, params, metadata=said)
   return path, params
 
 

@@ -14,8 +14,8 @@ import pytest
 from dpn.models import vit
 from dpn.scripts import convert
 from dpn.scripts.diagnosis import learned
-from dpn.weights import checkpoint, metadata, timm_vit, vit_params
 from dpn.weights import conftest as testing
+from dpn.weights import files, metadata, timm_vit, vit_params
 
 torch = pytest.importorskip("torch")
 vision_transformer = pytest.importorskip("timm.models.vision_transformer")
@@ -63,7 +63,7 @@ def ours(tmp_path, name, num_classes=5, **kw):
   )
   path = str(tmp_path / f"{name}.safetensors")
   said = metadata.metadata(vit.options(model), None)
-  checkpoint.save_params(path, params, metadata=said)
+  files.save_params(path, params, metadata=said)
   return path, jax.jit(model.apply)({"params": params}, IMAGE)[0]
 
 

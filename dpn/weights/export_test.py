@@ -12,8 +12,8 @@ import safetensors.numpy
 from dpn import trees
 from dpn.models import vit
 from dpn.scripts import convert
-from dpn.weights import checkpoint, fold, metadata
 from dpn.weights import conftest as testing
+from dpn.weights import files, fold, metadata
 
 HEADS = {"num_heads": 2}
 
@@ -219,7 +219,7 @@ def test_whitening_is_in_the_embedding_elsewhere(tmp_path):
     dict(jax.eval_shape(model.init, jax.random.key(0), testing.IMAGE)),
   )
   path, target = (str(tmp_path / f"{x}.safetensors") for x in "ab")
-  checkpoint.save_params(
+  files.save_params(
     path,
     variables["params"],
     variables["batch_stats"],

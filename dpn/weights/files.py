@@ -8,12 +8,14 @@ import zlib
 from collections.abc import Mapping
 from typing import Any, TypedDict
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import safetensors
 import safetensors.numpy
+from jax.experimental import multihost_utils
 
-from dpn import damage, errors, paths, schema, trees
+from dpn import atomic, damage, errors, paths, schema, trees
 from dpn.weights import hub
 
 Flat = dict[str, Any]
@@ -192,10 +194,30 @@ def to_bytes(
   header["__metadata__"] = dict(sorted(metadata.items()))
   header["__metadata__"].pop(_CRC, None)
   header["__metadata__"][_CRC] = _checksum(header, data[start:])
-  compact = json.dumps(header, separators=(",", ":"), ensure_ascii=False)
-  header = compact.encode()
-  header = header.ljust(-(-len(header) // 8) * 8)
+  text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+  header = text.ljust(-(-len(text) // 8) * 8)
   return len(header).to_bytes(8, "little") + header + data[start:]
+
+
+def save_params(
+  path: str,
+  params: Any,
+  batch_stats: Any = None,
+  metadata: Mapping[str, str] | None = None,
+):
+  """Writes parameters as float32 safetensors, names joined by "/".
+
+  Running statistics are called "batch_stats/<name>". In a run of many processes
+  all must call this; the first one writes.
+  """
+  flat = {}
+  variables = {"params": params, STATISTICS: batch_stats or {}}
+  for name, leaf in flatten(variables).items():
+    if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
+      leaf = multihost_utils.process_allgather(leaf, tiled=True)
+    flat[name] = np.asarray(leaf, np.float32, order="C")  # keeps ()
+  if jax.process_index() == 0:
+    atomic.write(path, to_bytes(flat, metadata))
 
 
 def _checksum(header, numbers) -> str:

@@ -12,8 +12,8 @@ import pytest
 
 from dpn import trees
 from dpn.models import vit
-from dpn.weights import checkpoint, files, load, metadata
 from dpn.weights import conftest as testing
+from dpn.weights import files, load, metadata
 
 
 def pre_linen(name):
@@ -339,7 +339,7 @@ def test_positions_of_oblong_images_with_convolutions(tmp_path, stem):
   )
   path, pp = str(tmp_path / "params.safetensors"), "resize((16, 64))"
   said = metadata.metadata(vit.options(model), None, pp=pp)
-  checkpoint.save_params(path, params, stats, said)
+  files.save_params(path, params, stats, said)
   kw = {"options": vit.options(model), "image_size": (32, 32)}
   got = load.load_variables(path, of(np.zeros((1, 32, 32, 3))), **kw)
   table = got["params"]["pos_embedding"]
@@ -365,7 +365,7 @@ def test_positions_of_oblong_images(tmp_path, old, pp, new, kw):
   if pp:
     path = str(tmp_path / "params.safetensors")
     said = metadata.metadata(vit.options(model), None, pp=pp)
-    checkpoint.save_params(path, files.unflatten(flat), metadata=said)
+    files.save_params(path, files.unflatten(flat), metadata=said)
   else:
     path = testing.write(tmp_path, flat)
   shapes = testing.shapes(*(4 * n for n in new), kind="map")

@@ -8,7 +8,7 @@ import safetensors.numpy
 
 import dpn.tasks
 from dpn import trees
-from dpn.weights import checkpoint, load, metadata, pixels
+from dpn.weights import files, load, metadata, pixels
 
 SMALL = {"width": 8, "depth": 2, "mlp_dim": 16, "num_heads": 2}
 MODEL = {
@@ -71,7 +71,7 @@ def test_a_file_for_each_tower(tmp_path):
   task, arrays = _arrays()
   of = lambda t: {k[4:]: x for k, x in arrays.items() if k.startswith(t)}
   head = {"head/kernel": np.zeros((8, 5)), "head/bias": np.zeros(5)}
-  checkpoint.save_params(
+  files.save_params(
     str(tmp_path / "img.safetensors"),
     trees.unflatten(of("img") | head),
     None,

@@ -11,8 +11,8 @@ import yaml
 from dpn import trees
 from dpn.models import vit
 from dpn.scripts import convert
-from dpn.weights import checkpoint, metadata, positions, pretrained
 from dpn.weights import conftest as testing
+from dpn.weights import files, metadata, positions, pretrained
 
 
 def _path(tmp_path, kind):
@@ -110,7 +110,7 @@ def test_another_head_has_its_own_sigma(tmp_path):
     model = vit.Model(classes, **testing.TORCH, weight_norm="sigma_reparam")
     variables = model.init(jax.random.key(1), np.zeros((1, 9, 9, 3)))
     said = metadata.metadata(vit.options(model), None)
-    checkpoint.save_params(path, **variables, metadata=said)
+    files.save_params(path, **variables, metadata=said)
     model, got, _ = vit.from_pretrained(path, num_classes=7)
     head, u = got["params"]["head"], got["batch_stats"]["head"]["u"]
     left, s, _ = np.linalg.svd(head["kernel"])

@@ -9,8 +9,8 @@ import safetensors.numpy
 
 from dpn.models import vit
 from dpn.scripts import convert
-from dpn.weights import checkpoint, metadata, vit_params
 from dpn.weights import conftest as testing
+from dpn.weights import files, metadata, vit_params
 
 SIZE = {"patch_size": (3, 3), "depth": 2, "num_heads": 2, "num_classes": 5}
 KINDS = {
@@ -136,7 +136,7 @@ def test_ours_in_theirs(tmp_path, kind):
       out["kernel"][:] = np.eye(8).reshape(1, 8, 8)
   path, target = (str(tmp_path / f"{x}.safetensors") for x in "ab")
   said = metadata.metadata(vit.options(model), None)
-  checkpoint.save_params(path, params, metadata=said)
+  files.save_params(path, params, metadata=said)
   image = random((2, 9, 9, 3), 3)
   want, out = jax.jit(model.apply)({"params": params}, image)
   notes = convert.convert(

@@ -7,7 +7,7 @@ import pytest
 from dpn import trees
 from dpn.models import vit
 from dpn.scripts import convert
-from dpn.weights import checkpoint, metadata
+from dpn.weights import files, metadata
 
 TINY = {"width": 16, "depth": 2, "num_heads": 2, "patch_size": (4, 4)}
 IMAGE = np.random.RandomState(0).uniform(-1, 1, (2, 8, 8, 3)).astype("f")
@@ -23,7 +23,7 @@ def write(path, **options):
     for name, x in trees.flatten(variables).items()
   }
   variables = trees.unflatten({k: np.float32(x) for k, x in flat.items()})
-  checkpoint.save_params(
+  files.save_params(
     path,
     variables["params"],
     variables.get("batch_stats"),
