@@ -89,7 +89,7 @@ def parse_sweep(arg: str | None, **spec) -> ml_collections.ConfigDict:
   A tuple of text among the defaults is written "a+b". Every sweep has `seeds`
   (how many, from 0; 1 unless `spec` says otherwise) and `runlocal`.
   """
-  spec = {"seeds": 1, **spec, "runlocal": False}
+  spec = {**spec, "seeds": spec.get("seeds", 1), "runlocal": False}
   for name, default in spec.items():
     if isinstance(default, tuple):
       spec[name] = (default, lambda text: tuple(text.split("+")))

@@ -16,7 +16,6 @@ import math
 import multiprocessing
 import os
 import threading
-import zlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -25,7 +24,7 @@ import numpy as np
 from absl import flags
 
 from dpn import host_memory, input_pipeline
-from dpn.input_pipeline import batches
+from dpn.input_pipeline import batches, sources
 from dpn.input_pipeline import order as order_lib
 from dpn.input_pipeline.pp import ops_text
 
@@ -152,20 +151,8 @@ class Data:
 
   def checksum(self) -> str:
     """Returns the number of examples, and a checksum of some of them."""
-    source = self.examples.source
-    checksum = 0
-    for index in np.linspace(0, len(source) - 1, 8).astype(int).tolist():
-      try:
-        example = source[index]
-      except Exception:  # such as of a file that is missing
-        if not self.examples.skip:
-          raise
-        example = {}
-      for key, value in sorted(example.items()):
-        if isinstance(value, np.ndarray):
-          value = value.tobytes()
-        data = value if isinstance(value, bytes) else repr(value).encode()
-        checksum = zlib.crc32(key.encode() + data, checksum)
+    skip = self.examples.skip
+    checksum = sources.checksum(self.examples.source, skip=skip)
     return f"{self.num_examples}-{checksum:08x}"
 
   def batches(self, examples_seen: int = 0) -> Iterator[Batch]:

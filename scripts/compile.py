@@ -254,7 +254,7 @@ def _recipe(config, step, report):
   hours = least * steps / 3600
   print(
     f"At most {rate:,.0f} images/s; all {steps:,} steps take {hours:.2f} hours "
-    f"or more, with {step.sizes['data_size']:,} images in an epoch."
+    f"or more, if an epoch has {step.sizes['data_size']:,} images."
   )
   return {"images_per_sec_at_most": rate, "hours_at_least": hours}
 

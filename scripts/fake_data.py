@@ -39,11 +39,12 @@ def describe(config) -> tuple[loader.Spec, int]:
   label map of zeros, and EXAMPLES; otherwise the data are opened.
   """
   pp.add_modules(config.get("pp_modules") or ())
-  if "decode" not in config.input.pp:
+  ops = config.input.get("pp") or ""  # a mixture has none of its own
+  if "decode" not in ops:
     data = pipeline.training(config.input, seed=0)
     return data.spec, data.num_examples
-  example = _example("decode_labels" in config.input.pp)
-  made = pp.make(config.input.pp)(example, np.random.default_rng(0))
+  example = _example("decode_labels" in ops)
+  made = pp.make(ops)(example, np.random.default_rng(0))
   size = config.input.batch_size
   return {
     name: ((size, *np.shape(value)), np.asarray(value).dtype)

@@ -7,6 +7,14 @@ import pytest
 from dpn.scripts import fake_data
 
 
+def test_a_mixture_is_opened():
+  config, digits = ml_collections.ConfigDict(), {"name": "arrays:digits"}
+  part = {"data": digits | {"split": "train"}, "pp": 'keep("label")'}
+  weights = {"data": {"a": 1, "b": 2}}
+  config.input = {"batch_size": 6, "a": part, "b": part, **weights}
+  assert fake_data.spec(config)["label"][0] == (6,)
+
+
 @pytest.mark.parametrize("key", ["label", "annotation", "mask"])
 def test_label_maps(key):
   config = ml_collections.ConfigDict()

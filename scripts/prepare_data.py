@@ -6,7 +6,8 @@ The source is anything that config.input.data can name: class folders, tar
 archives, manifests, Parquet, your own. The result is read as `photos` from
 --data_dir (else $TFDS_DATA_DIR, else ~/tensorflow_datasets), by us and by TFDS.
 Records are shuffled, the same way each time, so that `train[:10%]` is a random
-sample: the same as `train[:10%]` of class folders and archives.
+sample: the same as `train[:10%]` of class folders and archives. Class folders
+without splits, whose split is `all`, become `train`.
 
   python -m scripts.prepare_data --source tfrecord:OLD/dtd/3.0.1 --data_dir NEW
   python -m scripts.prepare_data --source array_record:OLD/imagenet2012/5.1.0 \
@@ -35,6 +36,7 @@ import functools
 import os
 import re
 import shutil
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypedDict
 
@@ -68,6 +70,7 @@ class Plan(NamedTuple):
   folder: str
   # By split, the number of examples in each file and what reads their records.
   files: dict[str, list[tuple[int, Callable[[], Iterator[bytes]]]]]
+  checksum: int | None  # of the classes and of some examples
   # Writes the rest: (folder, {split: written shards}, note) → None.
   finish: Callable[[str, dict[str, list[tfds_writer.Shard]], str], None]
 
@@ -90,6 +93,7 @@ def prepare(args: argparse.Namespace, images: Mapping[str, Any]) -> str:
   }
   origin = {"source": args.source, "shard_size": args.shard_size}
   origin |= {"sizes": sizes} | ({"images": images} if images else {})
+  origin["checksum"] = plan.checksum
   change = rewrite.Rewrite(**images) if images else iter
   directory = paths.join(os.path.expanduser(args.data_dir), plan.folder)
   saved = _begin(directory, origin)
@@ -124,9 +128,12 @@ def _begin(directory: str, origin: Mapping[str, Any]) -> Checksums:
   """
   os.makedirs(directory, exist_ok=True)
   path = os.path.join(directory, CHECKSUMS)
-  saved = {"origin": None if os.listdir(directory) else origin, "shards": {}}
+  others = [x for x in os.listdir(directory) if not x.endswith(".partial")]
+  saved = {"origin": {} if others else origin, "shards": {}}
   if os.path.isfile(path):
     saved = schema.read_json(path, Checksums)
+    if saved["origin"]:  # which older versions wrote without a checksum
+      saved["origin"].setdefault("checksum", origin["checksum"])
   if saved["origin"] != origin:
     raise ValueError(
       f"{directory} holds another data set, of {saved['origin']}; this one is "
@@ -138,7 +145,7 @@ def _begin(directory: str, origin: Mapping[str, Any]) -> Checksums:
 
 def _convert(args) -> Plan:
   """Plans a data set of a source's examples."""
-  files, features = {}, None
+  files, features, checksum = {}, None, 0
   for split in args.splits.split(","):
     data = sources.make({"name": args.source, "split": split})
     with damage.reading(data.describe(0)):
@@ -151,15 +158,20 @@ def _convert(args) -> Plan:
         f"{data.name} has {_kinds(found)!r:.300}, where the first of --splits "
         f"has {_kinds(features)!r:.300}: prepare them apart."
       )
+    checksum = zlib.crc32(repr(found).encode(), checksum)
+    with damage.reading(data.name):
+      checksum = sources.checksum(data, checksum)
     order = sources.shuffled(len(data))
-    files[split] = [
+    # TFDS keeps the name `all` for all splits together.
+    files["train" if split == "all" else split] = [
       (len(chunk), functools.partial(_records, data, chunk, features))
       for chunk in np.array_split(order, -(-len(data) // args.shard_size))
     ]
   finish = lambda folder, written, note: tfds_writer.write_info(
     folder, args.name, args.version, features, written, note
   )
-  return Plan(os.path.join(args.name, args.version), files, finish)
+  folder = os.path.join(args.name, args.version)
+  return Plan(folder, files, checksum, finish)
 
 
 def _kinds(features):
@@ -264,7 +276,7 @@ def _copy(directory: str, file_format: str, args) -> Plan:
   version = os.path.basename(directory)
   names = filter(None, (info["name"], info.get("configName"), version))
   folder = os.path.join(*names)
-  return Plan(folder, files, finish)
+  return Plan(folder, files, None, finish)
 
 
 # The formats of TFDS that can be copied, and what reads a file of them.

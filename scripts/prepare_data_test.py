@@ -131,11 +131,23 @@ def test_verify_finds_damage(photos):
     prepare_data.verify(directory)
 
 
+def test_folders_of_classes_alone_are_train_and_a_first_write_may_end(photos):
+  directory = photos / "tfds/photos/1.0.0"
+  directory.mkdir(parents=True)
+  (directory / "checksums.json.partial").touch()
+  _run(photos, f"--source=folder:{photos}/photos/val", "--splits=all")
+  _, now = _open(photos, "train[1:]")
+  assert {row["label"] for row in now.read(range(4))} == {0, 1, 2}
+
+
 def test_refuses_another_data_set(photos):
   directory = _run(photos)
   message = r"holds another.*'shard_size': 10.*give another"
   with pytest.raises(SystemExit, match=message):
     _run(photos, "--shard_size=7")
+  (photos / "photos/val/class1").rename(photos / "photos/val/class7")
+  with pytest.raises(SystemExit, match=r"holds another.*'checksum': \d+.*give"):
+    _run(photos)  # with the labels of before
   (directory / "checksums.json").unlink()
   with pytest.raises(SystemExit, match=r"holds another data set"):
     _run(photos)

@@ -97,7 +97,8 @@ def choose(out: str, metric: str) -> dict[str, dict]:
   if undone := [arm.workdir for arm in scored if not arm.done]:
     raise ValueError(
       f"{len(undone)} of {len(competing)} runs are not done: "
-      f"{errors.some_of(undone, 5)}. Finish the sweep first."
+      f"{errors.some_of(undone, 5)}. Finish the sweep first, or "
+      f"take those that it shall not have out of {arms_lib.INDEX}."
     )
   read = {arm.workdir: run_files.read(arm.workdir) for arm in scored}
   frame = pd.DataFrame(competing)  # a column for each field of an arm
@@ -158,6 +159,11 @@ def test_commands(
 
 def _check_trusted(config, arms):
   """Raises ValueError if testing would run what only sweep.json names."""
+  if not os.path.exists(config):
+    raise ValueError(
+      f"{arms_lib.INDEX} is of {config}, which is not there. Run this in the "
+      "folder where the sweep was started."
+    )
   folder = os.path.join(os.path.realpath(configs.__path__[0]), "")
   is_ours = os.path.realpath(config).startswith(folder)
   if not (is_ours or registry.is_trusted(config)):

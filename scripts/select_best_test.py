@@ -163,5 +163,7 @@ def test_errors(out):
     select_best.choose(str(out / "nothing"), METRIC)
   arms = arms_lib.find("configs/digits.py", "", str(out / "digits"))
   arms_lib.write_index("configs/digits.py", "", str(out / "digits"), arms)
+  with pytest.raises(ValueError, match=r"\.json is of gone.py, which is not"):
+    select_best._check_trusted("gone.py", arms)
   with pytest.raises(ValueError, match="no candidates to choose from"):
     select_best.choose(str(out / "digits"), METRIC)

@@ -36,7 +36,7 @@ def sweep(arg):
 
 # What stands in for trainers.train: it writes down how it was called.
 TRAINER = """
-import json, pathlib, signal, sys, time
+import json, os, pathlib, signal, sys, time
 _, config, _, workdir, *fields = sys.argv[1:]
 workdir = pathlib.Path(workdir)
 arm = config.partition(":")[2]
@@ -45,6 +45,8 @@ assert (workdir / "log.txt").exists()
 with (workdir.parent / "calls").open("a") as f:
   f.write(f"{arm} {fields}\\n")
 print("step 1/4 (25%)", flush=True)
+if arm.startswith("b") and (workdir.parent / "no_memory").exists():
+  os.kill(os.getpid(), signal.SIGKILL)
 if arm.startswith("b") and not (workdir.parent / "mended").exists():
   sys.exit("Error: the disk is full.")
 if arm.startswith("c") and (workdir.parent / "slow").exists():
@@ -129,6 +131,11 @@ def test_a_failing_arm_and_a_second_sweep(made, capsys):
     "candidate": None,
   }
   # Once more: what is done is left alone, what failed is tried again.
+  (out / "no_memory").touch()
+  with pytest.raises(SystemExit):
+    _main(made, "--set", "lr=0.1", "--set", "loss=a b")
+  assert "b-s1  failed: ended by signal 9 (" in capsys.readouterr().out
+  (out / "no_memory").unlink()
   (out / "mended").touch()
   (out / "calls").unlink()
   _main(made, "--set", "lr=0.1", "--set", "loss=a b")
@@ -299,6 +306,10 @@ def test_an_arm_that_has_started_keeps_its_settings_in_any_order(tmp_path):
   other = dataclasses.replace(arm, arg="seed=0,stem_ln=none")
   with pytest.raises(ValueError, match="dpn-s0 started with stem_ln=dpn,epoc"):
     arms.write_index(digits, "", out, [other])
+  (tmp_path / "sweep.json").unlink()  # as of a run that no sweep began
+  (tmp_path / "dpn-s0" / "done.json").touch()
+  with pytest.raises(ValueError, match="dpn-s0 began with another config"):
+    arms.write_index(digits, "", out, arms.find(digits, "stems=dpn", out))
 
 
 def test_runs_share_a_machine(monkeypatch):

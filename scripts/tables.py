@@ -50,6 +50,11 @@ def main(argv: Sequence[str] | None = None):
         f"--table {classes.NAME} and {zoo.NAME} have metrics of their own. "
         "Leave out --metric."
       )
+    if args.baseline and {*(args.table or ())} - {own_runs.NAME}:
+      raise ValueError(
+        f"--baseline is of --table {own_runs.NAME}, or none: others have "
+        "baselines of their own. Leave it out."
+      )
     if args.format == "long":
       output.write(args.output, render.as_csv(runs.long(list(frame.run))))
       return

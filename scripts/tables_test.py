@@ -447,8 +447,9 @@ def test_wrong_inputs_end_with_a_sentence(root, tmp_path):
   for argv, message in (
     ([str(tmp_path / "nowhere")], "nowhere is not a folder"),
     ([str(root), "--metric", "acc"], "Unknown final metric 'acc'"),
-    ([str(root), "--table", "6", "--baseline", "dnp"], "Unknown arm 'dnp'"),
+    ([str(root), "--table", "runs", "--baseline", "dnp"], "Unknown arm 'dnp'"),
     ([str(root), "--table", "zoo", "--metric", "x"], "metrics of their own"),
+    ([str(root), "--table", "6", "--baseline", "dpn"], "of --table runs, or"),
   ):
     with pytest.raises(SystemExit, match=message):
       tables.main(argv)

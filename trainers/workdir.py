@@ -61,7 +61,7 @@ def lock(workdir: str, config: dict, *, allow_config_change: bool = False):
       os.makedirs(workdir, exist_ok=True)
       stack.enter_context(_flock(workdir))
       if not allow_config_change:
-        _check_config(workdir, config)
+        check_config(workdir, config)
     except OSError as e:
       raise type(e)(
         f"Cannot write to --workdir={workdir}: {e.strerror or e}. Give a "
@@ -128,7 +128,7 @@ def _flock(workdir: str):
   return f
 
 
-def _check_config(workdir: str, config: dict):
+def check_config(workdir: str, config: dict):
   """Raises ValueError if a run there that has saved or is done differs."""
   path = pathlib.Path(workdir, CONFIG)
   saved = any(pathlib.Path(workdir, files.CHECKPOINTS).glob("*"))

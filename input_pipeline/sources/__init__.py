@@ -32,6 +32,7 @@ import abc
 import bisect
 import itertools
 import re
+import zlib
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Required, TypedDict
 
@@ -201,6 +202,26 @@ def check_split(where: str, split: str, known: Collection[str]):
 def shuffled(size: int, seed: int = 0) -> np.ndarray:
   """Returns 0, …, size - 1 in random order, the same on every machine."""
   return np.random.default_rng(seed).permutation(size)
+
+
+def checksum(source: Source, start: int = 0, *, skip: bool = False) -> int:
+  """Returns `start` with a CRC-32 of eight examples, all keys.
+
+  `skip` passes over those that cannot be read, such as of a missing file.
+  """
+  for index in np.linspace(0, len(source) - 1, 8).astype(int).tolist():
+    try:
+      example = source[index]
+    except Exception:
+      if not skip:
+        raise
+      example = {}
+    for key, value in sorted(example.items()):
+      if isinstance(value, np.ndarray):
+        value = value.tobytes()
+      data = value if isinstance(value, bytes) else repr(value).encode()
+      start = zlib.crc32(key.encode() + data, start)
+  return start
 
 
 def join(

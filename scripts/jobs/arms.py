@@ -237,6 +237,8 @@ def write_index(config: str, arg: str, out: str, arms: Sequence[Arm]):
         f"{arm.workdir} started with {there.arg} {dict(there.overrides)}, now "
         f"it is {arm.arg} {dict(arm.overrides)}. Give another --out."
       )
+    if arm.done and not (there or arm.overrides):
+      workdir_lib.check_config(arm.workdir, get_config(arm.arg).to_dict())
   every = before | {arm.workdir: arm for arm in arms}
   entries = [
     dataclasses.asdict(arm) | {"workdir": arm.run_name}

@@ -3,7 +3,6 @@
 import concurrent.futures
 import contextlib
 import datetime
-import functools
 import os
 import signal
 import subprocess
@@ -21,7 +20,6 @@ _MEMORY = (
   "XLA_PYTHON_CLIENT_MEM_FRACTION",
   "XLA_PYTHON_CLIENT_PREALLOCATE",
 )
-_say = functools.partial(print, flush=True)
 
 
 def run(
@@ -45,7 +43,7 @@ def run(
       if stopping.is_set():
         return "not run"
       try:
-        process = _start(job, keep_open, env)
+        process, old = _start(job, keep_open, env)
       except OSError as e:
         return f"failed: {e}"
       running.add(process)
@@ -53,7 +51,7 @@ def run(
     _say(f"{job.name} runs; its output: {job.log}")
     code = process.wait()
     running.discard(process)
-    return _outcome(job, code, time.monotonic() - begin)
+    return _outcome(job, code, time.monotonic() - begin, old)
 
   def stop(futures):
     with lock:
@@ -86,6 +84,11 @@ def run(
   return {name: future.result() for future, name in futures.items()}
 
 
+def _say(text):
+  with contextlib.suppress(OSError):  # Ctrl-C has ended `tee`, too
+    print(text, flush=True)
+
+
 def sharing(workers: int) -> dict[str, str]:
   """Returns the environment variables by which runs share a machine.
 
@@ -104,7 +107,7 @@ def sharing(workers: int) -> dict[str, str]:
 def _start(job, keep_open, env):
   os.makedirs(os.path.dirname(job.log), exist_ok=True)
   with open(job.log, "ab") as log:
-    return subprocess.Popen(
+    process = subprocess.Popen(
       [sys.executable, *job.command],
       env=env,
       stdin=subprocess.DEVNULL,
@@ -114,17 +117,19 @@ def _start(job, keep_open, env):
       start_new_session=True,
       pass_fds=(keep_open,),
     )
+    return process, log.tell()
 
 
-def _outcome(job, code, secs):
+def _outcome(job, code, secs, old):
   if all(arm.done for arm in job.arms):
     return f"done in {datetime.timedelta(seconds=round(secs))}"
   if code in (0, -signal.SIGTERM):
     return "stopped; run the same command to resume"
   with open(job.log, "rb") as f:
-    f.seek(max(0, f.seek(0, os.SEEK_END) - _TAIL_BYTES))
+    f.seek(max(old, f.seek(0, os.SEEK_END) - _TAIL_BYTES))
     lines = f.read().decode(errors="replace").split("\n")
   lines = [line for line in lines if line.strip()]
   errors = [line for line in lines if line.startswith("Error: ")]
-  reason = (errors or lines or [f"exit status {code}"])[-1]
+  killed = [f"ended by signal {-code}"] if code < 0 else []
+  reason = (errors or killed or lines or [f"exit status {code}"])[-1]
   return f"failed: {reason.removeprefix('Error: ')} ({job.log})"

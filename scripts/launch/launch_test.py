@@ -84,6 +84,7 @@ def test_preflight_comes_first(script, tmp_path):
   words = ["-m", "scripts.compile", "--target", "v5e:8x8", *TRAIN[:2]]
   assert first[1:] == words
   own = ["--allow_config_change", "--seeds", "0,1", "--init_timeout_secs=9"]
+  own += ["--num_processes", "2", "--coordinator=h:1", "--process_id=0"]
   done = _run(script, *options, "--dry_run", "--", *TRAIN, *own)
   assert shlex.split(done.stdout.partition("\n")[0])[1:] == words
   (tmp_path / "bin").mkdir()

@@ -24,9 +24,9 @@ preflight() {
   shift 2
   while (($#)); do
     case $1 in
-      --workdir | --seeds | --init_timeout_secs) shift 2 ;;
-      --workdir=* | --seeds=* | --init_timeout_secs=*) shift ;;
-      --allow_config_change*) shift ;;
+      --workdir | --seeds | --init_timeout_secs | --coordinator | --num_processes | --process_id) shift 2 ;;
+      --workdir=* | --seeds=* | --init_timeout_secs=* | --coordinator=* | --num_processes=* | --process_id=*) shift ;;
+      --allow_config_change* | --noallow_config_change) shift ;;
       *) command+=("$1") && shift ;;
     esac
   done

@@ -219,7 +219,7 @@ def _dot(ax, row, cell):
   if isinstance(cell, str):
     note(cell, (0, row), (3, 0))
     return
-  if cell.has_interval and cell.n != 2:
+  if cell.has_interval:
     ax.errorbar(
       cell.mean, row, xerr=cell.ci, fmt="o", color=COLOURS[0], markersize=5,
       elinewidth=1.6, label="mean and 95% interval",
