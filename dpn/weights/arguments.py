@@ -11,13 +11,16 @@ from dpn.weights.vit_params import VitParams
 def timm(model: VitParams, no_embed_class: bool) -> dict[str, Any]:
   """Returns arguments of timm's VisionTransformer."""
   options, size = model.options, _image_size(model)
+  ratio = options["mlp_dim"] / options["width"]
+  if int(options["width"] * ratio) != options["mlp_dim"]:
+    ratio = (options["mlp_dim"] + 0.5) / options["width"]  # rounded down again
   args: dict[str, Any] = {"img_size": size} if size else {}
   args |= {
     "patch_size": _side(*model.patch[:2]),
     "embed_dim": options["width"],
     "depth": options["depth"],
     "num_heads": options["num_heads"],
-    "mlp_ratio": options["mlp_dim"] / options["width"],
+    "mlp_ratio": ratio,
     "qkv_bias": options["qkv_bias"],
     "num_classes": options["num_classes"] or 0,
     "class_token": options["pool_type"] == "tok",

@@ -71,6 +71,13 @@ def test_gray_images(tmp_path):
       assert config["num_channels"] == 1
 
 
+def test_mlp_ratio_is_rounded_down_by_timm(tmp_path):
+  path, _ = testing.write_ours(tmp_path, stem_ln="none", width=44, mlp_dim=120)
+  convert.convert(path, str(tmp_path / "timm"), "timm")
+  config = json.loads((tmp_path / "timm" / "config.json").read_text())
+  assert int(44 * config["model_args"]["mlp_ratio"]) == 120
+
+
 def twice(x):
   return contextlib.nullcontext() if isinstance(x, bool) else 2 * x
 

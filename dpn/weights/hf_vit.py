@@ -80,6 +80,7 @@ class Config(TypedDict, total=False):
   layer_norm_eps: float
   model_type: str
   num_attention_heads: int
+  num_channels: int
   pooler_act: str
 
 
@@ -131,7 +132,9 @@ def describe(config: Config, image: ImageConfig) -> metadata.ModelMetadata:
     "hf",
     options,
     pixels,
-    preprocessing.of_hugging_face(image, pixels) if image else None,
+    preprocessing.of_hugging_face(image, pixels, config.get("num_channels", 3))
+    if image
+    else None,
     cls_row=True,
     image_size=preprocessing.size_of(config.get("image_size")),
     source="its config.json" if config else "the defaults of transformers",

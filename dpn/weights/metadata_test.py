@@ -95,10 +95,11 @@ def test_what_is_assumed(tmp_path):
 
 def test_config_of_hugging_face(tmp_path):
   config = {"hidden_act": "gelu_new", "layer_norm_eps": 1e-5}
-  config |= {"num_attention_heads": 3, "image_size": 48}
-  image = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
+  config |= {"num_attention_heads": 3, "image_size": 48, "num_channels": 1}
+  image = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3, "size": 48}
   path = write(tmp_path, config=config, preprocessor_config=image)
   got = read(path, "hf")
+  assert got.pp.startswith("decode(channels=1)|resize((48, 48)")
   assert got.options == {
     "gelu": "tanh",
     "norm": "layernorm",

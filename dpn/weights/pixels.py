@@ -17,7 +17,7 @@ class Pixels:
   def __post_init__(self):
     for name in ("mean", "std"):
       values = getattr(self, name)
-      values = np.broadcast_to(values, max(3, np.size(values)))
+      values = np.repeat(values, 3 if np.size(values) == 1 else 1)
       object.__setattr__(self, name, tuple(map(float, values)))
 
   def of(self, channels: int) -> tuple[list[float], list[float]]:

@@ -16,6 +16,7 @@ def test_pixels_are_written_as_ops():
 def test_pixels_for_channels():
   assert HALF.of(1) == ([0.5], [0.5])
   assert HALF.of(4) == ([0.5] * 4, [0.5] * 4)
+  assert pixels.Pixels((0.4, 0.5), (0.2, 0.3)).of(2) == ([0.4, 0.5], [0.2, 0.3])
   imagenet = pixels.Pixels(*pixels.IMAGENET)
   assert imagenet.of(3) == tuple(map(list, pixels.IMAGENET))
   with pytest.raises(ValueError, match="3 channels, but the images have 1"):

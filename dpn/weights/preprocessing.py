@@ -139,13 +139,13 @@ def of_timm(config: Mapping[str, Any], pixels: Pixels | None) -> str | None:
 
 
 def of_hugging_face(
-  image: Mapping[str, Any], pixels: Pixels | None
+  image: Mapping[str, Any], pixels: Pixels | None, channels: int = 3
 ) -> str | None:
   """Returns what an image processor of transformers does, None if unclear.
 
   `image` is its preprocessor_config.json.
   """
-  ops, size = [_decode(3)], image.get("size")
+  ops, size = [_decode(channels)], image.get("size")
   if image.get("do_resize", True):
     method = _HF_METHODS.get(image.get("resample", 2))
     side = size.get("shortest_edge") if isinstance(size, Mapping) else None

@@ -3,6 +3,7 @@
 `dpn.models.vit.from_pretrained` is how to call this.
 """
 
+import dataclasses
 import math
 import re
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ import numpy as np
 from absl import logging
 
 from dpn import damage, errors, schema, stems
-from dpn.models import vit
+from dpn.models import stem, vit
 from dpn.weights import (
   big_vision,
   files,
@@ -63,8 +64,10 @@ def _load(path, arch, options):
   told = {k: v for k, v in options.items() if k not in CHANGEABLE}
   file = vit_params.read(path, told, arch)
   model = vit.Model(**{**file.options, **stems.spelled(options)})
+  _check_stem(path, file, model.config)
   size = _size(file)
   preprocess = preprocessing.make(file.pp, file.pixels, size, file.patch)
+  preprocess = _of_whole_patches(file, preprocess)
   if size and None not in preprocess.shape:
     file = _fit_positions(file, preprocess)
   if file.assumed:
@@ -80,6 +83,33 @@ def _load(path, arch, options):
     )
   variables = files.unflatten(_fitted(path, file, model))
   return Pretrained(model, jax.device_put(variables), preprocess)
+
+
+def _check_stem(path, file, config):
+  """Raises ValueError if norms or kernels of the file would do other things."""
+  name, kind = file.options["stem_ln"], file.options["stem"]
+  old, new = stem.get_ln(name), stem.get_ln(config.stem_ln)
+  ln1 = lambda ln: ln.ln1 and (ln.ln1, ln.ln1_after_posemb)
+  both = (old.ln0, new.ln0), (ln1(old), ln1(new))
+  alike = kind == config.stem or {kind, config.stem} <= {*stem.EMBEDS_PATCHES}
+  if not alike or any(x and y and x != y for x, y in both):
+    raise ValueError(
+      f"{path!r} is of stem_ln={name!r} with stem={kind!r}, whose parameters "
+      f"do not fit stem_ln={config.stem_ln!r} with stem={config.stem!r}. Leave "
+      'stem_ln out; or train with config.model_load.dont_load=("stem/.*",).'
+    )
+
+
+def _of_whole_patches(file, preprocess):
+  """Returns it without the pixels that other libraries' convolutions skip."""
+  *size, channels = preprocess.shape
+  if file.options["stem"] == "conv" or None in size:
+    return preprocess
+  whole = tuple(x - x % p for x, p in zip(size, file.patch, strict=False))
+  if whole == tuple(size) or not all(whole):
+    return preprocess
+  pp = f"{preprocess.pp}|top_left_crop({whole})"
+  return dataclasses.replace(preprocess, pp=pp, shape=(*whole, channels))
 
 
 def _fit_positions(file, preprocess):

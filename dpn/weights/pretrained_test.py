@@ -78,6 +78,17 @@ def test_a_norm_that_the_file_has_is_kept(tmp_path):
   assert variables["params"]["stem"]["ln1"]["bias"].tolist() == [0] * 8
   plain = vit.from_pretrained(path, stem_ln="none").variables["params"]
   assert "stem" not in plain
+  for old, new in (
+    ({"stem_ln": "post_posemb"}, "dpn"),
+    ({"stem_ln": "post_rmsnorm"}, "dpn"),
+    ({"stem_ln": "none", "stem": "hmlp", "patch_size": (4, 4)}, "patch_stats"),
+  ):
+    model = vit.Model(5, **{**testing.TORCH, **old})
+    variables = model.init(jax.random.key(0), np.zeros((1, 12, 12, 3)))
+    said = metadata.metadata(vit.options(model), None)
+    files.save_params(path, **variables, metadata=said)
+    with pytest.raises(ValueError, match="whose parameters do not fit stem_ln"):
+      vit.from_pretrained(path, stem_ln=new)
 
 
 def test_another_head_and_layout(tmp_path):
@@ -188,6 +199,13 @@ def test_what_is_said_and_what_is_assumed(tmp_path, monkeypatch):
   (tmp_path / "config.json").write_text(text)
   vit.from_pretrained(tmp_path)
   assert "from 3×3 to 4×4" in said[1]
+  text = json.dumps(config).replace("[3, 9, 9]", "[3, 11, 11]")
+  (tmp_path / "config.json").write_text(
+    text
+  )  # as SigLIP's 384 in patches of 14
+  preprocess = vit.from_pretrained(tmp_path).preprocess
+  assert preprocess.pp.endswith("|top_left_crop((9, 9))")
+  assert (preprocess.shape, len(said)) == ((9, 9, 3), 2)
   vit.from_pretrained(_path(tmp_path, "tok"))
   assert "Assumed: gelu='tanh', " in said[2]
 

@@ -288,6 +288,13 @@ def central_crop(
   return apply
 
 
+@op.on_key(kind="crop", size="crop_size", lazy=True)
+def top_left_crop(crop_size: int | tuple[int, int]):
+  """Crops the top left corner, such as what a convolution has strides for."""
+  height, width = op.pair(crop_size)
+  return lambda image: _crop(image, 0, 0, height, width)
+
+
 @op.on_key_random(kind="crop", size="crop_size", lazy=True)
 def random_crop(crop_size: int | tuple[int, int]):
   """Crops a box of `crop_size`, all positions equally likely."""
