@@ -39,7 +39,8 @@ def describe(config) -> tuple[loader.Spec, int]:
   label map of zeros, and EXAMPLES; otherwise the data are opened.
   """
   pp.add_modules(config.get("pp_modules") or ())
-  ops = config.input.get("pp") or ""  # a mixture has none of its own
+  parts = map(config.input.get, config.input.get("data", ()))  # of a mixture
+  ops = next((x.pp for x in (config.input, *parts) if x and x.get("pp")), "")
   if "decode" not in ops:
     data = pipeline.training(config.input, seed=0)
     return data.spec, data.num_examples

@@ -13,6 +13,9 @@ def test_a_mixture_is_opened():
   weights = {"data": {"a": 1, "b": 2}}
   config.input = {"batch_size": 6, "a": part, "b": part, **weights}
   assert fake_data.spec(config)["label"][0] == (6,)
+  part |= {"data": {"name": "folder:/gone"}, "pp": 'decode|keep("image")'}
+  config.input.update(a=part, b=part)
+  assert fake_data.spec(config)["image"][0] == (6, 64, 64, 3)
 
 
 @pytest.mark.parametrize("key", ["label", "annotation", "mask"])

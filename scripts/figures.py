@@ -44,7 +44,8 @@ def _parse(argv):
   )
   parser.add_argument("-o", "--output", required=True, metavar="FOLDER")
   parser.add_argument(
-    "--arms", nargs="+", default=(), metavar="ARM", type=own_runs.arm_name,
+    "--arms", nargs="+", action="extend", default=[], metavar="ARM",
+    type=own_runs.arm_name,
     help="for 2, 4, curves and differences: none dpn pre …; all without it",
   )  # fmt: skip
   parser.add_argument("--metric", help="for 1, 6, curves and differences")

@@ -70,7 +70,7 @@ class Plan(NamedTuple):
   folder: str
   # By split, the number of examples in each file and what reads their records.
   files: dict[str, list[tuple[int, Callable[[], Iterator[bytes]]]]]
-  checksum: int | None  # of the classes and of some examples
+  checksum: int  # of the classes and of some examples; 0 of copies
   # Writes the rest: (folder, {split: written shards}, note) → None.
   finish: Callable[[str, dict[str, list[tfds_writer.Shard]], str], None]
 
@@ -93,7 +93,7 @@ def prepare(args: argparse.Namespace, images: Mapping[str, Any]) -> str:
   }
   origin = {"source": args.source, "shard_size": args.shard_size}
   origin |= {"sizes": sizes} | ({"images": images} if images else {})
-  origin["checksum"] = plan.checksum
+  origin |= {"checksum": plan.checksum} if plan.checksum else {}
   change = rewrite.Rewrite(**images) if images else iter
   directory = paths.join(os.path.expanduser(args.data_dir), plan.folder)
   saved = _begin(directory, origin)
@@ -132,8 +132,6 @@ def _begin(directory: str, origin: Mapping[str, Any]) -> Checksums:
   saved = {"origin": {} if others else origin, "shards": {}}
   if os.path.isfile(path):
     saved = schema.read_json(path, Checksums)
-    if saved["origin"]:  # which older versions wrote without a checksum
-      saved["origin"].setdefault("checksum", origin["checksum"])
   if saved["origin"] != origin:
     raise ValueError(
       f"{directory} holds another data set, of {saved['origin']}; this one is "
@@ -160,7 +158,7 @@ def _convert(args) -> Plan:
       )
     checksum = zlib.crc32(repr(found).encode(), checksum)
     with damage.reading(data.name):
-      checksum = sources.checksum(data, checksum)
+      checksum = sources.checksum(data, checksum, keys=found)
     order = sources.shuffled(len(data))
     # TFDS keeps the name `all` for all splits together.
     files["train" if split == "all" else split] = [
@@ -276,7 +274,7 @@ def _copy(directory: str, file_format: str, args) -> Plan:
   version = os.path.basename(directory)
   names = filter(None, (info["name"], info.get("configName"), version))
   folder = os.path.join(*names)
-  return Plan(folder, files, None, finish)
+  return Plan(folder, files, 0, finish)
 
 
 # The formats of TFDS that can be copied, and what reads a file of them.
@@ -370,6 +368,8 @@ def main(argv: Sequence[str] | None = None):
   if args.source and not re.fullmatch(r"\d+\.\d+\.\d+", args.version):
     parser.error(f"--version={args.version}: expected three numbers: 1.0.0")
   args.splits = args.splits.replace(" ", "")
+  if {"all", "train"} <= {*args.splits.split(",")}:
+    parser.error("--splits: `all` would be written as a second `train`")
   if re.search(r"[\[+]", args.splits):
     parser.error(
       f"--splits={args.splits}: expected names such as train,val; slices can "

@@ -81,7 +81,7 @@ def _parser():
   add = parser.add_argument
   add("runs", nargs="+", help="folders that hold runs")
   known = [*paper.TABLES, classes.NAME, own_runs.NAME, zoo.NAME, "all"]
-  add("--table", nargs="+", choices=known, help="print these, whole")
+  add("--table", nargs="+", action="extend", choices=known, help="print whole")
   formats = [*render.FORMATS, "long", "archive"]
   add("--format", default="text", choices=formats)
   add("--metric", help="instead of the runs' or the table's own")
@@ -92,8 +92,8 @@ def _parser():
     help="of your own runs; base if there is one",
   )
   add(
-    "--arms", nargs="+", default=(), metavar="ARM", type=own_runs.arm_name,
-    help="only these of them",
+    "--arms", nargs="+", action="extend", default=[], metavar="ARM",
+    type=own_runs.arm_name, help="only these of them",
   )  # fmt: skip
   measures = aggregate.MEASURES
   add("--interval", default="ci95", choices=measures, help="after ±")

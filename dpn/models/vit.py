@@ -354,9 +354,9 @@ def from_pretrained(
     arch: timm's name of the model, for files that do not say what they are.
     revision: a branch, tag or commit on the hub.
     **options: fields of `Config`. `num_classes`, `rep_size` and `stem_ln` may
-      differ from the file's: what it lacks is freshly initialized, what the
-      model lacks is left out. Those that only concern training are free. The
-      rest tells what the file does not, such as `num_heads` for PyTorch's.
+      differ from the file's (a norm of the stem turns into no other): what it
+      lacks is freshly initialized, what the model lacks is left out. Those that
+      only concern training are free. The rest tells what the file does not.
   """
   from dpn.weights import pretrained  # which imports this module
 

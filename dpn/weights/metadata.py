@@ -25,12 +25,10 @@ IN_SHAPES = (
 # Where those differ and may (`dont_load`), the option may differ as well.
 IN_NAMES = {
   "stem_ln": r"(batch_stats/)?stem/.*",
-  "stem_eps": r"(batch_stats/)?stem/.*",
   "stem": r"(embedding|patch_stats)/.*",
   "stem_kw": r"(embedding|patch_stats)/.*",
   "final_norm": r"Transformer/encoder_norm/.*",
   "registers": r"registers",
-  "registers_last": r"registers",
   "prefix_norm": r".*_prefix/(scale|bias)",
   "pool_norm": r"fc_norm/.*",
   "pool_type": r"cls|(MAPHead|SequencePool)_0/.*",

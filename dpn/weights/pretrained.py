@@ -67,7 +67,7 @@ def _load(path, arch, options):
   _check_stem(path, file, model.config)
   size = _size(file)
   preprocess = preprocessing.make(file.pp, file.pixels, size, file.patch)
-  preprocess = _of_whole_patches(file, preprocess)
+  preprocess = _of_whole_patches(path, file, preprocess)
   if size and None not in preprocess.shape:
     file = _fit_positions(file, preprocess)
   if file.assumed:
@@ -89,26 +89,29 @@ def _check_stem(path, file, config):
   """Raises ValueError if norms or kernels of the file would do other things."""
   name, kind = file.options["stem_ln"], file.options["stem"]
   old, new = stem.get_ln(name), stem.get_ln(config.stem_ln)
-  ln1 = lambda ln: ln.ln1 and (ln.ln1, ln.ln1_after_posemb)
-  both = (old.ln0, new.ln0), (ln1(old), ln1(new))
+  free = {None, "standardize"}  # no parameters
+  pairs = {old.ln0, new.ln0}, {old.ln1, new.ln1}
   alike = kind == config.stem or {kind, config.stem} <= {*stem.EMBEDS_PATCHES}
-  if not alike or any(x and y and x != y for x, y in both):
+  alike &= all(len(pair) == 1 or pair & free for pair in pairs)
+  alike &= old.ln1_after_posemb == new.ln1_after_posemb or None in pairs[1]
+  if not alike:
     raise ValueError(
       f"{path!r} is of stem_ln={name!r} with stem={kind!r}, whose parameters "
       f"do not fit stem_ln={config.stem_ln!r} with stem={config.stem!r}. Leave "
-      'stem_ln out; or train with config.model_load.dont_load=("stem/.*",).'
+      "stem_ln out."
     )
 
 
-def _of_whole_patches(file, preprocess):
+def _of_whole_patches(path, file, preprocess):
   """Returns it without the pixels that other libraries' convolutions skip."""
   *size, channels = preprocess.shape
-  if file.options["stem"] == "conv" or None in size:
+  if file.options["stem"] not in stem.EMBEDS_PATCHES or None in size:
     return preprocess
   whole = tuple(x - x % p for x, p in zip(size, file.patch, strict=False))
   if whole == tuple(size) or not all(whole):
     return preprocess
   pp = f"{preprocess.pp}|top_left_crop({whole})"
+  logging.warning("Only %d × %d pixels fit the patches of %r.", *whole, path)
   return dataclasses.replace(preprocess, pp=pp, shape=(*whole, channels))
 
 

@@ -1,5 +1,6 @@
 """Models by path: those of every library give the logits that they gave."""
 
+import dataclasses
 import json
 import sys
 
@@ -9,6 +10,7 @@ import pytest
 import yaml
 
 from dpn import trees
+from dpn.input_pipeline import images
 from dpn.models import vit
 from dpn.scripts import convert
 from dpn.weights import conftest as testing
@@ -78,6 +80,8 @@ def test_a_norm_that_the_file_has_is_kept(tmp_path):
   assert variables["params"]["stem"]["ln1"]["bias"].tolist() == [0] * 8
   plain = vit.from_pretrained(path, stem_ln="none").variables["params"]
   assert "stem" not in plain
+  path, _ = testing.write_ours(tmp_path, stem_ln="pre_no_learnable")
+  vit.from_pretrained(path, stem_ln="pre")  # whose scale starts as none
   for old, new in (
     ({"stem_ln": "post_posemb"}, "dpn"),
     ({"stem_ln": "post_rmsnorm"}, "dpn"),
@@ -204,10 +208,16 @@ def test_what_is_said_and_what_is_assumed(tmp_path, monkeypatch):
     text
   )  # as SigLIP's 384 in patches of 14
   preprocess = vit.from_pretrained(tmp_path).preprocess
-  assert preprocess.pp.endswith("|top_left_crop((9, 9))")
-  assert (preprocess.shape, len(said)) == ((9, 9, 3), 2)
+  assert (preprocess.shape, len(said)) == ((9, 9, 3), 3)
+  image = np.random.default_rng(0).integers(0, 256, (11, 11, 3), np.uint8)
+  whole = preprocess.pp.removesuffix("|top_left_crop((9, 9))")
+  whole = dataclasses.replace(preprocess, pp=whole, shape=(11, 11, 3))
+  np.testing.assert_array_equal(
+    images.prepare([image], preprocess),
+    images.prepare([image], whole)[:, :9, :9],
+  )
   vit.from_pretrained(_path(tmp_path, "tok"))
-  assert "Assumed: gelu='tanh', " in said[2]
+  assert "Assumed: gelu='tanh', " in said[3]
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,7 @@ def draw(
     compiled: (config, target) → bounds and more, as JSON.
   """
   archive, rows = f"{os.path.splitext(path)[0]}.jsonl", []
-  randaug = "randaug" in (config.input.get("pp") or "")
+  randaug = "randaug" in str(config.input)
   # So many images at once may leave fewer steps than the warmup takes.
   unset = {f"total_{unit}": None for unit in schedules.UNITS}
   config = fit.changed(config, unset | {"total_steps": _STEPS})

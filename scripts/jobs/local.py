@@ -107,6 +107,7 @@ def sharing(workers: int) -> dict[str, str]:
 def _start(job, keep_open, env):
   os.makedirs(os.path.dirname(job.log), exist_ok=True)
   with open(job.log, "ab") as log:
+    old = log.tell()  # before the run writes there, too
     process = subprocess.Popen(
       [sys.executable, *job.command],
       env=env,
@@ -117,7 +118,7 @@ def _start(job, keep_open, env):
       start_new_session=True,
       pass_fds=(keep_open,),
     )
-    return process, log.tell()
+    return process, old
 
 
 def _outcome(job, code, secs, old):
