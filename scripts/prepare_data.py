@@ -134,8 +134,8 @@ def _begin(directory: str, origin: Mapping[str, Any]) -> Checksums:
     saved = schema.read_json(path, Checksums)
   if saved["origin"] != origin:
     raise ValueError(
-      f"{directory} holds another data set, of {saved['origin']}; this one is "
-      f"of {origin}: give another --data_dir, --name or --version."
+      f"{directory} holds another data set, of {saved['origin'] or '?'}; this "
+      f"one is of {origin}: give another --data_dir, --name or --version."
     )
   atomic.write_json(path, saved)
   return saved

@@ -316,6 +316,7 @@ def test_smaller_images(photos):
     ),
     (["--name=x", "--shard_size=0"], "--shard_size: expected 1 or more"),
     (["--name=a/b"], "--name=a/b: expected one word"),
+    (["--name=x", "--splits=all,train"], "`all` would be written as a second"),
     (["--name=x", "--version=1.0"], "--version=1.0: expected three numbers"),
   ],
 )

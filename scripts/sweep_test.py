@@ -308,7 +308,7 @@ def test_an_arm_that_has_started_keeps_its_settings_in_any_order(tmp_path):
     arms.write_index(digits, "", out, [other])
   (tmp_path / "sweep.json").unlink()  # as of a run that no sweep began
   (tmp_path / "dpn-s0" / "done.json").touch()
-  with pytest.raises(ValueError, match="dpn-s0 began with another config"):
+  with pytest.raises(ValueError, match="dpn-s0 is done, but began with"):
     arms.write_index(digits, "", out, arms.find(digits, "stems=dpn", out))
 
 

@@ -61,7 +61,7 @@ def lock(workdir: str, config: dict, *, allow_config_change: bool = False):
       os.makedirs(workdir, exist_ok=True)
       stack.enter_context(_flock(workdir))
       if not allow_config_change:
-        check_config(workdir, config)
+        _check_config(workdir, config)
     except OSError as e:
       raise type(e)(
         f"Cannot write to --workdir={workdir}: {e.strerror or e}. Give a "
@@ -128,33 +128,38 @@ def _flock(workdir: str):
   return f
 
 
-def check_config(workdir: str, config: dict):
-  """Raises ValueError if a run there that has saved or is done differs."""
+def changes(workdir: str, config: dict) -> str:
+  """Returns in which fields a run that has saved or is done there differs."""
   path = pathlib.Path(workdir, CONFIG)
-  saved = any(pathlib.Path(workdir, files.CHECKPOINTS).glob("*"))
-  settled = saved or path.with_name(DONE).exists()
+  settled = _saved(workdir) or path.with_name(DONE).exists()
   if not settled or not path.exists():
-    return
+    return ""
   try:
     old = schema.read_json(str(path), dict)
   except ValueError as e:
     raise ValueError(f"{e} {REPLACE}") from e
   new = json.loads(json.dumps(config))
-  changes = [
+  return "\n".join(
     f"  {name.replace('/', '.')}: {there!r} there, {now!r} now"
     for name, there, now in trees.differences(old, new)
     if not RESUMABLE_KEYS.fullmatch(name)
-  ]
-  if changes:
+  )
+
+
+def _check_config(workdir, config):
+  if changed := changes(workdir, config):
     advice = ", or --allow_config_change to resume anyway"
-    if path.with_name(DONE).exists():
+    if pathlib.Path(workdir, DONE).exists():
       more = ", or --allow_config_change if this finished run is to train on"
-      advice = f"{more}, for more steps" if saved else ""
+      advice = f"{more}, for more steps" if _saved(workdir) else ""
     raise ValueError(
-      f"The run in {workdir} began with another config:\n"
-      + "\n".join(changes)
-      + f"\nGive another --workdir{advice}."
+      f"The run in {workdir} began with another config:\n{changed}\n"
+      f"Give another --workdir{advice}."
     )
+
+
+def _saved(workdir):
+  return any(pathlib.Path(workdir, files.CHECKPOINTS).glob("*"))
 
 
 def record(

@@ -204,9 +204,8 @@ def test_what_is_said_and_what_is_assumed(tmp_path, monkeypatch):
   vit.from_pretrained(tmp_path)
   assert "from 3×3 to 4×4" in said[1]
   text = json.dumps(config).replace("[3, 9, 9]", "[3, 11, 11]")
-  (tmp_path / "config.json").write_text(
-    text
-  )  # as SigLIP's 384 in patches of 14
+  # As SigLIP's 384 px in patches of 14.
+  (tmp_path / "config.json").write_text(text)
   preprocess = vit.from_pretrained(tmp_path).preprocess
   assert (preprocess.shape, len(said)) == ((9, 9, 3), 3)
   image = np.random.default_rng(0).integers(0, 256, (11, 11, 3), np.uint8)

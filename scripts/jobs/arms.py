@@ -238,11 +238,12 @@ def write_index(config: str, arg: str, out: str, arms: Sequence[Arm]):
         f"it is {arm.arg} {dict(arm.overrides)}. Give another --out."
       )
     if arm.done and not (there or arm.overrides):
-      try:
-        workdir_lib.check_config(arm.workdir, get_config(arm.arg).to_dict())
-      except ValueError as e:
-        said = str(e).partition("\nGive another --workdir")[0]
-        raise ValueError(f"{said}\nGive another --out.") from e
+      config_now = get_config(arm.arg).to_dict()
+      if changed := workdir_lib.changes(arm.workdir, config_now):
+        raise ValueError(
+          f"The run in {arm.workdir} is done, but began with another config:\n"
+          f"{changed}\nGive another --out."
+        )
   every = before | {arm.workdir: arm for arm in arms}
   entries = [
     dataclasses.asdict(arm) | {"workdir": arm.run_name}
