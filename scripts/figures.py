@@ -46,7 +46,7 @@ def _parse(argv):
   parser.add_argument(
     "--arms", nargs="+", action="extend", default=[], metavar="ARM",
     type=own_runs.arm_name,
-    help="for 2, 4, curves and differences: none dpn pre …; all without it",
+    help="not for 3, zoo and studies: none dpn pre …; all without it",
   )  # fmt: skip
   parser.add_argument("--metric", help="for 1, 6, curves and differences")
   parser.add_argument(

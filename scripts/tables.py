@@ -40,11 +40,13 @@ def main(argv: Sequence[str] | None = None):
   with output.errors_in_a_line():
     frame = runs.frame(run_files.find(args.runs))
     frame = own_runs.of_arms(frame, args.arms, args.baseline)
-    if args.format in ("long", "archive") and (args.table or args.metric):
+    options = args.table or args.metric or args.interval
+    if args.format in ("long", "archive") and options:
       raise ValueError(
         f"--format {args.format} has all numbers of all runs. Leave out "
-        "--table and --metric."
+        "--table, --metric and --interval."
       )
+    args.interval = args.interval or "ci95"
     if args.metric and {classes.NAME, zoo.NAME} & {*(args.table or ())}:
       raise ValueError(
         f"--table {classes.NAME} and {zoo.NAME} have metrics of their own. "
@@ -96,7 +98,7 @@ def _parser():
     type=own_runs.arm_name, help="only these of them",
   )  # fmt: skip
   measures = aggregate.MEASURES
-  add("--interval", default="ci95", choices=measures, help="after ±")
+  add("--interval", choices=measures, help="after ±: ci95 without it")
   add("-o", "--output", metavar="FILE", help="not the screen")
   return parser
 

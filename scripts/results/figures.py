@@ -276,6 +276,7 @@ def gains(name, frame, args) -> dict[str, Drawn]:
     raise ValueError(found.wrong[0])
   arms, published, ours, theirs = found.arms, paper.printed(name), {}, {}
   run = {arm for (_, arm), of in arms.items() if of.metric}
+  run &= set(args.arms or run)
   shown = [arm for arm in spec.arms if arm != spec.reference and arm in run]
   for arch in tables.archs(name, arms):
     reference = arms.get(((arch,), spec.reference))

@@ -92,17 +92,20 @@ class Run:
     """Returns the run's place in tables: recipe, arch, arm and further keys.
 
     `config.table` names it, except for the arm, which config.model knows
-    better if a flag has changed it. A run without config.table has the recipe
-    "own" and, as arch, a hash of all that may not differ within a row. A run
-    of two steps (`runlocal`) fills no cell.
+    better if a flag has changed it; what the table adds to the model's name
+    with a "_" stays: "none_standardized", of pixels. A run without config.table
+    has the recipe "own" and, as arch, a hash of all that may not differ within
+    a row. A run of two steps (`runlocal`) fills no cell.
     """
     if self.trial:
       return {"recipe": "runlocal", "arch": "", "arm": ""}
     model = arms.image_model(self.config)
     table = {"recipe": OWN, "arch": "", "arm": BASE}
     table |= self.table or {"arch": arms.row_hash(self.config)}
-    if self.arm or arms.says_arm(model):
-      table["arm"] = self.arm or arms.model_name(model) or BASE
+    known = arms.model_name(model)
+    more = str(table["arm"]).startswith(f"{known or 'none'}_")
+    if self.arm or (arms.says_arm(model) and not more):
+      table["arm"] = self.arm or known or BASE
     skipped = ("candidate", "metric", "also")
     return {k: v for k, v in table.items() if k not in skipped}
 

@@ -76,8 +76,6 @@ def gains(study: Study, frame: pd.DataFrame) -> dict[str, aggregate.Estimate]:
   arms = {}
   for arm, planned in study.runs.items():
     rows = of[of.arm == arm]
-    if rows.empty:  # of other pixels, for which only the config has a word
-      rows = of[[run.table.get("arm") == arm for run in of.run]]
     if rows.seed.nunique() < planned:
       return {}
     arms[arm] = aggregate.arm(rows, rows.run.iloc[0].headline[:1])

@@ -1,6 +1,0 @@
-"""Compares the cost of every normalization in training with pre-LN's."""
-
-from dpn.scripts import main
-
-if __name__ == "__main__":
-  main.benchmark("norms")
