@@ -94,14 +94,20 @@ def reraise_if_transient(folder: pathlib.Path, error: Exception) -> None:
   for path in folder.rglob("*"):
     if path.is_file():
       path.open("rb").close()
-  found: BaseException | None = error
-  while found:
-    passing = getattr(found, "errno", None) in _PASSING
+  if is_transient(error):
+    raise error
+
+
+def is_transient(error: BaseException | None) -> bool:
+  """Returns whether an error is for a shortage or a network, not for damage."""
+  while error:
+    passing = getattr(error, "errno", None) in _PASSING
     if (
-      passing or isinstance(found, MemoryError) or _SHORTAGE.search(str(found))
+      passing or isinstance(error, MemoryError) or _SHORTAGE.search(str(error))
     ):
-      raise error
-    found = found.__cause__ or found.__context__
+      return True
+    error = error.__cause__ or error.__context__
+  return False
 
 
 def free_name(path: pathlib.Path) -> pathlib.Path:

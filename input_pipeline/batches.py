@@ -5,13 +5,14 @@ turns the shards into the batch in the consumer's thread.
 """
 
 import bisect
+import copy
 import itertools
 import math
 import mmap
 import threading
 import weakref
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from absl import logging
@@ -87,6 +88,16 @@ class Examples:
           "numbers. Leave the key out with keep(...), or convert it by an op."
         )
 
+  def facts(self) -> dict[str, Any]:
+    """Returns what all processes must agree on."""
+    return {"data": self.source.name, "examples": len(self.source)}
+
+  def with_seed(self, seed: int) -> "Examples":
+    """Returns the same examples, augmented by another seed."""
+    other = copy.copy(self)
+    other._seed = seed
+    return other
+
   def check_not_random(self):
     """Raises ValueError if preprocessing draws random numbers."""
     for source, preprocess in self._parts:
@@ -143,7 +154,7 @@ class Examples:
         return self._example(index, position, record), skipped
       except Exception as error:
         message = damage.described(self.source.describe(index), error)
-        if not self.skip:
+        if not self.skip or damage.is_transient(error):
           raise ValueError(message) from error
         logging.log_first_n(logging.WARNING, "Skipped: %s", 20, message)
         if skipped == _MAX_SKIPPED:
@@ -151,7 +162,11 @@ class Examples:
             f"{skipped + 1} examples in a row fail, too many to skip; the "
             f"last: {message}"
           ) from error
-      index, record = (index + 1) % len(self.source), None
+      # The next of the same part of a mixture.
+      place = bisect.bisect_right(self._ends, index)
+      first = self._ends[place - 1] if place else 0
+      size = self._ends[place] - first
+      index, record = first + (index + 1 - first) % size, None
 
   def _example(self, index, position, record):
     """Returns one example as arrays, read if `record` is None."""
@@ -262,6 +277,6 @@ class BatchBuffers:
 def join(shards: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
   """Returns the batch whose rows the shards from `BatchBuffers` view."""
   return {
-    key: rows.base.reshape(-1, *rows.shape[1:])
+    key: rows.base.reshape(len(shards) * len(rows), *rows.shape[1:])
     for key, rows in shards[0].items()
   }

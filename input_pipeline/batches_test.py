@@ -66,7 +66,7 @@ def test_values_that_do_not_fit_the_first():
 
 
 class _Rows(sources.Source):
-  """The examples it is given; None cannot be read."""
+  """The examples it is given; None and errors cannot be read."""
 
   name = "rows"
 
@@ -77,9 +77,10 @@ class _Rows(sources.Source):
     return len(self._rows)
 
   def __getitem__(self, index):
-    if self._rows[index] is None:
-      raise OSError("disk on fire")
-    return dict(self._rows[index])
+    row = self._rows[index] or OSError("disk on fire")
+    if isinstance(row, Exception):
+      raise row
+    return dict(row)
 
 
 def _uneven(*rows, **kw):
@@ -136,6 +137,14 @@ def test_the_next_example_stands_in_for_one_that_fails():
   # After the last comes the first.
   batch, skipped = _stack(_uneven(good[3], None, skip=True), [1], [0], 1)
   assert (batch["x"][0, 0], skipped) == (3, 1)
+  # Of a mixture, that of its own part.
+  own, other = (_uneven(*x, skip=True) for x in (rows[1::-1], good[2:]))
+  parts = [*own._parts, *other._parts]
+  batch, _ = _stack(batches.Examples(parts, 0, skip=True), [1], [0], 1)
+  assert batch["x"][0, 0] == 0
+  # A full disk or memory is no damage: the run is to end, and go on later.
+  with pytest.raises(ValueError, match="OOM"):
+    _stack(_uneven(good[0], MemoryError("OOM"), skip=True), [1], [0], 1)
 
 
 def test_too_many_failures_are_not_skipped():

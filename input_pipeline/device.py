@@ -20,8 +20,7 @@ class DeviceIterator(Iterator[dict[str, jax.Array]]):
   the thread and closes the batches; so does dropping the iterator.
 
   Attributes:
-    wait_secs: how long the consumer has waited for batches; set it to 0 to
-      start counting anew.
+    wait_secs: how long the consumer has waited for batches.
     skipped: how many examples this process has skipped up to the last batch,
       the sum of the column `batches.SKIPPED`.
   """

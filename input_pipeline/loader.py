@@ -53,10 +53,6 @@ class SingleExamples:
     """Number of examples over all processes."""
     return len(self.examples.source)
 
-  def facts(self) -> dict[str, Any]:
-    """As of `Data`."""
-    return {"data": self.examples.source.name, "examples": self.num_examples}
-
   def __len__(self):
     return len(self.indices)
 
@@ -111,6 +107,12 @@ class Data:
         f"got {self.batch_size}."
       )
 
+  def with_seed(self, seed: int) -> "Data":
+    """Returns the same data in another order, augmented otherwise."""
+    order = self.order and dataclasses.replace(self.order, seed=seed)
+    examples = self.examples.with_seed(seed)
+    return dataclasses.replace(self, examples=examples, order=order)
+
   @property
   def num_examples(self) -> int:
     """Number of examples in the source."""
@@ -144,10 +146,6 @@ class Data:
       for batch in once
     ]
     return {key: np.concatenate([b[key] for b in found]) for key in self.spec}
-
-  def facts(self) -> dict[str, Any]:
-    """Returns what all processes must agree on."""
-    return {"data": self.examples.source.name, "examples": self.num_examples}
 
   def checksum(self) -> str:
     """Returns the number of examples, and a checksum of some of them."""

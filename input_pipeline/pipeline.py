@@ -101,10 +101,13 @@ def _check_values(config: Mapping[str, Any]):
   for key, value in config.items():
     errors.check_known("key of config.input", key, KEYS)
     least = _LOWEST.get(key)
-    if least is not None and not (isinstance(value, int) and value >= least):
+    if least is not None and not (type(value) is int and value >= least):
       raise ValueError(
         f"config.input.{key} must be an integer from {least}, got {value!r}."
       )
+  schema.check(
+    "config.input", "on_device", config.get("on_device", False), bool
+  )
   seed = config["seed"]
   # SeedSequence splits larger ones into words, so seeds would share orders.
   if not (isinstance(seed, int) and 0 <= seed < 2**32):
@@ -147,7 +150,10 @@ def _parts(config: dict[str, Any]):
     section = config.pop(name, None)
     if not weight:
       continue
-    if not {"data"} <= {*(section or ())} <= {"data", "pp"}:
+    kept = {*(section or ())} - IGNORED_KEYS.keys()
+    if name in KEYS.keys() | IGNORED_KEYS or not {"data"} <= kept <= {
+      *("data", "pp")
+    }:
       raise ValueError(
         f"config.input.data has no name, so it mixes {', '.join(data)}: "
         f"config.input.{name} must hold data and pp, got {section!r}."

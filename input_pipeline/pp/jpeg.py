@@ -66,6 +66,9 @@ def is_bomb(data: bytes) -> bool:
   place, components = 2, None
   while data[:2] == SOI and data[place : place + 1] == b"\xff":
     marker = data[place + 1 : place + 2]
+    if marker == b"\xff":  # A byte to fill up, of which there may be many.
+      place += 1
+      continue
     if marker == bytes([SOS]):
       single = data[place + 4 : place + 5] == components
       return not single and data.count(b"\xff" + marker) > _MAX_SCANS

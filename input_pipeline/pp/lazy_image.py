@@ -1,6 +1,6 @@
 """Images of which only the pixels that are needed get computed.
 
-`decode` (see `jpeg`) and resizing by area return a `LazyImage`; a crop cuts a
+`decode` (see `jpeg`) and most resizing return a `LazyImage`; a crop cuts a
 box out of it, and the rest is never computed. Ops that do not declare `lazy`
 get arrays.
 """

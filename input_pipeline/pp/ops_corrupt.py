@@ -69,7 +69,7 @@ def plasma(size: int, decay: float, rng: np.random.Generator) -> np.ndarray:
       grid[place] = between + noise(between)
     step, amplitude = half, amplitude / decay
   grid -= grid.min()
-  return grid / grid.max()
+  return grid / (grid.max() or 1)
 
 
 # name → function of (image, setting, generator) to [0, 1], settings by severity

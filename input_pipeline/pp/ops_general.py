@@ -1,4 +1,7 @@
-"""Ops on values of any kind. Names and arguments are big_vision's."""
+"""Ops on values of any kind. Names and arguments are big_vision's.
+
+Differs: `flatten` takes no keys, and `choice` no range of `n`.
+"""
 
 import functools
 from collections.abc import Mapping, Sequence
@@ -31,12 +34,11 @@ def value_range(
   """
   low = np.asarray(in_min, np.float64)
   width = np.asarray(in_max, np.float64) - low
-  if vmin > vmax:
+  if vmin > vmax or not (width > 0).all():
     raise ValueError(
-      f"expected vmin <= vmax, got {vmin} and {vmax}: it would invert images."
+      f"expected vmin <= vmax and in_min < in_max, got {vmin} and {vmax}, "
+      f"{in_min} and {in_max}: they would invert images, or make one level."
     )
-  if not width.all():
-    raise ValueError(f"in_min and in_max must differ, got {in_min!r} twice.")
   scale = (vmax - vmin) / width
   linear = pixels.linear(scale, vmin - low * scale)
 
@@ -143,6 +145,8 @@ def choice(
     raise ValueError(
       f"expected key, or inkey and outkey, got {inkeys} and {outkeys}."
     )
+  if n != "single" and not (type(n) is int and n > 0):
+    raise ValueError(f"expected a number of entries or 'single', got {n!r}.")
 
   def apply(example, rng):
     entries = {name: np.atleast_1d(op.get(example, name)) for name in inkeys}

@@ -1,7 +1,8 @@
 """Ops on images: arrays (rows, cols, channels), or encoded bytes to decode.
 
-Names, arguments and defaults are big_vision's. Images stay uint8 until
-`value_range` or `vgg_value_range`.
+Names, arguments and defaults are big_vision's, except that `decode` always has
+the pixels of its `precise=True`. Images stay uint8 until `value_range` or
+`vgg_value_range`.
 """
 
 import contextlib
@@ -30,9 +31,10 @@ def decode_image(data: bytes, channels: int = 3) -> np.ndarray:
 
   JPEG, PNG, WebP, AVIF, BMP, GIF (first frame) and TIFF. With three channels,
   grey images are repeated, palettes are looked up and CMYK is converted; with
-  one, colours become their luma. An alpha channel is dropped, not blended;
-  16-bit samples keep their high byte; an EXIF orientation is ignored, as
-  TensorFlow ignores it, but not a TIFF's.
+  one, colours become their luma. An alpha channel is dropped, not blended, but
+  a GIF's transparent pixels have its background's colour; 16-bit samples keep
+  their high byte, or are rounded (TIFF without alpha); an EXIF orientation is
+  ignored, as TensorFlow ignores it, but not a TIFF's.
 
   Raises:
     ValueError: `data` is not bytes, or not one whole image. A JPEG damaged
@@ -176,10 +178,10 @@ def inception_crop(
   size: int | tuple[int, int] | None = None,
   area_min: float = 5,
   area_max: float = 100,
-  ratio_min: float = 0.75,
-  ratio_max: float = 1.33,
   method: str = "bilinear",
   antialias: bool = False,
+  ratio_min: float = 0.75,
+  ratio_max: float = 1.33,
 ):
   """Crops a random box, of random area and aspect ratio; see `sample_crop`.
 

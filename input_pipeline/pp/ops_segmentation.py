@@ -123,7 +123,8 @@ def _read_ids(value) -> np.ndarray:
         f"no whole label map in {', '.join(_FORMATS)} ({len(value)} bytes that "
         f"start with {value[:8]!r}): {error}. JPEG and GIF change ids."
       ) from error
-  if ids.ndim == 3 and (ids[..., :3] == ids[..., :1]).all():
+  colours = ids[..., : 1 if ids.shape[2:] == (2,) else 3]  # no alpha
+  if ids.ndim == 3 and (colours == ids[..., :1]).all():
     ids = ids[..., 0]
   if ids.ndim != 2:
     raise ValueError(

@@ -45,7 +45,8 @@ def tokenize(
     add_bos: whether an id marks the beginning.
 
   Differs from big_vision: all of Unicode is lowercased, not ASCII only; the
-  keys have defaults.
+  default vocabulary is bytes, not C4's English; the keys have defaults, and the
+  result is at `text`, not at `labels`.
   """
   errors.check_known("eos", eos, _EOS)
   if not _is_id(max_len):

@@ -196,10 +196,11 @@ def _resized(steps):
   size = _pair(size) if kinds[0] == "resize" else size
   if not size or not _pair(crop):
     return None
+  method = resize.args["method"]
   return {
     "size": size,
     "crop": _pair(crop),
     # By area is not told apart from bilinear: libraries have no such method.
-    "method": resize.given.get("method") or "bilinear",
+    "method": "bilinear" if method == "area" else method,
     "antialias": resize.args.get("antialias", False),
   }

@@ -74,6 +74,8 @@ def linear(
   """
   factors = [np.asarray(x, np.float32) for x in (scale, offset)]
   channels = np.broadcast(*factors).size
+  if channels == 1:
+    factors = [x.reshape(()) for x in factors]
 
   @functools.lru_cache(64)
   def tiled(cols, depth):

@@ -22,6 +22,7 @@ import scipy.sparse
 from dpn.input_pipeline.pp import fused, lazy_image
 
 METHODS = ("area", "bicubic", "bilinear", "nearest")
+_OPENCV = ("uint8", "int16", "uint16", "float32", "float64")  # that it resizes
 
 
 def resize(
@@ -32,8 +33,9 @@ def resize(
 ) -> np.ndarray | lazy_image.LazyImage:
   """Returns `image` (rows, cols, channels) with `size` as its rows and cols.
 
-  By area the result is lazy: cropping it computes only the cropped pixels.
-  A label map (rows, cols) is resized by "nearest" only, never interpolated.
+  Where weights are computed here, the result is lazy: cropping it computes only
+  the cropped pixels. A label map (rows, cols) is resized by "nearest" only,
+  never interpolated.
   """
   if len(image.shape) != 3 and (len(image.shape), method) != (2, "nearest"):
     raise ValueError(
@@ -41,10 +43,9 @@ def resize(
       f"the method 'nearest', got {image.shape} and {method!r}."
     )
   same = image.shape[:2] == size
-  if method == "area" and not same:
-    box = functools.partial(_area_box, image, size)
-    return lazy_image.LazyImage((*size, image.shape[2]), box)
-  image = lazy_image.materialize(image)
+  plain = method == "bilinear" and not antialias
+  if same or plain or method == "nearest":
+    image = lazy_image.materialize(image)
   if same:
     result = image
   elif method == "nearest":
@@ -53,23 +54,20 @@ def resize(
       for new, old in zip(size, image.shape, strict=False)
     )
     result = image.take(cols, 1).take(rows, 0)
-  elif method == "bilinear" and not antialias:
+  elif plain and image.dtype in _OPENCV:
     result = cv2.resize(image, size[::-1], interpolation=cv2.INTER_LINEAR)
     result = result.reshape(*size, -1)  # OpenCV drops a single channel.
   else:
-    by_row, by_col = (
-      _weights(old, new, method, antialias)
-      for old, new in zip(image.shape, size, strict=False)
-    )
-    rows = np.tensordot(by_row, image, (1, 0))  # (new rows, cols, channels)
-    result = _like(image, by_col @ rows)
+    box = functools.partial(_box, image, size, method, antialias)
+    return lazy_image.LazyImage((*size, image.shape[2]), box)
   return np.ascontiguousarray(result)
 
 
-def _area_box(image, size, top, left, height, width):
+def _box(image, size, method, antialias, top, left, height, width):
   """Returns a box of the resized image."""
-  first_row, by_row = _boxes(image.shape[0], size[0], top, height)
-  first_col, by_col = _boxes(image.shape[1], size[1], left, width)
+  kernel = method, antialias
+  first_row, by_row = _weights(image.shape[0], size[0], top, height, *kernel)
+  first_col, by_col = _weights(image.shape[1], size[1], left, width, *kernel)
   rows, cols, channels = by_row.shape[1], by_col.shape[1], image.shape[2]
   part = lazy_image.cut(image, first_row, first_col, rows, cols)
   # Sums are fast over the leading axis only, so columns become rows in between.
@@ -79,45 +77,53 @@ def _area_box(image, size, top, left, height, width):
   values = fused.weighted_rows(by_row, values)
   values = cv2.transpose(values).reshape(cols, channels * height)
   values = fused.weighted_rows(by_col, values).reshape(width * channels, height)
-  if part.dtype == np.uint8:  # Rounds and clips, in one go.
+  if part.dtype == np.uint8:  # Rounds and clips, in one go but for signs.
+    if method == "bicubic":
+      np.maximum(values, 0, out=values)
     values = cv2.convertScaleAbs(values)
   values = cv2.transpose(values).reshape(height, width, channels)
   return _like(part, values)
 
 
 @functools.lru_cache(1024)
-def _boxes(old: int, new: int, first: int, count: int):
+def _weights(old, new, first, count, method, antialias):
   """Returns the first input of outputs [first, first + count), and weights.
 
-  An output is the mean of `old / new` inputs; those at the ends count in part.
   The weights are sparse, of shape (count, inputs).
   """
-  begin = np.arange(first, first + count)[:, None] * old  # In units of 1 / new.
-  columns = begin // new + np.arange((old - 1) // new + 2)
-  share = np.minimum(begin + old, columns * new + new)
-  share -= np.maximum(begin, columns * new)
-  rows, taps = np.nonzero(share > 0)
+  outputs = np.arange(first, first + count)[:, None]
+  if method == "area":  # The inputs at the ends of a box count in part.
+    begin = outputs * old  # In units of 1 / new.
+    columns = begin // new + np.arange((old - 1) // new + 2)
+    share = np.minimum(begin + old, columns * new + new)
+    share -= np.maximum(begin, columns * new)
+    weights = np.maximum(share, 0) / old
+  else:
+    stretch = max(old / new, 1) if antialias else 1
+    radius = stretch * (1 if method == "bilinear" else 2)
+    centres = (outputs + 0.5) * (old / new) - 0.5
+    columns = np.ceil(centres - radius).astype(int)
+    columns = columns + np.arange(int(2 * radius) + 1)
+    weights = _KERNELS[method](np.abs(columns - centres) / stretch)
+    weights[(columns < 0) | (columns >= old)] = 0
+    weights /= weights.sum(1, keepdims=True)
+  rows, taps = np.nonzero(weights)
   columns = columns[rows, taps]
-  weights = (share[rows, taps] / old).astype(np.float32)
-  start = columns[0]
-  return int(start), scipy.sparse.csr_array(
-    (weights, (rows, columns - start)), (count, int(columns[-1] - start) + 1)
+  start, end = int(columns.min()), int(columns.max()) + 1
+  values = weights[rows, taps].astype(np.float32)
+  return start, scipy.sparse.csr_array(
+    (values, (rows, columns - start)), (count, end - start)
   )
 
 
-def _weights(old, new, method, antialias):
-  """Returns the weight of every input pixel in every output: (new, old)."""
-  stretch = max(old / new, 1) if antialias else 1
-  centres = (np.arange(new) + 0.5) * (old / new) - 0.5
-  x = np.abs(np.arange(old) - centres[:, None]) / stretch
-  if method == "bilinear":
-    weights = np.maximum(1 - x, 0)
-  else:
-    near = (1.5 * x - 2.5) * x * x + 1
-    far = ((-0.5 * x + 2.5) * x - 4) * x + 2
-    weights = np.where(x <= 1, near, np.where(x < 2, far, 0))
-  weights /= weights.sum(1, keepdims=True)
-  return weights.astype(np.float32)
+def _cubic(x):
+  near = (1.5 * x - 2.5) * x * x + 1
+  far = ((-0.5 * x + 2.5) * x - 4) * x + 2
+  return np.where(x <= 1, near, np.where(x < 2, far, 0))
+
+
+# Weights by distance, of the stretched kernel's units.
+_KERNELS = {"bilinear": lambda x: np.maximum(1 - x, 0), "bicubic": _cubic}
 
 
 def _like(image, values):

@@ -85,15 +85,16 @@ def test_antialiased_kernels_are_pillows(method, size):
 @pytest.mark.parametrize(
   "dtype", ["u1", "<u2", ">u2", "i4", "u4", "i8", "f2", ">f4", "f8", "?"]
 )
-def test_area_without_numba_is_equal_to_the_last_bit(dtype, monkeypatch):
+@pytest.mark.parametrize("method", ["area", "bicubic"])
+def test_without_numba_it_is_equal_to_the_last_bit(method, dtype, monkeypatch):
   image = _image(61, 94, dtype=dtype)
   sizes = [(23, 31), (61, 40), (100, 7), (122, 188)]
   assert fused.compiled(fused._sum_rows)
-  compiled = [resize(image, size, "area") for size in sizes]
+  compiled = [resize(image, size, method, True) for size in sizes]
   monkeypatch.setattr(fused, "compiled", lambda _: None)
   for size, expected in zip(sizes, compiled, strict=True):
     assert (expected.shape, expected.dtype) == ((*size, 3), dtype)
-    np.testing.assert_array_equal(resize(image, size, "area"), expected)
+    np.testing.assert_array_equal(resize(image, size, method, True), expected)
 
 
 def test_nearest_takes_the_pixel_under_the_centre():

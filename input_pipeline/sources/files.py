@@ -115,15 +115,22 @@ def folder(path: str, split: str) -> FileSource:
   roots = {name: os.path.join(path, name) for name in subfolders}
   # A folder without images, such as annotations, is not a split.
   filled = [x for x in roots.values() if os.access(x, os.R_OK) and _has_any(x)]
-  nested = split not in roots and not image_files.has_splits(path)
-  if (nested or not filled) and _has_any(path):
+  are_splits = image_files.has_splits(path)
+  nested = split not in roots and not are_splits
+  if (nested or not (filled or are_splits)) and _has_any(path):
     roots, filled = {"all": path}, [path]
   sources.check_split(f"{path}/<split>/<class>/<file>", split, roots)
   root = roots[split]
   ids = [*_by_class(root)]
   if not ids:
     raise ValueError(
-      f"No image in {root}. Expected {root}/<class>/<file>, {_ENDINGS}."
+      f"No image in a folder of {root}. Expected {root}/<class>/<file>, "
+      f"{_ENDINGS}."
+    )
+  if alone := sorted(filter(image_files.is_image, os.listdir(root))):
+    logging.warning(
+      "%s has images in no class's folder, which are left out: %s.",
+      *(root, errors.some_of(alone, 9)),
     )
   classes = {name for root in filled for name in image_files.subfolders(root)}
   name, files = f"folder:{root}", {"image": ids}
@@ -232,7 +239,7 @@ def _contents(path: str) -> tuple[list[str], dict[str, np.ndarray]]:
   return _read_contents(path, stat.st_size, stat.st_mtime_ns)
 
 
-@functools.lru_cache(16)
+@functools.cache
 def _read_contents(path, size, _):
   with damage.reading(path), paths.open_regular(path) as file:
     try:

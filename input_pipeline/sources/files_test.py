@@ -168,6 +168,8 @@ def test_folder_errors(tmp_path):
   _write(tmp_path, {"train/a/1.jpg": b"", "val/notes.txt": b""})
   _check_fails("folder", tmp_path, "Unknown split 'test'. Known: train", "test")
   _check_fails("folder", tmp_path, "No image in .*/val.*ending in .avif", "val")
+  _write(tmp_path / "flat", {"train/1.jpg": b"", "val/2.jpg": b""})
+  _check_fails("folder", tmp_path / "flat", "No image in a folder of", "train")
   data = {"name": f"folder:{tmp_path}", "split": "train", "data_dir": "/x"}
   with pytest.raises(ValueError, match="data_dir is for TFDS"):
     sources.make(data)

@@ -1,7 +1,8 @@
 """The split grammar: `train`, `train[:99%]`, `train[800:1000]`, `a[:9]+b`.
 
 As in TFDS, percentages are rounded to the closest example (Python's round: half
-to even), negative boundaries count from the end, and a boundary beyond the
+to even), negative boundaries count from the end (-1% of few examples, which is
+rounded to 0, too; TFDS takes that from the start), and a boundary beyond the
 split is an error. TFDS's `all`, `even_splits` and `shard` units are not
 supported.
 
