@@ -101,7 +101,6 @@ def compare(seconds: dict, reserved: dict) -> dict[str, dict[str, float]]:
   columns = {
     "ours": frame.median(),
     "fastest": frame.min(),
-    BASELINE: base.median(),
     "ratio": quartiles.loc[0.5],
     "ratio_q1": quartiles.loc[0.25],
     "ratio_q3": quartiles.loc[0.75],

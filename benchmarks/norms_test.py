@@ -10,7 +10,6 @@ def test_ratios_are_of_neighbours():
   assert got == {
     "ours": 6.0,
     "fastest": 2.0,
-    "pre-LN": 2.0,
     "ratio": 2.0,  # although the medians differ by 3
     "ratio_q1": 2.0,
     "ratio_q3": 2.5,

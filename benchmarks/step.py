@@ -151,7 +151,7 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
   parser = harness.parser(__doc__)
   add = parser.add_argument
   for field in FIELDS:
-    read = {bool: "True".__eq__}.get(field.type, field.type)
+    read = {bool: _bool}.get(field.type, field.type)
     add(
       f"--{field.name}",
       type=lambda text, read=read: [read(x) for x in text.split(",")],
@@ -166,6 +166,10 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
   add("--keep_memory", action="store_true", help="for big_vision too")
   add("--torch_python", help="a Python with torch and timm")
   return parser.parse_args(argv)
+
+
+def _bool(text):
+  return ["False", "True"].index(text) == 1
 
 
 if __name__ == "__main__":

@@ -42,7 +42,11 @@ def parse_arg(arg: str | None, **spec) -> ml_collections.ConfigDict:
     elif not has_value:
       value = "True"
     name, has_key, key = name.partition(".")
-    if has_key and isinstance(spec.get(name), dict):
+    if isinstance(spec.get(name), dict):
+      if not key:
+        raise ValueError(
+          f"Config argument {part}: expected an item of it, {name}.key=value."
+        )
       given.setdefault(name, {})[key] = _literal(value)
       continue
     errors.check_known("config argument", name + has_key + key, spec)

@@ -60,7 +60,7 @@ def get_config(arg):
     f"decode|decode_labels({labels})",
     (arg.side * 4 // 3, arg.side),
     arg.crop,
-    "value_range(-1, 1)",
+    common.PIXELS,
   )
   evaluator = lambda split, every: ade20k.evaluator(
     *(source(split), pp_eval, arg.crop), class_names=CLASSES, log_percent=every

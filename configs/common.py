@@ -278,13 +278,23 @@ def imagenet_fewshot(resolution=224, **kw) -> ml_collections.ConfigDict:
   )
 
 
-def place_norms(model, sa: str, mlp: str, post: str = "branch") -> str:
+def place_norms(
+  model, sa: str, mlp: str, post: str = "branch", block: str = ""
+) -> str:
   """Sets where the blocks of a `config.model` normalize, and returns the arm.
 
   `sa` and `mlp` are pre, post or pre+post, around self-attention and the MLP;
-  `post` is branch, or stream for LN(x + f(x)). The arm is called as in Figure
-  1, "sa=post,mlp=pre+post"; it is empty for a plain ViT.
+  `post` is branch, or stream for LN(x + f(x)). Or `block` is a `block_ln` that
+  has placements of its own. The arm is called as in Figure 1,
+  "sa=post,mlp=pre+post"; it is empty for a plain ViT.
   """
+  if block:
+    if (sa, mlp, post) != ("pre", "pre", "branch"):
+      raise ValueError(
+        f"block={block} has placements of its own: leave out sa, mlp, post."
+      )
+    model["block_ln"] = block
+    return block
   model["block_ln_kw"] = {"sa": sa, "mlp": mlp, "post": post}
   arm = f"sa={sa},mlp={mlp}" + ("" if post == "branch" else f",post={post}")
   return "" if arm == "sa=pre,mlp=pre" else arm

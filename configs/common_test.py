@@ -42,13 +42,14 @@ def test_arguments_with_a_converter():
     ("res=384,runlocl", "Unknown config argument 'runlocl'.*'runlocal'"),
     ("res=big", "Config argument res='big': expected something like 224"),
     ("lr=", "Config argument lr='': expected something like 0.1"),
+    ("kw=1", r"Config argument kw=1: expected an item of it, kw\.key=value"),
     ("lr.x=1", "Unknown config argument 'lr.x'. Did you mean 'lr'"),
     ("runlocal=maybe", "runlocal='maybe': expected something like False"),
   ],
 )
 def test_wrong_arguments(arg, message):
   with pytest.raises(ValueError, match=message):
-    common.parse_arg(arg, **SPEC)
+    common.parse_arg(arg, **SPEC, kw={})
 
 
 def test_grid():

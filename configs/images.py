@@ -176,9 +176,10 @@ def look(data):
       "train/<class>/<file>, or <class>/<file> directly."
     )
   classes = sorted({name for counts in splits.values() for name in counts})
-  if len(classes) < 2:
+  filled = {k for counts in splits.values() for k, n in counts.items() if n}
+  if len(filled) < 2:
     raise ValueError(
-      f"{root} holds {len(classes)} classes with images; expected two or more "
+      f"{root} holds {len(filled)} classes with images; expected two or more "
       "folders, train/<class>/<file> or <class>/<file>, of files that end in "
       f"{', '.join(image_files.SUFFIXES)}."
     )

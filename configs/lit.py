@@ -62,7 +62,6 @@ DATA = {
   "vocab_size": 32_000,
 }
 TEXT = {"tokens": 16, "prompts": "name", "chunks": 1}
-PIXELS = "value_range(-1, 1)"
 
 
 @common.recipe(
@@ -91,7 +90,7 @@ def get_config(arg):
     classes=2,
   )
   fields = contrastive(
-    arg, f"resize(224)|{setup['aug']}{PIXELS}", setup["batch_size"]
+    arg, f"resize(224)|{setup['aug']}{common.PIXELS}", setup["batch_size"]
   )
   decay = {"decay_type": "cosine", "warmup_steps": setup["warmup_steps"]}
   locked = common.locked_image_tower(arg.init, decay)
@@ -158,7 +157,7 @@ def contrastive(arg, pp_image: str, batch_size: int) -> dict:
         "data_dir": tfds_dir or None,
         "class_names": {"imagenet": "imagenet"},
         "templates": arg.prompts,
-        "pp_img": f"decode|resize(256)|central_crop(224)|{PIXELS}",
+        "pp_img": f"decode|resize(256)|central_crop(224)|{common.PIXELS}",
         "pp_txt": tokenize,
         "log_steps": 5000,
       },
@@ -166,7 +165,7 @@ def contrastive(arg, pp_image: str, batch_size: int) -> dict:
         "type": "retrieval",
         "data": common.source("coco_captions", "test", tfds_dir),
         "text_key": "captions/text",
-        "pp_img": f"decode|resize(224)|{PIXELS}",
+        "pp_img": f"decode|resize(224)|{common.PIXELS}",
         "pp_txt": tokenize,
         "log_steps": 5000,
       },

@@ -66,10 +66,6 @@ DEFAULTS = {"head_scale": "heads", "mlp_ln": "after_act"}
   dpn=False,
 )
 def get_config(arg):
-  if arg.block and (arg.sa, arg.mlp, arg.post) != ("pre", "pre", "branch"):
-    raise ValueError(
-      f"block={arg.block} has placements of its own: leave out sa, mlp, post."
-    )
   own = OPTIONS.get(arg.block)
   for option, default in DEFAULTS.items():
     if option != own and arg[option] != default:
@@ -77,13 +73,11 @@ def get_config(arg):
   config = augreg_i1k.get_config(
     variant=arg.variant, stem_ln="dpn" if arg.dpn else "none"
   )
-  if arg.block:
-    arm = config.model.block_ln = arg.block
-    if own and arg[own] != DEFAULTS[own]:
-      config.model.block_ln_kw = {own: arg[own]}
-      arm = f"{arm},{own}={arg[own]}"
-  else:
-    arm = common.place_norms(config.model, arg.sa, arg.mlp, arg.post)
+  placed = arg.sa, arg.mlp, arg.post, arg.block
+  arm = common.place_norms(config.model, *placed)
+  if own and arg[own] != DEFAULTS[own]:
+    config.model.block_ln_kw = {own: arg[own]}
+    arm = f"{arm},{own}={arg[own]}"
   if arm:
     config.table.arm = f"{arm},dpn" if arg.dpn else arm
   return config

@@ -83,9 +83,7 @@ def fields(arg, train: str, name: str, held_out: str, **kw) -> dict:
 def get_config(arg):
   held_out = "test" if arg.data in ARRAYS else "test[:2000]"
   vit = common.vit(arg.stem_ln, **MODEL)
-  block = arg.block or common.place_norms(vit["model"], arg.sa, arg.mlp)
-  if arg.block:
-    vit["model"]["block_ln"] = arg.block
+  block = common.place_norms(vit["model"], arg.sa, arg.mlp, block=arg.block)
   arm = block if arg.stem_ln == "none" else f"{block},{arg.stem_ln}"
   name = NAMES.get(arg.data, arg.data)
   table = common.table(f"{name} miniature", ARCH, arg.stem_ln)

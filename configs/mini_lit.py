@@ -29,9 +29,11 @@ MODEL = {**_SIZE, "patch_size": (8, 8), "pool_type": "gap"}
 TEXT = {**_SIZE, "vocab_size": 260, "pool_type": "map"}
 TOKENIZE = 'tokenize(max_len=60, eos="yes", model="bytes")'
 EPOCHS = {"tower": 15, "lit": 10}
-RANGE = "value_range(-1, 1)"
+_NO_TOWER = "", "", "softmax"  # init, embedded, loss
 # Moves each glyph by up to two pixels.
-MOVED = f"pad_to_shape((36, 36, 1), where='both')|random_crop(32)|{RANGE}"
+MOVED = (
+  f"pad_to_shape((36, 36, 1), where='both')|random_crop(32)|{common.PIXELS}"
+)
 
 
 @common.recipe(
@@ -39,8 +41,8 @@ MOVED = f"pad_to_shape((36, 36, 1), where='both')|random_crop(32)|{RANGE}"
 )
 def get_config(arg):
   epochs = common.choose("stage", arg.stage, EPOCHS)
-  if arg.stage == "tower" and (arg.init or arg.embedded):
-    raise ValueError("stage=tower takes neither init nor embedded.")
+  if arg.stage == "tower" and (arg.init, arg.embedded, arg.loss) != _NO_TOWER:
+    raise ValueError("stage=tower takes neither init, embedded nor loss.")
   return {
     "total_epochs": arg.epochs or epochs,
     "log_training_steps": 50,
@@ -63,7 +65,7 @@ def _input(pp, name="arrays:glyphs"):
 
 def _tower(arg):
   """Returns the fields of a classifier of the training names."""
-  labels = common.labels_tail(NAMES).removeprefix(f"|{RANGE}")
+  labels = common.labels_tail(NAMES).removeprefix(f"|{common.PIXELS}")
   return {
     "num_classes": NAMES,
     "loss": "softmax_xent",
@@ -72,7 +74,10 @@ def _tower(arg):
     "schedule": common.WARMUP_COSINE,
     "evals": {
       "new_fonts": common.classification(
-        _glyphs("new_fonts"), RANGE + labels, "softmax_xent", log_percent=0.2
+        _glyphs("new_fonts"),
+        common.PIXELS + labels,
+        "softmax_xent",
+        log_percent=0.2,
       )
     },
     "table": common.table(
@@ -116,7 +121,7 @@ def _lit(arg):
 
 def _evals(name, embedded):
   """Returns evaluators on new names and in new fonts."""
-  image = "" if embedded else RANGE
+  image = "" if embedded else common.PIXELS
   evals = {
     "zeroshot": {
       "type": "zeroshot",
@@ -142,7 +147,7 @@ def _evals(name, embedded):
   # How well a probe of the image tower tells the new names apart after it has
   # seen each once, or up to five times, in other images: what zero-shot
   # accuracy is compared with.
-  probe = f'{RANGE}|keep("image", "label")'
+  probe = f'{common.PIXELS}|keep("image", "label")'
   evals["probe"] = {
     "type": "fewshot_lsr",
     "representation_layer": "img/pre_logits",

@@ -128,7 +128,7 @@ def sweep(arg=None):
     piece="rates",
     methods=tuple(METHODS),
     optimizers=tuple(OPTIMIZERS),
-    lrs=LRS,
+    lrs=(),
     **{"from": ""},
     **same,
     seeds=0,
@@ -139,7 +139,9 @@ def sweep(arg=None):
   for optimizer in arg.optimizers:
     for method in common.names("method", arg.methods, METHODS):
       cell = f"{method} {optimizer}"
-      found = common.chosen(arg["from"], cell) if confirm else {"lr": arg.lrs}
+      found = {"lr": arg.lrs or LRS}
+      if confirm and not arg.lrs:
+        found = common.chosen(arg["from"], cell)
       arms += common.grid(
         arg,
         "{method}_{optimizer}_lr{lr}",

@@ -29,10 +29,10 @@ from dpn.configs import common, lit
   wd=1e-4,
 )
 def get_config(arg):
-  fields = lit.contrastive(arg, f"resize({arg.res})|{lit.PIXELS}", arg.batch)
+  fields = lit.contrastive(arg, f"resize({arg.res})|{common.PIXELS}", arg.batch)
   crop = f"resize({arg.res * 8 // 7})|central_crop({arg.res})"
-  fields["evals"]["zeroshot"]["pp_img"] = f"decode|{crop}|{lit.PIXELS}"
-  resize = f"decode|resize({arg.res})|{lit.PIXELS}"
+  fields["evals"]["zeroshot"]["pp_img"] = f"decode|{crop}|{common.PIXELS}"
+  resize = f"decode|resize({arg.res})|{common.PIXELS}"
   fields["evals"]["retrieval"]["pp_img"] = resize
   size = arg.variant.partition("/")[0]
   image = common.vit(arg.stem_ln, variant=arg.variant, pool_type="map")

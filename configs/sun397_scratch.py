@@ -138,13 +138,20 @@ def sweep(arg=None):
     stoch_depth=False,
   )
   grid = common.choose("stage", arg.stage, GRIDS)
+  unused = [k for k in FOUND if k in grid and arg[k] != FOUND[k]]
+  unused += ["from"] * bool(arg["from"] and arg.stage not in BEFORE)
+  if unused:
+    raise ValueError(
+      f"stage={arg.stage} has no use for {', '.join(unused)}: it tries "
+      f"{', '.join(grid)} and goes on from {BEFORE.get(arg.stage, 'nothing')}."
+    )
   name = "".join(f"_{key}{{{key}}}" for key in grid)
   result = []
   for variant in arg.variants:
     for stem in arg.stems:
       given = {key: arg[key] for key in FOUND}
       if arg["from"]:
-        cell = f"{BEFORE.get(arg.stage)} {variant} {stem}"
+        cell = f"{BEFORE[arg.stage]} {variant} {stem}"
         given |= common.chosen(arg["from"], cell)
       result += common.grid(
         arg,

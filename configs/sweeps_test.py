@@ -14,6 +14,7 @@ from dpn.configs import (
   lape_cifar,
   lape_deit,
   ln_placement,
+  mini,
   stem_ablation,
   sun397_scratch,
 )
@@ -59,8 +60,9 @@ def test_placements():
   }
   assert ln_placement.get_config("block=sub_ln").model.block_ln == "sub_ln"
   assert ln_placement.get_config("dpn").model.stem_ln == "dpn"
-  with pytest.raises(ValueError, match="leave out sa, mlp, post"):
-    ln_placement.get_config("block=sub_ln,sa=post")
+  for config in (ln_placement, mini):
+    with pytest.raises(ValueError, match="leave out sa, mlp, post"):
+      config.get_config("block=sub_ln,sa=post")
   with pytest.raises(ValueError, match="head_scale=none needs the block"):
     ln_placement.get_config("block=sub_ln,head_scale=none")
   assert len(ln_placement.sweep("variants=S/16,readings=first,seeds=1")) == 12
@@ -91,10 +93,15 @@ def test_stages_of_sun397(tmp_path):
     "flip_lr|randaug(2,0)|" in sun397_scratch.get_config(first["arg"]).input.pp
   )
   assert "randaug" not in sun397_scratch.get_config().input.pp
-  with pytest.raises(
-    ValueError, match="has no 'search B/32 none', which this goes on from"
+  for arg, message in (
+    (f"stage=augment{go_on}", "no 'search B/32 none', which this goes on from"),
+    (
+      "lr=5e-4,from=x",
+      "search has no use for lr, from: .* goes on from nothin",
+    ),
   ):
-    sun397_scratch.sweep(f"stage=augment{go_on}")
+    with pytest.raises(ValueError, match=message):
+      sun397_scratch.sweep(arg)
 
 
 def test_lape_cifar():

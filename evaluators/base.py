@@ -2,11 +2,12 @@
 
 import contextlib
 import dataclasses
+import functools
 import inspect
 import math
 import pkgutil
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, ClassVar, NamedTuple
 
 import flax.errors
@@ -70,7 +71,7 @@ class Evaluator:
     kw["process_index"] = jax.process_index()
     kw["process_count"] = jax.process_count()
     opened = pipeline.evaluation(data, pp_fn, self.batch_size, **kw)
-    processes.agree(opened.facts)
+    processes.agree(opened.examples.facts)
     return opened
 
   def batches(self, data: loader.EvaluationData) -> Iterator[base.Batch]:
@@ -88,12 +89,12 @@ class Evaluator:
 
     The function is from `jit`, (variables, batch without `keys`) → (batch, …).
     """
-    gather, found = self.jit(lambda *arrays: arrays), []
+    found = []
     order = sharding.rows_by_process(self.mesh, self.batch_size)
     for batch in self.batches(data):
       mask = batch.pop("_mask")
       others = [batch.pop(key) for key in keys]
-      mask, *others = jax.device_get(gather(mask, *others))
+      mask, *others = jax.device_get(self._gather(mask, *others))
       values = np.asarray(function(variables, batch))
       kept = order[mask[order]]
       found.append([x[kept] for x in (values, *others)])
@@ -120,10 +121,20 @@ class Evaluator:
       del batch[key]
     trace(function, variables, batch)
 
+  @functools.cached_property
+  def _gather(self):
+    return self.jit(lambda *arrays: arrays)
+
   def jit(self, function: Callable) -> Callable:
     """Returns the function compiled, its results whole on every process."""
     function = sharding.keep_batch(self.mesh, self.batch_size)(function)
     return jax.jit(function, out_shardings=sharding.replicated(self.mesh))
+
+
+def check_given(**lists: Collection):
+  """Raises ValueError if one of several lists is empty."""
+  if empty := [key for key, values in lists.items() if not len(values)]:
+    raise ValueError(f"{empty[0]} is empty: expected one entry at least.")
 
 
 def check_finite(**embeddings: np.ndarray):
@@ -223,11 +234,14 @@ def from_config(
       for unit in schedules.UNITS:
         kw.pop(f"log_{unit}", None)
       prefix = kw.pop("prefix", f"{name}/")
-      if prefix in prefixes:
-        raise ValueError(
-          f"prefix={prefix!r} is that of {prefixes[prefix]}, too, so metrics "
-          f"of the same name would get lost. Without it, it is '{name}/'."
-        )
+      for other in prefixes:
+        alike = prefix.startswith(other) or other.startswith(prefix)
+        if prefix == other or (prefix and other and alike):
+          raise ValueError(
+            f"prefix={prefix!r} is that of {prefixes[other]}, too, or begins "
+            "like it, so metrics of the same name would get lost. Without it, "
+            f"it is '{name}/'."
+          )
       prefixes[prefix] = f"config.evals.{name}"
       first = not kw.pop("skip_first", True)
       cls = find(kw.pop("type", name))
@@ -256,7 +270,7 @@ def find(kind: str) -> type[Evaluator]:
   if not (
     isinstance(cls, type)
     and issubclass(cls, Evaluator)
-    and vars(cls).get("__annotations__", {}).keys() <= fields.keys()
+    and inspect.get_annotations(cls).keys() <= fields.keys()
   ):
     raise ValueError(
       f"{path} must derive from evaluators.base.Evaluator and, if it has "

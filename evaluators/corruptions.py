@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dpn import errors
-from dpn.evaluators import classification
+from dpn.evaluators import base, classification
 from dpn.input_pipeline import batches, pp
 from dpn.input_pipeline.pp import ops_corrupt
 
@@ -29,6 +29,7 @@ class Evaluator(classification.Evaluator):
   severities: Sequence[int] = ops_corrupt.SEVERITIES
 
   def __post_init__(self):
+    base.check_given(kinds=self.kinds, severities=self.severities)
     for kind in self.kinds:
       errors.check_known("kind", kind, ops_corrupt.CORRUPTIONS)
     steps = pp.make(self.pp_fn).steps

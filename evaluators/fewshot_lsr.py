@@ -34,6 +34,10 @@ def choose_shots(
   has, which is logged. `labels` are integers, (examples,).
   """
   order = np.argsort(labels, kind="stable")
+  if len(order) and labels[order[0]] < 0:
+    raise ValueError(
+      f"Got a label {labels[order[0]]}, expected classes from 0."
+    )
   bounds = np.searchsorted(labels[order], np.arange(num_classes + 1))
   classes = np.split(order, bounds)[1:-1]
   if few := [c for c, found in enumerate(classes) if len(found) < shots]:
@@ -134,6 +138,7 @@ class Evaluator(base.Evaluator):
   subset_seed: int | None = None  # of slices, see `sources.make`
 
   def __post_init__(self):
+    base.check_given(shots=self.shots, datasets=self.datasets)
     if min((self.num_seeds, *self.shots)) < 1:
       raise ValueError(
         f"Got num_seeds={self.num_seeds} and shots={tuple(self.shots)}, "

@@ -114,6 +114,8 @@ def test_choose_shots_of_small_and_empty_classes(monkeypatch):
   assert labels[got].tolist() == [0, 0, 1, 3, 3]
   fewshot_lsr.choose_shots(labels, 5, 2, seed=1)
   assert said == ["3 classes have fewer than 2 examples: 1, 2, 4."]
+  with pytest.raises(ValueError, match="Got a label -1, expected classes"):
+    fewshot_lsr.choose_shots(labels - 1, 5, 2, seed=0)
 
 
 @pytest.mark.parametrize(

@@ -131,6 +131,7 @@ class Evaluator(base.Evaluator):
   ks: Sequence[int] = (1, 5, 10)
 
   def __post_init__(self):
+    base.check_given(ks=self.ks)
     super().__post_init__()
     source = sources.make(self.data)
     self.images = self.open(source, f'{self.pp_img}|keep("image")')

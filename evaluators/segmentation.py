@@ -134,7 +134,7 @@ class Evaluator(base.Evaluator):
       for pp_fn in (self.pp_fn, *self.pp_scales)
     ]
     for data in self._data:
-      processes.agree(data.facts)
+      processes.agree(data.examples.facts)
     for window, stride in zip(self.window, self._stride, strict=True):
       sliding_window.starts(window, window, stride)
     self._predict = self.jit(

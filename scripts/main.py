@@ -7,7 +7,8 @@
 `dpn NAME` is `python -m dpn.scripts.NAME`, and `dpn train` is `python -m
 dpn.trainers.train`. A config that is not in the current folder is looked for
 among those that come with the package, so that the commands of the
-documentation work without a checkout.
+documentation work without a checkout. Benchmarks, which only a checkout has,
+are `python -m benchmarks.step` and its like.
 """
 
 import ast
@@ -51,18 +52,6 @@ def main(argv: Sequence[str] | None = None):
   sys.path.insert(0, "")  # modules that a config names, as with python -m
   sys.argv = [command, *packaged_configs(arguments)]
   runpy.run_module(known[command], run_name="__main__", alter_sys=True)
-
-
-def benchmark(name: str):
-  """Runs a module of benchmarks/, which only a checkout has."""
-  root = pathlib.Path(__file__).resolve().parents[1]
-  if not (root / "benchmarks" / f"{name}.py").exists():
-    sys.exit(
-      "Error: benchmarks are not installed with the package. In a checkout of "
-      f"its repository, run python -m benchmarks.{name}."
-    )
-  sys.path.insert(0, str(root))
-  runpy.run_module(f"benchmarks.{name}", run_name="__main__", alter_sys=True)
 
 
 def packaged_configs(arguments: Sequence[str]) -> list[str]:

@@ -101,11 +101,6 @@ def test_commands_are_listed_and_guessed(capsys):
     main.main(["evalute"])
 
 
-def test_benchmarks_need_a_checkout(installed):
-  done = _python(installed, "-m", "dpn.scripts.main", "bench_step", "--help")
-  assert done.stderr.startswith("Error: benchmarks are not installed")
-
-
 def test_a_config_of_ones_own_comes_first(tmp_path, monkeypatch):
   words = ["--config=configs/digits.py:a=1", "--config", "configs/mine.py"]
   ours = str(ROOT / "configs" / "digits.py")

@@ -193,7 +193,7 @@ def test_features_by_value():
     name="x", describe=str, read=lambda _: [{"text": "a"}, {"text": ["a", "b"]}]
   )
   records = prepare_data._records(several, np.arange(2), {"text": "text"})
-  with pytest.raises(ValueError, match="1 has several of 'text', the first"):
+  with pytest.raises(ValueError, match="as 'text', the first example has 't"):
     list(records)
 
 

@@ -39,12 +39,9 @@ COMMANDS = [
 ]
 MODULES = [c for c in COMMANDS if c.startswith("python -m ")]
 # They take minutes, or runs that this test does not have.
-PARSED_ONLY = tuple(
-  f"scripts.{name}"
-  for name in (
-    *("bench_", "select_best"),
-    *("tables", "figures", "claims", "report", "predict"),
-  )
+PARSED_ONLY = (
+  *("benchmarks.", "scripts.select_best", "scripts.tables", "scripts.figures"),
+  *("scripts.claims", "scripts.report", "scripts.predict"),
 )
 IN_PROCESS = [
   c for c in MODULES if c.split()[2].startswith((*PARSED_ONLY, "scripts.sweep"))
@@ -83,9 +80,8 @@ def test_arguments_are_accepted(command, monkeypatch):
     monkeypatch.setattr(argparse.ArgumentParser, "parse_args", _parse_and_exit)
   monkeypatch.setattr(sys, "argv", words)
   monkeypatch.chdir(ROOT)
-  bench = words[0].replace("scripts.bench_", "benchmarks.")
-  for module in (words[0], bench):  # what runpy runs may not be imported yet
-    monkeypatch.delitem(sys.modules, module, raising=False)
+  # What runpy runs may not be imported yet.
+  monkeypatch.delitem(sys.modules, words[0], raising=False)
   with contextlib.suppress(_ParsedError):
     runpy.run_module(words[0], run_name="__main__")
 

@@ -67,6 +67,15 @@ class Run:
   # On what was loaded to begin with; filled when that happens.
   loaded: list[str] = dataclasses.field(default_factory=list)
 
+  def of_seed(self, config: Mapping[str, Any]) -> "Run":
+    """Returns the run of a config that differs in its seed, on the same data.
+
+    It is for `seeds.Together`, which makes the step of each seed itself.
+    """
+    seed = config["input"].get("seed")
+    data = self.data.with_seed(config["seed"] if seed is None else seed)
+    return dataclasses.replace(self, config=config, data=data, loaded=[])
+
   @property
   def batch_size(self) -> int:
     return self.config["input"]["batch_size"]
@@ -113,7 +122,7 @@ def from_config(config: Mapping[str, Any]) -> Run:
     process_index=jax.process_index(),
     process_count=jax.process_count(),
   )
-  processes.agree(data.facts)
+  processes.agree(data.examples.facts)
   sizes = {key: v.size for key, v in data.vocabularies.items()}
   task.check_vocabularies(sizes)
   step = train_step(config, task, data.spec, mesh, data_size=data.num_examples)
@@ -264,7 +273,8 @@ def _check_trained(config, frozen, total_steps):
 
 def _parts(config, batch_size, mesh) -> int:
   """Returns config.grad_accum, after checking that batches can be shared."""
-  parts = config.get("grad_accum") or 1
+  given = config.get("grad_accum")
+  parts = 1 if given is None else given
   if not isinstance(parts, int) or parts < 1 or batch_size % parts:
     raise ValueError(
       f"config.grad_accum={parts} must be a whole number that divides "

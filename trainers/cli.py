@@ -182,7 +182,10 @@ def _parse_flags(argv):
   """Returns the arguments without a flag; reads the config, if there is one."""
   try:
     # What sets a config's fields is known once the config is there.
-    program, *words = flags.FLAGS(argv, known_only=True)
+    try:
+      program, *words = flags.FLAGS(argv, known_only=True)
+    except SystemExit:
+      sys.exit(0)  # --help has been shown, which absl counts as a failure
     registry.trust(flags.FLAGS.trust)  # a config may read that of a run
     if path := flags.FLAGS.config:
       _CONFIG.value = load_config(path)
@@ -194,8 +197,6 @@ def _parse_flags(argv):
     fail(e)
   except (flags.Error, ValueError, OSError) as e:
     fail(e)
-  except SystemExit:
-    sys.exit(0)  # --help has been shown, which absl counts as a failure
 
 
 def fail(error: BaseException | str):

@@ -117,6 +117,15 @@ def test_a_config_may_name_what_is_trusted(tmp_path):
   assert "Error: trusted" in _run(*args, "--trust=planted").stderr
 
 
+def test_a_config_that_ends_the_program_has_failed(tmp_path):
+  text = "import sys\ndef get_config():\n  sys.exit('no data')\n"
+  (tmp_path / "config.py").write_text(text)
+  with pytest.raises(SystemExit, match="no data"):
+    cli.load_config(f"{tmp_path}/config.py")
+  done = _run(f"--config={tmp_path}/config.py", f"--workdir={tmp_path}/run")
+  assert (done.returncode, done.stderr.strip()) == (1, "no data")
+
+
 def test_too_many_arguments(monkeypatch):
   run = lambda guarded, **unused: guarded(["diagnose", "a", "b"])
   monkeypatch.setattr(cli.app, "run", run)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 import dpn.tasks
-from dpn import errors, schedules
+from dpn import errors, schedules, schema
 from dpn.input_pipeline import pipeline
 
 # Durations `<name>_<unit>`, in one of `schedules.UNITS`, and what they are of.
@@ -58,10 +58,15 @@ MODEL_LOAD = {
   "posemb_grid": "(rows, cols) of the model's patches, if no pp tells",
   "posemb_align_corners": "how position embeddings are resized",
 }
-NUMBERS = (
-  *("seed", "num_classes", "ignore_label", "init_head_bias", "lr", "wd"),
-  *("grad_accum", "ema_decay"),
-)
+# The types of those that nothing else checks.
+TYPES = {
+  **dict.fromkeys(("seed", "num_classes", "ignore_label"), int | None),
+  **dict.fromkeys(("init_head_bias", "lr", "wd", "ema_decay"), float | None),
+  **dict.fromkeys(("grad_accum", "prefetch_to_device"), int | None),
+  **dict.fromkeys(("strict_evals", "deterministic"), bool | None),
+  **dict.fromkeys(("input", "evals", "table", "optax"), Mapping | None),
+  "ckpt_timeout": float | None,
+}
 # Keys of big_vision that mean nothing here, with the reason why.
 IGNORED_KEYS = {
   "sharding_rules": "activations are split over the batch, on all axes",
@@ -81,15 +86,17 @@ def check(config: Mapping) -> list[str]:
   `evals.<name>`, are checked where they are read.
 
   Raises:
-    ValueError: at the first unknown key, or text for a number.
+    ValueError: at the first unknown key, or a value of another type.
   """
   for key in config:
     errors.check_known("key in config:", key, known(config))
   if not config.get("input"):
     raise ValueError("config.input is missing.")
-  for key in NUMBERS:
-    if not isinstance(config.get(key), int | float | None):
-      raise ValueError(f"config.{key} must be a number, got {config[key]!r}.")
+  for key, hint in TYPES.items():
+    schema.check("config", key, config.get(key), hint)
+  for key in ("prefetch_to_device", "ckpt_timeout"):
+    if not (config.get(key) is None or config[key] > 0):
+      raise ValueError(f"config.{key} must be above 0, got {config[key]!r}.")
   towers = dpn.tasks.find(config).towers
   options = [*MODEL_LOAD, *(f"{tower}_load_kw" for tower in towers)]
   for key in config.get("model_load") or {}:

@@ -288,12 +288,13 @@ class PreemptionHandler:
     return multihost_utils.reached_preemption_sync_point(next(_CALLS))
 
   def report(self, saved: str) -> str:
-    """Returns what to say once it has stopped, given what has been saved.
+    """Returns what to say once it has stopped, given what it saved ("": none).
 
     After Ctrl-C, in any process of the run, it raises KeyboardInterrupt with
     that text: all must end alike, or they would wait for each other.
     """
     text = f"saved {saved}. The same command resumes from there."
+    text = text if saved else "no step is done. The same command begins anew."
     by_hand = self._by_hand
     if not self._alone:
       by_hand = multihost_utils.process_allgather(np.bool_(by_hand)).any()

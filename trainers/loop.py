@@ -72,8 +72,9 @@ def train(
   if config.get("wandb") is not None and jax.process_index() == 0:
     weights_and_biases.check(config.wandb)
   with phases.phase("build"):
-    for seed in todo:
-      seed.run = build.from_config(seed.config)
+    todo[0].run = build.from_config(todo[0].config)
+    for seed in todo[1:]:
+      seed.run = todo[0].run.of_seed(seed.config)
   # Locked only now, after all that a wrong config could fail at.
   with contextlib.ExitStack() as stack:
     for seed in [*todo, *([] if allow_config_change else others)]:
@@ -102,7 +103,8 @@ def _train(seeds, phases, *, extends) -> bool:
     together = seeds_lib.Together(seeds)
     if not _resume(together, seeds, phases, preemption, extends):
       of_all = " of all seeds" * (len(seeds) > 1)
-      log_lib.say(preemption.report(f"step {together.step}{of_all}"))
+      saved = f"step {together.step}{of_all}" if together.step else ""
+      log_lib.say(preemption.report(saved))
       return False
     for seed, own in together.states():
       ends.finish(seed.run, seed.workdir, own, seed.log)
@@ -194,6 +196,8 @@ def loop(together, progress, preemption) -> bool:
   run, step, values, stop = together.run, together.step, None, False
   if step == run.total_steps:
     return True
+  if preemption.should_stop():  # compiling may outlast the time that is left
+    return False
   with progress.compiling():
     update = together.compile()
   losses = mean_loss.MeanLoss(together)

@@ -366,7 +366,7 @@ def test_sigterm_ends_an_evaluation(
 
 @pytest.mark.parametrize("step", [4, 5])
 def test_a_run_that_is_to_end_where_it_was_stopped(tmp_path, monkeypatch, step):
-  calls = itertools.count(1)
+  calls = itertools.count()  # the first is before compiling
   stop = lambda handler: next(calls) == step
   monkeypatch.setattr(distributed.PreemptionHandler, "should_stop", stop)
   loop.train(tiny_config(), str(tmp_path))
@@ -393,6 +393,17 @@ def test_a_finished_run_whose_last_checkpoint_is_damaged(finished, tmp_path):
   loop.train(more, str(workdir), allow_config_change=True)
   assert _json(workdir, "done-6")["step"] == 6
   assert not (workdir / "done-4.json").exists()
+
+
+def test_sigterm_before_the_first_step(tmp_path, monkeypatch, capsys):
+  """Compiling, which may outlast the time that is left, is not begun."""
+  ask = lambda *unused: os.kill(os.getpid(), signal.SIGTERM)
+  monkeypatch.setattr(loop.log_lib, "begin", ask)
+  monkeypatch.setattr(loop.seeds_lib.Together, "compile", pytest.fail)
+  loop.train(tiny_config(), str(tmp_path))
+  assert (
+    "Asked to stop (SIGTERM), and no step is done." in capsys.readouterr().out
+  )
 
 
 def test_sigterm_and_ctrl_c_let_a_run_save(finished, tmp_path, capfd):

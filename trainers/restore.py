@@ -90,8 +90,9 @@ def load_file(
   shardings = jax.tree.map(lambda x: x.sharding, variables)
   mesh = jax.tree.leaves(shardings)[0].mesh
   # Parameters may be spread over machines; loading needs all of each here.
+  # Leaf by leaf: no device has memory for all that it does not hold itself.
   gather = jax.jit(lambda x: x, out_shardings=sharding.replicated(mesh))
-  host = jax.device_get(gather(variables))
+  host = jax.tree.map(lambda x: jax.device_get(gather(x)), variables)
   kw["options"] = task.model_options()
   kw["options_of_run"] = dpn.tasks.model_options
   if {*task.towers} & {*host["params"]}:  # a model of one's own has others

@@ -244,7 +244,7 @@ def arms(
   methods, first, count, tried = common.choose("piece", arg.piece, pieces)
   arg.seeds = arg.seeds or count
   if arg.lrs:
-    tried = {"lr": arg.lrs}
+    tried = tried | {"lr": arg.lrs}
   found = []
   for method in common.names("method", arg.methods, METHODS) or methods:
     rates = {} if "lr" in tried else common.chosen(arg["from"], method)
