@@ -4,14 +4,16 @@ Section 5.3 of arXiv 2302.01327 (Dual PatchNorm); recipe of arXiv 2106.10270 as
 in big_vision's vit_i21k.
 
   python -m trainers.train --workdir W --config configs/augreg_i21k.py:\
-variant=B/16,steps=93000,data=folder:/path/to/imagenet21k,split=train
+variant=B/16,data=folder:/path/to/imagenet21k,split=train,classes=N,label=label
   python -m scripts.sweep --out runs/table1_right --config \
-    configs/augreg_i21k.py:data=folder:/path/to/imagenet21k,split=train
+    configs/augreg_i21k.py:data=folder:/path/to/imagenet21k,split=train,\
+classes=N,label=label
 
 Arguments: variant (Ti/16, S/32, S/16, B/32, B/16, L/16), stem_ln, steps (93000,
-930000), setup (big_vision, i1k), data, split, classes, label (key of the
-class), seed, runlocal (two steps of 8 images). As a sweep: variants, stems,
-steps, seeds (1), and setup, data, split, classes, label. TFDS
+930000), setup (big_vision, i1k), data, split, classes (as many as the data
+have), label (key of the class: `labels` in big_vision's data, `label` in
+folders and the like), seed, runlocal (two steps of 8 images). As a sweep:
+variants, stems, steps, seeds (1), and setup, data, split, classes, label. TFDS
 has no public ImageNet-21k: the defaults are big_vision's names; convert your
 copy with scripts.prepare_data, or name a folder.
 

@@ -3,17 +3,20 @@
 The probe of Tables 1 (right) and 2 of arXiv 2302.01327 (Dual PatchNorm): ridge
 regression in closed form on 25 images per class, mean of three draws.
 
-  python -m scripts.evaluate --config configs/fewshot.py:variant=B/16 \
-    --checkpoint /path/params.safetensors --evals fewshot --out probe.json
+  python -m scripts.evaluate --evals fewshot --out probe.json \
+    --config configs/fewshot.py:variant=B/16,rep_size=True \
+    --checkpoint /path/params.safetensors
 
 or, with an argument init=/path/params.safetensors and the trainer's logs,
 
   python -m trainers.train --workdir W \
     --config configs/fewshot.py:variant=B/16,init=/path/params.safetensors
 
-Arguments: variant, stem_ln, rep_size (as the checkpoint was trained), pool
-(tok, gap, …), res, datasets (imagenet, or small: six data sets, 1 to 25 shots),
-init, runlocal (eight images). Classes of the checkpoint do not matter.
+Arguments: variant, stem_ln, rep_size and pool (tok, gap, …) as the checkpoint
+was trained (by configs/jft.py and, but for S/32, augreg_i1k.py with
+rep_size=True, by augreg_i21k.py with pool=gap), res, datasets (imagenet, or
+small: six data sets, 1 to 25 shots), init, runlocal (eight images). Classes of
+the checkpoint do not matter.
 
 Expected: the tables in the docstrings of configs/augreg_i21k.py and jft.py.
 Cost: embeds 65,000 + 50,000 images, 2 minutes at 1,000 images per second, and

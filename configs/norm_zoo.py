@@ -134,6 +134,8 @@ def sweep(arg=None):
     seeds=0,
   )
   confirm = common.choose("piece", arg.piece, PIECES)
+  if arg["from"] and (arg.lrs or not confirm):
+    raise ValueError("from has the rates of piece=confirm, and lrs others.")
   arg.seeds = arg.seeds or (3 if confirm else 1)
   arms = []
   for optimizer in arg.optimizers:

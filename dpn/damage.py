@@ -94,13 +94,16 @@ def reraise_if_transient(folder: pathlib.Path, error: Exception) -> None:
   for path in folder.rglob("*"):
     if path.is_file():
       path.open("rb").close()
-  if is_transient(error):
+  if is_shortage(error, wrapped=True):
     raise error
 
 
-def is_transient(error: BaseException | None) -> bool:
-  """Returns whether an error is for a shortage or a network, not for damage."""
-  while error:
+def is_shortage(error: BaseException | None, wrapped: bool = False) -> bool:
+  """Returns whether an error is for a shortage or a network, not for damage.
+
+  What `reading` says of a shortage may as well be damage: only if `wrapped`.
+  """
+  while error and (wrapped or not isinstance(error, ValueError)):
     passing = getattr(error, "errno", None) in _PASSING
     if (
       passing or isinstance(error, MemoryError) or _SHORTAGE.search(str(error))

@@ -55,6 +55,7 @@ def subfolders(folder: str) -> list[str]:
   )
 
 
-def has_splits(folder: str) -> bool:
-  """Returns whether a folder holds one that is called like a split."""
-  return any(name.lower() in SPLITS for name in subfolders(folder))
+def has_splits(folder: str, only: bool = False) -> bool:
+  """Returns whether folders in a folder, or `only` such, are called splits."""
+  named = [name.lower() in SPLITS for name in subfolders(folder)]
+  return any(named) and (all(named) or not only)

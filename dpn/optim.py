@@ -115,12 +115,9 @@ def _check_signs(config):
     for _, x in _entries(config, key) if listed else [(".*", value)]:
       number = isinstance(x, numbers.Real) and x is not True
       optional = key != "wd_mults" or not listed  # None: it is not set
-      clip = key == "grad_clip_norm"  # of which 0 would leave nothing
-      fits = number and (x > 0 or (x == 0 and not clip))
-      if not fits and not (optional and x is None):
+      if not (number and x >= 0) and not (optional and x is None):
         raise ValueError(
-          f"config.{key} has {x!r}, expected a number that is "
-          f"{'above 0' if clip else 'not negative'}."
+          f"config.{key} has {x!r}, expected a number that is not negative."
         )
 
 

@@ -234,14 +234,11 @@ def from_config(
       for unit in schedules.UNITS:
         kw.pop(f"log_{unit}", None)
       prefix = kw.pop("prefix", f"{name}/")
-      for other in prefixes:
-        alike = prefix.startswith(other) or other.startswith(prefix)
-        if prefix == other or (prefix and other and alike):
-          raise ValueError(
-            f"prefix={prefix!r} is that of {prefixes[other]}, too, or begins "
-            "like it, so metrics of the same name would get lost. Without it, "
-            f"it is '{name}/'."
-          )
+      if prefix in prefixes:
+        raise ValueError(
+          f"prefix={prefix!r} is that of {prefixes[prefix]}, too, so metrics "
+          f"of the same name would get lost. Without it, it is '{name}/'."
+        )
       prefixes[prefix] = f"config.evals.{name}"
       first = not kw.pop("skip_first", True)
       cls = find(kw.pop("type", name))

@@ -83,9 +83,8 @@ def test_none_is_no_evaluator():
 
 def test_two_evaluators_with_one_prefix(section):
   message = r"^config.evals.b: prefix='a/' is that of config.evals.a, too"
-  for prefix in ("a/", "a/b/"):
-    with pytest.raises(ValueError, match=message.replace("a/", prefix, 1)):
-      _make({"a": section, "b": {**section, "prefix": prefix}})
+  with pytest.raises(ValueError, match=message):
+    _make({"a": section, "b": {**section, "prefix": "a/"}})
 
 
 @pytest.mark.parametrize(

@@ -154,7 +154,7 @@ class Examples:
         return self._example(index, position, record), skipped
       except Exception as error:
         message = damage.described(self.source.describe(index), error)
-        if not self.skip or damage.is_transient(error):
+        if not self.skip or damage.is_shortage(error):
           raise ValueError(message) from error
         logging.log_first_n(logging.WARNING, "Skipped: %s", 20, message)
         if skipped == _MAX_SKIPPED:

@@ -29,7 +29,7 @@ KEYS = {
   "repeats": "how often an example is in a batch, each time augmented anew",
   "on_device": "whether to preprocess once, without randomness, and keep all "
   "data on the devices",
-  "on_error": "`raise`, or `skip`: the next example replaces one that fails",
+  "on_error": "`raise`, or `skip`: the next example replaces a damaged one",
 }
 # The numbers in config.input and their minimum.
 _LOWEST = {"num_workers": 0} | dict.fromkeys(
@@ -147,13 +147,15 @@ def _parts(config: dict[str, Any]):
     )
   parts, weights, named = [], [], {}
   for name, weight in data.items():
+    if name in KEYS or name in IGNORED_KEYS:
+      raise ValueError(
+        f"config.input.data names a part {name!r}, which is a key of "
+        "config.input: call it otherwise."
+      )
     section = config.pop(name, None)
     if not weight:
       continue
-    kept = {*(section or ())} - IGNORED_KEYS.keys()
-    if name in KEYS.keys() | IGNORED_KEYS or not {"data"} <= kept <= {
-      *("data", "pp")
-    }:
+    if not {"data"} <= {*(section or ())} <= {"data", "pp"}:
       raise ValueError(
         f"config.input.data has no name, so it mixes {', '.join(data)}: "
         f"config.input.{name} must hold data and pp, got {section!r}."

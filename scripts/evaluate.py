@@ -2,8 +2,8 @@
 
   python -m scripts.evaluate runs/dpn
   python -m scripts.evaluate runs/dpn --data /photos --shots 1,5,10
-  python -m scripts.evaluate --config configs/fewshot.py:variant=B/16 \
-    --checkpoint vit_b16.npz --evals fewshot --out probe.json
+  python -m scripts.evaluate --evals fewshot --out probe.json \
+    --config configs/fewshot.py:variant=B/16,stem_ln=none --checkpoint b16.npz
 
 A run's folder, or one of its checkpoints (…/checkpoints/1000), is evaluated by
 the evaluators of its own config, or those of --evals. For a folder, its newest

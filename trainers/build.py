@@ -68,13 +68,15 @@ class Run:
   loaded: list[str] = dataclasses.field(default_factory=list)
 
   def of_seed(self, config: Mapping[str, Any]) -> "Run":
-    """Returns the run of a config that differs in its seed, on the same data.
-
-    It is for `seeds.Together`, which makes the step of each seed itself.
-    """
-    seed = config["input"].get("seed")
-    data = self.data.with_seed(config["seed"] if seed is None else seed)
-    return dataclasses.replace(self, config=config, data=data, loaded=[])
+    """Returns the run of a config with another seed, on the same data."""
+    seed = config["seed"]
+    of_data = config["input"].get("seed")
+    data = self.data.with_seed(seed if of_data is None else of_data)
+    program = _jitted(self.step.make_update(seed), self.step.shapes, self.mesh)
+    step = dataclasses.replace(self.step, update=program)
+    return dataclasses.replace(
+      self, config=config, step=step, data=data, loaded=[]
+    )
 
   @property
   def batch_size(self) -> int:
@@ -197,12 +199,18 @@ def train_step(
     },
     init=jax.jit(init, out_shardings=shardings),
     make_update=make_update,
-    update=jax.jit(
-      make_update(config.get("seed", 0)),
-      donate_argnums=0,
-      in_shardings=(shardings, by_batch),
-      out_shardings=(shardings, sharding.replicated(mesh)),
-    ),
+    update=_jitted(make_update(config.get("seed", 0)), shapes, mesh),
+  )
+
+
+def _jitted(function, shapes, mesh):
+  """Returns (state, batch) → (state, values), jitted; donates the state."""
+  shardings = jax.tree.map(lambda s: s.sharding, shapes)
+  return jax.jit(
+    function,
+    donate_argnums=0,
+    in_shardings=(shardings, sharding.batch(mesh)),
+    out_shardings=(shardings, sharding.replicated(mesh)),
   )
 
 

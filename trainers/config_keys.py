@@ -58,7 +58,7 @@ MODEL_LOAD = {
   "posemb_grid": "(rows, cols) of the model's patches, if no pp tells",
   "posemb_align_corners": "how position embeddings are resized",
 }
-# The types of those that nothing else checks.
+# The types of some; what reads a key checks the rest.
 TYPES = {
   **dict.fromkeys(("seed", "num_classes", "ignore_label"), int | None),
   **dict.fromkeys(("init_head_bias", "lr", "wd", "ema_decay"), float | None),

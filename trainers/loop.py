@@ -103,7 +103,8 @@ def _train(seeds, phases, *, extends) -> bool:
     together = seeds_lib.Together(seeds)
     if not _resume(together, seeds, phases, preemption, extends):
       of_all = " of all seeds" * (len(seeds) > 1)
-      saved = f"step {together.step}{of_all}" if together.step else ""
+      there = os.listdir(os.path.join(seeds[0].workdir, files.CHECKPOINTS))
+      saved = f"step {together.step}{of_all}" if there else ""
       log_lib.say(preemption.report(saved))
       return False
     for seed, own in together.states():
@@ -341,7 +342,9 @@ def due_first(run, step, position, row):
     return run.evaluators_due(step)
   if step == run.total_steps:
     due = run.evaluators_due(step) if step else run.evaluators
-    return [e for e in due if not any(k.startswith(e.prefix) for k in row)]
+    prefixes = sorted((e.prefix for e in run.evaluators), key=len, reverse=True)
+    done = {next(filter(key.startswith, prefixes), None) for key in row}
+    return [e for e in due if e.prefix not in done]
   return [e for e in run.evaluators if step == 0 and e.first]
 
 

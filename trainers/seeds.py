@@ -67,10 +67,11 @@ def of_config(
   """
   if seeds is None:
     return [Seed(config, workdir)]
-  if not seeds or len({*seeds}) < len(seeds):
+  wrong = not seeds or min(seeds) < 0 or max(seeds) >= 2**32
+  if wrong or len({*seeds}) < len(seeds):
     raise ValueError(
-      f"--seeds names {'one twice' if seeds else 'none'}; expected for example "
-      "--seeds=0,1,2."
+      f"--seeds={','.join(map(str, seeds))}: expected different numbers in "
+      "[0, 2**32), for example --seeds=0,1,2."
     )
   if PLACEHOLDER not in workdir:
     raise ValueError(

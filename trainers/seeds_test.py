@@ -114,6 +114,12 @@ def test_extending_all_or_one(alone, tmp_path):
     config, folder = _config(seed=seed, total_steps=7), by_one / f"s{seed}"
     loop.train(config, str(folder), allow_config_change=True)
     _assert_close(joint / f"s{seed}", folder)
+  # Where the first has no steps left, the second's are its own.
+  last = tmp_path / "last"
+  shutil.copytree(by_one / f"s{SEEDS[0]}", last / f"s{SEEDS[0]}")
+  shutil.copytree(alone / f"s{SEEDS[1]}", last / f"s{SEEDS[1]}")
+  _together(_config(total_steps=7), last, allow_config_change=True)
+  _assert_close(last / f"s{SEEDS[1]}", by_one / f"s{SEEDS[1]}")
   # One seed goes further; what it has done since is not thrown away.
   config, folder = _config(seed=SEEDS[0], total_steps=8), joint / f"s{SEEDS[0]}"
   loop.train(config, str(folder), allow_config_change=True)
@@ -237,9 +243,9 @@ def test_when_all_seeds_diverge_nothing_is_saved(tmp_path):
 def test_refused(changes, pattern, message):
   with pytest.raises(ValueError, match=message):
     loop.train(_config(**changes), pattern, SEEDS)
-  with pytest.raises(ValueError, match="--seeds names one twice"):
-    loop.train(_config(), pattern, [0, 1, 0])
-  with pytest.raises(ValueError, match="--seeds names none"):
+  with pytest.raises(ValueError, match=r"--seeds=.*: expected different"):
+    loop.train(_config(), pattern, [0, 2**32])
+  with pytest.raises(ValueError, match="--seeds=: expected different"):
     loop.train(_config(), pattern, [])
 
 

@@ -247,7 +247,8 @@ def arms(
     tried = tried | {"lr": arg.lrs}
   found = []
   for method in common.names("method", arg.methods, METHODS) or methods:
-    rates = {} if "lr" in tried else common.chosen(arg["from"], method)
+    chosen = arg["from"] or "lr" not in tried
+    rates = common.chosen(arg["from"], method) if chosen else {}
     found += common.grid(
       arg,
       name,

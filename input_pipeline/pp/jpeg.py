@@ -14,6 +14,7 @@ import functools
 import importlib
 import math
 import os
+import re
 import struct
 import threading
 from collections.abc import Callable
@@ -31,6 +32,7 @@ _DQT, _COM, _RST = 0xDB, 0xFE, 0xD0
 _JFIF, _ADOBE = 0xE0, 0xEE  # These say what the colours are.
 _ONES, _HIGH_BITS = (np.uint64(0x0101010101010101 * x) for x in (1, 0x80))
 _KEPT = {*_SOF, DHT, DRI, SOS, _DQT, _JFIF, _ADOBE}
+_FILL = re.compile(rb"\xff+")
 _KNOWN = {*_KEPT, *range(0xE0, 0xF0), _COM}
 _MAX_PIXELS = 2**27  # As for OpenCV, see input_pipeline/__init__.py.
 _LOCK = threading.Lock()
@@ -66,8 +68,8 @@ def is_bomb(data: bytes) -> bool:
   place, components = 2, None
   while data[:2] == SOI and data[place : place + 1] == b"\xff":
     marker = data[place + 1 : place + 2]
-    if marker == b"\xff":  # A byte to fill up, of which there may be many.
-      place += 1
+    if marker == b"\xff":  # It fills up, and there may be many of it.
+      place = _FILL.match(data, place).end() - 1
       continue
     if marker == bytes([SOS]):
       single = data[place + 4 : place + 5] == components

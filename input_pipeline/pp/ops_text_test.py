@@ -107,9 +107,8 @@ def test_bad_input(spec, text, message):
 def test_shipped_names_and_templates():
   sizes = {"imagenet": 1000, "cifar10": 10, "cifar100": 100, "pets": 37}
   for name, size in sizes.items():
-    assert (
-      len(set(prompts.class_names(name))) >= size - 2
-    )  # missile, sunglasses
+    # Twice missile, twice sunglasses.
+    assert len(set(prompts.class_names(name))) >= size - 2
     assert len(prompts.class_names(name)) == size
   sizes = {
     "name": 1,

@@ -196,11 +196,10 @@ def _resized(steps):
   size = _pair(size) if kinds[0] == "resize" else size
   if not size or not _pair(crop):
     return None
-  method = resize.args["method"]
   return {
     "size": size,
     "crop": _pair(crop),
     # By area is not told apart from bilinear: libraries have no such method.
-    "method": "bilinear" if method == "area" else method,
+    "method": resize.given.get("method") or "bilinear",
     "antialias": resize.args.get("antialias", False),
   }

@@ -115,9 +115,9 @@ def folder(path: str, split: str) -> FileSource:
   roots = {name: os.path.join(path, name) for name in subfolders}
   # A folder without images, such as annotations, is not a split.
   filled = [x for x in roots.values() if os.access(x, os.R_OK) and _has_any(x)]
-  are_splits = image_files.has_splits(path)
-  nested = split not in roots and not are_splits
-  if (nested or not (filled or are_splits)) and _has_any(path):
+  nested = split not in roots and not image_files.has_splits(path)
+  flat = not filled and not image_files.has_splits(path, only=True)
+  if (nested or flat) and _has_any(path):
     roots, filled = {"all": path}, [path]
   sources.check_split(f"{path}/<split>/<class>/<file>", split, roots)
   root = roots[split]

@@ -170,6 +170,9 @@ def test_folder_errors(tmp_path):
   _check_fails("folder", tmp_path, "No image in .*/val.*ending in .avif", "val")
   _write(tmp_path / "flat", {"train/1.jpg": b"", "val/2.jpg": b""})
   _check_fails("folder", tmp_path / "flat", "No image in a folder of", "train")
+  _write(tmp_path / "vehicles", {"car/1.jpg": b"", "train/2.jpg": b""})
+  source = sources.make({"name": f"folder:{tmp_path}/vehicles", "split": "all"})
+  assert source.class_names("label") == ["car", "train"]
   data = {"name": f"folder:{tmp_path}", "split": "train", "data_dir": "/x"}
   with pytest.raises(ValueError, match="data_dir is for TFDS"):
     sources.make(data)

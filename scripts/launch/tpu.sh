@@ -102,6 +102,6 @@ if [[ -n $bucket ]]; then
 fi
 printf -v train '%q ' "$@"
 # Training outlives this terminal; run again, this follows the new run's log.
-train="TFDS_DATA_DIR=\$HOME/data nohup .venv/bin/python -m trainers.train ${train% }"
+train="${bucket:+TFDS_DATA_DIR=\$HOME/data }nohup .venv/bin/python -m trainers.train ${train% }"
 train+=" < /dev/null >> train.log 2>&1"
 on_all_workers "cd dpn && { $train & tail -n 0 -F --pid=\$! train.log; wait \$!; }"

@@ -276,6 +276,8 @@ def gains(name, frame, args) -> dict[str, Drawn]:
     raise ValueError(found.wrong[0])
   arms, published, ours, theirs = found.arms, paper.printed(name), {}, {}
   run = {arm for (_, arm), of in arms.items() if of.metric}
+  for arm in args.arms:
+    errors.check_known("arm", arm, {*frame.arm})
   run &= set(args.arms or run)
   shown = [arm for arm in spec.arms if arm != spec.reference and arm in run]
   for arch in tables.archs(name, arms):
