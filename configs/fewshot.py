@@ -10,7 +10,7 @@ regression in closed form on 25 images per class, mean of three draws.
 or, with an argument init=/path/params.safetensors and the trainer's logs,
 
   python -m trainers.train --workdir W \
-    --config configs/fewshot.py:variant=B/16,init=/path/params.safetensors
+    --config configs/fewshot.py:variant=B/16,rep_size=True,init=/path/params…
 
 Arguments: variant, stem_ln, rep_size and pool (tok, gap, …) as the checkpoint
 was trained (by configs/jft.py and, but for S/32, augreg_i1k.py with

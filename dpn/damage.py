@@ -15,7 +15,8 @@ from dpn import paths
 # What errors say that come of a shortage, or of a network: in Python, in C++.
 _PASSING = (
   *(errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN),
-  *(errno.ESTALE, errno.ETIMEDOUT),
+  *(errno.ESTALE, errno.ETIMEDOUT, errno.ENOTCONN, errno.ECONNRESET),
+  errno.EHOSTUNREACH,
 )
 _SHORTAGE = re.compile(
   "RESOURCE_EXHAUSTED|can't start new thread|Too many open files"
@@ -94,23 +95,27 @@ def reraise_if_transient(folder: pathlib.Path, error: Exception) -> None:
   for path in folder.rglob("*"):
     if path.is_file():
       path.open("rb").close()
-  if is_shortage(error, wrapped=True):
+  if is_shortage(error) or any(
+    isinstance(e, MemoryError) for e in _causes(error)
+  ):
     raise error
 
 
-def is_shortage(error: BaseException | None, wrapped: bool = False) -> bool:
+def is_shortage(error: BaseException) -> bool:
   """Returns whether an error is for a shortage or a network, not for damage.
 
-  What `reading` says of a shortage may as well be damage: only if `wrapped`.
+  Of memory it is not told: a damaged file may ask for any amount.
   """
-  while error and (wrapped or not isinstance(error, ValueError)):
-    passing = getattr(error, "errno", None) in _PASSING
-    if (
-      passing or isinstance(error, MemoryError) or _SHORTAGE.search(str(error))
-    ):
-      return True
+  return any(
+    getattr(e, "errno", None) in _PASSING or _SHORTAGE.search(str(e))
+    for e in _causes(error)
+  )
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+  while error:
+    yield error
     error = error.__cause__ or error.__context__
-  return False
 
 
 def free_name(path: pathlib.Path) -> pathlib.Path:

@@ -56,6 +56,8 @@ def subfolders(folder: str) -> list[str]:
 
 
 def has_splits(folder: str, only: bool = False) -> bool:
-  """Returns whether folders in a folder, or `only` such, are called splits."""
-  named = [name.lower() in SPLITS for name in subfolders(folder)]
+  """Returns whether a folder is called a split; `only`: all with images are."""
+  counts = lambda name: not only or images(os.path.join(folder, name))
+  names = filter(counts, subfolders(folder))
+  named = [name.lower() in SPLITS for name in names]
   return any(named) and (all(named) or not only)

@@ -155,7 +155,8 @@ def _parts(config: dict[str, Any]):
     section = config.pop(name, None)
     if not weight:
       continue
-    if not {"data"} <= {*(section or ())} <= {"data", "pp"}:
+    kept = {*(section or ())} - IGNORED_KEYS.keys()
+    if not {"data"} <= kept <= {"data", "pp"}:
       raise ValueError(
         f"config.input.data has no name, so it mixes {', '.join(data)}: "
         f"config.input.{name} must hold data and pp, got {section!r}."

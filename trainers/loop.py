@@ -102,9 +102,12 @@ def _train(seeds, phases, *, extends) -> bool:
       return True
     together = seeds_lib.Together(seeds)
     if not _resume(together, seeds, phases, preemption, extends):
-      of_all = " of all seeds" * (len(seeds) > 1)
-      there = os.listdir(os.path.join(seeds[0].workdir, files.CHECKPOINTS))
-      saved = f"step {together.step}{of_all}" if there else ""
+      healthy = [seed.workdir for seed in together.healthy]
+      saved = f"step {together.step}" + " of all seeds" * (len(healthy) > 1)
+      if not any(
+        os.listdir(os.path.join(x, files.CHECKPOINTS)) for x in healthy
+      ):
+        saved = ""
       log_lib.say(preemption.report(saved))
       return False
     for seed, own in together.states():

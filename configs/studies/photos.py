@@ -243,6 +243,8 @@ def arms(
   )
   methods, first, count, tried = common.choose("piece", arg.piece, pieces)
   arg.seeds = arg.seeds or count
+  if arg["from"] and "lr" in tried:
+    raise ValueError(f"piece={arg.piece} chooses rates: leave out from.")
   if arg.lrs:
     tried = tried | {"lr": arg.lrs}
   found = []

@@ -199,7 +199,7 @@ def _resized(steps):
   return {
     "size": size,
     "crop": _pair(crop),
-    # By area is not told apart from bilinear: libraries have no such method.
+    # By area, by default, counts as bilinear: libraries have no such method.
     "method": resize.given.get("method") or "bilinear",
     "antialias": resize.args.get("antialias", False),
   }

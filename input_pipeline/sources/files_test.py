@@ -168,7 +168,9 @@ def test_folder_errors(tmp_path):
   _write(tmp_path, {"train/a/1.jpg": b"", "val/notes.txt": b""})
   _check_fails("folder", tmp_path, "Unknown split 'test'. Known: train", "test")
   _check_fails("folder", tmp_path, "No image in .*/val.*ending in .avif", "val")
-  _write(tmp_path / "flat", {"train/1.jpg": b"", "val/2.jpg": b""})
+  _write(
+    tmp_path / "flat", dict.fromkeys(["train/1.jpg", "val/2.jpg", "a/b"], b"")
+  )
   _check_fails("folder", tmp_path / "flat", "No image in a folder of", "train")
   _write(tmp_path / "vehicles", {"car/1.jpg": b"", "train/2.jpg": b""})
   source = sources.make({"name": f"folder:{tmp_path}/vehicles", "split": "all"})
