@@ -166,8 +166,7 @@ def look(data):
   splits = {name: counts for name, counts in found.items() if counts}
   named = {name.lower(): name for name in splits}
   if not splits or not image_files.has_splits(root):
-    flat = image_files.has_splits(root, only=True)
-    splits = {"all": {} if flat else _classes(root)}
+    splits = {"all": {} if image_files.only_splits(root) else _classes(root)}
     train = "all"
   elif "train" in named:
     train = named["train"]

@@ -29,7 +29,6 @@ MODEL = {**_SIZE, "patch_size": (8, 8), "pool_type": "gap"}
 TEXT = {**_SIZE, "vocab_size": 260, "pool_type": "map"}
 TOKENIZE = 'tokenize(max_len=60, eos="yes", model="bytes")'
 EPOCHS = {"tower": 15, "lit": 10}
-_NO_TOWER = "", "", "softmax"  # init, embedded, loss
 # Moves each glyph by up to two pixels.
 MOVED = (
   f"pad_to_shape((36, 36, 1), where='both')|random_crop(32)|{common.PIXELS}"
@@ -41,7 +40,8 @@ MOVED = (
 )
 def get_config(arg):
   epochs = common.choose("stage", arg.stage, EPOCHS)
-  if arg.stage == "tower" and (arg.init, arg.embedded, arg.loss) != _NO_TOWER:
+  of_lit = arg.init or arg.embedded or arg.loss != "softmax"
+  if arg.stage == "tower" and of_lit:
     raise ValueError("stage=tower takes neither init, embedded nor loss.")
   return {
     "total_epochs": arg.epochs or epochs,

@@ -55,9 +55,13 @@ def subfolders(folder: str) -> list[str]:
   )
 
 
-def has_splits(folder: str, only: bool = False) -> bool:
-  """Returns whether a folder is called a split; `only`: all with images are."""
-  counts = lambda name: not only or images(os.path.join(folder, name))
-  names = filter(counts, subfolders(folder))
-  named = [name.lower() in SPLITS for name in names]
-  return any(named) and (all(named) or not only)
+def has_splits(folder: str) -> bool:
+  """Returns whether a folder holds one that is called like a split."""
+  return any(name.lower() in SPLITS for name in subfolders(folder))
+
+
+def only_splits(folder: str) -> bool:
+  """Returns whether all folders with images are called like splits."""
+  names = subfolders(folder)
+  names = [name for name in names if images(os.path.join(folder, name))]
+  return bool(names) and all(name.lower() in SPLITS for name in names)

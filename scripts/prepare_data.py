@@ -19,8 +19,7 @@ same, so splits keep their meaning. (TFDS's own tool,
 
 With any source, --restart (extra `restart`) adds markers to JPEGs that let the
 input decode only what a crop keeps, without changing a pixel; --max_side 512
-shrinks larger JPEGs, and leaves other images. docs/input_performance.md has
-what either gains.
+shrinks larger JPEGs alone. docs/input_performance.md has what either gains.
 
 With --vocab_size 8000 a sentencepiece model is trained on the captions, under
 --text_key, of the first split; `tokenizer.model` in the folder is for the op
@@ -54,9 +53,8 @@ from dpn.scripts.results import output
 # What a copied data set has of its own.
 _CHOSEN = ("name", "version", "splits", "shard_size", "vocab_size", "text_key")
 _NO_LABEL_MAPS = "--max_side shrinks no label maps: leave it out."
-# What a key's values may be; all other kinds are integers.
-_TYPES = dict.fromkeys(("jpeg", "png", "text"), bytes | str)
-_TYPES["texts"] = list | bytes | str
+_BYTES = bytes | str  # of what is no integer
+_TYPES = {"jpeg": _BYTES, "png": _BYTES, "text": _BYTES, "texts": list | _BYTES}
 CHECKSUMS = "checksums.json"
 TOKENIZER = "tokenizer.model"
 
@@ -188,13 +186,11 @@ def _records(data, indices, features) -> Iterator[bytes]:
       examples = data.read(chunk)
     for index, example in zip(chunk, examples, strict=True):
       for key, kind in features.items():
-        if not isinstance(
-          example.get(key), _TYPES.get(str(kind), int | np.integer)
-        ):
+        value, fits = example.get(key), _TYPES.get(str(kind), int | np.integer)
+        if not isinstance(value, fits):
           raise ValueError(
-            f"{data.describe(index)} has {example.get(key)!r:.40} as {key!r}, "
-            f"the first example has {kind!r:.40}: make them alike (of several, "
-            "write lists for all, also of one), or leave the key out."
+            f"{data.describe(index)} has {value!r:.40} as {key!r}, the first "
+            f"example has {kind!r:.40}: make them alike (lists, if any is one)."
           )
       with damage.reading(data.describe(index)):
         record = tfds_writer.serialize({key: example[key] for key in features})

@@ -1,5 +1,7 @@
 """General ops against numbers worked out by hand."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -38,9 +40,10 @@ def test_a_range_per_channel_needs_as_many_channels(channels):
 @pytest.mark.parametrize(
   ("op", "shape"),
   [
-    ("value_range", (5, 7, 3)),
-    ("value_range(in_max=(9, 99, 255))", (2, 5, 7, 3)),
-    ("vgg_value_range", (5, 7, 3)),
+    *itertools.product(
+      ("value_range", "value_range(in_max=(9, 99, 255))", "vgg_value_range"),
+      ((5, 7, 3), (2, 5, 7, 3)),
+    ),
     ("vgg_value_range((3,), (2,))", (5, 7)),
   ],
 )

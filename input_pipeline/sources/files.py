@@ -116,8 +116,8 @@ def folder(path: str, split: str) -> FileSource:
   # A folder without images, such as annotations, is not a split.
   filled = [x for x in roots.values() if os.access(x, os.R_OK) and _has_any(x)]
   nested = split not in roots and not image_files.has_splits(path)
-  flat = not filled and not image_files.has_splits(path, only=True)
-  if (nested or flat) and _has_any(path):
+  classes_only = not filled and not image_files.only_splits(path)
+  if (nested or classes_only) and _has_any(path):
     roots, filled = {"all": path}, [path]
   sources.check_split(f"{path}/<split>/<class>/<file>", split, roots)
   root = roots[split]
