@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dpn import metrics, trees
-from dpn.configs import mini_lit
+from dpn.configs import common, mini_lit
 from dpn.models import vit
 from dpn.scripts import embed_images
 from dpn.trainers import loop
@@ -22,7 +22,7 @@ def _config(arg):
   config.model.text.update(SMALL)
   if "width" in config.model.image:
     config.model.image.update(SMALL)
-    config.input.pp = config.input.pp.replace(mini_lit.MOVED, mini_lit.RANGE)
+    config.input.pp = config.input.pp.replace(mini_lit.MOVED, common.PIXELS)
     del config.evals.probe
   del config.evals.retrieval
   with config.ignore_type():
@@ -51,7 +51,7 @@ def test_the_same_numbers(tmp_path, monkeypatch):
   np.savez(tower, **{k: draw(x) for k, x in trees.flatten(shapes).items()})
   locked = _config(f"init={tower}")
   embed_images.embed(
-    locked, ["train", "new_names"], mini_lit.RANGE, str(tmp_path)
+    locked, ["train", "new_names"], common.PIXELS, str(tmp_path)
   )
   before = _config(f"embedded={tmp_path}")
   rows = {}
@@ -68,7 +68,7 @@ def test_the_same_numbers(tmp_path, monkeypatch):
 def test_parts_of_splits(tmp_path):
   for part in ("train[:9]", "train+test"):
     with pytest.raises(ValueError, match="embed whole splits, train,test"):
-      embed_images.embed(_config(""), [part], mini_lit.RANGE, str(tmp_path))
+      embed_images.embed(_config(""), [part], common.PIXELS, str(tmp_path))
 
 
 def test_pixels_that_the_tower_has_not_seen(tmp_path):
@@ -85,7 +85,7 @@ def test_pixels_that_the_tower_has_not_seen(tmp_path):
 
 def test_random_ops_are_refused():
   config = _config("init=unused")
-  ops = f"flip_lr|{mini_lit.RANGE}|random_crop(24)"
+  ops = f"flip_lr|{common.PIXELS}|random_crop(24)"
   with pytest.raises(ValueError, match=r"Leave out flip_lr, random_crop.24"):
     embed_images.embed(config, ["train"], ops, "unused")
 
