@@ -50,6 +50,7 @@ VALUES = {
   "minival": ["train"],
   "mlp": ["pre+post"],
   "on_device": ["True"],
+  "pixels": ["standardized"],
   "optimizer": ["sgd", "adafactor"],
   "late_cls": ["False"],
   "norm": ["dtn"],
@@ -218,6 +219,18 @@ def test_choices_are_made_on_images_that_are_not_trained_on():
   for percent in (0, 91):
     with pytest.raises(ValueError, match=f"must be 1 to 90, got {percent}"):
       module("studies.when_dpn_helps").get_config(f"percent={percent}")
+
+
+def test_pixels_of_a_plain_vit_on_cifar10():
+  get = module("studies.when_dpn_helps").get_config
+  config = get("stem_ln=none,pixels=standardized,corruptions=True")
+  assert config.table.arm == "none_standardized"
+  steps = [config.input.pp, *(e.pp_fn for e in config.evals.values())]
+  for step in steps:
+    assert "|vgg_value_range((125.307, 122.961, 113.8575), (62.98" in step
+    assert "|value_range" not in step
+  with pytest.raises(ValueError, match="black in pixels=range; got standard"):
+    get("stem_ln=none,pixels=standardized,on_device=True")
 
 
 def test_what_pretraining_leaves_open():

@@ -9,7 +9,8 @@ stem_ln=dpn,data=cifar10,data_dir=/path/to/tfds
     configs/studies/when_dpn_helps.py:piece=lr,data=cifar10,data_dir=/path/to/tfds
 
 Arguments: stem_ln; stem (patch; patch_stats: each patch's mean and deviation as
-two more inputs; tract: the embedding trained by TrAct); lr (instead of the
+two more inputs; tract: the embedding trained by TrAct); pixels (range: from -1
+to 1; standardized: mean 0, deviation 1 in each channel); lr (instead of the
 arm's own); steps; percent (of the training images, 90 at most: on the last
 tenth choices are made); side (pixels of the enlarged image); patch; width;
 depth; clip (global, none, layer); aug (crop_flip, none, jitter); optimizer
@@ -22,7 +23,7 @@ Expected: between 40 and 50% in the base setting, two minutes on two cores; what
 else is in the page.
 """
 
-from dpn.configs import common
+from dpn.configs import common, lape_cifar
 
 BATCH = 128
 BASE = {
@@ -62,10 +63,25 @@ AUGMENTATIONS = {
 AUGMENTATIONS["jitter"] = (
   AUGMENTATIONS["crop_flip"] + "|color_jitter(0.4, 0.4, 0)"
 )
+_SCALE = lape_cifar.RECIPES[10]
+PIXELS = {
+  "range": common.PIXELS,
+  "standardized": "vgg_value_range({}, {})".format(
+    *(tuple(255 * x for x in _SCALE[key]) for key in ("mean", "std"))
+  ),
+}
 # Where pixels are from -1 to 1.
 ON_DEVICE = {"none": {}, "crop_flip": {"pad_value": -1.0, "flip_lr": True}}
 
 _PAIR, _MECHANISM = ("none", "dpn"), tuple(a for a in ARMS if a[:4] != "pre+")
+_CONFIRM = [
+  {},
+  {"percent": 8, "aug": "none"},
+  {"steps": 195},
+  {"patch": 16},
+  {"steps": 3120},
+]
+_STANDARDIZED = {"pixels": "standardized"}
 # name → arms, settings that differ from BASE, first seed, number of seeds.
 PIECES = {
   "lr": (
@@ -114,13 +130,17 @@ PIECES = {
   ),
   "confirm": (
     _MECHANISM,
-    [
-      {},
-      {"percent": 8, "aug": "none"},
-      {"steps": 195},
-      {"patch": 16},
-      {"steps": 3120},
-    ],
+    _CONFIRM,
+    *(0, 5),
+  ),
+  "lr_standardized": (
+    ("none",),
+    [{**_STANDARDIZED, "lr": lr} for lr in (3e-4, 1e-3, 3e-3)],
+    *(100, 1),
+  ),
+  "confirm_standardized": (
+    ("none",),
+    [{**_STANDARDIZED, **setting} for setting in _CONFIRM],
     *(0, 5),
   ),
 }
@@ -129,6 +149,7 @@ PIECES = {
 @common.recipe(
   stem_ln="dpn",
   stem="patch",
+  pixels="range",
   lr=0.0,
   **BASE,
   corruptions=False,
@@ -141,6 +162,10 @@ def get_config(arg):
     raise ValueError(
       f"percent must be 1 to 90, got {arg.percent}: the last tenth of the "
       "training images is minival."
+    )
+  if arg.on_device and arg.pixels != "range":
+    raise ValueError(
+      f"on_device pads with -1, black in pixels=range; got {arg.pixels}."
     )
   name, kw, decay = common.choose("optimizer", arg.optimizer, OPTIMIZERS)
   vit = common.vit(
@@ -159,7 +184,9 @@ def get_config(arg):
   usual = BASE | {"lr": 0.0}
   differs = [f"{k} {arg[k]}" for k in usual if arg[k] != usual[k]]
   enlarge = f"|resize({arg.side})" if arg.side != 32 else ""
-  tail = enlarge + common.labels_tail(10)
+  pixels = common.choose("pixels", arg.pixels, PIXELS)
+  tail = enlarge + common.labels_tail(10, pixels=pixels)
+  arm = arg.stem_ln + ("" if arg.pixels == "range" else f"_{arg.pixels}")
   return {
     "total_steps": arg.steps,
     "num_classes": 10,
@@ -180,7 +207,7 @@ def get_config(arg):
     "table": common.table(
       ", ".join(["When DPN helps", *differs]),
       f"{arg.width}x{arg.depth}/{arg.patch}",
-      *(arg.stem_ln, "test/prec@1"),
+      *(arm, "test/prec@1"),
     ),
   }
 
@@ -259,7 +286,7 @@ def sweep(arg=None):
     "{arm}",
     arms=arms,
     first_seed=first,
-    corruptions=arg.piece == "confirm",
+    corruptions=arg.piece.startswith("confirm"),
     data=arg.data,
     data_dir=arg.data_dir,
   )
