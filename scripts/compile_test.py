@@ -92,9 +92,13 @@ def test_advice():
 
 
 def test_of_a_gpu_s_memory_jax_takes_three_quarters(monkeypatch):
-  monkeypatch.delenv("XLA_CLIENT_MEM_FRACTION", raising=False)
+  other = "XLA_PYTHON_CLIENT_MEM_FRACTION"
+  for name in ("XLA_CLIENT_MEM_FRACTION", other):
+    monkeypatch.delenv(name, raising=False)
   usable = lambda name: targets.CHIPS[name].usable_gb
   assert (usable("h100"), usable("v5e"), usable("cpu")) == (59.25, 16, 0)
+  monkeypatch.setenv(other, "0.5")
+  assert usable("h100") == 39.5
   monkeypatch.setenv("XLA_CLIENT_MEM_FRACTION", "0.9")
   assert usable("h200") == pytest.approx(125.1)
 

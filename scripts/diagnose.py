@@ -264,14 +264,14 @@ def from_file(
 def main(folder: str | None = None):
   if bool(folder) == bool(_CONFIG.value):
     raise ValueError("Give either --config or the folder of a run.")
-  config, is_file = _CONFIG.value, os.path.isfile(folder or "")
-  wrong = (_STEPS, _EXAMPLES, _BATCH_SIZE) if is_file else (_SET,)
-  if given := [f"--{flag.name}" for flag in wrong if flag.present]:
-    of = "the data of a run or config" if is_file else "a parameter file"
-    raise ValueError(f"{', '.join(given)} is of {of}. Leave it out.")
-  if folder and not is_file:
+  config = _CONFIG.value
+  if folder and not os.path.isfile(folder):
     # With what it started from, which measures.short_training starts from.
     config = ml_collections.ConfigDict(checkpoints.config_beside(folder))
+  wrong = (_SET,) if config else (_STEPS, _EXAMPLES, _BATCH_SIZE)
+  if given := [f"--{flag.name}" for flag in wrong if flag.present]:
+    of = "parameters alone" if config else "the data of a run or config"
+    raise ValueError(f"{', '.join(given)} is of {of}. Leave it out.")
   with output.ensure_folder(os.path.dirname(_OUT.value or "")):
     pass  # If it cannot be written, fail before the work.
   if folder and not config:

@@ -2,16 +2,19 @@
 
 import json
 
+import jax
 import ml_collections
 import numpy as np
 import pytest
 import safetensors
 
 from dpn import metrics, tasks
+from dpn.scripts import compile as compile_lib
 from dpn.scripts import evaluate, report, tables
+from dpn.scripts.compilation import programs
 from dpn.trainers import conftest, loop
 
-# Four numbers of an image, e.g. a box; nothing in it is like a ViT.
+# Four numbers of a signal; nothing in it is like a ViT.
 TASK = """
 import dataclasses
 import flax.linen as nn
@@ -24,8 +27,8 @@ class Net(nn.Module):
   width: int
 
   @nn.compact
-  def __call__(self, image):
-    x = image.reshape(len(image), -1)
+  def __call__(self, signal):
+    x = signal.reshape(len(signal), -1)
     return nn.Dense(4, name="box")(nn.relu(nn.Dense(self.width, name="in")(x)))
 
 
@@ -40,10 +43,10 @@ class Regression(base.Task):
     return cls(Net(config["net_width"]))
 
   def init(self, rng, batch):
-    return self.net.init(rng, batch["image"])
+    return self.net.init(rng, batch["signal"])
 
   def measure(self, variables, batch, *, rng=None):
-    error = self.net.apply(variables, batch["image"]) - batch["box"]
+    error = self.net.apply(variables, batch["signal"]) - batch["box"]
     distance = jnp.abs(error).mean(-1)
     return {"loss": (error**2).sum(-1), "distance": distance}, {}
 
@@ -63,8 +66,8 @@ def _config(tmp_path, monkeypatch):
   rng = np.random.default_rng(0)
   arrays = {}
   for split in ("train", "test"):
-    arrays[f"{split}/image"] = rng.normal(size=(24, 4, 4, 1))
-    arrays[f"{split}/box"] = arrays[f"{split}/image"].reshape(24, -1)[:, :4]
+    arrays[f"{split}/signal"] = rng.normal(size=(24, 4, 4, 1))
+    arrays[f"{split}/box"] = arrays[f"{split}/signal"].reshape(24, -1)[:, :4]
   path = tmp_path / "boxes.npz"
   np.savez(path, **{k: np.float32(v) for k, v in arrays.items()})
   data = {"name": f"arrays:{path}", "split": "test"}
@@ -105,7 +108,7 @@ def test_train_resume_evaluate_export_report(
     said = json.loads(file.metadata()["model"])
   assert said == {"net_width": 8}
   arrays = np.load(tmp_path / "boxes.npz")
-  x = arrays["test/image"].reshape(24, -1)
+  x = arrays["test/signal"].reshape(24, -1)
   hidden = np.maximum(x @ params["in/kernel"] + params["in/bias"], 0)
   error = hidden @ params["box/kernel"] + params["box/bias"]
   error -= arrays["test/box"]
@@ -114,6 +117,9 @@ def test_train_resume_evaluate_export_report(
   for path in (whole, whole / "checkpoints"):
     row = evaluate.evaluate(config, str(path))
     assert row == {"step": 6, **{k: v for k, v in last.items() if "val/" in k}}
+  step = compile_lib.build_step(config, jax.devices()[:1])
+  found = dict(programs.lower(config, step, ["val"]))
+  assert "dot_general" in found["val"].as_text()
   page = tmp_path / "report.html"
   monkeypatch.setattr(
     "sys.argv", ["report", str(tmp_path / "runs"), "-o", str(page)]

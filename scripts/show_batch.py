@@ -46,16 +46,17 @@ def batch(
   batches.close()
   if config.get("mixup") or config.get("augment"):
     arrays = dpn.tasks.make(config).augment(jax.random.key(seed), arrays)
-  image, labels = arrays["image"], arrays.get("labels", arrays.get("label"))
+  image, labels = arrays.get("image"), arrays.get("labels", arrays.get("label"))
   names = config.get("class_names")
   legend = []
   if labels is None:
     labels = [()] * count
-  if image.ndim != 4:
+  if np.ndim(image) != 4:
+    shapes = {name: np.shape(x) for name, x in arrays.items()}
     raise ValueError(
-      f"The batch's images have shape {image.shape}, expected (batch, rows, "
-      "cols, channels). Embeddings cannot be drawn: give the config that reads "
-      "the images themselves."
+      'Expected "image" of shape (batch, rows, cols, channels), got a batch of '
+      f"{shapes}. Embeddings cannot be drawn: give the config that reads the "
+      "images themselves."
     )
   spec = config.input.get("pp", "a mixture")
   values = f"values {image.min():.4g} to {image.max():.4g}"
@@ -64,7 +65,8 @@ def batch(
   if np.ndim(labels) == 3:  # label maps
     names = _class_names(config)
     legend = label_maps.legend(labels, names)
-    image = label_maps.overlay(image, labels, len(names))
+    drawn = label_maps.in_colour(labels, len(names))
+    image = 0.45 * image.mean(-1, keepdims=True) + 0.55 * drawn
     labels = [label_maps.shares(label, len(names)) for label in labels]
   if "text" in data.vocabularies:
     tokenizer = tokenizers.make(data.vocabularies["text"].model)

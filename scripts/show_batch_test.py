@@ -117,11 +117,12 @@ def test_captions_under_their_images(tmp_path):
 
 def test_embeddings_are_no_images(tmp_path):
   path = tmp_path / "embeddings.npz"
-  np.savez(path, **{"train/image": np.zeros((4, 6), np.float32)})
   config = ml_collections.ConfigDict()
   config.input = {"data": {"name": f"arrays:{path}", "split": "train"}}
-  with pytest.raises(ValueError, match="Embeddings cannot be drawn"):
-    show_batch.batch(config, 4)
+  for name in ("image", "embedding"):
+    np.savez(path, **{f"train/{name}": np.zeros((4, 6), np.float32)})
+    with pytest.raises(ValueError, match=rf"{name}': \(4, 6\)}}\. Embeddings"):
+      show_batch.batch(config, 4)
 
 
 def test_labels_in_words():

@@ -472,6 +472,9 @@ def test_a_run_also_fills_the_cell_of_its_earlier_epoch(tmp_path):
   )[-3:]
   assert ours("100") == ["50.00 (n=1)", "56.25 (n=1)", "+6.25 (n=1, paired)"]
   assert ours("300") == ["75.00 (n=1)", "81.25 (n=1)", "+6.25 (n=1, paired)"]
+  of_lape = {"table": {"recipe": "LaPE", "arch": "Ti/16", "arm": "add"}}
+  rows = [{"step": 9, METRIC: 0.5}]
+  testing.write_run(tmp_path / "own", config=of_lape, rows=rows, seconds=1.0)
   write("shared", 0.5, 0.8)
   table = _build(tmp_path, "lape")
   assert any("shared: of other arms (see LaPE" in n for n in table.notes)

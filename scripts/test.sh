@@ -27,4 +27,4 @@ fi
 bash scripts/venv.sh "$extras"
 # A process per core; the tests of a file share its fixtures.
 exec "${VENV:-.venv}/bin/python" -m pytest --numprocesses auto \
-  --dist loadfile --no-loadscope-reorder "${chosen[@]}" "$@"
+  --dist loadfile --no-loadscope-reorder ${chosen[@]+"${chosen[@]}"} "$@"

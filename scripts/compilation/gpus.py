@@ -103,7 +103,9 @@ def find_compiler() -> bool:
   roots = list(spec.submodule_search_locations or ()) if spec else []
   tools = [os.path.join(root, "cuda_nvcc") for root in roots]
   nvcc = next(filter(os.path.isdir, tools), None)
-  if not (nvcc and importlib.util.find_spec("jax_plugins.xla_cuda12")):
+  if not (nvcc and importlib.util.find_spec("jax_plugins")):
+    return False
+  if not importlib.util.find_spec("jax_plugins.xla_cuda12"):
     return False
   before, flags = os.environ.get("XLA_FLAGS", ""), f"{_DATA}={nvcc} {_FLAGS}"
   if flags not in before:  # of another target

@@ -29,8 +29,8 @@ def lower(
     step: of the config.
     what: "init", "eval" (all evaluators) and sections of config.evals.
   """
-  shape = step.batch_shapes["image"].shape
-  sections = fake_data.evals(config, shape[1:3])
+  image = step.batch_shapes.get("image")
+  sections = fake_data.evals(config, image.shape[1:3] if image else ())
   mesh = next(iter(step.batch_shapes.values())).sharding.mesh
   if INIT in what:
     key = jax.eval_shape(lambda: jax.random.key(0))

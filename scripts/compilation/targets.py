@@ -36,7 +36,8 @@ class Chip:
   @property
   def usable_gb(self) -> float:
     """GiB that JAX takes: of a GPU three quarters, unless told otherwise."""
-    share = os.environ.get("XLA_CLIENT_MEM_FRACTION", 0.75)
+    names = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")
+    share = next(filter(None, map(os.environ.get, names)), 0.75)
     return self.memory_gb * (1 if self.largest else float(share))
 
 

@@ -7,6 +7,7 @@ and "candidate", see `dpn.scripts.select_best`. `configs/common.py:grid` makes
 such a list.
 """
 
+import collections
 import dataclasses
 import fnmatch
 import json
@@ -176,6 +177,12 @@ def find(
     for entry in module["sweep"](arg or None)
   ]
   matches = lambda name: fnmatch.fnmatchcase(name, select)
+  counts = collections.Counter(arm.run_name for arm in arms)
+  if twice := [name for name, count in counts.items() if count > 1]:
+    raise ValueError(
+      f"The sweep has {errors.some_of(twice)} twice, two runs in "
+      "one folder. Name each arm once, each seed once."
+    )
   chosen = [arm for arm in arms if matches(arm.name) or matches(arm.run_name)]
   if not chosen:
     known = {arm.name for arm in arms}
@@ -185,6 +192,12 @@ def find(
 
 def _arm(get_config, entry, out, overrides):
   """Returns an arm, after building its config: nothing fails hours later."""
+  keys = {x.name for x in dataclasses.fields(Arm)} - {"workdir"}
+  if not {"name", "arg", "seed"} <= entry.keys() <= keys:
+    raise ValueError(
+      "sweep() returns entries with name, arg and seed, and optionally "
+      f"overrides, cell and candidate; got {[*entry]}."
+    )
   folder = f"{entry['name']}-s{entry['seed']}"
   if not re.fullmatch(r"[\w.+=,-]+", folder):
     raise ValueError(

@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import math
 import re
-import warnings
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -156,14 +155,24 @@ def welch(new: pd.Series, old: pd.Series) -> Estimate:
   gain, n = float(new.mean() - old.mean()), min(len(new), len(old))
   if n < 2:
     return Estimate(gain, math.nan, n, "unpaired", "+")
-  if new.var() + old.var() == 0:
-    return Estimate(gain, 0.0, n, "Welch", "+", df=n - 1)
-  with warnings.catch_warnings():  # that one of them does not vary is fine
-    warnings.filterwarnings("ignore", "Precision loss", RuntimeWarning)
-    test = scipy.stats.ttest_ind(new, old, equal_var=False)
-  low, high = test.confidence_interval()
-  ci = float(high - low) / 2
-  return Estimate(gain, ci, n, "Welch", "+", df=float(test.df))
+  variances = np.array([x.var() / len(x) for x in (new, old)])
+  ci, df = of_sum(variances, np.array([len(new) - 1, len(old) - 1]))
+  return Estimate(gain, ci, n, "Welch", "+", df=df)
+
+
+def of_sum(variances: np.ndarray, dfs: np.ndarray) -> tuple[float, float]:
+  """Returns half the 95% interval of a sum of independent estimates, and df.
+
+  The degrees of freedom are those of Welch (1947) and Satterthwaite (1946).
+
+  Args:
+    variances: squared standard errors, (estimates,).
+    dfs: their degrees of freedom, (estimates,).
+  """
+  if not variances.any():
+    return 0.0, float(dfs.min())
+  df = float(variances.sum() ** 2 / (variances**2 / dfs).sum())
+  return t_95(df) * math.sqrt(variances.sum()), df
 
 
 def holm(p_values: Sequence[float]) -> np.ndarray:

@@ -190,14 +190,7 @@ def fields(configs: Iterable[Config]) -> pd.DataFrame:
 
 def _filled_in(table):
   """Returns `fields` with the model's defaults in place of "absent"."""
-  defaults = {field: _default(field) for field in table}
-  return table.assign(
-    **{
-      field: table[field].replace(ABSENT, default)
-      for field, default in defaults.items()
-      if default != ABSENT
-    }
-  )
+  return table.apply(lambda x: x.replace(ABSENT, _default(x.name)))
 
 
 def _default(field):

@@ -168,14 +168,9 @@ def _mean_gain(gains, total):
   """
   del total
   mean = float(np.mean([gain.mean for gain in gains.values()]))
-  variance = np.array([gain.sem**2 for gain in gains.values()])
-  df = np.array([gain.df for gain in gains.values()])
-  sem, ci = math.sqrt(variance.sum()) / len(gains), math.nan
-  if sem == 0:
-    ci = 0.0
-  elif sem > 0:  # Welch and Satterthwaite
-    df = variance.sum() ** 2 / (variance**2 / df).sum()
-    ci = aggregate.t_95(df) * sem
+  variances = np.array([gain.sem**2 for gain in gains.values()])
+  dfs = np.array([gain.df for gain in gains.values()])
+  ci = aggregate.of_sum(variances, dfs)[0] / len(gains)
   found = aggregate.Estimate(mean, ci, sign="+")
   verdict = {1: HOLDS, -1: FAILS, 0: UNDECIDED}[found.side]
   rows = f" over {len(gains)} rows" if len(gains) > 1 else ""

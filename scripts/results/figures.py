@@ -224,7 +224,8 @@ def differences(frame, args) -> dict[str, Drawn]:
   A figure for each metric; first those with an interval that does not contain
   0. A panel shows a model; if there is but one arm, it shows all models.
   """
-  frame = own_runs.of_arms(frame, args.arms, args.baseline)
+  reference = args.baseline or own_runs.in_order(frame.arm)[0]
+  frame = own_runs.of_arms(frame, args.arms, reference)
   models, _ = own_runs.models(frame, args.baseline, args.metric)
   alike = {}
   for of in (model for model in models if model.baseline):

@@ -184,8 +184,9 @@ def _model(title, group, baseline, metric, wrong):
       arms[arm] = {m: aggregate.arm(repetitions, (m,)) for m in known}
     except ValueError as e:
       wrong.append(f"{title}: {arm}: {e}")
-  # If it is wrong itself, nothing is compared: another would be a surprise.
-  first = order[0] if order[0] in arms and len(arms) > 1 else None
+  # If it is wrong or missing, nothing is compared: another would be a surprise.
+  first = order[0] if baseline is None else baseline
+  first = first if first in arms and len(arms) > 1 else None
   also = _also_different(first, group, arms, headline[0])
   return Model(title, headline, others, arms, first, also)
 

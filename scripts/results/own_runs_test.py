@@ -2,6 +2,7 @@
 
 import pathlib
 
+import pandas as pd
 import pytest
 
 from dpn.scripts import conftest as testing
@@ -128,6 +129,12 @@ def test_nothing_is_compared_with_another_than_the_baseline(tmp_path):
   [model], [wrong] = own_runs.models(frame, baseline="pre")
   assert (list(model.arms), model.baseline) == (["base", "dpn"], None)
   assert wrong.startswith("photos S/16: pre: ")
+  _frame(tmp_path / "other", {"none": [0.5], "dpn": [0.6]})
+  frame = runs.frame(run_files.find([str(tmp_path / "other")]))
+  pre = frame.arm.replace("dpn", "pre")
+  both = pd.concat([frame, frame.assign(title="B/16", arm=pre)])
+  found, _ = own_runs.models(both, baseline="dpn")
+  assert [model.baseline for model in found] == [None, "dpn"]
 
 
 def test_an_arm_without_the_metric_has_no_number(tmp_path):

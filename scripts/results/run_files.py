@@ -218,7 +218,7 @@ def archive(found: Sequence[runs.Run]) -> str:
   for run in found:
     line = {
       "path": os.path.abspath(run.path),
-      "config": _without_places(run.config),
+      "config": _without(run.config, ("evals", "data_dir")),
       "logged": {
         metric: {
           int(step): float(f"{x:.5g}") for step, x in values.dropna().items()
@@ -226,7 +226,7 @@ def archive(found: Sequence[runs.Run]) -> str:
         for logged in _shortened(run.logged)
         for metric, values in logged.items()
       },
-      "done": run.done and {**run.done, "metrics": run.finals},
+      "done": None if run.done is None else {**run.done, "metrics": run.finals},
       "origin": {k: v for k, v in run.origin.items() if k != "command"},
     }
     if run.chosen is not None:
@@ -259,20 +259,12 @@ def _common(paths):
   return os.path.commonpath(folders) if folders else ""
 
 
-def _without_places(config):
-  """Returns a config without its evaluators and where its data are."""
-  result = {k: v for k, v in config.items() if k != "evals"}
-  if isinstance(result.get("input"), Mapping):
-    result["input"] = _without_data_dir(result["input"])
-  return result
-
-
-def _without_data_dir(section):
-  """Returns a section without it at any depth: mixtures have several."""
-  if not isinstance(section, Mapping):
-    return section
-  kept = {k: v for k, v in section.items() if k != "data_dir"}
-  return {key: _without_data_dir(value) for key, value in kept.items()}
+def _without(config, keys):
+  """Returns a config without these keys at any depth: mixtures have several."""
+  if not isinstance(config, Mapping):
+    return config
+  kept = {k: v for k, v in config.items() if k not in keys}
+  return {key: _without(value, keys) for key, value in kept.items()}
 
 
 def _unarchived(path):

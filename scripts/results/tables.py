@@ -197,7 +197,7 @@ def _earlier(name, found):
   published = dict.fromkeys(values for values, _ in paper.printed(name))
   for run in found:
     *model, epochs = _place(run, paper.TABLES[name])[0]
-    for *other, epoch in published:
+    for *other, epoch in published if epochs.isdecimal() else ():
       is_earlier = other == model and int(epoch) < int(epochs)
       if is_earlier and (earlier := run.at_epoch(int(epoch))):
         yield earlier

@@ -1,4 +1,4 @@
-"""Colours for label maps, and pictures of them over their images."""
+"""Colours for label maps, and what they stand for."""
 
 from collections.abc import Sequence
 
@@ -31,21 +31,6 @@ def in_colour(labels: np.ndarray, num_classes: int) -> np.ndarray:
   """
   known = (labels >= 0) & (labels < num_classes)
   return colours(num_classes)[np.where(known, labels, num_classes)]
-
-
-def overlay(
-  images: np.ndarray, labels: np.ndarray, num_classes: int, alpha: float = 0.55
-) -> np.ndarray:
-  """Returns label maps over grey images, (…, rows, cols, 3) in [0, 1].
-
-  Args:
-    images: (…, rows, cols, channels) in [0, 1].
-    labels: (…, rows, cols).
-    num_classes: ids from here on are black.
-    alpha: 0 shows only the image, 1 only the labels.
-  """
-  grey = images.mean(-1, keepdims=True)
-  return (1 - alpha) * grey + alpha * in_colour(labels, num_classes)
 
 
 def shares(labels: np.ndarray, num_classes: int) -> np.ndarray:

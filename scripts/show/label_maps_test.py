@@ -18,15 +18,11 @@ def test_colours_differ(size, least):
   assert not table[size].any()
 
 
-def test_overlay():
-  images = np.array([[0.0, 0.3, 0.9]]).repeat(6, 0).reshape(2, 3, 3)
+def test_in_colour():
   table = label_maps.colours(3)
   in_colour = label_maps.in_colour(_LABELS, 3)
   np.testing.assert_array_equal(in_colour[0], table[[0, 2, 2]])
   np.testing.assert_array_equal(in_colour[1], table[[2, 3, 3]])
-  drawn = label_maps.overlay(images, _LABELS, 3, alpha=0.25)
-  np.testing.assert_allclose(drawn[0, 1], 0.75 * 0.4 + 0.25 * table[2])
-  np.testing.assert_allclose(drawn[1, 2], 0.75 * 0.4 * np.ones(3))
 
 
 def test_shares_and_legend():
