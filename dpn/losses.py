@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from dpn import registry
 
@@ -26,9 +27,7 @@ def sigmoid_xent(logits: jax.Array, labels: jax.Array) -> jax.Array:
   Each label is the probability of its class.
   """
   logits, labels = _float32(logits, labels)
-  # 1 - sigmoid(x) = sigmoid(-x), whose logarithm stays finite for large x.
-  yes, no = jax.nn.log_sigmoid(logits), jax.nn.log_sigmoid(-logits)
-  return -jnp.sum(labels * yes + (1.0 - labels) * no, axis=-1)
+  return optax.sigmoid_binary_cross_entropy(logits, labels).sum(-1)
 
 
 def softmax_contrastive(

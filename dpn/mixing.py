@@ -34,23 +34,42 @@ class Mixup:
         f"mixup.fold_in={self.fold_in!r} is not supported: one mixing weight "
         "serves the whole batch. Set it to None."
       )
+    lowest = min(self.p or 0.0, self.cutmix_p or 0.0)
+    if lowest < 0 or not 0 <= self.switch_prob <= 1:
+      raise ValueError(
+        f"config.mixup has p={self.p}, cutmix_p={self.cutmix_p} and switch_"
+        f"prob={self.switch_prob}, expected none below 0, and switch_prob no "
+        "more than 1."
+      )
 
-  def __call__(self, rng, image, labels):
-    """Returns images and labels mixed by `mixup_or_cutmix`."""
+  def __call__(
+    self, rng: jax.Array, image: jax.Array, labels: jax.Array
+  ) -> tuple[jax.Array, jax.Array]:
+    """Returns images and labels of a batch, mixed; arrays as in `cutmix`."""
     if self.whole_labels:  # smoothed ones would all be above 0
       top = (labels > 0) & (labels == labels.max(-1, keepdims=True))
       labels = top.astype(labels.dtype)
-    image, labels = mixup_or_cutmix(
-      rng,
-      image,
-      labels,
-      mixup_p=self.p or 0.0,
-      cutmix_p=self.cutmix_p or 0.0,
-      switch_prob=self.switch_prob,
-    )
+    image, labels = self._mixed(rng, image, labels)
     if self.whole_labels:
       labels = (labels > 0).astype(labels.dtype)
     return image, labels
+
+  def _mixed(self, rng, image, labels):
+    """Returns both by one of the two methods, as DeiT trains."""
+    if self.p and self.cutmix_p:
+      # Only the weights depend on the condition: of a batch that went through
+      # it XLA for GPUs forgets how it is divided, and each computes all.
+      switch_rng, rng = jax.random.split(rng)
+      switched = jax.random.bernoulli(switch_rng, self.switch_prob)
+      rows, cols = image.shape[1:3]
+      box, lam = _box(rng, self.cutmix_p, rows, cols), _lam(rng, self.p)
+      own = jnp.where(switched, ~box, lam)  # the weight of each pixel
+      share = jnp.mean(box, dtype=jnp.float32)
+      lam = jnp.where(switched, 1.0 - share, lam)
+      return _mix(own[None, :, :, None], image), _mix(lam, labels)
+    if self.cutmix_p:
+      return cutmix(rng, self.cutmix_p, image, labels)
+    return mixup(rng, self.p, image, labels) if self.p else (image, labels)
 
 
 def mixup(
@@ -105,41 +124,6 @@ def _box(rng, p, rows, cols):
   in_rows = _inside(centre[0], half, rows)  # (rows,)
   in_cols = _inside(centre[1], half, cols)  # (cols,)
   return in_rows[:, None] & in_cols[None]
-
-
-def mixup_or_cutmix(
-  rng: jax.Array,
-  image: jax.Array,
-  labels: jax.Array,
-  *,
-  mixup_p: float,
-  cutmix_p: float,
-  switch_prob: float = 0.5,
-) -> tuple[jax.Array, ...]:
-  """Returns images and labels of a batch under one of the two, as DeiT trains.
-
-  A parameter of 0 turns its method off; where both are on, CutMix has the
-  probability `switch_prob`. Arrays as in `cutmix`.
-  """
-  if min(mixup_p, cutmix_p) < 0 or not 0 <= switch_prob <= 1:
-    raise ValueError(
-      f"config.mixup has p={mixup_p}, cutmix_p={cutmix_p} and switch_prob="
-      f"{switch_prob}, expected none below 0 and switch_prob in [0, 1]."
-    )
-  if mixup_p and cutmix_p:
-    # Only the weights depend on the condition: of a batch that went through it
-    # XLA for GPUs forgets how it is divided, and each of them computes all.
-    switch_rng, rng = jax.random.split(rng)
-    switched = jax.random.bernoulli(switch_rng, switch_prob)
-    rows, cols = image.shape[1:3]
-    box, lam = _box(rng, cutmix_p, rows, cols), _lam(rng, mixup_p)
-    own = jnp.where(switched, ~box, lam)  # the weight of each pixel
-    share = jnp.mean(box, dtype=jnp.float32)
-    lam = jnp.where(switched, 1.0 - share, lam)
-    return _mix(own[None, :, :, None], image), _mix(lam, labels)
-  if cutmix_p:
-    return cutmix(rng, cutmix_p, image, labels)
-  return mixup(rng, mixup_p, image, labels) if mixup_p else (image, labels)
 
 
 def _mix(lam: jax.Array, x: jax.Array) -> jax.Array:

@@ -7,7 +7,7 @@ import pytest
 import scipy.stats
 
 from dpn import mixing, sharding
-from dpn.mixing import cutmix, mixup, mixup_or_cutmix
+from dpn.mixing import cutmix, mixup
 
 
 def _lam(rng, p):
@@ -118,8 +118,8 @@ def test_shares_follow_the_published_algorithm(p):
 
 def test_switch():
   image, labels = _numbered()
-  args = {"mixup_p": 0.8, "cutmix_p": 1.0, "switch_prob": 0.25}
-  mix = jax.jit(lambda rng: mixup_or_cutmix(rng, image, labels, **args))
+  section = mixing.Mixup(0.8, 1.0, switch_prob=0.25)
+  mix = jax.jit(lambda rng: section(rng, image, labels))
   cuts = 0
   for seed in range(400):
     rng = jax.random.key(seed)
@@ -154,9 +154,8 @@ def test_the_section_of_a_config():
     _, both = mixing.Mixup(0.2, whole_labels=True)(rng, image, smoothed)
     np.testing.assert_array_equal(both, mixed > 0)
   for p, prob in ((1, 2), (-1, 0.5)):
-    section = mixing.Mixup(1, p, switch_prob=prob)
     message = rf"cutmix_p={p} and switch_prob={prob}"
     with pytest.raises(ValueError, match=message):
-      section(rng, image, labels)
+      mixing.Mixup(1, p, switch_prob=prob)
   with pytest.raises(ValueError, match="int32 of shape"):
     cutmix(rng, 1, image, jnp.zeros((8, 2), int))

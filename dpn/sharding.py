@@ -67,7 +67,7 @@ def keep_batch(mesh: Mesh, size: int) -> Any:
   where = batch(mesh)
 
   def keep(x):
-    if isinstance(x, jax.Array) and x.shape[:1] == (size,):
+    if isinstance(x, jax.Array) and x.ndim > 1 and len(x) == size:
       return jax.lax.with_sharding_constraint(x, where)
     return x
 

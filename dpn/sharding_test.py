@@ -1,5 +1,7 @@
 """Meshes and shardings on four devices."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import optax
@@ -7,6 +9,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 from dpn import sharding
+from dpn.models import vit
 
 
 def test_meshes_cover_all_devices():
@@ -162,6 +165,17 @@ def test_optimizer_state_lies_like_its_parameter():
 def test_wrong_rules(rule, message):
   with pytest.raises(ValueError, match=message):
     _spec((4, 4), rule)
+
+
+def test_parameters_of_as_many_rows_are_not_split_as_a_batch():
+  model = vit.Model(3, variant="mu/4", depth=1, stem_ln="dpn")
+  image = jnp.zeros((model.config.width, 8, 8, 3))
+  variables = jax.eval_shape(model.init, jax.random.key(0), image)
+  keep = sharding.keep_batch(sharding.make_mesh(), len(image))
+  found = str(jax.make_jaxpr(keep(model.apply))(variables, image))
+  shapes = re.findall(r"f32\[([\d,]+)\] = sharding_constraint", found)
+  assert shapes
+  assert all("," in shape for shape in shapes)
 
 
 def test_a_strategy_is_pairs():

@@ -43,15 +43,9 @@ def _parse(argv):
     "--figure", nargs="+", default=["all"], choices=[*figures.FIGURES, *GROUPS]
   )
   parser.add_argument("-o", "--output", required=True, metavar="FOLDER")
-  parser.add_argument(
-    "--arms", nargs="+", action="extend", default=[], metavar="ARM",
-    type=own_runs.arm_name,
-    help="not for 3, zoo and studies: none dpn pre …; all without it",
-  )  # fmt: skip
+  arms = "not for 3, zoo and studies: none dpn pre …; all without it"
+  own_runs.add_arms(parser, "for differences", arms)
   parser.add_argument("--metric", help="for 1, 6, curves and differences")
-  parser.add_argument(
-    "--baseline", type=own_runs.arm_name, metavar="ARM", help="for differences"
-  )
   flag = functools.partial(parser.add_argument, action="store_true")
   flag("--linear", help="axes of 2 and 4, as in the paper; else logarithmic")
   flag("--clipped", help="2 and 4 of the gradient after clipping, not before")

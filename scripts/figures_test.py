@@ -197,6 +197,7 @@ def test_an_archived_run_has_no_parameters_wherever_it_is_read(
   monkeypatch.chdir(tmp_path)
   [run] = again
   assert (tmp_path / run.path / "params.safetensors").exists()  # anybody's
+  assert run.folder is None  # where reports look for pictures
   chosen, reasons = figures.scale_files(runs.frame(again))
   assert chosen == {}
   assert reasons == {"from an archive, which has no parameters": [run.path]}

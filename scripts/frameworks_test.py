@@ -106,17 +106,22 @@ def test_equinox():
   check(jax.vmap(stem)(jnp.asarray(IMAGES)))
 
 
+def _lns(p, *theirs):
+  """Returns both LayerNorms by PyTorch's names of them."""
+  return {
+    f"{name}.{leaf}": p[f"stem/ln{i}/{ours}"]
+    for i, name in enumerate(theirs)
+    for leaf, ours in (("weight", "scale"), ("bias", "bias"))
+  }
+
+
 def test_torch():
   torch = pytest.importorskip("torch")
   stem = run("torch")["Stem"](3, WIDTH)
   p = params()
   kernel = p["embedding/kernel"].reshape(27, WIDTH).T.copy()
-  names = {"1": "stem/ln0", "3": "stem/ln1"}
-  state = {
-    f"{i}.{theirs}": p[f"{name}/{ours}"]
-    for i, name in names.items()
-    for theirs, ours in (("weight", "scale"), ("bias", "bias"))
-  } | {"2.weight": kernel, "2.bias": p["embedding/bias"]}
+  state = _lns(p, "1", "3")
+  state |= {"2.weight": kernel, "2.bias": p["embedding/bias"]}
   stem.load_state_dict({k: torch.from_numpy(x) for k, x in state.items()})
   images = torch.from_numpy(IMAGES.transpose(0, 3, 1, 2).copy())
   check(stem(images).detach().numpy())
@@ -153,11 +158,7 @@ def test_patch_stats_in_torch():
   stem = run("torch", page="patch_stats.md")["Stem"](27, WIDTH)
   p = params()
   own = np.random.RandomState(2).randn(2, WIDTH).astype(np.float32)
-  state = {
-    f"{ln}.{theirs}": p[f"stem/{ln}/{ours}"]
-    for ln in ("ln0", "ln1")
-    for theirs, ours in (("weight", "scale"), ("bias", "bias"))
-  } | {
+  state = _lns(p, "ln0", "ln1") | {
     "embedding.weight": p["embedding/kernel"].reshape(27, WIDTH).T.copy(),
     "embedding.bias": p["embedding/bias"],
     "stats.weight": own.T.copy(),

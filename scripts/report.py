@@ -10,7 +10,9 @@ a cell of, and last the runs, their cost and how their configs differ.
 
 import argparse
 import dataclasses
+import itertools
 import os
+import pathlib
 import sys
 from collections.abc import Sequence
 
@@ -26,10 +28,10 @@ from dpn.scripts.results import (
   render,
   run_files,
   run_lists,
-  run_pictures,
   runs,
   tables,
 )
+from dpn.scripts.show import command
 
 _LINES = (
   "Lines are means over seeds, bands their 95% confidence intervals (Student's "
@@ -166,10 +168,13 @@ def _predictions(frame):
   """Returns the pictures of predictions that the runs have."""
   shown = []
   folders = filter(None, (run.folder for run in frame.run))
-  for path, command in run_pictures.find(folders):
-    with open(path, "rb") as file:
-      caption = f"{path}, by {command}."
-      shown.append(render.Picture(file.read(), caption, width=1150))
+  for folder, (name, by) in itertools.product(
+    folders, command.PICTURES.items()
+  ):
+    path = os.path.join(folder, name)
+    if os.path.exists(path):
+      caption, picture = f"{path}, by {by}.", pathlib.Path(path).read_bytes()
+      shown.append(render.Picture(picture, caption, width=1150))
   return [render.heading("Predictions"), render.pictures(shown)] * bool(shown)
 
 
@@ -194,12 +199,7 @@ def main(argv: Sequence[str] | None = None):
   add = parser.add_argument
   add("runs", nargs="+", help="folders that hold runs")
   add("-o", "--output", default="report.html", metavar="FILE")
-  add(
-    "--baseline",
-    type=own_runs.arm_name,
-    metavar="ARM",
-    help="to compare with; base without it",
-  )
+  own_runs.add_arms(parser, "to compare with; base without it")
   add("--interval", default="ci95", choices=aggregate.MEASURES, help="after ±")
   add("--title", default="Results")
   add("--note", action="append", default=[], help="a paragraph at the top")

@@ -8,7 +8,7 @@ import pytest
 
 from dpn.scripts import conftest as testing
 from dpn.scripts import report
-from dpn.scripts.results import render, run_files
+from dpn.scripts.results import render
 
 AUGREG = {"recipe": "AugReg", "arch": "B/16", "metric": "val/prec@1"}
 NORMS = {
@@ -189,21 +189,6 @@ def test_mfu_of_complete_and_incomplete_runs_is_in_one_unit(root):
   assert page.text.count("1,234") == 3  # the model's row and two runs
   assert page.text.count("30 s") == 1  # the incomplete run's
   assert "0.50" in page.text  # core hours
-
-
-def test_an_archived_run_has_no_pictures_wherever_it_is_read(
-  root, tmp_path, monkeypatch
-):
-  found = run_files.find([str(root)])
-  (tmp_path / "all.jsonl").write_text(run_files.archive(found))
-  archived = run_files.find([str(tmp_path / "all.jsonl")])
-  monkeypatch.chdir(tmp_path)
-  for run in archived:  # a stranger's, at the same paths
-    picture = tmp_path / run.path / "predictions.png"
-    picture.parent.mkdir(parents=True, exist_ok=True)
-    picture.write_bytes(b"not this")
-  content, _, _ = report.report(archived, "Archived")
-  assert "Predictions" not in content
 
 
 def test_an_arm_of_any_option_is_named_and_one_in_conflict_left_out(tmp_path):

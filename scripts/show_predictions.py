@@ -14,7 +14,6 @@ import numpy as np
 from matplotlib import colors, figure
 
 from dpn.scripts.evaluation import checkpoints
-from dpn.scripts.results import run_pictures
 from dpn.scripts.show import command, label_maps, sheet
 
 WRONG, RIGHT, UNKNOWN = 0, 1, 2
@@ -97,7 +96,7 @@ def main(argv: Sequence[str] | None = None):
     found = [predict(path, args.images, args.evaluator) for path in args.runs]
     return draw(titles, found[0][0], [maps for _, maps in found])
 
-  command.main(args, run_pictures.PREDICTIONS, drawn)
+  command.main(args, command.PREDICTIONS, drawn)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import pytest
 
 from dpn import metrics, tasks
 from dpn.scripts import count, evaluate, fake_data, report, show_predictions
-from dpn.scripts.results import run_pictures
+from dpn.scripts.show import command
 from dpn.trainers import conftest, loop
 
 NAMES = ["dark", "bright"]
@@ -76,7 +76,7 @@ def test_train_resume_evaluate_draw_report(config, tmp_path, capsys):
   assert row == {k: v for k, v in last.items() if k[:4] in ("step", "test")}
 
   show_predictions.main([str(whole), str(killed), "--images", "3", "0"])
-  picture = cv2.imread(str(whole / run_pictures.PREDICTIONS))
+  picture = cv2.imread(str(whole / command.PREDICTIONS))
   assert picture.shape[:2] > (100, 400)
   assert picture.std() > 20
   names, [(index, example, predicted), _] = show_predictions.predict(

@@ -15,7 +15,6 @@ from matplotlib import figure
 
 from dpn.evaluators import retrieval
 from dpn.scripts.evaluation import checkpoints
-from dpn.scripts.results import run_pictures
 from dpn.scripts.show import command, sheet
 
 Search = tuple[sheet.Cell, list[sheet.Cell]]  # a query, and what it found
@@ -129,7 +128,7 @@ def main(argv: Sequence[str] | None = None):
   args = parser.parse_args(argv)
   find = lambda path: search(path, args.images, args.texts, args.evaluator)
   drawn = lambda titles: draw(titles, [*map(find, args.runs)])
-  command.main(args, run_pictures.RETRIEVAL, drawn)
+  command.main(args, command.RETRIEVAL, drawn)
 
 
 if __name__ == "__main__":

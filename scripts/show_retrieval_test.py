@@ -8,7 +8,7 @@ from dpn import sharding
 from dpn.evaluators import retrieval
 from dpn.scripts import report, show_retrieval
 from dpn.scripts.evaluation import checkpoints
-from dpn.scripts.results import run_pictures
+from dpn.scripts.show import command
 from dpn.trainers import conftest, loop
 
 TEXTS = [f"{x} for $1, {x} for $2" for x in "abcdefgh"]
@@ -69,13 +69,11 @@ def test_what_is_found_and_what_is_right():
 @pytest.mark.usefixtures("known")
 def test_the_picture(tmp_path, capsys):
   show_retrieval.main([str(tmp_path / "a"), str(tmp_path / "b")])
-  path = tmp_path / "a" / run_pictures.RETRIEVAL
+  path = tmp_path / "a" / command.RETRIEVAL
   assert f"Wrote {path}." in capsys.readouterr().out
   height, width, _ = cv2.imread(str(path)).shape
   assert (width > 900, height > 2000) == (True, True)
-  assert run_pictures.find([str(tmp_path / "a")]) == [
-    (str(path), "scripts.show_retrieval")
-  ]
+  assert command.PICTURES[path.name] == "scripts.show_retrieval"
 
 
 @pytest.mark.usefixtures("known")

@@ -87,16 +87,8 @@ def _parser():
   formats = [*render.FORMATS, "long", "archive"]
   add("--format", default="text", choices=formats)
   add("--metric", help="instead of the runs' or the table's own")
-  add(
-    "--baseline",
-    type=own_runs.arm_name,
-    metavar="ARM",
-    help="of your own runs; base if there is one",
-  )
-  add(
-    "--arms", nargs="+", action="extend", default=[], metavar="ARM",
-    type=own_runs.arm_name, help="only these of them",
-  )  # fmt: skip
+  baseline = "of your own runs; base if there is one"
+  own_runs.add_arms(parser, baseline, "only these of them")
   measures = aggregate.MEASURES
   add("--interval", choices=measures, help="after ±: ci95 without it")
   add("-o", "--output", metavar="FILE", help="not the screen")

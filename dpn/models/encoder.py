@@ -72,7 +72,7 @@ class Config(options.Options):
     scan: stack all blocks' parameters and compile the block once.
     remat_policy: what the backward pass keeps instead of recomputing it, by
       the names of jax.checkpoint_policies; or `none`.
-    dtype_mm: of matrix products and the residual stream.
+    dtype_mm: of matrix products and, of images, the residual stream.
     attn_impl: `auto`, cuDNN's flash attention where it works; `xla`; `cudnn`.
   """
 
@@ -376,7 +376,7 @@ class Encoder(nn.Module):
       )
     found = [(wrap(cls), fields | more) for cls, fields in bind_blocks(config)]
     last = config.stoch_depth
-    first = 0.0 if config.stoch_depth_grows else last
+    first = 0.0 if config.stoch_depth_grows and config.depth > 1 else last
     return found, jnp.linspace(first, last, config.depth)
 
   def finish(self, x, out, tokens, deterministic=True):

@@ -56,7 +56,8 @@ STEM_LN = stem.StemLN(ln1=f"{__name__}:Unit", ln1_after_posemb=True)
 
 
 class Block(encoder.EncoderBlock):
-  """See the module. What would normalize other blocks has no effect.
+  """See the module. Of what normalizes other blocks only `v_norm` and
+  `logit_scale` have an effect.
 
   Attributes:
     alpha: where the step towards each result starts.
@@ -167,7 +168,13 @@ _OUTPUTS = rf"{_BLOCK}out/kernel|embedding/kernel|pos_embedding|cls|registers"
 
 
 def project(name: str, x: jax.Array) -> jax.Array:
-  """Returns a parameter with vectors of length 1; biases become 0."""
+  """Returns a parameter with vectors of length 1; biases become 0.
+
+  Of two towers it is for the image's.
+  """
+  if name.startswith("txt/"):
+    return x
+  name = name.removeprefix("img/")
   if name.endswith("/bias") and not name.startswith("stem/"):
     return jnp.zeros_like(x)
   if re.fullmatch(_INPUTS, name):

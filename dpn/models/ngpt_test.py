@@ -123,3 +123,10 @@ def test_projection_leaves_what_has_length_1():
     else:
       np.testing.assert_array_equal(y, x + 0.1)
   assert seen == lengths.keys()
+  of_image, x = (
+    "img/Transformer/encoderblock/A/out/kernel",
+    jnp.full((2, 4), 3.0),
+  )
+  np.testing.assert_array_equal(ngpt.project(of_image, x), 0.5)
+  for name in ("txt/head/bias", "img/stem/ln1/bias"):
+    np.testing.assert_array_equal(ngpt.project(name, x), x)

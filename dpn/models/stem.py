@@ -193,7 +193,7 @@ def vit_c(
   """Returns tokens of ViT_C (arXiv 2106.14881), see `conv_stems.Conv3x3`.
 
   `ln0` and `ln1` as in `hmlp`; P must be a power of 2. `kernels` says how the
-  3 x 3 ones start: `he`, or 3 times as large, as in the authors' code.
+  3 x 3 ones start: `he`, or by the number of outputs, as in the authors' code.
   """
   sizes = (config.width, config.patch_size[0], config.dtype)
   embed = conv_stems.Conv3x3(*sizes, kernels=kernels, name="embedding")
@@ -265,15 +265,15 @@ def _flatten(pixels):  # as in Section 4.2: b (h p) (w q) c -> b (h w) (p q c)
   return einops.rearrange(pixels, "b h p w qc -> b h w (p qc)")
 
 
-@jax.custom_vjp
+@jax.custom_jvp
 def _with_stored_gradient(x):
   return x
 
 
 # Or XLA takes that of the LayerNorm behind it in float32, before it is rounded,
 # for the sum over tokens, and stores this one, too.
-_with_stored_gradient.defvjp(
-  lambda x: (x, None), lambda _, y: (jax.lax.optimization_barrier(y),)
+_with_stored_gradient.defjvp(
+  lambda x, dx: (*x, jax.lax.optimization_barrier(*dx))
 )
 
 

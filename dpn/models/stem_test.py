@@ -285,7 +285,7 @@ def test_gradients_in_half_precision_of_many_tokens(stem_ln):
   """Of what all tokens share; that of a key's bias is 0 in exact numbers."""
   image = jax.random.normal(jax.random.key(0), (128, 32, 32, 3))
 
-  def grads(dtype_mm):
+  def grads(dtype_mm, forward=False):
     kw = {"variant": "mu/4", "stem_ln": stem_ln, "dtype_mm": dtype_mm}
     kw |= {"block_ln": "normformer", "layer_scale": 1.0}
     kw |= {"qk_norm": "l2", "logit_scale": "learned", "head_zeroinit": False}
@@ -294,8 +294,12 @@ def test_gradients_in_half_precision_of_many_tokens(stem_ln):
     for x in (params["embedding"], *params.get("stem", {}).values()):
       x["bias"] = jax.random.normal(jax.random.key(2), x["bias"].shape)
     loss = lambda params: (model.apply({"params": params}, image)[0] ** 2).sum()
+    if forward:
+      return jax.jvp(loss, (params,), (params,))[1]
     return trees.flatten(jax.jit(jax.grad(loss))(params))
 
+  along = [grads(dtype, forward=True) for dtype in ("bfloat16", "float32")]
+  np.testing.assert_allclose(*along, rtol=0.02)
   got, want = grads("bfloat16"), grads("float32")
   errors = {k: np.linalg.norm(got[k] - x) for k, x in want.items()}
   errors = {k: x / np.linalg.norm(want[k]) for k, x in errors.items()}

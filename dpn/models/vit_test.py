@@ -287,6 +287,13 @@ def assert_independent(masks):
     assert (b & ~a).any()
 
 
+def test_stochastic_depth_of_one_block():
+  model = vit.Model(5, **{**SIZE, "depth": 1}, stoch_depth=0.5)
+  out = train(model, 100)
+  added = np.asarray(out["encoder/block00/+sa"] - out["with_posemb"])
+  assert 30 < added.any(axis=(1, 2)).sum() < 70  # five standard errors: 25
+
+
 @pytest.mark.parametrize("scan", [False, True])
 def test_stochastic_depth(scan):
   """Drops whole examples, at 0, 0.25 and 0.5, and keeps the expectation."""

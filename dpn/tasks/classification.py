@@ -66,6 +66,11 @@ class Classification(image_model.ImageModel):
   def init(self, rng, batch):
     variables = super().init(rng, batch)
     if self.init_head_bias is not None:
+      if "bias" not in variables["params"].get("head", ()):
+        raise ValueError(
+          f"config.init_head_bias={self.init_head_bias} is for a model with "
+          "the parameter head/bias, which this one lacks. Leave it out."
+        )
       head = variables["params"]["head"]
       head["bias"] = jnp.full_like(head["bias"], self.init_head_bias)
     return variables

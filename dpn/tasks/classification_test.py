@@ -103,6 +103,9 @@ def test_init_head_bias():
   _, variables = _task(init_head_bias=-6.9)
   assert variables["params"]["head"]["bias"].tolist() == [np.float32(-6.9)] * 3
   assert _task()[1]["params"]["head"]["bias"].tolist() == [0, 0, 0]
+  task = classification.Classification(nn.Dense(3), init_head_bias=-6.9)
+  with pytest.raises(ValueError, match="head/bias, which this one lacks"):
+    task.init(jax.random.key(0), BATCH)
 
 
 def test_a_batch_without_labels():

@@ -91,6 +91,8 @@ def locate(path: str) -> Location:
   match = re.fullmatch(r"(.+(\.\w+))(?::([^:]+))?", path)
   file, suffix, subtree = match.groups() if match else (path, "", None)
   problem = f"There is no {file!r}"
+  if subtree and os.path.isdir(file):
+    problem = f"{path!r}: a part, as {subtree!r}, is of a file, not of a folder"
   pickles = [path] if suffix in PICKLES else []
   if os.path.isdir(path):
     files = [os.path.join(path, name) for name in FILES_IN_FOLDERS]

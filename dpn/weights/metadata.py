@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypedDict
 import numpy as np
 
 from dpn import errors
+from dpn.weights import names
 from dpn.weights.pixels import Pixels
 
 # Options that names and shapes of parameters give away; files are not asked.
@@ -177,8 +178,8 @@ def check(
   """
   shown = (
     option
-    for option, names in IN_NAMES.items()
-    if any(re.fullmatch(names, name) for name in differing)
+    for option, pattern in IN_NAMES.items()
+    if any(re.fullmatch(pattern, name) for name in differing)
   )
   ignored = {*IN_SHAPES, *dont_check, *shown}
   wrong = [d for d in differences if d.option not in ignored]
@@ -200,14 +201,9 @@ def assumed(file: ModelMetadata, options: Mapping[str, Any]) -> list[str]:
   unknown = [*_MAY_BE_UNKNOWN]
   if file.layout in ("ours", "naflex_vit"):
     unknown.remove("num_heads")
-  usual = {"qk_norm": "none", "v_norm": "none", "mlp": "mlp", "rope": "none"}
-  usual |= {
-    "logit_scale": "sqrt",
-    "block_ln": "placement",
-    "posemb_join": "add",
-  }
-  for option, value in usual.items():
-    if options.get(option, value) != value:
+  told = ("qk_norm", "v_norm", "mlp", "rope", "logit_scale", "posemb_join")
+  for option in (*told, "block_ln"):
+    if options.get(option, value := names.PLAIN[option][0]) != value:
       unknown.append(option)
   if file.layout == "timm" and options.get("rep_size"):
     unknown.append("rep_size")  # its activation is taken for tanh

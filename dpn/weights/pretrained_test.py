@@ -4,6 +4,7 @@ import dataclasses
 import json
 import sys
 
+import flax.linen as nn
 import jax
 import numpy as np
 import pytest
@@ -160,6 +161,36 @@ def test_relative_positions_of_oblong_images(tmp_path):
   testing.assert_equal(
     jax.device_get(variables["params"]), trees.flatten(params)
   )
+
+
+def overlapping(image, ln0, ln1, config, *, stride: int = 2):
+  size = config.width, config.patch_size, (stride, stride)
+  return ln1(nn.Conv(*size, name="embedding")(ln0(image)))
+
+
+NGPT = {
+  "block_ln": "dpn.models.ngpt:Block",
+  "stem_ln": "dpn.models.ngpt:STEM_LN",
+  "final_norm": False,
+}
+
+
+@pytest.mark.parametrize(
+  ("size", "options"),
+  [
+    ((9, 9), {"stem": f"{__name__}:overlapping"}),
+    ((9, 12), {"stem": f"{__name__}:overlapping", "stem_ln": "none"}),
+    ((9, 9), NGPT),
+  ],
+)
+def test_modules_of_one_s_own(tmp_path, size, options):
+  pp = f'decode|resize({size})|value_range(-1, 1)|keep("image")'
+  path, params = testing.write_ours(tmp_path, (2, *size, 3), pp, **options)
+  model, variables, preprocess = vit.from_pretrained(path)
+  assert preprocess.shape == (*size, 3)
+  jax.tree.map(np.testing.assert_array_equal, variables["params"], params)
+  logits, _ = model.apply(variables, np.zeros((2, *size, 3)))
+  assert logits.shape == (2, 5)
 
 
 def test_pooling_that_rounds_up():

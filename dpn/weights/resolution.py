@@ -17,8 +17,8 @@ def at_resolution(model: VitParams, size: tuple[int, int]) -> VitParams:
   patch, tables = model.patch[:2], positions.names(model.arrays)
   if tables and not model.grid:
     raise ValueError(
-      f"Positions are resized to images of {size} px from a known grid; "
-      "the source has positions for images that are not square."
+      f"Positions are resized to images of {size} px from a known grid; the "
+      "source's is not: its images are not square, or its stem is one's own."
     )
   if any(name.endswith("rel_posemb/table") for name in model.arrays):
     raise ValueError(

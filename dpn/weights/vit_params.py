@@ -18,17 +18,11 @@ from dpn.weights import (
   metadata,
   names,
   positions,
+  preprocessing,
   source,
   vit_pytorch,
 )
 from dpn.weights.pixels import Pixels
-
-_STEMS = {
-  (False, False): "none",
-  (True, True): "dpn",
-  (True, False): "pre",
-  (False, True): "post",
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,7 +80,7 @@ def read(
   """
   found = source.read(path, arch, options_of_run)
   file = _with_options(path, found.metadata, overrides)
-  flat, options = _inferred(found.arrays, file)
+  flat, options = _inferred(found.arrays, file, found.metadata.options)
   options |= file.options
   tables = positions.names(flat)
   rows = flat[tables[0]].shape[-2] if tables else 0
@@ -97,10 +91,15 @@ def read(
   tokens = rows - cls_row if rows else None
   model = vit.Model(**options)
   options = vit.options(model)
-  patch = (*positions.token_pixels(options), _embeddings(flat)[0].shape[2])
+  channels = next((x.shape[2] for x in _embeddings(flat)), 3)
+  p, q = positions.token_pixels(options)
+  patch = (p, q, channels)
   known = positions.known_grid(file, flat)
   size = np.multiply(_grid(flat, tokens, known), patch[:2]).tolist()
-  image_shape = (1, *size, patch[2])
+  if own_stem := positions.is_own_stem(options):
+    size = file.image_size or preprocessing.describe(file.pp)["size"] or size
+  height, width = size
+  image_shape = (1, height, width, channels)
   image = jax.ShapeDtypeStruct(image_shape, np.float32)
   said = dataclasses.replace(file, options=options, guessed=())
   if "cls" in flat:  # else it may have become a register
@@ -121,8 +120,7 @@ def read(
       f"The first of {rows} rows of positions is taken for the class token's. "
       "If it is a patch's: --set posemb_join=add."
     )
-  grid = positions.known_grid(file, flat)
-  grid = positions.grid_of(tokens, grid) if tokens else None
+  grid = positions.grid_of(tokens, known) if tokens and not own_stem else None
   return VitParams(
     *(arrays, options, file.pixels, file.pp, assumed, tuple(notes)),
     *(patch, grid, image_shape, positions.of_library(file, options)),
@@ -198,7 +196,9 @@ def infer_options(flat: Mapping[str, Any]) -> dict[str, Any]:
     "mlp": "swiglu" if "MlpBlock_0/gate/kernel" in in_blocks else "mlp",
     "num_heads": heads,
     "head_dim": head_dim if heads * head_dim != width else None,
-    "stem_ln": _STEMS["stem/ln0/scale" in flat, "stem/ln1/scale" in flat],
+    "stem_ln": names.STEMS[
+      2 * ("stem/ln0/scale" in flat) + ("stem/ln1/scale" in flat)
+    ],
     "qkv_bias": f"{attention}/bias" in in_blocks,
     "qk_norm": _qk_norm(in_blocks, f"{attention}_ln"),
     "v_norm": _qk_norm(in_blocks, attention.replace("query", "value_ln")),
@@ -223,8 +223,10 @@ def _qk_norm(names, norm):
   return "layernorm" if f"{norm}/bias" in names else "layernorm_no_bias"
 
 
-def _inferred(arrays, file):
+def _inferred(arrays, file, told):
   """Returns the arrays of a file by our names, and options that fit them.
+
+  `told` are those that the file itself says.
 
   Raises:
     ValueError: there are no positions, a class token that is not used, or the
@@ -232,7 +234,12 @@ def _inferred(arrays, file):
   """
   if file.layout not in source.LIBRARIES:
     flat = big_vision.to_ours(arrays, file.options.get("patch_size"))
-    return flat, infer_options(flat)
+    try:
+      return flat, infer_options(flat)
+    except ValueError:
+      if "patch_size" not in told:
+        raise
+      return flat, {}  # blocks or a stem of one's own; the file says all
   library, heads = source.LIBRARIES[file.layout], file.options.get("num_heads")
   patch = None
   if library.embedding:

@@ -4,7 +4,8 @@ import pytest
 
 from dpn.scripts import conftest as testing
 from dpn.scripts import report, tables
-from dpn.scripts.results import classes, run_files, run_pictures, runs
+from dpn.scripts.results import classes, run_files, runs
+from dpn.scripts.show import command
 
 TABLE = {"recipe": "CamVid", "arch": "96x4/8", "metric": "test/miou"}
 FOUND = {  # arm → by seed: mean, sky, and car if any picture has one
@@ -51,7 +52,7 @@ def test_commands_show_them(folder, capsys):
   assert (
     "| car            | 32.00 (n=2: 30.00, 34.00) |" in capsys.readouterr().out
   )
-  (folder / "dpn-s0" / run_pictures.PREDICTIONS).write_bytes(b"a picture")
+  (folder / "dpn-s0" / command.PREDICTIONS).write_bytes(b"a picture")
   page = folder / "report.html"
   report.main([str(folder), "-o", str(page)])
   shown = testing.Page(page.read_text())

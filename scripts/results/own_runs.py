@@ -1,5 +1,6 @@
 """What the runs themselves say: their arms, side by side and in sentences."""
 
+import argparse
 import dataclasses
 import re
 from collections.abc import Mapping, Sequence
@@ -115,6 +116,17 @@ def in_order(arms: Sequence[str]) -> list[str]:
   """Returns arms each once: a plain ViT, Dual PatchNorm, the others by name."""
   first = {runs.BASE: 0, runs.DPN: 1}
   return sorted(set(arms), key=lambda arm: (first.get(arm, 2), arm))
+
+
+def add_arms(
+  parser: argparse.ArgumentParser, baseline: str, arms: str | None = None
+):
+  """Adds --baseline and, if `arms` says what for, --arms."""
+  kw = {"type": arm_name, "metavar": "ARM"}
+  parser.add_argument("--baseline", help=baseline, **kw)
+  if arms:
+    more = {"nargs": "+", "action": "extend", "default": [], **kw}
+    parser.add_argument("--arms", help=arms, **more)
 
 
 def of_arms(

@@ -8,6 +8,13 @@ from matplotlib import figure
 
 from dpn.scripts.results import output
 
+PREDICTIONS, RETRIEVAL = "predictions.png", "retrieval.png"
+# In the folder of a run, by what drew them.
+PICTURES = {
+  PREDICTIONS: "scripts.show_predictions",
+  RETRIEVAL: "scripts.show_retrieval",
+}
+
 
 def parser(doc: str) -> argparse.ArgumentParser:
   """Returns a parser of runs and of what to show of them."""

@@ -149,5 +149,5 @@ def center(x, eps, axis, ddof=0):
   var = jnp.square(y).mean(axis, keepdims=True)
   if ddof:
     count = x.shape[axis]
-    var = var * (count / (count - ddof))
+    var = var * (count / max(count - ddof, 1))
   return y, jax.lax.rsqrt(var + eps)

@@ -118,6 +118,8 @@ class DTN(base.Normalizer):
     """
     batch, _, width = x.shape
     rows, cols = self.tokens.grid
+    if self.pool_grid < 1:
+      raise ValueError(f"dtn got pool_grid={self.pool_grid}, expected >= 1.")
     pool = max(1, min(rows, cols) // self.pool_grid)
     if rows % pool or cols % pool:
       raise ValueError(

@@ -47,6 +47,12 @@ def test_output_and_gradient(name, golden, precision):
     precision.assert_close(grad, vectors[f"{name}/grad_x"])
 
 
+def test_statistics_of_one_token():
+  norm = norms.make("instancenorm", tokens=base.TokenGrid(grid=(1, 1)))
+  y, _ = norm.init_with_output(jax.random.key(0), jnp.ones((2, 1, 8)))
+  np.testing.assert_array_equal(y, 0)
+
+
 def test_scalar_scalenorm(golden, precision):
   vectors = golden("norms")
   x = precision.cast(vectors["in/x"])

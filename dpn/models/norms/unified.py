@@ -81,6 +81,8 @@ class UnifiedNorm(base.Normalizer):
 
   @nn.compact
   def __call__(self, x, train=False):  # (…, width)
+    if self.window < 1:
+      raise ValueError(f"unifiednorm got window={self.window}, expected >= 1.")
     x, width = self.upcast(x), x.shape[-1:]
     start = nn.initializers.constant(self.scale_init)
     scale = self.param("scale", start, width)
