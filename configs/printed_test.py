@@ -6,14 +6,11 @@ adds them.
 """
 
 import jax
-import numpy as np
 import pytest
 from flax import traverse_util
 
 from dpn import schedules
 from dpn.configs import augreg_i1k, finetune_i1k, vtab
-from dpn.input_pipeline import conftest as testing
-from dpn.input_pipeline import pp
 from dpn.trainers import build
 
 pytestmark = pytest.mark.usefixtures("tfds")
@@ -196,23 +193,6 @@ def test_appendix_c():
   dtypes = {x.dtype.name for x in jax.tree.leaves(moments) if x.ndim > 0}
   assert dtypes == {"bfloat16", "float32"}
   assert len(run.notes) == 2  # the buffer, cache_raw
-
-
-def test_appendix_c_without_augmentation():
-  """An op that is not there leaves two bars side by side."""
-  config = _config(AUGREG, "aug=none")
-  assert "flip_lr||value_range" in config.input.pp
-  example = {
-    "image": testing.jpeg(np.random.default_rng(1), 300, 300),
-    "label": 7,
-  }
-  got, want = (
-    pp.make(text)(dict(example), np.random.default_rng(2))
-    for text in (config.input.pp, config.input.pp.replace("||", "|"))
-  )
-  np.testing.assert_array_equal(got["image"], want["image"])
-  assert got["image"].shape == (224, 224, 3)
-  assert np.flatnonzero(got["labels"]).tolist() == [7]
 
 
 def test_appendix_d():

@@ -1,7 +1,5 @@
 """Losses against hand-computed values and SciPy."""
 
-import math
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,30 +10,12 @@ from jax.sharding import NamedSharding, PartitionSpec
 from dpn import losses, sharding
 
 
-def test_softmax_xent_by_hand():
-  logits = jnp.log(jnp.array([[1.0, 3.0], [1.0, 3.0], [2.0, 2.0]]))
-  labels = jnp.array([[0.0, 1.0], [0.5, 0.5], [0.0, 0.0]])
-  expected = [math.log(4 / 3), 0.5 * math.log(4) + 0.5 * math.log(4 / 3), 0.0]
-  got = losses.softmax_xent(logits, labels)
-  np.testing.assert_allclose(got, expected, rtol=1e-6)
-
-
-def test_sigmoid_xent_by_hand():
-  logits = jnp.array([[0.0, math.log(3.0)], [0.0, math.log(3.0)]])
-  labels = jnp.array([[1.0, 0.0], [0.0, 0.25]])
-  expected = [
-    math.log(2) + math.log(4),
-    math.log(2) + 0.25 * math.log(4 / 3) + 0.75 * math.log(4),
-  ]
-  got = losses.sigmoid_xent(logits, labels)
-  np.testing.assert_allclose(got, expected, rtol=1e-6)
-
-
 @pytest.mark.parametrize("name", ["softmax_xent", "sigmoid_xent"])
 def test_against_scipy_on_mixed_labels(name):
   rng = np.random.default_rng(0)
   logits = 5 * rng.normal(size=(4, 3, 10))
   labels = rng.dirichlet(np.full(10, 0.2), size=(4, 3))
+  labels[0, 0] = 0  # of no class
   if name == "softmax_xent":
     expected = -np.sum(labels * scipy.special.log_softmax(logits, -1), -1)
   else:
@@ -43,14 +23,6 @@ def test_against_scipy_on_mixed_labels(name):
     expected = -np.sum(labels * np.log(yes) + (1 - labels) * np.log(no), -1)
   got = losses.get(name)(jnp.float32(logits), jnp.float32(labels))
   np.testing.assert_allclose(got, expected, rtol=1e-5)
-
-
-def test_initial_sigmoid_loss_of_imagenet():
-  """A head of zeros with bias -6.9 starts near 7.91 (arXiv 2302.01327)."""
-  labels = jax.nn.one_hot(jnp.array([3]), 1000)
-  got = losses.sigmoid_xent(jnp.full((1, 1000), -6.9), labels)
-  expected = 6.9 + 1000 * math.log1p(math.exp(-6.9))
-  np.testing.assert_allclose(got, [expected], rtol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["softmax_xent", "sigmoid_xent"])

@@ -40,15 +40,6 @@ def test_one_line_per_step(tmp_path):
   ]
 
 
-def test_a_line_is_on_the_disk_at_once(tmp_path):
-  writer = metrics.Writer(str(tmp_path), step=0)
-  writer.write(1, {"loss": 1})
-  assert (
-    tmp_path / "metrics.jsonl"
-  ).read_text() == '{"step": 1, "loss": 1.0}\n'
-  writer.close()
-
-
 def test_reopening_drops_what_training_will_repeat(tmp_path):
   _write(tmp_path, 0, [1, 2, 3, 4])
   _write(tmp_path, 2, [3, 4, 5])

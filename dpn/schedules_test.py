@@ -36,14 +36,6 @@ def test_steps(config, expected):
   assert schedules.steps("x", config, **SIZES) == expected
 
 
-def test_steps_of_imagenet():
-  """300 epochs of train[:99%], as in arXiv 2302.01327, are 93k steps."""
-  got = schedules.steps(
-    "total", {"total_epochs": 300}, batch_size=4096, data_size=1_268_355
-  )
-  assert got == 92_897
-
-
 def test_steps_default_only_when_absent():
   assert schedules.steps("x", {"x_steps": -1}, default=3) == 3
   assert schedules.steps("x", {}, default=None) is None

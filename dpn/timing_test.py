@@ -47,18 +47,6 @@ def test_every_lap_starts_anew(now):
   assert figures["step_secs_p95"] == 0.5
 
 
-def test_pauses_do_not_count(now):
-  timer = timing.StepTimer(batch_size=10)
-  _steps(timer, now, 1.0)
-  now[0] += 60.0
-  timer.pause(60.0)
-  _steps(timer, now, 1.0)
-  figures = timer.lap(wait_secs=1.0)
-  assert figures["images_per_sec"] == 10.0
-  assert figures["step_secs_p50"] == figures["step_secs_p95"] == 1.0
-  assert figures["data_wait_percent"] == 50.0
-
-
 def test_an_interval_without_steps_or_time(now):
   figures = timing.StepTimer(batch_size=10).lap(wait_secs=1.0)
   assert math.isnan(figures["images_per_sec"])

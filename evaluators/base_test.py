@@ -212,10 +212,3 @@ def test_keys_without_effect_are_logged(section, caplog):
   assert evaluator.first
   assert "cache='raw_data' of evaluator dpn.evaluators.mean is" in caplog.text
   assert "cache_raw=True of evaluator dpn.evaluators.mean is" in caplog.text
-
-
-def test_pred_chooses_what_is_measured(section):
-  predict = {"double": lambda variables, batch: {"x": 2 * batch["x"]}}
-  config = {"evals": {"e": {**section, "pred": "double"}}}
-  [e] = base.from_config(config, predict, sharding.make_mesh(), SIZES)
-  assert e.run({"params": ()}) == {"e/x": 4.0}

@@ -10,19 +10,6 @@ from dpn.input_pipeline.sources import arrays
 RNG = np.random.default_rng(0)
 
 
-def test_by_hand():
-  """Three images, four texts; image 0 has two."""
-  zimg = np.eye(3)
-  ztxt = np.array([[0, 1, 0], [1, 0, 0], [0, 3, 1], [1, 0, 2]], np.float32)
-  got = retrieval.recall(zimg, ztxt, [0, 0, 1, 2], ks=(1, 2))
-  # Image 0 finds text 1, before text 3 of equal similarity; image 1 text 2;
-  # image 2 text 3. Text 0 finds image 1, then 0; the others find theirs.
-  assert got == {
-    **{"img2txt_recall@1": 1.0, "img2txt_recall@2": 1.0},
-    **{"txt2img_recall@1": 0.75, "txt2img_recall@2": 1.0},
-  }
-
-
 def test_against_sorting(monkeypatch):
   monkeypatch.setattr(retrieval, "_BLOCK", 7)
   zimg = RNG.normal(size=(20, 5))

@@ -72,14 +72,3 @@ def test_training(ways):
   for epoch in range(EPOCHS):
     part = stream[epoch * SIZE : (epoch + 1) * SIZE]
     assert _times(part) == [1] * SIZE
-
-
-@pytest.mark.parametrize("processes", [1, 2, 4])
-def test_evaluation(processes):
-  images = []
-  for index in range(processes):
-    share = pipeline.evaluation(
-      *(DATA, PP, BATCH_SIZE), process_index=index, process_count=processes
-    )
-    images += [batch["image"][batch["_mask"]] for batch in share]
-  assert _times(np.concatenate(images)) == [1] * SIZE

@@ -82,23 +82,6 @@ def test_same_batches_however_made_from_any_step(
   assert _hashes(batches) == _hashes(reference[step:])
 
 
-@pytest.mark.parametrize("count", [2, 4])
-def test_same_batches_over_processes(data_dir, reference, count):
-  config = _config(data_dir)
-  shares = [
-    _take(
-      pipeline.training(config, seed=7, process_index=i, process_count=count),
-      10,
-    )
-    for i in range(count)
-  ]
-  joined = [
-    {key: np.concatenate([b[key] for b in batch]) for key in batch[0]}
-    for batch in zip(*shares, strict=True)
-  ]
-  assert _hashes(joined) == _hashes(reference)
-
-
 def test_position_decides_not_the_batch(data_dir, reference):
   flat = {
     key: np.concatenate([batch[key] for batch in reference])

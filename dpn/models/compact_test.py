@@ -39,12 +39,6 @@ def test_parameters(variant, stem, published):
   assert abs(total - published) < 0.005e6
 
 
-def test_lape_adds_its_norms():
-  add = count(params_of("lite-7/4"))
-  lape = count(params_of("lite-7/4", posemb_join="lape"))
-  assert lape - add == 7 * 2 * 256
-
-
 def test_convolutional_stem_halves_the_grid_each_time():
   assert params_of("cct-7/3x1")["pos_embedding"].shape == (1, 256, 256)
   two = params_of("cct-7/3x2")

@@ -104,18 +104,3 @@ def test_an_encoder_without_blocks_or_norm():
   run = lambda image: model.init_with_output(jax.random.key(0), image)[0][1]
   out = jax.eval_shape(run, jnp.zeros((1, 8, 8, 3)))
   assert (out["stem"].dtype, out["encoded"].dtype) == ("bfloat16", "float32")
-
-
-def test_late_class_token():
-  model = vit.Model(5, **SMALL, **LATE)
-  image = jax.random.uniform(jax.random.key(0), (2, 8, 8, 3))
-  variables = jax.jit(model.init)(jax.random.key(1), image)
-  _, out = jax.jit(model.apply)(variables, image)
-  tokens = [out["encoder"][f"block0{i}"]["+mlp"].shape[1] for i in range(3)]
-  assert tokens == [4, 5, 5]
-  blocks = variables["params"]["Transformer"]
-  dtn = {"scale", "bias", "mean_ratio", "var_ratio", "pos_proj"}
-  assert set(blocks["encoderblock_0"]["LayerNorm_0"]) == dtn
-  assert set(blocks["encoderblock_1"]["LayerNorm_0"]) == {"scale", "bias"}
-  assert variables["params"]["pos_embedding"].shape == (1, 4, 16)
-  assert jnp.isfinite(out["pre_logits"]).all()

@@ -144,15 +144,6 @@ def test_sub_ln_starts_with_its_gain():
     )
 
 
-def test_extra_parameters_of_a_block():
-  count = lambda kind: sum(p.size for p in jax.tree.leaves(init_block(kind)))
-  plain = count("placement")
-  width, heads, hidden = 64, 4, 96
-  assert count("normformer") - plain == 2 * width + heads + 2 * hidden
-  assert count("sub_ln") - plain == 2 * width + 2 * hidden
-  assert count("placement sa=pre+post mlp=pre+post") - plain == 4 * width
-
-
 @pytest.mark.parametrize("name", ["deit", "cct"])
 def test_inits_of_the_torch_models(name):
   kernel = init.INITS[name].dense(jax.random.key(0), (400, 400))

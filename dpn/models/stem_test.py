@@ -126,22 +126,6 @@ def test_count_formula(size, stems):
     assert count(f"{size}/14", stem_ln) == want, stem_ln
 
 
-# 2 (3 P² + D)
-OVERHEAD = {
-  "Ti/16": 1920,
-  "S/16": 2304,
-  "B/16": 3072,
-  "S/32": 6912,
-  "B/32": 7680,
-}
-
-
-@pytest.mark.parametrize("variant", OVERHEAD)
-def test_overhead_of_dual_patchnorm(variant):
-  overhead = count(variant, "dpn") - count(variant, "none")
-  assert overhead == OVERHEAD[variant]
-
-
 def test_patches_are_in_row_column_channel_order():
   patches = stem.patchify(IMAGE, (4, 4)).reshape(2, 6, 48)
   np.testing.assert_array_equal(patches, GOLDEN["mid/patches"])

@@ -6,7 +6,6 @@ gradients of the sum of squared logits; see `OPTIONS`.
 
 import itertools
 import json
-import pathlib
 import re
 
 import jax
@@ -18,22 +17,10 @@ from flax import errors
 from dpn import trees
 from dpn.conftest import stacked
 from dpn.models import vit
+from dpn.weights.conftest import BIG_VISION as SIZE
+from dpn.weights.conftest import GOLDEN, OPTIONS
 
-GOLDEN = dict(
-  np.load(pathlib.Path(__file__).parents[1] / "testdata/big_vision_vit.npz")
-)
 IMAGE = GOLDEN["image"]  # (2, 8, 12, 3): 2 x 3 patches
-SIZE = {
-  "width": 16,
-  "depth": 2,
-  "mlp_dim": 24,
-  "num_heads": 2,
-  "patch_size": (4, 4),
-}
-OPTIONS = {
-  "tok": {**SIZE, "pool_type": "tok", "rep_size": True},
-  "map": {**SIZE, "pool_type": "map"},
-}
 
 
 def golden(start):

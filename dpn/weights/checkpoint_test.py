@@ -138,20 +138,6 @@ def test_a_state_may_be_donated_once_save_returns(open_checkpoints):
   np.testing.assert_array_equal(restored["w"], want)
 
 
-def test_only_the_latest_are_kept(open_checkpoints, tmp_path):
-  checkpoints = open_checkpoints()
-  states = {k: _state(k) | {"step": jnp.int32(k)} for k in (1, 2, 3, 4)}
-  for step, state in states.items():
-    checkpoints.save(step, state, {"examples_seen": step})
-  checkpoints.close()
-  folders = [p.name for p in (tmp_path / "checkpoints").iterdir()]
-  assert sorted(folders) == ["3", "4"]
-  again = open_checkpoints()
-  restored, position = again.restore(_shapes(states[4], _replicated))
-  assert position == {"examples_seen": 4}
-  _assert_same_bits(restored, states[4])
-
-
 def test_saves_leave_no_files_open(open_checkpoints, tmp_path):
   checkpoints, state = open_checkpoints(), _state()
   count = []

@@ -54,25 +54,11 @@ LAYOUTS = {
 
 @pytest.mark.parametrize("kind", ["tok", "map"])
 @pytest.mark.parametrize("scan", [False, True])
-def test_big_vision_file_gives_its_logits(tmp_path, kind, scan):
+@pytest.mark.parametrize("scanned_file", [False, True])
+def test_scanned_and_separate_blocks(tmp_path, kind, scan, scanned_file):
   flat = testing.golden(kind)
-  got = testing.read(
-    testing.write(tmp_path, flat), testing.shapes(kind=kind, scan=scan)
-  )
-  testing.assert_equal(got, testing.stack(flat) if scan else flat)
-  apply = jax.jit(testing.make(kind, scan=scan).apply)
-  logits, _ = apply({"params": got}, testing.GOLDEN["image"])
-  np.testing.assert_allclose(
-    logits, testing.GOLDEN[f"{kind}/out/logits"], rtol=1e-5, atol=1e-5
-  )
-
-
-@pytest.mark.parametrize("scan", [False, True])
-def test_scanned_file(tmp_path, scan):
-  flat = testing.golden("tok")
-  got = testing.read(
-    testing.write(tmp_path, testing.stack(flat)), testing.shapes(scan=scan)
-  )
+  path = testing.write(tmp_path, testing.stack(flat) if scanned_file else flat)
+  got = testing.read(path, testing.shapes(kind=kind, scan=scan))
   testing.assert_equal(got, testing.stack(flat) if scan else flat)
 
 

@@ -239,16 +239,6 @@ def test_half_precision_is_summed_in_full(tmp_path, dtype):
   np.testing.assert_array_equal(got, cls + rows[:, :1])
 
 
-def test_another_width(tmp_path):
-  model = testing.make("timm_tok", width=16)
-  with pytest.raises(
-    ValueError, match=r"head/kernel +\(16, 5\) +\(8, 5\) +reshaped"
-  ):
-    testing.read(
-      testing.write_torch(tmp_path, "timm_tok"), testing.shapes_of(model)
-    )
-
-
 def test_another_number_of_heads(tmp_path):
   path = testing.write_torch(tmp_path, "hf_classifier")
   (tmp_path / "config.json").write_text('{"num_attention_heads": 4}')
