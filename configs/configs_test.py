@@ -225,11 +225,13 @@ def test_pixels_of_a_plain_vit_on_cifar10():
   get = module("studies.when_dpn_helps").get_config
   config = get("stem_ln=none,pixels=standardized,corruptions=True")
   assert config.table.arm == "none_standardized"
+  tract = get("stem_ln=tract,pixels=standardized")
+  assert tract.table.arm == "tract_standardized"
   steps = [config.input.pp, *(e.pp_fn for e in config.evals.values())]
   for step in steps:
     assert "|vgg_value_range((125.307, 122.961, 113.8575), (62.98" in step
     assert "|value_range" not in step
-  with pytest.raises(ValueError, match="black in pixels=range; got standard"):
+  with pytest.raises(ValueError, match=r"range, .* got pixels=standard"):
     get("stem_ln=none,pixels=standardized,on_device=True")
 
 

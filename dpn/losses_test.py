@@ -1,4 +1,4 @@
-"""Losses against hand-computed values and SciPy."""
+"""Losses against SciPy."""
 
 import jax
 import jax.numpy as jnp

@@ -60,7 +60,8 @@ def batch(mesh: Mesh) -> NamedSharding:
 def keep_batch(mesh: Mesh, size: int) -> Any:
   """Returns a context in which what Flax modules return is split by example.
 
-  That is what has `size` rows. Otherwise XLA may split activations as `fsdp`
+  That is what has `size` rows and another axis: a vector of so many numbers may
+  be a LayerNorm's. Otherwise XLA may split activations as `fsdp`
   does the parameters they are multiplied with, by channel, and much of the
   batch is computed on many devices. It is a decorator as well.
   """

@@ -1,4 +1,4 @@
-"""Recall by hand and against sorting; the evaluator on known embeddings."""
+"""Recall against sorting; the evaluator on known embeddings."""
 
 import numpy as np
 import pytest

@@ -270,8 +270,11 @@ def main(folder: str | None = None):
     config = ml_collections.ConfigDict(checkpoints.config_beside(folder))
   wrong = (_SET,) if config else (_STEPS, _EXAMPLES, _BATCH_SIZE)
   if given := [f"--{flag.name}" for flag in wrong if flag.present]:
-    of = "parameters alone" if config else "the data of a run or config"
-    raise ValueError(f"{', '.join(given)} is of {of}. Leave it out.")
+    kinds = ["a run or --config", "a file or folder of parameters alone"]
+    of, got = reversed(kinds) if config else kinds
+    raise ValueError(
+      f"{', '.join(given)} is only for {of}, and this is {got}. Leave it out."
+    )
   with output.ensure_folder(os.path.dirname(_OUT.value or "")):
     pass  # If it cannot be written, fail before the work.
   if folder and not config:
@@ -307,6 +310,6 @@ if __name__ == "__main__":
   _JSON = flags.DEFINE_string("json", None, "File for all the numbers.")
   _OUT = flags.DEFINE_string("out", None, "HTML file for the figures.")
   _SET = flags.DEFINE_multi_string(
-    "set", [], "Of a file, an option that it does not tell: num_heads=3."
+    "set", [], "Of parameters alone, what they do not tell: num_heads=3."
   )
   cli.run(main, [], ["RUN"])

@@ -22,6 +22,8 @@ import pytest
 import safetensors.numpy
 
 from dpn import metrics
+from dpn.input_pipeline import sources
+from dpn.input_pipeline.sources import arrays
 from dpn.trainers import loop
 from dpn.trainers.conftest import tiny_config
 
@@ -173,6 +175,33 @@ def test_foreign_parameters(reference, tmp_path):
   safetensors.numpy.save_file(nan, path)
   with pytest.raises(ValueError, match="holds NaN or infinity"):
     loop.train(config, str(tmp_path / "run"))
+
+
+class Broken(sources.Source):
+  """Digits of which only the first few can be read."""
+
+  name = "broken"
+
+  def __init__(self, split: str):
+    self._digits = arrays.open_split("digits", split)
+
+  def __len__(self):
+    return len(self._digits)
+
+  def __getitem__(self, index):
+    if index > 10:
+      raise OSError("the disk has gone")
+    return self._digits[index]
+
+
+@pytest.mark.slow
+def test_an_evaluator_that_fails(tmp_path, capsys):
+  config = tiny_config(total_steps=3, log_training_steps=3)
+  config.evals.test.data.name = f"{__name__}:Broken"
+  del config.evals["fewshot"]
+  loop.train(config, str(tmp_path))
+  assert (tmp_path / "done.json").exists()
+  assert "Evaluator 'test' failed" in capsys.readouterr().out
 
 
 @pytest.mark.slow

@@ -165,7 +165,8 @@ def get_config(arg):
     )
   if arg.on_device and arg.pixels != "range":
     raise ValueError(
-      f"on_device pads with -1, black in pixels=range; got {arg.pixels}."
+      "on_device is for pixels=range, where black, with which it pads, is -1; "
+      f"got pixels={arg.pixels}."
     )
   name, kw, decay = common.choose("optimizer", arg.optimizer, OPTIMIZERS)
   vit = common.vit(
@@ -186,7 +187,9 @@ def get_config(arg):
   enlarge = f"|resize({arg.side})" if arg.side != 32 else ""
   pixels = common.choose("pixels", arg.pixels, PIXELS)
   tail = enlarge + common.labels_tail(10, pixels=pixels)
-  arm = arg.stem_ln + ("" if arg.pixels == "range" else f"_{arg.pixels}")
+  arm = arg.stem_ln
+  if arg.pixels != "range":
+    arm = f"{_name(arm, vit['model']['stem']) or arm}_{arg.pixels}"
   return {
     "total_steps": arg.steps,
     "num_classes": 10,
@@ -250,8 +253,12 @@ def _evals(arg, tail):
 
 def own_lr(stem_ln: str, stem: str) -> float:
   """Returns the learning rate of an arm, that of `none` if it is no arm."""
-  names = {arm: name for name, arm in ARMS.items()}
-  return LR[names.get((stem_ln, stem), "none")]
+  return LR[_name(stem_ln, stem) or "none"]
+
+
+def _name(stem_ln, stem):
+  """Returns the name of an arm, None if it is none."""
+  return next((k for k, arm in ARMS.items() if arm == (stem_ln, stem)), None)
 
 
 def _clip(kind, depth):

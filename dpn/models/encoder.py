@@ -72,7 +72,7 @@ class Config(options.Options):
     scan: stack all blocks' parameters and compile the block once.
     remat_policy: what the backward pass keeps instead of recomputing it, by
       the names of jax.checkpoint_policies; or `none`.
-    dtype_mm: of matrix products and, of images, the residual stream.
+    dtype_mm: of matrix products and, in image models, of the residual stream.
     attn_impl: `auto`, cuDNN's flash attention where it works; `xla`; `cudnn`.
   """
 

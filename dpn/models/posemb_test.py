@@ -1,4 +1,4 @@
-"""Position embeddings by hand, and their place in a model."""
+"""Position embeddings by their formula, and their place in a model."""
 
 import math
 

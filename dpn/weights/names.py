@@ -49,7 +49,7 @@ BLOCKS = {
   k: PLAIN[k][0] for k in ("block_ln", "block_ln_kw", "rope", "logit_scale")
 }
 # Stems whose LayerNorms have names elsewhere; the others are not LayerNorms, or
-# stand behind the sum with the positions. In binary, by which they have.
+# stand behind the sum with the positions. The index is 2·(has ln0) + (has ln1).
 STEMS = ("none", "post", "pre", "dpn")
 _UNUSED = ("mask_token", "embeddings.mask_token")  # but in pretraining
 _NORMS = r"(LayerNorm_\d|encoder_norm|fc_norm|stem/ln\d|(query|key)_ln)$"

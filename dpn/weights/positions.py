@@ -12,7 +12,7 @@ import numpy as np
 import scipy.ndimage
 from absl import logging
 
-from dpn.models import compact, stem
+from dpn.models import compact
 from dpn.weights import preprocessing
 from dpn.weights.files import Flat
 from dpn.weights.metadata import ModelMetadata
@@ -206,16 +206,9 @@ def _in_patches(image_size, flat, options):
   kernel = flat.get("embedding/kernel")
   if not image_size or (kernel is None and "patch_size" not in options):
     return None
-  if is_own_stem(options):  # of any stride
-    return None
   # A stem of several convolutions has no such kernel.
   pixels = token_pixels(options) if kernel is None else kernel.shape[:2]
   return in_patches(image_size, pixels, options.get("stem"))
-
-
-def is_own_stem(options: Mapping[str, Any]) -> bool:
-  """Returns whether a model's stem is its user's, whose stride is unknown."""
-  return options.get("stem", "patch") not in stem.STEMS
 
 
 def token_pixels(options: Mapping[str, Any]) -> Sequence[int]:
@@ -225,9 +218,9 @@ def token_pixels(options: Mapping[str, Any]) -> Sequence[int]:
   return (compact.token_pixels(**options.get("stem_kw", {})),) * 2
 
 
-def in_patches(image_size, pixels, name: str | None) -> tuple[int, int]:
-  """Returns (rows, cols) of patches of so many pixels; `name` is the stem's."""
-  up = name == "conv"  # what its pooling leaves over is one more
+def in_patches(image_size, pixels, stem: str | None) -> tuple[int, int]:
+  """Returns (rows, cols) of patches of so many pixels in an image."""
+  up = stem == "conv"  # what its pooling leaves over is one more
   size = zip(image_size, pixels, strict=True)
   rows, cols = (-(-side // p) if up else int(side) // p for side, p in size)
   return rows, cols

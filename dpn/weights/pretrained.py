@@ -117,7 +117,7 @@ def _of_whole_patches(path, file, preprocess):
 
 def _fit_positions(file, preprocess):
   """Returns a model with positions for what its own preprocessing makes."""
-  if positions.is_own_stem(file.options):
+  if file.options["stem"] not in stem.STEMS and not file.grid:
     return file
   grid = lambda shape: positions.in_patches(
     shape[-3:-1], file.patch[:2], file.options["stem"]

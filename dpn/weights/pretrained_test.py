@@ -178,8 +178,9 @@ NGPT = {
 @pytest.mark.parametrize(
   ("size", "options"),
   [
-    ((9, 9), {"stem": f"{__name__}:overlapping"}),
-    ((9, 12), {"stem": f"{__name__}:overlapping", "stem_ln": "none"}),
+    ((8, 8), {"stem": f"{__name__}:overlapping"}),
+    ((8, 12), {"stem": f"{__name__}:overlapping", "stem_ln": "none"}),
+    ((9, 12), {"stem": f"{__name__}:overlapping", "stem_kw": {"stride": 3}}),
     ((9, 9), NGPT),
   ],
 )

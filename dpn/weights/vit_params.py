@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from dpn import errors, registry, schema
-from dpn.models import vit
+from dpn.models import stem, vit
 from dpn.weights import (
   big_vision,
   files,
@@ -96,8 +96,10 @@ def read(
   patch = (p, q, channels)
   known = positions.known_grid(file, flat)
   size = np.multiply(_grid(flat, tokens, known), patch[:2]).tolist()
-  if own_stem := positions.is_own_stem(options):
-    size = file.image_size or preprocessing.describe(file.pp)["size"] or size
+  # A stem of one's own may have another stride: its image is the file's then.
+  own = options["stem"] not in stem.STEMS
+  if strided := bool(own and known and tokens and math.prod(known) != tokens):
+    size = file.image_size or preprocessing.describe(file.pp)["size"]
   height, width = size
   image_shape = (1, height, width, channels)
   image = jax.ShapeDtypeStruct(image_shape, np.float32)
@@ -120,7 +122,7 @@ def read(
       f"The first of {rows} rows of positions is taken for the class token's. "
       "If it is a patch's: --set posemb_join=add."
     )
-  grid = positions.grid_of(tokens, known) if tokens and not own_stem else None
+  grid = positions.grid_of(tokens, known) if tokens and not strided else None
   return VitParams(
     *(arrays, options, file.pixels, file.pp, assumed, tuple(notes)),
     *(patch, grid, image_shape, positions.of_library(file, options)),

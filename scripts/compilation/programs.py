@@ -30,7 +30,8 @@ def lower(
     what: "init", "eval" (all evaluators) and sections of config.evals.
   """
   image = step.batch_shapes.get("image")
-  sections = fake_data.evals(config, image.shape[1:3] if image else ())
+  size = (64, 64) if image is None else image.shape[1:3]
+  sections = fake_data.evals(config, size)
   mesh = next(iter(step.batch_shapes.values())).sharding.mesh
   if INIT in what:
     key = jax.eval_shape(lambda: jax.random.key(0))

@@ -180,8 +180,8 @@ def find(
   counts = collections.Counter(arm.run_name for arm in arms)
   if twice := [name for name, count in counts.items() if count > 1]:
     raise ValueError(
-      f"The sweep has {errors.some_of(twice)} twice, two runs in "
-      "one folder. Name each arm once, each seed once."
+      f"The sweep has more than one run of {errors.some_of(twice)}: they would "
+      "share a folder. Name each arm once, each seed once."
     )
   chosen = [arm for arm in arms if matches(arm.name) or matches(arm.run_name)]
   if not chosen:

@@ -155,7 +155,7 @@ def welch(new: pd.Series, old: pd.Series) -> Estimate:
   gain, n = float(new.mean() - old.mean()), min(len(new), len(old))
   if n < 2:
     return Estimate(gain, math.nan, n, "unpaired", "+")
-  variances = np.array([x.var() / len(x) for x in (new, old)])
+  variances = np.array([x.var(skipna=False) / len(x) for x in (new, old)])
   ci, df = of_sum(variances, np.array([len(new) - 1, len(old) - 1]))
   return Estimate(gain, ci, n, "Welch", "+", df=df)
 

@@ -62,6 +62,10 @@ def test_commands_show_them(folder, capsys):
     a["src"] for t, a in shown.tags if t == "img" and "dpn-s0" in a["alt"]
   )
   assert source == "data:image/png;base64,YSBwaWN0dXJl"
+  archive = folder / "all.jsonl"  # whose paths may be a stranger's folders
+  archive.write_text(run_files.archive(run_files.find([str(folder)])))
+  report.main([str(archive), "-o", str(page)])
+  assert "Predictions" not in page.read_text()
 
 
 def test_an_arm_whose_runs_do_not_agree_leaves_the_others(folder, capsys):

@@ -224,8 +224,7 @@ def differences(frame, args) -> dict[str, Drawn]:
   A figure for each metric; first those with an interval that does not contain
   0. A panel shows a model; if there is but one arm, it shows all models.
   """
-  reference = args.baseline or own_runs.in_order(frame.arm)[0]
-  frame = own_runs.of_arms(frame, args.arms, reference)
+  frame = own_runs.of_arms(frame, args.arms, args.baseline)
   models, _ = own_runs.models(frame, args.baseline, args.metric)
   alike = {}
   for of in (model for model in models if model.baseline):
@@ -238,7 +237,10 @@ def differences(frame, args) -> dict[str, Drawn]:
         title = studies.heading(of.title, level)
         alike.setdefault((metric, of.baseline), {})[title] = gains
   if not alike:
-    raise ValueError("No arm was run that can be compared with another.")
+    raise ValueError(
+      "No arm was run that can be compared with another. --arms takes the "
+      "baseline, too: --arms none dpn."
+    )
   drawn = {}
   for (metric, baseline), ours in sorted(alike.items(), key=_without_side):
     names = _as_told({name for gains in ours.values() for name in gains})

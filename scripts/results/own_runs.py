@@ -304,7 +304,7 @@ def everything(
   for model in (model for model in found if model.more):
     title, arms = f"All metrics of {model.title}", [*model.arms]
     made.append(_by_metric(title, model, arms, model.result))
-    if others := arms[1:]:
+    if model.baseline and (others := arms[1:]):
       title += f": differences from {model.baseline}"
       made.append(_by_metric(title, model, others, model.gain))
   return [tables.measured(table, interval) for table in made]

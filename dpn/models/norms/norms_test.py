@@ -47,6 +47,15 @@ def test_output_and_gradient(name, golden, precision):
     precision.assert_close(grad, vectors[f"{name}/grad_x"])
 
 
+@pytest.mark.parametrize(
+  ("kind", "option"), [("unifiednorm", "window"), ("dtn", "pool_grid")]
+)
+def test_numbers_below_1(kind, option):
+  norm = norms.make(kind, **{option: 0}, tokens=TOKENS)
+  with pytest.raises(ValueError, match=f"{kind} got {option}=0, expected >= 1"):
+    norm.init(jax.random.key(0), jnp.ones((2, 5, 8)))
+
+
 def test_statistics_of_one_token():
   norm = norms.make("instancenorm", tokens=base.TokenGrid(grid=(1, 1)))
   y, _ = norm.init_with_output(jax.random.key(0), jnp.ones((2, 1, 8)))
