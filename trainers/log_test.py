@@ -193,7 +193,7 @@ def test_steps_are_timed_once_they_are_compiled(run, tmp_path, monkeypatch):
     now[0] = 119.0
   now[0] = 121.0
   progress.tick(14)
-  row = _lap(progress, 1.0)
+  row = _lap(progress, 2.0)
   assert (row["images_per_sec"], row["step_secs_p95"]) == (16, 2)
   assert row["data_wait_percent"] == 50
   assert (row["checkpoint_secs"], row["seconds"]) == (14, 16)
