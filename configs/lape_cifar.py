@@ -56,6 +56,13 @@ RECIPES = {
 }
 
 
+def mean_std(classes: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+  """Returns each channel's mean and deviation, of 255."""
+  recipe = RECIPES[classes]
+  mean, std = (tuple(255 * x for x in recipe[key]) for key in ("mean", "std"))
+  return mean, std
+
+
 @common.recipe(
   variant="lite-7/4",
   posemb_join="add",
@@ -73,7 +80,7 @@ RECIPES = {
 def get_config(arg):
   classes = 100 if arg.data.startswith("cifar100") else 10
   recipe = RECIPES[classes]
-  mean, std = (tuple(255 * x for x in recipe[key]) for key in ("mean", "std"))
+  mean, std = mean_std(classes)
   pixels = f"vgg_value_range({mean}, {std})"
   erase = f"|random_erasing({arg.erasing})" if arg.erasing else ""
   tail = lambda pixels, smoothing: common.labels_tail(

@@ -56,8 +56,7 @@ MODEL = {
 def get_config(arg):
   lr = common.choose("epochs", arg.epochs, RATES)
   source = lambda split: common.source(arg.data, split, arg.data_dir)
-  recipe = lape_cifar.RECIPES[10]
-  mean, std = (tuple(255 * x for x in recipe[key]) for key in ("mean", "std"))
+  mean, std = lape_cifar.mean_std(10)
   pixels = f"vgg_value_range({mean}, {std})"
   smooth = common.labels_tail(10, pixels=pixels, smoothing=0.1)
   crop = '|pad_to_shape((40, 40, None), where="both")|random_crop(32)|flip_lr'

@@ -63,12 +63,9 @@ AUGMENTATIONS = {
 AUGMENTATIONS["jitter"] = (
   AUGMENTATIONS["crop_flip"] + "|color_jitter(0.4, 0.4, 0)"
 )
-_SCALE = lape_cifar.RECIPES[10]
 PIXELS = {
   "range": common.PIXELS,
-  "standardized": "vgg_value_range({}, {})".format(
-    *(tuple(255 * x for x in _SCALE[key]) for key in ("mean", "std"))
-  ),
+  "standardized": "vgg_value_range({}, {})".format(*lape_cifar.mean_std(10)),
 }
 # Where pixels are from -1 to 1.
 ON_DEVICE = {"none": {}, "crop_flip": {"pad_value": -1.0, "flip_lr": True}}
