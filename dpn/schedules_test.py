@@ -171,10 +171,7 @@ def test_runs_of_no_and_one_step_keep_their_warmup():
     ({"cooldown_steps": 101}, "hold 0, cooldown 101; expected fewer together"),
     ({"warmup_steps": 60, "cooldown_percent": 0.42}, "cooldown 42; expected f"),
     ({"warmup_epochs": 1}, "warmup_epochs=1 cannot become steps"),
-    (
-      {"decay_type": "rsqrt", "decay_in_warmup": True},
-      "takes no decay_in_w",
-    ),
+    ({"decay_type": "rsqrt", "decay_in_warmup": True}, "takes no decay_in_w"),
     ({"steps": [10, 20], "mults": [0.1]}, "one multiplier for each"),
     ({"steps": [20, 10], "mults": [0.1, 0.2]}, "ascending steps"),
   ],

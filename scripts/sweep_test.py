@@ -268,11 +268,7 @@ def test_numbers_start_at_one(made, capsys):
     ('"seed": seed}', '"seed": 7}', "its config has seed 0, its entry in.* 7"),
     ('("a", "b", "c")', '("a/b",)', "'a/b' cannot name a folder"),
     ('("a", "b", "c")', '("wrong",)', "Arm wrong-s0: no such width"),
-    (
-      '("a", "b", "c")',
-      '("a", "b", "a")',
-      "more than one run of a-s0, a-s1",
-    ),
+    ('("a", "b", "c")', '("a", "b", "a")', "more than one run of a-s0, a-s1"),
     ('"seed": seed}', '"sede": seed}', r"got \['name', 'arg', 'sede'\]"),
   ],
 )

@@ -14,14 +14,7 @@ import safetensors.numpy
 
 from dpn import errors, metrics, trees
 from dpn.evaluators import mean
-from dpn.trainers import (
-  build,
-  conftest,
-  distributed,
-  loop,
-  mean_loss,
-  restore,
-)
+from dpn.trainers import build, conftest, distributed, loop, mean_loss, restore
 from dpn.trainers import workdir as workdir_lib
 from dpn.trainers.conftest import tiny_config
 from dpn.weights import checkpoint, files

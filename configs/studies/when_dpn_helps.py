@@ -125,11 +125,7 @@ PIECES = {
     [{"steps": n, "on_device": True} for n in (1757, 5273, 17_578, 52_734)],
     *(0, 20),
   ),
-  "confirm": (
-    _MECHANISM,
-    _CONFIRM,
-    *(0, 5),
-  ),
+  "confirm": (_MECHANISM, _CONFIRM, *(0, 5)),
   "lr_standardized": (
     ("none",),
     [{**_STANDARDIZED, "lr": lr} for lr in (3e-4, 1e-3, 3e-3)],

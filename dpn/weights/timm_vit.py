@@ -279,16 +279,12 @@ def _shown(arrays):
         "The file's model normalizes registers in front of the blocks "
         "(norm_pre); ours normalizes the class token and the patches there."
       )
-    join = {
-      "posemb_join": "add",
-      "posemb_join_kw": {"cls": "cls_token" in arrays},
-    }
-    options |= {"stem_ln": "post_posemb", **join}
+    options |= {"stem_ln": "post_posemb", "posemb_join": "add"}
+    options["posemb_join_kw"] = {"cls": "cls_token" in arrays}
   norm = "blocks.0.norm1."
   if f"{norm}weight" in arrays and f"{norm}bias" not in arrays:
     options |= {"norm": "rmsnorm", "final_norm": "norm"}
-    if q_norm:
-      options["qk_norm"] = "rmsnorm"
+    options |= {"qk_norm": "rmsnorm"} if q_norm else {}
     if "patch_embed.norm.weight" in arrays:
       options["stem_ln"] = "post_rmsnorm"
   if options:
@@ -312,35 +308,9 @@ def describe(
     ValueError: ours cannot be the model, or both name different ones.
   """
   args = config.get("model_args") or {}
-  told = str(config.get("architecture", "")).partition(".")[0]
-  if arch and told not in ("", arch.partition(".")[0]):
-    raise ValueError(
-      f"arch={arch!r} contradicts the file's config.json, which has {told!r}."
-    )
-  name = arch or told
-  same = (None, False, "layernorm")
-  others = [x for x in _OTHER_BLOCKS if args.get(x) not in same]
-  # Rotary positions have no arrays; test_vit3 pools registers, too.
-  if re.search("_rpn_|_rope_|_pe_|eva02|eva_g|^test_vit3$", name) or others:
-    raise ValueError(
-      "The file's model has other blocks or norms than ours, although their "
-      f"arrays have the same names: {', '.join(others) or name}."
-    )
+  name = _name(config, args, arch)
   model = find(name)
-  options = {
-    **{"gelu": "exact", "norm": "layernorm", "norm_kw": {"eps": EPS}},
-    **BLOCKS,
-    **_shown(arrays or {}),
-    **(model.options if model else {}),
-  }
-  if model and not re.search("clip|aimv2", name) and "stem_eps" in options:
-    # Another architecture with pre_norm=True keeps its own epsilon.
-    usual = {
-      "norm_kw": {"eps": EPS},
-      "qk_norm_kw": {"eps": EPS},
-      "stem_eps": EPS,
-    }
-    options |= {k: usual[k] for k in usual.keys() & options.keys()}
+  options = _usual(model, name, arrays or {})
   guessed: tuple[str, ...] = ()
   if not model:
     more = ("norm", "stem_eps") if "stem_eps" in options else ()
@@ -365,6 +335,41 @@ def describe(
     source=f"timm's {arch}" if arch else source,
     guessed=guessed,
   )
+
+
+def _name(config, args, arch):
+  """Returns the architecture's name; raises if ours cannot be the model."""
+  told = str(config.get("architecture", "")).partition(".")[0]
+  if arch and told not in ("", arch.partition(".")[0]):
+    raise ValueError(
+      f"arch={arch!r} contradicts the file's config.json, which has {told!r}."
+    )
+  name = arch or told
+  same = (None, False, "layernorm")
+  others = [x for x in _OTHER_BLOCKS if args.get(x) not in same]
+  # Rotary positions have no arrays; test_vit3 pools registers, too.
+  if re.search("_rpn_|_rope_|_pe_|eva02|eva_g|^test_vit3$", name) or others:
+    raise ValueError(
+      "The file's model has other blocks or norms than ours, although their "
+      f"arrays have the same names: {', '.join(others) or name}."
+    )
+  return name
+
+
+def _usual(model, name, arrays):
+  """Returns the options of an architecture, before its config.json's."""
+  options = {
+    **{"gelu": "exact", "norm": "layernorm", "norm_kw": {"eps": EPS}},
+    **BLOCKS,
+    **_shown(arrays),
+    **(model.options if model else {}),
+  }
+  if model and not re.search("clip|aimv2", name) and "stem_eps" in options:
+    # Another architecture with pre_norm=True keeps its own epsilon.
+    usual: dict[str, Any] = {k: {"eps": EPS} for k in ("norm_kw", "qk_norm_kw")}
+    usual["stem_eps"] = EPS
+    options |= {k: usual[k] for k in usual.keys() & options.keys()}
+  return options
 
 
 def _configured(config, args, arrays, options):

@@ -91,17 +91,7 @@ def read(
   tokens = rows - cls_row if rows else None
   model = vit.Model(**options)
   options = vit.options(model)
-  channels = next((x.shape[2] for x in _embeddings(flat)), 3)
-  p, q = positions.token_pixels(options)
-  patch = (p, q, channels)
-  known = positions.known_grid(file, flat)
-  size = np.multiply(_grid(flat, tokens, known), patch[:2]).tolist()
-  # A stem of one's own may have another stride: its image is the file's then.
-  own = options["stem"] not in stem.STEMS
-  if strided := bool(own and known and tokens and math.prod(known) != tokens):
-    size = file.image_size or preprocessing.describe(file.pp)["size"]
-  height, width = size
-  image_shape = (1, height, width, channels)
+  patch, grid, image_shape = _shapes(file, flat, options, tokens)
   image = jax.ShapeDtypeStruct(image_shape, np.float32)
   said = dataclasses.replace(file, options=options, guessed=())
   if "cls" in flat:  # else it may have become a register
@@ -122,11 +112,25 @@ def read(
       f"The first of {rows} rows of positions is taken for the class token's. "
       "If it is a patch's: --set posemb_join=add."
     )
-  grid = positions.grid_of(tokens, known) if tokens and not strided else None
   return VitParams(
     *(arrays, options, file.pixels, file.pp, assumed, tuple(notes)),
     *(patch, grid, image_shape, positions.of_library(file, options)),
   )
+
+
+def _shapes(file, flat, options, tokens):
+  """Returns the patch, the grid of positions if there is one, and an image."""
+  channels = next((x.shape[2] for x in _embeddings(flat)), 3)
+  p, q = positions.token_pixels(options)
+  known = positions.known_grid(file, flat)
+  size = np.multiply(_grid(flat, tokens, known), (p, q)).tolist()
+  grid = positions.grid_of(tokens, known) if tokens else None
+  # A stem of one's own may have another stride: its image is the file's then.
+  own = options["stem"] not in stem.STEMS
+  if own and known and tokens and math.prod(known) != tokens:
+    size = file.image_size or preprocessing.describe(file.pp)["size"]
+    grid = None
+  return (p, q, channels), grid, (1, *size, channels)
 
 
 def _with_options(path, file, overrides):

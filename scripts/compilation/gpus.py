@@ -86,10 +86,7 @@ def devices(name: str, count: int) -> list[jax.Device]:
     )
   hosts, each = max(1, count // _HOST), min(count, _HOST)
   found = topologies.get_topology_desc(
-    "",
-    platform="cuda",
-    target_config=GPUS[name],
-    topology=f"1x{hosts}x{each}",
+    "", platform="cuda", target_config=GPUS[name], topology=f"1x{hosts}x{each}"
   )
   return found.devices
 
