@@ -7,7 +7,6 @@ A claim whose runs are missing says "not run"; the finished runs that no claim
 is about are named at the end.
 """
 
-import argparse
 import dataclasses
 import textwrap
 from collections.abc import Sequence
@@ -18,10 +17,10 @@ _COLUMN = 40  # letters in a line of a cell, on the terminal
 
 
 def main(argv: Sequence[str] | None = None):
-  parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-  parser.add_argument("runs", nargs="+", help="folders that hold runs")
+  parser = output.parser(__doc__)
+  parser.add_argument("runs", nargs="+", help=run_files.HELP)
   parser.add_argument("--format", default="text", choices=render.FORMATS)
-  parser.add_argument("-o", "--output", metavar="FILE", help="not the screen")
+  output.add_output(parser)
   args = parser.parse_args(argv)
   with output.errors_in_a_line():
     table = claims.build(runs.frame(run_files.find(args.runs)))

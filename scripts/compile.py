@@ -266,12 +266,12 @@ if __name__ == "__main__":
     "cpu:1",
     "Devices: v5e:16x16 (v4, v5p, v6e), h100:8 (a100, h200), cpu:8 or local.",
   )
-  _MEMORY_GB = flags.DEFINE_float("memory_gb", None, "What each of them has.")
+  _MEMORY_GB = flags.DEFINE_float("memory_gb", None, "Memory of each device.")
   _TABLE = flags.DEFINE_string(
     "table", None, "Page to put a table of all recipes into: docs/pods.md."
   )
   _SCALING = flags.DEFINE_string(
-    "scaling", None, "Figure of the bounds on all of --target: scaling.png."
+    "scaling", None, "Figure of the bounds on several --target: scaling.png."
   )
   _FIT = flags.DEFINE_bool(
     "fit", False, "Find, by compiling, the smallest change that makes it fit."
@@ -281,5 +281,5 @@ if __name__ == "__main__":
     [programs.ALWAYS],
     "Also init, eval (all evaluators), or sections of config.evals by name.",
   )
-  _JSON = flags.DEFINE_string("json", None, "File for all numbers.")
+  _JSON = flags.DEFINE_string("json", None, "JSON file for all numbers.")
   cli.run(main, required=())

@@ -7,7 +7,6 @@ What a field is for is said where it is defined: in `dpn.trainers.config_keys`,
 tasks, evaluators, sources and ops.
 """
 
-import argparse
 import dataclasses
 import inspect
 import re
@@ -246,8 +245,8 @@ def _call(name, op) -> str:
 
 
 def main(argv: Sequence[str] | None = None):
-  parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-  parser.add_argument("-o", "--output", metavar="FILE", help="not the screen")
+  parser = output.parser(__doc__)
+  output.add_output(parser)
   args = parser.parse_args(argv)
   with output.errors_in_a_line():
     output.write(args.output, reference())

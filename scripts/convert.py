@@ -14,7 +14,6 @@ yet.
 Names, and what no library but this has a place for: docs/checkpoints.md.
 """
 
-import argparse
 import ast
 import contextlib
 import sys
@@ -121,14 +120,12 @@ def parse_options(items: Sequence[str]) -> dict[str, object]:
 
 def main(argv: Sequence[str] | None = None):
   """Runs the command line; see the module."""
-  parser = argparse.ArgumentParser(
-    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-  )
+  parser = output.parser(__doc__)
   add = parser.add_argument
   add("source", metavar="SRC")
   add("target", metavar="DST")
   add("--to", required=True, choices=list(export.SUFFIXES))
-  help_ = "resize position embeddings for such images"
+  help_ = "resize position embeddings for images of PX × PX pixels"
   add("--resolution", type=int, metavar="PX", help=help_)
   help_ = "timm: no position for the class token (its no_embed_class=True)"
   add("--no_embed_class", action="store_true", help=help_)
@@ -141,7 +138,7 @@ def main(argv: Sequence[str] | None = None):
   help_ = "timm's name of the model, where the source does not tell it"
   add("--arch", metavar="NAME", help=help_)
   output.add_trust(parser)
-  add("--list", action="store_true", help="timm's architectures, and exit")
+  add("--list", action="store_true", help="list timm's architectures")
   given = argv if argv is not None else sys.argv[1:]
   if "--list" in given:
     with output.errors_in_a_line():

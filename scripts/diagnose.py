@@ -302,14 +302,14 @@ def main(folder: str | None = None):
 
 if __name__ == "__main__":
   _CONFIG = cli.define_config()
-  _STEPS = flags.DEFINE_integer("steps", 100, "How many to train.", 2)
-  _EXAMPLES = flags.DEFINE_integer("examples", 1024, "Images to look at.", 1)
+  _STEPS = flags.DEFINE_integer("steps", 100, "Steps to train.", 2)
+  _EXAMPLES = flags.DEFINE_integer("examples", 1024, "Images to measure.", 1)
   _BATCH_SIZE = flags.DEFINE_integer(
-    "batch_size", 64, "Of all of it, unless the config's is smaller.", 1
+    "batch_size", 64, "Images at a time, unless the config's is smaller.", 1
   )
-  _JSON = flags.DEFINE_string("json", None, "File for all the numbers.")
+  _JSON = flags.DEFINE_string("json", None, "JSON file for all numbers.")
   _OUT = flags.DEFINE_string("out", None, "HTML file for the figures.")
   _SET = flags.DEFINE_multi_string(
-    "set", [], "Of parameters alone, what they do not tell: num_heads=3."
+    "set", [], "For a parameter file: options that it lacks: num_heads=3."
   )
   cli.run(main, [], ["RUN"])

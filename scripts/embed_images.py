@@ -95,7 +95,7 @@ def main():
 
 if __name__ == "__main__":
   _CONFIG = cli.define_config()
-  _SPLITS = flags.DEFINE_list("splits", ["train"], "Which splits to embed.")
+  _SPLITS = flags.DEFINE_list("splits", ["train"], "Splits to embed.")
   _PP = flags.DEFINE_string("pp", None, "Preprocessing; see the module.")
-  _OUT = flags.DEFINE_string("out", None, "Folder to write in.")
+  _OUT = flags.DEFINE_string("out", None, "Folder to write to.")
   cli.run(main, ["config", "out"])

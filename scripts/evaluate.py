@@ -116,10 +116,10 @@ def _check_flags(run):
 if __name__ == "__main__":
   _CONFIG = cli.define_config()
   _CHECKPOINT = flags.DEFINE_string("checkpoint", None, "With --config: of it.")
-  _EVALS = flags.DEFINE_list("evals", None, "Evaluators; all by default.")
-  _DATA = flags.DEFINE_string("data", None, "A folder of pictures, or data.")
+  _EVALS = flags.DEFINE_list("evals", None, "Names of evaluators (all).")
+  _DATA = flags.DEFINE_string("data", None, "Folder of images, or data set.")
   _SHOTS = flags.DEFINE_list("shots", "1,5,10,25", "With --data: per class.")
   _SPLITS = flags.DEFINE_list("splits", None, "With --data: train,test.")
-  _ARCH = flags.DEFINE_string("arch", None, "With --data: the name in timm.")
+  _ARCH = flags.DEFINE_string("arch", None, "With --data: timm's name.")
   _OUT = flags.DEFINE_string("out", None, "JSON file to write.")
   cli.run(main, required=(), optional=["run"])

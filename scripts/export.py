@@ -12,7 +12,6 @@ CPUs, NVIDIA GPUs and TPUs. To write and read it, jax.export needs flatbuffers
   jax.export.deserialize(open("dpn.stablehlo", "rb").read()).call(images)
 """
 
-import argparse
 import dataclasses
 import importlib.util
 import json
@@ -97,9 +96,7 @@ def export(
 
 def main(argv: Sequence[str] | None = None):
   """Runs the command line; see the module."""
-  parser = argparse.ArgumentParser(
-    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-  )
+  parser = output.parser(__doc__)
   add = parser.add_argument
   add("source", metavar="SRC")
   add("target", metavar="OUT")

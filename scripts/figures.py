@@ -14,7 +14,6 @@ diagnose measures. 2 and 4 need runs with `config.log_grad_depth`. More than
 eight arms get a small panel each.
 """
 
-import argparse
 import functools
 import os
 import sys
@@ -35,20 +34,20 @@ GROUPS = {"2": ("2_left", "2_right"), "all": figures.ALL}
 
 
 def _parse(argv):
-  parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-  parser.add_argument(
-    "runs", nargs="+", help="folders that hold runs; for 3 also parameter files"
-  )
-  parser.add_argument(
-    "--figure", nargs="+", default=["all"], choices=[*figures.FIGURES, *GROUPS]
-  )
-  parser.add_argument("-o", "--output", required=True, metavar="FOLDER")
-  arms = "not for 3, zoo and studies: none dpn pre …; all without it"
-  own_runs.add_arms(parser, "for differences", arms)
-  parser.add_argument("--metric", help="for 1, 6, curves and differences")
+  parser = output.parser(__doc__)
+  help_ = f"{run_files.HELP}; for 3 also parameter files"
+  parser.add_argument("runs", nargs="+", help=help_)
+  known = [*figures.FIGURES, *GROUPS]
+  kw = {"choices": known, "metavar": "NAME", "help": ", ".join(known)}
+  parser.add_argument("--figure", nargs="+", default=["all"], **kw)
+  help_ = "folder to write to"
+  parser.add_argument("-o", "--output", required=True, help=help_)
+  own_runs.add_arms(parser, "arms to draw, not of 3, zoo and studies (all)")
+  help_ = "metric to draw in 1, 6, curves and differences"
+  parser.add_argument("--metric", help=help_)
   flag = functools.partial(parser.add_argument, action="store_true")
-  flag("--linear", help="axes of 2 and 4, as in the paper; else logarithmic")
-  flag("--clipped", help="2 and 4 of the gradient after clipping, not before")
+  flag("--linear", help="linear axes in 2 and 4, as in the paper")
+  flag("--clipped", help="in 2 and 4 the gradient after clipping")
   args = parser.parse_args(argv)
   suffixes = tuple(parameter_files.READERS)
   args.files = [path for path in args.runs if path.endswith(suffixes)]

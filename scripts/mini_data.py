@@ -7,7 +7,6 @@ of its two photographs, to tell which they are from. Both in colour, with 1,000
 images to train on and the others to test.
 """
 
-import argparse
 import pathlib
 from collections.abc import Sequence
 
@@ -48,8 +47,8 @@ def _enlarge(images):
 
 
 def main(argv: Sequence[str] | None = None):
-  parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-  parser.add_argument("folder", type=pathlib.Path, help="to write to")
+  parser = output.parser(__doc__)
+  parser.add_argument("folder", type=pathlib.Path, help="folder to write to")
   folder = parser.parse_args(argv).folder
   with output.errors_in_a_line(), output.ensure_folder(str(folder)):
     write(folder)

@@ -17,7 +17,6 @@ rather than train; if their labels differ, none. Each split is sorted by
 SHA-256: `test[:20%]` is a random sample.
 """
 
-import argparse
 import collections
 import csv
 import hashlib
@@ -195,9 +194,9 @@ def write(name: str, root: pathlib.Path, out: pathlib.Path):
 
 
 def main(argv: Sequence[str] | None = None):
-  parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-  parser.add_argument("name", help=", ".join(SETS))
-  parser.add_argument("root", type=pathlib.Path, help="its repository")
+  parser = output.parser(__doc__)
+  parser.add_argument("name", help=f"one of {', '.join(SETS)}")
+  parser.add_argument("root", type=pathlib.Path, help="its checkout")
   parser.add_argument("out", type=pathlib.Path, help="folder to write to")
   args = parser.parse_args(argv)
   with output.errors_in_a_line():

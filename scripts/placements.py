@@ -6,8 +6,6 @@ From left to right is what a token passes: N is a norm, x what has entered the
 sublayer. Of 12 blocks each kind is shown, with the number of its first.
 """
 
-import argparse
-
 from dpn.models import encoder, placement
 from dpn.scripts.results import output
 
@@ -51,8 +49,9 @@ def lines() -> list[str]:
 
 
 def main(argv=None):
-  parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-  parser.add_argument("-o", "--output", required=True)
+  parser = output.parser(__doc__)
+  help_ = "the page, which has marks for them"
+  parser.add_argument("-o", "--output", required=True, help=help_)
   path = parser.parse_args(argv).output
   with output.errors_in_a_line():
     drawn = "\n".join(["", "", "```", *lines(), "```", "", ""])

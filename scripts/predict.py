@@ -10,7 +10,6 @@ by the run's class_names, or else numbered. --out writes the table as JSON or
 CSV, --picture draws the pictures as the model saw them.
 """
 
-import argparse
 import os
 from collections.abc import Iterator, Sequence
 
@@ -99,13 +98,13 @@ def table(
 
 
 def main(argv: Sequence[str] | None = None):
-  parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-  parser.add_argument("checkpoint", help="a run, or a parameter file")
-  parser.add_argument("pictures", nargs="+", help="files or folders")
-  help_ = "classes to name"
+  parser = output.parser(__doc__)
+  parser.add_argument("checkpoint", help="run folder or parameter file")
+  parser.add_argument("pictures", nargs="+", help="image files or folders")
+  help_ = "number of classes to print for each image (3)"
   parser.add_argument("--top", type=output.positive, default=3, help=help_)
-  parser.add_argument("--out", metavar="FILE", help=".json or .csv")
-  parser.add_argument("--picture", metavar="FILE", help=".png, .pdf …")
+  parser.add_argument("--out", metavar="FILE", help="table, .json or .csv")
+  parser.add_argument("--picture", metavar="FILE", help="drawing, .png, .pdf …")
   output.add_trust(parser)
   args = parser.parse_args(argv)
   if args.out and not args.out.endswith((".csv", ".json")):

@@ -340,21 +340,22 @@ def verify(directory: str) -> tuple[int, int]:
 
 def main(argv: Sequence[str] | None = None):
   """Runs the command line; see the module."""
-  parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+  parser = output.parser(__doc__)
   add = parser.add_argument
-  add("--source", default="", help="as config.input.data, or tfrecord:/path")
-  add("--splits", default="train", help="train,val,…")
-  add("--name", help="of the data set")
-  add("--version", default="1.0.0")
+  add("--source", default="", help="like config.input.data, or tfrecord:/path")
+  add("--splits", default="train", help="splits to write: train,val (train)")
+  add("--name", help="name of the new data set")
+  add("--version", default="1.0.0", help="of the new data set (1.0.0)")
   default = os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
-  add("--data_dir", default=default)
-  add("--shard_size", type=output.positive, default=2000)
-  add("--max_side", type=output.positive, help="pixels of larger JPEGs")
-  add("--quality", type=output.positive, help="of those, 95 by default")
-  add("--restart", action="store_true", help="add markers")
-  add("--verify", action="store_true")
-  add("--vocab_size", type=output.positive, help="of a tokenizer to train")
-  add("--text_key", default="text", help="of captions")
+  add("--data_dir", default=default, help="where data sets are (%(default)s)")
+  positive, help_ = output.positive, "examples in a file (2000)"
+  add("--shard_size", type=positive, default=2000, help=help_)
+  add("--max_side", type=positive, help="shrink larger JPEGs to these pixels")
+  add("--quality", type=positive, help="quality of shrunk JPEGs (95)")
+  add("--restart", action="store_true", help="add restart markers to JPEGs")
+  add("--verify", action="store_true", help="read all of it again")
+  add("--vocab_size", type=positive, help="train a tokenizer of this size")
+  add("--text_key", default="text", help="key of captions (text)")
   args = parser.parse_args(argv)
   images = {k: getattr(args, k) for k in ("max_side", "quality", "restart")}
   images = {key: value for key, value in images.items() if value}

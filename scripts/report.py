@@ -195,14 +195,14 @@ def _beside_the_paper(frame, papers, args):
 
 
 def main(argv: Sequence[str] | None = None):
-  parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+  parser = output.parser(__doc__)
   add = parser.add_argument
-  add("runs", nargs="+", help="folders that hold runs")
-  add("-o", "--output", default="report.html", metavar="FILE")
-  own_runs.add_arms(parser, "to compare with; base without it")
+  add("runs", nargs="+", help=run_files.HELP)
+  add("-o", "--output", default="report.html", metavar="FILE", help="page")
+  own_runs.add_arms(parser)
   add("--interval", default="ci95", choices=aggregate.MEASURES, help="after ±")
   add("--title", default="Results")
-  add("--note", action="append", default=[], help="a paragraph at the top")
+  add("--note", action="append", default=[], help="paragraph at the top")
   args = parser.parse_args(argv)
   with output.errors_in_a_line():
     found = run_files.find(args.runs)

@@ -14,7 +14,6 @@ Then it prints the commands that evaluate the chosen runs on the test split;
 folder: a row like those of metrics.jsonl.
 """
 
-import argparse
 import math
 import os
 import runpy
@@ -180,9 +179,7 @@ def _check_trusted(config, arms):
 
 
 def _parser():
-  parser = argparse.ArgumentParser(
-    prog="python -m scripts.select_best", description=__doc__.splitlines()[0]
-  )
+  parser = output.parser(__doc__)
   parser.add_argument("out", type=os.path.normpath, help="folder of a sweep")
   parser.add_argument(
     "--metric",
@@ -190,7 +187,7 @@ def _parser():
     help="to choose by: a loss (the lowest mean wins) or a fraction such as an "
     "accuracy, IoU or recall (the highest wins); others are refused",
   )
-  parser.add_argument("--test", action="store_true", help="test the chosen")
+  parser.add_argument("--test", action="store_true", help="test what is chosen")
   output.add_trust(parser)
   return parser
 

@@ -124,7 +124,7 @@ def draw(
 
 def main(argv: Sequence[str] | None = None):
   parser = command.parser(__doc__)
-  parser.add_argument("--texts", nargs="+", help="any, in place of captions")
+  parser.add_argument("--texts", nargs="+", help="texts to look for")
   args = parser.parse_args(argv)
   find = lambda path: search(path, args.images, args.texts, args.evaluator)
   drawn = lambda titles: draw(titles, [*map(find, args.runs)])

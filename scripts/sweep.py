@@ -92,34 +92,32 @@ def _field(text):
 
 
 def _parser():
-  parser = argparse.ArgumentParser(
-    prog="python -m scripts.sweep", description=__doc__.splitlines()[0]
-  )
+  parser = output.parser(__doc__)
   add = parser.add_argument
-  add("--config", required=True, help="path, and :arguments of its sweep()")
-  add("--out", required=True, type=os.path.normpath, help="of the run folders")
-  add("--seeds", type=output.positive, help="how many of each arm, from 0")
-  add("--select", default="*", help="pattern of the arms, such as 'dpn_*'")
-  add("--jobs", type=output.positive, help="how many at a time (1)")
+  add("--config", required=True, help="path:ARGUMENTS of its sweep()")
+  add("--out", required=True, type=os.path.normpath, help="folder of the runs")
+  add("--seeds", type=output.positive, help="seeds of each arm, from 0")
+  add("--select", default="*", help="arms to train, such as 'dpn_*'")
+  add("--jobs", type=output.positive, help="runs at a time (1)")
   add(
     "--set",
     type=_field,
     action="append",
     default=[],
     metavar="FIELD=VALUE",
-    help="a field of every arm's config; may be repeated",
+    help="set a field in the config of every arm; may be repeated",
   )
   add(
     "--seeds_together",
     action="store_true",
-    help="train the seeds of an arm in one process, by jax.vmap",
+    help="train the seeds of an arm in one process, with jax.vmap",
   )
   flag = functools.partial(
     parser.add_mutually_exclusive_group().add_argument, action="store_true"
   )
-  flag("--dry_run", help="list the arms and their state")
-  flag("--print_commands", help="print the commands, one per line")
-  flag("--slurm", help="print a job array for sbatch")
+  flag("--dry_run", help="only list the arms and their state")
+  flag("--print_commands", help="only print the commands, one per line")
+  flag("--slurm", help="only print a job array for sbatch")
   return parser
 
 

@@ -17,7 +17,6 @@ holds the runs in a file, a few kilobytes each; it stands for their folders in
 all commands that read results.
 """
 
-import argparse
 import dataclasses
 from collections.abc import Sequence
 
@@ -79,19 +78,19 @@ def main(argv: Sequence[str] | None = None):
 
 
 def _parser():
-  parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+  parser = output.parser(__doc__)
   add = parser.add_argument
-  add("runs", nargs="+", help="folders that hold runs")
+  add("runs", nargs="+", help=run_files.HELP)
   known = [*paper.TABLES, classes.NAME, own_runs.NAME, zoo.NAME, "all"]
-  add("--table", nargs="+", action="extend", choices=known, help="print whole")
+  add("--table", nargs="+", action="extend", choices=known, metavar="NAME",
+      help=f"tables to print whole: {', '.join(known)}")  # fmt: skip
   formats = [*render.FORMATS, "long", "archive"]
   add("--format", default="text", choices=formats)
-  add("--metric", help="instead of the runs' or the table's own")
-  baseline = "of your own runs; base if there is one"
-  own_runs.add_arms(parser, baseline, "only these of them")
+  add("--metric", help="metric to use instead of the runs' or the table's own")
+  own_runs.add_arms(parser, "arms to show, if not all")
   measures = aggregate.MEASURES
-  add("--interval", choices=measures, help="after ±: ci95 without it")
-  add("-o", "--output", metavar="FILE", help="not the screen")
+  add("--interval", choices=measures, help="what follows ± (ci95)")
+  output.add_output(parser)
   return parser
 
 

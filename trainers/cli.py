@@ -29,15 +29,15 @@ _CONFIG = _Config()
 
 def define_config() -> _Config:
   """Defines --config and --traceback; returns the former."""
-  flags.DEFINE_bool("traceback", False, "Show where an error comes from.")
+  flags.DEFINE_bool("traceback", False, "Print the traceback of an error.")
   flags.DEFINE_string(
     "config",
     None,
-    "Path of a config file, its arguments after a colon. --config.lr=0.1 sets "
-    "a field of it, --config.model.depth=2 one of a section; =None unsets one.",
+    "Path of a config file, with its arguments after a colon. --config.lr=0.1 "
+    "sets a field, --config.model.depth=2 one of a section; =None unsets one.",
   )
   flags.DEFINE_string(
-    "trust", "", "Modules that files may name: mypkg,other.norms."
+    "trust", "", "Modules of yours that files may name: mypkg,other.norms."
   )
   return _CONFIG
 

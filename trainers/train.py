@@ -47,12 +47,12 @@ LOST = (
 def main():
   config = cli.define_config()
   text, number = flags.DEFINE_string, flags.DEFINE_integer
-  workdir = text("workdir", None, "Directory for checkpoints and results.")
+  workdir = text("workdir", None, "Folder for checkpoints and results.")
   allow_config_change = flags.DEFINE_bool(
-    "allow_config_change", False, "Resume although the config differs."
+    "allow_config_change", False, "Resume even if the config differs."
   )
   seeds = flags.DEFINE_list(
-    "seeds", None, "Train these together, in W/…{seed}…; see trainers.seeds."
+    "seeds", None, "Seeds to train together, in W/…{seed}…; see trainers.seeds."
   )
   flags.register_validator(
     seeds,
@@ -60,10 +60,10 @@ def main():
     "expected whole numbers such as 0,1,2",
   )
   # Where JAX finds the others, as with Slurm and on a Cloud TPU, none of these.
-  coordinator = text("coordinator", None, "host:port of process 0.")
-  num_processes = number("num_processes", None, "How many run this together.")
-  process_id = number("process_id", None, "Which of them this is, from 0.")
-  timeout = number("init_timeout_secs", 300, "How long to wait for the others.")
+  coordinator = text("coordinator", None, "Address of process 0: host:port.")
+  num_processes = number("num_processes", None, "Number of processes.")
+  process_id = number("process_id", None, "Number of this process, from 0.")
+  timeout = number("init_timeout_secs", 300, "Time to wait for all processes.")
 
   def run():
     distributed.PreemptionHandler.after = signal.SIG_IGN

@@ -68,13 +68,29 @@ def save(fig: "figure.Figure", path: str, **options):
   say(f"Wrote {path}.")
 
 
+def parser(doc: str | None) -> argparse.ArgumentParser:
+  """Returns a command's parser; --help starts with its module's docstring."""
+  name, _ = os.path.splitext(os.path.basename(sys.argv[0]))
+  return argparse.ArgumentParser(
+    prog=f"python -m scripts.{name}",
+    description=doc,
+    formatter_class=argparse.RawDescriptionHelpFormatter,
+  )
+
+
+def add_output(parser: argparse.ArgumentParser):
+  """Adds --output of a command that prints without it."""
+  help_ = "write to this file instead of the terminal"
+  parser.add_argument("-o", "--output", metavar="FILE", help=help_)
+
+
 def add_trust(parser: argparse.ArgumentParser):
   """Adds --trust to a command that reads checkpoints or runs."""
   parser.add_argument(
     "--trust",
     type=registry.trust,
     metavar="MODULE",
-    help="that files may name, with those below it: mypkg,other.norms",
+    help="modules of yours that files may name: mypkg,other.norms",
   )
 
 

@@ -118,12 +118,11 @@ def in_order(arms: Sequence[str]) -> list[str]:
   return sorted(set(arms), key=lambda arm: (first.get(arm, 2), arm))
 
 
-def add_arms(
-  parser: argparse.ArgumentParser, baseline: str, arms: str | None = None
-):
+def add_arms(parser: argparse.ArgumentParser, arms: str | None = None):
   """Adds --baseline and, if `arms` says what for, --arms."""
   kw = {"type": arm_name, "metavar": "ARM"}
-  parser.add_argument("--baseline", help=baseline, **kw)
+  help_ = "arm that the others are compared with (base, if there is one)"
+  parser.add_argument("--baseline", help=help_, **kw)
   if arms:
     more = {"nargs": "+", "action": "extend", "default": [], **kw}
     parser.add_argument("--arms", help=arms, **more)

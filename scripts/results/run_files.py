@@ -15,6 +15,8 @@ from dpn.scripts.results import runs
 from dpn.trainers import workdir
 from dpn.weights import files
 
+HELP = "run folders, folders of them, or archives (.jsonl)"
+
 
 class Table(TypedDict, total=False):
   """config.table, see docs/tables.md; other keys are strings or numbers."""

@@ -18,11 +18,11 @@ PICTURES = {
 
 def parser(doc: str) -> argparse.ArgumentParser:
   """Returns a parser of runs and of what to show of them."""
-  made = argparse.ArgumentParser(description=doc.partition("\n")[0])
-  made.add_argument("runs", nargs="+", help="folders of runs")
-  made.add_argument("--images", nargs="+", type=int, help="which, from 0")
-  made.add_argument("--evaluator", help="that of the runs' metric by default")
-  made.add_argument("-o", "--output", metavar="FILE")
+  made = output.parser(doc)
+  made.add_argument("runs", nargs="+", help="run folders")
+  made.add_argument("--images", nargs="+", type=int, help="numbers, from 0")
+  made.add_argument("--evaluator", help="whose data (that of the runs' metric)")
+  made.add_argument("-o", "--output", metavar="FILE", help="the picture")
   output.add_trust(made)
   return made
 
