@@ -1,4 +1,4 @@
-"""Shows what benchmarks.gpu_report has measured as a page."""
+"""Renders the measurements of benchmarks.gpu_report as a page."""
 
 import json
 import pathlib
@@ -17,22 +17,22 @@ STEPS = {
   "peers": "Peers",
   "attention": "Attention",
 }
-# A step that another part has compiled is not compiled again.
+# Parts share a compilation cache, so compile times would mean nothing.
 COLUMNS = {k: v for k, v in step.COLUMNS.items() if k != "compile_secs"}
 
 
 def part_name(part: str, setting: step_peers.Setting) -> str:
-  """Returns the name of a part's file about one setting."""
+  """Returns the name, without suffix, of a part's file about one setting."""
   return f"{part}_{setting.variant.replace('/', '')}_{setting.batch_size}"
 
 
 def page(
   out: pathlib.Path, setting: step_peers.Setting, failures: Sequence[str]
 ) -> str:
-  """Returns the page of the results, JSON of each part, in a folder.
+  """Returns the page of the results in a folder, which has a JSON per part.
 
-  The goals are about the `setting`'s variant; `failures` say what could not be
-  measured, and why.
+  Goals are checked for the `setting`'s variant; `failures` say what could not
+  be measured, and why.
   """
   kept = {
     file.stem: json.loads(file.read_text())
@@ -71,7 +71,7 @@ def page(
 
 
 def _section(title, *contents):
-  """Returns a heading, and the paragraphs or tables below it, if any."""
+  """Returns a heading and the paragraphs or tables below it, [] if none."""
   parts = [
     render.paragraph(x) if isinstance(x, str) else _table(x)
     for x in contents
@@ -86,7 +86,7 @@ def _table(frame):
 
 
 def _differences(kept):
-  """Returns a sentence if parts were not all measured alike."""
+  """Returns a sentence on how parts were measured differently, if they were."""
   about = pd.DataFrame(
     {name: part["about"] for name, part in kept.items() if name != "versions"}
   ).T.astype(str)
@@ -119,7 +119,7 @@ def _speeds(found: dict[str, Any]) -> pd.DataFrame:
 
 
 def _goals(found, speeds, variant) -> pd.DataFrame:
-  """Returns goals, and whether they are met."""
+  """Returns the goals, what was found, and whether they are met."""
   rows = []
 
   def add(what: str, goal: str, value: float | None, text: str, met: Callable):
@@ -137,7 +137,7 @@ def _goals(found, speeds, variant) -> pd.DataFrame:
   timm = of_variant[
     (of_variant.part == "peers") & (of_variant.who == step.TIMM)
   ]
-  # With some of timm's batch sizes missing its best is not known.
+  # timm's best is known only if it ran at all of our batch sizes.
   known = {*ours.row} <= {*timm.row}
   ratio = ours.img_per_sec.max() / timm.img_per_sec.max() if known else None
   text, least = f"speed / timm compiled, each at its {of}", GOALS["timm"]
@@ -153,7 +153,7 @@ def _goals(found, speeds, variant) -> pd.DataFrame:
 
 
 def _numbers(found) -> pd.DataFrame:
-  """Returns how far gradients are apart, relative to their norm."""
+  """Returns how far gradients differ, relative to their norm."""
   rows = {
     what: {
       "difference of gradients": f"{row['found']:.1e}",
@@ -193,6 +193,6 @@ def _input(found, speeds):
   ).set_index(ours.row)
   text = (
     f"This machine's cores decode, crop and flip {rate:,.0f} JPEGs of about "
-    "110 kB a second. A faster step waits for them."
+    "80 kB a second. A faster step waits for them."
   )
   return _section("Input", text, table)

@@ -3,10 +3,10 @@
   python -m benchmarks.gpu_parts numbers \
     '{"variant": "B/16", "dtype": "bfloat16"}' --json numbers.json
 
-`versions` are those of software and device. `memory` is the estimate of
-scripts.compile for a step of benchmarks.step. `numbers` compare
-gradients of one batch that should agree: with attention by XLA and by the
-kernel that `auto` takes, and on this device and the CPU.
+`versions` lists software and device. `memory` is what scripts.compile estimates
+for a step of benchmarks.step. `numbers` compares gradients of one batch that
+should agree: attention by XLA with the kernel that `auto` takes, and this
+device with the CPU.
 """
 
 import contextlib
@@ -30,14 +30,14 @@ from dpn.scripts import compile as compile_lib
 LIBRARIES = ("jax", "jaxlib", "flax", "optax", "nvidia-cudnn-cu12",
              "nvidia-cudnn-cu13")  # fmt: skip
 NVIDIA = ("driver_version", "clocks.max.sm", "power.limit")
-# How far gradients may differ, relative to their norm: rounding to bfloat16
-# leaves about 1%, a wrong kernel far more; float32 a part in 10⁵.
+# How far gradients may differ, relative to their norm. Rounding to bfloat16
+# leaves about 1%, float32 a part in 10⁵; a wrong kernel leaves far more.
 MOST = {"bfloat16": 0.05, "float32": 1e-3}
 EXAMPLES = 8
 
 
 def versions() -> dict[str, Any]:
-  """Returns what results may depend on."""
+  """Returns the versions and device properties that results may depend on."""
   device = jax.devices()[0]
   found = {"device": device.device_kind, "platform": device.platform}
   found |= {"devices": jax.device_count(), "python": platform.python_version()}
@@ -54,7 +54,7 @@ def versions() -> dict[str, Any]:
 
 
 def memory(setting: step_peers.Setting) -> dict[str, int]:
-  """Returns the bytes that a step should need by use, planned for a CPU."""
+  """Returns the bytes, by use, that a step should need if planned for a CPU."""
   jax.config.update("jax_platforms", "cpu")
   config = step_peers.config_of(setting, stem_ln=setting.stem_ln)
   config.input.pp = (
@@ -68,8 +68,8 @@ def memory(setting: step_peers.Setting) -> dict[str, int]:
 def numbers(setting: step_peers.Setting) -> dict[str, dict[str, Any]]:
   """Returns how far gradients are from those they should equal.
 
-  A class token makes the number of tokens odd. Where cuDNN fails, `auto`
-  silently falls back, so on a GPU the kernel is asked for by name.
+  A class token makes the number of tokens odd. Where cuDNN fails, `auto` falls
+  back silently, so on a GPU the kernel is requested by name.
   """
   half = np.dtype(setting.dtype).itemsize == 2
   impl = "cudnn" if half and jax.default_backend() == "gpu" else "auto"
@@ -97,8 +97,8 @@ def numbers(setting: step_peers.Setting) -> dict[str, dict[str, Any]]:
 def compare(one: Callable, other: Callable, most: float) -> dict[str, Any]:
   """Returns how far apart two trees are, relative to the second's norm.
 
-  That is `found`, or the `error` with which one of the functions that return
-  them failed; `most`, which it may be; and `met`.
+  `found` is that distance; if a function that makes one of the trees failed,
+  `error` is its message instead. `most` is the limit, `met` whether it holds.
   """
   try:
     a, b = (

@@ -2,8 +2,8 @@
 
   python -m benchmarks.gpu_report --out runs/gpu [--only step attention]
 
-Each part runs benchmarks as processes of their own. Their JSON and logs are
-kept in OUT, and what is there already is not measured again.
+Each part runs its benchmarks in separate processes and keeps their JSON and
+logs in OUT. Results that are already there are not measured again.
 """
 
 import argparse
@@ -37,13 +37,13 @@ NORMS_AT_ONCE = 6
 
 
 class Report:
-  """Runs benchmarks and keeps their results, as long as there is time.
+  """Runs benchmarks and keeps their results, while there is time.
 
   Attributes:
-    args: of the command line.
-    setting: of the model that most parts measure.
+    args: the command line's arguments.
+    setting: the model, batch and dtype that most parts measure.
     failures: what could not be measured, and why.
-    about: what results may depend on; kept with each.
+    about: what results may depend on; stored with each of them.
   """
 
   def __init__(self, args: argparse.Namespace):
@@ -59,7 +59,7 @@ class Report:
     return self.out / f"{name}.json"
 
   def kept(self, name: str) -> Any:
-    """Returns a result that is there; ValueError unless --tiny is as it was."""
+    """Returns a stored result; raises ValueError if --tiny has changed."""
     kept = json.loads(self.file(name).read_text())
     if kept["about"]["tiny"] != self.args.tiny:
       raise ValueError(
@@ -75,15 +75,15 @@ class Report:
     *words: str,
     wrong: Callable[[Any], str] = lambda found: "",
   ) -> Any:
-    """Returns what a benchmark measures; kept in OUT/<name>.json.
+    """Returns what a benchmark measures, and keeps it in OUT/<name>.json.
 
-    None if it failed: it is in `failures`, and the next report tries again.
+    Returns None on failure: `failures` lists it, and the next report retries.
 
     Args:
       name: of the result.
-      module: of the benchmark, which has the option --json.
-      *words: its arguments.
-      wrong: result → why it is a failure, "" if it is not one.
+      module: of the benchmark, which must have the option --json.
+      *words: the benchmark's arguments.
+      wrong: returns why a result is a failure, "" if it is not one.
     """
     if self.file(name).exists():
       return self.kept(name)
@@ -106,10 +106,10 @@ class Report:
     return found
 
   def _call(self, command, log, secs) -> str:
-    """Runs a command with all that it starts; returns how it ended."""
+    """Runs a command, ends all that it started, and returns how it ended."""
     output.say(f"{log.stem} runs; its output: {log}")
     env = {"JAX_COMPILATION_CACHE_DIR": str((self.out / "compiled").resolve())}
-    if not self.args.tiny:  # or XLA may take the CPU, and ours all GPUs
+    if not self.args.tiny:  # else XLA may take the CPU, and our step all GPUs
       env |= {"JAX_PLATFORMS": "cuda,cpu", "CUDA_VISIBLE_DEVICES": "0"}
     with open(log, "w") as f:
       f.write(f"{shlex.join(command)}\n")
@@ -127,9 +127,9 @@ class Report:
     return f"{last} ({log})"
 
   def step(self, part: str, setting: step_peers.Setting, who: str, **lists):
-    """Measures someone's training steps with benchmarks.step.
+    """Measures the training steps of `who` with benchmarks.step.
 
-    `lists` are values of the setting's fields, separated by commas.
+    `lists` replace fields of the setting by values separated by commas.
     """
     args = self.args
     fields = {**dataclasses.asdict(setting), **lists}
@@ -186,7 +186,7 @@ def _json(setting):
 
 
 def versions(report: Report):
-  """Versions of software and device, which may have changed meanwhile."""
+  """Records the software and the device, which may have changed meanwhile."""
   report.file("versions").unlink(missing_ok=True)
   found = report.run("versions", "benchmarks.gpu_parts", "versions") or {}
   report.about |= found
@@ -198,7 +198,7 @@ def versions(report: Report):
 
 
 def numbers(report: Report):
-  """Gradients are those of XLA's attention, and of a CPU."""
+  """Checks gradients against those of XLA's attention, and of a CPU."""
 
   def wrong(found):
     bad = {k: row for k, row in found.items() if not row["met"]}
@@ -210,13 +210,13 @@ def numbers(report: Report):
 
 
 def steps(report: Report):
-  """Our step at several batch sizes, in bfloat16."""
+  """Measures our step at several batch sizes, in bfloat16."""
   for setting in report.settings(report.setting.variant):
     report.step("step", setting, step.OURS)
 
 
 def stem(report: Report):
-  """What Dual PatchNorm costs, in turn with a plain ViT and that ViT again."""
+  """Times Dual PatchNorm in turn with a plain ViT, and with that ViT again."""
   setting = report.best()
   as_step = ["--pool_type=tok", *["--unrolled"] * (not setting.scan)]
   name = gpu_page.part_name("stem", setting)
@@ -224,9 +224,9 @@ def stem(report: Report):
 
 
 def peers(report: Report):
-  """Steps of timm at all batch sizes, and of big_vision at our best one."""
+  """Measures timm's step at all batch sizes, big_vision's at our best one."""
   settings = report.settings(report.setting.variant)
-  if report.args.tiny:  # timm has no model as small
+  if report.args.tiny:  # timm has no model that small
     settings = [dataclasses.replace(TINY, variant="Ti/16")]
   for setting in settings:
     report.step(f"peers_{step.TIMM}", setting, step.TIMM)
@@ -235,7 +235,7 @@ def peers(report: Report):
 
 
 def sizes(report: Report):
-  """Other models' steps, and timm's at the batch size that suits ours."""
+  """Times other models' steps, and timm's at the batch size that suits ours."""
   for variant in [] if report.args.tiny else [*BATCHES][1:]:
     for setting in report.settings(variant):
       report.step("step", setting, step.OURS)
@@ -244,19 +244,19 @@ def sizes(report: Report):
 
 
 def attention(report: Report):
-  """Attention by XLA and by cuDNN."""
+  """Measures our best step with attention by XLA and by cuDNN."""
   report.step("attention", report.best(), step.OURS, attn_impl="xla,cudnn")
 
 
 def memory(report: Report):
-  """What scripts.compile says about the step that was measured."""
+  """Estimates with scripts.compile the memory of our best step."""
   best = report.best()
   words = ["benchmarks.gpu_parts", "memory", _json(best)]
   report.run(gpu_page.part_name("memory", best), *words)
 
 
 def all_norms(report: Report):
-  """Every normalizer's cost in time and memory, a few at a time."""
+  """Measures each normalizer's cost in time and memory, a few at a time."""
   setting, arms = TINY, [gpu_page.DPN, "lape"]
   if not report.args.tiny:
     setting = dataclasses.replace(FULL, variant="S/16", batch_size=128)
@@ -267,7 +267,7 @@ def all_norms(report: Report):
 
 
 def loading(report: Report):
-  """How many images a second this machine's cores can prepare."""
+  """Measures how many images a second this machine's cores can prepare."""
   words = ["--tasks=crop", "--repeats=1", *["--secs=1"] * report.args.tiny]
   report.run("loading", "benchmarks.input", *words)
 

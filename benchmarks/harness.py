@@ -36,9 +36,9 @@ def worker(
 ) -> dict[str, Any]:
   """Returns the last line that `python -m module` prints, read as JSON.
 
-  The module gets its arguments as JSON, too. If it fails, the result is
-  {"error": the line of stderr that says why}. stderr is passed on, unless all
-  it has to say is that a library is missing.
+  The module gets its arguments as JSON. If it fails, the result is {"error":
+  the line of stderr that says why}. stderr is passed on, unless the error is
+  that a library is missing.
   """
   command = [python or sys.executable, "-m", module, json.dumps(arguments)]
   # Otherwise JAX ends a message with remarks about its own traceback.
@@ -62,7 +62,7 @@ def in_turn(
 ) -> dict[Hashable, list[dict]]:
   """Returns `rounds` measurements of each key, taking turns.
 
-  That way other load on the machine affects all of them alike. A key that
+  This way, other load on the machine affects all of them alike. A key that
   failed (its measurement has an "error") is not measured again.
   """
   found = {key: [] for key in keys}
@@ -73,7 +73,7 @@ def in_turn(
 
 
 def compare(figures: Mapping[str, dict], speed: str) -> dict[str, float]:
-  """Returns everyone's `speed` and "ratio", ours to the best peer's.
+  """Returns everyone's `speed` and, as "ratio", ours over the best peer's.
 
   Failed measurements are left out.
   """
@@ -89,7 +89,7 @@ def table(
 ) -> pd.DataFrame:
   """Returns figures as text, one row each, with the "error" of failed ones.
 
-  `columns` have a title and a format each; those that no row has are left out.
+  `columns` maps keys to (title, format); keys that no row has are left out.
   """
   found = pd.DataFrame.from_dict(figures, orient="index")
   columns = {**columns, "error": ("error", "{:.120}")}

@@ -3,14 +3,14 @@
   python -m benchmarks.input [--tasks crop,eval] [--json FILE]
 
 The peers are tf.data as big_vision uses it, and Pillow in torch's workers as
-timm does (for label maps OpenCV, as in MMSegmentation). They need the extra
+timm uses it (for label maps OpenCV, as in MMSegmentation). They need the extra
 `bench`; a peer that cannot run says why. All read the same files: JPEGs cut
-from scikit-learn's two photographs, or those in --data. For "prepared" the
-files are what `scripts.prepare_data --max_side 512 --quality 95 --restart`
-makes of them, and FFCV's published number for such a data set is printed. Each
-measurement is a new process; they take turns, and medians are reported, with
-the ratio to the fastest peer and the time that one thread of ours spends on
-each stage. Let the machine do nothing else meanwhile.
+from scikit-learn's two photographs, or those in --data. The task "prepared"
+reads what `scripts.prepare_data --max_side 512 --quality 95 --restart` makes of
+them, and FFCV's published number for such a data set is printed. Each
+measurement is a new process; they take turns. Medians are reported, with the
+ratio to the fastest peer and the time that one thread of ours spends on each
+stage. Keep the machine idle otherwise.
 """
 
 import collections
@@ -48,9 +48,10 @@ _FFCV = (
 
 
 def write_images(folder: str, task: str, seed: int = 0):
-  """Writes a task's files: JPEGs of about 110 kB, or arrays for "tiny".
+  """Writes a task's files: JPEGs of about 80 kB, or arrays for "tiny".
 
-  Images of "segment" are larger and have label maps of 25 classes.
+  Images of "large", "prepared" and "segment" are larger; those of "segment"
+  have label maps of 25 classes.
   """
   rng = np.random.default_rng(seed)
   _, count, rows, cols, _ = input_peers.TASKS[task]
@@ -91,8 +92,8 @@ def _save(image, path, **kw):
 def derive(task: str, source: str, folder: str):
   """Rewrites a folder's JPEGs as `scripts.prepare_data` would.
 
-  For "prepared" the result is what the task reads. Other tasks get copies with
-  restart markers in addition, if Numba is installed to make them.
+  The task "prepared" reads the result. Other tasks get copies with restart
+  markers in addition, if Numba, which makes these, is installed.
   """
   prepared = task == "prepared"
   if not prepared and importlib.util.find_spec("numba") is None:
@@ -109,8 +110,7 @@ def derive(task: str, source: str, folder: str):
 def stages(task: str, folder: str) -> dict[str, float]:
   """Returns the milliseconds per image that one thread spends on each stage.
 
-  A crop decodes only the part of the image that it needs, so decoding is timed
-  inside the augmentation, too.
+  A crop decodes only what it needs, so decoding is also timed in augmentation.
   """
   source = sources.make(input_peers.source(task, folder))
   spec, *_, count = input_peers.TASKS[task]
@@ -145,7 +145,7 @@ def stages(task: str, folder: str) -> dict[str, float]:
 
 
 def report(task: str, folder: str, repeats: int, secs: float) -> dict:
-  """Prints a task's numbers, medians of measurements that each take `secs`.
+  """Prints a task's numbers: medians of measurements that each take `secs`.
 
   Returns:
     Images per second of ours and of the peers, and the `ratio` of ours to the

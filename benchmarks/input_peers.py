@@ -1,11 +1,11 @@
 """The input pipelines that benchmarks.input compares.
 
 Each function takes the name of a task and a folder that `input.write_images`
-filled, and returns an endless iterator over batches of float32 images: in
-[-1, 1], or for "segment" in standard deviations and made together with label
-maps. Each uses as many threads or processes as there are cores. What the peers
-need is in the extra `bench`. As a program, this module takes arguments of
-`measure` as JSON and prints what it returns.
+filled, and returns an endless iterator over batches of float32 images. These
+are in [-1, 1], or for "segment" standardized and made with label maps. Each
+function uses as many threads or processes as there are cores. The extra `bench`
+has what the peers need. As a program, this module takes the arguments of
+`measure` as JSON and prints its result.
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ from dpn import host_memory, input_pipeline
 
 
 class Task(NamedTuple):
-  """What is made of how many images of which size."""
+  """What to do with the images, how many there are, and their size."""
 
   pp: str
   count: int
@@ -46,7 +46,7 @@ TASKS = {
     *(20_000, 32, 32),
   ),
   "large": Task(f"{_CROP}{_RANGE}", 60, 1500, 2000),
-  "prepared": Task(f"{_CROP}{_RANGE}", 200, 1500, 2000),  # the size before
+  "prepared": Task(f"{_CROP}{_RANGE}", 200, 1500, 2000),  # before shrinking
   "segment": Task(
     "decode|decode_labels(150, inkey='annotation', reduce_zero_label=True)"
     "|random_resize_with_mask((2048, 512), (0.5, 2.0))"
@@ -56,18 +56,18 @@ TASKS = {
     *(400, 512, 683, 16),
   ),
 }
-# How scripts.prepare_data made the images of "prepared", for all alike.
+# How scripts.prepare_data made the images of "prepared" for all arms.
 PREPARED = {"max_side": 512, "quality": 95, "restart": True}
 RANDAUG_LAYERS, RANDAUG_LEVEL = 2, 1.5
 WITHOUT_FAST = "without fast"
-RESTART = "restart markers"  # ours, of files that scripts.prepare_data rewrote
+RESTART = "restart markers"  # ours, on files that scripts.prepare_data rewrote
 
 
 def measure(who: str, task: str, folder: str, secs: float) -> dict[str, float]:
   """Returns images per second, CPU time per image, and peak memory.
 
-  CPU time is affected less by what else the machine does. Memory is that of
-  this process, without its workers.
+  CPU time depends less on the machine's other load. Memory is that of this
+  process, without its workers.
   """
   batches = ARMS[who](task, folder)
   for _ in range(3):
@@ -93,7 +93,7 @@ def _cpu_secs() -> float:
 
 
 def source(task: str, folder: str) -> dict[str, str]:
-  """Returns our config of the data of a task."""
+  """Returns the section `data` of our config for a task."""
   names = {"tiny": f"arrays:{folder}/tiny.npz", "segment": f"pairs:{folder}"}
   return {"name": names.get(task, f"folder:{folder}"), "split": "train"}
 
@@ -121,14 +121,14 @@ def ours(task: str, folder: str) -> Iterator[np.ndarray]:
 
 
 def without_fast(task: str, folder: str) -> Iterator[np.ndarray]:
-  """Returns ours as if the extra `fast` were not installed."""
+  """Returns our batches as if the extra `fast` were not installed."""
   importlib.import_module("nvidia.nvimgcodec")  # an error if it is not
   sys.modules["nvidia.nvimgcodec"] = None  # from now on importing it fails
   return ours(task, folder)
 
 
 def with_markers(task: str, folder: str) -> Iterator[np.ndarray]:
-  """Returns ours of the same images with restart markers."""
+  """Returns our batches of the same images with restart markers."""
   why_not = {
     "tiny": "not JPEGs",
     "segment": "resizing needs whole images",
@@ -190,7 +190,7 @@ def tf_data(task: str, folder: str) -> Iterator[np.ndarray]:
 def pillow(task: str, folder: str) -> Iterator[np.ndarray]:
   """Returns batches by Pillow in torch's workers, as timm makes them.
 
-  Those of "segment" are made by OpenCV, as in MMSegmentation.
+  Batches of "segment" are made by OpenCV instead, as in MMSegmentation.
   """
   from torch.utils import data
 
@@ -209,7 +209,7 @@ def pillow(task: str, folder: str) -> Iterator[np.ndarray]:
 
 @dataclasses.dataclass
 class PillowExamples:
-  """A data set as torch has them: one image by index."""
+  """A map-style data set for torch: index → image."""
 
   task: str
   examples: Sequence

@@ -1,12 +1,12 @@
-"""Compares the cost of every normalization in training with pre-LN's.
+"""Compares the training cost of every normalization with pre-LN's.
 
   python -m benchmarks.norms [--json FILE] [--image_size 64] [--steps 10] \
     [--arms dtn lape]
 
 Compiles a training step with Adam for each option, then times them in turn, so
-that other load on the machine affects all alike. As in trainers.train, memory
-is kept from step to step on CPUs. Reported are the median and the fastest step
-in milliseconds, the ratio to pre-LN's time with its quartiles over the
+that other load on the machine affects all alike. As in trainers.train, CPUs
+keep memory from step to step. Reported are the median and the fastest step in
+milliseconds, the ratio to pre-LN's time with its quartiles over the
 repetitions, and the ratio of the memory that XLA reserves. "pre-LN again" shows
 how far the same step differs from itself.
 """
@@ -25,7 +25,7 @@ BASELINE, AGAIN = "pre-LN", "pre-LN again"
 # Variants of LayerNorm; their cost is not of interest.
 PER_TOKEN = ("layernorm", "layernorm_no_bias", "standardize", "affine")
 PLACEMENTS = ("pre", "post", "pre+post")
-UNEQUAL = ("mix_ln", "keel", "specialized_cls")  # blocks, which scan refuses
+UNEQUAL = ("mix_ln", "keel", "specialized_cls")  # blocks differ: no scan
 ARMS = (
   {BASELINE: {}, "stem_ln=dpn": {"stem_ln": "dpn"}}
   | {
@@ -47,7 +47,7 @@ ARMS = (
     "mlp=swiglu": {"mlp": "swiglu"},
     "rope=axial": {"rope": "axial"},
     "sigma_reparam": norm_zoo.METHODS["sigma_reparam"],
-    "nGPT": norm_zoo.METHODS["ngpt"],  # whose projection is not in the step
+    "nGPT": norm_zoo.METHODS["ngpt"],  # the step lacks its projection
     "layer_scale": {"layer_scale": 1e-4},
     "registers=4": {"registers": 4},
     "prefix_norm=own": {"registers": 4, "prefix_norm": "own"},
@@ -91,9 +91,9 @@ def time_in_turn(
 
 
 def compare(seconds: dict, reserved: dict) -> dict[str, dict[str, float]]:
-  """Returns each arm's seconds, and its time and memory by the baseline's.
+  """Returns each arm's seconds, and its time and memory over the baseline's.
 
-  A repetition is compared with the baseline's step of the same round.
+  Each repetition is compared with the baseline's step of the same round.
   """
   frame = pd.DataFrame(seconds)
   base = frame[BASELINE]
@@ -110,7 +110,7 @@ def compare(seconds: dict, reserved: dict) -> dict[str, dict[str, float]]:
 
 
 def table(results: dict) -> pd.DataFrame:
-  """Returns what `compare` found as text, in milliseconds."""
+  """Returns the results of `compare` as a table of text, in milliseconds."""
   rows = {
     name: row | {"ms": 1e3 * row["ours"], "fastest_ms": 1e3 * row["fastest"]}
     for name, row in results.items()

@@ -1,7 +1,7 @@
 """ADE20K's preprocessing as in MMSegmentation, by OpenCV and NumPy.
 
-The steps are those of "segment" in `input_peers.TASKS`, written in the plain
-way, for torch's DataLoader.
+A plain implementation, for torch's DataLoader, of the steps of "segment" in
+`input_peers.TASKS`.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ _SIDE = 512
 
 @dataclasses.dataclass
 class Examples:
-  """A data set as torch has them: (image, labels) by index."""
+  """A map-style data set for torch: index → (image, labels)."""
 
   task: str
   paths: Sequence[str]  # of images in …/images/…, label maps in …/annotations/…

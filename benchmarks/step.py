@@ -3,11 +3,11 @@
   python -m benchmarks.step --variant S/16 --batch_size 16 --dtype float32 \
     --big_vision ~/big_vision --json step.json
 
-Options with commas are lists, and every combination is measured, each in a
-process of its own; they take turns for `--rounds` rounds. Random data lie on
-the device, so that only the step is measured. A step's time is from the end of
-the one before to its own, dispatched one step in advance, as in training. MFU
-is the model's FLOPs (`dpn.flops`) relative to the device's data sheet; "of
+Options with commas are lists, and every combination is measured, each in its
+own process; they take turns for `--rounds` rounds. Random data lie on the
+device, so that only the step is measured. A step's time is from the previous
+step's end to its own; each is dispatched one step in advance, as in training.
+MFU is the model's FLOPs (`dpn.flops`) relative to the device's data sheet; "of
 matmul" is relative to the product of two square matrices of the same dtype,
 measured in the same process; "of the bound" to what the compiled program needs
 by the data sheet, if nothing stays in caches, see scripts.compile.
@@ -16,8 +16,8 @@ Peers: timm's model with torch.compile and AdamW, if both are installed (or in
 the environment of `--torch_python`), and big_vision's own update step. If
 dtype is not float32, big_vision is also measured with its default, float32.
 
-On CPUs trainers.train keeps memory from step to step (`dpn.host_memory`), and
-its peers do not; with `--keep_memory` big_vision does, too.
+On CPUs trainers.train keeps memory from step to step (`dpn.host_memory`); the
+peers do not, except big_vision with `--keep_memory`.
 """
 
 import argparse
@@ -60,7 +60,7 @@ def settings(args: argparse.Namespace) -> list[step_peers.Setting]:
 def arms(
   args: argparse.Namespace, setting: step_peers.Setting
 ) -> dict[str, step_peers.Setting]:
-  """Returns whom to compare, each with the options that it has."""
+  """Returns the steps to compare by name, each with the options it supports."""
   plain = dataclasses.replace(setting, stem_ln="none", attn_impl="auto")
   found = {OURS: setting}
   has_torch = all(map(importlib.util.find_spec, ("torch", "timm")))
@@ -74,7 +74,7 @@ def arms(
 
 
 def figures(rounds: list[dict], batch_size: int) -> dict:
-  """Returns the figures of all rounds of `step_peers.measure` together."""
+  """Returns the figures over all rounds of `step_peers.measure`."""
   first = rounds[0]
   if "error" in rounds[-1]:
     return rounds[-1]

@@ -2,8 +2,8 @@
 
 `ours`, `big_vision` and `timm` return a `Step` that is compiled and has its
 data on the device: random images and labels of 1,000 classes. All use Adam with
-weight decay, and clip gradients at norm 1. As a program, this module takes
-arguments of `measure` as JSON and prints what it returns. JAX and PyTorch are
+weight decay, and clip gradients at norm 1. As a program, this module takes the
+arguments of `measure` as JSON and prints its result. JAX and PyTorch are
 imported where they are used, since they may live in different environments.
 """
 
@@ -53,10 +53,10 @@ class Step:
   # size → a function like `run` that multiplies two square matrices.
   matmul: Callable[[int], Callable[[], Any]]
   compile_secs: float  # tracing included
-  memory: Callable[[], int]  # the most bytes used so far
-  device: str  # its kind
-  program: Any = None  # compiled by XLA, if it was
-  versions: str = ""  # of the libraries of another project's step
+  memory: Callable[[], int]  # peak bytes so far
+  device: str  # kind
+  program: Any = None  # by XLA, if it compiled the step
+  versions: str = ""  # of a peer's libraries
   flops: int | None = None  # of a step, by `dpn.flops`
   peak: float | None = None  # of the device in FLOP/s, by `dpn.flops`
 
@@ -69,12 +69,12 @@ def measure(
   folder: str,
   keep_memory: bool,
 ) -> dict[str, Any]:
-  """Returns what there is to know about a step, in a process of its own.
+  """Returns all measurements of a step; called in a process of its own.
 
-  It is of "ours", "timm" or else of big_vision, whose checkout is in `folder`,
-  with the fields of a `Setting`. At least so many `steps`, after two for
-  warmup, and `secs` are timed; with `keep_memory`, which stays from step to
-  step on CPUs, as in trainers.train.
+  The step is "ours", "timm" or else big_vision's, whose checkout is in
+  `folder`; `setting` has the fields of a `Setting`. After two steps for warmup,
+  at least `steps` steps and `secs` seconds are timed. With `keep_memory`, CPUs
+  keep memory from step to step, as in trainers.train.
   """
   if keep_memory:
     host_memory.keep_between_steps()
@@ -95,7 +95,7 @@ def measure(
 def _known(find, step, unknown):
   try:
     return find(step)
-  except Exception as e:  # of whatever compiler: no reason to lose the timing
+  except Exception as e:  # whatever it is, the timing is worth keeping
     print(f"{find.__name__}: {e!r}", file=sys.stderr)
     return unknown
 
@@ -103,7 +103,7 @@ def _known(find, step, unknown):
 def time_steps(step: Step, steps: int, secs: float = 0) -> list[float]:
   """Returns the seconds from the end of each step to the end of the next.
 
-  There are `steps` of them, or more if these take less than `secs` together.
+  There are `steps` of them, or more until they take `secs` together.
   """
   ends, previous = [], step.run()
   while len(ends) < steps + 2 or ends[-1] - ends[1] < secs:
@@ -131,9 +131,9 @@ def attention_kernel(step: Step) -> str:
 
 
 def least_secs(step: Step) -> float:
-  """Returns the least time of a step by data sheets, 0 where it is not known.
+  """Returns a step's least time by the data sheet, 0 if it is not known.
 
-  Of its compiled program: what scripts.compile says of GPUs that are not there.
+  Computed from the compiled program, as scripts.compile does for absent GPUs.
   """
   if not step.program:
     return 0.0
@@ -149,7 +149,7 @@ def least_secs(step: Step) -> float:
 
 
 def matmul_ceiling(step: Step) -> float:
-  """Returns the FLOP/s of the fastest product of square matrices."""
+  """Returns the FLOP/s of multiplying square matrices, in the fastest try."""
   size = MATMUL_SIZE.get(step.device, MATMUL_SIZE_ELSEWHERE)
   multiply = step.matmul(size)
   secs = timeit.repeat(lambda: step.wait(multiply()), number=1, repeat=11)
@@ -192,8 +192,8 @@ def ours(setting: Setting, **options) -> Step:
 def big_vision(setting: Setting, folder: str) -> Step:
   """Returns big_vision's step, built from a checkout.
 
-  Its train.py needs TensorFlow, so the step is rewritten here, around its own
-  model, loss and optimizer, with state donated as it does.
+  Its train.py needs TensorFlow, so the step is rewritten here, around
+  big_vision's model, loss and optimizer. The state is donated, as there.
   """
   import jax
 
@@ -227,7 +227,7 @@ def big_vision(setting: Setting, folder: str) -> Step:
 
 
 def _big_vision_update(model, tx, rng):
-  """Returns the function of a step, to be jitted."""
+  """Returns big_vision's update function, to be jitted."""
   import jax
   import optax
   from big_vision import optax as bv_optax
@@ -328,7 +328,7 @@ def timm(setting: Setting) -> Step:
 
 
 def config_of(setting: Setting, **options) -> Any:
-  """Returns the config of a run without data, ours and big_vision's."""
+  """Returns a run's config, without data, for our step and big_vision's."""
   import ml_collections
 
   model = {

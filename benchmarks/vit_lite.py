@@ -4,14 +4,14 @@
   python -m benchmarks.vit_lite --authors Compact-Transformers \
     --torch_python ~/vit_lite/bin/python --data_dir DIR --out runs/vit_lite
 
-Is our training sound? Both sides read the same JPEG files; model, loss,
-optimizer, schedule, augmentation and data loader are theirs (arXiv 2104.05704;
-timm for the most part) on one side and ours on the other. The same command
-continues where it stopped: a run that has its rows in --results is done, on
-whatever machine that was. docs/results/vit_lite.md has settings and results.
+Is our training sound? Both sides read the same JPEG files. One side uses the
+authors' model, loss, optimizer, schedule, augmentation and data loader (arXiv
+2104.05704; timm's for the most part), the other side ours. The same command
+continues where it stopped: a run whose rows are in --results is done, whichever
+machine it ran on. docs/results/vit_lite.md has settings and results.
 
-Their code wants timm 0.4.12, Pillow below 10 and PyYAML beside PyTorch and
-torchvision. It runs without a GPU, see without_cuda.py.
+The authors' code needs timm 0.4.12, Pillow below 10 and PyYAML beside PyTorch
+and torchvision. It runs without a GPU, see without_cuda.py.
 """
 
 import argparse
@@ -33,7 +33,7 @@ from dpn.scripts.jobs import arms
 from dpn.scripts.results import aggregate
 
 BATCH, PUBLISHED_EPOCHS, MIXED_EPOCHS = 128, 300, 175
-LOSSES = 40  # of ours, averaged over an epoch; theirs averages all
+LOSSES = 40  # rows of ours in an epoch, each a mean over its steps
 WITHOUT_CUDA = pathlib.Path(__file__).with_name("without_cuda.py")
 
 
@@ -50,7 +50,7 @@ def write_images(name: str, data_dir: str | None, folder: pathlib.Path):
 
 
 def train_theirs(args: argparse.Namespace, seed: int, folder: pathlib.Path):
-  """Runs their train.py with their recipe, but for its length.
+  """Runs the authors' train.py with their recipe, except for its length.
 
   It cannot resume exactly, so it starts over.
   """
@@ -77,7 +77,7 @@ def train_theirs(args: argparse.Namespace, seed: int, folder: pathlib.Path):
 
 
 def train_ours(args: argparse.Namespace, seed: int, folder: pathlib.Path):
-  """Trains configs/lape_cifar.py, as short as theirs."""
+  """Trains configs/lape_cifar.py for as many epochs as the authors' code."""
   images = args.out.absolute() / "images"
   per_epoch = sum(1 for _ in (images / "train").glob("*/*")) / BATCH
   total = round(args.epochs * per_epoch)
@@ -172,7 +172,7 @@ def add_run(path: pathlib.Path, run: dict, epochs: list[dict]):
 
 
 def table(rows: list[dict]) -> str:
-  """Returns means over seeds with 95% intervals by epoch, and differences."""
+  """Returns means over seeds with 95% intervals, and differences, by epoch."""
   cells = {}
   for epoch, group in pd.DataFrame(rows).groupby("epoch"):
     for name, digits in (("training_loss", 3), ("accuracy", 2)):

@@ -2,8 +2,8 @@
 
   python benchmarks/without_cuda.py path/of/train.py ITS ARGUMENTS
 
-For scripts that move everything to a GPU without asking: where there is none,
-these calls do nothing. It needs PyTorch and nothing of ours.
+Meant for scripts that move everything to a GPU unconditionally: without one,
+those calls do nothing. It needs PyTorch and nothing of ours.
 """
 
 import pathlib
@@ -14,7 +14,7 @@ import torch
 
 
 def ignore_cuda():
-  """Makes everything stay on the CPU."""
+  """Turns PyTorch's calls for CUDA into ones that stay on the CPU."""
   torch.Tensor.cuda = torch.nn.Module.cuda = lambda self, *unused: self
   torch.cuda.synchronize = lambda: None
   full = torch.full

@@ -7,25 +7,24 @@ Appendix G of arXiv 2302.01327 (Dual PatchNorm).
   python -m scripts.sweep --config configs/ade20k.py --out runs/table5
 
 Arguments: variant, init (required: a model pretrained on ImageNet), stem_ln,
-fraction (of the training images: 1/16, 1/8, 1/4, 1/2, 1), draw (which these
-are: first, as TFDS stores them, of pairs: a fixed draw; seed, a draw by the
-run's seed), eval (single, multi),
-final_norm, seed, data (scene_parse150 from TFDS, or
-pairs:/path/ADEChallengeData2016), data_dir, runlocal (two steps of 8 images,
-crops of 128 pixels).
-As a sweep: variant, stems, fractions, seeds (10), draw, eval, data, data_dir,
-init, where {stem_ln}, {variant} and {seed} are filled in; by default the runs
-that configs/augreg_i1k.py leaves as a sweep. 100 runs.
+fraction (of the training images: 1/16, 1/8, 1/4, 1/2, 1), draw (which images
+these are: first, as TFDS stores them, or for pairs a fixed draw; seed, a draw
+by the run's seed), eval (single, multi), final_norm, seed, data (scene_parse150
+from TFDS, or pairs:/path/ADEChallengeData2016), data_dir, runlocal (two steps
+of 8 images, crops of 128 pixels). As a sweep: variant, stems, fractions, seeds
+(10), draw, eval, data, data_dir, init, in which {stem_ln}, {variant} and {seed}
+are filled in; its default is the runs that a sweep of configs/augreg_i1k.py
+leaves. 100 runs.
 
 Expected mIoU in percent, B/16, none → dpn: 1/16 27.3 → 28.0, 1/8 32.6 → 33.7,
 1/4 36.9 → 38.0, 1/2 40.8 → 41.9, 1 45.6 → 46.1. Cost: 161,664 steps of 16
 images; the paper gives no hours.
 
-docs/segmentation.md sets Appendix G beside this file, line by line. Unknown:
-whether Table 5 is of one scale or of several, flipped (eval=multi); which
-images a fraction has; whether the final LayerNorm comes before the decoder
-(out_with_norm=False is read as: it does not); how the decoder starts (here at
-zero, as every head in the paper's configs).
+docs/segmentation.md compares Appendix G with this file, line by line. Unknown:
+whether Table 5 is of one scale or of several with flips (eval=multi); which
+images a fraction has; whether the final LayerNorm comes before the decoder (we
+read out_with_norm=False as no); how the decoder starts (here at zero, as every
+head in the paper's configs).
 """
 
 from dpn.configs import common
@@ -48,7 +47,7 @@ def segmentation_pp(
     decode: ops that make `image` and `labels`.
     scale: (long, short) side of an image at scale 1, in pixels.
     crop: pixels on a side of training's crops.
-    pixels: op that makes numbers of uint8.
+    pixels: op that converts uint8 pixels to the model's range.
     scales: to evaluate at.
   """
   keep = 'keep("image", "labels")'

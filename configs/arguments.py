@@ -8,7 +8,7 @@ import ml_collections
 
 from dpn import errors
 
-# Argument of a config, by that of its sweep.
+# The config's argument for each argument of a sweep.
 _AXES = {
   "variants": "variant",
   "stems": "stem_ln",
@@ -20,19 +20,19 @@ _AXES = {
 
 
 def parse_arg(arg: str | None, **spec) -> ml_collections.ConfigDict:
-  """Returns the arguments of a config, with dots.
+  """Returns the arguments of a config, as attributes.
 
   Args:
     arg: what follows the colon on the command line, "name=value,flag,…". A
       boolean needs no value. A single value without a name is for the first
-      argument of `spec`, unless it is the name of a boolean. An item of an
-      argument that is a dictionary is "name.key=value".
-    **spec: default of each argument, whose type the value is converted to; or
-      (default, function that converts a string). A dictionary's values are
+      argument of `spec`, unless it is the name of a boolean. Items of a
+      dictionary are given as "name.key=value".
+    **spec: default of each argument, to whose type the value is converted; or
+      (default, function that converts a string). Values in a dictionary are
       Python literals or else text.
 
   Raises:
-    ValueError: on an unknown name or a value of another type.
+    ValueError: on an unknown name or a value of the wrong type.
   """
   given = {}
   for part in filter(None, (arg or "").split(",")):
@@ -90,7 +90,7 @@ def _bool(text: str) -> bool:
 def parse_sweep(arg: str | None, **spec) -> ml_collections.ConfigDict:
   """Returns the arguments of a sweep, as `parse_arg` does.
 
-  A tuple of text among the defaults is written "a+b". Every sweep has `seeds`
+  A default that is a tuple of strings is written "a+b". Every sweep has `seeds`
   (how many, from 0; 1 unless `spec` says otherwise) and `runlocal`.
   """
   spec = {**spec, "seeds": spec.get("seeds", 1), "runlocal": False}
@@ -115,7 +115,7 @@ def grid(
   candidate: Callable[[Mapping], str] | None = None,
   **values,
 ) -> list[dict]:
-  """Returns a sweep: an arm for each combination of tuples, and each seed.
+  """Returns a sweep: an arm for each combination of tuples' values and seeds.
 
   Args:
     arg: of sweep(), parsed with `values` as defaults; or what `parse_sweep` has
@@ -123,11 +123,11 @@ def grid(
     name: pattern of the arms' names, such as "{stem_ln}_{variant}". Slashes are
       left out.
     arms: arguments that change together, by what "{arm}" is in `name`: the
-      fastest axis.
-    first_seed: the others follow.
+      fastest axis after the seed.
+    first_seed: where the seeds begin.
     cell: pattern of the table cell in which arms are candidates, see
       `dpn.scripts.select_best`.
-    candidate: returns what an arm is called there, given its arguments.
+    candidate: returns an arm's name as a candidate, given its arguments.
     **values: arguments of the config. A tuple is an axis, under the name that
       `_AXES` has for it. In text, "{seed}" becomes the seed, "{variant}" the
       variant without its slash, and so on. Defaults that are empty or zero
@@ -165,7 +165,7 @@ def grid(
 
 
 def _fill(text, given):
-  """Returns text where "{variant}" is the variant, fit for a folder's name."""
+  """Returns text with "{variant}" etc. filled in, fit for a folder's name."""
   for key, value in given.items():
     text = text.replace(f"{{{key}}}", str(value).replace("/", ""))
   return text

@@ -16,7 +16,7 @@ Cost: 92,897 steps of 4,096 images (300 epochs; the text says 93,000), 106 hours
 at 1,000 images per second (the trainer prints yours); none of the paper's
 sources gives hours.
 
-Unknown: how stochastic depth works, for big_vision's public code has none. Here
+Unknown: how stochastic depth works, as big_vision's public code has none. Here
 a branch is dropped with a probability that grows over the blocks from 0 to 0.1,
 and otherwise divided by the probability of keeping it.
 """

@@ -23,13 +23,13 @@ Ti/16 52.2 → 53.6, S/32 54.1 → 56.7, B/32 60.9 → 63.7, S/16 64.3 → 65.0,
 78.0 → 78.4. Cost: steps of 4,096 images, 106 and 1,058 hours at 1,000
 images per second; the paper gives no hours.
 
-Unknown: the setup. The paper has "a similar setup as in ImageNet 1k". Here that
-is what its code base publishes for this data set (setup=big_vision): global
-average pooling, no layer before the head, neither dropout nor stochastic depth,
-and augmentation lighter by model. setup=i1k takes the sentence literally: model
-and augmentation of configs/augreg_i1k.py, and from the publication only what
-the data set decides, the head's bias of -10. `train`, `val` and `test` are the
-publication's, of its own split.
+Unknown: the setup. The paper has "a similar setup as in ImageNet 1k". By
+default it is what the paper's code base publishes for this data set
+(setup=big_vision): global average pooling, no layer before the head, neither
+dropout nor stochastic depth, and augmentation lighter by model. setup=i1k takes
+the sentence literally: model and augmentation of configs/augreg_i1k.py, and
+from the publication only what the data set decides, the head's bias of -10. The
+evaluators `train`, `val` and `test` are the publication's, for its own split.
 """
 
 from dpn.configs import augreg_i1k, common

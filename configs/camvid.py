@@ -15,10 +15,10 @@ of TFDS's format, see docs/segmentation.md), data_dir (where TFDS's format is),
 runlocal (two steps of 8 images). As a sweep: stems (none+dpn+post), seeds (5),
 fractions, steps, lr, variant, init, side, crop, data, data_dir.
 
-Recipe of configs/ade20k.py, Table 5 of arXiv 2302.01327 (Dual PatchNorm), but
-for sizes, schedule and pixels. Expected: docs/results/camvid.md has what a
-sweep gave. FC-DenseNet103, convolutional, at full size and trained much longer,
-is published with 66.9% mIoU from scratch (arXiv 1611.09326).
+Recipe of configs/ade20k.py, Table 5 of arXiv 2302.01327 (Dual PatchNorm),
+except for sizes, schedule and pixels. Expected: docs/results/camvid.md has what
+a sweep gave. The convolutional FC-DenseNet103, at full size and trained much
+longer, is published with 66.9% mIoU from scratch (arXiv 1611.09326).
 """
 
 from dpn.configs import ade20k, common

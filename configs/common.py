@@ -47,7 +47,7 @@ MODEL_KW = {
   "block_ln_kw": {},
   "norm_kw": {},
 }
-# Every 50 steps, and the gradient by depth, as in Figures 2 and 4.
+# Rows every 50 steps, and the gradient by depth, as in Figures 2 and 4.
 LOGS = {"log_training_steps": 50, "log_grad_depth": 1000, "ckpt_steps": 1000}
 ADAM = {"grad_clip_norm": 1.0, "optax_name": "scale_by_adam"}
 # Appendix C.
@@ -61,7 +61,7 @@ AUGREG = {
 }
 PIXELS = "value_range(-1, 1)"
 WARMUP_COSINE = {"warmup_percent": 0.1, "decay_type": "cosine"}
-# Compact Transformers' code and Scenic decay tokens and positions, too.
+# Compact Transformers' code and Scenic also decay tokens and positions.
 DECAY_TOKENS = [(".*/kernel$", 1.0), ("cls|pos_embedding", 1.0)]
 NEW_HEAD = {"dont_load": ("head/kernel", "head/bias"), "dont_check": ()}
 
@@ -69,10 +69,10 @@ NEW_HEAD = {"dont_load": ("head/kernel", "head/bias"), "dont_check": ()}
 def recipe(**spec) -> Callable:
   """Returns a decorator that makes a config's get_config(arg).
 
-  What it decorates returns the config's fields, given the parsed arguments:
-  `spec`, see `parse_arg`, and of each config `seed` (0), which is set here, and
-  `runlocal`, which shrinks the config. Other configs can give arguments as
-  keywords: `augreg_i1k.get_config(variant="S/16")`.
+  The decorated function returns the config's fields, given the parsed
+  arguments. These are `spec`, see `parse_arg`, and for every config `seed` (0),
+  which is set here, and `runlocal`, which shrinks the config. Other configs can
+  give arguments as keywords: `augreg_i1k.get_config(variant="S/16")`.
   """
   spec = {**spec, "seed": spec.get("seed", 0), "runlocal": False}
 
@@ -100,7 +100,7 @@ def choose(kind: str, got: str, table):
 
 
 def names(kind: str, parts: Sequence[str], table) -> list[str]:
-  """Returns the keys of `table` that a plus joined; some keys have one, too."""
+  """Returns the keys of `table` that "+" joins; a key may contain one, too."""
   text, found = "+".join(parts), []
   while text:
     known = [key for key in table if f"{text}+".startswith(f"{key}+")]
@@ -120,7 +120,7 @@ def need_init(name: str, arg: ml_collections.ConfigDict):
 
 
 def source(name: str, split: str, data_dir: str = "") -> dict[str, str]:
-  """Returns a section `data`; without a folder, TFDS looks in its own."""
+  """Returns a section `data`; without `data_dir`, TFDS uses its own."""
   place = {"data_dir": data_dir} if data_dir else {}
   return {"name": name, "split": split, **place}
 
@@ -128,8 +128,8 @@ def source(name: str, split: str, data_dir: str = "") -> dict[str, str]:
 def vit(stem_ln: str, **kw) -> dict[str, dict]:
   """Returns `model_name` and `model` of a Vision Transformer.
 
-  `stem_ln` is the model's option, or one of `stems.WORDS`, beside which `stem`
-  may only be the usual one, as the default of a config's argument.
+  `stem_ln` is the model's option, or one of `stems.WORDS`: then `stem` may only
+  be that word's, or "patch", the usual default of a config's argument.
   """
   word, stem = stems.WORDS.get(stem_ln, {}), kw.get("stem", "patch")
   if word and stem not in ("patch", word["stem"]):
@@ -153,7 +153,7 @@ def from_pretrained(init: str) -> dict:
 
 
 def by_epoch(lr: float, start: float = 1e-6, warmup: int = 5, **kw) -> dict:
-  """Returns DeiT's schedule, epoch by epoch: to `lr`, then a cosine to 1e-5."""
+  """Returns DeiT's schedule by epoch: warmup to `lr`, then a cosine to 1e-5."""
   return {
     "warmup_epochs": warmup,
     "warmup_start": start / lr,
@@ -268,7 +268,7 @@ def get_fewshot_lsr(
 def imagenet_fewshot(resolution=224, **kw) -> ml_collections.ConfigDict:
   """Returns the paper's 25-shot ImageNet probe; 65,000 images hold 30 a class.
 
-  It crops to `resolution` pixels, from 256/224 of that; `kw` are further keys.
+  It crops to `resolution` pixels from 256/224 of that; `kw` are further keys.
   """
   probe = {"imagenet": ("imagenet2012", "train[:65000]", "validation")}
   return get_fewshot_lsr(
@@ -330,8 +330,8 @@ def chosen(folder: str, cell: str) -> dict[str, str]:
 def runlocal(config: ml_collections.ConfigDict):
   """Shrinks a config in place to two steps that two cores can do.
 
-  Batches of 8 and the first 8 images of each evaluation split; the model is
-  left as it is.
+  Batches have 8 images, and evaluation splits their first 8; the model is left
+  as it is.
   """
   total = min(2, config.get("total_steps", 2))
   for key in list(config):

@@ -1,4 +1,4 @@
-"""What tests of configs share: the list of all, and made-up data sets."""
+"""What tests of configs share: a list of all configs, and made-up data sets."""
 
 import importlib
 import pathlib

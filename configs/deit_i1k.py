@@ -1,7 +1,7 @@
 """ViT with Dual PatchNorm on ImageNet-1k, DeiT recipe.
 
 Table 9 of arXiv 2012.12877 (DeiT) and its code; arXiv 2302.01327 (Dual
-PatchNorm) changes the stem alone.
+PatchNorm) changes only the stem.
 
   python -m trainers.train --workdir W --config configs/deit_i1k.py:variant=S/16
   python -m scripts.sweep --config configs/deit_i1k.py --out runs/table1_deit
@@ -17,13 +17,13 @@ Expected top-1 on `validation` (Table 1, left; none → dpn): S/16 80.1 → 80.4
 B/16 81.8 → 82.0. DeiT itself reports 79.9 and 81.8, without the average. Cost:
 300 epochs, 106 hours at 1,000 images per second; arXiv 2302.01327 gives none.
 
-Unknown: what 2302.01327 changed of the recipe, for which it gives no settings;
-nothing here, but that it may share the split with the paper's other configs.
-Differs from the recipe: trains on train[:99%]; one mixing weight and one choice
-between mixup and cutmix per batch, as there, but the partner is the preceding
-example; crops are those of inception_crop; an epoch's learning rate is that of
-the schedule at its number, where DeiT's loop applies it an epoch later. Colour
-jitter is left out, for with RandAugment DeiT's code ignores it.
+Unknown: what 2302.01327 changed in the recipe, for which it gives no settings.
+Nothing is changed here but the split, which it may share with the paper's other
+configs. Differs from the recipe: trains on train[:99%]; one mixing weight and
+one choice between mixup and cutmix per batch, as there, but an image's partner
+is the preceding example; crops are those of inception_crop; an epoch has the
+schedule's learning rate at its number, which DeiT's loop applies an epoch
+later. Colour jitter is left out, as DeiT's code ignores it with RandAugment.
 """
 
 from dpn.configs import common
@@ -71,7 +71,7 @@ def get_config(arg):
     ),
     "optax_name": "scale_by_adam",
     "lr": lr,
-    "wd": 0.05 * lr,  # decay there is multiplied by the learning rate
+    "wd": 0.05 * lr,  # DeiT multiplies the decay by the learning rate
     "schedule": common.by_epoch(lr),
     **({"ema_decay": 0.99996} if arg.ema else {}),
     "evals": common.imagenet_evals(pp_eval, "softmax_xent", log_steps=6250),

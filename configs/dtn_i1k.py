@@ -1,7 +1,7 @@
 r"""Normalizers of blocks on ImageNet-1k: Dynamic Token Normalization.
 
 arXiv 2112.02624 (DTN), with the recipe and the models of its code, and the
-numbers of the tables there.
+numbers of its tables.
 
   python -m trainers.train --workdir W \
     --config configs/dtn_i1k.py:variant=S_star,norm=dtn
@@ -20,24 +20,23 @@ switchable 80.1 81.0, scalenorm 80.0 80.6, powernorm 79.8 80.4. Cost: 300
 epochs, 107 hours at 1,000 images per second.
 
 The class token joins before the last two blocks, which have LayerNorm, as in
-the code's model with DTN. The averaged parameters are evaluated, with running
-statistics that are those of the last steps.
+the code's model with DTN. The averaged parameters are evaluated, with the
+running statistics of the last steps.
 
-Unknown: the recipe. The paper names DeiT's framework; `recipe=released` is what
-the released code does, whose mixup and CutMix are never applied and whose
-random erasing is off; `recipe=deit` has all three. Also the weights of
-positions: the paper's local initialization is the default, but the code
-overwrites it (norm_kw.pos_init=released). Which SwitchableNorm was meant is
-unknown, too (norm_kw.layer=token is the other), and whether the other norms'
-class token was there from the start, as in the code's second model
-(late_cls=False).
-Differs from the code: as configs/deit_i1k.py, but trains on all of `train`; the
+Unknown: the recipe. The paper names DeiT's framework. `recipe=released` is what
+the released code does: it never applies mixup and CutMix, and its random
+erasing is off; `recipe=deit` has all three. Unknown, too, are the weights of
+positions (the paper's local initialization is the default, but the code
+overwrites it: norm_kw.pos_init=released), which SwitchableNorm was meant
+(norm_kw.layer=token is the other), and whether the other norms had the class
+token from the start, as in the code's second model (late_cls=False). Differs
+from the code as configs/deit_i1k.py does, but trains on all of `train`; the
 average warms up, so that it forgets the initial parameters.
 """
 
 from dpn.configs import common, deit_i1k
 
-# The nearest DeiT, and what is different: width and heads.
+# The nearest DeiT, and the differences: width and heads.
 VARIANTS = {
   "Ti": ("Ti/16", {}),
   "Ti_star": ("Ti/16", {"num_heads": 4}),
@@ -71,7 +70,7 @@ def get_config(arg):
   recipe = common.choose("recipe", arg.recipe, RECIPES)
   config = deit_i1k.get_config(variant=variant, stem_ln=arg.stem_ln, ema=True)
   config.input.data.split = "train"
-  del config.evals["minival"]  # part of that
+  del config.evals["minival"]  # is part of `train`
   if arg.recipe == "released":
     config.input.pp = config.input.pp.replace(deit_i1k.ERASING, "")
     del config.mixup
@@ -79,7 +78,7 @@ def get_config(arg):
   config.model.update(sizes)
   config.model.norm = arg.norm
   eps = {"eps": 1e-5} if arg.norm == "layernorm" else {}
-  config.model.norm_kw = eps | dict(arg.norm_kw)  # the others' own is that
+  config.model.norm_kw = eps | dict(arg.norm_kw)  # the default of the others
   if arg.late_cls:
     config.model.cls_blocks = 2
   config.model.posemb_join_kw = {"cls": False}

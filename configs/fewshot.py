@@ -13,10 +13,10 @@ or, with an argument init=/path/params.safetensors and the trainer's logs,
     --config configs/fewshot.py:variant=B/16,rep_size=True,init=/path/params…
 
 Arguments: variant, stem_ln, rep_size and pool (tok, gap, …) as the checkpoint
-was trained (by configs/jft.py and, but for S/32, augreg_i1k.py with
-rep_size=True, by augreg_i21k.py with pool=gap), res, datasets (imagenet, or
-small: six data sets, 1 to 25 shots), init, runlocal (eight images). Classes of
-the checkpoint do not matter.
+was trained (configs/jft.py and, except for S/32, augreg_i1k.py have
+rep_size=True, augreg_i21k.py has pool=gap), res, datasets (imagenet, or small:
+six data sets, 1 to 25 shots), init, runlocal (eight images). The checkpoint's
+classes do not matter.
 
 Expected: the tables in the docstrings of configs/augreg_i21k.py and jft.py.
 Cost: embeds 65,000 + 50,000 images, 2 minutes at 1,000 images per second, and
@@ -47,7 +47,7 @@ def get_config(arg):
     "total_steps": 0,
     "num_classes": 1000,
     "loss": "sigmoid_xent",
-    # Never read; training data tell the trainer the size of an image.
+    # Never read, but it tells the trainer the size of an image.
     "input": {
       "data": common.source("imagenet2012", "validation"),
       "batch_size": 1024,

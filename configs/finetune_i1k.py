@@ -11,9 +11,9 @@ Appendix D of arXiv 2302.01327 (Dual PatchNorm).
 Arguments: init (required: the pretrained model, .npz or .safetensors), variant,
 stem_ln, res, steps (of pretraining on JFT; 0 for ImageNet-1k), pool (tok, map),
 seed, runlocal (two steps of 8 images). As a sweep: variants, stems, res, steps,
-seeds (3), pool, init, where {stem_ln}, {variant}, {steps} and {seed} are filled
-in; by default the runs that configs/augreg_i1k.py or configs/jft.py leave as
-sweeps.
+seeds (3), pool, init, in which {stem_ln}, {variant}, {steps} and {seed} are
+filled in; its default is the runs that sweeps of configs/augreg_i1k.py or
+configs/jft.py leave.
 
 Expected top-1 at 384 px (Section 5.3, Table 1 left; none → dpn): B/32 79.0 →
 80.0, B/16 82.2 → 82.8. After JFT, 220k steps, 224 and 384 px (Table 2, right):
@@ -21,15 +21,15 @@ B/32 77.6 → 78.3, 81.3 → 81.6; L/16 84.9 → 85.3, 86.7 → 87.0; after 1.1M
 B/32 80.8 → 81.3, 83.8 → 84.1; L/16 86.7 → 87.1, 88.2 → 88.3. Cost: 5,000 steps
 of 512 images, 0.7 hours at 1,000 images per second; the paper gives no hours.
 
-Unknown: the settings after JFT, of which Appendix D does not speak, at 224 px
-above all; they are those of 384 px after ImageNet-1k, evaluated at 224 as in
+Unknown: the settings after JFT, above all at 224 px, on which Appendix D is
+silent. Here they are those of 384 px after ImageNet-1k, evaluated at 224 as in
 Appendix C. pool=map is for models that configs/jft.py trained with it.
 """
 
 from dpn.configs import common
 
-# What sweeps of configs/augreg_i1k.py and configs/jft.py leave: of AugReg a
-# model of every seed, of JFT one of each kind.
+# What sweeps of configs/augreg_i1k.py and configs/jft.py leave: for AugReg a
+# model of every seed, for JFT one of each kind.
 AUGREG = "runs/table1/{stem_ln}_{variant}-s{seed}/params.safetensors"
 JFT = "runs/table2_left/{stem_ln}_{variant}_{steps}-s0/params.safetensors"
 

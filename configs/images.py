@@ -7,27 +7,27 @@ r"""Your own pictures, in class folders: from scratch or from a checkpoint.
   python -m scripts.sweep --out W --config configs/images.py:data=/photos
 
 Arguments: data (required: a folder), init (a checkpoint, as config.model_init
-takes it: the folder of a run says what model it is; of others give variant,
-and stem_ln unless it is none), variant, stem_ln (from scratch patch_stats,
-which is dpn with each patch's mean and deviation as inputs, see
+takes it; a run's folder says which model it is, for others give variant, and
+stem_ln unless it is none), variant, stem_ln (from scratch patch_stats by
+default, which is dpn with each patch's mean and deviation as inputs, see
 docs/patch_stats.md; tract is TrAct), res (pixels of a side), epochs, batch, lr,
-seed, runlocal (two steps of 8 images). What is left out depends on the number
-of training images and on init, see `_defaults`. As a sweep: data, init,
-variants, stems (from scratch none+dpn+patch_stats; else that of init, or with
+seed, runlocal (two steps of 8 images). Defaults depend on the number of
+training images and on init, see `_defaults`. As a sweep: data, init, variants,
+stems (from scratch none+dpn+patch_stats; else that of init, or with
 init=pretrained/{stem_ln}, files of both, none+dpn), res, epochs, batch, lr,
 seeds (3).
 
 /photos holds train/<class>/<file> and perhaps val/ or test/, capitalized or
-not; or just <class>/<file>. Without a split for it, a tenth of the images,
-drawn at random but always the same, is for validation. The number of classes
-and their names are those of the folders.
+not; or just <class>/<file>. Without a split for validation, a tenth of the
+images, drawn at random but always the same, is held out for it. The folders
+give the number of classes and their names.
 
 From scratch none and tract see pixels standardized as ImageNet's, other stems
-those from -1 to 1: in our trainings on photographs (docs/results/photos.md) a
-plain ViT gained by standardized ones, by the data's own mean and deviation, on
-two sets of three and on the third at one of two learning rates; TrAct's authors
-have them, and other stems were not tried with them. With init they are as in
-the run there, if it is its folder, or from -1 to 1.
+see them from -1 to 1. In our trainings on photographs (docs/results/photos.md)
+a plain ViT gained by pixels standardized by the data's own mean and deviation,
+on two sets of three and on the third at one of two learning rates; TrAct's
+authors standardize them, and other stems were not tried with that. With init,
+pixels are as in that run if it is a run's folder, else from -1 to 1.
 
 Expected: no published number. The defaults are starting points that nobody has
 tuned for your pictures; with init, begin with a sweep over lr.
@@ -107,7 +107,7 @@ def get_config(arg):
 def _run(init):
   """Returns the model's options, resolution and pixels of the run in a folder.
 
-  If it is none, {}, 224 and those from -1 to 1.
+  If there is none, {}, 224 and the op for pixels from -1 to 1.
   """
   file = os.path.join(os.path.expanduser(init), "config.json")
   if not init or not os.path.isfile(file):
@@ -125,7 +125,7 @@ def _run(init):
 
 
 def _defaults(count, init, model, res):
-  """Returns sizes and lengths for so many images, from scratch or not."""
+  """Returns sizes and lengths for `count` images, from scratch or not."""
   if init:
     sizes = {"res": res, "lr": 1e-4}
     sizes["variant"] = model.get("variant", "") if model else "B/16"
@@ -201,7 +201,7 @@ def look(data):
 
 
 def _classes(root):
-  """Returns the number of images by class folder; nothing without any image."""
+  """Returns the number of images by class folder; {} if there are no images."""
   counts = {
     name: len(image_files.images(os.path.join(root, name)))
     for name in image_files.subfolders(root)

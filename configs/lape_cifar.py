@@ -12,8 +12,8 @@ Arguments: variant (lite-7/4, cvt-7/4, cct-7/3x1), posemb_join (add, lape,
 shared, unshared), stem_ln, norm, block_ln (without it the variant's own), their
 options (norm=dtn,norm_kw.pos_init=released; block_ln_kw and posemb_join_kw
 likewise), erasing, seed, data (a TFDS name; one that begins with cifar100 gets
-that recipe), data_dir, runlocal (two steps of 8 images). cct has no patches: of
-the stems it takes none, post and post_posemb. As a sweep: variants, joins
+that recipe), data_dir, runlocal (two steps of 8 images). cct has no patches, so
+its only stems are none, post and post_posemb. As a sweep: variants, joins
 (add+lape), stems, seeds (5: 121 to 125, LaPE's), erasing, data, data_dir.
 
 Expected top-1, mean of five seeds, add → lape: CIFAR-10 lite-7/4 93.45 → 94.29,
@@ -22,22 +22,22 @@ cvt-7/4 94.30 → 94.69, cct-7/3x1 96.03 → 96.53; CIFAR-100 74.98 → 75.53, 7
 per second.
 
 CIFAR-10 is mixed (mixup or cutmix) for 175 epochs, CIFAR-100 to the end. The
-learning rate changes from epoch to epoch; the last 10 of 310 epochs are at its
-least. Unknown: random erasing of 0.25 is in the code's recipe, but not in its
-pretrained CIFAR-10 models (erasing=0).
+learning rate changes from epoch to epoch and stays at its minimum for the last
+10 of 310 epochs. Unknown: random erasing of 0.25 is in the code's recipe, but
+not in its pretrained CIFAR-10 models (erasing=0).
 
 Differs from the recipe: one mixing weight and one choice between mixup and
 cutmix per batch, as there, but the partner is the preceding example; images are
 erased before they are mixed, there after (before with --no-prefetcher);
 RandAugment warps with one kernel; crops are those of inception_crop, enlarged
-bilinearly, there bilinearly or bicubically by chance, with antialiasing.
+bilinearly, there at random bilinearly or bicubically, with antialiasing.
 """
 
 from dpn.configs import common
 
 BATCH = 128
 TRAIN = 50_000  # images
-# mean, std: of the pixels, from 0 to 1; warmup: where it starts.
+# mean, std: of pixels from 0 to 1; warmup: the rate at which it starts.
 RECIPES = {
   10: {
     "mean": (0.4914, 0.4822, 0.4465),
@@ -57,7 +57,7 @@ RECIPES = {
 
 
 def mean_std(classes: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-  """Returns each channel's mean and deviation, of 255."""
+  """Returns each channel's mean and deviation, for pixels from 0 to 255."""
   recipe = RECIPES[classes]
   mean, std = (tuple(255 * x for x in recipe[key]) for key in ("mean", "std"))
   return mean, std
@@ -108,7 +108,7 @@ def get_config(arg):
     **common.vit(arg.stem_ln, **_model(arg)),
     "optax_name": "scale_by_adam",
     "lr": lr,
-    "wd": lr * 0.06,  # decay there is multiplied by the learning rate
+    "wd": lr * 0.06,  # the code multiplies the decay by the learning rate
     "wd_mults": [(".*/kernel$", 1.0), ("cls|(.*/)?pos_embedding", 1.0)],
     "schedule": common.by_epoch(lr, recipe["warmup"], 10, hold_epochs=10),
     "evals": {
@@ -128,7 +128,7 @@ def get_config(arg):
 
 
 def _model(arg):
-  """Returns the options of the model: its variant's, but for those given."""
+  """Returns the model's options: the variant's, except for those given."""
   options = ("posemb_join", "norm", "block_ln")
   return {
     "variant": arg.variant,

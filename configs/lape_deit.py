@@ -22,10 +22,10 @@ Expected top-1 on `validation` after 100 and 300 epochs, add → lape: Ti/16
 74.16 → 75.43 and 81.64 → 81.97. Cost: 300 epochs, 107 hours at 1,000 images per
 second.
 
-Unknown: whether 100 epochs are the first of the 300, as here, or a run of their
-own; the text has them to show faster convergence. Positions are not decayed,
-as in the code; those of single blocks (unshared) and relative ones are, for it
-names them otherwise. Differs from the recipe: as configs/deit_i1k.py, but
+Unknown: whether 100 epochs are the first of the 300, as here, or a separate
+run; the text has them to show faster convergence. As in the code, positions are
+not decayed, except those of single blocks (unshared) and relative ones, which
+it names otherwise. Differs from the recipe as configs/deit_i1k.py does, but
 trains on all of `train`.
 """
 
@@ -42,7 +42,7 @@ JOINS = {
   "lape_share": {"posemb_join": "lape", "posemb_join_kw.share": True},
   "lape": {"posemb_join": "lape"},
 }
-# What there is of relative positions, and of learning a table in each block.
+# The joins that relative positions have, and the positions of a table by block.
 ONLY = {"rpe": ("add", "lape"), "unshared": ("learn",)}
 NORMS = (  # Table 8
   "identity",
@@ -92,7 +92,7 @@ def get_config(arg):
     variant=arg.variant, stem_ln=arg.stem_ln, crop=arg.crop
   )
   config.input.data.split = "train"
-  del config.evals["minival"]  # part of that
+  del config.evals["minival"]  # is part of `train`
   for section in config.evals.values():
     del section["log_steps"]
     section.log_epochs = EVAL_EPOCHS
@@ -100,7 +100,7 @@ def get_config(arg):
   config.model.posemb = arg.posemb
   config.model.posemb_join = arg.posemb_join
   row = arg.posemb_join == "add" and arg.posemb != "rpe"
-  own = {"cls": True} if row else {}  # in the other joins it always has one
+  own = {"cls": True} if row else {}  # the other joins always have that row
   config.model.posemb_join_kw = own | dict(arg.posemb_join_kw)
   decayed = ["kernel"]
   if arg.posemb_join == "unshared":

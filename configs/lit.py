@@ -32,8 +32,8 @@ resized to 224 pixels and not augmented.
 
 setup=coco is what big_vision trained on COCO when LiT was published, 5,000
 steps of 4,096 pairs. Its text tower, text=bert, is trained with Adam and starts
-from the weights of BERT, which cannot be read here, so no number is expected.
-Hours: 901M pairs through a B/32 and a text tower of size B; not run.
+from BERT's weights, which cannot be read here, so no number is expected. Hours:
+901M pairs through a B/32 and a text tower of size B; not run.
 """
 
 from dpn.configs import common, jft
@@ -121,8 +121,8 @@ def get_config(arg):
 def contrastive(arg, pp_image: str, batch_size: int) -> dict:
   """Returns what LiT and SigLIP share: data, optimizer, evaluators.
 
-  `arg` has `DATA`, `TEXT` and `lr`; `pp_image` is the preprocessing of training
-  images, without decoding.
+  `arg` has the arguments of `DATA` and `TEXT`, and `lr`; `pp_image`
+  preprocesses training images, without decoding them.
   """
   if not arg.vocab and not arg.runlocal:
     raise ValueError(
@@ -130,7 +130,7 @@ def contrastive(arg, pp_image: str, batch_size: int) -> dict:
       "vocab.txt of BERT, or bytes) to the config's arguments."
     )
   vocab = arg.vocab or "bytes"
-  # Where TFDS has COCO it has the evaluators' data, too.
+  # A TFDS folder that has COCO has the evaluators' data, too.
   tfds_dir = arg.data_dir if arg.data == DATA["data"] else ""
   ends = 'eos="sticky", pad_value="<eos>"'
   tokenize = f'tokenize({arg.tokens}, {ends}, model="{vocab}")'

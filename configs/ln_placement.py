@@ -20,17 +20,17 @@ second, for each of 60 arms of first readings, 110 of all, and each seed.
 Section 4.1 can be read in two ways at three points. The first is the default:
 
 - post=branch, x + LN(f(x)), or stream, LN(x + f(x)). The section puts LayerNorm
-  before, after, or before and after a layer; after the layer, not after the
-  sum, is what mirrors "before", what lets pre+post be both at once, and what
-  the section says of NormFormer's LayerNorm after the attention's projection.
-  For stream: it cites Xiong et al., whose post-LN that is.
+  before, after, or before and after a layer. For branch: LayerNorm after the
+  layer, not after the sum, mirrors "before", lets pre+post be both at once, and
+  is what the section says of NormFormer's LayerNorm after the attention's
+  projection. For stream: it cites Xiong et al., whose post-LN that is.
 - normformer with a learned scale for each head, or head_scale=none. The section
   names two LayerNorms and no scale, but it compares with a published method,
-  of which the scale is a part. (`out` is where that method's code applies it.)
+  of which the scale is a part. (`out` applies it where the method's code does.)
 - sub_ln with mlp_ln=after_act, or before_act. The section has it before the
-  non-linearity; the method it cites, and its code, right before the second
-  dense layer and so after the non-linearity. By the same argument the published
-  method comes first, and its initialization belongs to both.
+  non-linearity; the method it cites, and that method's code, right before the
+  second dense layer and so after the non-linearity. By the same argument the
+  published method is the default; both readings have its initialization.
 """
 
 from dpn.configs import augreg_i1k, common
@@ -42,7 +42,7 @@ PLACEMENTS = {
   for mlp in ("pre", "post", "pre+post")
 }
 BLOCKS = {block: {"block": block} for block in ("normformer", "sub_ln")}
-# Other readings of the placements and of the blocks, whose options are:
+# The other readings: of the placements, and of the blocks by their OPTIONS.
 STREAMS = {
   f"{name}_stream": {**given, "post": "stream"}
   for name, given in PLACEMENTS.items()

@@ -6,12 +6,12 @@ data=cifar10,data_dir=/path/to/tfds,stem_ln=dpn
 
 Arguments: data (a TFDS name of ten classes, or digits, made by
 scripts/mini_data.py), data_dir (where the data are), stem_ln; sa, mlp and block
-(as configs/ln_placement.py has them); steps, seed, runlocal. As a sweep: data,
-data_dir, stems, steps, seeds (3), placements (seeds of each of Figure 1's; 1).
+(as in configs/ln_placement.py); steps, seed, runlocal. As a sweep: data,
+data_dir, stems, steps, seeds (3), placements (seeds of each in Figure 1; 1).
 
 Table 6, Table 1 (base against dpn) and Figure 1 of arXiv 2302.01327 (Dual
 PatchNorm) at a scale where two cores need minutes: see scripts/mini_paper.sh.
-Expected: nothing of the paper's; it is trained for an epoch or two, so that the
+Expected: none of the paper's numbers. It trains for an epoch or two, so its
 numbers show how the comparison is made and no more. About half a minute a run.
 """
 
@@ -40,7 +40,7 @@ def source(data: str, folder: str, split: str) -> tuple[dict, str]:
 
 
 def fields(arg, train: str, name: str, held_out: str, **kw) -> dict:
-  """Returns what this and configs/norm_zoo.py share, model and rates aside.
+  """Returns the fields shared with configs/norm_zoo.py: not model and rates.
 
   Trains on the split `train`; the evaluator `name`, whose other fields are
   `kw`, measures accuracy on `held_out`.
@@ -112,6 +112,6 @@ def sweep(arg=None):
   given = {key: arg[key] for key in ("data", "data_dir", "steps")}
   arms = common.grid(arg, "{stem_ln}", stems=arg.stems, **given)
   blocks = ln_placement.PLACEMENTS | ln_placement.BLOCKS
-  del blocks["sa_pre_mlp_pre"]  # stem_ln=none
+  del blocks["sa_pre_mlp_pre"]  # is stem_ln=none
   arg.seeds = min(arg.seeds, arg.placements)
   return arms + common.grid(arg, "{arm}", arms=blocks, stem_ln="none", **given)

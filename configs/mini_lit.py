@@ -17,8 +17,8 @@ are trained), embedded (a folder of scripts.embed_images, instead of a tower),
 loss (softmax or sigmoid), epochs (of the stage), seed, runlocal.
 As a sweep: stage, stems, init, loss, epochs, seeds (5).
 
-Expected: zero-shot accuracy on 209 names that were never seen far above chance,
-0.5%; docs/results/lit.md has the study.
+Expected: zero-shot accuracy on 209 unseen names far above chance, 0.5%;
+docs/results/lit.md has the study.
 """
 
 from dpn.configs import common
@@ -144,9 +144,9 @@ def _evals(name, embedded):
   }
   if embedded:  # probes need images
     return evals
-  # How well a probe of the image tower tells the new names apart after it has
-  # seen each once, or up to five times, in other images: what zero-shot
-  # accuracy is compared with.
+  # What zero-shot accuracy is compared with: how well a probe of the image
+  # tower tells the new names apart after it has seen each once, or up to five
+  # times, in other images.
   probe = f'{common.PIXELS}|keep("image", "label")'
   evals["probe"] = {
     "type": "fewshot_lsr",

@@ -17,8 +17,8 @@ images), seed, runlocal. As a sweep: piece (rates: each learning rate, with seed
 100; confirm: seeds, each method with its best rate), methods and optimizers
 (joined by a plus; all), lrs, from, seeds, data, data_dir, steps.
 
-Expected: nothing of any paper's: it is trained for an epoch or two. Half a
-minute a run of 600 steps on two cores; all methods with both optimizers, three
+Expected: no paper's numbers, as it trains for an epoch or two. A run of 600
+steps takes half a minute on two cores; all methods with both optimizers, three
 rates and three seeds are some 400 runs.
 """
 
@@ -90,7 +90,7 @@ def get_config(arg):
   model |= common.choose("method", arg.method, METHODS)
   tx = common.choose("optimizer", arg.optimizer, OPTIMIZERS)
   if model.get("norm") == "prepbn":
-    # LayerNorm for a tenth, and for the last tenth what is evaluated.
+    # A tenth with LayerNorm, and the last tenth with what is evaluated.
     warmup = arg.steps // 10
     ramp = max(1, arg.steps - 2 * warmup)
     model["norm_kw"] = {"warmup": warmup, "steps": ramp}

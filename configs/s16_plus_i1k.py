@@ -14,8 +14,8 @@ Expected top-1 on `validation`: 76.5 after 90, 78.5 after 150 and 80.0 after 300
 epochs with stem_ln=none (2205.01580); after 300 none → dpn 79.7 → 80.2 (Table
 1, left). Cost: 90 epochs take 6 to 7 hours on a TPU v3-8, says big_vision.
 
-Unknown: the batch. 2302.01327 says 4,096 of AugReg's five models, and nothing
-of S/16+; its baseline, 79.7, agrees with the batch of 1,024 here, and not with
+Unknown: the batch. 2302.01327 gives 4,096 for AugReg's five models, and nothing
+for S/16+; its baseline, 79.7, agrees with the batch of 1,024 here, but not with
 the 78.6 that 2205.01580 has for batch=4096.
 """
 

@@ -7,11 +7,11 @@ Arguments: variant, stem_ln, data, data_dir, split, caption, vocab, vocab_size,
 tokens, prompts, chunks (as configs/lit.py has them), res, batch, steps, lr, wd,
 seed, runlocal.
 
-Expected: nothing that was measured here. After arXiv 2303.15343 and the models
-that big_vision publishes with it: attention pooling of the image, the last
-token of the text and a head on that alone, initial temperature 10 and bias -10,
-64 tokens of c4_en. The optimizer is a guess: that of configs/lit.py, with beta2
-capped at 0.95.
+Expected: no number was measured here. The recipe follows arXiv 2303.15343 and
+the models that big_vision publishes with it: attention pooling of the image,
+the last token of the text and a head on that alone, initial temperature 10 and
+bias -10, 64 tokens of c4_en. The optimizer is a guess: the one of
+configs/lit.py, with beta2 capped at 0.95.
 """
 
 from dpn.configs import common, lit

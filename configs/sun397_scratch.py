@@ -5,9 +5,9 @@ Section 6.1 and Appendix F of arXiv 2302.01327 (Dual PatchNorm).
   python -m trainers.train --workdir W \
     --config configs/sun397_scratch.py:variant=B/16,lr=1e-3,wd=0.03
 
-Three stages, each for all models and stems from what the one before has found
-best for them by accuracy on the validation split: lr × wd × dropout, mixup ×
-RandAugment's magnitude, 600 epochs.
+Three stages: lr × wd × dropout, mixup × RandAugment's magnitude, 600 epochs.
+For every model and stem, each stage begins from what the one before has found
+best by accuracy on the validation split.
 
   C=configs/sun397_scratch.py
   python -m scripts.sweep --config $C --out runs/sun397_1
@@ -24,21 +24,21 @@ randaug (magnitude, of which 0 is one; none leaves the op out), stoch_depth (of
 the same rate as dropout), epochs, test (evaluates on the test split, too),
 seed, runlocal (two steps of 8 images). As a sweep: stage (search, augment,
 longer), from (folder of the stage before, after select_best), variants
-(B/32+B/16), stems, seeds (1), stoch_depth; and instead of from, what is to be
-taken as found: lr, wd, dropout, mixup, randaug.
+(B/32+B/16), stems, seeds (1), stoch_depth; and instead of from, the values to
+take as found: lr, wd, dropout, mixup, randaug.
 
 Expected top-1 on `test` (Table 7; none → dpn), search, augment, longer: B/32
 41.4 → 47.5, 48.3 → 50.7, 52.5 → 56.0; B/16 45.6 → 51.8, 58.7 → 63.0, 60.8 →
 66.3. Cost: 76,128 images an epoch, 6.3 hours for 300 epochs at 1,000 images per
 second, 12.7 for 600; the paper gives no hours.
 
-Known are the grids and the 600 epochs. Unknown: the batch (512 here), the
+The paper gives the grids and the 600 epochs. Unknown: the batch (512 here), the
 epochs before (300), warmup (a tenth), the split to choose on. The rest is as in
 configs/augreg_i1k.py: loss, class token, layer before the head, 224 px of 256,
 number of RandAugment's ops; but the head's bias is -6, for 397 classes, and
-dropout goes without the stochastic depth that AugReg pairs it with, for
-Appendix F has dropout alone (stoch_depth pairs them). That the first stage is
-Table 7's first row is our reading, too: it has no label.
+dropout goes without the stochastic depth that AugReg pairs it with, because
+Appendix F has only dropout (stoch_depth pairs them). It is also our reading
+that the first stage is Table 7's first row, which has no label.
 """
 
 from dpn.configs import common

@@ -11,8 +11,8 @@ Arguments: task (`TASKS`), init (required: the pretrained model), variant,
 stem_ln, lr, pp (vtab, crop_flip), res, minival (vtab, train), test (evaluates
 on the test split, too), seed, runlocal (two steps of 8 images). As a sweep:
 tasks, variants (B/32+B/16), stems, lrs (three), seeds (3), pp, res, minival,
-init, where {stem_ln}, {variant} and {seed} are filled in; by default the first
-runs of configs/augreg_i1k.py's sweep.
+init, in which {stem_ln}, {variant} and {seed} are filled in; its default is the
+first runs of configs/augreg_i1k.py's sweep.
 
 The learning rate of a task is the best of three by its mean accuracy on
 `minival` over three seeds; only its runs are then evaluated on the test split,
@@ -27,15 +27,15 @@ images, 21 minutes at 1,000 images per second, 684 times for the whole table;
 the paper gives no hours.
 
 Unknown: the other two learning rates, here 1e-4 and 1e-3, around the one that
-Appendix E prints; which of the two preprocessings, and that res is 224; which
-200 examples validate, for the paper says no more than "a validation split of
-200 examples" of VTAB's protocol; that the pretrained models are those of
-ImageNet-1k, and that all three seeds start from one of them (init=…-s{seed}/…
-for one each, or any other).
+Appendix E prints; which of the two preprocessings, and whether res is 224;
+which 200 examples validate, as the paper says only "a validation split of 200
+examples" of VTAB's protocol; whether the pretrained models are those of
+ImageNet-1k, and whether all three seeds start from one of them
+(init=…-s{seed}/… gives each its own, or name any other).
 
 TFDS prepares all data sets but two, whose files you have to get yourself:
 resisc45 (from its authors) and diabetic_retinopathy_detection/btgraham-300
-(Kaggle; then OpenCV for its preparation). sun397/tfds takes 40 GB to download.
+(from Kaggle; preparing it needs OpenCV). sun397/tfds takes 40 GB to download.
 """
 
 import dataclasses

@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 
 @contextlib.contextmanager
 def replacing(path: str) -> Iterator[BinaryIO]:
-  """Opens a file that appears, or replaces the one before, when it is whole.
+  """Opens a file that appears, or replaces the old one, once it is complete.
 
   Raises:
     OSError: it cannot be written.

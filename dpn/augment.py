@@ -1,7 +1,7 @@
 """Random shifts and flips of whole batches, on the device.
 
-For data that lie there (`config.input.on_device`), which no preprocessing on
-the host could augment.
+For data that is stored there (`config.input.on_device`), which preprocessing on
+the host cannot augment.
 """
 
 import dataclasses
@@ -44,7 +44,7 @@ def random_shift(
   """Returns each image padded by `pad` pixels of `value`, cropped at random.
 
   `value` is one number or one for each channel. All crops of the images' own
-  size, (batch, rows, cols, channels), are equally likely. The same as
+  size, (batch, rows, cols, channels), are equally likely. Equivalent to
   `pad_to_shape(…, where="both")|random_crop(…)`.
   """
   batch, *shape = image.shape

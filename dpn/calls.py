@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from dpn import registry
 
-# What stands between bars, not counting those inside strings.
+# One op: what stands between bars, ignoring bars inside strings.
 OP = re.compile(r"""[^\s|](?:'[^']*'|"[^"]*"|[^|])*""")
 
 
@@ -20,7 +20,7 @@ class Call(NamedTuple):
 
 
 def parse(text: str) -> Call:
-  """Returns what `name` or `name(1, x=2)` says; ValueError if it is neither."""
+  """Parses `name` or `name(1, x=2)`; ValueError if the text is neither."""
   try:
     node = ast.parse(text, mode="eval").body
     call = node if isinstance(node, ast.Call) else ast.Call(node, [], [])
@@ -38,8 +38,8 @@ def parse(text: str) -> Call:
 def describe(pp: str) -> dict[str, Any]:
   """Returns what a preprocessing string does, see `input_pipeline.pp.describe`.
 
-  `dpn` imports no input pipeline. The language is looked up, as whatever else a
-  config names, and only where a string is to be understood. Ops of the user's
-  own are known once `config.pp_modules` was read.
+  `dpn` must not import the input pipeline, so its parser is looked up by import
+  path, like anything else a config names, and only when a string is parsed. The
+  user's own ops are known once `config.pp_modules` has been read.
   """
   return registry.import_path("pp", "dpn.input_pipeline.pp:describe")(pp)

@@ -1,4 +1,4 @@
-"""What damage is, and where damaged files go, for whoever wants to look."""
+"""Tells damage from other errors, and where damaged files go for inspection."""
 
 import contextlib
 import errno
@@ -12,7 +12,7 @@ import numpy as np
 
 from dpn import paths
 
-# What errors say that come of a shortage, or of a network: in Python, in C++.
+# How errors from a shortage or a network look: codes in Python, texts in C++.
 _PASSING = (
   *(errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN),
   *(errno.ESTALE, errno.ETIMEDOUT, errno.ENOTCONN, errno.ECONNRESET),
@@ -24,20 +24,20 @@ _SHORTAGE = re.compile(
 
 
 def described(path: str, error: Exception) -> str:
-  """Returns an error's message with a path before it, if it has none."""
+  """Returns an error's message, after the path unless it names the path."""
   text = str(error) or type(error).__name__
   return text if str(path) in text else f"{path}: {text}"
 
 
 @contextlib.contextmanager
 def reading(path: str) -> Iterator[None]:
-  """Turns what a damaged or hostile file makes its reader raise.
+  """Converts whatever a damaged or hostile file makes its reader raise.
 
-  That may be anything: libraries that read files do not say what.
+  That may be anything: libraries that read files do not document it.
 
   Raises:
     ValueError: the file is damaged, or larger than the memory; it is named.
-    OSError: of the system or a library; it names the file.
+    OSError: from the system or a library; it names the file.
   """
   try:
     yield
@@ -59,7 +59,7 @@ def reading(path: str) -> Iterator[None]:
 
 
 def check_unpacked(path: str, size: int, times: int):
-  """Raises ValueError if `size`, in memory, is above `times` that of a file."""
+  """Raises ValueError if `size`, in memory, is above `times` a file's size."""
   if size > max(2**26, times * os.path.getsize(path)):
     raise ValueError(
       f"it would be {size:,} bytes when uncompressed, more than {times} times "
@@ -72,7 +72,7 @@ def open_npz(path: str, times: int) -> Iterator[np.lib.npyio.NpzFile]:
   """Opens a .npz file, unless it would unpack to more than `times` its size.
 
   Raises:
-    ValueError: for that, or because two arrays have the same name.
+    ValueError: it would, or two arrays have the same name.
   """
   with (
     paths.open_regular(path) as f,
@@ -87,7 +87,7 @@ def open_npz(path: str, times: int) -> Iterator[np.lib.npyio.NpzFile]:
 
 
 def reraise_if_transient(folder: pathlib.Path, error: Exception) -> None:
-  """Raises an error of reading a folder again if it is not for damage.
+  """Re-raises an error from reading a folder unless it is due to damage.
 
   Without memory, threads, descriptors, permission or a file server, nothing can
   be read.
@@ -102,9 +102,9 @@ def reraise_if_transient(folder: pathlib.Path, error: Exception) -> None:
 
 
 def is_shortage(error: BaseException) -> bool:
-  """Returns whether an error is for a shortage or a network, not for damage.
+  """Returns whether a shortage or a network caused an error, not damage.
 
-  Of memory it is not told: a damaged file may ask for any amount.
+  A shortage of memory does not count: a damaged file may ask for any amount.
   """
   return any(
     getattr(e, "errno", None) in _PASSING or _SHORTAGE.search(str(e))
@@ -126,7 +126,7 @@ def free_name(path: pathlib.Path) -> pathlib.Path:
 
 
 def found(folder: pathlib.Path) -> list[str]:
-  """Returns what was set aside in a folder and in those within it."""
+  """Returns what was set aside in a folder and in its subfolders."""
   pattern = "*.damaged*"
   paths = {*folder.glob(pattern), *folder.glob(f"*/{pattern}")}
   return sorted(path.relative_to(folder).as_posix() for path in paths)

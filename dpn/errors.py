@@ -19,7 +19,7 @@ def printable(text: str) -> str:
   """Returns text whose control characters, but for newlines, are escaped.
 
   In a terminal they could move the cursor or change what has been printed; and
-  what is not UTF-8 in the name of a file cannot be printed.
+  parts of a file's name that are not UTF-8 cannot be printed.
   """
   return "".join(
     char.encode("unicode_escape").decode()
@@ -48,13 +48,13 @@ def unknown(kind: str, got: str, known: Iterable[str]) -> str:
 
 
 def check_known(kind: str, got: str, known: Iterable[str]):
-  """Raises ValueError, see `unknown`, if `got` is not among them."""
+  """Raises ValueError, see `unknown`, if `got` is not among `known`."""
   if got not in [*known]:  # a list, as `got` may be anything
     raise ValueError(unknown(kind, got, known))
 
 
 def some_of(names: Iterable[str], most: int = 6) -> str:
-  """Returns the first so many names, and how many more there are."""
+  """Returns the first `most` names, and how many more there are."""
   names = [*names]
   more = f" and {len(names) - most} more" if len(names) > most else ""
   return ", ".join(names[:most]) + more

@@ -1,8 +1,8 @@
-"""How much a computation multiplies, and how fast a device could at best.
+"""The FLOPs of a computation, and the peak FLOP/s of a device.
 
 For model FLOPs utilization, MFU (arXiv 2204.02311, Appendix B): the FLOPs that
-the model needs, without what rematerialization repeats, by what the device's
-peak allows.
+the model needs, without those that rematerialization repeats, divided by what
+the device's peak allows.
 """
 
 import collections
@@ -17,7 +17,7 @@ from jax.extend import core
 from dpn.models import flash
 
 # Dense bfloat16 peak in FLOP/s, from the vendors' data sheets, by the first
-# words of jax.Device.device_kind. Of TPU v2 and v3 a device is half a chip.
+# words of jax.Device.device_kind. On TPU v2 and v3 a device is half a chip.
 PEAKS = {
   "NVIDIA A100": 312e12,
   "NVIDIA B200": 2250e12,
@@ -51,15 +51,15 @@ def peak(device: jax.Device) -> float | None:
 def count(fn: Callable, *args) -> int:
   """Returns the FLOPs of the matrix products and convolutions in fn(*args).
 
-  A multiply-add is two. What the result does not depend on is left out; the
-  body of a loop counts as often as it runs, a while loop's once, and of a
-  condition the dearest branch. The arguments may be arrays or shapes.
+  A multiply-add is two. Operations that do not affect the result are left out.
+  The body of a loop counts as often as it runs, a while loop's once, and of a
+  conditional the most expensive branch. Arguments may be arrays or shapes.
   """
   return by_scope(fn, *args).total()
 
 
 def by_scope(fn: Callable, *args) -> collections.Counter[str]:
-  """Returns what `count` does, by jax.named_scope, names joined by "/".
+  """Returns the FLOPs of `count` by jax.named_scope, names joined by "/".
 
   Flax names a scope after every module and after some methods.
   """
@@ -69,9 +69,9 @@ def by_scope(fn: Callable, *args) -> collections.Counter[str]:
 def of_training(fn: Callable, *args, trained) -> int:
   """Returns the FLOPs of fn(*args) and of its gradient.
 
-  A product takes as many again for each of its two factors that depends on a
-  trained argument: pixels do not, and neither does a frozen tower. Of those in
-  a loop or condition both do, if anything there does.
+  A product takes its FLOPs again for each of its two factors that depends on a
+  trained argument: pixels do not, and neither does a frozen tower. In a loop or
+  conditional both factors count as dependent if any of its inputs is.
 
   Args:
     fn: the loss.
@@ -82,13 +82,13 @@ def of_training(fn: Callable, *args, trained) -> int:
 
 
 def _jaxpr(fn, *args):
-  """Returns the operations of fn(*args), with attention that shows its own."""
+  """Returns the jaxpr of fn(*args), where attention shows its operations."""
   with flash.assume("xla"):
     return jax.make_jaxpr(fn)(*args).jaxpr
 
 
 def _count(jaxpr, scope, trained=()):
-  """Counts by scope; `trained`: which inputs do, (): without a gradient."""
+  """Counts by scope; `trained`: which inputs are, (): without a gradient."""
   needed = {v for v in jaxpr.outvars if isinstance(v, core.Var)}
   reached = set(itertools.compress(jaxpr.invars, trained))
   depends = lambda v: isinstance(v, core.Var) and v in reached
@@ -140,5 +140,5 @@ def _convolution(eqn):
 
 
 _CALLS = ("jit", "pjit", "closed_call", "checkpoint", "remat2")
-# By operation: how many for each element of the result.
+# By operation: multiply-adds for each element of the result.
 _MULTIPLY_ADDS = {"dot_general": _dot, "conv_general_dilated": _convolution}

@@ -4,12 +4,12 @@ import contextlib
 import ctypes
 import sys
 
-LEAST_BYTES = 3 * 2**30  # of addresses, few of which are used
+LEAST_BYTES = 3 * 2**30  # of address space, little of which is used
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -3, -4  # as in malloc.h
 
 
 def keep_images():
-  """Keeps what is freed, in pieces of up to 32 MB, for whoever asks next.
+  """Keeps freed memory, in pieces of up to 32 MB, for the next allocation.
 
   By default the C library returns an image's memory to the system every time.
   """
@@ -18,13 +18,13 @@ def keep_images():
 
 
 def keep_between_steps():
-  """Lets steps on CPUs reuse the memory of those before; call it before any.
+  """Lets steps on CPUs reuse earlier steps' memory; call it before the first.
 
-  XLA's CPU back end takes a step's temporary arrays anew each time, and Linux
-  clears every page it gives out: a quarter of the time of a ViT's step. With
-  this the C library (glibc) never returns what is freed. Only the main thread
-  may hold much, so it also runs the steps. Accelerators have memory of their
-  own; then nothing changes but how small computations on the CPU are run.
+  XLA's CPU back end allocates a step's temporary arrays anew each time, and
+  Linux clears every page it gives out: a quarter of the time of a ViT's step.
+  With this the C library (glibc) never returns freed memory. Only the main
+  thread may hold much, so it also runs the steps. With accelerators, which have
+  memory of their own, only small computations on the CPU run differently.
   """
   import jax  # which the processes that read images do not need
 

@@ -6,7 +6,7 @@ Imports nothing but the standard library, so that configs can use it.
 import os
 import pathlib
 
-# What folders of splits are called; all others in their place are classes.
+# Names of folders of splits; folders with other names there are classes.
 SPLITS = (
   *("train", "training", "val", "valid", "validation", "test", "testing"),
 )
@@ -25,10 +25,10 @@ def is_image(path: str) -> bool:
 
 
 def images(folder: str) -> list[str]:
-  """Returns the images in a folder and in those within it, as paths from it.
+  """Returns the relative paths of images in a folder and its subfolders.
 
-  Of each folder first its own, in order; those it links to are read once, and
-  those it lies in are not.
+  Each folder's own images come first, in order. Linked folders are read once,
+  and those that contain `folder` not at all.
   """
   found: list[str] = []
   seen = {str(parent) for parent in pathlib.Path(folder).resolve().parents}
@@ -47,7 +47,7 @@ def _fail(error: OSError):
 
 
 def subfolders(folder: str) -> list[str]:
-  """Returns the names of the folders in a folder, sorted, hidden ones aside."""
+  """Returns the names of a folder's subfolders, sorted, without hidden ones."""
   return sorted(
     entry.name
     for entry in os.scandir(folder)
@@ -56,12 +56,12 @@ def subfolders(folder: str) -> list[str]:
 
 
 def has_splits(folder: str) -> bool:
-  """Returns whether a folder holds one that is called like a split."""
+  """Returns whether a folder has a subfolder that is named like a split."""
   return any(name.lower() in SPLITS for name in subfolders(folder))
 
 
 def only_splits(folder: str) -> bool:
-  """Returns whether all folders with images are called like splits."""
+  """Returns whether all subfolders with images are named like splits."""
   names = subfolders(folder)
   names = [name for name in names if images(os.path.join(folder, name))]
   return bool(names) and all(name.lower() in SPLITS for name in names)

@@ -1,4 +1,4 @@
-"""LAMB (arXiv 1904.00962) as NVIDIA Apex, DeiT III and ViT-5 have it."""
+"""LAMB (arXiv 1904.00962) as in NVIDIA Apex, DeiT III and ViT-5."""
 
 import functools
 import re
@@ -22,13 +22,13 @@ def scale_by_lamb(
 ) -> optax.GradientTransformation:
   """Returns Adam whose updates of kernels are as long as the kernels.
 
-  With w a kernel and u = adam + weight_decay * w its update is ‖w‖/‖u‖ u; that
-  of other parameters is Adam's. So decay is within the length, and `config.wd`
-  should be 0. Of scanned blocks each block's kernel has a length of its own.
-  Unlike there, so have those of queries, keys and values. optax's `lamb` also
-  scales the updates of what does not decay.
+  With u = adam + weight_decay * w, the update of a kernel w is ‖w‖/‖u‖ u; other
+  parameters get Adam's. So the length includes decay, and `config.wd` should be
+  0. In scanned blocks each block's kernel has its own length. So have, unlike
+  in those three, the kernels of queries, keys and values. optax's `lamb` also
+  scales the updates of parameters that do not decay.
 
-  `kernels` is a pattern of their whole names; `b1`, `b2`, `eps` are Adam's.
+  `kernels` is a pattern for whole names; `b1`, `b2`, `eps` are Adam's.
   """
 
   def adapt(path, update, param):

@@ -40,16 +40,16 @@ def softmax_contrastive(
 ) -> jax.Array:
   """Returns the mean of both directions' cross entropies, (batch,), in nats.
 
-  Each image is to find its text among all of the batch, and each text its
+  Each image has to find its text among all in the batch, and each text its
   image, as in CLIP (arXiv 2103.00020, Figure 3) and LiT (arXiv 2111.07991).
 
   Args:
     zimg: (batch, dim), of length 1.
     ztxt: (batch, dim), likewise; row i belongs to image i.
-    temperature: what similarities are multiplied by, () or (1,).
-    mask: (batch,), false for pairs that nothing is compared with.
-    chunks: in how many parts to go through the rows. Memory falls from (batch,
-      batch) to a part of it; the backward pass computes similarities again.
+    temperature: factor on similarities, () or (1,).
+    mask: (batch,), false for pairs that are left out of all comparisons.
+    chunks: number of parts in which to process the rows. Memory for (batch,
+      batch) falls by this factor; the backward pass recomputes similarities.
   """
   pairs = _pairs(zimg, ztxt)
   total = jnp.zeros(())
@@ -83,9 +83,9 @@ def sigmoid_contrastive(
   Args:
     zimg: (batch, dim), of length 1.
     ztxt: (batch, dim), likewise; row i belongs to image i.
-    temperature: what similarities are multiplied by, () or (1,).
-    bias: what is added to them then.
-    mask: (batch,), false for pairs that nothing is compared with.
+    temperature: factor on similarities, () or (1,).
+    bias: added to the similarities after that.
+    mask: (batch,), false for pairs that are left out of all comparisons.
     chunks: see `softmax_contrastive`.
   """
   rows, columns = _pairs(zimg, ztxt)
@@ -118,7 +118,7 @@ def _similarities(rows, columns, temperature):
 def _by_rows(fn, rows, chunks):
   """Returns fn(rows, their indices), computed in equal chunks of the rows.
 
-  Every chunk has rows of each device: those that lie together are on one.
+  As a device holds neighbouring rows, every chunk takes some from each device.
   """
   if chunks == 1:
     return fn(rows, jnp.arange(len(rows)))

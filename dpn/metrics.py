@@ -1,8 +1,8 @@
 """What a run writes down: metrics.jsonl, timing.jsonl, TensorBoard, wandb.
 
 `metrics.jsonl` holds only what config and seed determine, one object per step,
-so that it is the same file however often a run was cut off and resumed. What
-depends on the machine (speed, memory) goes to `timing.jsonl`.
+so that it is the same file however often a run was interrupted and resumed.
+What depends on the machine (speed, memory) goes to `timing.jsonl`.
 """
 
 import json
@@ -27,7 +27,7 @@ GROUPS = {METRICS: "train", TIMING: "time"}
 def check_finite(step: int, last_step: int, values: Mapping[str, float]):
   """Raises NonFiniteError if a value of `step` is not finite.
 
-  `last_step` is where they were last seen finite.
+  `last_step` is the step at which all values were last seen finite.
   """
   found = [f"{k} = {v}" for k, v in values.items() if not math.isfinite(v)]
   if found:
@@ -54,8 +54,8 @@ def scan(
 ) -> tuple[list[dict], list[bytes]]:
   """Returns the rows of a .jsonl file, and the lines that are damaged.
 
-  A row is an object of finite numbers, with a `step` that is, unless
-  `any_order`, after that of the row before. A torn last line is in neither.
+  A row is an object of finite numbers whose `step` is after the previous row's,
+  unless `any_order`. A last line that was cut off is in neither list.
   """
   rows: list[dict] = []
   damaged: list[bytes] = []
@@ -102,8 +102,8 @@ class Writer:
   ):
     """Opens the logs, dropping whatever is from after `step`.
 
-    Of timing.jsonl that is `timing_step`, if given. Damaged lines are moved to
-    a file of their own. The config is shown beside the curves.
+    In timing.jsonl, whatever is from after `timing_step`, if given. Damaged
+    lines are moved to a separate file. The config is shown beside the curves.
 
     Raises:
       ValueError: `config.wandb` is set and cannot work.
@@ -111,7 +111,7 @@ class Writer:
     config = config or {}
     self._wandb = None
     if config.get("wandb") is not None:
-      # The only one that may stop a run, and only before it begins.
+      # The only log that may stop a run, and only before the run begins.
       self._wandb = weights_and_biases.start(workdir, config)
     last = {METRICS: step, TIMING: step if timing_step is None else timing_step}
     self._files = {
@@ -124,7 +124,7 @@ class Writer:
   def write(self, step: int, values: Mapping[str, float], file: str = METRICS):
     """Writes one step's values, all at once and through to the disk.
 
-    What cannot be written is logged and left out: a run does not end for it.
+    If that fails, a warning is logged and the run goes on without the values.
     """
     values = {k: float(v) for k, v in values.items()}
     line = json.dumps({"step": step, **values}) + "\n"

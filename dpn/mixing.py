@@ -55,10 +55,10 @@ class Mixup:
     return image, labels
 
   def _mixed(self, rng, image, labels):
-    """Returns both by one of the two methods, as DeiT trains."""
+    """Returns images and labels mixed by one of the methods, as in DeiT."""
     if self.p and self.cutmix_p:
-      # Only the weights depend on the condition: of a batch that went through
-      # it XLA for GPUs forgets how it is divided, and each computes all.
+      # Only the weights depend on the condition: for a batch that went through
+      # it, XLA for GPUs forgets the sharding, and each GPU computes everything.
       switch_rng, rng = jax.random.split(rng)
       switched = jax.random.bernoulli(switch_rng, self.switch_prob)
       rows, cols = image.shape[1:3]
@@ -102,8 +102,8 @@ def cutmix(
   """Returns images with a box of the preceding one, and mixed labels (CutMix).
 
   The box takes a share 1 - lam of the image, with its aspect ratio, lam ~
-  Beta(p, p); its centre is a uniform pixel, and what lies outside is cut off
-  (Eq. 2 and Algorithm 1). Labels are mixed, in float32, by the share of the
+  Beta(p, p); its centre is a uniform pixel, and parts outside the image are cut
+  off (Eq. 2 and Algorithm 1). Labels are mixed, in float32, by the share of the
   image that the box really takes.
 
   Differs from arXiv 1905.04899: the partner is the preceding example, not a

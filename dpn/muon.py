@@ -1,9 +1,9 @@
 """Muon for a Vision Transformer's parameters: optax's, with Adam for the rest.
 
 Muon orthogonalizes the momentum of a matrix (arXiv 2502.16982, Algorithm 2).
-Kernels of attention have three dimensions here: a head's channels count as
-outputs of queries, keys and values and as inputs of `out`, so that each is one
-matrix of (inputs, outputs), and of scanned blocks each block's is.
+Attention's kernels have three dimensions here: a head's channels count as
+outputs of queries, keys and values and as inputs of `out`, so that each kernel
+is one matrix (inputs, outputs), in scanned blocks one for each block.
 """
 
 import functools
@@ -16,7 +16,7 @@ from optax import contrib
 
 from dpn import trees
 
-# Of blocks and of attention pooling: not the embedding, and not the head.
+# Kernels of blocks and of attention pooling, but not of embedding and head.
 MATRICES = r"(.*/)?(encoderblock(_\d+)?|MAPHead_0)/.*/kernel"
 _PER_HEAD = ("query", "key", "value")
 
@@ -33,24 +33,24 @@ def scale_by_muon(
   eps: float = 1e-8,
   mu_dtype: str | jax.typing.DTypeLike | None = None,
 ) -> optax.GradientTransformation:
-  """Returns Muon (arXiv 2502.16982) for matrices, Adam for what is none.
+  """Returns Muon (arXiv 2502.16982) for matrices, Adam for other parameters.
 
   timm's Muon is `nesterov=False, ns_coeffs="dion", b2=0.95, eps=1e-7`, but has
   queries, keys and values in one matrix and works in half precision.
 
   Args:
     matrices: pattern of the whole names of the parameters that Muon takes.
-    beta: of its momentum.
-    nesterov: whether that is Nesterov's.
-    ns_coeffs: of the five Newton-Schulz steps: the same for all, or optax's
-      "dion", one set for each.
+    beta: decay of Muon's momentum.
+    nesterov: whether Muon's momentum is Nesterov's.
+    ns_coeffs: coefficients of the five Newton-Schulz steps: the same for all,
+      or optax's "dion", one set for each.
     consistent_rms: root mean square of a matrix's update, about that of Adam's,
-      so that both have one `lr`. None multiplies an orthogonal matrix by
+      so that one `lr` suits both. None multiplies an orthogonal matrix by
       sqrt(max(1, outputs / inputs)) instead.
-    b1: of Adam, as are b2 and eps; eps is also Muon's.
+    b1: Adam's, like b2 and eps; Muon has the same eps.
     b2: see b1.
     eps: see b1.
-    mu_dtype: of the first moments of both.
+    mu_dtype: dtype of Muon's and Adam's first moments.
   """
   make = functools.partial(
     contrib.muon,
@@ -64,8 +64,8 @@ def scale_by_muon(
     consistent_rms=consistent_rms,
     muon_weight_dimension_numbers=lambda params: dimensions(params, matrices),
   )
-  # optax makes Adam Nesterov's if Muon is. The state of both is the same, and
-  # what is not taken of either is not computed.
+  # optax gives Adam Nesterov momentum if Muon has it. Both transformations have
+  # the same state, and XLA does not compute the updates that are not used.
   muon, plain = make(nesterov=nesterov), make(nesterov=False)
 
   def update(grads, state, params=None):

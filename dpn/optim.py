@@ -1,30 +1,30 @@
 """Builds the optimizer of a config: big_vision's optax.make.
 
-An update is, in this order: the gradient, clipped by its global norm, given to
-the optimizer, times `lr`, times `lr_mults`, plus weight decay, times the
-schedule, subtracted. So weight decay is decoupled from the gradient (arXiv
-1711.05101) and multiplied by the schedule but not by `lr`.
+An update clips the gradient by its global norm, passes it to the optimizer,
+scales the result by `lr` and `lr_mults`, adds weight decay, scales the sum by
+the schedule, and subtracts it, in this order. So weight decay is decoupled from
+the gradient (arXiv 1711.05101) and multiplied by the schedule but not by `lr`.
 
-The config's fields, where a list holds (pattern, value) and a parameter belongs
-to the first pattern that matches its whole name:
+These are the config's fields. A list holds (pattern, value) pairs; a parameter
+belongs to the first pattern that matches its whole name.
 
   optax_name: a gradient transformation of optax ("scale_by_adam"), or
     "big_vision.scale_by_adafactor", "big_vision.momentum_hp", "big_vision.sgd",
     "scale_by_lamb", "scale_by_muon", or the import path of another,
     "mypkg.optimizers:scale_by_lion".
-  optax: its arguments.
+  optax: arguments of that transformation.
   lr: base learning rate.
   lr_mults: list with factors of `lr`; parameters not listed have 1.
   wd: weight decay, None or 0 for none.
   wd_mults: list with factors of `wd`, by default 1 for kernels; parameters not
     listed have none.
   grad_clip_norm: largest global norm of the trained parameters' gradients; or
-    a list with one for each pattern, whose parameters are clipped by the norm
-    of their own gradients alone; None, and what is not listed, is not clipped.
+    a list of norms, where each pattern's parameters are clipped by the norm of
+    their own gradients alone. None and parameters not listed: no clipping.
   schedule: arguments of `schedules.learning_rate`, where `mult` is its `base`;
-    or a list of them that covers every parameter. None freezes: these
-    parameters keep their bits, have no optimizer state, and their gradients do
-    not count in the norm.
+    or a list of them that covers every parameter. None freezes parameters: they
+    keep their bits, have no optimizer state, and their gradients do not count
+    in the norm.
   projection: import path of a function (name, parameter) → parameter, applied
     to each trained parameter after its update, as nGPT needs.
 """
@@ -53,7 +53,7 @@ def make(
 ) -> tuple[optax.GradientTransformation, list[Callable]]:
   """Returns the gradient transformation and its schedules.
 
-  The latter are functions of the step, one for each entry of `schedule` that is
+  Schedules are functions of the step, one for each entry of `schedule` that is
   not None, in order. `params` may be shapes; an epoch has `data_size` examples.
   """
   if config.get("lr") is None:
@@ -88,7 +88,7 @@ def make(
     *(optax.masked(optax.scale(mult), mask) for mask, mult in lr_mults),
     *(optax.add_decayed_weights(wd * mult, m) for m, mult in decayed),
     *schedule_txs,
-    # Last, so that neither weight decay nor a NaN reaches what is frozen.
+    # Last, so that neither weight decay nor a NaN reaches frozen parameters.
     optax.masked(optax.set_to_zero(), frozen),
     optax.scale(-1.0),
     optax.masked(_projected(config.get("projection")), trained),
@@ -96,7 +96,7 @@ def make(
 
 
 def _projected(path: str | None) -> optax.GradientTransformation:
-  """Returns updates after which parameters are `config.projection` of them."""
+  """Returns a transformation that applies `config.projection` to parameters."""
   if not path:
     return optax.identity()
   project = registry.import_path("config.projection", path)
@@ -151,8 +151,8 @@ def matched(
 ) -> dict[str, tuple[str, Any]]:
   """Returns the (pattern, value) that each parameter belongs to, by its name.
 
-  `key` is `lr_mults`, `wd_mults` or `schedule`; parameters that no pattern
-  matches are missing, without weight decay all of `wd_mults`.
+  `key` is `lr_mults`, `wd_mults` or `schedule`. Parameters that no pattern
+  matches are missing, and all are for `wd_mults` without weight decay.
   """
   if key == "wd_mults" and not config.get("wd"):
     return {}
@@ -214,7 +214,7 @@ def _optimizer(name, kw):
     make_tx = OPTIMIZERS.get(name) or functools.reduce(
       lambda module, part: getattr(module, part, None), name.split("."), optax
     )
-    # The modules that optax imports are no part of it.
+    # Modules that optax itself imports do not count.
     is_ours = getattr(make_tx, "__module__", "").startswith(("dpn.", "optax."))
     make_tx = make_tx if is_ours else None
   if not callable(make_tx):
@@ -277,16 +277,16 @@ def scale_by_adafactor(
   dtype_momentum: str | jnp.dtype = jnp.bfloat16,
   eps: float = 1e-30,
 ) -> optax.GradientTransformation:
-  """Returns Adafactor as Scaling Vision Transformers has it.
+  """Returns Adafactor as in Scaling Vision Transformers.
 
   Source: arXiv 2106.04560, section 3.4, on top of arXiv 1804.04235: the second
   moment of a matrix is kept as the means of its rows and columns; its decay
   rises as 1 - t^-decay_rate, to `beta2_cap` at most; there is a first moment,
-  in half precision and without bias correction; parameter scaling and update
-  clipping are gone, unless `clipping_threshold` limits the root mean square of
-  an array's update. Arrays with fewer than two dimensions of
-  `min_dim_size_to_factor` keep their full second moment; as in big_vision, the
-  blocks that `scan` stacks are a dimension, so that from 32 blocks on scales
+  in half precision and without bias correction; parameter scaling is gone, and
+  update clipping, too, unless `clipping_threshold` limits the root mean square
+  of an array's update. Arrays with fewer than two dimensions of
+  `min_dim_size_to_factor` keep their full second moment. As in big_vision, the
+  blocks that `scan` stacks count as a dimension, so from 32 blocks on scales
   and biases are factored, too. `eps` is added to squared gradients.
   """
 
@@ -318,7 +318,7 @@ def momentum_hp(
   return optax.trace(momentum, nesterov, dtype)
 
 
-# Of optax: they need the loss, or have a learning rate of their own.
+# Transformations of optax that need the loss or have their own learning rate.
 _NOT_ALONE = {
   "scale_by_backtracking_linesearch",
   "scale_by_learning_rate",

@@ -1,14 +1,14 @@
-"""Paths that are made of names in files from elsewhere."""
+"""Paths made from names that files from elsewhere contain."""
 
 import os
 import stat
 from typing import BinaryIO
 
-_MOST_BYTES = 2**29  # what is read whole; sparse files can claim terabytes
+_MOST_BYTES = 2**29  # of files read whole; sparse files can claim terabytes
 
 
 def join(folder: str, *names: str) -> str:
-  """Returns the path of what `names` call within a folder.
+  """Returns the path within a folder that `names` lead to.
 
   Raises:
     ValueError: a name is empty or absolute, or leads out of the folder.

@@ -1,4 +1,4 @@
-"""Compares what the processes of a run know, before their programs part.
+"""Compares what the processes of a run know, before their programs diverge.
 
 Collectives hang or abort where programs differ, so everything that decides
 which program a process runs goes through `agree` first.
@@ -18,9 +18,9 @@ _MOST = 20  # differences in a message
 
 
 def agree(facts: Callable[[], Mapping[str, Any]]):
-  """Compares what all processes know, as JSON; alone, does nothing.
+  """Compares what all processes know, as JSON; one alone does nothing.
 
-  All must make the same calls, in the same order.
+  All processes must make the same calls, in the same order.
 
   Raises:
     ValueError: on every process, if facts differ; the message names them.

@@ -1,7 +1,7 @@
 """Shows a command's --help without loading the libraries that it would run.
 
-JAX and Orbax take seconds. While help is all that is asked for, modules are
-loaded at their first use, most of them never.
+JAX and Orbax take seconds to load. If only help is asked for, modules are
+loaded at their first use, and most of them never.
 """
 
 import __future__
@@ -46,7 +46,7 @@ class _Lazy(util.LazyLoader):
 
 
 class _Loaded(abc.Loader):
-  """Gives the module that is there."""
+  """Returns the module that is already loaded."""
 
   def create_module(self, spec):
     return sys.modules[spec.name]
@@ -58,7 +58,7 @@ class _Loaded(abc.Loader):
 class _Source(machinery.SourceFileLoader):
   """Compiles without evaluating annotations: they would load what they name.
 
-  Not for Flax's modules, whose fields are read from them.
+  Not for Flax modules, whose fields are read from their annotations.
   """
 
   def get_code(self, fullname):

@@ -23,7 +23,7 @@ _TEXT = ("class_names", "model_init", "resume", "table", "wandb")
 
 
 def trust(modules: str) -> str:
-  """Lets files name what is in some modules, and in those below them.
+  """Lets files name anything in some modules and their submodules.
 
   Args:
     modules: names joined by commas, such as "mypkg,other.norms".
@@ -41,18 +41,18 @@ def trust_names(value: Any):
 
 
 def is_trusted(name: str) -> bool:
-  """Returns whether the user trusts a module, or one above it."""
+  """Returns whether the user trusts a module, or a package that holds it."""
   parts = name.split(".")
   return any(".".join(parts[:n]) in _trusted for n in range(1, len(parts) + 1))
 
 
 def check_names(where: str, value: Any, kinds: Collection[str] = ()):
-  """Raises ValueError if what a file says would import a module of no trust.
+  """Raises ValueError if what a file says would import an untrusted module.
 
   Args:
     where: the file, for the message.
     value: a config, or options of a model, as read from JSON.
-    kinds: what a name of data may begin with, as in "folder:photos".
+    kinds: prefixes that a name of data may have, as in "folder:photos".
   """
   for keys, module in _modules(value):
     of_data = keys[0] in ("input", "evals") and {"data", "datasets"} & {*keys}
@@ -79,7 +79,7 @@ def _modules(value: Any, *keys: str) -> Iterator[tuple[tuple[str, ...], str]]:
       yield from _modules(part, *keys)
   elif isinstance(value, str):
     module, _, name = value.partition(":")
-    # These may be modules without a name in them.
+    # These may be modules alone, without an attribute.
     is_type = "." in module and (keys[0], keys[-1]) == ("evals", "type")
     if name.isidentifier() or is_type or keys == ("pp_modules",):
       yield keys, module
@@ -88,7 +88,7 @@ def _modules(value: Any, *keys: str) -> Iterator[tuple[tuple[str, ...], str]]:
 def lookup(kind: str, name: str, table: Mapping[str, Any]) -> Any:
   """Returns `table[name]`, or what the import path `name` stands for.
 
-  `kind` says in messages what is being chosen, such as "norm". ValueError where
+  `kind` says in messages what is being chosen, such as "norm". ValueError if
   there is no such name, module or attribute.
   """
   if not isinstance(name, str):
@@ -104,7 +104,7 @@ def lookup(kind: str, name: str, table: Mapping[str, Any]) -> Any:
 
 
 def import_path(kind: str, path: str) -> Any:
-  """Returns the object at "package.module:attribute"; ValueError if none is."""
+  """Returns the object at "package.module:attribute", or raises ValueError."""
   module_name, _, attribute = path.partition(":")
   if not all(map(str.isidentifier, [*module_name.split("."), attribute])):
     raise ValueError(
@@ -155,8 +155,8 @@ def bind(
 def options(function: Callable) -> dict[str, Any]:
   """Returns {keyword: type hint} of what can be set in a function or class.
 
-  That is all with a default or after a `*`, but for fields of a class that it
-  names in `RESERVED`.
+  These are all arguments with a default or after a `*`, except fields that a
+  class names in `RESERVED`.
   """
   init: Any = function
   if isinstance(function, type):

@@ -29,10 +29,10 @@ def steps(
 
   The config gives it as exactly one of `<name>_steps`, `<name>_epochs`,
   `<name>_examples` and `<name>_percent` (a fraction of the run, in [0, 1]).
-  None and negative values count as not given. Other units than steps round to
-  the nearest step, but to one at least unless the value is zero; percent need
-  `total_steps`, epochs and examples `batch_size`, epochs `data_size`. Where the
-  config does not give the duration, it is `default`.
+  None and negative values count as not given. Units other than steps round to
+  the nearest step, but to at least one unless the value is zero. Percent need
+  `total_steps`, epochs and examples `batch_size`, epochs also `data_size`. If
+  the config does not give the duration, it is `default`.
   """
   values = {f"{name}_{unit}": config.get(f"{name}_{unit}") for unit in UNITS}
   keys = ", ".join(values)
@@ -79,7 +79,7 @@ class Clock(NamedTuple):
 
   step: jax.Array  # (), from the start of the run
   since_warmup: jax.Array  # (), in steps, negative during warmup
-  progress: jax.Array  # (), of the decay; 0 during warmup, 1 at its end
+  progress: jax.Array  # (), of the decay: 0 in warmup, 1 at the decay's end
 
 
 def _cosine(peak, clock, *, end=0.0):
@@ -127,12 +127,12 @@ def learning_rate(
   decay_in_warmup: bool = False,
   **kw,
 ) -> Callable[[jax.typing.ArrayLike], jax.Array]:
-  """Returns a schedule: a function of the step, to a float32 scalar.
+  """Returns a schedule: a function from the step to a float32 scalar.
 
-  A decay starts when `warmup_<unit>` (linear) ends; that and `cooldown_<unit>`
-  (linear to zero) multiply it. It is over `hold_<unit>` before the end of the
-  run, and the rate stays. With `every_<unit>` the rate changes only so often,
-  each epoch for example. By default it is constant.
+  A decay starts when `warmup_<unit>` (linear) is over. It ends `hold_<unit>`
+  before the run does, and the rate stays. Warmup and `cooldown_<unit>` (linear
+  to zero) multiply the rate. With `every_<unit>` it changes only so often, for
+  example each epoch. By default it is constant.
 
   The decays and their arguments in `kw`: "cosine" (end), "linear" or
   "polynomial" (power, end or linear_end), "rsqrt" (timescale and shift, also as
@@ -141,7 +141,7 @@ def learning_rate(
   `scale_with_batchsize` multiplies the peak, `base`, by batch_size / 256 (arXiv
   1706.02677). Warmup starts at `warmup_start`, like `end` in the units of
   `base`. `decay_in_warmup` counts the decay from the start of the run, as timm
-  does: after a warmup to `base` the rate falls to where the decay then is.
+  does: after a warmup to `base` the rate drops to where the decay is by then.
   """
   decay = registry.lookup("decay_type", decay_type, DECAYS)
   sizes = {"batch_size": batch_size, "data_size": data_size}
@@ -196,7 +196,7 @@ def _arguments(decay_type, decay, kw, sizes):
   # Runs of 0 and 1 steps, for evaluation and debugging, keep their config.
   if sizes["total_steps"] > 1 and (
     warmup + hold >= sizes["total_steps"]
-    # Of two shares that make the whole, both may have been rounded up.
+    # If two shares make the whole, both may have been rounded up.
     or warmup + cooldown > sizes["total_steps"] + (warmup > 0)
   ):
     raise ValueError(

@@ -1,6 +1,6 @@
 """Checks values that come from elsewhere against type hints.
 
-JSON files are described by a TypedDict, options by what takes them.
+JSON files are described by a TypedDict, options by the code that takes them.
 """
 
 import itertools
@@ -14,7 +14,7 @@ from typing import Any
 
 from dpn import errors, paths
 
-MAX_DEPTH = 32  # of lists and dictionaries within each other
+MAX_DEPTH = 32  # of nested lists and dictionaries
 _UNIONS = (typing.Union, types.UnionType)
 
 
@@ -46,7 +46,7 @@ def _join(key, name) -> str:
 
 
 def _parts(value, hint):
-  """Yields (name, part, hint of the part) of what a value consists of."""
+  """Yields (name, part, hint of the part) for each part of a value."""
   origin, args = typing.get_origin(hint), typing.get_args(hint)
   if origin in _UNIONS:
     # Only one of them can be a container: JSON does not tell others apart.
@@ -68,7 +68,7 @@ def _parts(value, hint):
 
 
 def _fits(value, hint) -> bool:
-  """Returns whether a value is of a type, whatever it consists of."""
+  """Returns whether a value is of a type, whatever its parts are."""
   origin, args = typing.get_origin(hint), typing.get_args(hint)
   if origin in _UNIONS:
     return any(_fits(value, option) for option in args)
@@ -104,11 +104,11 @@ def _name(hint) -> str:
 
 
 def parse(where: str, text: str | bytes, hint: Any) -> Any:
-  """Returns what JSON holds.
+  """Returns the value of JSON text.
 
   Raises:
-    ValueError: it is damaged, too deep, or not what the hint allows, which the
-      message says of `where`.
+    ValueError: the text is damaged, nested too deep, or not what the hint
+      allows; the message begins with `where`.
   """
   try:
     value = json.loads(text)

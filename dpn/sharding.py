@@ -19,9 +19,9 @@ def make_mesh(
   axes: Sequence[tuple[str, int]] = (("data", -1),),
   among: Sequence[jax.Device] | None = None,
 ) -> Mesh:
-  """Returns a mesh over devices, all by default, with (name, size) of axes.
+  """Returns a mesh with axes (name, size) over devices, all by default.
 
-  One size may be -1, for what is left.
+  One size may be -1, for the devices that are left.
   """
   schema.check("config", "mesh", axes, Sequence[tuple[str, int]])
   names = [name for name, _ in axes]
@@ -40,7 +40,7 @@ def make_mesh(
   # Flax Linen needs automatic axes: with explicit ones, JAX's default, a
   # sharded parameter in a matmul is a type error.
   types = (AxisType.Auto,) * len(sizes)
-  # `jax.make_mesh` refuses what does not follow the wiring of most TPUs.
+  # `jax.make_mesh` refuses shapes that do not follow most TPUs' wiring.
   devices = mesh_utils.create_device_mesh(
     sizes, among, allow_split_physical_axes=True
   )
@@ -58,12 +58,12 @@ def batch(mesh: Mesh) -> NamedSharding:
 
 
 def keep_batch(mesh: Mesh, size: int) -> Any:
-  """Returns a context in which what Flax modules return is split by example.
+  """Returns a context in which outputs of Flax modules are sharded by example.
 
-  That is what has `size` rows and another axis: a vector of so many numbers may
-  be a LayerNorm's. Otherwise XLA may split activations as `fsdp`
-  does the parameters they are multiplied with, by channel, and much of the
-  batch is computed on many devices. It is a decorator as well.
+  These are arrays with `size` rows and a further axis: a vector of that length
+  may be a LayerNorm's. Otherwise XLA may shard activations by channel, like the
+  parameters that `fsdp` splits and they are multiplied with, and much of the
+  batch is computed on many devices. The context is also a decorator.
   """
   where = batch(mesh)
 
@@ -82,9 +82,9 @@ def keep_batch(mesh: Mesh, size: int) -> Any:
 def rows_by_process(mesh: Mesh, rows: int) -> np.ndarray:
   """Returns where in a global batch each row lies, process by process.
 
-  A mesh follows the wiring of a TPU, so that what the processes put together
-  with the sharding `batch` is not in their order. The result, (rows,), says
-  what global row the first row of process 0 is, and so on.
+  A mesh follows the wiring of a TPU, so a global batch that processes assemble
+  with the sharding `batch` is not in the order of processes. The result,
+  (rows,), holds the global row of process 0's first row, and so on.
   """
   places: Mapping[Any, Any] = batch(mesh).devices_indices_map((rows,))
   spans = sorted(
@@ -108,11 +108,11 @@ def infer(shapes: Any, strategy: Sequence[tuple[str, str]], mesh: Mesh) -> Any:
   """Returns a tree of shardings for a tree of shapes.
 
   A strategy is (regex, rule) pairs; the first regex that matches a leaf's whole
-  name gives its rule. Leaves without one are replicated. A name ends like the
-  parameter's, also in the optimizer state, so ".*" means both. Rules are
-  `replicate` and `fsdp(axis="data", min_size_to_shard_mb=4)`, which splits the
-  largest divisible dimension of arrays above that size, and warns where there
-  is none.
+  name gives its rule. Leaves without one are replicated. Names in the optimizer
+  state end like the parameter's, so a regex that begins with ".*" covers both.
+  Rules are `replicate` and `fsdp(axis="data", min_size_to_shard_mb=4)`, which
+  splits the largest divisible dimension of arrays above that size, and warns if
+  there is none.
   """
   if any(isinstance(pair, str) or len(pair) != 2 for pair in strategy):
     raise ValueError(

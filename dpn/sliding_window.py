@@ -1,8 +1,8 @@
-"""Predictions for images of any size from a model of one size.
+"""Predictions for images of any size from a model with one input size.
 
 Windows cover the image; where they overlap, their logits are averaged. As each
 step from a window's coarse logits to the image's own pixels is linear and
-separable (upsampling, averaging, resizing), all of them together are one matrix
+separable (upsampling, averaging, resizing), all steps together are one matrix
 for the rows and one for the columns.
 """
 
@@ -14,7 +14,7 @@ import numpy as np
 def starts(size: int, window: int, stride: int) -> list[int]:
   """Returns where windows start along an axis; the last ends at its end.
 
-  Sizes are in pixels. An axis that is shorter than a window has one.
+  Sizes are in pixels. An axis that is shorter than a window has one window.
   """
   if not 1 <= stride <= window:
     raise ValueError(
@@ -40,7 +40,7 @@ def axis_weights(
 ) -> np.ndarray:
   """Returns (original, windows * grid) weights along one axis.
 
-  They take the logits of all windows, side by side, to pixels of the original.
+  They map the logits of all windows, side by side, to pixels of the original.
 
   Args:
     original: pixels to predict.
@@ -48,7 +48,7 @@ def axis_weights(
       beyond it is padding, which is dropped.
     window: pixels of a window.
     stride: pixels from one window to the next.
-    grid: logits of a window.
+    grid: logits per window.
   """
   first = starts(size, window, stride)
   total = np.zeros((max(size, window), len(first) * grid))

@@ -11,9 +11,9 @@ WORDS = {
 
 
 def spelled(options: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns a model's options, a word as the two options it stands for.
+  """Returns a model's options, with a word replaced by its two options.
 
-  With a `stem`, `stem_ln` is no word.
+  If there is a `stem`, `stem_ln` is not read as a word.
   """
   word = "" if options.get("stem") else str(options.get("stem_ln"))
   return {**options, **WORDS.get(word, {})}

@@ -16,12 +16,12 @@ from tensorboardX.proto import event_pb2, summary_pb2
 class TensorBoard:
   """Writes a file for one start of a run, opened when something is written.
 
-  On top of tensorboardX's writer of records: its SummaryWriter, with a thread
-  of its own, can hang on a full disk and renames "val/prec@1" to "val/prec_1".
+  Built on tensorboardX's record writer: its SummaryWriter has a thread of its
+  own, can hang on a full disk and renames "val/prec@1" to "val/prec_1".
   """
 
   def __init__(self, workdir: str, *, purge_step: int):
-    """What earlier starts wrote at `purge_step` and later does not count."""
+    """Invalidates what earlier starts wrote at `purge_step` and later."""
     self._folder = os.path.join(workdir, "tensorboard")
     self._purge_step = purge_step
 
@@ -40,7 +40,7 @@ class TensorBoard:
   def pictures(self, images: np.ndarray):
     """Shows images, (images, rows, cols, channels), side by side.
 
-    Their own lowest and highest value become black and white.
+    Their lowest value becomes black and their highest white.
     """
     low, high = images.min(), images.max()
     levels = (images - low) * (255 / max(high - low, 1e-9))

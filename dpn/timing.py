@@ -39,7 +39,7 @@ class StepTimer:
     self._last += secs
 
   def lap(self, wait_secs: float) -> dict[str, float]:
-    """Returns the interval's figures, of which `wait_secs` were for data."""
+    """Returns the interval's figures; `wait_secs` of it were spent on data."""
     secs = max(time.monotonic() - self._start - self._paused_secs, 1e-9)
     steps = self._steps or [math.nan]
     speed = len(self._steps) * self._batch_size / secs
@@ -67,7 +67,7 @@ def process_start() -> float:
 
 
 class PhaseTimer:
-  """Wall-clock seconds by phase; what no phase claims counts as training.
+  """Wall-clock seconds by phase; time outside any phase counts as training.
 
   Counts from `begin`, by time.monotonic().
   """
@@ -78,7 +78,7 @@ class PhaseTimer:
 
   @contextlib.contextmanager
   def phase(self, name: str):
-    """Counts the time spent inside to the phase `name`."""
+    """Counts the time spent inside towards the phase `name`."""
     begin = time.monotonic()
     try:
       yield
@@ -86,7 +86,7 @@ class PhaseTimer:
       self.add(name, time.monotonic() - begin)
 
   def add(self, name: str, secs: float):
-    """Counts `secs`, just spent, to the phase `name`."""
+    """Counts `secs`, just spent, towards the phase `name`."""
     self._secs[name] += secs
 
   def secs(self) -> dict[str, float]:

@@ -1,6 +1,6 @@
 """Returns and selects leaves of a pytree by name: keys joined by "/".
 
-Names are what configs, checkpoints and exports speak about, for example
+Configs, checkpoints and exports refer to leaves by these names, for example
 "Transformer/encoderblock_0/LayerNorm_0/scale".
 """
 
@@ -22,7 +22,7 @@ name = functools.partial(jax.tree_util.keystr, simple=True, separator="/")
 
 
 def unstacked_axes(name: str, ndim: int) -> range:
-  """Returns the axes of a parameter but that of scanned blocks."""
+  """Returns the axes of a parameter, except the axis of scanned blocks."""
   return range(ndim)[int("/encoderblock/" in f"/{name}") :]
 
 
@@ -128,10 +128,10 @@ def l2(tree: Tree) -> jax.Array:
 def checksum(tree: Tree) -> int:
   """Returns a number below 2^32 that depends on every bit of every leaf.
 
-  And on its place. The same for any sharding: it sums, modulo 2^32, each
-  element's bits times an odd number made from its place. One leaf at a time, as
-  a program over all leaves of a deep model takes half a minute to compile; and
-  each is awaited, as many programs that communicate can block each other.
+  It depends on places, too, but not on sharding: it sums, modulo 2^32, each
+  element's bits times an odd number made from its place. It takes one leaf at a
+  time, as a program over all leaves of a deep model takes half a minute to
+  compile, and awaits each, as many communicating programs can block each other.
   """
   total = 0
   for i, leaf in enumerate(jax.tree.leaves(tree)):

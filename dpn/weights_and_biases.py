@@ -1,4 +1,4 @@
-"""A run at Weights & Biases: one there for one folder here."""
+"""A run at Weights & Biases, one for each run's folder."""
 
 import importlib
 import inspect
@@ -37,11 +37,11 @@ def check(options: Mapping[str, Any]):
 def start(workdir: str, config: Mapping[str, Any]):
   """Returns the W&B run of a run's folder; the same one after a restart.
 
-  It is called like the folder, and the seeds of a sweep's arm, "<arm>-s<seed>",
-  are a group, unless config.wandb says otherwise.
+  It is named after the folder, and the seeds of a sweep's arm, "<arm>-s<seed>",
+  form a group, unless config.wandb says otherwise.
 
-  Returns None if a run that W&B knows already cannot go on there: that is no
-  reason for it to stop.
+  Returns None if a run that W&B already knows cannot be continued there: that
+  is no reason to stop training.
 
   Raises:
     ValueError: a new run cannot start there.

@@ -37,7 +37,7 @@ Trace = Callable[..., Any]  # (function, variables, batch of shapes) → shapes
 
 @dataclasses.dataclass
 class Evaluator:
-  """Measures variables on data of its own.
+  """Measures a model's variables on data of its own.
 
   A subclass is a dataclass whose fields are the keys of `config.evals.<name>`,
   where `type` names it: one of `TYPES` or an import path, see `find`.
@@ -56,8 +56,8 @@ class Evaluator:
   def check(self, variables: base.Variables, trace: Trace = jax.eval_shape):
     """Raises ValueError if it cannot run on variables of these shapes.
 
-    Gives each function that is compiled to `trace`, with the shapes of its
-    arguments, and gets those of its results.
+    Passes each function that is to be compiled to `trace`, with the shapes of
+    its arguments, and gets the shapes of its results.
     """
 
   def run(self, variables: base.Variables) -> Mapping[str, float]:
@@ -85,7 +85,7 @@ class Evaluator:
     data: loader.EvaluationData,
     *keys: str,
   ) -> list[np.ndarray]:
-    """Returns a value of every example, in order, and what is under `keys`.
+    """Returns a value for every example, in order, and the examples' `keys`.
 
     The function is from `jit`, (variables, batch without `keys`) → (batch, …).
     """
@@ -126,7 +126,7 @@ class Evaluator:
     return self.jit(lambda *arrays: arrays)
 
   def jit(self, function: Callable) -> Callable:
-    """Returns the function compiled, its results whole on every process."""
+    """Returns the compiled function, which gives every process all results."""
     function = sharding.keep_batch(self.mesh, self.batch_size)(function)
     return jax.jit(function, out_shardings=sharding.replicated(self.mesh))
 
@@ -179,7 +179,7 @@ class Scheduled(NamedTuple):
 
 @contextlib.contextmanager
 def _of_section(name: str):
-  """Adds to errors of the user which section of config.evals they are in."""
+  """Adds the section of config.evals to the messages of user errors."""
   try:
     yield
   except flax.errors.ScopeParamShapeError as e:
@@ -208,9 +208,9 @@ def from_config(
     pred: one of `predict_fns`; the type says which by default.
     pred_kw: further arguments of that function.
     log_<unit>: how often it runs; `config.log_eval_<unit>` by default.
-    prefix: of its metrics, and no other section's; "<name>/" by default.
+    prefix: of its metrics' names, unique to the section; "<name>/" by default.
     cache: "final_data" is another name of `cache_final=True`.
-    cache_raw: big_vision's; like any other `cache` ignored with a warning.
+    cache_raw: big_vision's key; like any other `cache` ignored with a warning.
     skip_first: if False, it runs before the first step, too.
 
   `sizes` are total_steps, batch_size and data_size, to convert durations.
@@ -279,7 +279,7 @@ def find(kind: str) -> type[Evaluator]:
 def _make(cls, predict_fns, mesh, kw, inherited):
   """Returns an evaluator made with the keys of a section, after checks.
 
-  Of `inherited` it gets what it has a field for and the section does not set.
+  It gets what `inherited` has for its fields, unless the section sets these.
   """
   pred = kw.pop("pred", cls.PRED)
   errors.check_known("pred", pred, predict_fns)

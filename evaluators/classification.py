@@ -15,8 +15,8 @@ class Evaluator(mean.Evaluator):
 
   An example whose labels are all zero (as in ImageNet-ReaL) does not count;
   one with several labels counts as right when the top class is among them. As
-  in big_vision, `prec@1` is the mean of the top class's label, so smoothed
-  labels (`on`, `off` of onehot) make it another number than the accuracy.
+  in big_vision, `prec@1` is the mean of the top class's label, so with smoothed
+  labels (`on`, `off` of onehot) it is not the accuracy.
   """
 
   PRED: ClassVar[str] = "predict"

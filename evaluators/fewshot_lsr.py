@@ -1,8 +1,8 @@
 """Few-shot linear probe: ridge regression onto one-hot labels.
 
-Differs from big_vision: float64 instead of float32, half of whose digits the
-squared constant feature would use up. On synthetic features this changes 0.2 to
-0.4 % of the predictions and less than 0.1 % of the accuracy.
+Differs from big_vision: float64, as the squared constant feature would use up
+half of float32's digits. On synthetic features this changes 0.2 to 0.4 % of the
+predictions and less than 0.1 % of the accuracy.
 """
 
 import dataclasses
@@ -29,8 +29,8 @@ def choose_shots(
 ) -> np.ndarray:
   """Returns the indices of `shots` random examples of each class, by class.
 
-  The draw is big_vision's, so a seed names the same examples in both; those of
-  fewer shots are among those of more. A class with fewer examples gives all it
+  The draw is big_vision's, so a seed names the same examples in both; fewer
+  shots are a subset of more shots. A class with fewer examples gives all it
   has, which is logged. `labels` are integers, (examples,).
   """
   order = np.argsort(labels, kind="stable")
@@ -58,9 +58,9 @@ def fit(
   """Fits the probe and returns it: (examples, width) → (examples,) classes.
 
   Each feature is standardized and a constant one is appended; targets are 1
-  for the class and -1 for the others. The weights are those of the smallest
-  squared error plus l2_reg times the squared weights, in closed form. Features
-  `x` are (examples, width), classes `y` (examples,) and in [0, num_classes).
+  for the class and -1 for the others. The weights minimize the squared error
+  plus l2_reg times the squared weights, in closed form. Features `x` are
+  (examples, width), classes `y` (examples,) and in [0, num_classes).
   """
   x, y = _checked(x, y, num_classes)
   if not l2_reg > 0:
@@ -71,7 +71,7 @@ def fit(
   targets = np.full((len(y), num_classes), -1.0)
   targets[np.arange(len(y)), y] = 1.0
   ridge = _ridge(features, targets, l2_reg)  # (width + 1, classes)
-  # Whiten the weights instead of every set of features to come.
+  # Whiten the weights once, instead of all features that are to come.
   weights = ridge[:-1] / std[:, None]
   bias = BIAS * ridge[-1] - mean @ weights
   return lambda x: np.argmax(x @ weights + bias, axis=1)

@@ -1,4 +1,4 @@
-"""The mean over a data set of what a task measures for each example."""
+"""The means over a data set of the numbers that a task measures per example."""
 
 import collections
 import dataclasses
@@ -40,7 +40,7 @@ class Evaluator(base.Evaluator):
   ) -> Mapping[str, jax.Array]:
     """Returns {name: (batch,)}.
 
-    "_mask" among them is the weight of each example, 0 to leave it out.
+    "_mask", if present, is the weight of each example, 0 to leave it out.
     """
     return self.predict_fn(variables, batch)
 
@@ -55,7 +55,7 @@ class Evaluator(base.Evaluator):
   def means(
     self, variables: tasks_base.Variables, data: loader.EvaluationData
   ) -> dict[str, float]:
-    """Returns the means of what `measure` returns over data."""
+    """Returns the means over `data` of the numbers that `measure` returns."""
     totals = collections.Counter()
     running = {}
     for batch in self.batches(data):

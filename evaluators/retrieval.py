@@ -26,14 +26,14 @@ def recall(
   """Returns `img2txt_recall@k` and `txt2img_recall@k`, each in [0, 1].
 
   The share of queries with a right answer among the k most similar. An image
-  may have several texts, each of which is right. Of equal similarities those
-  with the lower index come first, so embeddings that are all the same are no
-  better than chance.
+  may have several texts, each of which is right. Among equal similarities the
+  lower index comes first, so embeddings that are all the same are no better
+  than chance.
 
   Args:
     zimg: (images, dim).
     ztxt: (texts, dim).
-    image_of_text: (texts,), the image that each belongs to.
+    image_of_text: (texts,), the index of each text's image.
     ks: how many results are looked at.
 
   Raises:
@@ -69,8 +69,8 @@ def recall(
 def nearest(queries: np.ndarray, keys: np.ndarray, k: int) -> np.ndarray:
   """Returns the k most similar keys of each query, best first, (queries, k).
 
-  Of equal similarities that with the lower index comes first. Queries are
-  (queries, dim), and keys (keys, dim); of fewer than k all.
+  Among equal similarities the lower index comes first. Queries are (queries,
+  dim), and keys (keys, dim); fewer than k keys are all returned.
   """
   return np.argsort(-(queries @ keys.T), axis=1, kind="stable")[:, :k]
 
@@ -78,7 +78,7 @@ def nearest(queries: np.ndarray, keys: np.ndarray, k: int) -> np.ndarray:
 def ranks(queries, keys, answers) -> np.ndarray:
   """Returns how many keys come before each query's first right answer.
 
-  `answers` are its right keys, in order; equal keys come in order, too.
+  `answers` are each query's right keys, in order; ties go by index.
   """
   found = []
   for begin in range(0, len(queries), _BLOCK):
@@ -93,8 +93,8 @@ def ranks(queries, keys, answers) -> np.ndarray:
 def captions(source: sources.Source, key: str) -> arrays.ArraySource:
   """Returns a source's captions as examples: `text`, and its index, `owner`.
 
-  Every example of the source is read. `key` is where one text is, or several;
-  names of nested ones are joined by "/".
+  Every example of the source is read. `key` holds one text or several; nested
+  names are joined by "/".
   """
   flatten, rng = pp.make("flatten"), np.random.default_rng(0)
   texts, owners = [], []
@@ -154,7 +154,7 @@ class Evaluator(base.Evaluator):
   def embeddings(
     self, variables: tasks_base.Variables
   ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns those of the images and of the texts, and each text's image."""
+    """Returns the embeddings of images and texts, and each text's image."""
     [zimg] = self.collect(self._embed[0], variables, self.images)
     ztxt, owner = self.collect(self._embed[1], variables, self._texts, "owner")
     return zimg, ztxt, owner

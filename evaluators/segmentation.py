@@ -31,19 +31,19 @@ def confusion_matrix(
   num_classes: int,
   ignore_label: int,
 ) -> np.ndarray:
-  """Returns how many pixels of each class are taken for which.
+  """Returns how many pixels of each class are predicted as which class.
 
   Args:
     predictions: classes, integers of any shape.
-    labels: the true ones, of the same shape.
-    num_classes: how many there are, from 0.
-    ignore_label: pixels whose label it is do not count.
+    labels: the true classes, of the same shape.
+    num_classes: how many classes there are, from 0.
+    ignore_label: pixels with this label do not count.
 
   Returns:
     (classes, classes) int64: rows are the truth.
 
   Raises:
-    ValueError: shapes differ, or what counts is no class.
+    ValueError: shapes differ, or a number that counts is no class.
   """
   predictions, labels = np.asarray(predictions), np.asarray(labels)
   if predictions.shape != labels.shape:
@@ -80,7 +80,7 @@ def iou(matrix: np.ndarray) -> np.ndarray:
 def mean_iou(matrix: np.ndarray) -> float:
   """Returns the mean of `iou` over the classes that occur.
 
-  One that is only predicted has an IoU of 0 and counts, as in mmsegmentation.
+  A class that is only predicted counts with an IoU of 0, as in mmsegmentation.
   """
   return float(np.nanmean(iou(matrix)))
 
@@ -116,7 +116,7 @@ class Evaluator(base.Evaluator):
   data: Mapping[str, Any]  # see `dpn.input_pipeline.sources.make`
   pp_fn: str  # leaves `image` and labels, whose sizes may differ
   window: Sequence[int]  # (rows, cols) of pixels
-  stride: Sequence[int] | None = None  # likewise; None: that of the window
+  stride: Sequence[int] | None = None  # likewise; None: the window's size
   pp_scales: Sequence[str] = ()  # other `pp_fn`s, for further views
   flip: bool = False  # also look at each view's mirror image
   ignore_label: int = 255  # in a config, `config.ignore_label` if that is set
@@ -244,10 +244,10 @@ class Evaluator(base.Evaluator):
     return shape
 
   def _batches(self, images, grid, classes, size, chunks):
-    """Yields batches of windows without end, after the last of zeros.
+    """Yields batches of windows without end; after the last window, zeros.
 
-    `chunks` gets, for each batch, the windows in it. "more" says whether this
-    process has any after the batch: all have to go on as long as one has.
+    `chunks` gets the windows of each batch. "more" says whether this process
+    has windows left after it: all have to go on as long as one process has.
     """
     windows = self._windows(images, grid, classes)
     take = lambda: list(itertools.islice(windows, size))

@@ -1,7 +1,7 @@
 """Zero-shot classification: the class whose prompts are the most similar.
 
-After CLIP (arXiv 2103.00020, Section 3.1.4): the embedding of a class is the
-mean of those of its prompts, each of length 1, made of length 1 again.
+As in CLIP (arXiv 2103.00020, Section 3.1.4), the embedding of a class is the
+mean of its prompts' embeddings of length 1, normalized to length 1 again.
 """
 
 import dataclasses
@@ -33,10 +33,10 @@ def class_embeddings(
 class Evaluator(base.Evaluator):
   """Reports `<data set>_prec@1` and `<data set>_prec@5`, in [0, 1].
 
-  Class names are the data set's own unless `class_names` has others for it,
-  which are the name of some in `dpn.input_pipeline.text.prompts`, or a list. It
-  needs them where an op of `pp_img` may change `label`: one that names it, or
-  one of VTAB's or of your own.
+  Class names are the data set's own unless `class_names` has others for it: a
+  list, or the name of one in `dpn.input_pipeline.text.prompts`. It must have
+  some if an op of `pp_img` may change `label`: an op that names it, or one of
+  VTAB's or of your own.
   """
 
   datasets: Mapping[str, tuple[str, str]]  # name → (data set, split)

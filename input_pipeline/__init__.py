@@ -2,8 +2,8 @@
 
 import os
 
-# OpenCV reads these when it is imported. A damaged header must not make it take
-# gigabytes; and what it has to say about damage, our errors say.
+# OpenCV reads these when it is imported. The limit stops a damaged header from
+# making it allocate gigabytes; it need not log damage, which our errors report.
 os.environ.setdefault("OPENCV_IO_MAX_IMAGE_PIXELS", str(2**27))
 os.environ.setdefault("OPENCV_LOG_LEVEL", "SILENT")
 

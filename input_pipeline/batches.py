@@ -1,4 +1,4 @@
-"""From positions to arrays: which example, how augmented, stacked in batches.
+"""Turns positions into arrays: picks, augments and batches examples.
 
 Threads share the work on a batch: each fills a *shard* of its rows, and `join`
 turns the shards into the batch in the consumer's thread.
@@ -20,9 +20,9 @@ from absl import logging
 from dpn import damage
 from dpn.input_pipeline import pp, sources
 
-# Columns of a batch beside its examples' keys.
-MASK = "_mask"  # (rows,) bool, false on padding; of evaluation
-SKIPPED = "_skipped"  # (rows,) examples that failed before the row's own
+# Columns that a batch has besides its examples' keys.
+MASK = "_mask"  # (rows,) bool, false on padding; evaluation only
+SKIPPED = "_skipped"  # (rows,) how many examples failed before the row's own
 
 _NARROW = {
   np.dtype(np.int64): np.dtype(np.int32),
@@ -33,7 +33,7 @@ _MAX_SKIPPED = 100
 
 
 class Field(NamedTuple):
-  """What one example holds under one key."""
+  """Shape and type of what each example holds under a key."""
 
   shape: tuple[int, ...]
   dtype: np.dtype
@@ -50,9 +50,9 @@ class Examples:
   """Processed examples, all with the keys and shapes of the first.
 
   Attributes:
-    source: the parts' sources, one after the other.
+    source: the parts' sources, concatenated.
     fields: shape and dtype by key.
-    vocabularies: of token ids, by the key that holds them.
+    vocabularies: the vocabularies of token ids, by the key that holds them.
     skip: whether the next example replaces one that fails.
     any_shape: whether shapes may differ, so that examples do not stack.
   """
@@ -74,7 +74,7 @@ class Examples:
     self.skip, self.any_shape = skip, any_shape
     self._parts, self._seed = parts, seed
     every = (part.preprocess.vocabularies.items() for part in parts)
-    self.vocabularies = dict(  # of a key, the largest
+    self.vocabularies = dict(  # for each key, the largest
       sorted(itertools.chain(*every), key=lambda item: item[1].size)
     )
     self._ends = list(itertools.accumulate(size for *_, size in slices))
@@ -93,7 +93,7 @@ class Examples:
     return {"data": self.source.name, "examples": len(self.source)}
 
   def with_seed(self, seed: int) -> "Examples":
-    """Returns the same examples, augmented by another seed."""
+    """Returns the same examples, augmented with another seed."""
     other = copy.copy(self)
     other._seed = seed
     return other
@@ -124,7 +124,7 @@ class Examples:
       rows: arrays by key, as `fields` says, with a leading axis. If `SKIPPED`
         is among them, it gets the number of examples that failed.
       indices: which examples.
-      positions: in the run, which decide the augmentation.
+      positions: their positions in the run, which decide the augmentation.
 
     Raises:
       ValueError: an example fails or does not fit; the message names it.
@@ -132,7 +132,7 @@ class Examples:
     try:
       records = self.source.read(indices)
     except Exception:
-      # Each is read by itself below, so the one that fails is named.
+      # Below, each is read on its own, so the error names the one that fails.
       records = [None] * len(indices)
     for row, (index, position, record) in enumerate(
       zip(indices, positions, records, strict=True)
@@ -144,7 +144,7 @@ class Examples:
         rows[SKIPPED][row] = skipped
 
   def __getitem__(self, index: int) -> dict[str, np.ndarray]:
-    """Returns an example, always augmented the same; errors are `write`'s."""
+    """Returns an example, augmented the same each time; raises like `write`."""
     return self._process(index, index)[0]
 
   def _process(self, index, position, record=None):
@@ -162,14 +162,14 @@ class Examples:
             f"{skipped + 1} examples in a row fail, too many to skip; the "
             f"last: {message}"
           ) from error
-      # The next of the same part of a mixture.
+      # Go on to the next example in the same part of the mixture.
       place = bisect.bisect_right(self._ends, index)
       first = self._ends[place - 1] if place else 0
       size = self._ends[place] - first
       index, record = first + (index + 1 - first) % size, None
 
   def _example(self, index, position, record):
-    """Returns one example as arrays, read if `record` is None."""
+    """Returns one example as arrays; reads it if `record` is None."""
     part = self._parts[bisect.bisect_right(self._ends, index)]
     record = self.source[index] if record is None else record
     example = part.preprocess(record, generator(self._seed, position))
@@ -216,7 +216,7 @@ _THREAD = threading.local()
 def generator(seed: int, position: int) -> np.random.Generator:
   """Returns a Philox generator keyed by (seed, position).
 
-  Each thread has one that is keyed anew: constructing a generator takes 7 µs
+  Each thread gives its own generator a new key: constructing one takes 7 µs
   instead of 2, mostly for system entropy that is then thrown away.
   """
   if not hasattr(_THREAD, "generator"):
@@ -231,12 +231,12 @@ def generator(seed: int, position: int) -> np.random.Generator:
 class BatchBuffers:
   """The arrays of batches, each filled by several threads at once.
 
-  Memory is recycled: page faults in new memory would take a tenth of the time
-  that it takes to make a batch.
+  Memory is recycled: page faults in new memory would take a tenth as long as
+  making the batch.
   """
 
   def __init__(self, fields: dict[str, Field], num_rows: int, num_shards: int):
-    """Takes the columns, the rows of a shard and the shards of a batch."""
+    """Takes the columns, the rows per shard and the shards per batch."""
     self._args = fields, num_rows, num_shards
     self._unused = {key: [] for key in fields}
     self._begun = {}  # batch → (arrays, shards still to be handed out)
@@ -263,8 +263,8 @@ class BatchBuffers:
   def _array(self, key, shape, dtype):
     """Returns an uninitialized array."""
     size, unused = math.prod(shape), self._unused[key]
-    # Not np.empty: a view of a view refers to the array that owns the memory,
-    # so the finalizer below would have nothing to wait for.
+    # Not np.empty: views of `array` would then refer to the owner of the memory
+    # instead, and the finalizer below would have nothing to wait for.
     memory = (
       unused.pop() if unused else mmap.mmap(-1, size * dtype.itemsize or 1)
     )
@@ -275,7 +275,7 @@ class BatchBuffers:
 
 
 def join(shards: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-  """Returns the batch whose rows the shards from `BatchBuffers` view."""
+  """Returns the batch; its rows are what shards from `BatchBuffers` view."""
   return {
     key: rows.base.reshape(len(shards) * len(rows), *rows.shape[1:])
     for key, rows in shards[0].items()

@@ -1,4 +1,4 @@
-"""From host batches to global arrays on devices, ahead of the consumer."""
+"""Places host batches on devices as global arrays, ahead of the consumer."""
 
 import collections
 import contextlib
@@ -16,8 +16,8 @@ from dpn.input_pipeline.batches import SKIPPED
 class DeviceIterator(Iterator[dict[str, jax.Array]]):
   """Batches as dicts of global arrays, placed by a background thread.
 
-  An error of the batches is raised after the batches before it. `close()` ends
-  the thread and closes the batches; so does dropping the iterator.
+  An error in making a batch is raised once all batches before it are consumed.
+  `close()` ends the thread and closes `batches`, as dropping the iterator does.
 
   Attributes:
     wait_secs: how long the consumer has waited for batches.
@@ -33,14 +33,14 @@ class DeviceIterator(Iterator[dict[str, jax.Array]]):
   ):
     """Starts the thread, which places `prefetch` batches ahead.
 
-    They are this process's rows of every batch: `sharding` splits the leading
+    `batches` yields this process's rows only: `sharding` splits the leading
     axis of every array over the processes, see `sharding.rows_by_process`.
     """
     if prefetch < 1:
       raise ValueError(f"prefetch must be 1 batch or more, got {prefetch}.")
     self.wait_secs = 0.0
     self.skipped = 0
-    # Does not refer to self: a forgotten iterator gets closed.
+    # This generator does not refer to self: a dropped iterator gets closed.
     self._placed = _place_all(iter(batches), sharding, prefetch)
     next(self._placed)
 
@@ -58,7 +58,7 @@ class DeviceIterator(Iterator[dict[str, jax.Array]]):
 
 
 def _place_all(batches, sharding, prefetch):
-  """Yields once when the thread works, then `_place_next` of every batch."""
+  """Yields None once the thread is at work, then what `_place_next` returns."""
   pool = futures.ThreadPoolExecutor(1, "to_device")
   submit = functools.partial(pool.submit, _place_next, batches, sharding)
   ahead = collections.deque(submit() for _ in range(prefetch))
@@ -68,7 +68,7 @@ def _place_all(batches, sharding, prefetch):
       ahead.append(submit())
       yield placed
   finally:
-    # The garbage collector may get here in the very thread that is joined.
+    # If the garbage collector runs this, it may be in the thread to be joined.
     with contextlib.suppress(RuntimeError):
       pool.shutdown(cancel_futures=True)
     if hasattr(batches, "close"):
@@ -76,7 +76,7 @@ def _place_all(batches, sharding, prefetch):
 
 
 def _place_next(batches, sharding):
-  """Returns the next batch on devices and its SKIPPED; None at the end."""
+  """Returns the next batch on devices and sum of SKIPPED; None at the end."""
   batch = next(batches, None)
   if batch is None:
     return None
@@ -91,7 +91,7 @@ def _place_next(batches, sharding):
 
 
 class ResidentIterator(Iterator[dict[str, jax.Array]]):
-  """Like `DeviceIterator`, for data that are on the devices as a whole."""
+  """Like `DeviceIterator`, for data that are kept whole on the devices."""
 
   wait_secs = 0.0
   skipped = 0
@@ -102,10 +102,10 @@ class ResidentIterator(Iterator[dict[str, jax.Array]]):
     indices: Iterator[np.ndarray],
     sharding: jax.sharding.NamedSharding,
   ):
-    """Copies the arrays of all examples.
+    """Copies the arrays of all examples to every device.
 
-    The `indices` of those in a batch are of any shape; its axes, which
-    `sharding` is about, begin with theirs.
+    `indices` yields which examples make a batch, as an array of any shape: its
+    axes come first in the batch, whose axes `sharding` is about.
     """
     whole = jax.sharding.PartitionSpec()
     place = jax.sharding.NamedSharding(sharding.mesh, whole)

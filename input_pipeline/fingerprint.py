@@ -1,8 +1,8 @@
-"""What decides the pixels that a model sees, recorded to be compared.
+"""Records what decides the pixels that a model sees, to compare it later.
 
-Loaders that do the same on paper decode, crop and resize differently, and
-accuracy differs with them. The extras `fast` and `restart` change no pixel, so
-they are not recorded.
+Loaders that do the same on paper decode, crop and resize differently, and that
+changes accuracy. The extras `fast` and `restart` change no pixel, so they are
+not recorded.
 """
 
 import functools
@@ -27,9 +27,9 @@ _SEEN = (
 
 
 def of_config(config: Mapping[str, Any]) -> dict[str, str | list[str]]:
-  """Returns what reads a config's images, as JSON can hold it.
+  """Returns how a config's images are read, as JSON can hold it.
 
-  `train` and `eval` list all that decodes, crops, resizes or pads, in full.
+  `train` and `eval` list the ops that decode, crop, resize or pad, in full.
   """
   sections = {"train": config.get("input"), "eval": config.get("evals")}
   found = {"decoder": decoder(), "colour": _COLOUR}
@@ -40,7 +40,7 @@ def of_config(config: Mapping[str, Any]) -> dict[str, str | list[str]]:
 
 
 def decoder() -> str:
-  """Returns the library that decodes, with the one for JPEGs in it."""
+  """Returns the library that decodes, and the JPEG library inside it."""
   found = re.search(r"^ *JPEG: *(.*)$", cv2.getBuildInformation(), re.MULTILINE)
   inside = found[1].rpartition("/")[2].strip() if found else "unknown JPEGs"
   return f"OpenCV {cv2.__version__}, {inside}"
@@ -60,8 +60,8 @@ def differences(
 ) -> list[str]:
   """Returns where evaluation differs from what was recorded, in words.
 
-  How images are cropped and resized is compared with the recorded evaluation,
-  if there was any: training crops at random.
+  Cropping and resizing are compared with the recorded evaluation, if there was
+  any, and not with training, which crops at random.
   """
   found = [
     f"{key}: {recorded[key]} there, {here[key]} here"
@@ -74,7 +74,7 @@ def differences(
 
 
 def _written_out(spec: str) -> str:
-  """Returns what was recorded, with arguments that ops have gained since."""
+  """Returns a recorded string with the arguments its ops have gained since."""
   try:
     return "|".join(map(str, parser.parse(spec, pp.OPS)))
   except (
@@ -84,7 +84,7 @@ def _written_out(spec: str) -> str:
 
 
 def compare(where: str, recorded: Mapping[str, Any], here: Mapping[str, Any]):
-  """Warns, once for the same, where evaluation differs from the record."""
+  """Warns where evaluation differs from the record, once per message."""
   if found := differences(recorded, here):
     lines = [f"The loader of {where} was another one:", *found]
     _warn("\n  ".join(lines) + f"\n{_SEEN}")

@@ -12,7 +12,7 @@ from dpn.input_pipeline import pp
 from dpn.input_pipeline.pp import ops_image
 from dpn.weights import preprocessing
 
-# How arrays get other channels, by how many they have and are to have.
+# How to convert arrays, by (channels that they have, channels wanted).
 _CODES = {
   (1, 3): cv2.COLOR_GRAY2RGB,
   (3, 1): cv2.COLOR_RGB2GRAY,
@@ -35,8 +35,8 @@ def prepare(
     modules: modules with your own ops, as in `config.pp_modules`.
 
   Raises:
-    ValueError, OSError: an image cannot be read, or gets another size than the
-      model takes.
+    ValueError, OSError: an image cannot be read, or does not come out in the
+      size that the model takes.
   """
   if _is_one(images) or not (images := list(images)):
     raise ValueError(
@@ -73,8 +73,8 @@ def to_uint8(image: Any, channels: int) -> np.ndarray:
 
   Args:
     image: see `prepare`.
-    channels: wanted. Grey becomes three equal channels, colours their luma,
-      and an alpha channel is dropped.
+    channels: how many to return. Grey becomes three equal channels, colours
+      become their luma, and an alpha channel is dropped.
 
   Raises:
     ValueError, OSError: it is no image, or has other channels.

@@ -1,10 +1,10 @@
-"""Batches of processed examples, from any position, always the same.
+"""Deterministic batches of processed examples, starting at any position.
 
 Position p of a training run reads example `permutation(seed, p // n)[p % n]` of
 the n in the source (`order` has the rest), and augments it with a generator
-keyed by (seed, p). Both are pure functions, so the number of examples seen is a
-run's whole position: it resumes exactly, at once, with any number of threads,
-workers, processes or devices. Grain works ahead; its state is never stored.
+keyed by (seed, p). Both are pure functions, so the number of examples seen is
+the only state: a run resumes exactly, at once, with any number of threads,
+workers, processes or devices. Grain prefetches; its state is never stored.
 
 Batches are dicts of NumPy arrays. 64-bit values become 32-bit, as in JAX.
 """
@@ -38,11 +38,11 @@ _SMALL_BYTES = 2**17  # See docs/input_performance.md.
 
 @dataclasses.dataclass(frozen=True)
 class SingleExamples:
-  """Examples with shapes of their own, in order; iterate as often as needed.
+  """Examples that may differ in shape, in order; iterate as often as needed.
 
   Attributes:
-    examples: all there are.
-    indices: those that this process reads, numbered as in the source.
+    examples: those of all processes.
+    indices: which of them this process reads, numbered as in the source.
   """
 
   examples: batches.Examples
@@ -78,9 +78,9 @@ def _iterate(dataset: grain.IterDataset) -> Iterator[Any]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Data:
-  """Examples in batches: without end in an `order`; without one, a round.
+  """Examples in batches: endless with an `order`, a single round without one.
 
-  The other attributes are the arguments of `pipeline.training`.
+  The other attributes are arguments of `pipeline.training` or keys of `config`.
   """
 
   examples: batches.Examples
@@ -108,7 +108,7 @@ class Data:
       )
 
   def with_seed(self, seed: int) -> "Data":
-    """Returns the same data in another order, augmented otherwise."""
+    """Returns the same data, ordered and augmented with another seed."""
     order = self.order and dataclasses.replace(self.order, seed=seed)
     examples = self.examples.with_seed(seed)
     return dataclasses.replace(self, examples=examples, order=order)
@@ -132,7 +132,7 @@ class Data:
     return self.examples.vocabularies
 
   def indices(self, examples_seen: int = 0) -> Iterator[np.ndarray]:
-    """Yields which examples are in every batch from a position on."""
+    """Yields the indices of each batch's examples, from a position on."""
     for first in itertools.count(examples_seen, self.batch_size):
       batch = self.order.indices(first, first + self.batch_size)
       yield np.asarray(batch, np.int32)
@@ -156,7 +156,7 @@ class Data:
   def batches(self, examples_seen: int = 0) -> Iterator[Batch]:
     """Yields this process's rows of every batch from a position on.
 
-    With on_error="skip" they have the column `batches.SKIPPED`; in a single
+    With on_error="skip" batches have the column `batches.SKIPPED`; in a single
     round, `batches.MASK`. `close` ends the threads or processes.
     """
     shards = _Shards(self, examples_seen)
@@ -259,9 +259,9 @@ def _start_worker(worker_index: int, worker_count: int):
 
 
 def _default_threads(examples: batches.Examples) -> int:
-  """Returns one per core, but one for small examples from memory.
+  """Returns one thread per core, but one in all for small examples in memory.
 
-  With those, threads would only wait for the interpreter's lock.
+  More threads would then only wait for the interpreter's lock.
   """
   fields = examples.fields.values()
   num_bytes = sum(math.prod(f.shape) * f.dtype.itemsize for f in fields)

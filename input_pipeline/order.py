@@ -26,7 +26,7 @@ class Order:
 
   seed: int  # of the permutations
   sizes: tuple[int, ...]  # number of examples in each part
-  counts: tuple[int, ...] = (_ROUND,)  # of `_ROUND` positions, of each part
+  counts: tuple[int, ...] = (_ROUND,)  # each part's positions in a round
   # How often an example occurs in a batch. If that does not divide the batch
   # size, the last examples occur once less.
   repeats: int = 1
@@ -95,7 +95,7 @@ _LOCK = threading.Lock()
 
 @functools.lru_cache(maxsize=128)
 def _cache(seed, part):
-  """Each part of each run has its own: none evicts another's permutations."""
+  """Returns a cache for a part of a run: none evicts another's permutations."""
   del seed, part
   return functools.lru_cache(maxsize=2)(_permutation)
 
@@ -113,7 +113,7 @@ def _permutation(seed, epoch, size, part):
 
 @functools.lru_cache(maxsize=64)
 def _round(seed, number, counts):
-  """Returns the part at every position of a round, and the rank therein."""
+  """Returns every position's part in a round, and its rank within that part."""
   parts = np.repeat(np.arange(len(counts)), counts)
   order = _permutation(seed, int(number), _ROUND, _ROUNDS).astype(int)
   ranks = np.empty_like(parts)

@@ -56,7 +56,7 @@ def training(
       config.input.sketches = {…}
 
   Args:
-    config: see `KEYS`; `data`, `pp` and `batch_size` are needed.
+    config: see `KEYS`; `data` and `batch_size` are needed.
     seed: of order and augmentation.
     process_index: which share of every batch to read.
     process_count: number of shares.
@@ -109,7 +109,7 @@ def _check_values(config: Mapping[str, Any]):
     "config.input", "on_device", config.get("on_device", False), bool
   )
   seed = config["seed"]
-  # SeedSequence splits larger ones into words, so seeds would share orders.
+  # SeedSequence splits larger seeds into words, so two could share an order.
   if not (isinstance(seed, int) and 0 <= seed < 2**32):
     raise ValueError(
       f"config.input.seed, or config.seed, must be in [0, 2**32), got {seed}."
@@ -178,13 +178,13 @@ def _parts(config: dict[str, Any]):
 def _part(
   data: Mapping[str, Any] | sources.Source, spec: str
 ) -> batches.MixturePart:
-  """Returns data and its preprocessing, checked to know the same classes."""
+  """Returns data and its preprocessing, checked to agree on the classes."""
   source = data if isinstance(data, sources.Source) else sources.make(data)
   preprocess = pp.make(spec)
   if onehot := preprocess.onehot_of_source():
     key, depth = onehot
     count = source.num_classes(key) or 0
-    # Without names, it is that of the highest label.
+    # Without class names, the count is only from the highest label.
     if depth < count or (source.class_names(key) and depth > count):
       raise ValueError(
         f"{source.name} has {count} classes of {key!r}, but onehot makes "
@@ -205,8 +205,8 @@ def evaluation(
 ) -> loader.EvaluationData:
   """Returns every example once, in order, with `_mask` false on padding.
 
-  `data` may be a source itself. Random ops do the same to an example every
-  time. With `cache`, batches stay in memory for the next round. The other
+  `data` may be a `Source` itself. Random ops change an example in the same way
+  every time. With `cache`, batches stay in memory for the next round. The other
   arguments and errors are those of `training`.
   """
   return loader.EvaluationData(

@@ -1,10 +1,10 @@
-"""Prints each checkable sentence of the paper beside what your runs say of it.
+"""Prints each checkable claim of the paper beside what your runs say about it.
 
   python -m scripts.claims runs
   python -m scripts.claims runs --format md -o claims.md
 
-A claim whose runs are missing says "not run"; the finished runs that no claim
-is about are named at the end.
+A claim whose runs are missing says "not run". Finished runs that no claim is
+about are listed at the end.
 """
 
 import dataclasses
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from dpn.scripts.results import claims, output, render, run_files, runs
 
-_COLUMN = 40  # letters in a line of a cell, on the terminal
+_COLUMN = 40  # characters per line of a cell, on the terminal
 
 
 def main(argv: Sequence[str] | None = None):

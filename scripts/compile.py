@@ -12,14 +12,14 @@
 
   python -m scripts.compile --table docs/pods.md --target v5e:16x16,v5p:4x4x4
 
-Nothing is run. For a TPU of a given topology, or so many NVIDIA GPUs, it is the
-real compiler that says how much memory a chip needs and which collectives a
-step has; it takes minutes.
-With --what, so are evaluators, without their data, and the initialisation.
-Bounds of the step's time are from data sheets, and no measurement: real steps
-take longer. For cpu:8, eight simulated devices, parameters, optimizer and batch
-are exact; the rest (activations, gradients, copies) is what XLA plans for CPUs,
-and accelerators' compilers mostly need less.
+Nothing is run. For a TPU topology, or a number of NVIDIA GPUs, the real
+compiler says how much memory each chip needs and which collectives a step has;
+this takes minutes. With --what, it also compiles evaluators, without their
+data, and the initialization. Bounds on the step's time come from data sheets,
+not from measurements: real steps take longer. For cpu:8, eight simulated
+devices, parameters, optimizer and batch are exact; the rest (activations,
+gradients, copies) is what XLA plans for CPUs, and accelerators' compilers
+mostly need less.
 """
 
 import itertools
@@ -64,10 +64,10 @@ def build_step(config, devices: Sequence[jax.Device] | None = None):
 
 
 def compile_step(config, devices: Sequence[jax.Device] | None = None):
-  """Returns a config's `build.TrainStep`, and it compiled for these devices.
+  """Returns a config's `build.TrainStep`, and its program for these devices.
 
   Raises:
-    fit.DoesNotFit: it does not fit their memory, by the compiler's own words.
+    fit.DoesNotFit: the compiler says that it does not fit their memory.
   """
   with flash.assume(gpus.attention(devices)):
     step = build_step(config, devices)
@@ -75,7 +75,7 @@ def compile_step(config, devices: Sequence[jax.Device] | None = None):
 
 
 def _compiled(program):
-  """Returns what `program.compile` does."""
+  """Returns `program.compile()`; raises fit.DoesNotFit if memory runs out."""
   try:
     return program.compile()
   except jax.errors.JaxRuntimeError as e:
@@ -117,7 +117,7 @@ def per_device(shapes) -> int:
 
 
 def advice(parts: Mapping[str, int], memory: int) -> str:
-  """Returns whether `parts` fit in `memory` bytes."""
+  """Returns a sentence on whether `parts` fit in `memory` bytes."""
   share = sum(parts.values()) / memory
   if share <= 1:
     return f"It fits: {share:.0%} of a device's memory."
@@ -142,7 +142,7 @@ def main():
     every = itertools.chain(*found["programs"].values())
     needed = [sum(found["memory"].values()), *(x["memory"] for x in every)]
     if max(needed) > found.get("memory_of_device", math.inf):
-      sys.exit(1)  # XLA for GPUs compiles what does not fit
+      sys.exit(1)  # XLA for GPUs compiles even what does not fit
     return
   jax.config.update("jax_platforms", "cpu")
   devices = {}
@@ -194,7 +194,7 @@ def _report(config, target, fitting=True, what=()):
 
 
 def _programs(config, step, parts, chip, devices, what, room):
-  """Prints and returns what else of a run needs, as JSON by its name."""
+  """Prints and returns, as JSON by name, what a run's other programs need."""
   report, known = {}, {}
   state = parts["optimizer"] + parts["average"]
   with flash.assume(gpus.attention(devices)):
@@ -235,7 +235,7 @@ def _fitted(config, devices, room):
 
 
 def _program(compiled, resident, chip, devices):
-  """Returns what a program needs beside the state of training, as JSON."""
+  """Returns, as JSON, what a program needs beside `resident` bytes of state."""
   said = compiled.memory_analysis()
   more = said.argument_size_in_bytes + said.output_size_in_bytes
   found = {"memory": resident + more + said.temp_size_in_bytes}
@@ -247,7 +247,7 @@ def _program(compiled, resident, chip, devices):
 
 
 def _recipe(config, step, report):
-  """Prints and returns how fast a recipe can be at best."""
+  """Prints and returns bounds on a recipe's speed and duration."""
   least = max(report["seconds_at_least"].values())
   rate = config.input.batch_size / least
   steps = step.sizes["total_steps"]

@@ -2,9 +2,9 @@
 
   python -m scripts.config_reference -o docs/config.md
 
-What a field is for is said where it is defined: in `dpn.trainers.config_keys`,
-`dpn.input_pipeline.pipeline.KEYS`, and the docstrings and comments of models,
-tasks, evaluators, sources and ops.
+Each field is described where it is defined: in `dpn.trainers.config_keys`, in
+`dpn.input_pipeline.pipeline.KEYS`, and in the docstrings and comments of
+models, tasks, evaluators, sources and ops.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ from dpn.models import compact, stem, text, two_towers, vit, vit5
 from dpn.scripts.results import output
 from dpn.trainers import config_keys
 
-# "  name: what it is", and lines that are further in.
+# "  name: what it is", and its further lines, which are indented more.
 _ENTRY = re.compile(r"^  ([\w<>]+): ((?:.+\n?)(?: {4,}.+\n?)*)", re.MULTILINE)
 _RESULTS = re.compile(r"^(?:Returns|Raises):$", re.MULTILINE)
 _SECTION = re.compile(r"^(?:Args|Attributes|Returns|Raises):$", re.MULTILINE)
@@ -158,7 +158,7 @@ def _names(names: Iterable[str]) -> str:
 
 
 def _choices(table: Mapping[str, Any]) -> str:
-  """Returns what can be chosen, each with its options and their defaults."""
+  """Returns a table of choices, each with its options and their defaults."""
   rows = [(f"`{n}`", _defaults(of), _first_line(of)) for n, of in table.items()]
   return _table(("name", "options", "what"), rows)
 
@@ -175,7 +175,7 @@ def _defaults(function) -> str:
 
 
 def _options(cls, only: Iterable[str] | None = None) -> str:
-  """Returns the fields of a model's options."""
+  """Returns a table of a model's options."""
   meanings = {}
   for base in reversed(cls.__mro__):
     meanings |= _described(base)
@@ -189,7 +189,7 @@ def _options(cls, only: Iterable[str] | None = None) -> str:
 
 
 def _keys(cls) -> str:
-  """Returns the keys of an evaluator, which are the fields of its class."""
+  """Returns a table of an evaluator's keys, the fields of its class."""
   comments = {}
   for base in reversed(cls.__mro__[:-1]):
     comments |= dict(_COMMENT.findall(inspect.getsource(base)))
@@ -234,7 +234,7 @@ def _first_line(thing) -> str:
 
 
 def _call(name, op) -> str:
-  """Returns an op as it is written, with defaults; `key` and such are known."""
+  """Returns an op's call with its defaults, without keys such as `outkey`."""
   parameters = [
     parameter.replace(annotation=inspect.Parameter.empty)
     for parameter in inspect.signature(op).parameters.values()

@@ -25,17 +25,17 @@ def write_run(
   seconds: float | None = None,
   params: Mapping[str, np.ndarray] | None = None,
 ):
-  """Writes a run folder; without `seconds` it is that of an incomplete run.
+  """Writes a run folder; without `seconds` the run is incomplete.
 
   Args:
     folder: to be made.
     stem_ln: of the model.
     seed: of the run.
-    config: further keys of the config; they win.
-    rows: of metrics.jsonl, the last of them those of done.json.
-    results: of a finished run of one step, in place of rows and seconds.
-    seconds: the training took.
-    params: trained, by name.
+    config: further keys of the config; they override the others.
+    rows: of metrics.jsonl; the last one is also in done.json.
+    results: of a finished run of one step, instead of rows and seconds.
+    seconds: how long the training took.
+    params: trained parameters, by name.
   """
   if results is not None:
     rows, seconds = [{"step": 1, **results}], 1.0

@@ -4,14 +4,14 @@
 
 SRC is a run's folder, one of its checkpoints (…/checkpoints/1000), or a
 parameter file of this code base, big_vision, timm, Hugging Face or vit-pytorch:
-.npz, .safetensors, or a folder with config.json and model.safetensors. What it
-is, is recognized.
+.npz, .safetensors, or a folder with config.json and model.safetensors. Which of
+these it is, is recognized.
 
-DST is an .npz file for big_vision, else a .safetensors file; for timm and hf a
-name without suffix makes a folder with a config.json as well. It must not exist
-yet.
+DST is an .npz file for big_vision, else a .safetensors file. For timm and hf, a
+name without suffix makes a folder, with a config.json as well. DST must not
+exist yet.
 
-Names, and what no library but this has a place for: docs/checkpoints.md.
+docs/checkpoints.md has names, and what no library but this has a place for.
 """
 
 import ast
@@ -40,12 +40,12 @@ def convert(
   options: Mapping[str, object] | None = None,
   arch: str | None = None,
 ) -> list[str]:
-  """Writes `target` and returns what a person should know about it.
+  """Writes `target` and returns what the user should know about it.
 
-  Args are those of the command line, see `main`; `options` those of --set.
+  The arguments are the command line's, see `main`; `options` are from --set.
 
   Raises:
-    ValueError, OSError: it cannot be read, converted or written.
+    ValueError, OSError: the checkpoint cannot be read, converted or written.
   """
   folder.check_target(target, to)
   model = _read(source, options or {}, arch)
@@ -61,7 +61,7 @@ def convert(
 
 
 def read(path: str, told: Sequence[str] = ()) -> vit_params.VitParams:
-  """Returns any checkpoint's model; `told` is as for --set."""
+  """Returns the model of any checkpoint; `told` has the items of --set."""
   return _read(path, parse_options(told))
 
 
@@ -71,7 +71,7 @@ def _read(path, options, arch=None):
 
 
 def of_timm() -> str:
-  """Returns timm's architectures, and which of them ours can be, a line each.
+  """Returns timm's architectures, a line each, with whether they load by name.
 
   Raises:
     ValueError: timm is not installed.
@@ -99,7 +99,7 @@ def of_timm() -> str:
 
 
 def parse_options(items: Sequence[str]) -> dict[str, object]:
-  """Returns {"gelu": "exact", …} of "gelu=exact" and such.
+  """Returns {"gelu": "exact", …} for items such as "gelu=exact".
 
   Raises:
     ValueError: on an unknown option.

@@ -2,9 +2,9 @@
 
   python -m scripts.count --config configs/augreg_i1k.py:variant=B/16
 
-Nothing is computed: shapes come from jax.eval_shape, FLOPs from `dpn.flops`,
-which counts the matrix products and convolutions of a forward pass in
-evaluation. Papers mostly call multiply-adds FLOPs. Blocks are summed.
+Nothing is computed: shapes come from jax.eval_shape, and FLOPs from
+`dpn.flops`, which counts the matrix products and convolutions of a forward pass
+in evaluation. Papers mostly call multiply-adds FLOPs. Blocks are summed up.
 
 With --audit it initializes the model and lists every parameter instead: shape,
 initial value and standard deviation; the factor of its learning rate, or
@@ -13,8 +13,8 @@ patterns of the config decided on the latter two.
 
   python -m scripts.count --audit vit.safetensors
 
-Of a parameter file of any library, --audit counts the parameters that weight
-decay is usual for, by kind, and tells what looks wrong: norms whose scales
+For a parameter file of any library, it counts parameters by kind and says which
+kinds are usually decayed. It reports what looks wrong: norms whose scales
 collapsed, registers and positions that are unused or alike, and outputs of
 dense layers that do not depend on the input.
 """
@@ -55,7 +55,7 @@ def count(task: dpn.tasks.base.Task, spec: loader.Spec) -> pd.DataFrame:
     rows[_BLOCK.sub(r"\1\2", module)][column] += number
 
   for name, leaf in trees.flatten(variables["params"]).items():
-    # Parameters that the model itself owns stand for themselves.
+    # A parameter of the model itself, in no submodule, is its own row.
     add("parameters", name.rpartition("/")[0] or name, leaf.size)
   for scope, number in flops.by_scope(loss, variables, batch).items():
     add("FLOPs", _module(scope, variables["params"]), number)
@@ -73,7 +73,7 @@ def _module(scope, params):
 
 
 def audit(config, task: dpn.tasks.base.Task, spec: loader.Spec) -> pd.DataFrame:
-  """Returns what the config makes of each parameter, a row for each.
+  """Returns how the config treats each parameter, a row for each.
 
   Args:
     config: with the optimizer's settings.

@@ -15,13 +15,13 @@ warmup and decay: the config's warmup may be longer than all of it, and early in
 a warmup, with a head that starts at zero, hardly any gradient reaches the
 embedding.
 
-For the folder of a run, its final parameters are measured as well, and the log
+For the folder of a run, it measures the final parameters as well, and the log
 gives the gradient's share over the whole training. Images are those that the
 config trains on, with its augmentation.
 
-Of a parameter file of any library it says, without data, what the norms and the
-patch embedding have learned. scripts.convert tells what such a file may be;
---set says what it does not.
+For a parameter file of any library it says, without data, what the norms and
+the patch embedding have learned. scripts.convert tells what such a file may be;
+--set gives model options that it lacks.
 """
 
 import contextlib
@@ -159,9 +159,9 @@ def _schedule(given):
 
 
 def _images(data: loader.Data, pixels):
-  """Yields batches with pixels from -1 to 1, as our studies had them.
+  """Yields batches of images, pixels from -1 to 1 as our studies had them.
 
-  As the model sees them if it is not known how they were normalized.
+  If how they were normalized is unknown, they stay as the model sees them.
   """
   with contextlib.closing(data.batches()) as batches:
     for batch in batches:
@@ -173,7 +173,7 @@ def _images(data: loader.Data, pixels):
 
 
 def tables(found: dict) -> list[pd.DataFrame]:
-  """Returns the numbers: of patches, of signals, and of changed images."""
+  """Returns tables of patches, of signals, and of changed images."""
   signals = {name: _signals(part) for name, part in found["signals"].items()}
   changes = pd.DataFrame(found["invariance"]["changes"]).map("{:.2f}".format)
   return [
@@ -241,7 +241,7 @@ def in_comparison(found: dict) -> str:
 
 
 def _signals(part):
-  """Returns what is shown of `measures.signals`."""
+  """Returns the row of a table that shows `measures.signals`."""
   low, _, middle, _, high = part["token_norms"]
   row = {"tokens' norm (5–95%)": f"{middle:.2f} ({low:.2f}–{high:.2f})"}
   if "position_norms" in part:
@@ -254,7 +254,7 @@ def _signals(part):
 def from_file(
   path: str, told: list[str]
 ) -> tuple[dict, list[str], list[pd.DataFrame]]:
-  """Returns what a parameter file tells: numbers, what of, and tables."""
+  """Returns what a parameter file shows: numbers, texts and tables."""
   model = convert.read(path, told)
   found = learned.learned(model)
   notes = [note for note in model.notes if note.startswith("Assumed")]
@@ -266,7 +266,7 @@ def main(folder: str | None = None):
     raise ValueError("Give either --config or the folder of a run.")
   config = _CONFIG.value
   if folder and not os.path.isfile(folder):
-    # With what it started from, which measures.short_training starts from.
+    # With config.model_init, from which the short training starts, too.
     config = ml_collections.ConfigDict(checkpoints.config_beside(folder))
   wrong = (_SET,) if config else (_STEPS, _EXAMPLES, _BATCH_SIZE)
   if given := [f"--{flag.name}" for flag in wrong if flag.present]:

@@ -1,15 +1,15 @@
-"""Embeds the images of data by a locked tower, once for all epochs.
+"""Embeds the images of a data set with a locked tower, once for all epochs.
 
   python -m scripts.embed_images --config configs/mini_lit.py:init=T \
     --splits train,new_names,new_fonts --out E
   python -m trainers.train --config configs/mini_lit.py:embedded=E --workdir W
 
-The config is one that trains with this tower (config.model_init); its
-config.input.data names the data, of which the given splits are embedded. --pp
-preprocesses the images and must not be random; by default it is `pp_img` of the
-first evaluator that has one. The result is a data source, `embedded:E`, for
+The config is one that trains with this tower (config.model_init) on the data
+set config.input.data, of which the given splits are embedded. --pp preprocesses
+the images and must not be random; by default it is `pp_img` of the first
+evaluator that has one. The result is a data source, `embedded:E`, for
 config.model.image_model = "precomputed". (arXiv 2111.07991: a locked tower
-embeds an image, if that is not augmented, always the same.)
+always embeds an image the same way, unless the image is augmented.)
 """
 
 import os

@@ -6,21 +6,21 @@
     --config configs/fewshot.py:variant=B/16,stem_ln=none --checkpoint b16.npz
 
 A run's folder, or one of its checkpoints (…/checkpoints/1000), is evaluated by
-the evaluators of its own config, or those of --evals. For a folder, its newest
-parameters are used.
+the evaluators of its own config, or by those that --evals names. Of a folder,
+the newest parameters are used.
 
 With --data, any checkpoint of a Vision Transformer (also a parameter file of a
 supported library) is probed on your data: a linear classifier is trained on a
 few pictures of each class, --shots, and tested on others. The data are a
 folder, /photos/<class>/<file> or /photos/train/… with /photos/val/…, or
 anything that config.input.data.name can be. Model and preprocessing are read
-from the checkpoint; --splits and --arch (timm's name of the model) say what it
-does not.
+from the checkpoint, or --arch gives timm's name of the model; the splits are
+found in the data, or --splits names them.
 
 With --config, its evaluators run on --checkpoint, which is anything that
-config.model_init can be, of the model that the config describes. The config's
-model_init, optimizer and training data are not used. The head is loaded unless
-all evaluators probe a representation.
+config.model_init can be and holds the model that the config describes. The
+config's model_init, optimizer and training data are not used. The head is
+loaded unless all evaluators probe a representation.
 
 Prints a table; --out writes a row like those of metrics.jsonl.
 """
@@ -45,7 +45,7 @@ def evaluate(
 ) -> dict[str, Any]:
   """Returns `{"step": …, "<evaluator>/<metric>": …}`.
 
-  For arguments and errors see `checkpoints.prepare`; besides, it raises
+  For arguments and errors see `checkpoints.prepare`; it also raises
   errors.EvaluatorError if an evaluator fails.
   """
   with damage.reading(f"{path}, or its config,"):
@@ -57,7 +57,7 @@ def evaluate(
 
 
 def table(row: Mapping[str, Any]) -> str:
-  """Returns the row as lines of name and value, without single seeds."""
+  """Returns the row as lines of name and value, leaving out single seeds."""
   shown = {
     key: f"{value:.4f}" if isinstance(value, float) else value
     for key, value in row.items()

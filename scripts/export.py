@@ -29,7 +29,7 @@ from dpn.scripts.results import output
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 _KNOWN = (*PLATFORMS, "rocm")
-_MOST_BYTES = 2**31  # of what jax.export serializes
+_MOST_BYTES = 2**31  # that jax.export can serialize
 
 
 def export(
@@ -39,18 +39,18 @@ def export(
   arch: str | None = None,
   options: Mapping[str, Any] | None = None,
 ) -> tuple[bytes, dict[str, Any]]:
-  """Returns a program of images (batch, rows, cols, channels), and about it.
+  """Returns a program of images (batch, rows, cols, channels), and metadata.
 
   Args:
     source: any path that `vit.from_pretrained` takes.
-    name: of what it returns, one of `vit.Model`'s intermediates.
-    platforms: to run on.
+    name: which of `vit.Model`'s intermediates the program returns.
+    platforms: that the program can run on.
     arch: see `vit.from_pretrained`.
-    options: likewise.
+    options: of the model, likewise.
 
   Raises:
-    ValueError, OSError: the checkpoint cannot be read; or nothing has this
-      name; or a platform or the images' size is unknown.
+    ValueError, OSError: the checkpoint cannot be read; or no intermediate has
+      this name; or a platform or the images' size is unknown.
   """
   for platform in platforms:
     errors.check_known("platform", platform, _KNOWN)

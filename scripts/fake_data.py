@@ -1,4 +1,4 @@
-"""Fake data of the shapes that a config asks for; none need be there."""
+"""Fake data of the shapes that a config asks for; no real data are needed."""
 
 import io
 from collections.abc import Mapping, Sequence
@@ -35,8 +35,8 @@ def spec(config) -> loader.Spec:
 def describe(config) -> tuple[loader.Spec, int]:
   """Returns `spec`, and how many examples there are.
 
-  Where config.input.pp decodes images, a grey one will do, with label 0 or a
-  label map of zeros, and EXAMPLES; otherwise the data are opened.
+  Where config.input.pp decodes images, a grey one stands in, with label 0 or a
+  label map of zeros, and there are EXAMPLES; otherwise the data are opened.
   """
   pp.add_modules(config.get("pp_modules") or ())
   parts = map(config.input.get, config.input.get("data", ()))  # of a mixture
@@ -54,9 +54,9 @@ def describe(config) -> tuple[loader.Spec, int]:
 
 
 def evals(config, size: Sequence[int]) -> dict[str, Any]:
-  """Returns config.evals with grey images instead of data that are decoded.
+  """Returns config.evals with grey images in place of data that are decoded.
 
-  Before preprocessing they have that size, (rows, cols).
+  `size`, (rows, cols), is that of the images before preprocessing.
   """
   pp.add_modules(config.get("pp_modules") or ())
   sections = config.to_dict().get("evals") or {}
@@ -81,7 +81,7 @@ def evals(config, size: Sequence[int]) -> dict[str, Any]:
 
 
 class Labels(sources.Source):
-  """Grey images of class 0, each with a caption; the split is their size."""
+  """Grey images of class 0, each with a caption; the split names their size."""
 
   maps = False
 
@@ -97,7 +97,7 @@ class Labels(sources.Source):
 
 
 class LabelMaps(Labels):
-  """The same with label maps of zeros."""
+  """Grey images with captions and label maps of zeros."""
 
   maps = True
 

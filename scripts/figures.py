@@ -4,14 +4,14 @@
   python -m scripts.figures W/params.safetensors --figure 3 -o figures
   python -m scripts.figures runs --figure all -o figures
 
-1: gain of each LayerNorm placement; 2: gradient norm against depth (left) and
-of the patch embedding against the step (right); 3: scale of the first LayerNorm
-of Dual PatchNorm, also of a parameter file; 4: gradient norm against depth of
-B/32, S/32 and S/16 (Appendix H); 6: Table 6; curves: training loss and
-results by step; differences: of each arm from the baseline; zoo: of each method
-of configs/norm_zoo.py; studies: the published ones by what
-diagnose measures. 2 and 4 need runs with `config.log_grad_depth`. More than
-eight arms get a small panel each.
+1: gain of each LayerNorm placement; 2: gradient norm against depth (left), and
+that of the patch embedding against the step (right); 3: scale of Dual
+PatchNorm's first LayerNorm, also from a parameter file; 4: gradient norm
+against depth for B/32, S/32 and S/16 (Appendix H); 6: Table 6; curves: training
+loss and results by step; differences: of each arm from the baseline; zoo: of
+each method of configs/norm_zoo.py from a plain ViT; studies: gains of the
+published ones, by what diagnose measures. 2 and 4 need runs with
+`config.log_grad_depth`. More than eight arms get a small panel each.
 """
 
 import functools

@@ -6,9 +6,9 @@
 
 `dpn NAME` is `python -m dpn.scripts.NAME`, and `dpn train` is `python -m
 dpn.trainers.train`. A config that is not in the current folder is looked for
-among those that come with the package, so that the commands of the
-documentation work without a checkout. Benchmarks, which only a checkout has,
-are `python -m benchmarks.step` and its like.
+among those that come with the package, so that the documentation's commands
+work without a checkout. Benchmarks, which only a checkout has, are started with
+`python -m benchmarks.step` and the like.
 """
 
 import ast
@@ -24,7 +24,7 @@ from dpn import configs, errors, scripts
 
 
 def commands() -> dict[str, str]:
-  """Returns {command: module} of all that can be run."""
+  """Returns {command: module} for everything that can be run."""
   names = sorted(
     module.name for module in pkgutil.iter_modules(scripts.__path__)
   )
@@ -38,7 +38,7 @@ def commands() -> dict[str, str]:
 
 
 def main(argv: Sequence[str] | None = None):
-  """Runs the command that the first argument names with the others."""
+  """Runs the command that the first argument names, with the remaining ones."""
   command, *arguments = (sys.argv[1:] if argv is None else argv) or ["--help"]
   known = commands()
   if command in ("-h", "--help", "help"):
@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None):
 
 
 def packaged_configs(arguments: Sequence[str]) -> list[str]:
-  """Returns the arguments with the paths of the package's own configs."""
+  """Returns arguments in which the package's own configs have full paths."""
   result = []
   for i, argument in enumerate(arguments):
     flag, equals, value = argument.rpartition("--config=")

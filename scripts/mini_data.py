@@ -2,9 +2,9 @@
 
   python -m scripts.mini_data runs/mini/data
 
-digits.npz: the 1,797 scanned digits of scikit-learn. photos.npz: 1,200 tiles
-of its two photographs, to tell which they are from. Both in colour, with 1,000
-images to train on and the others to test.
+digits.npz: the 1,797 scanned digits of scikit-learn. photos.npz: 1,200 tiles of
+its two photographs; the label says which one a tile is from. Both are in
+colour, with 1,000 images to train on and the others to test.
 """
 
 import pathlib

@@ -12,9 +12,9 @@ what the command prints for each.
 Photographs are shrunk until their shorter side has 128 pixels, by averaging,
 and the middle is cut out; those of tiny_imagenet have 64, and keep them. Where
 a repository has no split, the file's SHA-256 decides, so identical files are
-never in two parts. Of identical files one is kept, in test rather than minival
-rather than train; if their labels differ, none. Each split is sorted by
-SHA-256: `test[:20%]` is a random sample.
+never in two parts. Of identical files one is kept, in test before minival, and
+in minival before train; if their labels differ, none is. Each split is sorted
+by SHA-256, so `test[:20%]` is a random sample.
 """
 
 import collections
@@ -49,7 +49,7 @@ class PhotoSet(NamedTuple):
   repository: str
   commit: str
   photos: Callable[[pathlib.Path], Iterator[Photo]]
-  checksum: str  # of `checksum`
+  checksum: str  # that `checksum` must return
   side: int = 128  # of the arrays, in pixels
 
 

@@ -2,8 +2,8 @@
 
   python -m scripts.placements -o docs/methods.md
 
-From left to right is what a token passes: N is a norm, x what has entered the
-sublayer. Of 12 blocks each kind is shown, with the number of its first.
+Read from left to right: a token passes norms N and a layer; x is what entered
+the sublayer. 12 blocks are drawn, each kind once with its first block's number.
 """
 
 from dpn.models import encoder, placement
@@ -33,7 +33,7 @@ def draw(where: placement.Placement) -> str:
 
 
 def lines() -> list[str]:
-  """Returns the drawings of all placements, one for each kind of block."""
+  """Returns drawings of all placements, at most three kinds of block each."""
   result = []
   for name in placement.PLACEMENTS:
     config = encoder.Config(block_ln=name, depth=DEPTH)
@@ -41,7 +41,7 @@ def lines() -> list[str]:
     for i, (_, fields) in enumerate(encoder.bind_blocks(config)):
       kinds.setdefault(draw(fields["placement"]), i + 1)
     found = list(kinds.items())
-    # Where all blocks differ, the first two and the last.
+    # Of more than three kinds, the first two and the last.
     for text, i in found[:2] + found[2:][-1:]:
       label = name if len(found) == 1 else f"{name}, {i}"
       result.append(f"{label:<20}{text}")

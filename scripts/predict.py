@@ -3,11 +3,11 @@
   python -m scripts.predict runs/flowers new.jpg folder/of/pictures
   python -m scripts.predict runs/flowers folder --out seen.csv --picture p.png
 
-The model is that of a run or of any other checkpoint of a classifier. Pictures
-are prepared as for its evaluation. Prints the likeliest classes of each with
-their probabilities (independent ones, if a run's loss was sigmoid_xent), named
-by the run's class_names, or else numbered. --out writes the table as JSON or
-CSV, --picture draws the pictures as the model saw them.
+The model is a run's, or any other checkpoint of a classifier. Pictures are
+prepared as for its evaluation. For each picture it prints the likeliest classes
+with their probabilities (independent ones, if a run's loss was sigmoid_xent),
+named by the run's class_names, or else numbered. --out writes the table as JSON
+or CSV, --picture draws the pictures as the model saw them.
 """
 
 import os
@@ -69,7 +69,7 @@ def predict(
 
 
 def pictures(paths: Sequence[str]) -> Iterator[str]:
-  """Yields files, of folders all images that are not hidden, in order."""
+  """Yields files; of a folder, all its images that are not hidden, in order."""
   for path in paths:
     if os.path.isdir(path):
       yield from (os.path.join(path, x) for x in image_files.images(path))

@@ -3,32 +3,32 @@
   python -m scripts.prepare_data --source folder:/photos --name photos --verify
 
 The source is anything that config.input.data can name: class folders, tar
-archives, manifests, Parquet, your own. The result is read as `photos` from
---data_dir (else $TFDS_DATA_DIR, else ~/tensorflow_datasets), by us and by TFDS.
-Records are shuffled, the same way each time, so that `train[:10%]` is a random
-sample: the same as `train[:10%]` of class folders and archives. Class folders
-without splits, whose split is `all`, become `train`.
+archives, manifests, Parquet, your own. Both this code and TFDS can read the
+result, as `photos`, from --data_dir (else $TFDS_DATA_DIR, else
+~/tensorflow_datasets). Records are shuffled, the same way each time, so that
+`train[:10%]` is a random sample: the same as `train[:10%]` of class folders and
+archives. Class folders without splits, whose split is `all`, become `train`.
 
   python -m scripts.prepare_data --source tfrecord:OLD/dtd/3.0.1 --data_dir NEW
   python -m scripts.prepare_data --source array_record:OLD/imagenet2012/5.1.0 \
     --data_dir NEW --restart
 
-copy a data set of TFDS: records, their order and the number of files stay the
-same, so splits keep their meaning. (TFDS's own tool,
+These copy a data set of TFDS: records, their order and the number of files stay
+the same, so splits keep their meaning. (TFDS's own tool,
 `tensorflow_datasets.scripts.convert_format`, needs TensorFlow.)
 
 With any source, --restart (extra `restart`) adds markers to JPEGs that let the
 input decode only what a crop keeps, without changing a pixel; --max_side 512
-shrinks larger JPEGs alone. docs/input_performance.md has what either gains.
+shrinks only larger JPEGs. docs/input_performance.md says what each gains.
 
-With --vocab_size 8000 a sentencepiece model is trained on the captions, under
---text_key, of the first split; `tokenizer.model` in the folder is for the op
-`tokenize`.
+--vocab_size 8000 trains a sentencepiece model on the captions of the first
+split, under --text_key, and writes it to the folder as `tokenizer.model`, for
+the op `tokenize`.
 
 After an interruption, the same command resumes after the last finished file.
-With --verify every record is read again and compared with its checksum; those
-that TFRecord has are compared, too, while it is read (quickly with the package
-`crc32c`, which the extra `prepare` installs).
+With --verify every record is read again and compared with its checksum;
+TFRecord's own checksums are compared, too, while it is read (quickly with the
+package `crc32c`, which the extra `prepare` installs).
 """
 
 import argparse
@@ -50,7 +50,7 @@ from dpn.input_pipeline.sources import rewrite, tfds, tfds_writer, tfrecord
 from dpn.input_pipeline.text import tokenizers
 from dpn.scripts.results import output
 
-# What a copied data set has of its own.
+# Options that a copy takes from the data set instead.
 _CHOSEN = ("name", "version", "splits", "shard_size", "vocab_size", "text_key")
 _NO_LABEL_MAPS = "--max_side shrinks no label maps: leave it out."
 _BYTES = bytes | str  # of what is no integer
@@ -60,7 +60,7 @@ TOKENIZER = "tokenizer.model"
 
 
 class Checksums(TypedDict):
-  """checksums.json: what is prepared from where, and what is done of it."""
+  """checksums.json: what is prepared from where, and which files are done."""
 
   origin: dict[str, Any] | None
   shards: dict[str, tuple[int, int, str]]  # see tfds_writer.Shard
@@ -72,7 +72,7 @@ class Plan(NamedTuple):
   folder: str
   # By split, the number of examples in each file and what reads their records.
   files: dict[str, list[tuple[int, Callable[[], Iterator[bytes]]]]]
-  checksum: int  # of the classes and of some examples; 0 of copies
+  checksum: int  # of the classes and of some examples; 0 for copies
   # Writes the rest: (folder, {split: written shards}, note) → None.
   finish: Callable[[str, dict[str, list[tfds_writer.Shard]], str], None]
 
@@ -123,10 +123,10 @@ def prepare(args: argparse.Namespace, images: Mapping[str, Any]) -> str:
 
 
 def _begin(directory: str, origin: Mapping[str, Any]) -> Checksums:
-  """Returns what is done of a data set so far.
+  """Returns which files of a data set are done so far.
 
   Raises:
-    ValueError: the folder is of another data set.
+    ValueError: the folder holds another data set.
   """
   os.makedirs(directory, exist_ok=True)
   path = os.path.join(directory, CHECKSUMS)
@@ -162,7 +162,7 @@ def _convert(args) -> Plan:
     with damage.reading(data.name):
       checksum = sources.checksum(data, checksum, keys=found)
     order = sources.shuffled(len(data))
-    # TFDS keeps the name `all` for all splits together.
+    # TFDS reserves the name `all` for all splits together.
     files["train" if split == "all" else split] = [
       (len(chunk), functools.partial(_records, data, chunk, features))
       for chunk in np.array_split(order, -(-len(data) // args.shard_size))
@@ -198,7 +198,7 @@ def _records(data, indices, features) -> Iterator[bytes]:
 
 
 def _features(data: sources.Source) -> dict[str, str | int | Sequence[str]]:
-  """Returns what to write by key, as `tfds_writer.write_info` wants it."""
+  """Returns what each key to write is, as `tfds_writer.write_info` takes it."""
   features = {}
   for key, value in data[0].items():
     if isinstance(value, bytes) and value.startswith(b"\xff\xd8"):
@@ -262,7 +262,7 @@ def _copy(directory: str, file_format: str, args) -> Plan:
       found = named(where, names)
       for name in names:
         path = os.path.join(where, name)
-        if os.path.islink(path):  # to what may be no part of the data
+        if os.path.islink(path):  # its target may be no part of the data
           print(f"{path} is a link, and left out.")
           found.add(name)
         else:
@@ -280,7 +280,7 @@ def _copy(directory: str, file_format: str, args) -> Plan:
   return Plan(folder, files, 0, finish)
 
 
-# The formats of TFDS that can be copied, and what reads a file of them.
+# The formats of TFDS that can be copied, and what reads their files.
 COPIED = {
   "tfrecord": tfrecord.records,
   "array_record": lambda path, check: tfds_writer.records(path),
@@ -288,7 +288,7 @@ COPIED = {
 
 
 def captions(args: argparse.Namespace) -> Iterator[str]:
-  """Returns the captions of the first split in lower case, read as needed.
+  """Returns the captions of the first split in lower case, read lazily.
 
   Raises:
     ValueError, OSError: there are none under --text_key.
@@ -304,7 +304,7 @@ def verify(directory: str) -> tuple[int, int]:
   """Reads every record again; returns the numbers of examples and of files.
 
   Raises:
-    ValueError: a record is missing, damaged or another one.
+    ValueError: a record is missing, damaged or a different one.
   """
   if not os.path.isfile(os.path.join(directory, tfds.INFO)):
     raise ValueError(
@@ -381,7 +381,7 @@ def main(argv: Sequence[str] | None = None):
     )
   with output.errors_in_a_line():
     if args.source:
-      # First: if there are none, nothing is to be written.
+      # First, before anything is written: there may be none.
       texts = captions(args) if args.vocab_size else None
       directory = prepare(args, images)
       output.say(f"Prepared {directory}.")

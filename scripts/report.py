@@ -1,11 +1,11 @@
-"""Writes one page that needs no other: your runs, and the paper beside them.
+"""Writes one self-contained page: your runs, and the paper beside them.
 
   python -m scripts.report runs/digits -o report.html
   python -m scripts.report runs/table1 runs/table6 --baseline dpn
 
-First what the runs say of their arms: a sentence and an interval for each
-comparison, tables, curves, gradients. Then the paper's tables that a run fills
-a cell of, and last the runs, their cost and how their configs differ.
+First comes what the runs say about their arms: a sentence and an interval for
+each comparison, tables, curves, gradients. Then the paper's tables of which a
+run fills a cell, and last the runs, their cost and how their configs differ.
 """
 
 import argparse
@@ -121,7 +121,7 @@ def _summary(frame, interval):
 
 
 def _results(frame, models, results, interval, args):
-  """Returns what the runs say: in words, as a table, as a figure, and all."""
+  """Returns the results in words, as a figure, as tables, and all metrics."""
   words = own_runs.in_words(models)
   parts = [render.heading("Results"), render.listed(words)]
   parts += _pictures(frame, ("differences",), args, missing=[])
@@ -137,7 +137,7 @@ def _results(frame, models, results, interval, args):
 
 
 def _pictures(frame, names, args, missing):
-  """Returns a grid of `figures.FIGURES`, and notes which cannot be drawn."""
+  """Returns a grid of `figures.FIGURES`; notes in `missing` why others lack."""
   shown = []
   for name in names:
     drawn, why = figures.draw_all(frame, [name], args)
@@ -179,7 +179,7 @@ def _predictions(frame):
 
 
 def _beside_the_paper(frame, papers, args):
-  """Returns the paper's tables that a run fills, their figures, its claims."""
+  """Returns the paper's tables that runs fill, with figures, and its claims."""
   parts = []
   for table in papers:
     parts.append(render.html(tables.reduced(table), level=3))

@@ -2,15 +2,15 @@
 
   python -m scripts.select_best runs/table3 [--test]
 
-As VTAB does (arXiv 1910.04867): of the candidates, three learning rates for
-example, the one with the highest mean validation accuracy over its seeds. With
---metric another metric: of a loss the lowest mean. Reads OUT/sweep.json and the
-final metrics of its runs, which all have to be done; a candidate one of whose
-runs diverged is not chosen. Writes OUT/selection.json: the choice for each
-cell, the means, its run folders.
+As VTAB does (arXiv 1910.04867), it chooses the candidate, for example one of
+three learning rates, with the highest mean validation accuracy over its seeds;
+--metric names another metric; if that is a loss, the lowest mean wins. It reads
+OUT/sweep.json and the final metrics of the runs there, which all have to be
+done; a candidate with a diverged run is not chosen. It writes
+OUT/selection.json: for each cell the choice, the means, the chosen run folders.
 
-Then it prints the commands that evaluate the chosen runs on the test split;
---test runs those that have not been run. Each writes test.json in the run's
+Then it prints the commands that evaluate the chosen runs on the test split and
+have not been run; --test runs them instead. Each writes test.json in the run's
 folder: a row like those of metrics.jsonl.
 """
 
@@ -32,7 +32,7 @@ from dpn.trainers import workdir
 
 
 def lower_is_better(metric: str) -> bool:
-  """Returns whether the best of a metric is its lowest value, as of a loss.
+  """Returns whether lower values of a metric are better, as of a loss.
 
   Raises:
     ValueError: its name does not say: it is neither a loss nor a fraction, or
@@ -49,7 +49,7 @@ def lower_is_better(metric: str) -> bool:
 
 
 def best(scores: pd.DataFrame, lowest: bool = False) -> str:
-  """Returns the candidate with the best mean score; of equals the first.
+  """Returns the candidate with the best mean score; among equals the first.
 
   Args:
     scores: (candidates, seeds).
@@ -136,10 +136,10 @@ def _choice(arms: pd.DataFrame, metric: str, lowest: bool) -> dict:
 def test_commands(
   out: str, choices: Mapping[str, Mapping]
 ) -> dict[str, list[str]]:
-  """Returns how to test each chosen run, by the file that this writes.
+  """Returns the command that tests each chosen run, by the file it writes.
 
-  Without the interpreter. The config's argument `test` adds an evaluator of
-  that name.
+  Commands come without the interpreter. The config's argument `test` adds an
+  evaluator of that name.
   """
   config, arms = arms_lib.read_index(out)
   names = [name for choice in choices.values() for name in choice["runs"]]
@@ -157,7 +157,7 @@ def test_commands(
 
 
 def _check_trusted(config, arms):
-  """Raises ValueError if testing would run what only sweep.json names."""
+  """Raises ValueError if testing would run code that only sweep.json names."""
   if not os.path.exists(config):
     raise ValueError(
       f"{arms_lib.INDEX} is of {config}, which is not there. Run this in the "
@@ -172,7 +172,7 @@ def _check_trusted(config, arms):
     )
   get_config = runpy.run_path(config)["get_config"] if is_ours else None
   for arm in arms:
-    # Of ours alone, whose names all come from the argument.
+    # Only our own configs are asked: all their names come from the argument.
     fields = get_config(arm.arg).to_dict() if get_config else {}
     fields |= arm.overrides
     registry.check_names(arms_lib.INDEX, fields, sources.KINDS)

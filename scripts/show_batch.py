@@ -2,10 +2,10 @@
 
   python -m scripts.show_batch --config configs/digits.py --out batch.png
 
-Images are preprocessed, and mixed if config.mixup says so. Below each is its
-label, or its labels and their shares, or its caption, decoded from the token
-ids. Label maps are drawn over their images, with a legend. Values are stretched
-linearly to black and white from the range given at the bottom.
+Images are preprocessed, then changed as config.mixup and config.augment say.
+Below each is its label, its labels with their shares, or its caption, decoded
+from the token ids. Label maps are drawn over their images, with a legend. The
+range of values given at the bottom is stretched linearly to black and white.
 """
 
 import jax
@@ -78,7 +78,7 @@ def batch(
 
 
 def _class_names(config) -> list[str]:
-  """Returns an evaluator's names of the classes, or numbers."""
+  """Returns the class names that an evaluator has, or else numbers."""
   for section in (config.get("evals") or {}).values():
     if section.get("class_names"):
       return list(section.class_names)

@@ -2,9 +2,9 @@
 
   python -m scripts.show_predictions runs/camvid/none-s0 runs/camvid/dpn-s0
 
-For some images of an evaluator's data: image, truth and, for each run, its
-prediction and its errors. The picture is written to the first run's folder,
-where scripts.report finds it.
+For some images of an evaluator's data, it draws the image, the truth and, for
+each run, its prediction and its errors. The picture is written to the first
+run's folder, where scripts.report finds it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ def predict(
   Args:
     path: the run's folder.
     places: which images of the evaluator's data; None for four, evenly spaced.
-    name: of the evaluator; by default that of config.table.metric.
+    name: the evaluator's; by default config.table.metric's, else the first.
 
   Returns:
     Names, and (index, example, predicted map) of each image.

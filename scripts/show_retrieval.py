@@ -3,8 +3,8 @@
   python -m scripts.show_retrieval runs/lit/none-s0 runs/lit/dpn-s0
   python -m scripts.show_retrieval runs/lit/dpn-s0 --texts "a dog" "two dogs"
 
-For each query, and each run, the five most similar items of the data of an
-evaluator of type retrieval, best first. Those that are right are green: images
+For each query and each run, it draws the five most similar items, best first,
+from the data of an evaluator of type retrieval. Right ones are green: images
 with this very caption, or captions of this image. The picture is written to the
 first run's folder, where scripts.report finds it.
 """
@@ -32,9 +32,9 @@ def search(
 
   Args:
     path: the run's folder.
-    images: which of the evaluator's data to ask for; None for four.
-    texts: any texts; None for four captions of the data.
-    name: of the evaluator; by default the first of its type.
+    images: which of the evaluator's images are queries; None for four.
+    texts: queries, any texts; None for four captions of the data.
+    name: the evaluator's; by default config.table.metric's, else the first.
 
   Raises:
     ValueError, OSError: it is not a run with such an evaluator, or has no such

@@ -10,11 +10,11 @@ there; OUT/sweep.json lists them.
 
 The same command again skips finished arms and resumes the others; an arm that
 fails does not stop the rest. At the end it prints what each arm has reached.
-Ctrl-C and SIGTERM let the running ones save (exit status 130); a second Ctrl-C
-kills them.
---print_commands and --slurm run nothing: they print the commands of unfinished
-arms, one per line or as a job array for sbatch. With --seeds_together, all
-seeds of an arm are one process: small models fill a GPU only together.
+Ctrl-C and SIGTERM let running arms save (exit status 130); a second Ctrl-C
+kills them. --print_commands and --slurm run nothing: they print the commands of
+unfinished arms, one per line or as a job array for sbatch. --seeds_together
+trains all seeds of an arm in one process, because small models fill a GPU only
+together.
 """
 
 import argparse
@@ -60,7 +60,7 @@ def run(
   keep_open: int,
   together: bool = False,
 ) -> int:
-  """Runs unfinished arms, prints what became of all and what they reached.
+  """Runs unfinished arms; prints how all of them ended and what they reached.
 
   If `together`, the seeds of an arm train in one process.
 

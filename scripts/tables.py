@@ -6,15 +6,15 @@
   python -m scripts.tables runs --format long -o long.csv
   python -m scripts.tables runs --format archive -o runs.jsonl
 
-Without --table: arms × metrics, each arm's difference from the baseline, and of
-the paper's tables the rows that a run fills (config.table says which, see
-docs/tables.md). --table NAME prints a whole table, what was never run too, and
+Without --table: arms × metrics, each arm's difference from the baseline, and
+those rows of the paper's tables that a run fills (config.table says which, see
+docs/tables.md). --table NAME prints a whole table, also what was never run, and
 names each finished run that fills no cell of it, with the reason. --table runs
-prints every metric that was measured, and each arm's difference in it; --table
-classes runs of segmentation, class by class. --interval says what stands after
-±, on both sides: a 95% interval (ci95) or a standard error (sem). An archive
-holds the runs in a file, a few kilobytes each; it stands for their folders in
-all commands that read results.
+prints every measured metric and each arm's difference in it; --table classes
+shows runs of segmentation class by class. --interval says what follows ±, for
+runs and paper alike: a 95% interval (ci95) or a standard error (sem). An
+archive holds the runs in a file, a few kilobytes each; all commands that read
+results take it in place of their folders.
 """
 
 import dataclasses
@@ -109,7 +109,7 @@ def _existing(frame, args):
 
 
 def _named(frame, args):
-  """Returns the tables that were asked for; their errors are the command's."""
+  """Returns the tables that were asked for, and what is wrong with others."""
   every = [name for name, table in paper.TABLES.items() if table.rows]
   names = every if "all" in args.table else args.table
   made, wrong = [], []

@@ -1,4 +1,4 @@
-"""From a config to the objects that train: no step is taken here."""
+"""Builds the objects that train from a config; takes no step itself."""
 
 import dataclasses
 import functools
@@ -34,7 +34,7 @@ class TrainStep:
   make_update: Callable[[Any], Callable]  # seed → `update`, not yet jitted
 
   def compile(self) -> Callable:
-    """Returns `update`, compiled; on all processes the same program."""
+    """Returns `update`, compiled; checks that all processes have the same."""
     lowered = self.update.lower(self.shapes, self.batch_shapes)
     program = lambda: zlib.crc32(lowered.as_text().encode())
     processes.agree(lambda: {"program": program()})
@@ -62,9 +62,9 @@ class Run:
   total_steps: int
   log_steps: int  # from one log line to the next
   ckpt_steps: int  # from one checkpoint to the next
-  keep_ckpt_steps: int  # between those kept for good; 0: just the last two
+  keep_ckpt_steps: int  # between those kept for good; 0: keep only the last two
   notes: list[str]  # on the config, for the person who starts the run
-  # On what was loaded to begin with; filled when that happens.
+  # Notes on what was loaded at the start; filled when that happens.
   loaded: list[str] = dataclasses.field(default_factory=list)
 
   def of_seed(self, config: Mapping[str, Any]) -> "Run":
@@ -99,7 +99,7 @@ class Run:
     )
 
   def due(self, every_steps: int, step: int) -> bool:
-    """Returns whether a period ends at `step`; one of 0, at the last only."""
+    """Returns whether a period ends at `step`; if it is 0, only at the last."""
     at_end = step == self.total_steps
     return at_end or (every_steps > 0 and step % every_steps == 0)
 
@@ -112,7 +112,7 @@ class Run:
 
 
 def from_config(config: Mapping[str, Any]) -> Run:
-  """Returns the run that a config describes, all of which is checked."""
+  """Returns the run that a config describes; checks the whole config."""
   notes = config_keys.check(config)
   registry.trust_names(config)
   mesh = sharding.make_mesh(config.get("mesh") or [("data", -1)])
@@ -215,7 +215,7 @@ def _jitted(function, shapes, mesh):
 
 
 def _init(config, task, tx, spec) -> Callable[[jax.Array], update.TrainState]:
-  """Returns what makes the state that training begins with."""
+  """Returns the function that makes the state that training begins with."""
   return functools.partial(
     update.init,
     task,
@@ -280,7 +280,7 @@ def _check_trained(config, frozen, total_steps):
 
 
 def _parts(config, batch_size, mesh) -> int:
-  """Returns config.grad_accum, after checking that batches can be shared."""
+  """Returns config.grad_accum; checks that it and the mesh divide a batch."""
   given = config.get("grad_accum")
   parts = 1 if given is None else given
   if not isinstance(parts, int) or parts < 1 or batch_size % parts:
@@ -301,7 +301,7 @@ def _parts(config, batch_size, mesh) -> int:
 
 
 def params_metadata(run: Run) -> dict[str, str]:
-  """Returns the metadata of the parameters' file: what model they are for."""
+  """Returns the metadata of the parameter file: which model it belongs to."""
   options = run.step.task.model_options()
   made = {k: v.sha256 for k, v in run.data.vocabularies.items() if v.sha256}
   more: dict[str, Any] = {metadata.LOADER: fingerprint.of_config(run.config)}
@@ -321,7 +321,7 @@ def pixels(config: Mapping[str, Any]):
 
 
 def one_example(spec: loader.Spec):
-  """Returns a batch of one: enough to initialise from, and cheap."""
+  """Returns a batch of one example: enough to initialize from, and cheap."""
   return {k: np.zeros((1, *s[1:]), dtype) for k, (s, dtype) in spec.items()}
 
 

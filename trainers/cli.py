@@ -18,7 +18,7 @@ flags.disclaim_key_flags()  # so that --help shows them as the command's own
 
 
 class _Config:
-  """What --config says, a ConfigDict once flags are parsed; None without it."""
+  """The value of --config: a ConfigDict once flags are parsed, else None."""
 
   name = "config"
   value: ml_collections.ConfigDict | None = None
@@ -28,7 +28,7 @@ _CONFIG = _Config()
 
 
 def define_config() -> _Config:
-  """Defines --config and --traceback; returns the former."""
+  """Defines --config, --traceback and --trust; returns the first."""
   flags.DEFINE_bool("traceback", False, "Print the traceback of an error.")
   flags.DEFINE_string(
     "config",
@@ -67,10 +67,9 @@ def load_config(path: str) -> ml_collections.ConfigDict:
 
 
 def _with_fields(config, words: Sequence[str]) -> list[str]:
-  """Sets the fields of a config that words of a command line set.
+  """Sets the config fields that a command line names; returns its other words.
 
-  Any field may be set; trainers.config_keys refuses the unknown ones. Returns
-  the other words.
+  Any field may be set; trainers.config_keys refuses unknown ones.
   """
   words = _prepare(config, words)
   parsed = flags.FlagValues()
@@ -86,12 +85,13 @@ def _with_fields(config, words: Sequence[str]) -> list[str]:
 
 
 def _prepare(config, words: Sequence[str]) -> list[str]:
-  """Does what ml_collections does not; returns the words that are left for it.
+  """Sets what ml_collections cannot; returns the words that are left for it.
 
-  It accepts new fields only in sections that are there, and None only where
-  nothing was: `--config.wandb.project=p`, `--config.total_epochs=None`. And
-  neither lists nor a value of another kind than the field's, though
-  config.schedule, for example, is a section or a list.
+  ml_collections accepts new fields only in sections that exist, and None only
+  where nothing was set, which rules out `--config.wandb.project=p` and
+  `--config.total_epochs=None`. It takes neither lists nor a value of another
+  kind than the field's, though config.schedule, for example, is a section or a
+  list.
   """
   left = []
   for word in words:
@@ -131,7 +131,7 @@ def _literal(word):
 
 
 def _changes_kind(there, word):
-  """Returns whether a flag's value is to replace one of another kind, whole."""
+  """Returns whether a flag replaces a whole value by one of another kind."""
   value, section = _literal(word), isinstance(there, ml_collections.ConfigDict)
   if isinstance(value, list | tuple | dict):
     return not isinstance(there, tuple) and not (
@@ -151,10 +151,10 @@ def run(
   required: Sequence[str] = ("config",),
   optional: Sequence[str] = (),
 ):
-  """Parses flags and runs `main`; an error of EXPECTED is its message alone.
+  """Parses flags and runs `main`; shows only the message of EXPECTED errors.
 
-  The flags `required` must be given, and `main` gets the `optional` arguments,
-  which have no flag.
+  The flags `required` must be given. `main` gets the `optional` arguments,
+  which are positional.
   """
 
   def guarded(argv):
@@ -164,7 +164,7 @@ def run(
     if not flags.FLAGS["verbosity"].present:
       logging.set_verbosity(logging.WARNING)  # libraries tell a lot at INFO
     if not flags.FLAGS.traceback:
-      # What goes wrong in Orbax's threads is raised again, and said in a line.
+      # Errors in Orbax's threads are raised again, and then reported in a line.
       logging.get_absl_handler().addFilter(
         lambda record: not (record.exc_info and "orbax" in record.pathname)
       )
@@ -179,14 +179,14 @@ def run(
 
 
 def _parse_flags(argv):
-  """Returns the arguments without a flag; reads the config, if there is one."""
+  """Reads flags and the config, if there is one; returns other arguments."""
   try:
-    # What sets a config's fields is known once the config is there.
+    # Flags that set a config's fields are known only once it is loaded.
     try:
       program, *words = flags.FLAGS(argv, known_only=True)
     except SystemExit:
       sys.exit(0)  # --help has been shown, which absl counts as a failure
-    registry.trust(flags.FLAGS.trust)  # a config may read that of a run
+    registry.trust(flags.FLAGS.trust)  # a config may read a run's config
     if path := flags.FLAGS.config:
       _CONFIG.value = load_config(path)
       words = _with_fields(_CONFIG.value, words)
@@ -200,7 +200,7 @@ def _parse_flags(argv):
 
 
 def fail(error: BaseException | str):
-  """Ends the process with the message alone, or all of it when asked."""
+  """Ends the process with an error's message; --traceback shows all of it."""
   if isinstance(error, BaseException):
     if "--traceback" in sys.argv:  # flags may not be parsed yet
       traceback.print_exception(error)

@@ -6,7 +6,7 @@ import dpn.tasks
 from dpn import errors, schedules, schema
 from dpn.input_pipeline import pipeline
 
-# Durations `<name>_<unit>`, in one of `schedules.UNITS`, and what they are of.
+# Durations, `<name>_<unit>` in a unit of `schedules.UNITS`, and what they span.
 DURATIONS = {
   "total": "the training",
   "log_training": "between two rows of training metrics",
@@ -50,7 +50,7 @@ TRAINER = {
   *FIELDS,
   *(f"{name}_{unit}" for name in DURATIONS for unit in schedules.UNITS),
 }
-# Of `load.load_variables`.
+# Arguments of `load.load_variables`.
 MODEL_LOAD = {
   "dont_load": "patterns of parameters that stay as they were initialized",
   "dont_check": "differences between the file's model and this one to accept",
@@ -58,7 +58,7 @@ MODEL_LOAD = {
   "posemb_grid": "(rows, cols) of the model's patches, if no pp tells",
   "posemb_align_corners": "how position embeddings are resized",
 }
-# The types of some; what reads a key checks the rest.
+# The types of some keys; the code that reads a key checks the others.
 TYPES = {
   **dict.fromkeys(("seed", "num_classes", "ignore_label"), int | None),
   **dict.fromkeys(("init_head_bias", "lr", "wd", "ema_decay"), float | None),
@@ -80,13 +80,13 @@ def known(config: Mapping) -> set[str]:
 
 
 def check(config: Mapping) -> list[str]:
-  """Returns a note on each key that is accepted and means nothing.
+  """Returns a note on each key that is accepted but has no effect.
 
   The values, and the keys of `input`, `model`, `optax`, `schedule` and
   `evals.<name>`, are checked where they are read.
 
   Raises:
-    ValueError: at the first unknown key, or a value of another type.
+    ValueError: at the first unknown key, or value of the wrong type.
   """
   for key in config:
     errors.check_known("key in config:", key, known(config))

@@ -16,9 +16,9 @@ FSDP = [(".*", "fsdp(axis='data', min_size_to_shard_mb=0)")]
 
 
 def tiny_config(**changes: Any) -> ml_collections.ConfigDict:
-  """Returns a run of six steps on digits, with everything random in it.
+  """Returns a config of six steps on digits, with everything random in it.
 
-  Changes are by dotted name, {"model.width": 32}; new keys may be wrong ones.
+  `changes` have dotted names, {"model.width": 32}; new keys may be wrong.
   """
   config = ml_collections.ConfigDict(
     {
@@ -81,7 +81,7 @@ def tiny_config(**changes: Any) -> ml_collections.ConfigDict:
 
 @contextlib.contextmanager
 def at_step(step: int, act: Callable[[], Any]):
-  """Lets every run do something as a step begins."""
+  """Calls `act` in every run as a step begins."""
   tick = log.Progress.tick
 
   def tick_and_act(progress, at):
@@ -96,7 +96,7 @@ def at_step(step: int, act: Callable[[], Any]):
 
 @contextlib.contextmanager
 def killed_at(step: int):
-  """Lets a run end with an exception as a step begins."""
+  """Kills every run, by an exception, as a step begins."""
 
   def kill():
     raise RuntimeError("killed")
@@ -106,7 +106,7 @@ def killed_at(step: int):
 
 
 def sharded_config() -> ml_collections.ConfigDict:
-  """Returns a tiny run, everything sharded, with a row for every step."""
+  """Returns a tiny config, fully sharded, with a row for every step."""
   config = tiny_config(sharding_strategy=FSDP, log_training_steps=1)
   # Adam would turn rounding errors of vanishing gradients into whole steps.
   config.update(optax_name="trace", optax={"decay": 0.9})
@@ -114,7 +114,7 @@ def sharded_config() -> ml_collections.ConfigDict:
 
 
 def contrastive_config() -> ml_collections.ConfigDict:
-  """Returns a tiny, sharded run of two towers on glyphs and their names."""
+  """Returns a tiny, sharded config of two towers on glyphs and their names."""
   config = sharded_config()
   del config.num_classes, config.mixup
   small = {"width": 16, "depth": 1, "mlp_dim": 32, "num_heads": 2}

@@ -1,9 +1,9 @@
 """Connects the processes of a run, and stops them together (SIGTERM, Ctrl-C).
 
-The only place that starts JAX's cluster. Slurm, Open MPI 4 and earlier, Cloud
-TPU and, with its Python package, Kubernetes are recognized by JAX; elsewhere
-three flags of trainers.train say who is who. A process on its own needs none.
-When one process dies, JAX's heartbeats end the others.
+Nothing else starts JAX's cluster. JAX recognizes Slurm, Open MPI 4 and earlier,
+Cloud TPU and, with its Python package, Kubernetes; elsewhere three flags of
+trainers.train say who is who. A process on its own needs none. When one process
+dies, JAX's heartbeats end the others.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-# How long JAX waits for a heartbeat of another process, and for the others once
+# How long JAX waits for another process's heartbeat, and for the others once
 # this one has ended: a process that fails takes them along.
 HEARTBEAT_SECS = 30
 SHUTDOWN_SECS = 30
@@ -63,8 +63,8 @@ INTERRUPTED = 128 + signal.SIGINT  # exit status, as shells have it
 
 def scheduled(env: Mapping[str, str]) -> tuple[int, int] | None:
   """Returns how many (processes, nodes) Slurm or Open MPI started, if any."""
-  # First, as JAX has it: in a Slurm job, mpirun starts one task per node, whose
-  # variables its own processes inherit.
+  # Open MPI first, as in JAX: in a Slurm job, mpirun starts one task per node,
+  # and its own processes inherit that task's variables.
   if "OMPI_COMM_WORLD_SIZE" in env:
     tasks = int(env["OMPI_COMM_WORLD_SIZE"])
     per_node = int(env.get("OMPI_COMM_WORLD_LOCAL_SIZE", tasks))
@@ -84,8 +84,8 @@ def join(
 ):
   """Connects this process with the others of its run; alone, does nothing.
 
-  Must come before anything that touches a device. When the others do not come
-  in time, JAX ends the process, after a message. Process 0 listens at
+  Must come before anything that touches a device. If the others do not come in
+  time, JAX ends the process, after a message. Process 0 listens at
   `coordinator`, "host:port"; without the three arguments JAX asks the
   scheduler.
   """
@@ -124,20 +124,20 @@ def join(
       shutdown_timeout_seconds=SHUTDOWN_SECS,
     )
   except ValueError as e:
-    # JAX's answer to "no cluster that I know": this process is alone.
+    # JAX raises this if it recognizes no cluster: this process is alone.
     if num_processes or "coordinator_address" not in str(e):
       raise
     _check_alone(os.environ)
   finally:
     alarm.cancel()
-  if jax.process_count() == 1:  # of a cluster: JAX listens, and nobody asks it
+  if jax.process_count() == 1:  # JAX caught SIGTERM, but nobody would ask it
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def wait_for_others(what: str):
   """Waits until all processes are here; alone, does nothing.
 
-  JAX takes a process that ends much later than another for a dead one.
+  JAX takes a process that ends much later than another for dead.
   """
   if jax.process_count() > 1:
     multihost_utils.sync_global_devices(what)
@@ -146,8 +146,8 @@ def wait_for_others(what: str):
 def _check_open_mpi(env):
   """Raises ValueError if Open MPI started others that JAX would not find.
 
-  JAX looks for the variable that until version 4 had the address of mpirun, and
-  without it may take this process for one of Slurm's.
+  JAX looks for the variable that held mpirun's address until version 4. Without
+  it, JAX may take this process for one of Slurm's.
   """
   if "OMPI_COMM_WORLD_SIZE" in env and "OMPI_MCA_orte_hnp_uri" not in env:
     raise ValueError(OPEN_MPI.format(env["OMPI_COMM_WORLD_SIZE"]))
@@ -157,7 +157,7 @@ def _check_alone(env):
   """Raises ValueError if there are others, although JAX found no cluster."""
   if started := scheduled(env):
     raise ValueError(SLURM.format(started[0]))
-  # Number 0 may be the only one: nothing in its environment says how many.
+  # Pod 0 may be the only one: its environment does not say how many.
   pod = int(env.get("JOB_COMPLETION_INDEX", 0))
   if pod and "KUBERNETES_SERVICE_HOST" in env:
     raise ValueError(KUBERNETES.format(pod))
@@ -200,7 +200,7 @@ def _check(coordinator, num_processes, process_id, nodes):
 
 
 class Preempted(BaseException):  # no `except Exception` may swallow it
-  """A signal to stop came where it may interrupt."""
+  """Raised when a signal to stop arrives where it may interrupt."""
 
 
 _CALLS = itertools.count(1)  # of `should_stop`, in this process
@@ -210,13 +210,13 @@ class PreemptionHandler:
   """Context manager that turns SIGTERM and Ctrl-C into a request to stop.
 
   A second Ctrl-C ends the process at once, even while it compiles: a thread
-  hears it, as Python's own handlers wait for C++ to return.
+  listens for it, because Python's own handlers wait for C++ to return.
 
-  In a run of many processes JAX listens to SIGTERM, and agrees with the others
+  In a run of many processes JAX listens for SIGTERM, and agrees with the others
   on the step after which all of them stop; Ctrl-C counts as SIGTERM.
   """
 
-  after: Any = None  # what a process that ends by itself does with more of them
+  after: Any = None  # handles further signals where the process ends by itself
 
   def __init__(self):
     self._requested = self._may_interrupt = self._by_hand = False
@@ -244,7 +244,7 @@ class PreemptionHandler:
       signal.signal(number, after or handler)
 
   def _listen(self):
-    """Answers Ctrl-C at once: the first with words, the second with the end."""
+    """Answers Ctrl-C at once: the first with a message, the second by exit."""
     presses = 0
     while heard := self._heard.recv(1):
       presses += heard[0] == signal.SIGINT
@@ -265,9 +265,9 @@ class PreemptionHandler:
 
   @contextlib.contextmanager
   def interruptible(self):
-    """Lets a signal end what happens inside at once, by raising Preempted.
+    """Lets a signal end the body at once, by raising Preempted.
 
-    In a run of many processes it does not: the others would wait.
+    In a run of many processes it does not, as the others would wait.
     """
     self._may_interrupt = self._alone
     try:
@@ -280,18 +280,18 @@ class PreemptionHandler:
   def should_stop(self) -> bool:
     """Returns whether to stop now; call it after every step.
 
-    Calls are counted, not steps: JAX lets the processes stop at the number that
-    follows those it has heard of, which is 1 until the first call.
+    Calls are counted, not steps: JAX lets all processes stop at the number
+    after the last one it has heard of, which is 1 until the first call.
     """
     if self._alone:
       return self._requested
     return multihost_utils.reached_preemption_sync_point(next(_CALLS))
 
   def report(self, saved: str) -> str:
-    """Returns what to say once it has stopped, given what it saved ("": none).
+    """Returns the message of a stopped run, given what it saved ("": nothing).
 
-    After Ctrl-C, in any process of the run, it raises KeyboardInterrupt with
-    that text: all must end alike, or they would wait for each other.
+    After Ctrl-C in any process of the run, it raises KeyboardInterrupt with
+    that text in all: they must end alike, or they would wait for each other.
     """
     text = f"saved {saved}. The same command resumes from there."
     text = text if saved else "no step is done. The same command begins anew."

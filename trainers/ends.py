@@ -1,4 +1,4 @@
-"""Ends of runs: what a finished one leaves, and how it trains further."""
+"""Ends of runs: what a finished run leaves, and how it trains further."""
 
 import os
 import pathlib
@@ -26,7 +26,7 @@ def done_step(workdir: str) -> int | None:
 
 
 def check_total(run: build.Run, step: int, source: str):
-  """Raises ValueError if a run is to end before where it starts."""
+  """Raises ValueError if a run would end before the step it starts from."""
   if step > run.total_steps:
     raise ValueError(
       f"The checkpoint is of step {step} ({source}), and the config's total is "
@@ -38,7 +38,7 @@ def check_total(run: build.Run, step: int, source: str):
 def has_steps_left(run: build.Run, workdir: str) -> bool:
   """Returns whether a finished run has more steps to do; says so if not.
 
-  Raises ValueError if it cannot do them, or has done more.
+  Raises ValueError if it has no checkpoint, or one beyond the last step.
   """
   folder = os.path.join(workdir, files.CHECKPOINTS)
   step = checkpoint.Checkpointer(folder, read_only=True).latest

@@ -1,4 +1,4 @@
-"""What a run writes down (MetricsLog) and what a person sees (Progress)."""
+"""What a run logs to files (MetricsLog) and shows to people (Progress)."""
 
 import collections
 import contextlib
@@ -42,9 +42,9 @@ def say(message: str):
 
 
 def say_wrapped(message: str, indent: str = ""):
-  """Prints a message in lines of a terminal's width, from the second indented.
+  """Prints a message, wrapped to a terminal's width with a hanging indent.
 
-  All of them begin with `indent`.
+  All lines begin with `indent`.
   """
   wrapped = textwrap.fill(
     message,
@@ -107,9 +107,9 @@ def begin(run: build.Run, step: int, source: str, examples_seen: int):
 
 
 def first_batch(images: jax.Array | None):
-  """Prints the range of the pixels that training begins with.
+  """Prints the range of the first batch's pixels.
 
-  And a warning unless they look normalized. All processes must call this.
+  Warns unless they look normalized. All processes must call this.
   """
   if images is None or images.ndim < 4:
     return
@@ -130,7 +130,7 @@ def first_batch(images: jax.Array | None):
 def totals(rows: Sequence[Mapping[str, float]]) -> dict[str, float | None]:
   """Returns what a run took as a whole, from the rows of timing.jsonl.
 
-  images_per_sec, mfu (in [0, 1]) and memory are medians; None is unknown.
+  images_per_sec, mfu (in [0, 1]) and memory are medians; None means unknown.
   """
 
   def median(name):
@@ -160,14 +160,14 @@ class Progress:
   ):
     """Starts at `step`; adds to the core hours in the run's timing.jsonl.
 
-    Of those, the file of a run that trains with others, so many `seeds` in
-    all, has its share alone.
+    If several `seeds` train together, the file of each has its own share of the
+    core hours.
     """
     self.phases = phases
     self._run, self._first_step = run, step
     self._steps = timing.StepTimer(run.batch_size)
     self._started = self._row_time = time.monotonic()
-    self._lap: dict[str, float] = {}  # that no row has yet
+    self._lap: dict[str, float] = {}  # figures that no row has yet
     self._waited_secs = 0.0
     peak = flops.peak(jax.devices()[0])
     self._peak = peak and peak * jax.device_count()
@@ -186,7 +186,7 @@ class Progress:
 
   @contextlib.contextmanager
   def compiling(self):
-    """Says that a person has to wait; steps are timed from its end on."""
+    """Announces the wait for compilation; steps are timed from its end on."""
     folder = jax.config.jax_compilation_cache_dir
     kept = f";\nkept for the next time in {folder}" if folder else ""
     say(f"Compiling the training step (a minute or more if it is deep{kept}) …")
@@ -214,9 +214,9 @@ class Progress:
       self._shown = self._lap = {}
 
   def row(self) -> dict[str, float]:
-    """Returns a row for timing.jsonl: `lap`, and all time since the last row.
+    """Returns a row for timing.jsonl: `lap`, and the time since the last row.
 
-    That is with evaluations and checkpoints, also those of this step.
+    That time includes evaluations and checkpoints, also those of this step.
     """
     now = time.monotonic()
     secs, self._row_time = now - self._row_time, now
@@ -231,7 +231,7 @@ class Progress:
     self._waited_secs = waited_secs
     self.phases.add("input", wait_secs)
     row = self._steps.lap(wait_secs)
-    # NaN where none was finished: in a row of the first step alone.
+    # NaN if no step was finished, as in a row of the first step alone.
     row = {k: v for k, v in row.items() if not math.isnan(v)}
     if self._flops and "images_per_sec" in row:
       steps_per_sec = row["images_per_sec"] / self._run.batch_size
@@ -258,7 +258,7 @@ class Progress:
 
   @contextlib.contextmanager
   def phase(self, name: str):
-    """Counts what is done inside to a phase, and not to the steps' time."""
+    """Counts the body's time to a phase, and not to the steps' time."""
     begin = time.monotonic()
     with self.phases.phase(name):
       yield
@@ -285,8 +285,8 @@ class Progress:
 class MetricsLog:
   """Collects the row of a step and writes it, whole and finite, in one go.
 
-  Every method may be called at any time: a row is complete when one of another
-  step begins, or at `flush`.
+  Methods may be called at any time: a row is complete when another step's row
+  begins, or at `flush`.
   """
 
   def __init__(
@@ -300,8 +300,8 @@ class MetricsLog:
   ):
     """Opens the files; see `metrics.Writer`, also for the config.
 
-    Until `step`, of which the row comes `again`, the run has made so many
-    `rows`; a file that has lost some is no reason to stop.
+    The run has made `rows` rows until `step`; if `again`, the row of `step`
+    comes once more. A file that has lost some is no reason to stop.
     """
     first, timing_step = jax.process_index() == 0, step
     step -= again
@@ -356,7 +356,7 @@ class MetricsLog:
     return row
 
   def show_pictures(self, batch: Mapping[str, jax.Array]):
-    """Shows a few images of a batch, where it has any that can be seen."""
+    """Writes a few images of a batch, if it has any that can be shown."""
     images = batch.get("image")
     if images is None or not self._writer:
       return

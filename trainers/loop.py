@@ -30,18 +30,18 @@ def train(
   """Trains and evaluates from wherever `workdir` stands to the end.
 
   Args:
-    config: of the run; with `seeds` of every run, but for its seed.
+    config: of the run; with `seeds`, of every run but for its seed.
     workdir: of the run; with `seeds` a pattern that contains "{seed}".
-    seeds: train together, in a program each step of which is one of all. Those
-      that are done or have diverged are left out.
+    seeds: to train together, in a program whose every step is a step of all.
+      Seeds that are done or have diverged are left out.
     allow_config_change: see `workdir.lock`.
     phases: says where the time of this process went so far.
 
   Raises:
     ValueError, OSError: the config, the data or a directory is wrong; or the
       seeds stand at different steps.
-    errors.NonFiniteError: training diverged. Of several seeds, one did, now or
-      before; the others are done.
+    errors.NonFiniteError: training diverged. With several seeds, one did, now
+      or before; the others are done.
     errors.EvaluatorError: with `config.strict_evals` or several processes.
   """
   phases = phases or timing.PhaseTimer(time.monotonic())
@@ -75,7 +75,7 @@ def train(
     todo[0].run = build.from_config(todo[0].config)
     for seed in todo[1:]:
       seed.run = todo[0].run.of_seed(seed.config)
-  # Locked only now, after all that a wrong config could fail at.
+  # Locked only now, after everything that can fail on a wrong config.
   with contextlib.ExitStack() as stack:
     for seed in [*todo, *([] if allow_config_change else others)]:
       stack.enter_context(lock(seed))
@@ -93,7 +93,7 @@ def train(
 def _train(seeds, phases, *, extends) -> bool:
   """Trains runs that are locked; returns whether all that remained is done.
 
-  They were finished runs if this `extends` them.
+  `extends` says that they were finished runs.
   """
   with distributed.PreemptionHandler() as preemption:
     if extends:
@@ -116,9 +116,9 @@ def _train(seeds, phases, *, extends) -> bool:
 
 
 def _resume(together, seeds, phases, preemption, extends) -> bool:
-  """Opens what training writes to, and trains from where the runs stand.
+  """Opens the files that training writes, and trains from where the runs stand.
 
-  Returns what `loop` does; all files are closed then.
+  Returns what `loop` returns, after closing all files.
   """
   run = together.run
   with contextlib.ExitStack() as stack:
@@ -130,7 +130,7 @@ def _resume(together, seeds, phases, preemption, extends) -> bool:
       )
       stack.enter_context(contextlib.closing(seed.checkpoints))
     log_lib.start(run)
-    # Read before a process moves it: they wait for each other in `restore`.
+    # Read before a process moves done.json: all meet in `restore`.
     steps = [ends.done_step(seed.workdir) for seed in seeds if extends]
     with phases.phase("state"):
       source = together.restore(extends=extends)
@@ -216,7 +216,7 @@ def loop(together, progress, preemption) -> bool:
       together.state, values = update(together.state, batch)
       losses.add(values["loss"])
       step += 1
-      # Waiting for the step before keeps the device fed, one step ahead.
+      # Waiting for the previous step keeps the device one step ahead.
       jax.block_until_ready(previous)
       progress.tick(step)
       for seed in together.healthy:
@@ -229,7 +229,7 @@ def loop(together, progress, preemption) -> bool:
         evaluate_all(together, due, step, values, progress, preemption)
       stop = preemption.should_stop()
       if stop or run.checkpoint_due(step):
-        jax.block_until_ready(values)  # the step's own time
+        jax.block_until_ready(values)  # or the save would seem to take its time
         with progress.phase("checkpoint"):
           save(together, step, values, batches, losses)
       if logged or stop:
@@ -242,7 +242,7 @@ def loop(together, progress, preemption) -> bool:
 def log_step(together, step, values, batches, progress):
   """Adds the metrics of a row to the logs; the first healthy seed's are shown.
 
-  All are of the step, but the loss is the mean since the row before.
+  All are of this step, except the loss: that is the mean since the last row.
   """
   progress.lap(batches.wait_secs)
   shown = together.healthy[0]
@@ -254,7 +254,7 @@ def log_step(together, step, values, batches, progress):
 
 
 def log_timing(together, step, row):
-  """Adds a row of timing.jsonl to the logs, in which each has its share."""
+  """Adds a row with each seed's share of the costs to its timing.jsonl."""
   seeds = len(together)
   cost = {k: row[k] / seeds for k in ("seconds", "core_hours") if k in row}
   use = {"mfu": row["mfu"] * seeds} if "mfu" in row else {}
@@ -272,7 +272,7 @@ def deferred_row(run, step, values, show=None):
     row = {k: float(v) for k, v in jax.device_get(values).items()}
     if show:
       show(step, row["loss"])
-    rates = {  # those that made this step
+    rates = {  # those that this step used
       f"lr_{i}" if i else "lr": run.config["lr"] * float(fn(step - 1))
       for i, fn in enumerate(run.step.schedule_fns)
     }
@@ -292,8 +292,8 @@ def _skipped(seed, batches):
 def evaluate_all(together, due, step, values, progress, preemption):
   """Adds what evaluators measure to the logs, unless a seed has diverged.
 
-  Where SIGTERM cuts this short, the step's own metrics go into the checkpoint,
-  as `unevaluated`, and the restart begins with this evaluation.
+  If SIGTERM cuts this short, the step's own metrics go into the checkpoint, as
+  `unevaluated`, and the restart begins with this evaluation.
   """
   for seed, own in together.each(values):
     with together.may_diverge(seed):
@@ -315,8 +315,8 @@ def evaluate_all(together, due, step, values, progress, preemption):
 def evaluate(run, evaluators, state, progress):
   """Returns the metrics of these evaluators.
 
-  One that fails has none, and the run continues; unless `config.strict_evals`
-  or other processes, which would wait for this one.
+  If one fails, the run goes on without its metrics; but not if there is
+  `config.strict_evals`, or other processes, which would wait for this one.
   """
   row = {}
   for evaluator in evaluators:
@@ -337,9 +337,9 @@ def evaluate(run, evaluators, state, progress):
 def due_first(run, step, position, row):
   """Returns the evaluators to run before the first step of this process.
 
-  They are those that SIGTERM cut short; at step 0 those with `skip_first` off;
-  at the last step those that its `row` lacks, where the run was stopped and is
-  to have no more steps; and in a run without steps all, on config.model_init.
+  Those are what SIGTERM cut short; at step 0, those with `skip_first` off; at
+  the last step, where a stopped run has no more steps to do, those that `row`
+  lacks; and in a run without steps all of them, on config.model_init.
   """
   if "unevaluated" in position:
     return run.evaluators_due(step)
@@ -354,9 +354,9 @@ def due_first(run, step, position, row):
 def save(together, step, values, batches, losses):
   """Begins checkpoints of all healthy seeds.
 
-  The metrics until `step` are on disk before: so a restart, which drops the
-  metrics after its checkpoint, misses none. `position` in a checkpoint says its
-  `step`, how many `examples_seen` and `rows` of metrics.jsonl came before, the
+  Metrics until `step` are on disk first: a restart drops those after its
+  checkpoint, and so misses none. A checkpoint's `position` says its `step`, how
+  many `examples_seen` and `rows` of metrics.jsonl came before, the
   `config_hash` of its run and perhaps `skipped`, `unevaluated` and the losses
   of steps that no row has yet.
   """
@@ -364,7 +364,7 @@ def save(together, step, values, batches, losses):
     with together.may_diverge(seed):
       seed.log.flush()
       seed.log.check_finite(step, own)
-  # None may be two saves ahead of one that failed.
+  # No seed may be two saves ahead of one whose save failed.
   for seed in together.healthy:
     seed.checkpoints.wait()
   unlogged = losses.positions()

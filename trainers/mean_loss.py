@@ -1,4 +1,4 @@
-"""The training loss that is logged: the mean over the steps since the last."""
+"""The training loss in the logs: the mean over all steps since the last row."""
 
 from collections.abc import Iterator, Mapping
 
@@ -12,7 +12,7 @@ KEY = "loss_since_logged"  # in a checkpoint's position
 
 
 class MeanLoss:
-  """Adds the losses of steps up on the devices, without waiting for them."""
+  """Sums the losses of steps on the devices, without waiting for them."""
 
   def __init__(self, together: seeds_lib.Together):
     """Goes on from the checkpoint's position, which may be between two rows."""
@@ -46,10 +46,10 @@ class MeanLoss:
 
 
 def since_logged(position: Mapping) -> dict[str, float]:
-  """Returns the mean `loss` of a position's steps that no row has, if any."""
+  """Returns the mean `loss` of the steps that no row has yet, if any."""
   found = position.get(KEY)
   return {"loss": found["sum"] / found["steps"]} if found else {}
 
 
-# Compiled, as arrays that several processes hold must be.
+# Jitted, as must be whatever uses arrays that several processes hold.
 _add, _divide = jax.jit(jnp.add), jax.jit(jnp.divide)

@@ -59,9 +59,9 @@ def first_state(
 
 
 def _fitted(run, state):
-  """Returns a fresh state once the task has seen what it fits to data."""
+  """Returns a fresh state, fitted to data where the task needs that."""
 
-  def batches():  # none is read before the first is asked for
+  def batches():  # nothing is read unless the task asks for a batch
     with contextlib.closing(run.batches(0)) as found:
       yield from itertools.islice(found, max(1, run.total_steps))
 
@@ -82,20 +82,20 @@ def load_file(
   variables: base.Variables,
   **kw,
 ) -> dict[str, Any]:
-  """Returns the variables with the values that a path stands for.
+  """Returns the variables with the values loaded from a path.
 
-  `variables` give what is not loaded, and the shardings; for the path and the
-  keywords see `load.load_variables`.
+  `variables` give whatever is not loaded, and the shardings; for the path and
+  the keywords see `load.load_variables`.
   """
   shardings = jax.tree.map(lambda x: x.sharding, variables)
   mesh = jax.tree.leaves(shardings)[0].mesh
-  # Parameters may be spread over machines; loading needs all of each here.
-  # Leaf by leaf: no device has memory for all that it does not hold itself.
+  # Parameters may be spread over machines, but loading needs each one whole.
+  # They are gathered one by one: no device has memory for all of them.
   gather = jax.jit(lambda x: x, out_shardings=sharding.replicated(mesh))
   host = jax.tree.map(lambda x: jax.device_get(gather(x)), variables)
   kw["options"] = task.model_options()
   kw["options_of_run"] = dpn.tasks.model_options
-  if {*task.towers} & {*host["params"]}:  # a model of one's own has others
+  if {*task.towers} & {*host["params"]}:  # a model of your own has others
     loaded = load.load_towers(path, host, task.towers, **kw)
   else:
     loaded = load.load_variables(path, host, **kw)  # type: ignore[arg-type]

@@ -1,9 +1,9 @@
-"""The seeds of a config that train in one program: one of them, or several.
+"""One or several seeds of a config that train in one program.
 
 Small models leave a device mostly idle; several at once, by jax.vmap, fill it.
-Each seed has a run folder of its own, with everything that a run of its own
-would have left there, so that it can also be resumed by itself. The numbers are
-those of separate runs, up to rounding; one seed is trained without jax.vmap.
+Each seed has its own run folder, with everything that a separate run would have
+left there, so that it can also be resumed by itself. The numbers are those of
+separate runs, up to rounding; a single seed trains without jax.vmap.
 """
 
 import contextlib
@@ -42,12 +42,12 @@ class Seed:
   # Of the checkpoint that training begins from, see `loop.save`.
   position: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   first_step: int = 0  # of that checkpoint, 0 without one
-  # The row of a step whose evaluation SIGTERM has cut short, under this name.
+  # {"unevaluated": row} of a step whose evaluation SIGTERM has cut short.
   unevaluated: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   failure: errors.NonFiniteError | None = None  # why it is trained no more
 
   def previous_failure(self) -> errors.NonFiniteError | None:
-    """Returns the error that says of a seed that it had diverged, if so."""
+    """Returns an error that says that the seed had diverged, None if not."""
     path = os.path.join(self.workdir, workdir_lib.DIVERGED)
     if not os.path.exists(path):
       return None
@@ -61,7 +61,7 @@ class Seed:
 def of_config(
   config: ml_collections.ConfigDict, workdir: str, seeds: Sequence[int] | None
 ) -> list[Seed]:
-  """Returns the run of each seed; None stands for the config's own.
+  """Returns the run of each seed; None stands for the config's own seed.
 
   Raises ValueError if the config needs a program of its own for each seed.
   """
@@ -107,10 +107,10 @@ class Together:
   """The state of some seeds, and the program that trains them."""
 
   def __init__(self, seeds: Sequence[Seed]):
-    """Takes seeds whose `run` and `checkpoints` are there."""
+    """Takes seeds that have a `run`; `restore` needs `checkpoints` as well."""
     self._seeds = seeds
     self.run = seeds[0].run  # whose periods and evaluators serve all
-    self.state: Any = None  # a TrainState, of several seeds stacked
+    self.state: Any = None  # a TrainState; of several seeds, stacked
 
   def __len__(self):
     return len(self._seeds)
@@ -127,10 +127,10 @@ class Together:
   def restore(self, *, extends: bool) -> str:
     """Restores the state to train from; returns where it came from.
 
-    All go on from the latest step of the one that is furthest behind. Others
-    may have one more checkpoint, where a kill came between the saves of two
-    seeds, or where a seed's last one is damaged; not if this `extends`
-    finished runs.
+    All seeds go on from the latest step of the one that is furthest behind.
+    Others may be one checkpoint ahead, if a kill came between the saves of two
+    seeds, or if a seed's last one is damaged; not if this `extends` finished
+    runs.
     """
     states: list[update.TrainState] = []
     while len({seed.first_step for seed in self._seeds}) > 1 or not states:
@@ -176,7 +176,7 @@ class Together:
     )
 
   def batches(self) -> device.DeviceIterator | device.ResidentIterator:
-    """Returns the batches on the devices, of several (seeds, batch, …)."""
+    """Returns batches on the devices; with several seeds, (seeds, batch, …)."""
     run, seen = self.run, [s.position["examples_seen"] for s in self._seeds]
     if len(self) == 1:
       return run.batches(*seen)
@@ -193,14 +193,14 @@ class Together:
     return device.DeviceIterator(stacked, self._place, prefetch=run.prefetch)
 
   def each(self, values) -> Iterator[tuple[Seed, Any]]:
-    """Yields the healthy seeds, and each one's part of arrays of all."""
+    """Yields each healthy seed and its part of arrays stacked over seeds."""
     for i, seed in enumerate(self._seeds):
       if not seed.failure:
         part = lambda leaf, i=i: leaf[i]
         yield seed, values if len(self) == 1 else jax.tree.map(part, values)
 
   def states(self) -> Iterator[tuple[Seed, update.TrainState]]:
-    """Yields the same of the state, with the shardings of a run alone."""
+    """Yields each healthy seed and its state, sharded as in a separate run."""
     for seed, own in self.each(self.state):
       if len(self) > 1:
         shardings = jax.tree.map(lambda s: s.sharding, seed.run.step.shapes)
@@ -211,7 +211,7 @@ class Together:
   def may_diverge(self, seed: Seed) -> Iterator[None]:
     """Lets the others go on if the numbers of a seed are not finite.
 
-    Raises NonFiniteError, which names arrays, if there is none.
+    Raises NonFiniteError, which names arrays, if no healthy seed is left.
     """
     try:
       yield
@@ -244,13 +244,13 @@ def not_finite(state: update.TrainState) -> str:
 def drop_later_checkpoints(seeds: Sequence[Seed], *, most: int):
   """Deletes the checkpoints of seeds that are ahead of others.
 
-  Raises ValueError if a seed has more than so many of them.
+  Raises ValueError if a seed is ahead by more than `most` checkpoints.
   """
   latest = {s.workdir: s.checkpoints.latest or 0 for s in seeds}
   step = min(latest.values())
   started = (os.path.join(s.workdir, files.ENVIRONMENT) for s in seeds)
   if not all(map(os.path.exists, started)):
-    most = 0  # no kill between saves: a seed joins those that have begun
+    most = 0  # not a kill between saves: a seed joins those that have begun
   for seed in seeds:
     steps = [0, *seed.checkpoints.steps]
     if step not in steps or sum(later > step for later in steps) > most:

@@ -2,7 +2,7 @@
 
   python -m trainers.train --config configs/digits.py:stem_ln=dpn --workdir W
 
-Started again with the same working directory it resumes where it stopped.
+Started again with the same working directory, it resumes where it stopped.
 docs/training.md lists what it leaves there.
 """
 
@@ -59,7 +59,7 @@ def main():
     lambda given: all(seed.isdecimal() for seed in given or ()),
     "expected whole numbers such as 0,1,2",
   )
-  # Where JAX finds the others, as with Slurm and on a Cloud TPU, none of these.
+  # Not needed where JAX finds the others, as with Slurm and on a Cloud TPU.
   coordinator = text("coordinator", None, "Address of process 0: host:port.")
   num_processes = number("num_processes", None, "Number of processes.")
   process_id = number("process_id", None, "Number of this process, from 0.")
@@ -93,15 +93,15 @@ def main():
 
 
 def _explaining(run):
-  """Calls `run`; what it raises becomes a message where one is known."""
+  """Calls `run`; where a message for its exception is known, shows that."""
   try:
     run()
   except KeyboardInterrupt as e:
     print(str(e) or UNSAVED, file=sys.stderr)
     sys.exit(distributed.INTERRUPTED)
   except Exception as e:
-    # Of whatever type: JAX raises others where the main thread runs the steps.
-    # Of files it means a full disk, an OSError.
+    # By text, as types vary: JAX raises others where the main thread runs the
+    # steps. In an OSError, about files, it means a full disk.
     if "RESOURCE_EXHAUSTED" in str(e) and not isinstance(e, OSError):
       knobs = OUT_OF_MEMORY
       if isinstance(e, errors.EvaluatorError):
@@ -116,7 +116,7 @@ def _explaining(run):
 
 
 def _check_backend():
-  """Raises OSError if JAX could not use a GPU, of which it only warns."""
+  """Raises OSError if JAX could not use a GPU, about which it only warns."""
   hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
   chosen = hidden or "JAX_PLATFORMS" in os.environ
   if jax.default_backend() == "cpu" and not chosen and glob.glob(NVIDIA):
@@ -125,7 +125,7 @@ def _check_backend():
 
 def _configure_jax(config):
   """Sets what must be set before JAX touches a device."""
-  # For host_memory.keep_between_steps. JAX reads it when it makes its CPU
+  # host_memory.keep_between_steps needs it. JAX reads it when it makes its CPU
   # client, as distributed.join lets it.
   jax.config.update("jax_cpu_enable_async_dispatch", False)
   if config.get("deterministic"):

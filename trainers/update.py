@@ -28,7 +28,7 @@ class TrainState:
 
   @property
   def variables(self) -> base.Variables:
-    """What evaluators take, and what is exported: averaged if there is one."""
+    """What is evaluated and exported: averaged parameters if there are any."""
     params = self.params if self.ema is None else self.ema
     return {"params": params, **self.model_state}
 
@@ -64,9 +64,9 @@ def init(
 
 
 def grad_depth_steps(log_grad_depth: bool | int | None) -> int:
-  """Returns over how many steps gradient norms by depth are averaged.
+  """Returns over how many steps gradient norms are averaged; 0 means no norms.
 
-  0 is for none; True, of `config.log_grad_depth`, for those of the paper.
+  `config.log_grad_depth=True` stands for the number of the paper.
   """
   if log_grad_depth is True:
     return GRAD_DEPTH_STEPS
@@ -95,21 +95,21 @@ def make(
     task: measures the batch.
     tx: turns gradients into updates.
     seed: of the run; a step's key is fold_in(seed, step).
-    frozen: tree of booleans, parameters whose gradients do not count.
+    frozen: tree of booleans: the parameters whose gradients do not count.
     grad_accum: in how many equal parts to go through the batch. The result is
       that of the whole batch, except for what mixes examples (mixup, batch
       statistics) or draws random numbers: that happens within each part. A loss
       that compares examples sees the whole batch, see `tasks.base.Task`.
     ema_decay: of the moving average of parameters; None for no average.
-    grad_clip_norm: to which `tx` clips the global norm, None for no clipping.
-      Where it clips by groups, a list, clipped norms are not returned.
+    grad_clip_norm: the global norm to which `tx` clips; None for no clipping.
+      If it is a list, which clips by groups, clipped norms are not returned.
 
   Returns:
     A function (state, batch) → (state, values). The values are scalars: loss,
     l2_grads (before clipping), l2_params, l2_updates and the mean of whatever
-    else the task measures. If the state has `grad_norms`, they are also the
-    norm of each of the task's groups before clipping, as grad_norm/…, after it,
-    as grad_norm_clipped/…, and the means of both over the last steps, this one
+    else the task measures. If the state has `grad_norms`, there are also the
+    norms of the task's groups, before clipping as grad_norm/… and after it as
+    grad_norm_clipped/…, and the means of both over the last steps, this one
     included, as grad_norm_mean/… and grad_norm_clipped_mean/….
   """
 
@@ -120,7 +120,7 @@ def make(
     updates, opt_state = tx.update(grads, state.opt_state, state.params)
     params = optax.apply_updates(state.params, updates)
 
-    # Of what is frozen no gradient counts in the norms that are logged.
+    # Gradients of frozen parameters do not count in the norms that are logged.
     mask_frozen = lambda grad, frozen: jnp.zeros_like(grad) if frozen else grad
     grads = jax.tree.map(mask_frozen, grads, frozen)
     norms = {"l2_grads": grads, "l2_params": params, "l2_updates": updates}
@@ -147,7 +147,7 @@ def make(
 
 
 def _grad_norms(task, grads, clip, recent, step):
-  """Returns `recent` with this step's gradient norms, and all to be logged.
+  """Returns `recent` with this step's gradient norms, and all norms to log.
 
   Clipping has multiplied the gradients by `clip`.
   """
@@ -166,7 +166,7 @@ def _grad_norms(task, grads, clip, recent, step):
 
 
 def gradients(task, state, batch, rng, parts):
-  """Returns the mean loss's gradients, all means, and the model's new state.
+  """Returns the gradients of the mean loss, all means, and the new model state.
 
   Goes through the batch in `parts`, one after the other. The task's `_mask`, if
   any, weighs the examples.
@@ -197,7 +197,7 @@ def gradients(task, state, batch, rng, parts):
   else:
 
     def body(carry, xs):
-      # Its integers count training steps: all parts are of the same one.
+      # The state's integers count training steps, and all parts are one step.
       before = trees.with_integers(carry[0], state.model_state)
       model_state, grads, shares = part(before, *xs)
       return (model_state, jax.tree.map(jnp.add, carry[1], grads)), shares
@@ -235,7 +235,7 @@ def _cached_gradients(task, state, batch, rng, parts):
 
   def loss_fn(params, z):
     join = lambda x: x.swapaxes(0, 1).reshape(size, *x.shape[2:])
-    z = jax.tree.map(join, z)  # the batch in its own order
+    z = jax.tree.map(join, z)  # back in the batch's order
     shares = _shares(task.compare({"params": params}, z, batch), size)
     return shares["loss"], shares
 
@@ -259,7 +259,7 @@ def _shares(measured, size):
 
 
 def _means(grads, shares):
-  """Returns gradients and means of examples with weights, mostly 1."""
+  """Returns gradients and means over examples with weights, mostly 1."""
   weight = shares.pop("_mask")
   # A batch in which nothing counts has a loss of 0 and no gradient.
   weight = jnp.where(weight > 0, weight, 1.0)

@@ -48,8 +48,8 @@ REPLACE = "--allow_config_change replaces it by this config and resumes."
 def lock(workdir: str, config: dict, *, allow_config_change: bool = False):
   """Creates `workdir` and locks it to this run and its config.
 
-  Raises ValueError where another run is using it or, unless
-  `allow_config_change`, began with another config.
+  Raises ValueError if another run is using it or, unless `allow_config_change`,
+  if the run there began with another config.
   """
   if "://" in workdir:
     raise ValueError(
@@ -71,11 +71,11 @@ def lock(workdir: str, config: dict, *, allow_config_change: bool = False):
 
 
 def check_shared(workdir: str):
-  """Raises ValueError, on all, if a process has a folder of its own there.
+  """Raises ValueError, on all processes, unless they share this folder.
 
-  Each host's disk has a folder of that name as soon as it is made, and a save
-  would wait in vain for the others' parts. What process 0 writes has a new
-  name, as network file systems keep what they knew of old ones.
+  Otherwise each host would make a folder of that name on its own disk, and a
+  save would wait in vain for the others' parts. Process 0 writes a file with a
+  new name, as network file systems keep what they knew of old ones.
   """
   if jax.process_count() == 1:
     return
@@ -99,10 +99,10 @@ def check_shared(workdir: str):
 
 
 def _flock(workdir: str):
-  """Returns a context in which no other run can enter the same one.
+  """Returns a context that no other run can enter at the same time.
 
-  The system drops the lock with the process, however it ends: no stale lock
-  can block a restart. Network file systems pass it on to other machines.
+  The system drops the lock with the process, however it ends: no stale lock can
+  block a restart. Network file systems pass it on to other machines.
   """
   if jax.process_index() != 0:
     return contextlib.nullcontext()
@@ -129,7 +129,7 @@ def _flock(workdir: str):
 
 
 def changes(workdir: str, config: dict) -> str:
-  """Returns in which fields a run that has saved or is done there differs."""
+  """Returns the fields in which a run that saved or is done there differs."""
   path = pathlib.Path(workdir, CONFIG)
   settled = _saved(workdir) or path.with_name(DONE).exists()
   if not settled or not path.exists():
@@ -168,8 +168,8 @@ def record(
   """Writes config.json, and an entry for this start to environment.json.
 
   From the first checkpoint on, config.json is the run's config. Returns a
-  sentence if the code, or what the `checksums` are of, such as its "data", has
-  changed since the last start.
+  sentence if the code has changed since the last start, or one of the
+  `checksums`, such as that of the "data".
   """
   atomic.write_json(os.path.join(workdir, CONFIG), config)
   path = pathlib.Path(workdir, files.ENVIRONMENT)
@@ -213,9 +213,9 @@ def record(
 
 
 def check_own(workdir: str, config: Mapping, position: Mapping[str, Any]):
-  """Raises ValueError if a checkpoint is of none of this run's configs.
+  """Raises ValueError if a checkpoint belongs to none of this run's configs.
 
-  They are `config` and those of its starts before, whose hashes are on record.
+  Those are `config` and the ones of earlier starts, whose hashes are on record.
   """
   path = os.path.join(workdir, files.ENVIRONMENT)
   try:
@@ -224,7 +224,7 @@ def check_own(workdir: str, config: Mapping, position: Mapping[str, Any]):
     return  # lost, as `record` says: then nothing can be compared
   known = [config_hash(config), *(s.get("config_hash") for s in starts)]
   hashes = dict.fromkeys(map(str, known))
-  found = position.get("config_hash")  # of old ones it is not known
+  found = position.get("config_hash")  # old ones have none
   if found and found not in hashes:
     raise ValueError(
       f"The checkpoint in {workdir} is from another run: its config has the "
@@ -241,9 +241,9 @@ def config_hash(config: Mapping[str, Any]) -> str:
 
 
 def code_checksum(more: Sequence[pathlib.Path] = ()) -> str:
-  """Returns 8 hex digits that depend on the code that trains, not its tests.
+  """Returns 8 hex digits that depend on the code that trains, not on its tests.
 
-  And on that of `more` folders.
+  They depend on the code in `more` folders, too.
   """
   # In a wheel the other packages lie in dpn; in a checkout they are links.
   inside = pathlib.Path(dpn.__file__).parent.iterdir()

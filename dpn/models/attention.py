@@ -13,8 +13,8 @@ from dpn.models import flash, init, norms, rotary
 from dpn.models.dense import DenseGeneral
 from dpn.models.norms import base
 
-# What queries times keys are multiplied by: 1 / sqrt(d); 1; or a factor for
-# each head that is learned, as arXiv 2111.09883, Section 3.3, has it.
+# The factor on queries times keys: 1 / sqrt(d); 1; or one learned for each
+# head, as in arXiv 2111.09883, Section 3.3.
 LOGIT_SCALES = ("sqrt", "one", "learned")
 _MAX_LOGIT_SCALE = 100.0
 
@@ -26,8 +26,8 @@ class Attention(nn.Module):
   (width, H, d), and `out` with kernel (H, d, width). `query_ln`, `key_ln`
   (arXiv 2302.05442, Section 2) and `value_ln` normalize the d channels of each
   head, `norm` the concatenated heads before `out`. `logit_scale` (H,) is the
-  logarithm of a learned factor. `query_prefix` and its like project the tokens
-  around the patches, if there is a `prefix`.
+  logarithm of a learned factor. With a `prefix`, `query_prefix`, `key_prefix`
+  and `value_prefix` project the tokens around the patches.
   """
 
   num_heads: int
@@ -39,7 +39,7 @@ class Attention(nn.Module):
   make_v_norm: Callable[..., nn.Module] | None = None  # name → `value_ln`
   logit_scale: str = "sqrt"  # one of `LOGIT_SCALES`
   rope: Callable[..., tuple] | None = None  # see `rotary.ROPES`
-  prefix: norms.TokenGrid | None = None  # says which tokens those are
+  prefix: norms.TokenGrid | None = None  # tells them from the patches
   head_scale: str = "none"  # see `placement.Placement`
   kernel_init: Callable = init.INITS["big_vision"].dense
   init_gain: float = 1.0  # factor on the initial `value` and `out` kernels
@@ -106,8 +106,8 @@ class Attention(nn.Module):
   def attend(self, q, k, v, bias, deterministic):
     """Returns softmax(q k^T / sqrt(d) + bias) v, (batch, queries, heads, d).
 
-    XLA's is written as in jax.nn.dot_product_attention, which can neither drop
-    weights nor compute in double precision.
+    Without cuDNN it is written like jax.nn.dot_product_attention, which can
+    neither drop weights nor compute in double precision.
     """
     dropout = 0.0 if deterministic else self.dropout
     plain = bias is None and not dropout
@@ -116,12 +116,12 @@ class Attention(nn.Module):
     if dropout:
       drop = nn.Dropout(dropout, deterministic=False)
       return attention(q, k, v, bias, drop)
-    # Accelerators are faster at computing the weights again in the backward
-    # pass than at writing and reading (queries, keys) numbers for each head.
+    # Accelerators recompute the weights in the backward pass faster than they
+    # write and read (queries, keys) numbers for each head.
     return jax.checkpoint(attention)(q, k, v, bias)
 
   def scale_logits(self, q):  # (batch, queries, heads, d)
-    """Returns queries with which 1 / sqrt(d) makes it `logit_scale`."""
+    """Returns queries scaled to give `logit_scale` after 1 / sqrt(d)."""
     root = q.shape[-1] ** 0.5
     if self.logit_scale == "one":
       return q * root
@@ -167,9 +167,9 @@ def attention_weights(q, k, bias=None):
 def add_maps(out: Mapping[str, Any]):
   """Adds `attention_maps` to the intermediates of every attention in `out`.
 
-  They are computed from its queries, keys and bias, as flash attention never
-  has them. `out` is that of a `vit.Model`; ValueError if a block of your own
-  did not leave its queries and keys there.
+  The maps are recomputed from queries, keys and bias, since flash attention
+  never stores them. `out` comes from a `vit.Model`; ValueError if a block of
+  your own did not leave its queries and keys there.
   """
   found = {k: v for k, v in out["encoder"].items() if k.startswith("block")}
   if "pool" in out:
@@ -189,7 +189,7 @@ def add_maps(out: Mapping[str, Any]):
 def of_block(config, where, tokens, make_norm) -> Attention:
   """Returns the attention of a block with these options, placement and tokens.
 
-  `make_norm` makes, by its name, what normalizes concatenated heads.
+  `make_norm(name=…)` makes the normalizer of the concatenated heads.
   """
   if where.prefix_qkv and not sum(tokens.around):
     raise ValueError(
@@ -200,7 +200,7 @@ def of_block(config, where, tokens, make_norm) -> Attention:
   bind = lambda choice: functools.partial(
     config.bind(choice), dtype=config.dtype
   )
-  # Named as Flax's class is, for the parameters to be those of big_vision.
+  # Named after Flax's class, so that parameter names match big_vision's.
   return Attention(
     config.num_heads,
     config.head_dim,
@@ -222,7 +222,7 @@ def of_block(config, where, tokens, make_norm) -> Attention:
 
 
 def check(config):
-  """Raises ValueError if the options of an `encoder.Config` exclude others."""
+  """Raises ValueError if attention options of an `encoder.Config` conflict."""
   if config.head_dim is None and config.width % config.num_heads:
     raise ValueError(
       f"width={config.width} must be a multiple of num_heads={config.num_heads}"

@@ -1,9 +1,9 @@
-"""BERT (arXiv 1810.04805) as a text tower, from its first token, [CLS].
+"""BERT (arXiv 1810.04805) as a text tower; it returns its first token, [CLS].
 
-Parameter names and shapes are those of flaxformer's encoder as big_vision uses
-it (`proj.flaxformer.bert`), so its LiT checkpoints load unchanged. Blocks
+Parameter names and shapes match flaxformer's encoder as big_vision uses it
+(`proj.flaxformer.bert`), so big_vision's LiT checkpoints load unchanged. Blocks
 normalize after each residual sum; padding, id 0, is not attended to; all tokens
-are of the first segment.
+belong to the first segment.
 """
 
 import dataclasses
@@ -38,7 +38,7 @@ class Config(options.Options):
     num_heads: attention heads per block.
     vocab_size: how many token ids there are, from 0.
     max_length: how many positions have an embedding.
-    dropout: rate; of embedded tokens, attention weights and both branches.
+    dropout: rate, on embedded tokens, attention weights and both branches.
     head_zeroinit: start the head's kernel at zero, as big_vision does unless
       told otherwise; no contrastive loss can learn from there.
   """
@@ -162,7 +162,7 @@ def encoder_block(config, x, mask, deterministic):
 
 
 def attention(config, x, mask, deterministic):
-  """Self-attention without the projection of its result."""
+  """Self-attention without its output projection."""
   project = lambda name: base.split_heads(
     _dense(config.width, name=name)(x), config.num_heads
   )

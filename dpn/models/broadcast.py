@@ -3,16 +3,16 @@
 import jax
 import jax.numpy as jnp
 
-_TERMS = 8  # products with a vector XLA turns back into sums
+_TERMS = 8  # XLA turns products with a vector back into sums
 
 
 def over_batch(x, batch):
-  """Returns x (1, …) once for each example, (batch, …).
+  """Returns x (1, …) repeated for each example, (batch, …).
 
-  The gradient is a sum over the batch, for which XLA's compiler for NVIDIA's
-  GPUs stores the batch innermost, and with it the residual stream of all
-  blocks: then statistics of LayerNorm are kernels of their own, and matrix
-  products need transposes. There it is a product of matrices instead.
+  The gradient is a sum over the batch. For such a sum XLA on NVIDIA GPUs stores
+  the batch innermost, also in the residual stream of all blocks, so that
+  LayerNorm's statistics become separate kernels and matrix products need
+  transposes. On these GPUs the sum is therefore a product of matrices.
   """
 
   def tile(x, times):

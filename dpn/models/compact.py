@@ -2,8 +2,8 @@
 
 `lite-7/4` is a ViT with patches of 4 pixels and a class token, `cvt-7/4` pools
 the sequence instead, `cct-7/3x1` also has one convolution of size 3 for a stem.
-The number after the name is the depth. The block, `block_ln="cct"`, is that of
-the authors' code, not of their Equation 1.
+The number after the name is the depth. The block, `block_ln="cct"`, follows the
+authors' code, not their Equation 1.
 """
 
 import functools
@@ -63,7 +63,7 @@ def conv(image, ln0, ln1, config, *, kernel_size: int = 3, num_layers: int = 1):
 
 
 def stride(kernel_size: int) -> int:
-  """Returns that of a convolution, as in the authors' code: 2 for 7 × 7."""
+  """Returns a convolution's stride, as in the authors' code: 2 for 7 × 7."""
   if kernel_size % 2 == 0:
     raise ValueError(
       f"stem='conv' has convolutions of odd sides, got {kernel_size}: with an "
@@ -73,7 +73,7 @@ def stride(kernel_size: int) -> int:
 
 
 def token_pixels(kernel_size: int = 3, num_layers: int = 1) -> int:
-  """Returns p where a token of the stem `conv` is of p × p pixels."""
+  """Returns p such that a token of the stem `conv` covers p × p pixels."""
   return (2 * stride(kernel_size)) ** num_layers
 
 

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from dpn.models import init, norms
 
 _scaled = nn.initializers.variance_scaling
-# Of the 3 x 3 convolutions of `Conv3x3` and of its last one. The authors' code
-# counts one pixel of nine.
+# Initializers for the 3 x 3 convolutions of `Conv3x3` and for its last one. The
+# authors' code counts one pixel of the nine in the fan-out.
 KERNELS = {
   "he": (nn.initializers.he_normal(), nn.initializers.lecun_normal()),
   "released": tuple(_scaled(x, "fan_out", "normal") for x in (2 * 9, 1)),
@@ -38,9 +38,9 @@ class Stem(nn.Module):
 class HMlp(Stem):
   """The hierarchical MLP of arXiv 2203.09795, Section 5.
 
-  Convolutions that do not overlap, of P/4, 2 and 2 pixels, with width / 4,
-  width / 4 and width channels, so that patches do not see each other. Each has
-  a BatchNorm, and GELU between them.
+  Non-overlapping convolutions of P/4, 2 and 2 pixels, with width / 4, width / 4
+  and width channels, so that patches do not see each other. A BatchNorm follows
+  each, with GELUs in between.
   """
 
   kernel_init: Callable = init.INITS["big_vision"].embedding
@@ -61,7 +61,7 @@ class Conv3x3(Stem):
 
   log2(P) convolutions of 3 x 3 pixels and stride 2, without biases, each with
   BatchNorm and ReLU; the channels double until there are `width`. Then one of
-  1 x 1. With P = 16 it costs about one block, which the paper leaves out.
+  1 x 1. With P = 16 it costs about as much as a block, which the paper drops.
   """
 
   kernels: str = "released"  # one of `KERNELS`

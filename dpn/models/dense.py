@@ -1,4 +1,4 @@
-"""Flax's dense layers, but for how the gradient of a bias is summed."""
+"""Flax's dense layers, except for how the gradient of a bias is summed."""
 
 import math
 from collections.abc import Callable
@@ -12,9 +12,9 @@ import jax.numpy as jnp
 def plus_bias(x, bias):
   """Returns x (…, *features) + bias (*features) in x's dtype.
 
-  The gradient of the bias is summed in the bias' dtype: it is broadcast before
-  it is rounded. The other way round XLA adds up bfloat16 in bfloat16, on CPUs
-  and Hopper's GPUs, and of many tokens gets tens of percent wrong.
+  The gradient of the bias is summed in the bias' dtype, because the bias is
+  broadcast before it is rounded. In the other order XLA sums bfloat16 in
+  bfloat16, on CPUs and Hopper GPUs, tens of percent off over many tokens.
   """
   bias = jnp.expand_dims(bias, tuple(range(x.ndim - bias.ndim)))
   return x + jnp.broadcast_to(bias, x.shape).astype(x.dtype)
@@ -28,7 +28,7 @@ class DenseGeneral(nn.Module):
   use_bias: bool = True
   kernel_init: Callable = nn.linear.default_kernel_init
   bias_init: Callable = nn.initializers.zeros
-  dtype: Any = None  # of the product; None: what inputs and kernel make
+  dtype: Any = None  # of the product; None: promoted from inputs and kernel
 
   @nn.compact
   def __call__(self, x):

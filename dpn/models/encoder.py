@@ -1,7 +1,7 @@
 """The Transformer encoder, looped or scanned over its blocks.
 
-arXiv 1706.03762 with the norms of arXiv 2010.11929, Equations 2 and 3, or
-elsewhere: `placement` says where.
+arXiv 1706.03762, with norms where arXiv 2010.11929, Equations 2 and 3, has them
+or wherever else a `placement` puts them.
 """
 
 import dataclasses
@@ -43,36 +43,36 @@ class Config(options.Options):
   Attributes:
     width: size of a token.
     depth: number of blocks.
-    mlp_dim: width of the MLP's hidden layer; for `vit.Model` by default that of
-      the variant, or 4 × width.
+    mlp_dim: width of the MLP's hidden layer; `vit.Model` defaults to the
+      variant's, or 4 × width.
     num_heads: attention heads per block.
     head_dim: channels of a head; None: width / num_heads.
     block_ln: where the blocks normalize, one of `placement.PLACEMENTS`.
     norm: what they normalize with, one of `norms.NORMS`.
-    qk_norm: what normalizes queries and keys, one of `norms.QK_NORMS`; a scale
-      and bias are shared by all heads, but not those of `l2`.
-    v_norm: likewise of values.
-    logit_scale: of queries times keys: `sqrt`, 1 / sqrt(d); `one`; or
-      `learned`, a factor for each head that starts at 1 / sqrt(d).
-    rope: rotary positions of queries and keys, one of `rotary.ROPES`, besides
-      those of `posemb`.
+    qk_norm: what normalizes queries and keys, one of `norms.QK_NORMS`; all
+      heads share its scale and bias, except with `l2`.
+    v_norm: what normalizes values, likewise.
+    logit_scale: factor on queries times keys: `sqrt`, 1 / sqrt(d); `one`; or
+      `learned`, one for each head that starts at 1 / sqrt(d).
+    rope: rotary positions of queries and keys, one of `rotary.ROPES`, in
+      addition to `posemb`.
     gelu: `tanh` approximation or `exact`; one of `mlp.GELUS`.
     mlp: `mlp`; or gated, `geglu` or `swiglu`; one of `mlp.MLPS`.
     qkv_bias: whether query, key and value have biases.
-    layer_scale: where the learned factors of both branches start, one for each
-      channel (arXiv 2103.17239, Section 2); None for no factors.
+    layer_scale: initial value of the learned factors on both branches, one for
+      each channel (arXiv 2103.17239, Section 2); None for no factors.
     final_norm: whether a LayerNorm, `encoder_norm`, follows the last block; or
-      `norm`, for what the blocks normalize with.
-    dropout: rate; of embedded tokens, in the MLP and of both residual branches.
-    attn_dropout: rate, of the attention weights.
-    stoch_depth: rate of the last block.
-    stoch_depth_grows: whether that is linearly from 0 in the first block; else
-      all have it, as in DeiT III (arXiv 2204.07118).
+      `norm`, for the blocks' kind of norm.
+    dropout: rate, on embedded tokens, in the MLP and on both residual branches.
+    attn_dropout: rate, on the attention weights.
+    stoch_depth: rate of stochastic depth in the last block.
+    stoch_depth_grows: whether the rate grows linearly from 0 in the first
+      block; else it is the same in all, as in DeiT III (arXiv 2204.07118).
     weight_init: one of `init.INITS`.
     scan: stack all blocks' parameters and compile the block once.
-    remat_policy: what the backward pass keeps instead of recomputing it, by
+    remat_policy: what is stored for the backward pass instead of recomputed, by
       the names of jax.checkpoint_policies; or `none`.
-    dtype_mm: of matrix products and, in image models, of the residual stream.
+    dtype_mm: dtype of matrix products and, for images, of the residual stream.
     attn_impl: `auto`, cuDNN's flash attention where it works; `xla`; `cudnn`.
   """
 
@@ -142,10 +142,10 @@ class Config(options.Options):
     return norms.epsilon(self.norm, self.norm_kw)
 
   def last_norm(self, choice: bool | str) -> Callable[..., norms.Normalizer]:
-    """Returns what makes the norm after the blocks, or after the pooling.
+    """Returns the constructor of the norm after the blocks, or the pooling.
 
-    LayerNorm whatever the blocks use, as in most of the literature, unless the
-    `choice` is "norm".
+    It makes a LayerNorm whatever the blocks use, as in most of the literature,
+    unless the `choice` is "norm".
     """
     if choice == "norm":
       return functools.partial(norms.make, self.norm, **self.norm_kw)
@@ -207,8 +207,8 @@ class EncoderBlock(nn.Module):
       drop_rate: scalar, the stochastic depth rate of this block.
       deterministic: no dropout, no stochastic depth; running statistics are
         read, not written.
-      pre_gain: scalar, in place of the placement's own, where blocks are
-        scanned and differ in it.
+      pre_gain: scalar, replaces the placement's own in scanned blocks whose
+        gains differ.
     """
     x, pe = carry
     where, out, bias = self.placement, {}, None
@@ -300,8 +300,8 @@ class EncoderBlock(nn.Module):
 class Encoder(nn.Module):
   """A stack of blocks and, with `final_norm`, the LayerNorm `encoder_norm`.
 
-  Block i is `encoderblock_i`; with `config.scan`, `encoderblock` holds the
-  variables of all, stacked on a leading axis, and is compiled once.
+  Block i is `encoderblock_i`; with `config.scan`, `encoderblock` holds all
+  blocks' variables, stacked on a leading axis, and is compiled once.
   """
 
   config: Config
@@ -329,7 +329,7 @@ class Encoder(nn.Module):
     return self.finish(carry[0], out, tokens, deterministic)
 
   def loop(self, carry, deterministic, tokens, config, blocks):
-    """Applies the blocks of these numbers, one after another."""
+    """Applies the blocks with the numbers `blocks`, one after another."""
     found, drop_rates = self.prepare(config, tokens, prevent_cse=True)
     out = {}
     for i in blocks:
@@ -362,8 +362,8 @@ class Encoder(nn.Module):
   def prepare(self, config, tokens, prevent_cse):
     """Returns the class and fields of each block, and their drop rates.
 
-    With remat, `prevent_cse` keeps the compiler from merging what is computed
-    again with what was; in a scan's body it cannot see both.
+    With remat, `prevent_cse` keeps the compiler from merging the recomputation
+    with the original; in a scan's body it cannot see both.
     """
     more = {"config": config, "tokens": tokens, "positions": self.positions}
     wrap = lambda block_cls: block_cls
@@ -403,7 +403,7 @@ def bind_block(config: Config, i: int = 0) -> tuple[type, dict[str, Any]]:
 
 
 def bind_blocks(config: Config) -> list[tuple[type, dict[str, Any]]]:
-  """Returns `bind_block` of all; ValueError if they cannot be scanned."""
+  """Returns `bind_block` for all; ValueError if blocks cannot be scanned."""
   found = [bind_block(config, i) for i in range(max(config.depth, 1))]
   if config.scan and "placement" in found[0][1]:
     same = lambda p: dataclasses.replace(p, pre_gain=1.0)

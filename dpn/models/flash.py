@@ -2,7 +2,7 @@
 
 It never writes the (queries, keys) weights to memory, but supports only half
 precision, some head sizes and some devices. Instead of repeating its rules,
-`choose_impl` tries it once per shape and compares what comes out with XLA's.
+`choose_impl` tries it once per shape and compares the result with XLA's.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ import numpy as np
 from absl import logging
 
 IMPLS = ("auto", "xla", "cudnn")
-# bfloat16 leaves about 1% between the kernels, an unmasked token far more.
+# In bfloat16 the kernels differ by about 1%, with an unmasked token far more.
 _TOLERANCE = 0.1
 _ASSUMED = contextvars.ContextVar("assumed", default="")
 
@@ -29,7 +29,7 @@ def choose_impl(
   Args:
     impl: one of `IMPLS`.
     shape: (tokens, heads, head size) of queries, keys and values.
-    dtype: theirs.
+    dtype: of queries, keys and values.
     plain: there is neither a bias on the logits nor dropout of the weights.
 
   Raises:
@@ -89,9 +89,9 @@ def probe_cudnn(shape: tuple[int, int, int], dtype: jnp.dtype) -> str | None:
 def cudnn_attention(q, k, v):
   """Returns softmax(q k^T / sqrt(d)) v by cuDNN's flash attention.
 
-  JAX refuses to differentiate it for an odd number of tokens, as a class token
-  makes it: pad to an even number and mask the padded token. Arguments and
-  result as in `attention.attention`.
+  JAX refuses to differentiate it for an odd number of tokens, as with a class
+  token, so we pad to an even number and mask the padded token. Arguments and
+  result are as in `attention.attention`.
   """
   fused = functools.partial(
     jax.nn.dot_product_attention, implementation="cudnn"
@@ -133,11 +133,11 @@ def trial(
 
 @contextlib.contextmanager
 def assume(impl: str):
-  """Traces attention for this kernel, whatever works on the devices here.
+  """Traces attention with this kernel, whatever works on the devices here.
 
   Args:
-    impl: "xla", to count its FLOPs; "cudnn", where it is half precision, for
-      GPUs that are elsewhere; or "", nothing is assumed.
+    impl: "xla", to count its FLOPs; "cudnn", in half precision only, to compile
+      for GPUs that are elsewhere; or "", to assume nothing.
   """
   token = _ASSUMED.set(impl)
   try:

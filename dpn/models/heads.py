@@ -11,8 +11,8 @@ from dpn.models import attention, compact, mlp, norms
 class MAPHead(nn.Module):
   """Multi-head attention pooling (arXiv 2106.04560, Section 3.2).
 
-  Of the encoder's options it has the heads, `mlp_dim`, `gelu`, `weight_init`
-  and the epsilon of norms; else it is big_vision's, with biases and an MLP.
+  The encoder's options set its heads, `mlp_dim`, `gelu`, `weight_init`, dtype
+  and epsilon; the rest is as in big_vision, with biases and an MLP.
   """
 
   config: Any  # an `encoder.Config`
@@ -21,7 +21,7 @@ class MAPHead(nn.Module):
   def __call__(self, x, out):
     """Returns (batch, width) from (batch, tokens, width).
 
-    The dict `out` gains the intermediates of `attention.Attention`.
+    Adds the intermediates of `attention.Attention` to the dict `out`.
     """
     config, (batch, _, width) = self.config, x.shape
     kw = {"dtype": config.dtype}
@@ -48,8 +48,8 @@ def _map(x, config, out):
 
 
 # Functions (x, config, out) → (batch, width) of tokens (batch, tokens, width),
-# which create their modules inside the model that calls them; `out` gains the
-# intermediates. A class token is the first, and only there for "tok".
+# which create their modules inside the model that calls them and add their
+# intermediates to `out`. Only "tok" has a class token, which comes first.
 POOL_TYPES = {
   "tok": lambda x, config, out: x[:, 0],
   "0": lambda x, config, out: x[:, 0],

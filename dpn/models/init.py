@@ -17,9 +17,9 @@ class Inits(NamedTuple):
     cls: of the class token.
     head: of the classifier's kernel, unless that starts at zero.
     registers: of the registers.
-    posemb: returns that of learned position embeddings, from the width.
-    embedding_bias: of the patch embedding's bias, from the numbers in a patch.
-      All other biases start at zero.
+    posemb: width → the initializer of learned position embeddings.
+    embedding_bias: numbers in a patch → the initializer of the patch
+      embedding's bias. All other biases start at zero.
     whitens: whether a run fits the embedding to the patches of its training
       images before the first step, see `whitening.embedding`.
   """
@@ -85,7 +85,7 @@ INITS = {
 }
 
 
-# What whitens patches that are white already is any orthogonal matrix.
+# Any orthogonal matrix whitens patches that are already white.
 INITS["whiten"] = INITS["big_vision"]._replace(
   embedding=nn.initializers.orthogonal(), whitens=True
 )

@@ -2,7 +2,7 @@
 
 Layer-adaptive position embedding (LaPE, arXiv 2212.05262) with what its paper
 compares it to: `posemb_join` chooses one of `JOINS`, and `posemb="rpe"` adds a
-`RelativeBias`. A plain model uses `Add` alone, and nothing of this in a block.
+`RelativeBias`. A plain model uses `Add` alone, and its blocks use none of this.
 """
 
 import dataclasses
@@ -31,7 +31,7 @@ FORMS = {
 
 
 class PositionNorm(norms.Normalizer):
-  """One of `FORMS`, of the last axis."""
+  """Applies one of `FORMS` to the last axis."""
 
   form: str = "layernorm"
 
@@ -55,7 +55,7 @@ class Add:
   Attributes:
     cls: whether the class token has a position too, as in DeiT.
     relative: whether blocks add a `RelativeBias` to the attention's logits.
-    eps: of the norms of positions.
+    eps: epsilon of the norms of positions.
   """
 
   RESERVED: ClassVar = ("relative", "eps")  # not options: the model sets them
@@ -149,8 +149,8 @@ class Lape(Add):
 
   Attributes:
     share: w_l = LN_l(w_0), the method of the first arXiv version: each block
-      normalizes the raw positions, not what the block before made of them.
-    norm: of the positions; all but the default are Table 8's ablations.
+      normalizes the raw positions, not the previous block's result.
+    norm: form of the norm; all but the default are ablations of Table 8.
   """
 
   cls: bool = dataclasses.field(default=True, init=False)
@@ -197,10 +197,10 @@ class RelativeBias(nn.Module):
   of registers are left alone.
 
   Attributes:
-    tokens: how they are arranged.
-    normalize: as LaPE does (arXiv 2212.05262), over the keys.
-    form: of that norm, one of `FORMS`.
-    dtype: of the tokens; the result is in float32 or wider.
+    tokens: how the tokens are arranged.
+    normalize: normalize the bias over the keys, as in LaPE (arXiv 2212.05262).
+    form: form of that norm, one of `FORMS`.
+    dtype: dtype of the tokens; the result is in float32 or wider.
   """
 
   tokens: norms.TokenGrid

@@ -13,7 +13,7 @@ from dpn.models import encoder
 
 
 class Encoder(encoder.Encoder):
-  """An encoder of which the last `config.cls_blocks` see the class token."""
+  """An encoder whose last `config.cls_blocks` blocks see the class token."""
 
   @nn.compact
   def __call__(self, x, deterministic=True, *, tokens, cls):

@@ -21,8 +21,8 @@ GELUS: dict[str, Callable] = {
 class Mlp(nn.Module):
   """Dense, GELU, dropout, Dense.
 
-  If `gated`, a second Dense, `gate`, goes through the GELU instead, and what
-  comes out multiplies the first (arXiv 2002.05202, Equation 6).
+  If `gated`, the GELU acts on a second Dense, `gate`, instead, and its result
+  multiplies the first (arXiv 2002.05202, Equation 6).
   """
 
   mlp_dim: int  # width of the hidden layer
@@ -58,7 +58,7 @@ def swiglu(mlp_dim, *args, **kw) -> Mlp:
   return Mlp(mlp_dim, *args, **{**kw, "gelu": nn.silu, "gated": True})
 
 
-# A gated one has half as many parameters more, for the same `mlp_dim`.
+# For the same `mlp_dim`, a gated MLP has half as many parameters again.
 MLPS = {
   "mlp": Mlp,
   "geglu": functools.partial(Mlp, gated=True),
@@ -67,7 +67,7 @@ MLPS = {
 
 
 def of_block(config, where, make_norm) -> Mlp:
-  """Returns the MLP of a block; arguments are those of `attention.of_block`."""
+  """Returns the MLP of a block; arguments are as in `attention.of_block`."""
   gain = where.init_gain(config.depth)
   return config.lookup("mlp")(
     config.mlp_dim,

@@ -6,7 +6,7 @@ A block moves tokens towards its results: with u(x) = x / ‖x‖,
   x = u(x + |alpha| (u(f(x)) - x)),
 
 Equations 10 and 11, for attention and for the MLP (Equations 16 and 20 to 22).
-There are no other norms and no biases. A config has it from import paths:
+There are no other norms and no biases. A config selects it by import paths:
 
   model.block_ln="dpn.models.ngpt:Block", model.final_norm=False,
   model.stem_ln="dpn.models.ngpt:STEM_LN",
@@ -14,13 +14,13 @@ There are no other norms and no biases. A config has it from import paths:
   model.weight_norm="dpn.models.ngpt:scaled_logits",
   projection="dpn.models.ngpt:project",
 
-without weight decay and warmup. Pooling is that of the model, such as `gap`.
+without weight decay and warmup. Pooling is the model's choice, such as `gap`.
 
-Scales are learned as multiples of 1 / sqrt(width), but those of the MLP. For
-images there is no code of the authors. As in lucidrains' for them, queries and
-keys have scales of their own, where the paper's share them, and each pixel's
-vector of the embedding has length 1. Its logits start sqrt(width) times as
-large, its `alpha` is 1 / depth at first, and alpha may be negative.
+Scales are learned as multiples of 1 / sqrt(width), except the MLP's. The
+authors have no code for images. As in lucidrains' code for images, queries and
+keys have separate scales, which the paper shares, and each pixel's vector of
+the embedding has length 1. Unlike here, lucidrains' logits start sqrt(width)
+times as large, `alpha` starts at 1 / depth, and it may be negative.
 """
 
 import dataclasses
@@ -56,12 +56,11 @@ STEM_LN = stem.StemLN(ln1=f"{__name__}:Unit", ln1_after_posemb=True)
 
 
 class Block(encoder.EncoderBlock):
-  """See the module. Of what normalizes other blocks only `v_norm` and
-  `logit_scale` have an effect.
+  """nGPT's block; of all norm options, only `v_norm` and `logit_scale` act.
 
   Attributes:
-    alpha: where the step towards each result starts.
-    absolute: whether |alpha| is what counts, as in the authors' code for text.
+    alpha: initial size of the step towards each result.
+    absolute: whether to use |alpha|, as in the authors' code for text.
   """
 
   alpha: float = 0.05
@@ -101,7 +100,7 @@ class Block(encoder.EncoderBlock):
 
 
 class ScaledUnit(norms.Normalizer):
-  """s x / ‖x‖ for queries and keys, whose product is times sqrt(d)."""
+  """s x / ‖x‖ for queries and keys; their product is multiplied by sqrt(d)."""
 
   @nn.compact
   def __call__(self, x, train=False):  # (batch, tokens, heads, d)
@@ -134,7 +133,7 @@ class Mlp(nn.Module):
 
 
 def scaled_logits(train: bool):
-  """Logits times s, learned; a `weight_norm` (Equation 3)."""
+  """Multiplies logits by learned scales s; a `weight_norm` (Equation 3)."""
   del train
 
   def intercept(call, args, kwargs, context):
@@ -155,7 +154,7 @@ def _unit_normal(axis):
   return lambda *args, **kw: unit(draw(*args, **kw), axis)
 
 
-INITS = init.INITS["big_vision"]._replace(  # attention's: 1 on average
+INITS = init.INITS["big_vision"]._replace(  # attention's: length 1 on average
   embedding=_unit_normal(-1),
   cls=_unit_normal(-1),
   registers=_unit_normal(-1),
@@ -170,7 +169,7 @@ _OUTPUTS = rf"{_BLOCK}out/kernel|embedding/kernel|pos_embedding|cls|registers"
 def project(name: str, x: jax.Array) -> jax.Array:
   """Returns a parameter with vectors of length 1; biases become 0.
 
-  Of two towers it is for the image's.
+  In a model of two towers it acts on the image tower.
   """
   if name.startswith("txt/"):
     return x
@@ -178,5 +177,5 @@ def project(name: str, x: jax.Array) -> jax.Array:
   if name.endswith("/bias") and not name.startswith("stem/"):
     return jnp.zeros_like(x)
   if re.fullmatch(_INPUTS, name):
-    return unit(x, 1 if "/encoderblock/" in name else 0)  # after the blocks
+    return unit(x, 1 if "/encoderblock/" in name else 0)  # 0: scanned blocks
   return unit(x) if re.fullmatch(_OUTPUTS, name) else x

@@ -18,9 +18,9 @@ class Options:
   """Base of the frozen dataclasses whose fields are a model's options.
 
   Attributes:
-    CHOICES: what has options of its own, `<choice>_kw`: tables by choice.
-    VALUES: the values of options that have none; import paths, too, where it
-      is a table.
+    CHOICES: tables for options with options of their own, `<choice>_kw`.
+    VALUES: the values of options without them; where these are a table, import
+      paths are allowed, too.
     TRAINING_ONLY: options that do not change the function which given
       parameters compute.
   """
@@ -30,7 +30,7 @@ class Options:
   TRAINING_ONLY: ClassVar[Collection[str]] = ()
 
   def bind(self, choice: str) -> functools.partial:
-    """Returns what has been chosen, with its options bound."""
+    """Returns the chosen function or class, with its options bound."""
     name, kw = getattr(self, choice), getattr(self, f"{choice}_kw")
     return registry.bind(choice, name, self.CHOICES[choice], kw)
 
@@ -48,10 +48,10 @@ class Options:
 
   @classmethod
   def make(cls, base: Mapping[str, Any], kw: Mapping[str, Any]):
-    """Returns the options `kw`, the rest from `base`, after all checks.
+    """Returns the options `kw`, with the rest from `base`, after all checks.
 
-    Options of a choice (`norm_kw`) are replaced one by one, unless another
-    choice (`norm`) has been made: then those in `base` do not apply.
+    The options of a choice (`norm_kw`) replace those in `base` one by one; if
+    the choice itself (`norm`) differs, those in `base` do not apply.
     """
     hints = cls.hints()
     for key, value in kw.items():
@@ -82,9 +82,9 @@ class Options:
         errors.check_known(key, getattr(self, key), known)
 
   def describe(self) -> dict[str, Any]:
-    """Returns which function a model's parameters compute, JSON-able.
+    """Returns the options that determine what a model computes, JSON-able.
 
-    These are all options but `TRAINING_ONLY`, the `*_kw` with their defaults.
+    All options except `TRAINING_ONLY`; the `*_kw` include their defaults.
     """
     fields = (field.name for field in dataclasses.fields(self))
     result = {

@@ -1,4 +1,4 @@
-"""Mean and standard deviation of patches as inputs of their own.
+"""Mean and standard deviation of patches as separate inputs.
 
 A LayerNorm in front of the patch embedding removes both (docs/patch_stats.md).
 """
@@ -13,18 +13,18 @@ INIT_GAIN = 0.5**0.5  # as in a dense layer of two inputs
 
 
 def embed(patches, groups, config, statistics: Statistics, init_gain: float):
-  """Returns (…, width) of the statistics of patches (…, pixels * groups).
+  """Returns an embedding (…, width) of patches' statistics, to add to tokens.
 
   Creates the dense layer `patch_stats` in the module that calls it.
 
   Args:
-    patches: flattened, the channel last.
-    groups: of how many channels, each apart; 1 takes statistics of all pixels.
+    patches: (…, pixels * groups), flattened with the channel last.
+    groups: number of channels, to treat each separately; or 1, for all pixels.
     config: the `vit.Config`.
-    statistics: which there are.
-    init_gain: the weight that a patch's mean has in its token at first, 1 being
-      that of a plain ViT with `weight_init="big_vision"`; with "deit" it is 1.7
-      times as much, and with "cct" 0.7.
+    statistics: which to embed.
+    init_gain: initial weight of a patch's mean in its token; 1 is the weight in
+      a plain ViT with `weight_init="big_vision"`, 1.7 times the weight in one
+      with "deit", and 0.7 times with "cct".
 
   Raises:
     ValueError: if the gain is not above 0.
@@ -34,8 +34,8 @@ def embed(patches, groups, config, statistics: Statistics, init_gain: float):
   chosen = statistics.split("+")
   pixels = patches.reshape(*patches.shape[:-1], -1, groups)
   stats = jnp.concatenate([_STATISTICS[s](pixels) for s in chosen], -1)
-  # A plain ViT multiplies a channel's mean by a sum of weights of variance
-  # 1 / channels; so these weights have init_gain ** 2 / groups.
+  # A plain ViT multiplies a channel's mean by a sum of weights, whose variance
+  # is 1 / channels; so the variance here is init_gain ** 2 / groups.
   scale = init_gain**2 * len(chosen)
   return nn.Dense(
     config.width,

@@ -9,8 +9,8 @@ import math
 from collections.abc import Callable
 from typing import Literal
 
-# What a function with another answer for each block returns: the placement of
-# block i, from 0, of so many.
+# Functions whose placement differs between blocks return a rule: (i, depth) →
+# the placement of block i, counted from 0.
 Rule = Callable[[int, int], "Placement"]
 Where = Literal["pre", "post", "pre+post"]
 HeadScale = Literal["heads", "out", "none"]
@@ -22,22 +22,22 @@ class Placement:
   """The normalizers of one block.
 
   Attributes:
-    sa, mlp: `pre`, `post`, `pre+post` or `none`, around each sublayer f.
+    sa, mlp: norms around each sublayer f: `pre`, `post`, `pre+post` or `none`.
     post: what the normalizer after f is applied to. `branch`: x + LN(f(x));
       `stream`: LN(x + f(x)), as in the original Transformer.
     sa_inner: normalize the concatenated heads before their projection.
-    prefix_qkv: class token and registers have queries, keys and values of
-      their own projections.
+    prefix_qkv: project class token and registers to queries, keys and values
+      with kernels of their own.
     mlp_inner: normalize the hidden layer of the MLP, `before_act` or
       `after_act`; or `none`.
     head_scale: one learned scalar per head, on the `heads` before they are
       concatenated or on the channels of their projection, `out`; or `none`.
     resid_scale: one learned scalar per channel on the MLP's residual.
     depth_scaled_init: multiply the initial weights by `init_gain`.
-    pre_gain: factor on what the normalizers before f return.
+    pre_gain: factor on the output of the normalizers before f.
     stream_gain: a in LN(a x + f(x)), with `post="stream"`.
-    post_scale_init: where the scales of normalizers after f start.
-    weight_gain: factor on the same initial weights, without a depth.
+    post_scale_init: initial value of the scales of normalizers after f.
+    weight_gain: factor on the same weights, without `depth_scaled_init`.
   """
 
   sa: str = "pre"
@@ -70,7 +70,7 @@ def placement(
 ) -> Placement:
   """Returns one of the nine placements of arXiv 2302.01327, Section 4.1.
 
-  `post` is how a norm after a layer is placed, where there is one.
+  `post` is what a norm after a sublayer, if there is one, is applied to.
   """
   return Placement(sa=sa, mlp=mlp, post=post)
 
@@ -119,9 +119,9 @@ def res_post(scale_init: float = 0.0) -> Placement:
   """Returns Swin V2's res-post-norm (arXiv 2111.09883): x + LN(f(x)).
 
   The scales start at 0, so that all blocks start as the identity. A class token
-  of zeros (`pool_type="tok"`) then reaches the head as zeros, and with kernels
-  of zeros there too (`head_zeroinit`), no gradient but that of the head's bias
-  differs from 0, forever: use "gap" or `head_zeroinit=False`.
+  of zeros (`pool_type="tok"`) then reaches the head as zeros. If the head's
+  kernel is zero too (`head_zeroinit`), only the head's bias ever has a gradient
+  other than 0: use "gap" or `head_zeroinit=False`.
   """
   return Placement(sa="post", mlp="post", post_scale_init=scale_init)
 
@@ -129,8 +129,8 @@ def res_post(scale_init: float = 0.0) -> Placement:
 def lns() -> Rule:
   """Returns LayerNorm scaling (arXiv 2502.05795): f(LN(x) / sqrt(l)).
 
-  Block l counts from 1. The released code never gets there: it compares a name
-  in capitals with one in small letters, and builds blocks without branches.
+  l counts the blocks from 1. The released code never applies it: it compares an
+  upper-case name with a lower-case one, and builds blocks without branches.
   """
   return lambda i, depth: Placement(pre_gain=(i + 1) ** -0.5)
 
@@ -139,7 +139,7 @@ def mix_ln(post_share: float = 0.25) -> Rule:
   """Returns Mix-LN (arXiv 2412.13795): the first blocks post-LN, others pre-LN.
 
   Of `depth` blocks the first floor(post_share * depth) are LN(x + f(x)). Their
-  norms are `LayerNorm_0_post`, the others' `LayerNorm_0`.
+  norms are `LayerNorm_0_post`, …, the others' `LayerNorm_0`, ….
   """
 
   def rule(i, depth):
@@ -153,8 +153,8 @@ def mix_ln(post_share: float = 0.25) -> Rule:
 def deepnorm() -> Rule:
   """Returns DeepNorm of an encoder (arXiv 2203.00555): LN(a x + f(x)).
 
-  a = (2 depth)^(1/4), and the value, out and MLP kernels start multiplied by
-  (8 depth)^(-1/4), from Xavier's, which `weight_init="big_vision"` has.
+  a = (2 depth)^(1/4). The value, out and MLP kernels start at (8 depth)^(-1/4)
+  times Xavier's initialization, which `weight_init="big_vision"` has.
   """
 
   def rule(i, depth):
@@ -166,12 +166,12 @@ def deepnorm() -> Rule:
 
 
 def hybridnorm(first: Literal["same", "pre", "pre_both"] = "same") -> Rule:
-  """Returns HybridNorm (arXiv 2503.04598), for `qk_norm` and `v_norm`.
+  """Returns HybridNorm (arXiv 2503.04598), to use with `qk_norm` and `v_norm`.
 
   x = x + SA(x), with normalized queries, keys and values, then n = LN(x), x =
-  n + MLP(n). HybridNorm* has another first block: in the command that the
-  authors give it is pre-LN in both layers, `first="pre_both"`; with `"pre"`
-  only its attention also sees LN(x).
+  n + MLP(n). HybridNorm* has a different first block. In the authors' command
+  it is pre-LN in both sublayers, `first="pre_both"`; with `"pre"` it differs
+  from other blocks only in that its attention sees LN(x).
   """
 
   def rule(i, depth):
@@ -186,8 +186,8 @@ def hybridnorm(first: Literal["same", "pre", "pre_both"] = "same") -> Rule:
 def keel(gain: float | None = None) -> Rule:
   """Returns Keel (arXiv 2601.19895): x = LN(a x + f(LN(x))).
 
-  a is `gain`, None: the number of sublayers, 2 depth. The first is x +
-  f(LN(x)). There is no norm after the last block: `final_norm=False`.
+  a is `gain`; None means the number of sublayers, 2 depth. The first sublayer
+  is x + f(LN(x)). No norm follows the last block: set `final_norm=False`.
   """
 
   def rule(i, depth):
@@ -198,11 +198,11 @@ def keel(gain: float | None = None) -> Rule:
 
 
 def specialized_cls(share: float = 1 / 3) -> Rule:
-  """Returns pre-LN whose first blocks project the class token apart.
+  """Returns pre-LN whose first blocks project the class token separately.
 
-  The first floor(share * depth) blocks have other query, key and value kernels
-  for class token and registers than for patches. So have norms in the paper
-  (arXiv 2602.08626): `prefix_norm="own"`.
+  The first floor(share * depth) blocks have separate query, key and value
+  kernels for class token and registers. The paper (arXiv 2602.08626) also
+  separates the norms: `prefix_norm="own"`.
   """
   return lambda i, depth: Placement(prefix_qkv=i < math.floor(share * depth))
 
@@ -224,10 +224,10 @@ PLACEMENTS = {
 
 
 def of_block(name: str, function: Callable, i: int, depth: int) -> Placement:
-  """Returns the placement of block i, from 0, of so many.
+  """Returns the placement of block i, counted from 0, of `depth` blocks.
 
   Raises:
-    ValueError: the function, which `name` stands for, returns something else.
+    ValueError: calling the function that `name` stands for gives no placement.
   """
   try:
     found = function()

@@ -25,7 +25,7 @@ def sincos1d(tokens: int, width: int):
 
 
 def sincos2d(rows: int, cols: int, width: int):
-  """Returns the fixed 2-D table of MoCo v3 (arXiv 2104.02057), as big_vision.
+  """Returns MoCo v3's fixed 2-D table (arXiv 2104.02057), as in big_vision.
 
   Frequencies are 10,000^(-i / (width/4 - 1)), i = 0 … width/4 - 1; the
   four quarters of the width hold sin x, cos x, sin y, cos y.
@@ -47,8 +47,8 @@ def sincos2d(rows: int, cols: int, width: int):
 def sincos2d_lape(rows: int, cols: int, width: int):
   """Returns the 2-D table LaPE's models were trained with (arXiv 2212.05262).
 
-  The first half of the width is `sincos1d` of the column, the other half that
-  of the row.
+  The first half of the width is `sincos1d` of the column, the second half
+  `sincos1d` of the row.
 
   Returns:
     (1, rows * cols, width) float64 NumPy array, row-major.
@@ -70,7 +70,7 @@ def _with_cls(table, cls):
 
 # Functions (grid, width, cls) → table (1, tokens, width), or None for none. The
 # grid is (rows, cols) of patches, row-major; cls is 1 if the class token has a
-# position too, which is the first, else 0. Further arguments are options.
+# position too, which then comes first, else 0. Further arguments are options.
 POSEMBS: dict[str, Callable] = {
   "none": lambda grid, width, cls: None,  # such as with `rope`
   "learn": lambda grid, width, cls: None,  # a parameter of the model

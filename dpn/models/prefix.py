@@ -1,14 +1,14 @@
 """The tokens besides patches, class token and registers, and their norms.
 
-They are inserted and normalized apart by `norms.TokenGrid`.
+`norms.TokenGrid` inserts them and normalizes them separately.
 """
 
-# Of `prefix_norm` (arXiv 2602.08626).
+# Values of `prefix_norm` (arXiv 2602.08626).
 NORMS = ("shared", "own", "own_final")
 
 
 def check(config):
-  """Raises ValueError if these of a `vit.Config` exclude other options."""
+  """Raises ValueError if `vit.Config` options conflict with these tokens."""
   own, number = config.prefix_norm, config.registers
   per_token = config.bind("norm").func.PER_TOKEN
   problem = None

@@ -5,7 +5,7 @@ turned by an angle t: (a cos t - b sin t, b cos t + a sin t), so that queries
 times keys depend on differences of positions (arXiv 2104.09864, 2403.13298).
 
 Models differ in angles and pairs, which are options: `rope`, `rope_kw`. With
-others than in training a model degrades without a message.
+others than it was trained with, a model degrades silently.
 """
 
 import math
@@ -53,7 +53,7 @@ def axial(
   native_side: int = 0,
   register_base: float = 0.0,
 ):
-  """Returns angles of half of the pairs by row, of half by column.
+  """Returns angles: half of the pairs turn by row, the other half by column.
 
   Frequencies are base^(-4i / d), i = 0 … d / 4 - 1. EVA, ViT-5: the defaults;
   DINOv3: `centred`, `halves`, base 100; Gemma 4: `axes`, `col`, base 100.
@@ -63,14 +63,14 @@ def axial(
     tokens: the `norms.TokenGrid`. A class token is not turned.
     d: channels of a head, a multiple of 4.
     base: of the frequencies.
-    coordinates: rows and columns by their `index`; or `centred`, from -1 to 1
-      times 2 pi at the edges of the image.
+    coordinates: rows and columns by their `index`; or `centred`, from -2 pi to
+      2 pi between the edges of the image.
     pairs: one of `PAIRS`.
-    first: which of both the first half of the pairs is for.
-    native_side: rows and columns of the grid trained with, onto which another
-      is squeezed; 0 to take indices as they are.
-    register_base: that of registers, as ViT-5's 100, which makes a square grid
-      of their own of them; 0 not to turn registers.
+    first: the coordinate that turns the first half of the pairs.
+    native_side: rows and columns of the training grid, to which other grids are
+      rescaled; 0 to take indices as they are.
+    register_base: the base for registers, such as ViT-5's 100, as a square grid
+      of their own; 0 not to turn registers.
 
   Returns:
     (tokens, 1, d / 2) angles, and `pairs`.
@@ -113,7 +113,7 @@ def mixed(
 ):
   """Returns angles of learned frequencies (arXiv 2403.13298, Section 3.3).
 
-  `rope_freqs` (2, heads, d / 2) of each block are those of rows and columns.
+  Each block's `rope_freqs` (2, heads, d / 2) are for its rows and its columns.
   Pairs start in random directions, with magnitudes base^(-4i / d). Arguments
   and result as in `axial`; registers are not turned.
   """

@@ -27,9 +27,9 @@ class StemLN:
 
   Attributes:
     whiten: decorrelate the flattened patches first, see `whitening`.
-    ln0: of the flattened patches, before the embedding. Like `ln1` it must be
-      per token, such as LayerNorm, RMSNorm or ScaleNorm.
-    ln1: of the tokens, after the embedding.
+    ln0: normalizes the flattened patches, before the embedding. `ln0` and `ln1`
+      must be per-token norms, such as LayerNorm, RMSNorm or ScaleNorm.
+    ln1: normalizes the tokens, after the embedding.
     ln1_after_posemb: apply `ln1` after positions are added instead.
   """
 
@@ -72,7 +72,7 @@ def get_ln(stem_ln: str) -> StemLN:
 
 
 def check(config):
-  """Raises ValueError if the options of a `vit.Config` exclude its stem."""
+  """Raises ValueError if other options of a `vit.Config` rule out its stem."""
   ln = get_ln(config.stem_ln)
   if min(config.patch_size) < 1:
     raise ValueError(f"patch_size must be 1 or more, got {config.patch_size}.")
@@ -121,27 +121,27 @@ def patch(image, ln0, ln1, config):
   Args:
     image: (batch, rows, cols, channels).
     ln0: the model's `StemNorms`, which normalizes patches (…, P * Q *
-      channels); the identity if `stem_ln` has nothing there.
-    ln1: normalizes tokens (…, width), likewise.
+      channels); the identity if `stem_ln` has no norm there.
+    ln1: normalizes tokens (…, width); the identity likewise.
     config: the `vit.Config`.
 
   Returns:
     (batch, rows / P, cols / Q, width).
   """
   embed = PatchEmbedding(config, name="embedding")
-  if config.weight_norm != "none":  # multiplies all that the kernel is given
+  if config.weight_norm != "none":  # scales the embedding's whole input
     return ln1(embed(ln0(patchify(image, config.patch_size))))
-  # LN(x) K = (scale * y + shift) K = y (scale * K) + shift K: that way the
-  # gradient of the scale needs no product of K with the gradient of each token.
+  # LN(x) K = (scale * y + shift) K = y (scale * K) + shift K. In the last form
+  # the gradient of scale needs no product of K with each token's gradient.
   y, *affine = ln0.apart(image, config.patch_size)
   return ln1(embed(y, *affine))
 
 
 def tract(image, ln0, ln1, config, *, regularization: float = 0.1):
-  """Returns what `patch` does; TrAct trains the kernel (arXiv 2410.23970).
+  """Returns `patch`'s tokens, with TrAct's kernel gradient (arXiv 2410.23970).
 
-  See `tract_gradient`; its authors recommend inputs of about unit variance, and
-  a `regularization` λ of 0.1, or 0.2 for long runs.
+  See `tract_gradient`. TrAct's authors recommend inputs of about unit variance,
+  and a `regularization` λ of 0.1, or 0.2 for long runs.
   """
   if not regularization > 0:
     raise ValueError(f"regularization must be positive, got {regularization}.")
@@ -160,11 +160,11 @@ def patch_stats(
   per_channel: bool = False,
   init_gain: float = stats.INIT_GAIN,
 ):
-  """Returns what `patch` does, with the mean and deviation of each patch added.
+  """Returns `patch`'s tokens plus an embedding of each patch's mean and std.
 
-  A LayerNorm in `ln0` removes them: this separates what the norm does to
-  gradients from what it hides. Options as in `stats.embed`, of all pixels or
-  `per_channel`; other arguments as in `patch`.
+  A LayerNorm as `ln0` removes both statistics. Adding them back separates what
+  the norm does to gradients from what it hides. Options are as in
+  `stats.embed`, over all pixels or `per_channel`; the rest is as in `patch`.
   """
   groups = image.shape[-1] if per_channel else 1
   patches = patchify(image, config.patch_size)
@@ -193,7 +193,7 @@ def vit_c(
   """Returns tokens of ViT_C (arXiv 2106.14881), see `conv_stems.Conv3x3`.
 
   `ln0` and `ln1` as in `hmlp`; P must be a power of 2. `kernels` says how the
-  3 x 3 ones start: `he`, or by the number of outputs, as in the authors' code.
+  3 x 3 kernels start: `he` or, as in the authors' code, by number of outputs.
   """
   sizes = (config.width, config.patch_size[0], config.dtype)
   embed = conv_stems.Conv3x3(*sizes, kernels=kernels, name="embedding")
@@ -210,7 +210,7 @@ def _patchwise(norm, image, config):
 hmlp.RESERVED = vit_c.RESERVED = ("train",)  # type: ignore[attr-defined]
 # Functions (image, ln0, ln1, config) → (batch, rows, cols, width), which create
 # their modules inside the model that calls them. Other arguments are options,
-# but for `train`, which the model gives to those that reserve it.
+# except `train`, which the model passes to the stems that reserve it.
 STEMS = {
   "patch": patch,
   "patch_stats": patch_stats,
@@ -246,10 +246,10 @@ def patchify(image, patch_size):
 
 
 def _cut(image, patch_size):
-  """Returns (batch, rows, P, cols, Q * channels), pixels where they were.
+  """Returns (batch, rows, P, cols, Q * channels), with pixels left in place.
 
-  Columns and channels are one dimension: TPUs pad the last one to 128 numbers,
-  which of three channels alone makes 43 times as many.
+  Columns and channels share the last dimension: TPUs pad it to 128 numbers, 43
+  times as many as three channels on their own.
   """
   p, q = patch_size
   if image.ndim != 4 or image.shape[1] % p or image.shape[2] % q:
@@ -270,8 +270,8 @@ def _with_stored_gradient(x):
   return x
 
 
-# Or XLA takes that of the LayerNorm behind it in float32, before it is rounded,
-# for the sum over tokens, and stores this one, too.
+# Without the barrier XLA sums over tokens the float32 gradient of the LayerNorm
+# that follows, before it is rounded, and stores both gradients.
 _with_stored_gradient.defjvp(
   lambda x, dx: (*x, jax.lax.optimization_barrier(*dx))
 )
@@ -280,8 +280,8 @@ _with_stored_gradient.defjvp(
 class PatchEmbedding(nn.Module):
   """Dense projection of flattened patches, stored as a convolution kernel.
 
-  The kernel keeps the shape (P, Q, channels, width), so that a checkpoint of a
-  convolutional stem fits any stem unchanged.
+  The kernel keeps the shape (P, Q, channels, width), so that a checkpoint whose
+  patch embedding is a convolution fits any `stem_ln` unchanged.
   """
 
   config: Any  # a `vit.Config`
@@ -291,7 +291,7 @@ class PatchEmbedding(nn.Module):
   def __call__(self, patches, scale=None, shift=None):
     """Returns tokens (…, width) of patches (…, P * Q * channels).
 
-    Or of `scale` * patches + `shift`, both (P * Q * channels,).
+    `scale` and `shift`, (P * Q * channels,), are applied to the patches first.
     """
     config, pixels = self.config, patches.shape[-1]
     channels = pixels // math.prod(config.patch_size)
@@ -306,8 +306,8 @@ class PatchEmbedding(nn.Module):
     patches, kernel = nn.dtypes.promote_dtype(
       patches, kernel, dtype=config.dtype
     )
-    # Behind a LayerNorm the sum over tokens that is the bias' gradient is also
-    # a part of those of the kernel and of LayerNorm's bias.
+    # The bias' gradient is a sum over tokens. After a LayerNorm that sum is
+    # also part of the gradients of the kernel and of LayerNorm's bias.
     x = plus_bias(self.matmul(patches, kernel), bias)
     return x if x.dtype == bias.dtype else _with_stored_gradient(x)
 
@@ -315,8 +315,8 @@ class PatchEmbedding(nn.Module):
 class StemNorms(nn.Module):
   """The normalizers of `stem_ln`: `stem/whiten`, `stem/ln0` and `stem/ln1`.
 
-  Called with patches it is those before the embedding. Each method is the
-  identity where `stem_ln` has no normalizer.
+  Calling it on patches applies the normalizers before the embedding. Each
+  method is the identity where `stem_ln` has no normalizer.
   """
 
   stem_ln: str
@@ -338,11 +338,11 @@ class StemNorms(nn.Module):
     return self.ln0(patches) if self.ln0 else patches
 
   def apart(self, image, patch_size):
-    """Returns patches, scale and shift: scale * patches + shift are normalized.
+    """Returns patches, scale and shift: scale * patches + shift is normalized.
 
-    Both are None of what is no LayerNorm and is already applied. A LayerNorm
-    takes its statistics before the patches are laid out, and in `dtype` they
-    are laid out: both save memory traffic.
+    Unless ln0 is a LayerNorm, it is already applied and scale and shift are
+    None. To save memory traffic, a LayerNorm takes its statistics before the
+    patches are laid out, and they are laid out in `dtype`.
     """
     if self.whiten or type(self.ln0) is not norms.NORMS["layernorm"]:
       return self(patchify(image, patch_size)), None, None
@@ -361,10 +361,10 @@ class StemNorms(nn.Module):
 def fit(
   config, variables: Mapping[str, Any], images: Iterable[jax.Array]
 ) -> Mapping[str, Any]:
-  """Returns fresh variables with what whitens patches fitted to images.
+  """Returns fresh variables, with any whitening of patches fitted to images.
 
   `variables` are all collections of the model; `images`, batches of training
-  images, are read only if something whitens.
+  images, are read only if the model whitens patches.
   """
   patches = (patchify(x, config.patch_size) for x in images)
   if get_ln(config.stem_ln).whiten:

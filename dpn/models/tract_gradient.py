@@ -1,8 +1,8 @@
-"""TrAct (arXiv 2410.23970): a first layer trained as if its outputs were.
+"""TrAct (arXiv 2410.23970): trains a first layer as if training its outputs.
 
 A gradient step of the kernel moves the outputs by x x^T g: along the directions
 in which inputs are large, so bright patches count more than dark ones. TrAct
-takes the kernel's step whose outputs come closest to a step along g itself.
+takes the kernel step that moves the outputs as closely along g as possible.
 """
 
 import functools
@@ -13,11 +13,11 @@ import jax.numpy as jnp
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def matmul(x, kernel, regularization: float):
-  """Returns x @ kernel. Its kernel's gradient is (x^T x / n + λ I)^-1 x^T g.
+  """Returns x @ kernel. The kernel's gradient is (x^T x / n + λ I)^-1 x^T g.
 
-  g is the gradient at the result, and n the number of rows of x: of all
-  devices, but of one part of the batch with `config.grad_accum`. The gradient
-  of x is the usual one.
+  g is the gradient with respect to the result, and n the number of rows of x,
+  over all devices; with `config.grad_accum`, of one part of the batch. The
+  gradient of x is the usual one.
 
   Args:
     x: (…, pixels).

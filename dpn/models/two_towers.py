@@ -116,10 +116,10 @@ def Model(
     text: options of the text tower.
     image_model: `vit`, `precomputed`, or an import path.
     text_model: `text`, `bert`, or an import path.
-    out_dim: width of the embeddings: the heads' size, of both or of (image,
-      text), where None leaves the head out: (None, 768) is LiT's.
-    temperature_init: what similarities are multiplied by at first.
-    bias_init: what is added to them at first; None for no bias.
+    out_dim: width of the embeddings: the size of both heads, or of (image,
+      text), where None leaves a head out: LiT has (None, 768).
+    temperature_init: initial factor on similarities.
+    bias_init: initial bias added to similarities; None for no bias.
 
   Raises:
     ValueError: on an unknown option or value, naming the nearest, and on
@@ -156,7 +156,7 @@ def Model(
 
 
 def _width(tower):
-  """Returns into how many dimensions a tower embeds."""
+  """Returns the number of dimensions that a tower embeds into."""
   rep_size = getattr(tower.config, "rep_size", False)
   if not rep_size or rep_size is True:
     rep_size = tower.config.width
@@ -164,7 +164,7 @@ def _width(tower):
 
 
 def options(model: nn.Module) -> dict[str, Any]:
-  """Returns which function a model's parameters compute, see `vit.options`."""
+  """Returns what determines the function of a model, see `vit.options`."""
   found = [(name, getattr(model, name, None)) for name in ("img", "txt")]
   towers = {
     name: {"num_classes": tower.num_classes, **tower.config.describe()}

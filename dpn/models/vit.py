@@ -3,8 +3,8 @@
 Parameter names, shapes and defaults are big_vision's; `stem_ln` adds `stem/ln0`
 and `stem/ln1`. The forward pass is `ViT.__call__` here, `stem.patch`,
 `encoder.EncoderBlock`, `attention.Attention`, `mlp.Mlp` and
-`norms.stateless.LayerNorm`.
-What only one paper needs is beside them: `joins`, `late_cls`, `compact`.
+`norms.stateless.LayerNorm`. Code that only one paper needs is in modules of its
+own: `joins`, `late_cls`, `compact`.
 """
 
 import dataclasses
@@ -61,8 +61,8 @@ class Config(encoder.Config):
   Attributes:
     patch_size: in pixels.
     stem_ln: which LayerNorms are in the stem, one of `stem.STEM_LN`; or a word
-      that `Model` also takes for a `stem`, one of `stems.WORDS`.
-    stem_eps: their epsilon.
+      for which `Model` also sets the `stem`, one of `stems.WORDS`.
+    stem_eps: the epsilon of these norms.
     stem: turns an image into tokens, one of `stem.STEMS`.
     posemb: the kind of position embedding, one of `posemb.POSEMBS`.
     posemb_join: where positions are added, one of `joins.JOINS`.
@@ -71,15 +71,15 @@ class Config(encoder.Config):
     rep_size: width of a tanh layer before the head; True: the model's width.
     registers: learned tokens without positions that are dropped before pooling
       (arXiv 2309.16588), N(0, 0.02) at first: equal ones would stay equal.
-    registers_last: put them after the patches, as arXiv 2602.08071 does, not
-      before, after the class token.
+    registers_last: put registers after the patches, as arXiv 2602.08071 does,
+      instead of between the class token and the patches.
     prefix_norm: whether class token and registers have norms of their own
       (arXiv 2602.08626): `shared`, `own`, or `own_final` after the last block.
     pool_type: how tokens become a vector, one of `heads.POOL_TYPES`.
     pool_norm: whether a LayerNorm, `fc_norm`, follows the pooling; or `norm`,
-      for what the blocks normalize with.
+      for the blocks' kind of norm.
     head_zeroinit: start the head's kernel at zero, unless there is a
-      `weight_norm`, which cannot scale it.
+      `weight_norm`, which cannot scale zeros.
     weight_norm: how kernels are normalized, one of `weight_norm.WEIGHT_NORMS`.
   """
 
@@ -121,13 +121,13 @@ class Config(encoder.Config):
   weight_norm: str = "none"
 
   def describe(self) -> dict[str, Any]:
-    """As other options; TrAct is `patch`, only trained differently."""
+    """As in `Options`, but TrAct counts as `patch`: only training differs."""
     if self.stem == "tract":
       return super().describe() | {"stem": "patch", "stem_kw": {}}
-    if self.stem == "patch_stats":  # its first files say none of its options
+    if self.stem == "patch_stats":  # its first files hold no options of it
       usual = registry.defaults(stem.patch_stats)
       kw = {k: v for k, v in self.stem_kw.items() if v != usual[k]}
-      kw.pop("init_gain", None)  # no more once it is trained
+      kw.pop("init_gain", None)  # has no effect once trained
       return super().describe() | {"stem_kw": kw}
     return super().describe()
 
@@ -155,7 +155,7 @@ class Config(encoder.Config):
 
   @property
   def block_positions(self) -> joins.Add | None:
-    """What blocks do about positions, None in a plain model."""
+    """How blocks treat positions; None in a plain model."""
     join = self.join
     return join if self.joins_in_blocks or join.relative else None
 
@@ -243,7 +243,7 @@ class ViT(nn.Module):
     Args:
       x: (batch, rows, cols, width).
       ln: the `stem.StemNorms`.
-      out: gains the intermediates.
+      out: the dict that the intermediates are added to.
       deterministic: no dropout.
     """
     config = self.config
@@ -354,9 +354,9 @@ def from_pretrained(
     arch: timm's name of the model, for files that do not say what they are.
     revision: a branch, tag or commit on the hub.
     **options: fields of `Config`. `num_classes`, `rep_size` and `stem_ln` may
-      differ from the file's (a norm of the stem turns into no other): what it
-      lacks is freshly initialized, what the model lacks is left out. Those that
-      only concern training are free. The rest tells what the file does not.
+      differ from the file's (but no stem norm becomes another one): what the
+      file lacks is freshly initialized, what the model lacks is left out. Those
+      for training are free. All others supply what the file does not record.
   """
   from dpn.weights import pretrained  # which imports this module
 
@@ -391,16 +391,16 @@ def decode_variant(variant: str | None) -> dict[str, Any]:
 
 
 def options(model: nn.Module) -> dict[str, Any]:
-  """Returns which function a model's parameters compute.
+  """Returns the options that determine what a model's parameters compute.
 
-  `Model(**options(model))` is that function again. Two models whose options are
-  equal compute the same function of the same parameters.
+  `Model(**options(model))` computes the same function. Two models whose options
+  are equal compute the same function of the same parameters.
 
   Args:
     model: made by `Model`.
 
   Returns:
-    JSON-able: num_classes and all fields of `Config` but `TRAINING_ONLY`, the
-    `*_kw` with their defaults.
+    JSON-able: num_classes and all fields of `Config` except `TRAINING_ONLY`;
+    the `*_kw` include their defaults.
   """
   return {"num_classes": model.num_classes, **model.config.describe()}

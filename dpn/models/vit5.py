@@ -1,7 +1,7 @@
 """ViT-5 (arXiv 2602.08071): a Vision Transformer with what 2020 to 2025 added.
 
-`vit5-S/16` is the authors' `vit5_small`, whose file, saved as safetensors,
-loads. Published on ImageNet at 224 pixels: S 82.2, B 84.2, L 84.9.
+`vit5-S/16` is the authors' `vit5_small`, whose file loads once it is saved as
+safetensors. Published on ImageNet at 224 pixels: S 82.2, B 84.2, L 84.9.
 """
 
 _SHARED = {

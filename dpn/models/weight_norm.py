@@ -1,8 +1,8 @@
-"""Norms of weights, instead of or beside those of activations.
+"""Norms of weights, instead of or alongside norms of activations.
 
-`WEIGHT_NORMS` are functions of `train` that return a context. Every module
-called in it that has a `kernel` is reparametrized: dense layers, convolutions,
-the embedding of patches and the head, whoever has written them.
+`WEIGHT_NORMS` are functions of `train` that return a context manager. It
+reparametrizes every module called within that has a `kernel`: dense layers,
+convolutions, the patch embedding and the head, whoever wrote them.
 """
 
 import contextlib
@@ -19,14 +19,14 @@ def sigma_reparam(train: bool):
 
   σReparam (arXiv 2303.06296, Equation 3). Beside `kernel` there are a parameter
   `sigma` (1,), which starts at s(W), and in `batch_stats` the vector `u` of the
-  inputs: the first right singular vector at first, then that of one power
-  iteration a call in training. Evaluation iterates once more and forgets it, as
+  inputs: at first the first right singular vector, updated in training by one
+  power iteration per call. Evaluation iterates once more without storing it, as
   the authors' code does. No gradient flows through the iteration.
 
   Differs from the code, which has one matrix, and so one `sigma`, for queries,
   keys and values. The paper also removes all LayerNorms (`norm="none"`,
   `final_norm=False`) and draws kernels as `weight_init="deit"` does, which
-  makes s(W) about 1 at a width of 768 and too small at one of 64.
+  makes s(W) about 1 at a width of 768 and too small at a width of 64.
   """
   gains: dict[int, tuple] = {}  # a head called twice still iterates once
 
@@ -35,7 +35,7 @@ def sigma_reparam(train: bool):
     if context.method_name != "__call__":
       return call(*args, **kwargs)
     if module.is_initializing() and not module.has_variable("params", "kernel"):
-      y = call(*args, **kwargs)  # which may make the kernel; the gain is 1
+      y = call(*args, **kwargs)  # may create the kernel; the gain is 1
       if module.has_variable("params", "kernel"):
         _start(module)
       return y

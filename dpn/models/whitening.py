@@ -1,8 +1,8 @@
 """Whitened patches, which the authors of Dual PatchNorm began with.
 
-arXiv 2302.01327, Appendix A. Differs from the paper, which does not say how it
-whitened: `fit` is ZCA, the whitening that changes patches least, and stays as
-it is; `embedding` is where a trained kernel starts.
+arXiv 2302.01327, Appendix A. The paper does not say how it whitened, so this is
+our choice: `fit` is ZCA, the whitening that changes patches least, and stays
+fixed; `embedding` is where a trained kernel starts.
 """
 
 import math
@@ -15,17 +15,17 @@ import numpy as np
 from absl import logging
 from jax.experimental import multihost_utils
 
-# Rounding pixels in [-1, 1] to 8 bits adds this variance to each, twice.
+# Twice the variance that rounding to 8 bits adds to a pixel in [-1, 1].
 EPS = 1e-5
-EMBEDDING_EPS = 5e-4  # of the code of arXiv 2404.00498
-IMAGES = 10_000  # their patches are whitened
+EMBEDDING_EPS = 5e-4  # as in the code of arXiv 2404.00498
+IMAGES = 10_000  # whose patches the whitening is fitted to
 
 
 class Whitening(nn.Module):
   """(x - mean) matrix of flattened patches; the identity until `fit`.
 
-  Both are fixed in training, in the collection `batch_stats`: a run saves,
-  exports and loads them as it does running statistics.
+  Mean and matrix are fixed in training. They are in the collection
+  `batch_stats`, so a run saves, exports and loads them like running statistics.
   """
 
   @nn.compact
@@ -47,7 +47,7 @@ def fit(patches: Iterable[jax.Array], count: int) -> Mapping[str, np.ndarray]:
 
   Args:
     patches: arrays (images, …, pixels), of all processes.
-    count: of images, after which no more are read.
+    count: the number of images after which no more are read.
   """
   mean, values, vectors = _principal(patches, count)
   matrix = vectors / np.sqrt(values + EPS) @ vectors.T
@@ -60,12 +60,11 @@ def embedding(
   """Returns a kernel (pixels, width) and a bias that whiten patches.
 
   Column i is u_i / sqrt(v_i + eps), where u_i is the patches' i-th principal
-  direction and v_i their variance along it, from the largest on; once there are
-  no more, the same again with the other sign. The first convolution of arXiv
-  2404.00498, Section 3.2, starts so; tokens get mean 0 here, by the bias.
-
-  Arguments as in `fit`; patches are as the embedding sees them at first, and
-  `width` is that of the tokens.
+  direction and v_i their variance along it, from the largest on. After the last
+  direction, all follow again with the opposite sign. The first convolution of
+  arXiv 2404.00498, Section 3.2, starts like this; here the bias gives tokens
+  mean 0. Arguments are as in `fit`; patches are as the embedding sees them at
+  first, and `width` is the tokens'.
   """
   mean, values, vectors = _principal(patches, count)
   kernel = (vectors / np.sqrt(values + EMBEDDING_EPS))[:, ::-1]
@@ -75,9 +74,9 @@ def embedding(
 
 
 def _principal(patches, count):
-  """Returns the mean of patches, and what their covariance consists of.
+  """Returns the mean of patches and the eigendecomposition of their covariance.
 
-  With C = U diag(v) U^T these are v (pixels,), rising, and U (pixels, pixels).
+  With C = U diag(v) U^T: v (pixels,), ascending, and U (pixels, pixels).
   """
   images = number = 0
   total = square = np.float64(0)

@@ -14,7 +14,7 @@ TASKS = {
 
 
 def find(config: Mapping[str, Any]) -> type[base.Task]:
-  """Returns the class that `config.task` names, or gives an import path of."""
+  """Returns the class that `config.task` gives, by name or import path."""
   name = config.get("task", "classification")
   found = registry.lookup("task", name, TASKS)
   if not (isinstance(found, type) and issubclass(found, base.Task)):

@@ -19,18 +19,18 @@ class Task:
   `config.task` names one of `dpn.tasks.TASKS` or gives the import path of a
   class of your own, "mypkg.tasks:Regression", which derives from this and has
   to define `from_config`, `init` and `measure`. A task knows nothing of meshes,
-  optimizers, files or logging; nobody else knows its model, its parameters'
+  optimizers, files or logging; no other code knows its model, its parameters'
   names or the keys of its batches.
 
   Attributes:
     config_keys: keys of the config that `from_config` reads.
     towers: names of subtrees of the parameters that are models of their own, so
-      that each may come from a file of its own.
+      that each can be loaded from a separate file.
     embed: None, unless the loss compares the examples of a batch with each
       other. Then `measure` consists of `embed(variables, batch, *, rng=None)` →
       (embeddings, model_state), example by example, and of `compare(variables,
-      embeddings, batch)` → what `measure` measures, so that `config.grad_accum`
-      gives the gradients of the whole batch.
+      embeddings, batch)` → the numbers that `measure` returns, so that
+      `config.grad_accum` gives the gradients of the whole batch.
   """
 
   config_keys: ClassVar[tuple[str, ...]] = ()
@@ -50,14 +50,14 @@ class Task:
   def check_vocabularies(self, sizes: Mapping[str, int]):
     """Raises ValueError if a batch may hold ids that the model does not know.
 
-    `sizes` are those of the tokenizers' vocabularies, by key of the batch.
+    `sizes` are the sizes of tokenizers' vocabularies, by key of the batch.
     """
 
   def fit(self, variables: Variables, batches: Iterator[Batch]) -> Variables:
-    """Returns the fresh variables, fitted to data; the same if nothing is.
+    """Returns the fresh variables, fitted to data where the model needs that.
 
-    For what is computed from images once, before training. `batches` are those
-    of the training steps, from the first one on; few tasks read any.
+    For what is computed from images once, before training. `batches` are the
+    training batches, from the first step on; few tasks read any.
     """
     del batches
     return variables
@@ -77,12 +77,12 @@ class Task:
   ) -> tuple[Mapping[str, jax.Array], Mapping[str, Any]]:
     """Measures every example.
 
-    Without `rng`, the step's key, as in evaluation: no dropout, no mixup.
+    `rng` is the step's key; None, as in evaluation: no dropout, no mixup.
 
     Returns:
       ({"loss": (batch,), …}, model_state): one number per example, unreduced,
-      and the new values of the collections other than "params". A number
-      "_mask", if there is one, is each example's weight in all means.
+      and the new values of the collections other than "params". "_mask", if
+      there is one, is each example's weight in all means.
     """
     raise NotImplementedError
 
@@ -94,7 +94,7 @@ class Task:
     return {"loss": lambda variables, batch: self.measure(variables, batch)[0]}
 
   def model_options(self) -> Mapping[str, Any]:
-    """Returns what says which function the parameters compute, as JSON values.
+    """Returns the options that say what the parameters compute, as JSON values.
 
     They are written beside exported parameters and compared when loading.
     """
@@ -136,9 +136,9 @@ def check_keys(batch: Batch, keys: Sequence[str], how: str):
 def weighted_sums(
   measured: Mapping[str, jax.Array], mask: jax.Array
 ) -> dict[str, jax.Array]:
-  """Returns the weighted sum () of each number, and `_mask`, of the weights.
+  """Returns the weighted sum () of each number, and of the weights as `_mask`.
 
-  What `Task.measure` returns is (batch,), and so is `mask`, false in padding.
+  `measured` has (batch,) numbers of `Task.measure`; `mask` is false in padding.
   """
   weights = jnp.where(mask, measured.get("_mask", 1.0), 0.0)
   for name, values in measured.items():
@@ -160,11 +160,11 @@ def grad_norms_by_depth(
   """Returns the norms () of a Transformer's embedding and of each block.
 
   Args:
-    grads: of its parameters; of none if it has none.
-    embedding: name of the embedding in them.
+    grads: gradients of its parameters; empty if it has none.
+    embedding: name of the embedding in `grads`.
     blocks: name of the encoder, with blocks looped or scanned.
 
-  Of parameters without these, the norms of their groups.
+  Unless both names are in `grads`, the norms are those of its groups.
   """
   if not {embedding, blocks} <= {*grads}:
     return {name: trees.l2(x) for name, x in grads.items()}

@@ -100,7 +100,7 @@ class Classification(image_model.ImageModel):
 
 
 def _section(config, key, cls):
-  """Returns what a section of the config says, after checks of its keys."""
+  """Returns a section of the config as a `cls`, after checking its keys."""
   section, hints = dict(config.get(key) or {}), get_type_hints(cls)
   for name, value in section.items():
     errors.check_known(f"key in config.{key}:", name, hints)

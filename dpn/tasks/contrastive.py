@@ -22,13 +22,13 @@ LOSSES = {
 
 @dataclasses.dataclass(frozen=True)
 class Contrastive(base.Task):
-  """Tells which `text` of the batch belongs to which `image`.
+  """Learns which `text` of the batch belongs to which `image`.
 
   `text` are token ids (batch, tokens). Every pair of the batch, over all
   devices, is compared with every other, also under `config.grad_accum`, which
   caches gradients of embeddings. To lock a tower (LiT), freeze its parameters:
-  `config.schedule = [("img/.*", None), (".*", {…})]`; no gradient of it is
-  computed then.
+  `config.schedule = [("img/.*", None), (".*", {…})]`; its gradient is then not
+  computed.
   """
 
   config_keys = ("model_name", "model", "loss", "loss_chunks")
@@ -100,7 +100,7 @@ class Contrastive(base.Task):
     return found[:2], state
 
   def compare(self, variables, embeddings, batch):
-    """Returns what `measure` does, from what `embed` returned."""
+    """Returns the numbers of `measure` from the embeddings of `embed`."""
     params = variables["params"]
     scale = {"temperature": jnp.exp(params["t"])}
     if "b" in params:
@@ -120,7 +120,7 @@ class Contrastive(base.Task):
     return {"predict": self._predict, **super().predict_fns()}
 
   def _predict(self, variables, batch):
-    """Returns (zimg, ztxt, out), None for what is not in the batch."""
+    """Returns (zimg, ztxt, out), with None for an input that is missing."""
     return self.model.apply(variables, batch.get("image"), batch.get("text"))
 
   def model_options(self):

@@ -1,4 +1,4 @@
-"""What tasks that train a model of images share."""
+"""The common base of tasks that train a model of images."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -46,7 +46,7 @@ class ImageModel(base.Task):
   config_keys: ClassVar[tuple[str, ...]] = (
     *("model_name", "model", "num_classes"),
   )
-  HOW_LABELS: ClassVar[str] = ""  # ops that make them, for a message
+  HOW_LABELS: ClassVar[str] = ""  # ops that make labels, for a message
 
   model: nn.Module
 
@@ -84,7 +84,7 @@ class ImageModel(base.Task):
   def grad_norms(self, grads):
     """Returns the norms of the embedding and of each block of a ViT.
 
-    They are those of Figure 2 of arXiv 2302.01327; blocks looped or scanned.
+    Figure 2 of arXiv 2302.01327 shows these. Blocks may be looped or scanned.
     """
     if not self.is_vit:
       return super().grad_norms(grads)

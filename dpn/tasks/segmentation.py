@@ -22,10 +22,10 @@ class Segmentation(image_model.ImageModel):
   """Cross entropy of `labels`, integers (batch, rows, cols), at every pixel.
 
   The loss of an example is the mean over its pixels that are not
-  `ignore_label`, and their number is its weight: so the loss of a batch is the
-  mean over all of its pixels, on however many devices and in however many
-  parts. An example without any such pixel does not count. Labels that are no
-  class make the loss NaN.
+  `ignore_label`, and the number of these pixels is its weight. So the loss of a
+  batch is the mean over all of its pixels, however many devices and parts it is
+  divided into. An example without any such pixel does not count. Labels that
+  are no class make the loss NaN.
   """
 
   config_keys = (*image_model.ImageModel.config_keys, "ignore_label")

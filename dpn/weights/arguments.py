@@ -1,4 +1,4 @@
-"""Arguments of other libraries' models that are the same model as ours."""
+"""Arguments with which other libraries make the same model as ours."""
 
 from typing import Any
 

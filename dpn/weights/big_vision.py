@@ -12,7 +12,7 @@ from dpn.weights import names
 from dpn.weights.files import Flat
 from dpn.weights.names import PLAIN, STEMS
 
-# Options that its own models have.
+# Options of big_vision's own models.
 SUPPORTED = {
   **PLAIN,
   "stem_ln": ["none"],
@@ -25,7 +25,7 @@ SUPPORTED = {
 }
 
 
-# naflex_vit.py differs in two modules, and in shapes.
+# naflex_vit.py differs in the names of two modules, and in shapes.
 _NAFLEX = {"patchln_pre": "stem/ln0", "patchln_post": "stem/ln1"}
 SUPPORTED_NAFLEX = {
   **SUPPORTED,
@@ -37,7 +37,7 @@ SUPPORTED_NAFLEX = {
 def to_ours(flat: Flat, patch_size: Sequence[int] | None = None) -> Flat:
   """Returns the parameters under the names that the model uses today.
 
-  `patch_size` is (rows, cols) if known, which naflex_vit.py's do not tell.
+  `patch_size` is (rows, cols) if known; arrays of naflex_vit.py do not tell it.
   """
   if any(re.search(r"\bMlpBlock_[1-9]", name) for name in flat):
     flat = trees.flatten(_renumber(trees.unflatten(flat)))
@@ -67,7 +67,7 @@ def is_naflex(flat: Flat) -> bool:
 
 
 def _of_naflex(flat, patch_size):
-  """Returns arrays of naflex_vit.py, whose positions are (n, n, width)."""
+  """Converts arrays of naflex_vit.py, whose positions are (n, n, width)."""
   flat = _renamed(flat, _NAFLEX)
   kernel, table = flat["embedding/kernel"], flat["pos_embedding"]
   pixels, width = kernel.shape
@@ -113,7 +113,7 @@ def _renumber(tree):
 
 
 def match_scan(loaded: Flat, wanted: Flat) -> Flat:
-  """Stacks the blocks' parameters, or unstacks them, if the model did."""
+  """Stacks the blocks' parameters, or unstacks them, to match the model."""
   stack = any(re.search(r"\bencoderblock/", name) for name in wanted)
   result: dict[str, Any] = {}
   blocks: dict[str, dict] = collections.defaultdict(dict)

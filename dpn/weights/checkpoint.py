@@ -1,8 +1,8 @@
 """Checkpoints of a run (Orbax, asynchronous, atomic) and exported parameters.
 
 A checkpoint holds the train state's arrays and, beside them, a small JSON: the
-`position` where the run was in its data, and checksums of that, of the arrays'
-names and shapes, and of the state's parts. What has no checksum is not read.
+run's `position` in its data, and checksums of this position, of the arrays'
+names and shapes, and of the state's parts. Nothing without a checksum is read.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from orbax.checkpoint import v1 as ocp
 
 from dpn import damage, paths, schema, trees
 
-KEEP = 2  # the latest, and the one before should the latest be damaged
+KEEP = 2  # the latest, and the previous one in case the latest is damaged
 
 
 class _Position(TypedDict, total=False):
@@ -37,8 +37,8 @@ class _Position(TypedDict, total=False):
 class Checkpointer:
   """Saves and restores train states under `<directory>/<step>`.
 
-  A save that was cut off leaves nothing that `latest` would find. All
-  processes of a run must make the same calls.
+  An interrupted save leaves nothing that `latest` would find. All processes of
+  a run must make the same calls.
   """
 
   def __init__(
@@ -52,7 +52,7 @@ class Checkpointer:
     """Opens, and creates if needed, `directory`.
 
     Args:
-      directory: where the checkpoints lie.
+      directory: the folder of the checkpoints.
       timeout_secs: a save that takes longer is an error.
       keep_every_steps: never delete checkpoints at multiples of this step; 0
         to keep the last two only.
@@ -66,7 +66,7 @@ class Checkpointer:
     self._timeout_secs = timeout_secs
     self._keep_every_steps = keep_every_steps
     self._saving = None  # what Orbax returned for the last save
-    self._orbax: Any = None  # what writes
+    self._orbax: Any = None  # the writer
     if not read_only:
       _check_writable(directory)
       if self.latest is None:
@@ -75,7 +75,7 @@ class Checkpointer:
   def _open(self):
     """Lets Orbax look at the folder, and remove unfinished saves.
 
-    Only after damaged checkpoints have been set aside: it would fail at them.
+    Call it only once damaged checkpoints are set aside: Orbax fails at them.
     """
     if self._orbax is not None:
       return
@@ -104,14 +104,14 @@ class Checkpointer:
     return max(self.steps, default=None)
 
   def drop_after(self, step: int):
-    """Deletes the checkpoints of later steps: the run is to go on from `step`.
+    """Deletes the checkpoints after `step`, from which the run is to continue.
 
-    Of a single process.
+    For runs of a single process.
     """
     self.close()
     for later in self.steps:
       if later > step:
-        # Not half a checkpoint under its name, should a kill come in between.
+        # Renamed first, so that a kill leaves no half checkpoint of that name.
         dropped = self._directory / f".{later}"
         shutil.rmtree(dropped, ignore_errors=True)
         shutil.rmtree((self._directory / str(later)).rename(dropped))
@@ -119,7 +119,7 @@ class Checkpointer:
   def save(self, step: int, state: Any, position: Mapping[str, int]):
     """Starts saving; returns once `state` may be donated.
 
-    Waits for the save before, and raises what went wrong there.
+    Waits for the previous save, and raises its error if it failed.
 
     Raises:
       OSError: a checkpoint cannot be written.
@@ -138,9 +138,9 @@ class Checkpointer:
       )
 
   def wait(self):
-    """Waits for the last save, and raises what went wrong there.
+    """Waits for the last save, and raises its error if it failed.
 
-    Without it, its thread and files would stay open.
+    Without this call, the save's thread and files would stay open.
     """
     if self._saving is not None:
       saving, self._saving = self._saving, None
@@ -150,15 +150,15 @@ class Checkpointer:
   def restore(
     self, state: Any, *, step: int | None = None
   ) -> tuple[Any, dict[str, int]]:
-    """Returns (state, position) of the latest checkpoint that is whole.
+    """Returns (state, position) of the latest undamaged checkpoint.
 
-    Damaged ones are logged and, unless read_only, set aside under another name;
-    unless all of them are, so that the next start fails like this one.
+    Damaged ones are logged and, unless read_only, set aside under another name.
+    If all are damaged they stay, so that the next start fails like this one.
 
     Args:
       state: tree of `jax.ShapeDtypeStruct` with explicit shardings. The mesh
         may differ from the one that saved.
-      step: of the only checkpoint to try; None for the latest.
+      step: the step of the only checkpoint to try; None for the latest.
 
     Raises:
       MismatchError: the checkpoint holds other arrays.
@@ -170,11 +170,11 @@ class Checkpointer:
   def restore_variables(
     self, step: int | None = None
   ) -> tuple[dict[str, Any], int]:
-    """Returns (variables, step) of the latest checkpoint that is whole.
+    """Returns (variables, step) of the latest undamaged checkpoint.
 
     The parameters, averaged if the run kept an average, and the other
-    collections, as NumPy arrays. What is read is what the checkpoint says it
-    holds: neither a model nor an optimizer is needed, nor the devices.
+    collections, as NumPy arrays. The checkpoint itself says what it holds, so
+    this needs no model, no optimizer and none of the run's devices.
 
     Raises:
       OSError: every checkpoint is damaged, or there is none.
@@ -184,9 +184,9 @@ class Checkpointer:
     return {"params": params, **(restored.get("model_state") or {})}, step
 
   def _first_whole(self, step, wanted):
-    """Returns (state, notes, step) of the latest checkpoint that is whole.
+    """Returns (state, notes, step) of the latest undamaged checkpoint.
 
-    `wanted` is from what a checkpoint holds to the tree to load.
+    `wanted` maps what a checkpoint holds to the tree to load.
     """
     found = self.steps
     if step in found:
@@ -229,7 +229,7 @@ class Checkpointer:
 
   @contextlib.contextmanager
   def _explained(self):
-    """Turns whatever goes wrong in writing into an OSError that says so."""
+    """Turns any error in writing into an OSError that explains it."""
     try:
       yield
     except Exception as e:
@@ -240,7 +240,7 @@ class Checkpointer:
       ) from e
 
   def close(self):
-    """Waits for the last save and raises what went wrong there."""
+    """Waits for the last save and raises its error if it failed."""
     self.wait()
     if self._orbax is not None:
       writer, self._orbax = self._orbax, None
@@ -272,8 +272,8 @@ def _load(path, wanted):
     _check(notes["checksums"], _state_checksums(restored))
     return restored
 
-  # In `ocp.load` Orbax waits for all processes: who cannot come must be known
-  # before.
+  # `ocp.load` waits for all processes, so they must know before that whether
+  # one cannot take part.
   read, error = _unless_damaged(path, lambda: _metadata(path))
   if error is not None:
     return None, None, error
@@ -301,7 +301,7 @@ def _metadata(path):
   """Returns what a checkpoint holds, as shapes, and its notes.
 
   Raises:
-    Exception: of any type, where they are damaged.
+    Exception: of any type, if the metadata is damaged.
   """
   for file in path.rglob("*"):
     paths.check_regular(file)
@@ -321,7 +321,7 @@ def _metadata(path):
 
 
 def _only_variables(saved):
-  """Returns what to load of a train state: NumPy arrays, or `...` for not."""
+  """Returns what to load of a train state: NumPy arrays, or `...` to skip."""
   load = lambda x: np.empty(x.shape, x.dtype)
   skip = lambda _: ...
   kept = ("params", "model_state", "ema")
@@ -350,7 +350,7 @@ def _description_checksums(position, state) -> dict[str, int]:
 
 
 def _check(expected: Mapping[str, int], got: Mapping[str, int]):
-  """Raises ValueError unless all that was read has the checksum it had."""
+  """Raises ValueError unless all that was read has its original checksum."""
   for part, value in got.items():
     if value != expected.get(part):
       raise ValueError(

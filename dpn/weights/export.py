@@ -52,7 +52,7 @@ class Exported:
     arrays: by name.
     metadata: of the file.
     config: what a folder's other files hold, as {file: JSON}.
-    notes: for the person who asked for it.
+    notes: what to tell the user.
   """
 
   arrays: Mapping[str, np.ndarray]
@@ -74,8 +74,8 @@ def export(
     model: see `vit_params.read`.
     to: a key of `SUFFIXES`.
     no_embed_class: timm's class token has no position.
-    extra_modules: write Dual PatchNorm's norms for a model to which a person
-      has added them; the library's own would not apply them.
+    extra_modules: write Dual PatchNorm's norms for a model to which the user
+      has added them; the library's own model would not apply them.
 
   Raises:
     ValueError: the other library cannot express the model.
@@ -113,13 +113,13 @@ def export(
 
 
 def _unsupported(options, to, extra_modules) -> list[str]:
-  """Returns the options that a library does not have, and what it has."""
+  """Returns the options that a library lacks, with the values that it has."""
   supported: dict[str, Any] = dict(SUPPORTED[to])
   eps = {"eps": timm_vit.EPS}
   if to == "timm" and (kind := timm_vit.KINDS.get(options["stem_ln"])):
     supported |= kind.supported
     [eps] = kind.supported["norm_kw"]
-    if options["pool_type"] == "tok":  # the norm is of the class token, too
+    if options["pool_type"] == "tok":  # the norm includes the class token
       supported["posemb_join_kw"] = [{"cls": True}]
   elif extra_modules and to != "naflex_vit":
     if to in vit_pytorch.SUPPORTED:
@@ -314,7 +314,7 @@ def _hf(model):
 def _in_torch_names(model, to, prefix):
   """Returns arrays as PyTorch has them, and notes on what has no place there.
 
-  `prefix` is how many tokens before the patches have positions there.
+  `prefix` is the number of tokens before the patches that have positions there.
   """
   arrays, library = dict(model.arrays), source.LIBRARIES[to]
   table = _with_rows(arrays["pos_embedding"], model.cls_row, prefix)
@@ -338,7 +338,7 @@ def _in_torch_names(model, to, prefix):
 def _with_rows(positions, has: bool, prefix: int):
   """Returns a table with `prefix` rows before those of the patches.
 
-  What is added is zero, behind the row that it has.
+  Added rows are zero and follow the row that the table `has`, if any.
   """
   return np.insert(positions, [int(has)] * (prefix - has), 0, axis=1)
 

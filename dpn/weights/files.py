@@ -1,4 +1,4 @@
-"""Where parameters lie, and the arrays there by name. Never opens a pickle."""
+"""Finds parameters and reads their arrays by name. Never opens a pickle."""
 
 import dataclasses
 import json
@@ -23,16 +23,16 @@ Flat = dict[str, Any]
 STATISTICS = "batch_stats"
 CHECKPOINTS = "checkpoints"  # the folder in a run's folder
 ENVIRONMENT = "environment.json"  # what each start of a run was made by
-_CRC = "crc32"  # of the header without it, and of the numbers
+_CRC = "crc32"  # of the header without this key, and of the numbers
 _INDEX = "model.safetensors.index.json"
-# What a folder may hold: a run's parameters; those of Hugging Face or timm, in
-# one file or in several.
+# What a folder may hold: a run's parameters; or parameters of Hugging Face or
+# timm, in one file or in several.
 FILES_IN_FOLDERS = ("params.safetensors", "model.safetensors", _INDEX)
 PICKLES = (".pth", ".pt", ".bin", ".ckpt", ".pkl", ".pickle", ".tar")
 
 
 class Index(TypedDict):
-  """The JSON that lists the files of a checkpoint in several."""
+  """The JSON index of a checkpoint that consists of several files."""
 
   weight_map: dict[str, str]  # from arrays to files
 
@@ -49,18 +49,18 @@ class Done(TypedDict, total=False):
   metrics: dict[str, float]
   lost_rows: int
   damaged: list[str]
-  extended_at: list[int]  # where it had been done before
+  extended_at: list[int]  # steps at which the run had been done before
 
 
 @dataclasses.dataclass(frozen=True)
 class Location:
-  """Where the parameters lie that a path stands for.
+  """Where the parameters are that a path stands for.
 
   Attributes:
     path: of a parameter file, or of a run's folder of checkpoints.
-    is_file: which of both.
-    subtree: the part of the file that is meant; None: all.
-    step: of the checkpoint that is meant; None: the latest.
+    is_file: whether `path` is a file.
+    subtree: the part of the file to read; None: all.
+    step: the step of the checkpoint to read; None: the latest.
   """
 
   path: str
@@ -75,14 +75,14 @@ class Location:
 
 
 def locate(path: str) -> Location:
-  """Returns where the parameters lie that a path stands for.
+  """Returns where the parameters are that a path stands for.
 
   Args:
     path: the folder of a run (its params.safetensors, or else its latest
       checkpoint), its folder of checkpoints or one of them
       ("run/checkpoints/1000"), a folder as timm and Hugging Face write it, or
       an .npz or .safetensors file. A suffix ":img" picks a subtree of a file.
-      If there is none, a name on the Hugging Face hub, see `hub.fetch`.
+      If nothing is there, a name on the Hugging Face hub, see `hub.fetch`.
 
   Raises:
     FileNotFoundError: there is nothing, or no parameters in it.
@@ -140,7 +140,7 @@ def _has_checkpoints(folder):
 def read(where: Location) -> tuple[Flat, int | None]:
   """Returns the arrays of a file by name, and the step of the run it is from.
 
-  Of big_vision's training states, only the parameters and running statistics.
+  From big_vision's training states, only the parameters and running statistics.
   The step is None if it is unknown.
 
   Raises:
@@ -184,9 +184,9 @@ def read_metadata(file: str) -> dict[str, str]:
 def to_bytes(
   flat: Mapping[str, np.ndarray], metadata: Mapping[str, str] | None = None
 ) -> bytes:
-  """Returns a safetensors file, the same for the same arrays and metadata.
+  """Returns a safetensors file, equal for equal arrays and metadata.
 
-  The library writes metadata in an order that differs between processes.
+  The library's own order of metadata differs between processes.
   """
   if not metadata:
     return safetensors.numpy.save(dict(flat))
@@ -246,7 +246,7 @@ def subtree(flat: Flat, name: str, statistics: str | None = None) -> Flat:
   Args:
     flat: arrays by name.
     name: of the part, such as "img".
-    statistics: of the part within "batch_stats"; None: `name`.
+    statistics: the part's name within "batch_stats"; None: `name`.
   """
   stats = f"{STATISTICS}/{name if statistics is None else statistics}"
   return _below(flat, name) | {

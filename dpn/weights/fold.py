@@ -1,4 +1,4 @@
-"""Models rewritten, exactly, into others that compute the same."""
+"""Rewrites models exactly, into others that compute the same."""
 
 import dataclasses
 import math
@@ -9,7 +9,7 @@ import numpy as np
 
 from dpn.weights.vit_params import VitParams
 
-# What is added to the residual stream, and what reads it unnormalized.
+# What is added to the residual streams of the blocks and of attention pooling.
 _WRITES = (
   r"pos_embedding|cls|registers"
   r"|(.*/)?(MultiHead\w+_0/out|MlpBlock_0/Dense_1)/.*"
@@ -27,14 +27,14 @@ def with_epsilon(model: VitParams, eps: float) -> VitParams:
   """
   options = model.options
   c = math.sqrt(eps / options["norm_kw"]["eps"])
-  # The first norm's own epsilon is not that of the blocks.
+  # stem/ln1 keeps its own epsilon: its output is scaled, not its input.
   ln1 = "stem/ln1/scale" in model.arrays
   writes = re.compile(f"{_WRITES}|{'stem/ln1' if ln1 else 'embedding'}/.*")
   arrays = {
     name: c * x if writes.fullmatch(name) else x
     for name, x in model.arrays.items()
   }
-  if options["pool_type"] == "map":  # its sum goes to the head as it is
+  if options["pool_type"] == "map":  # its sum goes to the head unnormalized
     direct = options["final_norm"] and "pre_logits/kernel" not in arrays
     if "head/kernel" not in arrays or not direct:
       raise ValueError(
@@ -47,12 +47,12 @@ def with_epsilon(model: VitParams, eps: float) -> VitParams:
 
 
 def without_biases(model: VitParams, templates: Sequence[str]) -> VitParams:
-  """Returns the model without some biases; the embedding's joins positions.
+  """Returns the model without some biases; positions absorb the embedding's.
 
   `templates` are their names, {i} for the number of a block.
 
   Raises:
-    ValueError: another than the embedding's is not zero.
+    ValueError: a bias other than the embedding's is not zero.
   """
   arrays = dict(model.arrays)
   some = re.compile("|".join(templates).replace("{i}", r"\d+"))
@@ -71,7 +71,7 @@ def without_biases(model: VitParams, templates: Sequence[str]) -> VitParams:
 
 
 def without_linear_stem(model: VitParams) -> VitParams:
-  """Returns a model as a plain one if its stem is linear, else as it is."""
+  """Returns a model with a plain stem if its stem is linear, else unchanged."""
   stems = {"only_learnable": _without_affine, "whiten": _without_whitening}
   stem_ln, arrays = model.options["stem_ln"], dict(model.arrays)
   if stem_ln not in stems or model.options["stem"] != "patch":
@@ -86,7 +86,7 @@ def without_linear_stem(model: VitParams) -> VitParams:
 
 
 def _without_affine(arrays, matrix, bias):
-  """Takes the stem's arrays; returns the embedding's with them in it."""
+  """Removes the stem's arrays; returns the embedding's with them folded in."""
   (scale0, bias0), (scale1, bias1) = (
     [arrays.pop(f"stem/{ln}/{leaf}") for leaf in ("scale", "bias")]
     for ln in ("ln0", "ln1")
@@ -106,9 +106,9 @@ def _without_whitening(arrays, matrix, bias):
 
 
 def without_weight_norm(model: VitParams) -> VitParams:
-  """Returns a model whose kernels are what σReparam makes of them, if it does.
+  """Returns a model with σReparam, if it has it, folded into the kernels.
 
-  Other `weight_norm` stay, as only their code knows what they do.
+  Any other `weight_norm` stays, as only its code knows what it does.
   """
   if model.options["weight_norm"] != "sigma_reparam":
     return model

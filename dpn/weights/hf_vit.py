@@ -54,10 +54,10 @@ NAMES = Names(
   },
   extra=("stem/ln0", "stem/ln1"),
 )
-# Their models that are ours, by model_type; I-JEPA's has no class token.
+# Their models that ours can be, by model_type; I-JEPA's has no class token.
 _TYPES = ["vit", "vit_mae", "vit_msn", "dpt", "flava_image_model", "ijepa"]
 _TYPES += ["dinov2", "dinov2_with_registers"]
-# The first of equal ones is written.
+# Of names for the same function, exports write the first.
 GELUS = {
   **dict.fromkeys(("gelu", "gelu_python"), "exact"),
   **dict.fromkeys(
@@ -65,7 +65,7 @@ GELUS = {
   ),
   "quick_gelu": "quick",
 }
-# Options that its own models have. A classifier applies no tanh layer.
+# Options of its own models. A classifier applies no tanh layer.
 SUPPORTED = {
   **{**PLAIN, "pool_type": ["tok"], "stem_ln": ["none"]},
   "gelu": sorted({*GELUS.values()}),
@@ -100,10 +100,10 @@ class ImageConfig(TypedDict, total=False):
 
 
 def describe(config: Config, image: ImageConfig) -> metadata.ModelMetadata:
-  """Returns what is known about a model, by its files, empty if it has none.
+  """Returns what is known about a model from its files, {} for missing ones.
 
   Raises:
-    ValueError: ours cannot be the model.
+    ValueError: our model cannot express it.
   """
   kind = config.get("model_type", "vit")
   metadata.translate("type", kind, dict.fromkeys(_TYPES, kind))
@@ -124,7 +124,7 @@ def describe(config: Config, image: ImageConfig) -> metadata.ModelMetadata:
   mean, std = image.get("image_mean"), image.get("image_std")
   if image.get("do_normalize") is False:
     mean, std = [0.0], [1.0]
-  # Both are of levels from 0 to 255 times a factor, ours of levels to 1.
+  # Both are for levels 0 to 255 times a factor, ours for levels 0 to 1.
   factor = image.get("rescale_factor", 1 / 255)
   white = 255 * (factor if image.get("do_rescale", True) else 1)
   pixels = metadata.pixels_of(mean, std, white)

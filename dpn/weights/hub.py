@@ -1,8 +1,8 @@
 """Models by their names on the Hugging Face hub.
 
-With huggingface_hub, which is optional; where its cache lies, its token and
-whether it may use the network is its own environment's: HF_HOME, HF_TOKEN,
-HF_HUB_OFFLINE.
+This uses huggingface_hub, which is optional. Its own environment variables
+HF_HOME, HF_TOKEN and HF_HUB_OFFLINE say where its cache is, what its token is
+and whether it may use the network.
 """
 
 import os
@@ -20,11 +20,11 @@ def fetch(path: str) -> str | None:
   """Returns the local folder of a model on the hub; None if this names none.
 
   Args:
-    path: "org/name" or "org/name@revision". With a folder "org" in the working
-      directory it is a path there, which does not exist.
+    path: "org/name" or "org/name@revision". If the working directory has a
+      folder "org", this is a path in it that does not exist, and names nothing.
 
   Raises:
-    FileNotFoundError: it is not in the cache and cannot be had.
+    FileNotFoundError: the model is not in the cache and cannot be fetched.
   """
   match = _NAME.fullmatch(path)
   if not match or os.path.isdir(path.partition("/")[0]):

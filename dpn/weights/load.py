@@ -1,8 +1,8 @@
 """Starts a model from a parameter file, strictly.
 
-Files of big_vision and its predecessors load unchanged, those of timm and
-Hugging Face under our names. Everything that a file and the model do not share
-is an error unless allowed.
+Files of big_vision and its predecessors load unchanged; arrays of timm and
+Hugging Face are renamed to our names. Any difference between the file and the
+model is an error unless allowed.
 """
 
 import dataclasses
@@ -37,37 +37,37 @@ def load_variables(
 ) -> dict[str, Any]:
   """Returns `variables` with the values of a parameter file.
 
-  Other layouts, and scanned blocks against looped ones, are converted. A
-  `pos_embedding` for another grid of patches is resized.
+  Other layouts are converted, and so are scanned blocks to looped ones or back.
+  A `pos_embedding` for another grid of patches is resized.
 
   Args:
     path: see `files.locate`; or what `source.read` returned for it.
     variables: a model's `params` and, if it has any, `batch_stats`, which files
-      hold as "batch_stats/<name>". `jax.ShapeDtypeStruct`s will do for all that
+      hold as "batch_stats/<name>". `jax.ShapeDtypeStruct`s suffice for all that
       is loaded. Other collections are returned as they are.
-    options: of the model, as `Task.model_options` gives them, which must be
+    options: the model's, as `Task.model_options` gives them. They must match
       those that the file says it was made for. None: nothing is compared.
     pixels: of the images that the model will see, compared likewise.
     advice: what to do if names or shapes differ; None: about `dont_load`.
     arch: see `source.read`.
     options_of_run: see `source.read`.
-    dont_load: regular expressions on whole names such as "head/kernel". What
-      they match keeps its value in `variables`, and is ignored in the file.
+    dont_load: regular expressions on whole names such as "head/kernel". Leaves
+      that match keep their value in `variables` and are ignored in the file.
     dont_check: options not to be compared, such as "gelu", or "pixels".
     image_size: (rows, cols) of the model's images in pixels, None if unknown.
     posemb_grid: (rows, cols) of the model's patches, if `image_size` does not
-      tell and they make no square.
+      tell them and they form no square.
     posemb_align_corners: see `positions.bilinear`.
-    tell: is called with a sentence if they are.
+    tell: is called with a sentence if positions are resized.
 
   Returns:
-    NumPy arrays with the structure, shapes and dtypes of `variables`; a leaf of
-    `dont_load` as it was given.
+    NumPy arrays with the structure, shapes and dtypes of `variables`; leaves
+    that `dont_load` matches as they were given.
 
   Raises:
     FileNotFoundError, ValueError, OSError: see `source.read`.
     ValueError: names or shapes differ and `dont_load` does not match them; or
-      the options do, and `dont_check` does not name them.
+      options differ and `dont_check` does not name them.
   """
   found = (
     source.read(path, arch, options_of_run) if isinstance(path, str) else path
@@ -120,14 +120,14 @@ def load_towers(
   """Returns `variables` of several towers with the values of parameter files.
 
   Args:
-    path: of a file of the whole model; or those of the towers by name, where
-      "image" and "text" are other names of `img` and `txt`.
+    path: one file of the whole model; or a file for each tower by its name,
+      where "image" and "text" are other names of `img` and `txt`.
     variables: see `load_variables`.
     towers: names of the subtrees that are models of their own.
     options: of each tower by its name, and others.
-    dont_load: of what belongs to no tower.
+    dont_load: patterns for arrays that belong to no tower.
     options_of_run: see `source.read`.
-    **kw: see `load_variables`. `<tower>_load_kw` are more for one of them.
+    **kw: see `load_variables`. `<tower>_load_kw` has more for one tower.
 
   Raises:
     ValueError, OSError: see `load_variables`.
@@ -209,7 +209,7 @@ def _tell(path, assumed, resized, tell):
 
 
 def _as_written(file, flat):
-  """Returns a file's metadata, by which positions that it holds are learned.
+  """Returns a file's metadata, where positions that it holds count as learned.
 
   Other libraries' files have fixed positions written out.
   """
@@ -222,7 +222,7 @@ def _as_written(file, flat):
 def _check_finite(path, arrays, wanted):
   """Raises ValueError if an array holds a NaN, an infinity, or integers.
 
-  Of a norm's counter of steps, which is one itself in `wanted`, these are fine.
+  Integers are fine for a norm's counter of steps, an integer in `wanted`, too.
   """
   for name, x in sorted(arrays.items()):
     whole = x.dtype.kind in "biu" and wanted[name].dtype.kind not in "biu"
@@ -236,7 +236,7 @@ def _check_finite(path, arrays, wanted):
 
 
 def _in_our_names(found, wanted):
-  """Returns the arrays of a file by our names, for a model's heads."""
+  """Returns a file's arrays by our names, split into the model's heads."""
   file = found.metadata
   patch = _shape_of(wanted, "embedding/kernel")[:3]
   if file.layout not in source.LIBRARIES:

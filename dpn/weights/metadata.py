@@ -1,8 +1,8 @@
 """What a parameter file is for, beyond the names and shapes in it.
 
 The same arrays compute another function under another GELU, epsilon or pixel
-range. Our files say so in their metadata; those of other libraries in JSON
-files beside them, or by the defaults of the library.
+range. Our files state these in their metadata; for files of other libraries,
+JSON files beside them do, or the library's defaults.
 """
 
 import dataclasses
@@ -17,13 +17,13 @@ from dpn import errors
 from dpn.weights import names
 from dpn.weights.pixels import Pixels
 
-# Options that names and shapes of parameters give away; files are not asked.
+# Options that names and shapes of parameters show; metadata is not consulted.
 IN_SHAPES = (
   *("num_classes", "patch_size", "width", "depth", "mlp_dim"),
   *("head_dim", "qkv_bias", "rep_size"),
 )
-# Options that only sometimes show, and the parameters that show them then.
-# Where those differ and may (`dont_load`), the option may differ as well.
+# Options that only sometimes show, and the parameters that then show them.
+# Where parameters may differ (`dont_load`) and do, so may the option.
 IN_NAMES = {
   "stem_ln": r"(batch_stats/)?stem/.*",
   "stem": r"(embedding|patch_stats)/.*",
@@ -36,8 +36,8 @@ IN_NAMES = {
   "posemb": r"(.*/)?pos_embedding|.*/rel_posemb/.*",
   "posemb_kw": r"(.*/)?pos_embedding|.*/rel_posemb/.*",
 }
-# Options that neither shows and that some files do not tell; the number of
-# heads is in the shapes of our arrays, but not of PyTorch's.
+# Options that neither names nor shapes show and that some files do not state;
+# the number of heads is in the shapes of our arrays, but not of PyTorch's.
 _MAY_BE_UNKNOWN = ("gelu", "norm", "norm_kw", "pool_type", "num_heads")
 PIXELS = "pixels"
 PP = "pp"
@@ -49,17 +49,17 @@ class ModelMetadata:
   """What is known about the model that a file is for.
 
   Attributes:
-    layout: `ours` (and big_vision's), `naflex_vit` (likewise), or a key of
-      `source.LIBRARIES`.
-    options: of the model, as `Task.model_options` gives them; those that are
-      unknown are missing.
+    layout: `ours` (and big_vision's), `naflex_vit` (big_vision's, too), or a
+      key of `source.LIBRARIES`.
+    options: of the model, as `Task.model_options` gives them; unknown options
+      are missing.
     pixels: of the images; None if unknown.
     pp: how images are prepared, see `preprocessing`; None if unknown.
     cls_row: whether the class token has a row in the position embeddings; None
       if unknown.
     image_size: (rows, cols) in pixels for which it has positions, likewise.
     source: where this is written, for messages.
-    guessed: of the options, those that are only the library's defaults.
+    guessed: names of options that are only the library's defaults.
     loader: what made the pixels, as `input_pipeline.fingerprint` tells; empty
       if unknown.
   """
@@ -110,20 +110,20 @@ def pixels_of(mean=None, std=None, white: float = 1.0) -> Pixels | None:
 
 
 def translate(kind: str, value: Any, known: Mapping[str, Any]) -> Any:
-  """Returns our name of what a config.json names, such as an activation."""
+  """Returns our name for a value in a config.json, such as an activation."""
   errors.check_known(f"value in its config.json: the {kind}", value, known)
   return known[value]
 
 
 def agree(value: Any, stated: Any) -> bool:
-  """Returns whether an option is as stated, a dictionary in the stated keys."""
+  """Returns whether an option is as stated, a dictionary as far as stated."""
   if isinstance(stated, dict) and isinstance(value, dict):
     return all(k in value and value[k] == x for k, x in stated.items())
   return value == stated
 
 
 class Difference(NamedTuple):
-  """An option that a file's model has another value for than ours."""
+  """An option whose value in a file's model differs from ours."""
 
   option: str
   file: Any
@@ -144,7 +144,7 @@ class Difference(NamedTuple):
 def differences(
   file: ModelMetadata, options: Mapping[str, Any], pixels: Pixels | None = None
 ) -> list[Difference]:
-  """Returns where a file's model is known to be another one than ours.
+  """Returns where a file's model is known to differ from ours.
 
   Ours has these `options`, as `Task.model_options` gives them, and will see
   images of these `pixels`; None if they are unknown.
@@ -155,9 +155,9 @@ def differences(
     for name, value in file.options.items()
     if name in here
     and not agree(here[name], value)
-    # Of others, names of parameters tell whether there is something.
+    # For other options that are None, names of parameters tell.
     and (value is not None or name == "cls_blocks")
-    and not (name == "layer_scale" and here[name])  # where it starts
+    and not (name == "layer_scale" and here[name])  # an initial value only
   ]
   if file.pixels and pixels and not file.pixels.close_to(pixels):
     result.append(Difference(PIXELS, file.pixels, pixels))
@@ -171,9 +171,9 @@ def check(
   differing: Iterable[str] = (),
   dont_check: Sequence[str] = (),
 ):
-  """Raises ValueError if a model would make another function of a file.
+  """Raises ValueError if a file would compute something else in our model.
 
-  Parameters that are `differing` in name or shape may be so; `dont_check` names
+  Parameters in `differing` may differ in name or shape; `dont_check` names
   options to ignore, or `pixels`.
   """
   shown = (
@@ -196,7 +196,7 @@ def check(
 def assumed(file: ModelMetadata, options: Mapping[str, Any]) -> list[str]:
   """Returns the options that a file leaves open, as "name=value".
 
-  The values are those of the model that is taken for the file's.
+  The values are the model's, which are taken for the file's.
   """
   unknown = [*_MAY_BE_UNKNOWN]
   if file.layout in ("ours", "naflex_vit"):

@@ -44,14 +44,14 @@ PLAIN: dict[str, list] = {
   "pool_norm": [False],
   "weight_norm": ["none"],
 }
-# Of it, what neither names nor shapes of parameters show.
+# The ones among these that neither names nor shapes of parameters show.
 BLOCKS = {
   k: PLAIN[k][0] for k in ("block_ln", "block_ln_kw", "rope", "logit_scale")
 }
-# Stems whose LayerNorms have names elsewhere; the others are not LayerNorms, or
-# stand behind the sum with the positions. The index is 2·(has ln0) + (has ln1).
+# Stems whose LayerNorms have names elsewhere; other stems' are not LayerNorms,
+# or follow the sum with the positions. The index is 2·(has ln0) + (has ln1).
 STEMS = ("none", "post", "pre", "dpn")
-_UNUSED = ("mask_token", "embeddings.mask_token")  # but in pretraining
+_UNUSED = ("mask_token", "embeddings.mask_token")  # except in pretraining
 _NORMS = r"(LayerNorm_\d|encoder_norm|fc_norm|stem/ln\d|(query|key)_ln)$"
 
 
@@ -61,8 +61,8 @@ class Names:
 
   Attributes:
     title: of the library.
-    sign: a name that every model of the library has and no other.
-    modules: their module → ours, or → those of ours whose arrays it
+    sign: an array's name that all models of the library have and no others.
+    modules: their module → ours, or → our modules whose arrays it
       concatenates; {i} is the number of a block.
     arrays: their array → ours, for arrays outside of modules.
     renamed: (pattern, replacement) for other names of the same things.
@@ -72,8 +72,8 @@ class Names:
       pixels; empty if it is a convolution, whose kernel is `sign`.
     biases: our biases that some models of the library have in no block, which
       are then zero.
-    implied: our arrays of a block that are the identity or zero, and that the
-      library does not have, where a function of (heads, d, width) says so.
+    implied: our arrays of a block that the library lacks, as they are the
+      identity or zero, if a function of (heads, d, width) says so.
   """
 
   title: str
@@ -90,7 +90,7 @@ class Names:
   )
 
   def parts(self, module: str) -> tuple[str, ...]:
-    """Returns our modules of one of theirs."""
+    """Returns our modules that make up one of theirs."""
     ours = self.modules[module]
     return (ours,) if isinstance(ours, str) else ours
 
@@ -174,7 +174,7 @@ def to_ours(
 
 
 def _zero_biases(flat, names):
-  """Returns the biases that no block has, of kernels that are there."""
+  """Returns the biases that no block has, as zeros, for existing kernels."""
   found = {re.sub("/kernel$", "/bias", name): x for name, x in flat.items()}
   result = {}
   for template in names.biases:
@@ -204,8 +204,8 @@ def _implied(flat, names):
 def from_ours(flat: Flat, names: Names) -> Flat:
   """Returns our arrays under the names and in the shapes of another library.
 
-  Of a model with looped blocks. Position embeddings go as they are, with or
-  without the class token's row.
+  The model must have looped blocks. Position embeddings are passed on as they
+  are, with or without the class token's row.
 
   Raises:
     ValueError: listing the parameters that the library has no names for.
@@ -313,11 +313,11 @@ def patch_of(pixels: int, size: Sequence[int] | None) -> tuple[int, int, int]:
   """Returns (rows, cols, channels) of a patch.
 
   Args:
-    pixels: how many numbers it has.
+    pixels: how many numbers the patch has.
     size: (rows, cols), None for a square in colour or else in gray.
 
   Raises:
-    ValueError: these are not as many, or there is no such square.
+    ValueError: `size` has another number of pixels, or there is no such square.
   """
   if size is None:
     sides = ((channels, math.isqrt(pixels // channels)) for channels in (3, 1))

@@ -9,7 +9,7 @@ IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 @dataclasses.dataclass(frozen=True)
 class Pixels:
-  """Images are (x - mean) / std, of x in [0, 1]; one number per channel."""
+  """Images are (x - mean) / std, for x in [0, 1]; one number per channel."""
 
   mean: tuple[float, ...]
   std: tuple[float, ...]
@@ -24,7 +24,7 @@ class Pixels:
     """Returns mean and std for that many channels.
 
     Raises:
-      ValueError: they differ, and there are not as many.
+      ValueError: the numbers differ, and there are not that many.
     """
     both = [self.mean, self.std]
     if any(len(x) != channels and len(set(x)) > 1 for x in both):

@@ -1,6 +1,6 @@
 """Fits learned position embeddings of a file to a model's grid of patches.
 
-Grids are (rows, cols) in patches; where they are unknown, squares.
+Grids are (rows, cols) in patches; unknown ones are taken to be squares.
 """
 
 import math
@@ -28,9 +28,9 @@ def fit(
   grid: Sequence[int] | None = None,
   align_corners: bool = True,
 ) -> tuple[Flat, set[str]]:
-  """Returns the arrays with fitting positions, and what was resized.
+  """Returns the arrays with positions that fit, and what was resized.
 
-  The changes are of the form "7×7 to 14×14".
+  Each change is described as in "7×7 to 14×14".
 
   Args:
     loaded: arrays of a file by our names.
@@ -38,7 +38,7 @@ def fit(
     file: what is known about the file's model.
     options: of the model; may be empty.
     image_size: see `load.load_variables`.
-    grid: its `posemb_grid`.
+    grid: see `load.load_variables`, `posemb_grid`.
     align_corners: see `bilinear`.
   """
   changes = set()
@@ -68,7 +68,7 @@ def fit(
     if "/" in name and name in wanted:
       tokens = wanted[name].shape[-2] - row
       loaded[name] = resize(loaded[name], tokens, row)
-  # Of text, positions are no grid.
+  # Positions of text form no grid.
   if "pos_embedding" in loaded and "Embed_0/embedding" not in wanted:
     _fit_shared(loaded, wanted, file.cls_row, has_cls_row(options), resize)
   return loaded, changes
@@ -77,10 +77,9 @@ def fit(
 def _fit_shared(loaded, wanted, has_row, wants_row, resize):
   """Fits the position embeddings (1, tokens, width) in `loaded`.
 
-  Files from before 2022 embed the position of the class token as well, in
-  front: one row more than a square. It stays in a model that has it too, or
-  else the token itself takes it over. Whether there is one may be unknown,
-  None.
+  Files from before 2022 also embed the position of the class token, in front:
+  one row more than a square. The row stays if the model has one, too; otherwise
+  it is added to the token itself. Whether there is a row may be unknown, None.
   """
   x, shape = loaded["pos_embedding"], None
   if "pos_embedding" in wanted:
@@ -124,9 +123,9 @@ def names(flat: Iterable[str]) -> list[str]:
 
 
 def grid_of(tokens: int, known: Sequence[int] | None) -> tuple[int, int] | None:
-  """Returns (rows, cols) of so many patches: `known` if it fits, or a square.
+  """Returns (rows, cols) of `tokens` patches: `known` if it fits, or a square.
 
-  None if they make no square.
+  None if they form no square.
   """
   if known and math.prod(known) == tokens:
     rows, cols = known
@@ -142,12 +141,13 @@ def known_grid(file: ModelMetadata, flat: Flat) -> tuple[int, int] | None:
 
 
 def without_register_rows(flat: Flat, file: ModelMetadata) -> Flat:
-  """Returns registers with their positions, between class token and patches.
+  """Returns the arrays with the registers' positions added to the registers.
 
-  In timm they have some unless the class token has none.
+  In timm registers have positions, between class token and patches, unless the
+  class token has none.
 
   Raises:
-    ValueError: the grid is not known, and no square, or two, would fit.
+    ValueError: the grid is not known, and no square fits, or two do.
   """
   registers, table = flat.get("registers"), flat.get("pos_embedding")
   cls = "cls" in flat
@@ -177,13 +177,13 @@ def without_register_rows(flat: Flat, file: ModelMetadata) -> Flat:
 
 
 def class_token_as_register(flat: Flat, file: ModelMetadata) -> Flat:
-  """Returns a class token that is not pooled as one more register.
+  """Turns a class token that is not pooled into one more register.
 
   timm's models may have one and pool the patches (global_pool="avg" or "map"),
-  as MAE's finetuned ones do. With its position it is what a register is.
+  as MAE's finetuned ones do. With its position added, it acts as a register.
   """
   table, pool = flat.get("pos_embedding"), file.options.get("pool_type")
-  # In front of the blocks ours normalizes a class token, but no register.
+  # In front of the blocks our model normalizes a class token, but no register.
   normalized = file.options.get("stem_ln") == "post_posemb"
   if pool not in ("gap", "map") or "cls" not in flat or normalized:
     return flat
@@ -212,15 +212,15 @@ def _in_patches(image_size, flat, options):
 
 
 def token_pixels(options: Mapping[str, Any]) -> Sequence[int]:
-  """Returns of how many pixels, (rows, cols), a token of a model is."""
+  """Returns the size in pixels, (rows, cols), of a model's token."""
   if options.get("stem") != "conv":
     return options["patch_size"]
   return (compact.token_pixels(**options.get("stem_kw", {})),) * 2
 
 
 def in_patches(image_size, pixels, stem: str | None) -> tuple[int, int]:
-  """Returns (rows, cols) of patches of so many pixels in an image."""
-  up = stem == "conv"  # what its pooling leaves over is one more
+  """Returns (rows, cols) of an image in patches of `pixels`, (rows, cols)."""
+  up = stem == "conv"  # its pooling makes one more of what is left over
   size = zip(image_size, pixels, strict=True)
   rows, cols = (-(-side // p) if up else int(side) // p for side, p in size)
   return rows, cols
@@ -234,7 +234,7 @@ def bilinear(file: ModelMetadata, align_corners: bool = True) -> str:
 
 
 def of_library(file: ModelMetadata, options: Mapping[str, Any]) -> str:
-  """Returns the method of `resize_grid` that a file's own library has."""
+  """Returns the method of `resize_grid` that a file's own library uses."""
   cubic = {
     "timm": "cubic",
     "hf": "cubic" if options["registers"] else "bicubic",

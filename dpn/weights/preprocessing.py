@@ -23,7 +23,7 @@ _HF_METHODS = {0: "nearest", 2: "bilinear", 3: "bicubic"}  # Pillow's numbers
 
 @dataclasses.dataclass(frozen=True)
 class Preprocess:
-  """How an image becomes what a model was made to see.
+  """How to turn an image into the input that a model was made for.
 
   Attributes:
     pp: ops on the key "image", none of them random, for
@@ -44,7 +44,7 @@ class Preprocess:
 def describe(pp: str | None) -> dict[str, Any]:
   """Returns what a string does to images, see `input_pipeline.pp.describe`.
 
-  Ops of the user's own count if `config.pp_modules` was read.
+  The user's own ops are known if `config.pp_modules` has been read.
   """
   found = calls.describe(pp or "")
   return found | {"pixels": found["pixels"] and Pixels(*found["pixels"])}

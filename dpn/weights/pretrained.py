@@ -1,6 +1,6 @@
 """A Vision Transformer with its parameters, ready to use, from any checkpoint.
 
-`dpn.models.vit.from_pretrained` is how to call this.
+Call it as `dpn.models.vit.from_pretrained`.
 """
 
 import dataclasses
@@ -25,13 +25,13 @@ from dpn.weights import (
   vit_params,
 )
 
-# Options that may be others than in the file. They do not change the function
-# that its parameters compute, or only add and remove parameters.
+# Options that may differ from the file's: they do not change the function that
+# its parameters compute, or only add and remove parameters.
 CHANGEABLE = (
   *("num_classes", "rep_size", "stem_ln"),
   *vit.Config.TRAINING_ONLY,
 )
-# Parameters that are for one size of images.
+# Parameters that fit only one size of images.
 _POSITIONS = r"(^|/)pos_embedding$|/rel_posemb/table$"
 
 
@@ -40,9 +40,9 @@ class Pretrained(NamedTuple):
 
   Attributes:
     model: `model.apply(variables, images)` → `(logits, out)`, see `vit.Model`.
-    variables: on the default device, {"params": …} and, of norms that keep
-      running statistics, {"batch_stats": …}.
-    preprocess: what to do to images before.
+    variables: on the default device, {"params": …} and, for norms with running
+      statistics, {"batch_stats": …}.
+    preprocess: what to do to images first.
   """
 
   model: nn.Module
@@ -86,7 +86,7 @@ def _load(path, arch, options):
 
 
 def _check_stem(path, file, config):
-  """Raises ValueError if norms or kernels of the file would do other things."""
+  """Raises ValueError if the file's norms or kernels would act differently."""
   name, kind = file.options["stem_ln"], file.options["stem"]
   old, new = stem.get_ln(name), stem.get_ln(config.stem_ln)
   free = {None, "standardize"}  # no parameters
@@ -103,7 +103,7 @@ def _check_stem(path, file, config):
 
 
 def _of_whole_patches(path, file, preprocess):
-  """Returns it without the pixels that other libraries' convolutions skip."""
+  """Returns it, cropping the pixels that other libraries' convolutions skip."""
   *size, channels = preprocess.shape
   if file.options["stem"] not in stem.EMBEDS_PATCHES or None in size:
     return preprocess
@@ -116,7 +116,7 @@ def _of_whole_patches(path, file, preprocess):
 
 
 def _fit_positions(file, preprocess):
-  """Returns a model with positions for what its own preprocessing makes."""
+  """Returns a model with positions for images of its own preprocessing."""
   if file.options["stem"] not in stem.STEMS and not file.grid:
     return file
   grid = lambda shape: positions.in_patches(
@@ -153,7 +153,7 @@ def _fitted(path, file, model):
   arrays = big_vision.match_scan(file.arrays, shapes)
   fits = lambda k: k in arrays and arrays[k].shape == shapes[k].shape
   layer = lambda k: k.removeprefix(f"{files.STATISTICS}/").rpartition("/")[0]
-  # With a kernel all of its layer is new, also what weight_norm adds to it.
+  # If a kernel is new, all of its layer is, also what weight_norm adds to it.
   missing = {name for name in shapes if not fits(name)}
   layers = {layer(name) for name in missing if name.endswith("/kernel")}
   new = missing | {name for name in shapes if layer(name) in layers}
@@ -166,7 +166,7 @@ def _fitted(path, file, model):
     )
   if new:
     logging.info("Newly initialized: %s.", ", ".join(sorted(new)))
-  # Nothing but these is computed.
+  # Only these are computed.
   fresh = jax.jit(lambda: {k: x for k, x in init().items() if k in new})()
   return {
     name: fresh[name] if name in fresh else arrays[name] for name in shapes

@@ -1,4 +1,4 @@
-"""A model for images of another size."""
+"""Converts a model to images of another size."""
 
 import dataclasses
 
@@ -12,7 +12,7 @@ def at_resolution(model: VitParams, size: tuple[int, int]) -> VitParams:
   """Returns the model for images of (rows, cols) pixels.
 
   Raises:
-    ValueError: the old grid is not known, or patches do not fit in.
+    ValueError: the grid is unknown, positions relative, or patches do not fit.
   """
   patch, tables = model.patch[:2], positions.names(model.arrays)
   if tables and not model.grid:

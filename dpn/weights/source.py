@@ -34,7 +34,7 @@ OptionsOfRun = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 @dataclasses.dataclass(frozen=True)
 class Checkpoint:
-  """What a path holds, as it is there.
+  """What a path holds, not yet converted.
 
   Attributes:
     path: as given.
@@ -57,7 +57,7 @@ class Checkpoint:
         f"them one by one: model_init={{{name!r}: {self.path!r}}}."
       )
     said = _of_tower(self.metadata, name)
-    if big_vision.is_naflex(flat):  # whose positions are resized otherwise
+    if big_vision.is_naflex(flat):  # whose positions are resized differently
       said = dataclasses.replace(said, layout="naflex_vit")
     return Checkpoint(f"{self.path}:{name}", flat, said, self.step)
 
@@ -106,14 +106,14 @@ def vit_options(config: Mapping[str, Any]) -> dict[str, Any]:
 def read(
   path: str, arch: str | None = None, options_of_run: OptionsOfRun = vit_options
 ) -> Checkpoint:
-  """Returns the parameters that a path stands for, and what they are for.
+  """Returns the parameters that a path stands for, and their metadata.
 
   Args:
     path: see `files.locate`.
     arch: name of the model in timm, such as "vit_base_patch16_siglip_224", for
       files that do not say what they are.
-    options_of_run: from a run's config to the options of its model, for
-      checkpoints, which do not say them; the default knows our `vit` alone.
+    options_of_run: maps a run's config to its model's options, for checkpoints,
+      which do not state them; the default knows our `vit` alone.
 
   Raises:
     FileNotFoundError, ValueError, OSError: see `files.read`.
@@ -143,7 +143,7 @@ def read_arrays(where: files.Location) -> tuple[files.Flat, int | None]:
 
 
 def _unwrapped(arrays):
-  """Returns arrays without what wrappers put before each name: "module."."""
+  """Returns arrays without the prefix of wrappers in each name: "module."."""
   inner = arrays
   while not any(library.matches(inner) for library in LIBRARIES.values()):
     heads = {name.partition(".")[0] for name in inner}

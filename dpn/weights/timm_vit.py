@@ -1,6 +1,6 @@
 """timm's Vision Transformers: names of arrays, models by name, config.json.
 
-As timm 1.0.31 makes the models; export_live_test.py compares all of its names.
+Models are as in timm 1.0.31; export_live_test.py compares all of its names.
 """
 
 import re
@@ -57,21 +57,21 @@ NAMES = Names(
   renamed=(
     # In the code of DeiT III and of ViT-5.
     (r"(blocks\.\d+)\.gamma_([12])", r"\1.ls\2.gamma"),
-    ("register_tokens", "reg_token"),  # in that of DINOv2
+    ("register_tokens", "reg_token"),  # in the code of DINOv2
   ),
   scales={
     "blocks.{i}.ls1.gamma": "blocks.{i}.attn.proj",
     "blocks.{i}.ls2.gamma": "blocks.{i}.mlp.fc2",
   },
   extra=("stem/ln0",),
-  biases=(  # of CLIP, whose convolution has none, and of AIMv2
+  biases=(  # absent in CLIP, from its convolution, and in AIMv2
     "embedding/bias",
     ATTENTION + "out/bias",
     *(BLOCK + f"MlpBlock_0/{x}/bias" for x in ("gate", "Dense_0", "Dense_1")),
   ),
 )
 GELUS = {"gelu": "exact", "gelu_tanh": "tanh", "quick_gelu": "quick"}
-# Options that its own models have. No tanh layer (`rep_size`) is applied.
+# Options of timm's own models. No tanh layer (`rep_size`) is applied.
 SUPPORTED = {
   **{k: PLAIN[k] for k in PLAIN if k not in ("registers", "layer_scale")},
   "registers_last": [False],
@@ -84,12 +84,12 @@ SUPPORTED = {
 
 
 class Kind(NamedTuple):
-  """Its models with other norms, by `stem_ln`.
+  """timm's models with other norms, by `stem_ln`.
 
   Attributes:
-    architecture: whose defaults have these norms, with epsilon 1e-5.
+    architecture: timm's, whose defaults have these norms, with epsilon 1e-5.
     supported: options, beside those of `SUPPORTED`.
-    no_biases: those that it does not have, of `NAMES.biases`.
+    no_biases: the biases of `NAMES.biases` that the models lack.
     renamed: parts of names that differ.
   """
 
@@ -122,7 +122,7 @@ KINDS = {
   ),
 }
 POOLS = {"token": "tok", "avg": "gap", "map": "map", "": "none"}
-EPS = 1e-6  # its config.json cannot say another
+EPS = 1e-6  # timm's config.json cannot state another
 _EPS_OTHERS = 1e-5  # of CLIP and AIMv2
 
 #            width, depth, heads
@@ -179,10 +179,10 @@ _OTHER_BLOCKS = (
 
 
 class Model(NamedTuple):
-  """A Vision Transformer of timm that ours can be.
+  """A Vision Transformer of timm that ours can express.
 
   Attributes:
-    options: of `vit.Model`, those that names and shapes do not tell.
+    options: of `vit.Model`, only those that names and shapes do not tell.
     cls_row: whether the class token has a position.
     width: of the tokens.
     depth: number of blocks.
@@ -195,11 +195,11 @@ class Model(NamedTuple):
 
 
 def find(name: str) -> Model | None:
-  """Returns timm's model of that name, None if ours cannot be it.
+  """Returns timm's model of that name, None if ours cannot express it.
 
-  A tag such as ".augreg_in21k" is ignored: it names other values of the same
-  model, and perhaps another number of classes. ViT-5's models have the arrays
-  of timm's and are found, too, such as "vit5_small".
+  A tag such as ".augreg_in21k" is ignored: it names other weights of the same
+  model, and perhaps another number of classes. ViT-5's models have the same
+  arrays as timm's and are found, too, such as "vit5_small".
   """
   name = name.partition(".")[0]
   if match := re.fullmatch(r"vit5_(small|base|large|xlarge)(_.*)?", name):
@@ -223,7 +223,7 @@ def find(name: str) -> Model | None:
 
 
 def check(name: str, arrays: dict[str, Any]):
-  """Raises ValueError unless ours can be the model, and it has these arrays."""
+  """Raises ValueError unless ours can express the model and the arrays fit."""
   model = find(name)
   if model is None:
     raise ValueError(
@@ -268,8 +268,8 @@ class Config(_Image, total=False):
 def _shown(arrays):
   """Returns options that names show in models with other norms or stems.
 
-  CLIP's norm in front of the blocks is of the class token, too; RMSNorm has no
-  bias, and AIMv2 has it everywhere.
+  CLIP's norm in front of the blocks includes the class token; RMSNorm has no
+  bias, and AIMv2 uses RMSNorm everywhere.
   """
   options: dict[str, Any] = {}
   q_norm = "blocks.0.attn.q_norm.weight" in arrays
@@ -301,11 +301,11 @@ def describe(
 
   Args:
     config: its config.json, empty if there is none.
-    arch: name of the model, if a person gives it.
-    arrays: by their names there.
+    arch: name of the model, if the user gives it.
+    arrays: the file's, by timm's names.
 
   Raises:
-    ValueError: ours cannot be the model, or both name different ones.
+    ValueError: ours cannot express the model, or `arch` contradicts `config`.
   """
   args = config.get("model_args") or {}
   name = _name(config, args, arch)
@@ -357,7 +357,7 @@ def _name(config, args, arch):
 
 
 def _usual(model, name, arrays):
-  """Returns the options of an architecture, before its config.json's."""
+  """Returns an architecture's options, before config.json changes them."""
   options = {
     **{"gelu": "exact", "norm": "layernorm", "norm_kw": {"eps": EPS}},
     **BLOCKS,
@@ -389,5 +389,5 @@ def _configured(config, args, arrays, options):
   if pool is not None:
     found["pool_type"] = metadata.translate("pooling", pool, POOLS)
   elif {"cls_token", "fc_norm.weight"} <= arrays.keys():
-    found["pool_type"] = "gap"  # a norm that timm has behind the mean alone
+    found["pool_type"] = "gap"  # timm has this norm only after the mean
   return found

@@ -33,9 +33,9 @@ class VitParams:
     arrays: float32 by our names; running statistics "batch_stats/<name>".
     options: of `vit.Model`, with `num_classes`; complete.
     pixels: of its images, None if unknown.
-    pp: how they are prepared, see `preprocessing`; None if unknown.
-    assumed: options that nothing tells, as "name=value".
-    notes: for the person who asked for it.
+    pp: how images are prepared, see `preprocessing`; None if unknown.
+    assumed: options that nothing states, as "name=value".
+    notes: what to tell the user.
     patch: (rows, cols, channels) of the pixels for one token.
     grid: (rows, cols) of an image's patches, None if unknown.
     image_shape: (1, rows, cols, channels) of an image with which a model has
@@ -85,7 +85,7 @@ def read(
   tables = positions.names(flat)
   rows = flat[tables[0]].shape[-2] if tables else 0
   if rows and "posemb" not in overrides:
-    # Other libraries' files have fixed ones written out.
+    # Other libraries' files have fixed positions written out.
     options |= {"posemb": "learn", "posemb_kw": {}}
   cls_row, by_number = _has_cls_row(file, flat, options, rows)
   tokens = rows - cls_row if rows else None
@@ -145,9 +145,9 @@ def _with_options(path, file, overrides):
 
 
 def _has_cls_row(file, flat, options, rows) -> tuple[bool, bool]:
-  """Returns whether the class token has one of the rows of positions.
+  """Returns whether one of the rows of positions is the class token's.
 
-  And whether only their number, a square and one more, says so.
+  And whether only the number of rows, a square plus one, says so.
   """
   if "cls" not in flat:
     return False, False
@@ -222,7 +222,7 @@ def infer_options(flat: Mapping[str, Any]) -> dict[str, Any]:
 def _qk_norm(names, norm):
   """Returns `qk_norm` by the names of its parameters.
 
-  With a scale alone it may be RMSNorm and others; Flax's is LayerNorm.
+  A scale alone may also be RMSNorm's or another's; Flax's is LayerNorm's.
   """
   if f"{norm}/scale" not in names:
     return "none"
@@ -232,7 +232,7 @@ def _qk_norm(names, norm):
 def _inferred(arrays, file, told):
   """Returns the arrays of a file by our names, and options that fit them.
 
-  `told` are those that the file itself says.
+  `told` are the options that the file itself states.
 
   Raises:
     ValueError: there are no positions, a class token that is not used, or the
@@ -286,7 +286,7 @@ def _inferred(arrays, file, told):
 def _grid(flat, tokens, known):
   """Returns (rows, cols) of patches with which a model has these shapes.
 
-  Those that are `known`, if they fit relative positions.
+  That is `known` if it fits relative positions.
   """
   for name, x in flat.items():
     if name.endswith("/rel_posemb/table"):  # (2 rows - 1) (2 cols - 1) offsets

@@ -1,8 +1,8 @@
 """Vision Transformers of lucidrains/vit-pytorch, which all have Dual PatchNorm.
 
-As vit-pytorch 1.26 makes `vit.ViT` and `simple_vit.SimpleViT`. A state dict
-does not tell the patches' shape, the number of heads, or which of its many
-classes it is from: `describe` lists what is assumed.
+They are `vit.ViT` and `simple_vit.SimpleViT` of vit-pytorch 1.26. A state dict
+does not tell the patches' shape, the number of heads, or which of the library's
+many classes it is from: `describe` lists what is assumed.
 """
 
 from typing import Any
@@ -54,8 +54,8 @@ SIMPLE = Names(
   implied={ATTENTION + "out/bias": lambda heads, d, width: True},
 )
 EPS = 1e-5  # PyTorch's own
-DIM_HEAD = 64  # its default
-# Options that its own models have. ViT(num_classes=0) does not pool.
+DIM_HEAD = 64  # vit-pytorch's default
+# Options of its own models. ViT(num_classes=0) does not pool.
 _SUPPORTED = {
   **{k: v for k, v in PLAIN.items() if k != "head_dim"},
   "stem_ln": ["dpn"],
@@ -72,7 +72,7 @@ SUPPORTED = {
 
 
 def describe(flat: Flat, layout: str) -> metadata.ModelMetadata:
-  """Returns what is known about a model, by its arrays as they are named there.
+  """Returns what is known about a model from its arrays, by the file's names.
 
   `layout` is "vit_pytorch" or "simple_vit".
   """
@@ -87,7 +87,7 @@ def describe(flat: Flat, layout: str) -> metadata.ModelMetadata:
     options |= {"posemb": "sincos2d", "posemb_kw": {}, "pool_type": "gap"}
     guessed.append("posemb")
   else:
-    # Until 2025 the mean, too, was over a class token, of shape (1, 1, width).
+    # Until 2025 mean pooling included a class token, of shape (1, 1, width).
     if (token := flat.get("cls_token")) is not None and token.ndim == 2:
       options["pool_type"] = "tok" if token.size else "gap"
     if "transformer.layers.0.0.to_out.0.weight" not in flat:
@@ -102,5 +102,5 @@ def describe(flat: Flat, layout: str) -> metadata.ModelMetadata:
 
 
 def heads(channels: int) -> int | None:
-  """Returns how many heads of the default size have so many channels."""
+  """Returns how many heads of the default size have `channels` in all."""
   return channels // DIM_HEAD if channels % DIM_HEAD == 0 else None

@@ -91,14 +91,14 @@ def make(spec: str | None, modules: Sequence[str] = ()) -> "Preprocess":
 def describe(spec: str) -> dict[str, Any]:
   """Returns what a string does to images; see `parser.describe`.
 
-  No op is built, and unknown ones are skipped over: the string may come from a
-  file that was written where more ops were known.
+  No op is built, and unknown ones are no error: the string may come from a file
+  that was written where more ops were known.
   """
   return parser.describe(parser.parse(spec, OPS, strict=False))
 
 
 def replace(spec: str, name: str, text: str) -> str:
-  """Returns a string with other text for the op `name`; "" leaves it out."""
+  """Returns a string with the op `name` replaced by `text`; "" drops it."""
   named = lambda step: step.partition("(")[0].rstrip() == name
   texts = (text if named(x) else x for x in calls.OP.findall(spec))
   return "|".join(filter(None, texts))
@@ -110,8 +110,8 @@ class Preprocess:
   Attributes:
     spec: the string.
     steps: its ops, see `parser.Step`.
-    geometry: of it, what decodes, crops, resizes and pads, with all arguments.
-    vocabularies: what token ids are from, by the key that holds them.
+    geometry: the ops that decode, crop, resize and pad, with all arguments.
+    vocabularies: the vocabularies of token ids, by the key that holds them.
   """
 
   def __init__(self, spec: str):
@@ -138,7 +138,7 @@ class Preprocess:
     example = dict(example)
     for key, value in example.items():
       if isinstance(value, np.ndarray):
-        # The data set's own, perhaps: no op may write to it.
+        # It may be the data set's own, so no op may write to it.
         value = example[key] = value.view()
         value.setflags(write=False)
     for text, fn in self._ops:
@@ -167,7 +167,7 @@ class Preprocess:
     return None
 
   def leaves(self, key: str) -> bool:
-    """Returns whether surely no op changes the value at `key`."""
+    """Returns whether it is certain that no op changes the value at `key`."""
     return not any(step.may_write(key) for step in self.steps)
 
   def __reduce__(self):

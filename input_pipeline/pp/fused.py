@@ -1,7 +1,7 @@
-"""Loops for which NumPy takes several passes.
+"""Computes in one loop what takes NumPy several passes.
 
-Compiled with Numba where that is installed (the extra `restart`); the results
-are NumPy's and SciPy's to the last bit.
+The loops are compiled if Numba is installed (the extra `restart`); the results
+equal NumPy's and SciPy's to the last bit.
 """
 
 import functools

@@ -1,13 +1,13 @@
-"""Parts of JPEGs, decoded without the rest, to the same pixels.
+"""Decodes parts of JPEGs without the rest, to the same pixels.
 
-With restart markers, smaller JPEGs are cut out: what follows a marker is
+With restart markers, smaller JPEGs are cut out: what follows a marker can be
 decoded without what precedes it (ITU-T T.81, E.1.4), so the intervals that
-cover a box, behind the same headers, are a whole JPEG.
+cover a box make a whole JPEG when they are put behind the same headers.
 `dpn.input_pipeline.sources.restart_markers` adds the markers.
 
 Without markers, nvImageCodec decodes parts if it is installed (the extra
-`fast`; no GPU is needed). Its back end for CPUs wraps the library that OpenCV's
-decoder wraps as well, and is set to interpolate colour as OpenCV does.
+`fast`; no GPU is needed). Its CPU back end wraps the same library as OpenCV's
+decoder, and is set to interpolate colour as OpenCV does.
 """
 
 import functools
@@ -26,7 +26,7 @@ from dpn.input_pipeline.pp import fused, lazy_image
 
 SOI, EOI = b"\xff\xd8", b"\xff\xd9"
 DHT, SOS, DRI = 0xC4, 0xDA, 0xDD
-_SOF = (0xC0, 0xC1)  # baseline, and more tables or bits
+_SOF = (0xC0, 0xC1)  # baseline, and extended: more tables or bits
 _SEQUENTIAL, _MAX_SCANS = tuple(bytes([x]) for x in _SOF), 100
 _DQT, _COM, _RST = 0xDB, 0xFE, 0xD0
 _JFIF, _ADOBE = 0xE0, 0xEE  # These say what the colours are.
@@ -43,7 +43,7 @@ class Header(NamedTuple):
 
   rows: int  # of pixels
   cols: int
-  # (across, down) of each component, in blocks of an MCU
+  # how many blocks (across, down) of each component are in an MCU
   sampling: list[tuple[int, int]]
   mcu: tuple[int, int]  # rows and columns of pixels in an MCU
   mcus: tuple[int, int]  # rows and columns of MCUs
@@ -63,12 +63,12 @@ class Header(NamedTuple):
 def is_bomb(data: bytes) -> bool:
   """Returns whether a JPEG has so many scans that decoding takes minutes.
 
-  Each is of all pixels, in however few bytes. Progressive ones have ten.
+  Even a scan of a few bytes covers all pixels. Progressive JPEGs have ten.
   """
   place, components = 2, None
   while data[:2] == SOI and data[place : place + 1] == b"\xff":
     marker = data[place + 1 : place + 2]
-    if marker == b"\xff":  # It fills up, and there may be many of it.
+    if marker == b"\xff":  # A fill byte, of which there may be many.
       place = _FILL.match(data, place).end() - 1
       continue
     if marker == bytes([SOS]):
@@ -81,10 +81,10 @@ def is_bomb(data: bytes) -> bool:
 
 
 def read_header(data: bytes) -> Header | None:
-  """Returns a header, None unless its scan is the only one, as usual.
+  """Returns the header of a JPEG of the usual kind, None for any other.
 
-  That is: 8-bit, sequential with Huffman coding, grey or three interleaved
-  components, none larger than MCUs allow.
+  That is: a single scan, 8-bit, sequential with Huffman coding, grey or three
+  interleaved components, none larger than MCUs allow.
   """
   if data[:2] != SOI:
     return None
@@ -112,7 +112,7 @@ def _header(segments, scan) -> Header | None:
   [frame], start = frames, segments[-1][4:]
   if len(frame) < 6 or frame[0] != 8 or frame[5] not in (1, 3):
     return None
-  # A scan of all components, not of one after the other.
+  # The scan must hold all components; other JPEGs have a scan for each.
   count = frame[5]
   if len(frame) != 6 + 3 * count or len(start) != 4 + 2 * count:
     return None
@@ -140,13 +140,13 @@ class Cutter:
 
   @classmethod
   def from_bytes(cls, data: bytes) -> "Cutter | None":
-    """Returns None unless there are markers, and all as they should be.
+    """Returns a cutter; None unless there are markers, all as they should be.
 
     That is: numbered, one after every interval, and dividing rows of MCUs. Also
     None without Numba (the extra `restart`).
     """
-    # Reading a header takes a tenth of the time of decoding a small file, and
-    # searching it for a marker nothing; for large files it is the reverse.
+    # In a small file, reading the header takes a tenth of the time of decoding,
+    # and searching for a marker takes none; in large files it is the reverse.
     if len(data) < 2**14 and bytes([0xFF, DRI]) not in data:
       return None
     header = read_header(data)
@@ -176,8 +176,8 @@ class Cutter:
   ) -> tuple[bytes, int, int]:
     """Returns a JPEG that holds a box, and the box's top and left in it.
 
-    Decoded, the box has the same pixels as in the whole: a pixel more at each
-    side is kept, for decoders that interpolate colour.
+    The box decodes to the same pixels as in the whole image: one pixel more is
+    kept at each side, for decoders that interpolate colour.
     """
     header = self._header
     mcu_rows, mcu_cols = header.mcu
@@ -199,9 +199,9 @@ class Cutter:
 
 
 def _find_markers(data, scan, found):
-  """Writes what follows each marker; returns whether all are as they should be.
+  """Writes the place after each marker; returns whether all are as required.
 
-  Most words of 8 bytes have no 0xFF, which is seen without looking at each.
+  Most words of 8 bytes have no 0xFF, which one test of the whole word shows.
   """
   words = data[: data.size // 8 * 8].view(np.uint64)
   number, end = 0, data.size - 2
@@ -211,7 +211,7 @@ def _find_markers(data, scan, found):
       if (zeros - _ONES) & ~zeros & _HIGH_BITS == 0:
         continue
     for i in range(8 * word, 8 * word + 8):
-      # 0 follows data. The last two conditions are rarely reached.
+      # A 0 marks 0xFF as data. The last two conditions are rarely reached.
       if i < end and data[i] == 0xFF and data[i + 1] != 0 and i >= scan:
         if number == found.size or data[i + 1] != _RST + number % 8:
           return False
@@ -221,7 +221,7 @@ def _find_markers(data, scan, found):
 
 
 def _join(head, data, places, box):
-  """Returns a header and the intervals of a box, with markers numbered anew."""
+  """Returns a header and the intervals of a box, with markers renumbered."""
   first, last, begin, end, per_row = box
   size = head.size
   for row in range(first * per_row, last * per_row, per_row):
@@ -246,12 +246,12 @@ def _join(head, data, places, box):
 def lazy(
   data: bytes, decode: Callable[[bytes], np.ndarray]
 ) -> lazy_image.LazyImage | None:
-  """Returns a JPEG of which the part that is needed will be decoded, or None.
+  """Returns a JPEG of which only the needed part will be decoded, or None.
 
-  None means that `data` is for OpenCV to decode: because there are no markers
-  and nvImageCodec is not installed, or because this is no JPEG, one with four
-  colours, or one without an end, which OpenCV may find to be damaged. `decode`
-  decodes all of `data` where that is needed or a part is damaged.
+  None leaves `data` to OpenCV: there are no markers and nvImageCodec is not
+  installed; or this is not a JPEG, has four colours, or lacks an end, so that
+  OpenCV may find it to be damaged. `decode` decodes all of `data` where that is
+  needed or a part is damaged.
   """
   if not isinstance(data, bytes) or data[:3] + data[-2:] != SOI + b"\xff" + EOI:
     return None
@@ -280,7 +280,7 @@ def lazy(
 
 
 class _Codec(threading.local):
-  """nvImageCodec, with a decoder for each thread, which no other may use."""
+  """nvImageCodec, with a decoder per thread, as threads must not share one."""
 
   def __init__(self, library):
     self.library = library
@@ -297,7 +297,7 @@ class _Codec(threading.local):
     )
 
   def open(self, data):
-    """Returns a stream, None unless it is one of usual colours and size."""
+    """Returns a stream, None unless its colours and its size are usual."""
     try:
       stream = self.library.CodeStream(data)
     except RuntimeError:
@@ -315,8 +315,8 @@ class _Codec(threading.local):
 @functools.cache
 def _codec() -> _Codec | None:
   os.environ.setdefault("PYNVIMGCODEC_VERBOSITY", "0")
-  # It prints which libraries for GPUs are missing. One thread at a time, so
-  # that none takes the silenced stream for the original.
+  # nvImageCodec prints which GPU libraries are missing. The lock is there so
+  # that no thread takes the silenced stream for the original.
   with _LOCK, open(os.devnull, "w") as nowhere:
     stderr = os.dup(2)
     os.dup2(nowhere.fileno(), 2)

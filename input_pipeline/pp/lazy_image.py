@@ -1,4 +1,4 @@
-"""Images of which only the pixels that are needed get computed.
+"""Images of which only the needed pixels are computed.
 
 `decode` (see `jpeg`) and most resizing return a `LazyImage`; a crop cuts a
 box out of it, and the rest is never computed. Ops that do not declare `lazy`

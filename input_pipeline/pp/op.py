@@ -41,11 +41,11 @@ class Declaration:
     kind: one of `KINDS` for an op that decodes, resizes, crops, pads or
       normalizes images, "" for others. "resize_shorter" keeps the aspect
       ratio, and so does "rescale", whose result may have any size.
-    size: the argument with the size of the result, of "resize", "crop", ….
+    size: for "resize", "crop", …, the argument with the size of the result.
     pixels: for "normalize", a function that returns mean and standard
       deviation: pixels in [0, 1] become (pixels - mean) / std.
-    classes: the argument with the number of classes, of an op that reads a
-      label.
+    classes: for an op that reads a label, the argument with the number of
+      classes.
     lazy: whether it takes images that are not computed yet; see `lazy_image`.
     random: whether it draws random numbers.
   """
@@ -83,15 +83,15 @@ def on_key(
   random: bool = False,
   **fields,
 ) -> Callable[..., Op]:
-  """Returns a factory of ops on one key, from one of functions of a value.
+  """Turns a factory of functions of a value into a factory of ops on one key.
 
   The factory returned takes three more keywords: `inkey` is where the value is
   read, `outkey` where the result goes, `key` means both.
 
   Args:
-    factory: left out, this returns a decorator.
+    factory: if left out, this returns a decorator.
     default: the key, unless the string names another.
-    channels: if given, values must be uint8 images with as many channels.
+    channels: if given, values must be uint8 images with one of these counts.
     random: whether the functions take (value, generator).
     **fields: of the `Declaration`.
   """

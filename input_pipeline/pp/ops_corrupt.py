@@ -1,11 +1,11 @@
 """Corruptions of CIFAR-10-C (arXiv 1903.12261) that change light and haze.
 
-Brightness, contrast and fog with the severities of CIFAR-10-C's code
-(hendrycks/robustness, make_cifar_c.py), and gamma, which it lacks. In float64,
-then rounded down to uint8, as there.
+Brightness, contrast and fog have the severities of CIFAR-10-C's code
+(hendrycks/robustness, make_cifar_c.py), which lacks gamma. As there, they are
+computed in float64, then rounded down to uint8.
 
-Differs from it: fog's map is as large as the image demands, and not always of
-32 × 32 pixels.
+Differs from it: the map of the fog is as large as the image needs, instead of
+always 32 × 32 pixels.
 """
 
 import numpy as np
@@ -30,7 +30,7 @@ def contrast(image, factor, rng):
 
 
 def gamma(image, exponent, rng):
-  """Raises pixels in [0, 1] to a power, which darkens what lies between."""
+  """Raises pixels in [0, 1] to a power, which darkens all but 0 and 1."""
   return (image / 255.0) ** exponent
 
 
@@ -84,7 +84,7 @@ SEVERITIES = (1, 2, 3, 4, 5)
 
 @op.on_key_random
 def corrupt(kind: str | None = None, severity: int = 1):
-  """Corrupts uint8 images; see the module. None leaves them as they are."""
+  """Applies a corruption (see the module) to uint8 images, or none for None."""
   if kind is None:
     return lambda image, rng: image
   errors.check_known("corruption", kind, CORRUPTIONS)

@@ -14,7 +14,7 @@ from dpn.input_pipeline.pp import op, pixels
 
 
 def _range_of_pixels(vmin, vmax, in_min, in_max, **_):
-  """Returns mean and std: in_min becomes vmin, and in_max becomes vmax."""
+  """Returns the mean and std that map in_min to vmin, and in_max to vmax."""
   low, high = np.asarray(in_min) / 255, np.asarray(in_max) / 255
   std = (high - low) / (vmax - vmin)
   return (low - vmin * std).tolist(), std.tolist()
@@ -60,8 +60,8 @@ def onehot(
 ):
   """Turns a label, or several, into float32 of shape (depth,).
 
-  It is an integer, or an array of shape (labels,), which with `multi` share one
-  vector (multi-hot), else give (labels, depth). A negative label means "no
+  A label is an integer. Several, of shape (labels,), share one vector with
+  `multi` (multi-hot), and else give (labels, depth). A negative label means "no
   label" and leaves its vector `off`. The result goes to `key_result`, or `key`.
   """
 
@@ -132,10 +132,10 @@ def choice(
 ):
   """Chooses random entries of an array, the same ones for every key.
 
-  `n` entries without repetition and in their order, or all of fewer if
-  `fewer_ok`; "single" chooses one and drops its axis. `key` is a key, or
-  several, to read and to write, unless `inkey` and `outkey` are given. What is
-  no array, such as a caption alone, is one entry.
+  It takes `n` entries without repetition, in their order, or all if there are
+  fewer and `fewer_ok`; "single" takes one and drops its axis. `key` names one
+  key, or several, to read and write, unless `inkey` and `outkey` are given. A
+  value that is no array, such as a lone caption, is one entry.
   """
   inkeys, outkeys = (
     [keys] if isinstance(keys, str) else list(keys or ())
@@ -178,7 +178,7 @@ def pad_to_shape(
 
   @functools.lru_cache(64)
   def place(old):
-    """Returns the shape of an `old` one padded, and where in it `old` goes."""
+    """Returns the padded shape, and where in it a value of shape `old` goes."""
     new = [o if n is None else n for o, n in zip(old, shape, strict=False)]
     if len(old) != len(shape) or any(np.less(new, old)):
       raise ValueError(f"cannot pad shape {old} to {tuple(shape)}.")

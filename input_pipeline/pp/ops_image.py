@@ -1,8 +1,8 @@
 """Ops on images: arrays (rows, cols, channels), or encoded bytes to decode.
 
-Names, arguments and defaults are big_vision's, except that `decode` always has
-the pixels of its `precise=True`. Images stay uint8 until `value_range` or
-`vgg_value_range`.
+Names, arguments and defaults are big_vision's, except that `decode` always
+returns the pixels of big_vision's `precise=True`. Images stay uint8 until
+`value_range` or `vgg_value_range`.
 """
 
 import contextlib
@@ -34,11 +34,11 @@ def decode_image(data: bytes, channels: int = 3) -> np.ndarray:
   one, colours become their luma. An alpha channel is dropped, not blended, but
   a GIF's transparent pixels have its background's colour; 16-bit samples keep
   their high byte, or are rounded (TIFF without alpha); an EXIF orientation is
-  ignored, as TensorFlow ignores it, but not a TIFF's.
+  ignored, as in TensorFlow, but a TIFF's orientation is not.
 
   Raises:
-    ValueError: `data` is not bytes, or not one whole image. A JPEG damaged
-      within, but with its last bytes, is decoded all the same.
+    ValueError: `data` is not bytes, or not one whole image. A JPEG that is
+      damaged inside but has its last bytes is decoded all the same.
   """
   if not isinstance(data, bytes):
     raise ValueError(
@@ -47,7 +47,7 @@ def decode_image(data: bytes, channels: int = 3) -> np.ndarray:
     )
   flags = _DECODE_FLAGS[channels] | cv2.IMREAD_IGNORE_ORIENTATION
   if avif := channels == 3 and data[4:8] == b"ftyp":
-    # With alpha OpenCV gives BGR whatever it is asked for.
+    # With an alpha channel, OpenCV returns BGR whatever it is asked for.
     flags = cv2.IMREAD_COLOR_BGR | cv2.IMREAD_IGNORE_ORIENTATION
   image = imdecode(data, flags)
   if avif:
@@ -94,7 +94,7 @@ def imdecode(data: bytes, flags: int) -> np.ndarray:
 def _chunks_fit(data: bytes) -> bool:
   """Returns whether a PNG's chunks have the lengths they claim.
 
-  OpenCV allocates those, perhaps gigabytes, before it checks.
+  OpenCV allocates the claimed lengths, perhaps gigabytes, before it checks.
   """
   place = len(PNG)
   while place < len(data) and data[place + 4 : place + 8] != b"IEND":
@@ -115,8 +115,8 @@ def sample_crop(
   Follows `tf.image.sample_distorted_bounding_box` without boxes (GoogLeNet's
   crop, arXiv 1409.4842 §6): the aspect ratio, width / height, is uniform in
   `ratio`; then the *height* is uniform among those that keep the area within
-  `area` (fractions of the image) and the box within the image. After 100
-  attempts that found none, the whole image.
+  `area` (fractions of the image) and the box within the image. If 100 attempts
+  find none, the box is the whole image.
 
   Differs from TensorFlow: the last row and column can be reached.
   """
@@ -185,9 +185,9 @@ def inception_crop(
 ):
   """Crops a random box, of random area and aspect ratio; see `sample_crop`.
 
-  Areas are in percent of the image's, ratios are width / height. `size` is what
-  the crop is resized to, by `method` and `antialias` as in `resize`; None
-  leaves it.
+  Areas are in percent of the image's, ratios are width / height. The crop is
+  resized to `size`, by `method` and `antialias` as in `resize`; None leaves it
+  as large as it is.
   """
   op.check_areas(area_min, area_max)
   if not 0 < ratio_min <= ratio_max:
@@ -230,7 +230,7 @@ def resize(
 
 
 def _resize_side(side, length_px, method, antialias, rounded=True):
-  """Returns a function that makes one side (`min` or `max`) `length_px`."""
+  """Returns a function that resizes so that one `side` is `length_px`."""
   if isinstance(length_px, tuple | list):
     raise ValueError(
       f"expected one side in pixels, got {length_px!r}: for both, use resize."
@@ -239,7 +239,7 @@ def _resize_side(side, length_px, method, antialias, rounded=True):
   resize_to = _resizer(method, antialias)
 
   def apply(image):
-    # In float32, as the sizes of published results were computed.
+    # In float32, as the sizes behind published results were computed.
     sides = np.array(image.shape[:2], np.float32)
     factor = np.float32(length_px) / side(sides)
     rows, cols = np.maximum(np.round(sides * factor), 1).astype(int).tolist()
@@ -259,7 +259,7 @@ def resize_small(
 ):
   """Resizes the shorter side to `smaller_size`, keeping the aspect ratio.
 
-  The longer side is rounded, or else rounded down, as torchvision does.
+  The longer side is rounded; rounded=False rounds it down, as torchvision does.
   """
   return _resize_side(np.min, smaller_size, method, antialias, rounded)
 
@@ -276,7 +276,7 @@ def central_crop(
 ):
   """Crops the centre; by default the largest square.
 
-  Where it starts is rounded down, or else rounded, as torchvision does.
+  Where it starts is rounded down; `rounded` rounds it, as torchvision does.
   """
   size = None if crop_size is None else op.pair(crop_size)
 
@@ -292,7 +292,7 @@ def central_crop(
 
 @op.on_key(kind="crop", size="crop_size", lazy=True)
 def top_left_crop(crop_size: int | tuple[int, int]):
-  """Crops the top left corner, such as what a convolution has strides for."""
+  """Crops the top left corner, such as the part a convolution strides over."""
   height, width = op.pair(crop_size)
   return lambda image: _crop(image, 0, 0, height, width)
 

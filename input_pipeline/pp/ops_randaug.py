@@ -1,18 +1,18 @@
 """RandAugment (arXiv 1909.13719), as in the TPU AutoAugment code.
 
 Every layer draws one of sixteen ops, all equally likely, and applies it with
-the shared magnitude; 10 is the top of the original scale, larger ones
-extrapolate. Geometric ops draw their sign, sample the nearest pixel and fill
-what comes from outside with 128.
+the shared magnitude; 10 is the top of the original scale, larger magnitudes
+extrapolate. Geometric ops draw their sign, sample the nearest pixel and put 128
+where pixels from outside the image would go.
 
-Differs from the paper, as the code that everybody's results come from does:
+Differs from the paper as does the code that everybody's results come from:
 - A chosen op is always applied: the code draws a probability and ignores it.
 - Contrast blends with the grey level rows * cols / 256 (at most 255): the code
   takes the mean of the histogram's counts, not of the levels.
 - A smaller magnitude is not always milder: at 0 Solarize inverts the image,
   Posterize keeps one bit, and the four enhancing ops keep a tenth.
-- The code compares uint8 pixels with a threshold of Solarize (magnitude * 25.6)
-  that TensorFlow converted to uint8 whenever this ran, with NumPy before 2: it
+- Solarize compares uint8 pixels with a threshold (magnitude * 25.6) that
+  TensorFlow converted to uint8 whenever this code ran, with NumPy before 2: it
   wraps at 256. Magnitudes 10, 20 and 30 invert everything, as 0 does; at 15 the
   levels from 128 on. The shift of Posterize wraps likewise: from 22.5 on, one
   bit stays. `wrap=False` clamps both: from 10 on Solarize, and from 20 on
@@ -71,7 +71,7 @@ def _warp(image, matrix):
   x, y = np.arange(cols), np.arange(rows)[:, None]
   nearest = np.empty((rows, cols, 2), np.int16)
   for axis, (a, b, c) in enumerate(matrix):
-    # Often one of the two does not matter, and a row or a column will do.
+    # Often x or y does not matter, and a single row or column is enough.
     source = (a * x + b * y if a and b else a * x if a else b * y) + c
     # To the nearest, halves away from zero.
     source = np.copysign(np.floor(np.abs(source) + 0.5), source)

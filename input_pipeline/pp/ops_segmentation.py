@@ -1,8 +1,8 @@
-"""Ops on an image and its label map: one draw for both.
+"""Ops on an image and its label map, with the same random draw for both.
 
-`decode_labels` makes `labels`, uint8 of shape (rows, cols), which the others
+`decode_labels` makes `labels`, uint8 of shape (rows, cols), which other ops
 treat like the `image`. ADE20K as Dual PatchNorm trains on it (arXiv 2302.01327,
-Appendix G; that calls `random_resize_with_mask` mmseg_style_resize):
+Appendix G, which calls `random_resize_with_mask` mmseg_style_resize):
 
     decode
     |decode_labels(150, inkey="annotation", reduce_zero_label=True)
@@ -16,13 +16,13 @@ Appendix G; that calls `random_resize_with_mask` mmseg_style_resize):
     |keep("image", "labels")
 
 To pad with black instead of the mean colour, pad before `vgg_value_range`. Of
-the ops on one key, `resize`, `resize_small` and `resize_long` take `labels`
-with the method "nearest" (there is no other for them), and `central_crop` does.
+the ops on one key, `central_crop` takes `labels`, and so do `resize`,
+`resize_small` and `resize_long` with the only method for them, "nearest".
 
-What is drawn, and how, follows MMSegmentation 1.x, and so do the pixels of the
-image. Differs from it: `labels` are resized to the pixel under each new pixel's
-centre; OpenCV's "nearest", which MMSegmentation uses, takes that under its top
-left corner, so its maps are shifted by half a pixel against the image.
+The random draws and the pixels of the image follow MMSegmentation 1.x. Differs
+from it: resized `labels` take the pixel under each new pixel's centre; OpenCV's
+"nearest", which MMSegmentation uses, takes the one under its top left corner,
+so MMSegmentation's maps are shifted by half a pixel against the image.
 """
 
 import io
@@ -52,8 +52,8 @@ def decode_labels(
 ):
   """Reads the label map `inkey` into `labels`: ids 0, …, num_classes - 1.
 
-  It is an encoded image, whose grey levels or palette indices are the ids, or
-  an array of integers. `labels` has the image's shape (rows, cols) and dtype
+  The map is an encoded image, whose grey levels or palette indices are the ids,
+  or an array of integers. `labels` has the image's shape (rows, cols) and dtype
   uint8, or int32 where ids do not fit.
 
   Args:
@@ -108,8 +108,8 @@ def _read_ids(value) -> np.ndarray:
   """Returns a label map as uint8 or uint16 of shape (rows, cols)."""
   ids = value
   if isinstance(value, bytes) and _is_for_opencv(value):
-    # Three times as fast as Pillow, which cuts 16-bit colours to 8; but OpenCV
-    # looks palettes up.
+    # Three times as fast as Pillow, which cuts 16-bit colours to 8 bits; but
+    # OpenCV replaces palette indices by their colours.
     ids = ops_image.imdecode(value, cv2.IMREAD_UNCHANGED)
   elif isinstance(value, bytes):
     try:
@@ -165,8 +165,8 @@ def random_resize_with_mask(
 ):
   """Resizes to fit into a random multiple of `scale`, keeping the aspect ratio.
 
-  The factor is uniform in `ratio_range`; the longer side may not exceed the
-  larger number of the scale times the factor, nor the shorter side the other.
+  The factor is uniform in `ratio_range`: the longer side may not exceed
+  max(scale) times the factor, nor the shorter side min(scale) times the factor.
   """
   scale = op.pair(scale)
   low, high = ratio_range

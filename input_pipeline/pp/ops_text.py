@@ -1,7 +1,7 @@
 """Ops on text. Names and arguments are big_vision's, where it has them.
 
-Text is a string, or bytes in UTF-8. An empty one is an error, which
-config.input.on_error="skip" passes over.
+Text is a string, or bytes in UTF-8. Empty text is an error, so that
+config.input.on_error="skip" skips the example.
 """
 
 from typing import NamedTuple
@@ -14,7 +14,7 @@ from dpn.input_pipeline.text import prompts, tokenizers
 
 
 class Vocabulary(NamedTuple):
-  """Where token ids are from: how many there are, the file's hash, its path."""
+  """What token ids are from: how many there are, the file's hash, its path."""
 
   size: int
   sha256: str
@@ -120,8 +120,8 @@ def prompt(
 ):
   """Writes a label as a caption: a random template around its class's name.
 
-  Both are names of `dpn.input_pipeline.text.prompts`: `prompt("cifar10",
-  "cifar10")` gives "a blurry photo of a frog."
+  `names` and `templates` are keys of `dpn.input_pipeline.text.prompts`:
+  `prompt("cifar10", "cifar10")` gives "a blurry photo of a frog."
   """
   names, templates = prompts.class_names(names), prompts.templates(templates)
 

@@ -1,8 +1,8 @@
 """Augmentations of the DeiT recipes, with timm's names and defaults.
 
-RandAugment as timm has it is not that of `ops_randaug`: fifteen ops, each
-applied with probability 1/2, whose effect grows with the magnitude; cubic
-interpolation, and a fill of ImageNet's mean colour. Besides, color jitter
+timm's RandAugment differs from `ops_randaug`: it has fifteen ops, each applied
+with probability 1/2, whose effect grows with the magnitude, cubic interpolation
+and a fill of ImageNet's mean colour. The other augmentations are color jitter
 (Pillow's enhancements), 3-Augment (DeiT III, arXiv 2204.07118 §3) and random
 erasing (arXiv 1708.04896).
 
@@ -30,8 +30,8 @@ def rand_augment(
 
   That is "rand", then joined by hyphens `m` (magnitude, 0 to 10), `mstd` (its
   standard deviation, 0 if not given; above 100: uniform in [0, m]), `n` (ops
-  per image, 2), `p` (probability of each, 0.5) and `inc1`, the set of ops that
-  grow with the magnitude, the only one here. Outside the image, all is `fill`.
+  per image, 2), `p` (probability of each, 0.5) and `inc1` (ops that grow with
+  the magnitude, the only set here). Pixels from outside the image are `fill`.
   """
   given = _parse(spec)
   fill = (fill,) * 3 if isinstance(fill, int) else fill
@@ -91,8 +91,8 @@ def color_jitter(
 ):
   """Changes brightness, contrast and saturation, in random order.
 
-  Each factor is uniform in [max(0, 1 - x), 1 + x]; 1 is the image as it is, 0
-  black, the mean grey, or the image in grey. The image is uint8.
+  The factor of an argument x is uniform in [max(0, 1 - x), 1 + x]; 1 leaves the
+  uint8 image as it is, 0 gives black, the mean grey, or the image in grey.
   """
   strengths = {
     adjust_brightness: brightness,
@@ -114,8 +114,8 @@ def color_jitter(
 def three_augment():
   """Makes the image grey, solarizes it, or blurs it: one of the three.
 
-  The threshold is 128; sigma is uniform in [0.1, 2] pixels. DeiT III flips
-  before, and jitters colours with 0.3 after it. The image is uint8.
+  The threshold is 128; sigma is uniform in [0.1, 2] pixels. DeiT III flips the
+  uint8 image before this op, and jitters its colours with 0.3 after it.
   """
 
   def apply(image, rng):
@@ -187,7 +187,7 @@ def adjust_saturation(image: np.ndarray, factor: float) -> np.ndarray:
 
 
 def blur(image: np.ndarray, sigma_px: float) -> np.ndarray:
-  """Returns the image under a Gaussian; the border is repeated outside."""
+  """Returns the image blurred by a Gaussian; outside, the border repeats."""
   return cv2.GaussianBlur(
     image, (0, 0), sigma_px, borderType=cv2.BORDER_REPLICATE
   )
@@ -199,7 +199,7 @@ AUGMENTATIONS = {
   "Equalize": lambda x, *_: pixels.equalize(x),
   "Invert": lambda x, *_: 255 - x,
   "Rotate": pixels.rotate(_warp, 0),
-  # At the very top, no bit is left.
+  # At level 1, no bit is left.
   "Posterize": lambda x, level, *_: pixels.posterize(x, 4 + int(level * 4)),
   "Solarize": lambda x, level, *_: pixels.solarize(x, 256 - int(level * 256)),
   "SolarizeAdd": lambda x, level, *_: pixels.solarize_add(x, int(level * 110)),

@@ -10,14 +10,14 @@
 | sNORB/elevation | `copy("label_elevation", "label")` | 9 |
 | KITTI/distance | `kitti_distance` | 4 |
 
-They write `label`. The images of dSprites are 0 and 1: `value_range(in_max=1)`.
+The ops write `label`. dSprites has images of 0 and 1: `value_range(in_max=1)`.
 """
 
 import numpy as np
 
 from dpn.input_pipeline.pp import op
 
-# Far ends and the bounds of the classes between, as VTAB has them.
+# Bounds of the classes, from end to end, as VTAB has them.
 _CLEVR_DISTANCES = (0.0, 8.0, 8.5, 9.0, 9.5, 10.0, 100.0)
 _KITTI_DISTANCES = (-100.0, 8.0, 20.0, 999.0)
 _KITTI_NO_VEHICLE = 1000.0
@@ -56,7 +56,7 @@ def kitti_distance():
 
 @_labels
 def bin_label(inkey: str, num_values: int, num_classes: int):
-  """Labels with `inkey`, its values 0 … num_values - 1 put in equal bins."""
+  """Labels with `inkey`, whose values 0 … num_values - 1 go into equal bins."""
 
   def label(example):
     value = int(op.get(example, inkey))

@@ -22,7 +22,7 @@ class Step(NamedTuple):
   text: str  # as written
   name: str  # of the op
   given: Mapping[str, Any]  # the arguments written, by name
-  args: Mapping[str, Any]  # the same and the defaults of others
+  args: Mapping[str, Any]  # `given`, and the defaults of all others
   declared: op.Declaration  # what the op does
   make: Callable[[], op.Op] | None  # returns the op
 
@@ -141,7 +141,7 @@ def describe(steps: Iterable[Step]) -> dict[str, Any]:
 
   - `image_ops`: the string without the ops that only change other keys.
   - `size`: (rows, cols) of the result, None if it varies.
-  - `pixels`: mean and std that the string gives to pixels in [0, 1], None
+  - `pixels`: mean and std by which the string normalizes pixels in [0, 1], None
     unless exactly one op normalizes.
   - `resized`: if images are only resized and then perhaps cropped at the
     centre, a dictionary with `size` (one number is the shorter side), `crop`,
@@ -199,7 +199,7 @@ def _resized(steps):
   return {
     "size": size,
     "crop": _pair(crop),
-    # By area, by default, counts as bilinear: libraries have no such method.
+    # The default, area, counts as bilinear: libraries have no such method.
     "method": resize.given.get("method") or "bilinear",
     "antialias": resize.args.get("antialias", False),
   }

@@ -17,11 +17,11 @@ LEVELS = np.arange(256)
 
 
 def rotate(warp: Callable, corner_px: float) -> Callable[..., np.ndarray]:
-  """Returns a function of (image, level, generator, …) that rotates by ±30°.
+  """Returns a function of (image, level, generator, …) that rotates an image.
 
-  That is at level 1; the centre is the image's, counted from a top left corner
-  at `corner_px`. `warp` is a function of (image, matrix, …) whose output at (x,
-  y) is the input at matrix (x, y, 1).
+  It rotates by ±30° times the level, around the image's centre in coordinates
+  whose top left corner is at `corner_px`. `warp` is a function of (image,
+  matrix, …) whose output at (x, y) is the input at matrix (x, y, 1).
   """
 
   def augment(image, level, rng, *args):
@@ -42,8 +42,8 @@ def affine(
 ) -> Callable[..., np.ndarray]:
   """Returns a function like `rotate`'s that shears (col 0, 1) or shifts (2).
 
-  The matrix is the identity but for ±amount * level at (row, col): in pixels,
-  or if `relative` a share of the image's size.
+  The matrix is the identity except for ±amount * level at (row, col): in pixels
+  or, if `relative`, as a share of the image's size.
   """
 
   def augment(image, level, rng, *args):
@@ -70,7 +70,7 @@ def linear(
 ) -> Callable[[npt.ArrayLike], np.ndarray]:
   """Returns a function: value * scale + offset, in float32.
 
-  Both are one number, or one per entry of the value's last axis.
+  `scale` and `offset` are a number, or one per entry of the value's last axis.
   """
   factors = [np.asarray(x, np.float32) for x in (scale, offset)]
   channels = np.broadcast(*factors).size
@@ -103,7 +103,7 @@ def lookup(image: np.ndarray, table: np.ndarray) -> np.ndarray:
 
 
 def blend(low, high, factor: float) -> np.ndarray:
-  """Returns low + factor (high - low) in float32, cut to uint8."""
+  """Returns low + factor (high - low) in float32, clipped to uint8."""
   low, result = np.float32(low), np.array(high, np.float32)
   result -= low
   result *= np.float32(factor)
@@ -152,7 +152,7 @@ def autocontrast(image: np.ndarray, dtype: type = np.float64) -> np.ndarray:
 
   Pillow computes in float64, the TPU code in float32: they round differently.
   """
-  # NumPy is fast along the first axis, and slow along one of three.
+  # NumPy is fast along the first axis, and slow along an axis of length 3.
   low, high = (f(f(image, 0), 0).astype(dtype) for f in (np.amin, np.amax))
   spread = high > low
   scale = dtype(255) / np.where(spread, high - low, dtype(1))

@@ -7,7 +7,7 @@
 
 Antialiasing widens the linear and the cubic kernel by the shrinking factor, as
 Pillow does; it changes nothing for the other two. At the border the weights of
-the pixels that exist are normalised.
+the pixels that exist are normalized.
 
 Differs from TensorFlow: integer images are rounded to the nearest level, where
 `tf.cast` rounds down; weights for 8-bit bilinear have 11 bits (OpenCV).
@@ -72,12 +72,12 @@ def _box(image, size, method, antialias, top, left, height, width):
   part = lazy_image.cut(image, first_row, first_col, rows, cols)
   # Sums are fast over the leading axis only, so columns become rows in between.
   values = part.reshape(rows, cols * channels)
-  if values.dtype not in (np.uint8, np.float32):  # Numba does not know all.
+  if values.dtype not in (np.uint8, np.float32):  # Numba lacks some dtypes.
     values = values.astype(np.float32)
   values = fused.weighted_rows(by_row, values)
   values = cv2.transpose(values).reshape(cols, channels * height)
   values = fused.weighted_rows(by_col, values).reshape(width * channels, height)
-  if part.dtype == np.uint8:  # Rounds and clips, in one go but for signs.
+  if part.dtype == np.uint8:  # Rounds and clips at once, but drops signs.
     if method == "bicubic":
       np.maximum(values, 0, out=values)
     values = cv2.convertScaleAbs(values)
@@ -122,7 +122,7 @@ def _cubic(x):
   return np.where(x <= 1, near, np.where(x < 2, far, 0))
 
 
-# Weights by distance, of the stretched kernel's units.
+# Weights by distance, in units of the stretched kernel.
 _KERNELS = {"bilinear": lambda x: np.maximum(1 - x, 0), "bicubic": _cubic}
 
 

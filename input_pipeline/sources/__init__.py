@@ -6,8 +6,8 @@
   by TFDS, or by scripts.prepare_data, as ArrayRecord; see `tfds`.
 - `folder:/path`: files at /path/<split>/<class>/<file>; labels number the class
   folders in alphabetical order.
-- `tar:/path`: archives /path/<split>.tar, ImageNet's too; an image's class is
-  the folder it is in directly.
+- `tar:/path`: archives /path/<split>.tar, including ImageNet's; an image's
+  class is its innermost folder.
 - `pairs:/path`: images and label maps in parallel folders, as ADE20K's
   ADEChallengeData2016 (`training`, `validation`) unpacks; see `files`.
 - `manifest:/path/file.csv` or `.jsonl`: one row per image; see `manifest`.
@@ -15,15 +15,15 @@
 - `arrays:/path/file.npz`: arrays named `<split>/image`, `<split>/label`, ….
 - `arrays:digits`: scikit-learn's 8 x 8 digits, 1,438 train and 359 test.
 - `arrays:glyphs`: drawn letters with their Unicode names; see `glyphs`.
-- `embedded:/path`: any of these, with embeddings for images; see `embedded`.
+- `embedded:/path`: any of these, images replaced by embeddings; see `embedded`.
 - `package.module:Name`: a class of your own that takes the name of a split, see
   docs/extending.md.
 
-Splits follow `splits`. Folders, archives and pairs are sorted, manifests and
-Parquet may be: their slices are cut from an order that is random, but always
-the same, and that in which scripts.prepare_data writes. `subset_seed` draws
-another order for the slices of any source: the first 1/16 of it is part of the
-first 1/8.
+`splits` has the grammar of splits. Folders, archives and pairs are sorted, and
+manifests and Parquet may be, so their slices are cut from a random order that
+is always the same; it is also the order in which scripts.prepare_data writes.
+`subset_seed` draws another order for the slices of any source: its first 1/16
+is part of its first 1/8.
 
 Encoded images stay bytes; the ops `decode` and `decode_labels` read them.
 """
@@ -56,7 +56,7 @@ KINDS = {
 
 
 class Data(TypedDict, total=False):
-  """What names data: a config's `data`, `source.json` of embeddings."""
+  """How data are named, in a config's `data` and embeddings' `source.json`."""
 
   name: Required[str]
   split: str
@@ -146,7 +146,7 @@ def make(data: Mapping[str, Any], *, own_classes: bool = True) -> Source:
 
 
 def named(name: str, data_dir: str | None) -> dict[str, Any]:
-  """Returns a config's `data` but the split; `data_dir` is of TFDS alone."""
+  """Returns a config's `data` without the split; only TFDS has `data_dir`."""
   data = {"name": name}
   return data | {"data_dir": data_dir} if kind_of(name)[0] == "tfds" else data
 
@@ -172,7 +172,7 @@ def kind_of(name: str) -> tuple[str, str]:
 
 
 def _open(kind: str, rest: str, split: str, **options) -> Source:
-  """Returns a whole split; see `kind_of` for the first two."""
+  """Returns a whole split; the first two arguments are from `kind_of`."""
   if kind:
     return registry.import_path("data.name", KINDS[kind])(
       rest, split, **options
@@ -207,9 +207,9 @@ def shuffled(size: int, seed: int = 0) -> np.ndarray:
 def checksum(
   source: Source, start: int = 0, *, keys: Collection = (), skip: bool = False
 ) -> int:
-  """Returns `start` with a CRC-32 of eight examples, of some keys or all.
+  """Returns a CRC-32 of eight examples, of some keys or all, on from `start`.
 
-  `skip` passes over those that cannot be read, such as of a missing file.
+  `skip` passes over examples that cannot be read, as when a file is missing.
   """
   for index in np.linspace(0, len(source) - 1, 8).astype(int).tolist():
     try:
@@ -231,7 +231,7 @@ def join(
 ) -> Source:
   """Returns the examples [start, stop) of each source, one after the other.
 
-  They are counted in the source's order, or in one that `seed` draws.
+  They follow the source's order; a random one with `seed` or `may_be_sorted`.
   """
   source, start, stop = slices[0]
   whole = len(slices) == 1 and stop - start == len(source)
@@ -257,7 +257,7 @@ class _Slices(Source):
     self._ends = [*itertools.accumulate(len(rows) for _, rows in self._slices)]
 
   def num_classes(self, label_key):
-    self.class_names(label_key)  # or its error
+    self.class_names(label_key)  # raises if the parts' classes differ
     return self._slices[0][0].num_classes(label_key)
 
   def class_names(self, label_key):

@@ -24,7 +24,7 @@ class ArraySource(sources.Source):
     classes: Mapping[str, Sequence[str] | int] | None = None,
     may_be_sorted: bool = False,
   ):
-    """Takes columns of equal length; for the others see `sources.Source`."""
+    """Takes columns of equal length; the rest is as in `sources.Source`."""
     self.name, self._columns, self.classes = name, columns, classes or {}
     self.may_be_sorted = may_be_sorted
     lengths = {key: (*np.shape(x), -1)[0] for key, x in columns.items()}
@@ -63,7 +63,7 @@ def open_split(name: str, split: str) -> ArraySource:
     names = [key for key in file.files if key.startswith(f"{split}/")]
     try:
       columns = {key.removeprefix(f"{split}/"): file[key] for key in names}
-      # Of all splits: a small one may lack the last class.
+      # From all splits, as a small one may lack the last class.
       labels = {key: file[key] for key in file.files if key.endswith("/label")}
     except ValueError as e:
       raise ValueError(f"{path}: {e}. Expected numbers or text.") from e
@@ -77,7 +77,7 @@ def open_split(name: str, split: str) -> ArraySource:
 
 
 def _check_labels(name: str, labels: np.ndarray):
-  """Raises ValueError unless `onehot` reads them; label maps aside."""
+  """Raises ValueError for labels, not label maps, that `onehot` cannot read."""
   if labels.ndim < 3 and (
     labels.dtype.kind not in "iu"
     or labels.max(initial=0) >= 2**31
@@ -128,7 +128,7 @@ def _glyphs(split: str) -> ArraySource:
 def _digits(split: str) -> ArraySource:
   """Opens `train` or `test` (every fifth) of the bundled digits."""
   sources.check_split("digits", split, ("train", "test"))
-  # (example, 64 values from 0 to 16 and the label). Importing scikit-learn to
+  # A row has 64 values from 0 to 16 and the label. Importing scikit-learn to
   # read its file would take longer than anything else at a run's start.
   folder = importlib.util.find_spec("sklearn").submodule_search_locations[0]
   path = os.path.join(folder, "datasets", "data", "digits.csv.gz")

@@ -1,8 +1,8 @@
 """Data whose images have been replaced by a locked tower's embeddings.
 
 scripts.embed_images writes them: `<split>.npy`, (examples, width) float32, and
-`source.json`, which names the original data. All but the image is read from
-there.
+`source.json`, which names the original data. Everything but the image is still
+read from those.
 """
 
 import os
@@ -16,13 +16,13 @@ SOURCE = "source.json"
 
 
 class EmbeddedSource(sources.Source):
-  """The examples of another source; `image` is (width,)."""
+  """The examples of another source, with an embedding (width,) as `image`."""
 
   def __init__(self, path: str, split: str):
     """Opens a split that was embedded.
 
     Raises:
-      ValueError, OSError: it was not, or the data have changed since.
+      ValueError, OSError: it was not embedded, or the data have changed since.
     """
     self._args = path, split
     root = os.path.expanduser(path)

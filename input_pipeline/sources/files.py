@@ -4,9 +4,9 @@ Labels number the classes of all splits in alphabetical order, so they mean the
 same in each; classes that a split lacks are logged.
 
 Pairs are images and their label maps in parallel folders, with the same names
-but for the suffix: /path/images/<split>/… and /path/annotations/<split>/…, with
-or without folders in between. The latter may also be called `labels` or
-`masks`, or the two `img_dir` and `ann_dir`.
+except for the suffix: /path/images/<split>/… and /path/annotations/<split>/…,
+with or without subfolders. `annotations` may also be called `labels` or
+`masks`, or the two folders `img_dir` and `ann_dir`.
 
 Captions are under the key `text`. In an archive, they are files ending in .txt
 beside the images, `0001.jpg` and `0001.txt`.
@@ -92,7 +92,7 @@ class FileSource(sources.Source):
 def _labelled(
   name: str, ids: Sequence[str], classes: Collection[str]
 ) -> dict[str, Any]:
-  """Returns the labels of examples <class>/<file>; `classes` of all splits."""
+  """Returns the labels of <class>/<file> among the `classes` of all splits."""
   classes = sorted(classes)
   numbers = {name: number for number, name in enumerate(classes)}
   folders = [x.partition("/")[0] for x in ids]
@@ -106,9 +106,9 @@ def _labelled(
 
 
 def folder(path: str, split: str) -> FileSource:
-  """Opens path/split/<class>/<file>; classes may have folders within.
+  """Opens path/split/<class>/<file>; class folders may have subfolders.
 
-  If the classes are in the folder itself, they are the split "all".
+  If `path` itself holds the class folders, they are the split "all".
   """
   path = os.path.expanduser(path)
   subfolders = image_files.subfolders(path)
@@ -291,7 +291,7 @@ def _examples(
       # Python before 3.11.14 reads an entry of negative size again and again.
       if entry.issparse() or not 0 <= entry.size <= end - entry.offset_data:
         raise tarfile.ReadError(f"{entry.name} is sparse, or cut off")
-      # By links, archives within each other can be billions.
+      # Links could make archives within each other unfold to billions.
       if entry.name.endswith(".tar") and (entry.islnk() or entry.issym()):
         raise tarfile.ReadError(f"{entry.name} is a link to an archive")
       entries.append(entry)
@@ -320,7 +320,7 @@ def _examples(
 def _check_end(file, begin: int, end: int):
   """Raises ReadError unless an archive ends in empty blocks from `begin` on.
 
-  tarfile takes a damaged header, or the end of the file, for the end.
+  tarfile mistakes a damaged header, or the end of the file, for such an end.
   """
   file.seek(begin)
   left = end - begin
@@ -338,7 +338,7 @@ def _follow(entry: tarfile.TarInfo, by_name: Mapping[str, tarfile.TarInfo]):
   for _ in range(32):
     if not (entry.islnk() or entry.issym()):
       return entry
-    # Hard links count from the top, symbolic ones from their folder.
+    # Hard links are relative to the top, symbolic ones to their folder.
     folder = os.path.dirname(entry.name) if entry.issym() else ""
     target = os.path.normpath(os.path.join(folder, entry.linkname))
     if target not in by_name:

@@ -8,7 +8,7 @@ is held out if its words occur in others; so are two fonts. Splits:
 - `new_names`: held-out names, in the fonts of `train`.
 - `new_fonts`: names of `train`, each once, in a held-out font.
 
-`label` numbers the split's names; `train` and `new_fonts` have the same. The
+`label` numbers the split's names, which `train` and `new_fonts` share. The
 licence of DejaVu permits rendering and embedding.
 """
 
@@ -37,7 +37,7 @@ FONTS = tuple(
 NEW_FONTS = ("DejaVuSansMono-Oblique", "DejaVuSerif-Italic")
 SPLITS = ("train", "new_names", "new_fonts")
 _SIZE = 22  # points; larger glyphs are cut off
-_MIN_NAMES = 4  # that a word must occur in
+_MIN_NAMES = 4  # in which a word must occur
 _HOLD_OUT = 8  # one name in eight
 
 
@@ -61,7 +61,7 @@ def split(name: str) -> tuple[dict[str, np.ndarray], list[str]]:
 
 @functools.cache
 def _names() -> tuple[dict[str, str], dict[str, str]]:
-  """Returns the characters of names to train on, and of those held out."""
+  """Returns the characters by name, to train on and held out."""
   common = set.intersection(*(_characters(font) for font in FONTS))
   names = {
     unicodedata.name(character).lower(): character

@@ -1,10 +1,10 @@
-"""Encoded images that a table lists, a manifest.
+"""Encoded images that a table, the manifest, lists.
 
-Its columns are `path`, `split`, and any of `label`, `mask` and `caption`: a CSV
-file with a header, or a JSONL file with an object per line, not compressed.
+It is an uncompressed CSV file with a header, or JSONL file with an object per
+line. Its columns are `path`, `split`, and any of `label`, `mask` and `caption`.
 Paths (of images, and in `mask` of label maps) are relative to the manifest's
 folder and stay in it; labels are numbers from 0, or names; a caption becomes
-the example's `text`, and may in JSONL be a list. Rows of splits that are not
+the example's `text`, and in JSONL may be a list. Rows of splits that are not
 read may lack all three. Other columns, and spaces around a field, are ignored.
 """
 
@@ -22,7 +22,7 @@ from dpn.input_pipeline.sources import files as files_lib
 def manifest(path: str, split: str) -> files_lib.FileSource:
   """Opens the images listed in a table; the `id` is the path."""
   path = os.path.expanduser(path)
-  # A file, not its name, so that pandas does not decompress it.
+  # Open the file here, so that pandas does not decompress it by its name.
   with damage.reading(path), paths.open_regular(path) as file:
     table = _table(path, file, split)
     sources.check_split(path, split, {*table["split"]})
@@ -47,8 +47,8 @@ def manifest(path: str, split: str) -> files_lib.FileSource:
 def _check_below(path: str, names: Sequence[str]):
   """Raises ValueError unless a manifest names files below its own folder.
 
-  One that comes with images from elsewhere could name any file of this machine,
-  which a batch shown or a data set prepared would then hold.
+  A manifest from elsewhere could name any file on this machine, which would
+  then end up in a batch that is shown or in a data set that is prepared.
   """
   folder = os.path.abspath(os.path.dirname(path))
   for name in names:

@@ -1,14 +1,14 @@
 """Data sets in the Parquet layout of the Hugging Face hub, read from disk.
 
 The files of a split are `<split>-*.parquet`, in the folder or in its `data/`,
-or `<split>/*.parquet`. Columns keep their names; one of images, which the hub
+or `<split>/*.parquet`. Columns keep their names; an image column, which the hub
 stores as {bytes, path}, yields the bytes. Class names come from the metadata
-that `datasets` leaves in the files. Slices are random, see `sources`, unlike
-those of `datasets`.
+that `datasets` leaves in the files. Slices are random, see `sources`; slices in
+`datasets` are not.
 
-Parquet has no random access: groups of rows are read at once and cached, up to
-a quarter of the machine's memory per process. What does not fit is read again
-and again in shuffled order; scripts.prepare_data turns it into ArrayRecord.
+Parquet has no random access: whole row groups are read and cached, up to a
+quarter of the machine's memory per process. In shuffled order, what does not
+fit is read again and again; scripts.prepare_data turns it into ArrayRecord.
 """
 
 import bisect
@@ -26,7 +26,7 @@ from dpn.input_pipeline import sources
 from dpn.paths import check_regular
 
 _LOCK = threading.Lock()
-# Groups of rows and their sizes, the last used last, by file, time and number.
+# Row groups and their sizes, the last used last, by file, time and number.
 _TABLES: collections.OrderedDict[tuple, tuple] = collections.OrderedDict()
 
 
@@ -102,7 +102,7 @@ class ParquetSource(sources.Source):
     }
 
   def _table(self, group: int):
-    """Returns a group of rows, read or kept."""
+    """Returns a row group, from the cache or else from the file."""
     file, key = self._groups[group]
     with _LOCK:  # or several threads would read the same group
       if key not in _TABLES:
@@ -128,7 +128,7 @@ def _paths_by_split(root: str) -> dict[str, list[str]]:
 
 
 def _check_one_split(paths: list[str]):
-  """Raises ValueError for files that are of several splits, or not all."""
+  """Raises ValueError if files are of several splits, or some are missing."""
   bases = map(os.path.basename, paths)
   parts = [m for b in bases if (m := re.match(r"(.+)-(\d{5})-of-(\d{5})", b))]
   names = {m[1] for m in parts}

@@ -1,8 +1,8 @@
 """Adds restart markers to JPEGs, without touching a coefficient.
 
-At a marker the prediction of DC coefficients begins anew (ITU-T T.81, E.1.4),
-so the first differences of an interval are coded again; everything else is
-copied, bit for bit. `dpn.input_pipeline.pp.jpeg` reads parts of the result.
+A marker resets the prediction of DC coefficients (ITU-T T.81, E.1.4), so the
+first differences of an interval are coded again; everything else is copied, bit
+for bit. `dpn.input_pipeline.pp.jpeg` reads parts of the result.
 Needs the extra `restart` (Numba).
 """
 
@@ -26,9 +26,9 @@ _ALL_CATEGORIES = (
 def add(data: bytes) -> bytes:
   """Returns a JPEG with the same coefficients and restart markers.
 
-  What is no JPEG of the usual kind (8-bit, sequential, Huffman, grey or three
-  colours in one scan), is damaged, or has markers that serve, is returned as it
-  is. That the pixels are the same is verified with OpenCV's decoder.
+  Data are returned as they are if they are no JPEG of the usual kind (8-bit,
+  sequential, Huffman, grey or three colours in one scan), are damaged, or have
+  suitable markers. OpenCV's decoder verifies that the pixels stay the same.
 
   Raises:
     ValueError: the pixels would differ.
@@ -102,7 +102,7 @@ def _segment(marker, contents):
 
 
 def _huffman_tables(segments):
-  """Returns (number of codes by length, symbols): 0–3 for DC, 16–19 for AC."""
+  """Returns (codes by length, symbols) by table: 0–3 for DC, 16–19 for AC."""
   tables = {}
   for raw in segments:
     marker, contents = raw[1], raw[4:]
@@ -127,7 +127,7 @@ def _canonical(lengths, symbols):
 
 @functools.lru_cache(16)
 def _lookup(lengths, symbols):
-  """Returns a code's length * 256 + symbol, 0 for none, by the next 16 bits."""
+  """Returns, by the next 16 bits, a code's length * 256 + symbol; 0 if none."""
   table = np.zeros(2**16, np.uint16)
   for code, size, symbol in _canonical(lengths, symbols):
     begin = code << 16 - size
@@ -161,9 +161,9 @@ def _recode_scan(
 
   Args:
     data: the scan's bytes, without the zeros that follow 0xFF, and 8 more.
-    components: of each block in an MCU.
+    components: the component of each block in an MCU.
     dc: what the next 16 bits mean, see `_lookup`, for each block.
-    ac: the same.
+    ac: the same for AC.
     new_dc: codes to write, see `_codes`, for each block.
     num_mcus: in the image.
     old_interval: MCUs between markers in `data`, 0 without.

@@ -22,7 +22,7 @@ class Rewrite:
   """How to rewrite JPEGs; other images stay as they are."""
 
   max_side: int | None = None  # pixels; larger images are resized by area
-  quality: int = 95  # of those in JPEG, 1 to 100
+  quality: int = 95  # of JPEGs that were resized, 1 to 100
   restart: bool = False  # whether to add restart markers
 
   def __post_init__(self):
@@ -35,7 +35,7 @@ class Rewrite:
       _restart_markers()
 
   def __call__(self, records: Iterable[bytes]) -> Iterator[bytes]:
-    """Yields serialized examples in their order, by a thread for each core."""
+    """Yields serialized examples in their order, with a thread per core."""
     records = iter(records)
     with futures.ThreadPoolExecutor(input_pipeline.num_cores()) as pool:
       while ahead := [*itertools.islice(records, _AHEAD)]:
@@ -55,14 +55,14 @@ class Rewrite:
     return example.SerializeToString(deterministic=True)
 
   def image(self, data: bytes) -> bytes:
-    """Returns a JPEG rewritten."""
+    """Returns a rewritten JPEG."""
     if self.max_side is not None:
       data = _shrink(data, self.max_side, self.quality)
     return _restart_markers().add(data) if self.restart else data
 
 
 def _texts(example) -> str:
-  """Returns what tells a record from others: its names and captions."""
+  """Returns what identifies a record to a person: its names and captions."""
   lists = (f.bytes_list.value for f in example.features.feature.values())
   return repr([x for x in itertools.chain(*lists) if not x.startswith(_JPEG)])
 

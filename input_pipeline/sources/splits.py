@@ -1,13 +1,12 @@
 """The split grammar: `train`, `train[:99%]`, `train[800:1000]`, `a[:9]+b`.
 
 As in TFDS, percentages are rounded to the closest example (Python's round: half
-to even), negative boundaries count from the end (-1% of few examples, which is
-rounded to 0, too; TFDS takes that from the start), and a boundary beyond the
-split is an error. TFDS's `all`, `even_splits` and `shard` units are not
-supported.
+to even), a boundary beyond the split is an error, and negative boundaries count
+from the end, even -1% of few examples, rounded to 0, which TFDS takes from the
+start. TFDS's `all`, `even_splits` and `shard` units are not supported.
 
 A slice is cut from the stored order, as in TFDS, unless that may be sorted by
-class: then from a random order that is always the same.
+class: then it is cut from a random order that is always the same.
 """
 
 import dataclasses

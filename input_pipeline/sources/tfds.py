@@ -74,7 +74,7 @@ class TfdsSource(sources.Source):
     """Opens a split.
 
     Args:
-      name: `name` or `name/config`, either with `:version`, else the newest.
+      name: `name` or `name/config`, and `:version`, by default the newest.
       split: its name.
       data_dir: where TFDS keeps its data sets; by default $TFDS_DATA_DIR, or
         else ~/tensorflow_datasets.

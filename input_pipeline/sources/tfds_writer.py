@@ -90,9 +90,9 @@ def write_info(
 ):
   """Writes the description: `features.json`, then `dataset_info.json`.
 
-  `directory` is the folder `<name>/<version>`; `splits` are the shards by name,
-  in order. Of each key `features` has "jpeg" or "png" for an image, "text",
-  "texts" for several, "int", or a label's number of classes, or their names.
+  `directory` is the folder `<name>/<version>`; `splits` has each split's shards
+  in order. `features` says of each key "jpeg" or "png" for an image, "text",
+  "texts" for several, "int", or for a label the number or names of its classes.
   """
   entries = {key: _feature(kind) for key, kind in features.items()}
   tfds.features.FeaturesDict(entries).save_config(directory)

@@ -12,9 +12,9 @@ from dpn import paths
 def records(path: str, check: bool) -> Iterator[bytes]:
   """Yields the records of a TFRecord file.
 
-  Each is its length (8 bytes), a checksum (4), the bytes, a checksum (4). Those
-  of the bytes are compared if `check`; without the package `crc32c` at only
-  some 7 MB a second.
+  Each is its length (8 bytes), a checksum (4), the data, a checksum (4). The
+  checksum of the data is compared only if `check`; without the package `crc32c`
+  that runs at only some 7 MB a second.
 
   Raises:
     ValueError: the file is cut off or damaged.

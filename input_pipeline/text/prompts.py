@@ -53,8 +53,8 @@ def _look_up(kind, names):
 def canonicalize(text: str, keep: str = "") -> str:
   """Returns text in lower case, without punctuation and runs of spaces.
 
-  As big_vision's evaluators do; underscores become spaces. `keep` is a string
-  that stays, such as "{}" in a template.
+  This is as in big_vision's evaluators; underscores become spaces. `keep` is a
+  string that stays, such as "{}" in a template.
   """
   text = text.replace("_", " ")
   remove = str.maketrans("", "", string.punctuation)
@@ -68,8 +68,8 @@ def fill(
 ) -> tuple[list[str], list[int]]:
   """Returns a text for every template and name, and the class of each text.
 
-  All synonyms in a name are used; big_vision uses the first alone. If they are
-  to be `canonical`, names and templates go through `canonicalize`.
+  All synonyms in a name are used; big_vision uses only the first. With
+  `canonical`, names and templates go through `canonicalize`.
   """
   texts, classes, given = [], [], names
   if canonical:

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable
 from dpn import atomic, damage, paths
 
 BYTES = "bytes"
-# Where big_vision's names lead to.
+# The files that big_vision's names stand for.
 KNOWN_FILES = {
   "c4_en": "gs://t5-data/vocabs/cc_en.32000/sentencepiece.model",
   "cc_all": "gs://t5-data/vocabs/cc_all.32000/sentencepiece.model",
@@ -35,7 +35,7 @@ KNOWN_FILES = {
 class Tokenizer:
   """A vocabulary and how text is cut into pieces of it."""
 
-  encode: Callable[[str], list[int]]  # without the ids that mark a text's ends
+  encode: Callable[[str], list[int]]  # returns ids without `bos` and `eos`
   join: Callable[[list[int]], str]  # from such ids to text
   vocab_size: int  # ids are below it
   bos: int | None  # id that begins a sentence, None if there is none
@@ -204,9 +204,9 @@ def _utf8(values: Iterable[int]) -> str:
 def train(texts: Iterable[str], vocab_size: int, path: str):
   """Trains a sentencepiece model on texts and writes it to `path`, a ".model".
 
-  Its ids 0 to 2 are padding, end of sentence and unknown, as those of T5 and of
+  Its ids 0 to 2 are padding, end of sentence and unknown, as in T5 and in
   big_vision's c4_en. The same texts give the same file, with fewer pieces than
-  `vocab_size` if they have no more.
+  `vocab_size` if the texts do not yield as many.
   """
   import sentencepiece
 

@@ -1,12 +1,12 @@
-"""The smallest change of a config that makes it fit, found by compiling."""
+"""Finds, by compiling, the smallest change to a config that makes it fit."""
 
 import copy
 import shlex
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-# A guess at least how much less rematerialization leaves; only what cannot fit
-# even so is not tried.
+# A guess at the least share that rematerialization leaves. Only changes that
+# could not fit even then are not tried.
 _REMAT = 1 / 16
 _MARGIN = 1.2
 HOPELESS = "It needs more devices, or larger."
@@ -30,11 +30,11 @@ def search(
   """Returns changes of a config that make it fit, and what `attempt` returned.
 
   Args:
-    config: that of the user; {} is returned if it fits.
-    attempt: compiles a config; DoesNotFit if that does not fit.
+    config: the user's; the changes are {} if it fits.
+    attempt: compiles a config, or raises DoesNotFit.
     devices: how many there are.
-    state: bytes of the training state on each of them.
-    room: bytes that each of them has.
+    state: bytes of the training state on each device.
+    room: bytes that each device has.
 
   Raises:
     DoesNotFit: nothing helps.
@@ -67,7 +67,7 @@ def changes(
   """Yields (changes, factor on the state, factor on the rest), smallest first.
 
   First those that cost no FLOPs and leave the recipe as it is, then those that
-  repeat the forward pass, then those that communicate, last fewer images.
+  recompute the forward pass, then those that communicate, last fewer images.
   """
   batch, accum = config["input"]["batch_size"], config.get("grad_accum") or 1
   factors = [2**k for k in range(1, batch.bit_length())]

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import jax
 from jax.experimental import topologies
 
-# Of XLA: without a GPU nothing can be timed, so that no kernel is chosen by its
-# time, and products are cuBLAS's (Triton's would need tiles found by timing).
+# XLA's: without a GPU nothing can be timed, so no kernel is chosen by its time,
+# and matrix products are cuBLAS's (Triton's would need tiles found by timing).
 _FLAGS = "--xla_gpu_enable_triton_gemm=false --xla_gpu_autotune_level=0"
 _DATA = "--xla_gpu_cuda_data_dir"
 _HOST = 8  # GPUs
@@ -62,7 +62,7 @@ GPUS = {  # what XLA asks of each, as text
 def attention(devices: Sequence[jax.Device] | None) -> str:
   """Returns what `flash.assume` is to assume of devices to compile for.
 
-  To try cuDNN's kernel takes a GPU; to compile it takes the library alone.
+  Trying cuDNN's kernel takes a GPU; compiling it takes only the library.
   """
   return "cudnn" if devices and devices[0].platform == "gpu" else ""
 
@@ -105,7 +105,7 @@ def find_compiler() -> bool:
   if not importlib.util.find_spec("jax_plugins.xla_cuda12"):
     return False
   before, flags = os.environ.get("XLA_FLAGS", ""), f"{_DATA}={nvcc} {_FLAGS}"
-  if flags not in before:  # of another target
+  if flags not in before:  # an earlier target may have set them
     os.environ["XLA_FLAGS"] = f"{before} {flags}"
     os.environ["PATH"] = os.pathsep.join(
       [os.path.join(nvcc, "bin"), os.environ.get("PATH", "")]

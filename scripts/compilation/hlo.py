@@ -1,7 +1,7 @@
-"""What a compiled program does, from its text.
+"""Reads from its text what a compiled program does.
 
-The compiler's own cost_analysis counts the body of a loop once, so that a step
-with scanned blocks seems to be one block deep; here it counts as often as the
+The compiler's own cost_analysis counts the body of a loop once, so a step with
+scanned blocks seems to be one block deep; here the body counts as often as the
 loop runs.
 """
 
@@ -92,7 +92,7 @@ class Instruction:
   op: str
   arrays: tuple[Array, ...]  # of its result, in order
   operands: tuple[str, ...]  # their names
-  called: tuple[str, ...]  # computations
+  called: tuple[str, ...]  # names of computations
   line: str
   root: bool
 
@@ -109,9 +109,9 @@ class Instruction:
 class Program:
   """A module of HLO: its computations, and how often each of them runs.
 
-  A loop runs as often as the program says, or as its condition says if that
-  compares a counter from 0 on with one constant, as a scan's does; otherwise
-  once. Each branch of a condition counts.
+  A loop runs as often as the program says, or else as its condition says if it
+  compares a counter that starts at 0 with one constant, as a scan does, or else
+  once. Each branch of a conditional counts.
   """
 
   def __init__(self, text: str):
@@ -129,7 +129,7 @@ class Program:
     self._visit(entry, 1, True)
 
   def _visit(self, name, times, runs):
-    """Counts a computation; `runs` if by itself, not within an operation."""
+    """Counts a computation; `runs` unless it is part of one operation."""
     self._times[name] += times
     if runs:
       self._runs.add(name)
@@ -168,7 +168,7 @@ class Program:
     """Returns its collectives by kind."""
     found, known = collections.defaultdict(lambda: [0, 0, 0.0]), set()
     for name, i, times in self.instructions():
-      # On TPUs one that goes on beside others is in each of these fusions.
+      # On TPUs, a collective that overlaps fusions is in each of them.
       channel = i.attribute(r"channel_id=(\d+)")
       if name not in self._runs and channel and i.op in KINDS:
         if channel in known:
@@ -205,8 +205,8 @@ class Program:
   def hbm(self) -> Iterator[tuple[Instruction, int]]:
     """Yields (instruction, bytes that it moves from and to HBM in a step).
 
-    With the padding of tiles. What the compiler keeps in a chip's own memory
-    moves nothing; of what is sliced, or updated in place, the part counts.
+    The padding of tiles counts. What the compiler keeps in on-chip memory moves
+    nothing; of arrays that are sliced, or updated in place, the part counts.
     """
     for name, i, times in self.instructions():
       if name in self._runs and (moved := self._moved(self._in[name], i)):
@@ -283,13 +283,13 @@ class Program:
 
 
 def _integer(i):
-  """Returns the value of an instruction that is an integer, None of others."""
+  """Returns the value of an integer constant, None for other instructions."""
   value = i.attribute(r"= [su]32\[\]\S* constant\((\d+)\)")
   return int(value) if value else None
 
 
 def _instruction(line):
-  """Returns an `Instruction`, None of other lines."""
+  """Returns an `Instruction`, None for other lines."""
   if not (start := _INSTRUCTION.match(line)):
     return None
   depth, end = 1, start.end()
@@ -315,7 +315,7 @@ def _instruction(line):
 
 
 def _group(i):
-  """Returns how many devices a collective is among, 0 for all there are."""
+  """Returns how many devices a collective spans, 0 for all there are."""
   text = i.attribute(
     r"replica_groups=(mesh\[.*?\][^{]*\{[^}]*|\S+?\]|\{\{[\d,]*)"
   )
@@ -333,7 +333,7 @@ def _sent(kind, size, group):
   """Returns the bytes a device sends, by the bytes of a collective's result.
 
   On a ring of n devices an all-reduce sends 2 (n - 1) / n of its bytes, others
-  (n - 1) / n; the result of a reduce-scatter is an nth of what it is made of.
+  (n - 1) / n; the result of a reduce-scatter is an nth of its operand.
   """
   if kind == "collective-permute":
     return size
@@ -353,10 +353,10 @@ def _dot(i, lhs, rhs):
 
 
 def _convolution(i, lhs, rhs):
-  """Returns the FLOPs without what padding multiplies.
+  """Returns the FLOPs without multiplications by padding.
 
-  TPUs make a convolution of every matrix product, in which batches are spatial
-  dimensions and most of the products would be with padding.
+  TPUs turn every matrix product into a convolution, in which batches are
+  spatial dimensions and most multiplications would be by padding.
   """
   labels = i.attribute(r"dim_labels=([\w>\-]+)")
   of_lhs, of_rhs, of_out = re.split(r"_|->", labels)

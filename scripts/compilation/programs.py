@@ -1,4 +1,4 @@
-"""What a run compiles besides its step: initialisation and evaluators."""
+"""What a run compiles besides its step: initialization and evaluators."""
 
 from collections.abc import Collection, Iterator
 
@@ -25,8 +25,8 @@ def lower(
   """Yields programs by name, not yet compiled; an evaluator may have several.
 
   Args:
-    config: whose evaluators; their data are not opened.
-    step: of the config.
+    config: has the evaluators, whose data are not opened.
+    step: the config's.
     what: "init", "eval" (all evaluators) and sections of config.evals.
   """
   image = step.batch_shapes.get("image")

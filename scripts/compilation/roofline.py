@@ -1,7 +1,7 @@
 """The least time that a compiled program can take, from data sheets.
 
-Estimates: no program reaches a chip's peaks, and each bound supposes that all
-else happens at the same time.
+These are estimates: no program reaches a chip's peaks, and each bound assumes
+that everything else overlaps with it.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ def estimate(
   own, traffic = program.flops(), program.collectives()
   hbm = sum(moved for _, moved in program.hbm())
   needed = model_flops / devices
-  # Not every library's products can be told from a program's text.
+  # A program's text does not show the matrix products of every library.
   flops = max(own.total(), needed)
   sent = sum(t.sent for t in traffic.values())
   least = {
@@ -44,7 +44,7 @@ def estimate(
 
 
 def describe(found: Mapping) -> str:
-  """Returns `estimate` for a person."""
+  """Returns the result of `estimate` as text for a person."""
   gib, flops = 2**30, found["flops"]
   kinds = {k: v for k, v in flops.items() if k not in ("model", "program")}
   shares = ", ".join(

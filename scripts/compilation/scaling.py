@@ -1,7 +1,7 @@
 """How a step's bounds change with the number of devices: rows and a figure.
 
-Weak scaling gives each device the same images, strong scaling shares the same
-batch among more of them.
+Weak scaling gives each device as many images as before; strong scaling splits
+the same batch over more devices.
 """
 
 import json
@@ -40,11 +40,11 @@ def cases(
   """Yields (target, scaling, layout, changes of the config).
 
   Args:
-    batch_size: on the first target; there both scalings are one.
+    batch_size: on the first target, where both scalings are the same.
     devices: how many there are, by target.
 
   Raises:
-    ValueError: the first one's devices cannot share the batch.
+    ValueError: the first target's devices cannot share the batch.
   """
   [first, *_] = devices.values()
   if batch_size % first:
@@ -66,18 +66,18 @@ def draw(
 ) -> None:
   """Compiles all `cases`, prints a table, and draws it.
 
-  What is in the file beside the figure, which ends in .jsonl, is not compiled
-  again, so that this goes on where it stopped.
+  Rows that are in the .jsonl file beside the figure are not compiled again, so
+  this goes on where it stopped.
 
   Args:
     path: of the figure.
-    config: whose step, and the batch size on the first target.
+    config: has the step, and the batch size on the first target.
     devices: how many there are, by target.
     compiled: (config, target) → bounds and more, as JSON.
   """
   archive, rows = f"{os.path.splitext(path)[0]}.jsonl", []
   randaug = "randaug" in str(config.input)
-  # So many images at once may leave fewer steps than the warmup takes.
+  # With such large batches, a run may have fewer steps than its warmup.
   unset = {f"total_{unit}": None for unit in schedules.UNITS}
   config = fit.changed(config, unset | {"total_steps": _STEPS})
   for target, kind, layout, change in cases(config.input.batch_size, devices):
@@ -117,7 +117,7 @@ def markdown(rows: Sequence[Mapping]) -> str:
 
 @matplotlib.rc_context(plots.STYLE)
 def plot(rows: Sequence[Mapping]) -> figure.Figure:
-  """Returns the bounds of `draw` against devices, and the cores of a host."""
+  """Returns a figure of the bounds, and of the cores a host, by devices."""
   fig = figure.Figure(figsize=(9.6, 3.6), layout="constrained")
   weak, strong, cores = fig.subplots(1, 3)
   both = rows[0]  # of weak and strong scaling

@@ -18,7 +18,7 @@ _TOWERS = " ".join(
   for option in ("scan=True", "dtype_mm=bfloat16")
 )
 _PAIRS = "vocab=bytes,vocab_size=32000"
-# Every full-scale recipe, the most asked for first; those of few images have
+# Every full-scale recipe, the most asked for first; those with few images name
 # the pod that they fill. What is loaded, and from where, is not compiled.
 CASES = (
   f"augreg_i1k.py:variant=B/16 {_SCAN}",
@@ -46,15 +46,15 @@ _GIB = 2**30
 def rebuild(path: str, targets: Sequence[str]):
   """Compiles all cases for targets, and puts the table into a page.
 
-  Rows are kept in a file beside it, which ends in .jsonl: what is in there is
-  not compiled again, so that this goes on where it stopped.
+  Rows are kept in the .jsonl file beside the page and not compiled again, so
+  this goes on where it stopped.
 
   Args:
     path: a Markdown page, in which two comments enclose the table.
     targets: for cases that do not name their own.
 
   Raises:
-    ValueError, OSError: a case failed otherwise than by what it needs, or the
+    ValueError, OSError: a case failed, and not because it does not fit, or the
       page has no such comments.
   """
   archive = f"{os.path.splitext(path)[0]}.jsonl"
@@ -104,7 +104,7 @@ def bounds(row: Mapping) -> list[str]:
 
 
 def _fit(row):
-  """Returns the flags with which a config fits; "" if it does as it is."""
+  """Returns the flags with which a config fits; "" if it needs none."""
   return f", `{fit.flags(row['fit'])}`" if row.get("fit") else ""
 
 
@@ -124,10 +124,10 @@ def read(archive: str) -> list[dict]:
 
 
 def _compiled(config, target, flags):
-  """Returns what the command says of a case; in a process of its own.
+  """Returns what scripts.compile says of a case, run in its own process.
 
   Raises:
-    ValueError: it said anything else than that nothing makes the case fit.
+    ValueError: it failed, and not because nothing makes the case fit.
   """
   with tempfile.TemporaryDirectory() as folder:
     path = os.path.join(folder, "row.json")

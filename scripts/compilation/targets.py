@@ -35,15 +35,15 @@ class Chip:
 
   @property
   def usable_gb(self) -> float:
-    """GiB that JAX takes: of a GPU three quarters, unless told otherwise."""
+    """GiB that JAX takes: three quarters of a GPU's, unless told otherwise."""
     names = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")
     share = next(filter(None, map(os.environ.get, names)), 0.75)
     return self.memory_gb * (1 if self.largest else float(share))
 
 
-# Google Cloud's pages on each, and NVIDIA's data sheets (SXM, dense); links are
-# given there as both ways. Between hosts of eight GPUs, 400 Gbit/s a GPU as in
-# NVIDIA's DGX H100, 200 in its DGX A100. Of a GPU's memory drivers leave this.
+# From Google Cloud's pages on each and NVIDIA's data sheets (SXM, dense), which
+# add up both ways of links. Between hosts of eight GPUs, 400 Gbit/s a GPU as in
+# NVIDIA's DGX H100, 200 in its DGX A100. A GPU's memory is what drivers leave.
 CHIPS = {
   "cpu": Chip(),
   "v4": Chip(32, 275e12, 1228e9, 150e9, (16, 16, 16)),
@@ -68,13 +68,13 @@ _EXTRA = "pip install -e '.[compile-tpu]'"
 
 
 def of_device(device: jax.Device) -> Chip | None:
-  """Returns what is known of a device that is here, None if nothing is."""
+  """Returns the data sheet of a device that is here, None if there is none."""
   name = _HERE.get(device.device_kind)
   return CHIPS[name] if name else None
 
 
 def parse(target: str) -> tuple[Chip, Sequence[jax.Device] | int | None]:
-  """Returns a target's chip and devices; of "cpu:8" how many to simulate.
+  """Returns a target's chip and devices; for "cpu:8" how many to simulate.
 
   Args:
     target: as "v5e:16x16", a TPU and its topology, "h100:8" or "cpu:8"; or
@@ -120,7 +120,7 @@ def _tpus(target, sizes):
     raise ValueError(
       f"--target={target!r} needs TPU's compiler, libtpu, but no TPU: {_EXTRA}."
     )
-  # Or it looks for a TPU, and for what a virtual machine says of one.
+  # Otherwise libtpu looks for a TPU, and asks the virtual machine about one.
   os.environ |= {
     "TPU_SKIP_MDS_QUERY": "1",
     "TPU_WORKER_HOSTNAMES": "localhost",

@@ -1,4 +1,4 @@
-"""Writes what was converted: a file, or a folder that can be published."""
+"""Writes a converted model: a file, or a folder that can be published."""
 
 import io
 import json
@@ -73,7 +73,7 @@ same file is another function.
 
 
 def check_target(target: str, to: str):
-  """Raises an error if `target` has no suffix for `to`, or is there already."""
+  """Raises an error if `target` has the wrong suffix for `to`, or exists."""
   suffix = os.path.splitext(target)[1]
   if suffix not in export.SUFFIXES[to]:
     names = (s or "no suffix (a folder)" for s in export.SUFFIXES[to])

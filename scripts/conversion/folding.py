@@ -1,4 +1,4 @@
-"""Norms that are linear in evaluation, put into the layers after them."""
+"""Folds norms that are linear in evaluation into the layers after them."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -19,11 +19,11 @@ _FOLDABLE: Mapping[str, Sequence] = {
 
 
 def without_norms(model: vit_params.VitParams) -> vit_params.VitParams:
-  """Returns a model whose linear norms are in the dense layers after them.
+  """Returns a model with linear norms folded into the dense layers after them.
 
-  Those are the norms of the blocks, also the one after the last if
+  These are the norms of the blocks, the one after the last block if
   `final_norm="norm"`, and what `weight_norm` does. Other norms stay. ValueError
-  if one is not linear, or not before a dense layer.
+  if a norm to fold is not linear, or not before a dense layer.
   """
   model = fold.without_weight_norm(model)
   options, arrays = dict(model.options), dict(model.arrays)
@@ -71,7 +71,7 @@ def _after_encoder(arrays, pool_type):
 
 
 def _fold_norm(arrays, options, norm, layers):
-  """Moves a norm a x + b into dense layers W x + c, in place."""
+  """Folds a norm a x + b into dense layers W x + c, in place."""
   found = {
     name.removeprefix("batch_stats/").removeprefix(f"{norm}/"): arrays.pop(name)
     for name in list(arrays)

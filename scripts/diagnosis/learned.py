@@ -24,7 +24,7 @@ kernel, LN0's scale included: directions of the patch that it passes on; with
 few of them, tokens are alike."""
 _NEAR_ZERO = 0.05
 _ALIKE = 0.999  # cosine
-# Parameters by name, the first that matches: what they are, and whether weight
+# Parameters by name (the first match counts): what they are, whether weight
 # decay is usual for them here and in big_vision (`wd_mults`), and in timm.
 _DECAY = (
   (r".*/kernel", "kernels", True, True),
@@ -43,7 +43,7 @@ def learned(model: vit_params.VitParams) -> dict[str, Any]:
     model: any Vision Transformer with a patch embedding.
 
   Raises:
-    ValueError: its stem is of convolutions.
+    ValueError: its stem is convolutional.
   """
   arrays = {k: np.asarray(x, np.float64) for k, x in model.arrays.items()}
   if "embedding/kernel" not in arrays:
@@ -125,7 +125,7 @@ def findings(model: vit_params.VitParams) -> list[str]:
 
 
 def by_number(name: str) -> list[str]:
-  """Returns a key that sorts block 10 behind block 9."""
+  """Returns a key that sorts block 10 after block 9."""
   return [part.zfill(9) for part in re.split(r"(\d+)", name)]
 
 

@@ -41,12 +41,12 @@ def spectra(found: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
 def conditioning(
   images: Iterable[np.ndarray], patch_size: tuple[int, int]
 ) -> dict[str, dict[str, Any]]:
-  """Returns how evenly patches fill their space, by what is done to them.
+  """Returns how evenly patches fill their space, by how they are normalized.
 
-  The kernel of the embedding learns as fast as the second moments E[x xᵀ] of
-  its inputs let it. Their eigenvalues, as shares of their sum, are the
-  `spectrum`; the first is the `top_share`, the exponential of their entropy
-  the `effective_rank` (Roy and Vetterli, EUSIPCO 2007).
+  The embedding's kernel learns as fast as the second moments E[x xᵀ] of its
+  inputs allow. Their eigenvalues, as shares of their sum, are the `spectrum`;
+  the first is the `top_share`, the exponential of their entropy the
+  `effective_rank` (Roy and Vetterli, EUSIPCO 2007).
 
   Args:
     images: batches (batch, rows, cols, channels).
@@ -87,7 +87,7 @@ def _standardize(moments, mean, channels):
 
 
 def spectrum(moments: np.ndarray) -> dict[str, Any]:
-  """Returns what `conditioning` says of second moments."""
+  """Returns the `conditioning` of inputs that have these second moments."""
   values = np.maximum(np.linalg.eigvalsh(moments)[::-1], 0)
   shares = values / values.sum()
   positive = shares[shares > 0]
@@ -104,9 +104,9 @@ def short_training(
   """Trains all steps of a run, from where its config begins.
 
   Returns:
-    The variables then; and by step the loss, and the embedding's share of the
-    norm of the gradient and of the update of all parameters, in [0, 1]. A step
-    that changes nothing, as the first of a warmup, has the share 0.
+    The variables after training; and by step the loss, and the embedding's
+    share, in [0, 1], of the norms of the whole gradient and the whole update. A
+    step that changes nothing, as the first of a warmup, has the share 0.
 
   Raises:
     ValueError: the loss is not finite.
@@ -133,7 +133,7 @@ def short_training(
   batches = run.batches(0)
   for i in range(run.total_steps):
     state, row = step(state, next(batches))
-    # Waits: steps of several CPU devices that overlap can lock one another.
+    # Waits, as steps that overlap on several CPU devices can deadlock.
     rows.append(jax.device_get(row))
     if not np.isfinite(rows[-1]["loss"]):
       raise ValueError(
@@ -148,7 +148,7 @@ def short_training(
 def signals(
   predict: Callable, variables: base.Variables, batch: base.Batch
 ) -> dict[str, Any]:
-  """Returns norms of tokens and positions, and what the attention does.
+  """Returns norms of tokens and positions, and measures of the attention.
 
   Args:
     predict: (variables, batch) → (result, intermediates) of a `vit.Model`.
@@ -159,7 +159,7 @@ def signals(
     `token_norms`: `QUANTILES` over the tokens that leave the stem.
     `position_norms`: the same of learned position embeddings, if there are any.
     `attention_entropy`: by block, the mean over heads and queries, as a share
-    of that of uniform attention.
+    of the entropy of uniform attention.
     `largest_logit`: by block, the largest magnitude of a logit.
   """
 
@@ -206,15 +206,15 @@ def _attention(out):
 def invariance(
   predict: Callable, variables: base.Variables, batch: base.Batch
 ) -> dict[str, Any]:
-  """Returns how much `CHANGES` of contrast and brightness change the model.
+  """Returns how much `CHANGES` of contrast and brightness change the outputs.
 
-  That is, for the tokens that leave the stem and for the representation that
-  the head sees, the norm of the change by the norm of what it changes; and the
-  share of predictions that stay, of pixels in maps. Arguments as in `signals`.
+  For the tokens that leave the stem and the representation that the head sees,
+  this is the norm of the change by the norm of what it changes; for predictions
+  (of pixels, in maps), the share that stays. Arguments are as in `signals`.
 
   Returns:
-    `changes`: a dict for each; and `another_image`: one for its neighbour in
-    the batch in each image's place.
+    `changes`: a dict for each change; and `another_image`: one for replacing
+    each image by its neighbour in the batch.
   """
 
   @jax.jit
@@ -247,7 +247,7 @@ def invariance(
 def logged(rows: Iterable[Mapping[str, float]]) -> dict[str, list[float]]:
   """Returns the embedding's share of the gradient's norm, as a run logged it.
 
-  `rows` are those of metrics.jsonl. Empty lists without `log_grad_depth`.
+  `rows` are from metrics.jsonl. Without `log_grad_depth`, the lists are empty.
   """
   name = f"grad_norm/{EMBEDDING}"
   rows = [row for row in rows if name in row]

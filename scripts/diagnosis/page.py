@@ -35,7 +35,7 @@ def page(
 
 
 def picture(found: dict) -> render.Picture:
-  """Returns all curves of a diagnosis, with what they are."""
+  """Returns all curves of a diagnosis, with a caption."""
   return render.Picture(draw(found), CAPTION)
 
 

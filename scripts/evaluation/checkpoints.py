@@ -1,4 +1,4 @@
-"""What commands load: a run or another checkpoint, its config and its data."""
+"""Loads what commands need: a run or other checkpoint, its config and data."""
 
 import os
 from collections.abc import Sequence
@@ -81,12 +81,12 @@ def prepare(
   Args:
     config: of the model and of the evaluators.
     path: of the checkpoint, see `dpn.weights.files.locate`. The step is None
-      if it does not say.
+      if the checkpoint does not record it.
     evals: names of evaluators; all of the config's by default.
 
   Raises:
-    ValueError, OSError: there is no such evaluator, data or checkpoint, or it
-      is of another model.
+    ValueError, OSError: there is no such evaluator, data or checkpoint, or the
+      checkpoint is of another model.
   """
   config = _with_evals(config, evals)
   registry.trust_names(config)  # it is the user's, or has been checked
@@ -127,8 +127,8 @@ def of_run(
   Args:
     path: of the run.
     kind: type of the evaluator.
-    name: of the evaluator; by default that of config.table.metric, or else the
-      first of its type.
+    name: of the evaluator; by default the one in config.table.metric, or else
+      the first of its type.
 
   Raises:
     ValueError, OSError: it is not a run, or has no such evaluator or data.
@@ -176,7 +176,7 @@ def fresh(config, task: base.Task, mesh) -> base.Variables:
 
 
 def _pixels(config):
-  """Returns what all evaluators do to pixels; None if unknown or different."""
+  """Returns how all evaluators normalize pixels; None if unknown or unequal."""
   found = {
     preprocessing.describe(section[key])["pixels"]
     for section in config["evals"].values()

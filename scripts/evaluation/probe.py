@@ -1,7 +1,7 @@
-"""Few-shot probes of any checkpoint on data of one's own.
+"""Few-shot probes of any checkpoint on your own data.
 
-The library of `scripts.evaluate --data`. The model is found in the checkpoint,
-the splits in the data.
+The library behind `scripts.evaluate --data`. The model is found in the
+checkpoint, the splits in the data.
 """
 
 import os
@@ -51,7 +51,7 @@ def probe(
   name = f"folder:{folder}" if os.path.isdir(folder) else data
   try:
     found = splits or find_splits(name)
-    # What is cut off for the test may be sorted by class.
+    # A slice for the test is drawn at random: data may be sorted by class.
     seed = 0 if not splits and "[" in found[0] else None
     splits = found
     train, test = (
@@ -92,8 +92,8 @@ def probe(
 def find_splits(name: str) -> tuple[str, str]:
   """Returns the splits of a data source to learn from and to test on.
 
-  Where there is none for the test, a tenth of the others are: `probe` draws it
-  at random, and always the same.
+  If there is none to test on, a tenth of the others serves: `probe` draws it at
+  random, but always the same one.
   """
   kind, _, folder = name.partition(":")
   if kind == "folder" and os.path.isdir(os.path.expanduser(folder)):
@@ -110,9 +110,9 @@ def find_splits(name: str) -> tuple[str, str]:
 
 
 def _preprocessing(preprocess: preprocessing.Preprocess, example, name) -> str:
-  """Returns how an example like this one becomes what the model takes.
+  """Returns the ops that turn an example like this one into a model's input.
 
-  Data may be decoded or not, which need not be as in the checkpoint's own.
+  The data may be decoded or not, whatever the checkpoint's own data were.
   """
   for key in ("image", "label"):
     errors.check_known(f"key in examples of {name}:", key, example)

@@ -109,7 +109,7 @@ class Job:
 
 
 def jobs(config: str, arms: Sequence[Arm], together: bool = False) -> list[Job]:
-  """Returns what there is to run of some arms: those that are not done.
+  """Returns the jobs that train those of some arms that are not done.
 
   Args:
     config: of the sweep.
@@ -159,7 +159,7 @@ def find(
   Args:
     config: path of its file.
     arg: of sweep().
-    out: see above.
+    out: folder of the sweep.
     select: shell pattern of names, with or without the seed.
     overrides: config fields of every arm.
 
@@ -191,7 +191,7 @@ def find(
 
 
 def _arm(get_config, entry, out, overrides):
-  """Returns an arm, after building its config: nothing fails hours later."""
+  """Returns an arm, after building its config so that mistakes show now."""
   keys = {x.name for x in dataclasses.fields(Arm)} - {"workdir"}
   if not {"name", "arg", "seed"} <= entry.keys() <= keys:
     raise ValueError(
@@ -273,7 +273,7 @@ def _same(get_config, one, other):
     return False
   try:
     return get_config(one.arg).to_dict() == get_config(other.arg).to_dict()
-  except ValueError:  # an argument that the config had once
+  except ValueError:  # an argument that the config no longer has
     return False
 
 

@@ -27,7 +27,7 @@ def run(
 ) -> dict[str, str]:
   """Runs jobs and returns how each ended: "done in …", "failed: …", ….
 
-  Ctrl-C or SIGTERM sends SIGTERM to the running ones, so that they save, and
+  Ctrl-C or SIGTERM sends SIGTERM to the running jobs, so that they save, and
   waits for them; a second Ctrl-C kills them.
 
   Args:
@@ -92,9 +92,9 @@ def _say(text):
 def sharing(workers: int) -> dict[str, str]:
   """Returns the environment variables by which runs share a machine.
 
-  An equal part of a GPU's memory, of which the first would take three quarters;
-  and one thread for LAPACK in each run, as threads of several runs wait for
-  each other's cores. What the environment already sets is left alone.
+  Each gets an equal part of a GPU's memory, as the first run would take three
+  quarters, and one thread for LAPACK, as threads of several runs wait for each
+  other's cores. What the environment already sets is left alone.
   """
   if workers < 2:
     return {}

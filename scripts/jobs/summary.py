@@ -1,4 +1,4 @@
-"""What the arms of a sweep have reached."""
+"""Tabulates the results of a sweep's arms."""
 
 from collections.abc import Sequence
 
@@ -12,9 +12,9 @@ def table(arms: Sequence[arms_lib.Arm]) -> str:
   """Returns a line per arm: its metric and the mean over its finished seeds.
 
   The metric is the run's headline, see `runs.Run`; fractions are in percent.
-  What n is and ± stands for, see `aggregate.Estimate`. Empty if no run is
-  finished. Runs that differ in more than the seed, as when the config was
-  edited between them, are no mean: the line says so.
+  `aggregate.Estimate` explains n and ±. The table is empty if no run is
+  finished. If runs differ in more than the seed, as when the config was edited
+  between them, their line says so instead of a mean.
   """
   found = {}
   for arm in arms:

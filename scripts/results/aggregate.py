@@ -37,10 +37,10 @@ class Estimate:
   Attributes:
     mean: NaN for no numbers at all.
     ci: half the interval's length; NaN for fewer than two numbers.
-    n: how many runs were averaged; None for a number of the paper.
+    n: how many runs were averaged; None for a number from the paper.
     note: how it was compared, what is missing.
     sign: "+" for differences.
-    digits: of the mean after the decimal point; after ± they are two or more.
+    digits: decimals of the mean; what follows ± has two or more.
     df: degrees of freedom of the interval.
     interval: what ± shows, a key of `MEASURES`.
     best: whether to mark it.
@@ -83,9 +83,9 @@ class Estimate:
 
   @property
   def side(self) -> int:
-    """On which side of 0 the 95% interval lies: 1, -1; 0 if it contains 0.
+    """On which side of 0 the 95% interval lies: 1 or -1; 0 if it contains 0.
 
-    Without an interval 0 too.
+    Also 0 without an interval.
     """
     if not self.has_interval:
       return 0
@@ -108,7 +108,7 @@ class Estimate:
 
 
 def t_95(df: float) -> float:
-  """Returns by how much a 95% interval exceeds a standard error."""
+  """Returns half the width of a 95% interval, in standard errors."""
   return float(scipy.stats.t.ppf(0.975, df))
 
 
@@ -134,10 +134,10 @@ def estimate(values: Sequence[float]) -> Estimate:
 def difference(new: pd.Series, old: pd.Series) -> Estimate:
   """Returns the mean of new − old, two series by seed.
 
-  Its note: "paired" where both have the same seeds, or one has three or more
-  and the other has them too (its further seeds are left out), with the mean of
-  the differences seed by seed and its interval; else "Welch", with the interval
-  for two means of unequal variances; "unpaired" where a single run leaves none.
+  Its note: "paired" if both have the same seeds, or one has three or more and
+  the other has these too (its further seeds are left out), for the mean of the
+  differences by seed and its interval; else "Welch", for the interval of two
+  means of unequal variances, or "unpaired" if a single run leaves no interval.
   """
   common = new.index.intersection(old.index)
   if len(common) == min(len(new), len(old)) >= 3:
@@ -195,8 +195,8 @@ class Arm:
 
   Attributes:
     metric: what was read from the complete runs; "" if there is none.
-    values: of the metric by seed, fractions in percent; where there is a
-      single run with a probe that has seeds of its own, by those.
+    values: of the metric by seed, fractions in percent; if there is a single
+      run whose probe was fitted with several seeds, by the probe's seeds.
     n: how many complete runs there are.
     open: paths of incomplete runs.
     copies: paths of runs that repeat another one's seed and result.
@@ -204,7 +204,7 @@ class Arm:
     paths: of the other complete runs.
     waiting: what candidates of a selection wait for, "" if for nothing.
     extended: those of `paths` that were trained further after they had been
-      done, and when that was: another schedule than that of one go.
+      done, and when that was: their schedule is not that of a single training.
   """
 
   metric: str = ""
@@ -373,7 +373,7 @@ def percent(run: runs.Run, metric: str) -> float:
   value = run.final(metric)
   if not is_fraction(metric):
     return value
-  if not 0 <= value <= 1:  # NaN neither
+  if not 0 <= value <= 1:  # also if it is NaN
     raise ValueError(
       f"In {run.path}: {metric} is {value:g}, expected a fraction in [0, 1]."
     )

@@ -1,9 +1,9 @@
 """Names arms by what their configs change, and finds what else they change.
 
-An arm is the difference of its config from that of a plain run. Stems, blocks,
+An arm is what its config changes in a plain run's config. Stems, blocks,
 normalizers and joins of positions have the paper's short names, "dpn" or
 "sa=post,mlp=pre"; every other field is written out: "dpn+qk_norm=rmsnorm",
-"mixup.p=0.2". Seeds, places, evaluations and logging are never an arm.
+"mixup.p=0.2". Seeds, paths, evaluations and logging never make an arm.
 """
 
 import collections
@@ -25,10 +25,10 @@ BASE = "base"  # a plain ViT
 PLAIN_BLOCK = "sa=pre,mlp=pre"
 ABSENT = "absent"
 MOST_FIELDS = 3  # that name an arm or a row; more are another experiment
-# What an option of dpn.models.placement is when it is not given.
+# The defaults of dpn.models.placement's options.
 _PLACEMENT = {"post": "branch", "head_scale": "heads", "mlp_ln": "after_act"}
-# Options whose value alone names an arm, and of their own options those that
-# belong to a recipe's models instead.
+# Options whose value alone names an arm; of each, the own options that do not
+# name arms but belong to a recipe's models.
 _NAMED = {"stem": (), "norm": ("eps",), "posemb_join": ("cls",)}
 # Options in which recipes differ: they name an arm only beside runs of the same
 # row that have another value. All others of `vit.Config` always do.
@@ -44,9 +44,9 @@ _FREE = re.compile(
 )
 # Results on other data do not compare: these fields tell rows apart, not arms.
 _TASK = re.compile(r"(task|num_classes|loss|input/(data|val).*)")
-# What a run starts from: other parameters for each seed, the folder
-# "runs/dpn-s0" or "runs/dpn/0" of a run; but a file "vit-s16.npz" and a folder
-# "runs/90/dpn" are no seed's, nor is "runs/dpn/checkpoints/800".
+# What a run starts from. Each seed may have parameters of its own, so the seed
+# in a run's folder, "runs/dpn-s0" or "runs/dpn/0", does not count; numbers
+# in "vit-s16.npz", "runs/90/dpn" and "runs/dpn/checkpoints/800" are no seeds.
 _INIT = re.compile(r"model_init(/.*)?")
 _SEED = re.compile(
   r"(?<![a-zA-Z0-9])(s|seed)[-_=]?\d+(?=/|$)"
@@ -63,7 +63,7 @@ def _every_default():
 
 @functools.cache
 def _defaults():
-  """Returns those of the options that name arms."""
+  """Returns the defaults of the options that name arms."""
   own = {*_OF_RECIPE, *vit.Config.TRAINING_ONLY}
   return {k: v for k, v in _every_default().items() if k not in own}
 
@@ -73,7 +73,7 @@ def extended(
 ) -> str:
   """Returns the name of an arm with further fields, as JSON by path.
 
-  Of preprocessing with as many ops as the plain arm has, those that differ.
+  If preprocessing has as many ops as the plain arm's, only those that differ.
   """
   parts = [] if called == BASE and len(changes) else [called]
   for field, value in changes.items():
@@ -137,14 +137,14 @@ def _block(model):
   if block in (None, "placement"):
     parts, kw = [], {"sa": "pre", "mlp": "pre"} | kw
     if kw["sa"] == kw["mlp"] == "pre":
-      kw.pop("post", None)  # of nothing
+      kw.pop("post", None)  # nothing is "post"
   kw = {k: v for k, v in kw.items() if v != _PLACEMENT.get(k, ...)}
   text = ",".join([*parts, *(f"{k}={v}" for k, v in kw.items())])
   return "" if text == PLAIN_BLOCK else text
 
 
 def _is_arm(field):
-  """Returns whether `model_name` says a field, "model/stem_ln"."""
+  """Returns whether `model_name` expresses a field, as "model/stem_ln"."""
   match = _OPTION.fullmatch(field)
   if not match or match[1] not in _defaults():
     return False
@@ -159,8 +159,8 @@ def is_free(field: str) -> bool:
 def _flat(config):
   """Returns the fields of a config by names such as "input/data/name".
 
-  Those of blocks, stems and norms are one field each, by the paper's name. Of
-  `model_init` without the seed, of `subset_seed` only whether it is set.
+  Blocks, stems and norms are one field each, by the paper's name. `model_init`
+  is without the seed; `subset_seed` says only whether it is set.
   """
   flat = flax.traverse_util.flatten_dict(dict(config), sep="/")
   model, whole = image_model(config), config.get("model") or {}
@@ -194,7 +194,7 @@ def _filled_in(table):
 
 
 def _default(field):
-  """Returns what a field is if it is not set, as JSON; "absent" if nothing."""
+  """Returns a field's default as JSON; "absent" if it has none."""
   match = _OPTION.fullmatch(field)
   if not match or match[2] or match[1] not in (defaults := _every_default()):
     return ABSENT
@@ -202,9 +202,9 @@ def _default(field):
 
 
 def row_hash(config: Config) -> str:
-  """Returns what runs without config.table share with others of their row.
+  """Returns a hash of what runs without config.table share within a row.
 
-  Arms may start from parameters of their own, but not some and others not.
+  Arms may start from parameters of their own, but then all of them must.
   """
   same = {
     k: "set" if _INIT.fullmatch(k) else v
@@ -215,10 +215,10 @@ def row_hash(config: Config) -> str:
 
 
 def told_apart(configs: Mapping[str, Config]) -> pd.DataFrame:
-  """Returns the few fields in which configs differ but for their arms.
+  """Returns the few fields, apart from their arms, in which configs differ.
 
-  Of shape (names, fields), values as JSON; no field if there are more than
-  `MOST_FIELDS`, too many to make a name.
+  The shape is (names, fields), the values are JSON. There is no field if more
+  than `MOST_FIELDS` differ, too many to make a name.
   """
   table = _filled_in(fields(configs.values())).set_axis([*configs])
   for field in filter(_INIT.fullmatch, table):  # as for `row_hash`
@@ -232,19 +232,19 @@ def told_apart(configs: Mapping[str, Config]) -> pd.DataFrame:
 
 
 def are_settings(fields_: Iterable[str]) -> bool:
-  """Returns whether fields may name arms: none says what is learned."""
+  """Returns whether fields may name arms: none sets the task or the start."""
   return not any(_TASK.fullmatch(f) or _INIT.fullmatch(f) for f in fields_)
 
 
 def within_row(
   configs: Sequence[Config], names: Sequence[str], no_plain: bool = False
 ) -> list[str]:
-  """Returns the names of a row's arms, told apart where they stand for two.
+  """Returns the names of a row's arms, made distinct where two share a name.
 
   Runs of a name that differ in few fields get these in their names: "base" and
-  "pool_type=map". The plain name is for the default of the model, or else what
-  most runs of the row have. Where there is neither, the name stays common to
-  all, or with `no_plain` all have the field in their names.
+  "pool_type=map". The plain name goes to the model's default, or else to what
+  most runs of the row have. Where there is neither, all keep the common name,
+  or with `no_plain` all get the field in their names.
   """
   if len(set(names)) == len(names):
     return [*names]
@@ -286,7 +286,7 @@ def _plain(values):
 def differing(
   configs: Iterable[Config], arms: bool = False
 ) -> dict[str, list[str]]:
-  """Returns in which fields, "a.b", runs differ though they may not, and how.
+  """Returns the fields, "a.b", in which runs differ but must not, with values.
 
   Args:
     configs: of the runs of a cell.

@@ -2,8 +2,8 @@
 
 paper_claims.json has a row for each claim: where it stands, what it says, the
 check that decides it and that check's arguments. A claim that a table decides
-is judged twice by the same function: by the numbers that the paper prints, and
-by runs. The others look at what runs logged, see `measures`.
+is judged twice by the same function: from the numbers that the paper prints,
+and from runs. Other checks look at what runs logged, see `measures`.
 """
 
 import dataclasses
@@ -58,7 +58,7 @@ class Finding:
     verdict: one of the words above.
     ours: the numbers behind it.
     paths: of the runs that were looked at.
-    printed: the same of the numbers that the paper prints, "" if none.
+    printed: the same for the numbers that the paper prints, "" if none.
   """
 
   verdict: str = NOT_RUN
@@ -114,7 +114,7 @@ def _rows(table, rows):
 
 
 def _published(table, places, new, old) -> Gains:
-  """Returns the paper's differences; Table 6 has them already, from dpn."""
+  """Returns the paper's differences; Table 6 already prints those from dpn."""
   printed = dict(paper.printed(table))
   if table == "6":
     printed |= {(place, runs.DPN): paper.number(0.0) for place in places}
@@ -162,9 +162,9 @@ def _compared(
 
 
 def _mean_gain(gains, total):
-  """Judges whether the mean of those differences that there are is above 0.
+  """Judges whether the mean of the differences there are is above 0.
 
-  The mean's variance is that of independent rows.
+  The variance of the mean takes the rows to be independent.
   """
   del total
   mean = float(np.mean([gain.mean for gain in gains.values()]))
@@ -200,8 +200,8 @@ def _better(gains, total, least):
 def tested(gains: Gains, total: int, every: bool) -> tuple[str, str]:
   """Judges whether every difference, or none, is above 0.
 
-  Tested together: by Student's t at 5%, with Holm's correction for how many.
-  While some are not run, it may be refuted but does not hold yet.
+  All are tested by Student's t at 5%, with Holm's correction for their number.
+  While some are not run, the claim may be refuted but does not hold yet.
   """
   p = {row: gain.p_value for row, gain in gains.items()}
   p = {row: value for row, value in p.items() if not math.isnan(value)}
@@ -228,8 +228,8 @@ def tested(gains: Gains, total: int, every: bool) -> tuple[str, str]:
 def _unstable(evidence, arm, arch):
   """Checks that AugReg training of an arm is less stable than DPN's.
 
-  It is if its runs have more spikes of the loss each, or if their results have
-  a larger variance over seeds (F test, 5%).
+  It is less stable if its runs have more loss spikes each, or if their results
+  have a larger variance over seeds (F test, 5%).
   """
   done, found = evidence.done, dict.fromkeys((arm, runs.DPN), ())
   if len(done):
@@ -270,9 +270,9 @@ def _wider(values, reference):
 def _by_model(judge, evidence, metric=None, recipes=()):
   """Returns what a judge says of a plain ViT and DPN of every model.
 
-  It takes the runs of both, which have logged `metric`, and returns whether
-  the claim holds, with the numbers. It must for every model; `recipes` limits
-  it to some.
+  The judge takes the runs of both, which have logged `metric`, and returns
+  whether the claim holds, with the numbers. It must hold for every model, or
+  for those of `recipes`.
   """
   held, texts, paths = [], [], []
   done = evidence.done
@@ -358,7 +358,7 @@ def decide(claim: Mapping, evidence: Evidence) -> Finding:
 
 
 def check(frame: pd.DataFrame) -> tuple[list[Finding], figures.Reasons]:
-  """Returns what runs say of each claim, and the runs that none is about."""
+  """Returns what runs say of each claim, and which runs no claim is about."""
   evidence, found = Evidence(frame), []
   for claim in CLAIMS:
     try:

@@ -1,4 +1,4 @@
-"""What runs of segmentation found for each class."""
+"""Results of segmentation runs for each class."""
 
 import pandas as pd
 
@@ -13,9 +13,9 @@ def per_class(
 ) -> tuple[list[tables.Table], list[str]]:
   """Returns, for each model of segmentation, a table of classes × arms.
 
-  They are of the evaluator that `config.table.metric` names, with the
-  difference of each arm from a plain ViT. And which arms are left out and why,
-  as `own_runs.models` does.
+  The numbers are from the evaluator that `config.table.metric` names, with the
+  difference of each arm from a plain ViT. Also returns which arms are left out
+  and why, as `own_runs.models` does.
   """
   found, wrong = [], []
   for title, group in frame[~frame.trial].groupby("title"):

@@ -26,7 +26,7 @@ from dpn.scripts.results import (
 )
 from dpn.trainers import update
 
-# Appendix H shows these models, Figure 2 is of B/16; others join the latter.
+# Appendix H shows these models, Figure 2 shows B/16 and, here, all others.
 APPENDIX_H = ("B/32", "S/32", "S/16")
 DEFAULTS = argparse.Namespace(
   arms=(), metric=None, baseline=None, linear=False, clipped=False, files=()
@@ -58,17 +58,17 @@ def panels(
 ) -> tuple[plots.Panels, Reasons]:
   """Returns complete runs that logged a metric, by model and by arm.
 
-  And the paths of all other complete runs, by the reason.
+  Also the paths of all other complete runs, by why they are left out.
 
   Args:
     frame: of the runs; trials and candidates of a selection are left out.
     metric: key in metrics.jsonl.
-    arms: which to take; all without it.
+    arms: which to take; all if empty.
     archs: which models to take.
     needed: the start of further metrics, of which a run must have one.
 
   Raises:
-    ValueError: there is none.
+    ValueError: there is no such run.
   """
   arms = list(arms) or own_runs.in_order(frame.arm[~frame.trial])
   done = frame[frame.complete].sort_values("seed", kind="stable")
@@ -162,7 +162,7 @@ def _lines(grouped, read, *labels, **options):
 
 
 def mean_steps(run: runs.Run) -> int:
-  """Returns over how many steps a run's last mean gradient norms are."""
+  """Returns how many steps a run's last mean gradient norms average."""
   steps = update.grad_depth_steps(run.config.get("log_grad_depth"))
   return min(steps, int(run.logged.index[-1]))
 
@@ -202,7 +202,7 @@ def training(frame, args) -> dict[str, Drawn]:
     results = dict.fromkeys(run.headline[0] for run in done.run)
     logged = _logged(done)
     metrics = [metric for metric in ("loss", *results) if metric in logged]
-    metrics = metrics or ["loss"]  # whose absence is told
+    metrics = metrics or ["loss"]  # whose absence is then reported
     shown = {_file("curves", metric): metric for metric in metrics}
   words = {"loss": ("training loss", "Training loss")}
   return {
@@ -221,8 +221,8 @@ def _file(*words):
 def differences(frame, args) -> dict[str, Drawn]:
   """Returns each arm's difference from its model's baseline, with interval.
 
-  A figure for each metric; first those with an interval that does not contain
-  0. A panel shows a model; if there is but one arm, it shows all models.
+  There is a figure for each metric, first those with an interval that does not
+  contain 0. A panel shows a model or, if there is just one arm, all models.
   """
   frame = own_runs.of_arms(frame, args.arms, args.baseline)
   models, _ = own_runs.models(frame, args.baseline, args.metric)
@@ -248,7 +248,7 @@ def differences(frame, args) -> dict[str, Drawn]:
       title: {_label(n): gains.get(n, aggregate.NOT_RUN) for n in names}
       for title, gains in ours.items()
     }
-    if len(names) == 1 < len(ours):  # then models are rows of a panel
+    if len(names) == 1 < len(ours):  # then models are rows of one panel
       name = _label(names[0])
       ours = {name: {title: gains[name] for title, gains in ours.items()}}
     unit = " [points]" if aggregate.is_fraction(metric) else ""
@@ -273,7 +273,7 @@ def _as_told(arms):
 
 
 def gains(name, frame, args) -> dict[str, Drawn]:
-  """Returns those arms of a table of differences that were run."""
+  """Returns a table of differences as a figure, of the arms that were run."""
   spec, found = paper.TABLES[name], tables.sort_runs(name, frame, args.metric)
   if found.wrong:
     raise ValueError(found.wrong[0])
@@ -325,7 +325,7 @@ def _label(arm):
 def scale_files(frame: pd.DataFrame) -> tuple[dict[str, str], Reasons]:
   """Returns the parameters of one run of DPN for each model, by title.
 
-  And the paths of other finished runs by the reason why they are left out.
+  Also the paths of other finished runs, by the reason why they are left out.
   """
   chosen, reasons = {}, {}
   done = frame[frame.complete].sort_values("seed") if len(frame) else frame
@@ -346,7 +346,7 @@ def scale_files(frame: pd.DataFrame) -> tuple[dict[str, str], Reasons]:
 
 
 def scales(frame, args) -> dict[str, Drawn]:
-  """Returns Figure 3: of each model the run with the least seed, and files."""
+  """Returns Figure 3 of each model's run with the least seed, and of files."""
   chosen, reasons = scale_files(frame)
   names = run_files.from_common(args.files)
   paths = dict(zip(names, args.files, strict=True)) | chosen

@@ -1,7 +1,7 @@
-"""What claims in prose are about, as numbers: spikes, gradients, scales.
+"""Measures what the paper claims in prose: spikes, gradients, scales.
 
 The definitions are ours; arXiv 2302.01327 says "unstable", "disproportionately
-large" and "center and corners" without giving any.
+large" and "center and corners" without defining them.
 """
 
 import math
@@ -16,14 +16,14 @@ from dpn.weights import files
 
 Runs = Sequence[runs.Run]
 
-ROWS_BEFORE = 20  # that a spike stands out from
-DEVIATIONS = 6  # of the noise there, by which it does
+ROWS_BEFORE = 20  # that a spike must stand out from
+DEVIATIONS = 6  # standard deviations of their noise by which it must
 _SCALE = "stem/ln0/scale"
-_LEAST = 0.01  # of the loss, in place of less noise
+_LEAST = 0.01  # the least noise assumed, as a share of the loss
 
 
 def by_step(repetitions: Runs, metric: str) -> pd.DataFrame:
-  """Returns what repeated runs logged, (runs, steps), where all of them did.
+  """Returns what repeated runs logged, (runs, steps), at steps that all share.
 
   Raises ValueError if there is no such step.
   """
@@ -39,7 +39,7 @@ def by_step(repetitions: Runs, metric: str) -> pd.DataFrame:
 def norms_by_depth(repetitions: Runs, family: str) -> pd.DataFrame:
   """Returns the last norms logged (runs, layers), the patch embedding's first.
 
-  `family` is that of the metrics, "grad_norm_mean" for example.
+  `family` is where the metrics' names begin, "grad_norm_mean" for example.
   """
   logged = repetitions[0].logged
   blocks = sorted(k for k in logged if re.fullmatch(rf"{family}/block\d+", k))
@@ -54,9 +54,9 @@ def spikes(loss: pd.Series) -> int:
   """Returns how many of the losses that were logged are spikes.
 
   A spike exceeds the median of the 20 rows before it (at least 5) by more than
-  six standard deviations of their noise. That is estimated from the median of
-  the absolute differences between neighbours, which the trend hardly moves,
-  as of normal noise: 1.4826 / √2 times that, but no less than 1% of the loss.
+  six standard deviations of their noise. These are estimated as for normal
+  noise: 1.4826 / √2 times the median absolute difference between neighbours,
+  which the trend hardly moves, but no less than 1% of the loss.
   """
   before = lambda x: x.rolling(ROWS_BEFORE, min_periods=5).median().shift(1)
   median, difference = before(loss), before(loss.diff().abs())
@@ -73,9 +73,9 @@ def gradient_peak(run: runs.Run) -> float:
 def stands_out(base: Runs, dpn: Runs) -> tuple[bool, str]:
   """Judges whether the embedding's gradient is at least twice the blocks'.
 
-  Over their median at the end of training, of norms before clipping that are
-  means over the last steps (see `dpn.trainers.update.make`) and over runs; and
-  above every block in most rows, with equal weight for each run.
+  That is, twice their median at the end of training, for norms before clipping
+  averaged over the last steps (see `dpn.trainers.update.make`) and over runs;
+  and above every block in most rows, with equal weight for each run.
   """
   del dpn
   norms = norms_by_depth(base, "grad_norm_mean").mean()
@@ -90,7 +90,7 @@ def stands_out(base: Runs, dpn: Runs) -> tuple[bool, str]:
 
 
 def scaled_down(base: Runs, dpn: Runs) -> tuple[bool, str]:
-  """Judges whether DPN's embedding has a smaller gradient, at the end."""
+  """Judges whether DPN's embedding ends training with a smaller gradient."""
   means = [
     np.mean([run.series("grad_norm_mean/embedding").iloc[-1] for run in of])
     for of in (dpn, base)
@@ -100,9 +100,9 @@ def scaled_down(base: Runs, dpn: Runs) -> tuple[bool, str]:
 
 
 def throughout(base: Runs, dpn: Runs) -> tuple[bool, str]:
-  """Judges whether it is smaller in 95% of the rows that all of them logged.
+  """Judges whether DPN's gradient is smaller in 95% of rows that all logged.
 
-  By means over runs, of each row.
+  What is compared in each row are means over runs.
   """
   new, old = (
     pd.concat([run.series("grad_norm/embedding") for run in of], axis=1).mean(

@@ -108,7 +108,7 @@ def say(text: str, file=None):
 
 @contextlib.contextmanager
 def errors_in_a_line() -> Iterator[None]:
-  """Ends the process with the message of what a user can put right."""
+  """Ends the process with one line if the body raises an error."""
   try:
     yield
   except BrokenPipeError:  # by `| head`; nor may Python flush into it at exit

@@ -21,7 +21,7 @@ LABELS = {
 }
 _MOST_METRICS = 4  # side by side
 _DIGITS = 4  # of losses and other numbers that are not percentages
-# Shown by scripts.results.classes; gradients; and seeds of a probe.
+# Gradients, seeds of a probe, and what scripts.results.classes shows.
 _ELSEWHERE = re.compile(r"grad_norm.*|(.*/)?iou/.*|.*-seed-\d+")
 
 
@@ -103,9 +103,9 @@ class Model:
 
 
 def arm_name(given: str) -> str:
-  """Returns the name in tables of an arm that a command was given.
+  """Returns what tables call an arm that a command was given.
 
-  That may be what configs call it: "none", or one of `stems.WORDS`.
+  It may be given as configs call it: "none", or one of `stems.WORDS`.
   """
   word = stems.WORDS.get(given)
   named = arms_lib.model_name(word) if word else given
@@ -195,7 +195,7 @@ def _model(title, group, baseline, metric, wrong):
       arms[arm] = {m: aggregate.arm(repetitions, (m,)) for m in known}
     except ValueError as e:
       wrong.append(f"{title}: {arm}: {e}")
-  # If it is wrong or missing, nothing is compared: another would be a surprise.
+  # Without that baseline nothing is compared: another would be a surprise.
   first = order[0] if baseline is None else baseline
   first = first if first in arms and len(arms) > 1 else None
   also = _also_different(first, group, arms, headline[0])
@@ -279,7 +279,7 @@ def _rows(metrics, baseline, found):
 def _cells(model, arm, metrics):
   """Returns an arm's results, each followed by its difference if there is one.
 
-  A difference is marked, whichever way it goes: of a loss less is better.
+  Differences are marked whichever way they go, as less is better for a loss.
   """
   cells = []
   for metric in metrics:
@@ -295,9 +295,9 @@ def _cells(model, arm, metrics):
 def everything(
   found: Sequence[Model], interval: str = "ci95"
 ) -> list[tables.Table]:
-  """Returns what was measured besides: metrics × arms, by model.
+  """Returns tables of all metrics × arms, of models with more than are shown.
 
-  After each, if there is a baseline, the arms' differences from it.
+  If there is a baseline, each is followed by the arms' differences from it.
   """
   made = []
   for model in (model for model in found if model.more):

@@ -1,4 +1,4 @@
-"""The papers' tables: which runs belong into them, and the printed numbers.
+"""The papers' tables: which runs belong in them, and the printed numbers.
 
 All of it is data, in paper_tables.json.
 """
@@ -30,18 +30,18 @@ class Table:
   Attributes:
     title: what it shows.
     source: paper and number.
-    keys: tell its rows (its columns, with `reference`) apart, names in `rows`.
+    keys: names in `rows` that tell its rows (with `reference`, columns) apart.
     recipes: whose runs belong there, with all their readings (`family`).
     metrics: the metrics to read, the first that there is.
     own_rows: whether recipes of no table get rows of their own.
     arms: those that belong there.
     reference: the arm that the others are compared with.
     archs: the columns that the paper has.
-    only: values of other keys of its cells, as far as they have them.
+    only: values that other keys of a cell must have, if the cell has them.
     rows: as printed; a drawing has none.
     digits: after the decimal point.
-    interval: of how many runs the paper's ± are, and what is known of them.
-    groups: tasks of which means are reported.
+    interval: how many runs the paper's ± is from, and what is known of it.
+    groups: tasks whose means are reported.
     setting, metric, note: in the paper's words.
   """
 
@@ -97,7 +97,7 @@ TABLES = {
 }
 RECIPES = {recipe for table in TABLES.values() for recipe in table.recipes}
 NEW_ARMS = {runs.DPN: "DPN", "lape": "LaPE", "dtn": "DTN"}  # as columns
-# The rows of means in Table 3 and the tasks that they are over.
+# The rows of means in Table 3, and the tasks that each is over.
 GROUPS = {f"mean of {name}": of for name, of in TABLES["3"].groups.items()}
 GROUPS["mean of all 19 tasks"] = [*itertools.chain(*GROUPS.values())]
 
@@ -109,7 +109,7 @@ def family(recipe: str) -> tuple[str, str]:
 
 
 def has_none(run: runs.Run) -> bool:
-  """Returns whether a run's recipe is of no table."""
+  """Returns whether a run's recipe is in no table."""
   return family(run.cell["recipe"])[0] not in RECIPES
 
 
@@ -132,9 +132,9 @@ def number(
   count: int = 3,
   digits: int = 1,
 ) -> aggregate.Estimate:
-  """Returns a number of the paper, in its precision.
+  """Returns a number from the paper, in the paper's precision.
 
-  What stands there after ± is taken for the standard error of `count` runs,
+  What the paper has after ± is taken for the standard error of `count` runs,
   see `Table.explain`.
   """
   df = count - 1
@@ -144,7 +144,7 @@ def number(
 
 @functools.cache
 def printed(name: str) -> dict[Place, aggregate.Estimate]:
-  """Returns what the paper has in a table, by place, in its order."""
+  """Returns what the paper has in a table, by place, in the paper's order."""
   table, found = TABLES[name], {}
   if name == "6":
     return _relative_to_dpn(table.rows)

@@ -68,8 +68,8 @@ def lines(
 
   A line is the mean over the runs of an arm. The band is its 95% confidence
   interval (Student's t; of the logarithm on a logarithmic axis) from three
-  runs on; below, the runs themselves are drawn thin. More arms than there are
-  colours get a panel each, with the first arm in grey behind it.
+  runs on; with fewer, the runs themselves are drawn thin. With more arms than
+  colours, each arm gets its own panel, with the first arm in grey behind it.
 
   Args:
     panels: numbers of each arm, (runs, x).
@@ -78,7 +78,7 @@ def lines(
     log: whether the vertical axis is logarithmic.
     depth: whether x are the patch embedding and the blocks, not steps (arXiv
       2302.01327, Figures 2 and 4).
-    order: arms in the order of their styles; that of the panels without it.
+    order: arms in the order of their styles; by default the panels' order.
   """
   names = [*dict.fromkeys(arm for arms in panels.values() for arm in arms)]
   many = len(names) > len(COLOURS)
@@ -92,7 +92,7 @@ def lines(
   fig, axes = _grid(len(cells), columns, *size)
   for ax, (_, title, arms) in zip(axes, cells, strict=True):
     for name, (values, style) in arms.items():
-      # A line shows without markers, a single number does not.
+      # A line can be seen without markers, a single number cannot.
       plain = {} if depth or values.shape[1] == 1 else {"marker": ""}
       _line(ax, values, log, label=name, **(style | plain))
     ax.set_title(title)
@@ -114,8 +114,8 @@ def lines(
 def _all_arms(panels, names, order):
   """Returns a cell for each model: model, title, numbers and style by arm.
 
-  Each arm keeps its style in all panels, and in all figures if there is one
-  for everyone.
+  Each arm keeps its style in all panels, and in all figures if there are enough
+  styles for all arms.
   """
   if len({*order, *names}) <= len(COLOURS):
     names = dict.fromkeys([*order, *names])
@@ -173,12 +173,12 @@ def _ticks(ax, log, depth, most):
 def gains(ours: Gains, paper: Gains, label: str) -> figure.Figure:
   """Returns differences as dots with 95% intervals, a panel a model.
 
-  How many runs a dot is of stands beside it. Two runs are drawn themselves,
-  with their mean: they have no interval worth drawing.
+  Beside each dot is its number of runs. Two runs are drawn themselves, with
+  their mean: they have no interval worth drawing.
 
   Args:
-    ours: all arms in the order they are drawn, from above, or words in place
-      of a dot.
+    ours: all arms in the order they are drawn, from the top; words take the
+      place of a dot.
     paper: what is published, drawn as open diamonds; may lack arms.
     label: of the horizontal axis, with the unit.
   """
@@ -240,8 +240,8 @@ def _dot(ax, row, cell):
 def scale_maps(scales: Mapping[str, np.ndarray]) -> figure.Figure:
   """Returns the scale of ln0 as maps of pixels (arXiv 2302.01327, Figure 3).
 
-  A row for each scale, a column for each channel; one range of colours, white
-  being 1, where training began.
+  There is a row for each scale and a column for each channel. All share one
+  range of colours, in which white is 1, where training began.
 
   Args:
     scales: title → (rows, cols, channels) of a patch.
@@ -270,7 +270,7 @@ def _figure(width_inches, height_inches):
 
 
 def _grid(count, columns, width_inches, height_inches, **options):
-  """Returns a figure and its axes, so many in rows of so many."""
+  """Returns a figure and its axes, `count` of them in rows of `columns`."""
   fig = _figure(width_inches, height_inches)
   axes = fig.subplots(
     math.ceil(count / columns), columns, squeeze=False, **options

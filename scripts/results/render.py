@@ -39,7 +39,7 @@ class Picture:
   figure: figure.Figure | bytes
   caption: str
   title: str = ""
-  width: int = 0  # in pixels of the page; that of the figure without it
+  width: int = 0  # in pixels of the page; 0 for the figure's own
 
   @property
   def png(self) -> str:

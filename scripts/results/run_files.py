@@ -30,7 +30,7 @@ class Table(TypedDict, total=False):
 
 
 class Config(TypedDict, total=False):
-  """The part of config.json that results are read by."""
+  """The part of config.json that reading results needs."""
 
   model: dict[str, Any] | None
   table: Table | None
@@ -129,7 +129,7 @@ def _read_json(path, hint):
 
 
 def _summary(logged):
-  """Returns what sums up a log, see `runs.Run.finals`; {} of an empty one."""
+  """Returns a log's summary, see `runs.Run.finals`; {} for an empty log."""
   found = logged.reindex(columns=["loss", "grad_norm/embedding", "l2_grads"])
   last = found.loss[found.index > 0.9 * found.index.max()]
   share = found["grad_norm/embedding"] / found["l2_grads"]
@@ -181,7 +181,7 @@ def find(roots: Sequence[str]) -> list[runs.Run]:
   result = [read(path) for path in found.values()] + archived
   for run in result:
     with damage.reading(run.path):
-      if not run.config or not run.cell:  # what tables call it, of its config
+      if not run.config or not run.cell:  # `cell` raises for a damaged config
         raise ValueError("its config is empty")
   return result
 
@@ -189,8 +189,8 @@ def find(roots: Sequence[str]) -> list[runs.Run]:
 def _folders(root) -> Iterator[str]:
   """Yields the folders of runs in or below a folder, linked ones too.
 
-  Links come last: a run that is also there without a link is called so. A
-  folder that links lead to again, such as one around them, is not read twice.
+  Links come last: a run that is also there without a link has the path without
+  it. A folder that links lead back to, such as a parent, is not read twice.
   """
   links, seen = [root], set()
   for start in links:  # which grows
@@ -210,10 +210,10 @@ def _folders(root) -> Iterator[str]:
 def archive(found: Sequence[runs.Run]) -> str:
   """Returns runs as lines of JSON, small enough to be kept with a page.
 
-  `find` reads them again. Configs lack their evaluators; of the log there are
-  evaluators' results as they are, of training the means over tenths of a run,
-  of blocks' gradients nothing (`figures.depth` says so). Where things were on a
-  machine is left out: folders above the runs', `data_dir` and the command.
+  `find` reads them back. Configs lack their evaluators. Of the log, results of
+  evaluators are kept as they are, training as means over tenths of a run, and
+  gradients of blocks not at all (`figures.depth` says so). Where things were on
+  a machine is left out: folders above the runs', `data_dir` and the command.
   """
   lines = []
   top = os.path.join(os.path.dirname(_common([r.path for r in found])), "")
@@ -233,7 +233,7 @@ def archive(found: Sequence[runs.Run]) -> str:
     }
     if run.chosen is not None:
       line["chosen"] = run.chosen
-    # Not only in "path": a run may begin from another's parameters.
+    # Not only in "path": a run may start from the parameters of another.
     text = json.dumps(line).replace(json.dumps(top)[:-1], '"')
     lines.append(text + "\n")
   return "".join(lines)
@@ -251,7 +251,7 @@ def _shortened(logged):
 
 
 def from_common(paths: Sequence[str]) -> list[str]:
-  """Returns paths from the folder that holds all on."""
+  """Returns paths relative to the folder that holds all of them."""
   top = _common(paths)
   return [os.path.relpath(path, top) for path in paths]
 

@@ -1,4 +1,4 @@
-"""Runs of trainers.train, and the frame of them that results are made of."""
+"""Runs of trainers.train, and the data frame that results are made from."""
 
 import dataclasses
 import functools
@@ -18,7 +18,7 @@ ACCURACIES = ("val/prec@1", "test/prec@1", "minival/prec@1")
 TRAINING_LOSS = "training/loss_last_tenth"
 EMBEDDING_SHARE = "training/embedding_grad_share"
 SUMMARIES = (TRAINING_LOSS, EMBEDDING_SHARE)
-# Of timing.jsonl's column, for a run whose done.json is not there yet.
+# How to sum up columns of timing.jsonl for a run that has no done.json yet.
 COSTS = {
   "images_per_sec": "median",
   "mfu": "median",
@@ -39,17 +39,17 @@ class Run:
   """What one run wrote down.
 
   Attributes:
-    path: its folder; of an archived run the name it had, see `folder`.
+    path: its folder; for an archived run the name that it had, see `folder`.
     config: as resolved when it started.
     logged: metrics.jsonl: a row per step (the index), a column per metric.
     done: done.json; None while the run is incomplete.
-    origin: environment.json: each of its fields as last recorded by a start.
+    origin: environment.json: each field as a start of the run last recorded it.
     timing: timing.jsonl, likewise by step.
     tested: test.json, what scripts.evaluate measured afterwards.
     summary: sums up the log, see `finals`; an archive has it in `done`.
     chosen: whether selection.json of the sweep names the run; None without one.
-    averaged: whether `logged` has means over tenths of the training, as an
-      archive has; then single steps tell nothing.
+    averaged: whether `logged` has means over tenths of the training, as in an
+      archive; then it says nothing about single steps.
     arm: its name beside the other runs of a `frame`.
   """
 
@@ -67,7 +67,7 @@ class Run:
 
   @property
   def folder(self) -> str | None:
-    """The folder of its files; None of an archived run.
+    """The folder of its files; None for an archived run.
 
     Whatever is at the path of an archived run may be somebody else's.
     """
@@ -93,9 +93,9 @@ class Run:
 
     `config.table` names it, except for the arm, which config.model knows
     better if a flag has changed it; what the table adds to the model's name
-    with a "_" stays: "none_standardized", of pixels. A run without config.table
-    has the recipe "own" and, as arch, a hash of all that may not differ within
-    a row. A run of two steps (`runlocal`) fills no cell.
+    with a "_" stays, as "none_standardized", of pixels. A run without
+    config.table has the recipe "own" and, as arch, a hash of all that must not
+    differ within a row. A run of two steps (`runlocal`) fills no cell.
     """
     if self.trial:
       return {"recipe": "runlocal", "arch": "", "arm": ""}
@@ -140,7 +140,7 @@ class Run:
   def finals(self) -> Mapping[str, float]:
     """Returns the last step's metrics and `tested`; {} of an incomplete run.
 
-    And two that sum up the log: `TRAINING_LOSS`, the mean over the last tenth
+    Also two that sum up the log: `TRAINING_LOSS`, the mean over the last tenth
     of the steps, and `EMBEDDING_SHARE`, the median over all of the norm of the
     embedding's gradient over that of the whole gradient, before clipping.
     """
@@ -155,8 +155,8 @@ class Run:
   def at_epoch(self, epoch: int) -> "Run | None":
     """Returns a complete run as it was evaluated near an earlier epoch.
 
-    `config.table.epochs` says how many it has; the result says `epoch` there.
-    None if nothing was evaluated within a hundredth of those steps.
+    `config.table.epochs` is how many the run has, and in the result `epoch`.
+    None if nothing was evaluated within a hundredth of the steps until then.
     """
     step = (self.done or {}).get("step")
     if not step:
@@ -196,8 +196,8 @@ def frame(found: Sequence[Run]) -> pd.DataFrame:
   """Returns a row for each run, its final metrics (if complete) as columns.
 
   The other columns: `run` (the `Run` itself), the keys of `Run.cell`, and
-  those of `_facts`. Runs without config.table are called by the few fields
-  that tell them apart; an arm by all that its config changes, see `arms`.
+  those of `_facts`. Runs without config.table are named after the few fields
+  that tell them apart, an arm after all that its config changes, see `arms`.
   """
   named = _named([dataclasses.replace(run, arm=None) for run in found])
   return pd.DataFrame(
@@ -229,8 +229,8 @@ def _titles(found):
   """Returns the titles of runs' rows.
 
   Runs without config.table are told apart by the few fields in which they
-  differ. If these are settings, and not all have the same arms, they are arms
-  of one row: with a mixup and without.
+  differ. If these fields are settings, and the runs do not all have the same
+  arms, the runs are arms of one row: with mixup and without.
   """
   own, arms_of = {}, {}
   for run in found:
@@ -255,8 +255,8 @@ def _titles(found):
 def _facts(run):
   """Returns what is known of a run besides its results.
 
-  `COSTS` are NaN where they were not recorded, mfu is in [0, 1]; the others
-  "unknown". `step` is the last on record.
+  `COSTS` are NaN where they were not recorded, other facts "unknown"; mfu is in
+  [0, 1]. `step` is the last on record.
   """
   done, origin, config = run.done or {}, run.origin, run.config
   costs = run.timing.reindex(columns=list(COSTS)).agg(COSTS).to_dict()

@@ -1,10 +1,10 @@
 """Gains of Dual PatchNorm in our studies, against what diagnose measures.
 
 studies.json has a row for each setting: the title of its runs, a plain name,
-the archive in docs/results, and how many runs of each arm its plan has: until
-they are all there, nothing is shown of it. `rank` is the effective rank of its
-patches, raw and behind a LayerNorm, as scripts.diagnose measures it with
-`config`; settings without one are in no figure.
+the archive in docs/results, and how many runs of each arm are planned. Nothing
+of the setting is shown until all of them are there. `rank` is the effective
+rank of its patches, raw and after a LayerNorm, as scripts.diagnose measures it
+with `config`; settings without a rank are in no figure.
 """
 
 import dataclasses
@@ -85,7 +85,7 @@ def gains(study: Study, frame: pd.DataFrame) -> dict[str, aggregate.Estimate]:
 
 
 def measured(frame: pd.DataFrame) -> list[tuple[Study, dict]]:
-  """Returns the finished settings with a rank and their `gains`, by ratio."""
+  """Returns finished settings that have a rank, with `gains`, by ratio."""
   ranked = sorted(
     (study for study in known().values() if study.rank),
     key=lambda study: study.ratio,
@@ -95,7 +95,7 @@ def measured(frame: pd.DataFrame) -> list[tuple[Study, dict]]:
 
 
 def published() -> pd.DataFrame | None:
-  """Returns the archived runs; None without a checkout, which has them."""
+  """Returns the archived runs, which a checkout has; None without one."""
   names = {s.archive for s in known().values() if s.rank}
   files = [str(_RESULTS / name) for name in sorted(names)]
   files = [file for file in files if pathlib.Path(file).exists()]

@@ -22,8 +22,8 @@ class Table:
   """A table to be written in whatever format.
 
   The first `keys` columns of `frame` hold text, the others `Estimate`s or
-  words. `filled` says whether a run fills a cell of the paper's, `measure` what
-  stands after ±.
+  words. `filled` says whether a run fills any of the paper's cells, `measure`
+  what stands after ±.
   """
 
   name: str
@@ -88,7 +88,7 @@ def filled(
 
 
 def _laid_out(name, found, count, interval):
-  """Returns the table of sorted runs, of which there are so many."""
+  """Returns the table of sorted runs, out of `count` that were given."""
   spec = paper.TABLES[name]
   make, keys = (_differences, 1) if spec.reference else (_pairs, len(spec.keys))
   published = paper.printed(name)
@@ -103,7 +103,7 @@ def _laid_out(name, found, count, interval):
 
 
 def measured(table: Table, interval: str) -> Table:
-  """Returns a table whose ± show `interval`."""
+  """Returns a table in which ± shows `interval`."""
   show = lambda cell: (
     dataclasses.replace(cell, interval=interval)
     if isinstance(cell, aggregate.Estimate)
@@ -152,8 +152,8 @@ def sort_runs(
 def _of_one_metric(groups, spec, metric, wrong):
   """Returns the arms of a row, by one metric if there is one that all have.
 
-  Else each is its own first one, and `aggregate.gain` compares none of them.
-  Adds to `wrong` why runs cannot be averaged.
+  Else each arm has its own first metric, and `aggregate.gain` compares none of
+  them. Adds to `wrong` why runs cannot be averaged.
   """
 
   def averaged(metrics):
@@ -186,7 +186,7 @@ def _of_one_metric(groups, spec, metric, wrong):
 
 
 def _metrics(run, spec, metric):
-  """Returns what may be read of a run for a table, the first that there is."""
+  """Returns the metrics to read from a run for a table: the first it has."""
   if named := metric or run.table.get("metric"):
     return (named,)
   return runs.ACCURACIES if paper.has_none(run) else spec.metrics
@@ -368,7 +368,7 @@ def _notes(name, found, count, interval):
 
 
 def reduced(table: Table) -> Table:
-  """Returns a table without rows, or columns of differences, of no run."""
+  """Returns a table without rows, or columns of differences, that lack runs."""
   ours = table.frame.filter(like="ours")
   is_run = ours != aggregate.NOT_RUN
   kept = table.frame[is_run.any(axis=1)]

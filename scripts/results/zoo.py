@@ -20,12 +20,12 @@ _RECIPE = "Norm zoo, "
 def build(frame: pd.DataFrame, interval: str = "ci95") -> list[tables.Table]:
   """Returns a table of methods for each data set of the zoo.
 
-  Parameters and FLOPs are counted from the configs. Of each optimizer it has
-  the accuracy on the test images, the difference from the plain ViT, the rate
-  that was chosen, and what the rates next to it lose.
+  Parameters and FLOPs are counted from the configs. For each optimizer it has
+  the accuracy on the test images, the difference from the plain ViT, the chosen
+  learning rate, and what the rates next to it lose.
 
   Args:
-    frame: of `runs.frame`, runs of both pieces.
+    frame: from `runs.frame`, with runs of both pieces of the sweep.
     interval: what stands after ±.
 
   Raises:
@@ -38,7 +38,7 @@ def build(frame: pd.DataFrame, interval: str = "ci95") -> list[tables.Table]:
 
 
 def draw(frame: pd.DataFrame) -> figure.Figure:
-  """Returns each method's difference from the plain ViT, a panel an optimizer.
+  """Draws each method's difference from the plain ViT, a panel per optimizer.
 
   The methods of all panels are in the order of their gains in the first.
 
@@ -69,7 +69,7 @@ def draw(frame: pd.DataFrame) -> figure.Figure:
 def _of_zoo(frame):
   """Returns the zoo's runs, with data, optimizer, rate and name of the method.
 
-  The rate is NaN where it is not what is tried.
+  The rate is NaN for runs that do not try rates.
   """
   of_zoo = frame[~frame.trial & frame.recipe.str.startswith(_RECIPE)]
   if of_zoo.empty:
@@ -125,7 +125,7 @@ def _confirmed(group) -> dict[str, aggregate.Arm]:
 def _count(config) -> tuple[int, int]:
   """Returns a config's parameters, and FLOPs per image."""
   config = ml_collections.ConfigDict(config)
-  # As all of the zoo's images are, so that the data need not be here.
+  # All images of the zoo have this shape, so the data need not be here.
   spec = {
     "image": ((1, mini.SIDE, mini.SIDE, 3), np.float32),
     "labels": ((1, config.num_classes), np.float32),

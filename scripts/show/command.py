@@ -9,7 +9,7 @@ from matplotlib import figure
 from dpn.scripts.results import output
 
 PREDICTIONS, RETRIEVAL = "predictions.png", "retrieval.png"
-# In the folder of a run, by what drew them.
+# Files in the folder of a run, and the commands that draw them.
 PICTURES = {
   PREDICTIONS: "scripts.show_predictions",
   RETRIEVAL: "scripts.show_retrieval",
@@ -17,7 +17,7 @@ PICTURES = {
 
 
 def parser(doc: str) -> argparse.ArgumentParser:
-  """Returns a parser of runs and of what to show of them."""
+  """Returns a parser for runs and for what to show of them."""
   made = output.parser(doc)
   made.add_argument("runs", nargs="+", help="run folders")
   made.add_argument("--images", nargs="+", type=int, help="numbers, from 0")
@@ -46,5 +46,5 @@ def main(
 
 
 def spread(count: int) -> list[int]:
-  """Returns four evenly spaced places among so many."""
+  """Returns four evenly spaced indices below `count`; fewer if it is small."""
   return sorted({(2 * i + 1) * count // 8 for i in range(4)})

@@ -27,7 +27,7 @@ def colours(num_classes: int) -> np.ndarray:
 def in_colour(labels: np.ndarray, num_classes: int) -> np.ndarray:
   """Returns label maps (…, rows, cols) as colours (…, rows, cols, 3).
 
-  They are in [0, 1]. Ids that are not a class are black.
+  Colours are in [0, 1]. Ids that are not a class are black.
   """
   known = (labels >= 0) & (labels < num_classes)
   return colours(num_classes)[np.where(known, labels, num_classes)]

@@ -1,7 +1,7 @@
 """The normalizers that a Vision Transformer can be built from.
 
-To add one: a subclass of `Normalizer` and a line in `NORMS`; or keep it in a
-package of your own and name it, `norm="mypkg.norms:Derf"`.
+To add one, subclass `Normalizer` and add a line to `NORMS`; or keep it in a
+package of your own and give its import path, `norm="mypkg.norms:Derf"`.
 """
 
 from collections.abc import Mapping
@@ -44,7 +44,7 @@ NORMS = {
   "unifiednorm": unified.UnifiedNorm,
   "dtn": dtn.DTN,
 }
-# Of the queries, keys and values of each head.
+# For the queries, keys and values of each head.
 QK_NORMS = {
   "none": stateless.Identity,
   "layernorm": stateless.LayerNorm,
@@ -73,7 +73,7 @@ def make(
     name: of the module in the parameter tree.
     dtype: of the result; the statistics stay in float32 or wider.
     tokens: how the tokens it will see are arranged.
-    scale_init: factor on where its `scale` starts.
+    scale_init: factor on the initial value of its `scale`.
     **options: the fields of its class, as in `make("derf", alpha=0.7)`.
   """
   dtype = jnp.dtype(dtype) if dtype else None
@@ -85,8 +85,8 @@ def make(
 def epsilon(norm: str, kw: Mapping[str, Any] | None = None) -> float:
   """Returns the epsilon of a normalizer.
 
-  The literature keeps LayerNorm in some places whatever normalizes the blocks:
-  after the last one, and on position embeddings. There it has this epsilon.
+  Whatever normalizes the blocks, the literature keeps LayerNorm after the last
+  block and on position embeddings. Those LayerNorms have this epsilon, too.
   """
   bound = registry.bind("norm", norm, NORMS, kw)
   return {"eps": registry.defaults(bound.func)["eps"], **bound.keywords}["eps"]

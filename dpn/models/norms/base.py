@@ -15,12 +15,12 @@ class TokenGrid:
   """How the tokens of (batch, tokens, width) are arranged.
 
   Attributes:
-    num_heads: of the attention; head-wise norms group the channels by it.
+    num_heads: attention heads, by which head-wise norms group the channels.
     grid: (rows, cols) of the patches, which are tokens in row-major order.
     cls: whether a class token precedes the patches.
-    registers: how many learned tokens that nobody reads there are.
-    registers_last: whether they follow the patches; else they precede them,
-      after the class token.
+    registers: number of registers, learned tokens whose outputs are not used.
+    registers_last: whether registers follow the patches; else they stand
+      between the class token and the patches.
     prefix_norm: see `vit.Config`.
   """
 
@@ -45,12 +45,12 @@ class TokenGrid:
     return others, x[:, before:end]
 
   def join(self, others, patches):
-    """Returns (batch, tokens, …) from what `split` does."""
+    """Returns (batch, tokens, …) from the two results of `split`."""
     at = self.around[0]
     return jnp.concatenate([others[:, :at], patches, others[:, at:]], axis=1)
 
   def apart(self, make, name, x):
-    """Returns make(name)(patches) with make(name + "_prefix")(the others)."""
+    """Returns make(name)(patches) joined to make(name + "_prefix")(others)."""
     if not sum(self.around):
       return make(name)(x)
     others, patches = self.split(x)
@@ -63,7 +63,7 @@ class TokenGrid:
     return jnp.concatenate([x[:, :at], registers, x[:, at:]], axis=1)
 
   def take_registers(self, x):
-    """Returns x without its registers, and these."""
+    """Returns x without its registers, and the registers."""
     end = x.shape[1] if self.registers_last else self.around[0]
     at = end - self.registers
     return jnp.concatenate([x[:, :at], x[:, end:]], axis=1), x[:, at:end]
@@ -77,14 +77,14 @@ class Normalizer(nn.Module):
   Attributes:
     eps: avoids division by zero; added to the variance unless a subclass says
       otherwise.
-    tokens: how they are arranged, for norms that look beyond one token.
+    tokens: how the tokens are arranged, for norms that look beyond one token.
     dtype: of the result. None: the promoted type of input and parameters.
-    scale_init: factor on where `scale` starts.
+    scale_init: factor on the initial value of `scale`.
   """
 
   # Not options: the model sets them.
   RESERVED: ClassVar[tuple[str, ...]] = ("tokens", "dtype", "scale_init")
-  PER_TOKEN = True  # statistics of each token alone, so that it fits a stem
+  PER_TOKEN = True  # statistics are of each token alone, as stems need it
 
   eps: float = 1e-5
   tokens: TokenGrid = TokenGrid()

@@ -4,12 +4,12 @@ Every head mixes, by learned ratios, the statistics within a token (LayerNorm's)
 with statistics between tokens: means weighted by a learned function of their
 relative position.
 
-Differs from the paper, as the authors' released layer does (`form=paper` has
-the equations instead): each head's channels are first divided by their root
-mean square, also in the numerator; the variance within a token is unbiased. The
-released layer and this one mix means and variances by two ratios, Equation 8
-has one. An additive constant in the position scores would cancel in their
-softmax, so there is none.
+Differs from the paper in the same way as the authors' released layer
+(`form=paper` follows the equations instead): each head's channels are first
+divided by their root mean square, also in the numerator; the variance within a
+token is unbiased. Both layers have one mixing ratio for means and another for
+variances; Equation 8 has a single one. The position scores have no additive
+constant, since it would cancel in their softmax.
 """
 
 import math
@@ -56,16 +56,16 @@ class DTN(base.Normalizer):
   """(x - mu) / sqrt(var + eps) * scale + bias of (batch, tokens, width).
 
   Attributes:
-    cls: how a class token is normalized. `intra`: as the patches with all
+    cls: how a class token is normalized. `intra`: like the patches, with all
       weight within the token; `layernorm`: by a LayerNorm with the same scale
       and bias. (In the released models it joins the patches only for the last
       two blocks, which have LayerNorm: the model option `cls_blocks=2`.)
-    pos_init: of the position weights. `local`: the paper's, each head looks at
+    pos_init: initial position weights. `local`: the paper's, each head looks at
       a neighbour; `released`: N(0, 0.02), as the released models end up.
     form: `released` or the `paper`'s equations, see the module.
-    only_var: between tokens the variance only; the mean is the token's own.
-    pool_grid: larger grids are averaged over cells so as to have about this
-      side before statistics between tokens are taken.
+    only_var: take only the variance between tokens; the mean is the token's.
+    pool_grid: larger grids are averaged over cells, to about this side, before
+      statistics between tokens are taken.
   """
 
   PER_TOKEN = False
@@ -133,7 +133,7 @@ class DTN(base.Normalizer):
 
     weights = self.position_weights(rows // pool, cols // pool, x.dtype)
 
-    # E[x^2] - E[x]^2 needs all the digits there are.
+    # E[x^2] - E[x]^2 needs full precision.
     def average(v):
       return jnp.einsum(
         "hts,bshc->bthc", weights, v, precision=jax.lax.Precision.HIGHEST

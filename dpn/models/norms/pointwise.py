@@ -1,6 +1,6 @@
-"""Functions of one number each that stand where a normalizer would.
+"""Elementwise functions that take the place of a normalizer.
 
-None has statistics: y = h(alpha x + shift) * scale + bias, with one learned
+None takes statistics: y = h(alpha x + shift) * scale + bias, with one learned
 `alpha` and one learned `shift` for all channels. h is bounded and odd, and all
 but the clipped ones and `exproot` rise smoothly through 0.
 """
@@ -17,9 +17,9 @@ HALF_PI = jnp.pi / 2
 
 
 def magnitude(x):
-  """Returns |x|, but 1 at 0, for powers that have no finite slope there.
+  """Returns |x|, but 1 at 0, for powers whose slope there is not finite.
 
-  Multiplied by sign(x) they are 0 at 0, as they should be, with a slope of 0.
+  Times sign(x) such a power is 0 at 0, as it should be, with a slope of 0.
   """
   return jnp.where(x == 0, 1, jnp.abs(x))
 
@@ -58,12 +58,12 @@ class Pointwise(Normalizer):
   """h(alpha x + shift) * scale + bias (arXiv 2512.10938).
 
   Parameters: `alpha` (1,), `shift` (1,), `scale` (width,), `bias` (width,).
-  The authors replace the norm after the last block, too: `final_norm="norm"`.
-  With average pooling theirs stands behind the pooling, ours before it.
+  The authors also replace the norm after the last block: `final_norm="norm"`.
+  With average pooling, theirs comes after the pooling, ours before it.
 
   Attributes:
-    alpha: where it starts.
-    shift: where it starts; None leaves it out.
+    alpha: initial value of `alpha`.
+    shift: initial value of `shift`; None leaves it out.
   """
 
   alpha: float = 0.5
@@ -88,7 +88,7 @@ class Pointwise(Normalizer):
 class DyT(Pointwise):
   """tanh(alpha x) * scale + bias (arXiv 2503.10622).
 
-  There is no shift unless it is given where to start, as in arXiv 2512.10938.
+  There is no shift unless its initial value is given, as in arXiv 2512.10938.
   """
 
   shift: float | None = None

@@ -1,18 +1,18 @@
 """PowerNorm (arXiv 2003.07845, Algorithm 2): running second moments.
 
 Every channel is divided by the root of its second moment over batch and tokens,
-running after a warmup. The backward pass is not the derivative of that: it
-subtracts a running estimate of the gradient along the normalized output.
+a running one after a warmup. The backward pass is not the derivative of this:
+it subtracts a running estimate of the gradient along the normalized output.
 
 The estimate is known only after the backward pass, so no forward pass can store
 it. It is therefore an input of the custom derivative, and *its cotangent is its
 next value*. It is kept in Flax's collection for such inputs: the training step
 also differentiates with respect to `OVERWRITE_WITH_GRADIENT` and stores the
-gradient as the new value. Without that it stays zero, and so does the
-correction.
+gradient as the new value. Otherwise the estimate, and with it the correction,
+stays zero.
 
-Differs from the paper, with the code its comparison in arXiv 2112.02624 was run
-with: the channels of each head are divided by their root mean square first.
+Differs from the paper, like the code used for the comparison in arXiv
+2112.02624: each head's channels are first divided by their root mean square.
 """
 
 import flax.linen as nn

@@ -2,8 +2,8 @@
 
 The statistics are in the collection `batch_stats`: updated when `train` is set
 (the collection must be mutable then), read otherwise. Under jit, the mean of a
-batch that is sharded over devices is that of the global batch, so they are
-synchronized without further code.
+batch that is sharded over devices is the global batch's mean, so the statistics
+are synchronized without further code.
 """
 
 from typing import Literal
@@ -30,8 +30,8 @@ class Running(base.Normalizer):
   def batch_moments(self, x, train, update=True):
     """Returns (mean, var), each (1, …, width), of the batch or running.
 
-    As in PyTorch, a batch is normalized by its biased variance and the
-    running average uses the unbiased one. It moves if the scalar `update`.
+    As in PyTorch, a batch is normalized by its biased variance and the running
+    average uses the unbiased one. It moves only if the scalar `update` is true.
     """
     mean = self.variable("batch_stats", "mean", jnp.zeros, (x.shape[-1],))
     var = self.variable("batch_stats", "var", jnp.ones, (x.shape[-1],))
@@ -64,16 +64,15 @@ class PRepBN(Running):
   y = λ LN(x) + (1 - λ) RepBN(x), Equation 4, with RepBN(x) = BN(x) + eta x,
   Equation 5. λ falls from 1 to 0 over `steps` training steps, which start after
   the first `warmup`; only from then on do the running statistics move. The
-  count of training steps is in `batch_stats`, so that it is saved with them.
+  count of training steps is saved with these statistics, in `batch_stats`.
 
-  Evaluation takes RepBN alone, which is linear: what it says before λ is 0
-  means little. As eta x is not bounded, kernels have to be small at first, as
-  with `weight_init="deit"`. The parameters of LayerNorm are `ln`, its epsilon
-  1e-6.
+  Evaluation uses RepBN alone, which is linear, so evaluations before λ reaches
+  0 mean little. As eta x is not bounded, kernels have to start small, as with
+  `weight_init="deit"`. LayerNorm's parameters are `ln`, its epsilon is 1e-6.
 
   Attributes:
     warmup: training steps of LayerNorm alone.
-    steps: over how many λ falls, 1 or more.
+    steps: number of training steps over which λ falls, 1 or more.
   """
 
   warmup: int = 0
@@ -100,12 +99,12 @@ class PRepBN(Running):
 class SwitchableNorm(Running):
   """A learned mixture of instance, layer and batch statistics.
 
-  arXiv 1806.10779, Equations 3 and 5: softmax weights for the means and others
-  for the variances. Its layer statistics are those of a whole `image`; `token`
-  takes a Transformer's LayerNorm instead.
+  arXiv 1806.10779, Equations 3 and 5: one set of softmax weights for the means,
+  another for the variances. The paper's layer statistics are over a whole
+  `image`; `token` takes each token's, as LayerNorm in a Transformer does.
 
-  Differs from the paper: running averages instead of a separate pass over the
-  training set for the batch statistics of evaluation.
+  Differs from the paper: batch statistics for evaluation are running averages
+  instead of coming from a separate pass over the training set.
   """
 
   layer: Literal["image", "token"] = "image"

@@ -12,8 +12,8 @@ from dpn.models.norms.base import Normalizer, along_width, center, split_heads
 class LayerNorm(Normalizer):
   """(x - mean) / sqrt(var + eps) * scale + bias (arXiv 1607.06450).
 
-  The variance is taken in two passes: E[x^2] - E[x]^2 loses digits comparable
-  to eps on constant patches, which are common in images.
+  The variance is taken in two passes: on constant patches, which are common in
+  images, E[x^2] - E[x]^2 has rounding errors comparable to eps.
   """
 
   eps: float = 1e-6
@@ -21,7 +21,7 @@ class LayerNorm(Normalizer):
   def __call__(self, x, train=False):
     scale, bias = self.affine(x.shape[-1])
 
-    @jax.checkpoint  # x is kept for the backward pass, and nothing besides
+    @jax.checkpoint  # keeps nothing but x for the backward pass
     def normalize(x, scale, bias):
       x = self.upcast(x)  # float32
       y = x - x.mean(axis=-1, keepdims=True)
@@ -94,7 +94,7 @@ class RMSNormPlusOne(RMSNormNoScale):
   """x / sqrt(mean(x^2) + eps) * (1 + scale), scale starting at 0.
 
   RMSNorm as in Gemma (arXiv 2403.08295): the same function, but weight decay
-  draws its factor to 1 instead of 0.
+  pulls the factor towards 1 instead of 0.
   """
 
   def scaled(self, x, multiplier):
@@ -107,8 +107,8 @@ class SeeDNorm(RMSNormNoScale):
   """(tanh(x · beta) * alpha + scale) * x / sqrt(mean(x^2) + eps).
 
   arXiv 2510.22777, where `scale` is gamma; all three are (width,), and x · beta
-  is one number a token. There is no code, and what the parameters start at was
-  not read in the paper: beta = 0 and alpha = scale = 1 here, an RMSNorm.
+  is one number per token. There is no code, and initial values were not read in
+  the paper: here beta = 0 and alpha = scale = 1, which is an RMSNorm.
   """
 
   def scaled(self, x, multiplier):
@@ -122,9 +122,9 @@ class SeeDNorm(RMSNormNoScale):
 class BHyT(RMSNormNoScale):
   """tanh(lam / kappa * x / sqrt(mean(x^2) + eps)) * scale (arXiv 2601.09719).
 
-  BHyT* of the paper, with the statistics of every token; `lam` is a learned
-  number, (1,). Its faster form estimates those of a block's second norm from
-  the first's, which is not here.
+  The paper's BHyT*, with the statistics of every token; `lam` is a learned
+  number, (1,). The faster form, which estimates the statistics of a block's
+  second norm from the first norm's, is not implemented.
   """
 
   lam: float = 2.0
@@ -138,7 +138,7 @@ class BHyT(RMSNormNoScale):
 class CenterNorm(Normalizer):
   """width / (width - 1) * (x - mean) * scale + bias (arXiv 2304.09856).
 
-  Nothing is divided by, so that it is Lipschitz, and `eps` is not used here.
+  It divides by no statistic, so that it is Lipschitz, and does not use `eps`.
   """
 
   @nn.compact
@@ -149,10 +149,10 @@ class CenterNorm(Normalizer):
 
 
 def _reciprocal(square, eps):
-  """Returns 1 / max(root, eps), for zeros 0.
+  """Returns 1 / max(root, eps), or 0 where the root is 0.
 
-  They stay zeros, and pass no gradient on: it would be 1 / eps times as large,
-  and first steps have them, where a class token starts as zeros.
+  So vectors of zeros stay zeros and pass no gradient on: it would be 1 / eps
+  times as large. First steps have them where a class token starts as zeros.
   """
   # Clamped before the root, whose gradient at zero is infinite.
   root = jax.lax.rsqrt(jnp.maximum(square, eps**2))
@@ -180,9 +180,9 @@ class ScaleNorm(Normalizer):
 class L2Norm(Normalizer):
   """x / max(||x||, eps) * sqrt(d) * scale of (…, heads, d), for `qk_norm`.
 
-  Each head has a scale of its own, from 1 / sqrt(d): of unit vectors at first.
-  So in lucidrains/vit-pytorch, where logits are not scaled: with
-  `logit_scale="one"` softmax starts out nearly uniform.
+  Each head has a scale of its own, which starts at 1 / sqrt(d): vectors have
+  length 1 at first. As in lucidrains/vit-pytorch, where logits are not scaled:
+  with `logit_scale="one"` softmax starts out nearly uniform.
   """
 
   eps: float = 1e-12
@@ -208,7 +208,7 @@ class Identity(Normalizer):
 
 
 class NoNorm(Identity):
-  """Returns x; `eps` is that of LayerNorms elsewhere, as after the blocks."""
+  """Returns x; `eps` is for LayerNorms elsewhere, such as after the blocks."""
 
   RESERVED = Normalizer.RESERVED
 
@@ -227,7 +227,7 @@ class InstanceNorm(Normalizer):
 
 
 class GroupNorm(Normalizer):
-  """The channels of each head of each image, over them and all its tokens.
+  """Each head's channels of each image, over these channels and all tokens.
 
   arXiv 1803.08494, Equation 7, with as many groups as attention heads.
   """

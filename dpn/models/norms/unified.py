@@ -5,9 +5,9 @@ second moments, not centered; evaluation takes a running average. The backward
 pass subtracts a running estimate of the gradient along the normalized output,
 which is kept as PowerNorm's is (`power_norm`).
 
-Where the paper and its code differ, this is the code: the gradient's factor r
-is within [1/5, 5], and 1 for the first 1,000 steps or the warmup; what is an
-outlier compares the window with the variance of all of its roots.
+Where the paper and its code differ, this follows the code: the gradient's
+factor r is within [1/5, 5], and 1 for the first 1,000 steps or the warmup; the
+test for outliers compares the window with the variance of all of its roots.
 """
 
 import flax.linen as nn
@@ -30,8 +30,8 @@ def divide(x, scale, rms, ratio, flags, state):
     scale: (width,).
     rms: (width,).
     ratio: (width,), r in the paper.
-    flags: floats, 0 or 1: `skip`, an outlier; `alone`, whether there is no mean
-      over the window; `slot` (window, 1), where the window is written.
+    flags: floats, 0 or 1: `skip`, the batch is an outlier; `alone`, there is no
+      mean over the window; `slot` (window, 1), where the window is written.
     state: `ema` (width,) and `window` (window, width), whose cotangents are
       their next values.
   """
@@ -67,10 +67,10 @@ class UnifiedNorm(base.Normalizer):
   """x / sqrt(geometric mean of E[x^2] + eps) * scale + bias.
 
   Attributes:
-    window: of how many batches the mean is; 1 divides each by its own.
-    warmup: training steps in which each batch is divided by its own.
-    filter_outliers: leave batches out of the window whose second moments differ
-      much from it; the authors advise it for images.
+    window: number of batches in the mean; with 1, each is divided by its own.
+    warmup: training steps in which each batch is divided by its own moments.
+    filter_outliers: leave batches out of the window if their second moments
+      differ much from it; the authors advise this for images.
   """
 
   PER_TOKEN = False
@@ -101,7 +101,7 @@ class UnifiedNorm(base.Normalizer):
 
     count = step.value + 1
     slot = (jnp.arange(self.window) == count % self.window)[:, None]
-    # `_normalize` has a gradient of its own; a logarithm's is NaN at zero.
+    # `divide` has a gradient of its own; a logarithm's is NaN at zero.
     batch = jax.lax.stop_gradient(jnp.square(x).mean(base.batch_axes(x)))
     window = jnp.where(slot, batch[None], moments.value)
     geometric = jnp.exp(jnp.log(window).mean(axis=0))
