@@ -90,7 +90,7 @@ def _bool(text: str) -> bool:
 def parse_sweep(arg: str | None, **spec) -> ml_collections.ConfigDict:
   """Returns the arguments of a sweep, as `parse_arg` does.
 
-  A default that is a tuple of strings is written "a+b". Every sweep has `seeds`
+  An argument with a tuple as default is given as "a+b". Every sweep has `seeds`
   (how many, from 0; 1 unless `spec` says otherwise) and `runlocal`.
   """
   spec = {**spec, "seeds": spec.get("seeds", 1), "runlocal": False}

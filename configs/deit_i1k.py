@@ -18,8 +18,8 @@ B/16 81.8 → 82.0. DeiT itself reports 79.9 and 81.8, without the average. Cost
 300 epochs, 106 hours at 1,000 images per second; arXiv 2302.01327 gives none.
 
 Unknown: what 2302.01327 changed in the recipe, for which it gives no settings.
-Nothing is changed here but the split, which it may share with the paper's other
-configs. Differs from the recipe: trains on train[:99%]; one mixing weight and
+Nothing is changed here but the split, as the paper may use its other configs'
+split. Differs from the recipe: trains on train[:99%]; one mixing weight and
 one choice between mixup and cutmix per batch, as there, but an image's partner
 is the preceding example; crops are those of inception_crop; an epoch has the
 schedule's learning rate at its number, which DeiT's loop applies an epoch

@@ -24,7 +24,7 @@ the code's model with DTN. The averaged parameters are evaluated, with the
 running statistics of the last steps.
 
 Unknown: the recipe. The paper names DeiT's framework. `recipe=released` is what
-the released code does: it never applies mixup and CutMix, and its random
+the released code does: it never applies mixup or CutMix, and its random
 erasing is off; `recipe=deit` has all three. Unknown, too, are the weights of
 positions (the paper's local initialization is the default, but the code
 overwrites it: norm_kw.pos_init=released), which SwitchableNorm was meant
@@ -78,7 +78,7 @@ def get_config(arg):
   config.model.update(sizes)
   config.model.norm = arg.norm
   eps = {"eps": 1e-5} if arg.norm == "layernorm" else {}
-  config.model.norm_kw = eps | dict(arg.norm_kw)  # the default of the others
+  config.model.norm_kw = eps | dict(arg.norm_kw)  # others default to 1e-5
   if arg.late_cls:
     config.model.cls_blocks = 2
   config.model.posemb_join_kw = {"cls": False}

@@ -21,8 +21,8 @@ B/32 77.6 → 78.3, 81.3 → 81.6; L/16 84.9 → 85.3, 86.7 → 87.0; after 1.1M
 B/32 80.8 → 81.3, 83.8 → 84.1; L/16 86.7 → 87.1, 88.2 → 88.3. Cost: 5,000 steps
 of 512 images, 0.7 hours at 1,000 images per second; the paper gives no hours.
 
-Unknown: the settings after JFT, above all at 224 px, on which Appendix D is
-silent. Here they are those of 384 px after ImageNet-1k, evaluated at 224 as in
+Unknown: the settings after JFT, on which Appendix D is silent, above all at 224
+px. Here they are those of 384 px after ImageNet-1k, evaluated at 224 as in
 Appendix C. pool=map is for models that configs/jft.py trained with it.
 """
 

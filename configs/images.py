@@ -24,10 +24,10 @@ give the number of classes and their names.
 
 From scratch none and tract see pixels standardized as ImageNet's, other stems
 see them from -1 to 1. In our trainings on photographs (docs/results/photos.md)
-a plain ViT gained by pixels standardized by the data's own mean and deviation,
-on two sets of three and on the third at one of two learning rates; TrAct's
-authors standardize them, and other stems were not tried with that. With init,
-pixels are as in that run if it is a run's folder, else from -1 to 1.
+standardizing by the data's own mean and deviation helped a plain ViT on two
+sets of three, and on the third at one of two learning rates; TrAct's authors
+standardize pixels, and other stems were not tried with that. If init is a run's
+folder, pixels are as in that run; with any other init, from -1 to 1.
 
 Expected: no published number. The defaults are starting points that nobody has
 tuned for your pictures; with init, begin with a sweep over lr.

@@ -21,9 +21,9 @@ steps: B/32 63.8 → 65.2, B/16 72.1 → 72.4, L/16 77.3 → 77.9; 1.1M steps: 7
 hours at 1,000 images per second; the paper gives no hours.
 
 The paper gives the steps, the batch, and that there is neither augmentation
-(beyond crop and flip) nor mixup. The rest is unknown: by default the recipe of
-arXiv 2106.04560 (Zhai et al.), which the paper cites for the data set, as
-big_vision publishes it (proj/scaling_laws/train_vit_g): Adafactor, inverse
+(beyond crop and flip) nor mixup. The rest is unknown; by default, it is the
+recipe of arXiv 2106.04560 (Zhai et al.), cited by the paper for the data set,
+as big_vision publishes it (proj/scaling_laws/train_vit_g): Adafactor, inverse
 square root with 50,000 steps of cooldown, and the head's kernel decayed 100
 times as much as the others. setup=augreg trains as configs/augreg_i1k.py does.
 

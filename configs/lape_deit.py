@@ -42,7 +42,7 @@ JOINS = {
   "lape_share": {"posemb_join": "lape", "posemb_join_kw.share": True},
   "lape": {"posemb_join": "lape"},
 }
-# The joins that relative positions have, and the positions of a table by block.
+# Joins that relative positions (rpe) have, and positions that can be unshared.
 ONLY = {"rpe": ("add", "lape"), "unshared": ("learn",)}
 NORMS = (  # Table 8
   "identity",

@@ -40,7 +40,7 @@ def source(data: str, folder: str, split: str) -> tuple[dict, str]:
 
 
 def fields(arg, train: str, name: str, held_out: str, **kw) -> dict:
-  """Returns the fields shared with configs/norm_zoo.py: not model and rates.
+  """Returns the fields shared with configs/norm_zoo.py: no model or rates.
 
   Trains on the split `train`; the evaluator `name`, whose other fields are
   `kw`, measures accuracy on `held_out`.

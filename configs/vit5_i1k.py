@@ -11,12 +11,12 @@ Expected top-1, as published, at 224 pixels: S 82.2, B 84.2, L 84.9. For B and L
 that is after finetuning for 20 epochs at 224, which no config here does; for S
 their README does not say.
 
-The recipe is from the commands in their code, DeiT III's (arXiv 2204.07118)
-with other numbers: LAMB, 3-Augment with colour jitter, binary cross entropy in
-which a mixed image has both classes. Their code averages that over classes,
-while the loss here sums it: 1,000 times the gradient, for which clipping and
-epsilon make up. Differs from the code as `deit_i1k` does, and in LAMB's norms
-of queries, keys and values, which are one matrix there.
+The recipe is from the commands in their code, which are DeiT III's (arXiv
+2204.07118) with other numbers: LAMB, 3-Augment with colour jitter, binary cross
+entropy in which a mixed image has both classes. Their code averages that over
+classes, while the loss here sums it: 1,000 times the gradient, for which
+clipping and epsilon make up. Differs from the code as `deit_i1k` does, and in
+LAMB's norms of queries, keys and values, which are one matrix there.
 """
 
 from dpn.configs import common

@@ -1,4 +1,4 @@
-"""Tells damage from other errors, and where damaged files go for inspection."""
+"""How to tell damage from other errors, and where damaged files are put."""
 
 import contextlib
 import errno
@@ -102,9 +102,9 @@ def reraise_if_transient(folder: pathlib.Path, error: Exception) -> None:
 
 
 def is_shortage(error: BaseException) -> bool:
-  """Returns whether a shortage or a network caused an error, not damage.
+  """Returns whether a shortage or a network, not damage, caused an error.
 
-  A shortage of memory does not count: a damaged file may ask for any amount.
+  A MemoryError does not count: a damaged file may ask for any amount.
   """
   return any(
     getattr(e, "errno", None) in _PASSING or _SHORTAGE.search(str(e))

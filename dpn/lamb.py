@@ -25,8 +25,8 @@ def scale_by_lamb(
   With u = adam + weight_decay * w, the update of a kernel w is ‖w‖/‖u‖ u; other
   parameters get Adam's. So the length includes decay, and `config.wd` should be
   0. In scanned blocks each block's kernel has its own length. So have, unlike
-  in those three, the kernels of queries, keys and values. optax's `lamb` also
-  scales the updates of parameters that do not decay.
+  in DeiT III and ViT-5, the kernels of queries, keys and values. optax's `lamb`
+  also scales the updates of parameters that do not decay.
 
   `kernels` is a pattern for whole names; `b1`, `b2`, `eps` are Adam's.
   """

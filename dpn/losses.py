@@ -84,7 +84,7 @@ def sigmoid_contrastive(
     zimg: (batch, dim), of length 1.
     ztxt: (batch, dim), likewise; row i belongs to image i.
     temperature: factor on similarities, () or (1,).
-    bias: added to the similarities after that.
+    bias: added to the similarities after `temperature` has scaled them.
     mask: (batch,), false for pairs that are left out of all comparisons.
     chunks: see `softmax_contrastive`.
   """

@@ -124,7 +124,7 @@ class Writer:
   def write(self, step: int, values: Mapping[str, float], file: str = METRICS):
     """Writes one step's values, all at once and through to the disk.
 
-    If that fails, a warning is logged and the run goes on without the values.
+    What cannot be written is left out with a warning, and the run goes on.
     """
     values = {k: float(v) for k, v in values.items()}
     line = json.dumps({"step": step, **values}) + "\n"

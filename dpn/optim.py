@@ -152,7 +152,7 @@ def matched(
   """Returns the (pattern, value) that each parameter belongs to, by its name.
 
   `key` is `lr_mults`, `wd_mults` or `schedule`. Parameters that no pattern
-  matches are missing, and all are for `wd_mults` without weight decay.
+  matches are missing; without weight decay, `wd_mults` lacks all of them.
   """
   if key == "wd_mults" and not config.get("wd"):
     return {}

@@ -18,7 +18,7 @@ _MOST = 20  # differences in a message
 
 
 def agree(facts: Callable[[], Mapping[str, Any]]):
-  """Compares what all processes know, as JSON; one alone does nothing.
+  """Compares what all processes know, as JSON; does nothing with only one.
 
   All processes must make the same calls, in the same order.
 

@@ -155,8 +155,8 @@ def bind(
 def options(function: Callable) -> dict[str, Any]:
   """Returns {keyword: type hint} of what can be set in a function or class.
 
-  These are all arguments with a default or after a `*`, except fields that a
-  class names in `RESERVED`.
+  These are all arguments with a default or after a `*`, except those that the
+  function or class names in its `RESERVED`.
   """
   init: Any = function
   if isinstance(function, type):

@@ -60,10 +60,10 @@ def batch(mesh: Mesh) -> NamedSharding:
 def keep_batch(mesh: Mesh, size: int) -> Any:
   """Returns a context in which outputs of Flax modules are sharded by example.
 
-  These are arrays with `size` rows and a further axis: a vector of that length
-  may be a LayerNorm's. Otherwise XLA may shard activations by channel, like the
-  parameters that `fsdp` splits and they are multiplied with, and much of the
-  batch is computed on many devices. The context is also a decorator.
+  Only arrays with `size` rows and a further axis are: a vector of that length
+  may be a LayerNorm's. Without this, XLA may shard activations by channel, like
+  the `fsdp` parameters that they are multiplied with, and compute much of the
+  batch on many devices. The context is also a decorator.
   """
   where = batch(mesh)
 

@@ -39,7 +39,7 @@ class StepTimer:
     self._last += secs
 
   def lap(self, wait_secs: float) -> dict[str, float]:
-    """Returns the interval's figures; `wait_secs` of it were spent on data."""
+    """Returns the interval's figures; `wait_secs` of it were waits for data."""
     secs = max(time.monotonic() - self._start - self._paused_secs, 1e-9)
     steps = self._steps or [math.nan]
     speed = len(self._steps) * self._batch_size / secs

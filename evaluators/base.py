@@ -56,7 +56,7 @@ class Evaluator:
   def check(self, variables: base.Variables, trace: Trace = jax.eval_shape):
     """Raises ValueError if it cannot run on variables of these shapes.
 
-    Passes each function that is to be compiled to `trace`, with the shapes of
+    Passes to `trace` each function that is to be compiled, with the shapes of
     its arguments, and gets the shapes of its results.
     """
 

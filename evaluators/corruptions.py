@@ -18,8 +18,8 @@ class Evaluator(classification.Evaluator):
   In `pp_fn`, the op `corrupt` without arguments says where images are
   corrupted: after resizing and cropping, before `value_range`. See
   `dpn.input_pipeline.pp.ops_corrupt` for the definitions. An example is always
-  corrupted in the same way. This is recomputed each time unless `cache_final`
-  keeps it all: each kind and severity takes as much memory as the data set.
+  corrupted in the same way, and anew each time unless `cache_final` keeps all:
+  each kind and severity takes as much memory as the data set.
 
   Metrics, all in [0, 1]: `<kind>_<severity>_prec@1`; `<kind>_prec@1`, the mean
   over the severities; `prec@1`, the mean over all.

@@ -3,7 +3,7 @@
 import os
 
 # OpenCV reads these when it is imported. The limit stops a damaged header from
-# making it allocate gigabytes; it need not log damage, which our errors report.
+# making it allocate gigabytes. OpenCV's log is off: our errors report damage.
 os.environ.setdefault("OPENCV_IO_MAX_IMAGE_PIXELS", str(2**27))
 os.environ.setdefault("OPENCV_LOG_LEVEL", "SILENT")
 

@@ -216,7 +216,7 @@ _THREAD = threading.local()
 def generator(seed: int, position: int) -> np.random.Generator:
   """Returns a Philox generator keyed by (seed, position).
 
-  Each thread gives its own generator a new key: constructing one takes 7 µs
+  Each thread keeps one and changes its key: constructing a generator takes 7 µs
   instead of 2, mostly for system entropy that is then thrown away.
   """
   if not hasattr(_THREAD, "generator"):
@@ -275,7 +275,7 @@ class BatchBuffers:
 
 
 def join(shards: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-  """Returns the batch; its rows are what shards from `BatchBuffers` view."""
+  """Returns the batch of which the shards, from `BatchBuffers`, are views."""
   return {
     key: rows.base.reshape(len(shards) * len(rows), *rows.shape[1:])
     for key, rows in shards[0].items()

@@ -11,7 +11,7 @@ DST is an .npz file for big_vision, else a .safetensors file. For timm and hf, a
 name without suffix makes a folder, with a config.json as well. DST must not
 exist yet.
 
-docs/checkpoints.md has names, and what no library but this has a place for.
+docs/checkpoints.md lists names, and what no library but this has a place for.
 """
 
 import ast

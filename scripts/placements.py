@@ -3,7 +3,7 @@
   python -m scripts.placements -o docs/methods.md
 
 Read from left to right: a token passes norms N and a layer; x is what entered
-the sublayer. 12 blocks are drawn, each kind once with its first block's number.
+the sublayer. Of 12 blocks, up to three kinds are drawn, numbered by the first.
 """
 
 from dpn.models import encoder, placement

@@ -50,7 +50,7 @@ from dpn.input_pipeline.sources import rewrite, tfds, tfds_writer, tfrecord
 from dpn.input_pipeline.text import tokenizers
 from dpn.scripts.results import output
 
-# Options that a copy takes from the data set instead.
+# Options that a copy refuses: it keeps what the data set has.
 _CHOSEN = ("name", "version", "splits", "shard_size", "vocab_size", "text_key")
 _NO_LABEL_MAPS = "--max_side shrinks no label maps: leave it out."
 _BYTES = bytes | str  # of what is no integer

@@ -137,7 +137,7 @@ def _results(frame, models, results, interval, args):
 
 
 def _pictures(frame, names, args, missing):
-  """Returns a grid of `figures.FIGURES`; notes in `missing` why others lack."""
+  """Returns a grid of `FIGURES`; adds to `missing` why some cannot be drawn."""
   shown = []
   for name in names:
     drawn, why = figures.draw_all(frame, [name], args)

@@ -1,4 +1,4 @@
-"""Builds the objects that train from a config; takes no step itself."""
+"""Builds, from a config, the objects that train; takes no step itself."""
 
 import dataclasses
 import functools
@@ -34,7 +34,7 @@ class TrainStep:
   make_update: Callable[[Any], Callable]  # seed → `update`, not yet jitted
 
   def compile(self) -> Callable:
-    """Returns `update`, compiled; checks that all processes have the same."""
+    """Returns `update`, compiled; all processes must have the same program."""
     lowered = self.update.lower(self.shapes, self.batch_shapes)
     program = lambda: zlib.crc32(lowered.as_text().encode())
     processes.agree(lambda: {"program": program()})

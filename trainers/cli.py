@@ -18,7 +18,7 @@ flags.disclaim_key_flags()  # so that --help shows them as the command's own
 
 
 class _Config:
-  """The value of --config: a ConfigDict once flags are parsed, else None."""
+  """The value of --config, a ConfigDict once flags are parsed; None without."""
 
   name = "config"
   value: ml_collections.ConfigDict | None = None
@@ -200,7 +200,7 @@ def _parse_flags(argv):
 
 
 def fail(error: BaseException | str):
-  """Ends the process with an error's message; --traceback shows all of it."""
+  """Ends the process with an error's message, after its traceback if asked."""
   if isinstance(error, BaseException):
     if "--traceback" in sys.argv:  # flags may not be parsed yet
       traceback.print_exception(error)

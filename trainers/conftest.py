@@ -96,7 +96,7 @@ def at_step(step: int, act: Callable[[], Any]):
 
 @contextlib.contextmanager
 def killed_at(step: int):
-  """Kills every run, by an exception, as a step begins."""
+  """Kills a run, by an exception, as a step begins."""
 
   def kill():
     raise RuntimeError("killed")

@@ -130,7 +130,7 @@ def join(
     _check_alone(os.environ)
   finally:
     alarm.cancel()
-  if jax.process_count() == 1:  # JAX caught SIGTERM, but nobody would ask it
+  if jax.process_count() == 1:  # JAX may listen for SIGTERM, and nobody asks it
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
@@ -280,8 +280,8 @@ class PreemptionHandler:
   def should_stop(self) -> bool:
     """Returns whether to stop now; call it after every step.
 
-    Calls are counted, not steps: JAX lets all processes stop at the number
-    after the last one it has heard of, which is 1 until the first call.
+    Calls are counted, not steps. JAX lets all processes stop at the number
+    after the last one it has heard of: at 1, until the first call.
     """
     if self._alone:
       return self._requested

@@ -160,7 +160,7 @@ class Progress:
   ):
     """Starts at `step`; adds to the core hours in the run's timing.jsonl.
 
-    If several `seeds` train together, the file of each has its own share of the
+    If `seeds` runs train together, the file of each has only its share of the
     core hours.
     """
     self.phases = phases

@@ -216,7 +216,7 @@ def loop(together, progress, preemption) -> bool:
       together.state, values = update(together.state, batch)
       losses.add(values["loss"])
       step += 1
-      # Waiting for the previous step keeps the device one step ahead.
+      # Waiting for the previous step keeps the device fed, one step ahead.
       jax.block_until_ready(previous)
       progress.tick(step)
       for seed in together.healthy:
@@ -229,7 +229,7 @@ def loop(together, progress, preemption) -> bool:
         evaluate_all(together, due, step, values, progress, preemption)
       stop = preemption.should_stop()
       if stop or run.checkpoint_due(step):
-        jax.block_until_ready(values)  # or the save would seem to take its time
+        jax.block_until_ready(values)  # or the step would be timed as saving
         with progress.phase("checkpoint"):
           save(together, step, values, batches, losses)
       if logged or stop:

@@ -13,8 +13,8 @@ _WIDTH = 80
 def table(params: Mapping[str, Any]) -> str:
   """Returns a line for each module that holds arrays, and how many numbers.
 
-  Modules "<name>_0", "<name>_1", … with equal arrays share a line, with the
-  parts of one below. `params` is a nested dictionary of arrays or shapes.
+  Modules "<name>_0", "<name>_1", … of equal shapes share a line, with the parts
+  of one below. `params` is a nested dictionary of arrays or shapes.
   """
   rows = [*_rows(params), ("parameters", "", f"{_size(params):,}")]
   name_width = max(len(name) for name, arrays, _ in rows if arrays)

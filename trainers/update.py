@@ -64,9 +64,9 @@ def init(
 
 
 def grad_depth_steps(log_grad_depth: bool | int | None) -> int:
-  """Returns over how many steps gradient norms are averaged; 0 means no norms.
+  """Returns over how many steps gradient norms by depth are averaged.
 
-  `config.log_grad_depth=True` stands for the number of the paper.
+  0 means no such norms; `config.log_grad_depth=True` means the paper's number.
   """
   if log_grad_depth is True:
     return GRAD_DEPTH_STEPS

@@ -168,8 +168,8 @@ def record(
   """Writes config.json, and an entry for this start to environment.json.
 
   From the first checkpoint on, config.json is the run's config. Returns a
-  sentence if the code has changed since the last start, or one of the
-  `checksums`, such as that of the "data".
+  sentence if the code, or what one of the `checksums` is of, such as the
+  "data", has changed since the last start.
   """
   atomic.write_json(os.path.join(workdir, CONFIG), config)
   path = pathlib.Path(workdir, files.ENVIRONMENT)

@@ -39,7 +39,7 @@ class Attention(nn.Module):
   make_v_norm: Callable[..., nn.Module] | None = None  # name → `value_ln`
   logit_scale: str = "sqrt"  # one of `LOGIT_SCALES`
   rope: Callable[..., tuple] | None = None  # see `rotary.ROPES`
-  prefix: norms.TokenGrid | None = None  # tells them from the patches
+  prefix: norms.TokenGrid | None = None  # says which tokens are patches
   head_scale: str = "none"  # see `placement.Placement`
   kernel_init: Callable = init.INITS["big_vision"].dense
   init_gain: float = 1.0  # factor on the initial `value` and `out` kernels

@@ -142,7 +142,7 @@ class Config(options.Options):
     return norms.epsilon(self.norm, self.norm_kw)
 
   def last_norm(self, choice: bool | str) -> Callable[..., norms.Normalizer]:
-    """Returns the constructor of the norm after the blocks, or the pooling.
+    """Returns the constructor of the norm after the blocks or the pooling.
 
     It makes a LayerNorm whatever the blocks use, as in most of the literature,
     unless the `choice` is "norm".

@@ -177,5 +177,5 @@ def project(name: str, x: jax.Array) -> jax.Array:
   if name.endswith("/bias") and not name.startswith("stem/"):
     return jnp.zeros_like(x)
   if re.fullmatch(_INPUTS, name):
-    return unit(x, 1 if "/encoderblock/" in name else 0)  # 0: scanned blocks
+    return unit(x, 1 if "/encoderblock/" in name else 0)  # after blocks' axis
   return unit(x) if re.fullmatch(_OUTPUTS, name) else x

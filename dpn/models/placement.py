@@ -37,7 +37,7 @@ class Placement:
     pre_gain: factor on the output of the normalizers before f.
     stream_gain: a in LN(a x + f(x)), with `post="stream"`.
     post_scale_init: initial value of the scales of normalizers after f.
-    weight_gain: factor on the same weights, without `depth_scaled_init`.
+    weight_gain: factor on the same initial weights, if not `depth_scaled_init`.
   """
 
   sa: str = "pre"

@@ -1,4 +1,4 @@
-"""The tokens besides patches, class token and registers, and their norms.
+"""The tokens besides patches: class token and registers, and their norms.
 
 `norms.TokenGrid` inserts them and normalizes them separately.
 """

@@ -69,8 +69,8 @@ def axial(
     first: the coordinate that turns the first half of the pairs.
     native_side: rows and columns of the training grid, to which other grids are
       rescaled; 0 to take indices as they are.
-    register_base: the base for registers, such as ViT-5's 100, as a square grid
-      of their own; 0 not to turn registers.
+    register_base: the base for registers, which form a square grid of their
+      own, such as ViT-5's 100; 0 not to turn registers.
 
   Returns:
     (tokens, 1, d / 2) angles, and `pairs`.
@@ -113,7 +113,7 @@ def mixed(
 ):
   """Returns angles of learned frequencies (arXiv 2403.13298, Section 3.3).
 
-  Each block's `rope_freqs` (2, heads, d / 2) are for its rows and its columns.
+  Each block has `rope_freqs` (2, heads, d / 2), for rows and for columns.
   Pairs start in random directions, with magnitudes base^(-4i / d). Arguments
   and result as in `axial`; registers are not turned.
   """

@@ -291,7 +291,7 @@ class PatchEmbedding(nn.Module):
   def __call__(self, patches, scale=None, shift=None):
     """Returns tokens (…, width) of patches (…, P * Q * channels).
 
-    `scale` and `shift`, (P * Q * channels,), are applied to the patches first.
+    With `scale` and `shift`, (P * Q * channels,): of scale * patches + shift.
     """
     config, pixels = self.config, patches.shape[-1]
     channels = pixels // math.prod(config.patch_size)
@@ -340,9 +340,9 @@ class StemNorms(nn.Module):
   def apart(self, image, patch_size):
     """Returns patches, scale and shift: scale * patches + shift is normalized.
 
-    Unless ln0 is a LayerNorm, it is already applied and scale and shift are
-    None. To save memory traffic, a LayerNorm takes its statistics before the
-    patches are laid out, and they are laid out in `dtype`.
+    Unless ln0 is a LayerNorm and nothing whitens, the norms are already applied
+    and scale and shift None. To save memory traffic, a LayerNorm's statistics
+    are taken before patches are laid out, and these are laid out in `dtype`.
     """
     if self.whiten or type(self.ln0) is not norms.NORMS["layernorm"]:
       return self(patchify(image, patch_size)), None, None

@@ -124,7 +124,7 @@ class Config(encoder.Config):
     """As in `Options`, but TrAct counts as `patch`: only training differs."""
     if self.stem == "tract":
       return super().describe() | {"stem": "patch", "stem_kw": {}}
-    if self.stem == "patch_stats":  # its first files hold no options of it
+    if self.stem == "patch_stats":  # its first files record no options
       usual = registry.defaults(stem.patch_stats)
       kw = {k: v for k, v in self.stem_kw.items() if v != usual[k]}
       kw.pop("init_gain", None)  # has no effect once trained
@@ -356,7 +356,7 @@ def from_pretrained(
     **options: fields of `Config`. `num_classes`, `rep_size` and `stem_ln` may
       differ from the file's (but no stem norm becomes another one): what the
       file lacks is freshly initialized, what the model lacks is left out. Those
-      for training are free. All others supply what the file does not record.
+      only for training are free. Others supply what the file does not record.
   """
   from dpn.weights import pretrained  # which imports this module
 

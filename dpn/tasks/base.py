@@ -138,7 +138,7 @@ def weighted_sums(
 ) -> dict[str, jax.Array]:
   """Returns the weighted sum () of each number, and of the weights as `_mask`.
 
-  `measured` has (batch,) numbers of `Task.measure`; `mask` is false in padding.
+  `measured` is from `Task.measure`; `mask`, (batch,), is false in padding.
   """
   weights = jnp.where(mask, measured.get("_mask", 1.0), 0.0)
   for name, values in measured.items():

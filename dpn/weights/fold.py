@@ -106,7 +106,7 @@ def _without_whitening(arrays, matrix, bias):
 
 
 def without_weight_norm(model: VitParams) -> VitParams:
-  """Returns a model with σReparam, if it has it, folded into the kernels.
+  """Returns the model with its σReparam, if any, folded into the kernels.
 
   Any other `weight_norm` stays, as only its code knows what it does.
   """

@@ -100,7 +100,7 @@ class ImageConfig(TypedDict, total=False):
 
 
 def describe(config: Config, image: ImageConfig) -> metadata.ModelMetadata:
-  """Returns what is known about a model from its files, {} for missing ones.
+  """Returns what is known about a model from its files; missing ones are {}.
 
   Raises:
     ValueError: our model cannot express it.

@@ -222,7 +222,7 @@ def _as_written(file, flat):
 def _check_finite(path, arrays, wanted):
   """Raises ValueError if an array holds a NaN, an infinity, or integers.
 
-  Integers are fine for a norm's counter of steps, an integer in `wanted`, too.
+  Integers are fine where `wanted` has them, as in a norm's counter of steps.
   """
   for name, x in sorted(arrays.items()):
     whole = x.dtype.kind in "biu" and wanted[name].dtype.kind not in "biu"

@@ -317,7 +317,7 @@ def patch_of(pixels: int, size: Sequence[int] | None) -> tuple[int, int, int]:
     size: (rows, cols), None for a square in colour or else in gray.
 
   Raises:
-    ValueError: `size` has another number of pixels, or there is no such square.
+    ValueError: `size` does not divide `pixels`, or there is no such square.
   """
   if size is None:
     sides = ((channels, math.isqrt(pixels // channels)) for channels in (3, 1))

@@ -1,7 +1,7 @@
 """Corruptions of CIFAR-10-C (arXiv 1903.12261) that change light and haze.
 
 Brightness, contrast and fog have the severities of CIFAR-10-C's code
-(hendrycks/robustness, make_cifar_c.py), which lacks gamma. As there, they are
+(hendrycks/robustness, make_cifar_c.py), which lacks gamma. As there, all are
 computed in float64, then rounded down to uint8.
 
 Differs from it: the map of the fog is as large as the image needs, instead of

@@ -230,7 +230,7 @@ def resize(
 
 
 def _resize_side(side, length_px, method, antialias, rounded=True):
-  """Returns a function that resizes so that one `side` is `length_px`."""
+  """Returns a function that makes one side (`min` or `max`) `length_px`."""
   if isinstance(length_px, tuple | list):
     raise ValueError(
       f"expected one side in pixels, got {length_px!r}: for both, use resize."

@@ -17,7 +17,7 @@ Appendix G, which calls `random_resize_with_mask` mmseg_style_resize):
 
 To pad with black instead of the mean colour, pad before `vgg_value_range`. Of
 the ops on one key, `central_crop` takes `labels`, and so do `resize`,
-`resize_small` and `resize_long` with the only method for them, "nearest".
+`resize_small` and `resize_long` with the only method for label maps, "nearest".
 
 The random draws and the pixels of the image follow MMSegmentation 1.x. Differs
 from it: resized `labels` take the pixel under each new pixel's centre; OpenCV's

@@ -1,10 +1,10 @@
 """Augmentations of the DeiT recipes, with timm's names and defaults.
 
-timm's RandAugment differs from `ops_randaug`: it has fifteen ops, each applied
-with probability 1/2, whose effect grows with the magnitude, cubic interpolation
-and a fill of ImageNet's mean colour. The other augmentations are color jitter
-(Pillow's enhancements), 3-Augment (DeiT III, arXiv 2204.07118 §3) and random
-erasing (arXiv 1708.04896).
+timm's RandAugment differs from `ops_randaug`: its fifteen ops are each applied
+with probability 1/2, and their effect grows with the magnitude; it interpolates
+cubically, and fills with ImageNet's mean colour. The other augmentations are
+color jitter (Pillow's enhancements), 3-Augment (DeiT III, arXiv 2204.07118 §3)
+and random erasing (arXiv 1708.04896).
 
 Differs from timm and Pillow, on which published results rest: the cubic kernel
 is OpenCV's, a = -3/4 instead of -1; what lies outside the image blends in over

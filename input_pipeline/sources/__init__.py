@@ -207,7 +207,7 @@ def shuffled(size: int, seed: int = 0) -> np.ndarray:
 def checksum(
   source: Source, start: int = 0, *, keys: Collection = (), skip: bool = False
 ) -> int:
-  """Returns a CRC-32 of eight examples, of some keys or all, on from `start`.
+  """Returns `start` continued by a CRC-32 of eight examples, all or some keys.
 
   `skip` passes over examples that cannot be read, as when a file is missing.
   """

@@ -1,6 +1,6 @@
 """Encoded images that a table, the manifest, lists.
 
-It is an uncompressed CSV file with a header, or JSONL file with an object per
+It is an uncompressed CSV file with a header, or a JSONL file with an object per
 line. Its columns are `path`, `split`, and any of `label`, `mask` and `caption`.
 Paths (of images, and in `mask` of label maps) are relative to the manifest's
 folder and stay in it; labels are numbers from 0, or names; a caption becomes

@@ -102,7 +102,7 @@ def _segment(marker, contents):
 
 
 def _huffman_tables(segments):
-  """Returns (codes by length, symbols) by table: 0–3 for DC, 16–19 for AC."""
+  """Returns (code counts by length, symbols) by table: 0–3 DC, 16–19 AC."""
   tables = {}
   for raw in segments:
     marker, contents = raw[1], raw[4:]

@@ -73,7 +73,7 @@ def extended(
 ) -> str:
   """Returns the name of an arm with further fields, as JSON by path.
 
-  If preprocessing has as many ops as the plain arm's, only those that differ.
+  Preprocessing with as many ops as the plain arm's shows those that differ.
   """
   parts = [] if called == BASE and len(changes) else [called]
   for field, value in changes.items():

@@ -162,7 +162,7 @@ def _compared(
 
 
 def _mean_gain(gains, total):
-  """Judges whether the mean of the differences there are is above 0.
+  """Judges whether the mean of those differences that exist is above 0.
 
   The variance of the mean takes the rows to be independent.
   """

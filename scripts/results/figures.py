@@ -58,7 +58,7 @@ def panels(
 ) -> tuple[plots.Panels, Reasons]:
   """Returns complete runs that logged a metric, by model and by arm.
 
-  Also the paths of all other complete runs, by why they are left out.
+  Also the paths of all other complete runs, by the reason.
 
   Args:
     frame: of the runs; trials and candidates of a selection are left out.

@@ -100,9 +100,9 @@ def scaled_down(base: Runs, dpn: Runs) -> tuple[bool, str]:
 
 
 def throughout(base: Runs, dpn: Runs) -> tuple[bool, str]:
-  """Judges whether DPN's gradient is smaller in 95% of rows that all logged.
+  """Judges whether DPN's embedding gradient is smaller in 95% of the rows.
 
-  What is compared in each row are means over runs.
+  Rows are those that all runs logged; their means over runs are compared.
   """
   new, old = (
     pd.concat([run.series("grad_norm/embedding") for run in of], axis=1).mean(

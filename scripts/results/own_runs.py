@@ -295,7 +295,7 @@ def _cells(model, arm, metrics):
 def everything(
   found: Sequence[Model], interval: str = "ci95"
 ) -> list[tables.Table]:
-  """Returns tables of all metrics × arms, of models with more than are shown.
+  """Returns tables of all metrics × arms, for models with more than `shown`.
 
   If there is a baseline, each is followed by the arms' differences from it.
   """

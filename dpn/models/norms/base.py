@@ -84,7 +84,7 @@ class Normalizer(nn.Module):
 
   # Not options: the model sets them.
   RESERVED: ClassVar[tuple[str, ...]] = ("tokens", "dtype", "scale_init")
-  PER_TOKEN = True  # statistics are of each token alone, as stems need it
+  PER_TOKEN = True  # statistics are of each token alone, as stems require
 
   eps: float = 1e-5
   tokens: TokenGrid = TokenGrid()

@@ -63,7 +63,7 @@ class DTN(base.Normalizer):
     pos_init: initial position weights. `local`: the paper's, each head looks at
       a neighbour; `released`: N(0, 0.02), as the released models end up.
     form: `released` or the `paper`'s equations, see the module.
-    only_var: take only the variance between tokens; the mean is the token's.
+    only_var: between tokens, take the variance only; means are the token's own.
     pool_grid: larger grids are averaged over cells, to about this side, before
       statistics between tokens are taken.
   """

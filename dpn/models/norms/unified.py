@@ -67,7 +67,7 @@ class UnifiedNorm(base.Normalizer):
   """x / sqrt(geometric mean of E[x^2] + eps) * scale + bias.
 
   Attributes:
-    window: number of batches in the mean; with 1, each is divided by its own.
+    window: number of batches in the mean; 1 divides each by its own moments.
     warmup: training steps in which each batch is divided by its own moments.
     filter_outliers: leave batches out of the window if their second moments
       differ much from it; the authors advise this for images.
