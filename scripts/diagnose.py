@@ -310,6 +310,6 @@ if __name__ == "__main__":
   _JSON = flags.DEFINE_string("json", None, "JSON file for all numbers.")
   _OUT = flags.DEFINE_string("out", None, "HTML file for the figures.")
   _SET = flags.DEFINE_multi_string(
-    "set", [], "For a parameter file: options that it lacks: num_heads=3."
+    "set", [], "Options that a parameter file does not tell: num_heads=3."
   )
   cli.run(main, [], ["RUN"])

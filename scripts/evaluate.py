@@ -115,7 +115,7 @@ def _check_flags(run):
 
 if __name__ == "__main__":
   _CONFIG = cli.define_config()
-  _CHECKPOINT = flags.DEFINE_string("checkpoint", None, "With --config: of it.")
+  _CHECKPOINT = flags.DEFINE_string("checkpoint", None, "Of --config's model.")
   _EVALS = flags.DEFINE_list("evals", None, "Names of evaluators (all).")
   _DATA = flags.DEFINE_string("data", None, "Folder of images, or data set.")
   _SHOTS = flags.DEFINE_list("shots", "1,5,10,25", "With --data: per class.")

@@ -341,15 +341,14 @@ def verify(directory: str) -> tuple[int, int]:
 def main(argv: Sequence[str] | None = None):
   """Runs the command line; see the module."""
   parser = output.parser(__doc__)
-  add = parser.add_argument
+  add, positive = parser.add_argument, output.positive
   add("--source", default="", help="like config.input.data, or tfrecord:/path")
   add("--splits", default="train", help="splits to write: train,val (train)")
   add("--name", help="name of the new data set")
   add("--version", default="1.0.0", help="of the new data set (1.0.0)")
   default = os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
   add("--data_dir", default=default, help="where data sets are (%(default)s)")
-  positive, help_ = output.positive, "examples in a file (2000)"
-  add("--shard_size", type=positive, default=2000, help=help_)
+  add("--shard_size", type=positive, default=2000, help="examples in a file")
   add("--max_side", type=positive, help="shrink larger JPEGs to these pixels")
   add("--quality", type=positive, help="quality of shrunk JPEGs (95)")
   add("--restart", action="store_true", help="add restart markers to JPEGs")

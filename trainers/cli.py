@@ -37,7 +37,7 @@ def define_config() -> _Config:
     "sets a field, --config.model.depth=2 one of a section; =None unsets one.",
   )
   flags.DEFINE_string(
-    "trust", "", "Modules of yours that files may name: mypkg,other.norms."
+    "trust", "", "Modules that files may name: mypkg,other.norms."
   )
   return _CONFIG
 

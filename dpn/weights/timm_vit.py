@@ -265,7 +265,7 @@ class Config(_Image, total=False):
   pretrained_cfg: _Image
 
 
-def _shown(arrays):
+def _shown(arrays, eps):
   """Returns options that names show in models with other norms or stems.
 
   CLIP's norm in front of the blocks includes the class token; RMSNorm has no
@@ -288,9 +288,8 @@ def _shown(arrays):
     if "patch_embed.norm.weight" in arrays:
       options["stem_ln"] = "post_rmsnorm"
   if options:
-    eps = {"eps": _EPS_OTHERS}
-    options |= {"norm_kw": eps, "stem_eps": _EPS_OTHERS}
-    options |= {"qk_norm_kw": eps} if q_norm else {}
+    options |= {"norm_kw": {"eps": eps}, "stem_eps": eps}
+    options |= {"qk_norm_kw": {"eps": eps}} if q_norm else {}
   return options
 
 
@@ -310,7 +309,14 @@ def describe(
   args = config.get("model_args") or {}
   name = _name(config, args, arch)
   model = find(name)
-  options = _usual(model, name, arrays or {})
+  # Other architectures with pre_norm=True keep the usual epsilon.
+  others = not model or re.search("clip|aimv2", name)
+  options = {
+    **{"gelu": "exact", "norm": "layernorm", "norm_kw": {"eps": EPS}},
+    **BLOCKS,
+    **_shown(arrays or {}, _EPS_OTHERS if others else EPS),
+    **(model.options if model else {}),
+  }
   guessed: tuple[str, ...] = ()
   if not model:
     more = ("norm", "stem_eps") if "stem_eps" in options else ()
@@ -354,22 +360,6 @@ def _name(config, args, arch):
       f"arrays have the same names: {', '.join(others) or name}."
     )
   return name
-
-
-def _usual(model, name, arrays):
-  """Returns an architecture's options, before config.json changes them."""
-  options = {
-    **{"gelu": "exact", "norm": "layernorm", "norm_kw": {"eps": EPS}},
-    **BLOCKS,
-    **_shown(arrays),
-    **(model.options if model else {}),
-  }
-  if model and not re.search("clip|aimv2", name) and "stem_eps" in options:
-    # Another architecture with pre_norm=True keeps its own epsilon.
-    usual: dict[str, Any] = {k: {"eps": EPS} for k in ("norm_kw", "qk_norm_kw")}
-    usual["stem_eps"] = EPS
-    options |= {k: usual[k] for k in usual.keys() & options.keys()}
-  return options
 
 
 def _configured(config, args, arrays, options):

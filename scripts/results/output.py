@@ -90,7 +90,7 @@ def add_trust(parser: argparse.ArgumentParser):
     "--trust",
     type=registry.trust,
     metavar="MODULE",
-    help="modules of yours that files may name: mypkg,other.norms",
+    help="modules that files may name, and those below: mypkg,other.norms",
   )
 
 
