@@ -143,7 +143,7 @@ def checksum(tree: Tree) -> int:
 def _leaf_checksum(x: jax.Array, place: jax.Array) -> jax.Array:
   """Returns a leaf's term of `checksum`; its first element is at `place`."""
   x = x.astype(jnp.uint8) if x.dtype == jnp.bool_ else x
-  uint = jnp.dtype(f"uint{8 * x.dtype.itemsize}")
+  uint = jnp.dtype(f"uint{8 * min(x.dtype.itemsize, 4)}")  # two of a float64
   bits = jax.lax.bitcast_convert_type(x, uint).astype(jnp.uint32)
   stride = 1
   for axis in range(bits.ndim - 1, -1, -1):

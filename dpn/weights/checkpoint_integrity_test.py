@@ -276,6 +276,13 @@ def test_checksum_by_hand():
   tree = [jnp.uint32([[5, 6], [7, 8]]), jnp.array([False, True])]
   first = sum(v * _mixed(k) for k, v in enumerate([5, 6, 7, 8]))
   assert int(trees.checksum(tree)) == (first + _mixed(0x9E3779B9 + 1)) % 2**32
+  with jax.enable_x64(True):
+    tree = [np.uint64(5 + (6 << 32)), np.float64(1)]  # halves of 32 bits
+    halves = [
+      5 * _mixed(0) + 6 * _mixed(1),
+      0x3FF00000 * _mixed(0x9E3779B9 + 1),
+    ]
+    assert int(trees.checksum(tree)) == sum(halves) % 2**32
 
 
 def test_checksum_sees_every_change_and_no_sharding(state):

@@ -220,6 +220,16 @@ def test_a_python_for_the_tpu(stubs, tmp_path):
   assert stubs.calls("python")[-1] == ["-m", "trainers.train", *TRAIN]
 
 
+def test_a_tpu_that_is_deleted_while_it_is_waited_for(stubs):
+  stubs.add("sleep")
+  stubs.add("gcloud", 'case "$*" in *describe*) exit 1 ;; esac')
+  command = ["bash", SCRIPTS / "tpu.sh", *TPU, "--", *TRAIN]
+  done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+  assert done.returncode == 1
+  assert "Error: dpn was deleted, or gcloud cannot say" in done.stderr
+  assert len(stubs.calls("sleep")) == 9
+
+
 @pytest.mark.parametrize(
   ("script", "args", "message"),
   [

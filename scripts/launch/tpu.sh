@@ -71,6 +71,7 @@ if [[ $now == ABSENT ]]; then
   run "${queued[@]}" create "$name" "--node-id=$name" "${where[@]}" \
     "--accelerator-type=$type" "--runtime-version=$version" ${spot:+--spot}
 fi
+times_absent=0 # in a row: a failing network must not end hours of waiting
 while [[ -z $dry_run && $now != ACTIVE ]]; do
   now=$(state)
   echo "$(date +%T) $name is $now"
@@ -79,8 +80,15 @@ while [[ -z $dry_run && $now != ACTIVE ]]; do
       echo "Error: $name is $now. Delete it with --delete, then try again." >&2
       exit 1
       ;;
+    ABSENT)
+      ((++times_absent < 10)) || {
+        echo "Error: $name was deleted, or gcloud cannot say how it is." >&2
+        exit 1
+      }
+      sleep 30
+      ;;
     ACTIVE) ;;
-    *) sleep 30 ;;
+    *) times_absent=0 && sleep 30 ;;
   esac
 done
 
