@@ -51,6 +51,16 @@ class Precision:
 
     return jax.tree.map(cast, tree)
 
+  def value_and_grads(self, function, params, x, cotangent):
+    """Returns function(params, x) in this type, and its gradients by both."""
+
+    @jax.jit
+    def run(params, x, cotangent):
+      y, vjp = jax.vjp(function, params, x)
+      return y, *vjp(cotangent)
+
+    return run(*self.cast((params, x, cotangent)))
+
   def assert_close(self, got, want):
     assert got.dtype == self.dtype
     np.testing.assert_allclose(got, want, **self.tolerance)

@@ -6,7 +6,6 @@ where each is from.
 
 import functools
 
-import jax
 import jax.numpy as jnp
 import pytest
 
@@ -58,14 +57,9 @@ def check(group, vectors, precision, ours, run, image=False):
   params = {k.removeprefix(start): x for k, x in vectors.items() if start in k}
   turn = lambda x: x.transpose(0, 2, 3, 1) if image else x
   get = lambda key: precision.cast(vectors[f"{group}/{key}"])
-
-  @jax.jit
-  def gradients(params, x, cotangent):
-    y, vjp = jax.vjp(lambda p, x: run(ours(p.get), turn(x)), params, x)
-    return y, *vjp(cotangent)
-
-  args = precision.cast(params), get("in/x"), get("in/cotangent")
-  y, by_params, by_x = gradients(*args)
+  function = lambda p, x: run(ours(p.get), turn(x))
+  args = params, get("in/x"), get("in/cotangent")
+  y, by_params, by_x = precision.value_and_grads(function, *args)
   precision.assert_close(y, get("out/y"))
   precision.assert_close(by_x, get("grad/x"))
   found = [k for k in params if f"{group}/grad/{k}" in vectors]

@@ -20,15 +20,7 @@ def _dense(get, names, bias=True):
 def _compare(run, args, vectors, group, wanted, precision):
   """Asserts equal results and gradients; missing ones are of our biases."""
   x, cotangent = (vectors[f"{group}/in/{k}"] for k in ("x", "cotangent"))
-
-  @jax.jit
-  def with_gradients(params, x, cotangent):
-    y, vjp = jax.vjp(run, params, x)
-    return y, vjp(cotangent)
-
-  y, (d_params, d_x) = with_gradients(
-    *map(precision.cast, (args, x, cotangent))
-  )
+  y, d_params, d_x = precision.value_and_grads(run, args, x, cotangent)
   precision.assert_close(y, vectors[f"{group}/out/y"])
   precision.assert_close(d_x, vectors[f"{group}/grad/x"])
   jax.tree.map(precision.assert_close, d_params, wanted)

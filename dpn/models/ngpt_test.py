@@ -81,14 +81,10 @@ def test_logits_and_all_gradients(golden, precision):
   init = jax.eval_shape(model.init, jax.random.key(0), image)["params"]
   shapes = lambda tree: jax.tree.map(jnp.shape, tree)
   assert shapes(init) == shapes(to_ours(theirs))
-
-  @jax.jit
-  def gradients(theirs, image):
-    apply = lambda theirs, x: model.apply({"params": to_ours(theirs)}, x)[0]
-    y, vjp = jax.vjp(apply, theirs, image)
-    return y, *vjp(precision.cast(vectors["in/cotangent"]))
-
-  y, by_params, by_image = gradients(theirs, image)
+  apply = lambda theirs, x: model.apply({"params": to_ours(theirs)}, x)[0]
+  y, by_params, by_image = precision.value_and_grads(
+    apply, theirs, image, vectors["in/cotangent"]
+  )
   precision.assert_close(y, vectors["out/y"])
   precision.assert_close(by_image.transpose(0, 3, 1, 2), vectors["grad/x"])
   for name, got in by_params.items():

@@ -43,11 +43,6 @@ def torch_block(get, qkv, out, fc1, fc2, norms):
   }
 
 
-def value_and_grads(function, params, x, cotangent):
-  y, vjp = jax.vjp(jax.jit(function), params, x)
-  return y, *vjp(cotangent)
-
-
 def make_block(precision, i=0, **options):
   config = encoder.Config(**SMALL, dtype_mm=precision.dtype, **options)
   block_cls, fields = encoder.bind_block(config, i)
@@ -82,10 +77,8 @@ def test_released_blocks(group, golden, precision):
     precision, block_ln="placement" if options else "res_post", **options
   )
   run = lambda p, x: block.apply({"params": p}, (x, None), 0.0)[0][0]
-  params, x, cotangent = precision.cast(
-    (tree("param"), vectors["in/x"], vectors[f"{group}/in/cotangent"])
-  )
-  y, by_params, by_x = value_and_grads(run, params, x, cotangent)
+  args = tree("param"), vectors["in/x"], vectors[f"{group}/in/cotangent"]
+  y, by_params, by_x = precision.value_and_grads(run, *args)
   precision.assert_close(y, vectors[f"{group}/out/y"])
   precision.assert_close(by_x, vectors[f"{group}/grad/x"])
   for name, want in trees.flatten(tree("grad")).items():
@@ -184,9 +177,8 @@ def test_keel(golden, precision):
   )
   params = {f"encoderblock_{i}": block(i) for i in (0, 1)}
   run = lambda p, x: model.apply({"params": p}, x, tokens=TOKENS)[0]
-  y, by_params, by_x = value_and_grads(
-    run,
-    *precision.cast((params, vectors["in/x"], vectors["keel/in/cotangent"])),
+  y, by_params, by_x = precision.value_and_grads(
+    run, params, vectors["in/x"], vectors["keel/in/cotangent"]
   )
   precision.assert_close(y, vectors["keel/out/y"])
   precision.assert_close(by_x, vectors["keel/grad/x"])

@@ -55,17 +55,11 @@ def test_whole_models(kind, golden, precision):
   flat = _without_layer_scale(_part(vectors, f"{kind}/param/"))
   options = {**SMALL, **MODELS[kind]}
   model = vit.Model(5, **options, dtype_mm=precision.dtype)
-  params = precision.cast(trees.unflatten(flat))
-  image = precision.cast(vectors[f"{kind}/in/x"].transpose(0, 2, 3, 1))
-  cotangent = precision.cast(vectors[f"{kind}/in/cotangent"])
-
-  @jax.jit
-  def run(params, image):
-    apply = lambda p, x: model.apply({"params": p}, x)[0]
-    logits, vjp = jax.vjp(apply, params, image)
-    return logits, *vjp(cotangent)
-
-  logits, d_params, d_image = run(params, image)
+  image = vectors[f"{kind}/in/x"].transpose(0, 2, 3, 1)
+  apply = lambda p, x: model.apply({"params": p}, x)[0]
+  logits, d_params, d_image = precision.value_and_grads(
+    apply, trees.unflatten(flat), image, vectors[f"{kind}/in/cotangent"]
+  )
   precision.assert_close(logits, vectors[f"{kind}/out/y"])
   want = vectors[f"{kind}/grad/x"].transpose(0, 2, 3, 1)
   precision.tolerance["atol"] *= 10  # sums over all tokens
@@ -129,19 +123,11 @@ def test_specialized_class_token(golden, precision):
   )
   tokens = base.TokenGrid(4, (1, 4), cls=True, prefix_norm="own")
   model = encoder.Encoder(config)
-
-  @jax.jit
-  def run(params, x, cotangent):
-    apply = lambda p, x: model.apply({"params": p}, x, tokens=tokens)[0]
-    y, vjp = jax.vjp(apply, params, x)
-    return y, *vjp(cotangent)
-
-  params = precision.cast(_specialized(part("param")))
-  x, cotangent = (
-    precision.cast(vectors[f"specialized_cls/in/{name}"])
-    for name in ("x", "cotangent")
+  apply = lambda p, x: model.apply({"params": p}, x, tokens=tokens)[0]
+  args = (vectors[f"specialized_cls/in/{name}"] for name in ("x", "cotangent"))
+  y, d_params, d_x = precision.value_and_grads(
+    apply, _specialized(part("param")), *args
   )
-  y, d_params, d_x = run(params, x, cotangent)
   precision.assert_close(y, vectors["specialized_cls/out/y"])
   precision.assert_close(d_x, vectors["specialized_cls/grad/x"])
   wanted = trees.flatten(_specialized(part("grad")))

@@ -91,17 +91,13 @@ def test_lucidrains(golden, precision):
   kw = {"make_qk_norm": make, "logit_scale": "one", "dtype": precision.dtype}
   model = attention.Attention(4, qkv_bias=False, **kw)
 
-  @jax.jit
-  def run(params, x, cotangent):
-    def apply(params, x):
-      out = params["out"] | {"bias": np.zeros(24, x.dtype)}  # ours has one
-      return model.apply({"params": {**params, "out": out}}, x, x)
+  def apply(params, x):
+    out = params["out"] | {"bias": np.zeros(24, x.dtype)}  # ours has one
+    return model.apply({"params": {**params, "out": out}}, x, x)
 
-    y, vjp = jax.vjp(apply, params, x)
-    return y, vjp(cotangent)
-
-  args = (ours("param"), vectors["l2/in/x"], vectors["l2/in/cotangent"])
-  y, (d_params, d_x) = run(*map(precision.cast, args))
+  y, d_params, d_x = precision.value_and_grads(
+    apply, ours("param"), vectors["l2/in/x"], vectors["l2/in/cotangent"]
+  )
   precision.assert_close(y, vectors["l2/out/y"])
   precision.assert_close(d_x, vectors["l2/grad/x"])
   jax.tree.map(precision.assert_close, d_params, ours("grad"))

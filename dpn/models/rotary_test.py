@@ -48,15 +48,10 @@ def test_timm(name, golden, precision):
   turn = functools.partial(rotary.ROPES[kind], **kw)
   rope = lambda module, d: turn(module, tokens, d)
   model = attention.Attention(2, rope=rope, dtype=precision.dtype)
-
-  @jax.jit
-  def run(params, x, cotangent):
-    apply = lambda p, x: model.apply({"params": p}, x, x)
-    y, vjp = jax.vjp(apply, params, x)
-    return y, vjp(cotangent)
-
-  args = (ours("param"), get("in/x"), get("in/cotangent"))
-  y, (d_params, d_x) = run(*map(precision.cast, args))
+  y, d_params, d_x = precision.value_and_grads(
+    lambda p, x: model.apply({"params": p}, x, x),
+    *(ours("param"), get("in/x"), get("in/cotangent")),
+  )
   precision.assert_close(y, get("out/y"))
   precision.assert_close(d_x, get("grad/x"))
   jax.tree.map(precision.assert_close, d_params, ours("grad"))

@@ -226,7 +226,7 @@ def test_a_tpu_that_is_deleted_while_it_is_waited_for(stubs):
   command = ["bash", SCRIPTS / "tpu.sh", *TPU, "--", *TRAIN]
   done = subprocess.run(command, capture_output=True, text=True, timeout=60)
   assert done.returncode == 1
-  assert "Error: dpn was deleted, or gcloud cannot say" in done.stderr
+  assert "Error: dpn is ABSENT; gcloud" in done.stderr
   assert len(stubs.calls("sleep")) == 9
 
 

@@ -71,25 +71,17 @@ if [[ $now == ABSENT ]]; then
   run "${queued[@]}" create "$name" "--node-id=$name" "${where[@]}" \
     "--accelerator-type=$type" "--runtime-version=$version" ${spot:+--spot}
 fi
-times_absent=0 # in a row: a failing network must not end hours of waiting
+absent=0 # times in a row: a failing network must not end hours of waiting
 while [[ -z $dry_run && $now != ACTIVE ]]; do
   now=$(state)
   echo "$(date +%T) $name is $now"
-  case $now in
-    FAILED | SUSPENDED)
-      echo "Error: $name is $now. Delete it with --delete, then try again." >&2
-      exit 1
-      ;;
-    ABSENT)
-      ((++times_absent < 10)) || {
-        echo "Error: $name was deleted, or gcloud cannot say how it is." >&2
-        exit 1
-      }
-      sleep 30
-      ;;
-    ACTIVE) ;;
-    *) times_absent=0 && sleep 30 ;;
-  esac
+  absent=$([[ $now == ABSENT ]] && echo $((absent + 1)) || echo 0)
+  if [[ $now == @(FAILED|SUSPENDED) || $absent == 10 ]]; then
+    echo "Error: $name is $now; ${queued[*]} describe $name ${where[*]} may say" \
+      "why. Delete it with --delete, then try again." >&2
+    exit 1
+  fi
+  [[ $now == ACTIVE ]] || sleep 30
 done
 
 archive=$(mktemp --suffix=.tar.gz)

@@ -31,14 +31,9 @@ def apply(precision, kw, params, x, *, grid=(3, 3), cls=False):
 def test_output_and_gradients(golden, precision):
   vectors = golden("dtn_core")
   norm = norms.make("dtn", tokens=base.TokenGrid(H, (3, 3)))
-
-  @jax.jit
-  def with_gradients(params, x, cotangent):
-    y, vjp = jax.vjp(lambda p, x: norm.apply({"params": p}, x), params, x)
-    return y, *vjp(cotangent)
-
   inputs = params_of(vectors, "A"), vectors["A/in/x"], vectors["A/in/cotangent"]
-  y, grad, grad_x = with_gradients(*precision.cast(inputs))
+  apply = lambda p, x: norm.apply({"params": p}, x)
+  y, grad, grad_x = precision.value_and_grads(apply, *inputs)
   precision.assert_close(y, vectors["A/out/y"])
   want = lambda name: vectors[f"A/grad/{name}"]
   precision.assert_close(grad_x, want("x"))
