@@ -9,46 +9,14 @@ import functools
 import jax.numpy as jnp
 import pytest
 
+from dpn.models import conftest as torch_params
 from dpn.models import encoder, norms, vit
 from dpn.models.attention import Attention
 from dpn.models.norms import base
 
 SMALL = {"width": 8, "num_heads": 2, "gelu": "exact"}
 TOKENS = base.TokenGrid(num_heads=2, grid=(1, 5))
-
-
-def dense(get, name):
-  bias = get(f"{name}.bias")
-  return {"kernel": get(f"{name}.weight").T} | (
-    {} if bias is None else {"bias": bias}
-  )
-
-
-def norm(get, name):
-  """Returns the parameters of a norm, of whatever kind it is."""
-  ours = {"weight": "scale", "bias": "bias", "alpha": "alpha"}
-  found = {ours[k]: get(f"{name}.{k}") for k in ours}
-  return {k: x for k, x in found.items() if x is not None}
-
-
-def project(get, name):
-  """Returns a layer from 8 channels to two heads of 4."""
-  layer = dense(get, name)
-  return {k: x.reshape(*x.shape[:-1], 2, 4) for k, x in layer.items()}
-
-
-def attention(get, out, qkv=None, each="{}_proj"):
-  """Returns attention's parameters; `qkv` is one layer, `each` of one."""
-  names = ("query", "key", "value")
-  if qkv is None:
-    heads = {n: project(get, each.format(n[0])) for n in names}
-  else:
-    third = lambda i: (
-      lambda name: None if get(name) is None else get(name)[8 * i : 8 * i + 8]
-    )
-    heads = {n: project(third(i), qkv) for i, n in enumerate(names)}
-  out = dense(get, out)
-  return heads | {"out": out | {"kernel": out["kernel"].reshape(2, 4, 8)}}
+attention = functools.partial(torch_params.attention, heads=2)
 
 
 def check(group, vectors, precision, ours, run, image=False):
@@ -85,17 +53,21 @@ def test_hybridnorm_star(golden, precision):
     bias = lambda layer, n: {**layer, "bias": jnp.zeros(n, precision.dtype)}
     heads = attention(own, "attn_out", "att_proj")
     heads["out"] = bias(heads["out"], 8)
-    heads |= {f"{n}_ln": norm(own, f"{n[0]}_norm") for n in heads if n != "out"}
+    heads |= {
+      f"{n}_ln": torch_params.norm(own, f"{n[0]}_norm")
+      for n in heads
+      if n != "out"
+    }
     up, gate = jnp.split(own("ff_proj.weight").T, 2, axis=1)
     mlp = {
       "Dense_0": bias({"kernel": up}, 12),
       "gate": bias({"kernel": gate}, 12),
-      "Dense_1": bias(dense(own, "ff_out"), 8),
+      "Dense_1": bias(torch_params.dense(own, "ff_out"), 8),
     }
-    where = {"LayerNorm_0_post": norm(own, "ff_norm")}
+    where = {"LayerNorm_0_post": torch_params.norm(own, "ff_norm")}
     if i == 0:
-      where = {"LayerNorm_0": norm(own, "attn_norm")}
-      where["LayerNorm_1"] = norm(own, "ff_norm")
+      where = {"LayerNorm_0": torch_params.norm(own, "attn_norm")}
+      where["LayerNorm_1"] = torch_params.norm(own, "ff_norm")
     return {"MultiHeadDotProductAttention_0": heads, "MlpBlock_0": mlp, **where}
 
   kinds = ("norm", "qk_norm", "v_norm")
@@ -114,13 +86,9 @@ def test_deepnorm(golden, precision):
   def block(get, i):
     own = lambda name: get(f"layers.{i}.{name}")
     heads = attention(own, "self_attn.out_proj", each="self_attn.{}_proj")
-    layers = {f"Dense_{j}": dense(own, f"ffn.fc{j + 1}") for j in (0, 1)}
-    return {
-      "MultiHeadDotProductAttention_0": heads,
-      "MlpBlock_0": layers,
-      "LayerNorm_0_post": norm(own, "self_attn_layer_norm"),
-      "LayerNorm_1_post": norm(own, "final_layer_norm"),
-    }
+    norms = ("self_attn_layer_norm", "final_layer_norm")
+    norms = {f"LayerNorm_{j}_post": norm for j, norm in enumerate(norms)}
+    return torch_params.block(own, heads, "ffn.fc1", "ffn.fc2", norms)
 
   run = run_blocks(precision, block_ln="deepnorm", mlp_dim=12)
   ours = lambda get: {f"encoderblock_{i}": block(get, i) for i in (0, 1)}
@@ -151,13 +119,9 @@ def test_model_of_dynamic_tanh(golden, precision):
 
   def ours(get):
     own = lambda name: get(f"blocks.0.{name}")
-    block = {
-      "MultiHeadDotProductAttention_0": attention(own, "attn.proj", "attn.qkv"),
-      "MlpBlock_0": {
-        f"Dense_{i}": dense(own, f"mlp.fc{i + 1}") for i in (0, 1)
-      },
-      **{f"LayerNorm_{i}": norm(own, f"norm{i + 1}") for i in (0, 1)},
-    }
+    heads = attention(own, "attn.proj", "attn.qkv")
+    norms = {"LayerNorm_0": "norm1", "LayerNorm_1": "norm2"}
+    block = torch_params.block(own, heads, "mlp.fc1", "mlp.fc2", norms)
     kernel = get("patch_embed.proj.weight").transpose(2, 3, 1, 0)
     table = get("pos_embed")
     return {
@@ -165,8 +129,8 @@ def test_model_of_dynamic_tanh(golden, precision):
       "pos_embedding": table[:, 1:],
       "registers": get("cls_token") + table[:, :1],
       "Transformer": {"encoderblock_0": block},
-      "fc_norm": norm(get, "fc_norm"),
-      "head": dense(get, "head"),
+      "fc_norm": torch_params.norm(get, "fc_norm"),
+      "head": torch_params.dense(get, "head"),
     }
 
   model = vit.Model(

@@ -6,33 +6,20 @@ import numpy as np
 import pytest
 
 from dpn.models import attention, joins, posemb, vit
+from dpn.models import conftest as torch_params
 from dpn.models.norms import base
 
 
 def vit_params(vectors, lape, learned):
   """Returns the released ViT's parameters under our names."""
-  get = lambda name: vectors[f"param/{name}"]
-  norm = lambda name: {
-    "scale": get(f"{name}.weight"),
-    "bias": get(f"{name}.bias"),
-  }
-  dense = lambda name: {
-    "kernel": get(f"{name}.weight").T,
-    "bias": get(f"{name}.bias"),
-  }
+  get = lambda name: vectors.get(f"param/{name}")
 
   def block(i):
-    at = f"blocks.{i}"
-    params = {
-      "LayerNorm_0": norm(f"{at}.norm1"),
-      "LayerNorm_1": norm(f"{at}.norm2"),
-      "MultiHeadDotProductAttention_0": attention_params(get, f"{at}.attn."),
-      "MlpBlock_0": {
-        "Dense_0": dense(f"{at}.mlp.fc1"),
-        "Dense_1": dense(f"{at}.mlp.fc2"),
-      },
-    }
-    return params | ({"pe_norm": norm(f"{at}.pe_norm")} if lape else {})
+    own = lambda name: get(f"blocks.{i}.{name}")
+    sa = torch_params.attention(own, "attn.proj", "attn.qkv")
+    norms = {"LayerNorm_0": "norm1", "LayerNorm_1": "norm2"}
+    norms |= {"pe_norm": "pe_norm"} if lape else {}
+    return torch_params.block(own, sa, "mlp.fc1", "mlp.fc2", norms)
 
   params = {
     "embedding": {
@@ -43,23 +30,11 @@ def vit_params(vectors, lape, learned):
     "Transformer": {
       "encoderblock_0": block(0),
       "encoderblock_1": block(1),
-      "encoder_norm": norm("norm"),
+      "encoder_norm": torch_params.norm(get, "norm"),
     },
-    "head": dense("head"),
+    "head": torch_params.dense(get, "head"),
   }
   return params | ({"pos_embedding": get("pos_embed")} if learned else {})
-
-
-def attention_params(get, at):
-  """Returns the parameters of one attention of 4 heads of 6 channels."""
-  qkv = get(f"{at}qkv.weight").T.reshape(24, 3, 4, 6)
-  bias = get(f"{at}qkv.bias").reshape(3, 4, 6)
-  params = {
-    name: {"kernel": qkv[:, i], "bias": bias[i]}
-    for i, name in enumerate(["query", "key", "value"])
-  }
-  out = get(f"{at}proj.weight").T.reshape(4, 6, 24)
-  return params | {"out": {"kernel": out, "bias": get(f"{at}proj.bias")}}
 
 
 GROUPS = {
@@ -160,7 +135,7 @@ def test_relative_attention(group, golden, precision):
   ).apply({"params": precision.cast(params)})
   x = precision.cast(vectors["in/x"])
   attend = attention.Attention(num_heads=4, dtype=precision.dtype)
-  params = precision.cast(attention_params(get, ""))
+  params = precision.cast(torch_params.attention(get, "proj", "qkv"))
   y = jax.jit(attend.apply)({"params": params}, x, x, bias)
   precision.assert_close(y, vectors[f"{group}/out/y"])
 

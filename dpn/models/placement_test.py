@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from dpn import trees
+from dpn.models import conftest as torch_params
 from dpn.models import encoder, vit
 from dpn.models.norms import base
 
@@ -13,34 +14,6 @@ SMALL = {"width": 24, "mlp_dim": 48, "num_heads": 4, "gelu": "exact"}
 TOKENS = base.TokenGrid(num_heads=4, grid=(1, 5))
 TINY = {"width": 16, "mlp_dim": 8, "num_heads": 2, "patch_size": (4, 4)}
 IMAGE = np.random.default_rng(0).normal(size=(2, 8, 8, 3)).astype(np.float32)
-
-
-def torch_block(get, qkv, out, fc1, fc2, norms):
-  """Returns a block's parameters; `get` is by PyTorch's names.
-
-  `norms` has the name there of each of ours.
-  """
-  vector = lambda name: {} if get(name) is None else {"bias": get(name)}
-  dense = lambda name: {
-    "kernel": get(f"{name}.weight").T,
-    **vector(f"{name}.bias"),
-  }
-  kernels = get(f"{qkv}.weight").T.reshape(24, 3, 4, 6)
-  biases = get(f"{qkv}.bias")
-  heads = {
-    name: {"kernel": kernels[:, i]}
-    | ({} if biases is None else {"bias": biases.reshape(3, 4, 6)[i]})
-    for i, name in enumerate(("query", "key", "value"))
-  }
-  project = dense(out) | {"kernel": get(f"{out}.weight").T.reshape(4, 6, 24)}
-  return {
-    "MultiHeadDotProductAttention_0": heads | {"out": project},
-    "MlpBlock_0": {"Dense_0": dense(fc1), "Dense_1": dense(fc2)},
-    **{
-      ours: {"scale": get(f"{theirs}.weight"), **vector(f"{theirs}.bias")}
-      for ours, theirs in norms.items()
-    },
-  }
 
 
 def make_block(precision, i=0, **options):
@@ -65,8 +38,8 @@ def test_released_blocks(group, golden, precision):
         for ours, n in norms.items()
       }
     else:
-      names_there = ("attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2")
-      params = torch_block(get, *names_there, norms)
+      sa = torch_params.attention(get, "attn.proj", "attn.qkv")
+      params = torch_params.block(get, sa, "mlp.fc1", "mlp.fc2", norms)
     if group == "layer_scale":
       params |= {f"LayerScale_{i}": get(f"gamma_{i + 1}") for i in (0, 1)}
     return params
@@ -159,9 +132,9 @@ def test_keel(golden, precision):
     posts = {"LayerNorm_1_post": f"post_norms.{2 * i}"}
     if i:
       posts["LayerNorm_0_post"] = f"post_norms.{2 * i - 1}"
-    names = (f"{sa}.to_qkv", f"{sa}.to_out.0")
-    names += (f"{mlp}.net.1", f"{mlp}.net.4")
-    return torch_block(get, *names, norms | posts)
+    heads = torch_params.attention(get, f"{sa}.to_out.0", f"{sa}.to_qkv")
+    layers = (f"{mlp}.net.1", f"{mlp}.net.4")
+    return torch_params.block(get, heads, *layers, norms | posts)
 
   model = encoder.Encoder(
     encoder.Config(

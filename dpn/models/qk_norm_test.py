@@ -9,6 +9,7 @@ import optax
 import pytest
 
 from dpn.models import attention, norms, vit
+from dpn.models import conftest as torch_params
 
 SMALL = {"width": 16, "depth": 2, "num_heads": 2, "patch_size": (4, 4)}
 IMAGE = np.random.default_rng(0).normal(size=(2, 8, 8, 3)).astype(np.float32)
@@ -26,22 +27,10 @@ def _attention(norm, dtype="float32", **kw):
 def test_released_code(group, norm, golden, precision):
   vectors = golden("frontier")
   get = lambda name: vectors.get(f"qk_norm/{group}/param/{name}")
-  qkv = get("qkv.weight").T.reshape(24, 3, 4, 6)
-  params = {
-    name: {"kernel": qkv[:, i]} for i, name in enumerate(("query", "key"))
-  }
-  params["value"] = {"kernel": qkv[:, 2]}
-  params["out"] = {
-    "kernel": get("proj.weight").T.reshape(4, 6, 24),
-    "bias": get("proj.bias"),
-  }
+  params = torch_params.attention(get, "proj", "qkv")
   for ours, theirs in (("query_ln", "q_norm"), ("key_ln", "k_norm")):
-    params[ours] = {"scale": get(f"{theirs}.weight")}
-  if has_bias := get("qkv.bias") is not None:
-    for i, name in enumerate(("query", "key", "value")):
-      params[name]["bias"] = get("qkv.bias").reshape(3, 4, 6)[i]
-    for ours, theirs in (("query_ln", "q_norm"), ("key_ln", "k_norm")):
-      params[ours]["bias"] = get(f"{theirs}.bias")
+    params[ours] = torch_params.norm(get, theirs)
+  has_bias = get("qkv.bias") is not None
   model = _attention(norm, precision.dtype, qkv_bias=has_bias)
   x = precision.cast(vectors["in/x"])
   params = precision.cast(params)

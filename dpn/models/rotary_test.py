@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from dpn.models import attention, rotary, vit
+from dpn.models import conftest as torch_params
 from dpn.models.norms import base
 
 # Variants in testdata/recent.npz, of two heads and 2 x 3 patches.
@@ -31,12 +32,8 @@ def test_timm(name, golden, precision):
   get = lambda key: vectors[f"{group}/{key}"]
 
   def ours(key):
-    kernel = get(f"{key}/qkv.weight").T.reshape(16, 3, 2, 8)
-    bias = get(f"{key}/qkv.bias").reshape(3, 2, 8)
-    parts = enumerate(("query", "key", "value"))
-    params = {n: {"kernel": kernel[:, i], "bias": bias[i]} for i, n in parts}
-    out = get(f"{key}/proj.weight").T.reshape(2, 8, 16)
-    params["out"] = {"kernel": out, "bias": get(f"{key}/proj.bias")}
+    part = lambda name: get(f"{key}/{name}")
+    params = torch_params.attention(part, "proj", "qkv", heads=2)
     if name == "mixed":
       params["rope_freqs"] = get(f"{key}/freqs")
     return params
