@@ -257,18 +257,17 @@ def _rows(metrics, baseline, found):
       "whose 95% interval does not contain 0. Of two runs both numbers are "
       "shown."
     ]
+  also = {}
+  for of in found:
+    for arm, names in of.also.items():
+      also.setdefault((of.title, *names), []).append(arm)
   notes += [
-    f"{arm} and {of.baseline} of {of.title} also differ in: "
+    f"{title}: {baseline} also differs from {', '.join(arms)} in: "
     f"{errors.some_of(names)}."
-    for of in found
-    for arm, names in of.also.items()
+    for (title, *names), arms in also.items()
   ]
-  counted = [
-    of.arms[arm].get(metric)
-    for of in found
-    for arm in of.arms
-    for metric in metrics
-  ]
+  arms = [arm for of in found for arm in of.arms.values()]
+  counted = [arm.get(metric) for arm in arms for metric in metrics]
   notes += aggregate.extensions(filter(None, counted))
   if more := list(dict.fromkeys(m for of in found for m in of.more)):
     listed = ", ".join(more[:3]) + (", …" if len(more) > 3 else "")

@@ -75,13 +75,13 @@ def test_what_else_arms_differ_in_is_said_beside_their_difference(tmp_path):
     more = {"lr": lr, "total_steps": steps, "input": {"data": {"name": name}}}
     frame = _frame(tmp_path, {arm: [0.5, 0.5]}, table=table, **more)
   models, _ = own_runs.models(frame)
-  differ = "also differ in: input.data.name, lr, total_steps."
+  differ = "in: input.data.name, lr, total_steps."
   dpn, pre = own_runs.in_words(models)
-  assert dpn.endswith(f"(2 seeds, paired). The arms {differ}")
+  assert dpn.endswith(f"(2 seeds, paired). The arms also differ {differ}")
   assert pre.endswith("(2 seeds, paired).")
   [shown] = own_runs.side_by_side(models)
-  assert [note for note in shown.notes if "differ in" in note] == [
-    f"dpn and base of photos S/16 {differ}"
+  assert [note for note in shown.notes if "differs from" in note] == [
+    f"photos S/16: base also differs from dpn {differ}"
   ]
 
 
