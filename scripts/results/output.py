@@ -70,9 +70,9 @@ def save(fig: "figure.Figure", path: str, **options):
 
 def parser(doc: str | None) -> argparse.ArgumentParser:
   """Returns a command's parser; --help starts with its module's docstring."""
-  name, _ = os.path.splitext(os.path.basename(sys.argv[0]))
+  spec = sys.modules["__main__"].__spec__  # also of dpn.scripts.NAME, or None
   return argparse.ArgumentParser(
-    prog=f"python -m scripts.{name}",
+    prog=f"python -m {spec.name}" if spec else None,
     description=doc,
     formatter_class=argparse.RawDescriptionHelpFormatter,
   )
