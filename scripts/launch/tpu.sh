@@ -75,7 +75,7 @@ absent=0 # times in a row: a failing network must not end hours of waiting
 while [[ -z $dry_run && $now != ACTIVE ]]; do
   now=$(state)
   echo "$(date +%T) $name is $now"
-  absent=$([[ $now == ABSENT ]] && echo $((absent + 1)) || echo 0)
+  if [[ $now == ABSENT ]]; then ((++absent)); else absent=0; fi
   if [[ $now == @(FAILED|SUSPENDED) || $absent == 10 ]]; then
     echo "Error: $name is $now; ${queued[*]} describe $name ${where[*]} may say" \
       "why. Delete it with --delete, then try again." >&2
