@@ -151,7 +151,7 @@ def test_commands(
     commands[file] = [
       *("-m", "dpn.scripts.evaluate", "--config", f"{config}:{arm.arg},test"),
       *("--checkpoint", arm.workdir, "--evals", "test", "--out", file),
-      *(f"--config.{k}={v}" for k, v in arm.overrides.items()),
+      *arm.flags,
     ]
   return commands
 

@@ -243,6 +243,10 @@ def test_stopping_saves_and_a_second_sweep_is_refused(made, tmp_path):
   [
     (("--select", "d"), "Unknown arm in --select: 'd'.*Known: a, b, c"),
     (("--set", "lrr=3"), "Arm a-s0: Unknown field 'lrr'. Did you mean 'lr'"),
+    (
+      ("--set", "num_classes=2", "--set", "model.no=3"),
+      "Arm a-s0: Unknown model option 'no'",
+    ),
   ],
 )
 def test_wrong_arguments(made, more, message):
@@ -266,6 +270,7 @@ def test_numbers_start_at_one(made, capsys):
   [
     ("def sweep", "def swept", "has no function sweep"),
     ('"seed": seed}', '"seed": 7}', "its config has seed 0, its entry in.* 7"),
+    ('("a", "b", "c")', "()", r"sweep\(''\) lists no arm"),
     ('("a", "b", "c")', '("a/b",)', "'a/b' cannot name a folder"),
     ('("a", "b", "c")', '("wrong",)', "Arm wrong-s0: no such width"),
     ('("a", "b", "c")', '("a", "b", "a")', "more than one run of a-s0, a-s1"),

@@ -66,7 +66,9 @@ def load_config(path: str) -> ml_collections.ConfigDict:
   return config
 
 
-def _with_fields(config, words: Sequence[str]) -> list[str]:
+def with_fields(
+  config: ml_collections.ConfigDict, words: Sequence[str]
+) -> list[str]:
   """Sets the config fields that a command line names; returns its other words.
 
   Any field may be set; trainers.config_keys refuses unknown ones.
@@ -189,7 +191,7 @@ def _parse_flags(argv):
     registry.trust(flags.FLAGS.trust)  # a config may read a run's config
     if path := flags.FLAGS.config:
       _CONFIG.value = load_config(path)
-      words = _with_fields(_CONFIG.value, words)
+      words = with_fields(_CONFIG.value, words)
     return flags.FLAGS([program, *words])
   except flags.UnrecognizedFlagError as e:
     if _CONFIG.value and e.flagname in _CONFIG.value:

@@ -61,7 +61,7 @@ def test_flags_set_fields_and_make_the_sections_they_need(path):
   words += ["--config.model_load.dont_check=['gelu']"]
   words += ["--config.wd_mults=[('.*', 2.0)]", "--config.lr_mults=[('a', 3)]"]
   words += ["--config.schedule=[('a', None), ('.*', {'warmup_steps': 5})]"]
-  assert cli._with_fields(config, words) == ["RUN", "--other"]
+  assert cli.with_fields(config, words) == ["RUN", "--other"]
   assert config.to_dict() == {
     "model": {"width": 9, "norm_kw": {"eps": 1e-5}, "depth": None},
     "mixup": {"p": 0.2},
@@ -76,12 +76,12 @@ def test_flags_set_fields_and_make_the_sections_they_need(path):
     "lr_mults": [("a", 3)],
   }
   with pytest.raises(ValueError, match=r"steps=7: schedule is a list in this"):
-    cli._with_fields(config, ["--config.schedule.warmup_steps=7"])
+    cli.with_fields(config, ["--config.schedule.warmup_steps=7"])
   words = ["--config.schedule={'warmup_steps': 7}"]
   words += ["--config.model_init={'img': 'a'}"]
-  assert cli._with_fields(config, words) == []
+  assert cli.with_fields(config, words) == []
   assert config.schedule.warmup_steps == 7
-  assert cli._with_fields(config, ["--config.model_init=runs/lit"]) == []
+  assert cli.with_fields(config, ["--config.model_init=runs/lit"]) == []
   assert config.model_init == "runs/lit"
 
 
@@ -99,9 +99,9 @@ def test_what_is_wrong_with_a_config(path, tmp_path):
   ):
     cli.load_config(str(tmp_path / "dtype.py"))
   with pytest.raises(ValueError, match=r"in config.evals: 'vla'. Did you mean"):
-    cli._with_fields(cli.load_config(path), ["--config.evals.vla=None"])
+    cli.with_fields(cli.load_config(path), ["--config.evals.vla=None"])
   with pytest.raises(flags.Error, match=r"--config.lr=x: could not convert"):
-    cli._with_fields(cli.load_config(path), ["--config.lr=x"])
+    cli.with_fields(cli.load_config(path), ["--config.lr=x"])
 
 
 def test_a_config_may_name_what_is_trusted(tmp_path):

@@ -18,11 +18,13 @@ import typing
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
+from absl import flags
+
 import dpn.tasks
 from dpn import atomic, errors, paths, schema
 from dpn.scripts.results import arms as result_arms
 from dpn.scripts.results import output
-from dpn.trainers import config_keys
+from dpn.trainers import cli, config_keys
 from dpn.trainers import workdir as workdir_lib
 
 INDEX = "sweep.json"
@@ -82,11 +84,15 @@ class Arm:
   def started(self) -> bool:
     return os.path.exists(os.path.join(self.workdir, "config.json"))
 
+  @property
+  def flags(self) -> list[str]:
+    return [f"--config.{k}={v}" for k, v in self.overrides.items()]
+
   def command(self, config: str) -> list[str]:
     """Returns the training command, without the interpreter."""
-    fields = [f"--config.{k}={v}" for k, v in self.overrides.items()]
     config = f"{config}:{self.arg}" if self.arg else config
-    return [*TRAINER, "--config", config, "--workdir", self.workdir, *fields]
+    run = ["--config", config, "--workdir", self.workdir]
+    return [*TRAINER, *run, *self.flags]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -186,6 +192,8 @@ def find(
   chosen = [arm for arm in arms if matches(arm.name) or matches(arm.run_name)]
   if not chosen:
     known = {arm.name for arm in arms}
+    if not known:
+      raise ValueError(f"{config}: sweep({arg!r}) lists no arm.")
     raise ValueError(errors.unknown("arm in --select:", select, known))
   return chosen
 
@@ -209,22 +217,24 @@ def _arm(get_config, entry, out, overrides):
       f"--set seed={overrides['seed']}: all seeds would be the same run. Give "
       "--seeds, how many, or the sweep's own argument for seeds."
     )
-  fields = {**entry.get("overrides", {}), **overrides}
+  entry = entry | {"overrides": {**entry.get("overrides", {}), **overrides}}
+  arm = Arm(**entry, workdir=os.path.join(out, folder))
   try:
-    config = get_config(entry["arg"])
+    config = get_config(arm.arg)
     known = config_keys.known(config)
-    for field in fields:
+    for field in arm.overrides:
       errors.check_known("field", field.partition(".")[0], known)
+    cli.with_fields(config, arm.flags)
     if "model" in config:
       dpn.tasks.make(config)
-  except (ValueError, KeyError) as e:
+  except (ValueError, KeyError, flags.Error) as e:
     raise ValueError(f"Arm {folder}: {e}") from e
-  if config.get("seed") != entry["seed"]:
+  if config.get("seed") != arm.seed:
     raise ValueError(
       f"Arm {folder}: its config has seed {config.get('seed')}, its entry in "
-      f"sweep() {entry['seed']}. They must agree."
+      f"sweep() {arm.seed}. They must agree."
     )
-  return Arm(**entry | {"overrides": fields}, workdir=os.path.join(out, folder))
+  return arm
 
 
 def write_index(config: str, arg: str, out: str, arms: Sequence[Arm]):
