@@ -1,4 +1,4 @@
-"""The parts in docs/extending.md train in a folder outside the checkout."""
+"""The parts in docs/extending.md work in a folder outside the checkout."""
 
 import json
 import os
@@ -7,12 +7,18 @@ import re
 import subprocess
 import sys
 
+import jax
 import numpy as np
 import pytest
 import safetensors
 from PIL import Image
 
-from dpn.trainers import cli, loop
+from dpn import tasks
+from dpn.input_pipeline import pp
+from dpn.scripts import compile as compile_lib
+from dpn.scripts import evaluate, report, tables
+from dpn.scripts.compilation import programs
+from dpn.trainers import cli, conftest, loop
 
 ROOT = pathlib.Path(__file__).parents[1]
 TEXT = (ROOT / "docs/extending.md").read_text()
@@ -57,36 +63,26 @@ CLASSIFY = """
 REGRESS = """
   config.task = "mypkg.tasks:Brightness"
   config.net_width = 4
+  config.ckpt_steps = 2
+  config.log_grad_depth = True
   config.evals = {"val": {
     "type": "mean", "data": test, "pp_fn": TAIL, "log_steps": 4}}
   return config
 """
 
 
-def train(folder, config):
-  """Returns the metrics and the parameters of a run started in `folder`."""
+def write(folder, config):
+  """Writes the package, and the config beside it."""
+  (folder / "mypkg").mkdir()
   for path, text in BLOCKS:
-    (folder / "mypkg").mkdir(exist_ok=True)
     (folder / path).write_text(text)
   (folder / "config.py").write_text(config)
-  done = subprocess.run(
-    [
-      *(sys.executable, "-m", "dpn.trainers.train"),
-      *("--config=config.py", "--workdir=run"),
-    ],
-    cwd=folder,
-    env=os.environ | {"PYTHONPATH": str(ROOT)},
-    capture_output=True,
-    text=True,
-  )
-  assert done.returncode == 0, done.stdout + done.stderr
-  return results(folder)
 
 
-def results(folder):
-  metrics = json.loads((folder / "run/done.json").read_text())["metrics"]
-  path = folder / "run/params.safetensors"
-  with safetensors.safe_open(path, "numpy") as file:
+def results(run):
+  """Returns the last metrics of a run, and its parameters."""
+  metrics = json.loads((run / "done.json").read_text())["metrics"]
+  with safetensors.safe_open(run / "params.safetensors", "numpy") as file:
     params = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
   return metrics, params
 
@@ -115,14 +111,26 @@ def test_config(tmp_path):
   (tmp_path / "config.py").write_text(config)
   loaded = cli.load_config(str(tmp_path / "config.py"))
   loop.train(loaded, str(tmp_path / "run"))
-  metrics, params = results(tmp_path)
+  metrics, params = results(tmp_path / "run")
   # After one step of a head that starts at zero: three classes, a third each.
   assert metrics["val/loss"] == pytest.approx(np.log(3), rel=0.1)
   assert params["head/kernel"].shape == (32, 3)
 
 
 def test_parts_of_a_model(tmp_path):
-  metrics, params = train(tmp_path, COMMON + CLASSIFY)
+  write(tmp_path, COMMON + CLASSIFY)
+  done = subprocess.run(
+    [
+      *(sys.executable, "-m", "dpn.trainers.train"),
+      *("--config=config.py", "--workdir=run"),
+    ],
+    cwd=tmp_path,
+    env=os.environ | {"PYTHONPATH": str(ROOT)},
+    capture_output=True,
+    text=True,
+  )
+  assert done.returncode == 0, done.stdout + done.stderr
+  metrics, params = results(tmp_path / "run")
   classes = [f"per_class/class_{i}" for i in range(8)]
   # All images of a class are the same, so all or none of them are right.
   assert {0, 1} >= {metrics[name] for name in classes}
@@ -136,8 +144,24 @@ def test_parts_of_a_model(tmp_path):
   assert metrics["lr"] == pytest.approx(0.01 * (1 - 0.75**0.5))
 
 
-def test_task(tmp_path):
-  metrics, params = train(tmp_path, COMMON + REGRESS)
+def test_task_through_every_tool(tmp_path, monkeypatch):
+  write(tmp_path, COMMON + REGRESS)
+  monkeypatch.syspath_prepend(tmp_path)
+  monkeypatch.setattr(pp, "OPS", dict(pp.OPS))
+  monkeypatch.setattr(pp, "_added", [])
+  config = cli.load_config(str(tmp_path / "config.py"))
+  runs = tmp_path / "runs"
+  loop.train(config, str(runs / "whole"))
+  with conftest.killed_at(3):
+    loop.train(config, str(runs / "killed"))
+  loop.train(config, str(runs / "killed"))
+  for name in ("metrics.jsonl", "params.safetensors"):
+    whole, killed = (
+      (runs / x / name).read_bytes() for x in ("whole", "killed")
+    )
+    assert whole == killed, name
+  metrics, params = results(runs / "whole")
+  assert {"grad_norm/layers_0", "grad_norm/layers_1"} <= metrics.keys()
   images = -np.ones((8, 16, 16, 3))  # in [-1, 1]; the test set has five of each
   for side, image in enumerate(images):
     image[: 2 * side, : 2 * side] = 1
@@ -146,3 +170,17 @@ def test_task(tmp_path):
   y = hidden @ params["layers_1/kernel"] + params["layers_1/bias"]
   want = np.square(y[:, 0] - x.mean(-1)).mean()
   assert metrics["val/loss"] == pytest.approx(want, rel=1e-5)
+  for path in (runs / "whole", runs / "whole/checkpoints"):
+    row = evaluate.evaluate(config, str(path))
+    assert row == {"step": 4, "val/loss": metrics["val/loss"]}
+  step = compile_lib.build_step(config, jax.devices()[:1])
+  [(_, program)] = programs.lower(config, step, ["val"])
+  assert "dot_general" in program.as_text()
+  report.main([str(runs), "-o", str(tmp_path / "report.html")])
+  assert "killed" in (tmp_path / "report.html").read_text()
+  tables.main([str(runs)])
+
+
+def test_a_task_that_is_none_is_refused():
+  with pytest.raises(ValueError, match="must be a class that derives from"):
+    tasks.find({"task": "collections:OrderedDict"})
