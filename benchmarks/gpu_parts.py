@@ -62,7 +62,7 @@ def memory(setting: step_peers.Setting) -> dict[str, int]:
     f'|onehot({step_peers.NUM_CLASSES}, key="label", key_result="labels")'
     '|keep("image", "labels")'
   )
-  return compile_lib.estimate(config)
+  return compile_lib.memory(*compile_lib.compile_step(config))
 
 
 def numbers(setting: step_peers.Setting) -> dict[str, dict[str, Any]]:

@@ -49,7 +49,6 @@ from dpn.scripts.compilation import (
 from dpn.scripts.results import output
 from dpn.trainers import build, cli, config_keys
 
-REST = "activations, gradients"
 _GIB = 2**30
 _HELP = "--fit tries what helps: grad_accum, remat_policy, fsdp, fewer images."
 
@@ -99,13 +98,9 @@ def memory(step: build.TrainStep, compiled) -> dict[str, int]:
     "batch": per_device(step.batch_shapes),
   }
   # TPUs pad the last two dimensions of arrays.
-  padding = said.argument_size_in_bytes - sum(parts.values())
-  return parts | {"padding": max(padding, 0), REST: said.temp_size_in_bytes}
-
-
-def estimate(config) -> dict[str, int]:
-  """Returns `memory` of a config on the devices that JAX has."""
-  return memory(*compile_step(config))
+  padding = max(said.argument_size_in_bytes - sum(parts.values()), 0)
+  rest = {"activations, gradients": said.temp_size_in_bytes}
+  return parts | {"padding": padding} | rest
 
 
 def per_device(shapes) -> int:

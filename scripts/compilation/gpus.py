@@ -12,9 +12,7 @@ from jax.experimental import topologies
 _FLAGS = "--xla_gpu_enable_triton_gemm=false --xla_gpu_autotune_level=0"
 _DATA = "--xla_gpu_cuda_data_dir"
 _HOST = 8  # GPUs
-EXTRA = "pip install -e '.[compile-gpu]'"
-
-
+# XLA's GpuTargetConfigProto.
 _TARGET = """\
 gpu_device_info {{
 threads_per_block_limit: 1024
@@ -39,23 +37,16 @@ registers_per_block_limit: 65536
 platform_name: "CUDA"
 """
 _KIB, _MIB = 2**10, 2**20
-
-
-def _target(**fields):
-  """Returns XLA's GpuTargetConfigProto, from NVIDIA's white papers."""
-  return _TARGET.format(**fields, optin=fields["shared"] - _KIB)
-
-
 _H100 = {"major": 9, "cores": 132, "fpus": 128, "shared": 228 * _KIB}
 _H100 |= {"l2": 50 * _MIB, "clock": 1.98}  # GHz
-GPUS = {  # what XLA asks of each, as text
-  "a100": _target(
+GPUS = {  # for _TARGET, from NVIDIA's white papers
+  "a100": {
     **{"major": 8, "cores": 108, "fpus": 64, "shared": 164 * _KIB},
     **{"l2": 40 * _MIB, "clock": 1.41, "bandwidth": 2039 * 10**9},
-    memory=80 << 30,
-  ),
-  "h100": _target(**_H100, bandwidth=3350 * 10**9, memory=80 << 30),
-  "h200": _target(**_H100, bandwidth=4800 * 10**9, memory=141 * 10**9),
+    "memory": 80 << 30,
+  },
+  "h100": _H100 | {"bandwidth": 3350 * 10**9, "memory": 80 << 30},
+  "h200": _H100 | {"bandwidth": 4800 * 10**9, "memory": 141 * 10**9},
 }
 
 
@@ -82,11 +73,15 @@ def devices(name: str, count: int) -> list[jax.Device]:
   if not find_compiler():
     raise ValueError(
       f"--target={target} needs XLA's compiler for CUDA and nvcc's ptxas, but "
-      f"no GPU: {EXTRA}."
+      "no GPU: pip install -e '.[compile-gpu]'."
     )
   hosts, each = max(1, count // _HOST), min(count, _HOST)
+  optin = GPUS[name]["shared"] - _KIB
   found = topologies.get_topology_desc(
-    "", platform="cuda", target_config=GPUS[name], topology=f"1x{hosts}x{each}"
+    "",
+    platform="cuda",
+    target_config=_TARGET.format(**GPUS[name], optin=optin),
+    topology=f"1x{hosts}x{each}",
   )
   return found.devices
 
@@ -100,9 +95,8 @@ def find_compiler() -> bool:
   roots = list(spec.submodule_search_locations or ()) if spec else []
   tools = [os.path.join(root, "cuda_nvcc") for root in roots]
   nvcc = next(filter(os.path.isdir, tools), None)
-  if not (nvcc and importlib.util.find_spec("jax_plugins")):
-    return False
-  if not importlib.util.find_spec("jax_plugins.xla_cuda12"):
+  plugins = ("jax_plugins", "jax_plugins.xla_cuda12")
+  if not (nvcc and all(map(importlib.util.find_spec, plugins))):
     return False
   before, flags = os.environ.get("XLA_FLAGS", ""), f"{_DATA}={nvcc} {_FLAGS}"
   if flags not in before:  # an earlier target may have set them
