@@ -48,7 +48,7 @@ def convert(
     ValueError, OSError: the checkpoint cannot be read, converted or written.
   """
   folder.check_target(target, to)
-  model = _read(source, options or {}, arch)
+  model = read(source, options, arch)
   if resolution is not None:
     model = resolutions.at_resolution(model, (resolution, resolution))
   if fold_norms:
@@ -60,14 +60,14 @@ def convert(
   return [*model.notes, *exported.notes, f"Wrote {target}."]
 
 
-def read(path: str, told: Sequence[str] = ()) -> vit_params.VitParams:
-  """Returns the model of any checkpoint; `told` has the items of --set."""
-  return _read(path, parse_options(told))
-
-
-def _read(path, options, arch=None):
+def read(
+  path: str,
+  options: Mapping[str, object] | None = None,
+  arch: str | None = None,
+) -> vit_params.VitParams:
+  """Returns the model of any checkpoint; see `convert`."""
   with damage.reading(path):
-    return vit_params.read(path, options, arch, dpn.tasks.model_options)
+    return vit_params.read(path, options or {}, arch, dpn.tasks.model_options)
 
 
 def of_timm() -> str:

@@ -76,9 +76,7 @@ def test_no_position_for_the_class_token(tmp_path, source):
   target = str(tmp_path / "x.safetensors")
   convert.convert(path, target, "timm", options=HEADS, no_embed_class=True)
   got, want = (safetensors.numpy.load_file(p) for p in (target, path))
-  assert got.keys() == want.keys()
-  for name, x in want.items():
-    np.testing.assert_array_equal(got[name], x, name)
+  testing.assert_equal(got, want)
 
 
 def test_metadata_is_recorded_and_honoured(tmp_path, source):
@@ -128,23 +126,17 @@ def test_a_row_of_positions_for_the_class_token(tmp_path):
   assert any("The first of 10 rows of" in note for note in notes)
   got = dict(np.load(target))
   assert json.loads(str(got.pop("metadata")))["layout"] == "ours"
-  assert got.keys() == {f"params/{name}" for name in want}
-  for name, x in want.items():
-    np.testing.assert_array_equal(got[f"params/{name}"], x, name)
+  testing.assert_equal(got, {f"params/{k}": x for k, x in want.items()})
 
 
 @pytest.mark.parametrize(
-  ("to", "ln0", "ln1"),
+  ("to", "embedding", "ln1"),
   [
-    ("timm", "patch_embed.ln0", "patch_embed.norm"),
-    (
-      "hf",
-      "vit.embeddings.patch_embeddings.ln0",
-      "vit.embeddings.patch_embeddings.ln1",
-    ),
+    ("timm", "patch_embed", "norm"),
+    ("hf", "vit.embeddings.patch_embeddings", "ln1"),
   ],
 )
-def test_dual_patchnorm_keeps_its_norms(tmp_path, to, ln0, ln1):
+def test_dual_patchnorm_keeps_its_norms(tmp_path, to, embedding, ln1):
   path, params = testing.write_ours(tmp_path)
   target, back = (str(tmp_path / f"{n}.safetensors") for n in "ab")
   notes = "\n".join(convert.convert(path, target, to, extra_modules=True))
@@ -152,41 +144,32 @@ def test_dual_patchnorm_keeps_its_norms(tmp_path, to, ln0, ln1):
   assert "docs/checkpoints.md" in notes
   flat = safetensors.numpy.load_file(target)
   np.testing.assert_array_equal(
-    flat[f"{ln1}.weight"], params["stem"]["ln1"]["scale"]
+    flat[f"{embedding}.{ln1}.weight"], params["stem"]["ln1"]["scale"]
   )
-  assert flat[f"{ln0}.bias"].shape == (27,)
+  assert flat[f"{embedding}.ln0.bias"].shape == (27,)
   convert.convert(target, back, "ours")
   got, want = safetensors.numpy.load_file(back), trees.flatten(params)
-  assert got.keys() == want.keys()
-  for name, x in want.items():
-    np.testing.assert_array_equal(got[name], x, name)
+  testing.assert_equal(got, want)
 
 
 def test_resolution(tmp_path):
-  path, old = testing.write_ours(
-    tmp_path, stem_ln="none", posemb_join_kw={"cls": True}
-  )
-  target = tmp_path / "x.safetensors"
-  convert.convert(path, str(target), "timm", resolution=15)
+  """The size of the preprocessing may be that of the new positions: DINOv2."""
+  crop = "resize_small(17, 'bicubic')|central_crop(15)|value_range(-1, 1)"
+  kw = {"stem_ln": "none", "posemb_join_kw": {"cls": True}}
+  path, old = testing.write_ours(tmp_path, pp=crop, **kw)
+  for px, kept in ((12, None), (15, crop)):
+    target = str(tmp_path / f"{px}.safetensors")
+    notes = convert.convert(path, target, "timm", resolution=px)
+    assert json.loads(testing.metadata(target)["timm"])["img_size"] == px
+    assert json.loads(testing.metadata(target)["pp"]) == kept
+    left_out = f"Left out, as it is for another size: {crop!r}." in notes
+    assert left_out == (kept is None)
   new = safetensors.numpy.load_file(target)
   assert new["pos_embed"].shape == (1, 26, 8)
   grid = new["pos_embed"][0, 1:].reshape(5, 5, 8)
   np.testing.assert_array_equal(
     grid[::2, ::2], old["pos_embedding"][0, 1:].reshape(3, 3, 8)
   )
-  assert json.loads(testing.metadata(target)["timm"])["img_size"] == 15
-
-
-def test_resolution_and_preprocessing(tmp_path):
-  """Whose size may be that of the new positions, as DINOv2's is."""
-  crop = "resize_small(17, 'bicubic')|central_crop(15)|value_range(-1, 1)"
-  path, _ = testing.write_ours(tmp_path, stem_ln="none", pp=crop)
-  for px, kept in ((15, crop), (12, None)):
-    target = str(tmp_path / f"{px}.safetensors")
-    notes = convert.convert(path, target, "timm", resolution=px)
-    assert json.loads(testing.metadata(target)["pp"]) == kept
-    left_out = f"Left out, as it is for another size: {crop!r}." in notes
-    assert left_out == (kept is None)
 
 
 def test_checkpoints_of_a_run(tmp_path):
@@ -218,9 +201,7 @@ def test_checkpoints_of_a_run(tmp_path):
     target = str(tmp_path / f"{i}.safetensors")
     notes = convert.convert(path, target, "ours")
     got = safetensors.numpy.load_file(target)
-    assert got.keys() == want.keys()
-    for name, x in want.items():
-      np.testing.assert_array_equal(got[name], x, name)
+    testing.assert_equal(got, want)
   assert any("according to the run's config.json" in note for note in notes)
   with pytest.raises(FileNotFoundError, match=r"step 7 .*steps \[3\]"):
     convert.convert(f"{folder}/7", str(tmp_path / "x.npz"), "big_vision")

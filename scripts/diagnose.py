@@ -255,7 +255,7 @@ def from_file(
   path: str, told: list[str]
 ) -> tuple[dict, list[str], list[pd.DataFrame]]:
   """Returns what a parameter file shows: numbers, texts and tables."""
-  model = convert.read(path, told)
+  model = convert.read(path, convert.parse_options(told))
   found = learned.learned(model)
   notes = [note for note in model.notes if note.startswith("Assumed")]
   return found, [learned.text(path, found), *notes], learned.tables(found)
