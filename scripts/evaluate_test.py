@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from dpn import errors, metrics
+from dpn import metrics
 from dpn.input_pipeline import pp
 from dpn.scripts import evaluate
 from dpn.scripts.evaluation import checkpoints
@@ -31,30 +31,28 @@ def run(tmp_path_factory):
   return config, folder, metrics.read(str(folder / "metrics.jsonl"))
 
 
-def _evaluated(row):
-  prefixes = ("test/", "fewshot/")
-  return {k: v for k, v in row.items() if k.startswith(prefixes)}
+def _evaluated(row, *evals):
+  return {k: v for k, v in row.items() if k.partition("/")[0] in evals}
 
 
-def _check(got, want):
-  assert got.keys() == want.keys()
-  for name, value in want.items():
-    np.testing.assert_allclose(got[name], value, rtol=1e-6, err_msg=name)
+def _close_to(row):
+  return pytest.approx(row, rel=1e-6, abs=0)
 
 
 def test_a_run_and_its_checkpoints(run):
   config, folder, rows = run
-  final = {"step": 4} | _evaluated(rows[-1])
+  final = {"step": 4} | _evaluated(rows[-1], "test", "fewshot")
   assert len(final) > 4
   own = checkpoints.config_of(str(folder))
-  _check(evaluate.evaluate(own, str(folder)), final)
-  test = {k: v for k, v in final.items() if k.startswith(("step", "test/"))}
+  assert evaluate.evaluate(own, str(folder)) == _close_to(final)
+  test = _evaluated(final, "step", "test")
   there = folder / "checkpoints"
-  _check(evaluate.evaluate(config, str(there), ["test"]), test)
+  assert evaluate.evaluate(config, str(there), ["test"]) == _close_to(test)
   [early] = [row for row in rows if row["step"] == 2]
-  want = {"step": 2} | _evaluated(early)
+  want = {"step": 2} | _evaluated(early, "test")
   own = checkpoints.config_of(str(there / "2"))
-  _check(evaluate.evaluate(own, str(there / "2"), ["test"]), want)
+  got = evaluate.evaluate(own, str(there / "2"), ["test"])
+  assert got == _close_to(want)
   assert final["test/loss"] != want["test/loss"]
 
 
@@ -97,8 +95,7 @@ def test_parameters_from_elsewhere(run, tmp_path):
   np.savez(tmp_path / "other.npz", **params)
   got = evaluate.evaluate(config, str(tmp_path / "other.npz"), ["fewshot"])
   assert got.pop("step") is None
-  want = _evaluated(rows[-1])
-  _check(got, {k: v for k, v in want.items() if k.startswith("fewshot/")})
+  assert got == _close_to(_evaluated(rows[-1], "fewshot"))
   with pytest.raises(ValueError, match=r"head/kernel +\(16, 10\) +\(16, 7\)"):
     evaluate.evaluate(config, str(tmp_path / "other.npz"), ["test"])
 
@@ -109,7 +106,6 @@ def test_parameters_from_elsewhere(run, tmp_path):
     ("", ["tets"], {}, r"in --evals: 'tets'. Did you mean 'test'\? Known: few"),
     ("", ["test"], {"model.width": 8}, r"cls +\(1, 1, 8\) +\(1, 1, 16\)"),
     ("", ["test"], {"model.width": 8}, "Give the config of the model in the"),
-    ("", ["test"], {"model.stem_ln": "none"}, r"stem/ln0/bias.*unexpected"),
     ("", ["test"], {"model.gelu": "exact"}, "gelu: tanh in the file, exact in"),
     (
       "",
@@ -139,23 +135,12 @@ def test_running_statistics_come_with_the_parameters(run, tmp_path):
   path = str(tmp_path / "params.safetensors")
   got = evaluate.evaluate(config, path, ["test"])
   assert got.pop("step") == 2
-  want = _evaluated(rows[-1])
-  _check(got, {k: v for k, v in want.items() if k.startswith("test/")})
+  assert got == _close_to(_evaluated(rows[-1], "test"))
   _, other, _ = run
   with pytest.raises(
     ValueError, match="norm: layernorm in the file, batchnorm"
   ):
     evaluate.evaluate(config, str(other), ["test"])
-
-
-def test_logits_beyond_float32(run, tmp_path):
-  config, folder, _ = run
-  params = safetensors.numpy.load_file(folder / "params.safetensors")
-  params["head/kernel"] = np.full((16, 10), 3e38, np.float32)
-  np.savez(tmp_path / "huge.npz", **params)
-  message = r"^Evaluator 'test' failed: .* finite numbers, got test/loss = nan"
-  with pytest.raises(errors.EvaluatorError, match=message):
-    evaluate.evaluate(config, str(tmp_path / "huge.npz"), ["test"])
 
 
 def test_table():

@@ -92,26 +92,19 @@ def test_a_checkpoint_of_no_run(run, tmp_path):
     predict.predict(str(tmp_path / "vit.npz"), paths)
 
 
-@pytest.mark.parametrize(
-  ("name", "content", "message"),
-  [
-    ("notes.txt", b"no picture", "notes.txt: .*not a whole image"),
-    (None, None, "No such file or directory: .*missing.jpg"),
-  ],
-)
-def test_what_is_no_picture(run, tmp_path, name, content, message):
-  path = tmp_path / (name or "missing.jpg")
-  if content:
-    path.write_bytes(content)
-  with pytest.raises(SystemExit, match=message):
-    predict.main([str(run[0]), str(path)])
+def test_what_is_no_picture(run, tmp_path):
+  (tmp_path / "notes.txt").write_bytes(b"no picture")
+  for name, message in (
+    ("notes.txt", "notes.txt: .*not a whole image"),
+    ("missing.jpg", "No such file or directory: .*missing.jpg"),
+  ):
+    with pytest.raises(SystemExit, match=message):
+      predict.main([str(run[0]), str(tmp_path / name)])
 
 
 def test_folders_that_will_not_do(tmp_path):
   with pytest.raises(ValueError, match="append data=/path/to/photos"):
     images.get_config("runlocal")
-  with pytest.raises(ValueError, match="holds 0 classes with images"):
-    images.get_config(f"data={tmp_path}")
   testing.class_folders(tmp_path / "val")
   with pytest.raises(ValueError, match="holds val, but no 'train'"):
     images.get_config(f"data={tmp_path}")

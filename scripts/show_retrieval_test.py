@@ -87,11 +87,6 @@ def test_bad_queries(tmp_path):
       show_retrieval.main([str(tmp_path), *args])
 
 
-def test_no_run(tmp_path):
-  with pytest.raises(SystemExit, match="is not the folder of a run"):
-    show_retrieval.main([str(tmp_path)])
-
-
 @pytest.mark.slow
 def test_a_run_and_its_report(tmp_path):
   config = conftest.contrastive_config()

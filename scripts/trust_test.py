@@ -65,14 +65,6 @@ def whole(tmp_path_factory):
   return folder, params, vit.options(model)
 
 
-def _readers(run, folder):
-  """Yields what reads a run, each as a function without arguments."""
-  image = str(folder / "image.png")
-  yield lambda: predict.main([run, image])
-  yield lambda: evaluate.evaluate(checkpoints.config_of(run), run)
-  yield lambda: checkpoints.of_run(run, "classification")
-
-
 def _refuse(read, module="planted"):
   with pytest.raises((ValueError, SystemExit), match=f"--trust {module}"):
     read()
@@ -80,19 +72,18 @@ def _refuse(read, module="planted"):
 
 @pytest.mark.parametrize("field", CONFIG)
 def test_config_of_a_run(field, whole, trace, tmp_path):
-  config = ml_collections.ConfigDict(json.loads(_read(whole[0])))
+  config = ml_collections.ConfigDict(
+    json.loads((whole[0] / "config.json").read_text())
+  )
   with config.ignore_type():
     config.update_from_flattened_dict({field: CONFIG[field]})
-  run = tmp_path / "run"
-  run.mkdir()
-  (run / "config.json").write_text(config.to_json())
-  (run / "params.safetensors").symlink_to(whole[0] / "params.safetensors")
-  for read in _readers(str(run), tmp_path):
-    _refuse(read)
-
-
-def _read(folder):
-  return (folder / "config.json").read_text()
+  (tmp_path / "config.json").write_text(config.to_json())
+  link = tmp_path / "params.safetensors"
+  link.symlink_to(whole[0] / "params.safetensors")
+  run = str(tmp_path)
+  _refuse(lambda: predict.main([run, "image.png"]))
+  _refuse(lambda: evaluate.evaluate(checkpoints.config_of(run), run))
+  _refuse(lambda: checkpoints.of_run(run, "classification"))
 
 
 @pytest.mark.parametrize("option", OPTIONS)
@@ -124,7 +115,7 @@ def test_what_is_trusted(whole, trace, tmp_path, monkeypatch):
 
 
 def test_config_of_a_checkpoint_without_parameters(whole, trace, tmp_path):
-  config = json.loads(_read(whole[0]))
+  config = json.loads((whole[0] / "config.json").read_text())
   config["model"]["norm"] = "planted:X"
   config |= {"model_name": "vit"}
   (tmp_path / "config.json").write_text(json.dumps(config))
@@ -146,7 +137,7 @@ def test_data(trace, tmp_path):
   (tmp_path / "source.json").write_text(json.dumps(itself))
   with pytest.raises(ValueError, match=r"source.json is damaged.*Recursion"):
     sources.make(itself)
-  where = data_conftest.write_tfds(tmp_path, "x", {"y": [{"a": 1}]}, {"a": 7})
+  data_conftest.write_tfds(tmp_path, "x", {"y": [{"a": 1}]}, {"a": 7})
   path = tmp_path / "x" / "1.0.0" / "features.json"
   told = path.read_text().replace(
     "tensorflow_datasets.core.features.class_label_feature", "planted"
@@ -158,7 +149,6 @@ def test_data(trace, tmp_path):
     ValueError, match=r"names the class 'planted\.ClassLabel'"
   ):
     sources.make(data)
-  assert where
 
 
 def test_sweep(trace, tmp_path):
