@@ -1,4 +1,4 @@
-"""A small run of segmentation through every tool: resumed, drawn, reported."""
+"""A small run of segmentation, evaluated, drawn and counted."""
 
 import json
 
@@ -8,18 +8,16 @@ import numpy as np
 import pytest
 
 from dpn import metrics, tasks
-from dpn.scripts import count, evaluate, fake_data, report, show_predictions
+from dpn.scripts import count, evaluate, fake_data, show_predictions
 from dpn.scripts.show import command
-from dpn.trainers import conftest, loop
+from dpn.trainers import loop
 
 NAMES = ["dark", "bright"]
 
 
-@pytest.fixture(name="config", scope="module")
-def _config(tmp_path_factory):
+def _config(path):
   """Returns a run on images in which bright pixels are of class 1."""
   rng = np.random.default_rng(0)
-  path = tmp_path_factory.mktemp("data") / "maps.npz"
   arrays = {}
   for split in ("train", "test"):
     coarse = rng.uniform(-1, 1, (16, 4, 6, 1)).round()
@@ -35,10 +33,10 @@ def _config(tmp_path_factory):
     "num_classes": 2,
     "total_steps": 30,
     "log_training_steps": 10,
-    "ckpt_steps": 10,
     "model": {"width": 16, "depth": 1, "mlp_dim": 32, "num_heads": 2}
     | {"patch_size": (2, 2), "stem_ln": "post", "stoch_depth": 0.1},
-    "input": {"data": {**data, "split": "train"}, "batch_size": 8, "pp": ""},
+    "input": {"data": {**data, "split": "train"}, "batch_size": 8}
+    | {"pp": 'random_crop_with_mask(8)|keep("image", "labels")'},
     "optax_name": "scale_by_adam",
     "lr": 0.02,
     "schedule": {"decay_type": "polynomial", "power": 0.9},
@@ -53,45 +51,31 @@ def _config(tmp_path_factory):
         "log_steps": 30,
       }
     },
-    "table": {"recipe": "maps", "arch": "16x1/2", "metric": "test/miou"},
   })  # fmt: skip
 
 
 @pytest.mark.slow
-def test_train_resume_evaluate_draw_report(config, tmp_path, capsys):
-  config.input.pp = 'random_crop_with_mask(8)|keep("image", "labels")'
-  whole, killed = tmp_path / "whole", tmp_path / "killed"
-  loop.train(config, str(whole))
-
-  with conftest.killed_at(25):
-    loop.train(config, str(killed))
-  loop.train(config, str(killed))
-  assert "from step 20: this run's checkpoint" in capsys.readouterr().out
-  for name in ("metrics.jsonl", "params.safetensors"):
-    assert (whole / name).read_bytes() == (killed / name).read_bytes(), name
-
-  last = metrics.read(str(whole / "metrics.jsonl"))[-1]
+def test_train_evaluate_draw_count(tmp_path):
+  config = _config(tmp_path / "maps.npz")
+  run = tmp_path / "run"
+  loop.train(config, str(run))
+  last = metrics.read(str(run / "metrics.jsonl"))[-1]
   assert last["test/miou"] > 0.9
-  row = evaluate.evaluate(config, str(whole))
+  row = evaluate.evaluate(config, str(run))
   assert row == {k: v for k, v in last.items() if k[:4] in ("step", "test")}
 
-  show_predictions.main([str(whole), str(killed), "--images", "3", "0"])
-  picture = cv2.imread(str(whole / command.PREDICTIONS))
+  show_predictions.main([str(run), str(run), "--images", "3", "0"])
+  picture = cv2.imread(str(run / command.PREDICTIONS))
   assert picture.shape[:2] > (100, 400)
   assert picture.std() > 20
   names, [(index, example, predicted), _] = show_predictions.predict(
-    str(whole), [3, 0]
+    str(run), [3, 0]
   )
   assert (names, index) == (NAMES, 3)
   with pytest.raises(ValueError, match=r"--images \[-1\]: expected 0 to"):
-    show_predictions.predict(str(whole), [-1])
+    show_predictions.predict(str(run), [-1])
   right = predicted[1:] == example["labels"][1:]
   assert right.mean() > 0.9
-
-  report.main([str(tmp_path), "-o", str(tmp_path / "report.html")])
-  page = (tmp_path / "report.html").read_text()
-  assert "maps 16x1/2: test, class by class" in page
-  assert "whole/predictions.png, by scripts.show_predictions" in page
 
   rows = count.count(tasks.make(config), fake_data.spec(config))
   # Of 16 patches; then their logits to 8 rows of 4, and to 8 columns.
