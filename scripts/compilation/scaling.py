@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import matplotlib
+import pandas as pd
 from matplotlib import figure
 
 from dpn import schedules
@@ -120,27 +121,34 @@ def plot(rows: Sequence[Mapping]) -> figure.Figure:
   """Returns a figure of the bounds, and of the cores a host, by devices."""
   fig = figure.Figure(figsize=(9.6, 3.6), layout="constrained")
   weak, strong, cores = fig.subplots(1, 3)
-  both = rows[0]  # of weak and strong scaling
-  lines = dict(zip(_NAMES, plots.COLOURS, strict=False))
+  frame = pd.json_normalize([*rows])  # its first row is of both scalings
+  links = plots.COLOURS[2]
   for ax, kind in ((weak, WEAK), (strong, STRONG)):
-    of_kind = [r for r in rows if r["scaling"] == kind or r is both]
-    of_kind.sort(key=lambda row: row["devices"])
-    whole = [r for r in of_kind if r["layout"] == _WHOLE]
-    for bound, colour in lines.items():
-      _line(ax, whole, bound, label=_NAMES[bound], color=colour, marker="o")
+    of_kind = frame[(frame.scaling == kind) | (frame.index == 0)]
+    by_devices = of_kind.set_index("devices").sort_index()
+    layouts = dict([*by_devices.groupby("layout")])
+    whole = layouts[_WHOLE]
+    for bound, label, colour in (
+      ("compute", "compute", plots.COLOURS[0]),
+      ("memory", "memory", plots.COLOURS[1]),
+      ("interconnect", "links", links),
+    ):
+      ms = 1e3 * whole[f"seconds_at_least.{bound}"]
+      ax.plot(ms, label=label, color=colour, marker="o")
     for layout, style in ((_FSDP, "--"), (_2D, ":")):
-      some = [r for r in of_kind if r["layout"] == layout]
-      own = {"color": lines["interconnect"], "linestyle": style, "marker": "s"}
-      _line(ax, some, "interconnect", label=f"links, {layout}", **own)
+      if layout in layouts:
+        ms = 1e3 * layouts[layout]["seconds_at_least.interconnect"]
+        own = {"color": links, "linestyle": style, "marker": "s"}
+        ax.plot(ms, label=f"links, {layout}", **own)
     ax.set_yscale("log")
-    images = both["images"] // (both["devices"] if kind == WEAK else 1)
+    images = frame.images[0] // (frame.devices[0] if kind == WEAK else 1)
     what = "images of each" if kind == WEAK else "images in all"
     ax.set(title=f"{kind} scaling: {images:,} {what}", ylabel="ms at least")
     colour = plots.COLOURS[3 if kind == WEAK else 4]
-    _line(cores, whole, "cores", label=kind, color=colour, marker="o")
+    cores.plot(whole.cores_per_host, label=kind, color=colour, marker="o")
   cores.set(title="input: cores a host at that bound", ylabel="cores")
+  counts = sorted({*frame.devices})
   for ax in (weak, strong, cores):
-    counts = sorted({row["devices"] for row in rows})
     ax.set_xscale("log", base=2)
     ax.set_xticks(counts, map(str, counts))
     ax.set(xlabel="devices")
@@ -150,18 +158,3 @@ def plot(rows: Sequence[Mapping]) -> figure.Figure:
   cores.legend()
   cores.set_ylim(bottom=0)
   return fig
-
-
-_NAMES = {"compute": "compute", "memory": "memory", "interconnect": "links"}
-
-
-def _line(ax, rows, bound, **style):
-  """Draws a bound in ms, or the cores, of rows against their devices."""
-  value = {
-    row["devices"]: row["cores_per_host"]
-    if bound == "cores"
-    else row["seconds_at_least"][bound] * 1e3
-    for row in rows
-  }
-  if value:
-    ax.plot([*value], [*value.values()], **style)

@@ -89,20 +89,19 @@ def parse(target: str) -> tuple[Chip, Sequence[jax.Device] | int | None]:
   name, _, topology = target.partition(":")
   errors.check_known("--target", name, ["local", *CHIPS])
   chip, sizes = CHIPS[name], topology.split("x")
-  if not all(re.fullmatch(r"[1-9]\d*", size) for size in sizes):
+  numbers = all(re.fullmatch(r"[1-9]\d*", size) for size in sizes)
+  if not numbers or (len(sizes) > 1 and not chip.largest):
     raise ValueError(
       f"--target={target!r}: expected a number of devices, as in h100:8 or "
       "cpu:8, or a TPU's topology, as in v5e:16x16 or v5p:4x4x4."
     )
-  if name == "cpu" and len(sizes) == 1:
+  if name == "cpu":
     return chip, int(topology)
-  if name in gpus.GPUS and len(sizes) == 1:
+  if name in gpus.GPUS:
     found = gpus.devices(name, int(topology))
     hosts = len({device.process_index for device in found})
     link = chip.link if hosts == 1 else chip.between_hosts
     return dataclasses.replace(chip, link=link), found
-  if not chip.largest:
-    raise ValueError(f"--target={target!r}: expected a number, as in {name}:8.")
   if len(sizes) != len(chip.largest) or any(
     int(size) > most
     for size, most in zip(sizes, sorted(chip.largest), strict=True)

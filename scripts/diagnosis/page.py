@@ -34,14 +34,9 @@ def page(
   return render.page(title, *map(render.paragraph, words), *shown, *pictures)
 
 
+@matplotlib.rc_context(plots.STYLE)
 def picture(found: dict) -> render.Picture:
   """Returns all curves of a diagnosis, with a caption."""
-  return render.Picture(draw(found), CAPTION)
-
-
-@matplotlib.rc_context(plots.STYLE)
-def draw(found: dict) -> figure.Figure:
-  """Returns all curves of a diagnosis."""
   panels = [*_panels(found)]
   fig = figure.Figure((11.5, 6.4), layout="constrained")
   axes = fig.subplots(2, -(-len(panels) // 2)).ravel()
@@ -55,7 +50,7 @@ def draw(found: dict) -> figure.Figure:
     ax.legend()
   for ax in axes[len(panels) :]:
     ax.set_axis_off()
-  return fig
+  return render.Picture(fig, CAPTION)
 
 
 def _panels(found) -> Iterator[tuple[dict, dict]]:
