@@ -10,11 +10,11 @@ import pytest
 import safetensors
 import safetensors.numpy
 
-from dpn import optim, trees
+from dpn import trees
 from dpn.models import vit
 from dpn.scripts import convert
+from dpn.trainers import build
 from dpn.trainers import conftest as trainers_conftest
-from dpn.trainers import update
 from dpn.weights import checkpoint, files, load
 from dpn.weights import conftest as testing
 
@@ -177,26 +177,15 @@ def test_checkpoints_of_a_run(tmp_path):
   config = trainers_conftest.tiny_config(
     **{"model.norm": "batchnorm", "ema_decay": 0.9}
   )
-  (tmp_path / "config.json").write_text(json.dumps(config.to_dict()))
-  model = vit.Model(10, **config.model)
-  image = np.zeros((1, 16, 16, 1), np.float32)
-  shapes = jax.eval_shape(model.init, jax.random.key(0), image)
+  (tmp_path / "config.json").write_text(config.to_json())
+  fresh = build.from_config(config).step.init(jax.random.key(0))
   rng = np.random.RandomState(0)
-  fill = lambda s: jax.numpy.asarray(rng.rand(*s.shape), s.dtype)
-  variables = dict(jax.tree.map(fill, shapes))
-  params = variables.pop("params")
-  tx, _ = optim.make(config, params, total_steps=6, batch_size=8, data_size=40)
-  state = update.TrainState(
-    jax.numpy.int32(3),
-    jax.tree.map(jax.numpy.zeros_like, params),
-    variables,
-    tx.init(params),
-    ema=params,
-  )
+  noise = lambda x: jax.numpy.asarray(x + rng.rand(*x.shape), x.dtype)
+  state = jax.tree.map(noise, fresh)
   folder = str(tmp_path / "checkpoints")
   with contextlib.closing(checkpoint.Checkpointer(folder)) as saved:
     saved.save(3, state, {"examples_seen": 24})
-  want = trees.flatten(params) | trees.flatten(variables)
+  want = trees.flatten(state.ema) | trees.flatten(state.model_state)
   for i, path in enumerate([str(tmp_path), f"{folder}/3"]):
     target = str(tmp_path / f"{i}.safetensors")
     notes = convert.convert(path, target, "ours")
@@ -289,16 +278,8 @@ def test_full_disk_leaves_nothing(tmp_path, source, monkeypatch):
 
 def test_the_command(tmp_path, source, capsys):
   target = tmp_path / "new/x.npz"
-  convert.main(
-    [
-      source("hf_model"),
-      str(target),
-      "--to",
-      "big_vision",
-      "--set",
-      "num_heads=2",
-    ]
-  )
+  args = ["--to", "big_vision", "--set", "num_heads=2"]
+  convert.main([source("hf_model"), str(target), *args])
   said = capsys.readouterr().out
   assert "layout of Hugging Face transformers" in said
   assert said.endswith(f"Wrote {target}.\n")
