@@ -117,14 +117,10 @@ def test_tables(frame):
 
 
 def test_figures(frame):
-  for name in ("1", "6", "3"):
-    if name == "3":
-      shown, reasons = figures.scale_files(frame)
-      _once(frame, shown, reasons)
-    else:
-      [drawn] = figures.FIGURES[name](frame, figures.DEFAULTS).values()
-      table = {"1": "figure_1"}.get(name, name)
-      assert drawn.left_out == tables.sort_runs(table, frame).left_out
+  for name, table in (("1", "figure_1"), ("6", "6")):
+    [drawn] = figures.FIGURES[name](frame, figures.DEFAULTS).values()
+    assert drawn.left_out == tables.sort_runs(table, frame).left_out
+  _once(frame, *figures.scale_files(frame))
   depth = "grad_norm_mean/embedding"
   again = 0
   for archs in (

@@ -153,18 +153,9 @@ def test_refuses_another_data_set(photos):
     _run(photos)
 
 
-@pytest.mark.parametrize(
-  ("text", "message"),
-  [
-    ('{"shards"', "checksums.json is damaged, expected JSON"),
-    ('{"origin": null}', "checksums.json: shards is missing"),
-    (
-      '{"origin": null, "shards": {"a": [1, "2", "3"]}}',
-      "shards.a.1 must be of type int, got '2'",
-    ),
-  ],
-)
-def test_damaged_checksums(photos, text, message):
+def test_damaged_checksums(photos):
+  text = '{"origin": null, "shards": {"a": [1, "2", "3"]}}'
+  message = "checksums.json: shards.a.1 must be of type int, got '2'"
   directory = photos / "tfds/photos/1.0.0"
   directory.mkdir(parents=True)
   (directory / "checksums.json").write_text(text)

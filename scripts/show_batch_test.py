@@ -144,15 +144,12 @@ def test_texts_alone_and_frames(tmp_path):
     sheet.Cell("wrong"),
   ]
   fig = sheet.draw(cells, 2, headings={0: "Above", 1: "In between"})
-  assert [ax.get_title(loc="left") for ax in fig.axes[::2]] == [
-    *("Above", "In between")
-  ]
+  titles = [ax.get_title(loc="left") for ax in fig.axes[::2]]
+  assert titles == ["Above", "In between"]
   assert fig.axes[1].texts[0].get_text().count("\n") == 7
   assert fig.axes[1].texts[0].get_text().endswith("…")
-  assert [ax.spines["top"].get_visible() for ax in fig.axes[:2]] == [
-    True,
-    False,
-  ]
+  framed = [ax.spines["top"].get_visible() for ax in fig.axes[:2]]
+  assert framed == [True, False]
   fig.savefig(tmp_path / "sheet.png")
   assert (tmp_path / "sheet.png").read_bytes().startswith(b"\x89PNG")
 
