@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import jax
 from jax.experimental import topologies
 
-from dpn import errors
+from dpn import errors, flops
 from dpn.scripts.compilation import gpus
 
 
@@ -41,18 +41,19 @@ class Chip:
     return self.memory_gb * (1 if self.largest else float(share))
 
 
+_PEAKS = flops.PEAKS
 # From Google Cloud's pages on each and NVIDIA's data sheets (SXM, dense), which
 # add up both ways of links. Between hosts of eight GPUs, 400 Gbit/s a GPU as in
 # NVIDIA's DGX H100, 200 in its DGX A100. A GPU's memory is what drivers leave.
 CHIPS = {
   "cpu": Chip(),
-  "v4": Chip(32, 275e12, 1228e9, 150e9, (16, 16, 16)),
-  "v5e": Chip(16, 197e12, 819e9, 100e9, (16, 16)),
-  "v5p": Chip(95, 459e12, 2765e9, 300e9, (16, 20, 28)),
-  "v6e": Chip(32, 918e12, 1640e9, 224e9, (16, 16)),
-  "a100": Chip(79, 312e12, 2039e9, 300e9, between_hosts=25e9),
-  "h100": Chip(79, 989e12, 3350e9, 450e9, between_hosts=50e9),
-  "h200": Chip(139, 989e12, 4800e9, 450e9, between_hosts=50e9),
+  "v4": Chip(32, _PEAKS["TPU v4"], 1228e9, 150e9, (16, 16, 16)),
+  "v5e": Chip(16, _PEAKS["TPU v5 lite"], 819e9, 100e9, (16, 16)),
+  "v5p": Chip(95, _PEAKS["TPU v5p"], 2765e9, 300e9, (16, 20, 28)),
+  "v6e": Chip(32, _PEAKS["TPU v6 lite"], 1640e9, 224e9, (16, 16)),
+  "a100": Chip(79, _PEAKS["NVIDIA A100"], 2039e9, 300e9, between_hosts=25e9),
+  "h100": Chip(79, _PEAKS["NVIDIA H100"], 3350e9, 450e9, between_hosts=50e9),
+  "h200": Chip(139, _PEAKS["NVIDIA H200"], 4800e9, 450e9, between_hosts=50e9),
 }
 _HERE = {  # by jax.Device.device_kind; other variants have slower memories
   "NVIDIA A100-SXM4-80GB": "a100",
