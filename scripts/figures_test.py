@@ -12,6 +12,7 @@ from dpn.scripts import figures as command
 from dpn.scripts.results import figures, measures, run_files, runs
 
 SCALE = "stem/ln0/scale"
+RESULTS = pathlib.Path(__file__).parents[1] / "docs/results"
 
 
 def _write(root, arm, seed, *, gain=0.0, complete=True, arch="B/16"):
@@ -53,6 +54,16 @@ def root(tmp_path):
   return tmp_path
 
 
+def _found(path):
+  return runs.frame(run_files.find([str(path)]))
+
+
+def _draw(path, name, **options):
+  """Returns what a figure shows of the runs at a path, by file."""
+  args = argparse.Namespace(**vars(figures.DEFAULTS) | options)
+  return figures.FIGURES[name](_found(path), args)
+
+
 def test_all_figures_of_a_folder(root, tmp_path, capsys):
   out = tmp_path / "out"
   _write(root, "dpn", 0, arch="S/32")
@@ -81,16 +92,12 @@ def test_what_is_not_done_takes_no_curve_from_others(root):
   rows = [{"step": 1, "loss": 1.0, "val/miou": 0.5}]
   table = {"recipe": "CamVid", "arch": "96x4/8", "metric": "val/miou"}
   testing.write_run(root / "x", config={"table": table}, rows=rows)
-  found = runs.frame(run_files.find([str(root)]))
-  drawn = figures.FIGURES["curves"](found, figures.DEFAULTS)
-  assert [*drawn] == ["curves_loss", "curves_val_prec_1"]
+  assert [*_draw(root, "curves")] == ["curves_loss", "curves_val_prec_1"]
 
 
 def test_runs_without_a_step_have_curves_of_what_was_evaluated(tmp_path):
   testing.write_run(tmp_path / "x", results={"val/prec@1": 0.5})
-  found = runs.frame(run_files.find([str(tmp_path)]))
-  drawn = figures.FIGURES["curves"](found, figures.DEFAULTS)
-  assert [*drawn] == ["curves_val_prec_1"]
+  assert [*_draw(tmp_path, "curves")] == ["curves_val_prec_1"]
 
 
 def _dots(drawn):
@@ -99,18 +106,14 @@ def _dots(drawn):
 
 
 def test_dots_are_the_tables_differences(root):
-  found = runs.frame(run_files.find([str(root)]))
-  drawn = figures.FIGURES["6"](found, figures.DEFAULTS)["table_6"]
+  drawn = _draw(root, "6")["table_6"]
   np.testing.assert_allclose(_dots(drawn), [-1.0, -3.0])  # base and pre
-  own = figures.FIGURES["differences"](found, figures.DEFAULTS)
-  dots = _dots(own["differences_val_prec_1_base"])
+  dots = _dots(_draw(root, "differences")["differences_val_prec_1_base"])
   np.testing.assert_allclose(dots, [1.0, -2.0])  # dpn, pre
 
 
 def test_the_metric_that_differs_comes_first():
-  path = pathlib.Path(__file__).parents[1] / "docs/results/digits.jsonl"
-  found = runs.frame(run_files.find([str(path)]))
-  drawn = figures.FIGURES["differences"](found, figures.DEFAULTS)
+  drawn = _draw(RESULTS / "digits.jsonl", "differences")
   assert [name.split("_base")[0] for name in drawn] == [
     "differences_corruptions_contrast_prec_1",
     "differences_test_prec_1",
@@ -118,12 +121,9 @@ def test_the_metric_that_differs_comes_first():
 
 
 def test_only_the_plain_vit_s_level_is_called_plain():
-  path = pathlib.Path(__file__).parents[1] / "docs/results/camvid.jsonl"
-  found = runs.frame(run_files.find([str(path)]))
-  shown = {}
+  camvid, shown = RESULTS / "camvid.jsonl", {}
   for baseline in ("base", "dpn"):
-    args = argparse.Namespace(**vars(figures.DEFAULTS) | {"baseline": baseline})
-    [drawn] = figures.FIGURES["differences"](found, args).values()
+    [drawn] = _draw(camvid, "differences", baseline=baseline).values()
     shown[baseline] = drawn.figure.axes[0].get_title()
   assert "(plain:\N{NO-BREAK SPACE}30.9)" in shown["base"]
   assert "plain" not in shown["dpn"]
@@ -131,7 +131,7 @@ def test_only_the_plain_vit_s_level_is_called_plain():
 
 def test_panels_are_models_with_their_arms(root):
   _write(root, "dpn", 5, complete=False)
-  found = runs.frame(run_files.find([str(root)]))
+  found = _found(root)
   panels, _ = figures.panels(found, "loss")
   assert list(panels) == ["AugReg B/16"]
   arms = panels["AugReg B/16"]
@@ -160,7 +160,7 @@ def test_panels_do_not_mix_settings(root):
     rows=[{"step": 10, "loss": 9.0}, {"step": 20, "loss": 9.0}],
     seconds=1.0,
   )
-  found = runs.frame(run_files.find([str(root)]))
+  found = _found(root)
   panels, left_out = figures.panels(found, "loss")
   assert list(panels["AugReg B/16"]) == ["ViT", "pre"]
   [(why, paths)] = left_out.items()
@@ -244,11 +244,9 @@ def test_wrong_inputs_end_with_a_sentence(root, tmp_path):
 def test_gradient_norms_are_labelled(root, flags, when, scale):
   for arch in figures.APPENDIX_H:
     _write(root, "dpn", 0, arch=arch)
-  found = runs.frame(run_files.find([str(root)]))
-  args = argparse.Namespace(**{**vars(figures.DEFAULTS), **flags})
   titles = {}
   for name in ("2_left", "4"):
-    [(file, drawn)] = figures.FIGURES[name](found, args).items()
+    [(file, drawn)] = _draw(root, name, **flags).items()
     axes = drawn.figure.axes
     assert axes[0].get_ylabel() == (
       f"gradient norm {when} clipping,\nmean of the last 15 steps"
