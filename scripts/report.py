@@ -60,12 +60,7 @@ CAPTIONS = {
   "6": "Stems relative to Dual PatchNorm. Diamonds: the paper's Table 6. "
   + _DOTS,
 }
-_SECTIONS = {
-  "Curves": ("curves",),
-  "Gradients, and what the first LayerNorm learned": (
-    *("2_left", "4", "2_right", "3"),
-  ),
-}
+_GRADIENTS = "Gradients, and what the first LayerNorm learned"
 _DRAWN = {"figure_1": "1", "6": "6"}  # table → the figure that shows it
 
 
@@ -79,19 +74,22 @@ def report(
   """Returns the page, its tables of results, and why others are missing."""
   frame = runs.frame(found)
   models, wrong = own_runs.models(frame, baseline)
-  results = own_runs.side_by_side(models, interval)
+  results = tables.measured(own_runs.side_by_side(models), interval)
+  every = tables.measured(own_runs.everything(models), interval)
   papers, more = tables.filled(frame, interval)
+  papers = tables.measured(papers, interval)
   args = argparse.Namespace(**{**vars(figures.DEFAULTS), "baseline": baseline})
-  by_class, without = classes.per_class(frame, interval)
+  by_class, without = classes.per_class(frame)
+  by_class = tables.measured(by_class, interval)
   missing = []
   parts = [
-    *_results(frame, models, results, interval, args),
-    *_segmentation(by_class),
+    *_results(frame, models, results, every, args),
+    *([render.heading("Class by class")] if by_class else []),
+    *(render.html(table, level=3) for table in by_class),
     *_predictions(frame),
-    *(
-      part
-      for section, names in _SECTIONS.items()
-      for part in _figures(frame, section, names, args, missing)
+    *_figures(frame, "Curves", ["curves"], args, missing),
+    *_figures(
+      frame, _GRADIENTS, ["2_left", "4", "2_right", "3"], args, missing
     ),
     *_beside_the_paper(frame, papers, args),
     *run_lists.listed(frame),
@@ -120,7 +118,7 @@ def _summary(frame, interval):
   )
 
 
-def _results(frame, models, results, interval, args):
+def _results(frame, models, results, every, args):
   """Returns the results in words, as a figure, as tables, and all metrics."""
   words = own_runs.in_words(models)
   parts = [render.heading("Results"), render.listed(words)]
@@ -130,7 +128,7 @@ def _results(frame, models, results, interval, args):
     titled = [render.heading(table.title, 3)] if len(results) > 1 else []
     parts.append(render.group(*titled, render.cells(table), *notes))
   parts += [render.paragraph(note, "note") for note in own_runs.trials(frame)]
-  if every := own_runs.everything(models, interval):
+  if every:
     shown = [render.html(table, level=4) for table in every]
     parts.append(render.folded("All metrics that were measured", *shown))
   return parts
@@ -156,12 +154,6 @@ def _figures(frame, section, names, args, missing):
   many = frame.arm[~frame.trial].nunique() > len(plots.COLOURS)
   note = f"{_LINES} {_MULTIPLES}" if many else _LINES
   return [render.heading(section), render.paragraph(note, "note"), *shown]
-
-
-def _segmentation(found):
-  """Returns results by class."""
-  parts = [render.html(table, level=3) for table in found]
-  return [render.heading("Class by class"), *parts] if parts else []
 
 
 def _predictions(frame):

@@ -69,6 +69,7 @@ def main(argv: Sequence[str] | None = None):
         "There is nothing to show. "
         + " ".join(own_runs.trials(frame) or ["No run is of segmentation."])
       )
+    made = tables.measured(made, args.interval)
     parts = [render.FORMATS[args.format](table) for table in made]
     if args.format == "html":
       parts = [render.page("Results", *parts)]
@@ -97,7 +98,7 @@ def _parser():
 def _existing(frame, args):
   """Returns the tables that hold a result, and what is wrong with others."""
   models, wrong = own_runs.models(frame, args.baseline, args.metric)
-  made = own_runs.side_by_side(models, args.interval)
+  made = own_runs.side_by_side(models)
   if made:
     notes = own_runs.in_words(models)
     notes += [*made[-1].notes, *own_runs.trials(frame)]
@@ -115,15 +116,14 @@ def _named(frame, args):
   made, wrong = [], []
   for name in names:
     if name == classes.NAME:
-      found, without = classes.per_class(frame, args.interval)
+      found, without = classes.per_class(frame)
       made, wrong = made + found, wrong + without
     elif name == own_runs.NAME:
       models, without = own_runs.models(frame, args.baseline, args.metric)
       wrong += without
-      made += own_runs.side_by_side(models, args.interval)
-      made += own_runs.everything(models, args.interval)
+      made += own_runs.side_by_side(models) + own_runs.everything(models)
     elif name == zoo.NAME:
-      made += zoo.build(frame, args.interval)
+      made += zoo.build(frame)
     else:
       table, without = tables.build(name, frame, args.metric, args.interval)
       made, wrong = [*made, table], wrong + without

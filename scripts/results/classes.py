@@ -8,9 +8,7 @@ NAME = "classes"  # of the table in scripts.tables
 _WHOLE_IMAGE = {"miou": "mean", "pixel_acc": "pixel accuracy"}
 
 
-def per_class(
-  frame: pd.DataFrame, interval: str = "ci95"
-) -> tuple[list[tables.Table], list[str]]:
+def per_class(frame: pd.DataFrame) -> tuple[list[tables.Table], list[str]]:
   """Returns, for each model of segmentation, a table of classes × arms.
 
   The numbers are from the evaluator that `config.table.metric` names, with the
@@ -20,7 +18,7 @@ def per_class(
   found, wrong = [], []
   for title, group in frame[~frame.trial].groupby("title"):
     table = _of_model(title, group, wrong)
-    found += [tables.measured(table, interval)] if table else []
+    found += [table] if table else []
   return found, wrong
 
 

@@ -204,15 +204,11 @@ def _model(title, group, baseline, metric, wrong):
 
 def _also_different(first, group, arms, metric):
   """Returns `Model.also` of the runs whose results are compared."""
-  counted = {
-    arm: group[group.path.isin(getattr(of.get(metric), "paths", ()))]
-    for arm, of in arms.items()
-  }
-  configs = {
-    arm: [run.config for run in rows.run[rows.arm == arm]]
-    for arm, rows in counted.items()
-  }
-  found = {}
+  configs, found = {}, {}
+  for arm, of in arms.items():
+    counted = group.path.isin(getattr(of.get(metric), "paths", ()))
+    runs_ = group.run[counted & (group.arm == arm)]
+    configs[arm] = [run.config for run in runs_]
   for arm in arms:
     if first not in (None, arm) and configs[first] and configs[arm]:
       differing = arms_lib.differing(configs[first] + configs[arm], arms=True)
@@ -223,17 +219,12 @@ def _also_different(first, group, arms, metric):
   return found
 
 
-def side_by_side(
-  found: Sequence[Model], interval: str = "ci95"
-) -> list[tables.Table]:
+def side_by_side(found: Sequence[Model]) -> list[tables.Table]:
   """Returns tables of arms × metrics; models measured alike share one."""
   alike = {}
   for model in found:
     alike.setdefault((model.shown, model.baseline), []).append(model)
-  return [
-    tables.measured(_rows(metrics, baseline, of), interval)
-    for (metrics, baseline), of in alike.items()
-  ]
+  return [_rows(*shared, of) for shared, of in alike.items()]
 
 
 def _rows(metrics, baseline, found):
@@ -291,9 +282,7 @@ def _cells(model, arm, metrics):
   return cells
 
 
-def everything(
-  found: Sequence[Model], interval: str = "ci95"
-) -> list[tables.Table]:
+def everything(found: Sequence[Model]) -> list[tables.Table]:
   """Returns tables of all metrics × arms, for models with more than `shown`.
 
   If there is a baseline, each is followed by the arms' differences from it.
@@ -305,7 +294,7 @@ def everything(
     if model.baseline and (others := arms[1:]):
       title += f": differences from {model.baseline}"
       made.append(_by_metric(title, model, others, model.gain))
-  return [tables.measured(table, interval) for table in made]
+  return made
 
 
 def _by_metric(title, model, arms, cell):

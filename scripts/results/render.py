@@ -144,11 +144,11 @@ def _marked(table, mark):
 
 def _header(table):
   """Returns the names of columns, which say what ± stands for."""
-  has_interval = lambda cell: getattr(cell, "has_interval", False)
-  return [
-    f"{name} ± {table.measure}" if any(map(has_interval, column)) else name
-    for name, column in table.frame.items()
-  ]
+  header = []
+  for name, column in table.frame.items():
+    shown = [c.interval for c in column if getattr(c, "has_interval", False)]
+    header.append(f"{name} ± {aggregate.MEASURES[shown[0]]}" if shown else name)
+  return header
 
 
 def grid(frame: pd.DataFrame, *, keys: int = 1, style: str = "plain") -> str:

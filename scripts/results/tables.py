@@ -2,7 +2,7 @@
 
 import dataclasses
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import pandas as pd
 
@@ -22,8 +22,7 @@ class Table:
   """A table to be written in whatever format.
 
   The first `keys` columns of `frame` hold text, the others `Estimate`s or
-  words. `filled` says whether a run fills any of the paper's cells, `measure`
-  what stands after ±.
+  words. `filled` says whether a run fills any of the paper's cells.
   """
 
   name: str
@@ -32,7 +31,6 @@ class Table:
   keys: int
   notes: Sequence[str]
   filled: bool = True
-  measure: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,11 +60,20 @@ def build(
     name: one of `paper.TABLES`.
     frame: of the runs, see `runs.frame`.
     metric: what to read instead of the table's own metric.
-    interval: what stands after ±, a key of `aggregate.MEASURES`.
+    interval: what its notes say of ±, see `measured`.
   """
-  found = sort_runs(name, frame, metric)
-  wrong = [f"{paper.TABLES[name].number}: {why}" for why in found.wrong]
-  return _laid_out(name, found, len(frame), interval), wrong
+  spec, found = paper.TABLES[name], sort_runs(name, frame, metric)
+  make, keys = (_differences, 1) if spec.reference else (_pairs, len(spec.keys))
+  published = paper.printed(name)
+  is_papers = lambda values, arm: (
+    (values, arm) in published
+    or (not published and values[0] in spec.archs and arm in spec.arms)
+  )
+  any_filled = any(a.metric and is_papers(*at) for at, a in found.arms.items())
+  rows, title = make(name, found.arms), f"{spec.number}: {spec.title}"
+  notes = _notes(name, found, len(frame), interval)
+  wrong = [f"{spec.number}: {why}" for why in found.wrong]
+  return Table(name, title, rows, keys, notes, any_filled), wrong
 
 
 def filled(
@@ -87,32 +94,16 @@ def filled(
   return made, wrong
 
 
-def _laid_out(name, found, count, interval):
-  """Returns the table of sorted runs, out of `count` that were given."""
-  spec = paper.TABLES[name]
-  make, keys = (_differences, 1) if spec.reference else (_pairs, len(spec.keys))
-  published = paper.printed(name)
-  is_papers = lambda values, arm: (
-    (values, arm) in published
-    or (not published and values[0] in spec.archs and arm in spec.arms)
-  )
-  any_filled = any(a.metric and is_papers(*at) for at, a in found.arms.items())
-  rows, notes = make(name, found.arms), _notes(name, found, count, interval)
-  title = f"{spec.number}: {spec.title}"
-  return measured(Table(name, title, rows, keys, notes, any_filled), interval)
-
-
-def measured(table: Table, interval: str) -> Table:
-  """Returns a table in which ± shows `interval`."""
+def measured(made: Iterable[Table], interval: str) -> list[Table]:
+  """Returns tables in which ± shows `interval`, a key of `MEASURES`."""
   show = lambda cell: (
     dataclasses.replace(cell, interval=interval)
     if isinstance(cell, aggregate.Estimate)
     else cell
   )
-  measure = aggregate.MEASURES[interval]
-  return dataclasses.replace(
-    table, frame=table.frame.map(show), measure=measure
-  )
+  return [
+    dataclasses.replace(table, frame=table.frame.map(show)) for table in made
+  ]
 
 
 def sort_runs(

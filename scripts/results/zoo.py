@@ -17,7 +17,7 @@ NAME = "zoo"  # of the table in scripts.tables
 _RECIPE = "Norm zoo, "
 
 
-def build(frame: pd.DataFrame, interval: str = "ci95") -> list[tables.Table]:
+def build(frame: pd.DataFrame) -> list[tables.Table]:
   """Returns a table of methods for each data set of the zoo.
 
   Parameters and FLOPs are counted from the configs. For each optimizer it has
@@ -26,13 +26,12 @@ def build(frame: pd.DataFrame, interval: str = "ci95") -> list[tables.Table]:
 
   Args:
     frame: from `runs.frame`, with runs of both pieces of the sweep.
-    interval: what stands after ±.
 
   Raises:
     ValueError: there is no run of the zoo; see also `aggregate.arm`.
   """
   return [
-    tables.measured(_of_data(f"{_RECIPE}{data}", group), interval)
+    _of_data(f"{_RECIPE}{data}", group)
     for data, group in _of_zoo(frame).groupby("data")
   ]
 
