@@ -76,10 +76,8 @@ class Evidence:
   """
 
   def __init__(self, frame: pd.DataFrame):
-    self.frame = self.done = frame
-    if len(frame):
-      done = frame.complete & ~frame.trial & frame.candidate.isna()
-      self.done = frame[done]
+    self.frame = frame
+    self.done = frame[frame.complete & ~frame.trial & frame.candidate.isna()]
     self.sorted = functools.cache(lambda table: tables.sort_runs(table, frame))
 
   def arms(self, table: str) -> tables.Arms:
@@ -231,10 +229,8 @@ def _unstable(evidence, arm, arch):
   It is less stable if its runs have more loss spikes each, or if their results
   have a larger variance over seeds (F test, 5%).
   """
-  done, found = evidence.done, dict.fromkeys((arm, runs.DPN), ())
-  if len(done):
-    model = done[(done.recipe == "AugReg") & (done.arch == arch)]
-    found = {name: _repetitions(model, name) for name in found}
+  model = evidence.done.query("recipe == 'AugReg' and arch == @arch")
+  found = {name: _repetitions(model, name) for name in (arm, runs.DPN)}
   paths = [run.path for of in found.values() for run in of]
   if not all(found.values()):
     there = [name for name, of in found.items() if of]
@@ -276,15 +272,13 @@ def _by_model(judge, evidence, metric=None, recipes=()):
   """
   held, texts, paths = [], [], []
   done = evidence.done
-  if recipes and len(done):
+  if recipes:
     done = done[done.recipe.isin(recipes)]
-  for title, model in done.groupby("title") if len(done) else ():
-    usable = model
-    if metric:
-      usable = model[
-        [metric in run.logged and not run.averaged for run in model.run]
-      ]
-    pair = [_repetitions(usable, arm) for arm in (runs.BASE, runs.DPN)]
+  if metric:
+    logs = lambda run: metric in run.logged and not run.averaged
+    done = done[done.run.map(logs).astype(bool)]
+  for title, model in done.groupby("title"):
+    pair = [_repetitions(model, arm) for arm in (runs.BASE, runs.DPN)]
     if all(pair):
       holds, text = judge(*pair)
       held.append(holds)
@@ -365,8 +359,6 @@ def check(frame: pd.DataFrame) -> tuple[list[Finding], figures.Reasons]:
       found.append(decide(claim, evidence))
     except ValueError as e:
       found.append(Finding("cannot be checked", str(e)))
-  if frame.empty:
-    return found, {}
   seen = {path for finding in found for path in finding.paths}
   rest = frame[frame.complete & ~frame.path.isin(seen)]
   return found, {

@@ -138,8 +138,15 @@ def depth(name, archs, frame, args) -> dict[str, Drawn]:
   grouped, left_out = panels(
     frame, f"{family}/embedding", args.arms, archs, needed=f"{family}/block"
   )
-  shown = itertools.chain(*(of for a in grouped.values() for of in a.values()))
-  steps = " or ".join(f"{n:,}" for n in sorted({*map(mean_steps, shown)}))
+  averaged = {
+    min(
+      update.grad_depth_steps(run.config.get("log_grad_depth")),
+      int(run.logged.index[-1]),
+    )
+    for arms in grouped.values()
+    for run in itertools.chain(*arms.values())
+  }
+  steps = " or ".join(f"{n:,}" for n in sorted(averaged))
   fig = _lines(
     grouped,
     lambda repetitions: measures.norms_by_depth(repetitions, family),
@@ -159,12 +166,6 @@ def _lines(grouped, read, *labels, **options):
     for title, arms in grouped.items()
   }
   return plots.lines(values, *labels, **options)
-
-
-def mean_steps(run: runs.Run) -> int:
-  """Returns how many steps a run's last mean gradient norms average."""
-  steps = update.grad_depth_steps(run.config.get("log_grad_depth"))
-  return min(steps, int(run.logged.index[-1]))
 
 
 def _by_step(frame, args, metric, label, title, log=False):
@@ -328,8 +329,7 @@ def scale_files(frame: pd.DataFrame) -> tuple[dict[str, str], Reasons]:
   Also the paths of other finished runs, by the reason why they are left out.
   """
   chosen, reasons = {}, {}
-  done = frame[frame.complete].sort_values("seed") if len(frame) else frame
-  for run in done.run if len(done) else ():
+  for run in frame[frame.complete].sort_values("seed").run:
     file = os.path.join(run.folder or "", "params.safetensors")
     why = {
       "without Dual PatchNorm": run.cell["arm"] != runs.DPN,

@@ -199,6 +199,8 @@ def frame(found: Sequence[Run]) -> pd.DataFrame:
   those of `_facts`. Runs without config.table are named after the few fields
   that tell them apart, an arm after all that its config changes, see `arms`.
   """
+  if not found:  # the columns that any run has
+    return frame([Run("", {})])[:0]
   named = _named([dataclasses.replace(run, arm=None) for run in found])
   return pd.DataFrame(
     {**run.finals, **run.cell, **_facts(run), "title": title}

@@ -94,12 +94,12 @@ def measured(frame: pd.DataFrame) -> list[tuple[Study, dict]]:
   return [(study, numbers) for study, numbers in found if numbers]
 
 
-def published() -> pd.DataFrame | None:
-  """Returns the archived runs, which a checkout has; None without one."""
+def published() -> pd.DataFrame:
+  """Returns the archived runs, which a checkout has; none without one."""
   names = {s.archive for s in known().values() if s.rank}
   files = [str(_RESULTS / name) for name in sorted(names)]
   files = [file for file in files if pathlib.Path(file).exists()]
-  return runs.frame(run_files.find(files)) if files else None
+  return runs.frame(run_files.find(files))
 
 
 @matplotlib.rc_context(plots.STYLE)
@@ -138,8 +138,7 @@ def draw(frame: pd.DataFrame) -> figure.Figure:
 
 def beside(ratio: float) -> str:
   """Returns where data with this ratio lie among the published studies."""
-  frame = published()
-  found = measured(frame) if frame is not None else []
+  found = measured(published())
   rows = [f"×{s.ratio:.1f} {s.name}: {_number(g[runs.DPN])}" for s, g in found]
   words = (
     f"A LayerNorm raises the effective rank of these patches ×{ratio:.1f}."

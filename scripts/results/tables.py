@@ -111,15 +111,13 @@ def sort_runs(
 ) -> Sorted:
   """Returns which run fills which cell of a table, see `build`."""
   spec = paper.TABLES[name]
-  if frame.empty:
-    return Sorted({}, {})
   why = pd.Series(
     [_why_not(run, spec, metric) for run in frame.run], frame.index
   )
   rejected = frame[(why != "") & frame.complete]
   left_out = {k: list(of.path) for k, of in rejected.groupby(why)}
   belongs = frame[why == ""]
-  if "epochs" in spec.keys and len(belongs):
+  if "epochs" in spec.keys:
     belongs = runs.frame([*belongs.run, *_earlier(name, belongs.run)])
   rows = {}
   for i, run in zip(belongs.index, belongs.run, strict=True):
