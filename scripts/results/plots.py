@@ -249,8 +249,9 @@ def scale_maps(scales: Mapping[str, np.ndarray]) -> figure.Figure:
   channels = max(scale.shape[-1] for scale in scales.values())
   reach = max(np.abs(s - 1).max() for s in scales.values()) or 1.0
   side = (WIDTH_INCHES - 0.9) / max(channels, 2)
-  fig = _figure(channels * side + 0.9, len(scales) * (side + 0.06) + 0.2)
-  grid = fig.subplots(len(scales), channels, squeeze=False)
+  size = channels * side + 0.9, len(scales) * (side + 0.06) + 0.2
+  fig, grid = _grid(len(scales) * channels, channels, *size)
+  grid = grid.reshape(-1, channels)
   for axes, (title, scale) in zip(grid, scales.items(), strict=True):
     for ax, values in zip(axes, np.moveaxis(scale, -1, 0), strict=True):
       image = ax.imshow(values, cmap="PuOr_r", vmin=1 - reach, vmax=1 + reach)
@@ -265,13 +266,9 @@ def scale_maps(scales: Mapping[str, np.ndarray]) -> figure.Figure:
   return fig
 
 
-def _figure(width_inches, height_inches):
-  return figure.Figure((width_inches, height_inches), layout="constrained")
-
-
 def _grid(count, columns, width_inches, height_inches, **options):
   """Returns a figure and its axes, `count` of them in rows of `columns`."""
-  fig = _figure(width_inches, height_inches)
+  fig = figure.Figure((width_inches, height_inches), layout="constrained")
   axes = fig.subplots(
     math.ceil(count / columns), columns, squeeze=False, **options
   ).ravel()
