@@ -8,19 +8,9 @@ from dpn.scripts import conftest as testing
 from dpn.scripts.results import aggregate, measures, plots, run_files
 
 
-def _arm(folder, **logged_by_seed):
-  """Returns runs that logged `metric = [values]` every 10 steps."""
-  (metric, by_seed), *_ = logged_by_seed.items()
-  for seed, values in enumerate(by_seed):
-    rows = [{"step": 10 * (i + 1), metric: v} for i, v in enumerate(values)]
-    testing.write_run(folder / str(seed), seed=seed, rows=rows)
-  return run_files.find([str(folder)])
-
-
-def test_curves_of_two_runs_are_the_runs_and_their_mean(tmp_path):
-  arm = _arm(tmp_path, accuracy=[[0.2, 0.6], [0.4, 0.8]])
-  panels = {"B/16": {"ViT": 100 * measures.by_step(arm, "accuracy")}}
-  fig = plots.lines(panels, "step", "accuracy [%]")
+def test_curves_of_two_runs_are_the_runs_and_their_mean():
+  arm = pd.DataFrame([[20, 60], [40, 80]], columns=[10, 20])
+  fig = plots.lines({"B/16": {"ViT": arm}}, "step", "accuracy [%]")
   lines = fig.axes[0].lines
   assert [line.get_xdata().tolist() for line in lines] == [[10, 20]] * 3
   np.testing.assert_allclose(
@@ -32,10 +22,9 @@ def test_curves_of_two_runs_are_the_runs_and_their_mean(tmp_path):
   assert [t.get_text() for t in fig.axes[0].get_legend().texts] == ["ViT"]
 
 
-def test_curves_of_three_runs_have_a_band(tmp_path):
-  arm = _arm(tmp_path, accuracy=[[0.96], [0.97], [0.98]])
-  panels = {"": {"ViT": measures.by_step(arm, "accuracy")}}
-  ax = plots.lines(panels, "step", "accuracy").axes[0]
+def test_curves_of_three_runs_have_a_band():
+  arm = pd.DataFrame([[0.96], [0.97], [0.98]])
+  ax = plots.lines({"": {"ViT": arm}}, "step", "accuracy").axes[0]
   (line,) = ax.lines
   np.testing.assert_allclose(line.get_ydata(), [0.97])
   band = ax.collections[0].get_paths()[0].vertices
@@ -65,8 +54,10 @@ def test_of_many_arms_each_has_a_panel_with_the_first_behind_it():
 
 
 def test_where_an_evaluation_failed_the_curve_has_no_point(tmp_path):
-  arm = _arm(tmp_path, accuracy=[[0.2, 0.3], [0.4]])
-  found = measures.by_step(arm, "accuracy")
+  for seed, values in enumerate([{10: 0.2, 20: 0.3}, {10: 0.4}]):
+    rows = [{"step": step, "accuracy": x} for step, x in values.items()]
+    testing.write_run(tmp_path / str(seed), seed=seed, rows=rows)
+  found = measures.by_step(run_files.find([str(tmp_path)]), "accuracy")
   assert found.to_dict("list") == {10: [0.2, 0.4]}
   testing.write_run(tmp_path / "2", rows=[{"step": 5, "accuracy": 0.1}])
   with pytest.raises(ValueError, match="'accuracy' at no step that all have"):

@@ -30,32 +30,20 @@ def test_reads_what_was_written_and_names_the_nearest(tmp_path):
     run.series("los")
 
 
-def test_find_takes_run_folders_in_order_and_once(tmp_path):
-  for name in ("b", "a"):
-    testing.write_run(tmp_path / name, rows=ROWS)
-  (tmp_path / "report.html").write_text("")
-  testing.write_run(tmp_path / "more" / "c", rows=ROWS)
-  (tmp_path / "notes").mkdir()
-  (tmp_path / "link").symlink_to(tmp_path / "more", target_is_directory=True)
-  folders = [str(tmp_path), str(tmp_path / "a"), str(tmp_path / "link")]
-  found = run_files.find(folders)
-  names = ["a", "b", "more/c"]
-  assert [run.path for run in found] == [str(tmp_path / n) for n in names]
-
-
-def test_find_follows_links_but_not_in_circles(tmp_path):
-  for name in ("elsewhere/sweep/b", "elsewhere/c", "runs/a"):
+def test_find_takes_each_run_once_and_follows_links_not_in_circles(tmp_path):
+  for name in ("elsewhere/sweep/b", "elsewhere/c", "runs/d/e", "runs/a"):
     testing.write_run(tmp_path / name, rows=ROWS)
   root, there = tmp_path / "runs", tmp_path / "elsewhere"
+  (root / "report.html").write_text("")
+  (root / "notes").mkdir()
   (root / "a_sweep").symlink_to(there / "sweep", target_is_directory=True)
   (root / "again").symlink_to(root / "a", target_is_directory=True)
   (root / "c").symlink_to(there / "c", target_is_directory=True)
   (there / "sweep" / "up").symlink_to(root, target_is_directory=True)
   (root / "broken").symlink_to(tmp_path / "nowhere")
-  found = run_files.find([str(root)])
-  assert [run.path for run in found] == [
-    str(root / name) for name in ("a", "a_sweep/b", "c")
-  ]
+  found = run_files.find([str(root), str(root / "a"), str(there)])
+  names = ("a", "d/e", "a_sweep/b", "c")
+  assert [run.path for run in found] == [str(root / name) for name in names]
 
 
 def test_a_killed_run_may_have_cut_its_last_line(tmp_path):
