@@ -136,13 +136,9 @@ def test_placements_are_tested_together():
   assert _check(single, words).verdict == "undecided"
 
 
-@pytest.mark.parametrize(
-  ("total", "every", "verdict"),
-  [(2, True, "undecided"), (1, True, "holds"), (2, False, "does not hold")],
-)
-def test_what_is_not_run_yet_is_not_proved(total, every, verdict):
+def test_what_is_not_run_yet_is_not_proved():
   gains = {"B/16": aggregate.estimate([1.0, 1.01, 1.02])}
-  assert claims.tested(gains, total, every)[0] == verdict
+  assert claims.tested(gains, 2, every=True)[0] == "undecided"
   worse = {"B/16": aggregate.estimate([-1.0, -1.01, -1.02])}
   assert claims.tested(worse, 1, every=False)[0] == "holds"
 

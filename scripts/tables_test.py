@@ -121,12 +121,7 @@ def test_finished_runs_that_fill_no_cell_are_named_with_the_reason(root):
   assert "and 3 more: of AugReg (see Table 1 (left), Table 6, Figure 1)" in note
 
 
-def test_cells_never_run_say_so(root):
-  rows = list(_build(root).frame.itertuples(index=False, name=None))
-  assert len(rows) == 10
-  for row in rows:
-    if row[:2] != B16:
-      assert row[-3:] == ("not run",) * 3
+def test_cells_never_run_say_so():
   for name in [k for k, v in paper.TABLES.items() if v.rows]:
     ours = laid_out.build(name, runs.frame([]))[0].frame.filter(like="ours")
     assert ours.size

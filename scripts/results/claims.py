@@ -126,17 +126,18 @@ def _published(table, places, new, old) -> Gains:
 
 
 def _compared(
-  judge, evidence, table, new=(runs.DPN,), old=runs.BASE, rows=None
+  judge, evidence, table, new=(runs.DPN,), old=runs.BASE, rows=None, **how
 ):
   """Returns what a judge says of differences in a table.
 
   Args:
-    judge: (differences, how many there would be) → (verdict, numbers).
+    judge: (differences, how many there would be, how) → (verdict, numbers).
     evidence: the runs.
     table: its name.
     new: arms, each compared with `old`.
     old: the arm they are compared with.
     rows: values of the table's keys, to take only some of the paper's rows.
+    **how: options of the judge.
   """
   places, of_table = _rows(table, rows or {}), evidence.arms(table)
   gains, printed, paths = {}, {}, []
@@ -152,10 +153,10 @@ def _compared(
     for row, gain in _published(table, places, arm, old).items():
       printed[name.format(row)] = gain
   total = len(places) * len(new)
-  verdict, ours = judge(gains, total) if gains else (NOT_RUN, "")
+  verdict, ours = judge(gains, total, **how) if gains else (NOT_RUN, "")
   if gains and len(gains) < total:
     ours += f"; {len(gains)} of {total} comparisons run"
-  in_print = judge(printed, len(printed))[1] if printed else ""
+  in_print = judge(printed, len(printed), **how)[1] if printed else ""
   return Finding(verdict, ours, paths, in_print)
 
 
@@ -325,15 +326,9 @@ def _centre_and_corners(evidence):
 
 CHECKS: Mapping[str, Callable[..., Finding]] = {
   "mean_gain": functools.partial(_compared, _mean_gain),
-  "better": lambda evidence, least, **of: _compared(
-    functools.partial(_better, least=least), evidence, **of
-  ),
-  "every_better": functools.partial(
-    _compared, functools.partial(tested, every=True)
-  ),
-  "none_better": functools.partial(
-    _compared, functools.partial(tested, every=False)
-  ),
+  "better": functools.partial(_compared, _better),
+  "every_better": functools.partial(_compared, tested, every=True),
+  "none_better": functools.partial(_compared, tested, every=False),
   "unstable": _unstable,
   "stands_out": functools.partial(_by_model, measures.stands_out),
   "scaled_down": functools.partial(_by_model, measures.scaled_down),

@@ -138,15 +138,8 @@ def depth(name, archs, frame, args) -> dict[str, Drawn]:
   grouped, left_out = panels(
     frame, f"{family}/embedding", args.arms, archs, needed=f"{family}/block"
   )
-  averaged = {
-    min(
-      update.grad_depth_steps(run.config.get("log_grad_depth")),
-      int(run.logged.index[-1]),
-    )
-    for arms in grouped.values()
-    for run in itertools.chain(*arms.values())
-  }
-  steps = " or ".join(f"{n:,}" for n in sorted(averaged))
+  shown = itertools.chain(*(of for a in grouped.values() for of in a.values()))
+  steps = " or ".join(f"{n:,}" for n in sorted({*map(mean_steps, shown)}))
   fig = _lines(
     grouped,
     lambda repetitions: measures.norms_by_depth(repetitions, family),
@@ -166,6 +159,12 @@ def _lines(grouped, read, *labels, **options):
     for title, arms in grouped.items()
   }
   return plots.lines(values, *labels, **options)
+
+
+def mean_steps(run: runs.Run) -> int:
+  """Returns how many steps a run's last mean gradient norms average."""
+  steps = update.grad_depth_steps(run.config.get("log_grad_depth"))
+  return min(steps, int(run.logged.index[-1]))
 
 
 def _by_step(frame, args, metric, label, title, log=False):
