@@ -69,19 +69,15 @@ def test_speed_and_origin_where_they_were_recorded(tmp_path):
     '[{"commit": "0a"}, {"commit": "1b", "config_hash": "cd", '
     '"device_kind": "TPU v4", "num_devices": 8}]'
   )
-  (tmp_path / "a" / "timing.jsonl").write_text(
-    "".join(
-      json.dumps(
-        {"step": i, "images_per_sec": v, "core_hours": i, "seconds": 4}
-      )
-      + "\n"
-      for i, v in enumerate((5, 7, 30))
-    )
-  )
+  rows = [
+    {"step": i, "images_per_sec": speed, "core_hours": i, "seconds": 4}
+    for i, speed in enumerate((5, 7, 30))
+  ]
+  text = "".join(json.dumps(row) + "\n" for row in rows)
+  (tmp_path / "a" / "timing.jsonl").write_text(text)
   run = run_files.read(str(tmp_path / "a"))
-  first, second = runs.frame(
-    [run, dataclasses.replace(run, done=None)]
-  ).itertuples()
+  other = dataclasses.replace(run, done=None)
+  first, second = runs.frame([run, other]).itertuples()
   assert (first.commit, first.config_hash) == ("1b", "cd")
   assert first.device == "8 × TPU v4"
   assert first.images_per_sec == 7  # the median
