@@ -288,7 +288,7 @@ def test_vtab_has_means_of_groups_once_all_tasks_are_run(tmp_path):
 
 
 def test_of_candidates_only_the_selected_ones_count(tmp_path):
-  def write(lr, test=None):
+  def write(lr):
     table = {"recipe": "VTAB", "arch": "B/16", "task": "DTD"}
     testing.write_run(
       tmp_path / f"lr{lr}",
