@@ -10,10 +10,17 @@ import pytest
 TESTDATA = pathlib.Path(__file__).parent / "testdata"
 
 
-def stacked(params):
-  """Returns looped parameters of two blocks in the layout of scanned ones."""
+def part(arrays, start):
+  """Returns the arrays whose names begin with `start`, by what follows it."""
+  return {
+    k.removeprefix(start): arrays[k] for k in arrays if k.startswith(start)
+  }
+
+
+def stacked(params, depth=2):
+  """Returns looped parameters in the layout of scanned ones."""
   encoder = dict(params["Transformer"])
-  blocks = [encoder.pop(f"encoderblock_{i}") for i in range(2)]
+  blocks = [encoder.pop(f"encoderblock_{i}") for i in range(depth)]
   encoder["encoderblock"] = jax.tree.map(lambda *x: jnp.stack(x), *blocks)
   return {**params, "Transformer": encoder}
 
@@ -60,6 +67,22 @@ class Precision:
       return y, *vjp(cotangent)
 
     return run(*self.cast((params, x, cotangent)))
+
+  def check(self, vectors, group, function):
+    """Compares function(get, x) and all its gradients with a group's arrays.
+
+    `get` returns a parameter by its name there, None if there is none. What all
+    groups share, such as "in/x", may lack the group in its name.
+    """
+    start = group and f"{group}/"
+    own = vectors | part(vectors, start)
+    y, by_params, by_x = self.value_and_grads(
+      lambda params, x: function(params.get, x),
+      *(part(vectors, f"{start}param/"), own["in/x"], own["in/cotangent"]),
+    )
+    self.assert_close(y, own["out/y"])
+    for name, want in part(vectors, f"{start}grad/").items():
+      self.assert_close(by_x if name == "x" else by_params[name], want)
 
   def assert_close(self, got, want):
     assert got.dtype == self.dtype

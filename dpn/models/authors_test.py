@@ -7,7 +7,6 @@ where each is from.
 import functools
 
 import jax.numpy as jnp
-import pytest
 
 from dpn.models import conftest as torch_params
 from dpn.models import encoder, norms, vit
@@ -19,29 +18,18 @@ TOKENS = base.TokenGrid(num_heads=2, grid=(1, 5))
 attention = functools.partial(torch_params.attention, heads=2)
 
 
-def check(group, vectors, precision, ours, run, image=False):
-  """Compares `run(ours(get), x)` and its gradients with a group's arrays."""
-  start = f"{group}/param/"
-  params = {k.removeprefix(start): x for k, x in vectors.items() if start in k}
-  turn = lambda x: x.transpose(0, 2, 3, 1) if image else x
-  get = lambda key: precision.cast(vectors[f"{group}/{key}"])
-  function = lambda p, x: run(ours(p.get), turn(x))
-  args = params, get("in/x"), get("in/cotangent")
-  y, by_params, by_x = precision.value_and_grads(function, *args)
-  precision.assert_close(y, get("out/y"))
-  precision.assert_close(by_x, get("grad/x"))
-  found = [k for k in params if f"{group}/grad/{k}" in vectors]
-  assert found
-  for name in found:
-    precision.assert_close(by_params[name], get(f"grad/{name}"))
-
-
-def run_blocks(precision, **options):
+def check_blocks(group, block, golden, precision, **options):
+  """Compares an encoder whose block i has the parameters `block(get, i)`."""
   config = encoder.Config(
     **SMALL, depth=2, final_norm=False, dtype_mm=precision.dtype, **options
   )
   model = encoder.Encoder(config)
-  return lambda params, x: model.apply({"params": params}, x, tokens=TOKENS)[0]
+
+  def run(get, x):
+    params = {f"encoderblock_{i}": block(get, i) for i in (0, 1)}
+    return model.apply({"params": params}, x, tokens=TOKENS)[0]
+
+  precision.check(golden("methods"), group, run)
 
 
 def test_hybridnorm_star(golden, precision):
@@ -49,20 +37,15 @@ def test_hybridnorm_star(golden, precision):
 
   def block(get, i):
     own = lambda name: get(f"{i}.{name}")
-    # Theirs has no biases.
-    bias = lambda layer, n: {**layer, "bias": jnp.zeros(n, precision.dtype)}
     heads = attention(own, "attn_out", "att_proj")
-    heads["out"] = bias(heads["out"], 8)
-    heads |= {
-      f"{n}_ln": torch_params.norm(own, f"{n[0]}_norm")
-      for n in heads
-      if n != "out"
-    }
-    up, gate = jnp.split(own("ff_proj.weight").T, 2, axis=1)
+    both = torch_params.dense(own, "ff_proj")
+    up, gate = (
+      {k: jnp.split(x, 2, axis=-1)[j] for k, x in both.items()} for j in (0, 1)
+    )
     mlp = {
-      "Dense_0": bias({"kernel": up}, 12),
-      "gate": bias({"kernel": gate}, 12),
-      "Dense_1": bias(torch_params.dense(own, "ff_out"), 8),
+      "Dense_0": up,
+      "gate": gate,
+      "Dense_1": torch_params.dense(own, "ff_out"),
     }
     where = {"LayerNorm_0_post": torch_params.norm(own, "ff_norm")}
     if i == 0:
@@ -73,13 +56,9 @@ def test_hybridnorm_star(golden, precision):
   kinds = ("norm", "qk_norm", "v_norm")
   options = dict.fromkeys(kinds, "rmsnorm")
   options |= {f"{kind}_kw": {"eps": 1e-5} for kind in kinds}
-  run = run_blocks(
-    precision,
-    **{"block_ln": "hybridnorm", "block_ln_kw": {"first": "pre_both"}},
-    **{"mlp": "swiglu", "mlp_dim": 12, "qkv_bias": False, **options},
-  )
-  ours = lambda get: {f"encoderblock_{i}": block(get, i) for i in (0, 1)}
-  check("hybridnorm_star", golden("methods"), precision, ours, run)
+  options |= {"block_ln": "hybridnorm", "block_ln_kw": {"first": "pre_both"}}
+  options |= {"mlp": "swiglu", "mlp_dim": 12, "qkv_bias": False}
+  check_blocks("hybridnorm_star", block, golden, precision, **options)
 
 
 def test_deepnorm(golden, precision):
@@ -90,9 +69,8 @@ def test_deepnorm(golden, precision):
     norms = {f"LayerNorm_{j}_post": norm for j, norm in enumerate(norms)}
     return torch_params.block(own, heads, "ffn.fc1", "ffn.fc2", norms)
 
-  run = run_blocks(precision, block_ln="deepnorm", mlp_dim=12)
-  ours = lambda get: {f"encoderblock_{i}": block(get, i) for i in (0, 1)}
-  check("deepnorm", golden("methods"), precision, ours, run)
+  options = {"block_ln": "deepnorm", "mlp_dim": 12}
+  check_blocks("deepnorm", block, golden, precision, **options)
 
 
 def test_cosines_of_swin_v2(golden, precision):
@@ -110,8 +88,8 @@ def test_cosines_of_swin_v2(golden, precision):
   make = functools.partial(norms.QK_NORMS["l2"], dtype=precision.dtype)
   kw = {"logit_scale": "learned", "dtype": precision.dtype}
   model = Attention(2, make_qk_norm=make, **kw)
-  run = lambda params, x: model.apply({"params": params}, x, x)
-  check("swinv2", golden("methods"), precision, ours, run)
+  run = lambda get, x: model.apply({"params": ours(get)}, x, x)
+  precision.check(golden("methods"), "swinv2", run)
 
 
 def test_model_of_dynamic_tanh(golden, precision):
@@ -139,10 +117,9 @@ def test_model_of_dynamic_tanh(golden, precision):
     **{"norm": "dyt", "final_norm": False, "pool_norm": "norm"},
     **{"pool_type": "gap", "registers": 1, "dtype_mm": precision.dtype},
   )
-  run = lambda params, x: model.apply({"params": params}, x)[0]
-  check("dyt_vit", golden("methods"), precision, ours, run, image=True)
 
+  def run(get, x_nchw):
+    image = x_nchw.transpose(0, 2, 3, 1)
+    return model.apply({"params": ours(get)}, image)[0]
 
-def test_only_norms_of_one_token_follow_the_pooling():
-  with pytest.raises(ValueError, match="there is one left"):
-    vit.Model(3, variant="mu/4", norm="prepbn", pool_norm="norm")
+  precision.check(golden("methods"), "dyt_vit", run)

@@ -71,6 +71,58 @@ LATE = {"norm": "dtn", "cls_blocks": 2, "pool_type": "tok"}
       {"posemb_join": "lape", "posemb_join_kw": {"norm": "scal"}},
       "mean 'scale'",
     ),
+    ({"rope": "axial", "num_heads": 8}, "must be a multiple of 4, got 2"),
+    ({"rope": "axial", "rope_kw": {"pair": "axes"}}, "Unknown option 'pair'"),
+    ({"posemb": "none", "posemb_join": "lape"}, "nothing to normalize"),
+    ({"registers": -1}, "registers must be 0 or more"),
+    ({"registers_last": True}, "registers_last needs some"),
+    ({"registers": 1, "posemb_join": "lape"}, "posemb_join='lape' adds"),
+    ({"prefix_norm": "own"}, "there are none. Use pool_type='tok'"),
+    (
+      {"prefix_norm": "own", "registers": 1, "norm": "batchnorm"},
+      "norm='batchnorm' looks at several",
+    ),
+    (
+      {"prefix_norm": "own_final", "registers": 1, "final_norm": False},
+      "needs the last norm",
+    ),
+    ({"norm": "prepbn", "pool_norm": "norm"}, "there is one left"),
+    (
+      {"final_norm": "derf"},
+      "Unknown final_norm 'derf'.* Known: False, True, norm",
+    ),
+    *(
+      (
+        {"block_ln": kind, "scan": True, "depth": 8},
+        f"'{kind}' has norms in other places.*Set scan=False",
+      )
+      for kind in ("mix_ln", "keel")
+    ),
+    *(
+      ({"qk_norm": norm}, f"Unknown qk_norm '{norm}'")
+      for norm in ("batchnorm", "instancenorm", "dtn")
+    ),
+    (
+      {"qk_norm": "dpn.models.norms.dtn:DTN"},
+      "statistics over several tokens",
+    ),
+    *(
+      ({"stem": stem, "patch_size": size}, "multiple of 4 for 'hmlp'")
+      for stem, size in (
+        ("hmlp", (6, 6)),
+        ("vit_c", (12, 12)),
+        ("hmlp", (8, 4)),
+      )
+    ),
+    (
+      {"weight_init": "whiten", "stem": "hmlp"},
+      "weight_init='whiten'.*stem='hmlp' does not have.*tract",
+    ),
+    (
+      {"weight_init": "whiten", "weight_norm": "sigma_reparam"},
+      "weight_norm='sigma_reparam' would",
+    ),
+    ({"num_heads": 3}, r"width=16 must be .* num_heads=3"),
     ({"variant": "cct-7/3"}, "as in 'cct-7/3x1'"),
     ({"variant": "lite7/4"}, "Did you mean 'lite-7'"),
   ],

@@ -3,12 +3,16 @@
 `get` returns an array by its name there, or None if there is none.
 """
 
+import jax.numpy as jnp
+
 
 def dense(get, name):
-  bias = get(f"{name}.bias")
-  return {"kernel": get(f"{name}.weight").T} | (
-    {} if bias is None else {"bias": bias}
-  )
+  """Returns a layer's parameters; a bias that theirs lacks is zero."""
+  kernel, bias = get(f"{name}.weight").T, get(f"{name}.bias")
+  return {
+    "kernel": kernel,
+    "bias": jnp.zeros_like(kernel[0]) if bias is None else bias,
+  }
 
 
 def norm(get, name):
@@ -18,7 +22,7 @@ def norm(get, name):
   return {k: x for k, x in found.items() if x is not None}
 
 
-def attention(get, out, qkv=None, each="{}_proj", heads=4):
+def attention(get, out, qkv=None, each="{}_proj", heads=4, norms="{}_norm"):
   """Returns attention's parameters; `qkv` is one layer, `each` of one."""
 
   def project(name, part=None):
@@ -29,10 +33,11 @@ def attention(get, out, qkv=None, each="{}_proj", heads=4):
     layer = dense(own, name)
     return {k: x.reshape(*x.shape[:-1], heads, -1) for k, x in layer.items()}
 
-  params = {
-    n: project(qkv, i) if qkv else project(each.format(n[0]))
-    for i, n in enumerate(("query", "key", "value"))
-  }
+  params = {}
+  for i, n in enumerate(("query", "key", "value")):
+    params[n] = project(qkv, i) if qkv else project(each.format(n[0]))
+    if found := norm(get, norms.format(n[0])):
+      params[f"{n}_ln"] = found
   out = dense(get, out)
   kernel = out["kernel"].reshape(heads, -1, out["kernel"].shape[-1])
   return params | {"out": out | {"kernel": kernel}}

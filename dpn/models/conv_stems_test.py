@@ -141,12 +141,3 @@ def test_initial_kernels():
   ):
     got = np.std(conv_stems.KERNELS[kernels][0](key, shape))
     np.testing.assert_allclose(got, want, rtol=0.02)
-
-
-@pytest.mark.parametrize(
-  ("kind", "size"), [("hmlp", 6), ("vit_c", 12), ("hmlp", (8, 4))]
-)
-def test_patches_that_cannot_be_halved(kind, size):
-  size = size if isinstance(size, tuple) else (size, size)
-  with pytest.raises(ValueError, match="multiple of 4 for 'hmlp'"):
-    vit.Model(3, stem=kind, patch_size=size)

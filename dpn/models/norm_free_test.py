@@ -41,12 +41,6 @@ def test_only_the_stem_normalizes(stem_ln):
   )
 
 
-def test_final_norm_says_what_it_may_be():
-  message = "Unknown final_norm 'derf'.* Known: False, True, norm"
-  with pytest.raises(ValueError, match=message):
-    vit.Model(3, **TINY, depth=2, final_norm="derf")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
   "options",

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpn import trees
+from dpn.conftest import stacked
 from dpn.models import conftest as torch_params
 from dpn.models import encoder, vit
 from dpn.models.norms import base
@@ -22,54 +22,41 @@ def make_block(precision, i=0, **options):
   return block_cls(config, TOKENS, **fields)
 
 
-@pytest.mark.parametrize("group", ["layer_scale", "res_post"])
-def test_released_blocks(group, golden, precision):
-  vectors = golden("frontier_blocks")
-  names = {"layer_scale": ("LayerNorm_0", "LayerNorm_1")}.get(
-    group, ("LayerNorm_0_post", "LayerNorm_1_post")
-  )
+@pytest.mark.parametrize(
+  ("group", "where", "options"),
+  [
+    ("layer_scale", "LayerNorm_{}", {"layer_scale": 1e-4}),
+    ("res_post", "LayerNorm_{}_post", {"block_ln": "res_post"}),
+  ],
+)
+def test_released_blocks(group, where, options, golden, precision):
+  names = {where.format(i): f"norm{i + 1}" for i in (0, 1)}
+  block = make_block(precision, **options)
 
-  def tree(kind):
-    get = lambda name: vectors.get(f"{group}/{kind}/{name}")
-    norms = dict(zip(names, ("norm1", "norm2"), strict=True))
-    if kind == "grad":  # of vectors alone
-      params = {
-        ours: {k: get(f"{n}.{t}") for k, t in base_names.items()}
-        for ours, n in norms.items()
-      }
-    else:
-      sa = torch_params.attention(get, "attn.proj", "attn.qkv")
-      params = torch_params.block(get, sa, "mlp.fc1", "mlp.fc2", norms)
+  def run(get, x):
+    sa = torch_params.attention(get, "attn.proj", "attn.qkv")
+    params = torch_params.block(get, sa, "mlp.fc1", "mlp.fc2", names)
     if group == "layer_scale":
       params |= {f"LayerScale_{i}": get(f"gamma_{i + 1}") for i in (0, 1)}
-    return params
+    return block.apply({"params": params}, (x, None), 0.0)[0][0]
 
-  base_names = {"scale": "weight", "bias": "bias"}
-  options = {"layer_scale": 1e-4} if group == "layer_scale" else {}
-  block = make_block(
-    precision, block_ln="placement" if options else "res_post", **options
-  )
-  run = lambda p, x: block.apply({"params": p}, (x, None), 0.0)[0][0]
-  args = tree("param"), vectors["in/x"], vectors[f"{group}/in/cotangent"]
-  y, by_params, by_x = precision.value_and_grads(run, *args)
-  precision.assert_close(y, vectors[f"{group}/out/y"])
-  precision.assert_close(by_x, vectors[f"{group}/grad/x"])
-  for name, want in trees.flatten(tree("grad")).items():
-    precision.assert_close(trees.flatten(by_params)[name], want)
+  precision.check(golden("frontier_blocks"), group, run)
 
 
-def derived_params(get, block):
+def derived_params(get):
+  """Returns all parameters that any of these blocks may have."""
   heads = lambda name: {
     "kernel": get(f"w{name}").reshape(24, 4, 6),
     "bias": get(f"b{name}").reshape(4, 6),
   }
   dense = lambda i: {"kernel": get(f"w{i}"), "bias": get(f"b{i}")}
   norm = lambda at: {"scale": get(f"g_{at}"), "bias": get(f"b_{at}")}
-  every = {
+  qkv = ("query", "key", "value")
+  return {
     "MultiHeadDotProductAttention_0": {
-      **{name: heads(name[0]) for name in ("query", "key", "value")},
+      **{name: heads(name[0]) for name in qkv},
       "out": {"kernel": get("wo").reshape(4, 6, 24), "bias": get("bo")},
-      **{f"{n}_ln": {"scale": get(f"g_{n[0]}")} for n in _QKV},
+      **{f"{n}_ln": {"scale": get(f"g_{n[0]}")} for n in qkv},
     },
     "MlpBlock_0": {"Dense_0": dense(1), "Dense_1": dense(2)},
     "LayerNorm_0": norm("sa"),
@@ -77,18 +64,6 @@ def derived_params(get, block):
     "LayerNorm_0_post": norm("sa_post"),
     "LayerNorm_1_post": norm("mlp_post"),
   }
-  x = jnp.zeros((2, 5, 24))
-  shapes = jax.eval_shape(block.init, jax.random.key(0), (x, None), 0.0)
-  return _only(shapes["params"], every)
-
-
-_QKV = ("query", "key", "value")
-
-
-def _only(wanted, given):
-  if not isinstance(wanted, dict):
-    return given
-  return {name: _only(wanted[name], given[name]) for name in wanted}
 
 
 @pytest.mark.parametrize(
@@ -117,16 +92,13 @@ def test_equations(want, i, options, golden, precision):
     get = lambda name: vectors[
       f"derived/param/{name.replace('sa_post', 'mlp')}"
     ]
-  x, params = precision.cast((vectors["in/x"], derived_params(get, block)))
+  x, params = precision.cast((vectors["in/x"], derived_params(get)))
   y = block.apply({"params": params}, (x, None), 0.0)[0][0]
   precision.assert_close(y, vectors[f"derived/{want}"])
 
 
 def test_keel(golden, precision):
-  vectors = golden("frontier_blocks")
-
-  def block(i, kind="param"):
-    get = lambda name: vectors.get(f"keel/{kind}/{name}")
+  def block(get, i):
     sa, mlp = f"layers.{2 * i}", f"layers.{2 * i + 1}"
     norms = {"LayerNorm_0": f"{sa}.norm", "LayerNorm_1": f"{mlp}.net.0"}
     posts = {"LayerNorm_1_post": f"post_norms.{2 * i}"}
@@ -148,17 +120,12 @@ def test_keel(golden, precision):
       dtype_mm=precision.dtype,
     )
   )
-  params = {f"encoderblock_{i}": block(i) for i in (0, 1)}
-  run = lambda p, x: model.apply({"params": p}, x, tokens=TOKENS)[0]
-  y, by_params, by_x = precision.value_and_grads(
-    run, params, vectors["in/x"], vectors["keel/in/cotangent"]
-  )
-  precision.assert_close(y, vectors["keel/out/y"])
-  precision.assert_close(by_x, vectors["keel/grad/x"])
-  precision.assert_close(
-    by_params["encoderblock_1"]["LayerNorm_0_post"]["scale"],
-    vectors["keel/grad/post_norms.1.weight"],
-  )
+
+  def run(get, x):
+    params = {f"encoderblock_{i}": block(get, i) for i in (0, 1)}
+    return model.apply({"params": params}, x, tokens=TOKENS)[0]
+
+  precision.check(golden("frontier_blocks"), "keel", run)
 
 
 def test_deepnorm_starts_with_its_gain():
@@ -212,18 +179,7 @@ def test_scanned_blocks_have_gains_of_their_own(remat):
   loop = vit.Model(3, **options)
   scan = vit.Model(3, **options, scan=True, remat_policy=remat)
   variables = loop.init(jax.random.key(0), IMAGE)
-  params = dict(variables["params"])
-  blocks = dict(params["Transformer"])
-  stacked = [blocks.pop(f"encoderblock_{i}") for i in range(3)]
-  blocks["encoderblock"] = jax.tree.map(lambda *x: jnp.stack(x), *stacked)
-  params["Transformer"] = blocks
+  params = stacked(variables["params"], depth=3)
   want = loop.apply(variables, IMAGE)[1]["encoder"]["pre_ln"]
   got = scan.apply({"params": params}, IMAGE)[1]["encoder"]["pre_ln"]
   np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("kind", ["mix_ln", "keel"])
-def test_what_cannot_be_scanned_is_refused(kind):
-  message = f"'{kind}' has norms in other places.*Set scan=False"
-  with pytest.raises(ValueError, match=message):
-    vit.Model(3, **TINY, depth=8, block_ln=kind, scan=True)

@@ -25,26 +25,13 @@ def _attention(norm, dtype="float32", **kw):
   [("timm_layernorm", "layernorm"), ("vit5_rmsnorm", "rmsnorm")],
 )
 def test_released_code(group, norm, golden, precision):
-  vectors = golden("frontier")
-  get = lambda name: vectors.get(f"qk_norm/{group}/param/{name}")
-  params = torch_params.attention(get, "proj", "qkv")
-  for ours, theirs in (("query_ln", "q_norm"), ("key_ln", "k_norm")):
-    params[ours] = torch_params.norm(get, theirs)
-  has_bias = get("qkv.bias") is not None
-  model = _attention(norm, precision.dtype, qkv_bias=has_bias)
-  x = precision.cast(vectors["in/x"])
-  params = precision.cast(params)
+  def run(get, x):
+    params = torch_params.attention(get, "proj", "qkv")
+    has_bias = get("qkv.bias") is not None
+    model = _attention(norm, precision.dtype, qkv_bias=has_bias)
+    return model.apply({"params": params}, x, x)
 
-  @jax.jit
-  def with_gradient(x, cotangent):
-    apply = lambda x: model.apply({"params": params}, x, x)
-    y, vjp = jax.vjp(apply, x)
-    return y, *vjp(cotangent)
-
-  cotangent = vectors[f"qk_norm/{group}/in/cotangent"]
-  y, grad = with_gradient(x, precision.cast(cotangent))
-  precision.assert_close(y, vectors[f"qk_norm/{group}/out/y"])
-  precision.assert_close(grad, vectors[f"qk_norm/{group}/grad/x"])
+  precision.check(golden("frontier"), f"qk_norm/{group}", run)
 
 
 def test_flax():
@@ -62,34 +49,17 @@ def test_flax():
 
 def test_lucidrains(golden, precision):
   """Unit vectors with a scale by head; the logits are not scaled."""
-  vectors = golden("recent")
-
-  def ours(key):
-    get = lambda name: vectors[f"l2/{key}/{name}"]
-    parts = np.split(get("to_qkv.weight"), 3)
-    params = {
-      name: {"kernel": x.T.reshape(24, 4, 6)}
-      for name, x in zip(("query", "key", "value"), parts, strict=True)
-    }
-    for name, theirs in (("query_ln", "q_norm"), ("key_ln", "k_norm")):
-      params[name] = {"scale": get(f"{theirs}.gamma")[:, 0]}
-    params["out"] = {"kernel": get("to_out.weight").T.reshape(4, 6, 24)}
-    return params
-
   make = functools.partial(norms.QK_NORMS["l2"], dtype=precision.dtype)
   kw = {"make_qk_norm": make, "logit_scale": "one", "dtype": precision.dtype}
   model = attention.Attention(4, qkv_bias=False, **kw)
 
-  def apply(params, x):
-    out = params["out"] | {"bias": np.zeros(24, x.dtype)}  # ours has one
-    return model.apply({"params": {**params, "out": out}}, x, x)
+  def run(get, x):
+    params = torch_params.attention(get, "to_out", "to_qkv")
+    for ours, theirs in (("query_ln", "q_norm"), ("key_ln", "k_norm")):
+      params[ours] = {"scale": get(f"{theirs}.gamma")[:, 0]}
+    return model.apply({"params": params}, x, x)
 
-  y, d_params, d_x = precision.value_and_grads(
-    apply, ours("param"), vectors["l2/in/x"], vectors["l2/in/cotangent"]
-  )
-  precision.assert_close(y, vectors["l2/out/y"])
-  precision.assert_close(d_x, vectors["l2/grad/x"])
-  jax.tree.map(precision.assert_close, d_params, ours("grad"))
+  precision.check(golden("recent"), "l2", run)
 
 
 def _in_numpy(params, x, norm, factor):
@@ -184,11 +154,3 @@ def test_logits_do_not_grow_with_the_kernels(scan):
       assert one[1].std() > 1e-3
     if one[0] != "attn_bias":
       np.testing.assert_allclose(one[1], other[1], rtol=1e-3, atol=1e-5)
-
-
-@pytest.mark.parametrize("norm", ["batchnorm", "instancenorm", "dtn"])
-def test_norms_of_more_than_a_token_are_refused(norm):
-  with pytest.raises(ValueError, match=f"Unknown qk_norm '{norm}'"):
-    vit.Model(3, **SMALL, qk_norm=norm)
-  with pytest.raises(ValueError, match="statistics over several tokens"):
-    vit.Model(3, **SMALL, qk_norm="dpn.models.norms.dtn:DTN")

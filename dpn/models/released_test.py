@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from dpn import trees
+from dpn.conftest import part
 from dpn.models import vit
 from dpn.weights import names, timm_vit
 
@@ -62,17 +63,13 @@ def variables_of(model, image, flat):
 def check(model, at, group, golden, heads, precision):
   """Compares logits, blocks and gradients, as far as there are any."""
   start = f"{at}/" if at else ""
-  part = lambda key: {
-    k.removeprefix(start + key): x
-    for k, x in golden.items()
-    if k.startswith(start + key)
-  }
-  theirs = part("param/")
+  below = lambda key: part(golden, start + key)
+  theirs = below("param/")
   if group == "scale":  # `weight` there are those of the other norms
     scales = {k: x for k, x in theirs.items() if k.endswith(".scale")}
     theirs |= {k.replace(".scale", ".weight"): x for k, x in scales.items()}
   theirs = {k: x for k, x in theirs.items() if not k.endswith(".scale")}
-  flat = to_ours(theirs | part(f"buffer/{group}/"), heads)
+  flat = to_ours(theirs | below(f"buffer/{group}/"), heads)
   image = golden[f"{start}in/x_nchw"].transpose(0, 2, 3, 1)
   variables = variables_of(model, image, flat)
   variables, image, cotangent = precision.cast(
@@ -87,13 +84,13 @@ def check(model, at, group, golden, heads, precision):
     return jax.grad(lambda p: (run(p)[0] * cotangent).sum())(params)
 
   logits, out = jax.jit(run)(variables["params"])
-  want = part(f"{group}/")
+  want = below(f"{group}/")
   precision.assert_close(logits, want["logits"])
   for i in range(model.config.depth):
     if f"x_after_block{i}" in want:
       got = out["encoder"][f"block{i:02d}"]["+mlp"]
       precision.assert_close(got, want[f"x_after_block{i}"])
-  if not (grads := part(f"{group}/grad/")):
+  if not (grads := below(f"{group}/grad/")):
     return 0
   unknown = {k: np.full_like(x, np.nan) for k, x in theirs.items()}
   grads = {

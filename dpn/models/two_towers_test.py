@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from dpn import losses, trees
+from dpn.conftest import part
 from dpn.models import text, two_towers, vit
 
 GOLDEN = np.load(
@@ -39,9 +40,7 @@ CLOSE = {"rtol": 1e-5, "atol": 1e-5}
 
 
 def _params(name):
-  start = f"{name}/params/"
-  flat = {k.removeprefix(start): GOLDEN[k] for k in GOLDEN if start in k}
-  return {"params": trees.unflatten(flat)}
+  return {"params": trees.unflatten(part(GOLDEN, f"{name}/params/"))}
 
 
 @pytest.mark.parametrize(("name", "kw"), [("lit", LIT), ("siglip", SIGLIP)])

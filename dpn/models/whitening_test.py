@@ -82,12 +82,3 @@ def test_tokens_are_white_at_first(stem_ln):
   want = np.diag(values / (values + 5e-4))
   np.testing.assert_allclose(got[:12, :12], want, atol=2e-3)
   np.testing.assert_allclose(got[:12, 12:], -want[:, :8], atol=2e-3)
-
-
-def test_whitened_embeddings_have_one_kernel():
-  message = "weight_init='whiten'.*stem='hmlp' does not have.*tract"
-  with pytest.raises(ValueError, match=message):
-    vit.Model(3, variant="mu/16", weight_init="whiten", stem="hmlp")
-  kw = {"weight_init": "whiten", "weight_norm": "sigma_reparam"}
-  with pytest.raises(ValueError, match="weight_norm='sigma_reparam' would"):
-    vit.Model(3, variant="mu/16", **kw)

@@ -29,19 +29,13 @@ def test_output_and_gradient(name, golden, precision):
   kind, params, kw = (*GOLDEN[name], {})[:3]
   vectors = golden("norms")
   values = {"scale": "param/weight", "bias": "param/bias"}
-  x = precision.cast(vectors["in/x"])
   norm = norms.make(kind, **kw, tokens=TOKENS)
-  variables = precision.cast(jax.jit(norm.init)(jax.random.key(0), x))
-  variables["params"] = precision.cast(
-    {p: vectors[values[p]] for p in params.split()}
+  state = precision.cast(norm.init(jax.random.key(0), vectors["in/x"]))
+  y, _, grad = precision.value_and_grads(
+    lambda params, x: norm.apply({**state, "params": params}, x),
+    {p: vectors[values[p]] for p in params.split()},
+    *(vectors["in/x"], vectors["in/cotangent"]),
   )
-
-  @jax.jit
-  def with_gradient(x, cotangent):
-    y, vjp = jax.vjp(lambda x: norm.apply(variables, x), x)
-    return y, *vjp(cotangent)
-
-  y, grad = with_gradient(x, precision.cast(vectors["in/cotangent"]))
   precision.assert_close(y, vectors[f"{name}/y"])
   if f"{name}/grad_x" in vectors:
     precision.assert_close(grad, vectors[f"{name}/grad_x"])
