@@ -5,21 +5,21 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from dpn.conftest import part
 from dpn.models import norms
 from dpn.models.norms import base, dtn
 
 H = 4
 
 
-def params_of(vectors, group):
-  get = lambda name: vectors[f"{group}/param/{name}"]
-  return {
+def params_of(get):
+  params = {
     "scale": get("weight"),
     "bias": get("bias"),
     "mean_ratio": get("mean_norm_weight"),
     "var_ratio": get("var_norm_weight"),
-    "pos_proj": {"kernel": get("pos_proj.weight").T},
   }
+  return params | {"pos_proj": {"kernel": get("pos_proj.weight").T}}
 
 
 def apply(precision, kw, params, x, *, grid=(3, 3), cls=False):
@@ -29,19 +29,9 @@ def apply(precision, kw, params, x, *, grid=(3, 3), cls=False):
 
 
 def test_output_and_gradients(golden, precision):
-  vectors = golden("dtn_core")
   norm = norms.make("dtn", tokens=base.TokenGrid(H, (3, 3)))
-  inputs = params_of(vectors, "A"), vectors["A/in/x"], vectors["A/in/cotangent"]
-  apply = lambda p, x: norm.apply({"params": p}, x)
-  y, grad, grad_x = precision.value_and_grads(apply, *inputs)
-  precision.assert_close(y, vectors["A/out/y"])
-  want = lambda name: vectors[f"A/grad/{name}"]
-  precision.assert_close(grad_x, want("x"))
-  precision.assert_close(grad["scale"], want("weight"))
-  precision.assert_close(grad["bias"], want("bias"))
-  precision.assert_close(grad["mean_ratio"], want("mean_norm_weight"))
-  precision.assert_close(grad["var_ratio"], want("var_norm_weight"))
-  precision.assert_close(grad["pos_proj"]["kernel"].T, want("pos_proj.weight"))
+  run = lambda get, x: norm.apply({"params": params_of(get)}, x)
+  precision.check(golden("dtn_core"), "A", run)
 
 
 def test_as_initialized(golden, precision):
@@ -52,9 +42,26 @@ def test_as_initialized(golden, precision):
   precision.assert_close(y, vectors["B_init/out/y"])
 
 
+@pytest.mark.parametrize(
+  ("group", "given", "kw", "grid"),
+  [
+    ("C_only_var", "A", {"only_var": True}, (3, 3)),
+    ("E_pool", "E_pool", {"pool_grid": 4}, (16, 16)),
+    ("G_paper_eq", "A", {"form": "paper"}, (3, 3)),  # the paper's equations
+    ("I_rect_ext", "A", {}, (2, 3)),
+  ],
+)
+def test_options_and_grids(group, given, kw, grid, golden, precision):
+  vectors = golden("dtn_core")
+  params = params_of(part(vectors, f"{given}/param/").get)
+  x = vectors.get(f"{group}/in/x", vectors["A/in/x"])
+  y = apply(precision, kw, params, x, grid=grid)
+  precision.assert_close(y, vectors[f"{group}/out/y"])
+
+
 def test_the_limits_of_the_ratios(golden, precision):
   vectors = golden("dtn_core")
-  x, params = vectors["A/in/x"], params_of(vectors, "A")
+  x, params = vectors["A/in/x"], params_of(part(vectors, "A/param/").get)
   token = {"mean_ratio": np.full(H, 40.0), "var_ratio": np.full(H, 40.0)}
   y = apply(precision, {}, params | token, x)
   precision.assert_close(y, vectors["D_lambda1/out/y"])
@@ -64,44 +71,17 @@ def test_the_limits_of_the_ratios(golden, precision):
   precision.assert_close(y, vectors["D_lambda0_uniformP/out/y"])
 
 
-def test_only_var(golden, precision):
-  vectors = golden("dtn_core")
-  params = params_of(vectors, "A")
-  del params["mean_ratio"]
-  y = apply(precision, {"only_var": True}, params, vectors["A/in/x"])
-  precision.assert_close(y, vectors["C_only_var/out/y"])
-
-
-def test_pooled(golden, precision):
-  vectors = golden("dtn_core")
-  params, x = params_of(vectors, "E_pool"), vectors["E_pool/in/x"]
-  y = apply(precision, {"pool_grid": 4}, params, x, grid=(16, 16))
-  precision.assert_close(y, vectors["E_pool/out/y"])
-
-
-def test_the_papers_equations(golden, precision):
-  vectors = golden("dtn_core")
-  y = apply(
-    precision, {"form": "paper"}, params_of(vectors, "A"), vectors["A/in/x"]
-  )
-  precision.assert_close(y, vectors["G_paper_eq/out/y"])
-
-
 def test_class_token(golden, precision):
   vectors = golden("dtn_core")
-  params, x = params_of(vectors, "A"), vectors["H_cls_ext/in/x"]
+  params, x = (
+    params_of(part(vectors, "A/param/").get),
+    vectors["H_cls_ext/in/x"],
+  )
   y = apply(precision, {}, params, x, cls=True)
   precision.assert_close(y, vectors["H_cls_ext/out/y"])
   plain = apply(precision, {"cls": "layernorm"}, params, x, cls=True)
   precision.assert_close(plain[:, :1], vectors["H_cls_ext/out/y_cls_plain_ln"])
   precision.assert_close(plain[:, 1:], vectors["H_cls_ext/out/y"][:, 1:])
-
-
-def test_rectangular_grid(golden, precision):
-  vectors = golden("dtn_core")
-  params, x = params_of(vectors, "A"), vectors["I_rect_ext/in/x"]
-  y = apply(precision, {}, params, x, grid=(2, 3))
-  precision.assert_close(y, vectors["I_rect_ext/out/y"])
 
 
 @pytest.mark.parametrize("heads", [1, 4, 9, 16])

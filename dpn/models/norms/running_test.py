@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import NamedSharding, PartitionSpec
 
 from dpn.models import norms
 
@@ -84,22 +83,3 @@ def test_switchable_starts_with_equal_weights():
   params = norms.make("switchable").init(jax.random.key(0), jnp.ones((2, 3, 4)))
   np.testing.assert_array_equal(params["params"]["mean_weight"], np.ones(3))
   np.testing.assert_array_equal(params["params"]["var_weight"], np.ones(3))
-
-
-@pytest.mark.parametrize("kind", ["batchnorm", "switchable"])
-def test_statistics_are_those_of_the_global_batch(kind):
-  x = 3 * jax.random.normal(jax.random.key(0), (8, 5, 6)) + 1
-  norm = norms.make(kind)
-  variables = norm.init(jax.random.key(0), x)
-  mesh = jax.make_mesh(
-    (4,), ("data",), axis_types=(jax.sharding.AxisType.Auto,)
-  )
-  step = functools.partial(train, norm)
-  one = step(variables, x)
-  sharded = NamedSharding(mesh, PartitionSpec("data"))
-  four = step(variables, jax.device_put(x, sharded))
-  jax.tree.map(
-    lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6),
-    one,
-    four,
-  )

@@ -5,7 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from dpn import sharding
 from dpn.models import norms
+from dpn.models.norms import base
 from dpn.models.norms.power_norm import OVERWRITE_WITH_GRADIENT as OWG
 
 
@@ -32,6 +34,37 @@ def step(norm, variables, x, cotangent):
     return y, params, by_x, {**variables, **state, **owg}
 
   return run(variables, x)
+
+
+def test_powernorm_across_its_warmup(golden, precision):
+  vectors = golden("norms")
+  given = {"scale": vectors["param/weight"], "bias": vectors["param/bias"]}
+  params, x, cotangent = precision.cast(
+    (given, vectors["in/x"], vectors["in/cotangent"])
+  )
+  norm = norms.make("powernorm", warmup=2, tokens=base.TokenGrid(num_heads=4))
+  variables = start(norm, x, params, precision)
+  for i in (1, 2, 3):
+    got = lambda key, i=i: vectors[f"powernorm_train_warmup2/step{i}/{key}"]
+    y, _, by_x, variables = step(norm, variables, i * x, cotangent)
+    precision.assert_close(y, got("y"))
+    precision.assert_close(by_x, got("grad_x"))
+    stats = variables["batch_stats"]
+    precision.assert_close(stats["phi"], got("running_phi"))
+    precision.assert_close(variables[OWG]["ema"], got("ema_gz"))
+    assert stats["step"] == i
+
+
+def test_powernorm_in_evaluation_reads_and_does_not_write():
+  x = jax.random.normal(jax.random.key(0), (4, 3, 6))
+  norm = norms.make("powernorm", tokens=base.TokenGrid(num_heads=6))
+  variables = norm.init(jax.random.key(0), x)
+  variables["batch_stats"]["phi"] = jnp.full(6, 4.0)
+  y, state = norm.apply(variables, x, mutable=["batch_stats"])
+  # With groups of one channel the group RMS leaves the signs.
+  want = x / jnp.sqrt(x**2 + 1e-5) / 2
+  np.testing.assert_allclose(y, want, rtol=1e-4)
+  np.testing.assert_array_equal(state["batch_stats"]["phi"], jnp.full(6, 4.0))
 
 
 def test_prepbn_starts_with_the_scale_given():
@@ -133,3 +166,26 @@ def test_a_batch_of_any_rank(name):
     flat,
     whole,
   )
+
+
+@pytest.mark.parametrize(
+  "name", ["batchnorm", "switchable", "powernorm", "prepbn", "unifiednorm"]
+)
+def test_statistics_are_those_of_the_global_batch(name):
+  x = 3 * jax.random.normal(jax.random.key(0), (8, 5, 6)) + 1
+  norm = norms.make(name, tokens=base.TokenGrid(num_heads=2))
+
+  def two_steps(x):
+    variables = norm.init(jax.random.key(0), x)
+    variables = step(norm, variables, x, jnp.cos(x))[-1]
+    return step(norm, variables, 2 * x, jnp.cos(x))
+
+  spread = jax.device_put(x, sharding.batch(sharding.make_mesh()))
+  one, four = two_steps(x), two_steps(spread)
+  jax.tree.map(
+    lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6),
+    one,
+    four,
+  )
+  if name == "powernorm":
+    assert (jnp.abs(one[-1][OWG]["ema"]) > 1e-3).all()
