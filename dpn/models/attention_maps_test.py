@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from dpn.conftest import stacked
 from dpn.models import encoder, flash, joins, vit
 
 SMALL = {"width": 16, "depth": 2, "num_heads": 2, "patch_size": (4, 4)}
@@ -18,14 +19,6 @@ def _variables(model):
   return jax.tree.map(
     lambda s: 0.5 * rng.normal(size=s.shape).astype(s.dtype), shapes
   )
-
-
-def _stacked(variables):
-  params = dict(variables["params"])
-  inner = dict(params["Transformer"])
-  blocks = [inner.pop(f"encoderblock_{i}") for i in range(2)]
-  inner["encoderblock"] = jax.tree.map(lambda *x: np.stack(x), *blocks)
-  return {"params": params | {"Transformer": inner}}
 
 
 def _run(model, variables):
@@ -73,7 +66,7 @@ def test_maps_are_softmax_of_queries_and_keys(kind):
     assert got.shape == (3, 2, 7, 7)
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6)
     x = np.float64(out["encoder"][f"block0{i}"]["+mlp"])
-  again = _run(scanned, _stacked(variables))
+  again = _run(scanned, {"params": stacked(variables["params"])})
   for i in range(2):
     np.testing.assert_allclose(
       again["encoder"][f"block0{i}"]["attention_maps"],
@@ -105,10 +98,7 @@ def test_maps_of_attention_pooling():
 )
 def test_rows_sum_to_one(options):
   model = vit.Model(5, **SMALL, pool_type="tok", **options)
-  shapes = jax.eval_shape(model.init, jax.random.key(0), IMAGE)
-  rng = np.random.RandomState(1)
-  ours = jax.tree.map(lambda s: rng.normal(size=s.shape).astype("f"), shapes)
-  out = _run(model, ours)
+  out = _run(model, _variables(model))
   tokens = [6 if "cls_blocks" in options else 7, 7]
   for i, n in enumerate(tokens):
     maps = out["encoder"][f"block0{i}"]["attention_maps"]

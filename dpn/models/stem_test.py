@@ -101,29 +101,17 @@ def test_parameters(stem_ln):
   assert params["embedding"]["kernel"].shape == (4, 4, 3, 10)
 
 
-def count(variant, stem_ln):
-  """Returns how many parameters a model for 224 px and 1000 classes has."""
-  model = vit.Model(1000, variant=variant, stem_ln=stem_ln, scan=True)
-  image = jax.ShapeDtypeStruct((1, 224, 224, 3), np.float32)
-  shapes = jax.eval_shape(model.init, jax.random.key(0), image)
-  return sum(x.size for x in jax.tree.leaves(shapes))
-
-
-# What a stem adds does not depend on the encoder: all of them at one size.
-@pytest.mark.parametrize(
-  ("size", "stems"),
-  [(size, STEMS if size == "mu" else ["dpn"]) for size in vit.VARIANTS],
-)
-def test_count_formula(size, stems):
+@pytest.mark.parametrize("size", vit.VARIANTS)
+def test_count_formula(size):
   d, depth, mlp, _ = vit.VARIANTS[size]
   pixels, tokens = 14 * 14 * 3, 16 * 16
   block = 4 * (d * d + d) + (2 * d * mlp + mlp + d) + 4 * d
   plain = (pixels * d + d) + tokens * d + 2 * d + (d * 1000 + 1000)
-  for stem_ln in stems:
-    added = STEMS[stem_ln]
-    of_stem = sum(pixels if "ln0" in name else d for name in added)
-    want = plain + depth * block + of_stem
-    assert count(f"{size}/14", stem_ln) == want, stem_ln
+  model = vit.Model(1000, variant=f"{size}/14", stem_ln="dpn", scan=True)
+  image = jax.ShapeDtypeStruct((1, 224, 224, 3), np.float32)
+  shapes = jax.eval_shape(model.init, jax.random.key(0), image)
+  count = sum(x.size for x in jax.tree.leaves(shapes))
+  assert count == plain + depth * block + 2 * pixels + 2 * d
 
 
 def test_patches_are_in_row_column_channel_order():
