@@ -8,10 +8,12 @@ import pathlib
 
 import jax
 import numpy as np
+import pytest
 import safetensors
 import safetensors.numpy
 
 from dpn import trees
+from dpn.conftest import part
 from dpn.models import vit
 from dpn.weights import files, load
 from dpn.weights import metadata as file_metadata
@@ -50,8 +52,7 @@ CONFIGS = {
 
 def golden(kind):
   """Returns a model's arrays by the names of its library."""
-  start = f"{kind}/param/"
-  return {k[len(start) :]: x for k, x in GOLDEN.items() if k.startswith(start)}
+  return part(GOLDEN, f"{kind}/param/")
 
 
 def make(kind="tok", **kw):
@@ -88,15 +89,39 @@ def write_torch(tmp_path, kind, flat=None):
 def write_ours(tmp_path, image=IMAGE.shape, pp=None, **kw):
   """Returns the path of a random model of ours, and its parameters."""
   model = vit.Model(5, **{**TORCH, "stem_ln": "dpn", "pool_type": "tok", **kw})
-  rng = np.random.RandomState(0)
-  params = jax.tree.map(
-    lambda s: 1 + 0.3 * rng.randn(*s.shape).astype(np.float32),
-    shapes_of(model, image),
-  )
-  path = str(tmp_path / "ours.safetensors")
+  params = draw(shapes_of(model, image), mean=1)
+  return save(tmp_path / "ours.safetensors", model, params, pp=pp), params
+
+
+def save(path, model, params, batch_stats=None, pp=None):
+  """Writes a model of ours; returns the path."""
   said = file_metadata.metadata(vit.options(model), None, pp=pp)
-  files.save_params(path, params, metadata=said)
-  return path, params
+  files.save_params(str(path), params, batch_stats, said)
+  return str(path)
+
+
+def draw(shapes, mean=0):
+  """Returns random arrays of these shapes."""
+  rng = np.random.RandomState(0)
+  return jax.tree.map(
+    lambda s: mean + 0.3 * rng.randn(*s.shape).astype(np.float32), shapes
+  )
+
+
+def randomized(model, seed=0):
+  """Returns a PyTorch model for evaluation, its parameters random."""
+  torch = pytest.importorskip("torch")
+  generator = torch.Generator().manual_seed(seed)
+  for x in model.parameters():
+    x.data = 0.3 * torch.randn(x.shape, generator=generator)
+  return model.eval()
+
+
+def run_torch(model, image):
+  """Returns what a PyTorch model gives for images (batch, rows, cols, 3)."""
+  torch = pytest.importorskip("torch")
+  with torch.no_grad():
+    return model(torch.from_numpy(image.transpose(0, 3, 1, 2).copy()))
 
 
 def read(path, params, **kw):

@@ -15,7 +15,7 @@ from dpn.models import vit
 from dpn.scripts import convert
 from dpn.scripts.diagnosis import learned
 from dpn.weights import conftest as testing
-from dpn.weights import files, metadata, timm_vit, vit_params
+from dpn.weights import files, timm_vit, vit_params
 
 torch = pytest.importorskip("torch")
 vision_transformer = pytest.importorskip("timm.models.vision_transformer")
@@ -25,7 +25,6 @@ save_file = pytest.importorskip("safetensors.torch").save_file
 
 DOCS = pathlib.Path(__file__).parents[2] / "docs/checkpoints.md"
 IMAGE = testing.IMAGE
-TENSOR = torch.from_numpy(IMAGE.transpose(0, 3, 1, 2).copy())
 POOLS = {"token": "tok", "avg": "gap", "map": "map"}
 MODELS = {
   "tok": {"pool_type": "tok"},
@@ -56,14 +55,8 @@ def ours(tmp_path, name, num_classes=5, **kw):
   """Returns (path, output) of a random model of ours."""
   options = {**testing.TORCH, **MODELS.get(name, {}), **kw}
   model = vit.Model(num_classes, **options)
-  rng = np.random.RandomState(0)
-  params = jax.tree.map(
-    lambda s: 0.3 * rng.randn(*s.shape).astype(np.float32),
-    testing.shapes_of(model),
-  )
-  path = str(tmp_path / f"{name}.safetensors")
-  said = metadata.metadata(vit.options(model), None)
-  files.save_params(path, params, metadata=said)
+  params = testing.draw(testing.shapes_of(model))
+  path = testing.save(tmp_path / f"{name}.safetensors", model, params)
   return path, jax.jit(model.apply)({"params": params}, IMAGE)[0]
 
 
@@ -92,8 +85,7 @@ def test_ours_in_timm(tmp_path, name, no_embed_class):
   if name == "dpn":
     model = helpers()["with_ln0"](model, model.patch_embed)
   model.load_state_dict(load_file(target), strict=True)
-  with torch.no_grad():
-    check(model(TENSOR), want)
+  check(testing.run_torch(model, IMAGE), want)
 
 
 @pytest.mark.parametrize("name", ["tok", "dpn", "rows", "eps"])
@@ -106,8 +98,7 @@ def test_ours_in_transformers(tmp_path, name):
     model_class = helpers()["DualPatchNormViT"]
   model, info = model_class.from_pretrained(folder, output_loading_info=True)
   assert not any(info.values()), info
-  with torch.no_grad():
-    check(model.eval()(TENSOR).logits, want)
+  check(testing.run_torch(model.eval(), IMAGE).logits, want)
 
 
 def test_ours_without_head_in_transformers(tmp_path):
@@ -118,8 +109,7 @@ def test_ours_without_head_in_transformers(tmp_path):
     folder, output_loading_info=True
   )
   assert not any(info.values()), info
-  with torch.no_grad():
-    check(model.eval()(TENSOR).pooler_output, want)
+  check(testing.run_torch(model.eval(), IMAGE).pooler_output, want)
 
 
 @pytest.mark.parametrize(
@@ -137,12 +127,11 @@ def test_ours_without_head_in_transformers(tmp_path):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_timm_in_ours(tmp_path, args, dtype):
   size = {"img_size": 9, "patch_size": 3, "embed_dim": 8, "depth": 2}
-  model = vision_transformer.VisionTransformer(
-    **size, num_heads=2, num_classes=5, **args
-  ).eval()
-  generator = torch.Generator().manual_seed(0)
-  for x in model.parameters():
-    x.data = 0.3 * torch.randn(x.shape, generator=generator)
+  model = testing.randomized(
+    vision_transformer.VisionTransformer(
+      **size, num_heads=2, num_classes=5, **args
+    )
+  )
   state = {k: x.to(dtype) for k, x in model.state_dict().items()}
   model.load_state_dict(state)
   folder = tmp_path / "timm"
@@ -155,8 +144,8 @@ def test_timm_in_ours(tmp_path, args, dtype):
   said = json.loads(testing.metadata(target)["model"])
   ours = vit.Model(**said)
   params = testing.read(target, testing.shapes_of(ours), options=said)
-  with torch.no_grad():
-    check(jax.jit(ours.apply)({"params": params}, IMAGE)[0], model(TENSOR))
+  got = jax.jit(ours.apply)({"params": params}, IMAGE)[0]
+  check(got, testing.run_torch(model, IMAGE))
 
 
 def test_timm_folder_makes_its_model(tmp_path):
@@ -165,8 +154,7 @@ def test_timm_folder_makes_its_model(tmp_path):
   folder = tmp_path / "timm"
   convert.convert(path, str(folder), "timm")
   model = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
-  with torch.no_grad():
-    check(model(TENSOR), want)
+  check(testing.run_torch(model, IMAGE), want)
 
 
 def test_names_of_timm():
@@ -211,10 +199,9 @@ def tiny_timm(folder, name):
   with torch.device("meta"):
     patch = timm.create_model(name, depth=1).patch_embed.patch_size[0]
   size = {"embed_dim": 32, "depth": 1, "num_heads": 2, "num_classes": 5}
-  model = timm.create_model(name, img_size=3 * patch, **size).eval()
-  generator = torch.Generator().manual_seed(0)
-  for x in model.parameters():
-    x.data = 0.3 * torch.randn(x.shape, generator=generator)
+  model = testing.randomized(
+    timm.create_model(name, img_size=3 * patch, **size)
+  )
   folder.mkdir()
   state = {k: x.clone() for k, x in model.state_dict().items()}
   save_file(state, folder / "model.safetensors")
@@ -238,8 +225,7 @@ def test_all_of_timm(tmp_path):
       refused.append(name)
       continue
     image = np.random.RandomState(0).randn(2, px, px, 3).astype(np.float32)
-    with torch.no_grad():
-      want = theirs(torch.from_numpy(image.transpose(0, 3, 1, 2).copy()))
+    want = testing.run_torch(theirs, image)
     got = jax.jit(model.apply)(variables, image)[0]
     np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-3, err_msg=name)
     equal.append(name)
@@ -255,13 +241,12 @@ def test_clip_and_aimv2_back_to_timm(tmp_path, name):
   timm = pytest.importorskip("timm")
   theirs, px = tiny_timm(tmp_path / name, name)
   image = np.random.RandomState(0).randn(2, px, px, 3).astype(np.float32)
-  tensor = torch.from_numpy(image.transpose(0, 3, 1, 2).copy())
   ours = str(tmp_path / "ours.safetensors")
   convert.convert(str(tmp_path / name), ours, "ours")
   arrays = load_file(ours)
   if "clip" in name:  # a bias that timm's has no place for
     arrays["embedding/bias"] += 0.1
-  save_file(arrays, ours, testing.metadata(ours))
+  files.save_params(ours, arrays, metadata=testing.metadata(ours))
   model, variables, _ = vit.from_pretrained(ours)
   want = jax.jit(model.apply)(variables, image)[0]
   folder = tmp_path / "timm"
@@ -270,15 +255,13 @@ def test_clip_and_aimv2_back_to_timm(tmp_path, name):
   made = eval(made).eval()
   made.load_state_dict(load_file(folder / "model.safetensors"), strict=True)
   made2 = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
-  with torch.no_grad():
-    for got in (made(tensor), made2(tensor)):
-      np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
-    if "aimv2" in name:
-      np.testing.assert_allclose(theirs(tensor), want, rtol=1e-4, atol=1e-5)
+  for model in (made, made2, *([theirs] if "aimv2" in name else [])):
+    got = testing.run_torch(model, image)
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
   if "aimv2" in name:
     bias = "Transformer/encoderblock_0/MlpBlock_0/Dense_1/bias"
     arrays[bias] += 1
-    save_file(arrays, ours, testing.metadata(ours))
+    files.save_params(ours, arrays, metadata=testing.metadata(ours))
     with pytest.raises(ValueError, match=f"{bias} is not zero"):
       convert.convert(ours, str(tmp_path / "no"), "timm")
 
@@ -332,8 +315,6 @@ def test_dinov2_at_another_size_than_its_positions(tmp_path, kind, size):
   (tmp_path / "preprocessor_config.json").write_text(json.dumps(processor))
   model, variables, _ = vit.from_pretrained(tmp_path)
   image = np.random.RandomState(0).randn(2, *size, 3).astype(np.float32)
-  with torch.no_grad():
-    tensor = torch.from_numpy(image.transpose(0, 3, 1, 2).copy())
-    want = theirs(tensor).last_hidden_state[:, 0].numpy()
+  want = testing.run_torch(theirs, image).last_hidden_state[:, 0]
   got = model.apply(variables, image)[0]
   np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)

@@ -10,7 +10,7 @@ import safetensors.numpy
 from dpn.models import vit
 from dpn.scripts import convert
 from dpn.weights import conftest as testing
-from dpn.weights import files, metadata, vit_params
+from dpn.weights import vit_params
 
 SIZE = {"patch_size": (3, 3), "depth": 2, "num_heads": 2, "num_classes": 5}
 KINDS = {
@@ -39,21 +39,9 @@ def random(shape, seed=0):
 
 def torch_model(title, args, seed=0):
   """Returns a model of vit-pytorch with random parameters of all kinds."""
-  torch = pytest.importorskip("torch")
   vit_pytorch = pytest.importorskip("vit_pytorch")
   classes = {"ViT": vit_pytorch.ViT, "SimpleViT": vit_pytorch.SimpleViT}
-  model = classes[title](**args).eval()
-  generator = torch.Generator().manual_seed(seed)
-  for x in model.parameters():
-    x.data = 0.3 * torch.randn(x.shape, generator=generator)
-  return model
-
-
-def logits(model, image):
-  torch = pytest.importorskip("torch")
-  with torch.no_grad():
-    image = torch.from_numpy(image.transpose(0, 3, 1, 2).copy())
-    return model(image).numpy()
+  return testing.randomized(classes[title](**args), seed)
 
 
 def save(model, path):
@@ -96,7 +84,7 @@ def test_theirs_in_ours_and_back(tmp_path, title, args, told):
   image = random((2, rows, cols, args.get("channels", 3)))
   image[0] *= 1e-3  # where LN0's epsilon shows
   got, out = jax.jit(model.apply)(variables, image)
-  want = logits(theirs, image)
+  want = testing.run_torch(theirs, image)
   if not args["num_classes"]:
     got = out["encoded"]
   np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
@@ -111,7 +99,9 @@ def test_theirs_in_ours_and_back(tmp_path, title, args, told):
   assert state.keys() == wanted.keys()
   again = torch_model(title, args, seed=1)
   again.load_state_dict(state, strict=True)
-  np.testing.assert_allclose(logits(again, image), want, rtol=1e-5, atol=1e-5)
+  np.testing.assert_allclose(
+    testing.run_torch(again, image), want, rtol=1e-5, atol=1e-5
+  )
 
 
 @pytest.mark.filterwarnings("ignore:Initializing zero-element")
@@ -134,9 +124,8 @@ def test_ours_in_theirs(tmp_path, kind):
     if options["num_heads"] == 1:
       out["bias"][:] = 0
       out["kernel"][:] = np.eye(8).reshape(1, 8, 8)
-  path, target = (str(tmp_path / f"{x}.safetensors") for x in "ab")
-  said = metadata.metadata(vit.options(model), None)
-  files.save_params(path, params, metadata=said)
+  path = testing.save(tmp_path / "a.safetensors", model, params)
+  target = str(tmp_path / "b.safetensors")
   image = random((2, 9, 9, 3), 3)
   want, out = jax.jit(model.apply)({"params": params}, image)
   notes = convert.convert(
@@ -154,7 +143,7 @@ def test_ours_in_theirs(tmp_path, kind):
       exec(note, {"model": theirs, "torch": torch})
   if kind == "no head":
     want = out["encoded"]
-  got = logits(theirs, image)
+  got = testing.run_torch(theirs, image)
   if kind != "simple, no head":
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
 
@@ -206,6 +195,8 @@ def test_what_a_file_says(tmp_path):
     "patch_size=[3, 3]",
     "num_heads=2",
   )
+  path = written(tmp_path, state(cls_token=(0, 8)))
+  assert vit_params.read(path, {}).grid is None  # ten patches are no square
 
 
 def test_a_class_token_of_older_releases(tmp_path):
@@ -231,14 +222,10 @@ def test_a_class_token_of_older_releases(tmp_path):
       r"how many attention heads.*--set num_heads=",
     ),
     ({"register_tokens": (4, 8)}, r"register_tokens +- +\(4, 8\) +unexpected"),
-    ({"cls_token": (0, 8)}, "does not fit"),  # ten patches and no square
   ],
 )
 def test_what_is_asked_for_or_refused(tmp_path, changed, message):
   path = written(tmp_path, state(**changed))
-  if changed == {"cls_token": (0, 8)}:
-    assert vit_params.read(path, {}).grid is None
-    return
   with pytest.raises(ValueError, match=message):
     vit_params.read(path, {})
 
