@@ -13,7 +13,7 @@ import pytest
 from dpn import trees
 from dpn.models import vit
 from dpn.weights import conftest as testing
-from dpn.weights import files, load, metadata
+from dpn.weights import files, load
 
 
 def pre_linen(name):
@@ -86,17 +86,26 @@ def test_historical_layouts(tmp_path, layout):
   testing.assert_equal(testing.read(path, testing.shapes(kind=kind)), flat)
 
 
-@pytest.mark.parametrize("kind", ["tok", "map"])
-def test_class_token_in_position_embedding(tmp_path, kind):
-  """Nine patches and the class token: ten rows, 3² + 1."""
-  rows = np.random.RandomState(0).randn(1, 10, 16).astype(np.float32)
+@pytest.mark.parametrize(
+  ("kind", "rows_px", "cols_px", "count", "has_row"),
+  [
+    *(("tok", 12, 12, 10, True), ("map", 12, 12, 10, True)),  # 3 x 3 and one
+    *(("tok", 8, 12, 7, True), ("tok", 8, 20, 10, False)),  # 2 x 3, 2 x 5
+  ],
+)
+def test_class_token_in_position_embedding(
+  tmp_path, kind, rows_px, cols_px, count, has_row
+):
+  rows = np.random.RandomState(0).randn(1, count, 16).astype(np.float32)
   flat = {**testing.golden(kind), "pos_embedding": rows}
   got = testing.read(
-    testing.write(tmp_path, flat), testing.shapes(12, 12, kind)
+    testing.write(tmp_path, flat), testing.shapes(rows_px, cols_px, kind)
   )
-  want = {**flat, "pos_embedding": rows[:, 1:]}
-  if kind == "tok":
-    want["cls"] = flat["cls"] + rows[:, :1]
+  want = dict(flat)
+  if has_row:
+    want["pos_embedding"] = rows[:, 1:]
+    if kind == "tok":
+      want["cls"] = flat["cls"] + rows[:, :1]
   testing.assert_equal(got, want)
 
 
@@ -109,13 +118,6 @@ def test_class_token_is_adjusted_where_positions_are_fixed(tmp_path):
     dont_load=["pos_embedding"],
   )
   np.testing.assert_array_equal(got["cls"], flat["cls"] + 1)
-
-
-def test_oblong_grid_of_a_square_plus_one_has_no_class_token(tmp_path):
-  rows = np.ones((1, 10, 16), np.float32)  # 2 x 5
-  flat = {**testing.golden("tok"), "pos_embedding": rows}
-  got = testing.read(testing.write(tmp_path, flat), testing.shapes(8, 20))
-  testing.assert_equal(got, flat)
 
 
 @pytest.mark.parametrize(("old", "new"), [(3, 5), (5, 3), (2, 7), (1, 2)])
@@ -320,12 +322,8 @@ def test_positions_of_oblong_images_with_convolutions(tmp_path, stem):
   here = files.flatten(of(np.zeros((1, 16, 64, 3))))
   arrays = {k: np.zeros(x.shape, x.dtype) for k, x in here.items()}
   arrays["pos_embedding"] = _corners(4, 16)
-  params, stats = (
-    files.unflatten(arrays).get(key) for key in ("params", "batch_stats")
-  )
-  path, pp = str(tmp_path / "params.safetensors"), "resize((16, 64))"
-  said = metadata.metadata(vit.options(model), None, pp=pp)
-  files.save_params(path, params, stats, said)
+  path, variables = tmp_path / "params.safetensors", files.unflatten(arrays)
+  path = testing.save(path, model, **variables, pp="resize((16, 64))")
   kw = {"options": vit.options(model), "image_size": (32, 32)}
   got = load.load_variables(path, of(np.zeros((1, 32, 32, 3))), **kw)
   table = got["params"]["pos_embedding"]
@@ -349,9 +347,8 @@ def test_positions_of_oblong_images(tmp_path, old, pp, new, kw):
   model = testing.make("map")
   flat = {**testing.golden("map"), "pos_embedding": _corners(*old)}
   if pp:
-    path = str(tmp_path / "params.safetensors")
-    said = metadata.metadata(vit.options(model), None, pp=pp)
-    files.save_params(path, files.unflatten(flat), metadata=said)
+    path, params = tmp_path / "params.safetensors", trees.unflatten(flat)
+    path = testing.save(path, model, params, pp=pp)
   else:
     path = testing.write(tmp_path, flat)
   shapes = testing.shapes(*(4 * n for n in new), kind="map")

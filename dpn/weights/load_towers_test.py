@@ -8,6 +8,7 @@ import safetensors.numpy
 
 import dpn.tasks
 from dpn import trees
+from dpn.weights import conftest as testing
 from dpn.weights import files, load, metadata, pixels
 
 SMALL = {"width": 8, "depth": 2, "mlp_dim": 16, "num_heads": 2}
@@ -40,12 +41,6 @@ def _load(path, task, **kw):
   return {k: np.asarray(x) for k, x in trees.flatten(loaded["params"]).items()}
 
 
-def _same(got, want):
-  assert got.keys() == want.keys()
-  for name, x in want.items():
-    np.testing.assert_array_equal(got[name], x, name)
-
-
 def test_a_file_of_big_vision(tmp_path):
   """Its layout: below params/, blocks stacked, a step and optimizer beside."""
   task, arrays = _arrays()
@@ -59,7 +54,7 @@ def test_a_file_of_big_vision(tmp_path):
   file |= {"opt/0/count": np.int32(3), "chrono/start_step": np.int32(3)}
   np.savez(tmp_path / "siglip.npz", **file)
   path = str(tmp_path / "siglip.npz")
-  _same(_load(path, task), arrays)
+  testing.assert_equal(_load(path, task), arrays)
   with pytest.raises(ValueError, match=r"\['txt/.*belongs to no tower"):
     _load(path, task, dont_load=["txt/.*"])
   with pytest.raises(ValueError, match=r"is one of all\. Give config\.model_l"):
@@ -92,7 +87,7 @@ def test_a_file_for_each_tower(tmp_path):
   np.testing.assert_allclose(
     got.pop("txt/pos_embedding"), arrays.pop("txt/pos_embedding"), rtol=1e-6
   )
-  _same(got, arrays | {"t": fresh["t"]})
+  testing.assert_equal(got, arrays | {"t": fresh["t"]})
   with pytest.raises(
     ValueError, match=r"\['head/.*Here dont_load is .*img_load_kw\.dont_load"
   ):
@@ -115,7 +110,7 @@ def test_ours_and_what_differs(tmp_path):
   path = str(tmp_path / "params.safetensors")
   said = metadata.metadata(task.model_options(), None)
   safetensors.numpy.save_file(arrays, path, said)
-  _same(_load(path, task), arrays)
+  testing.assert_equal(_load(path, task), arrays)
   exact = {**MODEL, "text": {**MODEL["text"], "gelu": "exact"}}
   other, _ = _arrays(exact)
   for source in (path, {"txt": f"{path}:txt"}):
@@ -138,4 +133,4 @@ def test_a_text_tower_sees_no_pixels(tmp_path):
   with pytest.raises(ValueError, match=f"{path}:img.*was not made for this"):
     _load(path, task, pixels=here)
   kw = {"img_load_kw": {"dont_check": ["pixels"]}}
-  _same(_load(path, task, pixels=here, **kw), arrays)
+  testing.assert_equal(_load(path, task, pixels=here, **kw), arrays)

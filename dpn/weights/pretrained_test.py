@@ -15,7 +15,7 @@ from dpn.input_pipeline import images
 from dpn.models import vit
 from dpn.scripts import convert
 from dpn.weights import conftest as testing
-from dpn.weights import files, metadata, positions, pretrained
+from dpn.weights import positions, pretrained
 
 
 def _path(tmp_path, kind):
@@ -90,8 +90,7 @@ def test_a_norm_that_the_file_has_is_kept(tmp_path):
   ):
     model = vit.Model(5, **{**testing.TORCH, **old})
     variables = model.init(jax.random.key(0), np.zeros((1, 12, 12, 3)))
-    said = metadata.metadata(vit.options(model), None)
-    files.save_params(path, **variables, metadata=said)
+    testing.save(path, model, **variables)
     with pytest.raises(ValueError, match="whose parameters do not fit stem_ln"):
       vit.from_pretrained(path, stem_ln=new)
 
@@ -125,8 +124,7 @@ def test_another_head_has_its_own_sigma(tmp_path):
   for classes in (5, None):
     model = vit.Model(classes, **testing.TORCH, weight_norm="sigma_reparam")
     variables = model.init(jax.random.key(1), np.zeros((1, 9, 9, 3)))
-    said = metadata.metadata(vit.options(model), None)
-    files.save_params(path, **variables, metadata=said)
+    testing.save(path, model, **variables)
     model, got, _ = vit.from_pretrained(path, num_classes=7)
     head, u = got["params"]["head"], got["batch_stats"]["head"]["u"]
     left, s, _ = np.linalg.svd(head["kernel"])
@@ -145,19 +143,12 @@ def test_norms_of_queries_and_keys(tmp_path, norm):
     vit.from_pretrained(path, qk_norm="none")
 
 
-def test_relative_positions_tell_the_size(tmp_path):
-  path, _ = testing.write_ours(tmp_path, posemb="rpe")
-  model, variables, preprocess = vit.from_pretrained(path)
-  assert preprocess.shape == (9, 9, 3)
-  shapes = jax.eval_shape(model.init, jax.random.key(0), testing.IMAGE)
-  assert jax.tree.map(np.shape, variables) == jax.tree.map(np.shape, shapes)
-
-
-def test_relative_positions_of_oblong_images(tmp_path):
-  shape, pp = (1, 6, 12, 3), "resize((6, 12))|value_range(-1, 1)"
-  path, params = testing.write_ours(tmp_path, shape, pp, posemb="rpe")
+@pytest.mark.parametrize("pp", [None, "resize((6, 12))|value_range(-1, 1)"])
+def test_relative_positions_tell_the_size(tmp_path, pp):
+  size = (6, 12) if pp else (9, 9)
+  path, params = testing.write_ours(tmp_path, (1, *size, 3), pp, posemb="rpe")
   _, variables, preprocess = vit.from_pretrained(path)
-  assert preprocess.shape == (6, 12, 3)
+  assert preprocess.shape == (*size, 3)
   testing.assert_equal(
     jax.device_get(variables["params"]), trees.flatten(params)
   )

@@ -4,9 +4,11 @@ import jax
 import numpy as np
 import pytest
 
+from dpn import trees
+from dpn.conftest import part
 from dpn.models import vit, vit5
 from dpn.weights import conftest as testing
-from dpn.weights import metadata, timm_vit
+from dpn.weights import metadata, names, timm_vit
 
 
 @pytest.mark.parametrize(
@@ -62,29 +64,12 @@ def test_a_bare_file_in_training(tmp_path):
   """The name says 3 heads; shapes fit any number of them."""
   size = {"width": 192, "depth": 12, "mlp_dim": 8, "patch_size": (1, 1)}
   kw = {"pool_type": "tok", "gelu": "exact", "qkv_bias": False}
-  shapes = testing.shapes_of(
-    vit.Model(2, **size, **kw, num_heads=3), (1, 2, 2, 3)
-  )
-  block = {
-    **{"norm1.weight": (192,), "norm1.bias": (192,)},
-    **{"norm2.weight": (192,), "norm2.bias": (192,)},
-    **{"attn.qkv.weight": (3 * 192, 192)},
-    **{"attn.proj.weight": (192, 192), "attn.proj.bias": (192,)},
-    **{"mlp.fc1.weight": (8, 192), "mlp.fc1.bias": (8,)},
-    **{"mlp.fc2.weight": (192, 8), "mlp.fc2.bias": (192,)},
-  }
-  names = {
-    "patch_embed.proj.weight": (192, 3, 1, 1),
-    "patch_embed.proj.bias": (192,),
-    **{"cls_token": (1, 1, 192), "pos_embed": (1, 5, 192)},
-    **{"norm.weight": (192,), "norm.bias": (192,)},
-    **{"head.weight": (2, 192), "head.bias": (2,)},
-    **{f"blocks.{i}.{k}": s for i in range(12) for k, s in block.items()},
-  }
-  zeros = {k: np.zeros(s, np.float16) for k, s in names.items()}
-  path = testing.write_torch(tmp_path, "timm_tok", zeros)
-  told = {"arch": "vit_tiny_patch16_224"}
   model = vit.Model(2, **size, **kw, num_heads=3)
+  shapes = testing.shapes_of(model, (1, 2, 2, 3))
+  flat = names.from_ours(trees.flatten(testing.sevens(shapes)), timm_vit.NAMES)
+  flat["pos_embed"] = np.zeros((1, 5, 192), np.float32)
+  path = testing.write_torch(tmp_path, "timm_tok", flat)
+  told = {"arch": "vit_tiny_patch16_224"}
   testing.read(path, shapes, options=vit.options(model), **told)
   six = vit.Model(2, **size, **kw, num_heads=6)
   with pytest.raises(ValueError, match="3 attention heads, says timm's vit_t"):
@@ -126,12 +111,7 @@ def test_vit5_loads(tmp_path):
   """The arrays of the authors' model, with its logits."""
   with np.load(testing.TESTDATA / "recent.npz") as arrays:
     flat = {k: arrays[k] for k in arrays if k.startswith("vit5/")}
-  params = {
-    k.removeprefix("vit5/param/"): x
-    for k, x in flat.items()
-    if k.startswith("vit5/param/")
-  }
-  path = testing.write_torch(tmp_path, "vit5", params)
+  path = testing.write_torch(tmp_path, "vit5", part(flat, "vit5/param/"))
   options = dict(vit5.VARIANTS["vit5-S"], num_heads=2)
   options = {k: options[k] for k in options.keys() - {"width", "depth"}}
   del options["mlp_dim"]
