@@ -1,5 +1,6 @@
 """Tiny fake data sets for tests, in the formats of real ones."""
 
+import io
 import os
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -7,6 +8,7 @@ from typing import Any
 
 import cv2
 import numpy as np
+from PIL import Image
 
 from dpn.input_pipeline.sources import tfds_writer
 
@@ -75,7 +77,18 @@ def jpeg(rng: np.random.Generator, rows: int, cols: int) -> bytes:
 
 def png(labels: np.ndarray) -> bytes:
   """Returns a label map (rows, cols) as PNG bytes."""
-  return cv2.imencode(".png", labels.astype(np.uint8))[1].tobytes()
+  return encode(labels.astype(np.uint8))
+
+
+def encode(
+  image: np.ndarray | Image.Image, file_format: str = "PNG", **options
+) -> bytes:
+  """Returns an image as Pillow writes it."""
+  if isinstance(image, np.ndarray):
+    image = Image.fromarray(image)
+  buffer = io.BytesIO()
+  image.save(buffer, file_format, **options)
+  return buffer.getvalue()
 
 
 def class_folders(folder: str, classes: int = 3, images: int = 8) -> str:

@@ -1,12 +1,11 @@
 """Images from anywhere, against Pillow."""
 
-import io
-
 import numpy as np
 import PIL.Image
 import pytest
 
 from dpn.input_pipeline import images
+from dpn.input_pipeline.conftest import encode
 from dpn.weights import hf_vit, preprocessing, timm_vit
 from dpn.weights.preprocessing import Preprocess
 
@@ -21,17 +20,11 @@ PHOTO = np.uint8(
 )
 
 
-def _png(image):
-  buffer = io.BytesIO()
-  image.save(buffer, "png")
-  return buffer.getvalue()
-
-
 def test_every_kind_of_image(tmp_path):
   pillow = PIL.Image.fromarray(PHOTO)
-  (tmp_path / "photo.png").write_bytes(_png(pillow))
+  (tmp_path / "photo.png").write_bytes(encode(pillow))
   path = tmp_path / "photo.png"
-  kinds = [str(path), path, _png(pillow), pillow, PHOTO]
+  kinds = [str(path), path, encode(pillow), pillow, PHOTO]
   for pp in (f"decode|{RANGE}", RANGE, f" decode(channels=3) | {RANGE}"):
     got = images.prepare(kinds, Preprocess(pp, (None, None, 3), None))
     assert got.dtype == np.float32
@@ -43,7 +36,7 @@ def test_pillow_images_of_more_than_eight_bits():
   deep = np.arange(ROWS * COLS, dtype=np.uint16).reshape(ROWS, COLS) * 50
   pillow = PIL.Image.fromarray(deep)
   preprocess = Preprocess(RANGE, (ROWS, COLS, 3), None)
-  got = images.prepare([pillow, _png(pillow)], preprocess)
+  got = images.prepare([pillow, encode(pillow)], preprocess)
   np.testing.assert_array_equal(got, [np.stack([deep >> 8] * 3, -1)] * 2)
   with pytest.raises(ValueError, match="mode 'F', whose range is not known"):
     images.prepare([pillow.convert("F")], preprocess)
@@ -64,16 +57,16 @@ def test_channels():
   pillow = PIL.Image.fromarray(PHOTO)
   alpha = np.concatenate([PHOTO, grey[..., None]], -1)
   clear = PIL.Image.fromarray(alpha)
-  kinds = [pillow, _png(pillow), PHOTO, alpha, clear, _png(clear)]
+  kinds = [pillow, encode(pillow), PHOTO, alpha, clear, encode(clear)]
   got = images.prepare(kinds, one)
   np.testing.assert_allclose(got, [luma[..., None]] * 6, atol=1)
   kinds = [alpha[::-1, ::-1], PHOTO[::-1, ::-1]]
-  got = images.prepare([*kinds, clear, _png(clear)], three)
+  got = images.prepare([*kinds, clear, encode(clear)], three)
   np.testing.assert_array_equal(got[:2, ::-1, ::-1], [PHOTO] * 2)
   np.testing.assert_array_equal(got[2:], [PHOTO] * 2)
   palette = pillow.quantize(16)
   np.testing.assert_array_equal(
-    images.prepare([palette, _png(palette)], three),
+    images.prepare([palette, encode(palette)], three),
     [np.asarray(palette.convert("RGB"))] * 2,
   )
 

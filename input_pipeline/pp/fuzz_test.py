@@ -1,14 +1,13 @@
 """Random strings and random bytes: only the documented errors come out."""
 
 import contextlib
-import io
 
 import cv2
 import numpy as np
 import pytest
-from PIL import Image
 
 from dpn.input_pipeline import pp
+from dpn.input_pipeline.conftest import encode
 from dpn.input_pipeline.pp import ops_image
 
 _PIECES = [
@@ -59,9 +58,7 @@ def test_deep_and_long_strings():
 def _seeds():
   image = np.random.default_rng(0).integers(0, 256, (24, 32, 3), np.uint8)
   for file_format in ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF"):
-    buffer = io.BytesIO()
-    Image.fromarray(image).save(buffer, file_format)
-    yield buffer.getvalue()
+    yield encode(image, file_format)
 
 
 @pytest.mark.parametrize("data", [*_seeds()], ids=lambda data: repr(data[:4]))

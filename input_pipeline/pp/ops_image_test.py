@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dpn.input_pipeline import conftest as testing
 from dpn.input_pipeline import pp
+from dpn.input_pipeline.conftest import encode, jpeg
 from dpn.input_pipeline.pp import lazy_image, ops_image, resize
 
 
@@ -19,14 +19,6 @@ def _apply(spec, image, seed=0):
 def _smooth(rows=40, cols=48):
   coarse = np.random.default_rng(0).integers(0, 256, (4, 4, 3), np.uint8)
   return cv2.resize(coarse, (cols, rows))
-
-
-def _encode(image, file_format, **options):
-  buffer = io.BytesIO()
-  if not isinstance(image, Image.Image):
-    image = Image.fromarray(image)
-  image.save(buffer, file_format, **options)
-  return buffer.getvalue()
 
 
 def _index_image(rows, cols):
@@ -64,7 +56,7 @@ _LABELS = np.arange(240, dtype=np.uint8).reshape(12, 20)
   ],
 )
 def test_decode(image, file_format, options, expected):
-  data = _encode(image, file_format, **options)
+  data = encode(image, file_format, **options)
   tolerance = 0 if expected is not None else 1
   if expected is None:
     expected = np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
@@ -80,8 +72,8 @@ def test_decode(image, file_format, options, expected):
 def test_decode_ignores_exif_orientation():
   exif = Image.Exif()
   exif[0x0112] = 6  # "Rotate by 90 degrees to view."
-  turned = _encode(_smooth(), "JPEG", exif=exif.tobytes(), quality=95)
-  plain = _encode(_smooth(), "JPEG", quality=95)
+  turned = encode(_smooth(), "JPEG", exif=exif.tobytes(), quality=95)
+  plain = encode(_smooth(), "JPEG", quality=95)
   np.testing.assert_array_equal(*(_apply("decode", x) for x in (turned, plain)))
 
 
@@ -89,7 +81,7 @@ def test_decode_ignores_exif_orientation():
 @pytest.mark.parametrize("share", [0.2, 0.6, 0.98])
 def test_decode_truncated(file_format, share):
   noise = np.random.default_rng(0).integers(0, 256, (300, 400, 3), np.uint8)
-  data = _encode(noise, file_format)
+  data = encode(noise, file_format)
   with pytest.raises(ValueError, match="not a whole image"):
     ops_image.decode_image(data[: int(len(data) * share)])
 
@@ -98,7 +90,7 @@ def test_decode_errors():
   for data in (b"", b"no image"):
     with pytest.raises(ValueError, match=rf"\({len(data)} bytes that start"):
       ops_image.decode_image(data)
-  many = _encode(_smooth(), "JPEG", progressive=True)
+  many = encode(_smooth(), "JPEG", progressive=True)
   last = many.rfind(b"\xff\xda")
   many = many[:-2] + many[last:-2] * 100 + many[-2:]  # scans of all pixels
   for data in (many, many[:2] + b"\xff\xff" + many[2:]):
@@ -166,7 +158,7 @@ def test_inception_crop_is_a_resized_crop():
 
 
 def test_decode_jpeg_and_inception_crop():
-  data = testing.jpeg(np.random.default_rng(0), 50, 70)
+  data = jpeg(np.random.default_rng(0), 50, 70)
   for args in ("(16)", "(16, 30, 60, method='area')", "((9, 8), ratio_min=1)"):
     one = _apply(f"decode_jpeg_and_inception_crop{args}", data, seed=1)
     two = _apply(f"decode|inception_crop{args}", data, seed=1)
@@ -257,13 +249,13 @@ def _jpegs():
   for subsampling in ("4:4:4", "4:2:2", "4:2:0"):
     for progressive in (False, True):
       kind = {"subsampling": subsampling, "progressive": progressive}
-      yield f"{kind}", _encode(colour, "JPEG", **kind)
-  yield "restarts", _encode(colour, "JPEG", restart_marker_blocks=3)
-  yield "grey", _encode(colour.convert("L"), "JPEG")
-  yield "cmyk", _encode(colour.convert("CMYK"), "JPEG")
+      yield f"{kind}", encode(colour, "JPEG", **kind)
+  yield "restarts", encode(colour, "JPEG", restart_marker_blocks=3)
+  yield "grey", encode(colour.convert("L"), "JPEG")
+  yield "cmyk", encode(colour.convert("CMYK"), "JPEG")
   exif = Image.Exif()
   exif[0x0112] = 6
-  yield "exif", _encode(colour, "JPEG", exif=exif.tobytes())
+  yield "exif", encode(colour, "JPEG", exif=exif.tobytes())
 
 
 @pytest.mark.parametrize("data", [pytest.param(d, id=n) for n, d in _jpegs()])
@@ -286,7 +278,7 @@ def test_a_part_of_a_jpeg_is_that_part_of_the_whole(data):
 
 @pytest.mark.parametrize("shape", [(375, 500), (90, 61), (30, 300)])
 def test_cropping_what_was_resized_computes_the_same_pixels(shape):
-  data = _encode(_smooth(*shape), "JPEG", quality=95)
+  data = encode(_smooth(*shape), "JPEG", quality=95)
   size = _apply("resize_small(64)", np.zeros((*shape, 3))).shape[:2]
   whole = lazy_image.materialize(
     resize.resize(ops_image.decode_image(data), size, "area")
@@ -301,6 +293,6 @@ def test_cropping_what_was_resized_computes_the_same_pixels(shape):
 
 
 def test_damaged_jpegs_are_named_by_the_op_that_decodes():
-  data = _encode(_smooth(), "JPEG")[:500]
+  data = encode(_smooth(), "JPEG")[:500]
   with pytest.raises(ValueError, match=r"op decode failed on .image: 500 by"):
     _apply("decode|central_crop(8)|flip_lr", data)

@@ -5,7 +5,6 @@ mmcv's of January 2026) make of a small image and its label map, and the random
 numbers that they drew.
 """
 
-import io
 import pathlib
 import struct
 import zlib
@@ -16,6 +15,7 @@ import pytest
 from PIL import Image
 
 from dpn.input_pipeline import pp
+from dpn.input_pipeline.conftest import encode
 
 _GOLDEN = np.load(pathlib.Path(__file__).parent / "testdata" / "mmseg.npz")
 _MEAN = "vgg_value_range((123.675, 116.28, 103.53), (58.395, 57.12, 57.375))"
@@ -46,13 +46,6 @@ def _replay(spec, name):
   assert rng.used_up()
   np.testing.assert_array_equal(result["image"], _GOLDEN[f"{name}/image"])
   return result["labels"]
-
-
-def _encode(array, file_format="PNG", **options):
-  image = array if isinstance(array, Image.Image) else Image.fromarray(array)
-  buffer = io.BytesIO()
-  image.save(buffer, file_format, **options)
-  return buffer.getvalue()
 
 
 _IDS = np.array([[0, 1, 2], [10, 11, 255]], np.uint8)
@@ -104,11 +97,11 @@ def test_label_maps_of_16_bit_colours():
     _IDS,
     _IDS[..., None],
     _IDS.astype(np.int64),
-    _encode(_IDS),
-    _encode(_palette(_IDS)),
-    _encode(_IDS.astype(np.uint16)),
-    _encode(np.repeat(_IDS[..., None], 3, -1)),
-    _encode(_IDS, "TIFF"),
+    encode(_IDS),
+    encode(_palette(_IDS)),
+    encode(_IDS.astype(np.uint16)),
+    encode(np.repeat(_IDS[..., None], 3, -1)),
+    encode(_IDS, "TIFF"),
   ],
   ids=str.split("array channel int64 png palette 16bits rgb tiff"),
 )
@@ -127,14 +120,14 @@ def test_palettes_of_few_colours_and_many_classes():
   ids = np.array([[0, 1, 2, 3]], np.uint8)
   image = np.zeros((1, 4, 3), np.uint8)
   for bits in (2, 4, 8):
-    label = _encode(_palette(ids), bits=bits)
+    label = encode(_palette(ids), bits=bits)
     assert label[24] == bits  # of IHDR
     labels = _apply("decode_labels(4)", image=image, label=label)["labels"]
     assert labels.tolist() == ids.tolist()
   binary = Image.fromarray(ids % 2 == 1)
-  labels = _apply("decode_labels(2)", image=image, label=_encode(binary))
+  labels = _apply("decode_labels(2)", image=image, label=encode(binary))
   assert labels["labels"].tolist() == [[0, 1, 0, 1]]
-  label = _encode(np.array([[0, 299, 999, 4000]], np.uint16))
+  label = encode(np.array([[0, 299, 999, 4000]], np.uint16))
   spec = "decode_labels(1000, label_map={4000: -1}, ignore_label=-1)"
   labels = _apply(spec, image=image, label=label)["labels"]
   assert labels.dtype == np.int32
@@ -148,15 +141,15 @@ def test_palettes_of_few_colours_and_many_classes():
      "label holds 11, no id of 11 classes or ignore_label 255: give"),
     ("decode_labels(2)", np.arange(12).reshape(2, 6)[:, 3:],
      "holds 3, 4, 5, 9, 10, …, no id of 2"),
-    ("decode_labels(11)", _encode(np.eye(3, dtype=np.uint8)),
+    ("decode_labels(11)", encode(np.eye(3, dtype=np.uint8)),
      r"image has \(2, 3\) rows and cols, its label map \(3, 3\)"),
-    ("decode_labels(11)", _encode(_palette(_IDS).convert("RGB")),
+    ("decode_labels(11)", encode(_palette(_IDS).convert("RGB")),
      r"of shape \(2, 3, 3\) whose channels differ holds colours, no ids"),
-    ("decode_labels(11)", _encode(_IDS, "JPEG"),
+    ("decode_labels(11)", encode(_IDS, "JPEG"),
      r"no whole label map in PNG, .*JPEG and GIF change ids"),
-    ("decode_labels(11)", _encode(np.eye(99, dtype=np.uint8))[:60],
+    ("decode_labels(11)", encode(np.eye(99, dtype=np.uint8))[:60],
      r"not a whole image"),
-    ("decode_labels(11)", _encode(_palette(_IDS))[:-30],
+    ("decode_labels(11)", encode(_palette(_IDS))[:-30],
      r"no whole label map .*truncated"),
     ("decode_labels(11)", b"", "no whole label map"),
     ("decode_labels(11)", _IDS.astype(np.int32) - 1,
@@ -288,10 +281,10 @@ def test_image_and_labels_stay_together():
   """Every pixel of the image holds its label as a grey level."""
   coarse = np.random.default_rng(0).integers(0, 20, (3, 4), np.uint8)
   ids = coarse.repeat(16, 0).repeat(16, 1)
-  image = _encode(10 * np.repeat(ids[..., None], 3, -1))
+  image = encode(10 * np.repeat(ids[..., None], 3, -1))
   shapes = set()
   for seed in range(20):
-    result = _apply(_ADE20K, seed, image=image, annotation=_encode(ids))
+    result = _apply(_ADE20K, seed, image=image, annotation=encode(ids))
     shapes.add(result["labels"].shape)
     # Not where the image is interpolated between two labels.
     labels = result["labels"]

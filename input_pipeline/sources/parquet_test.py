@@ -1,16 +1,16 @@
 """Parquet in the hub's layout, written here as `datasets` writes it."""
 
 import collections
-import io
 import itertools
 import json
 import pickle
 import threading
 
+import numpy as np
 import pytest
-from PIL import Image
 
 from dpn.evaluators import retrieval
+from dpn.input_pipeline import conftest as testing
 from dpn.input_pipeline import pipeline, sources
 from dpn.input_pipeline.sources import parquet as parquet_source
 from dpn.input_pipeline.text import tokenizers
@@ -102,9 +102,7 @@ def test_a_folder_of_arrow_files(tmp_path):
 
 def test_captions(tmp_path):
   """One for each image, or several, as far as a batch for two towers."""
-  png = io.BytesIO()
-  Image.new("RGB", (4, 4)).save(png, "png")
-  image = {"bytes": png.getvalue(), "path": None}
+  image = {"bytes": testing.png(np.zeros((4, 4))), "path": None}
   several = [["a0"], ["a1", "b1"], ["a2"], ["a3", "b3"]]
   rows = [
     {"image": image, "caption": f"no {i}", "several": texts}

@@ -7,6 +7,7 @@ import pytest
 from PIL import Image
 from sklearn import datasets
 
+from dpn.input_pipeline import conftest as testing
 from dpn.input_pipeline.pp import jpeg, ops_image
 from dpn.input_pipeline.sources import restart_markers
 
@@ -22,9 +23,7 @@ KINDS = {
 
 def encode(kind, rows, cols, **kw):
   image = PHOTO.resize((cols, rows)).convert("L" if kind == "grey" else "RGB")
-  buffer = io.BytesIO()
-  image.save(buffer, "JPEG", quality=90, **KINDS.get(kind, {}), **kw)
-  return buffer.getvalue()
+  return testing.encode(image, "JPEG", quality=90, **KINDS[kind], **kw)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -111,9 +110,7 @@ def _others():
   yield "progressive", encode("4:2:0", 60, 80, progressive=True)
   image = PHOTO.resize((80, 60))
   for name, mode in (("PNG", "RGB"), ("JPEG", "CMYK")):
-    buffer = io.BytesIO()
-    image.convert(mode).save(buffer, name)
-    yield f"{name} {mode}", buffer.getvalue()
+    yield f"{name} {mode}", testing.encode(image.convert(mode), name)
   data = encode("4:2:0", 60, 80)
   yield "cut off", data[:-40]
   yield "cut off, with an end", data[:-40] + jpeg.EOI
