@@ -9,14 +9,10 @@ from dpn.input_pipeline import batches, pp, sources
 from dpn.input_pipeline.sources import arrays
 
 
-def _part(spec="", **columns):
-  return batches.MixturePart(
-    arrays.ArraySource("here", columns, {}), pp.make(spec)
-  )
-
-
 def _examples(spec="", **columns):
-  return batches.Examples([_part(spec, **columns)], seed=3)
+  source = arrays.ArraySource("here", columns)
+  part = batches.MixturePart(source, pp.make(spec))
+  return batches.Examples([part], seed=3)
 
 
 def _stack(examples, indices, positions, num_rows):
@@ -51,12 +47,6 @@ def test_augmentation_depends_on_seed_and_position_only():
   key = np.array([3, 4], np.uint64)
   rng = np.random.Generator(np.random.Philox(key=key))
   assert values[0] == rng.integers(100) * 100 + rng.integers(100)
-
-
-def test_values_that_no_array_holds():
-  message = r"here: the values of 'id' \(<U1\) are not numbers.*keep\(\.\.\.\)"
-  with pytest.raises(ValueError, match=message):
-    _examples(image=np.zeros(2), id=np.array(["a", "b"]))
 
 
 def test_values_that_do_not_fit_the_first():
@@ -118,15 +108,6 @@ def test_shapes_may_differ_where_nothing_is_stacked():
   for i, message in ((2, "'x' is int8 of"), (3, r"has the keys \['y'\]")):
     with pytest.raises(ValueError, match=f"example {i}: .*{message}"):
       examples[i]
-
-
-def test_parts_have_their_own_preprocessing():
-  part = lambda most, *x: _part(
-    f'value_range(0, {most}, 0, 1, key="x")', x=np.array(x)
-  )
-  examples = batches.Examples([part(2, 1, 2), part(10, 3)], seed=0)
-  batch, _ = _stack(examples, [2, 0, 1], [0, 1, 2], 3)
-  np.testing.assert_allclose(batch["x"], [30, 2, 4])
 
 
 def test_the_next_example_stands_in_for_one_that_fails():

@@ -65,20 +65,33 @@ def reference(data_dir):
 
 
 @pytest.mark.parametrize(
-  ("how", "step"),
+  ("how", "step", "processes"),
   [
-    ({"num_threads": 5, "prefetch": 3}, 0),
-    ({"num_threads": 1}, 1),
-    ({"seed": 7}, 8),
-    ({"num_workers": 2, "prefetch": 1}, 3),
+    ({"num_threads": 5, "prefetch": 3}, 0, 1),
+    ({"num_threads": 1}, 1, 2),
+    ({"num_threads": 3}, 5, 4),
+    ({"seed": 7}, 8, 1),
+    ({"num_workers": 2, "prefetch": 1}, 3, 1),
+    pytest.param({"num_workers": 1}, 4, 2, marks=pytest.mark.slow),
   ],
 )
 def test_same_batches_however_made_from_any_step(
-  data_dir, reference, how, step
+  data_dir, reference, how, step, processes
 ):
   seed = 0 if "seed" in how else 7
-  data = pipeline.training(_config(data_dir, **how), seed=seed)
-  batches = _take(data, 10 - step, examples_seen=8 * step)
+  shares = []
+  for index in range(processes):
+    data = pipeline.training(
+      _config(data_dir, **how),
+      seed=seed,
+      process_index=index,
+      process_count=processes,
+    )
+    shares.append(_take(data, 10 - step, examples_seen=8 * step))
+  batches = [
+    {key: np.concatenate([x[key] for x in rows]) for key in rows[0]}
+    for rows in zip(*shares, strict=True)
+  ]
   assert _hashes(batches) == _hashes(reference[step:])
 
 

@@ -175,9 +175,6 @@ def test_decode_jpeg_and_inception_crop():
     ("resize_small(256)", (256, 341)),  # 500 * 256 / 375 = 341.33
     ("resize_small(418)", (418, 557)),  # 557.33
     ("resize_long(256)", (192, 256)),
-    ("resize(7)", (7, 7)),
-    ("resize((7, 9))", (7, 9)),
-    ("central_crop", (375, 375)),
   ],
 )
 def test_sizes(spec, expected):

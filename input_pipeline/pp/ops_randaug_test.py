@@ -172,15 +172,6 @@ def test_geometric_ops(magnitude, uniform):
     np.testing.assert_array_equal(got, _warped(image, inverse), err_msg=name)
 
 
-def test_positive_rotation_is_counterclockwise_and_translation_to_the_left():
-  image = np.zeros((41, 41, 3), np.uint8)
-  image[20, 30] = 255  # To the right of the centre.
-  place = lambda *args: np.argwhere(_apply(*args)[..., 0] == 255)[0].tolist()
-  # 10 px at 30 degrees: 8.7 right and 5 up.
-  assert place("Rotate", image, 10) == [15, 29]
-  assert place("TranslateX", image, 0.7) == [20, 23]
-
-
 @pytest.mark.parametrize("magnitude", [0, 1, 10, 20])
 @pytest.mark.parametrize("centre", [(0, 0), (25, 40), (89, 99)])
 def test_cutout(magnitude, centre):

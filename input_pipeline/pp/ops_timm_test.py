@@ -164,28 +164,18 @@ def test_recipe_errors(spec):
     pp.make(f"rand_augment({spec!r})")
 
 
-def test_jitter_with_one_strength_follows_its_factor():
-  image = np.full((2, 2, 3), 100, np.uint8)
-  levels = [
-    _apply("color_jitter(0.4, 0, 0)", image, seed)[0, 0, 0]
-    for seed in range(500)
-  ]
-  uniform = stats.uniform(60, 80)  # 100 (1 ± 0.4)
-  assert stats.kstest(levels, uniform.cdf).pvalue > 0.01
-
-
 def test_jitter_draws_the_order():
   """Contrast around the mean and brightness do not commute."""
   image = _image()
   found = set()
   for seed in range(40):
-    result = _apply("color_jitter(0.9, 0.9, 0)", image, seed)
+    result = _apply("color_jitter(0.9, 0.4, 0)", image, seed)
     rng = np.random.default_rng(seed)
     order = rng.permutation(2)
-    factors = rng.uniform(0.1, 1.9, 2)
     enhancers = [ops_timm.adjust_brightness, ops_timm.adjust_contrast]
     expected = image
-    for k, factor in zip(order, factors, strict=True):
+    for k in order:
+      factor = rng.uniform(*[(0.1, 1.9), (0.6, 1.4)][k])
       expected = enhancers[k](expected, factor)
     np.testing.assert_array_equal(result, expected)
     found.add(tuple(order))

@@ -6,14 +6,13 @@ import pathlib
 import pickle
 from concurrent import futures
 
-import cv2
 import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 from sklearn import datasets as sklearn_datasets
 
 from dpn.input_pipeline import conftest as testing
-from dpn.input_pipeline import pipeline, sources
+from dpn.input_pipeline import sources
 
 
 @pytest.fixture(scope="module")
@@ -78,23 +77,6 @@ def test_tfds_features_without_shortcut_are_parsed_by_tfds(tmp_path):
   assert source[0] == example
   assert source.num_classes("score") is None
   assert source.num_classes("label") == 4
-
-
-@pytest.mark.parametrize(
-  ("name", "split", "key"),
-  [("scene_parse150", "test", "annotation"), ("camvid", "val", "label")],
-)
-def test_tfds_label_maps(tmp_path, name, split, key):
-  """Their features as TFDS, or as what prepared CamVid, has them."""
-  ids = np.uint8([[0, 1, 150], [9, 11, 10]])
-  png = cv2.imencode(".png", ids)[1].tobytes()
-  examples = {split: [{"image": png, key: png}]}
-  features = {"image": "jpeg", key: "png"}
-  testing.write_tfds(str(tmp_path), name, examples, features)
-  data = {"name": name, "split": split, "data_dir": str(tmp_path)}
-  spec = f'decode|decode_labels(151, inkey="{key}")|keep("image", "labels")'
-  (batch,) = pipeline.evaluation(data, spec, 1)
-  assert batch["labels"].tolist() == [ids.tolist()]
 
 
 def test_fractions_drawn_by_seed(data_dir):
