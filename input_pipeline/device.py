@@ -36,8 +36,6 @@ class DeviceIterator(Iterator[dict[str, jax.Array]]):
     `batches` yields this process's rows only: `sharding` splits the leading
     axis of every array over the processes, see `sharding.rows_by_process`.
     """
-    if prefetch < 1:
-      raise ValueError(f"prefetch must be 1 batch or more, got {prefetch}.")
     self.wait_secs = 0.0
     self.skipped = 0
     # This generator does not refer to self: a dropped iterator gets closed.

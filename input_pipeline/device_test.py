@@ -98,8 +98,3 @@ def test_wait_secs_counts_the_consumers_waiting(sharding):
   next(batches)
   assert batches.wait_secs - waited < 0.09
   batches.close()
-
-
-def test_prefetch_must_be_positive(sharding):
-  with pytest.raises(ValueError, match="prefetch must be 1 batch or more"):
-    device.DeviceIterator([], sharding, 0)

@@ -152,7 +152,7 @@ _CLIP_WORDS = (
 
 def _clip(content):
   import tokenizers
-  from tokenizers import models, normalizers, pre_tokenizers
+  from tokenizers import decoders, models, normalizers, pre_tokenizers
 
   with gzip.open(io.BytesIO(content)) as file:
     text = file.read(2**24).decode()  # no more, in case of a bomb
@@ -161,8 +161,7 @@ def _clip(content):
   if not merges or any(len(pair) != 2 for pair in merges):
     raise ValueError("expected two pieces in every line but the first")
   end = "</w>"
-  byte_of = _bytes_by_letter()
-  letters = list(byte_of)
+  letters = _letters()
   pieces = [*letters, *(x + end for x in letters), *map("".join, merges)]
   ends = ("<|startoftext|>", "<|endoftext|>")
   ids = {piece: i for i, piece in enumerate([*pieces, *ends])}
@@ -179,22 +178,17 @@ def _clip(content):
     pre_tokenizers.Split(tokenizers.Regex(_CLIP_WORDS), "removed", invert=True),
     pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
   ])  # fmt: skip
+  clip.decoder = decoders.ByteLevel()
   bos, eos = (ids[piece] for piece in ends)
   encode = lambda text: clip.encode(text, add_special_tokens=False).ids
-
-  def join(ids):
-    words = "".join(pieces[i] for i in ids if i < len(pieces)).split(end)
-    return " ".join(_utf8(byte_of[x] for x in word) for word in words).strip()
-
+  join = lambda ids: clip.decode(ids).replace(end, " ").strip()
   return Tokenizer(encode, join, len(ids), bos, eos, pad=0)
 
 
-def _bytes_by_letter() -> dict[str, int]:
-  """Returns {printable letter: byte}, in the order of CLIP's ids."""
+def _letters() -> list[str]:
+  """Returns the printable letters of the bytes, in the order of CLIP's ids."""
   printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
-  others = sorted(set(range(256)) - set(printable))
-  letters = [*printable, *(256 + i for i in range(len(others)))]
-  return dict(zip(map(chr, letters), printable + others, strict=True))
+  return [chr(x) for x in [*printable, *range(256, 512 - len(printable))]]
 
 
 def _utf8(values: Iterable[int]) -> str:
