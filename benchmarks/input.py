@@ -191,7 +191,7 @@ def main(argv: Sequence[str] | None = None):
   args = parser.parse_args(argv)
   print(
     f"{input_pipeline.num_cores()} cores, load average before "
-    f"{os.getloadavg()[0]:.1f}, /dev/shm {_shm_mb():.0f} MB"
+    f"{os.getloadavg()[0]:.1f}"
   )
   results = {}
   for task in args.tasks.split(","):
@@ -203,13 +203,7 @@ def main(argv: Sequence[str] | None = None):
       else:
         write_images(folder, task)
       results[task] = report(task, folder, args.repeats, args.secs)
-  print(f"/dev/shm after {_shm_mb():.0f} MB")
   harness.write_json(args.json, results)
-
-
-def _shm_mb() -> float:
-  shared = pathlib.Path("/dev/shm")
-  return sum(file.stat().st_size for file in shared.rglob("*")) / 1e6
 
 
 if __name__ == "__main__":

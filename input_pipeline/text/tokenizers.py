@@ -103,7 +103,9 @@ def _read(kind, path, _):
 _OFFSET = 4
 _BYTES = Tokenizer(
   encode=lambda text: [_OFFSET + byte for byte in text.encode()],
-  join=lambda ids: _utf8(i - _OFFSET for i in ids if i >= _OFFSET),
+  join=lambda ids: bytes(i - _OFFSET for i in ids if i >= _OFFSET).decode(
+    errors="replace"
+  ),
   vocab_size=256 + _OFFSET,
   pad=0,
   eos=1,
@@ -189,10 +191,6 @@ def _letters() -> list[str]:
   """Returns the printable letters of the bytes, in the order of CLIP's ids."""
   printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
   return [chr(x) for x in [*printable, *range(256, 512 - len(printable))]]
-
-
-def _utf8(values: Iterable[int]) -> str:
-  return bytes(values).decode(errors="replace")
 
 
 def train(texts: Iterable[str], vocab_size: int, path: str):
