@@ -60,13 +60,8 @@ def page(
       parts += _section(title, norms.table(rows))
     elif name.startswith("norms_"):
       merged |= rows
-  if merged:
-    title = "Normalizers, relative to pre-LayerNorm"
-    parts += _section(title, norms.table(merged))
-  parts += [
-    *_memory(found, speeds[speeds.variant == setting.variant]),
-    *_input(found, speeds),
-  ]
+  title = "Normalizers, relative to pre-LayerNorm"
+  parts += [*_section(title, norms.table(merged)), *_input(found, speeds)]
   return render.page(f"Measured on {where['device']}", *parts)
 
 
@@ -104,7 +99,7 @@ def _differences(kept):
 def _speeds(found: dict[str, Any]) -> pd.DataFrame:
   """Returns a row of figures for every step that was measured."""
   rows = [
-    {"part": name.partition("_")[0], "file": name, "row": row, "who": who}
+    {"part": name.partition("_")[0], "row": row, "who": who}
     | {"name": f"{row}: {who}", "variant": row.split()[0]}
     | figures
     for name, part in found.items()
@@ -162,22 +157,6 @@ def _numbers(found) -> pd.DataFrame:
     for what, row in found.get("numbers", {}).items()
   }
   return pd.DataFrame.from_dict(rows, orient="index")
-
-
-def _memory(found, speeds):
-  ours = speeds[speeds.part == "step"].dropna(subset=["img_per_sec"])
-  if not len(ours):
-    return []
-  best = ours.loc[ours.img_per_sec.idxmax()]
-  planned = found.get(best.file.replace("step_", "memory_", 1))
-  if not planned:
-    return []
-  text = (
-    f"{best.row}: XLA reserves {best.reserved_gb:.2f} GiB here, and the most "
-    f"that was used was {best.peak_memory_gb:.2f} GiB. For a CPU "
-    f"scripts.compile plans {sum(planned.values()) / 2**30:.2f} GiB."
-  )
-  return _section("Memory", text)
 
 
 def _input(found, speeds):

@@ -3,9 +3,8 @@
   python -m benchmarks.gpu_parts numbers \
     '{"variant": "B/16", "dtype": "bfloat16"}' --json numbers.json
 
-`versions` lists software and device. `memory` is what scripts.compile estimates
-for a step of benchmarks.step. `numbers` compares gradients of one batch that
-should agree: attention by XLA with the kernel that `auto` takes, and this
+`versions` lists software and device. `numbers` compares gradients of one batch
+that should agree: attention by XLA with the kernel that `auto` takes, and this
 device with the CPU.
 """
 
@@ -25,7 +24,6 @@ import numpy as np
 
 import dpn.tasks
 from benchmarks import harness, step_peers
-from dpn.scripts import compile as compile_lib
 
 LIBRARIES = ("jax", "jaxlib", "flax", "optax", "nvidia-cudnn-cu12",
              "nvidia-cudnn-cu13")  # fmt: skip
@@ -51,18 +49,6 @@ def versions() -> dict[str, Any]:
     values = done.stdout.partition("\n")[0].split(", ")
     found |= dict(zip(NVIDIA, values, strict=False))
   return found
-
-
-def memory(setting: step_peers.Setting) -> dict[str, int]:
-  """Returns the bytes, by use, that a step should need if planned for a CPU."""
-  jax.config.update("jax_platforms", "cpu")
-  config = step_peers.config_of(setting, stem_ln=setting.stem_ln)
-  config.input.pp = (
-    f"decode|resize({setting.resolution})|value_range(-1, 1)"
-    f'|onehot({step_peers.NUM_CLASSES}, key="label", key_result="labels")'
-    '|keep("image", "labels")'
-  )
-  return compile_lib.memory(*compile_lib.compile_step(config))
 
 
 def numbers(setting: step_peers.Setting) -> dict[str, dict[str, Any]]:
@@ -127,7 +113,7 @@ def gradient(setting: step_peers.Setting, **options) -> Any:
 
 
 def main(argv: Sequence[str] | None = None):
-  parts = {f.__name__: f for f in (versions, memory, numbers)}
+  parts = {f.__name__: f for f in (versions, numbers)}
   parser = harness.parser(__doc__)
   parser.add_argument("part", choices=parts)
   parser.add_argument("setting", nargs="*", help="fields of a Setting as JSON")

@@ -42,6 +42,7 @@ class Report:
   Attributes:
     args: the command line's arguments.
     setting: the model, batch and dtype that most parts measure.
+    batches: the batch sizes to try, by variant.
     failures: what could not be measured, and why.
     about: what results may depend on; stored with each of them.
   """
@@ -53,7 +54,9 @@ class Report:
     root = pathlib.Path(__file__).parents[1]
     code = workdir.code_checksum([root / "scripts", root / "benchmarks"])
     self.about = {"tiny": args.tiny, "code": code}
-    self.setting = TINY if args.tiny else FULL
+    self.setting, self.batches = FULL, BATCHES
+    if args.tiny:
+      self.setting, self.batches = TINY, {TINY.variant: (TINY.batch_size,)}
 
   def file(self, name: str) -> pathlib.Path:
     return self.out / f"{name}.json"
@@ -148,19 +151,18 @@ class Report:
     name = gpu_page.part_name(part, setting)
     self.run(name, "benchmarks.step", *words, wrong=wrong)
 
-  def settings(self, variant: str) -> list[step_peers.Setting]:
-    """Returns the settings of a variant to try."""
-    if self.args.tiny:
-      return [TINY]
+  def settings(self, variant: str = "") -> list[step_peers.Setting]:
+    """Returns the settings of a variant to try, of the main one by default."""
+    variant = variant or self.setting.variant
     return [
       dataclasses.replace(self.setting, variant=variant, batch_size=size)
-      for size in BATCHES[variant]
+      for size in self.batches[variant]
     ]
 
   def best(self, variant: str = "") -> step_peers.Setting:
     """Returns the fastest measured setting, of the main model by default."""
     rates = {}
-    for setting in self.settings(variant or self.setting.variant):
+    for setting in self.settings(variant):
       name = gpu_page.part_name("step", setting)
       if self.file(name).exists():
         figures = self.kept(name)[step.name_of(setting)]["figures"]
@@ -179,10 +181,6 @@ class Report:
       f"--steps={2 if self.args.tiny else 20}",
     ]
     self.run(name, "benchmarks.norms", *words, *more, "--arms", *arms)
-
-
-def _json(setting):
-  return json.dumps(dataclasses.asdict(setting))
 
 
 def versions(report: Report):
@@ -205,13 +203,14 @@ def numbers(report: Report):
     said = lambda row: row.get("error") or f"{row['found']:.1e} apart"
     return "; ".join(f"{name}: {said(row)}" for name, row in bad.items())
 
-  words = ["benchmarks.gpu_parts", "numbers", _json(report.setting)]
+  setting = json.dumps(dataclasses.asdict(report.setting))
+  words = ["benchmarks.gpu_parts", "numbers", setting]
   report.run("numbers", *words, wrong=wrong)
 
 
 def steps(report: Report):
   """Measures our step at several batch sizes, in bfloat16."""
-  for setting in report.settings(report.setting.variant):
+  for setting in report.settings():
     report.step("step", setting, step.OURS)
 
 
@@ -225,7 +224,7 @@ def stem(report: Report):
 
 def peers(report: Report):
   """Measures timm's step at all batch sizes, big_vision's at our best one."""
-  settings = report.settings(report.setting.variant)
+  settings = report.settings()
   if report.args.tiny:  # timm has no model that small
     settings = [dataclasses.replace(TINY, variant="Ti/16")]
   for setting in settings:
@@ -236,7 +235,7 @@ def peers(report: Report):
 
 def sizes(report: Report):
   """Times other models' steps, and timm's at the batch size that suits ours."""
-  for variant in [] if report.args.tiny else [*BATCHES][1:]:
+  for variant in [*report.batches][1:]:
     for setting in report.settings(variant):
       report.step("step", setting, step.OURS)
     with contextlib.suppress(RuntimeError):  # none of them could be measured
@@ -246,13 +245,6 @@ def sizes(report: Report):
 def attention(report: Report):
   """Measures our best step with attention by XLA and by cuDNN."""
   report.step("attention", report.best(), step.OURS, attn_impl="xla,cudnn")
-
-
-def memory(report: Report):
-  """Estimates with scripts.compile the memory of our best step."""
-  best = report.best()
-  words = ["benchmarks.gpu_parts", "memory", _json(best)]
-  report.run(gpu_page.part_name("memory", best), *words)
 
 
 def all_norms(report: Report):
@@ -280,7 +272,6 @@ PARTS: dict[str, Callable[[Report], None]] = {
   "stem": stem,
   "peers": peers,
   "attention": attention,
-  "memory": memory,
   "loading": loading,
   "sizes": sizes,
   "norms": all_norms,

@@ -41,8 +41,7 @@ def test_goals_by_hand(tmp_path, write):
 
   row = step.name_of(B16)
   slower = step.name_of(dataclasses.replace(B16, batch_size=8))
-  memory = {"peak_memory_gb": 3.0, "reserved_gb": 2.5}
-  fast, slow = (_figures(v, mfu=v * 5.6e-4, **memory) for v in (1000, 900))
+  fast, slow = (_figures(v, mfu=v * 5.6e-4) for v in (1000, 900))
   write_steps("step_B16_8", slower, ours=slow)
   write_steps("step_B16_16", row, ours=fast)
   write_steps("peers_timm_B16_8", slower, timm=_figures(800))
@@ -50,7 +49,6 @@ def test_goals_by_hand(tmp_path, write):
   norm = lambda ratio: {"ours": 1.0, "fastest": 1.0, "ratio": ratio}
   arms = {"stem_ln=dpn": norm(1.02), "pre-LN again": norm(0.999)}
   write("stem_B16_16", arms)
-  write("memory_B16_16", {"a": 2**30, "b": 2**30})
   write("loading", {"crop": {"ours": 950.0}})
   write("numbers", {"odd": {"found": 2e-4, "most": 1e-3, "met": True}})
   page = gpu_page.page(tmp_path, B16, ["norms failed: it <broke>"])
@@ -65,12 +63,7 @@ def test_goals_by_hand(tmp_path, write):
     row: ["1,000", "yes"],
   }.items():
     assert _rows(page)[what] == cells
-  for text in (
-    "norms failed: it &lt;broke&gt;",
-    "XLA reserves 2.50 GiB here, and the most that was used was 3.00 GiB. For",
-    "scripts.compile plans 2.00 GiB.",
-  ):
-    assert text in page
+  assert "norms failed: it &lt;broke&gt;" in page
   assert "Not all was measured alike" not in page
 
   (tmp_path / "peers_timm_B16_16.json").unlink()  # its best may be this one
@@ -80,10 +73,10 @@ def test_goals_by_hand(tmp_path, write):
 
 def test_what_changed_in_between(tmp_path, write):
   write("loading", {"crop": {}}, code=2, device="A")
-  for name in ("memory_B16_8", "norms_00"):
+  for name in ("norms_00", "norms_06"):
     write(name, {}, device="A")
   page = gpu_page.page(tmp_path, B16, [])
-  alike = "Not all was measured alike: memory_B16_8, norms_00 with code 1; "
+  alike = "Not all was measured alike: norms_00, norms_06 with code 1; "
   assert f"{alike}loading with code 2." in page
   assert page.count("not measured") == 3
 

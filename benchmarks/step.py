@@ -40,6 +40,7 @@ COLUMNS = {
   "step_secs_p95": ("p95 s", "{:.4f}"),
   "compile_secs": ("compile s", "{:.1f}"),
   "peak_memory_gb": ("GiB", "{:.1f}"),
+  "reserved_gb": ("GiB reserved", "{:.1f}"),
   "flops": ("FLOP", "{:.2e}"),
   "matmul_flops": ("matmul FLOP/s", "{:.2e}"),
   "of_matmul": ("of matmul", "{:.0%}"),
