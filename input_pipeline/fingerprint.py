@@ -77,9 +77,7 @@ def _written_out(spec: str) -> str:
   """Returns a recorded string with the arguments its ops have gained since."""
   try:
     return "|".join(map(str, parser.parse(spec, pp.OPS)))
-  except (
-    ValueError
-  ):  # an op of a module that is not here, or of another version
+  except ValueError:  # an op of another version, or of a module not here
     return spec
 
 

@@ -36,6 +36,8 @@ from dpn.input_pipeline.pp import lazy_image, op, ops_image, pixels
 from dpn.input_pipeline.pp import resize as resizing
 
 _FORMATS = ("PNG", "BMP", "TIFF")  # where ids survive
+# PNGs of 8 or 16 grey bits, and of 16-bit colours.
+_FOR_OPENCV = (b"\x08\x00", b"\x10\x00", b"\x10\x02", b"\x10\x06")
 _BOTH = ("image", "labels")
 _NUM_IDS = 2**16
 _CROPS = 10  # attempts at a crop that no single class dominates
@@ -107,17 +109,17 @@ def _lookup(ids, table):
 def _read_ids(value) -> np.ndarray:
   """Returns a label map as uint8 or uint16 of shape (rows, cols)."""
   ids = value
-  if isinstance(value, bytes) and _is_for_opencv(value):
+  is_png = isinstance(value, bytes) and value.startswith(ops_image.PNG)
+  kind = value[24:26] if is_png else b""  # bits, and whether they are grey
+  if kind in _FOR_OPENCV:
     # Three times as fast as Pillow, which cuts 16-bit colours to 8 bits; but
     # OpenCV replaces palette indices by their colours.
     ids = ops_image.imdecode(value, cv2.IMREAD_UNCHANGED)
   elif isinstance(value, bytes):
     try:
       ids = np.asarray(Image.open(io.BytesIO(value), formats=_FORMATS))
-      if value[24:26] in (b"\x02\x00", b"\x04\x00") and value.startswith(
-        ops_image.PNG
-      ):
-        ids = ids // (255 // (2 ** value[24] - 1))  # Pillow spreads the levels.
+      if kind in (b"\x02\x00", b"\x04\x00"):
+        ids = ids // (255 // (2 ** kind[0] - 1))  # Pillow spreads the levels.
     except OSError as error:
       raise ValueError(
         f"no whole label map in {', '.join(_FORMATS)} ({len(value)} bytes that "
@@ -139,12 +141,6 @@ def _read_ids(value) -> np.ndarray:
       f"{ids.max()}]."
     )
   return ids.astype(np.uint8 if ids.dtype == bool else np.uint16)
-
-
-def _is_for_opencv(data):
-  """Returns whether it is a PNG of 8 or 16 grey bits, or of 16-bit colours."""
-  kinds = (b"\x08\x00", b"\x10\x00", b"\x10\x02", b"\x10\x06")
-  return data.startswith(ops_image.PNG) and data[24:26] in kinds
 
 
 def _both(example: op.Example):

@@ -118,19 +118,6 @@ def test_an_image_left_encoded_is_called_that(spec):
     pp.make(spec)({"image": b"1234"}, _rng())
 
 
-def test_pickles():
-  spec = "inception_crop(4)|flip_lr|randaug(2, 5)"
-  fn = pp.make(spec)
-  copy = pickle.loads(pickle.dumps(fn))
-  assert copy.spec == spec
-  for seed in range(5):
-    one, two = (
-      f({"image": _image()}, np.random.default_rng(seed))["image"]
-      for f in (fn, copy)
-    )
-    np.testing.assert_array_equal(one, two)
-
-
 _INVERT = """
 import cv2
 from dpn.input_pipeline.pp import op
