@@ -18,16 +18,15 @@ PREDICT_FNS = {
 
 
 @pytest.fixture(name="section")
-def _section(tmp_path):
+def _section(save):
   """Returns the config of a mean over 1, 2, 3."""
-  np.savez(tmp_path / "a.npz", **{"test/x": np.float32([1, 2, 3])})
-  data = {"name": f"arrays:{tmp_path}/a.npz", "split": "test"}
+  data = save(x=np.float32([1, 2, 3]))
   return {"type": "mean", "data": data, "pp_fn": "", "log_steps": 5}
 
 
-def _make(sections, **config):
+def _make(sections, predict_fns=PREDICT_FNS, **config):
   config = {"evals": sections, **config}
-  return base.from_config(config, PREDICT_FNS, sharding.make_mesh(), SIZES)
+  return base.from_config(config, predict_fns, sharding.make_mesh(), SIZES)
 
 
 def test_names_and_schedules(section):
@@ -115,9 +114,7 @@ def test_models_that_the_data_do_not_fit(section, error):
   def predict(variables, batch):
     raise error
 
-  config = {"evals": {"val": section}}
-  fns = {"loss": predict}
-  [evaluator] = base.from_config(config, fns, sharding.make_mesh(), SIZES)
+  [evaluator] = _make({"val": section}, {"loss": predict})
   with pytest.raises(ValueError, match=r"^config.evals.val: bad"):
     evaluator.check({"params": ()})
 
@@ -184,30 +181,20 @@ def test_big_visions_keys(section):
   power = lambda variables, batch, *, exponent: {"x": batch["x"] ** exponent}
   del section["type"]
   section |= {"prefix": "z/", "pred": "power", "pred_kw": {"exponent": 2}}
-  config = {"evals": {"mean": {**section, "cache": "final_data"}}}
-  make = lambda: base.from_config(
-    config, {"power": power}, sharding.make_mesh(), SIZES
-  )
+  section["cache"] = "final_data"
+  make = lambda **changes: _make({"mean": section | changes}, {"power": power})
   [evaluator] = make()
   assert evaluator.evaluator.cache_final
   assert not evaluator.first
   assert evaluator.run({"params": ()}) == {"z/x": pytest.approx(14 / 3)}
-  config["evals"]["mean"]["skip_first"] = False
-  assert make()[0].first
-  config["evals"]["mean"]["pred_kw"] = {"exponant": 2}
+  assert make(skip_first=False)[0].first
   with pytest.raises(ValueError, match=r"option 'exponant'.*mean 'exponent'"):
-    make()
+    make(pred_kw={"exponant": 2})
 
 
 def test_keys_without_effect_are_logged(section, caplog):
-  predict_fns = {"predict": lambda variables, batch: {"x": batch["x"]}}
   section |= {"cache": "raw_data", "cache_raw": True, "skip_first": 0}
-  [evaluator] = base.from_config(
-    {"evals": {"mean": {**section, "pred": "predict"}}},
-    predict_fns,
-    sharding.make_mesh(),
-    SIZES,
-  )
+  [evaluator] = _make({"mean": section})
   assert not evaluator.evaluator.cache_final
   assert evaluator.first
   assert "cache='raw_data' of evaluator dpn.evaluators.mean is" in caplog.text

@@ -93,11 +93,6 @@ def test_all_labels_missing_is_an_error(save):
     _classify(data)
 
 
-def test_a_wrong_label_key_is_named(save):
-  with pytest.raises(ValueError, match=r"label_key 'label'.*mean 'labels'"):
-    _classify(save(image=LOGITS, labels=LABELS), label_key="label")
-
-
 def test_labels_under_another_key(save):
   data = save(image=LOGITS, real=np.roll(LABELS, 1, axis=-1))
   right = LOGITS.argmax(-1) == (LABELS.argmax(-1) + 1) % 3

@@ -14,3 +14,11 @@ def _save(tmp_path):
     return {"name": f"arrays:{path}", "split": "test"}
 
   return save
+
+
+def two_towers(variables, batch):
+  """Embeds images as they are, texts as the sum of their bytes' rows."""
+  ztxt = None
+  if "text" in batch:
+    ztxt = variables["table"][batch["text"]].sum(axis=1)
+  return batch.get("image"), ztxt, {}

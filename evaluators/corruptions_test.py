@@ -21,25 +21,23 @@ def _bright(variables, batch):
   return jnp.stack([jnp.full_like(mean, 100), mean], -1), {}
 
 
-def _evaluator(tmp_path, pp_fn=PP, **kw):
-  path = tmp_path / "data.npz"
-  np.savez(path, **{"test/image": IMAGES, "test/label": LABELS})
+def _evaluator(save, pp_fn=PP, **kw):
   return corruptions.Evaluator(
     _bright,
     mesh=sharding.make_mesh(),
     batch_size=4,
-    data={"name": f"arrays:{path}", "split": "test"},
+    data=save(image=IMAGES, label=LABELS),
     pp_fn=pp_fn,
     loss_name="softmax_xent",
     **kw,
   )
 
 
-def test_accuracies(tmp_path, monkeypatch):
+def test_accuracies(save, monkeypatch):
   kw = {"kinds": ("gamma", "contrast", "fog"), "severities": (1, 5)}
-  evaluator = _evaluator(tmp_path, **kw)
+  evaluator = _evaluator(save, **kw)
   got = evaluator.run({})
-  kept = _evaluator(tmp_path, cache_final=True, **kw)
+  kept = _evaluator(save, cache_final=True, **kw)
   assert kept.run({}) == got
   with monkeypatch.context() as patch:
     read = lambda *_: pytest.fail("read again")
@@ -67,8 +65,8 @@ def test_accuracies(tmp_path, monkeypatch):
   assert evaluator.run({}) == got
 
 
-def test_a_model_that_has_diverged(tmp_path):
-  evaluator = _evaluator(tmp_path, kinds=("gamma",))
+def test_a_model_that_has_diverged(save):
+  evaluator = _evaluator(save, kinds=("gamma",))
   nan = lambda *args: (jnp.nan * _bright(*args)[0], {})
   evaluator = dataclasses.replace(evaluator, predict_fn=nan)
   with pytest.raises(ValueError, match="The loss is nan"):
@@ -86,6 +84,6 @@ def test_a_model_that_has_diverged(tmp_path):
     ({"severities": (1, 9)}, "severity"),
   ],
 )
-def test_wrong_sections(tmp_path, changes, message):
+def test_wrong_sections(save, changes, message):
   with pytest.raises(ValueError, match=message):
-    _evaluator(tmp_path, **changes)
+    _evaluator(save, **changes)

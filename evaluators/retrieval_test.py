@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dpn import sharding
-from dpn.evaluators import base, retrieval
+from dpn.evaluators import base, conftest, retrieval
 from dpn.input_pipeline.sources import arrays
 
 RNG = np.random.default_rng(0)
@@ -65,29 +65,19 @@ def test_what_is_no_caption(text):
     retrieval.captions(source, "text")
 
 
-def _predict(variables, batch):
-  """Embeds images as they are, texts by their first byte."""
-  zimg = batch.get("image")
-  ztxt = variables["table"][batch["text"][:, 0]] if "text" in batch else None
-  return zimg, ztxt, {}
-
-
 @pytest.mark.parametrize("batch_size", [4, 8])
-def test_every_example_once(tmp_path, batch_size):
+def test_every_example_once(save, batch_size):
   """Six images, two captions each, in batches with padding, on 4 devices."""
   letters = np.array([["a", "x"], ["b", "x"], ["c", "x"]] * 2)
   letters[3:, 0] = list("def")
-  path = tmp_path / "a.npz"
-  columns = {"image": np.eye(6, dtype=np.float32), "text": letters}
-  np.savez(path, **{f"test/{k}": x for k, x in columns.items()})
   table = np.zeros((260, 6), np.float32)
   table[4 + ord("a") : 4 + ord("g")] = np.eye(6)
   table[4 + ord("f")] = table[4 + ord("a")]  # "f" is taken for "a"
   evaluator = retrieval.Evaluator(
-    _predict,
+    conftest.two_towers,
     mesh=sharding.make_mesh(),
     batch_size=batch_size,
-    data={"name": f"arrays:{path}", "split": "test"},
+    data=save(image=np.eye(6, dtype=np.float32), text=letters),
     pp_img="",
     pp_txt="tokenize(2)",
     ks=(1, 2),

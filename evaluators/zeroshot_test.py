@@ -4,21 +4,13 @@ import numpy as np
 import pytest
 
 from dpn import sharding
-from dpn.evaluators import zeroshot
+from dpn.evaluators import conftest, zeroshot
 from dpn.input_pipeline import sources
-
-
-def _predict(variables, batch):
-  """Embeds images as they are, texts as the mean of their bytes' rows."""
-  ztxt = None
-  if "text" in batch:
-    ztxt = variables["table"][batch["text"]].sum(axis=1)
-  return batch.get("image"), ztxt, {}
 
 
 def _evaluator(path, **kw):
   return zeroshot.Evaluator(
-    _predict,
+    conftest.two_towers,
     mesh=sharding.make_mesh(),
     batch_size=4,
     pp_txt='tokenize(4, "none")',
@@ -134,7 +126,7 @@ def test_images_that_the_model_cannot_take(path):
   evaluator = _evaluator(path, class_names={"toy": ["a", "b", "c"]})
   evaluator.predict_fn = lambda variables, batch: (
     batch["image"] @ np.zeros((5, 3)) if "image" in batch else None,
-    *_predict(variables, batch)[1:],
+    *conftest.two_towers(variables, batch)[1:],
   )
   with pytest.raises(TypeError, match="dot_general"):
     evaluator.check(_table())
