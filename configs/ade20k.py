@@ -150,26 +150,18 @@ def get_config(arg):
   }
 
 
-def sweep(arg=None):
-  """Returns the arms of Table 5; see the module's docstring."""
-  arg = common.parse_sweep(
-    arg,
-    variant="B/16",
-    stems=("none", "dpn"),
-    fractions=tuple(FRACTIONS),
-    seeds=10,
-    draw="first",
-    eval="single",
-    data="scene_parse150",
-    data_dir="",
-    init="runs/table1/{stem_ln}_{variant}-s0/params.safetensors",
-  )
-  fractions = {f.replace("/", "-"): {"fraction": f} for f in arg.fractions}
-  same = ("variant", "draw", "eval", "data", "data_dir", "init")
-  return common.grid(
-    arg,
-    "{stem_ln}_{arm}",
-    stems=arg.stems,
-    arms=fractions,
-    **{name: arg[name] for name in same},
-  )
+sweep = common.sweep(
+  "{stem_ln}_{arm}",
+  arms=lambda arg: {
+    f.replace("/", "-"): {"fraction": f} for f in arg.fractions
+  },
+  variant="B/16",
+  stems=("none", "dpn"),
+  fractions=tuple(FRACTIONS),
+  seeds=10,
+  draw="first",
+  eval="single",
+  data="scene_parse150",
+  data_dir="",
+  init="runs/table1/{stem_ln}_{variant}-s0/params.safetensors",
+)

@@ -109,7 +109,7 @@ def grid(
   arg: str | ml_collections.ConfigDict | None,
   name: str,
   *,
-  arms: Mapping[str, Mapping] | None = None,
+  arms: Mapping[str, Mapping] | Callable[..., Mapping] | None = None,
   first_seed: int = 0,
   cell: str | None = None,
   candidate: Callable[[Mapping], str] | None = None,
@@ -123,7 +123,8 @@ def grid(
     name: pattern of the arms' names, such as "{stem_ln}_{variant}". Slashes are
       left out.
     arms: arguments that change together, by what "{arm}" is in `name`: the
-      fastest axis after the seed.
+      fastest axis after the seed. Or a function that makes them of the parsed
+      arguments; those of `values` that it sets are then no axes.
     first_seed: where the seeds begin.
     cell: pattern of the table cell in which arms are candidates, see
       `dpn.scripts.select_best`.
@@ -137,10 +138,12 @@ def grid(
     sweep = arg
   else:
     sweep = parse_sweep(arg, **values)
+    arms = arms(sweep) if callable(arms) else arms or {}
+    used = {"seeds"}.union(*arms.values())
     values = {
       key: sweep[key]
       for key, default in values.items()
-      if key != "seeds" and (default or sweep[key])
+      if _AXES.get(key, key) not in used and (default or sweep[key])
     }
   axes = {_AXES.get(k, k): v for k, v in values.items() if type(v) is tuple}
   fixed = {k: v for k, v in values.items() if type(v) is not tuple}

@@ -114,21 +114,18 @@ def get_config(arg):
 
 def sweep(arg=None):
   """Returns the arms, seed by seed; see the module's docstring."""
-  same = {"steps": 3000, "lr": 0.0, "variant": "", "init": "", "side": 180}
-  same |= {"crop": 128, "data": "", "data_dir": ""}
-  arg = common.parse_sweep(
-    arg, stems=("none", "dpn", "post"), seeds=5, fractions=("1",), **same
-  )
-  fractions = {
-    "" if f == "1" else f"_{f.replace('/', '-')}": {"fraction": f}
-    for f in arg.fractions
-  }
   arms = common.grid(
     arg,
     "{stem_ln}{arm}",
-    stems=arg.stems,
-    arms=fractions,
-    **{name: arg[name] for name in same if arg[name]},
+    arms=lambda arg: {
+      "" if f == "1" else f"_{f.replace('/', '-')}": {"fraction": f}
+      for f in arg.fractions
+    },
+    stems=("none", "dpn", "post"),
+    fractions=("1",),
+    seeds=5,
+    **{"steps": 3000, "lr": 0.0, "variant": "", "init": "", "side": 180},
+    **{"crop": 128, "data": "", "data_dir": ""},
   )
   # So that an unfinished sweep has pairs to compare.
   return sorted(arms, key=lambda arm: arm["seed"])

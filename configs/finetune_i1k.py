@@ -76,31 +76,20 @@ def get_config(arg):
   }
 
 
-def sweep(arg=None):
-  """Returns the arms of Table 1 or 2; see the module's docstring."""
-  arg = common.parse_sweep(
-    arg,
-    variants=("B/32", "B/16"),
-    stems=("none", "dpn"),
-    res=("384",),
-    steps=("0",),
-    seeds=3,
-    pool="tok",
-    init="",
-  )
-  pretrained = {
+sweep = common.sweep(
+  "{stem_ln}_{variant}_{arm}{res}",
+  arms=lambda arg: {
     f"{steps}_" if int(steps) else "": {
       "steps": steps,
       "init": arg.init or (JFT if int(steps) else AUGREG),
     }
     for steps in arg.steps
-  }
-  return common.grid(
-    arg,
-    "{stem_ln}_{variant}_{arm}{res}",
-    variants=arg.variants,
-    stems=arg.stems,
-    res=arg.res,
-    arms=pretrained,
-    pool=arg.pool,
-  )
+  },
+  variants=("B/32", "B/16"),
+  stems=("none", "dpn"),
+  res=("384",),
+  steps=("0",),
+  seeds=3,
+  pool="tok",
+  init="",
+)

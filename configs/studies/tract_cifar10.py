@@ -101,14 +101,16 @@ def get_config(arg):
   }
 
 
-def sweep(arg=None):
-  """Returns an arm for each stem, and TrAct; see the module's docstring."""
-  same = {"epochs": 100, "on_device": True, "data": "cifar10", "data_dir": ""}
-  arg = common.parse_sweep(
-    arg, stems=("none", "dpn", "pre_no_learnable"), seeds=5, **same
-  )
-  arms = {stem_ln: {"stem_ln": stem_ln} for stem_ln in arg.stems}
-  arms["tract"] = {"stem_ln": "none", "stem": "tract"}
-  return common.grid(
-    arg, "{arm}", arms=arms, **{name: arg[name] for name in same}
-  )
+sweep = common.sweep(
+  "{arm}",
+  arms=lambda arg: {
+    **{stem_ln: {"stem_ln": stem_ln} for stem_ln in arg.stems},
+    "tract": {"stem_ln": "none", "stem": "tract"},
+  },
+  stems=("none", "dpn", "pre_no_learnable"),
+  seeds=5,
+  epochs=100,
+  on_device=True,
+  data="cifar10",
+  data_dir="",
+)
