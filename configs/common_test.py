@@ -101,10 +101,6 @@ def test_augreg_with_other_augmentation():
   config = augreg_i1k.get_config("variant=B/16,aug=none,stem_ln=none")
   assert "|flip_lr||value_range" in config.input.pp
   assert config.mixup.p == 0
-  with pytest.raises(ValueError, match=r"Unknown aug 'lite1'.*mean 'light1'"):
-    augreg_i1k.get_config("aug=lite1")
-  with pytest.raises(ValueError, match=r"Unknown variant 'B/8'.*Known: B/16"):
-    augreg_i1k.get_config("variant=B/8")
 
 
 def test_fewshot():
