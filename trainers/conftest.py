@@ -1,13 +1,17 @@
-"""Configs of runs that take seconds."""
+"""Configs of runs that take seconds, where they begin and what they leave."""
 
 import contextlib
 from collections.abc import Callable
 from typing import Any
 
 import ml_collections
+import numpy as np
 import pytest
+import safetensors.numpy
 
-from dpn.trainers import log
+from dpn import metrics
+from dpn.trainers import build, log, restore, update
+from dpn.weights import checkpoint
 
 PP = "resize(20)|central_crop(16)|value_range(-1, 1)"
 LABELS = '|onehot(10, key="label", key_result="labels")|keep("image", "labels")'
@@ -77,6 +81,32 @@ def tiny_config(**changes: Any) -> ml_collections.ConfigDict:
     with section.unlocked(), section.ignore_type():
       section[key] = value
   return config
+
+
+def rows(workdir) -> list[dict[str, float]]:
+  """Returns a run's metrics."""
+  return metrics.read(f"{workdir}/metrics.jsonl")
+
+
+def params(workdir) -> dict[str, np.ndarray]:
+  """Returns a finished run's parameters by name."""
+  return safetensors.numpy.load_file(f"{workdir}/params.safetensors")
+
+
+def assert_close(workdir, other, *, rel: float, atol: float, rtol: float = 0):
+  """Compares metrics, by `rel` and `atol`, and parameters of finished runs."""
+  for row, want in zip(rows(workdir), rows(other), strict=True):
+    assert row == pytest.approx(want, rel=rel, abs=atol)
+  found, expected = params(workdir), params(other)
+  assert found.keys() == expected.keys()
+  for name, want in expected.items():
+    np.testing.assert_allclose(found[name], want, rtol=rtol, atol=atol)
+
+
+def start(run: build.Run, folder) -> tuple[update.TrainState, dict, str]:
+  """Returns `restore.initial_state` of a run with checkpoints in a folder."""
+  with contextlib.closing(checkpoint.Checkpointer(str(folder))) as checkpoints:
+    return restore.initial_state(run, checkpoints)
 
 
 @contextlib.contextmanager

@@ -125,26 +125,22 @@ def test_open_mpi_5(monkeypatch, calls, env):
   assert [call["process_id"] for call in calls] == [4]
 
 
-def test_open_mpi_4(monkeypatch, calls):
-  _set(monkeypatch, MPI_4)
-  distributed.join(timeout_secs=7)
-  assert calls == [TIMEOUTS]
-
-
-def test_a_scheduler_s_only_process(monkeypatch, calls):
-  _set(monkeypatch, SLURM | {"SLURM_STEP_NUM_TASKS": "1"})
-  distributed.join()
-  assert calls == []
+ALL_GPUS = {"local_device_ids": []}  # of a node
 
 
 @pytest.mark.parametrize(
-  ("tasks", "local_devices"),
-  [("8", {}), ("4", {"local_device_ids": []})],  # one per node: all its GPUs
+  ("env", "expected"),
+  [
+    (MPI_4, [TIMEOUTS]),
+    (SLURM, [TIMEOUTS]),
+    (SLURM | {"SLURM_STEP_NUM_TASKS": "4"}, [TIMEOUTS | ALL_GPUS]),
+    (SLURM | {"SLURM_STEP_NUM_TASKS": "1"}, []),
+  ],
 )
-def test_slurm(monkeypatch, calls, tasks, local_devices):
-  _set(monkeypatch, SLURM | {"SLURM_STEP_NUM_TASKS": tasks})
+def test_what_jax_is_told_under_a_scheduler(monkeypatch, calls, env, expected):
+  _set(monkeypatch, env)
   distributed.join(timeout_secs=7)
-  assert calls == [TIMEOUTS | local_devices]
+  assert calls == expected
 
 
 def test_flags(calls):

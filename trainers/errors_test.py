@@ -5,7 +5,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpn import metrics
 from dpn.input_pipeline import sources
 from dpn.tasks import classification
 from dpn.trainers import build, conftest, loop, seeds, train, update
@@ -130,8 +129,7 @@ def test_skipped_examples_are_counted_across_a_restart(tmp_path):
   with conftest.killed_at(8):
     loop.train(config, workdir)
   loop.train(config, workdir)
-  rows = metrics.read(str(tmp_path / "metrics.jsonl"))
-  counts = {row["step"]: row["skipped"] for row in rows}
+  counts = {row["step"]: row["skipped"] for row in conftest.rows(tmp_path)}
   assert counts == {5: per_epoch, 10: 2 * per_epoch}
 
 

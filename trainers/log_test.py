@@ -16,10 +16,12 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from dpn import errors, metrics, timing
+from dpn import errors, timing
 from dpn.evaluators import base as evaluators_base
 from dpn.trainers import build, conftest, loop
 from dpn.trainers import log as log_lib
+
+_rows = conftest.rows
 
 
 @pytest.fixture(name="run")
@@ -51,10 +53,6 @@ def _log(tmp_path):
   log = log_lib.MetricsLog(str(tmp_path), step=10)
   yield log
   log.close()
-
-
-def _rows(tmp_path):
-  return metrics.read(str(tmp_path / "metrics.jsonl"))
 
 
 def test_a_row_is_written_once_and_whole(log, tmp_path):

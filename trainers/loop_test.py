@@ -19,6 +19,8 @@ from dpn.trainers import workdir as workdir_lib
 from dpn.trainers.conftest import tiny_config
 from dpn.weights import checkpoint, files
 
+_rows, _params = conftest.rows, conftest.params
+
 
 @pytest.fixture(scope="module", name="finished")
 def _finished(tmp_path_factory):
@@ -35,14 +37,6 @@ def _unfinished(finished, tmp_path):
   shutil.copytree(finished, workdir)
   (workdir / "done.json").unlink()
   return workdir
-
-
-def _params(workdir):
-  return safetensors.numpy.load_file(workdir / "params.safetensors")
-
-
-def _rows(workdir):
-  return metrics.read(str(workdir / "metrics.jsonl"))
 
 
 def _json(workdir, name="done"):
@@ -240,11 +234,6 @@ def test_where_a_run_starts_from(finished, tmp_path):
     stands = int(state.step), position["examples_seen"], source
     return state, params, stands
 
-  def assert_same(got, want):
-    assert got.keys() == want.keys()
-    for name, value in want.items():
-      np.testing.assert_array_equal(got[name], value, err_msg=name)
-
   own = checkpoint.Checkpointer(str(tmp_path / "checkpoints"))
   fresh, params, stands = start(own, "resume", "model_init")
   assert stands == (0, 0, "fresh parameters")
@@ -252,13 +241,13 @@ def test_where_a_run_starts_from(finished, tmp_path):
 
   state, params, stands = start(own, "resume")
   assert stands == (0, 0, str(weights))
-  assert_same(params, {**file, **head})
+  np.testing.assert_equal(params, {**file, **head})
   want = jax.tree.map(lambda s: s.sharding, run.step.shapes.params)
   assert jax.tree.map(lambda x: x.sharding, state.params) == want
 
   state, params, stands = start(own)
   assert stands == (6, 48, str(finished))
-  assert_same(params, _params(finished))
+  np.testing.assert_equal(params, _params(finished))
 
   own.save(1, fresh.replace(step=fresh.step + 1), {"examples_seen": 8})
   own.close()
@@ -266,7 +255,7 @@ def test_where_a_run_starts_from(finished, tmp_path):
   state, params, stands = start(own)
   own.close()
   assert stands == (1, 8, "this run's checkpoint")
-  assert_same(params, trees.flatten(fresh.params))
+  np.testing.assert_equal(params, trees.flatten(fresh.params))
 
 
 def test_the_last_checkpoint_survives_divergence(tmp_path):

@@ -1,17 +1,11 @@
 """config.model_init and config.model_load, from whatever a path stands for."""
 
-import pathlib
-
 import numpy as np
 import pytest
-import safetensors.numpy
 
 from dpn import trees
-from dpn.trainers import build, loop, restore
+from dpn.trainers import build, conftest, loop
 from dpn.trainers.conftest import tiny_config
-from dpn.weights import checkpoint
-
-ROOT = pathlib.Path(__file__).parent.parent
 
 
 @pytest.fixture(scope="module", name="finished")
@@ -25,9 +19,7 @@ def _finished(tmp_path_factory):
 def _start(tmp_path, **changes):
   """Returns the parameters that a run starts from, by name."""
   run = build.from_config(tiny_config(evals={}, **changes))
-  nothing = checkpoint.Checkpointer(str(tmp_path / "checkpoints"))
-  state, _, _ = restore.initial_state(run, nothing)
-  nothing.close()
+  state, _, _ = conftest.start(run, tmp_path)
   return {k: np.asarray(x) for k, x in trees.flatten(state.params).items()}
 
 
@@ -35,11 +27,8 @@ def _start(tmp_path, **changes):
   "path", ["", "params.safetensors", "checkpoints", "checkpoints/2"]
 )
 def test_every_path_of_a_run(finished, tmp_path, path):
-  want = safetensors.numpy.load_file(finished / "params.safetensors")
   got = _start(tmp_path, model_init=str(finished / path))
-  assert got.keys() == want.keys()
-  for name, x in want.items():
-    np.testing.assert_array_equal(got[name], x, name)
+  np.testing.assert_equal(got, conftest.params(finished))
 
 
 @pytest.mark.parametrize("path", ["", "checkpoints"])

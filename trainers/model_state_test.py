@@ -11,7 +11,7 @@ import pytest
 from dpn import sharding, trees
 from dpn.configs import digits
 from dpn.input_pipeline import device
-from dpn.trainers import build, conftest, restore
+from dpn.trainers import build, conftest
 from dpn.weights import checkpoint, files
 
 _NGPT = "dpn.models.ngpt"
@@ -106,8 +106,8 @@ def test_a_run_starts_from_another_ones_statistics(tmp_path):
   files.save_params(path, fresh.params, stats, build.params_metadata(run))
   with config.unlocked():
     config.model_init = path
-  nothing = checkpoint.Checkpointer(str(tmp_path / "checkpoints"))
-  state, _, source = restore.initial_state(build.from_config(config), nothing)
+  begin = lambda: conftest.start(build.from_config(config), tmp_path / "new")
+  state, _, source = begin()
   assert source == path
   jax.tree.map(
     np.testing.assert_array_equal,
@@ -118,24 +118,24 @@ def test_a_run_starts_from_another_ones_statistics(tmp_path):
   with config.unlocked():
     config.model.gelu = "exact"
     config.input.pp = config.input.pp.replace("(-1, 1)", "(0, 1)")
-  other = build.from_config(config)
   with pytest.raises(ValueError, match=r"config\.model\.gelu='tanh'") as error:
-    restore.initial_state(other, nothing)
-  nothing.close()
+    begin()
   assert "value_range(-1, 1) in config.input.pp" in str(error.value)
+
+
+def _patches(run):
+  """Returns those of the images of a run's own six steps."""
+  with contextlib.closing(run.data.batches(0)) as batches:
+    images = np.concatenate([next(batches)["image"] for _ in range(6)])
+  return images.reshape(-1, 2, 8, 2, 8, 1).swapaxes(2, 3).reshape(-1, 64)
 
 
 def test_a_whitened_embedding_is_where_training_starts(tmp_path):
   model = {"model.stem_ln": "dpn", "model.weight_init": "whiten"}
   config = conftest.tiny_config(**model, ema_decay=0.9, evals={})
   run = build.from_config(config)
-  checkpoints = checkpoint.Checkpointer(str(tmp_path))
-  with contextlib.closing(checkpoints):
-    start, _, _ = restore.initial_state(run, checkpoints)
-  # Of the images of the run's own six steps.
-  with contextlib.closing(run.data.batches(0)) as batches:
-    images = np.concatenate([next(batches)["image"] for _ in range(6)])
-  x = images.reshape(-1, 2, 8, 2, 8, 1).swapaxes(2, 3).reshape(-1, 64)
+  start, _, _ = conftest.start(run, tmp_path)
+  x = _patches(run)
   x = (x - x.mean(1, keepdims=True)) / np.sqrt(x.var(1) + 1e-6)[:, None]
   for params in (start.params, start.ema):
     kernel, bias = (
@@ -153,19 +153,11 @@ def test_whitening_is_fitted_once_and_kept(tmp_path):
   run = build.from_config(config)
   whiten = lambda state: jax.device_get(state["batch_stats"]["stem"]["whiten"])
   same = lambda a, b: jax.tree.map(np.testing.assert_array_equal, a, b)
-
-  def begin(run, folder):
-    checkpoints = checkpoint.Checkpointer(str(tmp_path / folder))
-    with contextlib.closing(checkpoints):
-      return restore.initial_state(run, checkpoints)
-
+  begin = lambda run, folder: conftest.start(run, tmp_path / folder)
   start, _, _ = begin(run, "new")
   stats = whiten(start.model_state)
   same(stats, whiten(begin(run, "new")[0].model_state))
-  # Of the images of the run's own six steps.
-  batches = run.data.batches(0)
-  images = np.concatenate([next(batches)["image"] for _ in range(6)])
-  patches = images.reshape(-1, 2, 8, 2, 8, 1).swapaxes(2, 3).reshape(-1, 64)
+  patches = _patches(run)
   np.testing.assert_allclose(stats["mean"], patches.mean(0), atol=1e-5)
   white = (patches - stats["mean"]) @ stats["matrix"]
   variances = np.linalg.eigvalsh(np.cov(patches.T, bias=True))

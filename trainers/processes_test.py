@@ -4,6 +4,7 @@ As a program it is one of the two: `python -m trainers.processes_test`.
 """
 
 import contextlib
+import functools
 import json
 import os
 import pathlib
@@ -17,10 +18,9 @@ import time
 import jax
 import numpy as np
 import pytest
-import safetensors.numpy
 from jax.experimental import multihost_utils
 
-from dpn import metrics, processes, sharding
+from dpn import processes, sharding
 from dpn.evaluators import base, segmentation
 from dpn.input_pipeline.sources import arrays
 from dpn.trainers import conftest, distributed, loop
@@ -64,27 +64,11 @@ def _runs(tmp_path_factory):
   return root
 
 
-def _rows(run):
-  return metrics.read(str(run / "metrics.jsonl"))
-
-
-def _params(run):
-  return safetensors.numpy.load_file(run / "params.safetensors")
-
-
-def _assert_close(a, b, rel=1e-6):
-  rows_a, rows_b = _rows(a), _rows(b)
-  assert [row.keys() for row in rows_a] == [row.keys() for row in rows_b]
-  for row_a, row_b in zip(rows_a, rows_b, strict=True):
-    assert row_a == pytest.approx(row_b, rel=rel, abs=1e-6)
-  params_a, params_b = _params(a), _params(b)
-  assert params_a.keys() == params_b.keys()
-  for name in params_a:
-    np.testing.assert_allclose(params_a[name], params_b[name], atol=1e-6)
+_assert_close = functools.partial(conftest.assert_close, rel=1e-6, atol=1e-6)
 
 
 def test_losses_evaluations_and_parameters_are_those_of_one(runs):
-  rows = _rows(runs / "whole")
+  rows = conftest.rows(runs / "whole")
   assert [row["step"] for row in rows] == [1, 2, 3, 4, 5, 6]
   assert {"loss", "test/prec@1", "fewshot/digits_1shot"} <= rows[-1].keys()
   _assert_close(runs / "whole", runs / "alone")
@@ -132,7 +116,7 @@ def test_two_towers_see_the_whole_batch(tmp_path):
     codes = [p.wait(timeout=240) for p in pair]
   assert codes == [0, 0], "\n".join(log.read_text() for log in logs)
   keys = {"zeroshot/new_names_prec@1", "retrieval/img2txt_recall@1", "bias"}
-  assert keys <= _rows(tmp_path / "alone")[-1].keys()
+  assert keys <= conftest.rows(tmp_path / "alone")[-1].keys()
   _assert_close(tmp_path / "two", tmp_path / "alone", rel=1e-5)
 
 

@@ -1,5 +1,6 @@
 """Seeds trained together are what they are one by one."""
 
+import functools
 import itertools
 import json
 import os
@@ -9,7 +10,6 @@ import types
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import safetensors.numpy
 
 from dpn import errors, metrics
 from dpn.trainers import conftest, distributed, ends, loop, update
@@ -33,20 +33,9 @@ def _together(config, folder, seeds=SEEDS, **kw):
   loop.train(config, f"{folder}/s{{seed}}", seeds, **kw)
 
 
-def _run(folder):
-  rows = metrics.read(f"{folder}/metrics.jsonl")
-  params = safetensors.numpy.load_file(f"{folder}/params.safetensors")
-  return rows, params
-
-
-def _assert_close(folder, other):
-  (rows, params), (want_rows, want_params) = map(_run, (folder, other))
-  assert len(rows) == len(want_rows)
-  for row, want in zip(rows, want_rows, strict=True):
-    assert row == pytest.approx(want, rel=1e-4, abs=1e-5)
-  assert params.keys() == want_params.keys()
-  for name, want in want_params.items():
-    np.testing.assert_allclose(params[name], want, rtol=1e-5, atol=1e-5)
+_assert_close = functools.partial(
+  conftest.assert_close, rel=1e-4, atol=1e-5, rtol=1e-5
+)
 
 
 @pytest.fixture(scope="module", name="alone")
@@ -93,7 +82,7 @@ def test_training_together_and_resuming(alone, unfinished, tmp_path, change):
   for seed in SEEDS:
     _assert_close(folder / f"s{seed}", alone / f"s{seed}")
     assert (folder / f"s{seed}/checkpoints/5").exists()
-  losses = [_run(folder / f"s{seed}")[0][-1]["loss"] for seed in SEEDS]
+  losses = [conftest.rows(folder / f"s{seed}")[-1]["loss"] for seed in SEEDS]
   assert abs(losses[0] - losses[1]) > 1e-3
   _together(_config(ckpt_steps=2), folder)  # finds them done
 
@@ -183,11 +172,8 @@ def test_data_on_the_device(tmp_path):
   loop.train(_config(seed=3, **changes), str(tmp_path / "host"))
   changes["input.on_device"] = True
   loop.train(_config(seed=3, **changes), str(tmp_path / "device"))
-  (rows, params), (want_rows, want) = (
-    _run(tmp_path / name) for name in ("device", "host")
-  )
-  assert rows == want_rows
-  assert all(np.array_equal(params[name], want[name]) for name in want)
+  for read in (conftest.rows, conftest.params):
+    np.testing.assert_equal(read(tmp_path / "device"), read(tmp_path / "host"))
   _together(_config(**changes), tmp_path)
   _assert_close(tmp_path / "s3", tmp_path / "host")
 
