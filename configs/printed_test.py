@@ -164,8 +164,8 @@ def get_config(arg=None):
 """
 
 
-def _config(text, arg=None, **constants):
-  module = dict(constants)
+def _config(text, arg=None):
+  module = {}
   exec(compile(text, "printed", "exec"), module)
   return module["get_config"](arg)
 

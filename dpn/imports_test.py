@@ -17,15 +17,8 @@ MAY_IMPORT = {
   "evaluators": {"dpn", "input_pipeline"},
   "trainers": {"dpn", "input_pipeline", "evaluators"},
   "configs": set(),
-  "scripts": {
-    "configs",
-    "dpn",
-    "evaluators",
-    "input_pipeline",
-    "scripts",
-    "trainers",
-  },
 }
+MAY_IMPORT["scripts"] = {*MAY_IMPORT}
 MAY_IMPORT["benchmarks"] = {*MAY_IMPORT}
 # Where a library is allowed: a folder, or a file.
 HOMES = {

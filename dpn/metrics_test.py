@@ -108,10 +108,6 @@ def test_what_is_no_file_is_set_aside(tmp_path, caplog):
   assert caplog.text.count("is no file") == 2
 
 
-def test_no_file_is_no_rows(tmp_path):
-  assert metrics.read(str(tmp_path / "metrics.jsonl")) == []
-
-
 def _events(workdir):
   """Yields the events in all of TensorBoard's files, oldest file first."""
   for path in sorted((workdir / "tensorboard").iterdir()):

@@ -66,12 +66,6 @@ def test_sharded_batch_has_the_same_result(mix):
     np.testing.assert_allclose(got, want, atol=1e-6)
 
 
-def test_errors():
-  rng = jax.random.key(0)
-  with pytest.raises(ValueError, match=r"int32 of shape \(4,\), expected floa"):
-    mixup(rng, 0.2, jnp.arange(4))
-
-
 def _numbered():
   """Every image is filled with its number plus one."""
   image = np.broadcast_to(
@@ -157,5 +151,5 @@ def test_the_section_of_a_config():
     message = rf"cutmix_p={p} and switch_prob={prob}"
     with pytest.raises(ValueError, match=message):
       mixing.Mixup(1, p, switch_prob=prob)
-  with pytest.raises(ValueError, match="int32 of shape"):
+  with pytest.raises(ValueError, match=r"int32 of shape \(8, 2\), expected"):
     cutmix(rng, 1, image, jnp.zeros((8, 2), int))

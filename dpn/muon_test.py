@@ -95,16 +95,10 @@ def test_what_muon_takes_of_a_model(scan):
   model = vit.Model(5, **kw, scan=scan, pool_type="map", stem_ln="dpn")
   image = jnp.zeros((1, 8, 8, 3))
   params = jax.eval_shape(model.init, jax.random.key(0), image)["params"]
-  numbers_of = lambda path, x: (
-    jax.tree_util.keystr(path, simple=True, separator="/"),
-    x,
+  pairs = jax.tree.leaves_with_path(
+    muon.dimensions(params), is_leaf=lambda x: isinstance(x, tuple)
   )
-  is_leaf = lambda x: x is None or isinstance(x, tuple)
-  found = jax.tree_util.tree_map_with_path(
-    numbers_of, muon.dimensions(params), is_leaf=is_leaf
-  )
-  pairs = jax.tree.leaves(found, is_leaf=lambda x: isinstance(x, tuple))
-  taken = {name: numbers for name, numbers in pairs if numbers is not None}
+  taken = {trees.name(path): numbers for path, numbers in pairs}
   blocks = 1 if scan else 2
   assert len(taken) == 6 * (blocks + 1)
   assert not any(k.startswith(("embedding", "head", "stem")) for k in taken)

@@ -37,11 +37,6 @@ def test_flatten_names_every_kind_of_node():
   assert trees.flatten({}) == {}
 
 
-def test_flatten_follows_jax_order():
-  tree = {"b": [1, 2], "a": {"z": 3, "y": 4}}
-  assert list(trees.flatten(tree).values()) == jax.tree.leaves(tree)
-
-
 def test_unflatten_is_the_inverse_on_dicts():
   tree = {"a": {"b": 1, "c": {"d": 2}}, "e": 3, "ab": 4}
   assert trees.unflatten(trees.flatten(tree)) == tree

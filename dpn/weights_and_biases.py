@@ -16,8 +16,8 @@ from dpn import errors
 ID = "wandb_id.txt"
 
 
-def check(options: Mapping[str, Any]):
-  """Raises ValueError if `config.wandb` cannot work on this machine.
+def check(options: Mapping[str, Any]) -> Any:
+  """Returns the package; ValueError if `config.wandb` cannot work here.
 
   `options` are arguments of `wandb.init`.
   """
@@ -32,6 +32,7 @@ def check(options: Mapping[str, Any]):
   if not any(p.kind is p.VAR_KEYWORD for p in known.values()):
     for key in options:
       errors.check_known("key in config.wandb:", key, known)
+  return wandb
 
 
 def start(workdir: str, config: Mapping[str, Any]):
@@ -46,8 +47,7 @@ def start(workdir: str, config: Mapping[str, Any]):
   Raises:
     ValueError: a new run cannot start there.
   """
-  check(config["wandb"])
-  wandb = importlib.import_module("wandb")
+  wandb = check(config["wandb"])
   name = os.path.basename(os.path.abspath(workdir))
   told = {"dir": workdir, "name": name, "config": dict(config)}
   told["resume"] = "allow"

@@ -108,12 +108,6 @@ def test_init_head_bias():
     task.init(jax.random.key(0), BATCH)
 
 
-def test_a_batch_without_labels():
-  task, _ = _task()
-  with pytest.raises(ValueError, match="examples have image, but no 'labels'"):
-    task.init(jax.random.key(0), {"image": BATCH["image"]})
-
-
 CONFIG = {"num_classes": 3, "model": {"variant": "mu/2"}}
 
 

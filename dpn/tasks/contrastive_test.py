@@ -171,15 +171,12 @@ def test_a_part_is_embedded_twice_with_the_same_state():
 
 def test_power_norm_cannot_be_embedded_twice():
   model = {**MODEL, "text": {**MODEL["text"], "norm": "powernorm"}}
-  task, variables = _fresh(model=model)
-  state = {k: v for k, v in variables.items() if k != "params"}
-  tx = optax.identity()
-  params = variables["params"]
-  state = update.TrainState(jnp.int32(0), params, state, tx.init(params))
-  frozen = jax.tree.map(lambda _: False, params)
-  step = update.make(task, tx, seed=0, frozen=frozen, grad_accum=2)
+  task = tasks.make({"task": "contrastive", "model": model})
+  rng = jax.random.key(0)
+  init = lambda rng: update.init(task, optax.identity(), rng, BATCH)
+  state = jax.eval_shape(init, rng)
   with pytest.raises(ValueError, match="grad_accum=2 embeds each part twice"):
-    jax.eval_shape(step, state, BATCH)
+    update.gradients(task, state, BATCH, rng, parts=2)
 
 
 class Own(nn.Module):
