@@ -7,6 +7,7 @@ import signal
 import struct
 import sys
 import types
+from unittest import mock
 
 import numpy as np
 import PIL.Image
@@ -170,24 +171,15 @@ def test_check_finite_names_quantity_and_interval():
 
 def _fake_wandb(monkeypatch, fails):
   """Installs a wandb that records calls and raises in the one named."""
-  calls = []
-
-  def called(name, /, *args, **kw):
-    calls.append((name, args, kw))
-    if name == fails:
-      raise RuntimeError(f"{name} is down")
-
-  run = types.SimpleNamespace(
-    log=lambda *args, **kw: called("log", *args, **kw),
-    finish=lambda: called("finish"),
-  )
-
-  def init(**kw):
-    called("init", **kw)
-    return run
-
-  monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace(init=init))
-  return calls
+  called = mock.Mock()
+  run = types.SimpleNamespace(log=called.log, finish=called.finish)
+  called.init.return_value = run
+  if fails:
+    error = RuntimeError(f"{fails} is down")
+    getattr(called, fails).side_effect = error
+  wandb = types.SimpleNamespace(init=called.init)
+  monkeypatch.setitem(sys.modules, "wandb", wandb)
+  return called.mock_calls
 
 
 def _writer(workdir, step=0, **wandb):

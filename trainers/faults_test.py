@@ -68,9 +68,9 @@ def _reference(tmp_path_factory):
 @pytest.fixture(name="run")
 def _run(reference, tmp_path):
   """A copy of the reference as it was before it was marked as done."""
-  shutil.copytree(reference[0], tmp_path / "run")
-  (tmp_path / "run" / "done.json").unlink()
-  return tmp_path / "run"
+  run = shutil.copytree(reference[0], tmp_path / "run")
+  (run / "done.json").unlink()
+  return run
 
 
 def _start(folder, before="", config=CONFIG, **kw):

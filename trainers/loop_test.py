@@ -33,8 +33,7 @@ def _finished(tmp_path_factory):
 @pytest.fixture(name="unfinished")
 def _unfinished(finished, tmp_path):
   """A copy of it that is not marked as done."""
-  workdir = tmp_path / "run"
-  shutil.copytree(finished, workdir)
+  workdir = shutil.copytree(finished, tmp_path / "run")
   (workdir / "done.json").unlink()
   return workdir
 
@@ -368,8 +367,7 @@ def test_a_run_that_is_to_end_where_it_was_stopped(tmp_path, monkeypatch, step):
 
 
 def test_a_finished_run_whose_last_checkpoint_is_damaged(finished, tmp_path):
-  workdir = tmp_path / "run"
-  shutil.copytree(finished, workdir)
+  workdir = shutil.copytree(finished, tmp_path / "run")
   (workdir / "checkpoints" / "6" / "_CHECKPOINT_METADATA").write_text("{")
   more = tiny_config(total_steps=7)
   loop.train(more, str(workdir), allow_config_change=True)
@@ -452,8 +450,7 @@ def test_the_average_is_evaluated_resumed_and_exported(finished, tmp_path):
 
 
 def test_a_finished_run_goes_on(finished, tmp_path, capsys):
-  workdir = tmp_path / "run"
-  shutil.copytree(finished, workdir)
+  workdir = shutil.copytree(finished, tmp_path / "run")
   (workdir / "test.json").write_text('{"test/prec@1": 0.5}')
   longer = tiny_config(total_steps=9)
   extend = lambda config: loop.train(

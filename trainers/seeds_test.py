@@ -75,8 +75,7 @@ def _finish_one_alone(folder):
 
 @pytest.mark.parametrize("change", [_lose_one, _damage_one, _finish_one_alone])
 def test_training_together_and_resuming(alone, unfinished, tmp_path, change):
-  folder = tmp_path / "runs"
-  shutil.copytree(unfinished, folder)
+  folder = shutil.copytree(unfinished, tmp_path / "runs")
   change(folder)
   _together(_config(ckpt_steps=2), folder)
   for seed in SEEDS:
@@ -95,9 +94,8 @@ def test_a_finished_seed_of_another_config(alone):
 
 @pytest.mark.slow
 def test_extending_all_or_one(alone, tmp_path):
-  by_one, joint = tmp_path / "alone", tmp_path / "together"
-  shutil.copytree(alone, by_one)
-  shutil.copytree(alone, joint)
+  by_one = shutil.copytree(alone, tmp_path / "alone")
+  joint = shutil.copytree(alone, tmp_path / "together")
   _together(_config(total_steps=7), joint, allow_config_change=True)
   for seed in SEEDS:
     config, folder = _config(seed=seed, total_steps=7), by_one / f"s{seed}"
