@@ -29,12 +29,6 @@ def test_arguments(arg, changes):
   assert isinstance(parsed.runlocal, bool)
 
 
-def test_arguments_with_a_converter():
-  spec = {"sizes": ((1, 2), lambda text: tuple(map(int, text.split("+"))))}
-  assert common.parse_arg(None, **spec).sizes == (1, 2)
-  assert common.parse_arg("sizes=3+4+5", **spec).sizes == (3, 4, 5)
-
-
 @pytest.mark.parametrize(
   ("arg", "message"),
   [

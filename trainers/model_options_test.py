@@ -10,6 +10,7 @@ import optax
 import pytest
 
 from dpn import trees
+from dpn.configs import norm_zoo
 from dpn.models import (
   attention,
   heads,
@@ -51,7 +52,6 @@ def qkv(norm, scale="sqrt"):
   return {"qk_norm": norm, "v_norm": norm, "logit_scale": scale}
 
 
-_NGPT = "dpn.models.ngpt"
 CASES = {
   "placement": {
     # From zero, where big_vision has it, a class token could only jump.
@@ -122,11 +122,7 @@ CASES = {
     **{"weight_norm": "sigma_reparam", "weight_init": "deit"},
     **qkv("layernorm_no_bias"),
   },
-  "ngpt": {
-    **{"block_ln": f"{_NGPT}:Block", "stem_ln": f"{_NGPT}:STEM_LN"},
-    **{"weight_init": f"{_NGPT}:INITS", "final_norm": False},
-    **{"weight_norm": f"{_NGPT}:scaled_logits", "stoch_depth": 0.1},
-  },
+  "ngpt": norm_zoo.METHODS["ngpt"] | {"stoch_depth": 0.1},
 }
 CASES = {name: {"block_ln": name, **case} for name, case in CASES.items()}
 OTHERS = {

@@ -9,22 +9,17 @@ import numpy as np
 import pytest
 
 from dpn import sharding, trees
-from dpn.configs import digits
+from dpn.configs import digits, norm_zoo
 from dpn.input_pipeline import device
 from dpn.trainers import build, conftest
 from dpn.weights import checkpoint, files
 
-_NGPT = "dpn.models.ngpt"
 # What has a state besides norms: fields of config.model and of config.
 OTHERS: dict[str, tuple[dict, dict]] = {
   "sigma_reparam": ({"norm": "none", "weight_norm": "sigma_reparam"}, {}),
   "ngpt": (
-    {
-      **{"block_ln": f"{_NGPT}:Block", "stem_ln": f"{_NGPT}:STEM_LN"},
-      **{"weight_init": f"{_NGPT}:INITS", "final_norm": False},
-      "weight_norm": f"{_NGPT}:scaled_logits",
-    },
-    {"projection": f"{_NGPT}:project", "wd": 0.0},
+    norm_zoo.METHODS["ngpt"],
+    {"projection": "dpn.models.ngpt:project", "wd": 0.0},
   ),
   "muon": ({}, {"optax_name": "scale_by_muon", "optax": {}}),
 }
