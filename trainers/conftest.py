@@ -93,7 +93,9 @@ def params(workdir) -> dict[str, np.ndarray]:
   return safetensors.numpy.load_file(f"{workdir}/params.safetensors")
 
 
-def assert_close(workdir, other, *, rel: float, atol: float, rtol: float = 0):
+def assert_close(
+  workdir, other, *, rel: float, atol: float, rtol: float = 1e-7
+):
   """Compares metrics, by `rel` and `atol`, and parameters of finished runs."""
   for row, want in zip(rows(workdir), rows(other), strict=True):
     assert row == pytest.approx(want, rel=rel, abs=atol)
