@@ -10,8 +10,8 @@ stem_ln=dpn,data=cifar10,data_dir=/path/to/tfds
 
 Arguments: stem_ln; stem (patch; patch_stats: each patch's mean and deviation as
 two more inputs; tract: the embedding trained by TrAct); pixels (range: from -1
-to 1; standardized: mean 0, deviation 1 in each channel); lr (instead of the
-arm's own); steps; percent (of the training images, 90 at most: on the last
+to 1; standardized: mean 0, deviation 1 in each channel); lr (instead of
+0.001); steps; percent (of the training images, 90 at most: on the last
 tenth choices are made); side (pixels of the enlarged image); patch; width;
 depth; clip (global, none, layer); aug (crop_flip, none, jitter); optimizer
 (adam, sgd, adafactor); corruptions (evaluate on corrupted images as well);
@@ -48,8 +48,7 @@ ARMS = {
   "whiten": ("whiten", "patch"),
   "tract": ("none", "tract"),
 }
-# Learning rate with Adam; in the piece `lr` all arms were best with the same.
-LR = dict.fromkeys(ARMS, 1e-3)
+LR = 1e-3  # with Adam; in the piece `lr` all arms were best with it
 OPTIMIZERS = {
   "adam": ("scale_by_adam", {}, 0.1),
   "sgd": ("trace", {"decay": 0.9}, 5e-4),
@@ -173,8 +172,8 @@ def get_config(arg):
     scan=arg.clip != "layer",
     stem=arg.stem,
   )
-  lr = arg.lr or own_lr(vit["model"]["stem_ln"], vit["model"]["stem"])
-  # A given rate makes a setting of its own; an arm's own does not.
+  lr = arg.lr or LR
+  # A given rate makes a setting of its own; the usual one does not.
   usual = BASE | {"lr": 0.0}
   differs = [f"{k} {arg[k]}" for k in usual if arg[k] != usual[k]]
   enlarge = f"|resize({arg.side})" if arg.side != 32 else ""
@@ -182,7 +181,8 @@ def get_config(arg):
   tail = enlarge + common.labels_tail(10, pixels=pixels)
   arm = arg.stem_ln
   if arg.pixels != "range":
-    arm = f"{_name(arm, vit['model']['stem']) or arm}_{arg.pixels}"
+    names = {stems: name for name, stems in ARMS.items()}
+    arm = f"{names.get((arm, vit['model']['stem']), arm)}_{arg.pixels}"
   return {
     "total_steps": arg.steps,
     "num_classes": 10,
@@ -242,16 +242,6 @@ def _evals(arg, tail):
       "pp_fn": f"decode|resize(32)|corrupt{tail}",
     }
   return evals
-
-
-def own_lr(stem_ln: str, stem: str) -> float:
-  """Returns the learning rate of an arm, that of `none` if it is no arm."""
-  return LR[_name(stem_ln, stem) or "none"]
-
-
-def _name(stem_ln, stem):
-  """Returns the name of an arm, None if it is none."""
-  return next((k for k, arm in ARMS.items() if arm == (stem_ln, stem)), None)
 
 
 def _clip(kind, depth):
