@@ -231,23 +231,6 @@ def test_momentum_accumulates_in_bfloat16():
     np.testing.assert_array_equal(state.trace["a"], accumulator)
 
 
-@pytest.mark.parametrize(
-  ("name", "key"),
-  [
-    ("scale_by_adam", "mu_dtype"),
-    ("big_vision.momentum_hp", "dtype"),
-    ("big_vision.scale_by_adafactor", "dtype_momentum"),
-  ],
-)
-@pytest.mark.parametrize("dtype", ["float16", jnp.float16])
-def test_dtypes_by_name_and_by_type(name, key, dtype):
-  config = SGD | {"optax_name": name, "optax": {key: dtype}}
-  tx, _ = optim.make(config, {"a": jnp.zeros(3)}, **SIZES)
-  state = jax.eval_shape(tx.init, {"a": jnp.zeros(3)})
-  shapes = [(x.shape, x.dtype) for x in jax.tree.leaves(state)]
-  assert shapes.count(((3,), jnp.float16)) == 1
-
-
 def test_frozen_parameters_keep_their_bits():
   config = {
     "optax_name": "scale_by_adam",
