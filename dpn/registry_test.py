@@ -40,12 +40,7 @@ def test_what_is_not_there_is_named(name, message):
 def test_options_are_bound():
   bound = registry.bind("norm", "c", {"c": _choice}, {"mode": "b", "rate": 1})
   assert bound() == ("b", 1, 1, False)
-  assert registry.bind("norm", "c", {"c": _choice}, None)() == (
-    "a",
-    1,
-    None,
-    False,
-  )
+  assert registry.bind("norm", "c", {"c": _choice})() == ("a", 1, None, False)
 
 
 @pytest.mark.parametrize(
