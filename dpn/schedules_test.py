@@ -2,7 +2,6 @@
 
 import math
 
-import jax
 import jax.numpy as jnp
 import ml_collections
 import numpy as np
@@ -129,17 +128,6 @@ def test_learning_rate(kw, values):
     assert got.dtype == jnp.float32
     assert got.shape == ()
     np.testing.assert_allclose(got, expected, rtol=1e-6, atol=1e-7)
-
-
-def test_learning_rate_under_jit():
-  schedule = schedules.learning_rate(
-    93_000, decay_type="cosine", warmup_steps=10_000
-  )
-  step = 72_250  # Three quarters of the decay.
-  expected = 0.5 * (1 + math.cos(0.75 * math.pi))
-  np.testing.assert_allclose(
-    jax.jit(schedule)(jnp.int32(step)), expected, rtol=1e-6
-  )
 
 
 def test_runs_of_no_and_one_step_keep_their_warmup():
