@@ -37,11 +37,6 @@ def test_flatten_names_every_kind_of_node():
   assert trees.flatten({}) == {}
 
 
-def test_unflatten_is_the_inverse_on_dicts():
-  tree = {"a": {"b": 1, "c": {"d": 2}}, "e": 3, "ab": 4}
-  assert trees.unflatten(trees.flatten(tree)) == tree
-
-
 def test_ambiguous_names_are_errors():
   with pytest.raises(ValueError, match=r"2 leaves have only 1 names"):
     trees.flatten({"a/b": 1, "a": {"b": 2}})
