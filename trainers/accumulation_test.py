@@ -18,7 +18,6 @@ RNG = np.random.default_rng(0)
 BATCH = {
   "image": RNG.normal(size=(16, 8, 8, 3)).astype(np.float32),
   "labels": np.eye(5, dtype=np.float32)[RNG.integers(0, 5, 16)],
-  "weight": RNG.uniform(0, 3, 16).round().astype(np.float32),
 }
 
 MODEL = vit.Model(
@@ -32,21 +31,10 @@ MODEL = vit.Model(
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class Weighted(classification.Classification):
-  """Weighs each example by `weight`; 0 leaves it out."""
-
-  def measure(self, variables, batch, *, rng=None):
-    measured, state = super().measure(variables, batch, rng=rng)
-    return measured | {
-      "_mask": batch["weight"],
-      "size": batch["weight"] * 0 + 7,
-    }, state
-
-
 @functools.cache
-def _run(task_class, parts, mixup_p=0.0, **kw):
-  task = task_class(MODEL, loss="softmax_xent", mixup=mixing.Mixup(mixup_p))
+def _run(parts, mixup_p=0.0, **kw):
+  mixup = mixing.Mixup(mixup_p)
+  task = classification.Classification(MODEL, loss="softmax_xent", mixup=mixup)
   tx = optax.sgd(0.1)
   state = update.init(task, tx, jax.random.key(0), BATCH, ema="ema_decay" in kw)
   frozen = jax.tree.map(lambda _: False, state.params)
@@ -61,12 +49,9 @@ def _run(task_class, parts, mixup_p=0.0, **kw):
   return states, values
 
 
-@pytest.mark.parametrize(
-  ("task", "parts"), [(classification.Classification, 4), (Weighted, 16)]
-)
-def test_parts_are_as_good_as_the_whole(task, parts):
-  whole, whole_values = _run(task, 1)
-  states, values = _run(task, parts)
+def test_parts_are_as_good_as_the_whole():
+  whole, whole_values = _run(1)
+  states, values = _run(4)
   for a, b in zip(whole, states, strict=True):
     jax.tree.map(
       lambda x, y: np.testing.assert_allclose(x, y, atol=1e-5),
@@ -76,16 +61,6 @@ def test_parts_are_as_good_as_the_whole(task, parts):
   for a, b in zip(whole_values, values, strict=True):
     for name in a:
       assert a[name] == pytest.approx(float(b[name]), rel=1e-5), name
-
-
-def test_weights_are_those_of_the_mean():
-  states, values = _run(Weighted, 16)
-  task = classification.Classification(MODEL, loss="softmax_xent")
-  losses = task.measure(states[0].variables, BATCH)[0]["loss"]
-  expected = np.average(losses, weights=BATCH["weight"])
-  assert 0 in BATCH["weight"]
-  assert values[0]["loss"] == pytest.approx(expected, rel=1e-5)
-  assert values[0]["size"] == pytest.approx(7)
 
 
 def test_a_part_has_work_for_every_device():
@@ -100,15 +75,15 @@ def test_a_part_has_work_for_every_device():
 
 
 def test_parts_draw_different_random_numbers():
-  whole, _ = _run(classification.Classification, 1, mixup_p=0.5)
-  parts, _ = _run(classification.Classification, 2, mixup_p=0.5)
+  whole, _ = _run(1, mixup_p=0.5)
+  parts, _ = _run(2, mixup_p=0.5)
   assert not np.allclose(
     whole[-1].params["head"]["kernel"], parts[-1].params["head"]["kernel"]
   )
 
 
 def test_average_by_hand():
-  states, _ = _run(classification.Classification, 1, ema_decay=0.15)
+  states, _ = _run(1, ema_decay=0.15)
   kernels = [np.float64(s.params["head"]["kernel"]) for s in states]
   expected = kernels[0]
   for kernel, decay in zip(kernels[1:], [0.1, 0.15, 0.15], strict=True):
