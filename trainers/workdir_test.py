@@ -23,12 +23,6 @@ def _enter(path, config, **kw):
     workdir.record(path, config)
 
 
-def test_the_config_is_written(tmp_path):
-  _enter(str(tmp_path / "a" / "run"), CONFIG)
-  written = json.loads((tmp_path / "a" / "run" / "config.json").read_text())
-  assert written == json.loads(json.dumps(CONFIG))
-
-
 @pytest.mark.parametrize(
   ("changes", "name"),
   [
@@ -94,10 +88,11 @@ def test_a_finished_run_without_checkpoints_is_not_of_another_config(tmp_path):
   ],
 )
 def test_what_changes_no_number_is_free(tmp_path, changes):
-  _enter(str(tmp_path), CONFIG)
-  (tmp_path / "checkpoints" / "5").mkdir(parents=True)
-  _enter(str(tmp_path), CONFIG | changes)
-  written = json.loads((tmp_path / "config.json").read_text())
+  folder = tmp_path / "a" / "run"
+  _enter(str(folder), CONFIG)
+  (folder / "checkpoints" / "5").mkdir(parents=True)
+  _enter(str(folder), CONFIG | changes)
+  written = json.loads((folder / "config.json").read_text())
   assert written == json.loads(json.dumps(CONFIG | changes))
 
 
