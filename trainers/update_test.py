@@ -207,8 +207,8 @@ def test_randomness_is_a_function_of_seed_and_step(params):
   np.testing.assert_allclose(other["loss"], measured["loss"].mean(), rtol=1e-6)
 
 
-def _run(params, devices, strategy=(), steps=3):
-  """Returns the state and losses of a few steps with mixup on a mesh."""
+def _run(params, devices, strategy=()):
+  """Returns the state and losses of three steps with mixup on a mesh."""
   mesh = jax.sharding.Mesh(jax.devices()[:devices], ("data",))
   state, tx = _state(params, MOMENTUM)
   shardings = sharding.infer(state, strategy, mesh)
@@ -219,7 +219,7 @@ def _run(params, devices, strategy=(), steps=3):
     out_shardings=(shardings, sharding.replicated(mesh)),
   )
   state, losses = jax.device_put(state, shardings), []
-  for t in range(steps):
+  for t in range(3):
     batch = jax.device_put(_batch(t), sharding.batch(mesh))
     state, values = step(state, batch)
     losses.append(float(values["loss"]))
