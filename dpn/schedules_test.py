@@ -167,19 +167,3 @@ def test_runs_of_no_and_one_step_keep_their_warmup():
 def test_learning_rate_errors(kw, message):
   with pytest.raises(ValueError, match=message):
     schedules.learning_rate(100, **kw)
-
-
-def test_a_decay_of_ones_own(tmp_path, monkeypatch):
-  (tmp_path / "mypkg_decays.py").write_text(
-    "def wsd(peak, clock, *, stable=0.5):\n"
-    "  late = (clock.progress - stable) / (1 - stable)\n"
-    "  return peak * (1 - (late > 0) * late)\n"
-  )
-  monkeypatch.syspath_prepend(tmp_path)
-  kw = {"decay_type": "mypkg_decays:wsd", "stable": 0.8, "warmup_steps": 200}
-  schedule = schedules.learning_rate(1000, base=2.0, **kw)
-  # Warmup to 200; flat until 0.8 of the rest, 840; then linearly to 0.
-  got = [float(schedule(step)) for step in (100, 200, 840, 920, 1000)]
-  assert got == pytest.approx([1.0, 2.0, 2.0, 1.0, 0.0], abs=1e-6)
-  with pytest.raises(ValueError, match="argument of the 'mypkg_decays:wsd'"):
-    schedules.learning_rate(1000, decay_type="mypkg_decays:wsd", stabel=1)
