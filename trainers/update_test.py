@@ -305,13 +305,6 @@ def test_mean_gradient_norms_are_those_of_the_last_steps():
   np.testing.assert_allclose(means, want, rtol=1e-6)
 
 
-def test_gradient_norms_cost_nothing_when_off(params):
-  state, tx = _state(params)
-  values = jax.eval_shape(_make(_task(), tx, params), state, _batch())[1]
-  assert set(values) == {"loss", "l2_grads", "l2_params", "l2_updates"}
-  assert state.grad_norms is None
-
-
 def test_over_how_many_steps_gradient_norms_are_averaged():
   steps = update.grad_depth_steps
   assert [steps(v) for v in (None, False, True, 0, 7)] == [0, 0, 1000, 0, 7]
