@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None):
         "baselines of their own. Leave it out."
       )
     if args.format == "long":
-      output.write(args.output, render.as_csv(runs.long(list(frame.run))))
+      output.write(args.output, render.as_csv(runs.long(frame)))
       return
     if args.format == "archive":
       output.write(args.output, run_files.archive(list(frame.run)))

@@ -436,6 +436,12 @@ def test_the_long_table_has_a_row_for_every_number(root, capsys):
   assert found == ["0.83"]
   assert {row["commit"] for row in rows} == {"unknown"}
   assert len({row["config_hash"] for row in rows}) == 6
+  # An arm is called after what tells it from all others, also shown alone.
+  _write(root, "dpn", 3, 0.81, lr=0.5)
+  arm = "dpn+lr=0.5"
+  tables.main([str(root), "--format", "long", "--arms", arm])
+  rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+  assert {row["arm"] for row in rows} == {arm}
 
 
 def test_wrong_inputs_end_with_a_sentence(root, tmp_path):

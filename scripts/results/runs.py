@@ -285,13 +285,13 @@ def _facts(run):
   }
 
 
-def long(found: Sequence[Run]) -> pd.DataFrame:
-  """Returns a row for each number that the runs logged."""
+def long(found: pd.DataFrame) -> pd.DataFrame:
+  """Returns a row for each number that the runs of a `frame` logged."""
   cell = ["run", "recipe", "arch", "arm", "seed"]
   code = ["commit", "config_hash", "complete"]
-  logged = {i: run.logged.stack().dropna() for i, run in enumerate(found)}
+  logged = {i: run.logged.stack().dropna() for i, run in found.run.items()}
   numbers = pd.concat(logged, names=["place", "step", "metric"])
-  facts = frame(found).drop(columns="run").rename(columns={"path": "run"})
+  facts = found.drop(columns="run").rename(columns={"path": "run"})
   # By place: runs of two archives may have the same path.
   table = (
     numbers.rename("value").reset_index().join(facts[cell + code], on="place")

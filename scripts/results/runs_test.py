@@ -246,7 +246,7 @@ def test_two_archives_may_name_their_runs_alike(tmp_path):
     archives.append(tmp_path / f"{seed}.jsonl")
     text = run_files.archive(run_files.find([str(folder.parent)]))
     archives[-1].write_text(text)
-  table = runs.long(run_files.find(list(map(str, archives))))
+  table = runs.long(runs.frame(run_files.find([*map(str, archives)])))
   assert table[["run", "seed", "value"]].to_numpy().tolist() == [
     ["runs/a", 0, 1.0],
     ["runs/a", 1, 2.0],
