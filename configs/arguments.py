@@ -124,7 +124,7 @@ def grid(
       left out.
     arms: arguments that change together, by what "{arm}" is in `name`: the
       fastest axis after the seed. Or a function that makes them of the parsed
-      arguments; those of `values` that it sets are then no axes.
+      arguments; what it sets is taken from it, and not from `values`.
     first_seed: where the seeds begin.
     cell: pattern of the table cell in which arms are candidates, see
       `dpn.scripts.select_best`.
@@ -134,12 +134,12 @@ def grid(
       variant without its slash, and so on. Defaults that are empty or zero
       are left to the config.
   """
-  if isinstance(arg, ml_collections.ConfigDict):
-    sweep = arg
-  else:
-    sweep = parse_sweep(arg, **values)
-    arms = arms(sweep) if callable(arms) else arms or {}
-    used = {"seeds"}.union(*arms.values())
+  parsed, used = isinstance(arg, ml_collections.ConfigDict), {"seeds"}
+  sweep = arg if parsed else parse_sweep(arg, **values)
+  if callable(arms):
+    arms = arms(sweep)
+    used.update(*arms.values())
+  if not parsed:
     values = {
       key: sweep[key]
       for key, default in values.items()

@@ -72,6 +72,18 @@ def test_grid():
   }
 
 
+def test_arms_made_of_the_arguments():
+  make = lambda arg: {s: {"stem_ln": s, "lr": 2} for s in arg.stems}
+  defaults = {"stems": ("none",), "lr": 1, "seeds": 1}
+  arms = common.grid("stems=pre,lr=5", "{arm}", arms=make, **defaults)
+  assert [arm["arg"] for arm in arms] == ["stem_ln=pre,lr=2,seed=0"]
+  parsed = common.parse_sweep("stems=pre", **defaults)
+  assert common.grid(parsed, "{arm}", arms=make) == arms
+  given = {"pre": {"lr": 2}}  # what the text says wins over these
+  arms = common.grid("lr=5", "{arm}", arms=given, lr=1, seeds=1)
+  assert [arm["arg"] for arm in arms] == ["lr=5,seed=0"]
+
+
 # Appendix C: augmentation, mixup's p.
 SETTINGS = {
   "none": ("", 0.0),

@@ -48,11 +48,12 @@ def test_gemma_4(golden, precision):
   )
   cls, fields = encoder.bind_block(config)
   block = cls(config, base.TokenGrid(2, (2, 3)), **fields)
-  run = lambda get, x: block.apply({"params": _gemma(get)}, (x, None), 0.0)
+
+  def run(get, x):
+    return block.apply({"params": _gemma(get)}, (x, None), 0.0)[0][0]
+
   precision.tolerance["atol"] *= 10  # sums over all tokens
-  precision.check(
-    golden("recent"), "gemma4_block", lambda get, x: run(get, x)[0][0]
-  )
+  precision.check(golden("recent"), "gemma4_block", run)
 
 
 @pytest.mark.parametrize("kind", mlp.MLPS)

@@ -35,7 +35,15 @@ class _Linear(nn.Module):
     return logits.mean((1, 2)), {"logits_2d": logits}
 
 
-TASK = segmentation.Segmentation(_Linear(), ignore_label=IGNORE)
+class _Sized(segmentation.Segmentation):
+  """Measures a second number, the same for each image."""
+
+  def measure(self, *args, **kw):
+    measured, state = super().measure(*args, **kw)
+    return measured | {"size": jnp.full(len(measured["loss"]), 7.0)}, state
+
+
+TASK = _Sized(_Linear(), ignore_label=IGNORE)
 VARIABLES = TASK.init(jax.random.key(0), BATCH)
 
 
@@ -68,7 +76,7 @@ def test_the_loss_is_the_mean_over_valid_pixels():
 
 @functools.cache
 def _step(devices, grad_accum, ignored=False):
-  """Returns the loss of the batch and the gradient of a step of SGD."""
+  """Returns what a step of SGD measures, and its gradient."""
   labels = np.full_like(LABELS, IGNORE) if ignored else LABELS
   batch = {**BATCH, "labels": labels}
   mesh = sharding.make_mesh([("data", 4)])
@@ -79,21 +87,22 @@ def _step(devices, grad_accum, ignored=False):
   step = update.make(TASK, tx, seed=0, frozen=frozen, grad_accum=grad_accum)
   after, values = jax.jit(step)(state, jax.device_put(batch, where))
   grads = jax.tree.map(lambda x, y: x - y, state.params, after.params)
-  return values["loss"], grads["head"]
+  return values, grads["head"]
 
 
 @pytest.mark.parametrize(("devices", "grad_accum"), [(1, 1), (4, 1), (1, 4)])
 def test_all_pixels_of_a_batch_weigh_the_same(devices, grad_accum):
-  loss, grads = _step(devices, grad_accum)
+  values, grads = _step(devices, grad_accum)
   want = _losses()[LABELS != IGNORE].mean()
-  np.testing.assert_allclose(loss, want, rtol=1e-5)
+  np.testing.assert_allclose(values["loss"], want, rtol=1e-5)
+  np.testing.assert_allclose(values["size"], 7, rtol=1e-6)
   for name, grad in _step(1, 1)[1].items():
     np.testing.assert_allclose(grads[name], grad, atol=1e-6)
 
 
 def test_a_batch_without_any_valid_pixel_changes_nothing():
-  loss, grads = _step(1, 1, ignored=True)
-  assert loss == 0
+  values, grads = _step(1, 1, ignored=True)
+  assert values["loss"] == 0
   assert not any(grad.any() for grad in grads.values())
 
 

@@ -68,6 +68,7 @@ def test_a_bare_file_in_training(tmp_path):
   shapes = testing.shapes_of(model, (1, 2, 2, 3))
   flat = names.from_ours(trees.flatten(testing.sevens(shapes)), timm_vit.NAMES)
   flat["pos_embed"] = np.zeros((1, 5, 192), np.float32)
+  flat = {name: x.astype(np.float16) for name, x in flat.items()}
   path = testing.write_torch(tmp_path, "timm_tok", flat)
   told = {"arch": "vit_tiny_patch16_224"}
   testing.read(path, shapes, options=vit.options(model), **told)
