@@ -124,6 +124,8 @@ def test_our_step_runs(monkeypatch):
   # At least the parameters and both moments, of block, embedding and head.
   parameters = 12 * width**2 + 768 * width + width * 1000
   assert found["reserved"] >= 3 * 4 * parameters
+  reserved_gb = step.figures([found], 2)["reserved_gb"]
+  assert reserved_gb == found["reserved"] / 2**30
 
 
 def test_big_vision_is_not_there(tmp_path):

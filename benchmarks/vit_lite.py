@@ -134,18 +134,27 @@ CODES = {
 }
 
 
+def is_done(read, folder: pathlib.Path, epochs: int) -> bool:
+  """Returns whether a run has results for all its epochs."""
+  try:
+    return len(read(folder)) == epochs
+  except (FileNotFoundError, TypeError, ValueError):
+    return False
+
+
 def train(args: argparse.Namespace, code: str, seed: int) -> list[dict]:
-  """Trains one seed with one code and returns its epochs."""
+  """Trains one seed with one code, if it is not done; returns its epochs."""
   images = args.out / "images"
   if not (images / "written").exists():
     write_images(args.data, args.data_dir, images)
     (images / "written").touch()
   train_with, read = CODES[code]
   folder = args.out / f"{code}-{args.epochs}epochs-s{seed}"
-  try:
-    train_with(args, seed, folder)
-  except subprocess.CalledProcessError:
-    sys.exit(f"Error: {folder.name} failed; its own message is above.")
+  if not is_done(read, folder, args.epochs):
+    try:
+      train_with(args, seed, folder)
+    except subprocess.CalledProcessError:
+      sys.exit(f"Error: {folder.name} failed; its own message is above.")
   return read(folder)
 
 

@@ -1,4 +1,4 @@
-"""A small run of segmentation, evaluated, drawn and counted."""
+"""A small run of segmentation, evaluated, drawn, reported and counted."""
 
 import json
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dpn import metrics, tasks
-from dpn.scripts import count, evaluate, fake_data, show_predictions
+from dpn.scripts import count, evaluate, fake_data, report, show_predictions
 from dpn.scripts.show import command
 from dpn.trainers import loop
 
@@ -51,11 +51,12 @@ def _config(path):
         "log_steps": 30,
       }
     },
+    "table": {"recipe": "maps", "arch": "16x1/2", "metric": "test/miou"},
   })  # fmt: skip
 
 
 @pytest.mark.slow
-def test_train_evaluate_draw_count(tmp_path):
+def test_train_evaluate_draw_report_count(tmp_path):
   config = _config(tmp_path / "maps.npz")
   run = tmp_path / "run"
   loop.train(config, str(run))
@@ -64,7 +65,7 @@ def test_train_evaluate_draw_count(tmp_path):
   row = evaluate.evaluate(config, str(run))
   assert row == {k: v for k, v in last.items() if k[:4] in ("step", "test")}
 
-  show_predictions.main([str(run), str(run), "--images", "3", "0"])
+  show_predictions.main([str(run), "--images", "3", "0"])
   picture = cv2.imread(str(run / command.PREDICTIONS))
   assert picture.shape[:2] > (100, 400)
   assert picture.std() > 20
@@ -76,6 +77,11 @@ def test_train_evaluate_draw_count(tmp_path):
     show_predictions.predict(str(run), [-1])
   right = predicted[1:] == example["labels"][1:]
   assert right.mean() > 0.9
+
+  report.main([str(tmp_path), "-o", str(tmp_path / "report.html")])
+  page = (tmp_path / "report.html").read_text()
+  assert "maps 16x1/2: test, class by class" in page
+  assert "run/predictions.png, by scripts.show_predictions" in page
 
   rows = count.count(tasks.make(config), fake_data.spec(config))
   # Of 16 patches; then their logits to 8 rows of 4, and to 8 columns.
