@@ -6,6 +6,7 @@ import os
 import pathlib
 import re
 import secrets
+import types
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,10 +17,11 @@ from dpn import errors
 ID = "wandb_id.txt"
 
 
-def check(options: Mapping[str, Any]) -> Any:
-  """Returns the package; ValueError if `config.wandb` cannot work here.
+def check(options: Mapping[str, Any]) -> types.ModuleType:
+  """Returns the package if `config.wandb`, arguments of `wandb.init`, can work.
 
-  `options` are arguments of `wandb.init`.
+  Raises:
+    ValueError: it cannot, on this machine or with these options.
   """
   try:
     wandb = importlib.import_module("wandb")

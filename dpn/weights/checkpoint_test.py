@@ -168,10 +168,10 @@ def test_an_interrupted_save(open_checkpoints, tmp_path):
     if read_only:
       again.close()
       assert partial.exists()
-  again.save(9, state, {"examples_seen": 90})
+  again.save(10, state, {"examples_seen": 100})
   again.close()
   assert not partial.exists()
-  assert open_checkpoints().latest == 9
+  assert open_checkpoints().latest == 10
 
 
 def test_params_are_exported_as_float32_by_name(tmp_path):
