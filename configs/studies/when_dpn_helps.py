@@ -109,8 +109,7 @@ PIECES = {
   "clip": (
     _PAIR,
     [{"clip": c, "steps": 780} for c in ("none", "layer")],
-    100,
-    2,
+    *(100, 2),
   ),
   "aug": (_PAIR, [{"aug": aug} for aug in ("none", "jitter")], 100, 2),
   "optimizer": (
@@ -124,6 +123,7 @@ PIECES = {
     [{"steps": n, "on_device": True} for n in (1757, 5273, 17_578, 52_734)],
     *(0, 20),
   ),
+  "confirm_long": ((*_PAIR, "dpn+patch_stats"), [{"steps": 17_578}], *(0, 5)),
   "confirm": (_MECHANISM, _CONFIRM, *(0, 5)),
   "lr_standardized": (
     ("none",),
