@@ -75,7 +75,8 @@ def differences(a: Tree, b: Tree) -> list[tuple[str, Any, Any]]:
 
 
 @functools.cache
-def _warn_once(message: str) -> None:
+def warn_once(message: str) -> None:
+  """Logs a warning, unless this process has logged the same before."""
   logging.warning("%s", message)
 
 
@@ -100,7 +101,7 @@ def masks(tree: Tree, patterns: Sequence[str], what: str) -> list[Tree]:
     owners.append(next(hits, -1))
   for i, pattern in enumerate(patterns):
     if i not in owners:
-      _warn_once(
+      warn_once(
         f"{what}: nothing belongs to {pattern!r}. It must match a whole name"
         " that no earlier pattern matches."
       )

@@ -147,6 +147,11 @@ def check_finite(**embeddings: np.ndarray):
       )
 
 
+class _Options(typing.TypedDict, total=False):
+  prefix: str
+  skip_first: bool
+
+
 class Scheduled(NamedTuple):
   """An evaluator and when it runs."""
 
@@ -227,6 +232,7 @@ def from_config(
           f"it is None. Leave it out, or give the flag --config.evals.{name}="
           "None, which does."
         )
+      schema.check(__name__, "", section, _Options)
       every = schedules.steps("log", section, **sizes, default=default)
       if not every:
         raise ValueError("how often it runs is missing, e.g. log_steps=100.")
@@ -267,7 +273,7 @@ def find(kind: str) -> type[Evaluator]:
   if not (
     isinstance(cls, type)
     and issubclass(cls, Evaluator)
-    and inspect.get_annotations(cls).keys() <= fields.keys()
+    and inspect.get_annotations(cls).keys() - {"_"} <= fields.keys()
   ):
     raise ValueError(
       f"{path} must derive from evaluators.base.Evaluator and, if it has "

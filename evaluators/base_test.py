@@ -133,8 +133,9 @@ import dataclasses
 import numpy as np
 from dpn.evaluators import base
 
-@dataclasses.dataclass(kw_only=True)
+@dataclasses.dataclass
 class Evaluator(base.Evaluator):
+  _: dataclasses.KW_ONLY
   data: dict
   scale: float = 1.0
 
@@ -166,7 +167,7 @@ def test_an_evaluator_of_ones_own(section, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
   ("old", "new"),
-  [("@dataclasses.dataclass(kw_only=True)\n", ""), ("(base.Evaluator)", "")],
+  [("@dataclasses.dataclass\n", ""), ("(base.Evaluator)", "")],
 )
 def test_an_evaluator_that_is_none(section, tmp_path, monkeypatch, old, new):
   assert old in OWN
@@ -190,10 +191,13 @@ def test_big_visions_keys(section):
   assert make(skip_first=False)[0].first
   with pytest.raises(ValueError, match=r"option 'exponant'.*mean 'exponent'"):
     make(pred_kw={"exponant": 2})
+  with pytest.raises(ValueError, match="prefix must be of type str, got None"):
+    make(prefix=None)
 
 
 def test_keys_without_effect_are_logged(section, caplog):
-  section |= {"cache": "raw_data", "cache_raw": True, "skip_first": 0}
+  section |= {"cache": "raw_data", "cache_raw": True}
+  section |= {"skip_first": False}
   [evaluator] = _make({"mean": section})
   assert not evaluator.evaluator.cache_final
   assert evaluator.first

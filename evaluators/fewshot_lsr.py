@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 import jax
 import numpy as np
 import scipy.linalg
-from absl import logging
 
 from dpn import errors, trees
 from dpn.evaluators import base
@@ -42,14 +41,10 @@ def choose_shots(
   classes = np.split(order, bounds)[1:-1]
   if few := [c for c, found in enumerate(classes) if len(found) < shots]:
     named = errors.some_of([*map(str, few)], 9)
-    _warn(f"{len(few)} classes have fewer than {shots} examples: {named}.")
+    text = f"{len(few)} classes have fewer than {shots} examples: {named}."
+    trees.warn_once(text)  # once for all seeds
   rng = np.random.default_rng(seed)
   return np.concatenate([rng.permutation(c)[:shots] for c in classes])
-
-
-@functools.cache  # once for all seeds
-def _warn(message):
-  logging.warning("%s", message)
 
 
 def fit(

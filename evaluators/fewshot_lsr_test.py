@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import scipy.linalg
 
+from dpn import trees
 from dpn.evaluators import fewshot_lsr
 
 
@@ -86,7 +87,7 @@ def test_choose_shots_draws_as_big_vision(seed, shots):
 def test_choose_shots_of_small_and_empty_classes(monkeypatch):
   said = []
   monkeypatch.setattr(
-    fewshot_lsr.logging, "warning", lambda text, *args: said.append(text % args)
+    trees.logging, "warning", lambda text, *args: said.append(text % args)
   )
   labels = np.array([3, 1, 3, 3, 0, 0, 3])
   got = fewshot_lsr.choose_shots(labels, 5, 2, seed=0)

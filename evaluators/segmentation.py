@@ -115,8 +115,8 @@ class Evaluator(base.Evaluator):
 
   data: Mapping[str, Any]  # see `dpn.input_pipeline.sources.make`
   pp_fn: str  # leaves `image` and labels, whose sizes may differ
-  window: Sequence[int]  # (rows, cols) of pixels
-  stride: Sequence[int] | None = None  # likewise; None: the window's size
+  window: tuple[int, int]  # (rows, cols) of pixels
+  stride: tuple[int, int] | None = None  # likewise; None: the window's size
   pp_scales: Sequence[str] = ()  # other `pp_fn`s, for further views
   flip: bool = False  # also look at each view's mirror image
   ignore_label: int = 255  # in a config, `config.ignore_label` if that is set
@@ -157,6 +157,11 @@ class Evaluator(base.Evaluator):
     for data in self._data:
       for key in ("image", self.label_key):
         errors.check_known("key of the examples:", key, data.examples.fields)
+    if len(kinds := {d.examples.fields["image"].dtype for d in self._data}) > 1:
+      raise ValueError(
+        f"Images of pp_fn and pp_scales are {sorted(map(str, kinds))}: one of "
+        "them does not normalize pixels as the others do."
+      )
     shape = self._data[0].examples.fields[self.label_key].shape
     if len(shape) != 2:
       raise ValueError(

@@ -209,6 +209,11 @@ def test_wrong_sections_and_data(monkeypatch):
       _evaluator(class_names=names).check(VARIABLES)
   with pytest.raises(ValueError, match="Unknown key of the examples: 'label'"):
     _evaluator(label_key="label").check(VARIABLES)
+  with monkeypatch.context() as patch:
+    patch.setitem(PHOTOS[0], "image", PHOTOS[0]["image"].astype(np.uint8))
+    evaluator = _evaluator(pp_scales=("value_range(-1, 1)",))
+    with pytest.raises(ValueError, match=r"\['float32', 'uint8'\]: one of"):
+      evaluator.check(VARIABLES)
   message = r"photos:test.*2.*labels from 0 to 7, expected"
   labels = PHOTOS[2]["labels"].copy()
   labels[0, :2] = 0, 7

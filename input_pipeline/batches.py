@@ -196,7 +196,11 @@ class Examples:
 
 
 def _narrow(key: str, array: np.ndarray) -> np.ndarray:
-  """Returns an array without 64-bit types, which JAX would narrow."""
+  """Returns an array without 64-bit types, which JAX would narrow.
+
+  It has the machine's byte order, as JAX takes no other.
+  """
+  array = array.astype(array.dtype.newbyteorder("="), copy=False)
   dtype = _NARROW.get(array.dtype)
   if dtype is None:
     return array

@@ -50,8 +50,9 @@ def test_augmentation_depends_on_seed_and_position_only():
 
 
 def test_values_that_do_not_fit_the_first():
-  examples = _examples(image=np.array([1, 2**31 - 1, 2**31]))
-  assert _stack(examples, [1], [0], 1)[0]["image"][0] == 2**31 - 1
+  examples = _examples(image=np.array([1, 2**31 - 1, 2**31], ">i8"))
+  batch = _stack(examples, [1], [0], 1)[0]["image"]
+  assert (batch[0], batch.dtype.str) == (2**31 - 1, "<i4")
   message = "here, example 2: 'image' is 2147483648, which does not fit int32"
   with pytest.raises(ValueError, match=message):
     _stack(examples, [1, 2], [0, 1], 2)

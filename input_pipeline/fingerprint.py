@@ -5,14 +5,13 @@ changes accuracy. The extras `fast` and `restart` change no pixel, so they are
 not recorded.
 """
 
-import functools
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import cv2
-from absl import logging
 
+from dpn import trees
 from dpn.input_pipeline import pp
 from dpn.input_pipeline.pp import parser
 
@@ -85,9 +84,4 @@ def compare(where: str, recorded: Mapping[str, Any], here: Mapping[str, Any]):
   """Warns where evaluation differs from the record, once per message."""
   if found := differences(recorded, here):
     lines = [f"The loader of {where} was another one:", *found]
-    _warn("\n  ".join(lines) + f"\n{_SEEN}")
-
-
-@functools.cache
-def _warn(message):
-  logging.warning("%s", message)
+    trees.warn_once("\n  ".join(lines) + f"\n{_SEEN}")

@@ -82,6 +82,8 @@ def to_uint8(image: Any, channels: int) -> np.ndarray:
   if isinstance(image, str | os.PathLike):
     image = paths.read(image)
   if isinstance(image, bytes):
+    if channels not in (1, 3):
+      raise ValueError(f"of files 1 or 3 channels are read, got {channels}")
     return ops_image.decode_image(image, channels)
   if hasattr(image, "convert"):  # Pillow's
     if image.mode in ("I", "F"):

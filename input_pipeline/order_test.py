@@ -45,14 +45,9 @@ def test_at_any_position(any_order):
 def test_orders_do_not_change_between_versions():
   """A resumed run must continue in the order it began with."""
   assert _one(10, seed=0).indices(0, 20) == [
-    *_permutation((0, 0), 10),
-    *_permutation((0, 1), 10),
+    *(8, 0, 3, 7, 6, 4, 1, 5, 2, 9),
+    *(1, 5, 6, 4, 8, 7, 9, 3, 2, 0),
   ]
-
-
-def _permutation(seed, size):
-  bits = np.random.Philox(np.random.SeedSequence(seed))
-  return np.random.Generator(bits).permutation(np.arange(size, dtype=np.uint8))
 
 
 @pytest.mark.parametrize("batch_size", [12, 8])

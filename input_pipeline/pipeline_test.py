@@ -4,7 +4,6 @@ import ctypes
 import hashlib
 import itertools
 import math
-import mmap
 import multiprocessing
 import os
 import resource
@@ -407,9 +406,6 @@ def test_other_systems(tmp_path, data_dir, reference, monkeypatch):
   """What only Linux, or only Unix, has is not needed."""
   monkeypatch.delattr(os, "sched_getaffinity", raising=False)
   monkeypatch.delattr(os, "sysconf", raising=False)
-  monkeypatch.delattr(os, "getloadavg", raising=False)
-  for name in ("MAP_PRIVATE", "MAP_ANONYMOUS", "MADV_HUGEPAGE"):
-    monkeypatch.delattr(mmap, name, raising=False)
 
   def no_library(name):  # what Windows does with the name None
     raise TypeError(name)

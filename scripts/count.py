@@ -8,8 +8,9 @@ in evaluation. Papers mostly call multiply-adds FLOPs. Blocks are summed up.
 
 With --audit it initializes the model and lists every parameter instead: shape,
 initial value and standard deviation; the factor of its learning rate, or
-"frozen"; the weight decay of a step at the top of the schedule; and which
-patterns of the config decided on the latter two.
+"frozen"; the weight decay of a step at the top of the schedule, without what an
+optimizer decays itself (config.optax.weight_decay); and which patterns of the
+config decided on the latter two.
 
   python -m scripts.count --audit vit.safetensors
 
@@ -91,15 +92,17 @@ def audit(config, task: dpn.tasks.base.Task, spec: loader.Spec) -> pd.DataFrame:
     of = {key: found[key][name] for key in keys if name in found[key]}
     mult = lambda key, default, of=of: of.get(key, (None, default))[1]
     constant = (x == x.flat[0]).all()
-    frozen = mult("schedule", None) is None
-    decay = 0 if frozen else (config.get("wd") or 0) * mult("wd_mults", 0)
+    entry = mult("schedule", None)
+    frozen, entry = entry is None, dict(entry or {})
+    top = 0 if frozen else entry.get("mult", entry.get("base", 1))
+    decay = top * (config.get("wd") or 0) * mult("wd_mults", 0)
     rows[name] = {
       "shape": str(x.shape),
       "init": f"{x.flat[0]:g}" if constant else "random",
       "std": f"{0 if constant else np.std(x, dtype=np.float64):.3g}",
-      "lr": "frozen" if frozen else f"{mult('lr_mults', 1):g}",
+      "lr": "frozen" if frozen else f"{top * mult('lr_mults', 1):g}",
       "wd": f"{decay:g}",
-      "patterns": ", ".join(f"{key}: {entry[0]}" for key, entry in of.items()),
+      "patterns": ", ".join(f"{key}: {x[0]}" for key, x in of.items()),
     }
   return pd.DataFrame.from_dict(rows, orient="index")
 

@@ -115,7 +115,7 @@ def test_audit_of_a_parameter():
     "wd": 1e-4,
     "wd_mults": [("head/kernel", 100.0), (".*/kernel", 1.0)],
     "lr_mults": [("head/.*", 0.5)],
-    "schedule": [("embedding/.*", None), (".*", {})],
+    "schedule": [("embedding/.*", None), (".*", {"mult": 0.1})],
   }
   spec = {
     "image": ((8, 16, 16, 3), np.dtype("float32")),
@@ -123,7 +123,7 @@ def test_audit_of_a_parameter():
   }
   rows = count.audit(config, dpn.tasks.make(config), spec)
   assert rows.loc["head/kernel"].to_list() == [
-    *("(16, 4)", "0", "0", "0.5", "0.01"),
+    *("(16, 4)", "0", "0", "0.05", "0.001"),
     "lr_mults: head/.*, wd_mults: head/kernel, schedule: .*",
   ]
   assert rows.loc["head/bias", ["init", "wd"]].to_list() == ["-6.9", "0"]

@@ -19,7 +19,7 @@ import numpy as np
 from absl import flags
 
 import dpn.tasks
-from dpn import atomic, registry, sharding
+from dpn import atomic, registry, schema, sharding
 from dpn.evaluators import base as evaluators_base
 from dpn.input_pipeline import pp, sources
 from dpn.input_pipeline.sources import embedded
@@ -72,6 +72,12 @@ def embed(config, splits: Sequence[str], ops: str, out: str):
   embed_batch = evaluator.jit(lambda v, b: evaluator.predict_fn(v, b)[0])
   data = {k: v for k, v in config.input.data.items() if k != "split"}
   os.makedirs(out, exist_ok=True)
+  tower = {"model_init": config.to_dict()["model_init"], "pp": ops}
+  made_by = os.path.join(out, "tower.json")
+  there = schema.read_json(made_by, dict) if os.path.exists(made_by) else tower
+  if there != tower:
+    raise ValueError(f"{out} has embeddings by {there}. Give another --out.")
+  atomic.write_json(made_by, tower)
   for split in splits:
     images = evaluator.open({**data, "split": split}, f'{ops}|keep("image")')
     [z] = evaluator.collect(embed_batch, variables, images)

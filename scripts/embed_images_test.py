@@ -53,6 +53,8 @@ def test_the_same_numbers(tmp_path, monkeypatch):
   embed_images.embed(
     locked, ["train", "new_names"], common.PIXELS, str(tmp_path)
   )
+  with pytest.raises(ValueError, match=r"has embeddings by .* Give ano"):
+    embed_images.embed(locked, ["train"], "resize(8)", str(tmp_path))
   before = _config(f"embedded={tmp_path}")
   rows = {}
   for name, config in {"locked": locked, "before": before}.items():

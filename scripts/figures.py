@@ -39,7 +39,7 @@ def _parse(argv):
   parser.add_argument("runs", nargs="+", help=help_)
   known = [*figures.FIGURES, *GROUPS]
   kw = {"choices": known, "metavar": "NAME", "help": ", ".join(known)}
-  parser.add_argument("--figure", nargs="+", default=["all"], **kw)
+  parser.add_argument("--figure", nargs="+", action="extend", **kw)
   help_ = "folder to write to"
   parser.add_argument("-o", "--output", required=True, help=help_)
   own_runs.add_arms(parser, "arms to draw, not of 3, zoo and studies (all)")
@@ -50,6 +50,7 @@ def _parse(argv):
   flag("--clipped", help="in 2 and 4 the gradient after clipping")
   args = parser.parse_args(argv)
   suffixes = tuple(parameter_files.READERS)
+  args.figure = args.figure or ["all"]
   args.files = [path for path in args.runs if path.endswith(suffixes)]
   return args
 

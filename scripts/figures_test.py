@@ -82,7 +82,7 @@ def test_all_figures_of_a_folder(root, tmp_path, capsys):
 
 def test_what_can_be_drawn_is_written(root, tmp_path):
   out = tmp_path / "out"
-  names = ["curves", "zoo", "2"]
+  names = ["curves", "--figure", "zoo", "2"]
   with pytest.raises(SystemExit, match=r"Error: Not drawn: zoo\. "):
     command.main([str(root), "--figure", *names, "-o", str(out)])
   assert (out / "curves_loss.png").exists()

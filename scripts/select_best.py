@@ -28,7 +28,7 @@ from dpn import atomic, configs, errors, registry
 from dpn.input_pipeline import sources
 from dpn.scripts.jobs import arms as arms_lib
 from dpn.scripts.results import aggregate, output, render, run_files
-from dpn.trainers import workdir
+from dpn.trainers import cli, workdir
 
 
 def lower_is_better(metric: str) -> bool:
@@ -174,7 +174,8 @@ def _check_trusted(config, arms):
   for arm in arms:
     # Only our own configs are asked: all their names come from the argument.
     fields = get_config(arm.arg).to_dict() if get_config else {}
-    fields |= arm.overrides
+    read = lambda x: cli.literal(x) if isinstance(x, str) else x
+    fields |= {key: read(x) for key, x in arm.overrides.items()}
     registry.check_names(arms_lib.INDEX, fields, sources.KINDS)
 
 

@@ -301,7 +301,9 @@ def test_the_command_is_the_trainers():
   ]
 
 
-def test_an_arm_that_has_started_keeps_its_settings_in_any_order(tmp_path):
+def test_an_arm_that_has_started_keeps_its_settings_in_any_order(
+  tmp_path, capsys
+):
   digits, out = str(ROOT / "configs" / "digits.py"), str(tmp_path)
   [arm] = arms.find(digits, "stems=dpn", out)
   arm = dataclasses.replace(arm, overrides={"model.patch_size": (4, 4)})
@@ -315,8 +317,14 @@ def test_an_arm_that_has_started_keeps_its_settings_in_any_order(tmp_path):
     arms.write_index(digits, "", out, [other])
   (tmp_path / "sweep.json").unlink()  # as of a run that no sweep began
   (tmp_path / "dpn-s0" / "done.json").touch()
+  found = arms.find(digits, "stems=dpn", out)
   with pytest.raises(ValueError, match="dpn-s0 is done, but began with"):
-    arms.write_index(digits, "", out, arms.find(digits, "stems=dpn", out))
+    arms.write_index(digits, "", out, found)
+  (tmp_path / "dpn-s0" / "done.json").unlink()
+  arms.write_index(digits, "", out, found)
+  (tmp_path / "dpn-s0" / "done.json").touch()
+  arms.write_index(digits, "", out, found)
+  assert "Warning: the run in " in capsys.readouterr().err
 
 
 def test_runs_share_a_machine(monkeypatch):

@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None):
     options = args.table or args.metric or args.interval
     if args.format in ("long", "archive") and options:
       raise ValueError(
-        f"--format {args.format} has all numbers of all runs. Leave out "
+        f"--format {args.format} has all logged numbers of all runs. Leave out "
         "--table, --metric and --interval."
       )
     args.interval = args.interval or "ci95"
@@ -89,6 +89,7 @@ def _parser():
   add("--format", default="text", choices=formats)
   add("--metric", help="metric to use instead of the runs' or the table's own")
   own_runs.add_arms(parser, "arms to show, if not all")
+  output.add_trust(parser)
   measures = aggregate.MEASURES
   add("--interval", choices=measures, help="what follows ± (ci95)")
   output.add_output(parser)

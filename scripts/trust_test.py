@@ -162,6 +162,9 @@ def test_sweep(trace, tmp_path):
   arm["overrides"] = {"model.norm": "planted:X"}
   path.write_text(json.dumps(index))
   _refuse(lambda: select_best.test_commands(str(tmp_path), choices))
+  arm["overrides"] = {"model": "{'norm': 'planted:X'}"}
+  path.write_text(json.dumps(index))
+  _refuse(lambda: select_best.test_commands(str(tmp_path), choices))
   index["config"], arm["overrides"] = "configs/vtab.py", {}
   arm["arg"] = "task=DTD,variant=B/32,stem_ln=planted:X,init=none.npz"
   path.write_text(json.dumps(index))

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import types
 
 import jax
 import jax.numpy as jnp
@@ -75,11 +76,17 @@ def test_a_part_has_work_for_every_device():
 
 
 def test_parts_draw_different_random_numbers():
-  whole, _ = _run(1, mixup_p=0.5)
-  parts, _ = _run(2, mixup_p=0.5)
-  assert not np.allclose(
-    whole[-1].params["head"]["kernel"], parts[-1].params["head"]["kernel"]
+  """The mean of one number per part, drawn from the step's key split in two."""
+  loss = lambda variables, _, rng: jax.random.uniform(rng) * jnp.ones(8)
+  task = types.SimpleNamespace(
+    embed=None, measure=lambda *x, **kw: ({"loss": loss(*x, **kw)}, {})
   )
+  state = types.SimpleNamespace(params={"w": 1.0}, model_state={})
+  key = jax.random.key(0)
+  _, means, _ = update.gradients(task, state, {"x": jnp.zeros(16)}, key, 2)
+  drawn = [jax.random.uniform(part) for part in jax.random.split(key)]
+  assert abs(drawn[0] - drawn[1]) > 0.1
+  assert means["loss"] == pytest.approx(np.mean(drawn), rel=1e-6)
 
 
 def test_average_by_hand():

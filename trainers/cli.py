@@ -6,6 +6,7 @@ import runpy
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import ml_collections
 from absl import app, flags, logging
@@ -89,43 +90,40 @@ def with_fields(
 def _prepare(config, words: Sequence[str]) -> list[str]:
   """Sets what ml_collections cannot; returns the words that are left for it.
 
-  ml_collections accepts new fields only in sections that exist, and None only
-  where nothing was set, which rules out `--config.wandb.project=p` and
-  `--config.total_epochs=None`. It takes neither lists nor a value of another
-  kind than the field's, though config.schedule, for example, is a section or a
-  list.
+  ml_collections accepts new fields only in sections that exist, None only where
+  nothing was set, and no value where None is, which rules out
+  `--config.wandb.project=p`, `--config.total_epochs=None` and `--config.wd=0.1`
+  after `config.wd = None`. It takes neither lists nor a value of another kind
+  than the field's, though config.schedule, for example, is a section or a list.
   """
   left = []
   for word in words:
     match = re.match(r"--config((?:\.\w+)*)\.(\w+)(=None$|=|$)", word)
     section = config
     for key in match[1].split(".")[1:] if match else ():
-      if isinstance(section, ml_collections.ConfigDict):
-        if section.get(key) is None:
-          _set(section, key, ml_collections.ConfigDict())
-        section = section[key]
-      if isinstance(section, list | tuple):
+      if section.get(key) is None:
+        _set(section, key, ml_collections.ConfigDict())
+      section = section[key]
+      if not isinstance(section, ml_collections.ConfigDict):
         raise ValueError(
-          f"{word}: {key} is a list in this config. Set all of it: "
-          f"--config.{key}='{[*section]!r}', for example."
+          f"{word}: {key} is a {type(section).__name__} in this config, and no "
+          f"section. Set all of it: --config.{key}='{section}', for example."
         )
-    is_section = isinstance(section, ml_collections.ConfigDict)
     if match and match[3] == "=None" and match[1] == ".evals":
       errors.check_known("evaluator in config.evals:", match[2], section)
       with section.unlocked():
         del section[match[2]]
-    elif match and match[3] == "=None" and is_section:
+    elif match and match[3] == "=None":
       _set(section, match[2], None)
-    elif match and is_section and _changes_kind(section.get(match[2]), word):
-      _set(section, match[2], _literal(word))
+    elif match and _changes_kind(section.get(match[2], ""), word):
+      _set(section, match[2], literal(word.partition("=")[2]))
     else:
       left.append(word)
   return left
 
 
-def _literal(word):
+def literal(text: str) -> Any:
   """Returns the value in `--config.field=value`: what Python reads, or text."""
-  text = word.partition("=")[2]
   try:
     return ast.literal_eval(text)
   except (ValueError, SyntaxError):
@@ -134,13 +132,16 @@ def _literal(word):
 
 def _changes_kind(there, word):
   """Returns whether a flag replaces a whole value by one of another kind."""
-  value, section = _literal(word), isinstance(there, ml_collections.ConfigDict)
+  value = literal(word.partition("=")[2])
+  section = isinstance(there, ml_collections.ConfigDict)
   if isinstance(value, list | tuple | dict):
     return not isinstance(there, tuple) and not (
       section and isinstance(value, dict)
     )
   # One file in place of one for each tower.
-  return section and word.startswith("--config.model_init=")
+  if section and word.startswith("--config.model_init="):
+    return True
+  return "=" in word and (there is None or isinstance(there, list))
 
 
 def _set(section, key, value):
@@ -160,6 +161,7 @@ def run(
   """
 
   def guarded(argv):
+    sys.stdout.reconfigure(errors="backslashreplace")  # in Latin-1 "…" has none
     if len(given := argv[1:]) > len(optional):
       known = " ".join(["flags", *(f"and [{name}]" for name in optional)])
       fail(f"unexpected argument {given[-1]!r}; expected {known} only.")

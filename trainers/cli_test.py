@@ -81,8 +81,11 @@ def test_flags_set_fields_and_make_the_sections_they_need(path):
   words += ["--config.model_init={'img': 'a'}"]
   assert cli.with_fields(config, words) == []
   assert config.schedule.warmup_steps == 7
-  assert cli.with_fields(config, ["--config.model_init=runs/lit"]) == []
+  words = ["--config.model_init=runs/lit", "--config.model.depth=0.5"]
+  words += ["--config.lr_mults=3"]
+  assert cli.with_fields(config, words) == []
   assert config.model_init == "runs/lit"
+  assert (config.model.depth, config.lr_mults) == (0.5, 3)
 
 
 def test_what_is_wrong_with_a_config(path, tmp_path):
@@ -100,6 +103,8 @@ def test_what_is_wrong_with_a_config(path, tmp_path):
     cli.load_config(str(tmp_path / "dtype.py"))
   with pytest.raises(ValueError, match=r"in config.evals: 'vla'. Did you mean"):
     cli.with_fields(cli.load_config(path), ["--config.evals.vla=None"])
+  with pytest.raises(ValueError, match=r"lr is a float in this config, and no"):
+    cli.with_fields(cli.load_config(path), ["--config.lr.x=3"])
   with pytest.raises(flags.Error, match=r"--config.lr=x: could not convert"):
     cli.with_fields(cli.load_config(path), ["--config.lr=x"])
 

@@ -22,8 +22,6 @@ import pytest
 import safetensors.numpy
 
 from dpn import metrics
-from dpn.input_pipeline import sources
-from dpn.input_pipeline.sources import arrays
 from dpn.trainers import loop
 from dpn.trainers.conftest import tiny_config
 
@@ -177,33 +175,6 @@ def test_foreign_parameters(reference, tmp_path):
     loop.train(config, str(tmp_path / "run"))
 
 
-class Broken(sources.Source):
-  """Digits of which only the first few can be read."""
-
-  name = "broken"
-
-  def __init__(self, split: str):
-    self._digits = arrays.open_split("digits", split)
-
-  def __len__(self):
-    return len(self._digits)
-
-  def __getitem__(self, index):
-    if index > 10:
-      raise OSError("the disk has gone")
-    return self._digits[index]
-
-
-@pytest.mark.slow
-def test_an_evaluator_that_fails(tmp_path, capsys):
-  config = tiny_config(total_steps=3, log_training_steps=3)
-  config.evals.test.data.name = f"{__name__}:Broken"
-  del config.evals["fewshot"]
-  loop.train(config, str(tmp_path))
-  assert (tmp_path / "done.json").exists()
-  assert "Evaluator 'test' failed" in capsys.readouterr().out
-
-
 @pytest.mark.slow
 def test_a_full_disk(tmp_path, reference):
   """The limit on a file's size stands for the disk's."""
@@ -253,20 +224,6 @@ def test_sigterm_again_and_again(tmp_path):
       process.send_signal(signal.SIGTERM)
     time.sleep(0.01)
   _finish(process)
-
-
-@pytest.mark.slow
-def test_a_second_run_in_the_folder_is_refused(tmp_path, reference):
-  first = _start(tmp_path)
-  for line in first.stdout:
-    if "Training on" in line:
-      break
-  first.send_signal(signal.SIGSTOP)  # or it might end too soon
-  with pytest.raises(ValueError, match="Another run is using"):
-    loop.train(CONFIG, str(tmp_path))
-  first.send_signal(signal.SIGCONT)
-  _finish(first)
-  _assert_same(tmp_path, reference)
 
 
 def _used(pid):

@@ -165,7 +165,7 @@ def open_log(run, seed, state, progress):
   later = written and position.pop("unevaluated", None) is not None
   if "loss" in written:
     position.pop(mean_loss.KEY, None)
-  row = written or (mean_loss.since_logged(position) if at_end else {})
+  row = (mean_loss.since_logged(position) if at_end else {}) | written
   row = row | position.get("unevaluated", {})
   row |= evaluate(run, due_first(run, step, position, row), state, progress)
   again = row != written

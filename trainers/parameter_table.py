@@ -50,7 +50,7 @@ def _folded(modules):
   """Yields (name, times, module), equal ones once: "block_0…11", 12, …."""
   groups = {}
   for name, module in modules.items():
-    stem = re.sub(r"_\d+$", "", name)
+    stem = re.sub(r"(?<=_)\d+$", "", name)
     shapes = str(jax.tree.map(lambda x: x.shape, module))
     groups.setdefault((stem, shapes), []).append(name)
   for (stem, _), names in groups.items():
@@ -59,7 +59,7 @@ def _folded(modules):
       numbers = sorted(int(name.rpartition("_")[2]) for name in names)
       whole = numbers == [*range(numbers[0], numbers[-1] + 1)]
       ends = f"{numbers[0]}…{numbers[-1]}"
-      name = f"{stem}_{ends if whole else ','.join(map(str, numbers))}"
+      name = f"{stem}{ends if whole else ','.join(map(str, numbers))}"
     yield name, len(names), modules[names[0]]
 
 

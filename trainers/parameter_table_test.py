@@ -37,12 +37,14 @@ def test_scanned_blocks():
 
 def test_blocks_that_differ_stay_apart():
   array = lambda *shape: {"kernel": np.zeros(shape)}
-  params = {"a_0": array(2), "a_1": array(3), "a_3": array(2), "b": array()}
+  params = {"a_0": array(2), "a_1": array(3), "a_3": array(2), "a": array(2)}
+  params["b"] = array()
   assert [
     line.split() for line in parameter_table.table(params).split("\n")
   ] == [
     ["a_0,3", "kernel", "2", "2", "×", "2"],
     ["a_1", "kernel", "3", "3"],
+    ["a", "kernel", "2", "2"],
     ["b", "kernel", "number", "1"],
-    ["parameters", "8"],
+    ["parameters", "10"],
   ]

@@ -122,7 +122,7 @@ def _leaves(prefix, nested):
       yield prefix + key, value
 
 
-@op.declare(random=True)
+@op.declare(random=True, writes=lambda key, outkey, **_: outkey or key)
 def choice(
   n: int | str = "single",
   key: str | Sequence[str] | None = None,

@@ -1,7 +1,8 @@
 """Ops on images: arrays (rows, cols, channels), or encoded bytes to decode.
 
 Names, arguments and defaults are big_vision's, except that `decode` always
-returns the pixels of big_vision's `precise=True`. Images stay uint8 until
+returns the pixels of big_vision's `precise=True`, and that
+`decode_jpeg_and_inception_crop` takes the ratios last. Images stay uint8 until
 `value_range` or `vgg_value_range`.
 """
 

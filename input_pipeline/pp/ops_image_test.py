@@ -247,7 +247,7 @@ def _jpegs():
     for progressive in (False, True):
       kind = {"subsampling": subsampling, "progressive": progressive}
       yield f"{kind}", encode(colour, "JPEG", **kind)
-  yield "restarts", encode(colour, "JPEG", restart_marker_blocks=3)
+  yield "restarts", encode(colour, "JPEG", restart_marker_blocks=1)
   yield "grey", encode(colour.convert("L"), "JPEG")
   yield "cmyk", encode(colour.convert("CMYK"), "JPEG")
   exif = Image.Exif()

@@ -45,8 +45,8 @@ def tokenize(
     add_bos: whether an id marks the beginning.
 
   Differs from big_vision: all of Unicode is lowercased, not ASCII only; the
-  default vocabulary is bytes, not C4's English; the keys have defaults, and the
-  result is at `text`, not at `labels`.
+  default vocabulary is bytes, not C4's English; the keys have defaults, the
+  result is at `text`, not at `labels`, and there is no `sample_if_multi`.
   """
   errors.check_known("eos", eos, _EOS)
   if not _is_id(max_len):

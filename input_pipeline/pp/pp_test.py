@@ -284,5 +284,6 @@ def test_own_ops_say_what_they_do(my_ops):
   assert got["pixels"] == (0.5, 2)
   assert pp.make("coarse").leaves("image")
   assert not pp.make("coarse").leaves("label")
+  assert pp.make("choice(key='label', outkey='image')").leaves("label")
   assert pp.make("corner|halve(3)|coarse").geometry == "corner(px=4)"
   assert not pp.make("undeclared").leaves("label")

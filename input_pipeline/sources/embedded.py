@@ -22,7 +22,8 @@ class EmbeddedSource(sources.Source):
     """Opens a split that was embedded.
 
     Raises:
-      ValueError, OSError: it was not embedded, or the data have changed since.
+      ValueError, OSError: it was not embedded, or the data have another number
+        of examples since; no other change is noticed.
     """
     self._args = path, split
     root = os.path.expanduser(path)

@@ -286,7 +286,7 @@ def _examples(
   """
   file.seek(begin)
   with tarfile.open(fileobj=file, mode="r:") as archive:
-    entries = []
+    entries = {}  # by name: what is added again replaces what was there
     for entry in archive:
       # Python before 3.11.14 reads an entry of negative size again and again.
       if entry.issparse() or not 0 <= entry.size <= end - entry.offset_data:
@@ -294,22 +294,25 @@ def _examples(
       # Links could make archives within each other unfold to billions.
       if entry.name.endswith(".tar") and (entry.islnk() or entry.issym()):
         raise tarfile.ReadError(f"{entry.name} is a link to an archive")
-      entries.append(entry)
+      name = os.path.normpath(entry.name)
+      # A file that is listed twice is stored as a link to itself.
+      if not (entry.islnk() and os.path.normpath(entry.linkname) == name):
+        entries[name] = entry
     _check_end(file, archive.offset, end)
-  linked = any(x.islnk() or x.issym() for x in entries)
-  by_name = {os.path.normpath(x.name): x for x in entries} if linked else {}
-  for entry in entries:
-    folder, base = os.path.split(os.path.normpath(entry.name))
+  for path, entry in entries.items():
+    folder, base = os.path.split(path)
+    if any(x[:1] == "." and x != ".." for x in folder.split("/")):
+      continue
     is_text = base.lower().endswith(".txt") and base[0] != "."
     is_example = is_text or image_files.is_image(base)
     if not (is_example or base.endswith(".tar")):
       continue
-    there = _follow(entry, by_name)
+    there = _follow(entry, entries)
     if not there.isfile():
       continue
     start, size = there.offset_data, there.size
     if is_example:
-      stem = os.path.splitext(os.path.normpath(entry.name))[0]
+      stem = os.path.splitext(path)[0]
       yield f"{os.path.basename(folder)}/{base}", start, size, stem
     else:
       for name, *place, stem in _examples(file, start, start + size):

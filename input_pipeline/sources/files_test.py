@@ -65,8 +65,9 @@ def _check_fails(kind, path, message, split="train", error=ValueError):
 @pytest.mark.parametrize("kind", ["folder", "tar", "./", "photos/train/"])
 def test_images_by_class(tmp_path, kind):
   files = {**_FILES, "dog/notes.txt": b"4", "dog/._a.jpg": b"5"}
+  files["dog/.ipynb_checkpoints/a.jpg"] = b"6"
   if kind == "folder":
-    _write(tmp_path / "train", {**files, ".git/x.jpg": b"6"})
+    _write(tmp_path / "train", {**files, ".git/x.jpg": b"7"})
   else:
     prefix = "" if kind == "tar" else kind
     _write(tmp_path, {"train.tar": _archive(files, prefix)})
@@ -95,6 +96,20 @@ def test_links_in_a_tar(tmp_path):
   with tarfile.open(tmp_path / "train.tar", "w") as archive:
     archive.add(folder / "b" / "2.png", "b/2.png")
   _check_fails("tar", tmp_path, r"b/2.png is a link to a/0.png, not in it")
+
+
+def test_files_that_are_twice_in_a_tar(tmp_path):
+  """GNU tar stores a name that it is given again as a link to itself."""
+  _write(tmp_path / "train", {"a/0.png": b"old", "b/0.png": b"b"})
+  with tarfile.open(tmp_path / "train.tar", "w") as archive:
+    archive.add(tmp_path / "train", "./")
+    for link in ("a/0.png", "b/0.png"):
+      itself = tarfile.TarInfo(link)
+      itself.type, itself.linkname = tarfile.LNKTYPE, f"./{link}"
+      archive.addfile(itself)
+    _write(tmp_path / "train", {"a/0.png": b"newer"})
+    archive.add(tmp_path / "train" / "a" / "0.png", "a/0.png")
+  assert _all(_open("tar", tmp_path)) == _all(_open("folder", tmp_path))
 
 
 def test_a_tar_that_was_cut_off_meanwhile(tmp_path):
@@ -383,6 +398,7 @@ def test_stray_spaces_in_a_manifest(tmp_path, name):
     ("path,label\na,1", "'split'.* not in index.*the columns path, split, and"),
     ("path,split\na.png,train", "split, and label, mask or caption"),
     ("path,label,label ,split\na,1,2,val", "two columns have one name"),
+    ("path,split,label,label\na,val,1,2", "two columns have one name"),
     ("path,label,split\na,1,val\nb,,val\n", "row 2 has no label"),
     ("path,label,split\na,1,val\nb, ,val\n", "row 2 has no label"),
     ("path,mask,split\na,1,val\nb,,val\n", "row 2 has no mask"),

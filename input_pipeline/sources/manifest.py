@@ -78,9 +78,11 @@ def _table(path: str, file: BinaryIO, split: str):
           "needs double quotes"
         )
     table.columns = table.columns.map(str).str.strip()
-    if table.columns.has_duplicates:
+    names = {"path", "split", "label", "mask", "caption"}
+    again = {f"{name}.1" for name in names}  # pandas' name of a second one
+    if table.columns.has_duplicates or again & {*table}:
       raise ValueError(f"two columns have one name: {[*table.columns]}")
-    targets = sorted({"label", "mask", "caption"} & {*table}) or ["label"]
+    targets = sorted((names - {"path", "split"}) & {*table}) or ["label"]
     table = table[["path", "split", *targets]].map(
       lambda x: x.strip() if isinstance(x, str) else x
     )

@@ -88,7 +88,8 @@ def parse(target: str) -> tuple[Chip, Sequence[jax.Device] | int | None]:
     chip = of_device(jax.devices()[0])
     return (chip, jax.devices()) if chip else (CHIPS["cpu"], None)
   name, _, topology = target.partition(":")
-  errors.check_known("--target", name, ["local", *CHIPS])
+  if name not in CHIPS:
+    raise ValueError(errors.unknown("--target", name, ["local", *CHIPS]))
   chip, sizes = CHIPS[name], topology.split("x")
   numbers = all(re.fullmatch(r"[1-9]\d*", size) for size in sizes)
   if not numbers or (len(sizes) > 1 and not chip.largest):

@@ -14,6 +14,7 @@ import json
 import os
 import re
 import runpy
+import sys
 import typing
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
@@ -260,13 +261,13 @@ def write_index(config: str, arg: str, out: str, arms: Sequence[Arm]):
         f"{arm.workdir} started with {there.arg} {dict(there.overrides)}, now "
         f"it is {arm.arg} {dict(arm.overrides)}. Give another --out."
       )
-    if arm.done and not (there or arm.overrides):
+    if arm.done and not arm.overrides:
       config_now = get_config(arm.arg).to_dict()
       if changed := workdir_lib.changes(arm.workdir, config_now):
-        raise ValueError(
-          f"The run in {arm.workdir} is done, but began with another config:\n"
-          f"{changed}\nGive another --out."
-        )
+        told = f"{arm.workdir} is done, but began with another config:"
+        if not there:
+          raise ValueError(f"The run in {told}\n{changed}\nGive another --out.")
+        output.say(f"Warning: the run in {told}\n{changed}", sys.stderr)
   every = before | {arm.workdir: arm for arm in arms}
   entries = [
     dataclasses.asdict(arm) | {"workdir": arm.run_name}

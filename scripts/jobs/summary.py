@@ -11,7 +11,9 @@ from dpn.scripts.results import aggregate, own_runs, render, run_files, runs
 def table(arms: Sequence[arms_lib.Arm]) -> str:
   """Returns a line per arm: its metric and the mean over its finished seeds.
 
-  The metric is the run's headline, see `runs.Run`; fractions are in percent.
+  The metric is the run's headline, see `runs.Run`, or if that is not measured,
+  as `test/prec@1` before `select_best --test`, an accuracy that is; fractions
+  are in percent.
   `aggregate.Estimate` explains n and ±. The table is empty if no run is
   finished. If runs differ in more than the seed, as when the config was edited
   between them, their line says so instead of a mean.
@@ -19,7 +21,8 @@ def table(arms: Sequence[arms_lib.Arm]) -> str:
   found = {}
   for arm in arms:
     run = run_files.read(arm.workdir) if arm.done else None
-    if run and (metric := run.headline[0]) in run.finals:
+    names = [*run.headline[:1], *runs.ACCURACIES] if run else ()
+    if metric := next((name for name in names if name in run.finals), None):
       found.setdefault((arm.title, metric), []).append(run)
   rows = []
   for (name, metric), of in found.items():

@@ -31,19 +31,21 @@ def test_one_two_and_more_seeds(arm):
     arm("pre", 0, 0.5),
     arm("pre", 1),  # not finished
     arm("post", 0),
+    arm("vtab", 0, 0.5, {"table": {"metric": "test/prec@1"}}, "minival/prec@1"),
     arm("other", 0, 2.34567, {}, "val/score", {"model.qk_norm": "rmsnorm"}),
   ]
   header, *lines = summary.table(found).splitlines()
   assert header.split()[:2] == ["arm", "metric"]
   # s = 3.6056, t(0.975, 2) = 4.3027, so 4.3027 · 3.6056 / √3 = 8.96.
-  assert [line.split(maxsplit=3) for line in lines[:3]] == [
+  assert [line.split(maxsplit=3) for line in lines[:4]] == [
     ["none", "val/prec@1", "[%]", "93.00 ± 8.96 (n=3)"],
     ["dpn", "val/prec@1", "[%]", "95.56 (n=2: 95.00, 96.12)"],
     ["pre", "val/prec@1", "[%]", "50.00 (n=1)"],
+    ["vtab", "minival/prec@1", "[%]", "50.00 (n=1)"],
   ]
   called = "other+qk_norm=rmsnorm"
-  assert lines[3].split() == [called, "val/score", "2.3457", "(n=1)"]
-  assert len(lines) == 4
+  assert lines[4].split() == [called, "val/score", "2.3457", "(n=1)"]
+  assert len(lines) == 5
 
 
 def test_runs_before_and_after_an_edited_config_have_no_mean(arm):

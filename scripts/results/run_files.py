@@ -233,8 +233,10 @@ def archive(found: Sequence[runs.Run]) -> str:
     }
     if run.chosen is not None:
       line["chosen"] = run.chosen
-    # Not only in "path": a run may start from the parameters of another.
-    text = json.dumps(line).replace(json.dumps(top)[:-1], '"')
+    # Not only in "path": a run may start from the parameters of another, and
+    # data are called "arrays:/top/x.npz".
+    text, top_text = json.dumps(line), json.dumps(top)[1:-1]
+    text = text.replace(f'"{top_text}', '"').replace(f":{top_text}", ":")
     lines.append(text + "\n")
   return "".join(lines)
 

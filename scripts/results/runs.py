@@ -101,7 +101,9 @@ class Run:
       return {"recipe": "runlocal", "arch": "", "arm": ""}
     model = arms.image_model(self.config)
     table = {"recipe": OWN, "arch": "", "arm": BASE}
-    table |= self.table or {"arch": arms.row_hash(self.config)}
+    if not {"recipe", "arch"} & self.table.keys():
+      table["arch"] = arms.row_hash(self.config)
+    table |= self.table
     known = arms.model_name(model)
     more = str(table["arm"]).startswith(f"{known or 'none'}_")
     if self.arm or (arms.says_arm(model) and not more):
@@ -266,7 +268,7 @@ def _facts(run):
   step = int(max(done.get("step", 0), *run.logged.index[-1:], 0))
   total, device = config.get("total_steps"), origin.get("device_kind")
   count = origin.get("num_devices", 1)
-  mark = os.path.join(run.folder or "", workdir.DIVERGED)
+  mark = os.path.join(run.folder, workdir.DIVERGED) if run.folder else ""
   state = "diverged" if os.path.exists(mark) else "incomplete"
   status = f"{state}, step {step:,}" + (f" of {total:,}" if total else "")
   return {

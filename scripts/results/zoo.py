@@ -9,7 +9,9 @@ import pandas as pd
 from matplotlib import figure
 
 import dpn.tasks
+from dpn import registry
 from dpn.configs import mini
+from dpn.input_pipeline import sources
 from dpn.scripts import count
 from dpn.scripts.results import aggregate, plots, runs, tables
 
@@ -123,6 +125,7 @@ def _confirmed(group) -> dict[str, aggregate.Arm]:
 
 def _count(config) -> tuple[int, int]:
   """Returns a config's parameters, and FLOPs per image."""
+  registry.check_names("a run of the zoo", config, sources.KINDS)
   config = ml_collections.ConfigDict(config)
   # All images of the zoo have this shape, so the data need not be here.
   spec = {
@@ -149,7 +152,8 @@ def _rates(rows) -> tuple[str, str]:
   found = pd.Series(
     [aggregate.percent(run, run.headline[0]) for run in done.run],
     index=done.rate.to_numpy(),
-  ).sort_index()
+  )
+  found = found.groupby(level=0).mean()  # over seeds; sorted by rate
   best = int(found.argmax())
   neighbours = found.shift(1).iloc[best], found.shift(-1).iloc[best]
   lost = (found.iloc[best] - accuracy for accuracy in neighbours)
@@ -167,7 +171,7 @@ def _notes(gains: Sequence[aggregate.Estimate | str]) -> list[str]:
     "counted from the configs; speed and memory of the process are ratios of "
     "medians over all runs, which other work on the machine disturbs: "
     "python -m benchmarks.norms measures steps in turn.",
-    "Rate: the best on validation images, with one seed. Sensitivity: points "
+    "Rate: the best on validation images. Sensitivity: points "
     "that the next lower and the next higher rate lose there.",
     f"Differences: {len(tested)}. After correction for their number (Holm, 5%) "
     f"{left} of them remain.",
