@@ -58,7 +58,7 @@ VALUES = {
   "pool": ["gap", "map"],
   "posemb": ["rpe"],
   "posemb_join": ["lape", "shared", "unshared"],
-  "post": ["stream"],
+  "post": ["stream,sa=post"],
   "pp": ["vtab", "crop_flip"],
   "prompts": ["clip_best"],
   "randaug": ["0", "10"],

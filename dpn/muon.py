@@ -17,7 +17,7 @@ from optax import contrib
 from dpn import trees
 
 # Kernels of blocks and of attention pooling, but not of embedding and head.
-MATRICES = r"(.*/)?(encoderblock(_\d+)?|MAPHead_0)/.*/kernel"
+MATRICES = r"(.*/)?(encoderblock(_\d+)?|layers_\d+|MAPHead_0)/.*/kernel"
 _PER_HEAD = ("query", "key", "value")
 
 

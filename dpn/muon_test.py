@@ -7,7 +7,7 @@ import optax
 import pytest
 
 from dpn import lamb, muon, optim, trees
-from dpn.models import vit
+from dpn.models import bert, vit
 
 BLOCK = "Transformer/encoderblock_0"
 ATTENTION = f"{BLOCK}/MultiHeadDotProductAttention_0"
@@ -87,6 +87,17 @@ def test_lamb_where_there_is_no_length():
     gradients = {"kernel": jnp.full(4, gradient)}
     update, _ = tx.update(gradients, tx.init(params), params)
     np.testing.assert_allclose(update["kernel"], np.full(4, want), rtol=1e-5)
+
+
+def test_what_muon_takes_of_bert():
+  size = {"width": 8, "depth": 2, "num_heads": 2, "mlp_dim": 9}
+  model, text = bert.Model(5, **size, vocab_size=7), jnp.zeros((1, 3), int)
+  params = jax.eval_shape(model.init, jax.random.key(0), text)["params"]
+  pairs = jax.tree.leaves_with_path(
+    muon.dimensions(params), is_leaf=lambda x: isinstance(x, tuple)
+  )
+  assert len(pairs) == 2 * 6
+  assert all("/layers_" in trees.name(path) for path, _ in pairs)
 
 
 @pytest.mark.parametrize("scan", [False, True])

@@ -93,7 +93,7 @@ def join(
   kw: dict[str, Any] = {}
   if (coordinator, num_processes, process_id) != (None, None, None):
     _check(coordinator, num_processes, process_id, nodes)
-    if process_id == 0 and num_processes > 1:
+    if process_id == 0 and num_processes != 1:
       _check_port(coordinator)
     kw = {
       "coordinator_address": coordinator,

@@ -214,7 +214,7 @@ def of_block(config, where, tokens, make_norm) -> Attention:
     prefix=tokens if where.prefix_qkv else None,
     head_scale=where.head_scale,
     kernel_init=config.inits.dense,
-    init_gain=where.init_gain(config.depth),
+    init_gain=where.weight_gain,
     dtype=config.dtype,
     impl=config.attn_impl,
     name="MultiHeadDotProductAttention_0",

@@ -37,6 +37,7 @@ LATE = {"norm": "dtn", "cls_blocks": 2, "pool_type": "tok"}
     ({"block_ln": "subln"}, "Did you mean 'sub_ln'"),
     ({"gelu": "exac"}, "Did you mean 'exact'"),
     ({"prefix_norm": "shraed"}, "Did you mean 'shared'"),
+    ({"block_ln_kw": {"post": "stream"}}, "post='stream' without a norm after"),
     ({"weight_init": "ctc"}, "Unknown weight_init 'ctc'. Did you mean 'cct'"),
     ({"blok_ln": "sub_ln"}, "Did you mean 'block_ln'"),
     ({"variant": "Tj/16"}, "variant 'Tj'. Did you mean 'Ti'"),

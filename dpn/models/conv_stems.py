@@ -7,6 +7,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from dpn.models import init, norms
+from dpn.models.dense import plus_bias
 
 _scaled = nn.initializers.variance_scaling
 # Initializers for the 3 x 3 convolutions of `Conv3x3` and for its last one. The
@@ -56,6 +57,22 @@ class HMlp(Stem):
     return x  # (batch, rows / P, cols / P, width)
 
 
+class _Conv1x1(nn.Module):
+  """flax.linen.Conv of single pixels, with `plus_bias`."""
+
+  features: int
+  kernel_init: Callable
+  dtype: Any
+
+  @nn.compact
+  def __call__(self, x):
+    shape = (1, 1, x.shape[-1], self.features)
+    kernel = self.param("kernel", self.kernel_init, shape)[0, 0]
+    bias = self.param("bias", nn.initializers.zeros, shape[-1:])
+    x, kernel = nn.dtypes.promote_dtype(x, kernel, dtype=self.dtype)
+    return plus_bias(x @ kernel, bias)
+
+
 class Conv3x3(Stem):
   """The convolutional stem of ViT_C (arXiv 2106.14881, Section 4).
 
@@ -75,5 +92,5 @@ class Conv3x3(Stem):
       channels = self.width >> (layers - 1 - i)
       x = self.conv(i, x, channels, 3, kernel_init=kernel_init, **kw)
       x = nn.relu(self.norm(i, x, train))
-    x = self.conv(layers, x, self.width, 1, kernel_init=last_init)
-    return x  # (batch, rows / P, cols / P, width)
+    last = _Conv1x1(self.width, last_init, self.dtype, name=f"Conv_{layers}")
+    return last(x)  # (batch, rows / P, cols / P, width)

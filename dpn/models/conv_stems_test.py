@@ -119,6 +119,20 @@ def test_patches_do_not_mix():
     assert np.abs(mean).max() > 0
 
 
+def test_the_last_bias_in_half_precision_of_many_tokens():
+  """bfloat16 sums of thousands of ones stall at 256."""
+  image = jax.random.normal(jax.random.key(0), (32, 56, 56, 3))
+
+  def grad(dtype):
+    model = conv_stems.Conv3x3(16, 4, dtype)
+    variables = model.init(jax.random.key(1), image[:1])
+    apply = lambda params: model.apply({**variables, "params": params}, image)
+    grads = jax.grad(lambda x: apply(x).sum(dtype=jnp.float32))
+    return grads(variables["params"])["Conv_2"]["bias"]
+
+  np.testing.assert_allclose(grad(jnp.bfloat16), grad(jnp.float32), rtol=1e-3)
+
+
 def test_whitened_patches():
   image = np.random.RandomState(0).uniform(-1, 1, (16, 32, 32, 3)).astype("f")
   model = _models("hmlp", stem_ln="whiten")

@@ -21,6 +21,8 @@ class MAPHead(nn.Module):
   def __call__(self, x, out):
     """Returns (batch, width) from (batch, tokens, width).
 
+    Heads have width / num_heads channels here, whatever `head_dim` is.
+
     Adds the intermediates of `attention.Attention` to the dict `out`.
     """
     config, (batch, _, width) = self.config, x.shape

@@ -68,14 +68,13 @@ MLPS = {
 
 def of_block(config, where, make_norm) -> Mlp:
   """Returns the MLP of a block; arguments are as in `attention.of_block`."""
-  gain = where.init_gain(config.depth)
   return config.lookup("mlp")(
     config.mlp_dim,
     config.dropout,
     gelu=config.lookup("gelu"),
     make_norm=make_norm,
     inner_norm=where.mlp_inner,
-    kernel_init=init.scaled(config.inits.dense, gain),
+    kernel_init=init.scaled(config.inits.dense, where.weight_gain),
     bias_init=config.inits.mlp_bias,
     dtype=config.dtype,
     name="MlpBlock_0",

@@ -1,9 +1,5 @@
 """Gated MLPs against timm, alone and in Gemma 4's block."""
 
-import jax
-import numpy as np
-import pytest
-
 from dpn.models import conftest as torch_params
 from dpn.models import encoder, mlp
 from dpn.models.norms import base
@@ -54,11 +50,3 @@ def test_gemma_4(golden, precision):
 
   precision.tolerance["atol"] *= 10  # sums over all tokens
   precision.check(golden("recent"), "gemma4_block", run)
-
-
-@pytest.mark.parametrize("kind", mlp.MLPS)
-def test_parameters(kind):
-  model = mlp.MLPS[kind](12)
-  params = model.init(jax.random.key(0), np.ones((2, 16)))["params"]
-  count = sum(x.size for x in jax.tree.leaves(params))
-  assert count == (17 * 12) * (1 + (kind != "mlp")) + 13 * 16

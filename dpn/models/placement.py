@@ -33,11 +33,10 @@ class Placement:
     head_scale: one learned scalar per head, on the `heads` before they are
       concatenated or on the channels of their projection, `out`; or `none`.
     resid_scale: one learned scalar per channel on the MLP's residual.
-    depth_scaled_init: multiply the initial weights by `init_gain`.
     pre_gain: factor on the output of the normalizers before f.
     stream_gain: a in LN(a x + f(x)), with `post="stream"`.
     post_scale_init: initial value of the scales of normalizers after f.
-    weight_gain: factor on the same initial weights, if not `depth_scaled_init`.
+    weight_gain: factor on the initial kernels of value, out and MLP.
   """
 
   sa: str = "pre"
@@ -48,19 +47,10 @@ class Placement:
   mlp_inner: str = "none"
   head_scale: str = "none"
   resid_scale: bool = False
-  depth_scaled_init: bool = False
   pre_gain: float = 1.0
   stream_gain: float = 1.0
   post_scale_init: float = 1.0
   weight_gain: float = 1.0
-
-  def init_gain(self, depth: int) -> float:
-    """Returns the factor on value, out and MLP kernels at initialization.
-
-    sqrt(ln(2 depth)) for an encoder, arXiv 2210.06423, Section 3.
-    """
-    scaled = self.depth_scaled_init
-    return math.sqrt(math.log(2 * depth)) if scaled else self.weight_gain
 
 
 def placement(
@@ -70,8 +60,16 @@ def placement(
 ) -> Placement:
   """Returns one of the nine placements of arXiv 2302.01327, Section 4.1.
 
-  `post` is what a norm after a sublayer, if there is one, is applied to.
+  `post` is what a norm after a sublayer is applied to.
+
+  Raises:
+    ValueError: post="stream", and no sublayer has a norm after it.
   """
+  if post == "stream" and "post" not in sa + mlp:
+    raise ValueError(
+      f"post='stream' without a norm after a sublayer; got sa={sa!r} and "
+      f"mlp={mlp!r}, expected sa='post' or mlp='post'."
+    )
   return Placement(sa=sa, mlp=mlp, post=post)
 
 
@@ -90,13 +88,18 @@ def normformer(
   )
 
 
-def sub_ln(mlp_ln: MlpNorm = "after_act") -> Placement:
+def sub_ln(mlp_ln: MlpNorm = "after_act") -> Rule:
   """Returns Sub-LN, Magneto's block (arXiv 2210.06423, Section 2).
 
   `mlp_ln="after_act"` is the authors' code, `"before_act"` how arXiv
-  2302.01327 describes it.
+  2302.01327 describes it. The weights' gain is Section 3's of an encoder.
   """
-  return Placement(sa_inner=True, mlp_inner=mlp_ln, depth_scaled_init=True)
+
+  def rule(i, depth):
+    gain = math.sqrt(math.log(2 * depth))
+    return Placement(sa_inner=True, mlp_inner=mlp_ln, weight_gain=gain)
+
+  return rule
 
 
 def cct() -> Placement:
@@ -191,7 +194,7 @@ def keel(gain: float | None = None) -> Rule:
   """
 
   def rule(i, depth):
-    sa, a = ("pre+post" if i else "pre"), gain or 2.0 * depth
+    sa, a = ("pre+post" if i else "pre"), 2.0 * depth if gain is None else gain
     return Placement(sa, "pre+post", post="stream", stream_gain=a)
 
   return rule

@@ -132,7 +132,7 @@ def test_deepnorm_starts_with_its_gain():
   """The factor of 12 blocks is that of torchscale, (8 * 12)^(-1/4)."""
   config = vit.Config(**TINY, depth=12, block_ln="deepnorm")
   [*_, placement] = config.block_placements
-  np.testing.assert_allclose(placement.init_gain(12), 0.319472, rtol=1e-5)
+  np.testing.assert_allclose(placement.weight_gain, 0.319472, rtol=1e-5)
   np.testing.assert_allclose(placement.stream_gain, 2.213364, rtol=1e-6)
 
 

@@ -171,6 +171,9 @@ def test_registers_become_different():
 def test_between_tokens():
   """DTN takes registers for class tokens; batch statistics count them."""
   for norm in ("dtn", "batchnorm", "instancenorm"):
-    model = vit.Model(3, **SMALL, norm=norm, registers=2, registers_last=True)
+    kw = {**SMALL, "head_zeroinit": False, "norm": norm, "registers": 2}
+    model = vit.Model(3, **kw, registers_last=True)
     variables = model.init(jax.random.key(0), IMAGE)
-    assert np.isfinite(model.apply(variables, IMAGE)[0]).all()
+    logits = model.apply(variables, IMAGE)[0]
+    assert np.isfinite(logits).all()
+    assert np.abs(logits).max() > 0

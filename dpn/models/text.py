@@ -45,6 +45,8 @@ class Config(encoder.Config):
     super().check()
     if self.vocab_size < 1:
       raise ValueError(f"vocab_size must be 1 or more, got {self.vocab_size}.")
+    if self.inits.whitens:
+      raise ValueError("weight_init='whiten' is of patches; text has none.")
 
 
 class _Model(nn.Module):

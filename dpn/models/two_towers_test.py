@@ -135,6 +135,7 @@ def test_stems_and_norms_in_the_towers():
     ({"out_dim": (None, 0)}, r"number or two, got \(None, 0\)"),
     ({"temperature_init": 0.0}, "temperature_init must be positive, got 0.0"),
     ({"text": {**TEXT, "vocab_size": 0}}, "vocab_size must be 1 or more"),
+    ({"text": {**TEXT, "weight_init": "whiten"}}, "is of patches; text has"),
     ({"text": {"variant": "B/16"}}, "'B/16' is for images"),
     ({"text": {"pool_type": "tok"}}, "Unknown pool_type 'tok'"),
     ({"text": {"vocabsize": 3}}, "Did you mean 'vocab_size'"),

@@ -338,6 +338,7 @@ def test_positions_of_oblong_images_with_convolutions(tmp_path, stem):
     ((8, 8), None, (4, 9), {"image_size": (16, 36)}),
     ((4, 9), "resize((16, 36))", (6, 6), {"image_size": (24, 24)}),
     ((4, 9), "resize((16, 36))", (8, 8), {}),
+    ((5, 10), "resize((20, 40))", (10, 20), {"image_size": (40, 80)}),  # 7² + 1
     ((4, 9), "resize((16, 36))", (4, 9), {}),  # a run's file, for its model
     ((4, 9), "resize((16, 36))", (4, 9), {"image_size": (16, 36)}),
   ],

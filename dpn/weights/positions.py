@@ -70,7 +70,10 @@ def fit(
       loaded[name] = resize(loaded[name], tokens, row)
   # Positions of text form no grid.
   if "pos_embedding" in loaded and "Embed_0/embedding" not in wanted:
-    _fit_shared(loaded, wanted, file.cls_row, has_cls_row(options), resize)
+    has_row = file.cls_row
+    if file.layout == "ours" and has_row is None:
+      has_row = has_cls_row(file.options)
+    _fit_shared(loaded, wanted, has_row, has_cls_row(options), resize)
   return loaded, changes
 
 

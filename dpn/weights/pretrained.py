@@ -89,10 +89,13 @@ def _check_stem(path, file, config):
   """Raises ValueError if the file's norms or kernels would act differently."""
   name, kind = file.options["stem_ln"], file.options["stem"]
   old, new = stem.get_ln(name), stem.get_ln(config.stem_ln)
-  free = {None, "standardize"}  # no parameters
-  pairs = {old.ln0, new.ln0}, {old.ln1, new.ln1}
+  starts_equal = "standardize", "layernorm"
+  pairs = (old.ln0, new.ln0), (old.ln1, new.ln1)
   alike = kind == config.stem or {kind, config.stem} <= {*stem.EMBEDS_PATCHES}
-  alike &= all(len(pair) == 1 or pair & free for pair in pairs)
+  alike &= old.whiten == new.whiten or new.ln0 is None
+  alike &= all(
+    a == b or None in (a, b) or (a, b) == starts_equal for a, b in pairs
+  )
   alike &= old.ln1_after_posemb == new.ln1_after_posemb or None in pairs[1]
   if not alike:
     raise ValueError(

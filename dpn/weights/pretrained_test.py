@@ -86,6 +86,9 @@ def test_a_norm_that_the_file_has_is_kept(tmp_path):
   for old, new in (
     ({"stem_ln": "post_posemb"}, "dpn"),
     ({"stem_ln": "post_rmsnorm"}, "dpn"),
+    ({"stem_ln": "dpn"}, "no_learnable"),
+    ({"stem_ln": "no_learnable"}, "rmsnorm"),
+    ({"stem_ln": "whiten"}, "dpn"),
     ({"stem_ln": "none", "stem": "hmlp", "patch_size": (4, 4)}, "patch_stats"),
   ):
     model = vit.Model(5, **{**testing.TORCH, **old})

@@ -88,5 +88,5 @@ def epsilon(norm: str, kw: Mapping[str, Any] | None = None) -> float:
   Whatever normalizes the blocks, the literature keeps LayerNorm after the last
   block and on position embeddings. Those LayerNorms have this epsilon, too.
   """
-  bound = registry.bind("norm", norm, NORMS, kw)
-  return {"eps": registry.defaults(bound.func)["eps"], **bound.keywords}["eps"]
+  bound: Any = registry.bind("norm", norm, NORMS, kw)
+  return {"eps": bound.func.eps, **bound.keywords}["eps"]

@@ -117,3 +117,4 @@ def test_epsilon():
   assert norms.epsilon("dtn") == 1e-5
   assert norms.epsilon("layernorm") == 1e-6
   assert norms.epsilon("rmsnorm", {"eps": 3.0}) == 3
+  assert norms.epsilon("dpn.models.norms.stateless:Identity") == 1e-5
