@@ -95,6 +95,8 @@ def audit(config, task: dpn.tasks.base.Task, spec: loader.Spec) -> pd.DataFrame:
     entry = mult("schedule", None)
     frozen, entry = entry is None, dict(entry or {})
     top = 0 if frozen else entry.get("mult", entry.get("base", 1))
+    if entry.get("scale_with_batchsize"):
+      top *= config["input"]["batch_size"] / 256
     decay = top * (config.get("wd") or 0) * mult("wd_mults", 0)
     rows[name] = {
       "shape": str(x.shape),

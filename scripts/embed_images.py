@@ -77,7 +77,6 @@ def embed(config, splits: Sequence[str], ops: str, out: str):
   there = schema.read_json(made_by, dict) if os.path.exists(made_by) else tower
   if there != tower:
     raise ValueError(f"{out} has embeddings by {there}. Give another --out.")
-  atomic.write_json(made_by, tower)
   for split in splits:
     images = evaluator.open({**data, "split": split}, f'{ops}|keep("image")')
     [z] = evaluator.collect(embed_batch, variables, images)
@@ -85,6 +84,7 @@ def embed(config, splits: Sequence[str], ops: str, out: str):
     path = os.path.join(out, f"{split}.npy")
     with atomic.replacing(path) as file:
       np.save(file, z)
+    atomic.write_json(made_by, tower)
     print(f"Wrote {path}: {z.shape[0]} embeddings of width {z.shape[1]}.")
   atomic.write_json(os.path.join(out, embedded.SOURCE), data)
 

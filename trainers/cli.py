@@ -1,6 +1,7 @@
 """Command lines that take a config: its flag, and errors without tracebacks."""
 
 import ast
+import io
 import re
 import runpy
 import sys
@@ -99,15 +100,16 @@ def _prepare(config, words: Sequence[str]) -> list[str]:
   left = []
   for word in words:
     match = re.match(r"--config((?:\.\w+)*)\.(\w+)(=None$|=|$)", word)
-    section = config
+    section, path = config, "--config"
     for key in match[1].split(".")[1:] if match else ():
+      path += f".{key}"
       if section.get(key) is None:
         _set(section, key, ml_collections.ConfigDict())
       section = section[key]
       if not isinstance(section, ml_collections.ConfigDict):
         raise ValueError(
           f"{word}: {key} is a {type(section).__name__} in this config, and no "
-          f"section. Set all of it: --config.{key}='{section}', for example."
+          f"section. Set all of it: {path}='{section}', for example."
         )
     if match and match[3] == "=None" and match[1] == ".evals":
       errors.check_known("evaluator in config.evals:", match[2], section)
@@ -115,10 +117,14 @@ def _prepare(config, words: Sequence[str]) -> list[str]:
         del section[match[2]]
     elif match and match[3] == "=None":
       _set(section, match[2], None)
-    elif match and _changes_kind(section.get(match[2], ""), word):
+    elif match and _changes_kind(section.get(match[2]), word):
       _set(section, match[2], literal(word.partition("=")[2]))
     else:
       left.append(word)
+      if match and match[2] in section:
+        with section.unlocked():  # a plain None could become nothing else
+          if section.get_type(match[2]) is type(None):
+            del section[match[2]]
   return left
 
 
@@ -141,7 +147,7 @@ def _changes_kind(there, word):
   # One file in place of one for each tower.
   if section and word.startswith("--config.model_init="):
     return True
-  return "=" in word and (there is None or isinstance(there, list))
+  return "=" in word and isinstance(there, list)
 
 
 def _set(section, key, value):
@@ -161,7 +167,8 @@ def run(
   """
 
   def guarded(argv):
-    sys.stdout.reconfigure(errors="backslashreplace")  # in Latin-1 "…" has none
+    if isinstance(sys.stdout, io.TextIOWrapper):  # Latin-1 has no "…"
+      sys.stdout.reconfigure(errors="backslashreplace")
     if len(given := argv[1:]) > len(optional):
       known = " ".join(["flags", *(f"and [{name}]" for name in optional)])
       fail(f"unexpected argument {given[-1]!r}; expected {known} only.")

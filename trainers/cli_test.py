@@ -82,10 +82,11 @@ def test_flags_set_fields_and_make_the_sections_they_need(path):
   assert cli.with_fields(config, words) == []
   assert config.schedule.warmup_steps == 7
   words = ["--config.model_init=runs/lit", "--config.model.depth=0.5"]
-  words += ["--config.lr_mults=3"]
+  words += [f"--config.{x}" for x in ("lr_mults=3", "on=None", "on=false")]
   assert cli.with_fields(config, words) == []
   assert config.model_init == "runs/lit"
   assert (config.model.depth, config.lr_mults) == (0.5, 3)
+  assert config.on is False
 
 
 def test_what_is_wrong_with_a_config(path, tmp_path):

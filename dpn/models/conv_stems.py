@@ -67,9 +67,9 @@ class _Conv1x1(nn.Module):
   @nn.compact
   def __call__(self, x):
     shape = (1, 1, x.shape[-1], self.features)
-    kernel = self.param("kernel", self.kernel_init, shape)[0, 0]
-    bias = self.param("bias", nn.initializers.zeros, shape[-1:])
-    x, kernel = nn.dtypes.promote_dtype(x, kernel, dtype=self.dtype)
+    kernel = self.param("kernel", self.kernel_init, shape, jnp.float32)
+    bias = self.param("bias", nn.initializers.zeros, shape[-1:], jnp.float32)
+    x, kernel = nn.dtypes.promote_dtype(x, kernel[0, 0], dtype=self.dtype)
     return plus_bias(x @ kernel, bias)
 
 

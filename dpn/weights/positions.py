@@ -116,7 +116,7 @@ def has_cls_row(options: Mapping[str, Any]) -> bool | None:
   if not {"pool_type", "posemb_join"} <= options.keys():
     return None
   in_blocks = options["posemb_join"] != "add"
-  own = in_blocks or options.get("posemb_join_kw", {}).get("cls", False)
+  own = in_blocks or (options.get("posemb_join_kw") or {}).get("cls", False)
   return options["pool_type"] == "tok" and own
 
 

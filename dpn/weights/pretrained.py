@@ -92,7 +92,7 @@ def _check_stem(path, file, config):
   starts_equal = "standardize", "layernorm"
   pairs = (old.ln0, new.ln0), (old.ln1, new.ln1)
   alike = kind == config.stem or {kind, config.stem} <= {*stem.EMBEDS_PATCHES}
-  alike &= old.whiten == new.whiten or new.ln0 is None
+  alike &= new.whiten or not old.whiten or new.ln0 is None
   alike &= all(
     a == b or None in (a, b) or (a, b) == starts_equal for a, b in pairs
   )

@@ -99,7 +99,7 @@ def _is_one_hot(labels: np.ndarray) -> bool:
 def _check_images(name: str, images: np.ndarray):
   """Raises ValueError for images that would be misread silently."""
   got = f"{name} is {images.dtype} of shape {images.shape}"
-  if images.dtype.kind != "f" and images.dtype != np.uint8:
+  if images.dtype.kind not in "fS" and images.dtype != np.uint8:
     raise ValueError(f"{got}. Expected uint8, from 0 to 255, or floats.")
   if images.ndim == 4 and images.shape[1] in (1, 3) and images.shape[3] > 4:
     raise ValueError(

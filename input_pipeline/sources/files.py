@@ -296,13 +296,14 @@ def _examples(
         raise tarfile.ReadError(f"{entry.name} is a link to an archive")
       name = os.path.normpath(entry.name)
       # A file that is listed twice is stored as a link to itself.
-      if not (entry.islnk() and os.path.normpath(entry.linkname) == name):
+      again = entry.islnk() and os.path.normpath(entry.linkname) == name
+      if not (again and name in entries):
         entries[name] = entry
     _check_end(file, archive.offset, end)
   for path, entry in entries.items():
     folder, base = os.path.split(path)
-    if any(x[:1] == "." and x != ".." for x in folder.split("/")):
-      continue
+    if os.path.basename(folder)[:1] == "." != os.path.basename(folder)[1:]:
+      continue  # hidden, as .ipynb_checkpoints
     is_text = base.lower().endswith(".txt") and base[0] != "."
     is_example = is_text or image_files.is_image(base)
     if not (is_example or base.endswith(".tar")):

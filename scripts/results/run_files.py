@@ -235,8 +235,9 @@ def archive(found: Sequence[runs.Run]) -> str:
       line["chosen"] = run.chosen
     # Not only in "path": a run may start from the parameters of another, and
     # data are called "arrays:/top/x.npz".
-    text, top_text = json.dumps(line), json.dumps(top)[1:-1]
-    text = text.replace(f'"{top_text}', '"').replace(f":{top_text}", ":")
+    text = json.dumps(line)
+    for before in '":' if len(top) > 1 else '"':
+      text = text.replace(before + json.dumps(top)[1:-1], before)
     lines.append(text + "\n")
   return "".join(lines)
 

@@ -93,9 +93,9 @@ class Run:
 
     `config.table` names it, except for the arm, which config.model knows
     better if a flag has changed it; what the table adds to the model's name
-    with a "_" stays, as "none_standardized", of pixels. A run without
-    config.table has the recipe "own" and, as arch, a hash of all that must not
-    differ within a row. A run of two steps (`runlocal`) fills no cell.
+    with a "_" stays, as "none_standardized", of pixels. A run whose table has
+    neither recipe nor arch has the recipe "own" and, as arch, a hash of what
+    must not differ within a row. A run of two steps (`runlocal`) fills no cell.
     """
     if self.trial:
       return {"recipe": "runlocal", "arch": "", "arm": ""}
