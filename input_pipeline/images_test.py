@@ -103,6 +103,15 @@ def test_as_timm_does(method):
   _close_to_pillow(timm_vit.describe(config, None).pp, squashed)
 
 
+def test_bicubic_edges_between_black_and_white():
+  """Pillow clips after each pass; the bound is that of docs/library.md."""
+  noise = 255 * np.random.default_rng(0).integers(0, 2, (120, 90, 3), np.uint8)
+  spec = "resize(224, 'bicubic', True)|value_range(0, 255)"
+  [got] = images.prepare([noise], Preprocess(spec, (224, 224, 3), None))
+  want = PIL.Image.fromarray(noise).resize((224, 224), 3)
+  assert 20 < np.abs(got - np.asarray(want)).max() <= 30
+
+
 @pytest.mark.parametrize("resample", [2, 3])
 def test_as_hugging_face_does(resample):
   image = {

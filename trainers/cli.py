@@ -120,12 +120,17 @@ def _prepare(config, words: Sequence[str]) -> list[str]:
     elif match and _changes_kind(section.get(match[2]), word):
       _set(section, match[2], literal(word.partition("=")[2]))
     else:
+      if match and section.get(match[2], "") is None:
+        _forget(section, match[2])
       left.append(word)
-      if match and match[2] in section:
-        with section.unlocked():  # a plain None could become nothing else
-          if section.get_type(match[2]) is type(None):
-            del section[match[2]]
   return left
+
+
+def _forget(section, key):
+  """Removes a None, unless it has a type: it could become nothing else."""
+  if section.get_type(key) is type(None):
+    with section.unlocked():
+      del section[key]
 
 
 def literal(text: str) -> Any:

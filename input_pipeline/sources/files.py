@@ -302,7 +302,7 @@ def _examples(
     _check_end(file, archive.offset, end)
   for path, entry in entries.items():
     folder, base = os.path.split(path)
-    if os.path.basename(folder)[:1] == "." != os.path.basename(folder)[1:]:
+    if os.path.basename(folder).startswith("."):
       continue  # hidden, as .ipynb_checkpoints
     is_text = base.lower().endswith(".txt") and base[0] != "."
     is_example = is_text or image_files.is_image(base)

@@ -68,21 +68,15 @@ def _table(path: str, file: BinaryIO, split: str):
     if path.endswith(".jsonl"):
       table = pd.read_json(file, lines=True, dtype=False, encoding="utf-8-sig")
     else:
-      table = pd.read_csv(
-        file, dtype=str, keep_default_na=False, skipinitialspace=True
-      )
-      # pandas would take the first column for the names of rows.
-      if not isinstance(table.index, pd.RangeIndex):
-        raise ValueError(
-          "row 1 has more fields than the header; a field with a comma in it "
-          "needs double quotes"
-        )
+      kw = {"dtype": str, "keep_default_na": False, "skipinitialspace": True}
+      # As a header, pandas would rename what is in it twice.
+      table = pd.read_csv(file, header=None, **kw)
+      header, table = table.iloc[0], table[1:].reset_index(drop=True)
+      table.columns = header.to_list()
     table.columns = table.columns.map(str).str.strip()
-    names = {"path", "split", "label", "mask", "caption"}
-    again = {f"{name}.1" for name in names}  # pandas' name of a second one
-    if table.columns.has_duplicates or again & {*table}:
+    if table.columns.has_duplicates:
       raise ValueError(f"two columns have one name: {[*table.columns]}")
-    targets = sorted((names - {"path", "split"}) & {*table}) or ["label"]
+    targets = sorted({"label", "mask", "caption"} & {*table}) or ["label"]
     table = table[["path", "split", *targets]].map(
       lambda x: x.strip() if isinstance(x, str) else x
     )
@@ -90,7 +84,7 @@ def _table(path: str, file: BinaryIO, split: str):
     raise ValueError(
       f"Cannot read {path}: {str(error).strip()}. Expected a .csv file with a "
       "header or a .jsonl file of objects, with the columns path, split, and "
-      "label, mask or caption."
+      "label, mask or caption; a field with a comma in it needs double quotes."
     ) from error
   missing = table.isna() | table.map(lambda x: x in ("", []))
   if missing.any(axis=None):
