@@ -366,8 +366,8 @@ def test_flops_are_those_of_the_model():
   ("target", "message"),
   [
     ("v5", "Unknown --target 'v5'"),
-    ("local:1", "Unknown --target 'local'"),
-    ("b300:8", "Unknown --target 'b300'"),
+    ("local:1", "'local:1'. Did you mean 'local'"),
+    ("b300:8", "Unknown --target 'b300:8'"),
     ("v5e", "'v5e': expected a number of devices"),
     ("cpu:2x2", "'cpu:2x2': expected a number of devices, as in h100:8 or cpu"),
     ("h100:2x4", "'h100:2x4': expected a number of devices, as in h100:8"),

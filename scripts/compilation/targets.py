@@ -89,7 +89,7 @@ def parse(target: str) -> tuple[Chip, Sequence[jax.Device] | int | None]:
     return (chip, jax.devices()) if chip else (CHIPS["cpu"], None)
   name, _, topology = target.partition(":")
   if name not in CHIPS:
-    raise ValueError(errors.unknown("--target", name, ["local", *CHIPS]))
+    raise ValueError(errors.unknown("--target", target, ["local", *CHIPS]))
   chip, sizes = CHIPS[name], topology.split("x")
   numbers = all(re.fullmatch(r"[1-9]\d*", size) for size in sizes)
   if not numbers or (len(sizes) > 1 and not chip.largest):
