@@ -18,6 +18,7 @@ PLACEMENTS = {
   for (sa, s), (mlp, m), post in itertools.product(
     WHERE.items(), WHERE.items(), ["branch", "stream"]
   )
+  if post == "branch" or "post" in sa + mlp
 }
 GOLDEN = PLACEMENTS | {
   "normformer": "normformer/paper_headscale",
@@ -34,9 +35,7 @@ TOKENS = base.TokenGrid(num_heads=4, grid=(1, 5))
 def make_block(kind, **options):
   """Returns the block that "name key=value …" stands for."""
   name, *items = kind.split()
-  kw = dict(item.split("=") for item in items)
-  if "resid_scale" in kw:
-    kw["resid_scale"] = True
+  kw = {k: v == "True" or v for k, v in (x.split("=") for x in items)}
   config = encoder.Config(block_ln=name, block_ln_kw=kw, **options)
   cls, fields = encoder.bind_block(config)
   return cls(config, TOKENS, **fields)
