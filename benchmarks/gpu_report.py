@@ -252,7 +252,8 @@ def all_norms(report: Report):
   setting, arms = TINY, [gpu_page.DPN, "lape"]
   if not report.args.tiny:
     setting = dataclasses.replace(FULL, variant="S/16", batch_size=128)
-    arms = [arm for arm in norms.ARMS if arm != norms.BASELINE]
+    left_out = (norms.BASELINE, *norms.UNEQUAL)
+    arms = [arm for arm in norms.ARMS if arm not in left_out]
   for start in range(0, len(arms), NORMS_AT_ONCE):
     group = arms[start : start + NORMS_AT_ONCE]
     report.norms(f"norms_{start:02}", setting, group)

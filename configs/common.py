@@ -79,6 +79,8 @@ def recipe(**spec) -> Callable:
   def decorate(fields):
     @functools.wraps(fields)
     def get_config(arg=None, **given):
+      for name in given:
+        errors.check_known("config argument", name, spec)
       args = parse_arg(arg, **spec | given)
       config = ml_collections.ConfigDict(fields(args))
       config.seed = args.seed

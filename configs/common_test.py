@@ -46,6 +46,11 @@ def test_wrong_arguments(arg, message):
     common.parse_arg(arg, **SPEC, kw={})
 
 
+def test_wrong_keywords():
+  with pytest.raises(ValueError, match=r"config argument 'varaint'.*'variant'"):
+    augreg_i1k.get_config(varaint="S/16")
+
+
 def test_grid():
   arms = common.grid(
     "seeds=2,stems=pre+dpn,runlocal",

@@ -206,6 +206,7 @@ REFUSED = [
   ("ln_placement", "block=sub_ln,sa=post", "leave out sa, mlp, post"),
   ("ln_placement", "block=sub_ln,head_scale=none", "=none needs the block"),
   ("mini", "block=sub_ln,sa=post", "leave out sa, mlp, post"),
+  ("mini_lit", "init=/a,embedded=/b", "is instead of a tower: leave out init"),
   ("studies.tract_cifar10", "stem_ln=tract,stem=patch_stats", "got stem=patch"),
   ("studies.when_dpn_helps", "percent=0", "must be 1 to 90, got 0"),
   ("studies.when_dpn_helps", "percent=91", "must be 1 to 90, got 91"),
@@ -250,6 +251,10 @@ def test_what_pretraining_leaves_open():
   literal = get("augreg_i21k", "setup=i1k,split=train")
   assert (literal.model.pool_type, literal.model.dropout) == ("tok", 0.1)
   assert literal.model == get("augreg_i1k", "B/16").model
+  # What transfers load has no layer before the head, either.
+  assert not get("augreg_i1k", "S/32").model.rep_size
+  assert not get("vtab", "variant=S/32,init=/a").model.rep_size
+  assert not get("finetune_i1k", "variant=S/32,init=/a").model.rep_size
   assert "randaug(2,15)" in literal.input.pp
   assert set(literal.evals) == {"fewshot"}
   jft = get("jft", "data=mine,classes=7")

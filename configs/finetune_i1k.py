@@ -66,7 +66,8 @@ def get_config(arg):
     **common.vit(
       arg.stem_ln,
       variant=arg.variant,
-      rep_size=arg.pool == "tok",
+      # S/32 of configs/augreg_i1k.py has no layer before the head.
+      rep_size=arg.pool == "tok" and (arg.variant, arg.steps) != ("S/32", 0),
       pool_type=arg.pool,
     ),
     "lr": 0.03,

@@ -30,7 +30,7 @@ standardize pixels, and other stems were not tried with that. If init is a run's
 folder, pixels are as in that run; with any other init, from -1 to 1.
 
 Expected: no published number. The defaults are starting points that nobody has
-tuned for your pictures; with init, begin with a sweep over lr.
+tuned for your pictures; with init, first try several lr.
 """
 
 import logging

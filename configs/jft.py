@@ -25,7 +25,8 @@ The paper gives the steps, the batch, and that there is neither augmentation
 recipe of arXiv 2106.04560 (Zhai et al.), cited by the paper for the data set,
 as big_vision publishes it (proj/scaling_laws/train_vit_g): Adafactor, inverse
 square root with 50,000 steps of cooldown, and the head's kernel decayed 100
-times as much as the others. setup=augreg trains as configs/augreg_i1k.py does.
+times as much as the others. setup=augreg has the optimizer and
+schedule of configs/augreg_i1k.py, without dropout and stochastic depth.
 
 Unknown, too: the head. That recipe has pool=map; here it is the class token and
 a layer before the head, because Appendices D and E load those.

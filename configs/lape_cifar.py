@@ -21,7 +21,8 @@ cvt-7/4 94.30 → 94.69, cct-7/3x1 96.03 → 96.53; CIFAR-100 74.98 → 75.53, 7
 78.05, 80.93 → 81.99. Cost: 310 epochs of 391 steps, 4.3 hours at 1,000 images
 per second.
 
-CIFAR-10 is mixed (mixup or cutmix) for 175 epochs, CIFAR-100 to the end. The
+CIFAR-10 is mixed (mixup or cutmix) for 175 epochs, CIFAR-100 to the end. These
+epochs are of batches of 128; with others, set config.mixup.until_steps. The
 learning rate changes from epoch to epoch and stays at its minimum for the last
 10 of 310 epochs. Unknown: random erasing of 0.25 is in the code's recipe, but
 not in its pretrained CIFAR-10 models (erasing=0).

@@ -43,6 +43,8 @@ def get_config(arg):
   of_lit = arg.init or arg.embedded or arg.loss != "softmax"
   if arg.stage == "tower" and of_lit:
     raise ValueError("stage=tower takes neither init, embedded nor loss.")
+  if arg.init and arg.embedded:
+    raise ValueError("embedded is instead of a tower: leave out init.")
   return {
     "total_epochs": arg.epochs or epochs,
     "log_training_steps": 50,

@@ -1,4 +1,4 @@
-r"""Methods of docs/methods.md side by side, at equal FLOPs and tuned rates.
+r"""Methods of docs/methods.md at tuned rates and about equal FLOPs.
 
   python -m trainers.train --workdir W --config configs/norm_zoo.py:\
 data=cifar10,data_dir=/path/to/tfds,method=derf,optimizer=muon
@@ -11,11 +11,12 @@ data=cifar10,data_dir=/path/to/tfds
   python -m scripts.tables runs/zoo --table zoo
 
 Arguments: method (one of `METHODS`), optimizer (adamw, muon), lr, data (a TFDS
-name of ten classes, or digits, made by scripts/mini_data.py), data_dir, steps,
-test (evaluates on the test split, not on the last tenth of the training
-images), seed, runlocal. As a sweep: piece (rates: each learning rate, with seed
-100; confirm: seeds, each method with its best rate), methods and optimizers
-(joined by a plus; all), lrs, from, seeds, data, data_dir, steps.
+name of ten classes, or digits, made by scripts/mini_data.py), data_dir, steps
+(PRepBN's ramp follows them, not --config.total_steps), test (evaluates on the
+test split, not on the last tenth of the training images), seed, runlocal. As a
+sweep: piece (rates: each learning rate, with seed 100; confirm: seeds, each
+method with its best rate), methods and optimizers (joined by a plus; all), lrs,
+from, seeds, data, data_dir, steps.
 
 Expected: no paper's numbers, as it trains for an epoch or two. A run of 600
 steps takes half a minute on two cores; all methods with both optimizers, three

@@ -17,6 +17,7 @@ from dpn.configs import (
   stem_ablation,
   sun397_scratch,
 )
+from dpn.configs.studies import photos
 
 
 # That each arm has a cell of its own in its table: scripts/tables_test.py.
@@ -169,3 +170,9 @@ def test_dtn():
   deit = dtn_i1k.get_config("recipe=deit")
   assert deit.mixup.cutmix_p == 1.0
   assert "random_erasing(0.25)|onehot" in deit.input.pp
+
+
+def test_rates_have_one_origin():
+  for rest in ("piece=rates,from=/x", "piece=confirm,from=/x,lrs=1e-3"):
+    with pytest.raises(ValueError, match=r"^Rates are from's, or lrs and the"):
+      photos.sweep(rest)

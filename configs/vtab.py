@@ -142,7 +142,10 @@ def get_config(arg):
     "ckpt_timeout": 3600,
     **common.from_pretrained(arg.init),
     **common.vit(
-      arg.stem_ln, variant=arg.variant, rep_size=True, pool_type="tok"
+      arg.stem_ln,
+      variant=arg.variant,
+      rep_size=arg.variant != "S/32",  # as configs/augreg_i1k.py
+      pool_type="tok",
     ),
     "lr": arg.lr,
     "schedule": {"warmup_steps": 200, "decay_type": "cosine"},

@@ -73,9 +73,10 @@ def embed(config, splits: Sequence[str], ops: str, out: str):
   data = {k: v for k, v in config.input.data.items() if k != "split"}
   os.makedirs(out, exist_ok=True)
   tower = {"model_init": config.to_dict()["model_init"], "pp": ops}
+  tower["data"] = name
   made_by = os.path.join(out, "tower.json")
-  there = schema.read_json(made_by, dict) if os.path.exists(made_by) else tower
-  if there != tower:
+  there = schema.read_json(made_by, dict) if os.path.exists(made_by) else {}
+  if tower | there != tower:  # earlier versions did not record the data
     raise ValueError(f"{out} has embeddings by {there}. Give another --out.")
   for split in splits:
     images = evaluator.open({**data, "split": split}, f'{ops}|keep("image")')

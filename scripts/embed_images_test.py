@@ -53,8 +53,15 @@ def test_the_same_numbers(tmp_path, monkeypatch):
   embed_images.embed(
     locked, ["train", "new_names"], common.PIXELS, str(tmp_path)
   )
-  with pytest.raises(ValueError, match=r"has embeddings by .* Give ano"):
-    embed_images.embed(locked, ["train"], "resize(8)", str(tmp_path))
+  made_by = tmp_path / "tower.json"
+  made = made_by.read_text()
+  for there, ops in (
+    (made, "resize(8)"),
+    (made.replace(locked.input.data.name, "folder:/other"), common.PIXELS),
+  ):
+    made_by.write_text(there)
+    with pytest.raises(ValueError, match=r"has embeddings by .* Give ano"):
+      embed_images.embed(locked, ["train"], ops, str(tmp_path))
   before = _config(f"embedded={tmp_path}")
   rows = {}
   for name, config in {"locked": locked, "before": before}.items():

@@ -110,6 +110,11 @@ def test_dots_are_the_tables_differences(root):
   np.testing.assert_allclose(_dots(drawn), [-1.0, -3.0])  # base and pre
   dots = _dots(_draw(root, "differences")["differences_val_prec_1_base"])
   np.testing.assert_allclose(dots, [1.0, -2.0])  # dpn, pre
+  _write(root / "again", "pre", 0, gain=0.2)
+  drawn = _draw(root, "differences")["differences_val_prec_1_base"]
+  np.testing.assert_allclose(_dots(drawn), [1.0])
+  [(why, of)] = drawn.left_out.items()
+  assert (of, why[:5]) == (["AugReg B/16"], "pre: ")
 
 
 def test_the_metric_that_differs_comes_first():

@@ -39,11 +39,11 @@ def main(argv: Sequence[str] | None = None):
   with output.errors_in_a_line():
     frame = runs.frame(run_files.find(args.runs))
     frame = own_runs.of_arms(frame, args.arms, args.baseline)
-    options = args.table or args.metric or args.interval
+    options = args.table or args.metric or args.interval or args.baseline
     if args.format in ("long", "archive") and options:
       raise ValueError(
         f"--format {args.format} has all logged numbers of all runs. Leave out "
-        "--table, --metric and --interval."
+        "--table, --metric, --interval and --baseline."
       )
     args.interval = args.interval or "ci95"
     if args.metric and {classes.NAME, zoo.NAME} & {*(args.table or ())}:

@@ -421,8 +421,9 @@ def test_of_what_was_not_finished_there_is_a_table_too(root, capsys):
 
 
 def test_the_long_table_has_a_row_for_every_number(root, capsys):
-  with pytest.raises(SystemExit, match=r"long has all logged.*Leave out"):
-    tables.main([str(root), "--format", "long", "--table", "6"])
+  for option in (["--table", "6"], ["--baseline", "dpn"]):
+    with pytest.raises(SystemExit, match=r"long has all logged.*Leave out"):
+      tables.main([str(root), "--format", "long", *option])
   tables.main([str(root), "--format", "long"])
   rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
   columns = "run,recipe,arch,arm,seed,step,metric,value,commit,config_hash"
@@ -457,19 +458,25 @@ def test_wrong_inputs_end_with_a_sentence(root, tmp_path):
 
 
 def test_a_run_also_fills_the_cell_of_its_earlier_epoch(tmp_path):
-  def write(join, at_100, at_300):
-    config = lape_deit.get_config(f"posemb_join={join}").to_dict()
+  def write(join, at_100, at_300, epochs=300):
+    config = lape_deit.get_config(f"posemb_join={join}")
+    config.total_epochs = epochs
     rows = [
       {"step": step, METRIC: value}
       for step, value in ((995, at_100), (2000, 0.9), (3003, at_300))
     ]
-    testing.write_run(tmp_path / join, config=config, rows=rows, seconds=1.0)
+    testing.write_run(
+      *(tmp_path / f"{join}{epochs}",),
+      config=config.to_dict(),
+      rows=rows[: epochs // 100],
+      seconds=1.0,
+    )
 
   write("add", 0.5, 0.75)
   write("lape", 0.5625, 0.8125)
   table = _build(tmp_path, "lape")
   ours = lambda epochs: list(
-    _row(table, "ImageNet-1k", "Ti/16", epochs).values()
+    _row(_build(tmp_path, "lape"), "ImageNet-1k", "Ti/16", epochs).values()
   )[-3:]
   assert ours("100") == ["50.00 (n=1)", "56.25 (n=1)", "+6.25 (n=1, paired)"]
   assert ours("300") == ["75.00 (n=1)", "81.25 (n=1)", "+6.25 (n=1, paired)"]
@@ -478,10 +485,13 @@ def test_a_run_also_fills_the_cell_of_its_earlier_epoch(tmp_path):
   testing.write_run(tmp_path / "own", config=of_lape, rows=rows, seconds=1.0)
   write("shared", 0.5, 0.8)
   table = _build(tmp_path, "lape")
-  assert any("shared: of other arms (see LaPE" in n for n in table.notes)
+  assert any("shared300: of other arms (see LaPE" in n for n in table.notes)
   joins = _build(tmp_path, "lape_joins")
   assert _row(joins, "shared")["learn ours"] == "+5.00 (n=1, paired)"
   assert _row(joins, "shared")["learn paper"] == "+0.46"
+  write("add", 0.625, 0, epochs=100)  # a run of its own comes before
+  assert ours("100") == ["62.50 (n=1)", "56.25 (n=1)", "−6.25 (n=1, paired)"]
+  assert ours("300") == ["75.00 (n=1)", "81.25 (n=1)", "+6.25 (n=1, paired)"]
 
 
 @pytest.mark.parametrize(

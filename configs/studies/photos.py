@@ -243,8 +243,8 @@ def arms(
   )
   methods, first, count, tried = common.choose("piece", arg.piece, pieces)
   arg.seeds = arg.seeds or count
-  if arg["from"] and "lr" in tried:
-    raise ValueError(f"piece={arg.piece} chooses rates: leave out from.")
+  if arg["from"] and (arg.lrs or "lr" in tried):
+    raise ValueError("Rates are from's, or lrs and the piece's: leave one out.")
   if arg.lrs:
     tried = tried | {"lr": arg.lrs}
   found = []

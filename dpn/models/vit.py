@@ -357,6 +357,7 @@ def from_pretrained(
       differ from the file's (but no stem norm becomes another one): what the
       file lacks is freshly initialized, what the model lacks is left out. Those
       only for training are free. Others supply what the file does not record.
+      They win over what it says, with a warning.
   """
   from dpn.weights import pretrained  # which imports this module
 

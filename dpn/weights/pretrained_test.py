@@ -243,6 +243,8 @@ def test_what_is_said_and_what_is_assumed(tmp_path, monkeypatch):
   )
   vit.from_pretrained(_path(tmp_path, "tok"))
   assert "Assumed: gelu='tanh', " in said[3]
+  vit.from_pretrained("docs/models/imagenette", gelu="exact")
+  assert "gelu='exact', not 'tanh' as 'docs/models/" in said[-1]
 
 
 @pytest.mark.parametrize(

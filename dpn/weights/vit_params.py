@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from absl import logging
 
 from dpn import errors, registry, schema
 from dpn.models import stem, vit
@@ -140,6 +141,9 @@ def _with_options(path, file, overrides):
   told = {**file.options, **overrides}
   for name in told.keys() & vit.HINTS.keys():
     schema.check(path, name, told[name], vit.HINTS[name])
+  for name in overrides.keys() & file.options.keys() - {*file.guessed}:
+    if (got := overrides[name]) != (said := file.options[name]):
+      logging.warning("%s=%r, not %r as %r says.", name, got, said, path)
   guessed = tuple(x for x in file.guessed if x not in overrides)
   return dataclasses.replace(file, options=told, guessed=guessed)
 

@@ -290,7 +290,7 @@ def test_a_pod_that_is_taken_away_saves_first(stubs, tmp_path):
 
 
 def test_a_pod_wants_the_folder_first():
-  for args in (TRAIN[:2], ["/x", *TRAIN]):
+  for args in (TRAIN[:2], ["/x", *TRAIN], ["/x-s{seed}", "--seeds=0,1"]):
     done = _run("pod.sh", *args)
     assert done.returncode == 2
     assert "First the run's folder" in done.stderr

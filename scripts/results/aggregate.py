@@ -276,8 +276,9 @@ def arm(group: pd.DataFrame, metrics: Sequence[str]) -> Arm:
     if waiting:
       paths = list(group.path[group.complete])
       return Arm(unchosen=unchosen, paths=paths, waiting=waiting)
-  still = list(group.path[~group.complete])
   done = group[group.complete].sort_values("seed", kind="stable")
+  still = group[~group.complete & ~group.seed.isin(done.seed)]
+  still = list(still.drop_duplicates("seed").path)
   if done.empty:
     return Arm(open=still, unchosen=unchosen)
   check_alike(done)

@@ -225,7 +225,8 @@ def differences(frame, args) -> dict[str, Drawn]:
   contain 0. A panel shows a model or, if there is just one arm, all models.
   """
   frame = own_runs.of_arms(frame, args.arms, args.baseline)
-  models, _ = own_runs.models(frame, args.baseline, args.metric)
+  models, wrong = own_runs.models(frame, args.baseline, args.metric)
+  reasons = {why: [of] for of, why in (text.split(": ", 1) for text in wrong)}
   alike = {}
   for of in (model for model in models if model.baseline):
     others = [arm for arm in of.arms if arm != of.baseline]
@@ -255,7 +256,7 @@ def differences(frame, args) -> dict[str, Drawn]:
     label = f"{metric}: difference from {_label(baseline)}{unit}"
     fig = plots.gains(ours, {}, label)
     title = f"Differences from {_label(baseline)} in {metric}"
-    drawn[_file("differences", metric, baseline)] = Drawn(fig, {}, title)
+    drawn[_file("differences", metric, baseline)] = Drawn(fig, reasons, title)
   return drawn
 
 

@@ -185,7 +185,7 @@ def _fields(cell):
   return {
     "": round(cell.mean, cell.digits + 2),
     {"ci95": " ci", "sem": " sem"}[cell.interval]: (
-      "" if math.isnan(cell.ci) else round(cell.spread, 4)
+      "" if math.isnan(cell.ci) else round(cell.spread, cell.digits + 2)
     ),
     " n": cell.n or "",
     " note": cell.note,

@@ -56,6 +56,7 @@ class Archived(TypedDict):
   done: files.Done | None
   origin: Start
   chosen: NotRequired[bool]
+  diverged: NotRequired[bool]
 
 
 class Choice(TypedDict):
@@ -109,6 +110,7 @@ def read(path: str) -> runs.Run:
     _read_json(file(workdir.TEST), dict[str, float]) or {},
     _summary(logged),
     _chosen(path),
+    diverged=os.path.exists(file(workdir.DIVERGED)),
   )
 
 
@@ -233,6 +235,8 @@ def archive(found: Sequence[runs.Run]) -> str:
     }
     if run.chosen is not None:
       line["chosen"] = run.chosen
+    if run.diverged:
+      line["diverged"] = True
     # Not only in "path": a run may start from the parameters of another, and
     # data are called "arrays:/top/x.npz".
     text = json.dumps(line)

@@ -45,8 +45,9 @@ def _result(run):
 
 
 def speed(frame: pd.DataFrame) -> list[render.Part]:
-  """Returns throughput and cost by model."""
-  models = frame.groupby(["recipe", "arch", "device"])
+  """Returns throughput and cost by model; copies of a run count once."""
+  same = ["title", "arm", "seed", "step", "core_hours"]
+  models = frame.drop_duplicates(same).groupby(["recipe", "arch", "device"])
   mean, hours = models.mean(numeric_only=True), models.core_hours
   table = pd.DataFrame(
     {

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -50,6 +49,7 @@ class Run:
     chosen: whether selection.json of the sweep names the run; None without one.
     averaged: whether `logged` has means over tenths of the training, as in an
       archive; then it says nothing about single steps.
+    diverged: whether it ended at a loss that was not finite.
     arm: its name beside the other runs of a `frame`.
   """
 
@@ -63,6 +63,7 @@ class Run:
   summary: Mapping[str, float] = dataclasses.field(default_factory=dict)
   chosen: bool | None = None
   averaged: bool = False
+  diverged: bool = False
   arm: str | None = None
 
   @property
@@ -268,8 +269,7 @@ def _facts(run):
   step = int(max(done.get("step", 0), *run.logged.index[-1:], 0))
   total, device = config.get("total_steps"), origin.get("device_kind")
   count = origin.get("num_devices", 1)
-  mark = os.path.join(run.folder, workdir.DIVERGED) if run.folder else ""
-  state = "diverged" if os.path.exists(mark) else "incomplete"
+  state = "diverged" if run.diverged else "incomplete"
   status = f"{state}, step {step:,}" + (f" of {total:,}" if total else "")
   return {
     "run": run,
@@ -288,11 +288,14 @@ def _facts(run):
 
 
 def long(found: pd.DataFrame) -> pd.DataFrame:
-  """Returns a row for each number that the runs of a `frame` logged."""
+  """Returns a row for each number of a `frame`'s runs, logged or `tested`."""
   cell = ["run", "recipe", "arch", "arm", "seed"]
   code = ["commit", "config_hash", "complete"]
-  logged = {i: run.logged.stack().dropna() for i, run in found.run.items()}
-  numbers = pd.concat(logged, names=["place", "step", "metric"])
+  numbers = {}
+  for i, run in found.run.items():
+    tested = by_step([{**run.tested, "step": found.step[i]}])
+    numbers[i] = run.logged.combine_first(tested).stack().dropna()
+  numbers = pd.concat(numbers, names=["place", "step", "metric"])
   facts = found.drop(columns="run").rename(columns={"path": "run"})
   # By place: runs of two archives may have the same path.
   table = (

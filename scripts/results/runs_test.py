@@ -8,7 +8,7 @@ import math
 import pytest
 
 from dpn.scripts import conftest as testing
-from dpn.scripts.results import run_files, runs
+from dpn.scripts.results import aggregate, run_files, run_lists, runs
 
 ROWS = [
   {"step": 50, "loss": 2.0},
@@ -251,6 +251,22 @@ def test_two_archives_may_name_their_runs_alike(tmp_path):
     ["runs/a", 0, 1.0],
     ["runs/a", 1, 2.0],
   ]
+
+
+def test_a_folder_and_an_archive_of_it_have_the_same_runs(tmp_path):
+  for name, seed, seconds in (("a", 0, None), ("b", 1, None), ("c", 2, 9.0)):
+    testing.write_run(tmp_path / name, seed=seed, rows=ROWS, seconds=seconds)
+  (tmp_path / "b/diverged.txt").write_text("Loss is NaN at step 101.")
+  text = run_files.archive(run_files.find([str(tmp_path)]))
+  (tmp_path / "runs.jsonl").write_text(text)
+  (tmp_path / "a/done.json").write_text((tmp_path / "c/done.json").read_text())
+  both = [str(tmp_path), str(tmp_path / "runs.jsonl")]
+  frame = runs.frame(run_files.find(both))
+  assert list(frame.status[frame.seed == 1]) == 2 * ["diverged, step 100"]
+  arm = aggregate.arm(frame, ["test/prec@1"])
+  assert (arm.n, len(arm.open), len(arm.copies)) == (2, 1, 1)
+  _, costs, _ = run_lists.speed(frame)
+  assert [row[2] for row in costs["rows"]] == [3]  # runs
 
 
 def test_an_archive_stands_for_folders(tmp_path):
