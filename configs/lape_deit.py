@@ -114,7 +114,7 @@ def get_config(arg):
   config.table.update(
     recipe=f"LaPE{crop}",
     data="ImageNet-1k",
-    epochs=config.get_ref("total_epochs"),
+    epochs=config.get_oneway_ref("total_epochs"),
     posemb=arg.posemb,
   )
   return config

@@ -174,5 +174,5 @@ def test_dtn():
 
 def test_rates_have_one_origin():
   for rest in ("piece=rates,from=/x", "piece=confirm,from=/x,lrs=1e-3"):
-    with pytest.raises(ValueError, match=r"^Rates are from's, or lrs and the"):
+    with pytest.raises(ValueError, match="from has the rates; leave out lrs"):
       photos.sweep(rest)

@@ -12,6 +12,7 @@ config.model.image_model = "precomputed". (arXiv 2111.07991: a locked tower
 always embeds an image the same way, unless the image is augmented.)
 """
 
+import json
 import os
 from collections.abc import Sequence
 
@@ -72,11 +73,12 @@ def embed(config, splits: Sequence[str], ops: str, out: str):
   embed_batch = evaluator.jit(lambda v, b: evaluator.predict_fn(v, b)[0])
   data = {k: v for k, v in config.input.data.items() if k != "split"}
   os.makedirs(out, exist_ok=True)
-  tower = {"model_init": config.to_dict()["model_init"], "pp": ops}
-  tower["data"] = name
+  init = config.to_dict()["model_init"]
+  tower = {"model_init": init, "pp": ops, "data": data}
+  tower = json.loads(json.dumps(tower))  # as it is read back
   made_by = os.path.join(out, "tower.json")
-  there = schema.read_json(made_by, dict) if os.path.exists(made_by) else {}
-  if tower | there != tower:  # earlier versions did not record the data
+  there = schema.read_json(made_by, dict) if os.path.exists(made_by) else tower
+  if there != tower:
     raise ValueError(f"{out} has embeddings by {there}. Give another --out.")
   for split in splits:
     images = evaluator.open({**data, "split": split}, f'{ops}|keep("image")')

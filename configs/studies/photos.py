@@ -244,7 +244,7 @@ def arms(
   methods, first, count, tried = common.choose("piece", arg.piece, pieces)
   arg.seeds = arg.seeds or count
   if arg["from"] and (arg.lrs or "lr" in tried):
-    raise ValueError("Rates are from's, or lrs and the piece's: leave one out.")
+    raise ValueError("from has the rates; leave out lrs, or piece=rates.")
   if arg.lrs:
     tried = tried | {"lr": arg.lrs}
   found = []

@@ -243,7 +243,9 @@ def test_what_is_said_and_what_is_assumed(tmp_path, monkeypatch):
   )
   vit.from_pretrained(_path(tmp_path, "tok"))
   assert "Assumed: gelu='tanh', " in said[3]
-  vit.from_pretrained("docs/models/imagenette", gelu="exact")
+  same = {"patch_size": (16, 16), "norm_kw": {}, "mlp_dim": None}
+  vit.from_pretrained("docs/models/imagenette", gelu="exact", **same)
+  assert len(said) == 6
   assert "gelu='exact', not 'tanh' as 'docs/models/" in said[-1]
 
 

@@ -91,7 +91,13 @@ def read(
   cls_row, by_number = _has_cls_row(file, flat, options, rows)
   tokens = rows - cls_row if rows else None
   model = vit.Model(**options)
+  known = overrides.keys() - {*found.metadata.guessed}
+  told = {k: v for k, v in found.metadata.options.items() if k in known}
+  as_told = vit.options(vit.Model(**{**options, **told}))
   options = vit.options(model)
+  for name in told:
+    if (got := options.get(name)) != (said := as_told.get(name)):
+      logging.warning("%s=%r, not %r as %r says.", name, got, said, path)
   patch, grid, image_shape = _shapes(file, flat, options, tokens)
   image = jax.ShapeDtypeStruct(image_shape, np.float32)
   said = dataclasses.replace(file, options=options, guessed=())
@@ -141,9 +147,6 @@ def _with_options(path, file, overrides):
   told = {**file.options, **overrides}
   for name in told.keys() & vit.HINTS.keys():
     schema.check(path, name, told[name], vit.HINTS[name])
-  for name in overrides.keys() & file.options.keys() - {*file.guessed}:
-    if (got := overrides[name]) != (said := file.options[name]):
-      logging.warning("%s=%r, not %r as %r says.", name, got, said, path)
   guessed = tuple(x for x in file.guessed if x not in overrides)
   return dataclasses.replace(file, options=told, guessed=guessed)
 

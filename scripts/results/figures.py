@@ -240,7 +240,7 @@ def differences(frame, args) -> dict[str, Drawn]:
   if not alike:
     raise ValueError(
       "No arm was run that can be compared with another. --arms takes the "
-      "baseline, too: --arms none dpn."
+      f"baseline, too: --arms none dpn. {' '.join(wrong)}".strip()
     )
   drawn = {}
   for (metric, baseline), ours in sorted(alike.items(), key=_without_side):

@@ -46,8 +46,10 @@ def _result(run):
 
 def speed(frame: pd.DataFrame) -> list[render.Part]:
   """Returns throughput and cost by model; copies of a run count once."""
-  same = ["title", "arm", "seed", "step", "core_hours"]
-  models = frame.drop_duplicates(same).groupby(["recipe", "arch", "device"])
+  same = ["title", "arm", "candidate", "seed", "config_hash", "step"]
+  # An archive lacks the cost of incomplete runs, so it comes after the folder.
+  frame = frame.sort_values("core_hours").drop_duplicates(same)
+  models = frame.groupby(["recipe", "arch", "device"])
   mean, hours = models.mean(numeric_only=True), models.core_hours
   table = pd.DataFrame(
     {

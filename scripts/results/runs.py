@@ -288,13 +288,14 @@ def _facts(run):
 
 
 def long(found: pd.DataFrame) -> pd.DataFrame:
-  """Returns a row for each number of a `frame`'s runs, logged or `tested`."""
+  """Returns a row for each number of a `frame`'s runs, logged or final."""
   cell = ["run", "recipe", "arch", "arm", "seed"]
   code = ["commit", "config_hash", "complete"]
   numbers = {}
   for i, run in found.run.items():
-    tested = by_step([{**run.tested, "step": found.step[i]}])
-    numbers[i] = run.logged.combine_first(tested).stack().dropna()
+    final = by_step([{**run.finals, "step": found.step[i]}])
+    final = final.drop(columns=[*SUMMARIES], errors="ignore")
+    numbers[i] = final.combine_first(run.logged).stack().dropna()
   numbers = pd.concat(numbers, names=["place", "step", "metric"])
   facts = found.drop(columns="run").rename(columns={"path": "run"})
   # By place: runs of two archives may have the same path.

@@ -257,16 +257,22 @@ def test_a_folder_and_an_archive_of_it_have_the_same_runs(tmp_path):
   for name, seed, seconds in (("a", 0, None), ("b", 1, None), ("c", 2, 9.0)):
     testing.write_run(tmp_path / name, seed=seed, rows=ROWS, seconds=seconds)
   (tmp_path / "b/diverged.txt").write_text("Loss is NaN at step 101.")
+  (tmp_path / "b/timing.jsonl").write_text('{"step": 9, "core_hours": 2}\n')
+  (tmp_path / "c/test.json").write_text('{"final/prec@1": 0.875}')
   text = run_files.archive(run_files.find([str(tmp_path)]))
   (tmp_path / "runs.jsonl").write_text(text)
   (tmp_path / "a/done.json").write_text((tmp_path / "c/done.json").read_text())
   both = [str(tmp_path), str(tmp_path / "runs.jsonl")]
   frame = runs.frame(run_files.find(both))
   assert list(frame.status[frame.seed == 1]) == 2 * ["diverged, step 100"]
+  numbers = runs.long(frame)
+  final = numbers[numbers.metric == "final/prec@1"]
+  assert final[["step", "value"]].to_numpy().tolist() == 2 * [[100, 0.875]]
   arm = aggregate.arm(frame, ["test/prec@1"])
   assert (arm.n, len(arm.open), len(arm.copies)) == (2, 1, 1)
   _, costs, _ = run_lists.speed(frame)
-  assert [row[2] for row in costs["rows"]] == [3]  # runs
+  [(*_, count, _, _, hours, _)] = costs["rows"]
+  assert (count, hours) == (3, "2.00")
 
 
 def test_an_archive_stands_for_folders(tmp_path):

@@ -184,16 +184,17 @@ def _metrics(run, spec, metric):
 def _earlier(name, found):
   """Yields runs as they were at earlier epochs that the paper reports.
 
-  A cell that complete runs of its own fill gets none.
+  A row of which complete runs fill a cell gets none: they had a schedule of
+  their own.
   """
   published = dict.fromkeys(values for values, _ in paper.printed(name))
-  place = lambda run: _place(run, paper.TABLES[name])
-  filled = {place(run) for run in found if run.complete}
+  row = lambda run: _place(run, paper.TABLES[name])[0]
+  filled = {row(run) for run in found if run.complete}
   for run in found:
-    (*model, epochs), arm = place(run)
+    *model, epochs = row(run)
     for *other, epoch in published if epochs.isdecimal() else ():
       is_earlier = other == model and int(epoch) < int(epochs)
-      is_earlier &= ((*other, epoch), arm) not in filled
+      is_earlier &= (*other, epoch) not in filled
       if is_earlier and (earlier := run.at_epoch(int(epoch))):
         yield earlier
 
