@@ -32,6 +32,7 @@ AUG = {
   "L/16": "medium2",
 }
 VARIANTS = ("S/32", "Ti/16", "B/32", "S/16", "B/16")  # Table 1
+WITHOUT_REP = ("S/32",)  # no layer before the head
 UNREGULARIZED = ("Ti/16", "S/32", "S/16")  # no dropout, no stochastic depth
 
 
@@ -70,7 +71,7 @@ def get_model(variant, stem_ln):
   return common.vit(
     stem_ln,
     variant=variant,
-    rep_size=variant != "S/32",
+    rep_size=variant not in WITHOUT_REP,
     pool_type="tok",
     dropout=rate,
     stoch_depth=rate,

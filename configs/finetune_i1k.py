@@ -26,7 +26,7 @@ px. Here they are those of 384 px after ImageNet-1k, evaluated at 224 as in
 Appendix C. pool=map is for models that configs/jft.py trained with it.
 """
 
-from dpn.configs import common
+from dpn.configs import augreg_i1k, common
 
 # What sweeps of configs/augreg_i1k.py and configs/jft.py leave: for AugReg a
 # model of every seed, for JFT one of each kind.
@@ -42,6 +42,7 @@ def get_config(arg):
   tail = common.labels_tail(1000)
   resize = 256 if arg.res == 224 else round(arg.res * 418 / 384)
   pp_eval = f"decode|resize_small({resize})|central_crop({arg.res}){tail}"
+  has_rep = arg.steps > 0 or arg.variant not in augreg_i1k.WITHOUT_REP
   if arg.steps:
     keys = {"steps": arg.steps, "resolution": arg.res}
     recipe = "JFT finetune"
@@ -66,8 +67,7 @@ def get_config(arg):
     **common.vit(
       arg.stem_ln,
       variant=arg.variant,
-      # S/32 of configs/augreg_i1k.py has no layer before the head.
-      rep_size=arg.pool == "tok" and (arg.variant, arg.steps) != ("S/32", 0),
+      rep_size=arg.pool == "tok" and has_rep,
       pool_type=arg.pool,
     ),
     "lr": 0.03,

@@ -41,7 +41,7 @@ resisc45 (from its authors) and diabetic_retinopathy_detection/btgraham-300
 import dataclasses
 
 from dpn import errors
-from dpn.configs import common
+from dpn.configs import augreg_i1k, common
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,7 +144,7 @@ def get_config(arg):
     **common.vit(
       arg.stem_ln,
       variant=arg.variant,
-      rep_size=arg.variant != "S/32",  # as configs/augreg_i1k.py
+      rep_size=arg.variant not in augreg_i1k.WITHOUT_REP,
       pool_type="tok",
     ),
     "lr": arg.lr,

@@ -91,13 +91,8 @@ def read(
   cls_row, by_number = _has_cls_row(file, flat, options, rows)
   tokens = rows - cls_row if rows else None
   model = vit.Model(**options)
-  known = overrides.keys() - {*found.metadata.guessed}
-  told = {k: v for k, v in found.metadata.options.items() if k in known}
-  as_told = vit.options(vit.Model(**{**options, **told}))
   options = vit.options(model)
-  for name in told:
-    if (got := options.get(name)) != (said := as_told.get(name)):
-      logging.warning("%s=%r, not %r as %r says.", name, got, said, path)
+  _warn_of_contradictions(path, found.metadata, options, overrides)
   patch, grid, image_shape = _shapes(file, flat, options, tokens)
   image = jax.ShapeDtypeStruct(image_shape, np.float32)
   said = dataclasses.replace(file, options=options, guessed=())
@@ -138,6 +133,16 @@ def _shapes(file, flat, options, tokens):
     size = file.image_size or preprocessing.describe(file.pp)["size"]
     grid = None
   return (p, q, channels), grid, (1, *size, channels)
+
+
+def _warn_of_contradictions(path, file, options, overrides):
+  """Warns of the overrides that differ from what the file says."""
+  known = overrides.keys() - {*file.guessed}
+  told = {k: v for k, v in file.options.items() if k in known}
+  completed = vit.options(vit.Model(**{**options, **told}))
+  for name in told:
+    if (got := options.get(name)) != (said := completed.get(name)):
+      logging.warning("%s=%r, not %r as %r says.", name, got, said, path)
 
 
 def _with_options(path, file, overrides):
