@@ -52,6 +52,8 @@ def reading(path: str) -> Iterator[None]:
   except ValueError as e:
     raise ValueError(described(path, e)) from e
   except Exception as e:
+    if is_shortage(e):
+      raise OSError(f"{path}: {e}") from e
     raise ValueError(
       f"{path} is damaged or hostile, or larger than the memory "
       f"({type(e).__name__}: {e}). Get it again from where it came."

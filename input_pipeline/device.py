@@ -1,7 +1,6 @@
 """Places host batches on devices as global arrays, ahead of the consumer."""
 
 import collections
-import contextlib
 import functools
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -66,11 +65,13 @@ def _place_all(batches, sharding, prefetch):
       ahead.append(submit())
       yield placed
   finally:
-    # If the garbage collector runs this, it may be in the thread to be joined.
-    with contextlib.suppress(RuntimeError):
+    try:
       pool.shutdown(cancel_futures=True)
-    if hasattr(batches, "close"):
-      batches.close()
+    except RuntimeError:
+      pass  # the garbage collector runs this in the pool's thread, in `batches`
+    else:
+      if hasattr(batches, "close"):
+        batches.close()
 
 
 def _place_next(batches, sharding):

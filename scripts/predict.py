@@ -7,7 +7,7 @@ The model is a run's, or any other checkpoint of a classifier. Pictures are
 prepared as for its evaluation. For each picture it prints the likeliest classes
 with their probabilities (independent ones, if a run's loss was sigmoid_xent),
 named by the run's class_names, or else numbered. --out writes the table as JSON
-or CSV, --picture draws the pictures as the model saw them.
+or CSV, --picture draws the pictures, at most 32, as the model saw them.
 """
 
 import os
@@ -31,15 +31,15 @@ BATCH_SIZE = 32
 def predict(
   checkpoint: str, paths: Sequence[str]
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Returns pictures as the model saw them, and probabilities.
+  """Returns some pictures as the model saw them, and probabilities of all.
 
   Args:
     checkpoint: of a classifier, see `vit.from_pretrained`.
     paths: of pictures.
 
   Returns:
-    (pictures, rows, cols, channels) in the model's range, and (pictures,
-    classes).
+    (first BATCH_SIZE pictures, rows, cols, channels) in the model's range, and
+    (pictures, classes).
 
   Raises:
     ValueError, OSError: there is no classifier, or no such picture.
@@ -51,15 +51,15 @@ def predict(
   model, variables, preprocess = vit.from_pretrained(checkpoint)
   if not model.num_classes:
     raise ValueError(f"{checkpoint} has no head, so it knows no classes.")
-  seen = images.prepare(paths, preprocess)
   loss = config.get("loss", "sigmoid_xent" if config else "softmax_xent")
   activation = jax.nn.sigmoid if loss == "sigmoid_xent" else jax.nn.softmax
   function = jax.jit(
     lambda variables, image: activation(model.apply(variables, image)[0])
   )
-  found = []
-  for begin in range(0, len(seen), BATCH_SIZE):
-    part = seen[begin : begin + BATCH_SIZE]
+  seen, found = None, []
+  for begin in range(0, max(len(paths), 1), BATCH_SIZE):
+    part = images.prepare(paths[begin : begin + BATCH_SIZE], preprocess)
+    seen = part if seen is None else seen
     rest = [(0, BATCH_SIZE - len(part))] + [(0, 0)] * (part.ndim - 1)
     found.append(function(variables, np.pad(part, rest))[: len(part)])
   result = np.concatenate(jax.device_get(found))
@@ -132,6 +132,7 @@ def main(argv: Sequence[str] | None = None):
 
 def _draw(path, seen, frame):
   matplotlib.use("agg")
+  frame = frame[: len(seen)]
   names = map(os.path.basename, frame["file"])
   shares = frame["probability 1"].map("{:.0%}".format)
   texts = map("{} {}\n{}".format, frame["class 1"], shares, names)

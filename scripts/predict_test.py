@@ -83,10 +83,12 @@ def test_a_checkpoint_of_no_run(run, tmp_path):
   kernel = np.random.default_rng(0).normal(size=flat["head/kernel"].shape)
   flat["head/kernel"] = np.float32(kernel)
   np.savez(tmp_path / "vit.npz", **flat)
-  paths = [*predict.pictures([str(run[1])])][:3]
+  paths = [*predict.pictures([str(run[1])])][:3] * 11
   seen, probabilities = predict.predict(str(tmp_path / "vit.npz"), paths)
-  want = model.apply({"params": trees.unflatten(flat)}, seen)[0]
-  np.testing.assert_allclose(probabilities, jax.nn.softmax(want), rtol=1e-5)
+  assert (len(seen), len(probabilities)) == (32, 33)
+  want = model.apply({"params": trees.unflatten(flat)}, seen[:3])[0]
+  for found in (probabilities[:3], probabilities[30:]):
+    np.testing.assert_allclose(found, jax.nn.softmax(want), rtol=1e-5)
   np.savez(tmp_path / "vit.npz", **flat | {"head/kernel": 1e38 * kernel})
   with pytest.raises(ValueError, match=r"vit.npz gives NaN"):
     predict.predict(str(tmp_path / "vit.npz"), paths)

@@ -170,9 +170,14 @@ def for_library(
     return {}, []
   resized = describe(pp)["resized"]
   say = {"timm": _as_timm, "transformers": _as_hugging_face}[library]
+  is_area = resized and resized["method"] == "area"
+  resized = {**resized, "method": "bilinear"} if is_area else resized
   if not resized or not (said := say(**resized)):
     note = f"{library} has no words for this model's preprocessing, {pp!r}: "
     return {}, [f"{note}its own is written."]
+  if is_area:
+    note = f"{library} has no method 'area', as in {pp!r}: bilinear is written."
+    return said, [note]
   if resized["antialias"]:
     return said, []
   return said, [

@@ -129,7 +129,6 @@ def test_written_for_others_and_read_again(resizing):
   "pp",
   [
     "decode|resize_small(8)|central_crop((8, 4))",
-    'decode|resize(8, method="area")',
     "decode|resize(8)|pad_to_shape((9, 9, 3))",
     "decode|resize_long(8)",
   ],
@@ -140,11 +139,18 @@ def test_what_others_cannot_say(pp):
   assert f"timm has no words for this model's preprocessing, {pp!r}" in note
 
 
-def test_others_antialias():
-  pp = "decode|resize(8)"
-  said, [note] = preprocessing.for_library(pp, "transformers")
-  assert said["size"] == {"height": 8, "width": 8}
-  assert note.startswith("transformers antialiases images")
+@pytest.mark.parametrize(
+  ("resizing", "text"),
+  [
+    ("resize(8)", "transformers antialiases images"),
+    ('resize(8, method="area")', "transformers has no method 'area'"),
+    ("resize_small(8)|central_crop(8)", "transformers has no method 'area'"),
+  ],
+)
+def test_others_antialias(resizing, text):
+  said, [note] = preprocessing.for_library(f"decode|{resizing}", "transformers")
+  assert said["resample"] == 2  # bilinear
+  assert note.startswith(text)
 
 
 @pytest.mark.parametrize(

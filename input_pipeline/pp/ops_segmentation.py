@@ -36,8 +36,8 @@ from dpn.input_pipeline.pp import lazy_image, op, ops_image, pixels
 from dpn.input_pipeline.pp import resize as resizing
 
 _FORMATS = ("PNG", "BMP", "TIFF")  # where ids survive
-# PNGs of 8 or 16 grey bits, and of 16-bit colours.
-_FOR_OPENCV = (b"\x08\x00", b"\x10\x00", b"\x10\x02", b"\x10\x06")
+# PNGs of 8 or 16 grey bits, and others of 16 bits.
+_FOR_OPENCV = (b"\x08\x00", b"\x10\x00", b"\x10\x02", b"\x10\x04", b"\x10\x06")
 _BOTH = ("image", "labels")
 _NUM_IDS = 2**16
 _CROPS = 10  # attempts at a crop that no single class dominates

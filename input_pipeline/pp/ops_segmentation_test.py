@@ -59,24 +59,27 @@ def _palette(ids):
 
 
 def _small_png(ids, bits):
-  """Returns a PNG of grey levels with two or four bits each."""
+  """Returns a PNG of two grey levels a row; those of 16 bits have alpha."""
   rows, cols = ids.shape
-  row = lambda x: sum(int(v) << (8 - bits * (i + 1)) for i, v in enumerate(x))
+  kind = 4 if bits == 16 else 0
+  few = lambda x: bytes([(x[0] << 8 - bits) + (x[1] << 8 - 2 * bits)])
+  row = (lambda x: struct.pack(">4H", x[0], 9, x[1], 9)) if kind else few
   pack = lambda value: struct.pack(">I", value)
   chunk = lambda kind, data: (
     pack(len(data)) + kind + data + pack(zlib.crc32(kind + data))
   )
-  header = pack(cols) + pack(rows) + bytes([bits, 0, 0, 0, 0])
-  data = zlib.compress(b"".join(bytes([0, row(x)]) for x in ids))
+  header = pack(cols) + pack(rows) + bytes([bits, kind, 0, 0, 0])
+  data = zlib.compress(b"".join(b"\0" + row(x) for x in ids.tolist()))
   chunks = ((b"IHDR", header), (b"IDAT", data), (b"IEND", b""))
   return b"\x89PNG\r\n\x1a\n" + b"".join(chunk(*c) for c in chunks)
 
 
-@pytest.mark.parametrize("bits", [2, 4])
-def test_label_maps_of_few_bits(bits):
-  ids = np.array([[0, 1], [2, 3]]) * (1 if bits == 2 else 5)
-  image = np.zeros((2, 2, 3), np.uint8)
-  found = _apply("decode_labels(16)", image=image, label=_small_png(ids, bits))
+@pytest.mark.parametrize(("bits", "step"), [(2, 1), (4, 5), (16, 256)])
+def test_label_maps_of_other_bits(bits, step):
+  ids = np.array([[0, 1], [2, 3]]) * step
+  image, label = np.zeros((2, 2, 3), np.uint8), _small_png(ids, bits)
+  ops = "decode_labels(999, ignore_label=999)"
+  found = _apply(ops, image=image, label=label)
   np.testing.assert_array_equal(found["labels"], ids)
 
 

@@ -199,7 +199,6 @@ def _resized(steps):
   return {
     "size": size,
     "crop": _pair(crop),
-    # The default, area, counts as bilinear: libraries have no such method.
-    "method": resize.given.get("method") or "bilinear",
+    "method": resize.args.get("method", "bilinear"),
     "antialias": resize.args.get("antialias", False),
   }

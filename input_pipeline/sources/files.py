@@ -218,7 +218,7 @@ def tar(path: str, split: str) -> FileSource:
   archive = os.path.join(root, f"{split}.tar")
   ids, files = _contents(archive)
   if not ids:
-    raise ValueError(f"No image in {archive}. Expected <class>/<file>.")
+    raise ValueError(f"No image in {archive}. Expected <class>/<file>, not hidden.")
   every = (_contents(os.path.join(root, x))[0] for x in archives)
   classes = {name.rpartition("/")[0] for names in every for name in names}
   name, labels = f"tar:{archive}", {}
@@ -302,7 +302,7 @@ def _examples(
     _check_end(file, archive.offset, end)
   for path, entry in entries.items():
     folder, base = os.path.split(path)
-    if os.path.basename(folder).startswith("."):
+    if any(name.startswith(".") for name in folder.split("/")):
       continue  # hidden, as .ipynb_checkpoints
     is_text = base.lower().endswith(".txt") and base[0] != "."
     is_example = is_text or image_files.is_image(base)

@@ -65,9 +65,9 @@ def _check_fails(kind, path, message, split="train", error=ValueError):
 @pytest.mark.parametrize("kind", ["folder", "tar", "./", "photos/train/"])
 def test_images_by_class(tmp_path, kind):
   files = {**_FILES, "dog/notes.txt": b"4", "dog/._a.jpg": b"5"}
-  files["dog/.ipynb_checkpoints/a.jpg"] = b"6"
+  files |= {"dog/.ipynb_checkpoints/a.jpg": b"6", ".trash/bird/b.jpg": b"7"}
   if kind == "folder":
-    _write(tmp_path / "train", {**files, ".git/x.jpg": b"7"})
+    _write(tmp_path / "train", files)
   else:
     prefix = "" if kind == "tar" else kind
     _write(tmp_path, {"train.tar": _archive(files, prefix)})

@@ -11,6 +11,7 @@ import pytest
 import tensorflow_datasets as tfds
 from sklearn import datasets as sklearn_datasets
 
+from dpn import damage
 from dpn.input_pipeline import conftest as testing
 from dpn.input_pipeline import sources
 
@@ -67,6 +68,20 @@ def test_tfds_splits_mean_what_tfds_says(data_dir, split):
   source = _open("tiny", split, data_dir=data_dir)
   assert [source[i] for i in range(len(source))] == list(expected)
   assert _all(source) == list(expected)
+
+
+def test_more_files_than_the_soft_limit_allows(data_dir):
+  resource = pytest.importorskip("resource", reason="not on Windows")
+  allowed = resource.getrlimit(resource.RLIMIT_NOFILE)
+  try:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (allowed[0] // 2, allowed[1]))
+    _open("tiny", data_dir=data_dir)
+    assert resource.getrlimit(resource.RLIMIT_NOFILE) == (allowed[1],) * 2
+  finally:
+    resource.setrlimit(resource.RLIMIT_NOFILE, allowed)
+  no_more = RuntimeError("open() failed: Too many open files")
+  with pytest.raises(OSError, match="x: open.. failed"), damage.reading("x"):
+    raise no_more  # as array_record has it; the data are not damaged
 
 
 def test_tfds_features_without_shortcut_are_parsed_by_tfds(tmp_path):
