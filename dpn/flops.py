@@ -139,6 +139,13 @@ def _convolution(eqn):
   return math.prod(kernel) // out_channels
 
 
-_CALLS = ("jit", "pjit", "closed_call", "checkpoint", "remat2")
+_CALLS = (
+  "jit",
+  "pjit",
+  "closed_call",
+  "checkpoint",
+  "remat2",
+  "custom_vjp_call",
+)
 # By operation: multiply-adds for each element of the result.
 _MULTIPLY_ADDS = {"dot_general": _dot, "conv_general_dilated": _convolution}

@@ -50,7 +50,15 @@ def test_vit_b16(scan, remat):
   assert got == 2 * (depth * block + n * 768 * width + width * 1000)
 
 
-@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit, jax.checkpoint])
+def _custom_vjp(f):
+  result = jax.custom_vjp(f)
+  result.defvjp(lambda *args: (f(*args), args), lambda args, _: args)
+  return result
+
+
+@pytest.mark.parametrize(
+  "wrap", [lambda f: f, jax.jit, jax.checkpoint, _custom_vjp]
+)
 def test_only_what_is_trained_has_gradients(wrap):
   dot = wrap(jnp.matmul)
   f = lambda x, a, b: dot(dot(x, a), b).sum()

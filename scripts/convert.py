@@ -7,9 +7,9 @@ parameter file of this code base, big_vision, timm, Hugging Face or vit-pytorch:
 .npz, .safetensors, or a folder with config.json and model.safetensors. Which of
 these it is, is recognized.
 
-DST is an .npz file for big_vision, else a .safetensors file. For timm and hf, a
-name without suffix makes a folder, with a config.json as well. DST must not
-exist yet.
+DST is an .npz file for big_vision and naflex_vit, else a .safetensors file. For
+ours, timm and hf, a name without suffix makes a folder, with a config.json for
+the latter two. DST must not exist yet.
 
 docs/checkpoints.md lists names, and what no library but this has a place for.
 """
@@ -24,7 +24,13 @@ from dpn import damage, errors
 from dpn.models import vit
 from dpn.scripts.conversion import folder, folding
 from dpn.scripts.results import output
-from dpn.weights import export, timm_vit, vit_params
+from dpn.weights import (
+  export,
+  positions,
+  preprocessing,
+  timm_vit,
+  vit_params,
+)
 from dpn.weights import resolution as resolutions
 
 
@@ -57,7 +63,24 @@ def convert(
     model, to, no_embed_class=no_embed_class, extra_modules=extra_modules
   )
   folder.write(target, exported, to, model)
-  return [*model.notes, *exported.notes, f"Wrote {target}."]
+  notes = [*model.notes, *exported.notes, *_of_another_size(model)]
+  return [*notes, f"Wrote {target}."]
+
+
+def _of_another_size(model):
+  """Returns a note if images become another size than there are positions."""
+  size = preprocessing.describe(model.pp)["size"]
+  patch, stem = model.patch[:2], model.options["stem"]
+  if not (size and model.grid) or (
+    model.grid == positions.in_patches(size, patch, stem)
+  ):
+    return []
+  px = size[0] if size[0] == size[1] else size
+  return [
+    f"Images are prepared in {px} px, but the positions are for "
+    f"{' × '.join(map(str, model.grid))} patches: each library resizes them in "
+    f"its own way. --resolution {px} does it as the source's library."
+  ]
 
 
 def read(

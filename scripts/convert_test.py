@@ -164,6 +164,8 @@ def test_resolution(tmp_path):
     assert json.loads(testing.metadata(target)["pp"]) == kept
     left_out = f"Left out, as it is for another size: {crop!r}." in notes
     assert left_out == (kept is None)
+  notes = convert.convert(path, str(tmp_path / "old.safetensors"), "ours")
+  assert any("--resolution 15 does it as the source's" in x for x in notes)
   new = safetensors.numpy.load_file(target)
   assert new["pos_embed"].shape == (1, 26, 8)
   grid = new["pos_embed"][0, 1:].reshape(5, 5, 8)

@@ -44,6 +44,7 @@ class Config(options.Options):
   """
 
   TRAINING_ONLY: ClassVar = ("dropout", "head_zeroinit")
+  SIZE: ClassVar = "config"
 
   width: int
   depth: int

@@ -132,6 +132,8 @@ def test_bad_input():
     bert.Model(num_heads=3, width=8)
   with pytest.raises(ValueError, match="Did you mean 'max_length'"):
     bert.Model(max_len=3)
+  with pytest.raises(ValueError, match="Unknown model option 'variant'"):
+    bert.Model(variant="B")
   model = bert.Model(**SMALL)
   long = np.zeros((1, 8), np.int32)
   with pytest.raises(ValueError, match="text has 8 tokens, but BERT has"):

@@ -167,12 +167,7 @@ class Config(options.Options):
       if not 0 <= (rate := getattr(self, key)) < 1:
         raise ValueError(f"{key} must be from 0 to below 1, got {rate}.")
     for choice in ("norm", "qk_norm", "v_norm"):
-      found = self.bind(choice).func
-      if not (isinstance(found, type) and issubclass(found, norms.Normalizer)):
-        raise ValueError(
-          f"{choice}={getattr(self, choice)!r} is {found!r}, expected a "
-          "subclass of norms.Normalizer."
-        )
+      norms.find(choice, getattr(self, choice), self.CHOICES[choice])
     attention.check(self)
     bind_blocks(self)
 

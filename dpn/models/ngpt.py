@@ -35,13 +35,14 @@ import jax.numpy as jnp
 
 from dpn.models import attention, dropout, encoder, init, norms, stem
 from dpn.models.norms.base import along_width
+from dpn.models.norms.stateless import reciprocal
 
 
 def unit(x, axis=-1):
   """Returns x / ‖x‖ along an axis, in x's type; 0 for 0."""
   wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
   square = jnp.square(wide).sum(axis, keepdims=True)
-  return (wide * jax.lax.rsqrt(jnp.maximum(square, 1e-24))).astype(x.dtype)
+  return (wide * reciprocal(square, 1e-12)).astype(x.dtype)
 
 
 class Unit(norms.Normalizer):

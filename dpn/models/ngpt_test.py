@@ -81,6 +81,11 @@ def test_logits_and_all_gradients(golden, precision):
   precision.check(vectors, "", run)
 
 
+def test_a_token_of_zeros_passes_no_gradient_on():
+  gradient = jax.grad(lambda x: ngpt.unit(x)[0])(jnp.zeros(4))
+  np.testing.assert_array_equal(gradient, 0)
+
+
 def test_projection_leaves_what_has_length_1():
   kw = TINY | {"scan": True, "pool_type": "tok"}
   model = vit.Model(5, **kw, **OPTIONS)

@@ -6,11 +6,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpn.models import norms, vit
+from dpn.models import norms, stem, vit
 
 SMALL = {"width": 16, "depth": 1, "num_heads": 2, "patch_size": (4, 4)}
 IMAGE = np.zeros((2, 8, 8, 3), np.float32)
 DICTIONARY = {"ln0": "layernorm"}
+OF_A_FUNCTION = stem.StemLN(ln0=f"{__name__}:function")
 
 
 def narrow(image, ln0, ln1, config):
@@ -56,6 +57,7 @@ def shapes(**options):
     ("block_ln", "function", "called without arguments; got TypeError"),
     ("block_ln", "nothing", "returns a Placement.*got None"),
     ("stem_ln", "DICTIONARY", "expected a StemLN"),
+    ("stem_ln", "OF_A_FUNCTION", "expected a subclass of norms.Normalizer"),
   ],
 )
 def test_refused(option, own, message):

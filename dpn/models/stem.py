@@ -63,7 +63,7 @@ def get_ln(stem_ln: str) -> StemLN:
   if not isinstance(spec, StemLN):
     raise ValueError(f"stem_ln={stem_ln!r} is {spec!r}, expected a StemLN.")
   for norm in filter(None, (spec.ln0, spec.ln1)):
-    if not registry.lookup("norm", norm, norms.NORMS).PER_TOKEN:
+    if not norms.find(f"stem_ln={stem_ln!r}: norm", norm).PER_TOKEN:
       raise ValueError(
         f"stem_ln={stem_ln!r} has {norm!r}, whose statistics are not per token."
         " The stem takes layernorm, rmsnorm, scalenorm and the like."

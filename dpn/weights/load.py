@@ -98,7 +98,8 @@ def load_variables(
       + "\n".join([table, *map(str, differences), advice])
     )
   metadata.check(path, file, differences, differing, _listed(dont_check))
-  _check_finite(path, {k: loaded[k] for k in wanted.keys() - kept}, wanted)
+  taken = {k: loaded[k] for k in wanted.keys() - kept}
+  _check_finite(path, taken, wanted, advice is None)
   _tell(path, metadata.assumed(file, options), resized, tell)
   result = {
     name: leaf if name in kept else loaded[name].astype(leaf.dtype)
@@ -190,10 +191,12 @@ def _load_tower(name, found, variables, kw):
   try:
     return load_variables(found, variables, **kw)
   except ValueError as e:
-    if " dont_load=" not in str(e):
-      raise
-    setting = f"config.model_load.{name}_load_kw.dont_load"
-    raise ValueError(f"{e} Here dont_load is {setting}.") from e
+    section = {"img": "image", "txt": "text"}.get(name, name)
+    text = str(e).replace("config.model.", f"config.model.{section}.")
+    if " dont_load=" in text:
+      setting = f"config.model_load.{name}_load_kw.dont_load"
+      text += f" Here dont_load is {setting}."
+    raise ValueError(text) from e
 
 
 def _tell(path, assumed, resized, tell):
@@ -219,7 +222,7 @@ def _as_written(file, flat):
   return dataclasses.replace(file, options=learned)
 
 
-def _check_finite(path, arrays, wanted):
+def _check_finite(path, arrays, wanted, may_skip):
   """Raises ValueError if an array holds a NaN, an infinity, or integers.
 
   Integers are fine where `wanted` has them, as in a norm's counter of steps.
@@ -228,10 +231,10 @@ def _check_finite(path, arrays, wanted):
     whole = x.dtype.kind in "biu" and wanted[name].dtype.kind not in "biu"
     if whole or not np.isfinite(np.asarray(x, np.float32)).all():
       kind = x.dtype if whole else "NaN or infinity"
+      skip = f" Or, to do without it, set dont_load=[{re.escape(name)!r}]."
       raise ValueError(
         f"{path!r}: {name!r} holds {kind}, so its run diverged, or the file is "
-        "damaged or quantized. Give another or an earlier checkpoint; or, "
-        f"to do without this array, set dont_load=[{re.escape(name)!r}]."
+        f"damaged or quantized. Give another checkpoint.{skip * may_skip}"
       )
 
 

@@ -157,7 +157,8 @@ def differences(
     and not agree(here[name], value)
     # For other options that are None, names of parameters tell.
     and (value is not None or name == "cls_blocks")
-    and not (name == "layer_scale" and here[name])  # an initial value only
+    # An initial value only, and other libraries' may be in the layers before.
+    and not (name == "layer_scale" and (here[name] or file.layout != "ours"))
   ]
   if file.pixels and pixels and not file.pixels.close_to(pixels):
     result.append(Difference(PIXELS, file.pixels, pixels))

@@ -1,5 +1,6 @@
 """What files say about themselves, and what is made of it."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -226,6 +227,7 @@ def test_options_without_parameters(option, there, here):
 def test_where_parameters_start_is_no_difference():
   file = metadata.ModelMetadata("ours", {"layer_scale": 1e-4})
   check(file, vit.Model(3, **SIZE, layer_scale=1e-5))
+  check(dataclasses.replace(file, layout="timm"), vit.Model(3, **SIZE))
   with pytest.raises(ValueError, match="0001 in the file, None in the model"):
     check(file, vit.Model(3, **SIZE))
 

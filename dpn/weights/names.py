@@ -329,6 +329,6 @@ def patch_of(pixels: int, size: Sequence[int] | None) -> tuple[int, int, int]:
     raise ValueError(
       f"its patches have {pixels} numbers, which are no "
       f"{'square' if size is None else tuple(size)} of 3 or 1 channels. Give "
-      "the patches' rows and columns: --set patch_size=[8,4]."
+      "the patches' rows and columns: convert it with --set patch_size=[8,4]."
     )
   return found[0]

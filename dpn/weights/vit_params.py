@@ -287,8 +287,9 @@ def _inferred(arrays, file, told):
   if not options["num_heads"]:
     raise ValueError(
       "it does not say how many attention heads there are, and no known "
-      "variant has its size. Add --set num_heads=…, which must be right: with "
-      "another number it is another function; or timm's --arch NAME."
+      "variant has its size. Convert the file with --set num_heads=…, or give "
+      "from_pretrained num_heads=…, which must be right: with another number "
+      "it is another function; or timm's name of it, arch."
     )
   if options["head_dim"] and not heads:
     options["head_dim"] //= options["num_heads"]

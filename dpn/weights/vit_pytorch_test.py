@@ -219,7 +219,7 @@ def test_a_class_token_of_older_releases(tmp_path):
     ),
     (
       {"transformer.layers.0.0.to_qkv.weight": (72, 8)},
-      r"how many attention heads.*--set num_heads=",
+      r"how many attention heads.*--set num_heads=…, or.*from_pretrained num_",
     ),
     ({"register_tokens": (4, 8)}, r"register_tokens +- +\(4, 8\) +unexpected"),
   ],

@@ -22,8 +22,8 @@
 `splits` has the grammar of splits. Folders, archives and pairs are sorted, and
 manifests and Parquet may be, so their slices are cut from a random order that
 is always the same; it is also the order in which scripts.prepare_data writes.
-`subset_seed` draws an order for the slices of any source: its first 1/16 is part
-of its first 1/8. 0 draws the one above.
+`subset_seed` draws an order for the slices of any source: its first 1/16 is in
+its first 1/8. 0 draws the one above.
 
 Encoded images stay bytes; the ops `decode` and `decode_labels` read them.
 """

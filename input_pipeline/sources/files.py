@@ -218,7 +218,9 @@ def tar(path: str, split: str) -> FileSource:
   archive = os.path.join(root, f"{split}.tar")
   ids, files = _contents(archive)
   if not ids:
-    raise ValueError(f"No image in {archive}. Expected <class>/<file>, not hidden.")
+    raise ValueError(
+      f"No image in {archive}. Expected <class>/<file>, not hidden."
+    )
   every = (_contents(os.path.join(root, x))[0] for x in archives)
   classes = {name.rpartition("/")[0] for names in every for name in names}
   name, labels = f"tar:{archive}", {}

@@ -80,7 +80,7 @@ def test_more_files_than_the_soft_limit_allows(data_dir):
   finally:
     resource.setrlimit(resource.RLIMIT_NOFILE, allowed)
   no_more = RuntimeError("open() failed: Too many open files")
-  with pytest.raises(OSError, match="x: open.. failed"), damage.reading("x"):
+  with pytest.raises(OSError, match="x: open"), damage.reading("x"):
     raise no_more  # as array_record has it; the data are not damaged
 
 

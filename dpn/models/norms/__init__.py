@@ -20,7 +20,15 @@ from dpn.models.norms import (
 )
 from dpn.models.norms.base import Normalizer, TokenGrid
 
-__all__ = ["NORMS", "QK_NORMS", "Normalizer", "TokenGrid", "epsilon", "make"]
+__all__ = [
+  "NORMS",
+  "QK_NORMS",
+  "Normalizer",
+  "TokenGrid",
+  "epsilon",
+  "find",
+  "make",
+]
 
 NORMS = {
   "none": stateless.NoNorm,
@@ -55,6 +63,21 @@ QK_NORMS = {
   "scalenorm": stateless.ScaleNorm,
   "l2": stateless.L2Norm,
 }
+
+
+def find(option: str, norm: str, known=NORMS) -> type[Normalizer]:
+  """Returns the class that the value of an option names.
+
+  Raises:
+    ValueError: it is neither `known` nor the import path of such a class.
+  """
+  found = registry.lookup(option, norm, known)
+  if not (isinstance(found, type) and issubclass(found, Normalizer)):
+    raise ValueError(
+      f"{option}={norm!r} is {found!r}, expected a subclass of "
+      "norms.Normalizer."
+    )
+  return found
 
 
 def make(

@@ -148,7 +148,7 @@ class CenterNorm(Normalizer):
     return self.scale_and_bias(y, width / max(width - 1, 1))
 
 
-def _reciprocal(square, eps):
+def reciprocal(square, eps):
   """Returns 1 / max(root, eps), or 0 where the root is 0.
 
   So vectors of zeros stay zeros and pass no gradient on: it would be 1 / eps
@@ -172,7 +172,7 @@ class ScaleNorm(Normalizer):
   def __call__(self, x, train=False):
     x = self.upcast(x)
     square = jnp.square(x).sum(axis=-1, keepdims=True)
-    multiplier = _reciprocal(square, self.eps)
+    multiplier = reciprocal(square, self.eps)
     init = nn.initializers.constant(x.shape[-1] ** 0.5)
     return self.cast(self.scale(x, multiplier, init, self.g == "scalar"))
 
@@ -190,7 +190,7 @@ class L2Norm(Normalizer):
   @nn.compact
   def __call__(self, x, train=False):
     x, (*batch, heads, d) = self.upcast(x), x.shape
-    multiplier = _reciprocal(jnp.square(x).sum(-1, keepdims=True), self.eps)
+    multiplier = reciprocal(jnp.square(x).sum(-1, keepdims=True), self.eps)
     init = nn.initializers.constant(d**-0.5)
     scale = self.param("scale", init, (heads, d))
     scale = scale.reshape((1,) * len(batch) + (heads, d))
