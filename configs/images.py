@@ -61,9 +61,8 @@ def get_config(arg):
     "model_load": {"dont_load": ("(head|pre_logits)/.*",), "dont_check": ()},
   }
   options = {
-    "pool_type": "tok" if arg.init else "gap",
     "scan": True,  # compiles in half the time
-    **model,
+    **(model or {"pool_type": "tok" if arg.init else "gap"}),
     **({"variant": arg.variant} if arg.variant else {}),
   }
   own = options.pop("stem_ln", None)  # the default of the argument

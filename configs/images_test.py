@@ -59,6 +59,7 @@ def test_a_runs_resolution_and_stem(tmp_path, pp, given, expected):
   config = images.get_config(arg + given)
   assert f"inception_crop({expected})" in config.input.pp
   assert (config.model.variant, config.model.stem_ln) == ("Ti/16", "dpn")
+  assert "pool_type" not in config.model  # nor in the run's: the model's own
   # One word for both options; another stem that is asked for replaces both.
   model |= {"stem": "patch_stats", "stem_kw": {"statistics": "mean"}}
   file.write_text(json.dumps(run))

@@ -59,6 +59,11 @@ def embed(config, splits: Sequence[str], ops: str, out: str):
     raise ValueError("config.model_init is missing: whose embeddings are they?")
   mesh = sharding.make_mesh(config.get("mesh") or [("data", -1)])
   task = dpn.tasks.make(config)
+  if "img" not in task.towers:
+    raise ValueError(
+      f"config.task={config.get('task', 'classification')!r} has no tower of "
+      "images, as contrastive has. Give a config such as configs/lit.py."
+    )
   variables = restore.load_file(
     config.model_init,
     task,

@@ -10,7 +10,7 @@ from dpn import metrics, trees
 from dpn.configs import common, mini_lit
 from dpn.models import vit
 from dpn.scripts import embed_images
-from dpn.trainers import loop
+from dpn.trainers import conftest, loop
 from dpn.weights import files, metadata, pixels
 
 SMALL = {"width": 16, "depth": 1, "mlp_dim": 16, "num_heads": 2}
@@ -110,3 +110,6 @@ def test_without_evaluators(monkeypatch):
 def test_what_cannot_be(split, ops, message):
   with pytest.raises(ValueError, match=message):
     embed_images.embed(_config(""), [split], ops, "unused")
+  classifier = conftest.tiny_config(model_init="unused")
+  with pytest.raises(ValueError, match="classification' has no tower"):
+    embed_images.embed(classifier, ["train"], "", "unused")

@@ -12,7 +12,7 @@ import safetensors.numpy
 
 from dpn import metrics
 from dpn.input_pipeline import pp
-from dpn.scripts import evaluate
+from dpn.scripts import convert, evaluate
 from dpn.scripts.evaluation import checkpoints
 from dpn.trainers import conftest, loop
 
@@ -61,7 +61,7 @@ def test_another_loader_is_warned_about(run, tmp_path, caplog):
   for path in (folder, folder / "checkpoints", tmp_path):
     if path == tmp_path:  # the parameters alone
       path = tmp_path / "params.safetensors"
-      path.write_bytes((folder / path.name).read_bytes())
+      convert.convert(str(folder), str(path), "ours")
     changed = config.copy_and_resolve_references()
     checkpoints.prepare(changed, str(path), ["test"])
     assert "loader" not in caplog.text

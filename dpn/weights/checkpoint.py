@@ -324,7 +324,7 @@ def _only_variables(saved):
   """Returns what to load of a train state: NumPy arrays, or `...` to skip."""
   load = lambda x: np.empty(x.shape, x.dtype)
   skip = lambda _: ...
-  kept = ("params", "model_state", "ema")
+  kept = ("ema" if saved.get("ema") else "params", "model_state")
   return {
     name: jax.tree.map(load if name in kept else skip, part)
     for name, part in saved.items()

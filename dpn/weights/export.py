@@ -367,6 +367,7 @@ def _mean_and_std(model):
 
 
 def _metadata(model, layout="ours", **more):
+  more |= {metadata.LOADER: dict(model.loader)} if model.loader else {}
   return metadata.metadata(
     model.options, model.pixels, layout, pp=model.pp, **more
   )

@@ -121,6 +121,7 @@ NO_TANH = r"rep_size=True \(only False\).*--to ours.*thing\.$"
       for to, stem_ln in (("timm", "dpn"), ("timm", "pre"), ("hf", "post"))
     ),
     ("timm", {**POOLED, **RMSNORM}, "pool_norm=True"),
+    ("timm", {**RMSNORM, "pool_type": "map"}, "pool_type='map'"),
     (
       "timm",
       {**POOLED, **PLAIN, "pool_type": "map", "norm_kw": {"eps": 1e-3}},

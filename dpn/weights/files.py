@@ -195,10 +195,11 @@ def to_bytes(
   header = json.loads(data[8:start])
   header["__metadata__"] = dict(sorted(metadata.items()))
   header["__metadata__"].pop(_CRC, None)
-  header["__metadata__"][_CRC] = _checksum(header, data[start:])
+  rest = memoryview(data)[start:]
+  header["__metadata__"][_CRC] = _checksum(header, rest)
   text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
   header = text.ljust(-(-len(text) // 8) * 8)
-  return len(header).to_bytes(8, "little") + header + data[start:]
+  return b"".join([len(header).to_bytes(8, "little"), header, rest])
 
 
 def save_params(

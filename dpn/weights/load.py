@@ -102,7 +102,7 @@ def load_variables(
   _check_finite(path, taken, wanted, advice is None)
   _tell(path, metadata.assumed(file, options), resized, tell)
   result = {
-    name: leaf if name in kept else loaded[name].astype(leaf.dtype)
+    name: leaf if name in kept else loaded[name].astype(leaf.dtype, copy=False)
     for name, leaf in wanted.items()
   }
   return {**variables, **files.unflatten(result)}

@@ -116,6 +116,7 @@ KINDS = {
     {
       **{**_KIND, "stem_ln": ["post_rmsnorm"], "norm": ["rmsnorm"]},
       **{"mlp": ["swiglu"], "final_norm": ["norm"], "qk_norm": ["none"]},
+      "pool_type": ["tok", "gap"],
     },
     NAMES.biases[1:],
     (".mlp.fc1.", ".mlp.fc1_x."),

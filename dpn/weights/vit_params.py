@@ -42,6 +42,7 @@ class VitParams:
     image_shape: (1, rows, cols, channels) of an image with which a model has
       these arrays; its grid may be another with as many patches.
     resizing: how its positions are resized, see `positions.resize_grid`.
+    loader: what made the images, see `metadata.ModelMetadata`.
   """
 
   arrays: Mapping[str, np.ndarray]
@@ -54,6 +55,7 @@ class VitParams:
   grid: tuple[int, int] | None
   image_shape: tuple[int, int, int, int]
   resizing: str = "corners"
+  loader: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
   @property
   def cls_row(self) -> bool:
@@ -117,6 +119,7 @@ def read(
   return VitParams(
     *(arrays, options, file.pixels, file.pp, assumed, tuple(notes)),
     *(patch, grid, image_shape, positions.of_library(file, options)),
+    loader=file.loader,
   )
 
 
