@@ -40,7 +40,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from dpn import errors, lamb, muon, registry, schedules, trees
+from dpn import errors, lamb, muon, registry, schedules, schema, trees
 
 
 def make(
@@ -70,6 +70,9 @@ def make(
       schedule_txs.append(optax.masked(optax.scale_by_schedule(fn), mask))
   kw = config.get("optax") or {}
   try:
+    for key, default in _PATTERNS.get(config.get("optax_name"), {}).items():
+      patterns = [kw.get(key, default)]
+      trees.masks(params, patterns, f"config.optax.{key}")  # warns
     optimizer = _optimizer(config.get("optax_name"), kw)
   except TypeError as e:  # of arguments of a wrong type
     raise ValueError(f"config.optax={dict(kw)}: {e}") from e
@@ -172,11 +175,15 @@ def _entries(config, key):
   if key == "schedule" and not isinstance(entries, (list, tuple)):
     entries = [(".*", entries)]
   entries = default if entries is None else entries
-  if isinstance(entries, str) or any(len(entry) != 2 for entry in entries):
+  if isinstance(entries, str) or not all(map(_is_pair, entries)):
     raise ValueError(
       f"config.{key} is {entries!r}, expected a list of (pattern, value)."
     )
   return entries
+
+
+def _is_pair(entry) -> bool:
+  return isinstance(entry, list | tuple) and len(entry) == 2
 
 
 def _masked(config, params, key):
@@ -208,6 +215,7 @@ def _schedules(config, params):
 def _optimizer(name, kw):
   """Returns the gradient transformation `name`, made with arguments `kw`."""
   name = name or ""
+  schema.check("config", "optax_name", name, str)
   if ":" in name:
     make_tx = registry.import_path("config.optax_name", name)
   else:
@@ -256,9 +264,9 @@ def _optimizer(name, kw):
 
 def _check_sign(name, tx):
   """Raises ValueError if the first update of a transformation descends."""
-  params = {"kernel": jnp.ones((2, 2))}
+  params = {"encoderblock_0": {"Dense_0": {"kernel": jnp.ones((2, 2))}}}
   updates, _ = tx.update(params, tx.init(params), params)
-  if jnp.sum(updates["kernel"]) < 0:
+  if sum(map(jnp.sum, jax.tree.leaves(updates))) < 0:
     raise ValueError(
       f"config.optax_name {name!r} returns updates against the gradient, as"
       " with a learning rate in it; config.lr would turn them round, and the"
@@ -331,4 +339,9 @@ OPTIMIZERS = {
   "big_vision.sgd": optax.identity,
   "scale_by_lamb": lamb.scale_by_lamb,
   "scale_by_muon": muon.scale_by_muon,
+}
+# Arguments that choose parameters; others get Adam.
+_PATTERNS = {
+  "scale_by_lamb": {"kernels": lamb.KERNELS},
+  "scale_by_muon": {"matrices": muon.MATRICES},
 }

@@ -335,6 +335,12 @@ def test_scanned_blocks_train_like_separate_ones():
   [
     ({"lr": None}, "config.lr is missing"),
     ({"optax_name": None}, "Unknown config.optax_name ''"),
+    ({"optax_name": 3}, "optax_name must be of type str, got 3"),
+    (
+      {"optax_name": "scale_by_muon", "optax": {"matrices": "("}},
+      r"config.optax.matrices: got '\(', expected a regular",
+    ),
+    ({"schedule": {"end": "a", "decay_type": "linear"}}, "end must be of type"),
     ({"optax_name": "scale_by_adm"}, "Did you mean 'scale_by_adam'"),
     ({"optax_name": "momentum_hp"}, "Did you mean 'big_vision.momentum_hp'"),
     ({"optax_name": "scale_by_"}, "scale_by_param_block_rms, scale_by_radam"),
@@ -356,6 +362,7 @@ def test_scanned_blocks_train_like_separate_ones():
       "config.schedule has 'cosine', expected arguments",
     ),
     ({"lr_mults": ["a"]}, r"lr_mults is \['a'\], expected a list of \(patt"),
+    ({"schedule": [1]}, r"schedule is \[1\], expected a list of \(pattern"),
     ({"wd": 1.0, "wd_mults": [("(", 1)]}, r"config.wd_mults: got '\('"),
     (
       {"schedule": [("Dense_0/.*", {})]},
@@ -394,6 +401,14 @@ def test_errors(change, message, tmp_path, monkeypatch):
   monkeypatch.syspath_prepend(tmp_path)
   with pytest.raises(ValueError, match=message):
     optim.make(SGD | change, _params(), **SIZES)
+
+
+def test_patterns_of_muon(caplog):
+  for pattern in (".*kernel", "neither"):
+    options = {"optax_name": "scale_by_muon", "optax": {"matrices": pattern}}
+    optim.make(SGD | options, _params(), **SIZES)
+  [message] = caplog.messages
+  assert message.startswith("config.optax.matrices: nothing belongs to 'neith")
 
 
 def test_everything_can_be_frozen():

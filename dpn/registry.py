@@ -72,7 +72,8 @@ def _modules(value: Any, *keys: str) -> Iterator[tuple[tuple[str, ...], str]]:
   if hasattr(value, "items"):
     for name, part in value.items():
       yield from _modules(part, *keys, *str(name).split("."))
-      if keys == ("evals",) and "type" not in (part or ()):  # the name is it
+      has_type = hasattr(part, "items") and "type" in part
+      if keys == ("evals",) and not has_type:  # the name is it
         yield from _modules(name, *keys, str(name), "type")
   elif isinstance(value, list | tuple):
     for part in value:

@@ -4,7 +4,8 @@ Both behave as in big_vision, so its configs give the same numbers.
 """
 
 import inspect
-from collections.abc import Callable, Mapping
+import typing
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -82,24 +83,33 @@ class Clock(NamedTuple):
   progress: jax.Array  # (), of the decay: 0 in warmup, 1 at the decay's end
 
 
-def _cosine(peak, clock, *, end=0.0):
+def _cosine(peak, clock, *, end: float = 0.0):
   """Decays from `peak` to `end` along half a cosine."""
   return end + (peak - end) * 0.5 * (1.0 + jnp.cos(jnp.pi * clock.progress))
 
 
-def _polynomial(peak, clock, *, power=1, end=None, linear_end=0):
+def _polynomial(
+  peak,
+  clock,
+  *,
+  power: float = 1,
+  end: float | None = None,
+  linear_end: float = 0,
+):
   """Decays from `peak` to `end`, or to its alias `linear_end`."""
   end = linear_end if end is None else end
   return end + (peak - end) * (1.0 - clock.progress) ** power
 
 
-def _rsqrt(peak, clock, *, timescale=10_000, shift=0):
+def _rsqrt(peak, clock, *, timescale: float = 10_000, shift: float = 0):
   """Decays as 1/sqrt(1 + t / timescale), t being `shift` when warmup ends."""
   since = jnp.maximum(clock.since_warmup, 0)
   return peak / jnp.sqrt(1 + (since + shift) / timescale)
 
 
-def _stair(peak, clock, *, steps=(), mults=()):
+def _stair(
+  peak, clock, *, steps: Sequence[int] = (), mults: Sequence[float] = ()
+):
   """Multiplies `peak` by `mults[i]` from step `steps[i]` on."""
   stair = jnp.sum(clock.step >= jnp.asarray(steps, jnp.int32))
   return peak * jnp.asarray((1.0, *mults), jnp.float32)[stair]
@@ -144,6 +154,8 @@ def learning_rate(
   does: after a warmup to `base` the rate drops to where the decay is by then.
   """
   decay = registry.lookup("decay_type", decay_type, DECAYS)
+  for key, value in {"base": base, "warmup_start": warmup_start}.items():
+    schema.check("schedule", key, value, float)
   sizes = {"batch_size": batch_size, "data_size": data_size}
   sizes["total_steps"] = total_steps
   if decay_in_warmup and decay in (_rsqrt, _stair):
@@ -189,8 +201,10 @@ def _arguments(decay_type, decay, kw, sizes):
   known = own + [
     f"{name}_{unit}" for name in durations + of_decay for unit in UNITS
   ]
-  for key in kw:
+  hints = typing.get_type_hints(decay)
+  for key, value in kw.items():
     errors.check_known(f"argument of the {decay_type!r} schedule", key, known)
+    schema.check("schedule", key, value, hints.get(key, Any))
   lengths = {name: steps(name, kw, default=0, **sizes) for name in durations}
   warmup, hold, cooldown = (lengths[name] for name in durations[:3])
   # Runs of 0 and 1 steps, for evaluation and debugging, keep their config.

@@ -72,6 +72,8 @@ def _fits(value, hint) -> bool:
   origin, args = typing.get_origin(hint), typing.get_args(hint)
   if origin in _UNIONS:
     return any(_fits(value, option) for option in args)
+  if origin is typing.Literal:
+    return value in args
   if typing.is_typeddict(hint) or (origin or hint) in (dict, Mapping):
     return _is_mapping(value)
   if origin is tuple and ... not in args:

@@ -42,6 +42,9 @@ def test_what_fits_is_returned(tmp_path):
   assert _read(tmp_path, GOOD) == GOOD
   assert _read(tmp_path, {}) == {}
   assert _read(tmp_path, [1, 2.5], list[float]) == [1, 2.5]
+  assert _read(tmp_path, "null", Literal["a", "b"] | None) is None
+  with pytest.raises(ValueError, match=r"of type Literal\['a', 'b'\] or None"):
+    _read(tmp_path, '"c"', Literal["a", "b"] | None)
 
 
 @pytest.mark.parametrize(

@@ -30,10 +30,12 @@ _COMMENT = re.compile(r"^  (\w+): .*  # (.+)$", re.MULTILINE)
 _INTRO = """# Config fields
 
 Written by `python -m scripts.config_reference -o docs/config.md` from the code;
-a test compares the two. Keys, names and defaults are big_vision's where it has
-them. An unknown key is an error that names the nearest known one. What may be
-an import path of your own, `package.module:attribute`, is in
-[extending.md](extending.md).
+a test compares the two. Keys and names are big_vision's where it has them, and
+so are the defaults of models, optimizers and schedules; but evaluators skip
+step 0 unless `skip_first` is False, and without a `ckpt` period there are
+checkpoints all the same. An unknown key is an error that names the nearest
+known one. What may be an import path of your own, `package.module:attribute`,
+is in [extending.md](extending.md).
 """
 
 

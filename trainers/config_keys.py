@@ -60,7 +60,8 @@ MODEL_LOAD = {
 }
 # The types of some keys; the code that reads a key checks the others.
 TYPES = {
-  **dict.fromkeys(("seed", "num_classes", "ignore_label"), int | None),
+  "seed": int,
+  **dict.fromkeys(("num_classes", "ignore_label"), int | None),
   **dict.fromkeys(("init_head_bias", "lr", "wd", "ema_decay"), float | None),
   **dict.fromkeys(("grad_accum", "prefetch_to_device"), int | None),
   **dict.fromkeys(("strict_evals", "deterministic"), bool | None),
@@ -93,7 +94,8 @@ def check(config: Mapping) -> list[str]:
   if not config.get("input"):
     raise ValueError("config.input is missing.")
   for key, hint in TYPES.items():
-    schema.check("config", key, config.get(key), hint)
+    if key in config:
+      schema.check("config", key, config[key], hint)
   for key in ("prefetch_to_device", "ckpt_timeout"):
     if not (config.get(key) is None or config[key] > 0):
       raise ValueError(f"config.{key} must be above 0, got {config[key]!r}.")

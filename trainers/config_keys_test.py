@@ -40,6 +40,8 @@ def test_keys_without_a_meaning_are_noted():
   config = {"input": {"a": 1}, "model_init": "x.npz", "resume": "W"}
   [note] = config_keys.check(config)
   assert note.startswith("config.model_init is not used: config.resume")
+  with pytest.raises(ValueError, match="seed must be of type int, got None"):
+    config_keys.check({**config, "seed": None})
 
 
 def _literals():

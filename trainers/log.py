@@ -131,6 +131,7 @@ def totals(rows: Sequence[Mapping[str, float]]) -> dict[str, float | None]:
   """Returns what a run took as a whole, from the rows of timing.jsonl.
 
   images_per_sec, mfu (in [0, 1]) and memory are medians; None means unknown.
+  Steps that were repeated after a kill count in core_hours alone.
   """
 
   def median(name):
