@@ -70,10 +70,11 @@ def make(
       schedule_txs.append(optax.masked(optax.scale_by_schedule(fn), mask))
   kw = config.get("optax") or {}
   try:
-    for key, default in _PATTERNS.get(config.get("optax_name"), {}).items():
+    name = config.get("optax_name") or ""
+    for key, default in _PATTERNS.get(name, {}).items():
       patterns = [kw.get(key, default)]
       trees.masks(params, patterns, f"config.optax.{key}")  # warns
-    optimizer = _optimizer(config.get("optax_name"), kw)
+    optimizer = _optimizer(name, kw)
   except TypeError as e:  # of arguments of a wrong type
     raise ValueError(f"config.optax={dict(kw)}: {e}") from e
   lr_mults = _masked(config, params, "lr_mults")
@@ -175,15 +176,12 @@ def _entries(config, key):
   if key == "schedule" and not isinstance(entries, (list, tuple)):
     entries = [(".*", entries)]
   entries = default if entries is None else entries
-  if isinstance(entries, str) or not all(map(_is_pair, entries)):
+  is_pair = lambda x: isinstance(x, list | tuple) and len(x) == 2
+  if isinstance(entries, str) or not all(map(is_pair, entries)):
     raise ValueError(
       f"config.{key} is {entries!r}, expected a list of (pattern, value)."
     )
   return entries
-
-
-def _is_pair(entry) -> bool:
-  return isinstance(entry, list | tuple) and len(entry) == 2
 
 
 def _masked(config, params, key):
@@ -214,7 +212,6 @@ def _schedules(config, params):
 
 def _optimizer(name, kw):
   """Returns the gradient transformation `name`, made with arguments `kw`."""
-  name = name or ""
   schema.check("config", "optax_name", name, str)
   if ":" in name:
     make_tx = registry.import_path("config.optax_name", name)

@@ -7,14 +7,11 @@ authors' code, not their Equation 1.
 """
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-
-from dpn.models import init
 
 _SHARED = {
   "width": 256,
@@ -51,15 +48,8 @@ def conv(image, ln0, ln1, config, *, kernel_size: int = 3, num_layers: int = 1):
   There are no patches, so `ln0` is not used. Arguments as in `stem.patch`;
   options as in `ConvEmbedding`.
   """
-  x = ConvEmbedding(
-    config.width,
-    kernel_size,
-    num_layers,
-    kernel_init=config.inits.embedding,
-    dtype=config.dtype,
-    name="embedding",
-  )(image)  # (batch, rows / p, cols / p, width), see `token_pixels`
-  return ln1(x)
+  embed = ConvEmbedding(config, kernel_size, num_layers, name="embedding")
+  return ln1(embed(image))  # (batch, rows / p, cols / p, width), `token_pixels`
 
 
 def stride(kernel_size: int) -> int:
@@ -86,24 +76,22 @@ class ConvEmbedding(nn.Module):
 
   HIDDEN = 64
 
-  width: int
+  config: Any
   kernel_size: int  # in pixels
   num_layers: int
-  kernel_init: Callable = init.INITS["cct"].embedding
-  dtype: Any = jnp.float32
 
   @nn.compact
   def __call__(self, x):  # (batch, rows, cols, channels)
     k, pad = self.kernel_size, self.kernel_size // 2
     for i in range(self.num_layers):
       x = nn.Conv(
-        self.width if i == self.num_layers - 1 else self.HIDDEN,
+        self.HIDDEN if i < self.num_layers - 1 else self.config.width,
         (k, k),
         strides=stride(k),
         padding=pad,
         use_bias=False,
-        kernel_init=self.kernel_init,
-        dtype=self.dtype,
+        kernel_init=self.config.inits.embedding,
+        dtype=self.config.dtype,
         name=f"Conv_{i}",
       )(x)
       x = halve(halve(nn.relu(x), axis=1), axis=2)

@@ -66,7 +66,8 @@ def test_halving_twice_is_max_pooling(shape):
 
 
 def test_convolutional_stem():
-  conv = compact.ConvEmbedding(1, kernel_size=3, num_layers=1)
+  config = vit.Model(width=1, depth=0, num_heads=1).config
+  conv = compact.ConvEmbedding(config, kernel_size=3, num_layers=1)
   image = np.random.RandomState(0).randn(1, 4, 4, 1).astype("float32")
   kernel = np.zeros((3, 3, 1, 1), "float32")
   kernel[1, 1] = 2

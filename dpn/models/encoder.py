@@ -139,7 +139,9 @@ class Config(options.Options):
 
   @property
   def eps(self) -> float:
-    return norms.epsilon(self.norm, self.norm_kw)
+    """The norms', and that of the LayerNorms which are not `norm`."""
+    bound: Any = self.bind("norm")
+    return {"eps": bound.func.eps, **bound.keywords}["eps"]
 
   def last_norm(self, choice: bool | str) -> Callable[..., norms.Normalizer]:
     """Returns the constructor of the norm after the blocks or the pooling.

@@ -4,8 +4,6 @@ import dataclasses
 
 import numpy as np
 
-IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-
 
 @dataclasses.dataclass(frozen=True)
 class Pixels:

@@ -4,7 +4,6 @@ To add one, subclass `Normalizer` and add a line to `NORMS`; or keep it in a
 package of your own and give its import path, `norm="mypkg.norms:Derf"`.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 import jax.numpy as jnp
@@ -20,15 +19,7 @@ from dpn.models.norms import (
 )
 from dpn.models.norms.base import Normalizer, TokenGrid
 
-__all__ = [
-  "NORMS",
-  "QK_NORMS",
-  "Normalizer",
-  "TokenGrid",
-  "epsilon",
-  "find",
-  "make",
-]
+__all__ = ["NORMS", "QK_NORMS", "Normalizer", "TokenGrid", "find", "make"]
 
 NORMS = {
   "none": stateless.NoNorm,
@@ -103,13 +94,3 @@ def make(
   bound = registry.bind("norm", norm, NORMS, options)
   kw = {"tokens": tokens or TokenGrid(), "scale_init": scale_init}
   return bound(name=name, dtype=dtype, **kw)
-
-
-def epsilon(norm: str, kw: Mapping[str, Any] | None = None) -> float:
-  """Returns the epsilon of a normalizer.
-
-  Whatever normalizes the blocks, the literature keeps LayerNorm after the last
-  block and on position embeddings. Those LayerNorms have this epsilon, too.
-  """
-  bound: Any = registry.bind("norm", norm, NORMS, kw)
-  return {"eps": bound.func.eps, **bound.keywords}["eps"]

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpn.models import norms
+from dpn.models import norms, vit
 from dpn.models.norms import base
 
 TOKENS = base.TokenGrid(num_heads=4, grid=(1, 5))
@@ -114,7 +114,11 @@ def test_zeros_have_finite_gradients(zeros):
 
 
 def test_epsilon():
-  assert norms.epsilon("dtn") == 1e-5
-  assert norms.epsilon("layernorm") == 1e-6
-  assert norms.epsilon("rmsnorm", {"eps": 3.0}) == 3
-  assert norms.epsilon("dpn.models.norms.stateless:Identity") == 1e-5
+  for norm, kw, want in (
+    ("dtn", {}, 1e-5),
+    ("layernorm", {}, 1e-6),
+    ("rmsnorm", {"eps": 3.0}, 3),
+    ("dpn.models.norms.stateless:Identity", {}, 1e-5),
+  ):
+    model = vit.Model(variant="mu/16", norm=norm, norm_kw=kw)
+    assert model.config.eps == want
