@@ -72,7 +72,7 @@ def scale_by_muon(
     updates, after = muon.update(grads, state, params)
     others, _ = plain.update(grads, state, params)
     choose = lambda path, x, other: (
-      x if re.fullmatch(matrices, trees.name(path)) else other
+      x if _is_matrix(trees.name(path), x, matrices) else other
     )
     return jax.tree.map_with_path(choose, updates, others), after
 
@@ -84,7 +84,7 @@ def dimensions(params: trees.Tree, matrices: str = MATRICES) -> trees.Tree:
 
   def of(path, x):
     name = trees.name(path)
-    if not re.fullmatch(matrices, name):
+    if not _is_matrix(name, x, matrices):
       return None
     axes = trees.unstacked_axes(name, x.ndim)
     inputs = len(axes) - 1
@@ -96,3 +96,8 @@ def dimensions(params: trees.Tree, matrices: str = MATRICES) -> trees.Tree:
     )
 
   return jax.tree.map_with_path(of, params)
+
+
+def _is_matrix(name, x, matrices):
+  named = re.fullmatch(matrices, name)
+  return named and len(trees.unstacked_axes(name, x.ndim)) > 1

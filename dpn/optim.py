@@ -71,6 +71,7 @@ def make(
   kw = config.get("optax") or {}
   try:
     name = config.get("optax_name") or ""
+    schema.check("config", "optax_name", name, str)
     for key, default in _PATTERNS.get(name, {}).items():
       patterns = [kw.get(key, default)]
       trees.masks(params, patterns, f"config.optax.{key}")  # warns
@@ -176,7 +177,7 @@ def _entries(config, key):
   if key == "schedule" and not isinstance(entries, (list, tuple)):
     entries = [(".*", entries)]
   entries = default if entries is None else entries
-  is_pair = lambda x: isinstance(x, list | tuple) and len(x) == 2
+  is_pair = lambda x: hasattr(x, "__len__") and len(x) == 2
   if isinstance(entries, str) or not all(map(is_pair, entries)):
     raise ValueError(
       f"config.{key} is {entries!r}, expected a list of (pattern, value)."
@@ -212,7 +213,6 @@ def _schedules(config, params):
 
 def _optimizer(name, kw):
   """Returns the gradient transformation `name`, made with arguments `kw`."""
-  schema.check("config", "optax_name", name, str)
   if ":" in name:
     make_tx = registry.import_path("config.optax_name", name)
   else:

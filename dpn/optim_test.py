@@ -340,7 +340,8 @@ def test_scanned_blocks_train_like_separate_ones():
       {"optax_name": "scale_by_muon", "optax": {"matrices": "("}},
       r"config.optax.matrices: got '\(', expected a regular",
     ),
-    ({"schedule": {"end": "a", "decay_type": "linear"}}, "end must be of type"),
+    ({"schedule": {"end": "a", "decay_type": "linear"}}, "A linear sch.*'end'"),
+    ({"optax_name": ["scale_by_adam"]}, "optax_name must be of type str"),
     ({"optax_name": "scale_by_adm"}, "Did you mean 'scale_by_adam'"),
     ({"optax_name": "momentum_hp"}, "Did you mean 'big_vision.momentum_hp'"),
     ({"optax_name": "scale_by_"}, "scale_by_param_block_rms, scale_by_radam"),
@@ -404,9 +405,10 @@ def test_errors(change, message, tmp_path, monkeypatch):
 
 
 def test_patterns_of_muon(caplog):
-  for pattern in (".*kernel", "neither"):
+  for pattern in (".*", ".*kernel", "neither"):
     options = {"optax_name": "scale_by_muon", "optax": {"matrices": pattern}}
-    optim.make(SGD | options, _params(), **SIZES)
+    tx, _ = optim.make(SGD | options, _params(), **SIZES)
+    tx.init(_params())
   [message] = caplog.messages
   assert message.startswith("config.optax.matrices: nothing belongs to 'neith")
 

@@ -31,7 +31,7 @@ from dpn.input_pipeline.pp import ops_text
 Batch = Example = dict[str, np.ndarray]
 Spec = dict[str, tuple[tuple[int, ...], np.dtype]]
 
-_SHARD_ROWS = 64  # about
+_SHARD_ROWS = 64, 256  # as near to the first as divides a batch, and at most
 _ENDLESS = 2**40
 _SMALL_BYTES = 2**17  # See docs/input_performance.md.
 
@@ -216,8 +216,8 @@ class _Shards:
     local_size = data.batch_size // data.process_count
     self._start = examples_seen + data.process_index * local_size
     # Threads share the work on a batch; a worker process makes whole ones.
-    best = local_size if data.num_workers else _SHARD_ROWS
-    divisors = [n for n in range(1, local_size + 1) if local_size % n == 0]
+    best, most = (local_size,) * 2 if data.num_workers else _SHARD_ROWS
+    divisors = [n for n in range(1, most + 1) if local_size % n == 0]
     self._rows = min(divisors, key=lambda n: abs(math.log(n / best)))
     self.per_batch = local_size // self._rows
     fields = dict(data.examples.fields)

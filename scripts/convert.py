@@ -19,6 +19,8 @@ import contextlib
 import sys
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 import dpn.tasks
 from dpn import damage, errors
 from dpn.models import vit
@@ -75,11 +77,11 @@ def _of_another_size(model):
     model.grid == positions.in_patches(size, patch, stem)
   ):
     return []
-  px = size[0] if size[0] == size[1] else size
+  fits = size[0] == size[1] and not np.mod(size, patch).any()
+  advice = f" --resolution {size[0]} does it as the source's library."
   return [
-    f"Images are prepared in {px} px, but the positions are for "
-    f"{' × '.join(map(str, model.grid))} patches: each library resizes them in "
-    f"its own way. --resolution {px} does it as the source's library."
+    f"Images are prepared in {size} px, but the positions are for {model.grid} "
+    f"patches: each library resizes them in its own way.{advice * fits}"
   ]
 
 

@@ -44,7 +44,7 @@ class Config(options.Options):
   """
 
   TRAINING_ONLY: ClassVar = ("dropout", "head_zeroinit")
-  SIZE: ClassVar = "config"
+  SIZE_OPTION: ClassVar = "config"
 
   width: int
   depth: int

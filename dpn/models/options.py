@@ -23,13 +23,13 @@ class Options:
       paths are allowed, too.
     TRAINING_ONLY: options that do not change the function which given
       parameters compute.
-    SIZE: the option that chooses `base` of `make`, named to users only.
+    SIZE_OPTION: the option that chooses `base` of `make`, named to users only.
   """
 
   CHOICES: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
   VALUES: ClassVar[Mapping[str, Any]] = {}
   TRAINING_ONLY: ClassVar[Collection[str]] = ()
-  SIZE: ClassVar[str] = "variant"
+  SIZE_OPTION: ClassVar[str] = "variant"
 
   def bind(self, choice: str) -> functools.partial:
     """Returns the chosen function or class, with its options bound."""
@@ -57,7 +57,7 @@ class Options:
     """
     hints = cls.hints()
     for key, value in kw.items():
-      errors.check_known("model option", key, [cls.SIZE, *hints])
+      errors.check_known("model option", key, [cls.SIZE_OPTION, *hints])
       schema.check("model", key, value, hints[key])
     merged = {**base, **kw}
     for choice in cls.CHOICES:

@@ -292,7 +292,7 @@ def _inferred(arrays, file, told):
       "it does not say how many attention heads there are, and no known "
       "variant has its size. Convert the file with --set num_heads=…, or give "
       "from_pretrained num_heads=…, which must be right: with another number "
-      "it is another function; or timm's name of it, arch."
+      "it is another function; or arch, timm's name of the model."
     )
   if options["head_dim"] and not heads:
     options["head_dim"] //= options["num_heads"]

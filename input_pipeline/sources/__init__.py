@@ -23,7 +23,7 @@
 manifests and Parquet may be, so their slices are cut from a random order that
 is always the same; it is also the order in which scripts.prepare_data writes.
 `subset_seed` draws an order for the slices of any source: its first 1/16 is in
-its first 1/8. 0 draws the one above.
+its first 1/8. Seed 0 draws the order above.
 
 Encoded images stay bytes; the ops `decode` and `decode_labels` read them.
 """
@@ -152,8 +152,11 @@ def _allow_open_files():
   with contextlib.suppress(ImportError, OSError, ValueError):
     import resource  # not on Windows
 
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    endless = resource.RLIM_INFINITY
+    wanted = 10_240 if hard == endless else min(hard, 65_536)  # macOS's most
+    if soft != endless and soft < wanted:
+      resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def named(name: str, data_dir: str | None) -> dict[str, Any]:

@@ -302,9 +302,14 @@ def _examples(
       if not (again and name in entries):
         entries[name] = entry
     _check_end(file, archive.offset, end)
+  folders = {os.path.dirname(x) for x, e in entries.items() if not e.isdir()}
+  root = os.path.commonpath([f"/{x}" for x in folders] or "/")
+  below = {x: os.path.relpath(f"/{x}", root).split("/") for x in folders}
+  dotted = lambda name: name.startswith(".") and name not in (".", "..")
+  hidden = {x for x, names in below.items() if any(map(dotted, names))}
   for path, entry in entries.items():
     folder, base = os.path.split(path)
-    if any(name.startswith(".") for name in folder.split("/")):
+    if folder in hidden:
       continue  # hidden, as .ipynb_checkpoints
     is_text = base.lower().endswith(".txt") and base[0] != "."
     is_example = is_text or image_files.is_image(base)

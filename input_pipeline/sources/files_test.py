@@ -62,7 +62,9 @@ def _check_fails(kind, path, message, split="train", error=ValueError):
     _open(kind, path, split)
 
 
-@pytest.mark.parametrize("kind", ["folder", "tar", "./", "photos/train/"])
+@pytest.mark.parametrize(
+  "kind", ["folder", "tar", "./", "photos/train/", "../home/.cache/"]
+)
 def test_images_by_class(tmp_path, kind):
   files = {**_FILES, "dog/notes.txt": b"4", "dog/._a.jpg": b"5"}
   files |= {"dog/.ipynb_checkpoints/a.jpg": b"6", ".trash/bird/b.jpg": b"7"}
