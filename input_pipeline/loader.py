@@ -31,7 +31,7 @@ from dpn.input_pipeline.pp import ops_text
 Batch = Example = dict[str, np.ndarray]
 Spec = dict[str, tuple[tuple[int, ...], np.dtype]]
 
-_SHARD_ROWS = 64, 256  # as near to the first as divides a batch, and at most
+_SHARD_ROWS = 64, 256  # the best number, and the largest
 _ENDLESS = 2**40
 _SMALL_BYTES = 2**17  # See docs/input_performance.md.
 
