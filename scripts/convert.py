@@ -25,6 +25,7 @@ import dpn.tasks
 from dpn import damage, errors
 from dpn.models import vit
 from dpn.scripts.conversion import folder, folding
+from dpn.scripts.evaluation import labels
 from dpn.scripts.results import output
 from dpn.weights import (
   export,
@@ -64,7 +65,9 @@ def convert(
   exported = export.export(
     model, to, no_embed_class=no_embed_class, extra_modules=extra_modules
   )
-  folder.write(target, exported, to, model)
+  classes = model.options["num_classes"]
+  known = labels.read(source, classes) if classes else labels.Labels()
+  folder.write(target, exported, to, model, labels.for_library(known, to))
   notes = [*model.notes, *exported.notes, *_of_another_size(model)]
   return [*notes, f"Wrote {target}."]
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dpn.models import vit
-from dpn.scripts.evaluation import checkpoints
+from dpn.scripts.evaluation import labels
 
 DOCS = pathlib.Path(__file__).parents[1] / "docs"
 MOST_BYTES = 10_000_000
@@ -57,7 +57,7 @@ def test_one_can_be_used():
   path = str(DOCS / "models/imagenette")
   model, variables, preprocess = vit.from_pretrained(path)
   assert preprocess.shape == (112, 112, 3)
-  names = checkpoints.class_names(path, model.num_classes)
+  names, _ = labels.read(path, model.num_classes)
   assert names[0] == "tench"
   rows, cols = np.mgrid[-1:1:112j, -1:1:112j]
   image = np.stack([rows, cols, rows * cols], -1)[None].astype(np.float32)

@@ -6,8 +6,8 @@
 The model is a run's, or any other checkpoint of a classifier. Pictures are
 prepared as for its evaluation. For each picture it prints the likeliest classes
 with their probabilities (independent ones, if a run's loss was sigmoid_xent),
-named by the run's class_names, or else numbered. --out writes the table as JSON
-or CSV, --picture draws the pictures, at most 32, as the model saw them.
+named as its config.json has them, or else numbered. --out writes the table as
+JSON or CSV, --picture draws the pictures, at most 32, as the model saw them.
 """
 
 import os
@@ -21,7 +21,7 @@ import pandas as pd
 from dpn import image_files
 from dpn.input_pipeline import images, pp
 from dpn.models import vit
-from dpn.scripts.evaluation import checkpoints
+from dpn.scripts.evaluation import checkpoints, labels
 from dpn.scripts.results import output, render
 from dpn.scripts.show import sheet
 
@@ -30,16 +30,16 @@ BATCH_SIZE = 32
 
 def predict(
   checkpoint: str, paths: Sequence[str]
-) -> tuple[np.ndarray, np.ndarray]:
-  """Returns some pictures as the model saw them, and probabilities of all.
+) -> tuple[np.ndarray, np.ndarray, list[str]]:
+  """Returns some pictures as the model saw them, probabilities of all, names.
 
   Args:
     checkpoint: of a classifier, see `vit.from_pretrained`.
     paths: of pictures.
 
   Returns:
-    (first BATCH_SIZE pictures, rows, cols, channels) in the model's range, and
-    (pictures, classes).
+    (first BATCH_SIZE pictures, rows, cols, channels) in the model's range,
+    (pictures, classes), and the classes' names or numbers.
 
   Raises:
     ValueError, OSError: there is no classifier, or no such picture.
@@ -51,7 +51,7 @@ def predict(
   model, variables, preprocess = vit.from_pretrained(checkpoint)
   if not model.num_classes:
     raise ValueError(f"{checkpoint} has no head, so it knows no classes.")
-  loss = config.get("loss", "sigmoid_xent" if config else "softmax_xent")
+  names, loss = labels.read(checkpoint, model.num_classes)
   activation = jax.nn.sigmoid if loss == "sigmoid_xent" else jax.nn.softmax
   function = jax.jit(
     lambda variables, image: activation(model.apply(variables, image)[0])
@@ -65,7 +65,7 @@ def predict(
   result = np.concatenate(jax.device_get(found))
   if not np.isfinite(result).all():
     raise ValueError(f"{checkpoint} gives NaN: numbers in it are too large.")
-  return seen, result
+  return seen, result, names or [*map(str, range(model.num_classes))]
 
 
 def pictures(paths: Sequence[str]) -> Iterator[str]:
@@ -114,8 +114,7 @@ def main(argv: Sequence[str] | None = None):
     if not paths:
       known = ", ".join(image_files.SUFFIXES)
       raise ValueError(f"No {known} in {', '.join(args.pictures)}.")
-    seen, probabilities = predict(args.checkpoint, paths)
-    names = checkpoints.class_names(args.checkpoint, probabilities.shape[1])
+    seen, probabilities, names = predict(args.checkpoint, paths)
     frame = table(paths, probabilities, names, args.top)
     output.say(render.grid(frame))
     if args.out:

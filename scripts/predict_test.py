@@ -11,7 +11,7 @@ from dpn.configs import images
 from dpn.input_pipeline import conftest as testing
 from dpn.input_pipeline import sources
 from dpn.models import vit
-from dpn.scripts import predict
+from dpn.scripts import convert, predict
 from dpn.trainers import loop
 
 
@@ -51,18 +51,22 @@ def test_table_json_and_picture(run, tmp_path, capsys):
   assert picture.stat().st_size > 10_000
 
 
-def test_probabilities_are_those_of_evaluation(run):
+def test_probabilities_are_those_of_evaluation(run, tmp_path):
   """The mean of -log p over the validation split is its loss."""
   folder, photos = run
   source = images.get_config(f"data={photos}").evals.val.data
   held_out = sources.make(source.to_dict())
   paths = [held_out.describe(i) for i in range(len(held_out))]
-  _, probabilities = predict.predict(str(folder), paths)
+  _, probabilities, names = predict.predict(str(folder), paths)
   labels = [held_out[i]["label"] for i in range(len(held_out))]
   likely = probabilities[np.arange(len(labels)), labels]
   row = metrics.read(str(folder / "metrics.jsonl"))[-1]
   assert -np.log(likely).mean() == pytest.approx(row["val/loss"], rel=1e-4)
   np.testing.assert_allclose(probabilities.sum(1), 1, rtol=1e-5)
+  convert.convert(str(folder), str(tmp_path / "copy"), "ours")
+  _, again, of_copy = predict.predict(str(tmp_path / "copy"), paths)
+  np.testing.assert_allclose(again, probabilities, rtol=1e-5)
+  assert of_copy == names == ["class0", "class1", "class2"]
 
 
 def test_hidden_folders_and_no_classes(tmp_path, capsys):
@@ -84,8 +88,9 @@ def test_a_checkpoint_of_no_run(run, tmp_path):
   flat["head/kernel"] = np.float32(kernel)
   np.savez(tmp_path / "vit.npz", **flat)
   paths = [*predict.pictures([str(run[1])])][:3] * 11
-  seen, probabilities = predict.predict(str(tmp_path / "vit.npz"), paths)
+  seen, probabilities, names = predict.predict(str(tmp_path / "vit.npz"), paths)
   assert (len(seen), len(probabilities)) == (32, 33)
+  assert names == [*"0123"]
   want = model.apply({"params": trees.unflatten(flat)}, seen[:3])[0]
   for found in (probabilities[:3], probabilities[30:]):
     np.testing.assert_allclose(found, jax.nn.softmax(want), rtol=1e-5)

@@ -4,6 +4,8 @@ import io
 import json
 import os
 import tempfile
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -11,6 +13,7 @@ from dpn import atomic
 from dpn.scripts.results import output
 from dpn.weights import export, files, vit_params
 
+_CONFIG = "config.json"
 _CARD = """\
 ---
 library_name: {library}
@@ -90,7 +93,11 @@ def check_target(target: str, to: str):
 
 
 def write(
-  target: str, exported: export.Exported, to: str, model: vit_params.VitParams
+  target: str,
+  exported: export.Exported,
+  to: str,
+  model: vit_params.VitParams,
+  said: Mapping[str, Any],
 ):
   """Writes a file, or a folder with a model card if `target` has no suffix.
 
@@ -99,6 +106,7 @@ def write(
     exported: what to write.
     to: the library, one of `export.SUFFIXES`.
     model: what was converted.
+    said: of a folder, what its config.json says beside that.
 
   Raises:
     OSError: it cannot be written; nothing is left behind.
@@ -114,8 +122,10 @@ def write(
     os.mkdir(folder)
     file = os.path.join(folder, "model.safetensors")
     atomic.write(file, _bytes(file, exported))
-    for name, value in exported.config.items():
-      atomic.write_json(os.path.join(folder, name), value)
+    config = {**exported.config.get(_CONFIG, {}), **said}
+    for name, value in {**exported.config, _CONFIG: config}.items():
+      if value:
+        atomic.write_json(os.path.join(folder, name), value)
     name = os.path.basename(os.path.normpath(target))
     text = card(name, exported, to, model)
     atomic.write(os.path.join(folder, "README.md"), text.encode())
@@ -129,9 +139,7 @@ def card(
   options = dict(model.options)
   classes = options["num_classes"]
   library = {"ours": "dual-patchnorm", "hf": "transformers"}.get(to, to)
-  [architecture] = exported.config.get("config.json", {}).get(
-    "architectures", [""]
-  )
+  [architecture] = exported.config.get(_CONFIG, {}).get("architectures", [""])
   use = _USE[to].format(name=name, architecture=architecture)
   added = ("pre", "dpn") if to == "timm" else ("pre", "post", "dpn")
   if to != "ours" and options["stem_ln"] in added:

@@ -57,22 +57,6 @@ def config_beside(path: str) -> dict[str, Any]:
   return config
 
 
-def class_names(path: str, count: int) -> list[str]:
-  """Returns the names of a checkpoint's classes, or else their numbers.
-
-  Raises:
-    ValueError: the config beside it does not have as many names.
-  """
-  names = config_beside(path).get("class_names") or [*map(str, range(count))]
-  schema.check(f"config.json of {path}", "class_names", names, list[str])
-  if len(names) != count:
-    raise ValueError(
-      f"config.json of {path} has {len(names)} class_names, and the model "
-      f"{count} classes. Put right or remove the names."
-    )
-  return names
-
-
 def prepare(
   config: ml_collections.ConfigDict, path: str, evals: Sequence[str] = ()
 ) -> tuple[list[evaluators_base.Scheduled], base.Variables, int | None]:
