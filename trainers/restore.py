@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import dpn.tasks
-from dpn import processes, sharding, trees
+from dpn import processes, sharding
 from dpn.tasks import base
 from dpn.trainers import build, update, workdir
 from dpn.weights import checkpoint, files, load, source
@@ -99,14 +99,9 @@ def load_file(
     loaded = load.load_towers(path, host, task.towers, **kw)
   else:
     loaded = load.load_variables(path, host, **kw)  # type: ignore[arg-type]
-  processes.agree(lambda: {"loaded": _checksums(loaded)})
+  crc = lambda x: zlib.crc32(np.ascontiguousarray(x).data)
+  processes.agree(lambda: {"loaded": jax.tree.map(crc, loaded)})
   return dict(jax.device_put(loaded, shardings))
-
-
-def _checksums(arrays) -> dict[str, int]:
-  """Returns the CRC-32 of each leaf, by name."""
-  flat = trees.flatten(arrays)
-  return {k: zlib.crc32(np.ascontiguousarray(x).data) for k, x in flat.items()}
 
 
 def _resume(path: str, run: build.Run):

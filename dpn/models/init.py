@@ -6,7 +6,6 @@ from typing import NamedTuple
 import flax.linen as nn
 import jax
 
-
 # PyTorch truncates at 2, not at 2 standard deviations: this is a plain normal.
 _NORMAL = nn.initializers.normal(0.02)
 _ZEROS = nn.initializers.zeros

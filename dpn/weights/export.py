@@ -21,7 +21,6 @@ from dpn.weights import (
   timm_vit,
   vit_pytorch,
 )
-from dpn.weights.pixels import Pixels
 from dpn.weights.vit_params import VitParams
 
 DOCS = "docs/checkpoints.md"
@@ -207,7 +206,7 @@ def _timm(model, no_embed_class):
   args = arguments.timm(model, no_embed_class)
   size = np.broadcast_to(args.get("img_size", 224), 2).tolist()
   image, unsaid = preprocessing.for_library(model.pp, "timm")
-  mean, std = _mean_and_std(model)
+  mean, std = (model.pixels or preprocessing.BIG_VISION).of(model.patch[2])
   config = {
     "architecture": kind.architecture if kind else "vit_base_patch16_224",
     "num_classes": args["num_classes"],
@@ -290,7 +289,7 @@ def _hf(model):
     )
   rows, cols = np.broadcast_to(config.get("image_size", 224), 2).tolist()
   said, unsaid = preprocessing.for_library(model.pp, "transformers")
-  mean, std = _mean_and_std(model)
+  mean, std = (model.pixels or preprocessing.BIG_VISION).of(model.patch[2])
   image = {
     "image_processor_type": "ViTImageProcessor",
     "do_resize": True,
@@ -359,11 +358,6 @@ def _with_positions(model):
   fixed = np.asarray(table(model.grid, options["width"], int(model.cls_row)))
   arrays = {**model.arrays, "pos_embedding": fixed}
   return dataclasses.replace(model, arrays=arrays)
-
-
-def _mean_and_std(model):
-  pixels = model.pixels or Pixels((0.5,), (0.5,))  # big_vision's, -1 to 1
-  return pixels.of(model.patch[2])
 
 
 def _metadata(model, layout="ours", **more):

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import functools
 import os
 from collections.abc import Callable, Mapping
 from typing import Any, TypedDict
@@ -185,7 +184,11 @@ def read_metadata(
     ValueError: the model computes something that ours cannot, or the
       description is damaged.
   """
-  beside = functools.partial(_read_json_beside, where.folder)
+
+  def beside(name, hint):
+    path = os.path.join(where.folder, name)
+    return schema.read_json(path, hint) if os.path.isfile(path) else {}
+
   said = files.read_metadata(where.path) if where.is_file else {}
   if "model" in said and "layout" in said:  # others have a `model` too
     place = f"the metadata of {where.path}"
@@ -237,11 +240,6 @@ def _of_run(where, layout, options_of_run, beside):
     source="the run's config.json",
     loader=_loader_of_run(beside),
   )
-
-
-def _read_json_beside(folder, name, hint):
-  path = os.path.join(folder, name)
-  return schema.read_json(path, hint) if os.path.isfile(path) else {}
 
 
 def _loader_of_run(beside):

@@ -44,8 +44,8 @@ _HOLD_OUT = 8  # one name in eight
 def split(name: str) -> tuple[dict[str, np.ndarray], list[str]]:
   """Returns the columns image, text and label, and the names of the labels."""
   kept, held_out = _names()
-  names = sorted(held_out if name == "new_names" else kept)
   by_name = held_out if name == "new_names" else kept
+  names = sorted(by_name)
   seen = [font for font in FONTS if font not in NEW_FONTS]
   columns = collections.defaultdict(list)
   for label, text in enumerate(names):
@@ -62,10 +62,10 @@ def split(name: str) -> tuple[dict[str, np.ndarray], list[str]]:
 @functools.cache
 def _names() -> tuple[dict[str, str], dict[str, str]]:
   """Returns the characters by name, to train on and held out."""
-  common = set.intersection(*(_characters(font) for font in FONTS))
+  fonts = (ft2font.FT2Font(_path(font)).get_charmap() for font in FONTS)
   names = {
     unicodedata.name(character).lower(): character
-    for character in sorted(common)
+    for character in map(chr, sorted(set.intersection(*map(set, fonts))))
     if unicodedata.category(character)[0] in "LSNP"
   }
   words = lambda names: collections.Counter(
@@ -89,10 +89,6 @@ def _names() -> tuple[dict[str, str], dict[str, str]]:
 def _path(font):
   folder = os.path.join(matplotlib.get_data_path(), "fonts", "ttf")
   return os.path.join(folder, f"{font}.ttf")
-
-
-def _characters(font):
-  return set(map(chr, ft2font.FT2Font(_path(font)).get_charmap()))
 
 
 @functools.cache
