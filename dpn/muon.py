@@ -86,14 +86,11 @@ def dimensions(params: trees.Tree, matrices: str = MATRICES) -> trees.Tree:
     name = trees.name(path)
     if not _is_matrix(name, x, matrices):
       return None
-    axes = trees.unstacked_axes(name, x.ndim)
-    inputs = len(axes) - 1
+    axes = tuple(trees.unstacked_axes(name, x.ndim))
     layer = name.split("/")[-2].removesuffix("_prefix")
-    if len(axes) == 3 and layer in _PER_HEAD:
-      inputs = 1
-    return contrib.MuonDimensionNumbers(
-      tuple(axes[:inputs]), tuple(axes[inputs:])
-    )
+    per_head = len(axes) == 3 and layer in _PER_HEAD
+    inputs = 1 if per_head else len(axes) - 1
+    return contrib.MuonDimensionNumbers(axes[:inputs], axes[inputs:])
 
   return jax.tree.map_with_path(of, params)
 

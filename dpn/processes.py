@@ -49,6 +49,5 @@ def _gather(text: str) -> list[str]:
   sizes = multihost_utils.process_allgather(np.int32(data.size))
   padded = np.pad(data, (0, max(sizes) - data.size))
   rows = multihost_utils.process_allgather(padded)
-  return [
-    row[:size].tobytes().decode() for row, size in zip(rows, sizes, strict=True)
-  ]
+  pairs = zip(rows, sizes, strict=True)
+  return [row[:size].tobytes().decode() for row, size in pairs]

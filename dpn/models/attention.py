@@ -181,9 +181,8 @@ def add_maps(out: Mapping[str, Any]):
         f"'key', only {', '.join(sorted(inner))}. Let the block call "
         "attention.Attention with out=…, as encoder.EncoderBlock does."
       )
-    inner["attention_maps"] = attention_weights(
-      inner["query"], inner["key"], inner.get("attn_bias")
-    )
+    q, k, bias = map(inner.get, ("query", "key", "attn_bias"))
+    inner["attention_maps"] = attention_weights(q, k, bias)
 
 
 def of_block(config, where, tokens, make_norm) -> Attention:

@@ -281,10 +281,9 @@ class EncoderBlock(nn.Module):
 
   @property
   def make_norm(self):
-    config, kw = self.config, {"tokens": self.tokens}
-    return functools.partial(
-      norms.make, config.norm, **config.norm_kw, dtype=config.dtype, **kw
-    )
+    config = self.config
+    kw = {**config.norm_kw, "dtype": config.dtype, "tokens": self.tokens}
+    return functools.partial(norms.make, config.norm, **kw)
 
   def attention(self):
     where, make_norm = self.placement, self.make_norm

@@ -93,9 +93,8 @@ def cudnn_attention(q, k, v):
   token, so we pad to an even number and mask the padded token. Arguments and
   result are as in `attention.attention`.
   """
-  fused = functools.partial(
-    jax.nn.dot_product_attention, implementation="cudnn"
-  )
+  attend = jax.nn.dot_product_attention
+  fused = functools.partial(attend, implementation="cudnn")
   queries, keys = q.shape[1], k.shape[1]
   if queries % 2 == keys % 2 == 0:
     return fused(q, k, v)

@@ -26,20 +26,15 @@ class MAPHead(nn.Module):
     Adds the intermediates of `attention.Attention` to the dict `out`.
     """
     config, (batch, _, width) = self.config, x.shape
-    kw = {"dtype": config.dtype}
+    inits, name = config.inits, "MultiHeadDotProductAttention_0"
+    kw = {"kernel_init": inits.dense, "dtype": config.dtype}
     probe = self.param("probe", nn.initializers.xavier_uniform(), (1, 1, width))
-    inits = config.inits
-    attend = attention.Attention(
-      config.num_heads,
-      kernel_init=inits.dense,
-      name="MultiHeadDotProductAttention_0",
-      **kw,
-    )
+    attend = attention.Attention(config.num_heads, name=name, **kw)
     probe = jnp.tile(probe, (batch, 1, 1))
     x = attend(probe, x, out=out)  # (batch, 1, width)
     y = norms.make("layernorm", eps=config.eps, name="LayerNorm_0")(x)
     gelu = config.lookup("gelu")
-    kw |= {"kernel_init": inits.dense, "bias_init": inits.mlp_bias}
+    kw |= {"bias_init": inits.mlp_bias}
     x = x + mlp.Mlp(config.mlp_dim, gelu=gelu, name="MlpBlock_0", **kw)(y)
     return x[:, 0].astype(jnp.promote_types(x.dtype, jnp.float32))
 

@@ -83,9 +83,8 @@ class _Model(nn.Module):
     x = config.lookup("pool_type")(x, config, out)
     out["pre_logits"] = x  # (batch, width)
     if self.num_classes:
-      head = nn.Dense(
-        self.num_classes, kernel_init=config.inits.head, name="head"
-      )
+      init = config.inits.head
+      head = nn.Dense(self.num_classes, kernel_init=init, name="head")
       x = out["logits"] = head(x)
     return x, out
 

@@ -42,7 +42,5 @@ class Pixels:
     high = [(1 - m) / s for m, s in zip(self.mean, self.std, strict=True)]
     if len(set(low)) == len(set(high)) == 1:
       return f"value_range({low[0]:g}, {high[0]:g})"
-    levels = [
-      tuple(round(255 * v, 3) for v in t) for t in (self.mean, self.std)
-    ]
-    return f"vgg_value_range({levels[0]}, {levels[1]})"
+    levels = lambda values: tuple(round(255 * v, 3) for v in values)
+    return f"vgg_value_range({levels(self.mean)}, {levels(self.std)})"

@@ -171,6 +171,4 @@ def _fitted(path, file, model):
     logging.info("Newly initialized: %s.", ", ".join(sorted(new)))
   # Only these are computed.
   fresh = jax.jit(lambda: {k: x for k, x in init().items() if k in new})()
-  return {
-    name: fresh[name] if name in fresh else arrays[name] for name in shapes
-  }
+  return {k: fresh[k] if k in fresh else arrays[k] for k in shapes}

@@ -330,15 +330,14 @@ def describe(
   source = "its config.json" if config else "timm's defaults"
   image = config.get("pretrained_cfg", config)
   pixels = metadata.pixels_of(image.get("mean"), image.get("std"))
+  size = args.get("img_size") or (image.get("input_size") or [])[1:]
   return metadata.ModelMetadata(
     "timm",
     options,
     pixels,
     preprocessing.of_timm(image, pixels),
     cls_row=row,
-    image_size=preprocessing.size_of(
-      args.get("img_size") or (image.get("input_size") or [])[1:]
-    ),
+    image_size=preprocessing.size_of(size),
     source=f"timm's {arch}" if arch else source,
     guessed=guessed,
   )

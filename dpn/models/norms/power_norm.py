@@ -36,8 +36,7 @@ def divide(x, forward_rms, backward_rms, ema):
     backward_rms: (1, 1, width), by which the gradient is divided.
     ema: (1, 1, width), whose cotangent is its next value.
   """
-  del backward_rms, ema
-  return x / forward_rms
+  return _divide_forward(x, forward_rms, backward_rms, ema)[0]
 
 
 def _divide_forward(x, forward_rms, backward_rms, ema):
