@@ -1,6 +1,7 @@
 """Accuracy on images of changed brightness, contrast, gamma or clarity."""
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -39,17 +40,12 @@ class Evaluator(classification.Evaluator):
         "arguments, such as 'decode|resize(32)|corrupt|value_range(-1, 1)|…'."
       )
     super().__post_init__()
-    self._corrupted = {
-      (kind, severity): self._under(kind, severity)
-      for kind in self.kinds
-      for severity in self.severities
-    }
+    pairs = itertools.product(self.kinds, self.severities)
+    self._corrupted = {pair: self._under(*pair) for pair in pairs}
 
   def run(self, variables):
-    accuracy = {
-      key: self._accuracy(variables, data)
-      for key, data in self._corrupted.items()
-    }
+    data = self._corrupted.items()
+    accuracy = {pair: self._accuracy(variables, x) for pair, x in data}
     mean = lambda *kinds: np.mean(
       [v for k, v in accuracy.items() if k[0] in kinds]
     )

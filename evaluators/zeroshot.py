@@ -70,9 +70,8 @@ class Evaluator(base.Evaluator):
           f"class_names={{{key!r}: …}}."
         )
       names = prompts.class_names(names)
-      filled, classes = prompts.fill(
-        names, prompts.templates(self.templates), self.canonicalize
-      )
+      templates = prompts.templates(self.templates)
+      filled, classes = prompts.fill(names, templates, self.canonicalize)
       too_many = own_names is not None and len(names) > len(own_names)
       if (own_count or 0) > len(names) or too_many:
         raise ValueError(

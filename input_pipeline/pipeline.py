@@ -105,9 +105,8 @@ def _check_values(config: Mapping[str, Any]):
       raise ValueError(
         f"config.input.{key} must be an integer from {least}, got {value!r}."
       )
-  schema.check(
-    "config.input", "on_device", config.get("on_device", False), bool
-  )
+  on_device = config.get("on_device", False)
+  schema.check("config.input", "on_device", on_device, bool)
   seed = config["seed"]
   # SeedSequence splits larger seeds into words, so two could share an order.
   if not (isinstance(seed, int) and 0 <= seed < 2**32):
@@ -116,7 +115,7 @@ def _check_values(config: Mapping[str, Any]):
     )
   errors.check_known("on_error", config.get("on_error", "raise"), _ON_ERROR)
   by, keys = "num_workers", ["num_threads"]
-  if config.get("on_device"):
+  if on_device:
     by, keys = "on_device", ["num_workers", "prefetch"]
   if config.get(by) and (unused := [key for key in keys if config.get(key)]):
     logging.warning("config.input.%s has no use for %s.", by, ", ".join(unused))

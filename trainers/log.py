@@ -64,10 +64,9 @@ def versions() -> dict[str, str]:
 
 def environment(config, workdir: str):
   """Prints the resolved config, the versions and the devices."""
-  fields = (f'"{k}": {json.dumps(v)}' for k, v in config.to_dict().items())
   say("Config: {")
-  for field in fields:
-    say_wrapped(f"{field},", indent="  ")
+  for key, value in config.to_dict().items():
+    say_wrapped(f'"{key}": {json.dumps(value)},', indent="  ")
   say("}")
   say_wrapped(f"Versions: {', '.join(map(' '.join, versions().items()))}")
   kinds = sorted({d.device_kind for d in jax.devices()})

@@ -234,9 +234,8 @@ def loop(together, progress, preemption) -> bool:
           save(together, step, values, batches, losses)
       if logged or stop:
         log_timing(together, step, progress.row())
-  return step == run.total_steps and not any(
-    seed.unevaluated for seed in together.healthy
-  )
+  unevaluated = any(seed.unevaluated for seed in together.healthy)
+  return step == run.total_steps and not unevaluated
 
 
 def log_step(together, step, values, batches, progress):

@@ -171,9 +171,8 @@ class Together:
       name: jax.ShapeDtypeStruct((len(self), *s.shape), s.dtype)
       for name, s in step.batch_shapes.items()
     }
-    return functools.partial(
-      program.lower(seeds, self.state, shapes).compile(), seeds
-    )
+    compiled = program.lower(seeds, self.state, shapes).compile()
+    return functools.partial(compiled, seeds)
 
   def batches(self) -> device.DeviceIterator | device.ResidentIterator:
     """Returns batches on the devices; with several seeds, (seeds, batch, …)."""

@@ -133,9 +133,8 @@ def _configure_jax(config):
     os.environ["XLA_FLAGS"] = f"{before} --xla_gpu_deterministic_ops=true"
   if jax.config.jax_compilation_cache_dir is None:
     caches = os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~/.cache"))
-    jax.config.update(
-      "jax_compilation_cache_dir", os.path.join(caches, "dual-patchnorm")
-    )
+    folder = os.path.join(caches, "dual-patchnorm")
+    jax.config.update("jax_compilation_cache_dir", folder)
 
 
 if __name__ == "__main__":

@@ -157,10 +157,8 @@ class Cutter:
     count = math.prod(header.mcus) // header.interval
     if find is None or count > len(data) or data[-2:] != EOI:
       return None
-    levels, places = (
-      np.frombuffer(data, np.uint8),
-      np.empty(count + 1, np.int64),
-    )
+    levels = np.frombuffer(data, np.uint8)
+    places = np.empty(count + 1, np.int64)
     places[0], places[count] = header.scan, len(data)
     if not find(levels, header.scan, places[1:count]):
       return None

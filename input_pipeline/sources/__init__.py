@@ -188,9 +188,8 @@ def kind_of(name: str) -> tuple[str, str]:
 def _open(kind: str, rest: str, split: str, **options) -> Source:
   """Returns a whole split; the first two arguments are from `kind_of`."""
   if kind:
-    return registry.import_path("data.name", KINDS[kind])(
-      rest, split, **options
-    )
+    opens = registry.import_path("data.name", KINDS[kind])
+    return opens(rest, split, **options)
   cls = registry.import_path("data.name", rest)
   if not (isinstance(cls, type) and issubclass(cls, Source)):
     raise ValueError(

@@ -135,11 +135,8 @@ def _open(directory: str, split: str):
     paths.check_regular(os.path.join(directory, file))
   try:
     builder = tfds.builder_from_directory(directory)
-    images = [
-      key
-      for key, feature in builder.info.features.items()
-      if isinstance(feature, tfds.features.Image)
-    ]
+    features, image = builder.info.features.items(), tfds.features.Image
+    images = [key for key, x in features if isinstance(x, image)]
     for file in builder.info.splits[split].filepaths:
       if not os.path.samefile(os.path.dirname(file), directory):
         raise ValueError(f"{file} is not in the folder")

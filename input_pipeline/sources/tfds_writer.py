@@ -33,10 +33,8 @@ def shard_path(name: str, split: str, index: int, count: int) -> str:
 
 def write_shard(path: str, records: Iterable[bytes]) -> Shard:
   """Writes serialized examples to a file, which appears when complete."""
-  writer = array_record_module.ArrayRecordWriter(
-    f"{path}.incomplete", "group_size:1"
-  )
-
+  partial = f"{path}.incomplete"
+  writer = array_record_module.ArrayRecordWriter(partial, "group_size:1")
   # `write` returns None.
   written = (writer.write(record) or record for record in records)
   try:
@@ -46,11 +44,11 @@ def write_shard(path: str, records: Iterable[bytes]) -> Shard:
       writer.close()
   except RuntimeError as e:  # whatever goes wrong in its C++
     with contextlib.suppress(OSError):
-      os.remove(f"{path}.incomplete")
+      os.remove(partial)
     raise OSError(
       f"Cannot write {path}: {e}. Free some space; the same command goes on."
     ) from e
-  os.replace(f"{path}.incomplete", path)
+  os.replace(partial, path)
   return shard
 
 

@@ -65,10 +65,8 @@ def make(model: str) -> Tokenizer:
   path = os.path.expanduser(model)
   if not os.path.isfile(path):
     hint = f"Expected the name {BYTES!r} or the path."
-    if model in KNOWN_FILES:
-      hint = (
-        f"{model} is the file {KNOWN_FILES[model]}: give the path of a copy."
-      )
+    if file := KNOWN_FILES.get(model):
+      hint = f"{model} is the file {file}: give the path of a copy."
     raise FileNotFoundError(
       f"tokenize(model={model!r}): there is no such file. {hint}"
     )
