@@ -80,10 +80,8 @@ class Evaluator(base.Evaluator):
         )
       columns = {"text": np.array(filled, object)}
       columns["label"] = np.array(classes, np.int32)
-      texts = self.open(
-        arrays.ArraySource(f"prompts for {key}", columns),
-        f'{self.pp_txt}|keep("text", "label")',
-      )
+      source = arrays.ArraySource(f"prompts for {key}", columns)
+      texts = self.open(source, f'{self.pp_txt}|keep("text", "label")')
       self._datasets[key] = images, texts, len(names)
     self._embed = [
       self.jit(lambda v, b, i=i: self.predict_fn(v, b)[i]) for i in range(2)

@@ -48,9 +48,8 @@ class Order:
     parts, ranks = np.empty_like(rows), np.empty_like(rows)
     for number in np.unique(rounds):
       here = rounds == number
-      parts[here], ranks[here] = (
-        column[rows[here]] for column in _round(self.seed, number, self.counts)
-      )
+      columns = _round(self.seed, number, self.counts)
+      parts[here], ranks[here] = (x[rows[here]] for x in columns)
     starts = np.cumsum(self.sizes) - self.sizes
     indices = np.empty_like(rows)
     for part in np.unique(parts):

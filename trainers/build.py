@@ -94,9 +94,8 @@ class Run:
     if data.on_device:
       indices = data.indices(examples_seen)
       return device.ResidentIterator(data.everything(), indices, place)
-    return device.DeviceIterator(
-      data.batches(examples_seen), place, prefetch=self.prefetch
-    )
+    on_host = data.batches(examples_seen)
+    return device.DeviceIterator(on_host, place, prefetch=self.prefetch)
 
   def due(self, every_steps: int, step: int) -> bool:
     """Returns whether a period ends at `step`; if it is 0, only at the last."""

@@ -134,9 +134,8 @@ class Unshared(Shared):
 
   def to_stream(self, block, x, pe):
     init = block.config.inits.posemb(x.shape[-1])
-    return super().to_stream(
-      block, x, block.param("pos_embedding", init, (1, *x.shape[1:]))
-    )
+    table = block.param("pos_embedding", init, (1, *x.shape[1:]))
+    return super().to_stream(block, x, table)
 
 
 @dataclasses.dataclass(frozen=True)

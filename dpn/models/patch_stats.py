@@ -37,12 +37,11 @@ def embed(patches, groups, config, statistics: Statistics, init_gain: float):
   # A plain ViT multiplies a channel's mean by a sum of weights, whose variance
   # is 1 / channels; so the variance here is init_gain ** 2 / groups.
   scale = init_gain**2 * len(chosen)
+  init = nn.initializers.variance_scaling(scale, "fan_in", "truncated_normal")
   return nn.Dense(
     config.width,
     use_bias=False,
-    kernel_init=nn.initializers.variance_scaling(
-      scale, "fan_in", "truncated_normal"
-    ),
+    kernel_init=init,
     dtype=config.dtype,
     name="patch_stats",
   )(stats)

@@ -346,16 +346,14 @@ def _with_positions(model):
   """Returns the model with a fixed table of positions written out."""
   if "pos_embedding" in model.arrays:
     return model
-  options = model.options
+  name, kw, width = map(model.options.get, ("posemb", "posemb_kw", "width"))
   if not model.grid:
     raise ValueError(
-      f"posemb={options['posemb']!r} has no parameters; to write its table, "
+      f"posemb={name!r} has no parameters; to write its table, "
       "add --resolution with the size of the images in pixels."
     )
-  table = registry.bind(
-    "posemb", options["posemb"], posemb.POSEMBS, options["posemb_kw"]
-  )
-  fixed = np.asarray(table(model.grid, options["width"], int(model.cls_row)))
+  table = registry.bind("posemb", name, posemb.POSEMBS, kw)
+  fixed = np.asarray(table(model.grid, width, int(model.cls_row)))
   arrays = {**model.arrays, "pos_embedding": fixed}
   return dataclasses.replace(model, arrays=arrays)
 

@@ -97,9 +97,8 @@ def _without_affine(arrays, matrix, bias):
 
 def _without_whitening(arrays, matrix, bias):
   """Likewise, for `whiten`."""
-  mean, whiten = (
-    arrays.pop(f"batch_stats/stem/whiten/{leaf}") for leaf in ("mean", "matrix")
-  )
+  at = "batch_stats/stem/whiten"
+  mean, whiten = (arrays.pop(f"{at}/{leaf}") for leaf in ("mean", "matrix"))
   matrix = whiten.astype(np.float64) @ matrix
   bias = bias - mean @ matrix
   return matrix.astype(np.float32), bias.astype(np.float32)

@@ -111,9 +111,8 @@ def _weights(old, new, first, count, method, antialias):
   columns = columns[rows, taps]
   start, end = int(columns.min()), int(columns.max()) + 1
   values = weights[rows, taps].astype(np.float32)
-  return start, scipy.sparse.csr_array(
-    (values, (rows, columns - start)), (count, end - start)
-  )
+  entries = values, (rows, columns - start)
+  return start, scipy.sparse.csr_array(entries, (count, end - start))
 
 
 def _cubic(x):

@@ -49,10 +49,8 @@ def split(name: str) -> tuple[dict[str, np.ndarray], list[str]]:
   seen = [font for font in FONTS if font not in NEW_FONTS]
   columns = collections.defaultdict(list)
   for label, text in enumerate(names):
-    fonts = seen
-    if name == "new_fonts":  # the two in turn
-      fonts = [NEW_FONTS[label % 2]]
-    for font in fonts:
+    in_turn = [NEW_FONTS[label % 2]]
+    for font in in_turn if name == "new_fonts" else seen:
       columns["image"].append(_draw(font, by_name[text]))
       columns["text"].append(text)
       columns["label"].append(label)
@@ -100,8 +98,6 @@ def _font(name):
 def _draw(font: str, character: str) -> np.ndarray:
   """Returns a glyph, white on black, (rows, cols, 1) uint8."""
   image = Image.new("L", (SIDE, SIDE))
-  middle = (SIDE // 2, SIDE // 2)
-  ImageDraw.Draw(image).text(
-    middle, character, 255, font=_font(font), anchor="mm"
-  )
+  middle, kw = (SIDE // 2, SIDE // 2), {"font": _font(font), "anchor": "mm"}
+  ImageDraw.Draw(image).text(middle, character, 255, **kw)
   return np.asarray(image)[..., None]

@@ -77,9 +77,8 @@ def _table(path: str, file: BinaryIO, split: str):
     if table.columns.has_duplicates:
       raise ValueError(f"two columns have one name: {[*table.columns]}")
     targets = sorted({"label", "mask", "caption"} & {*table}) or ["label"]
-    table = table[["path", "split", *targets]].map(
-      lambda x: x.strip() if isinstance(x, str) else x
-    )
+    strip = lambda x: x.strip() if isinstance(x, str) else x
+    table = table[["path", "split", *targets]].map(strip)
   except (ValueError, AttributeError, KeyError) as error:
     raise ValueError(
       f"Cannot read {path}: {str(error).strip()}. Expected a .csv file with a "

@@ -97,9 +97,8 @@ class ParquetSource(sources.Source):
     group = bisect.bisect_right(self._ends, index)
     table = self._table(group)
     row = index - self._ends[group] + len(table)
-    return {
-      key: _plain(table.column(key)[row].as_py()) for key in table.column_names
-    }
+    keys = table.column_names
+    return {key: _plain(table.column(key)[row].as_py()) for key in keys}
 
   def _table(self, group: int):
     """Returns a row group, from the cache or else from the file."""

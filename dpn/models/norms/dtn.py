@@ -134,11 +134,8 @@ class DTN(base.Normalizer):
     weights = self.position_weights(rows // pool, cols // pool, x.dtype)
 
     # E[x^2] - E[x]^2 needs full precision.
-    def average(v):
-      return jnp.einsum(
-        "hts,bshc->bthc", weights, v, precision=jax.lax.Precision.HIGHEST
-      )
-
+    highest = {"precision": jax.lax.Precision.HIGHEST}
+    average = lambda v: jnp.einsum("hts,bshc->bthc", weights, v, **highest)
     mean = average(cells)
     var = jnp.maximum(average(jnp.square(cells)) - jnp.square(mean), 0)
 
