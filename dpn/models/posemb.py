@@ -64,7 +64,7 @@ def sincos2d_lape(rows: int, cols: int, width: int):
 
 
 def _padded(table):
-  """Returns a float32 table's function, with `cls` rows of zeros in front."""
+  """Returns a function of `POSEMBS`: a table after `cls` rows of zeros."""
   pad = lambda x, cls: np.pad(x, ((0, 0), (cls, 0), (0, 0)))
   return lambda grid, width, cls: jnp.float32(pad(table(*grid, width), cls))
 
