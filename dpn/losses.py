@@ -79,8 +79,14 @@ def sigmoid_contrastive(
   """Returns SigLIP's loss (arXiv 2303.15343, Section 3.2), (batch,), in nats.
 
   For each image the binary cross entropies of all texts of the batch, summed.
-  `bias` is added to the similarities after `temperature` has scaled them; other
-  arguments are those of `softmax_contrastive`.
+
+  Args:
+    zimg: (batch, dim), of length 1.
+    ztxt: (batch, dim), likewise; row i belongs to image i.
+    temperature: factor on similarities, () or (1,).
+    bias: added to the similarities after `temperature` has scaled them.
+    mask: (batch,), false for pairs that are left out of all comparisons.
+    chunks: see `softmax_contrastive`.
   """
   rows, columns = _pairs(zimg, ztxt)
 

@@ -38,7 +38,6 @@ OPEN_MPI = (
   "python -m trainers.train … --coordinator HOST:8476 "
   "--num_processes $OMPI_COMM_WORLD_SIZE --process_id $OMPI_COMM_WORLD_RANK'"
 )
-_OPEN_MPI_4 = "OMPI_MCA_orte_hnp_uri"  # mpirun's address, until version 4
 SLURM = (
   "Slurm started this process as one of {}, but JAX did not find the others. "
   "It needs what srun sets, such as SLURM_JOB_ID and SLURM_LOCALID; or tell "
@@ -90,9 +89,8 @@ def join(
   `coordinator`, "host:port"; without the three arguments JAX asks the
   scheduler.
   """
-  env = os.environ
+  tasks, nodes = scheduled(os.environ) or (None, 1)
   kw: dict[str, Any] = {}
-  tasks, nodes = scheduled(env) or (None, 1)
   if (coordinator, num_processes, process_id) != (None, None, None):
     _check(coordinator, num_processes, process_id, nodes)
     if process_id == 0 and num_processes != 1:
@@ -103,10 +101,8 @@ def join(
       "process_id": process_id,
       "cluster_detection_method": "deactivate",
     }
-  elif tasks != 1 and "OMPI_COMM_WORLD_SIZE" in env and _OPEN_MPI_4 not in env:
-    # JAX looks for that variable. Without, it may take this process for one of
-    # Slurm's.
-    raise ValueError(OPEN_MPI.format(tasks))
+  elif tasks != 1:
+    _check_open_mpi(os.environ)
   if (num_processes or tasks) == 1:
     return
   if tasks == nodes:
@@ -114,8 +110,10 @@ def join(
     # when there is one process per node: it should have all of them.
     kw["local_device_ids"] = []
   # JAX aborts with a stack trace when time is up; this says why, just before.
-  said = [ALONE.format(timeout_secs)], {"file": sys.stderr, "flush": True}
-  alarm = threading.Timer(timeout_secs, print, *said)
+  said = {"file": sys.stderr, "flush": True}
+  alarm = threading.Timer(
+    timeout_secs, print, [ALONE.format(timeout_secs)], said
+  )
   alarm.daemon = True
   alarm.start()
   try:
@@ -129,7 +127,7 @@ def join(
     # JAX raises this if it recognizes no cluster: this process is alone.
     if num_processes or "coordinator_address" not in str(e):
       raise
-    _check_alone(env)
+    _check_alone(os.environ)
   finally:
     alarm.cancel()
   if jax.process_count() == 1:  # JAX may listen for SIGTERM, and nobody asks it
@@ -143,6 +141,16 @@ def wait_for_others(what: str):
   """
   if jax.process_count() > 1:
     multihost_utils.sync_global_devices(what)
+
+
+def _check_open_mpi(env):
+  """Raises ValueError if Open MPI started others that JAX would not find.
+
+  JAX looks for the variable that held mpirun's address until version 4. Without
+  it, JAX may take this process for one of Slurm's.
+  """
+  if "OMPI_COMM_WORLD_SIZE" in env and "OMPI_MCA_orte_hnp_uri" not in env:
+    raise ValueError(OPEN_MPI.format(env["OMPI_COMM_WORLD_SIZE"]))
 
 
 def _check_alone(env):
