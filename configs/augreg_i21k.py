@@ -79,15 +79,10 @@ def get_config(arg):
   published = arg.setup == "big_vision"
   if published:
     model["model"] |= MODEL
-  evals = {
-    name: common.classification(
-      common.source(arg.data, part),
-      f"decode|resize_small(256)|central_crop(224){tail}",
-      "sigmoid_xent",
-      log_steps=1000,
-    )
-    for name, part in evaluated.items()
-  }
+  pp_eval = f"decode|resize_small(256)|central_crop(224){tail}"
+  evals = common.by_split(
+    evaluated, arg.data, pp_eval, "sigmoid_xent", log_steps=1000
+  )
   return {
     **common.AUGREG,
     "total_steps": arg.steps,

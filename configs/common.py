@@ -204,22 +204,24 @@ def classification(data: Mapping, pp_fn: str, loss: str, **kw) -> dict:
   }
 
 
+def by_split(splits: Mapping, data: str, *args, **kw) -> dict[str, dict]:
+  """Returns a `classification` by `args` and `kw` for each split of a data set.
+
+  The evaluators have the names that are the keys of `splits`.
+  """
+  return {
+    name: classification(source(data, split), *args, **kw)
+    for name, split in splits.items()
+  }
+
+
 def imagenet_evals(pp_fn: str, loss: str, log_steps: int) -> dict[str, dict]:
   """Returns the paper's evaluators: `train`, `minival` and `val`.
 
   Choices are made on `minival`; `val` is reported.
   """
-  splits = {
-    "train": "train[:2%]",
-    "minival": "train[99%:]",
-    "val": "validation",
-  }
-  return {
-    name: classification(
-      source("imagenet2012", split), pp_fn, loss, log_steps=log_steps
-    )
-    for name, split in splits.items()
-  }
+  parts = {"train": "train[:2%]", "minival": "train[99%:]", "val": "validation"}
+  return by_split(parts, "imagenet2012", pp_fn, loss, log_steps=log_steps)
 
 
 def get_fewshot_lsr(

@@ -43,6 +43,7 @@ that the first stage is Table 7's first row, which has no label.
 
 from dpn.configs import common
 
+DATA = "sun397/tfds"
 # The values of Appendix F, by stage.
 GRIDS = {
   "search": {
@@ -76,7 +77,7 @@ BEFORE = {"augment": "search", "longer": "augment"}
 )
 def get_config(arg):
   tail = common.labels_tail(397)
-  source = lambda split: common.source("sun397/tfds", split)
+  pp_eval = f"decode|resize_small(256)|central_crop(224){tail}"
   augment = arg.randaug != "none"
   randaug = f"|randaug(2,{float(arg.randaug):g})" if augment else ""
   splits = {"minival": "validation"} | ({"test": "test"} if arg.test else {})
@@ -92,7 +93,7 @@ def get_config(arg):
     "loss": "sigmoid_xent",
     "init_head_bias": -6.0,  # each class starts at 1/400
     "input": {
-      "data": source("train"),
+      "data": common.source(DATA, "train"),
       "batch_size": 512,
       "pp": f"decode_jpeg_and_inception_crop(224)|flip_lr{randaug}{tail}",
     },
@@ -108,15 +109,9 @@ def get_config(arg):
     "lr": arg.lr,
     "wd": arg.wd * arg.lr,
     "schedule": common.WARMUP_COSINE,
-    "evals": {
-      name: common.classification(
-        source(split),
-        f"decode|resize_small(256)|central_crop(224){tail}",
-        "sigmoid_xent",
-        log_steps=1000,
-      )
-      for name, split in splits.items()
-    },
+    "evals": common.by_split(
+      splits, DATA, pp_eval, "sigmoid_xent", log_steps=1000
+    ),
     "table": common.table(
       "SUN397, stochastic depth" if arg.stoch_depth else "SUN397",
       *(arg.variant, arg.stem_ln, "test/prec@1"),

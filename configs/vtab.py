@@ -149,12 +149,7 @@ def get_config(arg):
     ),
     "lr": arg.lr,
     "schedule": {"warmup_steps": 200, "decay_type": "cosine"},
-    "evals": {
-      name: common.classification(
-        common.source(task.data, split), pp_eval, "sigmoid_xent"
-      )
-      for name, split in splits.items()
-    },
+    "evals": common.by_split(splits, task.data, pp_eval, "sigmoid_xent"),
     "table": common.table(
       ", ".join(["VTAB", *other]),
       *(arg.variant, arg.stem_ln, "test/prec@1"),
