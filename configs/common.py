@@ -20,32 +20,22 @@ sweep = arguments.sweep
 grid = arguments.grid
 
 # Appendix C of arXiv 2302.01327, after Steiner et al., arXiv 2106.10270.
-RANDAUG_DEF = {
-  "none": "",
-  "light1": "randaug(2,0)",  # not nothing: magnitude 0 still inverts, rotates …
-  "light2": "randaug(2,10)",
-  "medium1": "randaug(2,15)",
-  "medium2": "randaug(2,15)",
-  "strong1": "randaug(2,20)",
-  "strong2": "randaug(2,20)",
+_SETTINGS = {  # RandAugment's op, and the p of mixup
+  "none": ("", 0.0),
+  "light1": ("randaug(2,0)", 0.0),  # magnitude 0 still inverts, rotates …
+  "light2": ("randaug(2,10)", 0.2),
+  "medium1": ("randaug(2,15)", 0.2),
+  "medium2": ("randaug(2,15)", 0.5),
+  "strong1": ("randaug(2,20)", 0.5),
+  "strong2": ("randaug(2,20)", 0.8),
 }
-MIXUP_DEF = {
-  "none": {"p": 0.0, "fold_in": None},
-  "light1": {"p": 0.0, "fold_in": None},
-  "light2": {"p": 0.2, "fold_in": None},
-  "medium1": {"p": 0.2, "fold_in": None},
-  "medium2": {"p": 0.5, "fold_in": None},
-  "strong1": {"p": 0.5, "fold_in": None},
-  "strong2": {"p": 0.8, "fold_in": None},
-}
+RANDAUG_DEF = {name: op for name, (op, _) in _SETTINGS.items()}
+MIXUP_DEF = {k: {"p": p, "fold_in": None} for k, (_, p) in _SETTINGS.items()}
 # Part of every config.model, so that each can be set from the command line:
 # --config.model.norm_kw.eps=1e-5.
 MODEL_KW = {
-  "stem_kw": {},
-  "posemb_kw": {},
-  "posemb_join_kw": {},
-  "block_ln_kw": {},
-  "norm_kw": {},
+  f"{option}_kw": {}
+  for option in ("stem", "posemb", "posemb_join", "block_ln", "norm")
 }
 # Rows every 50 steps, and the gradient by depth, as in Figures 2 and 4.
 LOGS = {"log_training_steps": 50, "log_grad_depth": 1000, "ckpt_steps": 1000}
@@ -236,37 +226,32 @@ def get_fewshot_lsr(
     pp: preprocessing instead of the default, without its `keep`.
     **kw: further keys of the evaluator; they win over the defaults here.
   """
-  config = ml_collections.ConfigDict(
-    {
-      "type": "fewshot_lsr",
-      "representation_layer": "pre_logits",
-      "shots": (1, 5, 10, 25),
-      "l2_reg": 2.0**10,
-      "num_seeds": 3,
-    }
-  )
   if not any(key.startswith("log_") for key in kw):
-    config.log_steps = 25_000
-  small = {"pets": ("oxford_iiit_pet", "train", "test")}
-  config.datasets = small | (
-    {}
-    if runlocal
-    else {
+    kw["log_steps"] = 25_000
+  datasets = {"pets": ("oxford_iiit_pet", "train", "test")}
+  if not runlocal:
+    datasets |= {
       "caltech": ("caltech101", "train", "test"),
       "cars": ("cars196", "train", "test"),
       "cifar100": ("cifar100", "train", "test"),
       "dtd": ("dtd", "train", "test"),
       "uc_merced": ("uc_merced", "train[:1000]", "train[1000:]"),
     }
-  )
   pp = pp or (
     f"decode|resize({resize_resolution})|central_crop({target_resolution})"
     "|value_range(-1,1)"
   )
-  config.pp_train = config.pp_eval = f'{pp}|keep("image", "label")'
-  for key, value in kw.items():
-    config[key] = value  # not update(), which would merge the data sets
-  return config
+  pp = f'{pp}|keep("image", "label")'
+  fields = {
+    "type": "fewshot_lsr",
+    "representation_layer": "pre_logits",
+    "shots": (1, 5, 10, 25),
+    "l2_reg": 2.0**10,
+    "num_seeds": 3,
+    "datasets": datasets,
+    **{"pp_train": pp, "pp_eval": pp},
+  }
+  return ml_collections.ConfigDict(fields | kw)
 
 
 def imagenet_fewshot(resolution=224, **kw) -> ml_collections.ConfigDict:
