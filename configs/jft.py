@@ -36,6 +36,7 @@ from dpn.configs import augreg_i21k, common
 
 VARIANTS = ("B/32", "B/16", "L/16")  # Table 2
 DATA = {"data": "", "classes": 0, "split": "train", "label": "label"}
+READING = {"setup": "zhai", "pool": "tok"}  # of what is unknown
 RUNLOCAL = {"data": "imagenet2012", "classes": 1000}
 SETUPS = {
   "zhai": {
@@ -55,9 +56,7 @@ SETUPS = {
 }
 
 
-@common.recipe(
-  variant="B/16", stem_ln="dpn", steps=220_000, setup="zhai", pool="tok", **DATA
-)
+@common.recipe(variant="B/16", stem_ln="dpn", steps=220_000, **READING, **DATA)
 def get_config(arg):
   if arg.runlocal and not arg.data:
     arg.update(RUNLOCAL)
@@ -67,7 +66,7 @@ def get_config(arg):
       "to the config's arguments."
     )
   setup = common.choose("setup", arg.setup, SETUPS)
-  same = {k: v for k, v in arg.items() if k not in ("setup", "pool")}
+  same = {k: v for k, v in arg.items() if k not in READING}
   config = augreg_i21k.get_config(**same)
   config.input.pp = (
     "decode_jpeg_and_inception_crop(224)|flip_lr"
@@ -78,10 +77,8 @@ def get_config(arg):
   config.model.pool_type = arg.pool
   for key, value in setup.items():
     config[key] = value  # not update(), which would merge the optimizers
-  others = {"setup": "zhai", "pool": "tok"}
-  config.table.recipe = ", ".join(
-    ["JFT", *(arg[key] for key in others if arg[key] != others[key])]
-  )
+  others = [arg[key] for key, usual in READING.items() if arg[key] != usual]
+  config.table.recipe = ", ".join(["JFT", *others])
   return config
 
 
@@ -90,7 +87,6 @@ sweep = common.sweep(
   steps=("220000", "1100000"),
   variants=VARIANTS,
   stems=("none", "dpn"),
-  setup="zhai",
-  pool="tok",
+  **READING,
   **DATA,
 )

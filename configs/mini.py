@@ -17,6 +17,8 @@ numbers show how the comparison is made and no more. About half a minute a run.
 
 from dpn.configs import common, ln_placement, stem_ablation
 
+# Arguments of this config, of configs/norm_zoo.py, and of their sweeps.
+SHARED = {"data": "cifar10", "data_dir": "", "steps": 600}
 SIDE = 32
 MODEL = {
   "width": 64,
@@ -71,15 +73,7 @@ def fields(arg, train: str, name: str, held_out: str, **kw) -> dict:
   }
 
 
-@common.recipe(
-  data="cifar10",
-  data_dir="",
-  stem_ln="dpn",
-  sa="pre",
-  mlp="pre",
-  block="",
-  steps=600,
-)
+@common.recipe(**SHARED, stem_ln="dpn", sa="pre", mlp="pre", block="")
 def get_config(arg):
   held_out = "test" if arg.data in ARRAYS else "test[:2000]"
   vit = common.vit(arg.stem_ln, **MODEL)
@@ -101,15 +95,9 @@ def get_config(arg):
 def sweep(arg=None):
   """Returns the arms of Table 6 and Figure 1; see the module's docstring."""
   arg = common.parse_sweep(
-    arg,
-    data="cifar10",
-    data_dir="",
-    stems=stem_ablation.STEMS,
-    placements=1,
-    steps=600,
-    seeds=3,
+    arg, **SHARED, stems=stem_ablation.STEMS, placements=1, seeds=3
   )
-  given = {key: arg[key] for key in ("data", "data_dir", "steps")}
+  given = {key: arg[key] for key in SHARED}
   arms = common.grid(arg, "{stem_ln}", stems=arg.stems, **given)
   blocks = ln_placement.PLACEMENTS | ln_placement.BLOCKS
   del blocks["sa_pre_mlp_pre"]  # is stem_ln=none

@@ -19,17 +19,10 @@ seeds, train[800:1000]. Expected: nothing of the paper's. About ten seconds.
 from dpn.configs import common, mini
 
 CLASSES = {"digits": 10, "photos": 2}
+START = {"data": "digits", "data_dir": "", "init": ""}  # also of the sweep
 
 
-@common.recipe(
-  data="digits",
-  data_dir="",
-  init="",
-  stem_ln="dpn",
-  lr=0.1,
-  test=False,
-  steps=150,
-)
+@common.recipe(**START, stem_ln="dpn", lr=0.1, test=False, steps=150)
 def get_config(arg):
   common.need_init("mini_vtab", arg)
   classes = common.choose("data", arg.data, CLASSES)
@@ -69,9 +62,7 @@ def get_config(arg):
 
 sweep = common.sweep(
   "{data}_{stem_ln}_lr{lr}",
-  data="digits",
-  data_dir="",
-  init="",
+  **START,
   stems=("none", "dpn"),
   lrs=("0.03", "0.1", "0.3"),
   steps=150,

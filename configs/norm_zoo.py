@@ -78,13 +78,7 @@ LRS = ("3e-4", "1e-3", "3e-3")
 
 
 @common.recipe(
-  method="base",
-  optimizer="adamw",
-  lr=1e-3,
-  data="cifar10",
-  data_dir="",
-  steps=600,
-  test=False,
+  method="base", optimizer="adamw", lr=1e-3, **mini.SHARED, test=False
 )
 def get_config(arg):
   model = {"stem_ln": "none", **mini.MODEL}
@@ -123,7 +117,6 @@ def get_config(arg):
 
 def sweep(arg=None):
   """Returns the arms of a piece; see the module's docstring."""
-  same = {"data": "cifar10", "data_dir": "", "steps": 600}
   arg = common.parse_sweep(
     arg,
     piece="rates",
@@ -131,7 +124,7 @@ def sweep(arg=None):
     optimizers=tuple(OPTIMIZERS),
     lrs=(),
     **{"from": ""},
-    **same,
+    **mini.SHARED,
     seeds=0,
   )
   confirm = common.choose("piece", arg.piece, PIECES)
@@ -154,7 +147,7 @@ def sweep(arg=None):
         method=method,
         optimizer=optimizer,
         test=confirm,
-        **{name: arg[name] for name in same},
+        **{name: arg[name] for name in mini.SHARED},
         **found,
       )
   # Seed by seed, so that an unfinished sweep has pairs to compare.

@@ -98,6 +98,7 @@ TASKS = {
   "sNORB-Elev": Task(**_SNORB, classes=9, label="label_elevation"),
 }
 PP = ("vtab", "crop_flip")
+USUAL = {"pp": "vtab", "res": 224, "minival": "vtab"}
 INIT = "runs/table1/{stem_ln}_{variant}-s0/params.safetensors"
 
 
@@ -107,9 +108,7 @@ INIT = "runs/table1/{stem_ln}_{variant}-s0/params.safetensors"
   variant="B/16",
   stem_ln="dpn",
   lr=3e-4,
-  pp="vtab",
-  res=224,
-  minival="vtab",
+  **USUAL,
   test=False,
 )
 def get_config(arg):
@@ -121,8 +120,7 @@ def get_config(arg):
   splits = {"minival": f"{split}[{start or ''}:{start + 200}]"}
   if arg.test:
     splits["test"] = task.test
-  usual = {"pp": "vtab", "res": 224, "minival": "vtab"}
-  other = [f"{k} {arg[k]}" for k in usual if arg[k] != usual[k]]
+  other = [f"{k} {arg[k]}" for k in USUAL if arg[k] != USUAL[k]]
   return {
     "total_steps": 2500,
     "num_classes": task.classes,
@@ -180,9 +178,7 @@ sweep = common.sweep(
   stems=("none", "dpn"),
   lrs=("1e-4", "3e-4", "1e-3"),
   seeds=3,
-  pp="vtab",
-  res=224,
-  minival="vtab",
+  **USUAL,
   init=INIT,
   cell="{task} {variant} {stem_ln}",
   candidate=lambda given: f"lr={float(given['lr']):g}",
