@@ -53,16 +53,13 @@ def parse_arg(arg: str | None, **spec) -> ml_collections.ConfigDict:
     given[name] = value
   result = ml_collections.ConfigDict(type_safe=False)
   for name, default in spec.items():
-    default, convert = (
-      default if isinstance(default, tuple) else (default, None)
-    )
+    convert = _bool if isinstance(default, bool) else type(default)
+    if isinstance(default, tuple):
+      default, convert = default
     result[name] = default
     if isinstance(default, dict):
       result[name] = default | given.get(name, {})
     elif name in given:
-      convert = convert or (
-        _bool if isinstance(default, bool) else type(default)
-      )
       try:
         result[name] = convert(given[name])
       except ValueError as e:

@@ -65,14 +65,8 @@ def get_config(arg):
   evaluator = lambda split, every: ade20k.evaluator(
     *(source(split), pp_eval, arg.crop), class_names=CLASSES, log_percent=every
   )
-  pretrained = {
-    "model_init": arg.init,
-    "model_load": {
-      "dont_load": ("(head|pre_logits)/.*",),
-      "dont_check": (),
-      "posemb_align_corners": False,
-    },
-  }
+  load = common.ENCODER | {"posemb_align_corners": False}
+  pretrained = {"model_init": arg.init, "model_load": load}
   return {
     **common.ADAM,
     "task": "segmentation",

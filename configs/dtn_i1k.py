@@ -45,14 +45,8 @@ VARIANTS = {
   "B_star": ("B/16", {"num_heads": 16}),
 }
 NORMS = (
-  "layernorm",
-  "batchnorm",
-  "instancenorm",
-  "groupnorm",
-  "switchable",
-  "scalenorm",
-  "powernorm",
-  "dtn",
+  *("layernorm", "batchnorm", "instancenorm", "groupnorm"),
+  *("switchable", "scalenorm", "powernorm", "dtn"),
 )
 RECIPES = {"released": "DTN", "deit": "DTN, DeiT's recipe"}
 

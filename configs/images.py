@@ -56,10 +56,7 @@ def get_config(arg):
   tail = common.labels_tail(len(classes), pixels=pixels)
   augment = "" if arg.init else "|randaug(2, 10)"
   crop = f"resize_small({arg.res * 8 // 7})|central_crop({arg.res})"
-  pretrained = {
-    "model_init": arg.init,
-    "model_load": {"dont_load": ("(head|pre_logits)/.*",), "dont_check": ()},
-  }
+  pretrained = {"model_init": arg.init, "model_load": common.ENCODER}
   options = {
     "scan": True,  # compiles in half the time
     **(model or {"pool_type": "tok" if arg.init else "gap"}),

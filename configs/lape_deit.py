@@ -45,14 +45,8 @@ JOINS = {
 # Joins that relative positions (rpe) have, and positions that can be unshared.
 ONLY = {"rpe": ("add", "lape"), "unshared": ("learn",)}
 NORMS = (  # Table 8
-  "identity",
-  "scalar",
-  "scale",
-  "affine",
-  "standardize",
-  "standardize_scalar",
-  "standardize_scale",
-  "layernorm",
+  *("identity", "scalar", "scale", "affine"),
+  *("standardize", "standardize_scalar", "standardize_scale", "layernorm"),
 )
 # Of sweeps, by `table`: the variants, and the arms of each.
 TABLES = {

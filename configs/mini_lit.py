@@ -23,6 +23,7 @@ docs/results/lit.md has the study.
 
 from dpn.configs import common
 
+GLYPHS = "arrays:glyphs"
 NAMES = 1568  # of the training split
 _SIZE = {"width": 64, "depth": 4, "mlp_dim": 256, "num_heads": 4, "scan": True}
 MODEL = {**_SIZE, "patch_size": (8, 8), "pool_type": "gap"}
@@ -57,12 +58,8 @@ def get_config(arg):
   }
 
 
-def _glyphs(split, name="arrays:glyphs"):
-  return common.source(name, split)
-
-
-def _input(pp, name="arrays:glyphs"):
-  return {"data": _glyphs("train", name), "batch_size": 256, "pp": pp}
+def _input(pp, name):
+  return {"data": common.source(name, "train"), "batch_size": 256, "pp": pp}
 
 
 def _tower(arg):
@@ -71,12 +68,12 @@ def _tower(arg):
   return {
     "num_classes": NAMES,
     "loss": "softmax_xent",
-    "input": _input(MOVED + labels),
+    "input": _input(MOVED + labels, GLYPHS),
     "model": common.vit(arg.stem_ln, **MODEL)["model"],
     "schedule": common.WARMUP_COSINE,
     "evals": {
       "new_fonts": common.classification(
-        _glyphs("new_fonts"),
+        common.source(GLYPHS, "new_fonts"),
         common.PIXELS + labels,
         "softmax_xent",
         log_percent=0.2,
@@ -97,7 +94,7 @@ def _lit(arg):
   elif not arg.embedded:
     recipe += ", from scratch"
   tower = {"image": common.vit(arg.stem_ln, **MODEL)["model"]}
-  name, image = "arrays:glyphs", f"{MOVED}|"
+  name, image = GLYPHS, f"{MOVED}|"
   if arg.embedded:  # embeddings instead of images
     tower = {"image_model": "precomputed", "image": {}}
     name, image = f"embedded:{arg.embedded}", ""
@@ -138,7 +135,7 @@ def _evals(name, embedded):
     },
     "retrieval": {
       "type": "retrieval",
-      "data": _glyphs("new_fonts", name),
+      "data": common.source(name, "new_fonts"),
       "pp_img": image,
       "pp_txt": TOKENIZE,
       "log_percent": 1.0,

@@ -32,16 +32,9 @@ from dpn.configs import augreg_i1k, common
 
 VARIANTS = ("B/16", "S/16", "B/32", "S/32", "Ti/16")
 STEMS = (
-  "dpn",
-  "none",
-  "pre",
-  "post",
-  "post_posemb",
-  "only_learnable",
-  "rmsnorm",
-  "no_learnable",
-  "whiten",
-  "whiten_ln",
+  *("dpn", "none", "pre", "post", "post_posemb"),
+  *("only_learnable", "rmsnorm", "no_learnable"),
+  *("whiten", "whiten_ln"),  # Appendix A
 )
 
 
