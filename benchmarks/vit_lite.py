@@ -211,21 +211,18 @@ def main():
 
 def _arguments():
   parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-  parser.add_argument("--authors", help="folder of their code")
-  parser.add_argument("--torch_python", help="runs their code")
-  parser.add_argument("--data", default="cifar10", help="TFDS name")
-  parser.add_argument("--data_dir", help="where TFDS has it")
-  parser.add_argument("--out", type=pathlib.Path, help="folder of the runs")
-  parser.add_argument(
-    "--results",
-    type=pathlib.Path,
-    help="file of finished runs, which grows; OUT/vit_lite.jsonl by default",
-  )
-  parser.add_argument(
-    "--codes", nargs="+", choices=CODES, default=[*CODES], help="which to train"
-  )
-  parser.add_argument("--epochs", type=int, default=5)
-  parser.add_argument("--seeds", type=int, default=3)
+  add = parser.add_argument
+  add("--authors", help="folder of their code")
+  add("--torch_python", help="runs their code")
+  add("--data", default="cifar10", help="TFDS name")
+  add("--data_dir", help="where TFDS has it")
+  add("--out", type=pathlib.Path, help="folder of the runs")
+  help_ = "file of finished runs, which grows; OUT/vit_lite.jsonl by default"
+  add("--results", type=pathlib.Path, help=help_)
+  kw = {"choices": CODES, "default": [*CODES], "help": "which to train"}
+  add("--codes", nargs="+", **kw)
+  add("--epochs", type=int, default=5)
+  add("--seeds", type=int, default=3)
   return parser.parse_args(), parser
 
 

@@ -27,13 +27,7 @@ from dpn.models import vit
 from dpn.scripts.conversion import folder, folding
 from dpn.scripts.evaluation import labels
 from dpn.scripts.results import output
-from dpn.weights import (
-  export,
-  positions,
-  preprocessing,
-  timm_vit,
-  vit_params,
-)
+from dpn.weights import export, positions, preprocessing, timm_vit, vit_params
 from dpn.weights import resolution as resolutions
 
 

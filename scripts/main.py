@@ -25,9 +25,7 @@ from dpn import configs, errors, scripts
 
 def commands() -> dict[str, str]:
   """Returns {command: module} for everything that can be run."""
-  names = sorted(
-    module.name for module in pkgutil.iter_modules(scripts.__path__)
-  )
+  names = sorted(found.name for found in pkgutil.iter_modules(scripts.__path__))
   return {"train": "dpn.trainers.train"} | {
     name: f"dpn.scripts.{name}"
     for name in names

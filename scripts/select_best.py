@@ -182,12 +182,11 @@ def _check_trusted(config, arms):
 def _parser():
   parser = output.parser(__doc__)
   parser.add_argument("out", type=os.path.normpath, help="folder of a sweep")
-  parser.add_argument(
-    "--metric",
-    default="minival/prec@1",
-    help="to choose by: a loss (the lowest mean wins) or a fraction such as an "
-    "accuracy, IoU or recall (the highest wins); others are refused",
+  help_ = (
+    "to choose by: a loss (the lowest mean wins) or a fraction such as an "
+    "accuracy, IoU or recall (the highest wins); others are refused"
   )
+  parser.add_argument("--metric", default="minival/prec@1", help=help_)
   parser.add_argument("--test", action="store_true", help="test what is chosen")
   output.add_trust(parser)
   return parser

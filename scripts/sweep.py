@@ -99,22 +99,13 @@ def _parser():
   add("--seeds", type=output.positive, help="seeds of each arm, from 0")
   add("--select", default="*", help="arms to train, such as 'dpn_*'")
   add("--jobs", type=output.positive, help="runs at a time (1)")
-  add(
-    "--set",
-    type=_field,
-    action="append",
-    default=[],
-    metavar="FIELD=VALUE",
-    help="set a field in the config of every arm; may be repeated",
-  )
-  add(
-    "--seeds_together",
-    action="store_true",
-    help="train the seeds of an arm in one process, with jax.vmap",
-  )
-  flag = functools.partial(
-    parser.add_mutually_exclusive_group().add_argument, action="store_true"
-  )
+  help_ = "set a field in the config of every arm; may be repeated"
+  kw = {"type": _field, "metavar": "FIELD=VALUE", "help": help_}
+  add("--set", action="append", default=[], **kw)
+  help_ = "train the seeds of an arm in one process, with jax.vmap"
+  add("--seeds_together", action="store_true", help=help_)
+  one = parser.add_mutually_exclusive_group()
+  flag = functools.partial(one.add_argument, action="store_true")
   flag("--dry_run", help="only list the arms and their state")
   flag("--print_commands", help="only print the commands, one per line")
   flag("--slurm", help="only print a job array for sbatch")

@@ -86,12 +86,9 @@ def add_output(parser: argparse.ArgumentParser):
 
 def add_trust(parser: argparse.ArgumentParser):
   """Adds --trust to a command that reads checkpoints or runs."""
-  parser.add_argument(
-    "--trust",
-    type=registry.trust,
-    metavar="MODULE",
-    help="modules that files may name, and those below: mypkg,other.norms",
-  )
+  help_ = "modules that files may name, and those below: mypkg,other.norms"
+  kw = {"type": registry.trust, "metavar": "MODULE", "help": help_}
+  parser.add_argument("--trust", **kw)
 
 
 def positive(text: str) -> int:
