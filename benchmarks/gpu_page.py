@@ -129,9 +129,8 @@ def _goals(found, speeds, variant) -> pd.DataFrame:
   of = f"best of {ours.row.nunique()} batch sizes"
   mfu, text = ours.mfu.max(), f"MFU of {variant}, {of}"
   add(text, f"≥ {goal:.0%}", mfu, "{:.1%}", lambda x: x >= goal)
-  timm = of_variant[
-    (of_variant.part == "peers") & (of_variant.who == step.TIMM)
-  ]
+  peers = of_variant[of_variant.part == "peers"]
+  timm = peers[peers.who == step.TIMM]
   # timm's best is known only if it ran at all of our batch sizes.
   known = {*ours.row} <= {*timm.row}
   ratio = ours.img_per_sec.max() / timm.img_per_sec.max() if known else None

@@ -53,10 +53,8 @@ def _resize(image, labels):
   ratio, sides = random.uniform(0.5, 2), labels.shape
   factor = min(2048 * ratio / max(sides), 512 * ratio / min(sides))
   size = tuple(round(side * factor) for side in sides[::-1])
-  nearest = cv2.INTER_NEAREST
-  return cv2.resize(image, size), cv2.resize(
-    labels, size, interpolation=nearest
-  )
+  labels = cv2.resize(labels, size, interpolation=cv2.INTER_NEAREST)
+  return cv2.resize(image, size), labels
 
 
 def _crop(image, labels):

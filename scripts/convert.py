@@ -100,24 +100,17 @@ def of_timm() -> str:
   """
   try:
     import timm
-  except ImportError as error:
-    raise ValueError("--list asks timm for its names: pip install timm") from (
-      error
-    )
+  except ImportError as e:
+    raise ValueError("--list asks timm for its names: pip install timm") from e
   names = timm.list_models(module="vision_transformer")
-  known = [name for name in names if timm_vit.find(name)]
-  lines = [
-    f"{'loads' if name in known else 'by its arrays':<14}{name}"
-    for name in names
-  ]
-  return "\n".join(
-    [
-      *lines,
-      f"{len(known)} of {len(names)} load by name, with all that their files "
-      "do not tell. Of the others a file loads if it has no parts but ours, "
-      "and what is assumed is listed; else it is refused.",
-    ]
+  how = ["loads" if timm_vit.find(n) else "by its arrays" for n in names]
+  lines = [f"{by:<14}{name}" for by, name in zip(how, names, strict=True)]
+  lines.append(
+    f"{how.count('loads')} of {len(names)} load by name, with all that their "
+    "files do not tell. Of the others a file loads if it has no parts but "
+    "ours, and what is assumed is listed; else it is refused."
   )
+  return "\n".join(lines)
 
 
 def parse_options(items: Sequence[str]) -> dict[str, object]:

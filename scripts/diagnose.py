@@ -107,10 +107,8 @@ def diagnose(
     for name, variables in stages.items()
   }
   last = [*stages][-1]
-  found["invariance"] = {
-    "of": last,
-    **measures.invariance(predict, stages[last], batch),
-  }
+  changes = measures.invariance(predict, stages[last], batch)
+  found["invariance"] = {"of": last, **changes}
   return found
 
 

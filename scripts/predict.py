@@ -118,12 +118,10 @@ def main(argv: Sequence[str] | None = None):
     frame = table(paths, probabilities, names, args.top)
     output.say(render.grid(frame))
     if args.out:
-      as_json = args.out.endswith(".json")
-      text = (
-        frame.to_json(orient="records", indent=2, force_ascii=False) + "\n"
-        if as_json
-        else render.as_csv(frame)
-      )
+      text = render.as_csv(frame)
+      if args.out.endswith(".json"):
+        kw = {"orient": "records", "indent": 2, "force_ascii": False}
+        text = frame.to_json(**kw) + "\n"
       output.write(args.out, text)
     if args.picture:
       _draw(args.picture, seen, frame)

@@ -244,10 +244,8 @@ def _copy(directory: str, file_format: str, args) -> Plan:
       f"{directory} is {found}, not {file_format}: --source {found}:{directory}"
     )
   features = paths.read(os.path.join(directory, tfds.FEATURES))
-  if (
-    args.max_side
-    and len(re.findall(b"image_feature|labeled_image", features)) > 1
-  ):
+  images = re.findall(b"image_feature|labeled_image", features)
+  if args.max_side and len(images) > 1:
     raise ValueError(_NO_LABEL_MAPS)
   files = {split["name"]: [] for split in info["splits"]}
   for split, file, size in tfds.shards(info):

@@ -160,9 +160,8 @@ def _predictions(frame):
   """Returns the pictures of predictions that the runs have."""
   shown = []
   folders = filter(None, (run.folder for run in frame.run))
-  for folder, (name, by) in itertools.product(
-    folders, command.PICTURES.items()
-  ):
+  pairs = itertools.product(folders, command.PICTURES.items())
+  for folder, (name, by) in pairs:
     path = os.path.join(folder, name)
     if os.path.exists(path):
       caption, picture = f"{path}, by {by}.", pathlib.Path(path).read_bytes()

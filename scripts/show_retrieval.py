@@ -61,19 +61,16 @@ def search(
     return sheet.Cell(of_image[i][0], shown, colour)
 
   colour = lambda text, i: _RIGHT if text in of_image[i] else _WRONG
-  near = retrieval.nearest(
-    evaluator.embed_texts(variables, texts), zimg, _FOUND
-  )
+  queries = evaluator.embed_texts(variables, texts)
+  near = retrieval.nearest(queries, zimg, _FOUND)
   by_text = [
     (sheet.Cell(query), [image(i, colour(query, i)) for i in row])
     for query, row in zip(texts, near, strict=True)
   ]
   near = retrieval.nearest(zimg[list(images)], ztxt, _FOUND)
+  text = lambda j, i: sheet.Cell(captions[j], None, colour(captions[j], i))
   by_image = [
-    (
-      image(i),
-      [sheet.Cell(captions[j], None, colour(captions[j], i)) for j in row],
-    )
+    (image(i), [text(j, i) for j in row])
     for i, row in zip(images, near, strict=True)
   ]
   return by_text, by_image, f"{len(zimg):,} images, {len(ztxt):,} texts"

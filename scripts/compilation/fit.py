@@ -106,6 +106,4 @@ def changed(config, change: Mapping[str, Any]):
 
 def flags(change: Mapping[str, Any]) -> str:
   """Returns changes as words of a command line."""
-  return " ".join(
-    shlex.quote(f"--config.{name}={value}") for name, value in change.items()
-  )
+  return shlex.join(f"--config.{k}={v}" for k, v in change.items())

@@ -59,10 +59,8 @@ def describe(found: Mapping) -> str:
     lines.append(f"{kind:<24}{size / gib:10.3f} GiB per device, {count} times")
   for name, secs in found["seconds_at_least"].items():
     lines.append(f"{name:<24}{secs * 1e3:10.2f} ms at least")
-  return "\n".join(
-    [
-      *lines,
-      f"Estimate, from data sheets: bound by {found['bound']}, an MFU of "
-      f"{found['mfu_at_most']:.0%} at most.",
-    ]
+  lines.append(
+    f"Estimate, from data sheets: bound by {found['bound']}, an MFU of "
+    f"{found['mfu_at_most']:.0%} at most."
   )
+  return "\n".join(lines)

@@ -30,9 +30,8 @@ def without_norms(model: vit_params.VitParams) -> vit_params.VitParams:
   if options["norm"] == "none":
     return model
   wrong = {k: options[k] for k in _FOLDABLE if options[k] not in _FOLDABLE[k]}
-  where = {
-    k: x for k, x in options["block_ln_kw"].items() if k in ("sa", "mlp")
-  }
+  kw = options["block_ln_kw"]
+  where = {k: x for k, x in kw.items() if k in ("sa", "mlp")}
   if {*where.values()} - {"pre"}:
     wrong["block_ln_kw"] = where
   after = _after_encoder(arrays, options["pool_type"])

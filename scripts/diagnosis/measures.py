@@ -167,11 +167,8 @@ def signals(
   def measure(variables, batch):
     _, out = predict(variables, batch)
     blocks = out.get("encoder", {})
-    attention = [
-      _attention(blocks[name])
-      for name in sorted(blocks)
-      if name.startswith("block")
-    ]
+    names = sorted(name for name in blocks if name.startswith("block"))
+    attention = [_attention(blocks[name]) for name in names]
     entropy, largest = zip(*attention, strict=True)
     return _norms(out["stem"]), jnp.stack(entropy), jnp.stack(largest)
 

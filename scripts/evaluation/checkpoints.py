@@ -40,9 +40,8 @@ def config_of(path: str) -> ml_collections.ConfigDict:
       "to probe it on pictures of yours, or a --config with evaluators."
     )
   began = ("model_init", "model_load", "resume")
-  return ml_collections.ConfigDict(
-    {key: value for key, value in config.items() if key not in began}
-  )
+  kept = {key: value for key, value in config.items() if key not in began}
+  return ml_collections.ConfigDict(kept)
 
 
 def config_beside(path: str) -> dict[str, Any]:

@@ -147,9 +147,8 @@ def jobs(config: str, arms: Sequence[Arm], together: bool = False) -> list[Job]:
     first, seeds = group[0], ",".join(str(arm.seed) for arm in group)
     pattern = re.sub(rf"-s{first.seed}$", "-s{seed}", first.workdir)
     command = dataclasses.replace(first, workdir=pattern).command(config)
-    result.append(
-      Job(f"{name}-s{seeds}", [*command, f"--seeds={seeds}"], group)
-    )
+    command.append(f"--seeds={seeds}")
+    result.append(Job(f"{name}-s{seeds}", command, group))
   return result
 
 

@@ -318,9 +318,8 @@ def _label(arm):
   if any(len(pair) != 2 for pair in pairs):
     return arm  # the value of a field, with commas in it
   parts = [f"{words.get(k, k.replace('_', ' '))} {v}" for k, v in pairs]
-  return ", ".join(
-    [*([own_runs.LABELS.get(name, name)] if name else []), *parts]
-  )
+  called = [own_runs.LABELS.get(name, name)] if name else []
+  return ", ".join([*called, *parts])
 
 
 def scale_files(frame: pd.DataFrame) -> tuple[dict[str, str], Reasons]:
@@ -376,9 +375,7 @@ FIGURES: Mapping[str, Callable] = {
   },
   "zoo": lambda frame, _: {"zoo": Drawn(zoo.draw(frame), {}, "Norm zoo")},
 }
-ALL = tuple(
-  name for name in FIGURES if name not in ("studies", "zoo")
-)  # of any runs
+ALL = tuple(n for n in FIGURES if n not in ("studies", "zoo"))  # of any runs
 
 
 def draw_all(

@@ -75,11 +75,7 @@ class Model:
   def gains(self) -> dict[tuple[str, str], aggregate.Estimate]:
     """The differences from the baseline by (arm, metric)."""
     every = {(a, m): self.gain(a, m) for m in self.shown for a in self.arms}
-    return {
-      key: gain
-      for key, gain in every.items()
-      if isinstance(gain, aggregate.Estimate)
-    }
+    return {k: x for k, x in every.items() if isinstance(x, aggregate.Estimate)}
 
   def in_words(self, arm: str, metric: str) -> str:
     """Returns a sentence on a difference: its interval, what else differs."""

@@ -88,18 +88,13 @@ def read(path: str) -> runs.Run:
   origin = {}
   for start in _read_json(file("environment.json"), list[Start]) or ():
     origin |= {key: value for key, value in start.items() if value}
-  logged = _read_rows(file(metrics.METRICS))
+  log = file(metrics.METRICS)
+  logged = _read_rows(log)
   done = _read_json(file("done.json"), files.Done)
   expected = (done or {}).get("metrics_crc32")
-  if (
-    expected
-    and os.path.isfile(file(metrics.METRICS))
-    and expected != metrics.checksum(file(metrics.METRICS))
-  ):
-    logging.warning(
-      "%s is not as the run left it: a number in it may be another.",
-      file(metrics.METRICS),
-    )
+  if expected and os.path.isfile(log) and expected != metrics.checksum(log):
+    text = "%s is not as the run left it: a number in it may be another."
+    logging.warning(text, log)
   return runs.Run(
     path,
     config,

@@ -1,6 +1,7 @@
 """Sheets of images and texts, drawn by scripts.show_* and scripts.predict."""
 
 import dataclasses
+import itertools
 import textwrap
 from collections.abc import Mapping, Sequence
 
@@ -106,12 +107,7 @@ def _draw_cell(ax, cell, text):
 
 def _wrapped(text, inches):
   """Returns text in lines that a cell is wide enough for."""
-  width = int(0.93 * inches / _CHARACTER)
-  lines = [
-    line
-    for part in errors.printable(text).split("\n")
-    for line in textwrap.wrap(
-      part, width, max_lines=_MOST_LINES, placeholder="…"
-    )
-  ]
-  return "\n".join(lines)
+  kw = {"width": int(0.93 * inches / _CHARACTER), "max_lines": _MOST_LINES}
+  parts = errors.printable(text).split("\n")
+  lines = [textwrap.wrap(part, placeholder="…", **kw) for part in parts]
+  return "\n".join(itertools.chain(*lines))
