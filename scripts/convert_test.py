@@ -62,12 +62,7 @@ def test_logits_survive_every_route(tmp_path, source, kind, route):
     suffix = "npz" if to == "big_vision" else "safetensors"
     target = str(tmp_path / f"{i}.{suffix}")
     convert.convert(path, target, to, options=HEADS if i == 0 else {})
-    np.testing.assert_allclose(
-      logits(target, kind),
-      testing.GOLDEN[f"{kind}/logits"],
-      rtol=1e-4,
-      atol=1e-5,
-    )
+    testing.assert_logits(logits(target, kind), kind)
     path = target
 
 
@@ -110,9 +105,7 @@ def test_folders_of_both_libraries(tmp_path, source):
       assert config["model_args"]["img_size"] == 9
     # timm has one epsilon only, for which the arrays are rewritten.
     got = logits(folder, "hf_classifier" if to == "hf" else "timm_tok")
-    np.testing.assert_allclose(
-      got, testing.GOLDEN["hf_classifier/logits"], rtol=1e-4, atol=1e-5
-    )
+    testing.assert_logits(got, "hf_classifier")
 
 
 def test_a_row_of_positions_for_the_class_token(tmp_path):

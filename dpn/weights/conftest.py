@@ -129,6 +129,22 @@ def read(path, params, **kw):
   return load.load_variables(path, {"params": params}, **kw)["params"]
 
 
+def load_into(model, path, image=IMAGE.shape, **kw):
+  """Returns `read` of a model's parameters, its options compared."""
+  shapes = shapes_of(model, image)
+  return read(path, shapes, options=vit.options(model), **kw)
+
+
+def logits(model, path):
+  """Returns what a model makes of IMAGE with the arrays of a file."""
+  return jax.jit(model.apply)({"params": load_into(model, path)}, IMAGE)[0]
+
+
+def assert_logits(got, kind):
+  want = GOLDEN[f"{kind}/logits"]
+  np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
 def metadata(path):
   with safetensors.safe_open(path, "numpy") as file:
     return file.metadata()

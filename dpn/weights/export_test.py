@@ -188,9 +188,7 @@ def test_an_average_beside_a_class_token(tmp_path, kind, fc_norm):
     logits, _ = model.apply(variables, testing.IMAGE)
     np.testing.assert_allclose(logits, want, rtol=1e-4, atol=1e-5)
   # As the start of training, too.
-  said = vit.options(model)
-  shapes = testing.shapes_of(model)
-  params = testing.read(path, shapes, options=said)
+  params = testing.load_into(model, path)
   np.testing.assert_allclose(
     *(x["registers"] for x in (params, variables["params"])), rtol=1e-6
   )
@@ -217,12 +215,8 @@ def test_whitening_is_in_the_embedding_elsewhere(tmp_path):
   path = testing.save(tmp_path / "a.safetensors", model, **variables)
   target = str(tmp_path / "b.safetensors")
   convert.convert(path, target, "timm")
-  plain = testing.make("timm_tok")
-  loaded = testing.read(
-    target, testing.shapes_of(plain), options=vit.options(plain)
-  )
   want = model.apply(variables, testing.IMAGE)[0]
-  got = plain.apply({"params": loaded}, testing.IMAGE)[0]
+  got = testing.logits(testing.make("timm_tok"), target)
   np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
 
 
@@ -246,13 +240,7 @@ def test_what_is_rewritten_for_timm_computes_the_same(tmp_path, options):
   said = json.loads(testing.metadata(target)["model"]) | {"posemb": "learn"}
   assert said["norm_kw"] == {"eps": 1e-6}
   assert said["stem_ln"] in ("none", "post")
-  models = [
-    vit.Model(5, **{**testing.TORCH, "pool_type": "tok", **options}),
-    vit.Model(**said),
-  ]
-  loaded = testing.read(target, testing.shapes_of(models[1]), options=said)
-  want, got = (
-    model.apply({"params": p}, testing.IMAGE)[0]
-    for model, p in zip(models, (params, loaded), strict=True)
-  )
+  model = vit.Model(5, **{**testing.TORCH, "pool_type": "tok", **options})
+  want = model.apply({"params": params}, testing.IMAGE)[0]
+  got = testing.logits(vit.Model(**said), target)
   np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)

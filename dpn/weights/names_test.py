@@ -28,15 +28,8 @@ from dpn.weights import conftest as testing
 @pytest.mark.parametrize("kind", testing.LIBRARIES)
 def test_their_files_give_their_logits(tmp_path, kind):
   model = testing.make(kind, scan=kind == "hf_model")
-  params = testing.read(
-    testing.write_torch(tmp_path, kind),
-    testing.shapes_of(model),
-    options=vit.options(model),
-  )
-  logits, _ = jax.jit(model.apply)({"params": params}, testing.IMAGE)
-  np.testing.assert_allclose(
-    logits, testing.GOLDEN[f"{kind}/logits"], rtol=1e-4, atol=1e-5
-  )
+  path = testing.write_torch(tmp_path, kind)
+  testing.assert_logits(testing.logits(model, path), kind)
 
 
 def test_registers_take_over_their_positions():
@@ -221,15 +214,9 @@ def test_layer_scale_is_folded(tmp_path):
       weight, bias = (f"blocks.{i}.{module}.{x}" for x in ("weight", "bias"))
       flat[weight] = flat[weight] / gamma[:, None]
       flat[bias] = flat[bias] / gamma
-  model = testing.make("timm_tok")
   path = testing.write_torch(tmp_path, "timm_tok", flat)
-  params = testing.read(
-    path, testing.shapes_of(model), options=vit.options(model)
-  )
-  logits, _ = jax.jit(model.apply)({"params": params}, testing.IMAGE)
-  np.testing.assert_allclose(
-    logits, testing.GOLDEN["timm_tok/logits"], rtol=1e-4, atol=1e-5
-  )
+  logits = testing.logits(testing.make("timm_tok"), path)
+  testing.assert_logits(logits, "timm_tok")
 
 
 @pytest.mark.parametrize("dtype", [np.float16, jnp.bfloat16])

@@ -26,17 +26,12 @@ def _path(tmp_path, kind):
 
 @pytest.mark.parametrize("kind", [*testing.LIBRARIES, "tok", "map"])
 def test_logits(tmp_path, kind):
-  torch = kind in testing.LIBRARIES
-  inner = "" if torch else "out/"
+  torch, path = kind in testing.LIBRARIES, _path(tmp_path, kind)
   told = {"num_heads": 2} if torch else {}
-  model, variables, preprocess = vit.from_pretrained(
-    _path(tmp_path, kind), **told
-  )
+  model, variables, preprocess = vit.from_pretrained(path, **told)
   image = testing.IMAGE if torch else testing.GOLDEN["image"]
   logits, _ = jax.jit(model.apply)(variables, image)
-  np.testing.assert_allclose(
-    logits, testing.GOLDEN[f"{kind}/{inner}logits"], rtol=1e-4, atol=1e-5
-  )
+  testing.assert_logits(logits, kind if torch else f"{kind}/out")
   # The grid of big_vision's is oblong, which its file does not tell.
   want = (9, 9, 3) if torch else (None, None, 3)
   assert preprocess.shape == want
@@ -297,8 +292,7 @@ def test_by_name(tmp_path, hub, kind):
   for name in ("org/their-vit.v1", "hf-hub:org/their-vit.v1@main"):
     model, variables, _ = vit.from_pretrained(name, num_heads=2)
     logits, _ = jax.jit(model.apply)(variables, testing.IMAGE)
-    want = testing.GOLDEN[f"{kind}/logits"]
-    np.testing.assert_allclose(logits, want, rtol=1e-4, atol=1e-5)
+    testing.assert_logits(logits, kind)
   with pytest.raises(FileNotFoundError, match=r"/tree/v2 that are named conf"):
     vit.from_pretrained("org/their-vit.v1", revision="v2")
   refs = tmp_path / "hub" / "models--org--their-vit.v1" / "refs" / "main"

@@ -74,12 +74,7 @@ def test_a_bare_file_in_training(tmp_path):
   testing.read(path, shapes, options=vit.options(model), **told)
   six = vit.Model(2, **size, **kw, num_heads=6)
   with pytest.raises(ValueError, match="3 attention heads, says timm's vit_t"):
-    testing.read(
-      path,
-      testing.shapes_of(six, (1, 2, 2, 3)),
-      options=vit.options(six),
-      **told,
-    )
+    testing.load_into(six, path, (1, 2, 2, 3), **told)
   with pytest.raises(ValueError, match="has width 384 and 12 blocks, the file"):
     testing.read(path, shapes, arch="vit_small_patch16_224")
 
