@@ -71,17 +71,11 @@ def check(got, want):
 def test_ours_in_timm(tmp_path, name, no_embed_class):
   path, want = ours(tmp_path, name)
   target = str(tmp_path / "x.safetensors")
-  notes = convert.convert(
-    path,
-    target,
-    "timm",
-    no_embed_class=no_embed_class,
-    extra_modules=name == "dpn",
-  )
-  args = next(n for n in notes if n.startswith("timm.models")).partition("**")[
-    2
-  ]
-  model = vision_transformer.VisionTransformer(**eval(args[:-1])).eval()
+  kw = {"no_embed_class": no_embed_class, "extra_modules": name == "dpn"}
+  notes = convert.convert(path, target, "timm", **kw)
+  made = next(n for n in notes if n.startswith("timm.models"))
+  args = eval(made.partition("**")[2][:-1])
+  model = vision_transformer.VisionTransformer(**args).eval()
   if name == "dpn":
     model = helpers()["with_ln0"](model, model.patch_embed)
   model.load_state_dict(load_file(target), strict=True)
@@ -127,11 +121,9 @@ def test_ours_without_head_in_transformers(tmp_path):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_timm_in_ours(tmp_path, args, dtype):
   size = {"img_size": 9, "patch_size": 3, "embed_dim": 8, "depth": 2}
-  model = testing.randomized(
-    vision_transformer.VisionTransformer(
-      **size, num_heads=2, num_classes=5, **args
-    )
-  )
+  size |= {"num_heads": 2, "num_classes": 5}
+  model = vision_transformer.VisionTransformer(**size, **args)
+  model = testing.randomized(model)
   state = {k: x.to(dtype) for k, x in model.state_dict().items()}
   model.load_state_dict(state)
   folder = tmp_path / "timm"
@@ -170,9 +162,8 @@ def test_names_of_timm():
     # The activation of a gated MLP is its own.
     act = getattr(block.mlp.act, "approximate", type(block.mlp.act).__name__)
     known_acts = {"none": "exact", "QuickGELU": "quick", "SiLU": "exact"}
-    assert (
-      said["gelu"] == {**known_acts, "tanh": "tanh", "GELUTanh": "tanh"}[act]
-    )
+    known_acts |= {"tanh": "tanh", "GELUTanh": "tanh"}
+    assert said["gelu"] == known_acts[act]
     assert said["num_heads"] == block.attn.num_heads, name
     assert said["pool_type"] == POOLS[model.global_pool], name
     assert (found.width, found.depth) == (model.embed_dim, len(model.blocks))
@@ -196,9 +187,8 @@ def tiny_timm(folder, name):
   with torch.device("meta"):
     patch = timm.create_model(name, depth=1).patch_embed.patch_size[0]
   size = {"embed_dim": 32, "depth": 1, "num_heads": 2, "num_classes": 5}
-  model = testing.randomized(
-    timm.create_model(name, img_size=3 * patch, **size)
-  )
+  size["img_size"] = 3 * patch
+  model = testing.randomized(timm.create_model(name, **size))
   folder.mkdir()
   state = {k: x.clone() for k, x in model.state_dict().items()}
   save_file(state, folder / "model.safetensors")

@@ -102,16 +102,11 @@ def test_config_of_hugging_face(tmp_path):
   got = read(path, "hf")
   assert got.pp.startswith("decode(channels=1)|resize((48, 48)")
   assert got.options == {
-    "gelu": "tanh",
-    "norm": "layernorm",
-    "norm_kw": {"eps": 1e-5},
-    "num_heads": 3,
-    "pool_type": "tok",
-    "posemb_join": "add",
+    **{"gelu": "tanh", "norm": "layernorm", "norm_kw": {"eps": 1e-5}},
+    **{"num_heads": 3, "pool_type": "tok", "posemb_join": "add"},
     "block_ln": "placement",
     "block_ln_kw": {"sa": "pre", "mlp": "pre", "post": "branch"},
-    "rope": "none",
-    "logit_scale": "sqrt",
+    **{"rope": "none", "logit_scale": "sqrt"},
   }
   assert (got.pixels, got.cls_row, got.image_size) == (HALF, True, (48, 48))
 
@@ -125,15 +120,12 @@ def test_other_options_of_hugging_face(tmp_path):
   got = read(path, "hf")
   assert got.options["gelu"] == "exact"
   assert got.pixels == pixels.Pixels((0,), (1,))
-  for image, want in (
-    (
-      {"image_mean": [1.0], "image_std": [1.0], "rescale_factor": 2 / 255},
-      HALF,
-    ),
-    ({"image_mean": [127.5], "image_std": [127.5], "do_rescale": False}, HALF),
+  for image in (
+    {"image_mean": [1.0], "image_std": [1.0], "rescale_factor": 2 / 255},
+    {"image_mean": [127.5], "image_std": [127.5], "do_rescale": False},
   ):
     path = write(tmp_path, preprocessor_config=image)
-    assert read(path, "hf").pixels.close_to(want)
+    assert read(path, "hf").pixels.close_to(HALF)
 
 
 def test_metadata_of_others(tmp_path):
@@ -151,9 +143,7 @@ def test_config_of_a_run(tmp_path):
   assert (got.options["num_classes"], got.options["gelu"]) == (7, "exact")
   assert got.pixels == pixels.Pixels((0,), (1,))
   (tmp_path / "config.json").write_text("{")
-  with pytest.raises(
-    ValueError, match=r"config\.json is damaged, expected JSON"
-  ):
+  with pytest.raises(ValueError, match=r"config\.json is damaged, expected"):
     read(str(tmp_path / "model.safetensors"), "ours")
 
 
@@ -183,12 +173,8 @@ def test_options_that_parameters_show_may_differ_with_them():
   plain = vit.Model(3, **SIZE)
   there = metadata.ModelMetadata("ours", vit.options(plain), HALF)
   dpn = vit.Model(7, **SIZE, stem_ln="dpn")  # on top of a plain one
-  check(
-    there,
-    dpn,
-    pixels.Pixels((0.5,) * 3, (0.5,) * 3),
-    differing=["stem/ln0/scale"],
-  )
+  same = pixels.Pixels((0.5,) * 3, (0.5,) * 3)
+  check(there, dpn, same, differing=["stem/ln0/scale"])
   with pytest.raises(ValueError, match="stem_ln: none in the file, dpn in the"):
     check(there, dpn, differing=["head/kernel"])
 
@@ -248,11 +234,7 @@ def _run(**model):
   ("layout", "beside", "message"),
   [
     ("timm", {"config": []}, "it must be of type dict"),
-    (
-      "timm",
-      {"config": {"model_args": [1]}},
-      "model_args must be of type dict",
-    ),
+    ("timm", {"config": {"model_args": [1]}}, "model_args must be of type"),
     ("timm", {"config": {"mean": ["x"], "std": [1]}}, "mean.0 must be of type"),
     ("timm", {"config": {"mean": [1, 2], "std": [1]}}, "as many of both"),
     ("timm", {"config": {"model_args": {"act_layer": "silu"}}}, "ion 'silu'"),
@@ -284,9 +266,7 @@ def test_what_is_refused(tmp_path, layout, beside, message):
 
 def test_another_name_than_that_of_the_config(tmp_path):
   path = write(tmp_path, config={"architecture": "vit_tiny_patch16_224"})
-  with pytest.raises(
-    ValueError, match=r"contradicts .* 'vit_tiny_patch16_224'"
-  ):
+  with pytest.raises(ValueError, match=r"contradicts .*'vit_tiny_patch16"):
     source.read_metadata(files.locate(path), "timm", "vit_small_patch16_224")
 
 

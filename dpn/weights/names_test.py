@@ -3,6 +3,8 @@
 testdata/foreign_vit.npz; see the README beside it.
 """
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -90,9 +92,8 @@ def test_biases_that_no_block_has_are_zero():
 
 @pytest.mark.parametrize("kind", testing.LIBRARIES)
 def test_there_and_back(kind):
-  key = kind.partition("_")[0]
   flat = testing.golden(kind)
-  library = source.LIBRARIES[key]
+  library = source.LIBRARIES[kind.partition("_")[0]]
   assert library.matches(flat)
   back = names.from_ours(names.to_ours(flat, library, 2), library)
   prefix = "vit." if kind == "hf_classifier" else ""
@@ -142,11 +143,9 @@ def test_what_is_unknown_is_not_lost(tmp_path):
   flat["reg_token"] = np.zeros((1, 4, 8), np.float32)
   flat["blocks.0.attn.norm.weight"] = np.zeros(4, np.float32)
   flat["fc_norm.weight"] = flat.pop("norm.weight")
-  model = testing.make("timm_tok")
+  path = testing.write_torch(tmp_path, "timm_tok", flat)
   with pytest.raises(ValueError, match="does not fit the model") as error:
-    testing.read(
-      testing.write_torch(tmp_path, "timm_tok", flat), testing.shapes_of(model)
-    )
+    testing.read(path, testing.shapes_of(testing.make("timm_tok")))
   rows = [line.split() for line in str(error.value).splitlines()[2:-1]]
   assert rows == [
     ["Transformer/encoder_norm/scale", "(8,)", "-", "missing"],
@@ -162,9 +161,8 @@ def test_what_is_unknown_is_not_lost(tmp_path):
 def test_parts_that_ours_lacks(tmp_path, name):
   flat = testing.golden("timm_tok") | {name: np.zeros(1, np.float32)}
   path = testing.write_torch(tmp_path, "timm_tok", flat)
-  with pytest.raises(
-    ValueError, match=rf"{name} +- +\(1,\) +unexpected\n.*no decoder"
-  ):
+  message = rf"{name} +- +\(1,\) +unexpected\n.*no decoder"
+  with pytest.raises(ValueError, match=message):
     vit_params.read(path, {"num_heads": 2})
 
 
@@ -261,24 +259,17 @@ def test_first_norm_is_in_the_order_of_a_convolution():
   kernel = np.zeros((2, 3, 3, 8))
   flat = {"embedding/kernel": kernel, "stem/ln0/scale": scale}
   got = names.from_ours(flat, timm_vit.NAMES)
-  np.testing.assert_array_equal(
-    got["patch_embed.ln0.weight"],
-    [
-      scale[(r * 3 + c) * 3 + k]
-      for k in range(3)
-      for r in range(2)
-      for c in range(3)
-    ],
-  )
+  places = itertools.product(range(3), range(2), range(3))
+  want = [9 * row + 3 * col + channel for channel, row, col in places]
+  np.testing.assert_array_equal(got["patch_embed.ln0.weight"], want)
   back = names.to_ours(got, timm_vit.NAMES, 2)
   np.testing.assert_array_equal(back["stem/ln0/scale"], scale)
 
 
 @pytest.mark.parametrize("kind", testing.LIBRARIES)
 def test_options_inferred_from_shapes(kind):
-  flat = names.to_ours(
-    testing.golden(kind), source.LIBRARIES[kind.partition("_")[0]], 2
-  )
+  library = source.LIBRARIES[kind.partition("_")[0]]
+  flat = names.to_ours(testing.golden(kind), library, 2)
   options = vit.options(testing.make(kind))
   for scanned in (False, True):
     found = vit_params.infer_options(
@@ -291,9 +282,7 @@ def test_options_inferred_from_shapes(kind):
 
 def test_scanning_needs_every_block():
   gap = {f"encoderblock_{i}/x": np.ones(2) for i in (0, 1, 3)}
-  with pytest.raises(
-    ValueError, match=r"has only blocks \[0, 1, 3\]: some are miss"
-  ):
+  with pytest.raises(ValueError, match=r"only blocks \[0, 1, 3\]: some are"):
     big_vision.match_scan(gap, {"encoderblock/x": 0})
 
 

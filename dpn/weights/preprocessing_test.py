@@ -34,12 +34,9 @@ def test_evaluation_of_a_run(evals, want):
   assert preprocessing.of_run(config) == want
 
 
-TIMM = {
-  "input_size": [3, 224, 224],
-  "interpolation": "bicubic",
-  "mean": [0.5] * 3,
-  "std": [0.5] * 3,
-}
+TIMM = {"input_size": [3, 224, 224], "interpolation": "bicubic"}
+TIMM |= {"mean": [0.5] * 3, "std": [0.5] * 3}
+HF = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
 CUBIC = 'method="bicubic", antialias=True'
 DOWN, CENTER = "rounded=False", "central_crop((224, 224), rounded=True)"
 
@@ -67,6 +64,7 @@ def test_timm(changes, want):
 
 LINEAR = 'method="bilinear", antialias=True'
 SQUARE = {"height": 8, "width": 8}
+CROP = {"do_center_crop": True, "crop_size": SQUARE}
 
 
 @pytest.mark.parametrize(
@@ -75,12 +73,7 @@ SQUARE = {"height": 8, "width": 8}
     ({"size": SQUARE}, f"resize((8, 8), {LINEAR})"),
     ({"size": 8}, f"resize((8, 8), {LINEAR})"),  # of before transformers 4.25
     (
-      {
-        "size": {"shortest_edge": 9},
-        "resample": 3,
-        "do_center_crop": True,
-        "crop_size": SQUARE,
-      },
+      {"size": {"shortest_edge": 9}, "resample": 3, **CROP},
       f"resize_small(9, {CUBIC}, {DOWN})|central_crop((8, 8))",
     ),
     (
@@ -95,8 +88,7 @@ SQUARE = {"height": 8, "width": 8}
   ],
 )
 def test_hugging_face(image, want):
-  half = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
-  said = hf_vit.describe({}, {**half, **image})
+  said = hf_vit.describe({}, {**HF, **image})
   assert said.pp == (want and f"decode|{want}|{RANGE}")
 
 
@@ -112,17 +104,15 @@ def test_hugging_face(image, want):
 )
 def test_written_for_others_and_read_again(resizing):
   pp = f"decode|{resizing}|{RANGE}"
-  half = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
-  image = half | preprocessing.for_library(pp, "transformers")[0]
+  image = HF | preprocessing.for_library(pp, "transformers")[0]
   assert hf_vit.describe({}, image).pp == pp
   size = [3, *preprocessing.describe(pp)["size"]]
   said, _ = preprocessing.for_library(pp, "timm")
   said = {**TIMM, "input_size": size, **said}
   got = timm_vit.describe({"pretrained_cfg": said}, None).pp
   got = got.replace(", rounded=True", "")  # which transformers' crop is not
-  assert got.replace("|central_crop((224, 224))", "") == pp.replace(
-    "|central_crop((224, 224))", ""
-  )
+  crop = "|central_crop((224, 224))"
+  assert got.replace(crop, "") == pp.replace(crop, "")
 
 
 @pytest.mark.parametrize(
@@ -157,21 +147,15 @@ def test_others_antialias(resizing, text):
   ("pixels", "size", "patch", "want"),
   [
     (
-      None,
-      (224, 224),
-      (16, 16, 3),
+      *(None, (224, 224), (16, 16, 3)),
       "decode|resize_small(256)|central_crop(224)|value_range(-1, 1)",
     ),
     (
-      Pixels((0,), (1,)),
-      None,
-      (14, 14, 3),
+      *(Pixels((0,), (1,)), None, (14, 14, 3)),
       "decode|resize_small(256)|central_crop(224)|value_range(0, 1)",
     ),
     (
-      HALF,
-      None,
-      (48, 48, 1),
+      *(HALF, None, (48, 48, 1)),
       f"decode(channels=1)|resize_small(219)|central_crop(192)|{RANGE}",
     ),
     (HALF, (8, 16), (4, 4, 3), "decode|resize((8, 16))|value_range(-1, 1)"),
@@ -189,11 +173,8 @@ def test_what_nobody_says_is_as_big_vision_evaluates(pixels, size, patch, want):
 
 
 def test_what_a_file_says_is_taken():
-  got = preprocessing.make(
-    "resize(6)|value_range(0, 1)", HALF, (9, 9), (3, 3, 1)
-  )
-  assert got == preprocessing.Preprocess(
-    "resize(6)|value_range(0, 1)", (6, 6, 1), Pixels((0,), (1,))
-  )
+  pp, pixels = "resize(6)|value_range(0, 1)", Pixels((0,), (1,))
+  got = preprocessing.make(pp, HALF, (9, 9), (3, 3, 1))
+  assert got == preprocessing.Preprocess(pp, (6, 6, 1), pixels)
   got = preprocessing.make("value_range", HALF, (9, 9), (3, 3, 3))
   assert got.shape == (9, 9, 3)

@@ -41,9 +41,8 @@ def test_fields_have_names(tmp_path):
   loaded = vit.from_pretrained(_path(tmp_path, "tok"))
   assert isinstance(loaded, pretrained.Pretrained)
   assert loaded._fields == ("model", "variables", "preprocess")
-  assert vit.options(loaded.model) == vit.options(
-    testing.make("tok", rep_size=16)
-  )
+  want = vit.options(testing.make("tok", rep_size=16))
+  assert vit.options(loaded.model) == want
   assert isinstance(jax.tree.leaves(loaded.variables)[0], jax.Array)
 
 
@@ -94,16 +93,13 @@ def test_a_norm_that_the_file_has_is_kept(tmp_path):
 
 
 def test_another_head_and_layout(tmp_path):
-  path = _path(tmp_path, "tok")
-  model, variables, _ = vit.from_pretrained(
-    path, num_classes=7, scan=True, dropout=0.1
-  )
+  path, flat = _path(tmp_path, "tok"), testing.golden("tok")
+  kw = {"num_classes": 7, "scan": True, "dropout": 0.1}
+  model, variables, _ = vit.from_pretrained(path, **kw)
   params = variables["params"]
   assert params["head"]["kernel"].shape == (16, 7)
   assert not params["head"]["kernel"].any()  # head_zeroinit
-  want = testing.golden("tok")[
-    "Transformer/encoderblock_1/MlpBlock_0/Dense_0/bias"
-  ]
+  want = flat["Transformer/encoderblock_1/MlpBlock_0/Dense_0/bias"]
   got = params["Transformer"]["encoderblock"]["MlpBlock_0"]["Dense_0"]["bias"]
   np.testing.assert_array_equal(got[1], want)
   assert (model.config.scan, model.config.dropout) == (True, 0.1)
@@ -112,9 +108,7 @@ def test_another_head_and_layout(tmp_path):
   without = vit.from_pretrained(path, rep_size=False).variables["params"]
   assert "pre_logits" not in without
   same = vit.from_pretrained(path, num_classes=5).variables["params"]["head"]
-  np.testing.assert_array_equal(
-    same["bias"], testing.golden("tok")["head/bias"]
-  )
+  np.testing.assert_array_equal(same["bias"], flat["head/bias"])
 
 
 def test_another_head_has_its_own_sigma(tmp_path):
@@ -147,9 +141,8 @@ def test_relative_positions_tell_the_size(tmp_path, pp):
   path, params = testing.write_ours(tmp_path, (1, *size, 3), pp, posemb="rpe")
   _, variables, preprocess = vit.from_pretrained(path)
   assert preprocess.shape == (*size, 3)
-  testing.assert_equal(
-    jax.device_get(variables["params"]), trees.flatten(params)
-  )
+  got = jax.device_get(variables["params"])
+  testing.assert_equal(got, trees.flatten(params))
 
 
 def overlapping(image, ln0, ln1, config, *, stride: int = 2):
@@ -211,10 +204,8 @@ def test_what_is_said_and_what_is_assumed(tmp_path, monkeypatch):
   assert len(said) == 1
   assert said[0].endswith("Assumed: resize_small(10), central_crop(9).")
   config = json.loads((tmp_path / "config.json").read_text())
-  config["pretrained_cfg"] |= {
-    "input_size": [3, 9, 9],
-    "interpolation": "bicubic",
-  }
+  resized = {"input_size": [3, 9, 9], "interpolation": "bicubic"}
+  config["pretrained_cfg"] |= resized
   (tmp_path / "config.json").write_text(json.dumps(config))
   preprocess = vit.from_pretrained(tmp_path).preprocess
   assert preprocess.assumed == ()
@@ -232,10 +223,8 @@ def test_what_is_said_and_what_is_assumed(tmp_path, monkeypatch):
   image = np.random.default_rng(0).integers(0, 256, (11, 11, 3), np.uint8)
   whole = preprocess.pp.removesuffix("|top_left_crop((9, 9))")
   whole = dataclasses.replace(preprocess, pp=whole, shape=(11, 11, 3))
-  np.testing.assert_array_equal(
-    images.prepare([image], preprocess),
-    images.prepare([image], whole)[:, :9, :9],
-  )
+  got, want = (images.prepare([image], x) for x in (preprocess, whole))
+  np.testing.assert_array_equal(got, want[:, :9, :9])
   vit.from_pretrained(_path(tmp_path, "tok"))
   assert "Assumed: gelu='tanh', " in said[3]
   same = {"patch_size": (16, 16), "norm_kw": {}, "mlp_dim": None}
@@ -247,10 +236,7 @@ def test_what_is_said_and_what_is_assumed(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
   ("options", "message"),
   [
-    (
-      {"num_heds": 2},
-      "Unknown model option 'num_heds'. Did you mean 'num_heads'",
-    ),
+    ({"num_heds": 2}, "model option 'num_heds'. Did you mean 'num_heads'"),
     ({"variant": "B/16"}, "Unknown model option 'variant'"),
     ({"num_classes": "ten"}, "num_classes must be of type int or None"),
     ({"width": 32}, "does not fit the model"),
@@ -329,9 +315,7 @@ def test_a_folder_to_be_published(tmp_path, hub, to, kind, library):
 
 
 def test_no_checkpoint(tmp_path, hub, monkeypatch):
-  with pytest.raises(
-    FileNotFoundError, match="As a name on the Hugging Face hub"
-  ):
+  with pytest.raises(FileNotFoundError, match="As a name on the Hugging Face"):
     vit.from_pretrained("timm/vit_tiny_patch16_224")
   monkeypatch.setitem(sys.modules, "huggingface_hub", None)
   with pytest.raises(FileNotFoundError, match="pip install huggingface_hub"):

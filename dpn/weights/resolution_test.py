@@ -37,9 +37,8 @@ def test_as_in_pytorch(method):
 @pytest.mark.parametrize("kind", testing.LIBRARIES)
 def test_how(tmp_path, kind):
   model = vit_params.read(testing.write_torch(tmp_path, kind), {"num_heads": 2})
-  assert (
-    model.resizing == {"timm": "cubic", "hf": "bicubic"}[kind.split("_")[0]]
-  )
+  method = {"timm": "cubic", "hf": "bicubic"}[kind.split("_")[0]]
+  assert model.resizing == method
   options = {**model.options, "registers": 4}
   file = dataclasses.make_dataclass("File", ["layout"])
   assert positions.of_library(file("hf"), options) == "cubic"

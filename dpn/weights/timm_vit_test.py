@@ -39,9 +39,8 @@ from dpn.weights import metadata, names, timm_vit
 def test_names(name, heads, gelu, pool_type, cls_row):
   found = timm_vit.find(name)
   mlp = {"mlp": "swiglu"} if "aimv2" in name else {}
-  assert found.options == {
-    **{"num_heads": heads, "gelu": gelu, "pool_type": pool_type, **mlp}
-  }
+  want = {"num_heads": heads, "gelu": gelu, "pool_type": pool_type, **mlp}
+  assert found.options == want
   assert found.cls_row == cls_row
 
 

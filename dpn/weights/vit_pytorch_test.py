@@ -13,6 +13,7 @@ from dpn.weights import conftest as testing
 from dpn.weights import vit_params
 
 SIZE = {"patch_size": (3, 3), "depth": 2, "num_heads": 2, "num_classes": 5}
+SINCOS = {"posemb": "sincos2d"}
 KINDS = {
   "tok": ("vit_pytorch", {"pool_type": "tok"}),
   "mean": ("vit_pytorch", {"pool_type": "gap"}),
@@ -21,11 +22,8 @@ KINDS = {
   "one head": ("vit_pytorch", {"pool_type": "tok", "num_heads": 1}),
   "eps": ("vit_pytorch", {"norm_kw": {"eps": 1e-3}, "stem_eps": 1e-2}),
   "no head": ("vit_pytorch", {"num_classes": None}),
-  "simple": ("simple_vit", {"posemb": "sincos2d"}),
-  "simple, no head": (
-    "simple_vit",
-    {"posemb": "sincos2d", "num_classes": None},
-  ),
+  "simple": ("simple_vit", SINCOS),
+  "simple, no head": ("simple_vit", {**SINCOS, "num_classes": None}),
 }
 OURS = {
   **{"width": 8, "mlp_dim": 12, "stem_ln": "dpn", "gelu": "exact"},
@@ -110,9 +108,8 @@ def test_ours_in_theirs(tmp_path, kind):
   to, options = KINDS[kind]
   options = {**SIZE, **OURS, **options}
   model = vit.Model(**options)
-  params = jax.tree.map(
-    lambda s: random(s.shape, s.size), testing.shapes_of(model)
-  )
+  shapes = testing.shapes_of(model)
+  params = jax.tree.map(lambda s: random(s.shape, s.size), shapes)
   attention = [
     b["MultiHeadDotProductAttention_0"]["out"]
     for name, b in params["Transformer"].items()
@@ -128,9 +125,8 @@ def test_ours_in_theirs(tmp_path, kind):
   target = str(tmp_path / "b.safetensors")
   image = random((2, 9, 9, 3), 3)
   want, out = jax.jit(model.apply)({"params": params}, image)
-  notes = convert.convert(
-    path, target, to, resolution=9, extra_modules=kind == "eps"
-  )
+  kw = {"resolution": 9, "extra_modules": kind == "eps"}
+  notes = convert.convert(path, target, to, **kw)
   [made] = [x for x in notes if x.startswith("vit_pytorch.")]
   args = eval(made.partition("**")[2].removesuffix(")"))
   title = made.partition("(")[0].rpartition(".")[2]
@@ -157,14 +153,12 @@ def state(**changed):
     **{"1.net.1.weight": (12, 8), "1.net.1.bias": (12,)},
     **{"1.net.4.weight": (8, 12), "1.net.4.bias": (8,)},
   }
+  embedding = {
+    **{"1.weight": (27,), "1.bias": (27,), "2.weight": (8, 27)},
+    **{"2.bias": (8,), "3.weight": (8,), "3.bias": (8,)},
+  }
   shapes = {
-    **{
-      "to_patch_embedding.1.weight": (27,),
-      "to_patch_embedding.1.bias": (27,),
-    },
-    "to_patch_embedding.2.weight": (8, 27),
-    **{"to_patch_embedding.2.bias": (8,), "to_patch_embedding.3.weight": (8,)},
-    "to_patch_embedding.3.bias": (8,),
+    **{f"to_patch_embedding.{k}": s for k, s in embedding.items()},
     **{"cls_token": (1, 8), "pos_embedding": (10, 8)},
     **{"mlp_head.weight": (5, 8), "mlp_head.bias": (5,)},
     **{"transformer.norm.weight": (8,), "transformer.norm.bias": (8,)},
@@ -204,9 +198,7 @@ def test_a_class_token_of_older_releases(tmp_path):
   flat = state(cls_token=(1, 1, 8), pos_embedding=(1, 10, 8))
   path = written(tmp_path, flat)
   assert "pool_type='tok'" in vit_params.read(path, {}).assumed
-  with pytest.raises(
-    ValueError, match="has a class token, but pool_type='gap'"
-  ):
+  with pytest.raises(ValueError, match="a class token, but pool_type='gap'"):
     vit_params.read(path, {"pool_type": "gap"})
 
 
@@ -238,9 +230,7 @@ def test_what_theirs_cannot_be(tmp_path):
   target = str(tmp_path / "x.safetensors")
   with pytest.raises(ValueError, match=r"pool_type='tok' \(only gap\)"):
     convert.convert(path, target, "simple_vit")
-  path, _ = testing.write_ours(
-    tmp_path, **OURS, posemb="sincos2d", pool_type="gap"
-  )
+  path, _ = testing.write_ours(tmp_path, **OURS, **SINCOS, pool_type="gap")
   with pytest.raises(ValueError, match=r"out/bias  \(8,\), which is not zero"):
     convert.convert(path, target, "simple_vit")
   assert json.loads(testing.metadata(path)["model"])["stem_eps"] == 1e-5
