@@ -39,12 +39,8 @@ def test_names_and_schedules(section):
     },
     log_eval_steps=7,
   )
-  assert {e.name: e.every_steps for e in evaluators} == {
-    "own": 5,
-    "default": 7,
-    "epochs": 20,
-    "percent": 20,
-  }
+  want = {"own": 5, "default": 7, "epochs": 20, "percent": 20}
+  assert {e.name: e.every_steps for e in evaluators} == want
   got = evaluators[0].run({"params": jnp.float32(10)})
   assert got == {"own/x": pytest.approx(20.0)}
   assert isinstance(got["own/x"], float)
@@ -121,10 +117,8 @@ def test_models_that_the_data_do_not_fit(section, error):
 
 def test_missing_arguments_are_named(section):
   del section["data"]
-  with pytest.raises(
-    ValueError,
-    match=r"evals.val: data is missing; dpn.evaluators.mean needs it",
-  ):
+  message = r"evals.val: data is missing; dpn.evaluators.mean needs it"
+  with pytest.raises(ValueError, match=message):
     _make({"val": section})
 
 

@@ -20,14 +20,9 @@ def _predict(variables, batch):
 
 
 def _classify(data, devices=4, batch_size=4, **kw):
-  evaluator = classification.Evaluator(
-    _predict,
-    mesh=jax.sharding.Mesh(jax.devices()[:devices], ("data",)),
-    batch_size=batch_size,
-    data=data,
-    pp_fn="",
-    **kw,
-  )
+  mesh = jax.sharding.Mesh(jax.devices()[:devices], ("data",))
+  kw |= {"batch_size": batch_size, "data": data, "pp_fn": ""}
+  evaluator = classification.Evaluator(_predict, mesh=mesh, **kw)
   return evaluator.run({"params": jnp.float32(1)})
 
 
@@ -46,10 +41,9 @@ def test_every_example_counts_once(save, devices, batch_size, cache):
   got = _classify(data, devices, batch_size, cache_final=cache)
   right = LOGITS.argmax(-1) == LABELS.argmax(-1)
   assert 0 < right.sum() < 11
-  assert got == pytest.approx(
-    {"prec@1": right.mean(), "loss": _sigmoid_xent(LOGITS, LABELS).mean()},
-    rel=1e-6,
-  )
+  loss = _sigmoid_xent(LOGITS, LABELS).mean()
+  want = {"prec@1": right.mean(), "loss": loss}
+  assert got == pytest.approx(want, rel=1e-6)
 
 
 def test_by_hand(save):

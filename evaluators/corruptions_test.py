@@ -22,15 +22,9 @@ def _bright(variables, batch):
 
 
 def _evaluator(save, pp_fn=PP, **kw):
-  return corruptions.Evaluator(
-    _bright,
-    mesh=sharding.make_mesh(),
-    batch_size=4,
-    data=save(image=IMAGES, label=LABELS),
-    pp_fn=pp_fn,
-    loss_name="softmax_xent",
-    **kw,
-  )
+  data, mesh = save(image=IMAGES, label=LABELS), sharding.make_mesh()
+  kw |= {"batch_size": 4, "pp_fn": pp_fn, "loss_name": "softmax_xent"}
+  return corruptions.Evaluator(_bright, mesh=mesh, data=data, **kw)
 
 
 def test_accuracies(save, monkeypatch):

@@ -53,19 +53,13 @@ def _predict(variables, batch):
   return 4 * (x + variables["params"] * PLACE[None]), {}
 
 
+DATA = {"name": f"{__name__}:Photos", "split": "test"}
+
+
 def _evaluator(**kw):
-  return segmentation.Evaluator(
-    _predict,
-    mesh=sharding.make_mesh(),
-    **{
-      "batch_size": 4,
-      "data": {"name": f"{__name__}:Photos", "split": "test"},
-      "pp_fn": "",
-      "window": WINDOW,
-      "stride": STRIDE,
-      **kw,
-    },
-  )
+  kw = {"pp_fn": "", "window": WINDOW, "stride": STRIDE, **kw}
+  kw = {"batch_size": 4, "data": DATA, **kw}
+  return segmentation.Evaluator(_predict, mesh=sharding.make_mesh(), **kw)
 
 
 VARIABLES = {"params": jnp.float32(0.3)}
@@ -106,11 +100,9 @@ def _want(flip=False, half=False):
       if flip:
         mirrored = _logits(image[:, ::-1], labels.shape)[:, ::-1]
         total += special.softmax(mirrored, -1)
-    for truth, predicted in zip(
-      labels.flat, total.argmax(-1).flat, strict=True
-    ):
+    for truth, guess in zip(labels.flat, total.argmax(-1).flat, strict=True):
       if truth != IGNORE:
-        matrix[truth, predicted] += 1
+        matrix[truth, guess] += 1
   return matrix
 
 
@@ -118,18 +110,13 @@ def _want(flip=False, half=False):
 @pytest.mark.parametrize("views", [{}, {"flip": True, "half": True}])
 def test_windows_over_images_of_many_sizes(batch_size, views, monkeypatch):
   summed = []
-  monkeypatch.setattr(
-    segmentation,
-    "_sum_over_processes",
-    lambda matrix: summed.append(matrix) or matrix,
-  )
+  note = lambda matrix: summed.append(matrix) or matrix
+  monkeypatch.setattr(segmentation, "_sum_over_processes", note)
   half = {"pp_scales": ["shrink"]} if "half" in views else {}
   if half:
     shrink = lambda: lambda x, rng: {**x, "image": x["image"][::2, ::2]}
     monkeypatch.setitem(segmentation.pipeline.pp.OPS, "shrink", shrink)
-  evaluator = _evaluator(
-    batch_size=batch_size, flip=views.get("flip", False), **half
-  )
+  evaluator = _evaluator(batch_size=batch_size, flip="flip" in views, **half)
   evaluator.check(VARIABLES)
   got = evaluator.run(VARIABLES)
   want = _want(**views)
@@ -146,9 +133,8 @@ def test_confusion_matrix_by_hand():
   assert matrix.tolist() == want
   assert matrix.dtype == np.int64
   # 1 of 2 and 2 of 3; classes 2 and 3 do not occur where labels count.
-  np.testing.assert_allclose(
-    segmentation.iou(matrix), [1 / 2, 2 / 3, np.nan, np.nan]
-  )
+  want = [1 / 2, 2 / 3, np.nan, np.nan]
+  np.testing.assert_allclose(segmentation.iou(matrix), want)
   assert segmentation.mean_iou(matrix) == pytest.approx(7 / 12)
   # Class 2 is only predicted: 0 of 1.
   matrix += segmentation.confusion_matrix([2], [1], 4, 255)
@@ -175,9 +161,8 @@ def test_many_pixels_are_summed_exactly():
 
 
 def test_classes_have_names_and_absent_ones_no_number(monkeypatch):
-  monkeypatch.setattr(
-    segmentation, "_sum_over_processes", lambda matrix: np.diag([4, 0, 0])
-  )
+  summed = lambda matrix: np.diag([4, 0, 0])
+  monkeypatch.setattr(segmentation, "_sum_over_processes", summed)
   got = _evaluator(class_names=("sky", "road", "car")).run(VARIABLES)
   assert got == {"miou": 1.0, "pixel_acc": 1.0, "iou/sky": 1.0}
 
@@ -197,9 +182,7 @@ def test_what_is_no_class(predictions, labels, message):
 
 
 def test_wrong_sections_and_data(monkeypatch):
-  with pytest.raises(
-    ValueError, match="a stride of 9 pixels and a window of 8"
-  ):
+  with pytest.raises(ValueError, match="stride of 9 pixels and a window of 8"):
     _evaluator(stride=(9, 7))
   with pytest.raises(ValueError, match=r"Got 3 .* list of 4, .* 3 classes"):
     _evaluator(class_names=("sky", "road", "sky", "tree")).check(VARIABLES)
@@ -235,15 +218,12 @@ def test_wrong_sections_and_data(monkeypatch):
   ],
 )
 def test_the_label_to_ignore_is_that_of_training(config, own, want):
-  data = {"name": f"{__name__}:Photos", "split": "test"}
-  section = {"type": "segmentation", "data": data, "pp_fn": "", "log_steps": 1}
+  section = {"type": "segmentation", "data": DATA, "pp_fn": "", "log_steps": 1}
   section |= {"window": WINDOW} | own
   sizes = {"total_steps": 1, "batch_size": 4, "data_size": 4}
+  config = {"evals": {"val": section}, **config}
   [scheduled] = base.from_config(
-    {"evals": {"val": section}, **config},
-    {"predict": _predict},
-    sharding.make_mesh(),
-    sizes,
+    config, {"predict": _predict}, sharding.make_mesh(), sizes
   )
   assert scheduled.evaluator.ignore_label == want
 
