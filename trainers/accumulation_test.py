@@ -21,15 +21,7 @@ BATCH = {
   "labels": np.eye(5, dtype=np.float32)[RNG.integers(0, 5, 16)],
 }
 
-MODEL = vit.Model(
-  5,
-  width=16,
-  depth=1,
-  mlp_dim=32,
-  num_heads=2,
-  patch_size=(4, 4),
-  head_zeroinit=False,
-)
+MODEL = vit.Model(5, **conftest.SMALL, patch_size=(4, 4), head_zeroinit=False)
 
 
 @functools.cache
@@ -38,10 +30,8 @@ def _run(parts, mixup_p=0.0, **kw):
   task = classification.Classification(MODEL, loss="softmax_xent", mixup=mixup)
   tx = optax.sgd(0.1)
   state = update.init(task, tx, jax.random.key(0), BATCH, ema="ema_decay" in kw)
-  frozen = jax.tree.map(lambda _: False, state.params)
-  step = jax.jit(
-    update.make(task, tx, seed=0, frozen=frozen, grad_accum=parts, **kw)
-  )
+  kw |= {"seed": 0, "frozen": jax.tree.map(lambda _: False, state.params)}
+  step = jax.jit(update.make(task, tx, grad_accum=parts, **kw))
   states, values = [state], []
   for _ in range(3):
     state, value = step(state, BATCH)
@@ -53,12 +43,9 @@ def _run(parts, mixup_p=0.0, **kw):
 def test_parts_are_as_good_as_the_whole():
   whole, whole_values = _run(1)
   states, values = _run(4)
+  close = functools.partial(np.testing.assert_allclose, atol=1e-5)
   for a, b in zip(whole, states, strict=True):
-    jax.tree.map(
-      lambda x, y: np.testing.assert_allclose(x, y, atol=1e-5),
-      a.params,
-      b.params,
-    )
+    jax.tree.map(close, a.params, b.params)
   for a, b in zip(whole_values, values, strict=True):
     for name in a:
       assert a[name] == pytest.approx(float(b[name]), rel=1e-5), name
@@ -70,9 +57,8 @@ def test_a_part_has_work_for_every_device():
   np.testing.assert_array_equal(parts, [range(0, 16, 2), range(1, 16, 2)])
   # Device 1 has rows 4 to 7: the second quarter of both parts.
   assert parts.sharding.shard_shape(parts.shape) == (2, 2)
-  np.testing.assert_array_equal(
-    parts.addressable_shards[1].data, [[4, 6], [5, 7]]
-  )
+  second = parts.addressable_shards[1].data
+  np.testing.assert_array_equal(second, [[4, 6], [5, 7]])
 
 
 def test_parts_draw_different_random_numbers():

@@ -17,6 +17,9 @@ PP = "resize(20)|central_crop(16)|value_range(-1, 1)"
 LABELS = '|onehot(10, key="label", key_result="labels")|keep("image", "labels")'
 DIGITS = "arrays:digits"
 FSDP = [(".*", "fsdp(axis='data', min_size_to_shard_mb=0)")]
+SMALL = {"width": 16, "depth": 1, "mlp_dim": 32, "num_heads": 2}
+# Adam would turn rounding errors of vanishing gradients into whole steps.
+SGD = {"optax_name": "trace", "optax": {"decay": 0.9}}
 
 
 def tiny_config(**changes: Any) -> ml_collections.ConfigDict:
@@ -26,12 +29,8 @@ def tiny_config(**changes: Any) -> ml_collections.ConfigDict:
   """
   config = ml_collections.ConfigDict(
     {
-      "seed": 0,
-      "num_classes": 10,
-      "loss": "softmax_xent",
-      "total_steps": 6,
-      "log_training_steps": 2,
-      "ckpt_steps": 2,
+      **{"seed": 0, "num_classes": 10, "loss": "softmax_xent"},
+      **{"total_steps": 6, "log_training_steps": 2, "ckpt_steps": 2},
       "log_grad_depth": True,
       "input": {
         "data": {"name": DIGITS, "split": "train[:40]"},
@@ -40,19 +39,12 @@ def tiny_config(**changes: Any) -> ml_collections.ConfigDict:
       },
       "mixup": {"p": 0.2},
       "model": {
-        "width": 16,
-        "depth": 1,
-        "mlp_dim": 32,
-        "num_heads": 2,
-        "patch_size": (8, 8),
-        "pool_type": "tok",
-        "stem_ln": "dpn",
-        "dropout": 0.1,
+        **SMALL,
+        **{"patch_size": (8, 8), "pool_type": "tok"},
+        **{"stem_ln": "dpn", "dropout": 0.1},
       },
-      "optax_name": "scale_by_adam",
-      "grad_clip_norm": 1.0,
-      "lr": 0.002,
-      "wd": 0.0002,
+      **{"optax_name": "scale_by_adam", "grad_clip_norm": 1.0},
+      **{"lr": 0.002, "wd": 0.0002},
       "schedule": {"warmup_steps": 1, "decay_type": "cosine"},
       "evals": {
         "test": {
@@ -93,9 +85,7 @@ def params(workdir) -> dict[str, np.ndarray]:
   return safetensors.numpy.load_file(f"{workdir}/params.safetensors")
 
 
-def assert_close(
-  workdir, other, *, rel: float, atol: float, rtol: float = 1e-7
-):
+def assert_close(workdir, other, *, rel, atol, rtol=1e-7):
   """Compares metrics, by `rel` and `atol`, and parameters of finished runs."""
   for row, want in zip(rows(workdir), rows(other), strict=True):
     assert row == pytest.approx(want, rel=rel, abs=atol)
@@ -139,17 +129,13 @@ def killed_at(step: int):
 
 def sharded_config() -> ml_collections.ConfigDict:
   """Returns a tiny config, fully sharded, with a row for every step."""
-  config = tiny_config(sharding_strategy=FSDP, log_training_steps=1)
-  # Adam would turn rounding errors of vanishing gradients into whole steps.
-  config.update(optax_name="trace", optax={"decay": 0.9})
-  return config
+  return tiny_config(sharding_strategy=FSDP, log_training_steps=1, **SGD)
 
 
 def contrastive_config() -> ml_collections.ConfigDict:
   """Returns a tiny, sharded config of two towers on glyphs and their names."""
   config = sharded_config()
   del config.num_classes, config.mixup
-  small = {"width": 16, "depth": 1, "mlp_dim": 32, "num_heads": 2}
   new_fonts = {"name": "arrays:glyphs", "split": "new_fonts[:40]"}
   # Names that were cut off to the same ids would tie in retrieval.
   to_ids = 'tokenize(48, eos="yes")'
@@ -161,8 +147,8 @@ def contrastive_config() -> ml_collections.ConfigDict:
     f'random_crop(24)|value_range(-1, 1)|{to_ids}|keep("image", "text")'
   )
   config.model = {
-    "image": {**small, "patch_size": (8, 8), "stem_ln": "dpn"},
-    "text": {**small, "vocab_size": 260, "pool_type": "map"},
+    "image": {**SMALL, "patch_size": (8, 8), "stem_ln": "dpn"},
+    "text": {**SMALL, "vocab_size": 260, "pool_type": "map"},
     "out_dim": (None, 16),
     "temperature_init": 10.0,
     "bias_init": -3.0,

@@ -13,10 +13,8 @@ from dpn.trainers import distributed
 
 ROOT = pathlib.Path(__file__).parents[1]
 SLURM = {
-  "SLURM_PROCID": "3",
-  "SLURM_STEP_NODELIST": "gpu[01-04]",
-  "SLURM_NTASKS": "32",
-  "SLURM_STEP_NUM_TASKS": "8",
+  **{"SLURM_PROCID": "3", "SLURM_STEP_NODELIST": "gpu[01-04]"},
+  **{"SLURM_NTASKS": "32", "SLURM_STEP_NUM_TASKS": "8"},
   "SLURM_STEP_NUM_NODES": "4",
 }
 MPI = {"OMPI_COMM_WORLD_SIZE": "6", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
@@ -198,13 +196,9 @@ with distributed.PreemptionHandler():
   print("ready", flush=True)
   time.sleep(600)  # which a handled signal does not end
 """
-  process = subprocess.Popen(
-    [sys.executable, "-c", code],
-    cwd=ROOT,
-    stdout=subprocess.PIPE,
-    stderr=subprocess.PIPE,
-    text=True,
-  )
+  pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+  command = [sys.executable, "-c", code]
+  process = subprocess.Popen(command, cwd=ROOT, text=True, **pipes)
   assert process.stdout.readline() == "ready\n"
   process.send_signal(signal.SIGINT)
   said = [process.stderr.readline() for _ in range(2)]

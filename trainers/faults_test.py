@@ -133,9 +133,7 @@ DAMAGE = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("damage", "said"), DAMAGE.items())
-def test_damage_is_reported_and_changes_no_bit(
-  run, reference, caplog, damage, said
-):
+def test_damage_changes_no_bit(run, reference, caplog, damage, said):
   for _ in range(2):  # also when the same is damaged again
     caplog.clear()
     damage(run)

@@ -58,17 +58,14 @@ def _crash(config, workdir, step):
     loop.train(config, str(workdir))
 
 
+def _extend(config, workdir):
+  loop.train(config, str(workdir), allow_config_change=True)
+
+
 def test_what_a_run_leaves(finished):
   assert _names(finished) == [
-    "checkpoints",
-    "config.json",
-    "done.json",
-    "environment.json",
-    "lock",
-    "metrics.jsonl",
-    "params.safetensors",
-    "tensorboard",
-    "timing.jsonl",
+    *("checkpoints", "config.json", "done.json", "environment.json", "lock"),
+    *("metrics.jsonl", "params.safetensors", "tensorboard", "timing.jsonl"),
   ]
   assert _names(finished / "checkpoints") == ["4", "6"]
   assert _json(finished, "config")["model"]["stem_ln"] == "dpn"
@@ -108,9 +105,8 @@ def test_what_a_run_measures(finished):
   )
   correct = rows[3]["test/prec@1"] * 20
   assert correct == pytest.approx(round(correct))
-  norm = np.sqrt(
-    sum(np.sum(np.float64(p) ** 2) for p in _params(finished).values())
-  )
+  params = _params(finished).values()
+  norm = np.sqrt(sum(np.sum(np.float64(p) ** 2) for p in params))
   assert rows[3]["l2_params"] == pytest.approx(norm, rel=1e-6)
   done = _json(finished)
   assert done["step"] == 6
@@ -172,9 +168,7 @@ def test_two_towers_resume_exactly(tmp_path):
 
 def test_fewer_steps_than_the_checkpoint(unfinished):
   with pytest.raises(ValueError, match=r"of step 6 .*total is 5 steps"):
-    loop.train(
-      tiny_config(total_steps=5), str(unfinished), allow_config_change=True
-    )
+    _extend(tiny_config(total_steps=5), unfinished)
   assert _json(unfinished, "config")["total_steps"] == 6
 
 
@@ -292,9 +286,8 @@ def test_checkpoints_to_keep_and_an_evaluation_at_the_start(finished, tmp_path):
 
 
 def test_no_steps_evaluate_the_parameters_given(finished, tmp_path):
-  config = tiny_config(
-    total_steps=0, model_init=str(finished / "params.safetensors")
-  )
+  start = str(finished / "params.safetensors")
+  config = tiny_config(total_steps=0, model_init=start)
   loop.train(config, str(tmp_path))
   [row], last = _rows(tmp_path), _rows(finished)[-1]
   want = {k: v for k, v in last.items() if k.startswith(("test/", "fewshot/"))}
@@ -312,14 +305,12 @@ def test_resuming_another_model(finished, unfinished, tmp_path):
   # In a run's own directory its config.json stays as it was.
   del config.resume
   with pytest.raises(ValueError, match=message):
-    loop.train(config, str(unfinished), allow_config_change=True)
+    _extend(config, unfinished)
   assert _json(unfinished, "config") == _json(finished, "config")
 
 
 @pytest.mark.parametrize("step", [3, 6])
-def test_sigterm_ends_an_evaluation(
-  finished, tmp_path, monkeypatch, capsys, step
-):
+def test_sigterm_in_evaluation(finished, tmp_path, monkeypatch, capsys, step):
   """The whole row comes after the restart."""
   run, steps = mean.Evaluator.run, iter([3, 6])
 
@@ -340,7 +331,7 @@ def test_sigterm_ends_an_evaluation(
   if step == 6:  # that step's results stay
     more = tiny_config(total_steps=7)
     with conftest.killed_at(7):
-      loop.train(more, str(tmp_path), allow_config_change=True)
+      _extend(more, tmp_path)
     loop.train(more, str(tmp_path))
     assert _rows(tmp_path)[:4] == _rows(finished)
 
@@ -351,8 +342,7 @@ def test_a_run_that_is_to_end_where_it_was_stopped(tmp_path, monkeypatch, step):
   stop = lambda handler: next(calls) == step
   monkeypatch.setattr(distributed.PreemptionHandler, "should_stop", stop)
   loop.train(tiny_config(), str(tmp_path))
-  few = tiny_config(total_steps=step)
-  loop.train(few, str(tmp_path), allow_config_change=True)
+  _extend(tiny_config(total_steps=step), tmp_path)
   *_, last = rows = _rows(tmp_path)
   assert [row["step"] for row in rows] == [2, 3, 4, 5][: step - 1]
   assert {"loss", "test/prec@1", "fewshot/digits_2shot"} <= last.keys()
@@ -361,7 +351,7 @@ def test_a_run_that_is_to_end_where_it_was_stopped(tmp_path, monkeypatch, step):
   added, add = [], mean_loss.MeanLoss.add
   spy = lambda self, loss: (added.append(float(loss)), add(self, loss))
   monkeypatch.setattr(mean_loss.MeanLoss, "add", spy)
-  loop.train(tiny_config(), str(tmp_path), allow_config_change=True)
+  _extend(tiny_config(), tmp_path)
   assert len(added) == 6 - step
   assert _rows(tmp_path)[-1]["loss"] == pytest.approx(np.mean(added[-2:]))
 
@@ -369,8 +359,7 @@ def test_a_run_that_is_to_end_where_it_was_stopped(tmp_path, monkeypatch, step):
 def test_a_finished_run_whose_last_checkpoint_is_damaged(finished, tmp_path):
   workdir = shutil.copytree(finished, tmp_path / "run")
   (workdir / "checkpoints" / "6" / "_CHECKPOINT_METADATA").write_text("{")
-  more = tiny_config(total_steps=7)
-  loop.train(more, str(workdir), allow_config_change=True)
+  _extend(tiny_config(total_steps=7), workdir)
   assert _json(workdir, "done-6")["step"] == 6
   assert not (workdir / "done-4.json").exists()
 
@@ -381,9 +370,8 @@ def test_sigterm_before_the_first_step(tmp_path, monkeypatch, capsys):
   monkeypatch.setattr(loop.log_lib, "begin", ask)
   monkeypatch.setattr(loop.seeds_lib.Together, "compile", pytest.fail)
   loop.train(tiny_config(), str(tmp_path))
-  assert (
-    "Asked to stop (SIGTERM), and no step is done." in capsys.readouterr().out
-  )
+  said = capsys.readouterr().out
+  assert "Asked to stop (SIGTERM), and no step is done." in said
 
 
 def test_sigterm_and_ctrl_c_let_a_run_save(finished, tmp_path, capfd):
@@ -453,14 +441,11 @@ def test_a_finished_run_goes_on(finished, tmp_path, capsys):
   workdir = shutil.copytree(finished, tmp_path / "run")
   (workdir / "test.json").write_text('{"test/prec@1": 0.5}')
   longer = tiny_config(total_steps=9)
-  extend = lambda config: loop.train(
-    config, str(workdir), allow_config_change=True
-  )
   said = lambda: " ".join(capsys.readouterr().out.split())
   message = r"(?s)total_steps: 6 there, 9 now.*if this finished run is to train"
   with pytest.raises(ValueError, match=message):
     loop.train(longer, str(workdir))
-  extend(longer)
+  _extend(longer, workdir)
   text = said()
   assert f"{workdir} was done at step 6 and goes on to 9." in text
   kept = "params-6.safetensors, test-6.json, done-6.json."
@@ -477,12 +462,12 @@ def test_a_finished_run_goes_on(finished, tmp_path, capsys):
   # The cosine over the eight steps after the warmup, from here on.
   cosine = 0.5 * (1 + np.cos(np.pi * (8 - 2) / 8))
   assert rows[4]["lr"] == pytest.approx(0.002 * cosine)
-  extend(longer)
+  _extend(longer, workdir)
   assert "is done already, at step 9: more steps than these" in said()
   with pytest.raises(ValueError, match=r"of step 9 .*total is 6 steps"):
-    extend(tiny_config())
+    _extend(tiny_config(), workdir)
   shutil.rmtree(workdir / "checkpoints")
   message = r"no checkpoint from which it could go on\. .*config\.model_init="
   with pytest.raises(ValueError, match=message):
-    extend(tiny_config(total_steps=12))
+    _extend(tiny_config(total_steps=12), workdir)
   assert (workdir / "done.json").exists()

@@ -11,17 +11,9 @@ import pytest
 
 from dpn import trees
 from dpn.configs import norm_zoo
-from dpn.models import (
-  attention,
-  heads,
-  init,
-  mlp,
-  norms,
-  stem,
-  vit,
-  weight_norm,
-)
+from dpn.models import attention, heads, init, mlp, norms, stem, vit
 from dpn.models.norms import pointwise
+from dpn.models.weight_norm import WEIGHT_NORMS
 from dpn.tasks import classification
 from dpn.trainers import update
 
@@ -134,10 +126,8 @@ OTHERS = {
 }
 OTHERS["cls_blocks"]["cls_blocks"] = 1
 OTHERS["map"]["registers"] = 2
-OTHERS["tok"] |= {
-  "block_ln": "hybridnorm",
-  "block_ln_kw": {"first": "pre_both"},
-}
+OTHERS["tok"]["block_ln"] = "hybridnorm"
+OTHERS["tok"]["block_ln_kw"] = {"first": "pre_both"}
 SMALL = {
   **{"width": 16, "depth": 2, "mlp_dim": 24, "num_heads": 2},
   **{"patch_size": (4, 4), "head_zeroinit": False},
@@ -170,9 +160,7 @@ def check_training(**options):
   def step(state):
     # The same mask each time: the loss must fall.
     key = jax.random.key(1)
-    grads, values, model_state = update.gradients(
-      task, state, BATCH, key, parts=1
-    )
+    grads, values, model_state = update.gradients(task, state, BATCH, key, 1)
     updates, _ = tx.update(grads, state.opt_state)
     params = optax.apply_updates(state.params, updates)
     state = state.replace(params=params, model_state=model_state)
@@ -225,7 +213,7 @@ def test_every_choice_is_tried():
     "weight_init": init.INITS,
     **{"gelu": mlp.GELUS, "mlp": mlp.MLPS},
     "logit_scale": attention.LOGIT_SCALES,
-    "weight_norm": weight_norm.WEIGHT_NORMS,
+    "weight_norm": WEIGHT_NORMS,
     "stem_ln": stem.STEM_LN,
   }
   # These differ from derf in one function, which has a test of its own.

@@ -49,9 +49,7 @@ def train(norm, strategy=(), steps=2):
   return run, states, state, batches
 
 
-@pytest.mark.parametrize(
-  "norm", ["batchnorm", "powernorm", "prepbn", "unifiednorm"]
-)
+@pytest.mark.parametrize("norm", ["batchnorm", "powernorm", *STATES[:2]])
 def test_running_state_moves_in_training_only(norm):
   run, states, _, batches = train(norm)
   flat = [trees.flatten(s.model_state) for s in states]
@@ -104,11 +102,9 @@ def test_a_run_starts_from_another_ones_statistics(tmp_path):
   begin = lambda: conftest.start(build.from_config(config), tmp_path / "new")
   state, _, source = begin()
   assert source == path
-  jax.tree.map(
-    np.testing.assert_array_equal,
-    jax.device_get(state.variables),
-    {"params": fresh.params, "batch_stats": stats},
-  )
+  got = jax.device_get(state.variables)
+  want = {"params": fresh.params, "batch_stats": stats}
+  jax.tree.map(np.testing.assert_array_equal, got, want)
   # The file says which model it is for; another is refused.
   with config.unlocked():
     config.model.gelu = "exact"
@@ -133,9 +129,8 @@ def test_a_whitened_embedding_is_where_training_starts(tmp_path):
   x = _patches(run)
   x = (x - x.mean(1, keepdims=True)) / np.sqrt(x.var(1) + 1e-6)[:, None]
   for params in (start.params, start.ema):
-    kernel, bias = (
-      np.asarray(params["embedding"][k]) for k in ("kernel", "bias")
-    )
+    embedding = jax.device_get(params["embedding"])
+    kernel, bias = embedding["kernel"], embedding["bias"]
     tokens = x @ kernel.reshape(64, -1) + bias
     np.testing.assert_allclose(tokens.mean(0), 0, atol=1e-3)
     cov = np.cov(tokens.T, bias=True)
@@ -172,12 +167,8 @@ def test_whitening_is_fitted_once_and_kept(tmp_path):
   same(stats, whiten(restored.model_state))
   path = str(tmp_path / "params.safetensors")
   other = jax.tree.map(lambda x: x + 1, stats)
-  files.save_params(
-    path,
-    jax.device_get(start.params),
-    {"stem": {"whiten": other}},
-    build.params_metadata(run),
-  )
+  params, said = jax.device_get(start.params), build.params_metadata(run)
+  files.save_params(path, params, {"stem": {"whiten": other}}, said)
   with config.unlocked():
     config.model_init = path
   loaded, _, _ = begin(build.from_config(config), "loaded")

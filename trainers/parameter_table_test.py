@@ -39,9 +39,8 @@ def test_blocks_that_differ_stay_apart():
   array = lambda *shape: {"kernel": np.zeros(shape)}
   params = {"a_0": array(2), "a_1": array(3), "a_3": array(2), "a": array(2)}
   params["b"] = array()
-  assert [
-    line.split() for line in parameter_table.table(params).split("\n")
-  ] == [
+  lines = parameter_table.table(params).split("\n")
+  assert [line.split() for line in lines] == [
     ["a_0,3", "kernel", "2", "2", "×", "2"],
     ["a_1", "kernel", "3", "3"],
     ["a", "kernel", "2", "2"],

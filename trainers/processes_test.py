@@ -134,9 +134,8 @@ def test_differences_end_all_processes_with_a_message(runs):
 @pytest.mark.slow
 def test_when_one_process_ends_or_hangs_so_does_the_other(tmp_path, index, how):
   port, fails = str(_free_port()), how == "fails"
-  args = [
-    ["-c", JOINS, port, str(i), str(index if fails else -1)] for i in range(2)
-  ]
+  failing = str(index if fails else -1)
+  args = [["-c", JOINS, port, str(i), failing] for i in range(2)]
   with _pair(tmp_path, args) as (pair, logs):
     for process, log in zip(pair, logs, strict=True):
       _wait_for(process, log, "joined")

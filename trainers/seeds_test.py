@@ -20,9 +20,7 @@ SEEDS = (3, 5)
 
 def _config(**changes):
   few = {"log_training_steps": 1, "ckpt_steps": 3, "total_steps": 5, "lr": 0.05}
-  # Adam would turn rounding errors of vanishing gradients into whole steps.
-  sgd = {"optax_name": "trace", "optax": {"decay": 0.9}}
-  config = conftest.tiny_config(**(few | sgd))
+  config = conftest.tiny_config(**few, **conftest.SGD)
   del config.evals["fewshot"]
   with config.ignore_type():
     config.update_from_flattened_dict(changes)
@@ -151,10 +149,8 @@ def test_examples_seen_in_batches_of_two_sizes(tmp_path, monkeypatch):
   _together(larger, tmp_path, allow_config_change=True)
   for seed in SEEDS:
     folder = tmp_path / f"s{seed}"
-    notes = json.loads(
-      (folder / "checkpoints/3/_CHECKPOINT_METADATA").read_text()
-    )
-    position = notes["custom_metadata"]["position"]
+    notes = (folder / "checkpoints/3/_CHECKPOINT_METADATA").read_text()
+    position = json.loads(notes)["custom_metadata"]["position"]
     assert position["examples_seen"] == 8 + 2 * 16
     (first, *_) = metrics.read(str(folder / "timing.jsonl"))
     assert first["compile_secs"] > 0.01  # ahead of the first step

@@ -16,27 +16,14 @@ from dpn.trainers import conftest, update
 
 SIZES = {"total_steps": 10, "batch_size": 8, "data_size": 64}
 CONFIG = {
-  "optax_name": "scale_by_adam",
-  "lr": 0.01,
-  "wd": 0.1,
-  "grad_clip_norm": 0.5,
-  "schedule": {"decay_type": "cosine"},
+  **{"optax_name": "scale_by_adam", "lr": 0.01, "wd": 0.1},
+  **{"grad_clip_norm": 0.5, "schedule": {"decay_type": "cosine"}},
 }
 
 
 def _task(mixup_p=0.0, dropout=0.0, **kw):
-  model = vit.Model(
-    10,
-    width=16,
-    depth=2,
-    mlp_dim=32,
-    num_heads=2,
-    patch_size=(4, 4),
-    stem_ln="dpn",
-    dropout=dropout,
-    head_zeroinit=False,
-    **kw,
-  )
+  kw |= {**conftest.SMALL, "depth": 2, "patch_size": (4, 4), "stem_ln": "dpn"}
+  model = vit.Model(10, dropout=dropout, head_zeroinit=False, **kw)
   return classification.Classification(model, mixup=mixing.Mixup(mixup_p))
 
 
@@ -145,9 +132,8 @@ def _line_step(schedule, wd=0.0):
   tx, _ = optim.make(config, params, **SIZES)
   stats = {"stats": {"count": jnp.int32(30)}}
   state = update.TrainState(jnp.int32(0), params, stats, tx.init(params))
-  step = update.make(
-    _Line(), tx, seed=0, frozen=optim.frozen_mask(config, params)
-  )
+  frozen = optim.frozen_mask(config, params)
+  step = update.make(_Line(), tx, seed=0, frozen=frozen)
   batch = {"x": jnp.array([1.0, 3.0]), "y": jnp.array([1.0, 8.0])}
   return jax.jit(step)(state, batch)
 
@@ -155,15 +141,9 @@ def _line_step(schedule, wd=0.0):
 def test_a_step_by_hand():
   # Errors 2 and -1: loss (4 + 1) / 2, d/dw = 2 - 3 = -1, d/db = 2 - 1 = 1.
   state, values = _line_step({})
-  assert {k: float(v) for k, v in values.items()} == pytest.approx(
-    {
-      "loss": 2.5,
-      "error": 1.5,
-      "l2_grads": np.sqrt(2),
-      "l2_params": np.sqrt(2.1**2 + 0.9**2),
-      "l2_updates": np.sqrt(0.02),
-    }
-  )
+  norms = {"l2_grads": np.sqrt(2), "l2_params": np.sqrt(2.1**2 + 0.9**2)}
+  want = {"loss": 2.5, "error": 1.5, **norms, "l2_updates": np.sqrt(0.02)}
+  assert {k: float(v) for k, v in values.items()} == pytest.approx(want)
   assert float(state.params["w"]) == pytest.approx(2.1)
   assert float(state.params["b"]) == pytest.approx(0.9)
   assert int(state.variables["stats"]["count"]) == 32
@@ -231,8 +211,7 @@ def _single(params):
   return _run(params, devices=1)
 
 
-# Adam would turn rounding errors of vanishing gradients into whole steps.
-MOMENTUM = {**CONFIG, "optax_name": "trace", "optax": {"decay": 0.9}}
+MOMENTUM = {**CONFIG, **conftest.SGD}
 
 
 @pytest.mark.parametrize("strategy", [(), conftest.FSDP])
@@ -266,10 +245,7 @@ def test_gradient_norms_by_depth(params):
   scanned = _values(_task(scan=True), stacked(params))
   clip = 0.5 / _norm(*grads.values())
   assert clip < 1
-  want |= {
-    name.replace("norm", "norm_clipped"): clip * value
-    for name, value in want.items()
-  }
+  want |= {k.replace("norm", "norm_clipped"): clip * x for k, x in want.items()}
   want |= {name.replace("/", "_mean/"): value for name, value in want.items()}
   for values in (looped, scanned):
     norms = {k: v for k, v in values.items() if k.startswith("grad_norm")}
@@ -286,18 +262,16 @@ def test_mean_gradient_norms_are_those_of_the_last_steps():
   task.init = lambda rng, batch: {"params": params, **stats}
   state = update.init(task, tx, jax.random.key(0), {}, grad_depth_steps=3)
   frozen = {"w": False, "b": False}
-  step = jax.jit(
-    update.make(task, tx, seed=0, frozen=frozen, grad_clip_norm=20.0)
-  )
+  kw = {"seed": 0, "frozen": frozen, "grad_clip_norm": 20.0}
+  step = jax.jit(update.make(task, tx, **kw))
   means = []
   for y in (1.0, 2.0, 3.0, 4.0, 10.0):
     batch = {"x": jnp.array([0.75]), "y": jnp.array([y])}
     state, values = step(state, batch)
     # d/db = 2 y, d/dw = 1.5 y, so that the norm of both is 2.5 y.
     assert float(values["grad_norm/b"]) == pytest.approx(2 * y)
-    assert float(values["grad_norm_clipped/w"]) == pytest.approx(
-      min(1.5 * y, 12)
-    )
+    clipped = float(values["grad_norm_clipped/w"])
+    assert clipped == pytest.approx(min(1.5 * y, 12))
     kinds = ("grad_norm_mean/b", "grad_norm_clipped_mean/b")
     means.append([float(values[kind]) for kind in kinds])
   # Only the last is clipped, from 25 to 20.
