@@ -42,10 +42,8 @@ def _models(gains):
   return [
     run
     for arch, of in gains.items()
-    for run in (
-      *_seeds("base", arch, 70, (0, 0, 0)),
-      *_seeds("dpn", arch, 70, of),
-    )
+    for arm, gained in (("base", (0, 0, 0)), ("dpn", of))
+    for run in _seeds(arm, arch, 70, gained)
   ]
 
 
@@ -57,9 +55,7 @@ def _check(made, words):
 
 def test_without_runs_the_papers_own_numbers_are_there():
   found, left_out = claims.check(runs.frame([]))
-  assert {(finding.verdict, finding.ours) for finding in found} == {
-    ("not run", "")
-  }
+  assert {(f.verdict, f.ours) for f in found} == {("not run", "")}
   assert left_out == {}
   by_hand = {
     "average gain over AugReg": "+1.17 over 6 rows",  # 7 / 6, not 1.4
@@ -88,13 +84,12 @@ def test_mean_gains():
   assert found.ours == "+1.20 ± 0.12 over 5 rows; 5 of 6 comparisons run"
   assert len(found.paths) == 30
   assert _check(made(-1, 0.1, 1), "average gain").verdict == "undecided"
-  assert (
-    _check(made(-1.0, -1.2, -1.4), "average gain").verdict == "does not hold"
-  )
+  worse = made(-1.0, -1.2, -1.4)
+  assert _check(worse, "average gain").verdict == "does not hold"
   every = _check(made(1.0, 1.2, 1.4), "improves every model")
   assert every.ours.startswith("5 better, 0 equal, 0 worse; 5 of 10")
   assert every.verdict == "undecided"  # of ten
-  every = _check(made(-1.0, -1.2, -1.4), "improves every model")
+  every = _check(worse, "improves every model")
   assert every.verdict == "does not hold"
 
 
@@ -169,14 +164,12 @@ def test_instability():
     kw = {"loss": falling, "l2_grads": norms}
     dpn = [_run("dpn", "B/32", i, v, **kw) for i, v in enumerate((0.7, 0.71))]
     kw = {"loss": loss, "l2_grads": l2_grads}
-    return dpn + [
-      _run("pre", "B/32", i, v, **kw) for i, v in enumerate(results)
-    ]
+    pre = [_run("pre", "B/32", i, v, **kw) for i, v in enumerate(results)]
+    return dpn + pre
 
   words = "before the embedding alone"
-  assert _check(made(falling, norms, (0.7, 0.71)), words).verdict == (
-    "does not hold"
-  )
+  found = _check(made(falling, norms, (0.7, 0.71)), words)
+  assert found.verdict == "does not hold"
   found = _check(made(spiky, peak, (0.7, 0.71)), words)
   assert found.verdict == "holds"
   assert found.ours.startswith(
@@ -219,9 +212,8 @@ def test_gradients_of_the_embedding():
     "AugReg B/16: lower in 100% of the rows",
   ]
   found = verdicts(8.0, half)  # higher from the middle on
-  assert [f.verdict for f in found] == [
-    *("holds", "does not hold", "does not hold")
-  ]
+  want = ["holds", "does not hold", "does not hold"]
+  assert [f.verdict for f in found] == want
   assert "lower in 50% of the rows (not so)" in found[2].ours
   assert verdicts(0.5, low)[0].verdict == "does not hold"
 
@@ -252,15 +244,10 @@ def test_claims_do_not_mix_settings(other_seed):
     for arm in ("base", "dpn", "pre")
     for seed, lr in ((0, 1.0), (other_seed, 2.0))
   ]
-  found = dict(
-    zip(
-      [claim["says"] for claim in claims.CLAIMS],
-      claims.check(runs.frame(made))[0],
-      strict=True,
-    )
-  )
+  says = [claim["says"] for claim in claims.CLAIMS]
+  found = claims.check(runs.frame(made))[0]
   for words in ("far larger", "No hyper-parameter", "before the embedding"):
-    [finding] = [of for says, of in found.items() if words in says]
+    [finding] = [f for s, f in zip(says, found, strict=True) if words in s]
     assert finding.verdict == "cannot be checked"
     assert "differ in more than the seed (lr: 1.0, 2.0)" in finding.ours
 
@@ -312,9 +299,8 @@ def test_where_in_the_patch_the_scale_is_high(tmp_path):
 def test_the_command_says_what_no_claim_is_about(tmp_path, capsys):
   for arm in ("dpn", "strange"):
     run = _run(arm, "B/16", 0, 0.7)
-    testing.write_run(
-      tmp_path / arm, config=run.config, results={"val/prec@1": 0.7}
-    )
+    results = {"val/prec@1": 0.7}
+    testing.write_run(tmp_path / arm, config=run.config, results=results)
   for form in ("text", "md", "csv", "html"):
     command.main([str(tmp_path), "--format", form])
     out = capsys.readouterr().out

@@ -110,9 +110,8 @@ def test_the_smallest_change_that_fits():
       raise fit.DoesNotFit(f"needs {needed}", needed)
     return needed
 
-  search = lambda: fit.search(
-    _config(), attempt, devices=2, state=10, room=room
-  )
+  kw = {"devices": 2, "state": 10}
+  search = lambda: fit.search(_config(), attempt, room=room, **kw)
   room = 100
   assert search() == ({}, 100)
   room = 40  # of 8 images over 2 devices grad_accum=2 leaves 55
@@ -151,9 +150,8 @@ def test_scaling(tmp_path):
   rows = table.read(str(tmp_path / "scaling.jsonl"))
   # 16 images in 2 seconds, for one of two hosts, with RandAugment.
   assert rows[2]["cores_per_host"] == pytest.approx(16 / 2 / 2 / 745)
-  assert "| strong | `v4:2x2x4`, 16 | 0.5 | whole on each | 500.0 |" in (
-    scaling.markdown(rows)
-  )
+  row = "| strong | `v4:2x2x4`, 16 | 0.5 | whole on each | 500.0 |"
+  assert row in scaling.markdown(rows)
   config.input.batch_size = 12
   with pytest.raises(ValueError, match="12 cannot be split over the 8 devices"):
     scaling.draw(path, config, devices, bounds)
@@ -172,15 +170,11 @@ def test_fit_as_flags():
 
 def test_only_what_does_not_fit_is_a_row(tmp_path, monkeypatch):
   page, ended = tmp_path / "page.md", types.SimpleNamespace(returncode=1)
-  page.write_text(
-    "a <!-- scripts.compile --table --><!-- end of the table --> b"
-  )
+  marks = "<!-- scripts.compile --table --><!-- end of the table -->"
+  page.write_text(f"a {marks} b")
   monkeypatch.setattr(table, "CASES", ["jft.py v5e:2x2"])
   monkeypatch.setattr(table.subprocess, "run", lambda *a, **kw: ended)
-  for ended.stderr, said in (
-    ("Error: No such file", "Err"),
-    ("", "nothing said"),
-  ):
+  for ended.stderr, said in (("Error: No file", "Err"), ("", "nothing said")):
     with pytest.raises(ValueError, match=rf"jft\.py.* status 1: {said}"):
       table.rebuild(str(page), [])
   error = f"Error: Nothing of 3 changes fits. {fit.HOPELESS}"
@@ -428,9 +422,8 @@ def test_for_gpus(target):
   # On GPUs each device computed the whole batch once it went through a cond.
   config.mixup = {"p": 0.8, "cutmix_p": 1.0}
   step, compiled = compile_lib.compile_step(config, devices)
-  found = roofline.estimate(
-    compiled.as_text(), step.flops(), chip, len(devices)
-  )
+  text, count = compiled.as_text(), len(devices)
+  found = roofline.estimate(text, step.flops(), chip, count)
   flops = found["flops"]
   assert flops["program"] == pytest.approx(flops["model"], rel=0.05)
   assert ("all-reduce" in found["collectives"]) == (len(devices) > 1)

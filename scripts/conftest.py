@@ -20,6 +20,7 @@ def write_run(
   stem_ln: str = "none",
   seed: int = 0,
   config: Mapping[str, Any] | None = None,
+  table: Mapping[str, Any] | None = None,
   rows: Sequence[Mapping[str, float]] = (),
   results: Mapping[str, float] | None = None,
   seconds: float | None = None,
@@ -32,6 +33,7 @@ def write_run(
     stem_ln: of the model.
     seed: of the run.
     config: further keys of the config; they override the others.
+    table: its key of this name.
     rows: of metrics.jsonl; the last one is also in done.json.
     results: of a finished run of one step, instead of rows and seconds.
     seconds: how long the training took.
@@ -42,7 +44,7 @@ def write_run(
   folder.mkdir(parents=True)
   model = {"stem_ln": stem_ln, "patch_size": [2, 3], "width": 8, "depth": 2}
   whole = {"seed": seed, "model": model, "input": {"batch_size": 4}}
-  whole |= config or {}
+  whole |= (config or {}) | ({"table": table} if table else {})
   (folder / "config.json").write_text(json.dumps(whole))
   (folder / "metrics.jsonl").write_text(
     "".join(json.dumps(row) + "\n" for row in rows)
@@ -51,9 +53,8 @@ def write_run(
     last = {k: v for k, v in rows[-1].items() if k != "step"}
     done = {"step": rows[-1]["step"], "seconds": seconds, "metrics": last}
     (folder / "done.json").write_text(json.dumps(done))
-    safetensors.numpy.save_file(
-      dict(params or {}), folder / "params.safetensors"
-    )
+    arrays = dict(params or {})
+    safetensors.numpy.save_file(arrays, folder / "params.safetensors")
 
 
 class Page(html.parser.HTMLParser):

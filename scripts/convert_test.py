@@ -221,35 +221,27 @@ def run(*argv):
 
 def test_wrong_inputs_of_the_command(tmp_path, source):
   path, out = source("timm_tok"), str(tmp_path / "x.safetensors")
-  assert "num_heads=…" in run(path, out, "--to", "ours")
+  heads, tiny = "--set num_heads=2", "--arch vit_tiny_patch16_224"
+  for words, message in (
+    ("ours", "num_heads=…"),
+    ("ours --set gel=1", "Did you mean 'gelu'?"),
+    ("ours --set gelu", "expected OPTION=VALUE"),
+    (f"ours {heads} --set patch_size=8", "patch_size must be of type"),
+    (f"big_vision {heads}", "expected .npz"),
+    (f"ours {heads} --resolution 10", "multiple"),
+    (f"ours {heads} --resolution 0", "multiple"),
+    (f"hf {heads} --no_embed_class", "--to timm"),
+    (f"ours {tiny}", "has width 192 and 12 blocks, the file 8 and 2"),
+    ("ours --arch vit_base_patch16_sigilp_224", "ours can be timm's models"),
+    ("ours --arch vit_base_patch16_rpn_224", "other blocks"),
+  ):
+    assert message in run(path, out, "--to", *words.split())
   flat = testing.golden("timm_tok") | {"fc_norm.weight": np.zeros(8)}
   other = testing.write_torch(tmp_path, "timm_tok", flat)
-  heads = ("--set", "num_heads=2")
-  assert "fc_norm" in run(other, out, "--to", "ours", *heads)
-  assert "Did you mean 'gelu'?" in run(
-    path, out, "--to", "ours", "--set", "gel=1"
-  )
-  assert "expected OPTION=VALUE" in run(
-    path, out, "--to", "ours", "--set", "gelu"
-  )
-  assert "patch_size must be of type" in run(
-    path, out, "--to", "ours", *heads, "--set", "patch_size=8"
-  )
-  assert "expected .npz" in run(path, out, "--to", "big_vision", *heads)
+  assert "fc_norm" in run(other, out, "--to", "ours", *heads.split())
   (tmp_path / "there.npz").touch()
   there = str(tmp_path / "there.npz")
-  assert "exists" in run(path, there, "--to", "big_vision", *heads)
-  for px in "10", "0":
-    assert "multiple" in run(
-      path, out, "--to", "ours", *heads, "--resolution", px
-    )
-  assert "--to timm" in run(path, out, "--to", "hf", *heads, "--no_embed_class")
-  for arch, message in (
-    ("vit_tiny_patch16_224", "has width 192 and 12 blocks, the file 8 and 2"),
-    ("vit_base_patch16_sigilp_224", "ours can be timm's models named"),
-    ("vit_base_patch16_rpn_224", "other blocks"),
-  ):
-    assert message in run(path, out, "--to", "ours", "--arch", arch)
+  assert "exists" in run(path, there, "--to", "big_vision", *heads.split())
   dpn, _ = testing.write_ours(tmp_path)
   said = run(dpn, out, "--to", "ours", "--set", "width=16")
   assert "reshaped" in said

@@ -58,22 +58,11 @@ def test_dtn_adds_what_its_equations_do():
 
 @pytest.mark.parametrize("scan", [False, True])
 def test_rows_by_hand(scan):
-  rows, task, spec = rows_of(
-    7,
-    px=16,
-    width=32,
-    depth=2,
-    mlp_dim=128,
-    num_heads=2,
-    patch_size=(4, 4),
-    pool_type="map",
-    rep_size=True,
-    stem_ln="dpn",
-    posemb_join="lape",
-    block_ln="normformer",
-    scan=scan,
-    remat_policy="nothing_saveable",
-  )
+  kw = {"px": 16, "width": 32, "depth": 2, "mlp_dim": 128, "num_heads": 2}
+  kw |= {"patch_size": (4, 4), "pool_type": "map", "rep_size": True}
+  kw |= {"stem_ln": "dpn", "posemb_join": "lape", "block_ln": "normformer"}
+  kw |= {"remat_policy": "nothing_saveable", "scan": scan}
+  rows, task, spec = rows_of(7, **kw)
   batch = {k: np.zeros(shape, dtype) for k, (shape, dtype) in spec.items()}
   variables = jax.eval_shape(task.init, jax.random.key(0), batch)
   params = jax.tree.leaves(variables["params"])
@@ -152,9 +141,7 @@ def test_decay_groups():
   assert rows["big_vision"].to_list() == ["decays", "-", "-", "-", "-"]
 
 
-@pytest.mark.parametrize(
-  ("path", "config"), [(None, None), ("a.npz", {"a": 1})]
-)
+@pytest.mark.parametrize(("path", "config"), [(None, None), ("a", {"a": 1})])
 def test_of_what(monkeypatch, path, config):
   flag = types.SimpleNamespace(value=config)
   monkeypatch.setattr(count, "_CONFIG", flag, raising=False)

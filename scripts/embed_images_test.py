@@ -50,9 +50,8 @@ def test_the_same_numbers(tmp_path, monkeypatch):
   draw = lambda shape: rng.normal(size=shape.shape) / 4
   np.savez(tower, **{k: draw(x) for k, x in trees.flatten(shapes).items()})
   locked = _config(f"init={tower}")
-  embed_images.embed(
-    locked, ["train", "new_names"], common.PIXELS, str(tmp_path)
-  )
+  splits = ["train", "new_names"]
+  embed_images.embed(locked, splits, common.PIXELS, str(tmp_path))
   made_by = tmp_path / "tower.json"
   made = made_by.read_text()
   for there, ops in (

@@ -140,11 +140,8 @@ def test_panels_are_models_with_their_arms(root):
   panels, _ = figures.panels(found, "loss")
   assert list(panels) == ["AugReg B/16"]
   arms = panels["AugReg B/16"]
-  assert {k: len(v) for k, v in arms.items()} == {
-    "ViT": 2,
-    "Dual PatchNorm": 2,
-    "pre": 2,
-  }
+  want = {"ViT": 2, "Dual PatchNorm": 2, "pre": 2}
+  assert {k: len(v) for k, v in arms.items()} == want
   pre, left_out = figures.panels(found, "loss", ["pre"])
   assert list(pre["AugReg B/16"]) == ["pre"]
   [paths] = left_out.values()
@@ -154,17 +151,10 @@ def test_panels_are_models_with_their_arms(root):
 
 
 def test_panels_do_not_mix_settings(root):
-  testing.write_run(
-    root / "other",
-    stem_ln="dpn",
-    seed=2,
-    config={
-      "lr": 0.5,
-      "table": {"recipe": "AugReg", "arch": "B/16", "metric": "val/prec@1"},
-    },
-    rows=[{"step": 10, "loss": 9.0}, {"step": 20, "loss": 9.0}],
-    seconds=1.0,
-  )
+  table = {"recipe": "AugReg", "arch": "B/16", "metric": "val/prec@1"}
+  rows = [{"step": step, "loss": 9.0} for step in (10, 20)]
+  kw = {"stem_ln": "dpn", "seed": 2, "rows": rows, "seconds": 1.0}
+  testing.write_run(root / "other", config={"lr": 0.5, "table": table}, **kw)
   found = _found(root)
   panels, left_out = figures.panels(found, "loss")
   assert list(panels["AugReg B/16"]) == ["ViT", "pre"]
@@ -180,18 +170,16 @@ def test_scales_of_a_parameter_file(tmp_path):
   path = tmp_path / "x.npz"
   scale = np.arange(2 * 3 * 3, dtype=np.float32)
   kernel = np.zeros((2, 3, 3, 4), np.float32)
-  np.savez(
-    path, **{f"params/{SCALE}": scale, "params/embedding/kernel": kernel}
-  )
+  arrays = {f"params/{SCALE}": scale, "params/embedding/kernel": kernel}
+  np.savez(path, **arrays)
   command.main([str(path), "--figure", "3", "-o", str(tmp_path / "out")])
   assert (tmp_path / "out" / "figure_3.png").exists()
   read = measures.read_scale(str(path))
   np.testing.assert_array_equal(read, scale.reshape(2, 3, 3))
 
 
-def test_an_archived_run_has_no_parameters_wherever_it_is_read(
-  tmp_path, monkeypatch
-):
+def test_an_archived_run_never_has_parameters(tmp_path, monkeypatch):
+  """Wherever it is read."""
   _write(tmp_path / "mine", "dpn", 0)
   found = run_files.find([str(tmp_path / "mine")])
   (tmp_path / "mine.jsonl").write_text(run_files.archive(found))
@@ -240,18 +228,16 @@ def test_wrong_inputs_end_with_a_sentence(root, tmp_path):
 
 
 @pytest.mark.parametrize(
-  ("flags", "when", "scale"),
-  [
-    ({}, "before", "log"),
-    ({"clipped": True, "linear": True}, "after", "linear"),
-  ],
+  ("changed", "when", "scale"),
+  [(False, "before", "log"), (True, "after", "linear")],
 )
-def test_gradient_norms_are_labelled(root, flags, when, scale):
+def test_gradient_norms_are_labelled(root, changed, when, scale):
   for arch in figures.APPENDIX_H:
     _write(root, "dpn", 0, arch=arch)
   titles = {}
   for name in ("2_left", "4"):
-    [(file, drawn)] = _draw(root, name, **flags).items()
+    found = _draw(root, name, clipped=changed, linear=changed)
+    [(file, drawn)] = found.items()
     axes = drawn.figure.axes
     assert axes[0].get_ylabel() == (
       f"gradient norm {when} clipping,\nmean of the last 15 steps"

@@ -1,6 +1,5 @@
 """What docs/frameworks.md and patch_stats.md show runs; their stems agree."""
 
-import functools
 import pathlib
 import re
 
@@ -57,17 +56,17 @@ def wanted(patch_stats=NO_STATS):
   stats = np.stack([x.mean(-1), x.std(-1)], -1) @ patch_stats
 
   def norm(x, name):
-    y = (x - x.mean(-1, keepdims=True)) / np.sqrt(
-      x.var(-1, keepdims=True) + 1e-6
-    )
+    std = np.sqrt(x.var(-1, keepdims=True) + 1e-6)
+    y = (x - x.mean(-1, keepdims=True)) / std
     return y * p[f"stem/{name}/scale"] + p[f"stem/{name}/bias"]
 
   kernel = p["embedding/kernel"].reshape(27, WIDTH)
   return norm(norm(x, "ln0") @ kernel + p["embedding/bias"] + stats, "ln1")
 
 
-def check(got):
-  np.testing.assert_allclose(got, wanted(), rtol=1e-4, atol=1e-4)
+def check(got, patch_stats=NO_STATS):
+  want = wanted(patch_stats)
+  np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
 
 
 def test_linen():
@@ -93,15 +92,10 @@ def test_equinox():
   eqx = pytest.importorskip("equinox")
   stem = run("equinox")["Stem"](3, WIDTH, key=jax.random.key(0))
   p = params()
-  arrays = lambda s: [
-    x for layer in s.layers for x in (layer.weight, layer.bias)
-  ]
+  arrays = lambda s: [x for y in s.layers for x in (y.weight, y.bias)]
   kernel = p["embedding/kernel"].reshape(27, WIDTH).T
-  ln0, ln1 = (
-    [p[f"stem/{ln}/{leaf}"] for leaf in ("scale", "bias")]
-    for ln in ("ln0", "ln1")
-  )
-  values = [*ln0, kernel, p["embedding/bias"], *ln1]
+  lns = [*_lns(p, "ln0", "ln1").values()]
+  values = [*lns[:2], kernel, p["embedding/bias"], *lns[2:]]
   stem = eqx.tree_at(arrays, stem, [jnp.asarray(x) for x in values])
   check(jax.vmap(stem)(jnp.asarray(IMAGES)))
 
@@ -140,15 +134,14 @@ def test_patch_stats():
     **{"bias": p["embedding/bias"], "patch_stats": own},
   }
   stem = run("jax", page="patch_stats.md")["stem"]
-  close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-4)
-  close(stem(jnp.asarray(patches()), given), wanted(own))
+  check(stem(jnp.asarray(patches()), given), own)
   # As a model has it; a constant patch has gradients.
   options = {"patch_size": (3, 3), "width": WIDTH, "pool_type": "gap"}
   model = vit.Model(3, **options, variant="mu/3", stem_ln="patch_stats")
   tree = model.init(jax.random.key(0), IMAGES)["params"]
   tree |= trees.unflatten({**p, "patch_stats/kernel": own})
   _, out = model.apply({"params": tree}, IMAGES)
-  close(out["stem"].reshape(2, 9, WIDTH), wanted(own))
+  check(out["stem"].reshape(2, 9, WIDTH), own)
   flat = jax.grad(lambda x: stem(x, given)[0, 0, 0])(jnp.ones((1, 1, 27)))
   assert np.isfinite(flat).all()
 
@@ -164,8 +157,7 @@ def test_patch_stats_in_torch():
     "stats.weight": own.T.copy(),
   }
   stem.load_state_dict({k: torch.from_numpy(x) for k, x in state.items()})
-  got = stem(torch.from_numpy(patches())).detach().numpy()
-  np.testing.assert_allclose(got, wanted(own), rtol=1e-4, atol=1e-4)
+  check(stem(torch.from_numpy(patches())).detach().numpy(), own)
   constant = torch.ones(1, 1, 27, requires_grad=True)
   stem(constant).sum().backward()
   assert constant.grad.isfinite().all()

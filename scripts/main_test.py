@@ -107,9 +107,8 @@ def test_a_config_of_ones_own_comes_first(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   assert main.packaged_configs(words) == [f"--config={ours}:a=1", *words[1:]]
   study = "configs/studies/photos.py"
-  assert main.packaged_configs([f"--config={study}"]) == [
-    f"--config={ROOT / study}"
-  ]
+  [given] = main.packaged_configs([f"--config={study}"])
+  assert given == f"--config={ROOT / study}"
   (tmp_path / "configs").mkdir()
   (tmp_path / "configs" / "digits.py").touch()
   assert main.packaged_configs(words) == words

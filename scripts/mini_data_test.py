@@ -11,9 +11,8 @@ def test_arrays_open_as_sources_and_hold_the_images(tmp_path):
   mini_data.main([str(tmp_path)])
   for name, counts in {"digits": (1000, 797), "photos": (1000, 200)}.items():
     for split, count in zip(("train", "test"), counts, strict=True):
-      source = sources.make(
-        {"name": f"arrays:{tmp_path}/{name}.npz", "split": split}
-      )
+      data = {"name": f"arrays:{tmp_path}/{name}.npz", "split": split}
+      source = sources.make(data)
       assert len(source) == count
       assert source[0]["image"].shape == (32, 32, 3)
       assert source[0]["image"].dtype == np.uint8

@@ -17,11 +17,8 @@ def test_identical_files_are_kept_once_and_never_with_two_labels():
   # The hash modulo 100: below 20 test, below 30 minival.
   expected = {"test": [0, 5], "minival": [6], "train": [7, 4]}
   assert photo_sets.split(photos, h) == expected
-  given = [
-    Photo("a", 0, "train"),
-    Photo("b", 0, "test"),
-    Photo("c", 0, "train"),
-  ]
+  splits = ("train", "test", "train")
+  given = [Photo(str(i), 0, split) for i, split in enumerate(splits)]
   found = photo_sets.split(given, [h[0], h[0], h[2]])
   assert found == {"test": [1], "minival": [], "train": [2]}
 

@@ -20,14 +20,11 @@ def _run(tmp_path_factory):
   """Returns the folder of a run on pictures, and that of the pictures."""
   root = tmp_path_factory.mktemp("own")
   photos = testing.class_folders(root / "photos")
-  config = images.get_config(
-    f"data={photos},variant=mu/16,res=32,epochs=2,batch=8"
-  )
+  arg = f"data={photos},variant=mu/16,res=32,epochs=2,batch=8"
+  config = images.get_config(arg)
   assert config.class_names == ["class0", "class1", "class2"]
-  assert config.input.data.to_dict() == {
-    "name": f"folder:{photos}",
-    "split": "all[:90%]",
-  }
+  want = {"name": f"folder:{photos}", "split": "all[:90%]"}
+  assert config.input.data.to_dict() == want
   loop.train(config, str(root / "run"))
   return root / "run", root / "photos"
 
@@ -35,18 +32,13 @@ def _run(tmp_path_factory):
 def test_table_json_and_picture(run, tmp_path, capsys):
   folder, photos = run
   out, picture = tmp_path / "seen.json", tmp_path / "seen.png"
-  predict.main(
-    [
-      *(str(folder), str(photos), "--top=2"),
-      *(f"--out={out}", f"--picture={picture}"),
-    ]
-  )
+  argv = [str(folder), str(photos), "--top=2"]
+  predict.main([*argv, f"--out={out}", f"--picture={picture}"])
   rows = json.loads(out.read_text())
   assert len(rows) == 24
   assert rows[0]["file"] == f"{photos}/class0/0.jpg"
-  assert rows[0].keys() == {
-    *("file", "class 1", "probability 1", "class 2", "probability 2")
-  }
+  columns = {"file", "class 1", "probability 1", "class 2", "probability 2"}
+  assert rows[0].keys() == columns
   assert capsys.readouterr().out.count(f"{photos}/class1/") == 8
   assert picture.stat().st_size > 10_000
 

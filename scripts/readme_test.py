@@ -23,9 +23,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 # The pages that hold what README does not: their commands are tested here too.
 PAGES = ("index", "training", "data", "reports", "fault_tolerance")
-TEXT = README + "".join(
-  (ROOT / f"docs/{page}.md").read_text() for page in PAGES
-)
+TEXT = README + "".join((ROOT / f"docs/{p}.md").read_text() for p in PAGES)
 
 
 def _blocks(language, text=TEXT):
@@ -63,9 +61,7 @@ def test_the_front_page_is_short():
   assert len(README.splitlines()) < 200
 
 
-@pytest.mark.parametrize(
-  "command", [c for c in COMMANDS if c.startswith("bash ")]
-)
+@pytest.mark.parametrize("command", [c for c in COMMANDS if c[:5] == "bash "])
 def test_scripts_exist_and_parse(command):
   script = ROOT / shlex.split(command)[1]
   subprocess.run(["bash", "-n", script], check=True)

@@ -136,9 +136,8 @@ def test_runs_of_another_task_show_what_they_measured(tmp_path):
       results={"loss": 1.0, "val/mse": 2.0 + seed, "val/mae": 1.5},
     )
   page = _page(tmp_path)
-  assert {"val/mse", "2.5000 (n=2: 2.0000, 3.0000)", "val/mae"} <= set(
-    page.text
-  )
+  shown = {"val/mse", "2.5000 (n=2: 2.0000, 3.0000)", "val/mae"}
+  assert shown <= set(page.text)
   assert "val/mse 2, val/mae 1.5" in page.text
   assert len(_images(page)) == 2
 

@@ -41,15 +41,9 @@ def _config(path):
     "lr": 0.02,
     "schedule": {"decay_type": "polynomial", "power": 0.9},
     "evals": {
-      "test": {
-        "type": "segmentation",
-        "data": data,
-        "pp_fn": "",
-        "window": (8, 8),
-        "stride": (8, 4),
-        "class_names": NAMES,
-        "log_steps": 30,
-      }
+      "test": {"type": "segmentation", "data": data, "pp_fn": ""}
+      | {"window": (8, 8), "stride": (8, 4)}
+      | {"class_names": NAMES, "log_steps": 30}
     },
     "table": {"recipe": "maps", "arch": "16x1/2", "metric": "test/miou"},
   })  # fmt: skip
@@ -69,9 +63,8 @@ def test_train_evaluate_draw_report_count(tmp_path):
   picture = cv2.imread(str(run / command.PREDICTIONS))
   assert picture.shape[:2] > (100, 400)
   assert picture.std() > 20
-  names, [(index, example, predicted), _] = show_predictions.predict(
-    str(run), [3, 0]
-  )
+  names, found = show_predictions.predict(str(run), [3, 0])
+  [(index, example, predicted), _] = found
   assert (names, index) == (NAMES, 3)
   with pytest.raises(ValueError, match=r"--images \[-1\]: expected 0 to"):
     show_predictions.predict(str(run), [-1])

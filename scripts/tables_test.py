@@ -31,9 +31,8 @@ def _write(root, stem_ln, seed, value, *, complete=True, **kw):
 
 @pytest.fixture
 def root(tmp_path):
-  for seed, (none, dpn) in enumerate(
-    [(0.80, 0.81), (0.81, 0.83), (0.82, 0.84)]
-  ):
+  accuracies = [(0.80, 0.81), (0.81, 0.83), (0.82, 0.84)]
+  for seed, (none, dpn) in enumerate(accuracies):
     _write(tmp_path, "none", seed, none)
     _write(tmp_path, "dpn", seed, dpn)
   return tmp_path
@@ -77,9 +76,7 @@ def test_a_row_is_the_papers_and_ours(root):
   }
 
 
-def test_both_sides_are_shown_in_the_measure_that_the_header_names(
-  root, capsys
-):
+def test_both_sides_have_the_measure_that_the_header_names(root, capsys):
   def shown(*argv):
     tables.main([str(root), "--table", "1_left", *argv])
     _, _, header, *rows = capsys.readouterr().out.splitlines()
@@ -105,9 +102,8 @@ def test_finished_runs_that_fill_no_cell_are_named_with_the_reason(root):
   _write(root / "m", "pre", 1, 0.5, complete=False)
   _write(root, "none", 7, 0.5, table={"runlocal": True})
   vtab = {"recipe": "VTAB, res 384", "arch": "B/16", "arm": "dpn"}
-  _write(
-    root, "dpn", 8, 0.5, metric="test/prec@1", table=vtab | {"task": "DTD"}
-  )
+  vtab["task"] = "DTD"
+  _write(root, "dpn", 8, 0.5, metric="test/prec@1", table=vtab)
   own = {"recipe": "mine", "arch": "B/16", "arm": "base"}
   _write(root, "none", 9, 2.5, metric="val/mse", table=own)
   (note,) = [n for n in _build(root).notes if n.startswith("Finished runs")]
@@ -170,12 +166,8 @@ def test_a_missing_metric_lists_what_there_is(root):
 
 def _measured(root, stem_ln, **metrics):
   """Writes a run of a recipe of one's own with these results."""
-  testing.write_run(
-    root / stem_ln,
-    stem_ln=stem_ln,
-    config={"table": {"recipe": "photos", "arch": "S"}},
-    results=metrics,
-  )
+  kw = {"stem_ln": stem_ln, "table": {"recipe": "photos", "arch": "S"}}
+  testing.write_run(root / stem_ln, results=metrics, **kw)
 
 
 def test_both_sides_of_a_difference_are_of_one_metric(tmp_path):
@@ -191,9 +183,8 @@ def test_different_metrics_are_not_subtracted(tmp_path):
   _measured(tmp_path, "none", **{"val/prec@1": 0.5})
   _measured(tmp_path, "dpn", **{"test/prec@1": 0.6})
   cells = _cells(tmp_path, "photos", "S")
-  assert (cells["ours base"], cells["ours DPN"]) == (
-    *("50.00 (n=1)", "60.00 (n=1)"),
-  )
+  assert cells["ours base"] == "50.00 (n=1)"
+  assert cells["ours DPN"] == "60.00 (n=1)"
   gain = "test/prec@1 and val/prec@1 do not compare"
   assert cells["ours DPN − base"] == gain
   row = _build(tmp_path).frame.iloc[-1]
@@ -240,17 +231,12 @@ def test_a_single_run_has_the_interval_of_its_probe(tmp_path):
   name = "fewshot/imagenet_25shot"
 
   def write(stem_ln, seed, shift):
-    probed = {
-      f"{name}-seed-{i}": v + shift for i, v in enumerate((0.51, 0.52, 0.53))
-    }
+    found = {name: 0.52 + shift}
+    for i, value in enumerate((0.51, 0.52, 0.53)):
+      found[f"{name}-seed-{i}"] = value + shift
     table = {"recipe": "I21k", "arch": "S/32", "steps": 93000}
-    testing.write_run(
-      tmp_path / f"{stem_ln}{seed}",
-      stem_ln=stem_ln,
-      seed=seed,
-      config={"table": table},
-      results={name: 0.52 + shift, **probed},
-    )
+    kw = {"stem_ln": stem_ln, "seed": seed, "table": table}
+    testing.write_run(tmp_path / f"{stem_ln}{seed}", results=found, **kw)
 
   def cells():
     return _cells(tmp_path, "93000", "S/32", name="1_right")
@@ -271,12 +257,9 @@ def test_vtab_has_means_of_groups_once_all_tasks_are_run(tmp_path):
   for i, task in enumerate(tasks):
     for seed in range(2):
       table = {"recipe": "VTAB", "arch": "B/32", "task": task}
-      testing.write_run(
-        tmp_path / f"{task}-{seed}",
-        seed=seed,
-        config={"table": table},
-        results={"test/prec@1": 0.1 * (i + 1) + 0.02 * seed},
-      )
+      found = {"test/prec@1": 0.1 * (i + 1) + 0.02 * seed}
+      kw = {"seed": seed, "table": table, "results": found}
+      testing.write_run(tmp_path / f"{task}-{seed}", **kw)
   table = _build(tmp_path, "3")
   # 10, 20, 30, 40 with seed 0 and 2 more with seed 1.
   group = _row(table, "B/32", "mean of Specialized")
@@ -315,12 +298,8 @@ def test_of_candidates_only_the_selected_ones_count(tmp_path):
 def test_a_single_candidate_that_was_tested_counts(tmp_path):
   table = {"recipe": "VTAB", "arch": "B/16", "task": "DTD", "candidate": "lr=1"}
   for seed, value in enumerate((0.5, 0.75)):
-    testing.write_run(
-      tmp_path / f"s{seed}",
-      seed=seed,
-      config={"table": table},
-      results={"test/prec@1": value},
-    )
+    kw = {"seed": seed, "table": table, "results": {"test/prec@1": value}}
+    testing.write_run(tmp_path / f"s{seed}", **kw)
   ours = _cells(tmp_path, "B/16", "DTD", name="3")["ours base"]
   assert ours == "62.50 (n=2: 50.00, 75.00)"
   natural = _row(_build(tmp_path, "3"), "B/16", "mean of Natural")
@@ -386,9 +365,8 @@ def test_formats_hold_the_same_numbers(root, tmp_path, capsys):
   path = tmp_path / "x" / "all.md"
   tables.main([str(root), "-o", str(path), "--format", "md", "--table", "all"])
   text = path.read_text("utf-8")
-  assert text.count("### ") == len(
-    [k for k, v in paper.TABLES.items() if v.rows]
-  )
+  shown = [k for k, v in paper.TABLES.items() if v.rows]
+  assert text.count("### ") == len(shown)
 
 
 def test_without_a_name_the_tables_hold_what_was_run(root, capsys):

@@ -40,9 +40,8 @@ def trace(tmp_path, monkeypatch):
   """Returns a file that appears when the module `planted` is imported."""
   file = tmp_path / "trace"
   for name in ("planted", "below"):
-    code = (
-      f"import pathlib\npathlib.Path({str(file)!r}).touch()\nX = OPS = {{}}\n"
-    )
+    touch = f"pathlib.Path({str(file)!r}).touch()"
+    code = f"import pathlib\n{touch}\nX = OPS = {{}}\n"
     (tmp_path / f"{name}.py").write_text(code)
   monkeypatch.syspath_prepend(str(tmp_path))
   monkeypatch.setattr(registry, "_trusted", {"dpn"})
@@ -145,9 +144,7 @@ def test_data(trace, tmp_path):
   assert "planted" in told
   path.write_text(told)
   data = {"name": "x", "split": "y", "data_dir": str(tmp_path)}
-  with pytest.raises(
-    ValueError, match=r"names the class 'planted\.ClassLabel'"
-  ):
+  with pytest.raises(ValueError, match=r"the class 'planted\.ClassLabel'"):
     sources.make(data)
 
 

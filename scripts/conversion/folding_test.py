@@ -83,9 +83,7 @@ def test_weight_norms_are_folded_for_others(tmp_path):
   ],
 )
 def test_what_cannot_be_folded_says_why(tmp_path, options, message):
-  source = str(tmp_path / "a.safetensors")
+  source, target = (str(tmp_path / f"{x}.safetensors") for x in "ab")
   write(source, **options)
   with pytest.raises(ValueError, match=message):
-    convert.convert(
-      source, str(tmp_path / "b.safetensors"), "ours", fold_norms=True
-    )
+    convert.convert(source, target, "ours", fold_norms=True)

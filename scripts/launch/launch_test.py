@@ -72,9 +72,8 @@ def _run_job(stubs, script, **env):
     lines = [shlex.join(["train", *TRAIN]), "train another"]
     text = slurm.array(lines, "sweep", None)
     command = ["bash", "-c", text]
-  return subprocess.run(
-    command, capture_output=True, text=True, env=os.environ | env
-  )
+  env = os.environ | env
+  return subprocess.run(command, capture_output=True, text=True, env=env)
 
 
 @pytest.mark.parametrize("script", ["slurm.sh", "tpu.sh"])
@@ -98,9 +97,8 @@ def test_preflight_comes_first(script, tmp_path):
 def test_srun_gets_the_cores(stubs, script):
   stubs.add("srun")
   stubs.add("scontrol")
-  done = _run_job(
-    stubs, script, SLURM_CPUS_PER_TASK="6", SLURM_ARRAY_TASK_ID="0"
-  )
+  env = {"SLURM_CPUS_PER_TASK": "6", "SLURM_ARRAY_TASK_ID": "0"}
+  done = _run_job(stubs, script, **env)
   assert done.returncode == 0, done.stderr
   [call] = stubs.calls("srun")
   assert "--cpus-per-task=6" in call

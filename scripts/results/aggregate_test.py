@@ -62,13 +62,9 @@ def test_few_of_many_seeds_in_common_are_not_paired():
 def test_a_difference_of_single_runs_has_no_interval():
   for seed, expected in ((0, "paired"), (1, "unpaired")):
     old = pd.Series({seed: 1.0})
-    difference = aggregate.difference(pd.Series({0: 3.0}), old)
-    assert (difference.mean, difference.n, difference.note) == (
-      2.0,
-      1,
-      expected,
-    )
-    assert math.isnan(difference.ci)
+    found = aggregate.difference(pd.Series({0: 3.0}), old)
+    assert (found.mean, found.n, found.note) == (2.0, 1, expected)
+    assert math.isnan(found.ci)
 
 
 def test_a_difference_of_constants_has_an_empty_interval():
@@ -86,14 +82,9 @@ def _run(seed, model=(), **kw):
 def test_what_may_differ_among_seeds_does_not_keep_runs_apart():
   plain = {"block_ln": "placement", "block_ln_kw": {"sa": "pre", "mlp": "pre"}}
   same = [_run(0, model_init=""), _run(1, log_training_steps=5), _run(2, plain)]
-  assert aggregate.arm(runs.frame(same), ("loss",)).values.to_dict() == {
-    0: 1,
-    1: 1,
-    2: 1,
-  }
-  with pytest.raises(
-    ValueError, match=r"more than the seed \(lr: 1\.0, 2\.0\)"
-  ):
+  arm = aggregate.arm(runs.frame(same), ("loss",))
+  assert arm.values.to_dict() == {0: 1, 1: 1, 2: 1}
+  with pytest.raises(ValueError, match=r"more than the seed \(lr: 1\.0, 2\.0"):
     aggregate.arm(runs.frame([*same, _run(3, lr=2.0)]), ("loss",))
 
 

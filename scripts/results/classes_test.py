@@ -21,13 +21,9 @@ def _folder(tmp_path):
       row = {"test/miou": mean, "test/pixel_acc": 0.8}
       row |= {"val/iou/sky": 0.1, "test/iou/sky": sky}
       row |= {"test/iou/car": car} if car else {}
-      testing.write_run(
-        tmp_path / f"{arm}-s{seed}",
-        stem_ln=arm,
-        seed=seed,
-        config={"table": TABLE},
-        results=row,
-      )
+      folder = tmp_path / f"{arm}-s{seed}"
+      kw = {"stem_ln": arm, "seed": seed, "table": TABLE}
+      testing.write_run(folder, results=row, **kw)
   return tmp_path
 
 
@@ -49,18 +45,16 @@ def test_means_and_paired_differences(folder):
 
 def test_commands_show_them(folder, capsys):
   tables.main([str(folder), "--table", "classes", "--format", "md"])
-  assert (
-    "| car            | 32.00 (n=2: 30.00, 34.00) |" in capsys.readouterr().out
-  )
+  row = "| car            | 32.00 (n=2: 30.00, 34.00) |"
+  assert row in capsys.readouterr().out
   (folder / "dpn-s0" / command.PREDICTIONS).write_bytes(b"a picture")
   page = folder / "report.html"
   report.main([str(folder), "-o", str(page)])
   shown = testing.Page(page.read_text())
   title = "CamVid 96x4/8: test, class by class"
   assert any(text.endswith(title) for text in shown.text)
-  [source] = (
-    a["src"] for t, a in shown.tags if t == "img" and "dpn-s0" in a["alt"]
-  )
+  images = [attrs for tag, attrs in shown.tags if tag == "img"]
+  [source] = [a["src"] for a in images if "dpn-s0" in a["alt"]]
   assert source == "data:image/png;base64,YSBwaWN0dXJl"
   archive = folder / "all.jsonl"  # whose paths may be a stranger's folders
   archive.write_text(run_files.archive(run_files.find([str(folder)])))
@@ -69,12 +63,8 @@ def test_commands_show_them(folder, capsys):
 
 
 def test_an_arm_whose_runs_do_not_agree_leaves_the_others(folder, capsys):
-  testing.write_run(
-    folder / "again",
-    stem_ln="dpn",
-    config={"table": TABLE},
-    results={"test/miou": 0.5},
-  )
+  kw = {"stem_ln": "dpn", "table": TABLE, "results": {"test/miou": 0.5}}
+  testing.write_run(folder / "again", **kw)
   page = folder / "report.html"
   with pytest.raises(SystemExit, match=r"dpn: .*have the same seed"):
     report.main([str(folder), "-o", str(page)])

@@ -27,11 +27,8 @@ def _run(rows):
 
 def _norms(embedding, *blocks, mean=""):
   names = ("embedding", *(f"block{i:02d}" for i in range(len(blocks))))
-  norms = (embedding, *blocks)
-  return {
-    f"grad_norm{mean}/{name}": norm
-    for name, norm in zip(names, norms, strict=True)
-  }
+  norms = zip(names, (embedding, *blocks), strict=True)
+  return {f"grad_norm{mean}/{name}": norm for name, norm in norms}
 
 
 def test_gradients():

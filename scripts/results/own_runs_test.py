@@ -8,6 +8,8 @@ import pytest
 from dpn.scripts import conftest as testing
 from dpn.scripts.results import own_runs, run_files, runs
 
+TABLE = {"recipe": "photos", "arch": "S/16"}
+
 
 def _frame(root, results, **config):
   """Returns runs that end with `results`, {arm: values by seed}."""
@@ -29,8 +31,7 @@ def test_sentences_have_the_interval_and_whether_it_contains_0(tmp_path):
     "dpn": [0.51, 0.52, 0.53],  # +2, s = 1: 4.303 / √3 = 2.484
     "post": [0.52, 0.52, 0.53],  # +2.33, s = 0.577: 1.434
   }
-  table = {"recipe": "photos", "arch": "S/16"}
-  models, wrong = own_runs.models(_frame(tmp_path, results, table=table))
+  models, wrong = own_runs.models(_frame(tmp_path, results, table=TABLE))
   assert wrong == []
   assert own_runs.in_words(models) == [
     "post − base (photos S/16, val/prec@1): +2.33 points; 95% interval +0.90 "
@@ -45,8 +46,7 @@ def test_sentences_have_the_interval_and_whether_it_contains_0(tmp_path):
 
 def test_one_and_two_seeds_have_no_interval(tmp_path):
   results = {"none": [0.5, 0.5], "dpn": [0.51, 0.53], "pre": [0.25]}
-  table = {"recipe": "photos", "arch": "S/16"}
-  models, _ = own_runs.models(_frame(tmp_path, results, table=table))
+  models, _ = own_runs.models(_frame(tmp_path, results, table=TABLE))
   assert own_runs.in_words(models) == [
     "dpn − base (photos S/16, val/prec@1): +2.00 points; +1.00 and +3.00 by "
     "seed, too few for an interval (2 seeds, paired).",
@@ -66,14 +66,13 @@ def test_runs_without_a_table_are_called_by_what_they_differ_in(tmp_path):
 
 
 def test_what_else_arms_differ_in_is_said_beside_their_difference(tmp_path):
-  table = {"recipe": "photos", "arch": "S/16"}
   for arm, lr, steps, name in (
     ("none", 1e-3, 1000, "folder:cats"),
     ("dpn", 1e-2, 2000, "folder:dogs"),
     ("pre", 1e-3, 1000, "folder:cats"),
   ):
     more = {"lr": lr, "total_steps": steps, "input": {"data": {"name": name}}}
-    frame = _frame(tmp_path, {arm: [0.5, 0.5]}, table=table, **more)
+    frame = _frame(tmp_path, {arm: [0.5, 0.5]}, table=TABLE, **more)
   models, _ = own_runs.models(frame)
   differ = "in: input.data.name, lr, total_steps."
   dpn, pre = own_runs.in_words(models)
@@ -98,8 +97,7 @@ def test_the_arms_of_our_studies_differ_in_nothing_else(name):
 
 def test_all_metrics_have_differences(tmp_path):
   results = {"none": [0.50, 0.50, 0.50], "dpn": [0.51, 0.52, 0.53]}
-  frame = _frame(tmp_path, results, table={"recipe": "photos", "arch": "S/16"})
-  models, _ = own_runs.models(frame)
+  models, _ = own_runs.models(_frame(tmp_path, results, table=TABLE))
   means, differences = own_runs.everything(models)
   assert [*means.frame] == ["metric", "base", "dpn"]
   assert [*differences.frame] == ["metric", "dpn"]
@@ -125,9 +123,8 @@ def test_a_wrong_baseline_or_metric_is_named(tmp_path):
 
 
 def test_nothing_is_compared_with_another_than_the_baseline(tmp_path):
-  table = {"recipe": "photos", "arch": "S/16"}
-  _frame(tmp_path, {"none": [0.5], "dpn": [0.6], "pre": [0.7]}, table=table)
-  _frame(tmp_path / "again", {"pre": [0.9]}, table=table)
+  _frame(tmp_path, {"none": [0.5], "dpn": [0.6], "pre": [0.7]}, table=TABLE)
+  _frame(tmp_path / "again", {"pre": [0.9]}, table=TABLE)
   frame = runs.frame(run_files.find([str(tmp_path)]))
   [model], [wrong] = own_runs.models(frame, baseline="pre")
   assert (list(model.arms), model.baseline) == (["base", "dpn"], None)
@@ -141,14 +138,9 @@ def test_nothing_is_compared_with_another_than_the_baseline(tmp_path):
 
 
 def test_an_arm_without_the_metric_has_no_number(tmp_path):
-  table = {"recipe": "photos", "arch": "S/16"}
-  _frame(tmp_path, {"none": [0.5]}, table=table)
-  testing.write_run(
-    tmp_path / "pre",
-    stem_ln="pre",
-    config={"table": table},
-    results={"val/loss": 0.5},
-  )
+  _frame(tmp_path, {"none": [0.5]}, table=TABLE)
+  kw = {"stem_ln": "pre", "table": TABLE, "results": {"val/loss": 0.5}}
+  testing.write_run(tmp_path / "pre", **kw)
   models, wrong = own_runs.models(runs.frame(run_files.find([str(tmp_path)])))
   [table] = own_runs.side_by_side(models)
   assert wrong == []

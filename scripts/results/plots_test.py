@@ -89,9 +89,8 @@ def test_gradient_depth_is_what_was_logged_last(tmp_path):
   assert labels == ["E", "1", "2"]
   ax = plots.lines(panels, "depth", "norm", depth=True).axes[0]
   np.testing.assert_allclose(ax.lines[-1].get_ydata(), [5, 10, 20])
-  assert (ax.get_yscale(), ax.get_ylim()[0], ax.get_ylabel()) == (
-    *("linear", 0, "norm"),
-  )
+  shown = ax.get_yscale(), ax.get_ylim()[0], ax.get_ylabel()
+  assert shown == ("linear", 0, "norm")
 
 
 def test_gains_are_dots_with_intervals_beside_the_papers():
@@ -106,9 +105,7 @@ def test_gains_are_dots_with_intervals_beside_the_papers():
   }
   paper = {"B/16": {"pre": aggregate.Estimate(-0.1, nan, 1)}}
   ax = plots.gains(ours, paper, "gain [points]").axes[0]
-  drawn = lambda marker: [
-    line for line in ax.lines if line.get_marker() == marker
-  ]
+  drawn = lambda marker: [x for x in ax.lines if x.get_marker() == marker]
   dots = drawn("o")
   points = [line.get_xydata()[0].tolist() for line in dots]
   assert points == [[-0.5, 0], [1.0, 1], [1.0, 2]]

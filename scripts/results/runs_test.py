@@ -129,10 +129,7 @@ def test_a_run_is_complete_with_any_done_json(tmp_path):
       "ln_placement:block=normformer,head_scale=none",
       *("AugReg", "B/16", "normformer,head_scale=none"),
     ),
-    (
-      "finetune_i1k:variant=B/32,init=x.npz",
-      *("AugReg+384 finetune", "B/32", "dpn"),
-    ),
+    ("finetune_i1k:variant=B/32,init=x", "AugReg+384 finetune", "B/32", "dpn"),
     ("lape_cifar:lite-7/4", "LaPE", "lite-7/4", "base"),
     (
       "lape_cifar:posemb_join=lape,block_ln=sub_ln,norm=dtn",
@@ -276,10 +273,8 @@ def test_a_folder_and_an_archive_of_it_have_the_same_runs(tmp_path):
 
 
 def test_an_archive_stands_for_folders(tmp_path):
-  rows = [
-    {"step": i, "loss": float(i), "grad_norm/block00": 1.0}
-    for i in range(1, 41)
-  ]
+  row = lambda i: {"step": i, "loss": float(i), "grad_norm/block00": 1.0}
+  rows = [row(i) for i in range(1, 41)]
   rows[-1]["test/prec@1"] = 0.25
   rows[18]["test/prec@1"] = 0.125
   for seed in (0, 1):

@@ -28,9 +28,8 @@ def test_in_colour():
 def test_shares_and_legend():
   assert label_maps.shares(_LABELS, 3).tolist() == [0.25, 0, 0.75]
   assert label_maps.shares(np.full((2, 2), 255), 2).tolist() == [0, 0]
-  names, drawn = zip(
-    *label_maps.legend(_LABELS, ["sky", "road", "car"]), strict=True
-  )
+  shown = label_maps.legend(_LABELS, ["sky", "road", "car"])
+  names, drawn = zip(*shown, strict=True)
   assert names == ("car", "sky", "not labelled")
   np.testing.assert_array_equal(drawn, label_maps.colours(3)[[2, 0, 3]])
   many = label_maps.legend(np.arange(40), [str(k) for k in range(40)])
