@@ -53,7 +53,7 @@ PIXELS = "value_range(-1, 1)"
 WARMUP_COSINE = {"warmup_percent": 0.1, "decay_type": "cosine"}
 # Compact Transformers' code and Scenic also decay tokens and positions.
 DECAY_TOKENS = [(".*/kernel$", 1.0), ("cls|pos_embedding", 1.0)]
-# For other classes and other pixels.
+# What to load of a checkpoint: all but its head, with or without pre_logits.
 ENCODER = {"dont_load": ("(head|pre_logits)/.*",), "dont_check": ()}
 NEW_HEAD = {"dont_load": ("head/kernel", "head/bias"), "dont_check": ()}
 
