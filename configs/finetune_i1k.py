@@ -43,9 +43,12 @@ def get_config(arg):
   resize = 256 if arg.res == 224 else round(arg.res * 418 / 384)
   pp_eval = f"decode|resize_small({resize})|central_crop({arg.res}){tail}"
   has_rep = arg.steps > 0 or arg.variant not in augreg_i1k.WITHOUT_REP
-  recipe, keys = f"AugReg+{arg.res} finetune", {}
   if arg.steps:
-    recipe, keys = "JFT finetune", {"steps": arg.steps, "resolution": arg.res}
+    keys = {"steps": arg.steps, "resolution": arg.res}
+    recipe = "JFT finetune"
+  else:
+    keys = {}
+    recipe = f"AugReg+{arg.res} finetune"
   if arg.pool != "tok":
     recipe += f", {arg.pool}"
   return {

@@ -115,14 +115,16 @@ def _count(jaxpr, scope, trained=()):
       dearest = max(branches, key=collections.Counter.total)
       total.update({k: times * v for k, v in dearest.items()})
     else:
-      called = name in _CALLS
-      times = 1 if called else times
       times *= params["length"] if name == "scan" else 1
       # The programs that an operation calls, if any.
       for inner in (getattr(v, "jaxpr", v) for v in params.values()):
-        if isinstance(inner, core.Jaxpr):
-          found = _count(inner, inner_scope, flags if called else ())
-          total.update({k: times * v for k, v in found.items()})
+        if not isinstance(inner, core.Jaxpr):
+          continue
+        if name in _CALLS:
+          total.update(_count(inner, inner_scope, flags))
+        else:
+          for key, flops in _count(inner, inner_scope).items():
+            total[key] += times * flops
   return total
 
 
@@ -138,7 +140,12 @@ def _convolution(eqn):
 
 
 _CALLS = (
-  *("jit", "pjit", "closed_call", "checkpoint", "remat2", "custom_vjp_call"),
+  "jit",
+  "pjit",
+  "closed_call",
+  "checkpoint",
+  "remat2",
+  "custom_vjp_call",
 )
 # By operation: multiply-adds for each element of the result.
 _MULTIPLY_ADDS = {"dot_general": _dot, "conv_general_dilated": _convolution}

@@ -60,8 +60,9 @@ def convert(
     model, to, no_embed_class=no_embed_class, extra_modules=extra_modules
   )
   classes = model.options["num_classes"]
-  known = labels.read(source, classes) if classes else labels.Labels()
-  folder.write(target, exported, to, model, labels.for_library(known, to))
+  if classes:
+    exported = labels.added(exported, labels.read(source, classes), to)
+  folder.write(target, exported, to, model)
   notes = [*model.notes, *exported.notes, *_of_another_size(model)]
   return [*notes, f"Wrote {target}."]
 

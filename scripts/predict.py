@@ -5,9 +5,9 @@
 
 The model is a run's, or any other checkpoint of a classifier. Pictures are
 prepared as for its evaluation. For each picture it prints the likeliest classes
-with their probabilities (independent ones, if a run's loss was sigmoid_xent),
-named as its config.json has them, or else numbered. --out writes the table as
-JSON or CSV, --picture draws the pictures, at most 32, as the model saw them.
+with their probabilities (independent ones, if the loss was sigmoid_xent), named
+if the checkpoint has names of classes, or else numbered. --out writes the table
+as JSON or CSV, --picture draws the pictures, at most 32, as the model saw them.
 """
 
 import os

@@ -6,7 +6,6 @@ import re
 import runpy
 import sys
 import traceback
-import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,11 +17,19 @@ from dpn import errors, host_memory, registry, trees
 
 EXPECTED = (ValueError, OSError, errors.NonFiniteError, errors.EvaluatorError)
 flags.disclaim_key_flags()  # so that --help shows them as the command's own
-# The value of --config, a ConfigDict once flags are parsed; None without.
-_CONFIG = types.SimpleNamespace(name="config", value=None)
 
 
-def define_config() -> types.SimpleNamespace:
+class _Config:
+  """The value of --config, a ConfigDict once flags are parsed; None without."""
+
+  name = "config"
+  value: ml_collections.ConfigDict | None = None
+
+
+_CONFIG = _Config()
+
+
+def define_config() -> _Config:
   """Defines --config, --traceback and --trust; returns the first."""
   flags.DEFINE_bool("traceback", False, "Print the traceback of an error.")
   flags.DEFINE_string(

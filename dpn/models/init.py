@@ -6,10 +6,6 @@ from typing import NamedTuple
 import flax.linen as nn
 import jax
 
-# PyTorch truncates at 2, not at 2 standard deviations: this is a plain normal.
-_NORMAL = nn.initializers.normal(0.02)
-_ZEROS = nn.initializers.zeros
-
 
 class Inits(NamedTuple):
   """Initializers of one code base.
@@ -33,12 +29,19 @@ class Inits(NamedTuple):
   mlp_bias: Callable
   cls: Callable
   head: Callable
-  registers: Callable = _NORMAL
+  registers: Callable = nn.initializers.normal(0.02)
   posemb: Callable[[int], Callable] = lambda width: nn.initializers.normal(
     width**-0.5
   )
-  embedding_bias: Callable[[int], Callable] = lambda fan_in: _ZEROS
+  embedding_bias: Callable[[int], Callable] = lambda fan_in: (
+    nn.initializers.zeros
+  )
   whitens: bool = False
+
+
+# PyTorch truncates at 2, not at 2 standard deviations: this is a plain normal.
+_NORMAL = nn.initializers.normal(0.02)
+_ZEROS = nn.initializers.zeros
 
 
 def _torch_bias(fan_in):
@@ -69,12 +72,19 @@ INITS = {
     posemb=lambda width: _NORMAL,
     embedding_bias=_torch_bias,
   ),
+  # arXiv 2104.05704
+  "cct": Inits(
+    embedding=nn.initializers.he_normal(),
+    dense=_NORMAL,
+    mlp_bias=_ZEROS,
+    cls=_ZEROS,
+    head=_NORMAL,
+    posemb=lambda width: nn.initializers.normal(0.2),
+    embedding_bias=_torch_bias,
+  ),
 }
-INITS["cct"] = INITS["deit"]._replace(  # arXiv 2104.05704
-  embedding=nn.initializers.he_normal(),
-  cls=_ZEROS,
-  posemb=lambda width: nn.initializers.normal(0.2),
-)
+
+
 # Any orthogonal matrix whitens patches that are already white.
 INITS["whiten"] = INITS["big_vision"]._replace(
   embedding=nn.initializers.orthogonal(), whitens=True

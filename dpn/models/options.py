@@ -92,6 +92,8 @@ class Options:
     result = {
       k: getattr(self, k) for k in fields if k not in self.TRAINING_ONLY
     }
-    for key, bound in ((f"{x}_kw", self.bind(x)) for x in self.CHOICES):
-      result[key] = registry.defaults(bound.func) | bound.keywords
+    for choice in self.CHOICES:
+      bound = self.bind(choice)
+      kw = registry.defaults(bound.func) | bound.keywords
+      result[f"{choice}_kw"] = kw
     return {k: list(v) if type(v) is tuple else v for k, v in result.items()}

@@ -210,11 +210,20 @@ def specialized_cls(share: float = 1 / 3) -> Rule:
   return lambda i, depth: Placement(prefix_qkv=i < math.floor(share * depth))
 
 
-_FUNCTIONS = (
-  *(placement, normformer, sub_ln, cct, peri_ln, res_post, lns, mix_ln),
-  *(deepnorm, hybridnorm, keel, specialized_cls),
-)
-PLACEMENTS = {function.__name__: function for function in _FUNCTIONS}
+PLACEMENTS = {
+  "placement": placement,
+  "normformer": normformer,
+  "sub_ln": sub_ln,
+  "cct": cct,
+  "peri_ln": peri_ln,
+  "res_post": res_post,
+  "lns": lns,
+  "mix_ln": mix_ln,
+  "deepnorm": deepnorm,
+  "hybridnorm": hybridnorm,
+  "keel": keel,
+  "specialized_cls": specialized_cls,
+}
 
 
 def of_block(name: str, function: Callable, i: int, depth: int) -> Placement:

@@ -63,10 +63,9 @@ def sincos2d_lape(rows: int, cols: int, width: int):
   return np.concatenate([table[x], table[y]], axis=1)[None]
 
 
-def _padded(table):
-  """Returns a function of `POSEMBS`: a table after `cls` rows of zeros."""
-  pad = lambda x, cls: np.pad(x, ((0, 0), (cls, 0), (0, 0)))
-  return lambda grid, width, cls: jnp.float32(pad(table(*grid, width), cls))
+def _with_cls(table, cls):
+  """Returns a float32 table with `cls` rows of zeros in front."""
+  return jnp.asarray(np.pad(table, ((0, 0), (cls, 0), (0, 0))), jnp.float32)
 
 
 # Functions (grid, width, cls) → table (1, tokens, width), or None for none. The
@@ -75,10 +74,14 @@ def _padded(table):
 POSEMBS: dict[str, Callable] = {
   "none": lambda grid, width, cls: None,  # such as with `rope`
   "learn": lambda grid, width, cls: None,  # a parameter of the model
-  "sincos1d": lambda grid, width, cls: jnp.asarray(
-    sincos1d(grid[0] * grid[1] + cls, width), jnp.float32
+  "sincos1d": lambda grid, width, cls: _with_cls(
+    sincos1d(grid[0] * grid[1] + cls, width), 0
   ),
-  "sincos2d": _padded(sincos2d),
-  "sincos2d_lape": _padded(sincos2d_lape),
+  "sincos2d": lambda grid, width, cls: _with_cls(
+    sincos2d(grid[0], grid[1], width), cls
+  ),
+  "sincos2d_lape": lambda grid, width, cls: _with_cls(
+    sincos2d_lape(grid[0], grid[1], width), cls
+  ),
   "rpe": lambda grid, width, cls: None,  # joins.RelativeBias, in each block
 }

@@ -211,8 +211,15 @@ hmlp.RESERVED = vit_c.RESERVED = ("train",)  # type: ignore[attr-defined]
 # Functions (image, ln0, ln1, config) → (batch, rows, cols, width), which create
 # their modules inside the model that calls them. Other arguments are options,
 # except `train`, which the model passes to the stems that reserve it.
-_FUNCTIONS = (patch, patch_stats, tract, hmlp, vit_c, compact.conv)
-STEMS: dict[str, Callable] = {x.__name__: x for x in _FUNCTIONS}
+STEMS = {
+  "patch": patch,
+  "patch_stats": patch_stats,
+  "tract": tract,
+  "hmlp": hmlp,
+  "vit_c": vit_c,
+  "conv": compact.conv,
+}
+
 EMBEDS_PATCHES = ("patch", "patch_stats", "tract")  # by one kernel
 
 

@@ -44,13 +44,15 @@ _HOLD_OUT = 8  # one name in eight
 def split(name: str) -> tuple[dict[str, np.ndarray], list[str]]:
   """Returns the columns image, text and label, and the names of the labels."""
   kept, held_out = _names()
+  names = sorted(held_out if name == "new_names" else kept)
   by_name = held_out if name == "new_names" else kept
-  names = sorted(by_name)
   seen = [font for font in FONTS if font not in NEW_FONTS]
   columns = collections.defaultdict(list)
   for label, text in enumerate(names):
-    in_turn = [NEW_FONTS[label % 2]]
-    for font in in_turn if name == "new_fonts" else seen:
+    fonts = seen
+    if name == "new_fonts":  # the two in turn
+      fonts = [NEW_FONTS[label % 2]]
+    for font in fonts:
       columns["image"].append(_draw(font, by_name[text]))
       columns["text"].append(text)
       columns["label"].append(label)
@@ -60,10 +62,10 @@ def split(name: str) -> tuple[dict[str, np.ndarray], list[str]]:
 @functools.cache
 def _names() -> tuple[dict[str, str], dict[str, str]]:
   """Returns the characters by name, to train on and held out."""
-  fonts = (ft2font.FT2Font(_path(font)).get_charmap() for font in FONTS)
+  common = set.intersection(*(_characters(font) for font in FONTS))
   names = {
     unicodedata.name(character).lower(): character
-    for character in map(chr, sorted(set.intersection(*map(set, fonts))))
+    for character in sorted(common)
     if unicodedata.category(character)[0] in "LSNP"
   }
   words = lambda names: collections.Counter(
@@ -89,6 +91,10 @@ def _path(font):
   return os.path.join(folder, f"{font}.ttf")
 
 
+def _characters(font):
+  return set(map(chr, ft2font.FT2Font(_path(font)).get_charmap()))
+
+
 @functools.cache
 def _font(name):
   layout = ImageFont.Layout.BASIC  # the other is not installed everywhere
@@ -98,6 +104,8 @@ def _font(name):
 def _draw(font: str, character: str) -> np.ndarray:
   """Returns a glyph, white on black, (rows, cols, 1) uint8."""
   image = Image.new("L", (SIDE, SIDE))
-  middle, kw = (SIDE // 2, SIDE // 2), {"font": _font(font), "anchor": "mm"}
-  ImageDraw.Draw(image).text(middle, character, 255, **kw)
+  middle = (SIDE // 2, SIDE // 2)
+  ImageDraw.Draw(image).text(
+    middle, character, 255, font=_font(font), anchor="mm"
+  )
   return np.asarray(image)[..., None]

@@ -128,10 +128,13 @@ def plot(rows: Sequence[Mapping]) -> figure.Figure:
     by_devices = of_kind.set_index("devices").sort_index()
     layouts = dict([*by_devices.groupby("layout")])
     whole = layouts[_WHOLE]
-    for i, bound in enumerate(("compute", "memory", "interconnect")):
+    for bound, label, colour in (
+      ("compute", "compute", plots.COLOURS[0]),
+      ("memory", "memory", plots.COLOURS[1]),
+      ("interconnect", "links", links),
+    ):
       ms = 1e3 * whole[f"seconds_at_least.{bound}"]
-      label = "links" if bound == "interconnect" else bound
-      ax.plot(ms, label=label, color=plots.COLOURS[i], marker="o")
+      ax.plot(ms, label=label, color=colour, marker="o")
     for layout, style in ((_FSDP, "--"), (_2D, ":")):
       if layout in layouts:
         ms = 1e3 * layouts[layout]["seconds_at_least.interconnect"]

@@ -4,8 +4,6 @@ import io
 import json
 import os
 import tempfile
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
@@ -13,7 +11,6 @@ from dpn import atomic
 from dpn.scripts.results import output
 from dpn.weights import export, files, vit_params
 
-_CONFIG = "config.json"
 _CARD = """\
 ---
 library_name: {library}
@@ -93,11 +90,7 @@ def check_target(target: str, to: str):
 
 
 def write(
-  target: str,
-  exported: export.Exported,
-  to: str,
-  model: vit_params.VitParams,
-  said: Mapping[str, Any],
+  target: str, exported: export.Exported, to: str, model: vit_params.VitParams
 ):
   """Writes a file, or a folder with a model card if `target` has no suffix.
 
@@ -106,7 +99,6 @@ def write(
     exported: what to write.
     to: the library, one of `export.SUFFIXES`.
     model: what was converted.
-    said: of a folder, what its config.json says beside that.
 
   Raises:
     OSError: it cannot be written; nothing is left behind.
@@ -122,10 +114,8 @@ def write(
     os.mkdir(folder)
     file = os.path.join(folder, "model.safetensors")
     atomic.write(file, _bytes(file, exported))
-    config = {**exported.config.get(_CONFIG, {}), **said}
-    for name, value in {**exported.config, _CONFIG: config}.items():
-      if value:
-        atomic.write_json(os.path.join(folder, name), value)
+    for name, value in exported.config.items():
+      atomic.write_json(os.path.join(folder, name), value)
     name = os.path.basename(os.path.normpath(target))
     text = card(name, exported, to, model)
     atomic.write(os.path.join(folder, "README.md"), text.encode())
@@ -139,7 +129,9 @@ def card(
   options = dict(model.options)
   classes = options["num_classes"]
   library = {"ours": "dual-patchnorm", "hf": "transformers"}.get(to, to)
-  [architecture] = exported.config.get(_CONFIG, {}).get("architectures", [""])
+  [architecture] = exported.config.get("config.json", {}).get(
+    "architectures", [""]
+  )
   use = _USE[to].format(name=name, architecture=architecture)
   added = ("pre", "dpn") if to == "timm" else ("pre", "post", "dpn")
   if to != "ours" and options["stem_ln"] in added:

@@ -1,18 +1,22 @@
-"""What a classifier's outputs mean, in config.json of ours and of libraries.
+"""What a classifier's outputs mean: names of its classes, and its loss.
 
-A run's, and that of a converted folder, has `class_names` and `loss`; that of
-transformers `id2label` and `problem_type`; timm's `label_names`.
+Runs have `class_names` and `loss` in their config.json, converted files both in
+their metadata. transformers' config.json has `id2label` and `problem_type`,
+timm's `label_names`.
 """
 
+import dataclasses
+import json
 import os
-from typing import NamedTuple, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 from dpn import schema
+from dpn.scripts.evaluation import checkpoints
 from dpn.trainers import workdir
-from dpn.weights import files
+from dpn.weights import export, files
 
+_KEY = "labels"  # in the metadata
 _TASK = "classification"
-_NAMES = ("class_names", "id2label", "label_names")
 _MULTI_LABEL = "multi_label_classification"
 
 
@@ -23,52 +27,58 @@ class Labels(NamedTuple):
   loss: str | None = None
 
 
-class _Config(TypedDict, total=False):
-  task: str
+class _Ours(TypedDict, total=False):
+  names: list[str] | None
   loss: str | None
-  problem_type: str | None
-  class_names: list[str] | None
-  id2label: dict[str, str] | None
-  label_names: dict[str, str] | list[str] | None
 
 
 def read(path: str, count: int) -> Labels:
   """Returns what is known of the classes of a checkpoint.
 
   Raises:
-    ValueError: the config beside it names others than `count` classes.
+    ValueError: a run's config has other than `count` names.
   """
-  file = os.path.join(files.locate(path).folder, workdir.CONFIG)
-  config = schema.read_json(file, _Config) if os.path.isfile(file) else {}
-  if config.get("task", _TASK) != _TASK:
+  where = files.locate(path)
+  said = files.read_metadata(where.path) if where.is_file else {}
+  if _KEY in said:
+    return Labels(**schema.parse(f"{_KEY} in {path}", said[_KEY], _Ours))
+  if config := checkpoints.config_beside(path):
+    if config.get("task", _TASK) != _TASK:
+      return Labels()
+    names = config.get("class_names") or None
+    place = f"config.json of {path}"
+    schema.check(place, "class_names", names, list[str] | None)
+    if names and len(names) != count:
+      raise ValueError(
+        f"{place} has {len(names)} class_names, and the model "
+        f"{count} classes. Put right or remove the names."
+      )
+    return Labels(names, config.get("loss", "sigmoid_xent"))
+  file = os.path.join(where.folder, workdir.CONFIG)
+  if "layout" in said or not os.path.isfile(file):  # else it is a library's
     return Labels()
-  sigmoid = "input" in config or config.get("problem_type") == _MULTI_LABEL
-  loss = config.get("loss", "sigmoid_xent" if sigmoid else None)
-  for key in _NAMES:
-    if known := config.get(key):
-      numbers = {str(i): i for i in range(count)}
-      if isinstance(known, list):
-        known = {str(i): name for i, name in enumerate(known)}
-      elif known.keys() < numbers.keys():  # timm's may have gaps
-        known = numbers | known
-      if known.keys() != numbers.keys():
-        raise ValueError(
-          f"{file} has {len(known)} names in {key!r}, and the model {count} "
-          "classes. Put right or remove the names."
-        )
-      return Labels([str(known[i]) for i in numbers], loss)
-  return Labels(loss=loss)
+  config = schema.read_json(file, dict[str, Any])
+  known = config.get("id2label") or config.get("label_names") or {}
+  if isinstance(known, list):
+    known = {str(i): name for i, name in enumerate(known)}
+  numbers = [*map(str, range(count))]
+  names = [str(known[i]) for i in numbers] if {*known} == {*numbers} else None
+  sigmoid = config.get("problem_type") == _MULTI_LABEL
+  return Labels(names, "sigmoid_xent" if sigmoid else None)
 
 
-def for_library(labels: Labels, to: str) -> dict[str, object]:
-  """Returns fields of the config.json of a library, or of ours."""
+def added(exported: export.Exported, labels: Labels, to: str):
+  """Returns what to write for a library, with what is known of classes."""
   names, loss = labels
-  sigmoid = {"problem_type": _MULTI_LABEL} if loss == "sigmoid_xent" else {}
+  if labels == Labels():
+    return exported
+  by_name = {name: i for i, name in enumerate(names or ())}
   by_id = {str(i): name for i, name in enumerate(names or ())}
-  by_name = {name: int(i) for i, name in by_id.items()}
-  said = {
-    "ours": {"class_names": names, "loss": loss},
-    "timm": {"label_names": names},
-    "hf": {**sigmoid, "id2label": by_id, "label2id": by_name},
-  }
-  return {key: value for key, value in said.get(to, {}).items() if value}
+  multi = _MULTI_LABEL if loss == "sigmoid_xent" else None
+  hf = {"problem_type": multi, "id2label": by_id, "label2id": by_name}
+  said = {"timm": {"label_names": names}, "hf": hf}.get(to, {})
+  config = dict(exported.config)
+  if said := {key: value for key, value in said.items() if value}:
+    config[workdir.CONFIG] = {**config[workdir.CONFIG], **said}
+  metadata = {**exported.metadata, _KEY: json.dumps(labels._asdict())}
+  return dataclasses.replace(exported, metadata=metadata, config=config)
