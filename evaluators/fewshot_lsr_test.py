@@ -141,10 +141,10 @@ def _predict(variables, batch):
 def _evaluator(data, devices=4, batch_size=8, pp="", **kw):
   mesh = jax.sharding.Mesh(jax.devices()[:devices], ("data",))
   kw = {"shots": (1, 5), "l2_reg": 2.0, "num_seeds": 3, **kw}
-  kw |= {"batch_size": batch_size, "pp_train": pp, "pp_eval": pp}
-  kw["datasets"] = {"toy": (data, "train", "test")}
-  kw["data_dir"] = "/tfds"  # means nothing to these data
-  return fewshot_lsr.Evaluator(_predict, mesh=mesh, **kw)
+  of_data = {"pp_train": pp, "pp_eval": pp, "batch_size": batch_size}
+  of_data["datasets"] = {"toy": (data, "train", "test")}
+  of_data["data_dir"] = "/tfds"  # means nothing to these data
+  return fewshot_lsr.Evaluator(_predict, mesh=mesh, **of_data, **kw)
 
 
 def _run(data, *args, **kw):
@@ -200,8 +200,14 @@ def test_evaluator_of_another_layer(data):
 @pytest.mark.parametrize(
   ("layer", "message"),
   [
-    ("pre_logit", "'pre_logit'. Did you mean 'pre_logits'. Known: encoder,"),
-    ("encoder/block01", "representation_layer 'encoder/block01'.*block00"),
+    (
+      "pre_logit",
+      "'pre_logit'. Did you mean 'pre_logits'. Known: encoder, pre",
+    ),
+    (
+      "encoder/block01",
+      "Unknown representation_layer 'encoder/block01'.*block00",
+    ),
     ("pre_logits/x", "Unknown representation_layer 'pre_logits/x'"),
     (
       "encoder/block00/tokens",

@@ -182,7 +182,9 @@ def test_what_is_no_class(predictions, labels, message):
 
 
 def test_wrong_sections_and_data(monkeypatch):
-  with pytest.raises(ValueError, match="stride of 9 pixels and a window of 8"):
+  with pytest.raises(
+    ValueError, match="a stride of 9 pixels and a window of 8"
+  ):
     _evaluator(stride=(9, 7))
   with pytest.raises(ValueError, match=r"Got 3 .* list of 4, .* 3 classes"):
     _evaluator(class_names=("sky", "road", "sky", "tree")).check(VARIABLES)

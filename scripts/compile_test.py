@@ -174,7 +174,10 @@ def test_only_what_does_not_fit_is_a_row(tmp_path, monkeypatch):
   page.write_text(f"a {marks} b")
   monkeypatch.setattr(table, "CASES", ["jft.py v5e:2x2"])
   monkeypatch.setattr(table.subprocess, "run", lambda *a, **kw: ended)
-  for ended.stderr, said in (("Error: No file", "Err"), ("", "nothing said")):
+  for ended.stderr, said in (
+    ("Error: No such file", "Err"),
+    ("", "nothing said"),
+  ):
     with pytest.raises(ValueError, match=rf"jft\.py.* status 1: {said}"):
       table.rebuild(str(page), [])
   error = f"Error: Nothing of 3 changes fits. {fit.HOPELESS}"

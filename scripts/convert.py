@@ -59,9 +59,8 @@ def convert(
   exported = export.export(
     model, to, no_embed_class=no_embed_class, extra_modules=extra_modules
   )
-  classes = model.options["num_classes"]
-  if classes:
-    exported = labels.added(exported, labels.read(source, classes), to)
+  if count := model.options["num_classes"]:
+    exported = labels.added(exported, labels.read(source, count), to)
   folder.write(target, exported, to, model)
   notes = [*model.notes, *exported.notes, *_of_another_size(model)]
   return [*notes, f"Wrote {target}."]

@@ -232,7 +232,10 @@ def test_wrong_inputs_of_the_command(tmp_path, source):
     (f"ours {heads} --resolution 0", "multiple"),
     (f"hf {heads} --no_embed_class", "--to timm"),
     (f"ours {tiny}", "has width 192 and 12 blocks, the file 8 and 2"),
-    ("ours --arch vit_base_patch16_sigilp_224", "ours can be timm's models"),
+    (
+      "ours --arch vit_base_patch16_sigilp_224",
+      "ours can be timm's models named",
+    ),
     ("ours --arch vit_base_patch16_rpn_224", "other blocks"),
   ):
     assert message in run(path, out, "--to", *words.split())

@@ -107,7 +107,7 @@ def test_parameters_from_elsewhere(run, tmp_path):
     ("", ["test"], {"model.width": 8}, r"cls +\(1, 1, 8\) +\(1, 1, 16\)"),
     ("", ["test"], {"model.width": 8}, "Give the config of the model in the"),
     ("", ["test"], {"model.gelu": "exact"}, "gelu: tanh in the file, exact in"),
-    ("", ["test"], {"evals.test.pp_fn": OTHER_PIXELS}, "pixels: .*in the fi"),
+    ("", ["test"], {"evals.test.pp_fn": OTHER_PIXELS}, "pixels: .*in the file"),
     ("checkpoints/3", ["test"], {}, r"no checkpoint of step 3 .*\[2, 4\]"),
     ("", [], {"evals": {}}, "has no evaluators"),
     ("", ["test"], {"modle": 1}, "Unknown key in config: 'modle'"),
@@ -132,7 +132,9 @@ def test_running_statistics_come_with_the_parameters(run, tmp_path):
   assert got.pop("step") == 2
   assert got == _close_to(_evaluated(rows[-1], "test"))
   _, other, _ = run
-  with pytest.raises(ValueError, match="norm: layernorm in the file, batch"):
+  with pytest.raises(
+    ValueError, match="norm: layernorm in the file, batchnorm"
+  ):
     evaluate.evaluate(config, str(other), ["test"])
 
 

@@ -227,17 +227,19 @@ def test_wrong_inputs_end_with_a_sentence(root, tmp_path):
       command.main([*argv, *out])
 
 
+FLAGS = {"clipped": True, "linear": True}
+
+
 @pytest.mark.parametrize(
-  ("changed", "when", "scale"),
-  [(False, "before", "log"), (True, "after", "linear")],
+  ("flags", "when", "scale"),
+  [({}, "before", "log"), (FLAGS, "after", "linear")],
 )
-def test_gradient_norms_are_labelled(root, changed, when, scale):
+def test_gradient_norms_are_labelled(root, flags, when, scale):
   for arch in figures.APPENDIX_H:
     _write(root, "dpn", 0, arch=arch)
   titles = {}
   for name in ("2_left", "4"):
-    found = _draw(root, name, clipped=changed, linear=changed)
-    [(file, drawn)] = found.items()
+    [(file, drawn)] = _draw(root, name, **flags).items()
     axes = drawn.figure.axes
     assert axes[0].get_ylabel() == (
       f"gradient norm {when} clipping,\nmean of the last 15 steps"

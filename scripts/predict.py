@@ -118,10 +118,11 @@ def main(argv: Sequence[str] | None = None):
     frame = table(paths, probabilities, names, args.top)
     output.say(render.grid(frame))
     if args.out:
-      text = render.as_csv(frame)
       if args.out.endswith(".json"):
         kw = {"orient": "records", "indent": 2, "force_ascii": False}
         text = frame.to_json(**kw) + "\n"
+      else:
+        text = render.as_csv(frame)
       output.write(args.out, text)
     if args.picture:
       _draw(args.picture, seen, frame)

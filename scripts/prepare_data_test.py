@@ -283,7 +283,9 @@ def test_smaller_images(photos):
   with pytest.raises(SystemExit, match=r"name 'a\\nb'. TFDS .* rename it"):
     _run(photos, data_dir="lines")
   args = ["--source=arrays:digits", "--name=x", f"--data_dir={photos}"]
-  with pytest.raises(SystemExit, match="'image' is ndarray, expected the"):
+  with pytest.raises(
+    SystemExit, match="'image' is ndarray, expected the bytes"
+  ):
     prepare_data.main(args)
 
 
@@ -291,7 +293,10 @@ def test_smaller_images(photos):
   ("args", "message"),
   [
     (["--splits=train[:9]", "--name=x"], "expected names such as train,val"),
-    (["--source=array_record:x", "--version=2.0.0"], "--version: array_reco"),
+    (
+      ["--source=array_record:x", "--version=2.0.0"],
+      "--version: array_record:x",
+    ),
     (["--name=x", "--shard_size=0"], "--shard_size: expected 1 or more"),
     (["--name=a/b"], "--name=a/b: expected one word"),
     (["--name=x", "--splits=all,train"], "`all` would be written as a second"),

@@ -95,7 +95,9 @@ def test_seeds_together(made, capsys):
   path.write_text(CONFIG.replace('{"seed"', '{"total_steps": len(arg), "seed"'))
   _main(made, *more, "--print_commands")  # arguments of the same length
   path.write_text(CONFIG.replace('{"seed"', '{"model_init": arg, "seed"'))
-  with pytest.raises(ValueError, match="configs of a differ in more than"):
+  with pytest.raises(
+    ValueError, match="configs of a differ in more than their"
+  ):
     _main(made, *more)
   path.write_text(CONFIG)
   arm = lambda i: arms.Arm("a", f"a,seed={i}", i, {"lr": i}, made[1])
@@ -136,11 +138,15 @@ def test_a_failing_arm_and_a_second_sweep(made, capsys):
   with pytest.raises(ValueError, match=r"--set seed=5: all seeds would be the"):
     _main(made, "--set", "seed=5")
   # An arm that began is kept to its settings, a folder to its config.
-  with pytest.raises(ValueError, match=r"s0 started with a,seed=0 {'lr': '0.1"):
+  with pytest.raises(
+    ValueError, match=r"a-s0 started with a,seed=0 {'lr': '0.1"
+  ):
     _main(made, "--set", "lr=0.2")
   other = pathlib.Path(made[0]).with_name("other.py")
   other.write_text(CONFIG)
-  with pytest.raises(ValueError, match=r"a sweep of .*config\.py\. Give an"):
+  with pytest.raises(
+    ValueError, match=r"holds a sweep of .*config\.py\. Give an"
+  ):
     _main((str(other), made[1]))
 
 
@@ -273,7 +279,9 @@ def test_wrong_sweeps(made, old, new, message):
 
 def test_the_command_is_the_trainers():
   digits = str(ROOT / "configs" / "digits.py")
-  with pytest.raises(ValueError, match=r"Arm dpm-s0: .*Did you mean 'dpn'"):
+  with pytest.raises(
+    ValueError, match=r"Arm dpm-s0: .*'dpm'. Did you mean 'dpn'"
+  ):
     arms.find(digits, "stems=dpm", "runs")
   [arm] = arms.find(digits, "stems=dpn,runlocal", "runs")
   command = arm.command("configs/digits.py")

@@ -144,7 +144,9 @@ def test_data(trace, tmp_path):
   assert "planted" in told
   path.write_text(told)
   data = {"name": "x", "split": "y", "data_dir": str(tmp_path)}
-  with pytest.raises(ValueError, match=r"the class 'planted\.ClassLabel'"):
+  with pytest.raises(
+    ValueError, match=r"names the class 'planted\.ClassLabel'"
+  ):
     sources.make(data)
 
 

@@ -98,7 +98,9 @@ def test_what_is_wrong_with_a_config(path, tmp_path):
   with pytest.raises(ValueError, match="has no function get_config"):
     cli.load_config(str(tmp_path / "empty.py"))
   (tmp_path / "dtype.py").write_text(DTYPE)
-  with pytest.raises(ValueError, match=r"config.optax.mu_dtype is <.*'bfloat"):
+  with pytest.raises(
+    ValueError, match=r"config.optax.mu_dtype is <.*'bfloat16"
+  ):
     cli.load_config(str(tmp_path / "dtype.py"))
   with pytest.raises(ValueError, match=r"in config.evals: 'vla'. Did you mean"):
     cli.with_fields(cli.load_config(path), ["--config.evals.vla=None"])

@@ -52,7 +52,10 @@ def test_a_run_to_resume_that_is_not_there(tmp_path):
   [
     (lambda: ({"loss": jnp.zeros(())}, {}), r"shapes \{'loss': \(\)\}, exp"),
     (lambda: {"loss": jnp.zeros(8)}, r"shapes \{'loss': \(8,\)\}, exp"),
-    (lambda: ({"error": jnp.zeros(8)}, {}), r"expected \(\{'loss': \(8,\), "),
+    (
+      lambda: ({"error": jnp.zeros(8)}, {}),
+      r"expected \(\{'loss': \(8,\), …\}",
+    ),
     (lambda: ({"loss": None}, {}), "the numbers of each example, not their"),
   ],
 )

@@ -22,8 +22,9 @@ CONFIG = {
 
 
 def _task(mixup_p=0.0, dropout=0.0, **kw):
-  kw |= {**conftest.SMALL, "depth": 2, "patch_size": (4, 4), "stem_ln": "dpn"}
-  model = vit.Model(10, dropout=dropout, head_zeroinit=False, **kw)
+  size = {**conftest.SMALL, "depth": 2, "patch_size": (4, 4)}
+  kw |= {"stem_ln": "dpn", "dropout": dropout, "head_zeroinit": False}
+  model = vit.Model(10, **size, **kw)
   return classification.Classification(model, mixup=mixing.Mixup(mixup_p))
 
 

@@ -53,7 +53,9 @@ def test_damaged_files_of_a_run(tmp_path, text):
   (tmp_path / "checkpoints" / "5").mkdir(parents=True)
   for name in ("config.json", "environment.json"):
     (tmp_path / name).write_text(text)
-  with pytest.raises(ValueError, match=r"config\.json.*--allow_config_change"):
+  with pytest.raises(
+    ValueError, match=r"config\.json.*--allow_config_change re"
+  ):
     _enter(str(tmp_path), CONFIG)
   _enter(str(tmp_path), CONFIG, allow_config_change=True)
   assert json.loads((tmp_path / "config.json").read_text())["lr"] == 0.1
@@ -96,7 +98,9 @@ def test_what_changes_no_number_is_free(tmp_path, changes):
 
 def test_one_run_at_a_time(tmp_path):
   with workdir.lock(str(tmp_path), CONFIG):
-    holder = rf"run is using {tmp_path}: process {os.getpid()} on .* since"
+    holder = (
+      rf"Another run is using {tmp_path}: process {os.getpid()} on .* since"
+    )
     with pytest.raises(ValueError, match=holder):
       _enter(str(tmp_path), CONFIG)
   _enter(str(tmp_path), CONFIG)

@@ -94,7 +94,9 @@ def test_a_file_for_each_tower(tmp_path):
     _load({"imgs": "x"}, task)
   with pytest.raises(ValueError, match="Give img_load_kw or txt_load_kw"):
     _load(paths, task, dont_load=["head/.*"])
-  with pytest.raises(ValueError, match=r"img\.safetensors says.*leave arch"):
+  with pytest.raises(
+    ValueError, match=r"img\.safetensors says.*leave arch out"
+  ):
     _load(paths, task, img_load_kw={**kw, "arch": "vit_tiny_patch16_224"})
   with pytest.raises(ValueError, match="does not hold all towers"):
     _load(paths["image"], task)

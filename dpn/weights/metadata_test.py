@@ -143,7 +143,9 @@ def test_config_of_a_run(tmp_path):
   assert (got.options["num_classes"], got.options["gelu"]) == (7, "exact")
   assert got.pixels == pixels.Pixels((0,), (1,))
   (tmp_path / "config.json").write_text("{")
-  with pytest.raises(ValueError, match=r"config\.json is damaged, expected"):
+  with pytest.raises(
+    ValueError, match=r"config\.json is damaged, expected JSON"
+  ):
     read(str(tmp_path / "model.safetensors"), "ours")
 
 
@@ -234,7 +236,11 @@ def _run(**model):
   ("layout", "beside", "message"),
   [
     ("timm", {"config": []}, "it must be of type dict"),
-    ("timm", {"config": {"model_args": [1]}}, "model_args must be of type"),
+    (
+      "timm",
+      {"config": {"model_args": [1]}},
+      "model_args must be of type dict",
+    ),
     ("timm", {"config": {"mean": ["x"], "std": [1]}}, "mean.0 must be of type"),
     ("timm", {"config": {"mean": [1, 2], "std": [1]}}, "as many of both"),
     ("timm", {"config": {"model_args": {"act_layer": "silu"}}}, "ion 'silu'"),
@@ -266,7 +272,9 @@ def test_what_is_refused(tmp_path, layout, beside, message):
 
 def test_another_name_than_that_of_the_config(tmp_path):
   path = write(tmp_path, config={"architecture": "vit_tiny_patch16_224"})
-  with pytest.raises(ValueError, match=r"contradicts .*'vit_tiny_patch16"):
+  with pytest.raises(
+    ValueError, match=r"contradicts .* 'vit_tiny_patch16_224'"
+  ):
     source.read_metadata(files.locate(path), "timm", "vit_small_patch16_224")
 
 

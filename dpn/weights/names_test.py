@@ -282,7 +282,9 @@ def test_options_inferred_from_shapes(kind):
 
 def test_scanning_needs_every_block():
   gap = {f"encoderblock_{i}/x": np.ones(2) for i in (0, 1, 3)}
-  with pytest.raises(ValueError, match=r"only blocks \[0, 1, 3\]: some are"):
+  with pytest.raises(
+    ValueError, match=r"has only blocks \[0, 1, 3\]: some are miss"
+  ):
     big_vision.match_scan(gap, {"encoderblock/x": 0})
 
 

@@ -236,7 +236,10 @@ def test_what_is_said_and_what_is_assumed(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
   ("options", "message"),
   [
-    ({"num_heds": 2}, "model option 'num_heds'. Did you mean 'num_heads'"),
+    (
+      {"num_heds": 2},
+      "Unknown model option 'num_heds'. Did you mean 'num_heads'",
+    ),
     ({"variant": "B/16"}, "Unknown model option 'variant'"),
     ({"num_classes": "ten"}, "num_classes must be of type int or None"),
     ({"width": 32}, "does not fit the model"),
@@ -315,7 +318,9 @@ def test_a_folder_to_be_published(tmp_path, hub, to, kind, library):
 
 
 def test_no_checkpoint(tmp_path, hub, monkeypatch):
-  with pytest.raises(FileNotFoundError, match="As a name on the Hugging Face"):
+  with pytest.raises(
+    FileNotFoundError, match="As a name on the Hugging Face hub"
+  ):
     vit.from_pretrained("timm/vit_tiny_patch16_224")
   monkeypatch.setitem(sys.modules, "huggingface_hub", None)
   with pytest.raises(FileNotFoundError, match="pip install huggingface_hub"):

@@ -198,7 +198,9 @@ def test_a_class_token_of_older_releases(tmp_path):
   flat = state(cls_token=(1, 1, 8), pos_embedding=(1, 10, 8))
   path = written(tmp_path, flat)
   assert "pool_type='tok'" in vit_params.read(path, {}).assumed
-  with pytest.raises(ValueError, match="a class token, but pool_type='gap'"):
+  with pytest.raises(
+    ValueError, match="has a class token, but pool_type='gap'"
+  ):
     vit_params.read(path, {"pool_type": "gap"})
 
 

@@ -15,7 +15,7 @@ from dpn.scripts.evaluation import checkpoints
 from dpn.trainers import workdir
 from dpn.weights import export, files
 
-_KEY = "labels"  # in the metadata
+_KEY = "labels"  # in the metadata; has a run's class_names and loss
 _TASK = "classification"
 _MULTI_LABEL = "multi_label_classification"
 
@@ -28,7 +28,7 @@ class Labels(NamedTuple):
 
 
 class _Ours(TypedDict, total=False):
-  names: list[str] | None
+  class_names: list[str] | None
   loss: str | None
 
 
@@ -36,33 +36,39 @@ def read(path: str, count: int) -> Labels:
   """Returns what is known of the classes of a checkpoint.
 
   Raises:
-    ValueError: a run's config has other than `count` names.
+    ValueError: a run or a converted file has other than `count` names.
   """
   where = files.locate(path)
   said = files.read_metadata(where.path) if where.is_file else {}
+  place, config = f"config.json of {path}", checkpoints.config_beside(path)
   if _KEY in said:
-    return Labels(**schema.parse(f"{_KEY} in {path}", said[_KEY], _Ours))
-  if config := checkpoints.config_beside(path):
-    if config.get("task", _TASK) != _TASK:
-      return Labels()
+    place = f"{_KEY} in the metadata of {path}"
+    config = schema.parse(place, said[_KEY], _Ours)
+  if config.get("task", _TASK) != _TASK:
+    return Labels()
+  if config:
+    schema.check(place, "", config, _Ours)
     names = config.get("class_names") or None
-    place = f"config.json of {path}"
-    schema.check(place, "class_names", names, list[str] | None)
     if names and len(names) != count:
       raise ValueError(
-        f"{place} has {len(names)} class_names, and the model "
-        f"{count} classes. Put right or remove the names."
+        f"{place} has {len(names)} class_names, and the model {count} classes. "
+        "Put right or remove the names."
       )
     return Labels(names, config.get("loss", "sigmoid_xent"))
   file = os.path.join(where.folder, workdir.CONFIG)
-  if "layout" in said or not os.path.isfile(file):  # else it is a library's
+  # Our own files say what they know; a config.json beside them is of another.
+  if "layout" in said or not os.path.isfile(file):
     return Labels()
-  config = schema.read_json(file, dict[str, Any])
-  known = config.get("id2label") or config.get("label_names") or {}
+  return _of_library(schema.read_json(file, dict[str, Any]), count)
+
+
+def _of_library(config, count) -> Labels:
+  known = config.get("id2label") or config.get("label_names")
   if isinstance(known, list):
     known = {str(i): name for i, name in enumerate(known)}
-  numbers = [*map(str, range(count))]
-  names = [str(known[i]) for i in numbers] if {*known} == {*numbers} else None
+  numbers, names = [*map(str, range(count))], None
+  if isinstance(known, dict) and known.keys() == {*numbers}:  # of this head
+    names = [str(known[i]) for i in numbers]
   sigmoid = config.get("problem_type") == _MULTI_LABEL
   return Labels(names, "sigmoid_xent" if sigmoid else None)
 
@@ -80,5 +86,6 @@ def added(exported: export.Exported, labels: Labels, to: str):
   config = dict(exported.config)
   if said := {key: value for key, value in said.items() if value}:
     config[workdir.CONFIG] = {**config[workdir.CONFIG], **said}
-  metadata = {**exported.metadata, _KEY: json.dumps(labels._asdict())}
+  ours = {"class_names": names, "loss": loss}
+  metadata = {**exported.metadata, _KEY: json.dumps(ours)}
   return dataclasses.replace(exported, metadata=metadata, config=config)

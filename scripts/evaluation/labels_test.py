@@ -33,6 +33,7 @@ def _read(tmp_path, config, **arrays):
     # Of another head: classes are numbered.
     ({"id2label": {"0": "a", "1": "b"}}, None, None),
     ({"label_names": [*"abcd"], "task": "x"}, None, None),
+    ({"id2label": 5}, None, None),
   ],
 )
 def test_of_runs_and_libraries(tmp_path, config, names, loss):
@@ -56,3 +57,8 @@ def test_what_is_written(tmp_path):
 def test_names_of_other_classes(tmp_path):
   with pytest.raises(ValueError, match=r"2 class_names, and the model 3 class"):
     _read(tmp_path, RUN | {"class_names": ABC[:2]})
+  said = np.array(
+    json.dumps({"labels": json.dumps({"class_names": [*"abcd"]})})
+  )
+  with pytest.raises(ValueError, match=r"metadata of .* has 4 class_names"):
+    _read(tmp_path, {}, metadata=said)

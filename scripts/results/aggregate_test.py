@@ -84,7 +84,9 @@ def test_what_may_differ_among_seeds_does_not_keep_runs_apart():
   same = [_run(0, model_init=""), _run(1, log_training_steps=5), _run(2, plain)]
   arm = aggregate.arm(runs.frame(same), ("loss",))
   assert arm.values.to_dict() == {0: 1, 1: 1, 2: 1}
-  with pytest.raises(ValueError, match=r"more than the seed \(lr: 1\.0, 2\.0"):
+  with pytest.raises(
+    ValueError, match=r"more than the seed \(lr: 1\.0, 2\.0\)"
+  ):
     aggregate.arm(runs.frame([*same, _run(3, lr=2.0)]), ("loss",))
 
 
