@@ -210,7 +210,7 @@ def from_config(
   fields of its type:
 
     type: see `Evaluator`; the section's name by default.
-    pred: one of `predict_fns`; the type says which by default.
+    pred: of the task's `predict_fns`: predict, loss, …; by default the type's.
     pred_kw: further arguments of that function.
     log_<unit>: how often it runs; `config.log_eval_<unit>` by default.
     prefix: of its metrics' names, unique to the section; "<name>/" by default.
